@@ -188,6 +188,6 @@ int cmd_run(struct global *g, int argc, char **argv)
             "\vExamples:\n  dtctl run --workers-per-node 2 -- python train.py\n"
             "  dtctl run --nodes 1:3 --workers-per-node 2 --max-restarts 3 -- python train.py --epochs 4"};
     struct run_args args = {.global = g, .min_nodes = 1, .max_nodes = 1, .per_node = 1};
-    command_parse(&argp, argc, argv, &args);
+    command_parse_in_order(&argp, argc, argv, &args); /* the script's options are the script's */
     return run_submit(g, &args);
 }

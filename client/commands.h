@@ -49,6 +49,8 @@ extern const struct argp_child global_children[];
 /* Parses a command's arguments. Exits on --help and on a usage error (exit 2). The parser gets `arg` as state->input;
  * its first member must be `struct global *`. */
 void command_parse(const struct argp *argp, int argc, char **argv, void *arg);
+/* The same for a command line that ends in another program's: options end at the first word that is none. */
+void command_parse_in_order(const struct argp *argp, int argc, char **argv, void *arg);
 /* Runs the command that argv[1] names, of dtctl or of a group such as `dtctl ckpt`. `prefix`: "dtctl", "dtctl ckpt". */
 int command_dispatch(const struct command *table, int n, const char *prefix, struct global *g, int argc, char **argv);
 /* A command with subcommands: runs the one that is named, or prints the list (for --help, or when none is named). */

@@ -53,14 +53,24 @@ static const struct argp_option global_options[] = {
 const struct argp global_argp = {.options = global_options, .parser = global_parse};
 const struct argp_child global_children[] = {{&global_argp, 0, "Options of every command:", 10}, {0}};
 
-void command_parse(const struct argp *argp, int argc, char **argv, void *arg)
+static void parse_with(const struct argp *argp, int argc, char **argv, unsigned flags, void *arg)
 {
     argp_err_exit_status = EXIT_REFUSED;
-    error_t r = argp_parse(argp, argc, argv, 0, NULL, arg);
+    error_t r = argp_parse(argp, argc, argv, flags, NULL, arg);
     if (r) {
         fprintf(stderr, "dtctl: %s\n", strerror(r));
         exit(EXIT_ERROR);
     }
+}
+
+void command_parse(const struct argp *argp, int argc, char **argv, void *arg)
+{
+    parse_with(argp, argc, argv, 0, arg);
+}
+
+void command_parse_in_order(const struct argp *argp, int argc, char **argv, void *arg)
+{
+    parse_with(argp, argc, argv, ARGP_IN_ORDER, arg);
 }
 
 bool arg_number(const char *text, int64_t max, int64_t *ret)
@@ -214,5 +224,9 @@ int command_json(const struct global *g, json_t *value)
     err_t err = out_json(value, g->format == OUT_JSONL);
     if (err == ERR_CLOSED) /* the reader has exited, as in `| head` */
         return EXIT_DONE;
-    return err ? command_fail(err, NULL) : EXIT_DONE;
+    if (err)
+        clearerr(stdout); /* reported here, and not again at the end */
+    return err ? command_complain(EXIT_ERROR, "cannot write the output: %s",
+                                  err == ERR_IO ? strerror(errno) : err_text(err))
+               : EXIT_DONE;
 }

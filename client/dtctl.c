@@ -3,6 +3,7 @@
 #include "client/commands.h"
 
 #include "common/base/log.h"
+#include "common/base/output.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -46,6 +47,7 @@ int main(int argc, char **argv)
     char name[] = "dtctl";
 
     signal(SIGPIPE, SIG_IGN);
+    output_check_at_exit("dtctl");
     log_init("dtctl");
     argv[0] = name;
     err_t err = global_init(&global, &why);

@@ -2,6 +2,7 @@
  * (ARCHITECTURE.md), and it executes the commands of control. A user can run it to generate text from a checkpoint or
  * to print the machine's processors and GPUs. */
 #include "common/base/log.h"
+#include "common/base/output.h"
 #include "worker/command.h"
 #include "worker/generate.h"
 #include "worker/probe.h"
@@ -190,6 +191,7 @@ int main(int argc, char **argv)
     struct why why = {""};
     if (argc > 1 && strcmp(argv[1], "--command") == 0) /* the remaining arguments belong to the program */
         return command_become(argv + 2);
+    output_check_at_exit("dt-worker");
     argp_err_exit_status = 2;
     argp_parse(&argp, argc, argv, 0, NULL, &a);
     if (a.job)

@@ -2,6 +2,7 @@
 #include "daemon/io/io.h"
 
 #include "common/base/log.h"
+#include "common/base/output.h"
 #include "common/rpc/link.h"
 
 #include <argp.h>
@@ -158,6 +159,7 @@ int main(int argc, char **argv)
     static struct io io = {.word_wait_ms = WORD_WAIT_MS, .save_wait_ms = SAVE_WAIT_MS};
     struct why why = {{0}};
     log_init("dtd-io");
+    output_check_at_exit("dtd-io");
     argp_parse(&argp, argc, argv, 0, NULL, &io);
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a write beyond the limit of file sizes then fails like one to a full disk */

@@ -140,8 +140,24 @@ TEST(a_closed_pipe_is_no_error)
 {
     struct run_result r;
     run_expect(&r, 0, "dtctl --help | head -n 1");
-    run_shell(&r, "dtctl version -o json >/dev/full");
-    assert_int_not_equal(r.code, 0);
+}
+
+TEST(output_that_cannot_be_written_is_an_error)
+{
+    static const char *const lines[] = {"dtctl version >/dev/full",       "dtctl version -o json >/dev/full",
+                                        "dtctl --help >/dev/full",        "dtctl submit --help >/dev/full",
+                                        "dtctl ckpt ls empty >/dev/full",   "\"$DTD_BIN/dt-worker\" --help >/dev/full"};
+    struct run_result r;
+    run_expect(&r, 0, "mkdir empty");
+    for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
+        run_shell(&r, lines[i]);
+        if (r.code == 0 || !strstr(r.err, "No space left on device"))
+            fail_msg("%s: exit status %d, \"%s\"", lines[i], r.code, r.err);
+    }
+    run_shell(&r, "dtctl version >&-");
+    assert_int_equal(r.code, 1);
+    run_shell(&r, "{ sleep 0.2; dtctl --help; echo \"status $?\" >&2; } | true"); /* the reader has ended */
+    assert_string_equal(r.err, "status 0\n");
 }
 
 /* Checks the completions that bash offers for a line; `offers`: sorted, on one line. */
