@@ -24,6 +24,9 @@ static const struct schema_name nan_names[] = {{"stop", NAN_STOP}, {"skip", NAN_
 static const struct schema_name optimizer_names[] = {
     {"auto", OPTIMIZER_AUTO}, {"require", OPTIMIZER_REQUIRE}, {"fresh", OPTIMIZER_FRESH}, {0}};
 static const struct schema_name dtype_names[] = {{"float32", DT_F32}, {"float64", DT_F64}, {"bfloat16", DT_BF16}, {0}};
+static const struct schema_name dtype_also[] = {
+    {"bf16", DT_BF16}, {"fp32", DT_F32}, {"f32", DT_F32},    {"float", DT_F32},
+    {"fp64", DT_F64},  {"f64", DT_F64},  {"double", DT_F64}, {0}};
 static const struct schema_name numerics_names[] = {
     {"fast", NUMERICS_FAST}, {"canonical", NUMERICS_CANONICAL}, {"proof", NUMERICS_PROOF}, {0}};
 static const struct schema_name pipe_names[] = {
@@ -103,6 +106,113 @@ enum { FIXED, FREE };
 
 #define MAX_STEPS 1000000000
 
+/* What torchtitan, Hugging Face's Trainer, nanoGPT, Megatron, PyTorch Lightning and DeepSpeed call these keys. */
+static const struct schema_alias job_aliases[] = {
+    {"dp", "parallel.workers (dp is workers / (fsdp tp pp cp))"},
+    {"data_parallel", "parallel.workers (dp is workers / (fsdp tp pp cp))"},
+    {"data_parallel_degree", "parallel.workers (dp is workers / (fsdp tp pp cp))"},
+    {"data_parallel_replicate_degree", "parallel.workers (dp is workers / (fsdp tp pp cp))"},
+    {"data_parallel_shard_degree", "parallel.fsdp"},
+    {"world_size", "parallel.workers"},
+    {"nproc_per_node", "parallel.workers"},
+    {"tensor_parallel_degree", "parallel.tp"},
+    {"tensor_model_parallel_size", "parallel.tp"},
+    {"tp_size", "parallel.tp"},
+    {"sequence_parallel", "parallel.sp"},
+    {"pipeline_parallel_degree", "parallel.pp"},
+    {"pipeline_model_parallel_size", "parallel.pp"},
+    {"pp_size", "parallel.pp"},
+    {"context_parallel_degree", "parallel.cp"},
+    {"context_parallel_size", "parallel.cp"},
+    {"cp_size", "parallel.cp"},
+    {"expert_parallel_degree", "parallel.ep"},
+    {"expert_model_parallel_size", "parallel.ep"},
+    {"zero_stage", "parallel.zero"},
+    {"pipeline_parallel_schedule", "parallel.schedule"},
+    {"activation_checkpointing", "parallel.recompute"},
+    {"gradient_checkpointing", "parallel.recompute"},
+    {"activation_checkpoint", "parallel.recompute"},
+    {"seq_len", "train.seq"},
+    {"seq_length", "train.seq"},
+    {"sequence_length", "train.seq"},
+    {"block_size", "train.seq"},
+    {"context_length", "train.seq"},
+    {"max_seq_len", "train.seq"},
+    {"max_seq_length", "train.seq"},
+    {"batch_size", "train.global_batch"},
+    {"global_batch_size", "train.global_batch"},
+    {"train_batch_size", "train.global_batch"},
+    {"local_batch_size", "train.micro_batch"},
+    {"micro_batch_size", "train.micro_batch"},
+    {"per_device_train_batch_size", "train.micro_batch"},
+    {"gradient_accumulation_steps", "train.global_batch (it divides into microbatches by itself)"},
+    {"learning_rate", "train.lr"},
+    {"max_lr", "train.lr"},
+    {"min_lr", "train.min_lr_ratio (a fraction of train.lr)"},
+    {"lr_scheduler", "train.schedule"},
+    {"lr_scheduler_type", "train.schedule"},
+    {"lr_decay_style", "train.schedule"},
+    {"warmup_steps", "train.warmup"},
+    {"warmup_iters", "train.warmup"},
+    {"max_steps", "train.steps"},
+    {"num_steps", "train.steps"},
+    {"max_iters", "train.steps"},
+    {"train_iters", "train.steps"},
+    {"training_steps", "train.steps"},
+    {"num_train_epochs", "train.steps (in optimizer updates)"},
+    {"epochs", "train.steps (in optimizer updates)"},
+    {"max_norm", "train.clip"},
+    {"max_grad_norm", "train.clip"},
+    {"grad_clip", "train.clip"},
+    {"clip_grad", "train.clip"},
+    {"gradient_clip_val", "train.clip"},
+    {"adam_beta1", "train.beta1"},
+    {"adam_beta2", "train.beta2"},
+    {"precision", "train.dtype"},
+    {"mixed_precision", "train.dtype"},
+    {"bf16", "train.dtype (bfloat16)"},
+    {"eval_interval", "train.eval_every"},
+    {"eval_steps", "train.eval_every"},
+    {"n_layer", "model.layers"},
+    {"n_layers", "model.layers"},
+    {"num_layers", "model.layers"},
+    {"num_hidden_layers", "model.layers"},
+    {"n_head", "model.heads"},
+    {"n_heads", "model.heads"},
+    {"num_heads", "model.heads"},
+    {"num_attention_heads", "model.heads"},
+    {"n_kv_heads", "model.kv_heads"},
+    {"num_key_value_heads", "model.kv_heads"},
+    {"n_embd", "model.dim"},
+    {"d_model", "model.dim"},
+    {"hidden_size", "model.dim"},
+    {"embed_dim", "model.dim"},
+    {"d_ff", "model.ffn"},
+    {"ffn_dim", "model.ffn"},
+    {"intermediate_size", "model.ffn"},
+    {"vocab_size", "model.vocab"},
+    {"tie_word_embeddings", "model.tied"},
+    {"model_type", "model.arch"},
+    {"architecture", "model.arch"},
+    {"dataset", "data.train"},
+    {"dataset_path", "data.train"},
+    {"train_file", "data.train"},
+    {"validation_file", "data.valid"},
+    {"output_dir", "checkpoint.dir"},
+    {"save_dir", "checkpoint.dir"},
+    {"out_dir", "checkpoint.dir"},
+    {"save_every", "checkpoint.every"},
+    {"save_steps", "checkpoint.every"},
+    {"save_interval", "checkpoint.every"},
+    {"interval", "checkpoint.every"},
+    {"save_total_limit", "checkpoint.keep_last"},
+    {"keep_latest_k", "checkpoint.keep_last"},
+    {"resume_from_checkpoint", "checkpoint.resume_from"},
+    {"init_from", "checkpoint.resume_from"},
+    {"max_restarts", "run.restarts"},
+    {"nnodes", "run.nodes"},
+    {0}};
+
 /* Keys that training jobs and command jobs share. */
 #define RUN_ROWS                                                                                                       \
     {ENUM(run.device, device_names, "cpu", FREE, "Device that the workers compute on. cuda: NVIDIA GPUs.")},           \
@@ -122,16 +232,18 @@ enum { FIXED, FREE };
               "Results do not depend on it. auto: on if the worker's share of the node's cores exceeds its compute "   \
               "threads.")},                                                                                            \
         {INT(run.restarts, 0, 1000000, "3", FREE, "Maximum number of restarts after failures.")},                      \
-        {INT(                                                                                                          \
-            run.orphan_seconds, 1, 86400, "60", FREE,                                                                  \
-            "Seconds that workers keep running after they have lost the connection to dtd-control; then they exit.")}, \
+        {INT(run.orphan_seconds, 1, 86400, "60", FREE,                                                                 \
+             "Seconds that workers keep running after they have lost the connection to dtd-control; then they exit."), \
+         .unit = UNIT_SECONDS},                                                                                        \
         {INT(run.hang_seconds, 0, 86400, "30", FREE,                                                                   \
              "Seconds without a completed step after which the job counts as hung and the worker that blocks it is "   \
              "killed. The limit is longer for slow jobs: at least ten times the usual step time. 0: no hang "          \
-             "detection.")},                                                                                           \
+             "detection."),                                                                                            \
+         .unit = UNIT_SECONDS},                                                                                        \
         {INT(run.max_seconds, 0, MAX_STEPS, "0", FREE,                                                                 \
              "Time limit in seconds since the job started. When it is reached, the job stops; a training job saves a " \
-             "checkpoint first. 0: no limit.")},                                                                       \
+             "checkpoint first. 0: no limit."),                                                                        \
+         .unit = UNIT_SECONDS},                                                                                        \
         {INT(run.timeline_step, 0, MAX_STEPS, "0", FREE,                                                               \
              "Step at which each worker records the time of every operation, for dtctl plan --measured. 0: none.")},   \
         {INT(run.priority, -1000, 1000, "0", FREE,                                                                     \
@@ -195,7 +307,8 @@ static const struct schema_row rows[] = {
           "Hash that names the tokenized test data. dtctl sets it; do not set it yourself.")},
 
     {INT(train.steps, 1, MAX_STEPS, NULL, FREE,
-         "Total number of training steps (optimizer updates), including those before a resume.")},
+         "Total number of training steps (optimizer updates), including those before a resume."),
+     .unit = UNIT_COUNT},
     {INT(train.seq, 1, 1 << 22, "256", FIXED, "Sequence length in tokens.")},
     {INT(train.global_batch, 1, 1 << 24, "16", FIXED, "Global batch: sequences per step, over all workers.")},
     {INT(train.micro_batch, 1, 1 << 20, "4", FREE,
@@ -206,8 +319,9 @@ static const struct schema_row rows[] = {
           "Learning-rate schedule after the warm-up. wsd (warm-up, stable, decay): constant, then linear decay over "
           "the last train.decay steps.")},
     {INT(train.warmup, 0, MAX_STEPS, "0", FREE,
-         "Number of warm-up steps, in which the learning rate rises linearly from 0.")},
-    {INT(train.decay, 0, MAX_STEPS, "0", FREE, "Number of decay steps at the end (wsd).")},
+         "Number of warm-up steps, in which the learning rate rises linearly from 0."),
+     .unit = UNIT_COUNT},
+    {INT(train.decay, 0, MAX_STEPS, "0", FREE, "Number of decay steps at the end (wsd)."), .unit = UNIT_COUNT},
     {FLOAT(
         train.weight_decay, 0, 100, "0.1", FREE,
         "AdamW weight decay. It applies to weight matrices and embeddings, not to biases and normalization layers.")},
@@ -219,12 +333,14 @@ static const struct schema_row rows[] = {
     {ENUM(train.dtype, dtype_names, "float32", FREE,
           "Type of activations and matrix products. If the key is left out and train.numerics is proof: float64. With "
           "bfloat16, parameters and optimizer state are stored in float32, so a resumed job may change between "
-          "float32 and bfloat16, but not to or from float64.")},
+          "float32 and bfloat16, but not to or from float64."),
+     .also = dtype_also},
     {ENUM(train.numerics, numerics_names, "fast", FREE,
           "fast: the fastest kernels. canonical: results are bit-identical on any number of workers. proof: float64 "
           "on the reference kernels.")},
     {INT(train.eval_every, 0, MAX_STEPS, "0", FREE,
-         "Evaluate data.valid every so many steps, and after the last step. 0: never.")},
+         "Evaluate data.valid every so many steps, and after the last step. 0: never."),
+     .unit = UNIT_COUNT},
     {INT(train.eval_batches, 0, MAX_STEPS, "0", FREE,
          "Number of global batches per evaluation. 0: the whole of data.valid.")},
     {FLOAT(train.dropout, 0, 0.999, "0", FREE, "Dropout probability, where the model has dropout (transformer).")},
@@ -235,7 +351,8 @@ static const struct schema_row rows[] = {
          "Number of consecutive skipped updates after which the job stops (train.nan: skip).")},
     {INT(train.verify_every, 0, MAX_STEPS, "100", FREE,
          "Every so many steps, check that the copies of each parameter on different workers are identical; a "
-         "difference is an error. 0: never.")},
+         "difference is an error. 0: never."),
+     .unit = UNIT_COUNT},
     {UINT(train.seed, "1", FIXED, "Random seed for parameter initialization, sample order and dropout.")},
 
     {INT(parallel.workers, 1, JOB_MAX_WORKERS, "1", FREE,
@@ -244,7 +361,8 @@ static const struct schema_row rows[] = {
          "Minimum number of workers with which the job starts or continues, in whole replicas (fsdp x tp x pp x cp). "
          "0: parallel.workers.")},
     {INT(parallel.zero, 0, 3, "0", FREE,
-         "ZeRO stage: what is sharded over parallel.fsdp. 1: optimizer state. 2: also gradients. 3: also parameters.")},
+         "ZeRO stage: what is sharded over parallel.fsdp. 1: optimizer state. 2: also gradients. 3: also parameters. A "
+         "file that sets parallel.fsdp above 1 and leaves this out gets 3, which is PyTorch's FSDP.")},
     {INT(parallel.fsdp, 1, JOB_MAX_WORKERS, "1", FREE, "Sharding degree (ZeRO).")},
     {INT(parallel.tp, 1, JOB_MAX_WORKERS, "1", FREE, "Tensor-parallel degree.")},
     {BOOL(parallel.sp, "true", FREE, "Sequence parallelism, in combination with tensor parallelism.")},
@@ -274,9 +392,11 @@ static const struct schema_row rows[] = {
     {TEXT(checkpoint.dir, check_path_or_none, "\"\"", FREE,
           "Checkpoint folder. A relative path starts at the job file's folder. \"\": checkpoints/NAME.")},
     {INT(checkpoint.every, 0, MAX_STEPS, "100", FREE,
-         "Save a checkpoint every so many steps, and after the last step. 0: only after the last step.")},
+         "Save a checkpoint every so many steps, and after the last step. 0: only after the last step."),
+     .unit = UNIT_COUNT},
     {INT(checkpoint.memory_every, 0, MAX_STEPS, "0", FREE,
-         "Save to the memory of other nodes every so many steps. This version cannot: only 0 (never) is accepted.")},
+         "Save to the memory of other nodes every so many steps. This version cannot: only 0 (never) is accepted."),
+     .hidden = true},
     {INT(checkpoint.keep_last, 1, 1000000, "3", FREE, "Number of newest checkpoints to keep.")},
     {INT(checkpoint.keep_best, 0, 1000000, "1", FREE,
          "Number of checkpoints to keep in addition because they have the lowest validation loss (or training loss, if "
@@ -346,11 +466,13 @@ const struct schema job_schema = {
     .intro =
         "One YAML file describes a job. `dtctl submit FILE --set KEY=VALUE` overrides a key. VALUE is parsed as YAML, "
         "so\n"
-        "`--set 'data.train=[a.txt, b.txt]'` sets a list. Unknown keys, duplicate keys, numbers with a unit or an\n"
-        "underscore, and YAML anchors, aliases and tags are errors. The column \"on resume\" shows which keys a\n"
-        "resumed job may change. This page is generated from the table in `common/conf/job.c` by `ninja manuals`.",
+        "`--set 'data.train=[a.txt, b.txt]'` sets a list. Unknown keys, duplicate keys, numbers with an\n"
+        "underscore, and YAML anchors, aliases and tags are errors. Steps may be written as 2k or 1.5M, and\n"
+        "times as 90s, 30m or 1h. The column \"on resume\" shows which keys a resumed job may change. This page is "
+        "generated from the table in `common/conf/job.c` by `ninja manuals`.",
     .sections = sections,
     .n_sections = sizeof(sections) / sizeof(sections[0]),
+    .aliases = job_aliases,
     .rows = rows,
     .n_rows = sizeof(rows) / sizeof(rows[0]),
     .size = sizeof(struct job_spec),
@@ -419,6 +541,8 @@ err_t job_parse(const char *file, const char *text, size_t len, const char *cons
         err = schema_set(&r, sets[i], why);
     if (!err)
         err = schema_finish(&r, why);
+    if (!err && job.parallel.fsdp > 1 && !schema_given(&r, "parallel.zero"))
+        job.parallel.zero = 3; /* as fully sharded data parallelism is understood elsewhere */
     if (!err)
         err = complete(&r, &job);
     if (!err)

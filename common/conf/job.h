@@ -20,8 +20,8 @@ enum tokenizer_kind { TOKENIZER_BYTES, TOKENIZER_WORDS, TOKENIZER_BPE };
 enum lr_schedule { LR_CONSTANT, LR_COSINE, LR_LINEAR, LR_WSD };
 /* When the loss or gradient norm of a step is not finite: the job stops, or the step counts but updates nothing. */
 enum nan_policy { NAN_STOP, NAN_SKIP };
-/* What a job does with the optimizer state of the checkpoint that it resumes from. The client decides `auto` at submit, so
- * that all workers do the same. */
+/* What a job does with the optimizer state of the checkpoint that it resumes from. The client decides `auto` at submit,
+ * so that all workers do the same. */
 enum optimizer_policy { OPTIMIZER_AUTO, OPTIMIZER_REQUIRE, OPTIMIZER_FRESH };
 enum numerics { NUMERICS_FAST, NUMERICS_CANONICAL, NUMERICS_PROOF };
 enum pipe_schedule { PIPE_1F1B, PIPE_GPIPE, PIPE_INTERLEAVED, PIPE_ZB_H1, PIPE_FILE };
@@ -85,7 +85,7 @@ struct job_parallel {
 struct job_checkpoint {
     char *dir; /* default: checkpoints/NAME */
     int64_t every, memory_every, keep_last, keep_best;
-    char *resume_from; /* set by `dtctl resume`: a step folder; "": none */
+    char *resume_from;               /* set by `dtctl resume`: a step folder; "": none */
     enum optimizer_policy optimizer; /* for resume_from */
     char **map;                      /* "FROM=TO": prefixes of names in resume_from, and what they are here */
     int n_map;

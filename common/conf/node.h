@@ -1,5 +1,5 @@
-/* The configuration of dtd (`dtd --config FILE`) as a plain struct, filled by the table in node.c. docs/operate/configuration.md is its
- * manual. */
+/* The configuration of dtd (`dtd --config FILE`) as a plain struct, filled by the table in node.c.
+ * docs/operate/configuration.md is its manual. */
 #ifndef DTD_COMMON_CONF_NODE_H
 #define DTD_COMMON_CONF_NODE_H
 

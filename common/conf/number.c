@@ -92,6 +92,25 @@ const char *number_int_parse(const char *text, int64_t *ret)
     return NULL;
 }
 
+const char *number_scaled_parse(const char *text, const char *letters, const int64_t *factors, int64_t *ret)
+{
+    char digits[NUMBER_TEXT];
+    double value;
+    size_t n = strlen(text);
+    const char *letter = n ? strchr(letters, text[n - 1]) : NULL;
+    if (!letter || n < 2 || n > sizeof(digits) || strpbrk(text, "eE"))
+        return number_int_parse(text, ret);
+    memcpy(digits, text, n - 1);
+    digits[n - 1] = '\0';
+    if (number_double_parse(digits, &value))
+        return number_int_parse(text, ret);
+    value *= (double)factors[letter - letters];
+    if (value != rint(value) || fabs(value) > 9e15)
+        return "with its letter it is no integer, or too large";
+    *ret = (int64_t)value;
+    return NULL;
+}
+
 const char *number_uint_parse(const char *text, uint64_t *ret)
 {
     const char *wrong = check_int(text);

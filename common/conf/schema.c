@@ -128,6 +128,8 @@ static const char *nearest_key(const struct schema *schema, const char *path)
     int best = (int)strlen(last_name(path)) / 3 + 2;
     for (int i = 0; i < schema->n_rows; i++) {
         const char *key = schema->rows[i].key;
+        if (schema->rows[i].hidden)
+            continue;
         int whole = edit_distance(path, key), last = edit_distance(last_name(path), last_name(key)) + 1;
         int distance = whole < last ? whole : last;
         if (distance < best) {
@@ -145,6 +147,15 @@ static const char *nearest_key(const struct schema *schema, const char *path)
     return nearest;
 }
 
+/* What a key of another program is here, with or without its section; NULL: no alias. */
+static const char *alias_find(const struct schema *schema, const char *path)
+{
+    for (const struct schema_alias *a = schema->aliases; a && a->word; a++)
+        if (strcmp(a->word, path) == 0 || strcmp(a->word, last_name(path)) == 0)
+            return a->meant;
+    return NULL;
+}
+
 /* Lists the names in a section (NULL: the sections and the keys outside sections), separated by commas. */
 static void list_names(const struct schema *schema, const char *section, char *ret, size_t cap)
 {
@@ -152,6 +163,8 @@ static void list_names(const struct schema *schema, const char *section, char *r
     ret[0] = '\0';
     for (int i = 0; i < schema->n_rows && used < cap; i++) {
         const char *key = schema->rows[i].key;
+        if (schema->rows[i].hidden)
+            continue;
         if (section ? strncmp(key, section, len) == 0 && key[len] == '.' : !strchr(key, '.'))
             used += (size_t)snprintf(ret + used, cap - used, "%s%s", used ? ", " : "", last_name(key));
     }
@@ -170,7 +183,8 @@ static const struct schema_section *section_find(const struct schema *schema, co
 static err_t complain_unknown(const struct schema_reader *r, struct schema_origin at, const char *path, struct why *why)
 {
     char names[400], text[sizeof(why->text)];
-    const char *near = nearest_key(r->schema, path), *point = strchr(path, '.');
+    const char *alias = alias_find(r->schema, path), *near = alias ? alias : nearest_key(r->schema, path);
+    const char *point = strchr(path, '.');
     const struct schema_section *section = point ? section_find(r->schema, path, (size_t)(point - path)) : NULL;
     list_names(r->schema, section ? section->name : NULL, names, sizeof(names));
     snprintf(text, sizeof(text), "unknown key%s%s%s (%s%s: %s)", near ? "; did you mean " : "", near ? near : "",
@@ -222,13 +236,25 @@ static const char *unquoted(const struct tree_node *node)
     return node->plain ? NULL : "write it without quotes";
 }
 
+static const char *parse_int(const struct schema_row *row, const char *text, int64_t *ret)
+{
+    static const int64_t counts[] = {1000, 1000, 1000000, 1000000000}, seconds[] = {1, 60, 3600, 86400};
+    const char *wrong = row->unit == UNIT_COUNT     ? number_scaled_parse(text, "kKMG", counts, ret)
+                        : row->unit == UNIT_SECONDS ? number_scaled_parse(text, "smhd", seconds, ret)
+                                                    : number_int_parse(text, ret);
+    int64_t digits;
+    if (wrong && row->unit == UNIT_NONE && !number_scaled_parse(text, "kKMG", counts, &digits))
+        return "write all digits: k may mean 1000 or 1024";
+    return wrong;
+}
+
 static const char *read_int(const struct schema_row *row, const struct tree_node *node, void *object,
                             const char **ret_needed)
 {
     int64_t value;
     const char *wrong = unquoted(node);
     if (!wrong)
-        wrong = number_int_parse(node->text, &value);
+        wrong = parse_int(row, node->text, &value);
     if (!wrong && (value < row->min || value > row->max))
         wrong = "";
     if (!wrong)
@@ -275,15 +301,24 @@ static const char *read_bool(const struct schema_row *row, const struct tree_nod
     return NULL;
 }
 
+static const struct schema_name *name_find(const struct schema_name *names, const char *text)
+{
+    for (; names && names->name; names++)
+        if (strcmp(names->name, text) == 0)
+            return names;
+    return NULL;
+}
+
 static const char *read_enum(const struct schema_row *row, const struct tree_node *node, void *object,
                              const char **ret_needed)
 {
-    for (const struct schema_name *n = row->names; node->kind == TREE_SCALAR && n->name; n++)
-        if (strcmp(n->name, node->text) == 0) {
-            *(int *)field(row, object) = n->value;
-            return NULL;
-        }
-    return "";
+    const struct schema_name *n = node->kind == TREE_SCALAR ? name_find(row->names, node->text) : NULL;
+    if (!n && node->kind == TREE_SCALAR)
+        n = name_find(row->also, node->text);
+    if (!n)
+        return "";
+    *(int *)field(row, object) = n->value;
+    return NULL;
 }
 
 static const char *read_text(const struct schema_row *row, const struct tree_node *node, void *object,

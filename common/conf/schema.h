@@ -35,6 +35,19 @@ struct schema_name {
     int value;
 };
 
+/* What a suffix means on an integer: 2k is 2000 of most things, but of tokens it may mean 2048. */
+enum schema_unit {
+    UNIT_NONE,    /* no suffix; k, M and G get a hint to write the digits */
+    UNIT_COUNT,   /* k, M, G: thousands, millions, thousands of millions */
+    UNIT_SECONDS, /* s, m, h, d: seconds, minutes, hours, days */
+};
+
+/* A word that other programs use for a key. */
+struct schema_alias {
+    const char *word;
+    const char *meant; /* the key, or a sentence that begins with it */
+};
+
 struct schema_row {
     const char *key; /* "train.lr": section, dot, name; or only the name */
     enum schema_type type;
@@ -42,7 +55,10 @@ struct schema_row {
     size_t offset, count_offset;     /* count_offset: of the int that holds the length of a list or map */
     int64_t min, max;                /* SCHEMA_INT */
     double low, high;                /* SCHEMA_FLOAT */
+    enum schema_unit unit;           /* SCHEMA_INT */
     const struct schema_name *names; /* SCHEMA_ENUM */
+    const struct schema_name *also;  /* SCHEMA_ENUM: other spellings that are read, but not printed; may be NULL */
+    bool hidden;                     /* read for the sake of old files; not printed, and in no help or manual */
     /* Checks a string, an item, or the key of a map: returns NULL if it is legal, else what is expected instead. May be
      * NULL. */
     const char *(*check)(const char *text);
@@ -58,6 +74,7 @@ struct schema {
     const char *title, *intro;             /* for the manual */
     const struct schema_section *sections; /* in the order of the rows; rows of a section are adjacent */
     int n_sections;
+    const struct schema_alias *aliases; /* ends with a NULL word; may be NULL */
     const struct schema_row *rows;
     int n_rows;  /* at most SCHEMA_MAX_ROWS */
     size_t size; /* of the struct */

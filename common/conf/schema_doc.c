@@ -104,6 +104,8 @@ err_t schema_print(const struct schema *schema, const void *object, struct buf *
     for (int i = 0; i < schema->n_rows; i++) {
         const struct schema_row *row = &schema->rows[i];
         size_t len = section_length(row->key);
+        if (row->hidden)
+            continue;
         bool opens = len && (section_length(section) != len || memcmp(section, row->key, len) != 0);
         err_t err = opens ? buf_printf(ret, "%.*s:\n", (int)len, row->key) : OK;
         section = row->key;
@@ -132,7 +134,8 @@ err_t schema_needed_print(const struct schema_row *row, struct buf *ret)
     char low[NUMBER_TEXT], high[NUMBER_TEXT];
     switch (row->type) {
     case SCHEMA_INT:
-        return buf_printf(ret, "an integer from %" PRId64 " to %" PRId64, row->min, row->max);
+        return buf_printf(ret, "an integer from %" PRId64 " to %" PRId64 "%s", row->min, row->max,
+                          row->unit == UNIT_SECONDS ? " (or 90s, 30m, 1h, 2d)" : "");
     case SCHEMA_UINT:
         return buf_printf(ret, "an integer from 0 to %" PRIu64, UINT64_MAX);
     case SCHEMA_FLOAT:
@@ -195,6 +198,8 @@ void schema_help(const struct schema *schema, FILE *out)
     for (int i = 0; i < schema->n_rows; i++) {
         const struct schema_row *row = &schema->rows[i];
         size_t len = section_length(row->key);
+        if (row->hidden)
+            continue;
         bool opens = len && (section_length(section) != len || memcmp(section, row->key, len) != 0);
         for (int s = 0; opens && s < schema->n_sections; s++)
             if (strlen(schema->sections[s].name) == len && memcmp(schema->sections[s].name, row->key, len) == 0)
@@ -227,6 +232,8 @@ err_t schema_example(const struct schema *schema, struct buf *ret)
     for (int i = 0; !err && i < schema->n_rows; i++) {
         const struct schema_row *row = &schema->rows[i];
         size_t len = section_length(row->key);
+        if (row->hidden)
+            continue;
         bool opens = len && (section_length(section) != len || memcmp(section, row->key, len) != 0);
         section = row->key;
         if (opens)
@@ -259,7 +266,7 @@ static err_t manual_rows(const struct schema *schema, const char *section, struc
     err_t err = OK;
     for (int i = 0; !err && i < schema->n_rows; i++) {
         const struct schema_row *row = &schema->rows[i];
-        if (section_length(row->key) != len || memcmp(section, row->key, len) != 0)
+        if (row->hidden || section_length(row->key) != len || memcmp(section, row->key, len) != 0)
             continue;
         err = buf_printf(ret, "| `%s` | ", row->key);
         if (!err)

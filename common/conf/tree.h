@@ -18,10 +18,10 @@ enum tree_kind { TREE_SCALAR, TREE_LIST, TREE_MAP };
 
 struct tree_node {
     enum tree_kind kind;
-    int line;   /* 1-based */
-    bool plain; /* a scalar without quotes; only plain scalars can be numbers, bools or null */
-    char *key;  /* in a map; NULL elsewhere */
-    char *text; /* of a scalar; contains no NUL */
+    int line;                       /* 1-based */
+    bool plain;                     /* a scalar without quotes; only plain scalars can be numbers, bools or null */
+    char *key;                      /* in a map; NULL elsewhere */
+    char *text;                     /* of a scalar; contains no NUL */
     struct tree_node *first, *next; /* children, in the order of the document */
 };
 

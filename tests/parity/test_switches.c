@@ -35,7 +35,7 @@ static void same_bits(const char *yaml, const char *numerics, const char *const 
 #define SAME_BITS(yaml, numerics, list) same_bits(yaml, numerics, list, sizeof(list) / sizeof((list)[0]))
 
 #define SHARDED                                                                                    \
-    LAYOUT("parallel.workers=2", "parallel.fsdp=2"),                                               \
+    LAYOUT("parallel.workers=2", "parallel.fsdp=2", "parallel.zero=0"),                            \
         LAYOUT("parallel.workers=2", "parallel.fsdp=2", "parallel.zero=1"),                        \
         LAYOUT("parallel.workers=3", "parallel.fsdp=3", "parallel.zero=2"),                        \
         LAYOUT("parallel.workers=4", "parallel.fsdp=2", "parallel.zero=3"),                        \

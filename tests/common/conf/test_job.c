@@ -330,3 +330,41 @@ TEST(rows_of_a_section_stand_together)
         }
     }
 }
+
+/* Suffixes where they are clear, and other programs' spellings of a type. */
+TEST(short_forms)
+{
+    struct job_spec j;
+    JOB(&j, "train.steps=2k", "train.warmup=1.5k", "checkpoint.every=1M", "run.max_seconds=1.5h", "run.hang_seconds=2m",
+        "run.orphan_seconds=90s");
+    assert_true(j.train.steps == 2000 && j.train.warmup == 1500 && j.checkpoint.every == 1000000);
+    assert_true(j.run.max_seconds == 5400 && j.run.hang_seconds == 120 && j.run.orphan_seconds == 90);
+    job_fini(&j);
+    JOB(&j, "run.max_seconds=2d", "train.dtype=fp32");
+    assert_true(j.run.max_seconds == 172800 && j.train.dtype == DT_F32);
+    job_fini(&j);
+    JOB(&j, "run.device=cuda", "train.dtype=bf16");
+    assert_int_equal(j.train.dtype, DT_BF16);
+    job_fini(&j);
+}
+
+/* parallel.fsdp alone means what PyTorch's FSDP does; an explicit stage stays. */
+TEST(fsdp_shards_everything_unless_told_otherwise)
+{
+    static const char text[] = "name: x\nmodel: {dim: 8, layers: 1, heads: 2}\ndata: {train: [a]}\ntrain: {steps: 1}\n"
+                               "parallel: {workers: 2, fsdp: 2%s}\n";
+    static const struct {
+        const char *more;
+        int64_t zero;
+    } cases[] = {{"", 3}, {", zero: 0", 0}, {", zero: 1", 1}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char file[400];
+        struct job_spec j;
+        struct why why = {0};
+        int n = snprintf(file, sizeof(file), text, cases[i].more);
+        if (job_parse("job.yaml", file, (size_t)n, NULL, 0, &j, &why))
+            fail_msg("%s", why.text);
+        assert_int_equal(j.parallel.zero, cases[i].zero);
+        job_fini(&j);
+    }
+}

@@ -87,6 +87,12 @@ TEST(files)
 TEST(values)
 {
     static const struct mistake list[] = {
+        {"train.seq=2k", "train.seq: expected an integer from 1 to 4194304, found \"2k\"; write all digits: k may mean "
+                         "1000 or 1024"},
+        {"train.steps=1.0005k",
+         "train.steps: expected an integer from 1 to 1000000000, found \"1.0005k\"; with its letter "
+         "it is no integer, or too large"},
+        {"train.steps=2x", "train.steps: expected an integer from 1 to 1000000000, found \"2x\""},
         {"train.steps=1_000",
          "train.steps: expected an integer from 1 to 1000000000, found \"1_000\"; write the digits without _"},
         {"train.steps=1e3", "train.steps: expected an integer from 1 to 1000000000, found \"1e3\"; write an integer "
@@ -117,6 +123,11 @@ TEST(values)
         {"run.env.A=[1]", "run.env: expected a string for each key, found a list"},
         {"model=3", "model: expected a map with some of the keys arch, dim, layers, heads, kv_heads, ffn, vocab, "
                     "norm_eps, rope_theta, tied, causal, found \"3\""},
+        {"parallel.dp=2", "parallel.dp: unknown key; did you mean parallel.workers (dp is workers / (fsdp tp pp cp))? "
+                          "(keys of parallel: workers, min_workers, zero, fsdp, tp, sp, async_tp, pp, schedule, "
+                          "schedule_csv, chunks, prefetch, reshard, cp, ep, recompute)"},
+        {"seq_len=2", "seq_len: unknown key; did you mean train.seq? (top level: name, model, data, train, parallel, "
+                      "checkpoint, run)"},
         {"train.stps=3", "train.stps: unknown key; did you mean train.steps? (keys of train: " TRAIN_KEYS ")"},
         {"train.lr.x=3", "train.lr.x: unknown key (keys of train: " TRAIN_KEYS ")"},
         {"data.train=*.txt", "data.train: not YAML: while scanning an alias, did not find expected alphabetic or "

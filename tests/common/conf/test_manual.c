@@ -63,8 +63,9 @@ TEST(help_names_every_key)
     schema_help(&job_schema, out);
     fclose(out);
     for (int i = 0; i < job_schema.n_rows; i++)
-        if (!strstr(text, job_schema.rows[i].key) || !strstr(text, job_schema.rows[i].help))
-            fail_msg("%s is not in the help", job_schema.rows[i].key);
+        if (job_schema.rows[i].hidden != !strstr(text, job_schema.rows[i].key) ||
+            job_schema.rows[i].hidden != !strstr(text, job_schema.rows[i].help))
+            fail_msg("%s is %s the help", job_schema.rows[i].key, job_schema.rows[i].hidden ? "in" : "not in");
     for (int i = 0; i < job_schema.n_sections; i++)
         assert_non_null(strstr(text, job_schema.sections[i].help));
     free(text);
