@@ -283,7 +283,8 @@ void train_result_free(struct train_result *r)
 bool train_same_bits(const struct train_result *a, const struct train_result *b)
 {
     size_t bytes = (size_t)a->n_params * sizeof(double);
-    if (memcmp(a->loss, b->loss, sizeof(a->loss)) || memcmp(a->norm, b->norm, sizeof(a->norm)) || a->valid != b->valid)
+    if (memcmp(a->loss, b->loss, sizeof(a->loss)) != 0 || memcmp(a->norm, b->norm, sizeof(a->norm)) != 0 ||
+        a->valid != b->valid)
         return false;
     for (int i = 0; i < TRAIN_MAX_RANKS; i++)
         if (a->arena[i] && (!b->arena[i] || memcmp(a->arena[i], b->arena[i], a->arena_bytes[i]) != 0))

@@ -40,12 +40,14 @@ static void *to_device(struct dev *d, struct kern_stream *s, const struct side *
  * term is exact in float32. */
 static double x_of(int i)
 {
-    return (i / N / 8.0 - 4) * (1 + i % N / 16.0) / 2;
+    int row = i / N, column = i % N;
+    return ((double)row / 8 - 4) * (1 + (double)column / 16) / 2;
 }
 
 static double aux_of(int i)
 {
-    return (i % M - M / 2) / 8.0;
+    int k = i % M - M / 2;
+    return (double)k / 8;
 }
 
 static double off(double got, int i, enum kern_act act)

@@ -282,7 +282,7 @@ static void targets_fill(int32_t *targets)
 static double loss_in(const struct table *t, const void *logits, const int32_t *targets, int parts, const int *edges,
                       void *out)
 {
-    double *stats = calloc((size_t)(parts * TOKENS * 3), sizeof(double)), loss = 7;
+    double *stats = calloc((size_t)parts * TOKENS * 3, sizeof(double)), loss = 7;
     void *part[4];
     for (int p = 0; p < parts; p++) {
         int64_t v = edges[p + 1] - edges[p];

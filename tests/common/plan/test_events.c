@@ -133,6 +133,6 @@ TEST(long_steps_are_followed_in_no_time)
     assert_true(2 * ops > 90000);
     if (took > 1)
         fail_msg("a rank's program took %.3f s", took);
-    printf("%lld ops in two steps: %.3f s\n", (long long)(2 * ops), took);
+    printf("%lld ops in two steps: %.3f s\n", 2 * (long long)ops, took);
     fixture_fini(&f);
 }

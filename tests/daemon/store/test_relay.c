@@ -207,7 +207,7 @@ TEST(who_comes_by_the_relay_is_in_the_store)
     for (int i = 0; i < 2; i++) {
         b.len = 0;
         say_hello(&b);
-        say(&b, WIRE_ADD, "sn", "n", (uint64_t)(i + 1));
+        say(&b, WIRE_ADD, "sn", "n", (uint64_t)i + 1);
         talk(fds[i], &b, back, sizeof(back));
     }
     memcpy(&sum, back, sizeof(sum));

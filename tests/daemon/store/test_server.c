@@ -838,7 +838,7 @@ TEST(many_large_values_at_once)
     set_large(fd, "l");
     char longest[WIRE_KEY_MAX];
     memset(longest, 'z', sizeof(longest));
-    say(&said, WIRE_MULTI_GET, "n", (uint64_t)(2 * N + 1000));
+    say(&said, WIRE_MULTI_GET, "n", 2 * (uint64_t)N + 1000);
     struct buf keys = {0};
     for (int i = 0; i < N; i++) {
         say(&keys, 0, "s", i % 2 ? "l" : "k");

@@ -269,7 +269,7 @@ TEST(adding_is_timed_by_adding)
     struct form f = forms[0];
     float c[MOST];
     plant_fastest(102);
-    cuda_host_plant_ms("algorithm 103", SLOW_MS / 2);
+    cuda_host_plant_ms("algorithm 103", SLOW_MS / 2.0);
     cuda_host_plant_ms("adding 102", 2 * SLOW_MS);
     struct bench b = bench_open(path_of("beta"));
     product(&b, &f, C, c);
