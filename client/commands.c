@@ -1,6 +1,8 @@
 /* The table of commands. A new command is a row here and a file client/cmd_<verb>.c. */
 #include "client/commands.h"
 
+#include <string.h>
+
 const struct command commands[] = {
     {"up", "start a private dtd on this machine", cmd_up},
     {"down", "stop the private dtd and all of its jobs", cmd_down},
@@ -23,3 +25,18 @@ const struct command commands[] = {
     {"help", "show this list, or the help of a command", cmd_help},
 };
 const int n_commands = sizeof(commands) / sizeof(commands[0]);
+
+/* Words that other programs have for a command; they are not in the list. */
+char *command_alias(char *word)
+{
+    static char status[] = "status", cancel[] = "cancel";
+    static const struct {
+        const char *word;
+        char *command;
+    } aliases[] = {{"ls", status},   {"ps", status},   {"list", status},
+                   {"jobs", status}, {"stop", cancel}, {"kill", cancel}};
+    for (size_t i = 0; i < sizeof(aliases) / sizeof(aliases[0]); i++)
+        if (strcmp(word, aliases[i].word) == 0)
+            return aliases[i].command;
+    return word;
+}

@@ -57,6 +57,8 @@ int command_dispatch(const struct command *table, int n, const char *prefix, str
 int command_group(const struct command *table, int n, const char *name, struct global *g, int argc, char **argv);
 /* Prints the output of `dtctl --help`. */
 void help_print(FILE *f);
+/* The command that an alias (ls, ps, stop ..) means, or the word itself. */
+char *command_alias(char *word);
 void command_list(const struct command *table, int n, FILE *f);
 /* The command name nearest to `name` by edit distance; NULL when none is near. */
 const char *command_nearest(const struct command *table, int n, const char *name);

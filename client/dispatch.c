@@ -36,6 +36,9 @@ static error_t global_parse(int key, char *arg, struct argp_state *state)
             argp_error(state, "--dtd-dir: %s", why.text);
         memcpy(g->private_dir, g->state_dir, sizeof(g->private_dir));
         return 0;
+    case 'h': /* where argp has -? */
+        argp_state_help(state, stdout, ARGP_HELP_STD_HELP);
+        return 0;
     case 'o':
         if (!out_format_parse(arg, &g->format))
             argp_error(state, "-o %s: the formats are text, json and jsonl", arg);
@@ -48,6 +51,7 @@ static error_t global_parse(int key, char *arg, struct argp_state *state)
 static const struct argp_option global_options[] = {
     {"dtd-dir", 'D', "DIR", 0,
      "State directory of the daemon (default: $DTD_DIR, else $XDG_STATE_HOME/dtd, else /run/dtd)", 0},
+    {0, 'h', 0, OPTION_HIDDEN, 0, 0},
     {"output", 'o', "FORMAT", 0, "text, json, or jsonl (one object per line, for streams)", 0},
     {0}};
 const struct argp global_argp = {.options = global_options, .parser = global_parse};

@@ -61,5 +61,6 @@ int main(int argc, char **argv)
     if (err && !global.state_dir[0])
         return command_fail(err, &why);
     argv[args.first - 1] = name;
+    argv[args.first] = command_alias(argv[args.first]);
     return command_dispatch(commands, n_commands, "dtctl", &global, argc - args.first + 1, argv + args.first - 1);
 }

@@ -305,9 +305,15 @@ static void print_done(struct job_follow *f, const struct client_job *job)
     line_print(f, "%sjob %s %s is done%s: %safter %s", out_color(f->out, OUT_GREEN), job->job, job->name,
                out_color(f->out, OUT_PLAIN), step, out_duration(seconds, number));
     print_losses(f);
-    if (job->checkpoint_step >= 0)
-        line_print(f, "checkpoint: %s/step-%lld\nnext: dtctl generate %s --prompt \"...\" | dtctl resume %s --more N",
-                   job->checkpoint_dir, (long long)job->checkpoint_step, job->checkpoint_dir, job->job);
+    if (job->checkpoint_step < 0)
+        return;
+    char *dir = out_quoted(job->checkpoint_dir);
+    line_print(
+        f,
+        "checkpoint: %s/step-%lld\nnext:\n  dtctl generate %s --prompt 'Once upon a time'\n  dtctl resume %s --more "
+        "%lld",
+        job->checkpoint_dir, (long long)job->checkpoint_step, dir ? dir : job->job, job->job, (long long)job->steps);
+    free(dir);
 }
 
 static void print_end(struct job_follow *f, const struct client_job *job)
@@ -323,10 +329,10 @@ static void print_end(struct job_follow *f, const struct client_job *job)
                strcmp(job->state, "failed") == 0 ? "has " : "is ", job->state, out_color(f->out, OUT_PLAIN), step,
                job->reason[0] ? ": " : "", job->reason);
     if (job->checkpoint_step >= 0)
-        line_print(f, "checkpoint: %s/step-%lld\nnext: dtctl logs %s --tail 20 | dtctl resume %s", job->checkpoint_dir,
-                   (long long)job->checkpoint_step, job->job, job->job);
+        line_print(f, "checkpoint: %s/step-%lld\nnext:\n  dtctl logs %s --tail 20\n  dtctl resume %s",
+                   job->checkpoint_dir, (long long)job->checkpoint_step, job->job, job->job);
     else
-        line_print(f, "next: dtctl logs %s --tail 20", job->job);
+        line_print(f, "next:\n  dtctl logs %s --tail 20", job->job);
 }
 
 static int exit_of_state(const char *state)
@@ -354,7 +360,9 @@ static int job_finish(struct job_follow *f, const struct client_job *job)
 static int job_detach(struct job_follow *f)
 {
     out_progress_end(&f->progress);
-    line_print(f, "detached; job %s continues. Show it: dtctl status %s, dtctl metrics %s -f; stop it: dtctl cancel %s",
+    line_print(f,
+               "detached; job %s continues. To show it, follow it, or stop it:\n  dtctl status %s\n  dtctl metrics %s "
+               "-f\n  dtctl cancel %s",
                f->job, f->job, f->job, f->job);
     return EXIT_DONE;
 }
@@ -498,7 +506,7 @@ int follow_new_job(struct global *g, const char *spec_yaml, const char *parent, 
         printf("job %s %s is submitted%s\n", s.job, name, detach_now ? "" : "; Ctrl-C leaves it running");
         fflush(stdout);
         if (detach_now)
-            printf("next: dtctl status %s\n", s.job);
+            printf("next:\n  dtctl status %s\n", s.job);
     }
     return detach_now ? EXIT_DONE : follow_job(g, s.job);
 }

@@ -314,3 +314,23 @@ void out_bar(double share, int width, char *ret, size_t size)
     ret[width - 1] = ']';
     ret[width] = '\0';
 }
+
+/* ---- words of a shell ---- */
+
+char *out_quoted(const char *word)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=@%+,";
+    if (word[0] && strspn(word, plain) == strlen(word))
+        return strdup(word);
+    char *ret = malloc(4 * strlen(word) + 3), *to = ret;
+    if (!ret)
+        return NULL;
+    *to++ = '\'';
+    for (; *word; word++)
+        if (*word == '\'')
+            to = stpcpy(to, "'\\''");
+        else
+            *to++ = *word;
+    strcpy(to, "'");
+    return ret;
+}

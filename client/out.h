@@ -85,4 +85,8 @@ void out_progress_end(struct out_progress *p);
 /* "[#####-----]", `width` characters in total. */
 void out_bar(double share, int width, char *ret, size_t size);
 
+/* The word as a POSIX shell reads it back, quoted if need be, so that a printed command can be pasted. The caller frees
+ * it. NULL: out of memory. */
+char *out_quoted(const char *word);
+
 #endif

@@ -27,6 +27,19 @@ TEST(every_command_has_help_with_an_example)
     }
 }
 
+TEST(short_help_and_other_words)
+{
+    struct run_result r;
+    run_expect(&r, 0, "dtctl submit -h");
+    expect_text(r.out, "Usage: dtctl submit");
+    run_expect(&r, 0, "dtctl run -h");
+    expect_text(r.out, "Usage: dtctl run");
+    run_expect(&r, 0, "dtctl ls --help");
+    expect_text(r.out, "Usage: dtctl status");
+    run_expect(&r, 0, "dtctl stop -h");
+    expect_text(r.out, "Usage: dtctl cancel");
+}
+
 TEST(help_lists_every_command)
 {
     struct run_result r;

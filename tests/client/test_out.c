@@ -176,3 +176,25 @@ TEST(colours_are_for_terminals_that_want_them)
     fclose(f);
     close(master);
 }
+
+/* A shell reads each quoted word back as it was. */
+TEST(quoted_words_can_be_pasted)
+{
+    static const char *const words[] = {"plain",     "/a/b-1.txt", "with space", "it's", "",  "$HOME", "a;b|c", "\"x\"",
+                                        "new\nline", "*.txt",      "-x",         "~",    "#", "'",     "''a'"};
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        char line[200], read[100] = "";
+        char *quoted = out_quoted(words[i]);
+        assert_non_null(quoted);
+        snprintf(line, sizeof(line), "printf '%%s' %s", quoted);
+        FILE *f = popen(line, "r");
+        assert_non_null(f);
+        read[fread(read, 1, sizeof(read) - 1, f)] = '\0';
+        pclose(f);
+        assert_string_equal(read, words[i]);
+        free(quoted);
+    }
+    char *bare = out_quoted("/a/b-1.txt");
+    assert_string_equal(bare, "/a/b-1.txt");
+    free(bare);
+}
