@@ -17,13 +17,15 @@
 struct generate_args {
     struct global *global;
     const char *checkpoint;
+    struct buf text; /* of a prompt that was read from a file */
     const char *prompt, *tokens, *temperature, *top_k, *seed, *tp, *pp;
 };
 
 enum { KEY_TP = 256, KEY_PP };
 
 static const struct argp_option options[] = {
-    {"prompt", 'p', "TEXT", 0, "Text to continue (default: empty)", 0},
+    {"prompt", 'p', "TEXT", 0, "Text to continue (default: empty); -: read it from standard input", 0},
+    {"file", 'f', "FILE", 0, "Read the text to continue from a file; -: from standard input", 0},
     {"tokens", 'n', "N", 0, "Number of tokens to generate (default 100)", 0},
     {"temperature", 't', "T", 0, "Sampling temperature; 0: always the most likely token (default 1)", 0},
     {"top-k", 'k', "K", 0, "Sample from the K most likely tokens; 0: from all (default 0)", 0},
@@ -58,6 +60,41 @@ static const char *check_real(struct argp_state *state, const char *option, cons
     return arg;
 }
 
+/* The worker gets the prompt as an argument, which the kernel limits to 128 KiB; a model reads far less. */
+#define MAX_PROMPT ((size_t)100 << 10)
+
+static err_t output_read(int fd, size_t most, struct buf *ret)
+{
+    for (;;) {
+        err_t err = buf_reserve(ret, 4096);
+        if (err)
+            return err;
+        ssize_t n = read(fd, ret->data + ret->len, 4096);
+        if (n < 0 && errno != EINTR)
+            return err_from_errno(errno);
+        if (n == 0)
+            return OK;
+        ret->len += n > 0 ? (size_t)n : 0;
+        if (ret->len > most)
+            return ERR_LIMIT;
+    }
+}
+
+static void prompt_read(struct generate_args *a, const char *file, struct argp_state *state)
+{
+    int fd = strcmp(file, "-") == 0 ? STDIN_FILENO : open(file, O_RDONLY | O_CLOEXEC);
+    err_t err = fd < 0 ? err_from_errno(errno) : output_read(fd, MAX_PROMPT, &a->text);
+    if (fd > STDIN_FILENO)
+        close(fd);
+    if (err && err != ERR_LIMIT)
+        argp_failure(state, EXIT_NOT_FOUND, 0, "%s: %s", file, err_text(err));
+    if (err || memchr(a->text.data, '\0', a->text.len))
+        argp_error(state, "%s: a prompt is text of at most 100 KiB", file);
+    if (buf_append(&a->text, "", 1))
+        argp_failure(state, EXIT_ERROR, 0, "out of memory");
+    a->prompt = (const char *)a->text.data;
+}
+
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     struct generate_args *a = state->input;
@@ -67,6 +104,11 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case 'p':
         a->prompt = arg;
+        if (strcmp(arg, "-") == 0)
+            prompt_read(a, arg, state);
+        return 0;
+    case 'f':
+        prompt_read(a, arg, state);
         return 0;
     case 'n':
         a->tokens = check_integer(state, "tokens", arg);
@@ -127,21 +169,6 @@ static int worker_exec(const struct generate_args *args, const char *step_dir)
 
 /* ---- JSON: the worker is a child process, and its output becomes one string ---- */
 
-static err_t output_read(int fd, struct buf *ret)
-{
-    for (;;) {
-        err_t err = buf_reserve(ret, 4096);
-        if (err)
-            return err;
-        ssize_t n = read(fd, ret->data + ret->len, 4096);
-        if (n < 0 && errno != EINTR)
-            return err_from_errno(errno);
-        if (n == 0)
-            return OK;
-        ret->len += n > 0 ? (size_t)n : 0;
-    }
-}
-
 static int worker_read(const struct generate_args *args, const char *step_dir, struct buf *ret)
 {
     int fds[2], status = 0;
@@ -153,7 +180,7 @@ static int worker_read(const struct generate_args *args, const char *step_dir, s
         _exit(worker_exec(args, step_dir));
     }
     close(fds[1]);
-    err_t err = pid < 0 ? err_from_errno(errno) : output_read(fds[0], ret);
+    err_t err = pid < 0 ? err_from_errno(errno) : output_read(fds[0], (size_t)1 << 30, ret);
     close(fds[0]);
     while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;

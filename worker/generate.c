@@ -40,6 +40,7 @@ struct generate_group {
 };
 
 struct generator {
+    bool terminal; /* standard output is one */
     struct generate_group *group;
     const struct generate *ask;
     int rank;
@@ -267,8 +268,23 @@ static err_t open_model(struct generator *g, struct why *why)
 
 /* ---- generation ---- */
 
+/* On a terminal, control characters of the text are shown as '?': a model that was trained on logs or on hostile text
+ * may write escape sequences, which would move the cursor, set the title or answer for the user. */
+static void make_safe(uint8_t *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        bool c1 = text[i] == 0xc2 && i + 1 < n && text[i + 1] >= 0x80 && text[i + 1] < 0xa0; /* in UTF-8 */
+        if (c1)
+            text[i + 1] = '?';
+        if (c1 || (text[i] < 0x20 && text[i] != '\n' && text[i] != '\t') || text[i] == 0x7f)
+            text[i] = '?';
+    }
+}
+
 static err_t write_text(struct generator *g, struct why *why)
 {
+    if (g->terminal)
+        make_safe(g->text.data, g->text.len);
     err_t err = g->rank == 0 ? file_write_all(STDOUT_FILENO, g->text.data, g->text.len) : OK;
     g->text.len = 0;
     return err ? why_set(why, err, "cannot write the text: %s", err_text(err)) : OK;
@@ -304,6 +320,7 @@ static err_t next_token(struct generator *g, int64_t i, struct why *why)
 
 static err_t generate_text(struct generator *g, struct why *why)
 {
+    g->terminal = isatty(STDOUT_FILENO);
     err_t err = buf_printf(&g->text, "%s%s", g->ask->prompt,
                            g->job.data.tokenizer == TOKENIZER_WORDS && g->ask->prompt[0] ? " " : "");
     err = err ? why_set(why, err, "out of memory") : write_text(g, why);

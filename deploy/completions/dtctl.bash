@@ -43,7 +43,7 @@ _dtctl() {
   resume) options="--workers --steps --more --step --set --optimizer --map --detach" ;;
   cancel) options="--save" ;;
   plan) options="--set --optimizer --map --timeline --measured" ;;
-  generate) options="--prompt --tokens --temperature --top-k --seed --tp --pp" ;;
+  generate) options="--prompt --file --tokens --temperature --top-k --seed --tp --pp" ;;
   ckpt) sub="ls inspect verify export import" options="--no-hash --format --dtype --shard-bytes" ;;
   node) sub="drain undrain" options="--reason" ;;
   cluster) sub="init token join status leave remove rotate recover" options="--name --listen --advertise --domain --uses --hours --yes --wait" ;;

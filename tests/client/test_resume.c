@@ -356,6 +356,13 @@ TEST(generate_hands_its_line_to_the_worker)
     snprintf(want, sizeof(want),
              "--generate|%s/step-10|--prompt|This is|--tokens|7|--temperature|0.5|--top-k|3|--seed|9|\n", root);
     assert_string_equal(r.out, want);
+    run_expect(&r, 0, "printf 'from \\nstdin' | ./dtctl generate ckpt --prompt - --tokens 7");
+    expect_text(r.out, "--prompt|from \nstdin|--tokens|7|");
+    run_write("prompt.txt", "from a file");
+    run_expect(&r, 0, "./dtctl generate ckpt -f prompt.txt");
+    expect_text(r.out, "--prompt|from a file|");
+    run_expect(&r, 3, "./dtctl generate ckpt -f nowhere.txt");
+    run_expect(&r, 2, "./dtctl generate ckpt -f /dev/zero");
     run_expect(&r, 0, "./dtctl generate ckpt/step-5 -o jsonl --prompt hi");
     expect_text(r.out, "\"prompt\": \"hi\", \"text\": \"--generate|");
     struct fake_control *f = start(&(struct fake_script){.steps = 20, .end_state = "done", .checkpoint_dir = root});
