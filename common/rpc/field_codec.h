@@ -1,0 +1,26 @@
+/* Copies between a struct that has a table of fields and a protobuf message. A row and a field of the message belong
+ * together if they have the same name. Rows without such a field travel in the message's repeated field `more`, as
+ * FieldValue (proto/field.proto). Pure functions; no thread owns anything. */
+#ifndef DTD_COMMON_RPC_FIELD_CODEC_H
+#define DTD_COMMON_RPC_FIELD_CODEC_H
+
+#include "common/base/err.h"
+#include "common/rpc/fields.h"
+#include "common/rpc/metric.h"
+#include "proto/client.pb-c.h"
+
+enum field_reader { FIELDS_FOR_DAEMONS, FIELDS_FOR_CLIENTS /* without FIELD_INTERNAL and values of a newer version */ };
+
+/* Fills `ret`, a message that has been initialized. It borrows the struct's texts; fields_encoded_fini frees what it
+ * owns, also after an error (ERR_NOMEM). */
+NODISCARD err_t fields_encode(const struct field_table *t, const void *object, enum field_reader reader,
+                              ProtobufCMessage *ret);
+void fields_encoded_fini(ProtobufCMessage *message);
+/* Sets every field and the rest of `ret`, which borrow from the message. Other members are not changed. */
+void fields_decode(const struct field_table *t, const ProtobufCMessage *message, void *ret);
+
+/* The same for a metric, with its traffic, which is borrowed, too. Sets of axes that do not exist are left out. */
+NODISCARD err_t metric_encode(const struct metric *metric, Dtd__Metric *ret);
+struct metric metric_decode(const Dtd__Metric *message);
+
+#endif

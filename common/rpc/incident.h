@@ -1,0 +1,39 @@
+/* An incident of a job: what was detected, what control decided, and how long the recovery took. The same struct is
+ * used by the job, the record of the log, the replicated state and the client.
+ *
+ * A new field is a row here, and the code that sets it (daemon/control/job/epoch.c). `dtctl why` and `-o json` print it
+ * without further changes. A field that has no number of its own in proto/log.proto or proto/client.proto travels there
+ * as a named value (FieldValue), which older versions store and pass on. */
+#ifndef DTD_COMMON_RPC_INCIDENT_H
+#define DTD_COMMON_RPC_INCIDENT_H
+
+#include "common/rpc/fields.h"
+
+/* In the order of the lines of `dtctl why`. recover_ms is the sum of restart_ms (until the new epoch is announced),
+ * load_ms (until all workers have loaded the checkpoint) and step_ms (until the first step is complete). One row is one
+ * line: a new row changes no other. */
+// clang-format off
+#define INCIDENT_FIELDS(X) \
+    X(UINT, epoch, FIELD_REQUIRED) /* the epoch that the incident ended */ \
+    X(INT, wall_ms, FIELD_REQUIRED) /* with `epoch`, identifies the incident of a job */ \
+    X(TEXT, seen, FIELD_REQUIRED, .label = "seen") \
+    X(TEXT, decided, FIELD_REQUIRED, .label = "decided") \
+    X(REAL, detect_ms, FIELD_OPTIONAL, .label = "detection", .digits = 4, .unit = "ms") /* from exit to decision */ \
+    X(REAL, recover_ms, FIELD_OPTIONAL, .label = "recovery", .digits = 4, .unit = "ms") \
+    X(REAL, restart_ms, FIELD_OPTIONAL, .label = "  restart", .digits = 4, .unit = "ms") \
+    X(REAL, load_ms, FIELD_OPTIONAL, .label = "  loading", .digits = 4, .unit = "ms") \
+    X(REAL, step_ms, FIELD_OPTIONAL, .label = "  first step", .digits = 4, .unit = "ms") \
+    X(INT, lost_steps, FIELD_OPTIONAL, .label = "steps lost") /* steps that are repeated */ \
+    X(TEXT, log, FIELD_OPTIONAL, .label = "last log lines", .look = LOOK_LINES) /* of the failed worker */ \
+    X(INT, restarts, FIELD_INTERNAL) /* restarts of the job, including this one; absent: no epoch ended */
+// clang-format on
+
+struct incident {
+    INCIDENT_FIELDS(FIELD_MEMBER)
+    struct field_rest rest;
+};
+
+extern const struct field_table incident_fields;
+extern const struct incident incident_none; /* every field is absent */
+
+#endif

@@ -1,0 +1,47 @@
+/* The metrics of one training step. The worker of rank 0 fills the struct, control stores it in metrics.jsonl, and the
+ * client prints it.
+ *
+ * A new metric is a row here, and the code that computes it (worker/train.c). metrics.jsonl, `dtctl metrics`, the
+ * progress line, `dtctl status` and `-o json` print it without further changes. A metric that has no number of its own
+ * in proto/client.proto travels as a named value (FieldValue); older versions ignore it. Metrics are numbers: the
+ * struct is copied by assignment, so that a row of kind TEXT does not compile (METRIC_MEMBER). */
+#ifndef DTD_COMMON_RPC_METRIC_H
+#define DTD_COMMON_RPC_METRIC_H
+
+#include "common/mesh/mesh.h"
+#include "common/rpc/fields.h"
+
+/* In the order of the columns of `dtctl metrics` and of the keys in JSON. One row is one line: a new row changes no
+ * other. */
+// clang-format off
+#define METRIC_FIELDS(X) \
+    X(INT, step, FIELD_REQUIRED, .column = "STEP", .width = 8) \
+    X(REAL, loss, FIELD_REQUIRED, .column = "LOSS", .width = 10, .look = LOOK_FIXED, .digits = 6, .line = "loss") \
+    X(REAL, valid_loss, FIELD_OPTIONAL, .column = "VALID", .width = 10, .digits = 6, .line = "valid") \
+    X(REAL, test_loss, FIELD_OPTIONAL, .column = "TEST", .width = 10, .digits = 6, .line = "test") \
+    X(REAL, grad_norm, FIELD_REQUIRED, .column = "GRAD_NORM", .width = 10, .digits = 5) \
+    X(REAL, lr, FIELD_REQUIRED, .column = "LR", .width = 10, .digits = 4) \
+    X(REAL, tokens_per_s, FIELD_REQUIRED, .column = "TOK/S", .width = 9, .look = LOOK_COUNT, .line = "", \
+      .unit = "tok/s") \
+    X(REAL, step_s, FIELD_REQUIRED, .column = "STEP_S", .width = 8, .look = LOOK_FIXED, .digits = 4, .unit = "s") \
+    X(INT, workers, FIELD_REQUIRED, .column = "WORKERS", .width = 7) \
+    X(UINT, epoch, FIELD_REQUIRED, .column = "EPOCH", .width = 5) \
+    X(BOOL, skipped, FIELD_OPTIONAL) /* the optimizer skipped the step: loss or norm was not finite */ \
+    X(INT, wall_ms, FIELD_REQUIRED) /* time of the report */
+// clang-format on
+
+#define METRIC_TYPE_INT FIELD_TYPE_INT
+#define METRIC_TYPE_UINT FIELD_TYPE_UINT
+#define METRIC_TYPE_REAL FIELD_TYPE_REAL
+#define METRIC_TYPE_BOOL FIELD_TYPE_BOOL
+#define METRIC_MEMBER(kind_, name_, ...) METRIC_TYPE_##kind_ name_;
+
+struct metric {
+    METRIC_FIELDS(METRIC_MEMBER)
+    struct traffic traffic; /* bytes that all ranks received from their peers in the step; "bytes" in JSON */
+};
+
+extern const struct field_table metric_fields;
+extern const struct metric metric_none; /* every field is absent */
+
+#endif
