@@ -6,6 +6,7 @@
  * frees a reply when its callback returns. A conversion that runs out of memory ends the call with ERR_NOMEM. */
 #include "client/client.h"
 
+#include "common/rpc/field_codec.h"
 #include "common/rpc/methods.h"
 #include "common/rpc/rpc.h"
 #include "proto/client.pb-c.h"
@@ -202,31 +203,6 @@ static char *text_copy(const char *text)
     return strdup(text ? text : "");
 }
 
-static struct traffic traffic_of(const Dtd__Metric *m)
-{
-    struct traffic t = {0};
-    for (size_t i = 0; i < m->n_traffic_axes && i < m->n_traffic_bytes; i++)
-        traffic_add(&t, m->traffic_axes[i], m->traffic_bytes[i]);
-    return t;
-}
-
-static struct client_metric metric_of(const Dtd__Metric *m)
-{
-    return (struct client_metric){.step = m->step,
-                                  .loss = m->loss,
-                                  .grad_norm = m->grad_norm,
-                                  .lr = m->lr,
-                                  .tokens_per_s = m->tokens_per_s,
-                                  .step_s = m->step_s,
-                                  .valid_loss = m->has_valid_loss ? m->valid_loss : NAN,
-                                  .test_loss = m->has_test_loss ? m->test_loss : NAN,
-                                  .workers = m->workers,
-                                  .epoch = m->epoch,
-                                  .wall_ms = m->wall_ms,
-                                  .skipped = m->has_skipped && m->skipped,
-                                  .traffic = traffic_of(m)};
-}
-
 static bool workers_copy(const Dtd__JobStatus *s, struct client_job *ret)
 {
     ret->worker = calloc(s->n_worker + 1, sizeof(*ret->worker));
@@ -253,21 +229,11 @@ static bool incidents_copy(const Dtd__JobStatus *s, struct client_job *ret)
     if (!ret->incident)
         return false;
     for (size_t i = 0; i < s->n_incident; i++) {
-        const Dtd__Incident *in = s->incident[i];
-        struct client_incident *to = &ret->incident[ret->n_incident++];
-        *to = (struct client_incident){.wall_ms = in->wall_ms,
-                                       .epoch = in->epoch,
-                                       .seen = text_copy(in->seen),
-                                       .decided = text_copy(in->decided),
-                                       .detect_ms = in->has_detect_ms ? in->detect_ms : NAN,
-                                       .recover_ms = in->has_recover_ms ? in->recover_ms : NAN,
-                                       .restart_ms = in->has_restart_ms ? in->restart_ms : NAN,
-                                       .load_ms = in->has_load_ms ? in->load_ms : NAN,
-                                       .step_ms = in->has_step_ms ? in->step_ms : NAN,
-                                       .lost_steps = in->has_lost_steps ? in->lost_steps : -1,
-                                       .log = text_copy(in->log)};
-        if (!to->seen || !to->decided || !to->log)
+        struct incident borrowed;
+        fields_decode(&incident_fields, &s->incident[i]->base, &borrowed);
+        if (fields_copy(&incident_fields, &borrowed, &ret->incident[ret->n_incident]))
             return false;
+        ret->n_incident++;
     }
     return true;
 }
@@ -300,7 +266,7 @@ static err_t job_of(const Dtd__JobStatus *s, struct client_job *ret)
                              .checkpoint_step = s->has_checkpoint_step ? s->checkpoint_step : -1,
                              .has_last = s->last != NULL};
     if (s->last)
-        job.last = metric_of(s->last);
+        job.last = metric_decode(s->last);
     if (!texts_copy(s, &job) || !workers_copy(s, &job) || !incidents_copy(s, &job)) {
         client_job_fini(&job);
         return ERR_NOMEM;
@@ -655,7 +621,7 @@ static err_t forward_log(struct client_call *p, const ProtobufCMessage *item)
 
 static err_t forward_metric(struct client_call *p, const ProtobufCMessage *item)
 {
-    const struct client_metric m = metric_of((const Dtd__Metric *)item);
+    const struct metric m = metric_decode((const Dtd__Metric *)item);
     const struct client_stream *s = p->stream;
     if (s->metric && !s->metric(s->arg, &m))
         stream_cancel(p);
@@ -667,7 +633,7 @@ static err_t forward_watch_item(struct client_call *p, const ProtobufCMessage *i
     const Dtd__WatchItem *w = (const Dtd__WatchItem *)item;
     const struct client_stream *s = p->stream;
     if (w->metric && s->metric) {
-        const struct client_metric m = metric_of(w->metric);
+        const struct metric m = metric_decode(w->metric);
         if (!s->metric(s->arg, &m))
             stream_cancel(p);
     }

@@ -10,37 +10,17 @@
 #define DTD_CLIENT_CLIENT_H
 
 #include "common/base/err.h"
-#include "common/mesh/mesh.h"
+#include "common/rpc/incident.h"
+#include "common/rpc/metric.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-struct client_metric {
-    int64_t step;
-    double loss, grad_norm, lr, tokens_per_s, step_s;
-    double valid_loss, test_loss; /* NAN when the step did not evaluate */
-    int workers;
-    uint64_t epoch;
-    int64_t wall_ms;
-    bool skipped; /* the optimizer skipped this step, because the loss or the gradient norm was not finite */
-    struct traffic traffic;
-};
-
 struct client_worker {
     int rank, pid;
     char *state, *node;           /* node: name of the node; "": unknown */
     int exit_status, exit_signal; /* -1: none */
-};
-
-struct client_incident {
-    int64_t wall_ms;
-    uint64_t epoch;
-    char *seen, *decided;
-    double detect_ms, recover_ms;        /* NAN: not measured (yet) */
-    double restart_ms, load_ms, step_ms; /* parts of recover_ms */
-    int64_t lost_steps;                  /* steps that are repeated; -1: not known (yet) */
-    char *log;                           /* last lines of the failed worker's log; "": none */
 };
 
 struct client_job {
@@ -53,12 +33,12 @@ struct client_job {
     char *checkpoint_dir, *checkpoint_error;
     int64_t checkpoint_step; /* -1: none */
     bool has_last;
-    struct client_metric last;
+    struct metric last;
     struct client_worker *worker;
     int n_worker;
     char *parent, *spec_yaml;
     char *user; /* owner of the job */
-    struct client_incident *incident;
+    struct incident *incident;
     int n_incident;
 };
 
@@ -139,7 +119,7 @@ NODISCARD err_t client_shutdown(struct client *c, struct why *why);
  * SIGINT arrives, the stream ends and returns ERR_CANCELED. `tick` runs about five times a second. */
 struct client_stream {
     bool (*log)(void *arg, int rank, const void *text, size_t len);
-    bool (*metric)(void *arg, const struct client_metric *metric);
+    bool (*metric)(void *arg, const struct metric *metric);
     bool (*status)(void *arg, const struct client_job *job);
     bool (*tick)(void *arg);
     void *arg;

@@ -11,11 +11,8 @@ void client_job_fini(struct client_job *job)
         free(job->worker[i].state);
         free(job->worker[i].node);
     }
-    for (int i = 0; i < job->n_incident; i++) {
-        free(job->incident[i].seen);
-        free(job->incident[i].decided);
-        free(job->incident[i].log);
-    }
+    for (int i = 0; i < job->n_incident; i++)
+        fields_fini(&incident_fields, &job->incident[i]);
     free(job->worker);
     free(job->incident);
     free(job->job);

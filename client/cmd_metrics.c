@@ -2,10 +2,10 @@
  * JSON is a line per step with -o jsonl, and one array with -o json. */
 #include "client/client.h"
 #include "client/commands.h"
+#include "client/field_text.h"
 #include "client/follow.h"
 #include "client/json.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 struct metrics_args {
@@ -45,21 +45,33 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-static void row_print(struct sink *s, const struct client_metric *m)
+/* Columns are aligned to the right, two spaces apart. */
+static void row_print(struct sink *s, const struct metric *m)
 {
-    char speed[OUT_NUMBER], valid[OUT_NUMBER], test[OUT_NUMBER], lr[OUT_NUMBER], norm[OUT_NUMBER];
-    if (!s->titled)
-        printf("%s%8s  %10s  %10s  %10s  %10s  %10s  %9s  %8s  %7s  %5s%s\n", out_color(stdout, OUT_BOLD), "STEP",
-               "LOSS", "VALID", "TEST", "GRAD_NORM", "LR", "TOK/S", "STEP_S", "WORKERS", "EPOCH",
-               out_color(stdout, OUT_PLAIN));
+    char text[OUT_NUMBER];
+    const char *gap = "";
+    if (!s->titled) {
+        fputs(out_color(stdout, OUT_BOLD), stdout);
+        for (int i = 0; i < metric_fields.n; i++) {
+            const struct field *f = &metric_fields.field[i];
+            if (f->column)
+                printf("%s%*s", gap, f->width, f->column);
+            gap = "  ";
+        }
+        printf("%s\n", out_color(stdout, OUT_PLAIN));
+    }
     s->titled = true;
-    printf("%8lld  %10.6f  %10s  %10s  %10s  %10s  %9s  %8.4f  %7d  %5llu\n", (long long)m->step, m->loss,
-           out_real(m->valid_loss, 6, valid), out_real(m->test_loss, 6, test), out_real(m->grad_norm, 5, norm),
-           out_real(m->lr, 4, lr), out_count(m->tokens_per_s, speed), m->step_s, m->workers,
-           (unsigned long long)m->epoch);
+    gap = "";
+    for (int i = 0; i < metric_fields.n; i++) {
+        const struct field *f = &metric_fields.field[i];
+        if (f->column)
+            printf("%s%*s", gap, f->width, field_text(f, m, text));
+        gap = "  ";
+    }
+    putchar('\n');
 }
 
-static bool on_metric(void *arg, const struct client_metric *m)
+static bool on_metric(void *arg, const struct metric *m)
 {
     struct sink *s = arg;
     s->next = m->step + 1;

@@ -2,6 +2,7 @@
  * The page of a job ends with the next command to run. */
 #include "client/client.h"
 #include "client/commands.h"
+#include "client/field_text.h"
 #include "client/follow.h"
 #include "client/json.h"
 #include "common/base/clock.h"
@@ -156,7 +157,7 @@ static void page_head(const struct client_job *job)
 static void page_speed(const struct client_job *job)
 {
     char a[OUT_NUMBER], b[OUT_NUMBER], c[OUT_NUMBER];
-    const struct client_metric *m = &job->last;
+    const struct metric *m = &job->last;
     if (!job->has_last)
         return;
     printf("  Loss       %.5f  gradient norm %s  lr %s", m->loss, out_real(m->grad_norm, 4, a), out_real(m->lr, 4, b));
@@ -168,6 +169,11 @@ static void page_speed(const struct client_job *job)
     if (strcmp(job->state, "running") == 0)
         printf("  ETA %s", out_duration((double)(job->steps - job->step) * m->step_s, c));
     putchar('\n');
+    for (int i = 0; i < metric_fields.n; i++) {
+        const struct field *f = &metric_fields.field[i];
+        if (f->label && field_shown(f, m))
+            printf("  %-10s %s%s\n", f->label, field_text(f, m, a), field_unit(f, b));
+    }
 }
 
 static void page_times(const struct client_job *job)
@@ -216,7 +222,7 @@ static void page_incidents(const struct client_job *job)
     if (job->n_incident)
         printf("  Incidents\n");
     for (int i = 0; i < job->n_incident; i++) {
-        const struct client_incident *in = &job->incident[i];
+        const struct incident *in = &job->incident[i];
         printf("    %s  %s: %s", out_time(in->wall_ms, when), in->seen, in->decided);
         if (!isnan(in->detect_ms))
             printf(" (decided in %s ms", out_real(in->detect_ms, 3, number));

@@ -2,10 +2,10 @@
  * the recovery took, and the last log lines of the worker that failed. */
 #include "client/client.h"
 #include "client/commands.h"
+#include "client/field_text.h"
 #include "client/json.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -30,37 +30,29 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-static void part_print(const char *what, double ms)
+static void lines_print(const struct field *f, const char *text)
 {
-    char text[OUT_NUMBER];
-    if (!isnan(ms))
-        printf("    %-12s %s ms\n", what, out_real(ms, 4, text));
-}
-
-static void log_print(const char *log)
-{
-    printf("    last log lines\n");
-    while (*log) {
-        int len = (int)strcspn(log, "\n");
-        printf("        %.*s\n", len, log);
-        log += len + (log[len] == '\n');
+    printf("    %s\n", f->label);
+    while (*text) {
+        int len = (int)strcspn(text, "\n");
+        printf("        %.*s\n", len, text);
+        text += len + (text[len] == '\n');
     }
 }
 
-static void incident_print(int number, const struct client_incident *in)
+static void incident_print(int number, const struct incident *in)
 {
-    char when[OUT_NUMBER];
-    printf("%d  %s  epoch %" PRIu64 "\n", number, out_time(in->wall_ms, when), in->epoch);
-    printf("    seen         %s\n    decided      %s\n", in->seen, in->decided);
-    part_print("detection", in->detect_ms);
-    part_print("recovery", in->recover_ms);
-    part_print("  restart", in->restart_ms);
-    part_print("  loading", in->load_ms);
-    part_print("  first step", in->step_ms);
-    if (in->lost_steps >= 0)
-        printf("    %-12s %" PRId64 "\n", "steps lost", in->lost_steps);
-    if (in->log[0])
-        log_print(in->log);
+    char text[OUT_NUMBER], unit[OUT_NUMBER];
+    printf("%d  %s  epoch %" PRIu64 "\n", number, out_time(in->wall_ms, text), in->epoch);
+    for (int i = 0; i < incident_fields.n; i++) {
+        const struct field *f = &incident_fields.field[i];
+        if (!f->label || !field_shown(f, in))
+            continue;
+        if (f->look == LOOK_LINES)
+            lines_print(f, field_text(f, in, text));
+        else
+            printf("    %-12s %s%s\n", f->label, field_text(f, in, text), field_unit(f, unit));
+    }
 }
 
 static int job_print(const struct why_args *a, const struct client_job *job)

@@ -239,7 +239,7 @@ static bool on_tick(void *arg)
     return !stop_due(f);
 }
 
-static bool on_metric(void *arg, const struct client_metric *m)
+static bool on_metric(void *arg, const struct metric *m)
 {
     struct job_follow *f = arg;
     view_metric(&f->view, m);
@@ -250,7 +250,7 @@ static bool on_metric(void *arg, const struct client_metric *m)
 static void print_incidents(struct job_follow *f, const struct client_job *job)
 {
     for (; f->n_incidents < job->n_incident; f->n_incidents++) {
-        const struct client_incident *in = &job->incident[f->n_incidents];
+        const struct incident *in = &job->incident[f->n_incidents];
         line_print(f, "%s%s: %s%s", out_color(f->out, OUT_YELLOW), in->seen, in->decided, out_color(f->out, OUT_PLAIN));
     }
 }
@@ -290,9 +290,9 @@ static void print_losses(struct job_follow *f)
 {
     char valid[OUT_NUMBER], test[OUT_NUMBER];
     const struct view *v = &f->view;
-    if (!isnan(v->valid_loss) || !isnan(v->test_loss))
-        line_print(f, "loss: training %.4f, validation %s, test %s", v->loss, out_real(v->valid_loss, 5, valid),
-                   out_real(v->test_loss, 5, test));
+    if (!isnan(v->last.valid_loss) || !isnan(v->last.test_loss))
+        line_print(f, "loss: training %.4f, validation %s, test %s", v->last.loss,
+                   out_real(v->last.valid_loss, 5, valid), out_real(v->last.test_loss, 5, test));
 }
 
 static void print_done(struct job_follow *f, const struct client_job *job)

@@ -3,9 +3,9 @@
  * any bytes, so all text goes through json_of_text. */
 #include "client/json.h"
 
+#include "client/field_text.h"
 #include "client/out.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,26 +67,39 @@ static json_t *json_of_traffic(const struct traffic *t)
     return ret;
 }
 
-json_t *json_of_metric(const struct client_metric *m)
+static json_t *json_of_field(const struct field *f, const void *object)
+{
+    const struct field_value v = field_get(f, object);
+    switch (f->kind) {
+    case FIELD_TEXT:
+        return text_of(v.text ? v.text : "");
+    case FIELD_REAL:
+        return out_json_real(v.real);
+    case FIELD_BOOL:
+        return json_boolean(v.whole);
+    case FIELD_INT:
+    case FIELD_UINT:
+        break;
+    }
+    return json_integer(v.whole);
+}
+
+static json_t *json_of_fields(const struct field_table *t, const void *object)
 {
     json_t *ret = json_object();
-    set_int(&ret, "step", m->step);
-    set_field(&ret, "loss", out_json_real(m->loss));
-    set_field(&ret, "grad_norm", out_json_real(m->grad_norm));
-    set_field(&ret, "lr", out_json_real(m->lr));
-    set_field(&ret, "tokens_per_s", out_json_real(m->tokens_per_s));
-    set_field(&ret, "step_s", out_json_real(m->step_s));
-    set_int(&ret, "workers", m->workers);
-    set_int(&ret, "epoch", (int64_t)m->epoch);
-    if (!isnan(m->valid_loss))
-        set_field(&ret, "valid_loss", out_json_real(m->valid_loss));
-    if (!isnan(m->test_loss))
-        set_field(&ret, "test_loss", out_json_real(m->test_loss));
-    if (m->skipped)
-        set_field(&ret, "skipped", json_true());
+    for (int i = 0; i < t->n; i++) {
+        const struct field *f = &t->field[i];
+        if (f->presence == FIELD_REQUIRED || (f->presence == FIELD_OPTIONAL && field_shown(f, object)))
+            set_field(&ret, f->name, json_of_field(f, object));
+    }
+    return ret;
+}
+
+json_t *json_of_metric(const struct metric *m)
+{
+    json_t *ret = json_of_fields(&metric_fields, m);
     if (m->traffic.n)
         set_field(&ret, "bytes", json_of_traffic(&m->traffic));
-    set_int(&ret, "wall_ms", m->wall_ms);
     return ret;
 }
 
@@ -114,36 +127,12 @@ static void array_append(json_t **array, json_t *value)
     }
 }
 
-static void set_ms(json_t **object, const char *key, double ms)
-{
-    if (!isnan(ms))
-        set_field(object, key, out_json_real(ms));
-}
-
-static json_t *json_of_incident(const struct client_incident *in)
-{
-    json_t *ret = json_object();
-    set_int(&ret, "wall_ms", in->wall_ms);
-    set_int(&ret, "epoch", (int64_t)in->epoch);
-    set_field(&ret, "seen", text_of(in->seen));
-    set_field(&ret, "decided", text_of(in->decided));
-    set_ms(&ret, "detect_ms", in->detect_ms);
-    set_ms(&ret, "recover_ms", in->recover_ms);
-    set_ms(&ret, "restart_ms", in->restart_ms);
-    set_ms(&ret, "load_ms", in->load_ms);
-    set_ms(&ret, "step_ms", in->step_ms);
-    if (in->lost_steps >= 0)
-        set_int(&ret, "lost_steps", in->lost_steps);
-    set_text(&ret, "log", in->log);
-    return ret;
-}
-
 json_t *json_of_incidents(const struct client_job *job, int only)
 {
     json_t *ret = json_array();
     for (int i = 0; i < job->n_incident; i++)
         if (only == 0 || only == i + 1)
-            array_append(&ret, json_of_incident(&job->incident[i]));
+            array_append(&ret, json_of_fields(&incident_fields, &job->incident[i]));
     return ret;
 }
 
@@ -182,7 +171,7 @@ json_t *json_of_job(const struct client_job *job)
     set_text(&ret, "user", job->user);
     set_text(&ret, "spec_yaml", job->spec_yaml);
     for (int i = 0; i < job->n_incident; i++)
-        array_append(&incidents, json_of_incident(&job->incident[i]));
+        array_append(&incidents, json_of_fields(&incident_fields, &job->incident[i]));
     set_field(&ret, "incident", incidents);
     return ret;
 }

@@ -2,6 +2,7 @@
  * number of workers restarts the mean, because the job then runs at a different speed. */
 #include "client/view.h"
 
+#include "client/field_text.h"
 #include "client/out.h"
 
 #include <math.h>
@@ -20,25 +21,22 @@ static void text_set(char *ret, size_t size, const char *text)
 
 void view_init(struct view *v, const char *job)
 {
-    *v = (struct view){
-        .loss = NAN, .valid_loss = NAN, .test_loss = NAN, .tokens_per_s = NAN, .step_s = NAN, .printed_step = -1};
+    *v = (struct view){.last = metric_none, .step_s = NAN, .printed_step = -1};
     text_set(v->job, sizeof(v->job), job);
     text_set(v->state, sizeof(v->state), "pending");
 }
 
-void view_metric(struct view *v, const struct client_metric *m)
+void view_metric(struct view *v, const struct metric *m)
 {
-    bool fresh = m->epoch != v->epoch || m->workers != v->workers || isnan(v->step_s);
+    bool fresh = m->epoch != v->last.epoch || m->workers != v->workers || isnan(v->step_s);
     v->step_s = fresh ? m->step_s : (1 - SMOOTH) * v->step_s + SMOOTH * m->step_s;
     v->step = m->step;
-    v->loss = m->loss;
-    v->tokens_per_s = m->tokens_per_s;
     v->workers = m->workers;
-    v->epoch = m->epoch;
-    if (!isnan(m->valid_loss))
-        v->valid_loss = m->valid_loss;
-    if (!isnan(m->test_loss))
-        v->test_loss = m->test_loss;
+    for (int i = 0; i < metric_fields.n; i++) {
+        const struct field *f = &metric_fields.field[i];
+        if (f->presence == FIELD_REQUIRED || !field_absent(f, m))
+            field_set(f, &v->last, field_get(f, m));
+    }
 }
 
 void view_status(struct view *v, const struct client_job *job)
@@ -68,6 +66,19 @@ __attribute__((format(printf, 4, 5))) static void add(char *ret, size_t size, si
     *n += m > 0 ? (size_t)m : 0;
 }
 
+/* "  loss 2.4120", "  3.4k tok/s": a real has four decimals here, so that the line keeps its width. */
+static void add_field(char *ret, size_t size, size_t *n, const struct view *v, const struct field *f)
+{
+    char value[OUT_NUMBER], unit[OUT_NUMBER];
+    struct field shown = *f;
+    if (f->kind == FIELD_REAL && f->look != LOOK_COUNT) {
+        shown.look = LOOK_FIXED;
+        shown.digits = 4;
+    }
+    add(ret, size, n, "  %s%s%s%s", f->line, f->line[0] ? " " : "", field_text(&shown, &v->last, value),
+        field_unit(f, unit));
+}
+
 void view_line(const struct view *v, bool bar, char *ret, size_t size)
 {
     char number[OUT_NUMBER], drawn[32];
@@ -83,23 +94,18 @@ void view_line(const struct view *v, bool bar, char *ret, size_t size)
     }
     if (v->steps)
         add(ret, size, &n, "step %lld/%lld  %.0f%%", (long long)v->step, (long long)v->steps, 100 * share);
-    if (!isnan(v->loss))
-        add(ret, size, &n, "  loss %.4f", v->loss);
-    if (!isnan(v->valid_loss))
-        add(ret, size, &n, "  valid %.4f", v->valid_loss);
-    if (!isnan(v->test_loss))
-        add(ret, size, &n, "  test %.4f", v->test_loss);
-    if (!isnan(v->tokens_per_s))
-        add(ret, size, &n, "  %s tok/s", out_count(v->tokens_per_s, number));
+    for (int i = 0; i < metric_fields.n; i++)
+        if (metric_fields.field[i].line && field_shown(&metric_fields.field[i], &v->last))
+            add_field(ret, size, &n, v, &metric_fields.field[i]);
     if (!isnan(view_eta(v)))
         add(ret, size, &n, "  ETA %s", out_duration(view_eta(v), number));
     if (v->workers > 0)
-        add(ret, size, &n, "  %d worker%s", v->workers, v->workers == 1 ? "" : "s");
+        add(ret, size, &n, "  %lld worker%s", (long long)v->workers, v->workers == 1 ? "" : "s");
 }
 
 bool view_line_due(const struct view *v, int64_t now_ms)
 {
-    if (isnan(v->loss) || v->step == v->printed_step)
+    if (isnan(v->last.loss) || v->step == v->printed_step)
         return false;
     if (v->printed_step < 0 || v->step >= v->steps || now_ms - v->printed_ms >= PLAIN_MS)
         return true;

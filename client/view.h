@@ -11,16 +11,15 @@
 struct view {
     char job[32], name[64], state[16];
     int64_t step, steps;
-    double loss, valid_loss, test_loss, tokens_per_s; /* NAN: unknown */
-    double step_s;                                    /* smoothed over some ten steps; NAN: unknown */
-    int workers;
-    uint64_t epoch;
+    struct metric last; /* newest values; an optional one stays until a later step has it again */
+    double step_s;      /* smoothed over some ten steps; NAN: unknown */
+    int64_t workers;
     int64_t printed_step, printed_ms; /* of the last line that was printed to a pipe; step -1: none */
 };
 
 void view_init(struct view *v, const char *job);
 void view_status(struct view *v, const struct client_job *job);
-void view_metric(struct view *v, const struct client_metric *m);
+void view_metric(struct view *v, const struct metric *m);
 /* Seconds until the last step at the present speed; NAN: unknown, or the job is not running. */
 double view_eta(const struct view *v);
 /* "job 1 first-job  step 120/300  40%  loss 2.412  3.4k tok/s  ETA 1m 12s  2 workers"; `bar`: with a progress bar. */

@@ -295,17 +295,18 @@ static err_t evaluate_splits(struct train *t, struct losses *l, struct why *why)
 static void report(struct train *t, const struct engine_result *r, double step_s, const struct losses *l)
 {
     const struct job_train *j = &t->job.train;
-    const struct link_metric m = {.step = t->engine.step,
-                                  .loss = r->loss,
-                                  .grad_norm = r->grad_norm,
-                                  .lr = r->lr,
-                                  .tokens_per_s = (double)(j->global_batch * j->seq) / step_s,
-                                  .step_s = step_s,
-                                  .valid_loss = l->valid,
-                                  .test_loss = l->test,
-                                  .workers = t->epoch->world,
-                                  .skipped = r->skipped,
-                                  .traffic = t->traffic};
+    struct metric m = metric_none;
+    m.step = t->engine.step;
+    m.loss = r->loss;
+    m.valid_loss = l->valid;
+    m.test_loss = l->test;
+    m.grad_norm = r->grad_norm;
+    m.lr = r->lr;
+    m.tokens_per_s = (double)(j->global_batch * j->seq) / step_s;
+    m.step_s = step_s;
+    m.workers = t->epoch->world;
+    m.skipped = r->skipped;
+    m.traffic = t->traffic;
     if (t->epoch->rank == 0)
         link_report_metric(t->config->link, &m);
 }

@@ -9,17 +9,17 @@ TEST(job_has_every_field_and_leaves_out_what_is_not)
     char w_state[] = "exited", w_node[] = "n2", seen[] = "s", decided[] = "d", log[] = "l";
     struct client_worker w = {
         .rank = 1, .pid = 42, .state = w_state, .node = w_node, .exit_status = -1, .exit_signal = 9};
-    struct client_incident in = {.wall_ms = 5,
-                                 .epoch = 2,
-                                 .seen = seen,
-                                 .decided = decided,
-                                 .log = log,
-                                 .detect_ms = 1.5,
-                                 .recover_ms = NAN,
-                                 .restart_ms = 7.5,
-                                 .load_ms = NAN,
-                                 .step_ms = NAN,
-                                 .lost_steps = 12};
+    struct incident in = {.wall_ms = 5,
+                          .epoch = 2,
+                          .seen = seen,
+                          .decided = decided,
+                          .log = log,
+                          .detect_ms = 1.5,
+                          .recover_ms = NAN,
+                          .restart_ms = 7.5,
+                          .load_ms = NAN,
+                          .step_ms = NAN,
+                          .lost_steps = 12};
     struct client_job job = {.job = id,
                              .name = name,
                              .state = state,
@@ -41,13 +41,13 @@ TEST(job_has_every_field_and_leaves_out_what_is_not)
                              .user = name,
                              .incident = &in,
                              .n_incident = 1};
-    job.last = (struct client_metric){.step = 10,
-                                      .loss = NAN,
-                                      .valid_loss = NAN,
-                                      .test_loss = 2.25,
-                                      .workers = 2,
-                                      .skipped = true,
-                                      .traffic = {1, {1u << AXIS_DP | 1u << AXIS_CP}, {77}}};
+    job.last = (struct metric){.step = 10,
+                               .loss = NAN,
+                               .valid_loss = NAN,
+                               .test_loss = 2.25,
+                               .workers = 2,
+                               .skipped = true,
+                               .traffic = {1, {1u << AXIS_DP | 1u << AXIS_CP}, {77}}};
     json_t *j = json_of_job(&job);
     assert_non_null(j);
     assert_string_equal(json_string_value(json_object_get(j, "job")), "7");

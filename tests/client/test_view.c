@@ -3,16 +3,16 @@
 
 #include <math.h>
 
-static struct client_metric metric(int64_t step, double step_s)
+static struct metric metric(int64_t step, double step_s)
 {
-    return (struct client_metric){.step = step,
-                                  .loss = 2.5,
-                                  .tokens_per_s = 3400,
-                                  .step_s = step_s,
-                                  .valid_loss = NAN,
-                                  .test_loss = NAN,
-                                  .workers = 2,
-                                  .epoch = 1};
+    return (struct metric){.step = step,
+                           .loss = 2.5,
+                           .tokens_per_s = 3400,
+                           .step_s = step_s,
+                           .valid_loss = NAN,
+                           .test_loss = NAN,
+                           .workers = 2,
+                           .epoch = 1};
 }
 
 static void status(struct view *v, char *state, int64_t step)
@@ -32,7 +32,7 @@ TEST(line_before_and_in_the_run)
     view_line(&v, false, line, sizeof(line));
     assert_string_equal(line, "job 1 first-job  starting  step 0/300  0%  2 workers");
     status(&v, running, 0);
-    struct client_metric m = metric(120, 0.4);
+    struct metric m = metric(120, 0.4);
     view_metric(&v, &m);
     view_line(&v, false, line, sizeof(line));
     assert_string_equal(line, "job 1 first-job  step 120/300  40%  loss 2.5000  3.4k tok/s  ETA 1m 12s  2 workers");
@@ -49,7 +49,7 @@ TEST(eta_is_smoothed_and_starts_anew_with_an_epoch)
     view_init(&v, "1");
     assert_true(isnan(view_eta(&v)));
     status(&v, running, 0);
-    struct client_metric m = metric(100, 1.0);
+    struct metric m = metric(100, 1.0);
     view_metric(&v, &m);
     assert_true(fabs(view_eta(&v) - 200) < 1e-9);
     m = metric(101, 11.0); /* one slow step counts for a tenth */
@@ -72,7 +72,7 @@ TEST(plain_lines_come_each_twentieth_and_each_ten_seconds)
     status(&v, running, 0);
     assert_false(view_line_due(&v, 0)); /* no metric has arrived */
     for (int64_t step = 1; step <= 300; step++) {
-        struct client_metric m = metric(step, 0.001);
+        struct metric m = metric(step, 0.001);
         view_metric(&v, &m);
         if (view_line_due(&v, step)) {
             view_line_printed(&v, step);
@@ -85,7 +85,7 @@ TEST(plain_lines_come_each_twentieth_and_each_ten_seconds)
     /* With slow steps, a line is due by time. */
     view_init(&v, "1");
     status(&v, running, 0);
-    struct client_metric m = metric(1, 4);
+    struct metric m = metric(1, 4);
     view_metric(&v, &m);
     view_line_printed(&v, 1000);
     m = metric(2, 4);

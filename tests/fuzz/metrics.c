@@ -7,7 +7,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct metric_row row, again;
+    struct metric row, again;
     struct buf line = {0};
     if (metrics_parse((const char *)data, size, &row) || metrics_format(&row, &line))
         return 0;

@@ -80,17 +80,12 @@ static void fill(struct record *r)
             .step = world_between(FROM_CLIENTS, 1, 50), .epoch = 1, .path = "/c/step", .bytes = 9, .loss = NAN};
     } else {
         r->kind = RECORD_INCIDENT;
-        r->incident = (struct state_incident){.epoch = 1,
-                                              .wall_ms = 5,
-                                              .seen = "exit",
-                                              .decided = "restart",
-                                              .detect_ms = 1,
-                                              .recover_ms = NAN,
-                                              .restart_ms = NAN,
-                                              .load_ms = NAN,
-                                              .step_ms = NAN,
-                                              .lost_steps = -1,
-                                              .restarts = -1};
+        r->incident = incident_none;
+        r->incident.epoch = 1;
+        r->incident.wall_ms = 5;
+        r->incident.seen = "exit";
+        r->incident.decided = "restart";
+        r->incident.detect_ms = 1;
     }
 }
 

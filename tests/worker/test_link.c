@@ -415,7 +415,7 @@ TEST(an_epoch_from_start_to_idle)
     assert_true(f->token_right);
     link_report_ready(f->link, 30);
     for (int i = 1; i <= 200; i++)
-        link_report_metric(f->link, &(struct link_metric){.step = 30 + i, .loss = 2.5, .valid_loss = NAN});
+        link_report_metric(f->link, &(struct metric){.step = 30 + i, .loss = 2.5, .valid_loss = NAN});
     wait_until(f, look_reports, METRIC, 200);
     for (int i = 0; i < 201; i++)
         assert_int_equal(f->reports[i].step, 30 + i); /* in order */
@@ -457,7 +457,7 @@ TEST(reports_wait_until_control_is_back)
     begin(f, 3);
     link_report_ready(f->link, 0);
     for (int i = 1; i <= 500; i++) {
-        link_report_metric(f->link, &(struct link_metric){.step = i, .valid_loss = 1.0});
+        link_report_metric(f->link, &(struct metric){.step = i, .valid_loss = 1.0});
         if (i % 100 == 50)
             fake_do(f, drop_conns, 0);
     }

@@ -34,6 +34,8 @@ void report_free(struct report *r)
 {
     if (!r)
         return;
+    if (r->msg.metric)
+        fields_encoded_fini(&r->metric_msg.base);
     free(r->msg.text);
     free(r);
 }

@@ -3,6 +3,7 @@
 #ifndef DTD_WORKER_LINK_INTERNAL_H
 #define DTD_WORKER_LINK_INTERNAL_H
 
+#include "common/rpc/field_codec.h"
 #include "common/rpc/link.h"
 #include "proto/io.pb-c.h"
 #include "proto/worker.pb-c.h"
@@ -19,8 +20,8 @@ struct report {
     struct report *next;
     struct link *link;
     Dtd__WorkerReport msg;
-    Dtd__Metric metric;
-    struct traffic traffic; /* referenced by `metric` */
+    Dtd__Metric metric_msg; /* borrows from `metric` */
+    struct metric metric;
     bool sent;
 };
 

@@ -231,33 +231,21 @@ void link_report_failed(struct link *l, int64_t step, bool fatal, const char *te
     push_state(l, DTD__WORKER_REPORT__KIND__FAILED, step, fatal, text);
 }
 
-void link_report_metric(struct link *l, const struct link_metric *m)
+void link_report_metric(struct link *l, const struct metric *m)
 {
     pthread_mutex_lock(&l->mu);
     struct report *r = report_new(l, DTD__WORKER_REPORT__KIND__METRIC, l->epoch, NULL);
     if (r) {
-        dtd__metric__init(&r->metric);
-        r->metric.step = m->step;
-        r->metric.loss = m->loss;
-        r->metric.grad_norm = m->grad_norm;
-        r->metric.lr = m->lr;
-        r->metric.tokens_per_s = m->tokens_per_s;
-        r->metric.step_s = m->step_s;
-        r->metric.workers = m->workers;
+        r->metric = *m;
         r->metric.epoch = l->epoch;
-        r->metric.has_valid_loss = !isnan(m->valid_loss);
-        r->metric.valid_loss = m->valid_loss;
-        r->metric.has_test_loss = !isnan(m->test_loss);
-        r->metric.test_loss = m->test_loss;
         r->metric.wall_ms = clock_wall_ms();
-        r->metric.has_skipped = r->metric.skipped = m->skipped;
-        r->traffic = m->traffic;
-        r->metric.n_traffic_axes = r->metric.n_traffic_bytes = (size_t)m->traffic.n;
-        r->metric.traffic_axes = r->traffic.axes;
-        r->metric.traffic_bytes = r->traffic.bytes;
-        r->msg.metric = &r->metric;
+        r->msg.metric = &r->metric_msg;
         r->msg.has_step = true;
         r->msg.step = m->step;
+        if (metric_encode(&r->metric, &r->metric_msg)) {
+            report_free(r);
+            r = NULL;
+        }
     }
     control_push(l, r);
     pthread_mutex_unlock(&l->mu);

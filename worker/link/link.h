@@ -11,6 +11,7 @@
 
 #include "common/base/ticket.h"
 #include "common/ckpt/ckpt.h"
+#include "common/rpc/metric.h"
 #include "worker/comm/comm.h"
 #include "worker/step/snapshot.h"
 
@@ -64,17 +65,9 @@ enum link_stop_kind link_stop_asked(struct link *l);
 
 /* ---- reports ---- */
 
-struct link_metric {
-    int64_t step;
-    double loss, grad_norm, lr, tokens_per_s, step_s;
-    double valid_loss, test_loss; /* NAN: not measured */
-    int workers;
-    bool skipped;
-    struct traffic traffic;
-};
-
 void link_report_ready(struct link *l, int64_t step);
-void link_report_metric(struct link *l, const struct link_metric *m);
+/* Sends the metric of a step. The link sets its epoch and time. */
+void link_report_metric(struct link *l, const struct metric *m);
 void link_report_done(struct link *l, int64_t step);
 void link_report_failed(struct link *l, int64_t step, bool fatal, const char *text);
 

@@ -9,6 +9,7 @@
 #include "daemon/control/control.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -138,11 +139,11 @@ static void lost(struct job *j)
 }
 
 /* By what who led before had ended its newest epoch; NULL: it goes on. */
-static const struct state_incident *ended_by(const struct job *j)
+static const struct incident *ended_by(const struct job *j)
 {
     const struct state_job *s = state_job_find(j->node->state, j->id);
     for (int i = s ? s->n_incidents - 1 : -1; i >= 0; i--)
-        if (s->incidents[i].epoch == j->epoch && s->incidents[i].restarts >= 0)
+        if (s->incidents[i].epoch == j->epoch && s->incidents[i].restarts >= 0 && s->incidents[i].restarts <= INT_MAX)
             return &s->incidents[i];
     return NULL;
 }
@@ -183,7 +184,7 @@ void job_adopt(struct job *j, bool late)
     if (j->stopping)
         return;
     job_epoch_find_resume(j);
-    const struct state_incident *by = ended_by(j);
+    const struct incident *by = ended_by(j);
     if (by)
         j->restarts = by->restarts;
     j->state.state = !by && (live || ended) ? JOB_RUNNING : JOB_RECOVERING;

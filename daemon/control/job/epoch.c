@@ -19,24 +19,11 @@
 
 /* ---- incidents ---- */
 
-static void log_incident(struct job *j, double recover_ms)
+static void log_incident(struct job *j)
 {
-    const struct job_incident *i = &j->incident;
-    const struct record r = {.kind = RECORD_INCIDENT,
-                             .wall_ms = i->wall_ms,
-                             .job = j->id,
-                             .incident = {.epoch = i->epoch,
-                                          .wall_ms = i->wall_ms,
-                                          .seen = i->seen,
-                                          .decided = i->decided,
-                                          .detect_ms = i->detect_ms,
-                                          .recover_ms = recover_ms,
-                                          .restart_ms = i->restart_ms,
-                                          .load_ms = i->load_ms,
-                                          .step_ms = i->step_ms,
-                                          .lost_steps = i->lost_steps,
-                                          .log = i->log,
-                                          .restarts = i->ends ? j->restarts : -1}};
+    struct incident *i = &j->incident.fields;
+    i->restarts = j->incident.ends ? j->restarts : -1;
+    const struct record r = {.kind = RECORD_INCIDENT, .wall_ms = i->wall_ms, .job = j->id, .incident = *i};
     if (outbox_add(&j->node->outbox, &r, NULL))
         log_error("incident not logged job=%" PRIu64 " seen=%s", j->id, i->seen);
     j->dirty = true;
@@ -46,20 +33,19 @@ void job_incident_open(struct job *j, const char *seen, double detect_ms, bool b
 {
     struct job_incident *i = &j->incident;
     const int64_t now = clock_mono_ns();
-    free(i->log);
+    free((char *)i->fields.log);
     *i = (struct job_incident){.open = true,
                                .by_exit = by_exit,
-                               .epoch = j->epoch,
-                               .wall_ms = clock_wall_ms(),
+                               .fields = incident_none,
                                .decided_ns = now,
-                               .detect_ms = detect_ms,
-                               .restart_ms = NAN,
-                               .load_ms = NAN,
-                               .step_ms = NAN,
                                .part_ns = now,
-                               .step = j->metrics.has_last && j->metrics.last.epoch == j->epoch ? job_step(j) : -1,
-                               .lost_steps = -1};
+                               .step = j->metrics.has_last && j->metrics.last.epoch == j->epoch ? job_step(j) : -1};
     snprintf(i->seen, sizeof(i->seen), "%s", seen);
+    i->fields.epoch = j->epoch;
+    i->fields.wall_ms = clock_wall_ms();
+    i->fields.seen = i->seen;
+    i->fields.decided = i->decided;
+    i->fields.detect_ms = detect_ms;
     log_warn("incident job=%" PRIu64 " epoch=%" PRIu64 " detect_ms=%.1f seen=%s", j->id, j->epoch, detect_ms, seen);
 }
 
@@ -69,18 +55,18 @@ void job_incident_decided(struct job *j, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(j->incident.decided, sizeof(j->incident.decided), fmt, ap);
     va_end(ap);
-    log_incident(j, NAN);
+    log_incident(j);
 }
 
 void job_incident_words(struct job *j, const char *log, bool by_exit)
 {
     struct job_incident *i = &j->incident;
-    if (!i->open || !log || (i->log && (i->log_by_exit || !by_exit)))
+    if (!i->open || !log || (i->fields.log && (i->log_by_exit || !by_exit)))
         return;
-    free(i->log);
-    i->log = strdup(log);
+    free((char *)i->fields.log);
+    i->fields.log = strdup(log);
     i->log_by_exit = by_exit;
-    log_incident(j, NAN);
+    log_incident(j);
 }
 
 void job_note(struct job *j, double detect_ms, const char *seen, const char *decided)
@@ -105,9 +91,9 @@ void job_incident_phase(struct job *j, enum job_phase to)
 {
     struct job_incident *i = &j->incident;
     if (i->open && to == PHASE_LOADING)
-        i->restart_ms = end_part(i);
+        i->fields.restart_ms = end_part(i);
     else if (i->open && to == PHASE_STEPPING)
-        i->load_ms = end_part(i);
+        i->fields.load_ms = end_part(i);
 }
 
 /* The first step's word may come before the last rank's that it has loaded: it has. The parts add up to the whole. */
@@ -117,12 +103,13 @@ void job_incident_recovered(struct job *j)
     if (!i->open || !job_in_epoch(j)) /* a late word of the epoch that was lost */
         return;
     i->open = false;
-    if (!isnan(i->restart_ms) && isnan(i->load_ms))
-        i->load_ms = end_part(i);
+    if (!isnan(i->fields.restart_ms) && isnan(i->fields.load_ms))
+        i->fields.load_ms = end_part(i);
     double step_ms = end_part(i);
-    if (!isnan(i->load_ms))
-        i->step_ms = step_ms;
-    log_incident(j, (double)(i->part_ns - i->decided_ns) / 1e6);
+    if (!isnan(i->fields.load_ms))
+        i->fields.step_ms = step_ms;
+    i->fields.recover_ms = (double)(i->part_ns - i->decided_ns) / 1e6;
+    log_incident(j);
 }
 
 /* ---- losing an epoch ---- */
@@ -134,7 +121,7 @@ static void better_cause(struct job *j, const char *seen)
         return;
     snprintf(j->incident.seen, sizeof(j->incident.seen), "%s", seen);
     j->incident.by_exit = true;
-    log_incident(j, NAN);
+    log_incident(j);
 }
 
 /* A proposal cannot be taken back: its epoch will be in the log with these members, though nobody was in it. */
@@ -187,13 +174,13 @@ void job_epoch_again(struct job *j, const char *seen)
     end_epoch(j, seen);
 }
 
-void job_epoch_ended(struct job *j, const struct state_incident *by)
+void job_epoch_ended(struct job *j, const struct incident *by)
 {
     struct job_incident *i = &j->incident;
     job_incident_open(j, by->seen, by->detect_ms, true);
-    i->log = by->log ? strdup(by->log) : NULL;
+    i->fields.log = by->log ? strdup(by->log) : NULL;
     i->log_by_exit = true;
-    i->wall_ms = by->wall_ms;
+    i->fields.wall_ms = by->wall_ms;
     int64_t ms = clock_wall_ms() - by->wall_ms;
     i->decided_ns -= (ms > 0 ? ms : 0) * 1000000;
     i->part_ns = i->decided_ns;
@@ -410,7 +397,7 @@ void job_epoch_propose(struct job *j)
     if (err)
         job_stop(j, END_FAILED, false, "no new epoch: %s", err_text(err));
     if (!err && j->incident.open && j->incident.step >= 0)
-        j->incident.lost_steps = j->incident.step > j->resume_step ? j->incident.step - j->resume_step : 0;
+        j->incident.fields.lost_steps = j->incident.step > j->resume_step ? j->incident.step - j->resume_step : 0;
     if (!err && j->incident.open)
         job_incident_decided(j, "new epoch %" PRIu64 " from step %" PRId64 "%s", j->next_epoch, j->resume_step,
                              workers_now(j, text, sizeof(text)));

@@ -127,7 +127,7 @@ void job_free(struct job *j)
     buf_fini(&j->io_lines);
     job_fini(&j->spec);
     free(j->resume_path);
-    free(j->incident.log);
+    free((char *)j->incident.fields.log);
     free(j->workers);
     free(j->ios);
     free(j->yaml);

@@ -133,14 +133,12 @@ struct job_incident {
     bool open;
     bool ends;    /* its epoch */
     bool by_exit; /* `seen` names a process's end: a better cause than what its peers say */
-    uint64_t epoch;
-    int64_t wall_ms, decided_ns;
-    double detect_ms, restart_ms, load_ms, step_ms; /* NAN: not yet */
-    int64_t part_ns;                                /* when the part that goes on has begun */
-    int64_t step, lost_steps;                       /* that the epoch had made; that are made again; -1: not known */
-    char seen[512], decided[256];
-    char *log;        /* what the worker wrote last that it is about; NULL: nothing */
-    bool log_by_exit; /* ... which died by itself, rather than to be ended because it said that it failed */
+    struct incident fields;       /* for the log; `log` is allocated */
+    char seen[512], decided[256]; /* of `fields` */
+    int64_t decided_ns;           /* monotonic time of the decision */
+    int64_t part_ns;              /* when the part that goes on has begun */
+    int64_t step;                 /* that the epoch had made; -1: not known */
+    bool log_by_exit;             /* ... which died by itself, rather than to be ended because it said that it failed */
 };
 
 struct job_folder {
@@ -314,7 +312,7 @@ void job_epoch_lost(struct job *j, double detect_ms, bool by_exit, const char *f
 void job_epoch_again(struct job *j, const char *seen);
 /* Who led before had ended the epoch, and may have counted a restart: the same incident goes on. Its recovery is timed
  * by the clocks of both. */
-void job_epoch_ended(struct job *j, const struct state_incident *by);
+void job_epoch_ended(struct job *j, const struct incident *by);
 /* After a scan: brings the catalog in line with the folders and picks what to resume from. */
 void job_catalog_scanned(struct job *j);
 void job_epoch_propose(struct job *j);
@@ -346,7 +344,7 @@ struct worker_report {
     uint64_t epoch;
     int rank;
     int64_t step;                    /* that the worker is at; -1: not said */
-    const struct metric_row *metric; /* NULL: none */
+    const struct metric *metric;     /* NULL: none */
     const char *text;                /* never NULL */
     bool fatal;
 };

@@ -18,14 +18,30 @@
 #include <unistd.h>
 
 #define MAX_PENDING_BYTES (4u << 20)
-#define MAX_LINE_BYTES 1024
+/* A line of today has at most about 900 bytes, 420 of them for traffic. The rest is room for more metrics. */
+#define MAX_LINE_BYTES 4096
 #define MAX_FILE_BYTES ((size_t)1 << 31)
 
 /* ---- lines ---- */
 
-static err_t put_double(struct buf *b, const char *key, double v)
+static err_t put_field(struct buf *b, const struct field *f, const struct metric *m)
 {
-    return isfinite(v) ? buf_printf(b, ", \"%s\": %.17g", key, v) : buf_printf(b, ", \"%s\": null", key);
+    const struct field_value v = field_get(f, m);
+    const char *comma = b->len && b->data[b->len - 1] != '{' ? ", " : "";
+    if (f->presence != FIELD_REQUIRED && field_absent(f, m))
+        return OK;
+    switch (f->kind) {
+    case FIELD_REAL:
+        return isfinite(v.real) ? buf_printf(b, "%s\"%s\": %.17g", comma, f->name, v.real)
+                                : buf_printf(b, "%s\"%s\": null", comma, f->name);
+    case FIELD_BOOL:
+        return buf_printf(b, "%s\"%s\": %s", comma, f->name, v.whole ? "true" : "false");
+    case FIELD_INT:
+    case FIELD_UINT:
+    case FIELD_TEXT: /* no metric is a text */
+        break;
+    }
+    return buf_printf(b, "%s\"%s\": %" PRId64, comma, f->name, v.whole);
 }
 
 /* , "bytes": {"dp": 123, "tp": 456} */
@@ -38,44 +54,24 @@ static err_t put_traffic(struct buf *b, const struct traffic *t)
     return !err && t->n ? buf_printf(b, "}") : err;
 }
 
-err_t metrics_format(const struct metric_row *r, struct buf *ret)
+err_t metrics_format(const struct metric *m, struct buf *ret)
 {
-    const struct {
-        const char *key;
-        double value;
-        bool absent;
-    } d[] = {{"loss", r->loss, false},
-             {"grad_norm", r->grad_norm, false},
-             {"lr", r->lr, false},
-             {"tokens_per_s", r->tokens_per_s, false},
-             {"step_s", r->step_s, false},
-             {"valid_loss", r->valid_loss, !r->has_valid},
-             {"test_loss", r->test_loss, !r->has_test}};
-    size_t start = ret->len;
-    err_t err = buf_printf(ret, "{\"step\": %" PRId64, r->step);
-    for (size_t i = 0; !err && i < sizeof(d) / sizeof(*d); i++)
-        err = d[i].absent ? OK : put_double(ret, d[i].key, d[i].value);
-    if (!err && r->skipped)
-        err = buf_printf(ret, ", \"skipped\": true");
-    if (!err)
-        err = put_traffic(ret, &r->traffic);
-    if (!err)
-        err = buf_printf(ret, ", \"workers\": %d, \"epoch\": %" PRIu64 ", \"wall_ms\": %" PRId64 "}\n", r->workers,
-                         r->epoch, r->wall_ms);
+    const size_t start = ret->len;
+    err_t err = buf_printf(ret, "{");
+    for (int i = 0; !err && i < metric_fields.n; i++)
+        err = put_field(ret, &metric_fields.field[i], m);
+    err = err ? err : put_traffic(ret, &m->traffic);
+    err = err ? err : buf_printf(ret, "}\n");
     if (err)
         ret->len = start;
     return err;
 }
 
-static double get_double(const json_t *o, const char *key)
+/* A required number that is missing is 0, a required real NaN. */
+static struct field_value value_of(const json_t *v)
 {
-    const json_t *v = json_object_get(o, key);
-    return json_is_number(v) ? json_number_value(v) : NAN;
-}
-
-static int64_t get_int(const json_t *o, const char *key)
-{
-    return json_integer_value(json_object_get(o, key));
+    return (struct field_value){.whole = json_is_boolean(v) ? json_is_true(v) : json_integer_value(v),
+                                .real = json_is_number(v) ? json_number_value(v) : NAN};
 }
 
 static void get_traffic(const json_t *o, struct traffic *ret)
@@ -83,36 +79,28 @@ static void get_traffic(const json_t *o, struct traffic *ret)
     const json_t *bytes = json_object_get(o, "bytes");
     char name[MESH_AXES_NAME];
     for (unsigned axes = 1; axes < 1u << AXIS_COUNT; axes++)
-        traffic_add(ret, axes, get_int(bytes, mesh_axes_name(axes, name)));
+        traffic_add(ret, axes, json_integer_value(json_object_get(bytes, mesh_axes_name(axes, name))));
 }
 
-err_t metrics_parse(const char *line, size_t len, struct metric_row *ret)
+err_t metrics_parse(const char *line, size_t len, struct metric *ret)
 {
     if (len > MAX_LINE_BYTES)
         return ERR_LIMIT;
     json_t *o = json_loadb(line, len, 0, NULL);
-    int64_t workers = get_int(o, "workers"), epoch = get_int(o, "epoch");
-    if (!json_is_object(o) || !json_is_integer(json_object_get(o, "step")) || epoch < 0 || workers < 0 ||
-        workers > INT_MAX) {
-        json_decref(o);
-        return ERR_CORRUPT;
+    struct metric m = metric_none;
+    for (int i = 0; i < metric_fields.n; i++) {
+        const struct field *f = &metric_fields.field[i];
+        const json_t *v = json_object_get(o, f->name);
+        if (v || f->presence == FIELD_REQUIRED)
+            field_set(f, &m, value_of(v));
     }
-    *ret = (struct metric_row){.step = get_int(o, "step"),
-                               .loss = get_double(o, "loss"),
-                               .grad_norm = get_double(o, "grad_norm"),
-                               .lr = get_double(o, "lr"),
-                               .tokens_per_s = get_double(o, "tokens_per_s"),
-                               .step_s = get_double(o, "step_s"),
-                               .workers = (int)workers,
-                               .epoch = (uint64_t)epoch,
-                               .has_valid = json_object_get(o, "valid_loss") != NULL,
-                               .valid_loss = get_double(o, "valid_loss"),
-                               .has_test = json_object_get(o, "test_loss") != NULL,
-                               .test_loss = get_double(o, "test_loss"),
-                               .wall_ms = get_int(o, "wall_ms"),
-                               .skipped = json_is_true(json_object_get(o, "skipped"))};
-    get_traffic(o, &ret->traffic);
+    get_traffic(o, &m.traffic);
+    bool valid =
+        json_is_integer(json_object_get(o, "step")) && m.workers >= 0 && m.workers <= INT_MAX && m.epoch <= INT64_MAX;
     json_decref(o);
+    if (!valid)
+        return ERR_CORRUPT;
+    *ret = m;
     return OK;
 }
 
@@ -224,7 +212,7 @@ static void drop_oldest(struct metrics *m)
     }
 }
 
-void metrics_append(struct metrics *m, const struct metric_row *row)
+void metrics_append(struct metrics *m, const struct metric *row)
 {
     m->last = *row;
     m->has_last = true;
@@ -242,7 +230,7 @@ void metrics_hold(struct metrics *m)
     m->held = true;
 }
 
-void metrics_before(struct metrics *m, const struct metric_row *row)
+void metrics_before(struct metrics *m, const struct metric *row)
 {
     struct buf line = {0};
     if (metrics_format(row, &line) || buf_append(&m->pending, line.data, line.len)) {
@@ -266,11 +254,11 @@ void metrics_release(struct metrics *m)
 
 /* ---- the file being read ---- */
 
-err_t metric_rows_add(struct metric_rows *rows, const struct metric_row *row)
+err_t metric_rows_add(struct metric_rows *rows, const struct metric *row)
 {
     if (rows->n == rows->cap) {
         size_t cap = rows->cap ? 2 * rows->cap : 64;
-        struct metric_row *p = realloc(rows->row, cap * sizeof(*p));
+        struct metric *p = realloc(rows->row, cap * sizeof(*p));
         if (!p)
             return ERR_NOMEM;
         rows->row = p;
@@ -286,7 +274,7 @@ static err_t parse_all(const struct buf *text, struct metric_rows *ret)
     err_t err = OK;
     while (!err && text->len && p < end) {
         const char *nl = memchr(p, '\n', (size_t)(end - p));
-        struct metric_row row;
+        struct metric row;
         if (!nl)
             break;
         if (metrics_parse(p, (size_t)(nl - p), &row) == OK)

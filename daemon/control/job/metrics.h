@@ -5,22 +5,10 @@
 #define DTD_DAEMON_CONTROL_JOB_METRICS_H
 
 #include "common/base/buf.h"
-#include "common/mesh/mesh.h"
+#include "common/rpc/metric.h"
 
 #include <stdbool.h>
 #include <stdint.h>
-
-struct metric_row {
-    int64_t step;
-    double loss, grad_norm, lr, tokens_per_s, step_s;
-    int workers;
-    uint64_t epoch;
-    bool has_valid, has_test;
-    double valid_loss, test_loss;
-    int64_t wall_ms;
-    bool skipped; /* the update changed nothing: loss or norm was not a number */
-    struct traffic traffic;
-};
 
 struct metrics {
     char *path;
@@ -31,31 +19,31 @@ struct metrics {
     uint64_t failed, dropped; /* writes that failed, lines that were given up */
     err_t err;                /* of the last write; OK when all is on disk */
     bool has_last;
-    struct metric_row last;
+    struct metric last;
 };
 
 /* Remembers the path and reads the last line, if there is one; a torn last line is cut off. Opens lazily. */
 NODISCARD err_t metrics_init(struct metrics *m, const char *path);
 void metrics_fini(struct metrics *m);
 /* Never fails: what cannot be written now waits. */
-void metrics_append(struct metrics *m, const struct metric_row *row);
+void metrics_append(struct metrics *m, const struct metric *row);
 /* What was made elsewhere before is added now: until metrics_release what is appended waits in memory, so that the file
  * is always whole up to its last line. */
 void metrics_hold(struct metrics *m);
-void metrics_before(struct metrics *m, const struct metric_row *row);
+void metrics_before(struct metrics *m, const struct metric *row);
 void metrics_release(struct metrics *m);
 /* Tries to write what waits. */
 void metrics_flush(struct metrics *m);
 
-/* A line with its newline, appended to ret. Not-a-number and infinities become null, which reads back as NaN. */
-NODISCARD err_t metrics_format(const struct metric_row *row, struct buf *ret);
-NODISCARD err_t metrics_parse(const char *line, size_t len, struct metric_row *ret);
+/* A line with its newline, appended to ret. NaN and infinities become null, which is read back as NaN. */
+NODISCARD err_t metrics_format(const struct metric *row, struct buf *ret);
+NODISCARD err_t metrics_parse(const char *line, size_t len, struct metric *ret);
 
 struct metric_rows {
-    struct metric_row *row;
+    struct metric *row;
     size_t n, cap;
 };
-NODISCARD err_t metric_rows_add(struct metric_rows *rows, const struct metric_row *row);
+NODISCARD err_t metric_rows_add(struct metric_rows *rows, const struct metric *row);
 /* Reads the file and, behind it, `more` (lines that are not in it yet): ascending by step, the newest epoch's line for
  * each; lines of steps that a later epoch has gone back over are left out. Any thread; a missing file has no rows. Free
  * ret->row. */

@@ -66,7 +66,7 @@ size_t rpc_log_tail(const struct node *n, uint64_t job, int slot, char *ret, siz
 
 /* To clients that watch the job: its status has changed, a metric has come. */
 void rpc_watch_changed(struct job *j);
-void rpc_watch_metric(struct job *j, const struct metric_row *row);
+void rpc_watch_metric(struct job *j, const struct metric *row);
 /* This node decides no more: who watches is told to ask again. */
 void rpc_watch_forget(struct job *j);
 

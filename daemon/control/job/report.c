@@ -18,7 +18,7 @@
 
 /* ---- workers ---- */
 
-static void keep_io_line(struct job *j, const struct metric_row *row)
+static void keep_io_line(struct job *j, const struct metric *row)
 {
     struct buf *b = &j->io_lines;
     if (metrics_format(row, b))
@@ -185,7 +185,7 @@ static void on_scanned(struct job *j, struct job_io *io, const char *text)
 }
 
 /* A line that is news here: of this job (its directory may have been another's before), and behind our own last one. */
-static bool is_news(const struct job *j, const struct metric_row *row)
+static bool is_news(const struct job *j, const struct metric *row)
 {
     bool known = row->epoch < j->known_epoch || (row->epoch == j->known_epoch && row->step <= j->known_step);
     return row->wall_ms >= j->submitted_ms && !known;
@@ -193,7 +193,7 @@ static bool is_news(const struct job *j, const struct metric_row *row)
 
 static void on_history(struct job *j, const char *text)
 {
-    struct metric_row row;
+    struct metric row;
     if (j->history != HISTORY_ASKED)
         return;
     j->history_at += (int64_t)strlen(text);

@@ -411,6 +411,8 @@ void rpc_client_list(void *owner, struct rpc_call *call, const ProtobufCMessage 
         rpc_reply(call, &list.base);
     else
         rpc_fail(call, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+    while (filled)
+        job_status_fini(&all[--filled]);
     free(all);
     free(refs);
 }

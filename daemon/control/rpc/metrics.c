@@ -10,6 +10,7 @@
 #include "daemon/control/rpc/status.h"
 
 #include "common/base/log.h"
+#include "common/rpc/field_codec.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -65,13 +66,15 @@ static void watch_gone(void *arg)
 
 /* ---- saying ---- */
 
-static err_t say_row(struct watch *w, const struct metric_row *row)
+static err_t say_row(struct watch *w, const struct metric *row)
 {
     Dtd__Metric m;
     Dtd__WatchItem item = DTD__WATCH_ITEM__INIT;
-    rpc_metric_fill(&m, row);
+    err_t err = metric_encode(row, &m);
     item.metric = &m;
-    return rpc_item(w->call, w->metrics ? &m.base : &item.base);
+    err = err ? err : rpc_item(w->call, w->metrics ? &m.base : &item.base);
+    fields_encoded_fini(&m.base);
+    return err;
 }
 
 static err_t say_status(struct watch *w)
@@ -127,7 +130,7 @@ void rpc_watch_changed(struct job *j)
     }
 }
 
-void rpc_watch_metric(struct job *j, const struct metric_row *row)
+void rpc_watch_metric(struct job *j, const struct metric *row)
 {
     for (struct watch *w = j->watches, *next; w; w = next) {
         next = w->next;
@@ -167,10 +170,10 @@ static void load_work(uv_work_t *work)
 /* Rows that came meanwhile and are not in what was read. */
 static err_t add_fresh(struct watch *w)
 {
-    const struct metric_row last = w->rows.n ? w->rows.row[w->rows.n - 1] : (struct metric_row){.step = -1};
+    const struct metric last = w->rows.n ? w->rows.row[w->rows.n - 1] : (struct metric){.step = -1};
     err_t err = OK;
     for (size_t i = 0; i < w->fresh.n && !err; i++) {
-        const struct metric_row *r = &w->fresh.row[i];
+        const struct metric *r = &w->fresh.row[i];
         bool known = r->epoch < last.epoch || (r->epoch == last.epoch && r->step <= last.step);
         if (!known)
             err = metric_rows_add(&w->rows, r);

@@ -1,35 +1,13 @@
 /* See rpc_status.h. */
 #include "daemon/control/rpc/status.h"
 
+#include "common/rpc/field_codec.h"
 #include "daemon/control/control.h"
 #include "daemon/control/rpc/server.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-void rpc_metric_fill(Dtd__Metric *m, const struct metric_row *row)
-{
-    dtd__metric__init(m);
-    m->step = row->step;
-    m->loss = row->loss;
-    m->grad_norm = row->grad_norm;
-    m->lr = row->lr;
-    m->tokens_per_s = row->tokens_per_s;
-    m->step_s = row->step_s;
-    m->workers = row->workers;
-    m->epoch = row->epoch;
-    m->has_valid_loss = row->has_valid;
-    m->valid_loss = row->valid_loss;
-    m->has_test_loss = row->has_test;
-    m->test_loss = row->test_loss;
-    m->wall_ms = row->wall_ms;
-    m->has_skipped = m->skipped = row->skipped;
-    m->n_traffic_axes = m->n_traffic_bytes = (size_t)row->traffic.n;
-    m->traffic_axes = (uint32_t *)row->traffic.axes; /* only read */
-    m->traffic_bytes = (int64_t *)row->traffic.bytes;
-}
 
 static const char *worker_state(const struct job *j, const struct job_worker *w)
 {
@@ -67,28 +45,6 @@ static void fill_worker(Dtd__WorkerStatus *m, const struct job *j, int rank)
     m->node = w->p.agent ? (char *)w->p.agent->name : NULL;
 }
 
-static void fill_incident(Dtd__Incident *m, const struct state_incident *i)
-{
-    dtd__incident__init(m);
-    m->wall_ms = i->wall_ms;
-    m->epoch = i->epoch;
-    m->seen = (char *)i->seen;
-    m->decided = (char *)i->decided;
-    m->has_detect_ms = !isnan(i->detect_ms);
-    m->detect_ms = i->detect_ms;
-    m->has_recover_ms = !isnan(i->recover_ms);
-    m->recover_ms = i->recover_ms;
-    m->has_restart_ms = !isnan(i->restart_ms);
-    m->restart_ms = i->restart_ms;
-    m->has_load_ms = !isnan(i->load_ms);
-    m->load_ms = i->load_ms;
-    m->has_step_ms = !isnan(i->step_ms);
-    m->step_ms = i->step_ms;
-    m->log = (char *)i->log;
-    m->has_lost_steps = i->lost_steps >= 0;
-    m->lost_steps = i->lost_steps;
-}
-
 static void *need(size_t n, size_t size)
 {
     return calloc(n ? n : 1, size);
@@ -101,24 +57,24 @@ static err_t fill_lists(struct job_status *s, const struct job *j, const struct 
     s->worker_refs = need(nw, sizeof(void *));
     s->incidents = need(ni, sizeof(*s->incidents));
     s->incident_refs = need(ni, sizeof(void *));
-    if (!s->workers || !s->worker_refs || !s->incidents || !s->incident_refs) {
-        job_status_fini(s);
+    if (!s->workers || !s->worker_refs || !s->incidents || !s->incident_refs)
         return ERR_NOMEM;
-    }
     for (size_t k = 0; k < nw; k++) {
         fill_worker(&s->workers[k], j, (int)k);
         s->worker_refs[k] = &s->workers[k];
     }
-    for (size_t k = 0; k < ni; k++) {
-        fill_incident(&s->incidents[k], &state->incidents[k]);
-        s->incident_refs[k] = &s->incidents[k];
+    err_t err = OK;
+    for (size_t k = 0; !err && k < ni; k++) {
+        Dtd__Incident *m = s->incident_refs[k] = &s->incidents[k];
+        dtd__incident__init(m);
+        s->msg.n_incident++;
+        err = fields_encode(&incident_fields, &state->incidents[k], FIELDS_FOR_CLIENTS, &m->base);
     }
     s->msg.n_worker = nw;
     s->msg.worker = s->worker_refs;
-    s->msg.n_incident = ni;
     s->msg.incident = s->incident_refs;
     s->msg.spec_yaml = j->yaml;
-    return OK;
+    return err;
 }
 
 static void fill_state(struct job_status *s, const struct state_job *state)
@@ -161,13 +117,18 @@ err_t job_status_fill(struct job_status *s, struct job *j, bool full)
     s->msg.user = (char *)rpc_server_user(j->uid, s->user, sizeof(s->user));
     s->msg.checkpoint_dir = j->spec.checkpoint.dir;
     s->msg.checkpoint_error = j->checkpoint_error[0] ? j->checkpoint_error : NULL;
+    err_t err = OK;
     if (j->metrics.has_last) {
-        rpc_metric_fill(&s->last, &j->metrics.last);
+        err = metric_encode(&j->metrics.last, &s->last);
         s->msg.last = &s->last;
     }
     if (state)
         fill_state(s, state);
-    return full ? fill_lists(s, j, state) : OK;
+    if (!err && full)
+        err = fill_lists(s, j, state);
+    if (err)
+        job_status_fini(s);
+    return err;
 }
 
 void job_status_hide(struct job_status *s)
@@ -180,6 +141,11 @@ void job_status_hide(struct job_status *s)
 
 void job_status_fini(struct job_status *s)
 {
+    for (size_t k = 0; k < s->msg.n_incident; k++)
+        fields_encoded_fini(&s->incidents[k].base);
+    if (s->last.base.descriptor)
+        fields_encoded_fini(&s->last.base);
+    s->msg.n_incident = 0;
     free(s->workers);
     free(s->worker_refs);
     free(s->incidents);

@@ -20,7 +20,5 @@ NODISCARD err_t job_status_fill(struct job_status *ret, struct job *j, bool full
 /* Leaves what everybody may know of a job: name, state, owner, size, times. */
 void job_status_hide(struct job_status *s);
 void job_status_fini(struct job_status *s);
-/* Borrows of the row. */
-void rpc_metric_fill(Dtd__Metric *ret, const struct metric_row *row);
 
 #endif

@@ -1,5 +1,6 @@
 /* Adapter: workers' messages to plain structs and back. */
 #include "common/base/clock.h"
+#include "common/rpc/field_codec.h"
 #include "daemon/control/job/node_view.h"
 #include "daemon/control/control.h"
 #include "daemon/control/job/outbound.h"
@@ -134,34 +135,6 @@ void rpc_io_attend(void *owner, struct rpc_call *call, const ProtobufCMessage *r
     attend(owner, call, true);
 }
 
-static struct traffic traffic_of(const Dtd__Metric *m)
-{
-    struct traffic t = {0};
-    for (size_t i = 0; i < m->n_traffic_axes && i < m->n_traffic_bytes; i++)
-        if (m->traffic_axes[i] && m->traffic_axes[i] < 1u << AXIS_COUNT)
-            traffic_add(&t, m->traffic_axes[i], m->traffic_bytes[i]);
-    return t;
-}
-
-static struct metric_row row_of(const Dtd__Metric *m)
-{
-    return (struct metric_row){.step = m->step,
-                               .loss = m->loss,
-                               .grad_norm = m->grad_norm,
-                               .lr = m->lr,
-                               .tokens_per_s = m->tokens_per_s,
-                               .step_s = m->step_s,
-                               .workers = m->workers,
-                               .epoch = m->epoch,
-                               .has_valid = m->has_valid_loss,
-                               .valid_loss = m->has_valid_loss ? m->valid_loss : NAN,
-                               .has_test = m->has_test_loss,
-                               .test_loss = m->has_test_loss ? m->test_loss : NAN,
-                               .wall_ms = m->wall_ms,
-                               .skipped = m->has_skipped && m->skipped,
-                               .traffic = traffic_of(m)};
-}
-
 static const struct {
     Dtd__WorkerReport__Kind wire;
     enum worker_report_kind kind;
@@ -182,7 +155,7 @@ void rpc_worker_report(void *owner, struct rpc_call *call, const ProtobufCMessag
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
         if (kinds[i].wire != m->kind)
             continue;
-        struct metric_row row = m->metric ? row_of(m->metric) : (struct metric_row){0};
+        const struct metric row = m->metric ? metric_decode(m->metric) : metric_none;
         const struct worker_report r = {.kind = kinds[i].kind,
                                         .epoch = m->epoch,
                                         .rank = m->rank,

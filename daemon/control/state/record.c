@@ -5,6 +5,7 @@
 #include "daemon/control/state/record.h"
 
 #include "common/rpc/alloc.h"
+#include "common/rpc/field_codec.h"
 #include "proto/log.pb-c.h"
 
 #include <math.h>
@@ -125,28 +126,12 @@ static err_t encode_incident(const struct record *r, Dtd__Record *m, struct buf 
 {
     Dtd__RecordIncident i = DTD__RECORD_INCIDENT__INIT;
     i.job = r->job;
-    i.epoch = r->incident.epoch;
-    i.wall_ms = r->incident.wall_ms;
-    i.seen = (char *)r->incident.seen;
-    i.decided = (char *)r->incident.decided;
-    i.has_detect_ms = !isnan(r->incident.detect_ms);
-    i.detect_ms = r->incident.detect_ms;
-    i.has_recover_ms = !isnan(r->incident.recover_ms);
-    i.recover_ms = r->incident.recover_ms;
-    i.has_restart_ms = !isnan(r->incident.restart_ms);
-    i.restart_ms = r->incident.restart_ms;
-    i.has_load_ms = !isnan(r->incident.load_ms);
-    i.load_ms = r->incident.load_ms;
-    i.has_step_ms = !isnan(r->incident.step_ms);
-    i.step_ms = r->incident.step_ms;
-    i.has_lost_steps = r->incident.lost_steps >= 0;
-    i.lost_steps = r->incident.lost_steps;
-    i.has_restarts = r->incident.restarts >= 0;
-    i.restarts = (uint32_t)r->incident.restarts;
-    i.log = (char *)r->incident.log;
     m->kind_case = DTD__RECORD__KIND_INCIDENT;
     m->incident = &i;
-    return pack(&m->base, ret);
+    err_t err = fields_encode(&incident_fields, &r->incident, FIELDS_FOR_DAEMONS, &i.base);
+    err = err ? err : pack(&m->base, ret);
+    fields_encoded_fini(&i.base);
+    return err;
 }
 
 static err_t encode_node(const struct record *r, Dtd__Record *m, struct buf *ret)
@@ -326,23 +311,9 @@ static err_t decode_removed(const Dtd__Record *m, struct memory *mem, struct rec
 static err_t decode_incident(const Dtd__Record *m, struct memory *mem, struct record *r)
 {
     (void)mem;
-    const Dtd__RecordIncident *i = m->incident;
     r->kind = RECORD_INCIDENT;
-    r->job = i->job;
-    r->incident = (struct state_incident){
-        .epoch = i->epoch,
-        .wall_ms = i->wall_ms,
-        .seen = i->seen,
-        .decided = i->decided,
-        .detect_ms = i->has_detect_ms ? i->detect_ms : NAN,
-        .recover_ms = i->has_recover_ms ? i->recover_ms : NAN,
-        .restart_ms = i->has_restart_ms ? i->restart_ms : NAN,
-        .load_ms = i->has_load_ms ? i->load_ms : NAN,
-        .step_ms = i->has_step_ms ? i->step_ms : NAN,
-        .lost_steps = i->has_lost_steps ? i->lost_steps : -1,
-        .log = i->log,
-        .restarts = i->has_restarts && i->restarts <= INT32_MAX ? (int32_t)i->restarts : -1,
-    };
+    r->job = m->incident->job;
+    fields_decode(&incident_fields, &m->incident->base, &r->incident);
     return OK;
 }
 

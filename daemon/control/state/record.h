@@ -6,6 +6,7 @@
 
 #include "common/base/buf.h"
 #include "common/base/err.h"
+#include "common/rpc/incident.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -57,17 +58,6 @@ struct state_checkpoint {
     double loss; /* NAN: unknown */
 };
 
-struct state_incident {
-    uint64_t epoch; /* that the incident ended */
-    int64_t wall_ms;
-    const char *seen, *decided;
-    double detect_ms, recover_ms;        /* NAN: not known (yet) */
-    double restart_ms, load_ms, step_ms; /* parts of recover_ms: until START, until all have loaded, the first step */
-    int64_t lost_steps;                  /* that are made again; -1: not known (yet) */
-    const char *log;                     /* the end of what the worker wrote that failed; NULL: nothing */
-    int32_t restarts;                    /* of the job, with this one; -1: it has ended no epoch */
-};
-
 struct record {
     enum record_kind kind;
     int64_t wall_ms;  /* the proposer's clock */
@@ -98,7 +88,7 @@ struct record {
         struct {
             int64_t step;
         } removed;
-        struct state_incident incident;
+        struct incident incident;
         struct {
             const char *name, *address, *domain; /* domain: "" for none */
             uint8_t instance[NODE_INSTANCE_BYTES];

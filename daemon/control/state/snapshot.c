@@ -6,6 +6,7 @@
 #include "daemon/control/state/internal.h"
 
 #include "common/rpc/alloc.h"
+#include "common/rpc/field_codec.h"
 #include "proto/log.pb-c.h"
 
 #include <math.h>
@@ -32,11 +33,14 @@ struct lists {
     Dtd__LogMember *members;
     Dtd__RecordCheckpoint *checkpoints;
     Dtd__RecordIncident *incidents;
+    int n_encoded; /* incidents, each of which owns memory */
     void **pointers;
 };
 
 static void lists_fini(struct lists *l)
 {
+    for (int i = 0; i < l->n_encoded; i++)
+        fields_encoded_fini(&l->incidents[i].base);
     free(l->members);
     free(l->checkpoints);
     free(l->incidents);
@@ -89,36 +93,19 @@ static void put_checkpoints(const struct state_job *job, struct lists *l, void *
     }
 }
 
-static void put_incidents(const struct state_job *job, struct lists *l, void **pointers, Dtd__SnapshotJob *m)
+static err_t put_incidents(const struct state_job *job, struct lists *l, void **pointers, Dtd__SnapshotJob *m)
 {
+    err_t err = OK;
     m->n_incident = (size_t)job->n_incidents;
     m->incident = (Dtd__RecordIncident **)pointers;
-    for (int i = 0; i < job->n_incidents; i++) {
-        const struct state_incident *in = &job->incidents[i];
-        Dtd__RecordIncident *p = &l->incidents[i];
+    for (int i = 0; !err && i < job->n_incidents; i++) {
+        Dtd__RecordIncident *p = &l->incidents[l->n_encoded++];
         dtd__record_incident__init(p);
         p->job = job->id;
-        p->epoch = in->epoch;
-        p->wall_ms = in->wall_ms;
-        p->seen = (char *)in->seen;
-        p->decided = (char *)in->decided;
-        p->has_detect_ms = !isnan(in->detect_ms);
-        p->detect_ms = in->detect_ms;
-        p->has_recover_ms = !isnan(in->recover_ms);
-        p->recover_ms = in->recover_ms;
-        p->has_restart_ms = !isnan(in->restart_ms);
-        p->restart_ms = in->restart_ms;
-        p->has_load_ms = !isnan(in->load_ms);
-        p->load_ms = in->load_ms;
-        p->has_step_ms = !isnan(in->step_ms);
-        p->step_ms = in->step_ms;
-        p->log = (char *)in->log;
-        p->has_lost_steps = in->lost_steps >= 0;
-        p->lost_steps = in->lost_steps;
-        p->has_restarts = in->restarts >= 0;
-        p->restarts = (uint32_t)in->restarts;
+        err = fields_encode(&incident_fields, &job->incidents[i], FIELDS_FOR_DAEMONS, &p->base);
         pointers[i] = p;
     }
+    return err;
 }
 
 static void put_scalars(const struct state_job *job, Dtd__SnapshotJob *m)
@@ -158,10 +145,10 @@ static err_t write_job(const struct state *s, const struct state_job *job, struc
         }
         pointers += job->epoch.n_members;
         put_checkpoints(job, &l, pointers, &m);
-        put_incidents(job, &l, pointers + job->n_checkpoints, &m);
+        err = put_incidents(job, &l, pointers + job->n_checkpoints, &m);
         snapshot.n_job = 1;
         snapshot.job = &list;
-        err = pack(&snapshot, s, ret);
+        err = err ? err : pack(&snapshot, s, ret);
     }
     lists_fini(&l);
     return err;
@@ -362,27 +349,11 @@ static err_t read_incidents(const Dtd__SnapshotJob *m, struct state_job *job)
         return ERR_CORRUPT;
     err_t err = OK;
     for (size_t k = 0; !err && k < m->n_incident; k++) {
-        const Dtd__RecordIncident *i = m->incident[k];
-        struct state_incident in = {
-            .epoch = i->epoch,
-            .wall_ms = i->wall_ms,
-            .detect_ms = i->has_detect_ms ? i->detect_ms : NAN,
-            .recover_ms = i->has_recover_ms ? i->recover_ms : NAN,
-            .restart_ms = i->has_restart_ms ? i->restart_ms : NAN,
-            .load_ms = i->has_load_ms ? i->load_ms : NAN,
-            .step_ms = i->has_step_ms ? i->step_ms : NAN,
-            .lost_steps = i->has_lost_steps ? i->lost_steps : -1,
-            .restarts = i->has_restarts && i->restarts <= INT32_MAX ? (int32_t)i->restarts : -1,
-        };
+        struct incident borrowed;
+        fields_decode(&incident_fields, &m->incident[k]->base, &borrowed);
         err = state_incident_reserve(job);
-        if (err)
-            return err;
-        err = copy(i->seen, (char **)&in.seen);
-        if (!err)
-            err = copy(i->decided, (char **)&in.decided);
-        if (!err && i->log)
-            err = copy(i->log, (char **)&in.log);
-        job->incidents[job->n_incidents++] = in; /* also half a copy: it is freed with the job */
+        err = err ? err : fields_copy(&incident_fields, &borrowed, &job->incidents[job->n_incidents]);
+        job->n_incidents += !err;
     }
     return err;
 }

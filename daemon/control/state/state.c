@@ -13,11 +13,9 @@ static void free_checkpoint(struct state_checkpoint *c)
     free((char *)c->path);
 }
 
-static void free_incident(struct state_incident *i)
+static void free_incident(struct incident *i)
 {
-    free((char *)i->seen);
-    free((char *)i->decided);
-    free((char *)i->log);
+    fields_fini(&incident_fields, i);
 }
 
 static void epoch_fini(struct state_epoch *e)
@@ -344,7 +342,7 @@ static err_t apply_removed(struct state_job *job, const struct record *r, struct
 
 /* ---- incidents ---- */
 
-static struct state_incident *find_incident(struct state_job *job, const struct state_incident *i)
+static struct incident *find_incident(struct state_job *job, const struct incident *i)
 {
     for (int k = job->n_incidents - 1; k >= 0; k--)
         if (job->incidents[k].epoch == i->epoch && job->incidents[k].wall_ms == i->wall_ms)
@@ -363,7 +361,7 @@ static void remove_old_logs(struct state_job *job)
 {
     int kept = 0;
     for (int k = job->n_incidents - 1; k >= 0; k--) {
-        struct state_incident *i = &job->incidents[k];
+        struct incident *i = &job->incidents[k];
         if (!i->log || ++kept <= STATE_MAX_INCIDENT_LOGS)
             continue;
         free((char *)i->log);
@@ -374,18 +372,11 @@ static void remove_old_logs(struct state_job *job)
 static err_t apply_incident(struct state_job *job, const struct record *r, struct state_result *ret)
 {
     (void)ret;
-    struct state_incident i = r->incident;
-    i.seen = strdup(r->incident.seen);
-    i.decided = strdup(r->incident.decided);
-    i.log = r->incident.log ? strdup(r->incident.log) : NULL;
-    struct state_incident *same = find_incident(job, &i);
-    err_t err = i.seen && i.decided && !i.log == !r->incident.log ? OK : ERR_NOMEM;
-    if (!err && !same)
-        err = state_incident_reserve(job);
-    if (err) {
-        free_incident(&i);
+    struct incident i, *same = find_incident(job, &r->incident);
+    err_t err = same ? OK : state_incident_reserve(job);
+    err = err ? err : fields_copy(&incident_fields, &r->incident, &i);
+    if (err)
         return err;
-    }
     if (same) {
         free_incident(same);
         *same = i;

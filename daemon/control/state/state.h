@@ -44,7 +44,7 @@ struct state_job {
     struct state_epoch epoch;
     struct state_checkpoint *checkpoints; /* ascending by step */
     int n_checkpoints;
-    struct state_incident *incidents; /* in order of time */
+    struct incident *incidents; /* in order of time */
     int n_incidents;
 };
 

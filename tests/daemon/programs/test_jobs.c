@@ -180,7 +180,7 @@ struct seen {
     char state[32];
 };
 
-static bool see_metric(void *arg, const struct client_metric *m)
+static bool see_metric(void *arg, const struct metric *m)
 {
     struct seen *s = arg;
     if (s->n < 64)

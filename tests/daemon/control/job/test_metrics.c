@@ -18,15 +18,15 @@ static const char *metrics_path(void)
 
 static void append(struct metrics *m, uint64_t epoch, int64_t step)
 {
-    const struct metric_row row = {.step = step,
-                                   .epoch = epoch,
-                                   .loss = (double)step / 3,
-                                   .grad_norm = INFINITY,
-                                   .lr = 1e-4,
-                                   .tokens_per_s = 1,
-                                   .step_s = 2,
-                                   .workers = 4,
-                                   .wall_ms = 99};
+    const struct metric row = {.step = step,
+                               .epoch = epoch,
+                               .loss = (double)step / 3,
+                               .grad_norm = INFINITY,
+                               .lr = 1e-4,
+                               .tokens_per_s = 1,
+                               .step_s = 2,
+                               .workers = 4,
+                               .wall_ms = 99};
     metrics_append(m, &row);
 }
 
@@ -45,33 +45,31 @@ static void expect_steps(int64_t from, const int64_t *steps, const uint64_t *epo
 TEST(line_comes_back)
 {
     struct buf line = {0};
-    struct metric_row in = {.step = 7,
-                            .loss = 1.25,
-                            .grad_norm = NAN,
-                            .lr = 1e-5,
-                            .tokens_per_s = 123.5,
-                            .step_s = 0.5,
-                            .workers = 3,
-                            .epoch = 2,
-                            .has_valid = true,
-                            .valid_loss = 2.5,
-                            .has_test = true,
-                            .test_loss = 2.75,
-                            .wall_ms = 1234567890123,
-                            .skipped = true,
-                            .traffic = {2, {2, 20}, {1234567890123456, 5}}}; /* dp, fsdp x tp */
-    struct metric_row out;
+    struct metric in = {.step = 7,
+                        .loss = 1.25,
+                        .grad_norm = NAN,
+                        .lr = 1e-5,
+                        .tokens_per_s = 123.5,
+                        .step_s = 0.5,
+                        .workers = 3,
+                        .epoch = 2,
+                        .valid_loss = 2.5,
+                        .test_loss = 2.75,
+                        .wall_ms = 1234567890123,
+                        .skipped = true,
+                        .traffic = {2, {2, 20}, {1234567890123456, 5}}}; /* dp, fsdp x tp */
+    struct metric out;
     assert_ok(metrics_format(&in, &line));
     assert_ok(metrics_parse((const char *)line.data, line.len, &out));
     assert_true(isnan(out.grad_norm));
     in.grad_norm = out.grad_norm = 0;
     assert_memory_equal(&in.step, &out.step, sizeof(in.step));
     assert_true(in.loss == out.loss && in.lr == out.lr && in.step_s == out.step_s && in.valid_loss == out.valid_loss);
-    assert_true(out.has_test && in.test_loss == out.test_loss);
+    assert_true(in.test_loss == out.test_loss);
     assert_non_null(strstr((char *)line.data, "\"bytes\": {\"dp\": 1234567890123456, \"fsdp x tp\": 5}"));
     assert_true(out.skipped && out.traffic.n == 2 && out.traffic.axes[1] == 20 && out.traffic.bytes[1] == 5);
     assert_true(out.traffic.axes[0] == 2 && out.traffic.bytes[0] == 1234567890123456);
-    assert_true(out.has_valid && out.workers == 3 && out.epoch == 2 && out.wall_ms == in.wall_ms);
+    assert_true(out.workers == 3 && out.epoch == 2 && out.wall_ms == in.wall_ms);
     buf_fini(&line);
 }
 
@@ -111,7 +109,7 @@ TEST(torn_line_is_cut_off)
 /* What cannot be written is shown, counted, and written when it can be. */
 static void before(struct metrics *m, uint64_t epoch, int64_t step)
 {
-    const struct metric_row row = {.step = step, .epoch = epoch, .loss = 1, .workers = 4, .wall_ms = 99};
+    const struct metric row = {.step = step, .epoch = epoch, .loss = 1, .workers = 4, .wall_ms = 99};
     metrics_before(m, &row);
 }
 

@@ -1,5 +1,6 @@
 /* The replicated state: the effect and the refusals of each record, and that a snapshot's bytes are the whole state. */
 #include "daemon/control/state/state.h"
+#include "proto/log.pb-c.h"
 #include "tests/lib/test.h"
 
 #include <math.h>
@@ -68,18 +69,15 @@ static struct record checkpoint(uint64_t job, int64_t step, const char *path)
 static struct record incident(uint64_t job, int64_t wall_ms, double recover_ms)
 {
     struct record r = {.kind = RECORD_INCIDENT, .job = job, .wall_ms = wall_ms};
-    r.incident = (struct state_incident){1,
-                                         wall_ms,
-                                         "worker rank 1 was killed",
-                                         "epoch 2 from step 100",
-                                         3.5,
-                                         recover_ms,
-                                         NAN,
-                                         NAN,
-                                         NAN,
-                                         -1,
-                                         wall_ms % 2 ? "its last words" : NULL,
-                                         wall_ms % 3 - 1};
+    r.incident = incident_none;
+    r.incident.epoch = 1;
+    r.incident.wall_ms = wall_ms;
+    r.incident.seen = "worker rank 1 was killed";
+    r.incident.decided = "epoch 2 from step 100";
+    r.incident.detect_ms = 3.5;
+    r.incident.recover_ms = recover_ms;
+    r.incident.log = wall_ms % 2 ? "its last words" : NULL;
+    r.incident.restarts = wall_ms % 3 - 1;
     return r;
 }
 
@@ -269,7 +267,7 @@ TEST(incident_is_completed_in_place)
     assert_int_equal(job->incidents[0].wall_ms, 2005);
     int logs = 0; /* every second incident came with the tail of a log */
     for (int i = STATE_MAX_INCIDENTS - 1; i >= 0; i--) {
-        const struct state_incident *x = &job->incidents[i];
+        const struct incident *x = &job->incidents[i];
         assert_int_equal(x->log != NULL, x->wall_ms % 2 && logs < STATE_MAX_INCIDENT_LOGS);
         logs += x->log != NULL;
     }
@@ -322,6 +320,54 @@ TEST(a_snapshot_has_the_restarts_of_incidents)
     for (int i = 0; i < 3; i++)
         assert_int_equal(job->incidents[i].restarts, i - 1);
     buf_fini(&bytes);
+    state_free(a);
+    state_free(b);
+}
+
+/* A record with a field of a newer version, as that version writes it. */
+static void append_newer_incident(uint64_t job, struct buf *ret)
+{
+    char seen[] = "seen", decided[] = "decided", name[] = "not_known_here", text[] = "the value";
+    Dtd__FieldValue value = DTD__FIELD_VALUE__INIT, *more = &value;
+    Dtd__RecordIncident i = DTD__RECORD_INCIDENT__INIT;
+    Dtd__Record m = DTD__RECORD__INIT;
+    value.name = name;
+    value.text = text;
+    i.job = job;
+    i.seen = seen;
+    i.decided = decided;
+    i.n_more = 1;
+    i.more = &more;
+    m.version = RECORD_VERSION;
+    m.kind_case = DTD__RECORD__KIND_INCIDENT;
+    m.incident = &i;
+    assert_ok(buf_reserve(ret, dtd__record__get_packed_size(&m)));
+    ret->len += dtd__record__pack(&m, ret->data + ret->len);
+}
+
+TEST(a_field_of_a_newer_version_survives_a_snapshot)
+{
+    struct state *a = fresh(), *b = fresh();
+    struct record decoded;
+    struct buf record = {0}, first = {0}, second = {0};
+    submitted(a);
+    append_newer_incident(1, &record);
+    assert_ok(record_decode(record.data, record.len, &decoded));
+    assert_ok(apply(a, &decoded).err);
+    record_fini(&decoded);
+    assert_ok(state_snapshot(a, &first));
+    assert_ok(state_restore(b, first.data, first.len));
+    assert_ok(state_snapshot(b, &second));
+    Dtd__Snapshot *m = dtd__snapshot__unpack(NULL, second.len, second.data);
+    assert_non_null(m);
+    const Dtd__RecordIncident *i = m->job[0]->incident[0];
+    assert_int_equal(1, i->n_more);
+    assert_string_equal("not_known_here", i->more[0]->name);
+    assert_string_equal("the value", i->more[0]->text);
+    dtd__snapshot__free_unpacked(m, NULL);
+    buf_fini(&record);
+    buf_fini(&first);
+    buf_fini(&second);
     state_free(a);
     state_free(b);
 }
