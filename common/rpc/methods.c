@@ -1,5 +1,4 @@
-/* Permitted roles and sizes are columns of the table. RPC_ROLE_ANY is for the Hello methods, which exchange a token for
- * a role. The owner of a listener decides the roles of a connection without a token (docs/formats/wire.md). */
+/* The owner of a listener decides the roles of a connection without a token (docs/formats/wire.md). */
 #include "common/rpc/methods.h"
 
 #include "common/base/log.h"
@@ -13,57 +12,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define KIB 1024u
-#define MIB (1024u * KIB)
+#define STREAM_ONE false
+#define STREAM_STREAM true
+#define ROW(id_, number_, service_, method_, roles_, request_, reply_, answer_) \
+    {.id = number_,                                                                  \
+     .name = #service_ "." #method_,                                                 \
+     .roles = roles_,                                                                \
+     .max_request_bytes = (request_)*1024u,                                          \
+     .max_reply_bytes = (reply_)*1024u,                                              \
+     .stream = STREAM_##answer_},
 
-/* A job's spec is at most 1 MiB of YAML (submit), so that messages that carry one fit into 2 MiB. */
-static struct rpc_method table[RPC_METHOD_COUNT] = {
-    /* id, name, roles, request, reply, stream */
-    {CLIENT_SUBMIT, "Client.Submit", RPC_ROLE_CLIENT, 2 * MIB, 1 * KIB, .stream = false},
-    {CLIENT_STATUS, "Client.Status", RPC_ROLE_CLIENT, 1 * KIB, 4 * MIB, .stream = false},
-    {CLIENT_LIST, "Client.List", RPC_ROLE_CLIENT, 1 * KIB, 16 * MIB, .stream = false},
-    {CLIENT_CANCEL, "Client.Cancel", RPC_ROLE_CLIENT, 1 * KIB, 4 * MIB, .stream = false},
-    {CLIENT_LOGS, "Client.Logs", RPC_ROLE_CLIENT, 1 * KIB, 1 * MIB, .stream = true},
-    {CLIENT_METRICS, "Client.Metrics", RPC_ROLE_CLIENT, 1 * KIB, 4 * KIB, .stream = true},
-    {CLIENT_WATCH, "Client.Watch", RPC_ROLE_CLIENT, 1 * KIB, 4 * MIB, .stream = true},
-    {CLIENT_CHECKPOINTS, "Client.Checkpoints", RPC_ROLE_CLIENT, 1 * KIB, 16 * MIB, .stream = false},
-    {CLIENT_NODE, "Client.Node", RPC_ROLE_CLIENT, 1 * KIB, 64 * KIB, .stream = false},
-    {CLIENT_SHUTDOWN, "Client.Shutdown", RPC_ROLE_CLIENT, 1 * KIB, 1 * KIB, .stream = false},
-    {CLIENT_CLUSTER_INIT, "Client.ClusterInit", RPC_ROLE_CLIENT, 4 * KIB, 1 * KIB, .stream = false},
-    {CLIENT_CLUSTER_JOIN, "Client.ClusterJoin", RPC_ROLE_CLIENT, 4 * KIB, 1 * KIB, .stream = false},
-    {CLIENT_CLUSTER_STATUS, "Client.ClusterStatus", RPC_ROLE_CLIENT, 1 * KIB, 4 * MIB, .stream = false},
-    {CLIENT_CLUSTER_TOKEN, "Client.ClusterToken", RPC_ROLE_CLIENT, 1 * KIB, 4 * KIB, .stream = false},
-    {CLIENT_CLUSTER_REMOVE, "Client.ClusterRemove", RPC_ROLE_CLIENT, 1 * KIB, 1 * KIB, .stream = false},
-    {CLIENT_CLUSTER_LEAVE, "Client.ClusterLeave", RPC_ROLE_CLIENT, 1 * KIB, 1 * KIB, .stream = false},
-    {CLIENT_CLUSTER_RECOVER, "Client.ClusterRecover", RPC_ROLE_CLIENT, 1 * KIB, 1 * KIB, .stream = false},
-    {CLIENT_CLUSTER_ROTATE, "Client.ClusterRotate", RPC_ROLE_CLIENT, 1 * KIB, 1 * KIB, .stream = false},
-    {CLIENT_NODE_DRAIN, "Client.NodeDrain", RPC_ROLE_CLIENT, 2 * KIB, 1 * KIB, .stream = false},
-    {CLIENT_STORE_OPEN, "Client.StoreOpen", RPC_ROLE_CLIENT, 1 * KIB, 1 * KIB, .stream = false},
-    {CLIENT_STORE_CLOSE, "Client.StoreClose", RPC_ROLE_CLIENT, 1 * KIB, 1 * KIB, .stream = false},
-    {CLIENT_STORE_LIST, "Client.StoreList", RPC_ROLE_CLIENT, 1 * KIB, 4 * MIB, .stream = false},
-    {WORKER_HELLO, "Worker.Hello", RPC_ROLE_ANY, 1 * KIB, 1 * KIB, .stream = false},
-    {WORKER_COMMANDS, "Worker.Commands", RPC_ROLE_WORKER, 1 * KIB, 2 * MIB, .stream = true},
-    {WORKER_REPORT, "Worker.Report", RPC_ROLE_WORKER, 64 * KIB, 1 * KIB, .stream = false},
-    {WORKER_STORE_PUT, "Worker.StorePut", RPC_ROLE_WORKER, 8 * KIB, 1 * KIB, .stream = false},
-    {WORKER_STORE_GET, "Worker.StoreGet", RPC_ROLE_WORKER, 1 * KIB, 8 * KIB, .stream = false},
-    {IO_HELLO, "Io.Hello", RPC_ROLE_ANY, 1 * KIB, 1 * KIB, .stream = false},
-    {IO_SAVE, "Io.Save", RPC_ROLE_WORKER, 16 * MIB, 1 * KIB, .stream = true},
-    {IO_LOAD, "Io.Load", RPC_ROLE_WORKER, 16 * MIB, 16 * MIB, .stream = false},
-    {IO_CONTROL_HELLO, "IoControl.Hello", RPC_ROLE_ANY, 1 * KIB, 1 * KIB, .stream = false},
-    {IO_CONTROL_COMMANDS, "IoControl.Commands", RPC_ROLE_IO, 1 * KIB, 2 * MIB, .stream = true},
-    {IO_CONTROL_REPORT, "IoControl.Report", RPC_ROLE_IO, 64 * KIB, 1 * KIB, .stream = false},
-    {PEER_HELLO, "Peer.Hello", RPC_ROLE_PEER, 1 * KIB, 4 * KIB, .stream = false},
-    {PEER_FORWARD, "Peer.Forward", RPC_ROLE_PEER, 2 * MIB + RPC_FORWARD_BYTES, 16 * MIB + RPC_FORWARD_BYTES,
-     .stream = true},
-    {PEER_WINDOW_UPDATE, "Peer.WindowUpdate", RPC_ROLE_PEER, 1 * KIB, 1 * KIB, .stream = false},
-    {PEER_COMMANDS, "Peer.Commands", RPC_ROLE_PEER, 256 * KIB, 256 * KIB, .stream = true},
-    {PEER_REPORT, "Peer.Report", RPC_ROLE_PEER, 256 * KIB, 1 * KIB, .stream = false},
-    {PEER_BEAT, "Peer.Beat", RPC_ROLE_PEER, 1 * KIB, 4 * MIB, .stream = false},
-    {PEER_JOIN, "Peer.Join", RPC_ROLE_PEER | RPC_ROLE_JOIN, 4 * KIB, 4 * MIB, .stream = false},
-    {PEER_LEAVE, "Peer.Leave", RPC_ROLE_PEER, 1 * KIB, 1 * KIB, .stream = false},
-    {PEER_STORE_CLAIM, "Peer.StoreClaim", RPC_ROLE_PEER, 1 * KIB, 1 * KIB, .stream = false},
-    {PEER_READ_LOG, "Peer.ReadLog", RPC_ROLE_PEER, 1 * KIB, 64 * KIB, .stream = false},
-};
+_Static_assert(RPC_FORWARD_BYTES == 4 * 1024u, "the limits of Peer.Forward are 2 and 16 MiB and this");
+static struct rpc_method table[RPC_METHOD_COUNT] = {RPC_METHODS(ROW)};
 
 static const ProtobufCServiceDescriptor *const services[] = {
     &dtd__client__descriptor,     &dtd__worker__descriptor, &dtd__io__descriptor,

@@ -1,4 +1,4 @@
-/* The table of all methods that dtd's programs serve and call: number, name, permitted roles, sizes. The message types
+/* The list of all methods that dtd's programs serve and call: number, name, permitted roles, sizes. The message types
  * are looked up by name in protobuf-c's generated service descriptors. At its first use the table is checked against
  * them, so that table and .proto files always agree.
  *
@@ -8,53 +8,99 @@
 
 #include "common/rpc/rpc.h"
 
-/* On the wire: never renumbered, only appended. */
-enum rpc_method_id {
-    CLIENT_SUBMIT = 0x0101,
-    CLIENT_STATUS,
-    CLIENT_LIST,
-    CLIENT_CANCEL,
-    CLIENT_LOGS,
-    CLIENT_METRICS,
-    CLIENT_WATCH,
-    CLIENT_CHECKPOINTS,
-    CLIENT_NODE,
-    CLIENT_SHUTDOWN,
-    CLIENT_CLUSTER_INIT,
-    CLIENT_CLUSTER_JOIN,
-    CLIENT_CLUSTER_STATUS,
-    CLIENT_CLUSTER_TOKEN,
-    CLIENT_CLUSTER_REMOVE,
-    CLIENT_CLUSTER_LEAVE,
-    CLIENT_CLUSTER_RECOVER,
-    CLIENT_CLUSTER_ROTATE,
-    CLIENT_NODE_DRAIN,
-    CLIENT_STORE_OPEN,
-    CLIENT_STORE_CLOSE,
-    CLIENT_STORE_LIST,
-    WORKER_HELLO = 0x0201,
-    WORKER_COMMANDS,
-    WORKER_REPORT,
-    WORKER_STORE_PUT,
-    WORKER_STORE_GET,
-    IO_HELLO = 0x0301,
-    IO_SAVE,
-    IO_LOAD,
-    IO_CONTROL_HELLO = 0x0401,
-    IO_CONTROL_COMMANDS,
-    IO_CONTROL_REPORT,
-    PEER_HELLO = 0x0501,
-    PEER_FORWARD,
-    PEER_WINDOW_UPDATE,
-    PEER_COMMANDS,
-    PEER_REPORT,
-    PEER_BEAT,
-    PEER_JOIN,
-    PEER_LEAVE,
-    PEER_STORE_CLAIM,
-    PEER_READ_LOG,
-};
-#define RPC_METHOD_COUNT 43
+/* One row is one line, ascending by number:
+ *
+ *   id, number on the wire: never changed or reused, also not after the method is gone
+ *   service and method of proto/
+ *   roles that may call it; RPC_ROLE_ANY for the Hello methods, which exchange a token for a role
+ *   largest request, and largest reply or item, in KiB; a job's spec has at most 1 MiB (submit)
+ *   ONE reply, or a STREAM of items
+ *
+ * A new method is a row here and in RPC_CONTROL_METHODS, its messages in proto/, its handler, and its caller: for a
+ * command of dtctl, client_call (client/client.h). */
+// clang-format off
+#define RPC_METHODS(X) \
+    X(CLIENT_SUBMIT,          0x0101, Client,    Submit,         RPC_ROLE_CLIENT,  2048,     1, ONE) \
+    X(CLIENT_STATUS,          0x0102, Client,    Status,         RPC_ROLE_CLIENT,     1,  4096, ONE) \
+    X(CLIENT_LIST,            0x0103, Client,    List,           RPC_ROLE_CLIENT,     1, 16384, ONE) \
+    X(CLIENT_CANCEL,          0x0104, Client,    Cancel,         RPC_ROLE_CLIENT,     1,  4096, ONE) \
+    X(CLIENT_LOGS,            0x0105, Client,    Logs,           RPC_ROLE_CLIENT,     1,  1024, STREAM) \
+    X(CLIENT_METRICS,         0x0106, Client,    Metrics,        RPC_ROLE_CLIENT,     1,     4, STREAM) \
+    X(CLIENT_WATCH,           0x0107, Client,    Watch,          RPC_ROLE_CLIENT,     1,  4096, STREAM) \
+    X(CLIENT_CHECKPOINTS,     0x0108, Client,    Checkpoints,    RPC_ROLE_CLIENT,     1, 16384, ONE) \
+    X(CLIENT_NODE,            0x0109, Client,    Node,           RPC_ROLE_CLIENT,     1,    64, ONE) \
+    X(CLIENT_SHUTDOWN,        0x010a, Client,    Shutdown,       RPC_ROLE_CLIENT,     1,     1, ONE) \
+    X(CLIENT_CLUSTER_INIT,    0x010b, Client,    ClusterInit,    RPC_ROLE_CLIENT,     4,     1, ONE) \
+    X(CLIENT_CLUSTER_JOIN,    0x010c, Client,    ClusterJoin,    RPC_ROLE_CLIENT,     4,     1, ONE) \
+    X(CLIENT_CLUSTER_STATUS,  0x010d, Client,    ClusterStatus,  RPC_ROLE_CLIENT,     1,  4096, ONE) \
+    X(CLIENT_CLUSTER_TOKEN,   0x010e, Client,    ClusterToken,   RPC_ROLE_CLIENT,     1,     4, ONE) \
+    X(CLIENT_CLUSTER_REMOVE,  0x010f, Client,    ClusterRemove,  RPC_ROLE_CLIENT,     1,     1, ONE) \
+    X(CLIENT_CLUSTER_LEAVE,   0x0110, Client,    ClusterLeave,   RPC_ROLE_CLIENT,     1,     1, ONE) \
+    X(CLIENT_CLUSTER_RECOVER, 0x0111, Client,    ClusterRecover, RPC_ROLE_CLIENT,     1,     1, ONE) \
+    X(CLIENT_CLUSTER_ROTATE,  0x0112, Client,    ClusterRotate,  RPC_ROLE_CLIENT,     1,     1, ONE) \
+    X(CLIENT_NODE_DRAIN,      0x0113, Client,    NodeDrain,      RPC_ROLE_CLIENT,     2,     1, ONE) \
+    X(CLIENT_STORE_OPEN,      0x0114, Client,    StoreOpen,      RPC_ROLE_CLIENT,     1,     1, ONE) \
+    X(CLIENT_STORE_CLOSE,     0x0115, Client,    StoreClose,     RPC_ROLE_CLIENT,     1,     1, ONE) \
+    X(CLIENT_STORE_LIST,      0x0116, Client,    StoreList,      RPC_ROLE_CLIENT,     1,  4096, ONE) \
+    X(WORKER_HELLO,           0x0201, Worker,    Hello,          RPC_ROLE_ANY,        1,     1, ONE) \
+    X(WORKER_COMMANDS,        0x0202, Worker,    Commands,       RPC_ROLE_WORKER,     1,  2048, STREAM) \
+    X(WORKER_REPORT,          0x0203, Worker,    Report,         RPC_ROLE_WORKER,    64,     1, ONE) \
+    X(WORKER_STORE_PUT,       0x0204, Worker,    StorePut,       RPC_ROLE_WORKER,     8,     1, ONE) \
+    X(WORKER_STORE_GET,       0x0205, Worker,    StoreGet,       RPC_ROLE_WORKER,     1,     8, ONE) \
+    X(IO_HELLO,               0x0301, Io,        Hello,          RPC_ROLE_ANY,        1,     1, ONE) \
+    X(IO_SAVE,                0x0302, Io,        Save,           RPC_ROLE_WORKER, 16384,     1, STREAM) \
+    X(IO_LOAD,                0x0303, Io,        Load,           RPC_ROLE_WORKER, 16384, 16384, ONE) \
+    X(IO_CONTROL_HELLO,       0x0401, IoControl, Hello,          RPC_ROLE_ANY,        1,     1, ONE) \
+    X(IO_CONTROL_COMMANDS,    0x0402, IoControl, Commands,       RPC_ROLE_IO,         1,  2048, STREAM) \
+    X(IO_CONTROL_REPORT,      0x0403, IoControl, Report,         RPC_ROLE_IO,        64,     1, ONE) \
+    X(PEER_HELLO,             0x0501, Peer,      Hello,          RPC_ROLE_PEER,       1,     4, ONE) \
+    X(PEER_FORWARD,           0x0502, Peer,      Forward,        RPC_ROLE_PEER,    2052, 16388, STREAM) \
+    X(PEER_WINDOW_UPDATE,     0x0503, Peer,      WindowUpdate,   RPC_ROLE_PEER,       1,     1, ONE) \
+    X(PEER_COMMANDS,          0x0504, Peer,      Commands,       RPC_ROLE_PEER,     256,   256, STREAM) \
+    X(PEER_REPORT,            0x0505, Peer,      Report,         RPC_ROLE_PEER,     256,     1, ONE) \
+    X(PEER_BEAT,              0x0506, Peer,      Beat,           RPC_ROLE_PEER,       1,  4096, ONE) \
+    X(PEER_JOIN,              0x0507, Peer,      Join,           RPC_ROLE_PEER | RPC_ROLE_JOIN, 4,  4096, ONE) \
+    X(PEER_LEAVE,             0x0508, Peer,      Leave,          RPC_ROLE_PEER,       1,     1, ONE) \
+    X(PEER_STORE_CLAIM,       0x0509, Peer,      StoreClaim,     RPC_ROLE_PEER,       1,     1, ONE) \
+    X(PEER_READ_LOG,          0x050a, Peer,      ReadLog,        RPC_ROLE_PEER,       1,    64, ONE)
+
+/* The methods that dtd-control serves, with their handlers. AT_LEADER: the node that leads answers, and other nodes
+ * forward the call to it. HERE: the node that is called answers. The methods of the cluster are in rpc_cluster_rows, because
+ * tests replace the cluster. */
+#define RPC_CONTROL_METHODS(X) \
+    X(AT_LEADER, CLIENT_SUBMIT,          rpc_client_submit) \
+    X(AT_LEADER, CLIENT_STATUS,          rpc_client_status) \
+    X(AT_LEADER, CLIENT_LIST,            rpc_client_list) \
+    X(AT_LEADER, CLIENT_CANCEL,          rpc_client_cancel) \
+    X(AT_LEADER, CLIENT_LOGS,            rpc_client_logs) \
+    X(AT_LEADER, CLIENT_METRICS,         rpc_client_metrics) \
+    X(AT_LEADER, CLIENT_WATCH,           rpc_client_watch) \
+    X(AT_LEADER, CLIENT_CHECKPOINTS,     rpc_client_checkpoints) \
+    X(HERE,      CLIENT_NODE,            rpc_client_node) \
+    X(HERE,      CLIENT_SHUTDOWN,        rpc_client_shutdown) \
+    X(HERE,      CLIENT_STORE_OPEN,      rpc_client_store_open) \
+    X(AT_LEADER, CLIENT_STORE_CLOSE,     rpc_client_store_close) \
+    X(AT_LEADER, CLIENT_STORE_LIST,      rpc_client_store_list) \
+    X(HERE,      WORKER_HELLO,           rpc_worker_hello) \
+    X(AT_LEADER, WORKER_COMMANDS,        rpc_worker_attend) \
+    X(AT_LEADER, WORKER_REPORT,          rpc_worker_report) \
+    X(AT_LEADER, WORKER_STORE_PUT,       rpc_worker_store_put) \
+    X(AT_LEADER, WORKER_STORE_GET,       rpc_worker_store_get) \
+    X(HERE,      IO_CONTROL_HELLO,       rpc_io_hello) \
+    X(AT_LEADER, IO_CONTROL_COMMANDS,    rpc_io_attend) \
+    X(AT_LEADER, IO_CONTROL_REPORT,      rpc_io_report) \
+    X(HERE,      PEER_FORWARD,           rpc_peer_forward) \
+    X(HERE,      PEER_WINDOW_UPDATE,     rpc_peer_window_update) \
+    X(HERE,      PEER_COMMANDS,          rpc_peer_attend) \
+    X(HERE,      PEER_REPORT,            rpc_peer_report) \
+    X(HERE,      PEER_STORE_CLAIM,       rpc_peer_store_claim) \
+    X(HERE,      PEER_READ_LOG,          rpc_peer_read_log)
+// clang-format on
+
+#define RPC_METHOD_ID(id, number, ...) id = number,
+#define RPC_METHOD_ONE(...) +1
+enum rpc_method_id { RPC_METHODS(RPC_METHOD_ID) };
+enum { RPC_METHOD_COUNT = 0 RPC_METHODS(RPC_METHOD_ONE) };
 
 struct rpc_binding {
     uint16_t id;

@@ -16,35 +16,9 @@
 
 #define CLIENTS_PER_USER 1024 /* connections that are no process of a job */
 
-static const struct rpc_server_row rows[] = {
-    {AT_LEADER, {CLIENT_SUBMIT, rpc_client_submit}},
-    {AT_LEADER, {CLIENT_STATUS, rpc_client_status}},
-    {AT_LEADER, {CLIENT_LIST, rpc_client_list}},
-    {AT_LEADER, {CLIENT_CANCEL, rpc_client_cancel}},
-    {AT_LEADER, {CLIENT_LOGS, rpc_client_logs}},
-    {AT_LEADER, {CLIENT_METRICS, rpc_client_metrics}},
-    {AT_LEADER, {CLIENT_WATCH, rpc_client_watch}},
-    {AT_LEADER, {CLIENT_CHECKPOINTS, rpc_client_checkpoints}},
-    {HERE, {CLIENT_NODE, rpc_client_node}},
-    {HERE, {CLIENT_SHUTDOWN, rpc_client_shutdown}},
-    {HERE, {CLIENT_STORE_OPEN, rpc_client_store_open}},
-    {AT_LEADER, {CLIENT_STORE_CLOSE, rpc_client_store_close}},
-    {AT_LEADER, {CLIENT_STORE_LIST, rpc_client_store_list}},
-    {HERE, {WORKER_HELLO, rpc_worker_hello}},
-    {AT_LEADER, {WORKER_COMMANDS, rpc_worker_attend}},
-    {AT_LEADER, {WORKER_REPORT, rpc_worker_report}},
-    {AT_LEADER, {WORKER_STORE_PUT, rpc_worker_store_put}},
-    {AT_LEADER, {WORKER_STORE_GET, rpc_worker_store_get}},
-    {HERE, {IO_CONTROL_HELLO, rpc_io_hello}},
-    {AT_LEADER, {IO_CONTROL_COMMANDS, rpc_io_attend}},
-    {AT_LEADER, {IO_CONTROL_REPORT, rpc_io_report}},
-    {HERE, {PEER_FORWARD, rpc_peer_forward}},
-    {HERE, {PEER_WINDOW_UPDATE, rpc_peer_window_update}},
-    {HERE, {PEER_COMMANDS, rpc_peer_attend}},
-    {HERE, {PEER_REPORT, rpc_peer_report}},
-    {HERE, {PEER_STORE_CLAIM, rpc_peer_store_claim}},
-    {HERE, {PEER_READ_LOG, rpc_peer_read_log}},
-};
+#define ROW(where, id, handler) {where, {id, handler}},
+
+static const struct rpc_server_row rows[] = {RPC_CONTROL_METHODS(ROW)};
 #define N_ROWS ((int)(sizeof(rows) / sizeof(rows[0])))
 #define MAX_ROWS RPC_METHOD_COUNT
 

@@ -64,33 +64,8 @@ void rpc_server_pass_on(struct node *n, struct rpc_call *call, const ProtobufCMe
 void rpc_server_park(struct rpc_call *call);
 
 /* ---- handlers, one per method ---- */
-void rpc_client_submit(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
-void rpc_client_status(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
-void rpc_client_list(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
-void rpc_client_cancel(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
-void rpc_client_checkpoints(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
-void rpc_client_node(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
-void rpc_client_shutdown(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
-void rpc_client_logs(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
-void rpc_client_metrics(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
-void rpc_client_watch(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
-void rpc_client_store_open(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
-void rpc_client_store_close(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
-void rpc_client_store_list(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
-void rpc_worker_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
-void rpc_worker_attend(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
-void rpc_worker_report(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
-void rpc_worker_store_put(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
-void rpc_worker_store_get(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
-void rpc_io_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
-void rpc_io_attend(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
-void rpc_io_report(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
-void rpc_peer_forward(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
-void rpc_peer_window_update(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
-void rpc_peer_attend(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
-void rpc_peer_store_claim(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
-void rpc_peer_report(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
-void rpc_peer_read_log(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+#define RPC_HANDLER(where, id, handler) void handler(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+RPC_CONTROL_METHODS(RPC_HANDLER)
 
 /* Takes up the submits that have waited for it; on a tick, those that have waited long enough. */
 void rpc_client_gpus_known(struct node *n);
