@@ -1,6 +1,6 @@
 /* Blocking calls over the callback library of common/rpc.
  *
- * A call is rpc_send followed by uv_run until `struct client_call` is done. Only one call is in flight at a time, so
+ * A call is rpc_send followed by uv_run until `struct pending_call` is done. Only one call is in flight at a time, so
  * nothing is locked or queued. A stream adds a timer (the tick) and a SIGINT watcher while it runs. Both only cancel
  * the rpc call; its last callback ends the loop, so there is one way out. Conversions copy everything, because rpc
  * frees a reply when its callback returns. A conversion that runs out of memory ends the call with ERR_NOMEM. */
@@ -34,14 +34,14 @@ struct client {
 };
 
 /* One call in flight. `on_reply` copies a reply into `ret`, or passes an item to `stream`; its error ends the call. */
-struct client_call {
+struct pending_call {
     struct client *client;
     uint64_t call;
     bool done, canceled, replied;
     int open_handles; /* a stream's watchers that the loop has not closed yet */
     err_t err, reply_err;
     struct why *why;
-    err_t (*on_reply)(struct client_call *p, const ProtobufCMessage *reply);
+    err_t (*on_reply)(struct pending_call *p, const ProtobufCMessage *reply);
     void *ret;
     const struct client_stream *stream;
 };
@@ -101,7 +101,7 @@ void client_close(struct client *c)
 
 static void call_answered(void *arg, const struct rpc_result *r)
 {
-    struct client_call *p = arg;
+    struct pending_call *p = arg;
     if (r->err) {
         p->err = r->err;
         why_set(p->why, r->err, "%s", r->text && r->text[0] ? r->text : err_text(r->err));
@@ -115,7 +115,7 @@ static void call_answered(void *arg, const struct rpc_result *r)
         p->done = true;
 }
 
-static err_t call_wait(struct client_call *p)
+static err_t call_wait(struct pending_call *p)
 {
     while (!p->done)
         uv_run(&p->client->loop, UV_RUN_ONCE);
@@ -124,7 +124,7 @@ static err_t call_wait(struct client_call *p)
     return p->canceled ? ERR_CANCELED : p->err;
 }
 
-static err_t call_start(struct client_call *p, uint16_t method, const ProtobufCMessage *request, uint32_t deadline_ms)
+static err_t call_start(struct pending_call *p, uint16_t method, const ProtobufCMessage *request, uint32_t deadline_ms)
 {
     if (!p->client->open)
         return why_set(p->why, ERR_CLOSED, "the connection to dtd is closed");
@@ -133,9 +133,9 @@ static err_t call_start(struct client_call *p, uint16_t method, const ProtobufCM
 }
 
 static err_t call_one(struct client *c, uint16_t method, const ProtobufCMessage *request,
-                      err_t (*on_reply)(struct client_call *, const ProtobufCMessage *), void *ret, struct why *why)
+                      err_t (*on_reply)(struct pending_call *, const ProtobufCMessage *), void *ret, struct why *why)
 {
-    struct client_call p = {.client = c, .on_reply = on_reply, .ret = ret, .why = why};
+    struct pending_call p = {.client = c, .on_reply = on_reply, .ret = ret, .why = why};
     err_t err = call_start(&p, method, request, CALL_DEADLINE_MS);
     if (!err)
         err = call_wait(&p);
@@ -144,9 +144,36 @@ static err_t call_one(struct client *c, uint16_t method, const ProtobufCMessage 
     return err;
 }
 
+/* rpc frees the reply after this callback: the copy is made by packing it and unpacking it again. */
+static err_t copy_message(struct pending_call *p, const ProtobufCMessage *reply)
+{
+    const size_t bytes = protobuf_c_message_get_packed_size(reply);
+    uint8_t *packed = malloc(bytes + 1);
+    if (!packed)
+        return ERR_NOMEM;
+    protobuf_c_message_pack(reply, packed);
+    ProtobufCMessage *copy = protobuf_c_message_unpack(reply->descriptor, NULL, bytes, packed);
+    explicit_bzero(packed, bytes); /* it may be a join token */
+    free(packed);
+    *(ProtobufCMessage **)p->ret = copy;
+    return copy ? OK : ERR_NOMEM;
+}
+
+err_t client_call(struct client *c, enum rpc_method_id method, const ProtobufCMessage *request, void *ret_reply,
+                  struct why *why)
+{
+    return call_one(c, method, request, ret_reply ? copy_message : NULL, ret_reply, why);
+}
+
+void client_reply_free(void *reply)
+{
+    if (reply)
+        protobuf_c_message_free_unpacked(reply, NULL);
+}
+
 /* ---- a stream ---- */
 
-static void stream_cancel(struct client_call *p)
+static void stream_cancel(struct pending_call *p)
 {
     if (p->canceled || p->done)
         return;
@@ -162,22 +189,22 @@ static void stream_interrupted(uv_signal_t *handle, int signum)
 
 static void stream_ticked(uv_timer_t *handle)
 {
-    struct client_call *p = handle->data;
+    struct pending_call *p = handle->data;
     if (p->stream->tick && !p->canceled && !p->stream->tick(p->stream->arg))
         stream_cancel(p);
 }
 
 static void stream_handle_closed(uv_handle_t *handle)
 {
-    struct client_call *p = handle->data;
+    struct pending_call *p = handle->data;
     p->open_handles--;
 }
 
 static err_t call_stream(struct client *c, uint16_t method, const ProtobufCMessage *request,
-                         err_t (*on_reply)(struct client_call *, const ProtobufCMessage *),
+                         err_t (*on_reply)(struct pending_call *, const ProtobufCMessage *),
                          const struct client_stream *stream, struct why *why)
 {
-    struct client_call p = {.client = c, .on_reply = on_reply, .stream = stream, .why = why, .open_handles = 2};
+    struct pending_call p = {.client = c, .on_reply = on_reply, .stream = stream, .why = why, .open_handles = 2};
     uv_signal_t sig;
     uv_timer_t timer;
     uv_signal_init(&c->loop, &sig);
@@ -275,7 +302,7 @@ static err_t job_of(const Dtd__JobStatus *s, struct client_job *ret)
     return OK;
 }
 
-static err_t copy_job(struct client_call *p, const ProtobufCMessage *reply)
+static err_t copy_job(struct pending_call *p, const ProtobufCMessage *reply)
 {
     return job_of((const Dtd__JobStatus *)reply, p->ret);
 }
@@ -285,7 +312,7 @@ struct job_list {
     int n;
 };
 
-static err_t copy_jobs(struct client_call *p, const ProtobufCMessage *reply)
+static err_t copy_jobs(struct pending_call *p, const ProtobufCMessage *reply)
 {
     const Dtd__JobList *list = (const Dtd__JobList *)reply;
     struct job_list *ret = p->ret;
@@ -306,7 +333,7 @@ struct checkpoint_list {
     int n;
 };
 
-static err_t copy_checkpoints(struct client_call *p, const ProtobufCMessage *reply)
+static err_t copy_checkpoints(struct pending_call *p, const ProtobufCMessage *reply)
 {
     const Dtd__CheckpointList *list = (const Dtd__CheckpointList *)reply;
     struct checkpoint_list *ret = p->ret;
@@ -345,7 +372,7 @@ static err_t copy_numa_nodes(const Dtd__NodeReply *n, struct client_node *ret)
     return ret->numa_node ? OK : ERR_NOMEM;
 }
 
-static err_t copy_node(struct client_call *p, const ProtobufCMessage *reply)
+static err_t copy_node(struct pending_call *p, const ProtobufCMessage *reply)
 {
     const Dtd__NodeReply *n = (const Dtd__NodeReply *)reply;
     struct client_node node = {.version = text_copy(n->version),
@@ -379,7 +406,7 @@ static err_t copy_node(struct client_call *p, const ProtobufCMessage *reply)
     return OK;
 }
 
-static err_t copy_job_id(struct client_call *p, const ProtobufCMessage *reply)
+static err_t copy_job_id(struct pending_call *p, const ProtobufCMessage *reply)
 {
     const Dtd__SubmitReply *r = (const Dtd__SubmitReply *)reply;
     if ((size_t)snprintf(p->ret, 32, "%s", r->job) >= 32)
@@ -490,7 +517,7 @@ static err_t copy_cluster_node(const Dtd__ClusterNode *m, struct client_cluster_
                : ERR_NOMEM;
 }
 
-static err_t copy_cluster(struct client_call *p, const ProtobufCMessage *reply)
+static err_t copy_cluster(struct pending_call *p, const ProtobufCMessage *reply)
 {
     const Dtd__ClusterReport *m = (const Dtd__ClusterReport *)reply;
     struct client_cluster c = {.self = text_copy(m->self),
@@ -517,100 +544,17 @@ err_t client_cluster_status(struct client *c, struct client_cluster *ret, struct
     return call_one(c, CLIENT_CLUSTER_STATUS, &q.base, copy_cluster, ret, why);
 }
 
-static err_t cluster_call(struct client *c, uint16_t method, const char *token,
-                          const struct client_cluster_options *options, struct why *why)
-{
-    Dtd__ClusterInitRequest q = DTD__CLUSTER_INIT_REQUEST__INIT;
-    q.name = (char *)options->name;
-    q.listen = (char *)options->listen;
-    q.advertise = (char *)options->advertise;
-    q.domain = (char *)options->domain;
-    q.token = (char *)token;
-    return call_one(c, method, &q.base, NULL, NULL, why);
-}
-
-err_t client_cluster_init(struct client *c, const struct client_cluster_options *options, struct why *why)
-{
-    return cluster_call(c, CLIENT_CLUSTER_INIT, NULL, options, why);
-}
-
-err_t client_cluster_join(struct client *c, const char *token, const struct client_cluster_options *options,
-                          struct why *why)
-{
-    return cluster_call(c, CLIENT_CLUSTER_JOIN, token, options, why);
-}
-
-struct token_reply {
-    char *token;
-    int64_t expires_ms;
-};
-
-static err_t copy_token(struct client_call *p, const ProtobufCMessage *reply)
-{
-    const Dtd__JoinToken *m = (const Dtd__JoinToken *)reply;
-    struct token_reply *a = p->ret;
-    *a = (struct token_reply){text_copy(m->token), m->expires_ms};
-    return a->token ? OK : ERR_NOMEM;
-}
-
-err_t client_cluster_token(struct client *c, unsigned uses, unsigned hours, char **ret, int64_t *ret_expires_ms,
-                           struct why *why)
-{
-    Dtd__JoinToken q = DTD__JOIN_TOKEN__INIT;
-    struct token_reply a = {0};
-    q.has_uses = q.has_hours = true;
-    q.uses = uses;
-    q.hours = hours;
-    err_t err = call_one(c, CLIENT_CLUSTER_TOKEN, &q.base, copy_token, &a, why);
-    if (!err) {
-        *ret = a.token;
-        *ret_expires_ms = a.expires_ms;
-    }
-    return err;
-}
-
-static err_t node_request(struct client *c, uint16_t method, const char *node, const char *reason, struct why *why)
+err_t client_node_drain(struct client *c, const char *node, const char *reason, struct why *why)
 {
     Dtd__ClusterNodeRequest q = DTD__CLUSTER_NODE_REQUEST__INIT;
     q.name = (char *)node;
     q.reason = (char *)reason;
-    return call_one(c, method, &q.base, NULL, NULL, why);
-}
-
-err_t client_cluster_remove(struct client *c, const char *node, struct why *why)
-{
-    return node_request(c, CLIENT_CLUSTER_REMOVE, node, NULL, why);
-}
-
-err_t client_node_drain(struct client *c, const char *node, const char *reason, struct why *why)
-{
-    return node_request(c, CLIENT_NODE_DRAIN, node, reason, why);
-}
-
-static err_t empty_request(struct client *c, uint16_t method, struct why *why)
-{
-    Dtd__Empty q = DTD__EMPTY__INIT;
-    return call_one(c, method, &q.base, NULL, NULL, why);
-}
-
-err_t client_cluster_leave(struct client *c, struct why *why)
-{
-    return empty_request(c, CLIENT_CLUSTER_LEAVE, why);
-}
-
-err_t client_cluster_recover(struct client *c, struct why *why)
-{
-    return empty_request(c, CLIENT_CLUSTER_RECOVER, why);
-}
-
-err_t client_cluster_rotate(struct client *c, struct why *why)
-{
-    return empty_request(c, CLIENT_CLUSTER_ROTATE, why);
+    return call_one(c, CLIENT_NODE_DRAIN, &q.base, NULL, NULL, why);
 }
 
 /* ---- the streams ---- */
 
-static err_t forward_log(struct client_call *p, const ProtobufCMessage *item)
+static err_t forward_log(struct pending_call *p, const ProtobufCMessage *item)
 {
     const Dtd__LogChunk *chunk = (const Dtd__LogChunk *)item;
     const struct client_stream *s = p->stream;
@@ -619,7 +563,7 @@ static err_t forward_log(struct client_call *p, const ProtobufCMessage *item)
     return OK;
 }
 
-static err_t forward_metric(struct client_call *p, const ProtobufCMessage *item)
+static err_t forward_metric(struct pending_call *p, const ProtobufCMessage *item)
 {
     const struct metric m = metric_decode((const Dtd__Metric *)item);
     const struct client_stream *s = p->stream;
@@ -628,7 +572,7 @@ static err_t forward_metric(struct client_call *p, const ProtobufCMessage *item)
     return OK;
 }
 
-static err_t forward_watch_item(struct client_call *p, const ProtobufCMessage *item)
+static err_t forward_watch_item(struct pending_call *p, const ProtobufCMessage *item)
 {
     const Dtd__WatchItem *w = (const Dtd__WatchItem *)item;
     const struct client_stream *s = p->stream;
@@ -677,62 +621,4 @@ err_t client_watch(struct client *c, const char *job, const struct client_stream
     Dtd__JobRequest q = DTD__JOB_REQUEST__INIT;
     q.job = (char *)job;
     return call_stream(c, CLIENT_WATCH, &q.base, forward_watch_item, stream, why);
-}
-
-/* ---- stores ---- */
-
-static err_t copy_port(struct client_call *p, const ProtobufCMessage *reply)
-{
-    *(int *)p->ret = (int)((const Dtd__StoreReply *)reply)->port;
-    return OK;
-}
-
-err_t client_store_open(struct client *c, const char *name, int *ret_port, struct why *why)
-{
-    Dtd__StoreRequest q = DTD__STORE_REQUEST__INIT;
-    q.name = (char *)name;
-    return call_one(c, CLIENT_STORE_OPEN, &q.base, copy_port, ret_port, why);
-}
-
-err_t client_store_close(struct client *c, const char *name, struct why *why)
-{
-    Dtd__StoreRequest q = DTD__STORE_REQUEST__INIT;
-    q.name = (char *)name;
-    return call_one(c, CLIENT_STORE_CLOSE, &q.base, NULL, NULL, why);
-}
-
-struct store_list {
-    struct client_store *stores;
-    int n;
-};
-
-static err_t copy_stores(struct client_call *p, const ProtobufCMessage *reply)
-{
-    const Dtd__StoreReport *m = (const Dtd__StoreReport *)reply;
-    struct store_list *list = p->ret;
-    list->stores = calloc(m->n_store + 1, sizeof(*list->stores));
-    if (!list->stores)
-        return ERR_NOMEM;
-    for (size_t i = 0; i < m->n_store; i++) {
-        struct client_store *s = &list->stores[list->n++];
-        *s = (struct client_store){text_copy(m->store[i]->name), text_copy(m->store[i]->node),
-                                   text_copy(m->store[i]->user)};
-        if (!s->name || !s->node || !s->user)
-            return ERR_NOMEM;
-    }
-    return OK;
-}
-
-err_t client_store_list(struct client *c, struct client_store **ret, int *ret_n, struct why *why)
-{
-    Dtd__Empty q = DTD__EMPTY__INIT;
-    struct store_list list = {0};
-    err_t err = call_one(c, CLIENT_STORE_LIST, &q.base, copy_stores, &list, why);
-    if (err) {
-        client_stores_free(list.stores, list.n);
-        return err;
-    }
-    *ret = list.stores;
-    *ret_n = list.n;
-    return OK;
 }

@@ -1,4 +1,5 @@
-/* A connection to control, with blocking calls. All commands of dtctl use it; no other file of dtctl uses protobuf.
+/* A connection to control, with blocking calls. All commands of dtctl use it. A command that alone makes a call fills
+ * its messages itself and uses client_call; what several commands need is a function here, with plain structs.
  *
  * A client owns a uv loop and one connection to `<state dir>/control.sock`. One thread uses it. Every call runs the
  * loop until the reply arrives, the deadline passes or the connection closes; a stream passes its items to a callback
@@ -11,6 +12,7 @@
 
 #include "common/base/err.h"
 #include "common/rpc/incident.h"
+#include "common/rpc/methods.h"
 #include "common/rpc/metric.h"
 
 #include <stdbool.h>
@@ -64,10 +66,6 @@ struct client_cluster {
     uint32_t key, keys;
 };
 
-struct client_cluster_options { /* for init and join; NULL: the value of the node's configuration */
-    const char *name, *listen, *advertise, *domain;
-};
-
 struct client_numa_node {
     int number;  /* the kernel's */
     char *cores; /* "0-15,32-47", "": none; never NULL */
@@ -99,6 +97,12 @@ struct client;
 /* ERR_CLOSED when no daemon listens on the socket. */
 NODISCARD err_t client_open(const char *state_dir, struct client **ret, struct why *why);
 void client_close(struct client *c); /* NULL is legal */
+
+/* One call of a method that has one reply. `request`: the method's message (proto/client.proto). ret_reply: pointer to
+ * a pointer to the reply's message, to be freed with client_reply_free; NULL: the reply is not needed. */
+NODISCARD err_t client_call(struct client *c, enum rpc_method_id method, const ProtobufCMessage *request,
+                            void *ret_reply, struct why *why);
+void client_reply_free(void *reply); /* NULL is legal */
 
 /* Submits a job. `request_id`: 16 bytes from client_request_id. A caller that repeats a submit passes the same id, so
  * that control creates at most one job. ret_job: the new job's id. */
@@ -132,31 +136,10 @@ NODISCARD err_t client_metrics(struct client *c, const char *job, bool follow, i
 /* Streams the job's status at every change, and every metric, until the job has ended. */
 NODISCARD err_t client_watch(struct client *c, const char *job, const struct client_stream *stream, struct why *why);
 
-/* ---- stores ---- */
-
-struct client_store {
-    char *name, *node, *user;
-};
-/* Opens the caller's c10d store `name`, or creates it. ret_port: its port on this node. */
-NODISCARD err_t client_store_open(struct client *c, const char *name, int *ret_port, struct why *why);
-NODISCARD err_t client_store_close(struct client *c, const char *name, struct why *why);
-NODISCARD err_t client_store_list(struct client *c, struct client_store **ret, int *ret_n, struct why *why);
-void client_stores_free(struct client_store *list, int n);
-
 /* ---- the cluster ---- */
 
 NODISCARD err_t client_cluster_status(struct client *c, struct client_cluster *ret, struct why *why);
 void client_cluster_fini(struct client_cluster *c);
-NODISCARD err_t client_cluster_init(struct client *c, const struct client_cluster_options *options, struct why *why);
-NODISCARD err_t client_cluster_join(struct client *c, const char *token, const struct client_cluster_options *options,
-                                    struct why *why);
-/* Creates a join token. It is a secret; the caller frees it. */
-NODISCARD err_t client_cluster_token(struct client *c, unsigned uses, unsigned hours, char **ret,
-                                     int64_t *ret_expires_ms, struct why *why);
-NODISCARD err_t client_cluster_remove(struct client *c, const char *node, struct why *why);
-NODISCARD err_t client_cluster_leave(struct client *c, struct why *why);
-NODISCARD err_t client_cluster_recover(struct client *c, struct why *why);
-NODISCARD err_t client_cluster_rotate(struct client *c, struct why *why);
 /* `reason` NULL: ends the drain. */
 NODISCARD err_t client_node_drain(struct client *c, const char *node, const char *reason, struct why *why);
 

@@ -70,16 +70,6 @@ bool client_job_ended(const struct client_job *job)
     return false;
 }
 
-void client_stores_free(struct client_store *list, int n)
-{
-    for (int i = 0; i < n; i++) {
-        free(list[i].name);
-        free(list[i].node);
-        free(list[i].user);
-    }
-    free(list);
-}
-
 static void cluster_node_fini(struct client_cluster_node *n)
 {
     char *const texts[] = {n->name, n->address, n->state, n->role, n->domain, n->drained, n->version};

@@ -4,6 +4,7 @@
 #include "client/follow.h"
 #include "client/json.h"
 #include "common/base/clock.h"
+#include "proto/client.pb-c.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -17,8 +18,8 @@
 
 struct cluster_args {
     struct global *global;
-    struct client_cluster_options options;
-    const char *argument; /* a token or the name of a node */
+    const char *name, *listen, *advertise, *domain; /* of init and join; NULL: as this node is configured */
+    const char *argument;                           /* a token or the name of a node */
     unsigned uses, hours, nodes;
     bool yes;
     char *token;
@@ -44,16 +45,16 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         state->child_inputs[0] = a->global;
         return 0;
     case KEY_NAME:
-        a->options.name = arg;
+        a->name = arg;
         return 0;
     case KEY_LISTEN:
-        a->options.listen = arg;
+        a->listen = arg;
         return 0;
     case KEY_ADVERTISE:
-        a->options.advertise = arg;
+        a->advertise = arg;
         return 0;
     case KEY_DOMAIN:
-        a->options.domain = arg;
+        a->domain = arg;
         return 0;
     case KEY_USES:
         a->uses = count_of(state, "--uses", arg);
@@ -114,44 +115,72 @@ static err_t status_call(struct client *c, void *arg, struct why *why)
     return err;
 }
 
+static err_t member_call(struct client *c, enum rpc_method_id method, const struct cluster_args *a, struct why *why)
+{
+    Dtd__ClusterInitRequest q = DTD__CLUSTER_INIT_REQUEST__INIT;
+    q.name = (char *)a->name;
+    q.listen = (char *)a->listen;
+    q.advertise = (char *)a->advertise;
+    q.domain = (char *)a->domain;
+    q.token = (char *)a->argument;
+    return client_call(c, method, &q.base, NULL, why);
+}
+
 static err_t init_call(struct client *c, void *arg, struct why *why)
 {
-    return client_cluster_init(c, &((struct cluster_args *)arg)->options, why);
+    return member_call(c, CLIENT_CLUSTER_INIT, arg, why);
 }
 
 static err_t join_call(struct client *c, void *arg, struct why *why)
 {
-    const struct cluster_args *a = arg;
-    return client_cluster_join(c, a->argument, &a->options, why);
+    return member_call(c, CLIENT_CLUSTER_JOIN, arg, why);
 }
 
 static err_t token_call(struct client *c, void *arg, struct why *why)
 {
     struct cluster_args *a = arg;
-    return client_cluster_token(c, a->uses, a->hours, &a->token, &a->expires_ms, why);
+    Dtd__JoinToken q = DTD__JOIN_TOKEN__INIT, *reply;
+    q.has_uses = q.has_hours = true;
+    q.uses = a->uses;
+    q.hours = a->hours;
+    err_t err = client_call(c, CLIENT_CLUSTER_TOKEN, &q.base, &reply, why);
+    if (err)
+        return err;
+    a->expires_ms = reply->expires_ms;
+    a->token = strdup(reply->token ? reply->token : "");
+    if (reply->token)
+        explicit_bzero(reply->token, strlen(reply->token));
+    client_reply_free(reply);
+    return a->token ? OK : why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
 }
 
 static err_t leave_call(struct client *c, void *arg, struct why *why)
 {
     (void)arg;
-    return client_cluster_leave(c, why);
+    Dtd__Empty q = DTD__EMPTY__INIT;
+    return client_call(c, CLIENT_CLUSTER_LEAVE, &q.base, NULL, why);
 }
 
 static err_t remove_call(struct client *c, void *arg, struct why *why)
 {
-    return client_cluster_remove(c, ((struct cluster_args *)arg)->argument, why);
+    const struct cluster_args *a = arg;
+    Dtd__ClusterNodeRequest q = DTD__CLUSTER_NODE_REQUEST__INIT;
+    q.name = (char *)a->argument;
+    return client_call(c, CLIENT_CLUSTER_REMOVE, &q.base, NULL, why);
 }
 
 static err_t recover_call(struct client *c, void *arg, struct why *why)
 {
     (void)arg;
-    return client_cluster_recover(c, why);
+    Dtd__Empty q = DTD__EMPTY__INIT;
+    return client_call(c, CLIENT_CLUSTER_RECOVER, &q.base, NULL, why);
 }
 
 static err_t rotate_call(struct client *c, void *arg, struct why *why)
 {
     (void)arg;
-    return client_cluster_rotate(c, why);
+    Dtd__Empty q = DTD__EMPTY__INIT;
+    return client_call(c, CLIENT_CLUSTER_ROTATE, &q.base, NULL, why);
 }
 
 /* Waits until this node is part of a cluster that has a leader, or (`in` false) of no cluster. */

@@ -2,6 +2,7 @@
 #include "client/client.h"
 #include "client/commands.h"
 #include "client/follow.h"
+#include "proto/client.pb-c.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -10,8 +11,7 @@ struct store_args {
     struct global *global;
     const char *name;
     int port;
-    struct client_store *stores;
-    int n;
+    Dtd__StoreReport *report;
 };
 
 static error_t parse_name(int key, char *arg, struct argp_state *state)
@@ -50,7 +50,15 @@ static error_t parse_none(int key, char *arg, struct argp_state *state)
 static err_t open_call(struct client *c, void *arg, struct why *why)
 {
     struct store_args *a = arg;
-    return client_store_open(c, a->name, &a->port, why);
+    Dtd__StoreRequest q = DTD__STORE_REQUEST__INIT;
+    Dtd__StoreReply *reply;
+    q.name = (char *)a->name;
+    err_t err = client_call(c, CLIENT_STORE_OPEN, &q.base, &reply, why);
+    if (err)
+        return err;
+    a->port = (int)reply->port;
+    client_reply_free(reply);
+    return OK;
 }
 
 static int store_open(struct global *g, int argc, char **argv)
@@ -85,7 +93,9 @@ static int store_open(struct global *g, int argc, char **argv)
 static err_t close_call(struct client *c, void *arg, struct why *why)
 {
     struct store_args *a = arg;
-    return client_store_close(c, a->name, why);
+    Dtd__StoreRequest q = DTD__STORE_REQUEST__INIT;
+    q.name = (char *)a->name;
+    return client_call(c, CLIENT_STORE_CLOSE, &q.base, NULL, why);
 }
 
 static int store_close(struct global *g, int argc, char **argv)
@@ -112,30 +122,36 @@ static int store_close(struct global *g, int argc, char **argv)
 static err_t list_call(struct client *c, void *arg, struct why *why)
 {
     struct store_args *a = arg;
-    return client_store_list(c, &a->stores, &a->n, why);
+    Dtd__Empty q = DTD__EMPTY__INIT;
+    return client_call(c, CLIENT_STORE_LIST, &q.base, &a->report, why);
 }
 
-static json_t *stores_json(const struct store_args *a)
+static const char *user_of(const Dtd__StoreItem *item)
+{
+    return item->user ? item->user : "";
+}
+
+static json_t *stores_json(const Dtd__StoreReport *r)
 {
     json_t *list = json_array();
-    for (int i = 0; list && i < a->n; i++)
-        json_array_append_new(list, json_pack("{s:s, s:s, s:s}", "name", a->stores[i].name, "node", a->stores[i].node,
-                                              "user", a->stores[i].user));
+    for (size_t i = 0; list && i < r->n_store; i++)
+        json_array_append_new(list, json_pack("{s:s, s:s, s:s}", "name", r->store[i]->name, "node", r->store[i]->node,
+                                              "user", user_of(r->store[i])));
     return list;
 }
 
-static void stores_print(const struct store_args *a)
+static void stores_print(const Dtd__StoreReport *r)
 {
     static const struct out_column columns[] = {{"NAME", false}, {"NODE", false}, {"USER", false}};
     struct out_table t;
     out_table_init(&t, columns, 3);
-    for (int i = 0; i < a->n; i++) {
+    for (size_t i = 0; i < r->n_store; i++) {
         int row = out_table_row(&t);
-        out_table_set(&t, row, 0, "%s", a->stores[i].name);
-        out_table_set(&t, row, 1, "%s", a->stores[i].node);
-        out_table_set(&t, row, 2, "%s", a->stores[i].user);
+        out_table_set(&t, row, 0, "%s", r->store[i]->name);
+        out_table_set(&t, row, 1, "%s", r->store[i]->node);
+        out_table_set(&t, row, 2, "%s", user_of(r->store[i]));
     }
-    if (a->n)
+    if (r->n_store)
         out_table_print(&t, stdout, -1);
     else
         puts("no open stores. Open one: dtctl store open --name NAME");
@@ -157,10 +173,10 @@ static int store_ls(struct global *g, int argc, char **argv)
     if (err)
         return command_fail(err, &why);
     if (g->format != OUT_TEXT)
-        code = command_json(g, stores_json(&args));
+        code = command_json(g, stores_json(args.report));
     else
-        stores_print(&args);
-    client_stores_free(args.stores, args.n);
+        stores_print(args.report);
+    client_reply_free(args.report);
     return code;
 }
 
