@@ -1,5 +1,5 @@
-/* See metrics.h. A line is written by one append as soon as it comes, so that killing control loses none that a worker
- * has been told is taken. After a short write the file is cut back to its last whole line. */
+/* Each line is appended by one write before control acknowledges the worker's report, so that no acknowledged line is
+ * lost when control is killed. After a short write, the file is truncated to its last complete line. */
 #include "daemon/control/job/metrics.h"
 
 #include "common/base/file.h"
@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #define MAX_PENDING_BYTES (4u << 20)
-/* A line of today has at most about 900 bytes, 420 of them for traffic. The rest is room for more metrics. */
+/* A line has at most about 900 bytes today, 420 of them for traffic. The rest is space for more metrics. */
 #define MAX_LINE_BYTES 4096
 #define MAX_FILE_BYTES ((size_t)1 << 31)
 
@@ -67,7 +67,7 @@ err_t metrics_format(const struct metric *m, struct buf *ret)
     return err;
 }
 
-/* A required number that is missing is 0, a required real NaN. */
+/* A missing required field is 0, or NaN if it is a real: lines of older versions do not have every field. */
 static struct field_value value_of(const json_t *v)
 {
     return (struct field_value){.whole = json_is_boolean(v) ? json_is_true(v) : json_integer_value(v),
@@ -120,7 +120,7 @@ static void read_last(struct metrics *m)
             const char *end = memrchr(tail, '\n', n);
             size_t whole = end ? (size_t)(end - tail) + 1 : 0;
             if (whole < n && ftruncate(fd, at + (off_t)whole))
-                log_warn("torn line not cut off path=%s error=%s", m->path, strerror(errno));
+                log_warn("incomplete line not cut off path=%s error=%s", m->path, strerror(errno));
             const char *begin = whole > 1 ? memrchr(tail, '\n', whole - 1) : NULL;
             size_t from = begin ? (size_t)(begin - tail) + 1 : 0;
             m->has_last = whole > from && metrics_parse(tail + from, whole - from, &m->last) == OK;
@@ -165,7 +165,7 @@ static err_t open_file(struct metrics *m)
     return m->fd < 0 ? err_from_errno(errno) : OK;
 }
 
-/* The file ends with a whole line before and after, whatever happens in between. */
+/* The file ends with a complete line before and after, also if the write fails halfway. */
 static err_t write_whole(struct metrics *m)
 {
     struct stat st;
@@ -176,7 +176,7 @@ static err_t write_whole(struct metrics *m)
         return err_from_errno(errno);
     err = file_write_all(m->fd, m->pending.data, writable(m));
     if (err && ftruncate(m->fd, st.st_size))
-        log_error("torn line not cut off path=%s error=%s", m->path, strerror(errno));
+        log_error("incomplete line not cut off path=%s error=%s", m->path, strerror(errno));
     return err;
 }
 
@@ -219,11 +219,11 @@ void metrics_append(struct metrics *m, const struct metric *row)
     if (metrics_format(row, &m->pending))
         m->dropped++;
     drop_oldest(m);
-    if (!m->err) /* else the timer tries again: a full disk is not asked at every step */
+    if (!m->err) /* otherwise the timer tries again, so that a full disk does not cost a write per step */
         metrics_flush(m);
 }
 
-/* ---- lines of before ---- */
+/* ---- older lines ---- */
 
 void metrics_hold(struct metrics *m)
 {
@@ -284,7 +284,7 @@ static err_t parse_all(const struct buf *text, struct metric_rows *ret)
     return err;
 }
 
-/* From the newest line back: a line stays if no later one is of its step or an earlier one. */
+/* Keeps a row if no later row has the same or an earlier step. */
 static void keep_newest(struct metric_rows *rows, int64_t from_step)
 {
     size_t at = rows->n;

@@ -1,6 +1,5 @@
-/* A job's metrics: one JSON line per step in metrics/ID.jsonl. A state directory that is full stops nobody: lines
- * wait in memory (bounded, the oldest go first) and are written when there is space again. Loop thread, except
- * metrics_load. */
+/* A job's metrics: one JSON line per step in metrics/ID.jsonl. While the disk of the state directory is full, lines
+ * wait in memory, at most 4 MiB; then the oldest are dropped. Loop thread, except metrics_load. */
 #ifndef DTD_DAEMON_CONTROL_JOB_METRICS_H
 #define DTD_DAEMON_CONTROL_JOB_METRICS_H
 
@@ -14,25 +13,27 @@ struct metrics {
     char *path;
     int fd; /* -1: not open */
     struct buf pending;
-    bool held;                /* lines of before are still to come: what is new waits behind them */
-    size_t older;             /* bytes at the beginning of `pending` that are such lines */
-    uint64_t failed, dropped; /* writes that failed, lines that were given up */
-    err_t err;                /* of the last write; OK when all is on disk */
+    bool held;                /* older lines are still to come: new lines wait in `pending` behind them */
+    size_t older;             /* number of bytes at the beginning of `pending` that are older lines */
+    uint64_t failed, dropped; /* number of failed writes, and of lines that were dropped */
+    err_t err;                /* of the last write; OK: all lines are on disk */
     bool has_last;
     struct metric last;
 };
 
-/* Remembers the path and reads the last line, if there is one; a torn last line is cut off. Opens lazily. */
+/* Stores the path and reads the last line of the file, if it exists. Cuts off an incomplete last line. The file is
+ * opened for writing by the first append. */
 NODISCARD err_t metrics_init(struct metrics *m, const char *path);
 void metrics_fini(struct metrics *m);
-/* Never fails: what cannot be written now waits. */
+/* A line that cannot be written now waits in memory. */
 void metrics_append(struct metrics *m, const struct metric *row);
-/* What was made elsewhere before is added now: until metrics_release what is appended waits in memory, so that the file
- * is always whole up to its last line. */
+/* For a new leader, which first fetches the lines that other leaders received. metrics_hold: lines that are appended
+ * wait in memory until metrics_release, so that the file never has a gap. metrics_before: adds an older line before
+ * them. */
 void metrics_hold(struct metrics *m);
 void metrics_before(struct metrics *m, const struct metric *row);
 void metrics_release(struct metrics *m);
-/* Tries to write what waits. */
+/* Tries to write the waiting lines. */
 void metrics_flush(struct metrics *m);
 
 /* A line with its newline, appended to ret. NaN and infinities become null, which is read back as NaN. */
@@ -44,9 +45,9 @@ struct metric_rows {
     size_t n, cap;
 };
 NODISCARD err_t metric_rows_add(struct metric_rows *rows, const struct metric *row);
-/* Reads the file and, behind it, `more` (lines that are not in it yet): ascending by step, the newest epoch's line for
- * each; lines of steps that a later epoch has gone back over are left out. Any thread; a missing file has no rows. Free
- * ret->row. */
+/* Reads the file and then `more`, lines that are not in the file yet. Returns the rows ascending by step. For a step
+ * that a later epoch repeated, only the newest row is returned; rows of steps that the newest epoch has not reached
+ * again are left out. A missing file has no rows. The caller frees ret->row. Any thread. */
 NODISCARD err_t metrics_load(const char *path, const struct buf *more, int64_t from_step, struct metric_rows *ret);
 
 #endif

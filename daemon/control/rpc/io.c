@@ -1,6 +1,7 @@
-/* Adapter: dtd-io's messages to plain structs and back. */
+/* Adapter: converts the messages of dtd-io to plain structs, and commands for dtd-io to messages. */
 #include "daemon/control/control.h"
 #include "daemon/control/job/outbound.h"
+#include "daemon/control/rpc/kinds.h"
 #include "daemon/control/rpc/server.h"
 #include "proto/io.pb-c.h"
 
@@ -10,7 +11,7 @@
 
 /* ---- commands ---- */
 
-static err_t say(struct rpc_call *attend, Dtd__IoCommand__Kind kind, int64_t step, const char *text)
+static err_t send_command(struct rpc_call *attend, Dtd__IoCommand__Kind kind, int64_t step, const char *text)
 {
     Dtd__IoCommand c = DTD__IO_COMMAND__INIT;
     c.kind = kind;
@@ -22,7 +23,7 @@ static err_t say(struct rpc_call *attend, Dtd__IoCommand__Kind kind, int64_t ste
 
 err_t rpc_io_scan(struct rpc_call *attend, const char *yaml)
 {
-    return say(attend, DTD__IO_COMMAND__KIND__SCAN, -1, yaml);
+    return send_command(attend, DTD__IO_COMMAND__KIND__SCAN, -1, yaml);
 }
 
 err_t rpc_io_epoch(struct rpc_call *attend, const struct io_epoch *e)
@@ -46,7 +47,7 @@ err_t rpc_io_epoch(struct rpc_call *attend, const struct io_epoch *e)
 
 err_t rpc_io_remove(struct rpc_call *attend, int64_t step)
 {
-    return say(attend, DTD__IO_COMMAND__KIND__REMOVE, step, NULL);
+    return send_command(attend, DTD__IO_COMMAND__KIND__REMOVE, step, NULL);
 }
 
 err_t rpc_io_metrics(struct rpc_call *attend, const char *lines, size_t len)
@@ -54,7 +55,7 @@ err_t rpc_io_metrics(struct rpc_call *attend, const char *lines, size_t len)
     char *text = strndup(lines, len);
     if (!text)
         return ERR_NOMEM;
-    err_t err = say(attend, DTD__IO_COMMAND__KIND__METRICS, -1, text);
+    err_t err = send_command(attend, DTD__IO_COMMAND__KIND__METRICS, -1, text);
     free(text);
     return err;
 }
@@ -70,10 +71,10 @@ err_t rpc_io_history(struct rpc_call *attend, int64_t at)
 
 err_t rpc_io_quit(struct rpc_call *attend)
 {
-    return say(attend, DTD__IO_COMMAND__KIND__QUIT, -1, NULL);
+    return send_command(attend, DTD__IO_COMMAND__KIND__QUIT, -1, NULL);
 }
 
-/* ---- what io says; its Attend is in rpc_worker.c, beside the workers' ---- */
+/* ---- calls of dtd-io; worker.c serves IoControl.Commands, together with Worker.Commands ---- */
 
 void rpc_io_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
@@ -86,10 +87,7 @@ void rpc_io_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *re
     rpc_server_hello(owner, call, request, &h);
 }
 
-static const struct {
-    Dtd__IoReport__Kind wire;
-    enum io_report_kind kind;
-} kinds[] = {
+static const struct kind_pair kinds[] = {
     {DTD__IO_REPORT__KIND__COMMITTED, IO_COMMITTED}, {DTD__IO_REPORT__KIND__SAVE_FAILED, IO_SAVE_FAILED},
     {DTD__IO_REPORT__KIND__SCANNED, IO_SCANNED},     {DTD__IO_REPORT__KIND__REMOVED, IO_REMOVED},
     {DTD__IO_REPORT__KIND__HISTORY, IO_HISTORY},
@@ -105,7 +103,8 @@ static struct state_checkpoint checkpoint_of(const Dtd__Checkpoint *c)
                                      .loss = c->has_loss ? c->loss : NAN};
 }
 
-/* The answer comes at once, also while the log's disk is full: the checkpoint is in its folder, the record follows. */
+/* Replies without waiting for the log, whose disk may be full: the checkpoint is complete in its folder, and its record
+ * follows. The reply is sent after job_io_report, because dtd-io does not repeat a report that was answered. */
 void rpc_io_report(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     const Dtd__IoReport *m = (const Dtd__IoReport *)request;
@@ -114,17 +113,16 @@ void rpc_io_report(void *owner, struct rpc_call *call, const ProtobufCMessage *r
     struct job *j = rpc_server_job(call, &p);
     if (!j)
         return;
-    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
-        if (kinds[i].wire != m->kind)
-            continue;
-        struct state_checkpoint c = m->checkpoint ? checkpoint_of(m->checkpoint) : (struct state_checkpoint){0};
-        const struct io_report r = {.kind = kinds[i].kind,
-                                    .epoch = m->epoch,
-                                    .checkpoint = m->checkpoint ? &c : NULL,
-                                    .text = m->text ? m->text : ""};
-        job_io_report(j, (struct job_io *)p, &r);
-        rpc_reply(call, &empty.base); /* not before it is noted: an answered report is not said again */
+    const struct kind_pair *kind = kind_pair_find(kinds, sizeof(kinds) / sizeof(kinds[0]), m->kind);
+    if (!kind) {
+        rpc_fail(call, ERR_INVALID, "report of kind %d", (int)m->kind);
         return;
     }
-    rpc_fail(call, ERR_INVALID, "report of kind %d", (int)m->kind);
+    struct state_checkpoint c = m->checkpoint ? checkpoint_of(m->checkpoint) : (struct state_checkpoint){0};
+    const struct io_report r = {.kind = (enum io_report_kind)kind->plain,
+                                .epoch = m->epoch,
+                                .checkpoint = m->checkpoint ? &c : NULL,
+                                .text = m->text ? m->text : ""};
+    job_io_report(j, (struct job_io *)p, &r);
+    rpc_reply(call, &empty.base);
 }

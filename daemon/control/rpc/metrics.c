@@ -1,9 +1,9 @@
-/* Adapter: the streams Metrics and Watch.
+/* Adapter for the streams Metrics and Watch.
  *
- *   request -> (Metrics: the file is read on a thread of the pool) -> pump: rows, then the status -> follow -> end
+ *   request -> (Metrics only: a thread of libuv's pool reads the file) -> pump: rows, then the status -> follow -> end
  *
- * A watch has rows that it has not said yet; what comes while the file is being read waits beside them. When the
- * connection is full the pump stops and is called again when it has drained. */
+ * `rows` holds the rows that have not been sent yet. Rows that arrive while the thread reads the file are kept in
+ * `fresh`. When the connection's output queue is full, pump stops; it is called again when the queue has drained. */
 #include "daemon/control/control.h"
 #include "daemon/control/job/outbound.h"
 #include "daemon/control/rpc/server.h"
@@ -18,15 +18,15 @@
 struct watch {
     struct watch *next;
     struct job *job;
-    struct rpc_call *call; /* NULL: nobody waits any more */
-    bool metrics;          /* Metrics, not Watch */
+    struct rpc_call *call; /* NULL: the client has gone */
+    bool metrics;          /* the method is Metrics; false: Watch */
     bool follow;
-    bool changed; /* a status is due */
+    bool changed; /* the status has to be sent */
     bool loading;
     int64_t from_step;
-    struct metric_rows rows, fresh; /* to be said from `at` on; come while loading */
+    struct metric_rows rows, fresh; /* rows: to be sent, starting with row `at` */
     size_t at;
-    /* of the thread */
+    /* used by the thread while `loading` */
     uv_work_t work;
     char *path;
     struct buf more;
@@ -34,7 +34,7 @@ struct watch {
     err_t err;
 };
 
-/* The job goes; a thread may still be reading for the watch. */
+/* Detaches the watch from its job, which may be freed while the thread still reads. */
 static void watch_part(struct watch *w)
 {
     for (struct watch **at = w->job ? &w->job->watches : NULL; at && *at; at = &(*at)->next)
@@ -64,9 +64,9 @@ static void watch_gone(void *arg)
         watch_free(w);
 }
 
-/* ---- saying ---- */
+/* ---- sending ---- */
 
-static err_t say_row(struct watch *w, const struct metric *row)
+static err_t send_row(struct watch *w, const struct metric *row)
 {
     Dtd__Metric m;
     Dtd__WatchItem item = DTD__WATCH_ITEM__INIT;
@@ -77,7 +77,7 @@ static err_t say_row(struct watch *w, const struct metric *row)
     return err;
 }
 
-static err_t say_status(struct watch *w)
+static err_t send_status(struct watch *w)
 {
     struct job_status s;
     Dtd__WatchItem item = DTD__WATCH_ITEM__INIT;
@@ -97,13 +97,13 @@ static void pump(void *arg)
     if (w->loading)
         return;
     while (!err && w->at < w->rows.n) {
-        err = say_row(w, &w->rows.row[w->at]);
+        err = send_row(w, &w->rows.row[w->at]);
         w->at += !err;
     }
     if (w->at == w->rows.n)
         w->at = w->rows.n = 0;
     if (!err && w->changed) {
-        err = say_status(w);
+        err = send_status(w);
         w->changed = err != OK;
     }
     if (err == ERR_LIMIT) {
@@ -150,7 +150,7 @@ void rpc_watch_forget(struct job *j)
         w->call = NULL;
         if (call) {
             rpc_call_on_cancel(call, NULL, NULL);
-            rpc_fail(call, ERR_AGAIN, "another node leads now; ask again");
+            rpc_fail(call, ERR_AGAIN, "another node is the leader now; repeat the request");
         }
         if (w->loading)
             watch_part(w);
@@ -167,7 +167,7 @@ static void load_work(uv_work_t *work)
     w->err = metrics_load(w->path, &w->more, w->from_step, &w->loaded);
 }
 
-/* Rows that came meanwhile and are not in what was read. */
+/* Appends the rows that arrived while the file was read, except those that were already in the file. */
 static err_t add_fresh(struct watch *w)
 {
     const struct metric last = w->rows.n ? w->rows.row[w->rows.n - 1] : (struct metric){.step = -1};

@@ -1,4 +1,4 @@
-/* See rpc_status.h. */
+/* The messages borrow strings, because packing only reads them: hence the casts that remove const. */
 #include "daemon/control/rpc/status.h"
 
 #include "common/rpc/field_codec.h"
@@ -90,7 +90,8 @@ static void fill_state(struct job_status *s, const struct state_job *state)
     s->msg.parent = state->parent ? s->parent : NULL;
 }
 
-/* Of its own, else that of everybody: it goes on, and nobody will know how while the log takes nothing. */
+/* The job's own reason, or else the warning of the log: while the log accepts no records, the job continues, but its
+ * progress is not recorded. */
 static const char *reason_of(const struct job *j)
 {
     const char *full = job_over(j) || !j->node->log ? NULL : log_warning(j->node->log);

@@ -1,4 +1,5 @@
-/* A job's status as the message that clients get; borrowed from the job and the state, to be packed at once. */
+/* A job's status as a message for clients. It borrows from the job and the state: send it before either changes. Loop
+ * thread. */
 #ifndef DTD_DAEMON_CONTROL_RPC_STATUS_H
 #define DTD_DAEMON_CONTROL_RPC_STATUS_H
 
@@ -15,9 +16,9 @@ struct job_status {
     Dtd__Incident **incident_refs;
 };
 
-/* `full`: with workers, incidents and the spec. On an error nothing is to be freed. */
+/* `full`: include workers, incidents and the spec. On an error (ERR_NOMEM) nothing is to be freed. */
 NODISCARD err_t job_status_fill(struct job_status *ret, struct job *j, bool full);
-/* Leaves what everybody may know of a job: name, state, owner, size, times. */
+/* Removes what only the owner may see. Name, state, owner, number of workers and times remain. */
 void job_status_hide(struct job_status *s);
 void job_status_fini(struct job_status *s);
 

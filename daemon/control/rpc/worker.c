@@ -1,9 +1,11 @@
-/* Adapter: workers' messages to plain structs and back. */
+/* Adapter: converts the messages of workers to plain structs, and commands for workers to messages. Serves the
+ * rendezvous store of an epoch. */
 #include "common/base/clock.h"
 #include "common/rpc/field_codec.h"
-#include "daemon/control/job/node_view.h"
 #include "daemon/control/control.h"
+#include "daemon/control/job/node_view.h"
 #include "daemon/control/job/outbound.h"
+#include "daemon/control/rpc/kinds.h"
 #include "daemon/control/rpc/server.h"
 #include "proto/worker.pb-c.h"
 
@@ -14,7 +16,7 @@
 
 /* ---- commands ---- */
 
-static err_t say(struct rpc_call *attend, const Dtd__WorkerCommand *c)
+static err_t send_command(struct rpc_call *attend, const Dtd__WorkerCommand *c)
 {
     return rpc_item(attend, &c->base);
 }
@@ -35,7 +37,7 @@ err_t rpc_worker_start(struct rpc_call *attend, const struct worker_start *s)
     c.has_secret = s->secret != NULL;
     c.secret = (ProtobufCBinaryData){s->secret ? EPOCH_SECRET_BYTES : 0, (uint8_t *)s->secret};
     c.address = (char *)s->address;
-    return say(attend, &c);
+    return send_command(attend, &c);
 }
 
 err_t rpc_worker_end(struct rpc_call *attend, uint64_t epoch)
@@ -44,7 +46,7 @@ err_t rpc_worker_end(struct rpc_call *attend, uint64_t epoch)
     c.kind = DTD__WORKER_COMMAND__KIND__END;
     c.has_epoch = 1;
     c.epoch = epoch;
-    return say(attend, &c);
+    return send_command(attend, &c);
 }
 
 err_t rpc_worker_stop(struct rpc_call *attend, uint64_t epoch, bool save)
@@ -54,17 +56,17 @@ err_t rpc_worker_stop(struct rpc_call *attend, uint64_t epoch, bool save)
     c.has_epoch = c.has_save = 1;
     c.epoch = epoch;
     c.save = save;
-    return say(attend, &c);
+    return send_command(attend, &c);
 }
 
 err_t rpc_worker_quit(struct rpc_call *attend)
 {
     Dtd__WorkerCommand c = DTD__WORKER_COMMAND__INIT;
     c.kind = DTD__WORKER_COMMAND__KIND__QUIT;
-    return say(attend, &c);
+    return send_command(attend, &c);
 }
 
-/* ---- what workers say ---- */
+/* ---- calls of workers ---- */
 
 void rpc_worker_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
@@ -81,7 +83,8 @@ void rpc_worker_hello(void *owner, struct rpc_call *call, const ProtobufCMessage
         rpc_server_hello(owner, call, request, &h);
 }
 
-/* An Attend has no end of its own: it lives as long as its connection. By then the process may have another one. */
+/* A call of Commands, by a worker or dtd-io. The stream ends only with its connection. By then, the process may already
+ * have opened another one. */
 struct attendance {
     struct node *node;
     const struct agent *agent;
@@ -107,11 +110,11 @@ static void attend(void *owner, struct rpc_call *call, bool io)
     if (!j)
         return;
     if (p->attend) {
-        rpc_fail(call, ERR_EXISTS, "it attends already");
+        rpc_fail(call, ERR_EXISTS, "this process already receives commands on another connection");
         return;
     }
     if ((p->slot == CHANNEL_SLOT_IO) != io) {
-        rpc_fail(call, ERR_DENIED, "not this process's method");
+        rpc_fail(call, ERR_DENIED, "this method is not for this kind of process");
         return;
     }
     struct attendance *a = calloc(1, sizeof(*a));
@@ -135,15 +138,14 @@ void rpc_io_attend(void *owner, struct rpc_call *call, const ProtobufCMessage *r
     attend(owner, call, true);
 }
 
-static const struct {
-    Dtd__WorkerReport__Kind wire;
-    enum worker_report_kind kind;
-} kinds[] = {
+static const struct kind_pair kinds[] = {
     {DTD__WORKER_REPORT__KIND__IDLE, REPORT_IDLE},     {DTD__WORKER_REPORT__KIND__READY, REPORT_READY},
     {DTD__WORKER_REPORT__KIND__METRIC, REPORT_METRIC}, {DTD__WORKER_REPORT__KIND__DONE, REPORT_DONE},
     {DTD__WORKER_REPORT__KIND__FAILED, REPORT_FAILED}, {DTD__WORKER_REPORT__KIND__SAVE_FAILED, REPORT_SAVE_FAILED},
 };
 
+/* The reply is sent after job_worker_report, because a worker does not repeat a report that was answered. While this
+ * node shuts down, metrics are not answered: the worker repeats them to the next leader, which then has them. */
 void rpc_worker_report(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     const Dtd__WorkerReport *m = (const Dtd__WorkerReport *)request;
@@ -152,32 +154,29 @@ void rpc_worker_report(void *owner, struct rpc_call *call, const ProtobufCMessag
     struct job *j = rpc_server_job(call, &p);
     if (!j)
         return;
-    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
-        if (kinds[i].wire != m->kind)
-            continue;
-        const struct metric row = m->metric ? metric_decode(m->metric) : metric_none;
-        const struct worker_report r = {.kind = kinds[i].kind,
-                                        .epoch = m->epoch,
-                                        .rank = m->rank,
-                                        .metric = m->metric ? &row : NULL,
-                                        .text = m->text ? m->text : "",
-                                        .step = m->has_step ? m->step : -1,
-                                        .fatal = m->has_fatal && m->fatal};
-        job_worker_report(j, job_process_rank(j, p), &r);
-        if (r.kind == REPORT_METRIC &&
-            j->node->leaving) { /* said again to the next one that leads, who knows it then */
-            rpc_server_park(call);
-            return;
-        }
-        rpc_reply(call, &empty.base); /* not before it is noted: an answered report is not said again */
+    const struct kind_pair *kind = kind_pair_find(kinds, sizeof(kinds) / sizeof(kinds[0]), m->kind);
+    if (!kind) {
+        rpc_fail(call, ERR_INVALID, "report of kind %d", (int)m->kind);
         return;
     }
-    rpc_fail(call, ERR_INVALID, "report of kind %d", (int)m->kind);
+    const struct metric metric = m->metric ? metric_decode(m->metric) : metric_none;
+    const struct worker_report r = {.kind = (enum worker_report_kind)kind->plain,
+                                    .epoch = m->epoch,
+                                    .rank = m->rank,
+                                    .metric = m->metric ? &metric : NULL,
+                                    .text = m->text ? m->text : "",
+                                    .step = m->has_step ? m->step : -1,
+                                    .fatal = m->has_fatal && m->fatal};
+    job_worker_report(j, job_process_rank(j, p), &r);
+    if (r.kind == REPORT_METRIC && j->node->leaving)
+        rpc_server_park(call);
+    else
+        rpc_reply(call, &empty.base);
 }
 
 /* ---- the store of the epoch ---- */
 
-/* One StoreGet that waits. */
+/* A StoreGet that waits for its key. */
 struct get {
     struct store_wait wait; /* first */
     struct job *job;
@@ -192,8 +191,9 @@ static bool visible(const char *key)
     return *key && strlen(key) <= STORE_KEY_MAX;
 }
 
-/* The job whose present epoch is `epoch` and whose worker calls; answers the call and returns NULL when it is not so. A
- * control that has just begun to lead does not know yet whether the epoch goes on: until then it does. */
+/* Returns the job of the calling worker, and its rank. If `epoch` is not the job's current epoch, or the key is
+ * invalid, fails the call and returns NULL. A new leader first finds out whether the epoch continues; until then it
+ * accepts it. */
 static struct job *store_job(struct rpc_call *call, uint64_t epoch, const char *key, int *ret_rank)
 {
     struct job_process *p;
@@ -218,10 +218,11 @@ static void store_refused(struct rpc_call *call, err_t err, const char *key)
     static const struct {
         err_t err;
         const char *why;
-    } reasons[] = {{ERR_EXISTS, "another value has been put"},
+    } reasons[] = {{ERR_EXISTS, "the key already has another value"},
                    {ERR_INVALID, "a value is at most 4096 bytes"},
                    {ERR_LIMIT, "an epoch has at most 1024 keys, a worker at most 64 waiting gets"}};
-    _Static_assert(STORE_VALUE_MAX == 4096 && STORE_KEYS_MAX == 1024 && STORE_WAITS_MAX == 64, "as said above");
+    _Static_assert(STORE_VALUE_MAX == 4096 && STORE_KEYS_MAX == 1024 && STORE_WAITS_MAX == 64,
+                   "the texts above contain these limits");
     const char *why = err_text(err);
     for (size_t i = 0; i < sizeof(reasons) / sizeof(reasons[0]); i++)
         if (reasons[i].err == err)
@@ -269,7 +270,7 @@ static void get_done(struct store_wait *w, err_t err, struct store_bytes value)
         rpc_fail(g->call, err, "nobody has put %.*s in time; %s%s", (int)w->key_len, (const char *)w->key,
                  n ? who : "all ranks", n ? " did not come" : " have come, so one of them is stuck before it");
     } else {
-        rpc_fail(g->call, err, "the epoch ended before somebody put %.*s", (int)w->key_len, (const char *)w->key);
+        rpc_fail(g->call, err, "the epoch ended before the key %.*s was put", (int)w->key_len, (const char *)w->key);
     }
     free(g);
 }

@@ -1,7 +1,6 @@
-/* The adapter between log.proto and the plain record. Encoding fills a message that borrows the record's strings;
- * decoding keeps the unpacked message as the record's memory. Checked here: what a field's type cannot say (known
- * values, lengths, numbers that are counts). A record comes from our own disk or a peer daemon: both are checked like a
- * stranger's bytes. */
+/* Adapter between proto/log.proto and struct record. Encoding fills a message that borrows the record's strings. A
+ * decoded record keeps the unpacked message as its memory. Decoding checks what the type of a field does not express:
+ * known values of enumerations, lengths, signs. Records from the own disk and from other nodes are both untrusted. */
 #include "daemon/control/state/record.h"
 
 #include "common/rpc/alloc.h"
@@ -12,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a decoded record borrows from. */
+/* The memory of a decoded record, to which its pointers refer. */
 struct memory {
     struct rpc_alloc alloc;
     Dtd__Record *message;
@@ -202,8 +201,8 @@ static err_t (*const encoders[])(const struct record *r, Dtd__Record *m, struct 
 };
 #define N_KINDS (sizeof(encoders) / sizeof(encoders[0]))
 
-/* What a process of a user's says comes into records. A record that is in the log and cannot be read ends every control
- * that comes upon it, for ever: so it is read before. */
+/* Records contain values that processes of users supply. A committed record that cannot be decoded would stop
+ * dtd-control on every node, again after each start. Therefore each record is decoded before it is proposed. */
 static err_t read_back(const struct buf *bytes, size_t from)
 {
     struct record r;
@@ -404,7 +403,7 @@ static err_t decode_kind(const Dtd__Record *m, struct memory *mem, struct record
     for (size_t i = 0; i < sizeof(decoders) / sizeof(decoders[0]); i++)
         if (decoders[i].kind == m->kind_case)
             return decoders[i].decode(m, mem, r);
-    return ERR_CORRUPT; /* of our version, but of no kind that it has */
+    return ERR_CORRUPT; /* this version has all kinds of records of its version number */
 }
 
 static err_t decode_message(struct memory *mem, struct record *r)

@@ -1,6 +1,6 @@
-/* A record of the replicated log as a plain struct, and its bytes. Who proposes fills one and encodes it; apply gets
- * one that was decoded. Strings are borrowed: from the proposer, or from the decoded record's memory (record_fini).
- * Pure. proto/log.proto and docs/formats/replicated-log.md are the format. */
+/* A record of the replicated log as a plain struct, and its encoding. The leader fills and encodes a record to propose
+ * it; state_apply receives the decoded one. Strings are borrowed: from the proposer, or from the memory of the decoded
+ * record (record_fini). Pure functions. proto/log.proto and docs/formats/replicated-log.md specify the format. */
 #ifndef DTD_DAEMON_CONTROL_STATE_RECORD_H
 #define DTD_DAEMON_CONTROL_STATE_RECORD_H
 
@@ -16,33 +16,33 @@
 #define RECORD_MAX_MEMBERS 4096
 #define REQUEST_ID_BYTES 16
 
-/* Values are in the log: never renumber, only append. */
+/* The log contains these values: never renumber them, only append. */
 enum state_desired { DESIRED_RUN = 1, DESIRED_CANCELED = 2, DESIRED_SAVED = 3 /* and then canceled */ };
 enum state_end { END_NONE = 0, END_DONE = 1, END_FAILED = 2, END_CANCELED = 3 };
 
 enum record_kind {
-    RECORD_SUBMITTED = 1,      /* answer: the job's id, which apply assigns */
-    RECORD_DESIRED,            /* somebody wants the job canceled */
-    RECORD_ENDED,              /* the job's last state */
-    RECORD_EPOCH,              /* a new membership; what is older is fenced */
-    RECORD_CHECKPOINT,         /* a step folder was committed */
-    RECORD_CHECKPOINT_REMOVED, /* ... or removed by retention */
-    RECORD_INCIDENT,           /* what was seen and decided; equal job, epoch and wall_ms: replaces the earlier one */
-    RECORD_NODE,               /* a node joined, or has another address; answer: its number, which apply assigns */
-    RECORD_NODE_LEFT,          /* ... left, or was removed */
-    RECORD_NODE_ADMIN,         /* ... is drained, or not any more */
-    RECORD_TOKEN,              /* somebody may join by it */
-    RECORD_KEY,                /* a step of a key's life */
+    RECORD_SUBMITTED = 1,      /* a new job; the result is its id, which state_apply assigns */
+    RECORD_DESIRED,            /* a user canceled the job */
+    RECORD_ENDED,              /* the job has reached its last state */
+    RECORD_EPOCH,              /* a new epoch with its members; workers of older epochs are fenced */
+    RECORD_CHECKPOINT,         /* a checkpoint was committed */
+    RECORD_CHECKPOINT_REMOVED, /* retention removed a checkpoint */
+    RECORD_INCIDENT,           /* replaces an earlier incident of the same job, epoch and wall_ms */
+    RECORD_NODE,               /* a node joined or changed its address; the result is its number */
+    RECORD_NODE_LEFT,          /* a node left or was removed */
+    RECORD_NODE_ADMIN,         /* a drain of a node begins or ends */
+    RECORD_TOKEN,              /* a join token was created or withdrawn */
+    RECORD_KEY,                /* a cluster key was added, put to use or dropped */
 };
 
 #define NODE_INSTANCE_BYTES 16
 #define NODE_NAME_MAX 253
-#define NODE_TEXT_MAX 263 /* of an address or a domain */
+#define NODE_TEXT_MAX 263 /* of an address or a domain, in bytes */
 #define NODE_REASON_MAX 512
 #define TOKEN_SECRET_LENGTH 16
 #define KEY_SECRET_LENGTH 32
 
-/* A key is added, then connected with once every node has it, then dropped. */
+/* Life of a cluster key. Nodes use a new key for connections only after every node has received it. */
 enum state_key_step { KEY_ADDED = 1, KEY_USED = 2, KEY_DROPPED = 3 };
 
 struct state_member {
@@ -53,17 +53,17 @@ struct state_member {
 struct state_checkpoint {
     int64_t step;
     uint64_t epoch;
-    const char *path; /* of the step folder */
+    const char *path; /* the folder of the step */
     int64_t bytes, committed_ms;
     double loss; /* NAN: unknown */
 };
 
 struct record {
     enum record_kind kind;
-    int64_t wall_ms;  /* the proposer's clock */
-    bool has_request; /* a repeat of request_id within a day changes nothing and gets the first answer */
+    int64_t wall_ms;  /* clock of the proposer */
+    bool has_request; /* a repetition of request_id within a day changes nothing and has the first result */
     uint8_t request_id[REQUEST_ID_BYTES];
-    uint64_t job; /* of the kinds up to RECORD_INCIDENT, but RECORD_SUBMITTED */
+    uint64_t job; /* in the kinds RECORD_DESIRED to RECORD_INCIDENT */
     union {
         struct {
             const char *spec;
@@ -82,7 +82,7 @@ struct record {
             const struct state_member *members; /* by rank */
             int n_members;
             int64_t resume_step;
-            int32_t restarts; /* of the job so far */
+            int32_t restarts; /* restarts of the job so far */
         } epoch;
         struct state_checkpoint checkpoint;
         struct {
@@ -98,28 +98,28 @@ struct record {
             const char *name;
         } node_left;
         struct {
-            const char *name, *drained; /* drained: why, NULL: not any more */
+            const char *name, *drained; /* drained: reason of the drain; NULL: the drain ends */
         } node_admin;
         struct {
             uint64_t id;
             int64_t expires_ms;
-            uint32_t uses; /* 0: taken back */
+            uint32_t uses; /* 0: the token is withdrawn */
             uint8_t secret[TOKEN_SECRET_LENGTH];
         } token;
         struct {
             uint32_t version;
             enum state_key_step step;
-            uint8_t secret[KEY_SECRET_LENGTH]; /* of KEY_ADDED */
+            uint8_t secret[KEY_SECRET_LENGTH]; /* only for KEY_ADDED */
         } key;
     };
-    void *memory; /* of a decoded record */
+    void *memory; /* owned by a decoded record; NULL: none */
 };
 
-/* Appends to `ret`, or leaves it. ERR_LIMIT above RECORD_MAX_BYTES; ERR_INVALID for a kind there is not, and for values
- * that record_decode refuses. */
+/* Appends the encoded record to `ret`, which is unchanged on an error. ERR_LIMIT: larger than RECORD_MAX_BYTES.
+ * ERR_INVALID: an unknown kind, or values that record_decode refuses. */
 NODISCARD err_t record_encode(const struct record *record, struct buf *ret);
-/* ERR_CORRUPT: no record; ERR_UNSUPPORTED: of a newer dtd. */
+/* ERR_CORRUPT: not a valid record. ERR_UNSUPPORTED: a newer version of dtd wrote it. */
 NODISCARD err_t record_decode(const void *data, size_t len, struct record *ret);
-void record_fini(struct record *record); /* also of a zeroed one */
+void record_fini(struct record *record); /* a zeroed record is legal */
 
 #endif

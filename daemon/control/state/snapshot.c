@@ -1,8 +1,8 @@
-/* The replicated state as bytes, and back. A snapshot is a row of Snapshot messages, one per job and one for the
- * request ids: concatenated protobuf messages read as one whose lists are joined, so no tree of everything is ever
- * built. Each repeats version and next_job (required fields; equal in all). Restoring builds a second state and swaps
- * it in at the end; what is read is checked like a stranger's bytes, so that a damaged snapshot stops the start instead
- * of the cluster's reasoning. */
+/* Encoding and decoding of the replicated state. A snapshot is a sequence of Snapshot messages: one per job, one for
+ * the request ids, one for the cluster. A parser reads concatenated protobuf messages as one message with joined lists,
+ * so the writer never needs a tree of the whole state in memory. Each message repeats the required fields version and
+ * next_job. Restoring builds a second state and replaces the first one at the end. The contents are untrusted: a
+ * damaged snapshot makes the start fail, instead of causing wrong decisions later. */
 #include "daemon/control/state/internal.h"
 
 #include "common/rpc/alloc.h"
@@ -28,7 +28,7 @@ static err_t pack(Dtd__Snapshot *m, const struct state *s, struct buf *ret)
     return err;
 }
 
-/* The messages of one job's lists: one block, freed whole. */
+/* Memory of the messages in one job's lists. */
 struct lists {
     Dtd__LogMember *members;
     Dtd__RecordCheckpoint *checkpoints;
@@ -180,7 +180,7 @@ static err_t write_requests(const struct state *s, struct buf *ret)
     return err;
 }
 
-/* The messages of the cluster's lists: blocks of their own, freed whole. */
+/* Memory of the messages in the cluster's lists. */
 struct cluster_lists {
     Dtd__SnapshotNode *nodes, **node;
     Dtd__RecordNode *inner;
