@@ -1,6 +1,7 @@
 /* dtctl against a control that exits at bad moments: every job and every metric appears once, and dtctl returns the
  * job's exit code. */
 #include "client/client.h"
+#include "proto/client.pb-c.h"
 #include "tests/client/fake_control.h"
 #include "tests/client/run.h"
 #include "tests/lib/test.h"
@@ -63,6 +64,31 @@ TEST(status_metrics_logs_cancel)
     expect_text(r.out, "      20    0.250000");
     struct fake_seen seen = stop(f);
     assert_int_equal(seen.cancels, 1);
+}
+
+TEST(a_reply_outlives_its_call)
+{
+    const struct fake_script script = {.steps = 20, .end_state = "done"};
+    struct fake_control *f = start(&script);
+    char dir[256], job[] = "7", none[] = "8";
+    struct client *c;
+    struct why why = {0};
+    Dtd__JobRequest q = DTD__JOB_REQUEST__INIT;
+    Dtd__JobStatus *first, *second = NULL;
+    snprintf(dir, sizeof(dir), "%s/dtd", test_tmpdir());
+    assert_ok(client_open(dir, &c, &why));
+    q.job = job;
+    assert_ok(client_call(c, CLIENT_STATUS, &q.base, &first, &why));
+    assert_ok(client_call(c, CLIENT_STATUS, &q.base, NULL, &why));
+    q.job = none;
+    assert_err(ERR_NOTFOUND, client_call(c, CLIENT_STATUS, &q.base, &second, &why));
+    assert_string_equal(why.text, "there is no job 8");
+    assert_null(second);
+    client_close(c);
+    assert_string_equal(first->name, "fake");
+    assert_int_equal(first->steps, 20);
+    client_reply_free(first);
+    stop(f);
 }
 
 TEST(metrics_survive_a_restart_of_control)
