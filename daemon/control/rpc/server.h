@@ -64,7 +64,8 @@ void rpc_server_pass_on(struct node *n, struct rpc_call *call, const ProtobufCMe
 void rpc_server_park(struct rpc_call *call);
 
 /* ---- handlers, one per method ---- */
-#define RPC_HANDLER(where, id, handler) void handler(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+#define RPC_HANDLER(where, id, handler) \
+    void handler(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 RPC_CONTROL_METHODS(RPC_HANDLER)
 
 /* Takes up the submits that have waited for it; on a tick, those that have waited long enough. */
