@@ -5,6 +5,7 @@
 #include "client/spec.h"
 
 #include "common/data/data.h"
+#include "common/plan/models/build.h"
 
 #include <inttypes.h>
 #include <math.h>
