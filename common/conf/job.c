@@ -29,9 +29,11 @@ static const struct schema_name dtype_also[] = {
     {"fp64", DT_F64},  {"f64", DT_F64},  {"double", DT_F64}, {0}};
 static const struct schema_name numerics_names[] = {
     {"fast", NUMERICS_FAST}, {"canonical", NUMERICS_CANONICAL}, {"proof", NUMERICS_PROOF}, {0}};
+#define X(id, name, many_chunks, split, ahead) {name, PIPE_##id},
 static const struct schema_name pipe_names[] = {
-    {"1f1b", PIPE_1F1B},   {"gpipe", PIPE_GPIPE}, {"interleaved", PIPE_INTERLEAVED},
-    {"zb-h1", PIPE_ZB_H1}, {"file", PIPE_FILE},   {0}};
+#include "common/conf/schedules.inc"
+    {"file", PIPE_FILE}, {0}};
+#undef X
 static const struct schema_name recompute_names[] = {{"none", RECOMPUTE_NONE},
                                                      {"full", RECOMPUTE_FULL},
                                                      {"pointwise", RECOMPUTE_POINTWISE},

@@ -24,7 +24,13 @@ enum nan_policy { NAN_STOP, NAN_SKIP };
  * so that all workers do the same. */
 enum optimizer_policy { OPTIMIZER_AUTO, OPTIMIZER_REQUIRE, OPTIMIZER_FRESH };
 enum numerics { NUMERICS_FAST, NUMERICS_CANONICAL, NUMERICS_PROOF };
-enum pipe_schedule { PIPE_1F1B, PIPE_GPIPE, PIPE_INTERLEAVED, PIPE_ZB_H1, PIPE_FILE };
+/* PIPE_1F1B, ... of schedules.inc, then PIPE_FILE. */
+#define X(id, name, many_chunks, split, ahead) PIPE_##id,
+enum pipe_schedule {
+#include "common/conf/schedules.inc"
+    PIPE_FILE
+};
+#undef X
 /* Activation checkpointing: the backward pass recomputes nothing; everything in a layer except its input;
  * normalization layers and activation functions; attention. */
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_FULL, RECOMPUTE_POINTWISE, RECOMPUTE_ATTENTION };
@@ -142,6 +148,17 @@ extern const struct schema job_schema;
 extern const struct schema command_schema;
 /* Workers per replica: fsdp x tp x pp x cp; 1 for a command job. A job shrinks by multiples of it. */
 int64_t job_replica_workers(const struct job_spec *job);
+/* Whether a pipeline rank may hold several stages (parallel.chunks above 1) under this schedule; true for PIPE_FILE.
+ * Inline, because common/plan needs it and is linked without common/conf. */
+static inline bool job_schedule_many_chunks(enum pipe_schedule schedule)
+{
+#define X(id, name, many_chunks, split, ahead) [PIPE_##id] = (many_chunks),
+    static const bool many[] = {
+#include "common/conf/schedules.inc"
+        [PIPE_FILE] = true};
+#undef X
+    return (unsigned)schedule <= PIPE_FILE && many[schedule];
+}
 /* The learning rate of step `step` (1-based). It rises linearly to lr at step `warmup`, then follows the schedule,
  * which reaches lr x min_lr_ratio at step `steps` and stays there (constant: stays at lr). */
 double job_lr(const struct job_train *t, int64_t step);

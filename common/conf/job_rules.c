@@ -215,7 +215,7 @@ static bool chunks_broken(const struct job_spec *j, char ret[SENTENCE])
         return BROKEN("%" PRId64
                       " stages per pipeline rank, but parallel.pp is 1: write 1, or parallel.pp of at least 2",
                       p->chunks);
-    if (p->schedule != PIPE_INTERLEAVED && p->schedule != PIPE_FILE)
+    if (!job_schedule_many_chunks(p->schedule))
         return BROKEN("only the schedules interleaved and file support several stages per rank: write 1, or "
                       "parallel.schedule interleaved");
     return p->chunks > j->model.layers / p->pp &&

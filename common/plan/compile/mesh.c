@@ -52,7 +52,7 @@ static err_t check_choices(const struct job_spec *job, struct why *why)
             "parallel.async_tp is true, but parallel.tp is %lld and parallel.sp %s, so there is no collective "
             "of own tokens to overlap; the nearest legal value is false",
             (long long)p->tp, p->sp ? "true" : "false");
-    if (p->chunks > 1 && (p->pp < 2 || (p->schedule != PIPE_INTERLEAVED && p->schedule != PIPE_FILE)))
+    if (p->chunks > 1 && (p->pp < 2 || !job_schedule_many_chunks(p->schedule)))
         return why_set(why, ERR_INVALID,
                        "parallel.chunks is %lld, but only the schedules interleaved and file of a pipeline have "
                        "several chunks per rank; the nearest legal value is 1",

@@ -14,13 +14,6 @@
 
 /* ---- the schedule ---- */
 
-static const enum schedule_kind kinds[] = {
-    [PIPE_1F1B] = SCHEDULE_1F1B,
-    [PIPE_GPIPE] = SCHEDULE_GPIPE,
-    [PIPE_INTERLEAVED] = SCHEDULE_INTERLEAVED,
-    [PIPE_ZB_H1] = SCHEDULE_ZB_H1,
-};
-
 static int most_micros(const struct job_spec *job, const struct mesh *m, enum program_mode mode)
 {
     int64_t ranks = (int64_t)m->size[AXIS_DP] * m->size[AXIS_FSDP];
@@ -132,7 +125,7 @@ err_t pipeline_schedule(const struct job_spec *job, const struct mesh *mesh, enu
     if (!e && s.ranks > 1 && train) {
         if (job->parallel.schedule == PIPE_FILE)
             return schedule_from_csv(job, &s, ret, why);
-        return schedule_build(kinds[job->parallel.schedule], s.ranks, s.chunks, s.micros, ret, why);
+        return schedule_build((enum schedule_kind)job->parallel.schedule, s.ranks, s.chunks, s.micros, ret, why);
     }
     e = e ? e : s.ranks > 1 ? schedule_forwards(&s) : schedule_one_rank(&s, train);
     if (e == ERR_NOMEM) {

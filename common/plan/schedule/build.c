@@ -41,10 +41,9 @@ static int ahead_interleaved(const struct schedule *s, int rank)
 }
 
 static const struct family families[] = {
-    [SCHEDULE_GPIPE] = {false, false, ahead_gpipe},
-    [SCHEDULE_1F1B] = {false, false, ahead_1f1b},
-    [SCHEDULE_INTERLEAVED] = {true, false, ahead_interleaved},
-    [SCHEDULE_ZB_H1] = {false, true, ahead_1f1b},
+#define X(id, name, many_chunks, split, ahead) [SCHEDULE_##id] = {many_chunks, split, ahead},
+#include "common/conf/schedules.inc"
+#undef X
 };
 
 /* The orders in which a rank's chunks see the microbatches: group after group, in a group chunk after chunk, forwards

@@ -15,8 +15,8 @@ static const struct {
 };
 
 static const char *const schedule_kinds[] = {
-#define X(kind, name) name,
-    SCHEDULE_LIST(X)
+#define X(id, name, many_chunks, split, ahead) name,
+#include "common/conf/schedules.inc"
 #undef X
 };
 

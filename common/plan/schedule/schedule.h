@@ -1,7 +1,7 @@
 /* The order in which the ranks of a pipeline do their work: which chunk of the model on which microbatch, forward or
  * backward. A schedule knows nothing of models; a program is made from one later. It is built by a rule
- * (schedule_build) or read from text (schedule_read_csv, docs/internals/schedules.md), checked before anything is made from it,
- * and timed with given costs. Pure; the caller owns what is returned.
+ * (schedule_build) or read from text (schedule_read_csv, docs/internals/schedules.md), checked before anything is made
+ * from it, and timed with given costs. Pure; the caller owns what is returned.
  *
  * The model is cut into ranks x chunks stages. Rank r holds the stages r, ranks + r, 2 ranks + r, ...: its chunks 0, 1,
  * 2, ... A stage's forward takes what the stage before made of the same microbatch, its backward what the stage behind
@@ -51,15 +51,13 @@ struct schedule {
     struct schedule_row *rows; /* by rank */
 };
 
-/* X(kind, name). Zero-bubble schedules whose chunks run from both ends need a second placement; ZB-H1 does not. */
-#define SCHEDULE_LIST(X)                   \
-    X(SCHEDULE_GPIPE, "gpipe")             \
-    X(SCHEDULE_1F1B, "1f1b")               \
-    X(SCHEDULE_INTERLEAVED, "interleaved") \
-    X(SCHEDULE_ZB_H1, "zb-h1")
-
-#define X(kind, name) kind,
-enum schedule_kind { SCHEDULE_LIST(X) SCHEDULE_KIND_COUNT };
+/* SCHEDULE_1F1B, ... in the order of common/conf/schedules.inc, so that each equals the job file's PIPE_ value.
+ * Zero-bubble schedules whose chunks run from both ends need a second placement; ZB-H1 does not. */
+#define X(id, name, many_chunks, split, ahead) SCHEDULE_##id,
+enum schedule_kind {
+#include "common/conf/schedules.inc"
+    SCHEDULE_KIND_COUNT
+};
 #undef X
 
 const char *schedule_name(enum schedule_kind kind);
@@ -165,9 +163,9 @@ NODISCARD err_t schedule_posts_check(const struct schedule_posts *p, const struc
 
 /* ---- text ---- */
 
-/* One line per rank (docs/internals/schedules.md). `name` goes before errors, as in "NAME:LINE:COLUMN: ...". The counts of ranks,
- * chunks and microbatches are those of the lines and the largest numbers in them. What is read is within the limits but
- * not checked. ERR_INVALID, ERR_LIMIT. */
+/* One line per rank (docs/internals/schedules.md). `name` goes before errors, as in "NAME:LINE:COLUMN: ...". The counts
+ * of ranks, chunks and microbatches are those of the lines and the largest numbers in them. What is read is within the
+ * limits but not checked. ERR_INVALID, ERR_LIMIT. */
 NODISCARD err_t schedule_read_csv(const char *text, size_t len, const char *name, struct schedule *ret,
                                   struct why *why);
 /* Columns are steps when every slot takes one step; a rank that waits has "-". Where no such steps exist the slots
