@@ -1,11 +1,12 @@
-/* See node.h. What comes from outside (the supervisor's words, the timer, the log) enters here, finds its job and
+/* See control.h. What comes from outside (the supervisor's words, the timer, the log) enters here, finds its job and
  * ticks. */
 #include "daemon/control/control.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "daemon/control/job/job.h"
 #include "daemon/control/leadership.h"
-#include "daemon/control/rpc/server.h"
+#include "daemon/control/rpc/adapters.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -16,65 +17,22 @@
 
 #define RETRY_MS 1000
 
-/* ---- jobs ---- */
-
-struct job *node_job(struct node *n, uint64_t id)
-{
-    for (struct job *j = n->jobs; j; j = j->next)
-        if (j->id == id)
-            return j;
-    return NULL;
-}
-
-err_t node_job_add(struct node *n, const struct state_job *s)
-{
-    struct job *j = NULL, **at = &n->jobs;
-    err_t err = job_new(n, s, &j);
-    if (err)
-        return err;
-    while (*at)
-        at = &(*at)->next;
-    *at = j;
-    return OK;
-}
-
-/* Jobs that the state has forgotten go from memory too. */
-static void forget_jobs(struct node *n)
-{
-    for (struct job **at = &n->jobs; *at;) {
-        struct job *j = *at;
-        if (job_over(j) && !j->watches && !state_job_find(n->state, j->id)) {
-            *at = j->next;
-            job_free(j);
-        } else {
-            at = &j->next;
-        }
-    }
-}
+/* ---- the end ---- */
 
 /* The log is whole on disk; what the supervisor still has is nobody's any more. */
 static void log_is_closed(void *owner)
 {
     struct node *n = owner;
-    n->log = NULL;
-    if (sup_end(&n->sup))
+    n->replica.log = NULL;
+    if (sup_end(&n->local.sup))
         log_error("the supervisor was not told to end");
     uv_stop(&n->loop);
 }
 
-static void cluster_is_closed(struct node *n)
+static void cluster_is_closed(void *owner)
 {
-    log_close(n->log, log_is_closed);
-}
-
-/* Leading: processes of jobs live on nodes that go down, ours among them. */
-static bool awaits_leaving(const struct node *n)
-{
-    for (const struct job *j = n->leads ? n->jobs : NULL; j; j = j->next)
-        for (int k = 0; !job_over(j) && k < j->n_workers; k++)
-            if (j->workers[k].p.agent && j->workers[k].p.agent->leaving && job_process_running(&j->workers[k].p))
-                return true;
-    return false;
+    const struct node *n = owner;
+    log_close(n->replica.log, log_is_closed);
 }
 
 /* Whoever may lead does; who leads lets everything here end, and where all nodes go down, on the others as well. A
@@ -83,64 +41,26 @@ static bool has_left(const struct node *n)
 {
     if (clock_mono_ms() >= n->leave_ms)
         return true;
-    if (n->leads ? cluster_has_heir(n->cluster) || awaits_leaving(n) : cluster_is_needed(n->cluster))
+    if (n->jobs.leads ? cluster_has_heir(n->cluster) || jobs_await_leaving(&n->jobs) : cluster_is_needed(n->cluster))
         return false;
-    for (const struct child *c = n->children.head; c; c = c->next)
+    for (const struct child *c = n->local.children.head; c; c = c->next)
         if (child_runs(c))
             return false;
     return true;
 }
 
-void node_tick(struct node *n)
+static void jobs_ticked(void *owner)
 {
-    bool over = true;
-    lead_state(n);
-    for (struct job *j = n->jobs; j; j = j->next) {
-        job_tick(j);
-        over = over && (job_over(j) || j->phase.state == PHASE_WAITING);
-    }
-    if (n->stopping && (n->leaving ? has_left(n) : over) && !n->ended) {
+    struct node *n = owner;
+    if (n->jobs.stopping && (n->jobs.leaving ? has_left(n) : jobs_are_over(&n->jobs)) && !n->ended) {
         log_info("all jobs have left");
         n->ended = true;
-        rpc_server_finish(n);
+        rpc_server_finish(&n->rpc);
         cluster_close(n->cluster, cluster_is_closed);
     }
 }
 
 /* ---- the log ---- */
-
-static err_t machine_apply(void *arg, const void *bytes, size_t len, uint64_t index, void *result)
-{
-    struct node *n = arg;
-    struct record r;
-    err_t err = record_decode(bytes, len, &r);
-    if (err)
-        return err;
-    _Static_assert(sizeof(struct state_result) <= LOG_RESULT_BYTES, "an answer fits into the log's room for it");
-    err = state_apply(n->state, &r, result);
-    record_fini(&r);
-    return err;
-}
-
-static err_t machine_snapshot(void *arg, struct buf *ret)
-{
-    return state_snapshot(((struct node *)arg)->state, ret);
-}
-
-static err_t machine_restore(void *arg, const void *data, size_t len)
-{
-    return state_restore(((struct node *)arg)->state, data, len);
-}
-
-err_t node_propose(struct node *n, const struct record *r, log_callback cb, void *arg)
-{
-    struct buf bytes = {0};
-    err_t err = record_encode(r, &bytes);
-    if (!err)
-        err = log_propose(n->log, bytes.data, bytes.len, cb, arg);
-    buf_fini(&bytes);
-    return err;
-}
 
 static void log_is_ready(void *owner, err_t err, const char *why)
 {
@@ -149,11 +69,11 @@ static void log_is_ready(void *owner, err_t err, const char *why)
         log_error("the log cannot start error=%s why=%s", err_name(err), why ? why : "");
         exit(1);
     }
-    log_info("log ready term=%llu index=%llu", (unsigned long long)log_term(n->log),
-             (unsigned long long)log_index(n->log));
-    if (sup_list(&n->sup))
+    log_info("log ready term=%llu index=%llu", (unsigned long long)log_term(n->replica.log),
+             (unsigned long long)log_index(n->replica.log));
+    if (sup_list(&n->local.sup))
         log_error("the supervisor was not asked");
-    probe_start(n);
+    probe_start(&n->local);
 }
 
 static void log_has_role(void *owner)
@@ -162,29 +82,36 @@ static void log_has_role(void *owner)
     cluster_role(n->cluster);
 }
 
-void node_gpus_known(struct node *n)
+static void gpus_known(void *owner)
 {
-    rpc_client_gpus_known(n);
+    struct node *n = owner;
+    rpc_client_gpus_known(&n->rpc);
     lead_facts(n);
-    if (n->listener)
-        node_tick(n);
+    if (n->rpc.listener)
+        jobs_tick(&n->jobs);
+}
+
+static void facts_changed(void *owner)
+{
+    lead_facts(owner);
 }
 
 /* ---- the supervisor ---- */
 
 static void acknowledge(struct node *n, const struct channel_msg *m)
 {
-    if (m->state != CHANNEL_RUNNING && sup_ack(&n->sup, m))
+    if (m->state != CHANNEL_RUNNING && sup_ack(&n->local.sup, m))
         log_error("exit not acknowledged pid=%d", m->pid);
 }
 
-void node_child(struct node *n, const struct channel_msg *m)
+static void process_changed(void *owner, const struct channel_msg *m)
 {
+    struct node *n = owner;
     acknowledge(n, m);
-    const struct child *c = children_word(n, m);
+    const struct child *c = children_word(&n->local, m);
     if (c)
         lead_child(n, c);
-    node_tick(n);
+    jobs_tick(&n->jobs);
 }
 
 static void on_child(void *owner, const struct channel_msg *m)
@@ -192,36 +119,36 @@ static void on_child(void *owner, const struct channel_msg *m)
     struct node *n = owner;
     if (m->job == CHANNEL_JOB_PROBE) {
         acknowledge(n, m);
-        probe_child(n, m);
-        node_tick(n);
-    } else if (!probe_hold(n, m)) {
-        node_child(n, m);
+        probe_child(&n->local, m);
+        jobs_tick(&n->jobs);
+    } else if (!n->rpc.listener || !probe_hold(&n->local, m)) {
+        process_changed(n, m);
     }
 }
 
 static void on_job(void *owner, const struct channel_msg *m)
 {
     struct node *n = owner;
-    const struct job *j = node_job(n, m->job);
-    if (n->leads && (!j || job_over(j)) && sup_release(&n->sup, m->job))
+    const struct job *j = jobs_find(&n->jobs, m->job);
+    if (n->jobs.leads && (!j || job_over(j)) && sup_release(&n->local.sup, m->job))
         log_error("job not released");
 }
 
 static void on_listed(void *owner)
 {
     struct node *n = owner;
-    if (n->listener)
+    if (n->rpc.listener)
         return;
     lead_listed(n);
-    err_t err = rpc_server_start(n, CHANNEL_LISTENER_FD);
+    err_t err = rpc_server_start(&n->rpc, CHANNEL_LISTENER_FD);
     if (err) {
         log_error("control.sock cannot be served error=%s", err_text(err));
         exit(1);
     }
     n->beat.due_ms = 0;
-    log_info("serving dir=%s slots=%d cores=%d numa_nodes=%d", n->dir, n->self.slots, n->children.cores.at.n_cpus,
-             n->children.cores.at.n_cpu_nodes);
-    node_tick(n);
+    log_info("serving dir=%s slots=%d cores=%d numa_nodes=%d", n->dir, n->jobs.self.slots,
+             n->local.children.cores.at.n_cpus, n->local.children.cores.at.n_cpu_nodes);
+    jobs_tick(&n->jobs);
 }
 
 static void on_shutdown(void *owner)
@@ -240,6 +167,26 @@ static void on_lost(void *owner)
     exit(1);
 }
 
+/* The node that has the epoch's store is named by the leader. */
+static err_t command_port(void *owner, const struct process_spawn *x, uint16_t *ret_port)
+{
+    struct node *n = owner;
+    bool here = strcmp(x->store_node, n->local.name) == 0;
+    return stores_open_epoch(&n->stores, x->uid, x->job, x->epoch, here ? NULL : x->store_node, ret_port);
+}
+
+static void released(void *owner, uint64_t job)
+{
+    stores_close_job(&((struct node *)owner)->stores, job, NULL);
+}
+
+static const struct local_events local_events = {.process = process_changed,
+                                                 .gpus_known = gpus_known,
+                                                 .facts_changed = facts_changed,
+                                                 .command_port = command_port,
+                                                 .released = released,
+                                                 .disconnect = rpc_server_drop};
+
 static const struct sup_events sup_events = {on_child, on_job, on_listed, on_shutdown, on_reload, on_lost};
 
 /* ---- time ---- */
@@ -248,15 +195,14 @@ static const struct sup_events sup_events = {on_child, on_job, on_listed, on_shu
  */
 static void note_full_log(struct node *n)
 {
-    const char *warning = n->log ? log_warning(n->log) : NULL;
+    const char *warning = n->replica.log ? log_warning(n->replica.log) : NULL;
     bool news = warning && !n->log_warned;
     char seen[400];
     n->log_warned = warning != NULL;
     if (news)
-        snprintf(seen, sizeof(seen), "on %.64s: %.300s", n->self.name, warning);
-    for (struct job *j = n->jobs; news && j; j = j->next)
-        if (j->placed && !job_over(j))
-            job_note(j, 0, seen, "training goes on, and what happens is recorded when there is space");
+        snprintf(seen, sizeof(seen), "on %.64s: %.300s", n->jobs.self.name, warning);
+    if (news)
+        jobs_note(&n->jobs, seen, "training goes on, and what happens is recorded when there is space");
 }
 
 static void on_timer(uv_timer_t *timer)
@@ -266,18 +212,17 @@ static void on_timer(uv_timer_t *timer)
     if (now >= n->retry_ms) {
         n->retry_ms = now + RETRY_MS;
         note_full_log(n);
-        outbox_retry(&n->outbox);
-        for (struct job *j = n->jobs; j; j = j->next)
-            metrics_flush(&j->metrics);
-        forget_jobs(n);
+        outbox_retry(&n->jobs.outbox);
+        jobs_flush_metrics(&n->jobs);
+        jobs_forget(&n->jobs);
     }
-    probe_tick(n);
-    rpc_client_tick(n);
-    stores_tick(n);
-    health_tick(&n->health, n->dir);
+    probe_tick(&n->local);
+    rpc_client_tick(&n->rpc);
+    stores_tick(&n->stores);
+    health_tick(&n->local.health, n->dir);
     lead_tick(n);
-    if (n->listener)
-        node_tick(n);
+    if (n->rpc.listener)
+        jobs_tick(&n->jobs);
     beat_tick(n);
 }
 
@@ -296,7 +241,7 @@ static err_t start_log(struct node *n, struct why *why)
     struct log_config config = {
         .loop = &n->loop,
         .dir = dir,
-        .machine = {n, machine_apply, machine_snapshot, machine_restore},
+        .machine = replica_machine(&n->replica),
         .owner = n,
         .on_ready = log_is_ready,
         .on_role = log_has_role,
@@ -305,17 +250,59 @@ static err_t start_log(struct node *n, struct why *why)
         .snapshot_trailing = (unsigned)n->conf.snapshot.trailing,
     };
     cluster_log_config(n->cluster, &config);
-    err_t err = log_start(&config, &n->log);
+    err_t err = log_start(&config, &n->replica.log);
     return err ? why_set(why, err, "%s: %s", dir, err_text(err)) : OK;
+}
+
+/* What each room is given of those below it, and of this file. In a cluster the node has the name that it has there. */
+static void join_rooms(struct node *n)
+{
+    const char *name = n->conf.name[0] ? n->conf.name : "node-1";
+    n->local = (struct local){
+        .events = &local_events, .owner = n, .name = name, .dir = n->dir, .conf = &n->conf, .system = n->system};
+    n->jobs = (struct jobs){.out = &rpc_job_outbound,
+                            .ticked = jobs_ticked,
+                            .owner = n,
+                            .local = &n->local,
+                            .replica = &n->replica,
+                            .dir = n->dir};
+    n->stores = (struct stores){.loop = &n->loop, .system = n->system};
+    n->store_names = (struct store_names){.jobs = &n->jobs, .stores = &n->stores, .close_there = rpc_agent_store_close};
+    n->rpc = (struct rpc_server){.loop = &n->loop,
+                                 .local = &n->local,
+                                 .replica = &n->replica,
+                                 .jobs = &n->jobs,
+                                 .stores = &n->stores,
+                                 .store_names = &n->store_names,
+                                 .system = n->system,
+                                 .stop = on_shutdown,
+                                 .owner = n};
+    local_init(&n->local);
+    jobs_init(&n->jobs, name, (int)n->conf.slots);
+    rpc_server_bind(&n->rpc);
+}
+
+static err_t start_cluster(struct node *n, struct why *why)
+{
+    const struct cluster_config config = {.loop = &n->loop,
+                                          .dir = n->dir,
+                                          .conf = &n->conf,
+                                          .replica = &n->replica,
+                                          .methods = n->rpc.methods,
+                                          .methods_owner = &n->rpc,
+                                          .events = &lead_events,
+                                          .owner = n};
+    err_t err = cluster_start(&config, &n->cluster, why);
+    if (err)
+        return err;
+    n->rpc.cluster = n->stores.cluster = n->cluster;
+    n->local.name = n->jobs.self.name = cluster_self(n->cluster);
+    return OK;
 }
 
 err_t node_start(struct node *n, struct why *why)
 {
-    children_init(&n->children);
-    health_init(&n->health);
-    agent_self_init(n, n->conf.name[0] ? n->conf.name : "node-1"); /* in a cluster: the name that it has there */
-    outbox_init(&n->outbox, n);
-    rpc_server_bind(n);
+    join_rooms(n);
     int rc = uv_loop_init(&n->loop);
     if (!rc)
         rc = uv_timer_init(&n->loop, &n->timer);
@@ -329,36 +316,36 @@ err_t node_start(struct node *n, struct why *why)
     rc = uv_timer_start(&n->timer, on_timer, NODE_TICK_MS, NODE_TICK_MS);
     if (rc)
         return why_set(why, err_from_errno(-rc), "timer: %s", uv_strerror(rc));
-    err_t err = state_new(&n->state);
+    err_t err = state_new(&n->replica.state);
     if (err)
         return why_set(why, err, "state: %s", err_text(err));
-    err = sup_start(&n->sup, &n->loop, CHANNEL_FD, &sup_events, n);
+    err = sup_start(&n->local.sup, &n->loop, CHANNEL_FD, &sup_events, n);
     if (err)
         return why_set(why, err, "descriptor %d is no channel: dtd-control is started by dtd, not by hand", CHANNEL_FD);
-    err = cluster_start(n, &lead_events, &n->cluster, why);
+    err = start_cluster(n, why);
     if (err)
         return err;
-    n->self.name = cluster_self(n->cluster);
     return start_log(n, why);
 }
 
 void node_stop(struct node *n)
 {
-    if (n->stopping)
+    if (n->jobs.stopping)
         return;
-    n->stopping = true;
-    n->leaving = n->listener && (!n->leads || n->agents->next || cluster_has_heir(n->cluster));
-    log_info(n->leaving ? "leaving" : "stopping");
-    if (n->leaving)
+    n->jobs.stopping = true;
+    probe_stop(&n->local);
+    n->jobs.leaving = n->rpc.listener && (!n->jobs.leads || n->jobs.agents->next || cluster_has_heir(n->cluster));
+    log_info(n->jobs.leaving ? "leaving" : "stopping");
+    if (n->jobs.leaving)
         lead_leave(n);
-    for (struct job *j = n->leaving ? NULL : n->jobs; j; j = j->next)
-        job_leave(j);
-    if (n->listener) {
-        node_tick(n);
+    if (!n->jobs.leaving)
+        jobs_leave(&n->jobs);
+    if (n->rpc.listener) {
+        jobs_tick(&n->jobs);
         return;
     }
     /* Nobody has been adopted, so nobody can be asked to save. */
-    if (sup_end(&n->sup))
+    if (sup_end(&n->local.sup))
         log_error("the supervisor was not told to end");
     uv_stop(&n->loop);
 }

@@ -1,12 +1,11 @@
-/* See lead.h. */
+/* See leadership.h. */
 #include "daemon/control/leadership.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "daemon/control/job/node_view.h"
 #include "daemon/control/control.h"
-#include "daemon/control/job/outbound.h"
-#include "daemon/control/rpc/server.h"
+#include "daemon/control/job/job.h"
+#include "daemon/control/rpc/adapters.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -21,7 +20,7 @@
 /* They come back at once, say who they are, and what was not answered is said again. */
 static void drop_processes(struct node *n)
 {
-    for (struct child *c = n->children.head; c; c = c->next) {
+    for (struct child *c = n->local.children.head; c; c = c->next) {
         if (c->peer)
             rpc_server_drop(c->peer);
         c->peer = NULL;
@@ -30,7 +29,7 @@ static void drop_processes(struct node *n)
 
 static struct child *next_unsaid(struct node *n)
 {
-    for (struct child *c = n->children.head; c; c = c->next)
+    for (struct child *c = n->local.children.head; c; c = c->next)
         if (!c->said)
             return c;
     return NULL;
@@ -40,46 +39,46 @@ static struct child *next_unsaid(struct node *n)
 static void say_own(struct node *n)
 {
     struct child *c;
-    for (c = n->children.head; c; c = c->next)
+    for (c = n->local.children.head; c; c = c->next)
         c->said = false;
     while ((c = next_unsaid(n))) {
         c->said = true;
-        agent_child(n, &n->self, c);
+        agent_child(&n->jobs, &n->jobs.self, c);
     }
-    agent_listed(n, &n->self);
+    agent_listed(&n->jobs, &n->jobs.self);
 }
 
 void lead_listed(struct node *n)
 {
     n->listed = true;
-    if (n->leads)
+    if (n->jobs.leads)
         say_own(n);
     else
-        rpc_agent_list(n);
+        rpc_agent_list(&n->rpc);
 }
 
 void lead_child(struct node *n, const struct child *c)
 {
     char log[CHILD_LOG_BYTES + 1];
     struct child said = *c;
-    if (child_failed(c) && rpc_log_tail(n, c->job, c->slot, log, sizeof(log)))
+    if (child_failed(c) && rpc_log_tail(&n->rpc, c->job, c->slot, log, sizeof(log)))
         said.log = log;
-    if (n->leads && n->listed)
-        agent_child(n, &n->self, &said);
-    else if (!n->leads)
-        rpc_agent_child(n, &said);
+    if (n->jobs.leads && n->listed)
+        agent_child(&n->jobs, &n->jobs.self, &said);
+    else if (!n->jobs.leads)
+        rpc_agent_child(&n->rpc, &said);
 }
 
 void lead_facts(struct node *n)
 {
-    if (!n->leads)
-        rpc_agent_facts(n);
+    if (!n->jobs.leads)
+        rpc_agent_facts(&n->rpc);
 }
 
 void lead_leave(struct node *n)
 {
     n->leave_ms = clock_mono_ms() + LEAVE_MS;
-    n->self.leaving = true;
+    n->jobs.self.leaving = true;
     lead_facts(n);
 }
 
@@ -89,158 +88,150 @@ void lead_leave(struct node *n)
 static void take_jobs_up(struct node *n)
 {
     const struct state_job *const *jobs;
-    int count = state_jobs(n->state, &jobs);
+    int count = state_jobs(n->replica.state, &jobs);
     for (int i = 0; i < count; i++) {
-        err_t err = node_job_add(n, jobs[i]);
+        err_t err = jobs_add(&n->jobs, jobs[i]);
         if (!err)
-            err = job_adopt_begin(node_job(n, jobs[i]->id));
+            err = job_adopt_begin(jobs_find(&n->jobs, jobs[i]->id));
         if (err)
             log_error("job not taken up id=%" PRIu64 " error=%s", jobs[i]->id, err_text(err));
     }
 }
 
-static void take_node(struct agent *a, const struct state_node *s)
+static void on_lead(void *owner)
 {
-    const char *colon = strrchr(s->address, ':');
-    int host = colon ? (int)(colon - s->address) : (int)strlen(s->address);
-    bool bracketed = host > 1 && s->address[0] == '[';
-    snprintf(a->address, sizeof(a->address), "%.*s", bracketed ? host - 2 : host, s->address + bracketed);
-    a->drained[0] = '\0';
-    if (s->drained)
-        snprintf(a->drained, sizeof(a->drained), "is drained (%.100s)", s->drained);
-}
-
-static void take_nodes(struct node *n)
-{
-    const struct state_cluster *c = state_cluster(n->state);
-    for (int i = 0; i < c->n_nodes; i++) {
-        struct agent *a = agent_need(n, c->nodes[i].name);
-        if (a)
-            take_node(a, &c->nodes[i]);
-        else
-            log_error("no memory for a node name=%s", c->nodes[i].name);
-    }
-}
-
-/* Also those whose proposal was given up when the log was closed as full, and is in it: nobody is told of them. */
-static void take_new_jobs(struct node *n)
-{
-    const struct state_job *const *jobs;
-    int count = state_jobs(n->state, &jobs), first = count;
-    while (first > 0 && !node_job(n, jobs[first - 1]->id))
-        first--;
-    for (int i = first; i < count; i++) {
-        err_t err = node_job_add(n, jobs[i]);
-        if (err)
-            log_error("submitted job not taken up id=%" PRIu64 " error=%s", jobs[i]->id, err_text(err));
-    }
-}
-
-void lead_state(struct node *n)
-{
-    if (!n->leads || n->state_index == log_index(n->log))
-        return;
-    n->state_index = log_index(n->log);
-    take_nodes(n);
-    take_new_jobs(n);
-}
-
-static void on_lead(struct node *n)
-{
+    struct node *n = owner;
     log_info("this node leads");
-    n->leads = true;
-    n->lists_due_ms = clock_mono_ms() + LISTS_MS;
-    agents_begin(n);
-    store_names_begin(n);
-    n->state_index = log_index(n->log);
-    take_nodes(n);
+    n->jobs.leads = true;
+    n->jobs.lists_due_ms = clock_mono_ms() + LISTS_MS;
+    agents_begin(&n->jobs);
+    store_names_end(&n->store_names);
+    store_names_begin(&n->store_names);
+    jobs_take_nodes(&n->jobs);
     drop_processes(n);
     take_jobs_up(n);
     if (n->listed)
         say_own(n);
-    node_tick(n);
+    jobs_tick(&n->jobs);
 }
 
-static void on_follow(struct node *n)
+static void on_follow(void *owner)
 {
-    if (!n->leads)
+    struct node *n = owner;
+    if (!n->jobs.leads)
         return;
     log_info("this node leads no more");
-    n->leads = false;
-    n->lists_due_ms = 0;
-    rpc_client_forget(n);
-    outbox_fini(&n->outbox);
-    outbox_init(&n->outbox, n);
-    while (n->jobs) {
-        struct job *j = n->jobs;
-        n->jobs = j->next;
-        rpc_watch_forget(j);
-        job_free(j);
-    }
-    agents_end(n);
+    n->jobs.leads = false;
+    n->jobs.lists_due_ms = 0;
+    rpc_client_forget(&n->rpc);
+    outbox_fini(&n->jobs.outbox);
+    outbox_init(&n->jobs.outbox, &n->replica, &n->jobs);
+    jobs_clear(&n->jobs, rpc_watch_forget);
+    agents_end(&n->jobs);
+    store_names_end(&n->store_names);
     drop_processes(n);
 }
 
 /* ---- following ---- */
 
-static void on_leader_up(struct node *n, struct rpc_conn *conn)
+static void on_leader_up(void *owner, struct rpc_conn *conn)
 {
-    n->attend_ms = 0;
-    n->leader = conn;
+    struct node *n = owner;
+    n->rpc.attend_ms = 0;
+    n->rpc.leader = conn;
     drop_processes(n);
-    rpc_agent_attend(n);
+    rpc_agent_attend(&n->rpc);
     if (n->listed)
-        rpc_agent_list(n);
+        rpc_agent_list(&n->rpc);
 }
 
 /* Processes stay: what they ask waits until their connections are dropped for the next one that leads. */
-static void on_leader_down(struct node *n)
+static void on_leader_down(void *owner)
 {
+    struct node *n = owner;
     log_info("the connection to the node that leads has gone");
-    n->leader = NULL;
-    n->attend_ms = 0;
-    n->list_due = false;
+    n->rpc.leader = NULL;
+    n->rpc.attend_ms = 0;
+    n->rpc.list_due = false;
 }
 
 void lead_tick(struct node *n)
 {
-    if (!n->leads && n->attend_ms && clock_mono_ms() >= n->attend_ms)
-        on_leader_up(n, n->leader);
-    if (!n->leads || !n->lists_due_ms || clock_mono_ms() < n->lists_due_ms)
+    if (!n->jobs.leads && n->rpc.attend_ms && clock_mono_ms() >= n->rpc.attend_ms)
+        on_leader_up(n, n->rpc.leader);
+    if (!n->jobs.leads || !n->jobs.lists_due_ms || clock_mono_ms() < n->jobs.lists_due_ms)
         return;
-    n->lists_due_ms = 0;
-    for (struct job *j = n->jobs; j; j = j->next)
-        if (!job_over(j))
-            job_adopt(j, true);
+    n->jobs.lists_due_ms = 0;
+    jobs_adopt_late(&n->jobs);
 }
 
 /* ---- other nodes ---- */
 
-static void on_member_up(struct node *n, const char *name, struct rpc_conn *conn)
+static void on_member_up(void *owner, const char *name, struct rpc_conn *conn)
 {
-    struct agent *a = agent_need(n, name);
+    struct node *n = owner;
+    struct agent *a = agent_need(&n->jobs, name);
     if (!a)
         log_error("no memory for a node name=%s", name);
     else
         a->conn = conn; /* it is there when its Attend comes */
 }
 
-static void on_member_down(struct node *n, const char *name)
+static void on_member_down(void *owner, const char *name)
 {
-    struct agent *a = agent_find(n, name);
+    struct node *n = owner;
+    struct agent *a = agent_find(&n->jobs, name);
     if (a)
         agent_away(a);
 }
 
-static void on_member_lost(struct node *n, const char *name, int64_t silent_ms, const char *why)
+static void on_member_lost(void *owner, const char *name, int64_t silent_ms, const char *why)
 {
-    struct agent *a = agent_find(n, name);
+    struct node *n = owner;
+    struct agent *a = agent_find(&n->jobs, name);
     if (!a || a->is_self)
         return;
     char seen[400];
     snprintf(seen, sizeof(seen), "node %s was lost (%s, no word for %.1f s)", name, why, (double)silent_ms / 1e3);
-    agent_lost(n, a, silent_ms, seen);
-    node_tick(n);
+    agent_lost(&n->jobs, a, silent_ms, seen);
+    store_names_lost(&n->store_names, a);
+    jobs_tick(&n->jobs);
+}
+
+static void on_stream(void *owner, const char *argument, int fd)
+{
+    stores_take(&((struct node *)owner)->stores, argument, fd);
+}
+
+static bool is_leaving(void *owner, const char *name)
+{
+    struct jobs *jobs = &((struct node *)owner)->jobs;
+    const struct agent *a = name ? agent_find(jobs, name) : &jobs->self;
+    return a && a->leaving;
+}
+
+static bool has_job(void *owner, uint64_t *ret_job)
+{
+    const struct job *j = ((struct node *)owner)->jobs.head;
+    while (j && job_over(j))
+        j = job_next(j);
+    if (j)
+        *ret_job = job_view_of(j).id;
+    return j != NULL;
+}
+
+static void log_closed(void *owner)
+{
+    const struct node *n = owner;
+    n->log_closed(n->log_closed_arg);
+}
+
+static void close_log(void *owner, void (*then)(void *arg), void *arg)
+{
+    struct node *n = owner;
+    n->log_closed = then;
+    n->log_closed_arg = arg;
+    log_close(n->replica.log, log_closed);
 }
 
 const struct cluster_events lead_events = {
@@ -251,4 +242,8 @@ const struct cluster_events lead_events = {
     .member_up = on_member_up,
     .member_down = on_member_down,
     .member_lost = on_member_lost,
+    .stream = on_stream,
+    .is_leaving = is_leaving,
+    .has_job = has_job,
+    .close_log = close_log,
 };

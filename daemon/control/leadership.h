@@ -13,6 +13,8 @@
 #include "common/base/err.h"
 #include "daemon/control/cluster/cluster.h"
 
+struct node;
+
 extern const struct cluster_events lead_events;
 
 /* The supervisor has said all that lives on this node. */
@@ -24,9 +26,6 @@ void lead_child(struct node *n, const struct child *c);
 void lead_facts(struct node *n);
 /* This node goes down, and others stay. */
 void lead_leave(struct node *n);
-/* Leading: what the log says, where it has grown: which nodes there are, where workers are reached there, which take
- * nothing new; which jobs there are. Before jobs look at nodes. */
-void lead_state(struct node *n);
 /* Now and then: deadlines of what the nodes have not said yet. */
 void lead_tick(struct node *n);
 

@@ -1,6 +1,6 @@
 /* dtd-control: arguments, configuration, the loop. */
-#include "daemon/control/local/confine.h"
 #include "daemon/control/control.h"
+#include "daemon/control/local/confine.h"
 #include "daemon/control/slurm/slurm.h"
 
 #include "common/base/log.h"

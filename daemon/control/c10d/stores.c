@@ -5,7 +5,6 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "daemon/control/cluster/cluster.h"
-#include "daemon/control/control.h"
 #include "daemon/store/relay.h"
 #include "daemon/store/server.h"
 
@@ -26,10 +25,10 @@ bool stores_name_is_legal(const char *name)
     return len && len <= STORES_NAME_MAX && good == len;
 }
 
-struct stores_entry *stores_find(struct node *n, uint32_t uid, const char *name)
+struct stores_entry *stores_find(struct stores *s, uint32_t uid, const char *name)
 {
     struct stores_entry *e;
-    LIST_FOREACH(e, &n->stores.open, link)
+    LIST_FOREACH(e, &s->open, link)
     if (e->uid == uid && strcmp(e->name, name) == 0)
         return e;
     return NULL;
@@ -47,7 +46,7 @@ static void dial(void *owner, struct relay_call *call)
     const struct stores_entry *e = owner;
     char argument[STORES_NAME_MAX + 16];
     snprintf(argument, sizeof(argument), "%u %s", (unsigned)e->uid, e->name);
-    err_t err = cluster_dial_store(e->node->cluster, e->holder, argument, dialled, call);
+    err_t err = cluster_dial_store(e->stores->cluster, e->holder, argument, dialled, call);
     if (!err)
         return;
     log_warn("store connection closed store=%s node=%s why=\"%s\"", e->name, e->holder, err_text(err));
@@ -57,12 +56,12 @@ static void dial(void *owner, struct relay_call *call)
 /* ---- streams from other nodes ---- */
 
 /* Of a job's epoch: the nodes begin it each for itself, and the store's may be the last. */
-static bool may_wait(const struct node *n, const char *name)
+static bool may_wait(const struct stores *s, const char *name)
 {
-    return strchr(name, '/') && n->stores.n_parked < PARKED_MAX;
+    return strchr(name, '/') && s->n_parked < PARKED_MAX;
 }
 
-static err_t park(struct node *n, const char *argument, int fd)
+static err_t park(struct stores *s, const char *argument, int fd)
 {
     struct stores_parked *p = calloc(1, sizeof(*p));
     if (!p)
@@ -70,52 +69,52 @@ static err_t park(struct node *n, const char *argument, int fd)
     snprintf(p->argument, sizeof(p->argument), "%s", argument);
     p->fd = fd;
     p->due_ms = clock_mono_ms() + PARKED_MS;
-    LIST_INSERT_HEAD(&n->stores.parked, p, link);
-    n->stores.n_parked++;
+    LIST_INSERT_HEAD(&s->parked, p, link);
+    s->n_parked++;
     return OK;
 }
 
-static err_t hand_over(struct node *n, const char *argument, int fd, bool wait)
+static err_t hand_over(struct stores *s, const char *argument, int fd, bool wait)
 {
     unsigned uid;
     char name[STORES_NAME_MAX + 1];
     bool read = sscanf(argument, "%u %64s", &uid, name) == 2;
-    struct stores_entry *e = read ? stores_find(n, uid, name) : NULL;
+    struct stores_entry *e = read ? stores_find(s, uid, name) : NULL;
     if (e && e->server)
         return store_server_adopt(e->server, fd);
-    if (read && wait && may_wait(n, name) && park(n, argument, fd) == OK)
+    if (read && wait && may_wait(s, name) && park(s, argument, fd) == OK)
         return OK;
     close(fd);
     return ERR_NOTFOUND;
 }
 
-void stores_take(struct node *n, const char *argument, int fd)
+void stores_take(struct stores *s, const char *argument, int fd)
 {
-    err_t err = hand_over(n, argument, fd, true);
+    err_t err = hand_over(s, argument, fd, true);
     if (err)
         log_warn("store connection from another node closed store=\"%s\" why=\"%s\"", argument, err_text(err));
 }
 
-static void unpark(struct node *n, struct stores_parked *p)
+static void unpark(struct stores *s, struct stores_parked *p)
 {
     LIST_REMOVE(p, link);
-    n->stores.n_parked--;
-    err_t err = hand_over(n, p->argument, p->fd, false);
+    s->n_parked--;
+    err_t err = hand_over(s, p->argument, p->fd, false);
     if (err)
         log_warn("store connection from another node closed store=\"%s\" why=\"%s\"", p->argument, err_text(err));
     free(p);
 }
 
-void stores_tick(struct node *n)
+void stores_tick(struct stores *s)
 {
     struct stores_parked *p, *next;
-    for (p = LIST_FIRST(&n->stores.parked); p; p = next) {
+    for (p = LIST_FIRST(&s->parked); p; p = next) {
         unsigned uid;
         char name[STORES_NAME_MAX + 1];
         next = LIST_NEXT(p, link);
         if (clock_mono_ms() >= p->due_ms ||
-            (sscanf(p->argument, "%u %64s", &uid, name) == 2 && stores_find(n, uid, name)))
-            unpark(n, p);
+            (sscanf(p->argument, "%u %64s", &uid, name) == 2 && stores_find(s, uid, name)))
+            unpark(s, p);
     }
 }
 
@@ -133,19 +132,19 @@ static int connections_of_one(void)
 /* A private dtd's jobs run as its user, whatever number he has on the node that leads. */
 static uid_t caller_of(const struct stores_entry *e)
 {
-    return stores_name_is_legal(e->name) || e->node->system ? e->uid : getuid();
+    return stores_name_is_legal(e->name) || e->stores->system ? e->uid : getuid();
 }
 
 static err_t open_here(struct stores_entry *e, struct why *why)
 {
     const struct store_server_config config = {
         .name = e->name, .uid = caller_of(e), .max_bytes = STORES_MAX_BYTES, .max_connections = connections_of_one()};
-    return store_server_open(&e->node->loop, &config, &e->server, why);
+    return store_server_open(e->stores->loop, &config, &e->server, why);
 }
 
 static err_t open_relay(struct stores_entry *e, struct why *why)
 {
-    const struct relay_config config = {.loop = &e->node->loop,
+    const struct relay_config config = {.loop = e->stores->loop,
                                         .name = e->name,
                                         .uid = caller_of(e),
                                         .max_connections = connections_of_one(),
@@ -165,23 +164,23 @@ static void drop(struct stores_entry *e)
     free(e);
 }
 
-static int count_of(const struct node *n, uint32_t uid)
+static int count_of(const struct stores *s, uint32_t uid)
 {
     int count = 0;
     const struct stores_entry *e;
-    LIST_FOREACH(e, &n->stores.open, link)
+    LIST_FOREACH(e, &s->open, link)
     count += e->uid == uid && stores_name_is_legal(e->name);
     return count;
 }
 
-static err_t make(struct node *n, uint32_t uid, const char *name, const char *holder, struct why *why)
+static err_t make(struct stores *s, uint32_t uid, const char *name, const char *holder, struct why *why)
 {
-    if (stores_name_is_legal(name) && count_of(n, uid) >= STORES_PER_USER)
+    if (stores_name_is_legal(name) && count_of(s, uid) >= STORES_PER_USER)
         return why_set(why, ERR_LIMIT, "%d stores are open here already; close one (dtctl store ls)", STORES_PER_USER);
     struct stores_entry *e = calloc(1, sizeof(*e));
     if (!e)
         return why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
-    e->node = n;
+    e->stores = s;
     e->uid = uid;
     snprintf(e->name, sizeof(e->name), "%s", name);
     snprintf(e->holder, sizeof(e->holder), "%s", holder);
@@ -189,42 +188,55 @@ static err_t make(struct node *n, uint32_t uid, const char *name, const char *ho
     if (err)
         free(e);
     else
-        LIST_INSERT_HEAD(&n->stores.open, e, link);
+        LIST_INSERT_HEAD(&s->open, e, link);
     return err;
 }
 
-err_t stores_open(struct node *n, uint32_t uid, const char *name, const char *holder, uint16_t *ret_port,
+err_t stores_open(struct stores *s, uint32_t uid, const char *name, const char *holder, uint16_t *ret_port,
                   struct why *why)
 {
     const char *at = holder ? holder : "";
-    struct stores_entry *e = stores_find(n, uid, name);
+    struct stores_entry *e = stores_find(s, uid, name);
     if (e && strcmp(e->holder, at) != 0) {
         drop(e);
         e = NULL;
     }
-    err_t err = e ? OK : make(n, uid, name, at, why);
+    err_t err = e ? OK : make(s, uid, name, at, why);
     if (err)
         return err;
-    e = stores_find(n, uid, name);
+    e = stores_find(s, uid, name);
     *ret_port = e->server ? store_server_port(e->server) : relay_port(e->relay);
     return OK;
 }
 
-void stores_close(struct node *n, uint32_t uid, const char *name)
+void stores_close(struct stores *s, uint32_t uid, const char *name)
 {
-    struct stores_entry *e = stores_find(n, uid, name);
+    struct stores_entry *e = stores_find(s, uid, name);
     if (e)
         drop(e);
 }
 
-void stores_close_job(struct node *n, uint64_t job, const char *except)
+void stores_close_job(struct stores *s, uint64_t job, const char *except)
 {
     struct stores_entry *e, *next;
     char prefix[32];
     size_t len = (size_t)snprintf(prefix, sizeof(prefix), "%" PRIu64 "/", job);
-    for (e = LIST_FIRST(&n->stores.open); e; e = next) {
+    for (e = LIST_FIRST(&s->open); e; e = next) {
         next = LIST_NEXT(e, link);
         if (strncmp(e->name, prefix, len) == 0 && !(except && strcmp(e->name, except) == 0))
             drop(e);
     }
+}
+
+err_t stores_open_epoch(struct stores *s, uint32_t uid, uint64_t job, uint64_t epoch, const char *holder,
+                        uint16_t *ret_port)
+{
+    struct why why = {""};
+    char name[STORES_NAME_MAX + 1];
+    snprintf(name, sizeof(name), "%" PRIu64 "/%" PRIu64, job, epoch);
+    stores_close_job(s, job, name);
+    err_t err = stores_open(s, uid, name, holder, ret_port, &why);
+    if (err)
+        log_error("no store for a command job=%" PRIu64 " why=\"%s\"", job, why.text);
+    return err;
 }

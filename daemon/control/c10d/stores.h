@@ -14,18 +14,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>
+#include <uv.h>
 
 #define STORES_NAME_MAX 64
 #define STORES_PER_USER 32
 #define STORES_MAX_BYTES (128u << 20) /* all memory that the clients of one may occupy */
 
-struct node;
+struct cluster;
 struct relay;
 struct store_server;
 
 struct stores_entry {
     LIST_ENTRY(stores_entry) link;
-    struct node *node;
+    struct stores *stores;
     uint32_t uid; /* whose: with the name, which store it is */
     char name[STORES_NAME_MAX + 1];
     char holder[NODE_NAME_MAX + 1]; /* the node that has it; "": this one */
@@ -42,6 +43,9 @@ struct stores_parked {
 };
 
 struct stores {
+    uv_loop_t *loop;
+    struct cluster *cluster; /* brings streams to other nodes */
+    bool system;             /* dtd serves all users of the machine */
     LIST_HEAD(, stores_entry) open;
     LIST_HEAD(, stores_parked) parked;
     int n_parked;
@@ -51,19 +55,22 @@ struct stores {
 bool stores_name_is_legal(const char *name);
 /* The port here of this user's store; what is there is not opened twice. `holder` NULL: it lives here. One that led
  * somewhere else is closed. ERR_LIMIT: the user has STORES_PER_USER here. */
-NODISCARD err_t stores_open(struct node *n, uint32_t uid, const char *name, const char *holder, uint16_t *ret_port,
+NODISCARD err_t stores_open(struct stores *s, uint32_t uid, const char *name, const char *holder, uint16_t *ret_port,
                             struct why *why);
+/* The same for the store of a job's epoch; those of its earlier epochs are closed. */
+NODISCARD err_t stores_open_epoch(struct stores *s, uint32_t uid, uint64_t job, uint64_t epoch, const char *holder,
+                                  uint16_t *ret_port);
 /* NULL: none. */
-struct stores_entry *stores_find(struct node *n, uint32_t uid, const char *name);
+struct stores_entry *stores_find(struct stores *s, uint32_t uid, const char *name);
 /* With all its connections, where it is here. */
-void stores_close(struct node *n, uint32_t uid, const char *name);
+void stores_close(struct stores *s, uint32_t uid, const char *name);
 /* Those of a job's epochs, "JOB/EPOCH", but `except`; NULL: all. No user can name one. */
-void stores_close_job(struct node *n, uint64_t job, const char *except);
+void stores_close_job(struct stores *s, uint64_t job, const char *except);
 /* A stream from another node that has looked who calls; one that comes before its epoch's
  * store waits a little for it. `argument` names the store as stores_open's dialling does.
  * Takes the descriptor. */
-void stores_take(struct node *n, const char *argument, int fd);
+void stores_take(struct stores *s, const char *argument, int fd);
 /* Now and then: who waits for a store that does not come is closed. */
-void stores_tick(struct node *n);
+void stores_tick(struct stores *s);
 
 #endif

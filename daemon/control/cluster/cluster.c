@@ -10,7 +10,6 @@
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/base/log.h"
-#include "daemon/control/rpc/server.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -23,17 +22,17 @@
 
 const struct state_cluster *cluster_known(const struct cluster *c)
 {
-    return state_cluster(c->leads ? c->node->state : c->view);
+    return state_cluster(c->leads ? c->replica->state : c->view);
 }
 
 const struct state_node *cluster_node(const struct cluster *c, const char *name)
 {
-    return state_node_find(c->leads ? c->node->state : c->view, name);
+    return state_node_find(c->leads ? c->replica->state : c->view, name);
 }
 
 const struct state_node *cluster_node_by_id(const struct cluster *c, uint64_t id)
 {
-    return state_node_by_id(c->leads ? c->node->state : c->view, id);
+    return state_node_by_id(c->leads ? c->replica->state : c->view, id);
 }
 
 static uint64_t hash_of(const struct buf *bytes)
@@ -54,10 +53,10 @@ static void save_view(struct cluster *c)
 void cluster_view_make(struct cluster *c)
 {
     struct buf bytes = {0};
-    uint64_t changes = state_cluster(c->node->state)->changes;
+    uint64_t changes = state_cluster(c->replica->state)->changes;
     if (changes == c->view_changes && c->view_bytes.len)
         return;
-    if (state_cluster_snapshot(c->node->state, &bytes)) {
+    if (state_cluster_snapshot(c->replica->state, &bytes)) {
         buf_fini(&bytes);
         return;
     }
@@ -166,12 +165,11 @@ static void inbound_closed(void *owner, struct rpc_conn *conn)
 
 static void accept_rpc(struct cluster *c, const struct tunnel_peer *peer, int fd)
 {
-    struct node *n = c->node;
-    const struct rpc_conn_config config = {.loop = &n->loop,
-                                           .methods = n->methods,
+    const struct rpc_conn_config config = {.loop = c->loop,
+                                           .methods = c->methods,
                                            .n_methods = RPC_METHOD_COUNT,
                                            .max_calls = RPC_PEER_MAX_CALLS,
-                                           .owner = n,
+                                           .owner = c->methods_owner,
                                            .on_close = inbound_closed};
     bool joins = peer->key.kind == TUNNEL_KEY_JOIN;
     struct cluster_inbound *in = calloc(1, sizeof(*in));
@@ -199,7 +197,7 @@ static void accept_raft(struct cluster *c, const struct tunnel_peer *peer, int f
     const struct state_node *x = cluster_node_by_id(c, from);
     bool known = x && strcmp(x->name, peer->name) == 0;
     /* A view that is behind lacks a node that has just joined. Its key is proof enough. */
-    if (!read || (x && !known) || log_accept(c->node->log, from, to, fd)) {
+    if (!read || (x && !known) || log_accept(c->replica->log, from, to, fd)) {
         log_debug("stream of a voter refused node=%s argument=\"%s\"", peer->name, peer->argument);
         close(fd);
     }
@@ -213,7 +211,7 @@ static void on_tunnel_accepted(void *owner, const struct tunnel_peer *peer, int 
     else if (!c->closing && peer->purpose == TUNNEL_RAFT)
         accept_raft(c, peer, fd);
     else if (!c->closing && peer->purpose == TUNNEL_STORE)
-        stores_take(c->node, peer->argument, fd);
+        c->events->stream(c->owner, peer->argument, fd);
     else
         close(fd);
 }
@@ -294,7 +292,7 @@ static err_t connect_raft(void *arg, struct log_connect *request, uint64_t id)
 err_t cluster_host_open(struct cluster *c, struct why *why)
 {
     const struct tunnel_host_config config = {
-        .loop = &c->node->loop, .name = c->self.name, .keys = {.owner = c, .find = find_key}};
+        .loop = c->loop, .name = c->self.name, .keys = {.owner = c, .find = find_key}};
     return tunnel_host_open(&config, &c->host, why);
 }
 
@@ -315,8 +313,8 @@ static err_t listen_on(struct cluster *c, struct why *why)
 static err_t rename_old_log(struct cluster *c, struct why *why)
 {
     char from[PATH_MAX], to[PATH_MAX];
-    snprintf(from, sizeof(from), "%s/raft/log", c->node->dir);
-    snprintf(to, sizeof(to), "%s/raft/log.before-%" PRId64, c->node->dir, clock_wall_ms() / 1000);
+    snprintf(from, sizeof(from), "%s/raft/log", c->dir);
+    snprintf(to, sizeof(to), "%s/raft/log.before-%" PRId64, c->dir, clock_wall_ms() / 1000);
     if (rename(from, to) && errno != ENOENT)
         return why_set(why, err_from_errno(errno), "%s: %s", from, strerror(errno));
     log_info("the log from before joining is renamed path=%s", to);
@@ -333,8 +331,8 @@ static err_t read_self(struct cluster *c, struct why *why)
         err = read_view(c, why);
     if (!err && c->self.fresh)
         err = rename_old_log(c, why);
-    if (!err && c->node->conf.cluster.key_file[0])
-        err = key_file_read(c->node->conf.cluster.key_file, &c->ring, why);
+    if (!err && c->conf->cluster.key_file[0])
+        err = key_file_read(c->conf->cluster.key_file, &c->ring, why);
     c->is_member = !err;
     return err;
 }
@@ -355,27 +353,33 @@ static void on_tick(uv_timer_t *timer)
     cluster_join_tick(c, now);
 }
 
-err_t cluster_start(struct node *n, const struct cluster_events *events, struct cluster **ret, struct why *why)
+err_t cluster_start(const struct cluster_config *config, struct cluster **ret, struct why *why)
 {
     struct cluster *c = calloc(1, sizeof(*c));
     if (!c)
         return why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
-    c->node = n;
-    c->events = events;
+    c->loop = config->loop;
+    c->dir = config->dir;
+    c->conf = config->conf;
+    c->replica = config->replica;
+    c->methods = config->methods;
+    c->methods_owner = config->methods_owner;
+    c->events = config->events;
+    c->owner = config->owner;
     c->fd = -1;
-    snprintf(c->self_path, sizeof(c->self_path), "%s/cluster/self", n->dir);
-    snprintf(c->view_path, sizeof(c->view_path), "%s/cluster/view", n->dir);
+    snprintf(c->self_path, sizeof(c->self_path), "%s/cluster/self", c->dir);
+    snprintf(c->view_path, sizeof(c->view_path), "%s/cluster/view", c->dir);
     *ret = c;
     err_t err = state_new(&c->view);
     if (!err)
         err = read_self(c, why);
-    if (!err && !c->is_member && n->conf.cluster.key_file[0])
+    if (!err && !c->is_member && c->conf->cluster.key_file[0])
         err = cluster_static(c, why);
     if (!err && c->is_member)
         err = listen_on(c, why);
     if (err)
         return err;
-    uv_timer_init(&n->loop, &c->timer);
+    uv_timer_init(c->loop, &c->timer);
     c->timer.data = c;
     uv_timer_start(&c->timer, on_tick, TICK_MS, TICK_MS);
     return OK;
@@ -393,7 +397,7 @@ void cluster_log_config(struct cluster *c, struct log_config *ret)
 
 void cluster_role(struct cluster *c)
 {
-    bool leads = log_leads(c->node->log);
+    bool leads = log_leads(c->replica->log);
     struct why why = {""};
     if (leads == c->leads)
         return;
@@ -415,14 +419,14 @@ void cluster_role(struct cluster *c)
 
 static void exit_for_restart(void *owner)
 {
-    (void)owner;
+    (void)arg;
     exit(0);
 }
 
 static void restart_now(uv_timer_t *timer)
 {
     const struct cluster *c = timer->data;
-    log_close(c->node->log, exit_for_restart);
+    c->events->close_log(c->owner, exit_for_restart, NULL);
 }
 
 void cluster_restart(struct cluster *c)
@@ -435,12 +439,12 @@ void cluster_restart(struct cluster *c)
 static void host_closed(void *owner)
 {
     struct cluster *c = owner;
-    void (*closed)(struct node * n) = c->closed;
+    void (*closed)(void *owner) = c->closed;
     if (closed)
-        closed(c->node);
+        closed(c->owner);
 }
 
-void cluster_close(struct cluster *c, void (*cb)(struct node *n))
+void cluster_close(struct cluster *c, void (*cb)(void *owner))
 {
     c->closing = true;
     c->closed = cb;
@@ -460,7 +464,32 @@ bool cluster_named(const struct cluster *c)
 
 const char *cluster_self(const struct cluster *c)
 {
-    return c->is_member ? c->self.name : c->node->conf.name[0] ? c->node->conf.name : "node-1";
+    return c->is_member ? c->self.name : c->conf->name[0] ? c->conf->name : "node-1";
+}
+
+uint64_t cluster_self_id(const struct cluster *c)
+{
+    return c->self.id;
+}
+
+const char *cluster_address(const struct cluster *c)
+{
+    return c->self.address;
+}
+
+const char *cluster_caller(const struct cluster *c, const struct rpc_conn *conn, uint64_t *ret_token)
+{
+    const struct inbound *in = LIST_FIRST(&c->inbound);
+    while (in && in->conn != conn)
+        in = LIST_NEXT(in, link);
+    *ret_token = in ? in->token : 0;
+    return in ? in->name : NULL;
+}
+
+const struct buf *cluster_view(struct cluster *c)
+{
+    cluster_view_make(c);
+    return &c->view_bytes;
 }
 
 const char *cluster_leader(const struct cluster *c)
@@ -486,7 +515,7 @@ struct rpc_conn *cluster_leader_conn(struct cluster *c)
 bool cluster_is_needed(const struct cluster *c)
 {
     struct log_member in_log[LOG_MAX_MEMBERS];
-    int n = c->is_member && !c->leads ? log_members(c->node->log, in_log) : 0;
+    int n = c->is_member && !c->leads ? log_members(c->replica->log, in_log) : 0;
     int64_t last = c->leader_reply_ms > c->led_ms ? c->leader_reply_ms : c->led_ms;
     bool votes = false;
     for (int i = 0; i < n; i++)

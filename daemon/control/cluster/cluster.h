@@ -21,6 +21,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <uv.h>
 
 #define CLUSTER_NAME_MAX 253
 /* Interval of a follower's heartbeats to the leader. */
@@ -29,31 +30,53 @@
  * of a node has to be detected. */
 #define CLUSTER_LOST_MS 1500
 
-struct node;
 struct cluster;
 struct log_config;
+struct node_conf;
+struct replica;
+struct state_cluster;
+struct state_node;
 
-/* Events for the rest of control. */
+/* Events for the rest of control, and questions to it. `owner` is that of cluster_new. */
 struct cluster_events {
     /* This node is the leader and has applied everything that was committed before. It decides from now on. */
-    void (*lead)(struct node *n);
+    void (*lead)(void *owner);
     /* This node is no longer the leader. Decisions that are not recorded are dropped; processes are left alone.
      * Proposals under way have ended with ERR_CANCELED. */
-    void (*follow)(struct node *n);
+    void (*follow)(void *owner);
     /* Follower: the connection to the leader is open (report the processes of this node to it), or is closed. `conn` is
      * valid in between. */
-    void (*leader_up)(struct node *n, struct rpc_conn *conn);
-    void (*leader_down)(struct node *n);
+    void (*leader_up)(void *owner, struct rpc_conn *conn);
+    void (*leader_down)(void *owner);
     /* Leader: another node has connected; its connection is closed (the node may reconnect); the node is lost. `name`
      * is valid during the call. */
-    void (*member_up)(struct node *n, const char *name, struct rpc_conn *conn);
-    void (*member_down)(struct node *n, const char *name);
-    void (*member_lost)(struct node *n, const char *name, int64_t silent_ms, const char *why);
+    void (*member_up)(void *owner, const char *name, struct rpc_conn *conn);
+    void (*member_down)(void *owner, const char *name);
+    void (*member_lost)(void *owner, const char *name, int64_t silent_ms, const char *why);
+    /* Another node opened a stream to a c10d store of this node (`argument` names it). The callee owns the descriptor. */
+    void (*stream)(void *owner, const char *argument, int fd);
+    /* Whether the dtd of that node is shutting down; NULL: this node's. */
+    bool (*is_leaving)(void *owner, const char *name);
+    /* Whether a job has not ended; *ret_job: which. */
+    bool (*has_job)(void *owner, uint64_t *ret_job);
+    /* Closes the log, then calls `then`. */
+    void (*close_log)(void *owner, void (*then)(void *arg), void *arg);
 };
 
-NODISCARD err_t cluster_start(struct node *n, const struct cluster_events *events, struct cluster **ret,
-                              struct why *why);
-void cluster_close(struct cluster *c, void (*cb)(struct node *n));
+/* What the cluster is given of the rest of control; all of it outlives the cluster. */
+struct cluster_config {
+    uv_loop_t *loop;
+    const char *dir; /* the state directory */
+    const struct node_conf *conf;
+    const struct replica *replica;    /* its log is started after the cluster */
+    const struct rpc_method *methods; /* what other nodes may call here, RPC_METHOD_COUNT of them */
+    void *methods_owner;
+    const struct cluster_events *events;
+    void *owner; /* of the events */
+};
+
+NODISCARD err_t cluster_start(const struct cluster_config *config, struct cluster **ret, struct why *why);
+void cluster_close(struct cluster *c, void (*cb)(void *owner));
 
 /* Fills in the cluster's part of the log's configuration, before the log is opened. The log's on_role calls
  * cluster_role. */
@@ -74,6 +97,27 @@ struct rpc_conn *cluster_leader_conn(struct cluster *c);
  * node is leaving (node.leaving) first removes it from the voters, and reports this in its replies to heartbeats. False
  * when there has been no leader for CLUSTER_LOST_MS. */
 bool cluster_is_needed(const struct cluster *c);
+
+/* The cluster as known to this node. */
+const struct state_cluster *cluster_known(const struct cluster *c);
+const struct state_node *cluster_node(const struct cluster *c, const char *name);
+/* This node's id in the cluster, and the address at which others reach it; undefined outside a cluster. */
+uint64_t cluster_self_id(const struct cluster *c);
+const char *cluster_address(const struct cluster *c);
+/* Leader: facts about a node that are not in the state. */
+enum cluster_node_state { CLUSTER_NODE_UNKNOWN, CLUSTER_NODE_UP, CLUSTER_NODE_AWAY, CLUSTER_NODE_LOST };
+struct cluster_facts {
+    enum cluster_node_state state;
+    const char *version; /* NULL: unknown */
+    int64_t silent_ms;
+    uint64_t index;
+};
+void cluster_lead_facts(const struct cluster *c, const struct state_node *x, struct cluster_facts *ret);
+/* The node that an accepted connection belongs to: the name that its tunnel gives, and the id of the join token that it
+ * used (0: it used the cluster's key). NULL: it did not come through a tunnel of the cluster. */
+const char *cluster_caller(const struct cluster *c, const struct rpc_conn *conn, uint64_t *ret_token);
+/* The nodes and keys, encoded as a node that has just joined receives them. */
+const struct buf *cluster_view(struct cluster *c);
 
 /* ---- requests of users ----
  *

@@ -30,7 +30,7 @@ static void lose_leader(struct cluster *c, const char *why)
     c->try_ms = clock_mono_ms() + RETRY_MS;
     if (was_up) {
         log_info("leader lost node=%s why=\"%s\"", c->leader_name, why);
-        c->events->leader_down(c->node);
+        c->events->leader_down(c->owner);
     }
     if (conn) {
         rpc_conn_set_data(conn, NULL);
@@ -75,18 +75,17 @@ static void on_hello(void *arg, err_t err, const char *text, bool leads, uint64_
     c->leader_reply_ms = clock_mono_ms();
     snprintf(c->followed, sizeof(c->followed), "%s", c->leader_name);
     log_info("following node=%s", c->leader_name);
-    c->events->leader_up(c->node, c->leader);
+    c->events->leader_up(c->owner, c->leader);
 }
 
 static void connected(void *owner, err_t err, const char *why, const struct tunnel_peer *peer, int fd)
 {
     struct cluster *c = owner;
-    struct node *n = c->node;
-    const struct rpc_conn_config config = {.loop = &n->loop,
-                                           .methods = n->methods,
+    const struct rpc_conn_config config = {.loop = c->loop,
+                                           .methods = c->methods,
                                            .n_methods = RPC_METHOD_COUNT,
                                            .max_calls = RPC_PEER_MAX_CALLS,
-                                           .owner = n,
+                                           .owner = c->methods_owner,
                                            .on_close = conn_closed};
     c->request = NULL;
     c->try_ms = clock_mono_ms() + RETRY_MS;
@@ -115,15 +114,15 @@ static void connected(void *owner, err_t err, const char *why, const struct tunn
 static const char *next_address(struct cluster *c)
 {
     const struct state_cluster *k = cluster_known(c);
-    const struct state_node *own = cluster_node_by_id(c, log_leader(c->node->log));
-    int n_peers = c->node->conf.cluster.n_peers, all = k->n_nodes + n_peers;
+    const struct state_node *own = cluster_node_by_id(c, log_leader(c->replica->log));
+    int n_peers = c->conf->cluster.n_peers, all = k->n_nodes + n_peers;
     if (own && own->id != c->self.id && c->turn++ % 2 == 0)
         return own->address;
     if (c->hint[0])
         return c->hint;
     for (int i = 0; i < all; i++) {
         int at = c->turn++ % all;
-        const char *address = at < k->n_nodes ? k->nodes[at].address : c->node->conf.cluster.peers[at - k->n_nodes];
+        const char *address = at < k->n_nodes ? k->nodes[at].address : c->conf->cluster.peers[at - k->n_nodes];
         if (strcmp(address, c->self.address) != 0)
             return address;
     }
@@ -175,8 +174,8 @@ void cluster_follow_tick(struct cluster *c, int64_t now, int64_t gap_ms)
         return;
     /* The log of a former voter gets no news of leader changes and may name an old leader; hence the comparison of
      * terms. */
-    const struct state_node *x = cluster_node_by_id(c, log_leader(c->node->log));
-    bool newer = log_term(c->node->log) > c->leader_term;
+    const struct state_node *x = cluster_node_by_id(c, log_leader(c->replica->log));
+    bool newer = log_term(c->replica->log) > c->leader_term;
     if (newer && x && strcmp(x->name, c->leader_name) != 0 && x->id != c->self.id) {
         snprintf(c->hint, sizeof(c->hint), "%s", x->address);
         lose_leader(c, "another node leads the log");
@@ -190,5 +189,5 @@ void cluster_follow_tick(struct cluster *c, int64_t now, int64_t gap_ms)
         return;
     c->beat_ms = now + CLUSTER_BEAT_MS;
     c->heartbeat_pending =
-        rpc_cluster_beat(c->leader, c->view_hash, log_index(c->node->log), CALL_MS, on_beat, c) == OK;
+        rpc_cluster_beat(c->leader, c->view_hash, log_index(c->replica->log), CALL_MS, on_beat, c) == OK;
 }

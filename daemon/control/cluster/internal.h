@@ -4,11 +4,14 @@
 #ifndef DTD_DAEMON_CONTROL_CLUSTER_INTERNAL_H
 #define DTD_DAEMON_CONTROL_CLUSTER_INTERNAL_H
 
+#include "common/base/paths.h"
+#include "common/conf/node.h"
+#include "common/rpc/methods.h"
 #include "common/tunnel/key.h"
 #include "common/tunnel/token.h"
 #include "daemon/control/cluster/cluster.h"
 #include "daemon/control/cluster/self_file.h"
-#include "daemon/control/control.h"
+#include "daemon/control/state/replica.h"
 
 #include <sys/queue.h>
 
@@ -37,14 +40,20 @@ struct cluster_peer {
 };
 
 struct cluster {
-    struct node *node;
+    uv_loop_t *loop;
+    const char *dir;
+    const struct node_conf *conf;
+    const struct replica *replica;
+    const struct rpc_method *methods;
+    void *methods_owner;
     const struct cluster_events *events;
+    void *owner;             /* of the events */
     bool is_member, closing; /* member of a cluster; else alone */
     struct cluster_self self;
     char self_path[PATH_STATE_DIR_MAX + 32], view_path[PATH_STATE_DIR_MAX + 32];
     uv_timer_t timer;
     int64_t ticked_ms;
-    void (*closed)(struct node *n);
+    void (*closed)(void *owner);
 
     /* The cluster's nodes, tokens and keys. The leader reads them from its state; a follower has the view that the
      * leader sent last. */
@@ -80,9 +89,6 @@ struct cluster {
     struct cluster_joining *join;
 };
 
-/* The cluster as known to this node. */
-const struct state_cluster *cluster_known(const struct cluster *c);
-const struct state_node *cluster_node(const struct cluster *c, const char *name);
 const struct state_node *cluster_node_by_id(const struct cluster *c, uint64_t id);
 struct tunnel_key_id cluster_key(const struct cluster *c); /* the key to connect with */
 /* Replaces the view with the one that the leader has sent. */
@@ -93,12 +99,6 @@ NODISCARD err_t cluster_host_open(struct cluster *c, struct why *why);
 /* Exits control after a moment; the supervisor starts it again. */
 void cluster_restart(struct cluster *c);
 
-struct cluster_facts {
-    const char *state, *version; /* state: "up", "away", "lost", "unknown"; version NULL: unknown */
-    int64_t silent_ms;
-    uint64_t index;
-};
-void cluster_lead_facts(const struct cluster *c, const struct state_node *x, struct cluster_facts *ret);
 void cluster_lead_begin(struct cluster *c);
 void cluster_lead_end(struct cluster *c);
 void cluster_lead_tick(struct cluster *c, int64_t now, int64_t gap_ms);

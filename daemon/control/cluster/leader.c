@@ -41,7 +41,7 @@ static void close_peer(struct cluster *c, struct cluster_peer *m)
     m->in = NULL;
     if (!in)
         return;
-    c->events->member_down(c->node, m->name);
+    c->events->member_down(c->owner, m->name);
     rpc_conn_close(in->conn);
 }
 
@@ -51,7 +51,7 @@ static void remove_peer(struct cluster *c, struct cluster_peer **at)
     bool was_lost = m->lost;
     close_peer(c, m);
     if (!was_lost)
-        c->events->member_lost(c->node, m->name, clock_mono_ms() - m->heartbeat_ms, "it left the cluster");
+        c->events->member_lost(c->owner, m->name, clock_mono_ms() - m->heartbeat_ms, "it left the cluster");
     *at = m->next;
     free(m->name);
     free(m);
@@ -106,7 +106,7 @@ static void check_liveness(struct cluster *c, struct cluster_peer *m, int64_t no
     log_warn("node lost node=%s silent_ms=%" PRId64 " why=\"%s\"", m->name, silent, why);
     m->lost = true;
     close_peer(c, m);
-    c->events->member_lost(c->node, m->name, silent, why);
+    c->events->member_lost(c->owner, m->name, silent, why);
 }
 
 void cluster_lead_gone(struct cluster *c, struct cluster_inbound *in)
@@ -117,7 +117,7 @@ void cluster_lead_gone(struct cluster *c, struct cluster_inbound *in)
     if (!m)
         return;
     m->in = NULL;
-    c->events->member_down(c->node, m->name);
+    c->events->member_down(c->owner, m->name);
 }
 
 err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const char *name, const uint8_t *instance,
@@ -144,7 +144,7 @@ err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const char *name, 
     m->heartbeat_ms = clock_mono_ms();
     snprintf(m->version, sizeof(m->version), "%s", version);
     log_info("node connected node=%s", m->name);
-    c->events->member_up(c->node, m->name, conn);
+    c->events->member_up(c->owner, m->name, conn);
     return OK;
 }
 
@@ -153,7 +153,7 @@ static bool is_needed(const struct cluster *c, const char *name)
 {
     const struct state_node *x = cluster_node(c, name);
     struct log_member in_log[LOG_MAX_MEMBERS];
-    int n = log_members(c->node->log, in_log), voters = 0, others = 0;
+    int n = log_members(c->replica->log, in_log), voters = 0, others = 0;
     bool votes = false;
     for (int i = 0; x && i < n; i++) {
         const struct state_node *y = cluster_node_by_id(c, in_log[i].id);
@@ -188,8 +188,7 @@ err_t cluster_beat(struct cluster *c, struct rpc_conn *conn, uint64_t view, uint
 /* The node has reported that it is shutting down. */
 static bool is_shutting_down(const struct cluster *c, const struct state_node *x)
 {
-    const struct agent *a = agent_find(c->node, x->id == c->self.id ? c->node->self.name : x->name);
-    return a && a->leaving;
+    return c->events->is_leaving(c->owner, x->id == c->self.id ? NULL : x->name);
 }
 
 static void describe_node(const struct cluster *c, const struct state_node *x, struct voters_node *ret, int64_t now)
@@ -217,7 +216,7 @@ static void on_changed(void *arg, err_t err)
 
 static void make_change(struct cluster *c, struct voters_change x)
 {
-    struct log *log = c->node->log;
+    struct log *log = c->replica->log;
     err_t err = OK;
     c->changing = x.step != VOTERS_NOTHING;
     if (x.step == VOTERS_ADD)
@@ -240,7 +239,7 @@ static int list_nodes(const struct cluster *c, int64_t now, struct voters_node *
 {
     const struct state_cluster *k = cluster_known(c);
     struct log_member in_log[LOG_MAX_MEMBERS];
-    int n_log = log_members(c->node->log, in_log), n = 0;
+    int n_log = log_members(c->replica->log, in_log), n = 0;
     struct voters_node *nodes = *ret = calloc((size_t)(k->n_nodes + n_log) + 1, sizeof(*nodes));
     for (; nodes && n < k->n_nodes; n++)
         describe_node(c, &k->nodes[n], &nodes[n], now);
@@ -299,7 +298,7 @@ static void on_proposed(void *arg, err_t err, uint64_t index, const void *result
 static void propose_record(struct cluster *c, struct record *r)
 {
     r->wall_ms = clock_wall_ms();
-    c->proposing = node_propose(c->node, r, on_proposed, c) == OK;
+    c->proposing = replica_propose(c->replica, r, on_proposed, c) == OK;
 }
 
 static void propose_key(struct cluster *c, uint32_t version, enum state_key_step step)
@@ -365,16 +364,16 @@ void cluster_lead_facts(const struct cluster *c, const struct state_node *x, str
 {
     const struct cluster_peer *m = find_peer((struct cluster *)c, x->name);
     bool self = x->id == c->self.id;
-    *ret = (struct cluster_facts){.state = self      ? "up"
-                                           : !m      ? "unknown"
-                                           : m->in   ? "up"
-                                           : m->lost ? "lost"
-                                                     : "away",
+    *ret = (struct cluster_facts){.state = self      ? CLUSTER_NODE_UP
+                                           : !m      ? CLUSTER_NODE_UNKNOWN
+                                           : m->in   ? CLUSTER_NODE_UP
+                                           : m->lost ? CLUSTER_NODE_LOST
+                                                     : CLUSTER_NODE_AWAY,
                                   .version = self                 ? DTD_VERSION
                                              : m && m->version[0] ? m->version
                                                                   : NULL,
                                   .silent_ms = self || !m || m->in ? 0 : clock_mono_ms() - m->heartbeat_ms,
-                                  .index = self ? log_index(c->node->log)
+                                  .index = self ? log_index(c->replica->log)
                                            : m  ? m->index
                                                 : 0};
 }
@@ -399,7 +398,7 @@ void cluster_lead_begin(struct cluster *c)
         update_peers(c, now);
         shorten_previous_leader(c, now);
     }
-    c->events->lead(c->node);
+    c->events->lead(c->owner);
 }
 
 void cluster_lead_end(struct cluster *c)
@@ -419,7 +418,7 @@ void cluster_lead_end(struct cluster *c)
         log_error("the view of the cluster cannot be taken from the state");
     c->changing = c->proposing = false;
     c->led_ms = clock_mono_ms();
-    c->events->follow(c->node);
+    c->events->follow(c->owner);
 }
 
 void cluster_lead_tick(struct cluster *c, int64_t now, int64_t gap_ms)

@@ -48,7 +48,7 @@ static const char *first_set(const char *a, const char *b)
 
 static err_t make_self(const struct cluster *c, const struct cluster_wish *w, struct cluster_self *ret, struct why *why)
 {
-    const struct node_conf *conf = &c->node->conf;
+    const struct node_conf *conf = c->conf;
     char host[NODE_NAME_MAX + 1] = "", address[NODE_TEXT_MAX + 1];
     *ret = (struct cluster_self){.id = LOG_FIRST_ID};
     (void)gethostname(host, sizeof(host) - 1);
@@ -75,23 +75,23 @@ static err_t make_self(const struct cluster *c, const struct cluster_wish *w, st
 static err_t write_self(struct cluster *c, const struct cluster_self *self, struct why *why)
 {
     char dir[PATH_MAX];
-    snprintf(dir, sizeof(dir), "%s/cluster", c->node->dir);
+    snprintf(dir, sizeof(dir), "%s/cluster", c->dir);
     err_t err = file_make_dirs(dir, 0700);
     return err ? why_set(why, err, "%s: %s", dir, err_text(err)) : cluster_file_write(c->self_path, self, why);
 }
 
 static err_t check_can_enter(const struct cluster *c, const char *what, bool keeps_jobs, struct why *why)
 {
+    uint64_t job;
     if (c->is_member)
         return why_set(why, ERR_EXISTS, "this node is in a cluster already, as %s: dtctl cluster status", c->self.name);
     if (c->join)
         return why_set(why, ERR_BUSY, "this node is joining a cluster");
-    for (const struct job *j = c->node->jobs; j && !keeps_jobs; j = j->next)
-        if (!job_over(j))
-            return why_set(why, ERR_BUSY,
-                           "job %" PRIu64 " of this node has not ended and would be lost: cancel it or wait for its "
-                           "end, then %s",
-                           j->id, what);
+    if (!keeps_jobs && c->events->has_job(c->owner, &job))
+        return why_set(why, ERR_BUSY,
+                       "job %" PRIu64 " of this node has not ended and would be lost: cancel it or wait for its "
+                       "end, then %s",
+                       job, what);
     return OK;
 }
 
@@ -139,7 +139,7 @@ static void finish_join(struct cluster *c, err_t err)
 
 static int count_addresses(const struct cluster *c)
 {
-    return c->join->is_static ? c->node->conf.cluster.n_peers : c->token.n_addresses;
+    return c->join->is_static ? c->conf->cluster.n_peers : c->token.n_addresses;
 }
 
 /* Gives up this address. Some errors would be the same at every address; they end the attempt. */
@@ -173,7 +173,7 @@ static void on_join_reply(void *arg, err_t err, const char *text, uint64_t id, c
     j->self.joins = j->self.fresh = true;
     struct why why = {""};
     char dir[PATH_MAX];
-    snprintf(dir, sizeof(dir), "%s/cluster", c->node->dir);
+    snprintf(dir, sizeof(dir), "%s/cluster", c->dir);
     err = file_make_dirs(dir, 0700);
     if (!err)
         err = file_replace(c->view_path, view, len, 0600);
@@ -197,12 +197,11 @@ static void join_conn_closed(void *owner, struct rpc_conn *conn)
 static void join_connected(void *owner, err_t err, const char *text, const struct tunnel_peer *peer, int fd)
 {
     struct cluster *c = owner;
-    struct node *n = c->node;
     struct cluster_joining *j = c->join;
-    const struct rpc_conn_config config = {.loop = &n->loop,
-                                           .methods = n->methods,
+    const struct rpc_conn_config config = {.loop = c->loop,
+                                           .methods = c->methods,
                                            .n_methods = RPC_METHOD_COUNT,
-                                           .owner = n,
+                                           .owner = c->methods_owner,
                                            .on_close = join_conn_closed};
     (void)peer;
     if (!j || j->over) {
@@ -232,7 +231,7 @@ static void try_address(struct cluster *c)
     struct cluster_joining *j = c->join;
     struct why why = {""};
     const char *address =
-        j->is_static ? c->node->conf.cluster.peers[j->at % count_addresses(c)] : c->token.addresses[j->at];
+        j->is_static ? c->conf->cluster.peers[j->at % count_addresses(c)] : c->token.addresses[j->at];
     const struct tunnel_connect_config config = {.address = address,
                                                  .key = j->is_static ? cluster_key(c) : token_key_id(&c->token),
                                                  .purpose = TUNNEL_JOIN,
@@ -306,7 +305,7 @@ err_t cluster_join(struct cluster *c, const char *text, const struct cluster_wis
 
 err_t cluster_static(struct cluster *c, struct why *why)
 {
-    const struct node_conf *conf = &c->node->conf;
+    const struct node_conf *conf = c->conf;
     struct cluster_wish wish = {0};
     struct cluster_self self;
     err_t err = key_file_read(conf->cluster.key_file, &c->ring, why);
@@ -326,15 +325,14 @@ err_t cluster_static(struct cluster *c, struct why *why)
 
 /* ---- leaving ---- */
 
-static void exit_after_leaving(void *owner)
+static void exit_after_leaving(void *arg)
 {
-    const struct node *n = owner;
-    const struct cluster *c = n->cluster;
+    const struct cluster *c = arg;
     char from[PATH_MAX], to[PATH_MAX];
-    snprintf(from, sizeof(from), "%s/raft/log", n->dir);
-    snprintf(to, sizeof(to), "%s/raft/log.left-%" PRId64, n->dir, clock_wall_ms() / 1000);
+    snprintf(from, sizeof(from), "%s/raft/log", c->dir);
+    snprintf(to, sizeof(to), "%s/raft/log.left-%" PRId64, c->dir, clock_wall_ms() / 1000);
     if (rename(from, to) || unlink(c->self_path) || unlink(c->view_path))
-        log_error("this node has left the cluster, but files of it remain dir=%s why=\"%s\"", n->dir, strerror(errno));
+        log_error("this node has left the cluster, but files of it remain dir=%s why=\"%s\"", c->dir, strerror(errno));
     exit(0);
 }
 
@@ -344,7 +342,7 @@ static void close_log_when_released(uv_timer_t *timer)
     if (cluster_is_needed(c))
         uv_timer_start(timer, close_log_when_released, TICK_MS, 0);
     else
-        log_close(c->node->log, exit_after_leaving);
+        c->events->close_log(c->owner, exit_after_leaving, c);
 }
 
 struct cluster_leaving {
@@ -374,7 +372,7 @@ err_t cluster_leave(struct cluster *c, cluster_done_cb cb, void *arg, struct why
         return why_set(why, ERR_NOTFOUND, "this node is in no cluster");
     if (c->leads && cluster_known(c)->n_nodes < 2)
         return why_set(why, ERR_INVALID, "this is the cluster's only node and cannot leave it");
-    if (c->leads && log_transfer(c->node->log, 0, NULL, NULL) == ERR_NOTFOUND)
+    if (c->leads && log_transfer(c->replica->log, 0, NULL, NULL) == ERR_NOTFOUND)
         return why_set(why, ERR_AGAIN,
                        "this node is the only voter; another must become one first, which takes a few "
                        "seconds with 3 nodes. In a cluster of 2 nodes, the other one can leave");
@@ -404,7 +402,7 @@ err_t cluster_recover(struct cluster *c, struct why *why)
                        "%s leads, so there is a majority and nothing to recover. To remove a dead node: "
                        "dtctl cluster remove",
                        cluster_leader(c));
-    if (!log_index(c->node->log))
+    if (!log_index(c->replica->log))
         return why_set(why, ERR_INVALID,
                        "this node has no copy of the log; run the command on a node that was a voter");
     self.recover = true;

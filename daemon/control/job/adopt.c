@@ -1,12 +1,10 @@
 /* Who has just begun to decide knows the log and, from the nodes' lists, which processes live. A job whose workers all
  * live, and are in its epoch, goes on in it; any other goes on in a new one, by the incident that had ended the last
  * one, if one had; a job without an epoch goes on being started. */
-#include "daemon/control/job/job.h"
+#include "daemon/control/job/internal.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "daemon/control/job/node_view.h"
-#include "daemon/control/control.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -17,21 +15,21 @@
 /* ---- places ---- */
 
 /* A log that was written before the node had a name of its own says node-1. */
-static struct agent *agent_of(struct node *n, const char *name)
+static struct agent *agent_of(struct jobs *jobs, const char *name)
 {
-    bool unnamed = !agent_find(n, name) && !n->agents->next && strcmp(name, "node-1") == 0;
-    return unnamed ? &n->self : agent_need(n, name);
+    bool unnamed = !agent_find(jobs, name) && !jobs->agents->next && strcmp(name, "node-1") == 0;
+    return unnamed ? &jobs->self : agent_need(jobs, name);
 }
 
 err_t job_adopt_begin(struct job *j)
 {
-    const struct state_job *s = state_job_find(j->node->state, j->id);
+    const struct state_job *s = state_job_find(j->jobs->replica->state, j->id);
     if (job_over(j) || !s)
         return OK;
     if (s->epoch.epoch && (s->epoch.n_members < 1 || s->epoch.n_members > j->max_workers))
         return ERR_CORRUPT;
     j->adopting = true;
-    if (j->node->agents->next) { /* another may have led, with metrics that are not here; ours come soon */
+    if (j->jobs->agents->next) { /* another may have led, with metrics that are not here; ours come soon */
         j->history = HISTORY_DUE;
         j->known_epoch = j->metrics.has_last ? j->metrics.last.epoch : 0;
         j->known_step = j->metrics.has_last ? j->metrics.last.step : 0;
@@ -43,7 +41,7 @@ err_t job_adopt_begin(struct job *j)
     j->n_workers = s->epoch.n_members;
     for (int k = 0; k < j->n_workers; k++) {
         struct job_process *p = &j->workers[k].p;
-        p->agent = agent_of(j->node, s->epoch.members[k].node);
+        p->agent = agent_of(j->jobs, s->epoch.members[k].node);
         p->slot = s->epoch.members[k].slot;
         if (!p->agent)
             return ERR_NOMEM;
@@ -141,7 +139,7 @@ static void lost(struct job *j)
 /* By what who led before had ended its newest epoch; NULL: it goes on. */
 static const struct incident *ended_by(const struct job *j)
 {
-    const struct state_job *s = state_job_find(j->node->state, j->id);
+    const struct state_job *s = state_job_find(j->jobs->replica->state, j->id);
     for (int i = s ? s->n_incidents - 1 : -1; i >= 0; i--)
         if (s->incidents[i].epoch == j->epoch && s->incidents[i].restarts >= 0 && s->incidents[i].restarts <= INT_MAX)
             return &s->incidents[i];
@@ -163,7 +161,7 @@ static bool awaited(const struct job *j)
 {
     for (int k = 0; k < j->n_workers; k++) {
         const struct agent *a = j->workers[k].p.agent;
-        if (a ? !a->listed : j->epoch == 0 && !j->node->self.listed)
+        if (a ? !a->listed : j->epoch == 0 && !j->jobs->self.listed)
             return true;
     }
     return false;
@@ -197,7 +195,6 @@ void job_adopt(struct job *j, bool late)
         job_epoch_ended(j, by);
         return;
     }
-    bool whole = job_is_command(&j->spec) ? job_command_adopted(j) : live == j->n_workers;
-    if (!whole)
+    if (!j->kind->adopted(j))
         lost(j);
 }

@@ -1,10 +1,8 @@
 /* Room for a job: a place on some node for each of its workers, slots and GPUs. A job has all of it or nothing, and
  * what it waits for stands in its reason. Cores are the node's own affair (children.c). */
-#include "daemon/control/job/job.h"
+#include "daemon/control/job/internal.h"
 
 #include "common/base/log.h"
-#include "daemon/control/job/node_view.h"
-#include "daemon/control/control.h"
 #include "daemon/control/job/placement.h"
 
 #include <assert.h>
@@ -46,13 +44,13 @@ struct placement_want job_want(const struct job_spec *spec)
     return w;
 }
 
-int job_nodes(struct node *n, const struct job *j, struct placement_node **ret)
+int job_nodes(struct jobs *jobs, const struct job *j, struct placement_node **ret)
 {
     int count = 0, i = 0;
-    for (const struct agent *a = n->agents; a; a = a->next)
+    for (const struct agent *a = jobs->agents; a; a = a->next)
         count++;
     *ret = calloc((size_t)count + 1, sizeof(**ret));
-    for (const struct agent *a = n->agents; a && *ret; a = a->next, i++) {
+    for (const struct agent *a = jobs->agents; a && *ret; a = a->next, i++) {
         int mine = 0;
         for (int k = 0; j && j->placed && k < j->n_workers; k++)
             mine += j->workers[k].p.agent == a;
@@ -79,7 +77,7 @@ static bool take_gpus_on(struct job *j, struct agent *a)
         }
     if (n == 0)
         return true;
-    if (!a->gpus.known || !gpus_take(&a->gpus, j->id, n, (int)j->spec.run.workers_per_gpu, device))
+    if (!a->gpus->known || !gpus_take(a->gpus, j->id, n, (int)j->spec.run.workers_per_gpu, device))
         return false;
     for (int i = 0; i < n; i++)
         j->workers[rank[i]].device = device[i];
@@ -88,13 +86,13 @@ static bool take_gpus_on(struct job *j, struct agent *a)
 
 bool job_worker_is_sick(const struct job_worker *w)
 {
-    return w->p.agent && *gpus_sick(&w->p.agent->gpus, w->device);
+    return w->p.agent && *gpus_sick(w->p.agent->gpus, w->device);
 }
 
 bool job_take_gpus(struct job *j)
 {
     bool all = true;
-    for (struct agent *a = j->node->agents; a && job_gpus(&j->spec); a = a->next)
+    for (struct agent *a = j->jobs->agents; a && job_gpus(&j->spec); a = a->next)
         all = take_gpus_on(j, a) && all;
     return all;
 }
@@ -107,7 +105,7 @@ void job_place(struct job *j)
         struct job_worker *w = &j->workers[k];
         w->p.agent->used++;
         if (w->device >= 0)
-            gpus_adopt(&w->p.agent->gpus, j->id, w->device);
+            gpus_adopt(w->p.agent->gpus, j->id, w->device);
     }
 }
 
@@ -116,8 +114,8 @@ static void unplace(struct job *j)
     if (!j->placed)
         return;
     j->placed = false;
-    for (struct agent *a = j->node->agents; a; a = a->next)
-        gpus_give(&a->gpus, j->id);
+    for (struct agent *a = j->jobs->agents; a; a = a->next)
+        gpus_give(a->gpus, j->id);
     for (int k = 0; k < j->n_workers; k++) {
         struct job_worker *w = &j->workers[k];
         assert(w->p.agent->used > 0);
@@ -133,16 +131,16 @@ void job_room_leave(struct job *j)
         j->workers[k].p.attend = NULL;
     }
     for (int i = 0; i < j->n_ios; i++)
-        if (agent_release(j->ios[i].p.agent, j->node, j->id))
+        if (agent_release(j->ios[i].p.agent, j->jobs, j->id))
             log_warn("not released, the node cannot be reached job=%" PRIu64 " node=%s", j->id,
                      j->ios[i].p.agent->name);
 }
 
 /* ---- the answer ---- */
 
-static struct agent *agent_at(struct node *n, int i)
+static struct agent *agent_at(struct jobs *jobs, int i)
 {
-    struct agent *a = n->agents;
+    struct agent *a = jobs->agents;
     while (i--)
         a = a->next;
     return a;
@@ -165,7 +163,7 @@ static void let_go(struct job *j, const struct job_worker *old, int n_old)
 {
     for (int k = 0; k < n_old; k++)
         if (old[k].p.agent && job_process_running(&old[k].p) &&
-            agent_kill(old[k].p.agent, j->node, j->id, old[k].p.slot, SIGKILL))
+            agent_kill(old[k].p.agent, j->jobs, j->id, old[k].p.slot, SIGKILL))
             log_info("a worker stays on a node that cannot be reached job=%" PRIu64 " node=%s", j->id,
                      old[k].p.agent->name);
 }
@@ -179,7 +177,7 @@ static err_t settle(struct job *j, const int *node, int workers)
         return ERR_NOMEM;
     for (int k = 0; k < workers; k++) {
         w[k].device = -1;
-        w[k].p.agent = agent_at(j->node, node[k]);
+        w[k].p.agent = agent_at(j->jobs, node[k]);
         w[k].p.slot = k && node[k] == node[k - 1] ? w[k - 1].p.slot + 1 : 0;
         take_over(&w[k], old, n_old);
     }
@@ -194,10 +192,10 @@ static void say_wait(struct job *j, const struct placement_node *nodes, int n, c
                      enum placement_answer answer)
 {
     char text[900];
-    const struct gpus *g = &j->node->self.gpus;
+    const struct gpus *g = &j->jobs->local->gpus;
     placement_lack(nodes, n, w, text, sizeof(text));
     size_t at = strlen(text);
-    if (w->per_gpu && !j->node->agents->next && g->known && g->n == 0) /* it was submitted before that was known */
+    if (w->per_gpu && !j->jobs->agents->next && g->known && g->n == 0) /* it was submitted before that was known */
         snprintf(text + at, sizeof(text) - at, ": %s", g->missing);
     snprintf(j->reason, sizeof(j->reason), answer == PLACEMENT_NEVER ? "never has room: it needs %s" : "waits for %s",
              text);
@@ -208,7 +206,7 @@ bool job_has_more_room(struct job *j)
     struct placement_node *nodes = NULL;
     struct placement_want want = job_want(&j->spec);
     char text[600];
-    int n = job_nodes(j->node, j, &nodes), workers = 0;
+    int n = job_nodes(j->jobs, j, &nodes), workers = 0;
     int *node = calloc((size_t)want.max, sizeof(*node));
     if (nodes && node && placement_find(nodes, n, &want, node, &workers) != PLACEMENT_FITS)
         workers = 0;
@@ -230,11 +228,11 @@ bool job_take_room(struct job *j)
 {
     struct placement_node *nodes = NULL;
     const struct placement_want want = job_want(&j->spec);
-    int n = job_nodes(j->node, j, &nodes), workers = 0;
+    int n = job_nodes(j->jobs, j, &nodes), workers = 0;
     int *node = calloc((size_t)want.max, sizeof(*node));
     enum placement_answer answer = PLACEMENT_WAITS;
     bool memory = nodes && node;
-    if (memory && (!j->node->stopping || j->node->leaving))
+    if (memory && (!j->jobs->stopping || j->jobs->leaving))
         answer = placement_find(nodes, n, &want, node, &workers);
     j->never = answer == PLACEMENT_NEVER;
     bool taken = answer == PLACEMENT_FITS;

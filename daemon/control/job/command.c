@@ -2,11 +2,9 @@
  * What there is to say to them stands in their environment, as torchrun would have set it, and in signals; what they
  * say is how they end. So an epoch begins in the log before its processes begin, its store with the first of them on
  * each node, and neither goes on beyond it. */
-#include "daemon/control/job/job.h"
+#include "daemon/control/job/internal.h"
 
 #include "common/base/log.h"
-#include "daemon/control/job/node_view.h"
-#include "daemon/control/control.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -14,6 +12,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define GRACE_MS 30000 /* from SIGTERM to SIGKILL, as torchrun has it */
+#define LEAVE_MS 12000 /* the same when this dtd ends: below the supervisor's patience */
 
 /* ---- who is where ---- */
 
@@ -102,7 +103,7 @@ void job_command_env_free(char **env, int n)
     free(env);
 }
 
-err_t job_command_env(const struct job *j, int rank, char ***ret, int *ret_n)
+static err_t make_env(const struct job *j, int rank, char ***ret, int *ret_n)
 {
     struct env e = {.words = calloc((size_t)j->spec.run.n_env + MORE_WORDS, sizeof(*e.words))};
     if (!e.words)
@@ -119,7 +120,7 @@ err_t job_command_env(const struct job *j, int rank, char ***ret, int *ret_n)
 
 /* ---- their ends ---- */
 
-void job_command_terminate(struct job *j)
+static void terminate(struct job *j)
 {
     for (int k = 0; k < j->n_workers; k++)
         if (!j->workers[k].p.killed)
@@ -131,7 +132,7 @@ static bool ended_well(const struct job_process *p)
     return p->state == PROCESS_ENDED && p->has_exit && !p->exit_signal && p->exit_status == 0;
 }
 
-void job_command_note(struct job *j, struct job_worker *w)
+static void command_changed(struct job *j, struct job_worker *w)
 {
     w->done = w->epoch == j->epoch && ended_well(&w->p);
     w->ready = w->done || (w->epoch == j->epoch && w->p.state == PROCESS_LIVE);
@@ -148,14 +149,14 @@ void job_command_stranded(struct job *j, const struct job_process *p)
     job_epoch_again(j, seen);
 }
 
-bool job_command_adopted(struct job *j)
+static bool command_adopted(struct job *j)
 {
     bool all = true;
     const struct job_process *stranded = NULL;
     for (int k = 0; k < j->n_workers; k++) {
         struct job_worker *w = &j->workers[k];
         w->epoch = w->epoch ? w->epoch : j->epoch; /* nodes of before do not say it */
-        job_command_note(j, w);
+        command_changed(j, w);
         all = all && w->ready;
         if (job_process_running(&w->p) && w->p.stranded)
             stranded = &w->p;
@@ -166,3 +167,110 @@ bool job_command_adopted(struct job *j)
         job_move(j, PHASE_STEPPING, "all are there");
     return stranded || all;
 }
+
+/* ---- its phases ---- */
+
+static bool command_gather(struct job *j)
+{
+    job_move(j, PHASE_SCANNING, "a command has no dtd-io");
+    return true;
+}
+
+static bool is_on_lost_node(const struct job_worker *w)
+{
+    return w->p.agent->state == AGENT_LOST;
+}
+
+/* Processes of a command begin when their epoch is in the log. */
+static bool command_load(struct job *j)
+{
+    if (!job_none(j, is_on_lost_node)) {
+        job_epoch_lost(j, 0, false, "a node was lost before epoch %" PRIu64 " began there", j->epoch);
+        return true;
+    }
+    j->kind->need(j, true);
+    if (j->stopping)
+        return true;
+    if (!job_none(j, job_worker_is_not_ready))
+        return false;
+    job_move(j, PHASE_STEPPING, "all run");
+    job_incident_recovered(j);
+    return true;
+}
+
+/* Nothing is known of its steps, and nobody saves for it: it keeps its size, and no silence is a hang. */
+static void command_watch(struct job *j)
+{
+}
+
+static int64_t command_grace_ms(const struct job *j)
+{
+    return j->leaving ? LEAVE_MS : GRACE_MS;
+}
+
+/* Signals are all that it can be told. */
+static void command_signal(struct job *j)
+{
+    if (j->phase.state == PHASE_ENDING || (j->phase.state == PHASE_QUITTING && job_may_quit(j)))
+        terminate(j);
+}
+
+/* ---- its processes ---- */
+
+/* It has no dtd-io, is silent, and a worker that has ended does not begin again in the same epoch. */
+static void command_need(struct job *j, bool workers)
+{
+    for (int k = 0; k < j->n_workers && !j->stopping && workers; k++) {
+        struct job_worker *w = &j->workers[k];
+        if (w->epoch == j->epoch || !job_process_is_due(&w->p))
+            continue;
+        if (!job_worker_start(j, w))
+            return;
+        if (w->p.state == PROCESS_ASKED)
+            w->epoch = j->epoch;
+    }
+}
+
+static err_t command_complete_spawn(struct job *j, const struct job_process *p, struct process_spawn *x,
+                                    char ***ret_env)
+{
+    *ret_env = NULL;
+    x->command = j->spec.command;
+    x->n_command = j->spec.n_command;
+    x->epoch = j->epoch;
+    x->store_node = job_committer(j)->p.agent->name;
+    err_t err = make_env(j, job_process_rank(j, p), ret_env, &x->n_env);
+    x->env = *ret_env;
+    return err;
+}
+
+/* No dtd-io is there whose end would have the job released on its node. */
+static void command_left(struct job *j, struct job_io *io)
+{
+    if (agent_release(io->p.agent, j->jobs, j->id))
+        log_info("not released, the node cannot be reached job=%" PRIu64 " node=%s", j->id, io->p.agent->name);
+}
+
+static const char *command_worker_state(const struct job *j, const struct job_worker *w)
+{
+    static const char *const names[] = {[PROCESS_ABSENT] = "absent",
+                                        [PROCESS_ASKED] = "starting",
+                                        [PROCESS_LIVE] = "running",
+                                        [PROCESS_ENDED] = "ended"};
+    return names[w->p.state];
+}
+
+const struct job_kind job_kind_command = {
+    .done = "every worker ended with exit status 0",
+    .gather = command_gather,
+    .load = command_load,
+    .watch = command_watch,
+    .adopted = command_adopted,
+    .grace_ms = command_grace_ms,
+    .need = command_need,
+    .complete_spawn = command_complete_spawn,
+    .changed = command_changed,
+    .left = command_left,
+    .command = command_signal,
+    .worker_state = command_worker_state,
+};

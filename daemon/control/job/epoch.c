@@ -2,12 +2,10 @@
  * truth about checkpoints and the log its index, so every epoch begins with a look at the folder. The record of an
  * epoch is in the log before any worker hears of it: a control that dies in between finds it there and goes on with it,
  * and nobody starts the same epoch twice. */
-#include "daemon/control/job/job.h"
+#include "daemon/control/job/internal.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "daemon/control/job/node_view.h"
-#include "daemon/control/control.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -17,112 +15,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* ---- incidents ---- */
-
-static void log_incident(struct job *j)
-{
-    struct incident *i = &j->incident.fields;
-    i->restarts = j->incident.ends ? j->restarts : -1;
-    const struct record r = {.kind = RECORD_INCIDENT, .wall_ms = i->wall_ms, .job = j->id, .incident = *i};
-    if (outbox_add(&j->node->outbox, &r, NULL))
-        log_error("incident not logged job=%" PRIu64 " seen=%s", j->id, i->seen);
-    j->dirty = true;
-}
-
-void job_incident_open(struct job *j, const char *seen, double detect_ms, bool by_exit)
-{
-    struct job_incident *i = &j->incident;
-    const int64_t now = clock_mono_ns();
-    free((char *)i->fields.log);
-    *i = (struct job_incident){.open = true,
-                               .by_exit = by_exit,
-                               .fields = incident_none,
-                               .decided_ns = now,
-                               .part_ns = now,
-                               .step = j->metrics.has_last && j->metrics.last.epoch == j->epoch ? job_step(j) : -1};
-    snprintf(i->seen, sizeof(i->seen), "%s", seen);
-    i->fields.epoch = j->epoch;
-    i->fields.wall_ms = clock_wall_ms();
-    i->fields.seen = i->seen;
-    i->fields.decided = i->decided;
-    i->fields.detect_ms = detect_ms;
-    log_warn("incident job=%" PRIu64 " epoch=%" PRIu64 " detect_ms=%.1f seen=%s", j->id, j->epoch, detect_ms, seen);
-}
-
-void job_incident_decided(struct job *j, const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(j->incident.decided, sizeof(j->incident.decided), fmt, ap);
-    va_end(ap);
-    log_incident(j);
-}
-
-void job_incident_words(struct job *j, const char *log, bool by_exit)
-{
-    struct job_incident *i = &j->incident;
-    if (!i->open || !log || (i->fields.log && (i->log_by_exit || !by_exit)))
-        return;
-    free((char *)i->fields.log);
-    i->fields.log = strdup(log);
-    i->log_by_exit = by_exit;
-    log_incident(j);
-}
-
-void job_note(struct job *j, double detect_ms, const char *seen, const char *decided)
-{
-    if (j->incident.open)
-        return;
-    job_incident_open(j, seen, detect_ms, true);
-    job_incident_decided(j, "%s", decided);
-    j->incident.open = false;
-}
-
-/* Milliseconds of the part that ends now. */
-static double end_part(struct job_incident *i)
-{
-    int64_t now = clock_mono_ns();
-    double ms = (double)(now - i->part_ns) / 1e6;
-    i->part_ns = now;
-    return ms;
-}
-
-void job_incident_phase(struct job *j, enum job_phase to)
-{
-    struct job_incident *i = &j->incident;
-    if (i->open && to == PHASE_LOADING)
-        i->fields.restart_ms = end_part(i);
-    else if (i->open && to == PHASE_STEPPING)
-        i->fields.load_ms = end_part(i);
-}
-
-/* The first step's word may come before the last rank's that it has loaded: it has. The parts add up to the whole. */
-void job_incident_recovered(struct job *j)
-{
-    struct job_incident *i = &j->incident;
-    if (!i->open || !job_in_epoch(j)) /* a late word of the epoch that was lost */
-        return;
-    i->open = false;
-    if (!isnan(i->fields.restart_ms) && isnan(i->fields.load_ms))
-        i->fields.load_ms = end_part(i);
-    double step_ms = end_part(i);
-    if (!isnan(i->fields.load_ms))
-        i->fields.step_ms = step_ms;
-    i->fields.recover_ms = (double)(i->part_ns - i->decided_ns) / 1e6;
-    log_incident(j);
-}
-
 /* ---- losing an epoch ---- */
-
-/* What the peers of a dead worker say often comes before the word of its death, and names it less well. */
-static void better_cause(struct job *j, const char *seen)
-{
-    if (!j->incident.open || j->incident.by_exit)
-        return;
-    snprintf(j->incident.seen, sizeof(j->incident.seen), "%s", seen);
-    j->incident.by_exit = true;
-    log_incident(j);
-}
 
 /* A proposal cannot be taken back: its epoch will be in the log with these members, though nobody was in it. */
 static void epoch_given_up(struct job *j)
@@ -146,7 +39,7 @@ void job_epoch_lost(struct job *j, double detect_ms, bool by_exit, const char *f
     vsnprintf(seen, sizeof(seen), fmt, ap);
     va_end(ap);
     if (j->phase.state == PHASE_ENDING && by_exit)
-        better_cause(j, seen);
+        job_incident_better_cause(j, seen);
     if (j->phase.state == PHASE_ENDING || j->phase.state >= PHASE_DRAINING || j->stopping)
         return;
     if (j->adopting) /* it is decided when all has been heard; who failed is ended, which job_adopt sees */
@@ -156,7 +49,7 @@ void job_epoch_lost(struct job *j, double detect_ms, bool by_exit, const char *f
     if (j->restarts >= j->spec.run.restarts) {
         job_incident_decided(j, "the job fails: run.restarts (%" PRId64 ") used up", j->spec.run.restarts);
         char resume[64] = "";
-        if (!job_is_command(&j->spec))
+        if (j->kind->saves)
             snprintf(resume, sizeof(resume), "; go on with `dtctl resume %" PRIu64 "`", j->id);
         job_stop(j, END_FAILED, false, "%s; run.restarts (%" PRId64 ") used up. See `dtctl logs %" PRIu64 "`%s", seen,
                  j->spec.run.restarts, j->id, resume);
@@ -210,81 +103,6 @@ void job_epoch_fatal(struct job *j, const char *fmt, ...)
         job_move(j, PHASE_QUITTING, "it cannot go on");
 }
 
-/* ---- folders and the catalog ---- */
-
-void job_scan_forget(struct job *j)
-{
-    for (int i = 0; i < j->n_folders; i++)
-        free((char *)j->folders[i].c.path);
-    free(j->folders);
-    j->folders = NULL;
-    j->n_folders = 0;
-}
-
-static bool in_catalog(const struct state_job *s, int64_t step)
-{
-    for (int i = 0; s && i < s->n_checkpoints; i++)
-        if (s->checkpoints[i].step == step)
-            return true;
-    return false;
-}
-
-static bool in_folders(const struct job *j, int64_t step)
-{
-    for (int i = 0; i < j->n_folders; i++)
-        if (j->folders[i].c.step == step)
-            return true;
-    return false;
-}
-
-/* A folder without a record is this job's if it was committed in its life time: before its first epoch the job has
- * written nothing, and at that epoch io moves away what others left at later steps. */
-static void adopt_folders(struct job *j, const struct state_job *s)
-{
-    for (int i = 0; i < j->n_folders; i++) {
-        struct job_folder *f = &j->folders[i];
-        bool known = in_catalog(s, f->c.step);
-        f->own = known || (j->epoch > 0 && f->c.committed_ms >= j->submitted_ms);
-        if (known || !f->own)
-            continue;
-        log_info("checkpoint adopted job=%" PRIu64 " step=%" PRId64 " path=%s", j->id, f->c.step, f->c.path);
-        const struct record r = {
-            .kind = RECORD_CHECKPOINT, .wall_ms = clock_wall_ms(), .job = j->id, .checkpoint = f->c};
-        if (outbox_add(&j->node->outbox, &r, NULL))
-            log_error("checkpoint not logged job=%" PRIu64 " step=%" PRId64, j->id, f->c.step);
-    }
-}
-
-static void drop_records(struct job *j, const struct state_job *s)
-{
-    for (int i = 0; s && i < s->n_checkpoints; i++) {
-        int64_t step = s->checkpoints[i].step;
-        if (in_folders(j, step))
-            continue;
-        log_warn("checkpoint has gone job=%" PRIu64 " step=%" PRId64, j->id, step);
-        const struct record r = {
-            .kind = RECORD_CHECKPOINT_REMOVED, .wall_ms = clock_wall_ms(), .job = j->id, .removed = {.step = step}};
-        if (outbox_add(&j->node->outbox, &r, NULL))
-            log_error("removal not logged job=%" PRIu64 " step=%" PRId64, j->id, step);
-    }
-}
-
-void job_catalog_scanned(struct job *j)
-{
-    const struct state_job *s = state_job_find(j->node->state, j->id);
-    adopt_folders(j, s);
-    drop_records(j, s);
-}
-
-int64_t job_io_step(const struct job *j)
-{
-    int64_t step = j->resume_step;
-    for (int i = 0; i < j->n_folders; i++)
-        if (j->folders[i].own && j->folders[i].c.epoch == j->epoch && j->folders[i].c.step > step)
-            step = j->folders[i].c.step;
-    return step;
-}
-
 /* ---- the next epoch ---- */
 
 /* "…/step-N": N, else 0; the worker then takes the step from what it loads. */
@@ -325,7 +143,7 @@ static err_t choose(struct job *j)
 
 void job_epoch_find_resume(struct job *j)
 {
-    const struct state_job *s = state_job_find(j->node->state, j->id);
+    const struct state_job *s = state_job_find(j->jobs->replica->state, j->id);
     const char *from = j->spec.checkpoint.resume_from;
     err_t err = OK;
     for (int i = 0; s && i < s->n_checkpoints; i++)
@@ -339,10 +157,11 @@ void job_epoch_find_resume(struct job *j)
         log_error("resume path job=%" PRIu64 " error=%s", j->id, err_text(err));
 }
 
-static void epoch_recorded(struct node *n, uint64_t job, const struct state_result *result)
+static void epoch_recorded(void *owner, uint64_t job, const struct state_result *result)
 {
-    struct job *j = node_job(n, job);
-    const struct state_job *s = state_job_find(n->state, job);
+    struct jobs *jobs = owner;
+    struct job *j = jobs_find(jobs, job);
+    const struct state_job *s = state_job_find(jobs->replica->state, job);
     if (!j || j->phase.state != PHASE_COMMITTING)
         return;
     if (s && s->end == END_NONE && s->epoch.epoch < j->next_epoch)
@@ -358,7 +177,7 @@ static void epoch_recorded(struct node *n, uint64_t job, const struct state_resu
         log_info("epoch job=%" PRIu64 " epoch=%" PRIu64 " workers=%d resume_step=%" PRId64 " path=%s", j->id, j->epoch,
                  j->n_workers, j->resume_step, j->resume_path ? j->resume_path : "");
     }
-    node_tick(n);
+    jobs_tick(jobs);
 }
 
 /* Said where it may differ. */
@@ -391,7 +210,7 @@ void job_epoch_propose(struct job *j)
                                            .n_members = j->n_workers,
                                            .resume_step = j->resume_step,
                                            .restarts = j->restarts}};
-        err = outbox_add(&j->node->outbox, &r, epoch_recorded);
+        err = outbox_add(&j->jobs->outbox, &r, epoch_recorded);
     }
     free(members);
     if (err)

@@ -2,12 +2,10 @@
  * when it is longer than run.hang_seconds, and than ten times the usual step, and than three times the longest one yet,
  * which had an evaluation or a save in it. Then the nodes are asked what their processes do, so that the incident can
  * name the one that stands; it is killed, and the others leave the epoch as after any loss. */
-#include "daemon/control/job/job.h"
+#include "daemon/control/job/internal.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "daemon/control/job/node_view.h"
-#include "daemon/control/control.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -146,7 +144,7 @@ static void ask(struct job *j)
     for (int k = 0; k < j->n_workers; k++)
         j->workers[k].p.proc = '\0';
     for (int i = 0; i < j->n_ios; i++)
-        if (agent_look(j->ios[i].p.agent, j->node))
+        if (agent_look(j->ios[i].p.agent, j->jobs))
             log_warn("not asked what its processes do node=%s", j->ios[i].p.agent->name);
 }
 

@@ -1,12 +1,9 @@
 /* See job.h for the two machines. job_tick loops over the phase's own step function until none of them moves; callbacks
  * only note things and tick. */
-#include "daemon/control/job/job.h"
+#include "daemon/control/job/internal.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "daemon/control/job/node_view.h"
-#include "daemon/control/control.h"
-#include "daemon/control/job/outbound.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -16,18 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GATHER_MS 60000
 #define SCAN_MS 120000
-#define LOAD_MS 900000
 #define END_MS 10000
 #define REJOIN_MS 20000
 #define DRAIN_CANCEL_MS 10000
 #define DRAIN_LEAVE_MS 12000 /* below the supervisor's patience */
 #define DRAIN_SAVE_MS 120000
 #define QUIT_MS 6000
-#define ROOM_MS 1000
-#define COMMAND_GRACE_MS 30000 /* from SIGTERM to SIGKILL, as torchrun has it */
-#define COMMAND_LEAVE_MS 12000
 
 /* ---- the tables ---- */
 
@@ -80,22 +72,23 @@ static err_t job_fill(struct job *j, const struct state_job *s)
         log_error("job's spec id=%" PRIu64 " why=%s", s->id, why.text);
         return err;
     }
+    j->kind = job_is_command(&j->spec) ? &job_kind_command : &job_kind_managed;
     j->max_workers = j->n_workers = (int)j->spec.parallel.workers;
     j->workers = calloc((size_t)j->max_workers, sizeof(*j->workers));
     if (!j->workers)
         return ERR_NOMEM;
     for (int k = 0; k < j->max_workers; k++)
         j->workers[k].device = -1;
-    snprintf(path, sizeof(path), "%s/metrics/%" PRIu64 ".jsonl", j->node->dir, j->id);
+    snprintf(path, sizeof(path), "%s/metrics/%" PRIu64 ".jsonl", j->jobs->dir, j->id);
     return metrics_init(&j->metrics, path);
 }
 
-err_t job_new(struct node *node, const struct state_job *s, struct job **ret)
+err_t job_new(struct jobs *jobs, const struct state_job *s, struct job **ret)
 {
     struct job *j = calloc(1, sizeof(*j));
     if (!j)
         return ERR_NOMEM;
-    j->node = node;
+    j->jobs = jobs;
     j->id = s->id;
     j->uid = s->uid;
     j->submitted_ms = s->submitted_ms;
@@ -167,10 +160,10 @@ static const struct {
     int64_t deadline_ms;
 } phases[] = {
     [PHASE_WAITING] = {JOB_PENDING, 0},
-    [PHASE_GATHERING] = {JOB_STARTING, GATHER_MS},
+    [PHASE_GATHERING] = {JOB_STARTING, JOB_GATHER_MS},
     [PHASE_SCANNING] = {JOB_STARTING, SCAN_MS},
     [PHASE_COMMITTING] = {-1, 0},
-    [PHASE_LOADING] = {-1, LOAD_MS},
+    [PHASE_LOADING] = {-1, JOB_LOAD_MS},
     [PHASE_STEPPING] = {JOB_RUNNING, 0},
     [PHASE_ENDING] = {JOB_RECOVERING, END_MS},
     [PHASE_REJOINING] = {-1, REJOIN_MS},
@@ -195,8 +188,9 @@ void job_move(struct job *j, enum job_phase to, const char *why)
         job_health_begin(j);
     j->moving = false;
     job_incident_phase(j, to);
-    bool grace = job_is_command(&j->spec) && (to == PHASE_ENDING || to == PHASE_QUITTING);
-    job_deadline(j, !grace ? phases[to].deadline_ms : j->leaving ? COMMAND_LEAVE_MS : COMMAND_GRACE_MS);
+    bool ends = to == PHASE_ENDING || to == PHASE_QUITTING;
+    int64_t grace = ends ? j->kind->grace_ms(j) : 0;
+    job_deadline(j, grace ? grace : phases[to].deadline_ms);
     int show = phases[to].show;
     if ((show == JOB_STARTING || show == JOB_PENDING) && (j->epoch || j->restarts))
         show = JOB_RECOVERING;
@@ -205,9 +199,27 @@ void job_move(struct job *j, enum job_phase to, const char *why)
     j->dirty = true;
 }
 
-static bool past_deadline(const struct job *j)
+bool job_past_deadline(const struct job *j)
 {
     return j->deadline_ms && clock_mono_ms() >= j->deadline_ms;
+}
+
+bool job_none(const struct job *j, bool (*pick)(const struct job_worker *w))
+{
+    for (int k = 0; k < j->n_workers; k++)
+        if (pick(&j->workers[k]))
+            return false;
+    return true;
+}
+
+bool job_worker_is_missing(const struct job_worker *w)
+{
+    return !w->p.attend || w->p.killed;
+}
+
+bool job_worker_is_not_ready(const struct job_worker *w)
+{
+    return !w->ready;
 }
 
 /* ---- stopping ---- */
@@ -255,35 +267,9 @@ static bool attending(const struct job_process *p)
     return p->attend != NULL;
 }
 
-static bool is_missing(const struct job_worker *w)
-{
-    return !attending(&w->p) || w->p.killed;
-}
-
-static bool is_not_ready(const struct job_worker *w)
-{
-    return !w->ready;
-}
-
 static bool is_not_done(const struct job_worker *w)
 {
     return !w->done;
-}
-
-static bool ios_attend(const struct job *j)
-{
-    for (int i = 0; i < j->n_ios; i++)
-        if (!attending(&j->ios[i].p))
-            return false;
-    return true;
-}
-
-static bool none(const struct job *j, bool (*pick)(const struct job_worker *w))
-{
-    for (int k = 0; k < j->n_workers; k++)
-        if (pick(&j->workers[k]))
-            return false;
-    return true;
 }
 
 /* Whether `o` is served before `j`: by priority, then first come. */
@@ -296,18 +282,10 @@ static bool before(const struct job *o, const struct job *j)
 /* A job that does not fit lets nobody pass behind it, unless it never could: else the large ones would starve. */
 static const struct job *ahead(const struct job *j)
 {
-    for (const struct job *o = j->node->jobs; o; o = o->next)
+    for (const struct job *o = j->jobs->head; o; o = o->next)
         if (o != j && (o->adopting || (o->phase.state == PHASE_WAITING && !o->stopping && !o->never && before(o, j))))
             return o;
     return NULL;
-}
-
-static bool somebody_waits(const struct job *j)
-{
-    for (const struct job *o = j->node->jobs; o; o = o->next)
-        if (o != j && o->phase.state == PHASE_WAITING && !o->stopping && !o->never && !o->adopting)
-            return true;
-    return false;
 }
 
 static void say_reason(struct job *j, const char *text)
@@ -331,7 +309,7 @@ static void say_ahead(struct job *j, const struct job *o)
 static bool tick_waiting(struct job *j)
 {
     const struct job *o = ahead(j);
-    if (j->node->stopping && !j->node->leaving)
+    if (j->jobs->stopping && !j->jobs->leaving)
         return false;
     if (o) {
         say_ahead(j, o);
@@ -348,74 +326,22 @@ static bool tick_waiting(struct job *j)
     return true;
 }
 
-static void name_missing(const struct job *j, char *ret, size_t size)
-{
-    int n = job_workers_name(j, is_missing, ret, size);
-    if (!ios_attend(j))
-        snprintf(ret + strlen(ret), size - strlen(ret), "%sdtd-io", n ? " and " : "");
-}
-
-static bool is_on_lost_node(const struct job_worker *w)
-{
-    return w->p.agent->state == AGENT_LOST;
-}
-
-/* Processes of a command begin when their epoch is in the log. */
-static bool begin_command(struct job *j)
-{
-    if (!none(j, is_on_lost_node)) {
-        job_epoch_lost(j, 0, false, "a node was lost before epoch %" PRIu64 " began there", j->epoch);
-        return true;
-    }
-    job_processes_need(j, true);
-    if (j->stopping)
-        return true;
-    if (!none(j, is_not_ready))
-        return false;
-    job_move(j, PHASE_STEPPING, "all run");
-    job_incident_recovered(j);
-    return true;
-}
-
 static bool tick_gathering(struct job *j)
 {
-    if (job_is_command(&j->spec)) {
-        job_move(j, PHASE_SCANNING, "a command has no dtd-io");
-        return true;
-    }
-    job_processes_need(j, true);
-    if (j->stopping)
-        return true;
-    if (ios_attend(j) && none(j, is_missing)) {
-        job_committer(j)->scan = SCAN_DUE;
-        job_move(j, PHASE_SCANNING, "all attend");
-        return true;
-    }
-    if (!past_deadline(j))
-        return false;
-    char who[256];
-    name_missing(j, who, sizeof(who));
-    for (int k = 0; k < j->n_workers; k++)
-        if (is_missing(&j->workers[k]))
-            job_process_kill(j, &j->workers[k].p, SIGKILL);
-    for (int i = 0; i < j->n_ios; i++)
-        if (!attending(&j->ios[i].p))
-            job_process_kill(j, &j->ios[i].p, SIGKILL);
-    job_epoch_lost(j, 0, false, "%s did not say Hello within %d s", who, GATHER_MS / 1000);
-    return true;
+    return j->kind->gather(j);
 }
 
 static bool tick_scanning(struct job *j)
 {
-    job_processes_need(j, false);
+    j->kind->need(j, false);
     if (j->stopping)
         return true;
-    if (job_is_command(&j->spec) || job_committer(j)->scan == SCAN_DONE) {
+    if (!j->kind->saves || job_committer(j)->scan == SCAN_DONE) {
         job_move(j, PHASE_COMMITTING, "folders are known");
         job_epoch_propose(j);
         return true;
     }
-    if (past_deadline(j)) {
+    if (job_past_deadline(j)) {
         job_process_kill(j, &job_committer(j)->p, SIGKILL);
         job_epoch_lost(j, 0, false, "dtd-io did not list the checkpoint folder within %d s", SCAN_MS / 1000);
         return true;
@@ -426,18 +352,18 @@ static bool tick_scanning(struct job *j)
 /* Nothing new starts while the log takes nothing; the reason says what it waits for. */
 static void say_log_wait(struct job *j)
 {
-    const struct node *n = j->node;
-    if (!n->outbox.err || j->reason[0])
+    const struct jobs *jobs = j->jobs;
+    if (!jobs->outbox.err || j->reason[0])
         return; /* a reason of its own says more */
-    const char *warning = log_warning(n->log);
+    const char *warning = log_warning(jobs->replica->log);
     snprintf(j->reason, sizeof(j->reason), "waits for the log: %s; free some space in %s",
-             warning ? warning : err_text(n->outbox.err), n->dir);
+             warning ? warning : err_text(jobs->outbox.err), jobs->dir);
     j->dirty = true;
 }
 
 static bool tick_committing(struct job *j)
 {
-    job_processes_need(j, false);
+    j->kind->need(j, false);
     if (j->stopping)
         return true;
     if (!j->epoch_committed) {
@@ -451,52 +377,20 @@ static bool tick_committing(struct job *j)
 
 static bool tick_loading(struct job *j)
 {
-    if (job_is_command(&j->spec))
-        return begin_command(j);
-    job_processes_need(j, false);
-    if (j->stopping)
-        return true;
-    if (none(j, is_not_ready)) {
-        job_move(j, PHASE_STEPPING, "all are ready");
-        return true;
-    }
-    if (!past_deadline(j))
-        return false;
-    char who[256];
-    job_workers_name(j, is_not_ready, who, sizeof(who));
-    for (int k = 0; k < j->n_workers; k++)
-        if (is_not_ready(&j->workers[k]))
-            job_process_kill(j, &j->workers[k].p, SIGKILL);
-    job_epoch_lost(j, 0, false, "%s not ready within %d s", who, LOAD_MS / 1000);
-    return true;
+    return j->kind->load(j);
 }
 
 static void check_time_limit(struct job *j)
 {
-    const struct state_job *s = state_job_find(j->node->state, j->id);
+    char resume[80] = "";
+    const struct state_job *s = state_job_find(j->jobs->replica->state, j->id);
     int64_t limit = j->spec.run.max_seconds * 1000;
     if (!limit || !s || !s->started_ms || clock_wall_ms() - s->started_ms < limit)
         return;
-    if (job_is_command(&j->spec))
-        job_stop(j, END_FAILED, false, "run.max_seconds (%" PRId64 ") reached", j->spec.run.max_seconds);
-    else
-        job_stop(j, END_FAILED, true,
-                 "run.max_seconds (%" PRId64 ") reached at step %" PRId64 "; go on with `dtctl resume %" PRIu64 "`",
-                 j->spec.run.max_seconds, job_step(j), j->id);
-}
-
-/* Who waits in the queue goes first: a job that runs takes more only where nobody is waiting. */
-static void look_for_room(struct job *j)
-{
-    int64_t now = clock_mono_ms();
-    if (j->n_workers == j->max_workers || now < j->room_ms)
-        return;
-    char before[sizeof(j->reason)];
-    snprintf(before, sizeof(before), "%s", j->reason);
-    j->room_ms = now + ROOM_MS;
-    j->may_grow = job_has_more_room(j) && !somebody_waits(j);
-    if (strcmp(before, j->reason) != 0)
-        j->dirty = true;
+    if (j->kind->saves)
+        snprintf(resume, sizeof(resume), " at step %" PRId64 "; go on with `dtctl resume %" PRIu64 "`", job_step(j),
+                 j->id);
+    job_stop(j, END_FAILED, j->kind->saves, "run.max_seconds (%" PRId64 ") reached%s", j->spec.run.max_seconds, resume);
 }
 
 static bool is_to_leave(const struct job_worker *w)
@@ -547,55 +441,51 @@ static bool is_outside(const struct job_worker *w)
 
 static bool tick_stepping(struct job *j)
 {
-    job_processes_need(j, false);
+    j->kind->need(j, false);
     if (j->stopping)
         return true;
-    bool command = job_is_command(&j->spec);
     look_for_leaving(j);
-    bool all_done = none(j, is_not_done);
-    if ((all_done && stopped_early(j)) || (j->moving && !all_done && (command || past_deadline(j)))) {
+    bool all_done = job_none(j, is_not_done);
+    if ((all_done && stopped_early(j)) || (j->moving && !all_done && (!j->kind->saves || job_past_deadline(j)))) {
         go_elsewhere(j);
         return true;
     }
     if (all_done) {
-        job_stop(j, END_DONE, false, command ? "every worker ended with exit status 0" : "all steps done");
+        job_stop(j, END_DONE, false, "%s", j->kind->done);
         job_move(j, PHASE_QUITTING, "all are done");
         return true;
     }
-    if (!none(j, is_outside)) {
+    if (!job_none(j, is_outside)) {
         job_epoch_again(j, "a worker had been told to leave the epoch by who led before");
         return true;
     }
     check_time_limit(j);
-    if (!command)
-        look_for_room(j);
-    if (!j->stopping && !j->moving && !command)
-        job_health_tick(j);
+    j->kind->watch(j);
     return j->stopping || j->phase.state != PHASE_STEPPING;
 }
 
 static bool is_rejoining(const struct job_worker *w)
 {
-    return is_missing(w) || w->p.state != PROCESS_LIVE;
+    return job_worker_is_missing(w) || w->p.state != PROCESS_LIVE;
 }
 
 static bool tick_rejoining(struct job *j)
 {
-    job_processes_need(j, false);
+    j->kind->need(j, false);
     if (j->stopping)
         return true;
-    if (!none(j, is_outside)) {
+    if (!job_none(j, is_outside)) {
         job_epoch_again(j, "the epoch had not begun everywhere, or had been left, when another control came to lead");
         return true;
     }
-    if (none(j, is_rejoining) && none(j, is_not_ready)) {
+    if (job_none(j, is_rejoining) && job_none(j, job_worker_is_not_ready)) {
         job_move(j, PHASE_STEPPING, "all came back");
         return true;
     }
-    if (!past_deadline(j))
+    if (!job_past_deadline(j))
         return false;
     char who[256];
-    job_workers_name(j, is_not_ready, who, sizeof(who));
+    job_workers_name(j, job_worker_is_not_ready, who, sizeof(who));
     job_epoch_lost(j, 0, false, "%s did not come back after dtd-control was started again", who);
     return true;
 }
@@ -628,7 +518,7 @@ static bool tick_clearing(struct job *j)
  * places, and survivors are as warm as they were. */
 static bool next_places(struct job *j)
 {
-    if (none(j, is_to_leave) && none(j, job_worker_is_sick) && !j->resize) {
+    if (job_none(j, is_to_leave) && job_none(j, job_worker_is_sick) && !j->resize) {
         job_move(j, PHASE_GATHERING, "everybody has left the epoch");
         return true;
     }
@@ -646,9 +536,9 @@ static bool tick_ending(struct job *j)
 {
     if (j->clearing)
         return tick_clearing(j);
-    if (none(j, is_in_epoch))
+    if (job_none(j, is_in_epoch))
         return next_places(j);
-    if (past_deadline(j)) {
+    if (job_past_deadline(j)) {
         char who[256];
         job_workers_name(j, is_in_epoch, who, sizeof(who));
         log_warn("killed, they did not leave the epoch job=%" PRIu64 " who=%s", j->id, who);
@@ -662,21 +552,22 @@ static bool tick_ending(struct job *j)
 
 static bool tick_draining(struct job *j)
 {
-    job_processes_need(j, false); /* what is being saved needs io */
-    if (!none(j, is_not_done) && !past_deadline(j))
+    j->kind->need(j, false); /* what is being saved needs io */
+    if (!job_none(j, is_not_done) && !job_past_deadline(j))
         return false;
     job_move(j, PHASE_QUITTING,
-             past_deadline(j) ? "they did not finish their step in time" : "all finished their step");
+             job_past_deadline(j) ? "they did not finish their step in time" : "all finished their step");
     return true;
 }
 
-static void end_logged(struct node *n, uint64_t job, const struct state_result *result)
+static void end_logged(void *owner, uint64_t job, const struct state_result *result)
 {
-    struct job *j = node_job(n, job);
+    struct jobs *jobs = owner;
+    struct job *j = jobs_find(jobs, job);
     if (!j)
         return;
     j->end_logged = true;
-    node_tick(n);
+    jobs_tick(jobs);
 }
 
 static void propose_end(struct job *j)
@@ -686,7 +577,7 @@ static void propose_end(struct job *j)
                              .job = j->id,
                              .ended = {.end = j->outcome, .reason = j->reason}};
     if (!j->end_proposed && !j->leaving)
-        j->end_proposed = outbox_add(&j->node->outbox, &r, end_logged) == OK;
+        j->end_proposed = outbox_add(&j->jobs->outbox, &r, end_logged) == OK;
 }
 
 /* The end is in the log before anybody is told to quit: a control that comes in between finds either workers that say
@@ -694,7 +585,7 @@ static void propose_end(struct job *j)
  */
 static bool tick_quitting(struct job *j)
 {
-    bool late = past_deadline(j);
+    bool late = job_past_deadline(j);
     propose_end(j);
     for (int k = 0; late && k < j->n_workers; k++)
         job_process_kill(j, &j->workers[k].p, SIGKILL);
@@ -742,7 +633,7 @@ static bool turn_to_stop(struct job *j)
 {
     if (!j->stopping || j->phase.state >= PHASE_DRAINING)
         return false;
-    bool drain = (j->phase.state == PHASE_STEPPING || j->phase.state == PHASE_REJOINING) && !job_is_command(&j->spec);
+    bool drain = (j->phase.state == PHASE_STEPPING || j->phase.state == PHASE_REJOINING) && j->kind->saves;
     job_move(j, drain ? PHASE_DRAINING : PHASE_QUITTING, j->leaving ? "this dtd ends" : j->reason);
     if (drain && j->save_at_stop)
         job_deadline(j, j->leaving ? DRAIN_LEAVE_MS : DRAIN_SAVE_MS);
@@ -755,12 +646,12 @@ void job_tick(struct job *j)
         return;
     while (turn_to_stop(j) || ticks[j->phase.state](j))
         ;
-    job_commands(j);
+    j->kind->command(j);
     store_expire(&j->store, clock_mono_ms());
     if (j->keep_due)
         job_keep(j);
     if (j->dirty) {
         j->dirty = false;
-        rpc_watch_changed(j);
+        j->jobs->out->watch_changed(j);
     }
 }

@@ -5,11 +5,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "daemon/control/control.h"
-#include "daemon/control/job/placement.h"
-
-#include "daemon/control/job/outbound.h"
-#include "daemon/control/rpc/server.h"
+#include "daemon/control/job/internal.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -17,45 +13,49 @@
 #include <stdlib.h>
 #include <string.h>
 
-void agent_self_init(struct node *n, const char *name)
+void agent_self_init(struct jobs *jobs, const char *name, int slots)
 {
-    struct agent *a = &n->self;
+    struct agent *a = &jobs->self;
     a->name = name;
     a->is_self = true;
     a->state = AGENT_UP;
-    a->slots = n->conf.slots ? (int)n->conf.slots : slots_default(&n->children.cores);
-    n->agents = a;
+    a->gpus = &jobs->local->gpus;
+    a->slots = slots ? slots : slots_default(&jobs->local->children.cores);
+    jobs->agents = a;
 }
 
-struct agent *agent_find(struct node *n, const char *name)
+struct agent *agent_find(struct jobs *jobs, const char *name)
 {
-    for (struct agent *a = n->agents; a; a = a->next)
+    for (struct agent *a = jobs->agents; a; a = a->next)
         if (strcmp(a->name, name) == 0)
             return a;
     return NULL;
 }
 
-struct agent *agent_by_conn(struct node *n, const struct rpc_conn *conn)
+struct agent *agent_by_conn(struct jobs *jobs, const struct rpc_conn *conn)
 {
-    for (struct agent *a = n->agents; a; a = a->next)
+    for (struct agent *a = jobs->agents; a; a = a->next)
         if (conn && a->conn == conn)
             return a;
     return NULL;
 }
 
-struct agent *agent_need(struct node *n, const char *name)
+struct agent *agent_need(struct jobs *jobs, const char *name)
 {
-    struct agent *a = agent_find(n, name), **at = &n->agents;
+    struct agent *a = agent_find(jobs, name), **at = &jobs->agents;
     if (a)
         return a;
     a = calloc(1, sizeof(*a));
     char *copy = strdup(name);
-    if (!a || !copy) {
+    struct gpus *gpus = calloc(1, sizeof(*gpus));
+    if (!a || !copy || !gpus) {
         free(a);
         free(copy);
+        free(gpus);
         return NULL;
     }
     a->name = copy;
+    a->gpus = gpus;
     a->slots = 0;
     while (*at && strcmp((*at)->name, name) < 0)
         at = &(*at)->next;
@@ -66,41 +66,37 @@ struct agent *agent_need(struct node *n, const char *name)
 
 /* ---- coming and going ---- */
 
-void agents_begin(struct node *n)
+void agents_begin(struct jobs *jobs)
 {
-    n->self.used = 0;
-    gpus_forget(&n->self.gpus);
-    n->self.listed = false;
-    store_names_end(n);
+    jobs->self.used = 0;
+    gpus_forget(&jobs->local->gpus);
+    jobs->self.listed = false;
 }
 
-static void agent_free(struct agent *a)
+static void agent_free(struct jobs *jobs, struct agent *a)
 {
-    while (!LIST_EMPTY(&a->peers)) {
-        struct peer *p = LIST_FIRST(&a->peers);
-        LIST_REMOVE(p, link);
-        free(p);
-    }
+    jobs->out->node_forgotten(a);
+    free(a->gpus);
     free((char *)a->name);
     free(a);
 }
 
-void agents_end(struct node *n)
+void agents_end(struct jobs *jobs)
 {
     struct agent *next;
-    for (struct agent *a = n->agents; a; a = next) {
+    for (struct agent *a = jobs->agents; a; a = next) {
         next = a->next;
         if (!a->is_self)
-            agent_free(a);
+            agent_free(jobs, a);
     }
-    n->self.next = NULL;
-    n->agents = &n->self;
-    agents_begin(n);
+    jobs->self.next = NULL;
+    jobs->agents = &jobs->self;
+    agents_begin(jobs);
 }
 
 void agent_set_facts(struct agent *a, const struct agent_facts *f)
 {
-    struct gpus *g = &a->gpus;
+    struct gpus *g = a->gpus;
     a->slots = f->slots;
     a->leaving = f->leaving;
     gpus_set(g, f->gpus < 0 ? 0 : f->gpus > GPUS_MAX ? GPUS_MAX : f->gpus);
@@ -131,15 +127,14 @@ void agent_away(struct agent *a)
         a->state = AGENT_AWAY;
 }
 
-void agent_lost(struct node *n, struct agent *a, int64_t silent_ms, const char *seen)
+void agent_lost(struct jobs *jobs, struct agent *a, int64_t silent_ms, const char *seen)
 {
     log_warn("%s", seen);
     agent_away(a);
     a->state = AGENT_LOST;
     a->listed = true; /* there is nothing to wait for */
-    store_names_lost(n, a);
     a->silent_ms = (double)silent_ms;
-    for (struct job *j = n->jobs; j; j = j->next) {
+    for (struct job *j = jobs->head; j; j = j->next) {
         if (job_over(j))
             continue;
         job_adopt(j, false);
@@ -149,54 +144,45 @@ void agent_lost(struct node *n, struct agent *a, int64_t silent_ms, const char *
 
 /* ---- asking ---- */
 
-err_t agent_spawn(struct agent *a, struct node *n, const struct agent_spawn *x)
+err_t agent_spawn(struct agent *a, struct jobs *jobs, const struct process_spawn *x)
 {
     if (a->is_self)
-        return children_spawn(n, x);
-    return a->attend ? rpc_agent_spawn(a->attend, x) : ERR_CLOSED;
+        return children_spawn(jobs->local, x);
+    return a->attend ? jobs->out->node_spawn(a->attend, x) : ERR_CLOSED;
 }
 
-err_t agent_kill(struct agent *a, struct node *n, uint64_t job, int slot, int sig)
+err_t agent_kill(struct agent *a, struct jobs *jobs, uint64_t job, int slot, int sig)
 {
     if (a->is_self)
-        return sup_kill(&n->sup, job, slot, sig);
-    return a->attend ? rpc_agent_kill(a->attend, job, slot, sig) : ERR_CLOSED;
+        return sup_kill(&jobs->local->sup, job, slot, sig);
+    return a->attend ? jobs->out->node_kill(a->attend, job, slot, sig) : ERR_CLOSED;
 }
 
-err_t agent_release(struct agent *a, struct node *n, uint64_t job)
+err_t agent_release(struct agent *a, struct jobs *jobs, uint64_t job)
 {
     if (a->is_self)
-        return children_release(n, job);
-    return a->attend ? rpc_agent_release(a->attend, job) : ERR_CLOSED;
+        return children_release(jobs->local, job);
+    return a->attend ? jobs->out->node_release(a->attend, job) : ERR_CLOSED;
 }
 
 /* For our own node the answer is a copy of the states: what else is known of its processes has been said. */
-static err_t look_here(struct node *n)
+static err_t look_here(struct jobs *jobs)
 {
-    children_look(n);
-    for (const struct child *c = n->children.head; c; c = c->next) {
-        struct job *j = node_job(n, c->job);
-        struct job_process *p = j ? job_process_find(j, &n->self, c->slot) : NULL;
+    children_look(jobs->local);
+    for (const struct child *c = jobs->local->children.head; c; c = c->next) {
+        struct job *j = jobs_find(jobs, c->job);
+        struct job_process *p = j ? job_process_find(j, &jobs->self, c->slot) : NULL;
         if (p && memcmp(p->token, c->token, sizeof(p->token)) == 0)
             p->proc = c->proc;
     }
     return OK;
 }
 
-err_t agent_look(struct agent *a, struct node *n)
+err_t agent_look(struct agent *a, struct jobs *jobs)
 {
     if (a->is_self)
-        return look_here(n);
-    return a->attend ? rpc_agent_look(a->attend) : ERR_CLOSED;
-}
-
-err_t agent_store_close(struct agent *a, struct node *n, uint32_t uid, const char *name)
-{
-    if (a->is_self)
-        stores_close(n, uid, name);
-    else
-        return a->attend ? rpc_agent_store_close(a->attend, uid, name) : ERR_CLOSED;
-    return OK;
+        return look_here(jobs);
+    return a->attend ? jobs->out->node_look(a->attend) : ERR_CLOSED;
 }
 
 /* ---- hearing ---- */
@@ -209,39 +195,39 @@ static bool is_on(const struct job *j, const struct agent *a)
     return false;
 }
 
-static void stray(struct node *n, struct agent *a, const struct job *j, const struct child *c)
+static void stray(struct jobs *jobs, struct agent *a, const struct job *j, const struct child *c)
 {
     log_warn("process of no job node=%s job=%" PRIu64 " slot=%d pid=%d runs=%d", a->name, c->job, c->slot, (int)c->pid,
              child_runs(c));
     err_t err = OK;
     if (child_runs(c))
-        err = agent_kill(a, n, c->job, c->slot, SIGKILL);
+        err = agent_kill(a, jobs, c->job, c->slot, SIGKILL);
     else if (!is_on(j, a))
-        err = agent_release(a, n, c->job);
+        err = agent_release(a, jobs, c->job);
     if (err)
         log_error("stray process not ended node=%s pid=%d error=%s", a->name, (int)c->pid, err_text(err));
 }
 
-void agent_child(struct node *n, struct agent *a, const struct child *c)
+void agent_child(struct jobs *jobs, struct agent *a, const struct child *c)
 {
-    struct job *j = node_job(n, c->job);
+    struct job *j = jobs_find(jobs, c->job);
     struct job_process *p = j && !job_over(j) ? job_adopt_process(j, a, c->slot) : NULL;
     a->heard_ms = clock_mono_ms();
     if (p)
         job_process_child(j, p, c);
     else
-        stray(n, a, j, c);
+        stray(jobs, a, j, c);
     if (p &&
         memcmp(p->token, c->token, sizeof(p->token)) == 0) /* the word of an earlier one says nothing of this one */
         p->life = a->life;
-    node_tick(n);
+    jobs_tick(jobs);
 }
 
-void agent_listed(struct node *n, struct agent *a)
+void agent_listed(struct jobs *jobs, struct agent *a)
 {
     a->listed = true;
     a->heard_ms = clock_mono_ms();
-    for (struct job *j = n->jobs; j; j = j->next) {
+    for (struct job *j = jobs->head; j; j = j->next) {
         if (job_over(j))
             continue;
         job_node_listed(j, a);
@@ -269,9 +255,9 @@ void agent_room(const struct agent *a, uint64_t job, int mine, struct placement_
     *ret = (struct placement_node){.name = a->name,
                                    .slots = a->slots < CHANNEL_MAX_SLOTS ? a->slots : CHANNEL_MAX_SLOTS,
                                    .used = a->used - mine,
-                                   .gpus = a->gpus.known ? gpus_count(&a->gpus) : -1,
-                                   .busy = gpus_busy(&a->gpus, job),
-                                   .sick = a->gpus.sick,
+                                   .gpus = a->gpus->known ? gpus_count(a->gpus) : -1,
+                                   .busy = gpus_busy(a->gpus, job),
+                                   .sick = a->gpus->sick,
                                    .mine = mine,
                                    .out = out};
 }

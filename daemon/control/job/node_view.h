@@ -8,12 +8,12 @@
 #ifndef DTD_DAEMON_CONTROL_JOB_NODE_VIEW_H
 #define DTD_DAEMON_CONTROL_JOB_NODE_VIEW_H
 
-#include "daemon/control/local/processes.h"
 #include "daemon/control/local/gpus.h"
+#include "daemon/control/local/processes.h"
 
 #include <sys/queue.h>
 
-struct node;
+struct jobs;
 struct placement_node;
 struct peer;
 struct rpc_call;
@@ -31,59 +31,38 @@ struct agent {
     char drained[128];       /* why nothing new starts there; "": it may */
     bool leaving;            /* its dtd is told to end */
     int slots, used;         /* workers that may run there at once, and those of jobs that have their place */
-    struct gpus gpus;        /* and which job has which */
+    struct gpus *gpus;       /* and which job has which; of our own node local.h's, else the agent's own */
     struct rpc_conn *conn;   /* of another node; NULL: none */
     struct rpc_call *attend; /* of another node: where commands are said; NULL: cannot be reached */
-    LIST_HEAD(agent_peers, peer) peers; /* those there on whose behalf it has forwarded calls (rpc_peer.c) */
+    LIST_HEAD(agent_peers, peer) peers; /* of rpc/peer.c: those there on whose behalf it has forwarded calls */
     uint64_t life;                      /* counts its coming up: what it does not name in its list then has gone */
     int64_t heard_ms;
     double silent_ms; /* LOST: for how long it had been silent when it was given up */
 };
 
-struct agent_spawn {
-    uint64_t job;
-    int slot,
-        slots;    /* on that node: 0 .. slots-1, or CHANNEL_SLOT_IO; `slots` is the same as long as the job is there */
-    int workers;  /* of the job on that node at this time: they share its cores */
-    int device;   /* a worker's GPU; -1: none */
-    int threads;  /* cores that a worker wants; 0: its share */
-    uint32_t uid; /* whose process it is */
-    const uint8_t *token;
-    char *const *env; /* "KEY=VALUE" */
-    int n_env;
-    const char *workdir;  /* of a worker; NULL or not absolute: none */
-    char *const *command; /* of a job with one; NULL: none */
-    int n_command;
-    uint64_t epoch;         /* of a command: that it begins in, and ... */
-    const char *store_node; /* ... the node that has the epoch's store */
-};
-
-/* Our own node; the first of node->agents, and for ever. */
-void agent_self_init(struct node *n, const char *name);
+/* Our own node; the first of jobs->agents, and for ever. */
+void agent_self_init(struct jobs *jobs, const char *name, int slots);
 /* Of the nodes that are known; NULL: none of them. */
-struct agent *agent_find(struct node *n, const char *name);
-struct agent *agent_by_conn(struct node *n, const struct rpc_conn *conn);
+struct agent *agent_find(struct jobs *jobs, const char *name);
+struct agent *agent_by_conn(struct jobs *jobs, const struct rpc_conn *conn);
 /* The same, and one that is not known yet is ABSENT from now on; NULL: no memory. */
-struct agent *agent_need(struct node *n, const char *name);
+struct agent *agent_need(struct jobs *jobs, const char *name);
 /* This node begins to decide: nobody has been heard, nothing is taken. And it does no more: only its own is left. */
-void agents_begin(struct node *n);
-void agents_end(struct node *n);
+void agents_begin(struct jobs *jobs);
+void agents_end(struct jobs *jobs);
 /* Another node attends, and has this; its list comes next. */
 void agent_up(struct agent *a, struct rpc_call *attend);
 void agent_away(struct agent *a);
 /* Everything there counts as ended, with the sentence `seen`. */
-void agent_lost(struct node *n, struct agent *a, int64_t silent_ms, const char *seen);
+void agent_lost(struct jobs *jobs, struct agent *a, int64_t silent_ms, const char *seen);
 
 /* ERR_CLOSED: the node cannot be reached. The answer is an agent_child. */
-NODISCARD err_t agent_spawn(struct agent *a, struct node *n, const struct agent_spawn *x);
-NODISCARD err_t agent_kill(struct agent *a, struct node *n, uint64_t job, int slot, int sig);
+NODISCARD err_t agent_spawn(struct agent *a, struct jobs *jobs, const struct process_spawn *x);
+NODISCARD err_t agent_kill(struct agent *a, struct jobs *jobs, uint64_t job, int slot, int sig);
 /* Says again what lives there, and what it does (child.proc). */
-NODISCARD err_t agent_look(struct agent *a, struct node *n);
+NODISCARD err_t agent_look(struct agent *a, struct jobs *jobs);
 /* The job has nothing more to do there: its arenas, segment and socket go. */
-NODISCARD err_t agent_release(struct agent *a, struct node *n, uint64_t job);
-
-/* A user's store, or a port to it, goes there. */
-NODISCARD err_t agent_store_close(struct agent *a, struct node *n, uint32_t uid, const char *name);
+NODISCARD err_t agent_release(struct agent *a, struct jobs *jobs, uint64_t job);
 
 /* What another node has, all of it: slots, and GPUs with those that cannot be used. */
 struct agent_facts {
@@ -102,9 +81,9 @@ void agent_set_facts(struct agent *a, const struct agent_facts *f);
 
 /* A process there has been started, has ended, or was refused; also each of the list of what lives there.
  * `c->when_ns` is in our own clock. */
-void agent_child(struct node *n, struct agent *a, const struct child *c);
+void agent_child(struct jobs *jobs, struct agent *a, const struct child *c);
 /* The list has ended. */
-void agent_listed(struct node *n, struct agent *a);
+void agent_listed(struct jobs *jobs, struct agent *a);
 
 /* Why no job may be there: "is lost", "is drained (...)"; NULL: it may. Jobs that are there go elsewhere. */
 const char *agent_out(const struct agent *a);

@@ -1,13 +1,10 @@
 /* A job's processes: what is asked of their nodes, what those say of their ends, who attends, and what each is told.
  * Commands are chosen from the phase and from what the process is known to have heard on its present connection, so
  * that a reconnect, of theirs or of a new control, needs no path of its own. */
-#include "daemon/control/job/job.h"
+#include "daemon/control/job/internal.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "daemon/control/job/node_view.h"
-#include "daemon/control/control.h"
-#include "daemon/control/job/outbound.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -19,9 +16,6 @@
 
 #define IO_RETRY_MS 200
 #define IO_MAX_FAILURES 5
-#define IO_LINES_MS 1000
-#define IO_LINES_KEEP (64u << 10)
-#define IO_LINES_MAX (1u << 20)
 
 /* ---- who is who ---- */
 
@@ -59,12 +53,10 @@ static struct job_io *io_on(struct job_io *ios, int n, const struct agent *a)
     return NULL;
 }
 
-/* The end of a dtd-io has its node forget the job; a command's has none. */
 static void let_go(struct job *j, struct job_io *io)
 {
     job_process_kill(j, &io->p, SIGKILL);
-    if (job_is_command(&j->spec) && agent_release(io->p.agent, j->node, j->id))
-        log_info("not released, the node cannot be reached job=%" PRIu64 " node=%s", j->id, io->p.agent->name);
+    j->kind->left(j, io);
 }
 
 err_t job_ios_settle(struct job *j)
@@ -127,7 +119,7 @@ int job_workers_name(const struct job *j, bool (*pick)(const struct job_worker *
 
 static void signal_slot(const struct job *j, const struct job_process *p, int sig)
 {
-    if (agent_kill(p->agent, j->node, j->id, p->slot, sig))
+    if (agent_kill(p->agent, j->jobs, j->id, p->slot, sig))
         log_error("not killed job=%" PRIu64 " node=%s slot=%d", j->id, p->agent->name, p->slot);
 }
 
@@ -160,22 +152,7 @@ static int workers_on(const struct job *j, const struct agent *a)
     return n;
 }
 
-/* A command's environment is its worker's own; the caller frees it. */
-static err_t complete_spawn(struct job *j, const struct job_process *p, struct agent_spawn *x, char ***ret_env)
-{
-    *ret_env = NULL;
-    if (!job_is_command(&j->spec))
-        return OK;
-    x->command = j->spec.command;
-    x->n_command = j->spec.n_command;
-    x->epoch = j->epoch;
-    x->store_node = job_committer(j)->p.agent->name;
-    err_t err = job_command_env(j, job_process_rank(j, p), ret_env, &x->n_env);
-    x->env = *ret_env;
-    return err;
-}
-
-static void start(struct job *j, struct job_process *p)
+void job_process_start(struct job *j, struct job_process *p)
 {
     bool io = is_io(p);
     char **env;
@@ -184,22 +161,22 @@ static void start(struct job *j, struct job_process *p)
                               .life = p->agent->life,
                               .state = PROCESS_ASKED,
                               .silent_since_ms = clock_mono_ms()};
-    struct agent_spawn x = {.job = j->id,
-                            .slot = p->slot,
-                            .slots = slots_on(j, p->agent),
-                            .workers = workers_on(j, p->agent),
-                            .device = io ? -1 : ((struct job_worker *)p)->device,
-                            .threads = (int)j->spec.run.threads,
-                            .uid = j->uid,
-                            .token = p->token,
-                            .env = j->spec.run.env,
-                            .n_env = io ? 0 : j->spec.run.n_env,
-                            .workdir = io ? NULL : j->spec.run.workdir};
+    struct process_spawn x = {.job = j->id,
+                              .slot = p->slot,
+                              .slots = slots_on(j, p->agent),
+                              .workers = workers_on(j, p->agent),
+                              .device = io ? -1 : ((struct job_worker *)p)->device,
+                              .threads = (int)j->spec.run.threads,
+                              .uid = j->uid,
+                              .token = p->token,
+                              .env = j->spec.run.env,
+                              .n_env = io ? 0 : j->spec.run.n_env,
+                              .workdir = io ? NULL : j->spec.run.workdir};
     err_t err = getrandom(p->token, sizeof(p->token), 0) == sizeof(p->token) ? OK : ERR_IO;
     if (!err)
-        err = complete_spawn(j, p, &x, &env);
+        err = j->kind->complete_spawn(j, p, &x, &env);
     if (!err) {
-        err = agent_spawn(p->agent, j->node, &x);
+        err = agent_spawn(p->agent, j->jobs, &x);
         job_command_env_free(env, env ? x.n_env : 0);
     }
     if (err)
@@ -209,14 +186,14 @@ static void start(struct job *j, struct job_process *p)
     j->dirty = true;
 }
 
-static bool to_be_started(const struct job_process *p)
+bool job_process_is_due(const struct job_process *p)
 {
     return p->state == PROCESS_ABSENT || p->state == PROCESS_ENDED;
 }
 
 /* Alive for the supervisor, silent for us: workers give up by themselves after run.orphan_seconds, so one that is
  * silent for longer is stuck. */
-static void watch_silence(struct job *j, struct job_process *p)
+void job_process_watch_silence(struct job *j, struct job_process *p)
 {
     int64_t limit = (j->spec.run.orphan_seconds + 10) * 1000;
     if (p->state != PROCESS_LIVE || p->attend || clock_mono_ms() - p->silent_since_ms < limit)
@@ -232,58 +209,34 @@ static bool have_gpu(struct job *j, const struct job_worker *w)
     const struct agent *a = w->p.agent;
     if (job_take_gpus(j) && !job_worker_is_sick(w))
         return true;
-    if (a->gpus.known && a->gpus.sick[0]) { /* to other places, or into the queue, whose reason names the sick ones */
+    if (a->gpus->known && a->gpus->sick[0]) { /* to other places, or into the queue, whose reason names the sick ones */
         j->resize = true;
         job_move(j, PHASE_ENDING, "a GPU that it was to have is sick");
-    } else if (a->gpus.known) {
+    } else if (a->gpus->known) {
         job_epoch_fatal(j, "needs %d GPUs, and of the %d of %s %d are free%s%s", job_gpus(&j->spec),
-                        gpus_count(&a->gpus), a->name, gpus_free(&a->gpus), gpus_count(&a->gpus) ? "" : ": ",
-                        a->gpus.missing);
+                        gpus_count(a->gpus), a->name, gpus_free(a->gpus), gpus_count(a->gpus) ? "" : ": ",
+                        a->gpus->missing);
     }
     return false;
 }
 
-static void need_io(struct job *j, struct job_io *io)
+bool job_worker_start(struct job *j, struct job_worker *w)
 {
-    if (to_be_started(&io->p) && clock_mono_ms() >= io->retry_ms) {
-        io->scan = SCAN_DUE;
-        io->epoch = 0;
-        io->told_quit = false;
-        start(j, &io->p);
-    }
-    watch_silence(j, &io->p);
-}
-
-void job_processes_need(struct job *j, bool workers)
-{
-    bool command = job_is_command(&j->spec); /* has no dtd-io; is silent; ends once in an epoch */
-    for (int i = 0; i < j->n_ios && !command; i++)
-        need_io(j, &j->ios[i]);
-    for (int k = 0; k < j->n_workers && !j->stopping; k++) {
-        struct job_worker *w = &j->workers[k];
-        if (command && w->epoch == j->epoch)
-            continue;
-        if (workers && to_be_started(&w->p)) {
-            if (!have_gpu(j, w))
-                return;
-            w->epoch = 0;
-            w->ready = w->done = false;
-            w->idle = true;
-            w->told = TOLD_NOTHING;
-            start(j, &w->p);
-            if (command && w->p.state == PROCESS_ASKED)
-                w->epoch = j->epoch;
-        } else if (!workers && !command) {
-            watch_silence(j, &w->p);
-        }
-    }
+    if (!have_gpu(j, w))
+        return false;
+    w->epoch = 0;
+    w->ready = w->done = false;
+    w->idle = true;
+    w->told = TOLD_NOTHING;
+    job_process_start(j, &w->p);
+    return true;
 }
 
 /* ---- the nodes' word ---- */
 
 static void name_process(const struct job *j, const struct job_process *p, char *ret, size_t size)
 {
-    bool one = !j->node->agents->next;
+    bool one = !j->jobs->agents->next;
     char where[300];
     snprintf(where, sizeof(where), "%s%s", one ? "" : " on ", one ? "" : p->agent->name);
     if (is_io(p))
@@ -296,7 +249,7 @@ void job_process_obituary(const struct job *j, const struct job_process *p, char
 {
     char who[320];
     name_process(j, p, who, sizeof(who));
-    const char *cause = p->cause, *colon = *cause ? ": " : "";
+    const char *cause = p->cause_text, *colon = *cause ? ": " : "";
     if (p->spawn_error)
         snprintf(ret, size, "%s could not be started: %s", who, *cause ? cause : strerror(p->spawn_error));
     else if (!p->has_exit)
@@ -318,14 +271,13 @@ static void worker_ended(struct job *j, struct job_worker *w)
     char text[512];
     bool in_epoch = j->phase.state == PHASE_LOADING || j->phase.state == PHASE_STEPPING;
     job_process_obituary(j, &w->p, text, sizeof(text));
-    if (job_is_command(&j->spec))
-        job_command_note(j, w);
+    j->kind->changed(j, w);
     if (j->phase.state == PHASE_WAITING || (w->done && in_epoch) || j->phase.state >= PHASE_QUITTING)
         return; /* job_adopt looks at it; or nobody needs it any more */
     if (j->phase.state == PHASE_DRAINING)
         job_move(j, PHASE_QUITTING, text);
     else
-        job_epoch_lost(j, detect_ms(&w->p), !w->p.killed || w->p.cause[0], "%s", text);
+        job_epoch_lost(j, detect_ms(&w->p), !w->p.killed || w->p.cause != CAUSE_UNKNOWN, "%s", text);
 }
 
 /* No epoch ends: workers connect to the next io and repeat what they had not seen committed. */
@@ -359,8 +311,9 @@ static void child_ended(struct job *j, struct job_process *p, const struct child
     p->exit_status = c->exit_status;
     p->exit_signal = c->exit_signal;
     /* A kill of ours is not the kernel's, whatever that killed meanwhile. */
-    bool unknown = p->killed && strcmp(c->cause, CHILD_OUT_OF_MEMORY) == 0;
-    snprintf(p->cause, sizeof(p->cause), "%s", unknown ? "" : c->cause);
+    bool unknown = p->killed && c->cause == CAUSE_OUT_OF_MEMORY;
+    p->cause = unknown ? CAUSE_UNKNOWN : c->cause;
+    snprintf(p->cause_text, sizeof(p->cause_text), "%s", unknown ? "" : c->cause_text);
     p->spawn_error = c->state == CHANNEL_REFUSED ? c->error : 0;
     p->exit_ns = c->when_ns;
     p->attend = NULL;
@@ -406,11 +359,11 @@ void job_process_child(struct job *j, struct job_process *p, const struct child 
     if (child_runs(c)) {
         p->state = c->state == CHANNEL_RUNNING ? PROCESS_LIVE : PROCESS_ASKED;
         j->dirty = true;
-        if (job_is_command(&j->spec))
-            job_command_note(j, (struct job_worker *)p);
+        if (!is_io(p))
+            j->kind->changed(j, (struct job_worker *)p);
         if (!j->placed && !j->adopting) /* its node was lost when the job left it, and is back */
             job_process_kill(j, p, SIGKILL);
-        else if (p->killed && !job_is_command(&j->spec))
+        else if (p->killed && j->kind->kills_again)
             signal_slot(j, p, SIGKILL); /* the first went with the connection */
         if (p->stranded && !j->adopting)
             job_command_stranded(j, p);
@@ -487,8 +440,10 @@ err_t job_process_hello(struct job *j, struct job_process *p, uint64_t epoch)
     return OK;
 }
 
-void job_process_attended(struct job *j, struct job_process *p, struct rpc_call *call)
+err_t job_process_attended(struct job *j, struct job_process *p, struct rpc_call *call)
 {
+    if (p->attend)
+        return ERR_EXISTS;
     p->attend = call;
     p->attended = true;
     j->dirty = true;
@@ -503,12 +458,13 @@ void job_process_attended(struct job *j, struct job_process *p, struct rpc_call 
             j->history = j->history == HISTORY_ASKED ? HISTORY_DUE : j->history;
         }
         j->keep_due = true;
-        return;
+        return OK;
     }
     struct job_worker *w = (struct job_worker *)p;
     w->told = TOLD_NOTHING;
     w->idle = w->epoch == 0;
     w->ready = w->epoch && w->epoch == j->epoch;
+    return OK;
 }
 
 void job_process_lost(struct job *j, struct job_process *p)
@@ -518,172 +474,12 @@ void job_process_lost(struct job *j, struct job_process *p)
     j->dirty = true;
 }
 
-/* ---- commands ---- */
-
-/* A full log keeps no processes: then the end is recorded when there is space again. */
-static bool may_quit(const struct job *j)
+void job_process_detached(struct job *j, const struct rpc_call *call)
 {
-    return j->end_logged || j->leaving || j->node->outbox.err;
-}
-
-static enum worker_told wanted(const struct job *j, const struct job_worker *w)
-{
-    switch ((enum job_phase)j->phase.state) {
-    case PHASE_LOADING:
-        return w->epoch != j->epoch ? TOLD_START : TOLD_NOTHING;
-    case PHASE_STEPPING:
-        return j->moving && !w->done && w->told != TOLD_STOP ? TOLD_STOP : TOLD_NOTHING;
-    case PHASE_ENDING:
-        return w->idle || w->told == TOLD_END ? TOLD_NOTHING : TOLD_END;
-    case PHASE_DRAINING:
-        return w->done || w->told == TOLD_STOP ? TOLD_NOTHING : TOLD_STOP;
-    case PHASE_QUITTING:
-        return w->told == TOLD_QUIT || !may_quit(j) ? TOLD_NOTHING : TOLD_QUIT;
-    default:
-        return TOLD_NOTHING;
-    }
-}
-
-/* Nodes are counted in the order of ranks, as the dtd-ios are. */
-static int *nodes_of(const struct job *j)
-{
-    int *ret = calloc((size_t)j->n_workers, sizeof(*ret));
-    for (int k = 0; ret && k < j->n_workers; k++)
-        ret[k] = (int)(io_on(j->ios, j->n_ios, j->workers[k].p.agent) - j->ios);
-    return ret;
-}
-
-static err_t say_start(struct job *j, int rank)
-{
-    struct job_worker *w = &j->workers[rank];
-    bool many = j->n_ios > 1;
-    int *node_of = many ? nodes_of(j) : NULL;
-    if (many && !node_of)
-        return ERR_NOMEM;
-    const struct worker_start s = {.epoch = j->epoch,
-                                   .rank = rank,
-                                   .world = j->n_workers,
-                                   .yaml = j->yaml,
-                                   .resume_path = j->resume_path,
-                                   .resume_step = j->resume_step,
-                                   .node_of = node_of,
-                                   .secret = many ? j->secret : NULL,
-                                   .address = w->p.agent->address[0] ? w->p.agent->address : NULL};
-    err_t err = rpc_worker_start(w->p.attend, &s);
-    free(node_of);
-    if (!err) {
-        w->epoch = j->epoch;
-        w->ready = w->done = w->idle = false;
-    }
-    return err;
-}
-
-static void command_worker(struct job *j, int rank)
-{
-    struct job_worker *w = &j->workers[rank];
-    enum worker_told want = wanted(j, w);
-    err_t err = OK;
-    switch (want) {
-    case TOLD_NOTHING:
-        return;
-    case TOLD_START:
-        err = say_start(j, rank);
-        break;
-    case TOLD_END:
-        err = rpc_worker_end(w->p.attend, w->epoch);
-        break;
-    case TOLD_STOP:
-        err = rpc_worker_stop(w->p.attend, w->epoch, j->save_at_stop || j->moving);
-        break;
-    case TOLD_QUIT:
-        err = rpc_worker_quit(w->p.attend);
-        break;
-    }
-    if (!err)
-        w->told = want;
-}
-
-/* The last 64 KiB that were said are kept for an io that comes after this one. */
-static void say_io_lines(struct job *j)
-{
-    struct buf *b = &j->io_lines;
-    bool all = j->phase.state >= PHASE_QUITTING || j->node->agents->next; /* the next one that leads reads them there */
-    if (b->len == j->io_said || (!all && clock_mono_ms() < j->io_lines_ms))
-        return;
-    if (rpc_io_metrics(job_committer(j)->p.attend, (const char *)b->data + j->io_said, b->len - j->io_said))
-        return;
-    j->io_lines_ms = clock_mono_ms() + IO_LINES_MS;
-    j->io_said = b->len;
-    if (b->len > 2 * IO_LINES_KEEP) {
-        const uint8_t *from = memchr(b->data + b->len - IO_LINES_KEEP, '\n', IO_LINES_KEEP);
-        size_t cut = (size_t)(from - b->data) + 1;
-        memmove(b->data, b->data + cut, b->len - cut);
-        b->len -= cut;
-        j->io_said -= cut;
-    }
-}
-
-static void say_epoch(struct job *j, struct job_io *io)
-{
-    const struct job_io *committer = job_committer(j);
-    struct io_epoch e = {.epoch = j->epoch,
-                         .resume_step = job_io_step(j),
-                         .submitted_ms = j->submitted_ms,
-                         .yaml = j->yaml,
-                         .committer = io == committer,
-                         .n_ios = j->n_ios,
-                         .node = io->p.agent->name,
-                         .committer_node = committer->p.agent->name};
-    e.ranks = calloc((size_t)j->n_workers + 1, sizeof(*e.ranks));
-    for (int k = 0; e.ranks && j->n_ios > 1 && k < j->n_workers; k++)
-        if (j->workers[k].p.agent == io->p.agent)
-            e.ranks[e.n_ranks++] = k;
-    if (e.ranks && rpc_io_epoch(io->p.attend, &e) == OK)
-        io->epoch = j->epoch;
-    free(e.ranks);
-}
-
-static void command_committer(struct job *j, struct job_io *io)
-{
-    struct rpc_call *call = io->p.attend;
-    bool in_epoch = job_in_epoch(j);
-    if (io->scan == SCAN_DUE && (j->phase.state == PHASE_SCANNING || in_epoch) && rpc_io_scan(call, j->yaml) == OK) {
-        io->scan = SCAN_ASKED;
-        job_scan_forget(j);
-    }
-    if (io->scan == SCAN_DONE && in_epoch && io->epoch != j->epoch)
-        say_epoch(j, io);
-    if (io->epoch && io->epoch == j->epoch)
-        say_io_lines(j);
-    if (j->history == HISTORY_DUE && io->epoch && rpc_io_history(call, j->history_at) == OK)
-        j->history = HISTORY_ASKED;
-}
-
-/* Those of the other nodes write their workers' parts, and leave folders alone. */
-static void command_io(struct job *j, struct job_io *io)
-{
-    struct rpc_call *call = io->p.attend;
-    if (!call)
-        return;
-    if (io == job_committer(j))
-        command_committer(j, io);
-    else if (job_in_epoch(j) && io->epoch != j->epoch)
-        say_epoch(j, io);
-    if (j->phase.state == PHASE_QUITTING && job_workers_gone(j) && may_quit(j) && !io->told_quit &&
-        rpc_io_quit(call) == OK)
-        io->told_quit = true;
-}
-
-void job_commands(struct job *j)
-{
-    if (job_is_command(&j->spec)) { /* hears signals alone */
-        if (j->phase.state == PHASE_ENDING || (j->phase.state == PHASE_QUITTING && may_quit(j)))
-            job_command_terminate(j);
-        return;
-    }
     for (int i = 0; i < j->n_ios; i++)
-        command_io(j, &j->ios[i]);
+        if (j->ios[i].p.attend == call)
+            job_process_lost(j, &j->ios[i].p);
     for (int k = 0; k < j->n_workers; k++)
-        if (j->workers[k].p.attend)
-            command_worker(j, k);
+        if (j->workers[k].p.attend == call)
+            job_process_lost(j, &j->workers[k].p);
 }

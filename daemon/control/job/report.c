@@ -1,11 +1,9 @@
 /* What workers and io report. A report of an epoch that has ended changes nothing; a report that comes twice (its
  * sender lost the connection before our answer) changes nothing the second time. */
-#include "daemon/control/job/job.h"
+#include "daemon/control/job/internal.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "daemon/control/control.h"
-#include "daemon/control/job/outbound.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -41,7 +39,7 @@ static void on_metric(struct job *j, struct job_worker *w, const struct worker_r
     job_health_step(j);
     keep_io_line(j, r->metric);
     job_incident_recovered(j);
-    rpc_watch_metric(j, r->metric);
+    j->jobs->out->watch_metric(j, r->metric);
 }
 
 static void on_failed(struct job *j, int rank, const struct worker_report *r)
@@ -114,14 +112,15 @@ void job_worker_report(struct job *j, int rank, const struct worker_report *r)
             on_save_failed(j, r->text);
         break;
     }
-    node_tick(j->node);
+    jobs_tick(j->jobs);
 }
 
 /* ---- io ---- */
 
-static void checkpoint_recorded(struct node *n, uint64_t job, const struct state_result *result)
+static void checkpoint_recorded(void *owner, uint64_t job, const struct state_result *result)
 {
-    struct job *j = node_job(n, job);
+    struct jobs *jobs = owner;
+    struct job *j = jobs_find(jobs, job);
     if (j)
         j->keep_due = j->dirty = true;
 }
@@ -162,7 +161,7 @@ static void on_committed(struct job *j, const struct job_io *io, uint64_t epoch,
     log_info("checkpoint committed job=%" PRIu64 " step=%" PRId64 " epoch=%" PRIu64 " bytes=%" PRId64, j->id, c->step,
              c->epoch, c->bytes);
     const struct record r = {.kind = RECORD_CHECKPOINT, .wall_ms = clock_wall_ms(), .job = j->id, .checkpoint = *c};
-    if (outbox_add(&j->node->outbox, &r, checkpoint_recorded))
+    if (outbox_add(&j->jobs->outbox, &r, checkpoint_recorded))
         log_error("checkpoint not logged job=%" PRIu64 " step=%" PRId64, j->id, c->step);
     j->checkpoint_error[0] = '\0';
     if (*low && !j->disk_low)
@@ -211,12 +210,13 @@ static void on_removed(struct job *j, const struct state_checkpoint *c)
 {
     const struct record r = {
         .kind = RECORD_CHECKPOINT_REMOVED, .wall_ms = clock_wall_ms(), .job = j->id, .removed = {.step = c->step}};
-    if (outbox_add(&j->node->outbox, &r, NULL))
+    if (outbox_add(&j->jobs->outbox, &r, NULL))
         log_error("removal not logged job=%" PRIu64 " step=%" PRId64, j->id, c->step);
 }
 
-void job_io_report(struct job *j, struct job_io *io, const struct io_report *r)
+void job_io_report(struct job *j, struct job_process *p, const struct io_report *r)
 {
+    struct job_io *io = (struct job_io *)p;
     switch (r->kind) {
     case IO_COMMITTED:
         if (r->checkpoint)
@@ -236,5 +236,5 @@ void job_io_report(struct job *j, struct job_io *io, const struct io_report *r)
             on_removed(j, r->checkpoint);
         break;
     }
-    node_tick(j->node);
+    jobs_tick(j->jobs);
 }

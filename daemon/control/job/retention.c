@@ -1,11 +1,9 @@
 /* Retention: the newest keep_last checkpoints and the keep_best with the lowest loss stay, the rest is removed by io.
  * The newest is always among them, so the last good one is never removed. The catalog forgets a step when io says that
  * its folder has gone, so asking twice is harmless and a lost request is repeated. */
-#include "daemon/control/job/job.h"
+#include "daemon/control/job/internal.h"
 
 #include "common/base/log.h"
-#include "daemon/control/control.h"
-#include "daemon/control/job/outbound.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -33,7 +31,7 @@ static bool kept(const struct job *j, const struct state_job *s, int i)
 
 void job_keep(struct job *j)
 {
-    const struct state_job *s = state_job_find(j->node->state, j->id);
+    const struct state_job *s = state_job_find(j->jobs->replica->state, j->id);
     const struct job_io *io = job_committer(j);
     if (!s || !io || !io->p.attend || io->epoch != j->epoch || !j->epoch)
         return;
@@ -42,7 +40,7 @@ void job_keep(struct job *j)
         if (kept(j, s, i))
             continue;
         log_info("checkpoint to be removed job=%" PRIu64 " step=%" PRId64, j->id, s->checkpoints[i].step);
-        if (rpc_io_remove(io->p.attend, s->checkpoints[i].step)) {
+        if (j->jobs->out->io_remove(io->p.attend, s->checkpoints[i].step)) {
             j->keep_due = true;
             return;
         }

@@ -7,8 +7,7 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "daemon/control/leadership.h"
-#include "daemon/control/control.h"
+#include "daemon/control/local/local.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -32,10 +31,10 @@ struct probe_held {
     struct channel_msg m;
 };
 
-static err_t gpus_said(struct node *n, const char *text, size_t len, struct why *why);
-static void gpus_unknown(struct node *n, const char *why);
-static err_t health_said(struct node *n, const char *text, size_t len, struct why *why);
-static void health_unknown(struct node *n, const char *why);
+static err_t gpus_said(struct local *l, const char *text, size_t len, struct why *why);
+static void gpus_unknown(struct local *l, const char *why);
+static err_t health_said(struct local *l, const char *text, size_t len, struct why *why);
+static void health_unknown(struct local *l, const char *why);
 
 /* The limits end a process that a hanging driver will never let end; nothing but jobs for GPUs waits for it, so they
  * are far above what a cold machine takes. The probe loads dtd-cuda.so and with it cuBLASLt, whose loading alone reads
@@ -43,8 +42,8 @@ static void health_unknown(struct node *n, const char *why);
  * loaded (some seconds a GPU), and opens every GPU. What asks for health only starts the driver. */
 static const struct {
     int64_t limit_ms; /* DTD_PROBE_LIMIT_MS in the environment wins */
-    err_t (*said)(struct node *n, const char *text, size_t len, struct why *why);
-    void (*unknown)(struct node *n, const char *why); /* it has said nothing, or no words of its kind */
+    err_t (*said)(struct local *l, const char *text, size_t len, struct why *why);
+    void (*unknown)(struct local *l, const char *why); /* it has said nothing, or no words of its kind */
 } kinds[CHANNEL_PROBE_SLOTS] = {
     [CHANNEL_SLOT_GPUS] = {180000, gpus_said, gpus_unknown},
     [CHANNEL_SLOT_HEALTH] = {30000, health_said, health_unknown},
@@ -69,32 +68,32 @@ static bool under_way(const struct probe_run *r)
 
 /* ---- the machine ---- */
 
-static void go_idle(struct node *n, int kind)
+static void go_idle(struct local *l, int kind)
 {
-    struct probe_run *r = &n->probe.run[kind];
+    struct probe_run *r = &l->probe.run[kind];
     if (under_way(r))
         r->took_ms = clock_mono_ms() - r->began_ms;
     r->asked = false;
     r->deadline_ms = r->due_ms = 0;
 }
 
-static void fail(struct node *n, int kind, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static void fail(struct local *l, int kind, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-static void fail(struct node *n, int kind, const char *fmt, ...)
+static void fail(struct local *l, int kind, const char *fmt, ...)
 {
     char why[512];
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(why, sizeof(why), fmt, ap);
     va_end(ap);
-    go_idle(n, kind);
-    kinds[kind].unknown(n, why);
+    go_idle(l, kind);
+    kinds[kind].unknown(l, why);
 }
 
 /* The deadline stands from the first word on: one that is refused again and again is late, too. */
-static void ask(struct node *n, int kind)
+static void ask(struct local *l, int kind)
 {
-    struct probe_run *r = &n->probe.run[kind];
+    struct probe_run *r = &l->probe.run[kind];
     struct sup_spawn x = {
         .job = CHANNEL_JOB_PROBE, .slot = kind, .slots = CHANNEL_PROBE_SLOTS, .token = r->token, .device = -1};
     r->begun += !under_way(r);
@@ -103,82 +102,82 @@ static void ask(struct node *n, int kind)
         r->deadline_ms = r->began_ms + limit_ms(kind);
     }
     r->due_ms = 0;
-    if (getrandom(r->token, sizeof(r->token), 0) != sizeof(r->token) || sup_spawn(&n->sup, &x))
-        fail(n, kind, "`dt-worker %s` cannot be asked for", channel_probe(kind));
+    if (getrandom(r->token, sizeof(r->token), 0) != sizeof(r->token) || sup_spawn(&l->sup, &x))
+        fail(l, kind, "`dt-worker %s` cannot be asked for", channel_probe(kind));
     else
         r->asked = true;
 }
 
-static void take_words(struct node *n, int kind, const char *option)
+static void take_words(struct local *l, int kind, const char *option)
 {
     char path[PATH_MAX];
     struct buf text = {0};
     struct why why = {""};
-    snprintf(path, sizeof(path), "%s/%s.json", n->dir, option + strlen("--"));
-    go_idle(n, kind);
+    snprintf(path, sizeof(path), "%s/%s.json", l->dir, option + strlen("--"));
+    go_idle(l, kind);
     err_t err = file_read(path, GPUS_PROBE_MAX, &text);
     if (err)
         why_set(&why, err, "%s: %s", path, err_text(err));
     else
-        err = kinds[kind].said(n, (const char *)text.data, text.len, &why);
+        err = kinds[kind].said(l, (const char *)text.data, text.len, &why);
     buf_fini(&text);
-    int64_t took_ms = n->probe.run[kind].took_ms;
+    int64_t took_ms = l->probe.run[kind].took_ms;
     if (took_ms >= SLOW_MS)
         log_warn("`dt-worker %s` took %.1f s: the driver, or the disk with the libraries, is slow", option,
                  (double)took_ms / 1000);
     if (err)
-        fail(n, kind, "%s; try `dt-worker %s`", why.text, option);
+        fail(l, kind, "%s; try `dt-worker %s`", why.text, option);
 }
 
-static void kill_it(struct node *n, int kind)
+static void kill_it(struct local *l, int kind)
 {
-    if (sup_kill(&n->sup, CHANNEL_JOB_PROBE, kind, SIGKILL))
+    if (sup_kill(&l->sup, CHANNEL_JOB_PROBE, kind, SIGKILL))
         log_error("`dt-worker %s` was not killed", channel_probe(kind));
 }
 
-static void refused(struct node *n, int kind, int error)
+static void refused(struct local *l, int kind, int error)
 {
     if (error != EEXIST) {
-        fail(n, kind, "`dt-worker %s` was not started: %s", channel_probe(kind), strerror(error));
+        fail(l, kind, "`dt-worker %s` was not started: %s", channel_probe(kind), strerror(error));
         return;
     }
-    kill_it(n, kind);
-    n->probe.run[kind].asked = false;
-    n->probe.run[kind].due_ms = clock_mono_ms() + REFUSED_MS;
+    kill_it(l, kind);
+    l->probe.run[kind].asked = false;
+    l->probe.run[kind].due_ms = clock_mono_ms() + REFUSED_MS;
 }
 
-void probe_child(struct node *n, const struct channel_msg *m)
+void probe_child(struct local *l, const struct channel_msg *m)
 {
     int kind = m->slot;
     if (!channel_probe(kind))
         return;
     const char *option = channel_probe(kind);
-    const struct probe_run *r = &n->probe.run[kind];
+    const struct probe_run *r = &l->probe.run[kind];
     bool ours = r->asked && memcmp(r->token, m->token, sizeof(r->token)) == 0;
     if (!ours && m->state == CHANNEL_RUNNING && !under_way(r)) /* of the control before us */
-        kill_it(n, kind);
+        kill_it(l, kind);
     if (!ours || m->state == CHANNEL_RUNNING)
         return;
     if (m->state == CHANNEL_REFUSED)
-        refused(n, kind, m->error);
+        refused(l, kind, m->error);
     else if (m->exit_signal)
-        fail(n, kind, "`dt-worker %s` was killed by signal %d; see %s/probe.log", option, m->exit_signal, n->dir);
+        fail(l, kind, "`dt-worker %s` was killed by signal %d; see %s/probe.log", option, m->exit_signal, l->dir);
     else if (m->exit_status)
-        fail(n, kind, "`dt-worker %s` ended with status %d; see %s/probe.log", option, m->exit_status, n->dir);
+        fail(l, kind, "`dt-worker %s` ended with status %d; see %s/probe.log", option, m->exit_status, l->dir);
     else
-        take_words(n, kind, option);
+        take_words(l, kind, option);
 }
 
-static void tick_kind(struct node *n, int kind)
+static void tick_kind(struct local *l, int kind)
 {
-    struct probe_run *r = &n->probe.run[kind];
+    struct probe_run *r = &l->probe.run[kind];
     int64_t now = clock_mono_ms();
     if (under_way(r) && now >= r->deadline_ms) {
-        kill_it(n, kind);
-        fail(n, kind, "`dt-worker %s` did not end within %d s: the driver may hang (try nvidia-smi, see dmesg)",
+        kill_it(l, kind);
+        fail(l, kind, "`dt-worker %s` did not end within %d s: the driver may hang (try nvidia-smi, see dmesg)",
              channel_probe(kind), (int)(limit_ms(kind) / 1000));
-    } else if (r->due_ms && now >= r->due_ms && !n->stopping) {
-        ask(n, kind);
+    } else if (r->due_ms && now >= r->due_ms && !l->probe.stopped) {
+        ask(l, kind);
     }
 }
 
@@ -190,60 +189,66 @@ static int64_t health_ms(void)
 }
 
 /* A new control may find workers on GPUs that are sick by now. */
-static void kill_on_sick(struct node *n)
+static void kill_on_sick(struct local *l)
 {
-    for (const struct child *c = n->children.head; c; c = c->next) {
-        const char *sick = child_runs(c) ? gpus_sick(&n->self.gpus, c->device) : "";
+    for (const struct child *c = l->children.head; c; c = c->next) {
+        const char *sick = child_runs(c) ? gpus_sick(&l->gpus, c->device) : "";
         if (!*sick)
             continue;
         log_warn("killed, its GPU is sick job=%" PRIu64 " slot=%d pid=%d gpu=%d why=\"%s\"", c->job, c->slot, c->pid,
                  c->device, sick);
-        if (sup_kill(&n->sup, c->job, c->slot, SIGKILL))
+        if (sup_kill(&l->sup, c->job, c->slot, SIGKILL))
             log_error("not killed job=%" PRIu64 " slot=%d", c->job, c->slot);
     }
 }
 
-static void gpus_over(struct node *n)
+static void gpus_over(struct local *l)
 {
-    log_info("gpus n=%d model=\"%s\" missing=\"%s\"", n->self.gpus.n, n->self.gpus.model, n->self.gpus.missing);
-    if (n->self.gpus.sick[0])
-        log_warn("%s", n->self.gpus.sick);
-    node_gpus_known(n);
-    kill_on_sick(n);
+    log_info("gpus n=%d model=\"%s\" missing=\"%s\"", l->gpus.n, l->gpus.model, l->gpus.missing);
+    if (l->gpus.sick[0])
+        log_warn("%s", l->gpus.sick);
+    l->events->gpus_known(l->owner);
+    kill_on_sick(l);
 }
 
-static err_t gpus_said(struct node *n, const char *text, size_t len, struct why *why)
+static err_t gpus_said(struct local *l, const char *text, size_t len, struct why *why)
 {
-    err_t err = gpus_read(&n->self.gpus, text, len, why);
+    err_t err = gpus_read(&l->gpus, text, len, why);
     if (err)
         return err;
-    if (n->self.gpus.watched)
-        n->probe.run[CHANNEL_SLOT_HEALTH].due_ms = clock_mono_ms() + health_ms();
-    gpus_over(n);
+    if (l->gpus.watched)
+        l->probe.run[CHANNEL_SLOT_HEALTH].due_ms = clock_mono_ms() + health_ms();
+    gpus_over(l);
     return OK;
 }
 
-static void gpus_unknown(struct node *n, const char *why)
+static void gpus_unknown(struct local *l, const char *why)
 {
     log_error("probe failed why=\"%s\"", why);
-    gpus_fail(&n->self.gpus, why);
-    gpus_over(n);
+    gpus_fail(&l->gpus, why);
+    gpus_over(l);
 }
 
-int64_t probe_gpus_ms(const struct node *n)
+int64_t probe_gpus_ms(const struct local *l)
 {
-    const struct probe_run *r = &n->probe.run[CHANNEL_SLOT_GPUS];
+    const struct probe_run *r = &l->probe.run[CHANNEL_SLOT_GPUS];
     return under_way(r) ? clock_mono_ms() - r->began_ms : r->took_ms;
 }
 
-void probe_start(struct node *n)
+void local_init(struct local *l)
 {
-    n->probe.held_end = &n->probe.held;
-    if (strcmp(n->conf.gpus, "auto") == 0) {
-        ask(n, CHANNEL_SLOT_GPUS);
+    children_init(&l->children);
+    health_init(&l->health);
+    l->probe.held_end = &l->probe.held;
+}
+
+void probe_start(struct local *l)
+{
+    if (strcmp(l->conf->gpus, "auto") == 0) {
+        ask(l, CHANNEL_SLOT_GPUS);
     } else {
-        gpus_set(&n->self.gpus, atoi(n->conf.gpus));
-        gpus_over(n);
+        gpus_set(&l->gpus, atoi(l->conf->gpus));
+        gpus_over(l);
     }
 }
 
@@ -254,11 +259,11 @@ static bool is_suspect(const struct channel_msg *m)
     return m->slot >= 0 && m->gpu > 0 && m->state == CHANNEL_EXITED && (m->exit_status || m->exit_signal);
 }
 
-bool probe_hold(struct node *n, const struct channel_msg *m)
+bool probe_hold(struct local *l, const struct channel_msg *m)
 {
-    struct probe *p = &n->probe;
+    struct probe *p = &l->probe;
     struct probe_run *r = &p->run[CHANNEL_SLOT_HEALTH];
-    if (!is_suspect(m) || !n->self.gpus.watched || p->warning[0] || n->stopping || !n->listener)
+    if (!is_suspect(m) || !l->gpus.watched || p->warning[0] || l->probe.stopped)
         return false;
     struct probe_held *h = malloc(sizeof(*h));
     if (!h)
@@ -268,59 +273,64 @@ bool probe_hold(struct node *n, const struct channel_msg *m)
     p->held_end = &h->next;
     /* One that is under way may have looked at this GPU already: another one follows. */
     if (!under_way(r))
-        ask(n, CHANNEL_SLOT_HEALTH);
+        ask(l, CHANNEL_SLOT_HEALTH);
     return true;
 }
 
 /* The first ones, those that need no more than `begun` times of health. */
-static void let_go(struct node *n, uint64_t begun)
+static void let_go(struct local *l, uint64_t begun)
 {
-    struct probe *p = &n->probe;
+    struct probe *p = &l->probe;
     for (struct probe_held *h; (h = p->held) && (h->needs <= begun || clock_mono_ms() >= h->until_ms);) {
         p->held = h->next;
         if (!p->held)
             p->held_end = &p->held;
-        node_child(n, &h->m);
+        l->events->process(l->owner, &h->m);
         free(h);
     }
 }
 
 /* ---- whether they are well ---- */
 
-static err_t health_said(struct node *n, const char *text, size_t len, struct why *why)
+static err_t health_said(struct local *l, const char *text, size_t len, struct why *why)
 {
-    struct probe_run *r = &n->probe.run[CHANNEL_SLOT_HEALTH];
+    struct probe_run *r = &l->probe.run[CHANNEL_SLOT_HEALTH];
     uint64_t sick = 0;
-    err_t err = gpus_health_read(&n->self.gpus, text, len, &sick, why);
+    err_t err = gpus_health_read(&l->gpus, text, len, &sick, why);
     if (err)
         return err;
-    if (n->probe.warning[0])
+    if (l->probe.warning[0])
         log_info("the health of the GPUs is known again");
-    n->probe.warning[0] = '\0';
+    l->probe.warning[0] = '\0';
     if (sick) {
-        log_warn("%s", n->self.gpus.sick);
-        lead_facts(n);
-        kill_on_sick(n);
+        log_warn("%s", l->gpus.sick);
+        l->events->facts_changed(l->owner);
+        kill_on_sick(l);
     }
     r->due_ms = clock_mono_ms() + health_ms();
-    let_go(n, r->begun);
-    if (n->probe.held && !under_way(r) && !n->stopping)
-        ask(n, CHANNEL_SLOT_HEALTH);
+    let_go(l, r->begun);
+    if (l->probe.held && !under_way(r) && !l->probe.stopped)
+        ask(l, CHANNEL_SLOT_HEALTH);
     return OK;
 }
 
-static void health_unknown(struct node *n, const char *why)
+static void health_unknown(struct local *l, const char *why)
 {
-    if (!n->probe.warning[0])
+    if (!l->probe.warning[0])
         log_warn("the health of the GPUs is not known: %s", why);
-    snprintf(n->probe.warning, sizeof(n->probe.warning), "the health of the GPUs is not known: %s", why);
-    n->probe.run[CHANNEL_SLOT_HEALTH].due_ms = clock_mono_ms() + HEALTH_FAILED_TIMES * health_ms();
-    let_go(n, UINT64_MAX);
+    snprintf(l->probe.warning, sizeof(l->probe.warning), "the health of the GPUs is not known: %s", why);
+    l->probe.run[CHANNEL_SLOT_HEALTH].due_ms = clock_mono_ms() + HEALTH_FAILED_TIMES * health_ms();
+    let_go(l, UINT64_MAX);
 }
 
-void probe_tick(struct node *n)
+void probe_stop(struct local *l)
+{
+    l->probe.stopped = true;
+}
+
+void probe_tick(struct local *l)
 {
     for (int kind = 0; kind < CHANNEL_PROBE_SLOTS; kind++)
-        tick_kind(n, kind);
-    let_go(n, 0);
+        tick_kind(l, kind);
+    let_go(l, 0);
 }

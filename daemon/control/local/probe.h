@@ -18,7 +18,7 @@
 
 #include <stdbool.h>
 
-struct node;
+struct local;
 struct probe_held; /* the end of a worker, while it is asked whether its GPU was the cause */
 
 struct probe {
@@ -33,18 +33,21 @@ struct probe {
     } run[CHANNEL_PROBE_SLOTS];
     char warning[600]; /* why health is not known by now; "": it is, or is not asked for */
     struct probe_held *held, **held_end;
+    bool stopped; /* nothing is asked any more: the dtd ends */
 };
 
-/* Begins, or takes the configuration's word; node->self.gpus is known when the probe is over. */
-void probe_start(struct node *n);
+/* Begins, or takes the configuration's word; local->gpus is known when the probe is over. */
+void probe_start(struct local *l);
 /* How long the probe has run by now, or took; 0: it was not asked for. */
-int64_t probe_gpus_ms(const struct node *n);
+int64_t probe_gpus_ms(const struct local *l);
 /* The supervisor's word on a probe. */
-void probe_child(struct node *n, const struct channel_msg *m);
-/* The supervisor's word on a process of a job. True: its end says that a GPU may be sick, and node_child will be told
- * of it when that is known, in 3 s at the latest; until then the process counts as running, and nobody is given its
+void probe_child(struct local *l, const struct channel_msg *m);
+/* The supervisor's word on a process of a job. True: its end says that a GPU may be sick, and local_events.process is
+ * called when that is known, in 3 s at the latest; until then the process counts as running, and nobody is given its
  * GPU. */
-bool probe_hold(struct node *n, const struct channel_msg *m);
-void probe_tick(struct node *n);
+bool probe_hold(struct local *l, const struct channel_msg *m);
+void probe_tick(struct local *l);
+/* The dtd ends: nothing new is asked. */
+void probe_stop(struct local *l);
 
 #endif

@@ -4,9 +4,7 @@
 #include "common/base/cpus.h"
 #include "common/base/log.h"
 #include "common/base/paths.h"
-#include "daemon/control/job/node_view.h"
-#include "daemon/control/control.h"
-#include "daemon/control/rpc/server.h"
+#include "daemon/control/local/local.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -57,16 +55,17 @@ static struct child *need(struct children *c, uint64_t job, int slot)
 }
 
 /* Another process takes the slot: what is kept are the cores. */
-static void begin(struct child *e, const uint8_t *token, int device, uint32_t uid)
+static void begin(const struct local *l, struct child *e, const uint8_t *token, int device, uint32_t uid)
 {
     if (e->peer)
-        rpc_server_drop(e->peer);
+        l->events->disconnect(e->peer);
     e->peer = NULL;
     memcpy(e->token, token, sizeof(e->token));
     e->state = (enum channel_state)0;
     e->pid = 0;
     e->exit_status = e->exit_signal = e->error = 0;
-    e->cause[0] = '\0';
+    e->cause = CAUSE_UNKNOWN;
+    e->cause_text[0] = '\0';
     e->device = device;
     e->uid = uid;
     e->epoch = 0;
@@ -75,26 +74,26 @@ static void begin(struct child *e, const uint8_t *token, int device, uint32_t ui
 
 /* ---- starting ---- */
 
-static int home_of(const struct node *n, int device)
+static int home_of(const struct local *l, int device)
 {
-    return device < 0 ? SLOTS_ANY : slots_home(&n->children.cores, gpus_numa_node(&n->self.gpus, device));
+    return device < 0 ? SLOTS_ANY : slots_home(&l->children.cores, gpus_numa_node(&l->gpus, device));
 }
 
-static void log_elsewhere(const struct node *n, const struct child *e, int elsewhere)
+static void log_elsewhere(const struct local *l, const struct child *e, int elsewhere)
 {
     char cores[128];
     cpus_print(e->cpus, CHANNEL_MAX_CPUS, cores, sizeof(cores));
     log_info("cores are not all of its GPU's NUMA node, which has no more job=%" PRIu64
              " slot=%d gpu=%d numa_node=%d cores=%s elsewhere=%d",
-             e->job, e->slot, e->device, gpus_numa_node(&n->self.gpus, e->device), cores, elsewhere);
+             e->job, e->slot, e->device, gpus_numa_node(&l->gpus, e->device), cores, elsewhere);
 }
 
 /* `before`: the GPU of the process that had the slot; -1: none. */
-static void bind_cores(struct node *n, struct child *e, const struct agent_spawn *x, int before)
+static void bind_cores(struct local *l, struct child *e, const struct process_spawn *x, int before)
 {
-    struct slots *s = &n->children.cores;
-    int home = home_of(n, x->device);
-    bool moved = home >= 0 && before >= 0 && home != home_of(n, before);
+    struct slots *s = &l->children.cores;
+    int home = home_of(l, x->device);
+    bool moved = home >= 0 && before >= 0 && home != home_of(l, before);
     if (x->slot == CHANNEL_SLOT_IO || (e->bound && !moved))
         return;
     if (e->bound)
@@ -105,55 +104,40 @@ static void bind_cores(struct node *n, struct child *e, const struct agent_spawn
                  s->at.n_cpus);
     int elsewhere = slots_bind(s, x->workers, x->threads, home, e->cpus);
     if (home >= 0 && elsewhere)
-        log_elsewhere(n, e, elsewhere);
+        log_elsewhere(l, e, elsewhere);
 }
 
-/* Of a command: the port here of its epoch's store, behind its environment; the stores of earlier epochs go. */
-static err_t add_store(struct node *n, const struct agent_spawn *x, char *text, size_t size, char **env)
+/* A command's environment ends with the port of its epoch's store on this node. */
+static err_t spawn_command(struct local *l, const struct process_spawn *x, struct sup_spawn *s)
 {
-    struct why why = {""};
-    char name[STORES_NAME_MAX + 1];
-    uint16_t port;
-    bool here = strcmp(x->store_node, n->self.name) == 0;
-    snprintf(name, sizeof(name), "%" PRIu64 "/%" PRIu64, x->job, x->epoch);
-    stores_close_job(n, x->job, name);
-    err_t err = stores_open(n, x->uid, name, here ? NULL : x->store_node, &port, &why);
-    if (err) {
-        log_error("no store for a command job=%" PRIu64 " why=\"%s\"", x->job, why.text);
-        return err;
-    }
-    snprintf(text, size, "MASTER_PORT=%u", port);
-    for (int i = 0; i < x->n_env; i++)
-        env[i] = x->env[i];
-    env[x->n_env] = text;
-    return OK;
-}
-
-static err_t spawn_command(struct node *n, const struct agent_spawn *x, struct sup_spawn *s)
-{
-    char port[32];
+    char text[32];
+    uint16_t port = 0;
     char **env = calloc((size_t)x->n_env + 1, sizeof(*env));
-    err_t err = env ? add_store(n, x, port, sizeof(port), env) : ERR_NOMEM;
+    err_t err = env ? l->events->command_port(l->owner, x, &port) : ERR_NOMEM;
     if (!err) {
+        snprintf(text, sizeof(text), "MASTER_PORT=%u", port);
+        for (int i = 0; i < x->n_env; i++)
+            env[i] = x->env[i];
+        env[x->n_env] = text;
         s->env = env;
         s->n_env = x->n_env + 1;
         s->command = x->command;
         s->n_command = x->n_command;
-        err = sup_spawn(&n->sup, s);
+        err = sup_spawn(&l->sup, s);
     }
     free(env);
     return err;
 }
 
-err_t children_spawn(struct node *n, const struct agent_spawn *x)
+err_t children_spawn(struct local *l, const struct process_spawn *x)
 {
-    struct child *e = need(&n->children, x->job, x->slot);
+    struct child *e = need(&l->children, x->job, x->slot);
     if (!e)
         return ERR_NOMEM;
     int before = e->device;
-    begin(e, x->token, x->device, x->uid);
+    begin(l, e, x->token, x->device, x->uid);
     e->epoch = x->n_command ? x->epoch : 0;
-    bind_cores(n, e, x, before);
+    bind_cores(l, e, x, before);
     struct sup_spawn s = {.job = x->job,
                           .slot = x->slot,
                           .slots = x->slots,
@@ -165,50 +149,53 @@ err_t children_spawn(struct node *n, const struct agent_spawn *x)
                           .n_env = x->n_env,
                           .workdir = x->workdir,
                           .epoch = e->epoch};
-    return x->n_command ? spawn_command(n, x, &s) : sup_spawn(&n->sup, &s);
+    return x->n_command ? spawn_command(l, x, &s) : sup_spawn(&l->sup, &s);
 }
 
 /* ---- the supervisor's word ---- */
 
 /* One that we did not start: of the control before us. */
-static bool adopt(struct children *c, struct child *e, const struct channel_msg *m)
+static bool adopt(struct local *l, struct child *e, const struct channel_msg *m)
 {
     bool fresh = !e->pid && !e->state && !e->peer;
     bool newer = m->state == CHANNEL_RUNNING && !child_runs(e); /* one that runs wins over the end of the one before */
     if (!fresh && !newer)
         return false;
-    begin(e, m->token, m->gpu - 1, m->uid);
+    begin(l, e, m->token, m->gpu - 1, m->uid);
     e->epoch = m->epoch;
     e->stranded = m->epoch > 0;
     if (!e->bound && m->slot != CHANNEL_SLOT_IO) {
         e->bound = true;
         memcpy(e->cpus, m->cpus, sizeof(e->cpus));
-        slots_use(&c->cores, e->cpus);
+        slots_use(&l->children.cores, e->cpus);
     }
     return true;
 }
 
-bool children_gpu_cause(const struct node *n, int device, char ret[CHILD_CAUSE_BYTES])
+bool children_gpu_cause(const struct local *l, int device, char ret[CHILD_CAUSE_BYTES])
 {
-    const char *sick = gpus_sick(&n->self.gpus, device);
+    const char *sick = gpus_sick(&l->gpus, device);
     if (*sick)
-        snprintf(ret, CHILD_CAUSE_BYTES, "GPU %d of %.64s %s", device, n->self.name, sick);
+        snprintf(ret, CHILD_CAUSE_BYTES, "GPU %d of %.64s %s", device, l->name, sick);
     return *sick != '\0';
 }
 
-static void find_cause(struct node *n, struct child *e)
+static void find_cause(struct local *l, struct child *e)
 {
-    bool oom = e->state == CHANNEL_EXITED && e->exit_signal == SIGKILL && health_oom(&n->health);
-    e->cause[0] = '\0';
-    if (child_failed(e) && children_gpu_cause(n, e->device, e->cause))
-        return;
-    if (oom)
-        snprintf(e->cause, sizeof(e->cause), "%s", CHILD_OUT_OF_MEMORY);
+    bool oom = e->state == CHANNEL_EXITED && e->exit_signal == SIGKILL && health_oom(&l->health);
+    e->cause = CAUSE_UNKNOWN;
+    e->cause_text[0] = '\0';
+    if (child_failed(e) && children_gpu_cause(l, e->device, e->cause_text)) {
+        e->cause = CAUSE_GPU;
+    } else if (oom) {
+        e->cause = CAUSE_OUT_OF_MEMORY;
+        snprintf(e->cause_text, sizeof(e->cause_text), "%s", CHILD_OUT_OF_MEMORY_TEXT);
+    }
 }
 
-struct child *children_word(struct node *n, const struct channel_msg *m)
+struct child *children_word(struct local *l, const struct channel_msg *m)
 {
-    struct children *c = &n->children;
+    struct children *c = &l->children;
     bool known = find(c, m->job, m->slot) != NULL;
     struct child *e = need(c, m->job, m->slot);
     if (!e) {
@@ -216,7 +203,7 @@ struct child *children_word(struct node *n, const struct channel_msg *m)
         return NULL;
     }
     bool same = known && memcmp(e->token, m->token, sizeof(e->token)) == 0;
-    if (!same && !adopt(c, e, m)) {
+    if (!same && !adopt(l, e, m)) {
         log_info("word of an earlier child job=%" PRIu64 " slot=%d pid=%d", m->job, m->slot, m->pid);
         return NULL;
     }
@@ -225,22 +212,22 @@ struct child *children_word(struct node *n, const struct channel_msg *m)
     e->exit_status = m->exit_status;
     e->exit_signal = m->exit_signal;
     e->error = m->error;
-    find_cause(n, e);
+    find_cause(l, e);
     e->when_ns = m->when_ns;
     if (!child_runs(e) && e->peer) {
-        rpc_server_drop(e->peer);
+        l->events->disconnect(e->peer);
         e->peer = NULL;
     }
     return e;
 }
 
-err_t children_release(struct node *n, uint64_t job)
+err_t children_release(struct local *l, uint64_t job)
 {
-    struct children *c = &n->children;
+    struct children *c = &l->children;
     for (struct child *e = c->head; e; e = e->next)
         if (e->job == job && child_runs(e))
             return OK; /* the end of the last one comes back here */
-    stores_close_job(n, job, NULL);
+    l->events->released(l->owner, job);
     for (struct child **at = &c->head; *at;) {
         struct child *e = *at;
         if (e->job != job) {
@@ -252,7 +239,7 @@ err_t children_release(struct node *n, uint64_t job)
             slots_unbind(&c->cores, e->cpus);
         free(e);
     }
-    return sup_release(&n->sup, job);
+    return sup_release(&l->sup, job);
 }
 
 /* ---- connections ---- */
@@ -265,21 +252,22 @@ static bool token_equal(const uint8_t *a, const uint8_t *b)
     return d == 0;
 }
 
-err_t children_hello(struct node *n, uint64_t job, int slot, const void *token, size_t token_bytes, struct peer *peer)
+err_t children_hello(struct local *l, uint64_t job, int slot, const void *token, size_t token_bytes, uint32_t uid,
+                     struct peer *peer)
 {
-    struct child *e = find(&n->children, job, slot);
+    struct child *e = find(&l->children, job, slot);
     if (!e || !child_runs(e) || token_bytes != CHANNEL_TOKEN_BYTES || !token_equal(token, e->token) ||
-        (n->system && peer->uid != e->uid))
+        (l->system && uid != e->uid))
         return ERR_DENIED;
     if (e->peer && e->peer != peer) /* it knows better than we do that the old connection is of no use */
-        rpc_server_drop(e->peer);
+        l->events->disconnect(e->peer);
     e->peer = peer;
     return OK;
 }
 
-void children_bye(struct node *n, struct peer *peer)
+void children_bye(struct local *l, struct peer *peer)
 {
-    for (struct child *e = n->children.head; e; e = e->next)
+    for (struct child *e = l->children.head; e; e = e->next)
         if (e->peer == peer)
             e->peer = NULL;
 }
@@ -302,8 +290,8 @@ static char state_of(pid_t pid)
     return end && end[1] == ' ' ? end[2] : '\0';
 }
 
-void children_look(struct node *n)
+void children_look(struct local *l)
 {
-    for (struct child *c = n->children.head; c; c = c->next)
+    for (struct child *c = l->children.head; c; c = c->next)
         c->proc = c->state == CHANNEL_RUNNING ? state_of(c->pid) : '\0';
 }

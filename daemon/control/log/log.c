@@ -22,7 +22,6 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "daemon/control/state/record.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -484,7 +483,7 @@ static err_t error_of_refusal(struct log *log, int status)
 
 static err_t check_can_propose(struct log *log, size_t len)
 {
-    if (len > RECORD_MAX_BYTES || log->n_proposals >= LOG_MAX_PENDING)
+    if (len > LOG_RECORD_MAX_BYTES || log->n_proposals >= LOG_MAX_PENDING)
         return ERR_LIMIT;
     if (log->fsm.state == L_READY && log_disk_free(&log->disk) < log_disk_low_mark(&log->disk))
         drain(log, "the disk is full");

@@ -22,6 +22,7 @@ struct log;
 #define LOG_DIR_MAX 900
 #define LOG_MAX_PENDING 1024 /* proposals under way at one time */
 
+#define LOG_RECORD_MAX_BYTES (2u << 20)
 #define LOG_RESULT_BYTES 64
 #define LOG_FIRST_ID 1 /* id of the voter that created the log */
 #define LOG_ELECTION_MS \

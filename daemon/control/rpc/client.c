@@ -2,8 +2,9 @@
  * it, because a client is not to be believed; a repeat of a request id gets the first answer before anything else is
  * looked at. */
 #include "daemon/control/cluster/cluster.h"
-#include "daemon/control/control.h"
-#include "daemon/control/rpc/server.h"
+#include "daemon/control/job/job.h"
+#include "daemon/control/rpc/adapters.h"
+#include "daemon/control/rpc/caller.h"
 #include "daemon/control/rpc/status.h"
 
 #include "common/base/clock.h"
@@ -17,32 +18,27 @@
 #include <string.h>
 #include <unistd.h>
 
-bool rpc_client_owns(const struct node *n, struct rpc_call *call, const struct job *j)
-{
-    uid_t uid = rpc_server_uid(call);
-    return !n->system || uid == 0 || uid == j->uid;
-}
-
-static bool own_or_fail(const struct node *n, struct rpc_call *call, const struct job *j)
+static bool own_or_fail(const struct rpc_server *server, struct rpc_call *call, const struct job *j)
 {
     char owner[80];
-    if (rpc_client_owns(n, call, j))
+    const struct job_view v = job_view_of(j);
+    if (rpc_caller_owns(server, call, j))
         return true;
     rpc_fail(call, ERR_DENIED,
-             "job %" PRIu64 " belongs to %s; only its owner and root may do that. `dtctl status` lists it", j->id,
-             rpc_server_user(j->uid, owner, sizeof(owner)));
+             "job %" PRIu64 " belongs to %s; only its owner and root may do that. `dtctl status` lists it", v.id,
+             rpc_caller_user(v.uid, owner, sizeof(owner)));
     return false;
 }
 
-struct job *rpc_client_job(struct node *n, struct rpc_call *call, const char *id)
+struct job *rpc_client_job(struct rpc_server *server, struct rpc_call *call, const char *id)
 {
     char *end;
     errno = 0;
     uint64_t number = strtoull(id, &end, 10);
-    struct job *j = id[0] >= '0' && id[0] <= '9' && !*end && !errno ? node_job(n, number) : NULL;
+    struct job *j = id[0] >= '0' && id[0] <= '9' && !*end && !errno ? jobs_find(server->jobs, number) : NULL;
     if (!j)
         rpc_fail(call, ERR_NOTFOUND, "no job %.64s; `dtctl status` lists the jobs", id);
-    return j && own_or_fail(n, call, j) ? j : NULL;
+    return j && own_or_fail(server, call, j) ? j : NULL;
 }
 
 static void reply_status(struct rpc_call *call, struct job *j)
@@ -68,7 +64,7 @@ void rpc_client_status(void *owner, struct rpc_call *call, const ProtobufCMessag
 
 /* One proposal that a client waits for. */
 struct pending {
-    struct node *node;
+    struct rpc_server *server;
     struct rpc_call *call;
     uint64_t job; /* of a cancel, as the next */
     enum state_desired desired;
@@ -93,7 +89,7 @@ static void submitted(void *arg, err_t err, uint64_t index, const void *result)
 {
     struct pending *p = arg;
     const struct state_result *r = result;
-    struct node *n = p->node;
+    struct rpc_server *server = p->server;
     struct rpc_call *call = p->call;
     free(p);
     if (err || r->err) {
@@ -102,7 +98,7 @@ static void submitted(void *arg, err_t err, uint64_t index, const void *result)
         return;
     }
     reply_submitted(call, r->job);
-    node_tick(n);
+    jobs_tick(server->jobs);
 }
 
 #define OWN_ENV 4096 /* what we add to a command's environment */
@@ -126,12 +122,12 @@ static err_t check_env(const struct job_spec *spec, struct why *why)
 }
 
 /* Refused at once is only what could not be on all the nodes there are, were they empty. */
-static err_t check_room(struct node *n, const struct job_spec *spec, struct why *why)
+static err_t check_room(struct rpc_server *server, const struct job_spec *spec, struct why *why)
 {
     struct placement_node *nodes;
     const struct placement_want want = job_want(spec);
     char lack[600];
-    int count = job_nodes(n, NULL, &nodes);
+    int count = job_nodes(server->jobs, NULL, &nodes);
     if (!nodes)
         return ERR_NOMEM;
     int most = placement_most(nodes, count, &want);
@@ -146,56 +142,56 @@ static err_t check_room(struct node *n, const struct job_spec *spec, struct why 
 }
 
 /* What the spec asks of the nodes and of the jobs there are; the spec itself has been parsed. */
-static err_t check_node(struct node *n, const struct job_spec *spec, struct why *why)
+static err_t check_node(struct rpc_server *server, const struct job_spec *spec, struct why *why)
 {
-    const struct gpus *g = &n->self.gpus;
-    if (job_gpus(spec) && !n->agents->next && g->known && gpus_count(g) == 0)
+    const struct gpus *g = &server->local->gpus;
+    if (job_gpus(spec) && !server->jobs->agents->next && g->known && gpus_count(g) == 0)
         return why_set(why, ERR_INVALID,
                        "run.device: cuda, and this node has no GPU: %s; set run.device: cpu, or mend it (`dt-worker "
                        "--probe` tells) and start dtd anew",
                        g->missing);
-    err_t err = check_room(n, spec, why);
+    err_t err = check_room(server, spec, why);
     if (err)
         return err;
-    for (const struct job *j = n->jobs; j; j = j->next)
-        if (!job_over(j) && !job_is_command(&j->spec) && !job_is_command(spec) &&
-            strcmp(j->spec.checkpoint.dir, spec->checkpoint.dir) == 0)
-            return why_set(why, ERR_INVALID,
-                           "checkpoint.dir: %s is in use by job %" PRIu64
-                           "; wait for it, cancel it, or set another one",
-                           spec->checkpoint.dir, j->id);
+    const struct job *user = job_is_command(spec) ? NULL : jobs_with_folder(server->jobs, spec->checkpoint.dir);
+    if (user)
+        return why_set(why, ERR_INVALID,
+                       "checkpoint.dir: %s is in use by job %" PRIu64 "; wait for it, cancel it, or set another one",
+                       spec->checkpoint.dir, job_view_of(user).id);
     return check_env(spec, why);
 }
 
-static err_t check_parent(const struct node *n, struct rpc_call *call, const char *parent, const struct job_spec *spec,
-                          uint64_t *ret, struct why *why)
+static err_t check_parent(const struct rpc_server *server, struct rpc_call *call, const char *parent,
+                          const struct job_spec *spec, uint64_t *ret, struct why *why)
 {
     char owner[80];
     *ret = parent ? strtoull(parent, NULL, 10) : 0;
-    const struct job *j = *ret ? node_job((struct node *)n, *ret) : NULL;
+    const struct job *j = *ret ? jobs_find(server->jobs, *ret) : NULL;
     if (!parent)
         return OK;
     if (!j)
         return why_set(why, ERR_NOTFOUND, "no job %.64s to resume", parent);
-    if (!rpc_client_owns(n, call, j))
-        return why_set(why, ERR_DENIED, "job %" PRIu64 " belongs to %s; only its owner and root may resume it", j->id,
-                       rpc_server_user(j->uid, owner, sizeof(owner)));
-    return job_resume_check(&j->spec, spec, why);
+    const struct job_view v = job_view_of(j);
+    if (!rpc_caller_owns(server, call, j))
+        return why_set(why, ERR_DENIED, "job %" PRIu64 " belongs to %s; only its owner and root may resume it", v.id,
+                       rpc_caller_user(v.uid, owner, sizeof(owner)));
+    return job_resume_check(v.spec, spec, why);
 }
 
-static err_t propose_submit(struct node *n, struct rpc_call *call, const Dtd__SubmitRequest *m, uint64_t parent)
+static err_t propose_submit(struct rpc_server *server, struct rpc_call *call, const Dtd__SubmitRequest *m,
+                            uint64_t parent)
 {
     struct pending *p = calloc(1, sizeof(*p));
     if (!p)
         return ERR_NOMEM;
-    *p = (struct pending){.node = n, .call = call};
+    *p = (struct pending){.server = server, .call = call};
     struct record r = {
         .kind = RECORD_SUBMITTED,
         .wall_ms = clock_wall_ms(),
         .has_request = true,
-        .submitted = {.spec = m->spec_yaml, .parent = parent, .uid = n->system ? rpc_server_uid(call) : getuid()}};
+        .submitted = {.spec = m->spec_yaml, .parent = parent, .uid = server->system ? rpc_caller_uid(call) : getuid()}};
     memcpy(r.request_id, m->request_id.data, REQUEST_ID_BYTES);
-    err_t err = node_propose(n, &r, submitted, p);
+    err_t err = replica_propose(server->replica, &r, submitted, p);
     if (err)
         free(p);
     return err;
@@ -208,7 +204,7 @@ static err_t propose_submit(struct node *n, struct rpc_call *call, const Dtd__Su
 
 struct held_submit {
     struct held_submit *next; /* in the order of their coming */
-    struct node *node;
+    struct rpc_server *server;
     int64_t until_ms;
     struct rpc_call *call;
     Dtd__SubmitRequest *m;
@@ -216,7 +212,7 @@ struct held_submit {
 
 static void held_free(struct held_submit *h)
 {
-    for (struct held_submit **at = &h->node->held_submits; *at; at = &(*at)->next)
+    for (struct held_submit **at = &h->server->held_submits; *at; at = &(*at)->next)
         if (*at == h) {
             *at = h->next;
             break;
@@ -241,12 +237,12 @@ static Dtd__SubmitRequest *copy_of(const Dtd__SubmitRequest *m)
     return copy;
 }
 
-static err_t hold(struct node *n, struct rpc_call *call, const Dtd__SubmitRequest *m)
+static err_t hold(struct rpc_server *server, struct rpc_call *call, const Dtd__SubmitRequest *m)
 {
-    struct held_submit *h = calloc(1, sizeof(*h)), **at = &n->held_submits;
+    struct held_submit *h = calloc(1, sizeof(*h)), **at = &server->held_submits;
     if (!h)
         return ERR_NOMEM;
-    *h = (struct held_submit){.node = n, .until_ms = clock_mono_ms() + HELD_MS, .call = call, .m = copy_of(m)};
+    *h = (struct held_submit){.server = server, .until_ms = clock_mono_ms() + HELD_MS, .call = call, .m = copy_of(m)};
     if (!h->m) {
         free(h);
         return ERR_NOMEM;
@@ -258,39 +254,39 @@ static err_t hold(struct node *n, struct rpc_call *call, const Dtd__SubmitReques
     return OK;
 }
 
-static void submit(struct node *n, struct rpc_call *call, const Dtd__SubmitRequest *m, bool may_wait);
+static void submit(struct rpc_server *server, struct rpc_call *call, const Dtd__SubmitRequest *m, bool may_wait);
 
 static void take_up(struct held_submit *h)
 {
-    h->node->held_submits = h->next;
+    h->server->held_submits = h->next;
     rpc_call_on_cancel(h->call, NULL, NULL);
-    submit(h->node, h->call, h->m, false);
+    submit(h->server, h->call, h->m, false);
     held_free(h);
 }
 
-void rpc_client_gpus_known(struct node *n)
+void rpc_client_gpus_known(struct rpc_server *server)
 {
-    while (n->held_submits)
-        take_up(n->held_submits);
+    while (server->held_submits)
+        take_up(server->held_submits);
 }
 
-void rpc_client_tick(struct node *n)
+void rpc_client_tick(struct rpc_server *server)
 {
-    while (n->held_submits && clock_mono_ms() >= n->held_submits->until_ms)
-        take_up(n->held_submits);
+    while (server->held_submits && clock_mono_ms() >= server->held_submits->until_ms)
+        take_up(server->held_submits);
 }
 
-void rpc_client_forget(struct node *n)
+void rpc_client_forget(struct rpc_server *server)
 {
-    for (struct held_submit *h; (h = n->held_submits);) {
-        n->held_submits = h->next;
+    for (struct held_submit *h; (h = server->held_submits);) {
+        server->held_submits = h->next;
         rpc_call_on_cancel(h->call, NULL, NULL);
         rpc_fail(h->call, ERR_AGAIN, "another node leads now; ask again");
         held_free(h);
     }
 }
 
-static void submit(struct node *n, struct rpc_call *call, const Dtd__SubmitRequest *m, bool may_wait)
+static void submit(struct rpc_server *server, struct rpc_call *call, const Dtd__SubmitRequest *m, bool may_wait)
 {
     struct job_spec spec;
     struct state_result first;
@@ -300,15 +296,15 @@ static void submit(struct node *n, struct rpc_call *call, const Dtd__SubmitReque
         rpc_fail(call, ERR_INVALID, "a request id has %d bytes, this one %zu", REQUEST_ID_BYTES, m->request_id.len);
         return;
     }
-    if (state_request_find(n->state, m->request_id.data, &first)) {
+    if (state_request_find(server->replica->state, m->request_id.data, &first)) {
         reply_submitted(call, first.job);
         return;
     }
-    if (n->stopping) {
+    if (server->jobs->stopping) {
         rpc_fail(call, ERR_AGAIN, "dtd is stopping");
         return;
     }
-    if (n->system && (rpc_server_uid(call) == 0 || rpc_server_uid(call) == (uid_t)-1)) {
+    if (server->system && (rpc_caller_uid(call) == 0 || rpc_caller_uid(call) == (uid_t)-1)) {
         rpc_fail(call, ERR_DENIED, "a system-wide dtd runs nothing as root; submit as the user whose job it is");
         return;
     }
@@ -317,14 +313,14 @@ static void submit(struct node *n, struct rpc_call *call, const Dtd__SubmitReque
         rpc_fail(call, err, "%s", why.text);
         return;
     }
-    err = check_parent(n, call, m->parent, &spec, &parent, &why);
-    bool wait = may_wait && !err && job_gpus(&spec) && !n->self.gpus.known && !n->agents->next;
+    err = check_parent(server, call, m->parent, &spec, &parent, &why);
+    bool wait = may_wait && !err && job_gpus(&spec) && !server->local->gpus.known && !server->jobs->agents->next;
     if (wait)
-        err = hold(n, call, m);
+        err = hold(server, call, m);
     else if (!err)
-        err = check_node(n, &spec, &why);
+        err = check_node(server, &spec, &why);
     if (!err && !wait) {
-        err = propose_submit(n, call, m, parent);
+        err = propose_submit(server, call, m, parent);
         if (err)
             why_set(&why, err, "not submitted: %s", when_not_logged(err));
     }
@@ -344,7 +340,7 @@ static void canceled(void *arg, err_t err, uint64_t index, const void *result)
 {
     struct pending p = *(struct pending *)arg;
     const struct state_result *r = result;
-    struct job *j = node_job(p.node, p.job);
+    struct job *j = jobs_find(p.server->jobs, p.job);
     free(arg);
     if (err || !j) {
         rpc_fail(p.call, err ? err : ERR_NOTFOUND, "not canceled: %s", when_not_logged(err));
@@ -352,15 +348,15 @@ static void canceled(void *arg, err_t err, uint64_t index, const void *result)
     }
     if (!r->err)
         job_cancel(j, p.desired);
-    node_tick(p.node);
+    jobs_tick(p.server->jobs);
     reply_status(p.call, j); /* of a job that had ended already: what it is */
 }
 
 void rpc_client_cancel(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
-    struct node *n = owner;
+    struct rpc_server *server = owner;
     const Dtd__CancelRequest *m = (const Dtd__CancelRequest *)request;
-    struct job *j = rpc_client_job(n, call, m->job);
+    struct job *j = rpc_client_job(server, call, m->job);
     if (!j)
         return;
     if (m->request_id.len != REQUEST_ID_BYTES) {
@@ -371,14 +367,14 @@ void rpc_client_cancel(void *owner, struct rpc_call *call, const ProtobufCMessag
     err_t err = ERR_NOMEM;
     if (p) {
         enum state_desired desired = m->save ? DESIRED_SAVED : DESIRED_CANCELED;
-        *p = (struct pending){.node = n, .call = call, .job = j->id, .desired = desired};
+        *p = (struct pending){.server = server, .call = call, .job = job_view_of(j).id, .desired = desired};
         struct record r = {.kind = RECORD_DESIRED,
                            .wall_ms = clock_wall_ms(),
                            .has_request = true,
-                           .job = j->id,
+                           .job = job_view_of(j).id,
                            .desired = {.desired = desired}};
         memcpy(r.request_id, m->request_id.data, REQUEST_ID_BYTES);
-        err = node_propose(n, &r, canceled, p);
+        err = replica_propose(server->replica, &r, canceled, p);
     }
     if (err) {
         free(p);
@@ -390,17 +386,17 @@ void rpc_client_cancel(void *owner, struct rpc_call *call, const ProtobufCMessag
 
 void rpc_client_list(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
-    struct node *n = owner;
+    struct rpc_server *server = owner;
     Dtd__JobList list = DTD__JOB_LIST__INIT;
     size_t count = 0, filled = 0;
-    for (struct job *j = n->jobs; j; j = j->next)
+    for (struct job *j = server->jobs->head; j; j = job_next(j))
         count++;
     struct job_status *all = calloc(count + 1, sizeof(*all));
     Dtd__JobStatus **refs = calloc(count + 1, sizeof(void *));
-    for (struct job *j = n->jobs; j && all && refs; j = j->next) {
+    for (struct job *j = server->jobs->head; j && all && refs; j = job_next(j)) {
         if (job_status_fill(&all[filled], j, false))
             break;
-        if (!rpc_client_owns(n, call, j))
+        if (!rpc_caller_owns(server, call, j))
             job_status_hide(&all[filled]);
         refs[filled] = &all[filled].msg;
         filled++;
@@ -432,12 +428,12 @@ static void fill_checkpoint(Dtd__Checkpoint *m, const char *job, const struct st
 
 void rpc_client_checkpoints(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
-    struct node *n = owner;
+    struct rpc_server *server = owner;
     char *id = ((const Dtd__JobRequest *)request)->job;
-    const struct job *j = rpc_client_job(n, call, id);
+    const struct job *j = rpc_client_job(server, call, id);
     if (!j)
         return;
-    const struct state_job *s = state_job_find(n->state, j->id);
+    const struct state_job *s = job_view_of(j).logged;
     size_t count = s ? (size_t)s->n_checkpoints : 0;
     Dtd__CheckpointList list = DTD__CHECKPOINT_LIST__INIT;
     Dtd__Checkpoint *all = calloc(count + 1, sizeof(*all));
@@ -458,13 +454,14 @@ void rpc_client_checkpoints(void *owner, struct rpc_call *call, const ProtobufCM
 
 /* ---- the node ---- */
 
-static void write_warning(const struct node *n, char *ret, size_t size)
+static void write_warning(const struct rpc_server *server, char *ret, size_t size)
 {
-    const char *log = log_warning(n->log) ? log_warning(n->log) : n->health.warning;
+    const char *log =
+        log_warning(server->replica->log) ? log_warning(server->replica->log) : server->local->health.warning;
     uint64_t failing = 0;
-    for (const struct job *j = n->jobs; j; j = j->next)
-        failing += j->metrics.err != OK;
-    const char *sick = n->self.gpus.sick, *unknown = n->probe.warning;
+    for (const struct job *j = server->jobs->head; j; j = job_next(j))
+        failing += job_view_of(j).metrics->err != OK;
+    const char *sick = server->local->gpus.sick, *unknown = server->local->probe.warning;
     int at = snprintf(ret, size, "%s%s%s", log, *log && *sick ? "; " : "", sick);
     at += snprintf(ret + at, size - (size_t)at, "%s%s", at && *unknown ? "; " : "", unknown);
     if (failing)
@@ -484,9 +481,9 @@ struct numa_reply {
     int32_t gpu[GPUS_MAX];
 };
 
-static void fill_numa_node(const struct node *n, int node, struct numa_reply *ret)
+static void fill_numa_node(const struct rpc_server *server, int node, struct numa_reply *ret)
 {
-    const struct topology *t = &n->children.cores.at;
+    const struct topology *t = &server->local->children.cores.at;
     uint8_t cpus[CHANNEL_MAX_CPUS / 8];
     topology_node_cpus(t, node, cpus);
     cpus_print(cpus, CHANNEL_MAX_CPUS, ret->cores, sizeof(ret->cores));
@@ -494,21 +491,21 @@ static void fill_numa_node(const struct node *n, int node, struct numa_reply *re
     ret->m.number = t->node[node];
     ret->m.cores = ret->cores;
     ret->m.gpu = ret->gpu;
-    for (int i = 0; i < n->self.gpus.n; i++)
-        if (gpus_numa_node(&n->self.gpus, i) == ret->m.number)
+    for (int i = 0; i < server->local->gpus.n; i++)
+        if (gpus_numa_node(&server->local->gpus, i) == ret->m.number)
             ret->gpu[ret->m.n_gpu++] = i;
 }
 
 /* Those that have a CPU of ours or a GPU, where CPUs are in several. The caller frees both; without memory there are
  * none. */
-static void fill_numa_nodes(const struct node *n, Dtd__NodeReply *m, struct numa_reply **ret)
+static void fill_numa_nodes(const struct rpc_server *server, Dtd__NodeReply *m, struct numa_reply **ret)
 {
-    const struct topology *t = &n->children.cores.at;
+    const struct topology *t = &server->local->children.cores.at;
     bool several = t->n_cpu_nodes > 1;
     *ret = several ? calloc((size_t)t->n_nodes, sizeof(**ret)) : NULL;
     m->numa_node = several ? calloc((size_t)t->n_nodes, sizeof(*m->numa_node)) : NULL;
     for (int i = 0; i < t->n_nodes && *ret && m->numa_node; i++) {
-        fill_numa_node(n, i, &(*ret)[i]);
+        fill_numa_node(server, i, &(*ret)[i]);
         if ((*ret)[i].cores[0] || (*ret)[i].m.n_gpu)
             m->numa_node[m->n_numa_node++] = &(*ret)[i].m;
     }
@@ -516,38 +513,40 @@ static void fill_numa_nodes(const struct node *n, Dtd__NodeReply *m, struct numa
 
 void rpc_client_node(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
-    struct node *n = owner;
+    struct rpc_server *server = owner;
     Dtd__NodeReply m = DTD__NODE_REPLY__INIT;
     char host[256] = "", warning[1500];
     struct numa_reply *numa;
     size_t count = 0;
-    for (const struct child *c = n->children.head; c; c = c->next)
+    for (const struct child *c = server->local->children.head; c; c = c->next)
         count += is_io(c);
     int32_t *io = calloc(count + 1, sizeof(*io));
-    for (const struct child *c = n->children.head; c && io; c = c->next)
+    for (const struct child *c = server->local->children.head; c && io; c = c->next)
         if (is_io(c))
             io[m.n_io_pid++] = c->pid;
     (void)gethostname(host, sizeof(host) - 1);
-    write_warning(n, warning, sizeof(warning));
+    write_warning(server, warning, sizeof(warning));
     m.version = (char *)DTD_VERSION;
-    m.node = cluster_named(n->cluster) ? (char *)cluster_self(n->cluster) : n->conf.name[0] ? n->conf.name : host;
+    m.node = cluster_named(server->cluster) ? (char *)cluster_self(server->cluster)
+             : server->local->conf->name[0] ? server->local->conf->name
+                                            : host;
     m.supervisor_pid = getppid();
     m.control_pid = getpid();
     m.io_pid = io;
-    m.state_dir = n->dir;
-    m.slots = n->self.slots;
-    m.raft_state = (char *)log_state(n->log);
-    m.raft_term = log_term(n->log);
-    m.raft_index = log_index(n->log);
+    m.state_dir = (char *)server->local->dir;
+    m.slots = server->jobs->self.slots;
+    m.raft_state = (char *)log_state(server->replica->log);
+    m.raft_term = log_term(server->replica->log);
+    m.raft_index = log_index(server->replica->log);
     m.warning = warning[0] ? warning : NULL;
-    m.has_gpus = m.has_gpus_free = n->self.gpus.known;
-    m.gpus = gpus_count(&n->self.gpus);
-    m.gpus_free = gpus_free(&n->self.gpus);
-    m.gpu_model = n->self.gpus.model;
-    m.gpu_missing = n->self.gpus.missing;
+    m.has_gpus = m.has_gpus_free = server->local->gpus.known;
+    m.gpus = gpus_count(&server->local->gpus);
+    m.gpus_free = gpus_free(&server->local->gpus);
+    m.gpu_model = server->local->gpus.model;
+    m.gpu_missing = server->local->gpus.missing;
     m.has_gpu_probe_ms = true;
-    m.gpu_probe_ms = probe_gpus_ms(n);
-    fill_numa_nodes(n, &m, &numa);
+    m.gpu_probe_ms = probe_gpus_ms(server->local);
+    fill_numa_nodes(server, &m, &numa);
     rpc_reply(call, &m.base);
     free(numa);
     free(m.numa_node);
@@ -557,10 +556,11 @@ void rpc_client_node(void *owner, struct rpc_call *call, const ProtobufCMessage 
 void rpc_client_shutdown(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     Dtd__Empty empty = DTD__EMPTY__INIT;
-    if (!rpc_server_is_admin(call, "stop a dtd"))
+    if (!rpc_caller_is_admin(call, "stop a dtd"))
         return;
     log_info("shutdown asked pid=%d uid=%u", (int)rpc_conn_peer_pid(rpc_call_conn(call)),
-             (unsigned)rpc_server_uid(call));
+             (unsigned)rpc_caller_uid(call));
     rpc_reply(call, &empty.base);
-    node_stop(owner);
+    struct rpc_server *server = owner;
+    server->stop(server->owner);
 }

@@ -1,8 +1,8 @@
 /* Adapter: converts the messages of dtd-io to plain structs, and commands for dtd-io to messages. */
-#include "daemon/control/control.h"
-#include "daemon/control/job/outbound.h"
+#include "daemon/control/job/job.h"
+#include "daemon/control/rpc/adapters.h"
+#include "daemon/control/rpc/caller.h"
 #include "daemon/control/rpc/kinds.h"
-#include "daemon/control/rpc/server.h"
 #include "proto/io.pb-c.h"
 
 #include <math.h>
@@ -110,7 +110,7 @@ void rpc_io_report(void *owner, struct rpc_call *call, const ProtobufCMessage *r
     const Dtd__IoReport *m = (const Dtd__IoReport *)request;
     Dtd__Empty empty = DTD__EMPTY__INIT;
     struct job_process *p;
-    struct job *j = rpc_server_job(call, &p);
+    struct job *j = rpc_caller_job(call, &p);
     if (!j)
         return;
     const struct kind_pair *kind = kind_pair_find(kinds, sizeof(kinds) / sizeof(kinds[0]), m->kind);
@@ -123,6 +123,6 @@ void rpc_io_report(void *owner, struct rpc_call *call, const ProtobufCMessage *r
                                 .epoch = m->epoch,
                                 .checkpoint = m->checkpoint ? &c : NULL,
                                 .text = m->text ? m->text : ""};
-    job_io_report(j, (struct job_io *)p, &r);
+    job_io_report(j, p, &r);
     rpc_reply(call, &empty.base);
 }

@@ -8,10 +8,9 @@
  * follows; then also whether the rank has moved to another place, from where it goes on once nothing more comes from
  * the old one. Blocks are whole lines, except where a line is longer than a block or is the last one. */
 #include "common/base/log.h"
-#include "daemon/control/job/node_view.h"
-#include "daemon/control/control.h"
-#include "daemon/control/job/outbound.h"
-#include "daemon/control/rpc/server.h"
+#include "daemon/control/job/job.h"
+#include "daemon/control/rpc/adapters.h"
+#include "daemon/control/rpc/caller.h"
 #include "proto/client.pb-c.h"
 #include "proto/peer.pb-c.h"
 
@@ -56,18 +55,18 @@ static off_t start_of_lines(int fd, off_t size, int64_t lines)
     return at;
 }
 
-static int open_log(const struct node *n, uint64_t job, int slot)
+static int open_log(const struct rpc_server *server, uint64_t job, int slot)
 {
     char path[PATH_MAX];
-    snprintf(path, sizeof(path), "%s/jobs/%" PRIu64 "/rank-%d.log", n->dir, job, slot);
+    snprintf(path, sizeof(path), "%s/jobs/%" PRIu64 "/rank-%d.log", server->local->dir, job, slot);
     return open(path, O_RDONLY | O_CLOEXEC);
 }
 
 /* How many bytes of whole lines; `p->at` and `p->lines` are then where they begin and -1. */
-static size_t read_block(const struct node *n, struct place *p, uint8_t block[BLOCK_BYTES])
+static size_t read_block(const struct rpc_server *server, struct place *p, uint8_t block[BLOCK_BYTES])
 {
     struct stat st;
-    int fd = open_log(n, p->job, p->slot);
+    int fd = open_log(server, p->job, p->slot);
     if (fd < 0)
         return 0;
     if (p->lines >= 0 && fstat(fd, &st) == 0)
@@ -81,10 +80,10 @@ static size_t read_block(const struct node *n, struct place *p, uint8_t block[BL
     return nl ? (size_t)(nl - block) + 1 : got == BLOCK_BYTES || p->last ? (size_t)got : 0;
 }
 
-size_t rpc_log_tail(const struct node *n, uint64_t job, int slot, char *ret, size_t size)
+size_t rpc_log_tail(const struct rpc_server *server, uint64_t job, int slot, char *ret, size_t size)
 {
     struct stat st;
-    int fd = open_log(n, job, slot);
+    int fd = open_log(server, job, slot);
     ssize_t got = -1;
     off_t at = 0;
     ret[0] = '\0';
@@ -141,7 +140,7 @@ struct tail_file {
 };
 
 struct tail {
-    struct node *node;
+    struct rpc_server *server;
     uint64_t job;
     struct rpc_call *call; /* NULL: it has ended */
     uv_timer_t timer;
@@ -210,7 +209,7 @@ static void block_came(void *arg, const struct rpc_result *result)
 
 static err_t ask(struct tail *t, struct tail_file *f, bool last)
 {
-    const struct agent *a = agent_find(t->node, f->node);
+    const struct agent *a = agent_find(t->server->jobs, f->node);
     Dtd__LogRead m = DTD__LOG_READ__INIT;
     f->place.last = last;
     m.job = f->place.job;
@@ -279,7 +278,7 @@ static err_t say_block(struct tail *t, int k, bool last, size_t *ret_n)
     if (f->node)
         return say_elsewhere(t, k, last, ret_n);
     f->place.last = last;
-    size_t len = read_block(t->node, &f->place, block);
+    size_t len = read_block(t->server, &f->place, block);
     err_t err = len ? say(t, k, block, len) : OK;
     if (err)
         return err;
@@ -302,13 +301,13 @@ static void find_file(struct tail *t, const struct job *j, int rank, int64_t lin
 /* Epochs of before may have left lines at the new place, too: of those only some come again. */
 static void follow_rank(struct tail *t, int k)
 {
-    const struct job *j = node_job(t->node, t->job);
+    const struct job *j = jobs_find(t->server->jobs, t->job);
     struct tail_file *f = &t->files[k], now;
     char text[200];
-    if (!j || t->first + k >= j->n_workers || f->block || f->state == FILE_ASKED || f->state == FILE_ENDED)
+    if (!j || t->first + k >= job_view_of(j).n_workers || f->block || f->state == FILE_ASKED || f->state == FILE_ENDED)
         return;
     find_file(t, j, t->first + k, MOVED_LINES, &now);
-    const char *was = f->node ? f->node : t->node->self.name, *is = now.node ? now.node : t->node->self.name;
+    const char *was = f->node ? f->node : t->server->local->name, *is = now.node ? now.node : t->server->local->name;
     int len = snprintf(text, sizeof(text), "(rank %d is on node %s now; the last %d lines there:)\n", t->first + k, is,
                        MOVED_LINES);
     if ((now.place.slot == f->place.slot && strcmp(was, is) == 0) || say(t, k, (const uint8_t *)text, (size_t)len)) {
@@ -333,7 +332,7 @@ static void look_again(uv_timer_t *timer)
 static void pump(void *arg)
 {
     struct tail *t = arg;
-    const struct job *j = node_job(t->node, t->job);
+    const struct job *j = jobs_find(t->server->jobs, t->job);
     bool live = t->follow && j && !job_over(j);
     for (bool more = true; more;) {
         more = false;
@@ -356,39 +355,41 @@ static void pump(void *arg)
 /* Where the newest epoch in the log has the rank; before the first one, where it has its place. */
 static void find_file(struct tail *t, const struct job *j, int rank, int64_t lines, struct tail_file *f)
 {
-    const struct node *n = t->node;
-    const struct state_job *s = state_job_find(n->state, j->id);
+    const struct rpc_server *server = t->server;
+    const struct job_view v = job_view_of(j);
+    const struct state_job *s = v.logged;
     bool recorded = s && rank < s->epoch.n_members;
-    const struct job_process *p = rank < j->n_workers ? &j->workers[rank].p : NULL;
-    const char *name = recorded ? s->epoch.members[rank].node : p && p->agent ? p->agent->name : n->self.name;
-    int slot = recorded ? s->epoch.members[rank].slot : p && p->agent ? p->slot : rank;
-    bool here = strcmp(name, n->self.name) == 0 || (!n->agents->next && strcmp(name, "node-1") == 0);
+    const struct job_rank_view p = rank < v.n_workers ? job_rank_view_of(j, rank) : (struct job_rank_view){0};
+    const char *name = recorded ? s->epoch.members[rank].node : p.node ? p.node : server->local->name;
+    int slot = recorded ? s->epoch.members[rank].slot : p.node ? p.slot : rank;
+    bool here = strcmp(name, server->local->name) == 0 || (!server->jobs->agents->next && strcmp(name, "node-1") == 0);
     *f = (struct tail_file){
-        .tail = t, .place = {.job = j->id, .slot = slot, .lines = lines}, .node = here ? NULL : strdup(name)};
+        .tail = t, .place = {.job = v.id, .slot = slot, .lines = lines}, .node = here ? NULL : strdup(name)};
     if (!here && !f->node)
         f->state = FILE_ENDED;
 }
 
 void rpc_client_logs(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
-    struct node *n = owner;
+    struct rpc_server *server = owner;
     const Dtd__LogsRequest *m = (const Dtd__LogsRequest *)request;
-    const struct job *j = rpc_client_job(n, call, m->job);
+    const struct job *j = rpc_client_job(server, call, m->job);
     if (!j)
         return;
-    if (m->rank < -1 || m->rank >= j->n_workers) {
-        rpc_fail(call, ERR_NOTFOUND, "job %s has ranks 0 to %d", m->job, j->n_workers - 1);
+    const int n_workers = job_view_of(j).n_workers;
+    if (m->rank < -1 || m->rank >= n_workers) {
+        rpc_fail(call, ERR_NOTFOUND, "job %s has ranks 0 to %d", m->job, n_workers - 1);
         return;
     }
-    int count = m->rank < 0 ? j->n_workers : 1;
+    int count = m->rank < 0 ? n_workers : 1;
     struct tail *t = calloc(1, sizeof(*t) + (size_t)count * sizeof(t->files[0]));
-    if (!t || uv_timer_init(&n->loop, &t->timer)) {
+    if (!t || uv_timer_init(server->loop, &t->timer)) {
         free(t);
         rpc_fail(call, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
         return;
     }
-    t->node = n;
-    t->job = j->id;
+    t->server = server;
+    t->job = job_view_of(j).id;
     t->call = call;
     t->holds = 1;
     t->timer.data = t;

@@ -4,9 +4,9 @@
  *
  * `rows` holds the rows that have not been sent yet. Rows that arrive while the thread reads the file are kept in
  * `fresh`. When the connection's output queue is full, pump stops; it is called again when the queue has drained. */
-#include "daemon/control/control.h"
-#include "daemon/control/job/outbound.h"
-#include "daemon/control/rpc/server.h"
+#include "daemon/control/job/job.h"
+#include "daemon/control/rpc/adapters.h"
+#include "daemon/control/rpc/caller.h"
 #include "daemon/control/rpc/status.h"
 
 #include "common/base/log.h"
@@ -37,7 +37,7 @@ struct watch {
 /* Detaches the watch from its job, which may be freed while the thread still reads. */
 static void watch_part(struct watch *w)
 {
-    for (struct watch **at = w->job ? &w->job->watches : NULL; at && *at; at = &(*at)->next)
+    for (struct watch **at = w->job ? job_watches(w->job) : NULL; at && *at; at = &(*at)->next)
         if (*at == w) {
             *at = w->next;
             break;
@@ -122,7 +122,7 @@ static void pump(void *arg)
 
 void rpc_watch_changed(struct job *j)
 {
-    for (struct watch *w = j->watches, *next; w; w = next) {
+    for (struct watch *w = *job_watches(j), *next; w; w = next) {
         next = w->next;
         w->changed = !w->metrics;
         if (w->call)
@@ -132,7 +132,7 @@ void rpc_watch_changed(struct job *j)
 
 void rpc_watch_metric(struct job *j, const struct metric *row)
 {
-    for (struct watch *w = j->watches, *next; w; w = next) {
+    for (struct watch *w = *job_watches(j), *next; w; w = next) {
         next = w->next;
         if (!w->call || !w->follow || row->step < w->from_step)
             continue;
@@ -144,7 +144,7 @@ void rpc_watch_metric(struct job *j, const struct metric *row)
 
 void rpc_watch_forget(struct job *j)
 {
-    for (struct watch *w = j->watches, *next; w; w = next) {
+    for (struct watch *w = *job_watches(j), *next; w; w = next) {
         struct rpc_call *call = w->call;
         next = w->next;
         w->call = NULL;
@@ -217,8 +217,8 @@ static struct watch *watch_new(struct job *j, struct rpc_call *call)
     w->job = j;
     w->call = call;
     w->work.data = w;
-    w->next = j->watches;
-    j->watches = w;
+    w->next = *job_watches(j);
+    *job_watches(j) = w;
     rpc_call_on_cancel(call, watch_gone, w);
     return w;
 }
@@ -235,19 +235,20 @@ void rpc_client_watch(void *owner, struct rpc_call *call, const ProtobufCMessage
 
 void rpc_client_metrics(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
-    struct node *n = owner;
+    struct rpc_server *server = owner;
     const Dtd__MetricsRequest *m = (const Dtd__MetricsRequest *)request;
-    struct job *j = rpc_client_job(n, call, m->job);
+    struct job *j = rpc_client_job(server, call, m->job);
     struct watch *w = j ? watch_new(j, call) : NULL;
     if (!w)
         return;
     w->metrics = true;
     w->follow = m->has_follow && m->follow;
     w->from_step = m->has_from_step ? m->from_step : 0;
-    w->path = strdup(j->metrics.path);
-    err_t err = w->path ? buf_append(&w->more, j->metrics.pending.data, j->metrics.pending.len) : ERR_NOMEM;
+    const struct metrics *metrics = job_view_of(j).metrics;
+    w->path = strdup(metrics->path);
+    err_t err = w->path ? buf_append(&w->more, metrics->pending.data, metrics->pending.len) : ERR_NOMEM;
     if (!err)
-        err = err_from_errno(-uv_queue_work(&n->loop, &w->work, load_work, load_done));
+        err = err_from_errno(-uv_queue_work(server->loop, &w->work, load_work, load_done));
     if (err) {
         watch_free(w);
         rpc_fail(call, err, "metrics: %s", err_text(err));

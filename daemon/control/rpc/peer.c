@@ -10,10 +10,9 @@
  * list. Where too many are under way the list is said instead, when there is room again. */
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "daemon/control/job/node_view.h"
-#include "daemon/control/control.h"
-#include "daemon/control/job/outbound.h"
-#include "daemon/control/rpc/server.h"
+#include "daemon/control/job/job.h"
+#include "daemon/control/rpc/adapters.h"
+#include "daemon/control/rpc/caller.h"
 #include "proto/peer.pb-c.h"
 
 #include <errno.h>
@@ -28,7 +27,7 @@
 /* ---- calls on behalf of somebody at another node ---- */
 
 /* One for each process and each user there, as long as we lead. */
-static struct peer *peer_of(struct node *n, struct agent *a, const struct rpc_origin *o)
+static struct peer *peer_of(struct rpc_server *server, struct agent *a, const struct rpc_origin *o)
 {
     struct peer *p;
     int count = 0;
@@ -42,7 +41,7 @@ static struct peer *peer_of(struct node *n, struct agent *a, const struct rpc_or
     p = count < AGENT_MAX_PEERS ? calloc(1, sizeof(*p)) : NULL;
     if (!p)
         return NULL;
-    *p = (struct peer){.node = n, .from = a->name, .job = job, .slot = o->slot, .uid = (uint32_t)o->uid};
+    *p = (struct peer){.server = server, .from = a->name, .job = job, .slot = o->slot, .uid = (uint32_t)o->uid};
     LIST_INSERT_HEAD(&a->peers, p, link);
     return p;
 }
@@ -55,24 +54,24 @@ static uint32_t roles_of(const struct rpc_origin *o)
 
 void rpc_peer_forward(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
-    struct node *n = owner;
-    struct agent *a = agent_by_conn(n, rpc_call_conn(call));
+    struct rpc_server *server = owner;
+    struct agent *a = agent_by_conn(server->jobs, rpc_call_conn(call));
     struct rpc_origin o;
     rpc_forwarded_origin(request, &o);
-    if (!n->leads || !a) {
+    if (!server->jobs->leads || !a) {
         if (o.is_process)
             rpc_server_park(call);
         else
             rpc_fail(call, ERR_AGAIN, "this node does not lead any more; ask again");
         return;
     }
-    struct peer *p = peer_of(n, a, &o);
+    struct peer *p = peer_of(server, a, &o);
     if (!p) {
         rpc_fail(call, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
         return;
     }
     const struct rpc_forwarded config = {
-        .methods = n->served, .n_methods = RPC_METHOD_COUNT, .owner = n, .roles = roles_of(&o), .data = p};
+        .methods = server->served, .n_methods = RPC_METHOD_COUNT, .owner = server, .roles = roles_of(&o), .data = p};
     rpc_forwarded_start(call, request, &config);
 }
 
@@ -92,7 +91,7 @@ static err_t say(struct rpc_call *attend, Dtd__AgentCommand *c, uint64_t job, in
     return rpc_item(attend, &c->base);
 }
 
-err_t rpc_agent_spawn(struct rpc_call *attend, const struct agent_spawn *x)
+err_t rpc_agent_spawn(struct rpc_call *attend, const struct process_spawn *x)
 {
     Dtd__AgentCommand c = DTD__AGENT_COMMAND__INIT;
     c.kind = DTD__AGENT_COMMAND__KIND__SPAWN;
@@ -167,7 +166,7 @@ static void take_facts(struct agent *a, const Dtd__AgentFacts *f)
     agent_set_facts(a, &facts);
 }
 
-static void take_stores(struct node *n, struct agent *a, const Dtd__AgentFacts *f)
+static void take_stores(struct rpc_server *server, struct agent *a, const Dtd__AgentFacts *f)
 {
     struct store_said *said = calloc(f->n_store + 1, sizeof(*said));
     int count = 0;
@@ -175,21 +174,21 @@ static void take_stores(struct node *n, struct agent *a, const Dtd__AgentFacts *
         if (stores_name_is_legal(f->store[i]->name))
             said[count++] = (struct store_said){f->store[i]->uid, f->store[i]->name};
     if (said)
-        store_names_said(n, a, said, count);
+        store_names_said(server->store_names, a, said, count);
     else
         log_error("no memory for a node's stores name=%s", a->name);
     free(said);
 }
 
 struct attendance {
-    struct node *node;
+    struct rpc_server *server;
     struct rpc_call *call;
 };
 
 static void attend_gone(void *arg)
 {
     struct attendance *t = arg;
-    for (struct agent *a = t->node->agents; a; a = a->next)
+    for (struct agent *a = t->server->jobs->agents; a; a = a->next)
         if (a->attend == t->call)
             agent_away(a);
     free(t);
@@ -197,25 +196,28 @@ static void attend_gone(void *arg)
 
 void rpc_peer_attend(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
-    struct node *n = owner;
-    struct agent *a = agent_by_conn(n, rpc_call_conn(call));
-    struct attendance *t = n->leads && a ? calloc(1, sizeof(*t)) : NULL;
+    struct rpc_server *server = owner;
+    struct agent *a = agent_by_conn(server->jobs, rpc_call_conn(call));
+    struct attendance *t = server->jobs->leads && a ? calloc(1, sizeof(*t)) : NULL;
     if (!t) {
         rpc_fail(call, ERR_AGAIN, "this node does not lead, or does not know who attends");
         return;
     }
-    *t = (struct attendance){n, call};
+    *t = (struct attendance){server, call};
     rpc_call_on_cancel(call, attend_gone, t);
     take_facts(a, (const Dtd__AgentFacts *)request);
     agent_up(a, call);
-    take_stores(n, a, (const Dtd__AgentFacts *)request);
-    node_tick(n);
+    take_stores(server, a, (const Dtd__AgentFacts *)request);
+    jobs_tick(server->jobs);
 }
 
 /* Nodes of before `cause` say only whether memory was it. */
-static const char *cause_of(const Dtd__AgentChild *m)
+static void take_cause(const Dtd__AgentChild *m, struct child *ret)
 {
-    return m->cause ? m->cause : m->has_oom && m->oom ? CHILD_OUT_OF_MEMORY : "";
+    bool oom = m->has_oom && m->oom;
+    const char *text = m->cause ? m->cause : oom ? CHILD_OUT_OF_MEMORY_TEXT : "";
+    ret->cause = oom ? CAUSE_OUT_OF_MEMORY : *text ? CAUSE_OTHER : CAUSE_UNKNOWN;
+    snprintf(ret->cause_text, sizeof(ret->cause_text), "%s", text);
 }
 
 /* False: no process's words. */
@@ -238,18 +240,18 @@ static bool child_of(const Dtd__AgentChild *m, struct child *ret)
                           .proc = m->proc && m->proc[0] ? m->proc[0] : '\0',
                           .log = m->log && strlen(m->log) <= CHILD_LOG_BYTES ? m->log : NULL};
     memcpy(ret->token, m->token.data, sizeof(ret->token));
-    snprintf(ret->cause, sizeof(ret->cause), "%s", cause_of(m));
+    take_cause(m, ret);
     return true;
 }
 
 void rpc_peer_report(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
-    struct node *n = owner;
+    struct rpc_server *server = owner;
     const Dtd__AgentReport *m = (const Dtd__AgentReport *)request;
-    struct agent *a = agent_by_conn(n, rpc_call_conn(call));
+    struct agent *a = agent_by_conn(server->jobs, rpc_call_conn(call));
     Dtd__PeerEmpty empty = DTD__PEER_EMPTY__INIT;
     struct child c;
-    if (!n->leads || !a || a->state != AGENT_UP) {
+    if (!server->jobs->leads || !a || a->state != AGENT_UP) {
         rpc_fail(call, ERR_AGAIN, "this node does not lead, or who reports does not attend");
         return;
     }
@@ -257,45 +259,45 @@ void rpc_peer_report(void *owner, struct rpc_call *call, const ProtobufCMessage 
         take_facts(a, m->facts);
     for (size_t i = 0; i < m->n_child; i++)
         if (child_of(m->child[i], &c))
-            agent_child(n, a, &c);
+            agent_child(server->jobs, a, &c);
         else
             log_warn("no words of a process ignored node=%s", a->name);
     if (m->listed)
-        agent_listed(n, a);
+        agent_listed(server->jobs, a);
     rpc_reply(call, &empty.base);
-    node_tick(n);
+    jobs_tick(server->jobs);
 }
 
 /* ---- following: what the node that leads wants ---- */
 
-static err_t spawn_asked(struct node *n, const Dtd__AgentCommand *c)
+static err_t spawn_asked(struct rpc_server *server, const Dtd__AgentCommand *c)
 {
-    const struct agent_spawn x = {.job = c->job,
-                                  .slot = c->slot,
-                                  .slots = c->slots,
-                                  .workers = c->workers,
-                                  .device = c->device,
-                                  .threads = c->threads,
-                                  .uid = c->uid,
-                                  .token = c->token.data,
-                                  .env = c->env,
-                                  .n_env = (int)c->n_env,
-                                  .workdir = c->workdir,
-                                  .command = c->command,
-                                  .n_command = (int)c->n_command,
-                                  .epoch = c->epoch,
-                                  .store_node = c->store_node};
+    const struct process_spawn x = {.job = c->job,
+                                    .slot = c->slot,
+                                    .slots = c->slots,
+                                    .workers = c->workers,
+                                    .device = c->device,
+                                    .threads = c->threads,
+                                    .uid = c->uid,
+                                    .token = c->token.data,
+                                    .env = c->env,
+                                    .n_env = (int)c->n_env,
+                                    .workdir = c->workdir,
+                                    .command = c->command,
+                                    .n_command = (int)c->n_command,
+                                    .epoch = c->epoch,
+                                    .store_node = c->store_node};
     bool sound = (c->n_command == 0 || c->store_node) && c->token.len == CHANNEL_TOKEN_BYTES &&
                  c->slot >= CHANNEL_SLOT_IO && c->slot < c->slots && c->slots <= CHANNEL_MAX_SLOTS && c->workers > 0 &&
                  c->job && c->job != CHANNEL_JOB_PROBE;
     char cause[CHILD_CAUSE_BYTES];
-    if (sound && children_gpu_cause(n, x.device, cause))
+    if (sound && children_gpu_cause(server->local, x.device, cause))
         return ERR_UNSUPPORTED; /* who asks has not heard of it yet */
-    return sound ? children_spawn(n, &x) : ERR_INVALID;
+    return sound ? children_spawn(server->local, &x) : ERR_INVALID;
 }
 
 /* What the supervisor would say, had it been asked. */
-static void refuse(struct node *n, const Dtd__AgentCommand *c, err_t err)
+static void refuse(struct rpc_server *server, const Dtd__AgentCommand *c, err_t err)
 {
     struct child child = {.job = c->job,
                           .slot = c->slot,
@@ -307,41 +309,41 @@ static void refuse(struct node *n, const Dtd__AgentCommand *c, err_t err)
     if (c->token.len != CHANNEL_TOKEN_BYTES)
         return;
     memcpy(child.token, c->token.data, sizeof(child.token));
-    if (c->has_device)
-        (void)children_gpu_cause(n, c->device, child.cause);
-    rpc_agent_child(n, &child);
+    if (c->has_device && children_gpu_cause(server->local, c->device, child.cause_text))
+        child.cause = CAUSE_GPU;
+    rpc_agent_child(server, &child);
 }
 
 static void command_came(void *arg, const struct rpc_result *result)
 {
-    struct node *n = arg;
+    struct rpc_server *server = arg;
     const Dtd__AgentCommand *c = (const Dtd__AgentCommand *)(const void *)result->reply;
     err_t err = OK;
     if (!c) {
-        if (result->last && n->leader && result->err != ERR_CLOSED)
-            n->attend_ms = clock_mono_ms() + ATTEND_MS; /* it has not heard yet that it leads */
+        if (result->last && server->leader && result->err != ERR_CLOSED)
+            server->attend_ms = clock_mono_ms() + ATTEND_MS; /* it has not heard yet that it leads */
         if (result->err && result->err != ERR_CLOSED)
             log_warn("this node is not attended error=%s text=%s", err_text(result->err), result->text);
         return;
     }
     switch (c->kind) {
     case DTD__AGENT_COMMAND__KIND__SPAWN:
-        err = spawn_asked(n, c);
+        err = spawn_asked(server, c);
         if (err)
-            refuse(n, c, err);
+            refuse(server, c, err);
         return;
     case DTD__AGENT_COMMAND__KIND__KILL:
-        err = sup_kill(&n->sup, c->job, c->slot, c->signal);
+        err = sup_kill(&server->local->sup, c->job, c->slot, c->signal);
         break;
     case DTD__AGENT_COMMAND__KIND__LOOK:
-        children_look(n);
-        rpc_agent_list(n);
+        children_look(server->local);
+        rpc_agent_list(server);
         return;
     case DTD__AGENT_COMMAND__KIND__STORE_CLOSE:
-        stores_close(n, c->uid, c->store ? c->store : "");
+        stores_close(server->stores, c->uid, c->store ? c->store : "");
         return;
     case DTD__AGENT_COMMAND__KIND__RELEASE:
-        err = children_release(n, c->job);
+        err = children_release(server->local, c->job);
         break;
     default:
         err = ERR_UNSUPPORTED;
@@ -368,11 +370,11 @@ static void fill_sick(const struct gpus *g, int i, struct facts *f)
     f->sick_refs[f->m.n_gpu_sick++] = m;
 }
 
-static void fill_facts(struct node *n, struct facts *f)
+static void fill_facts(struct rpc_server *server, struct facts *f)
 {
-    const struct gpus *g = &n->self.gpus;
+    const struct gpus *g = &server->local->gpus;
     dtd__agent_facts__init(&f->m);
-    f->m.slots = n->self.slots;
+    f->m.slots = server->jobs->self.slots;
     f->m.has_gpus = g->known;
     f->m.gpus = g->n;
     f->m.gpu_broken = f->broken;
@@ -385,43 +387,43 @@ static void fill_facts(struct node *n, struct facts *f)
     }
     f->m.gpu_model = (char *)g->model;
     f->m.gpu_missing = (char *)g->missing;
-    f->m.has_leaving = f->m.leaving = n->leaving;
+    f->m.has_leaving = f->m.leaving = server->jobs->leaving;
 }
 
 static void report_answered(void *arg, const struct rpc_result *result)
 {
-    struct node *n = arg;
-    n->reports--;
+    struct rpc_server *server = arg;
+    server->reports--;
     if (result->err && result->err != ERR_CLOSED)
         log_warn("a report was refused error=%s text=%s", err_text(result->err), result->text);
-    if (result->err != ERR_CLOSED && n->list_due && n->reports == 0)
-        rpc_agent_list(n);
+    if (result->err != ERR_CLOSED && server->list_due && server->reports == 0)
+        rpc_agent_list(server);
 }
 
-static void report(struct node *n, const Dtd__AgentReport *m)
+static void report(struct rpc_server *server, const Dtd__AgentReport *m)
 {
-    struct rpc_conn *conn = n->leader;
-    if (!conn || n->leads)
+    struct rpc_conn *conn = server->leader;
+    if (!conn || server->jobs->leads)
         return; /* the next one is told everything */
-    err_t err = rpc_send(conn, PEER_REPORT, &m->base, 0, report_answered, n, NULL);
-    n->reports += !err;
+    err_t err = rpc_send(conn, PEER_REPORT, &m->base, 0, report_answered, server, NULL);
+    server->reports += !err;
     if (err)
-        n->list_due = true;
+        server->list_due = true;
 }
 
 /* Those that live here. */
-static err_t fill_stores(struct node *n, struct facts *f)
+static err_t fill_stores(struct rpc_server *server, struct facts *f)
 {
     struct stores_entry *e;
     size_t count = 0;
-    LIST_FOREACH(e, &n->stores.open, link)
+    LIST_FOREACH(e, &server->stores->open, link)
     count++;
     f->stores = calloc(count + 1, sizeof(*f->stores));
     f->store_refs = calloc(count + 1, sizeof(*f->store_refs));
     if (!f->stores || !f->store_refs)
         return ERR_NOMEM;
     f->m.store = f->store_refs;
-    LIST_FOREACH(e, &n->stores.open, link)
+    LIST_FOREACH(e, &server->stores->open, link)
     if (e->server && stores_name_is_legal(e->name)) {
         Dtd__AgentStore *s = &f->stores[f->m.n_store];
         dtd__agent_store__init(s);
@@ -432,28 +434,28 @@ static err_t fill_stores(struct node *n, struct facts *f)
     return OK;
 }
 
-void rpc_agent_attend(struct node *n)
+void rpc_agent_attend(struct rpc_server *server)
 {
     struct facts f;
-    struct rpc_conn *conn = n->leader;
-    n->list_due = false;
-    fill_facts(n, &f);
-    err_t err = fill_stores(n, &f);
+    struct rpc_conn *conn = server->leader;
+    server->list_due = false;
+    fill_facts(server, &f);
+    err_t err = fill_stores(server, &f);
     if (!err)
-        err = conn ? rpc_send(conn, PEER_COMMANDS, &f.m.base, 0, command_came, n, NULL) : ERR_CLOSED;
+        err = conn ? rpc_send(conn, PEER_COMMANDS, &f.m.base, 0, command_came, server, NULL) : ERR_CLOSED;
     free(f.stores);
     free(f.store_refs);
     if (err)
         log_error("the node that leads is not attended error=%s", err_text(err));
 }
 
-void rpc_agent_facts(struct node *n)
+void rpc_agent_facts(struct rpc_server *server)
 {
     struct facts f;
     Dtd__AgentReport m = DTD__AGENT_REPORT__INIT;
-    fill_facts(n, &f);
+    fill_facts(server, &f);
     m.facts = &f.m;
-    report(n, &m);
+    report(server, &m);
 }
 
 static void fill_child(Dtd__AgentChild *m, const struct child *c, char proc[2])
@@ -463,8 +465,8 @@ static void fill_child(Dtd__AgentChild *m, const struct child *c, char proc[2])
     proc[1] = '\0';
     m->proc = proc[0] ? proc : NULL;
     m->log = (char *)c->log;
-    m->has_oom = m->oom = strcmp(c->cause, CHILD_OUT_OF_MEMORY) == 0;
-    m->cause = c->cause[0] ? (char *)c->cause : NULL;
+    m->has_oom = m->oom = c->cause == CAUSE_OUT_OF_MEMORY;
+    m->cause = c->cause_text[0] ? (char *)c->cause_text : NULL;
     m->job = c->job;
     m->slot = c->slot;
     m->token = (ProtobufCBinaryData){CHANNEL_TOKEN_BYTES, (uint8_t *)c->token};
@@ -482,7 +484,7 @@ static void fill_child(Dtd__AgentChild *m, const struct child *c, char proc[2])
     m->stranded = c->stranded;
 }
 
-void rpc_agent_child(struct node *n, const struct child *c)
+void rpc_agent_child(struct rpc_server *server, const struct child *c)
 {
     Dtd__AgentReport m = DTD__AGENT_REPORT__INIT;
     Dtd__AgentChild child, *ref = &child;
@@ -490,34 +492,43 @@ void rpc_agent_child(struct node *n, const struct child *c)
     fill_child(&child, c, proc);
     m.n_child = 1;
     m.child = &ref;
-    report(n, &m);
+    report(server, &m);
 }
 
-void rpc_agent_list(struct node *n)
+void rpc_agent_list(struct rpc_server *server)
 {
     Dtd__AgentReport m = DTD__AGENT_REPORT__INIT;
     struct facts f;
     size_t count = 0;
-    fill_facts(n, &f); /* a report of them alone may have been lost */
+    fill_facts(server, &f); /* a report of them alone may have been lost */
     m.facts = &f.m;
-    for (const struct child *c = n->children.head; c; c = c->next)
+    for (const struct child *c = server->local->children.head; c; c = c->next)
         count++;
     Dtd__AgentChild *all = calloc(count + 1, sizeof(*all)), **refs = calloc(count + 1, sizeof(void *));
     char(*proc)[2] = calloc(count + 1, sizeof(*proc));
     if (all && refs && proc) {
-        for (const struct child *c = n->children.head; c; c = c->next, m.n_child++) {
+        for (const struct child *c = server->local->children.head; c; c = c->next, m.n_child++) {
             fill_child(&all[m.n_child], c, proc[m.n_child]);
             refs[m.n_child] = &all[m.n_child];
         }
         m.child = refs;
         m.has_listed = m.listed = true;
-        n->list_due = false;
-        report(n, &m);
+        server->list_due = false;
+        report(server, &m);
     } else {
         log_error("no memory to say what lives here");
-        n->list_due = true;
+        server->list_due = true;
     }
     free(all);
     free(refs);
     free(proc);
+}
+
+void rpc_peer_forgotten(struct agent *a)
+{
+    while (!LIST_EMPTY(&a->peers)) {
+        struct peer *p = LIST_FIRST(&a->peers);
+        LIST_REMOVE(p, link);
+        free(p);
+    }
 }

@@ -1,19 +1,20 @@
-/* control.sock: who may come in, and what a connection is. Loop thread. */
+/* control.sock and what its connections are, and the calls that other nodes forward. Loop thread. */
 #ifndef DTD_DAEMON_CONTROL_RPC_SERVER_H
 #define DTD_DAEMON_CONTROL_RPC_SERVER_H
 
 #include "common/rpc/methods.h"
+#include "daemon/control/c10d/owners.h"
+#include "daemon/control/cluster/cluster.h"
+#include "daemon/control/job/jobs.h"
 
 #include <sys/queue.h>
 
-struct node;
-struct job;
-struct job_process;
+struct held_submit; /* client.c */
 
-/* Who calls: a connection of this node, or one of another node whose calls come to us because we lead. A client until a
+/* A connection of this node, or one of another node whose calls come to us because we lead. It is a client's until a
  * Hello with a process's token makes it that process's. */
 struct peer {
-    struct node *node;
+    struct rpc_server *server;
     LIST_ENTRY(peer) link;
     struct rpc_conn *conn;
     const char *from; /* the node that it is connected to; NULL: ours */
@@ -22,26 +23,45 @@ struct peer {
     uint32_t uid; /* of a client */
 };
 
-/* Who decides answers; or whoever is called does, whoever decides. */
-struct rpc_server_row {
-    enum { AT_LEADER, HERE } where;
-    struct rpc_binding binding;
-};
-/* The cluster's own methods, of whichever cluster is linked in. */
-const struct rpc_server_row *rpc_cluster_rows(int *ret_n);
+/* Owned by the daemon (control.h). */
+struct rpc_server {
+    /* The rooms that the handlers work on. */
+    uv_loop_t *loop;
+    struct local *local;
+    struct replica *replica;
+    struct cluster *cluster;
+    struct jobs *jobs;
+    struct stores *stores;
+    struct store_names *store_names;
+    bool system;               /* dtd serves all users of the machine */
+    void (*stop)(void *owner); /* this dtd is to end */
+    void *owner;
 
-/* Fills the node's method table. */
-void rpc_server_bind(struct node *n);
-NODISCARD err_t rpc_server_start(struct node *n, int fd);
+    struct rpc_method methods[RPC_METHOD_COUNT]; /* for those who connect to this node */
+    struct rpc_method
+        served[RPC_METHOD_COUNT];     /* the same, each answered here: for calls that nodes forward to the leader */
+    struct rpc_listener *listener;    /* NULL: not served */
+    LIST_HEAD(, peer) peers;          /* every connection */
+    struct held_submit *held_submits; /* they wait for the probe */
+    struct rpc_conn *leader;          /* following: to the leader; NULL: not now */
+    int64_t attend_ms; /* following: when the leader is asked for commands again; 0: it has been, or cannot be */
+    int reports;       /* sent to the leader and not answered */
+    bool list_due;     /* the leader is to get the list of all processes here, when there is room */
+};
+
+/* Fills the tables of methods. */
+void rpc_server_bind(struct rpc_server *s);
+NODISCARD err_t rpc_server_start(struct rpc_server *s, int fd);
 /* No new connections. */
-void rpc_server_finish(struct node *n);
-/* The peer of a call's connection; NULL when it has gone. */
-struct peer *rpc_server_peer(struct rpc_call *call);
-/* The job and process that a call's connection belongs to; fails the call and returns NULL when there is none any more.
- */
-struct job *rpc_server_job(struct rpc_call *call, struct job_process **ret);
+void rpc_server_finish(struct rpc_server *s);
+void rpc_server_drop(struct peer *peer);
+/* Passes a call to the leader, or refuses it; takes the call over. */
+void rpc_server_pass_on(struct rpc_server *s, struct rpc_call *call, const ProtobufCMessage *request);
+/* Nobody can answer the call now: it stays without an answer until its connection goes. */
+void rpc_server_park(struct rpc_call *call);
+
 /* For the Hellos, here and of processes at other nodes: checks the token where the process is and makes the connection
- * the process's, then asks who leads. Answers the call. */
+ * the process's, then asks the leader. Answers the call. */
 struct hello {
     const char *job;
     int slot;
@@ -50,32 +70,7 @@ struct hello {
     uint64_t epoch; /* that the process is in; 0: none */
     uint32_t role;
 };
-void rpc_server_hello(struct node *n, struct rpc_call *call, const ProtobufCMessage *request, const struct hello *h);
-/* Who calls; (uid_t)-1 when it has gone. */
-uid_t rpc_server_uid(struct rpc_call *call);
-/* Root and the user that dtd itself runs as; fails the call for anybody else. `what`: "stop dtd". */
-bool rpc_server_is_admin(struct rpc_call *call, const char *what);
-/* The user's name, or "uid 1234". */
-const char *rpc_server_user(uid_t uid, char *ret, size_t size);
-void rpc_server_drop(struct peer *peer);
-/* To the node that leads, or a refusal; takes the call over. */
-void rpc_server_pass_on(struct node *n, struct rpc_call *call, const ProtobufCMessage *request);
-/* Nobody can answer it now: it stays without an answer until its connection goes. */
-void rpc_server_park(struct rpc_call *call);
-
-/* ---- handlers, one per method ---- */
-#define RPC_HANDLER(where, id, handler) \
-    void handler(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
-RPC_CONTROL_METHODS(RPC_HANDLER)
-
-/* Takes up the submits that have waited for it; on a tick, those that have waited long enough. */
-void rpc_client_gpus_known(struct node *n);
-void rpc_client_tick(struct node *n);
-/* This node decides no more: those that wait are told to ask again. */
-void rpc_client_forget(struct node *n);
-/* Whether the caller may see and do everything with the job: its owner and root; with a private dtd all who come in. */
-bool rpc_client_owns(const struct node *n, struct rpc_call *call, const struct job *j);
-/* The job that a client names, or NULL after failing the call, also for a caller who does not own it. */
-struct job *rpc_client_job(struct node *n, struct rpc_call *call, const char *id);
+void rpc_server_hello(struct rpc_server *s, struct rpc_call *call, const ProtobufCMessage *request,
+                      const struct hello *h);
 
 #endif

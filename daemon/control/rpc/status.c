@@ -2,47 +2,28 @@
 #include "daemon/control/rpc/status.h"
 
 #include "common/rpc/field_codec.h"
-#include "daemon/control/control.h"
-#include "daemon/control/rpc/server.h"
+#include "daemon/control/job/job.h"
+#include "daemon/control/rpc/adapters.h"
+#include "daemon/control/rpc/caller.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-static const char *worker_state(const struct job *j, const struct job_worker *w)
-{
-    switch (w->p.state) {
-    case PROCESS_ABSENT:
-        return "absent";
-    case PROCESS_ENDED:
-        return "ended";
-    case PROCESS_ASKED:
-    case PROCESS_LIVE:
-        break;
-    }
-    if (job_is_command(&j->spec))
-        return w->p.state == PROCESS_LIVE ? "running" : "starting";
-    if (!w->p.attend)
-        return w->p.attended ? "silent" : "starting";
-    if (w->done)
-        return "done";
-    if (!w->epoch || w->epoch != j->epoch)
-        return "idle";
-    return w->ready ? "running" : "loading";
 }
 
 static void fill_worker(Dtd__WorkerStatus *m, const struct job *j, int rank)
 {
-    const struct job_worker *w = &j->workers[rank];
+    const struct job_rank_view w = job_rank_view_of(j, rank);
     dtd__worker_status__init(m);
     m->rank = rank;
-    m->pid = w->p.pid;
-    m->state = (char *)worker_state(j, w);
-    m->has_exit_status = w->p.has_exit && !w->p.exit_signal;
-    m->exit_status = w->p.exit_status;
-    m->has_exit_signal = w->p.has_exit && w->p.exit_signal;
-    m->exit_signal = w->p.exit_signal;
-    m->node = w->p.agent ? (char *)w->p.agent->name : NULL;
+    m->pid = w.pid;
+    m->state = (char *)w.state;
+    m->has_exit_status = w.has_exit && !w.exit_signal;
+    m->exit_status = w.exit_status;
+    m->has_exit_signal = w.has_exit && w.exit_signal;
+    m->exit_signal = w.exit_signal;
+    m->node = (char *)w.node;
 }
 
 static void *need(size_t n, size_t size)
@@ -52,7 +33,7 @@ static void *need(size_t n, size_t size)
 
 static err_t fill_lists(struct job_status *s, const struct job *j, const struct state_job *state)
 {
-    size_t nw = (size_t)j->n_workers, ni = state ? (size_t)state->n_incidents : 0;
+    size_t nw = (size_t)job_view_of(j).n_workers, ni = state ? (size_t)state->n_incidents : 0;
     s->workers = need(nw, sizeof(*s->workers));
     s->worker_refs = need(nw, sizeof(void *));
     s->incidents = need(ni, sizeof(*s->incidents));
@@ -73,7 +54,7 @@ static err_t fill_lists(struct job_status *s, const struct job *j, const struct 
     s->msg.n_worker = nw;
     s->msg.worker = s->worker_refs;
     s->msg.incident = s->incident_refs;
-    s->msg.spec_yaml = j->yaml;
+    s->msg.spec_yaml = (char *)job_view_of(j).yaml;
     return err;
 }
 
@@ -90,37 +71,30 @@ static void fill_state(struct job_status *s, const struct state_job *state)
     s->msg.parent = state->parent ? s->parent : NULL;
 }
 
-/* The job's own reason, or else the warning of the log: while the log accepts no records, the job continues, but its
- * progress is not recorded. */
-static const char *reason_of(const struct job *j)
-{
-    const char *full = job_over(j) || !j->node->log ? NULL : log_warning(j->node->log);
-    return j->reason[0] ? j->reason : full;
-}
-
 err_t job_status_fill(struct job_status *s, struct job *j, bool full)
 {
-    const struct state_job *state = state_job_find(j->node->state, j->id);
+    const struct job_view v = job_view_of(j);
+    const struct state_job *state = v.logged;
     *s = (struct job_status){.msg = DTD__JOB_STATUS__INIT};
-    snprintf(s->id, sizeof(s->id), "%" PRIu64, j->id);
+    snprintf(s->id, sizeof(s->id), "%" PRIu64, v.id);
     s->msg.job = s->id;
-    s->msg.name = j->spec.name;
-    s->msg.state = (char *)fsm_name(&j->state);
-    s->msg.reason = (char *)reason_of(j);
-    s->msg.epoch = j->epoch;
-    s->msg.step = job_step(j);
-    s->msg.steps = j->spec.train.steps;
-    s->msg.workers = j->n_workers;
-    s->msg.restarts = j->restarts;
-    s->msg.submitted_ms = j->submitted_ms;
+    s->msg.name = v.spec->name;
+    s->msg.state = (char *)v.state;
+    s->msg.reason = (char *)v.reason;
+    s->msg.epoch = v.epoch;
+    s->msg.step = v.step;
+    s->msg.steps = v.spec->train.steps;
+    s->msg.workers = v.n_workers;
+    s->msg.restarts = v.restarts;
+    s->msg.submitted_ms = v.submitted_ms;
     s->msg.has_uid = true;
-    s->msg.uid = j->uid;
-    s->msg.user = (char *)rpc_server_user(j->uid, s->user, sizeof(s->user));
-    s->msg.checkpoint_dir = j->spec.checkpoint.dir;
-    s->msg.checkpoint_error = j->checkpoint_error[0] ? j->checkpoint_error : NULL;
+    s->msg.uid = v.uid;
+    s->msg.user = (char *)rpc_caller_user(v.uid, s->user, sizeof(s->user));
+    s->msg.checkpoint_dir = v.spec->checkpoint.dir;
+    s->msg.checkpoint_error = v.checkpoint_error[0] ? (char *)v.checkpoint_error : NULL;
     err_t err = OK;
-    if (j->metrics.has_last) {
-        err = metric_encode(&j->metrics.last, &s->last);
+    if (v.metrics->has_last) {
+        err = metric_encode(&v.metrics->last, &s->last);
         s->msg.last = &s->last;
     }
     if (state)

@@ -2,11 +2,10 @@
  * rendezvous store of an epoch. */
 #include "common/base/clock.h"
 #include "common/rpc/field_codec.h"
-#include "daemon/control/control.h"
-#include "daemon/control/job/node_view.h"
-#include "daemon/control/job/outbound.h"
+#include "daemon/control/job/job.h"
+#include "daemon/control/rpc/adapters.h"
+#include "daemon/control/rpc/caller.h"
 #include "daemon/control/rpc/kinds.h"
-#include "daemon/control/rpc/server.h"
 #include "proto/worker.pb-c.h"
 
 #include <inttypes.h>
@@ -86,34 +85,27 @@ void rpc_worker_hello(void *owner, struct rpc_call *call, const ProtobufCMessage
 /* A call of Commands, by a worker or dtd-io. The stream ends only with its connection. By then, the process may already
  * have opened another one. */
 struct attendance {
-    struct node *node;
-    const struct agent *agent;
+    struct jobs *jobs;
     uint64_t job;
-    int slot;
     struct rpc_call *call;
 };
 
 static void attend_gone(void *arg)
 {
     struct attendance *a = arg;
-    struct job *j = node_job(a->node, a->job);
-    struct job_process *p = j ? job_process_find(j, a->agent, a->slot) : NULL;
-    if (p && p->attend == a->call)
-        job_process_lost(j, p);
+    struct job *j = jobs_find(a->jobs, a->job);
+    if (j)
+        job_process_detached(j, a->call);
     free(a);
 }
 
-static void attend(void *owner, struct rpc_call *call, bool io)
+static void attend(struct rpc_server *server, struct rpc_call *call, bool io)
 {
     struct job_process *p;
-    struct job *j = rpc_server_job(call, &p);
+    struct job *j = rpc_caller_job(call, &p);
     if (!j)
         return;
-    if (p->attend) {
-        rpc_fail(call, ERR_EXISTS, "this process already receives commands on another connection");
-        return;
-    }
-    if ((p->slot == CHANNEL_SLOT_IO) != io) {
+    if ((rpc_caller_peer(call)->slot == CHANNEL_SLOT_IO) != io) {
         rpc_fail(call, ERR_DENIED, "this method is not for this kind of process");
         return;
     }
@@ -122,10 +114,15 @@ static void attend(void *owner, struct rpc_call *call, bool io)
         rpc_fail(call, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
         return;
     }
-    *a = (struct attendance){owner, p->agent, j->id, p->slot, call};
+    *a = (struct attendance){server->jobs, rpc_caller_peer(call)->job, call};
+    err_t err = job_process_attended(j, p, call);
+    if (err) {
+        rpc_fail(call, err, "this process already receives commands on another connection");
+        free(a);
+        return;
+    }
     rpc_call_on_cancel(call, attend_gone, a);
-    job_process_attended(j, p, call);
-    node_tick(owner);
+    jobs_tick(server->jobs);
 }
 
 void rpc_worker_attend(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
@@ -148,10 +145,11 @@ static const struct kind_pair kinds[] = {
  * node shuts down, metrics are not answered: the worker repeats them to the next leader, which then has them. */
 void rpc_worker_report(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
+    const struct rpc_server *server = owner;
     const Dtd__WorkerReport *m = (const Dtd__WorkerReport *)request;
     Dtd__Empty empty = DTD__EMPTY__INIT;
     struct job_process *p;
-    struct job *j = rpc_server_job(call, &p);
+    struct job *j = rpc_caller_job(call, &p);
     if (!j)
         return;
     const struct kind_pair *kind = kind_pair_find(kinds, sizeof(kinds) / sizeof(kinds[0]), m->kind);
@@ -168,7 +166,7 @@ void rpc_worker_report(void *owner, struct rpc_call *call, const ProtobufCMessag
                                     .step = m->has_step ? m->step : -1,
                                     .fatal = m->has_fatal && m->fatal};
     job_worker_report(j, job_process_rank(j, p), &r);
-    if (r.kind == REPORT_METRIC && j->node->leaving)
+    if (r.kind == REPORT_METRIC && server->jobs->leaving)
         rpc_server_park(call);
     else
         rpc_reply(call, &empty.base);
@@ -191,26 +189,26 @@ static bool visible(const char *key)
     return *key && strlen(key) <= STORE_KEY_MAX;
 }
 
-/* Returns the job of the calling worker, and its rank. If `epoch` is not the job's current epoch, or the key is
- * invalid, fails the call and returns NULL. A new leader first finds out whether the epoch continues; until then it
- * accepts it. */
-static struct job *store_job(struct rpc_call *call, uint64_t epoch, const char *key, int *ret_rank)
+/* The rendezvous store of the caller's epoch. If `epoch` is not the job's current epoch, or the key is invalid, fails the
+ * call and returns NULL. A new leader first finds out whether the epoch continues; until then it accepts it. */
+static struct store *store_of(struct rpc_call *call, uint64_t epoch, const char *key, struct job **ret, int *ret_rank)
 {
     struct job_process *p;
-    struct job *j = rpc_server_job(call, &p);
+    struct store *store = NULL;
+    struct job *j = rpc_caller_job(call, &p);
     if (!j)
         return NULL;
     if (!visible(key)) {
         rpc_fail(call, ERR_INVALID, "a key is 1 to %d visible ASCII characters", STORE_KEY_MAX);
         return NULL;
     }
-    if (epoch != j->epoch || !(job_in_epoch(j) || j->adopting)) {
-        rpc_fail(call, ERR_STALE, "epoch %" PRIu64 " of job %" PRIu64 " has ended", epoch, j->id);
+    if (job_store(j, p, epoch, &store)) {
+        rpc_fail(call, ERR_STALE, "epoch %" PRIu64 " of job %" PRIu64 " has ended", epoch, job_view_of(j).id);
         return NULL;
     }
+    *ret = j;
     *ret_rank = job_process_rank(j, p);
-    j->workers[*ret_rank].store_epoch = epoch;
-    return j;
+    return store;
 }
 
 static void store_refused(struct rpc_call *call, err_t err, const char *key)
@@ -236,10 +234,11 @@ void rpc_worker_store_put(void *owner, struct rpc_call *call, const ProtobufCMes
     const Dtd__StorePutRequest *m = (const Dtd__StorePutRequest *)request;
     Dtd__Empty empty = DTD__EMPTY__INIT;
     int rank;
-    struct job *j = store_job(call, m->epoch, m->key, &rank);
-    if (!j)
+    struct job *j;
+    struct store *store = store_of(call, m->epoch, m->key, &j, &rank);
+    if (!store)
         return;
-    err_t err = store_put(&j->store, (struct store_bytes){m->key, strlen(m->key)},
+    err_t err = store_put(store, (struct store_bytes){m->key, strlen(m->key)},
                           (struct store_bytes){m->value.data, m->value.len});
     if (err)
         store_refused(call, err, m->key);
@@ -254,11 +253,6 @@ static void reply_value(struct rpc_call *call, struct store_bytes value)
     rpc_reply(call, &v.base);
 }
 
-static bool is_silent(const struct job_worker *w)
-{
-    return w->store_epoch != w->epoch || !w->epoch || !w->p.attend;
-}
-
 static void get_done(struct store_wait *w, err_t err, struct store_bytes value)
 {
     struct get *g = (struct get *)w;
@@ -266,7 +260,7 @@ static void get_done(struct store_wait *w, err_t err, struct store_bytes value)
     if (!err) {
         reply_value(g->call, value);
     } else if (err == ERR_TIMEOUT) {
-        int n = job_workers_name(g->job, is_silent, who, sizeof(who));
+        int n = job_store_missing(g->job, who, sizeof(who));
         rpc_fail(g->call, err, "nobody has put %.*s in time; %s%s", (int)w->key_len, (const char *)w->key,
                  n ? who : "all ranks", n ? " did not come" : " have come, so one of them is stuck before it");
     } else {
@@ -278,7 +272,7 @@ static void get_done(struct store_wait *w, err_t err, struct store_bytes value)
 static void get_gone(void *arg)
 {
     struct get *g = arg;
-    store_wait_drop(&g->job->store, &g->wait);
+    store_wait_drop(job_store_of(g->job), &g->wait);
     free(g);
 }
 
@@ -292,7 +286,7 @@ static void wait_for(struct job *j, int rank, struct rpc_call *call, const Dtd__
     *g = (struct get){.wait = {.owner = rank, .deadline_ms = clock_mono_ms() + m->timeout_ms, .done = get_done},
                       .job = j,
                       .call = call};
-    err_t err = store_wait(&j->store, (struct store_bytes){m->key, strlen(m->key)}, &g->wait);
+    err_t err = store_wait(job_store_of(j), (struct store_bytes){m->key, strlen(m->key)}, &g->wait);
     if (err) {
         store_refused(call, err, m->key);
         free(g);
@@ -307,10 +301,11 @@ void rpc_worker_store_get(void *owner, struct rpc_call *call, const ProtobufCMes
     const Dtd__StoreGetRequest *m = (const Dtd__StoreGetRequest *)request;
     struct store_bytes value;
     int rank;
-    struct job *j = store_job(call, m->epoch, m->key, &rank);
-    if (!j)
+    struct job *j;
+    struct store *store = store_of(call, m->epoch, m->key, &j, &rank);
+    if (!store)
         return;
-    if (store_get(&j->store, (struct store_bytes){m->key, strlen(m->key)}, &value) == OK)
+    if (store_get(store, (struct store_bytes){m->key, strlen(m->key)}, &value) == OK)
         reply_value(call, value);
     else
         wait_for(j, rank, call, m);

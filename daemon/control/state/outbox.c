@@ -3,8 +3,6 @@
 #include "daemon/control/state/outbox.h"
 
 #include "common/base/log.h"
-#include "daemon/control/control.h"
-#include "daemon/control/log/log.h"
 
 #include <stdlib.h>
 
@@ -17,9 +15,9 @@ struct outbox_item {
     outbox_cb cb;
 };
 
-void outbox_init(struct outbox *o, struct node *node)
+void outbox_init(struct outbox *o, const struct replica *replica, void *owner)
 {
-    *o = (struct outbox){.node = node};
+    *o = (struct outbox){.replica = replica, .owner = owner};
     o->tail = &o->head;
 }
 
@@ -44,9 +42,9 @@ static void proposed(void *arg, err_t err, uint64_t index, const void *result);
 
 void outbox_retry(struct outbox *o)
 {
-    if (!o->head || o->in_flight || !o->node->log)
+    if (!o->head || o->in_flight || !o->replica->log)
         return;
-    err_t err = log_propose(o->node->log, o->head->bytes.data, o->head->bytes.len, proposed, o);
+    err_t err = log_propose(o->replica->log, o->head->bytes.data, o->head->bytes.len, proposed, o);
     if (err && err != o->err)
         log_warn("records are waiting for the log n=%d error=%s", o->n, err_text(err));
     o->err = err;
@@ -65,7 +63,7 @@ static void proposed(void *arg, err_t err, uint64_t index, const void *result)
     const struct state_result answer = *(const struct state_result *)result;
     drop_head(o);
     if (cb)
-        cb(o->node, job, &answer);
+        cb(o->owner, job, &answer);
     outbox_retry(o);
 }
 

@@ -1,29 +1,28 @@
 /* Queue of records for the log. They are proposed in order, each until it is applied: a full disk, or a log that is not
- * ready or is being reopened, only delays them. Requests that need a reply at once (submit, cancel) use node_propose
+ * ready or is being reopened, only delays them. Requests that need a reply at once (submit, cancel) use replica_propose
  * instead. Loop thread. */
 #ifndef DTD_DAEMON_CONTROL_STATE_OUTBOX_H
 #define DTD_DAEMON_CONTROL_STATE_OUTBOX_H
 
-#include "daemon/control/state/record.h"
+#include "daemon/control/state/replica.h"
 
 #include <stdbool.h>
 
-struct node;
-struct state_result;
 struct outbox_item;
 
 /* Called once, when the record has been applied; `result` is the state's answer. */
-typedef void (*outbox_cb)(struct node *node, uint64_t job, const struct state_result *result);
+typedef void (*outbox_cb)(void *owner, uint64_t job, const struct state_result *result);
 
 struct outbox {
-    struct node *node;
+    const struct replica *replica;
+    void *owner; /* of the callbacks */
     struct outbox_item *head, **tail;
     bool in_flight; /* the head has been proposed and has not ended */
     int n;
     err_t err; /* of the last proposal that failed */
 };
 
-void outbox_init(struct outbox *o, struct node *node);
+void outbox_init(struct outbox *o, const struct replica *replica, void *owner);
 void outbox_fini(struct outbox *o);
 /* Copies the record. `cb` may be NULL. ERR_LIMIT: 65536 records are waiting already. */
 NODISCARD err_t outbox_add(struct outbox *o, const struct record *record, outbox_cb cb);

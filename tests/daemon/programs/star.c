@@ -7,7 +7,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "daemon/control/control.h"
-#include "daemon/control/rpc/server.h"
+#include "daemon/control/rpc/adapters.h"
 #include "proto/peer.pb-c.h"
 
 #include <stdio.h>
@@ -58,8 +58,10 @@ struct member {
 };
 
 struct cluster {
-    struct node *node;
+    struct cluster_config config;
+    const char *name; /* of this node */
     const struct cluster_events *events;
+    void *owner;
     uv_timer_t timer;
     bool leads, told, ready; /* ready: our own log, of one voter, is led */
     struct rpc_listener *listener;
@@ -84,7 +86,7 @@ static void member_closed(void *owner, struct rpc_conn *conn)
     for (int i = 0; i < star.n_members; i++)
         if (star.members[i].conn == conn) {
             star.members[i].conn = NULL;
-            star.events->member_down(star.node, star.members[i].name);
+            star.events->member_down(star.owner, star.members[i].name);
         }
 }
 
@@ -103,19 +105,19 @@ static void member_hello(void *owner, struct rpc_call *call, const ProtobufCMess
     m->conn = rpc_call_conn(call);
     m->lost = false;
     m->heard_ms = clock_mono_ms();
-    s.node = (char *)star.node->self.name;
+    s.node = (char *)star.name;
     s.version = s.raft_state = (char *)"";
     rpc_reply(call, &s.base);
     if (fresh)
-        star.events->member_up(star.node, m->name, m->conn);
+        star.events->member_up(star.owner, m->name, m->conn);
 }
 
 static void accepted(void *owner, int fd, const struct rpc_peer *who)
 {
-    const struct rpc_conn_config config = {.loop = &star.node->loop,
+    const struct rpc_conn_config config = {.loop = star.config.loop,
                                            .methods = methods,
                                            .n_methods = RPC_METHOD_COUNT,
-                                           .owner = star.node,
+                                           .owner = star.config.methods_owner,
                                            .on_close = member_closed};
     struct rpc_conn *conn;
     if (rpc_conn_open(&config, fd, RPC_ROLE_ANY | RPC_ROLE_PEER, &conn))
@@ -129,7 +131,7 @@ static void listen_star(void)
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     unlink(a.sun_path);
     if (fd < 0 || bind(fd, (const struct sockaddr *)&a, sizeof(a)) || listen(fd, 16) ||
-        rpc_listen(&star.node->loop, fd, accepted, star.node, &star.listener))
+        rpc_listen(star.config.loop, fd, accepted, NULL, &star.listener))
         abort();
 }
 
@@ -145,7 +147,7 @@ static void watch_members(void)
         m->conn = NULL;
         if (conn)
             rpc_conn_close(conn);
-        star.events->member_lost(star.node, m->name, now - m->heard_ms, conn ? "silent" : "its connection has gone");
+        star.events->member_lost(star.owner, m->name, now - m->heard_ms, conn ? "silent" : "its connection has gone");
     }
 }
 
@@ -156,14 +158,14 @@ static void hello_answered(void *arg, const struct rpc_result *result)
     if (result->err || star.up || !star.leader)
         return;
     star.up = true;
-    star.events->leader_up(star.node, star.leader);
+    star.events->leader_up(star.owner, star.leader);
 }
 
 static void leader_closed(void *owner, struct rpc_conn *conn)
 {
     star.leader = NULL;
     if (star.up)
-        star.events->leader_down(star.node);
+        star.events->leader_down(star.owner);
     star.up = false;
 }
 
@@ -171,14 +173,14 @@ static void leader_closed(void *owner, struct rpc_conn *conn)
 static bool is_cut(void)
 {
     char path[300];
-    snprintf(path, sizeof(path), "%s/cut-%s", getenv("DTD_TEST_STAR"), star.node->self.name);
+    snprintf(path, sizeof(path), "%s/cut-%s", getenv("DTD_TEST_STAR"), star.name);
     return access(path, F_OK) == 0;
 }
 
 static void beat(void)
 {
     Dtd__PeerHello h = DTD__PEER_HELLO__INIT;
-    h.node = (char *)star.node->self.name;
+    h.node = (char *)star.name;
     h.version = (char *)"";
     if (!is_cut() && rpc_send(star.leader, PEER_HELLO, &h.base, 0, hello_answered, NULL, NULL))
         log_error("no beat");
@@ -188,10 +190,10 @@ static void reach_leader(void)
 {
     char path[108];
     int fd;
-    const struct rpc_conn_config config = {.loop = &star.node->loop,
+    const struct rpc_conn_config config = {.loop = star.config.loop,
                                            .methods = methods,
                                            .n_methods = RPC_METHOD_COUNT,
-                                           .owner = star.node,
+                                           .owner = star.config.methods_owner,
                                            .on_close = leader_closed};
     socket_path(path, sizeof(path));
     if (!star.leader && !is_cut() && rpc_connect_unix(path, &fd) == OK &&
@@ -212,31 +214,32 @@ static void on_timer(uv_timer_t *timer)
         return;
     }
     if (!star.told)
-        star.events->lead(star.node);
+        star.events->lead(star.owner);
     star.told = true;
     watch_members();
 }
 
-err_t cluster_start(struct node *n, const struct cluster_events *events, struct cluster **ret, struct why *why)
+err_t cluster_start(const struct cluster_config *config, struct cluster **ret, struct why *why)
 {
-    star = (struct cluster){.node = n, .events = events};
-    star.leads = strcmp(n->self.name, getenv("DTD_TEST_LEADER")) == 0;
-    memcpy(methods, n->methods, sizeof(methods));
+    const char *name = config->conf->name[0] ? config->conf->name : "node-1";
+    star = (struct cluster){.config = *config, .name = name, .events = config->events, .owner = config->owner};
+    star.leads = strcmp(name, getenv("DTD_TEST_LEADER")) == 0;
+    memcpy(methods, config->methods, sizeof(methods));
     for (int i = 0; i < RPC_METHOD_COUNT; i++)
         if (methods[i].id == PEER_HELLO)
             methods[i].handler = member_hello;
     if (star.leads)
         listen_star();
-    (void)uv_timer_init(&n->loop, &star.timer);
+    (void)uv_timer_init(config->loop, &star.timer);
     (void)uv_timer_start(&star.timer, on_timer, 0, CLUSTER_BEAT_MS);
     *ret = &star;
     return OK;
 }
 
-void cluster_close(struct cluster *c, void (*cb)(struct node *n))
+void cluster_close(struct cluster *c, void (*cb)(void *owner))
 {
     (void)uv_timer_stop(&c->timer);
-    cb(c->node);
+    cb(c->owner);
 }
 
 void cluster_log_config(struct cluster *c, struct log_config *ret)
@@ -268,7 +271,7 @@ const struct rpc_server_row *rpc_cluster_rows(int *ret_n)
 
 const char *cluster_self(const struct cluster *c)
 {
-    return c->node->self.name;
+    return c->name;
 }
 
 const char *cluster_leader(const struct cluster *c)

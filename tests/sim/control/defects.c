@@ -1,8 +1,9 @@
 /* Planted bugs of the whole control, between two of its functions by the linker's --wrap: what would be wrong if one of
  * them were not there, or did not look at something. */
 #include "daemon/control/cluster/internal.h"
-#include "daemon/control/job/outbound.h"
-#include "daemon/control/rpc/server.h"
+#include "daemon/control/job/internal.h"
+#include "daemon/control/rpc/adapters.h"
+#include "daemon/control/rpc/caller.h"
 #include "tests/sim/bugs.h"
 #include "tests/sim/world.h"
 
@@ -12,8 +13,8 @@
 
 err_t __real_outbox_add(struct outbox *o, const struct record *record, outbox_cb cb);
 err_t __wrap_outbox_add(struct outbox *o, const struct record *record, outbox_cb cb);
-err_t __real_node_propose(struct node *n, const struct record *r, log_callback cb, void *arg);
-err_t __wrap_node_propose(struct node *n, const struct record *r, log_callback cb, void *arg);
+err_t __real_replica_propose(const struct replica *n, const struct record *r, log_callback cb, void *arg);
+err_t __wrap_replica_propose(const struct replica *n, const struct record *r, log_callback cb, void *arg);
 
 struct early {
     struct outbox *outbox;
@@ -25,14 +26,14 @@ static void recorded_early(void *arg)
 {
     const struct early *e = arg;
     const struct state_result result = {.job = e->job};
-    e->cb(e->outbox->node, e->job, &result);
+    e->cb(e->outbox->owner, e->job, &result);
 }
 
 /* The callback looks at the state: it finds the record there, too. */
 static void record_early(struct outbox *o, const struct record *record, outbox_cb cb)
 {
     struct state_result result = {0};
-    if (state_apply(o->node->state, record, &result))
+    if (state_apply(o->replica->state, record, &result))
         return;
     struct early *e = calloc(1, sizeof(*e));
     *e = (struct early){o, record->job, cb};
@@ -69,7 +70,7 @@ static void nobody(void *arg, err_t err, uint64_t index, const void *result)
     (void)arg, (void)err, (void)index, (void)result;
 }
 
-err_t __wrap_node_propose(struct node *n, const struct record *r, log_callback cb, void *arg)
+err_t __wrap_replica_propose(const struct replica *n, const struct record *r, log_callback cb, void *arg)
 {
     struct record changed = *r;
     if (bug(BUG_REQUEST_FORGOTTEN))
@@ -78,9 +79,9 @@ err_t __wrap_node_propose(struct node *n, const struct record *r, log_callback c
         struct told *t = calloc(1, sizeof(*t));
         *t = (struct told){cb, arg};
         world_after(world.current, 1, tell_early, t);
-        return __real_node_propose(n, r, nobody, NULL);
+        return __real_replica_propose(n, r, nobody, NULL);
     }
-    return __real_node_propose(n, &changed, cb, arg);
+    return __real_replica_propose(n, &changed, cb, arg);
 }
 
 /* ---- the lead ---- */
@@ -147,10 +148,10 @@ bool __wrap_cluster_is_needed(const struct cluster *c)
     return !bug(BUG_VOTER_GOES) && __real_cluster_is_needed(c);
 }
 
-void __real_agent_lost(struct node *n, struct agent *a, int64_t silent_ms, const char *seen);
-void __wrap_agent_lost(struct node *n, struct agent *a, int64_t silent_ms, const char *seen);
+void __real_agent_lost(struct jobs *n, struct agent *a, int64_t silent_ms, const char *seen);
+void __wrap_agent_lost(struct jobs *n, struct agent *a, int64_t silent_ms, const char *seen);
 
-void __wrap_agent_lost(struct node *n, struct agent *a, int64_t silent_ms, const char *seen)
+void __wrap_agent_lost(struct jobs *n, struct agent *a, int64_t silent_ms, const char *seen)
 {
     if (!bug(BUG_LOSS_IGNORED) || a->used)
         __real_agent_lost(n, a, silent_ms, seen);
@@ -170,8 +171,8 @@ uint64_t __wrap_log_term(const struct log *log)
 
 err_t __real_rpc_agent_kill(struct rpc_call *attend, uint64_t job, int slot, int sig);
 err_t __wrap_rpc_agent_kill(struct rpc_call *attend, uint64_t job, int slot, int sig);
-void __real_rpc_agent_child(struct node *n, const struct child *c);
-void __wrap_rpc_agent_child(struct node *n, const struct child *c);
+void __real_rpc_agent_child(struct rpc_server *n, const struct child *c);
+void __wrap_rpc_agent_child(struct rpc_server *n, const struct child *c);
 
 err_t __wrap_rpc_agent_kill(struct rpc_call *attend, uint64_t job, int slot, int sig)
 {
@@ -189,7 +190,7 @@ void __wrap_job_process_child(struct job *j, struct job_process *p, const struct
     p->killed = p->killed || forgets;
 }
 
-void __wrap_rpc_agent_child(struct node *n, const struct child *c)
+void __wrap_rpc_agent_child(struct rpc_server *n, const struct child *c)
 {
     if (!bug(BUG_END_NOT_HEARD) || child_runs(c))
         __real_rpc_agent_child(n, c);
@@ -215,7 +216,7 @@ void __wrap_rpc_worker_store_put(void *owner, struct rpc_call *call, const Proto
 {
     struct job_process *p;
     const struct job *j = NULL;
-    if (bug(BUG_EPOCH_TAKEN_FOR_ENDED) && !(j = rpc_server_job(call, &p)))
+    if (bug(BUG_EPOCH_TAKEN_FOR_ENDED) && !(j = rpc_caller_job(call, &p)))
         return; /* it is answered */
     if (j && j->adopting)
         rpc_fail(call, ERR_STALE, "its epoch has ended");

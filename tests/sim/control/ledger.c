@@ -1,6 +1,6 @@
 #include "tests/sim/control/ledger.h"
 
-#include "daemon/control/job/outbound.h"
+#include "daemon/control/job/internal.h"
 #include "tests/sim/bugs.h"
 #include "tests/sim/control/process.h"
 
@@ -216,10 +216,10 @@ static bool is_drained(const char *node)
 }
 
 /* Slots that the jobs of this leader have on a node. */
-static int slots_taken(const struct node *n, const struct agent *a)
+static int slots_taken(const struct jobs *jobs, const struct agent *a)
 {
     int taken = 0;
-    for (const struct job *j = n->jobs; j; j = j->next)
+    for (const struct job *j = jobs->head; j; j = j->next)
         for (int k = 0; j->placed && k < j->n_workers; k++)
             taken += j->workers[k].p.agent == a;
     return taken;
@@ -239,7 +239,7 @@ bool __wrap_job_take_room(struct job *j)
             is_new = is_new && before[i] != j->workers[k].p.agent;
         if (is_new && is_drained(j->workers[k].p.agent->name))
             broken("job %" PRIu64 " is placed on %s, which is drained", j->id, j->workers[k].p.agent->name);
-        if (slots_taken(j->node, j->workers[k].p.agent) > machine_of(j->workers[k].p.agent->name)->slots)
+        if (slots_taken(j->jobs, j->workers[k].p.agent) > machine_of(j->workers[k].p.agent->name)->slots)
             broken("job %" PRIu64 " is placed on %s, whose slots others have", j->id, j->workers[k].p.agent->name);
     }
     return taken;
@@ -377,7 +377,8 @@ void ledger_say(void)
         for (int k = 0; j->newest && k < j->epochs[j->newest]->n; k++)
             printf(" %d:%d", j->epochs[j->newest]->member[k].node, j->epochs[j->newest]->member[k].slot);
         for (int id = 1; id <= world.n_hosts; id++) {
-            struct job *x = machines[id].node && machines[id].node->leads ? node_job(machines[id].node, i) : NULL;
+            struct job *x =
+                machines[id].node && machines[id].node->jobs.leads ? jobs_find(&machines[id].node->jobs, i) : NULL;
             if (x)
                 printf("; node %d leads and has it in %s: %s", id, fsm_name(&x->phase), x->reason);
         }

@@ -43,7 +43,7 @@ struct machine *machine_of(const char *name)
 
 bool machine_is_well(const struct machine *m)
 {
-    return m->host->is_up && m->node && m->node->listener && cluster_leader(m->node->cluster);
+    return m->host->is_up && m->node && m->node->rpc.listener && cluster_leader(m->node->cluster);
 }
 
 /* ---- what the supervisor says ---- */
@@ -362,7 +362,7 @@ err_t __wrap_log_start(const struct log_config *config, struct log **ret)
     struct voter *v = &voters[world.current->id];
     struct log_config c = *config;
     inner[v->host->id] = config->machine;
-    v->state = machines[v->host->id].node->state;
+    v->state = machines[v->host->id].node->replica.state;
     v->is_ready = true;
     c.machine = (struct log_machine){v, checked_apply, checked_snapshot, checked_restore};
     c.segment_bytes = 64u << 10;

@@ -55,7 +55,7 @@ static bool is_well(void)
     for (int id = 1; id <= world.n_hosts; id++) {
         if (!machine_is_well(&machines[id]))
             return false;
-        leaders += machines[id].node->leads;
+        leaders += machines[id].node->jobs.leads;
     }
     return people_are_done() && ledger_all_ended() && process_count(0) == 0 && leaders == 1;
 }
@@ -68,11 +68,11 @@ static void say_why_not_well(void)
     for (int id = 1; id <= world.n_hosts; id++) {
         const struct machine *m = &machines[id];
         printf("host %d: %s, %s%s; follows %s; %d slots\n", id, m->host->is_up ? "up" : "down",
-               !m->node          ? "no control"
-               : m->node->leads  ? "leads"
-               : m->node->leader ? "follows"
-                                 : "follows nobody",
-               m->node && m->node->listener ? "" : ", does not serve",
+               !m->node              ? "no control"
+               : m->node->jobs.leads ? "leads"
+               : m->node->rpc.leader ? "follows"
+                                     : "follows nobody",
+               m->node && m->node->rpc.listener ? "" : ", does not serve",
                m->node && cluster_leader(m->node->cluster) ? cluster_leader(m->node->cluster) : "-", m->slots);
     }
 }
@@ -85,7 +85,7 @@ static bool is_led(void)
 {
     int leaders = 0;
     for (int id = 1; id <= world.n_hosts; id++)
-        leaders += machines[id].node && machines[id].node->leads;
+        leaders += machines[id].node && machines[id].node->jobs.leads;
     return leaders == 1;
 }
 
@@ -118,7 +118,7 @@ static bool is_known(void)
     snprintf(name, sizeof(name), "node-%d", lost);
     for (int id = 1; id <= world.n_hosts; id++) {
         struct node *n = machines[id].has_dtd ? machines[id].node : NULL;
-        if (n && n->leads && agent_find(n, name)->state == AGENT_LOST)
+        if (n && n->jobs.leads && agent_find(&n->jobs, name)->state == AGENT_LOST)
             return true;
     }
     return machines[lost].has_dtd; /* back already, where a fault of before ends in its start */

@@ -14,7 +14,7 @@ static struct machine *some_machine(void)
 static struct machine *some_victim(void)
 {
     for (int id = 1; id <= world.n_hosts && world_chance(FROM_FAULTS, 0.8); id++)
-        if (machines[id].node && machines[id].host->is_up && machines[id].node->leads)
+        if (machines[id].node && machines[id].host->is_up && machines[id].node->jobs.leads)
             return &machines[id];
     return some_machine();
 }

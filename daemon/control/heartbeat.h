@@ -1,6 +1,6 @@
 /* Control's signs of life to the supervisor, which watches it and tells the service manager. Loop thread. */
-#ifndef DTD_DAEMON_CONTROL_LOCAL_HEARTBEAT_H
-#define DTD_DAEMON_CONTROL_LOCAL_HEARTBEAT_H
+#ifndef DTD_DAEMON_CONTROL_HEARTBEAT_H
+#define DTD_DAEMON_CONTROL_HEARTBEAT_H
 
 #include <stdint.h>
 

@@ -1,0 +1,177 @@
+/* What a job's processes are told. Commands are chosen from the phase and from what the process is known to have been
+ * told on its present connection, so that a reconnect, of theirs or of a new control, needs no path of its own. A
+ * command that cannot be sent is sent by the next tick. */
+#include "daemon/control/job/internal.h"
+
+#include "common/base/clock.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define IO_LINES_MS 1000
+#define IO_LINES_KEEP (64u << 10)
+
+/* A full log keeps no processes: then the end is recorded when there is space again. */
+bool job_may_quit(const struct job *j)
+{
+    return j->end_logged || j->leaving || j->jobs->outbox.err;
+}
+
+static enum worker_told wanted(const struct job *j, const struct job_worker *w)
+{
+    switch ((enum job_phase)j->phase.state) {
+    case PHASE_LOADING:
+        return w->epoch != j->epoch ? TOLD_START : TOLD_NOTHING;
+    case PHASE_STEPPING:
+        return j->moving && !w->done && w->told != TOLD_STOP ? TOLD_STOP : TOLD_NOTHING;
+    case PHASE_ENDING:
+        return w->idle || w->told == TOLD_END ? TOLD_NOTHING : TOLD_END;
+    case PHASE_DRAINING:
+        return w->done || w->told == TOLD_STOP ? TOLD_NOTHING : TOLD_STOP;
+    case PHASE_QUITTING:
+        return w->told == TOLD_QUIT || !job_may_quit(j) ? TOLD_NOTHING : TOLD_QUIT;
+    default:
+        return TOLD_NOTHING;
+    }
+}
+
+/* Nodes are counted in the order of ranks, as the dtd-ios are. */
+static int *nodes_of(const struct job *j)
+{
+    int *ret = calloc((size_t)j->n_workers, sizeof(*ret));
+    for (int k = 0; ret && k < j->n_workers; k++)
+        while (j->ios[ret[k]].p.agent != j->workers[k].p.agent)
+            ret[k]++;
+    return ret;
+}
+
+static err_t say_start(struct job *j, int rank)
+{
+    struct job_worker *w = &j->workers[rank];
+    bool many = j->n_ios > 1;
+    int *node_of = many ? nodes_of(j) : NULL;
+    if (many && !node_of)
+        return ERR_NOMEM;
+    const struct worker_start s = {.epoch = j->epoch,
+                                   .rank = rank,
+                                   .world = j->n_workers,
+                                   .yaml = j->yaml,
+                                   .resume_path = j->resume_path,
+                                   .resume_step = j->resume_step,
+                                   .node_of = node_of,
+                                   .secret = many ? j->secret : NULL,
+                                   .address = w->p.agent->address[0] ? w->p.agent->address : NULL};
+    err_t err = j->jobs->out->worker_start(w->p.attend, &s);
+    free(node_of);
+    if (!err) {
+        w->epoch = j->epoch;
+        w->ready = w->done = w->idle = false;
+    }
+    return err;
+}
+
+static void command_worker(struct job *j, int rank)
+{
+    struct job_worker *w = &j->workers[rank];
+    enum worker_told want = wanted(j, w);
+    err_t err = OK;
+    switch (want) {
+    case TOLD_NOTHING:
+        return;
+    case TOLD_START:
+        err = say_start(j, rank);
+        break;
+    case TOLD_END:
+        err = j->jobs->out->worker_end(w->p.attend, w->epoch);
+        break;
+    case TOLD_STOP:
+        err = j->jobs->out->worker_stop(w->p.attend, w->epoch, j->save_at_stop || j->moving);
+        break;
+    case TOLD_QUIT:
+        err = j->jobs->out->worker_quit(w->p.attend);
+        break;
+    }
+    if (!err)
+        w->told = want;
+}
+
+/* The last 64 KiB that were said are kept for an io that comes after this one. */
+static void say_io_lines(struct job *j)
+{
+    struct buf *b = &j->io_lines;
+    bool all = j->phase.state >= PHASE_QUITTING || j->jobs->agents->next; /* the next one that leads reads them there */
+    if (b->len == j->io_said || (!all && clock_mono_ms() < j->io_lines_ms))
+        return;
+    if (j->jobs->out->io_metrics(job_committer(j)->p.attend, (const char *)b->data + j->io_said, b->len - j->io_said))
+        return;
+    j->io_lines_ms = clock_mono_ms() + IO_LINES_MS;
+    j->io_said = b->len;
+    if (b->len > 2 * IO_LINES_KEEP) {
+        const uint8_t *from = memchr(b->data + b->len - IO_LINES_KEEP, '\n', IO_LINES_KEEP);
+        size_t cut = (size_t)(from - b->data) + 1;
+        memmove(b->data, b->data + cut, b->len - cut);
+        b->len -= cut;
+        j->io_said -= cut;
+    }
+}
+
+static void say_epoch(struct job *j, struct job_io *io)
+{
+    const struct job_io *committer = job_committer(j);
+    struct io_epoch e = {.epoch = j->epoch,
+                         .resume_step = job_io_step(j),
+                         .submitted_ms = j->submitted_ms,
+                         .yaml = j->yaml,
+                         .committer = io == committer,
+                         .n_ios = j->n_ios,
+                         .node = io->p.agent->name,
+                         .committer_node = committer->p.agent->name};
+    e.ranks = calloc((size_t)j->n_workers + 1, sizeof(*e.ranks));
+    for (int k = 0; e.ranks && j->n_ios > 1 && k < j->n_workers; k++)
+        if (j->workers[k].p.agent == io->p.agent)
+            e.ranks[e.n_ranks++] = k;
+    if (e.ranks && j->jobs->out->io_epoch(io->p.attend, &e) == OK)
+        io->epoch = j->epoch;
+    free(e.ranks);
+}
+
+static void command_committer(struct job *j, struct job_io *io)
+{
+    struct rpc_call *call = io->p.attend;
+    bool in_epoch = job_in_epoch(j);
+    if (io->scan == SCAN_DUE && (j->phase.state == PHASE_SCANNING || in_epoch) &&
+        j->jobs->out->io_scan(call, j->yaml) == OK) {
+        io->scan = SCAN_ASKED;
+        job_scan_forget(j);
+    }
+    if (io->scan == SCAN_DONE && in_epoch && io->epoch != j->epoch)
+        say_epoch(j, io);
+    if (io->epoch && io->epoch == j->epoch)
+        say_io_lines(j);
+    if (j->history == HISTORY_DUE && io->epoch && j->jobs->out->io_history(call, j->history_at) == OK)
+        j->history = HISTORY_ASKED;
+}
+
+/* Those of the other nodes write their workers' parts, and leave folders alone. */
+static void command_io(struct job *j, struct job_io *io)
+{
+    struct rpc_call *call = io->p.attend;
+    if (!call)
+        return;
+    if (io == job_committer(j))
+        command_committer(j, io);
+    else if (job_in_epoch(j) && io->epoch != j->epoch)
+        say_epoch(j, io);
+    if (j->phase.state == PHASE_QUITTING && job_workers_gone(j) && job_may_quit(j) && !io->told_quit &&
+        j->jobs->out->io_quit(call) == OK)
+        io->told_quit = true;
+}
+
+void job_commands(struct job *j)
+{
+    for (int i = 0; i < j->n_ios; i++)
+        command_io(j, &j->ios[i]);
+    for (int k = 0; k < j->n_workers; k++)
+        if (j->workers[k].p.attend)
+            command_worker(j, k);
+}

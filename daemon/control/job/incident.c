@@ -1,0 +1,117 @@
+/* Incidents: what went wrong, what was decided, and how long the recovery and each of its parts took. A record goes to
+ * the log when an incident is opened and whenever more is known of it; a later record of the same time replaces the
+ * earlier. */
+#include "daemon/control/job/internal.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void log_incident(struct job *j)
+{
+    struct incident *i = &j->incident.fields;
+    i->restarts = j->incident.ends ? j->restarts : -1;
+    const struct record r = {.kind = RECORD_INCIDENT, .wall_ms = i->wall_ms, .job = j->id, .incident = *i};
+    if (outbox_add(&j->jobs->outbox, &r, NULL))
+        log_error("incident not logged job=%" PRIu64 " seen=%s", j->id, i->seen);
+    j->dirty = true;
+}
+
+void job_incident_open(struct job *j, const char *seen, double detect_ms, bool by_exit)
+{
+    struct job_incident *i = &j->incident;
+    const int64_t now = clock_mono_ns();
+    free((char *)i->fields.log);
+    *i = (struct job_incident){.open = true,
+                               .by_exit = by_exit,
+                               .fields = incident_none,
+                               .decided_ns = now,
+                               .part_ns = now,
+                               .step = j->metrics.has_last && j->metrics.last.epoch == j->epoch ? job_step(j) : -1};
+    snprintf(i->seen, sizeof(i->seen), "%s", seen);
+    i->fields.epoch = j->epoch;
+    i->fields.wall_ms = clock_wall_ms();
+    i->fields.seen = i->seen;
+    i->fields.decided = i->decided;
+    i->fields.detect_ms = detect_ms;
+    log_warn("incident job=%" PRIu64 " epoch=%" PRIu64 " detect_ms=%.1f seen=%s", j->id, j->epoch, detect_ms, seen);
+}
+
+void job_incident_decided(struct job *j, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(j->incident.decided, sizeof(j->incident.decided), fmt, ap);
+    va_end(ap);
+    log_incident(j);
+}
+
+void job_incident_words(struct job *j, const char *log, bool by_exit)
+{
+    struct job_incident *i = &j->incident;
+    if (!i->open || !log || (i->fields.log && (i->log_by_exit || !by_exit)))
+        return;
+    free((char *)i->fields.log);
+    i->fields.log = strdup(log);
+    i->log_by_exit = by_exit;
+    log_incident(j);
+}
+
+void job_note(struct job *j, double detect_ms, const char *seen, const char *decided)
+{
+    if (j->incident.open)
+        return;
+    job_incident_open(j, seen, detect_ms, true);
+    job_incident_decided(j, "%s", decided);
+    j->incident.open = false;
+}
+
+/* Milliseconds of the part that ends now. */
+static double end_part(struct job_incident *i)
+{
+    int64_t now = clock_mono_ns();
+    double ms = (double)(now - i->part_ns) / 1e6;
+    i->part_ns = now;
+    return ms;
+}
+
+void job_incident_phase(struct job *j, enum job_phase to)
+{
+    struct job_incident *i = &j->incident;
+    if (i->open && to == PHASE_LOADING)
+        i->fields.restart_ms = end_part(i);
+    else if (i->open && to == PHASE_STEPPING)
+        i->fields.load_ms = end_part(i);
+}
+
+/* The first step's word may come before the last rank's that it has loaded: it has. The parts add up to the whole. */
+void job_incident_recovered(struct job *j)
+{
+    struct job_incident *i = &j->incident;
+    if (!i->open || !job_in_epoch(j)) /* a late word of the epoch that was lost */
+        return;
+    i->open = false;
+    if (!isnan(i->fields.restart_ms) && isnan(i->fields.load_ms))
+        i->fields.load_ms = end_part(i);
+    double step_ms = end_part(i);
+    if (!isnan(i->fields.load_ms))
+        i->fields.step_ms = step_ms;
+    i->fields.recover_ms = (double)(i->part_ns - i->decided_ns) / 1e6;
+    log_incident(j);
+}
+
+/* What the peers of a dead worker say often comes before the word of its death, and names it less well. */
+void job_incident_better_cause(struct job *j, const char *seen)
+{
+    if (!j->incident.open || j->incident.by_exit)
+        return;
+    snprintf(j->incident.seen, sizeof(j->incident.seen), "%s", seen);
+    j->incident.by_exit = true;
+    log_incident(j);
+}

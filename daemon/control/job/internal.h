@@ -1,0 +1,364 @@
+/* The inside of a job: its processes on all nodes, its epoch, and the two state machines that drive it (enum job_state
+ * of job.h is what the user sees). Lives on the loop's thread; owned by jobs.h. Everything that happens (a process's
+ * end, a report, a deadline, a record in the log) is noted in the structs below, and then job_tick looks at them and
+ * takes the next step; nothing else moves a machine.
+ *
+ * What control does (enum job_phase), with what each waits for:
+ *
+ *   WAITING     room for the job's workers
+ *   GATHERING   every dtd-io and all workers have been started and attend
+ *   SCANNING    io says which step folders are there
+ *   COMMITTING  the epoch's record is in the log; only then is START said
+ *   LOADING     every worker is ready
+ *   STEPPING    every worker is done
+ *   ENDING      an epoch was lost: survivors leave it, or are killed; on fewer or other nodes, room for the next one
+ *   REJOINING   a new control: the processes of the epoch come back
+ *   DRAINING    STOP was said: workers finish their step
+ *   QUITTING    the job's last state is in the log; then workers, then io, are told to end
+ *   RECORDING   nothing but that record, where the log took none before the processes had ended
+ *   OVER
+ *
+ *   WAITING -> GATHERING -> SCANNING -> COMMITTING -> LOADING -> STEPPING -> QUITTING -> RECORDING -> OVER
+ *      ^           ^------------------ ENDING <--------+----------+ |
+ *      +------------------------------- (no room for what is left)  |
+ *                                        |                          +--> DRAINING --> QUITTING
+ *                                        +--> QUITTING (restarts used up, canceled) */
+#ifndef DTD_DAEMON_CONTROL_JOB_INTERNAL_H
+#define DTD_DAEMON_CONTROL_JOB_INTERNAL_H
+
+#include "common/base/fsm.h"
+#include "daemon/control/job/job.h"
+#include "daemon/control/job/jobs.h"
+#include "daemon/supervisor/channel.h"
+
+enum job_phase {
+    PHASE_WAITING,
+    PHASE_GATHERING,
+    PHASE_SCANNING,
+    PHASE_COMMITTING,
+    PHASE_LOADING,
+    PHASE_STEPPING,
+    PHASE_ENDING,
+    PHASE_REJOINING,
+    PHASE_DRAINING,
+    PHASE_QUITTING,
+    PHASE_RECORDING,
+    PHASE_OVER,
+};
+
+enum process_state {
+    PROCESS_ABSENT, /* not there, nothing known */
+    PROCESS_ASKED,  /* the supervisor has been asked to start it */
+    PROCESS_LIVE,
+    PROCESS_ENDED, /* exit_status and exit_signal are known */
+};
+
+struct job_process {
+    struct agent *agent; /* the node it is on; NULL: none yet */
+    int slot;            /* there; CHANNEL_SLOT_IO: a dtd-io */
+    uint64_t life;       /* of its node, in which it was asked for or heard of last */
+    enum process_state state;
+    uint8_t token[CHANNEL_TOKEN_BYTES];
+    pid_t pid;
+    bool killed;   /* by us: its end is a consequence, not a cause */
+    char proc;     /* what it does, from /proc: R, S, D, T; 0: not asked */
+    bool stranded; /* a command without its store */
+    bool lost;     /* with its node: how it ended is not known */
+    bool failed;   /* it said so itself */
+    bool has_exit;
+    enum child_cause cause; /* of its end, as its node has it */
+    char cause_text[CHILD_CAUSE_BYTES];
+    int exit_status, exit_signal, spawn_error;
+    int64_t exit_ns;         /* monotonic, the kernel's word */
+    struct rpc_call *attend; /* NULL: commands cannot be said */
+    bool attended;           /* in this life */
+    int64_t silent_since_ms; /* live, and not attending since */
+};
+
+enum worker_told { TOLD_NOTHING, TOLD_START, TOLD_END, TOLD_STOP, TOLD_QUIT };
+
+struct job_worker {
+    struct job_process p; /* first */
+    int device;           /* its GPU; -1: none, or none yet */
+    uint64_t epoch;       /* that it is in, as far as we know; 0: none */
+    bool ready, done, idle;
+    int64_t done_step;     /* that it was done at; -1: not known */
+    enum worker_told told; /* on this connection */
+    uint64_t store_epoch;  /* the last one whose store it used */
+};
+
+enum io_scan { SCAN_DUE, SCAN_ASKED, SCAN_DONE };
+enum job_history { HISTORY_KNOWN, HISTORY_DUE, HISTORY_ASKED };
+
+/* The dtd-io of one node. Only the first one, of rank 0's node, looks at folders and commits. */
+struct job_io {
+    struct job_process p; /* first */
+    enum io_scan scan;
+    uint64_t epoch; /* that this process has been told */
+    bool told_quit;
+    int failures; /* lives in a row in which it never attended */
+    int64_t retry_ms;
+};
+
+/* The incident that the job recovers from. */
+struct job_incident {
+    bool open;
+    bool ends;    /* its epoch */
+    bool by_exit; /* `seen` names a process's end: a better cause than what its peers say */
+    struct incident fields;       /* for the log; `log` is allocated */
+    char seen[512], decided[256]; /* of `fields` */
+    int64_t decided_ns;           /* monotonic time of the decision */
+    int64_t part_ns;              /* when the current part of the recovery began */
+    int64_t step;                 /* step of the epoch that was lost; -1: unknown */
+    bool log_by_exit;             /* `log` is of a worker that ended by itself, not of one that was ended after its report */
+};
+
+struct job_folder {
+    struct state_checkpoint c; /* path is ours */
+    bool own;                  /* this job's: in the catalog, or written since it was submitted */
+};
+
+#define JOB_HEALTH_STEPS 64
+
+/* What the newest steps of the epoch took, by the times of their reports. */
+struct job_health {
+    int64_t took_ms[JOB_HEALTH_STEPS], longest_ms, since_ms;
+    int n;
+    bool stepped;     /* the epoch has made a step */
+    bool slow;        /* ... and one with an evaluation or a save */
+    int64_t asked_ms; /* the nodes, about a silence; 0: not */
+};
+
+/* How jobs differ: workers that are dt-worker (managed.c), or a command of the user's (command.c). */
+struct job_kind {
+    bool saves;       /* it saves checkpoints by dtd-ios, and can be resumed from them */
+    bool kills_again; /* a process that is to be killed and still runs is sent SIGKILL once more */
+    const char *done; /* why it stops when every worker is done */
+
+    /* The ticks of its phases; true: it has moved. */
+    bool (*gather)(struct job *j);
+    bool (*load)(struct job *j);
+    /* While it steps. */
+    void (*watch)(struct job *j);
+    /* A new leader has all lists of its processes. False: not all of it lives, and the epoch is lost. */
+    bool (*adopted)(struct job *j);
+    /* How long ENDING and QUITTING may take; 0: as long as the phase may. */
+    int64_t (*grace_ms)(const struct job *j);
+
+    /* Starts what is absent or has ended and is needed; `workers`: not only dtd-ios. */
+    void (*need)(struct job *j, bool workers);
+    /* Adds what this kind's process needs; *ret_env is to be freed by job_command_env_free. */
+    err_t (*complete_spawn)(struct job *j, const struct job_process *p, struct process_spawn *x, char ***ret_env);
+    /* The worker's process has begun or ended. */
+    void (*changed)(struct job *j, struct job_worker *w);
+    /* The job has left the node of `io`. */
+    void (*left)(struct job *j, struct job_io *io);
+    /* Sends every process what the phase wants of it. */
+    void (*command)(struct job *j);
+    /* As clients get it. */
+    const char *(*worker_state)(const struct job *j, const struct job_worker *w);
+};
+extern const struct job_kind job_kind_managed, job_kind_command;
+
+#define JOB_GATHER_MS 60000
+#define JOB_LOAD_MS 900000
+
+struct job {
+    const struct job_kind *kind;
+    struct jobs *jobs;
+    struct job *next;
+    uint64_t id;
+    uint32_t uid; /* who submitted it */
+    struct job_spec spec;
+    char *yaml;
+    int64_t submitted_ms;
+    struct fsm state, phase;
+    int max_workers, n_workers; /* asked for; that there is room for, or was in the newest epoch */
+    struct job_worker *workers; /* by rank */
+    struct job_io *ios;         /* one a node, in the order of ranks; NULL: not placed yet */
+    int n_ios;
+    bool placed;     /* it has its slots */
+    bool adopting;   /* of the log, and not all that lives has been heard: nothing is decided about it */
+    bool never;      /* WAITING, and the nodes there are could not have it if they were empty: others may pass */
+    bool may_grow;   /* on fewer workers than it asked for, and there is room for more: at the next checkpoint */
+    bool resize;     /* ENDING to have other places */
+    bool moving;     /* STEPPING, and a node of it is to be left: workers save and stop, then comes the next epoch */
+    int64_t room_ms; /* when room for more is looked for again */
+    bool clearing;   /* ENDING, and no room for the next epoch: everything is to end, then it waits */
+
+    uint64_t epoch; /* the newest that is in the log; 0: none */
+    int64_t resume_step;
+    char *resume_path; /* NULL: from the beginning */
+    uint64_t next_epoch;
+    bool epoch_committed;
+    int restarts;
+    uint8_t secret[32]; /* of the epoch that we have begun: for its workers alone, in no log */
+    struct store store; /* of the epoch */
+
+    enum state_end outcome; /* what the job stops for; END_NONE with `leaving`: only this dtd ends */
+    bool stopping, leaving, save_at_stop;
+    char reason[1024];
+    bool end_proposed, end_logged; /* its record: under way, there */
+
+    int64_t deadline_ms; /* of the phase; 0: none */
+    struct job_health health;
+    struct job_incident incident;
+    struct job_folder *folders; /* of the last scan */
+    int n_folders;
+    bool keep_due; /* retention is to be looked at */
+    char checkpoint_error[512];
+    bool disk_low; /* of the checkpoint folder, and said */
+
+    struct metrics metrics;
+    enum job_history history; /* of the metrics, where another node has led: read back from beside the checkpoints */
+    int64_t history_at;
+    uint64_t known_epoch; /* the last line that was here before */
+    int64_t known_step;
+    struct buf io_lines; /* the newest metrics for io; a new io is told them again */
+    size_t io_said;      /* of io_lines, to this io */
+    int64_t io_lines_ms; /* when the next ones are said */
+    struct watch *watches;
+    bool dirty; /* watchers are to be told */
+};
+
+/* ---- job.c: life, the machines ---- */
+
+/* From the state's entry, in PHASE_WAITING or PHASE_OVER. */
+NODISCARD err_t job_new(struct jobs *jobs, const struct state_job *s, struct job **ret);
+void job_free(struct job *j);
+/* Takes every step that can be taken now. Safe to call at any time, but not from inside itself. */
+void job_tick(struct job *j);
+void job_show(struct job *j, enum job_state state, const char *why);
+/* Ends the job as `end` with a reason; the first caller wins. `save`: workers save before they stop. */
+void job_stop(struct job *j, enum state_end end, bool save, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+void job_deadline(struct job *j, int64_t ms);
+void job_move(struct job *j, enum job_phase to, const char *why);
+/* The step that the job is at. */
+int64_t job_step(const struct job *j);
+bool job_past_deadline(const struct job *j);
+/* Whether it holds for no worker. */
+bool job_none(const struct job *j, bool (*pick)(const struct job_worker *w));
+/* It does not attend, or is being killed. */
+bool job_worker_is_missing(const struct job_worker *w);
+bool job_worker_is_not_ready(const struct job_worker *w);
+/* Its workers have been told to be in j->epoch. */
+bool job_in_epoch(const struct job *j);
+
+/* ---- allocate.c: places for workers, slots, GPUs ---- */
+
+/* Takes what it needs, or says false with what it waits for in its reason. What lives where it may stay, stays. */
+bool job_take_room(struct job *j);
+/* On fewer workers than it asked for: whether there is room for more by now; what it waits for is in its reason. */
+bool job_has_more_room(struct job *j);
+/* Its GPU has become sick: nothing of it is to be trusted, and nothing starts there. */
+bool job_worker_is_sick(const struct job_worker *w);
+/* A GPU for every worker that has none; false when too few are free, or it is not known yet what there is. */
+bool job_take_gpus(struct job *j);
+/* Counts the slots and GPUs of its workers, whose nodes are known, as taken. */
+void job_place(struct job *j);
+/* Gives its slots and GPUs back; its nodes forget it, once nothing of it runs there. */
+void job_room_leave(struct job *j);
+
+/* ---- process.c: starting, ending, attending ---- */
+
+/* The dtd-io that looks at folders and commits; NULL while the job has no place. */
+struct job_io *job_committer(const struct job *j);
+/* A dtd-io for each node that has workers. */
+NODISCARD err_t job_ios_settle(struct job *j);
+/* It is absent or has ended. */
+bool job_process_is_due(const struct job_process *p);
+/* Asks its node to start it; a node that cannot be reached is asked again by the next tick. */
+void job_process_start(struct job *j, struct job_process *p);
+/* The same for a worker, with a GPU where it needs one. False: there is none, and the job has moved or waits. */
+bool job_worker_start(struct job *j, struct job_worker *w);
+/* Kills a process that lives for its supervisor and has not attended for longer than a worker goes on without us. */
+void job_process_watch_silence(struct job *j, struct job_process *p);
+void job_process_child(struct job *j, struct job_process *p, const struct child *c);
+/* Its node has said all that lives there, and did not name some: those have gone. */
+void job_node_listed(struct job *j, const struct agent *a);
+/* Its node is lost: all that was there has ended. */
+void job_node_lost(struct job *j, const struct agent *a, double silent_ms, const char *seen);
+void job_process_kill(struct job *j, struct job_process *p, int sig);
+void job_process_lost(struct job *j, struct job_process *p);
+bool job_workers_gone(const struct job *j);
+bool job_ios_gone(const struct job *j);
+/* "worker rank 1 (pid 4711) was killed by signal 9 (Killed)" */
+void job_process_obituary(const struct job *j, const struct job_process *p, char *ret, size_t size);
+/* "worker rank 1, 3" of those for which `pick` holds; returns how many. */
+int job_workers_name(const struct job *j, bool (*pick)(const struct job_worker *w), char *ret, size_t size);
+
+/* ---- commands.c: what processes are told ---- */
+
+/* job_kind.command of a managed job. */
+void job_commands(struct job *j);
+/* The job's end is in the log, or cannot be: a full disk keeps no processes, and the end is recorded when there is
+ * space. */
+bool job_may_quit(const struct job *j);
+
+/* ---- command.c: workers that are a command ---- */
+
+void job_command_env_free(char **env, int n);
+/* A process of the epoch lives and has no store any more: the epoch ends, and that is no failure of the job's. */
+void job_command_stranded(struct job *j, const struct job_process *p);
+
+/* ---- epoch.c: losing an epoch, choosing and starting the next ---- */
+
+/* Something ended the epoch, or the attempt at one: decides between the next epoch and the end of the job. */
+void job_epoch_lost(struct job *j, double detect_ms, bool by_exit, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+/* The epoch ends for the next by what is no failure of the job's: counts as no restart. `seen`: what. */
+void job_epoch_again(struct job *j, const char *seen);
+/* Who led before had ended the epoch, and may have counted a restart: the same incident goes on. Its recovery is timed
+ * by the clocks of both. */
+void job_epoch_ended(struct job *j, const struct incident *by);
+void job_epoch_propose(struct job *j);
+/* The next one is on other places. `seen`: why. */
+void job_epoch_resize(struct job *j, const char *seen);
+/* The job cannot go on, and a restart would not help. */
+void job_epoch_fatal(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Sets resume_path to what resume_step names. */
+void job_epoch_find_resume(struct job *j);
+
+/* ---- incident.c ---- */
+
+/* Opens an incident, in the log at once; job_incident_decided and _recovered complete it. */
+void job_incident_open(struct job *j, const char *seen, double detect_ms, bool by_exit);
+/* Of the open incident: the end of a worker's log. Words of one that died by itself say more than others'. */
+void job_incident_words(struct job *j, const char *log, bool by_exit);
+void job_incident_decided(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void job_incident_recovered(struct job *j);
+/* The job begins this phase: a part of the recovery is over. */
+void job_incident_phase(struct job *j, enum job_phase to);
+/* An incident that ends no epoch and is over at once; not while the job recovers from another. */
+void job_note(struct job *j, double detect_ms, const char *seen, const char *decided);
+/* The end of a process is known that names the cause of the open incident better than what its peers reported, which
+ * often comes first. */
+void job_incident_better_cause(struct job *j, const char *seen);
+
+/* ---- catalog.c: checkpoints and their folders ---- */
+
+/* After a scan: brings the catalog in line with the folders and picks what to resume from. */
+void job_catalog_scanned(struct job *j);
+/* The step that io's newer folders may not be below. */
+int64_t job_io_step(const struct job *j);
+void job_scan_forget(struct job *j);
+
+/* ---- hang.c: whether it gets on ---- */
+
+void job_health_begin(struct job *j);
+void job_health_step(struct job *j);
+/* While it steps: a silence that is too long ends the epoch. */
+void job_health_tick(struct job *j);
+
+/* ---- retention.c: retention ---- */
+
+/* Asks io to remove what the rules do not keep. */
+void job_keep(struct job *j);
+
+/* ---- adopt.c: a new control, or a new leader, finds what lives ---- */
+
+/* As job_process_find; a job that was being started when control died has no epoch that says where, so the process
+ * then takes the rank of its slot. */
+struct job_process *job_adopt_process(struct job *j, struct agent *a, int slot);
+
+#endif

@@ -1,0 +1,176 @@
+/* See jobs.h. */
+#include "daemon/control/job/jobs.h"
+
+#include "common/base/log.h"
+#include "daemon/control/job/internal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+void jobs_init(struct jobs *jobs, const char *name, int slots)
+{
+    agent_self_init(jobs, name, slots);
+    outbox_init(&jobs->outbox, jobs->replica, jobs);
+}
+
+struct job *jobs_find(struct jobs *jobs, uint64_t id)
+{
+    for (struct job *j = jobs->head; j; j = j->next)
+        if (j->id == id)
+            return j;
+    return NULL;
+}
+
+err_t jobs_add(struct jobs *jobs, const struct state_job *s)
+{
+    struct job *j = NULL, **at = &jobs->head;
+    err_t err = job_new(jobs, s, &j);
+    if (err)
+        return err;
+    while (*at)
+        at = &(*at)->next;
+    *at = j;
+    return OK;
+}
+
+void jobs_clear(struct jobs *jobs, void (*each)(struct job *j))
+{
+    while (jobs->head) {
+        struct job *j = jobs->head;
+        jobs->head = j->next;
+        each(j);
+        job_free(j);
+    }
+}
+
+void jobs_forget(struct jobs *jobs)
+{
+    for (struct job **at = &jobs->head; *at;) {
+        struct job *j = *at;
+        if (job_over(j) && !j->watches && !state_job_find(jobs->replica->state, j->id)) {
+            *at = j->next;
+            job_free(j);
+        } else {
+            at = &j->next;
+        }
+    }
+}
+
+/* ---- what is new in the log ---- */
+
+static void take_node(struct agent *a, const struct state_node *s)
+{
+    const char *colon = strrchr(s->address, ':');
+    int host = colon ? (int)(colon - s->address) : (int)strlen(s->address);
+    bool bracketed = host > 1 && s->address[0] == '[';
+    snprintf(a->address, sizeof(a->address), "%.*s", bracketed ? host - 2 : host, s->address + bracketed);
+    a->drained[0] = '\0';
+    if (s->drained)
+        snprintf(a->drained, sizeof(a->drained), "is drained (%.100s)", s->drained);
+}
+
+void jobs_take_nodes(struct jobs *jobs)
+{
+    const struct state_cluster *c = state_cluster(jobs->replica->state);
+    jobs->state_index = log_index(jobs->replica->log);
+    for (int i = 0; i < c->n_nodes; i++) {
+        struct agent *a = agent_need(jobs, c->nodes[i].name);
+        if (a)
+            take_node(a, &c->nodes[i]);
+        else
+            log_error("no memory for a node name=%s", c->nodes[i].name);
+    }
+}
+
+/* A proposal that was given up when the log was closed as full may be in the log all the same, and its submitter was
+ * told that it failed: so jobs are found here by the state alone. */
+static void take_new_jobs(struct jobs *jobs)
+{
+    const struct state_job *const *all;
+    int count = state_jobs(jobs->replica->state, &all), first = count;
+    while (first > 0 && !jobs_find(jobs, all[first - 1]->id))
+        first--;
+    for (int i = first; i < count; i++) {
+        err_t err = jobs_add(jobs, all[i]);
+        if (err)
+            log_error("submitted job not taken up id=%" PRIu64 " error=%s", all[i]->id, err_text(err));
+    }
+}
+
+/* Before jobs look at nodes. */
+static void take_log(struct jobs *jobs)
+{
+    if (!jobs->leads || jobs->state_index == log_index(jobs->replica->log))
+        return;
+    jobs_take_nodes(jobs);
+    take_new_jobs(jobs);
+}
+
+void jobs_tick(struct jobs *jobs)
+{
+    take_log(jobs);
+    for (struct job *j = jobs->head; j; j = j->next)
+        job_tick(j);
+    jobs->ticked(jobs->owner);
+}
+
+/* ---- all of them ---- */
+
+void jobs_leave(struct jobs *jobs)
+{
+    for (struct job *j = jobs->head; j; j = j->next)
+        job_leave(j);
+}
+
+bool jobs_are_over(const struct jobs *jobs)
+{
+    for (const struct job *j = jobs->head; j; j = j->next)
+        if (!job_over(j) && j->phase.state != PHASE_WAITING)
+            return false;
+    return true;
+}
+
+bool jobs_await_leaving(const struct jobs *jobs)
+{
+    for (const struct job *j = jobs->leads ? jobs->head : NULL; j; j = j->next)
+        for (int k = 0; !job_over(j) && k < j->n_workers; k++)
+            if (j->workers[k].p.agent && j->workers[k].p.agent->leaving && job_process_running(&j->workers[k].p))
+                return true;
+    return false;
+}
+
+void jobs_adopt_late(struct jobs *jobs)
+{
+    for (struct job *j = jobs->head; j; j = j->next)
+        if (!job_over(j))
+            job_adopt(j, true);
+}
+
+void jobs_note(struct jobs *jobs, const char *seen, const char *decided)
+{
+    for (struct job *j = jobs->head; j; j = j->next)
+        if (j->placed && !job_over(j))
+            job_note(j, 0, seen, decided);
+}
+
+void jobs_flush_metrics(struct jobs *jobs)
+{
+    for (struct job *j = jobs->head; j; j = j->next)
+        metrics_flush(&j->metrics);
+}
+
+void jobs_count(const struct jobs *jobs, int *ret_placed, int *ret_waiting)
+{
+    *ret_placed = *ret_waiting = 0;
+    for (const struct job *j = jobs->head; j; j = j->next)
+        *(j->placed ? ret_placed : ret_waiting) += !job_over(j);
+}
+
+const struct job *jobs_with_folder(const struct jobs *jobs, const char *dir)
+{
+    for (const struct job *j = jobs->head; j; j = j->next)
+        if (!job_over(j) && j->kind->saves && strcmp(j->spec.checkpoint.dir, dir) == 0)
+            return j;
+    return NULL;
+}

@@ -1,0 +1,75 @@
+/* What other rooms see of a job (job.h). */
+#include "daemon/control/job/internal.h"
+
+/* While the log takes nothing the job goes on, and nobody will learn how: a job without a reason of its own says so. */
+static const char *reason_of(const struct job *j)
+{
+    const char *full = job_over(j) || !j->jobs->replica->log ? NULL : log_warning(j->jobs->replica->log);
+    return j->reason[0] ? j->reason : full;
+}
+
+struct job_view job_view_of(const struct job *j)
+{
+    return (struct job_view){.id = j->id,
+                             .uid = j->uid,
+                             .submitted_ms = j->submitted_ms,
+                             .spec = &j->spec,
+                             .yaml = j->yaml,
+                             .state = fsm_name(&j->state),
+                             .logged = state_job_find(j->jobs->replica->state, j->id),
+                             .reason = reason_of(j),
+                             .checkpoint_error = j->checkpoint_error,
+                             .epoch = j->epoch,
+                             .step = job_step(j),
+                             .n_workers = j->n_workers,
+                             .restarts = j->restarts,
+                             .metrics = &j->metrics};
+}
+
+struct job_rank_view job_rank_view_of(const struct job *j, int rank)
+{
+    const struct job_worker *w = &j->workers[rank];
+    return (struct job_rank_view){.node = w->p.agent ? w->p.agent->name : NULL,
+                                  .slot = w->p.slot,
+                                  .state = j->kind->worker_state(j, w),
+                                  .pid = w->p.pid,
+                                  .has_exit = w->p.has_exit,
+                                  .exit_status = w->p.exit_status,
+                                  .exit_signal = w->p.exit_signal};
+}
+
+struct job *job_next(const struct job *j)
+{
+    return j->next;
+}
+
+struct watch **job_watches(struct job *j)
+{
+    return &j->watches;
+}
+
+/* ---- the epoch's rendezvous ---- */
+
+err_t job_store(struct job *j, struct job_process *p, uint64_t epoch, struct store **ret)
+{
+    if (epoch != j->epoch || !(job_in_epoch(j) || j->adopting))
+        return ERR_STALE;
+    j->workers[job_process_rank(j, p)].store_epoch = epoch;
+    *ret = &j->store;
+    return OK;
+}
+
+static bool is_missing(const struct job_worker *w)
+{
+    return w->store_epoch != w->epoch || !w->epoch || !w->p.attend;
+}
+
+int job_store_missing(const struct job *j, char *ret, size_t size)
+{
+    return job_workers_name(j, is_missing, ret, size);
+}
+
+struct store *job_store_of(struct job *j)
+{
+    return &j->store;
+}

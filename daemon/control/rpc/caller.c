@@ -1,0 +1,61 @@
+/* See caller.h. The operating system names the user of a local connection; the user of a forwarded call is named by the
+ * node that forwards it, which asked its own operating system. */
+#include "daemon/control/rpc/caller.h"
+
+#include "daemon/control/job/job.h"
+
+#include <pwd.h>
+#include <stdio.h>
+#include <unistd.h>
+
+struct peer *rpc_caller_peer(struct rpc_call *call)
+{
+    return rpc_call_data(call);
+}
+
+uid_t rpc_caller_uid(struct rpc_call *call)
+{
+    const struct peer *p = rpc_caller_peer(call);
+    return p ? p->uid : (uid_t)-1;
+}
+
+const char *rpc_caller_user(uid_t uid, char *ret, size_t size)
+{
+    const struct passwd *pw = getpwuid(uid);
+    if (pw)
+        snprintf(ret, size, "%.64s", pw->pw_name);
+    else
+        snprintf(ret, size, "uid %u", (unsigned)uid);
+    return ret;
+}
+
+bool rpc_caller_is_admin(struct rpc_call *call, const char *what)
+{
+    uid_t uid = rpc_caller_uid(call);
+    if (uid == 0 || uid == getuid())
+        return true;
+    char name[80];
+    rpc_fail(call, ERR_DENIED, "only root may %s that serves all users of this machine, and you are %s", what,
+             rpc_caller_user(uid, name, sizeof(name)));
+    return false;
+}
+
+bool rpc_caller_owns(const struct rpc_server *server, struct rpc_call *call, const struct job *j)
+{
+    uid_t uid = rpc_caller_uid(call);
+    return !server->system || uid == 0 || uid == job_view_of(j).uid;
+}
+
+struct job *rpc_caller_job(struct rpc_call *call, struct job_process **ret)
+{
+    const struct peer *p = rpc_caller_peer(call);
+    struct job *j = p && p->job ? jobs_find(p->server->jobs, p->job) : NULL;
+    const struct agent *a = !j ? NULL : p->from ? agent_find(p->server->jobs, p->from) : &p->server->jobs->self;
+    struct job_process *process = a ? job_process_find(j, a, p->slot) : NULL;
+    if (!process || !job_process_running(process)) {
+        rpc_fail(call, ERR_STALE, "this process belongs to no job any more");
+        return NULL;
+    }
+    *ret = process;
+    return j;
+}

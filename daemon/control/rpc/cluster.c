@@ -1,0 +1,575 @@
+/* Adapter: calls of other nodes and requests of users that concern the cluster. A call that needs a record is answered
+ * when the record is applied. Its errors become sentences by the table in verdict_text. */
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/conf/node.h"
+#include "common/tunnel/address.h"
+#include "common/tunnel/key.h"
+#include "common/tunnel/token.h"
+#include "daemon/control/cluster/rpc.h"
+#include "daemon/control/rpc/adapters.h"
+#include "daemon/control/rpc/caller.h"
+#include "proto/client.pb-c.h"
+#include "proto/peer.pb-c.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_HOURS 24
+#define MAX_HOURS (24 * 365)
+
+/* ---- records with a waiting call ---- */
+
+static const char *verdict_text(enum record_kind kind, err_t err)
+{
+    static const struct {
+        enum record_kind kind;
+        err_t err;
+        const char *text;
+    } table[] = {
+        {RECORD_NODE, ERR_EXISTS,
+         "the cluster has a node of this name: choose another name (--name), or remove the old node "
+         "(dtctl cluster remove)"},
+        {RECORD_NODE, ERR_DENIED, "the token is unknown or used up: dtctl cluster token"},
+        {RECORD_NODE, ERR_STALE, "the token has expired: dtctl cluster token"},
+        {RECORD_NODE, ERR_LIMIT, "the cluster has the maximum number of nodes"},
+        {RECORD_NODE_LEFT, ERR_NOTFOUND, "no node of that name: dtctl cluster status"},
+        {RECORD_NODE_ADMIN, ERR_NOTFOUND, "no node of that name: dtctl cluster status"},
+        {RECORD_TOKEN, ERR_LIMIT, "there is the maximum number of join tokens; wait until one expires"},
+        {RECORD_KEY, ERR_LIMIT, "the cluster has the maximum number of keys"},
+    };
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+        if (table[i].kind == kind && table[i].err == err)
+            return table[i].text;
+    return err_text(err);
+}
+
+struct pending_record {
+    struct rpc_server *server;
+    struct rpc_call *call;
+    enum record_kind kind;
+    struct token token;
+    int64_t expires_ms;
+    uint32_t uses;
+};
+
+static void reply_token(struct pending_record *w)
+{
+    char text[TOKEN_TEXT_MAX];
+    struct why why = {""};
+    Dtd__JoinToken m = DTD__JOIN_TOKEN__INIT;
+    err_t err = token_encode(&w->token, text, &why);
+    if (err) {
+        rpc_fail(w->call, err, "%s", why.text);
+        return;
+    }
+    m.token = text;
+    m.has_uses = m.has_expires_ms = true;
+    m.uses = w->uses;
+    m.expires_ms = w->expires_ms;
+    rpc_reply(w->call, &m.base);
+    explicit_bzero(text, sizeof(text));
+}
+
+static void reply_joined(struct pending_record *w, const struct state_result *r)
+{
+    Dtd__JoinReply m = DTD__JOIN_REPLY__INIT;
+    const struct buf *view = cluster_view(w->server->cluster);
+    m.id = r->node;
+    m.view = (ProtobufCBinaryData){view->len, view->data};
+    rpc_reply(w->call, &m.base);
+}
+
+static void on_recorded(void *arg, err_t err, uint64_t index, const void *result)
+{
+    struct pending_record *w = arg;
+    const struct state_result *r = result;
+    (void)index;
+    if (err)
+        rpc_fail(w->call, ERR_AGAIN,
+                 "the leader has changed, and the request may or may not have been executed: check, and try again");
+    else if (r->err)
+        rpc_fail(w->call, r->err, "%s", verdict_text(w->kind, r->err));
+    else if (w->kind == RECORD_TOKEN)
+        reply_token(w);
+    else if (w->kind == RECORD_NODE)
+        reply_joined(w, r);
+    else {
+        Dtd__PeerEmpty for_peers = DTD__PEER_EMPTY__INIT;
+        Dtd__Empty for_people = DTD__EMPTY__INIT;
+        rpc_reply(w->call, rpc_call_method(w->call) == PEER_LEAVE ? &for_peers.base : &for_people.base);
+    }
+    token_wipe(&w->token);
+    free(w);
+}
+
+/* Proposes the record; answers the call when it is applied, or now after an error. */
+static void propose_for_call(struct rpc_server *server, struct rpc_call *call, struct record *r, const struct pending_record *with)
+{
+    struct pending_record *w = calloc(1, sizeof(*w));
+    err_t err = w ? OK : ERR_NOMEM;
+    if (w) {
+        if (with)
+            *w = *with;
+        w->server = server;
+        w->call = call;
+        w->kind = r->kind;
+        r->wall_ms = clock_wall_ms();
+        err = replica_propose(server->replica, r, on_recorded, w);
+    }
+    if (!err)
+        return;
+    free(w);
+    rpc_fail(call, err, "not recorded: %s", err == ERR_NOSPACE ? log_warning(server->replica->log) : err_text(err));
+}
+
+/* ---- calls of other nodes ---- */
+
+static void handle_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    static const uint8_t none[NODE_INSTANCE_BYTES];
+    const Dtd__PeerHello *h = (const Dtd__PeerHello *)request;
+    struct rpc_server *server = owner;
+    struct cluster *c = server->cluster;
+    const char *why = "";
+    Dtd__PeerStatus s = DTD__PEER_STATUS__INIT;
+    bool whole = h->has_instance && h->instance.len == NODE_INSTANCE_BYTES;
+    err_t err = cluster_hello(c, rpc_call_conn(call), h->node, whole ? h->instance.data : none, h->version, &why);
+    if (err && err != ERR_AGAIN) {
+        log_warn("node refused node=%s why=\"%s\"", h->node, why);
+        rpc_fail(call, err, "%s", why);
+        return;
+    }
+    const struct state_node *leader = cluster_leader(c) ? cluster_node(c, cluster_leader(c)) : NULL;
+    s.node = (char *)cluster_self(c);
+    s.version = (char *)DTD_VERSION;
+    s.raft_state = (char *)log_state(server->replica->log);
+    s.raft_term = log_term(server->replica->log);
+    s.raft_index = log_index(server->replica->log);
+    s.has_leads = true;
+    s.leads = !err;
+    s.leader = leader ? leader->name : NULL;
+    s.leader_address = leader ? leader->address : NULL;
+    rpc_reply(call, &s.base);
+}
+
+static void handle_beat(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    const Dtd__PeerBeat *b = (const Dtd__PeerBeat *)request;
+    struct rpc_server *server = owner;
+    const struct buf *view = NULL;
+    Dtd__PeerBeatReply m = DTD__PEER_BEAT_REPLY__INIT;
+    struct rpc_conn *conn = rpc_call_conn(call);
+    bool needed = false;
+    err_t err = conn ? cluster_beat(server->cluster, conn, b->view, b->raft_index, &view, &needed) : ERR_AGAIN;
+    if (err) {
+        rpc_fail(call, err, "this node is not the leader");
+        return;
+    }
+    m.has_needed = true;
+    m.needed = needed;
+    m.has_view = view != NULL;
+    if (view)
+        m.view = (ProtobufCBinaryData){view->len, view->data};
+    rpc_reply(call, &m.base);
+}
+
+static void on_forwarded_join(void *arg, err_t err, const char *text, uint64_t id, const void *view, size_t len)
+{
+    struct rpc_call *call = arg;
+    Dtd__JoinReply m = DTD__JOIN_REPLY__INIT;
+    m.id = id;
+    m.view = (ProtobufCBinaryData){len, (uint8_t *)view};
+    if (err)
+        rpc_fail(call, err == ERR_CLOSED || err == ERR_TIMEOUT ? ERR_AGAIN : err, "%s", text[0] ? text : err_text(err));
+    else
+        rpc_reply(call, &m.base);
+}
+
+/* Forwards a join request to the leader, which records it; any node accepts the request. */
+static void forward_join(struct rpc_server *server, struct rpc_call *call, const Dtd__JoinRequest *q)
+{
+    struct cluster_self self = {0};
+    struct rpc_conn *conn = cluster_leader_conn(server->cluster);
+    snprintf(self.name, sizeof(self.name), "%s", q->name);
+    snprintf(self.address, sizeof(self.address), "%s", q->address);
+    snprintf(self.domain, sizeof(self.domain), "%s", q->domain ? q->domain : "");
+    memcpy(self.instance, q->instance.data, NODE_INSTANCE_BYTES);
+    err_t err =
+        conn ? rpc_cluster_join(conn, &self, q->has_token ? q->token : 0, 4000, on_forwarded_join, call) : ERR_AGAIN;
+    if (err)
+        rpc_fail(call, err, "there is no leader at the moment: try again");
+}
+
+static void handle_join(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    const Dtd__JoinRequest *q = (const Dtd__JoinRequest *)request;
+    struct rpc_server *server = owner;
+    struct rpc_conn *conn = rpc_call_conn(call);
+    uint64_t shown;
+    const char *caller = cluster_caller(server->cluster, conn, &shown);
+    uint64_t token = q->has_token ? q->token : 0;
+    bool legal = q->instance.len == NODE_INSTANCE_BYTES && node_name_valid(q->name, strlen(q->name)) &&
+                 strlen(q->address) <= NODE_TEXT_MAX && (!q->domain || strlen(q->domain) <= NODE_TEXT_MAX);
+    struct address address;
+    struct why why = {""};
+    /* A connection that was authenticated with a token may join only with this token and under the tunnel's name. */
+    if (!caller || !legal || (shown && (token != shown || strcmp(caller, q->name) != 0))) {
+        rpc_fail(call, ERR_DENIED, "the request does not match the authenticated connection");
+        return;
+    }
+    if (address_parse(q->address, &address, &why)) {
+        rpc_fail(call, ERR_INVALID, "%s", why.text);
+        return;
+    }
+    if (!cluster_leads(server->cluster)) {
+        forward_join(server, call, q);
+        return;
+    }
+    /* The first node must be recorded first: it is voter 1 already, and the next node that is recorded gets that
+     * number. */
+    if (!cluster_node(server->cluster, cluster_self(server->cluster))) {
+        rpc_fail(call, ERR_AGAIN, "the cluster is being created: try again");
+        return;
+    }
+    struct record r = {
+        .kind = RECORD_NODE,
+        .node = {.name = q->name, .address = q->address, .domain = q->domain ? q->domain : "", .token = token}};
+    memcpy(r.node.instance, q->instance.data, NODE_INSTANCE_BYTES);
+    log_info("node joins node=%s address=%s version=%s", q->name, q->address, q->version ? q->version : "?");
+    propose_for_call(server, call, &r, NULL);
+}
+
+static void handle_leave(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    const Dtd__PeerHello *h = (const Dtd__PeerHello *)request;
+    struct rpc_server *server = owner;
+    struct rpc_conn *conn = rpc_call_conn(call);
+    uint64_t shown;
+    const char *caller = cluster_caller(server->cluster, conn, &shown);
+    struct record r = {.kind = RECORD_NODE_LEFT, .node_left = {.name = h->node}};
+    if (!caller || strcmp(caller, h->node) != 0)
+        rpc_fail(call, ERR_DENIED, "only the node itself may request to leave");
+    else if (!cluster_leads(server->cluster))
+        rpc_fail(call, ERR_AGAIN, "this node is not the leader: try again");
+    else
+        propose_for_call(server, call, &r, NULL);
+}
+
+/* ---- requests of users ---- */
+
+static struct cluster_wish wish_of(const Dtd__ClusterInitRequest *q)
+{
+    return (struct cluster_wish){q->name, q->listen, q->advertise, q->domain};
+}
+
+static void reply_empty(struct rpc_call *call, err_t err, const char *why)
+{
+    Dtd__Empty empty = DTD__EMPTY__INIT;
+    if (err)
+        rpc_fail(call, err, "%s", why);
+    else
+        rpc_reply(call, &empty.base);
+}
+
+static void on_done(void *arg, err_t err, const char *why)
+{
+    reply_empty(arg, err, why);
+}
+
+static void handle_init(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct rpc_server *server = owner;
+    struct why why = {""};
+    const struct cluster_wish w = wish_of((const Dtd__ClusterInitRequest *)request);
+    if (rpc_caller_is_admin(call, "make a cluster of the dtd"))
+        reply_empty(call, cluster_init(server->cluster, &w, &why), why.text);
+}
+
+static void handle_user_join(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    const Dtd__ClusterInitRequest *q = (const Dtd__ClusterInitRequest *)request;
+    struct rpc_server *server = owner;
+    struct why why = {""};
+    const struct cluster_wish w = wish_of(q);
+    if (!rpc_caller_is_admin(call, "join a cluster with the dtd"))
+        return;
+    err_t err = cluster_join(server->cluster, q->token ? q->token : "", &w, on_done, call, &why);
+    if (err)
+        reply_empty(call, err, why.text);
+}
+
+static void handle_user_leave(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct rpc_server *server = owner;
+    struct why why = {""};
+    (void)request;
+    if (!rpc_caller_is_admin(call, "leave a cluster with the dtd"))
+        return;
+    err_t err = cluster_leave(server->cluster, on_done, call, &why);
+    if (err)
+        reply_empty(call, err, why.text);
+}
+
+static void handle_recover(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct rpc_server *server = owner;
+    struct why why = {""};
+    (void)request;
+    if (rpc_caller_is_admin(call, "recover the log of the dtd"))
+        reply_empty(call, cluster_recover(server->cluster, &why), why.text);
+}
+
+/* Leader: is there a cluster, and may the caller change it? Answers the call if not. */
+static bool may_change(struct rpc_server *server, struct rpc_call *call, const char *what)
+{
+    if (!rpc_caller_is_admin(call, what))
+        return false;
+    if (cluster_named(server->cluster))
+        return true;
+    rpc_fail(call, ERR_NOTFOUND, "this node is in no cluster: dtctl cluster init");
+    return false;
+}
+
+static void add_address(struct token *t, const char *address)
+{
+    if (t->n_addresses < TOKEN_ADDRESSES_MAX && strlen(address) <= TOKEN_ADDRESS_MAX)
+        snprintf(t->addresses[t->n_addresses++], TOKEN_ADDRESS_MAX + 1, "%s", address);
+}
+
+static void handle_token(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    const Dtd__JoinToken *q = (const Dtd__JoinToken *)request;
+    struct rpc_server *server = owner;
+    const struct cluster *c = server->cluster;
+    struct why why = {""};
+    uint32_t hours = q->has_hours ? q->hours : DEFAULT_HOURS;
+    struct pending_record w = {.uses = q->has_uses ? q->uses : 1};
+    if (!may_change(server, call, "make tokens for the cluster of the dtd"))
+        return;
+    if (!w.uses || w.uses > STATE_MAX_NODES || !hours || hours > MAX_HOURS) {
+        rpc_fail(call, ERR_INVALID, "--uses is 1 to %d, --hours 1 to %d", STATE_MAX_NODES, MAX_HOURS);
+        return;
+    }
+    err_t err = token_make(&w.token, &why);
+    if (err) {
+        rpc_fail(call, err, "%s", why.text);
+        return;
+    }
+    add_address(&w.token, cluster_address(c));
+    for (int i = 0; i < cluster_known(c)->n_nodes; i++)
+        if (cluster_known(c)->nodes[i].id != cluster_self_id(c))
+            add_address(&w.token, cluster_known(c)->nodes[i].address);
+    w.expires_ms = clock_wall_ms() + (int64_t)hours * 3600 * 1000;
+    struct record r = {.kind = RECORD_TOKEN, .token = {.id = w.token.id, .expires_ms = w.expires_ms, .uses = w.uses}};
+    memcpy(r.token.secret, w.token.secret, TOKEN_SECRET_LENGTH);
+    propose_for_call(server, call, &r, &w);
+    explicit_bzero(&r, sizeof(r));
+    token_wipe(&w.token);
+}
+
+static void handle_remove(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    const Dtd__ClusterNodeRequest *q = (const Dtd__ClusterNodeRequest *)request;
+    struct rpc_server *server = owner;
+    struct cluster *c = server->cluster;
+    struct cluster_facts facts;
+    if (!may_change(server, call, "remove a node from the cluster of the dtd"))
+        return;
+    const struct state_node *x = cluster_node(c, q->name ? q->name : "");
+    if (!x) {
+        rpc_fail(call, ERR_NOTFOUND, "%s", verdict_text(RECORD_NODE_LEFT, ERR_NOTFOUND));
+        return;
+    }
+    cluster_lead_facts(c, x, &facts);
+    if (facts.state == CLUSTER_NODE_UP) {
+        rpc_fail(call, ERR_BUSY, "%s is up: run `dtctl cluster leave` on it; only a dead node can be removed", x->name);
+        return;
+    }
+    struct record r = {.kind = RECORD_NODE_LEFT, .node_left = {.name = q->name}};
+    log_info("node removed node=%s", q->name);
+    propose_for_call(server, call, &r, NULL);
+}
+
+static void handle_drain(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    const Dtd__ClusterNodeRequest *q = (const Dtd__ClusterNodeRequest *)request;
+    struct rpc_server *server = owner;
+    if (!may_change(server, call, "drain a node of the dtd"))
+        return;
+    if (!q->name || (q->reason && strlen(q->reason) > NODE_REASON_MAX)) {
+        rpc_fail(call, ERR_INVALID, "the request needs the name of a node, and a reason of at most %d bytes",
+                 NODE_REASON_MAX);
+        return;
+    }
+    struct record r = {.kind = RECORD_NODE_ADMIN, .node_admin = {.name = q->name, .drained = q->reason}};
+    propose_for_call(server, call, &r, NULL);
+}
+
+static void handle_rotate(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct rpc_server *server = owner;
+    (void)request;
+    if (!may_change(server, call, "change the key of the dtd's cluster"))
+        return;
+    const struct state_cluster *k = cluster_known(server->cluster);
+    if (k->n_keys > 1) {
+        rpc_fail(call, ERR_BUSY,
+                 "a key rotation is under way: the old key is valid until every node has the new one. Remove "
+                 "nodes that are permanently lost");
+        return;
+    }
+    struct record r = {.kind = RECORD_KEY, .key = {.version = k->keys[0].version + 1, .step = KEY_ADDED}};
+    struct key_ring ring;
+    struct why why = {""};
+    err_t err = key_ring_make(&ring, &why);
+    if (err) {
+        rpc_fail(call, err, "%s", why.text);
+        return;
+    }
+    memcpy(r.key.secret, ring.keys[0].secret, KEY_SECRET_LENGTH);
+    key_ring_wipe(&ring);
+    propose_for_call(server, call, &r, NULL);
+    explicit_bzero(&r, sizeof(r));
+}
+
+/* ---- status ---- */
+
+struct status_reply {
+    Dtd__ClusterReport msg;
+    Dtd__ClusterNode *nodes, **refs;
+    int voters, voters_up;
+    char note[512];
+};
+
+static bool is_leader(const struct cluster *c, uint64_t id)
+{
+    const char *leader = cluster_leader(c);
+    const struct state_node *x = leader ? cluster_node(c, leader) : NULL;
+    return x && x->id == id;
+}
+
+static const struct log_member *member_of(uint64_t id, const struct log_member *in_log, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (in_log[i].id == id)
+            return &in_log[i];
+    return NULL;
+}
+
+static void fill_node(struct rpc_server *server, const struct state_node *x, struct status_reply *s, Dtd__ClusterNode *m)
+{
+    static const char *const roles[] = {[LOG_SPARE] = "spare", [LOG_STANDBY] = "standby", [LOG_VOTER] = "voter"};
+    static const char *const states[] = {[CLUSTER_NODE_UNKNOWN] = "unknown",
+                                         [CLUSTER_NODE_UP] = "up",
+                                         [CLUSTER_NODE_AWAY] = "away",
+                                         [CLUSTER_NODE_LOST] = "lost"};
+    struct log_member in_log[LOG_MAX_MEMBERS];
+    const struct cluster *c = server->cluster;
+    struct cluster_facts f = {.state = x->id == cluster_self_id(c) ? CLUSTER_NODE_UP : CLUSTER_NODE_UNKNOWN};
+    const struct log_member *member = member_of(x->id, in_log, log_members(server->replica->log, in_log));
+    bool leads = is_leader(c, x->id), votes = leads || (member && member->role == LOG_VOTER);
+    if (cluster_leads(c))
+        cluster_lead_facts(c, x, &f);
+    s->voters += votes;
+    s->voters_up += votes && f.state == CLUSTER_NODE_UP;
+    dtd__cluster_node__init(m);
+    m->name = x->name;
+    m->id = x->id;
+    m->address = x->address;
+    m->domain = x->domain[0] ? x->domain : NULL;
+    m->drained = x->drained;
+    m->state = (char *)states[f.state];
+    m->version = (char *)f.version;
+    m->role = leads ? (char *)"leader" : member ? (char *)roles[member->role] : NULL;
+    m->has_silent_ms = f.silent_ms > 0;
+    m->silent_ms = f.silent_ms;
+    m->has_log_index = f.index > 0;
+    m->log_index = f.index;
+}
+
+static void write_note(const struct cluster *c, struct status_reply *s)
+{
+    int n = cluster_known(c)->n_nodes;
+    const char *leader = cluster_leader(c);
+    if (!cluster_named(c))
+        snprintf(s->note, sizeof(s->note),
+                 "this node is in no cluster: dtctl cluster init, or dtctl cluster join TOKEN");
+    else if (!leader)
+        snprintf(s->note, sizeof(s->note),
+                 "no leader is known: running jobs go on, no new ones start. A majority of the voters must be "
+                 "up; if it is permanently lost: dtctl cluster recover, on a node that was a voter");
+    else if (n == 1)
+        snprintf(s->note, sizeof(s->note), "one node; to add another: dtctl cluster token");
+    else if (n == 2)
+        snprintf(
+            s->note, sizeof(s->note),
+            "of 2 nodes %s is the only voter. A regular shutdown hands the log over; while it is lost, no new jobs "
+            "start. Add a third node to avoid this: dtctl cluster token",
+            leader);
+    else if (s->voters_up < s->voters)
+        snprintf(s->note, sizeof(s->note),
+                 "%d of %d voters are up; a dead one is replaced within 10 s if another node "
+                 "is up. To remove it: dtctl cluster remove NODE",
+                 s->voters_up, s->voters);
+    s->msg.note = s->note[0] ? s->note : NULL;
+}
+
+static void handle_status(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct rpc_server *server = owner;
+    const struct cluster *c = server->cluster;
+    const struct state_cluster *k = cluster_known(c);
+    if (!server->jobs->leads && server->leader) {
+        rpc_server_pass_on(server, call, request);
+        return;
+    }
+    struct status_reply s = {.msg = DTD__CLUSTER_REPORT__INIT};
+    size_t count = cluster_named(c) ? (size_t)k->n_nodes : 0;
+    s.nodes = calloc(count + 1, sizeof(*s.nodes));
+    s.refs = calloc(count + 1, sizeof(void *));
+    for (size_t i = 0; i < count && s.nodes && s.refs; i++) {
+        fill_node(server, &k->nodes[i], &s, &s.nodes[i]);
+        s.refs[i] = &s.nodes[i];
+    }
+    if (s.nodes && s.refs) {
+        s.msg.self = (char *)cluster_self(c);
+        s.msg.leader = (char *)(cluster_named(c) ? cluster_leader(c) : NULL);
+        s.msg.n_node = count;
+        s.msg.node = s.refs;
+        s.msg.has_log_index = s.msg.has_log_term = s.msg.has_key = s.msg.has_keys = true;
+        s.msg.log_index = log_index(server->replica->log);
+        s.msg.log_term = log_term(server->replica->log);
+        s.msg.key = k->key_used;
+        s.msg.keys = (uint32_t)k->n_keys;
+        write_note(c, &s);
+        rpc_reply(call, &s.msg.base);
+    } else {
+        rpc_fail(call, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+    }
+    free(s.nodes);
+    free(s.refs);
+}
+
+const struct rpc_server_row *rpc_cluster_rows(int *ret_n)
+{
+    static const struct rpc_server_row rows[] = {
+        {HERE, {CLIENT_CLUSTER_INIT, handle_init}},
+        {HERE, {CLIENT_CLUSTER_JOIN, handle_user_join}},
+        {HERE, {CLIENT_CLUSTER_STATUS, handle_status}},
+        {AT_LEADER, {CLIENT_CLUSTER_TOKEN, handle_token}},
+        {AT_LEADER, {CLIENT_CLUSTER_REMOVE, handle_remove}},
+        {HERE, {CLIENT_CLUSTER_LEAVE, handle_user_leave}},
+        {HERE, {CLIENT_CLUSTER_RECOVER, handle_recover}},
+        {AT_LEADER, {CLIENT_CLUSTER_ROTATE, handle_rotate}},
+        {AT_LEADER, {CLIENT_NODE_DRAIN, handle_drain}},
+        {HERE, {PEER_HELLO, handle_hello}},
+        {HERE, {PEER_BEAT, handle_beat}},
+        {HERE, {PEER_JOIN, handle_join}},
+        {HERE, {PEER_LEAVE, handle_leave}},
+    };
+    *ret_n = sizeof(rows) / sizeof(rows[0]);
+    return rows;
+}

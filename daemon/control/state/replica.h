@@ -1,0 +1,20 @@
+/* The replicated log and the state that it makes, as the rooms above use them: they read the state, and propose
+ * records. Owned by the daemon (control.h); loop thread. */
+#ifndef DTD_DAEMON_CONTROL_STATE_REPLICA_H
+#define DTD_DAEMON_CONTROL_STATE_REPLICA_H
+
+#include "daemon/control/log/log.h"
+#include "daemon/control/state/state.h"
+
+struct replica {
+    struct state *state;
+    struct log *log; /* NULL before it has been started and after it has been closed */
+};
+
+/* The state as the log's state machine; `r` must outlive the log. */
+struct log_machine replica_machine(struct replica *r);
+/* Proposes one record. For what must be answered at once (submit, cancel); other records go through the outbox. The
+ * callback and its errors are those of log_propose. */
+NODISCARD err_t replica_propose(const struct replica *r, const struct record *record, log_callback cb, void *arg);
+
+#endif
