@@ -64,37 +64,37 @@
     X(PEER_STORE_CLAIM,       0x0509, Peer,      StoreClaim,     RPC_ROLE_PEER,       1,     1, ONE) \
     X(PEER_READ_LOG,          0x050a, Peer,      ReadLog,        RPC_ROLE_PEER,       1,    64, ONE)
 
-/* The methods that dtd-control serves, with their handlers. AT_LEADER: the node that leads answers, and other nodes
- * forward the call to it. HERE: the node that is called answers. The methods of the cluster are in rpc_cluster_rows, because
+/* The methods that dtd-control serves, with their handlers. SERVED_BY_LEADER: the node that leads answers, and other nodes
+ * forward the call to it. SERVED_LOCALLY: the node that is called answers. The methods of the cluster are in rpc_cluster_rows, because
  * tests replace the cluster. */
 #define RPC_CONTROL_METHODS(X) \
-    X(AT_LEADER, CLIENT_SUBMIT,          rpc_client_submit) \
-    X(AT_LEADER, CLIENT_STATUS,          rpc_client_status) \
-    X(AT_LEADER, CLIENT_LIST,            rpc_client_list) \
-    X(AT_LEADER, CLIENT_CANCEL,          rpc_client_cancel) \
-    X(AT_LEADER, CLIENT_LOGS,            rpc_client_logs) \
-    X(AT_LEADER, CLIENT_METRICS,         rpc_client_metrics) \
-    X(AT_LEADER, CLIENT_WATCH,           rpc_client_watch) \
-    X(AT_LEADER, CLIENT_CHECKPOINTS,     rpc_client_checkpoints) \
-    X(HERE,      CLIENT_NODE,            rpc_client_node) \
-    X(HERE,      CLIENT_SHUTDOWN,        rpc_client_shutdown) \
-    X(HERE,      CLIENT_STORE_OPEN,      rpc_client_store_open) \
-    X(AT_LEADER, CLIENT_STORE_CLOSE,     rpc_client_store_close) \
-    X(AT_LEADER, CLIENT_STORE_LIST,      rpc_client_store_list) \
-    X(HERE,      WORKER_HELLO,           rpc_worker_hello) \
-    X(AT_LEADER, WORKER_COMMANDS,        rpc_worker_attend) \
-    X(AT_LEADER, WORKER_REPORT,          rpc_worker_report) \
-    X(AT_LEADER, WORKER_STORE_PUT,       rpc_worker_store_put) \
-    X(AT_LEADER, WORKER_STORE_GET,       rpc_worker_store_get) \
-    X(HERE,      IO_CONTROL_HELLO,       rpc_io_hello) \
-    X(AT_LEADER, IO_CONTROL_COMMANDS,    rpc_io_attend) \
-    X(AT_LEADER, IO_CONTROL_REPORT,      rpc_io_report) \
-    X(HERE,      PEER_FORWARD,           rpc_peer_forward) \
-    X(HERE,      PEER_WINDOW_UPDATE,     rpc_peer_window_update) \
-    X(HERE,      PEER_COMMANDS,          rpc_peer_attend) \
-    X(HERE,      PEER_REPORT,            rpc_peer_report) \
-    X(HERE,      PEER_STORE_CLAIM,       rpc_peer_store_claim) \
-    X(HERE,      PEER_READ_LOG,          rpc_peer_read_log)
+    X(SERVED_BY_LEADER, CLIENT_SUBMIT,          rpc_client_submit) \
+    X(SERVED_BY_LEADER, CLIENT_STATUS,          rpc_client_status) \
+    X(SERVED_BY_LEADER, CLIENT_LIST,            rpc_client_list) \
+    X(SERVED_BY_LEADER, CLIENT_CANCEL,          rpc_client_cancel) \
+    X(SERVED_BY_LEADER, CLIENT_LOGS,            rpc_client_logs) \
+    X(SERVED_BY_LEADER, CLIENT_METRICS,         rpc_client_metrics) \
+    X(SERVED_BY_LEADER, CLIENT_WATCH,           rpc_client_watch) \
+    X(SERVED_BY_LEADER, CLIENT_CHECKPOINTS,     rpc_client_checkpoints) \
+    X(SERVED_LOCALLY,      CLIENT_NODE,            rpc_client_node) \
+    X(SERVED_LOCALLY,      CLIENT_SHUTDOWN,        rpc_client_shutdown) \
+    X(SERVED_LOCALLY,      CLIENT_STORE_OPEN,      rpc_client_store_open) \
+    X(SERVED_BY_LEADER, CLIENT_STORE_CLOSE,     rpc_client_store_close) \
+    X(SERVED_BY_LEADER, CLIENT_STORE_LIST,      rpc_client_store_list) \
+    X(SERVED_LOCALLY,      WORKER_HELLO,           rpc_worker_hello) \
+    X(SERVED_BY_LEADER, WORKER_COMMANDS,        rpc_worker_attend) \
+    X(SERVED_BY_LEADER, WORKER_REPORT,          rpc_worker_report) \
+    X(SERVED_BY_LEADER, WORKER_STORE_PUT,       rpc_worker_store_put) \
+    X(SERVED_BY_LEADER, WORKER_STORE_GET,       rpc_worker_store_get) \
+    X(SERVED_LOCALLY,      IO_CONTROL_HELLO,       rpc_io_hello) \
+    X(SERVED_BY_LEADER, IO_CONTROL_COMMANDS,    rpc_io_attend) \
+    X(SERVED_BY_LEADER, IO_CONTROL_REPORT,      rpc_io_report) \
+    X(SERVED_LOCALLY,      PEER_FORWARD,           rpc_peer_forward) \
+    X(SERVED_LOCALLY,      PEER_WINDOW_UPDATE,     rpc_peer_window_update) \
+    X(SERVED_LOCALLY,      PEER_COMMANDS,          rpc_peer_attend) \
+    X(SERVED_LOCALLY,      PEER_REPORT,            rpc_peer_report) \
+    X(SERVED_LOCALLY,      PEER_STORE_CLAIM,       rpc_peer_store_claim) \
+    X(SERVED_LOCALLY,      PEER_READ_LOG,          rpc_peer_read_log)
 // clang-format on
 
 #define RPC_METHOD_ID(id, number, ...) id = number,

@@ -22,26 +22,27 @@
 /* The log is whole on disk; what the supervisor still has is nobody's any more. */
 static void log_is_closed(void *owner)
 {
-    struct node *n = owner;
+    struct control *n = owner;
     n->replica.log = NULL;
-    if (sup_end(&n->local.sup))
+    if (supervisor_link_end(&n->local.supervisor))
         log_error("the supervisor was not told to end");
     uv_stop(&n->loop);
 }
 
 static void cluster_is_closed(void *owner)
 {
-    const struct node *n = owner;
+    const struct control *n = owner;
     log_close(n->replica.log, log_is_closed);
 }
 
 /* Whoever may lead does; who leads lets everything here end, and where all nodes go down, on the others as well. A
  * voter goes when the others are a majority without it. */
-static bool has_left(const struct node *n)
+static bool has_left(const struct control *n)
 {
     if (clock_mono_ms() >= n->leave_ms)
         return true;
-    if (n->jobs.leads ? cluster_has_heir(n->cluster) || jobs_await_leaving(&n->jobs) : cluster_is_needed(n->cluster))
+    if (n->jobs.leads ? cluster_has_successor(n->cluster) || jobs_await_leaving(&n->jobs)
+                      : cluster_is_needed(n->cluster))
         return false;
     for (const struct child *c = n->local.children.head; c; c = c->next)
         if (child_runs(c))
@@ -51,7 +52,7 @@ static bool has_left(const struct node *n)
 
 static void jobs_ticked(void *owner)
 {
-    struct node *n = owner;
+    struct control *n = owner;
     if (n->jobs.stopping && (n->jobs.leaving ? has_left(n) : jobs_are_over(&n->jobs)) && !n->ended) {
         log_info("all jobs have left");
         n->ended = true;
@@ -64,88 +65,88 @@ static void jobs_ticked(void *owner)
 
 static void log_is_ready(void *owner, err_t err, const char *why)
 {
-    struct node *n = owner;
+    struct control *n = owner;
     if (err) {
         log_error("the log cannot start error=%s why=%s", err_name(err), why ? why : "");
         exit(1);
     }
     log_info("log ready term=%llu index=%llu", (unsigned long long)log_term(n->replica.log),
              (unsigned long long)log_index(n->replica.log));
-    if (sup_list(&n->local.sup))
+    if (supervisor_link_list(&n->local.supervisor))
         log_error("the supervisor was not asked");
     probe_start(&n->local);
 }
 
 static void log_has_role(void *owner)
 {
-    struct node *n = owner;
+    struct control *n = owner;
     cluster_role(n->cluster);
 }
 
 static void gpus_known(void *owner)
 {
-    struct node *n = owner;
+    struct control *n = owner;
     rpc_client_gpus_known(&n->rpc);
-    lead_facts(n);
+    leadership_facts(n);
     if (n->rpc.listener)
         jobs_tick(&n->jobs);
 }
 
 static void facts_changed(void *owner)
 {
-    lead_facts(owner);
+    leadership_facts(owner);
 }
 
 /* ---- the supervisor ---- */
 
-static void acknowledge(struct node *n, const struct channel_msg *m)
+static void acknowledge(struct control *n, const struct channel_msg *m)
 {
-    if (m->state != CHANNEL_RUNNING && sup_ack(&n->local.sup, m))
+    if (m->state != CHANNEL_RUNNING && supervisor_link_ack(&n->local.supervisor, m))
         log_error("exit not acknowledged pid=%d", m->pid);
 }
 
 static void process_changed(void *owner, const struct channel_msg *m)
 {
-    struct node *n = owner;
+    struct control *n = owner;
     acknowledge(n, m);
-    const struct child *c = children_word(&n->local, m);
+    const struct child *c = local_process_event(&n->local, m);
     if (c)
-        lead_child(n, c);
+        leadership_child(n, c);
     jobs_tick(&n->jobs);
 }
 
 static void on_child(void *owner, const struct channel_msg *m)
 {
-    struct node *n = owner;
+    struct control *n = owner;
     if (m->job == CHANNEL_JOB_PROBE) {
         acknowledge(n, m);
         probe_child(&n->local, m);
         jobs_tick(&n->jobs);
-    } else if (!n->rpc.listener || !probe_hold(&n->local, m)) {
+    } else if (!n->rpc.listener || !probe_delay_exit(&n->local, m)) {
         process_changed(n, m);
     }
 }
 
 static void on_job(void *owner, const struct channel_msg *m)
 {
-    struct node *n = owner;
+    struct control *n = owner;
     const struct job *j = jobs_find(&n->jobs, m->job);
-    if (n->jobs.leads && (!j || job_over(j)) && sup_release(&n->local.sup, m->job))
+    if (n->jobs.leads && (!j || job_over(j)) && supervisor_link_release(&n->local.supervisor, m->job))
         log_error("job not released");
 }
 
 static void on_listed(void *owner)
 {
-    struct node *n = owner;
+    struct control *n = owner;
     if (n->rpc.listener)
         return;
-    lead_listed(n);
+    leadership_listed(n);
     err_t err = rpc_server_start(&n->rpc, CHANNEL_LISTENER_FD);
     if (err) {
         log_error("control.sock cannot be served error=%s", err_text(err));
         exit(1);
     }
-    n->beat.due_ms = 0;
+    n->heartbeat.due_ms = 0;
     log_info("serving dir=%s slots=%d cores=%d numa_nodes=%d", n->dir, n->jobs.self.slots,
              n->local.children.cores.at.n_cpus, n->local.children.cores.at.n_cpu_nodes);
     jobs_tick(&n->jobs);
@@ -153,12 +154,12 @@ static void on_listed(void *owner)
 
 static void on_shutdown(void *owner)
 {
-    node_stop(owner);
+    control_stop(owner);
 }
 
 static void on_reload(void *owner, uint64_t number)
 {
-    beat_reload(owner, number);
+    heartbeat_reload(owner, number);
 }
 
 static void on_lost(void *owner)
@@ -170,14 +171,14 @@ static void on_lost(void *owner)
 /* The node that has the epoch's store is named by the leader. */
 static err_t command_port(void *owner, const struct process_spawn *x, uint16_t *ret_port)
 {
-    struct node *n = owner;
+    struct control *n = owner;
     bool here = strcmp(x->store_node, n->local.name) == 0;
-    return stores_open_epoch(&n->stores, x->uid, x->job, x->epoch, here ? NULL : x->store_node, ret_port);
+    return c10d_open_epoch(&n->c10d, x->uid, x->job, x->epoch, here ? NULL : x->store_node, ret_port);
 }
 
 static void released(void *owner, uint64_t job)
 {
-    stores_close_job(&((struct node *)owner)->stores, job, NULL);
+    c10d_close_job(&((struct control *)owner)->c10d, job, NULL);
 }
 
 static const struct local_events local_events = {.process = process_changed,
@@ -187,13 +188,14 @@ static const struct local_events local_events = {.process = process_changed,
                                                  .released = released,
                                                  .disconnect = rpc_server_drop};
 
-static const struct sup_events sup_events = {on_child, on_job, on_listed, on_shutdown, on_reload, on_lost};
+static const struct supervisor_link_events supervisor_link_events = {on_child,    on_job,    on_listed,
+                                                                     on_shutdown, on_reload, on_lost};
 
 /* ---- time ---- */
 
 /* Who asks later why a job was not recorded finds it among its incidents, which come into the log when there is space.
  */
-static void note_full_log(struct node *n)
+static void note_full_log(struct control *n)
 {
     const char *warning = n->replica.log ? log_warning(n->replica.log) : NULL;
     bool news = warning && !n->log_warned;
@@ -202,12 +204,12 @@ static void note_full_log(struct node *n)
     if (news)
         snprintf(seen, sizeof(seen), "on %.64s: %.300s", n->jobs.self.name, warning);
     if (news)
-        jobs_note(&n->jobs, seen, "training goes on, and what happens is recorded when there is space");
+        jobs_incident_record(&n->jobs, seen, "training goes on, and what happens is recorded when there is space");
 }
 
 static void on_timer(uv_timer_t *timer)
 {
-    struct node *n = timer->data;
+    struct control *n = timer->data;
     int64_t now = clock_mono_ms();
     if (now >= n->retry_ms) {
         n->retry_ms = now + RETRY_MS;
@@ -218,12 +220,12 @@ static void on_timer(uv_timer_t *timer)
     }
     probe_tick(&n->local);
     rpc_client_tick(&n->rpc);
-    stores_tick(&n->stores);
+    c10d_tick(&n->c10d);
     health_tick(&n->local.health, n->dir);
-    lead_tick(n);
+    leadership_tick(n);
     if (n->rpc.listener)
         jobs_tick(&n->jobs);
-    beat_tick(n);
+    heartbeat_tick(n);
 }
 
 static void on_sigterm(uv_signal_t *signal, int number)
@@ -234,7 +236,7 @@ static void on_sigterm(uv_signal_t *signal, int number)
 
 /* ---- start and end ---- */
 
-static err_t start_log(struct node *n, struct why *why)
+static err_t start_log(struct control *n, struct why *why)
 {
     char dir[PATH_MAX];
     snprintf(dir, sizeof(dir), "%s/raft", n->dir);
@@ -255,7 +257,7 @@ static err_t start_log(struct node *n, struct why *why)
 }
 
 /* What each room is given of those below it, and of this file. In a cluster the node has the name that it has there. */
-static void join_rooms(struct node *n)
+static void join_rooms(struct control *n)
 {
     const char *name = n->conf.name[0] ? n->conf.name : "node-1";
     n->local = (struct local){
@@ -266,14 +268,14 @@ static void join_rooms(struct node *n)
                             .local = &n->local,
                             .replica = &n->replica,
                             .dir = n->dir};
-    n->stores = (struct stores){.loop = &n->loop, .system = n->system};
-    n->store_names = (struct store_names){.jobs = &n->jobs, .stores = &n->stores, .close_there = rpc_agent_store_close};
+    n->c10d = (struct c10d_registry){.loop = &n->loop, .system = n->system};
+    n->c10d_owners = (struct c10d_owners){.jobs = &n->jobs, .c10d = &n->c10d, .close_there = rpc_node_store_close};
     n->rpc = (struct rpc_server){.loop = &n->loop,
                                  .local = &n->local,
                                  .replica = &n->replica,
                                  .jobs = &n->jobs,
-                                 .stores = &n->stores,
-                                 .store_names = &n->store_names,
+                                 .c10d = &n->c10d,
+                                 .c10d_owners = &n->c10d_owners,
                                  .system = n->system,
                                  .stop = on_shutdown,
                                  .owner = n};
@@ -282,7 +284,7 @@ static void join_rooms(struct node *n)
     rpc_server_bind(&n->rpc);
 }
 
-static err_t start_cluster(struct node *n, struct why *why)
+static err_t start_cluster(struct control *n, struct why *why)
 {
     const struct cluster_config config = {.loop = &n->loop,
                                           .dir = n->dir,
@@ -290,17 +292,17 @@ static err_t start_cluster(struct node *n, struct why *why)
                                           .replica = &n->replica,
                                           .methods = n->rpc.methods,
                                           .methods_owner = &n->rpc,
-                                          .events = &lead_events,
+                                          .events = &leadership_events,
                                           .owner = n};
     err_t err = cluster_start(&config, &n->cluster, why);
     if (err)
         return err;
-    n->rpc.cluster = n->stores.cluster = n->cluster;
+    n->rpc.cluster = n->c10d.cluster = n->cluster;
     n->local.name = n->jobs.self.name = cluster_self(n->cluster);
     return OK;
 }
 
-err_t node_start(struct node *n, struct why *why)
+err_t control_start(struct control *n, struct why *why)
 {
     join_rooms(n);
     int rc = uv_loop_init(&n->loop);
@@ -313,13 +315,13 @@ err_t node_start(struct node *n, struct why *why)
     if (rc)
         return why_set(why, err_from_errno(-rc), "event loop: %s", uv_strerror(rc));
     n->timer.data = n;
-    rc = uv_timer_start(&n->timer, on_timer, NODE_TICK_MS, NODE_TICK_MS);
+    rc = uv_timer_start(&n->timer, on_timer, CONTROL_TICK_MS, CONTROL_TICK_MS);
     if (rc)
         return why_set(why, err_from_errno(-rc), "timer: %s", uv_strerror(rc));
     err_t err = state_new(&n->replica.state);
     if (err)
         return why_set(why, err, "state: %s", err_text(err));
-    err = sup_start(&n->local.sup, &n->loop, CHANNEL_FD, &sup_events, n);
+    err = supervisor_link_start(&n->local.supervisor, &n->loop, CHANNEL_FD, &supervisor_link_events, n);
     if (err)
         return why_set(why, err, "descriptor %d is no channel: dtd-control is started by dtd, not by hand", CHANNEL_FD);
     err = start_cluster(n, why);
@@ -328,16 +330,16 @@ err_t node_start(struct node *n, struct why *why)
     return start_log(n, why);
 }
 
-void node_stop(struct node *n)
+void control_stop(struct control *n)
 {
     if (n->jobs.stopping)
         return;
     n->jobs.stopping = true;
     probe_stop(&n->local);
-    n->jobs.leaving = n->rpc.listener && (!n->jobs.leads || n->jobs.agents->next || cluster_has_heir(n->cluster));
+    n->jobs.leaving = n->rpc.listener && (!n->jobs.leads || n->jobs.nodes->next || cluster_has_successor(n->cluster));
     log_info(n->jobs.leaving ? "leaving" : "stopping");
     if (n->jobs.leaving)
-        lead_leave(n);
+        leadership_leave(n);
     if (!n->jobs.leaving)
         jobs_leave(&n->jobs);
     if (n->rpc.listener) {
@@ -345,7 +347,7 @@ void node_stop(struct node *n)
         return;
     }
     /* Nobody has been adopted, so nobody can be asked to save. */
-    if (sup_end(&n->local.sup))
+    if (supervisor_link_end(&n->local.supervisor))
         log_error("the supervisor was not told to end");
     uv_stop(&n->loop);
 }

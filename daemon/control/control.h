@@ -11,22 +11,22 @@
 #include "daemon/control/heartbeat.h"
 #include "daemon/control/rpc/server.h"
 
-#define NODE_TICK_MS 50
+#define CONTROL_TICK_MS 50
 
-struct node {
+struct control {
     uv_loop_t loop;
     struct node_conf conf;
     char dir[PATH_STATE_DIR_MAX + 1];
     bool system;        /* serves all users of the machine */
     const char *config; /* the file, read again on a reload; NULL: none */
-    struct beat beat;
+    struct heartbeat heartbeat;
     /* The rooms, each of which knows those above it alone. */
     struct replica replica;
     struct local local;
     struct cluster *cluster;
     struct jobs jobs;
-    struct stores stores;           /* c10d stores and ways to them, of this node */
-    struct store_names store_names; /* leading: which node has which store */
+    struct c10d_registry c10d;      /* c10d stores and ways to them, of this node */
+    struct c10d_owners c10d_owners; /* leading: which node has which store */
     struct rpc_server rpc;
     bool log_warned;               /* the log's disk is full, and jobs have been told */
     bool listed;                   /* the supervisor has sent the list of processes */
@@ -40,9 +40,9 @@ struct node {
 };
 
 /* Starts everything; failures after that end the process with a line in the log. */
-NODISCARD err_t node_start(struct node *n, struct why *why);
+NODISCARD err_t control_start(struct control *n, struct why *why);
 /* Jobs save and leave, then the supervisor is told to end everything; where there are other nodes jobs leave this one
  * only, and another one leads. Idempotent. */
-void node_stop(struct node *n);
+void control_stop(struct control *n);
 
 #endif

@@ -14,7 +14,7 @@
 #define STATUS_BYTES 400
 
 /* Who follows knows of jobs what runs on its own node: each has one dtd-io here. */
-static int jobs_here(const struct node *n)
+static int jobs_here(const struct control *n)
 {
     int ret = 0;
     for (const struct child *c = n->local.children.head; c; c = c->next)
@@ -22,7 +22,7 @@ static int jobs_here(const struct node *n)
     return ret;
 }
 
-static void write_status(const struct node *n, char *ret, size_t size)
+static void write_status(const struct control *n, char *ret, size_t size)
 {
     int running, waiting, nodes = cluster_nodes(n->cluster);
     const char *leader = cluster_leader(n->cluster);
@@ -44,25 +44,25 @@ static void write_status(const struct node *n, char *ret, size_t size)
         snprintf(ret + at, size - (size_t)at, "; %s", warning);
 }
 
-static void say(struct node *n)
+static void say(struct control *n)
 {
     char status[STATUS_BYTES] = "starting";
     if (n->rpc.listener)
         write_status(n, status, sizeof(status));
     else if (n->jobs.stopping)
         snprintf(status, sizeof(status), "stopping");
-    n->beat.due_ms = clock_mono_ms() + BEAT_MS;
-    if (sup_beat(&n->local.sup, n->rpc.listener != NULL, n->beat.reloads, status))
+    n->heartbeat.due_ms = clock_mono_ms() + BEAT_MS;
+    if (supervisor_link_beat(&n->local.supervisor, n->rpc.listener != NULL, n->heartbeat.reloads, status))
         log_error("the supervisor was not told that we live");
 }
 
-void beat_tick(struct node *n)
+void heartbeat_tick(struct control *n)
 {
-    if (clock_mono_ms() >= n->beat.due_ms && (!n->replica.log || log_ticks(n->replica.log)))
+    if (clock_mono_ms() >= n->heartbeat.due_ms && (!n->replica.log || log_ticks(n->replica.log)))
         say(n);
 }
 
-void beat_reload(struct node *n, uint64_t number)
+void heartbeat_reload(struct control *n, uint64_t number)
 {
     struct node_conf conf;
     struct why why = {""};
@@ -74,6 +74,6 @@ void beat_reload(struct node *n, uint64_t number)
         log_info("configuration read again log.level=%d", (int)conf.log.level);
         node_conf_fini(&conf);
     }
-    n->beat.reloads = number;
+    n->heartbeat.reloads = number;
     say(n);
 }

@@ -4,16 +4,16 @@
 
 #include <stdint.h>
 
-struct node;
+struct control;
 
-struct beat {
+struct heartbeat {
     int64_t due_ms;
     uint64_t reloads; /* the last RELOAD that was done */
 };
 
 /* From the loop's own timer: says a BEAT twice a second, unless the log stands still. */
-void beat_tick(struct node *n);
+void heartbeat_tick(struct control *n);
 /* Reads the configuration again: what may change while dtd runs does; a bad file changes nothing. */
-void beat_reload(struct node *n, uint64_t number);
+void heartbeat_reload(struct control *n, uint64_t number);
 
 #endif

@@ -18,7 +18,7 @@
 /* ---- this node's processes ---- */
 
 /* They come back at once, say who they are, and what was not answered is said again. */
-static void drop_processes(struct node *n)
+static void drop_processes(struct control *n)
 {
     for (struct child *c = n->local.children.head; c; c = c->next) {
         if (c->peer)
@@ -27,7 +27,7 @@ static void drop_processes(struct node *n)
     }
 }
 
-static struct child *next_unsaid(struct node *n)
+static struct child *next_unsaid(struct control *n)
 {
     for (struct child *c = n->local.children.head; c; c = c->next)
         if (!c->said)
@@ -36,56 +36,56 @@ static struct child *next_unsaid(struct node *n)
 }
 
 /* Entries come and go meanwhile: what is said of a process may end its job here. */
-static void say_own(struct node *n)
+static void say_own(struct control *n)
 {
     struct child *c;
     for (c = n->local.children.head; c; c = c->next)
         c->said = false;
     while ((c = next_unsaid(n))) {
         c->said = true;
-        agent_child(&n->jobs, &n->jobs.self, c);
+        node_view_child(&n->jobs, &n->jobs.self, c);
     }
-    agent_listed(&n->jobs, &n->jobs.self);
+    node_view_listed(&n->jobs, &n->jobs.self);
 }
 
-void lead_listed(struct node *n)
+void leadership_listed(struct control *n)
 {
     n->listed = true;
     if (n->jobs.leads)
         say_own(n);
     else
-        rpc_agent_list(&n->rpc);
+        rpc_node_list(&n->rpc);
 }
 
-void lead_child(struct node *n, const struct child *c)
+void leadership_child(struct control *n, const struct child *c)
 {
     char log[CHILD_LOG_BYTES + 1];
     struct child said = *c;
     if (child_failed(c) && rpc_log_tail(&n->rpc, c->job, c->slot, log, sizeof(log)))
         said.log = log;
     if (n->jobs.leads && n->listed)
-        agent_child(&n->jobs, &n->jobs.self, &said);
+        node_view_child(&n->jobs, &n->jobs.self, &said);
     else if (!n->jobs.leads)
-        rpc_agent_child(&n->rpc, &said);
+        rpc_node_child(&n->rpc, &said);
 }
 
-void lead_facts(struct node *n)
+void leadership_facts(struct control *n)
 {
     if (!n->jobs.leads)
-        rpc_agent_facts(&n->rpc);
+        rpc_node_facts(&n->rpc);
 }
 
-void lead_leave(struct node *n)
+void leadership_leave(struct control *n)
 {
     n->leave_ms = clock_mono_ms() + LEAVE_MS;
     n->jobs.self.leaving = true;
-    lead_facts(n);
+    leadership_facts(n);
 }
 
 /* ---- leading ---- */
 
 /* Nothing is decided about them before it is known what of them lives. */
-static void take_jobs_up(struct node *n)
+static void take_jobs_up(struct control *n)
 {
     const struct state_job *const *jobs;
     int count = state_jobs(n->replica.state, &jobs);
@@ -100,13 +100,13 @@ static void take_jobs_up(struct node *n)
 
 static void on_lead(void *owner)
 {
-    struct node *n = owner;
+    struct control *n = owner;
     log_info("this node leads");
     n->jobs.leads = true;
     n->jobs.lists_due_ms = clock_mono_ms() + LISTS_MS;
-    agents_begin(&n->jobs);
-    store_names_end(&n->store_names);
-    store_names_begin(&n->store_names);
+    node_views_begin(&n->jobs);
+    c10d_owners_end(&n->c10d_owners);
+    c10d_owners_begin(&n->c10d_owners);
     jobs_take_nodes(&n->jobs);
     drop_processes(n);
     take_jobs_up(n);
@@ -117,7 +117,7 @@ static void on_lead(void *owner)
 
 static void on_follow(void *owner)
 {
-    struct node *n = owner;
+    struct control *n = owner;
     if (!n->jobs.leads)
         return;
     log_info("this node leads no more");
@@ -127,8 +127,8 @@ static void on_follow(void *owner)
     outbox_fini(&n->jobs.outbox);
     outbox_init(&n->jobs.outbox, &n->replica, &n->jobs);
     jobs_clear(&n->jobs, rpc_watch_forget);
-    agents_end(&n->jobs);
-    store_names_end(&n->store_names);
+    node_views_end(&n->jobs);
+    c10d_owners_end(&n->c10d_owners);
     drop_processes(n);
 }
 
@@ -136,26 +136,26 @@ static void on_follow(void *owner)
 
 static void on_leader_up(void *owner, struct rpc_conn *conn)
 {
-    struct node *n = owner;
+    struct control *n = owner;
     n->rpc.attend_ms = 0;
     n->rpc.leader = conn;
     drop_processes(n);
-    rpc_agent_attend(&n->rpc);
+    rpc_node_attend(&n->rpc);
     if (n->listed)
-        rpc_agent_list(&n->rpc);
+        rpc_node_list(&n->rpc);
 }
 
 /* Processes stay: what they ask waits until their connections are dropped for the next one that leads. */
 static void on_leader_down(void *owner)
 {
-    struct node *n = owner;
+    struct control *n = owner;
     log_info("the connection to the node that leads has gone");
     n->rpc.leader = NULL;
     n->rpc.attend_ms = 0;
     n->rpc.list_due = false;
 }
 
-void lead_tick(struct node *n)
+void leadership_tick(struct control *n)
 {
     if (!n->jobs.leads && n->rpc.attend_ms && clock_mono_ms() >= n->rpc.attend_ms)
         on_leader_up(n, n->rpc.leader);
@@ -169,8 +169,8 @@ void lead_tick(struct node *n)
 
 static void on_member_up(void *owner, const char *name, struct rpc_conn *conn)
 {
-    struct node *n = owner;
-    struct agent *a = agent_need(&n->jobs, name);
+    struct control *n = owner;
+    struct node_view *a = node_find_or_add(&n->jobs, name);
     if (!a)
         log_error("no memory for a node name=%s", name);
     else
@@ -179,40 +179,40 @@ static void on_member_up(void *owner, const char *name, struct rpc_conn *conn)
 
 static void on_member_down(void *owner, const char *name)
 {
-    struct node *n = owner;
-    struct agent *a = agent_find(&n->jobs, name);
+    struct control *n = owner;
+    struct node_view *a = node_view_find(&n->jobs, name);
     if (a)
-        agent_away(a);
+        node_view_away(a);
 }
 
 static void on_member_lost(void *owner, const char *name, int64_t silent_ms, const char *why)
 {
-    struct node *n = owner;
-    struct agent *a = agent_find(&n->jobs, name);
+    struct control *n = owner;
+    struct node_view *a = node_view_find(&n->jobs, name);
     if (!a || a->is_self)
         return;
     char seen[400];
     snprintf(seen, sizeof(seen), "node %s was lost (%s, no word for %.1f s)", name, why, (double)silent_ms / 1e3);
-    agent_lost(&n->jobs, a, silent_ms, seen);
-    store_names_lost(&n->store_names, a);
+    node_view_lost(&n->jobs, a, silent_ms, seen);
+    c10d_owners_lost(&n->c10d_owners, a);
     jobs_tick(&n->jobs);
 }
 
 static void on_stream(void *owner, const char *argument, int fd)
 {
-    stores_take(&((struct node *)owner)->stores, argument, fd);
+    c10d_take(&((struct control *)owner)->c10d, argument, fd);
 }
 
 static bool is_leaving(void *owner, const char *name)
 {
-    struct jobs *jobs = &((struct node *)owner)->jobs;
-    const struct agent *a = name ? agent_find(jobs, name) : &jobs->self;
+    struct jobs *jobs = &((struct control *)owner)->jobs;
+    const struct node_view *a = name ? node_view_find(jobs, name) : &jobs->self;
     return a && a->leaving;
 }
 
 static bool has_job(void *owner, uint64_t *ret_job)
 {
-    const struct job *j = ((struct node *)owner)->jobs.head;
+    const struct job *j = ((struct control *)owner)->jobs.head;
     while (j && job_over(j))
         j = job_next(j);
     if (j)
@@ -222,19 +222,19 @@ static bool has_job(void *owner, uint64_t *ret_job)
 
 static void log_closed(void *owner)
 {
-    const struct node *n = owner;
+    const struct control *n = owner;
     n->log_closed(n->log_closed_arg);
 }
 
 static void close_log(void *owner, void (*then)(void *arg), void *arg)
 {
-    struct node *n = owner;
+    struct control *n = owner;
     n->log_closed = then;
     n->log_closed_arg = arg;
     log_close(n->replica.log, log_closed);
 }
 
-const struct cluster_events lead_events = {
+const struct cluster_events leadership_events = {
     .lead = on_lead,
     .follow = on_follow,
     .leader_up = on_leader_up,

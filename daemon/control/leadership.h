@@ -13,20 +13,20 @@
 #include "common/base/err.h"
 #include "daemon/control/cluster/cluster.h"
 
-struct node;
+struct control;
 
-extern const struct cluster_events lead_events;
+extern const struct cluster_events leadership_events;
 
 /* The supervisor has said all that lives on this node. */
-void lead_listed(struct node *n);
+void leadership_listed(struct control *n);
 /* What the supervisor says of one of this node's processes. */
 struct child;
-void lead_child(struct node *n, const struct child *c);
+void leadership_child(struct control *n, const struct child *c);
 /* The facts of this node have changed: its GPUs are known, or it goes down. */
-void lead_facts(struct node *n);
+void leadership_facts(struct control *n);
 /* This node goes down, and others stay. */
-void lead_leave(struct node *n);
+void leadership_leave(struct control *n);
 /* Now and then: deadlines of what the nodes have not said yet. */
-void lead_tick(struct node *n);
+void leadership_tick(struct control *n);
 
 #endif

@@ -92,7 +92,7 @@ int main(int argc, char **argv)
         {0},
     };
     static const struct argp argp = {options, parse_option, NULL, "Started by dtd, not by hand.", NULL, NULL, NULL};
-    static struct node node;
+    static struct control node;
     struct arguments a = {0};
     struct why why = {""};
     argp_program_version = "dtd-control " DTD_VERSION;
@@ -114,7 +114,7 @@ int main(int argc, char **argv)
             err = confine(node.dir, node.config, node.conf.cluster.key_file, &why);
     }
     if (!err) {
-        err = node_start(&node, &why);
+        err = control_start(&node, &why);
     }
     if (err) {
         fprintf(stderr, "dtd-control: %s\n", why.text);

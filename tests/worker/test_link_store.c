@@ -17,7 +17,7 @@
 #define RANKS 2
 
 struct get {
-    struct store_wait wait; /* first */
+    struct rendezvous_wait wait; /* first */
     struct fake *fake;
     struct rpc_call *call;
 };
@@ -33,7 +33,7 @@ struct fake {
     int n_conns, n_puts, n_gets;
     bool ignores_puts; /* puts get no answer */
     struct rpc_call *attend[RANKS];
-    struct store store;
+    struct rendezvous store;
 
     pthread_mutex_t mu;
     pthread_cond_t done;
@@ -90,22 +90,22 @@ static void on_put(void *owner, struct rpc_call *call, const ProtobufCMessage *r
         rpc_call_on_cancel(call, put_gone, NULL);
         return;
     }
-    err_t err = store_put(&f->store, (struct store_bytes){m->key, strlen(m->key)},
-                          (struct store_bytes){m->value.data, m->value.len});
+    err_t err = rendezvous_put(&f->store, (struct rendezvous_bytes){m->key, strlen(m->key)},
+                               (struct rendezvous_bytes){m->value.data, m->value.len});
     if (err)
         rpc_fail(call, err, "refused %s", m->key);
     else
         rpc_reply(call, &empty.base);
 }
 
-static void reply_value(struct rpc_call *call, struct store_bytes value)
+static void reply_value(struct rpc_call *call, struct rendezvous_bytes value)
 {
     Dtd__StoreValue v = DTD__STORE_VALUE__INIT;
     v.value = (ProtobufCBinaryData){value.len, (uint8_t *)(uintptr_t)value.data};
     rpc_reply(call, &v.base);
 }
 
-static void get_done(struct store_wait *w, err_t err, struct store_bytes value)
+static void get_done(struct rendezvous_wait *w, err_t err, struct rendezvous_bytes value)
 {
     struct get *g = (struct get *)w;
     if (err)
@@ -118,7 +118,7 @@ static void get_done(struct store_wait *w, err_t err, struct store_bytes value)
 static void get_gone(void *arg)
 {
     struct get *g = arg;
-    store_wait_drop(&g->fake->store, &g->wait);
+    rendezvous_wait_drop(&g->fake->store, &g->wait);
     free(g);
 }
 
@@ -126,16 +126,16 @@ static void on_get(void *owner, struct rpc_call *call, const ProtobufCMessage *r
 {
     struct fake *f = owner;
     const Dtd__StoreGetRequest *m = (const Dtd__StoreGetRequest *)(const void *)request;
-    const struct store_bytes key = {m->key, strlen(m->key)};
-    struct store_bytes value;
+    const struct rendezvous_bytes key = {m->key, strlen(m->key)};
+    struct rendezvous_bytes value;
     f->n_gets++;
-    if (store_get(&f->store, key, &value) == OK) {
+    if (rendezvous_get(&f->store, key, &value) == OK) {
         reply_value(call, value);
         return;
     }
     struct get *g = calloc(1, sizeof(*g));
     *g = (struct get){.wait = {.deadline_ms = clock_mono_ms() + m->timeout_ms, .done = get_done}, f, call};
-    if (store_wait(&f->store, key, &g->wait))
+    if (rendezvous_wait(&f->store, key, &g->wait))
         abort();
     rpc_call_on_cancel(call, get_gone, g);
 }
@@ -178,12 +178,12 @@ static void drop_conns(struct fake *f, int64_t arg)
 static void restart_empty(struct fake *f, int64_t arg)
 {
     drop_conns(f, arg);
-    store_clear(&f->store, ERR_CLOSED);
+    rendezvous_clear(&f->store, ERR_CLOSED);
 }
 
 static void expire(struct fake *f, int64_t arg)
 {
-    store_expire(&f->store, clock_mono_ms() + arg);
+    rendezvous_expire(&f->store, clock_mono_ms() + arg);
 }
 
 static void be_deaf(struct fake *f, int64_t arg)
@@ -213,13 +213,13 @@ static void send_start(struct fake *f, int64_t epoch)
 static void send_end(struct fake *f, int64_t epoch)
 {
     send_command(f, DTD__WORKER_COMMAND__KIND__END, (uint64_t)epoch);
-    store_clear(&f->store, ERR_STALE);
+    rendezvous_clear(&f->store, ERR_STALE);
 }
 
 static void only_stale(struct fake *f, int64_t arg)
 {
     (void)arg;
-    store_clear(&f->store, ERR_STALE);
+    rendezvous_clear(&f->store, ERR_STALE);
 }
 
 static void woken(uv_async_t *wake)
@@ -309,7 +309,7 @@ static struct fake *fake_start(void)
     struct fake *f = calloc(1, sizeof(*f));
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     signal(SIGPIPE, SIG_IGN);
-    store_init(&f->store);
+    rendezvous_init(&f->store);
     rpc_methods_bind(bindings, 5, f->methods);
     uv_loop_init(&f->loop);
     uv_async_init(&f->loop, &f->wake, woken);

@@ -8,18 +8,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct store_name *find(struct store_names *names, uint32_t uid, const char *name)
+static struct c10d_owner *find(struct c10d_owners *names, uint32_t uid, const char *name)
 {
-    struct store_name *s;
+    struct c10d_owner *s;
     SLIST_FOREACH(s, &names->names, link)
     if (s->uid == uid && strcmp(s->name, name) == 0)
         return s;
     return NULL;
 }
 
-static err_t add(struct store_names *names, const struct agent *a, uint32_t uid, const char *name)
+static err_t add(struct c10d_owners *names, const struct node_view *a, uint32_t uid, const char *name)
 {
-    struct store_name *s = calloc(1, sizeof(*s));
+    struct c10d_owner *s = calloc(1, sizeof(*s));
     if (!s)
         return ERR_NOMEM;
     s->uid = uid;
@@ -29,48 +29,48 @@ static err_t add(struct store_names *names, const struct agent *a, uint32_t uid,
     return OK;
 }
 
-static void forget(struct store_names *names, struct store_name *s)
+static void forget(struct c10d_owners *names, struct c10d_owner *s)
 {
-    SLIST_REMOVE(&names->names, s, store_name, link);
+    SLIST_REMOVE(&names->names, s, c10d_owner, link);
     free(s);
 }
 
-static void close_on(struct store_names *names, struct agent *a, uint32_t uid, const char *name)
+static void close_on(struct c10d_owners *names, struct node_view *a, uint32_t uid, const char *name)
 {
     err_t err = OK;
     if (a->is_self)
-        stores_close(names->stores, uid, name);
+        c10d_close(names->c10d, uid, name);
     else
         err = a->attend ? names->close_there(a->attend, uid, name) : ERR_CLOSED;
     if (err && err != ERR_CLOSED) /* who cannot be reached has lost its streams too */
         log_warn("store not closed store=%s node=%s error=%s", name, a->name, err_text(err));
 }
 
-static void close_everywhere(struct store_names *names, struct store_name *s)
+static void close_everywhere(struct c10d_owners *names, struct c10d_owner *s)
 {
-    for (struct agent *a = names->jobs->agents; a; a = a->next)
+    for (struct node_view *a = names->jobs->nodes; a; a = a->next)
         close_on(names, a, s->uid, s->name);
     forget(names, s);
 }
 
 /* ---- who has it ---- */
 
-static bool all_heard(const struct store_names *names)
+static bool all_heard(const struct c10d_owners *names)
 {
-    for (const struct agent *a = names->jobs->agents; names->jobs->lists_due_ms && a; a = a->next)
-        if (!a->is_self && (a->state == AGENT_ABSENT || a->state == AGENT_AWAY))
+    for (const struct node_view *a = names->jobs->nodes; names->jobs->lists_due_ms && a; a = a->next)
+        if (!a->is_self && (a->state == NODE_ABSENT || a->state == NODE_AWAY))
             return false;
     return true;
 }
 
-err_t store_names_claim(struct store_names *names, const struct agent *asks, uint32_t uid, const char *name,
+err_t c10d_owners_claim(struct c10d_owners *names, const struct node_view *asks, uint32_t uid, const char *name,
                         const char **ret_node)
 {
     if (!all_heard(names))
         return ERR_AGAIN;
-    struct store_name *s = find(names, uid, name);
-    const struct agent *holder = s ? agent_find(names->jobs, s->node) : NULL;
-    if (s && (!holder || holder->state == AGENT_LOST)) {
+    struct c10d_owner *s = find(names, uid, name);
+    const struct node_view *holder = s ? node_view_find(names->jobs, s->node) : NULL;
+    if (s && (!holder || holder->state == NODE_LOST)) {
         close_everywhere(names, s);
         s = NULL;
     }
@@ -80,9 +80,9 @@ err_t store_names_claim(struct store_names *names, const struct agent *asks, uin
     return err;
 }
 
-err_t store_names_close(struct store_names *names, uint32_t uid, const char *name)
+err_t c10d_owners_close(struct c10d_owners *names, uint32_t uid, const char *name)
 {
-    struct store_name *s = find(names, uid, name);
+    struct c10d_owner *s = find(names, uid, name);
     if (!s)
         return ERR_NOTFOUND;
     log_info("store closed store=%s uid=%u node=%s", name, (unsigned)uid, s->node);
@@ -92,9 +92,9 @@ err_t store_names_close(struct store_names *names, uint32_t uid, const char *nam
 
 /* ---- nodes that come and go ---- */
 
-static void forget_those_of(struct store_names *names, const char *node)
+static void forget_those_of(struct c10d_owners *names, const char *node)
 {
-    struct store_name *s, *next;
+    struct c10d_owner *s, *next;
     for (s = SLIST_FIRST(&names->names); s; s = next) {
         next = SLIST_NEXT(s, link);
         if (strcmp(s->node, node) == 0)
@@ -102,11 +102,12 @@ static void forget_those_of(struct store_names *names, const char *node)
     }
 }
 
-void store_names_said(struct store_names *names, struct agent *a, const struct store_said *said, int count)
+void c10d_owners_reported(struct c10d_owners *names, struct node_view *a, const struct c10d_owner_report *said,
+                          int count)
 {
     forget_those_of(names, a->name);
     for (int i = 0; i < count; i++) {
-        const struct store_name *other = find(names, said[i].uid, said[i].name);
+        const struct c10d_owner *other = find(names, said[i].uid, said[i].name);
         if (other || add(names, a, said[i].uid, said[i].name)) {
             log_warn("store closed, its name is another node's store=%s node=%s", said[i].name, a->name);
             close_on(names, a, said[i].uid, said[i].name);
@@ -114,9 +115,9 @@ void store_names_said(struct store_names *names, struct agent *a, const struct s
     }
 }
 
-void store_names_lost(struct store_names *names, const struct agent *a)
+void c10d_owners_lost(struct c10d_owners *names, const struct node_view *a)
 {
-    struct store_name *s, *next;
+    struct c10d_owner *s, *next;
     for (s = SLIST_FIRST(&names->names); s; s = next) {
         next = SLIST_NEXT(s, link);
         if (strcmp(s->node, a->name) == 0)
@@ -124,15 +125,15 @@ void store_names_lost(struct store_names *names, const struct agent *a)
     }
 }
 
-void store_names_begin(struct store_names *names)
+void c10d_owners_begin(struct c10d_owners *names)
 {
-    const struct stores_entry *e;
-    LIST_FOREACH(e, &names->stores->open, link)
-    if (e->server && stores_name_is_legal(e->name) && add(names, &names->jobs->self, e->uid, e->name))
+    const struct c10d_endpoint *e;
+    LIST_FOREACH(e, &names->c10d->open, link)
+    if (e->server && c10d_name_is_legal(e->name) && add(names, &names->jobs->self, e->uid, e->name))
         log_error("store without a name, no memory store=%s", e->name);
 }
 
-void store_names_end(struct store_names *names)
+void c10d_owners_end(struct c10d_owners *names)
 {
     while (!SLIST_EMPTY(&names->names))
         forget(names, SLIST_FIRST(&names->names));

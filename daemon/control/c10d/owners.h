@@ -8,39 +8,40 @@
 #include "common/base/err.h"
 #include "daemon/control/c10d/stores.h"
 
-struct agent;
+struct node_view;
 struct jobs;
 struct rpc_call;
 
-struct store_name {
-    SLIST_ENTRY(store_name) link;
+struct c10d_owner {
+    SLIST_ENTRY(c10d_owner) link;
     uint32_t uid;
-    char name[STORES_NAME_MAX + 1];
+    char name[C10D_NAME_MAX + 1];
     char node[NODE_NAME_MAX + 1];
 };
 
-struct store_names {
+struct c10d_owners {
     struct jobs *jobs; /* which nodes there are */
-    struct stores *stores;
+    struct c10d_registry *c10d;
     /* Closes a store of another node, or the port to it there; `commands` is where that node takes commands. */
     err_t (*close_there)(struct rpc_call *commands, uint32_t uid, const char *name);
-    SLIST_HEAD(, store_name) names;
+    SLIST_HEAD(, c10d_owner) names;
 };
 
 /* Leading: the node that has it, which is `asks` if nobody had. ERR_AGAIN: not all nodes have been heard. */
-NODISCARD err_t store_names_claim(struct store_names *names, const struct agent *asks, uint32_t uid, const char *name,
-                                  const char **ret_node);
+NODISCARD err_t c10d_owners_claim(struct c10d_owners *names, const struct node_view *asks, uint32_t uid,
+                                  const char *name, const char **ret_node);
 /* It is closed, everywhere. ERR_NOTFOUND: there is none. */
-NODISCARD err_t store_names_close(struct store_names *names, uint32_t uid, const char *name);
+NODISCARD err_t c10d_owners_close(struct c10d_owners *names, uint32_t uid, const char *name);
 /* A node has come up, and these are all it has. */
-struct store_said {
+struct c10d_owner_report {
     uint32_t uid;
     const char *name;
 };
-void store_names_said(struct store_names *names, struct agent *a, const struct store_said *said, int count);
+void c10d_owners_reported(struct c10d_owners *names, struct node_view *a, const struct c10d_owner_report *said,
+                          int count);
 /* This node begins to decide; it decides no more. */
-void store_names_begin(struct store_names *names);
-void store_names_end(struct store_names *names);
-void store_names_lost(struct store_names *names, const struct agent *a);
+void c10d_owners_begin(struct c10d_owners *names);
+void c10d_owners_end(struct c10d_owners *names);
+void c10d_owners_lost(struct c10d_owners *names, const struct node_view *a);
 
 #endif

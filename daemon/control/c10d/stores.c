@@ -18,16 +18,16 @@
 #define PARKED_MS 10000
 #define PARKED_MAX 1024
 
-bool stores_name_is_legal(const char *name)
+bool c10d_name_is_legal(const char *name)
 {
     size_t len = strlen(name);
     size_t good = strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-");
-    return len && len <= STORES_NAME_MAX && good == len;
+    return len && len <= C10D_NAME_MAX && good == len;
 }
 
-struct stores_entry *stores_find(struct stores *s, uint32_t uid, const char *name)
+struct c10d_endpoint *c10d_find(struct c10d_registry *s, uint32_t uid, const char *name)
 {
-    struct stores_entry *e;
+    struct c10d_endpoint *e;
     LIST_FOREACH(e, &s->open, link)
     if (e->uid == uid && strcmp(e->name, name) == 0)
         return e;
@@ -43,10 +43,10 @@ static void dialled(void *arg, int fd)
 
 static void dial(void *owner, struct relay_call *call)
 {
-    const struct stores_entry *e = owner;
-    char argument[STORES_NAME_MAX + 16];
+    const struct c10d_endpoint *e = owner;
+    char argument[C10D_NAME_MAX + 16];
     snprintf(argument, sizeof(argument), "%u %s", (unsigned)e->uid, e->name);
-    err_t err = cluster_dial_store(e->stores->cluster, e->holder, argument, dialled, call);
+    err_t err = cluster_dial_store(e->c10d->cluster, e->holder, argument, dialled, call);
     if (!err)
         return;
     log_warn("store connection closed store=%s node=%s why=\"%s\"", e->name, e->holder, err_text(err));
@@ -56,14 +56,14 @@ static void dial(void *owner, struct relay_call *call)
 /* ---- streams from other nodes ---- */
 
 /* Of a job's epoch: the nodes begin it each for itself, and the store's may be the last. */
-static bool may_wait(const struct stores *s, const char *name)
+static bool may_wait(const struct c10d_registry *s, const char *name)
 {
     return strchr(name, '/') && s->n_parked < PARKED_MAX;
 }
 
-static err_t park(struct stores *s, const char *argument, int fd)
+static err_t park(struct c10d_registry *s, const char *argument, int fd)
 {
-    struct stores_parked *p = calloc(1, sizeof(*p));
+    struct c10d_parked *p = calloc(1, sizeof(*p));
     if (!p)
         return ERR_NOMEM;
     snprintf(p->argument, sizeof(p->argument), "%s", argument);
@@ -74,12 +74,12 @@ static err_t park(struct stores *s, const char *argument, int fd)
     return OK;
 }
 
-static err_t hand_over(struct stores *s, const char *argument, int fd, bool wait)
+static err_t hand_over(struct c10d_registry *s, const char *argument, int fd, bool wait)
 {
     unsigned uid;
-    char name[STORES_NAME_MAX + 1];
+    char name[C10D_NAME_MAX + 1];
     bool read = sscanf(argument, "%u %64s", &uid, name) == 2;
-    struct stores_entry *e = read ? stores_find(s, uid, name) : NULL;
+    struct c10d_endpoint *e = read ? c10d_find(s, uid, name) : NULL;
     if (e && e->server)
         return store_server_adopt(e->server, fd);
     if (read && wait && may_wait(s, name) && park(s, argument, fd) == OK)
@@ -88,14 +88,14 @@ static err_t hand_over(struct stores *s, const char *argument, int fd, bool wait
     return ERR_NOTFOUND;
 }
 
-void stores_take(struct stores *s, const char *argument, int fd)
+void c10d_take(struct c10d_registry *s, const char *argument, int fd)
 {
     err_t err = hand_over(s, argument, fd, true);
     if (err)
         log_warn("store connection from another node closed store=\"%s\" why=\"%s\"", argument, err_text(err));
 }
 
-static void unpark(struct stores *s, struct stores_parked *p)
+static void unpark(struct c10d_registry *s, struct c10d_parked *p)
 {
     LIST_REMOVE(p, link);
     s->n_parked--;
@@ -105,15 +105,15 @@ static void unpark(struct stores *s, struct stores_parked *p)
     free(p);
 }
 
-void stores_tick(struct stores *s)
+void c10d_tick(struct c10d_registry *s)
 {
-    struct stores_parked *p, *next;
+    struct c10d_parked *p, *next;
     for (p = LIST_FIRST(&s->parked); p; p = next) {
         unsigned uid;
-        char name[STORES_NAME_MAX + 1];
+        char name[C10D_NAME_MAX + 1];
         next = LIST_NEXT(p, link);
         if (clock_mono_ms() >= p->due_ms ||
-            (sscanf(p->argument, "%u %64s", &uid, name) == 2 && stores_find(s, uid, name)))
+            (sscanf(p->argument, "%u %64s", &uid, name) == 2 && c10d_find(s, uid, name)))
             unpark(s, p);
     }
 }
@@ -130,21 +130,21 @@ static int connections_of_one(void)
 }
 
 /* A private dtd's jobs run as its user, whatever number he has on the node that leads. */
-static uid_t caller_of(const struct stores_entry *e)
+static uid_t caller_of(const struct c10d_endpoint *e)
 {
-    return stores_name_is_legal(e->name) || e->stores->system ? e->uid : getuid();
+    return c10d_name_is_legal(e->name) || e->c10d->system ? e->uid : getuid();
 }
 
-static err_t open_here(struct stores_entry *e, struct why *why)
+static err_t open_here(struct c10d_endpoint *e, struct why *why)
 {
     const struct store_server_config config = {
-        .name = e->name, .uid = caller_of(e), .max_bytes = STORES_MAX_BYTES, .max_connections = connections_of_one()};
-    return store_server_open(e->stores->loop, &config, &e->server, why);
+        .name = e->name, .uid = caller_of(e), .max_bytes = C10D_MAX_BYTES, .max_connections = connections_of_one()};
+    return store_server_open(e->c10d->loop, &config, &e->server, why);
 }
 
-static err_t open_relay(struct stores_entry *e, struct why *why)
+static err_t open_relay(struct c10d_endpoint *e, struct why *why)
 {
-    const struct relay_config config = {.loop = e->stores->loop,
+    const struct relay_config config = {.loop = e->c10d->loop,
                                         .name = e->name,
                                         .uid = caller_of(e),
                                         .max_connections = connections_of_one(),
@@ -154,7 +154,7 @@ static err_t open_relay(struct stores_entry *e, struct why *why)
 }
 
 /* A relay may still be dialling for connections that it has closed; it asks its owner for nothing more. */
-static void drop(struct stores_entry *e)
+static void drop(struct c10d_endpoint *e)
 {
     LIST_REMOVE(e, link);
     if (e->server)
@@ -164,23 +164,23 @@ static void drop(struct stores_entry *e)
     free(e);
 }
 
-static int count_of(const struct stores *s, uint32_t uid)
+static int count_of(const struct c10d_registry *s, uint32_t uid)
 {
     int count = 0;
-    const struct stores_entry *e;
+    const struct c10d_endpoint *e;
     LIST_FOREACH(e, &s->open, link)
-    count += e->uid == uid && stores_name_is_legal(e->name);
+    count += e->uid == uid && c10d_name_is_legal(e->name);
     return count;
 }
 
-static err_t make(struct stores *s, uint32_t uid, const char *name, const char *holder, struct why *why)
+static err_t make(struct c10d_registry *s, uint32_t uid, const char *name, const char *holder, struct why *why)
 {
-    if (stores_name_is_legal(name) && count_of(s, uid) >= STORES_PER_USER)
-        return why_set(why, ERR_LIMIT, "%d stores are open here already; close one (dtctl store ls)", STORES_PER_USER);
-    struct stores_entry *e = calloc(1, sizeof(*e));
+    if (c10d_name_is_legal(name) && count_of(s, uid) >= C10D_PER_USER)
+        return why_set(why, ERR_LIMIT, "%d stores are open here already; close one (dtctl store ls)", C10D_PER_USER);
+    struct c10d_endpoint *e = calloc(1, sizeof(*e));
     if (!e)
         return why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
-    e->stores = s;
+    e->c10d = s;
     e->uid = uid;
     snprintf(e->name, sizeof(e->name), "%s", name);
     snprintf(e->holder, sizeof(e->holder), "%s", holder);
@@ -192,11 +192,11 @@ static err_t make(struct stores *s, uint32_t uid, const char *name, const char *
     return err;
 }
 
-err_t stores_open(struct stores *s, uint32_t uid, const char *name, const char *holder, uint16_t *ret_port,
-                  struct why *why)
+err_t c10d_open(struct c10d_registry *s, uint32_t uid, const char *name, const char *holder, uint16_t *ret_port,
+                struct why *why)
 {
     const char *at = holder ? holder : "";
-    struct stores_entry *e = stores_find(s, uid, name);
+    struct c10d_endpoint *e = c10d_find(s, uid, name);
     if (e && strcmp(e->holder, at) != 0) {
         drop(e);
         e = NULL;
@@ -204,21 +204,21 @@ err_t stores_open(struct stores *s, uint32_t uid, const char *name, const char *
     err_t err = e ? OK : make(s, uid, name, at, why);
     if (err)
         return err;
-    e = stores_find(s, uid, name);
+    e = c10d_find(s, uid, name);
     *ret_port = e->server ? store_server_port(e->server) : relay_port(e->relay);
     return OK;
 }
 
-void stores_close(struct stores *s, uint32_t uid, const char *name)
+void c10d_close(struct c10d_registry *s, uint32_t uid, const char *name)
 {
-    struct stores_entry *e = stores_find(s, uid, name);
+    struct c10d_endpoint *e = c10d_find(s, uid, name);
     if (e)
         drop(e);
 }
 
-void stores_close_job(struct stores *s, uint64_t job, const char *except)
+void c10d_close_job(struct c10d_registry *s, uint64_t job, const char *except)
 {
-    struct stores_entry *e, *next;
+    struct c10d_endpoint *e, *next;
     char prefix[32];
     size_t len = (size_t)snprintf(prefix, sizeof(prefix), "%" PRIu64 "/", job);
     for (e = LIST_FIRST(&s->open); e; e = next) {
@@ -228,14 +228,14 @@ void stores_close_job(struct stores *s, uint64_t job, const char *except)
     }
 }
 
-err_t stores_open_epoch(struct stores *s, uint32_t uid, uint64_t job, uint64_t epoch, const char *holder,
-                        uint16_t *ret_port)
+err_t c10d_open_epoch(struct c10d_registry *s, uint32_t uid, uint64_t job, uint64_t epoch, const char *holder,
+                      uint16_t *ret_port)
 {
     struct why why = {""};
-    char name[STORES_NAME_MAX + 1];
+    char name[C10D_NAME_MAX + 1];
     snprintf(name, sizeof(name), "%" PRIu64 "/%" PRIu64, job, epoch);
-    stores_close_job(s, job, name);
-    err_t err = stores_open(s, uid, name, holder, ret_port, &why);
+    c10d_close_job(s, job, name);
+    err_t err = c10d_open(s, uid, name, holder, ret_port, &why);
     if (err)
         log_error("no store for a command job=%" PRIu64 " why=\"%s\"", job, why.text);
     return err;

@@ -417,7 +417,7 @@ void cluster_role(struct cluster *c)
 
 /* ---- stop ---- */
 
-static void exit_for_restart(void *owner)
+static void exit_for_restart(void *arg)
 {
     (void)arg;
     exit(0);
@@ -479,7 +479,7 @@ const char *cluster_address(const struct cluster *c)
 
 const char *cluster_caller(const struct cluster *c, const struct rpc_conn *conn, uint64_t *ret_token)
 {
-    const struct inbound *in = LIST_FIRST(&c->inbound);
+    const struct cluster_inbound *in = LIST_FIRST(&c->inbound);
     while (in && in->conn != conn)
         in = LIST_NEXT(in, link);
     *ret_token = in ? in->token : 0;

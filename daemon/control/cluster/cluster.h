@@ -53,7 +53,8 @@ struct cluster_events {
     void (*member_up)(void *owner, const char *name, struct rpc_conn *conn);
     void (*member_down)(void *owner, const char *name);
     void (*member_lost)(void *owner, const char *name, int64_t silent_ms, const char *why);
-    /* Another node opened a stream to a c10d store of this node (`argument` names it). The callee owns the descriptor. */
+    /* Another node opened a stream to a c10d store of this node (`argument` names it). The callee owns the descriptor.
+     */
     void (*stream)(void *owner, const char *argument, int fd);
     /* Whether the dtd of that node is shutting down; NULL: this node's. */
     bool (*is_leaving)(void *owner, const char *name);
@@ -90,7 +91,7 @@ bool cluster_leads(const struct cluster *c);
 int cluster_nodes(const struct cluster *c); /* number of nodes, including this one */
 /* Leader: is there a successor, that is, another voter or a node that can be made one? When this node goes down
  * (node.leaving), the promotion and the handover happen by themselves. */
-bool cluster_has_heir(const struct cluster *c);
+bool cluster_has_successor(const struct cluster *c);
 /* Follower: the connection to the leader; NULL: none is open. */
 struct rpc_conn *cluster_leader_conn(struct cluster *c);
 /* Follower: is this node a voter without which the other voters are no majority? A leader that is informed that this
@@ -123,12 +124,12 @@ const struct buf *cluster_view(struct cluster *c);
  *
  * After each success control exits some 100 ms later, and the supervisor starts it again with the files that were
  * written. Processes of jobs are not affected. Codes and sentences are for users. */
-struct cluster_wish { /* NULL or "": the value of the configuration, else a default from the host's name */
+struct cluster_options { /* NULL or "": the value of the configuration, else a default from the host's name */
     const char *name, *listen, *advertise, *domain;
 };
-NODISCARD err_t cluster_init(struct cluster *c, const struct cluster_wish *w, struct why *why);
+NODISCARD err_t cluster_init(struct cluster *c, const struct cluster_options *w, struct why *why);
 typedef void (*cluster_done_cb)(void *arg, err_t err, const char *why);
-NODISCARD err_t cluster_join(struct cluster *c, const char *token, const struct cluster_wish *w, cluster_done_cb cb,
+NODISCARD err_t cluster_join(struct cluster *c, const char *token, const struct cluster_options *w, cluster_done_cb cb,
                              void *arg, struct why *why);
 NODISCARD err_t cluster_leave(struct cluster *c, cluster_done_cb cb, void *arg, struct why *why);
 /* For a permanently lost majority: the log continues with this node as its only voter. */

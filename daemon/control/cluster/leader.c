@@ -270,13 +270,13 @@ static bool may_come(const struct voters_node *x)
     return x->listed && !x->self && !x->up && !x->drained && x->away_ms < CLUSTER_LOST_MS;
 }
 
-bool cluster_has_heir(const struct cluster *c)
+bool cluster_has_successor(const struct cluster *c)
 {
     struct voters_node *nodes;
     int n = c->is_member && c->leads ? list_nodes(c, clock_mono_ms(), &nodes) : 0;
     if (!n)
         return false;
-    bool has = voters_have_heir(nodes, n);
+    bool has = voters_have_successor(nodes, n);
     for (int i = 0; i < n; i++)
         has = has || may_come(&nodes[i]);
     free(nodes);

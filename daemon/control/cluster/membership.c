@@ -46,7 +46,8 @@ static const char *first_set(const char *a, const char *b)
     return a && a[0] ? a : b;
 }
 
-static err_t make_self(const struct cluster *c, const struct cluster_wish *w, struct cluster_self *ret, struct why *why)
+static err_t make_self(const struct cluster *c, const struct cluster_options *w, struct cluster_self *ret,
+                       struct why *why)
 {
     const struct node_conf *conf = c->conf;
     char host[NODE_NAME_MAX + 1] = "", address[NODE_TEXT_MAX + 1];
@@ -97,7 +98,7 @@ static err_t check_can_enter(const struct cluster *c, const char *what, bool kee
 
 /* ---- init ---- */
 
-err_t cluster_init(struct cluster *c, const struct cluster_wish *w, struct why *why)
+err_t cluster_init(struct cluster *c, const struct cluster_options *w, struct why *why)
 {
     struct cluster_self self;
     int fd;
@@ -230,8 +231,7 @@ static void try_address(struct cluster *c)
 {
     struct cluster_joining *j = c->join;
     struct why why = {""};
-    const char *address =
-        j->is_static ? c->conf->cluster.peers[j->at % count_addresses(c)] : c->token.addresses[j->at];
+    const char *address = j->is_static ? c->conf->cluster.peers[j->at % count_addresses(c)] : c->token.addresses[j->at];
     const struct tunnel_connect_config config = {.address = address,
                                                  .key = j->is_static ? cluster_key(c) : token_key_id(&c->token),
                                                  .purpose = TUNNEL_JOIN,
@@ -279,7 +279,7 @@ static err_t begin_join(struct cluster *c, const struct cluster_self *self, bool
     return err;
 }
 
-err_t cluster_join(struct cluster *c, const char *text, const struct cluster_wish *w, cluster_done_cb cb, void *arg,
+err_t cluster_join(struct cluster *c, const char *text, const struct cluster_options *w, cluster_done_cb cb, void *arg,
                    struct why *why)
 {
     struct cluster_self self;
@@ -306,7 +306,7 @@ err_t cluster_join(struct cluster *c, const char *text, const struct cluster_wis
 err_t cluster_static(struct cluster *c, struct why *why)
 {
     const struct node_conf *conf = c->conf;
-    struct cluster_wish wish = {0};
+    struct cluster_options wish = {0};
     struct cluster_self self;
     err_t err = key_file_read(conf->cluster.key_file, &c->ring, why);
     if (!err)

@@ -86,7 +86,7 @@ static const struct voters_node *heir(const struct voters_node *nodes, int n)
     return NULL;
 }
 
-bool voters_have_heir(const struct voters_node *nodes, int n)
+bool voters_have_successor(const struct voters_node *nodes, int n)
 {
     return heir(nodes, n) || candidate(nodes, n);
 }

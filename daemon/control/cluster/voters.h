@@ -30,7 +30,7 @@ struct voters_change {
 
 int voters_wanted(int nodes);
 /* Is there a successor of the leader: another voter that is up, or a node that can be made a voter? */
-bool voters_have_heir(const struct voters_node *nodes, int n);
+bool voters_have_successor(const struct voters_node *nodes, int n);
 struct voters_change voters_next(const struct voters_node *nodes, int n);
 
 #endif

@@ -15,10 +15,10 @@
 /* ---- places ---- */
 
 /* A log that was written before the node had a name of its own says node-1. */
-static struct agent *agent_of(struct jobs *jobs, const char *name)
+static struct node_view *node_view_of(struct jobs *jobs, const char *name)
 {
-    bool unnamed = !agent_find(jobs, name) && !jobs->agents->next && strcmp(name, "node-1") == 0;
-    return unnamed ? &jobs->self : agent_need(jobs, name);
+    bool unnamed = !node_view_find(jobs, name) && !jobs->nodes->next && strcmp(name, "node-1") == 0;
+    return unnamed ? &jobs->self : node_find_or_add(jobs, name);
 }
 
 err_t job_adopt_begin(struct job *j)
@@ -29,7 +29,7 @@ err_t job_adopt_begin(struct job *j)
     if (s->epoch.epoch && (s->epoch.n_members < 1 || s->epoch.n_members > j->max_workers))
         return ERR_CORRUPT;
     j->adopting = true;
-    if (j->jobs->agents->next) { /* another may have led, with metrics that are not here; ours come soon */
+    if (j->jobs->nodes->next) { /* another may have led, with metrics that are not here; ours come soon */
         j->history = HISTORY_DUE;
         j->known_epoch = j->metrics.has_last ? j->metrics.last.epoch : 0;
         j->known_step = j->metrics.has_last ? j->metrics.last.step : 0;
@@ -41,25 +41,25 @@ err_t job_adopt_begin(struct job *j)
     j->n_workers = s->epoch.n_members;
     for (int k = 0; k < j->n_workers; k++) {
         struct job_process *p = &j->workers[k].p;
-        p->agent = agent_of(j->jobs, s->epoch.members[k].node);
+        p->node = node_view_of(j->jobs, s->epoch.members[k].node);
         p->slot = s->epoch.members[k].slot;
-        if (!p->agent)
+        if (!p->node)
             return ERR_NOMEM;
     }
-    return job_ios_settle(j);
+    return job_ios_assign(j);
 }
 
-struct job_process *job_adopt_process(struct job *j, struct agent *a, int slot)
+struct job_process *job_adopt_process(struct job *j, struct node_view *a, int slot)
 {
     bool claim = j->adopting && j->epoch == 0 && slot < j->n_workers;
-    if (claim && slot >= 0 && !j->workers[slot].p.agent) {
-        j->workers[slot].p.agent = a;
+    if (claim && slot >= 0 && !j->workers[slot].p.node) {
+        j->workers[slot].p.node = a;
         j->workers[slot].p.slot = slot;
     }
     if (claim && slot < 0)
-        for (int k = 0; k < j->n_workers && !j->workers[0].p.agent; k++) /* its io is listed before its workers */
-            j->workers[k].p = (struct job_process){.agent = a, .slot = k};
-    if (claim && job_ios_settle(j))
+        for (int k = 0; k < j->n_workers && !j->workers[0].p.node; k++) /* its io is listed before its workers */
+            j->workers[k].p = (struct job_process){.node = a, .slot = k};
+    if (claim && job_ios_assign(j))
         return NULL;
     return job_process_find(j, a, slot);
 }
@@ -67,22 +67,22 @@ struct job_process *job_adopt_process(struct job *j, struct agent *a, int slot)
 /* Without an epoch the log names no places: they are taken from what lives, where that is a job on one node. */
 static bool complete_places(struct job *j)
 {
-    struct agent *a = NULL;
+    struct node_view *a = NULL;
     for (int k = 0; k < j->n_workers; k++) {
-        struct agent *b = j->workers[k].p.agent;
+        struct node_view *b = j->workers[k].p.node;
         if (a && b && a != b)
             return false;
         a = b ? b : a;
     }
     /* On one of its nodes a dtd-io alone may have been there so far. */
     int per_node = job_want(&j->spec).per_node;
-    if (!a || a->state != AGENT_UP || j->n_workers > a->slots - a->used || (per_node && j->n_workers > per_node))
+    if (!a || a->state != NODE_UP || j->n_workers > a->slots - a->used || (per_node && j->n_workers > per_node))
         return false;
     for (int k = 0; k < j->n_workers; k++) {
-        j->workers[k].p.agent = a;
+        j->workers[k].p.node = a;
         j->workers[k].p.slot = k;
     }
-    return job_ios_settle(j) == OK;
+    return job_ios_assign(j) == OK;
 }
 
 static void forget_places(struct job *j)
@@ -107,11 +107,11 @@ static int count(const struct job *j, enum process_state state)
 }
 
 /* Of those that it was on; NULL: all are there. */
-static const struct agent *lost_node(const struct job *j)
+static const struct node_view *lost_node(const struct job *j)
 {
     for (int k = 0; k < j->n_workers; k++) {
-        const struct agent *a = j->workers[k].p.agent;
-        if (a && a->state != AGENT_UP)
+        const struct node_view *a = j->workers[k].p.node;
+        if (a && a->state != NODE_UP)
             return a;
     }
     return NULL;
@@ -120,13 +120,13 @@ static const struct agent *lost_node(const struct job *j)
 /* The first worker whose end is known tells best what happened. */
 static void lost(struct job *j)
 {
-    const struct agent *a = lost_node(j);
+    const struct node_view *a = lost_node(j);
     char text[512];
     for (int k = 0; k < j->n_workers; k++) {
         const struct job_process *p = &j->workers[k].p;
         if (p->state != PROCESS_ENDED)
             continue;
-        job_process_obituary(j, p, text, sizeof(text));
+        job_process_describe_exit(j, p, text, sizeof(text));
         job_epoch_lost(j, (double)(clock_mono_ns() - p->exit_ns) / 1e6, true, "%s", text);
         return;
     }
@@ -160,7 +160,7 @@ static void begin_start_again(struct job *j)
 static bool awaited(const struct job *j)
 {
     for (int k = 0; k < j->n_workers; k++) {
-        const struct agent *a = j->workers[k].p.agent;
+        const struct node_view *a = j->workers[k].p.node;
         if (a ? !a->listed : j->epoch == 0 && !j->jobs->self.listed)
             return true;
     }

@@ -47,27 +47,27 @@ struct placement_want job_want(const struct job_spec *spec)
 int job_nodes(struct jobs *jobs, const struct job *j, struct placement_node **ret)
 {
     int count = 0, i = 0;
-    for (const struct agent *a = jobs->agents; a; a = a->next)
+    for (const struct node_view *a = jobs->nodes; a; a = a->next)
         count++;
     *ret = calloc((size_t)count + 1, sizeof(**ret));
-    for (const struct agent *a = jobs->agents; a && *ret; a = a->next, i++) {
+    for (const struct node_view *a = jobs->nodes; a && *ret; a = a->next, i++) {
         int mine = 0;
         for (int k = 0; j && j->placed && k < j->n_workers; k++)
-            mine += j->workers[k].p.agent == a;
-        agent_room(a, j ? j->id : 0, mine, &(*ret)[i]);
+            mine += j->workers[k].p.node == a;
+        node_capacity(a, j ? j->id : 0, mine, &(*ret)[i]);
     }
     return i;
 }
 
 /* ---- taking and giving ---- */
 
-static bool is_mine(const struct job_worker *w, const struct agent *a)
+static bool is_mine(const struct job_worker *w, const struct node_view *a)
 {
-    return w->p.agent == a;
+    return w->p.node == a;
 }
 
 /* GPUs for the workers on one node that have none. */
-static bool take_gpus_on(struct job *j, struct agent *a)
+static bool take_gpus_on(struct job *j, struct node_view *a)
 {
     int device[CHANNEL_MAX_SLOTS], rank[CHANNEL_MAX_SLOTS], n = 0;
     for (int k = 0; k < j->n_workers && n < CHANNEL_MAX_SLOTS; k++)
@@ -86,13 +86,13 @@ static bool take_gpus_on(struct job *j, struct agent *a)
 
 bool job_worker_is_sick(const struct job_worker *w)
 {
-    return w->p.agent && *gpus_sick(w->p.agent->gpus, w->device);
+    return w->p.node && *gpus_sick(w->p.node->gpus, w->device);
 }
 
 bool job_take_gpus(struct job *j)
 {
     bool all = true;
-    for (struct agent *a = j->jobs->agents; a && job_gpus(&j->spec); a = a->next)
+    for (struct node_view *a = j->jobs->nodes; a && job_gpus(&j->spec); a = a->next)
         all = take_gpus_on(j, a) && all;
     return all;
 }
@@ -103,9 +103,9 @@ void job_place(struct job *j)
     j->placed = true;
     for (int k = 0; k < j->n_workers; k++) {
         struct job_worker *w = &j->workers[k];
-        w->p.agent->used++;
+        w->p.node->used++;
         if (w->device >= 0)
-            gpus_adopt(w->p.agent->gpus, j->id, w->device);
+            gpus_adopt(w->p.node->gpus, j->id, w->device);
     }
 }
 
@@ -114,16 +114,16 @@ static void unplace(struct job *j)
     if (!j->placed)
         return;
     j->placed = false;
-    for (struct agent *a = j->jobs->agents; a; a = a->next)
+    for (struct node_view *a = j->jobs->nodes; a; a = a->next)
         gpus_give(a->gpus, j->id);
     for (int k = 0; k < j->n_workers; k++) {
         struct job_worker *w = &j->workers[k];
-        assert(w->p.agent->used > 0);
-        w->p.agent->used--;
+        assert(w->p.node->used > 0);
+        w->p.node->used--;
     }
 }
 
-void job_room_leave(struct job *j)
+void job_release(struct job *j)
 {
     unplace(j);
     for (int k = 0; k < j->n_workers; k++) {
@@ -131,16 +131,15 @@ void job_room_leave(struct job *j)
         j->workers[k].p.attend = NULL;
     }
     for (int i = 0; i < j->n_ios; i++)
-        if (agent_release(j->ios[i].p.agent, j->jobs, j->id))
-            log_warn("not released, the node cannot be reached job=%" PRIu64 " node=%s", j->id,
-                     j->ios[i].p.agent->name);
+        if (node_view_release(j->ios[i].p.node, j->jobs, j->id))
+            log_warn("not released, the node cannot be reached job=%" PRIu64 " node=%s", j->id, j->ios[i].p.node->name);
 }
 
 /* ---- the answer ---- */
 
-static struct agent *agent_at(struct jobs *jobs, int i)
+static struct node_view *node_view_at(struct jobs *jobs, int i)
 {
-    struct agent *a = jobs->agents;
+    struct node_view *a = jobs->nodes;
     while (i--)
         a = a->next;
     return a;
@@ -150,10 +149,10 @@ static struct agent *agent_at(struct jobs *jobs, int i)
 static void take_over(struct job_worker *w, struct job_worker *old, int n_old)
 {
     for (int k = 0; k < n_old; k++)
-        if (old[k].p.agent == w->p.agent && old[k].p.slot == w->p.slot && old[k].p.agent) {
+        if (old[k].p.node == w->p.node && old[k].p.slot == w->p.slot && old[k].p.node) {
             *w = old[k];
             w->device = job_worker_is_sick(w) ? -1 : w->device;
-            old[k].p.agent = NULL;
+            old[k].p.node = NULL;
             return;
         }
 }
@@ -162,10 +161,10 @@ static void take_over(struct job_worker *w, struct job_worker *old, int n_old)
 static void let_go(struct job *j, const struct job_worker *old, int n_old)
 {
     for (int k = 0; k < n_old; k++)
-        if (old[k].p.agent && job_process_running(&old[k].p) &&
-            agent_kill(old[k].p.agent, j->jobs, j->id, old[k].p.slot, SIGKILL))
+        if (old[k].p.node && job_process_running(&old[k].p) &&
+            node_view_kill(old[k].p.node, j->jobs, j->id, old[k].p.slot, SIGKILL))
             log_info("a worker stays on a node that cannot be reached job=%" PRIu64 " node=%s", j->id,
-                     old[k].p.agent->name);
+                     old[k].p.node->name);
 }
 
 /* Ranks to nodes, slots from 0 on each, and a dtd-io on each node; the first of them commits. */
@@ -177,7 +176,7 @@ static err_t settle(struct job *j, const int *node, int workers)
         return ERR_NOMEM;
     for (int k = 0; k < workers; k++) {
         w[k].device = -1;
-        w[k].p.agent = agent_at(j->jobs, node[k]);
+        w[k].p.node = node_view_at(j->jobs, node[k]);
         w[k].p.slot = k && node[k] == node[k - 1] ? w[k - 1].p.slot + 1 : 0;
         take_over(&w[k], old, n_old);
     }
@@ -185,7 +184,7 @@ static err_t settle(struct job *j, const int *node, int workers)
     free(old);
     j->workers = w;
     j->n_workers = workers;
-    return job_ios_settle(j);
+    return job_ios_assign(j);
 }
 
 static void say_wait(struct job *j, const struct placement_node *nodes, int n, const struct placement_want *w,
@@ -195,7 +194,7 @@ static void say_wait(struct job *j, const struct placement_node *nodes, int n, c
     const struct gpus *g = &j->jobs->local->gpus;
     placement_lack(nodes, n, w, text, sizeof(text));
     size_t at = strlen(text);
-    if (w->per_gpu && !j->jobs->agents->next && g->known && g->n == 0) /* it was submitted before that was known */
+    if (w->per_gpu && !j->jobs->nodes->next && g->known && g->n == 0) /* it was submitted before that was known */
         snprintf(text + at, sizeof(text) - at, ": %s", g->missing);
     snprintf(j->reason, sizeof(j->reason), answer == PLACEMENT_NEVER ? "never has room: it needs %s" : "waits for %s",
              text);
@@ -224,7 +223,7 @@ bool job_has_more_room(struct job *j)
     return more;
 }
 
-bool job_take_room(struct job *j)
+bool job_allocate(struct job *j)
 {
     struct placement_node *nodes = NULL;
     const struct placement_want want = job_want(&j->spec);

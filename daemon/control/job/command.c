@@ -27,11 +27,11 @@ static struct place place_of(const struct job *j, int rank)
 {
     struct place p = {.n_groups = j->n_ios};
     for (int k = 0; k < j->n_workers; k++)
-        if (j->workers[k].p.agent == j->workers[rank].p.agent) {
+        if (j->workers[k].p.node == j->workers[rank].p.node) {
             p.local_rank += k < rank;
             p.local_world++;
         }
-    while (p.group < j->n_ios && j->ios[p.group].p.agent != j->workers[rank].p.agent)
+    while (p.group < j->n_ios && j->ios[p.group].p.node != j->workers[rank].p.node)
         p.group++;
     return p;
 }
@@ -62,7 +62,7 @@ static void put_gpus(struct env *e, const struct job *j, int rank)
     char list[CHANNEL_MAX_SLOTS * 8] = "";
     size_t at = 0;
     for (int k = 0; k < j->n_workers; k++)
-        if (j->workers[k].p.agent == j->workers[rank].p.agent && at < sizeof(list))
+        if (j->workers[k].p.node == j->workers[rank].p.node && at < sizeof(list))
             at += (size_t)snprintf(list + at, sizeof(list) - at, "%s%d", at ? "," : "", j->workers[k].device);
     put(e, "CUDA_VISIBLE_DEVICES=%s", list);
 }
@@ -144,7 +144,7 @@ void job_command_stranded(struct job *j, const struct job_process *p)
     if (!job_in_epoch(j) || j->stopping)
         return;
     snprintf(seen, sizeof(seen),
-             "dtd-control of %s began anew, and the store of epoch %" PRIu64 " went with the last one", p->agent->name,
+             "dtd-control of %s began anew, and the store of epoch %" PRIu64 " went with the last one", p->node->name,
              j->epoch);
     job_epoch_again(j, seen);
 }
@@ -178,7 +178,7 @@ static bool command_gather(struct job *j)
 
 static bool is_on_lost_node(const struct job_worker *w)
 {
-    return w->p.agent->state == AGENT_LOST;
+    return w->p.node->state == NODE_LOST;
 }
 
 /* Processes of a command begin when their epoch is in the log. */
@@ -238,7 +238,7 @@ static err_t command_complete_spawn(struct job *j, const struct job_process *p, 
     x->command = j->spec.command;
     x->n_command = j->spec.n_command;
     x->epoch = j->epoch;
-    x->store_node = job_committer(j)->p.agent->name;
+    x->store_node = job_committer(j)->p.node->name;
     err_t err = make_env(j, job_process_rank(j, p), ret_env, &x->n_env);
     x->env = *ret_env;
     return err;
@@ -247,8 +247,8 @@ static err_t command_complete_spawn(struct job *j, const struct job_process *p, 
 /* No dtd-io is there whose end would have the job released on its node. */
 static void command_left(struct job *j, struct job_io *io)
 {
-    if (agent_release(io->p.agent, j->jobs, j->id))
-        log_info("not released, the node cannot be reached job=%" PRIu64 " node=%s", j->id, io->p.agent->name);
+    if (node_view_release(io->p.node, j->jobs, j->id))
+        log_info("not released, the node cannot be reached job=%" PRIu64 " node=%s", j->id, io->p.node->name);
 }
 
 static const char *command_worker_state(const struct job *j, const struct job_worker *w)

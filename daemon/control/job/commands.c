@@ -17,21 +17,21 @@ bool job_may_quit(const struct job *j)
     return j->end_logged || j->leaving || j->jobs->outbox.err;
 }
 
-static enum worker_told wanted(const struct job *j, const struct job_worker *w)
+static enum worker_command wanted(const struct job *j, const struct job_worker *w)
 {
     switch ((enum job_phase)j->phase.state) {
     case PHASE_LOADING:
-        return w->epoch != j->epoch ? TOLD_START : TOLD_NOTHING;
+        return w->epoch != j->epoch ? COMMAND_START : COMMAND_NONE;
     case PHASE_STEPPING:
-        return j->moving && !w->done && w->told != TOLD_STOP ? TOLD_STOP : TOLD_NOTHING;
+        return j->moving && !w->done && w->command != COMMAND_STOP ? COMMAND_STOP : COMMAND_NONE;
     case PHASE_ENDING:
-        return w->idle || w->told == TOLD_END ? TOLD_NOTHING : TOLD_END;
+        return w->idle || w->command == COMMAND_END ? COMMAND_NONE : COMMAND_END;
     case PHASE_DRAINING:
-        return w->done || w->told == TOLD_STOP ? TOLD_NOTHING : TOLD_STOP;
+        return w->done || w->command == COMMAND_STOP ? COMMAND_NONE : COMMAND_STOP;
     case PHASE_QUITTING:
-        return w->told == TOLD_QUIT || !job_may_quit(j) ? TOLD_NOTHING : TOLD_QUIT;
+        return w->command == COMMAND_QUIT || !job_may_quit(j) ? COMMAND_NONE : COMMAND_QUIT;
     default:
-        return TOLD_NOTHING;
+        return COMMAND_NONE;
     }
 }
 
@@ -40,7 +40,7 @@ static int *nodes_of(const struct job *j)
 {
     int *ret = calloc((size_t)j->n_workers, sizeof(*ret));
     for (int k = 0; ret && k < j->n_workers; k++)
-        while (j->ios[ret[k]].p.agent != j->workers[k].p.agent)
+        while (j->ios[ret[k]].p.node != j->workers[k].p.node)
             ret[k]++;
     return ret;
 }
@@ -60,7 +60,7 @@ static err_t say_start(struct job *j, int rank)
                                    .resume_step = j->resume_step,
                                    .node_of = node_of,
                                    .secret = many ? j->secret : NULL,
-                                   .address = w->p.agent->address[0] ? w->p.agent->address : NULL};
+                                   .address = w->p.node->address[0] ? w->p.node->address : NULL};
     err_t err = j->jobs->out->worker_start(w->p.attend, &s);
     free(node_of);
     if (!err) {
@@ -73,33 +73,33 @@ static err_t say_start(struct job *j, int rank)
 static void command_worker(struct job *j, int rank)
 {
     struct job_worker *w = &j->workers[rank];
-    enum worker_told want = wanted(j, w);
+    enum worker_command want = wanted(j, w);
     err_t err = OK;
     switch (want) {
-    case TOLD_NOTHING:
+    case COMMAND_NONE:
         return;
-    case TOLD_START:
+    case COMMAND_START:
         err = say_start(j, rank);
         break;
-    case TOLD_END:
+    case COMMAND_END:
         err = j->jobs->out->worker_end(w->p.attend, w->epoch);
         break;
-    case TOLD_STOP:
+    case COMMAND_STOP:
         err = j->jobs->out->worker_stop(w->p.attend, w->epoch, j->save_at_stop || j->moving);
         break;
-    case TOLD_QUIT:
+    case COMMAND_QUIT:
         err = j->jobs->out->worker_quit(w->p.attend);
         break;
     }
     if (!err)
-        w->told = want;
+        w->command = want;
 }
 
 /* The last 64 KiB that were said are kept for an io that comes after this one. */
 static void say_io_lines(struct job *j)
 {
     struct buf *b = &j->io_lines;
-    bool all = j->phase.state >= PHASE_QUITTING || j->jobs->agents->next; /* the next one that leads reads them there */
+    bool all = j->phase.state >= PHASE_QUITTING || j->jobs->nodes->next; /* the next one that leads reads them there */
     if (b->len == j->io_said || (!all && clock_mono_ms() < j->io_lines_ms))
         return;
     if (j->jobs->out->io_metrics(job_committer(j)->p.attend, (const char *)b->data + j->io_said, b->len - j->io_said))
@@ -124,11 +124,11 @@ static void say_epoch(struct job *j, struct job_io *io)
                          .yaml = j->yaml,
                          .committer = io == committer,
                          .n_ios = j->n_ios,
-                         .node = io->p.agent->name,
-                         .committer_node = committer->p.agent->name};
+                         .node = io->p.node->name,
+                         .committer_node = committer->p.node->name};
     e.ranks = calloc((size_t)j->n_workers + 1, sizeof(*e.ranks));
     for (int k = 0; e.ranks && j->n_ios > 1 && k < j->n_workers; k++)
-        if (j->workers[k].p.agent == io->p.agent)
+        if (j->workers[k].p.node == io->p.node)
             e.ranks[e.n_ranks++] = k;
     if (e.ranks && j->jobs->out->io_epoch(io->p.attend, &e) == OK)
         io->epoch = j->epoch;

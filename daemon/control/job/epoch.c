@@ -199,7 +199,7 @@ void job_epoch_propose(struct job *j)
         err = ERR_IO;
     if (!err) {
         for (int k = 0; k < j->n_workers; k++)
-            members[k] = (struct state_member){.node = j->workers[k].p.agent->name, .slot = j->workers[k].p.slot};
+            members[k] = (struct state_member){.node = j->workers[k].p.node->name, .slot = j->workers[k].p.slot};
         j->next_epoch = j->epoch + 1;
         j->epoch_committed = false;
         const struct record r = {.kind = RECORD_EPOCH,

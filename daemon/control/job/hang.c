@@ -28,10 +28,10 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static int64_t usual_ms(const struct job_health *h)
+static int64_t usual_ms(const struct job_hang *h)
 {
-    int64_t sorted[JOB_HEALTH_STEPS];
-    int n = h->n < JOB_HEALTH_STEPS ? h->n : JOB_HEALTH_STEPS;
+    int64_t sorted[JOB_HANG_STEPS];
+    int n = h->n < JOB_HANG_STEPS ? h->n : JOB_HANG_STEPS;
     if (n == 0)
         return 0;
     memcpy(sorted, h->took_ms, (size_t)n * sizeof(sorted[0]));
@@ -39,9 +39,9 @@ static int64_t usual_ms(const struct job_health *h)
     return sorted[n / 2];
 }
 
-void job_health_begin(struct job *j)
+void job_hang_begin(struct job *j)
 {
-    j->health = (struct job_health){.since_ms = clock_mono_ms()};
+    j->hang = (struct job_hang){.since_ms = clock_mono_ms()};
 }
 
 /* Whether this step, which is waited for, has an evaluation in it or comes behind a save. */
@@ -51,13 +51,13 @@ static bool is_slow(const struct job *j, int64_t step)
     return (eval > 0 && step % eval == 0) || (save > 0 && (step - 1) % save == 0);
 }
 
-void job_health_step(struct job *j)
+void job_hang_step(struct job *j)
 {
-    struct job_health *h = &j->health;
+    struct job_hang *h = &j->hang;
     int64_t now = clock_mono_ms(), took = now - h->since_ms;
     h->slow = h->slow || (h->stepped && is_slow(j, j->metrics.last.step));
     if (h->stepped) { /* from one step to the next */
-        h->took_ms[h->n % JOB_HEALTH_STEPS] = took;
+        h->took_ms[h->n % JOB_HANG_STEPS] = took;
         h->n++;
         h->longest_ms = took > h->longest_ms ? took : h->longest_ms;
     }
@@ -75,7 +75,7 @@ static bool is_test(const struct job *j, int64_t step)
 /* 0: never. */
 static int64_t limit_ms(const struct job *j)
 {
-    const struct job_health *h = &j->health;
+    const struct job_hang *h = &j->hang;
     int64_t limit = j->spec.run.hang_seconds * 1000;
     bool last = j->metrics.has_last && j->metrics.last.epoch == j->epoch && j->metrics.last.step >= j->spec.train.steps;
     if (!limit)
@@ -124,7 +124,7 @@ static void say_ranks(const struct job *j, char *ret, size_t size)
         if (any && !stands(&j->workers[k]))
             continue;
         at += (size_t)snprintf(ret + at, size - at, "%s rank %d (pid %d, %s) %s", at ? "," : "", k, p->pid,
-                               p->agent->name, what_it_does(p->proc));
+                               p->node->name, what_it_does(p->proc));
     }
 }
 
@@ -136,7 +136,7 @@ static void declare(struct job *j, int64_t silent_ms)
         if (stands(&j->workers[k]))
             job_process_kill(j, &j->workers[k].p, SIGKILL);
     job_epoch_lost(j, (double)silent_ms, true, "no step for %.1f s behind step %" PRId64 " (usually %.2f s):%s",
-                   (double)silent_ms / 1e3, job_step(j), (double)usual_ms(&j->health) / 1e3, ranks);
+                   (double)silent_ms / 1e3, job_step(j), (double)usual_ms(&j->hang) / 1e3, ranks);
 }
 
 static void ask(struct job *j)
@@ -144,13 +144,13 @@ static void ask(struct job *j)
     for (int k = 0; k < j->n_workers; k++)
         j->workers[k].p.proc = '\0';
     for (int i = 0; i < j->n_ios; i++)
-        if (agent_look(j->ios[i].p.agent, j->jobs))
-            log_warn("not asked what its processes do node=%s", j->ios[i].p.agent->name);
+        if (node_view_look(j->ios[i].p.node, j->jobs))
+            log_warn("not asked what its processes do node=%s", j->ios[i].p.node->name);
 }
 
-void job_health_tick(struct job *j)
+void job_hang_tick(struct job *j)
 {
-    struct job_health *h = &j->health;
+    struct job_hang *h = &j->hang;
     int64_t now = clock_mono_ms(), limit = limit_ms(j);
     bool is_heard = j->workers[0].p.attend || j->workers[0].done;
     if (!limit || !is_heard) { /* who reports the steps, and may be making them */

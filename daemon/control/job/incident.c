@@ -52,7 +52,7 @@ void job_incident_decided(struct job *j, const char *fmt, ...)
     log_incident(j);
 }
 
-void job_incident_words(struct job *j, const char *log, bool by_exit)
+void job_incident_attach_log(struct job *j, const char *log, bool by_exit)
 {
     struct job_incident *i = &j->incident;
     if (!i->open || !log || (i->fields.log && (i->log_by_exit || !by_exit)))
@@ -63,7 +63,7 @@ void job_incident_words(struct job *j, const char *log, bool by_exit)
     log_incident(j);
 }
 
-void job_note(struct job *j, double detect_ms, const char *seen, const char *decided)
+void job_incident_record(struct job *j, double detect_ms, const char *seen, const char *decided)
 {
     if (j->incident.open)
         return;

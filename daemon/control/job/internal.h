@@ -54,9 +54,9 @@ enum process_state {
 };
 
 struct job_process {
-    struct agent *agent; /* the node it is on; NULL: none yet */
-    int slot;            /* there; CHANNEL_SLOT_IO: a dtd-io */
-    uint64_t life;       /* of its node, in which it was asked for or heard of last */
+    struct node_view *node; /* the node it is on; NULL: none yet */
+    int slot;               /* there; CHANNEL_SLOT_IO: a dtd-io */
+    uint64_t incarnation;   /* of its node, in which it was asked for or heard of last */
     enum process_state state;
     uint8_t token[CHANNEL_TOKEN_BYTES];
     pid_t pid;
@@ -75,16 +75,16 @@ struct job_process {
     int64_t silent_since_ms; /* live, and not attending since */
 };
 
-enum worker_told { TOLD_NOTHING, TOLD_START, TOLD_END, TOLD_STOP, TOLD_QUIT };
+enum worker_command { COMMAND_NONE, COMMAND_START, COMMAND_END, COMMAND_STOP, COMMAND_QUIT };
 
 struct job_worker {
     struct job_process p; /* first */
     int device;           /* its GPU; -1: none, or none yet */
     uint64_t epoch;       /* that it is in, as far as we know; 0: none */
     bool ready, done, idle;
-    int64_t done_step;     /* that it was done at; -1: not known */
-    enum worker_told told; /* on this connection */
-    uint64_t store_epoch;  /* the last one whose store it used */
+    int64_t done_step;           /* that it was done at; -1: not known */
+    enum worker_command command; /* on this connection */
+    uint64_t rendezvous_epoch;   /* the last one whose store it used */
 };
 
 enum io_scan { SCAN_DUE, SCAN_ASKED, SCAN_DONE };
@@ -103,14 +103,14 @@ struct job_io {
 /* The incident that the job recovers from. */
 struct job_incident {
     bool open;
-    bool ends;    /* its epoch */
-    bool by_exit; /* `seen` names a process's end: a better cause than what its peers say */
+    bool ends;                    /* its epoch */
+    bool by_exit;                 /* `seen` names a process's end: a better cause than what its peers say */
     struct incident fields;       /* for the log; `log` is allocated */
     char seen[512], decided[256]; /* of `fields` */
     int64_t decided_ns;           /* monotonic time of the decision */
     int64_t part_ns;              /* when the current part of the recovery began */
     int64_t step;                 /* step of the epoch that was lost; -1: unknown */
-    bool log_by_exit;             /* `log` is of a worker that ended by itself, not of one that was ended after its report */
+    bool log_by_exit; /* `log` is of a worker that ended by itself, not of one that was ended after its report */
 };
 
 struct job_folder {
@@ -118,11 +118,11 @@ struct job_folder {
     bool own;                  /* this job's: in the catalog, or written since it was submitted */
 };
 
-#define JOB_HEALTH_STEPS 64
+#define JOB_HANG_STEPS 64
 
 /* What the newest steps of the epoch took, by the times of their reports. */
-struct job_health {
-    int64_t took_ms[JOB_HEALTH_STEPS], longest_ms, since_ms;
+struct job_hang {
+    int64_t took_ms[JOB_HANG_STEPS], longest_ms, since_ms;
     int n;
     bool stepped;     /* the epoch has made a step */
     bool slow;        /* ... and one with an evaluation or a save */
@@ -192,8 +192,8 @@ struct job {
     uint64_t next_epoch;
     bool epoch_committed;
     int restarts;
-    uint8_t secret[32]; /* of the epoch that we have begun: for its workers alone, in no log */
-    struct store store; /* of the epoch */
+    uint8_t secret[32];           /* of the epoch that we have begun: for its workers alone, in no log */
+    struct rendezvous rendezvous; /* of the epoch */
 
     enum state_end outcome; /* what the job stops for; END_NONE with `leaving`: only this dtd ends */
     bool stopping, leaving, save_at_stop;
@@ -201,11 +201,11 @@ struct job {
     bool end_proposed, end_logged; /* its record: under way, there */
 
     int64_t deadline_ms; /* of the phase; 0: none */
-    struct job_health health;
+    struct job_hang hang;
     struct job_incident incident;
     struct job_folder *folders; /* of the last scan */
     int n_folders;
-    bool keep_due; /* retention is to be looked at */
+    bool retention_due; /* retention is to be looked at */
     char checkpoint_error[512];
     bool disk_low; /* of the checkpoint folder, and said */
 
@@ -247,7 +247,7 @@ bool job_in_epoch(const struct job *j);
 /* ---- allocate.c: places for workers, slots, GPUs ---- */
 
 /* Takes what it needs, or says false with what it waits for in its reason. What lives where it may stay, stays. */
-bool job_take_room(struct job *j);
+bool job_allocate(struct job *j);
 /* On fewer workers than it asked for: whether there is room for more by now; what it waits for is in its reason. */
 bool job_has_more_room(struct job *j);
 /* Its GPU has become sick: nothing of it is to be trusted, and nothing starts there. */
@@ -257,14 +257,14 @@ bool job_take_gpus(struct job *j);
 /* Counts the slots and GPUs of its workers, whose nodes are known, as taken. */
 void job_place(struct job *j);
 /* Gives its slots and GPUs back; its nodes forget it, once nothing of it runs there. */
-void job_room_leave(struct job *j);
+void job_release(struct job *j);
 
 /* ---- process.c: starting, ending, attending ---- */
 
 /* The dtd-io that looks at folders and commits; NULL while the job has no place. */
 struct job_io *job_committer(const struct job *j);
 /* A dtd-io for each node that has workers. */
-NODISCARD err_t job_ios_settle(struct job *j);
+NODISCARD err_t job_ios_assign(struct job *j);
 /* It is absent or has ended. */
 bool job_process_is_due(const struct job_process *p);
 /* Asks its node to start it; a node that cannot be reached is asked again by the next tick. */
@@ -275,15 +275,15 @@ bool job_worker_start(struct job *j, struct job_worker *w);
 void job_process_watch_silence(struct job *j, struct job_process *p);
 void job_process_child(struct job *j, struct job_process *p, const struct child *c);
 /* Its node has said all that lives there, and did not name some: those have gone. */
-void job_node_listed(struct job *j, const struct agent *a);
+void job_node_listed(struct job *j, const struct node_view *a);
 /* Its node is lost: all that was there has ended. */
-void job_node_lost(struct job *j, const struct agent *a, double silent_ms, const char *seen);
+void job_node_lost(struct job *j, const struct node_view *a, double silent_ms, const char *seen);
 void job_process_kill(struct job *j, struct job_process *p, int sig);
 void job_process_lost(struct job *j, struct job_process *p);
 bool job_workers_gone(const struct job *j);
 bool job_ios_gone(const struct job *j);
 /* "worker rank 1 (pid 4711) was killed by signal 9 (Killed)" */
-void job_process_obituary(const struct job *j, const struct job_process *p, char *ret, size_t size);
+void job_process_describe_exit(const struct job *j, const struct job_process *p, char *ret, size_t size);
 /* "worker rank 1, 3" of those for which `pick` holds; returns how many. */
 int job_workers_name(const struct job *j, bool (*pick)(const struct job_worker *w), char *ret, size_t size);
 
@@ -324,13 +324,13 @@ void job_epoch_find_resume(struct job *j);
 /* Opens an incident, in the log at once; job_incident_decided and _recovered complete it. */
 void job_incident_open(struct job *j, const char *seen, double detect_ms, bool by_exit);
 /* Of the open incident: the end of a worker's log. Words of one that died by itself say more than others'. */
-void job_incident_words(struct job *j, const char *log, bool by_exit);
+void job_incident_attach_log(struct job *j, const char *log, bool by_exit);
 void job_incident_decided(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void job_incident_recovered(struct job *j);
 /* The job begins this phase: a part of the recovery is over. */
 void job_incident_phase(struct job *j, enum job_phase to);
 /* An incident that ends no epoch and is over at once; not while the job recovers from another. */
-void job_note(struct job *j, double detect_ms, const char *seen, const char *decided);
+void job_incident_record(struct job *j, double detect_ms, const char *seen, const char *decided);
 /* The end of a process is known that names the cause of the open incident better than what its peers reported, which
  * often comes first. */
 void job_incident_better_cause(struct job *j, const char *seen);
@@ -345,20 +345,20 @@ void job_scan_forget(struct job *j);
 
 /* ---- hang.c: whether it gets on ---- */
 
-void job_health_begin(struct job *j);
-void job_health_step(struct job *j);
+void job_hang_begin(struct job *j);
+void job_hang_step(struct job *j);
 /* While it steps: a silence that is too long ends the epoch. */
-void job_health_tick(struct job *j);
+void job_hang_tick(struct job *j);
 
 /* ---- retention.c: retention ---- */
 
 /* Asks io to remove what the rules do not keep. */
-void job_keep(struct job *j);
+void job_retention(struct job *j);
 
 /* ---- adopt.c: a new control, or a new leader, finds what lives ---- */
 
 /* As job_process_find; a job that was being started when control died has no epoch that says where, so the process
  * then takes the rank of its slot. */
-struct job_process *job_adopt_process(struct job *j, struct agent *a, int slot);
+struct job_process *job_adopt_process(struct job *j, struct node_view *a, int slot);
 
 #endif

@@ -95,7 +95,7 @@ err_t job_new(struct jobs *jobs, const struct state_job *s, struct job **ret)
     j->epoch = s->epoch.epoch;
     j->resume_step = s->epoch.resume_step;
     j->restarts = s->epoch.restarts;
-    store_init(&j->store);
+    rendezvous_init(&j->rendezvous);
     j->outcome = s->end;
     bool over = s->end != END_NONE;
     j->state = (struct fsm){"job", s->id, job_states, over ? (int)state_of_end(s->end) : JOB_PENDING};
@@ -114,7 +114,7 @@ err_t job_new(struct jobs *jobs, const struct state_job *s, struct job **ret)
 void job_free(struct job *j)
 {
     assert(!j->watches);
-    store_clear(&j->store, ERR_CLOSED);
+    rendezvous_clear(&j->rendezvous, ERR_CLOSED);
     job_scan_forget(j);
     metrics_fini(&j->metrics);
     buf_fini(&j->io_lines);
@@ -183,9 +183,9 @@ void job_move(struct job *j, enum job_phase to, const char *why)
 {
     fsm_move(&j->phase, to, why);
     if (!job_in_epoch(j))
-        store_clear(&j->store, ERR_STALE);
+        rendezvous_clear(&j->rendezvous, ERR_STALE);
     if (to == PHASE_STEPPING)
-        job_health_begin(j);
+        job_hang_begin(j);
     j->moving = false;
     job_incident_phase(j, to);
     bool ends = to == PHASE_ENDING || to == PHASE_QUITTING;
@@ -319,7 +319,7 @@ static bool tick_waiting(struct job *j)
         say_reason(j, "waits for the end of its earlier processes, on a node that was lost");
         return false;
     }
-    if (!job_take_room(j))
+    if (!job_allocate(j))
         return j->stopping;
     j->reason[0] = '\0';
     job_move(j, PHASE_GATHERING, "there is room");
@@ -395,7 +395,7 @@ static void check_time_limit(struct job *j)
 
 static bool is_to_leave(const struct job_worker *w)
 {
-    return agent_out(w->p.agent) != NULL;
+    return node_unavailable_reason(w->p.node) != NULL;
 }
 
 /* Stopped to go elsewhere; the one that had told it to may have been another control. */
@@ -412,10 +412,10 @@ static bool stopped_early(const struct job *j)
 static void look_for_leaving(struct job *j)
 {
     for (int k = 0; k < j->n_workers && !j->moving; k++) {
-        const struct agent *a = j->workers[k].p.agent;
-        if (a->state != AGENT_UP || !agent_out(a))
+        const struct node_view *a = j->workers[k].p.node;
+        if (a->state != NODE_UP || !node_unavailable_reason(a))
             continue;
-        log_info("job leaves a node job=%" PRIu64 " node=%s why=\"%s\"", j->id, a->name, agent_out(a));
+        log_info("job leaves a node job=%" PRIu64 " node=%s why=\"%s\"", j->id, a->name, node_unavailable_reason(a));
         j->moving = true;
         job_deadline(j, a->leaving ? DRAIN_LEAVE_MS : DRAIN_SAVE_MS);
     }
@@ -425,9 +425,9 @@ static void go_elsewhere(struct job *j)
 {
     char seen[400] = "its workers had been stopped to go elsewhere";
     for (int k = 0; k < j->n_workers; k++) {
-        const struct agent *a = j->workers[k].p.agent;
-        if (agent_out(a))
-            snprintf(seen, sizeof(seen), "node %.200s %.150s", a->name, agent_out(a));
+        const struct node_view *a = j->workers[k].p.node;
+        if (node_unavailable_reason(a))
+            snprintf(seen, sizeof(seen), "node %.200s %.150s", a->name, node_unavailable_reason(a));
     }
     job_epoch_resize(j, seen);
 }
@@ -508,7 +508,7 @@ static bool tick_clearing(struct job *j)
             job_process_kill(j, &j->ios[i].p, SIGKILL);
     if (!job_workers_gone(j) || !job_ios_gone(j))
         return false;
-    job_room_leave(j);
+    job_release(j);
     j->clearing = false;
     job_move(j, PHASE_WAITING, "there is no room for the next epoch");
     return true;
@@ -523,7 +523,7 @@ static bool next_places(struct job *j)
         return true;
     }
     j->resize = false;
-    if (job_take_room(j)) {
+    if (job_allocate(j)) {
         j->reason[0] = '\0';
         job_move(j, PHASE_GATHERING, "there is room in other places");
         return true;
@@ -596,7 +596,7 @@ static bool tick_quitting(struct job *j)
         job_deadline(j, QUIT_MS);
     if (!job_workers_gone(j) || !job_ios_gone(j))
         return false;
-    job_room_leave(j);
+    job_release(j);
     metrics_release(&j->metrics);
     job_move(j, j->leaving ? PHASE_OVER : PHASE_RECORDING, "its processes have ended");
     return true;
@@ -647,9 +647,9 @@ void job_tick(struct job *j)
     while (turn_to_stop(j) || ticks[j->phase.state](j))
         ;
     j->kind->command(j);
-    store_expire(&j->store, clock_mono_ms());
-    if (j->keep_due)
-        job_keep(j);
+    rendezvous_expire(&j->rendezvous, clock_mono_ms());
+    if (j->retention_due)
+        job_retention(j);
     if (j->dirty) {
         j->dirty = false;
         j->jobs->out->watch_changed(j);

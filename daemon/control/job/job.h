@@ -17,7 +17,7 @@
 
 #include <sys/types.h>
 
-struct agent; /* node_view.h */
+struct node_view; /* node_view.h */
 struct job;
 struct job_process; /* a worker or a dtd-io of a job */
 struct jobs;
@@ -98,7 +98,7 @@ int job_gpus(const struct job_spec *spec);
 /* ---- its processes ---- */
 
 /* The process that has, or is to have, this place; NULL: none of the job's. */
-struct job_process *job_process_find(struct job *j, const struct agent *a, int slot);
+struct job_process *job_process_find(struct job *j, const struct node_view *a, int slot);
 /* Its rank; -1: a dtd-io. */
 int job_process_rank(const struct job *j, const struct job_process *p);
 bool job_process_running(const struct job_process *p);
@@ -111,11 +111,11 @@ void job_process_detached(struct job *j, const struct rpc_call *call);
 
 /* The rendezvous of epoch `epoch`, for process `p`, which is a worker. ERR_STALE: that epoch has ended. A leader that
  * has just been elected does not know yet whether the epoch goes on: until then it does. */
-NODISCARD err_t job_store(struct job *j, struct job_process *p, uint64_t epoch, struct store **ret);
+NODISCARD err_t job_rendezvous(struct job *j, struct job_process *p, uint64_t epoch, struct rendezvous **ret);
 /* "worker rank 1, 3" of those that have not used the epoch's rendezvous; returns how many. */
-int job_store_missing(const struct job *j, char *ret, size_t size);
+int job_rendezvous_missing(const struct job *j, char *ret, size_t size);
 /* For waits that end when the job does. */
-struct store *job_store_of(struct job *j);
+struct rendezvous *job_rendezvous_of(struct job *j);
 
 /* ---- what its processes report ---- */
 
@@ -124,9 +124,9 @@ struct worker_report {
     enum worker_report_kind kind;
     uint64_t epoch;
     int rank;
-    int64_t step;                    /* that the worker is at; -1: not said */
-    const struct metric *metric;     /* NULL: none */
-    const char *text;                /* never NULL */
+    int64_t step;                /* that the worker is at; -1: not said */
+    const struct metric *metric; /* NULL: none */
+    const char *text;            /* never NULL */
     bool fatal;
 };
 void job_worker_report(struct job *j, int rank, const struct worker_report *r);

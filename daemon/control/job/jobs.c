@@ -10,7 +10,7 @@
 
 void jobs_init(struct jobs *jobs, const char *name, int slots)
 {
-    agent_self_init(jobs, name, slots);
+    node_view_self_init(jobs, name, slots);
     outbox_init(&jobs->outbox, jobs->replica, jobs);
 }
 
@@ -59,7 +59,7 @@ void jobs_forget(struct jobs *jobs)
 
 /* ---- what is new in the log ---- */
 
-static void take_node(struct agent *a, const struct state_node *s)
+static void take_node(struct node_view *a, const struct state_node *s)
 {
     const char *colon = strrchr(s->address, ':');
     int host = colon ? (int)(colon - s->address) : (int)strlen(s->address);
@@ -75,7 +75,7 @@ void jobs_take_nodes(struct jobs *jobs)
     const struct state_cluster *c = state_cluster(jobs->replica->state);
     jobs->state_index = log_index(jobs->replica->log);
     for (int i = 0; i < c->n_nodes; i++) {
-        struct agent *a = agent_need(jobs, c->nodes[i].name);
+        struct node_view *a = node_find_or_add(jobs, c->nodes[i].name);
         if (a)
             take_node(a, &c->nodes[i]);
         else
@@ -135,7 +135,7 @@ bool jobs_await_leaving(const struct jobs *jobs)
 {
     for (const struct job *j = jobs->leads ? jobs->head : NULL; j; j = j->next)
         for (int k = 0; !job_over(j) && k < j->n_workers; k++)
-            if (j->workers[k].p.agent && j->workers[k].p.agent->leaving && job_process_running(&j->workers[k].p))
+            if (j->workers[k].p.node && j->workers[k].p.node->leaving && job_process_running(&j->workers[k].p))
                 return true;
     return false;
 }
@@ -147,11 +147,11 @@ void jobs_adopt_late(struct jobs *jobs)
             job_adopt(j, true);
 }
 
-void jobs_note(struct jobs *jobs, const char *seen, const char *decided)
+void jobs_incident_record(struct jobs *jobs, const char *seen, const char *decided)
 {
     for (struct job *j = jobs->head; j; j = j->next)
         if (j->placed && !job_over(j))
-            job_note(j, 0, seen, decided);
+            job_incident_record(j, 0, seen, decided);
 }
 
 void jobs_flush_metrics(struct jobs *jobs)

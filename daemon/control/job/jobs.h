@@ -18,13 +18,13 @@ struct jobs {
     struct replica *replica;
     const char *dir; /* the state directory */
     struct outbox outbox;
-    struct agent self, *agents; /* nodes, ours among them; ascending by name after the first, which is ours */
-    struct job *head;           /* ascending by id */
-    bool leads;                 /* this node decides */
-    int64_t lists_due_ms;       /* leading: when the other nodes' lists are late; 0: all came */
-    uint64_t state_index;       /* leading: of the log, that agents and jobs have been brought up to */
-    bool stopping;              /* this dtd ends */
-    bool leaving;               /* ... and other nodes go on with the jobs */
+    struct node_view self, *nodes; /* nodes, ours among them; ascending by name after the first, which is ours */
+    struct job *head;              /* ascending by id */
+    bool leads;                    /* this node decides */
+    int64_t lists_due_ms;          /* leading: when the other nodes' lists are late; 0: all came */
+    uint64_t state_index;          /* leading: of the log, that agents and jobs have been brought up to */
+    bool stopping;                 /* this dtd ends */
+    bool leaving;                  /* ... and other nodes go on with the jobs */
 };
 
 /* The fields up to `dir` have been set. `slots`: 0: as many as the node has cores for. */
@@ -54,7 +54,7 @@ bool jobs_await_leaving(const struct jobs *jobs);
 /* The lists of nodes that have not come yet are not waited for any longer. */
 void jobs_adopt_late(struct jobs *jobs);
 /* Records an incident of each job that has its place. */
-void jobs_note(struct jobs *jobs, const char *seen, const char *decided);
+void jobs_incident_record(struct jobs *jobs, const char *seen, const char *decided);
 /* Tries to write the metrics that wait in memory. */
 void jobs_flush_metrics(struct jobs *jobs);
 /* Of those that are not over: how many have their place, and how many wait for one. */

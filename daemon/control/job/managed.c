@@ -99,7 +99,7 @@ static void managed_watch(struct job *j)
 {
     look_for_room(j);
     if (!j->stopping && !j->moving)
-        job_health_tick(j);
+        job_hang_tick(j);
 }
 
 static bool managed_adopted(struct job *j)

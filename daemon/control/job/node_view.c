@@ -13,36 +13,36 @@
 #include <stdlib.h>
 #include <string.h>
 
-void agent_self_init(struct jobs *jobs, const char *name, int slots)
+void node_view_self_init(struct jobs *jobs, const char *name, int slots)
 {
-    struct agent *a = &jobs->self;
+    struct node_view *a = &jobs->self;
     a->name = name;
     a->is_self = true;
-    a->state = AGENT_UP;
+    a->state = NODE_UP;
     a->gpus = &jobs->local->gpus;
-    a->slots = slots ? slots : slots_default(&jobs->local->children.cores);
-    jobs->agents = a;
+    a->slots = slots ? slots : cores_default(&jobs->local->children.cores);
+    jobs->nodes = a;
 }
 
-struct agent *agent_find(struct jobs *jobs, const char *name)
+struct node_view *node_view_find(struct jobs *jobs, const char *name)
 {
-    for (struct agent *a = jobs->agents; a; a = a->next)
+    for (struct node_view *a = jobs->nodes; a; a = a->next)
         if (strcmp(a->name, name) == 0)
             return a;
     return NULL;
 }
 
-struct agent *agent_by_conn(struct jobs *jobs, const struct rpc_conn *conn)
+struct node_view *node_view_by_conn(struct jobs *jobs, const struct rpc_conn *conn)
 {
-    for (struct agent *a = jobs->agents; a; a = a->next)
+    for (struct node_view *a = jobs->nodes; a; a = a->next)
         if (conn && a->conn == conn)
             return a;
     return NULL;
 }
 
-struct agent *agent_need(struct jobs *jobs, const char *name)
+struct node_view *node_find_or_add(struct jobs *jobs, const char *name)
 {
-    struct agent *a = agent_find(jobs, name), **at = &jobs->agents;
+    struct node_view *a = node_view_find(jobs, name), **at = &jobs->nodes;
     if (a)
         return a;
     a = calloc(1, sizeof(*a));
@@ -66,14 +66,14 @@ struct agent *agent_need(struct jobs *jobs, const char *name)
 
 /* ---- coming and going ---- */
 
-void agents_begin(struct jobs *jobs)
+void node_views_begin(struct jobs *jobs)
 {
     jobs->self.used = 0;
     gpus_forget(&jobs->local->gpus);
     jobs->self.listed = false;
 }
 
-static void agent_free(struct jobs *jobs, struct agent *a)
+static void node_view_free(struct jobs *jobs, struct node_view *a)
 {
     jobs->out->node_forgotten(a);
     free(a->gpus);
@@ -81,20 +81,20 @@ static void agent_free(struct jobs *jobs, struct agent *a)
     free(a);
 }
 
-void agents_end(struct jobs *jobs)
+void node_views_end(struct jobs *jobs)
 {
-    struct agent *next;
-    for (struct agent *a = jobs->agents; a; a = next) {
+    struct node_view *next;
+    for (struct node_view *a = jobs->nodes; a; a = next) {
         next = a->next;
         if (!a->is_self)
-            agent_free(jobs, a);
+            node_view_free(jobs, a);
     }
     jobs->self.next = NULL;
-    jobs->agents = &jobs->self;
-    agents_begin(jobs);
+    jobs->nodes = &jobs->self;
+    node_views_begin(jobs);
 }
 
-void agent_set_facts(struct agent *a, const struct agent_facts *f)
+void node_view_set_facts(struct node_view *a, const struct node_view_facts *f)
 {
     struct gpus *g = a->gpus;
     a->slots = f->slots;
@@ -109,29 +109,29 @@ void agent_set_facts(struct agent *a, const struct agent_facts *f)
         gpus_mark_sick(g, f->sick[i].gpu, f->sick[i].what);
 }
 
-void agent_up(struct agent *a, struct rpc_call *attend)
+void node_view_up(struct node_view *a, struct rpc_call *attend)
 {
     log_info("node attends name=%s slots=%d", a->name, a->slots);
-    a->state = AGENT_UP;
+    a->state = NODE_UP;
     a->attend = attend;
     a->listed = false;
-    a->life++;
+    a->incarnation++;
     a->heard_ms = clock_mono_ms();
 }
 
-void agent_away(struct agent *a)
+void node_view_away(struct node_view *a)
 {
     a->attend = NULL;
     a->conn = NULL;
-    if (a->state == AGENT_UP)
-        a->state = AGENT_AWAY;
+    if (a->state == NODE_UP)
+        a->state = NODE_AWAY;
 }
 
-void agent_lost(struct jobs *jobs, struct agent *a, int64_t silent_ms, const char *seen)
+void node_view_lost(struct jobs *jobs, struct node_view *a, int64_t silent_ms, const char *seen)
 {
     log_warn("%s", seen);
-    agent_away(a);
-    a->state = AGENT_LOST;
+    node_view_away(a);
+    a->state = NODE_LOST;
     a->listed = true; /* there is nothing to wait for */
     a->silent_ms = (double)silent_ms;
     for (struct job *j = jobs->head; j; j = j->next) {
@@ -144,31 +144,31 @@ void agent_lost(struct jobs *jobs, struct agent *a, int64_t silent_ms, const cha
 
 /* ---- asking ---- */
 
-err_t agent_spawn(struct agent *a, struct jobs *jobs, const struct process_spawn *x)
+err_t node_view_spawn(struct node_view *a, struct jobs *jobs, const struct process_spawn *x)
 {
     if (a->is_self)
-        return children_spawn(jobs->local, x);
+        return local_process_spawn(jobs->local, x);
     return a->attend ? jobs->out->node_spawn(a->attend, x) : ERR_CLOSED;
 }
 
-err_t agent_kill(struct agent *a, struct jobs *jobs, uint64_t job, int slot, int sig)
+err_t node_view_kill(struct node_view *a, struct jobs *jobs, uint64_t job, int slot, int sig)
 {
     if (a->is_self)
-        return sup_kill(&jobs->local->sup, job, slot, sig);
+        return supervisor_link_kill(&jobs->local->supervisor, job, slot, sig);
     return a->attend ? jobs->out->node_kill(a->attend, job, slot, sig) : ERR_CLOSED;
 }
 
-err_t agent_release(struct agent *a, struct jobs *jobs, uint64_t job)
+err_t node_view_release(struct node_view *a, struct jobs *jobs, uint64_t job)
 {
     if (a->is_self)
-        return children_release(jobs->local, job);
+        return local_process_release(jobs->local, job);
     return a->attend ? jobs->out->node_release(a->attend, job) : ERR_CLOSED;
 }
 
 /* For our own node the answer is a copy of the states: what else is known of its processes has been said. */
 static err_t look_here(struct jobs *jobs)
 {
-    children_look(jobs->local);
+    local_processes_look(jobs->local);
     for (const struct child *c = jobs->local->children.head; c; c = c->next) {
         struct job *j = jobs_find(jobs, c->job);
         struct job_process *p = j ? job_process_find(j, &jobs->self, c->slot) : NULL;
@@ -178,7 +178,7 @@ static err_t look_here(struct jobs *jobs)
     return OK;
 }
 
-err_t agent_look(struct agent *a, struct jobs *jobs)
+err_t node_view_look(struct node_view *a, struct jobs *jobs)
 {
     if (a->is_self)
         return look_here(jobs);
@@ -187,28 +187,28 @@ err_t agent_look(struct agent *a, struct jobs *jobs)
 
 /* ---- hearing ---- */
 
-static bool is_on(const struct job *j, const struct agent *a)
+static bool is_on(const struct job *j, const struct node_view *a)
 {
     for (int k = 0; j && !job_over(j) && k < j->n_workers; k++)
-        if (j->workers[k].p.agent == a)
+        if (j->workers[k].p.node == a)
             return true;
     return false;
 }
 
-static void stray(struct jobs *jobs, struct agent *a, const struct job *j, const struct child *c)
+static void stray(struct jobs *jobs, struct node_view *a, const struct job *j, const struct child *c)
 {
     log_warn("process of no job node=%s job=%" PRIu64 " slot=%d pid=%d runs=%d", a->name, c->job, c->slot, (int)c->pid,
              child_runs(c));
     err_t err = OK;
     if (child_runs(c))
-        err = agent_kill(a, jobs, c->job, c->slot, SIGKILL);
+        err = node_view_kill(a, jobs, c->job, c->slot, SIGKILL);
     else if (!is_on(j, a))
-        err = agent_release(a, jobs, c->job);
+        err = node_view_release(a, jobs, c->job);
     if (err)
         log_error("stray process not ended node=%s pid=%d error=%s", a->name, (int)c->pid, err_text(err));
 }
 
-void agent_child(struct jobs *jobs, struct agent *a, const struct child *c)
+void node_view_child(struct jobs *jobs, struct node_view *a, const struct child *c)
 {
     struct job *j = jobs_find(jobs, c->job);
     struct job_process *p = j && !job_over(j) ? job_adopt_process(j, a, c->slot) : NULL;
@@ -219,11 +219,11 @@ void agent_child(struct jobs *jobs, struct agent *a, const struct child *c)
         stray(jobs, a, j, c);
     if (p &&
         memcmp(p->token, c->token, sizeof(p->token)) == 0) /* the word of an earlier one says nothing of this one */
-        p->life = a->life;
+        p->incarnation = a->incarnation;
     jobs_tick(jobs);
 }
 
-void agent_listed(struct jobs *jobs, struct agent *a)
+void node_view_listed(struct jobs *jobs, struct node_view *a)
 {
     a->listed = true;
     a->heard_ms = clock_mono_ms();
@@ -237,19 +237,19 @@ void agent_listed(struct jobs *jobs, struct agent *a)
 
 /* ---- room ---- */
 
-const char *agent_out(const struct agent *a)
+const char *node_unavailable_reason(const struct node_view *a)
 {
     static const char *const states[] = {
-        [AGENT_ABSENT] = "has not been seen", [AGENT_UP] = NULL, [AGENT_AWAY] = "is away", [AGENT_LOST] = "is lost"};
+        [NODE_ABSENT] = "has not been seen", [NODE_UP] = NULL, [NODE_AWAY] = "is away", [NODE_LOST] = "is lost"};
     if (states[a->state])
         return states[a->state];
     return a->leaving ? "is going down" : a->drained[0] ? a->drained : NULL;
 }
 
 /* A node that has just come up may have processes of before, in the very places that a job would be given. */
-void agent_room(const struct agent *a, uint64_t job, int mine, struct placement_node *ret)
+void node_capacity(const struct node_view *a, uint64_t job, int mine, struct placement_node *ret)
 {
-    const char *out = agent_out(a);
+    const char *out = node_unavailable_reason(a);
     if (!out && !a->listed)
         out = "has not said yet what lives there";
     *ret = (struct placement_node){.name = a->name,

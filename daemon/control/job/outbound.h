@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct agent;
+struct node_view;
 struct job;
 struct process_spawn;
 struct rpc_call;
@@ -58,7 +58,7 @@ struct job_outbound {
     err_t (*node_release)(struct rpc_call *commands, uint64_t job);
     err_t (*node_look)(struct rpc_call *commands);
     /* The agent is about to be freed: its peers are. */
-    void (*node_forgotten)(struct agent *a);
+    void (*node_forgotten)(struct node_view *a);
 
     /* To clients that watch the job: its status has changed, a metric has come. */
     void (*watch_changed)(struct job *j);

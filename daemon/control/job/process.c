@@ -19,13 +19,13 @@
 
 /* ---- who is who ---- */
 
-struct job_process *job_process_find(struct job *j, const struct agent *a, int slot)
+struct job_process *job_process_find(struct job *j, const struct node_view *a, int slot)
 {
     for (int i = 0; slot == CHANNEL_SLOT_IO && i < j->n_ios; i++)
-        if (j->ios[i].p.agent == a)
+        if (j->ios[i].p.node == a)
             return &j->ios[i].p;
     for (int k = 0; slot >= 0 && k < j->n_workers; k++)
-        if (j->workers[k].p.agent == a && j->workers[k].p.slot == slot)
+        if (j->workers[k].p.node == a && j->workers[k].p.slot == slot)
             return &j->workers[k].p;
     return NULL;
 }
@@ -45,10 +45,10 @@ struct job_io *job_committer(const struct job *j)
     return j->n_ios ? &j->ios[0] : NULL;
 }
 
-static struct job_io *io_on(struct job_io *ios, int n, const struct agent *a)
+static struct job_io *io_on(struct job_io *ios, int n, const struct node_view *a)
 {
     for (int i = 0; i < n; i++)
-        if (ios[i].p.agent == a)
+        if (ios[i].p.node == a)
             return &ios[i];
     return NULL;
 }
@@ -59,22 +59,22 @@ static void let_go(struct job *j, struct job_io *io)
     j->kind->left(j, io);
 }
 
-err_t job_ios_settle(struct job *j)
+err_t job_ios_assign(struct job *j)
 {
     struct job_io *ios = calloc((size_t)j->n_workers, sizeof(*ios));
     int n = 0;
     if (!ios)
         return ERR_NOMEM;
     for (int k = 0; k < j->n_workers; k++) {
-        struct agent *a = j->workers[k].p.agent;
+        struct node_view *a = j->workers[k].p.node;
         if (!a || io_on(ios, n, a))
             continue;
         const struct job_io *old = io_on(j->ios, j->n_ios, a);
-        ios[n] = old ? *old : (struct job_io){.p = {.agent = a, .slot = CHANNEL_SLOT_IO}};
+        ios[n] = old ? *old : (struct job_io){.p = {.node = a, .slot = CHANNEL_SLOT_IO}};
         ios[n++].scan = SCAN_DUE;
     }
     for (int i = 0; i < j->n_ios; i++)
-        if (!io_on(ios, n, j->ios[i].p.agent))
+        if (!io_on(ios, n, j->ios[i].p.node))
             let_go(j, &j->ios[i]);
     free(j->ios);
     j->ios = ios;
@@ -119,8 +119,8 @@ int job_workers_name(const struct job *j, bool (*pick)(const struct job_worker *
 
 static void signal_slot(const struct job *j, const struct job_process *p, int sig)
 {
-    if (agent_kill(p->agent, j->jobs, j->id, p->slot, sig))
-        log_error("not killed job=%" PRIu64 " node=%s slot=%d", j->id, p->agent->name, p->slot);
+    if (node_view_kill(p->node, j->jobs, j->id, p->slot, sig))
+        log_error("not killed job=%" PRIu64 " node=%s slot=%d", j->id, p->node->name, p->slot);
 }
 
 void job_process_kill(struct job *j, struct job_process *p, int sig)
@@ -139,16 +139,16 @@ static int least(int a, int b)
 }
 
 /* Arenas on a node: for as many workers as the job could ever have there, since they outlive every epoch. */
-static int slots_on(const struct job *j, const struct agent *a)
+static int slots_on(const struct job *j, const struct node_view *a)
 {
     return least(least(j->max_workers, a->slots), CHANNEL_MAX_SLOTS);
 }
 
-static int workers_on(const struct job *j, const struct agent *a)
+static int workers_on(const struct job *j, const struct node_view *a)
 {
     int n = 0;
     for (int k = 0; k < j->n_workers; k++)
-        n += j->workers[k].p.agent == a;
+        n += j->workers[k].p.node == a;
     return n;
 }
 
@@ -156,15 +156,15 @@ void job_process_start(struct job *j, struct job_process *p)
 {
     bool io = is_io(p);
     char **env;
-    *p = (struct job_process){.agent = p->agent,
+    *p = (struct job_process){.node = p->node,
                               .slot = p->slot,
-                              .life = p->agent->life,
+                              .incarnation = p->node->incarnation,
                               .state = PROCESS_ASKED,
                               .silent_since_ms = clock_mono_ms()};
     struct process_spawn x = {.job = j->id,
                               .slot = p->slot,
-                              .slots = slots_on(j, p->agent),
-                              .workers = workers_on(j, p->agent),
+                              .slots = slots_on(j, p->node),
+                              .workers = workers_on(j, p->node),
                               .device = io ? -1 : ((struct job_worker *)p)->device,
                               .threads = (int)j->spec.run.threads,
                               .uid = j->uid,
@@ -176,7 +176,7 @@ void job_process_start(struct job *j, struct job_process *p)
     if (!err)
         err = j->kind->complete_spawn(j, p, &x, &env);
     if (!err) {
-        err = agent_spawn(p->agent, j->jobs, &x);
+        err = node_view_spawn(p->node, j->jobs, &x);
         job_command_env_free(env, env ? x.n_env : 0);
     }
     if (err)
@@ -198,7 +198,7 @@ void job_process_watch_silence(struct job *j, struct job_process *p)
     int64_t limit = (j->spec.run.orphan_seconds + 10) * 1000;
     if (p->state != PROCESS_LIVE || p->attend || clock_mono_ms() - p->silent_since_ms < limit)
         return;
-    log_warn("killed, it is silent job=%" PRIu64 " node=%s slot=%d pid=%d", j->id, p->agent->name, p->slot, p->pid);
+    log_warn("killed, it is silent job=%" PRIu64 " node=%s slot=%d pid=%d", j->id, p->node->name, p->slot, p->pid);
     p->silent_since_ms = clock_mono_ms();
     job_process_kill(j, p, SIGKILL);
 }
@@ -206,7 +206,7 @@ void job_process_watch_silence(struct job *j, struct job_process *p)
 /* A job that a new control has found may have lost workers whose GPUs nobody knows any more, or are sick by now. */
 static bool have_gpu(struct job *j, const struct job_worker *w)
 {
-    const struct agent *a = w->p.agent;
+    const struct node_view *a = w->p.node;
     if (job_take_gpus(j) && !job_worker_is_sick(w))
         return true;
     if (a->gpus->known && a->gpus->sick[0]) { /* to other places, or into the queue, whose reason names the sick ones */
@@ -227,7 +227,7 @@ bool job_worker_start(struct job *j, struct job_worker *w)
     w->epoch = 0;
     w->ready = w->done = false;
     w->idle = true;
-    w->told = TOLD_NOTHING;
+    w->command = COMMAND_NONE;
     job_process_start(j, &w->p);
     return true;
 }
@@ -236,16 +236,16 @@ bool job_worker_start(struct job *j, struct job_worker *w)
 
 static void name_process(const struct job *j, const struct job_process *p, char *ret, size_t size)
 {
-    bool one = !j->jobs->agents->next;
+    bool one = !j->jobs->nodes->next;
     char where[300];
-    snprintf(where, sizeof(where), "%s%s", one ? "" : " on ", one ? "" : p->agent->name);
+    snprintf(where, sizeof(where), "%s%s", one ? "" : " on ", one ? "" : p->node->name);
     if (is_io(p))
         snprintf(ret, size, "dtd-io%s", where);
     else
         snprintf(ret, size, "worker rank %d%s", job_process_rank(j, p), where);
 }
 
-void job_process_obituary(const struct job *j, const struct job_process *p, char *ret, size_t size)
+void job_process_describe_exit(const struct job *j, const struct job_process *p, char *ret, size_t size)
 {
     char who[320];
     name_process(j, p, who, sizeof(who));
@@ -270,7 +270,7 @@ static void worker_ended(struct job *j, struct job_worker *w)
 {
     char text[512];
     bool in_epoch = j->phase.state == PHASE_LOADING || j->phase.state == PHASE_STEPPING;
-    job_process_obituary(j, &w->p, text, sizeof(text));
+    job_process_describe_exit(j, &w->p, text, sizeof(text));
     j->kind->changed(j, w);
     if (j->phase.state == PHASE_WAITING || (w->done && in_epoch) || j->phase.state >= PHASE_QUITTING)
         return; /* job_adopt looks at it; or nobody needs it any more */
@@ -290,17 +290,17 @@ static void io_ended(struct job *j, struct job_io *io)
     io->retry_ms = clock_mono_ms() + io->failures * IO_RETRY_MS;
     if (j->phase.state == PHASE_WAITING || j->phase.state >= PHASE_QUITTING || j->clearing)
         return;
-    job_process_obituary(j, &io->p, text, sizeof(text));
+    job_process_describe_exit(j, &io->p, text, sizeof(text));
     log_warn("io ended job=%" PRIu64 " failures=%d: %s", j->id, io->failures, text);
     if (io->failures >= IO_MAX_FAILURES) {
         job_epoch_fatal(j,
                         "%s, %d times before it could be asked anything; see jobs/%" PRIu64
                         "/io.log in the state directory of %s",
-                        text, io->failures, j->id, io->p.agent->name);
+                        text, io->failures, j->id, io->p.node->name);
     } else {
         char decided[96];
         snprintf(decided, sizeof(decided), "dtd-io is started again, epoch %" PRIu64 " goes on", j->epoch);
-        job_note(j, detect_ms(&io->p), text, decided);
+        job_incident_record(j, detect_ms(&io->p), text, decided);
     }
 }
 
@@ -325,7 +325,7 @@ static void child_ended(struct job *j, struct job_process *p, const struct child
     else
         worker_ended(j, (struct job_worker *)p);
     if (!p->killed || p->failed)
-        job_incident_words(j, c->log, !p->killed);
+        job_incident_attach_log(j, c->log, !p->killed);
 }
 
 static void adopt_worker(struct job_worker *w, const struct child *c)
@@ -343,13 +343,13 @@ void job_process_child(struct job *j, struct job_process *p, const struct child 
     if (c->epoch && c->epoch != j->epoch && !child_runs(c)) /* how a command ended that this epoch has not begun */
         adopt = false;
     if (!ours && !adopt) {
-        log_info("word of an earlier child job=%" PRIu64 " node=%s slot=%d pid=%d", j->id, p->agent->name, c->slot,
+        log_info("word of an earlier child job=%" PRIu64 " node=%s slot=%d pid=%d", j->id, p->node->name, c->slot,
                  c->pid);
         return;
     }
     if (!ours)
         *p = (struct job_process){
-            .agent = p->agent, .slot = p->slot, .life = p->life, .silent_since_ms = clock_mono_ms()};
+            .node = p->node, .slot = p->slot, .incarnation = p->incarnation, .silent_since_ms = clock_mono_ms()};
     if (!ours && !is_io(p))
         adopt_worker((struct job_worker *)p, c);
     memcpy(p->token, c->token, sizeof(p->token));
@@ -384,11 +384,11 @@ static void gone(struct job *j, struct job_process *p)
     j->dirty = true;
 }
 
-static struct job_process *next_on(struct job *j, const struct agent *a, int *at)
+static struct job_process *next_on(struct job *j, const struct node_view *a, int *at)
 {
     for (; *at < j->n_ios + j->n_workers; ++*at) {
         struct job_process *p = *at < j->n_ios ? &j->ios[*at].p : &j->workers[*at - j->n_ios].p;
-        if (p->agent == a && job_process_running(p)) {
+        if (p->node == a && job_process_running(p)) {
             ++*at;
             return p;
         }
@@ -396,11 +396,11 @@ static struct job_process *next_on(struct job *j, const struct agent *a, int *at
     return NULL;
 }
 
-void job_node_listed(struct job *j, const struct agent *a)
+void job_node_listed(struct job *j, const struct node_view *a)
 {
     struct job_process *p;
     for (int at = 0; (p = next_on(j, a, &at));) {
-        if (p->life == a->life)
+        if (p->incarnation == a->incarnation)
             continue;
         gone(j, p);
         if (!j->adopting && is_io(p))
@@ -410,7 +410,7 @@ void job_node_listed(struct job *j, const struct agent *a)
     }
 }
 
-void job_node_lost(struct job *j, const struct agent *a, double silent_ms, const char *seen)
+void job_node_lost(struct job *j, const struct node_view *a, double silent_ms, const char *seen)
 {
     struct job_process *p;
     bool any = false;
@@ -447,7 +447,7 @@ err_t job_process_attended(struct job *j, struct job_process *p, struct rpc_call
     p->attend = call;
     p->attended = true;
     j->dirty = true;
-    log_info("attends job=%" PRIu64 " node=%s slot=%d pid=%d", j->id, p->agent->name, p->slot, p->pid);
+    log_info("attends job=%" PRIu64 " node=%s slot=%d pid=%d", j->id, p->node->name, p->slot, p->pid);
     if (is_io(p)) {
         struct job_io *io = (struct job_io *)p;
         io->failures = 0;
@@ -457,11 +457,11 @@ err_t job_process_attended(struct job *j, struct job_process *p, struct rpc_call
             j->io_said = 0;
             j->history = j->history == HISTORY_ASKED ? HISTORY_DUE : j->history;
         }
-        j->keep_due = true;
+        j->retention_due = true;
         return OK;
     }
     struct job_worker *w = (struct job_worker *)p;
-    w->told = TOLD_NOTHING;
+    w->command = COMMAND_NONE;
     w->idle = w->epoch == 0;
     w->ready = w->epoch && w->epoch == j->epoch;
     return OK;

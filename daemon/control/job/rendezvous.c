@@ -13,8 +13,8 @@ struct store_entry {
     uint8_t bytes[]; /* key, then value */
 };
 
-/* FNV-1a: there are at most STORE_KEYS_MAX keys, so that even chosen ones cost little. */
-static uint32_t hash_of(struct store_bytes key)
+/* FNV-1a: there are at most RENDEZVOUS_KEYS_MAX keys, so that even chosen ones cost little. */
+static uint32_t hash_of(struct rendezvous_bytes key)
 {
     const uint8_t *p = key.data;
     uint32_t h = 2166136261u;
@@ -23,47 +23,47 @@ static uint32_t hash_of(struct store_bytes key)
     return h;
 }
 
-static bool equal(const void *a, size_t a_len, struct store_bytes b)
+static bool equal(const void *a, size_t a_len, struct rendezvous_bytes b)
 {
     return a_len == b.len && (a_len == 0 || memcmp(a, b.data, a_len) == 0);
 }
 
-static struct store_entry *find(const struct store *s, struct store_bytes key, uint32_t hash)
+static struct store_entry *find(const struct rendezvous *s, struct rendezvous_bytes key, uint32_t hash)
 {
-    for (struct store_entry *e = s->buckets[hash % STORE_BUCKETS]; e; e = e->next)
+    for (struct store_entry *e = s->buckets[hash % RENDEZVOUS_BUCKETS]; e; e = e->next)
         if (e->hash == hash && equal(e->bytes, e->key_len, key))
             return e;
     return NULL;
 }
 
-static struct store_bytes value_of(const struct store_entry *e)
+static struct rendezvous_bytes value_of(const struct store_entry *e)
 {
-    return (struct store_bytes){e->bytes + e->key_len, e->value_len};
+    return (struct rendezvous_bytes){e->bytes + e->key_len, e->value_len};
 }
 
-static bool legal_key(struct store_bytes key)
+static bool legal_key(struct rendezvous_bytes key)
 {
-    return key.len >= 1 && key.len <= STORE_KEY_MAX;
+    return key.len >= 1 && key.len <= RENDEZVOUS_KEY_MAX;
 }
 
-void store_init(struct store *s)
+void rendezvous_init(struct rendezvous *s)
 {
-    *s = (struct store){.n_keys = 0};
+    *s = (struct rendezvous){.n_keys = 0};
     TAILQ_INIT(&s->waits);
 }
 
-static void finish(struct store *s, struct store_wait *w, err_t err, struct store_bytes value)
+static void finish(struct rendezvous *s, struct rendezvous_wait *w, err_t err, struct rendezvous_bytes value)
 {
     TAILQ_REMOVE(&s->waits, w, link);
     w->done(w, err, value);
 }
 
-void store_clear(struct store *s, err_t err)
+void rendezvous_clear(struct rendezvous *s, err_t err)
 {
-    struct store_wait *w;
+    struct rendezvous_wait *w;
     while ((w = TAILQ_FIRST(&s->waits)))
-        finish(s, w, err, (struct store_bytes){0});
-    for (int b = 0; b < STORE_BUCKETS; b++)
+        finish(s, w, err, (struct rendezvous_bytes){0});
+    for (int b = 0; b < RENDEZVOUS_BUCKETS; b++)
         while (s->buckets[b]) {
             struct store_entry *e = s->buckets[b];
             s->buckets[b] = e->next;
@@ -72,40 +72,40 @@ void store_clear(struct store *s, err_t err)
     s->n_keys = 0;
 }
 
-static void wake(struct store *s, const struct store_entry *e)
+static void wake(struct rendezvous *s, const struct store_entry *e)
 {
-    const struct store_bytes key = {e->bytes, e->key_len};
-    for (struct store_wait *w = TAILQ_FIRST(&s->waits), *next; w; w = next) {
+    const struct rendezvous_bytes key = {e->bytes, e->key_len};
+    for (struct rendezvous_wait *w = TAILQ_FIRST(&s->waits), *next; w; w = next) {
         next = TAILQ_NEXT(w, link);
         if (w->hash == e->hash && equal(w->key, w->key_len, key))
             finish(s, w, OK, value_of(e));
     }
 }
 
-err_t store_put(struct store *s, struct store_bytes key, struct store_bytes value)
+err_t rendezvous_put(struct rendezvous *s, struct rendezvous_bytes key, struct rendezvous_bytes value)
 {
     uint32_t hash = hash_of(key);
-    if (!legal_key(key) || value.len > STORE_VALUE_MAX)
+    if (!legal_key(key) || value.len > RENDEZVOUS_VALUE_MAX)
         return ERR_INVALID;
     struct store_entry *e = find(s, key, hash);
     if (e)
         return equal(e->bytes + e->key_len, e->value_len, value) ? OK : ERR_EXISTS;
-    if (s->n_keys >= STORE_KEYS_MAX)
+    if (s->n_keys >= RENDEZVOUS_KEYS_MAX)
         return ERR_LIMIT;
     e = malloc(sizeof(*e) + key.len + value.len);
     if (!e)
         return ERR_NOMEM;
-    *e = (struct store_entry){s->buckets[hash % STORE_BUCKETS], hash, key.len, value.len};
+    *e = (struct store_entry){s->buckets[hash % RENDEZVOUS_BUCKETS], hash, key.len, value.len};
     memcpy(e->bytes, key.data, key.len);
     if (value.len)
         memcpy(e->bytes + key.len, value.data, value.len);
-    s->buckets[hash % STORE_BUCKETS] = e;
+    s->buckets[hash % RENDEZVOUS_BUCKETS] = e;
     s->n_keys++;
     wake(s, e);
     return OK;
 }
 
-err_t store_get(const struct store *s, struct store_bytes key, struct store_bytes *ret)
+err_t rendezvous_get(const struct rendezvous *s, struct rendezvous_bytes key, struct rendezvous_bytes *ret)
 {
     const struct store_entry *e = legal_key(key) ? find(s, key, hash_of(key)) : NULL;
     if (!e)
@@ -114,23 +114,23 @@ err_t store_get(const struct store *s, struct store_bytes key, struct store_byte
     return OK;
 }
 
-static int waits_of(const struct store *s, int owner)
+static int waits_of(const struct rendezvous *s, int owner)
 {
     int n = 0;
-    const struct store_wait *w;
+    const struct rendezvous_wait *w;
     TAILQ_FOREACH(w, &s->waits, link)
     n += w->owner == owner;
     return n;
 }
 
-err_t store_wait(struct store *s, struct store_bytes key, struct store_wait *w)
+err_t rendezvous_wait(struct rendezvous *s, struct rendezvous_bytes key, struct rendezvous_wait *w)
 {
     if (!legal_key(key))
         return ERR_INVALID;
     w->hash = hash_of(key);
     if (find(s, key, w->hash))
         return ERR_EXISTS;
-    if (waits_of(s, w->owner) >= STORE_WAITS_MAX)
+    if (waits_of(s, w->owner) >= RENDEZVOUS_WAITS_MAX)
         return ERR_LIMIT;
     memcpy(w->key, key.data, key.len);
     w->key_len = key.len;
@@ -138,16 +138,16 @@ err_t store_wait(struct store *s, struct store_bytes key, struct store_wait *w)
     return OK;
 }
 
-void store_wait_drop(struct store *s, struct store_wait *w)
+void rendezvous_wait_drop(struct rendezvous *s, struct rendezvous_wait *w)
 {
     TAILQ_REMOVE(&s->waits, w, link);
 }
 
-void store_expire(struct store *s, int64_t now_ms)
+void rendezvous_expire(struct rendezvous *s, int64_t now_ms)
 {
-    for (struct store_wait *w = TAILQ_FIRST(&s->waits), *next; w; w = next) {
+    for (struct rendezvous_wait *w = TAILQ_FIRST(&s->waits), *next; w; w = next) {
         next = TAILQ_NEXT(w, link);
         if (w->deadline_ms <= now_ms)
-            finish(s, w, ERR_TIMEOUT, (struct store_bytes){0});
+            finish(s, w, ERR_TIMEOUT, (struct rendezvous_bytes){0});
     }
 }

@@ -10,52 +10,52 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
-#define STORE_KEY_MAX 128
-#define STORE_VALUE_MAX 4096
-#define STORE_KEYS_MAX 1024
-#define STORE_WAITS_MAX 64 /* of one owner */
-#define STORE_BUCKETS 256
+#define RENDEZVOUS_KEY_MAX 128
+#define RENDEZVOUS_VALUE_MAX 4096
+#define RENDEZVOUS_KEYS_MAX 1024
+#define RENDEZVOUS_WAITS_MAX 64 /* of one owner */
+#define RENDEZVOUS_BUCKETS 256
 
-struct store_bytes {
+struct rendezvous_bytes {
     const void *data;
     size_t len;
 };
 
 struct store_entry;
 
-/* A waiting get, in the caller's memory until its callback was called or store_wait_drop. */
-struct store_wait {
-    TAILQ_ENTRY(store_wait) link;
-    uint8_t key[STORE_KEY_MAX];
+/* A waiting get, in the caller's memory until its callback was called or rendezvous_wait_drop. */
+struct rendezvous_wait {
+    TAILQ_ENTRY(rendezvous_wait) link;
+    uint8_t key[RENDEZVOUS_KEY_MAX];
     size_t key_len;
     uint32_t hash;
     int owner; /* who waits: a number that the limit is counted by */
     int64_t deadline_ms;
-    /* Once: OK with the value, or the error that store_expire or store_clear gives. It may free the wait, and must not
-     * call the store. */
-    void (*done)(struct store_wait *w, err_t err, struct store_bytes value);
+    /* Once: OK with the value, or the error that rendezvous_expire or rendezvous_clear gives. It may free the wait, and
+     * must not call the store. */
+    void (*done)(struct rendezvous_wait *w, err_t err, struct rendezvous_bytes value);
 };
 
-struct store {
-    struct store_entry *buckets[STORE_BUCKETS];
+struct rendezvous {
+    struct store_entry *buckets[RENDEZVOUS_BUCKETS];
     int n_keys;
-    TAILQ_HEAD(, store_wait) waits;
+    TAILQ_HEAD(, rendezvous_wait) waits;
 };
 
-void store_init(struct store *s);
+void rendezvous_init(struct rendezvous *s);
 /* Forgets every key; who waits is told `err`. */
-void store_clear(struct store *s, err_t err);
+void rendezvous_clear(struct rendezvous *s, err_t err);
 
 /* Wakes who waits for the key. The same value a second time is OK, another is ERR_EXISTS. ERR_INVALID: an empty key or
  * one, or a value, that is too long. ERR_LIMIT: too many keys. */
-NODISCARD err_t store_put(struct store *s, struct store_bytes key, struct store_bytes value);
-/* ERR_NOTFOUND: nobody has put it. The value is valid until store_clear. */
-NODISCARD err_t store_get(const struct store *s, struct store_bytes key, struct store_bytes *ret);
+NODISCARD err_t rendezvous_put(struct rendezvous *s, struct rendezvous_bytes key, struct rendezvous_bytes value);
+/* ERR_NOTFOUND: nobody has put it. The value is valid until rendezvous_clear. */
+NODISCARD err_t rendezvous_get(const struct rendezvous *s, struct rendezvous_bytes key, struct rendezvous_bytes *ret);
 /* Waits for a key that is not there; owner, deadline_ms and done of `w` are set. Never calls back from inside.
- * ERR_LIMIT: the owner waits for too many already; ERR_INVALID as in store_put; ERR_EXISTS: it is there. */
-NODISCARD err_t store_wait(struct store *s, struct store_bytes key, struct store_wait *w);
-void store_wait_drop(struct store *s, struct store_wait *w);
+ * ERR_LIMIT: the owner waits for too many already; ERR_INVALID as in rendezvous_put; ERR_EXISTS: it is there. */
+NODISCARD err_t rendezvous_wait(struct rendezvous *s, struct rendezvous_bytes key, struct rendezvous_wait *w);
+void rendezvous_wait_drop(struct rendezvous *s, struct rendezvous_wait *w);
 /* ERR_TIMEOUT for whose deadline is not after `now_ms`. */
-void store_expire(struct store *s, int64_t now_ms);
+void rendezvous_expire(struct rendezvous *s, int64_t now_ms);
 
 #endif

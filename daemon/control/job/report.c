@@ -36,7 +36,7 @@ static void on_metric(struct job *j, struct job_worker *w, const struct worker_r
     if (repeated || r->epoch != j->epoch)
         return;
     metrics_append(&j->metrics, r->metric);
-    job_health_step(j);
+    job_hang_step(j);
     keep_io_line(j, r->metric);
     job_incident_recovered(j);
     j->jobs->out->watch_metric(j, r->metric);
@@ -77,7 +77,7 @@ static void on_idle(struct job *j, int rank, uint64_t epoch)
 static void on_save_failed(struct job *j, const char *text)
 {
     if (!j->checkpoint_error[0]) /* the first of a row */
-        job_note(j, 0, text, "training goes on, and saves as before");
+        job_incident_record(j, 0, text, "training goes on, and saves as before");
     snprintf(j->checkpoint_error, sizeof(j->checkpoint_error), "%s", text);
     log_warn("save failed job=%" PRIu64 " text=%s", j->id, text);
     j->dirty = true;
@@ -122,7 +122,7 @@ static void checkpoint_recorded(void *owner, uint64_t job, const struct state_re
     struct jobs *jobs = owner;
     struct job *j = jobs_find(jobs, job);
     if (j)
-        j->keep_due = j->dirty = true;
+        j->retention_due = j->dirty = true;
 }
 
 static err_t add_folder(struct job *j, const struct state_checkpoint *c)
@@ -165,7 +165,7 @@ static void on_committed(struct job *j, const struct job_io *io, uint64_t epoch,
         log_error("checkpoint not logged job=%" PRIu64 " step=%" PRId64, j->id, c->step);
     j->checkpoint_error[0] = '\0';
     if (*low && !j->disk_low)
-        job_note(j, 0, low, "training goes on; checkpoint.keep_last says how many are kept");
+        job_incident_record(j, 0, low, "training goes on; checkpoint.keep_last says how many are kept");
     j->disk_low = *low;
     j->dirty = true;
     if (j->may_grow && epoch == j->epoch && !j->moving)

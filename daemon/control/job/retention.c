@@ -29,19 +29,19 @@ static bool kept(const struct job *j, const struct state_job *s, int i)
     return last || best || s->checkpoints[i].step == j->resume_step;
 }
 
-void job_keep(struct job *j)
+void job_retention(struct job *j)
 {
     const struct state_job *s = state_job_find(j->jobs->replica->state, j->id);
     const struct job_io *io = job_committer(j);
     if (!s || !io || !io->p.attend || io->epoch != j->epoch || !j->epoch)
         return;
-    j->keep_due = false;
+    j->retention_due = false;
     for (int i = 0; i < s->n_checkpoints; i++) {
         if (kept(j, s, i))
             continue;
         log_info("checkpoint to be removed job=%" PRIu64 " step=%" PRId64, j->id, s->checkpoints[i].step);
         if (j->jobs->out->io_remove(io->p.attend, s->checkpoints[i].step)) {
-            j->keep_due = true;
+            j->retention_due = true;
             return;
         }
     }

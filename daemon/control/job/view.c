@@ -29,7 +29,7 @@ struct job_view job_view_of(const struct job *j)
 struct job_rank_view job_rank_view_of(const struct job *j, int rank)
 {
     const struct job_worker *w = &j->workers[rank];
-    return (struct job_rank_view){.node = w->p.agent ? w->p.agent->name : NULL,
+    return (struct job_rank_view){.node = w->p.node ? w->p.node->name : NULL,
                                   .slot = w->p.slot,
                                   .state = j->kind->worker_state(j, w),
                                   .pid = w->p.pid,
@@ -50,26 +50,26 @@ struct watch **job_watches(struct job *j)
 
 /* ---- the epoch's rendezvous ---- */
 
-err_t job_store(struct job *j, struct job_process *p, uint64_t epoch, struct store **ret)
+err_t job_rendezvous(struct job *j, struct job_process *p, uint64_t epoch, struct rendezvous **ret)
 {
     if (epoch != j->epoch || !(job_in_epoch(j) || j->adopting))
         return ERR_STALE;
-    j->workers[job_process_rank(j, p)].store_epoch = epoch;
-    *ret = &j->store;
+    j->workers[job_process_rank(j, p)].rendezvous_epoch = epoch;
+    *ret = &j->rendezvous;
     return OK;
 }
 
 static bool is_missing(const struct job_worker *w)
 {
-    return w->store_epoch != w->epoch || !w->epoch || !w->p.attend;
+    return w->rendezvous_epoch != w->epoch || !w->epoch || !w->p.attend;
 }
 
-int job_store_missing(const struct job *j, char *ret, size_t size)
+int job_rendezvous_missing(const struct job *j, char *ret, size_t size)
 {
     return job_workers_name(j, is_missing, ret, size);
 }
 
-struct store *job_store_of(struct job *j)
+struct rendezvous *job_rendezvous_of(struct job *j)
 {
-    return &j->store;
+    return &j->rendezvous;
 }

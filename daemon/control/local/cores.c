@@ -20,7 +20,7 @@ enum way {
 };
 
 struct deal {
-    const struct slots *s;
+    const struct cores *s;
     enum way way;
     bool stays;                  /* `home` goes before a physical core of its own */
     int home, left;              /* CPUs that are still wanted */
@@ -43,11 +43,11 @@ static int find_cpus(uint8_t ret[CHANNEL_MAX_CPUS / 8])
     return n;
 }
 
-void slots_init(struct slots *s, const char *sysfs)
+void cores_init(struct cores *s, const char *sysfs)
 {
     uint8_t cpus[CHANNEL_MAX_CPUS / 8];
     struct why why = {""};
-    *s = (struct slots){0};
+    *s = (struct cores){0};
     int n = find_cpus(cpus);
     topology_init(&s->at, cpus);
     if (n > s->at.n_cpus)
@@ -58,15 +58,15 @@ void slots_init(struct slots *s, const char *sysfs)
         log_warn("NUMA nodes are not taken into account why=\"%s\"", why.text);
 }
 
-int slots_default(const struct slots *s)
+int cores_default(const struct cores *s)
 {
     return s->at.n_cpus > DEFAULT_SLOTS ? s->at.n_cpus : DEFAULT_SLOTS;
 }
 
-int slots_home(const struct slots *s, int number)
+int cores_home(const struct cores *s, int number)
 {
     int home = number < 0 ? -1 : topology_find(&s->at, number);
-    return home < 0 || s->at.n_cpu_nodes < 2 ? SLOTS_UNKNOWN : home;
+    return home < 0 || s->at.n_cpu_nodes < 2 ? CORES_UNKNOWN : home;
 }
 
 /* ---- one worker ---- */
@@ -78,7 +78,7 @@ static bool is_free(const struct deal *d, int i)
 
 static void begin_turn(struct deal *d)
 {
-    const struct slots *s = d->s;
+    const struct cores *s = d->s;
     const size_t bytes = (size_t)s->at.n_cpus * sizeof(int);
     memset(d->free, 0, bytes);
     memset(d->used, 0, bytes);
@@ -134,12 +134,12 @@ static void take_turn(struct deal *d)
 
 /* ---- all homes ---- */
 
-static enum way choose_way(const struct slots *s, int wanted, int home)
+static enum way choose_way(const struct cores *s, int wanted, int home)
 {
     int cores = 0;
     for (int i = 0; i < s->at.n_cpus; i++)
         cores += s->at.cpu[i].core == i;
-    if (home == SLOTS_UNKNOWN || s->at.n_cpu_nodes < 2)
+    if (home == CORES_UNKNOWN || s->at.n_cpu_nodes < 2)
         return BY_NUMBER;
     return wanted <= cores ? APART : WHOLE;
 }
@@ -170,7 +170,7 @@ static int choose_home(struct deal *d, int width)
     return best;
 }
 
-int slots_bind(struct slots *s, int workers, int threads, int home, uint8_t ret_cpus[CHANNEL_MAX_CPUS / 8])
+int cores_bind(struct cores *s, int workers, int threads, int home, uint8_t ret_cpus[CHANNEL_MAX_CPUS / 8])
 {
     int n = s->at.n_cpus, width = threads ? threads : n / workers;
     uint8_t taken[CHANNEL_MAX_CPUS / 8];
@@ -178,7 +178,7 @@ int slots_bind(struct slots *s, int workers, int threads, int home, uint8_t ret_
     if (workers > n || width > n)
         return 0;
     struct deal d = {.s = s, .way = choose_way(s, workers * width, home), .stays = home >= 0};
-    deal_out(&d, d.way != BY_NUMBER && home == SLOTS_ANY ? choose_home(&d, width) : home, width, taken);
+    deal_out(&d, d.way != BY_NUMBER && home == CORES_ANY ? choose_home(&d, width) : home, width, taken);
     for (int i = 0; i < n; i++)
         if (cpus_has(taken, i)) {
             s->users[i]++;
@@ -187,19 +187,19 @@ int slots_bind(struct slots *s, int workers, int threads, int home, uint8_t ret_
     return d.far;
 }
 
-static void add(struct slots *s, const uint8_t *cpus, int users)
+static void add(struct cores *s, const uint8_t *cpus, int users)
 {
     for (int i = 0; i < s->at.n_cpus; i++)
         if (cpus_has(cpus, s->at.cpu[i].number))
             s->users[i] += users;
 }
 
-void slots_use(struct slots *s, const uint8_t cpus[CHANNEL_MAX_CPUS / 8])
+void cores_use(struct cores *s, const uint8_t cpus[CHANNEL_MAX_CPUS / 8])
 {
     add(s, cpus, 1);
 }
 
-void slots_unbind(struct slots *s, const uint8_t cpus[CHANNEL_MAX_CPUS / 8])
+void cores_unbind(struct cores *s, const uint8_t cpus[CHANNEL_MAX_CPUS / 8])
 {
     add(s, cpus, -1);
 }

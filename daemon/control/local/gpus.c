@@ -122,7 +122,7 @@ static int find_uuid(const struct gpus *g, const json_t *gpu)
 }
 
 /* What cannot be asked for its uuid any more is not named; if it is lost, it is one of those that are missed. */
-static bool is_riddle(const json_t *gpu)
+static bool is_unidentified(const json_t *gpu)
 {
     return !json_is_string(json_object_get(gpu, "uuid")) && !json_is_true(json_object_get(gpu, "lost"));
 }
@@ -135,7 +135,7 @@ static void take_health(struct gpus *g, const json_t *list, uint64_t *ret)
         const json_t *gpu = json_array_get(list, k);
         char what[GPUS_SICK_BYTES];
         int i = find_uuid(g, gpu);
-        riddles = riddles || is_riddle(gpu);
+        riddles = riddles || is_unidentified(gpu);
         if (i < 0)
             continue;
         named |= UINT64_C(1) << i;

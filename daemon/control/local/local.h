@@ -12,7 +12,7 @@
 #include "daemon/control/local/supervisor_link.h"
 
 struct local_events {
-    /* The end of a process that probe_hold kept back may be passed on now. */
+    /* The end of a process that probe_delay_exit kept back may be passed on now. */
     void (*process)(void *owner, const struct channel_msg *m);
     /* The probe is over: it is known which GPUs there are. */
     void (*gpus_known)(void *owner);
@@ -33,7 +33,7 @@ struct local {
     const char *dir;  /* the state directory */
     const struct node_conf *conf;
     bool system; /* dtd serves all users of the machine */
-    struct sup sup;
+    struct supervisor_link supervisor;
     struct children children;
     struct gpus gpus; /* of this node, and which job has which */
     struct probe probe;

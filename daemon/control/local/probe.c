@@ -94,7 +94,7 @@ static void fail(struct local *l, int kind, const char *fmt, ...)
 static void ask(struct local *l, int kind)
 {
     struct probe_run *r = &l->probe.run[kind];
-    struct sup_spawn x = {
+    struct supervisor_link_spawn x = {
         .job = CHANNEL_JOB_PROBE, .slot = kind, .slots = CHANNEL_PROBE_SLOTS, .token = r->token, .device = -1};
     r->begun += !under_way(r);
     if (!under_way(r)) {
@@ -102,7 +102,7 @@ static void ask(struct local *l, int kind)
         r->deadline_ms = r->began_ms + limit_ms(kind);
     }
     r->due_ms = 0;
-    if (getrandom(r->token, sizeof(r->token), 0) != sizeof(r->token) || sup_spawn(&l->sup, &x))
+    if (getrandom(r->token, sizeof(r->token), 0) != sizeof(r->token) || supervisor_link_spawn(&l->supervisor, &x))
         fail(l, kind, "`dt-worker %s` cannot be asked for", channel_probe(kind));
     else
         r->asked = true;
@@ -131,7 +131,7 @@ static void take_words(struct local *l, int kind, const char *option)
 
 static void kill_it(struct local *l, int kind)
 {
-    if (sup_kill(&l->sup, CHANNEL_JOB_PROBE, kind, SIGKILL))
+    if (supervisor_link_kill(&l->supervisor, CHANNEL_JOB_PROBE, kind, SIGKILL))
         log_error("`dt-worker %s` was not killed", channel_probe(kind));
 }
 
@@ -197,7 +197,7 @@ static void kill_on_sick(struct local *l)
             continue;
         log_warn("killed, its GPU is sick job=%" PRIu64 " slot=%d pid=%d gpu=%d why=\"%s\"", c->job, c->slot, c->pid,
                  c->device, sick);
-        if (sup_kill(&l->sup, c->job, c->slot, SIGKILL))
+        if (supervisor_link_kill(&l->supervisor, c->job, c->slot, SIGKILL))
             log_error("not killed job=%" PRIu64 " slot=%d", c->job, c->slot);
     }
 }
@@ -237,7 +237,7 @@ int64_t probe_gpus_ms(const struct local *l)
 
 void local_init(struct local *l)
 {
-    children_init(&l->children);
+    local_processes_init(&l->children);
     health_init(&l->health);
     l->probe.held_end = &l->probe.held;
 }
@@ -259,7 +259,7 @@ static bool is_suspect(const struct channel_msg *m)
     return m->slot >= 0 && m->gpu > 0 && m->state == CHANNEL_EXITED && (m->exit_status || m->exit_signal);
 }
 
-bool probe_hold(struct local *l, const struct channel_msg *m)
+bool probe_delay_exit(struct local *l, const struct channel_msg *m)
 {
     struct probe *p = &l->probe;
     struct probe_run *r = &p->run[CHANNEL_SLOT_HEALTH];

@@ -45,7 +45,7 @@ void probe_child(struct local *l, const struct channel_msg *m);
 /* The supervisor's word on a process of a job. True: its end says that a GPU may be sick, and local_events.process is
  * called when that is known, in 3 s at the latest; until then the process counts as running, and nobody is given its
  * GPU. */
-bool probe_hold(struct local *l, const struct channel_msg *m);
+bool probe_delay_exit(struct local *l, const struct channel_msg *m);
 void probe_tick(struct local *l);
 /* The dtd ends: nothing new is asked. */
 void probe_stop(struct local *l);

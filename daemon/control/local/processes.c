@@ -14,10 +14,10 @@
 #include <string.h>
 #include <unistd.h>
 
-void children_init(struct children *c)
+void local_processes_init(struct children *c)
 {
     *c = (struct children){0};
-    slots_init(&c->cores, path_sysfs());
+    cores_init(&c->cores, path_sysfs());
 }
 
 bool child_runs(const struct child *c)
@@ -76,7 +76,7 @@ static void begin(const struct local *l, struct child *e, const uint8_t *token, 
 
 static int home_of(const struct local *l, int device)
 {
-    return device < 0 ? SLOTS_ANY : slots_home(&l->children.cores, gpus_numa_node(&l->gpus, device));
+    return device < 0 ? CORES_ANY : cores_home(&l->children.cores, gpus_numa_node(&l->gpus, device));
 }
 
 static void log_elsewhere(const struct local *l, const struct child *e, int elsewhere)
@@ -91,24 +91,24 @@ static void log_elsewhere(const struct local *l, const struct child *e, int else
 /* `before`: the GPU of the process that had the slot; -1: none. */
 static void bind_cores(struct local *l, struct child *e, const struct process_spawn *x, int before)
 {
-    struct slots *s = &l->children.cores;
+    struct cores *s = &l->children.cores;
     int home = home_of(l, x->device);
     bool moved = home >= 0 && before >= 0 && home != home_of(l, before);
     if (x->slot == CHANNEL_SLOT_IO || (e->bound && !moved))
         return;
     if (e->bound)
-        slots_unbind(s, e->cpus);
+        cores_unbind(s, e->cpus);
     e->bound = true;
     if (x->workers > s->at.n_cpus && x->slot == 0)
         log_warn("more workers than cores, they are not bound job=%" PRIu64 " workers=%d cores=%d", x->job, x->workers,
                  s->at.n_cpus);
-    int elsewhere = slots_bind(s, x->workers, x->threads, home, e->cpus);
+    int elsewhere = cores_bind(s, x->workers, x->threads, home, e->cpus);
     if (home >= 0 && elsewhere)
         log_elsewhere(l, e, elsewhere);
 }
 
 /* A command's environment ends with the port of its epoch's store on this node. */
-static err_t spawn_command(struct local *l, const struct process_spawn *x, struct sup_spawn *s)
+static err_t spawn_command(struct local *l, const struct process_spawn *x, struct supervisor_link_spawn *s)
 {
     char text[32];
     uint16_t port = 0;
@@ -123,13 +123,13 @@ static err_t spawn_command(struct local *l, const struct process_spawn *x, struc
         s->n_env = x->n_env + 1;
         s->command = x->command;
         s->n_command = x->n_command;
-        err = sup_spawn(&l->sup, s);
+        err = supervisor_link_spawn(&l->supervisor, s);
     }
     free(env);
     return err;
 }
 
-err_t children_spawn(struct local *l, const struct process_spawn *x)
+err_t local_process_spawn(struct local *l, const struct process_spawn *x)
 {
     struct child *e = need(&l->children, x->job, x->slot);
     if (!e)
@@ -138,18 +138,18 @@ err_t children_spawn(struct local *l, const struct process_spawn *x)
     begin(l, e, x->token, x->device, x->uid);
     e->epoch = x->n_command ? x->epoch : 0;
     bind_cores(l, e, x, before);
-    struct sup_spawn s = {.job = x->job,
-                          .slot = x->slot,
-                          .slots = x->slots,
-                          .device = x->device,
-                          .uid = x->uid,
-                          .token = x->token,
-                          .cpus = e->bound ? e->cpus : NULL,
-                          .env = x->env,
-                          .n_env = x->n_env,
-                          .workdir = x->workdir,
-                          .epoch = e->epoch};
-    return x->n_command ? spawn_command(l, x, &s) : sup_spawn(&l->sup, &s);
+    struct supervisor_link_spawn s = {.job = x->job,
+                                      .slot = x->slot,
+                                      .slots = x->slots,
+                                      .device = x->device,
+                                      .uid = x->uid,
+                                      .token = x->token,
+                                      .cpus = e->bound ? e->cpus : NULL,
+                                      .env = x->env,
+                                      .n_env = x->n_env,
+                                      .workdir = x->workdir,
+                                      .epoch = e->epoch};
+    return x->n_command ? spawn_command(l, x, &s) : supervisor_link_spawn(&l->supervisor, &s);
 }
 
 /* ---- the supervisor's word ---- */
@@ -167,12 +167,12 @@ static bool adopt(struct local *l, struct child *e, const struct channel_msg *m)
     if (!e->bound && m->slot != CHANNEL_SLOT_IO) {
         e->bound = true;
         memcpy(e->cpus, m->cpus, sizeof(e->cpus));
-        slots_use(&l->children.cores, e->cpus);
+        cores_use(&l->children.cores, e->cpus);
     }
     return true;
 }
 
-bool children_gpu_cause(const struct local *l, int device, char ret[CHILD_CAUSE_BYTES])
+bool local_process_gpu_cause(const struct local *l, int device, char ret[CHILD_CAUSE_BYTES])
 {
     const char *sick = gpus_sick(&l->gpus, device);
     if (*sick)
@@ -185,7 +185,7 @@ static void find_cause(struct local *l, struct child *e)
     bool oom = e->state == CHANNEL_EXITED && e->exit_signal == SIGKILL && health_oom(&l->health);
     e->cause = CAUSE_UNKNOWN;
     e->cause_text[0] = '\0';
-    if (child_failed(e) && children_gpu_cause(l, e->device, e->cause_text)) {
+    if (child_failed(e) && local_process_gpu_cause(l, e->device, e->cause_text)) {
         e->cause = CAUSE_GPU;
     } else if (oom) {
         e->cause = CAUSE_OUT_OF_MEMORY;
@@ -193,7 +193,7 @@ static void find_cause(struct local *l, struct child *e)
     }
 }
 
-struct child *children_word(struct local *l, const struct channel_msg *m)
+struct child *local_process_event(struct local *l, const struct channel_msg *m)
 {
     struct children *c = &l->children;
     bool known = find(c, m->job, m->slot) != NULL;
@@ -221,7 +221,7 @@ struct child *children_word(struct local *l, const struct channel_msg *m)
     return e;
 }
 
-err_t children_release(struct local *l, uint64_t job)
+err_t local_process_release(struct local *l, uint64_t job)
 {
     struct children *c = &l->children;
     for (struct child *e = c->head; e; e = e->next)
@@ -236,10 +236,10 @@ err_t children_release(struct local *l, uint64_t job)
         }
         *at = e->next;
         if (e->bound)
-            slots_unbind(&c->cores, e->cpus);
+            cores_unbind(&c->cores, e->cpus);
         free(e);
     }
-    return sup_release(&l->sup, job);
+    return supervisor_link_release(&l->supervisor, job);
 }
 
 /* ---- connections ---- */
@@ -252,8 +252,8 @@ static bool token_equal(const uint8_t *a, const uint8_t *b)
     return d == 0;
 }
 
-err_t children_hello(struct local *l, uint64_t job, int slot, const void *token, size_t token_bytes, uint32_t uid,
-                     struct peer *peer)
+err_t local_process_hello(struct local *l, uint64_t job, int slot, const void *token, size_t token_bytes, uint32_t uid,
+                          struct peer *peer)
 {
     struct child *e = find(&l->children, job, slot);
     if (!e || !child_runs(e) || token_bytes != CHANNEL_TOKEN_BYTES || !token_equal(token, e->token) ||
@@ -265,7 +265,7 @@ err_t children_hello(struct local *l, uint64_t job, int slot, const void *token,
     return OK;
 }
 
-void children_bye(struct local *l, struct peer *peer)
+void local_process_disconnected(struct local *l, struct peer *peer)
 {
     for (struct child *e = l->children.head; e; e = e->next)
         if (e->peer == peer)
@@ -290,7 +290,7 @@ static char state_of(pid_t pid)
     return end && end[1] == ' ' ? end[2] : '\0';
 }
 
-void children_look(struct local *l)
+void local_processes_look(struct local *l)
 {
     for (struct child *c = l->children.head; c; c = c->next)
         c->proc = c->state == CHANNEL_RUNNING ? state_of(c->pid) : '\0';

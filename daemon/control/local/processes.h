@@ -55,7 +55,7 @@ struct child {
 
 struct children {
     struct child *head;
-    struct slots cores;
+    struct cores cores;
 };
 
 /* A process that is to be started on this node. */
@@ -77,29 +77,29 @@ struct process_spawn {
     const char *store_node; /* ... the node that has the epoch's store */
 };
 
-void children_init(struct children *c);
+void local_processes_init(struct children *c);
 
 /* Asks the supervisor. A worker is bound to cores here (cores.h): to those of the process that had its slot, unless its
  * GPU now lies in another NUMA node. */
-NODISCARD err_t children_spawn(struct local *l, const struct process_spawn *x);
+NODISCARD err_t local_process_spawn(struct local *l, const struct process_spawn *x);
 /* What the supervisor says of a child: noted, and the entry is returned; NULL: word of an earlier one in this slot, or
  * there is no memory. The end of a process takes its connection from it. */
-struct child *children_word(struct local *l, const struct channel_msg *m);
+struct child *local_process_event(struct local *l, const struct channel_msg *m);
 /* The job has nothing more to do here: its entries and descriptors go. While it has processes it stays. */
-NODISCARD err_t children_release(struct local *l, uint64_t job);
+NODISCARD err_t local_process_release(struct local *l, uint64_t job);
 /* ERR_DENIED: not the token of a process that lives, or shown by another user. An older connection of the process is
  * dropped. */
-NODISCARD err_t children_hello(struct local *l, uint64_t job, int slot, const void *token, size_t token_bytes,
-                               uint32_t uid, struct peer *peer);
+NODISCARD err_t local_process_hello(struct local *l, uint64_t job, int slot, const void *token, size_t token_bytes,
+                                    uint32_t uid, struct peer *peer);
 /* A connection has gone. */
-void children_bye(struct local *l, struct peer *peer);
+void local_process_disconnected(struct local *l, struct peer *peer);
 bool child_runs(const struct child *c);
 /* Why a worker of this node ends that has GPU `device`: "GPU 0 of n1 has uncorrectable memory errors (1)". False: that
  * GPU is well. */
-bool children_gpu_cause(const struct local *l, int device, char ret[CHILD_CAUSE_BYTES]);
+bool local_process_gpu_cause(const struct local *l, int device, char ret[CHILD_CAUSE_BYTES]);
 /* A worker that ended, and not well. */
 bool child_failed(const struct child *c);
 /* Looks at all of them in /proc. */
-void children_look(struct local *l);
+void local_processes_look(struct local *l);
 
 #endif

@@ -10,22 +10,23 @@
 #include <string.h>
 #include <sys/socket.h>
 
-struct sup_out {
-    struct sup_out *next;
+struct supervisor_link_out {
+    struct supervisor_link_out *next;
     size_t bytes;
     uint8_t m[]; /* a channel_msg, cut after its env */
 };
 
 static void on_poll(uv_poll_t *poll, int status, int events);
 
-static void arm(struct sup *s)
+static void arm(struct supervisor_link *s)
 {
     (void)uv_poll_start(&s->poll, UV_READABLE | (s->head ? UV_WRITABLE : 0), on_poll);
 }
 
-err_t sup_start(struct sup *s, uv_loop_t *loop, int fd, const struct sup_events *events, void *owner)
+err_t supervisor_link_start(struct supervisor_link *s, uv_loop_t *loop, int fd,
+                            const struct supervisor_link_events *events, void *owner)
 {
-    *s = (struct sup){.fd = fd, .events = events, .owner = owner};
+    *s = (struct supervisor_link){.fd = fd, .events = events, .owner = owner};
     s->tail = &s->head;
     int rc = uv_poll_init(loop, &s->poll, fd);
     if (rc) {
@@ -39,17 +40,17 @@ err_t sup_start(struct sup *s, uv_loop_t *loop, int fd, const struct sup_events 
 /* ---- saying ---- */
 
 /* True when the message is out of our hands. */
-static bool take(struct sup *s, const void *m, size_t bytes)
+static bool take(struct supervisor_link *s, const void *m, size_t bytes)
 {
     return send(s->fd, m, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
 }
 
-static err_t say(struct sup *s, const struct channel_msg *m)
+static err_t say(struct supervisor_link *s, const struct channel_msg *m)
 {
     size_t bytes = channel_msg_bytes(m);
     if (!s->head && take(s, m, bytes))
         return OK;
-    struct sup_out *o = malloc(sizeof(*o) + bytes);
+    struct supervisor_link_out *o = malloc(sizeof(*o) + bytes);
     if (!o)
         return ERR_NOMEM;
     o->next = NULL;
@@ -61,10 +62,10 @@ static err_t say(struct sup *s, const struct channel_msg *m)
     return OK;
 }
 
-static void flush(struct sup *s)
+static void flush(struct supervisor_link *s)
 {
     while (s->head && take(s, s->head->m, s->head->bytes)) {
-        struct sup_out *o = s->head;
+        struct supervisor_link_out *o = s->head;
         s->head = o->next;
         if (!s->head)
             s->tail = &s->head;
@@ -84,7 +85,7 @@ static bool put_env(struct channel_msg *m, const char *key, const char *text)
     return true;
 }
 
-err_t sup_spawn(struct sup *s, const struct sup_spawn *x)
+err_t supervisor_link_spawn(struct supervisor_link *s, const struct supervisor_link_spawn *x)
 {
     struct channel_msg m = {.kind = CHANNEL_SPAWN,
                             .job = x->job,
@@ -107,38 +108,38 @@ err_t sup_spawn(struct sup *s, const struct sup_spawn *x)
     return say(s, &m);
 }
 
-err_t sup_kill(struct sup *s, uint64_t job, int slot, int sig)
+err_t supervisor_link_kill(struct supervisor_link *s, uint64_t job, int slot, int sig)
 {
     const struct channel_msg m = {.kind = CHANNEL_KILL, .job = job, .slot = slot, .signal = sig};
     return say(s, &m);
 }
 
-err_t sup_ack(struct sup *s, const struct channel_msg *child)
+err_t supervisor_link_ack(struct supervisor_link *s, const struct channel_msg *child)
 {
     struct channel_msg m = {.kind = CHANNEL_ACK, .job = child->job, .slot = child->slot};
     memcpy(m.token, child->token, sizeof(m.token));
     return say(s, &m);
 }
 
-err_t sup_release(struct sup *s, uint64_t job)
+err_t supervisor_link_release(struct supervisor_link *s, uint64_t job)
 {
     const struct channel_msg m = {.kind = CHANNEL_RELEASE, .job = job};
     return say(s, &m);
 }
 
-err_t sup_list(struct sup *s)
+err_t supervisor_link_list(struct supervisor_link *s)
 {
     const struct channel_msg m = {.kind = CHANNEL_LIST};
     return say(s, &m);
 }
 
-err_t sup_beat(struct sup *s, bool serves, uint64_t reloads, const char *status)
+err_t supervisor_link_beat(struct supervisor_link *s, bool serves, uint64_t reloads, const char *status)
 {
     struct channel_msg m = {.kind = CHANNEL_BEAT, .state = serves, .job = reloads};
     return put_env(&m, "", status) ? say(s, &m) : ERR_LIMIT;
 }
 
-err_t sup_end(struct sup *s)
+err_t supervisor_link_end(struct supervisor_link *s)
 {
     const struct channel_msg m = {.kind = CHANNEL_END};
     return say(s, &m);
@@ -146,7 +147,7 @@ err_t sup_end(struct sup *s)
 
 /* ---- hearing ---- */
 
-static void dispatch(struct sup *s, const struct channel_msg *m)
+static void dispatch(struct supervisor_link *s, const struct channel_msg *m)
 {
     switch (m->kind) {
     case CHANNEL_CHILD:
@@ -171,7 +172,7 @@ static void dispatch(struct sup *s, const struct channel_msg *m)
 
 static void on_poll(uv_poll_t *poll, int status, int events)
 {
-    struct sup *s = (struct sup *)((char *)poll - offsetof(struct sup, poll));
+    struct supervisor_link *s = (struct supervisor_link *)((char *)poll - offsetof(struct supervisor_link, poll));
     if (events & UV_WRITABLE)
         flush(s);
     for (;;) {

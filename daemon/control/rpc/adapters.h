@@ -9,7 +9,7 @@ struct job;
 /* SERVED_BY_LEADER: the leader answers, other nodes forward the call to it. SERVED_LOCALLY: the node that was called.
  */
 struct rpc_server_row {
-    enum { AT_LEADER, HERE } where;
+    enum { SERVED_BY_LEADER, SERVED_LOCALLY } where;
     struct rpc_binding binding;
 };
 /* The cluster's own methods, of whichever cluster is linked in. */
@@ -41,24 +41,24 @@ NODISCARD err_t rpc_io_remove(struct rpc_call *attend, int64_t step);
 NODISCARD err_t rpc_io_metrics(struct rpc_call *attend, const char *lines, size_t len);
 NODISCARD err_t rpc_io_history(struct rpc_call *attend, int64_t at);
 NODISCARD err_t rpc_io_quit(struct rpc_call *attend);
-NODISCARD err_t rpc_agent_spawn(struct rpc_call *attend, const struct process_spawn *x);
-NODISCARD err_t rpc_agent_kill(struct rpc_call *attend, uint64_t job, int slot, int sig);
-NODISCARD err_t rpc_agent_release(struct rpc_call *attend, uint64_t job);
-NODISCARD err_t rpc_agent_look(struct rpc_call *attend);
-void rpc_peer_forgotten(struct agent *a);
+NODISCARD err_t rpc_node_spawn(struct rpc_call *attend, const struct process_spawn *x);
+NODISCARD err_t rpc_node_kill(struct rpc_call *attend, uint64_t job, int slot, int sig);
+NODISCARD err_t rpc_node_release(struct rpc_call *attend, uint64_t job);
+NODISCARD err_t rpc_node_look(struct rpc_call *attend);
+void rpc_peer_forgotten(struct node_view *a);
 void rpc_watch_changed(struct job *j);
 void rpc_watch_metric(struct job *j, const struct metric *row);
 
 /* For store_names: closes a store, or the port to it, on another node. */
-NODISCARD err_t rpc_agent_store_close(struct rpc_call *attend, uint32_t uid, const char *name);
+NODISCARD err_t rpc_node_store_close(struct rpc_call *attend, uint32_t uid, const char *name);
 
 /* ---- for leadership ---- */
 
 /* To the leader, while there is one: this node attends; all its processes; one of them; its facts. */
-void rpc_agent_attend(struct rpc_server *s);
-void rpc_agent_list(struct rpc_server *s);
-void rpc_agent_child(struct rpc_server *s, const struct child *c);
-void rpc_agent_facts(struct rpc_server *s);
+void rpc_node_attend(struct rpc_server *s);
+void rpc_node_list(struct rpc_server *s);
+void rpc_node_child(struct rpc_server *s, const struct child *c);
+void rpc_node_facts(struct rpc_server *s);
 /* The end of what a worker of this node wrote, from the beginning of a line: at most size - 1 bytes, none of them 0;
  * returns how many. */
 size_t rpc_log_tail(const struct rpc_server *s, uint64_t job, int slot, char *ret, size_t size);

@@ -38,7 +38,7 @@ void rpc_server_bind(struct rpc_server *server)
     int count = 0;
     for (; (row = row_at(count)) && count < MAX_ROWS; count++) {
         all[count] = here[count] = row->binding;
-        if (row->where == AT_LEADER)
+        if (row->where == SERVED_BY_LEADER)
             here[count].handler = answer_or_pass_on;
     }
     rpc_methods_bind(here, count, server->methods);
@@ -56,10 +56,10 @@ const struct job_outbound rpc_job_outbound = {
     .io_metrics = rpc_io_metrics,
     .io_history = rpc_io_history,
     .io_quit = rpc_io_quit,
-    .node_spawn = rpc_agent_spawn,
-    .node_kill = rpc_agent_kill,
-    .node_release = rpc_agent_release,
-    .node_look = rpc_agent_look,
+    .node_spawn = rpc_node_spawn,
+    .node_kill = rpc_node_kill,
+    .node_release = rpc_node_release,
+    .node_look = rpc_node_look,
     .node_forgotten = rpc_peer_forgotten,
     .watch_changed = rpc_watch_changed,
     .watch_metric = rpc_watch_metric,

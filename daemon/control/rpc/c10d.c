@@ -21,7 +21,7 @@ struct opening {
     struct rpc_server *server;
     struct rpc_call *call;
     uint32_t uid;
-    char name[STORES_NAME_MAX + 1];
+    char name[C10D_NAME_MAX + 1];
 };
 
 static void answered(void *arg, const struct rpc_result *r)
@@ -38,7 +38,7 @@ static void give_back(struct rpc_server *server, const struct opening *o)
     m.has_close = m.close = true;
     err_t err = OK;
     if (server->jobs->leads)
-        err = store_names_close(server->store_names, o->uid, o->name);
+        err = c10d_owners_close(server->c10d_owners, o->uid, o->name);
     else if (server->leader)
         err = rpc_send(server->leader, PEER_STORE_CLAIM, &m.base, CLAIM_MS, answered, NULL, NULL);
     if (err)
@@ -52,7 +52,7 @@ static void open_at(const struct opening *o, const char *holder)
     bool here = strcmp(holder, server->local->name) == 0;
     uint16_t port = 0;
     Dtd__StoreReply m = DTD__STORE_REPLY__INIT;
-    err_t err = stores_open(server->stores, o->uid, o->name, here ? NULL : holder, &port, &why);
+    err_t err = c10d_open(server->c10d, o->uid, o->name, here ? NULL : holder, &port, &why);
     if (err && here)
         give_back(server, o);
     if (err) {
@@ -98,7 +98,7 @@ static void open_asked(struct rpc_server *server, struct rpc_call *call, const c
     copy = *o;
     free(o);
     err_t err = server->jobs->leads
-                    ? store_names_claim(server->store_names, &server->jobs->self, copy.uid, copy.name, &holder)
+                    ? c10d_owners_claim(server->c10d_owners, &server->jobs->self, copy.uid, copy.name, &holder)
                     : ERR_AGAIN;
     if (!err)
         open_at(&copy, holder);
@@ -110,11 +110,11 @@ static void open_asked(struct rpc_server *server, struct rpc_call *call, const c
 void rpc_client_store_open(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     const char *name = ((const Dtd__StoreRequest *)(const void *)request)->name;
-    if (stores_name_is_legal(name))
+    if (c10d_name_is_legal(name))
         open_asked(owner, call, name);
     else
         rpc_fail(call, ERR_INVALID, "a store's name has 1 to %d letters, digits, points, dashes and underscores",
-                 STORES_NAME_MAX);
+                 C10D_NAME_MAX);
 }
 
 /* ---- leading ---- */
@@ -123,14 +123,14 @@ void rpc_peer_store_claim(void *owner, struct rpc_call *call, const ProtobufCMes
 {
     struct rpc_server *server = owner;
     const Dtd__StoreClaimRequest *q = (const Dtd__StoreClaimRequest *)(const void *)request;
-    const struct agent *a = agent_by_conn(server->jobs, rpc_call_conn(call));
+    const struct node_view *a = node_view_by_conn(server->jobs, rpc_call_conn(call));
     Dtd__StoreHolder m = DTD__STORE_HOLDER__INIT;
     const char *holder = "";
-    err_t err = !server->jobs->leads || !a ? ERR_AGAIN : !stores_name_is_legal(q->name) ? ERR_INVALID : OK;
+    err_t err = !server->jobs->leads || !a ? ERR_AGAIN : !c10d_name_is_legal(q->name) ? ERR_INVALID : OK;
     if (!err && q->close)
-        err = store_names_close(server->store_names, q->uid, q->name);
+        err = c10d_owners_close(server->c10d_owners, q->uid, q->name);
     else if (!err)
-        err = store_names_claim(server->store_names, a, q->uid, q->name, &holder);
+        err = c10d_owners_claim(server->c10d_owners, a, q->uid, q->name, &holder);
     m.node = (char *)holder;
     if (err)
         rpc_fail(call, err, "%s", server->jobs->leads && err == ERR_AGAIN ? not_heard : err_text(err));
@@ -142,7 +142,7 @@ void rpc_client_store_close(void *owner, struct rpc_call *call, const ProtobufCM
 {
     const char *name = ((const Dtd__StoreRequest *)(const void *)request)->name;
     Dtd__Empty empty = DTD__EMPTY__INIT;
-    err_t err = store_names_close(((struct rpc_server *)owner)->store_names, (uint32_t)rpc_caller_uid(call), name);
+    err_t err = c10d_owners_close(((struct rpc_server *)owner)->c10d_owners, (uint32_t)rpc_caller_uid(call), name);
     if (err)
         rpc_fail(call, err, "you have no store %.64s; `dtctl store ls` lists them", name);
     else
@@ -150,7 +150,7 @@ void rpc_client_store_close(void *owner, struct rpc_call *call, const ProtobufCM
 }
 
 /* Root sees everybody's, and so does who has a dtd to himself. */
-static bool may_see(const struct rpc_server *server, struct rpc_call *call, const struct store_name *s)
+static bool may_see(const struct rpc_server *server, struct rpc_call *call, const struct c10d_owner *s)
 {
     uid_t uid = rpc_caller_uid(call);
     return !server->system || uid == 0 || uid == s->uid;
@@ -161,7 +161,7 @@ struct listing {
     char user[80];
 };
 
-static void fill(struct listing *item, const struct store_name *s)
+static void fill(struct listing *item, const struct c10d_owner *s)
 {
     dtd__store_item__init(&item->m);
     item->m.name = (char *)s->name;
@@ -173,16 +173,16 @@ void rpc_client_store_list(void *owner, struct rpc_call *call, const ProtobufCMe
 {
     struct rpc_server *server = owner;
     Dtd__StoreReport list = DTD__STORE_REPORT__INIT;
-    const struct store_name *s;
+    const struct c10d_owner *s;
     size_t count = 0;
     (void)request;
-    SLIST_FOREACH(s, &server->store_names->names, link)
+    SLIST_FOREACH(s, &server->c10d_owners->names, link)
     count++;
     struct listing *items = calloc(count + 1, sizeof(*items));
     Dtd__StoreItem **refs = calloc(count + 1, sizeof(*refs));
     list.store = refs;
     if (items && refs) {
-        SLIST_FOREACH(s, &server->store_names->names, link)
+        SLIST_FOREACH(s, &server->c10d_owners->names, link)
         if (may_see(server, call, s)) {
             fill(&items[list.n_store], s);
             refs[list.n_store] = &items[list.n_store].m;

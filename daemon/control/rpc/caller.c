@@ -50,7 +50,7 @@ struct job *rpc_caller_job(struct rpc_call *call, struct job_process **ret)
 {
     const struct peer *p = rpc_caller_peer(call);
     struct job *j = p && p->job ? jobs_find(p->server->jobs, p->job) : NULL;
-    const struct agent *a = !j ? NULL : p->from ? agent_find(p->server->jobs, p->from) : &p->server->jobs->self;
+    const struct node_view *a = !j ? NULL : p->from ? node_view_find(p->server->jobs, p->from) : &p->server->jobs->self;
     struct job_process *process = a ? job_process_find(j, a, p->slot) : NULL;
     if (!process || !job_process_running(process)) {
         rpc_fail(call, ERR_STALE, "this process belongs to no job any more");

@@ -145,7 +145,7 @@ static err_t check_room(struct rpc_server *server, const struct job_spec *spec, 
 static err_t check_node(struct rpc_server *server, const struct job_spec *spec, struct why *why)
 {
     const struct gpus *g = &server->local->gpus;
-    if (job_gpus(spec) && !server->jobs->agents->next && g->known && gpus_count(g) == 0)
+    if (job_gpus(spec) && !server->jobs->nodes->next && g->known && gpus_count(g) == 0)
         return why_set(why, ERR_INVALID,
                        "run.device: cuda, and this node has no GPU: %s; set run.device: cpu, or mend it (`dt-worker "
                        "--probe` tells) and start dtd anew",
@@ -314,7 +314,7 @@ static void submit(struct rpc_server *server, struct rpc_call *call, const Dtd__
         return;
     }
     err = check_parent(server, call, m->parent, &spec, &parent, &why);
-    bool wait = may_wait && !err && job_gpus(&spec) && !server->local->gpus.known && !server->jobs->agents->next;
+    bool wait = may_wait && !err && job_gpus(&spec) && !server->local->gpus.known && !server->jobs->nodes->next;
     if (wait)
         err = hold(server, call, m);
     else if (!err)

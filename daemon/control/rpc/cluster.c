@@ -106,7 +106,8 @@ static void on_recorded(void *arg, err_t err, uint64_t index, const void *result
 }
 
 /* Proposes the record; answers the call when it is applied, or now after an error. */
-static void propose_for_call(struct rpc_server *server, struct rpc_call *call, struct record *r, const struct pending_record *with)
+static void propose_for_call(struct rpc_server *server, struct rpc_call *call, struct record *r,
+                             const struct pending_record *with)
 {
     struct pending_record *w = calloc(1, sizeof(*w));
     err_t err = w ? OK : ERR_NOMEM;
@@ -260,9 +261,9 @@ static void handle_leave(void *owner, struct rpc_call *call, const ProtobufCMess
 
 /* ---- requests of users ---- */
 
-static struct cluster_wish wish_of(const Dtd__ClusterInitRequest *q)
+static struct cluster_options options_of(const Dtd__ClusterInitRequest *q)
 {
-    return (struct cluster_wish){q->name, q->listen, q->advertise, q->domain};
+    return (struct cluster_options){q->name, q->listen, q->advertise, q->domain};
 }
 
 static void reply_empty(struct rpc_call *call, err_t err, const char *why)
@@ -283,7 +284,7 @@ static void handle_init(void *owner, struct rpc_call *call, const ProtobufCMessa
 {
     struct rpc_server *server = owner;
     struct why why = {""};
-    const struct cluster_wish w = wish_of((const Dtd__ClusterInitRequest *)request);
+    const struct cluster_options w = options_of((const Dtd__ClusterInitRequest *)request);
     if (rpc_caller_is_admin(call, "make a cluster of the dtd"))
         reply_empty(call, cluster_init(server->cluster, &w, &why), why.text);
 }
@@ -293,7 +294,7 @@ static void handle_user_join(void *owner, struct rpc_call *call, const ProtobufC
     const Dtd__ClusterInitRequest *q = (const Dtd__ClusterInitRequest *)request;
     struct rpc_server *server = owner;
     struct why why = {""};
-    const struct cluster_wish w = wish_of(q);
+    const struct cluster_options w = options_of(q);
     if (!rpc_caller_is_admin(call, "join a cluster with the dtd"))
         return;
     err_t err = cluster_join(server->cluster, q->token ? q->token : "", &w, on_done, call, &why);
@@ -459,7 +460,8 @@ static const struct log_member *member_of(uint64_t id, const struct log_member *
     return NULL;
 }
 
-static void fill_node(struct rpc_server *server, const struct state_node *x, struct status_reply *s, Dtd__ClusterNode *m)
+static void fill_node(struct rpc_server *server, const struct state_node *x, struct status_reply *s,
+                      Dtd__ClusterNode *m)
 {
     static const char *const roles[] = {[LOG_SPARE] = "spare", [LOG_STANDBY] = "standby", [LOG_VOTER] = "voter"};
     static const char *const states[] = {[CLUSTER_NODE_UNKNOWN] = "unknown",
@@ -556,19 +558,19 @@ static void handle_status(void *owner, struct rpc_call *call, const ProtobufCMes
 const struct rpc_server_row *rpc_cluster_rows(int *ret_n)
 {
     static const struct rpc_server_row rows[] = {
-        {HERE, {CLIENT_CLUSTER_INIT, handle_init}},
-        {HERE, {CLIENT_CLUSTER_JOIN, handle_user_join}},
-        {HERE, {CLIENT_CLUSTER_STATUS, handle_status}},
-        {AT_LEADER, {CLIENT_CLUSTER_TOKEN, handle_token}},
-        {AT_LEADER, {CLIENT_CLUSTER_REMOVE, handle_remove}},
-        {HERE, {CLIENT_CLUSTER_LEAVE, handle_user_leave}},
-        {HERE, {CLIENT_CLUSTER_RECOVER, handle_recover}},
-        {AT_LEADER, {CLIENT_CLUSTER_ROTATE, handle_rotate}},
-        {AT_LEADER, {CLIENT_NODE_DRAIN, handle_drain}},
-        {HERE, {PEER_HELLO, handle_hello}},
-        {HERE, {PEER_BEAT, handle_beat}},
-        {HERE, {PEER_JOIN, handle_join}},
-        {HERE, {PEER_LEAVE, handle_leave}},
+        {SERVED_LOCALLY, {CLIENT_CLUSTER_INIT, handle_init}},
+        {SERVED_LOCALLY, {CLIENT_CLUSTER_JOIN, handle_user_join}},
+        {SERVED_LOCALLY, {CLIENT_CLUSTER_STATUS, handle_status}},
+        {SERVED_BY_LEADER, {CLIENT_CLUSTER_TOKEN, handle_token}},
+        {SERVED_BY_LEADER, {CLIENT_CLUSTER_REMOVE, handle_remove}},
+        {SERVED_LOCALLY, {CLIENT_CLUSTER_LEAVE, handle_user_leave}},
+        {SERVED_LOCALLY, {CLIENT_CLUSTER_RECOVER, handle_recover}},
+        {SERVED_BY_LEADER, {CLIENT_CLUSTER_ROTATE, handle_rotate}},
+        {SERVED_BY_LEADER, {CLIENT_NODE_DRAIN, handle_drain}},
+        {SERVED_LOCALLY, {PEER_HELLO, handle_hello}},
+        {SERVED_LOCALLY, {PEER_BEAT, handle_beat}},
+        {SERVED_LOCALLY, {PEER_JOIN, handle_join}},
+        {SERVED_LOCALLY, {PEER_LEAVE, handle_leave}},
     };
     *ret_n = sizeof(rows) / sizeof(rows[0]);
     return rows;

@@ -209,7 +209,7 @@ static void block_came(void *arg, const struct rpc_result *result)
 
 static err_t ask(struct tail *t, struct tail_file *f, bool last)
 {
-    const struct agent *a = agent_find(t->server->jobs, f->node);
+    const struct node_view *a = node_view_find(t->server->jobs, f->node);
     Dtd__LogRead m = DTD__LOG_READ__INIT;
     f->place.last = last;
     m.job = f->place.job;
@@ -362,7 +362,7 @@ static void find_file(struct tail *t, const struct job *j, int rank, int64_t lin
     const struct job_rank_view p = rank < v.n_workers ? job_rank_view_of(j, rank) : (struct job_rank_view){0};
     const char *name = recorded ? s->epoch.members[rank].node : p.node ? p.node : server->local->name;
     int slot = recorded ? s->epoch.members[rank].slot : p.node ? p.slot : rank;
-    bool here = strcmp(name, server->local->name) == 0 || (!server->jobs->agents->next && strcmp(name, "node-1") == 0);
+    bool here = strcmp(name, server->local->name) == 0 || (!server->jobs->nodes->next && strcmp(name, "node-1") == 0);
     *f = (struct tail_file){
         .tail = t, .place = {.job = v.id, .slot = slot, .lines = lines}, .node = here ? NULL : strdup(name)};
     if (!here && !f->node)

@@ -3,8 +3,8 @@
  *   node that follows                          node that leads
  *   a call of a client or a process -- Forward --> the same handler, on behalf of who asked
  *   Attend (what this node has)     ------------>  an agent that is UP
- *   children_spawn, kill, release   <-- items ---  agent_spawn, kill, release
- *   Report (a process started, ended; all that live) ->  agent_child, agent_listed
+ *   local_process_spawn, kill, release   <-- items ---  node_view_spawn, kill, release
+ *   Report (a process started, ended; all that live) ->  node_view_child, node_view_listed
  *
  * A Report that is not answered (the connection was lost) needs no second try: with the next connection comes the whole
  * list. Where too many are under way the list is said instead, when there is room again. */
@@ -21,13 +21,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define AGENT_MAX_PEERS 8192
+#define NODE_MAX_PEERS 8192
 #define ATTEND_MS 200
 
 /* ---- calls on behalf of somebody at another node ---- */
 
 /* One for each process and each user there, as long as we lead. */
-static struct peer *peer_of(struct rpc_server *server, struct agent *a, const struct rpc_origin *o)
+static struct peer *peer_of(struct rpc_server *server, struct node_view *a, const struct rpc_origin *o)
 {
     struct peer *p;
     int count = 0;
@@ -38,7 +38,7 @@ static struct peer *peer_of(struct rpc_server *server, struct agent *a, const st
             return p;
         count++;
     }
-    p = count < AGENT_MAX_PEERS ? calloc(1, sizeof(*p)) : NULL;
+    p = count < NODE_MAX_PEERS ? calloc(1, sizeof(*p)) : NULL;
     if (!p)
         return NULL;
     *p = (struct peer){.server = server, .from = a->name, .job = job, .slot = o->slot, .uid = (uint32_t)o->uid};
@@ -55,7 +55,7 @@ static uint32_t roles_of(const struct rpc_origin *o)
 void rpc_peer_forward(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     struct rpc_server *server = owner;
-    struct agent *a = agent_by_conn(server->jobs, rpc_call_conn(call));
+    struct node_view *a = node_view_by_conn(server->jobs, rpc_call_conn(call));
     struct rpc_origin o;
     rpc_forwarded_origin(request, &o);
     if (!server->jobs->leads || !a) {
@@ -91,7 +91,7 @@ static err_t say(struct rpc_call *attend, Dtd__AgentCommand *c, uint64_t job, in
     return rpc_item(attend, &c->base);
 }
 
-err_t rpc_agent_spawn(struct rpc_call *attend, const struct process_spawn *x)
+err_t rpc_node_spawn(struct rpc_call *attend, const struct process_spawn *x)
 {
     Dtd__AgentCommand c = DTD__AGENT_COMMAND__INIT;
     c.kind = DTD__AGENT_COMMAND__KIND__SPAWN;
@@ -113,7 +113,7 @@ err_t rpc_agent_spawn(struct rpc_call *attend, const struct process_spawn *x)
     return say(attend, &c, x->job, x->slot);
 }
 
-err_t rpc_agent_kill(struct rpc_call *attend, uint64_t job, int slot, int sig)
+err_t rpc_node_kill(struct rpc_call *attend, uint64_t job, int slot, int sig)
 {
     Dtd__AgentCommand c = DTD__AGENT_COMMAND__INIT;
     c.kind = DTD__AGENT_COMMAND__KIND__KILL;
@@ -122,21 +122,21 @@ err_t rpc_agent_kill(struct rpc_call *attend, uint64_t job, int slot, int sig)
     return say(attend, &c, job, slot);
 }
 
-err_t rpc_agent_release(struct rpc_call *attend, uint64_t job)
+err_t rpc_node_release(struct rpc_call *attend, uint64_t job)
 {
     Dtd__AgentCommand c = DTD__AGENT_COMMAND__INIT;
     c.kind = DTD__AGENT_COMMAND__KIND__RELEASE;
     return say(attend, &c, job, 0);
 }
 
-err_t rpc_agent_look(struct rpc_call *attend)
+err_t rpc_node_look(struct rpc_call *attend)
 {
     Dtd__AgentCommand c = DTD__AGENT_COMMAND__INIT;
     c.kind = DTD__AGENT_COMMAND__KIND__LOOK;
     return say(attend, &c, 0, 0);
 }
 
-err_t rpc_agent_store_close(struct rpc_call *attend, uint32_t uid, const char *name)
+err_t rpc_node_store_close(struct rpc_call *attend, uint32_t uid, const char *name)
 {
     Dtd__AgentCommand c = DTD__AGENT_COMMAND__INIT;
     c.kind = DTD__AGENT_COMMAND__KIND__STORE_CLOSE;
@@ -148,33 +148,33 @@ err_t rpc_agent_store_close(struct rpc_call *attend, uint32_t uid, const char *n
 
 /* ---- leading: what a node says ---- */
 
-static void take_facts(struct agent *a, const Dtd__AgentFacts *f)
+static void take_facts(struct node_view *a, const Dtd__AgentFacts *f)
 {
-    struct agent_sick sick[GPUS_MAX];
+    struct node_view_sick sick[GPUS_MAX];
     int n_sick = 0;
     for (size_t i = 0; i < f->n_gpu_sick && n_sick < GPUS_MAX; i++)
-        sick[n_sick++] = (struct agent_sick){f->gpu_sick[i]->gpu, f->gpu_sick[i]->what};
-    const struct agent_facts facts = {.slots = f->slots < 0 ? 0 : f->slots,
-                                      .gpus = f->has_gpus ? f->gpus : -1,
-                                      .broken = f->gpu_broken,
-                                      .n_broken = (int)f->n_gpu_broken,
-                                      .sick = sick,
-                                      .n_sick = n_sick,
-                                      .model = f->gpu_model ? f->gpu_model : "",
-                                      .missing = f->gpu_missing ? f->gpu_missing : "",
-                                      .leaving = f->has_leaving && f->leaving};
-    agent_set_facts(a, &facts);
+        sick[n_sick++] = (struct node_view_sick){f->gpu_sick[i]->gpu, f->gpu_sick[i]->what};
+    const struct node_view_facts facts = {.slots = f->slots < 0 ? 0 : f->slots,
+                                          .gpus = f->has_gpus ? f->gpus : -1,
+                                          .broken = f->gpu_broken,
+                                          .n_broken = (int)f->n_gpu_broken,
+                                          .sick = sick,
+                                          .n_sick = n_sick,
+                                          .model = f->gpu_model ? f->gpu_model : "",
+                                          .missing = f->gpu_missing ? f->gpu_missing : "",
+                                          .leaving = f->has_leaving && f->leaving};
+    node_view_set_facts(a, &facts);
 }
 
-static void take_stores(struct rpc_server *server, struct agent *a, const Dtd__AgentFacts *f)
+static void take_stores(struct rpc_server *server, struct node_view *a, const Dtd__AgentFacts *f)
 {
-    struct store_said *said = calloc(f->n_store + 1, sizeof(*said));
+    struct c10d_owner_report *said = calloc(f->n_store + 1, sizeof(*said));
     int count = 0;
     for (size_t i = 0; said && i < f->n_store; i++)
-        if (stores_name_is_legal(f->store[i]->name))
-            said[count++] = (struct store_said){f->store[i]->uid, f->store[i]->name};
+        if (c10d_name_is_legal(f->store[i]->name))
+            said[count++] = (struct c10d_owner_report){f->store[i]->uid, f->store[i]->name};
     if (said)
-        store_names_said(server->store_names, a, said, count);
+        c10d_owners_reported(server->c10d_owners, a, said, count);
     else
         log_error("no memory for a node's stores name=%s", a->name);
     free(said);
@@ -188,16 +188,16 @@ struct attendance {
 static void attend_gone(void *arg)
 {
     struct attendance *t = arg;
-    for (struct agent *a = t->server->jobs->agents; a; a = a->next)
+    for (struct node_view *a = t->server->jobs->nodes; a; a = a->next)
         if (a->attend == t->call)
-            agent_away(a);
+            node_view_away(a);
     free(t);
 }
 
 void rpc_peer_attend(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     struct rpc_server *server = owner;
-    struct agent *a = agent_by_conn(server->jobs, rpc_call_conn(call));
+    struct node_view *a = node_view_by_conn(server->jobs, rpc_call_conn(call));
     struct attendance *t = server->jobs->leads && a ? calloc(1, sizeof(*t)) : NULL;
     if (!t) {
         rpc_fail(call, ERR_AGAIN, "this node does not lead, or does not know who attends");
@@ -206,7 +206,7 @@ void rpc_peer_attend(void *owner, struct rpc_call *call, const ProtobufCMessage 
     *t = (struct attendance){server, call};
     rpc_call_on_cancel(call, attend_gone, t);
     take_facts(a, (const Dtd__AgentFacts *)request);
-    agent_up(a, call);
+    node_view_up(a, call);
     take_stores(server, a, (const Dtd__AgentFacts *)request);
     jobs_tick(server->jobs);
 }
@@ -248,10 +248,10 @@ void rpc_peer_report(void *owner, struct rpc_call *call, const ProtobufCMessage 
 {
     struct rpc_server *server = owner;
     const Dtd__AgentReport *m = (const Dtd__AgentReport *)request;
-    struct agent *a = agent_by_conn(server->jobs, rpc_call_conn(call));
+    struct node_view *a = node_view_by_conn(server->jobs, rpc_call_conn(call));
     Dtd__PeerEmpty empty = DTD__PEER_EMPTY__INIT;
     struct child c;
-    if (!server->jobs->leads || !a || a->state != AGENT_UP) {
+    if (!server->jobs->leads || !a || a->state != NODE_UP) {
         rpc_fail(call, ERR_AGAIN, "this node does not lead, or who reports does not attend");
         return;
     }
@@ -259,11 +259,11 @@ void rpc_peer_report(void *owner, struct rpc_call *call, const ProtobufCMessage 
         take_facts(a, m->facts);
     for (size_t i = 0; i < m->n_child; i++)
         if (child_of(m->child[i], &c))
-            agent_child(server->jobs, a, &c);
+            node_view_child(server->jobs, a, &c);
         else
             log_warn("no words of a process ignored node=%s", a->name);
     if (m->listed)
-        agent_listed(server->jobs, a);
+        node_view_listed(server->jobs, a);
     rpc_reply(call, &empty.base);
     jobs_tick(server->jobs);
 }
@@ -291,9 +291,9 @@ static err_t spawn_asked(struct rpc_server *server, const Dtd__AgentCommand *c)
                  c->slot >= CHANNEL_SLOT_IO && c->slot < c->slots && c->slots <= CHANNEL_MAX_SLOTS && c->workers > 0 &&
                  c->job && c->job != CHANNEL_JOB_PROBE;
     char cause[CHILD_CAUSE_BYTES];
-    if (sound && children_gpu_cause(server->local, x.device, cause))
+    if (sound && local_process_gpu_cause(server->local, x.device, cause))
         return ERR_UNSUPPORTED; /* who asks has not heard of it yet */
-    return sound ? children_spawn(server->local, &x) : ERR_INVALID;
+    return sound ? local_process_spawn(server->local, &x) : ERR_INVALID;
 }
 
 /* What the supervisor would say, had it been asked. */
@@ -309,9 +309,9 @@ static void refuse(struct rpc_server *server, const Dtd__AgentCommand *c, err_t 
     if (c->token.len != CHANNEL_TOKEN_BYTES)
         return;
     memcpy(child.token, c->token.data, sizeof(child.token));
-    if (c->has_device && children_gpu_cause(server->local, c->device, child.cause_text))
+    if (c->has_device && local_process_gpu_cause(server->local, c->device, child.cause_text))
         child.cause = CAUSE_GPU;
-    rpc_agent_child(server, &child);
+    rpc_node_child(server, &child);
 }
 
 static void command_came(void *arg, const struct rpc_result *result)
@@ -333,17 +333,17 @@ static void command_came(void *arg, const struct rpc_result *result)
             refuse(server, c, err);
         return;
     case DTD__AGENT_COMMAND__KIND__KILL:
-        err = sup_kill(&server->local->sup, c->job, c->slot, c->signal);
+        err = supervisor_link_kill(&server->local->supervisor, c->job, c->slot, c->signal);
         break;
     case DTD__AGENT_COMMAND__KIND__LOOK:
-        children_look(server->local);
-        rpc_agent_list(server);
+        local_processes_look(server->local);
+        rpc_node_list(server);
         return;
     case DTD__AGENT_COMMAND__KIND__STORE_CLOSE:
-        stores_close(server->stores, c->uid, c->store ? c->store : "");
+        c10d_close(server->c10d, c->uid, c->store ? c->store : "");
         return;
     case DTD__AGENT_COMMAND__KIND__RELEASE:
-        err = children_release(server->local, c->job);
+        err = local_process_release(server->local, c->job);
         break;
     default:
         err = ERR_UNSUPPORTED;
@@ -397,7 +397,7 @@ static void report_answered(void *arg, const struct rpc_result *result)
     if (result->err && result->err != ERR_CLOSED)
         log_warn("a report was refused error=%s text=%s", err_text(result->err), result->text);
     if (result->err != ERR_CLOSED && server->list_due && server->reports == 0)
-        rpc_agent_list(server);
+        rpc_node_list(server);
 }
 
 static void report(struct rpc_server *server, const Dtd__AgentReport *m)
@@ -414,17 +414,17 @@ static void report(struct rpc_server *server, const Dtd__AgentReport *m)
 /* Those that live here. */
 static err_t fill_stores(struct rpc_server *server, struct facts *f)
 {
-    struct stores_entry *e;
+    struct c10d_endpoint *e;
     size_t count = 0;
-    LIST_FOREACH(e, &server->stores->open, link)
+    LIST_FOREACH(e, &server->c10d->open, link)
     count++;
     f->stores = calloc(count + 1, sizeof(*f->stores));
     f->store_refs = calloc(count + 1, sizeof(*f->store_refs));
     if (!f->stores || !f->store_refs)
         return ERR_NOMEM;
     f->m.store = f->store_refs;
-    LIST_FOREACH(e, &server->stores->open, link)
-    if (e->server && stores_name_is_legal(e->name)) {
+    LIST_FOREACH(e, &server->c10d->open, link)
+    if (e->server && c10d_name_is_legal(e->name)) {
         Dtd__AgentStore *s = &f->stores[f->m.n_store];
         dtd__agent_store__init(s);
         s->uid = e->uid;
@@ -434,7 +434,7 @@ static err_t fill_stores(struct rpc_server *server, struct facts *f)
     return OK;
 }
 
-void rpc_agent_attend(struct rpc_server *server)
+void rpc_node_attend(struct rpc_server *server)
 {
     struct facts f;
     struct rpc_conn *conn = server->leader;
@@ -449,7 +449,7 @@ void rpc_agent_attend(struct rpc_server *server)
         log_error("the node that leads is not attended error=%s", err_text(err));
 }
 
-void rpc_agent_facts(struct rpc_server *server)
+void rpc_node_facts(struct rpc_server *server)
 {
     struct facts f;
     Dtd__AgentReport m = DTD__AGENT_REPORT__INIT;
@@ -484,7 +484,7 @@ static void fill_child(Dtd__AgentChild *m, const struct child *c, char proc[2])
     m->stranded = c->stranded;
 }
 
-void rpc_agent_child(struct rpc_server *server, const struct child *c)
+void rpc_node_child(struct rpc_server *server, const struct child *c)
 {
     Dtd__AgentReport m = DTD__AGENT_REPORT__INIT;
     Dtd__AgentChild child, *ref = &child;
@@ -495,7 +495,7 @@ void rpc_agent_child(struct rpc_server *server, const struct child *c)
     report(server, &m);
 }
 
-void rpc_agent_list(struct rpc_server *server)
+void rpc_node_list(struct rpc_server *server)
 {
     Dtd__AgentReport m = DTD__AGENT_REPORT__INIT;
     struct facts f;
@@ -524,7 +524,7 @@ void rpc_agent_list(struct rpc_server *server)
     free(proc);
 }
 
-void rpc_peer_forgotten(struct agent *a)
+void rpc_peer_forgotten(struct node_view *a)
 {
     while (!LIST_EMPTY(&a->peers)) {
         struct peer *p = LIST_FIRST(&a->peers);

@@ -54,7 +54,7 @@ static void conn_closed(void *owner, struct rpc_conn *conn)
     struct peer *p = rpc_conn_data(conn);
     bool process = p && p->job;
     if (p) {
-        children_bye(server->local, p);
+        local_process_disconnected(server->local, p);
         LIST_REMOVE(p, link);
     }
     free(p);
@@ -135,7 +135,7 @@ static void hello_to_leader(struct rpc_server *server, struct rpc_call *call, co
 {
     Dtd__Empty empty = DTD__EMPTY__INIT;
     struct job *j = jobs_find(server->jobs, p->job);
-    const struct agent *a = p->from ? agent_find(server->jobs, p->from) : &server->jobs->self;
+    const struct node_view *a = p->from ? node_view_find(server->jobs, p->from) : &server->jobs->self;
     struct job_process *process = j && a ? job_process_find(j, a, p->slot) : NULL;
     err_t err = process ? job_process_hello(j, process, h->epoch) : ERR_DENIED;
     if (err)
@@ -161,7 +161,7 @@ void rpc_server_hello(struct rpc_server *server, struct rpc_call *call, const Pr
             hello_refused(call, h, ERR_DENIED);
         return;
     }
-    err_t err = named && !p->job ? children_hello(server->local, job, h->slot, h->token, h->token_bytes, p->uid, p)
+    err_t err = named && !p->job ? local_process_hello(server->local, job, h->slot, h->token, h->token_bytes, p->uid, p)
                                  : ERR_DENIED;
     if (err) {
         hello_refused(call, h, err);

@@ -31,8 +31,8 @@ struct rpc_server {
     struct replica *replica;
     struct cluster *cluster;
     struct jobs *jobs;
-    struct stores *stores;
-    struct store_names *store_names;
+    struct c10d_registry *c10d;
+    struct c10d_owners *c10d_owners;
     bool system;               /* dtd serves all users of the machine */
     void (*stop)(void *owner); /* this dtd is to end */
     void *owner;

@@ -10,8 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-}
-
 static void fill_worker(Dtd__WorkerStatus *m, const struct job *j, int rank)
 {
     const struct job_rank_view w = job_rank_view_of(j, rank);

@@ -176,7 +176,7 @@ void rpc_worker_report(void *owner, struct rpc_call *call, const ProtobufCMessag
 
 /* A StoreGet that waits for its key. */
 struct get {
-    struct store_wait wait; /* first */
+    struct rendezvous_wait wait; /* first */
     struct job *job;
     struct rpc_call *call;
 };
@@ -186,23 +186,24 @@ static bool visible(const char *key)
     for (const char *c = key; *c; c++)
         if (*c <= ' ' || *c > '~')
             return false;
-    return *key && strlen(key) <= STORE_KEY_MAX;
+    return *key && strlen(key) <= RENDEZVOUS_KEY_MAX;
 }
 
-/* The rendezvous store of the caller's epoch. If `epoch` is not the job's current epoch, or the key is invalid, fails the
- * call and returns NULL. A new leader first finds out whether the epoch continues; until then it accepts it. */
-static struct store *store_of(struct rpc_call *call, uint64_t epoch, const char *key, struct job **ret, int *ret_rank)
+/* The rendezvous store of the caller's epoch. If `epoch` is not the job's current epoch, or the key is invalid, fails
+ * the call and returns NULL. A new leader first finds out whether the epoch continues; until then it accepts it. */
+static struct rendezvous *store_of(struct rpc_call *call, uint64_t epoch, const char *key, struct job **ret,
+                                   int *ret_rank)
 {
     struct job_process *p;
-    struct store *store = NULL;
+    struct rendezvous *store = NULL;
     struct job *j = rpc_caller_job(call, &p);
     if (!j)
         return NULL;
     if (!visible(key)) {
-        rpc_fail(call, ERR_INVALID, "a key is 1 to %d visible ASCII characters", STORE_KEY_MAX);
+        rpc_fail(call, ERR_INVALID, "a key is 1 to %d visible ASCII characters", RENDEZVOUS_KEY_MAX);
         return NULL;
     }
-    if (job_store(j, p, epoch, &store)) {
+    if (job_rendezvous(j, p, epoch, &store)) {
         rpc_fail(call, ERR_STALE, "epoch %" PRIu64 " of job %" PRIu64 " has ended", epoch, job_view_of(j).id);
         return NULL;
     }
@@ -219,7 +220,7 @@ static void store_refused(struct rpc_call *call, err_t err, const char *key)
     } reasons[] = {{ERR_EXISTS, "the key already has another value"},
                    {ERR_INVALID, "a value is at most 4096 bytes"},
                    {ERR_LIMIT, "an epoch has at most 1024 keys, a worker at most 64 waiting gets"}};
-    _Static_assert(STORE_VALUE_MAX == 4096 && STORE_KEYS_MAX == 1024 && STORE_WAITS_MAX == 64,
+    _Static_assert(RENDEZVOUS_VALUE_MAX == 4096 && RENDEZVOUS_KEYS_MAX == 1024 && RENDEZVOUS_WAITS_MAX == 64,
                    "the texts above contain these limits");
     const char *why = err_text(err);
     for (size_t i = 0; i < sizeof(reasons) / sizeof(reasons[0]); i++)
@@ -235,32 +236,32 @@ void rpc_worker_store_put(void *owner, struct rpc_call *call, const ProtobufCMes
     Dtd__Empty empty = DTD__EMPTY__INIT;
     int rank;
     struct job *j;
-    struct store *store = store_of(call, m->epoch, m->key, &j, &rank);
+    struct rendezvous *store = store_of(call, m->epoch, m->key, &j, &rank);
     if (!store)
         return;
-    err_t err = store_put(store, (struct store_bytes){m->key, strlen(m->key)},
-                          (struct store_bytes){m->value.data, m->value.len});
+    err_t err = rendezvous_put(store, (struct rendezvous_bytes){m->key, strlen(m->key)},
+                               (struct rendezvous_bytes){m->value.data, m->value.len});
     if (err)
         store_refused(call, err, m->key);
     else
         rpc_reply(call, &empty.base);
 }
 
-static void reply_value(struct rpc_call *call, struct store_bytes value)
+static void reply_value(struct rpc_call *call, struct rendezvous_bytes value)
 {
     Dtd__StoreValue v = DTD__STORE_VALUE__INIT;
     v.value = (ProtobufCBinaryData){value.len, (uint8_t *)value.data};
     rpc_reply(call, &v.base);
 }
 
-static void get_done(struct store_wait *w, err_t err, struct store_bytes value)
+static void get_done(struct rendezvous_wait *w, err_t err, struct rendezvous_bytes value)
 {
     struct get *g = (struct get *)w;
     char who[256];
     if (!err) {
         reply_value(g->call, value);
     } else if (err == ERR_TIMEOUT) {
-        int n = job_store_missing(g->job, who, sizeof(who));
+        int n = job_rendezvous_missing(g->job, who, sizeof(who));
         rpc_fail(g->call, err, "nobody has put %.*s in time; %s%s", (int)w->key_len, (const char *)w->key,
                  n ? who : "all ranks", n ? " did not come" : " have come, so one of them is stuck before it");
     } else {
@@ -272,7 +273,7 @@ static void get_done(struct store_wait *w, err_t err, struct store_bytes value)
 static void get_gone(void *arg)
 {
     struct get *g = arg;
-    store_wait_drop(job_store_of(g->job), &g->wait);
+    rendezvous_wait_drop(job_rendezvous_of(g->job), &g->wait);
     free(g);
 }
 
@@ -286,7 +287,7 @@ static void wait_for(struct job *j, int rank, struct rpc_call *call, const Dtd__
     *g = (struct get){.wait = {.owner = rank, .deadline_ms = clock_mono_ms() + m->timeout_ms, .done = get_done},
                       .job = j,
                       .call = call};
-    err_t err = store_wait(job_store_of(j), (struct store_bytes){m->key, strlen(m->key)}, &g->wait);
+    err_t err = rendezvous_wait(job_rendezvous_of(j), (struct rendezvous_bytes){m->key, strlen(m->key)}, &g->wait);
     if (err) {
         store_refused(call, err, m->key);
         free(g);
@@ -299,13 +300,13 @@ void rpc_worker_store_get(void *owner, struct rpc_call *call, const ProtobufCMes
 {
     (void)owner;
     const Dtd__StoreGetRequest *m = (const Dtd__StoreGetRequest *)request;
-    struct store_bytes value;
+    struct rendezvous_bytes value;
     int rank;
     struct job *j;
-    struct store *store = store_of(call, m->epoch, m->key, &j, &rank);
+    struct rendezvous *store = store_of(call, m->epoch, m->key, &j, &rank);
     if (!store)
         return;
-    if (store_get(store, (struct store_bytes){m->key, strlen(m->key)}, &value) == OK)
+    if (rendezvous_get(store, (struct rendezvous_bytes){m->key, strlen(m->key)}, &value) == OK)
         reply_value(call, value);
     else
         wait_for(j, rank, call, m);

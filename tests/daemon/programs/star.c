@@ -279,7 +279,7 @@ const char *cluster_leader(const struct cluster *c)
     return getenv("DTD_TEST_LEADER");
 }
 
-bool cluster_has_heir(const struct cluster *c)
+bool cluster_has_successor(const struct cluster *c)
 {
     return false;
 }

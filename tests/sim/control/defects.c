@@ -106,41 +106,41 @@ void __wrap_job_adopt(struct job *j, bool late)
 
 /* ---- room ---- */
 
-void __real_agent_room(const struct agent *a, uint64_t job, int mine, struct placement_node *ret);
-void __wrap_agent_room(const struct agent *a, uint64_t job, int mine, struct placement_node *ret);
-void __real_job_room_leave(struct job *j);
-void __wrap_job_room_leave(struct job *j);
+void __real_node_capacity(const struct node_view *a, uint64_t job, int mine, struct placement_node *ret);
+void __wrap_node_capacity(const struct node_view *a, uint64_t job, int mine, struct placement_node *ret);
+void __real_job_release(struct job *j);
+void __wrap_job_release(struct job *j);
 
-void __wrap_agent_room(const struct agent *a, uint64_t job, int mine, struct placement_node *ret)
+void __wrap_node_capacity(const struct node_view *a, uint64_t job, int mine, struct placement_node *ret)
 {
-    __real_agent_room(a, job, mine, ret);
+    __real_node_capacity(a, job, mine, ret);
     if (bug(BUG_SLOTS_TWICE))
         ret->used = 0;
-    if (bug(BUG_DRAINED_USED) && a->state == AGENT_UP && a->listed)
+    if (bug(BUG_DRAINED_USED) && a->state == NODE_UP && a->listed)
         ret->out = NULL;
 }
 
-void __wrap_job_room_leave(struct job *j)
+void __wrap_job_release(struct job *j)
 {
-    struct agent *leaked = NULL;
+    struct node_view *leaked = NULL;
     for (int k = 0; k < j->n_workers && j->placed; k++)
-        if (j->workers[k].p.agent->state != AGENT_UP)
-            leaked = j->workers[k].p.agent;
-    __real_job_room_leave(j);
+        if (j->workers[k].p.node->state != NODE_UP)
+            leaked = j->workers[k].p.node;
+    __real_job_release(j);
     if (bug(BUG_SLOTS_LEAKED) && leaked)
         leaked->used++;
 }
 
 /* ---- going ---- */
 
-bool __real_cluster_has_heir(const struct cluster *c);
-bool __wrap_cluster_has_heir(const struct cluster *c);
+bool __real_cluster_has_successor(const struct cluster *c);
+bool __wrap_cluster_has_successor(const struct cluster *c);
 bool __real_cluster_is_needed(const struct cluster *c);
 bool __wrap_cluster_is_needed(const struct cluster *c);
 
-bool __wrap_cluster_has_heir(const struct cluster *c)
+bool __wrap_cluster_has_successor(const struct cluster *c)
 {
-    return !bug(BUG_NO_HEIR_MADE) && __real_cluster_has_heir(c);
+    return !bug(BUG_NO_HEIR_MADE) && __real_cluster_has_successor(c);
 }
 
 bool __wrap_cluster_is_needed(const struct cluster *c)
@@ -148,13 +148,13 @@ bool __wrap_cluster_is_needed(const struct cluster *c)
     return !bug(BUG_VOTER_GOES) && __real_cluster_is_needed(c);
 }
 
-void __real_agent_lost(struct jobs *n, struct agent *a, int64_t silent_ms, const char *seen);
-void __wrap_agent_lost(struct jobs *n, struct agent *a, int64_t silent_ms, const char *seen);
+void __real_node_view_lost(struct jobs *n, struct node_view *a, int64_t silent_ms, const char *seen);
+void __wrap_node_view_lost(struct jobs *n, struct node_view *a, int64_t silent_ms, const char *seen);
 
-void __wrap_agent_lost(struct jobs *n, struct agent *a, int64_t silent_ms, const char *seen)
+void __wrap_node_view_lost(struct jobs *n, struct node_view *a, int64_t silent_ms, const char *seen)
 {
     if (!bug(BUG_LOSS_IGNORED) || a->used)
-        __real_agent_lost(n, a, silent_ms, seen);
+        __real_node_view_lost(n, a, silent_ms, seen);
 }
 
 /* ---- who leads ---- */
@@ -169,14 +169,14 @@ uint64_t __wrap_log_term(const struct log *log)
 
 /* ---- what nodes say to each other ---- */
 
-err_t __real_rpc_agent_kill(struct rpc_call *attend, uint64_t job, int slot, int sig);
-err_t __wrap_rpc_agent_kill(struct rpc_call *attend, uint64_t job, int slot, int sig);
-void __real_rpc_agent_child(struct rpc_server *n, const struct child *c);
-void __wrap_rpc_agent_child(struct rpc_server *n, const struct child *c);
+err_t __real_rpc_node_kill(struct rpc_call *attend, uint64_t job, int slot, int sig);
+err_t __wrap_rpc_node_kill(struct rpc_call *attend, uint64_t job, int slot, int sig);
+void __real_rpc_node_child(struct rpc_server *n, const struct child *c);
+void __wrap_rpc_node_child(struct rpc_server *n, const struct child *c);
 
-err_t __wrap_rpc_agent_kill(struct rpc_call *attend, uint64_t job, int slot, int sig)
+err_t __wrap_rpc_node_kill(struct rpc_call *attend, uint64_t job, int slot, int sig)
 {
-    return bug(BUG_KILL_NOT_SENT) ? OK : __real_rpc_agent_kill(attend, job, slot, sig);
+    return bug(BUG_KILL_NOT_SENT) ? OK : __real_rpc_node_kill(attend, job, slot, sig);
 }
 
 void __real_job_process_child(struct job *j, struct job_process *p, const struct child *c);
@@ -190,10 +190,10 @@ void __wrap_job_process_child(struct job *j, struct job_process *p, const struct
     p->killed = p->killed || forgets;
 }
 
-void __wrap_rpc_agent_child(struct rpc_server *n, const struct child *c)
+void __wrap_rpc_node_child(struct rpc_server *n, const struct child *c)
 {
     if (!bug(BUG_END_NOT_HEARD) || child_runs(c))
-        __real_rpc_agent_child(n, c);
+        __real_rpc_node_child(n, c);
 }
 
 /* ---- what processes say ---- */

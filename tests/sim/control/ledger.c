@@ -177,8 +177,8 @@ void ledger_record(uint64_t index, const struct record *r, const struct state_re
 
 err_t __real_rpc_worker_start(struct rpc_call *attend, const struct worker_start *s);
 err_t __wrap_rpc_worker_start(struct rpc_call *attend, const struct worker_start *s);
-bool __real_job_take_room(struct job *j);
-bool __wrap_job_take_room(struct job *j);
+bool __real_job_allocate(struct job *j);
+bool __wrap_job_allocate(struct job *j);
 
 static uint64_t applied_here(void)
 {
@@ -216,31 +216,31 @@ static bool is_drained(const char *node)
 }
 
 /* Slots that the jobs of this leader have on a node. */
-static int slots_taken(const struct jobs *jobs, const struct agent *a)
+static int slots_taken(const struct jobs *jobs, const struct node_view *a)
 {
     int taken = 0;
     for (const struct job *j = jobs->head; j; j = j->next)
         for (int k = 0; j->placed && k < j->n_workers; k++)
-            taken += j->workers[k].p.agent == a;
+            taken += j->workers[k].p.node == a;
     return taken;
 }
 
 /* A drained node gets no worker that it did not have, and no node more than it has slots. */
-bool __wrap_job_take_room(struct job *j)
+bool __wrap_job_allocate(struct job *j)
 {
-    const struct agent *before[MAX_RANKS] = {NULL};
+    const struct node_view *before[MAX_RANKS] = {NULL};
     int n = j->n_workers;
     for (int k = 0; k < n; k++)
-        before[k] = j->placed ? j->workers[k].p.agent : NULL;
-    bool taken = __real_job_take_room(j);
+        before[k] = j->placed ? j->workers[k].p.node : NULL;
+    bool taken = __real_job_allocate(j);
     for (int k = 0; taken && k < j->n_workers; k++) {
         bool is_new = true;
         for (int i = 0; i < n; i++)
-            is_new = is_new && before[i] != j->workers[k].p.agent;
-        if (is_new && is_drained(j->workers[k].p.agent->name))
-            broken("job %" PRIu64 " is placed on %s, which is drained", j->id, j->workers[k].p.agent->name);
-        if (slots_taken(j->jobs, j->workers[k].p.agent) > machine_of(j->workers[k].p.agent->name)->slots)
-            broken("job %" PRIu64 " is placed on %s, whose slots others have", j->id, j->workers[k].p.agent->name);
+            is_new = is_new && before[i] != j->workers[k].p.node;
+        if (is_new && is_drained(j->workers[k].p.node->name))
+            broken("job %" PRIu64 " is placed on %s, which is drained", j->id, j->workers[k].p.node->name);
+        if (slots_taken(j->jobs, j->workers[k].p.node) > machine_of(j->workers[k].p.node->name)->slots)
+            broken("job %" PRIu64 " is placed on %s, whose slots others have", j->id, j->workers[k].p.node->name);
     }
     return taken;
 }

@@ -185,7 +185,7 @@ static void hear(void *arg, const void *data, size_t len)
 
 /* ---- control ---- */
 
-static void configure(struct machine *m, struct node *n)
+static void configure(struct machine *m, struct control *n)
 {
     struct why why = {""};
     char text[64];
@@ -212,12 +212,12 @@ static void configure(struct machine *m, struct node *n)
 static void begin(void *arg)
 {
     struct machine *m = arg;
-    struct node *n = calloc(1, sizeof(*n));
+    struct control *n = calloc(1, sizeof(*n));
     struct why why = {""};
     assert(n);
     configure(m, n);
     m->node = n;
-    if (node_start(n, &why))
+    if (control_start(n, &why))
         broken("control of host %d does not start: %s", m->host->id, why.text);
 }
 

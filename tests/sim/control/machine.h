@@ -26,7 +26,7 @@ struct machine {
     bool has_power, has_dtd;
     int slots;
     struct end *channel;
-    struct node *node; /* of the control that runs; NULL: none, or it has not begun */
+    struct control *node; /* of the control that runs; NULL: none, or it has not begun */
     struct child_entry children[MACHINE_CHILDREN];
     uint64_t jobs[MACHINE_CHILDREN]; /* that have descriptors here; 0: free */
     uint64_t spawns;

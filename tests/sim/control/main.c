@@ -117,8 +117,8 @@ static bool is_known(void)
     char name[16];
     snprintf(name, sizeof(name), "node-%d", lost);
     for (int id = 1; id <= world.n_hosts; id++) {
-        struct node *n = machines[id].has_dtd ? machines[id].node : NULL;
-        if (n && n->jobs.leads && agent_find(&n->jobs, name)->state == AGENT_LOST)
+        struct control *n = machines[id].has_dtd ? machines[id].node : NULL;
+        if (n && n->jobs.leads && node_view_find(&n->jobs, name)->state == NODE_LOST)
             return true;
     }
     return machines[lost].has_dtd; /* back already, where a fault of before ends in its start */

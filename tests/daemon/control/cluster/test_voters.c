@@ -98,7 +98,7 @@ TEST(a_successor_is_a_voter_or_can_be_made_one)
                  {"lG", false}, {"lXa", false}, {"lDc", true}, {"LcX", true}};
     struct voters_node nodes[32];
     for (size_t i = 0; i < sizeof(heirs) / sizeof(heirs[0]); i++)
-        if (voters_have_heir(nodes, parse(heirs[i].nodes, NULL, nodes)) != heirs[i].has)
+        if (voters_have_successor(nodes, parse(heirs[i].nodes, NULL, nodes)) != heirs[i].has)
             fail_msg("%s: successor expected: %d", heirs[i].nodes, heirs[i].has);
 }
 

@@ -3,25 +3,25 @@
 #include "tests/lib/test.h"
 
 struct waiter {
-    struct store_wait wait; /* first */
+    struct rendezvous_wait wait; /* first */
     int calls;
     err_t err;
-    char value[STORE_VALUE_MAX + 1];
+    char value[RENDEZVOUS_VALUE_MAX + 1];
 };
 
-static struct store s;
+static struct rendezvous s;
 
-static struct store_bytes text(const char *t)
+static struct rendezvous_bytes text(const char *t)
 {
-    return (struct store_bytes){t, strlen(t)};
+    return (struct rendezvous_bytes){t, strlen(t)};
 }
 
 static err_t put(const char *key, const char *value)
 {
-    return store_put(&s, text(key), text(value));
+    return rendezvous_put(&s, text(key), text(value));
 }
 
-static void woken(struct store_wait *w, err_t err, struct store_bytes value)
+static void woken(struct rendezvous_wait *w, err_t err, struct rendezvous_bytes value)
 {
     struct waiter *x = (struct waiter *)w;
     x->calls++;
@@ -35,36 +35,36 @@ static void woken(struct store_wait *w, err_t err, struct store_bytes value)
 static err_t wait_for(struct waiter *w, const char *key, int owner, int64_t deadline_ms)
 {
     *w = (struct waiter){.wait = {.owner = owner, .deadline_ms = deadline_ms, .done = woken}};
-    return store_wait(&s, text(key), &w->wait);
+    return rendezvous_wait(&s, text(key), &w->wait);
 }
 
 TEST(a_key_is_written_once)
 {
-    struct store_bytes v;
-    store_init(&s);
-    assert_err(ERR_NOTFOUND, store_get(&s, text("a"), &v));
+    struct rendezvous_bytes v;
+    rendezvous_init(&s);
+    assert_err(ERR_NOTFOUND, rendezvous_get(&s, text("a"), &v));
     assert_ok(put("a", "1"));
     assert_ok(put("a", "1"));
     assert_err(ERR_EXISTS, put("a", "2"));
     assert_err(ERR_EXISTS, put("a", ""));
     assert_err(ERR_EXISTS, put("a", "11"));
     assert_ok(put("empty", ""));
-    assert_ok(store_get(&s, text("a"), &v));
+    assert_ok(rendezvous_get(&s, text("a"), &v));
     assert_int_equal(1, v.len);
     assert_memory_equal("1", v.data, 1);
-    assert_ok(store_get(&s, text("empty"), &v));
+    assert_ok(rendezvous_get(&s, text("empty"), &v));
     assert_int_equal(0, v.len);
     assert_int_equal(2, s.n_keys);
-    store_clear(&s, ERR_STALE);
-    assert_err(ERR_NOTFOUND, store_get(&s, text("a"), &v));
+    rendezvous_clear(&s, ERR_STALE);
+    assert_err(ERR_NOTFOUND, rendezvous_get(&s, text("a"), &v));
     assert_ok(put("a", "2")); /* another epoch's */
-    store_clear(&s, ERR_STALE);
+    rendezvous_clear(&s, ERR_STALE);
 }
 
 TEST(who_waits_is_woken_by_its_key_alone)
 {
     struct waiter a, b, c;
-    store_init(&s);
+    rendezvous_init(&s);
     assert_ok(wait_for(&a, "key", 0, 100));
     assert_ok(wait_for(&b, "other", 0, 100));
     assert_ok(wait_for(&c, "key", 1, 100));
@@ -77,8 +77,8 @@ TEST(who_waits_is_woken_by_its_key_alone)
     assert_ok(a.err);
     assert_string_equal("yes", a.value);
     assert_string_equal("yes", c.value);
-    assert_err(ERR_EXISTS, wait_for(&a, "key", 0, 100)); /* it is there: store_get */
-    store_clear(&s, ERR_STALE);
+    assert_err(ERR_EXISTS, wait_for(&a, "key", 0, 100)); /* it is there: rendezvous_get */
+    rendezvous_clear(&s, ERR_STALE);
     assert_int_equal(1, b.calls);
     assert_err(ERR_STALE, b.err);
 }
@@ -86,55 +86,55 @@ TEST(who_waits_is_woken_by_its_key_alone)
 TEST(waiting_has_an_end)
 {
     struct waiter a, b, c;
-    store_init(&s);
+    rendezvous_init(&s);
     assert_ok(wait_for(&a, "a", 0, 100));
     assert_ok(wait_for(&b, "a", 0, 101));
     assert_ok(wait_for(&c, "c", 0, 50));
-    store_expire(&s, 49);
+    rendezvous_expire(&s, 49);
     assert_int_equal(0, a.calls + b.calls + c.calls);
-    store_expire(&s, 100);
+    rendezvous_expire(&s, 100);
     assert_int_equal(1, a.calls);
     assert_int_equal(1, c.calls);
     assert_err(ERR_TIMEOUT, a.err);
-    store_wait_drop(&s, &b.wait);
-    store_expire(&s, 1000);
+    rendezvous_wait_drop(&s, &b.wait);
+    rendezvous_expire(&s, 1000);
     assert_ok(put("a", "late"));
     assert_int_equal(0, b.calls); /* dropped: nobody is called */
-    store_clear(&s, ERR_STALE);
+    rendezvous_clear(&s, ERR_STALE);
 }
 
 TEST(everything_is_bounded)
 {
-    static struct waiter w[STORE_WAITS_MAX + 2];
-    char big[STORE_VALUE_MAX + 2], key[32];
+    static struct waiter w[RENDEZVOUS_WAITS_MAX + 2];
+    char big[RENDEZVOUS_VALUE_MAX + 2], key[32];
     memset(big, 'x', sizeof(big));
-    store_init(&s);
+    rendezvous_init(&s);
     assert_err(ERR_INVALID, put("", "1"));
-    assert_err(ERR_INVALID, store_put(&s, (struct store_bytes){big, STORE_KEY_MAX + 1}, text("1")));
-    assert_ok(store_put(&s, (struct store_bytes){big, STORE_KEY_MAX}, text("1")));
-    assert_err(ERR_INVALID, store_put(&s, text("big"), (struct store_bytes){big, STORE_VALUE_MAX + 1}));
-    assert_ok(store_put(&s, text("big"), (struct store_bytes){big, STORE_VALUE_MAX}));
-    for (int i = 2; i < STORE_KEYS_MAX; i++) {
+    assert_err(ERR_INVALID, rendezvous_put(&s, (struct rendezvous_bytes){big, RENDEZVOUS_KEY_MAX + 1}, text("1")));
+    assert_ok(rendezvous_put(&s, (struct rendezvous_bytes){big, RENDEZVOUS_KEY_MAX}, text("1")));
+    assert_err(ERR_INVALID, rendezvous_put(&s, text("big"), (struct rendezvous_bytes){big, RENDEZVOUS_VALUE_MAX + 1}));
+    assert_ok(rendezvous_put(&s, text("big"), (struct rendezvous_bytes){big, RENDEZVOUS_VALUE_MAX}));
+    for (int i = 2; i < RENDEZVOUS_KEYS_MAX; i++) {
         snprintf(key, sizeof(key), "key %d", i);
         assert_ok(put(key, key));
     }
     assert_err(ERR_LIMIT, put("one more", "1"));
     assert_ok(put("key 2", "key 2")); /* no new one */
-    for (int i = 0; i < STORE_WAITS_MAX; i++)
+    for (int i = 0; i < RENDEZVOUS_WAITS_MAX; i++)
         assert_ok(wait_for(&w[i], "never", 3, 100));
-    assert_err(ERR_LIMIT, wait_for(&w[STORE_WAITS_MAX], "never", 3, 100));
-    assert_ok(wait_for(&w[STORE_WAITS_MAX + 1], "never", 4, 100)); /* another's */
-    assert_err(ERR_INVALID, store_wait(&s, (struct store_bytes){big, STORE_KEY_MAX + 1}, &w[0].wait));
-    store_expire(&s, 100);
+    assert_err(ERR_LIMIT, wait_for(&w[RENDEZVOUS_WAITS_MAX], "never", 3, 100));
+    assert_ok(wait_for(&w[RENDEZVOUS_WAITS_MAX + 1], "never", 4, 100)); /* another's */
+    assert_err(ERR_INVALID, rendezvous_wait(&s, (struct rendezvous_bytes){big, RENDEZVOUS_KEY_MAX + 1}, &w[0].wait));
+    rendezvous_expire(&s, 100);
     assert_ok(wait_for(&w[0], "never", 3, 200));
-    for (int i = 2; i < STORE_KEYS_MAX; i++) {
-        struct store_bytes v;
+    for (int i = 2; i < RENDEZVOUS_KEYS_MAX; i++) {
+        struct rendezvous_bytes v;
         snprintf(key, sizeof(key), "key %d", i);
-        assert_ok(store_get(&s, text(key), &v));
+        assert_ok(rendezvous_get(&s, text(key), &v));
         assert_int_equal(strlen(key), v.len);
         assert_memory_equal(key, v.data, v.len);
     }
-    store_clear(&s, ERR_CLOSED);
+    rendezvous_clear(&s, ERR_CLOSED);
     assert_err(ERR_CLOSED, w[0].err);
     assert_int_equal(0, s.n_keys);
 }

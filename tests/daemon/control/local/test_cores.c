@@ -5,7 +5,7 @@
 #include "tests/daemon/control/local/sysfs_tree.h"
 #include "tests/lib/test.h"
 
-static struct slots s;
+static struct cores s;
 
 static void on(const struct sysfs_tree *tree, const char *mine)
 {
@@ -25,7 +25,7 @@ static const char *bind_n(int workers, int threads, int home, int elsewhere)
 {
     static char list[1024];
     uint8_t cpus[CHANNEL_MAX_CPUS / 8];
-    int n = slots_bind(&s, workers, threads, home, cpus);
+    int n = cores_bind(&s, workers, threads, home, cpus);
     cpus_print(cpus, CHANNEL_MAX_CPUS, list, sizeof(list));
     if (n != elsewhere)
         fail_msg("%d of %s lie elsewhere, not %d", n, list, elsewhere);
@@ -49,14 +49,14 @@ TEST(cores_are_shared_out)
 {
     uint8_t a[CHANNEL_MAX_CPUS / 8], b[CHANNEL_MAX_CPUS / 8], both[CHANNEL_MAX_CPUS / 8];
     on_four_cores();
-    slots_bind(&s, 2, 0, SLOTS_ANY, a);
-    slots_bind(&s, 2, 0, SLOTS_ANY, b);
+    cores_bind(&s, 2, 0, CORES_ANY, a);
+    cores_bind(&s, 2, 0, CORES_ANY, b);
     assert_int_equal(2, count(a));
     for (int i = 0; i < CHANNEL_MAX_CPUS / 8; i++)
         both[i] = a[i] | b[i];
     assert_int_equal(4, count(both)); /* no core twice */
-    slots_unbind(&s, a);
-    slots_bind(&s, 4, 1, SLOTS_ANY, both); /* the ones that were given back */
+    cores_unbind(&s, a);
+    cores_bind(&s, 4, 1, CORES_ANY, both); /* the ones that were given back */
     assert_int_equal(1, count(both));
     assert_true(both[0] & a[0]);
 }
@@ -64,10 +64,10 @@ TEST(cores_are_shared_out)
 TEST(too_many_workers_are_not_bound)
 {
     on_four_cores();
-    EXPECT("", 5, 0, SLOTS_ANY);
-    EXPECT("", 1, 9, SLOTS_ANY);
+    EXPECT("", 5, 0, CORES_ANY);
+    EXPECT("", 1, 9, CORES_ANY);
     on(&sysfs_two_sockets, "");
-    EXPECT("", 65, 0, SLOTS_ANY);
+    EXPECT("", 65, 0, CORES_ANY);
     EXPECT("", 65, 0, 1);
     EXPECT("", 1, 65, 0);
 }
@@ -76,18 +76,18 @@ TEST(too_many_workers_are_not_bound)
 TEST(jobs_share_cores_evenly)
 {
     on(&sysfs_two_sockets, "0-1,16-17");
-    EXPECT("0-1", 2, 0, SLOTS_ANY);
-    EXPECT("16-17", 2, 0, SLOTS_ANY);
+    EXPECT("0-1", 2, 0, CORES_ANY);
+    EXPECT("16-17", 2, 0, CORES_ANY);
     EXPECT("16-17", 2, 2, 1);
-    EXPECT("0-1", 2, 2, SLOTS_ANY);
+    EXPECT("0-1", 2, 2, CORES_ANY);
     for (int i = 0; i < 4; i++)
         assert_int_equal(2, s.users[i]);
 }
 
 TEST(default_is_generous)
 {
-    slots_init(&s, "/sys");
-    assert_true(s.at.n_cpus >= 1 && slots_default(&s) >= 16 && slots_default(&s) >= s.at.n_cpus);
+    cores_init(&s, "/sys");
+    assert_true(s.at.n_cpus >= 1 && cores_default(&s) >= 16 && cores_default(&s) >= s.at.n_cpus);
 }
 
 /* What a new control finds bound counts like what it bound itself. */
@@ -95,15 +95,15 @@ TEST(found_workers_keep_their_cores)
 {
     uint8_t a[CHANNEL_MAX_CPUS / 8], b[CHANNEL_MAX_CPUS / 8];
     on(&sysfs_two_sockets, "0-3,16-19");
-    struct slots found = s;
-    slots_bind(&s, 2, 0, 1, a);
-    slots_use(&found, a);
+    struct cores found = s;
+    cores_bind(&s, 2, 0, 1, a);
+    cores_use(&found, a);
     assert_memory_equal(s.users, found.users, sizeof(s.users));
-    slots_bind(&found, 2, 0, 1, b);
+    cores_bind(&found, 2, 0, 1, b);
     for (int i = 0; i < CHANNEL_MAX_CPUS / 8; i++)
         assert_int_equal(0, a[i] & b[i]);
-    slots_unbind(&found, a);
-    slots_unbind(&found, b);
+    cores_unbind(&found, a);
+    cores_unbind(&found, b);
     for (int i = 0; i < CHANNEL_MAX_CPUS; i++)
         assert_int_equal(0, found.users[i]);
 }
@@ -140,12 +140,12 @@ static void compare(const int *homes, unsigned n_homes)
     for (int turn = 0; turn < 3000; turn++) {
         uint8_t *mine = held[turn % 64];
         if (turn >= 64) {
-            slots_unbind(&s, mine);
+            cores_unbind(&s, mine);
             for (int i = 0; i < s.at.n_cpus; i++)
                 users[i] -= cpus_has(mine, s.at.cpu[i].number);
         }
         int workers = 1 + (int)draw(10), threads = (int)draw(6);
-        assert_int_equal(0, slots_bind(&s, workers, threads, homes[draw(n_homes)], mine));
+        assert_int_equal(0, cores_bind(&s, workers, threads, homes[draw(n_homes)], mine));
         bind_by_number(users, workers, threads, right);
         assert_memory_equal(right, mine, sizeof(right));
         assert_memory_equal(users, s.users, sizeof(users));
@@ -155,7 +155,7 @@ static void compare(const int *homes, unsigned n_homes)
 /* Also inside a cpuset (Slurm, a container) that leaves CPUs of one node of several. */
 TEST(on_one_node_cores_go_by_their_numbers)
 {
-    const int homes[] = {SLOTS_ANY, SLOTS_UNKNOWN, 0};
+    const int homes[] = {CORES_ANY, CORES_UNKNOWN, 0};
     on(&sysfs_one, "");
     compare(homes, 3);
     on(&sysfs_one_smt, "");
@@ -163,17 +163,17 @@ TEST(on_one_node_cores_go_by_their_numbers)
     on(&sysfs_memory_only, "");
     compare(homes, 3);
     on(&sysfs_two_sockets, "16-23,50-55");
-    assert_int_equal(SLOTS_UNKNOWN, slots_home(&s, 0)); /* a GPU of the other node */
+    assert_int_equal(CORES_UNKNOWN, cores_home(&s, 0)); /* a GPU of the other node */
     compare(homes, 3);
 }
 
 TEST(where_a_gpus_node_is_not_known_cores_go_by_their_numbers)
 {
-    const int unknown[] = {SLOTS_UNKNOWN};
+    const int unknown[] = {CORES_UNKNOWN};
     on(&sysfs_four_nodes, "");
     compare(unknown, 1);
-    assert_int_equal(SLOTS_UNKNOWN, slots_home(&s, -1));
-    assert_int_equal(SLOTS_UNKNOWN, slots_home(&s, 99));
+    assert_int_equal(CORES_UNKNOWN, cores_home(&s, -1));
+    assert_int_equal(CORES_UNKNOWN, cores_home(&s, 99));
 }
 
 /* ---- a worker has a GPU ---- */
@@ -184,7 +184,7 @@ TEST(gpus_of_two_sockets)
                                             {"16-19,48-51", "20-23,52-55", "24-27,56-59", "28-31,60-63"}};
     on(&sysfs_two_sockets, "");
     for (int gpu = 0; gpu < 8; gpu++) /* they are numbered across the sockets */
-        EXPECT(cores[gpu % 2][gpu / 2], 8, 0, slots_home(&s, gpu % 2));
+        EXPECT(cores[gpu % 2][gpu / 2], 8, 0, cores_home(&s, gpu % 2));
 }
 
 TEST(one_worker_has_its_whole_node)
@@ -206,7 +206,7 @@ TEST(threads_stand_on_cores_of_their_own)
     EXPECT("0-3", 8, 4, 0);
     on(&sysfs_gaps, ""); /* where siblings have consecutive numbers */
     EXPECT("0,4,8", 4, 3, 0);
-    EXPECT("12,16,20", 4, 3, SLOTS_ANY);
+    EXPECT("12,16,20", 4, 3, CORES_ANY);
 }
 
 TEST(gpus_that_are_all_on_one_node)
@@ -234,10 +234,10 @@ TEST(the_nearest_node_comes_next)
 TEST(a_gpu_of_a_node_without_cpus)
 {
     on(&sysfs_gaps, "");
-    assert_int_equal(SLOTS_UNKNOWN, slots_home(&s, 1));
-    assert_string_equal("80-119", bind_n(4, 0, slots_home(&s, 255), 40)); /* node 8 is nearest */
-    assert_string_equal("0-39", bind_n(4, 0, slots_home(&s, 252), 40));   /* as far from both */
-    EXPECT("120-159", 4, 0, slots_home(&s, 8));
+    assert_int_equal(CORES_UNKNOWN, cores_home(&s, 1));
+    assert_string_equal("80-119", bind_n(4, 0, cores_home(&s, 255), 40)); /* node 8 is nearest */
+    assert_string_equal("0-39", bind_n(4, 0, cores_home(&s, 252), 40));   /* as far from both */
+    EXPECT("120-159", 4, 0, cores_home(&s, 8));
 }
 
 TEST(an_affinity_that_cuts_a_node)
@@ -282,14 +282,14 @@ TEST(odd_threads_pair_up)
 TEST(a_worker_stays_in_one_node)
 {
     on(&sysfs_two_sockets, "");
-    EXPECT("0-9,32-41", 3, 20, SLOTS_ANY);
-    EXPECT("16-25,48-57", 3, 20, SLOTS_ANY); /* by numbers it would have CPUs of both */
-    assert_string_equal("10-15,26-29,42-47,58-61", bind_n(3, 20, SLOTS_ANY, 8));
+    EXPECT("0-9,32-41", 3, 20, CORES_ANY);
+    EXPECT("16-25,48-57", 3, 20, CORES_ANY); /* by numbers it would have CPUs of both */
+    assert_string_equal("10-15,26-29,42-47,58-61", bind_n(3, 20, CORES_ANY, 8));
     on(&sysfs_four_nodes, "");
     for (int k = 0; k < 8; k++) {
         char list[64];
         snprintf(list, sizeof(list), "%d-%d,%d-%d", 16 * k, 16 * k + 15, 128 + 16 * k, 128 + 16 * k + 15);
-        EXPECT(list, 8, 0, SLOTS_ANY);
+        EXPECT(list, 8, 0, CORES_ANY);
     }
 }
 
@@ -297,26 +297,26 @@ TEST(a_worker_stays_in_one_node)
 TEST(a_core_of_another_node_is_better_than_half_a_core)
 {
     on(&sysfs_two_sockets, "0-3,16-19,32-35,48-51");
-    assert_string_equal("0-3,16-19", bind_n(1, 8, SLOTS_ANY, 4));
-    assert_string_equal("32-35,48-51", bind_n(1, 8, SLOTS_ANY, 4));
+    assert_string_equal("0-3,16-19", bind_n(1, 8, CORES_ANY, 4));
+    assert_string_equal("32-35,48-51", bind_n(1, 8, CORES_ANY, 4));
 }
 
 TEST(a_second_job_goes_where_cores_are_free)
 {
     on(&sysfs_two_sockets, "");
-    EXPECT("0-15", 1, 16, SLOTS_ANY);
-    EXPECT("16-31", 1, 16, SLOTS_ANY);
-    EXPECT("32-47", 1, 16, SLOTS_ANY); /* then the siblings */
-    EXPECT("48-63", 1, 16, SLOTS_ANY);
+    EXPECT("0-15", 1, 16, CORES_ANY);
+    EXPECT("16-31", 1, 16, CORES_ANY);
+    EXPECT("32-47", 1, 16, CORES_ANY); /* then the siblings */
+    EXPECT("48-63", 1, 16, CORES_ANY);
     on(&sysfs_two_sockets, "0-3,16-19,32-35,48-51");
-    EXPECT("0-3", 1, 4, SLOTS_ANY);
-    EXPECT("16-17,48-49", 3, 4, SLOTS_ANY); /* whole cores, though node 0 has four CPUs as well */
+    EXPECT("0-3", 1, 4, CORES_ANY);
+    EXPECT("16-17,48-49", 3, 4, CORES_ANY); /* whole cores, though node 0 has four CPUs as well */
 }
 
 TEST(all_cores_for_one)
 {
     on(&sysfs_two_sockets, "");
-    assert_string_equal("0-63", bind_n(1, 0, SLOTS_ANY, 32));
+    assert_string_equal("0-63", bind_n(1, 0, CORES_ANY, 32));
 }
 
 /* ---- what holds on any machine ---- */
@@ -356,13 +356,13 @@ static void check(const int *before, const uint8_t *cpus, int width, int home, i
 }
 
 /* The worker's own choice of a home cannot be bettered: what any fixed home gives is not less spread. */
-static void check_any(const struct slots *before, int workers, int threads, int elsewhere)
+static void check_any(const struct cores *before, int workers, int threads, int elsewhere)
 {
     for (int home = 0; home < before->at.n_nodes; home++) {
-        struct slots other = *before;
+        struct cores other = *before;
         uint8_t cpus[CHANNEL_MAX_CPUS / 8];
         if (workers * threads > 32) /* in the other way a GPU's worker chooses by other rules */
-            assert_true(elsewhere <= slots_bind(&other, workers, threads, home, cpus));
+            assert_true(elsewhere <= cores_bind(&other, workers, threads, home, cpus));
     }
 }
 
@@ -372,12 +372,12 @@ static void churn(int n_homes)
     for (int turn = 0; turn < 800; turn++) {
         uint8_t *mine = held[turn % 16];
         if (turn >= 16)
-            slots_unbind(&s, mine);
-        struct slots before = s;
+            cores_unbind(&s, mine);
+        struct cores before = s;
         int home = (int)draw((unsigned)n_homes + 1) - 1, workers = 1 + (int)draw(12), threads = 1 + (int)draw(20);
-        int elsewhere = slots_bind(&s, workers, threads, home, mine);
+        int elsewhere = cores_bind(&s, workers, threads, home, mine);
         check(before.users, mine, threads, home, elsewhere);
-        if (home == SLOTS_ANY)
+        if (home == CORES_ANY)
             check_any(&before, workers, threads, elsewhere);
     }
 }
@@ -406,7 +406,7 @@ TEST(no_physical_core_is_split)
             for (int w = 0; w < workers[k]; w++) {
                 int before[CHANNEL_MAX_CPUS];
                 memcpy(before, s.users, sizeof(before));
-                slots_bind(&s, workers[k], 0, gpus < 0 ? SLOTS_ANY : gpus < 2 ? gpus : w % 2, cpus);
+                cores_bind(&s, workers[k], 0, gpus < 0 ? CORES_ANY : gpus < 2 ? gpus : w % 2, cpus);
                 for (int i = 0; i < s.at.n_cpus; i++)
                     if (cpus_has(cpus, s.at.cpu[i].number))
                         assert_int_equal(0, core_users(before, s.at.cpu[i].core));
