@@ -130,7 +130,7 @@ static void *cpu_stream_native(struct kern_stream *s)
 #define BYTES_GRAIN (INT64_C(1) << 18)
 #define STREAM_BYTES (INT64_C(4) << 20)
 
-struct bytes {
+struct byte_range {
     char *dst;
     const char *src;
 };
@@ -154,7 +154,7 @@ static void zero_past_caches(char *p, size_t bytes)
 
 static void zero_bytes(void *arg, int part, int64_t lo, int64_t hi)
 {
-    const struct bytes *b = arg;
+    const struct byte_range *b = arg;
     if (hi - lo >= STREAM_BYTES)
         zero_past_caches(b->dst + lo, (size_t)(hi - lo));
     else
@@ -163,20 +163,20 @@ static void zero_bytes(void *arg, int part, int64_t lo, int64_t hi)
 
 static void copy_bytes(void *arg, int part, int64_t lo, int64_t hi)
 {
-    const struct bytes *b = arg;
+    const struct byte_range *b = arg;
     memcpy(b->dst + lo, b->src + lo, (size_t)(hi - lo));
 }
 
 static err_t cpu_zero(struct kern_stream *s, void *p, size_t bytes)
 {
-    struct bytes b = {.dst = p};
+    struct byte_range b = {.dst = p};
     kern_stream_run(s, (int64_t)bytes, BYTES_GRAIN, zero_bytes, &b);
     return OK;
 }
 
 static err_t cpu_copy(struct kern_stream *s, void *dst, const void *src, size_t bytes)
 {
-    struct bytes b = {.dst = dst, .src = src};
+    struct byte_range b = {.dst = dst, .src = src};
     kern_stream_run(s, (int64_t)bytes, BYTES_GRAIN, copy_bytes, &b);
     return OK;
 }

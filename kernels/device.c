@@ -6,19 +6,19 @@
 #include <string.h>
 
 /* A kind has its table here or in a module. */
-struct kind {
+struct device_kind {
     const char *name;
     const struct dev_ops *ops;
     const char *file, *symbol, *remedy;
 };
 
-static const struct kind kinds[] = {
+static const struct device_kind kinds[] = {
     {"cpu", &cpu_device_ops, NULL, NULL, NULL},
     {"cuda", NULL, "dtd-cuda.so", "dtd_cuda_module",
      "build dtd where the CUDA toolkit is present, or set run.device: cpu"},
 };
 
-static const struct kind *kind_find(const char *name)
+static const struct device_kind *kind_find(const char *name)
 {
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
         if (strcmp(kinds[i].name, name) == 0)
@@ -26,7 +26,7 @@ static const struct kind *kind_find(const char *name)
     return NULL;
 }
 
-static err_t module_ops(const struct kind *kind, const struct dev_ops **ret, struct why *why)
+static err_t module_ops(const struct device_kind *kind, const struct dev_ops **ret, struct why *why)
 {
     void *symbol;
     err_t err = dev_module_load(kind->file, kind->symbol, &symbol, why);
@@ -43,7 +43,7 @@ static err_t module_ops(const struct kind *kind, const struct dev_ops **ret, str
 
 static err_t ops_find(const char *name, const struct dev_ops **ret, struct why *why)
 {
-    const struct kind *kind = kind_find(name);
+    const struct device_kind *kind = kind_find(name);
     if (!kind)
         return why_set(why, ERR_NOTFOUND, "there is no device named \"%s\": devices are cpu and cuda", name);
     if (kind->ops) {

@@ -13,7 +13,7 @@ extern const struct kern_ops kern_cpu_base_ops;
 extern const struct kern_ops kern_cpu_avx2_ops, kern_cpu_avx512_ops;
 #endif
 
-static bool always(void)
+static bool always_supported(void)
 {
     return true;
 }
@@ -41,14 +41,12 @@ static const struct {
     const struct kern_ops *ops;
     bool (*present)(void);
 } backends[] = {
-    {"", &kern_ref_f32_ops, always},
-    {"", &kern_ref_f64_ops, always},
+    {"", &kern_ref_f32_ops, always_supported},      {"", &kern_ref_f64_ops, always_supported},
 #ifdef KERN_CPU_X86
-    {"avx512", &kern_cpu_avx512_ops, has_avx512},
-    {"avx2", &kern_cpu_avx2_ops, has_avx2},
+    {"avx512", &kern_cpu_avx512_ops, has_avx512},   {"avx2", &kern_cpu_avx2_ops, has_avx2},
 #endif
 #ifdef KERN_CPU
-    {"base", &kern_cpu_base_ops, always},
+    {"base", &kern_cpu_base_ops, always_supported},
 #endif
 };
 

@@ -67,10 +67,10 @@ struct kern_attention {
     void *o, *lse;
 };
 
-/* d* have the strides of their forward counterparts. With s = q k^T / sqrt(head_dim): p = exp(s - lse), ds = p (d_o v^T
- * - rowsum(d_o o)), d_q = ds k / sqrt(head_dim), d_k = ds^T q / sqrt(head_dim), d_v = p^T d_o (Dao 2023). o and lse
- * belong to the whole row. k and v may be a part of its keys: d_k and d_v are then complete, and d_q is one term of the
- * sum over all parts. */
+/* d* have the strides of their forward counterparts. With s = q k^T / sqrt(head_dim): p = exp(s - lse),
+ * ds = p (d_o v^T - rowsum(d_o o)), d_q = ds k / sqrt(head_dim), d_k = ds^T q / sqrt(head_dim), d_v = p^T d_o (Dao
+ * 2023). o and lse belong to the whole row. k and v may be a part of its keys: d_k and d_v are then complete, and d_q
+ * is one term of the sum over all parts. */
 struct kern_attention_grad {
     struct kern_attention fwd; /* o and lse hold the forward's results */
     const void *d_o;           /* o_stride */

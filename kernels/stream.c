@@ -29,7 +29,7 @@ void __tsan_release(void *addr);
 
 #define SCRATCH_ALIGN 64
 
-struct region {
+struct parallel_region {
     kern_range_fn *fn;
     void *arg;
     int64_t n, grain;
@@ -75,7 +75,7 @@ void kern_stream_limit(int threads)
     omp_set_num_threads(threads);
 }
 
-static void region_part(const struct region *r, int part)
+static void region_part(const struct parallel_region *r, int part)
 {
     int64_t grains = (r->n + r->grain - 1) / r->grain;
     int64_t lo = grains * part / r->parts * r->grain, hi = grains * (part + 1) / r->parts * r->grain;
@@ -87,7 +87,7 @@ static void region_part(const struct region *r, int part)
 /* libgomp may provide fewer threads than requested. */
 static void region_thread(void *arg)
 {
-    struct region *r = arg;
+    struct parallel_region *r = arg;
     region_acquire(r);
     for (int part = omp_get_thread_num(); part < r->parts; part += omp_get_num_threads())
         region_part(r, part);
@@ -96,7 +96,7 @@ static void region_thread(void *arg)
 
 void kern_stream_run(const struct kern_stream *s, int64_t n, int64_t grain, kern_range_fn *fn, void *arg)
 {
-    struct region r = {.fn = fn, .arg = arg, .n = n, .grain = grain, .parts = kern_stream_threads(s)};
+    struct parallel_region r = {.fn = fn, .arg = arg, .n = n, .grain = grain, .parts = kern_stream_threads(s)};
     if (r.parts == 1 || n <= grain) {
         if (n > 0)
             fn(arg, 0, 0, n);

@@ -60,31 +60,31 @@ MAP_RANGE(add_range, 2, 1, add_lanes)
 
 void KERN_FN(swiglu)(struct kern_stream *s, int64_t n, const void *a, const void *b, void *y)
 {
-    struct map m = {.in = {a, b}, .out = {y}};
+    struct cpu_map m = {.in = {a, b}, .out = {y}};
     kern_stream_run(s, n, MAP_GRAIN, swiglu_range, &m);
 }
 
 void KERN_FN(swiglu_grad)(struct kern_stream *s, int64_t n, const void *a, const void *b, const void *dy, void *da,
                           void *db)
 {
-    struct map m = {.in = {a, b, dy}, .out = {da, db}};
+    struct cpu_map m = {.in = {a, b, dy}, .out = {da, db}};
     kern_stream_run(s, n, MAP_GRAIN, swiglu_grad_range, &m);
 }
 
 void KERN_FN(gelu)(struct kern_stream *s, int64_t n, const void *x, void *y)
 {
-    struct map m = {.in = {x}, .out = {y}};
+    struct cpu_map m = {.in = {x}, .out = {y}};
     kern_stream_run(s, n, MAP_GRAIN, gelu_range, &m);
 }
 
 void KERN_FN(gelu_grad)(struct kern_stream *s, int64_t n, const void *x, const void *dy, void *dx)
 {
-    struct map m = {.in = {x, dy}, .out = {dx}};
+    struct cpu_map m = {.in = {x, dy}, .out = {dx}};
     kern_stream_run(s, n, MAP_GRAIN, gelu_grad_range, &m);
 }
 
 struct row_args {
-    const struct map *m;
+    const struct cpu_map *m;
     kern_range_fn *fn;
     int64_t n, stride;
 };
@@ -93,7 +93,7 @@ static void map_rows(void *arg, int part, int64_t lo, int64_t hi)
 {
     const struct row_args *a = arg;
     for (int64_t i = lo; i < hi; i++) {
-        struct map row = *a->m;
+        struct cpu_map row = *a->m;
         for (int k = 0; k < MAP_MAX; k++) {
             row.in[k] = row.in[k] ? row.in[k] + i * a->stride : NULL;
             row.out[k] = row.out[k] ? row.out[k] + i * a->stride : NULL;
@@ -103,7 +103,8 @@ static void map_rows(void *arg, int part, int64_t lo, int64_t hi)
 }
 
 /* Processes contiguous rows as one long range. */
-static void run_rows(struct kern_stream *s, struct map *m, kern_range_fn *fn, int64_t rows, int64_t n, int64_t stride)
+static void run_rows(struct kern_stream *s, struct cpu_map *m, kern_range_fn *fn, int64_t rows, int64_t n,
+                     int64_t stride)
 {
     struct row_args a = {m, fn, n, stride};
     if (stride == n)
@@ -114,31 +115,31 @@ static void run_rows(struct kern_stream *s, struct map *m, kern_range_fn *fn, in
 
 void KERN_FN(gelu_rows)(struct kern_stream *s, int64_t rows, int64_t n, int64_t stride, const float *x, float *y)
 {
-    struct map m = {.in = {x}, .out = {y}};
+    struct cpu_map m = {.in = {x}, .out = {y}};
     run_rows(s, &m, gelu_range, rows, n, stride);
 }
 
 void KERN_FN(gelu_grad_rows)(struct kern_stream *s, int64_t rows, int64_t n, int64_t stride, const float *x,
                              const float *dy, float *dx)
 {
-    struct map m = {.in = {x, dy}, .out = {dx}};
+    struct cpu_map m = {.in = {x, dy}, .out = {dx}};
     run_rows(s, &m, gelu_grad_range, rows, n, stride);
 }
 
 void KERN_FN(relu)(struct kern_stream *s, int64_t n, const void *x, void *y)
 {
-    struct map m = {.in = {x}, .out = {y}};
+    struct cpu_map m = {.in = {x}, .out = {y}};
     kern_stream_run(s, n, MAP_GRAIN, relu_range, &m);
 }
 
 void KERN_FN(relu_grad)(struct kern_stream *s, int64_t n, const void *x, const void *dy, void *dx)
 {
-    struct map m = {.in = {x, dy}, .out = {dx}};
+    struct cpu_map m = {.in = {x, dy}, .out = {dx}};
     kern_stream_run(s, n, MAP_GRAIN, relu_grad_range, &m);
 }
 
 void KERN_FN(add)(struct kern_stream *s, int64_t n, const void *a, const void *b, void *y)
 {
-    struct map m = {.in = {a, b}, .out = {y}};
+    struct cpu_map m = {.in = {a, b}, .out = {y}};
     kern_stream_run(s, n, MAP_GRAIN, add_range, &m);
 }

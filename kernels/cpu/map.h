@@ -7,7 +7,7 @@
 #define MAP_MAX 4
 #define MAP_GRAIN 4096
 
-struct map {
+struct cpu_map {
     const float *in[MAP_MAX];
     float *out[MAP_MAX];
     const void *constants; /* arguments of the lanes function */
@@ -17,7 +17,8 @@ struct map {
  * output arrays may be the same, but must not overlap with an offset. */
 typedef void map_lanes_fn(const void *constants, const vf in[], vf out[]);
 
-static ALWAYS_INLINE void map_range(int n_in, int n_out, map_lanes_fn *fn, const struct map *m, int64_t lo, int64_t hi)
+static ALWAYS_INLINE void map_range(int n_in, int n_out, map_lanes_fn *fn, const struct cpu_map *m, int64_t lo,
+                                    int64_t hi)
 {
     vf in[MAP_MAX], out[MAP_MAX];
     int64_t i = lo;

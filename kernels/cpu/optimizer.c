@@ -35,7 +35,7 @@ void KERN_FN(adamw)(struct kern_stream *s, const struct kern_adamw *a)
                                 .unbias_v = (float)(1 / sqrt(1 - pow(a->beta2, (double)a->step))),
                                 .eps = (float)a->eps,
                                 .decay = (float)(a->lr * a->weight_decay)};
-    struct map m = {.in = {a->p, a->m, a->v, a->g}, .out = {a->p, a->m, a->v}, .constants = &c};
+    struct cpu_map m = {.in = {a->p, a->m, a->v, a->g}, .out = {a->p, a->m, a->v}, .constants = &c};
     kern_stream_run(s, a->n, MAP_GRAIN, adamw_range, &m);
 }
 
@@ -92,12 +92,12 @@ void KERN_FN(clip)(struct kern_stream *s, const struct kern_clip *c)
 /* In this backend the wide type is float32 itself. */
 static void cast_range(void *arg, int part, int64_t lo, int64_t hi)
 {
-    const struct map *m = arg;
+    const struct cpu_map *m = arg;
     memcpy(m->out[0] + lo, m->in[0] + lo, (size_t)(hi - lo) * sizeof(float));
 }
 
 void KERN_FN(cast)(struct kern_stream *s, int64_t n, const void *x, void *y)
 {
-    struct map m = {.in = {x}, .out = {y}};
+    struct cpu_map m = {.in = {x}, .out = {y}};
     kern_stream_run(s, n, MAP_GRAIN, cast_range, &m);
 }

@@ -4,8 +4,8 @@
  * sum and output in its registers. The block visits keys and values in tiles of COLS rows. Shared memory holds two
  * pairs of tiles: the next pair is copied while the current pair is used. Each score is computed in the lane that needs
  * its weight as a factor of the second product, so weights never leave the registers. In bfloat16 the weights are
- * rounded for that product, while their sum is over the unrounded weights. Everything is in base 2: 2^(scale log2(e) (s
- * - max)).
+ * rounded for that product, while their sum is over the unrounded weights. Everything is in base 2:
+ * 2^(scale log2(e) (s - max)).
  *
  * Tiles beyond the causal diagonal are not visited. Within a head, the queries that see the most keys start first. The
  * shapes fix the order of every sum. A NaN in a key makes its weight, and so the sum, NaN. */

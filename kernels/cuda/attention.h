@@ -7,10 +7,10 @@
  * float. So both types use the same loops and differ only in the functions of the section "fragments".
  *
  * float32 on tensor cores: x = hi + lo, both tf32 (11 significant bits), and a b = lo hi + hi lo + hi hi. Rounding lo
- * costs at most 2^-22 |x| and omitting lo lo at most 2^-22 |a b|, so the error of a product of two numbers is at most 3
- * * 2^-22, about as much as four float32 roundings, and typically a third of that. The hardware truncates when it adds.
- * Therefore each step starts from zero and is added to the sum by an ordinary float addition, which rounds to nearest:
- * the error of a sum grows like that of a float32 sum (the scheme of Ootomo and Yokota 2022). */
+ * costs at most 2^-22 |x| and omitting lo lo at most 2^-22 |a b|. So the error of a product of two numbers is at most
+ * 3 * 2^-22, about as much as four float32 roundings, and typically a third of that. The hardware truncates when it
+ * adds. Therefore each step starts from zero and is added to the sum by an ordinary float addition, which rounds to
+ * nearest: the error of a sum grows like that of a float32 sum (the scheme of Ootomo and Yokota 2022). */
 #ifndef DTD_KERNELS_CUDA_ATTENTION_H
 #define DTD_KERNELS_CUDA_ATTENTION_H
 

@@ -36,7 +36,7 @@ static struct cuda_dev *cuda_of(struct dev *d)
 }
 
 /* For calls without a stream: makes the device the thread's current one; fails if its context is broken. */
-static err_t enter(struct cuda_dev *d, struct why *why)
+static err_t enter_device(struct cuda_dev *d, struct why *why)
 {
     if (d->err != OK)
         return why_set(why, d->err, "%s", d->why.text);
@@ -119,7 +119,7 @@ static err_t open_device(int index, struct dev **ret, struct why *why)
     if (!d)
         return why_set(why, ERR_NOMEM, "out of memory");
     d->base = (struct dev){.ops = &cuda_device_ops, .index = index};
-    if ((err = enter(d, why)) != OK || (err = read_attributes(d, why)) != OK)
+    if ((err = enter_device(d, why)) != OK || (err = read_attributes(d, why)) != OK)
         goto close;
     cublasStatus_t status = cublasLtCreate(&d->blaslt);
     if (status != CUBLAS_STATUS_SUCCESS) {
@@ -170,7 +170,7 @@ static err_t facts(struct dev *base, struct dev_facts *ret, struct why *why)
     struct cuda_dev *d = cuda_of(base);
     struct cudaDeviceProp p;
     size_t unused, total;
-    err_t err = enter(d, why);
+    err_t err = enter_device(d, why);
     if (err == OK)
         err = CUDA_WHY(d, cudaGetDeviceProperties(&p, base->index), why);
     if (err == OK)
@@ -199,7 +199,7 @@ static err_t algorithms(struct dev *base, const char *path, struct why *why)
     gemm_cache_clear(d->gemms);
     gemm_file_close(d->algorithms);
     d->algorithms = NULL;
-    err_t err = enter(d, why);
+    err_t err = enter_device(d, why);
     if (err == OK && path)
         err = CUDA_WHY(d, cudaGetDeviceProperties(&p, base->index), why);
     if (err != OK || !path)
@@ -227,7 +227,7 @@ static err_t device_alloc(struct dev *base, size_t bytes, const char *what, void
 {
     struct cuda_dev *d = cuda_of(base);
     void *p = NULL;
-    err_t err = enter(d, why);
+    err_t err = enter_device(d, why);
     if (err != OK)
         return err;
     err = CUDA_WHY(d, cudaMalloc(&p, bytes), why);
@@ -256,7 +256,7 @@ static err_t pinned_alloc(struct dev *base, size_t bytes, const char *what, void
 {
     struct cuda_dev *d = cuda_of(base);
     void *p = NULL;
-    err_t err = enter(d, why);
+    err_t err = enter_device(d, why);
     if (err != OK)
         return err;
     err = CUDA_WHY(d, cudaHostAlloc(&p, bytes, cudaHostAllocPortable), why);
@@ -279,7 +279,7 @@ static void pinned_free(struct dev *base, void *p, size_t bytes)
 static err_t pin(struct dev *base, void *p, size_t bytes, struct why *why)
 {
     struct cuda_dev *d = cuda_of(base);
-    err_t err = enter(d, why);
+    err_t err = enter_device(d, why);
     return err == OK ? CUDA_WHY(d, cudaHostRegister(p, bytes, cudaHostRegisterPortable), why) : err;
 }
 
@@ -296,7 +296,7 @@ static err_t stream_new(struct dev *base, int threads, bool urgent, struct kern_
     struct cuda_dev *d = cuda_of(base);
     int least, greatest;
     (void)threads;
-    err_t err = enter(d, why);
+    err_t err = enter_device(d, why);
     if (err != OK)
         return err;
     struct cuda_stream *s = calloc(1, sizeof(*s));
@@ -326,7 +326,7 @@ static void stream_free(struct kern_stream *base)
 }
 
 /* Returns the stream's recorded failure after `code`, the result of a call that waited for it. */
-static err_t answer(struct cuda_stream *s, cudaError_t code, const char *call, int line, struct why *why)
+static err_t stream_result(struct cuda_stream *s, cudaError_t code, const char *call, int line, struct why *why)
 {
     if (code != cudaSuccess) {
         err_t err = cuda_check(&s->base, code, call, __FILE__, line);
@@ -340,7 +340,7 @@ static err_t stream_sync(struct kern_stream *base, struct why *why)
     struct cuda_stream *s = cuda_stream_of(base);
     if (!cuda_enter(base))
         return why_set(why, s->err, "%s", s->why.text);
-    return answer(s, cudaStreamSynchronize(s->handle), "cudaStreamSynchronize", __LINE__, why);
+    return stream_result(s, cudaStreamSynchronize(s->handle), "cudaStreamSynchronize", __LINE__, why);
 }
 
 static void *stream_native(struct kern_stream *s)
@@ -402,7 +402,7 @@ void *cuda_scratch(struct kern_stream *base, size_t bytes)
 static err_t event_new(struct dev *base, bool timed, struct dev_event **ret)
 {
     struct cuda_dev *d = cuda_of(base);
-    err_t err = enter(d, NULL);
+    err_t err = enter_device(d, NULL);
     if (err != OK)
         return err;
     struct dev_event *e = calloc(1, sizeof(*e));
@@ -451,7 +451,7 @@ static err_t event_sync(struct dev_event *e, struct why *why)
         return OK;
     if (!cuda_enter(&e->stream->base))
         return why_set(why, e->stream->err, "%s", e->stream->why.text);
-    return answer(e->stream, cudaEventSynchronize(e->handle), "cudaEventSynchronize", __LINE__, why);
+    return stream_result(e->stream, cudaEventSynchronize(e->handle), "cudaEventSynchronize", __LINE__, why);
 }
 
 /* A failed event counts as complete: the next wait for it returns the failure. */

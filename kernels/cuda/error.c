@@ -95,7 +95,7 @@ static void name_last_queued(const struct cuda_stream *s, struct why *why)
                 s->call, place_of(s->file), s->line);
 }
 
-static err_t remember(struct cuda_stream *s, err_t err, const struct why *why)
+static err_t record_failure(struct cuda_stream *s, err_t err, const struct why *why)
 {
     if (s->err == OK) {
         s->err = err;
@@ -116,7 +116,7 @@ err_t cuda_check(struct kern_stream *base, cudaError_t code, const char *call, c
     }
     cudaGetLastError(); /* else the next launch would report this failure */
     if (d->err != OK)
-        return remember(s, d->err, &d->why);
+        return record_failure(s, d->err, &d->why);
     bool breaks;
     err_t err = code_err(code, &breaks);
     struct why words, why;
@@ -127,14 +127,14 @@ err_t cuda_check(struct kern_stream *base, cudaError_t code, const char *call, c
         d->err = err;
         d->why = why;
     }
-    return remember(s, err, &why);
+    return record_failure(s, err, &why);
 }
 
 err_t cuda_fail(struct kern_stream *s, err_t err, const char *call, const char *file, int line, const char *what)
 {
     struct why why;
     sentence(s->dev, call, file, line, what, &why);
-    return remember(cuda_stream_of(s), err, &why);
+    return record_failure(cuda_stream_of(s), err, &why);
 }
 
 err_t cuda_why(struct cuda_dev *d, cudaError_t code, const char *call, const char *file, int line, struct why *why)
@@ -160,7 +160,7 @@ bool cuda_enter(struct kern_stream *s)
 {
     struct cuda_dev *d = cuda_dev_of(s);
     if (d->err != OK) {
-        remember(cuda_stream_of(s), d->err, &d->why);
+        record_failure(cuda_stream_of(s), d->err, &d->why);
         return false;
     }
     cudaError_t code = cudaSetDevice(d->base.index);
@@ -193,7 +193,7 @@ err_t cuda_absent(cudaError_t code, struct why *why)
             driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, driver_wanted());
     if (code == cudaErrorNoDevice) {
         const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-        return why_set(why, ERR_UNSUPPORTED, "the NVIDIA driver (CUDA %d.%d) shows no GPU%s%s%s", driver / 1000,
+        return why_set(why, ERR_UNSUPPORTED, "the NVIDIA driver (CUDA %d.%d) reports no GPU%s%s%s", driver / 1000,
                        driver % 1000 / 10, visible ? "; CUDA_VISIBLE_DEVICES is \"" : "", visible ? visible : "",
                        visible ? "\"" : ": nvidia-smi should list one, and /dev/nvidia* must be open to this user");
     }

@@ -22,7 +22,7 @@
 _Static_assert(sizeof(cublasLtMatmulAlgo_t) == GEMM_ALGO_WORDS * sizeof(uint64_t),
                "the file stores the algorithm as words");
 
-/* ---- what is timed ---- */
+/* ---- trials ---- */
 
 /* A product whose outputs may be overwritten. */
 struct trial {
@@ -211,7 +211,7 @@ static bool take_kept(struct cuda_dev *d, struct gemm_entry *e)
 
 /* Adds the choice to the file, or takes the choice of another process that was first. A product that cuBLASLt cannot
  * compute at all is not recorded. */
-static void keep(struct cuda_dev *d, struct gemm_entry *e, double us)
+static void record_choice(struct cuda_dev *d, struct gemm_entry *e, double us)
 {
     struct gemm_choice c;
     if (e->state == GEMM_NONE && e->key.epilogue == CUBLASLT_EPILOGUE_DEFAULT)
@@ -300,6 +300,6 @@ err_t gemm_choose(struct kern_stream *s, struct gemm_product *p, struct gemm_ent
     if (!err && (*e)->state == GEMM_NONE)
         tell_none(*e);
     if (!err && timed)
-        keep(d, *e, us);
+        record_choice(d, *e, us);
     return err;
 }

@@ -47,7 +47,7 @@ static double gelu_slope(double x)
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
 }
 
-struct probe {
+struct gelu_check {
     int64_t n; /* number of points */
     uint16_t points[sizeof(points) / sizeof(points[0])], ones[sizeof(points) / sizeof(points[0])],
         got[sizeof(points) / sizeof(points[0])];
@@ -68,7 +68,7 @@ static err_t queue(struct kern_stream *s, const struct gemm_product *p, struct g
 }
 
 /* Takes the points from a bias. */
-static err_t through_bias(struct kern_stream *s, struct gemm_product *p, struct gemm_entry *e, struct probe *probe,
+static err_t through_bias(struct kern_stream *s, struct gemm_product *p, struct gemm_entry *e, struct gelu_check *probe,
                           void *scratch, void *vector)
 {
     size_t bytes = (size_t)p->g->n * sizeof(uint16_t);
@@ -78,7 +78,7 @@ static err_t through_bias(struct kern_stream *s, struct gemm_product *p, struct 
     return err ? err : queue(s, p, e, 0, scratch);
 }
 
-static err_t through_c(struct kern_stream *s, struct gemm_product *p, struct gemm_entry *e, struct probe *probe,
+static err_t through_c(struct kern_stream *s, struct gemm_product *p, struct gemm_entry *e, struct gelu_check *probe,
                        void *scratch)
 {
     err_t err = copy(s, p->g->c, probe->points, probe->n);
@@ -86,7 +86,7 @@ static err_t through_c(struct kern_stream *s, struct gemm_product *p, struct gem
 }
 
 /* Sets x to 1 and temporarily replaces aux, which is still needed, by the points. */
-static err_t through_aux(struct kern_stream *s, struct gemm_product *p, struct gemm_entry *e, struct probe *probe,
+static err_t through_aux(struct kern_stream *s, struct gemm_product *p, struct gemm_entry *e, struct gelu_check *probe,
                          void *scratch, void *saved)
 {
     err_t err = copy(s, saved, p->aux, probe->n);
@@ -96,7 +96,7 @@ static err_t through_aux(struct kern_stream *s, struct gemm_product *p, struct g
     return err ? err : copy(s, p->aux, saved, probe->n);
 }
 
-static bool is_near(const struct probe *probe, double (*f)(double x))
+static bool is_near(const struct gelu_check *probe, double (*f)(double x))
 {
     bool ret = true;
     for (int64_t i = 0; i < probe->n; i++) {
@@ -109,7 +109,7 @@ static bool is_near(const struct probe *probe, double (*f)(double x))
 err_t gemm_gelu_is_exact(struct kern_stream *s, const struct gemm_product *product, struct gemm_entry *e, bool *ret)
 {
     struct gemm_product p = *product;
-    struct probe probe = {.n = p.g->n < POINTS ? p.g->n : POINTS};
+    struct gelu_check probe = {.n = p.g->n < POINTS ? p.g->n : POINTS};
     *ret = true;
     if (!p.aux)
         return OK;

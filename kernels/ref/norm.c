@@ -1,7 +1,7 @@
 /* Root-mean-square norm (Zhang and Sennrich 2019) and layer norm (Ba et al. 2016), preceded by the residual sum.
  *
- * With h = (r - mean) * rstd (mean 0 for the former) and g = dy * w, the input's gradient is rstd * (g - [mean(g)] - h
- * * mean(g h)); the term in brackets applies only to layer norm. */
+ * With h = (r - mean) * rstd (mean 0 for the former) and g = dy * w, the input's gradient is
+ * rstd * (g - [mean(g)] - h * mean(g h)); the term in brackets applies only to layer norm. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>

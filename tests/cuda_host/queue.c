@@ -175,7 +175,7 @@ static void stuck(const char *what)
     fprintf(stderr, "cuda-host: %s: no stream can continue for a minute; they wait at:\n", what);
     for (const struct CUstream_st *s = streams; s; s = s->next)
         if (s->head)
-            fprintf(stderr, "    device %d, stream %p: %s, and %zu behind it\n", s->device, (const void *)s,
+            fprintf(stderr, "    device %d, stream %p: %s, and %zu more queued\n", s->device, (const void *)s,
                     s->head->work.name, s->n - 1);
     abort();
 }

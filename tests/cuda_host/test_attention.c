@@ -9,23 +9,24 @@
 #define MAX_ROW 512
 
 /* A microbatch whose q, k and v lie side by side, with gradients in the same layout. */
-struct layer {
+struct attention_layer {
     int64_t seq, heads, kv_heads, head_dim;
     bool causal;
     float qkv[MAX_SEQ * MAX_ROW], o[MAX_SEQ * MAX_ROW], d_o[MAX_SEQ * MAX_ROW], d_qkv[MAX_SEQ * MAX_ROW];
     float lse[8 * MAX_SEQ];
 };
 
-static struct layer near, far;
+static struct attention_layer near, far;
 
-static int64_t width_of(const struct layer *l)
+static int64_t width_of(const struct attention_layer *l)
 {
     return (l->heads + 2 * l->kv_heads) * l->head_dim;
 }
 
-static void fill(struct layer *l, int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim, bool causal)
+static void fill(struct attention_layer *l, int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim, bool causal)
 {
-    *l = (struct layer){.seq = seq, .heads = heads, .kv_heads = kv_heads, .head_dim = head_dim, .causal = causal};
+    *l = (struct attention_layer){
+        .seq = seq, .heads = heads, .kv_heads = kv_heads, .head_dim = head_dim, .causal = causal};
     assert_true(seq <= MAX_SEQ && width_of(l) <= MAX_ROW && heads <= 8);
     for (int64_t i = 0; i < seq * width_of(l); i++)
         l->qkv[i] = (float)((i * 7919 + 13) % 257 - 128) / 64;
@@ -33,7 +34,7 @@ static void fill(struct layer *l, int64_t seq, int64_t heads, int64_t kv_heads, 
         l->d_o[i] = (float)((i * 104729 + 5) % 251 - 125) / 100;
 }
 
-static struct kern_attention call_of(const struct layer *l, char *qkv, char *o, float *lse, size_t size)
+static struct kern_attention call_of(const struct attention_layer *l, char *qkv, char *o, float *lse, size_t size)
 {
     size_t q = (size_t)(l->heads * l->head_dim) * size, kv = (size_t)(l->kv_heads * l->head_dim) * size;
     int64_t row = width_of(l);
@@ -66,7 +67,7 @@ static void *copied(struct dev *d, struct kern_stream *s, size_t bytes, size_t s
 
 /* Runs attention with the keys in two parts, the second from key `cut` on: results are joined, gradients added. o2 has
  * o's layout, followed by lse. */
-static void run_parts(const struct layer *l, const struct kern_ops *k, struct kern_stream *s, int64_t cut,
+static void run_parts(const struct attention_layer *l, const struct kern_ops *k, struct kern_stream *s, int64_t cut,
                       const struct kern_attention_grad *g, float *o2)
 {
     int64_t row = width_of(l), all = l->seq * l->heads * l->head_dim;
@@ -100,7 +101,7 @@ static void run_parts(const struct layer *l, const struct kern_ops *k, struct ke
 
 /* Forward and backward on a float32 table, with every array `shift` bytes past an aligned address; with `cut` the keys
  * are in two parts. */
-static void run_cut(struct layer *l, const char *device, const struct kern_ops *k, size_t shift, int64_t cut)
+static void run_cut(struct attention_layer *l, const char *device, const struct kern_ops *k, size_t shift, int64_t cut)
 {
     struct dev *d;
     struct kern_stream *s;
@@ -134,7 +135,7 @@ static void run_cut(struct layer *l, const char *device, const struct kern_ops *
     dev_close(d);
 }
 
-static void run(struct layer *l, const char *device, const struct kern_ops *k, size_t shift)
+static void run(struct attention_layer *l, const char *device, const struct kern_ops *k, size_t shift)
 {
     run_cut(l, device, k, shift, 0);
 }

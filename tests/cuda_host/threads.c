@@ -23,7 +23,7 @@
 #define PATIENCE_S 60 /* after this time the other threads are assumed never to arrive */
 
 /* A meeting point of n threads. */
-struct meeting {
+struct thread_meeting {
     _Atomic int arrived;
     _Atomic int generation;
 };
@@ -39,7 +39,7 @@ static struct {
     const struct cuda_host_launch *launch;
     int n;
     _Atomic int n_done;
-    struct meeting block, warp[MAX_THREADS / CUDA_HOST_WARP];
+    struct thread_meeting block, warp[MAX_THREADS / CUDA_HOST_WARP];
     _Atomic uint32_t value[MAX_THREADS / CUDA_HOST_WARP][2][CUDA_HOST_WARP][WORDS];
     _Atomic uint32_t kind[MAX_THREADS / CUDA_HOST_WARP][2][CUDA_HOST_WARP];
     struct host_thread thread[MAX_THREADS];
@@ -47,7 +47,7 @@ static struct {
 
 __thread struct cuda_host_thread *cuda_host_self;
 
-static void sleep_while(struct meeting *m, int generation)
+static void sleep_while(struct thread_meeting *m, int generation)
 {
     const struct timespec limit = {.tv_sec = PATIENCE_S};
     while (atomic_load_explicit(&m->generation, memory_order_relaxed) == generation)
@@ -67,7 +67,7 @@ static void fence(void)
 }
 
 /* `order`: writes of all threads before the meeting are visible to all threads after it. */
-static void meet(struct meeting *m, int n, bool order)
+static void meet(struct thread_meeting *m, int n, bool order)
 {
     memory_order take = order ? memory_order_acq_rel : memory_order_relaxed;
     int generation = atomic_load_explicit(&m->generation, memory_order_relaxed);

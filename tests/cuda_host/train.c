@@ -19,7 +19,7 @@ struct word {
     size_t bytes;
 };
 
-struct meeting {
+struct rank_meeting {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct word words[MAX_WORDS];
@@ -28,7 +28,7 @@ struct meeting {
 
 static err_t put(void *arg, const char *key, const void *value, size_t bytes, struct why *why)
 {
-    struct meeting *m = arg;
+    struct rank_meeting *m = arg;
     pthread_mutex_lock(&m->lock);
     struct word *w = &m->words[m->n++];
     snprintf(w->key, sizeof(w->key), "%s", key);
@@ -41,7 +41,7 @@ static err_t put(void *arg, const char *key, const void *value, size_t bytes, st
 
 static err_t get(void *arg, const char *key, int64_t timeout_ms, void *ret, size_t *ret_bytes, struct why *why)
 {
-    struct meeting *m = arg;
+    struct rank_meeting *m = arg;
     struct timespec until;
     int late = 0, i;
     clock_gettime(CLOCK_REALTIME, &until);
@@ -71,14 +71,14 @@ struct team {
     struct train_result *result;
     struct dev *dev[TRAIN_MAX_RANKS];
     int world, fd;
-    struct meeting meeting;
+    struct rank_meeting meeting;
     struct comm_store store;
     pthread_barrier_t all;
     pthread_mutex_t lock;
     double *first_params;
 };
 
-struct rank {
+struct train_rank {
     struct team *team;
     int rank;
     pthread_t thread;
@@ -107,7 +107,7 @@ static err_t dump(struct engine *e, const int *buffers, double *to)
     return OK;
 }
 
-static err_t take_snapshot(struct rank *r, struct why *why)
+static err_t take_snapshot(struct train_rank *r, struct why *why)
 {
     struct train_result *res = r->team->result;
     err_t err = snapshot_copy(&r->snapshot, &r->e, r->arena);
@@ -117,7 +117,7 @@ static err_t take_snapshot(struct rank *r, struct why *why)
     return err;
 }
 
-static err_t keep_snapshot(struct rank *r, struct why *why)
+static err_t keep_snapshot(struct train_rank *r, struct why *why)
 {
     struct train_result *res = r->team->result;
     err_t err = snapshot_wait(&r->e, why);
@@ -128,7 +128,7 @@ static err_t keep_snapshot(struct rank *r, struct why *why)
     return OK;
 }
 
-static void count(struct rank *r, struct cuda_host_counts *to)
+static void count(struct train_rank *r, struct cuda_host_counts *to)
 {
     pthread_barrier_wait(&r->team->all);
     if (r->rank == 0)
@@ -136,7 +136,7 @@ static void count(struct rank *r, struct cuda_host_counts *to)
     pthread_barrier_wait(&r->team->all);
 }
 
-static err_t run_steps(struct rank *r, struct why *why)
+static err_t run_steps(struct train_rank *r, struct why *why)
 {
     struct team *t = r->team;
     struct train_result *res = t->result;
@@ -168,7 +168,7 @@ static err_t run_steps(struct rank *r, struct why *why)
     return err;
 }
 
-static err_t open_rank(struct rank *r, struct why *why)
+static err_t open_rank(struct train_rank *r, struct why *why)
 {
     struct team *t = r->team;
     const struct engine_config config = {.dev = t->dev[r->rank],
@@ -197,7 +197,7 @@ static err_t open_rank(struct rank *r, struct why *why)
     return err;
 }
 
-static err_t compare_replicas(struct rank *r)
+static err_t compare_replicas(struct train_rank *r)
 {
     struct train_result *res = r->team->result;
     double *mine = malloc((size_t)res->n_params * sizeof(double));
@@ -213,7 +213,7 @@ static err_t compare_replicas(struct rank *r)
 
 static void *rank_main(void *arg)
 {
-    struct rank *r = arg;
+    struct train_rank *r = arg;
     struct team *t = r->team;
     struct why why = {""};
     err_t err = open_rank(r, &why);
@@ -241,7 +241,7 @@ static void *rank_main(void *arg)
 struct train_result *train_run(const struct parity_model *m, const struct train_options *o)
 {
     static struct team t;
-    struct rank ranks[TRAIN_MAX_RANKS];
+    struct train_rank ranks[TRAIN_MAX_RANKS];
     struct train_result *r = calloc(1, sizeof(*r));
     struct why why = {""};
     t = (struct team){.model = m, .options = o, .result = r, .world = (int)m->job.parallel.workers};
@@ -260,7 +260,7 @@ struct train_result *train_run(const struct parity_model *m, const struct train_
         if (dev_open("cuda", i, &t.dev[i], &why))
             fail_msg("%s", why.text);
     for (int i = 0; i < t.world; i++) {
-        ranks[i] = (struct rank){.team = &t, .rank = i};
+        ranks[i] = (struct train_rank){.team = &t, .rank = i};
         pthread_create(&ranks[i].thread, NULL, rank_main, &ranks[i]);
     }
     for (int i = 0; i < t.world; i++)

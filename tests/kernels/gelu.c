@@ -8,7 +8,7 @@ enum { M = 64, N = 16, K = 8 };
 /* The bound of float32 arithmetic where 1 + tanh is almost 0; a tanh of eleven bits has a hundred times that error. */
 #define ABSOLUTE 0x1p-18
 
-struct side {
+struct gelu_array {
     double at[M * N];
     int n;
 };
@@ -24,7 +24,7 @@ static double slope(double x)
     return (gelu(x + d) - gelu(x - d)) / (2 * d);
 }
 
-static void *to_device(struct dev *d, struct kern_stream *s, const struct side *x)
+static void *to_device(struct dev *d, struct kern_stream *s, const struct gelu_array *x)
 {
     uint16_t host[M * N];
     void *p;
@@ -60,7 +60,7 @@ static double off(double got, int i, enum kern_act act)
 
 double gelu_worst(struct dev *d, enum kern_act act)
 {
-    struct side side[4] = {{.n = M * K}, {.n = K * N}, {.n = M * N}, {.n = M * N}}; /* A, B, c, aux */
+    struct gelu_array side[4] = {{.n = M * K}, {.n = K * N}, {.n = M * N}, {.n = M * N}}; /* A, B, c, aux */
     struct kern_stream *s;
     uint16_t c[M * N];
     void *p[4];

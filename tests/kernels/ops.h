@@ -70,7 +70,7 @@ enum content {
     FACTOR, /* 0.25 */
 };
 
-struct operand {
+struct case_operand {
     enum role role;
     enum content content;
     int64_t n;
@@ -80,7 +80,7 @@ struct operand {
 };
 
 /* How the operands of a gradient follow from those of its forward. */
-struct link {
+struct grad_link {
     const char *forward;
     int from[MAX_OPERANDS];   /* the forward operand whose value after the call this operand has; NONE: own content */
     int seed[MAX_OPERANDS];   /* the forward output whose cotangent this operand is; NONE */
@@ -91,9 +91,9 @@ struct link {
 struct op_desc {
     const char *name;
     /* Fills o[0..MAX_OPERANDS), which the caller has zeroed. */
-    void (*shape)(const struct kcase *c, struct operand *o);
+    void (*shape)(const struct kcase *c, struct case_operand *o);
     err_t (*call)(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p);
-    void (*link)(const struct kcase *c, struct link *l); /* NULL: not a gradient; all NONE before */
+    void (*link)(const struct kcase *c, struct grad_link *l); /* NULL: not a gradient; all NONE before */
     /* Length of the longest sum; NULL: 1; a result of 0 means that every result is the oracle's, rounded once. */
     int64_t (*terms)(const struct kcase *c);
     int aliases[2][2]; /* {output, input} that may be the same array; {0, 0}: none */
@@ -131,28 +131,28 @@ static inline int64_t vocab_cols(const struct kcase *c)
 
 #define LOSS_SCALE 0.125
 
-static inline struct operand operand_in(int64_t n)
+static inline struct case_operand operand_in(int64_t n)
 {
-    return (struct operand){.role = IN, .content = REALS, .n = n};
+    return (struct case_operand){.role = IN, .content = REALS, .n = n};
 }
 
-static inline struct operand operand_out(int64_t n)
+static inline struct case_operand operand_out(int64_t n)
 {
-    return (struct operand){.role = OUT, .content = REALS, .n = n};
+    return (struct case_operand){.role = OUT, .content = REALS, .n = n};
 }
 
-static inline struct operand operand_acc(int64_t n)
+static inline struct case_operand operand_acc(int64_t n)
 {
-    return (struct operand){.role = ACC, .content = REALS, .n = n};
+    return (struct case_operand){.role = ACC, .content = REALS, .n = n};
 }
 
-static inline struct operand operand_of(enum role role, enum content content, int64_t n)
+static inline struct case_operand operand_of(enum role role, enum content content, int64_t n)
 {
-    return (struct operand){.role = role, .content = content, .n = n};
+    return (struct case_operand){.role = role, .content = content, .n = n};
 }
 
 /* rows x cols elements, `stride` elements between rows; the last row ends after its columns. */
-static inline struct operand operand_rows(struct operand o, int64_t rows, int64_t cols, int64_t stride)
+static inline struct case_operand operand_rows(struct case_operand o, int64_t rows, int64_t cols, int64_t stride)
 {
     o.n = rows ? (rows - 1) * stride + cols : 0;
     o.cols = cols;
@@ -160,15 +160,15 @@ static inline struct operand operand_rows(struct operand o, int64_t rows, int64_
     return o;
 }
 
-static inline struct operand operand_wide(struct operand o)
+static inline struct case_operand operand_wide(struct case_operand o)
 {
     o.wide = true;
     return o;
 }
 
-static inline struct operand operand_when(bool present, struct operand o)
+static inline struct case_operand operand_when(bool present, struct case_operand o)
 {
-    return present ? o : (struct operand){0};
+    return present ? o : (struct case_operand){0};
 }
 
 #endif

@@ -28,19 +28,19 @@ BINARY(gelu_grad)
 BINARY(relu_grad)
 BINARY(add)
 
-static void unary_shape(const struct kcase *c, struct operand *o)
+static void unary_shape(const struct kcase *c, struct case_operand *o)
 {
     o[0] = operand_in(c->n);
     o[1] = operand_out(c->n);
 }
 
-static void binary_shape(const struct kcase *c, struct operand *o)
+static void binary_shape(const struct kcase *c, struct case_operand *o)
 {
     o[0] = o[1] = operand_in(c->n);
     o[2] = operand_out(c->n);
 }
 
-static void cast_shape(const struct kcase *c, struct operand *o)
+static void cast_shape(const struct kcase *c, struct case_operand *o)
 {
     o[0] = operand_wide(operand_of(IN, AWKWARD, c->n));
     o[1] = operand_out(c->n);
@@ -56,7 +56,7 @@ static int64_t gate_terms(const struct kcase *c)
     return GATE_TERMS;
 }
 
-static void gelu_grad_link(const struct kcase *c, struct link *l)
+static void gelu_grad_link(const struct kcase *c, struct grad_link *l)
 {
     l->forward = "gelu";
     l->from[0] = 0;
@@ -64,13 +64,13 @@ static void gelu_grad_link(const struct kcase *c, struct link *l)
     l->target[2] = 0;
 }
 
-static void relu_grad_link(const struct kcase *c, struct link *l)
+static void relu_grad_link(const struct kcase *c, struct grad_link *l)
 {
     gelu_grad_link(c, l);
     l->forward = "relu";
 }
 
-static void swiglu_grad_shape(const struct kcase *c, struct operand *o)
+static void swiglu_grad_shape(const struct kcase *c, struct case_operand *o)
 {
     o[0] = o[1] = o[2] = operand_in(c->n);
     o[3] = o[4] = operand_out(c->n);
@@ -82,7 +82,7 @@ static err_t swiglu_grad_call(const struct kern_ops *k, struct kern_stream *s, c
     return OK;
 }
 
-static void swiglu_grad_link(const struct kcase *c, struct link *l)
+static void swiglu_grad_link(const struct kcase *c, struct grad_link *l)
 {
     l->forward = "swiglu";
     l->from[0] = 0;
@@ -94,7 +94,7 @@ static void swiglu_grad_link(const struct kcase *c, struct link *l)
 
 /* ---- loss and optimizer ---- */
 
-static void cross_entropy_shape(const struct kcase *c, struct operand *o)
+static void cross_entropy_shape(const struct kcase *c, struct case_operand *o)
 {
     o[0] = operand_of(IN, TARGETS, c->t);
     o[1] = operand_rows(operand_acc(0), c->t, c->vocab, c->vocab + c->pad);
@@ -124,7 +124,7 @@ static enum content factor_of(const struct kcase *c)
     return c->flags & SOME_NAN ? SQUARES_AND_NAN : c->flags & SOME_INF ? DOUBLES_AND_INF : FACTOR;
 }
 
-static void adamw_shape(const struct kcase *c, struct operand *o)
+static void adamw_shape(const struct kcase *c, struct case_operand *o)
 {
     o[0] = o[1] = operand_wide(operand_acc(c->n));
     o[2] = operand_wide(operand_of(ACC, POSITIVE, c->n));
@@ -156,7 +156,7 @@ static int64_t adamw_terms(const struct kcase *c)
     return c->flags & (SOME_NAN | SOME_INF) ? 0 : 1;
 }
 
-static void sumsq_shape(const struct kcase *c, struct operand *o)
+static void sumsq_shape(const struct kcase *c, struct case_operand *o)
 {
     o[0] = operand_wide(operand_in(c->n));
     o[1] = operand_of(OUT, DOUBLES, (c->n + c->k - 1) / c->k);
@@ -174,7 +174,7 @@ static int64_t sumsq_terms(const struct kcase *c)
 }
 
 /* n blocks, m losses */
-static void clip_shape(const struct kcase *c, struct operand *o)
+static void clip_shape(const struct kcase *c, struct case_operand *o)
 {
     o[0] = operand_of(IN, c->flags & SOME_NAN ? SQUARES_AND_NAN : SQUARES, c->n);
     o[1] = operand_of(IN, c->flags & SOME_INF ? DOUBLES_AND_INF : DOUBLES, c->m);

@@ -24,10 +24,10 @@ static struct kern_gemm gemm_of(const struct kcase *c)
                               .ldc = c->n + c->pad};
 }
 
-static void gemm_shape(const struct kcase *c, struct operand *o)
+static void gemm_shape(const struct kcase *c, struct case_operand *o)
 {
     struct kern_gemm g = gemm_of(c);
-    const struct operand in = operand_in(0), out = operand_out(0);
+    const struct case_operand in = operand_in(0), out = operand_out(0);
     o[0] = g.trans_a ? operand_rows(in, g.k, g.m, g.lda) : operand_rows(in, g.m, g.k, g.lda);
     o[1] = g.trans_b ? operand_rows(in, g.n, g.k, g.ldb) : operand_rows(in, g.k, g.n, g.ldb);
     o[2] = operand_when(c->flags & BIAS, operand_in(g.n));
@@ -62,7 +62,7 @@ static double gemm_between(const struct kcase *c)
     return c->flags & (GELU | GELU_GRAD) ? 2 : 0;
 }
 
-static void bias_grad_shape(const struct kcase *c, struct operand *o)
+static void bias_grad_shape(const struct kcase *c, struct case_operand *o)
 {
     o[0] = operand_in(c->m * c->n);
     o[1] = operand_wide(operand_acc(c->n));
@@ -74,7 +74,7 @@ static err_t bias_grad_call(const struct kern_ops *k, struct kern_stream *s, con
     return OK;
 }
 
-static void bias_grad_link(const struct kcase *c, struct link *l)
+static void bias_grad_link(const struct kcase *c, struct grad_link *l)
 {
     l->forward = "gemm";
     l->seed[0] = 3;
@@ -88,7 +88,7 @@ static int64_t bias_grad_terms(const struct kcase *c)
 
 /* ---- embeddings ---- */
 
-static void embed_shape(const struct kcase *c, struct operand *o)
+static void embed_shape(const struct kcase *c, struct case_operand *o)
 {
     o[0] = operand_of(IN, IDS, c->t);
     o[1] = operand_in(vocab_cols(c) * c->d);
@@ -108,7 +108,7 @@ static int64_t exact(const struct kcase *c)
     return 0;
 }
 
-static void embed_grad_shape(const struct kcase *c, struct operand *o)
+static void embed_grad_shape(const struct kcase *c, struct case_operand *o)
 {
     o[0] = operand_of(IN, IDS, c->t);
     o[1] = operand_in(c->t * c->d);
@@ -122,7 +122,7 @@ static err_t embed_grad_call(const struct kern_ops *k, struct kern_stream *s, co
     return OK;
 }
 
-static void embed_grad_link(const struct kcase *c, struct link *l)
+static void embed_grad_link(const struct kcase *c, struct grad_link *l)
 {
     l->forward = "embed";
     l->from[0] = 0;
@@ -140,7 +140,7 @@ static int64_t rows_terms(const struct kcase *c)
 
 #define NORM_EPS 1e-5
 
-static void rmsnorm_shape(const struct kcase *c, struct operand *o)
+static void rmsnorm_shape(const struct kcase *c, struct case_operand *o)
 {
     o[0] = operand_in(c->t * c->d);
     o[1] = operand_when(c->flags & RES, operand_in(c->t * c->d));
@@ -156,7 +156,7 @@ static err_t rmsnorm_call(const struct kern_ops *k, struct kern_stream *s, const
     return OK;
 }
 
-static void rmsnorm_grad_shape(const struct kcase *c, struct operand *o)
+static void rmsnorm_grad_shape(const struct kcase *c, struct case_operand *o)
 {
     o[0] = operand_in(c->t * c->d);
     o[1] = operand_of(IN, WEIGHTS, c->d);
@@ -173,7 +173,7 @@ static err_t rmsnorm_grad_call(const struct kern_ops *k, struct kern_stream *s, 
     return OK;
 }
 
-static void rmsnorm_grad_link(const struct kcase *c, struct link *l)
+static void rmsnorm_grad_link(const struct kcase *c, struct grad_link *l)
 {
     bool res = c->flags & RES;
     l->forward = "rmsnorm";
@@ -186,7 +186,7 @@ static void rmsnorm_grad_link(const struct kcase *c, struct link *l)
     l->target[6] = 2;
 }
 
-static void layernorm_shape(const struct kcase *c, struct operand *o)
+static void layernorm_shape(const struct kcase *c, struct case_operand *o)
 {
     o[0] = operand_in(c->t * c->d);
     o[1] = operand_when(c->flags & RES, operand_in(c->t * c->d));
@@ -204,7 +204,7 @@ static err_t layernorm_call(const struct kern_ops *k, struct kern_stream *s, con
     return OK;
 }
 
-static void layernorm_grad_shape(const struct kcase *c, struct operand *o)
+static void layernorm_grad_shape(const struct kcase *c, struct case_operand *o)
 {
     o[0] = operand_in(c->t * c->d);
     o[1] = operand_of(IN, WEIGHTS, c->d);
@@ -223,7 +223,7 @@ static err_t layernorm_grad_call(const struct kern_ops *k, struct kern_stream *s
     return OK;
 }
 
-static void layernorm_grad_link(const struct kcase *c, struct link *l)
+static void layernorm_grad_link(const struct kcase *c, struct grad_link *l)
 {
     bool res = c->flags & RES;
     l->forward = "layernorm";
@@ -251,7 +251,7 @@ static int64_t norm_terms(const struct kcase *c)
 
 /* ---- positions and attention ---- */
 
-static void rope_shape(const struct kcase *c, struct operand *o)
+static void rope_shape(const struct kcase *c, struct case_operand *o)
 {
     o[0] = operand_rows(operand_acc(0), c->t, c->heads * c->head_dim, c->heads * c->head_dim + c->pad);
 }
@@ -279,7 +279,7 @@ static struct kern_attention attention_of(const struct kcase *c)
                                    .causal = c->flags & CAUSAL};
 }
 
-static void attention_shape(const struct kcase *c, struct operand *o)
+static void attention_shape(const struct kcase *c, struct case_operand *o)
 {
     struct kern_attention a = attention_of(c);
     int64_t keys = a.seq_kv ? a.batch * a.seq_kv : c->t;
@@ -301,7 +301,7 @@ static err_t attention_call(const struct kern_ops *k, struct kern_stream *s, con
     return k->attention(s, &a);
 }
 
-static void attention_grad_shape(const struct kcase *c, struct operand *o)
+static void attention_grad_shape(const struct kcase *c, struct case_operand *o)
 {
     attention_shape(c, o);
     o[3].role = o[4].role = IN;
@@ -331,7 +331,7 @@ static err_t attention_grad_call(const struct kern_ops *k, struct kern_stream *s
 }
 
 /* No link for a part of the keys: o and lse are then those of more keys. */
-static void attention_grad_link(const struct kcase *c, struct link *l)
+static void attention_grad_link(const struct kcase *c, struct grad_link *l)
 {
     if (c->flags & PART)
         return;

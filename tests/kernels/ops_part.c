@@ -4,7 +4,7 @@
 
 /* ---- the loss ---- */
 
-static void loss_part_shape(const struct kcase *c, struct operand *o)
+static void loss_part_shape(const struct kcase *c, struct case_operand *o)
 {
     o[0] = operand_of(IN, TARGETS, c->t);
     o[1] = operand_rows(operand_in(0), c->t, vocab_cols(c), vocab_cols(c) + c->pad);
@@ -17,7 +17,7 @@ static err_t loss_part_call(const struct kern_ops *k, struct kern_stream *s, con
     return OK;
 }
 
-static void loss_join_shape(const struct kcase *c, struct operand *o)
+static void loss_join_shape(const struct kcase *c, struct case_operand *o)
 {
     o[0] = operand_of(IN, TARGETS, c->t);
     o[1] = operand_of(IN, STATS, 3 * c->t * c->parts);
@@ -51,7 +51,7 @@ static struct kern_attention_join join_of(const struct kcase *c)
                                         .o2_stride = width + 2 * c->pad};
 }
 
-static void attention_join_shape(const struct kcase *c, struct operand *o)
+static void attention_join_shape(const struct kcase *c, struct case_operand *o)
 {
     struct kern_attention_join a = join_of(c);
     o[0] = operand_rows(operand_acc(0), c->t, a.heads * a.head_dim, a.o_stride);
@@ -79,7 +79,7 @@ static int64_t gate_terms(const struct kcase *c)
 /* ---- rows and columns ---- */
 
 /* Rows below `vocab` of a matrix of `cols` columns, of which the case has n columns from `lo` on. */
-static void dropout_shape(const struct kcase *c, struct operand *o)
+static void dropout_shape(const struct kcase *c, struct case_operand *o)
 {
     o[0] = operand_of(IN, IDS, c->t);
     o[1] = operand_in(c->t * c->n);
@@ -110,7 +110,7 @@ static err_t positions_call(const struct kern_ops *k, struct kern_stream *s, con
     return OK;
 }
 
-static void copy_cols_shape(const struct kcase *c, struct operand *o)
+static void copy_cols_shape(const struct kcase *c, struct case_operand *o)
 {
     o[0] = operand_rows(operand_in(0), c->m, c->n, c->n + c->pad);
     o[1] = operand_rows(operand_out(0), c->m, c->n, c->n + 2 * c->pad);
@@ -123,7 +123,7 @@ static err_t copy_cols_call(const struct kern_ops *k, struct kern_stream *s, con
 }
 
 /* m rows from row k on, n columns from column lo on, of a matrix with `cols` columns. */
-static void normal_shape(const struct kcase *c, struct operand *o)
+static void normal_shape(const struct kcase *c, struct case_operand *o)
 {
     o[0] = operand_rows(operand_wide(operand_out(0)), c->m, c->n, c->n + c->pad);
 }

@@ -115,7 +115,7 @@ struct fd {
     const struct kcase *c;
     struct kcase forward;
     const struct op_desc *op;
-    struct link l;
+    struct grad_link l;
     struct values before, after; /* the gradient's operands */
 };
 

@@ -71,12 +71,12 @@ static void expect_near(const struct table *t, const char *what, int64_t n, cons
 enum { BATCH = 2, SEQ = 12, HEADS = 4, KV_HEADS = 2, DIM = 5, Q = HEADS * DIM, KV = KV_HEADS * DIM };
 
 /* Tensors of a part of the tokens of every sample. */
-struct piece {
+struct token_part {
     int64_t first, n;
     void *q, *k, *v, *o, *lse, *d_o, *d_q, *d_k, *d_v;
 };
 
-static void piece_free(struct piece *p)
+static void piece_free(struct token_part *p)
 {
     void *all[] = {p->q, p->k, p->v, p->o, p->lse, p->d_o, p->d_q, p->d_k, p->d_v};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
@@ -84,7 +84,8 @@ static void piece_free(struct piece *p)
 }
 
 /* Copies the piece's rows of every sample to the piece or from it. */
-static void rows_move(const struct table *t, const struct piece *p, int64_t width, void *whole, void *part, bool out)
+static void rows_move(const struct table *t, const struct token_part *p, int64_t width, void *whole, void *part,
+                      bool out)
 {
     for (int64_t b = 0; b < BATCH; b++) {
         void *w = at(t, whole, (b * SEQ + p->first) * width), *x = at(t, part, b * p->n * width);
@@ -92,9 +93,9 @@ static void rows_move(const struct table *t, const struct piece *p, int64_t widt
     }
 }
 
-static struct piece piece_of(const struct table *t, const struct piece *whole, int64_t first, int64_t n)
+static struct token_part piece_of(const struct table *t, const struct token_part *whole, int64_t first, int64_t n)
 {
-    struct piece p = {.first = first, .n = n};
+    struct token_part p = {.first = first, .n = n};
     int64_t rows = BATCH * n;
     p.q = array_new(t, rows * Q);
     p.k = array_new(t, rows * KV);
@@ -114,7 +115,7 @@ static struct piece piece_of(const struct table *t, const struct piece *whole, i
     return p;
 }
 
-static struct kern_attention attention_of(const struct piece *q, const struct piece *k, bool causal)
+static struct kern_attention attention_of(const struct token_part *q, const struct token_part *k, bool causal)
 {
     return (struct kern_attention){.batch = BATCH,
                                    .seq = q->n,
@@ -135,7 +136,7 @@ static struct kern_attention attention_of(const struct piece *q, const struct pi
 }
 
 /* The work of one rank of a ring for its queries `p[i]`: it joins the results of one part of the keys after another. */
-static void forward_parts(const struct table *t, const struct piece *p, int n, int i, bool causal)
+static void forward_parts(const struct table *t, const struct token_part *p, int n, int i, bool causal)
 {
     void *o2 = array_new(t, BATCH * p[i].n * Q), *lse2 = array_new(t, BATCH * p[i].n * HEADS);
     struct kern_attention_join join = {.batch = BATCH,
@@ -163,7 +164,7 @@ static void forward_parts(const struct table *t, const struct piece *p, int n, i
     free(lse2);
 }
 
-static void backward_parts(const struct table *t, const struct piece *p, int n, int i, bool causal)
+static void backward_parts(const struct table *t, const struct token_part *p, int n, int i, bool causal)
 {
     for (int step = 0; step < n; step++) {
         int j = (i + step) % n;
@@ -179,9 +180,10 @@ static void backward_parts(const struct table *t, const struct piece *p, int n, 
     }
 }
 
-static void attention_in(const struct table *t, const struct piece *whole, int n, const int64_t *sizes, bool causal)
+static void attention_in(const struct table *t, const struct token_part *whole, int n, const int64_t *sizes,
+                         bool causal)
 {
-    struct piece p[3], got = piece_of(t, NULL, 0, SEQ);
+    struct token_part p[3], got = piece_of(t, NULL, 0, SEQ);
     for (int i = 0, first = 0; i < n; first += (int)sizes[i++])
         p[i] = piece_of(t, whole, first, sizes[i]);
     for (int i = 0; i < n; i++)
@@ -209,16 +211,16 @@ static void check_attention(const struct table *t)
 {
     static const int64_t sizes[3][3] = {{SEQ}, {5, 7}, {3, 4, 5}};
     for (int causal = 0; causal < 2; causal++) {
-        struct piece whole = {.n = SEQ,
-                              .q = array_of(t, BATCH * SEQ * Q, "q"),
-                              .k = array_of(t, BATCH * SEQ * KV, "k"),
-                              .v = array_of(t, BATCH * SEQ * KV, "v"),
-                              .o = array_new(t, BATCH * SEQ * Q),
-                              .lse = array_new(t, BATCH * SEQ * HEADS),
-                              .d_o = array_of(t, BATCH * SEQ * Q, "d_o"),
-                              .d_q = array_new(t, BATCH * SEQ * Q),
-                              .d_k = array_new(t, BATCH * SEQ * KV),
-                              .d_v = array_new(t, BATCH * SEQ * KV)};
+        struct token_part whole = {.n = SEQ,
+                                   .q = array_of(t, BATCH * SEQ * Q, "q"),
+                                   .k = array_of(t, BATCH * SEQ * KV, "k"),
+                                   .v = array_of(t, BATCH * SEQ * KV, "v"),
+                                   .o = array_new(t, BATCH * SEQ * Q),
+                                   .lse = array_new(t, BATCH * SEQ * HEADS),
+                                   .d_o = array_of(t, BATCH * SEQ * Q, "d_o"),
+                                   .d_q = array_new(t, BATCH * SEQ * Q),
+                                   .d_k = array_new(t, BATCH * SEQ * KV),
+                                   .d_v = array_new(t, BATCH * SEQ * KV)};
         struct kern_attention_grad g = {.fwd = attention_of(&whole, &whole, causal),
                                         .d_o = whole.d_o,
                                         .d_q = whole.d_q,

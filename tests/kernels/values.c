@@ -38,7 +38,7 @@ static size_t value_size(enum content content)
     return is_int(content) ? sizeof(int32_t) : sizeof(double);
 }
 
-enum dtype operand_type(const struct operand *o, const struct kern_ops *k)
+enum dtype operand_type(const struct case_operand *o, const struct kern_ops *k)
 {
     if (is_int(o->content))
         return DT_I32;
@@ -147,7 +147,7 @@ static double awkward_value(uint64_t i, double x)
     return i % 2 ? list[i / 2 % n] : x;
 }
 
-static double random_value(const struct operand *o, uint64_t stream, uint64_t i)
+static double random_value(const struct case_operand *o, uint64_t stream, uint64_t i)
 {
     double x = rng_normal(11, stream, i);
     bool middle = i == (uint64_t)o->n / 2;
@@ -182,14 +182,14 @@ static int32_t random_id(enum content content, int64_t vocab, uint64_t stream, u
     return (int32_t)(u * (double)vocab);
 }
 
-static bool between_rows(const struct operand *o, int64_t j)
+static bool between_rows(const struct case_operand *o, int64_t j)
 {
     return o->stride && j % o->stride >= o->cols;
 }
 
 static void fill(struct values *v, int i, const struct kcase *c)
 {
-    const struct operand *o = &v->o[i];
+    const struct case_operand *o = &v->o[i];
     uint64_t stream = rng_stream(c->op) + (uint64_t)i * 977;
     for (int64_t j = 0; j < o->n; j++)
         if (is_int(o->content))
@@ -208,7 +208,7 @@ static void round_all(struct values *v, const struct kern_ops *k)
 }
 
 /* Fills operands with results of the forward. */
-static void take_forward(struct values *v, const struct kcase *c, const struct link *l, const struct kern_ops *k)
+static void take_forward(struct values *v, const struct kcase *c, const struct grad_link *l, const struct kern_ops *k)
 {
     struct values f;
     struct kcase forward = *c;
@@ -225,7 +225,7 @@ static void take_forward(struct values *v, const struct kcase *c, const struct l
 void values_init(struct values *v, const struct kcase *c, const struct kern_ops *k)
 {
     const struct op_desc *op = op_find(c->op);
-    struct link l;
+    struct grad_link l;
     memset(v, 0, sizeof(*v));
     memset(&l, 0xff, sizeof(l)); /* every entry NONE */
     l.forward = NULL;
@@ -327,7 +327,7 @@ static bool operand_near(const struct values *got, const struct values *want, in
             continue;
         if (!label)
             return false;
-        print_error("%s: %s: operand %d element %lld of %lld is %.9g%s, wanted %.9g%s +- %.2g\n", label, case_text(c),
+        print_error("%s: %s: operand %d element %lld of %lld is %.9g%s, expected %.9g%s +- %.2g\n", label, case_text(c),
                     i, (long long)j, (long long)want->o[i].n, a, hole_is(8, &a) ? " (not written)" : "", b,
                     hole_is(8, &b) ? " (not written)" : "",
                     bound.exact ? 0 : bound.near * fmax(fabs(b), bound.size) + bound.stored * fabs(b));

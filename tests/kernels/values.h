@@ -7,7 +7,7 @@
 /* Operands before or after the call, in float64 or int32 (ids, targets). Elements that the kernel did not write are
  * holes. */
 struct values {
-    struct operand o[MAX_OPERANDS];
+    struct case_operand o[MAX_OPERANDS];
     void *p[MAX_OPERANDS];
 };
 
@@ -25,7 +25,7 @@ bool values_near(const struct values *got, const struct values *want, const stru
                  const char *label);
 
 const char *case_text(const struct kcase *c);
-enum dtype operand_type(const struct operand *o, const struct kern_ops *k);
+enum dtype operand_type(const struct case_operand *o, const struct kern_ops *k);
 /* Converts an element to and from its type in memory; a hole stays a hole. */
 void element_put(enum dtype t, void *to, double x);
 double element_get(enum dtype t, const void *from);

@@ -18,7 +18,7 @@ run: {device: cuda, workers_per_gpu: 2, restarts: 3, env: {DTD_MODULE_DIR: "$mod
 X
 echo 'gpus: "1"' >"$tmp/node.yaml"
 "$DTD_BIN/dtd" --config "$tmp/node.yaml" --state-dir "$DTD_DIR" >/dev/null 2>&1 &
-wait_for 20 "dtd to answer" dtctl status
+wait_for 20 "dtd to respond" dtctl status
 
 # train NAME SETS...: the job's losses in $tmp/NAME.
 train() {
@@ -57,7 +57,7 @@ for comm in staged nccl; do
   status "$job" | jq -e '.epoch >= 2 and .restarts == 1' >/dev/null || { status "$job"; fail "no second epoch over $comm"; }
   [ "$(grep -c "epoch begins" "$DTD_DIR/jobs/$job/rank-0.log")" -ge 2 ] || fail "rank 0 did not begin a second epoch"
   grep "epoch begins" "$DTD_DIR/jobs/$job/rank-0.log" | grep -vq "\[$survivor\]" && fail "rank 0 left its process"
-  cmp <(hashes "$tmp/ckpt-quiet-$comm/step-40") <(hashes "$tmp/killed-$comm/step-40") || fail "another end over $comm"
+  cmp <(hashes "$tmp/ckpt-quiet-$comm/step-40") <(hashes "$tmp/killed-$comm/step-40") || fail "the killed job ended with different bits over $comm"
 done
 
 # resume NAME FROM STEPS DEVICE WORKERS_PER_GPU
@@ -67,8 +67,8 @@ resume() {
   wait_done "$job" 100
   losses "$job" >"$tmp/$1"
 }
-# All these jobs have chosen their algorithms together, each product's once; what was timed is noise here, so that jobs with
-# files of their own would not have had the same bits.
+# All these jobs shared one algorithm file, in which each product occurs once. Times are noise here, so jobs with separate
+# files would have had different bits.
 algorithms=$(echo "$XDG_CACHE_HOME"/dtd/data/algorithms/*.txt)
 grep '^[0-9]' "$algorithms" | cut -d' ' -f1-17 | sort >"$tmp/keys"
 [ "$(wc -l <"$tmp/keys")" -gt 5 ] && [ -z "$(uniq -d "$tmp/keys")" ] || fail "a product's algorithm was not chosen once: $(cat "$algorithms")"
@@ -78,4 +78,4 @@ resume on-cuda "$first" 46 cuda 2
 resume on-cpu "$first" 46 cpu 1
 near on-cuda on-cpu 1e-5
 resume back "$job" 49 cuda 2
-[ "$(wc -l <"$tmp/back")" = 3 ] || fail "the CPU's checkpoint did not go on for three steps: $(cat "$tmp/back")"
+[ "$(wc -l <"$tmp/back")" = 3 ] || fail "the job did not continue the CPU's checkpoint for three steps: $(cat "$tmp/back")"

@@ -41,14 +41,14 @@ static err_t fail_by_name(const struct run *r, const struct op *op)
     return note(r, op) ? ERR_INTERNAL : ERR_IO;
 }
 
-struct queue {
+struct op_queue {
     struct comm_thread *t;
     struct engine e;
     struct op op[MANY];
     int n;
 };
 
-static void queue_begin(struct queue *q)
+static void queue_begin(struct op_queue *q)
 {
     struct why why = {""};
     n_ran = 0;
@@ -57,7 +57,7 @@ static void queue_begin(struct queue *q)
     assert_err(OK, comm_thread_new(&q->t, &why));
 }
 
-static uint64_t queue_op(struct queue *q, run_op_fn fn)
+static uint64_t queue_op(struct op_queue *q, run_op_fn fn)
 {
     struct op *op = &q->op[q->n];
     op->unit = q->n++;
@@ -71,7 +71,7 @@ static void sleeps(const struct comm_count *c)
         sched_yield();
 }
 
-static struct queue queue;
+static struct op_queue queue;
 
 TEST(ops_run_in_the_order_in_which_they_are_queued)
 {

@@ -55,7 +55,7 @@ struct fake {
     struct link *link;
 };
 
-/* ---- what the fakes serve ---- */
+/* ---- handlers of the fakes ---- */
 
 static void answer(struct rpc_call *call)
 {
@@ -263,7 +263,7 @@ static void fake_stop(struct fake *f)
     free(f);
 }
 
-/* ---- what tests ask of the fakes; each runs on their thread ---- */
+/* ---- actions of the fakes, run on their thread ---- */
 
 static int64_t looked;
 
@@ -379,7 +379,7 @@ static void wait_until(struct fake *f, void (*look)(struct fake *f, int64_t arg)
         if (looked >= value)
             return;
     }
-    fail_msg("waited in vain: %lld, not %lld", (long long)looked, (long long)value);
+    fail_msg("timed out: %lld instead of %lld", (long long)looked, (long long)value);
 }
 
 static void begin(struct fake *f, uint64_t epoch)

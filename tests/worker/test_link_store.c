@@ -16,7 +16,7 @@
 
 #define RANKS 2
 
-struct get {
+struct pending_get {
     struct rendezvous_wait wait; /* first */
     struct fake *fake;
     struct rpc_call *call;
@@ -43,7 +43,7 @@ struct fake {
     struct link *link[RANKS];
 };
 
-/* ---- what the fake serves ---- */
+/* ---- handlers of the fake ---- */
 
 static void on_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
@@ -107,7 +107,7 @@ static void reply_value(struct rpc_call *call, struct rendezvous_bytes value)
 
 static void get_done(struct rendezvous_wait *w, err_t err, struct rendezvous_bytes value)
 {
-    struct get *g = (struct get *)w;
+    struct pending_get *g = (struct pending_get *)w;
     if (err)
         rpc_fail(g->call, err, "nobody came");
     else
@@ -117,7 +117,7 @@ static void get_done(struct rendezvous_wait *w, err_t err, struct rendezvous_byt
 
 static void get_gone(void *arg)
 {
-    struct get *g = arg;
+    struct pending_get *g = arg;
     rendezvous_wait_drop(&g->fake->store, &g->wait);
     free(g);
 }
@@ -133,8 +133,8 @@ static void on_get(void *owner, struct rpc_call *call, const ProtobufCMessage *r
         reply_value(call, value);
         return;
     }
-    struct get *g = calloc(1, sizeof(*g));
-    *g = (struct get){.wait = {.deadline_ms = clock_mono_ms() + m->timeout_ms, .done = get_done}, f, call};
+    struct pending_get *g = calloc(1, sizeof(*g));
+    *g = (struct pending_get){.wait = {.deadline_ms = clock_mono_ms() + m->timeout_ms, .done = get_done}, f, call};
     if (rendezvous_wait(&f->store, key, &g->wait))
         abort();
     rpc_call_on_cancel(call, get_gone, g);
@@ -289,7 +289,7 @@ static void wait_until(struct fake *f, void (*look)(struct fake *f, int64_t arg)
         if (looked >= value)
             return;
     }
-    fail_msg("waited in vain: %lld, not %lld", (long long)looked, (long long)value);
+    fail_msg("timed out: %lld instead of %lld", (long long)looked, (long long)value);
 }
 
 static void begin(struct fake *f, uint64_t epoch)

@@ -15,7 +15,7 @@ enum { EVEN, UNEVEN, ONE_HAS_ALL, NOTHING, LARGE, MANY, PATTERNS };
 #define MAX_PARTS 1100
 
 /* `counts` are the counts of all members; each rank has its own gaps and order of pieces. */
-struct unit {
+struct test_unit {
     int n, world, rank;
     int64_t counts[MAX_PARTS][6];
     struct comm_part parts[MAX_PARTS];
@@ -40,7 +40,7 @@ static int64_t part_count(int pattern, int k, int member, int world)
     }
 }
 
-static int64_t total(const struct unit *u, int k)
+static int64_t total(const struct test_unit *u, int k)
 {
     int64_t sum = 0;
     for (int i = 0; i < u->world; i++)
@@ -48,7 +48,7 @@ static int64_t total(const struct unit *u, int k)
     return sum;
 }
 
-static int64_t before(const struct unit *u, int k, int member)
+static int64_t before(const struct test_unit *u, int k, int member)
 {
     int64_t sum = 0;
     for (int i = 0; i < member; i++)
@@ -56,9 +56,9 @@ static int64_t before(const struct unit *u, int k, int member)
     return sum;
 }
 
-static struct unit *make_unit(int pattern, int rank, int world)
+static struct test_unit *make_unit(int pattern, int rank, int world)
 {
-    struct unit *u = calloc(1, sizeof(*u));
+    struct test_unit *u = calloc(1, sizeof(*u));
     if (!u)
         abort();
     u->n = pattern == MANY ? MAX_PARTS : 5;
@@ -82,7 +82,7 @@ struct buffers {
     uint8_t *local, *pieces, *private[2];
 };
 
-static int make_buffers(struct comm *c, const struct unit *u, bool local_shared, bool pieces_shared, int rank,
+static int make_buffers(struct comm *c, const struct test_unit *u, bool local_shared, bool pieces_shared, int rank,
                         struct buffers *ret)
 {
     int world = u->world;
@@ -121,7 +121,7 @@ static void put(uint8_t *x, int64_t at, enum dtype dtype, int who, int64_t i)
 static int gather_case(struct comm *c, struct comm_group *g, int pattern, int mixture, enum dtype dtype, int rank,
                        int world)
 {
-    struct unit *u = make_unit(pattern, rank, world);
+    struct test_unit *u = make_unit(pattern, rank, world);
     struct buffers b;
     size_t bytes = (size_t)u->local * dtype_bytes(dtype);
     uint8_t *expected = malloc(bytes + 8);
@@ -170,7 +170,7 @@ TEST(gathers_of_units_match_the_oracle)
 static int gather_in_place(struct comm *c, struct comm_group *all, int rank, int world)
 {
     for (int shared = 0; shared <= (comm_shared(c) != NULL); shared++) {
-        struct unit *u = make_unit(UNEVEN, rank, world);
+        struct test_unit *u = make_unit(UNEVEN, rank, world);
         struct buffers b;
         CHECK(make_buffers(c, u, shared, false, rank, &b) == 0);
         memset(b.local, 0x5a, (size_t)u->local * 8);
@@ -201,7 +201,7 @@ TEST(pieces_may_be_parts_of_the_local_tensors)
 
 /* `sum`: the result of an all-reduce of the local buffer. The pieces get its bits, or with `add` the sum of those and
  * the previous contents. */
-static int check_pieces(const struct unit *u, const uint8_t *before_it, const uint8_t *sum, const uint8_t *pieces,
+static int check_pieces(const struct test_unit *u, const uint8_t *before_it, const uint8_t *sum, const uint8_t *pieces,
                         enum dtype dtype, bool add, int rank, int world)
 {
     size_t size = dtype_bytes(dtype), bytes = (size_t)u->pieces * size;
@@ -228,7 +228,7 @@ static int check_pieces(const struct unit *u, const uint8_t *before_it, const ui
 static int scatter_case(struct comm *c, struct comm_group *g, int pattern, int mixture, enum dtype dtype, bool add,
                         int rank, int world)
 {
-    struct unit *u = make_unit(pattern, rank, world);
+    struct test_unit *u = make_unit(pattern, rank, world);
     struct buffers b;
     size_t size = dtype_bytes(dtype), bytes = (size_t)u->local * size;
     uint8_t *sum = malloc(bytes + 8), *old = malloc((size_t)u->pieces * 8 + 8);
@@ -337,7 +337,7 @@ static void *abort_later(void *c)
  * leave the first. */
 static int killed_case(struct comm *c, struct comm_group *all, int rank, int world)
 {
-    struct unit *u = make_unit(LARGE, rank, world);
+    struct test_unit *u = make_unit(LARGE, rank, world);
     struct buffers b;
     pthread_t thread;
     err_t err = OK;

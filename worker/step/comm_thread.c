@@ -40,7 +40,7 @@ static void wait_until(struct comm_thread *t, struct comm_count *c, uint64_t n)
     sleep_until(t, c, n);
 }
 
-static void grow(struct comm_thread *t, struct comm_count *c, uint64_t n)
+static void advance(struct comm_thread *t, struct comm_count *c, uint64_t n)
 {
     atomic_store(&c->n, n);
     if (!atomic_load(&c->awaited))
@@ -72,7 +72,7 @@ static void *thread_main(void *arg)
         if (!e->fn)
             return NULL;
         run_entry(t, e);
-        grow(t, &t->over, ticket);
+        advance(t, &t->over, ticket);
     }
 }
 
@@ -116,13 +116,13 @@ static uint64_t last_ticket(const struct comm_thread *t)
 }
 
 uint64_t comm_thread_queue(struct comm_thread *t, const struct run *r, const struct op *op, run_op_fn fn,
-                           struct span *span)
+                           struct op_span *span)
 {
     const uint64_t ticket = last_ticket(t) + 1;
     if (ticket > COMM_QUEUE)
         wait_until(t, &t->over, ticket - COMM_QUEUE);
     t->entries[ticket % COMM_QUEUE] = (struct comm_entry){*r, op, fn, span};
-    grow(t, &t->queued, ticket);
+    advance(t, &t->queued, ticket);
     return ticket;
 }
 

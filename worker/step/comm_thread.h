@@ -27,8 +27,8 @@ struct comm_count {
 struct comm_entry {
     struct run run;
     const struct op *op;
-    run_op_fn fn;      /* NULL: the thread exits */
-    struct span *span; /* of profile.c; NULL: not measured */
+    run_op_fn fn;         /* NULL: the thread exits */
+    struct op_span *span; /* of profile.c; NULL: not measured */
 };
 
 /* The first queued op that failed. */
@@ -55,7 +55,7 @@ void comm_thread_free(struct comm_thread *t);
 /* Queues `fn` on a copy of `r`, to be run by run_op_now; waits while the queue is full. Returns its ticket, which is
  * not 0. */
 uint64_t comm_thread_queue(struct comm_thread *t, const struct run *r, const struct op *op, run_op_fn fn,
-                           struct span *span);
+                           struct op_span *span);
 /* Waits until this ticket and all earlier ones are complete; returns at once for ticket 0. False when an op has failed:
  * the op of this ticket may not have run. */
 bool comm_thread_wait(struct comm_thread *t, uint64_t ticket);

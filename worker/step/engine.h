@@ -3,7 +3,7 @@
  * Life cycle: engine_init compiles and checks the programs. The owner then opens a comm with engine_shared_bytes, and
  * engine_start allocates all memory, because no step may allocate. Parameters come from engine_fill_state or from a
  * checkpoint; then steps can run. The engine lives in its owner's memory and belongs to the compute thread. Other
- * threads touch only `cancel` and the abort of the comm. The communication thread touches what the ops name that run on
+ * threads use only `cancel` and the abort of the comm. The communication thread uses the buffers of the ops that run on
  * it, and is idle between two calls of this header.
  *
  * A step only queues work on the device's streams. The compute thread waits in two places: before it overwrites a copy

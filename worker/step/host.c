@@ -128,7 +128,7 @@ err_t host_batch_written(struct engine *e, const struct program *p, const struct
     return dev_event_record(e->config.dev, h->ring[turn].copied, s);
 }
 
-static err_t fetch(const struct engine *e, const struct program *p, int buffer, enum op_stream stream)
+static err_t fetch_scalar(const struct engine *e, const struct program *p, int buffer, enum op_stream stream)
 {
     if (buffer < 0)
         return OK;
@@ -141,7 +141,7 @@ err_t host_fetch(struct engine *e, const struct program *p, const struct program
 {
     if (!mirrored(e))
         return OK;
-    err_t err = fetch(e, p, p->loss_buffer, bindings->loss_stream);
-    err = err ? err : fetch(e, p, p->norm_buffer, bindings->clip_stream);
-    return err ? err : fetch(e, p, p->clip_buffer, bindings->clip_stream);
+    err_t err = fetch_scalar(e, p, p->loss_buffer, bindings->loss_stream);
+    err = err ? err : fetch_scalar(e, p, p->norm_buffer, bindings->clip_stream);
+    return err ? err : fetch_scalar(e, p, p->clip_buffer, bindings->clip_stream);
 }

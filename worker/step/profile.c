@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-struct span {
+struct op_span {
     struct dev_event *from, *to;
     int64_t from_ns, to_ns; /* used instead of events where ops are complete when they return */
     const struct op *op;
@@ -21,7 +21,7 @@ struct engine_timer {
     bool by_clock;
     struct dev_event *begin; /* start of the step, recorded on the compute stream while nothing is queued */
     int64_t begin_ns;        /* the clock when `begin` was recorded */
-    struct span *spans;
+    struct op_span *spans;
     int n, cap;
 };
 
@@ -88,7 +88,7 @@ void profile_free(struct engine *e)
     e->timer = NULL;
 }
 
-static bool waits(const struct op *op)
+static bool has_waits(const struct op *op)
 {
     for (int i = 0; i < OP_MAX_WAITS; i++)
         if (op->wait[i] >= 0)
@@ -102,13 +102,13 @@ static void trace_add(struct engine_trace *t, const struct action *a, int action
     struct forecast_box *boxes = t->boxes;
     const int n = t->n;
     const double start = (double)(from - t->origin_ns) * 1e-9, end = (double)(to - t->origin_ns) * 1e-9;
-    if (n > 0 && boxes[n - 1].action == action && boxes[n - 1].stream == op->stream && !waits(op))
+    if (n > 0 && boxes[n - 1].action == action && boxes[n - 1].stream == op->stream && !has_waits(op))
         boxes[n - 1].end = end;
     else if (n < t->cap)
         boxes[t->n++] = (struct forecast_box){action, a->kind, op->stream, a->chunk, a->micro, start, end};
 }
 
-static void add(const struct run *r, int action, const struct op *op, int64_t from, int64_t to)
+static void add_times(const struct run *r, int action, const struct op *op, int64_t from, int64_t to)
 {
     struct engine_profile *p = r->engine->profile;
     const struct action *a = &r->program->actions[action];
@@ -128,7 +128,7 @@ static err_t time_by_clock(const struct run *r, const struct op *op, run_op_fn f
 {
     int64_t start = clock_mono_ns();
     err_t err = fn(r, op);
-    add(r, action_of(r), op, start, clock_mono_ns());
+    add_times(r, action_of(r), op, start, clock_mono_ns());
     return err;
 }
 
@@ -144,18 +144,18 @@ err_t profile_begin(struct engine *e)
     return dev_event_record(e->config.dev, t->begin, e->stream[STREAM_COMPUTE]);
 }
 
-struct span *profile_span(const struct run *r, const struct op *op)
+struct op_span *profile_span(const struct run *r, const struct op *op)
 {
     struct engine_timer *t = r->engine->timer;
     if (!t)
         return NULL;
-    struct span *s = &t->spans[t->n++];
+    struct op_span *s = &t->spans[t->n++];
     s->op = op;
     s->action = action_of(r);
     return s;
 }
 
-static err_t note_clock(const struct run *r, const struct op *op, run_op_fn fn, struct span *s)
+static err_t note_clock(const struct run *r, const struct op *op, run_op_fn fn, struct op_span *s)
 {
     s->from_ns = clock_mono_ns();
     err_t err = fn(r, op);
@@ -163,7 +163,7 @@ static err_t note_clock(const struct run *r, const struct op *op, run_op_fn fn, 
     return err;
 }
 
-err_t profile_op(const struct run *r, const struct op *op, run_op_fn fn, struct span *s)
+err_t profile_op(const struct run *r, const struct op *op, run_op_fn fn, struct op_span *s)
 {
     struct engine *e = r->engine;
     if (!s)
@@ -176,7 +176,7 @@ err_t profile_op(const struct run *r, const struct op *op, run_op_fn fn, struct 
 }
 
 /* The time of an event in nanoseconds of the monotonic clock. */
-static int64_t when(const struct engine *e, const struct dev_event *event)
+static int64_t event_time_ns(const struct engine *e, const struct dev_event *event)
 {
     return e->timer->begin_ns + (int64_t)(dev_event_ms(e->config.dev, e->timer->begin, event) * 1e6);
 }
@@ -186,8 +186,9 @@ void profile_collect(const struct run *r)
     const struct engine *e = r->engine;
     struct engine_timer *t = e->timer;
     for (int i = 0; t && i < t->n; i++) {
-        const struct span *s = &t->spans[i];
-        int64_t from = t->by_clock ? s->from_ns : when(e, s->from), to = t->by_clock ? s->to_ns : when(e, s->to);
-        add(r, s->action, s->op, from, to);
+        const struct op_span *s = &t->spans[i];
+        int64_t from = t->by_clock ? s->from_ns : event_time_ns(e, s->from),
+                to = t->by_clock ? s->to_ns : event_time_ns(e, s->to);
+        add_times(r, s->action, s->op, from, to);
     }
 }

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* The training program's group of the same ranks. It serves both programs, because the number of groups is limited. */
-static struct comm_group *borrow(const struct engine *e, const struct program *p, const struct group *g)
+static struct comm_group *borrowed_group(const struct engine *e, const struct program *p, const struct group *g)
 {
     const struct program *train = &e->train;
     for (int i = 0; p != train && e->has_train && i < train->n_groups; i++)
@@ -29,7 +29,7 @@ static err_t make_groups(struct engine *e, const struct program *p, struct progr
     if (!r->groups || !r->borrowed || !r->counts)
         return why_set(why, ERR_NOMEM, "out of memory");
     for (int i = 0; e->comm && i < p->n_groups; i++) {
-        r->groups[i] = borrow(e, p, &p->groups[i]);
+        r->groups[i] = borrowed_group(e, p, &p->groups[i]);
         r->borrowed[i] = r->groups[i];
         err_t err = r->groups[i] ? OK : comm_group_new(e->comm, p->groups[i].ranks, p->groups[i].n, &r->groups[i]);
         if (err)
@@ -112,7 +112,7 @@ static err_t make_names(const struct program *p, struct program_bindings *r, str
     return OK;
 }
 
-static bool writes(const struct op *op, int buffer)
+static bool op_writes(const struct op *op, int buffer)
 {
     const char *modes = op_operands(op->kind);
     for (int i = 0; buffer >= 0 && modes[i]; i++)
@@ -127,9 +127,9 @@ static void find_streams(const struct program *p, struct program_bindings *r)
         for (int k = 0; p->actions[i].kind != ACT_SNAPSHOT && k < p->actions[i].n_ops; k++) {
             const struct op *op = &p->ops[p->actions[i].first_op + k];
             r->uses[op->stream] = true;
-            if (writes(op, p->loss_buffer))
+            if (op_writes(op, p->loss_buffer))
                 r->loss_stream = op->stream;
-            if (writes(op, p->clip_buffer))
+            if (op_writes(op, p->clip_buffer))
                 r->clip_stream = op->stream;
         }
     r->uses[STREAM_COMPUTE] = true; /* batches are copied on it */

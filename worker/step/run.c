@@ -66,7 +66,7 @@ static run_op_fn find_op(enum op_kind kind)
     return fn;
 }
 
-err_t run_op_now(const struct run *r, const struct op *op, run_op_fn fn, struct span *span)
+err_t run_op_now(const struct run *r, const struct op *op, run_op_fn fn, struct op_span *span)
 {
     fault_point(r, op, FAULT_BEFORE);
     err_t err = r->engine->profile ? profile_op(r, op, fn, span) : fn(r, op);
@@ -74,7 +74,7 @@ err_t run_op_now(const struct run *r, const struct op *op, run_op_fn fn, struct 
     return err;
 }
 
-static struct span *span_of(const struct run *r, const struct op *op)
+static struct op_span *span_of(const struct run *r, const struct op *op)
 {
     return r->engine->profile ? profile_span(r, op) : NULL;
 }
@@ -124,7 +124,7 @@ static bool canceled(const struct run *r)
 }
 
 /* The comm's own description of an error is more precise than the error code. */
-static const char *cause(const struct run *r, const struct op *op, err_t err)
+static const char *error_text(const struct run *r, const struct op *op, err_t err)
 {
     const struct comm *comm = run_comm_ops[op->kind] ? r->engine->comm : NULL;
     return comm && comm_why(comm)[0] ? comm_why(comm) : err_text(err);
@@ -136,7 +136,7 @@ static err_t op_failed(const struct run *r, const struct op *op, err_t err, stru
     if (err != ERR_CANCELED && !canceled(r))
         log_error("op_failed action=%s micro=%d op=%s index=%d error=%s", action_name(a->kind), a->micro,
                   op_name(op->kind), (int)(op - r->program->ops), err_name(err));
-    return why_set(why, err, "%s in %s failed: %s", op_name(op->kind), action_name(a->kind), cause(r, op, err));
+    return why_set(why, err, "%s in %s failed: %s", op_name(op->kind), action_name(a->kind), error_text(r, op, err));
 }
 
 static err_t run_action(struct run *r, const struct action *a, struct why *why)

@@ -19,9 +19,9 @@ struct run {
 
 typedef err_t (*run_op_fn)(const struct run *r, const struct op *op);
 
-struct span; /* profile.c: the times of one op */
+struct op_span; /* profile.c: the times of one op */
 /* Runs the op, and measures it while a profile is attached. Compute thread or communication thread. */
-NODISCARD err_t run_op_now(const struct run *r, const struct op *op, run_op_fn fn, struct span *span);
+NODISCARD err_t run_op_now(const struct run *r, const struct op *op, run_op_fn fn, struct op_span *span);
 
 /* The address of an operand; NULL when it is absent. */
 void *run_arg(const struct run *r, const struct op *op, int index);
@@ -86,9 +86,9 @@ void profile_free(struct engine *e);
 /* Call before the first action. */
 NODISCARD err_t profile_begin(struct engine *e);
 /* Reserves a span for the op's times; call in program order. NULL: no span is needed. */
-struct span *profile_span(const struct run *r, const struct op *op);
+struct op_span *profile_span(const struct run *r, const struct op *op);
 /* Runs and measures the op; requires a profile. Two threads may call it at once, each with its own span. */
-NODISCARD err_t profile_op(const struct run *r, const struct op *op, run_op_fn fn, struct span *span);
+NODISCARD err_t profile_op(const struct run *r, const struct op *op, run_op_fn fn, struct op_span *span);
 /* Call after waiting for the streams. */
 void profile_collect(const struct run *r);
 

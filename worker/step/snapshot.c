@@ -17,7 +17,7 @@ static size_t aligned(size_t n)
     return (n + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-static struct snapshot_piece *add(struct snapshot *s)
+static struct snapshot_piece *add_piece(struct snapshot *s)
 {
     if (s->n % 64 == 0) { /* the array grows by 64 pieces */
         void *more = realloc(s->pieces, (size_t)(s->n + 64) * sizeof(*s->pieces));
@@ -40,7 +40,7 @@ static err_t add_box(struct snapshot *s, const struct engine *e, int tensor, enu
     const struct program *p = e->has_train ? &e->train : &e->eval;
     const struct graph_tensor *t = &e->config.graph->tensors[tensor];
     int buffer = buffers_of(p, state)[tensor];
-    struct snapshot_piece *x = add(s);
+    struct snapshot_piece *x = add_piece(s);
     if (!x)
         return ERR_NOMEM;
     x->dtype = p->buffers[buffer].dtype;
@@ -56,7 +56,7 @@ static err_t add_box(struct snapshot *s, const struct engine *e, int tensor, enu
 
 static err_t add_step(struct snapshot *s, const struct engine *e, int tensor)
 {
-    struct snapshot_piece *x = add(s);
+    struct snapshot_piece *x = add_piece(s);
     if (!x)
         return ERR_NOMEM;
     x->dtype = DT_F32;
@@ -144,9 +144,9 @@ err_t snapshot_plan_load(const struct engine *e, bool optimizer, struct snapshot
 }
 
 /* Shortens piece `i` to its first `rows` rows and appends the rest as a new piece. */
-static err_t cut(struct snapshot *s, int i, int64_t rows)
+static err_t split_piece(struct snapshot *s, int i, int64_t rows)
 {
-    struct snapshot_piece *tail = add(s);
+    struct snapshot_piece *tail = add_piece(s);
     if (!tail)
         return ERR_NOMEM;
     struct snapshot_piece *x = &s->pieces[i];
@@ -170,7 +170,7 @@ err_t snapshot_fit(struct snapshot *s, size_t arena_bytes)
         int64_t rows = x->ndim ? (int64_t)(arena_bytes / (x->bytes / (size_t)x->box.size[0])) : 0;
         if (rows < 1)
             return ERR_LIMIT;
-        err_t err = cut(s, i, rows);
+        err_t err = split_piece(s, i, rows);
         if (err)
             return err;
     }
@@ -221,7 +221,7 @@ static struct dev_event *snapshot_event(const struct engine *e)
 /* Copies between the arena, where the box is dense, and its rows on the device. */
 static err_t copy_piece(const struct snapshot_piece *x, struct kern_stream *s, uint8_t *arena, bool to_arena)
 {
-    const struct rows rows = rows_of(&x->box, x->stride);
+    const struct box_rows rows = rows_of(&x->box, x->stride);
     const int64_t n = box_elements(&x->box);
     const size_t size = dtype_bytes(x->dtype);
     err_t err = OK;

@@ -104,7 +104,7 @@ static bool is_number(const struct engine *e)
     return isfinite(scalar(e, &e->train, e->train.clip_buffer));
 }
 
-static err_t refuse(const struct engine *e, const struct engine_result *r, struct why *why)
+static err_t reject_step(const struct engine *e, const struct engine_result *r, struct why *why)
 {
     char skips[64] = "";
     if (e->skipped_in_row)
@@ -118,11 +118,11 @@ static err_t refuse(const struct engine *e, const struct engine_result *r, struc
 }
 
 /* The program has changed nothing. Decides whether the job continues without this batch. */
-static err_t skip(struct engine *e, struct engine_result *r, struct why *why)
+static err_t skip_or_reject_step(struct engine *e, struct engine_result *r, struct why *why)
 {
     const struct job_train *t = &e->config.job->train;
     if (t->nan == NAN_STOP || e->skipped_in_row >= t->nan_limit)
-        return refuse(e, r, why);
+        return reject_step(e, r, why);
     r->skipped = true;
     e->skipped++;
     e->skipped_in_row++;
@@ -158,7 +158,7 @@ err_t engine_step(struct engine *e, const struct engine_feed *feed, struct engin
     ret->grad_norm = scalar(e, &e->train, e->train.norm_buffer);
     ret->lr = r.lr;
     if (!is_number(e))
-        err = skip(e, ret, why);
+        err = skip_or_reject_step(e, ret, why);
     if (err)
         return err;
     e->position += t->global_batch;

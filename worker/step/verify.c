@@ -169,7 +169,7 @@ static err_t hash_piece(const struct engine *e, int t, uint64_t *ret, struct why
     return err;
 }
 
-static err_t exchange(const struct engine *e, struct why *why)
+static err_t gather_hashes(const struct engine *e, struct why *why)
 {
     struct engine_verify *v = e->verify;
     struct kern_stream *s = e->stream[STREAM_COMPUTE];
@@ -213,7 +213,7 @@ static void name_ranks(const struct engine *e, int param, int like, char *ret, s
             at += (size_t)snprintf(ret + at, size - at, " %d", r);
 }
 
-static err_t refuse(const struct engine *e, int param, int others, struct why *why)
+static err_t describe_difference(const struct engine *e, int param, int others, struct why *why)
 {
     const int b = find_odd(e, param), a = e->verify->twin[param * e->config.world + b];
     char first[160], second[160], more[48] = "";
@@ -235,11 +235,11 @@ err_t engine_verify(struct engine *e, struct why *why)
     int differ = 0, first = -1;
     if (!v)
         return OK;
-    err_t err = exchange(e, why);
+    err_t err = gather_hashes(e, why);
     if (err)
         return why_prefix(why, err, "replicas cannot be compared");
     for (int i = 0; i < v->n; i++)
         if (find_odd(e, i) >= 0 && differ++ == 0)
             first = i;
-    return differ ? refuse(e, first, differ - 1, why) : OK;
+    return differ ? describe_difference(e, first, differ - 1, why) : OK;
 }

@@ -65,14 +65,14 @@ static void bench_close(struct bench *b)
 
 enum { A, B, BIAS, C, AUX, A_SUM, B_SUM, ARRAYS };
 
-struct form {
+struct product_form {
     enum dtype dtype;
     int64_t m, n, k;
     bool trans_a, wide_c, accumulate, bias, sum;
     enum kern_act act;
 };
 
-static size_t bytes_of(const struct form *f, int array)
+static size_t bytes_of(const struct product_form *f, int array)
 {
     const size_t elem = f->dtype == DT_F32 ? 4 : 2;
     const size_t n[] = {(size_t)(f->m * f->k), (size_t)(f->k * f->n), (size_t)f->n, (size_t)(f->m * f->n),
@@ -88,7 +88,7 @@ static uint16_t narrow(float x)
 }
 
 /* Values whose products are inexact in float32, in the array's type. */
-static void fill(const struct form *f, int array, void *to)
+static void fill(const struct product_form *f, int array, void *to)
 {
     bool wide = f->dtype == DT_F32 || array >= A_SUM || (array == C && f->wide_c);
     size_t n = bytes_of(f, array) / (wide ? 4 : 2);
@@ -102,7 +102,7 @@ static void fill(const struct form *f, int array, void *to)
 }
 
 /* Runs one product on new operands and copies the resulting `array` to `ret`. */
-static void product(struct bench *b, const struct form *f, int array, void *ret)
+static void product(struct bench *b, const struct product_form *f, int array, void *ret)
 {
     void *p[ARRAYS], *host = malloc(1 << 22);
     struct why why = {""};
@@ -140,21 +140,22 @@ static void product(struct bench *b, const struct form *f, int array, void *ret)
 }
 
 /* Plain, with a bias, for a gradient, with a sum. */
-static const struct form forms[] = {{.dtype = DT_F32, .m = 24, .n = 16, .k = 40},
-                                    {.dtype = DT_F32, .m = 24, .n = 16, .k = 72, .bias = true},
-                                    {.dtype = DT_F32, .m = 32, .n = 16, .k = 80, .trans_a = true, .accumulate = true},
-                                    {.dtype = DT_F32, .m = 16, .n = 24, .k = 56, .accumulate = true, .sum = true}};
+static const struct product_form forms[] = {
+    {.dtype = DT_F32, .m = 24, .n = 16, .k = 40},
+    {.dtype = DT_F32, .m = 24, .n = 16, .k = 72, .bias = true},
+    {.dtype = DT_F32, .m = 32, .n = 16, .k = 80, .trans_a = true, .accumulate = true},
+    {.dtype = DT_F32, .m = 16, .n = 24, .k = 56, .accumulate = true, .sum = true}};
 #define FORMS (sizeof(forms) / sizeof(forms[0]))
 #define MOST (32 * 24)
 
-struct results {
+struct algorithm_results {
     float c[FORMS][MOST];
 };
 
 /* Runs all forms on a newly opened device. */
-static struct results results_of(const char *path)
+static struct algorithm_results results_of(const char *path)
 {
-    struct results r;
+    struct algorithm_results r;
     struct bench b = bench_open(path);
     memset(&r, 0, sizeof(r));
     for (size_t i = 0; i < FORMS; i++)
@@ -163,7 +164,7 @@ static struct results results_of(const char *path)
     return r;
 }
 
-static bool same(const struct results *a, const struct results *b)
+static bool same(const struct algorithm_results *a, const struct algorithm_results *b)
 {
     return memcmp(a, b, sizeof(*a)) == 0;
 }
@@ -200,9 +201,9 @@ static int algorithm_of(const struct gemm_choice *c)
 TEST(without_a_file_nothing_is_timed)
 {
     plant_fastest(102);
-    struct results a = results_of(NULL);
+    struct algorithm_results a = results_of(NULL);
     plant_fastest(103);
-    struct results b = results_of(NULL);
+    struct algorithm_results b = results_of(NULL);
     assert_true(same(&a, &b));
     struct cuda_host_counts before, after;
     struct bench bench = bench_open(NULL);
@@ -218,11 +219,11 @@ TEST(without_a_file_nothing_is_timed)
 /* cuBLASLt's first proposal is used. Algorithms 101 and 102 sum in different ways, which the other tests depend on. */
 TEST(another_algorithm_gives_other_bits)
 {
-    struct results first = results_of(NULL);
+    struct algorithm_results first = results_of(NULL);
     plant_fastest(102);
-    struct results second = results_of(path_of("second"));
+    struct algorithm_results second = results_of(path_of("second"));
     plant_fastest(101);
-    struct results again = results_of(path_of("first"));
+    struct algorithm_results again = results_of(path_of("first"));
     assert_false(same(&first, &second));
     assert_true(same(&first, &again));
 }
@@ -247,7 +248,7 @@ TEST(the_fastest_algorithm_is_chosen)
 /* Reductions that round, or whose order is not specified, are never used, however fast they are. */
 TEST(a_forbidden_reduction_is_never_chosen)
 {
-    const struct form narrow_c = {.dtype = DT_BF16, .m = 24, .n = 16, .k = 40};
+    const struct product_form narrow_c = {.dtype = DT_BF16, .m = 24, .n = 16, .k = 40};
     uint16_t c[MOST];
     float wide[MOST];
     plant_fastest(104);
@@ -266,7 +267,7 @@ TEST(a_forbidden_reduction_is_never_chosen)
  * separately. */
 TEST(adding_is_timed_by_adding)
 {
-    struct form f = forms[0];
+    struct product_form f = forms[0];
     float c[MOST];
     plant_fastest(102);
     cuda_host_plant_ms("algorithm 103", SLOW_MS / 2.0);
@@ -282,7 +283,8 @@ TEST(adding_is_timed_by_adding)
     assert_true(l.at[1].key.accumulate == 1 && algorithm_of(&l.at[1]) == 103);
 }
 
-static const struct form gelu_form = {.dtype = DT_BF16, .m = 32, .n = 16, .k = 8, .bias = true, .act = KERN_ACT_GELU};
+static const struct product_form gelu_form = {
+    .dtype = DT_BF16, .m = 32, .n = 16, .k = 8, .bias = true, .act = KERN_ACT_GELU};
 
 /* Whether the fused form, which is stored last, is marked "apart". */
 static bool gelu_is_apart(const char *path)
@@ -333,7 +335,7 @@ TEST(sums_are_not_disturbed)
 /* With just enough memory for the product and its workspace, the first proposal is used, untimed. */
 TEST(without_memory_to_time_on_the_first_is_kept)
 {
-    const struct form f = {.dtype = DT_F32, .m = 512, .n = 512, .k = 8, .accumulate = true};
+    const struct product_form f = {.dtype = DT_F32, .m = 512, .n = 512, .k = 8, .accumulate = true};
     float *c = malloc((size_t)(f.m * f.n) * 4);
     plant_fastest(102);
     setenv("DTD_CUDA_HOST_MEMORY", "37000000", 1);
@@ -360,9 +362,9 @@ TEST(timing_leaves_nothing_behind)
 TEST(the_same_file_gives_the_same_bits)
 {
     plant_fastest(102);
-    struct results chosen = results_of(path_of("file"));
+    struct algorithm_results chosen = results_of(path_of("file"));
     plant_fastest(103);
-    struct results kept = results_of(path_of("file")), other = results_of(path_of("another"));
+    struct algorithm_results kept = results_of(path_of("file")), other = results_of(path_of("another"));
     assert_true(same(&chosen, &kept));
     assert_false(same(&chosen, &other));
     struct cuda_host_counts before, after;
@@ -379,13 +381,13 @@ TEST(the_same_file_gives_the_same_bits)
 static void race(int fastest, int to)
 {
     plant_fastest(fastest);
-    struct results r = results_of(path_of("race"));
+    struct algorithm_results r = results_of(path_of("race"));
     _exit(write(to, &r, sizeof(r)) != sizeof(r));
 }
 
 TEST(processes_that_time_at_once_compute_the_same)
 {
-    static struct results r[3];
+    static struct algorithm_results r[3];
     int pipes[3][2];
     test_tmpdir(); /* created before the fork, so that all children share it */
     for (int i = 0; i < 3; i++) {
@@ -400,7 +402,7 @@ TEST(processes_that_time_at_once_compute_the_same)
     }
     assert_true(same(&r[0], &r[1]) && same(&r[0], &r[2]));
     plant_fastest(106);
-    struct results later = results_of(path_of("race"));
+    struct algorithm_results later = results_of(path_of("race"));
     assert_true(same(&r[0], &later));
     struct lines l = lines_of(path_of("race"));
     for (int i = 0; i < l.n; i++)
@@ -472,7 +474,7 @@ TEST(algorithms_of_the_file_are_checked)
 TEST(another_gpus_file_is_not_used)
 {
     struct bench b = bench_open(NULL);
-    struct results first = results_of(NULL);
+    struct algorithm_results first = results_of(NULL);
     struct gemm_file *f;
     struct why why = {""};
     float c[MOST];
@@ -535,7 +537,7 @@ TEST(a_rough_gelu_is_not_used)
 /* The check of GELU does not change the operands. */
 TEST(the_check_of_gelu_leaves_aux_unchanged)
 {
-    const struct form f = {.dtype = DT_BF16, .m = 32, .n = 16, .k = 8, .act = KERN_ACT_GELU_GRAD};
+    const struct product_form f = {.dtype = DT_BF16, .m = 32, .n = 16, .k = 8, .act = KERN_ACT_GELU_GRAD};
     uint16_t before[MOST], after[MOST];
     fill(&f, AUX, before);
     struct bench b = bench_open(NULL);

@@ -318,7 +318,7 @@ TEST(a_process_goes_from_epoch_to_epoch)
     ranks_run(3, reopen);
 }
 
-/* ---- what is refused ---- */
+/* ---- rejected calls ---- */
 
 TEST(memory_of_the_host_is_refused)
 {

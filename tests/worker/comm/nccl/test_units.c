@@ -6,7 +6,7 @@
 enum { EVEN, UNEVEN, NOTHING, MIXED, PATTERNS };
 
 /* Each rank has different gaps and a different order of pieces. */
-struct unit {
+struct nccl_unit {
     struct comm_group *g;
     enum dtype dtype;
     size_t size;
@@ -29,7 +29,7 @@ static int64_t part_count(int pattern, int k, int member)
     }
 }
 
-static int64_t before(const struct unit *u, int k, int member)
+static int64_t before(const struct nccl_unit *u, int k, int member)
 {
     int64_t sum = 0;
     for (int i = 0; i < member; i++)
@@ -37,9 +37,9 @@ static int64_t before(const struct unit *u, int k, int member)
     return sum;
 }
 
-static struct unit make_unit(struct comm_group *g, int pattern, enum dtype dtype)
+static struct nccl_unit make_unit(struct comm_group *g, int pattern, enum dtype dtype)
 {
-    struct unit u = {.g = g, .dtype = dtype, .size = dtype_bytes(dtype)};
+    struct nccl_unit u = {.g = g, .dtype = dtype, .size = dtype_bytes(dtype)};
     for (int k = 0; k < PARTS; k++) {
         for (int i = 0; i < g->n; i++)
             u.counts[k][i] = part_count(pattern, k, i);
@@ -54,7 +54,7 @@ static struct unit make_unit(struct comm_group *g, int pattern, enum dtype dtype
 }
 
 /* The lists point into their own struct. */
-static void point(struct unit *u)
+static void point(struct nccl_unit *u)
 {
     for (int k = 0; k < PARTS; k++)
         u->parts[k].counts = u->counts[k];
@@ -65,7 +65,7 @@ static double value(int member, int k, int64_t i)
     return (double)((i * 7 + member * 5 + k * 3) % 23 - 11);
 }
 
-static void put(const struct unit *u, uint8_t *x, int64_t i, double v)
+static void put(const struct nccl_unit *u, uint8_t *x, int64_t i, double v)
 {
     float f = (float)v;
     if (u->dtype == DT_BF16)
@@ -76,7 +76,7 @@ static void put(const struct unit *u, uint8_t *x, int64_t i, double v)
         memcpy(x + 8 * i, &v, 8);
 }
 
-static double get(const struct unit *u, const uint8_t *x, int64_t i)
+static double get(const struct nccl_unit *u, const uint8_t *x, int64_t i)
 {
     float f = 0;
     double v = 0;
@@ -91,7 +91,7 @@ static double get(const struct unit *u, const uint8_t *x, int64_t i)
 
 #define GAP 77.0
 
-static uint8_t *fresh(const struct unit *u, int64_t n)
+static uint8_t *fresh(const struct nccl_unit *u, int64_t n)
 {
     uint8_t *x = malloc((size_t)n * u->size + 8);
     for (int64_t i = 0; x && i < n; i++)
@@ -99,7 +99,7 @@ static uint8_t *fresh(const struct unit *u, int64_t n)
     return x;
 }
 
-static void fill_pieces(const struct unit *u, uint8_t *x)
+static void fill_pieces(const struct nccl_unit *u, uint8_t *x)
 {
     for (int k = 0; k < PARTS; k++)
         for (int64_t i = 0; i < u->counts[k][u->g->me]; i++)
@@ -108,7 +108,7 @@ static void fill_pieces(const struct unit *u, uint8_t *x)
 
 static int check_gather(struct rank *r, struct comm_group *g, int pattern, enum dtype dtype)
 {
-    struct unit u = make_unit(g, pattern, dtype);
+    struct nccl_unit u = make_unit(g, pattern, dtype);
     size_t local_bytes = (size_t)u.local * u.size + 8, piece_bytes = (size_t)u.pieces * u.size + 8;
     uint8_t *pieces = fresh(&u, u.pieces), *local = fresh(&u, u.local), *expected = fresh(&u, u.local);
     point(&u);
@@ -131,7 +131,7 @@ static int check_gather(struct rank *r, struct comm_group *g, int pattern, enum 
     return 0;
 }
 
-static double sum_at(const struct unit *u, int k, int64_t i)
+static double sum_at(const struct nccl_unit *u, int k, int64_t i)
 {
     double sum = 0;
     for (int m = 0; m < u->g->n; m++)
@@ -139,7 +139,7 @@ static double sum_at(const struct unit *u, int k, int64_t i)
     return sum;
 }
 
-static int check_pieces(struct rank *r, const struct unit *u, const uint8_t *pieces, bool add)
+static int check_pieces(struct rank *r, const struct nccl_unit *u, const uint8_t *pieces, bool add)
 {
     uint8_t *expected = fresh(u, u->pieces);
     CHECK(expected);
@@ -158,7 +158,7 @@ static int check_pieces(struct rank *r, const struct unit *u, const uint8_t *pie
 /* Twice with `add`, so that scratch memory is reused while the first call may still be running. */
 static int check_scatter(struct rank *r, struct comm_group *g, int pattern, enum dtype dtype, bool add)
 {
-    struct unit u = make_unit(g, pattern, dtype);
+    struct nccl_unit u = make_unit(g, pattern, dtype);
     size_t local_bytes = (size_t)u.local * u.size + 8, piece_bytes = (size_t)u.pieces * u.size + 8;
     uint8_t *pieces = fresh(&u, u.pieces), *local = fresh(&u, u.local);
     point(&u);

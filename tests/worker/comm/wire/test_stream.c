@@ -109,7 +109,7 @@ static int reach(const union wire_address *at)
     return fd;
 }
 
-/* ---- what is logged ---- */
+/* ---- the log ---- */
 
 static char log_path[256];
 
