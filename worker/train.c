@@ -27,8 +27,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define ARRIVE_MS 120000 /* limit for all ranks to join; their nodes may open GPUs and read data at different speeds \
-                          */
+#define ARRIVE_MS                                                                                      \
+    120000 /* limit for all ranks to join; their nodes may open GPUs and read data at different speeds \
+            */
 
 /* A prepared data set, cut into samples; set NULL: the job has none. */
 struct split {

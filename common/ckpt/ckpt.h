@@ -20,8 +20,8 @@
 #define CKPT_MANIFEST "dtd.manifest"
 #define CKPT_JOB_FILE "dtd.job.yaml"
 #define CKPT_VOCAB_FILE "dtd.vocab"
-#define CKPT_HF_FILE "dtd.hf.json" /* of an imported model: config.json and other files of its folder, for an export \
-                                    */
+/* Of an imported model: config.json and other small files of its folder, for an export. */
+#define CKPT_HF_FILE "dtd.hf.json"
 
 /* ---- names, as in the state dict of torchtitan ---- */
 
@@ -111,8 +111,9 @@ struct ckpt; /* an open step folder */
  * a blob is read completely. Errors name file and extent. */
 NODISCARD err_t ckpt_open(const char *dir, struct ckpt **ret, struct why *why);
 void ckpt_close(struct ckpt *c);
-/* Renames tensors and scalars in memory by rules "FROM=TO": a name that begins with FROM, also after "optimizer.state.",
- * begins with TO instead. The first rule that fits counts. ERR_INVALID: two tensors get the same name. */
+/* Renames tensors and scalars in memory by rules "FROM=TO": a name that begins with FROM, also after
+ * "optimizer.state.", begins with TO instead. The first rule that fits counts. ERR_INVALID: two tensors get the same
+ * name. */
 NODISCARD err_t ckpt_rename(struct ckpt *c, char *const *rules, int n, struct why *why);
 int ckpt_tensors(const struct ckpt *c, const struct ckpt_tensor **ret); /* sorted by fqn */
 const struct ckpt_tensor *ckpt_find(const struct ckpt *c, const char *fqn);

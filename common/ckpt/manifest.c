@@ -2,8 +2,8 @@
  * nevertheless, because anybody can compute the hash of a forged manifest. */
 #include "common/ckpt/manifest.h"
 
-#include "common/ckpt/sums.h"
 #include "common/ckpt/le_bytes.h"
+#include "common/ckpt/sums.h"
 
 #include <stdlib.h>
 #include <string.h>

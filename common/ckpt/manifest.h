@@ -1,5 +1,6 @@
 /* `dtd.manifest`: step, epoch, loss and time, and for every other file of the folder its size and the CRC-32C of each
- * of its 1 MiB extents. The last 32 bytes are the SHA-256 of all bytes before. docs/formats/checkpoint.md describes the bytes. */
+ * of its 1 MiB extents. The last 32 bytes are the SHA-256 of all bytes before. docs/formats/checkpoint.md describes the
+ * bytes. */
 #ifndef DTD_COMMON_CKPT_MANIFEST_H
 #define DTD_COMMON_CKPT_MANIFEST_H
 

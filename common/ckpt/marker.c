@@ -4,8 +4,8 @@
 #include "common/ckpt/marker.h"
 
 #include "common/base/file.h"
-#include "common/ckpt/sums.h"
 #include "common/ckpt/le_bytes.h"
+#include "common/ckpt/sums.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 #define MAGIC "DTDWORDS"
 #define VERSION 1u
 #define CRC_BYTES 4
-#define MAX_CODE 64 /* errors are -1 .. -MAX_CODE */
+#define MAX_CODE 64         /* errors are -1 .. -MAX_CODE */
 #define MAX_WORLD (1 << 24) /* above JOB_MAX_WORKERS (2^20): a larger value means damage */
 
 /* ---- bytes ---- */

@@ -2,8 +2,8 @@
  * against the bytes left before it allocates, and checks every entry by the rules that the writer follows. */
 #include "common/ckpt/part.h"
 
-#include "common/ckpt/sums.h"
 #include "common/ckpt/le_bytes.h"
+#include "common/ckpt/sums.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,8 +6,8 @@
  * room as the terminating NUL. */
 #include "common/ckpt/pickle.h"
 
-#include "common/ckpt/pickle_op.h"
 #include "common/ckpt/le_bytes.h"
+#include "common/ckpt/pickle_op.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,8 +3,8 @@
  * file. */
 #include "common/ckpt/pickle.h"
 
-#include "common/ckpt/pickle_op.h"
 #include "common/ckpt/le_bytes.h"
+#include "common/ckpt/pickle_op.h"
 
 #include <string.h>
 

@@ -19,8 +19,8 @@
 
 #include "common/base/file.h"
 #include "common/ckpt/ckpt_priv.h"
-#include "common/ckpt/part.h"
 #include "common/ckpt/marker.h"
+#include "common/ckpt/part.h"
 
 #include <errno.h>
 #include <fcntl.h>

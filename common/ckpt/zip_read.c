@@ -3,8 +3,8 @@
  * blob. Invariant: a record is returned only if its header, name, extra field and payload lie inside the archive. */
 #include "common/ckpt/zip.h"
 
-#include "common/ckpt/sums.h"
 #include "common/ckpt/le_bytes.h"
+#include "common/ckpt/sums.h"
 #include "common/ckpt/zip_format.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* The 24-byte header of every frame, and the checks that need only the header. Pure. The format is in docs/formats/wire.md. */
+/* The 24-byte header of every frame, and the checks that need only the header. Pure. The format is in
+ * docs/formats/wire.md. */
 #ifndef DTD_COMMON_RPC_FRAME_H
 #define DTD_COMMON_RPC_FRAME_H
 

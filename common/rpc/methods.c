@@ -15,11 +15,11 @@
 #define STREAM_ONE false
 #define STREAM_STREAM true
 #define ROW(id_, number_, service_, method_, roles_, request_, reply_, answer_) \
-    {.id = number_,                                                                  \
-     .name = #service_ "." #method_,                                                 \
-     .roles = roles_,                                                                \
-     .max_request_bytes = (request_)*1024u,                                          \
-     .max_reply_bytes = (reply_)*1024u,                                              \
+    {.id = number_,                                                             \
+     .name = #service_ "." #method_,                                            \
+     .roles = roles_,                                                           \
+     .max_request_bytes = (request_)*1024u,                                     \
+     .max_reply_bytes = (reply_)*1024u,                                         \
      .stream = STREAM_##answer_},
 
 _Static_assert(RPC_FORWARD_BYTES == 4 * 1024u, "the limits of Peer.Forward are 2 and 16 MiB and this");

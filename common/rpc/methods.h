@@ -64,9 +64,9 @@
     X(PEER_STORE_CLAIM,       0x0509, Peer,      StoreClaim,     RPC_ROLE_PEER,       1,     1, ONE) \
     X(PEER_READ_LOG,          0x050a, Peer,      ReadLog,        RPC_ROLE_PEER,       1,    64, ONE)
 
-/* The methods that dtd-control serves, with their handlers. SERVED_BY_LEADER: the node that leads answers, and other nodes
- * forward the call to it. SERVED_LOCALLY: the node that is called answers. The methods of the cluster are in rpc_cluster_rows, because
- * tests replace the cluster. */
+/* The methods that dtd-control serves, with their handlers. SERVED_BY_LEADER: the node that leads answers, and other
+ * nodes forward the call to it. SERVED_LOCALLY: the node that is called answers. The methods of the cluster are in
+ * rpc_cluster_rows, because tests replace the cluster. */
 #define RPC_CONTROL_METHODS(X) \
     X(SERVED_BY_LEADER, CLIENT_SUBMIT,          rpc_client_submit) \
     X(SERVED_BY_LEADER, CLIENT_STATUS,          rpc_client_status) \

@@ -28,7 +28,7 @@ struct io_spec {
     char *resume_from;       /* the step folder of another job from which this one started; "": none */
     char **map;              /* rules for ckpt_rename, for resume_from only */
     int n_map;
-    int64_t orphan_ms;       /* dtd-io exits when control has been unreachable for this long */
+    int64_t orphan_ms; /* dtd-io exits when control has been unreachable for this long */
 };
 /* Replaces *s; on an error *s is unchanged. */
 NODISCARD err_t io_spec_parse(struct io_spec *s, const char *yaml, struct why *why);

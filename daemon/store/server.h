@@ -1,5 +1,5 @@
-/* A c10d store on a libuv loop: a server for the TCPStore client of unmodified PyTorch processes (docs/use/c10d-store.md). A
- * process can have many stores, one per job and attempt, each with a port of its own.
+/* A c10d store on a libuv loop: a server for the TCPStore client of unmodified PyTorch processes
+ * (docs/use/c10d-store.md). A process can have many stores, one per job and attempt, each with a port of its own.
  *
  * A store listens on the same port of 127.0.0.1 and, where IPv6 exists, of ::1. It serves the user for whom it was
  * opened and root, and no other user; the kernel names the user of each connection. Everything runs on the loop's

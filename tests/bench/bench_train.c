@@ -13,9 +13,10 @@
  * that its operations and bytes must take at the measured rates (common/plan/estimate/cost.c).
  *
  * On GPUs products use the algorithms that FILE keeps. The first step times what is missing in FILE and adds it
- * (docs/internals/kernels.md); without the option the library's first proposals are used. The JSON line has the file's name, how
- * many choices it has and a hash of its bytes: runs with the same hash used the same algorithms. `logits_row` is the
- * number of elements between the beginnings of two rows of logits; a rank has all columns of the vocabulary, or some.
+ * (docs/internals/kernels.md); without the option the library's first proposals are used. The JSON line has the file's
+ * name, how many choices it has and a hash of its bytes: runs with the same hash used the same algorithms. `logits_row`
+ * is the number of elements between the beginnings of two rows of logits; a rank has all columns of the vocabulary, or
+ * some.
  */
 #include "common/base/clock.h"
 #include "common/base/file.h"

@@ -3,10 +3,10 @@
  *     bench_control appends CLIENTS SECONDS NODE STATE_DIR...
  *     bench_control gap SECONDS NODE STATE_DIR...
  *
- * A write is a node's drain with another reason, the cheapest call that ends in a record, and is answered when the record
- * is committed. appends: each client is a thread with a connection of its own, to the daemons in turn, and writes again
- * as soon as it has its answer. gap: one client writes every 2 ms, to another daemon when its own does not answer, and
- * the longest time without an answer is printed. Each prints one JSON line. */
+ * A write is a node's drain with another reason, the cheapest call that ends in a record, and is answered when the
+ * record is committed. appends: each client is a thread with a connection of its own, to the daemons in turn, and
+ * writes again as soon as it has its answer. gap: one client writes every 2 ms, to another daemon when its own does not
+ * answer, and the longest time without an answer is printed. Each prints one JSON line. */
 #include "client/client.h"
 #include "common/base/clock.h"
 
@@ -119,8 +119,9 @@ int main(int argc, char **argv)
     bool many = argc > 1 && strcmp(argv[1], "appends") == 0;
     int at = many ? 3 : 2, clients = many && argc > 2 ? atoi(argv[2]) : 1;
     if (argc < at + 3 || (!many && strcmp(argv[1], "gap") != 0) || clients < 1 || clients > MAX_CLIENTS) {
-        fprintf(stderr, "usage: bench_control appends CLIENTS SECONDS NODE STATE_DIR... | gap SECONDS NODE STATE_DIR...\n"
-                        "CLIENTS: 1 to %d\n",
+        fprintf(stderr,
+                "usage: bench_control appends CLIENTS SECONDS NODE STATE_DIR... | gap SECONDS NODE STATE_DIR...\n"
+                "CLIENTS: 1 to %d\n",
                 MAX_CLIENTS);
         return 2;
     }

@@ -159,7 +159,7 @@ TEST(output_that_cannot_be_written_is_an_error)
 {
     static const char *const lines[] = {"dtctl version >/dev/full",       "dtctl version -o json >/dev/full",
                                         "dtctl --help >/dev/full",        "dtctl submit --help >/dev/full",
-                                        "dtctl ckpt ls empty >/dev/full",   "\"$DTD_BIN/dt-worker\" --help >/dev/full"};
+                                        "dtctl ckpt ls empty >/dev/full", "\"$DTD_BIN/dt-worker\" --help >/dev/full"};
     struct run_result r;
     run_expect(&r, 0, "mkdir empty");
     for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {

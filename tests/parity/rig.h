@@ -9,7 +9,8 @@ typedef int (*rig_fn)(void *arg, int fd, int rank);
 /* Forks the ranks, waits for them, and fails the test if any of them does. At most PARITY_MAX_WORKERS. */
 void rig_fork(int world, rig_fn fn, void *arg);
 
-/* One rank of `m` with its parameters filled, on made-up data. Zero it before rig_open; rig_close also after an error. */
+/* One rank of `m` with its parameters filled, on made-up data. Zero it before rig_open; rig_close also after an error.
+ */
 struct rig {
     const struct parity_model *m;
     struct engine e;

@@ -1,4 +1,5 @@
-/* What a record must be answered: the rules of docs/formats/replicated-log.md said a second time, as short as they can be. */
+/* What a record must be answered: the rules of docs/formats/replicated-log.md said a second time, as short as they can
+ * be. */
 #ifndef DTD_TESTS_SIM_MODEL_H
 #define DTD_TESTS_SIM_MODEL_H
 

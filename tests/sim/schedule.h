@@ -1,6 +1,6 @@
-/* What goes wrong, and when: a seed takes some faults of a table, so that a run may be all about disks, or all about the
- * network, and one of them, drawn by weight, happens after each pause. Also the faults of networks, disks and clocks,
- * which every simulation has. A fault that lasts has an end of its own, an event of nobody's. */
+/* What goes wrong, and when: a seed takes some faults of a table, so that a run may be all about disks, or all about
+ * the network, and one of them, drawn by weight, happens after each pause. Also the faults of networks, disks and
+ * clocks, which every simulation has. A fault that lasts has an end of its own, an event of nobody's. */
 #ifndef DTD_TESTS_SIM_SCHEDULE_H
 #define DTD_TESTS_SIM_SCHEDULE_H
 

@@ -17,7 +17,8 @@ void plan_memory(const struct program *p, enum device device, struct plan_memory
 NODISCARD err_t plan_memory_of_ranks(const struct job_spec *job, const struct graph *g, struct plan_memory *ret,
                                      struct why *why);
 /* ERR_INVALID when all workers of the job together need more than `node_bytes` of the node's memory: `why` names need,
- * capacity, and what to change. GPU memory is not checked here, because only a worker can ask the device for its size. */
+ * capacity, and what to change. GPU memory is not checked here, because only a worker can ask the device for its size.
+ */
 NODISCARD err_t plan_fits(const struct job_spec *job, int64_t node_bytes, struct why *why);
 /* ERR_INVALID when run.workers_per_gpu workers with the training program `p` do not fit into `gpu_bytes` of one GPU:
  * `why` names need ("a worker needs X GiB on the GPU"), capacity, the parts, and what to change. */

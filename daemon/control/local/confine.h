@@ -6,9 +6,9 @@
 
 #include "common/base/err.h"
 
-/* `dir`: the state directory, of which raft/, cluster/ and jobs' metrics stay writable. `config`, which is read again on a
- * reload, and `key_file`, the cluster's, stay readable; NULL or "": none. A kernel without Landlock is a warning in the
- * log; without seccomp it is an error. */
+/* `dir`: the state directory, of which raft/, cluster/ and jobs' metrics stay writable. `config`, which is read again
+ * on a reload, and `key_file`, the cluster's, stay readable; NULL or "": none. A kernel without Landlock is a warning
+ * in the log; without seccomp it is an error. */
 NODISCARD err_t confine(const char *dir, const char *config, const char *key_file, struct why *why);
 
 #endif

@@ -3,9 +3,9 @@
 #include "tests/common/ckpt/ckpt_fixture.h"
 
 #include "common/base/file.h"
+#include "common/ckpt/marker.h"
 #include "common/ckpt/part.h"
 #include "common/ckpt/sums.h"
-#include "common/ckpt/marker.h"
 #include "tests/common/ckpt/golden.h"
 
 #include <dirent.h>

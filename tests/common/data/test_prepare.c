@@ -137,7 +137,10 @@ TEST(files_that_are_no_text_are_refused)
 /* Bytes that are unusual in a text do not make it something else. */
 TEST(unusual_texts_are_taken)
 {
-    static const char nuls[] = "a\0b\0\0c\n", latin[] = "d\xe9j\xe0 vu, \xfc" "ber\n", bom[] = "\xef\xbb\xbfText\n";
+    static const char nuls[] = "a\0b\0\0c\n",
+                      latin[] = "d\xe9j\xe0 vu, \xfc"
+                                "ber\n",
+                      bom[] = "\xef\xbb\xbfText\n";
     char hash[65], *files[] = {file_make("nuls", nuls, sizeof(nuls) - 1), file_make("latin", latin, sizeof(latin) - 1),
                                file_make("bom", bom, sizeof(bom) - 1)};
     struct why why = {0};

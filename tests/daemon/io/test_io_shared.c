@@ -2,8 +2,8 @@
  * them killed, late, stale, or with another directory; and foreign files in the directory. */
 #include "tests/daemon/io/io_harness.h"
 
-#include "common/ckpt/part.h"
 #include "common/ckpt/marker.h"
+#include "common/ckpt/part.h"
 
 #include <dirent.h>
 #include <signal.h>

@@ -1,9 +1,9 @@
-/* A worker or a dtd-io as control knows it by docs/formats/wire.md and proto/: it connects to its computer's control.sock by
- * the real common/rpc, says Hello with its token, attends, does what it is told after a while and reports it; where
- * ranks meet in the epoch's store, it is ready after that. What it would compute is a number of steps, at which the
- * ranks of an epoch wait for each other; what it would save is the number of a step in a folder that all computers
- * share. A command knows its environment alone: its ranks wait for each other once, go on for a while, and end well or,
- * now and then, badly. */
+/* A worker or a dtd-io as control knows it by docs/formats/wire.md and proto/: it connects to its computer's
+ * control.sock by the real common/rpc, says Hello with its token, attends, does what it is told after a while and
+ * reports it; where ranks meet in the epoch's store, it is ready after that. What it would compute is a number of
+ * steps, at which the ranks of an epoch wait for each other; what it would save is the number of a step in a folder
+ * that all computers share. A command knows its environment alone: its ranks wait for each other once, go on for a
+ * while, and end well or, now and then, badly. */
 #ifndef DTD_TESTS_SIM_CONTROL_PROCESS_H
 #define DTD_TESTS_SIM_CONTROL_PROCESS_H
 

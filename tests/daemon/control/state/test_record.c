@@ -21,8 +21,9 @@ static uint8_t golden_submitted[39];
 
 static void read_golden(void)
 {
-    assert_int_equal(example_bytes("formats/replicated-log.md", "submitted", golden_submitted, sizeof(golden_submitted)),
-                     sizeof(golden_submitted));
+    assert_int_equal(
+        example_bytes("formats/replicated-log.md", "submitted", golden_submitted, sizeof(golden_submitted)),
+        sizeof(golden_submitted));
 }
 
 TEST(submitted_is_golden)
