@@ -1,0 +1,56 @@
+# Additions to a copy of the sources cost no more files than CONTRIBUTING.md and ARCHITECTURE.md say: each patch of this folder
+# adds one thing by the files of its row in the tables, and the programs built from the copy then have it.
+cache=${XDG_CACHE_HOME:-$HOME/.cache}
+. "$(dirname "$0")/../cluster/lib.sh"
+here=$(cd "$(dirname "$0")" && pwd)
+tree=$tmp/tree
+
+# add THING: applies THING.patch, which touches exactly the files that the row "a THING" names, as many as it counts.
+add() {
+  local row said touched named
+  row=$(cat "$tree/ARCHITECTURE.md" "$tree/CONTRIBUTING.md" | grep "^| a $1 |") || fail "no table has a row for: a $1"
+  [ "$(wc -l <<<"$row")" = 1 ] || fail "the tables have more than one row for: a $1"
+  said=$(cut -d'|' -f3 <<<"$row" | tr -d ' ')
+  named=$(cut -d'|' -f4 <<<"$row" | grep -oE '`[^`]+\.[a-z]+`' | tr -d '`' | sort)
+  touched=$(sed -nE 's|^\+\+\+ b/([^[:space:]]+).*|\1|p' "$here/$1.patch" | sort)
+  [ "$touched" = "$named" ] || fail "$1.patch touches"$'\n'"$touched"$'\n'"and the row \"a $1\" names"$'\n'"$named"
+  [ "$(wc -l <<<"$touched")" = "$said" ] || fail "$1.patch touches $(wc -l <<<"$touched") files, and the row \"a $1\" counts $said"
+  patch --directory="$tree" -p1 --fuzz=0 --silent <"$here/$1.patch" || fail "$1.patch does not apply: adapt it to the sources"
+}
+
+mkdir "$tree"
+tar -C "$DTD_SOURCE" --exclude=./build --exclude=./.git -cf - . | tar -C "$tree" -xf -
+add schedule
+add metric
+
+# With paths relative to the copy a compiler cache finds what an earlier run compiled in another folder.
+export XDG_CACHE_HOME=$cache CCACHE_BASEDIR=$tmp
+cmake -S "$tree" -B "$tmp/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DDTD_CUDA=OFF >"$tmp/log" 2>&1 &&
+  cmake --build "$tmp/build" --target dtd dtd-control dtd-io dt-worker dtctl >>"$tmp/log" 2>&1 ||
+  { tail -n 40 "$tmp/log"; fail "the copy with the additions does not build"; }
+export XDG_CACHE_HOME=$tmp/cache
+DTD_BIN=$tmp/build/bin
+
+# The schedule: `serial` finishes a microbatch before it begins the next. Of two ranks one then always waits, which 1f1b avoids in
+# most slots; the sums are the same.
+write_job
+bubble() { dtctl plan "$tmp/job.yaml" "${pipe[@]}" --set parallel.schedule="$1" -o json | jq -e .forecast.bubble; }
+pipe=(--set parallel.workers=2 --set parallel.pp=2 --set train.steps=3 --set train.warmup=0)
+serial=$(bubble serial) && usual=$(bubble 1f1b) || fail "dtctl plan with the new schedule"
+jq -en "$serial > $usual + 0.1" >/dev/null || fail "serial has a bubble of $serial, 1f1b one of $usual"
+up
+for schedule in 1f1b serial; do
+  rm -rf "$tmp/ckpt"
+  job=$(submit "${pipe[@]}" --set parallel.schedule="$schedule")
+  wait_done "$job"
+  losses "$job" >"$tmp/$schedule"
+done
+[ "$(wc -l <"$tmp/serial")" = 3 ] || fail "the job with the new schedule has not 3 metrics"
+cmp "$tmp/1f1b" "$tmp/serial" || fail "the new schedule computes other losses"
+
+# The metric: every step has it in JSON, with its value, and the table has its column.
+dtctl metrics "$job" -o jsonl >"$tmp/metrics"
+jq -es 'length == 3 and all(.samples_per_s * .step_s | . > 7.99 and . < 8.01)' "$tmp/metrics" >/dev/null ||
+  { cat "$tmp/metrics"; fail "samples_per_s is missing or wrong"; }
+grep -q '"samples_per_s"' "$DTD_DIR/metrics/$job.jsonl" || fail "the metrics file has no samples_per_s"
+dtctl metrics "$job" | grep -q 'SAMPLES/S' || fail "dtctl metrics has no column for the new metric"
