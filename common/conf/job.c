@@ -14,8 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define X(id, name, builder, rotary, grouped, head, ffn) {name, ARCH_##id},
 static const struct schema_name arch_names[] = {
-    {"llama", ARCH_LLAMA}, {"gpt2", ARCH_GPT2}, {"transformer", ARCH_TRANSFORMER}, {0}};
+#include "common/conf/models.inc"
+    {0}};
+#undef X
 static const struct schema_name tokenizer_names[] = {
     {"bytes", TOKENIZER_BYTES}, {"words", TOKENIZER_WORDS}, {"bpe", TOKENIZER_BPE}, {0}};
 static const struct schema_name lr_names[] = {
@@ -256,30 +259,48 @@ static const struct schema_alias job_aliases[] = {
              "Working directory of the workers. A relative path starts at the job file's folder.")                     \
     }
 
+/* Sentences of the manual that the rows of models.inc complete. */
+#define TIMES(m) #m " dim"
+#define RATIO(m, n, step) #m "/" #n " dim, rounded up to a multiple of " #step
+#define X(id, name, builder, rotary, grouped, head, ffn) "; " name ": " ffn
+static const char ffn_help[] = "Width of the feed-forward layer. 0: the default of the architecture"
+#include "common/conf/models.inc"
+                               ".";
+#undef X
+#undef TIMES
+#undef RATIO
+#define HEAD_FREE_WORDS(name) ""
+#define HEAD_ALWAYS_WORDS(name) "; " name ": always"
+#define HEAD_NEVER_WORDS(name) "; " name ": never"
+#define X(id, name, builder, rotary, grouped, head, ffn) HEAD_##head##_WORDS(name)
+static const char tied_help[] = "Whether the output head shares the embedding table"
+#include "common/conf/models.inc"
+                                ".";
+#undef X
+
 static const struct schema_row rows[] = {
     {TEXT(name, check_name, NULL, FREE, "Name of the job; used in file names.")},
 
     {ENUM(model.arch, arch_names, "llama", FIXED,
-          "Architecture: llama; gpt2; or transformer, the post-norm encoder of \"Attention Is All You Need\", trained "
-          "to predict the next token.")},
+          "Architecture. transformer is the post-norm encoder of \"Attention Is All You Need\", trained to predict the "
+          "next token.")},
     {INT(model.dim, 1, 1 << 20, NULL, FIXED, "Hidden size: width of the residual stream.")},
     {INT(model.layers, 1, 4096, NULL, FIXED, "Number of transformer layers.")},
     {INT(model.heads, 1, 4096, NULL, FIXED, "Number of attention heads; must divide model.dim.")},
     {INT(model.kv_heads, 0, 4096, "0", FIXED,
-         "Number of key-value heads (grouped-query attention, llama); must divide model.heads. 0: model.heads.")},
-    {INT(model.ffn, 0, 1 << 22, "0", FIXED,
-         "Width of the feed-forward layer. 0: 4 dim (gpt2); 16 dim (transformer); 8/3 dim, rounded up to a multiple "
-         "of 32 (llama).")},
+         "Number of key-value heads; must divide model.heads. 0: model.heads. Fewer than model.heads (grouped-query "
+         "attention) are legal where the architecture has them, as llama does.")},
+    {INT(model.ffn, 0, 1 << 22, "0", FIXED, ffn_help)},
     {INT(model.vocab, 0, 1 << 24, "0", FIXED,
          "Vocabulary size: number of rows of the embedding table. 0: the tokenizer's vocabulary size.")},
     {FLOAT(model.norm_eps, 1e-12, 1e-1, "1e-5", FIXED,
            "Epsilon of the normalization layers, added to the variance (LayerNorm) or mean square (RMSNorm).")},
-    {FLOAT(model.rope_theta, 1, 1e12, "10000", FIXED, "Base of the rotary position embeddings (llama).")},
-    {BOOL(model.tied, "false", FIXED,
-          "Whether the output head shares the embedding table (gpt2: always; transformer: never).")},
+    {FLOAT(model.rope_theta, 1, 1e12, "10000", FIXED,
+           "Base of the rotary position embeddings, where the architecture has them.")},
+    {BOOL(model.tied, "false", FIXED, tied_help)},
     {BOOL(model.causal, "false", FIXED,
-          "Causal attention mask (transformer; gpt2 and llama always have one). Without it every token attends to "
-          "later tokens too, including the one that it should predict.")},
+          "Causal attention mask (transformer; the other architectures always have one). Without it every token "
+          "attends to later tokens too, including the one that it should predict.")},
 
     {ITEMS(data.train, data.n_train, SCHEMA_LIST, check_path, NULL, FREE,
            "Training files. Patterns with *, ? and [] are expanded; relative paths start at the job file's folder. A "
@@ -524,7 +545,7 @@ static err_t complete(const struct schema_reader *r, struct job_spec *job)
     }
     if (job->train.numerics == NUMERICS_PROOF && !schema_given(r, "train.dtype"))
         job->train.dtype = DT_F64;
-    if (job->model.arch == ARCH_GPT2 && !schema_given(r, "model.tied"))
+    if (job_arch_rules(job->model.arch)->head == HEAD_ALWAYS && !schema_given(r, "model.tied"))
         job->model.tied = true;
     return job->checkpoint.dir[0] ? OK : replace_text(&job->checkpoint.dir, "checkpoints", job->name);
 }

@@ -14,7 +14,12 @@ struct schema;
 #define JOB_MAX_WORKERS 1048576
 #define JOB_NO_ALGORITHMS "none"
 
-enum model_arch { ARCH_LLAMA, ARCH_GPT2, ARCH_TRANSFORMER };
+/* ARCH_LLAMA, ... of models.inc. */
+#define X(id, name, builder, rotary, grouped, head, ffn) ARCH_##id,
+enum model_arch {
+#include "common/conf/models.inc"
+};
+#undef X
 enum tokenizer_kind { TOKENIZER_BYTES, TOKENIZER_WORDS, TOKENIZER_BPE };
 /* wsd: warm-up, stable, decay: constant until the last train.decay steps, then linear decay. */
 enum lr_schedule { LR_CONSTANT, LR_COSINE, LR_LINEAR, LR_WSD };
@@ -43,12 +48,11 @@ enum comm_thread_kind { COMM_THREAD_AUTO, COMM_THREAD_ON, COMM_THREAD_OFF };
 
 struct job_model {
     enum model_arch arch;
-    int64_t dim, layers, heads, kv_heads, ffn; /* kv_heads 0: heads; ffn 0: 4 dim (gpt2), 16 dim (transformer), 8/3
-                                                  dim up to 32 (llama) */
+    int64_t dim, layers, heads, kv_heads, ffn; /* kv_heads 0: heads; ffn 0: the width of the row in models.inc */
     int64_t vocab;                             /* 0: the tokenizer's vocabulary size */
     double norm_eps, rope_theta;
-    bool tied;   /* head shares the embedding table (gpt2: always) */
-    bool causal; /* transformer: mask later tokens; gpt2 and llama always do */
+    bool tied;   /* head shares the embedding table */
+    bool causal; /* transformer: mask later tokens; the other architectures always do */
 };
 
 struct job_data {

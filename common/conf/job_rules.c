@@ -20,6 +20,17 @@ struct rule {
     const char *because;
 };
 
+#define X(id, name, builder, rotary, grouped, head, ffn) [ARCH_##id] = {name, rotary, grouped, HEAD_##head},
+static const struct arch_rules arch_rules[] = {
+#include "common/conf/models.inc"
+};
+#undef X
+
+const struct arch_rules *job_arch_rules(enum model_arch arch)
+{
+    return &arch_rules[arch];
+}
+
 #define BROKEN(...) (snprintf(ret, SENTENCE, __VA_ARGS__), true)
 
 static int64_t divisor_below(int64_t n, int64_t d)
@@ -49,26 +60,27 @@ static bool kv_heads_broken(const struct job_spec *j, char ret[SENTENCE])
 static bool rotary_broken(const struct job_spec *j, char ret[SENTENCE])
 {
     const struct job_model *m = &j->model;
-    return m->arch == ARCH_LLAMA && m->dim / m->heads % 2 &&
-           BROKEN("dim / heads is %" PRId64
-                  "; llama's rotary position embedding works on pairs and needs an even number",
-                  m->dim / m->heads);
+    const struct arch_rules *arch = job_arch_rules(m->arch);
+    return arch->rotary && m->dim / m->heads % 2 &&
+           BROKEN("dim / heads is %" PRId64 "; %s's rotary position embedding works on pairs and needs an even number",
+                  m->dim / m->heads, arch->name);
 }
 
-static bool gpt2_kv_broken(const struct job_spec *j, char ret[SENTENCE])
+static bool grouped_broken(const struct job_spec *j, char ret[SENTENCE])
 {
     const struct job_model *m = &j->model;
-    return m->arch != ARCH_LLAMA && m->kv_heads && m->kv_heads != m->heads &&
-           BROKEN("%s has no grouped-query attention: write 0 or %" PRId64,
-                  m->arch == ARCH_GPT2 ? "gpt2" : "transformer", m->heads);
+    const struct arch_rules *arch = job_arch_rules(m->arch);
+    return !arch->grouped && m->kv_heads && m->kv_heads != m->heads &&
+           BROKEN("%s has no grouped-query attention: write 0 or %" PRId64, arch->name, m->heads);
 }
 
-static bool gpt2_tied_broken(const struct job_spec *j, char ret[SENTENCE])
+static bool tied_broken(const struct job_spec *j, char ret[SENTENCE])
 {
-    if (j->model.arch == ARCH_TRANSFORMER && j->model.tied)
-        return BROKEN("the head of transformer has its own table: write false, or leave the key out");
-    return j->model.arch == ARCH_GPT2 && !j->model.tied &&
-           BROKEN("the head of gpt2 always shares the embedding table: write true, or leave the key out");
+    const struct arch_rules *arch = job_arch_rules(j->model.arch);
+    if (arch->head == HEAD_NEVER && j->model.tied)
+        return BROKEN("the head of %s has its own table: write false, or leave the key out", arch->name);
+    return arch->head == HEAD_ALWAYS && !j->model.tied &&
+           BROKEN("the head of %s always shares the embedding table: write true, or leave the key out", arch->name);
 }
 
 static bool vocab_broken(const struct job_spec *j, char ret[SENTENCE])
@@ -298,8 +310,8 @@ static const struct rule rules[] = {
     {OVER(model.heads, heads_broken)},
     {OVER(model.kv_heads, kv_heads_broken)},
     {OVER(model.heads, rotary_broken)},
-    {OVER(model.kv_heads, gpt2_kv_broken)},
-    {OVER(model.tied, gpt2_tied_broken)},
+    {OVER(model.kv_heads, grouped_broken)},
+    {OVER(model.tied, tied_broken)},
     {OVER(model.vocab, vocab_broken)},
     {OVER(data.lowercase, lowercase_broken)},
     {OVER(data.tokenizer_files, tokenizer_files_broken)},

@@ -174,6 +174,23 @@ void graph_add_loss(struct graph_builder *b, int logits)
     b->g->loss_node = b->g->n_nodes - 1;
 }
 
+/* ---- what the rows of models.inc say ---- */
+
+static const struct arch {
+    const char *name;
+    void (*build)(struct graph_builder *b, const struct job_model *m);
+    bool rotary, grouped;
+    int64_t ffn, ffn_over, ffn_step; /* ffn / ffn_over dim, rounded down, then up to a multiple of ffn_step */
+} archs[] = {
+#define TIMES(m) m, 1, 1
+#define RATIO(m, n, step) m, n, step
+#define X(id, name, builder, rotary, grouped, head, ffn) [ARCH_##id] = {name, builder, rotary, grouped, ffn},
+#include "common/conf/models.inc"
+#undef X
+#undef TIMES
+#undef RATIO
+};
+
 /* ---- checks of the job's dimensions ---- */
 
 static err_t check_range(const char *key, int64_t value, int64_t max, struct why *why)
@@ -220,21 +237,21 @@ static err_t check_model(const struct job_model *m, int64_t seq, struct why *why
         if (e)
             return e;
     }
-    if (m->arch == ARCH_LLAMA && m->dim % 2)
+    const struct arch *arch = &archs[m->arch];
+    if (arch->rotary && m->dim % 2)
         return why_set(why, ERR_INVALID,
                        "model.dim is %lld; rotary positions turn pairs, so it must be even; %lld is legal",
                        (long long)m->dim, (long long)m->dim + 1);
-    bool rotary = m->arch == ARCH_LLAMA;
-    err_t e = check_divides("model.heads", m->heads, rotary ? "model.dim / 2" : "model.dim",
-                            rotary ? m->dim / 2 : m->dim, why);
+    err_t e = check_divides("model.heads", m->heads, arch->rotary ? "model.dim / 2" : "model.dim",
+                            arch->rotary ? m->dim / 2 : m->dim, why);
     if (e)
         return e;
-    if (m->arch != ARCH_LLAMA && m->kv_heads != m->heads)
+    if (!arch->grouped && m->kv_heads != m->heads)
         return why_set(why, ERR_INVALID, "model.kv_heads is %lld; %s has as many as heads: set it to %lld or 0",
-                       (long long)m->kv_heads, m->arch == ARCH_GPT2 ? "gpt2" : "transformer", (long long)m->heads);
+                       (long long)m->kv_heads, arch->name, (long long)m->heads);
     if (!(m->norm_eps > 0))
         return why_set(why, ERR_INVALID, "model.norm_eps is %g; it must be above 0; 1e-5 is usual", m->norm_eps);
-    if (rotary && !(m->rope_theta > 1))
+    if (arch->rotary && !(m->rope_theta > 1))
         return why_set(why, ERR_INVALID, "model.rope_theta is %g; it must be above 1; 10000 is usual", m->rope_theta);
     return check_divides("model.kv_heads", m->kv_heads, "model.heads", m->heads, why);
 }
@@ -242,34 +259,27 @@ static err_t check_model(const struct job_model *m, int64_t seq, struct why *why
 static struct job_model with_defaults(const struct job_model *model)
 {
     struct job_model m = *model;
+    const struct arch *arch = &archs[m.arch];
     if (m.kv_heads == 0)
         m.kv_heads = m.heads;
     if (m.ffn == 0 && m.dim > 0 && m.dim <= 1 << 17)
-        m.ffn = m.arch == ARCH_GPT2          ? 4 * m.dim
-                : m.arch == ARCH_TRANSFORMER ? 16 * m.dim
-                                             : (8 * m.dim / 3 + 31) / 32 * 32;
+        m.ffn = (arch->ffn * m.dim / arch->ffn_over + arch->ffn_step - 1) / arch->ffn_step * arch->ffn_step;
     return m;
 }
 
 /* ---- build ---- */
 
-static void (*const builders[])(struct graph_builder *, const struct job_model *) = {
-    [ARCH_LLAMA] = graph_build_llama,
-    [ARCH_GPT2] = graph_build_gpt2,
-    [ARCH_TRANSFORMER] = graph_build_transformer,
-};
-
 err_t graph_build(const struct job_model *model, int64_t seq, struct graph *ret, struct why *why)
 {
-    if ((size_t)model->arch >= sizeof(builders) / sizeof(builders[0]))
-        return why_set(why, ERR_INVALID, "model.arch is %d; llama, gpt2 and transformer are known", (int)model->arch);
+    if ((size_t)model->arch >= sizeof(archs) / sizeof(archs[0]))
+        return why_set(why, ERR_INVALID, "there is no model architecture number %d", (int)model->arch);
     struct job_model m = with_defaults(model);
     err_t e = check_model(&m, seq, why);
     if (e)
         return e;
     struct graph g = {0};
     struct graph_builder b = {.g = &g, .seq = seq};
-    builders[m.arch](&b, &m);
+    archs[m.arch].build(&b, &m);
     if (b.err) {
         graph_fini(&g);
         return why_set(why, b.err, "no memory for the graph of a model of %lld layers", (long long)m.layers);

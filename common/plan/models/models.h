@@ -2,7 +2,7 @@
  * that build graphs.
  *
  * A builder remembers its first failure, so that a model is a straight list of calls: every function is harmless after
- * one. Adding a model is a file here and a row in build.c. */
+ * one. Adding a model is a file here and a row in common/conf/models.inc. */
 #ifndef DTD_COMMON_PLAN_MODELS_MODELS_H
 #define DTD_COMMON_PLAN_MODELS_MODELS_H
 
@@ -45,9 +45,10 @@ void graph_add_linear(struct graph_builder *b, int layer, int x, int w, int bias
 /* The loss over logits, and the inputs that the worker fills. */
 void graph_add_loss(struct graph_builder *b, int logits);
 
-/* `m` is resolved: no zero that stands for a default. */
-void graph_build_llama(struct graph_builder *b, const struct job_model *m);
-void graph_build_transformer(struct graph_builder *b, const struct job_model *m);
-void graph_build_gpt2(struct graph_builder *b, const struct job_model *m);
+/* graph_build_llama, ...: one function per row of models.inc. `m` is resolved: no zero that stands for a default. */
+#define X(id, name, builder, rotary, grouped, head, ffn) \
+    void builder(struct graph_builder *b, const struct job_model *m);
+#include "common/conf/models.inc"
+#undef X
 
 #endif
