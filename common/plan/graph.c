@@ -6,10 +6,18 @@
 
 const char *graph_op_name(enum graph_op op)
 {
-#define X(kind, name) name,
+#define X(kind, name, activation) name,
     static const char *const names[] = {GRAPH_OP_LIST(X)};
 #undef X
     return (unsigned)op < GO_COUNT ? names[op] : "?";
+}
+
+bool graph_op_is_activation(enum graph_op op)
+{
+#define X(kind, name, activation) activation,
+    static const bool is[] = {GRAPH_OP_LIST(X)};
+#undef X
+    return is[op];
 }
 
 void graph_fini(struct graph *g)

@@ -76,24 +76,25 @@ struct graph_tensor {
     int unit; /* FSDP unit: 0 embedding, 1 + layer, last head */
 };
 
-/* X(op, name): a row per kind of operator, with inputs -> outputs. Its ops are emitted by a rule in compile/forward.c
- * and one in compile/backward.c. */
-#define GRAPH_OP_LIST(X)                                                                                              \
-    X(GO_EMBED, "embed")         /* ids, table[, pos] -> y */                                                         \
-    X(GO_LINEAR, "linear")       /* x, w[, b] -> y; attr.trans_w: w is [in,out] (Hugging Face gpt2), else [out,in] */ \
-    X(GO_RMSNORM, "rmsnorm")     /* x[, res], w -> y, rstd[, r] */                                                    \
-    X(GO_LAYERNORM, "layernorm") /* x[, res], w, b -> y, mean, rstd[, r] */                                           \
-    X(GO_ROPE, "rope")           /* x -> x in place: in[0] == out[0] */                                               \
-    X(GO_ATTENTION, "attention") /* q, k, v -> o, lse (q, k, v may be column ranges of one tensor) */                 \
-    X(GO_SWIGLU, "swiglu")       /* a, b -> y */                                                                      \
-    X(GO_GELU, "gelu")           /* x -> y */                                                                         \
-    X(GO_RELU, "relu")           /* x -> y */                                                                         \
-    X(GO_POSITIONS, "positions") /* x -> y = x + sinusoids of the position (Vaswani et al. 2017, 3.5) */              \
-    X(GO_DROPOUT, "dropout")     /* x -> y in training with train.dropout; else y is x */                             \
-    X(GO_ADD, "add")             /* a, b -> y */                                                                      \
-    X(GO_LOSS, "loss")           /* logits, targets -> loss; the logits' gradient replaces them */
+/* X(op, name, activation): a row per kind of operator, with inputs -> outputs. `activation`: it is an activation
+ * function, which `recompute: pointwise` computes again in the backward. The operator's ops are emitted by a rule in
+ * compile/forward.c and one in compile/backward.c. */
+#define GRAPH_OP_LIST(X)                                                                                               \
+    X(GO_EMBED, "embed", false)   /* ids, table[, pos] -> y */                                                         \
+    X(GO_LINEAR, "linear", false) /* x, w[, b] -> y; attr.trans_w: w is [in,out] (Hugging Face gpt2), else [out,in] */ \
+    X(GO_RMSNORM, "rmsnorm", false)     /* x[, res], w -> y, rstd[, r] */                                              \
+    X(GO_LAYERNORM, "layernorm", false) /* x[, res], w, b -> y, mean, rstd[, r] */                                     \
+    X(GO_ROPE, "rope", false)           /* x -> x in place: in[0] == out[0] */                                         \
+    X(GO_ATTENTION, "attention", false) /* q, k, v -> o, lse (q, k, v may be column ranges of one tensor) */           \
+    X(GO_SWIGLU, "swiglu", true)        /* a, b -> y */                                                                \
+    X(GO_GELU, "gelu", true)            /* x -> y */                                                                   \
+    X(GO_RELU, "relu", true)            /* x -> y */                                                                   \
+    X(GO_POSITIONS, "positions", false) /* x -> y = x + sinusoids of the position (Vaswani et al. 2017, 3.5) */        \
+    X(GO_DROPOUT, "dropout", false)     /* x -> y in training with train.dropout; else y is x */                       \
+    X(GO_ADD, "add", false)             /* a, b -> y */                                                                \
+    X(GO_LOSS, "loss", false)           /* logits, targets -> loss; the logits' gradient replaces them */
 
-#define X(op, name) op,
+#define X(op, name, activation) op,
 enum graph_op { GRAPH_OP_LIST(X) GO_COUNT };
 #undef X
 
@@ -126,6 +127,7 @@ struct graph {
 void graph_fini(struct graph *g);
 
 const char *graph_op_name(enum graph_op op);
+bool graph_op_is_activation(enum graph_op op);
 
 /* FLOPs of one training token, forward and backward: 6 N + {12 | 6} L h s, with the attention's full square or its
  * causal half; N = n_params_matmul. Source: PaLM, appendix B. docs/internals/program.md has the formulas of parallel

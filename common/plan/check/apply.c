@@ -1,4 +1,4 @@
-/* What an op does to values: kernels and collectives of one value by the layouts of check_layout.c, rings, messages,
+/* What an op does to values: kernels and collectives of one value by the layouts of layout.c, rings, messages,
  * zeroes and casts, norm, clip and update. */
 #include "common/plan/check/rank.h"
 

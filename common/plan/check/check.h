@@ -1,12 +1,13 @@
 /* The checker's own parts, which share nothing with the compiler's but the facts of sharding.h and layout.h:
  *
- *   check.c         structure of each program, and the order of all checks
- *   check_extent.c  how far operands reach, and their types       check_hold.c   buffers and units against sharding.h
- *   check_place.c   where buffers lie                             check_layout.c what an op makes of operands' layouts
- *   check_rank.c    what one rank does in two steps: with check_reach.c, check_apply.c and check_sums.c
- *   check_once.c    norm and update of a step                     check_ring.c   attention over a cut sequence
- *   check_batch.c   that microbatches make up the batch           check_world.c  all ranks together, to the end
- *   check_parts.c   values that are made, or travel, in parts
+ *   check.c     structure of each program, and the order of all checks
+ *   operands.c  the table of operands: how far each reaches, its type, its layout
+ *   extent.c    how far operands reach, and their types       hold.c    buffers and units against sharding.h
+ *   place.c     where buffers lie                             layout.c  what an op makes of operands' layouts
+ *   rank.c      what one rank does in two steps: with reach.c, apply.c and sums.c
+ *   once.c      norm and update of a step                     ring.c    attention over a cut sequence
+ *   batch.c     that microbatches make up the batch           world.c   all ranks together, to the end
+ *   parts.c     values that are made, or travel, in parts
  *
  * Private to common/plan. */
 #ifndef DTD_COMMON_PLAN_CHECK_CHECK_H
@@ -27,7 +28,7 @@ err_t check_fail(const struct check_at *at, struct why *why, const char *fmt, ..
 /* Whether `buffer` is `run` or lies in it, at any depth. */
 bool check_in_run(const struct program *p, int buffer, int run);
 
-/* ---- operands (check_extent.c) ---- */
+/* ---- operands (extent.c) ---- */
 
 /* No operand reaches past its buffer or has elements of another type than the kernel takes. */
 err_t check_operand_shapes(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why);
@@ -44,7 +45,7 @@ unsigned check_group_axes(const struct program *p, int group);
 err_t check_group_is(const struct check_at *at, const struct graph *g, int group, unsigned axes, int tensor,
                      const char *name, struct why *why);
 
-/* ---- places (check_place.c) ---- */
+/* ---- places (place.c) ---- */
 
 /* One instance of a buffer that contains no other: the unit in which values are followed. */
 struct spot {
@@ -65,7 +66,7 @@ struct spots {
 NODISCARD err_t spots_check(const struct program *p, struct spots *ret, struct why *why);
 void spots_fini(struct spots *p);
 
-/* ---- layouts (check_layout.c) ---- */
+/* ---- layouts (layout.c) ---- */
 
 /* What a value is over one axis of the mesh. */
 enum value_on {
@@ -111,7 +112,7 @@ int layout_partial(const struct value_layout *l);
 /* The gradient of parameter t: on stages that share it a share; cut as the parameter is. */
 err_t layout_of_grad(const struct check_op *c, int buffer, struct value_layout *l);
 
-/* ---- parts (check_parts.c) ---- */
+/* ---- parts (parts.c) ---- */
 
 /* The product makes the rows of one member's own tokens in a value of all tokens: that member; -1: it makes all. */
 int parts_rows(const struct program *p, const struct op *op);
@@ -120,7 +121,7 @@ int parts_rows(const struct program *p, const struct op *op);
 bool parts_columns(const struct program *p, const struct graph *g, const struct op *op, int64_t *lo, int64_t *hi,
                    int64_t *width);
 
-/* ---- rings (check_ring.c) ---- */
+/* ---- rings (ring.c) ---- */
 
 #define RING_MAX 16 /* ranks of a ring whose pairs are followed */
 
@@ -131,7 +132,7 @@ err_t ring_pair(const struct check_op *c, int away, uint64_t *seen);
 /* All pairs have been; c->op is the last. */
 err_t ring_complete(const struct check_op *c, uint64_t seen);
 
-/* ---- one rank (check_rank.c) ---- */
+/* ---- one rank (rank.c) ---- */
 
 struct block_range {
     int64_t lo, hi;
@@ -163,7 +164,7 @@ void rank_facts_fini(struct rank_facts *f);
  * before use, every piece is updated once, and accesses from different streams are ordered by events. */
 NODISCARD err_t check_rank(const struct graph *g, const struct program *p, struct rank_facts *ret, struct why *why);
 
-/* ---- norm, update (check_once.c) ---- */
+/* ---- norm, update (once.c) ---- */
 
 /* The gradient that `norm` or `adamw` reads: all of it summed, the own piece of it. */
 err_t check_summed(const struct check_op *c, int operand, const struct value_layout *l, unsigned reduced);

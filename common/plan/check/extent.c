@@ -1,107 +1,13 @@
 /* How far every operand reaches, at the symbols' bounds: an op may not leave its buffers, nor the rows of a matrix
  * whose rows stand apart; and of which type its elements are: what is computed with, wide, or what the host has. */
 #include "common/plan/check/check.h"
+#include "common/plan/check/operands.h"
 
 #include <string.h>
 
-/* Elements of each operand: M m * n, t m, n n, k k, s one, o own tokens of m times n, 3 three a token, p the same of k
- * parts, g m of every member of the group, b a block per n of m, - not known from the op; A and B m rows of n, lda or
- * ldb apart. The other kinds with strides have a function below. */
-static const char *const shapes[OP_KIND_COUNT] = {
-    [OP_ZERO] = "M",
-    [OP_COPY] = "MM",
-    [OP_EMBED] = "t--M",
-    [OP_EMBED_GRAD] = "tM--",
-    [OP_BIAS_GRAD] = "Mn",
-    [OP_RMSNORM] = "MMnMMt",
-    [OP_RMSNORM_GRAD] = "MntMMMn",
-    [OP_LAYERNORM] = "MMnnMMtt",
-    [OP_LAYERNORM_GRAD] = "MnttMMMnn",
-    [OP_SWIGLU] = "MMM",
-    [OP_SWIGLU_GRAD] = "MMMMM",
-    [OP_GELU] = "MM",
-    [OP_GELU_GRAD] = "MMM",
-    [OP_RELU] = "MM",
-    [OP_RELU_GRAD] = "MMM",
-    [OP_ADD] = "MMM",
-    [OP_CROSS_ENTROPY] = "Ats",
-    [OP_ALL_REDUCE] = "t",
-    [OP_TREE_LEAF] = "tt",
-    [OP_TREE_REDUCE] = "tt",
-    [OP_NORM] = "tb",
-    [OP_CLIP] = "tnss",
-    [OP_ADAMW] = "tttts",
-    [OP_SNAPSHOT] = "---",
-    [OP_CAST] = "tt",
-    [OP_POSITIONS] = "MtM",
-    [OP_DROPOUT] = "MtM",
-    [OP_COPY_COLS] = "AB",
-    [OP_LOSS_PART] = "At3",
-    [OP_LOSS_JOIN] = "Atps",
-    [OP_OWN_GATHER] = "oM",
-    [OP_OWN_SCATTER] = "Mo",
-    [OP_GATHER] = "tg",
-    [OP_UNIT_GATHER] = "--",
-    [OP_UNIT_SCATTER] = "--",
-    [OP_SEND] = "t",
-    [OP_RECV] = "t",
-    [OP_SHIFT] = "tk",
-    [OP_PUSH] = "",
-    [OP_WAIT] = "t",
-};
-
-/* Types of each operand: d program.dtype, w program.wide, e either, f float64, i int32, - any, = that of operand 0. */
-static const char *const types[OP_KIND_COUNT] = {
-    [OP_ZERO] = "-",
-    [OP_COPY] = "dd",
-    [OP_EMBED] = "iddd",
-    [OP_EMBED_GRAD] = "idww",
-    [OP_GEMM] = "dddedww",
-    [OP_CAST] = "wd",
-    [OP_BIAS_GRAD] = "dw",
-    [OP_RMSNORM] = "dddddw",
-    [OP_RMSNORM_GRAD] = "ddwdddw",
-    [OP_LAYERNORM] = "ddddddww",
-    [OP_LAYERNORM_GRAD] = "ddwwdddww",
-    [OP_ROPE] = "d",
-    [OP_ATTENTION] = "ddddw",
-    [OP_ATTENTION_GRAD] = "ddddwdddd",
-    [OP_SWIGLU] = "ddd",
-    [OP_SWIGLU_GRAD] = "ddddd",
-    [OP_GELU] = "dd",
-    [OP_GELU_GRAD] = "ddd",
-    [OP_RELU] = "dd",
-    [OP_RELU_GRAD] = "ddd",
-    [OP_ADD] = "ddd",
-    [OP_CROSS_ENTROPY] = "dif",
-    [OP_ALL_REDUCE] = "-",
-    [OP_TREE_LEAF] = "ww",
-    [OP_TREE_REDUCE] = "ww",
-    [OP_NORM] = "wf",
-    [OP_CLIP] = "ffff",
-    [OP_ADAMW] = "wwwwf",
-    [OP_SNAPSHOT] = "www",
-    [OP_POSITIONS] = "did",
-    [OP_DROPOUT] = "did",
-    [OP_COPY_COLS] = "-=",
-    [OP_ATTENTION_JOIN] = "dwdw",
-    [OP_LOSS_PART] = "dif",
-    [OP_LOSS_JOIN] = "diff",
-    [OP_OWN_GATHER] = "-=",
-    [OP_OWN_SCATTER] = "-=",
-    [OP_GATHER] = "-=",
-    [OP_UNIT_GATHER] = "-=",
-    [OP_UNIT_SCATTER] = "w=",
-    [OP_SEND] = "-",
-    [OP_RECV] = "-",
-    [OP_SHIFT] = "-=",
-    [OP_PUSH] = "",
-    [OP_WAIT] = "-",
-};
-
 static bool type_legal(const struct program *p, const struct op *op, int i, enum dtype dtype)
 {
-    switch (types[op->kind][i]) {
+    switch (check_operands[op->kind].type[i]) {
     case 'd':
         return dtype == p->dtype;
     case 'w':
@@ -221,7 +127,7 @@ static struct rows rows_of(const struct program *p, const struct op *op, int i)
     default:
         break;
     }
-    const char shape = shapes[op->kind][i];
+    const char shape = check_operands[op->kind].shape[i];
     if (shape == 'A' || shape == 'B')
         return (struct rows){m, n, shape == 'A' ? op->lda : op->ldb};
     return one_row(shape_extent(p, op, shape, m, n));

@@ -6,37 +6,11 @@
  * Parameters are cut as graph_cut says. From this everything follows that data, tensor, sequence and context
  * parallelism have to reduce. */
 #include "common/plan/check/check.h"
+#include "common/plan/check/operands.h"
 
 #include <string.h>
 
 #define BASE(on) ((on) & ~ON_SUM)
-
-/* Class of each operand: t tokens by features, s a number or some per token, v a vector over features, g the gradient
- * of one, i tokens of which tp does not matter. Kinds without a row have a function below. */
-static const char *const classes[OP_KIND_COUNT] = {
-    [OP_COPY] = "tt",
-    [OP_ADD] = "ttt",
-    [OP_COPY_COLS] = "tt",
-    [OP_BIAS_GRAD] = "tg",
-    [OP_RMSNORM] = "ttvtts",
-    [OP_RMSNORM_GRAD] = "tvstttg",
-    [OP_LAYERNORM] = "ttvvttss",
-    [OP_LAYERNORM_GRAD] = "tvsstttgg",
-    [OP_ROPE] = "t",
-    [OP_ATTENTION] = "ttttt",
-    [OP_ATTENTION_GRAD] = "ttttttttt",
-    [OP_ATTENTION_JOIN] = "tttt",
-    [OP_SWIGLU] = "ttt",
-    [OP_SWIGLU_GRAD] = "ttttt",
-    [OP_GELU] = "tt",
-    [OP_GELU_GRAD] = "ttt",
-    [OP_RELU] = "tt",
-    [OP_RELU_GRAD] = "ttt",
-    [OP_POSITIONS] = "tit",
-    [OP_DROPOUT] = "tit",
-    [OP_LOSS_PART] = "tit",
-    [OP_SHIFT] = "tt",
-};
 
 /* ---- words ---- */
 
@@ -192,7 +166,7 @@ static bool makes_shares(const struct check_op *c, int i)
 
 static err_t plain(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
 {
-    const char *class = classes[c->op->kind];
+    const char *class = check_operands[c->op->kind].class;
     int m = main_operand(c, in, class);
     for (int a = 0; a < AXIS_COUNT; a++) {
         unsigned on = m < 0 ? ON_WHOLE : in[m].on[a];
@@ -464,7 +438,7 @@ err_t layout_of_op(const struct check_op *c, const struct value_layout in[OP_MAX
     case OP_RECV:
         return layout_of_message(c, c->op->kind == OP_SEND ? in : NULL, ret);
     default:
-        return classes[c->op->kind] ? plain(c, in, ret) : OK;
+        return check_operands[c->op->kind].class ? plain(c, in, ret) : OK;
     }
 }
 

@@ -3,27 +3,18 @@
  * Order between streams is kept with vector clocks: an op knows how far it is behind every stream, an event carries
  * that knowledge to who waits. An access is right when the op knows of the last write, and for a write also of the last
  * reads, of the place and of every place that shares bytes with it. */
+#include "common/plan/check/operands.h"
 #include "common/plan/check/rank.h"
 
 #include <string.h>
-
-/* Pairs of operands that a kernel lets lie on one buffer: (written, read). */
-static const struct {
-    enum op_kind kind;
-    int written, read;
-} aliases[] = {
-    {OP_RMSNORM, 3, 0},   {OP_RMSNORM, 3, 1},        {OP_RMSNORM_GRAD, 5, 4}, {OP_LAYERNORM, 4, 0},
-    {OP_LAYERNORM, 4, 1}, {OP_LAYERNORM_GRAD, 6, 5}, {OP_SWIGLU_GRAD, 3, 0},  {OP_SWIGLU_GRAD, 4, 1},
-    {OP_GELU_GRAD, 2, 1}, {OP_RELU_GRAD, 2, 1},      {OP_ADD, 2, 0},          {OP_ADD, 2, 1},
-    {OP_POSITIONS, 2, 0}, {OP_DROPOUT, 2, 0},
-};
 
 static bool alias_allowed(const struct op *op, int written, int other)
 {
     if (op->kind == OP_ATTENTION_GRAD && written >= 6 && other >= 6) /* column ranges of one matrix */
         return op->arg[written].col != op->arg[other].col;
-    for (size_t i = 0; i < sizeof(aliases) / sizeof(aliases[0]); i++)
-        if (aliases[i].kind == op->kind && aliases[i].written == written && aliases[i].read == other)
+    const struct operand_rules *rules = &check_operands[op->kind];
+    for (int i = 0; i < OPERAND_MAX_ALIASES && rules->alias[i].written; i++)
+        if (rules->alias[i].written == written && rules->alias[i].read == other)
             return true;
     return false;
 }

@@ -60,7 +60,7 @@ static bool discards_pointwise(const struct compiler *c, int t)
     const struct graph_node *n = &c->g->nodes[c->producer[t]];
     if (is_norm(n->op))
         return t != sum_of(n);
-    return n->op == GO_SWIGLU || n->op == GO_GELU || n->op == GO_RELU;
+    return graph_op_is_activation(n->op);
 }
 
 static bool discards_attention(const struct compiler *c, int t)
