@@ -5,23 +5,26 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}
 here=$(cd "$(dirname "$0")" && pwd)
 tree=$tmp/tree
 
-# add THING: applies THING.patch, which touches exactly the files that the row "a THING" names, as many as it counts.
+# add PATCH THING: applies PATCH.patch. It touches exactly what the row THING names, files and folders of new files, as many as
+# the row counts.
 add() {
   local row said touched named
-  row=$(cat "$tree/ARCHITECTURE.md" "$tree/CONTRIBUTING.md" | grep "^| a $1 |") || fail "no table has a row for: a $1"
-  [ "$(wc -l <<<"$row")" = 1 ] || fail "the tables have more than one row for: a $1"
+  row=$(cat "$tree/ARCHITECTURE.md" "$tree/CONTRIBUTING.md" | grep "^| $2 |") || fail "no table has a row for: $2"
+  [ "$(wc -l <<<"$row")" = 1 ] || fail "the tables have more than one row for: $2"
   said=$(cut -d'|' -f3 <<<"$row" | tr -d ' ')
-  named=$(cut -d'|' -f4 <<<"$row" | grep -oE '`[^`]+\.[a-z]+`' | tr -d '`' | sort)
-  touched=$(sed -nE 's|^\+\+\+ b/([^[:space:]]+).*|\1|p' "$here/$1.patch" | sort)
-  [ "$touched" = "$named" ] || fail "$1.patch touches"$'\n'"$touched"$'\n'"and the row \"a $1\" names"$'\n'"$named"
-  [ "$(wc -l <<<"$touched")" = "$said" ] || fail "$1.patch touches $(wc -l <<<"$touched") files, and the row \"a $1\" counts $said"
+  named=$(cut -d'|' -f4 <<<"$row" | grep -oE '`[a-z]+/[^`]+`' | tr -d '`' | sort)
+  touched=$(awk '/^--- /{old = $2} /^\+\+\+ b\//{f = substr($2, 3); if (old == "/dev/null") sub("/[^/]*$", "", f); print f}' "$here/$1.patch" | sort)
+  [ "$touched" = "$named" ] || fail "$1.patch touches"$'\n'"$touched"$'\n'"and the row \"$2\" names"$'\n'"$named"
+  [ "$(wc -l <<<"$touched")" = "$said" ] || fail "$1.patch touches $(wc -l <<<"$touched") files, and the row \"$2\" counts $said"
   patch --directory="$tree" -p1 --fuzz=0 --silent <"$here/$1.patch" || fail "$1.patch does not apply: adapt it to the sources"
 }
 
 mkdir "$tree"
 tar -C "$DTD_SOURCE" --exclude=./build --exclude=./.git -cf - . | tar -C "$tree" -xf -
-add schedule
-add metric
+add schedule "a schedule"
+add metric "a metric"
+add model "a model"
+add incident "a field of incidents"
 
 # With paths relative to the copy a compiler cache finds what an earlier run compiled in another folder.
 export XDG_CACHE_HOME=$cache CCACHE_BASEDIR=$tmp
@@ -54,3 +57,14 @@ jq -es 'length == 3 and all(.samples_per_s * .step_s | . > 7.99 and . < 8.01)' "
   { cat "$tmp/metrics"; fail "samples_per_s is missing or wrong"; }
 grep -q '"samples_per_s"' "$DTD_DIR/metrics/$job.jsonl" || fail "the metrics file has no samples_per_s"
 dtctl metrics "$job" | grep -q 'SAMPLES/S' || fail "dtctl metrics has no column for the new metric"
+
+# The model trains, also after one of its workers was killed, and the incident has its field.
+rm -rf "$tmp/ckpt"
+job=$(submit --set model.arch=mlp --set model.kv_heads=0 --set model.ffn=0 --set train.steps=400 --set checkpoint.every=50)
+wait_for 60 "step 60" reached "$job" 60
+kill -9 "$(worker_pid "$job" 1)"
+wait_done "$job" 120
+dtctl metrics "$job" -o jsonl | jq -es 'sort_by(.step) | .[0].loss - .[-1].loss > 1' >/dev/null || fail "the new model does not learn"
+dtctl why "$job" -o json | jq -e '[.. | .workers? // empty] | any(. == 2)' >/dev/null ||
+  { dtctl why "$job" -o json; fail "dtctl why has no field for the number of workers"; }
+dtctl why "$job" | grep -qE '^ *workers +2$' || { dtctl why "$job"; fail "dtctl why prints no line for the number of workers"; }
