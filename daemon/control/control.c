@@ -1,5 +1,5 @@
-/* See control.h. What comes from outside (the supervisor's words, the timer, the log) enters here, finds its job and
- * ticks. */
+/* See control.h. Events from outside (messages of the supervisor, the timer, the log) enter here, are passed to their
+ * job, and are followed by a tick of all jobs. */
 #include "daemon/control/control.h"
 
 #include "common/base/clock.h"
@@ -17,15 +17,15 @@
 
 #define RETRY_MS 1000
 
-/* ---- the end ---- */
+/* ---- shutdown ---- */
 
-/* The log is whole on disk; what the supervisor still has is nobody's any more. */
+/* The log is complete on disk, so the supervisor may end the processes that still run. */
 static void log_is_closed(void *owner)
 {
     struct control *n = owner;
     n->replica.log = NULL;
     if (supervisor_link_end(&n->local.supervisor))
-        log_error("the supervisor was not told to end");
+        log_error("the request to shut down was not sent to the supervisor");
     uv_stop(&n->loop);
 }
 
@@ -35,8 +35,8 @@ static void cluster_is_closed(void *owner)
     log_close(n->replica.log, log_is_closed);
 }
 
-/* Whoever may lead does; who leads lets everything here end, and where all nodes go down, on the others as well. A
- * voter goes when the others are a majority without it. */
+/* May this node exit? The leader first hands over and waits until its processes have ended (on a full shutdown, the
+ * other nodes' too). A voter waits until the remaining voters are a majority. */
 static bool has_left(const struct control *n)
 {
     if (clock_mono_ms() >= n->leave_ms)
@@ -73,7 +73,7 @@ static void log_is_ready(void *owner, err_t err, const char *why)
     log_info("log ready term=%llu index=%llu", (unsigned long long)log_term(n->replica.log),
              (unsigned long long)log_index(n->replica.log));
     if (supervisor_link_list(&n->local.supervisor))
-        log_error("the supervisor was not asked");
+        log_error("the request for the list of processes was not sent to the supervisor");
     probe_start(&n->local);
 }
 
@@ -168,7 +168,7 @@ static void on_lost(void *owner)
     exit(1);
 }
 
-/* The node that has the epoch's store is named by the leader. */
+/* The leader names the node that has the epoch's store. */
 static err_t command_port(void *owner, const struct process_spawn *x, uint16_t *ret_port)
 {
     struct control *n = owner;
@@ -193,9 +193,8 @@ static const struct supervisor_link_events supervisor_link_events = {on_child,  
 
 /* ---- time ---- */
 
-/* Who asks later why a job was not recorded finds it among its incidents, which come into the log when there is space.
- */
-static void note_full_log(struct control *n)
+/* Records an incident that explains gaps in a job's history; it enters the log when there is space again. */
+static void record_full_log(struct control *n)
 {
     const char *warning = n->replica.log ? log_warning(n->replica.log) : NULL;
     bool news = warning && !n->log_warned;
@@ -213,7 +212,7 @@ static void on_timer(uv_timer_t *timer)
     int64_t now = clock_mono_ms();
     if (now >= n->retry_ms) {
         n->retry_ms = now + RETRY_MS;
-        note_full_log(n);
+        record_full_log(n);
         outbox_retry(&n->jobs.outbox);
         jobs_flush_metrics(&n->jobs);
         jobs_forget(&n->jobs);
@@ -234,7 +233,7 @@ static void on_sigterm(uv_signal_t *signal, int number)
     uv_stop(signal->loop);
 }
 
-/* ---- start and end ---- */
+/* ---- start and stop ---- */
 
 static err_t start_log(struct control *n, struct why *why)
 {
@@ -256,8 +255,8 @@ static err_t start_log(struct control *n, struct why *why)
     return err ? why_set(why, err, "%s: %s", dir, err_text(err)) : OK;
 }
 
-/* What each room is given of those below it, and of this file. In a cluster the node has the name that it has there. */
-static void join_rooms(struct control *n)
+/* Gives each part its callbacks and the parts that it uses. start_cluster replaces the name by the cluster's. */
+static void connect_parts(struct control *n)
 {
     const char *name = n->conf.name[0] ? n->conf.name : "node-1";
     n->local = (struct local){
@@ -304,7 +303,7 @@ static err_t start_cluster(struct control *n, struct why *why)
 
 err_t control_start(struct control *n, struct why *why)
 {
-    join_rooms(n);
+    connect_parts(n);
     int rc = uv_loop_init(&n->loop);
     if (!rc)
         rc = uv_timer_init(&n->loop, &n->timer);
@@ -346,8 +345,8 @@ void control_stop(struct control *n)
         jobs_tick(&n->jobs);
         return;
     }
-    /* Nobody has been adopted, so nobody can be asked to save. */
+    /* No job has been adopted yet, so no worker can be asked to save. */
     if (supervisor_link_end(&n->local.supervisor))
-        log_error("the supervisor was not told to end");
+        log_error("the request to shut down was not sent to the supervisor");
     uv_stop(&n->loop);
 }

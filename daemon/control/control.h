@@ -1,9 +1,9 @@
-/* dtd-control: the struct that owns everything, and its start and end.
+/* dtd-control: the struct that owns all its parts, and their start and shutdown.
  *
  *   configuration -> log (replay, then ready) -> supervisor's list -> jobs adopted -> control.sock is served
  *
- * Nothing is served before the jobs are adopted, so that no answer is made from half a state; who connects earlier
- * waits in the listener's backlog. One loop, one thread. */
+ * Nothing is served before the jobs are adopted, so that no answer is based on an incomplete state. Earlier connections
+ * wait in the listener's backlog. One loop, one thread. */
 #ifndef DTD_DAEMON_CONTROL_CONTROL_H
 #define DTD_DAEMON_CONTROL_CONTROL_H
 
@@ -18,31 +18,31 @@ struct control {
     struct node_conf conf;
     char dir[PATH_STATE_DIR_MAX + 1];
     bool system;        /* serves all users of the machine */
-    const char *config; /* the file, read again on a reload; NULL: none */
+    const char *config; /* configuration file, read again on a reload; NULL: none */
     struct heartbeat heartbeat;
-    /* The rooms, each of which knows those above it alone. */
+    /* One member for each folder; each may use only the members above it. */
     struct replica replica;
     struct local local;
     struct cluster *cluster;
     struct jobs jobs;
-    struct c10d_registry c10d;      /* c10d stores and ways to them, of this node */
-    struct c10d_owners c10d_owners; /* leading: which node has which store */
+    struct c10d_registry c10d;      /* this node's c10d stores and its tunnels to those of other nodes */
+    struct c10d_owners c10d_owners; /* leader only: which node has which store */
     struct rpc_server rpc;
-    bool log_warned;               /* the log's disk is full, and jobs have been told */
+    bool log_warned;               /* the log's disk is full, and an incident says so */
     bool listed;                   /* the supervisor has sent the list of processes */
     void (*log_closed)(void *arg); /* called when the log has been closed for the cluster */
     void *log_closed_arg;
     uv_timer_t timer;
     uv_signal_t sigterm;
-    int64_t retry_ms; /* when the outbox and the metrics try again */
+    int64_t retry_ms; /* when the outbox and the metrics are retried */
     bool ended;
-    int64_t leave_ms; /* jobs.leaving: when it is over, whatever still lives here */
+    int64_t leave_ms; /* jobs.leaving: deadline, whatever processes are still alive here */
 };
 
-/* Starts everything; failures after that end the process with a line in the log. */
+/* Starts all parts. A failure after that ends the process with a line in the log. */
 NODISCARD err_t control_start(struct control *n, struct why *why);
-/* Jobs save and leave, then the supervisor is told to end everything; where there are other nodes jobs leave this one
- * only, and another one leads. Idempotent. */
+/* Shuts down: jobs save and leave, then the supervisor is asked to end every process. If there are other nodes, jobs
+ * leave this node only, and another node takes over as leader. Idempotent. */
 void control_stop(struct control *n);
 
 #endif

@@ -1,5 +1,5 @@
-/* See beat.h. A beat means that the loop has turned and that the log's own timer has run, not merely that the process
- * is there; its status is one line for people. */
+/* See heartbeat.h. A heartbeat shows that the event loop and the log's own timer have run, not merely that the process
+ * exists. Its status is one line for users. */
 #include "daemon/control/heartbeat.h"
 
 #include "common/base/clock.h"
@@ -13,7 +13,7 @@
 #define BEAT_MS 500
 #define STATUS_BYTES 400
 
-/* Who follows knows of jobs what runs on its own node: each has one dtd-io here. */
+/* Number of jobs on this node, for a follower, which has no list of jobs: each job has one dtd-io per node. */
 static int jobs_here(const struct control *n)
 {
     int ret = 0;
@@ -44,7 +44,7 @@ static void write_status(const struct control *n, char *ret, size_t size)
         snprintf(ret + at, size - (size_t)at, "; %s", warning);
 }
 
-static void say(struct control *n)
+static void send_heartbeat(struct control *n)
 {
     char status[STATUS_BYTES] = "starting";
     if (n->rpc.listener)
@@ -53,13 +53,13 @@ static void say(struct control *n)
         snprintf(status, sizeof(status), "stopping");
     n->heartbeat.due_ms = clock_mono_ms() + BEAT_MS;
     if (supervisor_link_beat(&n->local.supervisor, n->rpc.listener != NULL, n->heartbeat.reloads, status))
-        log_error("the supervisor was not told that we live");
+        log_error("the heartbeat was not sent to the supervisor");
 }
 
 void heartbeat_tick(struct control *n)
 {
     if (clock_mono_ms() >= n->heartbeat.due_ms && (!n->replica.log || log_ticks(n->replica.log)))
-        say(n);
+        send_heartbeat(n);
 }
 
 void heartbeat_reload(struct control *n, uint64_t number)
@@ -75,5 +75,5 @@ void heartbeat_reload(struct control *n, uint64_t number)
         node_conf_fini(&conf);
     }
     n->heartbeat.reloads = number;
-    say(n);
+    send_heartbeat(n);
 }

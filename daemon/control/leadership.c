@@ -11,13 +11,14 @@
 #include <stdio.h>
 #include <string.h>
 
-#define LEAVE_MS 18000 /* below the supervisor's patience */
-/* How long a new leader waits for the nodes' lists: a node that is there comes at once, and one that is not is lost. */
+#define LEAVE_MS 18000 /* shorter than the supervisor's own limit for a shutdown */
+/* How long a new leader waits for the nodes' process lists. A live node connects at once; one that does not is declared
+ * lost before this time is over. */
 #define LISTS_MS (4 * CLUSTER_LOST_MS)
 
 /* ---- this node's processes ---- */
 
-/* They come back at once, say who they are, and what was not answered is said again. */
+/* The processes reconnect at once, send Hello and repeat the calls that were not answered. */
 static void drop_processes(struct control *n)
 {
     for (struct child *c = n->local.children.head; c; c = c->next) {
@@ -27,7 +28,7 @@ static void drop_processes(struct control *n)
     }
 }
 
-static struct child *next_unsaid(struct control *n)
+static struct child *next_unreported(struct control *n)
 {
     for (struct child *c = n->local.children.head; c; c = c->next)
         if (!c->said)
@@ -35,13 +36,13 @@ static struct child *next_unsaid(struct control *n)
     return NULL;
 }
 
-/* Entries come and go meanwhile: what is said of a process may end its job here. */
-static void say_own(struct control *n)
+/* Starts again from the head after each report: a report may end the job here and remove entries of the list. */
+static void report_own_processes(struct control *n)
 {
     struct child *c;
     for (c = n->local.children.head; c; c = c->next)
         c->said = false;
-    while ((c = next_unsaid(n))) {
+    while ((c = next_unreported(n))) {
         c->said = true;
         node_view_child(&n->jobs, &n->jobs.self, c);
     }
@@ -52,7 +53,7 @@ void leadership_listed(struct control *n)
 {
     n->listed = true;
     if (n->jobs.leads)
-        say_own(n);
+        report_own_processes(n);
     else
         rpc_node_list(&n->rpc);
 }
@@ -84,8 +85,8 @@ void leadership_leave(struct control *n)
 
 /* ---- leading ---- */
 
-/* Nothing is decided about them before it is known what of them lives. */
-static void take_jobs_up(struct control *n)
+/* Creates the jobs of the log. They are not acted on until every node has listed its live processes. */
+static void create_jobs(struct control *n)
 {
     const struct state_job *const *jobs;
     int count = state_jobs(n->replica.state, &jobs);
@@ -109,9 +110,9 @@ static void on_lead(void *owner)
     c10d_owners_begin(&n->c10d_owners);
     jobs_take_nodes(&n->jobs);
     drop_processes(n);
-    take_jobs_up(n);
+    create_jobs(n);
     if (n->listed)
-        say_own(n);
+        report_own_processes(n);
     jobs_tick(&n->jobs);
 }
 
@@ -145,7 +146,7 @@ static void on_leader_up(void *owner, struct rpc_conn *conn)
         rpc_node_list(&n->rpc);
 }
 
-/* Processes stay: what they ask waits until their connections are dropped for the next one that leads. */
+/* Processes stay connected. Their calls wait until on_leader_up drops the connections for the next leader. */
 static void on_leader_down(void *owner)
 {
     struct control *n = owner;
@@ -174,7 +175,7 @@ static void on_member_up(void *owner, const char *name, struct rpc_conn *conn)
     if (!a)
         log_error("no memory for a node name=%s", name);
     else
-        a->conn = conn; /* it is there when its Attend comes */
+        a->conn = conn; /* the node becomes available with its Attend call */
 }
 
 static void on_member_down(void *owner, const char *name)

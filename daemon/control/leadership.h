@@ -1,12 +1,12 @@
-/* What a node does that begins to decide, while it decides and when it does so no more, and what one does that follows:
- * the events of cluster.h, turned into jobs and agents.
+/* What dtd-control does on becoming leader, while leading, on stepping down, and while following. It turns the events
+ * of cluster/cluster.h into changes of jobs and node views.
  *
- *   follow -> LEAD: jobs from the log, adopting; every node says what lives there -> jobs go on
- *   LEAD -> follow: jobs and agents are forgotten, no process is touched
+ *   follower -> leader: create the jobs of the log; every node lists its live processes; then the jobs continue
+ *   leader -> follower: discard jobs and node views; no process is touched
  *
- * A node that follows is a pipe: who is connected to it speaks, through it, to the one that leads (rpc_server.c). When
- * another one leads, processes are made to come back by themselves, since it does not know yet in which epoch they are.
- * Loop thread. */
+ * A follower forwards the calls of processes and clients to the leader (rpc/server.c). When the leader changes, every
+ * node drops the connections of its processes; they reconnect, which shows the new leader the epoch of each. Loop
+ * thread. */
 #ifndef DTD_DAEMON_CONTROL_LEADERSHIP_H
 #define DTD_DAEMON_CONTROL_LEADERSHIP_H
 
@@ -17,16 +17,16 @@ struct control;
 
 extern const struct cluster_events leadership_events;
 
-/* The supervisor has said all that lives on this node. */
+/* The supervisor has listed all live processes of this node. */
 void leadership_listed(struct control *n);
-/* What the supervisor says of one of this node's processes. */
+/* The supervisor has reported a change of one of this node's processes. */
 struct child;
 void leadership_child(struct control *n, const struct child *c);
-/* The facts of this node have changed: its GPUs are known, or it goes down. */
+/* This node's properties have changed: its GPUs are known, or it is shutting down. Reports them to the leader. */
 void leadership_facts(struct control *n);
-/* This node goes down, and others stay. */
+/* Begins the shutdown of this node while other nodes continue. */
 void leadership_leave(struct control *n);
-/* Now and then: deadlines of what the nodes have not said yet. */
+/* Called on every tick: retries this node's registration with the leader and ends the wait for the nodes' lists. */
 void leadership_tick(struct control *n);
 
 #endif

@@ -1,4 +1,4 @@
-/* dtd-control: arguments, configuration, the loop. */
+/* dtd-control: reads arguments and configuration, then runs the event loop. */
 #include "daemon/control/control.h"
 #include "daemon/control/local/confine.h"
 #include "daemon/control/slurm/slurm.h"
@@ -44,7 +44,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
     }
 }
 
-/* For the supervisor, on the descriptor that it gave: 3 when there is one, else standard output. */
+/* Writes to descriptor 3 (CHANNEL_FD) if the supervisor opened it, else to standard output. */
 static int print_lines(const char *const *lines, int n)
 {
     for (int i = 0; i < n; i++)
@@ -53,7 +53,7 @@ static int print_lines(const char *const *lines, int n)
     return 0;
 }
 
-/* Empty: as without a configuration. */
+/* An empty line means the same as no configuration file. */
 static int print_places(const struct node_conf *conf, bool system)
 {
     const char *places[] = {conf->state_dir, conf->run_dir, conf->user},
@@ -83,11 +83,11 @@ int main(int argc, char **argv)
 {
     static const struct argp_option options[] = {
         {"config", 'c', "FILE", 0, "Configuration of this node", 0},
-        {"state-dir", 's', "DIR", 0, "Where the state lies", 0},
+        {"state-dir", 's', "DIR", 0, "Folder of the state", 0},
         {"system", 'S', 0, 0, "Serve all users of this machine", 0},
-        {"print-places", 'p', 0, 0, "Check the configuration, print its state_dir, run_dir and user, and end", 0},
+        {"print-places", 'p', 0, 0, "Check the configuration, print its state_dir, run_dir and user, and exit", 0},
         {"print-system", 'P', 0, 0, "The same, with the defaults of a system-wide dtd", 0},
-        {"print-slurm", 'L', 0, 0, "Make a configuration of Slurm's allocation, print the same and its name, and end",
+        {"print-slurm", 'L', 0, 0, "Make a configuration of Slurm's allocation, print the same and its name, and exit",
          0},
         {0},
     };
