@@ -1,7 +1,7 @@
-/* Between two epochs: what ended the first, whether there is a second, and what that begins from. The folder is the
- * truth about checkpoints and the log its index, so every epoch begins with a look at the folder. The record of an
- * epoch is in the log before any worker hears of it: a control that dies in between finds it there and goes on with it,
- * and nobody starts the same epoch twice. */
+/* From one epoch to the next: why an epoch failed, whether another one follows, and which checkpoint that one loads.
+ * The checkpoint folder is authoritative and the log is its index, so dtd-io lists the folder before every epoch. The
+ * record of an epoch is committed before any worker receives START: if dtd-control exits in between, the next leader
+ * finds the record and continues with it, and no epoch is started twice. */
 #include "daemon/control/job/internal.h"
 
 #include "common/base/clock.h"
@@ -17,7 +17,7 @@
 
 /* ---- losing an epoch ---- */
 
-/* A proposal cannot be taken back: its epoch will be in the log with these members, though nobody was in it. */
+/* A proposal cannot be withdrawn: its epoch will be in the log with these members, although no worker was in it. */
 static void epoch_given_up(struct job *j)
 {
     if (j->phase.state == PHASE_COMMITTING && !j->epoch_committed)
@@ -42,18 +42,19 @@ void job_epoch_lost(struct job *j, double detect_ms, bool by_exit, const char *f
         job_incident_better_cause(j, seen);
     if (j->phase.state == PHASE_ENDING || j->phase.state >= PHASE_DRAINING || j->stopping)
         return;
-    if (j->adopting) /* it is decided when all has been heard; who failed is ended, which job_adopt sees */
+    if (j->adopting) /* job_adopt decides once every node has sent its list; it sees that the process has ended */
         return;
     epoch_given_up(j);
     job_incident_open(j, seen, detect_ms, by_exit);
     if (j->restarts >= j->spec.run.restarts) {
-        job_incident_decided(j, "the job fails: run.restarts (%" PRId64 ") used up", j->spec.run.restarts);
+        job_incident_decided(j, "the job fails: no restarts left (run.restarts: %" PRId64 ")", j->spec.run.restarts);
         char resume[64] = "";
         if (j->kind->saves)
-            snprintf(resume, sizeof(resume), "; go on with `dtctl resume %" PRIu64 "`", j->id);
-        job_stop(j, END_FAILED, false, "%s; run.restarts (%" PRId64 ") used up. See `dtctl logs %" PRIu64 "`%s", seen,
+            snprintf(resume, sizeof(resume), "; continue with `dtctl resume %" PRIu64 "`", j->id);
+        job_stop(j, END_FAILED, false,
+                 "%s; no restarts left (run.restarts: %" PRId64 "). See `dtctl logs %" PRIu64 "`%s", seen,
                  j->spec.run.restarts, j->id, resume);
-        job_move(j, PHASE_QUITTING, "restarts used up");
+        job_move(j, PHASE_QUITTING, "no restarts left");
         return;
     }
     j->restarts++;
@@ -77,7 +78,7 @@ void job_epoch_ended(struct job *j, const struct incident *by)
     int64_t ms = clock_wall_ms() - by->wall_ms;
     i->decided_ns -= (ms > 0 ? ms : 0) * 1000000;
     i->part_ns = i->decided_ns;
-    end_epoch(j, i->seen); /* `by` goes with the new record */
+    end_epoch(j, i->seen); /* the new record frees `by`, so the copy is passed */
 }
 
 void job_epoch_resize(struct job *j, const char *seen)
@@ -100,12 +101,12 @@ void job_epoch_fatal(struct job *j, const char *fmt, ...)
         return;
     job_stop(j, END_FAILED, false, "%s", text);
     if (j->phase.state < PHASE_DRAINING)
-        job_move(j, PHASE_QUITTING, "it cannot go on");
+        job_move(j, PHASE_QUITTING, "it cannot continue");
 }
 
 /* ---- the next epoch ---- */
 
-/* "…/step-N": N, else 0; the worker then takes the step from what it loads. */
+/* Returns N of "…/step-N", else 0: the worker then reads the step from the checkpoint that it loads. */
 static int64_t step_of_path(const char *path)
 {
     const char *name = strrchr(path, '/');
@@ -165,14 +166,14 @@ static void epoch_recorded(void *owner, uint64_t job, const struct state_result 
     if (!j || j->phase.state != PHASE_COMMITTING)
         return;
     if (s && s->end == END_NONE && s->epoch.epoch < j->next_epoch)
-        return; /* one before it, given up on its way */
-    /* Proposed twice (the log was reopened in between) the second is stale, and the epoch is ours all the same. */
+        return; /* an earlier epoch, abandoned after it was proposed */
+    /* If the log was reopened in between, the record was proposed twice. The second is stale, yet the epoch is ours. */
     if (!s || s->epoch.epoch != j->next_epoch) {
-        job_epoch_fatal(j, "epoch %" PRIu64 " was not taken: %s", j->next_epoch, err_text(result->err));
+        job_epoch_fatal(j, "the log refused epoch %" PRIu64 ": %s", j->next_epoch, err_text(result->err));
     } else {
         j->epoch = j->next_epoch;
         j->epoch_committed = true;
-        for (int k = 0; k < j->n_workers; k++) /* one may still be in the epoch before, and done there */
+        for (int k = 0; k < j->n_workers; k++) /* a worker may still be in the previous epoch, and done there */
             j->workers[k].ready = j->workers[k].done = false;
         log_info("epoch job=%" PRIu64 " epoch=%" PRIu64 " workers=%d resume_step=%" PRId64 " path=%s", j->id, j->epoch,
                  j->n_workers, j->resume_step, j->resume_path ? j->resume_path : "");
@@ -180,7 +181,7 @@ static void epoch_recorded(void *owner, uint64_t job, const struct state_result 
     jobs_tick(jobs);
 }
 
-/* Said where it may differ. */
+/* " with N of M workers" if parallel.min_workers lets the number change, else "". */
 static const char *workers_now(const struct job *j, char *ret, size_t size)
 {
     bool ranged = j->spec.parallel.min_workers && j->spec.parallel.min_workers < j->max_workers;

@@ -1,7 +1,7 @@
-/* Whether the job gets on. What a step takes is learned from the reports of the steps themselves: a silence is a hang
- * when it is longer than run.hang_seconds, and than ten times the usual step, and than three times the longest one yet,
- * which had an evaluation or a save in it. Then the nodes are asked what their processes do, so that the incident can
- * name the one that stands; it is killed, and the others leave the epoch as after any loss. */
+/* Hang detection. The leader measures step durations from the METRIC reports. Time without a report counts as a hang
+ * when it exceeds run.hang_seconds, ten times the median step and three times the longest step so far, which had an
+ * evaluation or a save in it. The leader then asks the nodes for the /proc state of their processes, so that the
+ * incident can name the blocked one. That process is killed, and the others leave the epoch as after any failure. */
 #include "daemon/control/job/internal.h"
 
 #include "common/base/clock.h"
@@ -18,9 +18,9 @@
 #define UNKNOWN_MS                                                                                               \
     300000           /* more for the first step, the first with an evaluation or a save, what is behind the last \
                       */
-#define LOOK_MS 1000 /* for the nodes' answers */
+#define LOOK_MS 1000 /* time for the nodes' answers */
 
-/* ---- learning ---- */
+/* ---- step durations ---- */
 
 static int by_value(const void *a, const void *b)
 {
@@ -44,7 +44,7 @@ void job_hang_begin(struct job *j)
     j->hang = (struct job_hang){.since_ms = clock_mono_ms()};
 }
 
-/* Whether this step, which is waited for, has an evaluation in it or comes behind a save. */
+/* Does `step`, the next one to be reported, contain an evaluation or follow a save? */
 static bool is_slow(const struct job *j, int64_t step)
 {
     int64_t eval = j->spec.train.eval_every, save = j->spec.checkpoint.every;
@@ -66,13 +66,13 @@ void job_hang_step(struct job *j)
     h->asked_ms = 0;
 }
 
-/* The test split is read once, and nothing tells how long that takes. */
+/* The test split is read once, so there is no earlier duration to compare with. */
 static bool is_test(const struct job *j, int64_t step)
 {
     return j->spec.data.n_test > 0 && step == j->spec.train.steps;
 }
 
-/* 0: never. */
+/* Longest time without a report, in ms; 0: no limit. */
 static int64_t limit_ms(const struct job *j)
 {
     const struct job_hang *h = &j->hang;
@@ -88,10 +88,10 @@ static int64_t limit_ms(const struct job *j)
     return unknown ? limit + UNKNOWN_MS : limit;
 }
 
-/* ---- the verdict ---- */
+/* ---- detection ---- */
 
-/* Stopped, or in the kernel for good; the rest wait for it. */
-static bool stands(const struct job_worker *w)
+/* Stopped, or in an uninterruptible system call; the other workers wait for it. */
+static bool is_blocked(const struct job_worker *w)
 {
     return w->p.proc == 'T' || w->p.proc == 't' || w->p.proc == 'D';
 }
@@ -113,47 +113,47 @@ static const char *what_it_does(char proc)
     }
 }
 
-static void say_ranks(const struct job *j, char *ret, size_t size)
+static void describe_ranks(const struct job *j, char *ret, size_t size)
 {
     size_t at = 0;
     bool any = false;
     for (int k = 0; k < j->n_workers; k++)
-        any = any || stands(&j->workers[k]);
+        any = any || is_blocked(&j->workers[k]);
     for (int k = 0; k < j->n_workers && at < size; k++) {
         const struct job_process *p = &j->workers[k].p;
-        if (any && !stands(&j->workers[k]))
+        if (any && !is_blocked(&j->workers[k]))
             continue;
         at += (size_t)snprintf(ret + at, size - at, "%s rank %d (pid %d, %s) %s", at ? "," : "", k, p->pid,
                                p->node->name, what_it_does(p->proc));
     }
 }
 
-static void declare(struct job *j, int64_t silent_ms)
+static void report_hang(struct job *j, int64_t silent_ms)
 {
     char ranks[300];
-    say_ranks(j, ranks, sizeof(ranks));
+    describe_ranks(j, ranks, sizeof(ranks));
     for (int k = 0; k < j->n_workers; k++)
-        if (stands(&j->workers[k]))
+        if (is_blocked(&j->workers[k]))
             job_process_kill(j, &j->workers[k].p, SIGKILL);
     job_epoch_lost(j, (double)silent_ms, true, "no step for %.1f s behind step %" PRId64 " (usually %.2f s):%s",
                    (double)silent_ms / 1e3, job_step(j), (double)usual_ms(&j->hang) / 1e3, ranks);
 }
 
-static void ask(struct job *j)
+static void ask_nodes(struct job *j)
 {
     for (int k = 0; k < j->n_workers; k++)
         j->workers[k].p.proc = '\0';
     for (int i = 0; i < j->n_ios; i++)
         if (node_view_look(j->ios[i].p.node, j->jobs))
-            log_warn("not asked what its processes do node=%s", j->ios[i].p.node->name);
+            log_warn("process states not requested node=%s", j->ios[i].p.node->name);
 }
 
 void job_hang_tick(struct job *j)
 {
     struct job_hang *h = &j->hang;
     int64_t now = clock_mono_ms(), limit = limit_ms(j);
-    bool is_heard = j->workers[0].p.attend || j->workers[0].done;
-    if (!limit || !is_heard) { /* who reports the steps, and may be making them */
+    bool has_reporter = j->workers[0].p.attend || j->workers[0].done;
+    if (!limit || !has_reporter) { /* rank 0 reports the steps; without it, steps may be made and not reported */
         h->since_ms = limit ? now : h->since_ms;
         return;
     }
@@ -161,8 +161,8 @@ void job_hang_tick(struct job *j)
         return;
     if (!h->asked_ms) {
         h->asked_ms = now;
-        ask(j);
+        ask_nodes(j);
     } else if (now - h->asked_ms >= LOOK_MS) {
-        declare(j, now - h->since_ms);
+        report_hang(j, now - h->since_ms);
     }
 }

@@ -1,6 +1,6 @@
-/* Incidents: what went wrong, what was decided, and how long the recovery and each of its parts took. A record goes to
- * the log when an incident is opened and whenever more is known of it; a later record of the same time replaces the
- * earlier. */
+/* Incidents: the failure, the decision, and the duration of the recovery and of each of its parts. A record is appended
+ * to the log when an incident is opened and whenever one of its fields changes; a later record with the same wall time
+ * replaces the earlier one. */
 #include "daemon/control/job/internal.h"
 
 #include "common/base/clock.h"
@@ -72,7 +72,7 @@ void job_incident_record(struct job *j, double detect_ms, const char *seen, cons
     j->incident.open = false;
 }
 
-/* Milliseconds of the part that ends now. */
+/* Returns the duration in ms of the part of the recovery that ends now. */
 static double end_part(struct job_incident *i)
 {
     int64_t now = clock_mono_ns();
@@ -90,11 +90,12 @@ void job_incident_phase(struct job *j, enum job_phase to)
         i->fields.load_ms = end_part(i);
 }
 
-/* The first step's word may come before the last rank's that it has loaded: it has. The parts add up to the whole. */
+/* The first METRIC may precede the last READY. That rank then counts as loaded, so that the durations of the parts
+ * still add up to the total. */
 void job_incident_recovered(struct job *j)
 {
     struct job_incident *i = &j->incident;
-    if (!i->open || !job_in_epoch(j)) /* a late word of the epoch that was lost */
+    if (!i->open || !job_in_epoch(j)) /* a late report of the epoch that failed */
         return;
     i->open = false;
     if (!isnan(i->fields.restart_ms) && isnan(i->fields.load_ms))
@@ -106,7 +107,8 @@ void job_incident_recovered(struct job *j)
     log_incident(j);
 }
 
-/* What the peers of a dead worker say often comes before the word of its death, and names it less well. */
+/* Peers' failure reports often arrive before the SIGCHLD of the worker that exited and are less precise, so an exit
+ * replaces the recorded cause. */
 void job_incident_better_cause(struct job *j, const char *seen)
 {
     if (!j->incident.open || j->incident.by_exit)

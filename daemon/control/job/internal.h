@@ -1,28 +1,27 @@
-/* The inside of a job: its processes on all nodes, its epoch, and the two state machines that drive it (enum job_state
- * of job.h is what the user sees). Lives on the loop's thread; owned by jobs.h. Everything that happens (a process's
- * end, a report, a deadline, a record in the log) is noted in the structs below, and then job_tick looks at them and
- * takes the next step; nothing else moves a machine.
+/* Internal structs of a job: its processes on all nodes, its epoch, and the two state machines that drive it (enum
+ * job_state of job.h is what the user sees). Loop thread; owned by jobs.h. Every event (the exit of a process, a
+ * report, a deadline, a record in the log) is stored in the structs below; then job_tick reads them and takes the next
+ * step. Nothing else changes the state of a machine.
  *
- * What control does (enum job_phase), with what each waits for:
+ * Phases of a job (enum job_phase), and what each waits for:
  *
- *   WAITING     room for the job's workers
- *   GATHERING   every dtd-io and all workers have been started and attend
- *   SCANNING    io says which step folders are there
- *   COMMITTING  the epoch's record is in the log; only then is START said
+ *   WAITING     free slots for the job's workers
+ *   GATHERING   every dtd-io and every worker has been started and has opened its command stream (Attend)
+ *   SCANNING    dtd-io lists the step folders that exist
+ *   COMMITTING  waiting until the epoch record is committed; START is sent only after that
  *   LOADING     every worker is ready
  *   STEPPING    every worker is done
- *   ENDING      an epoch was lost: survivors leave it, or are killed; on fewer or other nodes, room for the next one
- *   REJOINING   a new control: the processes of the epoch come back
- *   DRAINING    STOP was said: workers finish their step
- *   QUITTING    the job's last state is in the log; then workers, then io, are told to end
- *   RECORDING   nothing but that record, where the log took none before the processes had ended
- *   OVER
+ *   ENDING      the epoch failed: surviving workers abort it or are killed; then slots for the next epoch are
+ * allocated, possibly fewer and on other nodes REJOINING   a new dtd-control leads: the processes of the epoch
+ * reconnect DRAINING    STOP has been sent; workers finish the current step QUITTING    the job's last state is
+ * committed; then the workers, and after them dtd-io, are ended RECORDING   only that record, if the log did not
+ * accept it before the processes had ended OVER        nothing
  *
  *   WAITING -> GATHERING -> SCANNING -> COMMITTING -> LOADING -> STEPPING -> QUITTING -> RECORDING -> OVER
  *      ^           ^------------------ ENDING <--------+----------+ |
  *      +------------------------------- (no room for what is left)  |
  *                                        |                          +--> DRAINING --> QUITTING
- *                                        +--> QUITTING (restarts used up, canceled) */
+ *                                        +--> QUITTING (no restarts left, canceled) */
 #ifndef DTD_DAEMON_CONTROL_JOB_INTERNAL_H
 #define DTD_DAEMON_CONTROL_JOB_INTERNAL_H
 

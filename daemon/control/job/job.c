@@ -388,7 +388,7 @@ static void check_time_limit(struct job *j)
     if (!limit || !s || !s->started_ms || clock_wall_ms() - s->started_ms < limit)
         return;
     if (j->kind->saves)
-        snprintf(resume, sizeof(resume), " at step %" PRId64 "; go on with `dtctl resume %" PRIu64 "`", job_step(j),
+        snprintf(resume, sizeof(resume), " at step %" PRId64 "; continue with `dtctl resume %" PRIu64 "`", job_step(j),
                  j->id);
     job_stop(j, END_FAILED, j->kind->saves, "run.max_seconds (%" PRId64 ") reached%s", j->spec.run.max_seconds, resume);
 }

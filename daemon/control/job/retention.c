@@ -1,6 +1,6 @@
-/* Retention: the newest keep_last checkpoints and the keep_best with the lowest loss stay, the rest is removed by io.
- * The newest is always among them, so the last good one is never removed. The catalog forgets a step when io says that
- * its folder has gone, so asking twice is harmless and a lost request is repeated. */
+/* Retention: the newest keep_last checkpoints and the keep_best with the lowest loss are kept; dtd-io removes the
+ * rest. The newest is always kept, so the last complete one is never removed. A step leaves the catalog when dtd-io
+ * reports that its folder is removed, so a repeated request is harmless and a lost one is repeated. */
 #include "daemon/control/job/internal.h"
 
 #include "common/base/log.h"
