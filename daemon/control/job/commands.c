@@ -11,7 +11,7 @@
 #define IO_LINES_MS 1000
 #define IO_LINES_KEEP (64u << 10)
 
-/* A full log keeps no processes: then the end is recorded when there is space again. */
+/* A full disk must not keep finished processes alive; their end is recorded when there is space. */
 bool job_may_quit(const struct job *j)
 {
     return j->end_logged || j->leaving || j->jobs->outbox.err;

@@ -46,7 +46,7 @@ enum job_phase {
 };
 
 enum process_state {
-    PROCESS_ABSENT, /* not there, nothing known */
+    PROCESS_ABSENT, /* no such process, or no report about it */
     PROCESS_ASKED,  /* the supervisor has been asked to start it */
     PROCESS_LIVE,
     PROCESS_ENDED, /* exit_status and exit_signal are known */
@@ -55,23 +55,23 @@ enum process_state {
 struct job_process {
     struct node_view *node; /* the node it is on; NULL: none yet */
     int slot;               /* there; CHANNEL_SLOT_IO: a dtd-io */
-    uint64_t incarnation;   /* of its node, in which it was asked for or heard of last */
+    uint64_t incarnation;   /* of its node, when it was last started or reported */
     enum process_state state;
     uint8_t token[CHANNEL_TOKEN_BYTES];
     pid_t pid;
-    bool killed;   /* by us: its end is a consequence, not a cause */
-    char proc;     /* what it does, from /proc: R, S, D, T; 0: not asked */
-    bool stranded; /* a command without its store */
-    bool lost;     /* with its node: how it ended is not known */
-    bool failed;   /* it said so itself */
+    bool killed;   /* by dtd: its exit is a consequence, not a cause */
+    char proc;     /* state from /proc: R, S, D, T; 0: not requested */
+    bool stranded; /* a command whose c10d store is gone */
+    bool lost;     /* with its node: exit status unknown */
+    bool failed;   /* it reported FAILED */
     bool has_exit;
-    enum child_cause cause; /* of its end, as its node has it */
+    enum child_cause cause; /* of its exit, as reported by its node */
     char cause_text[CHILD_CAUSE_BYTES];
     int exit_status, exit_signal, spawn_error;
-    int64_t exit_ns;         /* monotonic, the kernel's word */
-    struct rpc_call *attend; /* NULL: commands cannot be said */
-    bool attended;           /* in this life */
-    int64_t silent_since_ms; /* live, and not attending since */
+    int64_t exit_ns;         /* monotonic time of SIGCHLD */
+    struct rpc_call *attend; /* call on which commands are sent; NULL: none */
+    bool attended;           /* at least once since it was started */
+    int64_t silent_since_ms; /* LIVE without an Attend call since then */
 };
 
 enum worker_command { COMMAND_NONE, COMMAND_START, COMMAND_END, COMMAND_STOP, COMMAND_QUIT };
@@ -79,23 +79,23 @@ enum worker_command { COMMAND_NONE, COMMAND_START, COMMAND_END, COMMAND_STOP, CO
 struct job_worker {
     struct job_process p; /* first */
     int device;           /* its GPU; -1: none, or none yet */
-    uint64_t epoch;       /* that it is in, as far as we know; 0: none */
+    uint64_t epoch;       /* that it is in, as last reported; 0: none */
     bool ready, done, idle;
-    int64_t done_step;           /* that it was done at; -1: not known */
-    enum worker_command command; /* on this connection */
+    int64_t done_step;           /* at which it was done; -1: unknown */
+    enum worker_command command; /* last command sent on this connection */
     uint64_t rendezvous_epoch;   /* the last one whose store it used */
 };
 
 enum io_scan { SCAN_DUE, SCAN_ASKED, SCAN_DONE };
 enum job_history { HISTORY_KNOWN, HISTORY_DUE, HISTORY_ASKED };
 
-/* The dtd-io of one node. Only the first one, of rank 0's node, looks at folders and commits. */
+/* The dtd-io of one node. Only the first one, on rank 0's node, lists folders and commits checkpoints. */
 struct job_io {
     struct job_process p; /* first */
     enum io_scan scan;
-    uint64_t epoch; /* that this process has been told */
+    uint64_t epoch; /* last epoch sent to this process */
     bool told_quit;
-    int failures; /* lives in a row in which it never attended */
+    int failures; /* consecutive starts after which it exited without an Attend call */
     int64_t retry_ms;
 };
 
@@ -103,7 +103,7 @@ struct job_io {
 struct job_incident {
     bool open;
     bool ends;                    /* its epoch */
-    bool by_exit;                 /* `seen` names a process's end: a better cause than what its peers say */
+    bool by_exit;                 /* `seen` names an exit: a more precise cause than its peers' reports */
     struct incident fields;       /* for the log; `log` is allocated */
     char seen[512], decided[256]; /* of `fields` */
     int64_t decided_ns;           /* monotonic time of the decision */
@@ -119,27 +119,27 @@ struct job_folder {
 
 #define JOB_HANG_STEPS 64
 
-/* What the newest steps of the epoch took, by the times of their reports. */
+/* Durations of the newest steps of the epoch, from the times of their reports. */
 struct job_hang {
     int64_t took_ms[JOB_HANG_STEPS], longest_ms, since_ms;
     int n;
     bool stepped;     /* the epoch has made a step */
     bool slow;        /* ... and one with an evaluation or a save */
-    int64_t asked_ms; /* the nodes, about a silence; 0: not */
+    int64_t asked_ms; /* when the nodes were asked for process states; 0: not asked */
 };
 
-/* How jobs differ: workers that are dt-worker (managed.c), or a command of the user's (command.c). */
+/* Operations that differ by kind of job: workers are dt-worker (managed.c) or a command of the user (command.c). */
 struct job_kind {
     bool saves;       /* it saves checkpoints by dtd-ios, and can be resumed from them */
     bool kills_again; /* a process that is to be killed and still runs is sent SIGKILL once more */
     const char *done; /* why it stops when every worker is done */
 
-    /* The ticks of its phases; true: it has moved. */
+    /* Tick of the phase; true: the job has moved to another phase. */
     bool (*gather)(struct job *j);
     bool (*load)(struct job *j);
-    /* While it steps. */
+    /* Tick of STEPPING. */
     void (*watch)(struct job *j);
-    /* A new leader has all lists of its processes. False: not all of it lives, and the epoch is lost. */
+    /* A new leader has received all lists. False: a process is missing, so the epoch fails. */
     bool (*adopted)(struct job *j);
     /* How long ENDING and QUITTING may take; 0: as long as the phase may. */
     int64_t (*grace_ms)(const struct job *j);
@@ -152,9 +152,9 @@ struct job_kind {
     void (*changed)(struct job *j, struct job_worker *w);
     /* The job has left the node of `io`. */
     void (*left)(struct job *j, struct job_io *io);
-    /* Sends every process what the phase wants of it. */
+    /* Sends every process the command that the phase requires. */
     void (*command)(struct job *j);
-    /* As clients get it. */
+    /* State of the worker as clients see it. */
     const char *(*worker_state)(const struct job *j, const struct job_worker *w);
 };
 extern const struct job_kind job_kind_managed, job_kind_command;
@@ -167,23 +167,24 @@ struct job {
     struct jobs *jobs;
     struct job *next;
     uint64_t id;
-    uint32_t uid; /* who submitted it */
+    uint32_t uid; /* of the user who submitted it */
     struct job_spec spec;
     char *yaml;
     int64_t submitted_ms;
     struct fsm state, phase;
-    int max_workers, n_workers; /* asked for; that there is room for, or was in the newest epoch */
+    int max_workers, n_workers; /* requested; allocated, or of the newest epoch */
     struct job_worker *workers; /* by rank */
     struct job_io *ios;         /* one a node, in the order of ranks; NULL: not placed yet */
     int n_ios;
-    bool placed;     /* it has its slots */
-    bool adopting;   /* of the log, and not all that lives has been heard: nothing is decided about it */
-    bool never;      /* WAITING, and the nodes there are could not have it if they were empty: others may pass */
-    bool may_grow;   /* on fewer workers than it asked for, and there is room for more: at the next checkpoint */
-    bool resize;     /* ENDING to have other places */
-    bool moving;     /* STEPPING, and a node of it is to be left: workers save and stop, then comes the next epoch */
-    int64_t room_ms; /* when room for more is looked for again */
-    bool clearing;   /* ENDING, and no room for the next epoch: everything is to end, then it waits */
+    bool placed;   /* it has its slots */
+    bool adopting; /* from the log, and some node has not listed its processes: job_tick leaves it alone */
+    bool never; /* WAITING, and it would not fit on the present nodes if they were empty: other jobs may overtake it */
+    bool may_grow; /* it has fewer workers than requested, and slots are free: resize at the next checkpoint */
+    bool resize;   /* ENDING in order to move to other slots */
+    bool moving; /* STEPPING, and one of its nodes is to be vacated: workers save and stop, then the next epoch follows
+                  */
+    int64_t room_ms; /* next time to look for more slots */
+    bool clearing;   /* ENDING without slots for the next epoch: all its processes end, then it is WAITING */
 
     uint64_t epoch; /* the newest that is in the log; 0: none */
     int64_t resume_step;
@@ -191,7 +192,7 @@ struct job {
     uint64_t next_epoch;
     bool epoch_committed;
     int restarts;
-    uint8_t secret[32];           /* of the epoch that we have begun: for its workers alone, in no log */
+    uint8_t secret[32];           /* of the epoch that this leader began; sent to its workers only, never logged */
     struct rendezvous rendezvous; /* of the epoch */
 
     enum state_end outcome; /* what the job stops for; END_NONE with `leaving`: only this dtd ends */
@@ -204,7 +205,7 @@ struct job {
     struct job_incident incident;
     struct job_folder *folders; /* of the last scan */
     int n_folders;
-    bool retention_due; /* retention is to be looked at */
+    bool retention_due; /* job_retention is to run */
     char checkpoint_error[512];
     bool disk_low; /* of the checkpoint folder, and said */
 
@@ -245,17 +246,17 @@ bool job_in_epoch(const struct job *j);
 
 /* ---- allocate.c: places for workers, slots, GPUs ---- */
 
-/* Takes what it needs, or says false with what it waits for in its reason. What lives where it may stay, stays. */
+/* Allocates slots and GPUs, or returns false and sets the reason. Live processes keep their slots where possible. */
 bool job_allocate(struct job *j);
 /* On fewer workers than it asked for: whether there is room for more by now; what it waits for is in its reason. */
 bool job_has_more_room(struct job *j);
-/* Its GPU has become sick: nothing of it is to be trusted, and nothing starts there. */
+/* Its GPU is unhealthy: its results cannot be trusted, and no process may start there. */
 bool job_worker_is_sick(const struct job_worker *w);
 /* A GPU for every worker that has none; false when too few are free, or it is not known yet what there is. */
 bool job_take_gpus(struct job *j);
 /* Counts the slots and GPUs of its workers, whose nodes are known, as taken. */
 void job_place(struct job *j);
-/* Gives its slots and GPUs back; its nodes forget it, once nothing of it runs there. */
+/* Frees its slots and GPUs, and releases it on its nodes once no process of it runs there. */
 void job_release(struct job *j);
 
 /* ---- process.c: starting, ending, attending ---- */
@@ -286,12 +287,12 @@ void job_process_describe_exit(const struct job *j, const struct job_process *p,
 /* "worker rank 1, 3" of those for which `pick` holds; returns how many. */
 int job_workers_name(const struct job *j, bool (*pick)(const struct job_worker *w), char *ret, size_t size);
 
-/* ---- commands.c: what processes are told ---- */
+/* ---- commands.c: commands to processes ---- */
 
 /* job_kind.command of a managed job. */
 void job_commands(struct job *j);
-/* The job's end is in the log, or cannot be: a full disk keeps no processes, and the end is recorded when there is
- * space. */
+/* The job's end is committed, or cannot be: a full disk must not keep finished processes alive, so the end is recorded
+ * when there is space. */
 bool job_may_quit(const struct job *j);
 
 /* ---- command.c: workers that are a command ---- */
@@ -305,7 +306,7 @@ void job_command_stranded(struct job *j, const struct job_process *p);
 /* Something ended the epoch, or the attempt at one: decides between the next epoch and the end of the job. */
 void job_epoch_lost(struct job *j, double detect_ms, bool by_exit, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-/* The epoch ends for the next by what is no failure of the job's: counts as no restart. `seen`: what. */
+/* Ends the epoch for a cause that is no failure of the job, so that no restart is counted. `seen`: the cause. */
 void job_epoch_again(struct job *j, const char *seen);
 /* Who led before had ended the epoch, and may have counted a restart: the same incident goes on. Its recovery is timed
  * by the clocks of both. */
@@ -313,7 +314,7 @@ void job_epoch_ended(struct job *j, const struct incident *by);
 void job_epoch_propose(struct job *j);
 /* The next one is on other places. `seen`: why. */
 void job_epoch_resize(struct job *j, const char *seen);
-/* The job cannot go on, and a restart would not help. */
+/* Fails the job: a restart would not help. */
 void job_epoch_fatal(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Sets resume_path to what resume_step names. */
 void job_epoch_find_resume(struct job *j);
@@ -322,7 +323,8 @@ void job_epoch_find_resume(struct job *j);
 
 /* Opens an incident, in the log at once; job_incident_decided and _recovered complete it. */
 void job_incident_open(struct job *j, const char *seen, double detect_ms, bool by_exit);
-/* Of the open incident: the end of a worker's log. Words of one that died by itself say more than others'. */
+/* Attaches the tail of a worker's log to the open incident. The log of a worker that exited by itself wins over that of
+ * one that dtd killed. */
 void job_incident_attach_log(struct job *j, const char *log, bool by_exit);
 void job_incident_decided(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void job_incident_recovered(struct job *j);
@@ -330,8 +332,8 @@ void job_incident_recovered(struct job *j);
 void job_incident_phase(struct job *j, enum job_phase to);
 /* An incident that ends no epoch and is over at once; not while the job recovers from another. */
 void job_incident_record(struct job *j, double detect_ms, const char *seen, const char *decided);
-/* The end of a process is known that names the cause of the open incident better than what its peers reported, which
- * often comes first. */
+/* Replaces the cause of the open incident by the exit of a process, which is more precise than the reports of its peers
+ * that often arrive first. */
 void job_incident_better_cause(struct job *j, const char *seen);
 
 /* ---- catalog.c: checkpoints and their folders ---- */
@@ -342,19 +344,19 @@ void job_catalog_scanned(struct job *j);
 int64_t job_io_step(const struct job *j);
 void job_scan_forget(struct job *j);
 
-/* ---- hang.c: whether it gets on ---- */
+/* ---- hang.c: hang detection ---- */
 
 void job_hang_begin(struct job *j);
 void job_hang_step(struct job *j);
-/* While it steps: a silence that is too long ends the epoch. */
+/* Tick of STEPPING: ends the epoch after too long a time without a report. */
 void job_hang_tick(struct job *j);
 
 /* ---- retention.c: retention ---- */
 
-/* Asks io to remove what the rules do not keep. */
+/* Asks dtd-io to remove the checkpoints that the rules do not keep. */
 void job_retention(struct job *j);
 
-/* ---- adopt.c: a new control, or a new leader, finds what lives ---- */
+/* ---- adopt.c: a new dtd-control or leader adopts live processes ---- */
 
 /* As job_process_find; a job that was being started when control died has no epoch that says where, so the process
  * then takes the rank of its slot. */

@@ -1,5 +1,5 @@
-/* See job.h for the two machines. job_tick loops over the phase's own step function until none of them moves; callbacks
- * only note things and tick. */
+/* See internal.h for the two state machines. job_tick calls the step function of the current phase until none changes
+ * the phase; callbacks only store events and call the tick. */
 #include "daemon/control/job/internal.h"
 
 #include "common/base/clock.h"
@@ -17,7 +17,7 @@
 #define END_MS 10000
 #define REJOIN_MS 20000
 #define DRAIN_CANCEL_MS 10000
-#define DRAIN_LEAVE_MS 12000 /* below the supervisor's patience */
+#define DRAIN_LEAVE_MS 12000 /* shorter than the supervisor's own limit for a shutdown */
 #define DRAIN_SAVE_MS 120000
 #define QUIT_MS 6000
 
@@ -279,7 +279,7 @@ static bool before(const struct job *o, const struct job *j)
     return a != b ? a > b : o->id < j->id;
 }
 
-/* A job that does not fit lets nobody pass behind it, unless it never could: else the large ones would starve. */
+/* A waiting job is not overtaken, or large jobs would starve. One that could never fit may be overtaken. */
 static const struct job *ahead(const struct job *j)
 {
     for (const struct job *o = j->jobs->head; o; o = o->next)

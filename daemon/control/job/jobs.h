@@ -1,5 +1,5 @@
 /* All jobs and all nodes as the leader has them, and the tick that drives the jobs. Owned by the daemon (control.h);
- * loop thread. A node that follows has neither jobs nor other nodes than its own. */
+ * loop thread. A follower has no jobs and only its own node. */
 #ifndef DTD_DAEMON_CONTROL_JOB_JOBS_H
 #define DTD_DAEMON_CONTROL_JOB_JOBS_H
 
@@ -20,44 +20,44 @@ struct jobs {
     struct outbox outbox;
     struct node_view self, *nodes; /* nodes, ours among them; ascending by name after the first, which is ours */
     struct job *head;              /* ascending by id */
-    bool leads;                    /* this node decides */
-    int64_t lists_due_ms;          /* leading: when the other nodes' lists are late; 0: all came */
-    uint64_t state_index;          /* leading: of the log, that agents and jobs have been brought up to */
-    bool stopping;                 /* this dtd ends */
-    bool leaving;                  /* ... and other nodes go on with the jobs */
+    bool leads;                    /* this node is the leader */
+    int64_t lists_due_ms;          /* leader: deadline of the other nodes' lists; 0: none pending */
+    uint64_t state_index;          /* leader: log index that node views and jobs reflect */
+    bool stopping;                 /* this dtd is shutting down */
+    bool leaving;                  /* ... and other nodes continue its jobs */
 };
 
 /* The fields up to `dir` have been set. `slots`: 0: as many as the node has cores for. */
 void jobs_init(struct jobs *jobs, const char *name, int slots);
-/* The job of that number; NULL: there is none. */
+/* NULL: no job has this id. */
 struct job *jobs_find(struct jobs *jobs, uint64_t id);
-/* Takes up a job of the log, behind the others. */
+/* Appends a job of the log to the list. */
 NODISCARD err_t jobs_add(struct jobs *jobs, const struct state_job *s);
-/* All are forgotten: this node does not lead any more. `each` is called before a job is freed. */
+/* Frees all jobs, because this node stepped down. `each` is called before a job is freed. */
 void jobs_clear(struct jobs *jobs, void (*each)(struct job *j));
-/* Jobs that have ended and that the state has forgotten go from memory too. */
+/* Frees jobs that have ended and that the state no longer contains. */
 void jobs_forget(struct jobs *jobs);
-/* Leading: brings the nodes up to what the log has of them. */
+/* Leader: updates the node views from the log. */
 void jobs_take_nodes(struct jobs *jobs);
-/* Takes up nodes and jobs that are new in the log, and ticks all jobs. Called after anything has happened to one that
- * others may wait for; not from inside a job's tick. */
+/* Adds nodes and jobs that are new in the log, then ticks all jobs. To be called after any event of a job that other
+ * jobs may wait for; not from inside a job's tick. */
 void jobs_tick(struct jobs *jobs);
 
-/* ---- all of them ---- */
+/* ---- operations on all jobs ---- */
 
-/* This dtd ends: their processes save and go; the jobs stay what they are. */
+/* This dtd is shutting down: processes save and exit; the jobs keep their state in the log. */
 void jobs_leave(struct jobs *jobs);
-/* None has processes or will have any. */
+/* No job has processes or will start any. */
 bool jobs_are_over(const struct jobs *jobs);
-/* Leading: a process of a job runs on a node that is about to end. */
+/* Leader: a process of a job runs on a node that is shutting down. */
 bool jobs_await_leaving(const struct jobs *jobs);
-/* The lists of nodes that have not come yet are not waited for any longer. */
+/* Stops waiting for the lists of nodes that have not sent theirs. */
 void jobs_adopt_late(struct jobs *jobs);
-/* Records an incident of each job that has its place. */
+/* Records an incident for each job that has its slots. */
 void jobs_incident_record(struct jobs *jobs, const char *seen, const char *decided);
-/* Tries to write the metrics that wait in memory. */
+/* Tries to write the metrics that are buffered in memory. */
 void jobs_flush_metrics(struct jobs *jobs);
-/* Of those that are not over: how many have their place, and how many wait for one. */
+/* Counts jobs that are not over: those with slots, and those that wait for slots. */
 void jobs_count(const struct jobs *jobs, int *ret_placed, int *ret_waiting);
 /* The job that writes its checkpoints there; NULL: none. */
 const struct job *jobs_with_folder(const struct jobs *jobs, const char *dir);

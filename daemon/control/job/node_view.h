@@ -1,10 +1,11 @@
-/* A node as the one that decides sees it: what it has, whether it is there, and what may be asked of its supervisor.
- * The leader has one for every node, its own included; the jobs speak to agents only, and never ask where they are.
+/* The leader's view of one node: its capacity, whether it is alive, and the commands it accepts. The leader has a view
+ * of every node, its own included. Jobs use views only and need not know whether a node is the leader's own.
  *
- *   ABSENT (in the log, never seen by this leader) -> UP <-> AWAY (its connection has gone) -> LOST -> UP ...
+ *   ABSENT (in the log, never connected to this leader) -> UP <-> AWAY (its connection is lost) -> LOST -> UP ...
  *
- * For our own node an agent speaks to children.c; for another it speaks by that node's Attend (proto/peer.proto), where
- * the same calls meet the same code. What happens to processes comes back as node_view_child. Loop thread. */
+ * A command for the leader's own node goes to local/processes.c. For another node it is sent on that node's Attend call
+ * (proto/peer.proto), and the same code carries it out there. Changes of processes are reported by node_view_child.
+ * Loop thread. */
 #ifndef DTD_DAEMON_CONTROL_JOB_NODE_VIEW_H
 #define DTD_DAEMON_CONTROL_JOB_NODE_VIEW_H
 
@@ -26,48 +27,49 @@ struct node_view {
     const char *name;
     enum node_view_state state;
     bool is_self;
-    bool listed;             /* what lives there has been said since it came up */
-    char address[264];       /* host on which its workers are reached from other nodes; "": not known */
-    char drained[128];       /* why nothing new starts there; "": it may */
-    bool leaving;            /* its dtd is told to end */
-    int slots, used;         /* workers that may run there at once, and those of jobs that have their place */
-    struct gpus *gpus;       /* and which job has which; of our own node local.h's, else the agent's own */
+    bool listed;             /* it has listed its live processes since it came up */
+    char address[264];       /* host at which other nodes reach its workers; "": unknown */
+    char drained[128];       /* why no new process may start there; "": not drained */
+    bool leaving;            /* its dtd is shutting down */
+    int slots, used;         /* workers that may run there at once; slots that are allocated to jobs */
+    struct gpus *gpus;       /* with the job that holds each; own node: local.h's, else owned by the view */
     struct rpc_conn *conn;   /* of another node; NULL: none */
-    struct rpc_call *attend; /* of another node: where commands are said; NULL: cannot be reached */
-    LIST_HEAD(node_view_peers, peer) peers; /* of rpc/peer.c: those there on whose behalf it has forwarded calls */
-    uint64_t incarnation;                   /* counts its coming up: what it does not name in its list then has gone */
+    struct rpc_call *attend; /* of another node: call on which commands are sent; NULL: unreachable */
+    LIST_HEAD(node_view_peers, peer) peers; /* of rpc/peer.c: callers there whose calls it forwarded */
+    uint64_t incarnation; /* incremented on each reconnect; processes missing from the list that follows have ended */
     int64_t heard_ms;
-    double silent_ms; /* LOST: for how long it had been silent when it was given up */
+    double silent_ms; /* LOST: time since its last heartbeat when it was declared lost */
 };
 
-/* Our own node; the first of jobs->nodes, and for ever. */
+/* The leader's own node: always the first of jobs->nodes. */
 void node_view_self_init(struct jobs *jobs, const char *name, int slots);
-/* Of the nodes that are known; NULL: none of them. */
+/* NULL: there is no view of this node. */
 struct node_view *node_view_find(struct jobs *jobs, const char *name);
 struct node_view *node_view_by_conn(struct jobs *jobs, const struct rpc_conn *conn);
-/* The same, and one that is not known yet is ABSENT from now on; NULL: no memory. */
+/* Adds a view in state ABSENT if there is none; NULL: no memory. */
 struct node_view *node_find_or_add(struct jobs *jobs, const char *name);
-/* This node begins to decide: nobody has been heard, nothing is taken. And it does no more: only its own is left. */
+/* Begin: this node becomes leader; no node has reported and no slot is allocated. End: it stepped down; only the view
+ * of its own node remains. */
 void node_views_begin(struct jobs *jobs);
 void node_views_end(struct jobs *jobs);
-/* Another node attends, and has this; its list comes next. */
+/* Another node has opened its Attend call; its list of processes follows. */
 void node_view_up(struct node_view *a, struct rpc_call *attend);
 void node_view_away(struct node_view *a);
-/* Everything there counts as ended, with the sentence `seen`. */
+/* Treats every process there as ended; `seen` is the sentence for the incidents. */
 void node_view_lost(struct jobs *jobs, struct node_view *a, int64_t silent_ms, const char *seen);
 
-/* ERR_CLOSED: the node cannot be reached. The answer is an node_view_child. */
+/* ERR_CLOSED: the node is unreachable. The result arrives by node_view_child. */
 NODISCARD err_t node_view_spawn(struct node_view *a, struct jobs *jobs, const struct process_spawn *x);
 NODISCARD err_t node_view_kill(struct node_view *a, struct jobs *jobs, uint64_t job, int slot, int sig);
-/* Says again what lives there, and what it does (child.proc). */
+/* Asks the node to report its processes again, with their /proc state (child.proc). */
 NODISCARD err_t node_view_look(struct node_view *a, struct jobs *jobs);
-/* The job has nothing more to do there: its arenas, segment and socket go. */
+/* The job has left the node, which removes its arenas, segment and socket. */
 NODISCARD err_t node_view_release(struct node_view *a, struct jobs *jobs, uint64_t job);
 
-/* What another node has, all of it: slots, and GPUs with those that cannot be used. */
+/* Total capacity of another node: slots, and GPUs with those that are unusable. */
 struct node_view_facts {
-    int slots, gpus;   /* -1: not known yet */
-    const int *broken; /* indices of those that cannot be opened, or are sick */
+    int slots, gpus;   /* -1: unknown yet */
+    const int *broken; /* indices of GPUs that cannot be opened or are unhealthy */
     int n_broken;
     const struct node_view_sick {
         int gpu;
@@ -79,15 +81,15 @@ struct node_view_facts {
 };
 void node_view_set_facts(struct node_view *a, const struct node_view_facts *f);
 
-/* A process there has been started, has ended, or was refused; also each of the list of what lives there.
- * `c->when_ns` is in our own clock. */
+/* A process there has started, has ended or was refused; also called for each entry of the node's list. `c->when_ns` is
+ * in the leader's own clock. */
 void node_view_child(struct jobs *jobs, struct node_view *a, const struct child *c);
-/* The list has ended. */
+/* The node's list is complete. */
 void node_view_listed(struct jobs *jobs, struct node_view *a);
 
-/* Why no job may be there: "is lost", "is drained (...)"; NULL: it may. Jobs that are there go elsewhere. */
+/* Why no job may run there: "is lost", "is drained (...)"; NULL: available. Its jobs move to other nodes. */
 const char *node_unavailable_reason(const struct node_view *a);
-/* As placement sees it; what `job` itself has there, `mine` slots and its GPUs, counts as free. */
+/* The node's capacity for placement.h. What `job` itself holds there, `mine` slots and its GPUs, counts as free. */
 void node_capacity(const struct node_view *a, uint64_t job, int mine, struct placement_node *ret);
 
 #endif
