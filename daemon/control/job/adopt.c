@@ -1,6 +1,6 @@
-/* Who has just begun to decide knows the log and, from the nodes' lists, which processes live. A job whose workers all
- * live, and are in its epoch, goes on in it; any other goes on in a new one, by the incident that had ended the last
- * one, if one had; a job without an epoch goes on being started. */
+/* A new leader has the log and, from the nodes' lists, the live processes. A job whose workers are all alive and in its
+ * epoch continues in it. Any other job continues in a new epoch, under the incident that ended the last one, if there
+ * is one. The start of a job without an epoch is continued. */
 #include "daemon/control/job/internal.h"
 
 #include "common/base/clock.h"
@@ -64,7 +64,7 @@ struct job_process *job_adopt_process(struct job *j, struct node_view *a, int sl
     return job_process_find(j, a, slot);
 }
 
-/* Without an epoch the log names no places: they are taken from what lives, where that is a job on one node. */
+/* Without an epoch the log names no slots. A job on one node takes those of its live processes. */
 static bool complete_places(struct job *j)
 {
     struct node_view *a = NULL;
@@ -96,7 +96,7 @@ static void forget_places(struct job *j)
     j->n_ios = 0;
 }
 
-/* ---- going on ---- */
+/* ---- continuing jobs ---- */
 
 static int count(const struct job *j, enum process_state state)
 {
@@ -106,7 +106,7 @@ static int count(const struct job *j, enum process_state state)
     return n;
 }
 
-/* Of those that it was on; NULL: all are there. */
+/* A node of the job that is not UP; NULL: all are. */
 static const struct node_view *lost_node(const struct job *j)
 {
     for (int k = 0; k < j->n_workers; k++) {
@@ -117,8 +117,8 @@ static const struct node_view *lost_node(const struct job *j)
     return NULL;
 }
 
-/* The first worker whose end is known tells best what happened. */
-static void lost(struct job *j)
+/* The exit of the first worker that has ended is the most precise cause. */
+static void fail_epoch(struct job *j)
 {
     const struct node_view *a = lost_node(j);
     char text[512];
@@ -136,7 +136,7 @@ static void lost(struct job *j)
         job_epoch_lost(j, 0, true, "not all workers were there when dtd-control was started again");
 }
 
-/* By what who led before had ended its newest epoch; NULL: it goes on. */
+/* The incident by which the previous leader ended the newest epoch; NULL: the epoch continues. */
 static const struct incident *ended_by(const struct job *j)
 {
     const struct state_job *s = state_job_find(j->jobs->replica->state, j->id);
@@ -153,7 +153,7 @@ static void begin_start_again(struct job *j)
         return;
     }
     job_place(j);
-    if (!j->stopping) /* canceled: the first tick turns to that */
+    if (!j->stopping) /* else it is canceled, and the first tick stops it */
         job_move(j, PHASE_GATHERING, "its start goes on");
 }
 
@@ -196,5 +196,5 @@ void job_adopt(struct job *j, bool late)
         return;
     }
     if (!j->kind->adopted(j))
-        lost(j);
+        fail_epoch(j);
 }

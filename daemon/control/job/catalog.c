@@ -1,5 +1,5 @@
-/* The job's checkpoints: the folders that dtd-io found, and the catalog of them in the log. The folder is the truth,
- * the catalog its index. */
+/* The job's checkpoints: the folders that dtd-io found, and the catalog of them in the log. The folder is
+ * authoritative, the catalog is its index. */
 #include "daemon/control/job/internal.h"
 
 #include "common/base/clock.h"
@@ -33,8 +33,8 @@ static bool in_folders(const struct job *j, int64_t step)
     return false;
 }
 
-/* A folder without a record is this job's if it was committed in its life time: before its first epoch the job has
- * written nothing, and at that epoch io moves away what others left at later steps. */
+/* A folder without a record belongs to this job if it was committed after the job was submitted. Before its first epoch
+ * the job has written nothing, and at that epoch dtd-io moves away folders of other jobs at later steps. */
 static void adopt_folders(struct job *j, const struct state_job *s)
 {
     for (int i = 0; i < j->n_folders; i++) {

@@ -1,6 +1,6 @@
-/* What a job's processes are told. Commands are chosen from the phase and from what the process is known to have been
- * told on its present connection, so that a reconnect, of theirs or of a new control, needs no path of its own. A
- * command that cannot be sent is sent by the next tick. */
+/* Commands to a job's processes. A command follows from the phase and from the commands already sent on the process's
+ * present connection, so that a reconnect of the process or of a new dtd-control needs no code of its own. A command
+ * that cannot be sent is sent by the next tick. */
 #include "daemon/control/job/internal.h"
 
 #include "common/base/clock.h"
@@ -35,7 +35,7 @@ static enum worker_command wanted(const struct job *j, const struct job_worker *
     }
 }
 
-/* Nodes are counted in the order of ranks, as the dtd-ios are. */
+/* Numbers nodes in the order of ranks, as the dtd-ios are. */
 static int *nodes_of(const struct job *j)
 {
     int *ret = calloc((size_t)j->n_workers, sizeof(*ret));
@@ -95,7 +95,7 @@ static void command_worker(struct job *j, int rank)
         w->command = want;
 }
 
-/* The last 64 KiB that were said are kept for an io that comes after this one. */
+/* Keeps the last 64 KiB that were sent, for a dtd-io that replaces this one. */
 static void say_io_lines(struct job *j)
 {
     struct buf *b = &j->io_lines;
@@ -152,7 +152,7 @@ static void command_committer(struct job *j, struct job_io *io)
         j->history = HISTORY_ASKED;
 }
 
-/* Those of the other nodes write their workers' parts, and leave folders alone. */
+/* The dtd-ios of other nodes write the parts of their workers and do not touch folders. */
 static void command_io(struct job *j, struct job_io *io)
 {
     struct rpc_call *call = io->p.attend;

@@ -177,7 +177,7 @@ struct job {
     struct job_io *ios;         /* one a node, in the order of ranks; NULL: not placed yet */
     int n_ios;
     bool placed;   /* it has its slots */
-    bool adopting; /* from the log, and some node has not listed its processes: job_tick leaves it alone */
+    bool adopting; /* from the log, and some node has not listed its processes: no decision yet */
     bool never; /* WAITING, and it would not fit on the present nodes if they were empty: other jobs may overtake it */
     bool may_grow; /* it has fewer workers than requested, and slots are free: resize at the next checkpoint */
     bool resize;   /* ENDING in order to move to other slots */

@@ -1,5 +1,5 @@
-/* What workers and io report. A report of an epoch that has ended changes nothing; a report that comes twice (its
- * sender lost the connection before our answer) changes nothing the second time. */
+/* Reports of workers and dtd-io. A report of an epoch that has ended changes nothing. A report that arrives twice,
+ * because its sender lost the connection before the answer, changes nothing the second time. */
 #include "daemon/control/job/internal.h"
 
 #include "common/base/clock.h"
@@ -21,7 +21,7 @@ static void keep_io_line(struct job *j, const struct metric *row)
     struct buf *b = &j->io_lines;
     if (metrics_format(row, b))
         return;
-    while (b->len > IO_LINES_MAX) { /* io has been away for long */
+    while (b->len > IO_LINES_MAX) { /* dtd-io has been unreachable for long */
         size_t n = (size_t)((uint8_t *)memchr(b->data, '\n', b->len) - b->data) + 1;
         memmove(b->data, b->data + n, b->len - n);
         b->len -= n;
@@ -57,10 +57,11 @@ static void on_failed(struct job *j, int rank, const struct worker_report *r)
     if (r->epoch == j->epoch)
         job_epoch_lost(j, 0, false, "worker rank %d failed: %s", rank, r->text);
     j->workers[rank].p.failed = true;
-    job_process_kill(j, &j->workers[rank].p, SIGKILL); /* it said that it cannot go on: a new process takes its place */
+    job_process_kill(j, &j->workers[rank].p,
+                     SIGKILL); /* it reported that it cannot continue: a new process replaces it */
 }
 
-/* Nobody of this control told it to leave the present epoch: one before it did. */
+/* If this leader sent no END for the present epoch, a previous leader did. */
 static void on_idle(struct job *j, int rank, uint64_t epoch)
 {
     struct job_worker *w = &j->workers[rank];
