@@ -1,7 +1,7 @@
-/* What the job room needs of those who can reach processes, nodes and clients, in plain structs. The table is filled by
- * rpc/bindings.c; protobuf stops there. `commands` is the call by which a process, or a node, is given commands; every
- * operation fails with ERR_CLOSED or ERR_LIMIT when nothing can be sent now, and its caller tries again by its next
- * tick. Loop thread. */
+/* Operations by which jobs reach processes, nodes and clients, with plain structs. rpc/bindings.c fills the table, so
+ * that no protobuf type enters daemon/control/job. `commands` is the call on which a process or a node receives
+ * commands. Every operation fails with ERR_CLOSED or ERR_LIMIT if nothing can be sent now; its caller retries by its
+ * next tick. Loop thread. */
 #ifndef DTD_DAEMON_CONTROL_JOB_OUTBOUND_H
 #define DTD_DAEMON_CONTROL_JOB_OUTBOUND_H
 
@@ -57,10 +57,10 @@ struct job_outbound {
     err_t (*node_kill)(struct rpc_call *commands, uint64_t job, int slot, int sig);
     err_t (*node_release)(struct rpc_call *commands, uint64_t job);
     err_t (*node_look)(struct rpc_call *commands);
-    /* The agent is about to be freed: its peers are. */
+    /* The node view is about to be freed: frees its peers. */
     void (*node_forgotten)(struct node_view *a);
 
-    /* To clients that watch the job: its status has changed, a metric has come. */
+    /* To clients that watch the job: its status has changed; a metric has arrived. */
     void (*watch_changed)(struct job *j);
     void (*watch_metric)(struct job *j, const struct metric *row);
 };

@@ -1,4 +1,4 @@
-/* Which workers of a job go to which node. Pure: nodes and wishes in, ranks' nodes out, and the same ones every time.
+/* Assigns the workers of a job to nodes. A pure function: equal nodes and requirements give equal assignments.
  *
  * All or nothing: a job has room for a legal number of workers, or it waits. Ranks stand in the order of the nodes, so
  * that neighbours in the mesh (tensor, then context, then expert parallelism: the innermost axes) are neighbours on the
@@ -11,7 +11,7 @@
 #include <stddef.h>
 
 #define PLACEMENT_GROUPS 3
-#define PLACEMENT_MAX_NODES 1024 /* more are not looked at */
+#define PLACEMENT_MAX_NODES 1024 /* further nodes are ignored */
 
 struct placement_node {
     const char *name;
@@ -31,8 +31,8 @@ struct placement_want {
 
 enum placement_answer {
     PLACEMENT_FITS,
-    PLACEMENT_WAITS, /* there is room for it when others have left, or nodes are back */
-    PLACEMENT_NEVER, /* not on all of these nodes, were they empty */
+    PLACEMENT_WAITS, /* it fits once other jobs have left or nodes are back */
+    PLACEMENT_NEVER, /* it would not fit on these nodes even if they were empty */
 };
 
 /* PLACEMENT_FITS: ret_node[rank] is an index into `nodes` for the *ret_workers first of `max`; ascending. */
