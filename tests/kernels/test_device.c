@@ -276,7 +276,7 @@ static int count_in_copy(void)
 {
     char command[2048];
     snprintf(command, sizeof(command), "DTD_TEST_COUNT=1 %s/bin/copy", test_tmpdir());
-    int status = system(command); /* NOLINT: a path of our own */
+    int status = system(command); /* a path of our own */
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
