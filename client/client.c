@@ -31,6 +31,7 @@ struct client {
     uv_loop_t loop;
     struct rpc_conn *conn;
     bool open; /* on_close has not been called yet */
+    uint32_t call_deadline_ms;
 };
 
 /* One call in flight. `on_reply` copies a reply into `ret`, or passes an item to `stream`; its error ends the call. */
@@ -80,8 +81,14 @@ err_t client_open(const char *state_dir, struct client **ret, struct why *why)
         return why_set(why, err, "%s: %s", path, err_text(err));
     }
     c->open = true;
+    c->call_deadline_ms = CALL_DEADLINE_MS;
     *ret = c;
     return OK;
+}
+
+void client_set_deadline(struct client *c, uint32_t ms)
+{
+    c->call_deadline_ms = ms;
 }
 
 void client_close(struct client *c)
@@ -136,7 +143,7 @@ static err_t call_one(struct client *c, uint16_t method, const ProtobufCMessage 
                       err_t (*on_reply)(struct pending_call *, const ProtobufCMessage *), void *ret, struct why *why)
 {
     struct pending_call p = {.client = c, .on_reply = on_reply, .ret = ret, .why = why};
-    err_t err = call_start(&p, method, request, CALL_DEADLINE_MS);
+    err_t err = call_start(&p, method, request, c->call_deadline_ms);
     if (!err)
         err = call_wait(&p);
     if (!err && on_reply && !p.replied)

@@ -96,6 +96,8 @@ bool client_job_ended(const struct client_job *job);
 struct client;
 /* ERR_CLOSED when no daemon listens on the socket. */
 NODISCARD err_t client_open(const char *state_dir, struct client **ret, struct why *why);
+/* For callers that try again: a call without a reply ends after this time, in ms, with ERR_TIMEOUT; else after 30 s. */
+void client_set_deadline(struct client *c, uint32_t ms);
 void client_close(struct client *c); /* NULL is legal */
 
 /* One call of a method that has one reply. `request`: the method's message (proto/client.proto). ret_reply: pointer to

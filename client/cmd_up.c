@@ -11,7 +11,12 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#define UP_WAIT_MS 30000   /* dtd answers within a second, unless it reads a long log or runs on a slow disk */
+#define UP_WAIT_MS 30000 /* dtd answers within a second, unless it reads a long log or runs on a slow disk */
+/* After so long an error in the log of dtd-control counts as the reason that it does not answer: it has been started
+ * again at least once by then, and an error of one start may be gone in the next. */
+#define UP_ERROR_MS 5000
+#define UP_CALL_MS 1000    /* the supervisor's socket accepts calls before dtd-control can answer them */
+#define DOWN_CALL_MS 5000  /* dtd-control answers before it stops the jobs; SIGTERM does the same without it */
 #define DOWN_WAIT_MS 40000 /* jobs save and stop first */
 #define TERM_WAIT_MS 30000 /* the supervisor stops its processes after SIGTERM */
 
@@ -43,6 +48,7 @@ static err_t node_get(const char *state_dir, struct client_node *ret, struct why
     err_t err = client_open(state_dir, &c, why);
     if (err)
         return err;
+    client_set_deadline(c, UP_CALL_MS);
     err = client_node_get(c, ret, why);
     client_close(c);
     return err;
@@ -58,11 +64,22 @@ static void explain_exit(const char *state_dir, int status, struct why *why)
                 state_dir);
 }
 
+/* True if dtd-control has ended with an error since we began to wait. */
+static bool explain_control_error(const char *state_dir, off_t log_from, struct why *why)
+{
+    char text[800];
+    if (!daemon_control_error(state_dir, log_from, text, sizeof(text)))
+        return false;
+    why_set(why, ERR_IO, "dtd-control does not start: %s. dtd starts it again and again; `dtctl down` ends dtd", text);
+    return true;
+}
+
 /* Waits until control answers, or the dtd that we started (pid; 0: none) has exited. When two are started at once, one
  * exits because the other holds the lock; then the other one is waited for. */
 static err_t up_wait(const char *state_dir, pid_t pid, struct client_node *ret, struct why *why)
 {
-    int64_t deadline = clock_mono_ms() + UP_WAIT_MS;
+    int64_t start = clock_mono_ms();
+    off_t log_from = daemon_control_log_size(state_dir);
     pid_t holder;
     int status;
     while (node_get(state_dir, ret, why)) {
@@ -74,7 +91,10 @@ static err_t up_wait(const char *state_dir, pid_t pid, struct client_node *ret, 
                 return ERR_IO;
             }
         }
-        if (clock_mono_ms() >= deadline) {
+        int64_t waited = clock_mono_ms() - start;
+        if (waited >= UP_ERROR_MS && explain_control_error(state_dir, log_from, why))
+            return ERR_IO;
+        if (waited >= UP_WAIT_MS) {
             why_set(why, ERR_TIMEOUT,
                     "dtd did not answer within %d s. The last lines of %s/dtd.log:", UP_WAIT_MS / 1000, state_dir);
             return ERR_TIMEOUT;
@@ -135,6 +155,7 @@ static err_t shutdown_request(const char *state_dir, struct why *why)
     err_t err = client_open(state_dir, &c, why);
     if (err)
         return err;
+    client_set_deadline(c, DOWN_CALL_MS);
     err = client_shutdown(c, why);
     client_close(c);
     /* Control may exit before its reply has been sent. */

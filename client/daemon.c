@@ -119,29 +119,62 @@ err_t daemon_start(const char *state_dir, pid_t *ret_pid, struct why *why)
     return err;
 }
 
+/* Reads the last bytes of `<state dir>/name`, at most size - 1 of them and none before `from`; "" if there are none. */
+static void read_log_end(const char *state_dir, const char *name, off_t from, char *ret, size_t size)
+{
+    char path[PATH_MAX];
+    struct stat st;
+    ssize_t n = 0;
+    snprintf(path, sizeof(path), "%s/%s", state_dir, name);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0 && fstat(fd, &st) == 0) {
+        off_t window = st.st_size - (off_t)size + 1;
+        n = pread(fd, ret, size - 1, window > from ? window : from);
+    }
+    if (fd >= 0)
+        close(fd);
+    ret[n > 0 ? n : 0] = '\0';
+}
+
 /* 16 KiB hold at least eight lines, since a log line has at most 2 KiB. */
+#define LOG_END_BYTES 16384
+
 void daemon_log_tail(const char *state_dir, int lines)
 {
-    char path[PATH_MAX], text[16384];
-    snprintf(path, sizeof(path), "%s/dtd.log", state_dir);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    struct stat st;
-    if (fd < 0 || fstat(fd, &st)) {
-        if (fd >= 0)
-            close(fd);
-        return;
-    }
-    off_t from = st.st_size > (off_t)sizeof(text) ? st.st_size - (off_t)sizeof(text) : 0;
-    ssize_t n = pread(fd, text, sizeof(text), from), start;
-    close(fd);
+    char text[LOG_END_BYTES];
+    read_log_end(state_dir, "dtd.log", 0, text, sizeof(text));
+    size_t n = strlen(text), start;
     for (start = n; start > 0; start--)
         if (start < n && text[start - 1] == '\n' && lines-- == 1)
             break;
-    for (ssize_t i = start; i < n; i++) {
+    for (size_t i = start; i < n; i++) {
         if (i == start || text[i - 1] == '\n')
             fputs("  ", stderr);
         fputc(text[i], stderr);
     }
+}
+
+off_t daemon_control_log_size(const char *state_dir)
+{
+    char path[PATH_MAX];
+    struct stat st;
+    snprintf(path, sizeof(path), "%s/control.log", state_dir);
+    return stat(path, &st) ? 0 : st.st_size;
+}
+
+bool daemon_control_error(const char *state_dir, off_t from, char *ret, size_t size)
+{
+    static const char mark[] = " error dtd-control[";
+    char text[LOG_END_BYTES], *found = NULL;
+    read_log_end(state_dir, "control.log", from, text, sizeof(text));
+    for (char *at = text; (at = strstr(at, mark)); at++)
+        found = at;
+    char *message = found ? strstr(found, "]: ") : NULL;
+    if (!message)
+        return false;
+    message += strlen("]: ");
+    snprintf(ret, size, "%.*s", (int)strcspn(message, "\n"), message);
+    return true;
 }
 
 bool daemon_wait_gone(const char *state_dir, int timeout_ms)

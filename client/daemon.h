@@ -17,6 +17,10 @@ NODISCARD err_t daemon_program(const char *name, char *ret, size_t size, struct 
 NODISCARD err_t daemon_start(const char *state_dir, pid_t *ret_pid, struct why *why);
 /* Prints the last `lines` lines of `<state dir>/dtd.log` on standard error, each indented by two spaces. */
 void daemon_log_tail(const char *state_dir, int lines);
+/* Size of `<state dir>/control.log` in bytes; 0: there is none. */
+off_t daemon_control_log_size(const char *state_dir);
+/* Stores the message of the last error in `<state dir>/control.log` behind byte `from`. False: there is none. */
+bool daemon_control_error(const char *state_dir, off_t from, char *ret, size_t size);
 /* Checks every 20 ms whether the lock is free. False when the time is over. */
 bool daemon_wait_gone(const char *state_dir, int timeout_ms);
 
