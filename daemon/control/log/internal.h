@@ -5,6 +5,7 @@
 
 #include "common/base/fsm.h"
 #include "daemon/control/log/disk.h"
+#include "daemon/control/log/guard.h"
 #include "daemon/control/log/libraft_fixes.h"
 #include "daemon/control/log/log.h"
 #include "daemon/control/log/transport.h"
@@ -57,6 +58,7 @@ struct log {
     uint64_t leader; /* the same; 0: none */
     struct log_change change;
     char warning[256];
+    struct why failure; /* why libraft could not be opened, if that was found here; else raft.errmsg has it */
     TAILQ_HEAD(, log_proposal) proposals; /* in ascending order of their indexes */
     int n_proposals;
     void (*closed)(void *owner);
@@ -65,6 +67,7 @@ struct log {
     bool raft_is_open, raft_is_closing, raft_is_loading, barrier_waits;
     struct raft raft;
     struct raft_io io;
+    struct log_guard guard;
     struct libraft_fixes fixes;
     struct raft_fsm raft_fsm;
     struct log_transport transport;
@@ -77,11 +80,14 @@ const char *log_address(const struct log *log, uint64_t id, char ret[LOG_ADDRESS
 /* Ends the change under way, if there is one, and calls its callback. */
 void log_change_end(struct log *log, err_t err);
 bool log_has_raft(const struct log *log); /* open and not closing: libraft may be called */
-/* Stores {u64 length, data, zeros to a multiple of 8} in memory that libraft frees. */
-err_t log_wrap(const void *data, size_t len, struct raft_buffer *ret);
+/* Stores {u64 length, data, zeros to a multiple of 8} in memory that libraft frees, and behind it the sum of sum.h if
+ * `has_sum`. libraft sums entries itself; snapshots have our sum. */
+err_t log_wrap(const void *data, size_t len, bool has_sum, struct raft_buffer *ret);
+bool log_snapshot_is_sound(const struct raft_buffer *buf);
 /* Sets up libraft on DIR/name without starting it. Returns a status of libraft; after a failure nothing is open and
- * log->raft.errmsg holds the reason. */
+ * log_raft_failure the reason. */
 int log_raft_open(struct log *log, const char *name);
+const char *log_raft_failure(const struct log *log);
 /* Idempotent. Cancels proposals and changes during the call; log_raft_closed is called later. */
 void log_raft_close(struct log *log);
 void log_raft_closed(struct log *log); /* in log.c */

@@ -40,8 +40,10 @@
  *   anything is proposed. */
 #include "daemon/control/log/libraft_fixes.h"
 
+#include "common/base/log.h"
 #include "daemon/control/log/internal.h"
 
+#include <inttypes.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -352,6 +354,11 @@ static void snapshot_was_read(struct raft_io_snapshot_get *req, struct raft_snap
     const struct raft *raft = l.io->data;
     struct libraft_fixes *fixes = fixes_of(l.io);
     raft_free(req->data);
+    if (!status && snapshot->bufs && !log_snapshot_is_sound(&snapshot->bufs[0])) {
+        log_error("a snapshot on this disk is damaged and not sent index=%" PRIu64, (uint64_t)snapshot->index);
+        free_snapshot(snapshot);
+        status = RAFT_CORRUPT;
+    }
     if (!status && (!snapshot->bufs || raft->legacy.closing)) {
         free_snapshot(snapshot);
         status = RAFT_IOERR;

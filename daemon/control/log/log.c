@@ -4,14 +4,21 @@
  *       \____________________________/|        (out of space)            (polls for space)
  *                                      \-> dead          log_close, from any state -> ending
  *
- *   bootstrapping  the first files are created in a folder of their own, which is renamed when it is complete: a kill
- * in the middle of raft_bootstrap would leave a log that can neither be bootstrapped nor elect a leader opening libraft
- * has loaded its files. An only voter leads at once; a barrier of the new term commits the entries of older terms, then
- * the log is ready. With several voters the log is ready at once, and this voter follows until it is elected draining
- * the disk is full. No proposals are taken; those under way have DRAIN_MS to end in the segments that exist. Then
- * libraft is closed, because after an ENOSPC libraft 0.22.1 refuses appends forever. The remaining proposals are
- * canceled full           libraft is closed and the reserve is removed. The machine keeps its state in memory, so the
- * node still answers requests. When the log is read again, entries up to `applied` are not applied a second time
+ *   bootstrapping  The first files are created in a folder of their own, which is renamed when it is complete.
+ *                  A kill in the middle of raft_bootstrap would leave a log that can neither be bootstrapped
+ *                  nor elect a leader.
+ *
+ *   opening        libraft has loaded its files. An only voter leads at once; a barrier of the new term commits
+ *                  the entries of older terms, then the log is ready. With several voters the log is ready at
+ *                  once, and this voter follows until it is elected.
+ *
+ *   draining       The disk is full. No proposals are taken; those under way have DRAIN_MS to end in the segments
+ *                  that exist. Then libraft is closed, because after an ENOSPC libraft 0.22.1 refuses appends
+ *                  forever. The remaining proposals are canceled.
+ *
+ *   full           libraft is closed and the reserve is removed. The machine keeps its state in memory, so the
+ *                  node still answers requests. When the log is read again, entries up to `applied` are not
+ *                  applied a second time.
  *
  * The leader can change at any time; observe_raft runs after each turn of the loop and reports changes to the owner. An
  * only voter stays the leader while its disk is full, because no other voter can lead. One of several voters hands the
@@ -130,12 +137,15 @@ static void close_handles(struct log *log)
     uv_close((uv_handle_t *)&log->after_turn, handle_closed);
 }
 
+#define DAMAGE_REMEDY "; docs/operate/backup.md, \"A damaged log\", says how to continue"
+
 /* Opening is tried again if the disk is full, or if the log was open before in this process. Any other failure of a
  * first start would repeat. */
 static void open_failed(struct log *log, err_t err, const char *text)
 {
-    char why[512];
-    snprintf(why, sizeof(why), "the replicated log in %s cannot be opened: %s (%s)", log->dir, text, err_text(err));
+    char why[sizeof(log->failure.text) + LOG_DIR_MAX + 100];
+    snprintf(why, sizeof(why), "the replicated log in %s cannot be opened: %s (%s)%s", log->dir, text, err_text(err),
+             err == ERR_CORRUPT || err == ERR_IO ? DAMAGE_REMEDY : "");
     bool is_full = log_disk_free(&log->disk) < log_disk_reopen_mark(&log->disk);
     if (!is_full && !log->applied) {
         move(log, L_DEAD, text);
@@ -188,7 +198,7 @@ static void bootstrap(struct log *log)
     char address[LOG_ADDRESS_MAX];
     int status = log_raft_open(log, "log.new");
     if (status) {
-        open_failed(log, log_err_from_raft(status), log->raft.errmsg);
+        open_failed(log, log_err_from_raft(status), log_raft_failure(log));
         return;
     }
     raft_configuration_init(&conf);
@@ -239,7 +249,7 @@ static void open_log(struct log *log)
         log_disk_release(&log->disk); /* starting without the reserve is better than not starting */
     int status = log_raft_open(log, "log");
     if (status) {
-        open_failed(log, log_err_from_raft(status), log->raft.errmsg);
+        open_failed(log, log_err_from_raft(status), log_raft_failure(log));
         return;
     }
     if (log->config.recovers) {
@@ -255,8 +265,7 @@ static void open_log(struct log *log)
     status = raft_start(&log->raft);
     log->raft_is_loading = false;
     if (status) {
-        char text[RAFT_ERRMSG_BUF_SIZE];
-        snprintf(text, sizeof(text), "%s", log->raft.errmsg);
+        const char *text = log_raft_failure(log);
         open_failed(log, log_err_from_raft(status), text[0] ? text : raft_strerror(status));
         log_raft_close(log);
         return;
@@ -515,7 +524,7 @@ err_t log_propose(struct log *log, const void *record, size_t len, log_callback 
     p->arg = arg;
     p->since_ms = clock_mono_ms();
     p->req.data = p;
-    err = log_wrap(record, len, &buf);
+    err = log_wrap(record, len, false, &buf);
     if (err) {
         free(p);
         return err;

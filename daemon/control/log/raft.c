@@ -6,6 +6,7 @@
 #include "daemon/control/log/internal.h"
 
 #include "common/base/log.h"
+#include "daemon/control/log/sum.h"
 
 #include <endian.h>
 #include <inttypes.h>
@@ -52,18 +53,6 @@ err_t log_err_from_raft(int status)
 
 /* ---- callbacks of libraft ---- */
 
-err_t log_wrap(const void *data, size_t len, struct raft_buffer *ret)
-{
-    ret->len = (sizeof(uint64_t) + len + 7) / 8 * 8;
-    ret->base = raft_calloc(1, ret->len);
-    if (!ret->base)
-        return ERR_NOMEM;
-    uint64_t n = htole64(len);
-    memcpy(ret->base, &n, sizeof(n));
-    memcpy((char *)ret->base + sizeof(n), data, len);
-    return OK;
-}
-
 static err_t unwrap(const struct raft_buffer *buf, const void **ret, size_t *ret_len)
 {
     uint64_t n;
@@ -76,6 +65,31 @@ static err_t unwrap(const struct raft_buffer *buf, const void **ret, size_t *ret
     *ret = (char *)buf->base + sizeof(n);
     *ret_len = n;
     return OK;
+}
+
+err_t log_wrap(const void *data, size_t len, bool has_sum, struct raft_buffer *ret)
+{
+    size_t bytes = (sizeof(uint64_t) + len + 7) / 8 * 8;
+    ret->len = bytes + (has_sum ? LOG_SUM_BYTES : 0);
+    ret->base = raft_calloc(1, ret->len);
+    if (!ret->base)
+        return ERR_NOMEM;
+    uint64_t n = htole64(len);
+    memcpy(ret->base, &n, sizeof(n));
+    memcpy((char *)ret->base + sizeof(n), data, len);
+    if (has_sum)
+        log_sum_make(ret->base, bytes, (uint8_t *)ret->base + bytes);
+    return OK;
+}
+
+/* Snapshots of versions without sums end with the content. */
+bool log_snapshot_is_sound(const struct raft_buffer *buf)
+{
+    const void *data;
+    size_t len, bytes;
+    err_t err = log_sum_check(buf->base, buf->len, &bytes);
+    struct raft_buffer content = {.base = buf->base, .len = bytes};
+    return err != ERR_CORRUPT && !unwrap(&content, &data, &len) && (sizeof(uint64_t) + len + 7) / 8 * 8 == bytes;
 }
 
 static struct log_proposal *proposal_at(struct log *log, uint64_t index)
@@ -122,7 +136,7 @@ static int machine_snapshot(struct raft_fsm *fsm, struct raft_buffer *bufs[], un
     *bufs = raft_malloc(sizeof(**bufs));
     err_t err = *bufs ? log->config.machine.snapshot(log->config.machine.arg, &bytes) : ERR_NOMEM;
     if (!err)
-        err = log_wrap(bytes.data ? bytes.data : (const uint8_t *)"", bytes.len, *bufs);
+        err = log_wrap(bytes.data ? bytes.data : (const uint8_t *)"", bytes.len, true, *bufs);
     buf_fini(&bytes);
     if (err) {
         log_warn("no snapshot of the log is taken why=\"%s\"", err_text(err));
@@ -144,11 +158,13 @@ static int machine_restore(struct raft_fsm *fsm, struct raft_buffer *buf)
      * so those between the snapshot and our state would be lost. */
     uint64_t index = log->raft_is_loading ? log->snapshot : raft_commit_index(&log->raft);
     bool is_old = index <= log->applied;
-    err_t err = unwrap(buf, &data, &len);
+    err_t err = log_snapshot_is_sound(buf) ? unwrap(buf, &data, &len) : ERR_CORRUPT;
     if (!err && !is_old)
         err = log->config.machine.restore(log->config.machine.arg, data, len);
     if (err) {
-        log_error("a snapshot cannot be restored why=\"%s\" dir=%s", err_text(err), log->dir);
+        why_set(&log->failure, err, "the snapshot of index %" PRIu64 " in %s/log cannot be restored: %s", index,
+                log->dir, err_text(err));
+        log_error("%s", log->failure.text);
         return err == ERR_NOMEM ? RAFT_NOMEM : RAFT_CORRUPT;
     }
     raft_free(buf->base);
@@ -157,6 +173,24 @@ static int machine_restore(struct raft_fsm *fsm, struct raft_buffer *buf)
 
 /* ---- opening and closing ---- */
 
+const char *log_raft_failure(const struct log *log)
+{
+    return log->failure.text[0] ? log->failure.text : log->raft.errmsg;
+}
+
+/* A log that is being created has nothing to check yet. */
+static int open_guard(struct log *log, const char *name)
+{
+    log->failure.text[0] = '\0';
+    log->guard.fd = -1;
+    if (strcmp(name, "log") != 0)
+        return 0;
+    err_t err = log_guard_open(&log->guard, log->dir, &log->failure);
+    if (!err)
+        return 0;
+    return err == ERR_CORRUPT ? RAFT_CORRUPT : err == ERR_NOSPACE ? RAFT_NOSPACE : RAFT_IOERR;
+}
+
 int log_raft_open(struct log *log, const char *name)
 {
     snprintf(log->raft_dir, PATH_MAX, "%s/%s", log->dir, name);
@@ -164,9 +198,16 @@ int log_raft_open(struct log *log, const char *name)
     log_transport_init(&log->transport, log->config.loop, &log->config.peers);
     memset(&log->raft, 0, sizeof(log->raft));
     memset(&log->io, 0, sizeof(log->io));
-    int status = raft_uv_init(&log->io, log->config.loop, log->raft_dir, &log->transport.raft);
+    int status = open_guard(log, name);
     if (status)
         return status;
+    status = raft_uv_init(&log->io, log->config.loop, log->raft_dir, &log->transport.raft);
+    if (status) {
+        log_guard_close(&log->guard);
+        return status;
+    }
+    if (log->guard.fd >= 0)
+        log_guard_install(&log->guard, &log->io);
     libraft_fixes_install(&log->io);
     raft_uv_set_auto_recovery(&log->io, false);
     raft_uv_set_segment_size(&log->io, log->disk.segment_bytes);
@@ -184,6 +225,7 @@ int log_raft_open(struct log *log, const char *name)
     if (status) {
         log_warn("libraft cannot be opened dir=%s why=\"%s\"", log->raft_dir, log->raft.errmsg);
         raft_uv_close(&log->io);
+        log_guard_close(&log->guard);
         return status;
     }
     log->raft.data = log;
@@ -203,6 +245,7 @@ static void handle_raft_closed(struct raft *raft)
 {
     struct log *log = raft->data;
     raft_uv_close(&log->io);
+    log_guard_close(&log->guard);
     log->raft_is_open = log->raft_is_closing = log->barrier_waits = false;
     log_raft_closed(log);
 }

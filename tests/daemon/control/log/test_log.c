@@ -281,3 +281,132 @@ TEST(flipped_bit_stops_the_start)
     assert_err(ERR_AGAIN, fixture_propose(&g, 1, 0));
     fixture_close(&g);
 }
+
+/* ---- one changed bit in any file ---- */
+
+static void shell(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+static void shell(const char *fmt, ...)
+{
+    char command[2000];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(command, sizeof(command), fmt, args);
+    va_end(args);
+    assert_int_equal(system(command), 0);
+}
+
+static void flip_bit(const char *path, off_t at, int bit)
+{
+    uint8_t byte;
+    int fd = open(path, O_RDWR);
+    assert_true(fd >= 0);
+    assert_int_equal(pread(fd, &byte, 1, at), 1);
+    byte ^= (uint8_t)(1u << bit);
+    assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+    close(fd);
+}
+
+/* Opens DIR/flipped and closes it. Returns the error; without one, all acknowledged records must be there. */
+static err_t open_flipped(const char *dir, const char *file, off_t at, uint64_t term)
+{
+    struct fixture f = {.threshold = 200};
+    char flipped[400];
+    snprintf(flipped, sizeof(flipped), "%s/flipped", dir);
+    fixture_open(&f, flipped);
+    if (!f.ready_err && (f.machine.last < shared->acknowledged || f.machine.hash != machine_hash_of(1, f.machine.last)))
+        fail_msg("%s byte %ld: %d records are acknowledged, the log has %d, with hash %s", file, (long)at,
+                 (int)shared->acknowledged, (int)f.machine.last,
+                 f.machine.hash == machine_hash_of(1, f.machine.last) ? "right" : "wrong");
+    if (!f.ready_err && log_term(f.log) <= term)
+        fail_msg("%s byte %ld: term %d after term %d", file, (long)at, (int)log_term(f.log), (int)term);
+    fixture_close(&f);
+    return f.ready_err;
+}
+
+/* A log with a flipped bit must be whole, or refused; in a refused one nothing else is lost. Returns whether it was
+ * refused. */
+static bool try_flip(const char *dir, const char *file, off_t at, uint64_t term)
+{
+    char path[1000];
+    snprintf(path, sizeof(path), "%s/flipped/%s", dir, file);
+    shell("cd %s && rm -rf flipped && cp -a whole flipped", dir);
+    flip_bit(path, at, (int)(at % 8));
+    err_t err = open_flipped(dir, file, at, term);
+    if (err && err != ERR_CORRUPT && err != ERR_IO)
+        fail_msg("%s byte %ld: error %s", file, (long)at, err_name(err));
+    if (err) {
+        flip_bit(path, at, (int)(at % 8));
+        assert_ok(open_flipped(dir, file, at, term));
+    }
+    return err;
+}
+
+/* Names and sizes of the files of DIR/whole and DIR/whole/log, as `find` reports them. */
+static FILE *list_files(const char *dir)
+{
+    char command[600];
+    snprintf(command, sizeof(command),
+             "cd %s/whole && find . -type f ! -name reserve -size +0 -printf '%%P %%s\\n' | sort", dir);
+    FILE *list = popen(command, "r");
+    assert_non_null(list);
+    return list;
+}
+
+/* Each file is flipped at about this many places, those of small files at each 7th byte. */
+#define PLACES 24
+
+static void flip_everywhere(const char *dir, uint64_t term)
+{
+    char name[300], path[1000];
+    long size;
+    int n_files = 0, n_refused = 0;
+    FILE *list = list_files(dir);
+    for (; fscanf(list, "%299s %ld", name, &size) == 2; n_files++) {
+        snprintf(path, sizeof(path), "%s/whole/%s", dir, name);
+        int fd = open(path, O_RDONLY);
+        off_t used = last_used_byte(fd) + 1;
+        close(fd);
+        off_t step = used / PLACES > 7 ? used / PLACES : 7;
+        for (off_t at = step / 2; at < used; at += step)
+            n_refused += try_flip(dir, name, at, term);
+    }
+    pclose(list);
+    assert_true(n_files >= 5);
+    assert_true(n_refused >= 2 * PLACES);
+}
+
+/* After kill -9 the newest entries are in an open segment. */
+TEST(a_flipped_bit_never_loses_acknowledged_records)
+{
+    char whole[300];
+    snprintf(whole, sizeof(whole), "%s/whole", test_tmpdir());
+    share();
+    pid_t pid = spawn_server(whole);
+    int64_t end = clock_mono_ms() + 30000;
+    while (shared->acknowledged < 650 && clock_mono_ms() < end)
+        usleep(500);
+    kill_server(pid);
+    assert_true(shared->acknowledged >= 650);
+    flip_everywhere(test_tmpdir(), 1);
+}
+
+/* A batch in front of sound ones was not the last write, even if the file of marks is missing. */
+TEST(damage_in_front_of_sound_batches_is_told_from_a_cut_write)
+{
+    char path[600];
+    struct fixture f = {.threshold = 200};
+    share();
+    pid_t pid = spawn_server(test_tmpdir());
+    int64_t end = clock_mono_ms() + 30000;
+    while (shared->acknowledged < 100 && clock_mono_ms() < end)
+        usleep(500);
+    kill_server(pid);
+    shell("rm %s/log/marks", test_tmpdir());
+    find_file(test_tmpdir(), "open-", path);
+    flip_bit(path, 3000, 3);
+    fixture_open(&f, test_tmpdir());
+    assert_err(ERR_CORRUPT, f.ready_err);
+    assert_non_null(strstr(f.why, path));
+    assert_non_null(strstr(f.why, "behind byte"));
+    fixture_close(&f);
+}
