@@ -45,7 +45,7 @@ static uint64_t hash_of(const struct buf *bytes)
 
 static void save_view(struct cluster *c)
 {
-    err_t err = file_replace(c->view_path, c->view_bytes.data, c->view_bytes.len, 0600);
+    err_t err = cluster_view_write(c->view_path, c->view_bytes.data, c->view_bytes.len);
     if (err)
         log_warn("the view of the cluster cannot be saved path=%s error=%s", c->view_path, err_text(err));
 }
@@ -94,7 +94,7 @@ void cluster_view_set(struct cluster *c, const void *data, size_t len)
 static err_t read_view(struct cluster *c, struct why *why)
 {
     struct buf bytes = {0};
-    err_t err = file_read(c->view_path, VIEW_MAX_BYTES, &bytes);
+    err_t err = cluster_view_read(c->view_path, &bytes);
     if (!err)
         err = state_restore(c->view, bytes.data, bytes.len);
     if (err && err != ERR_NOTFOUND) {

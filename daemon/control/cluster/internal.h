@@ -17,7 +17,6 @@
 
 #define TICK_MS 100
 #define CALL_MS 1000 /* timeout of Hello and Beat; less than CLUSTER_LOST_MS */
-#define VIEW_MAX_BYTES (4u << 20)
 
 /* A connection that was opened by another node of the cluster or by a joining one. */
 struct cluster_inbound {

@@ -177,7 +177,7 @@ static void on_join_reply(void *arg, err_t err, const char *text, uint64_t id, c
     snprintf(dir, sizeof(dir), "%s/cluster", c->dir);
     err = file_make_dirs(dir, 0700);
     if (!err)
-        err = file_replace(c->view_path, view, len, 0600);
+        err = cluster_view_write(c->view_path, view, len);
     if (err)
         why_set(&j->why, err, "%s: %s", c->view_path, err_text(err));
     else

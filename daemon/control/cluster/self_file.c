@@ -3,6 +3,7 @@
 #include "daemon/control/cluster/self_file.h"
 
 #include "common/base/file.h"
+#include "daemon/control/log/sum.h"
 
 #include <inttypes.h>
 #include <stddef.h>
@@ -73,14 +74,37 @@ static err_t read_line(const char *path, int number, char *line, uint32_t *seen,
                    path, number);
 }
 
+#define SUM_BYTES (sizeof("sum=00000000\n") - 1)
+
+static void print_sum(const char *text, size_t len, char ret[SUM_BYTES + 1])
+{
+    snprintf(ret, SUM_BYTES + 1, "sum=%08" PRIx32 "\n", log_crc(0, text, len));
+}
+
+/* The last line is the checksum of those before; without it, in a file of an older version, nothing is checked. A
+ * damaged line is no checksum, and is refused as an unknown key later. */
+static err_t check_sum(const char *path, const char *text, size_t len, size_t *ret_len, struct why *why)
+{
+    char sum[SUM_BYTES + 1];
+    size_t body = len < SUM_BYTES ? 0 : len - SUM_BYTES;
+    *ret_len = len;
+    if (len < SUM_BYTES || memcmp(text + body, "sum=", 4) != 0)
+        return OK;
+    print_sum(text, body, sum);
+    if (memcmp(text + body, sum, SUM_BYTES) != 0)
+        return why_set(why, ERR_CORRUPT, "%s is damaged: its checksum does not match", path);
+    *ret_len = body;
+    return OK;
+}
+
 err_t cluster_file_parse(const char *path, const char *text, size_t len, struct cluster_self *ret, struct why *why)
 {
     struct cluster_self self = {0};
     char copy[CLUSTER_FILE_MAX + 1], *rest = copy, *line;
     uint32_t seen = 0;
-    err_t err = OK;
     if (len > CLUSTER_FILE_MAX || memchr(text, '\0', len))
         return why_set(why, ERR_CORRUPT, "%s: too long, or not a text", path);
+    err_t err = check_sum(path, text, len, &len, why);
     memcpy(copy, text, len);
     copy[len] = '\0';
     for (int number = 1; !err && (line = strsep(&rest, "\n")) && (rest || *line); number++)
@@ -101,7 +125,8 @@ size_t cluster_file_print(const struct cluster_self *s, char ret[CLUSTER_FILE_MA
                      "name=%s\nid=%" PRIu64 "\ninstance=%s\nlisten=%s\naddress=%s\ndomain=%s\njoins=%d\nfresh=%d\n"
                      "recover=%d\n",
                      s->name, s->id, hex, s->listen, s->address, s->domain, s->joins, s->fresh, s->recover);
-    return (size_t)n;
+    print_sum(ret, (size_t)n, ret + n);
+    return (size_t)n + SUM_BYTES;
 }
 
 err_t cluster_file_read(const char *path, struct cluster_self *ret, struct why *why)
@@ -122,4 +147,32 @@ err_t cluster_file_write(const char *path, const struct cluster_self *self, stru
     size_t len = cluster_file_print(self, text);
     err_t err = file_replace(path, text, len, 0600);
     return err ? why_set(why, err, "%s: %s", path, err_text(err)) : OK;
+}
+
+err_t cluster_view_write(const char *path, const void *view, size_t len)
+{
+    struct buf bytes = {0};
+    uint8_t sum[LOG_SUM_BYTES];
+    log_sum_make(view, len, sum);
+    err_t err = buf_append(&bytes, view, len);
+    err = err ? err : buf_append(&bytes, sum, sizeof(sum));
+    err = err ? err : file_replace(path, bytes.data, bytes.len, 0600);
+    buf_fini(&bytes);
+    return err;
+}
+
+err_t cluster_view_read(const char *path, struct buf *ret)
+{
+    struct buf bytes = {0};
+    size_t len;
+    err_t err = file_read(path, CLUSTER_VIEW_MAX_BYTES, &bytes);
+    if (!err && log_sum_check(bytes.data ? bytes.data : (const uint8_t *)"", bytes.len, &len) == ERR_CORRUPT)
+        err = ERR_CORRUPT;
+    if (err) {
+        buf_fini(&bytes);
+        return err;
+    }
+    bytes.len = len;
+    *ret = bytes;
+    return OK;
 }

@@ -1,6 +1,7 @@
 /* The identity of this node in its cluster: STATE/cluster/self, lines of key=value, mode 0600. Without the file the
  * node is in no cluster. The file `view` beside it holds the last view of the cluster's nodes, tokens and keys
- * (state.h), with which a restarted node finds the others. The functions block for a few hundred bytes. */
+ * (state.h), with which a restarted node finds the others. Both end with a checksum (log/sum.h); files of older
+ * versions have none. The functions block for a few kilobytes. */
 #ifndef DTD_DAEMON_CONTROL_CLUSTER_SELF_FILE_H
 #define DTD_DAEMON_CONTROL_CLUSTER_SELF_FILE_H
 
@@ -27,5 +28,10 @@ NODISCARD err_t cluster_file_parse(const char *path, const char *text, size_t le
                                    struct why *why);
 /* Returns the length. */
 size_t cluster_file_print(const struct cluster_self *self, char ret[CLUSTER_FILE_MAX]);
+
+#define CLUSTER_VIEW_MAX_BYTES (4u << 20)
+NODISCARD err_t cluster_view_write(const char *path, const void *view, size_t len);
+/* Stores the view without its checksum; the caller frees it. ERR_NOTFOUND: there is no file. */
+NODISCARD err_t cluster_view_read(const char *path, struct buf *ret);
 
 #endif
