@@ -70,11 +70,23 @@ struct pending {
     enum state_desired desired;
 };
 
-static void reply_submitted(struct rpc_call *call, uint64_t job)
+/* The answer of the state machine to a submit, also to a repeated one. */
+static void answer_submitted(struct rpc_call *call, const struct state_result *result)
 {
     char id[24];
     Dtd__SubmitReply reply = DTD__SUBMIT_REPLY__INIT;
-    snprintf(id, sizeof(id), "%" PRIu64, job);
+    if (result->err == ERR_LIMIT) {
+        rpc_fail(call, ERR_LIMIT,
+                 "not submitted: there are %d jobs already, and none has ended. Cancel some, or submit again when one "
+                 "has ended",
+                 STATE_MAX_JOBS);
+        return;
+    }
+    if (result->err) {
+        rpc_fail(call, result->err, "not submitted: %s", err_text(result->err));
+        return;
+    }
+    snprintf(id, sizeof(id), "%" PRIu64, result->job);
     reply.job = id;
     rpc_reply(call, &reply.base);
 }
@@ -92,12 +104,10 @@ static void submitted(void *arg, err_t err, uint64_t index, const void *result)
     struct rpc_server *server = p->server;
     struct rpc_call *call = p->call;
     free(p);
-    if (err || r->err) {
-        err_t e = err ? err : r->err;
-        rpc_fail(call, e, "not submitted: %s", err ? when_not_logged(err) : err_text(e));
-        return;
-    }
-    reply_submitted(call, r->job);
+    if (err)
+        rpc_fail(call, err, "not submitted: %s", when_not_logged(err));
+    else
+        answer_submitted(call, r);
     jobs_tick(server->jobs);
 }
 
@@ -297,7 +307,7 @@ static void submit(struct rpc_server *server, struct rpc_call *call, const Dtd__
         return;
     }
     if (state_request_find(server->replica->state, m->request_id.data, &first)) {
-        reply_submitted(call, first.job);
+        answer_submitted(call, &first);
         return;
     }
     if (server->jobs->stopping) {

@@ -2,6 +2,7 @@
 #include "tests/daemon/programs/harness.h"
 
 #include "common/base/clock.h"
+#include "daemon/control/state/state.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -47,6 +48,26 @@ TEST(submit_repeated_is_one_job)
     assert_ok(client_list(dtd_client(&d), &jobs, &n, &why));
     assert_int_equal(1, n);
     client_jobs_free(jobs, n);
+    assert_int_equal(0, dtd_down(&d));
+}
+
+/* The limit of jobs is refused by the state machine, whose answers are kept with the request id. */
+TEST(a_repeated_refusal_is_a_refusal)
+{
+    uint8_t id[16];
+    char name[16], job[32];
+    struct why first = {""}, second = {""};
+    dtd_start(&d, "state");
+    for (int i = 0; i < STATE_MAX_JOBS; i++) {
+        snprintf(name, sizeof(name), "j%d", i);
+        job_submit(&d, spec_text(name, 15, 100000, "", ""), job);
+    }
+    const char *spec = spec_text("one-more", 15, 100000, "", "");
+    assert_ok(client_request_id(id));
+    assert_err(ERR_LIMIT, client_submit(dtd_client(&d), id, spec, NULL, job, &first));
+    assert_non_null(strstr(first.text, "there are 2048 jobs already"));
+    assert_err(ERR_LIMIT, client_submit(dtd_client(&d), id, spec, NULL, job, &second));
+    assert_string_equal(first.text, second.text);
     assert_int_equal(0, dtd_down(&d));
 }
 
