@@ -1,6 +1,8 @@
 /* EINTR and partial reads and writes are handled only in this file. */
 #include "common/base/file.h"
 
+#include "common/base/log.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -8,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 err_t file_write_all(int fd, const void *data, size_t len)
@@ -107,6 +110,19 @@ int file_open_plain(const char *path)
 err_t file_read_plain(const char *path, size_t max_bytes, struct buf *ret)
 {
     return read_and_close(file_open_plain(path), max_bytes, ret);
+}
+
+void file_append_time(int fd, const char *prefix)
+{
+    struct stat st;
+    struct tm tm;
+    char text[200], format[100];
+    time_t now = time(NULL);
+    if (fstat(fd, &st) || !st.st_size)
+        return;
+    snprintf(format, sizeof(format), "%s%%Y-%%m-%%dT%%H:%%M:%%SZ ---\n", prefix);
+    if (file_write_all(fd, text, strftime(text, sizeof(text), format, gmtime_r(&now, &tm))))
+        log_warn("a line that separates the output of two processes cannot be written");
 }
 
 err_t file_sync_dir(const char *path)

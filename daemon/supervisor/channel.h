@@ -23,6 +23,8 @@
 #define CHANNEL_PROBE_SLOTS 2
 #define CHANNEL_MAX_CPUS 1024 /* EXEC_MAX_CPUS */
 #define CHANNEL_MAX_ARGS 1024
+/* Begins a line in the log of a slot, before the output of each process but the first; the time follows. */
+#define CHANNEL_LOG_MARK "\n--- started again at "
 #define CHANNEL_MAX_ENV 65536 /* a process's environment and command */
 
 enum channel_kind {

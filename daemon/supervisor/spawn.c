@@ -7,6 +7,7 @@
 #include "daemon/supervisor/supervisor.h"
 
 #include "common/base/clock.h"
+#include "common/base/file.h"
 #include "common/base/log.h"
 
 #include <errno.h>
@@ -93,6 +94,7 @@ static pid_t child_exec_job(struct supervisor *s, const struct sv_job *j, int ti
                      .cpus = io ? NULL : m->cpus,
                      .group = true,
                      .user = s->system ? &j->owner : NULL};
+    file_append_time(x.log, CHANNEL_LOG_MARK);
     pid_t pid = sv_exec(s, &x);
     close(x.log);
     return pid;
@@ -225,14 +227,13 @@ void sv_control_start(struct supervisor *s)
 static void control_ended(struct supervisor *s, int status)
 {
     int64_t now = clock_mono_ms();
-    bool quick = now - s->control_since_ms < QUICK_EXIT_MS;
     log_warn("control ended pid=%d status=%d signal=%d after_ms=%" PRId64, s->control,
              WIFEXITED(status) ? WEXITSTATUS(status) : -1, WIFSIGNALED(status) ? WTERMSIG(status) : 0,
              now - s->control_since_ms);
     s->control = -1;
     sv_channel_read(s); /* the last message may be END */
     sv_channel_close(s);
-    if (!quick)
+    if (now - s->control_since_ms >= QUICK_EXIT_MS)
         s->control_backoff_ms = 0;
     s->control_retry_ms = now + s->control_backoff_ms;
     s->control_backoff_ms = s->control_backoff_ms ? s->control_backoff_ms * 2 : BACKOFF_FIRST_MS;

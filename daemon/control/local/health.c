@@ -1,5 +1,6 @@
-/* See health.h. The kernel counts what it kills for memory, in every control group, in /proc/vmstat; whom, it says to
- * its log only. So a SIGKILL that is not ours, while that count grows, is taken for it. */
+/* The kernel counts the processes that it kills for lack of memory, in all control groups together, in /proc/vmstat. It
+ * names them only in its log, which an unprivileged process often may not read. Then a SIGKILL while the count grows
+ * may have been the kernel's or a user's. */
 #include "daemon/control/local/health.h"
 
 #include "common/base/buf.h"
@@ -7,14 +8,22 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #define TICK_MS 5000
-#define OOM_MS 5000 /* from the kernel's count to the word of the end */
+/* A process may take seconds to end after the kernel has counted it: its memory is freed first. */
+#define OOM_MS 5000
+#define RECORD_MAX \
+    1024 /* the text of a record is longer than its beginning, which we need, only if it is quoted data */
+#define INITIAL_PID_NAMESPACE 0xeffffffcu /* inode of /proc/self/ns/pid, fixed by the kernel (PROC_PID_INIT_INO) */
 #define PROC_MAX (256u << 10)
 #define LOW_PERCENT 5
 #define LOW_DISK_BYTES ((int64_t)1 << 30) /* less than both: much of a small disk may be free */
@@ -63,18 +72,82 @@ static int64_t count_oom(void)
     return ret;
 }
 
-void health_init(struct health *h)
+/* The kernel's log has process ids of the initial namespace. */
+static int open_kernel_log(void)
 {
-    *h = (struct health){.oom_kills = count_oom()};
+    struct stat st;
+    if (stat("/proc/self/ns/pid", &st) || st.st_ino != INITIAL_PID_NAMESPACE)
+        return -1;
+    int fd = open("/dev/kmsg", O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd >= 0 && lseek(fd, 0, SEEK_END) < 0) {
+        close(fd);
+        fd = -1;
+    }
+    return fd;
 }
 
-bool health_oom(struct health *h)
+void health_init(struct health *h)
+{
+    *h = (struct health){.oom_kills = count_oom(), .kernel_log = open_kernel_log()};
+}
+
+/* "Out of memory: Killed process 42 (name) ..." or "Memory cgroup out of memory: Killed process 42 (name) ...", behind
+ * "priority,number,time,flags;". */
+pid_t health_killed_pid(const char *record)
+{
+    static const char *const begins[] = {";Out of memory: Killed process ",
+                                         ";Memory cgroup out of memory: Killed process "};
+    const char *text = strchr(record, ';');
+    for (size_t i = 0; text && i < sizeof(begins) / sizeof(begins[0]); i++)
+        if (strncmp(text, begins[i], strlen(begins[i])) == 0)
+            return (pid_t)strtol(text + strlen(begins[i]), NULL, 10);
+    return 0;
+}
+
+/* Each read returns one record. EPIPE: records were overwritten before we read them. */
+static void read_kernel_log(struct health *h)
+{
+    char record[RECORD_MAX + 1];
+    for (;;) {
+        ssize_t n = read(h->kernel_log, record, RECORD_MAX);
+        if (n < 0 && (errno == EPIPE || errno == EINVAL || errno == EINTR))
+            continue;
+        if (n <= 0)
+            return;
+        record[n] = '\0';
+        pid_t pid = health_killed_pid(record);
+        if (pid > 0)
+            h->killed[h->n_killed++ % HEALTH_KILLED_MAX] = pid;
+    }
+}
+
+static bool take_killed(struct health *h, pid_t pid)
+{
+    for (int i = 0; i < HEALTH_KILLED_MAX; i++)
+        if (h->killed[i] == pid) {
+            h->killed[i] = 0; /* the number may be used again */
+            return true;
+        }
+    return false;
+}
+
+/* Whether the kernel's count has grown within OOM_MS. */
+static bool count_grew(struct health *h)
 {
     int64_t kills = count_oom(), now = clock_mono_ms();
     if (kills > h->oom_kills)
         h->oom_ms = now;
     h->oom_kills = kills;
     return h->oom_ms && now - h->oom_ms <= OOM_MS;
+}
+
+enum health_oom health_oom(struct health *h, pid_t pid)
+{
+    bool grew = count_grew(h);
+    if (h->kernel_log < 0)
+        return grew ? HEALTH_OOM_MAYBE : HEALTH_OOM_NO;
+    read_kernel_log(h);
+    return take_killed(h, pid) ? HEALTH_OOM_YES : HEALTH_OOM_NO;
 }
 
 void health_tick(struct health *h, const char *dir)
@@ -85,7 +158,9 @@ void health_tick(struct health *h, const char *dir)
     if (now < h->due_ms)
         return;
     h->due_ms = now + TICK_MS;
-    (void)health_oom(h);
+    (void)count_grew(h);
+    if (h->kernel_log >= 0)
+        read_kernel_log(h);
     bool disk = statvfs(dir, &st) == 0;
     read_numbers("/proc/meminfo", (const char *const[]){"MemAvailable", "MemTotal"}, 2, memory);
     memcpy(before, h->warning, sizeof(before));

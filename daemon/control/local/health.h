@@ -1,24 +1,39 @@
-/* What may fail on this node besides processes: space for the state, memory. What is low is warned of (`dtctl node`,
- * the service's status) before it is used up; and a worker that the kernel killed for want of memory is told apart from
- * one that somebody killed. Loop thread; blocking for some files of /proc only. */
+/* Resources of this node that may run out: space for the state, and memory. `dtctl node` and the service's status warn
+ * before they are used up. A process that the kernel killed for lack of memory is told apart from one that a user
+ * killed, as far as the kernel lets us know. Loop thread; reads some files of /proc and the kernel's log. */
 #ifndef DTD_DAEMON_CONTROL_LOCAL_HEALTH_H
 #define DTD_DAEMON_CONTROL_LOCAL_HEALTH_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
+
+/* Kills that are remembered until the end of the process is reported, which follows within milliseconds. */
+#define HEALTH_KILLED_MAX 64
 
 struct health {
-    int64_t due_ms, oom_ms; /* oom_ms: when the kernel was last seen to have killed; 0: never */
-    int64_t oom_kills;      /* its count; -1: it says none */
-    char warning[200];      /* "": nothing is low */
+    int64_t due_ms, oom_ms;          /* oom_ms: when the kernel's count of kills was last seen to grow; 0: never */
+    int64_t oom_kills;               /* this count; -1: the kernel does not report it */
+    int kernel_log;                  /* /dev/kmsg; -1: it cannot be read, or its process ids are not ours */
+    pid_t killed[HEALTH_KILLED_MAX]; /* the processes that it named last; 0: unused */
+    int n_killed;
+    char warning[200]; /* "": nothing is low */
+};
+
+enum health_oom {
+    HEALTH_OOM_NO,
+    HEALTH_OOM_MAYBE, /* the kernel killed some process about then, and we cannot read which */
+    HEALTH_OOM_YES,
 };
 
 void health_init(struct health *h);
 /* Now and then; `dir`: of the state. */
 void health_tick(struct health *h, const char *dir);
-/* Of a process here that SIGKILL has just ended: whether the kernel has killed for want of memory in these seconds. */
-bool health_oom(struct health *h);
+/* Whether the kernel killed this process, which SIGKILL has just ended, for lack of memory. */
+enum health_oom health_oom(struct health *h, pid_t pid);
+/* The process that a record of the kernel's log reports as killed for lack of memory; 0: it reports none. Pure. */
+pid_t health_killed_pid(const char *record);
 
 /* The number behind `key` in lines of "key number" or "key: number kB"; -1: there is none. Pure. */
 int64_t health_number(const char *text, const char *key);

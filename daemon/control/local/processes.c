@@ -182,14 +182,20 @@ bool local_process_gpu_cause(const struct local *l, int device, char ret[CHILD_C
 
 static void find_cause(struct local *l, struct child *e)
 {
-    bool oom = e->state == CHANNEL_EXITED && e->exit_signal == SIGKILL && health_oom(&l->health);
+    bool was_killed = e->state == CHANNEL_EXITED && e->exit_signal == SIGKILL;
+    enum health_oom oom = was_killed ? health_oom(&l->health, e->pid) : HEALTH_OOM_NO;
     e->cause = CAUSE_UNKNOWN;
     e->cause_text[0] = '\0';
     if (child_failed(e) && local_process_gpu_cause(l, e->device, e->cause_text)) {
         e->cause = CAUSE_GPU;
-    } else if (oom) {
+    } else if (oom == HEALTH_OOM_YES) {
         e->cause = CAUSE_OUT_OF_MEMORY;
         snprintf(e->cause_text, sizeof(e->cause_text), "%s", CHILD_OUT_OF_MEMORY_TEXT);
+    } else if (oom == HEALTH_OOM_MAYBE) {
+        e->cause = CAUSE_OTHER;
+        snprintf(e->cause_text, sizeof(e->cause_text),
+                 "a user, or the kernel, which killed some process for lack of memory within these seconds; its log "
+                 "says which: dmesg");
     }
 }
 

@@ -17,7 +17,7 @@
 
 #define CHILD_LOG_BYTES (4u << 10)
 #define CHILD_CAUSE_BYTES 256
-#define CHILD_OUT_OF_MEMORY_TEXT "the kernel killed it for want of memory"
+#define CHILD_OUT_OF_MEMORY_TEXT "the kernel killed it for lack of memory"
 
 /* Why a process ended, where it is known better than by status and signal. */
 enum child_cause {

@@ -11,6 +11,7 @@
 #include "daemon/control/job/job.h"
 #include "daemon/control/rpc/adapters.h"
 #include "daemon/control/rpc/caller.h"
+#include "daemon/supervisor/channel.h"
 #include "proto/client.pb-c.h"
 #include "proto/peer.pb-c.h"
 
@@ -80,6 +81,20 @@ static size_t read_block(const struct rpc_server *server, struct place *p, uint8
     return nl ? (size_t)(nl - block) + 1 : got == BLOCK_BYTES || p->last ? (size_t)got : 0;
 }
 
+/* Keeps only the lines of the last process that wrote to this log; returns the new length. */
+static size_t remove_earlier(char *text, size_t len)
+{
+    const char *last = NULL;
+    for (const char *at = text; (at = strstr(at, CHANNEL_LOG_MARK)); at++)
+        last = at + 1;
+    const char *own = last ? strchr(last, '\n') : NULL;
+    if (!own)
+        return len;
+    len -= (size_t)(own + 1 - text);
+    memmove(text, own + 1, len + 1);
+    return len;
+}
+
 size_t rpc_log_tail(const struct rpc_server *server, uint64_t job, int slot, char *ret, size_t size)
 {
     struct stat st;
@@ -101,7 +116,7 @@ size_t rpc_log_tail(const struct rpc_server *server, uint64_t job, int slot, cha
     for (size_t i = 0; i < len; i++)
         ret[i] = ret[i] ? ret[i] : ' ';
     ret[len] = '\0';
-    return len;
+    return remove_earlier(ret, len);
 }
 
 /* ---- for the node that leads ---- */

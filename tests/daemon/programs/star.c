@@ -22,7 +22,7 @@ err_t __real_rpc_send(struct rpc_conn *conn, uint16_t method, const ProtobufCMes
                       rpc_callback cb, void *arg, uint64_t *ret_call);
 err_t __wrap_rpc_send(struct rpc_conn *conn, uint16_t method, const ProtobufCMessage *request, uint32_t deadline_ms,
                       rpc_callback cb, void *arg, uint64_t *ret_call);
-bool __wrap_health_oom(struct health *h);
+enum health_oom __wrap_health_oom(struct health *h, pid_t pid);
 
 static bool strips(const char *what)
 {
@@ -41,10 +41,11 @@ err_t __wrap_rpc_send(struct rpc_conn *conn, uint16_t method, const ProtobufCMes
     return __real_rpc_send(conn, method, request, deadline_ms, cb, arg, ret_call);
 }
 
-bool __wrap_health_oom(struct health *h)
+enum health_oom __wrap_health_oom(struct health *h, pid_t pid)
 {
     (void)h;
-    return getenv("DTD_TEST_OOM") != NULL;
+    (void)pid;
+    return getenv("DTD_TEST_OOM") ? HEALTH_OOM_YES : HEALTH_OOM_NO;
 }
 
 #define MEMBERS 8

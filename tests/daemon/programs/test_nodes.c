@@ -758,6 +758,6 @@ TEST(want_of_memory_is_told_to_and_by_older_nodes)
     kill(job_status(&n[0], job)->worker[1].pid, SIGKILL);
     job_wait_step(&n[0], job, 2, 3, 20000);
     expect_incident(job, 1, "worker rank 1 on n2 (pid");
-    expect_incident(job, 1, "was killed by signal 9 (Killed): the kernel killed it for want of memory");
+    expect_incident(job, 1, "was killed by signal 9 (Killed): the kernel killed it for lack of memory");
     stop_nodes(2);
 }

@@ -99,7 +99,7 @@ TEST(want_of_memory_is_named)
     job_wait_step(&d, job, 2, 3, 30000);
     assert_int_equal(0, rmdir(dir));
     const struct client_job *s = job_status(&d, job);
-    if (!strstr(s->incident[0].seen, "was killed by signal 9 (Killed): the kernel killed it for want of memory"))
+    if (!strstr(s->incident[0].seen, "was killed by signal 9 (Killed): the kernel killed it for lack of memory"))
         fail_msg("the incident says: %s", s->incident[0].seen);
     assert_int_equal(0, dtd_down(&d));
 }

@@ -29,3 +29,20 @@ TEST(what_is_low_is_said)
     health_warn(-1, -1, -1024, -1024, text, sizeof(text)); /* nobody says */
     assert_string_equal("", text);
 }
+
+/* Records as /dev/kmsg of Linux 6.1 returns them. */
+TEST(only_the_kernels_own_records_name_a_killed_process)
+{
+    assert_int_equal(4711,
+                     health_killed_pid("3,1209,8231456,-;Out of memory: Killed process 4711 (python3) total-vm:9000kB, "
+                                       "anon-rss:8000kB, file-rss:0kB, shmem-rss:0kB, UID:1000 pgtables:52kB "
+                                       "oom_score_adj:0\n"));
+    assert_int_equal(17,
+                     health_killed_pid("3,1300,9231456,-;Memory cgroup out of memory: Killed process 17 (dt-worker) "
+                                       "total-vm:9000kB\n SUBSYSTEM=x\n"));
+    assert_int_equal(
+        0, health_killed_pid("6,1208,8231400,-;oom-kill:constraint=CONSTRAINT_MEMCG,task=python3,pid=4711\n"));
+    assert_int_equal(0, health_killed_pid("6,1,2,-;user text: Out of memory: Killed process 4711 (python3)\n"));
+    assert_int_equal(0, health_killed_pid("6,1,2,-;sim[3414]: segfault at 14528\n"));
+    assert_int_equal(0, health_killed_pid(""));
+}
