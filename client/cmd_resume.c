@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define MAX_COUNT 1000000000
@@ -162,6 +163,17 @@ static void decisions_forget(const struct spec_args *a, struct job_spec *job)
         spec_map_clear(job);
 }
 
+/* A step that the user named is resumed or nothing is; of a job or a folder, the newest step that can be read. */
+static void decide_on_damage(const struct resume_args *args, const struct origin *from, struct job_spec *job)
+{
+    struct stat named, found;
+    bool is_named =
+        args->step >= 0 || (!is_job(args->from) && stat(args->from, &named) == 0 && stat(from->step_dir, &found) == 0 &&
+                            named.st_ino == found.st_ino && named.st_dev == found.st_dev);
+    if (!spec_args_has(&args->spec, "checkpoint.on_damage"))
+        job->checkpoint.on_damage = is_named ? DAMAGE_FAIL : DAMAGE_OLDER;
+}
+
 static err_t spec_change(struct resume_args *args, const struct origin *from, const struct job_spec *before,
                          struct job_spec *ret, struct why *why)
 {
@@ -182,6 +194,8 @@ static err_t spec_change(struct resume_args *args, const struct origin *from, co
     err = job_parse(from->source, (const char *)from->yaml.data, from->yaml.len, args->spec.sets, n, ret, why);
     if (!err)
         decisions_forget(&args->spec, ret);
+    if (!err)
+        decide_on_damage(args, from, ret);
     if (!err && ret->train.steps <= from->step)
         err = why_set(why, ERR_INVALID, "train.steps: %" PRId64 ", but the checkpoint is at step %" PRId64 " already",
                       ret->train.steps, from->step);

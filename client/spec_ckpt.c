@@ -3,9 +3,11 @@
 #include "client/spec.h"
 #include "common/plan/models/build.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -21,6 +23,26 @@ static bool is_step_folder(const char *path)
         if ((size_t)snprintf(file, sizeof(file), "%s/%s", path, signs[i]) < sizeof(file) && access(file, F_OK) == 0)
             return true;
     return false;
+}
+
+/* Newer steps that are not complete are not used. The user expects them to be, so each is reported. */
+static void report_incomplete(const char *root, int64_t chosen)
+{
+    char dir[PATH_MAX];
+    struct ckpt_info info;
+    struct dirent *e;
+    DIR *d = opendir(root);
+    while (d && (e = readdir(d))) {
+        struct why why = {""};
+        int64_t step;
+        int end = 0;
+        if (sscanf(e->d_name, "step-%" SCNd64 "%n", &step, &end) != 1 || e->d_name[end] || step <= chosen ||
+            (size_t)snprintf(dir, sizeof(dir), "%s/%s", root, e->d_name) >= sizeof(dir) || !ckpt_info(dir, &info, &why))
+            continue;
+        fprintf(stderr, "dtctl: note: %s. step-%" PRId64 " is used instead\n", why.text, chosen);
+    }
+    if (d)
+        closedir(d);
 }
 
 static err_t step_choose(const char *root, int64_t step, int64_t *ret, struct why *why)
@@ -43,6 +65,8 @@ static err_t step_choose(const char *root, int64_t step, int64_t *ret, struct wh
                        "dtctl ckpt ls %s",
                        root, step, newest, root);
     *ret = step < 0 ? newest : step;
+    if (step < 0)
+        report_incomplete(root, newest);
     return OK;
 }
 

@@ -51,7 +51,8 @@ struct train {
     struct traffic traffic;              /* bytes of a step, summed over all ranks */
     struct train_state state;
     struct split data, valid, test;
-    bool fatal; /* an error of the current stage is fatal: it would happen again after a restart */
+    err_t load_error; /* of the checkpoint that the epoch begins with */
+    bool fatal;       /* an error of the current stage is fatal: it would happen again after a restart */
 };
 
 /* ---- data ---- */
@@ -229,9 +230,10 @@ static err_t make_state(struct train *t, struct why *why)
     if (err)
         return err;
     t->fatal = true;
-    if (path[0])
-        return state_load(&t->state, path, t->epoch->resume_step, fresh, why);
-    return engine_fill_state(&t->engine, why);
+    if (!path[0])
+        return engine_fill_state(&t->engine, why);
+    t->load_error = state_load(&t->state, path, t->epoch->resume_step, fresh, why);
+    return t->load_error;
 }
 
 static err_t epoch_begin(struct train *t, struct why *why)
@@ -438,7 +440,7 @@ static void epoch_end(struct train *t, err_t err, const struct why *why)
     if (!err)
         link_report_done(l, t->engine.step);
     else if (!over)
-        link_report_failed(l, t->engine.step, t->fatal, why->text[0] ? why->text : err_text(err));
+        link_report_failed(l, t->engine.step, t->fatal, t->load_error, why->text[0] ? why->text : err_text(err));
     if (err)
         log_at(over ? LOG_INFO : LOG_ERROR, "epoch left epoch=%" PRIu64 " step=%" PRId64 " error=%s why=\"%s\"",
                t->epoch->epoch, t->engine.step, err_name(err), why->text);
@@ -461,7 +463,7 @@ static bool run_epoch(const struct train_config *config, const struct link_epoch
     struct why why = {""};
     struct train *t = calloc(1, sizeof(*t));
     if (!t) {
-        link_report_failed(config->link, 0, false, "out of memory");
+        link_report_failed(config->link, 0, false, OK, "out of memory");
         return true;
     }
     t->config = config;

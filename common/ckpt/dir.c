@@ -310,7 +310,8 @@ static err_t abandon_one(int dir, const char *root, const char *name, void *arg)
     char to[96];
     if (info.step <= a->after)
         return OK;
-    (void)!info_of(root, name, &info); /* a damaged step counts as epoch 0 and is renamed too */
+    if (info_of(root, name, &info))
+        info.epoch = 0; /* a damaged step has no epoch, whatever its manifest says: it would be in the way of a save */
     if (info.epoch >= a->before)
         return OK;
     for (int k = 0; k < 1000; k++) {

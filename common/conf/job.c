@@ -24,6 +24,7 @@ static const struct schema_name tokenizer_names[] = {
 static const struct schema_name lr_names[] = {
     {"constant", LR_CONSTANT}, {"cosine", LR_COSINE}, {"linear", LR_LINEAR}, {"wsd", LR_WSD}, {0}};
 static const struct schema_name nan_names[] = {{"stop", NAN_STOP}, {"skip", NAN_SKIP}, {0}};
+static const struct schema_name damage_names[] = {{"older", DAMAGE_OLDER}, {"fail", DAMAGE_FAIL}, {0}};
 static const struct schema_name optimizer_names[] = {
     {"auto", OPTIMIZER_AUTO}, {"require", OPTIMIZER_REQUIRE}, {"fresh", OPTIMIZER_FRESH}, {0}};
 static const struct schema_name dtype_names[] = {{"float32", DT_F32}, {"float64", DT_F64}, {"bfloat16", DT_BF16}, {0}};
@@ -430,6 +431,11 @@ static const struct schema_row rows[] = {
         checkpoint.optimizer, optimizer_names, "auto", FREE,
         "Optimizer state of checkpoint.resume_from. require: it must be complete. fresh: it is not loaded, the moments "
         "start at zero. auto: require if the checkpoint has any, else fresh; dtctl submit decides and reports it.")},
+    {ENUM(
+        checkpoint.on_damage, damage_names, "older", FREE,
+        "What happens if the checkpoint to load is damaged or cannot be read. older: the job continues from the next "
+        "older one in checkpoint.dir, reports it, and the damaged one is put aside. fail: the job fails. dtctl resume "
+        "of one step folder sets fail.")},
     {ITEMS(checkpoint.map, checkpoint.n_map, SCHEMA_LIST, check_map, "[]", FREE,
            "Rules FROM=TO for a checkpoint.resume_from with other names: a tensor whose name begins with FROM is read "
            "under the name that begins with TO instead. The first rule that fits counts. Example: [\"model.=\"].")},

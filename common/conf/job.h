@@ -92,12 +92,16 @@ struct job_parallel {
     enum recompute recompute;
 };
 
+/* What a job does if the checkpoint that it loads cannot be read. */
+enum damage_policy { DAMAGE_OLDER, DAMAGE_FAIL };
+
 struct job_checkpoint {
     char *dir; /* default: checkpoints/NAME */
     int64_t every, memory_every, keep_last, keep_best;
     char *resume_from;               /* set by `dtctl resume`: a step folder; "": none */
     enum optimizer_policy optimizer; /* for resume_from */
-    char **map;                      /* "FROM=TO": prefixes of names in resume_from, and what they are here */
+    enum damage_policy on_damage;
+    char **map; /* "FROM=TO": prefixes of names in resume_from, and what they are here */
     int n_map;
 };
 

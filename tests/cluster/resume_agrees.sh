@@ -27,7 +27,7 @@ again=("$DTD_BIN/dtctl" submit "$tmp/job.yaml" --batch "${parted[@]}" --set trai
 "${again[@]}" >"$tmp/more" &
 dtctl_pid=$!
 wait_for 60 "the job's next life" grep -qE "  step [0-9]+/$((saved + 40)) " "$tmp/more"
-kill -USR1 $dtctl_pid
+kill -USR1 $dtctl_pid 2>/dev/null || true # it may have ended, see below
 rc=0
 wait $dtctl_pid || rc=$?
 [ $rc -eq 75 ] || [ $rc -eq 0 ] || { cat "$tmp/more"; fail "dtctl submit --batch ended with $rc"; }

@@ -480,7 +480,7 @@ TEST(failed_is_reported_with_its_text)
 {
     struct fake *f = fake_start();
     begin(f, 3);
-    link_report_failed(f->link, 17, true, "the loss is nan");
+    link_report_failed(f->link, 17, true, OK, "the loss is nan");
     link_leave(f->link);
     wait_until(f, look_reports, FAILED, 1);
     assert_int_equal(f->reports[0].step, 17);

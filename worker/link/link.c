@@ -202,7 +202,8 @@ enum link_stop_kind link_stop_asked(struct link *l)
 
 /* ---- reports ---- */
 
-static void push_state(struct link *l, Dtd__WorkerReport__Kind kind, int64_t step, bool fatal, const char *text)
+static void push_state(struct link *l, Dtd__WorkerReport__Kind kind, int64_t step, bool fatal, err_t load_error,
+                       const char *text)
 {
     pthread_mutex_lock(&l->mu);
     struct report *r = report_new(l, kind, l->epoch, text);
@@ -211,6 +212,8 @@ static void push_state(struct link *l, Dtd__WorkerReport__Kind kind, int64_t ste
         r->msg.step = step;
         r->msg.has_fatal = fatal;
         r->msg.fatal = fatal;
+        r->msg.has_load_error = load_error;
+        r->msg.load_error = load_error;
     }
     control_push(l, r);
     pthread_mutex_unlock(&l->mu);
@@ -218,17 +221,17 @@ static void push_state(struct link *l, Dtd__WorkerReport__Kind kind, int64_t ste
 
 void link_report_ready(struct link *l, int64_t step)
 {
-    push_state(l, DTD__WORKER_REPORT__KIND__READY, step, false, NULL);
+    push_state(l, DTD__WORKER_REPORT__KIND__READY, step, false, OK, NULL);
 }
 
 void link_report_done(struct link *l, int64_t step)
 {
-    push_state(l, DTD__WORKER_REPORT__KIND__DONE, step, false, NULL);
+    push_state(l, DTD__WORKER_REPORT__KIND__DONE, step, false, OK, NULL);
 }
 
-void link_report_failed(struct link *l, int64_t step, bool fatal, const char *text)
+void link_report_failed(struct link *l, int64_t step, bool fatal, err_t load_error, const char *text)
 {
-    push_state(l, DTD__WORKER_REPORT__KIND__FAILED, step, fatal, text);
+    push_state(l, DTD__WORKER_REPORT__KIND__FAILED, step, fatal, load_error, text);
 }
 
 void link_report_metric(struct link *l, const struct metric *m)

@@ -69,7 +69,7 @@ void link_report_ready(struct link *l, int64_t step);
 /* Sends the metric of a step. The link sets its epoch and time. */
 void link_report_metric(struct link *l, const struct metric *m);
 void link_report_done(struct link *l, int64_t step);
-void link_report_failed(struct link *l, int64_t step, bool fatal, const char *text);
+void link_report_failed(struct link *l, int64_t step, bool fatal, err_t load_error, const char *text);
 
 /* ---- checkpoints ---- */
 

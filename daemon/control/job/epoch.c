@@ -128,18 +128,82 @@ static err_t set_resume(struct job *j, const char *path, int64_t step)
     return OK;
 }
 
-static err_t choose(struct job *j)
+static bool is_damaged(const struct job *j, int64_t step)
+{
+    for (int i = 0; i < j->n_damaged; i++)
+        if (j->damaged[i] == step)
+            return true;
+    return false;
+}
+
+/* The newest checkpoint in the folder that is not damaged and below `below`; NULL: none. */
+static const struct state_checkpoint *newest_folder(const struct job *j, bool own, int64_t below)
 {
     const struct state_checkpoint *best = NULL;
-    for (int i = 0; i < j->n_folders; i++)
-        if (j->folders[i].own && (!best || j->folders[i].c.step > best->step))
-            best = &j->folders[i].c;
+    for (int i = 0; i < j->n_folders; i++) {
+        const struct job_folder *f = &j->folders[i];
+        if ((f->own || !own) && f->c.step < below && !is_damaged(j, f->c.step) && (!best || f->c.step > best->step))
+            best = &f->c;
+    }
+    return best;
+}
+
+/* If resume_from is damaged, an older step of the job that it belongs to takes its place, provided it is in this job's
+ * folder. */
+static err_t choose(struct job *j)
+{
     const char *from = j->spec.checkpoint.resume_from;
-    if (best)
-        return set_resume(j, best->path, best->step);
-    if (from && *from)
-        return set_resume(j, from, step_of_path(from));
-    return set_resume(j, NULL, 0);
+    const struct state_checkpoint *best = newest_folder(j, true, INT64_MAX);
+    if (!best && from && *from) {
+        int64_t step = step_of_path(from);
+        if (!is_damaged(j, step))
+            return set_resume(j, from, step);
+        best = newest_folder(j, false, step);
+    }
+    return best ? set_resume(j, best->path, best->step) : set_resume(j, NULL, 0);
+}
+
+/* Whether there is a checkpoint to load instead of the one that is damaged. resume_from with its own treatment of names
+ * or optimizer has no substitute, because that treatment is for this one checkpoint. */
+static bool has_older(const struct job *j)
+{
+    const struct job_checkpoint *c = &j->spec.checkpoint;
+    bool has_from = c->resume_from && *c->resume_from;
+    if (newest_folder(j, true, j->resume_step) || (has_from && !is_damaged(j, step_of_path(c->resume_from))))
+        return true;
+    return has_from && c->optimizer != OPTIMIZER_FRESH && !c->n_map &&
+           newest_folder(j, false, step_of_path(c->resume_from));
+}
+
+/* Errors of the checkpoint's files, and not of the job, the worker or the connection to dtd-io. */
+static bool is_damage(err_t err)
+{
+    return err == ERR_CORRUPT || err == ERR_IO || err == ERR_NOTFOUND;
+}
+
+bool job_epoch_unreadable(struct job *j, err_t err, const char *text)
+{
+    char seen[512];
+    if (j->phase.state == PHASE_ENDING && (is_damaged(j, j->resume_step) || j->unread_step == j->resume_step))
+        return true; /* another rank's report has ended the epoch */
+    if (j->phase.state != PHASE_LOADING || j->stopping || !j->resume_path || !is_damage(err))
+        return false;
+    if (j->spec.checkpoint.on_damage != DAMAGE_OLDER || is_damaged(j, j->resume_step) ||
+        j->n_damaged == JOB_DAMAGED_MAX)
+        return false;
+    if (err == ERR_IO && j->unread_step != j->resume_step) {
+        j->unread_step = j->resume_step;
+        job_epoch_lost(j, 0, false, "step %" PRId64 " cannot be read: %s", j->resume_step, text);
+        return true;
+    }
+    j->damaged[j->n_damaged++] = j->resume_step;
+    if (!has_older(j)) {
+        j->n_damaged--;
+        return false;
+    }
+    snprintf(seen, sizeof(seen), "the checkpoint of step %" PRId64 " cannot be read: %s", j->resume_step, text);
+    job_epoch_again(j, seen);
+    return true;
 }
 
 void job_epoch_find_resume(struct job *j)
@@ -181,6 +245,15 @@ static void epoch_recorded(void *owner, uint64_t job, const struct state_result 
     jobs_tick(jobs);
 }
 
+/* "; the damaged checkpoint of step S is put aside" if this epoch resumes from before one, else "". */
+static const char *damage_now(const struct job *j, char *ret, size_t size)
+{
+    ret[0] = '\0';
+    if (j->n_damaged && j->damaged[j->n_damaged - 1] > j->resume_step)
+        snprintf(ret, size, "; the damaged checkpoint of step %" PRId64 " is put aside", j->damaged[j->n_damaged - 1]);
+    return ret;
+}
+
 /* " with N of M workers" if parallel.min_workers lets the number change, else "". */
 static const char *workers_now(const struct job *j, char *ret, size_t size)
 {
@@ -193,7 +266,7 @@ static const char *workers_now(const struct job *j, char *ret, size_t size)
 
 void job_epoch_propose(struct job *j)
 {
-    char text[64];
+    char text[64], damage[96];
     struct state_member *members = calloc((size_t)j->n_workers, sizeof(*members));
     err_t err = members ? choose(j) : ERR_NOMEM;
     if (!err && getrandom(j->secret, sizeof(j->secret), 0) != sizeof(j->secret))
@@ -219,6 +292,6 @@ void job_epoch_propose(struct job *j)
     if (!err && j->incident.open && j->incident.step >= 0)
         j->incident.fields.lost_steps = j->incident.step > j->resume_step ? j->incident.step - j->resume_step : 0;
     if (!err && j->incident.open)
-        job_incident_decided(j, "new epoch %" PRIu64 " from step %" PRId64 "%s", j->next_epoch, j->resume_step,
-                             workers_now(j, text, sizeof(text)));
+        job_incident_decided(j, "new epoch %" PRIu64 " from step %" PRId64 "%s%s", j->next_epoch, j->resume_step,
+                             workers_now(j, text, sizeof(text)), damage_now(j, damage, sizeof(damage)));
 }

@@ -159,6 +159,7 @@ struct job_kind {
 };
 extern const struct job_kind job_kind_managed, job_kind_command;
 
+#define JOB_DAMAGED_MAX 16 /* more damaged checkpoints of one job are a broken disk, which no older one repairs */
 #define JOB_GATHER_MS 60000
 #define JOB_LOAD_MS 900000
 
@@ -188,7 +189,10 @@ struct job {
 
     uint64_t epoch; /* the newest that is in the log; 0: none */
     int64_t resume_step;
-    char *resume_path; /* NULL: from the beginning */
+    char *resume_path;                /* NULL: from the beginning */
+    int64_t damaged[JOB_DAMAGED_MAX]; /* steps whose checkpoints could not be loaded; the next epoch puts them aside */
+    int n_damaged;
+    int64_t unread_step; /* whose load failed once with an I/O error, which may be gone at the second try; -1: none */
     uint64_t next_epoch;
     bool epoch_committed;
     int restarts;
@@ -314,6 +318,9 @@ void job_epoch_ended(struct job *j, const struct incident *by);
 void job_epoch_propose(struct job *j);
 /* The next one is on other places. `seen`: why. */
 void job_epoch_resize(struct job *j, const char *seen);
+/* The checkpoint of the epoch cannot be loaded. If it is damaged and an older one can be tried instead, ends the epoch,
+ * without counting a restart, and returns true. */
+bool job_epoch_unreadable(struct job *j, err_t err, const char *text);
 /* Fails the job: a restart would not help. */
 void job_epoch_fatal(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Sets resume_path to what resume_step names. */

@@ -91,6 +91,7 @@ err_t job_new(struct jobs *jobs, const struct state_job *s, struct job **ret)
     j->jobs = jobs;
     j->id = s->id;
     j->uid = s->uid;
+    j->unread_step = -1;
     j->submitted_ms = s->submitted_ms;
     j->epoch = s->epoch.epoch;
     j->resume_step = s->epoch.resume_step;

@@ -128,6 +128,7 @@ struct worker_report {
     const struct metric *metric; /* NULL: none */
     const char *text;            /* never NULL */
     bool fatal;
+    err_t load_error; /* REPORT_FAILED: the error of loading the epoch's checkpoint; OK: it is another one */
 };
 void job_worker_report(struct job *j, int rank, const struct worker_report *r);
 

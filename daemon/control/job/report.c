@@ -50,11 +50,12 @@ static void on_failed(struct job *j, int rank, const struct worker_report *r)
         j->workers[rank].done = true;
         return;
     }
-    if (r->fatal) {
+    bool is_replaced = r->load_error && r->epoch == j->epoch && job_epoch_unreadable(j, r->load_error, r->text);
+    if (r->fatal && !is_replaced) {
         job_epoch_fatal(j, "worker rank %d: %s", rank, r->text);
         return;
     }
-    if (r->epoch == j->epoch)
+    if (r->epoch == j->epoch && !is_replaced)
         job_epoch_lost(j, 0, false, "worker rank %d failed: %s", rank, r->text);
     j->workers[rank].p.failed = true;
     job_process_kill(j, &j->workers[rank].p,

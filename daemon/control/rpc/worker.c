@@ -164,7 +164,8 @@ void rpc_worker_report(void *owner, struct rpc_call *call, const ProtobufCMessag
                                     .metric = m->metric ? &metric : NULL,
                                     .text = m->text ? m->text : "",
                                     .step = m->has_step ? m->step : -1,
-                                    .fatal = m->has_fatal && m->fatal};
+                                    .fatal = m->has_fatal && m->fatal,
+                                    .load_error = m->has_load_error ? (err_t)m->load_error : OK};
     job_worker_report(j, job_process_rank(j, p), &r);
     if (r.kind == REPORT_METRIC && server->jobs->leaving)
         rpc_server_park(call);
