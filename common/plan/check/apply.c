@@ -1,5 +1,5 @@
-/* What an op does to values: kernels and collectives of one value by the layouts of layout.c, rings, messages,
- * zeroes and casts, norm, clip and update. */
+/* Applies an op to the values of its operands: kernels and collectives of one value by the layouts of layout.c, ring
+ * attention, messages, zeroes and casts, norm, clip and update. */
 #include "common/plan/check/rank.h"
 
 #include <stdlib.h>
@@ -7,7 +7,8 @@
 
 /* ---- rings ---- */
 
-/* What another rank's tokens may be used for: to attend to, to be passed on, and their gradients to be added up. */
+/* Whether operand i may belong to another rank's tokens: keys and values of an attention and their gradients, and what
+ * is passed on, copied or added. */
 static bool takes_travelling(enum op_kind kind, int i)
 {
     bool keys =
@@ -17,24 +18,24 @@ static bool takes_travelling(enum op_kind kind, int i)
 
 static int away_of(const struct rank_check *c, int operand)
 {
-    return c->reach[operand].n ? c->state[rank_place(c, operand, 0)].away : 0;
+    return c->reach[operand].n ? c->state[rank_interval(c, operand, 0)].away : 0;
 }
 
-/* All travelling operands of an op are of one rank's tokens. */
+/* Checks that all operands from another rank's tokens belong to the same rank; *ret: the distance to it. */
 static err_t check_travelling(const struct rank_check *c, const struct op *op, int *ret)
 {
     int first = -1;
     *ret = 0;
     for (int i = 0; c->mode[i]; i++) {
-        bool read = c->mode[i] != 'w' && c->reach[i].n && !c->state[rank_place(c, i, 0)].layout.zero;
+        bool read = c->mode[i] != 'w' && c->reach[i].n && !c->state[rank_interval(c, i, 0)].layout.zero;
         if (!read || (!takes_travelling(op->kind, i) && away_of(c, i) == 0))
             continue;
         if (!takes_travelling(op->kind, i))
-            return check_fail(&c->at, c->why, "reads %s, which is of the tokens of another rank",
-                              rank_name(c, rank_place(c, i, 0)));
+            return check_fail(&c->at, c->why, "reads %s, which belongs to the tokens of another rank",
+                              rank_name(c, rank_interval(c, i, 0)));
         if (first >= 0 && away_of(c, i) != *ret)
-            return check_fail(&c->at, c->why, "takes %s with %s, which are of the tokens of different ranks",
-                              rank_name(c, rank_place(c, i, 0)), rank_name(c, rank_place(c, first, 0)));
+            return check_fail(&c->at, c->why, "combines %s and %s, which belong to the tokens of different ranks",
+                              rank_name(c, rank_interval(c, i, 0)), rank_name(c, rank_interval(c, first, 0)));
         first = first < 0 ? i : first;
         *ret = away_of(c, i);
     }
@@ -79,22 +80,22 @@ static void loss_counted(struct rank_check *c, const struct op *op)
         c->facts->losses[micro]++;
 }
 
-/* In an action without a microbatch what is made of a value is of its microbatch. */
+/* In an action without a microbatch, a result has the microbatch of the value from which it was computed. */
 static void pass_micro(struct rank_check *c, const struct op *op)
 {
-    int micro = c->reach[0].n ? c->state[rank_place(c, 0, 0)].micro : NO_MICRO;
+    int micro = c->reach[0].n ? c->state[rank_interval(c, 0, 0)].micro : NO_MICRO;
     for (int i = 1; c->mode[i]; i++)
         for (int k = 0; k < c->reach[i].n && c->mode[i] != 'r'; k++)
-            c->state[rank_place(c, i, k)].micro = micro;
+            c->state[rank_interval(c, i, k)].micro = micro;
 }
 
-/* rank_write, and what `part` says of the value. */
-static err_t write_part(struct rank_check *c, const struct op *op, int i, int place, struct value_layout made,
+/* Calls rank_write, then records which part of the value was written. */
+static err_t write_part(struct rank_check *c, const struct op *op, int i, int interval, struct value_layout made,
                         const struct value_part *part)
 {
-    const struct state before = c->state[place];
-    err_t e = rank_write(c, place, c->mode[i], made);
-    return e || c->p->mesh.size[AXIS_TP] == 1 ? e : rank_part_put(c, op, i, place, &before, part);
+    const struct value_state before = c->state[interval];
+    err_t e = rank_write(c, interval, c->mode[i], made);
+    return e || c->p->mesh.size[AXIS_TP] == 1 ? e : rank_part_put(c, op, i, interval, &before, part);
 }
 
 static err_t apply_kernel(struct rank_check *c, const struct op *op)
@@ -106,28 +107,28 @@ static err_t apply_kernel(struct rank_check *c, const struct op *op)
     memset(in, 0, sizeof(in));
     for (int i = 0; c->mode[i]; i++)
         if (c->reach[i].n)
-            in[i] = c->state[rank_place(c, i, 0)].layout;
+            in[i] = c->state[rank_interval(c, i, 0)].layout;
     err_t e = c->p->mesh.size[AXIS_CP] > 1 ? follow_ring(c, op, &away) : OK;
     if (!e && c->p->mesh.size[AXIS_TP] > 1)
         e = rank_parts(c, op, in, &part);
     if (!e)
         e = layout_of_op(&at, in, out);
-    if (!e && op->kind == OP_COPY_COLS && c->reach[1].n && c->state[rank_place(c, 1, 0)].among_zeros)
+    if (!e && op->kind == OP_COPY_COLS && c->reach[1].n && c->state[rank_interval(c, 1, 0)].among_zeros)
         out[1] = layout_among_zeros(&out[1]);
     for (int i = 0; c->mode[i] && !e; i++)
         for (int k = 0; k < c->reach[i].n && !e && c->mode[i] != 'r'; k++)
-            e = write_part(c, op, i, rank_place(c, i, k), out[i], &part);
+            e = write_part(c, op, i, rank_interval(c, i, k), out[i], &part);
     if (!e && c->p->actions[c->at.action].micro < 0)
         pass_micro(c, op);
     for (int i = 0; away && c->mode[i] && !e; i++)
         for (int k = 0; k < c->reach[i].n && c->mode[i] != 'r' && takes_travelling(op->kind, i); k++)
-            c->state[rank_place(c, i, k)].away = away;
+            c->state[rank_interval(c, i, k)].away = away;
     if (!e && (op->kind == OP_CROSS_ENTROPY || op->kind == OP_LOSS_JOIN))
         loss_counted(c, op);
     return e;
 }
 
-/* ---- what takes many values at once ---- */
+/* ---- ops on many values ---- */
 
 bool rank_is_blocks(const struct rank_check *c, int buffer)
 {
@@ -136,13 +137,14 @@ bool rank_is_blocks(const struct rank_check *c, int buffer)
            buffer != c->p->clip_buffer;
 }
 
-/* The op zeroes some of a value that this microbatch has begun: the rest stays what it is. */
-static bool zeroes_part(const struct rank_check *c, const struct op *op, int place)
+/* Whether the op zeroes only a part of a value to which this microbatch has already written. The rest keeps its state.
+ */
+static bool zeroes_part(const struct rank_check *c, const struct op *op, int interval)
 {
-    const struct state *s = &c->state[place];
-    int64_t size = (int64_t)dtype_bytes(rank_buffer(c, place)->dtype);
+    const struct value_state *s = &c->state[interval];
+    int64_t size = (int64_t)dtype_bytes(rank_buffer(c, interval)->dtype);
     return s->value == VALUE_SET && s->micro >= 0 && s->micro == c->p->actions[c->at.action].micro &&
-           check_extent(c->p, op, 0) * size < rank_buffer(c, place)->bytes;
+           check_extent(c->p, op, 0) * size < rank_buffer(c, interval)->bytes;
 }
 
 static err_t apply_zero(struct rank_check *c, const struct op *op)
@@ -150,34 +152,34 @@ static err_t apply_zero(struct rank_check *c, const struct op *op)
     static const struct value_layout zero = {{0}, true};
     err_t e = OK;
     for (int k = 0; k < c->reach[0].n && !e; k++) {
-        int place = rank_place(c, 0, k);
-        e = rank_overwrite(c, place);
-        if (!e && zeroes_part(c, op, place))
-            rank_lose(c, place);
+        int interval = rank_interval(c, 0, k);
+        e = rank_overwrite(c, interval);
+        if (!e && zeroes_part(c, op, interval))
+            rank_lose(c, interval);
         else if (!e)
-            rank_put(c, place, &zero, 0);
-        if (rank_is_blocks(c, c->places.place[place].buffer))
+            rank_put(c, interval, &zero, 0);
+        if (rank_is_blocks(c, c->intervals.at[interval].buffer))
             c->blocks_zeroed = true;
     }
     return e;
 }
 
-/* The place of operand `operand` with the tensor that is in `place`; -1. */
-int rank_same_tensor(const struct rank_check *c, int operand, int place)
+/* The interval of operand `operand` that belongs to the same tensor as `interval`; -1: none. */
+int rank_same_tensor(const struct rank_check *c, int operand, int interval)
 {
     for (int k = 0; k < c->reach[operand].n; k++)
-        if (rank_buffer(c, rank_place(c, operand, k))->tensor == rank_buffer(c, place)->tensor)
-            return rank_place(c, operand, k);
+        if (rank_buffer(c, rank_interval(c, operand, k))->tensor == rank_buffer(c, interval)->tensor)
+            return rank_interval(c, operand, k);
     return -1;
 }
 
-/* Copies: each place of y gets what the place of the same tensor in x is. */
+/* A cast: each interval of y gets the layout of the same tensor's interval in x. */
 static err_t apply_cast(struct rank_check *c)
 {
     for (int k = 0; k < c->reach[1].n; k++) {
-        int y = rank_place(c, 1, k), x = rank_same_tensor(c, 0, y);
+        int y = rank_interval(c, 1, k), x = rank_same_tensor(c, 0, y);
         if (x < 0)
-            return check_fail(&c->at, c->why, "casts what is not its parameter to %s", rank_name(c, y));
+            return check_fail(&c->at, c->why, "casts to %s from elements that are not its parameter", rank_name(c, y));
         rank_put(c, y, &c->state[x].layout, 0);
     }
     return OK;
@@ -190,13 +192,13 @@ static err_t apply_norm(struct rank_check *c)
     struct check_op at = rank_op(c);
     static const struct value_layout whole = {{0}, false};
     for (int k = 0; k < c->reach[0].n; k++) {
-        const struct state *s = &c->state[rank_place(c, 0, k)];
+        const struct value_state *s = &c->state[rank_interval(c, 0, k)];
         err_t e = check_summed(&at, 0, &s->layout, s->reduced);
         if (e)
             return e;
     }
     for (int k = 0; k < c->reach[1].n; k++)
-        rank_put(c, rank_place(c, 1, k), &whole, 0);
+        rank_put(c, rank_interval(c, 1, k), &whole, 0);
     return c->first_step ? check_norm(&at, c->facts) : OK;
 }
 
@@ -204,31 +206,31 @@ static err_t apply_clip(struct rank_check *c)
 {
     static const struct value_layout whole = {{0}, false};
     for (int k = 0; k < c->reach[1].n; k++) {
-        int place = rank_place(c, 1, k), axis = layout_partial(&c->state[place].layout);
+        int interval = rank_interval(c, 1, k), axis = layout_partial(&c->state[interval].layout);
         if (axis >= 0)
             return check_fail(&c->at, c->why,
-                              "reads %s, which is this rank's share of a sum over %s: nothing has "
-                              "reduced it",
-                              rank_name(c, place), mesh_axis_name((enum mesh_axis)axis));
+                              "reads %s, which is this rank's share of a sum over %s and has not "
+                              "been reduced",
+                              rank_name(c, interval), mesh_axis_name((enum mesh_axis)axis));
     }
     for (int i = 2; i < 4; i++)
         for (int k = 0; k < c->reach[i].n; k++)
-            rank_put(c, rank_place(c, i, k), &whole, 0);
+            rank_put(c, rank_interval(c, i, k), &whole, 0);
     c->facts->clips = true;
     c->facts->total_blocks = c->p->ops[c->at.op].m.factor;
     return OK;
 }
 
-/* The bytes of the gradient that are read lie in those that were summed. */
+/* Checks that the bytes of the gradient that operand i reads were summed. */
 static err_t check_range(const struct rank_check *c, const struct op *op, int i)
 {
     const struct buffer *b = &c->p->buffers[op->arg[i].buffer];
     int64_t size = (int64_t)dtype_bytes(b->dtype);
     int64_t lo = b->offset + program_dim(c->p, op->arg[i].offset, c->p->max_samples) * size;
     for (int k = 0; k < c->reach[i].n; k++) {
-        const struct state *s = &c->state[rank_place(c, i, k)];
+        const struct value_state *s = &c->state[rank_interval(c, i, k)];
         if (lo < s->sum_lo || lo + check_extent(c->p, op, i) * size > s->sum_hi)
-            return check_fail(&c->at, c->why, "reads elements of %s that no reduce has summed", b->name);
+            return check_fail(&c->at, c->why, "reads elements of %s that have not been reduced", b->name);
     }
     return OK;
 }
@@ -240,8 +242,8 @@ static err_t apply_adamw(struct rank_check *c, const struct op *op)
     if (!e)
         e = check_range(c, op, 3);
     for (int k = 0; k < c->reach[3].n && !e; k++) {
-        struct state *s = &c->state[rank_place(c, 3, k)];
-        int t = rank_buffer(c, rank_place(c, 3, k))->tensor;
+        struct value_state *s = &c->state[rank_interval(c, 3, k)];
+        int t = rank_buffer(c, rank_interval(c, 3, k))->tensor;
         e = check_summed(&at, 3, &s->layout, s->reduced);
         if (!e && t >= 0)
             c->facts->reduced[t] = (unsigned char)(s->reduced & ~(1u << AXIS_COUNT));
@@ -249,31 +251,31 @@ static err_t apply_adamw(struct rank_check *c, const struct op *op)
     }
     for (int i = 0; i < 3 && !e; i++)
         for (int k = 0; k < c->reach[i].n; k++)
-            c->state[rank_place(c, i, k)].updates++;
+            c->state[rank_interval(c, i, k)].updates++;
     return e;
 }
 
 /* ---- messages ---- */
 
-static err_t post_add(struct rank_check *c, int place, bool send)
+static err_t post_add(struct rank_check *c, int interval, bool send)
 {
     if (c->n_posts == c->cap_posts) {
         int cap = c->cap_posts ? 2 * c->cap_posts : 16;
-        struct post *grown = realloc(c->posts, (size_t)cap * sizeof(*grown));
+        struct message_post *grown = realloc(c->posts, (size_t)cap * sizeof(*grown));
         if (!grown)
             return ERR_NOMEM;
         c->posts = grown;
         c->cap_posts = cap;
     }
-    c->posts[c->n_posts++] = (struct post){place, send};
+    c->posts[c->n_posts++] = (struct message_post){interval, send};
     return OK;
 }
 
-/* Which microbatch the message is of: a send's is known, a receive's when somebody reads it. */
+/* Records a message and its microbatch. That of a send is known; that of a receive follows from its first reader. */
 static err_t message_add(struct rank_check *c, const struct op *op, int *ret)
 {
     struct rank_facts *f = c->facts;
-    int is = c->reach[0].n ? c->state[rank_place(c, 0, 0)].micro : NO_MICRO;
+    int is = c->reach[0].n ? c->state[rank_interval(c, 0, 0)].micro : NO_MICRO;
     if (c->n_messages >= f->n_messages) {
         int n = f->n_messages ? 2 * f->n_messages : 64;
         int *grown = realloc(f->messages, (size_t)n * sizeof(*grown));
@@ -294,39 +296,41 @@ static err_t apply_post(struct rank_check *c, const struct op *op)
     if (!e)
         e = apply_kernel(c, op);
     for (int k = 0; k < c->reach[0].n && !e; k++) {
-        int place = rank_place(c, 0, k);
+        int interval = rank_interval(c, 0, k);
         if (op->kind == OP_SEND) {
-            c->state[place].sending++;
+            c->state[interval].sending++;
         } else {
-            c->state[place].receiving = true;
-            c->state[place].micro = FIRST_MESSAGE - message;
+            c->state[interval].receiving = true;
+            c->state[interval].micro = FIRST_MESSAGE - message;
         }
-        e = post_add(c, place, op->kind == OP_SEND);
+        e = post_add(c, interval, op->kind == OP_SEND);
     }
     return e;
 }
 
-static err_t post_over(struct rank_check *c, int place, const struct clock *now, enum op_stream stream)
+static err_t post_over(struct rank_check *c, int interval, const struct clock *now, enum op_stream stream)
 {
     int kept = 0, n = c->n_posts;
     for (int i = 0; i < n; i++) {
-        if (c->posts[i].place != place) {
+        if (c->posts[i].interval != interval) {
             c->posts[kept++] = c->posts[i];
             continue;
         }
-        rank_touch(c, now, stream, place, c->posts[i].send ? 'r' : 'w');
-        c->state[place].sending -= c->posts[i].send;
-        c->state[place].receiving &= c->posts[i].send;
+        rank_touch(c, now, stream, interval, c->posts[i].send ? 'r' : 'w');
+        c->state[interval].sending -= c->posts[i].send;
+        c->state[interval].receiving &= c->posts[i].send;
     }
     c->n_posts = kept;
-    return kept < n ? OK : check_fail(&c->at, c->why, "waits for %s, which no message is in", rank_name(c, place));
+    return kept < n ? OK
+                    : check_fail(&c->at, c->why, "waits for %s, to or from which no message was posted",
+                                 rank_name(c, interval));
 }
 
 err_t rank_message_over(struct rank_check *c, const struct clock *now, enum op_stream stream)
 {
     err_t e = OK;
     for (int k = 0; k < c->reach[0].n && !e; k++)
-        e = post_over(c, rank_place(c, 0, k), now, stream);
+        e = post_over(c, rank_interval(c, 0, k), now, stream);
     return e;
 }
 

@@ -1,5 +1,6 @@
-/* Microbatches make up the batch: the ranks that differ in dp or fsdp have consecutive ranges of them, all others that
- * have the same share do the same ones, each chunk once forward and once backward, and each loss is counted once. */
+/* The microbatches make up the global batch. Ranks that differ in dp or fsdp have consecutive ranges of microbatches;
+ * ranks that agree in both have the same range. Each rank computes each chunk once forward and once backward on each of
+ * its microbatches, and each loss is counted once. */
 #include "common/plan/check/check.h"
 
 #include <string.h>
@@ -12,7 +13,7 @@ static int forwards_of(const struct program *p, int micro, int chunk)
     return n;
 }
 
-/* A backward is whole, or for inputs and then for weights; -1: another mixture. */
+/* Number of backwards, whole or split into inputs and then weights; -1: another mixture. */
 static int backwards_of(const struct program *p, int micro, int chunk)
 {
     int whole = 0, inputs = 0, weights = 0;
@@ -35,8 +36,8 @@ static err_t check_chunk(const struct program *p, int micro, int chunk, struct w
     if (forwards == want && backwards == (p->mode == MODE_TRAIN ? want : 0))
         return OK;
     return why_set(why, ERR_INVALID,
-                   "rank %d: microbatch %d has %d forwards and %d backwards of chunk %d; its share is "
-                   "%d to %d",
+                   "rank %d: microbatch %d has %d forwards and %d backwards of chunk %d; the rank's "
+                   "microbatches are %d to %d",
                    p->rank, micro, forwards, backwards, chunk, p->first_micro, p->end_micro - 1);
 }
 
@@ -47,10 +48,10 @@ static err_t check_shares(const struct program *programs, int r, int *next, stru
     mesh_coords(&p->mesh, r, coord);
     if (p->n_micros != programs->n_micros || p->loss_scale != programs->loss_scale ||
         memcmp(p->micros, programs->micros, (size_t)p->n_micros * sizeof(*p->micros)) != 0)
-        return why_set(why, ERR_INVALID, "ranks 0 and %d differ about the microbatches of the global batch", r);
+        return why_set(why, ERR_INVALID, "ranks 0 and %d have different microbatches in the global batch", r);
     if (p->mode == MODE_GENERATE)
         return OK;
-    /* The first rank of a share: of its stage, context part and tensor part 0. */
+    /* The first rank of a range of microbatches: the first stage, context part 0 and tensor part 0. */
     if (coord[AXIS_PP] == 0 && coord[AXIS_CP] == 0 && coord[AXIS_TP] == 0) {
         if (p->first_micro != *next)
             return why_set(why, ERR_INVALID, "rank %d begins with microbatch %d, but %d is next", r, p->first_micro,
@@ -62,12 +63,12 @@ static err_t check_shares(const struct program *programs, int r, int *next, stru
     for (int a = 0; a < AXIS_COUNT; a++)
         first = first * p->mesh.size[a] + coord[a];
     if (p->first_micro != programs[first].first_micro || p->end_micro != programs[first].end_micro)
-        return why_set(why, ERR_INVALID, "ranks %d and %d have one share of the batch and not the same microbatches",
-                       first, r);
+        return why_set(why, ERR_INVALID, "ranks %d and %d agree in dp and fsdp but have different microbatches", first,
+                       r);
     return OK;
 }
 
-/* Of every microbatch that is counted: once for each part of the sequence. */
+/* Checks that the loss of a microbatch is counted once for each part of the sequence. */
 static err_t check_losses(const struct program *programs, const struct rank_facts *facts, int n, int micro,
                           struct why *why)
 {

@@ -1,8 +1,8 @@
-/* All ranks' programs before a job may start.
+/* Checks the programs of all ranks before a job may start.
  *
- * First each program's structure (indices, required operands, groups, what it holds), then what it does by itself
- * (check_rank.c), then all of them together: that they hold one model, that their microbatches make up the batch, that
- * every sum is whole, and that they run to the end. */
+ * First each program is checked alone: its structure (indices, required operands, groups, what the rank holds), then
+ * two steps of the rank (rank.c). Then the programs are checked together: they hold one model, their microbatches make
+ * up the batch, they run to the end, and every sum is complete. */
 #include "common/plan/check/check.h"
 #include "common/plan/check/plan_check.h"
 
@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Sanity limit for action.slot, the instance of the buffers that an action uses. */
 #define MAX_SLOTS 4096
 
 /* ---- messages ---- */
@@ -51,7 +52,7 @@ bool check_is_collective(const struct op *op)
     case OP_UNIT_SCATTER:
     case OP_SHIFT:
         return true;
-    case OP_TREE_REDUCE: /* alone it joins its own nodes */
+    case OP_TREE_REDUCE: /* without a group the rank joins its own nodes alone */
         return op->group >= 0;
     default:
         return false;
@@ -71,9 +72,10 @@ unsigned check_group_axes(const struct program *p, int group)
     return axes;
 }
 
-/* Whether a rank that differs on these axes only belongs to the sum of parameter t's gradient. */
-static bool shares(const struct program *p, const struct graph *g, int t, const int own[AXIS_COUNT],
-                   const int other[AXIS_COUNT])
+/* Whether rank `other`, which differs from `own` only on the group's axes, belongs to the sum of parameter t's
+ * gradient. */
+static bool rank_shares_grad(const struct program *p, const struct graph *g, int t, const int own[AXIS_COUNT],
+                             const int other[AXIS_COUNT])
 {
     const struct graph_cut *cut = &g->tensors[t].cut;
     int tp = p->mesh.size[AXIS_TP], boxes;
@@ -95,16 +97,18 @@ err_t check_group_is(const struct check_at *at, const struct graph *g, int group
         mesh_coords(&p->mesh, r, other);
         for (int a = 0; a < AXIS_COUNT; a++)
             same &= other[a] == own[a] || (axes >> a & 1);
-        if (!same || (tensor >= 0 && !shares(p, g, tensor, own, other)))
+        if (!same || (tensor >= 0 && !rank_shares_grad(p, g, tensor, own, other)))
             continue;
         if (n >= is->n || is->ranks[n] != r) {
             bool early = n < is->n && is->ranks[n] < r;
-            return early ? check_fail(at, why, "is over ranks that hold no share of %s: %d", name, is->ranks[n])
-                         : check_fail(at, why, "leaves rank %d out, which holds a share of %s", r, name);
+            return early
+                       ? check_fail(at, why, "has rank %d in its group, which holds no share of %s", is->ranks[n], name)
+                       : check_fail(at, why, "leaves rank %d out, which holds a share of %s", r, name);
         }
         n++;
     }
-    return n == is->n ? OK : check_fail(at, why, "is over ranks that hold no share of %s: %d", name, is->ranks[n]);
+    return n == is->n ? OK
+                      : check_fail(at, why, "has rank %d in its group, which holds no share of %s", is->ranks[n], name);
 }
 
 /* ---- structure ---- */
@@ -135,16 +139,16 @@ static err_t check_operands(const struct check_at *at, const struct op *op, stru
     return OK;
 }
 
-/* An activation needs aux, and is of the whole result: nothing is added to it before or behind. */
+/* An activation needs aux and applies to the whole result, so nothing may be added to the result before or after it. */
 static err_t check_gemm(const struct check_at *at, const struct op *op, struct why *why)
 {
     uint32_t act = op->flags & (OPF_GELU | OPF_GELU_GRAD);
     if (act == (OPF_GELU | OPF_GELU_GRAD) || (act && op->flags & OPF_ACC))
-        return check_fail(at, why, "does two things at once with its result");
+        return check_fail(at, why, "has more than one of OPF_GELU, OPF_GELU_GRAD and OPF_ACC");
     if (!act != (op->arg[4].buffer < 0))
         return check_fail(at, why, "%s", act ? "has an activation but no aux" : "has an aux but no activation");
     if (op->flags & OPF_ACC && op->arg[2].buffer >= 0)
-        return check_fail(at, why, "adds to what it writes and has a bias: it would be added more than once");
+        return check_fail(at, why, "has both OPF_ACC and a bias, which would be added more than once");
     return OK;
 }
 
@@ -154,7 +158,7 @@ static int64_t elements_between(const struct program *p, int buffer, int run)
     return size ? (p->buffers[buffer].offset - p->buffers[run].offset) / size : -1;
 }
 
-/* One op casts many parameters, so each copy must stand where its parameter does. */
+/* One op casts many parameters, so each copy must be at the same distance from its run as its parameter. */
 static err_t check_cast(const struct check_at *at, const struct op *op, struct why *why)
 {
     const struct program *p = at->p;
@@ -165,7 +169,7 @@ static err_t check_cast(const struct check_at *at, const struct op *op, struct w
         if (b->tensor < 0 || !check_in_run(p, i, y))
             continue;
         if (from < 0 || !check_in_run(p, from, x) || elements_between(p, i, y) != elements_between(p, from, x))
-            return check_fail(at, why, "casts what is not its parameter to %s", b->name);
+            return check_fail(at, why, "casts to %s from elements that are not its parameter", b->name);
     }
     return OK;
 }
@@ -184,12 +188,12 @@ static err_t check_member(const struct check_at *at, const struct op *op, struct
     bool to = op->kind == OP_SEND || op->kind == OP_RECV || op->kind == OP_SHIFT, from = op->kind == OP_SHIFT;
     if ((to && (op->peer < 0 || op->peer >= g->n || g->ranks[op->peer] == p->rank)) ||
         (from && (op->from < 0 || op->from >= g->n || g->ranks[op->from] == p->rank)))
-        return check_fail(at, why, "is for member %d of %d, which this rank cannot exchange anything with",
+        return check_fail(at, why, "names member %d of %d as its peer, which must be another rank of the group",
                           from && op->peer >= 0 && op->peer < g->n ? op->from : op->peer, g->n);
     return OK;
 }
 
-/* Collectives whose axis their kind says: the group is all of that axis. */
+/* For collectives whose kind determines their axis: the group contains all ranks of that axis. */
 static err_t check_axis(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
 {
     static const unsigned axes[OP_KIND_COUNT] = {
@@ -197,7 +201,7 @@ static err_t check_axis(const struct check_at *at, const struct graph *g, const 
         [OP_UNIT_GATHER] = 1u << AXIS_FSDP, [OP_UNIT_SCATTER] = 1u << AXIS_FSDP, [OP_SHIFT] = 1u << AXIS_CP};
     unsigned is = axes[op->kind];
     if (op->kind == OP_SHIFT && check_group_axes(at->p, op->group) == 1u << AXIS_TP)
-        is = 1u << AXIS_TP; /* own tokens instead of keys */
+        is = 1u << AXIS_TP; /* own tokens instead of keys and values */
     if (!is)
         return OK;
     return check_group_is(at, g, op->group, is, -1, at->p->buffers[op->arg[0].buffer].name, why);
@@ -232,7 +236,7 @@ static err_t check_op_at(const struct check_at *at, const struct graph *g, const
     const struct op *op = &at->p->ops[at->op];
     if ((unsigned)op->kind >= OP_KIND_COUNT || (unsigned)op->stream >= STREAM_COUNT || op->event >= at->p->n_events ||
         op->node >= g->n_nodes)
-        return check_fail(at, why, "is of no known kind, stream, node or event");
+        return check_fail(at, why, "has an unknown kind, stream, node or event");
     err_t e = check_operands(at, op, why);
     if (!e)
         e = check_waits(at, op, recorded, why);
@@ -247,7 +251,8 @@ static err_t check_actions(const struct program *p, bool *recorded, struct why *
         const struct action *x = &p->actions[a];
         if ((unsigned)x->kind >= ACT_COUNT || x->first_op < 0 || x->n_ops < 0 || x->first_op > p->n_ops - x->n_ops ||
             x->micro >= p->n_micros || x->slot < 0 || x->slot > MAX_SLOTS)
-            return why_set(why, ERR_INVALID, "rank %d: action %d is of no known kind, microbatch or ops", p->rank, a);
+            return why_set(why, ERR_INVALID, "rank %d: action %d has an unknown kind, microbatch, slot or range of ops",
+                           p->rank, a);
         for (int i = 0; i < x->n_ops; i++)
             if (p->ops[x->first_op + i].event >= 0 && p->ops[x->first_op + i].event < p->n_events)
                 recorded[p->ops[x->first_op + i].event] = true;
@@ -255,8 +260,8 @@ static err_t check_actions(const struct program *p, bool *recorded, struct why *
     return OK;
 }
 
-/* Actions that share a list share its faults, but for instances: the first use of a list is looked at, and every action
- * with another slot. */
+/* Actions that share a list of ops share its faults, except for the instances of buffers. So a list is checked at its
+ * first use, and again in each action with another slot. */
 static bool is_new(const struct program *p, int action)
 {
     const struct action *a = &p->actions[action];
@@ -280,7 +285,7 @@ static err_t check_structure(const struct graph *g, const struct program *p, str
     return e;
 }
 
-/* ---- all of it ---- */
+/* ---- all checks ---- */
 
 static err_t check_one(const struct graph *g, const struct program *p, struct rank_facts *facts, struct why *why)
 {
@@ -297,7 +302,8 @@ static err_t check_all(const struct graph *g, const struct program *programs, st
     for (int r = 0; r < n && !e; r++) {
         const struct program *p = &programs[r];
         if (p->rank != r || mesh_workers(&p->mesh) != n || p->mode != programs->mode)
-            return why_set(why, ERR_INVALID, "program %d of %d is of rank %d of %d, or of another mode", r, n, p->rank,
+            return why_set(why, ERR_INVALID,
+                           "program %d of %d is for rank %d of %d, or for another mode than program 0", r, n, p->rank,
                            mesh_workers(&p->mesh));
         e = check_one(g, p, &facts[r], why);
     }

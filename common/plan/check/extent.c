@@ -1,5 +1,6 @@
-/* How far every operand reaches, at the symbols' bounds: an op may not leave its buffers, nor the rows of a matrix
- * whose rows stand apart; and of which type its elements are: what is computed with, wide, or what the host has. */
+/* Extents and types of operands. With every symbol at its bound, an op must stay inside its buffers and inside the
+ * columns of a matrix with padded rows. Element types are the compute type, the wide type, or the types of the host's
+ * data. */
 #include "common/plan/check/check.h"
 #include "common/plan/check/operands.h"
 
@@ -12,7 +13,7 @@ static bool type_legal(const struct program *p, const struct op *op, int i, enum
         return dtype == p->dtype;
     case 'w':
         return dtype == p->wide;
-    case 'e': /* an activation's or a parameter's gradient */
+    case 'e': /* the gradient of an activation or of a parameter */
         return dtype == p->dtype || (dtype == p->wide && !(op->flags & (OPF_GELU | OPF_GELU_GRAD)));
     case 'f':
         return dtype == DT_F64;
@@ -25,53 +26,55 @@ static bool type_legal(const struct program *p, const struct op *op, int i, enum
     }
 }
 
-/* An operand with a stride: n rows of `width` elements, which begin `stride` apart. Others are one row, stride -1. */
-struct rows {
+/* An operand with a stride: n rows of `width` elements that begin `stride` elements apart. An operand without one is a
+ * single row with stride -1. */
+struct operand_rows {
     int64_t n, width, stride;
 };
 
-static struct rows one_row(int64_t elements)
+static struct operand_rows one_row(int64_t elements)
 {
-    return (struct rows){1, elements, -1};
+    return (struct operand_rows){1, elements, -1};
 }
 
-static struct rows gemm_rows(const struct op *op, int i, int64_t m, int64_t n, int64_t k)
+static struct operand_rows gemm_rows(const struct op *op, int i, int64_t m, int64_t n, int64_t k)
 {
     if (i == 0)
-        return op->flags & OPF_TRANS_A ? (struct rows){k, m, op->lda} : (struct rows){m, k, op->lda};
+        return op->flags & OPF_TRANS_A ? (struct operand_rows){k, m, op->lda} : (struct operand_rows){m, k, op->lda};
     if (i == 1)
-        return op->flags & OPF_TRANS_B ? (struct rows){n, k, op->ldb} : (struct rows){k, n, op->ldb};
+        return op->flags & OPF_TRANS_B ? (struct operand_rows){n, k, op->ldb} : (struct operand_rows){k, n, op->ldb};
     if (i == 3 || i == 4)
-        return (struct rows){m, n, op->ldc};
+        return (struct operand_rows){m, n, op->ldc};
     return one_row(i == 5 ? m : n); /* a_sum; bias, b_sum */
 }
 
-/* q, k, v, o, lse, d_o, d_q, d_k, d_v: queries, o and lse are seq tokens of a sample, keys and values seq_kv. */
-static struct rows attention_rows(const struct program *p, const struct op *op, int i, int64_t samples)
+/* Operands q, k, v, o, lse, d_o, d_q, d_k, d_v. Queries, o and lse have seq tokens of a sample, keys and values seq_kv.
+ */
+static struct operand_rows attention_rows(const struct program *p, const struct op *op, int i, int64_t samples)
 {
     int64_t seq = op->seq ? op->seq : p->seq, seq_kv = op->seq_kv ? op->seq_kv : seq;
     int64_t q = op->heads * op->head_dim, kv = op->kv_heads * op->head_dim;
     switch (i) {
     case 0:
     case 6:
-        return (struct rows){samples * seq, q, op->lda};
+        return (struct operand_rows){samples * seq, q, op->lda};
     case 1:
     case 2:
     case 7:
     case 8:
-        return (struct rows){samples * seq_kv, kv, op->ldb};
+        return (struct operand_rows){samples * seq_kv, kv, op->ldb};
     case 4:
         return one_row(samples * seq * op->heads);
     default:
-        return (struct rows){samples * seq, q, op->ldc};
+        return (struct operand_rows){samples * seq, q, op->ldc};
     }
 }
 
 /* o, lse, o2, lse2 */
-static struct rows join_rows(const struct program *p, const struct op *op, int i, int64_t samples)
+static struct operand_rows join_rows(const struct program *p, const struct op *op, int i, int64_t samples)
 {
     int64_t tokens = samples * (op->seq ? op->seq : p->seq), stride = i == 2 && op->ldb ? op->ldb : op->ldc;
-    return i % 2 ? one_row(tokens * op->heads) : (struct rows){tokens, op->heads * op->head_dim, stride};
+    return i % 2 ? one_row(tokens * op->heads) : (struct operand_rows){tokens, op->heads * op->head_dim, stride};
 }
 
 static int64_t own_extent(const struct program *p, const struct op *op, int64_t m)
@@ -111,7 +114,7 @@ static int64_t shape_extent(const struct program *p, const struct op *op, char s
     }
 }
 
-static struct rows rows_of(const struct program *p, const struct op *op, int i)
+static struct operand_rows rows_of(const struct program *p, const struct op *op, int i)
 {
     int64_t m = program_dim(p, op->m, p->max_samples), n = program_dim(p, op->n, p->max_samples);
     switch (op->kind) {
@@ -123,30 +126,31 @@ static struct rows rows_of(const struct program *p, const struct op *op, int i)
     case OP_ATTENTION_JOIN:
         return join_rows(p, op, i, m);
     case OP_ROPE:
-        return (struct rows){m, op->heads * op->head_dim, op->lda};
+        return (struct operand_rows){m, op->heads * op->head_dim, op->lda};
     default:
         break;
     }
     const char shape = check_operands[op->kind].shape[i];
     if (shape == 'A' || shape == 'B')
-        return (struct rows){m, n, shape == 'A' ? op->lda : op->ldb};
+        return (struct operand_rows){m, n, shape == 'A' ? op->lda : op->ldb};
     return one_row(shape_extent(p, op, shape, m, n));
 }
 
 int64_t check_extent(const struct program *p, const struct op *op, int i)
 {
-    const struct rows r = rows_of(p, op, i);
+    const struct operand_rows r = rows_of(p, op, i);
     return r.n > 0 ? (r.n - 1) * r.stride + r.width : 0;
 }
 
-/* An op with a stride takes rows as the matrix has them, and of each what is a column; one without takes dense ones. */
+/* Checks that an op with a stride uses the matrix's own row length and stays inside its columns, and that an op without
+ * a stride reads dense rows. */
 static err_t check_rows(const struct check_at *at, const struct op *op, int i, struct why *why)
 {
     const struct op_operand *a = &op->arg[i];
     const struct buffer *b = &at->p->buffers[a->buffer];
-    const struct rows r = rows_of(at->p, op, i);
+    const struct operand_rows r = rows_of(at->p, op, i);
     if (r.stride < 0 && b->pitch && r.width)
-        return check_fail(at, why, "takes %s as if it were dense: its rows are %lld elements apart", b->name,
+        return check_fail(at, why, "reads %s as dense, but its rows are %lld elements apart", b->name,
                           (long long)b->pitch);
     if (r.stride < 0 || r.n == 0 || r.width == 0 || b->ndim != 2)
         return OK;
@@ -154,14 +158,15 @@ static err_t check_rows(const struct check_at *at, const struct op *op, int i, s
     bool constant = a->offset.sym == SYM_ONE;
     if (r.stride == apart && (constant || begins == 0) && begins + a->col + r.width <= b->dim[1].factor)
         return OK;
-    return check_fail(at, why, "takes columns %lld to %lld of %s, rows %lld apart, which has %lld, rows %lld apart",
+    return check_fail(at, why,
+                      "uses columns %lld to %lld of %s with rows %lld apart; it has %lld columns with rows %lld apart",
                       (long long)(begins + a->col), (long long)(begins + a->col + r.width) - 1, b->name,
                       (long long)r.stride, (long long)b->dim[1].factor, (long long)apart);
 }
 
-/* ---- products of parameters, and embeddings ---- */
+/* ---- matmuls with parameters, and embeddings ---- */
 
-/* A product takes all of this rank's part of a parameter, or makes all of its gradient: nothing is left out. */
+/* Checks that a matmul reads all of this rank's part of a parameter, or computes all of its gradient. */
 static err_t check_matrix(const struct check_at *at, const struct graph *g, int buffer, int64_t m, int64_t n,
                           int64_t stride, struct why *why)
 {
@@ -169,8 +174,8 @@ static err_t check_matrix(const struct check_at *at, const struct graph *g, int 
     const struct sharding_param *q = b->tensor >= 0 ? &at->p->sharding.param[b->tensor] : NULL;
     if (!q || g->tensors[b->tensor].kind != GT_PARAM || (q->rows == m && q->cols == n && stride == n))
         return OK;
-    return check_fail(at, why, "takes %lld x %lld of %s, rows every %lld, which has %lld x %lld here", (long long)m,
-                      (long long)n, b->name, (long long)stride, (long long)q->rows, (long long)q->cols);
+    return check_fail(at, why, "uses %lld x %lld elements of %s with rows %lld apart; it has %lld x %lld on this rank",
+                      (long long)m, (long long)n, b->name, (long long)stride, (long long)q->rows, (long long)q->cols);
 }
 
 static err_t check_product(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
@@ -180,14 +185,14 @@ static err_t check_product(const struct check_at *at, const struct graph *g, con
     int64_t m = program_dim(at->p, op->m, most), n = program_dim(at->p, op->n, most);
     int64_t k = program_dim(at->p, op->k, most);
     int64_t lo, hi, width;
-    bool columns = parts_columns(at->p, g, op, &lo, &hi, &width); /* check_parts.c sees that all others are taken too */
+    bool columns = parts_columns(at->p, g, op, &lo, &hi, &width); /* parts.c checks that the other columns follow */
     err_t e = check_matrix(at, g, op->arg[0].buffer, ta ? k : m, ta ? m : k, op->lda, why);
     if (!e && !columns)
         e = check_matrix(at, g, op->arg[1].buffer, tb ? n : k, tb ? k : n, op->ldb, why);
     return e ? e : check_matrix(at, g, op->arg[3].buffer, m, n, op->ldc, why);
 }
 
-/* The table has the rows that tp's cut of the vocabulary leaves here, and the op says so. */
+/* Checks that the table has the vocabulary rows of this tp rank, and that the op names the same range. */
 static err_t check_vocab(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
 {
     const struct buffer *b = &at->p->buffers[op->arg[op->kind == OP_EMBED ? 1 : 2].buffer];
@@ -200,12 +205,12 @@ static err_t check_vocab(const struct check_at *at, const struct graph *g, const
         sharding_cut(cut, at->p->mesh.size[AXIS_TP], at->p->sharding.coord[AXIS_TP], &lo, &hi);
     if ((said && op->vocab_lo == lo && op->vocab_hi == hi) || (!said && hi == g->tensors[b->tensor].dim[0].factor))
         return OK;
-    return check_fail(at, why, "takes rows %lld to %lld of the vocabulary from %s, which has %lld to %lld here",
+    return check_fail(at, why, "reads rows %lld to %lld of the vocabulary from %s, which has %lld to %lld on this rank",
                       (long long)op->vocab_lo, (long long)op->vocab_hi - 1, b->name, (long long)lo, (long long)hi - 1);
 }
 
-/* A random number belongs to its place in the batch: the rows of these tokens, the columns that are here, the node's
- * own stream. */
+/* Checks that random numbers follow from positions in the global batch: the op uses the rows of its tokens, the columns
+ * that this rank has, and the node's own random stream. */
 static err_t check_random(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
 {
     bool own = op->m.sym == SYM_OWN, rows = own == (op->arg[1].offset.sym == SYM_OWN0);
@@ -213,14 +218,15 @@ static err_t check_random(const struct check_at *at, const struct graph *g, cons
     const struct graph_tensor *x = node ? &g->tensors[node->in[0]] : NULL;
     int64_t lo = 0, hi;
     if (!rows || (!own && op->arg[1].offset.factor))
-        return check_fail(at, why, "takes the places of other tokens than those it is over");
+        return check_fail(at, why, "uses the positions of other tokens than those that it processes");
     if (op->kind != OP_DROPOUT)
         return OK;
     if (x && x->cut.segments)
         sharding_cut(&x->cut, at->p->mesh.size[AXIS_TP], at->p->sharding.coord[AXIS_TP], &lo, &hi);
     lo = x && x->cut.segments ? lo * (x->dim[1].factor / x->cut.units) : 0;
     if (!node || !x || op->site != node->site || op->col0 != lo || op->k.factor != x->dim[1].factor)
-        return check_fail(at, why, "draws the numbers of site %d, columns %lld on of %lld, which are not those of %s",
+        return check_fail(at, why,
+                          "draws random numbers of site %d from column %lld of %lld, which are not those of %s",
                           op->site, (long long)op->col0, (long long)op->k.factor, x ? x->name : "its value");
     return OK;
 }
@@ -230,8 +236,8 @@ static bool counts_tokens(enum graph_sym sym)
     return sym == SYM_OWN || sym == SYM_TOKENS || sym >= SYM_MEMBER;
 }
 
-/* An op on own tokens does not take buffers of all tokens, nor the other way round, nor those of another rank's; but a
- * product may make some rows of all (check_parts.c). */
+/* Checks that an op on own tokens uses no buffers of all tokens or of another rank's tokens, and the other way round.
+ * Exception: a matmul may write some rows of a buffer of all tokens (parts.c). */
 static err_t check_tokens(const struct check_at *at, const struct op *op, int i, struct why *why)
 {
     const struct buffer *b = &at->p->buffers[op->arg[i].buffer];
@@ -243,7 +249,7 @@ static err_t check_tokens(const struct check_at *at, const struct op *op, int i,
     is = op->kind == OP_SHIFT && i == 1 ? op->k.sym : is;
     if (own || some || b->space == SPACE_HOST || !counts_tokens(is) || !counts_tokens(rows) || is == rows)
         return OK;
-    return check_fail(at, why, "is over %s tokens and takes %s, which has %s",
+    return check_fail(at, why, "processes %s tokens but uses %s, which has %s",
                       is == SYM_OWN      ? "own"
                       : is == SYM_TOKENS ? "all"
                                          : "a member's",
@@ -261,13 +267,13 @@ static err_t check_operand(const struct check_at *at, const struct op *op, int i
     if (size == 0)
         return check_fail(at, why, "operand %s has no element type", b->name);
     if (!type_legal(p, op, i, b->dtype))
-        return check_fail(at, why, "takes operand %d, %s, in another type than %s", i, b->name, dtype_name(b->dtype));
-    /* In an action without a microbatch: all instances, one behind the other. */
+        return check_fail(at, why, "does not accept the type of operand %d, %s: %s", i, b->name, dtype_name(b->dtype));
+    /* an action without a microbatch uses all instances, which are contiguous */
     bool all = b->slot_index == SLOT_MICRO && p->actions[at->action].micro < 0;
     int64_t room = (b->bytes + (all ? (b->slots - 1) * b->slot_bytes : 0)) / size;
     int64_t extent = check_extent(p, op, i);
     int64_t end = program_dim(p, op->arg[i].offset, p->max_samples) + op->arg[i].col + extent;
-    if (end > room && (extent || op->kind != OP_COPY_COLS)) /* of no rows no column is touched */
+    if (end > room && (extent || op->kind != OP_COPY_COLS)) /* without rows, COPY_COLS accesses no column */
         return check_fail(at, why, "reaches element %lld of operand %s, which has %lld", (long long)end, b->name,
                           (long long)room);
     err_t e = check_rows(at, op, i, why);

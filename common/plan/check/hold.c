@@ -1,5 +1,5 @@
-/* What a rank says that it holds, against sharding.h: buffers of parameters, tables of units, segments of the sequence.
- */
+/* Compares what a program declares that its rank holds with sharding.h: buffers of parameters, tables of units,
+ * segments of the sequence. */
 #include "common/plan/check/check.h"
 
 #include <string.h>
@@ -19,9 +19,9 @@ static err_t check_buffer(const struct graph *g, const struct program *p, int t,
     if (buffer < 0 || buffer >= p->n_buffers || p->buffers[buffer].tensor != t)
         return why_set(why, ERR_INVALID, "rank %d: %s has no buffer of its own for its %s", p->rank, name, what);
     if (elements_of(&p->buffers[buffer]) != elements)
-        return why_set(
-            why, ERR_INVALID, "rank %d: %s has room for %lld elements of the %s of %s, of which are here %lld", p->rank,
-            p->buffers[buffer].name, (long long)elements_of(&p->buffers[buffer]), what, name, (long long)elements);
+        return why_set(why, ERR_INVALID, "rank %d: %s has room for %lld elements of the %s of %s; this rank holds %lld",
+                       p->rank, p->buffers[buffer].name, (long long)elements_of(&p->buffers[buffer]), what, name,
+                       (long long)elements);
     return OK;
 }
 
@@ -42,29 +42,29 @@ static err_t check_param(const struct graph *g, const struct program *p, int t, 
         if (e)
             return e;
         if (!q->held && rows[i].index[t] >= 0)
-            return why_set(why, ERR_INVALID, "rank %d: holds the %s of %s, which none of its stages uses", p->rank,
+            return why_set(why, ERR_INVALID, "rank %d holds the %s of %s, which none of its stages uses", p->rank,
                            rows[i].what, g->tensors[t].name);
     }
     return OK;
 }
 
-/* Segments are in the order of the sequence and as long as they say. */
+/* Checks that segments are in ascending order, do not overlap, and have the declared lengths. */
 static err_t check_segments(const struct program *p, struct why *why)
 {
     int64_t before = 0, end = 0;
     if (p->n_segments < 1 || p->n_segments > PLAN_MAX_SEGMENTS)
-        return why_set(why, ERR_INVALID, "rank %d: has %d segments of the sequence", p->rank, p->n_segments);
+        return why_set(why, ERR_INVALID, "rank %d has %d segments of the sequence", p->rank, p->n_segments);
     for (int i = 0; i < p->n_segments; i++) {
         const struct segment *s = &p->segments[i];
         if (s->len < 0 || s->pos0 < end || s->before != before || s->pos0 + s->len > p->seq)
-            return why_set(why, ERR_INVALID, "rank %d: segment %d of the sequence is not behind the one before it",
-                           p->rank, i);
+            return why_set(why, ERR_INVALID,
+                           "rank %d: segment %d of the sequence does not follow the segment before it", p->rank, i);
         before += s->len;
         end = s->pos0 + s->len;
     }
     if (before != p->own_seq)
-        return why_set(why, ERR_INVALID, "rank %d: its segments have %lld tokens of a sample, and it says %lld",
-                       p->rank, (long long)before, (long long)p->own_seq);
+        return why_set(why, ERR_INVALID, "rank %d: its segments have %lld tokens of a sample; own_seq is %lld", p->rank,
+                       (long long)before, (long long)p->own_seq);
     return OK;
 }
 
@@ -79,7 +79,7 @@ err_t check_holdings(const struct graph *g, const struct program *p, struct why 
 
 /* ---- units ---- */
 
-/* The element of the operand at which the tensor's buffer begins; -1. */
+/* The element of the operand at which the tensor's buffer begins; -1: it is not in it. */
 static int64_t starts_at(const struct program *p, int operand, int t)
 {
     const struct buffer *run = &p->buffers[operand];
@@ -98,10 +98,10 @@ static err_t check_part(const struct check_at *at, const struct graph *g, const 
     int pieces = op->arg[gather ? 0 : 1].buffer, locals = op->arg[gather ? 1 : 0].buffer;
     const struct sharding_param *q = &p->sharding.param[part->tensor];
     if (starts_at(p, locals, part->tensor) != part->local)
-        return check_fail(at, why, "takes the local tensor of %s to begin at element %lld of %s, where it does not",
+        return check_fail(at, why, "expects the local tensor of %s at element %lld of %s, where it does not begin",
                           name, (long long)part->local, p->buffers[locals].name);
     if (q->lo < q->hi && starts_at(p, pieces, part->tensor) != part->piece)
-        return check_fail(at, why, "takes the piece of %s to begin at element %lld of %s, where it does not", name,
+        return check_fail(at, why, "expects the piece of %s at element %lld of %s, where it does not begin", name,
                           (long long)part->piece, p->buffers[pieces].name);
     for (int i = 0; i < p->mesh.size[AXIS_FSDP]; i++) {
         int64_t lo, hi;
@@ -113,7 +113,7 @@ static err_t check_part(const struct check_at *at, const struct graph *g, const 
     return OK;
 }
 
-/* Every tensor of the unit that is held here stands in its table once. */
+/* Checks that every tensor of the unit that this rank holds is in the unit's table once, and no other tensor. */
 static err_t check_complete(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
 {
     const struct fsdp_unit *u = &at->p->units[op->unit];
@@ -132,7 +132,7 @@ static err_t check_complete(const struct check_at *at, const struct graph *g, co
 err_t check_unit(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
 {
     if (op->unit < 0 || op->unit >= at->p->n_units)
-        return check_fail(at, why, "is of unit %d of %d", op->unit, at->p->n_units);
+        return check_fail(at, why, "names unit %d of %d", op->unit, at->p->n_units);
     const struct fsdp_unit *u = &at->p->units[op->unit];
     for (int i = 0; i < u->n; i++)
         if (u->parts[i].tensor < 0 || u->parts[i].tensor >= g->n_tensors)
@@ -151,10 +151,10 @@ static err_t check_groups_alike(const struct program *a, const struct program *b
     for (int i = 0; same && i < a->n_groups; i++)
         same = a->groups[i].n == b->groups[i].n &&
                !memcmp(a->groups[i].ranks, b->groups[i].ranks, (size_t)a->groups[i].n * sizeof(int));
-    return same ? OK : why_set(why, ERR_INVALID, "ranks %d and %d have other lists of groups", a->rank, b->rank);
+    return same ? OK : why_set(why, ERR_INVALID, "ranks %d and %d have different lists of groups", a->rank, b->rank);
 }
 
-/* The tables of two ranks of an fsdp group: equal tensors, pieces at equal places. */
+/* Checks that two ranks of an fsdp group have equal tables: the same tensors, with pieces at the same offsets. */
 static err_t check_units_alike(const struct program *a, const struct program *b, struct why *why)
 {
     for (int u = 0; u < a->n_units && u < b->n_units; u++) {
@@ -169,7 +169,7 @@ static err_t check_units_alike(const struct program *a, const struct program *b,
     return OK;
 }
 
-/* The ranks of a cp group have the whole sequence between them, every token once. */
+/* Checks that the ranks of a cp group together have every token of the sequence once. */
 static err_t check_sequence(const struct program *programs, int n, int r, struct why *why)
 {
     int own[AXIS_COUNT];

@@ -1,10 +1,10 @@
-/* What every op makes of its operands' layouts, axis by axis, without looking at how the compiler came to it.
+/* Layouts of the results of every op, axis by axis, derived without the compiler's rules.
  *
- * A value is, on each axis of the mesh, the same everywhere, cut by rows, cut by columns, a piece, or a share of a sum.
- * Tokens are rows: on dp, fsdp and cp always, on tp under sequence parallelism. A product that sums over what is cut
- * makes shares; so do gradients of what all tokens use. Nothing but sums and products with wholes may read a share.
- * Parameters are cut as graph_cut says. From this everything follows that data, tensor, sequence and context
- * parallelism have to reduce. */
+ * On each axis of the mesh a value is whole on every rank, sharded by rows, sharded by columns, a piece, or a share of
+ * a sum. Tokens are rows: on dp, fsdp and cp always, on tp under sequence parallelism. A matmul over a sharded inner
+ * dimension computes shares; so does the gradient of a value that all tokens use. Only additions, and matmuls with
+ * whole values, may read a share. Parameters are sharded as graph_cut prescribes. All reductions that data, tensor,
+ * sequence and context parallelism need follow from these rules. */
 #include "common/plan/check/check.h"
 #include "common/plan/check/operands.h"
 
@@ -12,43 +12,43 @@
 
 #define BASE(on) ((on) & ~ON_SUM)
 
-/* ---- words ---- */
+/* ---- messages ---- */
 
 static const char *name_of(const struct check_op *c, int i)
 {
     return c->at->p->buffers[c->op->arg[i].buffer].name;
 }
 
-static const char *word(unsigned on)
+static const char *layout_word(unsigned on)
 {
     if (on & ON_SUM)
         return "a share of a sum";
     static const char *const words[] = {[ON_WHOLE] = "whole",
-                                        [ON_ROWS] = "cut by rows",
-                                        [ON_COLS] = "cut by columns",
+                                        [ON_ROWS] = "sharded by rows",
+                                        [ON_COLS] = "sharded by columns",
                                         [ON_PIECE] = "a piece of the local tensor"};
     return words[on];
 }
 
 static err_t share_fail(const struct check_op *c, int i, int axis)
 {
-    return check_fail(c->at, c->why, "reads %s, which is this rank's share of a sum over %s: nothing has reduced it",
+    return check_fail(c->at, c->why, "reads %s, which is this rank's share of a sum over %s and has not been reduced",
                       name_of(c, i), mesh_axis_name((enum mesh_axis)axis));
 }
 
 static err_t pair_fail(const struct check_op *c, int axis, int i, unsigned is, int k, unsigned other)
 {
-    return check_fail(c->at, c->why, "takes %s, which is %s on %s, with %s, which is %s there", name_of(c, i), word(is),
-                      mesh_axis_name((enum mesh_axis)axis), name_of(c, k), word(other));
+    return check_fail(c->at, c->why, "combines %s, which is %s on %s, with %s, which is %s there", name_of(c, i),
+                      layout_word(is), mesh_axis_name((enum mesh_axis)axis), name_of(c, k), layout_word(other));
 }
 
 static err_t want_fail(const struct check_op *c, int axis, int i, unsigned is, const char *wants)
 {
-    return check_fail(c->at, c->why, "takes %s, which is %s on %s; it needs %s", name_of(c, i), word(is),
+    return check_fail(c->at, c->why, "reads %s, which is %s on %s; it needs %s", name_of(c, i), layout_word(is),
                       mesh_axis_name((enum mesh_axis)axis), wants);
 }
 
-/* ---- what is given ---- */
+/* ---- parameters and inputs ---- */
 
 static bool is_data(int axis)
 {
@@ -83,26 +83,26 @@ int layout_partial(const struct value_layout *l)
     return -1;
 }
 
-/* ---- operands of one value's shape ---- */
+/* ---- ops whose operands have one shape ---- */
 
-static bool is_read(const struct check_op *c, int i)
+static bool operand_is_read(const struct check_op *c, int i)
 {
     char mode = op_mode(c->op, i);
     return c->op->arg[i].buffer >= 0 && (mode == 'r' || mode == 'a');
 }
 
-/* Where sums may pass: these do the same to a sum as to its parts. */
+/* Linear ops: the result for a sum is the sum of the results for its shares. */
 static bool is_linear(const struct op *op)
 {
     return op->kind == OP_COPY || op->kind == OP_ADD || op->kind == OP_COPY_COLS || op->kind == OP_ROPE ||
            op->kind == OP_SHIFT;
 }
 
-/* The first operand that says what the tokens are; -1 where all is zero. */
+/* The first operand that determines the layout of the tokens; -1: all operands are zero. */
 static int main_operand(const struct check_op *c, const struct value_layout *in, const char *class)
 {
     for (int i = 0; class[i]; i++)
-        if (class[i] == 't' && is_read(c, i) && !in[i].zero)
+        if (class[i] == 't' && operand_is_read(c, i) && !in[i].zero)
             return i;
     return -1;
 }
@@ -117,7 +117,7 @@ static unsigned of_vector_grad(unsigned on)
     return on == ON_COLS ? ON_ROWS : on == ON_ROWS ? ON_SUM : ON_WHOLE;
 }
 
-/* What a kernel cannot compute from a part. */
+/* Refuses layouts from which a kernel cannot compute its result. */
 static err_t check_main(const struct check_op *c, int axis, int i, unsigned on)
 {
     enum op_kind k = c->op->kind;
@@ -134,7 +134,7 @@ static err_t check_main(const struct check_op *c, int axis, int i, unsigned on)
     return OK;
 }
 
-static err_t plain_read(const struct check_op *c, int axis, const struct value_layout *in, int m, int i, char class)
+static err_t token_op_read(const struct check_op *c, int axis, const struct value_layout *in, int m, int i, char class)
 {
     unsigned main = in[m].on[axis], on = in[i].on[axis];
     unsigned want = class == 'v' ? of_vector(BASE(main)) : class == 'i' && axis == AXIS_TP ? on : main;
@@ -145,8 +145,8 @@ static err_t plain_read(const struct check_op *c, int axis, const struct value_l
     return pair_fail(c, axis, i, on, m, main);
 }
 
-/* Key-value heads that several ranks hold get their gradient from each one's own query heads. Where there are fewer
- * heads than ranks some may still have one to themselves. */
+/* Whether several ranks hold the same key-value heads; then each computes a share of the heads' gradient, from its own
+ * query heads. Even with fewer heads than ranks, some rank may be the only holder of its heads. */
 static bool is_shared(const struct check_op *c, int t)
 {
     const struct sharding *sharding = &c->at->p->sharding;
@@ -164,7 +164,7 @@ static bool makes_shares(const struct check_op *c, int i)
     return c->op->kind == OP_ATTENTION_GRAD && i >= 7 && node >= 0 && is_shared(c, c->g->nodes[node].in[i - 6]);
 }
 
-static err_t plain(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+static err_t token_op_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
 {
     const char *class = check_operands[c->op->kind].class;
     int m = main_operand(c, in, class);
@@ -176,8 +176,8 @@ static err_t plain(const struct check_op *c, const struct value_layout *in, stru
             ret[i].on[a] = (unsigned char)(class[i] == 'g' ? of_vector_grad(on) : on);
             if (a == AXIS_TP && on == ON_COLS && makes_shares(c, i))
                 ret[i].on[a] |= ON_SUM;
-            if (m >= 0 && i != m && is_read(c, i) && !in[i].zero && class[i] != 'g' && !makes_shares(c, i))
-                e = plain_read(c, a, in, m, i, class[i]);
+            if (m >= 0 && i != m && operand_is_read(c, i) && !in[i].zero && class[i] != 'g' && !makes_shares(c, i))
+                e = token_op_read(c, a, in, m, i, class[i]);
         }
         if (e)
             return e;
@@ -185,13 +185,13 @@ static err_t plain(const struct check_op *c, const struct value_layout *in, stru
     return OK;
 }
 
-/* ---- products ---- */
+/* ---- matmuls ---- */
 
 enum part {
     PART_NONE,
     PART_OUTER,
     PART_INNER
-}; /* what is cut: the result's dimension, or the one that is summed over */
+}; /* the dimension that is sharded: a dimension of the result, or the inner one, which is summed over */
 
 static enum part part_of(unsigned on, bool rows_are_outer)
 {
@@ -200,7 +200,7 @@ static enum part part_of(unsigned on, bool rows_are_outer)
     return (BASE(on) == ON_ROWS) == rows_are_outer ? PART_OUTER : PART_INNER;
 }
 
-static err_t product_on(const struct check_op *c, int axis, unsigned a, unsigned b, unsigned char *ret)
+static err_t gemm_axis(const struct check_op *c, int axis, unsigned a, unsigned b, unsigned char *ret)
 {
     enum part pa = part_of(a, !(c->op->flags & OPF_TRANS_A)), pb = part_of(b, c->op->flags & OPF_TRANS_B);
     bool pieces = BASE(a) == ON_PIECE || BASE(b) == ON_PIECE;
@@ -217,7 +217,8 @@ static err_t product_on(const struct check_op *c, int axis, unsigned a, unsigned
     return OK;
 }
 
-/* What is added to a sum on every rank is in it many times: only the first rank of the axis may, and must. */
+/* A value that every rank adds to its share would be in the sum many times, so exactly the first rank of the axis must
+ * add it. */
 static err_t added_once(const struct check_op *c, int axis, unsigned result, int i, int graph_input)
 {
     const struct program *p = c->at->p;
@@ -230,12 +231,12 @@ static err_t added_once(const struct check_op *c, int axis, unsigned result, int
         return OK;
     const char *name = c->g->tensors[graph_input].name;
     return check_fail(c->at, c->why,
-                      there ? "adds %s to a share of a sum over %s, as every rank there would: only the first may"
-                            : "does not add %s to its share of a sum over %s, and it is the first rank there",
+                      there ? "adds %s to its share of a sum over %s; only the first rank of that axis may add it"
+                            : "does not add %s to its share of a sum over %s; the first rank of that axis must add it",
                       name, mesh_axis_name((enum mesh_axis)axis));
 }
 
-/* Input `k` of the node, where the op is its forward; -1. */
+/* Input `k` of the op's node, if the op is the node's forward matmul; -1 otherwise. */
 static int forward_input(const struct check_op *c, int k, enum graph_op kind)
 {
     int node = c->op->node;
@@ -250,16 +251,16 @@ static int forward_input(const struct check_op *c, int k, enum graph_op kind)
     return c->g->nodes[node].in[k];
 }
 
-static err_t bias(const struct check_op *c, int axis, const struct value_layout *in, unsigned result)
+static err_t gemm_bias(const struct check_op *c, int axis, const struct value_layout *in, unsigned result)
 {
     err_t e = added_once(c, axis, result, 2, forward_input(c, 2, GO_LINEAR));
     if (e || c->op->arg[2].buffer < 0)
         return e;
     unsigned want = of_vector(BASE(result)), is = in[2].on[axis];
-    return is == want ? OK : want_fail(c, axis, 2, is, want == ON_ROWS ? "the part of its columns" : "the whole");
+    return is == want ? OK : want_fail(c, axis, 2, is, want == ON_ROWS ? "the result's columns of it" : "the whole");
 }
 
-/* The sum over the inner dimension of a (i 5) or b (i 6). */
+/* Layout of the sum of a (i 5) or b (i 6) over the inner dimension. */
 static unsigned char inner_sum(const struct check_op *c, int i, unsigned on)
 {
     bool rows_are_outer = i == 5 ? !(c->op->flags & OPF_TRANS_A) : (c->op->flags & OPF_TRANS_B) != 0;
@@ -268,19 +269,19 @@ static unsigned char inner_sum(const struct check_op *c, int i, unsigned on)
     return (unsigned char)(part == PART_INNER ? ON_SUM : part == PART_OUTER ? ON_ROWS | sum : sum);
 }
 
-static err_t product(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+static err_t gemm_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
 {
     bool zero = in[0].zero || in[1].zero;
     for (int a = 0; a < AXIS_COUNT; a++) {
-        err_t e = zero ? OK : product_on(c, a, in[0].on[a], in[1].on[a], &ret[3].on[a]);
+        err_t e = zero ? OK : gemm_axis(c, a, in[0].on[a], in[1].on[a], &ret[3].on[a]);
         unsigned on = ret[3].on[a];
         if (!e && !zero)
-            e = bias(c, a, in, on);
+            e = gemm_bias(c, a, in, on);
         if (!e && (c->op->flags & (OPF_GELU | OPF_GELU_GRAD)) && (on & ON_SUM))
-            e = check_fail(c->at, c->why, "takes the activation of a share of a sum over %s",
+            e = check_fail(c->at, c->why, "applies the activation to a share of a sum over %s",
                            mesh_axis_name((enum mesh_axis)a));
         if (!e && (c->op->flags & OPF_GELU_GRAD) && !in[4].zero && in[4].on[a] != on)
-            e = want_fail(c, a, 4, in[4].on[a], "what the result is");
+            e = want_fail(c, a, 4, in[4].on[a], "the layout of the result");
         if (e)
             return e;
         ret[4].on[a] = (unsigned char)on;
@@ -295,14 +296,15 @@ static err_t product(const struct check_op *c, const struct value_layout *in, st
 
 /* ---- embeddings ---- */
 
-/* Tokens on the data axes; a table that is cut by rows gives the tokens that are not in it zero. */
-static err_t embed(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+/* Tokens are sharded on the data axes. A table that is sharded by rows contributes zero for the tokens that it does not
+ * contain. */
+static err_t embed_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
 {
     for (int a = 0; a < AXIS_COUNT; a++) {
         unsigned ids = in[0].on[a], table = in[1].on[a];
         unsigned y = table == ON_ROWS ? ON_SUM : ids;
         if (table == ON_SUM || (table != ON_WHOLE && (table != ON_ROWS || ids != ON_WHOLE)))
-            return want_fail(c, a, 1, table, "all of it, or the rows of tp's part");
+            return want_fail(c, a, 1, table, "the whole table, or the rows of this tp rank");
         err_t e = added_once(c, a, y, 2, forward_input(c, 2, GO_EMBED));
         if (!e && c->op->arg[2].buffer >= 0 && in[2].on[a] != ON_WHOLE)
             e = want_fail(c, a, 2, in[2].on[a], "the whole");
@@ -313,7 +315,7 @@ static err_t embed(const struct check_op *c, const struct value_layout *in, stru
     return OK;
 }
 
-static err_t embed_grad(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+static err_t embed_grad_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
 {
     int table = c->at->p->buffers[c->op->arg[2].buffer].tensor;
     bool cut = table >= 0 && c->g->tensors[table].cut.segments && c->at->p->mesh.size[AXIS_TP] > 1;
@@ -333,14 +335,14 @@ static err_t embed_grad(const struct check_op *c, const struct value_layout *in,
 
 /* ---- losses ---- */
 
-/* One rank of those that have the same tokens adds the loss: over all ranks it is a sum on every axis. */
-static void loss_made(const struct check_op *c, struct value_layout *ret)
+/* One of the ranks that have the same tokens adds the loss, so the loss is a sum over every axis. */
+static void loss_result(const struct check_op *c, struct value_layout *ret)
 {
     for (int a = 0; a < AXIS_COUNT; a++)
         ret->on[a] = c->at->p->mesh.size[a] > 1 ? ON_SUM : ON_WHOLE;
 }
 
-static err_t loss(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+static err_t loss_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
 {
     bool join = c->op->kind == OP_LOSS_JOIN;
     for (int a = 0; a < AXIS_COUNT; a++) {
@@ -355,13 +357,13 @@ static err_t loss(const struct check_op *c, const struct value_layout *in, struc
             return want_fail(c, a, 2, in[2].on[a], "the parts of all ranks");
     }
     ret[0] = in[0];
-    loss_made(c, &ret[join ? 3 : 2]);
+    loss_result(c, &ret[join ? 3 : 2]);
     return OK;
 }
 
 /* ---- collectives of one value ---- */
 
-static err_t own_gather(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+static err_t own_gather_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
 {
     ret[1] = in[0];
     if (!in[0].zero && in[0].on[AXIS_TP] != ON_ROWS)
@@ -371,17 +373,17 @@ static err_t own_gather(const struct check_op *c, const struct value_layout *in,
     return OK;
 }
 
-static err_t own_scatter(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+static err_t own_scatter_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
 {
     ret[1] = in[0];
     if (!in[0].zero && in[0].on[AXIS_TP] != ON_SUM)
-        return check_fail(c->at, c->why, "reduces %s over tp, where it is %s and no share of a sum", name_of(c, 0),
-                          word(in[0].on[AXIS_TP]));
+        return check_fail(c->at, c->why, "reduces %s over tp, where it is %s, not a share of a sum", name_of(c, 0),
+                          layout_word(in[0].on[AXIS_TP]));
     ret[1].on[AXIS_TP] = ON_ROWS;
     return OK;
 }
 
-static err_t gather(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+static err_t gather_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
 {
     unsigned axes = check_group_axes(c->at->p, c->op->group);
     ret[1] = in[0];
@@ -391,13 +393,13 @@ static err_t gather(const struct check_op *c, const struct value_layout *in, str
         if (in[0].on[a] & ON_SUM)
             return share_fail(c, 0, a);
         if (in[0].on[a] == ON_WHOLE)
-            return want_fail(c, a, 0, in[0].on[a], "a part that the others lack");
+            return want_fail(c, a, 0, in[0].on[a], "a part that the other ranks do not have");
         ret[1].on[a] = ON_WHOLE;
     }
     return OK;
 }
 
-/* Sends have passed layout_of_message. */
+/* A receive gets the layout that this function has checked at the send. */
 err_t layout_of_message(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
 {
     const struct program *p = c->at->p;
@@ -409,7 +411,7 @@ err_t layout_of_message(const struct check_op *c, const struct value_layout *in,
         l.on[AXIS_TP] = ON_COLS;
     for (int a = 0; in && !in->zero && a < AXIS_COUNT; a++)
         if (in->on[a] != l.on[a])
-            return in->on[a] & ON_SUM ? share_fail(c, 0, a) : want_fail(c, a, 0, in->on[a], word(l.on[a]));
+            return in->on[a] & ON_SUM ? share_fail(c, 0, a) : want_fail(c, a, 0, in->on[a], layout_word(l.on[a]));
     *ret = l;
     return OK;
 }
@@ -420,25 +422,25 @@ err_t layout_of_op(const struct check_op *c, const struct value_layout in[OP_MAX
     memset(ret, 0, OP_MAX_OPERANDS * sizeof(*ret));
     switch (c->op->kind) {
     case OP_GEMM:
-        return product(c, in, ret);
+        return gemm_layouts(c, in, ret);
     case OP_EMBED:
-        return embed(c, in, ret);
+        return embed_layouts(c, in, ret);
     case OP_EMBED_GRAD:
-        return embed_grad(c, in, ret);
+        return embed_grad_layouts(c, in, ret);
     case OP_CROSS_ENTROPY:
     case OP_LOSS_JOIN:
-        return loss(c, in, ret);
+        return loss_layouts(c, in, ret);
     case OP_OWN_GATHER:
-        return own_gather(c, in, ret);
+        return own_gather_layouts(c, in, ret);
     case OP_OWN_SCATTER:
-        return own_scatter(c, in, ret);
+        return own_scatter_layouts(c, in, ret);
     case OP_GATHER:
-        return gather(c, in, ret);
+        return gather_layouts(c, in, ret);
     case OP_SEND:
     case OP_RECV:
         return layout_of_message(c, c->op->kind == OP_SEND ? in : NULL, ret);
     default:
-        return check_operands[c->op->kind].class ? plain(c, in, ret) : OK;
+        return check_operands[c->op->kind].class ? token_op_layouts(c, in, ret) : OK;
     }
 }
 
@@ -454,9 +456,9 @@ err_t layout_add(const struct check_op *c, int buffer, struct value_layout *into
         if (into->on[a] == more->on[a])
             continue;
         if (reduced >> a & 1 && more->on[a] & ON_SUM)
-            return check_fail(c->at, c->why, "adds to %s behind its reduce", name);
-        return check_fail(c->at, c->why, "adds what is %s on %s to %s, which is %s there", word(more->on[a]),
-                          mesh_axis_name((enum mesh_axis)a), name, word(into->on[a]));
+            return check_fail(c->at, c->why, "adds to %s after its reduce", name);
+        return check_fail(c->at, c->why, "adds a value that is %s on %s to %s, which is %s there",
+                          layout_word(more->on[a]), mesh_axis_name((enum mesh_axis)a), name, layout_word(into->on[a]));
     }
     *into = *more;
     return OK;
@@ -471,8 +473,8 @@ err_t layout_reduce(const struct check_op *c, int buffer, unsigned axes, struct 
         if (*reduced >> a & 1)
             return check_fail(c->at, c->why, "reduces %s a second time in this step", name);
         if (!l->zero && !(l->on[a] & ON_SUM))
-            return check_fail(c->at, c->why, "reduces %s over %s, where it is %s and no share of a sum", name,
-                              mesh_axis_name((enum mesh_axis)a), word(l->on[a]));
+            return check_fail(c->at, c->why, "reduces %s over %s, where it is %s, not a share of a sum", name,
+                              mesh_axis_name((enum mesh_axis)a), layout_word(l->on[a]));
         l->on[a] &= (unsigned char)~ON_SUM;
         *reduced |= 1u << a;
     }
@@ -494,9 +496,9 @@ err_t layout_of_grad(const struct check_op *c, int buffer, struct value_layout *
     struct value_layout is = layout_of_param(p, c->g, t, false);
     for (int a = 0; a < AXIS_COUNT && !l->zero; a++)
         if (a != AXIS_PP && BASE(l->on[a]) != is.on[a])
-            return check_fail(c->at, c->why, "makes %s, which is %s on %s, of what is %s there",
-                              p->buffers[buffer].name, word(is.on[a]), mesh_axis_name((enum mesh_axis)a),
-                              word(l->on[a]));
+            return check_fail(c->at, c->why, "computes %s, which must be %s on %s, from values that are %s there",
+                              p->buffers[buffer].name, layout_word(is.on[a]), mesh_axis_name((enum mesh_axis)a),
+                              layout_word(l->on[a]));
     if (p->sharding.param[t].stages > 1)
         l->on[AXIS_PP] = ON_SUM;
     return OK;

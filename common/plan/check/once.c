@@ -1,5 +1,5 @@
-/* What a step does once: every gradient is all there before it is counted and used, every distinct one is counted once,
- * and the update touches the own piece with the own piece's gradient. */
+/* Norm and update, which a step performs once. Every gradient is completely summed before it is counted and used, every
+ * distinct gradient is counted once, and the update changes this rank's piece with this piece's gradient. */
 #include "common/plan/check/check.h"
 
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static int64_t piece_elements(const struct sharding_param *q)
     return (q->hi - q->lo) * q->cols;
 }
 
-/* Where the own piece's gradient begins: in a buffer of its own, or in the whole local tensor's. */
+/* Checks where the gradient of this rank's piece begins: in a buffer of its own, or inside the local tensor's. */
 static err_t check_piece(const struct check_op *c, int operand, const struct value_layout *l)
 {
     const struct program *p = c->at->p;
@@ -24,15 +24,16 @@ static err_t check_piece(const struct check_op *c, int operand, const struct val
     bool own = l->on[AXIS_FSDP] == ON_PIECE;
     int64_t want = own ? 0 : q->lo * q->cols, is = c->op->arg[operand].offset.factor;
     if (c->op->m.factor != piece_elements(q))
-        return check_fail(c->at, c->why, "takes %lld elements of %s, of which this rank's piece has %lld",
+        return check_fail(c->at, c->why, "uses %lld elements of %s; this rank's piece has %lld",
                           (long long)c->op->m.factor, b->name, (long long)piece_elements(q));
     if (is != want)
-        return check_fail(c->at, c->why, "takes %s from element %lld on; this rank's piece begins at %lld", b->name,
-                          (long long)is, (long long)want);
+        return check_fail(c->at, c->why, "uses %s from element %lld on; this rank's piece begins at element %lld",
+                          b->name, (long long)is, (long long)want);
     return OK;
 }
 
-/* Axes that hold other samples or tokens; a rank that has none brings zeros, which must be summed with the others'. */
+/* Axes along which ranks have different samples or tokens. A rank without samples contributes zeros, which must be
+ * summed with the others' shares. */
 static unsigned data_axes(const struct program *p)
 {
     unsigned due = 0;
@@ -49,7 +50,7 @@ err_t check_summed(const struct check_op *c, int operand, const struct value_lay
         axis = (data_axes(c->at->p) & ~reduced) >> a & 1 ? a : -1;
     if (axis >= 0)
         return check_fail(c->at, c->why,
-                          "reads %s, which is this rank's share of a sum over %s: nothing has reduced it", b->name,
+                          "reads %s, which is this rank's share of a sum over %s and has not been reduced", b->name,
                           mesh_axis_name((enum mesh_axis)axis));
     if (b->tensor < 0)
         return check_fail(c->at, c->why, "reads %s, which is no gradient of a parameter", b->name);
@@ -65,17 +66,17 @@ err_t check_update(const struct check_op *c)
     const int own[] = {p->param_buffer[t], p->m_buffer[t], p->v_buffer[t]};
     for (int i = 0; i < 3; i++)
         if (c->op->arg[i].buffer != own[i] || c->op->arg[i].offset.factor)
-            return check_fail(c->at, c->why, "updates %s with %s, which is not its own piece's", c->g->tensors[t].name,
-                              buffer_at(c, i)->name);
+            return check_fail(c->at, c->why, "updates %s with %s, which does not belong to this rank's piece",
+                              c->g->tensors[t].name, buffer_at(c, i)->name);
     if (buffer_at(c, 3)->tensor != t)
         return check_fail(c->at, c->why, "updates %s with %s", c->g->tensors[t].name, buffer_at(c, 3)->name);
     if (((c->op->flags & OPF_DECAY) != 0) != c->g->tensors[t].decay)
-        return check_fail(c->at, c->why, "%s %s, against what the model says",
+        return check_fail(c->at, c->why, "%s %s, contrary to the model",
                           c->op->flags & OPF_DECAY ? "decays" : "does not decay", c->g->tensors[t].name);
     return OK;
 }
 
-static err_t range_add(struct rank_facts *f, struct block_range range)
+static err_t block_range_add(struct rank_facts *f, struct block_range range)
 {
     if (f->n_blocks == f->cap_blocks) {
         int cap = f->cap_blocks ? 2 * f->cap_blocks : 64;
@@ -89,7 +90,7 @@ static err_t range_add(struct rank_facts *f, struct block_range range)
     return OK;
 }
 
-/* Blocks stand where sharding.h counts them, so that the sum over all is in one order in every layout. */
+/* Checks that blocks are at the indices of sharding.h, so that their sum has the same order in every layout. */
 err_t check_norm(const struct check_op *c, struct rank_facts *facts)
 {
     const struct sharding *sharding = &c->at->p->sharding;
@@ -97,30 +98,31 @@ err_t check_norm(const struct check_op *c, struct rank_facts *facts)
     int64_t block = c->op->n.factor, at = c->op->arg[1].offset.factor;
     int64_t want = q->block0 + q->lo / q->grain;
     if (block != q->grain * q->cols || at != want)
-        return check_fail(
-            c->at, c->why, "counts %s in blocks of %lld from block %lld on; it should be %lld from %lld on",
-            buffer_at(c, 0)->name, (long long)block, (long long)at, q->grain * (long long)q->cols, (long long)want);
-    return range_add(facts, (struct block_range){at, at + (c->op->m.factor + block - 1) / block});
+        return check_fail(c->at, c->why,
+                          "counts %s in blocks of %lld from block %lld on; expected: blocks of %lld from block %lld on",
+                          buffer_at(c, 0)->name, (long long)block, (long long)at, q->grain * (long long)q->cols,
+                          (long long)want);
+    return block_range_add(facts, (struct block_range){at, at + (c->op->m.factor + block - 1) / block});
 }
 
 /* ---- all ranks ---- */
 
-static err_t count(int *times, int64_t n, const struct program *p, const struct rank_facts *f, struct why *why)
+static err_t count_blocks(int *times, int64_t n, const struct program *p, const struct rank_facts *f, struct why *why)
 {
     for (int i = 0; i < f->n_blocks; i++) {
         if (f->blocks[i].lo < 0 || f->blocks[i].hi > n)
-            return why_set(why, ERR_INVALID, "rank %d: counts squares in blocks %lld to %lld of %lld", p->rank,
+            return why_set(why, ERR_INVALID, "rank %d counts squares in blocks %lld to %lld of %lld", p->rank,
                            (long long)f->blocks[i].lo, (long long)f->blocks[i].hi - 1, (long long)n);
         for (int64_t b = f->blocks[i].lo; b < f->blocks[i].hi; b++)
             if (times[b]++)
                 return why_set(why, ERR_INVALID,
-                               "rank %d: block %lld of squares is counted twice in the norm, here for the second time",
-                               p->rank, (long long)b);
+                               "rank %d counts block %lld of squares, which the norm already contains", p->rank,
+                               (long long)b);
     }
     return OK;
 }
 
-/* Over the group of rank r, whose first member it is. */
+/* Checks the blocks over the group whose first member is rank r. */
 static err_t check_blocks(const struct program *programs, const struct rank_facts *facts, int r, struct why *why)
 {
     const struct program *p = &programs[r];
@@ -130,17 +132,18 @@ static err_t check_blocks(const struct program *programs, const struct rank_fact
     err_t e = times ? OK : ERR_NOMEM;
     for (int i = 0; i < (group ? group->n : 1) && !e; i++) {
         int member = group ? group->ranks[i] : r;
-        e = count(times, n, &programs[member], &facts[member], why);
+        e = count_blocks(times, n, &programs[member], &facts[member], why);
     }
     for (int64_t b = 0; b < n && !e; b++)
         if (!times[b])
-            e = why_set(why, ERR_INVALID, "rank %d: nobody in its norm's group counts block %lld of squares", r,
+            e = why_set(why, ERR_INVALID, "rank %d: no rank in its norm's group counts block %lld of squares", r,
                         (long long)b);
     free(times);
     return e;
 }
 
-/* Ranks that hold the same part of t sum its gradient over the same axes, those with no microbatch too. */
+/* Checks that all ranks that hold the same part of t sum its gradient over the same axes, ranks without a microbatch
+ * too. */
 static err_t check_reduced(const struct graph *g, const struct program *programs, const struct rank_facts *facts, int n,
                            int t, int box, struct why *why)
 {

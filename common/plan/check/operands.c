@@ -1,6 +1,6 @@
-/* Operand by operand, what the checker expects of every op: how far it reaches, the type of its elements, its layout,
- * and which operands may lie on one buffer. It is written from the definitions of the ops (program.h) and the kernels
- * (kernels/kernels.h), not from the compiler. */
+/* The checker's expectations of every operand of every op: extent, element type, layout, and which operands may share a
+ * buffer. The table is written from the definitions of the ops (program.h) and of the kernels (kernels/kernels.h), not
+ * from the compiler. */
 #include "common/plan/check/operands.h"
 
 const struct operand_rules check_operands[OP_KIND_COUNT] = {

@@ -1,6 +1,6 @@
-/* Where buffers lie. Buffers of the spaces that live as long as the job may not meet at all; SPACE_WORK is used over
- * and over, and so is SPACE_GRAD where gradients of local tensors are given up after every microbatch (ZeRO 2 and 3).
- * There only the pairs that share bytes are listed, and check_rank.c sees whether that ever hurts. */
+/* Offsets of buffers. Buffers in spaces that live as long as the job must not overlap. Memory in SPACE_WORK is reused,
+ * and so is memory in SPACE_GRAD where gradients of local tensors are released after every microbatch (ZeRO 2 and 3).
+ * For these spaces the pairs of intervals that share bytes are listed, and rank.c checks that no value is lost. */
 #include "common/plan/check/check.h"
 
 #include <stdlib.h>
@@ -11,9 +11,9 @@
 static const char *const space_names[SPACE_COUNT] = {"SPACE_PARAM", "SPACE_OPT",  "SPACE_GRAD",
                                                      "SPACE_WORK",  "SPACE_SENT", "SPACE_HOST"};
 
-void spots_fini(struct spots *p)
+void intervals_fini(struct interval_table *p)
 {
-    free(p->place);
+    free(p->at);
     free(p->first);
     free(p->under_first);
     free(p->under);
@@ -27,7 +27,7 @@ static int64_t buffer_end(const struct buffer *b)
     return b->offset + (b->slots - 1) * b->slot_bytes + b->bytes;
 }
 
-/* Rows that stand apart begin at multiples of PLAN_ROW_BYTES, and there is room for all. */
+/* Padded rows begin at multiples of PLAN_ROW_BYTES, and the buffer has room for all of them. */
 static bool pitch_legal(const struct program *p, const struct buffer *b)
 {
     const int64_t size = (int64_t)dtype_bytes(b->dtype), rows = program_dim(p, b->dim[0], p->max_samples);
@@ -41,15 +41,16 @@ static err_t check_buffer(const struct program *p, int i, struct why *why)
     const struct buffer *b = &p->buffers[i];
     if ((unsigned)b->space >= SPACE_COUNT || b->slots < 1 || b->bytes < 0 || b->offset < 0 ||
         (b->slots > 1 && b->slot_bytes < b->bytes))
-        return why_set(why, ERR_INVALID, "rank %d: buffer %s has no legal space, size or instances", p->rank, b->name);
+        return why_set(why, ERR_INVALID, "rank %d: buffer %s has an illegal space, size or number of instances",
+                       p->rank, b->name);
     if (b->offset % ALIGN)
         return why_set(why, ERR_INVALID, "rank %d: buffer %s is at byte %lld of %s, not at a multiple of %d", p->rank,
                        b->name, (long long)b->offset, space_names[b->space], ALIGN);
     if (!pitch_legal(p, b))
         return why_set(
             why, ERR_INVALID,
-            "rank %d: rows of buffer %s, %lld elements apart, are no matrix of SPACE_WORK with %lld columns, "
-            "all of whose rows begin at a multiple of %d bytes and have room",
+            "rank %d: buffer %s has rows %lld elements apart; padded rows need a matrix in SPACE_WORK with more "
+            "elements per row than its %lld columns, every row at a multiple of %d bytes, and room for all rows",
             p->rank, b->name, (long long)b->pitch, (long long)b->dim[1].factor, PLAN_ROW_BYTES);
     if (buffer_end(b) > p->space_bytes[b->space])
         return why_set(why, ERR_INVALID, "rank %d: buffer %s ends at byte %lld of %s, which has %lld", p->rank, b->name,
@@ -60,8 +61,7 @@ static err_t check_buffer(const struct program *p, int i, struct why *why)
         return why_set(why, ERR_INVALID, "rank %d: buffer %s is in a run that does not exist", p->rank, b->name);
     const struct buffer *run = &p->buffers[b->run];
     if (run->space != b->space || b->offset < run->offset || buffer_end(b) > buffer_end(run))
-        return why_set(why, ERR_INVALID, "rank %d: buffer %s is not inside %s, which should contain it", p->rank,
-                       b->name, run->name);
+        return why_set(why, ERR_INVALID, "rank %d: buffer %s is not inside %s, its run", p->rank, b->name, run->name);
     return OK;
 }
 
@@ -80,7 +80,7 @@ static err_t check_sizes(const struct program *p, struct why *why)
     return OK;
 }
 
-static err_t places_make(const struct program *p, struct spots *ret)
+static err_t intervals_make(const struct program *p, struct interval_table *ret)
 {
     int n = 0;
     ret->first = malloc(((size_t)p->n_buffers + 1) * sizeof(*ret->first));
@@ -96,24 +96,25 @@ static err_t places_make(const struct program *p, struct spots *ret)
             ret->first[i] = n;
             n += p->buffers[i].slots;
         }
-    ret->place = calloc((size_t)n + 1, sizeof(*ret->place));
-    if (!ret->place)
+    ret->at = calloc((size_t)n + 1, sizeof(*ret->at));
+    if (!ret->at)
         return ERR_NOMEM;
     for (int i = 0; i < p->n_buffers; i++) {
         const struct buffer *b = &p->buffers[i];
         for (int s = 0; s < b->slots && ret->first[i] >= 0; s++) {
             int64_t lo = b->offset + s * b->slot_bytes;
-            ret->place[ret->n++] = (struct spot){i, s, lo, lo + b->bytes};
+            ret->at[ret->n++] = (struct interval){i, s, lo, lo + b->bytes};
         }
     }
     return OK;
 }
 
-/* Calls for a place and every buffer that it is in, itself included; twice over: once to count, once to fill. */
-static void each_under(const struct program *p, struct spots *ret, bool fill)
+/* Visits each interval with every buffer that contains it, its own included. The first pass counts, the second (`fill`)
+ * writes the lists. */
+static void each_under(const struct program *p, struct interval_table *ret, bool fill)
 {
     for (int i = ret->n - 1; i >= 0; i--) {
-        int b = ret->place[i].buffer;
+        int b = ret->at[i].buffer;
         for (int depth = 0; b >= 0 && depth < 8; depth++, b = p->buffers[b].run) {
             if (fill)
                 ret->under[--ret->under_first[b + 1]] = i;
@@ -123,7 +124,7 @@ static void each_under(const struct program *p, struct spots *ret, bool fill)
     }
 }
 
-static err_t places_under(const struct program *p, struct spots *ret)
+static err_t intervals_under(const struct program *p, struct interval_table *ret)
 {
     int n = p->n_buffers;
     ret->under_first = calloc((size_t)n + 2, sizeof(*ret->under_first));
@@ -142,32 +143,32 @@ static err_t places_under(const struct program *p, struct spots *ret)
     return OK;
 }
 
-struct sorted {
-    int place;
+struct sorted_interval {
+    int interval;
     int space;
     int64_t lo, hi;
 };
 
 static int by_offset(const void *x, const void *y)
 {
-    const struct sorted *a = x, *b = y;
+    const struct sorted_interval *a = x, *b = y;
     if (a->space != b->space)
         return a->space < b->space ? -1 : 1;
     if (a->lo != b->lo)
         return a->lo < b->lo ? -1 : 1;
-    return a->place < b->place ? -1 : 1;
+    return a->interval < b->interval ? -1 : 1;
 }
 
-/* Calls for every pair that shares bytes; twice over: once to count, once to fill. */
-static err_t each_overlap(const struct program *p, struct spots *ret, const struct sorted *s, bool fill,
-                          struct why *why)
+/* Visits every pair of intervals that share bytes. The first pass counts, the second (`fill`) writes the lists. */
+static err_t each_overlap(const struct program *p, struct interval_table *ret, const struct sorted_interval *s,
+                          bool fill, struct why *why)
 {
     for (int i = 0; i < ret->n; i++) {
         for (int k = i + 1; k < ret->n && s[k].space == s[i].space && s[k].lo < s[i].hi; k++) {
-            int a = s[i].place, b = s[k].place;
+            int a = s[i].interval, b = s[k].interval;
             if (s[i].space != SPACE_WORK && (s[i].space != SPACE_GRAD || p->sharding.zero < 2))
                 return why_set(why, ERR_INVALID, "rank %d: buffers %s and %s share bytes of %s", p->rank,
-                               p->buffers[ret->place[a].buffer].name, p->buffers[ret->place[b].buffer].name,
+                               p->buffers[ret->at[a].buffer].name, p->buffers[ret->at[b].buffer].name,
                                space_names[s[i].space]);
             if (fill) {
                 ret->overlaps[--ret->overlap_first[a + 1]] = b;
@@ -181,20 +182,21 @@ static err_t each_overlap(const struct program *p, struct spots *ret, const stru
     return OK;
 }
 
-static err_t places_overlap(const struct program *p, struct spots *ret, struct why *why)
+static err_t intervals_overlap(const struct program *p, struct interval_table *ret, struct why *why)
 {
     err_t e = ERR_NOMEM;
-    struct sorted *s = calloc((size_t)ret->n + 1, sizeof(*s));
+    struct sorted_interval *s = calloc((size_t)ret->n + 1, sizeof(*s));
     ret->overlap_first = calloc((size_t)ret->n + 2, sizeof(*ret->overlap_first));
     if (!s || !ret->overlap_first)
         goto out_free;
     for (int i = 0; i < ret->n; i++)
-        s[i] = (struct sorted){i, (int)p->buffers[ret->place[i].buffer].space, ret->place[i].lo, ret->place[i].hi};
+        s[i] = (struct sorted_interval){i, (int)p->buffers[ret->at[i].buffer].space, ret->at[i].lo, ret->at[i].hi};
     qsort(s, (size_t)ret->n, sizeof(*s), by_offset);
     e = each_overlap(p, ret, s, false, why);
     if (e)
         goto out_free;
-    /* Ends of the lists; filling backwards turns entry i + 1 into the start of list i, shifted back by one below. */
+    /* Prefix sums give the ends of the lists. Filling backwards turns entry i + 1 into the start of list i; the memmove
+     * below shifts it to entry i. */
     for (int i = 0; i < ret->n; i++)
         ret->overlap_first[i + 1] += ret->overlap_first[i];
     int total = ret->overlap_first[ret->n];
@@ -211,24 +213,24 @@ out_free:
     return e;
 }
 
-err_t spots_check(const struct program *p, struct spots *ret, struct why *why)
+err_t intervals_check(const struct program *p, struct interval_table *ret, struct why *why)
 {
-    struct spots places = {0};
+    struct interval_table intervals = {0};
     err_t e = OK;
     for (int i = 0; i < p->n_buffers && !e; i++)
         e = check_buffer(p, i, why);
     if (!e)
         e = check_sizes(p, why);
     if (!e)
-        e = places_make(p, &places);
+        e = intervals_make(p, &intervals);
     if (!e)
-        e = places_under(p, &places);
+        e = intervals_under(p, &intervals);
     if (!e)
-        e = places_overlap(p, &places, why);
+        e = intervals_overlap(p, &intervals, why);
     if (e) {
-        spots_fini(&places);
+        intervals_fini(&intervals);
         return e;
     }
-    *ret = places;
+    *ret = intervals;
     return OK;
 }

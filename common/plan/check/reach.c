@@ -1,8 +1,10 @@
-/* Which places an operand means, whether it may touch them now, and what is worth what.
+/* Finds the intervals that an operand covers, checks whether the op may access them now, and tracks the state of
+ * values.
  *
- * Order between streams is kept with vector clocks: an op knows how far it is behind every stream, an event carries
- * that knowledge to who waits. An access is right when the op knows of the last write, and for a write also of the last
- * reads, of the place and of every place that shares bytes with it. */
+ * The order between streams is kept with vector clocks. The clock of an op counts, for each stream, the ops that are
+ * certain to be complete when it runs; an event passes the clock of its record to the ops that wait for it. An access
+ * is legal when the op's clock covers the last write, and for a write also the last reads, of the interval and of every
+ * interval that shares bytes with it. */
 #include "common/plan/check/operands.h"
 #include "common/plan/check/rank.h"
 
@@ -19,25 +21,25 @@ static bool alias_allowed(const struct op *op, int written, int other)
     return false;
 }
 
-/* ---- which places an operand means ---- */
+/* ---- intervals of an operand ---- */
 
-static void reach_add(struct rank_check *c, struct reach *r, int place)
+static void reach_add(struct rank_check *c, struct reach *r, int interval)
 {
-    c->reached[c->n_reached++] = place; /* room for all places of every operand */
+    c->reached[c->n_reached++] = interval; /* has room for all intervals of every operand */
     r->n++;
 }
 
-/* Of a unit's run the tensors of its table. */
-static bool in_unit(const struct rank_check *c, const struct op *op, int place)
+/* Whether the interval belongs to a tensor in the unit's table. */
+static bool in_unit(const struct rank_check *c, const struct op *op, int interval)
 {
     const struct fsdp_unit *u = &c->p->units[op->unit];
     for (int i = 0; i < u->n; i++)
-        if (u->parts[i].tensor == rank_buffer(c, place)->tensor)
+        if (u->parts[i].tensor == rank_buffer(c, interval)->tensor)
             return true;
     return false;
 }
 
-/* Room for pieces of which this rank has none: a run without parts. */
+/* Room that stays empty: a run for pieces of which this rank has none. */
 static bool is_empty(const struct buffer *b)
 {
     bool state = b->space == SPACE_PARAM || b->space == SPACE_OPT || b->space == SPACE_GRAD;
@@ -56,19 +58,19 @@ static void reach_run(struct rank_check *c, const struct op *op, int i, struct r
         lo += slot * c->p->buffers[b].slot_bytes;
         hi = extent ? lo + extent * size : hi;
     }
-    for (int k = c->places.under_first[b]; k < c->places.under_first[b + 1]; k++) {
-        const struct spot *s = &c->places.place[c->places.under[k]];
+    for (int k = c->intervals.under_first[b]; k < c->intervals.under_first[b + 1]; k++) {
+        const struct interval *s = &c->intervals.at[c->intervals.under[k]];
         bool other = c->p->buffers[s->buffer].slot_index == SLOT_ACTION && s->slot != slot;
         if (s->lo < hi && lo < s->hi && !other && !is_empty(&c->p->buffers[s->buffer]) &&
-            (!unit || in_unit(c, op, c->places.under[k])))
-            reach_add(c, r, c->places.under[k]);
+            (!unit || in_unit(c, op, c->intervals.under[k])))
+            reach_add(c, r, c->intervals.under[k]);
     }
 }
 
 void rank_reach_buffer(struct rank_check *c, int b, struct reach *r)
 {
     const struct action *action = &c->p->actions[c->at.action];
-    int first = c->places.first[b], slots = is_empty(&c->p->buffers[b]) ? 0 : c->p->buffers[b].slots, only = -1;
+    int first = c->intervals.first[b], slots = is_empty(&c->p->buffers[b]) ? 0 : c->p->buffers[b].slots, only = -1;
     if (c->p->buffers[b].slot_index == SLOT_ACTION)
         only = action->slot;
     else if (c->p->buffers[b].slot_index == SLOT_MICRO)
@@ -85,7 +87,7 @@ void rank_reach(struct rank_check *c, const struct op *op)
         c->reach[i] = (struct reach){c->n_reached, 0};
         if (op->arg[i].buffer < 0)
             continue;
-        if (c->places.first[op->arg[i].buffer] < 0)
+        if (c->intervals.first[op->arg[i].buffer] < 0)
             reach_run(c, op, i, &c->reach[i]);
         else
             rank_reach_buffer(c, op->arg[i].buffer, &c->reach[i]);
@@ -94,53 +96,55 @@ void rank_reach(struct rank_check *c, const struct op *op)
 
 /* ---- order between streams ---- */
 
-static err_t order_fail(const struct rank_check *c, int place, int other, const char *what)
+static err_t order_fail(const struct rank_check *c, int interval, int other, const char *what)
 {
-    return check_fail(
-        &c->at, c->why, "%s %s while %s %s may still be running on another stream; it must wait for an event", what,
-        rank_name(c, place), other == place ? "an earlier op on" : "an op on the same bytes as", rank_name(c, other));
+    return check_fail(&c->at, c->why,
+                      "%s %s while %s %s may still be running on another stream; it must wait for an event", what,
+                      rank_name(c, interval), other == interval ? "an earlier op on" : "an op on the same bytes as",
+                      rank_name(c, other));
 }
 
-/* `writes`: the words for a write, NULL for a read. */
-err_t rank_order(const struct rank_check *c, const struct clock *now, int place, int other, const char *writes)
+/* `writes`: the verb of the message for a write; NULL: the access is a read. */
+err_t rank_order(const struct rank_check *c, const struct clock *now, int interval, int other, const char *writes)
 {
-    const struct state *s = &c->state[other];
+    const struct value_state *s = &c->state[other];
     if (s->write_time > now->t[s->write_stream])
-        return order_fail(c, place, other, writes ? writes : "reads");
+        return order_fail(c, interval, other, writes ? writes : "reads");
     for (int k = 0; k < STREAM_COUNT && writes; k++)
         if (s->read_time[k] > now->t[k])
-            return order_fail(c, place, other, writes);
+            return order_fail(c, interval, other, writes);
     return OK;
 }
 
-static err_t flying_check(const struct rank_check *c, int place, int other, bool write)
+static err_t flying_check(const struct rank_check *c, int interval, int other, bool write)
 {
-    const struct state *s = &c->state[other];
+    const struct value_state *s = &c->state[other];
     if (s->receiving)
-        return check_fail(&c->at, c->why, "uses %s while %s is being received: nothing has waited for it",
-                          rank_name(c, place), rank_name(c, other));
+        return check_fail(&c->at, c->why, "uses %s while %s is being received; a wait must come first",
+                          rank_name(c, interval), rank_name(c, other));
     if (write && s->sending)
-        return check_fail(&c->at, c->why, "writes %s while %s is being sent: nothing has waited for it",
-                          rank_name(c, place), rank_name(c, other));
+        return check_fail(&c->at, c->why, "writes %s while %s is being sent; a wait must come first",
+                          rank_name(c, interval), rank_name(c, other));
     return OK;
 }
 
-static err_t order_operand(struct rank_check *c, const struct clock *now, int place, bool write)
+static err_t order_operand(struct rank_check *c, const struct clock *now, int interval, bool write)
 {
-    err_t e = rank_order(c, now, place, place, write ? "writes" : NULL);
+    err_t e = rank_order(c, now, interval, interval, write ? "writes" : NULL);
     if (!e)
-        e = flying_check(c, place, place, write);
-    for (int i = c->places.overlap_first[place]; write && !e && i < c->places.overlap_first[place + 1]; i++) {
-        e = rank_order(c, now, place, c->places.overlaps[i], "writes");
+        e = flying_check(c, interval, interval, write);
+    for (int i = c->intervals.overlap_first[interval]; write && !e && i < c->intervals.overlap_first[interval + 1];
+         i++) {
+        e = rank_order(c, now, interval, c->intervals.overlaps[i], "writes");
         if (!e)
-            e = flying_check(c, place, c->places.overlaps[i], true);
+            e = flying_check(c, interval, c->intervals.overlaps[i], true);
     }
     return e;
 }
 
-void rank_touch(struct rank_check *c, const struct clock *now, enum op_stream stream, int place, char mode)
+void rank_touch(struct rank_check *c, const struct clock *now, enum op_stream stream, int interval, char mode)
 {
-    struct state *s = &c->state[place];
+    struct value_state *s = &c->state[interval];
     if (mode != 'w')
         s->read_time[stream] = now->t[stream];
     if (mode != 'r') {
@@ -151,29 +155,29 @@ void rank_touch(struct rank_check *c, const struct clock *now, enum op_stream st
 
 /* ---- reading ---- */
 
-static err_t micro_check(struct rank_check *c, int place)
+static err_t micro_check(struct rank_check *c, int interval)
 {
-    int micro = c->p->actions[c->at.action].micro, is = c->state[place].micro;
+    int micro = c->p->actions[c->at.action].micro, is = c->state[interval].micro;
     if (micro < 0 || is == NO_MICRO)
         return OK;
-    if (is <= FIRST_MESSAGE) { /* what has been received for it */
+    if (is <= FIRST_MESSAGE) { /* the first read of a received value determines its microbatch */
         int *of = &c->facts->messages[FIRST_MESSAGE - is];
         is = *of = *of < 0 ? micro : *of;
     }
     if (micro == is)
         return OK;
-    return check_fail(&c->at, c->why, "reads %s, which is of microbatch %d", rank_name(c, place), is);
+    return check_fail(&c->at, c->why, "reads %s, which belongs to microbatch %d", rank_name(c, interval), is);
 }
 
-err_t rank_readable(struct rank_check *c, int place)
+err_t rank_readable(struct rank_check *c, int interval)
 {
-    const struct state *s = &c->state[place];
-    const char *name = rank_name(c, place);
+    const struct value_state *s = &c->state[interval];
+    const char *name = rank_name(c, interval);
     switch (s->value) {
     case VALUE_NONE:
         return check_fail(&c->at, c->why, "reads %s before anything has written it", name);
     case VALUE_STALE:
-        return check_fail(&c->at, c->why, "reads %s, which still holds the value of the pass before", name);
+        return check_fail(&c->at, c->why, "reads %s, which still holds a value of an earlier step or microbatch", name);
     case VALUE_LOST:
         return check_fail(&c->at, c->why, "reads %s, whose bytes were overwritten as %s by op %d", name,
                           c->p->buffers[s->lost_to].name, s->writer);
@@ -181,18 +185,18 @@ err_t rank_readable(struct rank_check *c, int place)
         break;
     }
     if (s->part.due)
-        return check_fail(&c->at, c->why, "reads %s, of which parts are missing", name);
-    return micro_check(c, place);
+        return check_fail(&c->at, c->why, "reads %s before all parts of it have been written", name);
+    return micro_check(c, interval);
 }
 
-static err_t operand_read(struct rank_check *c, const struct op *op, int place, char mode)
+static err_t operand_read(struct rank_check *c, const struct op *op, int interval, char mode)
 {
-    const struct state *s = &c->state[place];
-    if (op->kind == OP_TREE_LEAF || op->kind == OP_TREE_REDUCE) /* their own rules, in tree_check */
+    const struct value_state *s = &c->state[interval];
+    if (op->kind == OP_TREE_LEAF || op->kind == OP_TREE_REDUCE) /* sums.c checks these */
         return OK;
-    err_t e = rank_readable(c, place);
+    err_t e = rank_readable(c, interval);
     if (!e && mode == 'a' && s->spent && op->kind != OP_ADAMW)
-        e = check_fail(&c->at, c->why, "adds to %s behind its reduce", rank_name(c, place));
+        e = check_fail(&c->at, c->why, "adds to %s after its reduce", rank_name(c, interval));
     return e;
 }
 
@@ -218,53 +222,53 @@ err_t rank_operand(struct rank_check *c, const struct op *op, const struct clock
     char mode = c->mode[i];
     err_t e = mode != 'r' && op->kind != OP_TREE_LEAF ? check_aliases(c, op, i) : OK;
     for (int k = 0; k < c->reach[i].n && !e; k++) {
-        int place = rank_place(c, i, k);
-        e = order_operand(c, now, place, mode != 'r');
+        int interval = rank_interval(c, i, k);
+        e = order_operand(c, now, interval, mode != 'r');
         if (!e && mode != 'w')
-            e = operand_read(c, op, place, mode);
+            e = operand_read(c, op, interval, mode);
     }
     return e;
 }
 
 /* ---- writing ---- */
 
-err_t rank_overwrite(const struct rank_check *c, int place)
+err_t rank_overwrite(const struct rank_check *c, int interval)
 {
-    const struct state *s = &c->state[place];
-    if (s->value != VALUE_SET || s->spent || rank_buffer(c, place)->space != SPACE_GRAD || s->layout.zero)
+    const struct value_state *s = &c->state[interval];
+    if (s->value != VALUE_SET || s->spent || rank_buffer(c, interval)->space != SPACE_GRAD || s->layout.zero)
         return OK;
     if (s->reduced)
-        return check_fail(&c->at, c->why, "overwrites %s behind its reduce", rank_name(c, place));
+        return check_fail(&c->at, c->why, "overwrites %s after its reduce", rank_name(c, interval));
     return check_fail(&c->at, c->why, "overwrites %s, which earlier ops of this step have added to",
-                      rank_name(c, place));
+                      rank_name(c, interval));
 }
 
-/* A share of a gradient that nobody has taken yet. */
-static bool is_due(const struct rank_check *c, int place)
+/* A share of a gradient that has not been used yet. */
+static bool is_due(const struct rank_check *c, int interval)
 {
-    const struct state *s = &c->state[place];
-    return s->value == VALUE_SET && !s->spent && rank_is_grad(c, place) && layout_partial(&s->layout) >= 0;
+    const struct value_state *s = &c->state[interval];
+    return s->value == VALUE_SET && !s->spent && rank_is_grad(c, interval) && layout_partial(&s->layout) >= 0;
 }
 
-/* What lies on the same bytes is gone. */
-void rank_lose(struct rank_check *c, int place)
+/* The values of intervals that share bytes with this one are lost. */
+void rank_lose(struct rank_check *c, int interval)
 {
-    for (int i = c->places.overlap_first[place]; i < c->places.overlap_first[place + 1]; i++) {
-        struct state *o = &c->state[c->places.overlaps[i]];
+    for (int i = c->intervals.overlap_first[interval]; i < c->intervals.overlap_first[interval + 1]; i++) {
+        struct value_state *o = &c->state[c->intervals.overlaps[i]];
         if (o->value == VALUE_NONE)
             continue;
-        c->wasted = is_due(c, c->places.overlaps[i]) ? c->places.overlaps[i] : c->wasted;
+        c->wasted = is_due(c, c->intervals.overlaps[i]) ? c->intervals.overlaps[i] : c->wasted;
         o->value = VALUE_LOST;
-        o->lost_to = c->places.place[place].buffer;
+        o->lost_to = c->intervals.at[interval].buffer;
         o->writer = c->at.op;
     }
 }
 
-/* A new value stands in `place`. */
-void rank_put(struct rank_check *c, int place, const struct value_layout *l, unsigned reduced)
+/* Puts a new value into the interval. */
+void rank_put(struct rank_check *c, int interval, const struct value_layout *l, unsigned reduced)
 {
-    const struct buffer *b = rank_buffer(c, place);
-    struct state *s = &c->state[place];
+    const struct buffer *b = rank_buffer(c, interval);
+    struct value_state *s = &c->state[interval];
     bool of_micro =
         !rank_is_param(c, b) && (b->space == SPACE_WORK || b->space == SPACE_SENT || b->space == SPACE_HOST);
     s->value = VALUE_SET;
@@ -278,24 +282,24 @@ void rank_put(struct rank_check *c, int place, const struct value_layout *l, uns
     s->among_zeros = l->zero || (s->among_zeros && c->p->ops[c->at.op].kind == OP_COPY_COLS);
     s->micro = of_micro ? c->p->actions[c->at.action].micro : NO_MICRO;
     s->writer = c->at.op;
-    rank_lose(c, place);
+    rank_lose(c, interval);
 }
 
-/* mode 'w' or 'a', with what the op makes. */
-err_t rank_write(struct rank_check *c, int place, char mode, struct value_layout made)
+/* Writes (mode 'w') or adds (mode 'a') the result of the op. */
+err_t rank_write(struct rank_check *c, int interval, char mode, struct value_layout made)
 {
     struct check_op op = rank_op(c);
-    struct state *s = &c->state[place];
-    int buffer = c->places.place[place].buffer;
-    err_t e = rank_is_grad(c, place) ? layout_of_grad(&op, buffer, &made) : OK;
+    struct value_state *s = &c->state[interval];
+    int buffer = c->intervals.at[interval].buffer;
+    err_t e = rank_is_grad(c, interval) ? layout_of_grad(&op, buffer, &made) : OK;
     if (!e && mode == 'w')
-        e = rank_overwrite(c, place);
+        e = rank_overwrite(c, interval);
     if (!e && mode == 'a') {
         struct value_layout sum = s->layout;
         e = layout_add(&op, buffer, &sum, s->reduced, &made);
         made = sum;
     }
     if (!e)
-        rank_put(c, place, &made, mode == 'a' ? s->reduced : 0);
+        rank_put(c, interval, &made, mode == 'a' ? s->reduced : 0);
     return e;
 }

@@ -1,4 +1,4 @@
-/* The checker accepts what the compiler makes, and refuses each planted bug by name. */
+/* The checker accepts what the compiler produces, and refuses every planted bug with a message that names it. */
 #include "common/plan/check/plan_check.h"
 #include "tests/common/plan/plan_fixture.h"
 
@@ -59,13 +59,13 @@ static void insert_action(struct program *p, int at, struct action a)
     p->n_actions++;
 }
 
-/* Refused, with the rank and these words; frees the fixture. */
+/* The checker refuses the programs with a message that contains the rank and `words`. Frees the fixture. */
 static void assert_refused(struct fixture *f, int rank, const char *const words[])
 {
     char text[32];
     err_t e = plan_check(&f->graph, f->programs, f->n, &f->why);
     if (e == OK)
-        fail_msg("accepted, though it should say \"%s\"", words[0]);
+        fail_msg("accepted; the checker should report \"%s\"", words[0]);
     assert_err(ERR_INVALID, e);
     snprintf(text, sizeof(text), "rank %d", rank);
     assert_says(&f->why, text);
@@ -73,7 +73,7 @@ static void assert_refused(struct fixture *f, int rank, const char *const words[
         assert_says(&f->why, words[i]);
     fixture_fini(f);
 }
-#define SAYS(...) ((const char *const[]){__VA_ARGS__, NULL})
+#define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 TEST(every_compiled_program_passes)
 {
@@ -117,8 +117,8 @@ TEST(a_dropped_reduce_is_refused)
     struct fixture f;
     setup(&f, 2, NUMERICS_FAST);
     remove_action(&f.programs[1], find_action(&f.programs[1], ACT_REDUCE, 2)); /* losses, head, layer 1 */
-    /* The norm of layer 1 waits for the reduce's event, which nothing records any more. */
-    assert_refused(&f, 1, SAYS("(norm)", "waits for event", "which nothing records"));
+    /* The norm of layer 1 waits for the event of the removed reduce. */
+    assert_refused(&f, 1, WORDS("(norm)", "waits for event", "which nothing records"));
     setup(&f, 2, NUMERICS_FAST);
     for (int r = 0; r < 2; r++) {
         remove_action(&f.programs[r], find_action(&f.programs[r], ACT_REDUCE, 2));
@@ -126,7 +126,7 @@ TEST(a_dropped_reduce_is_refused)
             if (f.programs[r].ops[i].kind == OP_NORM && f.programs[r].ops[i].wait[0] == f.graph.n_units + 2)
                 f.programs[r].ops[i].wait[0] = -1; /* for the reduce of unit 2 */
     }
-    assert_refused(&f, 0, SAYS("(norm)", "layers.1.attention_norm.weight.grad", "nothing has reduced it"));
+    assert_refused(&f, 0, WORDS("(norm)", "layers.1.attention_norm.weight.grad", "has not been reduced"));
 }
 
 TEST(a_dropped_reduce_of_the_losses_is_refused)
@@ -134,7 +134,7 @@ TEST(a_dropped_reduce_of_the_losses_is_refused)
     struct fixture f;
     setup(&f, 2, NUMERICS_FAST);
     remove_action(&f.programs[0], find_action(&f.programs[0], ACT_REDUCE, 0));
-    assert_refused(&f, 0, SAYS("(clip)", "reads loss", "nothing has reduced it"));
+    assert_refused(&f, 0, WORDS("(clip)", "reads loss", "has not been reduced"));
 }
 
 TEST(a_second_reduce_is_refused)
@@ -146,21 +146,21 @@ TEST(a_second_reduce_is_refused)
         struct program *p = &f.programs[1];
         int b = find_action(p, ACT_REDUCE, 2);
         insert_action(p, b, p->actions[b]);
-        assert_refused(&f, 1, SAYS("(reduce unit 2)", "layers.1.attention_norm.weight.grad", "a second time"));
+        assert_refused(&f, 1, WORDS("(reduce unit 2)", "layers.1.attention_norm.weight.grad", "a second time"));
     }
 }
 
-TEST(a_gradient_added_behind_its_reduce_is_refused)
+TEST(a_gradient_added_after_its_reduce_is_refused)
 {
     struct fixture f;
     setup(&f, 2, NUMERICS_FAST);
     struct program *p = &f.programs[0];
     int last = find_action(p, ACT_BACKWARD, 2), reduce = find_action(p, ACT_REDUCE, 1);
     struct action moved = p->actions[reduce];       /* the head's gradient, before the last microbatch */
-    p->ops[moved.first_op].stream = STREAM_COMPUTE; /* so that the order of streams is not what is wrong */
+    p->ops[moved.first_op].stream = STREAM_COMPUTE; /* so that the order of streams is not the fault that is reported */
     remove_action(p, reduce);
     insert_action(p, last, moved);
-    assert_refused(&f, 0, SAYS("(backward micro 2)", "adds to output.weight.grad behind its reduce"));
+    assert_refused(&f, 0, WORDS("(backward micro 2)", "adds to output.weight.grad after its reduce"));
 }
 
 TEST(another_order_of_collectives_is_refused)
@@ -172,10 +172,10 @@ TEST(another_order_of_collectives_is_refused)
     struct action x = p->actions[a];
     p->actions[a] = p->actions[b];
     p->actions[b] = x;
-    assert_refused(&f, 2, SAYS("action", "(all_reduce)", "unit.2.grad", "rank 0", "unit.3.grad", "one order"));
+    assert_refused(&f, 2, WORDS("action", "(all_reduce)", "unit.2.grad", "rank 0", "unit.3.grad", "one order"));
 }
 
-/* A rank without microbatches has nothing but zeros, which need no sum: but the others wait for it. */
+/* A rank without microbatches has only zeros, which need no sum, but the other ranks wait for it. */
 TEST(a_collective_that_one_rank_lacks_is_a_deadlock)
 {
     struct fixture f;
@@ -185,15 +185,15 @@ TEST(a_collective_that_one_rank_lacks_is_a_deadlock)
     struct program *p = &f.programs[2];
     p->ops[find_op(p, OP_ZERO, 0)].wait[0] = -1;
     remove_action(p, find_action(p, ACT_REDUCE, 0));
-    assert_refused(&f, 0, SAYS("(all_reduce)", "loss", "not all ranks of its group come to it"));
+    assert_refused(&f, 0, WORDS("(all_reduce)", "loss", "not all ranks of its group issue it"));
 }
 
-TEST(a_group_that_leaves_a_holder_out_is_refused)
+TEST(a_group_without_a_holder_is_refused)
 {
     struct fixture f;
     setup(&f, 3, NUMERICS_FAST);
     f.programs[0].groups[0].n = 2;
-    assert_refused(&f, 0, SAYS("(all_reduce)", "leaves rank 2 out"));
+    assert_refused(&f, 0, WORDS("(all_reduce)", "leaves rank 2 out"));
 }
 
 TEST(another_reduction_than_a_sum_is_refused)
@@ -201,7 +201,7 @@ TEST(another_reduction_than_a_sum_is_refused)
     struct fixture f;
     setup(&f, 2, NUMERICS_FAST);
     f.programs[1].ops[find_op(&f.programs[1], OP_ALL_REDUCE, 2)].reduce = REDUCE_AVG;
-    assert_refused(&f, 1, SAYS("does not sum unit.2.grad"));
+    assert_refused(&f, 1, WORDS("does not sum unit.2.grad"));
 }
 
 TEST(overlapping_live_buffers_are_refused)
@@ -211,11 +211,11 @@ TEST(overlapping_live_buffers_are_refused)
     struct program *p = &f.programs[0];
     int q = find_buffer(p, "layer.0.gate"), v = find_buffer(p, "layer.1.gate"); /* equal sizes, both alive */
     p->buffers[v].offset = p->buffers[q].offset;
-    assert_refused(&f, 0, SAYS("(backward micro 0)", "swiglu_grad", "layer.0.gate", "overwritten as layer.1"));
+    assert_refused(&f, 0, WORDS("(backward micro 0)", "swiglu_grad", "layer.0.gate", "overwritten as layer.1"));
     setup(&f, 1, NUMERICS_FAST);
     p = &f.programs[0];
     p->buffers[find_buffer(p, "layer.0.q")].offset = p->buffers[find_buffer(p, "layer.0.attention_norm")].offset;
-    assert_refused(&f, 0, SAYS("(gemm)", "layer.0.q", "shares bytes with its operand layer.0.attention_norm"));
+    assert_refused(&f, 0, WORDS("(gemm)", "layer.0.q", "shares bytes with its operand layer.0.attention_norm"));
 }
 
 TEST(overlapping_parameters_are_refused)
@@ -225,7 +225,7 @@ TEST(overlapping_parameters_are_refused)
     struct program *p = &f.programs[0];
     int a = find_buffer(p, "layers.0.attention.wk.weight"), b = find_buffer(p, "layers.0.attention.wv.weight");
     p->buffers[b].offset = p->buffers[a].offset;
-    assert_refused(&f, 0, SAYS("layers.0.attention.wk.weight", "layers.0.attention.wv.weight", "share bytes"));
+    assert_refused(&f, 0, WORDS("layers.0.attention.wk.weight", "layers.0.attention.wv.weight", "share bytes"));
 }
 
 TEST(reading_before_writing_is_refused)
@@ -235,12 +235,12 @@ TEST(reading_before_writing_is_refused)
     struct program *p = &f.programs[0];
     int a = find_op(p, OP_SWIGLU, 0);
     struct op x = p->ops[a];
-    p->ops[a] = p->ops[a - 1]; /* the product that makes `up` now comes behind its reader */
+    p->ops[a] = p->ops[a - 1]; /* the matmul that computes `up` now comes after its reader */
     p->ops[a - 1] = x;
-    assert_refused(&f, 0, SAYS("action 1 (forward micro 0)", "(swiglu)", "reads layer.0.up before anything"));
+    assert_refused(&f, 0, WORDS("action 1 (forward micro 0)", "(swiglu)", "reads layer.0.up before anything"));
 }
 
-TEST(an_activation_of_the_microbatch_before_is_refused)
+TEST(an_activation_of_an_earlier_microbatch_is_refused)
 {
     struct fixture f;
     setup(&f, 1, NUMERICS_FAST);
@@ -266,17 +266,17 @@ TEST(a_gradient_that_is_never_zeroed_is_refused)
             p->ops[i].flags |= OPF_ACC;
             break;
         }
-    assert_refused(&f, 0, SAYS("(backward micro 0)", "output.weight.grad", "before anything"));
+    assert_refused(&f, 0, WORDS("(backward micro 0)", "output.weight.grad", "before anything"));
 }
 
-TEST(a_microbatch_that_forgets_the_ones_before_is_refused)
+TEST(a_microbatch_that_overwrites_earlier_gradients_is_refused)
 {
     for (int workers = 1; workers <= 2; workers++) {
         struct fixture f;
         setup(&f, workers, NUMERICS_FAST);
         struct program *p = &f.programs[0];
         p->actions[find_action(p, ACT_BACKWARD, 1)].first_op = p->actions[find_action(p, ACT_BACKWARD, 0)].first_op;
-        assert_refused(&f, 0, SAYS("(backward micro 1)", "(gemm)", "overwrites output.weight.grad"));
+        assert_refused(&f, 0, WORDS("(backward micro 1)", "(gemm)", "overwrites output.weight.grad"));
     }
 }
 
@@ -286,15 +286,15 @@ TEST(a_missing_wait_is_refused)
     setup(&f, 2, NUMERICS_FAST);
     struct program *p = &f.programs[1];
     p->ops[find_op(p, OP_ALL_REDUCE, 1)].wait[0] = -1; /* the head's gradient */
-    assert_refused(&f, 1, SAYS("(all_reduce)", "norm.weight.grad", "another stream"));
+    assert_refused(&f, 1, WORDS("(all_reduce)", "norm.weight.grad", "another stream"));
     setup(&f, 2, NUMERICS_FAST);
     p = &f.programs[0];
     p->ops[find_op(p, OP_NORM, 0)].wait[0] = -1;
-    assert_refused(&f, 0, SAYS("(norm)", "norm.weight.grad", "another stream"));
+    assert_refused(&f, 0, WORDS("(norm)", "norm.weight.grad", "another stream"));
     setup(&f, 1, NUMERICS_FAST);
     p = &f.programs[0];
-    p->ops[find_op(p, OP_ADAMW, 0)].wait[0] = -1; /* the save of the last step may still read */
-    assert_refused(&f, 0, SAYS("(adamw)", "writes tok_embeddings.weight", "another stream"));
+    p->ops[find_op(p, OP_ADAMW, 0)].wait[0] = -1; /* the previous step's snapshot may still read */
+    assert_refused(&f, 0, WORDS("(adamw)", "writes tok_embeddings.weight", "another stream"));
 }
 
 TEST(waiting_for_each_other_is_a_deadlock)
@@ -305,7 +305,7 @@ TEST(waiting_for_each_other_is_a_deadlock)
     int snapshot = find_op(p, OP_SNAPSHOT, 0), adamw = find_op(p, OP_ADAMW, 0);
     p->ops[snapshot].event = -1;
     p->ops[adamw].wait[0] = p->n_events - 1;
-    assert_refused(&f, 0, SAYS("(adamw)", "waits for event", "nothing records"));
+    assert_refused(&f, 0, WORDS("(adamw)", "waits for event", "nothing records"));
 }
 
 TEST(a_parameter_without_update_is_refused)
@@ -316,10 +316,10 @@ TEST(a_parameter_without_update_is_refused)
     int a = find_op(p, OP_ADAMW, 3);
     for (int k = 0; k < OP_MAX_OPERANDS; k++)
         p->ops[a].arg[k] = p->ops[a + 1].arg[k];
-    assert_refused(&f, 0, SAYS("layers.0.attention.wk.weight", "0 times instead of once"));
+    assert_refused(&f, 0, WORDS("layers.0.attention.wk.weight", "0 times instead of once"));
 }
 
-TEST(a_microbatch_that_nobody_computes_is_refused)
+TEST(a_microbatch_that_no_rank_computes_is_refused)
 {
     struct fixture f;
     setup(&f, 2, NUMERICS_FAST);
@@ -334,10 +334,10 @@ TEST(a_wrong_peak_is_refused)
     struct fixture f;
     setup(&f, 1, NUMERICS_FAST);
     f.programs[0].space_bytes[SPACE_WORK] += 64;
-    assert_refused(&f, 0, SAYS("SPACE_WORK", "its buffers need"));
+    assert_refused(&f, 0, WORDS("SPACE_WORK", "its buffers need"));
     setup(&f, 1, NUMERICS_FAST);
     f.programs[0].space_bytes[SPACE_WORK] -= 64;
-    assert_refused(&f, 0, SAYS("SPACE_WORK", "ends at byte"));
+    assert_refused(&f, 0, WORDS("SPACE_WORK", "ends at byte"));
 }
 
 TEST(a_leaf_out_of_order_is_refused)
@@ -347,11 +347,11 @@ TEST(a_leaf_out_of_order_is_refused)
     struct program *p = &f.programs[0];
     p->actions[find_action(p, ACT_FORWARD, 1)].micro = 2;
     p->actions[find_action(p, ACT_BACKWARD, 1)].micro = 2;
-    assert_refused(&f, 0, SAYS("(tree_leaf)", "microbatch 2", "when 1 is next"));
+    assert_refused(&f, 0, WORDS("(tree_leaf)", "microbatch 2", "when 1 is next"));
     setup(&f, 1, NUMERICS_CANONICAL);
     p = &f.programs[0];
     remove_action(p, find_action(p, ACT_BACKWARD, 4));
-    assert_refused(&f, 0, SAYS("(tree_reduce)", "4 of this rank's 5 leaves"));
+    assert_refused(&f, 0, WORDS("(tree_reduce)", "4 of this rank's 5 leaves"));
 }
 
 TEST(an_alias_that_no_kernel_allows_is_refused)
@@ -361,7 +361,7 @@ TEST(an_alias_that_no_kernel_allows_is_refused)
     struct program *p = &f.programs[0];
     struct op *op = &p->ops[find_op(p, OP_SWIGLU, 0)];
     op->arg[2].buffer = op->arg[0].buffer;
-    assert_refused(&f, 0, SAYS("(swiglu)", "writes layer.0.gate over operand 0"));
+    assert_refused(&f, 0, WORDS("(swiglu)", "writes layer.0.gate over operand 0"));
 }
 
 TEST(an_operand_that_leaves_its_buffer_is_refused)
@@ -369,7 +369,7 @@ TEST(an_operand_that_leaves_its_buffer_is_refused)
     static const struct {
         enum op_kind kind;
         int nth, operand;
-        const char *says;
+        const char *name; /* of the buffer */
     } rows[] = {
         {OP_GEMM, 0, 3, "layer.0.q"},        {OP_RMSNORM, 0, 5, "layer.0.attention_norm.rstd"},
         {OP_ROPE, 1, 0, "layer.0.k"},        {OP_ATTENTION, 0, 4, "layer.0.lse"},
@@ -382,11 +382,12 @@ TEST(an_operand_that_leaves_its_buffer_is_refused)
         struct op *op = &f.programs[1].ops[find_op(&f.programs[1], rows[i].kind, rows[i].nth)];
         int64_t more = rows[i].kind == OP_NORM ? 2 : 1; /* the head's blocks are the last but one */
         op->arg[rows[i].operand].offset.factor += more;
-        assert_refused(&f, 1, SAYS(op_name(rows[i].kind), "reaches element", rows[i].says));
+        assert_refused(&f, 1, WORDS(op_name(rows[i].kind), "reaches element", rows[i].name));
     }
 }
 
-/* What one slot records lets the other's waits pass: the latest record is behind all that went before. */
+/* An event recorded in one slot satisfies the waits in another: the latest record covers all earlier ops of its stream.
+ */
 TEST(events_do_not_belong_to_slots)
 {
     struct fixture f;
@@ -402,13 +403,13 @@ TEST(broken_structure_is_refused)
     struct fixture f;
     setup(&f, 1, NUMERICS_FAST);
     f.programs[0].ops[find_op(&f.programs[0], OP_EMBED, 0)].arg[1].buffer = -1;
-    assert_refused(&f, 0, SAYS("(embed)", "operand 1 is missing"));
+    assert_refused(&f, 0, WORDS("(embed)", "operand 1 is missing"));
     setup(&f, 1, NUMERICS_FAST);
     f.programs[0].ops[find_op(&f.programs[0], OP_EMBED, 0)].arg[3].buffer = 100000;
-    assert_refused(&f, 0, SAYS("(embed)", "operand 3 is buffer 100000"));
+    assert_refused(&f, 0, WORDS("(embed)", "operand 3 is buffer 100000"));
     setup(&f, 1, NUMERICS_FAST);
     f.programs[0].actions[1].n_ops = 1 << 20;
-    assert_refused(&f, 0, SAYS("action 1"));
+    assert_refused(&f, 0, WORDS("action 1"));
 }
 
 /* ---- streams ---- */
@@ -437,14 +438,15 @@ static void setup_nth(struct fixture *f, int nth)
 }
 #define SETUPS 6
 
-/* The clip's wait is there for readers: the comm stream sums losses before the gradients that the norm has waited for.
- */
+/* The wait of the clip is redundant: the comm stream sums the losses before the gradients for which the norm has
+ * waited. The compiler emits it for readers of the program. */
 static bool is_spare(const struct op *op)
 {
     return op->kind == OP_CLIP;
 }
 
-/* After `change` the program of rank r is refused, with its rank, an action, an op and a buffer or event. */
+/* After `change` the checker refuses the program of rank r with a message that names the rank, an action, an op and the
+ * race or the missing event. */
 static void assert_race(struct fixture *f, int r, int op, const char *change)
 {
     char rank[32];
@@ -453,13 +455,13 @@ static void assert_race(struct fixture *f, int r, int op, const char *change)
     if (e != ERR_INVALID)
         fail_msg("rank %d, op %d (%s): %s: accepted", r, op, op_name(o->kind), change);
     snprintf(rank, sizeof(rank), "rank %d, action ", r);
-    bool says = strstr(f->why.text, "another stream; it must wait for an event") ||
-                strstr(f->why.text, "which nothing records") || strstr(f->why.text, "of the pass before");
-    if (strncmp(f->why.text, rank, strlen(rank)) != 0 || !strstr(f->why.text, "), op ") || !says)
+    bool named = strstr(f->why.text, "another stream; it must wait for an event") ||
+                 strstr(f->why.text, "which nothing records") || strstr(f->why.text, "of an earlier step");
+    if (strncmp(f->why.text, rank, strlen(rank)) != 0 || !strstr(f->why.text, "), op ") || !named)
         fail_msg("rank %d, op %d (%s): %s: %s", r, op, op_name(o->kind), change, f->why.text);
 }
 
-/* Every wait of every program, dropped by itself. */
+/* Drops every wait of every program, one at a time. */
 TEST(no_wait_can_be_dropped)
 {
     int dropped = 0;
@@ -483,7 +485,7 @@ TEST(no_wait_can_be_dropped)
     assert_true(dropped > 60);
 }
 
-/* Every event, recorded too early or not at all: by its op no more, and by the op before on that stream instead. */
+/* Drops every record of an event, one at a time, if no other op records the event. */
 TEST(no_event_can_be_dropped)
 {
     for (int nth = 0; nth < SETUPS; nth++) {
@@ -507,7 +509,7 @@ TEST(no_event_can_be_dropped)
     }
 }
 
-/* Whatever the compute stream does follows from something, and something follows from it. */
+/* Every op of the compute stream depends on an earlier one, or a later one depends on it. */
 TEST(no_op_can_move_to_another_stream)
 {
     int moved = 0;
@@ -517,7 +519,8 @@ TEST(no_op_can_move_to_another_stream)
         for (int r = 0; r < f.n; r++)
             for (int i = 0; i < f.programs[r].n_ops; i++) {
                 struct op *op = &f.programs[r].ops[i];
-                bool zeroes_only = f.programs[r].mode == MODE_EVAL && f.programs[r].first_micro == 2; /* waits itself */
+                bool zeroes_only =
+                    f.programs[r].mode == MODE_EVAL && f.programs[r].first_micro == 2; /* this op has its own wait */
                 if (op->stream != STREAM_COMPUTE || zeroes_only)
                     continue;
                 op->stream = STREAM_COPY;
@@ -530,24 +533,25 @@ TEST(no_op_can_move_to_another_stream)
     assert_true(moved > 300);
 }
 
-/* A stream other than the host's uses the batch: it waits for it, and the host for nothing when it brings the next. */
+/* An op on another stream than the host's reads the batch. First it lacks the wait for the host's write; then the
+ * host's next write does not wait for it. */
 TEST(a_batch_that_is_overwritten_too_early_is_refused)
 {
     struct fixture f;
     setup(&f, 1, NUMERICS_FAST);
     struct program *p = &f.programs[0];
     p->ops[find_op(p, OP_EMBED, 0)].stream = STREAM_COPY;
-    assert_refused(&f, 0, SAYS("(embed)", "reads ids", "another stream"));
+    assert_refused(&f, 0, WORDS("(embed)", "reads ids", "another stream"));
     setup(&f, 1, NUMERICS_FAST);
     p = &f.programs[0];
     int last = find_op(p, OP_EMBED_GRAD, 0), before = find_op(p, OP_CROSS_ENTROPY, 0);
     p->ops[before].event = p->ops[last - 1].event = p->ops[last].wait[0] = p->n_events++;
     p->ops[last].stream = STREAM_COMM;
-    assert_refused(&f, 0, SAYS("(forward micro 1)", "finds the host writing ids", "another stream"));
+    assert_refused(&f, 0, WORDS("(forward micro 1)", "lets the host write ids", "another stream"));
 }
 
-/* Runs save in some steps only: what is ordered through the snapshot is not ordered. */
-TEST(an_order_that_hangs_on_a_save_is_refused)
+/* A job saves only in some steps, so an order that exists only through the snapshot is no order. */
+TEST(an_order_that_depends_on_a_save_is_refused)
 {
     struct fixture f;
     setup(&f, 2, NUMERICS_FAST);
@@ -557,13 +561,13 @@ TEST(an_order_that_hangs_on_a_save_is_refused)
     int first = find_op(p, OP_NORM, 0), reduced = p->ops[first].wait[0];
     struct action saved = p->actions[snapshot];
     remove_action(p, snapshot);
-    insert_action(p, norm, saved); /* waits for the head's reduce, and the norm for it */
+    insert_action(p, norm, saved); /* the snapshot waits for the head's reduce, and the norm for the snapshot */
     op->wait[0] = reduced;
     p->ops[first].wait[0] = op->event;
-    assert_refused(&f, 1, SAYS("(norm)", "norm.weight.grad", "another stream"));
+    assert_refused(&f, 1, WORDS("(norm)", "norm.weight.grad", "another stream"));
 }
 
-/* ---- types, copies, fused products ---- */
+/* ---- types, copies, fused matmuls ---- */
 
 TEST(an_operand_of_another_type_is_refused)
 {
@@ -572,12 +576,12 @@ TEST(an_operand_of_another_type_is_refused)
     struct program *p = &f.programs[0];
     struct op *op = &p->ops[find_op(p, OP_GEMM, 0)];
     op->arg[1].buffer = p->param_buffer[fixture_tensor(&f, "transformer.h.0.attn.c_attn.weight")];
-    assert_refused(&f, 0, SAYS("(gemm)", "operand 1", "c_attn.weight", "float32"));
+    assert_refused(&f, 0, WORDS("(gemm)", "operand 1", "c_attn.weight", "float32"));
     setup_bfloat16(&f, ARCH_GPT2, 1);
     p = &f.programs[0];
     op = &p->ops[find_op(p, OP_ADAMW, 0)];
     op->arg[0].buffer = find_buffer(p, "transformer.wte.weight.copy");
-    assert_refused(&f, 0, SAYS("(adamw)", "operand 0", "wte.weight.copy", "bfloat16"));
+    assert_refused(&f, 0, WORDS("(adamw)", "operand 0", "wte.weight.copy", "bfloat16"));
 }
 
 TEST(a_step_without_new_copies_is_refused)
@@ -585,19 +589,19 @@ TEST(a_step_without_new_copies_is_refused)
     struct fixture f;
     setup_bfloat16(&f, ARCH_LLAMA, 1);
     struct program *p = &f.programs[0];
-    p->actions[0].n_ops--; /* the cast stands behind the zeroing of the losses */
-    assert_refused(&f, 0, SAYS("(embed)", "tok_embeddings.weight.copy", "before anything has written it"));
+    p->actions[0].n_ops--; /* the cast comes after the zeroing of the losses */
+    assert_refused(&f, 0, WORDS("(embed)", "tok_embeddings.weight.copy", "before anything has written it"));
     setup_bfloat16(&f, ARCH_LLAMA, 1);
     p = &f.programs[0];
     struct action begin = p->actions[0], cast = begin;
     cast.first_op = begin.first_op + 1;
     cast.n_ops = 1;
     p->actions[0].n_ops = 1;
-    insert_action(p, p->n_actions, cast); /* behind the update: so the first step has none */
-    assert_refused(&f, 0, SAYS("(embed)", "tok_embeddings.weight.copy"));
+    insert_action(p, p->n_actions, cast); /* after the update, so the first step has no cast before its forward */
+    assert_refused(&f, 0, WORDS("(embed)", "tok_embeddings.weight.copy"));
 }
 
-TEST(copies_stand_where_their_parameters_do)
+TEST(copies_are_in_the_order_of_their_parameters)
 {
     struct fixture f;
     setup_bfloat16(&f, ARCH_LLAMA, 1);
@@ -607,10 +611,10 @@ TEST(copies_stand_where_their_parameters_do)
     int64_t offset = a->offset;
     a->offset = b->offset;
     b->offset = offset;
-    assert_refused(&f, 0, SAYS("(cast)", "not its parameter", "layers.0.attention.wk.weight.copy"));
+    assert_refused(&f, 0, WORDS("(cast)", "not its parameter", "layers.0.attention.wk.weight.copy"));
 }
 
-/* Nothing that lives shorter may be put on a copy's bytes. */
+/* No buffer with a shorter lifetime may use a copy's bytes. */
 TEST(a_copy_that_is_overwritten_is_refused)
 {
     struct fixture f;
@@ -618,10 +622,10 @@ TEST(a_copy_that_is_overwritten_is_refused)
     struct program *p = &f.programs[0];
     p->buffers[find_buffer(p, "layer.0.q")].offset =
         p->buffers[find_buffer(p, "layers.1.attention.wq.weight.copy")].offset;
-    assert_refused(&f, 0, SAYS("layers.1.attention.wq.weight.copy", "overwritten as layer.0.q"));
+    assert_refused(&f, 0, WORDS("layers.1.attention.wq.weight.copy", "overwritten as layer.0.q"));
 }
 
-TEST(a_product_is_fused_right_or_refused)
+TEST(a_wrongly_fused_matmul_is_refused)
 {
     struct fixture f;
     setup_bfloat16(&f, ARCH_GPT2, 2);
@@ -638,8 +642,8 @@ TEST(a_product_is_fused_right_or_refused)
 #define REFUSED(...)                                                            \
     do {                                                                        \
         assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why)); \
-        for (int i = 0; SAYS(__VA_ARGS__)[i]; i++)                              \
-            assert_says(&f.why, SAYS(__VA_ARGS__)[i]);                          \
+        for (int i = 0; WORDS(__VA_ARGS__)[i]; i++)                             \
+            assert_says(&f.why, WORDS(__VA_ARGS__)[i]);                         \
         for (int i = 0; i < 3; i++)                                             \
             p->ops[at[i]] = saved[i];                                           \
     } while (0)
@@ -648,9 +652,9 @@ TEST(a_product_is_fused_right_or_refused)
     p->ops[forward].flags &= ~(uint32_t)OPF_GELU;
     REFUSED("rank 1", "(gemm)", "an aux but no activation");
     p->ops[forward].flags |= OPF_GELU_GRAD;
-    REFUSED("rank 1", "(gemm)", "two things at once");
+    REFUSED("rank 1", "(gemm)", "more than one of OPF_GELU");
     p->ops[backward].flags |= OPF_ACC;
-    REFUSED("rank 1", "(gemm)", "two things at once");
+    REFUSED("rank 1", "(gemm)", "more than one of OPF_GELU");
     p->ops[backward].arg[4].buffer = p->ops[backward].arg[3].buffer;
     REFUSED("rank 1", "(gemm)", "over operand");
     p->ops[forward].arg[4].buffer = p->ops[forward].arg[0].buffer;
@@ -664,7 +668,7 @@ TEST(a_product_is_fused_right_or_refused)
     fixture_fini(&f);
 }
 
-/* The sum of a bias's gradient is zeroed before its first product, like every sum that can only be added to. */
+/* The gradient of a bias is zeroed before the first matmul that adds to it, like every sum that ops can only add to. */
 TEST(a_bias_gradient_that_is_never_zeroed_is_refused)
 {
     struct fixture f;
@@ -675,7 +679,7 @@ TEST(a_bias_gradient_that_is_never_zeroed_is_refused)
     for (int i = backward->first_op; i < backward->first_op + backward->n_ops; i++)
         if (p->ops[i].kind == OP_ZERO && p->ops[i].arg[0].buffer == grad)
             p->ops[i].arg[0].buffer = p->grad_buffer[fixture_tensor(&f, "transformer.h.1.ln_1.bias")];
-    assert_refused(&f, 0, SAYS("(gemm)", "transformer.h.1.mlp.c_proj.bias.grad", "before anything"));
+    assert_refused(&f, 0, WORDS("(gemm)", "transformer.h.1.mlp.c_proj.bias.grad", "before anything"));
 }
 
 TEST(a_parameter_without_its_buffers_is_refused)
@@ -683,5 +687,5 @@ TEST(a_parameter_without_its_buffers_is_refused)
     struct fixture f;
     setup(&f, 1, NUMERICS_FAST);
     f.programs[0].v_buffer[fixture_tensor(&f, "norm.weight")] = -1;
-    assert_refused(&f, 0, SAYS("norm.weight", "no buffer of its own"));
+    assert_refused(&f, 0, WORDS("norm.weight", "no buffer of its own"));
 }

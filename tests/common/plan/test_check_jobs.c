@@ -1,10 +1,10 @@
-/* The checker over whole jobs: every product of two axes, with what goes with it, passes. */
+/* The checker accepts whole jobs: every combination of two axes, with the options that apply to them. */
 #include "common/plan/check/plan_check.h"
 #include "tests/common/plan/plan_fixture.h"
 
 struct choice {
     int dp, fsdp, cp, tp, zero;
-    int sp; /* 2: with async_tp */
+    int sp; /* 2: also async_tp */
 };
 
 static struct job_spec job_of(const struct choice *c, enum model_arch arch)
@@ -37,7 +37,7 @@ static void check_job(const struct job_spec *job, enum program_mode mode)
     fixture_fini(&f);
 }
 
-TEST(products_of_axes_pass)
+TEST(combinations_of_axes_pass)
 {
     for (int dp = 1; dp <= 2; dp++)
         for (int fsdp = 1; fsdp <= 2; fsdp++)
@@ -90,16 +90,16 @@ TEST(overlapped_tensor_parallelism_passes)
             }
 }
 
-/* What a backward makes again, and streams of random numbers. */
+/* Activation recomputation, and streams of random numbers. */
 TEST(recomputation_and_dropout_pass)
 {
-    static const struct choice beside[] = {
+    static const struct choice other_axes[] = {
         {1, 1, 1, 1, 0, false}, {1, 2, 1, 2, 3, true}, {1, 1, 2, 1, 0, false}, {1, 1, 1, 2, 0, false}};
     for (int again = RECOMPUTE_NONE; again <= RECOMPUTE_ATTENTION; again++)
-        for (size_t b = 0; b < sizeof(beside) / sizeof(beside[0]); b++)
+        for (size_t b = 0; b < sizeof(other_axes) / sizeof(other_axes[0]); b++)
             for (int arch = ARCH_LLAMA; arch <= ARCH_TRANSFORMER; arch++)
                 for (int pp = 1; pp <= 2; pp++) {
-                    struct job_spec job = job_of(&beside[b], (enum model_arch)arch);
+                    struct job_spec job = job_of(&other_axes[b], (enum model_arch)arch);
                     job.parallel.pp = pp;
                     job.parallel.workers *= pp;
                     job.parallel.recompute = (enum recompute)again;
@@ -109,22 +109,22 @@ TEST(recomputation_and_dropout_pass)
                 }
 }
 
-/* Pipelines: every schedule, even and uneven microbatches, with what goes beside them. */
+/* Pipelines: every schedule, even and uneven numbers of microbatches, combined with other axes. */
 TEST(pipelines_pass)
 {
     static const struct {
         enum pipe_schedule schedule;
         int chunks;
     } schedules[] = {{PIPE_GPIPE, 1}, {PIPE_1F1B, 1}, {PIPE_INTERLEAVED, 2}, {PIPE_ZB_H1, 1}};
-    static const struct choice beside[] = {{1, 1, 1, 1, 0, false}, {2, 1, 1, 1, 0, false}, {1, 2, 1, 1, 1, false},
-                                           {1, 2, 1, 1, 2, false}, {1, 2, 1, 1, 3, false}, {1, 1, 2, 1, 0, false},
-                                           {1, 1, 1, 2, 0, false}, {1, 1, 1, 2, 0, true},  {1, 2, 1, 2, 3, true}};
+    static const struct choice other_axes[] = {{1, 1, 1, 1, 0, false}, {2, 1, 1, 1, 0, false}, {1, 2, 1, 1, 1, false},
+                                               {1, 2, 1, 1, 2, false}, {1, 2, 1, 1, 3, false}, {1, 1, 2, 1, 0, false},
+                                               {1, 1, 1, 2, 0, false}, {1, 1, 1, 2, 0, true},  {1, 2, 1, 2, 3, true}};
     for (size_t s = 0; s < sizeof(schedules) / sizeof(schedules[0]); s++)
-        for (size_t b = 0; b < sizeof(beside) / sizeof(beside[0]); b++)
+        for (size_t b = 0; b < sizeof(other_axes) / sizeof(other_axes[0]); b++)
             for (int pp = 2; pp <= 3; pp++)
                 for (int arch = ARCH_LLAMA; arch <= ARCH_TRANSFORMER; arch++)
                     for (int k = 0; k < 4; k++) {
-                        struct job_spec job = job_of(&beside[b], (enum model_arch)arch);
+                        struct job_spec job = job_of(&other_axes[b], (enum model_arch)arch);
                         job.parallel.pp = pp;
                         job.parallel.workers *= pp;
                         if (job.parallel.workers > MAX_RANKS)

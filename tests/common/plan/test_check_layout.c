@@ -1,5 +1,5 @@
-/* Sums, parts and pieces: every collective of many layouts, left out, doubled or given to another group on all ranks
- * alike, so that no rank waits and every order is right, and the numbers alone would be wrong. */
+/* Sums, parts and pieces: every collective of many layouts is left out, doubled or moved to another group, on all ranks
+ * alike. No rank then waits for ever and every order is legal; only the numbers would be wrong. */
 #include "common/plan/check/plan_check.h"
 #include "tests/common/plan/plan_fixture.h"
 
@@ -7,7 +7,7 @@ struct layout_row {
     const char *name;
     enum model_arch arch;
     int dp, fsdp, cp, tp, zero;
-    int sp; /* 2: with async_tp */
+    int sp; /* 2: also async_tp */
     enum numerics numerics;
     enum dtype dtype;
 };
@@ -57,7 +57,7 @@ static bool is_kind(const struct op *op, enum op_kind kind)
     return op->kind == kind;
 }
 
-/* The nth op of a kind; -1. */
+/* The nth op of a kind; -1: none. */
 static int nth_of(const struct program *p, enum op_kind kind, int nth)
 {
     for (int i = 0; i < p->n_ops; i++)
@@ -66,7 +66,7 @@ static int nth_of(const struct program *p, enum op_kind kind, int nth)
     return -1;
 }
 
-/* That every rank has. */
+/* The number of ops of a kind that every rank has. */
 static int count_of(const struct fixture *f, enum op_kind kind)
 {
     int least = INT32_MAX;
@@ -87,7 +87,7 @@ static void assert_refused(struct fixture *f, const struct layout_row *r, const 
         fail_msg("%s: %s %d of all ranks %s: %s", r->name, op_name(kind), nth, change, e ? f->why.text : "accepted");
 }
 
-/* Turned into something that does nothing; its waits and its event stay, so that the order of streams does too. */
+/* Turns the op into one without effect. Its waits and its event stay, so that the order of streams stays. */
 static void make_nothing(struct op *op)
 {
     op->kind = OP_PUSH;
@@ -100,7 +100,7 @@ static const enum op_kind collectives[] = {OP_ALL_REDUCE,  OP_OWN_GATHER,   OP_O
                                            OP_UNIT_GATHER, OP_UNIT_SCATTER, OP_SHIFT,       OP_TREE_REDUCE};
 #define N_COLLECTIVES ((int)(sizeof(collectives) / sizeof(collectives[0])))
 
-/* Without the nth one: what it sums stays shares, what it brings is not there. */
+/* Without a collective, what it sums remains shares, and what it gathers does not exist. */
 TEST(no_collective_can_be_left_out)
 {
     int dropped = 0;
@@ -157,7 +157,7 @@ static void remove_op(struct program *p, int at)
     }
 }
 
-/* Summed twice, the sum is a multiple. */
+/* A sum that is taken twice is a multiple of the right one. */
 TEST(no_sum_can_be_taken_twice)
 {
     static const enum op_kind sums[] = {OP_ALL_REDUCE, OP_UNIT_SCATTER, OP_TREE_REDUCE};
@@ -183,7 +183,7 @@ TEST(no_sum_can_be_taken_twice)
     assert_true(doubled > 40);
 }
 
-/* Another group that each rank is in, of the same axes on all. */
+/* Another group that contains this rank, over other axes. */
 static int other_group(const struct program *p, int group, int nth)
 {
     for (int i = 0; i < p->n_groups; i++) {
@@ -226,8 +226,8 @@ TEST(no_collective_can_go_over_another_group)
 
 /* ---- single mistakes ---- */
 
-/* Bias and positions on every rank of tp: they would be in the sum tp times. */
-TEST(what_is_added_to_a_share_by_all_is_refused)
+/* If every rank of tp adds a bias or positions, the sum contains them tp times. */
+TEST(a_bias_that_every_rank_adds_to_its_share_is_refused)
 {
     struct fixture f;
     setup(&f, &rows[1]);
@@ -240,11 +240,11 @@ TEST(what_is_added_to_a_share_by_all_is_refused)
         int is = first->arg[2].buffer;
         second->arg[2].buffer = is;
         assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
-        assert_says(&f.why, "as every rank there would: only the first may");
+        assert_says(&f.why, "only the first rank of that axis may add it");
         second->arg[2].buffer = -1;
         f.programs[0].ops[i].arg[2].buffer = -1;
         assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
-        assert_says(&f.why, "and it is the first rank there");
+        assert_says(&f.why, "the first rank of that axis must add it");
         f.programs[0].ops[i].arg[2].buffer = is;
     }
     assert_ok(plan_check(&f.graph, f.programs, f.n, &f.why));
@@ -262,7 +262,7 @@ TEST(a_loss_that_every_rank_of_tp_counts_is_refused)
     fixture_fini(&f);
 }
 
-TEST(a_scatter_that_forgets_the_microbatches_before_is_refused)
+TEST(a_scatter_that_overwrites_earlier_microbatches_is_refused)
 {
     struct fixture f;
     setup(&f, &rows[5]);
@@ -271,7 +271,7 @@ TEST(a_scatter_that_forgets_the_microbatches_before_is_refused)
         struct op *op = &p->ops[i];
         if (op->kind != OP_UNIT_SCATTER)
             continue;
-        op->flags ^= OPF_ACC; /* adds in the first microbatch, forgets in the later ones */
+        op->flags ^= OPF_ACC; /* adds in the first microbatch, overwrites in later ones */
         assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
         assert_says(&f.why, "rank 0");
         op->flags ^= OPF_ACC;
@@ -279,7 +279,7 @@ TEST(a_scatter_that_forgets_the_microbatches_before_is_refused)
     fixture_fini(&f);
 }
 
-TEST(a_unit_whose_table_lies_is_refused)
+TEST(a_unit_with_a_wrong_table_is_refused)
 {
     struct fixture f;
     setup(&f, &rows[6]);
@@ -289,11 +289,11 @@ TEST(a_unit_whose_table_lies_is_refused)
         part = &p->units[1].parts[i];
     part->piece += 16;
     assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
-    assert_says(&f.why, "takes the piece of");
+    assert_says(&f.why, "expects the piece of");
     part->piece -= 16;
     part->local += 16;
     assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
-    assert_says(&f.why, "takes the local tensor of");
+    assert_says(&f.why, "expects the local tensor of");
     part->local -= 16;
     part->counts[1]++;
     assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
@@ -307,7 +307,7 @@ TEST(a_unit_whose_table_lies_is_refused)
     fixture_fini(&f);
 }
 
-TEST(a_ring_that_turns_the_other_way_on_one_rank_is_refused)
+TEST(a_ring_reversed_on_one_rank_is_refused)
 {
     struct fixture f;
     struct layout_row three = rows[8];
@@ -364,18 +364,18 @@ TEST(a_rank_of_tp_with_another_part_of_the_vocabulary_is_refused)
     fixture_fini(&f);
 }
 
-TEST(decay_against_the_model_is_refused)
+TEST(decay_contrary_to_the_model_is_refused)
 {
     struct fixture f;
     setup(&f, &rows[0]);
     f.programs[0].ops[nth_of(&f.programs[0], OP_ADAMW, 0)].flags ^= OPF_DECAY;
     assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
-    assert_says(&f.why, "against what the model says");
+    assert_says(&f.why, "contrary to the model");
     fixture_fini(&f);
 }
 
-/* Every rank of tp draws the numbers of its own columns, in forward and backward alike. */
-TEST(a_dropout_at_another_place_is_refused)
+/* Every rank of tp draws the random numbers of its own columns, in forward and backward alike. */
+TEST(a_dropout_of_other_positions_is_refused)
 {
     struct fixture f;
     struct job_spec job = job_small(ARCH_TRANSFORMER, 2);
@@ -395,15 +395,15 @@ TEST(a_dropout_at_another_place_is_refused)
             continue;
         op->site++;
         assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
-        assert_says(&f.why, "draws the numbers of site");
+        assert_says(&f.why, "draws random numbers of site");
         *op = saved;
         op->col0++;
         assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
-        assert_says(&f.why, "draws the numbers of site");
+        assert_says(&f.why, "draws random numbers of site");
         *op = saved;
         op->arg[1].offset = (struct graph_dim){op->m.sym == SYM_OWN ? SYM_ONE : SYM_OWN0, 0};
         assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
-        assert_says(&f.why, "the places of other tokens");
+        assert_says(&f.why, "the positions of other tokens");
         *op = saved;
         n++;
     }

@@ -1,4 +1,4 @@
-/* Pipelines with planted mistakes: messages, instances, orders, shares of tied parameters. */
+/* Pipelines with planted bugs in messages, buffer instances, orders, and shares of tied parameters. */
 #include "common/plan/check/plan_check.h"
 #include "tests/common/plan/plan_fixture.h"
 
@@ -20,7 +20,7 @@ static void assert_refused(struct fixture *f, const char *words)
 {
     err_t e = plan_check(&f->graph, f->programs, f->n, &f->why);
     if (e == OK)
-        fail_msg("accepted, though it should say \"%s\"", words);
+        fail_msg("accepted; the checker should report \"%s\"", words);
     assert_err(ERR_INVALID, e);
     assert_says(&f->why, "rank ");
     assert_says(&f->why, words);
@@ -52,7 +52,7 @@ static bool sends(const struct program *p, const struct action *x)
     return false;
 }
 
-/* Every exchange that sends, left out by itself: missed by a wait, an event or the wrong microbatch. */
+/* Leaves out every exchange that sends, one at a time: a wait, an event or the microbatch then does not fit. */
 TEST(no_message_can_be_left_out)
 {
     struct fixture f;
@@ -74,7 +74,8 @@ TEST(no_message_can_be_left_out)
     fixture_fini(&f);
 }
 
-/* Every wait, left out by itself: of what is received, of a send whose buffer is taken again, of the last sends. */
+/* Leaves out every wait, one at a time: waits for receives, for sends whose buffer is reused, and for the last sends.
+ */
 TEST(a_message_that_is_not_waited_for_is_refused)
 {
     static const enum pipe_schedule schedules[] = {PIPE_1F1B, PIPE_GPIPE, PIPE_INTERLEAVED};
@@ -93,7 +94,7 @@ TEST(a_message_that_is_not_waited_for_is_refused)
                 assert_refused(&f, "rank ");
                 received += strstr(f.why.text, "is being received") != NULL;
                 sent += strstr(f.why.text, "is being sent") != NULL;
-                left += strstr(f.why.text, "nothing has waited for the message in sent.") != NULL;
+                left += strstr(f.why.text, "no op has waited for the message in sent.") != NULL;
                 *op = kept;
             }
         assert_ok(plan_check(&f.graph, f.programs, f.n, &f.why));
@@ -112,7 +113,7 @@ TEST(a_wait_for_no_message_is_refused)
     op->kind = OP_WAIT;
     op->m = recv->m;
     op->arg[0] = recv->arg[0];
-    assert_refused(&f, "which no message is in");
+    assert_refused(&f, "to or from which no message was posted");
     fixture_fini(&f);
 }
 
@@ -125,7 +126,7 @@ TEST(messages_of_other_lengths_or_microbatches_are_refused)
     op->m.factor--;
     assert_refused(&f, "elements of");
     op->m.factor++;
-    /* The first rank does two microbatches in the other order. */
+    /* The first rank computes two microbatches in the other order. */
     p = &f.programs[0];
     int a = nth_action(p, ACT_FORWARD, 1), b = nth_action(p, ACT_FORWARD, 2);
     int micro = p->actions[a].micro, slot = p->actions[a].slot;
@@ -137,7 +138,8 @@ TEST(messages_of_other_lengths_or_microbatches_are_refused)
     fixture_fini(&f);
 }
 
-/* One instance for all microbatches in flight: the second's activations stand where the first's backward reads. */
+/* All microbatches in flight use one instance: the second's activations overwrite those that the first's backward
+ * reads. */
 TEST(an_instance_that_another_microbatch_takes_is_refused)
 {
     static const enum pipe_schedule all[] = {PIPE_GPIPE, PIPE_1F1B, PIPE_ZB_H1};
@@ -147,7 +149,7 @@ TEST(an_instance_that_another_microbatch_takes_is_refused)
         struct program *p = &f.programs[0];
         for (int a = 0; a < p->n_actions; a++)
             p->actions[a].slot = 0;
-        assert_refused(&f, "which is of microbatch");
+        assert_refused(&f, "which belongs to microbatch");
         fixture_fini(&f);
     }
 }
@@ -224,7 +226,7 @@ TEST(a_microbatch_that_a_chunk_leaves_out_is_refused)
     fixture_fini(&f);
 }
 
-/* Two ranks that each send first, and take only when their send is over. */
+/* Each of two ranks sends first, and posts its receive only after its send is complete. */
 TEST(sends_that_need_a_buffer_hang)
 {
     struct fixture f;
@@ -238,7 +240,7 @@ TEST(sends_that_need_a_buffer_hang)
                 struct op *op = &p->ops[i];
                 if (op[0].kind != OP_SEND || op[1].kind != OP_RECV || op[2].kind != OP_PUSH)
                     continue;
-                /* send, push, recv: on a backend whose push lasts until the send is received */
+                /* send, push, recv: deadlocks on a backend whose push lasts until the send is received */
                 struct op recv = op[1];
                 op[1] = op[2];
                 op[2] = recv;
