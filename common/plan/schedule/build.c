@@ -1,13 +1,13 @@
-/* The families of schedules. All are one loop with different numbers: so many forwards ahead, then forward and backward
- * in turns until the forwards are used up, then the backwards that are left. What differs stands in the table: how many
- * forwards go ahead, and whether the backward is split; then weights are done once a forward would make more
- * activations live than there are ranks.
+/* Builds schedules by their rules. All rules are one loop with different parameters: a number of forwards ahead, then
+ * forward and backward in turns until no forward is left, then the remaining backwards. The table has the parameters:
+ * how many forwards go ahead, and whether the backward is split. With a split backward, weights are computed once a
+ * forward would keep more activations than there are ranks.
  *
- * In interleaved schedules each group has as many microbatches as there are ranks: the last rank then makes a value
- * just when the first one wants it. With smaller groups beside larger ones the numbers of forwards ahead, which count
- * whole groups, no longer fit, and ranks wait for each other in circles. So where the ranks do not divide the
- * microbatches the order is that of the next multiple, without the slots of the microbatches that are not there. That
- * order has no circle of waits, and leaving out all work of a microbatch makes none. */
+ * In interleaved schedules each group has as many microbatches as there are ranks, so the last rank finishes a value
+ * just when the first rank needs it. If some groups were smaller, the numbers of forwards ahead, which count whole
+ * groups, would no longer fit, and ranks would wait for each other in cycles. So where the ranks do not divide the
+ * microbatches, the order is that of the next multiple, without the slots of the microbatches that do not exist. That
+ * order has no cycle of waits, and removing all work of a microbatch creates none. */
 #include "common/plan/schedule/schedule.h"
 
 #include <stdlib.h>
@@ -18,7 +18,7 @@ struct family {
     int (*ahead)(const struct schedule *s, int rank);
 };
 
-/* Slots of one kind in a row, with those of microbatches that are not there. */
+/* Number of slots of one kind in a row, including those of microbatches that do not exist. */
 static int padded(const struct schedule *s)
 {
     return s->chunks * ((s->micros + s->ranks - 1) / s->ranks * s->ranks);
@@ -46,14 +46,14 @@ static const struct family families[] = {
 #undef X
 };
 
-/* The orders in which a rank's chunks see the microbatches: group after group, in a group chunk after chunk, forwards
- * from the first chunk, backwards from the last. All ranks have the same. */
-struct orders {
+/* The orders in which a rank's chunks process the microbatches: group after group, and within a group chunk after
+ * chunk, forwards from the first chunk, backwards from the last. All ranks have the same orders. */
+struct slot_orders {
     struct slot *forward, *backward;
-    int n; /* padded */
+    int n; /* padded to whole groups */
 };
 
-static void fill_orders(const struct schedule *s, struct orders *o)
+static void fill_orders(const struct schedule *s, struct slot_orders *o)
 {
     for (int i = 0; i < o->n; i++) {
         int group = i / (s->ranks * s->chunks), chunk = i / s->ranks % s->chunks,
@@ -63,52 +63,52 @@ static void fill_orders(const struct schedule *s, struct orders *o)
     }
 }
 
-/* A row that is being written, and how many of each kind it went through. */
-struct writer {
-    const struct orders *orders;
-    int micros; /* that are there */
+/* A row that is being written, and how many slots of each kind have been passed. */
+struct row_writer {
+    const struct slot_orders *orders;
+    int micros; /* microbatches that exist */
     struct schedule_row *row;
     int forwards, backwards, weights;
 };
 
-static void put(struct writer *w, enum slot_kind kind, struct slot slot)
+static void append_slot(struct row_writer *w, enum slot_kind kind, struct slot slot)
 {
     slot.kind = kind;
     if (slot.micro < w->micros)
         w->row->slots[w->row->n++] = slot;
 }
 
-static void put_weight(struct writer *w)
+static void append_weight(struct row_writer *w)
 {
-    put(w, SLOT_WEIGHT, w->orders->backward[w->weights++]);
+    append_slot(w, SLOT_WEIGHT, w->orders->backward[w->weights++]);
 }
 
-static void put_row(struct writer *w, bool split, int ahead, int live)
+static void append_row_slots(struct row_writer *w, bool split, int ahead, int live)
 {
     const int total = w->orders->n;
     while (w->backwards < total) {
         while (w->forwards < total && w->forwards <= ahead + w->backwards) {
             if (split && w->forwards - w->weights == live)
-                put_weight(w);
-            put(w, SLOT_FORWARD, w->orders->forward[w->forwards++]);
+                append_weight(w);
+            append_slot(w, SLOT_FORWARD, w->orders->forward[w->forwards++]);
         }
-        put(w, split ? SLOT_INPUT : SLOT_BACKWARD, w->orders->backward[w->backwards++]);
+        append_slot(w, split ? SLOT_INPUT : SLOT_BACKWARD, w->orders->backward[w->backwards++]);
         if (split && w->forwards == total)
-            put_weight(w);
+            append_weight(w);
     }
     while (split && w->weights < total)
-        put_weight(w);
+        append_weight(w);
 }
 
-static err_t fill_rows(struct schedule *s, const struct family *family, const struct orders *o)
+static err_t fill_rows(struct schedule *s, const struct family *family, const struct slot_orders *o)
 {
     size_t kinds = family->split ? 3 : 2, n = (size_t)s->chunks * (size_t)s->micros * kinds;
     for (int r = 0; r < s->ranks; r++) {
         s->rows[r].slots = calloc(n, sizeof(struct slot));
         if (!s->rows[r].slots)
             return ERR_NOMEM;
-        struct writer w = {.orders = o, .micros = s->micros, .row = &s->rows[r]};
-        put_row(&w, family->split, family->ahead(s, r), s->ranks);
+        struct row_writer w = {.orders = o, .micros = s->micros, .row = &s->rows[r]};
+        append_row_slots(&w, family->split, family->ahead(s, r), s->ranks);
     }
     return OK;
 }
@@ -132,7 +132,7 @@ err_t schedule_build(enum schedule_kind kind, int ranks, int chunks, int micros,
         err = check_kind(kind, chunks, why);
     if (err)
         return err;
-    struct orders o = {.n = padded(&s)};
+    struct slot_orders o = {.n = padded(&s)};
     o.forward = calloc((size_t)o.n, sizeof(struct slot));
     o.backward = calloc((size_t)o.n, sizeof(struct slot));
     s.rows = calloc((size_t)ranks, sizeof(*s.rows));
@@ -145,7 +145,7 @@ err_t schedule_build(enum schedule_kind kind, int ranks, int chunks, int micros,
     free(o.backward);
     if (err) {
         schedule_fini(&s);
-        return why_set(why, err, "no memory for a schedule of %d ranks", ranks);
+        return why_set(why, err, "out of memory for a schedule of %d ranks", ranks);
     }
     *ret = s;
     return OK;

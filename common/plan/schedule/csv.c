@@ -1,24 +1,24 @@
-/* Schedules as text, one line per rank. Reading is bounded before it allocates: by the length of the text, and for each
- * line by the commas in it. Nothing but the shape of cells and the limits is looked at here; what the slots mean
- * together is schedule_check's. Where cells stand in their line means nothing on reading: on printing it is the step,
- * so that a person sees who waits. */
+/* Schedules as text, one line per rank. The length of the text, and the number of commas in a line, bound what the
+ * reader allocates. It checks only the shape of cells and the limits; schedule_check checks what the slots mean
+ * together. The column of a cell has no meaning when read. When printed it is the step, so that a reader sees which
+ * rank waits. */
 #include "common/plan/schedule/schedule.h"
 
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* One pass over the text; columns count bytes from 1. */
+/* State of one pass over the text; columns count bytes from 1. */
 struct reader {
     const char *name;
-    const char *line, *at, *end; /* end: of the line, its line break left out */
+    const char *line, *at, *end; /* end: end of the line, without its line break */
     int number;
     struct schedule s;
     int cap; /* rows allocated */
     struct why *why;
 };
 
-static err_t refuse(const struct reader *r, err_t err, const char *at, const char *text)
+static err_t reader_fail(const struct reader *r, err_t err, const char *at, const char *text)
 {
     return why_set(r->why, err, "%s:%d:%d: %s", r->name, r->number, (int)(at - r->line) + 1, text);
 }
@@ -29,10 +29,10 @@ static err_t refuse_cell(const struct reader *r, const char *at, const char *end
     for (size_t i = 0; at + i < end && i < sizeof(cell) - 1; i++)
         cell[i] = (char)(isprint((unsigned char)at[i]) ? at[i] : '?');
     snprintf(text, sizeof(text),
-             "'%s%s' is no slot; write F, B, I or W, the chunk, a dot and the microbatch (F0.3), or - for a step of "
+             "'%s%s' is not a slot; write F, B, I or W, the chunk, a dot and the microbatch (F0.3), or - for a step of "
              "waiting",
              cell, end - at > (ptrdiff_t)sizeof(cell) - 1 ? "..." : "");
-    return refuse(r, ERR_INVALID, at, text);
+    return reader_fail(r, ERR_INVALID, at, text);
 }
 
 static void skip_blanks(struct reader *r)
@@ -41,7 +41,7 @@ static void skip_blanks(struct reader *r)
         r->at++;
 }
 
-/* Digits up to a value that is still no overflow; -1 where none stands. */
+/* Reads digits; stops adding them before the value can overflow. -1: there is no digit. */
 static int read_number(const char **at, const char *end)
 {
     int value = 0;
@@ -66,9 +66,9 @@ static err_t check_limits(const struct reader *r, const char *at, const struct s
     bool chunk = slot->chunk >= SCHEDULE_MAX_CHUNKS;
     if (!chunk && slot->micro < SCHEDULE_MAX_MICROS)
         return OK;
-    snprintf(text, sizeof(text), "%s number is too large; the largest legal one is %d",
-             chunk ? "the chunk's" : "the microbatch's", (chunk ? SCHEDULE_MAX_CHUNKS : SCHEDULE_MAX_MICROS) - 1);
-    return refuse(r, ERR_LIMIT, at, text);
+    snprintf(text, sizeof(text), "%s number is too large; the largest legal number is %d",
+             chunk ? "the chunk" : "the microbatch", (chunk ? SCHEDULE_MAX_CHUNKS : SCHEDULE_MAX_MICROS) - 1);
+    return reader_fail(r, ERR_LIMIT, at, text);
 }
 
 static void add_slot(struct schedule *s, const struct slot *slot)
@@ -79,7 +79,7 @@ static void add_slot(struct schedule *s, const struct slot *slot)
     s->micros = slot->micro >= s->micros ? slot->micro + 1 : s->micros;
 }
 
-/* `at` .. `end`: a cell without the blanks around it; empty ones and "-" are steps of waiting. */
+/* Reads a cell from `at` to `end`, without blanks around it; empty cells and "-" are steps of waiting. */
 static err_t read_cell(struct reader *r, const char *at, const char *end)
 {
     const char *p = at + 1;
@@ -123,7 +123,7 @@ static err_t add_row(struct reader *r)
         int cap = r->cap ? 2 * r->cap : 8;
         struct schedule_row *rows = realloc(r->s.rows, (size_t)cap * sizeof(*rows));
         if (!rows)
-            return refuse(r, ERR_NOMEM, r->line, "no memory for another line");
+            return reader_fail(r, ERR_NOMEM, r->line, "out of memory for another line");
         r->s.rows = rows;
         r->cap = cap;
     }
@@ -131,12 +131,12 @@ static err_t add_row(struct reader *r)
         cells += *p == ',';
     struct slot *slots = calloc(cells, sizeof(*slots));
     if (!slots)
-        return refuse(r, ERR_NOMEM, r->line, "no memory for the slots of this line");
+        return reader_fail(r, ERR_NOMEM, r->line, "out of memory for the slots of this line");
     r->s.rows[r->s.ranks++] = (struct schedule_row){slots, 0};
     return OK;
 }
 
-/* Empty lines and those that begin with # are nobody's. */
+/* Reads a line; skips empty lines and those that begin with #. */
 static err_t read_line(struct reader *r)
 {
     skip_blanks(r);
@@ -175,7 +175,8 @@ err_t schedule_read_csv(const char *text, size_t len, const char *name, struct s
 {
     struct reader r = {.name = name, .why = why};
     if (len > SCHEDULE_MAX_BYTES)
-        return why_set(why, ERR_LIMIT, "%s: %zu bytes are more than a schedule's %zu", name, len, SCHEDULE_MAX_BYTES);
+        return why_set(why, ERR_LIMIT, "%s: the text has %zu bytes; a schedule has at most %zu", name, len,
+                       SCHEDULE_MAX_BYTES);
     err_t err = read_lines(&r, text, len);
     if (!err)
         err = check_read(&r);

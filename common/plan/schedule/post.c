@@ -1,24 +1,24 @@
-/* In which exchange each value passes. Slots are put together to steps, which all take one tick of a clock; then a
- * schedule has a tick for every step, or its ranks wait in a circle. A value is made at the end of a step, and at this
- * moment its receiver too lies between two steps: there it receives. So all exchanges can happen at the moments of that
- * one clock, whatever the slots take in truth, and no send needs a buffer: deadlock is left only where the order itself
- * is a circle.
+/* Finds the exchange in which each value passes. Slots are grouped into steps that all take one tick of a common clock.
+ * Either every step has a tick, or the ranks wait for each other in a cycle. A value is complete at the end of a step,
+ * and at this moment its receiver is between two steps too, so it receives the value then. All exchanges can thus
+ * happen at moments of one clock, whatever time the slots really take, and no send needs a buffer. A deadlock is
+ * possible only where the order itself has a cycle.
  *
- * A step is a slot. With several chunks it is a forward and the backward behind it, where that can be: neighbours there
- * do a forward and a backward at the same time, and if they met behind each slot, each would wait for the slower of the
- * two. If they meet once for both, nobody waits.
+ * A step is one slot. With several chunks it is, where possible, a forward and the backward after it: adjacent ranks
+ * compute a forward and a backward at the same time, and if they exchanged values after each slot, each would wait for
+ * the slower of the two. With one exchange after both, no rank waits.
  *
- * Between two ranks values pass in the order of the sender's slots, so messages need no tags: an exchange that receives
- * several from one rank posts them in this order.
+ * Values between two ranks pass in the order of the sender's slots, so messages need no tags: an exchange that receives
+ * several values from one rank posts them in this order.
  *
- * schedule_posts_check believes nothing of this and plays the exchanges. The moves of one rank never take those of
- * another away, so every order of looking at ranks ends in the same place. */
+ * schedule_posts_check does not rely on any of this and simulates the exchanges. A move of one rank never disables a
+ * move of another, so the order in which ranks are visited does not change the result. */
 #include "common/plan/schedule/schedule.h"
 
 #include <assert.h>
 #include <stdlib.h>
 
-/* Which slot of its rank a work is: -1 where there is none. */
+/* The slot of each piece of work in its rank's row; -1: none. */
 struct slot_index {
     const struct schedule *s;
     int *slot;
@@ -52,7 +52,7 @@ static err_t index_init(struct slot_index *x, const struct schedule *s)
 
 /* ---- the clock ---- */
 
-/* By rank and slot: the first slot of its step, and the tick at which that begins, -1: not known. */
+/* By rank and slot: the first slot of its step, and the tick at which the step begins; -1: not known yet. */
 struct ticks {
     const struct slot_index *index;
     int **first, **begins;
@@ -72,7 +72,7 @@ static void make_steps(const struct schedule_row *row, bool pairs, int *first, i
     }
 }
 
-/* The tick at which all is there that the step at slot i takes; -1: not all is made yet. */
+/* The tick at which all inputs of the step at slot i exist; -1: some are not computed yet. */
 static int inputs_at(const struct ticks *t, int rank, int i)
 {
     const struct schedule *s = t->index->s;
@@ -89,7 +89,7 @@ static int inputs_at(const struct ticks *t, int rank, int i)
     return at;
 }
 
-/* As many of the rank's steps as can begin; *next: its first slot that has not. */
+/* Runs as many of the rank's steps as can begin; *next: its first slot that has not. */
 static bool run_steps(const struct ticks *t, int rank, int *next)
 {
     const int n = t->index->s->rows[rank].n, from = *next;
@@ -102,7 +102,7 @@ static bool run_steps(const struct ticks *t, int rank, int *next)
     return *next > from;
 }
 
-/* False where some steps wait for ever. `next`: zeroed, by rank. */
+/* Runs all steps; false where some wait for ever. `next`: zeroed, by rank. */
 static bool run_ticks(const struct ticks *t, int *next)
 {
     const struct schedule *s = t->index->s;
@@ -119,9 +119,9 @@ static bool run_ticks(const struct ticks *t, int *next)
     return over;
 }
 
-/* ---- where values are sent and received ---- */
+/* ---- exchanges of values ---- */
 
-/* The first slot of the first step that begins at `when` or later; there is one. */
+/* The first slot of the first step that begins at tick `when` or later. Such a step must exist. */
 static int first_from(const int *begins, int n, int when)
 {
     int lo = 0, hi = n;
@@ -154,7 +154,8 @@ static void place_rank(const struct schedule_posts *p, const struct ticks *t, in
     }
 }
 
-/* `arrivals`: zeroed, one element per slot and one more; how many values come in the exchange before it. */
+/* The largest number of received values that exist at once. `arrivals`: zeroed, one element per slot and one more; gets
+ * the number of values received in the exchange before the slot. */
 static int count_held(const struct schedule_rank_posts *p, int n, int *arrivals)
 {
     int now = 0, most = 0;
@@ -210,8 +211,8 @@ static void ticks_fini(struct ticks *t)
     free(t->begins);
 }
 
-/* ERR_INVALID where these steps do not come to their ends, or their exchanges do not. */
-static err_t place(const struct schedule_posts *p, struct ticks *t, bool pairs)
+/* ERR_INVALID where these steps, or their exchanges, do not finish. */
+static err_t place_exchanges(const struct schedule_posts *p, struct ticks *t, bool pairs)
 {
     const struct schedule *s = t->index->s;
     int *next = calloc((size_t)s->ranks, sizeof(int));
@@ -239,8 +240,8 @@ static err_t posts_new(struct schedule_posts *p, const struct schedule *s)
     return p->ranks ? OK : ERR_NOMEM;
 }
 
-/* Says who waits for whom. */
-static err_t refuse(const struct schedule *s, struct why *why)
+/* Reports which rank waits for which. */
+static err_t fail_with_waits(const struct schedule *s, struct why *why)
 {
     const struct schedule_cost tick = {.seconds = {1, 1, 1, 1}, .last_scale = 1};
     struct schedule_times times = {0};
@@ -260,9 +261,9 @@ err_t schedule_posts_init(struct schedule_posts *p, const struct schedule *s, st
     if (!err)
         err = posts_new(&posts, s);
     if (!err) {
-        err = place(&posts, &ticks, s->chunks > 1);
+        err = place_exchanges(&posts, &ticks, s->chunks > 1);
         if (err == ERR_INVALID && s->chunks > 1)
-            err = place(&posts, &ticks, false);
+            err = place_exchanges(&posts, &ticks, false);
     }
     index.s = s;
     ticks_fini(&ticks);
@@ -272,7 +273,8 @@ err_t schedule_posts_init(struct schedule_posts *p, const struct schedule *s, st
         return OK;
     }
     schedule_posts_fini(&posts);
-    return err == ERR_INVALID ? refuse(s, why) : why_set(why, err, "no memory for the exchanges of %d ranks", s->ranks);
+    return err == ERR_INVALID ? fail_with_waits(s, why)
+                              : why_set(why, err, "out of memory for the exchanges of %d ranks", s->ranks);
 }
 
 void schedule_posts_fini(struct schedule_posts *p)
@@ -286,30 +288,30 @@ void schedule_posts_fini(struct schedule_posts *p)
     *p = (struct schedule_posts){0};
 }
 
-/* ---- playing them ---- */
+/* ---- simulation ---- */
 
-#define STEP_SLOTS 2 /* of a step at most */
+#define STEP_SLOTS 2 /* most slots of a step: a forward and a backward */
 
-/* A rank in the exchange before slot `next`. */
-struct stand {
+/* State of a rank in the exchange before slot `next`. */
+struct rank_position {
     int next;
-    int gives, given;                      /* sends of this exchange, in the order of slots; of them over */
-    int takes;                             /* receives of this exchange that are not over */
-    struct schedule_work give[STEP_SLOTS]; /* who takes it */
+    int gives, given; /* sends of this exchange, in the order of slots; how many of them are complete */
+    int takes;        /* receives of this exchange that are not complete */
+    struct schedule_work give[STEP_SLOTS]; /* the work that reads the value */
 };
 
-struct game {
+struct exchange_sim {
     const struct schedule *s;
     const struct schedule_posts *posts;
     struct slot_index index;
-    struct stand *stands; /* by rank */
-    int **arrivals;       /* by rank and slot: receives of the exchange before it */
-    bool **has;           /* by rank and slot: its input is there */
+    struct rank_position *positions; /* by rank */
+    int **arrivals;                  /* by rank and slot: receives in the exchange before it */
+    bool **has;                      /* by rank and slot: whether its input has arrived */
 };
 
-static void enter_exchange(struct game *g, int rank)
+static void enter_exchange(struct exchange_sim *g, int rank)
 {
-    struct stand *x = &g->stands[rank];
+    struct rank_position *x = &g->positions[rank];
     const struct schedule_row *row = &g->s->rows[rank];
     x->gives = x->given = 0;
     x->takes = x->next < row->n ? g->arrivals[rank][x->next] : 0;
@@ -325,25 +327,25 @@ static void enter_exchange(struct game *g, int rank)
     }
 }
 
-/* Passes what this rank gives next, if the one who takes it stands in the exchange that receives it. */
-static bool pass(struct game *g, int rank)
+/* Completes this rank's next send, if the receiver is in the exchange that receives it. */
+static bool pass_value(struct exchange_sim *g, int rank)
 {
-    struct stand *x = &g->stands[rank];
+    struct rank_position *x = &g->positions[rank];
     if (x->given == x->gives)
         return false;
     const struct schedule_work *give = &x->give[x->given];
     int to = give->rank, slot = index_work(&g->index, give);
-    if (slot < 0 || g->posts->ranks[to].receive[slot] != g->stands[to].next)
+    if (slot < 0 || g->posts->ranks[to].receive[slot] != g->positions[to].next)
         return false;
     x->given++;
-    g->stands[to].takes--;
+    g->positions[to].takes--;
     g->has[to][slot] = true;
     return true;
 }
 
-static bool can_run(const struct game *g, int rank)
+static bool can_run(const struct exchange_sim *g, int rank)
 {
-    const struct stand *x = &g->stands[rank];
+    const struct rank_position *x = &g->positions[rank];
     struct schedule_work from;
     assert(g->has[rank]);
     if (x->next == g->s->rows[rank].n || x->given < x->gives || x->takes)
@@ -351,14 +353,14 @@ static bool can_run(const struct game *g, int rank)
     return g->has[rank][x->next] || !schedule_source(g->s, rank, &g->s->rows[rank].slots[x->next], &from);
 }
 
-/* Until the rank has to wait; false if it could not move at all. */
-static bool advance(struct game *g, int rank)
+/* Advances the rank until it has to wait; false if it could not move at all. */
+static bool advance_rank(struct exchange_sim *g, int rank)
 {
     bool moved = false;
     for (bool more = true; more;) {
-        more = pass(g, rank);
+        more = pass_value(g, rank);
         if (!more && can_run(g, rank)) {
-            g->stands[rank].next++;
+            g->positions[rank].next++;
             enter_exchange(g, rank);
             more = true;
         }
@@ -367,8 +369,9 @@ static bool advance(struct game *g, int rank)
     return moved;
 }
 
-/* Up the ranks and down again until nobody moves: a value runs through the whole pipeline in one of the two. */
-static void play(struct game *g)
+/* Visits the ranks in ascending and then descending order until none moves. Both orders, because a value passes through
+ * the whole pipeline in one of the two. */
+static void simulate(struct exchange_sim *g)
 {
     bool moved = true;
     for (int r = 0; r < g->s->ranks; r++)
@@ -376,16 +379,16 @@ static void play(struct game *g)
     while (moved) {
         moved = false;
         for (int r = 0; r < g->s->ranks; r++)
-            moved |= advance(g, r);
+            moved |= advance_rank(g, r);
         for (int r = g->s->ranks - 1; r >= 0; r--)
-            moved |= advance(g, r);
+            moved |= advance_rank(g, r);
     }
 }
 
-static err_t verdict(const struct game *g, struct why *why)
+static err_t first_stuck_rank(const struct exchange_sim *g, struct why *why)
 {
     for (int r = 0; r < g->s->ranks; r++) {
-        const struct stand *x = &g->stands[r];
+        const struct rank_position *x = &g->positions[r];
         const struct schedule_row *row = &g->s->rows[r];
         bool gives = x->given < x->gives;
         if (x->next == row->n && !gives)
@@ -393,18 +396,18 @@ static err_t verdict(const struct game *g, struct why *why)
         const struct slot *slot = &row->slots[gives ? x->next - 1 : x->next];
         return why_set(why, ERR_INVALID, "rank %d, slot %d: %s of chunk %d on microbatch %d waits for ever %s", r,
                        (int)(slot - row->slots), slot_name(slot->kind), slot->chunk, slot->micro,
-                       gives ? "for its output to be received" : "for what is received before it");
+                       gives ? "until its output is received" : "for a value that is received before it");
     }
     return OK;
 }
 
-static err_t game_init(struct game *g)
+static err_t exchange_sim_init(struct exchange_sim *g)
 {
     size_t ranks = (size_t)g->s->ranks;
-    g->stands = calloc(ranks, sizeof(*g->stands));
+    g->positions = calloc(ranks, sizeof(*g->positions));
     g->arrivals = calloc(ranks, sizeof(*g->arrivals));
     g->has = calloc(ranks, sizeof(*g->has));
-    if (!g->stands || !g->arrivals || !g->has || index_init(&g->index, g->s))
+    if (!g->positions || !g->arrivals || !g->has || index_init(&g->index, g->s))
         return ERR_NOMEM;
     for (size_t r = 0; r < ranks; r++) {
         size_t n = (size_t)g->s->rows[r].n + 1;
@@ -419,7 +422,7 @@ static err_t game_init(struct game *g)
     return OK;
 }
 
-static void game_fini(struct game *g)
+static void exchange_sim_fini(struct exchange_sim *g)
 {
     for (int r = 0; r < g->s->ranks; r++) {
         if (g->arrivals)
@@ -429,20 +432,20 @@ static void game_fini(struct game *g)
     }
     free(g->arrivals);
     free(g->has);
-    free(g->stands);
+    free(g->positions);
     free(g->index.slot);
 }
 
 err_t schedule_posts_check(const struct schedule_posts *p, const struct schedule *s, struct why *why)
 {
-    struct game g = {.s = s, .posts = p};
-    err_t err = game_init(&g);
+    struct exchange_sim g = {.s = s, .posts = p};
+    err_t err = exchange_sim_init(&g);
     if (err) {
-        (void)why_set(why, err, "no memory to check the exchanges of %d ranks", s->ranks);
+        (void)why_set(why, err, "out of memory to check the exchanges of %d ranks", s->ranks);
     } else {
-        play(&g);
-        err = verdict(&g, why);
+        simulate(&g);
+        err = first_stuck_rank(&g, why);
     }
-    game_fini(&g);
+    exchange_sim_fini(&g);
     return err;
 }

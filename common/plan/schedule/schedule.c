@@ -1,6 +1,6 @@
-/* What a schedule is made of: its bounds, its memory, and the way of values between its stages.
+/* Limits and memory of a schedule, and the sources and targets of values between its stages.
  *
- * The placement of stages on ranks is known to schedule_stage and holder alone; both run round the ranks. */
+ * Only schedule_stage and stage_holder know the placement of stages on ranks: stage by stage, round the ranks. */
 #include "common/plan/schedule/schedule.h"
 
 #include <stdlib.h>
@@ -46,12 +46,12 @@ err_t schedule_check_size(int ranks, int chunks, int micros, struct why *why)
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         if (rows[i].value < 1 || rows[i].value > rows[i].max)
             return why_set(why, ERR_INVALID,
-                           "a pipeline of %d %s cannot be: there must be 1 to %d; the nearest legal number is %d",
+                           "a pipeline cannot have %d %s: the legal range is 1 to %d; the nearest legal number is %d",
                            rows[i].value, rows[i].what, rows[i].max, rows[i].value < 1 ? 1 : rows[i].max);
     int most = SCHEDULE_MAX_WORK / (ranks * chunks);
     if (micros > most)
         return why_set(why, ERR_INVALID,
-                       "%d ranks x %d chunks x %d microbatches are more than %d; the nearest legal number of "
+                       "%d ranks x %d chunks x %d microbatches exceed the limit of %d; the nearest legal number of "
                        "microbatches is %d",
                        ranks, chunks, micros, SCHEDULE_MAX_WORK, most);
     return OK;
@@ -70,20 +70,21 @@ int schedule_stage(const struct schedule *s, int rank, int chunk)
     return chunk * s->ranks + rank;
 }
 
-/* The work of a stage, on the rank and chunk that hold it. */
-static struct schedule_work holder(const struct schedule *s, int stage, enum slot_kind kind, int micro)
+/* The work of a stage, with the rank and chunk that hold the stage. */
+static struct schedule_work stage_holder(const struct schedule *s, int stage, enum slot_kind kind, int micro)
 {
     return (struct schedule_work){stage % s->ranks, kind, stage / s->ranks, micro};
 }
 
-/* Forwards go up the stages, gradients of inputs down; gradients of weights go nowhere. `way` is -1 for the source. */
+/* Outputs of forwards go to the next stage and gradients of inputs to the previous one; gradients of weights stay.
+ * `way` is -1 for the source and 1 for the target. */
 static bool neighbour(const struct schedule *s, int rank, const struct slot *slot, int way, struct schedule_work *ret)
 {
     bool forward = slot->kind == SLOT_FORWARD;
     int stage = schedule_stage(s, rank, slot->chunk) + (forward ? way : -way);
     if (slot->kind == SLOT_WEIGHT || stage < 0 || stage >= s->ranks * s->chunks)
         return false;
-    *ret = holder(s, stage, forward ? SLOT_FORWARD : SLOT_INPUT, slot->micro);
+    *ret = stage_holder(s, stage, forward ? SLOT_FORWARD : SLOT_INPUT, slot->micro);
     return true;
 }
 

@@ -1,39 +1,40 @@
-/* When each slot runs, for given costs. Ranks go on as far as the values they need have been made; a rank that made
- * something wakes the one that takes it. Every slot is looked at once or twice, so the time is linear in their number.
+/* Times of all slots for given costs. Each rank runs as long as its inputs have been computed; a rank that computes a
+ * value wakes the rank that reads it. Every slot is visited once or twice, so the time is linear in their number.
  *
- * `ready` holds, per (stage, microbatch), when the forward and the gradient of the input were made, -1 before. */
+ * `ready` has, for each (stage, microbatch), the times at which the forward and the gradient of the input were
+ * complete; -1 before. */
 #include "common/plan/schedule/schedule.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct clockwork {
+struct schedule_clock {
     const struct schedule *s;
     const struct schedule_cost *cost;
     struct schedule_times *times;
     double *ready[2]; /* forward, gradient of the input */
     int *next;        /* by rank */
-    int *awake;       /* a stack of ranks; each is on it at most once */
+    int *awake;       /* a stack of ranks; each is in it at most once */
     bool *is_awake;
     int n_awake;
 };
 
-static double *ready_of(struct clockwork *k, const struct schedule_work *w)
+static double *ready_of(struct schedule_clock *k, const struct schedule_work *w)
 {
     size_t stage = (size_t)schedule_stage(k->s, w->rank, w->chunk);
     return &k->ready[w->kind != SLOT_FORWARD][stage * (size_t)k->s->micros + (size_t)w->micro];
 }
 
-static void wake(struct clockwork *k, int rank)
+static void wake_rank(struct schedule_clock *k, int rank)
 {
     if (!k->is_awake[rank])
         k->awake[k->n_awake++] = rank;
     k->is_awake[rank] = true;
 }
 
-/* When the values that the slot takes are on its rank; false while one is not made. Its own rank's forward, and for
- * weights its own backward for inputs, are earlier in the order. */
-static bool values_at(struct clockwork *k, int rank, const struct slot *slot, double *ret)
+/* The time at which the slot's inputs are on its rank; false while one of them is not computed. The rank's own forward,
+ * and for weights its own backward for inputs, come earlier in the order. */
+static bool values_at(struct schedule_clock *k, int rank, const struct slot *slot, double *ret)
 {
     struct schedule_work from;
     *ret = 0;
@@ -44,12 +45,12 @@ static bool values_at(struct clockwork *k, int rank, const struct slot *slot, do
     return made >= 0;
 }
 
-static double seconds_of(const struct clockwork *k, const struct slot *slot)
+static double seconds_of(const struct schedule_clock *k, const struct slot *slot)
 {
     return k->cost->seconds[slot->kind] * (slot->micro == k->s->micros - 1 ? k->cost->last_scale : 1);
 }
 
-static void run_slot(struct clockwork *k, int rank, double values)
+static void run_slot(struct schedule_clock *k, int rank, double values)
 {
     struct schedule_rank_times *t = &k->times->ranks[rank];
     int i = k->next[rank]++;
@@ -65,14 +66,14 @@ static void run_slot(struct clockwork *k, int rank, double values)
     if (slot->kind != SLOT_WEIGHT)
         *ready_of(k, &self) = span->end;
     if (schedule_target(k->s, rank, slot, &to))
-        wake(k, to.rank);
+        wake_rank(k, to.rank);
 }
 
-static void run_all(struct clockwork *k)
+static void run_all(struct schedule_clock *k)
 {
     double values;
     for (int r = 0; r < k->s->ranks; r++)
-        wake(k, r);
+        wake_rank(k, r);
     while (k->n_awake) {
         int r = k->awake[--k->n_awake];
         k->is_awake[r] = false;
@@ -81,20 +82,20 @@ static void run_all(struct clockwork *k)
     }
 }
 
-static const struct slot *slot_next(const struct clockwork *k, int rank)
+static const struct slot *slot_next(const struct schedule_clock *k, int rank)
 {
     return k->next[rank] < k->s->rows[rank].n ? &k->s->rows[rank].slots[k->next[rank]] : NULL;
 }
 
-/* The rank that this one's next slot waits for; it does wait. */
-static int waits_for(const struct clockwork *k, int rank)
+/* The rank for which this one's next slot waits; the slot must be waiting. */
+static int waits_for(const struct schedule_clock *k, int rank)
 {
     struct schedule_work from = {.rank = rank};
     (void)schedule_source(k->s, rank, slot_next(k, rank), &from);
     return from.rank;
 }
 
-static void print_wait(const struct clockwork *k, int rank, char *ret, size_t size)
+static void print_wait(const struct schedule_clock *k, int rank, char *ret, size_t size)
 {
     const struct slot *slot = slot_next(k, rank);
     size_t at = strlen(ret);
@@ -103,9 +104,9 @@ static void print_wait(const struct clockwork *k, int rank, char *ret, size_t si
              rank, k->next[rank], slot_name(slot->kind), slot->chunk, slot->micro, waits_for(k, rank));
 }
 
-/* From a rank that stands still along its waits, until they close or end at a rank that has nothing left to do. What is
- * too long to read is cut. */
-static err_t refuse_wait(const struct clockwork *k, int rank, struct why *why)
+/* Reports the waits that begin at a rank that cannot continue: the cycle to which they lead, or the wait for a rank
+ * that has finished. At most four waits are printed. */
+static err_t refuse_wait(const struct schedule_clock *k, int rank, struct why *why)
 {
     char text[800] = "";
     int first = rank, n = 0;
@@ -113,7 +114,7 @@ static err_t refuse_wait(const struct clockwork *k, int rank, struct why *why)
         first = waits_for(k, first);
     if (!slot_next(k, first)) {
         print_wait(k, rank, text, sizeof(text));
-        return why_set(why, ERR_INVALID, "%s, and does not get it", text);
+        return why_set(why, ERR_INVALID, "%s, which never computes it", text);
     }
     rank = first;
     do {
@@ -124,7 +125,7 @@ static err_t refuse_wait(const struct clockwork *k, int rank, struct why *why)
     return why_set(why, ERR_INVALID, "the ranks wait for each other: %s%s", text, n > 4 ? "; and so on" : "");
 }
 
-static err_t finish(const struct clockwork *k, struct why *why)
+static err_t set_bubbles(const struct schedule_clock *k, struct why *why)
 {
     for (int r = 0; r < k->s->ranks; r++) {
         if (slot_next(k, r))
@@ -148,7 +149,7 @@ static err_t times_init(struct schedule_times *t, const struct schedule *s)
     return OK;
 }
 
-static err_t clockwork_init(struct clockwork *k)
+static err_t schedule_clock_init(struct schedule_clock *k)
 {
     size_t ranks = (size_t)k->s->ranks, work = ranks * (size_t)k->s->chunks * (size_t)k->s->micros;
     k->next = calloc(ranks, sizeof(int));
@@ -162,7 +163,7 @@ static err_t clockwork_init(struct clockwork *k)
     return k->next && k->awake && k->is_awake && k->ready[0] && k->ready[1] ? OK : ERR_NOMEM;
 }
 
-static void clockwork_fini(struct clockwork *k)
+static void schedule_clock_fini(struct schedule_clock *k)
 {
     free(k->next);
     free(k->awake);
@@ -171,7 +172,7 @@ static void clockwork_fini(struct clockwork *k)
     free(k->ready[1]);
 }
 
-/* The slots of a schedule that nobody checked may point anywhere. */
+/* The slots of a schedule that was not checked may have any values. */
 static err_t check_ranges(const struct schedule *s, struct why *why)
 {
     for (int r = 0; r < s->ranks; r++)
@@ -189,7 +190,7 @@ err_t schedule_simulate(const struct schedule *s, const struct schedule_cost *co
                         struct why *why)
 {
     struct schedule_times times = {0};
-    struct clockwork k = {.s = s, .cost = cost, .times = &times};
+    struct schedule_clock k = {.s = s, .cost = cost, .times = &times};
     err_t err = schedule_check_size(s->ranks, s->chunks, s->micros, why);
     if (!err)
         err = check_ranges(s, why);
@@ -197,14 +198,14 @@ err_t schedule_simulate(const struct schedule *s, const struct schedule_cost *co
         return err;
     err = times_init(&times, s);
     if (!err)
-        err = clockwork_init(&k);
+        err = schedule_clock_init(&k);
     if (err)
-        (void)why_set(why, err, "no memory for the times of a schedule of %d ranks", s->ranks);
+        (void)why_set(why, err, "out of memory for the times of a schedule of %d ranks", s->ranks);
     if (!err) {
         run_all(&k);
-        err = finish(&k, why);
+        err = set_bubbles(&k, why);
     }
-    clockwork_fini(&k);
+    schedule_clock_fini(&k);
     if (err)
         schedule_times_fini(&times);
     else
