@@ -1,5 +1,5 @@
-/* Bytes between ranks. Formulas are those of worker/comm/comm.h, comm_group_bytes: what a call means, whatever the
- * algorithm. */
+/* Bytes between ranks. The formulas are those of comm_group_bytes (worker/comm/comm.h): the bytes that a call has to
+ * move, whatever its algorithm. */
 #include "common/plan/estimate/forecast.h"
 
 static int index_in(const struct group *g, int rank)

@@ -1,9 +1,9 @@
-/* What an op must at least do: the operations of its products and the bytes that have to pass between memory and the
- * processor when every operand is touched once. A forecast divides by what the device can do; a benchmark by what it
- * did.
+/* Lower bounds for the work of an op: the operations of its matmuls, and the bytes that pass between memory and the
+ * processor when every operand is accessed once. A forecast divides them by a device's rates; a benchmark divides them
+ * by the measured time.
  *
- * Most kinds move their operands' buffers whole, so the rule is one sum over operands; the rows of `kinds` are those
- * that do not: tables of which only some rows are read, several columns of one matrix, additions in place. */
+ * Most kinds access their operands' buffers whole, so their cost is one sum over operands. `kinds` has the exceptions:
+ * tables of which only some rows are read, column ranges of one matrix, additions in place. */
 #include "common/plan/estimate/cost.h"
 
 static int64_t dim(const struct program *p, struct graph_dim d, int64_t samples)
@@ -25,7 +25,7 @@ static int64_t arg_bytes(const struct program *p, const struct op *op, int i, in
     return op->arg[i].buffer < 0 ? 0 : buffer_moved(p, op->arg[i].buffer, samples);
 }
 
-/* What is added to is read and written; of a product's operands only a result with OPF_ACC and the sums are. */
+/* Whether operand i is both read and written. Of a matmul these are the result with OPF_ACC, and the sums. */
 static bool is_added(const struct op *op, int i)
 {
     if (op->kind == OP_GEMM)
@@ -41,7 +41,8 @@ static struct op_cost whole(const struct program *p, const struct op *op, int64_
     return cost;
 }
 
-/* Of the result and of a parameter it may be some rows or columns only. */
+/* Counts elements instead of buffers, because the op may use only some rows or columns of the result and of a
+ * parameter. */
 static struct op_cost gemm(const struct program *p, const struct op *op, int64_t samples)
 {
     const double m = (double)dim(p, op->m, samples), n = (double)dim(p, op->n, samples);
@@ -54,7 +55,7 @@ static struct op_cost gemm(const struct program *p, const struct op *op, int64_t
     return cost;
 }
 
-/* Of a table the rows that the tokens name, at most once each; the positions are as long as the sequence. */
+/* Counts the rows of the table that the tokens name, at most once each, and the positions of one sequence. */
 static struct op_cost embed(const struct program *p, const struct op *op, int64_t samples)
 {
     bool grad = op->kind == OP_EMBED_GRAD;
@@ -67,8 +68,9 @@ static struct op_cost embed(const struct program *p, const struct op *op, int64_
     return cost;
 }
 
-/* q, o and their gradients have `heads` columns of head_dim, k and v kv_heads. Two products of a pair of positions
- * forward, five backward; causal, half of the pairs and the diagonal. Queries and keys may be parts of a sequence. */
+/* q, o and their gradients have `heads` times head_dim columns, k and v kv_heads times head_dim. Each pair of positions
+ * takes two matmuls forward and five backward; with a causal mask, half of the pairs and the diagonal count. Queries
+ * and keys may be segments of a sequence. */
 static struct op_cost attention(const struct program *p, const struct op *op, int64_t samples)
 {
     bool grad = op->kind == OP_ATTENTION_GRAD;
@@ -83,7 +85,7 @@ static struct op_cost attention(const struct program *p, const struct op *op, in
     return (struct op_cost){4 * pairs, (2 * q + 2 * kv) * type + lse};
 }
 
-/* o and lse of one part are read and written, the other's are read. */
+/* o and lse of one part are read and written, those of the other part are read. */
 static struct op_cost attention_join(const struct program *p, const struct op *op, int64_t samples)
 {
     double rows = (double)(dim(p, op->m, samples) * op->seq * op->heads);
@@ -91,7 +93,7 @@ static struct op_cost attention_join(const struct program *p, const struct op *o
     return (struct op_cost){0, 3 * rows * ((double)op->head_dim * type + wide)};
 }
 
-/* Some columns of both, or as many elements of what travels. */
+/* Counts the copied columns of both operands, or the elements that a shift sends and receives. */
 static struct op_cost part(const struct program *p, const struct op *op, int64_t samples)
 {
     double type = (double)dtype_bytes(p->buffers[op->arg[0].buffer].dtype);
@@ -106,7 +108,7 @@ static struct op_cost rope(const struct program *p, const struct op *op, int64_t
     return (struct op_cost){0, 2 * n * (double)dtype_bytes(p->dtype)};
 }
 
-/* The norm's blocks and the losses are parts of buffers. */
+/* Blocks of squares are a part of their buffer, so elements are counted instead. */
 static struct op_cost squares(const struct program *p, const struct op *op, int64_t samples)
 {
     double n = (double)dim(p, op->m, samples);

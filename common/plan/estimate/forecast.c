@@ -1,5 +1,5 @@
-/* Every rank goes through its program as far as it can; what needs others stops it until they have come. Times are kept
- * per stream, so the order in which ranks take turns changes nothing. */
+/* Runs every rank's program as far as it can; an op that needs other ranks stops it until they have arrived. Times are
+ * kept per stream, so the order in which ranks take turns does not change the result. */
 #include "common/plan/estimate/forecast.h"
 
 #include "common/plan/estimate/cost.h"
@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A core of a few years ago per worker and its share of a node's memory; a GPU of the H100's kind, its links inside a
- * node. */
+/* CPU: one core of a few years ago per worker, with its share of a node's memory bandwidth. GPU: one of the H100's
+ * class, with links inside a node. */
 struct plan_rates plan_rates_of(const struct job_spec *job)
 {
     const enum dtype dtype = (enum dtype)job->train.dtype;
@@ -26,7 +26,7 @@ struct plan_rates plan_rates_of(const struct job_spec *job)
                                .one_call = true};
 }
 
-/* A message: when it was posted, and how long it takes. */
+/* A message: the time of its post and its duration. */
 struct message {
     double posted, takes;
 };
@@ -36,8 +36,8 @@ struct messages {
     int n, cap;
 };
 
-/* A post that its rank has not waited for: the n-th from or to a peer. */
-struct pending {
+/* A post for which its rank has not waited: the n-th to or from a peer. */
+struct pending_post {
     int peer, nth, buffer;
     bool send;
 };
@@ -45,13 +45,13 @@ struct pending {
 struct runner {
     const struct program *p;
     int action, op;
-    double stream[STREAM_COUNT], *event; /* event: when its last record was */
+    double stream[STREAM_COUNT], *event; /* event: time of its last record */
     struct messages *sends, *recvs;      /* by peer */
-    struct pending *pending;
+    struct pending_post *pending;
     int n_pending, cap_pending;
 };
 
-struct clockwork {
+struct forecast_run {
     struct runner *ranks;
     int n;
     const struct plan_rates *rates;
@@ -86,9 +86,9 @@ static double starts_at(const struct runner *r, const struct op *op)
     return t;
 }
 
-/* ---- what is drawn ---- */
+/* ---- boxes ---- */
 
-static struct forecast_box *box_new(struct clockwork *k, struct forecast_rank *r)
+static struct forecast_box *box_new(struct forecast_run *k, struct forecast_rank *r)
 {
     if (r->n == r->cap) {
         int cap = r->cap ? 2 * r->cap : 64;
@@ -103,8 +103,8 @@ static struct forecast_box *box_new(struct clockwork *k, struct forecast_rank *r
     return &r->boxes[r->n++];
 }
 
-/* Ops of one action that follow one another on a stream are one box; a wait between them parts it. */
-static void draw(struct clockwork *k, int rank, const struct op *op, double start, double end)
+/* Adjacent ops of one action on a stream share a box; a wait between them starts a new one. */
+static void add_to_box(struct forecast_run *k, int rank, const struct op *op, double start, double end)
 {
     const struct action *a = &k->ranks[rank].p->actions[k->ranks[rank].action];
     struct forecast_rank *r = &k->f->ranks[rank];
@@ -123,11 +123,11 @@ static void draw(struct clockwork *k, int rank, const struct op *op, double star
         *b = (struct forecast_box){k->ranks[rank].action, a->kind, op->stream, a->chunk, a->micro, start, end};
 }
 
-/* The op is over; the rank goes on. */
-static void finish(struct clockwork *k, int rank, const struct op *op, double start, double end)
+/* Completes the op and moves the rank to the next. */
+static void finish_op(struct forecast_run *k, int rank, const struct op *op, double start, double end)
 {
     struct runner *r = &k->ranks[rank];
-    draw(k, rank, op, start, end);
+    add_to_box(k, rank, op, start, end);
     for (int s = 0; s < STREAM_COUNT; s++)
         if (s == (int)op->stream || k->rates->one_thread)
             r->stream[s] = end;
@@ -138,8 +138,8 @@ static void finish(struct clockwork *k, int rank, const struct op *op, double st
 
 /* ---- ops ---- */
 
-/* A group is of the axes that it was made for, of which those count that there are. */
-static void count_bytes(struct clockwork *k, const struct runner *r, const struct op *op)
+/* Counts the bytes by those of the group's axes whose size is not 1. */
+static void count_bytes(struct forecast_run *k, const struct runner *r, const struct op *op)
 {
     unsigned axes = r->p->groups[op->group].axes, there = 0;
     for (int a = 0; a < AXIS_COUNT; a++)
@@ -147,12 +147,12 @@ static void count_bytes(struct clockwork *k, const struct runner *r, const struc
     k->f->bytes[axes & there] += plan_op_wire(r->p, op, samples_of(r));
 }
 
-static double wire_seconds(const struct clockwork *k, const struct runner *r, const struct op *op)
+static double wire_seconds(const struct forecast_run *k, const struct runner *r, const struct op *op)
 {
     return k->rates->latency + (double)plan_op_wire(r->p, op, samples_of(r)) / k->rates->link;
 }
 
-static double compute_seconds(const struct clockwork *k, const struct runner *r, const struct op *op)
+static double compute_seconds(const struct forecast_run *k, const struct runner *r, const struct op *op)
 {
     struct op_cost cost;
     plan_op_cost(r->p, op, samples_of(r), &cost);
@@ -160,13 +160,14 @@ static double compute_seconds(const struct clockwork *k, const struct runner *r,
     return flops > bytes ? flops : bytes;
 }
 
-static bool meets(const struct op *op)
+static bool is_collective(const struct op *op)
 {
     return op->group >= 0 && op->kind != OP_SEND && op->kind != OP_RECV;
 }
 
-/* All members stand before a collective of this group: it goes when the last has come, as fast as the slowest. */
-static bool meet(struct clockwork *k, int rank)
+/* Runs a collective if all members have reached it: it starts when the last one arrives and takes as long as the
+ * slowest needs. */
+static bool run_collective(struct forecast_run *k, int rank)
 {
     const struct op *op = next_op(&k->ranks[rank]);
     const struct group *g = &k->ranks[rank].p->groups[op->group];
@@ -174,7 +175,7 @@ static bool meet(struct clockwork *k, int rank)
     for (int i = 0; i < g->n; i++) {
         struct runner *r = &k->ranks[g->ranks[i]];
         const struct op *other = next_op(r);
-        if (!other || !meets(other) || other->group != op->group)
+        if (!other || !is_collective(other) || other->group != op->group)
             return false;
         double at = starts_at(r, other), wire = wire_seconds(k, r, other);
         start = at > start ? at : start;
@@ -184,12 +185,12 @@ static bool meet(struct clockwork *k, int rank)
         struct runner *r = &k->ranks[g->ranks[i]];
         const struct op *other = next_op(r);
         count_bytes(k, r, other);
-        finish(k, g->ranks[i], other, start, start + takes);
+        finish_op(k, g->ranks[i], other, start, start + takes);
     }
     return true;
 }
 
-static void message_push(struct clockwork *k, struct messages *q, struct message m)
+static void message_push(struct forecast_run *k, struct messages *q, struct message m)
 {
     if (q->n == q->cap) {
         int cap = q->cap ? 2 * q->cap : 16;
@@ -204,7 +205,7 @@ static void message_push(struct clockwork *k, struct messages *q, struct message
     q->all[q->n++] = m;
 }
 
-static void post(struct clockwork *k, int rank, const struct op *op)
+static void run_post(struct forecast_run *k, int rank, const struct op *op)
 {
     struct runner *r = &k->ranks[rank];
     int peer = r->p->groups[op->group].ranks[op->peer];
@@ -213,7 +214,7 @@ static void post(struct clockwork *k, int rank, const struct op *op)
     double at = starts_at(r, op);
     if (r->n_pending == r->cap_pending) {
         int cap = r->cap_pending ? 2 * r->cap_pending : 16;
-        struct pending *grown = realloc(r->pending, (size_t)cap * sizeof(*grown));
+        struct pending_post *grown = realloc(r->pending, (size_t)cap * sizeof(*grown));
         if (!grown) {
             k->err = ERR_NOMEM;
             return;
@@ -221,19 +222,19 @@ static void post(struct clockwork *k, int rank, const struct op *op)
         r->pending = grown;
         r->cap_pending = cap;
     }
-    r->pending[r->n_pending++] = (struct pending){peer, q->n, op->arg[0].buffer, send};
+    r->pending[r->n_pending++] = (struct pending_post){peer, q->n, op->arg[0].buffer, send};
     message_push(k, q, (struct message){at, wire_seconds(k, r, op)});
     count_bytes(k, r, op);
-    finish(k, rank, op, at, at);
+    finish_op(k, rank, op, at, at);
 }
 
-/* When what the rank has posted on the buffer, or all where it is -1, is over; false while another has not posted its
- * end. */
-static bool posts_end(const struct clockwork *k, int rank, int buffer, double *end)
+/* The time at which the rank's posts on the buffer (-1: all posts) are complete; false while a peer has not posted the
+ * counterpart of one. */
+static bool posts_end(const struct forecast_run *k, int rank, int buffer, double *end)
 {
     const struct runner *r = &k->ranks[rank];
     for (int i = 0; i < r->n_pending; i++) {
-        const struct pending *x = &r->pending[i];
+        const struct pending_post *x = &r->pending[i];
         if (buffer >= 0 && x->buffer != buffer)
             continue;
         const struct messages *here = x->send ? &r->sends[x->peer] : &r->recvs[x->peer];
@@ -247,7 +248,7 @@ static bool posts_end(const struct clockwork *k, int rank, int buffer, double *e
     return true;
 }
 
-static bool wait_for(struct clockwork *k, int rank, const struct op *op)
+static bool wait_for(struct forecast_run *k, int rank, const struct op *op)
 {
     struct runner *r = &k->ranks[rank];
     double start = starts_at(r, op), end = start;
@@ -258,52 +259,52 @@ static bool wait_for(struct clockwork *k, int rank, const struct op *op)
         if (r->pending[i].buffer != op->arg[0].buffer)
             r->pending[kept++] = r->pending[i];
     r->n_pending = kept;
-    finish(k, rank, op, start, end);
+    finish_op(k, rank, op, start, end);
     return true;
 }
 
-static bool push(struct clockwork *k, int rank, const struct op *op)
+static bool run_push_op(struct forecast_run *k, int rank, const struct op *op)
 {
     double start = starts_at(&k->ranks[rank], op), end = start;
     if (k->rates->one_call && !posts_end(k, rank, -1, &end))
         return false;
-    finish(k, rank, op, start, end);
+    finish_op(k, rank, op, start, end);
     return true;
 }
 
-/* Whether the rank's next op could go. */
-static bool step(struct clockwork *k, int rank, const struct op *op)
+/* Runs the rank's next op; false if it has to wait. */
+static bool run_next_op(struct forecast_run *k, int rank, const struct op *op)
 {
     struct runner *r = &k->ranks[rank];
-    if (meets(op))
-        return meet(k, rank);
+    if (is_collective(op))
+        return run_collective(k, rank);
     if (op->kind == OP_WAIT)
         return wait_for(k, rank, op);
     if (op->kind == OP_PUSH)
-        return push(k, rank, op);
+        return run_push_op(k, rank, op);
     if (op->kind == OP_SEND || op->kind == OP_RECV) {
-        post(k, rank, op);
+        run_post(k, rank, op);
         return true;
     }
     double start = starts_at(r, op);
-    finish(k, rank, op, start, start + compute_seconds(k, r, op));
+    finish_op(k, rank, op, start, start + compute_seconds(k, r, op));
     return true;
 }
 
-static err_t run(struct clockwork *k, struct why *why)
+static err_t run_all(struct forecast_run *k, struct why *why)
 {
     bool moved = true, left = false;
     while (moved && !k->err) {
         moved = left = false;
         for (int r = 0; r < k->n && !k->err; r++) {
             const struct op *op;
-            while (!k->err && (op = next_op(&k->ranks[r])) && step(k, r, op))
+            while (!k->err && (op = next_op(&k->ranks[r])) && run_next_op(k, r, op))
                 moved = true;
             left |= next_op(&k->ranks[r]) != NULL;
         }
     }
     if (k->err)
-        return why_set(why, k->err, "no memory for the forecast of %d ranks", k->n);
+        return why_set(why, k->err, "out of memory for the forecast of %d ranks", k->n);
     return left ? why_set(why, ERR_INVALID, "the ranks wait for each other") : OK;
 }
 
@@ -347,7 +348,7 @@ static int next_compute(const struct forecast_rank *r, int i)
     return i;
 }
 
-/* What of the comm stream's boxes lies beside no box of the compute stream. */
+/* The time in which the comm stream has a box and the compute stream has none. */
 static double exposed_of(const struct forecast_rank *r)
 {
     double exposed = 0;
@@ -394,17 +395,17 @@ err_t plan_forecast(const struct program *programs, int n, const struct plan_rat
 {
     struct forecast f = {.n = n, .ranks = calloc((size_t)n, sizeof(*f.ranks))};
     struct runner *ranks = calloc((size_t)n, sizeof(*ranks));
-    struct clockwork k = {ranks, n, rates, &f, OK};
+    struct forecast_run k = {ranks, n, rates, &f, OK};
     err_t e = OK;
     if (!f.ranks || !ranks) {
         free(f.ranks);
         free(ranks);
-        return why_set(why, ERR_NOMEM, "no memory for the forecast of %d ranks", n);
+        return why_set(why, ERR_NOMEM, "out of memory for the forecast of %d ranks", n);
     }
     for (int r = 0; r < n && !e; r++)
         e = runner_init(&ranks[r], &programs[r], n);
     if (!e)
-        e = run(&k, why);
+        e = run_all(&k, why);
     for (int r = 0; r < n; r++)
         runner_fini(&ranks[r], n);
     free(ranks);

@@ -1,24 +1,25 @@
-/* What a step will take, before it is run: a program's ops in time, and the bytes that they bring to each rank.
+/* Forecasts a step: the times of a program's ops, and the bytes that they bring to each rank.
  *
- * Bytes are exact: what worker/comm counts per group. Times are those of a device with given rates, on which a stream
- * does one op after another and streams do not slow each other down (on a processor they are one thread): good for
- * comparing layouts and schedules, and for seeing where ranks wait. Pure. */
+ * Bytes are exact: they equal what worker/comm counts per group. Times assume a device with given rates, on which a
+ * stream runs one op after another and streams do not slow each other down (on a CPU they are one thread). This is good
+ * enough to compare layouts and schedules and to see where ranks wait. Pure. */
 #ifndef DTD_COMMON_PLAN_ESTIMATE_FORECAST_H
 #define DTD_COMMON_PLAN_ESTIMATE_FORECAST_H
 
 #include "common/plan/program.h"
 
-/* Of one worker. */
+/* Rates of one worker, per second. */
 struct plan_rates {
-    double flops, memory, link; /* operations, bytes, bytes from peers, a second */
-    double latency;             /* seconds that a collective or message takes at least */
-    bool one_thread;            /* all streams are */
-    bool one_call;              /* a push gives all that was posted as one, which holds the stream until it is over */
+    double flops, memory, link; /* operations; bytes of memory; bytes from peers */
+    double latency;             /* the least seconds that a collective or message takes */
+    bool one_thread;            /* all streams are one thread */
+    bool one_call; /* a push passes all posts on as one operation, which occupies the stream until it is complete */
 };
-/* What a device of the job's kind does, roughly. run.comm_thread auto counts as off: only a worker knows its cores. */
+/* Approximate rates of a device of the job's kind. run.comm_thread auto counts as off, because only a worker can count
+ * its cores. */
 struct plan_rates plan_rates_of(const struct job_spec *job);
 
-/* The ops of an action on a stream. */
+/* Adjacent ops of one action on one stream. */
 struct forecast_box {
     int action; /* in program.actions */
     enum action_kind kind;
@@ -31,8 +32,8 @@ struct forecast_box {
 struct forecast_rank {
     struct forecast_box *boxes;
     int n, cap;
-    double busy;    /* seconds in which the compute stream does something */
-    double exposed; /* seconds in which the comm stream does something, waiting for others included, and it does not */
+    double busy;    /* seconds in which the compute stream is busy */
+    double exposed; /* seconds in which the comm stream is busy or waits for peers, and the compute stream is idle */
 };
 
 #define FORECAST_AXES (1 << AXIS_COUNT)
@@ -40,19 +41,19 @@ struct forecast_rank {
 struct forecast {
     struct forecast_rank *ranks;
     int n;
-    double seconds;               /* the last end */
-    double bubble, exposed;       /* parts of the step: compute streams have nothing to do; ranks' exposed time */
-    int64_t bytes[FORECAST_AXES]; /* to all ranks from their peers, by the set of axes that the groups go over */
+    double seconds;               /* end of the last op */
+    double bubble, exposed;       /* fractions of the step: compute streams idle; exposed time of the ranks */
+    int64_t bytes[FORECAST_AXES]; /* received by all ranks, by the set of axes over which the groups go */
 };
 
 /* Bytes that the op brings to this rank from its peers, as comm_group_bytes counts them. */
 int64_t plan_op_wire(const struct program *p, const struct op *op, int64_t samples);
-/* One step of all ranks, whose programs plan_check has passed; without a save. ERR_INVALID where they wait for each
- * other. Freed by forecast_fini. */
+/* Forecasts one step of all ranks, without a save. plan_check must have accepted the programs. ERR_INVALID where the
+ * ranks wait for each other. Freed by forecast_fini. */
 NODISCARD err_t plan_forecast(const struct program *programs, int n, const struct plan_rates *rates,
                               struct forecast *ret, struct why *why);
 void forecast_fini(struct forecast *f); /* legal on a zeroed one */
-/* Fills in what follows from the boxes: all seconds and parts. */
+/* Computes all seconds and fractions from the boxes. */
 void forecast_sum(struct forecast *f);
 
 #endif

@@ -1,13 +1,13 @@
-/* A line is read by one sscanf whose fields are bounded by the line's own end, and believed only where its names are
- * known and its times go forward on its stream: what is drawn from it then needs no doubts. */
+/* Reads and writes timelines. One sscanf reads a line; the line's end bounds its fields. A line is accepted only if its
+ * names are known and its times do not go back on its stream, so that drawing code needs no further checks. */
 #include "common/plan/estimate/measured.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_LINE 160
-#define MAX_NS ((int64_t)1 << 50) /* 13 days; a double holds it to the nanosecond */
+#define MAX_LINE 160              /* the longest legal line has about 100 bytes */
+#define MAX_NS ((int64_t)1 << 50) /* 13 days; a double represents it to the nanosecond */
 
 const char *stream_name(enum op_stream stream)
 {
@@ -46,7 +46,7 @@ void measured_fini(struct measured *m)
 
 /* ---- reading ---- */
 
-static int find(const char *name, int n, const char *(*name_of)(int))
+static int index_of_name(const char *name, int n, const char *(*name_of)(int))
 {
     for (int i = 0; i < n; i++)
         if (strcmp(name_of(i), name) == 0)
@@ -66,7 +66,7 @@ static const char *stream_at(int i)
 
 static bool read_head(const char *line, struct measured *m)
 {
-    int64_t epoch = -1; /* signed: of "-1" scanf would make the largest unsigned number */
+    int64_t epoch = -1; /* signed, because scanf converts "-1" to the largest unsigned number */
     int end = 0, n = sscanf(line, "dtd timeline 1 step %18" SCNd64 " epoch %18" SCNd64 " rank %9d world %9d%n",
                             &m->step, &epoch, &m->rank, &m->world, &end);
     m->epoch = (uint64_t)epoch;
@@ -74,7 +74,7 @@ static bool read_head(const char *line, struct measured *m)
            m->world <= MEASURED_MAX_WORLD;
 }
 
-/* `last`: by stream, where its box before this one ended. */
+/* `last`: by stream, the end of its previous box. */
 static bool read_box(const char *line, int64_t last[STREAM_COUNT], struct forecast_box *ret)
 {
     char kind[16], stream[16];
@@ -84,7 +84,7 @@ static bool read_box(const char *line, int64_t last[STREAM_COUNT], struct foreca
                &ret->chunk, stream, &from, &to, &end) != 7 ||
         line[end])
         return false;
-    int k = find(kind, ACT_COUNT, action_at), s = find(stream, STREAM_COUNT, stream_at);
+    int k = index_of_name(kind, ACT_COUNT, action_at), s = index_of_name(stream, STREAM_COUNT, stream_at);
     if (k < 0 || s < 0 || ret->action < 0 || ret->micro < -1 || ret->chunk < 0 || from < last[s] || to < from ||
         to > MAX_NS)
         return false;
@@ -102,12 +102,12 @@ static int count_lines(const char *text, size_t len)
     for (const char *p = text, *nl; p < text + len; p = nl + 1, n++) {
         nl = memchr(p, '\n', (size_t)(text + len - p));
         if (!nl)
-            return -1; /* a torn end */
+            return -1; /* the last line is incomplete */
     }
     return n;
 }
 
-/* The line at *at without its end; the next one begins at the new *at. */
+/* Copies the line at *at without its end and moves *at to the next one. False: the line is too long. */
 static bool next_line(const char **at, char line[MAX_LINE])
 {
     size_t n = (size_t)((const char *)strchr(*at, '\n') - *at);
@@ -125,18 +125,20 @@ err_t measured_read(const char *text, size_t len, const char *name, struct measu
     char line[MAX_LINE];
     const char *at = text;
     if (len > MEASURED_MAX_BYTES)
-        return why_set(why, ERR_LIMIT, "%s: %zu bytes are more than a timeline's %zu", name, len, MEASURED_MAX_BYTES);
+        return why_set(why, ERR_LIMIT, "%s: the file has %zu bytes; a timeline has at most %zu", name, len,
+                       MEASURED_MAX_BYTES);
     int n = !len || memchr(text, 0, len) ? 0 : count_lines(text, len);
     if (n < 1 || !next_line(&at, line) || !read_head(line, &m))
-        return why_set(why, ERR_INVALID, "%s: no timeline of a step, or not all of one", name);
+        return why_set(why, ERR_INVALID, "%s: not a complete timeline; let run.timeline_step write it again", name);
     m.did.boxes = calloc((size_t)n, sizeof(*m.did.boxes));
     if (!m.did.boxes)
-        return why_set(why, ERR_NOMEM, "%s: no memory for %d lines", name, n);
+        return why_set(why, ERR_NOMEM, "%s: out of memory for %d lines", name, n);
     while (m.did.n < n - 1) {
         if (!next_line(&at, line) || !read_box(line, last, &m.did.boxes[m.did.n])) {
             int number = m.did.n + 2;
             measured_fini(&m);
-            return why_set(why, ERR_INVALID, "%s:%d: not what an action did, or not in the order of time", name,
+            return why_set(why, ERR_INVALID,
+                           "%s:%d: not a box of a timeline, or earlier than the box before it on its stream", name,
                            number);
         }
         m.did.n++;

@@ -1,8 +1,9 @@
-/* What a job needs, before anything is allocated. The plan is exact, so the forecast is the plan's own sum: every space
- * and the arena of every worker on the node. In this version all workers of a job are on one node.
+/* The memory that a job needs, before anything is allocated. Plans are exact, so the forecast is a sum: every space and
+ * the arena of every worker on the node. In this version all workers of a job are on one node.
  *
- * On a GPU the spaces are the device's. The node then only holds what is saved and what the host fills or reads. How
- * much a GPU has is known to who opens it, so a worker asks plan_fits_device when it does, before it allocates. */
+ * On a GPU the spaces are in the GPU's memory; the node then holds only what is saved and what the host fills or reads.
+ * Only a worker that has opened the GPU can ask for its size, so the worker calls plan_fits_device then, before it
+ * allocates. */
 #include "common/plan/estimate/memory.h"
 
 #include "common/plan/compile/compile.h"
@@ -28,25 +29,27 @@ void plan_memory(const struct program *p, enum device device, struct plan_memory
 
 /* ---- a whole job ---- */
 
-/* Of all workers on the node together; of the one that needs most. */
+/* Bytes of all workers on the node together (host), and of the worker that needs most. */
 struct need {
     int64_t host, largest[SPACE_COUNT], arena;
 };
 
-/* What makes two ranks' spaces differ: their stages, the sizes of their parts under tensor parallelism (and that the
- * first of its ranks counts the loss), the lengths of their parts of the sequence, and how many microbatches they and
- * their shard group have. Pieces lie in slots of one size for all, so shards do not. Of each kind one rank is compiled;
- * only the arena, which follows from boxes, is each rank's own. */
+/* Kinds of ranks with equal spaces. Two ranks' spaces can differ by their stages; by the sizes of their parts under
+ * tensor parallelism, and because the first tp rank counts the loss; by the lengths of their segments of the sequence;
+ * and by the numbers of microbatches that they and their fsdp group have. They do not differ by fsdp shard, because
+ * pieces have room of one size on all ranks. One rank of each kind is compiled. Only the arena, which follows from
+ * boxes, is computed for each rank. */
 struct kinds {
     struct pipeline_order order;
-    struct mesh mesh; /* the order's */
+    struct mesh mesh; /* the mesh of `order` */
     const struct job_spec *job;
     const struct graph *g;
     struct why *why;
-    int *tp, *cp, *data;        /* by coordinate; data: by dp * fsdp size + fsdp. The first that is alike */
-    struct sharding *by_tp;     /* of the rank with this coordinate and zeros else, which holds nothing */
-    int *held, *held_from;      /* parameters of pipeline rank i: held[held_from[i] .. held_from[i + 1]) */
-    struct plan_memory *memory; /* by rank, of the first of a kind; total_bytes 0: not known yet */
+    int *tp, *cp, *data;    /* by coordinate: the first coordinate of the same kind; data: by dp * fsdp size + fsdp */
+    struct sharding *by_tp; /* by tp coordinate: the sharding of the rank whose other coordinates are 0, with no
+                               parameter marked as held */
+    int *held, *held_from;  /* parameters of pipeline rank i: held[held_from[i] .. held_from[i + 1]) */
+    struct plan_memory *memory; /* by rank, set for the first of a kind; total_bytes 0: not computed yet */
     enum dtype wide;
 };
 
@@ -78,7 +81,7 @@ static bool tp_alike(const struct kinds *k, int a, int b)
         if (sharding_cut_extent(&x->cut, extent, n, a) != sharding_cut_extent(&x->cut, extent, n, b))
             return false;
     }
-    for (int64_t c = 0; c < k->mesh.size[AXIS_CP]; c++) { /* own tokens */
+    for (int64_t c = 0; c < k->mesh.size[AXIS_CP]; c++) { /* numbers of own tokens */
         int64_t lo[2], hi[2], tokens = k->job->train.micro_batch * own_seq(k, (int)c);
         layout_split(tokens, n, a, &lo[0], &hi[0]);
         layout_split(tokens, n, b, &lo[1], &hi[1]);
@@ -110,7 +113,7 @@ static bool data_alike(const struct kinds *k, int a, int b)
 
 typedef bool (*alike_fn)(const struct kinds *k, int a, int b);
 
-/* Few are of a kind of their own: compares with the first of each kind. */
+/* Compares each rank with the first of each kind. There are few kinds, so this is fast. */
 static int *kinds_of(const struct kinds *k, int n, alike_fn alike)
 {
     int *kind = calloc((unsigned)n, sizeof(*kind));
@@ -131,7 +134,7 @@ static int rank_at(const struct mesh *m, const int coord[AXIS_COUNT])
     return rank;
 }
 
-static err_t places_of(struct kinds *k)
+static err_t shardings_of(struct kinds *k)
 {
     const int chunks = (int)(k->job->parallel.chunks > 1 ? k->job->parallel.chunks : 1);
     err_t e = OK;
@@ -144,7 +147,7 @@ static err_t places_of(struct kinds *k)
     return k->by_tp ? e : ERR_NOMEM;
 }
 
-/* What pipeline ranks hold, as lists; then by_tp is told for one rank after another what it holds. */
+/* Lists the parameters of each pipeline rank. arena_of marks them in by_tp for one rank after another. */
 static err_t held_of(struct kinds *k)
 {
     const struct sharding *p = &k->by_tp[0];
@@ -173,7 +176,7 @@ static err_t kinds_init(struct kinds *k, const struct job_spec *job, const struc
     k->wide = job->train.numerics == NUMERICS_PROOF || job->train.dtype == DT_F64 ? DT_F64 : DT_F32;
     err_t e = pipeline_order_init(job, MODE_TRAIN, &k->order, why);
     k->mesh = k->order.mesh;
-    e = e ? e : places_of(k);
+    e = e ? e : shardings_of(k);
     e = e ? e : held_of(k);
     if (e)
         return e;
@@ -198,7 +201,7 @@ static void kinds_fini(struct kinds *k)
     pipeline_order_fini(&k->order);
 }
 
-/* The spaces of the rank that stands for this one. */
+/* The spaces of a rank: those of the first rank of its kind. */
 static err_t spaces_of(const struct kinds *k, const int coord[AXIS_COUNT], struct plan_memory *ret)
 {
     const int fsdp = k->mesh.size[AXIS_FSDP], data = k->data[coord[AXIS_DP] * fsdp + coord[AXIS_FSDP]];
@@ -221,8 +224,8 @@ static err_t spaces_of(const struct kinds *k, const int coord[AXIS_COUNT], struc
     return OK;
 }
 
-/* What the rank saves: a tensor's local part follows from its place in tp, whether it has one from its stages, and its
- * piece from its place in fsdp. */
+/* The arena of a rank: a tensor's local part follows from the tp coordinate, whether the rank holds it from the stages,
+ * and its piece from the fsdp coordinate. */
 static err_t arena_of(const struct kinds *k, int rank, const int coord[AXIS_COUNT], int64_t *ret)
 {
     struct program p = {.mesh = k->mesh, .rank = rank, .wide = k->wide, .sharding = k->by_tp[coord[AXIS_TP]]};
@@ -263,18 +266,19 @@ static err_t need_of_rank(const struct kinds *k, int rank, struct need *need)
     for (int s = 0; s < SPACE_COUNT; s++)
         need->largest[s] = m.bytes[s] > need->largest[s] ? m.bytes[s] : need->largest[s];
     if (__builtin_add_overflow(need->host, m.host_bytes + arena, &need->host))
-        return why_set(k->why, ERR_INVALID, "the job needs more than 2^63 bytes");
+        return why_set(k->why, ERR_INVALID, "the job needs more than 2^63 bytes; lower model.dim or model.layers");
     return OK;
 }
 
-/* ---- answers ---- */
+/* ---- results ---- */
 
 static double gib(int64_t bytes)
 {
     return (double)bytes / 1073741824.0;
 }
 
-/* What to change is what the largest part depends on; or the batch, where half of the activations would be enough. */
+/* The advice for a job that does not fit: lower the size of the batch if activations are the largest part, or if half
+ * of them would be enough. NULL: the model or the number of workers has to change. */
 static const char *what_to_change(const struct job_spec *job, const int64_t bytes[SPACE_COUNT], int64_t arena,
                                   int64_t excess)
 {
@@ -286,7 +290,7 @@ static const char *what_to_change(const struct job_spec *job, const int64_t byte
     return NULL;
 }
 
-static err_t refuse(const struct job_spec *job, const struct need *n, int64_t node_bytes, struct why *why)
+static err_t node_memory_fail(const struct job_spec *job, const struct need *n, int64_t node_bytes, struct why *why)
 {
     long long workers = (long long)job->parallel.workers;
     const char *fewer =
@@ -340,7 +344,7 @@ err_t plan_fits(const struct job_spec *job, int64_t node_bytes, struct why *why)
     e = need_of_job(job, &g, &need, why);
     graph_fini(&g);
     if (!e && need.host > node_bytes)
-        e = refuse(job, &need, node_bytes, why);
+        e = node_memory_fail(job, &need, node_bytes, why);
     return e;
 }
 
