@@ -93,11 +93,11 @@ static inline int fixture_tensor(const struct fixture *f, const char *name)
     return -1;
 }
 
-/* The error message contains these words. */
-static inline void assert_says(const struct why *why, const char *words)
+/* Asserts that the error message contains `words`. */
+static inline void assert_message(const struct why *why, const char *words)
 {
     if (!strstr(why->text, words))
-        fail_msg("\"%s\" does not say \"%s\"", why->text, words);
+        fail_msg("\"%s\" does not contain \"%s\"", why->text, words);
 }
 
 #endif

@@ -1,5 +1,5 @@
 /* Asynchronous tensor parallelism: equal bits, as many bytes on the wire, a shorter step where the wire is slow, and
- * the checker finds every mistake in it. */
+ * the checker finds every planted bug in it. */
 #include "common/plan/check/plan_check.h"
 #include "common/plan/estimate/forecast.h"
 #include "tests/common/plan/world.h"
@@ -27,7 +27,7 @@ static void no_bit_differs(const struct job_spec *job)
     world_compare_two(job, &other);
 }
 
-TEST(products_in_parts_have_the_bits_of_whole_ones)
+TEST(matmuls_in_parts_have_the_bits_of_whole_ones)
 {
     for (int arch = ARCH_LLAMA; arch <= ARCH_TRANSFORMER; arch++)
         for (int tp = 2; tp <= 4; tp++) {
@@ -40,7 +40,7 @@ TEST(products_in_parts_have_the_bits_of_whole_ones)
         }
 }
 
-TEST(so_they_have_beside_rings_of_keys_and_what_is_made_again)
+TEST(parts_with_rings_and_recomputation_have_the_same_bits)
 {
     for (int arch = ARCH_LLAMA; arch <= ARCH_TRANSFORMER; arch++)
         for (int what = RECOMPUTE_NONE; what <= RECOMPUTE_ATTENTION; what++) {
@@ -50,7 +50,7 @@ TEST(so_they_have_beside_rings_of_keys_and_what_is_made_again)
         }
 }
 
-TEST(so_they_have_beside_shards_and_stages)
+TEST(parts_with_shards_and_stages_have_the_same_bits)
 {
     const enum pipe_schedule schedules[] = {PIPE_1F1B, PIPE_GPIPE, PIPE_INTERLEAVED, PIPE_ZB_H1};
     for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
@@ -67,7 +67,7 @@ TEST(so_they_have_beside_shards_and_stages)
         }
 }
 
-TEST(so_they_have_where_some_ranks_have_no_tokens)
+TEST(parts_with_ranks_without_tokens_have_the_same_bits)
 {
     for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++) {
         struct job_spec job = job_of((enum model_arch)arch, 1, 4);
@@ -77,7 +77,7 @@ TEST(so_they_have_where_some_ranks_have_no_tokens)
     }
 }
 
-TEST(so_they_have_in_evaluation_and_generation)
+TEST(parts_in_evaluation_and_generation_have_the_same_bits)
 {
     for (int arch = ARCH_LLAMA; arch <= ARCH_TRANSFORMER; arch++)
         for (int cp = 1; cp <= 2; cp++)
@@ -139,7 +139,7 @@ TEST(a_step_on_a_slow_wire_is_shorter)
 }
 
 /* With recomputation and in every mode: as many bytes as without async_tp. */
-TEST(as_many_bytes_travel)
+TEST(as_many_bytes_are_sent)
 {
     static const struct plan_rates rates = {1e12, 1e12, 1e10, 1e-6, false, false};
     for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
@@ -155,9 +155,9 @@ TEST(as_many_bytes_travel)
         }
 }
 
-/* ---- mistakes that the checker finds ---- */
+/* ---- bugs that the checker finds ---- */
 
-static bool says_part(const struct program *p, const struct op *op, int i, const char *what)
+static bool names_part(const struct program *p, const struct op *op, int i, const char *what)
 {
     return op->arg[i].buffer >= 0 && strstr(p->buffers[op->arg[i].buffer].name, what);
 }
@@ -169,17 +169,17 @@ static bool is_shift(const struct program *p, const struct op *op)
 
 static bool is_later_shift(const struct program *p, const struct op *op)
 {
-    return op->kind == OP_SHIFT && says_part(p, op, 0, ".of.");
+    return op->kind == OP_SHIFT && names_part(p, op, 0, ".of.");
 }
 
 static bool is_rows(const struct program *p, const struct op *op)
 {
-    return op->kind == OP_GEMM && says_part(p, op, 0, ".of.");
+    return op->kind == OP_GEMM && names_part(p, op, 0, ".of.");
 }
 
 static bool is_columns(const struct program *p, const struct op *op)
 {
-    return op->kind == OP_GEMM && says_part(p, op, 3, ".share.1");
+    return op->kind == OP_GEMM && names_part(p, op, 3, ".share.1");
 }
 
 static bool is_biased_columns(const struct program *p, const struct op *op)
@@ -189,12 +189,12 @@ static bool is_biased_columns(const struct program *p, const struct op *op)
 
 static bool is_sum(const struct program *p, const struct op *op)
 {
-    return op->kind == OP_OWN_SCATTER && says_part(p, op, 0, ".share.1");
+    return op->kind == OP_OWN_SCATTER && names_part(p, op, 0, ".share.1");
 }
 
 static bool is_put(const struct program *p, const struct op *op)
 {
-    return op->kind == OP_COPY_COLS && says_part(p, op, 0, ".sum.1");
+    return op->kind == OP_COPY_COLS && names_part(p, op, 0, ".sum.1");
 }
 
 static bool is_norm(const struct program *p, const struct op *op)
@@ -307,33 +307,33 @@ static const struct mistake {
     const char *name;
     bool (*is)(const struct program *p, const struct op *op);
     void (*change)(const struct program *p, struct op *op);
-    bool one; /* only rank 1 makes it */
-    const char *says;
+    bool one; /* only rank 1 has the bug */
+    const char *message;
 } mistakes[] = {
     {"a shift left out", is_shift, nothing, false, "before anything has written it"},
-    {"a shift left out by one", is_shift, nothing, true, ""},
+    {"a shift left out by one rank", is_shift, nothing, true, ""},
     {"own tokens passed on again", is_later_shift, passes_own, false, ""},
-    {"own tokens passed on again by one", is_later_shift, passes_own, true, ""},
-    {"a product left out", is_rows, nothing, false, "of which parts are missing"},
-    {"a product of other tokens", is_rows, other_tokens, false, ""},
-    {"rows put to the own ones", is_rows, rows_of_others, false, "where others of"},
-    {"rows put to the start", is_rows, rows_from_the_start, true, "where others of"},
-    {"rows made a second time", is_rows, own_rows, false, "a second time"},
+    {"own tokens passed on again by one rank", is_later_shift, passes_own, true, ""},
+    {"a matmul left out", is_rows, nothing, false, "before all parts of it have been written"},
+    {"a matmul of other tokens", is_rows, other_tokens, false, ""},
+    {"rows written to the own ones", is_rows, rows_of_others, false, "to other rows of"},
+    {"rows written to the start", is_rows, rows_from_the_start, true, "to other rows of"},
+    {"rows written a second time", is_rows, own_rows, false, "a second time"},
     {"more rows than there are", is_rows, all_rows, true, ""},
     {"columns left out", is_columns, nothing, false, "before anything has written it"},
     {"the first columns again", is_columns, first_columns, false, ""},
-    {"the first columns again by one", is_columns, first_columns, true, ""},
+    {"the first columns again on one rank", is_columns, first_columns, true, ""},
     {"the first columns' bias", is_biased_columns, first_bias, false, "adds other columns"},
-    {"a column less", is_columns, fewer_columns, false, ""},
+    {"one column fewer", is_columns, fewer_columns, false, ""},
     {"a sum left out", is_sum, nothing, false, "before anything has written it"},
-    {"a sum left out by one", is_sum, nothing, true, ""},
+    {"a sum left out by one rank", is_sum, nothing, true, ""},
     {"a share summed twice", is_sum, share_before, false, "a second time"},
-    {"another share summed by one", is_sum, share_before, true, ""},
-    {"a sum of fewer columns", is_sum, fewer_columns, false, "sums some of the columns"},
-    {"columns of a sum left out", is_put, nothing, false, "are next"},
-    {"columns of a sum in other places", is_put, columns_before, true, "where others belong"},
+    {"another share summed by one rank", is_sum, share_before, true, ""},
+    {"a sum of fewer columns", is_sum, fewer_columns, false, "sums only some of the columns"},
+    {"columns of a sum left out", is_put, nothing, false, "on next"},
+    {"columns of a sum copied to other columns", is_put, columns_before, true, "to other columns"},
     {"other columns of a sum", is_put, sum_before, true, ""}, /* of another width or at another offset */
-    {"columns of a sum taken for all", is_put, copied_alone, false, "alone"},
+    {"columns of a sum used as all columns", is_put, copied_alone, false, "has only columns"},
     {"a norm of another rank's tokens", is_norm, norm_of_tokens, true, ""},
 };
 
@@ -357,7 +357,7 @@ static bool change(struct fixture *f, const struct mistake *m, int nth, struct o
     return any;
 }
 
-TEST(no_mistake_with_parts_passes)
+TEST(every_bug_with_parts_is_refused)
 {
     struct job_spec job = job_of(ARCH_GPT2, 1, 3);
     struct fixture f;
@@ -370,7 +370,7 @@ TEST(no_mistake_with_parts_passes)
         int at[MAX_RANKS], nth = 0;
         for (; change(&f, &mistakes[i], nth, saved, at); nth++) {
             err_t e = plan_check(&f.graph, f.programs, f.n, &f.why);
-            if (e != ERR_INVALID || strncmp(f.why.text, "rank ", 5) != 0 || !strstr(f.why.text, mistakes[i].says))
+            if (e != ERR_INVALID || strncmp(f.why.text, "rank ", 5) != 0 || !strstr(f.why.text, mistakes[i].message))
                 fail_msg("%s, the %dth: %s", mistakes[i].name, nth, e ? f.why.text : "accepted");
             for (int r = 0; r < f.n; r++)
                 if (at[r] >= 0)
@@ -411,7 +411,7 @@ static void norm_instead(struct program *p, int at, int norm, int b)
     op->arg[1].buffer = op->arg[4].buffer = -1; /* without a residual sum */
 }
 
-TEST(what_a_buffer_says_of_its_tokens_is_not_believed)
+TEST(the_checker_does_not_rely_on_buffer_names_and_symbols)
 {
     struct job_spec job = job_of(ARCH_GPT2, 1, 3);
     struct fixture f;
@@ -425,7 +425,7 @@ TEST(what_a_buffer_says_of_its_tokens_is_not_believed)
         norm++;
     claim_own(p, b);
     assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
-    assert_says(&f.why, "makes rows of member 1 from layer.0.ln_1.of.2, which is of the tokens of member 2");
+    assert_message(&f.why, "writes rows of member 1 from layer.0.ln_1.of.2, which has the tokens of member 2");
     fixture_fini(&f);
     fixture_init(&f, &job, MODE_TRAIN); /* and a norm reads them */
     claim_own(p, b);
@@ -433,7 +433,7 @@ TEST(what_a_buffer_says_of_its_tokens_is_not_believed)
         if (p->ops[i].kind == OP_GEMM && p->ops[i].arg[0].buffer == b)
             norm_instead(p, i, norm, b);
     assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
-    assert_says(&f.why, "which is of the own tokens of another rank");
+    assert_message(&f.why, "which has the own tokens of another rank");
     fixture_fini(&f);
 }
 
@@ -450,7 +450,7 @@ static const struct op *recorder(const struct program *p, int event)
 
 /* On a device with streams a step of the ring waits only for the step before it, and the matmul of a column block waits
  * for no sum of another block. */
-TEST(nothing_waits_for_what_it_is_to_overlap)
+TEST(no_op_waits_for_what_it_overlaps)
 {
     for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++) {
         struct job_spec job = job_uneven(job_of((enum model_arch)arch, 1, 4));
@@ -462,7 +462,8 @@ TEST(nothing_waits_for_what_it_is_to_overlap)
             for (int i = 0; i < f.programs[r].n_ops; i++) {
                 const struct program *p = &f.programs[r];
                 const struct op *op = &p->ops[i];
-                bool share = op->kind == OP_GEMM && says_part(p, op, 3, ".share.") && !says_part(p, op, 3, ".share.0");
+                bool share =
+                    op->kind == OP_GEMM && names_part(p, op, 3, ".share.") && !names_part(p, op, 3, ".share.0");
                 for (int k = 0; k < OP_MAX_WAITS && is_later_shift(p, op); k++)
                     assert_int_equal(op->wait[k], -1);
                 for (int k = 0; k < OP_MAX_WAITS && share; k++)

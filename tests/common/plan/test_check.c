@@ -68,9 +68,9 @@ static void assert_refused(struct fixture *f, int rank, const char *const words[
         fail_msg("accepted; the checker should report \"%s\"", words[0]);
     assert_err(ERR_INVALID, e);
     snprintf(text, sizeof(text), "rank %d", rank);
-    assert_says(&f->why, text);
+    assert_message(&f->why, text);
     for (int i = 0; words[i]; i++)
-        assert_says(&f->why, words[i]);
+        assert_message(&f->why, words[i]);
     fixture_fini(f);
 }
 #define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
@@ -251,7 +251,7 @@ TEST(an_activation_of_an_earlier_microbatch_is_refused)
     p->actions[backward + 1] = x; /* forward 2 before backward 1 */
     err_t e = plan_check(&f.graph, f.programs, f.n, &f.why);
     assert_err(ERR_INVALID, e);
-    assert_says(&f.why, "rank 0");
+    assert_message(&f.why, "rank 0");
     fixture_fini(&f);
 }
 
@@ -325,7 +325,7 @@ TEST(a_microbatch_that_no_rank_computes_is_refused)
     setup(&f, 2, NUMERICS_FAST);
     f.programs[1].first_micro++;
     assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
-    assert_says(&f.why, "rank 1");
+    assert_message(&f.why, "rank 1");
     fixture_fini(&f);
 }
 
@@ -643,7 +643,7 @@ TEST(a_wrongly_fused_matmul_is_refused)
     do {                                                                        \
         assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why)); \
         for (int i = 0; WORDS(__VA_ARGS__)[i]; i++)                             \
-            assert_says(&f.why, WORDS(__VA_ARGS__)[i]);                         \
+            assert_message(&f.why, WORDS(__VA_ARGS__)[i]);                      \
         for (int i = 0; i < 3; i++)                                             \
             p->ops[at[i]] = saved[i];                                           \
     } while (0)

@@ -240,11 +240,11 @@ TEST(a_bias_that_every_rank_adds_to_its_share_is_refused)
         int is = first->arg[2].buffer;
         second->arg[2].buffer = is;
         assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
-        assert_says(&f.why, "only the first rank of that axis may add it");
+        assert_message(&f.why, "only the first rank of that axis may add it");
         second->arg[2].buffer = -1;
         f.programs[0].ops[i].arg[2].buffer = -1;
         assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
-        assert_says(&f.why, "the first rank of that axis must add it");
+        assert_message(&f.why, "the first rank of that axis must add it");
         f.programs[0].ops[i].arg[2].buffer = is;
     }
     assert_ok(plan_check(&f.graph, f.programs, f.n, &f.why));
@@ -258,7 +258,7 @@ TEST(a_loss_that_every_rank_of_tp_counts_is_refused)
     struct program *p = &f.programs[1];
     p->ops[nth_of(p, OP_LOSS_JOIN, 0)].arg[3].buffer = p->loss_buffer;
     assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
-    assert_says(&f.why, "is counted 2 times over all ranks instead of 1");
+    assert_message(&f.why, "is counted 2 times over all ranks instead of 1");
     fixture_fini(&f);
 }
 
@@ -273,7 +273,7 @@ TEST(a_scatter_that_overwrites_earlier_microbatches_is_refused)
             continue;
         op->flags ^= OPF_ACC; /* adds in the first microbatch, overwrites in later ones */
         assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
-        assert_says(&f.why, "rank 0");
+        assert_message(&f.why, "rank 0");
         op->flags ^= OPF_ACC;
     }
     fixture_fini(&f);
@@ -289,19 +289,19 @@ TEST(a_unit_with_a_wrong_table_is_refused)
         part = &p->units[1].parts[i];
     part->piece += 16;
     assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
-    assert_says(&f.why, "expects the piece of");
+    assert_message(&f.why, "expects the piece of");
     part->piece -= 16;
     part->local += 16;
     assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
-    assert_says(&f.why, "expects the local tensor of");
+    assert_message(&f.why, "expects the local tensor of");
     part->local -= 16;
     part->counts[1]++;
     assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
-    assert_says(&f.why, "for member 1");
+    assert_message(&f.why, "for member 1");
     part->counts[1]--;
     p->units[1].n--;
     assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
-    assert_says(&f.why, "in its table");
+    assert_message(&f.why, "in its table");
     p->units[1].n++;
     assert_ok(plan_check(&f.graph, f.programs, f.n, &f.why));
     fixture_fini(&f);
@@ -319,7 +319,7 @@ TEST(a_ring_reversed_on_one_rank_is_refused)
     op->peer = op->from;
     op->from = peer;
     assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
-    assert_says(&f.why, "rank 1");
+    assert_message(&f.why, "rank 1");
     fixture_fini(&f);
 }
 
@@ -332,7 +332,7 @@ TEST(squares_counted_twice_or_not_at_all_are_refused)
     struct op saved = p->ops[at];
     make_nothing(&p->ops[at]);
     assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
-    assert_says(&f.why, "counts block");
+    assert_message(&f.why, "counts block");
     p->ops[at] = saved;
     int t = fixture_tensor(&f, "transformer.h.0.ln_1.weight"); /* rank 0 counts it for both */
     struct op *op = &f.programs[0].ops[0], more = {0};
@@ -348,7 +348,7 @@ TEST(squares_counted_twice_or_not_at_all_are_refused)
     more.event = -1;
     insert_op(p, at + 1, &more);
     assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
-    assert_says(&f.why, "rank 1");
+    assert_message(&f.why, "rank 1");
     fixture_fini(&f);
 }
 
@@ -360,7 +360,7 @@ TEST(a_rank_of_tp_with_another_part_of_the_vocabulary_is_refused)
     struct op *op = &p->ops[nth_of(p, OP_EMBED, 0)];
     op->vocab_lo--;
     assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
-    assert_says(&f.why, "of the vocabulary");
+    assert_message(&f.why, "of the vocabulary");
     fixture_fini(&f);
 }
 
@@ -370,7 +370,7 @@ TEST(decay_contrary_to_the_model_is_refused)
     setup(&f, &rows[0]);
     f.programs[0].ops[nth_of(&f.programs[0], OP_ADAMW, 0)].flags ^= OPF_DECAY;
     assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
-    assert_says(&f.why, "contrary to the model");
+    assert_message(&f.why, "contrary to the model");
     fixture_fini(&f);
 }
 
@@ -395,15 +395,15 @@ TEST(a_dropout_of_other_positions_is_refused)
             continue;
         op->site++;
         assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
-        assert_says(&f.why, "draws random numbers of site");
+        assert_message(&f.why, "draws random numbers of site");
         *op = saved;
         op->col0++;
         assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
-        assert_says(&f.why, "draws random numbers of site");
+        assert_message(&f.why, "draws random numbers of site");
         *op = saved;
         op->arg[1].offset = (struct graph_dim){op->m.sym == SYM_OWN ? SYM_ONE : SYM_OWN0, 0};
         assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
-        assert_says(&f.why, "the positions of other tokens");
+        assert_message(&f.why, "the positions of other tokens");
         *op = saved;
         n++;
     }

@@ -22,8 +22,8 @@ static void assert_refused(struct fixture *f, const char *words)
     if (e == OK)
         fail_msg("accepted; the checker should report \"%s\"", words);
     assert_err(ERR_INVALID, e);
-    assert_says(&f->why, "rank ");
-    assert_says(&f->why, words);
+    assert_message(&f->why, "rank ");
+    assert_message(&f->why, words);
 }
 
 static int nth_of(const struct program *p, enum op_kind kind, int nth)
@@ -177,7 +177,7 @@ TEST(a_backward_before_its_message_is_refused)
     memmove(&p->actions[exchange + 1], &p->actions[exchange], (size_t)(b - exchange) * sizeof(moved));
     p->actions[exchange] = moved;
     assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
-    assert_says(&f.why, "rank 0");
+    assert_message(&f.why, "rank 0");
     fixture_fini(&f);
 }
 
@@ -191,7 +191,7 @@ TEST(weights_before_inputs_are_refused)
     p->actions[i] = p->actions[w];
     p->actions[w] = x;
     assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
-    assert_says(&f.why, "rank 1");
+    assert_message(&f.why, "rank 1");
     fixture_fini(&f);
 }
 
@@ -222,7 +222,7 @@ TEST(a_microbatch_that_a_chunk_leaves_out_is_refused)
     struct action *a = &p->actions[nth_action(p, ACT_FORWARD, 3)];
     a->chunk = !a->chunk;
     assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
-    assert_says(&f.why, "of chunk");
+    assert_message(&f.why, "of chunk");
     fixture_fini(&f);
 }
 

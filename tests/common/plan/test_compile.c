@@ -466,7 +466,7 @@ TEST(a_rank_that_does_not_exist_is_refused)
     struct why why;
     assert_ok(graph_build(&job.model, job.train.seq, &g, &why));
     assert_err(ERR_INVALID, plan_compile(&job, &g, MODE_TRAIN, 2, &p, &why));
-    assert_says(&why, "rank 2 of a job with 2 workers");
+    assert_message(&why, "rank 2 of a job with 2 workers");
     graph_fini(&g);
 }
 
@@ -507,7 +507,7 @@ TEST(all_at_once_are_the_same_as_one_by_one)
         program_fini(&all[r]);
     }
     assert_err(ERR_INVALID, plan_compile_all(&job, &g, MODE_TRAIN, 9, all, &why));
-    assert_says(&why, "rank 8 of a job with 8 workers");
+    assert_message(&why, "rank 8 of a job with 8 workers");
     graph_fini(&g);
 }
 

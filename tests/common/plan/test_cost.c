@@ -1,4 +1,4 @@
-/* What ops cost, against sums that a pencil makes. */
+/* Costs of ops against sums computed by hand. */
 #include "common/plan/estimate/cost.h"
 #include "tests/common/plan/plan_fixture.h"
 
@@ -17,8 +17,8 @@ static struct op_cost sum_of(const struct program *p, enum op_kind kind)
     return sum;
 }
 
-/* 6 N per token and the causal half of attention: the diagonal is counted, and the backward's five products where the
- * papers have four. */
+/* 6 N per token and the causal half of attention. The diagonal is counted, and the backward has five matmuls where the
+ * papers count four. */
 TEST(the_flops_of_a_step_are_the_formulas)
 {
     struct fixture f;
@@ -33,7 +33,7 @@ TEST(the_flops_of_a_step_are_the_formulas)
     fixture_fini(&f);
 }
 
-TEST(the_update_moves_seven_numbers_a_parameter)
+TEST(the_update_moves_seven_numbers_per_parameter)
 {
     struct fixture f;
     struct job_spec job = job_small(ARCH_GPT2, 1);
@@ -45,7 +45,7 @@ TEST(the_update_moves_seven_numbers_a_parameter)
     fixture_fini(&f);
 }
 
-/* Two samples of 8 tokens, width 16, float32; the logits twice, the targets once. */
+/* Two samples of 8 tokens, width 16, float32; the logits are counted twice, the targets once. */
 TEST(operands_count_once_and_twice_where_they_are_added_to)
 {
     struct fixture f;

@@ -1,4 +1,4 @@
-/* Events: every wait is needed, and none is missing, which the checker tests in every job; ops that need more than
+/* Events: every wait is necessary, and none is missing, which the checker tests in every job. Ops that need more than
  * OP_MAX_WAITS waits; the time that the pass takes. */
 #include "common/plan/check/plan_check.h"
 #include "common/plan/compile/internal.h"
@@ -31,13 +31,13 @@ static void assert_all_needed(const struct job_spec *job)
                 continue;
             p->ops[i].wait[k] = -1;
             if (plan_check(&f.graph, f.programs, f.n, &f.why) != ERR_INVALID)
-                fail_msg("op %d (%s) waits for event %d for nothing", i, op_name(p->ops[i].kind), wait);
+                fail_msg("op %d (%s) waits for event %d without need", i, op_name(p->ops[i].kind), wait);
             p->ops[i].wait[k] = wait;
         }
     fixture_fini(&f);
 }
 
-TEST(no_wait_is_there_for_nothing)
+TEST(every_wait_is_necessary)
 {
     struct job_spec job = job_small(ARCH_LLAMA, 2);
     assert_all_needed(&job);
@@ -74,7 +74,7 @@ static bool waits_for(const struct program *p, int x, int y)
 }
 
 /* One list runs after each of more than OP_MAX_WAITS ops: these record one event. */
-TEST(more_waits_than_there_is_room_for)
+TEST(more_waits_than_an_op_has)
 {
     enum { N = OP_MAX_WAITS + 3 };
     struct program p = {.mode = MODE_TRAIN, .mesh = {{1, 1, 1, 1, 1}}};
@@ -104,7 +104,7 @@ TEST(more_waits_than_there_is_room_for)
     assert_ok(c.err);
     for (int i = 1; i <= N; i++)
         if (!waits_for(&p, reader.first_op, i) || !waits_for(&p, i, reader.first_op))
-            fail_msg("the op behind number %d does not wait for it, or it not for that op", i);
+            fail_msg("the shared op and op %d do not wait for each other", i);
     program_fini(&p);
 }
 
@@ -115,7 +115,7 @@ static double seconds_of(clockid_t clock)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* A hundred thousand ops in two steps; a tenth of the limit is usual. */
+/* A hundred thousand ops in two steps usually take a tenth of the limit. */
 TEST(long_steps_are_followed_in_no_time)
 {
     struct job_spec job = job_small(ARCH_LLAMA, 2);

@@ -1,4 +1,4 @@
-/* Forecasts against sums that a pencil makes. */
+/* Forecasts against sums computed by hand. */
 #include "common/plan/estimate/cost.h"
 #include "common/plan/estimate/forecast.h"
 #include "common/plan/estimate/memory.h"
@@ -6,8 +6,8 @@
 
 #include <math.h>
 
-/* Only products take time. */
-static const struct plan_rates products = {1e9, 1e30, 1e30, 0, false, false};
+/* Only matmuls take time. */
+static const struct plan_rates matmuls = {1e9, 1e30, 1e30, 0, false, false};
 
 static struct job_spec piped(int pp, int micros, enum pipe_schedule schedule, int chunks)
 {
@@ -43,7 +43,7 @@ static double bubble_with(const struct job_spec *job, const struct plan_rates *r
 
 static double bubble_of(const struct job_spec *job)
 {
-    return bubble_with(job, &products);
+    return bubble_with(job, &matmuls);
 }
 
 TEST(one_rank_never_waits)
@@ -52,7 +52,7 @@ TEST(one_rank_never_waits)
     struct forecast c;
     struct job_spec job = job_small(ARCH_GPT2, 1);
     double flops = 0;
-    forecast_of(&job, &products, &f, &c);
+    forecast_of(&job, &matmuls, &f, &c);
     const struct program *p = &f.programs[0];
     for (int a = 0; a < p->n_actions; a++)
         for (int i = 0; i < p->actions[a].n_ops; i++) {
@@ -69,7 +69,7 @@ TEST(one_rank_never_waits)
     fixture_fini(&f);
 }
 
-/* (p - 1) / (m + p - 1); stages differ by the head, so nearly. */
+/* The formula is (p - 1) / (m + p - 1). Stages differ in cost because of the head, so the bubbles are only near it. */
 TEST(bubbles_are_near_the_formulas)
 {
     for (int p = 2; p <= 4; p += 2)
@@ -85,8 +85,8 @@ TEST(bubbles_are_near_the_formulas)
         }
 }
 
-/* Chunks shorten the ramps: (p - 1) / (v m + p - 1). Neighbours do forwards and backwards in turns, so this holds only
- * where nobody waits for what he sends. */
+/* Chunks shorten the ramps: (p - 1) / (v m + p - 1). Adjacent ranks compute forwards and backwards in turns, so this
+ * holds only where no rank waits until its sends are received. */
 TEST(bubbles_of_chunks_are_near_the_formula)
 {
     for (int p = 2; p <= 4; p += 2)
@@ -98,8 +98,8 @@ TEST(bubbles_of_chunks_are_near_the_formula)
         }
 }
 
-/* Where a push holds the stream until its receiver comes, neighbours meet once for a forward and a backward, so that
- * nobody waits for the slower of the two. */
+/* Where a push occupies the stream until its receiver arrives, adjacent ranks exchange values once for a forward and a
+ * backward, so no rank waits for the slower of the two. */
 TEST(chunks_lose_little_where_a_push_lasts)
 {
     const struct plan_rates call = {1e9, 1e30, 1e30, 0, false, true};
@@ -118,26 +118,27 @@ TEST(chunks_lose_little_where_a_push_lasts)
         }
 }
 
-/* 2 n (N - 1) / N to each of N ranks, of all gradients with their gaps, and of the losses. */
+/* Each of N ranks receives 2 n (N - 1) / N, for all gradients with their gaps and for the losses. */
 TEST(traffic_of_data_parallelism_is_the_formula)
 {
     struct fixture f;
     struct forecast c;
     struct job_spec job = job_small(ARCH_LLAMA, 2);
-    forecast_of(&job, &products, &f, &c);
+    forecast_of(&job, &matmuls, &f, &c);
     int64_t losses = f.programs[0].n_micros * 8;
     assert_int_equal(c.bytes[1u << AXIS_DP], 2 * (f.programs[0].space_bytes[SPACE_GRAD] + losses));
     forecast_fini(&c);
     fixture_fini(&f);
 }
 
-/* Each boundary passes its activation forward and its gradient back: for each microbatch seq x dim elements twice. */
+/* Each boundary between stages passes an activation forward and its gradient back: for each microbatch twice seq x dim
+ * elements. */
 TEST(traffic_of_a_pipeline_is_the_formula)
 {
     struct fixture f;
     struct forecast c;
     struct job_spec job = piped(4, 8, PIPE_1F1B, 1);
-    forecast_of(&job, &products, &f, &c);
+    forecast_of(&job, &matmuls, &f, &c);
     int64_t messages = (int64_t)3 * 8 * 2 * job.train.seq * job.model.dim * 4, once = c.bytes[1u << AXIS_PP] - messages;
     assert_true(once > 0 && once < 4 * 4096); /* losses and blocks of squares */
     forecast_fini(&c);
@@ -164,7 +165,7 @@ TEST(a_stream_does_one_thing_after_another)
     fixture_fini(&f);
 }
 
-/* On a processor nothing is computed while something is sent. */
+/* On one thread nothing is computed while something is sent. */
 TEST(on_one_thread_all_communication_is_exposed)
 {
     struct plan_rates rates = {1e9, 1e30, 1e9, 1e-6, false, false};
@@ -201,7 +202,7 @@ TEST(a_communication_thread_is_forecast)
     assert_true(!plan_rates_of(&job).one_thread && plan_rates_of(&job).one_call);
 }
 
-/* Of every rank what its own program says. */
+/* The memory of every rank equals that of its own program. */
 TEST(memory_of_ranks_is_that_of_their_programs)
 {
     static const struct {
@@ -221,7 +222,7 @@ TEST(memory_of_ranks_is_that_of_their_programs)
         job.parallel.zero = rows[i].zero;
         job.parallel.sp = rows[i].tp > 1;
         job.parallel.async_tp = rows[i].async;
-        job.train.seq = rows[i].async ? 7 : job.train.seq; /* some ranks of tp have a token more */
+        job.train.seq = rows[i].async ? 7 : job.train.seq; /* some tp ranks have one token more */
         job.parallel.chunks = 1;
         fixture_init(&f, &job, MODE_TRAIN);
         assert_ok(plan_memory_of_ranks(&job, &f.graph, all, &f.why));

@@ -220,7 +220,7 @@ static void built_init(struct fixture *f, const struct job_spec *job, enum progr
 }
 
 /* The backward of attention reads o, so the sum with o needs its own bytes. */
-TEST(what_a_backward_reads_is_not_taken_over)
+TEST(a_value_that_a_backward_reads_is_not_overwritten)
 {
     struct job_spec job = job_of(ARCH_LLAMA, NUMERICS_FAST);
     struct fixture f;

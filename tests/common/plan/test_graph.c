@@ -190,7 +190,7 @@ TEST(illegal_dimensions_are_named_with_the_nearest_legal_one)
         enum model_arch arch;
         size_t field;
         int64_t value;
-        const char *says[3];
+        const char *message[3];
     } rows[] = {
         {ARCH_GPT2, offsetof(struct job_model, heads), 5, {"model.heads", "5", "nearest legal value is 4"}},
         {ARCH_LLAMA, offsetof(struct job_model, heads), 7, {"model.heads", "7", "nearest legal value is 8"}},
@@ -214,16 +214,16 @@ TEST(illegal_dimensions_are_named_with_the_nearest_legal_one)
         memcpy((char *)&job.model + rows[i].field, &rows[i].value, sizeof(rows[i].value));
         assert_err(ERR_INVALID, graph_build(&job.model, 8, &g, &why));
         for (int k = 0; k < 3; k++)
-            assert_says(&why, rows[i].says[k]);
+            assert_message(&why, rows[i].message[k]);
     }
     struct job_spec job = job_small(ARCH_LLAMA, 1);
     struct graph g;
     struct why why;
     assert_err(ERR_INVALID, graph_build(&job.model, 0, &g, &why));
-    assert_says(&why, "train.seq");
+    assert_message(&why, "train.seq");
     job.model.norm_eps = 0;
     assert_err(ERR_INVALID, graph_build(&job.model, 8, &g, &why));
-    assert_says(&why, "model.norm_eps");
+    assert_message(&why, "model.norm_eps");
 }
 
 /* Every activation is read, else some parameter would get no gradient, and no tensor is read before it is made. */

@@ -1,4 +1,4 @@
-/* Measured steps: what is written comes back, what is damaged is refused, and what is added up is what a pencil makes.
+/* Measured steps: a file that is written can be read, a damaged one is refused, and sums equal sums computed by hand.
  */
 #include "common/plan/estimate/measured.h"
 #include "tests/lib/test.h"
@@ -25,7 +25,7 @@ static char *print(const struct measured *m, size_t *ret_len)
     return text;
 }
 
-TEST(a_step_comes_back)
+TEST(a_written_step_can_be_read)
 {
     size_t len;
     char *text = print(&step, &len);
@@ -43,13 +43,13 @@ TEST(a_step_comes_back)
     free(text);
 }
 
-static void refused(const char *text, const char *says)
+static void refused(const char *text, const char *message)
 {
     struct measured m;
     struct why why = {""};
     assert_err(ERR_INVALID, measured_read(text, strlen(text), "x", &m, &why));
-    if (!strstr(why.text, says))
-        fail_msg("\"%s\" does not say \"%s\"", why.text, says);
+    if (!strstr(why.text, message))
+        fail_msg("\"%s\" does not contain \"%s\"", why.text, message);
 }
 
 TEST(damage_is_refused)
@@ -57,12 +57,12 @@ TEST(damage_is_refused)
     static const char head[] = "dtd timeline 1 step 7 epoch 2 rank 1 world 3\n";
     static const char *const lines[] = {
         "0 begin -1 0 compute 5 4\n",  /* ends before it begins */
-        "0 begin -1 0 compute 0 5 \n", /* more than a line has */
-        "0 jump -1 0 compute 0 5\n",   /* no action */
-        "0 begin -1 0 disk 0 5\n",     /* no stream */
-        "-1 begin -1 0 compute 0 5\n", /* no index */
-        "0 begin -2 0 compute 0 5\n",  /* no microbatch */
-        "0 begin -1 0 compute 0\n",    /* too little */
+        "0 begin -1 0 compute 0 5 \n", /* a character too many */
+        "0 jump -1 0 compute 0 5\n",   /* an unknown action */
+        "0 begin -1 0 disk 0 5\n",     /* an unknown stream */
+        "-1 begin -1 0 compute 0 5\n", /* an illegal index */
+        "0 begin -2 0 compute 0 5\n",  /* an illegal microbatch */
+        "0 begin -1 0 compute 0\n",    /* a field too few */
         "0 begin -1 0 compute 0 99999999999999999999\n",
     };
     char text[256];
@@ -70,18 +70,20 @@ TEST(damage_is_refused)
         snprintf(text, sizeof(text), "%s0 begin -1 0 compute 0 4\n%s", head, lines[i]);
         refused(text, "x:3: ");
     }
-    snprintf(text, sizeof(text), "%s0 begin -1 0 comm 0 4\n1 norm -1 0 comm 3 5\n", head); /* beside itself */
+    snprintf(text, sizeof(text), "%s0 begin -1 0 comm 0 4\n1 norm -1 0 comm 3 5\n",
+             head); /* overlaps the box before it on its stream */
     refused(text, "x:3: ");
     snprintf(text, sizeof(text), "%s0 begin -1 0 comm 0 4", head);
-    refused(text, "not all of one");
-    refused("dtd timeline 1 step 7 epoch 2 rank 3 world 3\n", "no timeline");
-    refused("dtd timeline 1 step 7 epoch -2 rank 1 world 3\n", "no timeline");
-    refused("dtd timeline 2 step 7 epoch 2 rank 1 world 3\n", "no timeline");
-    refused("", "no timeline");
+    refused(text, "not a complete timeline");
+    refused("dtd timeline 1 step 7 epoch 2 rank 3 world 3\n", "not a complete timeline");
+    refused("dtd timeline 1 step 7 epoch -2 rank 1 world 3\n", "not a complete timeline");
+    refused("dtd timeline 2 step 7 epoch 2 rank 1 world 3\n", "not a complete timeline");
+    refused("", "not a complete timeline");
 }
 
-/* One microsecond before compute joins, then all but the one in which compute goes on beside the exchange. */
-TEST(exposed_is_what_nothing_is_computed_beside)
+/* 1 us before the compute stream starts, then the whole exchange except the 1 us in which the compute stream is still
+ * busy. */
+TEST(communication_without_computation_is_exposed)
 {
     struct forecast_rank rank = step.did;
     struct forecast f = {.ranks = &rank, .n = 1};

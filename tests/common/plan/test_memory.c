@@ -1,10 +1,10 @@
-/* Forecasts and refusals. */
+/* Memory forecasts, and refusals of jobs that do not fit. */
 #include "common/plan/estimate/memory.h"
 #include "tests/common/plan/plan_fixture.h"
 
 #include <time.h>
 
-/* Seconds that a forecast may take; sanitizers take their own. */
+/* Seconds that a forecast may take; sanitizers make it slower. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__OPTIMIZE__) || defined(__clang__)
 #define FORECAST_SECONDS 20.0
 #else
@@ -22,8 +22,8 @@ static struct job_spec gpt2_small(void)
     return job;
 }
 
-/* float32 with Adam: 16 bytes a parameter; alignment adds less than 64 bytes per tensor. */
-TEST(states_are_sixteen_bytes_a_parameter)
+/* float32 with Adam needs 16 bytes per parameter; alignment adds less than 64 bytes per tensor. */
+TEST(states_are_sixteen_bytes_per_parameter)
 {
     struct job_spec job = gpt2_small();
     struct graph g;
@@ -36,7 +36,7 @@ TEST(states_are_sixteen_bytes_a_parameter)
     int64_t states = m.bytes[SPACE_PARAM] + m.bytes[SPACE_OPT] + m.bytes[SPACE_GRAD];
     assert_true(states >= 16 * g.n_params);
     assert_true(states <= 16 * g.n_params + 4 * 64 * 148);
-    /* Half of 12 bytes a parameter is saved by each of two ranks. */
+    /* Each of two ranks saves half of 12 bytes per parameter. */
     assert_true(llabs(m.arena_bytes - 6 * g.n_params) < 1 << 20);
     assert_int_equal(m.total_bytes, states + m.bytes[SPACE_WORK] + m.bytes[SPACE_HOST] + m.arena_bytes);
     assert_int_equal(m.host_bytes, m.total_bytes);
@@ -56,23 +56,24 @@ TEST(a_job_that_does_not_fit_is_refused_with_what_to_change)
     struct why why;
     assert_ok(plan_fits(&job, (int64_t)64 << 30, &why));
     assert_err(ERR_INVALID, plan_fits(&job, (int64_t)4 << 30, &why));
-    assert_says(&why, "4.00 GiB");
-    assert_says(&why, "2 workers");
-    assert_says(&why, "lower train.micro_batch"); /* activations are the largest part */
+    assert_message(&why, "4.00 GiB");
+    assert_message(&why, "2 workers");
+    assert_message(&why, "lower train.micro_batch"); /* activations are the largest part */
     job.train.seq = 16;
     job.train.micro_batch = 1;
     assert_err(ERR_INVALID, plan_fits(&job, (int64_t)2 << 30, &why));
-    assert_says(&why, "lower parallel.workers");
+    assert_message(&why, "lower parallel.workers");
     job.parallel.workers = 1;
     assert_err(ERR_INVALID, plan_fits(&job, (int64_t)1 << 30, &why));
-    assert_says(&why, "lower model.dim");
+    assert_message(&why, "lower model.dim");
     job.train.numerics = NUMERICS_CANONICAL;
     assert_err(ERR_INVALID, plan_fits(&job, (int64_t)1 << 30, &why));
-    assert_says(&why, "raise train.micro_batch");
+    assert_message(&why, "raise train.micro_batch");
 }
 
-/* bfloat16: the same 16 bytes a parameter and 2 for its copy, half the bytes of activations; the node has the save. */
-TEST(a_gpu_holds_all_but_the_save)
+/* bfloat16 needs the same 16 bytes per parameter, 2 for its copy, and half the bytes of activations; the arena is on
+ * the node. */
+TEST(a_gpu_holds_everything_except_the_arena)
 {
     struct job_spec job = gpt2_small();
     struct graph g;
@@ -104,16 +105,16 @@ TEST(a_gpu_holds_all_but_the_save)
     graph_fini(&g);
 }
 
-TEST(a_job_on_gpus_asks_the_node_for_little)
+TEST(a_job_on_gpus_needs_little_memory_of_the_node)
 {
     struct job_spec job = gpt2_small();
     struct why why;
     job.run.device = DEVICE_CUDA;
-    assert_ok(plan_fits(&job, (int64_t)2 << 30, &why)); /* where it would need 40 on a CPU */
+    assert_ok(plan_fits(&job, (int64_t)2 << 30, &why)); /* on a CPU it would need 40 GiB */
     assert_err(ERR_INVALID, plan_fits(&job, (int64_t)1 << 30, &why));
-    assert_says(&why, "of the node's memory, which has 1.00 GiB");
-    assert_says(&why, "to hold a save");
-    assert_says(&why, "lower parallel.workers");
+    assert_message(&why, "of the node's memory, which has 1.00 GiB");
+    assert_message(&why, "to hold a save");
+    assert_message(&why, "lower parallel.workers");
 }
 
 TEST(a_program_that_does_not_fit_on_its_gpu_is_refused)
@@ -131,24 +132,25 @@ TEST(a_program_that_does_not_fit_on_its_gpu_is_refused)
     plan_memory(&p, DEVICE_CUDA, &m);
     assert_ok(plan_fits_device(&job, &p, m.device_bytes, &why));
     assert_err(ERR_INVALID, plan_fits_device(&job, &p, m.device_bytes - 1, &why));
-    assert_says(&why, "a worker needs");
-    assert_says(&why, "GiB on the GPU, which has");
-    assert_says(&why, "lower train.micro_batch");
-    job.run.workers_per_gpu = 4; /* there are two */
+    assert_message(&why, "a worker needs");
+    assert_message(&why, "GiB on the GPU, which has");
+    assert_message(&why, "lower train.micro_batch");
+    job.run.workers_per_gpu = 4; /* the job has two workers */
     assert_ok(plan_fits_device(&job, &p, 2 * m.device_bytes, &why));
     assert_err(ERR_INVALID, plan_fits_device(&job, &p, 2 * m.device_bytes - 1, &why));
-    assert_says(&why, "for the 2 workers that share it");
+    assert_message(&why, "for the 2 workers that share it");
     p.space_bytes[SPACE_WORK] = 0;
     assert_err(ERR_INVALID, plan_fits_device(&job, &p, (int64_t)3 << 30, &why));
-    assert_says(&why, "lower run.workers_per_gpu");
+    assert_message(&why, "lower run.workers_per_gpu");
     job.run.workers_per_gpu = 1;
     assert_err(ERR_INVALID, plan_fits_device(&job, &p, (int64_t)1 << 30, &why));
-    assert_says(&why, "lower model.dim");
+    assert_message(&why, "lower model.dim");
     program_fini(&p);
     graph_fini(&g);
 }
 
-/* The sum over all ranks' own programs, byte by byte, on any mesh: uneven heads and rows, idle ranks, tied heads. */
+/* The forecast equals the sum over all ranks' own programs, byte by byte, on any mesh: uneven heads and rows, idle
+ * ranks, tied heads. */
 static void assert_exact(const struct job_spec *job)
 {
     struct graph g;
@@ -210,7 +212,7 @@ TEST(fits_is_exact)
                 }
 }
 
-/* Of thousands of ranks few differ. */
+/* Thousands of ranks have few kinds. */
 TEST(a_job_of_4096_workers_is_forecast_in_a_second)
 {
     static const struct mesh meshes[] = {{{1, 4096, 1, 1, 1}}, {{1, 1, 4096, 1, 1}}, {{1, 64, 8, 1, 8}},
@@ -231,19 +233,19 @@ TEST(a_job_of_4096_workers_is_forecast_in_a_second)
         clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &from);
         assert_err(ERR_INVALID, plan_fits(&job, 1, &why));
         clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &to);
-        assert_says(&why, "4096 workers");
+        assert_message(&why, "4096 workers");
         double seconds = (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec);
         if (seconds > FORECAST_SECONDS)
             fail_msg("mesh %zu took %.2f s", i, seconds);
     }
 }
 
-TEST(what_this_version_does_not_do_is_named_with_the_legal_value)
+TEST(an_unsupported_value_is_named_with_a_legal_one)
 {
     static const struct {
         size_t field;
         int64_t value;
-        const char *says;
+        const char *message;
     } rows[] = {
         {offsetof(struct job_parallel, tp), 3, "parallel.workers is 2, not a multiple"},
         {offsetof(struct job_parallel, pp), 4, "the nearest legal value is 4"},
@@ -260,7 +262,7 @@ TEST(what_this_version_does_not_do_is_named_with_the_legal_value)
         struct job_spec job = job_small(ARCH_LLAMA, 2);
         memcpy((char *)&job.parallel + rows[i].field, &rows[i].value, sizeof(rows[i].value));
         assert_err(ERR_INVALID, plan_mesh(&job, &mesh, &why));
-        assert_says(&why, rows[i].says);
+        assert_message(&why, rows[i].message);
     }
     struct job_spec job = job_small(ARCH_LLAMA, 3);
     assert_ok(plan_mesh(&job, &mesh, &why));
@@ -269,7 +271,7 @@ TEST(what_this_version_does_not_do_is_named_with_the_legal_value)
     job = job_small(ARCH_LLAMA, 2);
     job.parallel.async_tp = true;
     assert_err(ERR_INVALID, plan_mesh(&job, &mesh, &why));
-    assert_says(&why, "no collective of own tokens to overlap; the nearest legal value is false");
+    assert_message(&why, "no collective of own tokens to overlap; the nearest legal value is false");
     job.parallel.tp = 2;
     assert_ok(plan_mesh(&job, &mesh, &why));
     job.parallel.sp = false;
@@ -277,18 +279,18 @@ TEST(what_this_version_does_not_do_is_named_with_the_legal_value)
     job = job_small(ARCH_LLAMA, 3);
     job.train.micro_batch = 11;
     assert_err(ERR_INVALID, plan_mesh(&job, &mesh, &why));
-    assert_says(&why, "nearest legal value is 10");
+    assert_message(&why, "nearest legal value is 10");
     job = job_small(ARCH_LLAMA, 3);
     job.train.seq = 1 << 12;
     job.train.global_batch = (1 << 19) - 1;
     assert_ok(plan_mesh(&job, &mesh, &why));
     job.train.global_batch = 1 << 19;
     assert_err(ERR_INVALID, plan_mesh(&job, &mesh, &why));
-    assert_says(&why, "2147483648 tokens; it must be below 2^31; the nearest legal train.global_batch is 524287");
+    assert_message(&why, "2147483648 tokens; it must be below 2^31; the nearest legal train.global_batch is 524287");
     job = job_small(ARCH_LLAMA, 3);
     job.train.dtype = DT_F16;
     assert_err(ERR_INVALID, plan_mesh(&job, &mesh, &why));
-    assert_says(&why, "train.dtype is float16; this version computes in float32, bfloat16 and float64");
+    assert_message(&why, "train.dtype is float16; this version computes in float32, bfloat16 and float64");
 }
 
 TEST(sizes_beyond_63_bits_are_refused)
@@ -304,6 +306,6 @@ TEST(sizes_beyond_63_bits_are_refused)
     job.model.vocab = 1 << 24;
     assert_ok(graph_build(&job.model, job.train.seq, &g, &why));
     assert_err(ERR_LIMIT, plan_compile(&job, &g, MODE_TRAIN, 0, &p, &why));
-    assert_says(&why, "lower train.micro_batch");
+    assert_message(&why, "lower train.micro_batch");
     graph_fini(&g);
 }

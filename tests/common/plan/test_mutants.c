@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* `name` says what distinguishes the job. */
+/* `name` describes what distinguishes the job. */
 static const struct cell {
     const char *name;
     enum model_arch arch;
@@ -96,7 +96,7 @@ static int run_apart(const char *mutant, const struct cell *c, int out)
     return WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status) ? -1 : 0;
 }
 
-static void sentence(int out, char *to, size_t size)
+static void first_error(int out, char *to, size_t size)
 {
     char text[4096];
     ssize_t n = pread(out, text, sizeof(text) - 1, 0);
@@ -105,26 +105,26 @@ static void sentence(int out, char *to, size_t size)
     snprintf(to, size, "%.*s", (int)strcspn(at ? at + 7 : text, "\n"), at ? at + 7 : text);
 }
 
-static const struct cell *find(const char *mutant, char *said, size_t size)
+static const struct cell *first_failing_cell(const char *mutant, char *text, size_t size)
 {
     for (size_t i = 0; i < N_CELLS; i++) {
-        int out = memfd_create("said", MFD_CLOEXEC), how = run_apart(mutant, &cells[i], out);
-        sentence(out, said, size);
+        int out = memfd_create("output", MFD_CLOEXEC), how = run_apart(mutant, &cells[i], out);
+        first_error(out, text, size);
         close(out);
         if (how == SIGABRT)
             return &cells[i];
         if (how != 0)
-            fail_msg("%s on %s ends with signal %d, which finds nothing: %s", mutant, cells[i].name, how, said);
+            fail_msg("%s on %s ends with signal %d, which is no finding: %s", mutant, cells[i].name, how, text);
     }
     return NULL;
 }
 
 TEST(without_a_bug_every_job_is_one_worker)
 {
-    char said[256];
-    const struct cell *c = find("", said, sizeof(said));
+    char text[256];
+    const struct cell *c = first_failing_cell("", text, sizeof(text));
     if (c)
-        fail_msg("%s: %s", c->name, said);
+        fail_msg("%s: %s", c->name, text);
 }
 
 TEST(every_planted_bug_is_found)
@@ -135,12 +135,12 @@ TEST(every_planted_bug_is_found)
     } mutants[] = {MUTANT_LIST(X)};
 #undef X
     int found = 0, checked = 0;
-    char said[256];
+    char text[256];
     for (int i = 0; i < MUTANT_COUNT; i++) {
-        const struct cell *c = find(mutants[i].name, said, sizeof(said));
+        const struct cell *c = first_failing_cell(mutants[i].name, text, sizeof(text));
         found += c != NULL;
-        checked += c && strstr(said, "plan_check") == said;
-        print_message("%-30s %-28s %s\n", mutants[i].name, c ? c->name : "NOT FOUND", c ? said : mutants[i].what);
+        checked += c && strstr(text, "plan_check") == text;
+        print_message("%-30s %-28s %s\n", mutants[i].name, c ? c->name : "NOT FOUND", c ? text : mutants[i].what);
     }
     print_message("%d of %d planted bugs found, %d of them by the checker\n", found, MUTANT_COUNT, checked);
     assert_int_equal(found, MUTANT_COUNT);

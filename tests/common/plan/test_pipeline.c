@@ -230,7 +230,7 @@ TEST(a_file_that_does_not_fit_is_refused)
         const char *text;
         int pp, chunks, batch;
         enum numerics numerics;
-        const char *says;
+        const char *message;
     } rows[] = {
         {"F0.0,B0.0\n", 2, 1, 2, NUMERICS_FAST, "has 1 lines; parallel.pp is 2"},
         {"F0.0,B0.0\nF0.0,B0.0\n", 2, 1, 4, NUMERICS_FAST, "has 1 microbatches; train.global_batch"},
@@ -248,13 +248,13 @@ TEST(a_file_that_does_not_fit_is_refused)
         struct job_spec job = from_file(text, rows[i].pp, rows[i].chunks, rows[i].batch);
         job.train.numerics = rows[i].numerics;
         assert_int_equal(plan_mesh(&job, &mesh, &why), ERR_INVALID);
-        if (!strstr(why.text, rows[i].says))
-            fail_msg("\"%s\" does not say \"%s\"", why.text, rows[i].says);
+        if (!strstr(why.text, rows[i].message))
+            fail_msg("\"%s\" does not contain \"%s\"", why.text, rows[i].message);
     }
 }
 
 /* Activations have exactly one instance per microbatch in flight. */
-TEST(activations_are_kept_as_often_as_the_schedule_says)
+TEST(activations_have_as_many_instances_as_the_schedule_needs)
 {
     for (int k = 0; k < 4; k++) {
         int peaks[4];

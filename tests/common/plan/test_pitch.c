@@ -67,7 +67,7 @@ static struct job_spec job_odd(int workers)
 }
 
 /* No matrix as wide as a weight's rows, none with a kernel without a stride, and none that is sent to other ranks. */
-TEST(only_what_no_weight_has_as_rows_stands_apart)
+TEST(only_rows_that_no_weight_has_are_padded)
 {
     struct job_spec job = job_odd(1);
     struct fixture f;
@@ -156,7 +156,7 @@ static double run(struct machine *m, const struct fixture *f)
     return machine_run(m);
 }
 
-TEST(rows_that_stand_apart_change_no_bit)
+TEST(padded_rows_change_no_bit)
 {
     struct job_spec job = job_odd(1);
     struct fixture apart, dense;
@@ -224,7 +224,7 @@ static struct job_spec job_in(const struct cell *c)
     return job;
 }
 
-TEST(every_layout_with_rows_apart_is_one_worker)
+TEST(every_layout_with_padded_rows_is_one_worker)
 {
     for (size_t i = 0; i < N_CELLS; i++) {
         struct job_spec job = job_in(&cells[i]);
@@ -232,7 +232,7 @@ TEST(every_layout_with_rows_apart_is_one_worker)
     }
 }
 
-TEST(evaluation_and_generation_with_rows_apart_are_one_worker)
+TEST(evaluation_and_generation_with_padded_rows_are_one_worker)
 {
     for (size_t i = 0; i < N_CELLS; i++) {
         struct job_spec job = job_in(&cells[i]);
@@ -240,7 +240,7 @@ TEST(evaluation_and_generation_with_rows_apart_are_one_worker)
     }
 }
 
-TEST(canonical_sums_with_rows_apart_have_the_same_bits)
+TEST(canonical_sums_with_padded_rows_have_the_same_bits)
 {
     for (int workers = 2; workers <= 3; workers++) {
         struct job_spec job = job_odd(workers);
@@ -320,21 +320,21 @@ static void too_near(struct program *p)
     p->buffers[find_buffer(p, "logits")].pitch = 112; /* of float32: 448 bytes */
 }
 
-TEST(rows_taken_wrongly_are_refused)
+TEST(wrong_strides_are_refused)
 {
     static const struct {
         void (*change)(struct program *p);
-        const char *says;
+        const char *message;
     } mistakes[] = {
-        {closer, "columns 0 to 100 of logits, rows 127 apart, which has 101, rows 128 apart"},
-        {on_each_other, "columns 0 to 100 of logits, rows 0 apart, which has 101, rows 128 apart"},
-        {wider, "columns 0 to 101 of logits, rows 128 apart, which has 101"},
+        {closer, "columns 0 to 100 of logits with rows 127 apart; it has 101 columns with rows 128 apart"},
+        {on_each_other, "columns 0 to 100 of logits with rows 0 apart; it has 101 columns with rows 128 apart"},
+        {wider, "columns 0 to 101 of logits with rows 128 apart; it has 101 columns"},
         {a_column_on, "columns 1 to 101 of logits"},
         {from_between, "columns 5 to 55 of layer.0.k"},
-        {keys_as_dense, "rows 51 apart, which has 51, rows 64 apart"},
-        {copied_as_dense, "takes layer.0.q as if it were dense: its rows are 64 elements apart"},
+        {keys_as_dense, "with rows 51 apart; it has 51 columns with rows 64 apart"},
+        {copied_as_dense, "reads layer.0.q as dense, but its rows are 64 elements apart"},
         {without_room, "logits"},
-        {between_boundaries, "rows of buffer logits"},
+        {between_boundaries, "buffer logits has rows"},
         {too_near, "logits"},
     };
     for (size_t i = 0; i <= sizeof(mistakes) / sizeof(mistakes[0]); i++) {
@@ -346,7 +346,7 @@ TEST(rows_taken_wrongly_are_refused)
         if (e != (i ? ERR_INVALID : OK))
             fail_msg("mistake %zu: %s %s", i, err_name(e), f.why.text);
         if (i)
-            assert_says(&f.why, mistakes[i - 1].says);
+            assert_message(&f.why, mistakes[i - 1].message);
         fixture_fini(&f);
     }
 }

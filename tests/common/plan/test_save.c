@@ -37,7 +37,7 @@ static int64_t place_of(struct saved *s, const struct program *p, int t, int64_t
         if (y >= 0 && y < x->size[0] && z >= 0 && z < (x->ndim > 1 ? x->size[1] : 1))
             return boxes[b].offset + y * boxes[b].stride + z;
     }
-    fail_msg("rank %d saves element %lld,%lld of %s, which it has not", p->rank, (long long)i, (long long)j,
+    fail_msg("rank %d saves element %lld,%lld of %s, which it does not have", p->rank, (long long)i, (long long)j,
              s->graph.tensors[t].name);
     return -1;
 }

@@ -1,6 +1,6 @@
-/* Schedules: bubbles and live activations against the formulas, every small schedule checked, faults planted and
- * refused, text there and back. Closed formulas: GPipe 1811.06965, 1F1B and interleaved 2104.04473, ZB-H1 2401.10241.
- */
+/* Schedules: bubbles and live activations against the formulas, the check of every small schedule, refusals of planted
+ * faults, and text that is printed and read again. Formulas: GPipe arXiv 1811.06965, 1F1B and interleaved 2104.04473,
+ * ZB-H1 2401.10241. */
 #include "common/plan/schedule/schedule.h"
 #include "tests/lib/example.h"
 
@@ -36,7 +36,8 @@ static int least(int a, int b)
     return a < b ? a : b;
 }
 
-/* Forward, inputs, weights of a whole rank's layers; a chunk has 1/v of them. */
+/* Costs of the forward and of the backwards for inputs and weights of all of a rank's layers; a chunk has 1/v of them.
+ */
 static struct schedule_cost costs(double f, double b, double w, int v)
 {
     return (struct schedule_cost){.seconds = {f / v, (b + w) / v, b / v, w / v}, .last_scale = 1};
@@ -74,7 +75,8 @@ static void assert_bubble(enum schedule_kind kind, int p, int v, int m, const do
 
 TEST(bubbles_are_the_formulas)
 {
-    /* Also where parts of a backward differ; ZB-H1's formula wants weights no dearer than inputs and forwards. */
+    /* Also with unequal parts of a backward. ZB-H1's formula requires that weights cost no more than inputs or
+     * forwards. */
     static const double parts[][3] = {{1, 1, 1}, {1, 1.25, 1}, {2, 3, 1.5}, {1, 2, 0.5}};
     int cells = 0;
     for (int kind = 0; kind < SCHEDULE_KIND_COUNT; kind++)
@@ -86,8 +88,8 @@ TEST(bubbles_are_the_formulas)
     printf("%d bubbles\n", cells);
 }
 
-/* The most (chunk, microbatch) live on a rank. Where the ranks do not divide the microbatches an interleaved schedule
- * has at most those of the next multiple. */
+/* The largest number of (chunk, microbatch) live on a rank. Where the ranks do not divide the microbatches, an
+ * interleaved schedule has at most as many as that of the next multiple. */
 static int closed_peak(enum schedule_kind kind, int p, int v, int m, int rank)
 {
     if (kind == SCHEDULE_GPIPE)
@@ -129,8 +131,8 @@ TEST(small_schedules_pass_the_check_with_the_peaks_of_the_formulas)
     assert_int_equal(n, MAX_P * MAX_M * (3 + MAX_V));
 }
 
-/* Memory of ZB-H1 is within that of the fullest rank of 1F1B, as its authors say; a forward waits for weights only when
- * there is no room. */
+/* ZB-H1 needs at most the memory of the fullest rank of 1F1B, as its authors state; a forward waits for weights only
+ * when there is no room. */
 TEST(zero_bubble_keeps_within_1f1b)
 {
     for (int p = 1; p <= MAX_P; p++)
@@ -151,8 +153,8 @@ TEST(zero_bubble_keeps_within_1f1b)
         }
 }
 
-/* Microbatches that are not there make no step longer. */
-TEST(a_remainder_is_never_dearer_than_the_next_multiple)
+/* Microbatches that do not exist make no step longer. */
+TEST(a_remainder_never_takes_longer_than_the_next_multiple)
 {
     for (int p = 2; p <= MAX_P; p++)
         for (int v = 2; v <= MAX_V; v++)
@@ -169,7 +171,7 @@ TEST(a_remainder_is_never_dearer_than_the_next_multiple)
             }
 }
 
-/* The definition, slot by slot: no earlier than anything it needs, and exactly when the last of it is there. */
+/* The oracle, slot by slot: a slot starts exactly when its rank is free and its last input has arrived. */
 static void assert_spans(const struct schedule *s, const struct schedule_cost *cost, const struct schedule_times *t)
 {
     for (int r = 0; r < s->ranks; r++)
@@ -202,8 +204,8 @@ TEST(times_are_the_earliest)
                 }
 }
 
-/* One microbatch goes down the pipe and back: 2 (p - 1) transfers, and on one rank none. */
-TEST(latency_is_paid_between_ranks_only)
+/* One microbatch passes the pipeline forward and backward: 2 (p - 1) transfers, and none on one rank. */
+TEST(latency_counts_between_ranks_only)
 {
     const struct schedule_cost cost = {{1, 2, 1, 1}, 0.25, 0.5};
     struct schedule s = built(SCHEDULE_1F1B, 4, 1, 1);
@@ -221,7 +223,7 @@ TEST(latency_is_paid_between_ranks_only)
 
 /* ---- sends and receives ---- */
 
-TEST(a_receive_is_behind_its_send_and_before_its_use)
+TEST(a_receive_is_after_its_send_and_before_its_use)
 {
     for (int v = 1; v <= 3; v++) {
         struct schedule s = built(SCHEDULE_INTERLEAVED, 4, v, 10);
@@ -248,7 +250,8 @@ TEST(a_receive_is_behind_its_send_and_before_its_use)
     }
 }
 
-/* Three ranks: the middle one has microbatch 2 from above and microbatch 0's gradient from below at once. */
+/* Of three ranks the middle one holds microbatch 2 from the rank before it and microbatch 0's gradient from the rank
+ * after it at the same time. */
 TEST(values_that_wait_are_counted)
 {
     static const int held[] = {1, 2, 1};
@@ -262,8 +265,8 @@ TEST(values_that_wait_are_counted)
     schedule_fini(&s);
 }
 
-/* With chunks a forward goes with the backward behind it: ranks meet behind both. In one of two orders that is
- * possible; in the other the backward needs what the forward sends. */
+/* With chunks, a forward and the backward after it share an exchange, which comes after both. This is possible in the
+ * first order below; in the second the backward needs what the forward sends. */
 TEST(a_forward_is_sent_with_its_backward)
 {
     struct schedule s = built(SCHEDULE_INTERLEAVED, 2, 2, 4);
@@ -289,7 +292,7 @@ TEST(a_forward_is_sent_with_its_backward)
     schedule_fini(&s);
 }
 
-/* By the definition: at slot i those received before it or at it whose slots are i or later. */
+/* The oracle: at slot i, the values received at or before it whose slots are i or later. */
 static int slow_held(const struct schedule_rank_posts *p, int n)
 {
     int most = 0;
@@ -302,7 +305,7 @@ static int slow_held(const struct schedule_rank_posts *p, int n)
     return most;
 }
 
-/* What rank `from` makes for rank `to`, in the order of its slots, is received in exchanges that do not go back. */
+/* Values from rank `from` to rank `to` are received in the order of the sender's slots. */
 static void assert_in_order(const struct schedule *s, const struct schedule_posts *p, int from, int to)
 {
     int last = -1;
@@ -337,8 +340,8 @@ TEST(receives_are_in_the_order_of_sends_and_counted)
                 }
 }
 
-/* A receive right before the use, where the sender waits for it, stops an interleaved pipeline for good: two ranks give
- * each other gradients that neither takes yet. */
+/* Receives right before the use, where the sender waits for them, deadlock an interleaved pipeline: two ranks send each
+ * other gradients that neither receives yet. */
 TEST(late_receives_are_refused)
 {
     struct schedule s = built(SCHEDULE_INTERLEAVED, 2, 2, 4);
@@ -350,9 +353,8 @@ TEST(late_receives_are_refused)
             if (p.ranks[r].receive[i] >= 0)
                 p.ranks[r].receive[i] = i;
     assert_err(ERR_INVALID, schedule_posts_check(&p, &s, &why));
-    assert_string_equal(why.text,
-                        "rank 0, slot 5: backward of chunk 1 on microbatch 0 waits for ever for its output to "
-                        "be received");
+    assert_string_equal(why.text, "rank 0, slot 5: backward of chunk 1 on microbatch 0 waits for ever until its output "
+                                  "is received");
     schedule_posts_fini(&p);
     schedule_fini(&s);
 }
@@ -404,10 +406,10 @@ TEST(work_done_twice)
 {
     struct schedule s = built(SCHEDULE_GPIPE, 2, 1, 3);
     s.rows[0].slots[2].micro = 1;
-    assert_refused(&s, "rank 0, slot 2: forward of chunk 0 on microbatch 1: slot 1 is the same already");
+    assert_refused(&s, "rank 0, slot 2: forward of chunk 0 on microbatch 1: slot 1 already does the same");
     s = built(SCHEDULE_ZB_H1, 1, 1, 2);
     s.rows[0].slots[5].micro = 0;
-    assert_refused(&s, "rank 0, slot 5: backward for weights of chunk 0 on microbatch 0: slot 2 is the same already");
+    assert_refused(&s, "rank 0, slot 5: backward for weights of chunk 0 on microbatch 0: slot 2 already does the same");
 }
 
 TEST(whole_and_split_backward)
@@ -415,11 +417,11 @@ TEST(whole_and_split_backward)
     struct schedule s = built(SCHEDULE_ZB_H1, 1, 1, 1);
     s.rows[0].slots[2].kind = SLOT_BACKWARD;
     assert_refused(&s,
-                   "rank 0, slot 2: backward of chunk 0 on microbatch 0: a backward for inputs is before it already");
+                   "rank 0, slot 2: backward of chunk 0 on microbatch 0: a backward for inputs is already before it");
     s = built(SCHEDULE_ZB_H1, 1, 1, 1);
     s.rows[0].slots[1].kind = SLOT_BACKWARD;
     s.rows[0].slots[2].kind = SLOT_INPUT;
-    assert_refused(&s, "rank 0, slot 2: backward for inputs of chunk 0 on microbatch 0: a whole backward is before");
+    assert_refused(&s, "rank 0, slot 2: backward for inputs of chunk 0 on microbatch 0: a whole backward is already");
 }
 
 TEST(work_that_is_not_there)
@@ -435,17 +437,17 @@ TEST(work_that_is_not_there)
     assert_refused(&s, "rank 0, slot 0: ? of chunk 0 on microbatch 0: there is no such kind");
 }
 
-/* Rank 0 wants microbatch 0's gradient before it makes microbatch 1, which rank 1 wants first. */
-TEST(a_circle_of_waits)
+/* Rank 0 needs microbatch 0's gradient before it computes microbatch 1, which rank 1 needs first. */
+TEST(a_cycle_of_waits)
 {
     static const char text[] = "F0.0,B0.0,F0.1,B0.1\nF0.1,B0.1,F0.0,B0.0\n";
     struct schedule s;
-    assert_ok(schedule_read_csv(text, strlen(text), "circle.csv", &s, NULL));
+    assert_ok(schedule_read_csv(text, strlen(text), "cycle.csv", &s, NULL));
     assert_refused(&s,
                    "the ranks wait for each other: rank 0, slot 1: backward of chunk 0 on microbatch 0 waits for its "
                    "input from rank 1; rank 1, slot 0: forward of chunk 0 on microbatch 1 waits for its input from "
                    "rank 0");
-    /* Rank 0 waits for a circle that it is not in. */
+    /* Rank 0 waits for a cycle that does not contain it. */
     static const char tail[] = "F0.0,F0.1,B0.0,B0.1\nF0.0,B0.0,F0.1,B0.1\nF0.1,B0.1,F0.0,B0.0\n";
     assert_ok(schedule_read_csv(tail, strlen(tail), "tail.csv", &s, NULL));
     assert_refused(&s,
@@ -458,7 +460,7 @@ TEST(a_circle_of_waits)
     assert_refused(&s, "rank 0, slot 0: forward of chunk 1 on microbatch 0 waits for its input from rank 0");
 }
 
-/* Every swap of two neighbours is refused, or leaves a schedule that runs in the same or another time. */
+/* A swap of two adjacent slots is refused, or yields a schedule that runs. */
 TEST(swaps_are_refused_or_run)
 {
     int refused = 0, legal = 0;
@@ -483,7 +485,7 @@ TEST(swaps_are_refused_or_run)
     schedule_fini(&s);
 }
 
-/* Times of a schedule whose source is nowhere. */
+/* A schedule with a source that does not exist has no times. */
 TEST(times_of_unchecked_schedules)
 {
     static const char text[] = "F0.1,B0.1\nF0.0,B0.0\n";
@@ -499,7 +501,7 @@ TEST(times_of_unchecked_schedules)
     schedule_fini(&s);
 }
 
-TEST(times_of_a_value_that_nobody_makes)
+TEST(times_of_a_value_that_no_rank_computes)
 {
     static const char text[] = "F0.1\nF0.0\n";
     const struct schedule_cost cost = {{1, 2, 1, 1}, 0, 1};
@@ -509,11 +511,11 @@ TEST(times_of_a_value_that_nobody_makes)
     assert_ok(schedule_read_csv(text, strlen(text), "x.csv", &s, NULL));
     assert_err(ERR_INVALID, schedule_simulate(&s, &cost, &t, &why));
     assert_string_equal(why.text, "rank 1, slot 0: forward of chunk 0 on microbatch 0 waits for its input from rank 0, "
-                                  "and does not get it");
+                                  "which never computes it");
     schedule_fini(&s);
 }
 
-/* ---- what is asked ---- */
+/* ---- sizes ---- */
 
 TEST(sizes_that_are_not_legal)
 {
@@ -522,11 +524,11 @@ TEST(sizes_that_are_not_legal)
         int p, v, m;
         const char *want;
     } rows[] = {
-        {SCHEDULE_1F1B, 0, 1, 4, "there must be 1 to 1024; the nearest legal number is 1"},
+        {SCHEDULE_1F1B, 0, 1, 4, "the legal range is 1 to 1024; the nearest legal number is 1"},
         {SCHEDULE_1F1B, 1025, 1, 4, "the nearest legal number is 1024"},
-        {SCHEDULE_INTERLEAVED, 2, 65, 4, "65 chunks per rank cannot be: there must be 1 to 64"},
+        {SCHEDULE_INTERLEAVED, 2, 65, 4, "cannot have 65 chunks per rank: the legal range is 1 to 64"},
         {SCHEDULE_INTERLEAVED, 2, -1, 4, "the nearest legal number is 1"},
-        {SCHEDULE_GPIPE, 2, 1, 0, "0 microbatches cannot be"},
+        {SCHEDULE_GPIPE, 2, 1, 0, "cannot have 0 microbatches"},
         {SCHEDULE_GPIPE, 2, 1, 65537, "the nearest legal number is 65536"},
         {SCHEDULE_GPIPE, 1024, 1, 1025, "the nearest legal number of microbatches is 1024"},
         {SCHEDULE_ZB_H1, 2, 2, 4, "schedule zb-h1 has one chunk per rank, not 2; the nearest legal choice is 1, or "},
@@ -575,7 +577,7 @@ static void assert_same(const struct schedule *a, const struct schedule *b)
     }
 }
 
-TEST(text_there_and_back)
+TEST(printed_text_can_be_read)
 {
     for (int kind = 0; kind < SCHEDULE_KIND_COUNT; kind++)
         for (int p = 1; p <= 5; p++)
@@ -591,7 +593,7 @@ TEST(text_there_and_back)
                 }
 }
 
-TEST(a_circle_is_printed_without_gaps)
+TEST(a_cycle_is_printed_without_gaps)
 {
     static const char text[] = "F0.0,B0.0,F0.1,B0.1\nF0.1,B0.1,F0.0,B0.0\n";
     struct schedule s;
@@ -615,7 +617,7 @@ TEST(blanks_comments_and_line_ends)
     schedule_fini(&s);
 }
 
-TEST(text_that_is_no_schedule)
+TEST(text_that_is_not_a_schedule)
 {
     static const struct {
         const char *text;
@@ -624,18 +626,18 @@ TEST(text_that_is_no_schedule)
     } rows[] = {
         {"", ERR_INVALID, "x.csv: no slots"},
         {"-,-\n", ERR_INVALID, "x.csv: no slots"},
-        {"F0.0,G0.0\n", ERR_INVALID, "x.csv:1:6: 'G0.0' is no slot; write F, B, I or W"},
-        {"F0.0\n F0.0, F0.1x\n", ERR_INVALID, "x.csv:2:8: 'F0.1x' is no slot"},
-        {"F0.0,B0\n", ERR_INVALID, "x.csv:1:6: 'B0' is no slot"},
-        {"F.0\n", ERR_INVALID, "x.csv:1:1: 'F.0' is no slot"},
-        {"F0.-1\n", ERR_INVALID, "x.csv:1:1: 'F0.-1' is no slot"},
-        {"F0.0 B0.0\n", ERR_INVALID, "x.csv:1:1: 'F0.0 B0.0' is no slot"},
-        {"\n\nF0.0,\033[2J,B0.0\n", ERR_INVALID, "x.csv:3:6: '?[2J' is no slot"},
-        {"F0.0,Fxxxxxxxxxxxxxxxxxxxxxxxx", ERR_INVALID, "x.csv:1:6: 'Fxxxxxxxxxxxxxxx...' is no slot"},
-        {"F64.0\n", ERR_LIMIT, "x.csv:1:1: the chunk's number is too large; the largest legal one is 63"},
-        {"F0.65536\n", ERR_LIMIT, "x.csv:1:1: the microbatch's number is too large; the largest legal one is 65535"},
-        {"F0.99999999999999999999\n", ERR_LIMIT, "x.csv:1:1: the microbatch's"},
-        {"F63.65535\n", ERR_INVALID, "x.csv: 1 ranks x 64 chunks x 65536 microbatches are more than"},
+        {"F0.0,G0.0\n", ERR_INVALID, "x.csv:1:6: 'G0.0' is not a slot; write F, B, I or W"},
+        {"F0.0\n F0.0, F0.1x\n", ERR_INVALID, "x.csv:2:8: 'F0.1x' is not a slot"},
+        {"F0.0,B0\n", ERR_INVALID, "x.csv:1:6: 'B0' is not a slot"},
+        {"F.0\n", ERR_INVALID, "x.csv:1:1: 'F.0' is not a slot"},
+        {"F0.-1\n", ERR_INVALID, "x.csv:1:1: 'F0.-1' is not a slot"},
+        {"F0.0 B0.0\n", ERR_INVALID, "x.csv:1:1: 'F0.0 B0.0' is not a slot"},
+        {"\n\nF0.0,\033[2J,B0.0\n", ERR_INVALID, "x.csv:3:6: '?[2J' is not a slot"},
+        {"F0.0,Fxxxxxxxxxxxxxxxxxxxxxxxx", ERR_INVALID, "x.csv:1:6: 'Fxxxxxxxxxxxxxxx...' is not a slot"},
+        {"F64.0\n", ERR_LIMIT, "x.csv:1:1: the chunk number is too large; the largest legal number is 63"},
+        {"F0.65536\n", ERR_LIMIT, "x.csv:1:1: the microbatch number is too large; the largest legal number is 65535"},
+        {"F0.99999999999999999999\n", ERR_LIMIT, "x.csv:1:1: the microbatch number"},
+        {"F63.65535\n", ERR_INVALID, "x.csv: 1 ranks x 64 chunks x 65536 microbatches exceed the limit"},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct schedule s;
@@ -658,10 +660,10 @@ TEST(too_many_lines)
     assert_err(ERR_LIMIT, schedule_read_csv(text, sizeof(text), "x.csv", &s, &why));
     assert_non_null(strstr(why.text, "x.csv:1025:1: too many lines"));
     assert_err(ERR_LIMIT, schedule_read_csv(text, SCHEDULE_MAX_BYTES + 1, "x.csv", &s, &why));
-    assert_non_null(strstr(why.text, "bytes are more than a schedule's"));
+    assert_non_null(strstr(why.text, "bytes; a schedule has at most"));
 }
 
-/* Each "```csv KIND P V M" block of docs/internals/schedules.md is what the rule makes. */
+/* Each "```csv KIND P V M" block of docs/internals/schedules.md equals the schedule that the rule builds. */
 TEST(examples_of_the_manual)
 {
     struct buf doc = {0};

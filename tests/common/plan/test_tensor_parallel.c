@@ -133,7 +133,7 @@ static void recomputed(enum recompute what, int cp, int tp, bool sp)
     }
 }
 
-TEST(what_is_made_again_is_what_was_kept)
+TEST(recomputed_values_equal_kept_ones)
 {
     for (int what = RECOMPUTE_FULL; what <= RECOMPUTE_ATTENTION; what++)
         for (int sp = 0; sp < 2; sp++) {
@@ -144,7 +144,7 @@ TEST(what_is_made_again_is_what_was_kept)
         }
 }
 
-TEST(evaluation_and_generation_are_one_worker_s)
+TEST(evaluation_and_generation_are_one_worker)
 {
     for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
         for (int cp = 1; cp <= 3; cp++)
@@ -254,7 +254,7 @@ static int64_t work_bytes(enum model_arch arch, enum recompute what, int layers)
 }
 
 /* 16 tokens of 16 columns. */
-TEST(a_layer_made_again_keeps_one_tensor)
+TEST(a_recomputed_layer_keeps_one_tensor)
 {
     for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++) {
         enum model_arch a = (enum model_arch)arch;
@@ -272,7 +272,7 @@ static bool of_weight(const struct program *p, const struct op *op)
 }
 
 /* On a device with streams the sum of an input's gradient is in flight while weight gradients are computed. */
-TEST(sums_of_shares_travel_behind_products_of_weights)
+TEST(sums_of_shares_overlap_matmuls_of_weights)
 {
     for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
         for (int sp = 0; sp < 2; sp++) {

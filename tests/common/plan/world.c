@@ -166,7 +166,7 @@ static double tree_node(const struct meeting *m, int64_t lo, int64_t hi, int64_t
                 return machine_operand_get_slot(&m->member[k]->machine, m->op[k], 0, j, i);
     }
     if (hi - lo < 2)
-        fail_msg("nobody has leaf %lld", (long long)lo);
+        fail_msg("no rank has leaf %lld", (long long)lo);
     int64_t half = 1;
     while (2 * half < hi - lo)
         half *= 2;
@@ -386,7 +386,7 @@ static bool try_meeting(struct world *w, struct rank *r)
     return true;
 }
 
-static void say_stuck(const struct world *w)
+static void fail_stuck(const struct world *w)
 {
     for (int i = 0; i < w->n; i++) {
         const struct rank *r = &w->rank[i];
@@ -421,7 +421,7 @@ static void step(struct world *w, bool first)
         for (int i = 0; i < w->n && !all_over; i++)
             moved |= try_meeting(w, &w->rank[i]);
         if (!moved && !all_over)
-            say_stuck(w);
+            fail_stuck(w);
     }
     for (int i = 0; i < w->n && first; i++)
         capture_grads(w, &w->rank[i]);
@@ -634,7 +634,7 @@ static void compare_all(const struct world *a, const struct world *b, double **x
         if (g->kind != GT_PARAM)
             continue;
         if (!y[t])
-            fail_msg("nobody has %s of %s", what, g->name);
+            fail_msg("no rank has %s of %s", what, g->name);
         for (int64_t i = 0; i < tensor_elements(g); i++)
             largest = fmax(largest, fabs(x[t][i]));
         for (int64_t i = 0; i < tensor_elements(g); i++) {
