@@ -2,9 +2,9 @@
  *
  * On each axis of the mesh a value is whole on every rank, sharded by rows, sharded by columns, a piece, or a share of
  * a sum. Tokens are rows: on dp, fsdp and cp always, on tp under sequence parallelism. A matmul over a sharded inner
- * dimension computes shares; so does the gradient of a value that all tokens use. Only additions, and matmuls with
- * whole values, may read a share. Parameters are sharded as graph_cut prescribes. All reductions that data, tensor,
- * sequence and context parallelism need follow from these rules. */
+ * dimension computes shares; so does the gradient of a value that all tokens use. Only linear ops (is_linear) and
+ * matmuls with whole values may read a share. Parameters are sharded as graph_cut prescribes. All reductions that data,
+ * tensor, sequence and context parallelism need follow from these rules. */
 #include "common/plan/check/check.h"
 #include "common/plan/check/operands.h"
 

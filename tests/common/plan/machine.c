@@ -468,7 +468,7 @@ void machine_op(struct machine *m, const struct op *op)
 /* ---- steps ---- */
 
 /* The tokens of a microbatch on this rank: [segment][sample][token]; `rows`: their indices in the batch instead. */
-static void fill(struct machine *m, int buffer, const int32_t *from)
+static void fill_tokens(struct machine *m, int buffer, const int32_t *from)
 {
     const struct program *p = m->p;
     const struct micro *micro = &p->micros[m->action->micro];
@@ -495,11 +495,11 @@ static void fill_inputs(struct machine *m)
 {
     const struct program *p = m->p;
     if (action_reads(m, p->ids_buffer))
-        fill(m, p->ids_buffer, m->ids);
+        fill_tokens(m, p->ids_buffer, m->ids);
     if (action_reads(m, p->targets_buffer))
-        fill(m, p->targets_buffer, m->targets);
+        fill_tokens(m, p->targets_buffer, m->targets);
     if (action_reads(m, p->rows_buffer))
-        fill(m, p->rows_buffer, NULL);
+        fill_tokens(m, p->rows_buffer, NULL);
 }
 
 int64_t machine_samples(const struct program *p, const struct action *a)

@@ -22,7 +22,7 @@ static struct job_model llama3_8b(void)
                               .rope_theta = 500000};
 }
 
-static const struct graph_tensor *find(const struct graph *g, const char *name)
+static const struct graph_tensor *find_tensor(const struct graph *g, const char *name)
 {
     for (int i = 0; i < g->n_tensors; i++)
         if (strcmp(g->tensors[i].name, name) == 0)
@@ -115,7 +115,7 @@ TEST(names_and_shapes_are_those_of_the_checkpoints)
         assert_ok(graph_build(&job.model, job.train.seq, &g, &why));
         size_t n = arch ? sizeof(gpt2) / sizeof(gpt2[0]) : sizeof(llama) / sizeof(llama[0]);
         for (size_t i = 0; i < n; i++) {
-            const struct graph_tensor *t = find(&g, arch ? gpt2[i].name : llama[i].name);
+            const struct graph_tensor *t = find_tensor(&g, arch ? gpt2[i].name : llama[i].name);
             assert_int_equal(t->kind, GT_PARAM);
             assert_int_equal(t->ndim, arch ? gpt2[i].ndim : llama[i].ndim);
             for (int d = 0; d < t->ndim; d++)
@@ -133,23 +133,23 @@ TEST(initial_values_follow_the_papers)
     struct graph g;
     struct why why;
     assert_ok(graph_build(&job.model, 8, &g, &why));
-    assert_true(find(&g, "transformer.h.1.mlp.c_fc.weight")->init_std == 0.02);
-    assert_true(find(&g, "transformer.h.1.mlp.c_proj.weight")->init_std == 0.02 / sqrt(4));
-    assert_true(find(&g, "transformer.h.0.attn.c_proj.weight")->init_std == 0.02 / sqrt(4));
-    assert_int_equal(find(&g, "transformer.h.0.attn.c_proj.bias")->init, INIT_ZERO);
-    assert_int_equal(find(&g, "transformer.ln_f.weight")->init, INIT_ONE);
+    assert_true(find_tensor(&g, "transformer.h.1.mlp.c_fc.weight")->init_std == 0.02);
+    assert_true(find_tensor(&g, "transformer.h.1.mlp.c_proj.weight")->init_std == 0.02 / sqrt(4));
+    assert_true(find_tensor(&g, "transformer.h.0.attn.c_proj.weight")->init_std == 0.02 / sqrt(4));
+    assert_int_equal(find_tensor(&g, "transformer.h.0.attn.c_proj.bias")->init, INIT_ZERO);
+    assert_int_equal(find_tensor(&g, "transformer.ln_f.weight")->init, INIT_ONE);
     graph_fini(&g);
     job = job_small(ARCH_LLAMA, 1);
     assert_ok(graph_build(&job.model, 8, &g, &why));
-    assert_true(find(&g, "layers.0.attention.wo.weight")->init_std == 0.02 / sqrt(2));
-    assert_true(find(&g, "layers.1.feed_forward.w3.weight")->init_std == 0.02 / sqrt(4));
-    assert_true(find(&g, "layers.1.feed_forward.w1.weight")->init_std == 0.02);
-    assert_true(find(&g, "tok_embeddings.weight")->init_std == 1);
-    assert_true(find(&g, "output.weight")->init_std == 0.25);
+    assert_true(find_tensor(&g, "layers.0.attention.wo.weight")->init_std == 0.02 / sqrt(2));
+    assert_true(find_tensor(&g, "layers.1.feed_forward.w3.weight")->init_std == 0.02 / sqrt(4));
+    assert_true(find_tensor(&g, "layers.1.feed_forward.w1.weight")->init_std == 0.02);
+    assert_true(find_tensor(&g, "tok_embeddings.weight")->init_std == 1);
+    assert_true(find_tensor(&g, "output.weight")->init_std == 0.25);
     graph_fini(&g);
     job.model.tied = true;
     assert_ok(graph_build(&job.model, 8, &g, &why));
-    assert_true(find(&g, "tok_embeddings.weight")->init_std == 0.25);
+    assert_true(find_tensor(&g, "tok_embeddings.weight")->init_std == 0.25);
     for (int i = 0; i < g.n_tensors; i++)
         assert_string_not_equal(g.tensors[i].name, "output.weight");
     graph_fini(&g);
@@ -179,8 +179,8 @@ TEST(defaults_are_filled_in)
     job.model.kv_heads = 0;
     job.model.dim = 256;
     assert_ok(graph_build(&job.model, 8, &g, &why));
-    assert_int_equal(find(&g, "layers.0.attention.wk.weight")->dim[0].factor, 256);
-    assert_int_equal(find(&g, "layers.0.feed_forward.w1.weight")->dim[0].factor, 704); /* 682.67 up to 32 */
+    assert_int_equal(find_tensor(&g, "layers.0.attention.wk.weight")->dim[0].factor, 256);
+    assert_int_equal(find_tensor(&g, "layers.0.feed_forward.w1.weight")->dim[0].factor, 704); /* 682.67 up to 32 */
     graph_fini(&g);
 }
 

@@ -9,27 +9,27 @@
 #define MAX_WORLD 32
 #define MAX_POSTS 64
 
-struct post {
+struct machine_post {
     const struct op *op;
     const struct action *action;
     int peer; /* rank */
     bool done;
 };
 
-struct rank {
+struct world_rank {
     struct program program;
     struct machine machine;
     int action, op; /* the next */
     bool over;
-    struct post posts[MAX_POSTS];
+    struct machine_post posts[MAX_POSTS];
     int n_posts;
 };
 
-struct world {
+struct test_world {
     struct job_spec job;
     struct graph graph;
     int n;
-    struct rank rank[MAX_WORLD];
+    struct world_rank rank[MAX_WORLD];
     int32_t *ids, *targets;
     double loss, norm; /* of the last step */
     /* By graph tensor, global elements. */
@@ -39,17 +39,17 @@ struct world {
 
 /* ---- operands as numbers ---- */
 
-static double get(const struct rank *r, const struct op *op, int arg, int64_t i)
+static double get(const struct world_rank *r, const struct op *op, int arg, int64_t i)
 {
     return machine_operand_get(&r->machine, op, arg, i);
 }
 
-static void set(const struct rank *r, const struct op *op, int arg, int64_t i, double value)
+static void set(const struct world_rank *r, const struct op *op, int arg, int64_t i, double value)
 {
     machine_operand_set(&r->machine, op, arg, i, value);
 }
 
-static int64_t extent(const struct rank *r, struct graph_dim d)
+static int64_t extent(const struct world_rank *r, struct graph_dim d)
 {
     return program_dim(&r->program, d, r->machine.samples);
 }
@@ -57,9 +57,9 @@ static int64_t extent(const struct rank *r, struct graph_dim d)
 /* ---- collectives: each `member` has reached `op`, its own copy of it ---- */
 
 struct meeting {
-    struct world *w;
+    struct test_world *w;
     const struct group *group;
-    struct rank *member[MAX_WORLD];
+    struct world_rank *member[MAX_WORLD];
     const struct op *op[MAX_WORLD];
     int n;
 };
@@ -86,7 +86,7 @@ static void all_reduce(const struct meeting *m)
     }
 }
 
-static void gather(const struct meeting *m)
+static void run_gather(const struct meeting *m)
 {
     int64_t n = extent(m->member[0], m->op[0]->m);
     for (int to = 0; to < m->n; to++)
@@ -95,7 +95,7 @@ static void gather(const struct meeting *m)
                 set(m->member[to], m->op[to], 1, from * n + i, get(m->member[from], m->op[from], 0, i));
 }
 
-static void own(const struct meeting *m, bool scatter)
+static void run_own(const struct meeting *m, bool scatter)
 {
     int64_t tokens = extent(m->member[0], m->op[0]->m), cols = extent(m->member[0], m->op[0]->n);
     for (int k = 0; k < m->n; k++) {
@@ -194,7 +194,7 @@ static int index_of(const struct group *g, int rank)
     return -1;
 }
 
-static void shift(const struct meeting *m)
+static void run_shift(const struct meeting *m)
 {
     double *sent[MAX_WORLD];
     for (int k = 0; k < m->n; k++) {
@@ -216,18 +216,18 @@ static void shift(const struct meeting *m)
         free(sent[k]);
 }
 
-static void meet(const struct meeting *m)
+static void run_collective(const struct meeting *m)
 {
     switch (m->op[0]->kind) {
     case OP_ALL_REDUCE:
         all_reduce(m);
         break;
     case OP_GATHER:
-        gather(m);
+        run_gather(m);
         break;
     case OP_OWN_GATHER:
     case OP_OWN_SCATTER:
-        own(m, m->op[0]->kind == OP_OWN_SCATTER);
+        run_own(m, m->op[0]->kind == OP_OWN_SCATTER);
         break;
     case OP_UNIT_GATHER:
         unit_gather(m);
@@ -239,7 +239,7 @@ static void meet(const struct meeting *m)
         tree_reduce(m);
         break;
     case OP_SHIFT:
-        shift(m);
+        run_shift(m);
         break;
     default:
         fail_msg("%s is no collective", op_name(m->op[0]->kind));
@@ -265,15 +265,15 @@ static bool is_collective(const struct op *op)
 
 /* ---- messages ---- */
 
-static void post(struct world *w, struct rank *r, const struct op *op)
+static void add_post(struct test_world *w, struct world_rank *r, const struct op *op)
 {
     const struct group *g = &r->program.groups[op->group];
     assert_true(r->n_posts < MAX_POSTS);
     (void)w;
-    r->posts[r->n_posts++] = (struct post){op, r->machine.action, g->ranks[op->peer], false};
+    r->posts[r->n_posts++] = (struct machine_post){op, r->machine.action, g->ranks[op->peer], false};
 }
 
-static struct post *first_post(struct rank *r, enum op_kind kind, int peer)
+static struct machine_post *first_post(struct world_rank *r, enum op_kind kind, int peer)
 {
     for (int i = 0; i < r->n_posts; i++)
         if (!r->posts[i].done && r->posts[i].op->kind == kind && r->posts[i].peer == peer)
@@ -281,7 +281,8 @@ static struct post *first_post(struct rank *r, enum op_kind kind, int peer)
     return NULL;
 }
 
-static void deliver(struct rank *from, struct post *send, struct rank *to, struct post *recv)
+static void deliver(struct world_rank *from, struct machine_post *send, struct world_rank *to,
+                    struct machine_post *recv)
 {
     int64_t n = program_dim(&from->program, send->op->m, machine_samples(&from->program, send->action));
     assert_int_equal(program_dim(&to->program, recv->op->m, machine_samples(&to->program, recv->action)), n);
@@ -291,12 +292,12 @@ static void deliver(struct rank *from, struct post *send, struct rank *to, struc
 }
 
 /* Delivers every message that both ends have posted. */
-static bool deliver_all(struct world *w)
+static bool deliver_all(struct test_world *w)
 {
     bool any = false;
     for (int a = 0; a < w->n; a++)
         for (int b = 0; b < w->n; b++) {
-            struct post *send, *recv;
+            struct machine_post *send, *recv;
             while ((send = first_post(&w->rank[a], OP_SEND, b)) && (recv = first_post(&w->rank[b], OP_RECV, a))) {
                 deliver(&w->rank[a], send, &w->rank[b], recv);
                 any = true;
@@ -306,7 +307,7 @@ static bool deliver_all(struct world *w)
 }
 
 /* Whether the message in the buffer has been delivered; then its post is removed. */
-static bool message_over(struct rank *r, int buffer)
+static bool message_over(struct world_rank *r, int buffer)
 {
     int kept = 0, n = r->n_posts;
     for (int i = 0; i < n; i++)
@@ -322,13 +323,13 @@ static bool message_over(struct rank *r, int buffer)
 
 /* ---- running ---- */
 
-static const struct op *next_op(const struct rank *r)
+static const struct op *next_op(const struct world_rank *r)
 {
     const struct action *a = &r->program.actions[r->action];
     return r->op < a->n_ops ? &r->program.ops[a->first_op + r->op] : NULL;
 }
 
-static void enter(struct rank *r)
+static void enter(struct world_rank *r)
 {
     while (r->action < r->program.n_actions &&
            (r->program.actions[r->action].kind == ACT_SNAPSHOT || !r->program.actions[r->action].n_ops))
@@ -340,7 +341,7 @@ static void enter(struct rank *r)
 }
 
 /* Runs a rank until a collective or a wait stops it. Returns whether it ran an op. */
-static bool advance(struct world *w, struct rank *r)
+static bool advance(struct test_world *w, struct world_rank *r)
 {
     bool moved = false;
     while (!r->over) {
@@ -354,7 +355,7 @@ static bool advance(struct world *w, struct rank *r)
         if (is_collective(op) || (op->kind == OP_WAIT && !message_over(r, op->arg[0].buffer)))
             return moved;
         if (op->kind == OP_SEND || op->kind == OP_RECV)
-            post(w, r, op);
+            add_post(w, r, op);
         else if (op->kind != OP_WAIT && op->kind != OP_PUSH)
             machine_op(&r->machine, op);
         r->op++;
@@ -363,7 +364,7 @@ static bool advance(struct world *w, struct rank *r)
     return moved;
 }
 
-static bool try_meeting(struct world *w, struct rank *r)
+static bool try_meeting(struct test_world *w, struct world_rank *r)
 {
     const struct op *op = r->over ? NULL : next_op(r);
     if (!op || !is_collective(op))
@@ -380,16 +381,16 @@ static bool try_meeting(struct world *w, struct rank *r)
             fail_msg("group %d: rank %d is at %s, rank %d at %s", op->group, (int)(r - w->rank), op_name(op->kind),
                      m.group->ranks[k], op_name(m.op[k]->kind));
     }
-    meet(&m);
+    run_collective(&m);
     for (int k = 0; k < m.n; k++)
         m.member[k]->op++;
     return true;
 }
 
-static void fail_stuck(const struct world *w)
+static void fail_stuck(const struct test_world *w)
 {
     for (int i = 0; i < w->n; i++) {
-        const struct rank *r = &w->rank[i];
+        const struct world_rank *r = &w->rank[i];
         const struct op *op = r->over ? NULL : next_op(r);
         print_error("rank %d: %s\n", i, r->over ? "at its end" : op_name(op->kind));
         if (op)
@@ -400,9 +401,9 @@ static void fail_stuck(const struct world *w)
     fail_msg("the ranks wait for each other");
 }
 
-static void capture_grads(struct world *w, struct rank *r);
+static void capture_grads(struct test_world *w, struct world_rank *r);
 
-static void step(struct world *w, bool first)
+static void step(struct test_world *w, bool first)
 {
     bool all_over = false;
     for (int i = 0; i < w->n; i++) {
@@ -438,11 +439,11 @@ static double initial(int t, int64_t i)
     return ((double)(x >> 11) / (double)(1ull << 53) - 0.5) * 0.4;
 }
 
-typedef void (*element_fn)(struct world *w, struct rank *r, int t, int64_t global, int64_t local);
+typedef void (*element_fn)(struct test_world *w, struct world_rank *r, int t, int64_t global, int64_t local);
 
 /* Calls back for every element of this rank's piece of parameter t, with its global index and its index in the piece.
  */
-static void each_element(struct world *w, struct rank *r, int t, element_fn fn)
+static void each_element(struct test_world *w, struct world_rank *r, int t, element_fn fn)
 {
     const struct sharding_param *q = &r->program.sharding.param[t];
     const struct graph_tensor *g = &w->graph.tensors[t];
@@ -458,14 +459,14 @@ static void each_element(struct world *w, struct rank *r, int t, element_fn fn)
     }
 }
 
-static void fill_one(struct world *w, struct rank *r, int t, int64_t global, int64_t local)
+static void fill_one(struct test_world *w, struct world_rank *r, int t, int64_t global, int64_t local)
 {
     (void)w;
     double ones = w->graph.tensors[t].init == INIT_ONE ? 1.0 : 0.0;
     machine_set(&r->machine, r->program.param_buffer[t], local, ones + initial(t, global));
 }
 
-static double *of_tensor(const struct world *w, int t)
+static double *of_tensor(const struct test_world *w, int t)
 {
     int64_t n = tensor_elements(&w->graph.tensors[t]);
     double *x = malloc(((size_t)n + 1) * sizeof(*x));
@@ -475,7 +476,7 @@ static double *of_tensor(const struct world *w, int t)
 }
 
 /* All replicas have the same bits. */
-static void keep(struct world *w, double **all, int t, int64_t global, double value, const char *what)
+static void keep_element(struct test_world *w, double **all, int t, int64_t global, double value, const char *what)
 {
     if (!all[t])
         all[t] = of_tensor(w, t);
@@ -486,7 +487,7 @@ static void keep(struct world *w, double **all, int t, int64_t global, double va
     all[t][global] = value;
 }
 
-static const struct op *update_of(const struct rank *r, int t)
+static const struct op *update_of(const struct world_rank *r, int t)
 {
     for (int i = 0; i < r->program.n_ops; i++) {
         const struct op *op = &r->program.ops[i];
@@ -496,34 +497,34 @@ static const struct op *update_of(const struct rank *r, int t)
     return NULL;
 }
 
-static void capture_grad(struct world *w, struct rank *r, int t, int64_t global, int64_t local)
+static void capture_grad(struct test_world *w, struct world_rank *r, int t, int64_t global, int64_t local)
 {
     const struct op *op = update_of(r, t);
     if (!op)
         fail_msg("nothing updates %s on rank %d", w->graph.tensors[t].name, (int)(r - w->rank));
-    keep(w, w->grad, t, global, get(r, op, 3, local), "the gradient");
+    keep_element(w, w->grad, t, global, get(r, op, 3, local), "the gradient");
 }
 
-static void capture_param(struct world *w, struct rank *r, int t, int64_t global, int64_t local)
+static void capture_param(struct test_world *w, struct world_rank *r, int t, int64_t global, int64_t local)
 {
-    keep(w, w->param, t, global, machine_get(&r->machine, r->program.param_buffer[t], local), "the value");
+    keep_element(w, w->param, t, global, machine_get(&r->machine, r->program.param_buffer[t], local), "the value");
 }
 
-static void each_param(struct world *w, struct rank *r, element_fn fn)
+static void each_param(struct test_world *w, struct world_rank *r, element_fn fn)
 {
     for (int t = 0; t < w->graph.n_tensors; t++)
         if (w->graph.tensors[t].kind == GT_PARAM)
             each_element(w, r, t, fn);
 }
 
-static void capture_grads(struct world *w, struct rank *r)
+static void capture_grads(struct test_world *w, struct world_rank *r)
 {
     each_param(w, r, capture_grad);
 }
 
 /* ---- a job from begin to end ---- */
 
-static void batch(struct world *w)
+static void make_batch(struct test_world *w)
 {
     int64_t n = w->job.train.global_batch * w->job.train.seq;
     w->ids = malloc((size_t)n * sizeof(int32_t));
@@ -534,7 +535,7 @@ static void batch(struct world *w)
     }
 }
 
-static double losses_of(const struct rank *r)
+static double losses_of(const struct world_rank *r)
 {
     double loss = 0;
     for (int i = 0; i < r->program.n_micros; i++)
@@ -542,12 +543,12 @@ static double losses_of(const struct rank *r)
     return loss * r->program.loss_scale;
 }
 
-static void run_steps(struct world *w)
+static void run_steps(struct test_world *w)
 {
     for (int s = 0; s < WORLD_STEPS; s++) {
         step(w, s == 0);
         for (int i = 0; i < w->n; i++) {
-            const struct rank *r = &w->rank[i];
+            const struct world_rank *r = &w->rank[i];
             double loss = losses_of(r), norm = machine_get(&r->machine, r->program.norm_buffer, 0);
             if (i > 0 && (loss != w->losses[s] || norm != w->norms[s]))
                 fail_msg("step %d: rank %d has loss %.17g and norm %.17g, rank 0 %.17g and %.17g", s, i, loss, norm,
@@ -558,7 +559,7 @@ static void run_steps(struct world *w)
     }
 }
 
-static void world_begin(struct world *w, const struct job_spec *job, enum program_mode mode)
+static void world_begin(struct test_world *w, const struct job_spec *job, enum program_mode mode)
 {
     struct why why = {{0}};
     memset(w, 0, sizeof(*w));
@@ -569,10 +570,10 @@ static void world_begin(struct world *w, const struct job_spec *job, enum progra
         fail_msg("graph_build: %s", why.text);
     w->grad = calloc((size_t)w->graph.n_tensors + 1, sizeof(*w->grad));
     w->param = calloc((size_t)w->graph.n_tensors + 1, sizeof(*w->param));
-    batch(w);
+    make_batch(w);
     struct program *all = calloc((size_t)w->n, sizeof(*all));
     for (int i = 0; i < w->n; i++) {
-        struct rank *r = &w->rank[i];
+        struct world_rank *r = &w->rank[i];
         if (plan_compile(&w->job, &w->graph, mode, i, &r->program, &why) != OK)
             fail_msg("plan_compile of rank %d: %s", i, why.text);
         all[i] = r->program;
@@ -586,7 +587,7 @@ static void world_begin(struct world *w, const struct job_spec *job, enum progra
     free(all);
 }
 
-static void world_run(struct world *w, const struct job_spec *job)
+static void world_run(struct test_world *w, const struct job_spec *job)
 {
     world_begin(w, job, MODE_TRAIN);
     run_steps(w);
@@ -594,7 +595,7 @@ static void world_run(struct world *w, const struct job_spec *job)
         each_param(w, &w->rank[i], capture_param);
 }
 
-static void world_fini(struct world *w)
+static void world_fini(struct test_world *w)
 {
     for (int t = 0; t < w->graph.n_tensors; t++) {
         free(w->grad[t]);
@@ -613,7 +614,7 @@ static void world_fini(struct world *w)
 
 /* ---- comparing ---- */
 
-static double rms(const struct world *w, double **all)
+static double rms(const struct test_world *w, double **all)
 {
     double sum = 0, n = 0;
     for (int t = 0; t < w->graph.n_tensors; t++)
@@ -624,8 +625,8 @@ static double rms(const struct world *w, double **all)
 
 /* proof < 0: bit for bit. Skips elements whose exact gradient is zero: theirs is rounding error, which Adam amplifies.
  */
-static void compare_all(const struct world *a, const struct world *b, double **x, double **y, const char *what,
-                        double proof)
+static void compare_all(const struct test_world *a, const struct test_world *b, double **x, double **y,
+                        const char *what, double proof)
 {
     double floor = 1e-3 * rms(a, x);
     for (int t = 0; t < a->graph.n_tensors; t++) {
@@ -650,7 +651,7 @@ static void compare_all(const struct world *a, const struct world *b, double **x
 
 static void compare(const struct job_spec *one, const struct job_spec *other, double proof)
 {
-    struct world *a = calloc(1, sizeof(*a)), *b = calloc(1, sizeof(*b));
+    struct test_world *a = calloc(1, sizeof(*a)), *b = calloc(1, sizeof(*b));
     world_run(a, one);
     world_run(b, other);
     compare_all(a, b, a->grad, b->grad, "the first gradient", proof);
@@ -669,18 +670,18 @@ static void compare(const struct job_spec *one, const struct job_spec *other, do
 }
 
 /* Logit i of the matrix [seq, vocab], with any pitch. */
-static double logit(const struct rank *r, int64_t i, int64_t vocab)
+static double logit(const struct world_rank *r, int64_t i, int64_t vocab)
 {
     int buffer = r->program.logits_buffer;
     return machine_get(&r->machine, buffer, i / vocab * buffer_row(&r->program.buffers[buffer]) + i % vocab);
 }
 
 /* Logits of one sample, whole on every rank of the last stage. bound 0: bit for bit, rank by rank. */
-static void compare_logits(const struct world *one, const struct world *many, double bound)
+static void compare_logits(const struct test_world *one, const struct test_world *many, double bound)
 {
     int compared = 0;
     for (int r = 0; r < many->n; r++) {
-        const struct rank *a = &one->rank[one->n == many->n ? r : 0], *b = &many->rank[r];
+        const struct world_rank *a = &one->rank[one->n == many->n ? r : 0], *b = &many->rank[r];
         const struct sharding *sharding = &b->program.sharding;
         if (sharding->coord[AXIS_PP] != sharding->mesh.size[AXIS_PP] - 1)
             continue;
@@ -696,7 +697,7 @@ static void compare_logits(const struct world *one, const struct world *many, do
 
 static void compare_pass(const struct job_spec *one, const struct job_spec *many, enum program_mode mode, double bound)
 {
-    struct world *a = calloc(1, sizeof(*a)), *b = calloc(1, sizeof(*b));
+    struct test_world *a = calloc(1, sizeof(*a)), *b = calloc(1, sizeof(*b));
     world_begin(a, one, mode);
     world_begin(b, many, mode);
     step(a, false);
