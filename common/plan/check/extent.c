@@ -178,7 +178,7 @@ static err_t check_matrix(const struct check_at *at, const struct graph *g, int 
                       (long long)m, (long long)n, b->name, (long long)stride, (long long)q->rows, (long long)q->cols);
 }
 
-static err_t check_product(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
+static err_t check_matmul(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
 {
     bool ta = op->flags & OPF_TRANS_A, tb = op->flags & OPF_TRANS_B;
     int64_t most = at->p->max_samples;
@@ -287,7 +287,7 @@ err_t check_operand_shapes(const struct check_at *at, const struct graph *g, con
         if (op->arg[i].buffer >= 0)
             e = check_operand(at, op, i, why);
     if (!e && op->kind == OP_GEMM)
-        e = check_product(at, g, op, why);
+        e = check_matmul(at, g, op, why);
     if (!e && (op->kind == OP_EMBED || op->kind == OP_EMBED_GRAD))
         e = check_vocab(at, g, op, why);
     if (!e && (op->kind == OP_DROPOUT || op->kind == OP_POSITIONS))

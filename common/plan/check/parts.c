@@ -91,7 +91,7 @@ static bool begins_with(const struct program *p, const struct op_operand *a, int
 
 /* Checks a matmul that writes the rows of one member's tokens: it reads exactly these tokens. Over tp the result then
  * has the layout of a matmul of all tokens. */
-static err_t product_of_rows(struct rank_check *c, const struct op *op, int member, struct value_layout in[])
+static err_t parts_matmul_rows(struct rank_check *c, const struct op *op, int member, struct value_layout in[])
 {
     const struct program *p = c->p;
     int n = tp_size(p), owner = (tp_index(p) + part_of(c, 0)->away) % n;
@@ -110,7 +110,7 @@ static err_t product_of_rows(struct rank_check *c, const struct op *op, int memb
 }
 
 /* Checks a matmul that computes some columns of a share, with the same columns of the bias. */
-static err_t product_of_columns(struct rank_check *c, const struct op *op, const struct value_part *made)
+static err_t parts_matmul_columns(struct rank_check *c, const struct op *op, const struct value_part *made)
 {
     static const struct graph_dim none = {SYM_ONE, 0};
     if (op->flags & ~OPF_TRANS_B || op->m.sym != SYM_TOKENS || op->m.factor != 1 || op->ldc != made->hi - made->lo ||
@@ -125,15 +125,15 @@ static err_t product_of_columns(struct rank_check *c, const struct op *op, const
     return OK;
 }
 
-static err_t parts_product(struct rank_check *c, const struct op *op, struct value_layout in[], struct value_part *made)
+static err_t parts_matmul(struct rank_check *c, const struct op *op, struct value_layout in[], struct value_part *made)
 {
     int member = parts_rows(c->p, op);
     err_t e = others_whole(c, member >= 0 ? 0 : -1);
     if (!e && parts_columns(c->p, c->g, op, &made->lo, &made->hi, &made->width))
         return member >= 0 ? check_fail(&c->at, c->why, "writes only some columns of only some rows")
-                           : product_of_columns(c, op, made);
+                           : parts_matmul_columns(c, op, made);
     made->lo = made->hi = made->width = 0;
-    return e || member < 0 ? e : product_of_rows(c, op, member, in);
+    return e || member < 0 ? e : parts_matmul_rows(c, op, member, in);
 }
 
 static err_t parts_shift(struct rank_check *c, const struct op *op, const struct value_layout *x,
@@ -186,7 +186,7 @@ err_t rank_parts(struct rank_check *c, const struct op *op, struct value_layout 
     if (op->kind == OP_SHIFT || op->kind == OP_OWN_SCATTER)
         c->facts->parts[c->at.op] = (struct part_fact){x->away, x->lo, x->hi};
     if (op->kind == OP_GEMM)
-        return parts_product(c, op, in, made);
+        return parts_matmul(c, op, in, made);
     bool takes = passes || (x->hi && !x->away && (op->kind == OP_OWN_SCATTER || op->kind == OP_COPY_COLS));
     e = others_whole(c, takes ? 0 : -1);
     if (e)

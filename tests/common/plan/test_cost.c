@@ -25,9 +25,9 @@ TEST(the_flops_of_a_step_are_the_formulas)
     struct job_spec job = job_small(ARCH_LLAMA, 1);
     fixture_init(&f, &job, MODE_TRAIN);
     const struct program *p = &f.programs[0];
-    double tokens = 10 * 8, products = sum_of(p, OP_GEMM).flops;
+    double tokens = 10 * 8, matmuls = sum_of(p, OP_GEMM).flops;
     double forward = sum_of(p, OP_ATTENTION).flops, backward = sum_of(p, OP_ATTENTION_GRAD).flops;
-    assert_float_equal(products, 6.0 * (double)f.graph.n_params_matmul * tokens, 0.5);
+    assert_float_equal(matmuls, 6.0 * (double)f.graph.n_params_matmul * tokens, 0.5);
     assert_float_equal(forward, 4.0 * 2 * 16 * (8 + 1) / 2 * tokens, 0.5); /* layers, dim, visible keys */
     assert_float_equal(backward, 2.5 * forward, 0.5);
     fixture_fini(&f);

@@ -171,14 +171,14 @@ TEST(on_one_thread_all_communication_is_exposed)
     struct plan_rates rates = {1e9, 1e30, 1e9, 1e-6, false, false};
     struct job_spec job = job_small(ARCH_LLAMA, 4);
     struct fixture f;
-    struct forecast beside, behind;
+    struct forecast overlapped, serial;
     job.parallel.tp = 2;
-    forecast_of(&job, &rates, &f, &beside);
+    forecast_of(&job, &rates, &f, &overlapped);
     rates.one_thread = true;
-    assert_ok(plan_forecast(f.programs, f.n, &rates, &behind, &f.why));
-    assert_true(behind.seconds > beside.seconds && behind.exposed > beside.exposed);
+    assert_ok(plan_forecast(f.programs, f.n, &rates, &serial, &f.why));
+    assert_true(serial.seconds > overlapped.seconds && serial.exposed > overlapped.exposed);
     for (int r = 0; r < f.n; r++) {
-        const struct forecast_rank *k = &behind.ranks[r];
+        const struct forecast_rank *k = &serial.ranks[r];
         double comm = 0;
         for (int i = 0; i < k->n; i++)
             comm += k->boxes[i].stream == STREAM_COMM ? k->boxes[i].end - k->boxes[i].start : 0;
@@ -186,9 +186,9 @@ TEST(on_one_thread_all_communication_is_exposed)
         for (int i = 1; i < k->n; i++)
             assert_true(k->boxes[i].start >= k->boxes[i - 1].end - 1e-12);
     }
-    assert_memory_equal(beside.bytes, behind.bytes, sizeof(beside.bytes));
-    forecast_fini(&beside);
-    forecast_fini(&behind);
+    assert_memory_equal(overlapped.bytes, serial.bytes, sizeof(overlapped.bytes));
+    forecast_fini(&overlapped);
+    forecast_fini(&serial);
     fixture_fini(&f);
 }
 
