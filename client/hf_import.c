@@ -5,6 +5,7 @@
 
 #include "client/spec.h"
 #include "common/base/file.h"
+#include "common/conf/job_rules.h"
 #include "common/plan/models/build.h"
 
 #include <errno.h>
@@ -82,7 +83,7 @@ static err_t model_compare(struct importing *m)
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         if (rows[i].job != rows[i].config)
             return key_differs(m, rows[i].key, rows[i].job, rows[i].config);
-    if (a->norm_eps != b->norm_eps || (a->arch == ARCH_LLAMA && a->rope_theta != b->rope_theta))
+    if (a->norm_eps != b->norm_eps || (job_arch_rules(a->arch)->rotary && a->rope_theta != b->rope_theta))
         return why_set(m->why, ERR_INVALID, "%s: model.norm_eps and model.rope_theta must be %.17g and %.17g, as in %s",
                        m->x->job, b->norm_eps, b->rope_theta, m->x->dir);
     return OK;

@@ -6,7 +6,7 @@
  * printed once.
  *
  * Each token runs the whole window through the model: there is no cache of keys and values, and the result of a
- * position does not depend on later positions. If positions are not learned, the window is only as long as prompt and
+ * position does not depend on later positions. If positions are rotary, the window is only as long as prompt and
  * continuation. Random numbers are counter-based: the same seed gives the same text on every machine that rounds in the
  * same way. */
 #include "worker/generate.h"
@@ -15,6 +15,7 @@
 #include "common/base/file.h"
 #include "common/base/rng.h"
 #include "common/ckpt/ckpt.h"
+#include "common/conf/job_rules.h"
 #include "common/data/data.h"
 #include "common/plan/models/build.h"
 #include "worker/step/snapshot.h"
@@ -161,7 +162,7 @@ static void adapt_spec(struct generator *g)
     t->dtype = DT_F32;
     if (g->job.model.vocab == 0)
         g->job.model.vocab = tokenizer_vocab(g->tokenizer);
-    if (g->job.model.arch == ARCH_LLAMA && need < t->seq)
+    if (job_arch_rules(g->job.model.arch)->rotary && need < t->seq)
         t->seq = need;
 }
 

@@ -1,5 +1,5 @@
 /* Rules over several keys of a job file, and features that this version does not support. The rules are one table in
- * job_rules.c. Only job_parse calls it. */
+ * job_rules.c. Only job_parse calls job_rules_check. */
 #ifndef DTD_COMMON_CONF_JOB_RULES_H
 #define DTD_COMMON_CONF_JOB_RULES_H
 

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define BEAT_MS 500
+#define HEARTBEAT_MS 500
 #define STATUS_BYTES 400
 
 /* Number of jobs on this node, for a follower, which has no list of jobs: each job has one dtd-io per node. */
@@ -51,8 +51,8 @@ static void send_heartbeat(struct control *n)
         write_status(n, status, sizeof(status));
     else if (n->jobs.stopping)
         snprintf(status, sizeof(status), "stopping");
-    n->heartbeat.due_ms = clock_mono_ms() + BEAT_MS;
-    if (supervisor_link_beat(&n->local.supervisor, n->rpc.listener != NULL, n->heartbeat.reloads, status))
+    n->heartbeat.due_ms = clock_mono_ms() + HEARTBEAT_MS;
+    if (supervisor_link_heartbeat(&n->local.supervisor, n->rpc.listener != NULL, n->heartbeat.reloads, status))
         log_error("the heartbeat was not sent to the supervisor");
 }
 

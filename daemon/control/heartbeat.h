@@ -12,7 +12,7 @@ struct heartbeat {
     uint64_t reloads; /* number of the last RELOAD that was carried out */
 };
 
-/* Called from the loop's timer. Sends a BEAT twice a second, unless the log's own timer has stopped. */
+/* Called from the loop's timer. Sends a heartbeat twice a second, unless the log's own timer has stopped. */
 void heartbeat_tick(struct control *n);
 /* Reads the configuration file again and applies the settings that may change while dtd runs. An invalid file is logged
  * and changes nothing. */

@@ -35,13 +35,13 @@ enum channel_kind {
     CHANNEL_LIST,      /* answered by JOB and CHILD messages and then LISTED */
     CHANNEL_ACK,       /* job, slot, token: control has recorded the exit; drop the record */
     CHANNEL_END,       /* stop every child and exit */
-    CHANNEL_BEAT, /* heartbeat; state: 1 while control serves, job: number of the last RELOAD done, env: status text */
+    CHANNEL_HEARTBEAT, /* state: 1 while control serves, job: number of the last RELOAD done, env: status text */
     /* supervisor to control */
     CHANNEL_CHILD = 64, /* job, slot, token, pid, state and the fields of that state; also the answer to SPAWN */
     CHANNEL_JOB,        /* job, slots: the supervisor holds descriptors of this job */
     CHANNEL_LISTED,
     CHANNEL_SHUTDOWN, /* the supervisor received SIGTERM: stop the jobs, then send END */
-    CHANNEL_RELOAD,   /* job: a sequence number. Read the configuration again, then send the number in a BEAT */
+    CHANNEL_RELOAD,   /* job: a sequence number. Read the configuration again, then send the number in a HEARTBEAT */
 };
 
 enum channel_state {

@@ -152,7 +152,7 @@ static int wait_ms(const struct supervisor *s)
 {
     int64_t until = s->phase != SV_SERVING ? s->deadline_ms
                     : s->control < 0       ? s->control_retry_ms
-                    : s->hang_ms           ? s->beat_deadline_ms
+                    : s->hang_ms           ? s->heartbeat_deadline_ms
                                            : -1;
     if (until < 0)
         return -1;

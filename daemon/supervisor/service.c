@@ -1,5 +1,5 @@
-/* Notifications to the service manager, and the watchdogs. Control sends BEAT every half second while its loop runs.
- * The supervisor forwards each one as WATCHDOG=1, so that the service manager watches both processes:
+/* Notifications to the service manager, and the watchdogs. Control sends HEARTBEAT every half second while its loop
+ * runs. The supervisor forwards each one as WATCHDOG=1, so that the service manager watches both processes:
  *
  *   time without a heartbeat                  meaning                                 action
  *   a third of WatchdogSec, at most HANG_MS   control hangs                           the supervisor restarts control;
@@ -31,12 +31,12 @@ void sv_service_expect(struct supervisor *s)
 {
     s->reloads = 0;
     s->reload_due = false;
-    s->beat_deadline_ms = clock_mono_ms() + START_MS;
+    s->heartbeat_deadline_ms = clock_mono_ms() + START_MS;
 }
 
-void sv_service_beat(struct supervisor *s, const struct channel_msg *m)
+void sv_service_heartbeat(struct supervisor *s, const struct channel_msg *m)
 {
-    s->beat_deadline_ms = clock_mono_ms() + s->hang_ms;
+    s->heartbeat_deadline_ms = clock_mono_ms() + s->hang_ms;
     notify_send(&s->notify, "WATCHDOG=1");
     notify_status(&s->notify, m->env, m->env_bytes);
     if (m->state != 1 || m->job != s->reloads || s->ready || s->phase != SV_SERVING)
@@ -66,10 +66,10 @@ void sv_service_stop(struct supervisor *s)
 void sv_service_tick(struct supervisor *s)
 {
     int64_t now = clock_mono_ms();
-    if (!s->hang_ms || s->control < 0 || s->phase != SV_SERVING || now < s->beat_deadline_ms)
+    if (!s->hang_ms || s->control < 0 || s->phase != SV_SERVING || now < s->heartbeat_deadline_ms)
         return;
     log_error("control hangs, killed pid=%d silent_ms=%" PRId64, s->control, s->hang_ms);
     notify_status(&s->notify, "control hung and is being restarted", NOTIFY_STATUS_MAX);
     kill(s->control, SIGKILL);
-    s->beat_deadline_ms = now + START_MS;
+    s->heartbeat_deadline_ms = now + START_MS;
 }

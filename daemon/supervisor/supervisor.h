@@ -69,10 +69,10 @@ struct supervisor {
     int64_t control_since_ms, control_retry_ms, control_backoff_ms;
     bool listed_due, shutdown_due, reload_due;
     struct notify notify;
-    bool ready;               /* READY=1 has been sent to the service manager */
-    uint64_t reloads;         /* RELOAD messages for this control process */
-    int64_t hang_ms;          /* control hangs when it sends no heartbeat for this long; 0: never */
-    int64_t beat_deadline_ms; /* for the next heartbeat of this control process */
+    bool ready;                    /* READY=1 has been sent to the service manager */
+    uint64_t reloads;              /* RELOAD messages for this control process */
+    int64_t hang_ms;               /* control hangs when it sends no heartbeat for this long; 0: never */
+    int64_t heartbeat_deadline_ms; /* for the next heartbeat of this control process */
     enum sv_phase phase;
     int64_t deadline_ms; /* end of the phase */
     struct sv_job jobs[SV_MAX_JOBS];
@@ -114,7 +114,7 @@ void sv_reap(struct supervisor *s);
 void sv_service_start(struct supervisor *s);
 /* Control has just been started: expect its first heartbeat. */
 void sv_service_expect(struct supervisor *s);
-void sv_service_beat(struct supervisor *s, const struct channel_msg *m);
+void sv_service_heartbeat(struct supervisor *s, const struct channel_msg *m);
 void sv_service_reload(struct supervisor *s);
 void sv_service_stop(struct supervisor *s);
 /* Kills a control that hangs. */

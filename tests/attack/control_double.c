@@ -57,9 +57,18 @@ static void draw_env(struct channel_msg *m, bool wild)
 
 static size_t draw_message(struct channel_msg *m)
 {
-    static const uint32_t kinds[] = {
-        CHANNEL_SPAWN, CHANNEL_SPAWN, CHANNEL_KILL, CHANNEL_RELEASE, CHANNEL_LIST, CHANNEL_ACK, CHANNEL_BEAT, 0, 99,
-        CHANNEL_CHILD, CHANNEL_JOB,   UINT32_MAX};
+    static const uint32_t kinds[] = {CHANNEL_SPAWN,
+                                     CHANNEL_SPAWN,
+                                     CHANNEL_KILL,
+                                     CHANNEL_RELEASE,
+                                     CHANNEL_LIST,
+                                     CHANNEL_ACK,
+                                     CHANNEL_HEARTBEAT,
+                                     0,
+                                     99,
+                                     CHANNEL_CHILD,
+                                     CHANNEL_JOB,
+                                     UINT32_MAX};
     static const uint64_t jobs[] = {1, 2, 3, CHANNEL_JOB_PROBE, 0, CHANNEL_JOB_PROBE - 1};
     static const int32_t slots[] = {0, 1, -1, -2, 2, 255, 256, INT32_MAX, INT32_MIN};
     static const int32_t counts[] = {2, 1, 3, 0, -1, 256, 257, INT32_MAX};

@@ -25,7 +25,7 @@
 
 #define CLUSTER_NAME_MAX 253
 /* Interval of a follower's heartbeats to the leader. */
-#define CLUSTER_BEAT_MS 200
+#define CLUSTER_HEARTBEAT_MS 200
 /* Well above the time for which the loop of a loaded machine may stand still, and below the 2 s within which the death
  * of a node has to be detected. */
 #define CLUSTER_LOST_MS 1500
@@ -150,7 +150,7 @@ NODISCARD err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const ch
                               const char *version, const char **ret_why);
 /* A heartbeat with the hash of the sender's view and its log index. `ret`: the current view if it differs, else NULL.
  * `ret_needed`: without the sender, the connected voters are no majority. */
-NODISCARD err_t cluster_beat(struct cluster *c, struct rpc_conn *conn, uint64_t view, uint64_t index,
-                             const struct buf **ret, bool *ret_needed);
+NODISCARD err_t cluster_heartbeat(struct cluster *c, struct rpc_conn *conn, uint64_t view, uint64_t index,
+                                  const struct buf **ret, bool *ret_needed);
 
 #endif

@@ -147,7 +147,7 @@ static void try_next_node(struct cluster *c, int64_t now)
 
 /* ---- heartbeats ---- */
 
-static void on_beat(void *arg, err_t err, const void *view, size_t len, bool needed)
+static void on_heartbeat(void *arg, err_t err, const void *view, size_t len, bool needed)
 {
     struct cluster *c = arg;
     if (!c->leader)
@@ -185,9 +185,9 @@ void cluster_follow_tick(struct cluster *c, int64_t now, int64_t gap_ms)
         lose_leader(c, "no reply to heartbeats");
         return;
     }
-    if (c->heartbeat_pending || now < c->beat_ms)
+    if (c->heartbeat_pending || now < c->next_heartbeat_ms)
         return;
-    c->beat_ms = now + CLUSTER_BEAT_MS;
+    c->next_heartbeat_ms = now + CLUSTER_HEARTBEAT_MS;
     c->heartbeat_pending =
-        rpc_cluster_beat(c->leader, c->view_hash, log_index(c->replica->log), CALL_MS, on_beat, c) == OK;
+        rpc_cluster_heartbeat(c->leader, c->view_hash, log_index(c->replica->log), CALL_MS, on_heartbeat, c) == OK;
 }

@@ -16,7 +16,7 @@
 #include <sys/queue.h>
 
 #define TICK_MS 100
-#define CALL_MS 1000 /* timeout of Hello and Beat; less than CLUSTER_LOST_MS */
+#define CALL_MS 1000 /* timeout of Hello and Beat (the heartbeat); less than CLUSTER_LOST_MS */
 
 /* A connection that was opened by another node of the cluster or by a joining one. */
 struct cluster_inbound {
@@ -78,7 +78,7 @@ struct cluster {
     char leader_name[NODE_NAME_MAX + 1], hint[NODE_TEXT_MAX + 1]; /* hint: address to try next; "": none */
     char followed[NODE_NAME_MAX + 1]; /* the last leader, which replied last at leader_reply_ms; "": none yet */
     uint64_t leader_term;             /* the leader's term when it answered Hello */
-    int64_t leader_reply_ms, try_ms, beat_ms;
+    int64_t leader_reply_ms, try_ms, next_heartbeat_ms;
     int64_t led_ms; /* when this node was last the leader; 0: never */
     bool released;  /* the leader reports that there is a majority without this node */
     int turn;       /* which address is tried next */

@@ -1,10 +1,10 @@
 /* Leader duties: track which nodes are alive, choose voters, rotate keys.
  *
  * The nodes are listed in the replicated state. Each opens a connection to the leader, sends Hello and then a heartbeat
- * every CLUSTER_BEAT_MS. A node whose connection is closed may reconnect; after CLUSTER_LOST_MS without a heartbeat it
- * is declared lost. A new leader starts this timer at its election and doubles it, because the nodes must first find
- * the new leader. For the previous leader the timer starts at its last reply, and ends PREVIOUS_LEADER_MS after the
- * election at the earliest. */
+ * every CLUSTER_HEARTBEAT_MS. A node whose connection is closed may reconnect; after CLUSTER_LOST_MS without a
+ * heartbeat it is declared lost. A new leader starts this timer at its election and doubles it, because the nodes must
+ * first find the new leader. For the previous leader the timer starts at its last reply, and ends PREVIOUS_LEADER_MS
+ * after the election at the earliest. */
 #include "daemon/control/cluster/internal.h"
 
 #include "common/base/clock.h"
@@ -167,8 +167,8 @@ static bool is_needed(const struct cluster *c, const char *name)
     return votes && others <= voters / 2;
 }
 
-err_t cluster_beat(struct cluster *c, struct rpc_conn *conn, uint64_t view, uint64_t index, const struct buf **ret,
-                   bool *ret_needed)
+err_t cluster_heartbeat(struct cluster *c, struct rpc_conn *conn, uint64_t view, uint64_t index, const struct buf **ret,
+                        bool *ret_needed)
 {
     struct cluster_inbound *in = rpc_conn_data(conn);
     struct cluster_peer *m = c->leads && in ? find_peer(c, in->name) : NULL;

@@ -10,7 +10,7 @@
 
 struct cluster_call {
     rpc_hello_cb hello;
-    rpc_beat_cb beat;
+    rpc_heartbeat_cb heartbeat;
     rpc_join_cb join;
     void (*leave)(void *arg, err_t err, const char *text);
     void *arg;
@@ -24,10 +24,10 @@ static void on_reply(void *arg, const struct rpc_result *r)
         const Dtd__PeerStatus *s = (const Dtd__PeerStatus *)r->reply;
         a.hello(a.arg, r->err, r->text, s && s->leads, s ? s->raft_term : 0, s ? s->leader : NULL,
                 s ? s->leader_address : NULL);
-    } else if (a.beat) {
+    } else if (a.heartbeat) {
         const Dtd__PeerBeatReply *b = (const Dtd__PeerBeatReply *)r->reply;
-        a.beat(a.arg, r->err, b && b->has_view ? b->view.data : NULL, b && b->has_view ? b->view.len : 0,
-               b && b->has_needed && b->needed);
+        a.heartbeat(a.arg, r->err, b && b->has_view ? b->view.data : NULL, b && b->has_view ? b->view.len : 0,
+                    b && b->has_needed && b->needed);
     } else if (a.join) {
         const Dtd__JoinReply *j = (const Dtd__JoinReply *)r->reply;
         a.join(a.arg, r->err, r->text, j ? j->id : 0, j ? j->view.data : NULL, j ? j->view.len : 0);
@@ -66,13 +66,14 @@ err_t rpc_cluster_hello(struct rpc_conn *conn, const char *name, const uint8_t *
     return send_call(conn, PEER_HELLO, &m.base, ms, (struct cluster_call){.hello = cb, .arg = arg});
 }
 
-err_t rpc_cluster_beat(struct rpc_conn *conn, uint64_t view, uint64_t index, uint32_t ms, rpc_beat_cb cb, void *arg)
+err_t rpc_cluster_heartbeat(struct rpc_conn *conn, uint64_t view, uint64_t index, uint32_t ms, rpc_heartbeat_cb cb,
+                            void *arg)
 {
     Dtd__PeerBeat m = DTD__PEER_BEAT__INIT;
     m.view = view;
     m.has_raft_index = true;
     m.raft_index = index;
-    return send_call(conn, PEER_BEAT, &m.base, ms, (struct cluster_call){.beat = cb, .arg = arg});
+    return send_call(conn, PEER_BEAT, &m.base, ms, (struct cluster_call){.heartbeat = cb, .arg = arg});
 }
 
 err_t rpc_cluster_join(struct rpc_conn *conn, const struct cluster_self *self, uint64_t token, uint32_t ms,

@@ -13,9 +13,9 @@ NODISCARD err_t rpc_cluster_hello(struct rpc_conn *conn, const char *name, const
                                   rpc_hello_cb cb, void *arg);
 /* `len` 0: the view is current. `needed`: without this node the voters would be no majority; false, too, if the leader
  * is of a version without this field. */
-typedef void (*rpc_beat_cb)(void *arg, err_t err, const void *view, size_t len, bool needed);
-NODISCARD err_t rpc_cluster_beat(struct rpc_conn *conn, uint64_t view, uint64_t index, uint32_t ms, rpc_beat_cb cb,
-                                 void *arg);
+typedef void (*rpc_heartbeat_cb)(void *arg, err_t err, const void *view, size_t len, bool needed);
+NODISCARD err_t rpc_cluster_heartbeat(struct rpc_conn *conn, uint64_t view, uint64_t index, uint32_t ms,
+                                      rpc_heartbeat_cb cb, void *arg);
 typedef void (*rpc_join_cb)(void *arg, err_t err, const char *text, uint64_t id, const void *view, size_t len);
 NODISCARD err_t rpc_cluster_join(struct rpc_conn *conn, const struct cluster_self *self, uint64_t token, uint32_t ms,
                                  rpc_join_cb cb, void *arg);

@@ -78,7 +78,7 @@ static struct voters_change change(enum voters_step step, const struct voters_no
 }
 
 /* A good voter that could lead instead of the leader. */
-static const struct voters_node *heir(const struct voters_node *nodes, int n)
+static const struct voters_node *successor(const struct voters_node *nodes, int n)
 {
     for (int i = 0; i < n; i++)
         if (is_voter(&nodes[i]) && is_good(&nodes[i]) && nodes[i].up && !nodes[i].self)
@@ -88,7 +88,7 @@ static const struct voters_node *heir(const struct voters_node *nodes, int n)
 
 bool voters_have_successor(const struct voters_node *nodes, int n)
 {
-    return heir(nodes, n) || candidate(nodes, n);
+    return successor(nodes, n) || candidate(nodes, n);
 }
 
 struct voters_change voters_next(const struct voters_node *nodes, int n)
@@ -105,7 +105,7 @@ struct voters_change voters_next(const struct voters_node *nodes, int n)
         good += is_voter(x) && is_good(x);
         self = x->self ? x : self;
     }
-    const struct voters_node *next = candidate(nodes, n), *other = heir(nodes, n);
+    const struct voters_node *next = candidate(nodes, n), *other = successor(nodes, n);
     int wanted = voters_wanted(listed);
     if (self && (!self->listed || self->drained) && other)
         return change(VOTERS_HAND_OVER, other);

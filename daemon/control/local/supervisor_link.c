@@ -133,9 +133,9 @@ err_t supervisor_link_list(struct supervisor_link *s)
     return say(s, &m);
 }
 
-err_t supervisor_link_beat(struct supervisor_link *s, bool serves, uint64_t reloads, const char *status)
+err_t supervisor_link_heartbeat(struct supervisor_link *s, bool serves, uint64_t reloads, const char *status)
 {
-    struct channel_msg m = {.kind = CHANNEL_BEAT, .state = serves, .job = reloads};
+    struct channel_msg m = {.kind = CHANNEL_HEARTBEAT, .state = serves, .job = reloads};
     return put_env(&m, "", status) ? say(s, &m) : ERR_LIMIT;
 }
 

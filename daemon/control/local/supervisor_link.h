@@ -16,8 +16,8 @@ struct supervisor_link_events {
     void (*job)(void *owner, const struct channel_msg *m); /* of the list: it has descriptors there */
     void (*listed)(void *owner);                           /* the list has ended */
     void (*shutdown)(void *owner);                         /* stop the jobs, then supervisor_link_end */
-    void (*reload)(void *owner, uint64_t number);          /* read the configuration again, then supervisor_link_beat */
-    void (*lost)(void *owner);                             /* the supervisor is gone; so shall we be */
+    void (*reload)(void *owner, uint64_t number); /* read the configuration again, then supervisor_link_heartbeat */
+    void (*lost)(void *owner);                    /* the supervisor is gone; so shall we be */
 };
 
 struct supervisor_link_out;
@@ -53,7 +53,7 @@ NODISCARD err_t supervisor_link_ack(struct supervisor_link *s, const struct chan
 NODISCARD err_t supervisor_link_release(struct supervisor_link *s, uint64_t job);
 NODISCARD err_t supervisor_link_list(struct supervisor_link *s);
 /* We live; `status` for people, at most CHANNEL_MAX_ENV - 1 bytes. */
-NODISCARD err_t supervisor_link_beat(struct supervisor_link *s, bool serves, uint64_t reloads, const char *status);
+NODISCARD err_t supervisor_link_heartbeat(struct supervisor_link *s, bool serves, uint64_t reloads, const char *status);
 NODISCARD err_t supervisor_link_end(struct supervisor_link *s);
 
 #endif

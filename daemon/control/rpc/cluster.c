@@ -156,7 +156,7 @@ static void handle_hello(void *owner, struct rpc_call *call, const ProtobufCMess
     rpc_reply(call, &s.base);
 }
 
-static void handle_beat(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+static void handle_heartbeat(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     const Dtd__PeerBeat *b = (const Dtd__PeerBeat *)request;
     struct rpc_server *server = owner;
@@ -164,7 +164,7 @@ static void handle_beat(void *owner, struct rpc_call *call, const ProtobufCMessa
     Dtd__PeerBeatReply m = DTD__PEER_BEAT_REPLY__INIT;
     struct rpc_conn *conn = rpc_call_conn(call);
     bool needed = false;
-    err_t err = conn ? cluster_beat(server->cluster, conn, b->view, b->raft_index, &view, &needed) : ERR_AGAIN;
+    err_t err = conn ? cluster_heartbeat(server->cluster, conn, b->view, b->raft_index, &view, &needed) : ERR_AGAIN;
     if (err) {
         rpc_fail(call, err, "this node is not the leader");
         return;
@@ -568,7 +568,7 @@ const struct rpc_server_row *rpc_cluster_rows(int *ret_n)
         {SERVED_BY_LEADER, {CLIENT_CLUSTER_ROTATE, handle_rotate}},
         {SERVED_BY_LEADER, {CLIENT_NODE_DRAIN, handle_drain}},
         {SERVED_LOCALLY, {PEER_HELLO, handle_hello}},
-        {SERVED_LOCALLY, {PEER_BEAT, handle_beat}},
+        {SERVED_LOCALLY, {PEER_BEAT, handle_heartbeat}},
         {SERVED_LOCALLY, {PEER_JOIN, handle_join}},
         {SERVED_LOCALLY, {PEER_LEAVE, handle_leave}},
     };

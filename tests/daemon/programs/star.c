@@ -178,13 +178,13 @@ static bool is_cut(void)
     return access(path, F_OK) == 0;
 }
 
-static void beat(void)
+static void send_heartbeat(void)
 {
     Dtd__PeerHello h = DTD__PEER_HELLO__INIT;
     h.node = (char *)star.name;
     h.version = (char *)"";
     if (!is_cut() && rpc_send(star.leader, PEER_HELLO, &h.base, 0, hello_answered, NULL, NULL))
-        log_error("no beat");
+        log_error("the heartbeat was not sent");
 }
 
 static void reach_leader(void)
@@ -201,7 +201,7 @@ static void reach_leader(void)
         rpc_conn_open(&config, fd, RPC_ROLE_ANY | RPC_ROLE_PEER, &star.leader))
         star.leader = NULL;
     if (star.leader)
-        beat();
+        send_heartbeat();
 }
 
 /* ---- cluster.h ---- */
@@ -232,7 +232,7 @@ err_t cluster_start(const struct cluster_config *config, struct cluster **ret, s
     if (star.leads)
         listen_star();
     (void)uv_timer_init(config->loop, &star.timer);
-    (void)uv_timer_start(&star.timer, on_timer, 0, CLUSTER_BEAT_MS);
+    (void)uv_timer_start(&star.timer, on_timer, 0, CLUSTER_HEARTBEAT_MS);
     *ret = &star;
     return OK;
 }
@@ -251,7 +251,7 @@ void cluster_log_config(struct cluster *c, struct log_config *ret)
 void cluster_role(struct cluster *c)
 {
     c->ready = true;
-    (void)uv_timer_start(&c->timer, on_timer, 0, CLUSTER_BEAT_MS);
+    (void)uv_timer_start(&c->timer, on_timer, 0, CLUSTER_HEARTBEAT_MS);
 }
 
 bool cluster_named(const struct cluster *c)
