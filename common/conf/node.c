@@ -68,8 +68,8 @@ static const struct schema_row rows[] = {
     {ROW(user, SCHEMA_TEXT, "\"\"", "User that dtd-control of a system-wide dtd runs as; never root. \"\": `dtd`."),
      .check = check_user},
     {ROW(slots, SCHEMA_INT, "0",
-         "Maximum number of workers on this node. 0: the number of CPU cores, but at least 16."),
-     .min = 0, .max = 4096},
+         "Maximum number of workers on this node, at most 512. 0: the number of CPU cores, but at least 16."),
+     .min = 0, .max = CONF_NODE_MAX_SLOTS},
     {ROW(gpus, SCHEMA_TEXT, "auto",
          "Number of GPUs on this node. auto: the GPUs that `dt-worker --probe` finds. A number is used without a "
          "check."),

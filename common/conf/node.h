@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define CONF_NODE_MAX_SLOTS 512 /* CHANNEL_MAX_WORKERS of the supervisor */
+
 struct schema;
 
 struct node_conf {

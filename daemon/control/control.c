@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #define RETRY_MS 1000
 
@@ -256,6 +257,29 @@ static err_t start_log(struct control *n, struct why *why)
 }
 
 /* Gives each part its callbacks and the parts that it uses. start_cluster replaces the name by the cluster's. */
+/* The supervisor holds a descriptor for each worker of a job and two for the job, and this process one for each
+ * connection. Without jobs both have fewer than OWN_DESCRIPTORS open, and some are left for clients. */
+#define DESCRIPTORS_PER_SLOT 4
+#define OWN_DESCRIPTORS 32
+
+static void limit_slots(struct control *n)
+{
+    struct rlimit files;
+    int *slots = &n->jobs.self.slots;
+    if (getrlimit(RLIMIT_NOFILE, &files) ||
+        files.rlim_max >= OWN_DESCRIPTORS + CHANNEL_MAX_WORKERS * DESCRIPTORS_PER_SLOT)
+        return;
+    int most = ((int)files.rlim_max - OWN_DESCRIPTORS) / DESCRIPTORS_PER_SLOT;
+    most = most < 1 ? 1 : most;
+    if (*slots <= most)
+        return;
+    snprintf(n->local.health.limit, sizeof(n->local.health.limit),
+             "%d of %d slots are used, because at most %d files may be open (ulimit -Hn)", most, *slots,
+             (int)files.rlim_max);
+    log_warn("%s", n->local.health.limit);
+    *slots = most;
+}
+
 static void connect_parts(struct control *n)
 {
     const char *name = n->conf.name[0] ? n->conf.name : "node-1";
@@ -280,6 +304,7 @@ static void connect_parts(struct control *n)
                                  .owner = n};
     local_init(&n->local);
     jobs_init(&n->jobs, name, (int)n->conf.slots);
+    limit_slots(n);
     rpc_server_bind(&n->rpc);
 }
 

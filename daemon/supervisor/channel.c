@@ -50,7 +50,7 @@ bool sv_channel_flush(struct supervisor *s)
     for (struct sv_job *j = s->jobs; j < s->jobs + SV_MAX_JOBS; j++)
         if (j->id && j->due && (j->due = !kind_send(s, CHANNEL_JOB, j->id, j->slots)))
             return false;
-    for (struct sv_child *c = s->children; c < s->children + SV_MAX_CHILDREN; c++)
+    SV_EACH_CHILD (s, c)
         if (c->job && c->due && (c->due = !child_send(s, c)))
             return false;
     s->listed_due = s->listed_due && !kind_send(s, CHANNEL_LISTED, 0, 0);
@@ -67,8 +67,8 @@ void sv_channel_close(struct supervisor *s)
     s->listed_due = false;
     for (int i = 0; i < SV_MAX_JOBS; i++)
         s->jobs[i].due = false;
-    for (int i = 0; i < SV_MAX_CHILDREN; i++)
-        s->children[i].due = false;
+    SV_EACH_CHILD (s, c)
+        c->due = false;
 }
 
 static void on_kill(struct supervisor *s, const struct channel_msg *m)
@@ -82,20 +82,18 @@ static void on_kill(struct supervisor *s, const struct channel_msg *m)
 
 static void on_ack(struct supervisor *s, const struct channel_msg *m)
 {
-    for (int i = 0; i < SV_MAX_CHILDREN; i++) {
-        struct sv_child *c = &s->children[i];
+    SV_EACH_CHILD (s, c)
         if (c->job == m->job && c->slot == m->slot && c->state != CHANNEL_RUNNING &&
             memcmp(c->token, m->token, sizeof(c->token)) == 0)
             *c = (struct sv_child){0};
-    }
 }
 
 static void on_list(struct supervisor *s, const struct channel_msg *m)
 {
     for (int i = 0; i < SV_MAX_JOBS; i++)
         s->jobs[i].due = s->jobs[i].id != 0;
-    for (int i = 0; i < SV_MAX_CHILDREN; i++)
-        s->children[i].due = s->children[i].job != 0;
+    SV_EACH_CHILD (s, c)
+        c->due = c->job != 0;
     s->listed_due = true;
 }
 
@@ -109,15 +107,14 @@ static void on_end(struct supervisor *s, const struct channel_msg *m)
     s->deadline_ms = clock_mono_ms();
 }
 
-static void (*const handlers[])(struct supervisor *s, const struct channel_msg *m) = {
-    [CHANNEL_SPAWN] = sv_child_spawn,
-    [CHANNEL_KILL] = on_kill,
-    [CHANNEL_RELEASE] = sv_job_release,
-    [CHANNEL_LIST] = on_list,
-    [CHANNEL_ACK] = on_ack,
-    [CHANNEL_END] = on_end,
-    [CHANNEL_HEARTBEAT] = sv_service_heartbeat,
-};
+static void (*const handlers[])(struct supervisor *s,
+                                const struct channel_msg *m) = {[CHANNEL_SPAWN] = sv_child_spawn,
+                                                                [CHANNEL_KILL] = on_kill,
+                                                                [CHANNEL_RELEASE] = sv_job_release,
+                                                                [CHANNEL_LIST] = on_list,
+                                                                [CHANNEL_ACK] = on_ack,
+                                                                [CHANNEL_END] = on_end,
+                                                                [CHANNEL_HEARTBEAT] = sv_service_heartbeat};
 
 void sv_channel_read(struct supervisor *s)
 {

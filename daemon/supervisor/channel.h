@@ -16,7 +16,8 @@
 #define CHANNEL_LISTENER_FD 4 /* in dtd-control: control.sock */
 #define CHANNEL_TOKEN_BYTES 32
 #define CHANNEL_SLOT_IO (-1)         /* the slot of a job's dtd-io */
-#define CHANNEL_MAX_SLOTS 256        /* workers of one job on one node */
+#define CHANNEL_MAX_SLOTS 256        /* workers of one job on one node; its dtd-io inherits a descriptor for each */
+#define CHANNEL_MAX_WORKERS 512      /* workers of all jobs on one node: the limit of `slots` in the configuration */
 #define CHANNEL_JOB_PROBE UINT64_MAX /* not a job: its children examine the GPUs and write the result to files: */
 #define CHANNEL_SLOT_GPUS 0          /* `dt-worker --probe`, probe.json */
 #define CHANNEL_SLOT_HEALTH 1        /* `dt-worker --health`, health.json */

@@ -74,7 +74,7 @@ static int job_owner(const struct supervisor *s, uint32_t uid, struct user *ret)
 }
 
 /* Creates the descriptors of a new entry. On failure the caller closes those that exist. */
-static int job_make(const struct supervisor *s, struct sv_job *j)
+static int job_make(const struct supervisor *s, struct sv_job *j, const struct channel_msg *m)
 {
     char path[PATH_MAX];
     job_path(s, j->id, "", path, sizeof(path));
@@ -82,6 +82,8 @@ static int job_make(const struct supervisor *s, struct sv_job *j)
     if (err)
         return err == ERR_NOSPACE ? ENOSPC : EIO;
     job_path(s, j->id, "io.sock", path, sizeof(path));
+    if (m->n_args) /* a command inherits none of them */
+        return 0;
     j->listener = sv_listen(path, 0600);
     j->segment = memfd_create("dtd-segment", MFD_CLOEXEC);
     if (j->listener < 0 || j->segment < 0 || (s->system && lchown(path, j->owner.uid, j->owner.gid)))
@@ -110,7 +112,7 @@ int sv_job_need(struct supervisor *s, const struct channel_msg *m, struct sv_job
             return e;
         *j = (struct sv_job){.id = m->job, .slots = m->slots, .owner = owner, .listener = -1, .segment = -1};
         memset(j->arena, -1, sizeof(j->arena));
-        e = job_make(s, j);
+        e = job_make(s, j, m);
         if (e) {
             job_close(j);
             return e;
@@ -124,20 +126,19 @@ int sv_job_need(struct supervisor *s, const struct channel_msg *m, struct sv_job
 
 void sv_job_release(struct supervisor *s, const struct channel_msg *m)
 {
-    uint64_t id = m->job;
-    struct sv_job *j = sv_job_find(s, id);
+    struct sv_job *j = sv_job_find(s, m->job);
     if (!j)
         return;
-    for (int i = 0; i < SV_MAX_CHILDREN; i++)
-        if (s->children[i].job == id && s->children[i].state == CHANNEL_RUNNING) {
-            log_warn("job not released job=%" PRIu64 " why=\"it has running processes\"", id);
+    SV_EACH_CHILD (s, c)
+        if (c->job == m->job && c->state == CHANNEL_RUNNING) {
+            log_warn("job not released job=%" PRIu64 " why=\"it has running processes\"", m->job);
             return;
         }
     char path[PATH_MAX];
-    job_path(s, id, "io.sock", path, sizeof(path));
+    job_path(s, m->job, "io.sock", path, sizeof(path));
     unlink(path);
     job_close(j);
-    log_info("released job=%" PRIu64, id);
+    log_info("released job=%" PRIu64, m->job);
 }
 
 int sv_ticket(const struct supervisor *s, const struct sv_job *j, const uint8_t token[CHANNEL_TOKEN_BYTES])

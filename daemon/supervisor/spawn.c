@@ -42,11 +42,9 @@ pid_t sv_exec(const struct supervisor *s, const struct exec *x)
 
 struct sv_child *sv_child_find(struct supervisor *s, uint64_t job, int slot)
 {
-    for (int i = 0; i < SV_MAX_CHILDREN; i++) {
-        struct sv_child *c = &s->children[i];
+    SV_EACH_CHILD (s, c)
         if (c->job == job && c->slot == slot && c->state == CHANNEL_RUNNING)
             return c;
-    }
     return NULL;
 }
 
@@ -178,9 +176,9 @@ void sv_child_spawn(struct supervisor *s, const struct channel_msg *m)
 
 void sv_children_signal(struct supervisor *s, int sig)
 {
-    for (int i = 0; i < SV_MAX_CHILDREN; i++)
-        if (s->children[i].job && s->children[i].state == CHANNEL_RUNNING)
-            kill(-s->children[i].pid, sig);
+    SV_EACH_CHILD (s, c)
+        if (c->job && c->state == CHANNEL_RUNNING)
+            kill(-c->pid, sig);
     if (s->control > 0)
         kill(s->control, sig);
 }
@@ -236,28 +234,30 @@ static void control_ended(struct supervisor *s, int status)
     if (now - s->control_since_ms >= QUICK_EXIT_MS)
         s->control_backoff_ms = 0;
     s->control_retry_ms = now + s->control_backoff_ms;
-    s->control_backoff_ms = s->control_backoff_ms ? s->control_backoff_ms * 2 : BACKOFF_FIRST_MS;
-    if (s->control_backoff_ms > BACKOFF_MAX_MS)
-        s->control_backoff_ms = BACKOFF_MAX_MS;
+    int64_t longer = s->control_backoff_ms ? s->control_backoff_ms * 2 : BACKOFF_FIRST_MS;
+    s->control_backoff_ms = longer < BACKOFF_MAX_MS ? longer : BACKOFF_MAX_MS;
 }
 
 /* ---- the exit of a child ---- */
 
-static void child_ended(struct supervisor *s, pid_t pid, int status, int64_t when_ns)
+/* NULL: control, or an orphan of another process that the kernel handed to us, as to process 1 of a container. */
+static struct sv_child *child_find(struct supervisor *s, pid_t pid)
 {
-    for (int i = 0; i < SV_MAX_CHILDREN; i++) {
-        struct sv_child *c = &s->children[i];
-        if (!c->job || c->pid != pid || c->state != CHANNEL_RUNNING)
-            continue;
-        c->state = CHANNEL_EXITED;
-        c->exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
-        c->exit_signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-        c->when_ns = when_ns;
-        c->due = true;
-        log_at(child_log_level(c), "ended job=%" PRIu64 " slot=%d pid=%d status=%d signal=%d", c->job, c->slot, pid,
-               c->exit_status, c->exit_signal);
-        return;
-    }
+    SV_EACH_CHILD (s, c)
+        if (c->job && c->pid == pid && c->state == CHANNEL_RUNNING)
+            return c;
+    return NULL;
+}
+
+static void child_ended(struct sv_child *c, int status, int64_t when_ns)
+{
+    c->state = CHANNEL_EXITED;
+    c->exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+    c->exit_signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    c->when_ns = when_ns;
+    c->due = true;
+    log_at(child_log_level(c), "ended job=%" PRIu64 " slot=%d pid=%d status=%d signal=%d", c->job, c->slot, c->pid,
+           c->exit_status, c->exit_signal);
 }
 
 void sv_reap(struct supervisor *s)
@@ -268,14 +268,14 @@ void sv_reap(struct supervisor *s)
         int64_t now = clock_mono_ns();
         if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) || !info.si_pid)
             return;
-        pid_t pid = info.si_pid;
-        if (pid != s->control)
-            kill(-pid, SIGKILL); /* the rest of its group; before waitpid frees the pid for reuse */
-        if (waitpid(pid, &status, 0) != pid)
+        struct sv_child *c = child_find(s, info.si_pid);
+        if (c)
+            kill(-c->pid, SIGKILL); /* the rest of its group; before waitpid frees the pid for reuse */
+        if (waitpid(info.si_pid, &status, 0) != info.si_pid)
             return;
-        if (pid == s->control)
+        if (info.si_pid == s->control)
             control_ended(s, status);
-        else
-            child_ended(s, pid, status, now);
+        else if (c)
+            child_ended(c, status, now);
     }
 }

@@ -19,8 +19,10 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#define SV_MAX_JOBS 64
-#define SV_MAX_CHILDREN 1024
+/* A job has a worker or more, so as many as there are workers can run. The rest is for jobs that have ended and are not
+ * released yet, and for processes whose exit control has not acknowledged. */
+#define SV_MAX_JOBS (2 * CHANNEL_MAX_WORKERS)
+#define SV_MAX_CHILDREN (4 * CHANNEL_MAX_WORKERS + CHANNEL_PROBE_SLOTS) /* each job may have a dtd-io besides */
 
 /* The resources of a job on this node. They outlive its processes. */
 struct sv_job {
@@ -47,6 +49,9 @@ struct sv_child {
     uint8_t token[CHANNEL_TOKEN_BYTES];
     uint8_t cpus[CHANNEL_MAX_CPUS / 8];
 };
+
+/* Each entry of the table, free ones too. */
+#define SV_EACH_CHILD(s, c) for (struct sv_child *c = (s)->children; c < (s)->children + SV_MAX_CHILDREN; c++)
 
 enum sv_phase {
     SV_SERVING,

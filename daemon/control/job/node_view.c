@@ -237,6 +237,8 @@ void node_view_listed(struct jobs *jobs, struct node_view *a)
 
 /* ---- room ---- */
 
+_Static_assert(PLACEMENT_MAX_WORKERS == CHANNEL_MAX_SLOTS, "the supervisor starts as many workers as jobs are given");
+
 const char *node_unavailable_reason(const struct node_view *a)
 {
     static const char *const states[] = {
@@ -253,7 +255,7 @@ void node_capacity(const struct node_view *a, uint64_t job, int mine, struct pla
     if (!out && !a->listed)
         out = "has not said yet what lives there";
     *ret = (struct placement_node){.name = a->name,
-                                   .slots = a->slots < CHANNEL_MAX_SLOTS ? a->slots : CHANNEL_MAX_SLOTS,
+                                   .slots = a->slots,
                                    .used = a->used - mine,
                                    .gpus = a->gpus->known ? gpus_count(a->gpus) : -1,
                                    .busy = gpus_busy(a->gpus, job),

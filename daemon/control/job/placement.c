@@ -24,7 +24,7 @@ static int room(const struct placement_node *n, const struct placement_want *w)
 {
     if (n->out)
         return 0;
-    int workers = n->slots - n->used;
+    int workers = least(n->slots - n->used, PLACEMENT_MAX_WORKERS);
     if (w->per_gpu)
         workers = n->gpus < 0 ? 0 : least(workers, (n->gpus - n->busy) * w->per_gpu);
     return workers > 0 ? capped(w, workers) : 0;
@@ -33,7 +33,7 @@ static int room(const struct placement_node *n, const struct placement_want *w)
 /* Were it empty, and there. */
 static int whole(const struct placement_node *n, const struct placement_want *w)
 {
-    int workers = n->slots;
+    int workers = least(n->slots, PLACEMENT_MAX_WORKERS);
     if (w->per_gpu && n->gpus >= 0)
         workers = least(workers, n->gpus * w->per_gpu);
     return capped(w, workers);

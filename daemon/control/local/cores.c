@@ -60,7 +60,8 @@ void cores_init(struct cores *s, const char *sysfs)
 
 int cores_default(const struct cores *s)
 {
-    return s->at.n_cpus > DEFAULT_SLOTS ? s->at.n_cpus : DEFAULT_SLOTS;
+    int slots = s->at.n_cpus > DEFAULT_SLOTS ? s->at.n_cpus : DEFAULT_SLOTS;
+    return slots < CHANNEL_MAX_WORKERS ? slots : CHANNEL_MAX_WORKERS;
 }
 
 int cores_home(const struct cores *s, int number)

@@ -152,7 +152,7 @@ enum health_oom health_oom(struct health *h, pid_t pid)
 
 void health_tick(struct health *h, const char *dir)
 {
-    char before[sizeof(h->warning)];
+    char before[sizeof(h->warning)], low[200];
     int64_t memory[2], now = clock_mono_ms();
     struct statvfs st;
     if (now < h->due_ms)
@@ -165,7 +165,8 @@ void health_tick(struct health *h, const char *dir)
     read_numbers("/proc/meminfo", (const char *const[]){"MemAvailable", "MemTotal"}, 2, memory);
     memcpy(before, h->warning, sizeof(before));
     health_warn(disk ? (int64_t)(st.f_bavail * st.f_frsize) : -1, disk ? (int64_t)(st.f_blocks * st.f_frsize) : -1,
-                memory[0] * 1024, memory[1] * 1024, h->warning, sizeof(h->warning));
+                memory[0] * 1024, memory[1] * 1024, low, sizeof(low));
+    snprintf(h->warning, sizeof(h->warning), "%s%s%s", low, low[0] && h->limit[0] ? "; " : "", h->limit);
     if (h->warning[0] && !before[0])
         log_warn("%s", h->warning);
 }

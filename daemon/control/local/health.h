@@ -18,7 +18,8 @@ struct health {
     int kernel_log;                  /* /dev/kmsg; -1: it cannot be read, or its process ids are not ours */
     pid_t killed[HEALTH_KILLED_MAX]; /* the processes that it named last; 0: unused */
     int n_killed;
-    char warning[200]; /* "": nothing is low */
+    char limit[120];   /* what limits this node for as long as it runs; "": nothing */
+    char warning[330]; /* what is low, and the limit; "": nothing */
 };
 
 enum health_oom {
