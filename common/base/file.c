@@ -169,23 +169,36 @@ err_t file_replace(const char *path, const void *data, size_t len, mode_t mode)
     return sync_parent(path);
 }
 
+/* A file of this name is an error, as for mkdir -p. */
+static err_t make_dir(const char *path, mode_t mode)
+{
+    struct stat st;
+    if (mkdir(path, mode) == 0)
+        return OK;
+    int errnum = errno;
+    if (errnum == EEXIST && stat(path, &st) == 0)
+        errnum = S_ISDIR(st.st_mode) ? 0 : ENOTDIR;
+    errno = errnum;
+    return errnum ? err_from_errno(errnum) : OK;
+}
+
 err_t file_make_dirs(const char *path, mode_t mode)
 {
+    err_t err = OK;
     char p[PATH_MAX];
-    if (strlen(path) >= sizeof(p))
+    if (strlen(path) >= sizeof(p)) {
+        errno = ENAMETOOLONG;
         return ERR_LIMIT;
+    }
     strcpy(p, path);
-    for (char *s = p + 1; *s; s++) {
+    for (char *s = p + 1; *s && !err; s++) {
         if (*s != '/')
             continue;
         *s = '\0';
-        if (mkdir(p, mode) && errno != EEXIST)
-            return err_from_errno(errno);
+        err = make_dir(p, mode);
         *s = '/';
     }
-    if (mkdir(p, mode) && errno != EEXIST)
-        return err_from_errno(errno);
-    return OK;
+    return err ? err : make_dir(p, mode);
 }
 
 static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *where)

@@ -23,7 +23,7 @@ NODISCARD err_t file_replace(const char *path, const void *data, size_t len, mod
  * between the output of two processes. A failure is logged. */
 void file_append_time(int fd, const char *prefix);
 NODISCARD err_t file_sync_dir(const char *path);
-/* Like mkdir -p: an existing folder is not an error. */
+/* Like mkdir -p: an existing folder is not an error, an existing file is. Sets errno on failure. */
 NODISCARD err_t file_make_dirs(const char *path, mode_t mode);
 /* Like rm -rf: a link is removed, but not its target. A missing path is not an error. Stops at the first entry that
  * cannot be removed. */

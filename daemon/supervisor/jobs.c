@@ -78,9 +78,8 @@ static int job_make(const struct supervisor *s, struct sv_job *j, const struct c
 {
     char path[PATH_MAX];
     job_path(s, j->id, "", path, sizeof(path));
-    err_t err = file_make_dirs(path, s->system ? 0711 : 0700);
-    if (err)
-        return err == ERR_NOSPACE ? ENOSPC : EIO;
+    if (file_make_dirs(path, s->system ? 0711 : 0700))
+        return errno;
     job_path(s, j->id, "io.sock", path, sizeof(path));
     if (m->n_args) /* a command inherits none of them */
         return 0;

@@ -41,7 +41,7 @@ TEST(errors)
     static const struct {
         const char *text, *message;
     } cases[] = {
-        {"slots: -1", "dtd.yaml:1: slots: expected an integer from 0 to 4096, found \"-1\""},
+        {"slots: -1", "dtd.yaml:1: slots: expected an integer from 0 to 512, found \"-1\""},
         {"slots: 1\nstatedir: /x",
          "dtd.yaml:2: statedir: unknown key; did you mean state_dir? (top level: name, state_dir, "
          "run_dir, user, slots, gpus, log, snapshot, disk, cluster)"},
