@@ -1,5 +1,5 @@
-/* See control.h. Events from outside (messages of the supervisor, the timer, the log) enter here, are passed to their
- * job, and are followed by a tick of all jobs. */
+/* Events from outside (messages of the supervisor, the timer, the log) enter here, are passed to their job, and are
+ * followed by a tick of all jobs. */
 #include "daemon/control/control.h"
 
 #include "common/base/clock.h"
@@ -16,7 +16,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#define RETRY_MS 1000
+#define RETRY_MS 1000 /* for records and metrics that a full disk refused; each try costs a write */
 
 /* ---- shutdown ---- */
 
@@ -55,7 +55,7 @@ static void jobs_ticked(void *owner)
 {
     struct control *n = owner;
     if (n->jobs.stopping && (n->jobs.leaving ? has_left(n) : jobs_are_over(&n->jobs)) && !n->ended) {
-        log_info("all jobs have left");
+        log_info("all jobs have stopped or moved to other nodes");
         n->ended = true;
         rpc_server_finish(&n->rpc);
         cluster_close(n->cluster, cluster_is_closed);
@@ -165,7 +165,7 @@ static void on_reload(void *owner, uint64_t number)
 
 static void on_lost(void *owner)
 {
-    log_error("the supervisor is gone");
+    log_error("the supervisor has exited; dtd-control exits too");
     exit(1);
 }
 
@@ -204,7 +204,7 @@ static void record_full_log(struct control *n)
     if (news)
         snprintf(seen, sizeof(seen), "on %.64s: %.300s", n->jobs.self.name, warning);
     if (news)
-        jobs_incident_record(&n->jobs, seen, "training goes on, and what happens is recorded when there is space");
+        jobs_incident_record(&n->jobs, seen, "training continues; events are recorded when there is space");
 }
 
 static void on_timer(uv_timer_t *timer)
@@ -230,7 +230,7 @@ static void on_timer(uv_timer_t *timer)
 
 static void on_sigterm(uv_signal_t *signal, int number)
 {
-    log_info("ended by a signal number=%d", number);
+    log_info("received a signal, exiting number=%d", number);
     uv_stop(signal->loop);
 }
 
@@ -347,7 +347,8 @@ err_t control_start(struct control *n, struct why *why)
         return why_set(why, err, "state: %s", err_text(err));
     err = supervisor_link_start(&n->local.supervisor, &n->loop, CHANNEL_FD, &supervisor_link_events, n);
     if (err)
-        return why_set(why, err, "descriptor %d is no channel: dtd-control is started by dtd, not by hand", CHANNEL_FD);
+        return why_set(why, err, "descriptor %d is no channel to the supervisor: dtd starts dtd-control; run `dtd`",
+                       CHANNEL_FD);
     err = start_cluster(n, why);
     if (err)
         return err;

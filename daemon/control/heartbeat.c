@@ -1,4 +1,4 @@
-/* See heartbeat.h. A heartbeat shows that the event loop and the log's own timer have run, not merely that the process
+/* A heartbeat shows that the event loop and the log's own timer have run, not merely that the process
  * exists. Its status is one line for users. */
 #include "daemon/control/heartbeat.h"
 
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define HEARTBEAT_MS 500
+#define HEARTBEAT_MS 500 /* 20 of them within the 10 s after which the supervisor restarts control */
 #define STATUS_BYTES 400
 
 /* Number of jobs on this node, for a follower, which has no list of jobs: each job has one dtd-io per node. */
@@ -30,7 +30,7 @@ static void write_status(const struct control *n, char *ret, size_t size)
     snprintf(role, sizeof(role), "%s%.80s",
              n->jobs.leads ? "leader"
              : leader      ? "follows "
-                           : "nobody leads",
+                           : "no leader",
              n->jobs.leads || !leader ? "" : leader);
     jobs_count(&n->jobs, &running, &waiting);
     if (!n->jobs.leads)

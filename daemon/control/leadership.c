@@ -1,4 +1,3 @@
-/* See leadership.h. */
 #include "daemon/control/leadership.h"
 
 #include "common/base/clock.h"
@@ -11,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define LEAVE_MS 18000 /* shorter than the supervisor's own limit for a shutdown */
+#define LEAVE_MS 18000 /* below the 20 s after which the supervisor ends a shutdown */
 /* How long a new leader waits for the nodes' process lists. A live node connects at once; one that does not is declared
  * lost before this time is over. */
 #define LISTS_MS (4 * CLUSTER_LOST_MS)
@@ -95,7 +94,7 @@ static void create_jobs(struct control *n)
         if (!err)
             err = job_adopt_begin(jobs_find(&n->jobs, jobs[i]->id));
         if (err)
-            log_error("job not taken up id=%" PRIu64 " error=%s", jobs[i]->id, err_text(err));
+            log_error("job not created id=%" PRIu64 " error=%s", jobs[i]->id, err_text(err));
     }
 }
 
@@ -121,7 +120,7 @@ static void on_follow(void *owner)
     struct control *n = owner;
     if (!n->jobs.leads)
         return;
-    log_info("this node leads no more");
+    log_info("this node no longer leads");
     n->jobs.leads = false;
     n->jobs.lists_due_ms = 0;
     rpc_client_forget(&n->rpc);
@@ -150,7 +149,7 @@ static void on_leader_up(void *owner, struct rpc_conn *conn)
 static void on_leader_down(void *owner)
 {
     struct control *n = owner;
-    log_info("the connection to the node that leads has gone");
+    log_info("the connection to the leader is closed");
     n->rpc.leader = NULL;
     n->rpc.attend_ms = 0;
     n->rpc.list_due = false;
@@ -193,7 +192,8 @@ static void on_member_lost(void *owner, const char *name, int64_t silent_ms, con
     if (!a || a->is_self)
         return;
     char seen[400];
-    snprintf(seen, sizeof(seen), "node %s was lost (%s, no word for %.1f s)", name, why, (double)silent_ms / 1e3);
+    snprintf(seen, sizeof(seen), "node %s was lost (%s; last heartbeat %.1f s ago)", name, why,
+             (double)silent_ms / 1e3);
     node_view_lost(&n->jobs, a, silent_ms, seen);
     c10d_owners_lost(&n->c10d_owners, a);
     jobs_tick(&n->jobs);

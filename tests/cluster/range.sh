@@ -16,7 +16,7 @@ job=$(submit "${long[@]}" --set parallel='{workers: 4, min_workers: 1}' --set ch
 wait_for 30 "job $job to run" reached "$job" 1
 says() { status "$1" | jq -e --arg text "$2" '.reason | contains($text)'; }
 status "$job" | jq -e '.workers == 2 and .epoch == 1' >/dev/null || { status "$job"; fail "it does not begin with two"; }
-wait_for 10 "the reason" says "$job" "goes on with 2 of 4 workers; all of them wait for 4 slots"
+wait_for 10 "the reason" says "$job" "runs with 2 of 4 workers; all of them need 4 slots"
 dtctl cancel "$other" >/dev/null
 wait_done "$job" 120
 status "$job" | jq -e '.workers == 4 and .epoch == 2 and .restarts == 0' >/dev/null || { status "$job"; fail "it did not grow"; }

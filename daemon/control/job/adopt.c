@@ -12,9 +12,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- places ---- */
+/* ---- slots ---- */
 
-/* A log that was written before the node had a name of its own says node-1. */
+/* A node without a configured name is node-1 in its log. If a single node has got a name since, node-1 is this node. */
 static struct node_view *node_view_of(struct jobs *jobs, const char *name)
 {
     bool unnamed = !node_view_find(jobs, name) && !jobs->nodes->next && strcmp(name, "node-1") == 0;
@@ -29,7 +29,7 @@ err_t job_adopt_begin(struct job *j)
     if (s->epoch.epoch && (s->epoch.n_members < 1 || s->epoch.n_members > j->max_workers))
         return ERR_CORRUPT;
     j->adopting = true;
-    if (j->jobs->nodes->next) { /* another may have led, with metrics that are not here; ours come soon */
+    if (j->jobs->nodes->next) { /* another node may have led and received metrics that are not in our file */
         j->history = HISTORY_DUE;
         j->known_epoch = j->metrics.has_last ? j->metrics.last.epoch : 0;
         j->known_step = j->metrics.has_last ? j->metrics.last.step : 0;
@@ -74,7 +74,7 @@ static bool complete_places(struct job *j)
             return false;
         a = b ? b : a;
     }
-    /* On one of its nodes a dtd-io alone may have been there so far. */
+    /* With several nodes, only a dtd-io may have been started on one of them; then its rank slots are unknown. */
     int per_node = job_want(&j->spec).per_node;
     if (!a || a->state != NODE_UP || j->n_workers > a->slots - a->used || (per_node && j->n_workers > per_node))
         return false;
@@ -98,7 +98,7 @@ static void forget_places(struct job *j)
 
 /* ---- continuing jobs ---- */
 
-static int count(const struct job *j, enum process_state state)
+static int count_workers(const struct job *j, enum process_state state)
 {
     int n = 0;
     for (int k = 0; k < j->n_workers; k++)
@@ -118,7 +118,7 @@ static const struct node_view *lost_node(const struct job *j)
 }
 
 /* The exit of the first worker that has ended is the most precise cause. */
-static void fail_epoch(struct job *j)
+static void lose_epoch(struct job *j)
 {
     const struct node_view *a = lost_node(j);
     char text[512];
@@ -131,9 +131,9 @@ static void fail_epoch(struct job *j)
         return;
     }
     if (a)
-        job_epoch_lost(j, a->silent_ms, true, "node %s was lost when another node came to lead", a->name);
+        job_epoch_lost(j, a->silent_ms, true, "node %s was lost when a new leader took over", a->name);
     else
-        job_epoch_lost(j, 0, true, "not all workers were there when dtd-control was started again");
+        job_epoch_lost(j, 0, true, "not all workers were running when a new dtd-control took over");
 }
 
 /* The incident by which the previous leader ended the newest epoch; NULL: the epoch continues. */
@@ -146,7 +146,7 @@ static const struct incident *ended_by(const struct job *j)
     return NULL;
 }
 
-static void begin_start_again(struct job *j)
+static void continue_start(struct job *j)
 {
     if (!complete_places(j)) {
         forget_places(j);
@@ -154,10 +154,10 @@ static void begin_start_again(struct job *j)
     }
     job_place(j);
     if (!j->stopping) /* else it is canceled, and the first tick stops it */
-        job_move(j, PHASE_GATHERING, "its start goes on");
+        job_move(j, PHASE_GATHERING, "the interrupted start continues");
 }
 
-static bool awaited(const struct job *j)
+static bool awaits_list(const struct job *j)
 {
     for (int k = 0; k < j->n_workers; k++) {
         const struct node_view *a = j->workers[k].p.node;
@@ -169,13 +169,13 @@ static bool awaited(const struct job *j)
 
 void job_adopt(struct job *j, bool late)
 {
-    if (!j->adopting || (!late && awaited(j)))
+    if (!j->adopting || (!late && awaits_list(j)))
         return;
-    int live = count(j, PROCESS_LIVE), ended = count(j, PROCESS_ENDED);
+    int live = count_workers(j, PROCESS_LIVE), ended = count_workers(j, PROCESS_ENDED);
     j->adopting = false;
-    log_info("adopted job=%" PRIu64 " epoch=%" PRIu64 " live=%d ended=%d", j->id, j->epoch, live, ended);
+    log_info("job adopted job=%" PRIu64 " epoch=%" PRIu64 " live=%d ended=%d", j->id, j->epoch, live, ended);
     if (j->epoch == 0) {
-        begin_start_again(j);
+        continue_start(j);
         return;
     }
     job_place(j);
@@ -187,14 +187,14 @@ void job_adopt(struct job *j, bool late)
         j->restarts = by->restarts;
     j->state.state = !by && (live || ended) ? JOB_RUNNING : JOB_RECOVERING;
     if (!live && !ended && !lost_node(j)) {
-        job_epoch_again(j, "dtd ended, and the job's processes with it"); /* stopped or killed as a whole */
+        job_epoch_again(j, "dtd had exited, and with it all processes of the job");
         return;
     }
-    job_move(j, PHASE_REJOINING, "a new control");
+    job_move(j, PHASE_REJOINING, "a new dtd-control leads");
     if (by) {
         job_epoch_ended(j, by);
         return;
     }
     if (!j->kind->adopted(j))
-        fail_epoch(j);
+        lose_epoch(j);
 }

@@ -1,5 +1,5 @@
-/* Room for a job: a place on some node for each of its workers, slots and GPUs. A job has all of it or nothing, and
- * what it waits for stands in its reason. Cores are the node's own affair (children.c). */
+/* Slots and GPUs for a job: a slot on some node for each of its workers. A job gets all of them or none, and its reason
+ * names what it waits for. CPU cores are assigned by the node itself (local/cores.c). */
 #include "daemon/control/job/internal.h"
 
 #include "common/base/log.h"
@@ -18,9 +18,10 @@ int job_gpus(const struct job_spec *spec)
     return cuda ? gpus_needed((int)spec->parallel.workers, (int)spec->run.workers_per_gpu) : 0;
 }
 
-/* ---- wishes ---- */
+/* ---- requirements ---- */
 
-/* The innermost axes of the mesh are the ones that say most to each other. */
+/* Ranks that differ only in the innermost axes of the mesh exchange the most data, so their groups stay on one node if
+ * possible. */
 static void want_groups(const struct job_parallel *p, int workers, int ret[PLACEMENT_GROUPS])
 {
     const int64_t sizes[PLACEMENT_GROUPS] = {p->ep > 1 ? p->fsdp * p->cp * p->tp : 0, p->cp * p->tp, p->tp};
@@ -59,19 +60,19 @@ int job_nodes(struct jobs *jobs, const struct job *j, struct placement_node **re
     return i;
 }
 
-/* ---- taking and giving ---- */
+/* ---- slots and GPUs ---- */
 
-static bool is_mine(const struct job_worker *w, const struct node_view *a)
+static bool is_worker_on(const struct job_worker *w, const struct node_view *a)
 {
     return w->p.node == a;
 }
 
-/* GPUs for the workers on one node that have none. */
+/* Assigns GPUs to the workers on one node that have none. */
 static bool take_gpus_on(struct job *j, struct node_view *a)
 {
     int device[CHANNEL_MAX_SLOTS], rank[CHANNEL_MAX_SLOTS], n = 0;
     for (int k = 0; k < j->n_workers && n < CHANNEL_MAX_SLOTS; k++)
-        if (is_mine(&j->workers[k], a)) {
+        if (is_worker_on(&j->workers[k], a)) {
             rank[n] = k;
             device[n++] = j->workers[k].device;
         }
@@ -109,7 +110,7 @@ void job_place(struct job *j)
     }
 }
 
-static void unplace(struct job *j)
+static void free_slots(struct job *j)
 {
     if (!j->placed)
         return;
@@ -125,17 +126,18 @@ static void unplace(struct job *j)
 
 void job_release(struct job *j)
 {
-    unplace(j);
+    free_slots(j);
     for (int k = 0; k < j->n_workers; k++) {
         j->workers[k] = (struct job_worker){.p = j->workers[k].p, .device = -1};
         j->workers[k].p.attend = NULL;
     }
     for (int i = 0; i < j->n_ios; i++)
         if (node_view_release(j->ios[i].p.node, j->jobs, j->id))
-            log_warn("not released, the node cannot be reached job=%" PRIu64 " node=%s", j->id, j->ios[i].p.node->name);
+            log_warn("job not released, the node cannot be reached job=%" PRIu64 " node=%s", j->id,
+                     j->ios[i].p.node->name);
 }
 
-/* ---- the answer ---- */
+/* ---- allocation ---- */
 
 static struct node_view *node_view_at(struct jobs *jobs, int i)
 {
@@ -145,8 +147,8 @@ static struct node_view *node_view_at(struct jobs *jobs, int i)
     return a;
 }
 
-/* A process that lives where rank `w` shall be goes on as that rank. */
-static void take_over(struct job_worker *w, struct job_worker *old, int n_old)
+/* A process that already runs in the slot of rank `w` continues as that rank. */
+static void keep_process(struct job_worker *w, struct job_worker *old, int n_old)
 {
     for (int k = 0; k < n_old; k++)
         if (old[k].p.node == w->p.node && old[k].p.slot == w->p.slot && old[k].p.node) {
@@ -157,18 +159,18 @@ static void take_over(struct job_worker *w, struct job_worker *old, int n_old)
         }
 }
 
-/* Those that have no place any more; their end is then that of a stray process. */
-static void let_go(struct job *j, const struct job_worker *old, int n_old)
+/* Kills processes that are no rank any more. Their exits are then handled as those of stray processes. */
+static void kill_unassigned(struct job *j, const struct job_worker *old, int n_old)
 {
     for (int k = 0; k < n_old; k++)
         if (old[k].p.node && job_process_running(&old[k].p) &&
             node_view_kill(old[k].p.node, j->jobs, j->id, old[k].p.slot, SIGKILL))
-            log_info("a worker stays on a node that cannot be reached job=%" PRIu64 " node=%s", j->id,
+            log_info("worker not killed, the node cannot be reached job=%" PRIu64 " node=%s", j->id,
                      old[k].p.node->name);
 }
 
-/* Ranks to nodes, slots from 0 on each, and a dtd-io on each node; the first of them commits. */
-static err_t settle(struct job *j, const int *node, int workers)
+/* Assigns ranks to nodes, with slots from 0 on each, and a dtd-io to each node. The first dtd-io commits. */
+static err_t assign_ranks(struct job *j, const int *node, int workers)
 {
     int n_old = j->n_workers;
     struct job_worker *old = j->workers, *w = calloc((size_t)j->max_workers, sizeof(*w));
@@ -178,25 +180,25 @@ static err_t settle(struct job *j, const int *node, int workers)
         w[k].device = -1;
         w[k].p.node = node_view_at(j->jobs, node[k]);
         w[k].p.slot = k && node[k] == node[k - 1] ? w[k - 1].p.slot + 1 : 0;
-        take_over(&w[k], old, n_old);
+        keep_process(&w[k], old, n_old);
     }
-    let_go(j, old, n_old);
+    kill_unassigned(j, old, n_old);
     free(old);
     j->workers = w;
     j->n_workers = workers;
     return job_ios_assign(j);
 }
 
-static void say_wait(struct job *j, const struct placement_node *nodes, int n, const struct placement_want *w,
-                     enum placement_answer answer)
+static void set_reason_waiting(struct job *j, const struct placement_node *nodes, int n, const struct placement_want *w,
+                               enum placement_answer answer)
 {
     char text[900];
     const struct gpus *g = &j->jobs->local->gpus;
     placement_lack(nodes, n, w, text, sizeof(text));
     size_t at = strlen(text);
-    if (w->per_gpu && !j->jobs->nodes->next && g->known && g->n == 0) /* it was submitted before that was known */
+    if (w->per_gpu && !j->jobs->nodes->next && g->known && g->n == 0) /* submitted before the GPUs were known */
         snprintf(text + at, sizeof(text) - at, ": %s", g->missing);
-    snprintf(j->reason, sizeof(j->reason), answer == PLACEMENT_NEVER ? "never has room: it needs %s" : "waits for %s",
+    snprintf(j->reason, sizeof(j->reason), answer == PLACEMENT_NEVER ? "can never start: it needs %s" : "waits for %s",
              text);
 }
 
@@ -212,12 +214,12 @@ bool job_has_more_room(struct job *j)
     bool more = workers > j->n_workers;
     want.min = want.max;
     if (nodes && more)
-        snprintf(text, sizeof(text), "there is room for %d, from the next checkpoint on", workers);
+        snprintf(text, sizeof(text), "it continues with %d after the next checkpoint", workers);
     else if (nodes)
         placement_lack(nodes, n, &want, text, sizeof(text));
     if (nodes)
-        snprintf(j->reason, sizeof(j->reason), "goes on with %d of %d workers; %s%s", j->n_workers, j->max_workers,
-                 more ? "" : "all of them wait for ", text);
+        snprintf(j->reason, sizeof(j->reason), "runs with %d of %d workers; %s%s", j->n_workers, j->max_workers,
+                 more ? "" : "all of them need ", text);
     free(nodes);
     free(node);
     return more;
@@ -236,16 +238,16 @@ bool job_allocate(struct job *j)
     j->never = answer == PLACEMENT_NEVER;
     bool taken = answer == PLACEMENT_FITS;
     if (taken) {
-        unplace(j);
-        taken = settle(j, node, workers) == OK;
+        free_slots(j);
+        taken = assign_ranks(j, node, workers) == OK;
     }
     if (taken)
         job_place(j);
     else if (memory)
-        say_wait(j, nodes, n, &want, answer);
-    if (taken && !job_take_gpus(j)) { /* the book of GPUs is what placement has counted */
+        set_reason_waiting(j, nodes, n, &want, answer);
+    if (taken && !job_take_gpus(j)) { /* placement has counted free GPUs from the same data, so this is a bug */
         log_error("GPUs not taken job=%" PRIu64, j->id);
-        unplace(j);
+        free_slots(j);
         taken = false;
     }
     free(nodes);

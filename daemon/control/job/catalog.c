@@ -57,7 +57,7 @@ static void drop_records(struct job *j, const struct state_job *s)
         int64_t step = s->checkpoints[i].step;
         if (in_folders(j, step))
             continue;
-        log_warn("checkpoint has gone job=%" PRIu64 " step=%" PRId64, j->id, step);
+        log_warn("checkpoint folder is missing, its record is removed job=%" PRIu64 " step=%" PRId64, j->id, step);
         const struct record r = {
             .kind = RECORD_CHECKPOINT_REMOVED, .wall_ms = clock_wall_ms(), .job = j->id, .removed = {.step = step}};
         if (outbox_add(&j->jobs->outbox, &r, NULL))

@@ -1,7 +1,7 @@
-/* A job whose workers are a command of its user's: they know nothing of control, attend nothing and report nothing.
- * What there is to say to them stands in their environment, as torchrun would have set it, and in signals; what they
- * say is how they end. So an epoch begins in the log before its processes begin, its store with the first of them on
- * each node, and neither goes on beyond it. */
+/* A job whose workers run a command of the user. They have no connection to control: they are configured by their
+ * environment, with the variables that torchrun sets, are controlled by signals, and report only by their exit status.
+ * Their processes start after the epoch record is committed. The epoch's c10d store opens with the first process on
+ * each node. Neither a process nor the store is used by a later epoch. */
 #include "daemon/control/job/internal.h"
 
 #include "common/base/log.h"
@@ -13,13 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GRACE_MS 30000 /* from SIGTERM to SIGKILL, as torchrun has it */
-#define LEAVE_MS 12000 /* the same when this dtd ends: below the supervisor's patience */
+#define GRACE_MS 30000 /* from SIGTERM to SIGKILL: torchrun's default */
+#define LEAVE_MS 12000 /* the same when this dtd shuts down: below the supervisor's limit for a shutdown */
 
-/* ---- who is where ---- */
+/* ---- position of a rank ---- */
 
 struct place {
-    int group, n_groups; /* its node among the job's, in the order of ranks */
+    int group, n_groups; /* number of its node in the order of ranks; number of the job's nodes */
     int local_rank, local_world;
 };
 
@@ -44,8 +44,8 @@ struct env {
     bool failed;
 };
 
-static void put(struct env *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void put(struct env *e, const char *fmt, ...)
+static void env_add(struct env *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void env_add(struct env *e, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -56,44 +56,45 @@ static void put(struct env *e, const char *fmt, ...)
     va_end(ap);
 }
 
-/* GPUs by local rank, as scripts count them. */
-static void put_gpus(struct env *e, const struct job *j, int rank)
+/* Lists the GPUs in the order of local ranks: scripts select device LOCAL_RANK. */
+static void env_add_gpus(struct env *e, const struct job *j, int rank)
 {
     char list[CHANNEL_MAX_SLOTS * 8] = "";
     size_t at = 0;
     for (int k = 0; k < j->n_workers; k++)
         if (j->workers[k].p.node == j->workers[rank].p.node && at < sizeof(list))
             at += (size_t)snprintf(list + at, sizeof(list) - at, "%s%d", at ? "," : "", j->workers[k].device);
-    put(e, "CUDA_VISIBLE_DEVICES=%s", list);
+    env_add(e, "CUDA_VISIBLE_DEVICES=%s", list);
 }
 
-#define MORE_WORDS 32 /* than the user's */
+#define OWN_VARIABLES 32 /* at least the number of variables that env_fill sets */
 
-/* Defaults, then the user's own, then what is true of this worker: the later one counts. MASTER_PORT is its node's. */
-static void fill(struct env *e, const struct job *j, int rank)
+/* Defaults, then the user's variables, then those of this rank: of two with the same name the later one counts. The
+ * node adds MASTER_PORT. */
+static void env_fill(struct env *e, const struct job *j, int rank)
 {
     struct place p = place_of(j, rank);
-    put(e, "TORCH_NCCL_ASYNC_ERROR_HANDLING=1");
+    env_add(e, "TORCH_NCCL_ASYNC_ERROR_HANDLING=1");
     if (p.local_world > 1)
-        put(e, "OMP_NUM_THREADS=1");
+        env_add(e, "OMP_NUM_THREADS=1");
     for (int i = 0; i < j->spec.run.n_env; i++)
-        put(e, "%s", j->spec.run.env[i]);
-    put(e, "MASTER_ADDR=127.0.0.1");
-    put(e, "RANK=%d", rank);
-    put(e, "WORLD_SIZE=%d", j->n_workers);
-    put(e, "LOCAL_RANK=%d", p.local_rank);
-    put(e, "LOCAL_WORLD_SIZE=%d", p.local_world);
-    put(e, "GROUP_RANK=%d", p.group);
-    put(e, "GROUP_WORLD_SIZE=%d", p.n_groups);
-    put(e, "ROLE_NAME=default");
-    put(e, "ROLE_RANK=%d", rank);
-    put(e, "ROLE_WORLD_SIZE=%d", j->n_workers);
-    put(e, "TORCHELASTIC_RESTART_COUNT=%d", j->restarts);
-    put(e, "TORCHELASTIC_MAX_RESTARTS=%" PRId64, j->spec.run.restarts);
-    put(e, "TORCHELASTIC_RUN_ID=%" PRIu64, j->id);
-    put(e, "TORCHELASTIC_USE_AGENT_STORE=True");
+        env_add(e, "%s", j->spec.run.env[i]);
+    env_add(e, "MASTER_ADDR=127.0.0.1");
+    env_add(e, "RANK=%d", rank);
+    env_add(e, "WORLD_SIZE=%d", j->n_workers);
+    env_add(e, "LOCAL_RANK=%d", p.local_rank);
+    env_add(e, "LOCAL_WORLD_SIZE=%d", p.local_world);
+    env_add(e, "GROUP_RANK=%d", p.group);
+    env_add(e, "GROUP_WORLD_SIZE=%d", p.n_groups);
+    env_add(e, "ROLE_NAME=default");
+    env_add(e, "ROLE_RANK=%d", rank);
+    env_add(e, "ROLE_WORLD_SIZE=%d", j->n_workers);
+    env_add(e, "TORCHELASTIC_RESTART_COUNT=%d", j->restarts);
+    env_add(e, "TORCHELASTIC_MAX_RESTARTS=%" PRId64, j->spec.run.restarts);
+    env_add(e, "TORCHELASTIC_RUN_ID=%" PRIu64, j->id);
+    env_add(e, "TORCHELASTIC_USE_AGENT_STORE=True");
     if (job_gpus(&j->spec))
-        put_gpus(e, j, rank);
+        env_add_gpus(e, j, rank);
 }
 
 void job_command_env_free(char **env, int n)
@@ -103,12 +104,12 @@ void job_command_env_free(char **env, int n)
     free(env);
 }
 
-static err_t make_env(const struct job *j, int rank, char ***ret, int *ret_n)
+static err_t env_make(const struct job *j, int rank, char ***ret, int *ret_n)
 {
-    struct env e = {.words = calloc((size_t)j->spec.run.n_env + MORE_WORDS, sizeof(*e.words))};
+    struct env e = {.words = calloc((size_t)j->spec.run.n_env + OWN_VARIABLES, sizeof(*e.words))};
     if (!e.words)
         return ERR_NOMEM;
-    fill(&e, j, rank);
+    env_fill(&e, j, rank);
     if (e.failed) {
         job_command_env_free(e.words, e.n);
         return ERR_NOMEM;
@@ -118,9 +119,9 @@ static err_t make_env(const struct job *j, int rank, char ***ret, int *ret_n)
     return OK;
 }
 
-/* ---- their ends ---- */
+/* ---- exits ---- */
 
-static void terminate(struct job *j)
+static void terminate_workers(struct job *j)
 {
     for (int k = 0; k < j->n_workers; k++)
         if (!j->workers[k].p.killed)
@@ -143,9 +144,8 @@ void job_command_stranded(struct job *j, const struct job_process *p)
     char seen[400];
     if (!job_in_epoch(j) || j->stopping)
         return;
-    snprintf(seen, sizeof(seen),
-             "dtd-control of %s began anew, and the store of epoch %" PRIu64 " went with the last one", p->node->name,
-             j->epoch);
+    snprintf(seen, sizeof(seen), "dtd-control of %s was restarted, and the c10d store of epoch %" PRIu64 " is lost",
+             p->node->name, j->epoch);
     job_epoch_again(j, seen);
 }
 
@@ -155,7 +155,7 @@ static bool command_adopted(struct job *j)
     const struct job_process *stranded = NULL;
     for (int k = 0; k < j->n_workers; k++) {
         struct job_worker *w = &j->workers[k];
-        w->epoch = w->epoch ? w->epoch : j->epoch; /* nodes of before do not say it */
+        w->epoch = w->epoch ? w->epoch : j->epoch; /* nodes of an older version do not report it */
         command_changed(j, w);
         all = all && w->ready;
         if (job_process_running(&w->p) && w->p.stranded)
@@ -164,7 +164,7 @@ static bool command_adopted(struct job *j)
     if (stranded)
         job_command_stranded(j, stranded);
     else if (all)
-        job_move(j, PHASE_STEPPING, "all are there");
+        job_move(j, PHASE_STEPPING, "all workers are running");
     return stranded || all;
 }
 
@@ -181,11 +181,11 @@ static bool is_on_lost_node(const struct job_worker *w)
     return w->p.node->state == NODE_LOST;
 }
 
-/* Processes of a command begin when their epoch is in the log. */
+/* Processes of a command start only after their epoch record is committed. */
 static bool command_load(struct job *j)
 {
     if (!job_none(j, is_on_lost_node)) {
-        job_epoch_lost(j, 0, false, "a node was lost before epoch %" PRIu64 " began there", j->epoch);
+        job_epoch_lost(j, 0, false, "a node was lost before epoch %" PRIu64 " started there", j->epoch);
         return true;
     }
     j->kind->need(j, true);
@@ -193,12 +193,12 @@ static bool command_load(struct job *j)
         return true;
     if (!job_none(j, job_worker_is_not_ready))
         return false;
-    job_move(j, PHASE_STEPPING, "all run");
+    job_move(j, PHASE_STEPPING, "all workers are running");
     job_incident_recovered(j);
     return true;
 }
 
-/* Nothing is known of its steps, and nobody saves for it: it keeps its size, and no silence is a hang. */
+/* Steps and checkpoints of a command are unknown to dtd, so hangs are not detected and the job does not grow. */
 static void command_watch(struct job *j)
 {
 }
@@ -208,16 +208,16 @@ static int64_t command_grace_ms(const struct job *j)
     return j->leaving ? LEAVE_MS : GRACE_MS;
 }
 
-/* Signals are all that it can be told. */
+/* A command is controlled only by signals. */
 static void command_signal(struct job *j)
 {
     if (j->phase.state == PHASE_ENDING || (j->phase.state == PHASE_QUITTING && job_may_quit(j)))
-        terminate(j);
+        terminate_workers(j);
 }
 
 /* ---- its processes ---- */
 
-/* It has no dtd-io, is silent, and a worker that has ended does not begin again in the same epoch. */
+/* There is no dtd-io and no connection to watch. A worker that has exited is not restarted in the same epoch. */
 static void command_need(struct job *j, bool workers)
 {
     for (int k = 0; k < j->n_workers && !j->stopping && workers; k++) {
@@ -239,16 +239,16 @@ static err_t command_complete_spawn(struct job *j, const struct job_process *p, 
     x->n_command = j->spec.n_command;
     x->epoch = j->epoch;
     x->store_node = job_committer(j)->p.node->name;
-    err_t err = make_env(j, job_process_rank(j, p), ret_env, &x->n_env);
+    err_t err = env_make(j, job_process_rank(j, p), ret_env, &x->n_env);
     x->env = *ret_env;
     return err;
 }
 
-/* No dtd-io is there whose end would have the job released on its node. */
+/* There is no dtd-io whose exit would release the job on its node. */
 static void command_left(struct job *j, struct job_io *io)
 {
     if (node_view_release(io->p.node, j->jobs, j->id))
-        log_info("not released, the node cannot be reached job=%" PRIu64 " node=%s", j->id, io->p.node->name);
+        log_info("job not released, the node cannot be reached job=%" PRIu64 " node=%s", j->id, io->p.node->name);
 }
 
 static const char *command_worker_state(const struct job *j, const struct job_worker *w)

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define IO_LINES_MS 1000
+#define IO_LINES_MS 1000 /* dtd-io appends to a file on a shared file system: one write per second, not per step */
 #define IO_LINES_KEEP (64u << 10)
 
 /* A full disk must not keep finished processes alive; their end is recorded when there is space. */
@@ -17,7 +17,7 @@ bool job_may_quit(const struct job *j)
     return j->end_logged || j->leaving || j->jobs->outbox.err;
 }
 
-static enum worker_command wanted(const struct job *j, const struct job_worker *w)
+static enum worker_command wanted_command(const struct job *j, const struct job_worker *w)
 {
     switch ((enum job_phase)j->phase.state) {
     case PHASE_LOADING:
@@ -45,7 +45,7 @@ static int *nodes_of(const struct job *j)
     return ret;
 }
 
-static err_t say_start(struct job *j, int rank)
+static err_t send_start(struct job *j, int rank)
 {
     struct job_worker *w = &j->workers[rank];
     bool many = j->n_ios > 1;
@@ -73,13 +73,13 @@ static err_t say_start(struct job *j, int rank)
 static void command_worker(struct job *j, int rank)
 {
     struct job_worker *w = &j->workers[rank];
-    enum worker_command want = wanted(j, w);
+    enum worker_command want = wanted_command(j, w);
     err_t err = OK;
     switch (want) {
     case COMMAND_NONE:
         return;
     case COMMAND_START:
-        err = say_start(j, rank);
+        err = send_start(j, rank);
         break;
     case COMMAND_END:
         err = j->jobs->out->worker_end(w->p.attend, w->epoch);
@@ -96,26 +96,26 @@ static void command_worker(struct job *j, int rank)
 }
 
 /* Keeps the last 64 KiB that were sent, for a dtd-io that replaces this one. */
-static void say_io_lines(struct job *j)
+static void send_io_lines(struct job *j)
 {
     struct buf *b = &j->io_lines;
-    bool all = j->phase.state >= PHASE_QUITTING || j->jobs->nodes->next; /* the next one that leads reads them there */
-    if (b->len == j->io_said || (!all && clock_mono_ms() < j->io_lines_ms))
+    bool all = j->phase.state >= PHASE_QUITTING || j->jobs->nodes->next; /* another leader would read them there */
+    if (b->len == j->io_sent || (!all && clock_mono_ms() < j->io_lines_ms))
         return;
-    if (j->jobs->out->io_metrics(job_committer(j)->p.attend, (const char *)b->data + j->io_said, b->len - j->io_said))
+    if (j->jobs->out->io_metrics(job_committer(j)->p.attend, (const char *)b->data + j->io_sent, b->len - j->io_sent))
         return;
     j->io_lines_ms = clock_mono_ms() + IO_LINES_MS;
-    j->io_said = b->len;
+    j->io_sent = b->len;
     if (b->len > 2 * IO_LINES_KEEP) {
         const uint8_t *from = memchr(b->data + b->len - IO_LINES_KEEP, '\n', IO_LINES_KEEP);
         size_t cut = (size_t)(from - b->data) + 1;
         memmove(b->data, b->data + cut, b->len - cut);
         b->len -= cut;
-        j->io_said -= cut;
+        j->io_sent -= cut;
     }
 }
 
-static void say_epoch(struct job *j, struct job_io *io)
+static void send_epoch(struct job *j, struct job_io *io)
 {
     const struct job_io *committer = job_committer(j);
     struct io_epoch e = {.epoch = j->epoch,
@@ -145,9 +145,9 @@ static void command_committer(struct job *j, struct job_io *io)
         job_scan_forget(j);
     }
     if (io->scan == SCAN_DONE && in_epoch && io->epoch != j->epoch)
-        say_epoch(j, io);
+        send_epoch(j, io);
     if (io->epoch && io->epoch == j->epoch)
-        say_io_lines(j);
+        send_io_lines(j);
     if (j->history == HISTORY_DUE && io->epoch && j->jobs->out->io_history(call, j->history_at) == OK)
         j->history = HISTORY_ASKED;
 }
@@ -161,10 +161,10 @@ static void command_io(struct job *j, struct job_io *io)
     if (io == job_committer(j))
         command_committer(j, io);
     else if (job_in_epoch(j) && io->epoch != j->epoch)
-        say_epoch(j, io);
-    if (j->phase.state == PHASE_QUITTING && job_workers_gone(j) && job_may_quit(j) && !io->told_quit &&
+        send_epoch(j, io);
+    if (j->phase.state == PHASE_QUITTING && job_workers_gone(j) && job_may_quit(j) && !io->quit_sent &&
         j->jobs->out->io_quit(call) == OK)
-        io->told_quit = true;
+        io->quit_sent = true;
 }
 
 void job_commands(struct job *j)

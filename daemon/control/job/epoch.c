@@ -24,7 +24,7 @@ static void epoch_given_up(struct job *j)
         j->epoch = j->next_epoch;
 }
 
-static void end_epoch(struct job *j, const char *seen)
+static void begin_ending(struct job *j, const char *seen)
 {
     j->incident.ends = true;
     job_incident_decided(j, "new epoch %" PRIu64, j->epoch + 1);
@@ -58,14 +58,14 @@ void job_epoch_lost(struct job *j, double detect_ms, bool by_exit, const char *f
         return;
     }
     j->restarts++;
-    end_epoch(j, seen);
+    begin_ending(j, seen);
 }
 
 void job_epoch_again(struct job *j, const char *seen)
 {
     epoch_given_up(j);
     job_incident_open(j, seen, 0, true);
-    end_epoch(j, seen);
+    begin_ending(j, seen);
 }
 
 void job_epoch_ended(struct job *j, const struct incident *by)
@@ -78,7 +78,7 @@ void job_epoch_ended(struct job *j, const struct incident *by)
     int64_t ms = clock_wall_ms() - by->wall_ms;
     i->decided_ns -= (ms > 0 ? ms : 0) * 1000000;
     i->part_ns = i->decided_ns;
-    end_epoch(j, i->seen); /* the new record frees `by`, so the copy is passed */
+    begin_ending(j, i->seen); /* the new record frees `by`, so the copy is passed */
 }
 
 void job_epoch_resize(struct job *j, const char *seen)
@@ -150,7 +150,7 @@ static const struct state_checkpoint *newest_folder(const struct job *j, bool ow
 
 /* If resume_from is damaged, an older step of the job that it belongs to takes its place, provided it is in this job's
  * folder. */
-static err_t choose(struct job *j)
+static err_t choose_checkpoint(struct job *j)
 {
     const char *from = j->spec.checkpoint.resume_from;
     const struct state_checkpoint *best = newest_folder(j, true, INT64_MAX);
@@ -268,7 +268,7 @@ void job_epoch_propose(struct job *j)
 {
     char text[64], damage[96];
     struct state_member *members = calloc((size_t)j->n_workers, sizeof(*members));
-    err_t err = members ? choose(j) : ERR_NOMEM;
+    err_t err = members ? choose_checkpoint(j) : ERR_NOMEM;
     if (!err && getrandom(j->secret, sizeof(j->secret), 0) != sizeof(j->secret))
         err = ERR_IO;
     if (!err) {

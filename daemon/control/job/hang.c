@@ -13,29 +13,31 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define USUAL_TIMES 10
-#define LONGEST_TIMES 3
-#define UNKNOWN_MS                                                                                               \
-    300000           /* more for the first step, the first with an evaluation or a save, what is behind the last \
-                      */
-#define LOOK_MS 1000 /* time for the nodes' answers */
+/* A factor of ten separates a hang from a slow step: a busy machine or file system slows a step down by less. */
+#define MEDIAN_TIMES 10
+#define LONGEST_TIMES \
+    3 /* the longest step so far had an evaluation or a save, and the next such step takes about as long */
+/* Added when there is no earlier duration to compare with: the first step, the first one with an evaluation or a save,
+ * and the time after the last step. */
+#define UNKNOWN_MS 300000
+#define LOOK_MS 1000 /* the nodes need one round trip to read /proc and reply */
 
 /* ---- step durations ---- */
 
-static int by_value(const void *a, const void *b)
+static int compare_ms(const void *a, const void *b)
 {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
     return (x > y) - (x < y);
 }
 
-static int64_t usual_ms(const struct job_hang *h)
+static int64_t median_ms(const struct job_hang *h)
 {
     int64_t sorted[JOB_HANG_STEPS];
     int n = h->n < JOB_HANG_STEPS ? h->n : JOB_HANG_STEPS;
     if (n == 0)
         return 0;
     memcpy(sorted, h->took_ms, (size_t)n * sizeof(sorted[0]));
-    qsort(sorted, (size_t)n, sizeof(sorted[0]), by_value);
+    qsort(sorted, (size_t)n, sizeof(sorted[0]), compare_ms);
     return sorted[n / 2];
 }
 
@@ -56,7 +58,7 @@ void job_hang_step(struct job *j)
     struct job_hang *h = &j->hang;
     int64_t now = clock_mono_ms(), took = now - h->since_ms;
     h->slow = h->slow || (h->stepped && is_slow(j, j->metrics.last.step));
-    if (h->stepped) { /* from one step to the next */
+    if (h->stepped) { /* the first step has no earlier report to measure from */
         h->took_ms[h->n % JOB_HANG_STEPS] = took;
         h->n++;
         h->longest_ms = took > h->longest_ms ? took : h->longest_ms;
@@ -80,8 +82,8 @@ static int64_t limit_ms(const struct job *j)
     bool last = j->metrics.has_last && j->metrics.last.epoch == j->epoch && j->metrics.last.step >= j->spec.train.steps;
     if (!limit)
         return 0;
-    if (USUAL_TIMES * usual_ms(h) > limit)
-        limit = USUAL_TIMES * usual_ms(h);
+    if (MEDIAN_TIMES * median_ms(h) > limit)
+        limit = MEDIAN_TIMES * median_ms(h);
     if (LONGEST_TIMES * h->longest_ms > limit)
         limit = LONGEST_TIMES * h->longest_ms;
     bool unknown = h->n == 0 || last || is_test(j, job_step(j) + 1) || (!h->slow && is_slow(j, job_step(j) + 1));
@@ -96,7 +98,7 @@ static bool is_blocked(const struct job_worker *w)
     return w->p.proc == 'T' || w->p.proc == 't' || w->p.proc == 'D';
 }
 
-static const char *what_it_does(char proc)
+static const char *proc_state_text(char proc)
 {
     switch (proc) {
     case 'T':
@@ -109,7 +111,7 @@ static const char *what_it_does(char proc)
     case 'S':
         return "sleeps (S)";
     default:
-        return "is not known";
+        return "is in an unknown state";
     }
 }
 
@@ -124,7 +126,7 @@ static void describe_ranks(const struct job *j, char *ret, size_t size)
         if (any && !is_blocked(&j->workers[k]))
             continue;
         at += (size_t)snprintf(ret + at, size - at, "%s rank %d (pid %d, %s) %s", at ? "," : "", k, p->pid,
-                               p->node->name, what_it_does(p->proc));
+                               p->node->name, proc_state_text(p->proc));
     }
 }
 
@@ -135,11 +137,12 @@ static void report_hang(struct job *j, int64_t silent_ms)
     for (int k = 0; k < j->n_workers; k++)
         if (is_blocked(&j->workers[k]))
             job_process_kill(j, &j->workers[k].p, SIGKILL);
-    job_epoch_lost(j, (double)silent_ms, true, "no step for %.1f s behind step %" PRId64 " (usually %.2f s):%s",
-                   (double)silent_ms / 1e3, job_step(j), (double)usual_ms(&j->hang) / 1e3, ranks);
+    job_epoch_lost(j, (double)silent_ms, true,
+                   "no step for %.1f s after step %" PRId64 " (median %.2f s; limit run.hang_seconds):%s",
+                   (double)silent_ms / 1e3, job_step(j), (double)median_ms(&j->hang) / 1e3, ranks);
 }
 
-static void ask_nodes(struct job *j)
+static void request_process_states(struct job *j)
 {
     for (int k = 0; k < j->n_workers; k++)
         j->workers[k].p.proc = '\0';
@@ -161,7 +164,7 @@ void job_hang_tick(struct job *j)
         return;
     if (!h->asked_ms) {
         h->asked_ms = now;
-        ask_nodes(j);
+        request_process_states(j);
     } else if (now - h->asked_ms >= LOOK_MS) {
         report_hang(j, now - h->since_ms);
     }

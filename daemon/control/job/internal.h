@@ -7,19 +7,20 @@
  *
  *   WAITING     free slots for the job's workers
  *   GATHERING   every dtd-io and every worker has been started and has opened its command stream (Attend)
- *   SCANNING    dtd-io lists the step folders that exist
- *   COMMITTING  waiting until the epoch record is committed; START is sent only after that
+ *   SCANNING    dtd-io has listed the step folders that exist
+ *   COMMITTING  the epoch record is committed; START is sent only after that
  *   LOADING     every worker is ready
  *   STEPPING    every worker is done
- *   ENDING      the epoch failed: surviving workers abort it or are killed; then slots for the next epoch are
- * allocated, possibly fewer and on other nodes REJOINING   a new dtd-control leads: the processes of the epoch
- * reconnect DRAINING    STOP has been sent; workers finish the current step QUITTING    the job's last state is
- * committed; then the workers, and after them dtd-io, are ended RECORDING   only that record, if the log did not
- * accept it before the processes had ended OVER        nothing
+ *   ENDING      the epoch failed: surviving workers leave it or are killed; then the next epoch gets slots
+ *   REJOINING   a new dtd-control leads: the processes of the epoch reconnect
+ *   DRAINING    STOP has been sent: workers finish the current step
+ *   QUITTING    the job's end is committed; then the workers exit, and after them dtd-io
+ *   RECORDING   only the record of the end, if it was not committed before the processes exited
+ *   OVER        nothing
  *
  *   WAITING -> GATHERING -> SCANNING -> COMMITTING -> LOADING -> STEPPING -> QUITTING -> RECORDING -> OVER
  *      ^           ^------------------ ENDING <--------+----------+ |
- *      +------------------------------- (no room for what is left)  |
+ *      +------------------- (no slots for the next epoch)           |
  *                                        |                          +--> DRAINING --> QUITTING
  *                                        +--> QUITTING (no restarts left, canceled) */
 #ifndef DTD_DAEMON_CONTROL_JOB_INTERNAL_H
@@ -94,7 +95,7 @@ struct job_io {
     struct job_process p; /* first */
     enum io_scan scan;
     uint64_t epoch; /* last epoch sent to this process */
-    bool told_quit;
+    bool quit_sent;
     int failures; /* consecutive starts after which it exited without an Attend call */
     int64_t retry_ms;
 };
@@ -117,6 +118,7 @@ struct job_folder {
     bool own;                  /* this job's: in the catalog, or written since it was submitted */
 };
 
+/* Enough for a stable median; few enough that the median follows when steps become slower. */
 #define JOB_HANG_STEPS 64
 
 /* Durations of the newest steps of the epoch, from the times of their reports. */
@@ -160,7 +162,9 @@ struct job_kind {
 extern const struct job_kind job_kind_managed, job_kind_command;
 
 #define JOB_DAMAGED_MAX 16 /* more damaged checkpoints of one job are a broken disk, which no older one repairs */
+/* Processes start within a second or two; the rest is for nodes that load programs over a slow network file system. */
 #define JOB_GATHER_MS 60000
+/* A worker reads its part of the checkpoint and opens its GPU: a large model on a slow disk takes minutes. */
 #define JOB_LOAD_MS 900000
 
 struct job {
@@ -175,15 +179,15 @@ struct job {
     struct fsm state, phase;
     int max_workers, n_workers; /* requested; allocated, or of the newest epoch */
     struct job_worker *workers; /* by rank */
-    struct job_io *ios;         /* one a node, in the order of ranks; NULL: not placed yet */
+    struct job_io *ios;         /* one per node, in the order of ranks; NULL: not placed yet */
     int n_ios;
     bool placed;   /* it has its slots */
     bool adopting; /* from the log, and some node has not listed its processes: no decision yet */
     bool never; /* WAITING, and it would not fit on the present nodes if they were empty: other jobs may overtake it */
     bool may_grow; /* it has fewer workers than requested, and slots are free: resize at the next checkpoint */
     bool resize;   /* ENDING in order to move to other slots */
-    bool moving; /* STEPPING, and one of its nodes is to be vacated: workers save and stop, then the next epoch follows
-                  */
+    bool moving; /* STEPPING, and one of its nodes is drained or shuts down: workers save and stop, then the next epoch
+                    begins on other nodes */
     int64_t room_ms; /* next time to look for more slots */
     bool clearing;   /* ENDING without slots for the next epoch: all its processes end, then it is WAITING */
 
@@ -199,10 +203,10 @@ struct job {
     uint8_t secret[32];           /* of the epoch that this leader began; sent to its workers only, never logged */
     struct rendezvous rendezvous; /* of the epoch */
 
-    enum state_end outcome; /* what the job stops for; END_NONE with `leaving`: only this dtd ends */
+    enum state_end outcome; /* how the job will end; END_NONE with `leaving`: only this dtd shuts down */
     bool stopping, leaving, save_at_stop;
     char reason[1024];
-    bool end_proposed, end_logged; /* its record: under way, there */
+    bool end_proposed, end_logged; /* the record of its end is proposed, is committed */
 
     int64_t deadline_ms; /* of the phase; 0: none */
     struct job_hang hang;
@@ -211,76 +215,77 @@ struct job {
     int n_folders;
     bool retention_due; /* job_retention is to run */
     char checkpoint_error[512];
-    bool disk_low; /* of the checkpoint folder, and said */
+    bool disk_low; /* the checkpoint folder is low on space, and an incident says so */
 
     struct metrics metrics;
-    enum job_history history; /* of the metrics, where another node has led: read back from beside the checkpoints */
-    int64_t history_at;
-    uint64_t known_epoch; /* the last line that was here before */
+    /* Metrics that other leaders received: dtd-io reads them from the file in the checkpoint folder. */
+    enum job_history history;
+    int64_t history_at;   /* offset in that file */
+    uint64_t known_epoch; /* epoch and step of the last line that this node already had */
     int64_t known_step;
-    struct buf io_lines; /* the newest metrics for io; a new io is told them again */
-    size_t io_said;      /* of io_lines, to this io */
-    int64_t io_lines_ms; /* when the next ones are said */
+    struct buf io_lines; /* the newest metrics for dtd-io; a replaced dtd-io gets them again */
+    size_t io_sent;      /* bytes of io_lines that were sent to this dtd-io */
+    int64_t io_lines_ms; /* when the next ones may be sent */
     struct watch *watches;
-    bool dirty; /* watchers are to be told */
+    bool dirty; /* the watching clients have not been notified of the newest change */
 };
 
-/* ---- job.c: life, the machines ---- */
+/* ---- job.c: creation and state machines ---- */
 
-/* From the state's entry, in PHASE_WAITING or PHASE_OVER. */
+/* Creates the job of an entry of the state, in PHASE_WAITING or PHASE_OVER. */
 NODISCARD err_t job_new(struct jobs *jobs, const struct state_job *s, struct job **ret);
 void job_free(struct job *j);
-/* Takes every step that can be taken now. Safe to call at any time, but not from inside itself. */
+/* Takes every transition that is possible now. May be called at any time, but not from inside itself. */
 void job_tick(struct job *j);
 void job_show(struct job *j, enum job_state state, const char *why);
 /* Ends the job as `end` with a reason; the first caller wins. `save`: workers save before they stop. */
 void job_stop(struct job *j, enum state_end end, bool save, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 void job_deadline(struct job *j, int64_t ms);
 void job_move(struct job *j, enum job_phase to, const char *why);
-/* The step that the job is at. */
+/* The last step that was reported, or the step from which the epoch starts. */
 int64_t job_step(const struct job *j);
 bool job_past_deadline(const struct job *j);
-/* Whether it holds for no worker. */
+/* Whether `pick` is false for every worker. */
 bool job_none(const struct job *j, bool (*pick)(const struct job_worker *w));
-/* It does not attend, or is being killed. */
+/* It has no open command stream, or is being killed. */
 bool job_worker_is_missing(const struct job_worker *w);
 bool job_worker_is_not_ready(const struct job_worker *w);
-/* Its workers have been told to be in j->epoch. */
+/* START of j->epoch is sent to its workers, or was. */
 bool job_in_epoch(const struct job *j);
 
 /* ---- allocate.c: places for workers, slots, GPUs ---- */
 
 /* Allocates slots and GPUs, or returns false and sets the reason. Live processes keep their slots where possible. */
 bool job_allocate(struct job *j);
-/* On fewer workers than it asked for: whether there is room for more by now; what it waits for is in its reason. */
+/* For a job with fewer workers than requested: whether slots for more are free now. Sets the reason accordingly. */
 bool job_has_more_room(struct job *j);
 /* Its GPU is unhealthy: its results cannot be trusted, and no process may start there. */
 bool job_worker_is_sick(const struct job_worker *w);
-/* A GPU for every worker that has none; false when too few are free, or it is not known yet what there is. */
+/* Assigns a GPU to every worker that has none; false if too few are free, or a node has not reported its GPUs yet. */
 bool job_take_gpus(struct job *j);
-/* Counts the slots and GPUs of its workers, whose nodes are known, as taken. */
+/* Marks the slots and GPUs of its workers as used. Every worker has a node. */
 void job_place(struct job *j);
-/* Frees its slots and GPUs, and releases it on its nodes once no process of it runs there. */
+/* Frees its slots and GPUs, and tells its nodes to release its files. None of its processes runs any more. */
 void job_release(struct job *j);
 
-/* ---- process.c: starting, ending, attending ---- */
+/* ---- process.c: processes and their connections ---- */
 
-/* The dtd-io that looks at folders and commits; NULL while the job has no place. */
+/* The dtd-io that lists folders and commits; NULL while the job has no slots. */
 struct job_io *job_committer(const struct job *j);
-/* A dtd-io for each node that has workers. */
+/* Assigns a dtd-io to each node that has workers, and ends those of other nodes. */
 NODISCARD err_t job_ios_assign(struct job *j);
 /* It is absent or has ended. */
 bool job_process_is_due(const struct job_process *p);
-/* Asks its node to start it; a node that cannot be reached is asked again by the next tick. */
+/* Sends the request to start it to its node. If the node cannot be reached, the next tick repeats the request. */
 void job_process_start(struct job *j, struct job_process *p);
-/* The same for a worker, with a GPU where it needs one. False: there is none, and the job has moved or waits. */
+/* The same for a worker, with a GPU if it needs one. False: no GPU is free; the job has changed its phase, or waits. */
 bool job_worker_start(struct job *j, struct job_worker *w);
-/* Kills a process that lives for its supervisor and has not attended for longer than a worker goes on without us. */
+/* Kills a process that runs but has had no command stream for longer than run.orphan_seconds. */
 void job_process_watch_silence(struct job *j, struct job_process *p);
 void job_process_child(struct job *j, struct job_process *p, const struct child *c);
-/* Its node has said all that lives there, and did not name some: those have gone. */
+/* The node's list is complete: processes that it does not name have ended. */
 void job_node_listed(struct job *j, const struct node_view *a);
-/* Its node is lost: all that was there has ended. */
+/* The node is lost: its processes count as ended. */
 void job_node_lost(struct job *j, const struct node_view *a, double silent_ms, const char *seen);
 void job_process_kill(struct job *j, struct job_process *p, int sig);
 void job_process_lost(struct job *j, struct job_process *p);
@@ -288,7 +293,7 @@ bool job_workers_gone(const struct job *j);
 bool job_ios_gone(const struct job *j);
 /* "worker rank 1 (pid 4711) was killed by signal 9 (Killed)" */
 void job_process_describe_exit(const struct job *j, const struct job_process *p, char *ret, size_t size);
-/* "worker rank 1, 3" of those for which `pick` holds; returns how many. */
+/* Writes "worker rank 1, 3": those for which `pick` is true. Returns their number. */
 int job_workers_name(const struct job *j, bool (*pick)(const struct job_worker *w), char *ret, size_t size);
 
 /* ---- commands.c: commands to processes ---- */
@@ -302,7 +307,7 @@ bool job_may_quit(const struct job *j);
 /* ---- command.c: workers that are a command ---- */
 
 void job_command_env_free(char **env, int n);
-/* A process of the epoch lives and has no store any more: the epoch ends, and that is no failure of the job's. */
+/* A process of the epoch runs but its store is gone. Ends the epoch; this does not count as a failure of the job. */
 void job_command_stranded(struct job *j, const struct job_process *p);
 
 /* ---- epoch.c: losing an epoch, choosing and starting the next ---- */
@@ -312,18 +317,18 @@ void job_epoch_lost(struct job *j, double detect_ms, bool by_exit, const char *f
     __attribute__((format(printf, 4, 5)));
 /* Ends the epoch for a cause that is no failure of the job, so that no restart is counted. `seen`: the cause. */
 void job_epoch_again(struct job *j, const char *seen);
-/* Who led before had ended the epoch, and may have counted a restart: the same incident goes on. Its recovery is timed
- * by the clocks of both. */
+/* The previous leader ended the epoch with incident `by`, and may have counted a restart: continues the same incident.
+ * Its duration is measured with the wall clocks of both leaders. */
 void job_epoch_ended(struct job *j, const struct incident *by);
 void job_epoch_propose(struct job *j);
-/* The next one is on other places. `seen`: why. */
+/* Ends the epoch so that the next one gets other slots. `seen`: the reason. */
 void job_epoch_resize(struct job *j, const char *seen);
 /* The checkpoint of the epoch cannot be loaded. If it is damaged and an older one can be tried instead, ends the epoch,
  * without counting a restart, and returns true. */
 bool job_epoch_unreadable(struct job *j, err_t err, const char *text);
 /* Fails the job: a restart would not help. */
 void job_epoch_fatal(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Sets resume_path to what resume_step names. */
+/* Sets resume_path to the checkpoint of resume_step. */
 void job_epoch_find_resume(struct job *j);
 
 /* ---- incident.c ---- */
@@ -335,7 +340,7 @@ void job_incident_open(struct job *j, const char *seen, double detect_ms, bool b
 void job_incident_attach_log(struct job *j, const char *log, bool by_exit);
 void job_incident_decided(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void job_incident_recovered(struct job *j);
-/* The job begins this phase: a part of the recovery is over. */
+/* The job enters phase `to`: records how long the part of the recovery before it took. */
 void job_incident_phase(struct job *j, enum job_phase to);
 /* An incident that ends no epoch and is over at once; not while the job recovers from another. */
 void job_incident_record(struct job *j, double detect_ms, const char *seen, const char *decided);
@@ -345,9 +350,10 @@ void job_incident_better_cause(struct job *j, const char *seen);
 
 /* ---- catalog.c: checkpoints and their folders ---- */
 
-/* After a scan: brings the catalog in line with the folders and picks what to resume from. */
+/* After a scan: makes the catalog agree with the folders. */
 void job_catalog_scanned(struct job *j);
-/* The step that io's newer folders may not be below. */
+/* The newest step of the current epoch that has a folder, else the step from which the epoch starts. dtd-io moves
+ * folders of later steps away. */
 int64_t job_io_step(const struct job *j);
 void job_scan_forget(struct job *j);
 
@@ -355,7 +361,7 @@ void job_scan_forget(struct job *j);
 
 void job_hang_begin(struct job *j);
 void job_hang_step(struct job *j);
-/* Tick of STEPPING: ends the epoch after too long a time without a report. */
+/* Tick of STEPPING: ends the epoch if no report has arrived for too long. */
 void job_hang_tick(struct job *j);
 
 /* ---- retention.c: retention ---- */
@@ -365,8 +371,8 @@ void job_retention(struct job *j);
 
 /* ---- adopt.c: a new dtd-control or leader adopts live processes ---- */
 
-/* As job_process_find; a job that was being started when control died has no epoch that says where, so the process
- * then takes the rank of its slot. */
+/* As job_process_find. A job that was being started when the previous control exited has no epoch record with its
+ * slots; the process then gets the rank that equals its slot. */
 struct job_process *job_adopt_process(struct job *j, struct node_view *a, int slot);
 
 #endif

@@ -13,13 +13,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SCAN_MS 120000
-#define END_MS 10000
-#define REJOIN_MS 20000
-#define DRAIN_CANCEL_MS 10000
-#define DRAIN_LEAVE_MS 12000 /* shorter than the supervisor's own limit for a shutdown */
-#define DRAIN_SAVE_MS 120000
-#define QUIT_MS 6000
+/* Deadlines of the phases. */
+#define SCAN_MS 120000        /* a shared file system may take a minute to list and check a folder of many steps */
+#define END_MS 10000          /* a worker notices END within the current op; one that does not is killed */
+#define REJOIN_MS 20000       /* workers reconnect within seconds, also if their own node's control restarts too */
+#define DRAIN_CANCEL_MS 10000 /* nothing is saved: only the current step has to end */
+#define DRAIN_LEAVE_MS 12000  /* shorter than the supervisor's own limit for a shutdown */
+#define DRAIN_SAVE_MS 120000  /* the current step, and then writing a checkpoint */
+#define QUIT_MS 6000          /* processes have nothing left to do and only exit */
 
 /* ---- the tables ---- */
 
@@ -58,7 +59,7 @@ static enum job_state state_of_end(enum state_end end)
     return end == END_DONE ? JOB_DONE : end == END_CANCELED ? JOB_CANCELED : JOB_FAILED;
 }
 
-/* ---- life ---- */
+/* ---- creation ---- */
 
 static err_t job_fill(struct job *j, const struct state_job *s)
 {
@@ -69,7 +70,7 @@ static err_t job_fill(struct job *j, const struct state_job *s)
         return ERR_NOMEM;
     err_t err = job_parse("job", s->spec, strlen(s->spec), NULL, 0, &j->spec, &why);
     if (err) {
-        log_error("job's spec id=%" PRIu64 " why=%s", s->id, why.text);
+        log_error("the spec of a job in the log is invalid id=%" PRIu64 " why=%s", s->id, why.text);
         return err;
     }
     j->kind = job_is_command(&j->spec) ? &job_kind_command : &job_kind_managed;
@@ -140,7 +141,7 @@ int64_t job_step(const struct job *j)
     return job_over(j) && j->metrics.has_last ? j->metrics.last.step : j->resume_step;
 }
 
-/* ---- moving ---- */
+/* ---- transitions ---- */
 
 void job_show(struct job *j, enum job_state state, const char *why)
 {
@@ -155,9 +156,9 @@ void job_deadline(struct job *j, int64_t ms)
     j->deadline_ms = ms ? clock_mono_ms() + ms : 0;
 }
 
-/* What a phase shows, and how long it may take. */
+/* The state that the user sees during each phase, and the deadline of the phase; 0: none. */
 static const struct {
-    int show; /* -1: as it was; JOB_PENDING and JOB_STARTING become recovering after the first epoch */
+    int show; /* -1: unchanged; after the first epoch JOB_RECOVERING replaces JOB_PENDING and JOB_STARTING */
     int64_t deadline_ms;
 } phases[] = {
     [PHASE_WAITING] = {JOB_PENDING, 0},
@@ -225,7 +226,7 @@ bool job_worker_is_not_ready(const struct job_worker *w)
 
 /* ---- stopping ---- */
 
-static void stop(struct job *j, enum state_end end, bool save)
+static void begin_stop(struct job *j, enum state_end end, bool save)
 {
     j->stopping = true;
     j->outcome = end;
@@ -242,7 +243,7 @@ void job_stop(struct job *j, enum state_end end, bool save, const char *fmt, ...
     vsnprintf(j->reason, sizeof(j->reason), fmt, ap);
     va_end(ap);
     log_info("job stops id=%" PRIu64 " reason=%s", j->id, j->reason);
-    stop(j, end, save);
+    begin_stop(j, end, save);
 }
 
 void job_cancel(struct job *j, enum state_desired desired)
@@ -250,7 +251,7 @@ void job_cancel(struct job *j, enum state_desired desired)
     if (desired == DESIRED_CANCELED)
         job_stop(j, END_CANCELED, false, "canceled");
     else if (desired == DESIRED_SAVED)
-        job_stop(j, END_CANCELED, true, "told to save and stop");
+        job_stop(j, END_CANCELED, true, "canceled, with a checkpoint saved first");
 }
 
 void job_leave(struct job *j)
@@ -258,12 +259,12 @@ void job_leave(struct job *j)
     if (j->stopping || job_over(j) || j->phase.state == PHASE_WAITING)
         return;
     j->leaving = true;
-    stop(j, END_NONE, true);
+    begin_stop(j, END_NONE, true);
 }
 
-/* ---- the phases' steps: each looks, and returns true when it has moved ---- */
+/* ---- the tick of each phase: returns true if the job has entered another phase, or is to stop ---- */
 
-static bool attending(const struct job_process *p)
+static bool is_attending(const struct job_process *p)
 {
     return p->attend != NULL;
 }
@@ -273,23 +274,25 @@ static bool is_not_done(const struct job_worker *w)
     return !w->done;
 }
 
-/* Whether `o` is served before `j`: by priority, then first come. */
-static bool before(const struct job *o, const struct job *j)
+/* Whether `o` gets slots before `j`: by priority, then by age. */
+static bool is_served_before(const struct job *o, const struct job *j)
 {
     int64_t a = o->spec.run.priority, b = j->spec.run.priority;
     return a != b ? a > b : o->id < j->id;
 }
 
-/* A waiting job is not overtaken, or large jobs would starve. One that could never fit may be overtaken. */
-static const struct job *ahead(const struct job *j)
+/* The job for which `j` has to wait; NULL: none. Waiting jobs are not overtaken, because otherwise large jobs would
+ * starve. A job that could never fit may be overtaken. */
+static const struct job *job_ahead_of(const struct job *j)
 {
     for (const struct job *o = j->jobs->head; o; o = o->next)
-        if (o != j && (o->adopting || (o->phase.state == PHASE_WAITING && !o->stopping && !o->never && before(o, j))))
+        if (o != j &&
+            (o->adopting || (o->phase.state == PHASE_WAITING && !o->stopping && !o->never && is_served_before(o, j))))
             return o;
     return NULL;
 }
 
-static void say_reason(struct job *j, const char *text)
+static void set_reason(struct job *j, const char *text)
 {
     if (strcmp(text, j->reason) == 0)
         return;
@@ -297,33 +300,33 @@ static void say_reason(struct job *j, const char *text)
     j->dirty = true;
 }
 
-static void say_ahead(struct job *j, const struct job *o)
+static void set_reason_behind(struct job *j, const struct job *o)
 {
     char text[sizeof(j->reason)];
     if (o->adopting)
-        snprintf(text, sizeof(text), "waits until it is known which jobs are still there");
+        snprintf(text, sizeof(text), "waits until all nodes have reported their processes");
     else
         snprintf(text, sizeof(text), "waits behind job %" PRIu64 " (%s), which %.600s", o->id, o->spec.name, o->reason);
-    say_reason(j, text);
+    set_reason(j, text);
 }
 
 static bool tick_waiting(struct job *j)
 {
-    const struct job *o = ahead(j);
+    const struct job *o = job_ahead_of(j);
     if (j->jobs->stopping && !j->jobs->leaving)
         return false;
     if (o) {
-        say_ahead(j, o);
+        set_reason_behind(j, o);
         return false;
     }
-    if (!job_workers_gone(j) || !job_ios_gone(j)) { /* of a node that was lost, and is back: they are in our slots */
-        say_reason(j, "waits for the end of its earlier processes, on a node that was lost");
+    if (!job_workers_gone(j) || !job_ios_gone(j)) { /* a lost node is back, and these processes use its slots */
+        set_reason(j, "waits until its earlier processes on a node that was lost have exited");
         return false;
     }
     if (!job_allocate(j))
         return j->stopping;
     j->reason[0] = '\0';
-    job_move(j, PHASE_GATHERING, "there is room");
+    job_move(j, PHASE_GATHERING, "slots are allocated");
     return true;
 }
 
@@ -338,24 +341,26 @@ static bool tick_scanning(struct job *j)
     if (j->stopping)
         return true;
     if (!j->kind->saves || job_committer(j)->scan == SCAN_DONE) {
-        job_move(j, PHASE_COMMITTING, "folders are known");
+        job_move(j, PHASE_COMMITTING,
+                 j->kind->saves ? "the checkpoint folder is listed" : "a command has no checkpoints");
         job_epoch_propose(j);
         return true;
     }
     if (job_past_deadline(j)) {
         job_process_kill(j, &job_committer(j)->p, SIGKILL);
-        job_epoch_lost(j, 0, false, "dtd-io did not list the checkpoint folder within %d s", SCAN_MS / 1000);
+        job_epoch_lost(j, 0, false, "dtd-io did not list the checkpoint folder within %d s; see checkpoint.dir",
+                       SCAN_MS / 1000);
         return true;
     }
     return false;
 }
 
-/* Nothing new starts while the log takes nothing; the reason says what it waits for. */
-static void say_log_wait(struct job *j)
+/* While the log accepts no records, no epoch starts; the reason names the cause. */
+static void set_reason_log_full(struct job *j)
 {
     const struct jobs *jobs = j->jobs;
     if (!jobs->outbox.err || j->reason[0])
-        return; /* a reason of its own says more */
+        return; /* the present reason is more specific */
     const char *warning = log_warning(jobs->replica->log);
     snprintf(j->reason, sizeof(j->reason), "waits for the log: %s; free some space in %s",
              warning ? warning : err_text(jobs->outbox.err), jobs->dir);
@@ -368,11 +373,11 @@ static bool tick_committing(struct job *j)
     if (j->stopping)
         return true;
     if (!j->epoch_committed) {
-        say_log_wait(j);
+        set_reason_log_full(j);
         return false;
     }
     j->reason[0] = '\0';
-    job_move(j, PHASE_LOADING, "the epoch is in the log");
+    job_move(j, PHASE_LOADING, "the epoch is committed");
     return true;
 }
 
@@ -394,12 +399,13 @@ static void check_time_limit(struct job *j)
     job_stop(j, END_FAILED, j->kind->saves, "run.max_seconds (%" PRId64 ") reached%s", j->spec.run.max_seconds, resume);
 }
 
-static bool is_to_leave(const struct job_worker *w)
+static bool is_on_unavailable_node(const struct job_worker *w)
 {
     return node_unavailable_reason(w->p.node) != NULL;
 }
 
-/* Stopped to go elsewhere; the one that had told it to may have been another control. */
+/* A worker has stopped before the last step, because the job moves to other nodes. A previous leader may have sent
+ * STOP. */
 static bool stopped_early(const struct job *j)
 {
     for (int k = 0; k < j->n_workers; k++)
@@ -408,23 +414,24 @@ static bool stopped_early(const struct job *j)
     return false;
 }
 
-/* A node that is drained or goes down is left: the workers save, and the job goes on elsewhere. One that is away or
- * lost says nothing any more, and is left by the other way. */
-static void look_for_leaving(struct job *j)
+/* If a node is drained or shuts down, the workers save, and the job continues on other nodes. A node that is away or
+ * lost is handled by job_node_lost. */
+static void check_unavailable_nodes(struct job *j)
 {
     for (int k = 0; k < j->n_workers && !j->moving; k++) {
         const struct node_view *a = j->workers[k].p.node;
         if (a->state != NODE_UP || !node_unavailable_reason(a))
             continue;
-        log_info("job leaves a node job=%" PRIu64 " node=%s why=\"%s\"", j->id, a->name, node_unavailable_reason(a));
+        log_info("job moves away from a node job=%" PRIu64 " node=%s why=\"%s\"", j->id, a->name,
+                 node_unavailable_reason(a));
         j->moving = true;
         job_deadline(j, a->leaving ? DRAIN_LEAVE_MS : DRAIN_SAVE_MS);
     }
 }
 
-static void go_elsewhere(struct job *j)
+static void move_elsewhere(struct job *j)
 {
-    char seen[400] = "its workers had been stopped to go elsewhere";
+    char seen[400] = "its workers were stopped to move the job to other nodes";
     for (int k = 0; k < j->n_workers; k++) {
         const struct node_view *a = j->workers[k].p.node;
         if (node_unavailable_reason(a))
@@ -433,11 +440,12 @@ static void go_elsewhere(struct job *j)
     job_epoch_resize(j, seen);
 }
 
-/* It has not begun the epoch, or has left it, and does not come to it again: it would meet what remains of its first
- * time there, and where there are several nodes the epoch's secret went with who began it. */
-static bool is_outside(const struct job_worker *w)
+/* The worker has not started the epoch, or has left it. It cannot enter the epoch again: keys of its first time are
+ * still in the rendezvous, and on several nodes only the leader that started the epoch has the secret of its
+ * connections. */
+static bool is_outside_epoch(const struct job_worker *w)
 {
-    return attending(&w->p) && !w->epoch;
+    return is_attending(&w->p) && !w->epoch;
 }
 
 static bool tick_stepping(struct job *j)
@@ -445,19 +453,19 @@ static bool tick_stepping(struct job *j)
     j->kind->need(j, false);
     if (j->stopping)
         return true;
-    look_for_leaving(j);
+    check_unavailable_nodes(j);
     bool all_done = job_none(j, is_not_done);
     if ((all_done && stopped_early(j)) || (j->moving && !all_done && (!j->kind->saves || job_past_deadline(j)))) {
-        go_elsewhere(j);
+        move_elsewhere(j);
         return true;
     }
     if (all_done) {
         job_stop(j, END_DONE, false, "%s", j->kind->done);
-        job_move(j, PHASE_QUITTING, "all are done");
+        job_move(j, PHASE_QUITTING, "all workers are done");
         return true;
     }
-    if (!job_none(j, is_outside)) {
-        job_epoch_again(j, "a worker had been told to leave the epoch by who led before");
+    if (!job_none(j, is_outside_epoch)) {
+        job_epoch_again(j, "the previous leader had ended the epoch at a worker");
         return true;
     }
     check_time_limit(j);
@@ -465,7 +473,7 @@ static bool tick_stepping(struct job *j)
     return j->stopping || j->phase.state != PHASE_STEPPING;
 }
 
-static bool is_rejoining(const struct job_worker *w)
+static bool has_not_rejoined(const struct job_worker *w)
 {
     return job_worker_is_missing(w) || w->p.state != PROCESS_LIVE;
 }
@@ -475,30 +483,32 @@ static bool tick_rejoining(struct job *j)
     j->kind->need(j, false);
     if (j->stopping)
         return true;
-    if (!job_none(j, is_outside)) {
-        job_epoch_again(j, "the epoch had not begun everywhere, or had been left, when another control came to lead");
+    if (!job_none(j, is_outside_epoch)) {
+        job_epoch_again(j,
+                        "the epoch had not started at every worker, or had ended at one, when a new leader took over");
         return true;
     }
-    if (job_none(j, is_rejoining) && job_none(j, job_worker_is_not_ready)) {
-        job_move(j, PHASE_STEPPING, "all came back");
+    if (job_none(j, has_not_rejoined) && job_none(j, job_worker_is_not_ready)) {
+        job_move(j, PHASE_STEPPING, "all workers have reconnected");
         return true;
     }
     if (!job_past_deadline(j))
         return false;
     char who[256];
     job_workers_name(j, job_worker_is_not_ready, who, sizeof(who));
-    job_epoch_lost(j, 0, false, "%s did not come back after dtd-control was started again", who);
+    job_epoch_lost(j, 0, false, "%s did not reconnect within %d s after a new dtd-control took over", who,
+                   REJOIN_MS / 1000);
     return true;
 }
 
-/* A worker that is gone, or idle and listening, has left the epoch; one that we have killed, or its node for the sake
- * of its GPU, has to be gone. */
+/* A worker has left the epoch when it has exited, or is idle and has a command stream. If it was killed, by this dtd or
+ * by its node because of its GPU, it must have exited. */
 static bool is_in_epoch(const struct job_worker *w)
 {
-    return job_process_running(&w->p) && (w->p.killed || !w->idle || !attending(&w->p) || job_worker_is_sick(w));
+    return job_process_running(&w->p) && (w->p.killed || !w->idle || !is_attending(&w->p) || job_worker_is_sick(w));
 }
 
-/* Its places are given up, and it stands in the queue like anybody. */
+/* Ends all processes and frees the slots; then the job waits in the queue like any other. */
 static bool tick_clearing(struct job *j)
 {
     for (int k = 0; k < j->n_workers; k++)
@@ -511,22 +521,22 @@ static bool tick_clearing(struct job *j)
         return false;
     job_release(j);
     j->clearing = false;
-    job_move(j, PHASE_WAITING, "there is no room for the next epoch");
+    job_move(j, PHASE_WAITING, "no slots for the next epoch");
     return true;
 }
 
-/* Where all its nodes are there, and neither they nor GPUs of theirs are to be left, the next epoch begins in the same
- * places, and survivors are as warm as they were. */
-static bool next_places(struct job *j)
+/* If all its nodes are available and its GPUs healthy, the next epoch keeps the slots, so that surviving workers keep
+ * their processes and memory. */
+static bool allocate_next_epoch(struct job *j)
 {
-    if (job_none(j, is_to_leave) && job_none(j, job_worker_is_sick) && !j->resize) {
-        job_move(j, PHASE_GATHERING, "everybody has left the epoch");
+    if (job_none(j, is_on_unavailable_node) && job_none(j, job_worker_is_sick) && !j->resize) {
+        job_move(j, PHASE_GATHERING, "all workers have left the epoch");
         return true;
     }
     j->resize = false;
     if (job_allocate(j)) {
         j->reason[0] = '\0';
-        job_move(j, PHASE_GATHERING, "there is room in other places");
+        job_move(j, PHASE_GATHERING, "other slots are allocated");
         return true;
     }
     j->clearing = true;
@@ -538,11 +548,11 @@ static bool tick_ending(struct job *j)
     if (j->clearing)
         return tick_clearing(j);
     if (job_none(j, is_in_epoch))
-        return next_places(j);
+        return allocate_next_epoch(j);
     if (job_past_deadline(j)) {
         char who[256];
         job_workers_name(j, is_in_epoch, who, sizeof(who));
-        log_warn("killed, they did not leave the epoch job=%" PRIu64 " who=%s", j->id, who);
+        log_warn("killed, did not leave the epoch in time job=%" PRIu64 " who=%s", j->id, who);
         for (int k = 0; k < j->n_workers; k++)
             if (is_in_epoch(&j->workers[k]))
                 job_process_kill(j, &j->workers[k].p, SIGKILL);
@@ -553,11 +563,11 @@ static bool tick_ending(struct job *j)
 
 static bool tick_draining(struct job *j)
 {
-    j->kind->need(j, false); /* what is being saved needs io */
+    j->kind->need(j, false); /* a save needs dtd-io */
     if (!job_none(j, is_not_done) && !job_past_deadline(j))
         return false;
     job_move(j, PHASE_QUITTING,
-             job_past_deadline(j) ? "they did not finish their step in time" : "all finished their step");
+             job_past_deadline(j) ? "workers did not finish their step in time" : "all workers finished their step");
     return true;
 }
 
@@ -581,9 +591,8 @@ static void propose_end(struct job *j)
         j->end_proposed = outbox_add(&j->jobs->outbox, &r, end_logged) == OK;
 }
 
-/* The end is in the log before anybody is told to quit: a control that comes in between finds either workers that say
- * again that they are done, or a job that has ended. Workers go first, so that what they have given to io is written.
- */
+/* QUIT is sent only after the end is committed: a new leader then finds either workers that repeat that they are done,
+ * or a job that has ended. Workers exit before dtd-io, which still has to write their data. */
 static bool tick_quitting(struct job *j)
 {
     bool late = job_past_deadline(j);
@@ -591,7 +600,7 @@ static bool tick_quitting(struct job *j)
     for (int k = 0; late && k < j->n_workers; k++)
         job_process_kill(j, &j->workers[k].p, SIGKILL);
     for (int i = 0; late && i < j->n_ios; i++)
-        if (job_workers_gone(j) || !attending(&j->ios[i].p))
+        if (job_workers_gone(j) || !is_attending(&j->ios[i].p))
             job_process_kill(j, &j->ios[i].p, SIGKILL);
     if (late)
         job_deadline(j, QUIT_MS);
@@ -607,11 +616,11 @@ static bool tick_recording(struct job *j)
 {
     propose_end(j);
     if (!j->end_logged) {
-        say_log_wait(j);
+        set_reason_log_full(j);
         return false;
     }
     job_show(j, state_of_end(j->outcome), j->reason);
-    job_move(j, PHASE_OVER, "its end is in the log");
+    job_move(j, PHASE_OVER, "its end is committed");
     return true;
 }
 
@@ -629,13 +638,13 @@ static bool (*const ticks[])(struct job *j) = {
     [PHASE_QUITTING] = tick_quitting,     [PHASE_RECORDING] = tick_recording, [PHASE_OVER] = tick_over,
 };
 
-/* A job that is to stop leaves its phase by the shortest legal way. */
+/* Moves a job that is to stop to DRAINING if its workers are in steps, else to QUITTING. */
 static bool turn_to_stop(struct job *j)
 {
     if (!j->stopping || j->phase.state >= PHASE_DRAINING)
         return false;
     bool drain = (j->phase.state == PHASE_STEPPING || j->phase.state == PHASE_REJOINING) && j->kind->saves;
-    job_move(j, drain ? PHASE_DRAINING : PHASE_QUITTING, j->leaving ? "this dtd ends" : j->reason);
+    job_move(j, drain ? PHASE_DRAINING : PHASE_QUITTING, j->leaving ? "this dtd shuts down" : j->reason);
     if (drain && j->save_at_stop)
         job_deadline(j, j->leaving ? DRAIN_LEAVE_MS : DRAIN_SAVE_MS);
     return true;

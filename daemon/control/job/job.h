@@ -1,7 +1,7 @@
-/* One job, as the leader has it: what the other rooms may ask of it and report to it. Loop thread; owned by jobs.h.
- * What a job consists of, and how it is driven, is internal.h.
+/* One job, as the leader has it: the functions for other folders. Loop thread; owned by jobs.h. The structs inside a
+ * job and its state machines are in internal.h.
  *
- * What the user sees (enum job_state):
+ * The state that the user sees (enum job_state):
  *
  *   pending --> starting --> running --> stopping --> done | failed | canceled
  *                   |           |  ^          ^
@@ -22,7 +22,7 @@ struct job;
 struct job_process; /* a worker or a dtd-io of a job */
 struct jobs;
 struct placement_node;
-struct rpc_call; /* by which a process is given commands */
+struct rpc_call; /* call on which commands are sent to a process */
 struct watch;    /* rpc/metrics.c: a client's stream */
 
 enum job_state {
@@ -36,9 +36,9 @@ enum job_state {
     JOB_CANCELED,
 };
 
-/* ---- what is known of it ---- */
+/* ---- its data ---- */
 
-/* Borrowed from the job, until it is ticked or something is reported to it. */
+/* Pointers are borrowed from the job; they are valid until its next tick or the next report to it. */
 struct job_view {
     uint64_t id;
     uint32_t uid; /* of the user who submitted it */
@@ -46,26 +46,26 @@ struct job_view {
     const struct job_spec *spec;
     const char *yaml;
     const char *state;              /* the name of its enum job_state */
-    const struct state_job *logged; /* what the log has of it; NULL: nothing any more */
-    const char *reason;             /* its own, else why the log takes nothing; NULL: none */
+    const struct state_job *logged; /* its entry in the replicated state; NULL: removed */
+    const char *reason;             /* its own, else why the log accepts no records; NULL: none */
     const char *checkpoint_error;   /* of the newest save; "": none */
     uint64_t epoch;                 /* the newest that is in the log; 0: none */
     int64_t step;
-    int n_workers; /* that there is room for, or were in the newest epoch */
+    int n_workers; /* number that has slots, or had them in the newest epoch */
     int restarts;
     const struct metrics *metrics;
 };
 struct job_view job_view_of(const struct job *j);
 
 struct job_rank_view {
-    const char *node;  /* NULL: it has no place yet */
+    const char *node;  /* NULL: it has no slot yet */
     int slot;          /* on that node */
-    const char *state; /* "running", "loading", .. as clients get it */
+    const char *state; /* "running", "loading", .., as clients see it */
     pid_t pid;
     bool has_exit;
     int exit_status, exit_signal;
 };
-/* Of a rank below n_workers. */
+/* `rank` is below n_workers. */
 struct job_rank_view job_rank_view_of(const struct job *j, int rank);
 
 /* The next one by id; NULL: none. The first is jobs.head. */
@@ -74,57 +74,57 @@ bool job_over(const struct job *j);
 /* The list of clients that watch it. */
 struct watch **job_watches(struct job *j);
 
-/* ---- what is asked of it ---- */
+/* ---- stopping and adopting ---- */
 
-/* Stops it as the log's record says; nothing where that says to run. */
+/* Stops it as `desired` of its log entry says; DESIRED_RUN has no effect. */
 void job_cancel(struct job *j, enum state_desired desired);
-/* This dtd ends: the job's processes save and go, the job itself stays what it is. */
+/* This dtd shuts down: the job's processes save and exit; its entry in the log does not change. */
 void job_leave(struct job *j);
-/* Before the lists come: the places that the newest epoch in the log names. */
+/* Takes the slots of its workers from the newest epoch record. Called before the nodes' lists arrive. */
 NODISCARD err_t job_adopt_begin(struct job *j);
-/* A node has said all that lives there: goes on, when it was the last one to be waited for; or, when it is `late`,
- * without the others. */
+/* A node's list of processes is complete. Continues the job if no list is missing any more, or if `late`. */
 void job_adopt(struct job *j, bool late);
 
-/* ---- what a job would need ---- */
+/* ---- its requirements ---- */
 
-/* What a job of this spec asks of the nodes. */
+/* What a job of this spec requires of the nodes. */
 struct placement_want job_want(const struct job_spec *spec);
-/* The nodes as they are for this job, or (NULL) for a new one; NULL in *ret: no memory. The caller frees. */
+/* Capacities of all nodes, for this job or (NULL) for a new one. Returns their number; NULL in *ret: no memory. The
+ * caller frees *ret. */
 int job_nodes(struct jobs *jobs, const struct job *j, struct placement_node **ret);
-/* GPUs that it takes; 0: it computes on processors. */
+/* Number of GPUs that it needs; 0: it computes on CPUs. */
 int job_gpus(const struct job_spec *spec);
 
 /* ---- its processes ---- */
 
-/* The process that has, or is to have, this place; NULL: none of the job's. */
+/* The process of the job that has this slot, or will get it; NULL: none. */
 struct job_process *job_process_find(struct job *j, const struct node_view *a, int slot);
 /* Its rank; -1: a dtd-io. */
 int job_process_rank(const struct job *j, const struct job_process *p);
 bool job_process_running(const struct job_process *p);
-/* It has shown its token to its node; `epoch` is the one that it is in. ERR_DENIED: not a process that lives. */
+/* Its node has checked its token; `epoch` is the epoch in which it is. ERR_DENIED: this process is not running. */
 NODISCARD err_t job_process_hello(struct job *j, struct job_process *p, uint64_t epoch);
-/* The process asks for commands by this call. ERR_EXISTS: it has another one by which it gets them. */
+/* The process has opened its command stream. ERR_EXISTS: it has another one. */
 NODISCARD err_t job_process_attended(struct job *j, struct job_process *p, struct rpc_call *call);
-/* That call has gone. */
+/* A command stream is closed. */
 void job_process_detached(struct job *j, const struct rpc_call *call);
 
-/* The rendezvous of epoch `epoch`, for process `p`, which is a worker. ERR_STALE: that epoch has ended. A leader that
- * has just been elected does not know yet whether the epoch goes on: until then it does. */
+/* The rendezvous of epoch `epoch`, for process `p`, which is a worker. ERR_STALE: that epoch has ended. A new leader
+ * that still waits for the nodes' lists treats the newest epoch as running. */
 NODISCARD err_t job_rendezvous(struct job *j, struct job_process *p, uint64_t epoch, struct rendezvous **ret);
-/* "worker rank 1, 3" of those that have not used the epoch's rendezvous; returns how many. */
+/* Writes "worker rank 1, 3": those that have not used the epoch's rendezvous. Returns their number. */
 int job_rendezvous_missing(const struct job *j, char *ret, size_t size);
-/* For waits that end when the job does. */
+/* The same without a check of the epoch, to remove or end waits. */
 struct rendezvous *job_rendezvous_of(struct job *j);
 
-/* ---- what its processes report ---- */
+/* ---- reports of its processes ---- */
 
 enum worker_report_kind { REPORT_IDLE, REPORT_READY, REPORT_METRIC, REPORT_DONE, REPORT_FAILED, REPORT_SAVE_FAILED };
 struct worker_report {
     enum worker_report_kind kind;
     uint64_t epoch;
     int rank;
-    int64_t step;                /* that the worker is at; -1: not said */
+    int64_t step;                /* step of the worker; -1: not reported */
     const struct metric *metric; /* NULL: none */
     const char *text;            /* never NULL */
     bool fatal;

@@ -1,4 +1,3 @@
-/* See jobs.h. */
 #include "daemon/control/job/jobs.h"
 
 #include "common/base/log.h"
@@ -57,9 +56,9 @@ void jobs_forget(struct jobs *jobs)
     }
 }
 
-/* ---- what is new in the log ---- */
+/* ---- updates from the log ---- */
 
-static void take_node(struct node_view *a, const struct state_node *s)
+static void update_node_view(struct node_view *a, const struct state_node *s)
 {
     const char *colon = strrchr(s->address, ':');
     int host = colon ? (int)(colon - s->address) : (int)strlen(s->address);
@@ -77,15 +76,15 @@ void jobs_take_nodes(struct jobs *jobs)
     for (int i = 0; i < c->n_nodes; i++) {
         struct node_view *a = node_find_or_add(jobs, c->nodes[i].name);
         if (a)
-            take_node(a, &c->nodes[i]);
+            update_node_view(a, &c->nodes[i]);
         else
             log_error("no memory for a node name=%s", c->nodes[i].name);
     }
 }
 
-/* A proposal that was given up when the log was closed as full may be in the log all the same, and its submitter was
- * told that it failed: so jobs are found here by the state alone. */
-static void take_new_jobs(struct jobs *jobs)
+/* Finds jobs by the state alone: a proposal that was abandoned because the log was full may be committed later,
+ * although its submitter received an error. */
+static void create_new_jobs(struct jobs *jobs)
 {
     const struct state_job *const *all;
     int count = state_jobs(jobs->replica->state, &all), first = count;
@@ -94,28 +93,28 @@ static void take_new_jobs(struct jobs *jobs)
     for (int i = first; i < count; i++) {
         err_t err = jobs_add(jobs, all[i]);
         if (err)
-            log_error("submitted job not taken up id=%" PRIu64 " error=%s", all[i]->id, err_text(err));
+            log_error("submitted job not created id=%" PRIu64 " error=%s", all[i]->id, err_text(err));
     }
 }
 
-/* Before jobs look at nodes. */
-static void take_log(struct jobs *jobs)
+/* Called before the jobs' ticks, which read the node views. */
+static void update_from_log(struct jobs *jobs)
 {
     if (!jobs->leads || jobs->state_index == log_index(jobs->replica->log))
         return;
     jobs_take_nodes(jobs);
-    take_new_jobs(jobs);
+    create_new_jobs(jobs);
 }
 
 void jobs_tick(struct jobs *jobs)
 {
-    take_log(jobs);
+    update_from_log(jobs);
     for (struct job *j = jobs->head; j; j = j->next)
         job_tick(j);
     jobs->ticked(jobs->owner);
 }
 
-/* ---- all of them ---- */
+/* ---- operations on all jobs ---- */
 
 void jobs_leave(struct jobs *jobs)
 {

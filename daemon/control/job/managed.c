@@ -1,5 +1,5 @@
-/* A job whose workers are dt-worker: they attend, train in steps, and save through the dtd-ios, one on each of the
- * job's nodes. What they are told is commands.c. */
+/* A job whose workers are dt-worker. They open a command stream, train in steps, and save through the dtd-io of their
+ * node. Commands to them are in commands.c. */
 #include "daemon/control/job/internal.h"
 
 #include "common/base/clock.h"
@@ -10,9 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ROOM_MS 1000
+#define ROOM_MS 1000 /* how often to look for more slots: the result is used at the next checkpoint, which is rarer */
 
-/* ---- its phases ---- */
+/* ---- phases ---- */
 
 static bool ios_attend(const struct job *j)
 {
@@ -22,7 +22,7 @@ static bool ios_attend(const struct job *j)
     return true;
 }
 
-static void name_missing(const struct job *j, char *ret, size_t size)
+static void name_missing_processes(const struct job *j, char *ret, size_t size)
 {
     int n = job_workers_name(j, job_worker_is_missing, ret, size);
     if (!ios_attend(j))
@@ -36,20 +36,20 @@ static bool managed_gather(struct job *j)
         return true;
     if (ios_attend(j) && job_none(j, job_worker_is_missing)) {
         job_committer(j)->scan = SCAN_DUE;
-        job_move(j, PHASE_SCANNING, "all attend");
+        job_move(j, PHASE_SCANNING, "all processes are connected");
         return true;
     }
     if (!job_past_deadline(j))
         return false;
     char who[256];
-    name_missing(j, who, sizeof(who));
+    name_missing_processes(j, who, sizeof(who));
     for (int k = 0; k < j->n_workers; k++)
         if (job_worker_is_missing(&j->workers[k]))
             job_process_kill(j, &j->workers[k].p, SIGKILL);
     for (int i = 0; i < j->n_ios; i++)
         if (!j->ios[i].p.attend)
             job_process_kill(j, &j->ios[i].p, SIGKILL);
-    job_epoch_lost(j, 0, false, "%s did not say Hello within %d s", who, JOB_GATHER_MS / 1000);
+    job_epoch_lost(j, 0, false, "%s did not connect within %d s", who, JOB_GATHER_MS / 1000);
     return true;
 }
 
@@ -59,7 +59,7 @@ static bool managed_load(struct job *j)
     if (j->stopping)
         return true;
     if (job_none(j, job_worker_is_not_ready)) {
-        job_move(j, PHASE_STEPPING, "all are ready");
+        job_move(j, PHASE_STEPPING, "all workers are ready");
         return true;
     }
     if (!job_past_deadline(j))
@@ -69,11 +69,11 @@ static bool managed_load(struct job *j)
     for (int k = 0; k < j->n_workers; k++)
         if (job_worker_is_not_ready(&j->workers[k]))
             job_process_kill(j, &j->workers[k].p, SIGKILL);
-    job_epoch_lost(j, 0, false, "%s not ready within %d s", who, JOB_LOAD_MS / 1000);
+    job_epoch_lost(j, 0, false, "%s did not become ready within %d s", who, JOB_LOAD_MS / 1000);
     return true;
 }
 
-static bool somebody_waits(const struct job *j)
+static bool is_any_job_waiting(const struct job *j)
 {
     for (const struct job *o = j->jobs->head; o; o = o->next)
         if (o != j && o->phase.state == PHASE_WAITING && !o->stopping && !o->never && !o->adopting)
@@ -81,8 +81,8 @@ static bool somebody_waits(const struct job *j)
     return false;
 }
 
-/* Who waits in the queue goes first: a job that runs takes more only where nobody is waiting. */
-static void look_for_room(struct job *j)
+/* Waiting jobs come first: a running job takes more slots only if no job is waiting. */
+static void look_for_slots(struct job *j)
 {
     int64_t now = clock_mono_ms();
     if (j->n_workers == j->max_workers || now < j->room_ms)
@@ -90,14 +90,14 @@ static void look_for_room(struct job *j)
     char before[sizeof(j->reason)];
     snprintf(before, sizeof(before), "%s", j->reason);
     j->room_ms = now + ROOM_MS;
-    j->may_grow = job_has_more_room(j) && !somebody_waits(j);
+    j->may_grow = job_has_more_room(j) && !is_any_job_waiting(j);
     if (strcmp(before, j->reason) != 0)
         j->dirty = true;
 }
 
 static void managed_watch(struct job *j)
 {
-    look_for_room(j);
+    look_for_slots(j);
     if (!j->stopping && !j->moving)
         job_hang_tick(j);
 }
@@ -110,20 +110,20 @@ static bool managed_adopted(struct job *j)
     return true;
 }
 
-/* The phase's own time is enough: workers leave an epoch when they are told to. */
+/* Workers react to END and QUIT at once, so the deadline of the phase is enough. */
 static int64_t managed_grace_ms(const struct job *j)
 {
     return 0;
 }
 
-/* ---- its processes ---- */
+/* ---- processes ---- */
 
 static void need_io(struct job *j, struct job_io *io)
 {
     if (job_process_is_due(&io->p) && clock_mono_ms() >= io->retry_ms) {
         io->scan = SCAN_DUE;
         io->epoch = 0;
-        io->told_quit = false;
+        io->quit_sent = false;
         job_process_start(j, &io->p);
     }
     job_process_watch_silence(j, &io->p);
@@ -142,7 +142,7 @@ static void managed_need(struct job *j, bool workers)
     }
 }
 
-/* All that a worker needs comes with its commands. */
+/* A worker gets all its parameters with START. */
 static err_t managed_complete_spawn(struct job *j, const struct job_process *p, struct process_spawn *x,
                                     char ***ret_env)
 {
@@ -150,12 +150,12 @@ static err_t managed_complete_spawn(struct job *j, const struct job_process *p, 
     return OK;
 }
 
-/* It reports itself whether it is ready or done. */
+/* A worker reports itself when it is ready or done. */
 static void managed_changed(struct job *j, struct job_worker *w)
 {
 }
 
-/* The end of the node's dtd-io has the job released there. */
+/* The exit of the node's dtd-io releases the job there. */
 static void managed_left(struct job *j, struct job_io *io)
 {
 }

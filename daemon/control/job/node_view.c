@@ -1,6 +1,6 @@
-/* See agent.h. What is said of a process finds its job here; a process that no job has is ended, and when the last one
- * of a job that is not there any more has ended its descriptors go. So a node that comes back with workers of an older
- * epoch needs no path of its own. */
+/* A report about a process is passed to its job. A process without a job is killed; after the exit of the last process
+ * of a job that is not on the node any more, the node releases the job's descriptors. Workers of an older epoch on a
+ * node that reconnects therefore need no special handling. */
 #include "daemon/control/job/node_view.h"
 
 #include "common/base/clock.h"
@@ -64,7 +64,7 @@ struct node_view *node_find_or_add(struct jobs *jobs, const char *name)
     return a;
 }
 
-/* ---- coming and going ---- */
+/* ---- state of a node ---- */
 
 void node_views_begin(struct jobs *jobs)
 {
@@ -111,7 +111,7 @@ void node_view_set_facts(struct node_view *a, const struct node_view_facts *f)
 
 void node_view_up(struct node_view *a, struct rpc_call *attend)
 {
-    log_info("node attends name=%s slots=%d", a->name, a->slots);
+    log_info("node connected name=%s slots=%d", a->name, a->slots);
     a->state = NODE_UP;
     a->attend = attend;
     a->listed = false;
@@ -132,7 +132,7 @@ void node_view_lost(struct jobs *jobs, struct node_view *a, int64_t silent_ms, c
     log_warn("%s", seen);
     node_view_away(a);
     a->state = NODE_LOST;
-    a->listed = true; /* there is nothing to wait for */
+    a->listed = true; /* its list will not arrive, so nothing waits for it */
     a->silent_ms = (double)silent_ms;
     for (struct job *j = jobs->head; j; j = j->next) {
         if (job_over(j))
@@ -142,7 +142,7 @@ void node_view_lost(struct jobs *jobs, struct node_view *a, int64_t silent_ms, c
     }
 }
 
-/* ---- asking ---- */
+/* ---- commands to a node ---- */
 
 err_t node_view_spawn(struct node_view *a, struct jobs *jobs, const struct process_spawn *x)
 {
@@ -165,8 +165,8 @@ err_t node_view_release(struct node_view *a, struct jobs *jobs, uint64_t job)
     return a->attend ? jobs->out->node_release(a->attend, job) : ERR_CLOSED;
 }
 
-/* For our own node the answer is a copy of the states: what else is known of its processes has been said. */
-static err_t look_here(struct jobs *jobs)
+/* For this node only the /proc states are copied: everything else was reported when it changed. */
+static err_t copy_own_proc_states(struct jobs *jobs)
 {
     local_processes_look(jobs->local);
     for (const struct child *c = jobs->local->children.head; c; c = c->next) {
@@ -181,13 +181,13 @@ static err_t look_here(struct jobs *jobs)
 err_t node_view_look(struct node_view *a, struct jobs *jobs)
 {
     if (a->is_self)
-        return look_here(jobs);
+        return copy_own_proc_states(jobs);
     return a->attend ? jobs->out->node_look(a->attend) : ERR_CLOSED;
 }
 
-/* ---- hearing ---- */
+/* ---- reports of a node ---- */
 
-static bool is_on(const struct job *j, const struct node_view *a)
+static bool is_job_on(const struct job *j, const struct node_view *a)
 {
     for (int k = 0; j && !job_over(j) && k < j->n_workers; k++)
         if (j->workers[k].p.node == a)
@@ -195,17 +195,17 @@ static bool is_on(const struct job *j, const struct node_view *a)
     return false;
 }
 
-static void stray(struct jobs *jobs, struct node_view *a, const struct job *j, const struct child *c)
+static void end_stray_process(struct jobs *jobs, struct node_view *a, const struct job *j, const struct child *c)
 {
-    log_warn("process of no job node=%s job=%" PRIu64 " slot=%d pid=%d runs=%d", a->name, c->job, c->slot, (int)c->pid,
-             child_runs(c));
+    log_warn("process without a job node=%s job=%" PRIu64 " slot=%d pid=%d runs=%d", a->name, c->job, c->slot,
+             (int)c->pid, child_runs(c));
     err_t err = OK;
     if (child_runs(c))
         err = node_view_kill(a, jobs, c->job, c->slot, SIGKILL);
-    else if (!is_on(j, a))
+    else if (!is_job_on(j, a))
         err = node_view_release(a, jobs, c->job);
     if (err)
-        log_error("stray process not ended node=%s pid=%d error=%s", a->name, (int)c->pid, err_text(err));
+        log_error("end_stray_process process not ended node=%s pid=%d error=%s", a->name, (int)c->pid, err_text(err));
 }
 
 void node_view_child(struct jobs *jobs, struct node_view *a, const struct child *c)
@@ -216,9 +216,9 @@ void node_view_child(struct jobs *jobs, struct node_view *a, const struct child 
     if (p)
         job_process_child(j, p, c);
     else
-        stray(jobs, a, j, c);
-    if (p &&
-        memcmp(p->token, c->token, sizeof(p->token)) == 0) /* the word of an earlier one says nothing of this one */
+        end_stray_process(jobs, a, j, c);
+    /* A report about an earlier process in this slot does not show that the present one runs. */
+    if (p && memcmp(p->token, c->token, sizeof(p->token)) == 0)
         p->incarnation = a->incarnation;
     jobs_tick(jobs);
 }
@@ -235,25 +235,27 @@ void node_view_listed(struct jobs *jobs, struct node_view *a)
     }
 }
 
-/* ---- room ---- */
+/* ---- capacity ---- */
 
 _Static_assert(PLACEMENT_MAX_WORKERS == CHANNEL_MAX_SLOTS, "the supervisor starts as many workers as jobs are given");
 
 const char *node_unavailable_reason(const struct node_view *a)
 {
-    static const char *const states[] = {
-        [NODE_ABSENT] = "has not been seen", [NODE_UP] = NULL, [NODE_AWAY] = "is away", [NODE_LOST] = "is lost"};
+    static const char *const states[] = {[NODE_ABSENT] = "has not connected",
+                                         [NODE_UP] = NULL,
+                                         [NODE_AWAY] = "is not connected",
+                                         [NODE_LOST] = "is lost"};
     if (states[a->state])
         return states[a->state];
-    return a->leaving ? "is going down" : a->drained[0] ? a->drained : NULL;
+    return a->leaving ? "is shutting down" : a->drained[0] ? a->drained : NULL;
 }
 
-/* A node that has just come up may have processes of before, in the very places that a job would be given. */
+/* A node that has just connected may still run earlier processes in its slots, so its list is awaited. */
 void node_capacity(const struct node_view *a, uint64_t job, int mine, struct placement_node *ret)
 {
     const char *out = node_unavailable_reason(a);
     if (!out && !a->listed)
-        out = "has not said yet what lives there";
+        out = "has not listed its processes yet";
     *ret = (struct placement_node){.name = a->name,
                                    .slots = a->slots,
                                    .used = a->used - mine,

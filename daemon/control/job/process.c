@@ -1,6 +1,5 @@
-/* A job's processes: what is asked of their nodes, what those say of their ends, who attends, and what each is told.
- * Commands are chosen from the phase and from what the process is known to have heard on its present connection, so
- * that a reconnect, of theirs or of a new control, needs no path of its own. */
+/* A job's processes: their start, the exits and lists that their nodes report, and their command streams. Which command
+ * a process gets is decided in commands.c. */
 #include "daemon/control/job/internal.h"
 
 #include "common/base/clock.h"
@@ -14,10 +13,12 @@
 #include <string.h>
 #include <sys/random.h>
 
+/* A dtd-io that cannot start is retried with growing delays. After 5 failures, 2 s in all, the cause is permanent, for
+ * example a missing library. */
 #define IO_RETRY_MS 200
 #define IO_MAX_FAILURES 5
 
-/* ---- who is who ---- */
+/* ---- finding processes ---- */
 
 struct job_process *job_process_find(struct job *j, const struct node_view *a, int slot)
 {
@@ -53,7 +54,7 @@ static struct job_io *io_on(struct job_io *ios, int n, const struct node_view *a
     return NULL;
 }
 
-static void let_go(struct job *j, struct job_io *io)
+static void end_io(struct job *j, struct job_io *io)
 {
     job_process_kill(j, &io->p, SIGKILL);
     j->kind->left(j, io);
@@ -75,7 +76,7 @@ err_t job_ios_assign(struct job *j)
     }
     for (int i = 0; i < j->n_ios; i++)
         if (!io_on(ios, n, j->ios[i].p.node))
-            let_go(j, &j->ios[i]);
+            end_io(j, &j->ios[i]);
     free(j->ios);
     j->ios = ios;
     j->n_ios = n;
@@ -120,7 +121,7 @@ int job_workers_name(const struct job *j, bool (*pick)(const struct job_worker *
 static void signal_slot(const struct job *j, const struct job_process *p, int sig)
 {
     if (node_view_kill(p->node, j->jobs, j->id, p->slot, sig))
-        log_error("not killed job=%" PRIu64 " node=%s slot=%d", j->id, p->node->name, p->slot);
+        log_error("process not killed job=%" PRIu64 " node=%s slot=%d", j->id, p->node->name, p->slot);
 }
 
 void job_process_kill(struct job *j, struct job_process *p, int sig)
@@ -133,15 +134,16 @@ void job_process_kill(struct job *j, struct job_process *p, int sig)
 
 /* ---- starting ---- */
 
-static int least(int a, int b)
+static int min_int(int a, int b)
 {
     return a < b ? a : b;
 }
 
-/* Arenas on a node: for as many workers as the job could ever have there, since they outlive every epoch. */
+/* Number of arenas on a node: for the largest number of workers that the job may ever have there, because arenas
+ * outlive epochs. */
 static int slots_on(const struct job *j, const struct node_view *a)
 {
-    return least(least(j->max_workers, a->slots), CHANNEL_MAX_SLOTS);
+    return min_int(min_int(j->max_workers, a->slots), CHANNEL_MAX_SLOTS);
 }
 
 static int workers_on(const struct job *j, const struct node_view *a)
@@ -181,8 +183,8 @@ void job_process_start(struct job *j, struct job_process *p)
     }
     if (err)
         p->state = PROCESS_ABSENT;
-    if (err && err != ERR_CLOSED) /* a node that cannot be reached now is asked again, until it is lost */
-        job_stop(j, END_FAILED, false, "its processes cannot be asked for: %s", err_text(err));
+    if (err && err != ERR_CLOSED) /* repeated while its node cannot be reached, until the node is lost */
+        job_stop(j, END_FAILED, false, "its processes cannot be started: %s", err_text(err));
     j->dirty = true;
 }
 
@@ -191,38 +193,38 @@ bool job_process_is_due(const struct job_process *p)
     return p->state == PROCESS_ABSENT || p->state == PROCESS_ENDED;
 }
 
-/* Alive for the supervisor, silent for us: workers give up by themselves after run.orphan_seconds, so one that is
- * silent for longer is stuck. */
+/* Without a connection a worker exits by itself after run.orphan_seconds. One that still runs after that hangs. */
 void job_process_watch_silence(struct job *j, struct job_process *p)
 {
     int64_t limit = (j->spec.run.orphan_seconds + 10) * 1000;
     if (p->state != PROCESS_LIVE || p->attend || clock_mono_ms() - p->silent_since_ms < limit)
         return;
-    log_warn("killed, it is silent job=%" PRIu64 " node=%s slot=%d pid=%d", j->id, p->node->name, p->slot, p->pid);
+    log_warn("killed, it has no connection job=%" PRIu64 " node=%s slot=%d pid=%d", j->id, p->node->name, p->slot,
+             p->pid);
     p->silent_since_ms = clock_mono_ms();
     job_process_kill(j, p, SIGKILL);
 }
 
-/* A job that a new control has found may have lost workers whose GPUs nobody knows any more, or are sick by now. */
-static bool have_gpu(struct job *j, const struct job_worker *w)
+/* After a change of the leader the GPU of a worker that has exited is not recorded anywhere; or it is unhealthy by now.
+ */
+static bool has_usable_gpu(struct job *j, const struct job_worker *w)
 {
     const struct node_view *a = w->p.node;
     if (job_take_gpus(j) && !job_worker_is_sick(w))
         return true;
-    if (a->gpus->known && a->gpus->sick[0]) { /* to other places, or into the queue, whose reason names the sick ones */
+    if (a->gpus->known && a->gpus->sick[0]) { /* gets other slots, or waits: then its reason names the unhealthy GPUs */
         j->resize = true;
-        job_move(j, PHASE_ENDING, "a GPU that it was to have is sick");
+        job_move(j, PHASE_ENDING, "a GPU of its node is unhealthy");
     } else if (a->gpus->known) {
-        job_epoch_fatal(j, "needs %d GPUs, and of the %d of %s %d are free%s%s", job_gpus(&j->spec),
-                        gpus_count(a->gpus), a->name, gpus_free(a->gpus), gpus_count(a->gpus) ? "" : ": ",
-                        a->gpus->missing);
+        job_epoch_fatal(j, "needs %d GPUs, but node %s has only %d of %d free%s%s", job_gpus(&j->spec), a->name,
+                        gpus_free(a->gpus), gpus_count(a->gpus), gpus_count(a->gpus) ? "" : ": ", a->gpus->missing);
     }
     return false;
 }
 
 bool job_worker_start(struct job *j, struct job_worker *w)
 {
-    if (!have_gpu(j, w))
+    if (!has_usable_gpu(j, w))
         return false;
     w->epoch = 0;
     w->ready = w->done = false;
@@ -232,7 +234,7 @@ bool job_worker_start(struct job *j, struct job_worker *w)
     return true;
 }
 
-/* ---- the nodes' word ---- */
+/* ---- reports of nodes ---- */
 
 static void name_process(const struct job *j, const struct job_process *p, char *ret, size_t size)
 {
@@ -253,7 +255,7 @@ void job_process_describe_exit(const struct job *j, const struct job_process *p,
     if (p->spawn_error)
         snprintf(ret, size, "%s could not be started: %s", who, *cause ? cause : strerror(p->spawn_error));
     else if (!p->has_exit)
-        snprintf(ret, size, "%s (pid %d) has gone%s", who, p->pid, p->lost ? " with its node" : "");
+        snprintf(ret, size, "%s (pid %d) is gone%s", who, p->pid, p->lost ? " with its node" : "");
     else if (p->exit_signal)
         snprintf(ret, size, "%s (pid %d) was killed by %ssignal %d (%s)%s%s", who, p->pid, p->killed ? "dtd with " : "",
                  p->exit_signal, strsignal(p->exit_signal), colon, cause);
@@ -273,14 +275,15 @@ static void worker_ended(struct job *j, struct job_worker *w)
     job_process_describe_exit(j, &w->p, text, sizeof(text));
     j->kind->changed(j, w);
     if (j->phase.state == PHASE_WAITING || (w->done && in_epoch) || j->phase.state >= PHASE_QUITTING)
-        return; /* job_adopt looks at it; or nobody needs it any more */
+        return; /* job_adopt handles it, or it is not needed any more */
     if (j->phase.state == PHASE_DRAINING)
         job_move(j, PHASE_QUITTING, text);
     else
         job_epoch_lost(j, detect_ms(&w->p), !w->p.killed || w->p.cause != CAUSE_UNKNOWN, "%s", text);
 }
 
-/* No epoch ends: workers connect to the next io and repeat what they had not seen committed. */
+/* The epoch continues: workers connect to the new dtd-io and repeat the saves that were not acknowledged as committed.
+ */
 static void io_ended(struct job *j, struct job_io *io)
 {
     char text[512];
@@ -291,15 +294,13 @@ static void io_ended(struct job *j, struct job_io *io)
     if (j->phase.state == PHASE_WAITING || j->phase.state >= PHASE_QUITTING || j->clearing)
         return;
     job_process_describe_exit(j, &io->p, text, sizeof(text));
-    log_warn("io ended job=%" PRIu64 " failures=%d: %s", j->id, io->failures, text);
+    log_warn("dtd-io exited job=%" PRIu64 " failures=%d: %s", j->id, io->failures, text);
     if (io->failures >= IO_MAX_FAILURES) {
-        job_epoch_fatal(j,
-                        "%s, %d times before it could be asked anything; see jobs/%" PRIu64
-                        "/io.log in the state directory of %s",
+        job_epoch_fatal(j, "%s, %d times before it connected; see jobs/%" PRIu64 "/io.log in the state directory of %s",
                         text, io->failures, j->id, io->p.node->name);
     } else {
         char decided[96];
-        snprintf(decided, sizeof(decided), "dtd-io is started again, epoch %" PRIu64 " goes on", j->epoch);
+        snprintf(decided, sizeof(decided), "dtd-io is restarted, epoch %" PRIu64 " continues", j->epoch);
         job_incident_record(j, detect_ms(&io->p), text, decided);
     }
 }
@@ -310,7 +311,7 @@ static void child_ended(struct job *j, struct job_process *p, const struct child
     p->has_exit = c->state != CHANNEL_REFUSED;
     p->exit_status = c->exit_status;
     p->exit_signal = c->exit_signal;
-    /* A kill of ours is not the kernel's, whatever that killed meanwhile. */
+    /* This dtd has killed it, so an out-of-memory kill at the same time is not the cause. */
     bool unknown = p->killed && c->cause == CAUSE_OUT_OF_MEMORY;
     p->cause = unknown ? CAUSE_UNKNOWN : c->cause;
     snprintf(p->cause_text, sizeof(p->cause_text), "%s", unknown ? "" : c->cause_text);
@@ -318,7 +319,7 @@ static void child_ended(struct job *j, struct job_process *p, const struct child
     p->exit_ns = c->when_ns;
     p->attend = NULL;
     j->dirty = true;
-    if (p->spawn_error == EEXIST) /* an earlier child lives there: the word to end it got lost */
+    if (p->spawn_error == EEXIST) /* an earlier child still runs there: the kill request was lost */
         signal_slot(j, p, SIGKILL);
     if (is_io(p))
         io_ended(j, (struct job_io *)p);
@@ -331,20 +332,20 @@ static void child_ended(struct job *j, struct job_process *p, const struct child
 static void adopt_worker(struct job_worker *w, const struct child *c)
 {
     w->device = c->device;
-    if (c->epoch) /* else it is no command, and says it with its Hello */
+    if (c->epoch) /* else it is a dt-worker, whose Hello contains the epoch */
         w->epoch = c->epoch;
 }
 
 void job_process_child(struct job *j, struct job_process *p, const struct child *c)
 {
     bool ours = memcmp(p->token, c->token, sizeof(p->token)) == 0;
-    /* The list of a node that knows more than we do; a running child wins over the end of its predecessor. */
+    /* The node reports a process that is not recorded here; a running child replaces one that has ended. */
     bool adopt = p->state == PROCESS_ABSENT || (p->state == PROCESS_ENDED && child_runs(c));
-    if (c->epoch && c->epoch != j->epoch && !child_runs(c)) /* how a command ended that this epoch has not begun */
+    if (c->epoch && c->epoch != j->epoch && !child_runs(c)) /* the exit of a command of an earlier epoch */
         adopt = false;
     if (!ours && !adopt) {
-        log_info("word of an earlier child job=%" PRIu64 " node=%s slot=%d pid=%d", j->id, p->node->name, c->slot,
-                 c->pid);
+        log_info("report about an earlier child ignored job=%" PRIu64 " node=%s slot=%d pid=%d", j->id, p->node->name,
+                 c->slot, c->pid);
         return;
     }
     if (!ours)
@@ -361,10 +362,10 @@ void job_process_child(struct job *j, struct job_process *p, const struct child 
         j->dirty = true;
         if (!is_io(p))
             j->kind->changed(j, (struct job_worker *)p);
-        if (!j->placed && !j->adopting) /* its node was lost when the job left it, and is back */
+        if (!j->placed && !j->adopting) /* its node was lost when the job moved away, and is back */
             job_process_kill(j, p, SIGKILL);
         else if (p->killed && j->kind->kills_again)
-            signal_slot(j, p, SIGKILL); /* the first went with the connection */
+            signal_slot(j, p, SIGKILL); /* the first kill request was lost with the connection */
         if (p->stranded && !j->adopting)
             job_command_stranded(j, p);
     } else if (p->state != PROCESS_ENDED || !ours) {
@@ -372,10 +373,10 @@ void job_process_child(struct job *j, struct job_process *p, const struct child 
     }
 }
 
-/* ---- nodes that come back, or do not ---- */
+/* ---- nodes that reconnect or are lost ---- */
 
-/* Nobody will say how it ended. */
-static void gone(struct job *j, struct job_process *p)
+/* Its exit status will not be reported. */
+static void mark_ended_unknown(struct job *j, struct job_process *p)
 {
     p->state = PROCESS_ENDED;
     p->has_exit = false;
@@ -384,7 +385,7 @@ static void gone(struct job *j, struct job_process *p)
     j->dirty = true;
 }
 
-static struct job_process *next_on(struct job *j, const struct node_view *a, int *at)
+static struct job_process *next_process_on(struct job *j, const struct node_view *a, int *at)
 {
     for (; *at < j->n_ios + j->n_workers; ++*at) {
         struct job_process *p = *at < j->n_ios ? &j->ios[*at].p : &j->workers[*at - j->n_ios].p;
@@ -399,10 +400,10 @@ static struct job_process *next_on(struct job *j, const struct node_view *a, int
 void job_node_listed(struct job *j, const struct node_view *a)
 {
     struct job_process *p;
-    for (int at = 0; (p = next_on(j, a, &at));) {
+    for (int at = 0; (p = next_process_on(j, a, &at));) {
         if (p->incarnation == a->incarnation)
             continue;
-        gone(j, p);
+        mark_ended_unknown(j, p);
         if (!j->adopting && is_io(p))
             io_ended(j, (struct job_io *)p);
         else if (!j->adopting)
@@ -414,8 +415,8 @@ void job_node_lost(struct job *j, const struct node_view *a, double silent_ms, c
 {
     struct job_process *p;
     bool any = false;
-    for (int at = 0; (p = next_on(j, a, &at)); any = true) {
-        gone(j, p);
+    for (int at = 0; (p = next_process_on(j, a, &at)); any = true) {
+        mark_ended_unknown(j, p);
         p->killed = true;
         p->lost = true;
     }
@@ -433,7 +434,7 @@ err_t job_process_hello(struct job *j, struct job_process *p, uint64_t epoch)
 {
     if (!job_process_running(p))
         return ERR_DENIED;
-    if (p->attend) /* of the connection before this one */
+    if (p->attend) /* belongs to the previous connection */
         job_process_lost(j, p);
     if (!is_io(p))
         ((struct job_worker *)p)->epoch = epoch;
@@ -447,14 +448,14 @@ err_t job_process_attended(struct job *j, struct job_process *p, struct rpc_call
     p->attend = call;
     p->attended = true;
     j->dirty = true;
-    log_info("attends job=%" PRIu64 " node=%s slot=%d pid=%d", j->id, p->node->name, p->slot, p->pid);
+    log_info("process connected job=%" PRIu64 " node=%s slot=%d pid=%d", j->id, p->node->name, p->slot, p->pid);
     if (is_io(p)) {
         struct job_io *io = (struct job_io *)p;
         io->failures = 0;
         io->scan = SCAN_DUE;
         io->epoch = 0;
         if (io == job_committer(j)) {
-            j->io_said = 0;
+            j->io_sent = 0;
             j->history = j->history == HISTORY_ASKED ? HISTORY_DUE : j->history;
         }
         j->retention_due = true;

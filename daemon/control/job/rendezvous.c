@@ -1,5 +1,5 @@
-/* A chained hash table of keys and a list of those who wait. A wait is in the list exactly as long as its callback is
- * owed; a key with a value has nobody waiting. */
+/* A hash table with chains, and a list of waits. A wait is in the list until its callback is called or it is dropped.
+ * No wait in the list is for a key that exists. */
 #include "daemon/control/job/rendezvous.h"
 
 #include <stdbool.h>
@@ -13,7 +13,7 @@ struct store_entry {
     uint8_t bytes[]; /* key, then value */
 };
 
-/* FNV-1a: there are at most RENDEZVOUS_KEYS_MAX keys, so that even chosen ones cost little. */
+/* FNV-1a. With at most RENDEZVOUS_KEYS_MAX keys, even keys that are chosen to collide cost little. */
 static uint32_t hash_of(struct rendezvous_bytes key)
 {
     const uint8_t *p = key.data;
@@ -23,15 +23,15 @@ static uint32_t hash_of(struct rendezvous_bytes key)
     return h;
 }
 
-static bool equal(const void *a, size_t a_len, struct rendezvous_bytes b)
+static bool bytes_equal(const void *a, size_t a_len, struct rendezvous_bytes b)
 {
     return a_len == b.len && (a_len == 0 || memcmp(a, b.data, a_len) == 0);
 }
 
-static struct store_entry *find(const struct rendezvous *s, struct rendezvous_bytes key, uint32_t hash)
+static struct store_entry *find_entry(const struct rendezvous *s, struct rendezvous_bytes key, uint32_t hash)
 {
     for (struct store_entry *e = s->buckets[hash % RENDEZVOUS_BUCKETS]; e; e = e->next)
-        if (e->hash == hash && equal(e->bytes, e->key_len, key))
+        if (e->hash == hash && bytes_equal(e->bytes, e->key_len, key))
             return e;
     return NULL;
 }
@@ -52,7 +52,7 @@ void rendezvous_init(struct rendezvous *s)
     TAILQ_INIT(&s->waits);
 }
 
-static void finish(struct rendezvous *s, struct rendezvous_wait *w, err_t err, struct rendezvous_bytes value)
+static void finish_wait(struct rendezvous *s, struct rendezvous_wait *w, err_t err, struct rendezvous_bytes value)
 {
     TAILQ_REMOVE(&s->waits, w, link);
     w->done(w, err, value);
@@ -62,7 +62,7 @@ void rendezvous_clear(struct rendezvous *s, err_t err)
 {
     struct rendezvous_wait *w;
     while ((w = TAILQ_FIRST(&s->waits)))
-        finish(s, w, err, (struct rendezvous_bytes){0});
+        finish_wait(s, w, err, (struct rendezvous_bytes){0});
     for (int b = 0; b < RENDEZVOUS_BUCKETS; b++)
         while (s->buckets[b]) {
             struct store_entry *e = s->buckets[b];
@@ -72,13 +72,13 @@ void rendezvous_clear(struct rendezvous *s, err_t err)
     s->n_keys = 0;
 }
 
-static void wake(struct rendezvous *s, const struct store_entry *e)
+static void wake_waits(struct rendezvous *s, const struct store_entry *e)
 {
     const struct rendezvous_bytes key = {e->bytes, e->key_len};
     for (struct rendezvous_wait *w = TAILQ_FIRST(&s->waits), *next; w; w = next) {
         next = TAILQ_NEXT(w, link);
-        if (w->hash == e->hash && equal(w->key, w->key_len, key))
-            finish(s, w, OK, value_of(e));
+        if (w->hash == e->hash && bytes_equal(w->key, w->key_len, key))
+            finish_wait(s, w, OK, value_of(e));
     }
 }
 
@@ -87,9 +87,9 @@ err_t rendezvous_put(struct rendezvous *s, struct rendezvous_bytes key, struct r
     uint32_t hash = hash_of(key);
     if (!legal_key(key) || value.len > RENDEZVOUS_VALUE_MAX)
         return ERR_INVALID;
-    struct store_entry *e = find(s, key, hash);
+    struct store_entry *e = find_entry(s, key, hash);
     if (e)
-        return equal(e->bytes + e->key_len, e->value_len, value) ? OK : ERR_EXISTS;
+        return bytes_equal(e->bytes + e->key_len, e->value_len, value) ? OK : ERR_EXISTS;
     if (s->n_keys >= RENDEZVOUS_KEYS_MAX)
         return ERR_LIMIT;
     e = malloc(sizeof(*e) + key.len + value.len);
@@ -101,13 +101,13 @@ err_t rendezvous_put(struct rendezvous *s, struct rendezvous_bytes key, struct r
         memcpy(e->bytes + key.len, value.data, value.len);
     s->buckets[hash % RENDEZVOUS_BUCKETS] = e;
     s->n_keys++;
-    wake(s, e);
+    wake_waits(s, e);
     return OK;
 }
 
 err_t rendezvous_get(const struct rendezvous *s, struct rendezvous_bytes key, struct rendezvous_bytes *ret)
 {
-    const struct store_entry *e = legal_key(key) ? find(s, key, hash_of(key)) : NULL;
+    const struct store_entry *e = legal_key(key) ? find_entry(s, key, hash_of(key)) : NULL;
     if (!e)
         return ERR_NOTFOUND;
     *ret = value_of(e);
@@ -128,7 +128,7 @@ err_t rendezvous_wait(struct rendezvous *s, struct rendezvous_bytes key, struct 
     if (!legal_key(key))
         return ERR_INVALID;
     w->hash = hash_of(key);
-    if (find(s, key, w->hash))
+    if (find_entry(s, key, w->hash))
         return ERR_EXISTS;
     if (waits_of(s, w->owner) >= RENDEZVOUS_WAITS_MAX)
         return ERR_LIMIT;
@@ -148,6 +148,6 @@ void rendezvous_expire(struct rendezvous *s, int64_t now_ms)
     for (struct rendezvous_wait *w = TAILQ_FIRST(&s->waits), *next; w; w = next) {
         next = TAILQ_NEXT(w, link);
         if (w->deadline_ms <= now_ms)
-            finish(s, w, ERR_TIMEOUT, (struct rendezvous_bytes){0});
+            finish_wait(s, w, ERR_TIMEOUT, (struct rendezvous_bytes){0});
     }
 }

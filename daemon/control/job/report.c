@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_FOLDERS 4096
-#define IO_LINES_MAX (1u << 20)
+#define MAX_FOLDERS 4096        /* far more checkpoints than a disk holds; limits the memory for one scan */
+#define IO_LINES_MAX (1u << 20) /* over 1000 steps, for a dtd-io that cannot be reached */
 
 /* ---- workers ---- */
 
@@ -25,7 +25,7 @@ static void keep_io_line(struct job *j, const struct metric *row)
         size_t n = (size_t)((uint8_t *)memchr(b->data, '\n', b->len) - b->data) + 1;
         memmove(b->data, b->data + n, b->len - n);
         b->len -= n;
-        j->io_said -= j->io_said < n ? j->io_said : n;
+        j->io_sent -= j->io_sent < n ? j->io_sent : n;
     }
 }
 
@@ -73,13 +73,13 @@ static void on_idle(struct job *j, int rank, uint64_t epoch)
     w->epoch = 0;
     w->ready = false;
     if (left)
-        job_epoch_again(j, "a worker had been told to leave the epoch by who led before");
+        job_epoch_again(j, "the previous leader had ended the epoch at a worker");
 }
 
 static void on_save_failed(struct job *j, const char *text)
 {
-    if (!j->checkpoint_error[0]) /* the first of a row */
-        job_incident_record(j, 0, text, "training goes on, and saves as before");
+    if (!j->checkpoint_error[0]) /* one incident for consecutive failures */
+        job_incident_record(j, 0, text, "training continues; the next save is attempted on schedule");
     snprintf(j->checkpoint_error, sizeof(j->checkpoint_error), "%s", text);
     log_warn("save failed job=%" PRIu64 " text=%s", j->id, text);
     j->dirty = true;
@@ -143,21 +143,21 @@ static err_t add_folder(struct job *j, const struct state_checkpoint *c)
     return OK;
 }
 
-static void grow(struct job *j)
+static void resize_for_free_slots(struct job *j)
 {
     char seen[128];
-    snprintf(seen, sizeof(seen), "there is room for more than the %d workers of epoch %" PRIu64, j->n_workers,
+    snprintf(seen, sizeof(seen), "slots for more than the %d workers of epoch %" PRIu64 " are free", j->n_workers,
              j->epoch);
     job_epoch_resize(j, seen);
 }
 
-/* While a scan is asked for, a folder that is found and one that has just been committed need not be told apart: both
- * are there, and the end of the scan brings the catalog up to date. */
+/* During a scan, folders that dtd-io finds and folders that it commits need not be distinguished: both exist, and the
+ * end of the scan updates the catalog. */
 static void on_committed(struct job *j, const struct job_io *io, uint64_t epoch, const struct state_checkpoint *c,
                          const char *low)
 {
     if (io->scan == SCAN_ASKED && add_folder(j, c))
-        log_error("folder not taken up job=%" PRIu64 " path=%s", j->id, c->path);
+        log_error("folder not added to the scan job=%" PRIu64 " path=%s", j->id, c->path);
     if (epoch == 0)
         return;
     log_info("checkpoint committed job=%" PRIu64 " step=%" PRId64 " epoch=%" PRIu64 " bytes=%" PRId64, j->id, c->step,
@@ -167,11 +167,11 @@ static void on_committed(struct job *j, const struct job_io *io, uint64_t epoch,
         log_error("checkpoint not logged job=%" PRIu64 " step=%" PRId64, j->id, c->step);
     j->checkpoint_error[0] = '\0';
     if (*low && !j->disk_low)
-        job_incident_record(j, 0, low, "training goes on; checkpoint.keep_last says how many are kept");
+        job_incident_record(j, 0, low, "training continues; free some space or lower checkpoint.keep_last");
     j->disk_low = *low;
     j->dirty = true;
     if (j->may_grow && epoch == j->epoch && !j->moving)
-        grow(j);
+        resize_for_free_slots(j);
 }
 
 static void on_scanned(struct job *j, struct job_io *io, const char *text)
@@ -185,8 +185,9 @@ static void on_scanned(struct job *j, struct job_io *io, const char *text)
         job_catalog_scanned(j);
 }
 
-/* A line that is news here: of this job (its directory may have been another's before), and behind our own last one. */
-static bool is_news(const struct job *j, const struct metric *row)
+/* Whether a line is to be added: it is of this job (an earlier job may have used the folder), and it is newer than the
+ * last line of this node's file. */
+static bool is_new_line(const struct job *j, const struct metric *row)
 {
     bool known = row->epoch < j->known_epoch || (row->epoch == j->known_epoch && row->step <= j->known_step);
     return row->wall_ms >= j->submitted_ms && !known;
@@ -200,7 +201,7 @@ static void on_history(struct job *j, const char *text)
     j->history_at += (int64_t)strlen(text);
     j->history = *text ? HISTORY_DUE : HISTORY_KNOWN;
     for (const char *end; (end = strchr(text, '\n')); text = end + 1)
-        if (metrics_parse(text, (size_t)(end - text), &row) == OK && is_news(j, &row))
+        if (metrics_parse(text, (size_t)(end - text), &row) == OK && is_new_line(j, &row))
             metrics_before(&j->metrics, &row);
     if (j->history == HISTORY_KNOWN)
         metrics_release(&j->metrics);

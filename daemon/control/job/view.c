@@ -1,7 +1,8 @@
-/* What other rooms see of a job (job.h). */
+/* The data of a job for other folders (job.h). */
 #include "daemon/control/job/internal.h"
 
-/* While the log takes nothing the job goes on, and nobody will learn how: a job without a reason of its own says so. */
+/* While the log accepts no records, the job continues but nothing about it is recorded. If the job has no reason of its
+ * own, that is the reason shown. */
 static const char *reason_of(const struct job *j)
 {
     const char *full = job_over(j) || !j->jobs->replica->log ? NULL : log_warning(j->jobs->replica->log);
@@ -59,14 +60,14 @@ err_t job_rendezvous(struct job *j, struct job_process *p, uint64_t epoch, struc
     return OK;
 }
 
-static bool is_missing(const struct job_worker *w)
+static bool has_not_used_rendezvous(const struct job_worker *w)
 {
     return w->rendezvous_epoch != w->epoch || !w->epoch || !w->p.attend;
 }
 
 int job_rendezvous_missing(const struct job *j, char *ret, size_t size)
 {
-    return job_workers_name(j, is_missing, ret, size);
+    return job_workers_name(j, has_not_used_rendezvous, ret, size);
 }
 
 struct rendezvous *job_rendezvous_of(struct job *j)

@@ -221,7 +221,7 @@ TEST(a_probe_may_take_its_time)
     job_submit(&d, spec("a", 1, 3, ""), job);
     assert_in_range(clock_mono_ms() - start, 15000, 23500);
     expect_probe_ms(-1, 15000, 24500);
-    expect_reason(job, "waits for 1 GPU: node-1 does not know its GPUs yet");
+    expect_reason(job, "waits for 1 GPU: node-1 has not reported its GPUs yet");
     job_wait(&d, job, "done", 20000);
     expect_probe_ms(1, 23900, 40000);
     assert_int_equal(1, logged("`dt-worker --probe` took 2"));

@@ -330,7 +330,7 @@ TEST(jobs_leave_a_node_that_goes_down)
     assert_string_equal("running", s->state);
     assert_int_equal(0, s->restarts);
     assert_int_equal(1, s->n_incident);
-    assert_string_equal("node n2 is going down", s->incident[0].seen);
+    assert_string_equal("node n2 is shutting down", s->incident[0].seen);
     assert_int_equal(4, s->n_worker);
     for (int rank = 0; rank < 4; rank++) {
         char line[32];
@@ -377,7 +377,7 @@ TEST(all_nodes_go_down_at_once)
     job_wait_step(&n[0], job, 2, 3, 30000);
     const struct client_job *s = job_status(&n[0], job);
     assert_int_equal(0, s->restarts);
-    if (!strstr(s->incident[0].seen, "is going down"))
+    if (!strstr(s->incident[0].seen, "is shutting down"))
         fail_msg("the workers were not told to stop: %s", s->incident[0].seen);
     stop_nodes(2);
 }
@@ -419,15 +419,15 @@ TEST(a_range_shrinks_and_grows)
             fail_msg("nobody says on how many workers it goes on: %d incidents, the first: %s; %s", s->n_incident,
                      s->n_incident ? s->incident[0].seen : "", s->n_incident ? s->incident[0].decided : "");
     }
-    for (int64_t until = clock_mono_ms() + 10000;
-         !strstr(s->reason, "2 of 4 workers; all of them wait for 4 slots: n1"); sleep_ms(20)) {
+    for (int64_t until = clock_mono_ms() + 10000; !strstr(s->reason, "2 of 4 workers; all of them need 4 slots: n1");
+         sleep_ms(20)) {
         s = job_status(&n[0], job);
         if (clock_mono_ms() > until)
             fail_msg("it does not say why it is small: %s", s->reason);
     }
     start_one(1, 2);
-    for (int64_t until = clock_mono_ms() + 10000;
-         !strstr(s->reason, "there is room for 4, from the next checkpoint on"); sleep_ms(20)) {
+    for (int64_t until = clock_mono_ms() + 10000; !strstr(s->reason, "it continues with 4 after the next checkpoint");
+         sleep_ms(20)) {
         s = job_status(&n[0], job);
         if (clock_mono_ms() > until)
             fail_msg("it sees no room: %s", s->reason);
@@ -575,7 +575,7 @@ TEST(leaving_a_node_is_no_restart_when_the_lead_is_lost)
     begin_job_with_late_workers(3, "", job);
     kill(n[1].pid, SIGTERM);
     lose_the_lead_between_epochs(job);
-    assert_string_equal("node n2 is going down", begun_by_another(job, 0)->incident[0].seen);
+    assert_string_equal("node n2 is shutting down", begun_by_another(job, 0)->incident[0].seen);
     int status = -1;
     assert_int_equal(n[1].pid, waitpid(n[1].pid, &status, 0));
     assert_int_equal(0, status);

@@ -1,5 +1,5 @@
-/* The metrics file: what is written comes back, the newest epoch wins, torn lines and missing space lose nothing else.
- */
+/* The metrics file: rows are read back as written, the newest epoch wins, and incomplete lines or a full disk lose
+ * nothing else. */
 #include "common/base/file.h"
 #include "daemon/control/job/metrics.h"
 #include "tests/lib/test.h"
@@ -16,7 +16,7 @@ static const char *metrics_path(void)
     return path;
 }
 
-static void append(struct metrics *m, uint64_t epoch, int64_t step)
+static void append_row(struct metrics *m, uint64_t epoch, int64_t step)
 {
     const struct metric row = {.step = step,
                                .epoch = epoch,
@@ -42,7 +42,7 @@ static void expect_steps(int64_t from, const int64_t *steps, const uint64_t *epo
     free(rows.row);
 }
 
-TEST(line_comes_back)
+TEST(line_is_read_back)
 {
     struct buf line = {0};
     struct metric in = {.step = 7,
@@ -78,9 +78,9 @@ TEST(newest_epoch_wins)
     struct metrics m;
     assert_ok(metrics_init(&m, metrics_path()));
     for (int64_t step = 1; step <= 5; step++)
-        append(&m, 1, step);
-    append(&m, 2, 3); /* went back to step 2, and has not come to 5 again */
-    append(&m, 2, 4);
+        append_row(&m, 1, step);
+    append_row(&m, 2, 3); /* resumed from step 2, and has not reached 5 again */
+    append_row(&m, 2, 4);
     const int64_t steps[] = {1, 2, 3, 4};
     const uint64_t epochs[] = {1, 1, 2, 2};
     expect_steps(0, steps, epochs, 4, &nothing);
@@ -92,66 +92,66 @@ TEST(newest_epoch_wins)
     metrics_fini(&m);
 }
 
-TEST(torn_line_is_cut_off)
+TEST(incomplete_line_is_cut_off)
 {
     struct metrics m;
     assert_ok(metrics_init(&m, metrics_path()));
-    append(&m, 1, 1);
+    append_row(&m, 1, 1);
     assert_ok(file_write_all(m.fd, "{\"step\": 2, \"lo", 15));
     metrics_fini(&m);
     assert_ok(metrics_init(&m, metrics_path()));
     assert_int_equal(1, m.last.step);
-    append(&m, 1, 2);
+    append_row(&m, 1, 2);
     expect_steps(0, (const int64_t[]){1, 2}, (const uint64_t[]){1, 1}, 2, &nothing);
     metrics_fini(&m);
 }
 
-/* What cannot be written is shown, counted, and written when it can be. */
-static void before(struct metrics *m, uint64_t epoch, int64_t step)
+static void add_older(struct metrics *m, uint64_t epoch, int64_t step)
 {
     const struct metric row = {.step = step, .epoch = epoch, .loss = 1, .workers = 4, .wall_ms = 99};
     metrics_before(m, &row);
 }
 
-/* What another node has heard comes in front of what we hear meanwhile; and an end in between leaves no gap. */
-TEST(lines_of_before_come_first)
+/* Lines that another leader received precede those that arrive meanwhile, and an interruption leaves no gap. */
+TEST(older_lines_come_first)
 {
     struct metrics m;
     assert_ok(metrics_init(&m, metrics_path()));
     metrics_hold(&m);
-    append(&m, 2, 11);
-    before(&m, 1, 1);
-    before(&m, 1, 2);
+    append_row(&m, 2, 11);
+    add_older(&m, 1, 1);
+    add_older(&m, 1, 2);
     metrics_flush(&m);
-    append(&m, 2, 12);
-    before(&m, 1, 10);
+    append_row(&m, 2, 12);
+    add_older(&m, 1, 10);
     expect_steps(0, (int64_t[]){1, 2}, (uint64_t[]){1, 1}, 2, &nothing);
     expect_steps(0, (int64_t[]){1, 2, 10, 11, 12}, (uint64_t[]){1, 1, 1, 2, 2}, 5, &m.pending);
     metrics_flush(&m);
-    metrics_fini(&m); /* the node ceases to lead */
+    metrics_fini(&m); /* the node stops leading */
     expect_steps(0, (int64_t[]){1, 2, 10}, (uint64_t[]){1, 1, 1}, 3, &nothing);
     assert_ok(metrics_init(&m, metrics_path()));
     assert_int_equal(10, m.last.step);
     metrics_hold(&m);
-    append(&m, 2, 13);
-    before(&m, 2, 11);
-    before(&m, 2, 12);
+    append_row(&m, 2, 13);
+    add_older(&m, 2, 11);
+    add_older(&m, 2, 12);
     metrics_release(&m);
-    append(&m, 2, 14);
+    append_row(&m, 2, 14);
     metrics_fini(&m);
     expect_steps(0, (int64_t[]){1, 2, 10, 11, 12, 13, 14}, (uint64_t[]){1, 1, 1, 2, 2, 2, 2}, 7, &nothing);
 }
 
+/* Lines that cannot be written are kept, counted, and written later. */
 TEST(lines_wait_in_memory)
 {
     struct metrics m;
     char folder[600];
     snprintf(folder, sizeof(folder), "%s/later", test_tmpdir());
     char path[700];
-    snprintf(path, sizeof(path), "%s/metrics/1.jsonl", folder); /* that folder is made, but not the one above it */
+    snprintf(path, sizeof(path), "%s/metrics/1.jsonl", folder); /* metrics_append creates `metrics`, but not `later` */
     assert_ok(metrics_init(&m, path));
-    append(&m, 1, 1);
-    append(&m, 1, 2);
+    append_row(&m, 1, 1);
+    append_row(&m, 1, 2);
     assert_int_equal(ERR_NOTFOUND, m.err);
     assert_true(m.failed >= 1 && m.dropped == 0);
     struct metric_rows rows;

@@ -1,4 +1,5 @@
-/* Where workers go, by table. */
+/* Placement: a table of nodes and requirements with the expected assignment, and random nodes against the definition.
+ */
 #include "daemon/control/job/placement.h"
 #include "tests/lib/test.h"
 
@@ -7,19 +8,19 @@
 #define NODES 4
 #define RANKS 64
 
-struct wish {
-    const char *what;
+struct placement_case {
+    const char *name;
     struct placement_node nodes[NODES];
     struct placement_want want;
     enum placement_answer answer;
-    const char *ranks; /* the node of each rank, by its place in `nodes` */
+    const char *ranks; /* the node of each rank, as an index into `nodes` */
 };
 
 #define FIXED(n) .max = (n), .min = (n), .unit = (n)
 
-static const struct wish wishes[] = {
+static const struct placement_case cases[] = {
     {"one node", {{.name = "a", .slots = 4}}, {FIXED(4)}, PLACEMENT_FITS, "0000"},
-    {"the fullest that has room",
+    {"the fullest node that has enough slots",
      {{.name = "a", .slots = 8}, {.name = "b", .slots = 8, .used = 4}, {.name = "c", .slots = 8, .used = 7}},
      {FIXED(4)},
      PLACEMENT_FITS,
@@ -34,38 +35,38 @@ static const struct wish wishes[] = {
      {FIXED(4)},
      PLACEMENT_FITS,
      "0111"},
-    {"gang",
+    {"all workers or none",
      {{.name = "a", .slots = 4, .used = 1}, {.name = "b", .slots = 4, .used = 1}},
      {FIXED(7)},
      PLACEMENT_WAITS,
      ""},
     {"never", {{.name = "a", .slots = 4}, {.name = "b", .slots = 4}}, {FIXED(9)}, PLACEMENT_NEVER, ""},
-    {"a drained node comes back",
+    {"waits for a drained node",
      {{.name = "a", .slots = 4}, {.name = "b", .slots = 4, .out = "is drained"}},
      {FIXED(5)},
      PLACEMENT_WAITS,
      ""},
-    {"nothing on a drained node",
+    {"not on a drained node",
      {{.name = "a", .slots = 4, .out = "is drained"}, {.name = "b", .slots = 4}},
      {FIXED(4)},
      PLACEMENT_FITS,
      "1111"},
-    {"where it was",
+    {"the node that the job uses",
      {{.name = "a", .slots = 4}, {.name = "b", .slots = 4, .mine = 2}},
      {FIXED(4)},
      PLACEMENT_FITS,
      "1111"},
-    {"one node before where it was",
+    {"one node is better than the two that the job uses",
      {{.name = "a", .slots = 4}, {.name = "b", .slots = 2, .mine = 2}, {.name = "c", .slots = 2}},
      {FIXED(4)},
      PLACEMENT_FITS,
      "0000"},
-    {"it stays on two",
+    {"the two nodes that the job uses",
      {{.name = "a", .slots = 2, .mine = 2}, {.name = "b", .slots = 3}, {.name = "c", .slots = 2, .mine = 2}},
      {FIXED(4)},
      PLACEMENT_FITS,
      "0022"},
-    /* Groups of neighbours stay whole where they can. */
+    /* Groups of ranks stay on one node if possible. */
     {"tp inside nodes",
      {{.name = "a", .slots = 3}, {.name = "b", .slots = 3}},
      {FIXED(4), .group = {2}},
@@ -81,56 +82,60 @@ static const struct wish wishes[] = {
      {FIXED(8), .group = {4, 2}},
      PLACEMENT_FITS,
      "00001111"},
-    {"the smaller helps",
+    {"the smaller group fits",
      {{.name = "a", .slots = 2}, {.name = "b", .slots = 6}},
      {FIXED(8), .group = {4, 2}},
      PLACEMENT_FITS,
      "00111111"},
-    /* A range. */
-    {"as many as there are",
+    /* A range of workers. */
+    {"as many as fit",
      {{.name = "a", .slots = 3}, {.name = "b", .slots = 2}},
      {.max = 8, .min = 2, .unit = 2},
      PLACEMENT_FITS,
      "0001"},
     {"whole units only", {{.name = "a", .slots = 5}}, {.max = 6, .min = 3, .unit = 3}, PLACEMENT_FITS, "000"},
-    {"below the least", {{.name = "a", .slots = 5, .used = 4}}, {.max = 6, .min = 3, .unit = 3}, PLACEMENT_WAITS, ""},
-    {"the least never fits", {{.name = "a", .slots = 2}}, {.max = 6, .min = 3, .unit = 3}, PLACEMENT_NEVER, ""},
+    {"fewer than the minimum are free",
+     {{.name = "a", .slots = 5, .used = 4}},
+     {.max = 6, .min = 3, .unit = 3},
+     PLACEMENT_WAITS,
+     ""},
+    {"the minimum never fits", {{.name = "a", .slots = 2}}, {.max = 6, .min = 3, .unit = 3}, PLACEMENT_NEVER, ""},
     /* GPUs. */
-    {"a GPU each",
+    {"one GPU per worker",
      {{.name = "a", .slots = 8, .gpus = 2}, {.name = "b", .slots = 8, .gpus = 4}},
      {FIXED(4), .per_gpu = 1},
      PLACEMENT_FITS,
      "1111"},
-    {"two share one",
+    {"two workers share a GPU",
      {{.name = "a", .slots = 8, .gpus = 2}, {.name = "b", .slots = 8, .gpus = 4}},
      {FIXED(4), .per_gpu = 2},
      PLACEMENT_FITS,
      "0000"},
-    {"busy ones",
+    {"busy GPUs",
      {{.name = "a", .slots = 8, .gpus = 2, .busy = 1}, {.name = "b", .slots = 8, .gpus = 2, .busy = 2}},
      {FIXED(2), .per_gpu = 1},
      PLACEMENT_WAITS,
      ""},
-    {"slots lack too",
+    {"too few slots, enough GPUs",
      {{.name = "a", .slots = 2, .used = 1, .gpus = 8}},
      {FIXED(2), .per_gpu = 1},
      PLACEMENT_WAITS,
      ""},
     {"no GPUs", {{.name = "a", .slots = 8, .gpus = 0}}, {FIXED(1), .per_gpu = 1}, PLACEMENT_NEVER, ""},
-    {"not known yet", {{.name = "a", .slots = 8, .gpus = -1}}, {FIXED(1), .per_gpu = 1}, PLACEMENT_WAITS, ""},
-    {"so many a node",
+    {"GPUs not reported yet", {{.name = "a", .slots = 8, .gpus = -1}}, {FIXED(1), .per_gpu = 1}, PLACEMENT_WAITS, ""},
+    {"a fixed number per node",
      {{.name = "a", .slots = 8}, {.name = "b", .slots = 8}},
      {FIXED(4), .per_node = 2},
      PLACEMENT_FITS,
      "0011"},
-    {"on one node, or none",
+    {"a fixed number per node that no node has",
      {{.name = "a", .slots = 3}, {.name = "b", .slots = 3}},
      {FIXED(4), .per_node = 4},
      PLACEMENT_NEVER,
      ""},
 };
 
-static int count_nodes(const struct wish *w)
+static int count_nodes(const struct placement_case *w)
 {
     int n = 0;
     while (n < NODES && w->nodes[n].name)
@@ -140,8 +145,8 @@ static int count_nodes(const struct wish *w)
 
 TEST(workers_go_where_the_table_says)
 {
-    for (size_t i = 0; i < sizeof(wishes) / sizeof(wishes[0]); i++) {
-        const struct wish *w = &wishes[i];
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const struct placement_case *w = &cases[i];
         int node[RANKS], n = 0;
         char ranks[RANKS + 1] = "";
         enum placement_answer answer = placement_find(w->nodes, count_nodes(w), &w->want, node, &n);
@@ -150,12 +155,13 @@ TEST(workers_go_where_the_table_says)
             ranks[k + 1] = '\0';
         }
         if (answer != w->answer || strcmp(ranks, w->ranks) != 0)
-            fail_msg("%s: answer %d with '%s', expected %d with '%s'", w->what, answer, ranks, w->answer, w->ranks);
+            fail_msg("%s: answer %d with '%s', expected %d with '%s'", w->name, answer, ranks, w->answer, w->ranks);
     }
 }
 
-/* Against the obvious: no node above its room, ranks ascending, whole units, and nothing larger would have fitted. */
-TEST(no_node_has_more_than_its_room)
+/* Random nodes: no node gets more than its free slots, ranks ascend, units stay whole, and no larger number would fit.
+ */
+TEST(no_node_gets_more_than_its_free_slots)
 {
     unsigned seed = 7;
     for (int round = 0; round < 20000; round++) {
@@ -188,7 +194,7 @@ TEST(no_node_has_more_than_its_room)
     }
 }
 
-TEST(what_lacks_is_said_by_node)
+TEST(message_names_each_node)
 {
     char text[512];
     const struct placement_node nodes[] = {
@@ -199,7 +205,7 @@ TEST(what_lacks_is_said_by_node)
     placement_lack(nodes, 3, &(struct placement_want){FIXED(8)}, text, sizeof(text));
     assert_string_equal("8 slots: n1 has 2 of 4 free, n2 has none of 4 free, n3 is drained (disk)", text);
     placement_lack(nodes, 3, &(struct placement_want){FIXED(2), .per_gpu = 1}, text, sizeof(text));
-    assert_string_equal("2 GPUs: n1 has 1 of 2 free, n2 does not know its GPUs yet, n3 is drained (disk)", text);
+    assert_string_equal("2 GPUs: n1 has 1 of 2 free, n2 has not reported its GPUs yet, n3 is drained (disk)", text);
     const struct placement_node ill[] = {
         {.name = "n1", .slots = 4, .gpus = 1, .sick = "GPU 0 is not used: it is lost"},
         {.name = "n2", .slots = 4, .gpus = 2, .busy = 2, .sick = ""},
@@ -212,5 +218,5 @@ TEST(what_lacks_is_said_by_node)
     assert_string_equal("20 slots: n1 has 4 of 4 free, n2 has 4 of 4 free, n3 is lost", text);
     assert_int_equal(12, placement_most(nodes, 3, &(struct placement_want){.max = 16, .min = 16, .unit = 4}));
     placement_all(nodes, 1, &(struct placement_want){FIXED(8), .per_node = 4}, text, sizeof(text));
-    assert_memory_equal("take 4 slots on one node, and n1 has ", text, 37);
+    assert_memory_equal("need 4 slots on one node, but n1 has ", text, 37);
 }

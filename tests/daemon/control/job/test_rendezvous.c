@@ -1,4 +1,4 @@
-/* The words of an epoch: written once, waited for, bounded. */
+/* The rendezvous of an epoch: keys are written once, waits end, everything is limited. */
 #include "daemon/control/job/rendezvous.h"
 #include "tests/lib/test.h"
 
@@ -29,7 +29,7 @@ static void woken(struct rendezvous_wait *w, err_t err, struct rendezvous_bytes 
     if (value.len)
         memcpy(x->value, value.data, value.len);
     x->value[value.len] = '\0';
-    memset(w, 0xee, sizeof(*w)); /* it is the caller's again */
+    memset(w, 0xee, sizeof(*w)); /* it belongs to the caller again */
 }
 
 static err_t wait_for(struct waiter *w, const char *key, int owner, int64_t deadline_ms)
@@ -57,11 +57,11 @@ TEST(a_key_is_written_once)
     assert_int_equal(2, s.n_keys);
     rendezvous_clear(&s, ERR_STALE);
     assert_err(ERR_NOTFOUND, rendezvous_get(&s, text("a"), &v));
-    assert_ok(put("a", "2")); /* another epoch's */
+    assert_ok(put("a", "2")); /* by the next epoch */
     rendezvous_clear(&s, ERR_STALE);
 }
 
-TEST(who_waits_is_woken_by_its_key_alone)
+TEST(a_wait_ends_only_with_its_own_key)
 {
     struct waiter a, b, c;
     rendezvous_init(&s);
@@ -77,13 +77,13 @@ TEST(who_waits_is_woken_by_its_key_alone)
     assert_ok(a.err);
     assert_string_equal("yes", a.value);
     assert_string_equal("yes", c.value);
-    assert_err(ERR_EXISTS, wait_for(&a, "key", 0, 100)); /* it is there: rendezvous_get */
+    assert_err(ERR_EXISTS, wait_for(&a, "key", 0, 100)); /* it exists: use rendezvous_get */
     rendezvous_clear(&s, ERR_STALE);
     assert_int_equal(1, b.calls);
     assert_err(ERR_STALE, b.err);
 }
 
-TEST(waiting_has_an_end)
+TEST(waits_expire)
 {
     struct waiter a, b, c;
     rendezvous_init(&s);
@@ -99,11 +99,11 @@ TEST(waiting_has_an_end)
     rendezvous_wait_drop(&s, &b.wait);
     rendezvous_expire(&s, 1000);
     assert_ok(put("a", "late"));
-    assert_int_equal(0, b.calls); /* dropped: nobody is called */
+    assert_int_equal(0, b.calls); /* dropped: its callback is not called */
     rendezvous_clear(&s, ERR_STALE);
 }
 
-TEST(everything_is_bounded)
+TEST(everything_is_limited)
 {
     static struct waiter w[RENDEZVOUS_WAITS_MAX + 2];
     char big[RENDEZVOUS_VALUE_MAX + 2], key[32];
@@ -119,11 +119,11 @@ TEST(everything_is_bounded)
         assert_ok(put(key, key));
     }
     assert_err(ERR_LIMIT, put("one more", "1"));
-    assert_ok(put("key 2", "key 2")); /* no new one */
+    assert_ok(put("key 2", "key 2")); /* not a new key */
     for (int i = 0; i < RENDEZVOUS_WAITS_MAX; i++)
         assert_ok(wait_for(&w[i], "never", 3, 100));
     assert_err(ERR_LIMIT, wait_for(&w[RENDEZVOUS_WAITS_MAX], "never", 3, 100));
-    assert_ok(wait_for(&w[RENDEZVOUS_WAITS_MAX + 1], "never", 4, 100)); /* another's */
+    assert_ok(wait_for(&w[RENDEZVOUS_WAITS_MAX + 1], "never", 4, 100)); /* another owner */
     assert_err(ERR_INVALID, rendezvous_wait(&s, (struct rendezvous_bytes){big, RENDEZVOUS_KEY_MAX + 1}, &w[0].wait));
     rendezvous_expire(&s, 100);
     assert_ok(wait_for(&w[0], "never", 3, 200));
