@@ -107,14 +107,11 @@ static void on_end(struct supervisor *s, const struct channel_msg *m)
     s->deadline_ms = clock_mono_ms();
 }
 
-static void (*const handlers[])(struct supervisor *s,
-                                const struct channel_msg *m) = {[CHANNEL_SPAWN] = sv_child_spawn,
-                                                                [CHANNEL_KILL] = on_kill,
-                                                                [CHANNEL_RELEASE] = sv_job_release,
-                                                                [CHANNEL_LIST] = on_list,
-                                                                [CHANNEL_ACK] = on_ack,
-                                                                [CHANNEL_END] = on_end,
-                                                                [CHANNEL_HEARTBEAT] = sv_service_heartbeat};
+static void (*const handlers[])(struct supervisor *s, const struct channel_msg *m) = {
+    [CHANNEL_SPAWN] = sv_child_spawn,   [CHANNEL_KILL] = on_kill, [CHANNEL_RELEASE] = sv_job_release,
+    [CHANNEL_LIST] = on_list,           [CHANNEL_ACK] = on_ack,   [CHANNEL_END] = on_end,
+    [CHANNEL_HEARTBEAT] = sv_heartbeat,
+};
 
 void sv_channel_read(struct supervisor *s)
 {

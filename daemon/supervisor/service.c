@@ -34,7 +34,7 @@ void sv_service_expect(struct supervisor *s)
     s->heartbeat_deadline_ms = clock_mono_ms() + START_MS;
 }
 
-void sv_service_heartbeat(struct supervisor *s, const struct channel_msg *m)
+void sv_heartbeat(struct supervisor *s, const struct channel_msg *m)
 {
     s->heartbeat_deadline_ms = clock_mono_ms() + s->hang_ms;
     notify_send(&s->notify, "WATCHDOG=1");

@@ -119,7 +119,7 @@ void sv_reap(struct supervisor *s);
 void sv_service_start(struct supervisor *s);
 /* Control has just been started: expect its first heartbeat. */
 void sv_service_expect(struct supervisor *s);
-void sv_service_heartbeat(struct supervisor *s, const struct channel_msg *m);
+void sv_heartbeat(struct supervisor *s, const struct channel_msg *m);
 void sv_service_reload(struct supervisor *s);
 void sv_service_stop(struct supervisor *s);
 /* Kills a control that hangs. */
