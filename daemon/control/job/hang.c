@@ -138,8 +138,9 @@ static void report_hang(struct job *j, int64_t silent_ms)
         if (is_blocked(&j->workers[k]))
             job_process_kill(j, &j->workers[k].p, SIGKILL);
     job_epoch_lost(j, (double)silent_ms, true,
-                   "no step for %.1f s after step %" PRId64 " (median %.2f s; limit run.hang_seconds):%s",
-                   (double)silent_ms / 1e3, job_step(j), (double)median_ms(&j->hang) / 1e3, ranks);
+                   "no step for %.1f s after step %" PRId64 " (median step %.2f s; run.hang_seconds: %" PRId64 "):%s",
+                   (double)silent_ms / 1e3, job_step(j), (double)median_ms(&j->hang) / 1e3, j->spec.run.hang_seconds,
+                   ranks);
 }
 
 static void request_process_states(struct job *j)

@@ -161,7 +161,7 @@ struct job_kind {
 };
 extern const struct job_kind job_kind_managed, job_kind_command;
 
-#define JOB_DAMAGED_MAX 16 /* more damaged checkpoints of one job are a broken disk, which no older one repairs */
+#define JOB_DAMAGED_MAX 16 /* if more are damaged, the disk is broken, and an older checkpoint does not help */
 /* Processes start within a second or two; the rest is for nodes that load programs over a slow network file system. */
 #define JOB_GATHER_MS 60000
 /* A worker reads its part of the checkpoint and opens its GPU: a large model on a slow disk takes minutes. */
@@ -253,7 +253,7 @@ bool job_worker_is_not_ready(const struct job_worker *w);
 /* START of j->epoch is sent to its workers, or was. */
 bool job_in_epoch(const struct job *j);
 
-/* ---- allocate.c: places for workers, slots, GPUs ---- */
+/* ---- allocate.c: slots and GPUs ---- */
 
 /* Allocates slots and GPUs, or returns false and sets the reason. Live processes keep their slots where possible. */
 bool job_allocate(struct job *j);
