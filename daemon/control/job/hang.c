@@ -15,8 +15,8 @@
 
 /* A factor of ten separates a hang from a slow step: a busy machine or file system slows a step down by less. */
 #define MEDIAN_TIMES 10
-#define LONGEST_TIMES \
-    3 /* the longest step so far had an evaluation or a save, and the next such step takes about as long */
+/* The longest step so far had an evaluation or a save, and the next step of that kind takes about as long. */
+#define LONGEST_TIMES 3
 /* Added when there is no earlier duration to compare with: the first step, the first one with an evaluation or a save,
  * and the time after the last step. */
 #define UNKNOWN_MS 300000

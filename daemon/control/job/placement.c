@@ -49,15 +49,15 @@ static int free_in_groups(const struct placement_node *n, const struct placement
 /* Whether node `a` is the better one for the `left` workers that have no node yet. A node that can take all of them is
  * better than one that cannot, and a node that the job already uses is better than another. Then the fuller one is
  * better if it can take all of them, else the emptier one, so that the job uses few nodes. */
-static bool is_better_node(const struct placement_node *a, int room_a, const struct placement_node *b, int room_b,
+static bool is_better_node(const struct placement_node *a, int free_a, const struct placement_node *b, int free_b,
                            int left)
 {
-    bool all_a = room_a >= left, all_b = room_b >= left;
+    bool all_a = free_a >= left, all_b = free_b >= left;
     if (all_a != all_b)
         return all_a;
     if ((a->mine > 0) != (b->mine > 0))
         return a->mine > 0;
-    return all_a ? room_a < room_b : room_a > room_b;
+    return all_a ? free_a < free_b : free_a > free_b;
 }
 
 /* Sets how many of the `workers` each node gets; false if they do not fit in whole groups. */

@@ -13,7 +13,7 @@
 #include <stddef.h>
 
 #define PLACEMENT_GROUPS 3
-#define PLACEMENT_MAX_NODES 1024  /* further nodes are ignored */
+#define PLACEMENT_MAX_NODES 1024  /* size of arrays on the stack; further nodes are ignored */
 #define PLACEMENT_MAX_WORKERS 256 /* of one job on one node */
 
 struct placement_node {

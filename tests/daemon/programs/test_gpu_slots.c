@@ -145,8 +145,8 @@ TEST(a_job_waits_for_gpus)
 TEST(too_few_gpus_are_said_at_once)
 {
     start_with(2);
-    refused(spec("a", 3, 5, ""), "take 3 GPUs, and node-1 has 2", "share a GPU");
-    refused(spec("a", 9, 5, "workers_per_gpu: 4"), "take 3 GPUs, and node-1 has 2", "fewer workers");
+    refused(spec("a", 3, 5, ""), "need 3 GPUs, but node-1 has 2", "share a GPU");
+    refused(spec("a", 9, 5, "workers_per_gpu: 4"), "need 3 GPUs, but node-1 has 2", "fewer workers");
     assert_int_equal(0, dtd_down(&d));
 }
 
@@ -267,7 +267,7 @@ TEST(a_sick_gpu_is_given_to_nobody)
                "{\"index\": 1, \"model\": \"H200\", \"health\": {\"ecc_uncorrected_volatile\": 0}}]}");
     setenv("DOUBLE_PROBE", path_of("words"), 1);
     dtd_start(&d, "state");
-    refused(spec("a", 2, 5, ""), "take 2 GPUs", "");
+    refused(spec("a", 2, 5, ""), "need 2 GPUs", "");
     expect_node(1, 1);
     assert_ok(client_node_get(dtd_client(&d), &node, &why));
     if (!strstr(node.warning, "GPU 0 is not used: it has uncorrectable memory errors (3)"))
@@ -425,7 +425,7 @@ TEST(a_gpu_becomes_sick_under_a_job)
     expect_warning("GPU 1 is not used: it has uncorrectable memory errors (1)");
     wait_said();
     assert_int_equal(1, logged("GPU 1 is not used"));
-    refused(spec("b", 3, 5, ""), "take 3 GPUs, and node-1 has 2", "");
+    refused(spec("b", 3, 5, ""), "need 3 GPUs, but node-1 has 2", "");
     assert_int_equal(0, dtd_down(&d));
 }
 
