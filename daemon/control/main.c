@@ -87,8 +87,8 @@ int main(int argc, char **argv)
         {"system", 'S', 0, 0, "Serve all users of this machine", 0},
         {"print-places", 'p', 0, 0, "Check the configuration, print its state_dir, run_dir and user, and exit", 0},
         {"print-system", 'P', 0, 0, "The same, with the defaults of a system-wide dtd", 0},
-        {"print-slurm", 'L', 0, 0, "Make a configuration of Slurm's allocation, print the same and its name, and exit",
-         0},
+        {"print-slurm", 'L', 0, 0,
+         "Write a configuration for Slurm's allocation, print the same and its file name, and exit", 0},
         {0},
     };
     static const struct argp argp = {options, parse_option, NULL, "Started by dtd, not by hand.", NULL, NULL, NULL};

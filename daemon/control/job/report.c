@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_FOLDERS 4096        /* far more checkpoints than a disk holds; limits the memory for one scan */
+#define MAX_FOLDERS 4096        /* limits the memory for one scan; a job keeps far fewer checkpoints */
 #define IO_LINES_MAX (1u << 20) /* over 1000 steps, for a dtd-io that cannot be reached */
 
 /* ---- workers ---- */
