@@ -8,7 +8,7 @@
 #include "proto/io.pb-c.h"
 #include "proto/peer.pb-c.h"
 #include "proto/worker.pb-c.h"
-#include "tests/attack/say.h"
+#include "tests/attack/attacker.h"
 #include "tests/daemon/programs/harness.h"
 
 #include <arpa/inet.h>
@@ -88,7 +88,7 @@ static bool ticket_of(int pid, struct ticket *ret)
 
 /* ---- a client ---- */
 
-static void open_control(struct say *s)
+static void open_control(struct attacker *s)
 {
     s->fd = connect_to(control_path());
 }
@@ -101,10 +101,10 @@ TEST(a_client_says_anything)
     dtd_start(&d, "state");
     const char *spec = spec_text("a", 1, 3, "", "");
     const char *text[] = {"1", "2", spec, NULL};
-    struct say s = {.dice = seed(), .words = {text, numbers, 2}, .open = open_control};
+    struct attacker s = {.dice = seed(), .words = {text, numbers, 2}, .open = open_control};
     int control = control_pid();
     s.open(&s);
-    say_anything(&s, 0x01, but, TIMES);
+    attacker_send_random(&s, 0x01, but, TIMES);
     close(s.fd);
     assert_true(s.closed < s.said);
     assert_int_equal(control, control_pid());
@@ -146,14 +146,15 @@ static int process_pid(struct process *p)
     return pid;
 }
 
-static bool hello(struct say *s, struct process *p, struct ticket *ticket)
+static bool hello(struct attacker *s, struct process *p, struct ticket *ticket)
 {
     Dtd__WorkerHello worker = DTD__WORKER_HELLO__INIT;
     Dtd__IoControlHello io = DTD__IO_CONTROL_HELLO__INIT;
     worker.job = io.job = p->job;
     worker.token = io.token = (ProtobufCBinaryData){TICKET_TOKEN_BYTES, ticket->token};
     worker.pid = io.pid = getpid();
-    return p->io ? say_honest(s, IO_CONTROL_HELLO, &io.base) : say_honest(s, WORKER_HELLO, &worker.base);
+    return p->io ? attacker_call_valid(s, IO_CONTROL_HELLO, &io.base)
+                 : attacker_call_valid(s, WORKER_HELLO, &worker.base);
 }
 
 /* Words of its own processes may leave a job waiting for what never comes: its matter alone. */
@@ -168,7 +169,7 @@ static void another_job(struct process *p)
     p->job[0] = '\0';
 }
 
-static void open_process(struct say *s)
+static void open_process(struct attacker *s)
 {
     struct process *p = s->arg;
     int64_t patience = clock_mono_ms() + PATIENCE_MS;
@@ -200,9 +201,9 @@ static void a_process_says_anything(bool io)
     dtd_start(&d, "state");
     bystander_begin();
     int control = control_pid();
-    struct say s = {.dice = seed(), .words = {text, numbers, 4}, .open = open_process, .arg = &p};
+    struct attacker s = {.dice = seed(), .words = {text, numbers, 4}, .open = open_process, .arg = &p};
     s.open(&s);
-    say_anything(&s, io ? 0x04 : 0x02, nothing, TIMES);
+    attacker_send_random(&s, io ? 0x04 : 0x02, nothing, TIMES);
     close(s.fd);
     print_message("%d calls, %d connections closed\n", s.said, s.closed);
     assert_int_equal(control, control_pid());
@@ -222,7 +223,7 @@ TEST(an_io_says_anything)
 
 /* ---- a worker, to its dtd-io ---- */
 
-static void open_io(struct say *s)
+static void open_io(struct attacker *s)
 {
     struct ticket *ticket = s->arg;
     Dtd__IoHello m = DTD__IO_HELLO__INIT;
@@ -230,7 +231,7 @@ static void open_io(struct say *s)
     m.token = (ProtobufCBinaryData){TICKET_TOKEN_BYTES, ticket->io_token};
     s->fd = connect_to(ticket->io);
     s->call = 0;
-    assert_true(say_honest(s, IO_HELLO, &m.base));
+    assert_true(attacker_call_valid(s, IO_HELLO, &m.base));
 }
 
 TEST(a_worker_says_anything_to_its_io)
@@ -249,9 +250,9 @@ TEST(a_worker_says_anything_to_its_io)
     assert_true(ticket_of(io, &ticket));
     snprintf(step, sizeof(step), "%s/attacker-1/step-1", test_tmpdir());
     const char *text[] = {"embed.weight", "layers.0.norm1.weight", step, "step", NULL};
-    struct say s = {.dice = seed(), .words = {text, numbers, 8}, .open = open_io, .arg = &ticket};
+    struct attacker s = {.dice = seed(), .words = {text, numbers, 8}, .open = open_io, .arg = &ticket};
     s.open(&s);
-    say_anything(&s, 0x03, but, TIMES);
+    attacker_send_random(&s, 0x03, but, TIMES);
     close(s.fd);
     print_message("%d calls, %d connections closed\n", s.said, s.closed);
     assert_int_equal(io, process_pid(&p));
@@ -286,7 +287,7 @@ static void connected(void *owner, err_t err, const char *why, const struct tunn
     ((struct other *)owner)->fd = err ? -2 : fd;
 }
 
-static void open_tunnel(struct say *s)
+static void open_tunnel(struct attacker *s)
 {
     static uint8_t instance[16] = {1};
     struct other *o = s->arg;
@@ -311,9 +312,9 @@ static void open_tunnel(struct say *s)
         s->fd = o->fd;
         s->call = 0;
         /* A member by now, or one again, if what it said was that it leaves; then another may have its name since. */
-        if (say_honest(s, PEER_JOIN, &join.base) && say_honest(s, PEER_HELLO, &hello.base))
+        if (attacker_call_valid(s, PEER_JOIN, &join.base) && attacker_call_valid(s, PEER_HELLO, &hello.base))
             return;
-        (void)say_honest(s, PEER_LEAVE, &hello.base);
+        (void)attacker_call_valid(s, PEER_LEAVE, &hello.base);
         close(s->fd);
     }
     fail_msg("no tunnel");
@@ -363,9 +364,9 @@ TEST(a_node_says_anything)
     start_node(&o);
     bystander_begin();
     int control = control_pid();
-    struct say s = {.dice = seed(), .words = {text, numbers, 7}, .turn = turn, .open = open_tunnel, .arg = &o};
+    struct attacker s = {.dice = seed(), .words = {text, numbers, 7}, .turn = turn, .open = open_tunnel, .arg = &o};
     s.open(&s);
-    say_anything(&s, 0x05, nothing, TIMES);
+    attacker_send_random(&s, 0x05, nothing, TIMES);
     close(s.fd);
     print_message("%d calls, %d connections closed\n", s.said, s.closed);
     assert_int_equal(control, control_pid());

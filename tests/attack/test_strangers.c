@@ -1,7 +1,7 @@
 /* Another user of the machine, against a dtd that serves all of them: he may call any method with anything, and connect
  * as often as he can. The owner's job, her connections and the node itself are as before. */
 #include "common/base/clock.h"
-#include "tests/attack/say.h"
+#include "tests/attack/attacker.h"
 #include "tests/daemon/programs/harness.h"
 
 #include <errno.h>
@@ -92,7 +92,7 @@ static int control_pid(void)
 
 /* ---- anything ---- */
 
-static void open_control(struct say *s)
+static void open_control(struct attacker *s)
 {
     char path[512];
     snprintf(path, sizeof(path), "%s/control.sock", d.dir);
@@ -106,10 +106,10 @@ static int say_it(void *arg)
     static const uint16_t nothing[] = {0};
     static const int64_t numbers[] = {1, 2};
     const char *text[] = {arg, "mallory", "127.0.0.1:0", NULL};
-    struct say s = {.dice = (uint64_t)clock_wall_ms(), .words = {text, numbers, 2}, .open = open_control};
+    struct attacker s = {.dice = (uint64_t)clock_wall_ms(), .words = {text, numbers, 2}, .open = open_control};
     print_message("seed %llu\n", (unsigned long long)s.dice);
     s.open(&s);
-    say_anything(&s, 0x01, nothing, TIMES);
+    attacker_send_random(&s, 0x01, nothing, TIMES);
     return 0;
 }
 
@@ -137,7 +137,7 @@ static int connect_often(void *arg)
     if (setrlimit(RLIMIT_NOFILE, &files))
         return 102;
     for (int i = 0; i < CONNECTIONS; i++) {
-        struct say s;
+        struct attacker s;
         open_control(&s);
         (void)!send(s.fd, "DTD1\1\1", 6, MSG_NOSIGNAL); /* the beginning of a header, and never the rest */
         fds[i] = (struct pollfd){.fd = s.fd};

@@ -1,5 +1,5 @@
-/* See say.h. */
-#include "tests/attack/say.h"
+/* See attacker.h. */
+#include "tests/attack/attacker.h"
 
 #include "common/base/clock.h"
 #include "tests/lib/test.h"
@@ -20,7 +20,7 @@ enum {
     CANCEL = 6
 };
 
-uint64_t say_draw(struct say *s, uint64_t n)
+uint64_t attacker_draw(struct attacker *s, uint64_t n)
 {
     s->dice = s->dice * 6364136223846793005u + 1442695040888963407u;
     return (s->dice >> 33) % n;
@@ -40,29 +40,29 @@ static void put_varint(struct buf *b, uint64_t x)
     put(b, &(uint8_t){(uint8_t)x}, 1);
 }
 
-static uint64_t number(struct say *s)
+static uint64_t number(struct attacker *s)
 {
     static const int64_t edges[] = {0,  1,  2,   3,    -1,        -2,        63,         64,        255,
                                     -9, 16, 100, 4096, INT32_MAX, INT32_MIN, UINT32_MAX, INT64_MAX, INT64_MIN};
     const uint64_t n_edges = sizeof(edges) / sizeof(*edges);
-    uint64_t i = say_draw(s, n_edges + (uint64_t)s->words.n_numbers * 4 + 2);
+    uint64_t i = attacker_draw(s, n_edges + (uint64_t)s->words.n_numbers * 4 + 2);
     if (i < n_edges)
         return (uint64_t)edges[i];
     if (s->words.n_numbers && i < n_edges + (uint64_t)s->words.n_numbers * 4)
         return (uint64_t)s->words.number[(i - n_edges) % (uint64_t)s->words.n_numbers];
-    return say_draw(s, UINT64_MAX) << 33 | say_draw(s, UINT64_MAX);
+    return attacker_draw(s, UINT64_MAX) << 33 | attacker_draw(s, UINT64_MAX);
 }
 
 /* A real is any bits: a NaN, an infinity. */
-static void put_fixed(struct say *s, size_t bytes, struct buf *b)
+static void put_fixed(struct attacker *s, size_t bytes, struct buf *b)
 {
     static const double reals[] = {0, -0.0, 1e308, 1e-308, -1, 0.0 / 1e9, 1e300 * 1e300};
-    double real = reals[say_draw(s, sizeof(reals) / sizeof(*reals))];
+    double real = reals[attacker_draw(s, sizeof(reals) / sizeof(*reals))];
     uint64_t bits = number(s);
-    put(b, say_draw(s, 2) ? (void *)&real : (void *)&bits, bytes);
+    put(b, attacker_draw(s, 2) ? (void *)&real : (void *)&bits, bytes);
 }
 
-static void put_string(struct say *s, bool is_text, struct buf *b)
+static void put_string(struct attacker *s, bool is_text, struct buf *b)
 {
     static const char *const edges[] = {"",
                                         "/",
@@ -82,18 +82,18 @@ static void put_string(struct say *s, bool is_text, struct buf *b)
     uint64_t n_words = 0, i;
     while (s->words.text && s->words.text[n_words])
         n_words++;
-    i = say_draw(s, n_edges + n_words * 3 + (is_text ? 2 : n_edges * 3));
+    i = attacker_draw(s, n_edges + n_words * 3 + (is_text ? 2 : n_edges * 3));
     if (i < n_edges + n_words * 3) {
         const char *word = i < n_edges ? edges[i] : s->words.text[(i - n_edges) % n_words];
         put_varint(b, strlen(word));
         put(b, word, strlen(word));
         return;
     }
-    const uint64_t lengths[] = {16, 32, say_draw(s, 40), say_draw(s, 5000)}; /* of ids and of tokens */
-    uint64_t len = lengths[say_draw(s, 4)];
+    const uint64_t lengths[] = {16, 32, attacker_draw(s, 40), attacker_draw(s, 5000)}; /* of ids and of tokens */
+    uint64_t len = lengths[attacker_draw(s, 4)];
     put_varint(b, len);
     for (uint64_t k = 0; k < len; k++) {
-        uint8_t byte = (uint8_t)say_draw(s, 256);
+        uint8_t byte = (uint8_t)attacker_draw(s, 256);
         byte = is_text && byte == 0 ? 'x' : byte;
         put(b, &byte, 1);
     }
@@ -101,9 +101,9 @@ static void put_string(struct say *s, bool is_text, struct buf *b)
 
 /* ---- messages ---- */
 
-static void put_message(struct say *s, const ProtobufCMessageDescriptor *type, int depth, struct buf *ret);
+static void put_message(struct attacker *s, const ProtobufCMessageDescriptor *type, int depth, struct buf *ret);
 
-static void put_value(struct say *s, const ProtobufCFieldDescriptor *f, int depth, struct buf *b)
+static void put_value(struct attacker *s, const ProtobufCFieldDescriptor *f, int depth, struct buf *b)
 {
     struct buf inner = {0};
     switch (f->type) {
@@ -120,7 +120,7 @@ static void put_value(struct say *s, const ProtobufCFieldDescriptor *f, int dept
         break;
     case PROTOBUF_C_TYPE_ENUM: {
         const ProtobufCEnumDescriptor *e = f->descriptor;
-        put_varint(b, say_draw(s, 8) ? (uint64_t)e->values[say_draw(s, e->n_values)].value : number(s));
+        put_varint(b, attacker_draw(s, 8) ? (uint64_t)e->values[attacker_draw(s, e->n_values)].value : number(s));
         break;
     }
     case PROTOBUF_C_TYPE_DOUBLE:
@@ -158,13 +158,13 @@ static int wire_type(ProtobufCType type)
     }
 }
 
-static void put_message(struct say *s, const ProtobufCMessageDescriptor *type, int depth, struct buf *ret)
+static void put_message(struct attacker *s, const ProtobufCMessageDescriptor *type, int depth, struct buf *ret)
 {
     for (unsigned i = 0; i < type->n_fields && ret->len < BODY_MAX; i++) {
         const ProtobufCFieldDescriptor *f = &type->fields[i];
-        uint64_t times = f->label == PROTOBUF_C_LABEL_REPEATED   ? say_draw(s, REPEATED_MAX)
-                         : f->label == PROTOBUF_C_LABEL_REQUIRED ? say_draw(s, 50) != 0
-                                                                 : say_draw(s, 2);
+        uint64_t times = f->label == PROTOBUF_C_LABEL_REPEATED   ? attacker_draw(s, REPEATED_MAX)
+                         : f->label == PROTOBUF_C_LABEL_REQUIRED ? attacker_draw(s, 50) != 0
+                                                                 : attacker_draw(s, 2);
         for (; times; times--) { /* packed fields are read in this way too */
             put_varint(ret, (uint64_t)f->id << 3 | (uint64_t)wire_type(f->type));
             put_value(s, f, depth, ret);
@@ -172,11 +172,11 @@ static void put_message(struct say *s, const ProtobufCMessageDescriptor *type, i
     }
 }
 
-void say_message(struct say *s, const ProtobufCMessageDescriptor *type, struct buf *ret)
+void attacker_append_message(struct attacker *s, const ProtobufCMessageDescriptor *type, struct buf *ret)
 {
     put_message(s, type, 0, ret);
-    while (ret->len && say_draw(s, 30) == 0) /* one in thirty is broken, some in several places */
-        ret->data[say_draw(s, ret->len)] ^= (uint8_t)(1 << say_draw(s, 8));
+    while (ret->len && attacker_draw(s, 30) == 0) /* one in thirty is broken, some in several places */
+        ret->data[attacker_draw(s, ret->len)] ^= (uint8_t)(1 << attacker_draw(s, 8));
 }
 
 /* ---- frames ---- */
@@ -194,7 +194,7 @@ static void frame(uint8_t kind, uint16_t method, uint64_t call, uint32_t deadlin
 }
 
 /* Reads what has come. False: the end. */
-static bool pass_over(struct say *s)
+static bool pass_over(struct attacker *s)
 {
     static char bytes[1 << 16];
     ssize_t n;
@@ -203,7 +203,7 @@ static bool pass_over(struct say *s)
     return n < 0 && (errno == EAGAIN || errno == EINTR);
 }
 
-static bool push(struct say *s, const void *data, size_t len)
+static bool push(struct attacker *s, const void *data, size_t len)
 {
     int64_t until = clock_mono_ms() + PATIENCE_MS;
     for (size_t at = 0; at < len;) {
@@ -221,12 +221,12 @@ static bool push(struct say *s, const void *data, size_t len)
     return true;
 }
 
-bool say_call(struct say *s, uint16_t method, const struct buf *body)
+bool attacker_send(struct attacker *s, uint16_t method, const struct buf *body)
 {
     uint8_t header[HEADER_BYTES];
-    frame(REQUEST, method, ++s->call, (uint32_t)say_draw(s, 100), (uint32_t)body->len, header);
+    frame(REQUEST, method, ++s->call, (uint32_t)attacker_draw(s, 100), (uint32_t)body->len, header);
     bool open = push(s, header, sizeof(header)) && push(s, body->data, body->len);
-    if (open && say_draw(s, 10) == 0) {
+    if (open && attacker_draw(s, 10) == 0) {
         frame(CANCEL, method, s->call, 0, 0, header);
         open = push(s, header, sizeof(header));
     }
@@ -235,7 +235,7 @@ bool say_call(struct say *s, uint16_t method, const struct buf *body)
 }
 
 /* Waits for so many bytes; false: the end came before. */
-static bool take(struct say *s, uint8_t *ret, size_t len)
+static bool take(struct attacker *s, uint8_t *ret, size_t len)
 {
     int64_t until = clock_mono_ms() + PATIENCE_MS;
     for (size_t got = 0; got < len;) {
@@ -253,7 +253,7 @@ static bool take(struct say *s, uint8_t *ret, size_t len)
     return true;
 }
 
-bool say_honest(struct say *s, uint16_t method, const ProtobufCMessage *message)
+bool attacker_call_valid(struct attacker *s, uint16_t method, const ProtobufCMessage *message)
 {
     struct buf bytes = {0};
     uint8_t *header;
@@ -272,10 +272,10 @@ bool say_honest(struct say *s, uint16_t method, const ProtobufCMessage *message)
 
 /* ---- all of it ---- */
 
-static const struct rpc_method *draw_method(struct say *s, int group, const uint16_t *but)
+static const struct rpc_method *draw_method(struct attacker *s, int group, const uint16_t *but)
 {
     for (;;) {
-        const struct rpc_method *m = &rpc_methods()[say_draw(s, RPC_METHOD_COUNT)];
+        const struct rpc_method *m = &rpc_methods()[attacker_draw(s, RPC_METHOD_COUNT)];
         bool out = m->id >> 8 != group;
         for (const uint16_t *b = but; *b; b++)
             out |= *b == m->id;
@@ -284,13 +284,13 @@ static const struct rpc_method *draw_method(struct say *s, int group, const uint
     }
 }
 
-void say_anything(struct say *s, int group, const uint16_t *but, int times)
+void attacker_send_random(struct attacker *s, int group, const uint16_t *but, int times)
 {
     for (int i = 0; i < times; i++) {
         const struct rpc_method *m = draw_method(s, group, but);
         struct buf body = {0};
-        say_message(s, m->request, &body);
-        if (!say_call(s, m->id, &body) || say_draw(s, 200) == 0) {
+        attacker_append_message(s, m->request, &body);
+        if (!attacker_send(s, m->id, &body) || attacker_draw(s, 200) == 0) {
             close(s->fd);
             s->closed++;
             s->call = 0;
