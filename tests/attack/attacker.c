@@ -28,41 +28,41 @@ uint64_t attacker_draw(struct attacker *s, uint64_t n)
 
 /* ---- values ---- */
 
-static void put(struct buf *b, const void *data, size_t len)
+static void append_bytes(struct buf *b, const void *data, size_t len)
 {
     assert_ok(buf_append(b, data, len));
 }
 
-static void put_varint(struct buf *b, uint64_t x)
+static void append_varint(struct buf *b, uint64_t x)
 {
     for (; x >= 128; x >>= 7)
-        put(b, &(uint8_t){(uint8_t)(x | 128)}, 1);
-    put(b, &(uint8_t){(uint8_t)x}, 1);
+        append_bytes(b, &(uint8_t){(uint8_t)(x | 128)}, 1);
+    append_bytes(b, &(uint8_t){(uint8_t)x}, 1);
 }
 
-static uint64_t number(struct attacker *s)
+static uint64_t draw_number(struct attacker *s)
 {
     static const int64_t edges[] = {0,  1,  2,   3,    -1,        -2,        63,         64,        255,
                                     -9, 16, 100, 4096, INT32_MAX, INT32_MIN, UINT32_MAX, INT64_MAX, INT64_MIN};
     const uint64_t n_edges = sizeof(edges) / sizeof(*edges);
-    uint64_t i = attacker_draw(s, n_edges + (uint64_t)s->words.n_numbers * 4 + 2);
+    uint64_t i = attacker_draw(s, n_edges + (uint64_t)s->values.n_numbers * 4 + 2);
     if (i < n_edges)
         return (uint64_t)edges[i];
-    if (s->words.n_numbers && i < n_edges + (uint64_t)s->words.n_numbers * 4)
-        return (uint64_t)s->words.number[(i - n_edges) % (uint64_t)s->words.n_numbers];
+    if (s->values.n_numbers && i < n_edges + (uint64_t)s->values.n_numbers * 4)
+        return (uint64_t)s->values.number[(i - n_edges) % (uint64_t)s->values.n_numbers];
     return attacker_draw(s, UINT64_MAX) << 33 | attacker_draw(s, UINT64_MAX);
 }
 
-/* A real is any bits: a NaN, an infinity. */
-static void put_fixed(struct attacker *s, size_t bytes, struct buf *b)
+/* A floating-point number has any bits, among them NaN and infinity. */
+static void append_fixed(struct attacker *s, size_t bytes, struct buf *b)
 {
     static const double reals[] = {0, -0.0, 1e308, 1e-308, -1, 0.0 / 1e9, 1e300 * 1e300};
     double real = reals[attacker_draw(s, sizeof(reals) / sizeof(*reals))];
-    uint64_t bits = number(s);
-    put(b, attacker_draw(s, 2) ? (void *)&real : (void *)&bits, bytes);
+    uint64_t bits = draw_number(s);
+    append_bytes(b, attacker_draw(s, 2) ? (void *)&real : (void *)&bits, bytes);
 }
 
-static void put_string(struct attacker *s, bool is_text, struct buf *b)
+static void append_string(struct attacker *s, bool is_text, struct buf *b)
 {
     static const char *const edges[] = {"",
                                         "/",
@@ -79,62 +79,64 @@ static void put_string(struct attacker *s, bool is_text, struct buf *b)
                                         "\x01",
                                         " "};
     const uint64_t n_edges = sizeof(edges) / sizeof(*edges);
-    uint64_t n_words = 0, i;
-    while (s->words.text && s->words.text[n_words])
-        n_words++;
-    i = attacker_draw(s, n_edges + n_words * 3 + (is_text ? 2 : n_edges * 3));
-    if (i < n_edges + n_words * 3) {
-        const char *word = i < n_edges ? edges[i] : s->words.text[(i - n_edges) % n_words];
-        put_varint(b, strlen(word));
-        put(b, word, strlen(word));
+    uint64_t n_texts = 0, i;
+    while (s->values.text && s->values.text[n_texts])
+        n_texts++;
+    i = attacker_draw(s, n_edges + n_texts * 3 + (is_text ? 2 : n_edges * 3));
+    if (i < n_edges + n_texts * 3) {
+        const char *word = i < n_edges ? edges[i] : s->values.text[(i - n_edges) % n_texts];
+        append_varint(b, strlen(word));
+        append_bytes(b, word, strlen(word));
         return;
     }
-    const uint64_t lengths[] = {16, 32, attacker_draw(s, 40), attacker_draw(s, 5000)}; /* of ids and of tokens */
+    const uint64_t lengths[] = {16, 32, attacker_draw(s, 40),
+                                attacker_draw(s, 5000)}; /* 16: a request id, 32: a token */
     uint64_t len = lengths[attacker_draw(s, 4)];
-    put_varint(b, len);
+    append_varint(b, len);
     for (uint64_t k = 0; k < len; k++) {
         uint8_t byte = (uint8_t)attacker_draw(s, 256);
         byte = is_text && byte == 0 ? 'x' : byte;
-        put(b, &byte, 1);
+        append_bytes(b, &byte, 1);
     }
 }
 
 /* ---- messages ---- */
 
-static void put_message(struct attacker *s, const ProtobufCMessageDescriptor *type, int depth, struct buf *ret);
+static void append_message(struct attacker *s, const ProtobufCMessageDescriptor *type, int depth, struct buf *ret);
 
-static void put_value(struct attacker *s, const ProtobufCFieldDescriptor *f, int depth, struct buf *b)
+static void append_value(struct attacker *s, const ProtobufCFieldDescriptor *f, int depth, struct buf *b)
 {
     struct buf inner = {0};
     switch (f->type) {
     case PROTOBUF_C_TYPE_STRING:
     case PROTOBUF_C_TYPE_BYTES:
-        put_string(s, f->type == PROTOBUF_C_TYPE_STRING, b);
+        append_string(s, f->type == PROTOBUF_C_TYPE_STRING, b);
         break;
     case PROTOBUF_C_TYPE_MESSAGE:
         if (depth < DEPTH_MAX)
-            put_message(s, f->descriptor, depth + 1, &inner);
-        put_varint(b, inner.len);
-        put(b, inner.data, inner.len);
+            append_message(s, f->descriptor, depth + 1, &inner);
+        append_varint(b, inner.len);
+        append_bytes(b, inner.data, inner.len);
         buf_fini(&inner);
         break;
     case PROTOBUF_C_TYPE_ENUM: {
         const ProtobufCEnumDescriptor *e = f->descriptor;
-        put_varint(b, attacker_draw(s, 8) ? (uint64_t)e->values[attacker_draw(s, e->n_values)].value : number(s));
+        append_varint(b,
+                      attacker_draw(s, 8) ? (uint64_t)e->values[attacker_draw(s, e->n_values)].value : draw_number(s));
         break;
     }
     case PROTOBUF_C_TYPE_DOUBLE:
     case PROTOBUF_C_TYPE_FIXED64:
     case PROTOBUF_C_TYPE_SFIXED64:
-        put_fixed(s, 8, b);
+        append_fixed(s, 8, b);
         break;
     case PROTOBUF_C_TYPE_FLOAT:
     case PROTOBUF_C_TYPE_FIXED32:
     case PROTOBUF_C_TYPE_SFIXED32:
-        put_fixed(s, 4, b);
+        append_fixed(s, 4, b);
         break;
     default: /* the rest are varints */
-        put_varint(b, number(s));
+        append_varint(b, draw_number(s));
     }
 }
 
@@ -158,30 +160,30 @@ static int wire_type(ProtobufCType type)
     }
 }
 
-static void put_message(struct attacker *s, const ProtobufCMessageDescriptor *type, int depth, struct buf *ret)
+static void append_message(struct attacker *s, const ProtobufCMessageDescriptor *type, int depth, struct buf *ret)
 {
     for (unsigned i = 0; i < type->n_fields && ret->len < BODY_MAX; i++) {
         const ProtobufCFieldDescriptor *f = &type->fields[i];
         uint64_t times = f->label == PROTOBUF_C_LABEL_REPEATED   ? attacker_draw(s, REPEATED_MAX)
                          : f->label == PROTOBUF_C_LABEL_REQUIRED ? attacker_draw(s, 50) != 0
                                                                  : attacker_draw(s, 2);
-        for (; times; times--) { /* packed fields are read in this way too */
-            put_varint(ret, (uint64_t)f->id << 3 | (uint64_t)wire_type(f->type));
-            put_value(s, f, depth, ret);
+        for (; times; times--) { /* repeated fields are never packed here; a parser accepts both forms */
+            append_varint(ret, (uint64_t)f->id << 3 | (uint64_t)wire_type(f->type));
+            append_value(s, f, depth, ret);
         }
     }
 }
 
 void attacker_append_message(struct attacker *s, const ProtobufCMessageDescriptor *type, struct buf *ret)
 {
-    put_message(s, type, 0, ret);
-    while (ret->len && attacker_draw(s, 30) == 0) /* one in thirty is broken, some in several places */
+    append_message(s, type, 0, ret);
+    while (ret->len && attacker_draw(s, 30) == 0) /* one message in thirty has a flipped bit, some have several */
         ret->data[attacker_draw(s, ret->len)] ^= (uint8_t)(1 << attacker_draw(s, 8));
 }
 
 /* ---- frames ---- */
 
-static void frame(uint8_t kind, uint16_t method, uint64_t call, uint32_t deadline, uint32_t len, uint8_t *ret)
+static void write_header(uint8_t kind, uint16_t method, uint64_t call, uint32_t deadline, uint32_t len, uint8_t *ret)
 {
     const uint32_t magic = 0x31445444;
     memcpy(ret, &magic, 4);
@@ -193,8 +195,8 @@ static void frame(uint8_t kind, uint16_t method, uint64_t call, uint32_t deadlin
     memcpy(ret + 20, &len, 4);
 }
 
-/* Reads what has come. False: the end. */
-static bool pass_over(struct attacker *s)
+/* Discards what has arrived. Returns false at the end of the connection. */
+static bool discard_received(struct attacker *s)
 {
     static char bytes[1 << 16];
     ssize_t n;
@@ -203,7 +205,7 @@ static bool pass_over(struct attacker *s)
     return n < 0 && (errno == EAGAIN || errno == EINTR);
 }
 
-static bool push(struct attacker *s, const void *data, size_t len)
+static bool send_all(struct attacker *s, const void *data, size_t len)
 {
     int64_t until = clock_mono_ms() + PATIENCE_MS;
     for (size_t at = 0; at < len;) {
@@ -211,10 +213,10 @@ static bool push(struct attacker *s, const void *data, size_t len)
         at += n > 0 ? (size_t)n : 0;
         if (s->turn)
             s->turn(s->arg);
-        if (!pass_over(s) || (n < 0 && errno != EAGAIN && errno != EINTR))
+        if (!discard_received(s) || (n < 0 && errno != EAGAIN && errno != EINTR))
             return false;
         if (clock_mono_ms() > until)
-            fail_msg("it neither reads nor closes");
+            fail_msg("the other side neither reads nor closes the connection within %d s", PATIENCE_MS / 1000);
         if (n < 0)
             poll(&(struct pollfd){.fd = s->fd, .events = POLLIN | POLLOUT}, 1, 1);
     }
@@ -224,18 +226,18 @@ static bool push(struct attacker *s, const void *data, size_t len)
 bool attacker_send(struct attacker *s, uint16_t method, const struct buf *body)
 {
     uint8_t header[HEADER_BYTES];
-    frame(REQUEST, method, ++s->call, (uint32_t)attacker_draw(s, 100), (uint32_t)body->len, header);
-    bool open = push(s, header, sizeof(header)) && push(s, body->data, body->len);
+    write_header(REQUEST, method, ++s->call, (uint32_t)attacker_draw(s, 100), (uint32_t)body->len, header);
+    bool open = send_all(s, header, sizeof(header)) && send_all(s, body->data, body->len);
     if (open && attacker_draw(s, 10) == 0) {
-        frame(CANCEL, method, s->call, 0, 0, header);
-        open = push(s, header, sizeof(header));
+        write_header(CANCEL, method, s->call, 0, 0, header);
+        open = send_all(s, header, sizeof(header));
     }
-    s->said++;
+    s->sent++;
     return open;
 }
 
-/* Waits for so many bytes; false: the end came before. */
-static bool take(struct attacker *s, uint8_t *ret, size_t len)
+/* Receives exactly `len` bytes. Returns false if the connection ends before that. */
+static bool receive_exactly(struct attacker *s, uint8_t *ret, size_t len)
 {
     int64_t until = clock_mono_ms() + PATIENCE_MS;
     for (size_t got = 0; got < len;) {
@@ -243,7 +245,7 @@ static bool take(struct attacker *s, uint8_t *ret, size_t len)
         if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
             return false;
         if (clock_mono_ms() > until)
-            fail_msg("an honest call was not answered");
+            fail_msg("a valid call was not answered within %d s", PATIENCE_MS / 1000);
         got += n > 0 ? (size_t)n : 0;
         if (s->turn)
             s->turn(s->arg);
@@ -260,17 +262,18 @@ bool attacker_call_valid(struct attacker *s, uint16_t method, const ProtobufCMes
     uint32_t len = (uint32_t)protobuf_c_message_get_packed_size(message);
     assert_ok(buf_reserve(&bytes, HEADER_BYTES + (len > 65536 ? len : 65536)));
     header = bytes.data;
-    frame(REQUEST, method, ++s->call, 0, len, header);
+    write_header(REQUEST, method, ++s->call, 0, len, header);
     protobuf_c_message_pack(message, header + HEADER_BYTES);
-    bool answered = send(s->fd, header, HEADER_BYTES + len, MSG_NOSIGNAL) > 0 && take(s, header, HEADER_BYTES);
+    bool answered =
+        send(s->fd, header, HEADER_BYTES + len, MSG_NOSIGNAL) > 0 && receive_exactly(s, header, HEADER_BYTES);
     memcpy(&len, header + 20, sizeof(len));
-    answered = answered && len <= 65536 && take(s, header + HEADER_BYTES, len);
+    answered = answered && len <= 65536 && receive_exactly(s, header + HEADER_BYTES, len);
     bool good = answered && header[5] == REPLY;
     buf_fini(&bytes);
     return good;
 }
 
-/* ---- all of it ---- */
+/* ---- random calls ---- */
 
 static const struct rpc_method *draw_method(struct attacker *s, int group, const uint16_t *but)
 {

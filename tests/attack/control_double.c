@@ -1,5 +1,6 @@
-/* A dtd-control that somebody has taken over: it says anything to its supervisor over the channel, well formed and not,
- * then that it has, and then END. DTD_TEST_SEED repeats it; but END, which is obeyed, is said last. */
+/* A dtd-control under an attacker's control. It sends its supervisor random messages over the channel, valid and
+ * invalid, then logs that it has sent them, and sends END. DTD_TEST_SEED repeats a run. END comes last because the
+ * supervisor obeys it. */
 #include "daemon/supervisor/channel.h"
 
 #include <errno.h>
@@ -30,7 +31,7 @@ static uint32_t uid_of(const char *name)
     return pw ? pw->pw_uid : 65534;
 }
 
-/* Of a list whose first `sound` may be said, one of all when it is to be `wild`. */
+/* Draws one of the first `sound` entries of a list, which are valid, or any entry if `wild` is true. */
 #define PICK(list, sound, wild) (list)[draw((wild) ? sizeof(list) / sizeof(*(list)) : (sound))]
 
 static void draw_env(struct channel_msg *m, bool wild)
@@ -52,7 +53,7 @@ static void draw_env(struct channel_msg *m, bool wild)
         m->env_bytes += (uint32_t)strlen(word) + 1;
     }
     if (wild && m->env_bytes && draw(5) == 0)
-        m->env[m->env_bytes - 1] = 'x'; /* does not end */
+        m->env[m->env_bytes - 1] = 'x'; /* the last string is not terminated */
 }
 
 static size_t draw_message(struct channel_msg *m)
@@ -82,9 +83,9 @@ static size_t draw_message(struct channel_msg *m)
                               .slots = PICK(counts, 1, wild),
                               .signal = PICK(signals, 3, wild),
                               .gpu = PICK(gpus, 1, wild),
-                              .uid = PICK(uids, 3, wild), /* root's job looks sound, but for that */
+                              .uid = PICK(uids, 3, wild), /* root's job is invalid only for its uid */
                               .state = (int32_t)draw(4)};
-    m->token[0] = (uint8_t)draw(2); /* an ACK must find what a SPAWN began */
+    m->token[0] = (uint8_t)draw(2); /* two values only, so that an ACK often names a SPAWN's token */
     m->cpus[draw(sizeof(m->cpus))] = (uint8_t)(draw(2) * draw(256));
     draw_env(m, wild);
     size_t len = channel_msg_bytes(m);
@@ -93,12 +94,12 @@ static size_t draw_message(struct channel_msg *m)
     return wild && draw(5) == 0 ? draw(len) : len;
 }
 
-static void say(const struct channel_msg *m, size_t len)
+static void send_message(const struct channel_msg *m, size_t len)
 {
-    static struct channel_msg heard;
+    static struct channel_msg received;
     struct pollfd fd = {.fd = CHANNEL_FD, .events = POLLIN | POLLOUT};
     for (;;) {
-        while (recv(CHANNEL_FD, &heard, sizeof(heard), MSG_DONTWAIT) > 0)
+        while (recv(CHANNEL_FD, &received, sizeof(received), MSG_DONTWAIT) > 0)
             ;
         if (send(CHANNEL_FD, m, len, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 || errno != EAGAIN)
             return;
@@ -106,7 +107,7 @@ static void say(const struct channel_msg *m, size_t len)
     }
 }
 
-/* The supervisor asks it first what the configuration says: the test does. */
+/* The supervisor first runs dtd-control to read the configuration's directories; the test supplies them. */
 static int print_places(void)
 {
     const char *places = getenv("DTD_TEST_PLACES");
@@ -121,15 +122,15 @@ int main(int argc, char **argv)
     const char *seed = getenv("DTD_TEST_SEED");
     dice = seed ? strtoull(seed, NULL, 10) : (uint64_t)time(NULL) ^ (uint64_t)getpid() << 32;
     fprintf(stderr, "DTD_TEST_SEED=%llu of uid %d\n", (unsigned long long)dice, (int)getuid());
-    signal(SIGTERM, SIG_IGN); /* END ends it */
+    signal(SIGTERM, SIG_IGN); /* only END ends this process */
     for (int i = 0; i < TIMES; i++) {
         size_t len = draw_message(&m);
-        if (len) /* an empty packet is the end of the channel */
-            say(&m, len);
+        if (len) /* an empty packet would close the channel */
+            send_message(&m, len);
     }
-    fprintf(stderr, "all is said\n");
+    fprintf(stderr, "all random messages are sent\n");
     m = (struct channel_msg){.kind = CHANNEL_END};
-    say(&m, channel_msg_bytes(&m));
+    send_message(&m, channel_msg_bytes(&m));
     for (;;)
         pause();
 }

@@ -1,7 +1,7 @@
-/* Each listener of a running dtd, spoken to by somebody who may call its methods and says anything: a client, a worker
- * and a dtd-io of a job (whose tokens are true), and a node with the cluster's key. Whatever is said, nobody but the
- * job of who said it suffers: control and dtd-io are the same processes afterwards, and another job is in its first
- * epoch and steps. */
+/* Random requests on each listener of a running dtd, from a peer that is allowed to call its methods: a client, a
+ * worker and a dtd-io of a job (with valid tokens), and a node with the cluster's key. They affect no job except the
+ * sender's: afterwards control and dtd-io are the same processes, and another job is still in its first epoch and makes
+ * progress. */
 #include "common/base/clock.h"
 #include "common/base/ticket.h"
 #include "common/tunnel/key.h"
@@ -44,14 +44,14 @@ static int control_pid(void)
     return pid;
 }
 
-/* A job that has nothing to do with it. */
+/* Starts an unrelated job. */
 static void bystander_begin(void)
 {
     job_submit(&d, spec_text("bystander", 1, 1000000, "DOUBLE_STEP_MS: \"10\"", ""), bystander);
     job_wait_step(&d, bystander, 1, 2, WAIT_MS);
 }
 
-static void bystander_goes_on(void)
+static void bystander_continues(void)
 {
     int64_t step = job_status(&d, bystander)->last.step;
     job_wait_step(&d, bystander, 1, step + 5, WAIT_MS);
@@ -72,7 +72,7 @@ static const char *control_path(void)
     return path;
 }
 
-/* False: it has gone. */
+/* Reads the ticket of the process. Returns false if it has ended. */
 static bool ticket_of(int pid, struct ticket *ret)
 {
     struct why why = {""};
@@ -93,20 +93,20 @@ static void open_control(struct attacker *s)
     s->fd = connect_to(control_path());
 }
 
-TEST(a_client_says_anything)
+TEST(client_sends_random_messages)
 {
     static const uint16_t but[] = {CLIENT_SHUTDOWN, CLIENT_CLUSTER_INIT, CLIENT_CLUSTER_JOIN,
-                                   0}; /* obeyed: control ends */
+                                   0}; /* these end control */
     static const int64_t numbers[] = {1, 2};
     dtd_start(&d, "state");
     const char *spec = spec_text("a", 1, 3, "", "");
     const char *text[] = {"1", "2", spec, NULL};
-    struct attacker s = {.dice = seed(), .words = {text, numbers, 2}, .open = open_control};
+    struct attacker s = {.dice = seed(), .values = {text, numbers, 2}, .open = open_control};
     int control = control_pid();
     s.open(&s);
     attacker_send_random(&s, 0x01, but, TIMES);
     close(s.fd);
-    assert_true(s.closed < s.said);
+    assert_true(s.closed < s.sent);
     assert_int_equal(control, control_pid());
     bystander_begin();
     assert_int_equal(0, dtd_down(&d));
@@ -114,16 +114,17 @@ TEST(a_client_says_anything)
 
 /* ---- processes of a job ---- */
 
-/* Another job of one worker and one dtd-io. What one of them would say is said here, with its ticket; the process
- * itself is stopped. Control may end it for what it "said", and start others: then it is those. */
+/* The attacker's own job, with one worker and one dtd-io. The test stops the process and sends requests in its place,
+ * with its ticket. Control may kill the process for these requests and start another; the test then continues with that
+ * one. */
 struct process {
     bool io;
-    int jobs; /* that there were */
+    int jobs; /* number of jobs submitted so far */
     char job[32];
 };
 
-/* The pid of the process, 0 when there is none now. A job that has ended is followed by another, with checkpoints of
- * its own: who was cancelled keeps its folder until its last process is gone. */
+/* Returns the pid of the process, 0 if there is none at the moment. When the job has ended, another one is submitted,
+ * with a checkpoint folder of its own, because a cancelled job keeps its folder until its last process has ended. */
 static int process_pid(struct process *p)
 {
     char want[64];
@@ -146,7 +147,7 @@ static int process_pid(struct process *p)
     return pid;
 }
 
-static bool hello(struct attacker *s, struct process *p, struct ticket *ticket)
+static bool process_hello(struct attacker *s, struct process *p, struct ticket *ticket)
 {
     Dtd__WorkerHello worker = DTD__WORKER_HELLO__INIT;
     Dtd__IoControlHello io = DTD__IO_CONTROL_HELLO__INIT;
@@ -157,8 +158,9 @@ static bool hello(struct attacker *s, struct process *p, struct ticket *ticket)
                  : attacker_call_valid(s, WORKER_HELLO, &worker.base);
 }
 
-/* Words of its own processes may leave a job waiting for what never comes: its matter alone. */
-static void another_job(struct process *p)
+/* Requests of its own processes may leave a job waiting forever, which affects this job only. It is cancelled, and
+ * process_pid submits another. */
+static void abandon_job(struct process *p)
 {
     uint8_t id[16];
     struct client_job canceled;
@@ -176,7 +178,7 @@ static void open_process(struct attacker *s)
     for (int64_t until = clock_mono_ms() + WAIT_MS; clock_mono_ms() < until; sleep_ms(5)) {
         struct ticket ticket;
         if (clock_mono_ms() > patience) {
-            another_job(p);
+            abandon_job(p);
             patience = clock_mono_ms() + PATIENCE_MS;
         }
         int pid = process_pid(p);
@@ -185,14 +187,14 @@ static void open_process(struct attacker *s)
         kill(pid, SIGSTOP);
         s->fd = connect_to(control_path());
         s->call = 0;
-        if (hello(s, p, &ticket))
+        if (process_hello(s, p, &ticket))
             return;
         close(s->fd);
     }
-    fail_msg("no process of job %s to speak for", p->job);
+    fail_msg("no process of job %s started within %d s", p->job, WAIT_MS / 1000);
 }
 
-static void a_process_says_anything(bool io)
+static void process_sends_random_messages(bool io)
 {
     static const uint16_t nothing[] = {0};
     static const int64_t numbers[] = {1, 2, 3, 10};
@@ -201,24 +203,24 @@ static void a_process_says_anything(bool io)
     dtd_start(&d, "state");
     bystander_begin();
     int control = control_pid();
-    struct attacker s = {.dice = seed(), .words = {text, numbers, 4}, .open = open_process, .arg = &p};
+    struct attacker s = {.dice = seed(), .values = {text, numbers, 4}, .open = open_process, .arg = &p};
     s.open(&s);
     attacker_send_random(&s, io ? 0x04 : 0x02, nothing, TIMES);
     close(s.fd);
-    print_message("%d calls, %d connections closed\n", s.said, s.closed);
+    print_message("%d calls, %d connections closed\n", s.sent, s.closed);
     assert_int_equal(control, control_pid());
-    bystander_goes_on();
+    bystander_continues();
     assert_int_equal(0, dtd_down(&d));
 }
 
-TEST(a_worker_says_anything)
+TEST(worker_sends_random_messages)
 {
-    a_process_says_anything(false);
+    process_sends_random_messages(false);
 }
 
-TEST(an_io_says_anything)
+TEST(io_sends_random_messages)
 {
-    a_process_says_anything(true);
+    process_sends_random_messages(true);
 }
 
 /* ---- a worker, to its dtd-io ---- */
@@ -227,14 +229,14 @@ static void open_io(struct attacker *s)
 {
     struct ticket *ticket = s->arg;
     Dtd__IoHello m = DTD__IO_HELLO__INIT;
-    m.job = (char *)"2"; /* after the bystander's */
+    m.job = (char *)"2"; /* job 1 is the bystander */
     m.token = (ProtobufCBinaryData){TICKET_TOKEN_BYTES, ticket->io_token};
     s->fd = connect_to(ticket->io);
     s->call = 0;
     assert_true(attacker_call_valid(s, IO_HELLO, &m.base));
 }
 
-TEST(a_worker_says_anything_to_its_io)
+TEST(worker_sends_random_messages_to_its_io)
 {
     static const uint16_t but[] = {IO_HELLO, 0};
     static const int64_t numbers[] = {1, 2, 64, 128, 256, 512, 4096, 65536};
@@ -250,14 +252,14 @@ TEST(a_worker_says_anything_to_its_io)
     assert_true(ticket_of(io, &ticket));
     snprintf(step, sizeof(step), "%s/attacker-1/step-1", test_tmpdir());
     const char *text[] = {"embed.weight", "layers.0.norm1.weight", step, "step", NULL};
-    struct attacker s = {.dice = seed(), .words = {text, numbers, 8}, .open = open_io, .arg = &ticket};
+    struct attacker s = {.dice = seed(), .values = {text, numbers, 8}, .open = open_io, .arg = &ticket};
     s.open(&s);
     attacker_send_random(&s, 0x03, but, TIMES);
     close(s.fd);
-    print_message("%d calls, %d connections closed\n", s.said, s.closed);
+    print_message("%d calls, %d connections closed\n", s.sent, s.closed);
     assert_int_equal(io, process_pid(&p));
     assert_int_equal(control, control_pid());
-    bystander_goes_on();
+    bystander_continues();
     assert_int_equal(0, dtd_down(&d));
 }
 
@@ -276,7 +278,7 @@ static err_t find_key(void *owner, struct tunnel_key_id id, struct tunnel_secret
     return key_ring_secret(&((struct other *)owner)->ring, id, ret);
 }
 
-static void turn(void *arg)
+static void run_loop_once(void *arg)
 {
     uv_run(&((struct other *)arg)->loop, UV_RUN_NOWAIT);
 }
@@ -296,31 +298,32 @@ static void open_tunnel(struct attacker *s)
     const struct tunnel_connect_config config = {
         .address = o->address, .key = key_id(key_ring_newest(&o->ring)), .purpose = TUNNEL_RPC};
     Dtd__JoinRequest join = DTD__JOIN_REQUEST__INIT;
-    Dtd__PeerHello hello = DTD__PEER_HELLO__INIT;
-    join.name = hello.node = (char *)"mallory";
-    join.version = hello.version = (char *)DTD_VERSION;
+    Dtd__PeerHello process_hello = DTD__PEER_HELLO__INIT;
+    join.name = process_hello.node = (char *)"mallory";
+    join.version = process_hello.version = (char *)DTD_VERSION;
     join.address = (char *)"127.0.0.1:1";
-    join.instance = hello.instance = (ProtobufCBinaryData){sizeof(instance), instance};
-    hello.has_instance = true;
+    join.instance = process_hello.instance = (ProtobufCBinaryData){sizeof(instance), instance};
+    process_hello.has_instance = true;
     for (int64_t until = clock_mono_ms() + WAIT_MS; clock_mono_ms() < until; sleep_ms(5)) {
         o->fd = -1;
         assert_ok(tunnel_connect(o->host, &config, connected, o, &request, &why));
         while (o->fd == -1)
             uv_run(&o->loop, UV_RUN_ONCE);
         if (o->fd < 0)
-            continue; /* refused while too many of ours linger */
+            continue; /* refused while too many connections of this node are still closing */
         s->fd = o->fd;
         s->call = 0;
-        /* A member by now, or one again, if what it said was that it leaves; then another may have its name since. */
-        if (attacker_call_valid(s, PEER_JOIN, &join.base) && attacker_call_valid(s, PEER_HELLO, &hello.base))
+        /* The node is a member now. If it sent PEER_LEAVE, it joins again. If another node has taken its name since
+         * then, the Hello is refused, and it leaves. */
+        if (attacker_call_valid(s, PEER_JOIN, &join.base) && attacker_call_valid(s, PEER_HELLO, &process_hello.base))
             return;
-        (void)attacker_call_valid(s, PEER_LEAVE, &hello.base);
+        (void)attacker_call_valid(s, PEER_LEAVE, &process_hello.base);
         close(s->fd);
     }
-    fail_msg("no tunnel");
+    fail_msg("no tunnel to dtd opened within %d s", WAIT_MS / 1000);
 }
 
-/* A free port: taken by nobody else while the test runs, most likely. */
+/* A free port. Another process could take it before dtd listens, which is unlikely. */
 static void free_address(char *ret, size_t size)
 {
     struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -332,7 +335,7 @@ static void free_address(char *ret, size_t size)
     snprintf(ret, size, "127.0.0.1:%d", ntohs(in.sin_port));
 }
 
-/* dtd as the first node of a cluster whose key this test has too. */
+/* Starts dtd as the first node of a cluster whose key this test also has. */
 static void start_node(struct other *o)
 {
     struct why why = {""};
@@ -354,8 +357,9 @@ static void start_node(struct other *o)
     assert_ok(tunnel_host_open(&host, &o->host, &why));
 }
 
-/* Whoever has the key may do anything to the cluster, jobs too; but not to the memory of the other nodes. */
-TEST(a_node_says_anything)
+/* A node that has the key may do anything to the cluster and its jobs, but it must not corrupt the memory of other
+ * nodes. */
+TEST(node_sends_random_messages)
 {
     static const uint16_t nothing[] = {0};
     static const int64_t numbers[] = {1, 2, CLIENT_STATUS, CLIENT_LIST, CLIENT_LOGS, WORKER_REPORT, WORKER_STORE_GET};
@@ -364,11 +368,12 @@ TEST(a_node_says_anything)
     start_node(&o);
     bystander_begin();
     int control = control_pid();
-    struct attacker s = {.dice = seed(), .words = {text, numbers, 7}, .turn = turn, .open = open_tunnel, .arg = &o};
+    struct attacker s = {
+        .dice = seed(), .values = {text, numbers, 7}, .turn = run_loop_once, .open = open_tunnel, .arg = &o};
     s.open(&s);
     attacker_send_random(&s, 0x05, nothing, TIMES);
     close(s.fd);
-    print_message("%d calls, %d connections closed\n", s.said, s.closed);
+    print_message("%d calls, %d connections closed\n", s.sent, s.closed);
     assert_int_equal(control, control_pid());
     tunnel_host_close(o.host, NULL, NULL);
     uv_run(&o.loop, UV_RUN_DEFAULT);

@@ -1,5 +1,5 @@
-/* Another user of the machine, against a dtd that serves all of them: he may call any method with anything, and connect
- * as often as he can. The owner's job, her connections and the node itself are as before. */
+/* Another user of the machine attacks a system-wide dtd. He sends random requests of any method and opens as many
+ * connections as he can. The job and the connections of its owner and the node itself are not affected. */
 #include "common/base/clock.h"
 #include "tests/attack/attacker.h"
 #include "tests/daemon/programs/harness.h"
@@ -15,14 +15,14 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#define ALICE "daemon" /* two users that every Debian has */
+#define ALICE "daemon" /* two users that every Debian system has */
 #define MALLORY "games"
 
 enum { TIMES = 1000, WAIT_MS = 60000, CONNECTIONS = 3000, CLIENTS_PER_USER = 1024 };
 
 static struct dtd d;
 
-/* A process of the user's that runs `fn` and ends with what it returns. */
+/* Starts a process of the user `name` that runs `fn` and exits with the value it returns. */
 static pid_t begin_as(const char *name, int (*fn)(void *arg), void *arg)
 {
     const struct passwd *pw = getpwnam(name);
@@ -32,7 +32,7 @@ static pid_t begin_as(const char *name, int (*fn)(void *arg), void *arg)
     if (pid)
         return pid;
     if (setgroups(0, NULL) || setgid(pw->pw_gid) || setuid(pw->pw_uid) || prctl(PR_SET_PDEATHSIG, SIGKILL))
-        _exit(100); /* in this order: another user is another's child no more */
+        _exit(100); /* prctl comes last: setuid clears PDEATHSIG */
     _exit(fn(arg));
 }
 
@@ -56,13 +56,13 @@ static int submit(void *arg)
     return atoi(job);
 }
 
-static void start(char job[32])
+static void start_with_job(char job[32])
 {
     char dir[512];
     if (geteuid() != 0)
         TEST_SKIP("a system-wide dtd is started by root");
     if (!getpwnam(ALICE) || !getpwnam(MALLORY) || !getpwnam("nobody"))
-        TEST_SKIP("this machine lacks a user");
+        TEST_SKIP("this machine lacks one of the users " ALICE ", " MALLORY " and nobody");
     dtd_start_system(&d);
     snprintf(dir, sizeof(dir), "%s/a", test_tmpdir());
     assert_int_equal(0, mkdir(dir, 0700));
@@ -73,7 +73,7 @@ static void start(char job[32])
     job_wait_step(&d, job, 1, 2, WAIT_MS);
 }
 
-static void goes_on(const char *job)
+static void assert_job_continues(const char *job)
 {
     int64_t step = job_status(&d, job)->last.step;
     job_wait_step(&d, job, 1, step + 5, WAIT_MS);
@@ -90,7 +90,7 @@ static int control_pid(void)
     return pid;
 }
 
-/* ---- anything ---- */
+/* ---- random requests ---- */
 
 static void open_control(struct attacker *s)
 {
@@ -100,33 +100,33 @@ static void open_control(struct attacker *s)
     s->call = 0;
 }
 
-/* Nothing is left out: what ends a daemon, a cluster or a job is refused. */
-static int say_it(void *arg)
+/* No method is left out: methods that end a daemon, a cluster or a job must be refused. */
+static int send_random_requests(void *arg)
 {
     static const uint16_t nothing[] = {0};
     static const int64_t numbers[] = {1, 2};
     const char *text[] = {arg, "mallory", "127.0.0.1:0", NULL};
-    struct attacker s = {.dice = (uint64_t)clock_wall_ms(), .words = {text, numbers, 2}, .open = open_control};
+    struct attacker s = {.dice = (uint64_t)clock_wall_ms(), .values = {text, numbers, 2}, .open = open_control};
     print_message("seed %llu\n", (unsigned long long)s.dice);
     s.open(&s);
     attacker_send_random(&s, 0x01, nothing, TIMES);
     return 0;
 }
 
-TEST(another_user_says_anything)
+TEST(another_user_sends_random_requests)
 {
     char job[32];
-    start(job);
+    start_with_job(job);
     int control = control_pid();
-    assert_int_equal(0, as(MALLORY, say_it, job));
+    assert_int_equal(0, as(MALLORY, send_random_requests, job));
     assert_int_equal(control, control_pid());
-    goes_on(job);
+    assert_job_continues(job);
     assert_int_equal(0, dtd_down(&d));
 }
 
-/* ---- nothing ---- */
+/* ---- idle connections ---- */
 
-static int said[2]; /* how many connections are open, from MALLORY */
+static int open_count[2]; /* pipe: MALLORY's process writes the number of its open connections */
 
 static int connect_often(void *arg)
 {
@@ -139,7 +139,7 @@ static int connect_often(void *arg)
     for (int i = 0; i < CONNECTIONS; i++) {
         struct attacker s;
         open_control(&s);
-        (void)!send(s.fd, "DTD1\1\1", 6, MSG_NOSIGNAL); /* the beginning of a header, and never the rest */
+        (void)!send(s.fd, "DTD1\1\1", 6, MSG_NOSIGNAL); /* an incomplete header */
         fds[i] = (struct pollfd){.fd = s.fd};
     }
     for (int64_t until = clock_mono_ms() + WAIT_MS; clock_mono_ms() < until; sleep_ms(20)) {
@@ -150,27 +150,27 @@ static int connect_often(void *arg)
         if (open <= CLIENTS_PER_USER)
             break;
     }
-    (void)!write(said[1], &open, sizeof(open));
+    (void)!write(open_count[1], &open, sizeof(open));
     pause();
     return 0;
 }
 
-TEST(another_user_connects_and_says_nothing)
+TEST(another_user_opens_idle_connections)
 {
     char job[32];
     int open = 0, status;
     struct rlimit files;
     if (geteuid() == 0 && (getrlimit(RLIMIT_NOFILE, &files) || files.rlim_max < 2 * CONNECTIONS))
-        TEST_SKIP("not enough descriptors");
-    start(job);
-    assert_int_equal(0, pipe(said));
+        TEST_SKIP("the limit of open descriptors is too low (ulimit -Hn)");
+    start_with_job(job);
+    assert_int_equal(0, pipe(open_count));
     pid_t mallory = begin_as(MALLORY, connect_often, NULL);
-    assert_int_equal(sizeof(open), read(said[0], &open, sizeof(open)));
+    assert_int_equal(sizeof(open), read(open_count[0], &open, sizeof(open)));
     print_message("%d of %d are open\n", open, CONNECTIONS);
     assert_in_range(open, 1, CLIENTS_PER_USER);
-    int hers = as(ALICE, submit, (void *)spec_text("b", 1, 1, "", "")); /* while they are there */
+    int hers = as(ALICE, submit, (void *)spec_text("b", 1, 1, "", "")); /* while MALLORY's connections are open */
     assert_in_range(hers, 2, 99);
-    goes_on(job);
+    assert_job_continues(job);
     kill(mallory, SIGKILL);
     assert_int_equal(mallory, waitpid(mallory, &status, 0));
     assert_int_equal(0, dtd_down(&d));

@@ -1,5 +1,5 @@
-/* A control process that somebody has taken over, against the supervisor, which in a system-wide dtd is root: whatever
- * it is told, it lives, ends when it is told to, and no process of its own is root. */
+/* A compromised dtd-control attacks the supervisor, which is root in a system-wide dtd. Whatever messages arrive, the
+ * supervisor keeps running, ends after END, and starts no process as root. */
 #include "common/base/clock.h"
 #include "tests/daemon/programs/harness.h"
 
@@ -13,7 +13,7 @@
 
 enum { WAIT_MS = 100000 };
 
-static pid_t begin(bool system)
+static pid_t start_supervisor(bool system)
 {
     char program[512], state[512], places[1024], log[512];
     snprintf(program, sizeof(program), "%s/../tests/attack-bin/dtd", getenv("DTD_BIN"));
@@ -36,7 +36,7 @@ static pid_t begin(bool system)
     _exit(126);
 }
 
-/* The word of /proc/PID/status behind `key`; false: it has gone. */
+/* Reads the first word after `key` in /proc/PID/status. Returns false if the process has ended. */
 static bool status_word(const char *pid, const char *key, char ret[64])
 {
     char path[300], line[256];
@@ -50,8 +50,9 @@ static bool status_word(const char *pid, const char *key, char ret[64])
     return found;
 }
 
-/* Its children that are processes of jobs; between fork and exec one is called as its parent. */
-static int children(pid_t parent, bool roots_only)
+/* Counts the supervisor's count_job_processes that are processes of jobs. They are found by name, because between fork
+ * and exec a child still has its parent's name. */
+static int count_job_processes(pid_t parent, bool roots_only)
 {
     char name[64], of[64], uid[64];
     struct dirent *e;
@@ -70,37 +71,37 @@ static void attack(bool system)
 {
     char log[512], want[64];
     int status = 0, most = 0;
-    pid_t ended, pid = begin(system);
+    pid_t ended, pid = start_supervisor(system);
     for (int64_t until = clock_mono_ms() + WAIT_MS; !(ended = waitpid(pid, &status, WNOHANG)); sleep_ms(5)) {
-        int n = children(pid, false);
+        int n = count_job_processes(pid, false);
         most = n > most ? n : most;
         if (system)
-            assert_int_equal(0, children(pid, true));
+            assert_int_equal(0, count_job_processes(pid, true));
         if (clock_mono_ms() > until)
-            fail_msg("the supervisor did not end");
+            fail_msg("the supervisor did not end within %d s after its start", WAIT_MS / 1000);
     }
     assert_int_equal(pid, ended);
     snprintf(log, sizeof(log), "%s/%s", test_tmpdir(), system ? "log" : "state/control.log");
     char *text = read_text(log);
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0 || count_text(text, "all is said") != 1)
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0 || count_text(text, "all random messages are sent") != 1)
         fail_msg("status %d: %s", status, text + (strlen(text) > 2000 ? strlen(text) - 2000 : 0));
     print_message("at most %d processes at once\n", most);
-    assert_true(most >= 2); /* some of it was obeyed */
+    assert_true(most >= 2); /* some SPAWN messages succeeded */
     snprintf(want, sizeof(want), "of uid %d\n", system ? (int)getpwnam("nobody")->pw_uid : (int)getuid());
     assert_int_equal(1, count_text(text, want));
     free(text);
 }
 
-TEST(control_says_anything)
+TEST(control_sends_random_messages)
 {
     attack(false);
 }
 
-TEST(control_says_anything_to_root)
+TEST(control_sends_random_messages_to_root)
 {
     if (geteuid() != 0)
         TEST_SKIP("a system-wide dtd is started by root");
     if (!getpwnam("nobody"))
-        TEST_SKIP("this machine lacks a user");
+        TEST_SKIP("this machine has no user nobody");
     attack(true);
 }
