@@ -1,4 +1,4 @@
-/* Bugs between two functions, by the linker's --wrap; those within a stand-in are where they belong (bug(BUG_...)). */
+/* Bugs between two functions, by the linker's --wrap. Bugs inside a stand-in are in the stand-in: bug(BUG_...). */
 #include "tests/sim/bugs.h"
 
 #include "common/base/clock.h"
@@ -40,13 +40,13 @@ static void answer(void *arg, err_t err, uint64_t index, const void *result)
     free(arg);
     if (bug(BUG_NEVER_ANSWERED) && err)
         return;
-    bool lies = bug(BUG_LOST_LEAD_IS_OK) && err;
-    a.cb(a.arg, lies ? OK : err, index, lies ? nothing : result);
+    bool claims_success = bug(BUG_LOST_LEAD_IS_OK) && err;
+    a.cb(a.arg, claims_success ? OK : err, index, claims_success ? nothing : result);
     if (bug(BUG_ANSWERED_TWICE) && !err && index % 50 == 0)
         a.cb(a.arg, err, index, result);
 }
 
-static void nobody(void *arg, err_t err, uint64_t index, const void *result)
+static void ignore_answer(void *arg, err_t err, uint64_t index, const void *result)
 {
     (void)arg, (void)err, (void)index, (void)result;
 }
@@ -54,7 +54,7 @@ static void nobody(void *arg, err_t err, uint64_t index, const void *result)
 err_t __wrap_log_propose(struct log *log, const void *record, size_t len, log_callback cb, void *arg)
 {
     if (bug(BUG_REFUSED_AND_DONE) && world_chance(FROM_WORLD, 0.05)) {
-        err_t err = __real_log_propose(log, record, len, nobody, NULL);
+        err_t err = __real_log_propose(log, record, len, ignore_answer, NULL);
         return err ? err : ERR_AGAIN;
     }
     struct answer *a = malloc(sizeof(*a));
@@ -85,7 +85,7 @@ int __wrap_raft_apply(struct raft *r, struct raft_apply *req, const struct raft_
 int __real_raft_barrier(struct raft *r, struct raft_barrier *req, raft_barrier_cb cb);
 int __wrap_raft_barrier(struct raft *r, struct raft_barrier *req, raft_barrier_cb cb);
 
-static void pass(void *arg)
+static void barrier_done(void *arg)
 {
     struct raft_barrier *req = arg;
     req->cb(req, 0);
@@ -96,18 +96,18 @@ int __wrap_raft_barrier(struct raft *r, struct raft_barrier *req, raft_barrier_c
     if (!bug(BUG_LEADS_BEFORE_BARRIER))
         return __real_raft_barrier(r, req, cb);
     req->cb = cb;
-    world_after(world.current, 1, pass, req);
+    world_after(world.current, 1, barrier_done, req);
     return 0;
 }
 
-/* ---- libraft's own ---- */
+/* ---- libraft's own defects ---- */
 
 void __real_libraft_fixes_install(struct raft_io *io);
 void __wrap_libraft_fixes_install(struct raft_io *io);
 
 void __wrap_libraft_fixes_install(struct raft_io *io)
 {
-    if (!bug(BUG_NOT_MENDED))
+    if (!bug(BUG_NOT_FIXED))
         __real_libraft_fixes_install(io);
 }
 

@@ -1,13 +1,12 @@
-/* Planted bugs. A simulation that never fails proves nothing, so DTD_SIM_BUG=N makes this program wrong in one place,
- * and the checks must say so within some seeds (sim.bug_* of ctest). Nothing of it is in the sources of the daemon: a
- * bug is planted in a stand-in, or between two functions of the daemon or of libraft, by the linker's --wrap (bugs.c).
- */
+/* Planted bugs. A simulation that never fails proves nothing, so DTD_SIM_BUG=N makes the program wrong in one place,
+ * and the checks must find it within some seeds (sim.bug_* of ctest). The daemon's sources contain none of this: a bug
+ * is planted in a stand-in, or by the linker's --wrap between two functions of the daemon or of libraft (bugs.c). */
 #ifndef DTD_TESTS_SIM_BUGS_H
 #define DTD_TESTS_SIM_BUGS_H
 
 #include <stdbool.h>
 
-/* X(NAME, what it does wrong) */
+/* X(NAME, the defect) */
 #define BUG_LIST(X)                                                                  \
     X(ACK_BEFORE_DURABLE, "an append is acknowledged before it is on the disk")      \
     X(VOTE_NOT_STORED, "a voter forgets its vote when it restarts")                  \
@@ -18,43 +17,43 @@
     X(ANSWERED_TWICE, "a proposal is answered twice")                                \
     X(NEVER_ANSWERED, "a proposal whose leader loses the lead is never answered")    \
     X(LOST_LEAD_IS_OK, "a proposal whose leader loses the lead is answered as done") \
-    X(LEADS_BEFORE_BARRIER, "a new leader takes itself for up to date at once")      \
+    X(LEADS_BEFORE_BARRIER, "a new leader considers itself up to date at once")      \
     X(REQUEST_ID_IGNORED, "a repeated request is done again")                        \
     X(REQUEST_ID_NOT_SAVED, "request ids are not in the snapshots")                  \
     X(ANSWER_OF_ANOTHER, "a repeated request gets the answer of the last one")       \
-    X(CLOCK_IN_APPLY, "apply looks at the host's clock")                             \
-    X(RESTORE_ADDS, "a restored snapshot counts a job too many")                     \
+    X(CLOCK_IN_APPLY, "apply reads the host's clock")                                \
+    X(RESTORE_ADDS, "a restored snapshot counts one job too many")                   \
     X(APPLY_SKIPS, "one host does not apply one record in a hundred")                \
-    X(EPOCH_GOES_BACK, "an epoch below the newest is taken")                         \
+    X(EPOCH_GOES_BACK, "an epoch below the newest is accepted")                      \
     X(ENDED_TWICE, "a job that has ended ends again")                                \
-    X(REFUSED_AND_DONE, "a proposal is refused after it was taken")                  \
-    X(DISK_WIPED, "a voter comes back with an empty disk under its old number")      \
+    X(REFUSED_AND_DONE, "a proposal is refused after it was accepted")               \
+    X(DISK_WIPED, "a voter restarts with an empty disk under its old id")            \
     X(LAST_ENTRY_LOST, "a start does not read the last entry")                       \
-    X(NOT_MENDED, "libraft is used as it comes, without libraft_fixes.c")            \
+    X(NOT_FIXED, "libraft is used unchanged, without libraft_fixes.c")               \
     X(SNAPSHOT_BETWEEN_CHANGES, "a snapshot is taken between two changes of the voters")
 
-/* Those of the whole control: tests/sim/control/defects.c. */
-#define CONTROL_BUG_LIST(X)                                                             \
-    X(EPOCH_NOT_FENCED, "an epoch is begun before its record is committed")             \
-    X(OLD_EPOCH_STARTED, "ranks are told to begin the epoch before the newest")         \
-    X(LEAD_KEPT, "a node that has lost the lead goes on deciding")                      \
-    X(REQUEST_FORGOTTEN, "a job's request id is not in the log")                        \
-    X(CANCEL_FORGOTTEN, "the wish to cancel a job goes with the node that leads")       \
-    X(CANCEL_NOT_LOGGED, "a cancel is answered before it is in the log")                \
-    X(SLOTS_LEAKED, "a job that ends keeps its slots at a node that is lost")           \
-    X(SLOTS_TWICE, "slots are given without a look at who has them")                    \
-    X(DRAINED_USED, "a drained node is used")                                           \
-    X(INCIDENT_FORGOTTEN, "an incident is not logged")                                  \
-    X(END_FORGOTTEN, "the end of a job is not logged")                                  \
-    X(KILL_NOT_SENT, "a process at another node is not killed")                         \
-    X(READY_IS_DONE, "a rank that is ready counts as done")                             \
-    X(END_NOT_HEARD, "the end of a process is not passed on by a node that follows")    \
-    X(NO_HEIR_MADE, "of two nodes the one that leads goes without a word to the other") \
-    X(VOTER_GOES, "a voter that is stopped goes while it is needed for a majority")     \
-    X(LOSS_IGNORED, "a node is not given up where no job is")                           \
-    X(OLD_LEADER_TAKEN, "who votes no more goes by the leader of before")               \
-    X(KILL_NOT_REPEATED, "a kill that went with its connection is not sent again")      \
-    X(EPOCH_TAKEN_FOR_ENDED, "a new leader says of epochs that they have ended")
+/* Bugs of control as a whole: tests/sim/control/defects.c. */
+#define CONTROL_BUG_LIST(X)                                                   \
+    X(EPOCH_NOT_FENCED, "an epoch is begun before its record is committed")   \
+    X(OLD_EPOCH_STARTED, "ranks are started in the epoch before the newest")  \
+    X(LEAD_KEPT, "a node that has lost the lead still makes decisions")       \
+    X(REQUEST_FORGOTTEN, "a job's request id is not in the log")              \
+    X(CANCEL_FORGOTTEN, "a request to cancel a job is lost with the leader")  \
+    X(CANCEL_NOT_LOGGED, "a cancel is answered before it is in the log")      \
+    X(SLOTS_LEAKED, "a job that ends keeps its slots at a node that is lost") \
+    X(SLOTS_TWICE, "slots are allocated even if other jobs have them")        \
+    X(DRAINED_USED, "a drained node is used")                                 \
+    X(INCIDENT_FORGOTTEN, "an incident is not logged")                        \
+    X(END_FORGOTTEN, "the end of a job is not logged")                        \
+    X(KILL_NOT_SENT, "a process at another node is not killed")               \
+    X(READY_IS_DONE, "a rank that is ready counts as done")                   \
+    X(END_NOT_FORWARDED, "a follower does not forward the end of a process")  \
+    X(NO_SUCCESSOR_MADE, "the leader of two nodes stops without a successor") \
+    X(VOTER_GOES, "a stopped voter leaves while a majority needs it")         \
+    X(LOSS_IGNORED, "a lost node without jobs is not declared lost")          \
+    X(OLD_LEADER_TAKEN, "a former voter keeps following the previous leader") \
+    X(KILL_NOT_REPEATED, "a kill lost with its connection is not sent again") \
+    X(EPOCH_TAKEN_FOR_ENDED, "a new leader reports that running epochs have ended")
 
 enum bug_kind {
     BUG_NONE,

@@ -1,4 +1,4 @@
-/* The ledger grows when a leader's commit index does; everything else is compared with it. */
+/* The ledger grows when a leader's commit index does. The logs of all other voters are compared with the ledger. */
 #include "tests/sim/check.h"
 
 #include "common/base/hash.h"
@@ -10,11 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STATE_EVERY 32 /* whole states are compared at multiples of this */
+#define STATE_EVERY                                                                                  \
+    32 /* whole states are compared at multiples of this index; each comparison serializes the state \
+        */
 #define MAX_TERMS 16384
 
 static struct {
-    struct fact *facts; /* of index 1, 2, .. */
+    struct fact *facts; /* of index 1, 2, ... */
     uint64_t n, cap, last_record;
     int leader_of[MAX_TERMS];
     check_record_fn on_record;
@@ -48,7 +50,7 @@ static const struct raft *raft_of(const struct voter *v)
     return &v->log->raft;
 }
 
-/* ---- for people ---- */
+/* ---- printing ---- */
 
 static void say_members(const struct voter *v)
 {
@@ -62,7 +64,7 @@ static void say_members(const struct voter *v)
                v->log->raft.last_stored, v->log->raft.commit_index, v->log->raft.configuration_uncommitted_index);
 }
 
-void check_say(void)
+void check_print(void)
 {
     for (int id = 1; id <= world.n_hosts; id++) {
         const struct voter *v = &voters[id];
@@ -88,7 +90,7 @@ static void check_majority(const struct voter *v, uint64_t index, raft_term term
         have += (f->snapshot && f->snapshot->index >= index) || files_term(f, index) == term;
     }
     if (2 * have <= n)
-        broken("host %d leads term %llu and takes %" PRIu64 " for committed, which is on %d disks of %d voters",
+        broken("host %d leads term %llu and considers %" PRIu64 " committed, which is on the disks of %d of %d voters",
                v->host->id, raft_of(v)->current_term, index, have, n);
 }
 
@@ -97,7 +99,7 @@ static void add_fact(const struct voter *v, uint64_t index)
     const struct stored *e = disk_newest(&disks[v->host->id], index);
     assert(index == ledger.n + 1);
     if (!e)
-        broken("host %d takes %" PRIu64 " for committed and does not have it", v->host->id, index);
+        broken("host %d considers %" PRIu64 " committed and does not have it", v->host->id, index);
     if (raft_of(v)->state == RAFT_LEADER)
         check_majority(v, index, e->term);
     if (ledger.n == ledger.cap) {
@@ -116,10 +118,11 @@ static void check_commits(struct voter *v)
     uint64_t commit = raft_of(v)->commit_index;
     const struct disk *disk = &disks[v->host->id];
     if (v->opening != raft_of(v)->io->impl)
-        v->commit_checked = 0; /* a new life of libraft, as a log has that ran out of space */
+        v->commit_checked = 0; /* libraft was opened again, as after a log that ran out of space */
     v->opening = raft_of(v)->io->impl;
     if (commit < v->commit_checked)
-        broken("host %d has committed %" PRIu64 " and then only %" PRIu64, v->host->id, v->commit_checked, commit);
+        broken("the commit index of host %d went back from %" PRIu64 " to %" PRIu64, v->host->id, v->commit_checked,
+               commit);
     for (uint64_t i = v->commit_checked + 1; i <= commit; i++) {
         if (i > ledger.n) {
             add_fact(v, i);
@@ -127,7 +130,7 @@ static void check_commits(struct voter *v)
         }
         const struct stored *e = disk_newest(disk, i);
         if (e && e->hash != ledger.facts[i - 1].hash)
-            broken("host %d has another %" PRIu64 " for committed (term %llu) than was committed (term %llu)",
+            broken("host %d has a different committed entry %" PRIu64 " (term %llu) than the ledger (term %llu)",
                    v->host->id, i, e->term, ledger.facts[i - 1].term);
     }
     v->commit_checked = commit;
@@ -141,7 +144,7 @@ static void check_complete(const struct voter *v, raft_term term)
     for (uint64_t i = disk->log.snapshot ? disk->log.snapshot->index + 1 : 1; i <= ledger.n; i++) {
         const struct stored *e = disk_newest(disk, i);
         if (!e || e->hash != ledger.facts[i - 1].hash)
-            broken("host %d leads term %llu without the committed %" PRIu64 " of term %llu", v->host->id, term, i,
+            broken("host %d leads term %llu without the committed entry %" PRIu64 " of term %llu", v->host->id, term, i,
                    ledger.facts[i - 1].term);
     }
 }
@@ -160,7 +163,7 @@ static void check_leader(struct voter *v)
     check_complete(v, term);
 }
 
-/* What log.h promises of a voter that leads: everything from before its term has been applied. */
+/* log.h promises that a leading voter has applied all entries from before its term. */
 static void check_lead(struct voter *v)
 {
     raft_term term = raft_of(v)->current_term;
@@ -169,15 +172,15 @@ static void check_lead(struct voter *v)
     v->lead_checked = term;
     for (uint64_t i = v->applied + 1; i <= ledger.n; i++)
         if (ledger.facts[i - 1].term < term && ledger.facts[i - 1].type == RAFT_COMMAND)
-            broken("host %d says that it leads term %llu and has not applied %" PRIu64, v->host->id, term, i);
+            broken("host %d reports that it leads term %llu but has not applied %" PRIu64, v->host->id, term, i);
 }
 
-/* A change that has been committed is no longer one that is not: else nothing can be changed any more. */
+/* A committed change of the members must not count as uncommitted: otherwise no later change would be possible. */
 static void check_change(const struct voter *v)
 {
     const struct raft *raft = raft_of(v);
     if (raft->configuration_uncommitted_index && raft->configuration_uncommitted_index <= raft->last_applied)
-        broken("host %d takes the change at %llu for uncommitted and has applied %llu", v->host->id,
+        broken("host %d considers the change at %llu uncommitted but has applied up to %llu", v->host->id,
                raft->configuration_uncommitted_index, raft->last_applied);
 }
 
@@ -225,24 +228,24 @@ static void check_record(const struct voter *v, const struct fact *f, uint64_t i
     memcpy(&stored, f->data, sizeof(stored));
     if (f->type != RAFT_COMMAND || le64toh(stored) != len ||
         memcmp((const char *)f->data + sizeof(stored), bytes, len) != 0)
-        broken("host %d applies something else than the committed %" PRIu64, v->host->id, index);
+        broken("host %d applies an entry that differs from the committed %" PRIu64, v->host->id, index);
 }
 
-/* What it skipped must not have been records. */
+/* The skipped entries must not be records. */
 static void check_order(const struct voter *v, uint64_t index)
 {
     if (index <= v->applied)
         broken("host %d applies %" PRIu64 " after %" PRIu64, v->host->id, index, v->applied);
     for (uint64_t i = v->applied + 1; i < index; i++)
         if (ledger.facts[i - 1].type == RAFT_COMMAND)
-            broken("host %d applies %" PRIu64 " and never applied %" PRIu64, v->host->id, index, i);
+            broken("host %d applies %" PRIu64 " but skipped the record %" PRIu64, v->host->id, index, i);
 }
 
 static void check_state(const struct voter *v, struct fact *f, uint64_t index)
 {
     uint64_t hash = index % STATE_EVERY ? 0 : state_hash(v->state);
     if (f->is_applied && (f->chain != v->chain || f->state_hash != hash))
-        broken("the state of host %d at %" PRIu64 " is not that of the others", v->host->id, index);
+        broken("the state of host %d at %" PRIu64 " differs from that of the other hosts", v->host->id, index);
     f->is_applied = true;
     f->chain = v->chain;
     f->state_hash = hash;
@@ -269,9 +272,9 @@ void check_restored(struct voter *v)
 {
     const struct fact *f = check_fact(v->applied);
     if (v->applied && (!f || !f->is_applied || f->chain != v->chain))
-        broken("host %d restores a state at %" PRIu64 " that nobody had", v->host->id, v->applied);
+        broken("host %d restores a state at %" PRIu64 " that no host had", v->host->id, v->applied);
     if (f && f->state_hash && state_hash(v->state) != f->state_hash)
-        broken("host %d restores another state at %" PRIu64 " than was saved", v->host->id, v->applied);
+        broken("host %d restores a state at %" PRIu64 " that differs from the saved one", v->host->id, v->applied);
 }
 
 void check_sent(const struct host *host, const struct raft_message *message)
@@ -281,6 +284,6 @@ void check_sent(const struct host *host, const struct raft_message *message)
     if (message->type != RAFT_APPEND_ENTRIES_RESULT || result->rejected)
         return;
     if (result->last_log_index > files_last(f) && (!f->snapshot || result->last_log_index > f->snapshot->index))
-        broken("host %d says that it has %llu on its disk, and has %llu", host->id, result->last_log_index,
-               files_last(f));
+        broken("host %d reports entries up to %llu on its disk but has them up to %llu", host->id,
+               result->last_log_index, files_last(f));
 }

@@ -1,4 +1,4 @@
-/* A client lives on no host: it sends a proposal to a process there and notices when that is gone. */
+/* A client runs on no host. It sends a proposal to a process on some host and notices when this process ends. */
 #include "tests/sim/client.h"
 
 #include "tests/sim/check.h"
@@ -12,21 +12,21 @@
 
 #define PATIENCE_US (30 * US_PER_S)
 #define MAX_CLIENTS 8
-#define ENOUGH_JOBS (STATE_MAX_JOBS / 2) /* the state forgets ended jobs beyond its limit, the model does not */
+#define ENOUGH_JOBS (STATE_MAX_JOBS / 2) /* the state drops ended jobs beyond its limit, the model does not */
 
-/* What a client wants once; `number` is its request id. */
-struct wish {
+/* A record to be applied once; `number` is its request id. */
+struct client_request {
     uint64_t number;
     struct record record;
-    uint64_t known;  /* the last index that had been answered to anybody when it began */
-    uint64_t effect; /* index where it took effect, 0: has not */
-    int accepted;    /* proposals that were taken */
+    uint64_t known;  /* the last index that had been answered to any client when the request began */
+    uint64_t effect; /* index at which it took effect; 0: not yet */
+    int accepted;    /* number of accepted proposals */
     bool is_answered;
 };
 
-/* One proposal of it, at one process. */
+/* One proposal of a request, at one process. */
 struct attempt {
-    struct wish *wish;
+    struct client_request *request;
     struct client *client;
     struct host *host;
     unsigned life;
@@ -35,23 +35,23 @@ struct attempt {
 };
 
 struct client {
-    struct wish *wish;
+    struct client_request *request;
     struct attempt *attempt;
-    int host; /* where it asks next */
+    int host; /* where the next proposal goes; 0: any host */
 };
 
 static struct {
     struct client clients[MAX_CLIENTS];
     int n;
-    struct wish **wishes;
-    uint64_t n_wishes, known, answered;
+    struct client_request **requests;
+    uint64_t n_requests, known, answered;
     uint64_t last_job;
     bool is_finishing;
 } all;
 
-/* ---- what is wished ---- */
+/* ---- requests ---- */
 
-static void fill(struct record *r)
+static void fill_record(struct record *r)
 {
     static const struct state_member members[] = {{"node-1", 0}, {"node-2", 1}};
     int64_t kind = all.last_job ? world_between(FROM_CLIENTS, 0, 9) : 0;
@@ -89,38 +89,39 @@ static void fill(struct record *r)
     }
 }
 
-static void begin_wish(struct client *c)
+static void begin_request(struct client *c)
 {
-    struct wish *w = calloc(1, sizeof(*w));
-    all.wishes = realloc(all.wishes, (all.n_wishes + 1) * sizeof(*all.wishes));
-    assert(w && all.wishes);
-    all.wishes[all.n_wishes++] = w;
-    w->number = all.n_wishes;
+    struct client_request *w = calloc(1, sizeof(*w));
+    all.requests = realloc(all.requests, (all.n_requests + 1) * sizeof(*all.requests));
+    assert(w && all.requests);
+    all.requests[all.n_requests++] = w;
+    w->number = all.n_requests;
     w->known = all.known;
-    fill(&w->record);
+    fill_record(&w->record);
     w->record.has_request = true;
     memcpy(w->record.request_id, &w->number, sizeof(w->number));
-    c->wish = w;
+    c->request = w;
 }
 
-static struct wish *wish_of(const struct record *r)
+static struct client_request *request_of(const struct record *r)
 {
     uint64_t number;
     memcpy(&number, r->request_id, sizeof(number));
-    if (!number || number > all.n_wishes)
-        broken("a record under a request id that nobody made");
-    return all.wishes[number - 1];
+    if (!number || number > all.n_requests)
+        broken("a record has a request id that no client made");
+    return all.requests[number - 1];
 }
 
 void client_applied(uint64_t index, const struct record *record, const struct state_result *result)
 {
-    struct wish *w = wish_of(record);
+    struct client_request *w = request_of(record);
     if (!w->accepted)
-        broken("request %" PRIu64 " was refused whenever it was proposed, and is done at %" PRIu64, w->number, index);
+        broken("request %" PRIu64 " was refused each time it was proposed, but took effect at %" PRIu64, w->number,
+               index);
     if (!result->repeated && w->effect)
-        broken("request %" PRIu64 " is done at %" PRIu64 " and again at %" PRIu64, w->number, w->effect, index);
+        broken("request %" PRIu64 " took effect at %" PRIu64 " and again at %" PRIu64, w->number, w->effect, index);
     if (result->repeated && !w->effect)
-        broken("request %" PRIu64 " counts as repeated at %" PRIu64 " and was never done", w->number, index);
+        broken("request %" PRIu64 " counts as repeated at %" PRIu64 " but never took effect", w->number, index);
     if (!w->effect)
         w->effect = index;
     if (record->kind == RECORD_SUBMITTED && result->job > all.last_job)
@@ -129,26 +130,27 @@ void client_applied(uint64_t index, const struct record *record, const struct st
 
 /* ---- answers ---- */
 
-static void check_answer(const struct wish *w, uint64_t index, const struct state_result *result)
+static void check_answer(const struct client_request *w, uint64_t index, const struct state_result *result)
 {
     const struct fact *f = check_fact(index), *first = check_fact(w->effect);
     if (!f || !f->is_applied)
         broken("request %" PRIu64 " is answered at %" PRIu64 ", which is not committed", w->number, index);
     if (f->result.err != result->err || f->result.job != result->job || f->result.repeated != result->repeated)
-        broken("request %" PRIu64 " at %" PRIu64 " is answered by something else than happened", w->number, index);
+        broken("request %" PRIu64 " at %" PRIu64 " has an answer that differs from its result", w->number, index);
     if (!first)
-        broken("request %" PRIu64 " is answered and was never done", w->number);
+        broken("request %" PRIu64 " was answered but never took effect", w->number);
     if (first->result.err != result->err || first->result.job != result->job)
-        broken("request %" PRIu64 " was repeated and got another answer than the first", w->number);
+        broken("request %" PRIu64 " was repeated and got a different answer than the first time", w->number);
     if (w->effect <= w->known)
-        broken("request %" PRIu64 " was done at %" PRIu64 ", before %" PRIu64 ", which was answered before it was made",
+        broken("request %" PRIu64 " took effect at %" PRIu64 ", before %" PRIu64
+               ", which was answered before it was proposed",
                w->number, w->effect, w->known);
 }
 
 static void answered(void *arg, err_t err, uint64_t index, const void *result)
 {
     struct attempt *a = arg;
-    struct wish *w = a->wish;
+    struct client_request *w = a->request;
     if (a->host->is_dying)
         return;
     if (a->is_over)
@@ -165,7 +167,7 @@ static void answered(void *arg, err_t err, uint64_t index, const void *result)
         all.known = w->effect;
 }
 
-/* ---- asking ---- */
+/* ---- proposals ---- */
 
 static void propose(void *arg)
 {
@@ -176,24 +178,24 @@ static void propose(void *arg)
         a->is_over = true;
         return;
     }
-    a->wish->record.wall_ms = host_wall_us(a->host) / US_PER_MS;
-    err_t err = record_encode(&a->wish->record, &bytes);
+    a->request->record.wall_ms = host_wall_us(a->host) / US_PER_MS;
+    err_t err = record_encode(&a->request->record, &bytes);
     assert(!err);
     a->was_sent = true;
-    a->wish->accepted++; /* it may be done before the call returns, as far as we know */
+    a->request->accepted++; /* counted before the call, because the record may be applied before it returns */
     err = log_propose(v->log, bytes.data, bytes.len, answered, a);
     buf_fini(&bytes);
     if (!err)
         return;
-    a->wish->accepted--;
+    a->request->accepted--;
     a->is_over = true;
     if (err != ERR_AGAIN && err != ERR_NOSPACE && err != ERR_LIMIT && !a->host->is_dying)
-        broken("request %" PRIu64 " is refused by %s", a->wish->number, err_name(err));
+        broken("request %" PRIu64 " is refused by %s", a->request->number, err_name(err));
     uint64_t leader = log_leader(v->log);
     a->client->host = leader ? (int)leader : 0;
 }
 
-static void ask(struct client *c)
+static void start_attempt(struct client *c)
 {
     int at = c->host && world_chance(FROM_CLIENTS, 0.8) ? c->host : (int)world_between(FROM_CLIENTS, 1, world.n_hosts);
     struct host *host = &world.hosts[at];
@@ -203,37 +205,38 @@ static void ask(struct client *c)
     }
     struct attempt *a = calloc(1, sizeof(*a));
     assert(a);
-    *a = (struct attempt){.wish = c->wish, .client = c, .host = host, .life = host->life, .since_us = world.now_us};
+    *a = (struct attempt){
+        .request = c->request, .client = c, .host = host, .life = host->life, .since_us = world.now_us};
     c->attempt = a;
     c->host = at;
     world_after(host, world_between(FROM_CLIENTS, 0, 2000), propose, a);
 }
 
-/* True when it has ended, one way or another. */
+/* Returns true if the attempt has ended, in whatever way. */
 static bool is_over(const struct attempt *a)
 {
     if (a->is_over || a->host->life != a->life)
         return true;
     int64_t since = a->since_us > a->host->stalled_until ? a->since_us : a->host->stalled_until;
     if (world.now_us - since > PATIENCE_US)
-        broken("request %" PRIu64 " waits at host %d for more than %d s", a->wish->number, a->host->id,
+        broken("request %" PRIu64 " waits at host %d for more than %d s", a->request->number, a->host->id,
                (int)(PATIENCE_US / US_PER_S));
     return false;
 }
 
-static void step(void *arg)
+static void client_step(void *arg)
 {
     struct client *c = arg;
-    world_after(&world.hosts[0], world_between(FROM_CLIENTS, 1000, 60000), step, c);
+    world_after(&world.hosts[0], world_between(FROM_CLIENTS, 1000, 60000), client_step, c);
     if (c->attempt && !is_over(c->attempt))
         return;
     c->attempt = NULL;
-    if (c->wish && c->wish->is_answered)
-        c->wish = NULL;
-    if (!c->wish && !all.is_finishing)
-        begin_wish(c);
-    if (c->wish)
-        ask(c);
+    if (c->request && c->request->is_answered)
+        c->request = NULL;
+    if (!c->request && !all.is_finishing)
+        begin_request(c);
+    if (c->request)
+        start_attempt(c);
 }
 
 void clients_start(int n)
@@ -242,7 +245,7 @@ void clients_start(int n)
     memset(&all, 0, sizeof(all));
     all.n = n;
     for (int i = 0; i < n; i++)
-        world_after(&world.hosts[0], world_between(FROM_CLIENTS, 0, US_PER_S), step, &all.clients[i]);
+        world_after(&world.hosts[0], world_between(FROM_CLIENTS, 0, US_PER_S), client_step, &all.clients[i]);
 }
 
 void clients_finish(void)
@@ -253,7 +256,7 @@ void clients_finish(void)
 bool clients_are_done(void)
 {
     for (int i = 0; i < all.n; i++)
-        if (all.clients[i].wish)
+        if (all.clients[i].request)
             return false;
     return true;
 }

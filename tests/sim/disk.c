@@ -1,5 +1,5 @@
-/* Writes wait in a list; the device takes all that wait as one, and they are on the disk when its latency is over.
- * Copies are never freed within a run: they are small, and a run is a process. */
+/* Writes wait in a list. The device takes all waiting writes at once, and they are on the disk after its latency.
+ * Copies are not freed within a run: they are small, and each run is a process of its own. */
 #include "tests/sim/disk.h"
 
 #include "common/base/hash.h"
@@ -22,10 +22,10 @@ struct write {
     enum kind kind;
     uint64_t number;
     bool is_under_way;
-    struct event *event; /* of a snapshot that the host took */
+    struct event *event; /* of a snapshot that the host itself took */
     struct stored *entries;
     size_t n;
-    raft_index index; /* of a truncation: the first that goes */
+    raft_index index; /* of a truncation: the first removed entry */
     struct stored_snapshot *snapshot;
     unsigned trailing;
     disk_fn done;
@@ -40,7 +40,7 @@ uint64_t disk_hash(const void *data, size_t len, raft_term term, enum raft_entry
     const uint64_t about[4] = {term, type, len, 0};
     hash_init(&h);
     hash_add(&h, about, sizeof(about));
-    if (type != RAFT_BARRIER) /* libraft does not set its bytes */
+    if (type != RAFT_BARRIER) /* libraft does not set a barrier's bytes */
         hash_add(&h, data, len);
     return hash_end(&h);
 }
@@ -185,7 +185,7 @@ void disk_empty(struct disk *disk)
 
 static void next_writes(struct disk *disk);
 
-static void answer(struct write *w, int status)
+static void complete_write(struct write *w, int status)
 {
     disk_fn done = w->done;
     void *arg = w->arg;
@@ -206,7 +206,7 @@ static void written(void *arg)
         }
         TAILQ_REMOVE(&disk->writes, w, link);
         put_write(w, w->n);
-        answer(w, 0);
+        complete_write(w, 0);
     }
     if (disk->host->life == life)
         next_writes(disk);
@@ -311,7 +311,7 @@ static struct stored_snapshot *snapshot_copy(const struct raft_snapshot *from)
     return s;
 }
 
-/* Behind the entries that it covers. */
+/* Returns true if the write follows the entries that the snapshot covers. */
 static bool is_behind(const struct write *w)
 {
     const struct write *first = TAILQ_FIRST(&w->disk->writes);
@@ -327,7 +327,7 @@ static void snapshot_written(void *arg)
     }
     TAILQ_REMOVE(&w->disk->snapshots, w, link);
     put_write(w, 0);
-    answer(w, 0);
+    complete_write(w, 0);
 }
 
 void disk_snapshot(struct disk *disk, struct files *files, const struct raft_snapshot *snapshot, unsigned trailing,
@@ -346,8 +346,9 @@ void disk_snapshot(struct disk *disk, struct files *files, const struct raft_sna
 
 /* ---- ends ---- */
 
-/* A prefix of what is under way; the last of it may be torn between entries, which the log sees as their end. */
-static void settle(struct disk *disk)
+/* Keeps a prefix of the writes under way. The last of them may be torn between entries; the log reads that as its end.
+ * */
+static void keep_prefix(struct disk *disk)
 {
     struct write *w;
     size_t n = 0;
@@ -370,7 +371,7 @@ static void settle(struct disk *disk)
 
 void disk_crash(struct disk *disk)
 {
-    settle(disk);
+    keep_prefix(disk);
     TAILQ_INIT(&disk->writes);
     TAILQ_INIT(&disk->snapshots);
     disk->event = NULL;
@@ -381,18 +382,18 @@ void disk_crash(struct disk *disk)
 
 void disk_cancel(struct disk *disk)
 {
-    settle(disk);
+    keep_prefix(disk);
     if (disk->event)
         world_cancel(disk->event);
     disk->event = NULL;
     for (struct write *w; (w = TAILQ_FIRST(&disk->writes));) {
         TAILQ_REMOVE(&disk->writes, w, link);
-        answer(w, RAFT_CANCELED);
+        complete_write(w, RAFT_CANCELED);
     }
     for (struct write *w; (w = TAILQ_FIRST(&disk->snapshots));) {
         TAILQ_REMOVE(&disk->snapshots, w, link);
         world_cancel(w->event);
-        answer(w, RAFT_CANCELED);
+        complete_write(w, RAFT_CANCELED);
     }
 }
 
@@ -403,7 +404,7 @@ void disk_init(struct disk *disk, struct host *host)
     TAILQ_INIT(&disk->snapshots);
 }
 
-/* ---- looking ---- */
+/* ---- queries ---- */
 
 const struct stored *disk_newest(const struct disk *disk, raft_index index)
 {

@@ -1,9 +1,9 @@
-/* The virtual disk of a host: what libraft keeps on it (term, vote, entries, the newest snapshot), in a folder `log`
- * or, until it is whole, `log.new`. Term and vote are on the disk when the call returns, as in raft_uv. Entries and
- * snapshots are written later, in order, and survive a crash only when they were written: of what is under way a prefix
- * of any length survives, and a batch may be torn, which its checksum turns into "not there".
+/* The virtual disk of a host: libraft's data (term, vote, entries, the newest snapshot), in a folder `log` or, while it
+ * is incomplete, `log.new`. Term and vote are on the disk when the call returns, as in raft_uv. Entries and snapshots
+ * are written later, in order, and survive a crash only if they were written. A crash keeps a prefix, of any length, of
+ * the writes under way. A batch may be torn; its checksum does not match then, so its entries count as absent.
  *
- * Space: `free_bytes` is what statvfs says; while the disk is full, entries go into what is left of the open segment
+ * Space: `free_bytes` is what statvfs returns. While the disk is full, entries go to the rest of the open segment
  * (`room`) and then wait for a new one. */
 #ifndef DTD_TESTS_SIM_DISK_H
 #define DTD_TESTS_SIM_DISK_H
@@ -33,7 +33,7 @@ struct files {
     raft_term term;
     raft_id vote;
     struct stored_snapshot *snapshot; /* NULL: none */
-    raft_index first;                 /* of entries[0], or of the next one */
+    raft_index first;                 /* index of entries[0], or of the next entry */
     struct stored *entries;
     size_t n, cap;
 };
@@ -45,12 +45,12 @@ struct disk {
     struct host *host;
     struct files log, fresh;
     TAILQ_HEAD(, write) writes;    /* not on the disk yet, in order; those with is_under_way are being written */
-    TAILQ_HEAD(, write) snapshots; /* taken by the host itself: beside the others */
-    struct event *event;           /* the device is busy until then */
+    TAILQ_HEAD(, write) snapshots; /* taken by the host itself; written independently of `writes` */
+    struct event *event;           /* the end of the write under way */
     bool is_full, has_reserve;
     uint64_t free_bytes, room, segment_bytes;
-    int64_t latency_us; /* a write takes up to this */
-    uint64_t next;      /* number of writes */
+    int64_t latency_us; /* upper limit of a write's latency */
+    uint64_t next;      /* number of the next write */
 };
 extern struct disk disks[MAX_HOSTS + 1];
 
@@ -62,17 +62,17 @@ void disk_empty(struct disk *disk);
 void disk_append(struct disk *disk, struct files *files, const struct raft_entry *entries, unsigned n, disk_fn done,
                  void *arg);
 void disk_truncate(struct disk *disk, struct files *files, raft_index index, disk_fn done, void *arg);
-/* `trailing` 0: it came from the leader and takes the place of all entries. Both copy. */
+/* `trailing` 0: the snapshot comes from the leader and replaces all entries. Both calls copy. */
 void disk_snapshot(struct disk *disk, struct files *files, const struct raft_snapshot *snapshot, unsigned trailing,
                    disk_fn done, void *arg);
-/* Ends everything under way by RAFT_CANCELED; as much of it is on the disk as after a crash. */
+/* Ends all writes under way with RAFT_CANCELED. As much of them is on the disk as after a crash. */
 void disk_cancel(struct disk *disk);
 
 raft_index files_last(const struct files *files);
-/* The term of an entry that is on the disk or in its snapshot; 0: not there. */
+/* Returns the term of an entry on the disk or in its snapshot; 0: not there. */
 raft_term files_term(const struct files *files, raft_index index);
 const struct stored *files_entry(const struct files *files, raft_index index);
-/* The same with everything that is under way. */
+/* The same, including all writes under way. */
 const struct stored *disk_newest(const struct disk *disk, raft_index index);
 void files_put(struct files *files, raft_term term, enum raft_entry_type type, const struct raft_buffer *data);
 uint64_t disk_hash(const void *data, size_t len, raft_term term, enum raft_entry_type type);

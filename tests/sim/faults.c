@@ -9,7 +9,7 @@ static struct host *some_host(void)
     return &world.hosts[world_between(FROM_FAULTS, 1, world.n_hosts)];
 }
 
-/* The leader half of the time: that is where it hurts. */
+/* The leader half of the time: its faults affect most. */
 static struct host *some_victim(void)
 {
     int leader = operator_leader();
@@ -18,7 +18,7 @@ static struct host *some_victim(void)
 
 /* ---- processes ---- */
 
-static void restart(void *arg)
+static void restart_host(void *arg)
 {
     struct host *host = arg;
     if (!host->is_up)
@@ -29,18 +29,18 @@ static void kill_one(void)
 {
     struct host *host = some_victim();
     voter_kill(host);
-    fault_ends(fault_us(5, world_chance(FROM_FAULTS, 0.2) ? 8000 : 800), restart, host);
+    fault_ends(fault_us(5, world_chance(FROM_FAULTS, 0.2) ? 8000 : 800), restart_host, host);
 }
 
 static void kill_all(void)
 {
     for (int id = 1; id <= world.n_hosts; id++) {
         voter_kill(&world.hosts[id]);
-        fault_ends(fault_us(5, 1000), restart, &world.hosts[id]);
+        fault_ends(fault_us(5, 1000), restart_host, &world.hosts[id]);
     }
 }
 
-/* In the middle of what it does: some of an event's effects are there, the others are not. */
+/* Kills a process in the middle of an event: some of the event's effects happen, the others do not. */
 static void kill_in_the_middle(void)
 {
     struct host *host = some_victim();
@@ -51,7 +51,7 @@ static void kill_in_the_middle(void)
 static void on_death(struct host *host)
 {
     voter_kill(host);
-    fault_ends(fault_us(5, 2000), restart, host);
+    fault_ends(fault_us(5, 2000), restart_host, host);
 }
 
 static void stop_one(void)
@@ -73,7 +73,7 @@ static void isolate_one(void)
     fault_isolate(some_victim()->id, 50, 4000);
 }
 
-static void split(void)
+static void split_network(void)
 {
     fault_split(50, 4000);
 }
@@ -84,7 +84,7 @@ static void half_open(void)
     fault_half_open(from, some_host()->id, 50, 4000);
 }
 
-static void deaf(void)
+static void make_deaf(void)
 {
     int id = some_victim()->id;
     fault_one_way(id, world_chance(FROM_FAULTS, 0.5), 50, 4000);
@@ -138,9 +138,9 @@ static const struct fault faults[] = {
     {"stop", stop_one, 1},
     {"stall", stall_one, 3},
     {"isolate", isolate_one, 3},
-    {"split", split, 3},
+    {"split", split_network, 3},
     {"half-open", half_open, 3},
-    {"deaf", deaf, 2},
+    {"deaf", make_deaf, 2},
     {"bad network", bad_network, 3},
     {"slow disk", slow_disk, 3},
     {"full disk", full_disk, 2},
@@ -160,5 +160,5 @@ void faults_end(void)
     schedule_end();
     operator_want_all();
     for (int id = 1; id <= world.n_hosts; id++)
-        restart(&world.hosts[id]);
+        restart_host(&world.hosts[id]);
 }

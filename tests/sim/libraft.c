@@ -1,6 +1,6 @@
-/* raft_uv of the simulation: libraft's own core runs unchanged over this raft_io, which is made of the virtual disk and
- * network. The functions have libraft's names, so that the log sets it up as it does in production. libraft expects its
- * io to fire completed requests before and after each turn of the loop; that function is in its archive, not in its
+/* The simulation's raft_uv: libraft's own core runs unchanged over this raft_io, which uses the virtual disk and
+ * network. The functions have libraft's names, so the log sets it up as in production. libraft requires its io to fire
+ * completed requests before and after each turn of the loop; the function for that is in its archive but not in its
  * headers. */
 #include "tests/sim/libraft.h"
 
@@ -53,14 +53,14 @@ struct sim_io {
     raft_io_close_cb closed;
     struct event *ticking;
     bool is_started, is_closing;
-    raft_index next;    /* of the entry to append */
-    int removals, puts; /* under way */
+    raft_index next;    /* index of the next entry to append */
+    int removals, puts; /* number under way */
     struct hook before, after;
     TAILQ_HEAD(, sending) sends;
     TAILQ_HEAD(, reading) reads;
 };
 
-static struct sim_io *running[MAX_HOSTS + 1]; /* of the process on the host, once it has started */
+static struct sim_io *running[MAX_HOSTS + 1]; /* per host: the io of its process, once started */
 uint64_t libraft_deaths;
 
 static struct sim_io *io_of(struct raft_io *io)
@@ -154,7 +154,7 @@ static struct raft_entry *load_entries(const struct files *f)
     return entries;
 }
 
-/* What is behind the snapshot without a gap counts; libraft keeps the same rule. */
+/* Entries that follow the snapshot without a gap are loaded; libraft has the same rule. */
 static int io_load(struct raft_io *raft_io, raft_term *term, raft_id *vote, struct raft_snapshot **snapshot,
                    raft_index *start_index, struct raft_entry *entries[], size_t *n_entries)
 {
@@ -238,8 +238,8 @@ static int io_send(struct raft_io *raft_io, struct raft_io_send *request, const 
                    raft_io_send_cb cb)
 {
     struct sim_io *io = io_of(raft_io);
-    if (io->is_closing) /* it would open a connection that nobody closes (0.22.1) */
-        broken("libraft sends while it closes");
+    if (io->is_closing) /* libraft 0.22.1 would open a connection that is never closed */
+        broken("libraft sends a message after raft_close");
     struct sending *s = calloc(1, sizeof(*s));
     assert(s);
     *s = (struct sending){.io = io, .request = request};
@@ -291,7 +291,7 @@ static int io_append(struct raft_io *raft_io, struct raft_io_append *request, co
     return 0;
 }
 
-/* Whoever closed libraft's own io now would free what it still uses (0.22.1). */
+/* If libraft's own io (0.22.1) were closed now, it would free memory that it still uses. */
 static void check_apart(const struct sim_io *io)
 {
     if (io->removals && io->puts)
@@ -319,7 +319,7 @@ static int io_truncate(struct raft_io *raft_io, raft_index index)
     return 0;
 }
 
-/* libraft 0.22.1 follows a null pointer when a snapshot came from the leader while it was taking one of its own. */
+/* libraft 0.22.1 dereferences a null pointer when a snapshot arrives from the leader while it takes one of its own. */
 static bool kills_libraft(const struct sim_io *io, const struct storing *s)
 {
     const struct raft *raft = io->raft_io->data;
@@ -349,7 +349,7 @@ static int io_snapshot_put(struct raft_io *raft_io, unsigned trailing, struct ra
         return 0;
     struct storing *s = storing(io);
     s->put = request;
-    if (!trailing) /* from the leader, in place of all entries */
+    if (!trailing) /* from the leader: replaces all entries */
         io->next = snapshot->index + 1;
     io->puts++;
     check_apart(io);
@@ -382,7 +382,7 @@ static int io_snapshot_get(struct raft_io *raft_io, struct raft_io_snapshot_get 
 static void closed(void *arg)
 {
     struct sim_io *io = arg;
-    for (struct reading *r; (r = TAILQ_FIRST(&io->reads));) { /* it waits for them */
+    for (struct reading *r; (r = TAILQ_FIRST(&io->reads));) { /* the close waits for these reads */
         world_cancel(r->event);
         snapshot_read(r);
     }
@@ -424,7 +424,7 @@ void libraft_forget(struct host *host)
     running[host->id] = NULL;
 }
 
-/* ---- what the log calls ---- */
+/* ---- functions that the log calls ---- */
 
 int raft_uv_init(struct raft_io *raft_io, struct uv_loop_s *loop, const char *dir, struct raft_uv_transport *transport)
 {
@@ -463,7 +463,7 @@ int raft_uv_init(struct raft_io *raft_io, struct uv_loop_s *loop, const char *di
 
 void raft_uv_close(struct raft_io *raft_io)
 {
-    (void)raft_io; /* hooks may be looked at until the turn ends */
+    (void)raft_io; /* the hooks may be read until the turn ends */
 }
 
 void raft_uv_set_auto_recovery(struct raft_io *io, bool flag)

@@ -1,12 +1,12 @@
-/* raft_uv of the simulation; its functions are declared by libraft's own headers. */
+/* The simulation's raft_uv; libraft's headers declare its functions. */
 #ifndef DTD_TESTS_SIM_LIBRAFT_H
 #define DTD_TESTS_SIM_LIBRAFT_H
 
 #include "tests/sim/world.h"
 
-/* The process on the host is dead: nothing is delivered to it any more. */
+/* The process on the host is dead: it gets no more deliveries. */
 void libraft_forget(struct host *host);
-/* How often the core itself crashed by the defect of 0.22.1 that libraft.c names; a process dies of it. */
+/* Number of processes that died because the core crashed by the defect of 0.22.1 that libraft.c describes. */
 extern uint64_t libraft_deaths;
 
 #endif

@@ -64,7 +64,7 @@ static void timer_fired(void *arg)
     timer->timer_cb(timer);
 }
 
-/* By the host's clock, and as late as a loop is that has something else to do. */
+/* Timers follow the host's clock and are late by as much as a busy loop would be. */
 static void timer_arm(uv_timer_t *timer, uint64_t ms)
 {
     struct host *host = host_of(timer->loop);
@@ -146,7 +146,7 @@ int uv_queue_work(uv_loop_t *loop, uv_work_t *work, uv_work_cb run, uv_after_wor
     return 0;
 }
 
-/* ---- signals: nobody sends any; the loop's end is the process's ---- */
+/* ---- signals: none are sent; a loop ends with its process ---- */
 
 void uv_stop(uv_loop_t *loop)
 {
@@ -200,7 +200,7 @@ void uv_close(uv_handle_t *handle, uv_close_cb cb)
     world_after(host_of(handle->loop), 0, closed, handle);
 }
 
-/* ---- words ---- */
+/* ---- error texts ---- */
 
 uv_buf_t uv_buf_init(char *base, unsigned len)
 {

@@ -1,5 +1,5 @@
-/* daemon/control/log/disk.h on the virtual disk of the host that asks. The virtual disk changes no bits, so guard.h has
- * nothing to check. */
+/* Implements daemon/control/log/disk.h on the virtual disk of the calling host. The virtual disk changes no bits, so
+ * guard.h has nothing to check. */
 #include "daemon/control/log/disk.h"
 #include "daemon/control/log/guard.h"
 

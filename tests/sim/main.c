@@ -1,4 +1,4 @@
-/* sim: the voters of a cluster, that is, the replicated log under its clients; runner.h says the arguments. */
+/* sim: the voters of a cluster, that is, the replicated log with clients. runner.h describes the arguments. */
 #include "tests/sim/bugs.h"
 #include "tests/sim/check.h"
 #include "tests/sim/client.h"
@@ -14,7 +14,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#define QUIET_US (60 * US_PER_S) /* within which everything must be well again */
+#define QUIET_US (60 * US_PER_S) /* all hosts and clients must be settled this long after the last fault */
 
 static bool is_level(void)
 {
@@ -29,11 +29,11 @@ static bool is_well(void)
     return clients_are_done() && is_level() && operator_is_content();
 }
 
-static void say_why_not_well(void)
+static void print_why_not_well(void)
 {
     printf("clients %s, members %s, leader %d, records up to %" PRIu64 "\n", clients_are_done() ? "are done" : "wait",
            operator_is_content() ? "are as wanted" : "are not as wanted", operator_leader(), check_records());
-    check_say();
+    check_print();
 }
 
 static void on_record(uint64_t index, const struct record *record, const struct state_result *result)
@@ -61,7 +61,7 @@ static void run_seed(uint64_t seed, const struct shape *shape, struct summary *r
     faults_end();
     world_run(world.now_us + 3 * US_PER_S, NULL);
     clients_finish();
-    runner_settle(QUIET_US, is_well, say_why_not_well, ret);
+    runner_settle(QUIET_US, is_well, print_why_not_well, ret);
     ret->answered = clients_answered();
 }
 

@@ -1,4 +1,4 @@
-/* Jobs are numbers from 1, each with its newest epoch and whether it has ended; requests are numbers too. */
+/* Jobs are numbers from 1; each has its newest epoch and a flag for its end. Requests are numbers, too. */
 #include "tests/sim/model.h"
 
 #include "tests/sim/world.h"
@@ -27,7 +27,7 @@ void model_init(void)
     memset(&model, 0, sizeof(model));
 }
 
-static err_t verdict(const struct record *r)
+static err_t expected_error(const struct record *r)
 {
     if (r->job < 1 || r->job > model.n_jobs)
         return ERR_NOTFOUND;
@@ -48,14 +48,14 @@ static err_t verdict(const struct record *r)
     }
 }
 
-static struct state_result answer(const struct record *r)
+static struct state_result expected_result(const struct record *r)
 {
     struct state_result result = {.job = r->job};
     if (r->kind == RECORD_SUBMITTED) {
         assert(model.n_jobs < MAX_JOBS);
         result.job = ++model.n_jobs;
     } else {
-        result.err = verdict(r);
+        result.err = expected_error(r);
     }
     return result;
 }
@@ -67,11 +67,11 @@ void model_check(uint64_t index, const struct record *record, const struct state
     assert(number <= MAX_REQUESTS);
     bool is_repeated = model.requests[number].is_done;
     if (!is_repeated)
-        model.requests[number].result = answer(record);
+        model.requests[number].result = expected_result(record);
     model.requests[number].is_done = true;
     const struct state_result *expected = &model.requests[number].result;
     if (result->repeated != is_repeated || result->err != expected->err || result->job != expected->job)
-        broken("the record at %" PRIu64 " (kind %d, request %" PRIu64 ") is answered %s, job %" PRIu64
+        broken("the record at %" PRIu64 " (kind %d, request %" PRIu64 ") has the result %s, job %" PRIu64
                "%s; expected %s, job %" PRIu64 "%s",
                index, record->kind, number, err_name(result->err), result->job, result->repeated ? ", repeated" : "",
                err_name(expected->err), expected->job, is_repeated ? ", repeated" : "");

@@ -1,4 +1,4 @@
-/* A message is copied when it is sent, and again for each time that it arrives. */
+/* A message is copied when it is sent, and again for each arrival. */
 #include "tests/sim/net.h"
 
 #include <assert.h>
@@ -12,7 +12,7 @@
 struct packet {
     struct raft_message message;
     int from, to, copies;
-    struct raft_buffer *data; /* of the entries */
+    struct raft_buffer *data; /* data of the entries */
 };
 
 struct net net;
@@ -50,7 +50,7 @@ static void copy_configuration(const struct raft_configuration *from, struct raf
     }
 }
 
-/* One piece of memory for all entries, as libraft wants it of what came from outside. */
+/* All entries share one allocation, as libraft requires for received messages. */
 static void copy_entries(const struct raft_append_entries *from, struct raft_append_entries *to)
 {
     size_t bytes = 8, at = 0;
@@ -93,7 +93,7 @@ static void free_message(struct raft_message *m)
     }
 }
 
-/* ---- the way ---- */
+/* ---- delivery ---- */
 
 static void drop(struct packet *p)
 {
@@ -116,7 +116,7 @@ static void received(void *arg)
     drop(p);
 }
 
-/* The event is nobody's until it is there, since a packet does not die with its receiver. */
+/* The event belongs to host 0 until the arrival, because a packet does not end with its receiver. */
 static void arrived(void *arg)
 {
     struct packet *p = arg;

@@ -1,6 +1,6 @@
-/* The virtual network for libraft's messages. Between two hosts a message is late by a drawn time; it may be lost, come
- * twice, come after later ones or much too late; a cut link loses all of one direction. What a host that is down is
- * sent is lost. */
+/* The virtual network for libraft's messages. A message between two hosts has a random delay; it may be lost, arrive
+ * twice, after later ones, or much too late. A cut link loses all messages of one direction. Messages to a host that is
+ * down are lost. */
 #ifndef DTD_TESTS_SIM_NET_H
 #define DTD_TESTS_SIM_NET_H
 
@@ -10,17 +10,17 @@
 
 struct net {
     bool is_cut[MAX_HOSTS + 1][MAX_HOSTS + 1]; /* from, to */
-    int64_t delay_us;                          /* up to this */
-    double loss, twice, late;                  /* chances per message; late: by up to LATE_US */
+    int64_t delay_us;                          /* upper limit of the delay */
+    double loss, twice, late;                  /* probabilities per message; late: by up to LATE_US */
 };
 extern struct net net;
 
 void net_init(void);
-void net_heal(void); /* all links whole, delays and chances the usual ones */
+void net_heal(void); /* restores all links and the default delays and probabilities */
 void net_cut(int from, int to);
-/* Copies. 0, or RAFT_NOCONNECTION where the link is cut. */
+/* Copies the message. Returns 0, or RAFT_NOCONNECTION if the link is cut. */
 int net_send(int from, const struct raft_message *message);
-/* libraft.c's: the host gets it, with memory that libraft frees. */
+/* In libraft.c: delivers the message to the host; libraft frees its memory. */
 void libraft_receive(struct host *host, struct raft_message *message);
 
 #endif

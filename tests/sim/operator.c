@@ -1,4 +1,4 @@
-/* One change at a time, each an event on the host that leads. Its end comes by the callback or with the host's. */
+/* One change at a time, each an event on the leader. It ends with its callback or with the host. */
 #include "tests/sim/operator.h"
 
 #include "tests/sim/voter.h"
@@ -6,11 +6,11 @@
 #include <string.h>
 
 #define MAX_VOTERS 5
-#define PATIENCE_US (60 * US_PER_S) /* libraft gives a voter-to-be ten rounds of five seconds */
+#define PATIENCE_US (60 * US_PER_S) /* libraft gives a new voter ten rounds of five seconds */
 
 enum wanted wanted[MAX_HOSTS + 1];
 static struct {
-    struct host *asked; /* NULL: nothing under way */
+    struct host *asked; /* NULL: no change under way */
     unsigned life;
     int64_t since_us;
     bool transfer;
@@ -37,7 +37,7 @@ static enum log_role role_of(enum wanted w)
     return w == WANTED_VOTER ? LOG_VOTER : LOG_STANDBY;
 }
 
-/* ERR_NOTFOUND: it is as it should be. */
+/* ERR_NOTFOUND: the member is already as wanted. */
 static err_t change_one(struct log *log, const struct log_member *m, int id)
 {
     bool is_self = id == world.current->id;
@@ -99,7 +99,7 @@ static bool is_waiting(void)
         return false;
     int64_t since = one.since_us > one.asked->stalled_until ? one.since_us : one.asked->stalled_until;
     if (world.now_us - since > PATIENCE_US)
-        broken("a change of the members waits at host %d for more than %d s", one.asked->id,
+        broken("a change of the members has not ended at host %d within %d s", one.asked->id,
                (int)(PATIENCE_US / US_PER_S));
     return true;
 }

@@ -1,4 +1,5 @@
-/* Who decides which hosts vote: it asks the leader for one change after another until the members are as wanted. */
+/* The operator, who chooses which hosts vote: it requests one change after another from the leader until the members
+ * are as wanted. */
 #ifndef DTD_TESTS_SIM_OPERATOR_H
 #define DTD_TESTS_SIM_OPERATOR_H
 
@@ -9,9 +10,9 @@ enum wanted { WANTED_GONE, WANTED_STANDBY, WANTED_VOTER };
 extern enum wanted wanted[MAX_HOSTS + 1];
 
 void operator_start(void);
-void operator_want_all(void); /* everybody votes, or, from the sixth on, stands by */
-void operator_transfer(void); /* the next change is of who leads */
+void operator_want_all(void); /* all hosts become voters; from the sixth on they become standbys */
+void operator_transfer(void); /* the next change is a transfer of the leadership */
 bool operator_is_content(void);
-int operator_leader(void); /* the host that leads by its own word, in the newest term; 0: none */
+int operator_leader(void); /* the host that reports itself leader, of the newest term; 0: none */
 
 #endif

@@ -19,7 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define SEED_SECONDS 60 /* of the real world */
+#define SEED_SECONDS 60 /* of real time; a seed takes less than a second */
 
 struct options {
     uint64_t seeds, from;
@@ -28,13 +28,13 @@ struct options {
 };
 
 static const struct simulation *simulation;
-static struct summary *summary; /* what a seed tells its parent */
+static struct summary *summary; /* shared with the child process, which fills it */
 
-void runner_settle(int64_t quiet_us, bool (*is_well)(void), void (*say_why_not)(void), struct summary *ret)
+void runner_settle(int64_t quiet_us, bool (*is_well)(void), void (*print_why_not_well)(void), struct summary *ret)
 {
     world_run(world.now_us + quiet_us, is_well);
     if (!is_well()) {
-        say_why_not();
+        print_why_not_well();
         broken("all is not well %d s after the last fault", (int)(quiet_us / US_PER_S));
     }
     *ret = (struct summary){
@@ -47,7 +47,7 @@ void runner_settle(int64_t quiet_us, bool (*is_well)(void), void (*say_why_not)(
     };
 }
 
-/* True when the seed is well. */
+/* Returns true if the seed passes. */
 static bool run_child(uint64_t seed, const struct options *o)
 {
     int status;
@@ -76,7 +76,7 @@ static bool run_one(uint64_t seed, const struct options *o)
     if (is_good && o->twice) {
         is_good = run_child(seed, o) && summary->print == first.print;
         if (!is_good)
-            printf("broken: the second run of the seed was another\n");
+            printf("broken: the second run of the seed differs from the first\n");
     }
     if (!is_good)
         printf("seed %" PRIu64 " is broken; again: %stests/sim/%s --seeds 1 --from %" PRIu64 " --nodes %d%s --trace\n",

@@ -9,7 +9,7 @@ static struct {
     const struct fault *faults;
     int n;
     bool is_over;
-    uint32_t chosen; /* bits of the table that this seed has */
+    uint32_t chosen; /* bit set: faults of the table that this seed uses */
     int64_t pause_us;
     uint64_t happened;
 } schedule;
@@ -56,16 +56,16 @@ void fault_split(int64_t low_ms, int64_t high_ms)
 
 void fault_half_open(int from, int to, int64_t low_ms, int64_t high_ms)
 {
-    trace("from host %d nothing comes to host %d", from, to);
+    trace("messages from host %d to host %d are lost", from, to);
     net_cut(from, to);
     fault_ends(fault_us(low_ms, high_ms), heal, NULL);
 }
 
-void fault_one_way(int id, bool hears, int64_t low_ms, int64_t high_ms)
+void fault_one_way(int id, bool receives, int64_t low_ms, int64_t high_ms)
 {
-    trace("host %d %s", id, hears ? "hears only" : "is deaf");
+    trace("host %d %s", id, receives ? "only receives" : "only sends");
     for (int other = 1; other <= world.n_hosts; other++)
-        hears ? net_cut(id, other) : net_cut(other, id);
+        receives ? net_cut(id, other) : net_cut(other, id);
     fault_ends(fault_us(low_ms, high_ms), heal, NULL);
 }
 

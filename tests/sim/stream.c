@@ -1,5 +1,5 @@
-/* An end has what is on its way to it, what has come, and who is to be told. Deliveries are events of the network (host
- * 0), callbacks events of the process that has the end. */
+/* An end has the chunks on their way to it, the chunks that have arrived, and the callbacks of its process. Deliveries
+ * are events of the network (host 0); callbacks are events of the process that owns the end. */
 #include "tests/sim/stream.h"
 
 #include "daemon/supervisor/channel.h"
@@ -20,7 +20,7 @@
 struct chunk {
     TAILQ_ENTRY(chunk) link;
     int64_t at_us;
-    int status; /* 0: bytes; UV_EOF, UV_ECONNRESET: nothing after it */
+    int status; /* 0: bytes; UV_EOF or UV_ECONNRESET: the last chunk */
     size_t len, taken;
     uint8_t bytes[];
 };
@@ -36,20 +36,20 @@ struct writing {
 
 struct end {
     int fd;
-    bool is_open, is_packets, is_waiting; /* waiting: for an accept, which may be the next process's */
-    struct host *host;                    /* whose it is, or on whose computer it waits to be accepted */
-    struct end *peer;                     /* NULL: gone */
+    bool is_open, is_packets, is_waiting; /* is_waiting: for an accept, possibly by the computer's next process */
+    struct host *host;                    /* the owner, or the computer on which it waits to be accepted */
+    struct end *peer;                     /* NULL: closed */
     struct chunks coming, here;
     struct event *arrival;
     int64_t last_us, stalled_until, held_since;
-    end_fn hear; /* the world's end of a channel */
+    end_fn receive; /* receives packets at the world's end of a channel; NULL at all others */
     void *arg;
     uv_stream_t *stream;
     uv_alloc_cb alloc;
     uv_read_cb read;
     uv_poll_t *poll;
     uv_poll_cb polled;
-    bool is_told; /* an event for its process is under way */
+    bool is_notify_queued; /* an event for its process is queued */
     size_t queued;
     TAILQ_HEAD(, writing) writes;
     TAILQ_HEAD(, end) backlog;
@@ -93,11 +93,11 @@ static struct end *end_of(int fd)
     return fd >= FIRST_FD && fd < FIRST_FD + all.n ? all.ends[fd - FIRST_FD] : NULL;
 }
 
-/* ---- telling a process ---- */
+/* ---- callbacks of a process ---- */
 
-static void tell(struct end *e);
+static void queue_notify(struct end *e);
 
-static void drop(struct chunks *chunks)
+static void drop_chunks(struct chunks *chunks)
 {
     struct chunk *c;
     while ((c = TAILQ_FIRST(chunks))) {
@@ -134,41 +134,41 @@ static bool is_readable(const struct end *e)
     return !TAILQ_EMPTY(&e->here) || !TAILQ_EMPTY(&e->backlog);
 }
 
-static void told(void *arg)
+static void notify(void *arg)
 {
     struct end *e = arg;
-    e->is_told = false;
+    e->is_notify_queued = false;
     if (!e->is_open)
         return;
     while (e->is_open && e->stream && e->read && !TAILQ_EMPTY(&e->here))
         read_some(e);
     if (e->is_open && e->poll && e->polled && is_readable(e)) {
         e->polled(e->poll, 0, UV_READABLE);
-        tell(e);
+        queue_notify(e);
     }
 }
 
-static void tell(struct end *e)
+static void queue_notify(struct end *e)
 {
     bool wants = e->read || e->polled;
-    if (e->is_told || !wants || !is_readable(e))
+    if (e->is_notify_queued || !wants || !is_readable(e))
         return;
     struct host *host = e->stream ? &world.hosts[e->stream->loop->backend_fd] : &world.hosts[e->poll->loop->backend_fd];
-    e->is_told = true;
-    world_after(host, 0, told, e);
+    e->is_notify_queued = true;
+    world_after(host, 0, notify, e);
 }
 
-/* ---- on the way ---- */
+/* ---- delivery ---- */
 
 static void arrive(void *arg);
 
-static void expect(struct end *to, int64_t at_us)
+static void schedule_arrival(struct end *to, int64_t at_us)
 {
     if (!to->arrival)
         to->arrival = world_after(&world.hosts[0], at_us > world.now_us ? at_us - world.now_us : 0, arrive, to);
 }
 
-static void put(struct end *to, int status, const void *data, size_t len)
+static void send_chunk(struct end *to, int status, const void *data, size_t len)
 {
     struct chunk *c = malloc(sizeof(*c) + len);
     bool is_near = !to->peer || to->peer->host->on == to->host->on;
@@ -179,24 +179,24 @@ static void put(struct end *to, int status, const void *data, size_t len)
     if (len)
         memcpy(c->bytes, data, len);
     TAILQ_INSERT_TAIL(&to->coming, c, link);
-    expect(to, TAILQ_FIRST(&to->coming)->at_us);
+    schedule_arrival(to, TAILQ_FIRST(&to->coming)->at_us);
 }
 
-static void part(struct end *e)
+static void disconnect_ends(struct end *e)
 {
     if (e->peer)
         e->peer->peer = NULL;
     e->peer = NULL;
 }
 
-/* Both ends are told, whatever was on the way. */
-static void lose(struct end *e, int status)
+/* Both ends get the error; bytes on their way are lost. */
+static void fail_connection(struct end *e, int status)
 {
     struct end *ends[2] = {e, e->peer};
-    part(e);
+    disconnect_ends(e);
     for (int i = 0; i < 2 && ends[i]; i++) {
-        drop(&ends[i]->coming);
-        put(ends[i], status, NULL, 0);
+        drop_chunks(&ends[i]->coming);
+        send_chunk(ends[i], status, NULL, 0);
     }
 }
 
@@ -216,28 +216,28 @@ static void arrive(void *arg)
         if (!to->held_since)
             to->held_since = world.now_us;
         if (world.now_us - to->held_since > STREAM_LOST_US)
-            lose(to, UV_ETIMEDOUT);
+            fail_connection(to, UV_ETIMEDOUT);
         else
-            expect(to, world.now_us + RETRY_US);
+            schedule_arrival(to, world.now_us + RETRY_US);
         return;
     }
     to->held_since = 0;
     while ((c = TAILQ_FIRST(&to->coming)) && c->at_us <= world.now_us) {
         TAILQ_REMOVE(&to->coming, c, link);
-        if (to->hear && to->is_open && !c->status)
-            to->hear(to->arg, c->bytes, c->len);
-        if (to->hear || !to->is_open)
+        if (to->receive && to->is_open && !c->status)
+            to->receive(to->arg, c->bytes, c->len);
+        if (to->receive || !to->is_open)
             free(c);
         else
             TAILQ_INSERT_TAIL(&to->here, c, link);
     }
     if (c)
-        expect(to, c->at_us);
+        schedule_arrival(to, c->at_us);
     if (to->is_open)
-        tell(to);
+        queue_notify(to);
 }
 
-/* ---- life ---- */
+/* ---- opening and closing ---- */
 
 static void connect_ends(struct end *a, struct end *b)
 {
@@ -253,21 +253,21 @@ void stream_pair(struct host *a, struct host *b, int *ret_a, int *ret_b)
     *ret_b = y->fd;
 }
 
-struct end *stream_channel(struct host *host, end_fn hear, void *arg)
+struct end *stream_channel(struct host *host, end_fn receive, void *arg)
 {
     struct end *process = new_end(host), *outside = new_end(host);
     connect_ends(process, outside);
     process->is_packets = outside->is_packets = true;
-    outside->hear = hear;
+    outside->receive = receive;
     outside->arg = arg;
     all.channels[host->id] = process;
     return outside;
 }
 
-void stream_say(struct end *channel, const void *data, size_t len)
+void stream_send(struct end *channel, const void *data, size_t len)
 {
     if (channel->peer)
-        put(channel->peer, 0, data, len);
+        send_chunk(channel->peer, 0, data, len);
 }
 
 int stream_place(void)
@@ -275,22 +275,23 @@ int stream_place(void)
     return new_end(world.current)->fd;
 }
 
-/* The other side reads what came before, then the end. */
+/* The other side reads the bytes sent before, then the end of the stream. */
 static void end_close(struct end *e, int status)
 {
     struct end *peer = e->peer;
     if (!e->is_open)
         return;
     e->is_open = false;
-    drop(&e->coming);
-    drop(&e->here);
-    part(e);
+    drop_chunks(&e->coming);
+    drop_chunks(&e->here);
+    disconnect_ends(e);
     if (peer && peer->is_open)
-        put(peer, status, NULL, 0);
+        send_chunk(peer, status, NULL, 0);
 }
 
-/* Of what was on its way out a part may be lost; what had not been read makes it a reset. */
-static void die(struct end *e)
+/* The end's process has died: some of the bytes on their way out may be lost. If it had not read everything, the other
+ * end gets a reset. */
+static void end_killed(struct end *e)
 {
     struct chunk *c;
     int status = TAILQ_EMPTY(&e->here) && world_chance(FROM_NETWORK, 0.7) ? UV_EOF : UV_ECONNRESET;
@@ -301,18 +302,18 @@ static void die(struct end *e)
     end_close(e, status);
 }
 
-/* Nobody is there to say that it has gone: the other end waits until it gives up. */
-static void vanish(struct end *e)
+/* The computer has no power, so the other end is not notified and waits until its timeout. */
+static void end_without_power(struct end *e)
 {
     struct end *peer = e->peer;
     e->is_open = false;
-    drop(&e->coming);
-    part(e);
+    drop_chunks(&e->coming);
+    disconnect_ends(e);
     if (!peer || !peer->is_open)
         return;
-    drop(&peer->coming);
+    drop_chunks(&peer->coming);
     peer->last_us = world.now_us + STREAM_LOST_US;
-    put(peer, UV_ETIMEDOUT, NULL, 0);
+    send_chunk(peer, UV_ETIMEDOUT, NULL, 0);
 }
 
 void stream_forget(struct host *host, bool has_power)
@@ -320,19 +321,19 @@ void stream_forget(struct host *host, bool has_power)
     for (int i = 0; i < all.n; i++) {
         struct end *e = all.ends[i];
         bool is_listener = host->id <= MAX_HOSTS && e == all.listeners[host->id];
-        if (e->host != host || !e->is_open || is_listener || e->hear || e->is_waiting)
+        if (e->host != host || !e->is_open || is_listener || e->receive || e->is_waiting)
             continue;
         if (has_power || !e->peer || e->peer->host->on == host->on)
-            die(e);
+            end_killed(e);
         else
-            vanish(e);
+            end_without_power(e);
     }
     if (host->on != host)
         return;
     struct end *listener = all.listeners[host->id];
     listener->poll = NULL;
     listener->polled = NULL;
-    listener->is_told = false;
+    listener->is_notify_queued = false;
     for (struct end *e; !has_power && (e = TAILQ_FIRST(&listener->backlog));) {
         TAILQ_REMOVE(&listener->backlog, e, waiting);
         e->is_waiting = false;
@@ -357,7 +358,7 @@ void stream_reset_one(struct host *computer)
 {
     struct end *e = one_of(computer);
     if (e)
-        lose(e, UV_ECONNRESET);
+        fail_connection(e, UV_ECONNRESET);
 }
 
 void stream_stall_one(struct host *computer, int64_t us)
@@ -409,7 +410,7 @@ int uv_read_start(uv_stream_t *stream, uv_alloc_cb alloc, uv_read_cb read)
     struct end *e = of_handle((uv_handle_t *)stream);
     e->alloc = alloc;
     e->read = read;
-    tell(e);
+    queue_notify(e);
     return 0;
 }
 
@@ -447,7 +448,7 @@ int uv_write(uv_write_t *req, uv_stream_t *stream, const uv_buf_t bufs[], unsign
     req->cb = cb;
     *w = (struct writing){.end = e, .req = req, .bytes = bufs[0].len};
     if (e->peer && host_acts(world.current))
-        put(e->peer, 0, bufs[0].base, bufs[0].len);
+        send_chunk(e->peer, 0, bufs[0].base, bufs[0].len);
     e->queued += w->bytes;
     TAILQ_INSERT_TAIL(&e->writes, w, link);
     w->event = world_after(world.current, world_between(FROM_NETWORK, 1, 100), write_over, w);
@@ -468,7 +469,7 @@ int uv_poll_start(uv_poll_t *poll, int events, uv_poll_cb cb)
 {
     struct end *e = of_handle((uv_handle_t *)poll);
     e->polled = events & UV_READABLE ? cb : NULL;
-    tell(e);
+    queue_notify(e);
     return 0;
 }
 
@@ -530,7 +531,7 @@ int __wrap_socket(int domain, int type, int protocol)
     return new_end(world.current)->fd;
 }
 
-/* Of all that could be connected to there is the own computer's control.sock. */
+/* The only address to which a process connects is control.sock of its own computer. */
 int __wrap_connect(int fd, const struct sockaddr *address, socklen_t len)
 {
     (void)address, (void)len;
@@ -539,7 +540,7 @@ int __wrap_connect(int fd, const struct sockaddr *address, socklen_t len)
     connect_ends(e, other);
     other->is_waiting = true;
     TAILQ_INSERT_TAIL(&listener->backlog, other, waiting);
-    tell(listener);
+    queue_notify(listener);
     return 0;
 }
 
@@ -561,7 +562,7 @@ ssize_t __wrap_send(int fd, const void *data, size_t len, int flags)
     struct end *e = end_of(fd);
     (void)flags;
     if (e->peer && host_acts(world.current))
-        put(e->peer, 0, data, len);
+        send_chunk(e->peer, 0, data, len);
     return (ssize_t)len;
 }
 

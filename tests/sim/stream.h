@@ -1,11 +1,11 @@
-/* Virtual sockets: connected streams and packets between processes, and each computer's listener on control.sock. Below
- * the calls that the daemon makes (uv_pipe_open, uv_read_start, uv_write, uv_poll_start, accept4, connect, send, recv,
- * close), by their names.
+/* Virtual sockets: connected streams and packets between processes, and each computer's listener on control.sock. They
+ * are used by the names of the calls that the daemon makes (uv_pipe_open, uv_read_start, uv_write, uv_poll_start,
+ * accept4, connect, send, recv, close).
  *
- * What was written arrives in order. On a computer it takes microseconds, between two of them what the network takes;
- * while the link is cut or the stream is stalled it waits, and after LOST_US of that both ends are told that the
- * connection is lost. When a process dies, what it wrote last may not arrive; then the other end sees the end of the
- * stream or a reset. When a computer loses its power the other end sees nothing. */
+ * Bytes arrive in order. Within a computer they take microseconds, between two of them the delay of the network. While
+ * the link is cut or the stream is stalled they wait; after STREAM_LOST_US both ends get an error. When a process dies,
+ * its last bytes may not arrive; then the other end gets the end of the stream or a reset. When a computer loses its
+ * power, the other end is not notified. */
 #ifndef DTD_TESTS_SIM_STREAM_H
 #define DTD_TESTS_SIM_STREAM_H
 
@@ -17,20 +17,21 @@ struct end;
 typedef void (*end_fn)(void *arg, const void *data, size_t len);
 
 void stream_init(void);
-/* Descriptors of two connected ends, each to be used by its host. */
+/* Returns the descriptors of two connected ends, one for each host. */
 void stream_pair(struct host *a, struct host *b, int *ret_a, int *ret_b);
-/* Packets between a process, where it is descriptor `fd`, and the world: what the process says is heard by `hear`. */
-struct end *stream_channel(struct host *host, end_fn hear, void *arg);
-void stream_say(struct end *channel, const void *data, size_t len);
-/* The process has died; the computer has no power any more. */
+/* A channel of packets between a process, where it is the descriptor CHANNEL_FD, and the world. `receive` gets the
+ * packets of the process. */
+struct end *stream_channel(struct host *host, end_fn receive, void *arg);
+void stream_send(struct end *channel, const void *data, size_t len);
+/* The process has died. Without `has_power` the computer is off. */
 void stream_forget(struct host *host, bool has_power);
-/* One connection, drawn: of a process on this computer. */
+/* Each affects one random connection of a process on this computer. */
 void stream_reset_one(struct host *computer);
 void stream_stall_one(struct host *computer, int64_t us);
-/* A tunnel's listener or another place that only stands for itself. */
+/* Returns a descriptor for a tunnel's listener, or for something else that is never connected. */
 int stream_place(void);
 
-/* For libuv.c's uv_close: at once, and before the callback. */
+/* For libuv.c's uv_close: the first is called at once, the second before the callback. */
 void stream_handle_close(uv_handle_t *handle);
 void stream_handle_closed(uv_handle_t *handle);
 

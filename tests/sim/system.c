@@ -1,5 +1,5 @@
-/* The system calls that would let the real world in, by the linker's --wrap: the clocks, and folders, which are the
- * virtual disk's. */
+/* Replaces, by the linker's --wrap, the system calls that depend on the real world: the clocks, and folders, which are
+ * the virtual disk's. */
 #include "common/base/file.h"
 #include "tests/sim/world.h"
 

@@ -1,5 +1,5 @@
-/* A heap of events. Ties in time are broken by the seed, so that different seeds see different orders of what happens
- * at once. An event of a stalled host waits for its end and keeps its place before what came later. */
+/* A heap of events. The seed orders events with equal time, so that different seeds try different orders of
+ * simultaneous events. An event of a stalled host waits until the stall ends and stays in front of later ones. */
 #include "tests/sim/world.h"
 
 #include "common/base/rng.h"
@@ -11,8 +11,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define WALL_BEGIN_US INT64_C(1790000000000000) /* some day */
-#define MONO_BEGIN_US (3600 * US_PER_S)         /* hosts have been up for a while: zero means "never" in many places */
+#define WALL_BEGIN_US INT64_C(1790000000000000) /* arbitrary, a day in 2026 */
+#define MONO_BEGIN_US                                            \
+    (3600 * US_PER_S) /* nonzero: 0 means "never" in many places \
+                       */
 
 struct event {
     int64_t at_us;
@@ -61,7 +63,7 @@ static bool is_before(const struct event *a, const struct event *b)
     return a->tie != b->tie ? a->tie < b->tie : a->number < b->number;
 }
 
-static void put(size_t at, struct event *e)
+static void heap_place(size_t at, struct event *e)
 {
     queue.events[at] = e;
     e->position = at;
@@ -71,8 +73,8 @@ static void sift_up(size_t at)
 {
     struct event *e = queue.events[at];
     for (; at && is_before(e, queue.events[(at - 1) / 2]); at = (at - 1) / 2)
-        put(at, queue.events[(at - 1) / 2]);
-    put(at, e);
+        heap_place(at, queue.events[(at - 1) / 2]);
+    heap_place(at, e);
 }
 
 static void sift_down(size_t at)
@@ -83,29 +85,29 @@ static void sift_down(size_t at)
             child++;
         if (!is_before(queue.events[child], e))
             break;
-        put(at, queue.events[child]);
+        heap_place(at, queue.events[child]);
     }
-    put(at, e);
+    heap_place(at, e);
 }
 
-static void push(struct event *e)
+static void heap_add(struct event *e)
 {
     if (queue.n == queue.cap) {
         queue.cap = queue.cap ? 2 * queue.cap : 256;
         queue.events = realloc(queue.events, queue.cap * sizeof(struct event *));
         assert(queue.events);
     }
-    put(queue.n++, e);
+    heap_place(queue.n++, e);
     sift_up(e->position);
 }
 
-static void take_out(struct event *e)
+static void heap_remove(struct event *e)
 {
     size_t at = e->position;
     struct event *last = queue.events[--queue.n];
     if (last == e)
         return;
-    put(at, last);
+    heap_place(at, last);
     sift_up(at);
     sift_down(last->position);
 }
@@ -123,13 +125,13 @@ struct event *world_after(struct host *host, int64_t delay_us, event_fn fn, void
         .fn = fn,
         .arg = arg,
     };
-    push(e);
+    heap_add(e);
     return e;
 }
 
 void world_cancel(struct event *event)
 {
-    take_out(event);
+    heap_remove(event);
     free(event);
 }
 
@@ -228,7 +230,7 @@ void world_init(uint64_t seed, int n_hosts)
     world.current = &world.hosts[0];
 }
 
-static void turn(struct host *host, bool at_start)
+static void run_hooks(struct host *host, bool at_start)
 {
     struct hook *next;
     for (struct hook *h = TAILQ_FIRST(&host->hooks); h; h = next) {
@@ -238,9 +240,9 @@ static void turn(struct host *host, bool at_start)
     }
 }
 
-static void fire(struct event *e)
+static void run_event(struct event *e)
 {
-    struct host *volatile host = e->host; /* as setjmp wants it */
+    struct host *volatile host = e->host; /* setjmp requires volatile */
     event_fn fn = e->fn;
     void *arg = e->arg;
     world.print =
@@ -249,9 +251,9 @@ static void fire(struct event *e)
     free(e);
     world.current = host;
     if (!setjmp(exit_from)) {
-        turn(host, true);
+        run_hooks(host, true);
         fn(arg);
-        turn(host, false);
+        run_hooks(host, false);
     }
     world.current = &world.hosts[0];
     world.events++;
@@ -272,12 +274,12 @@ void world_run(int64_t end_us, bool (*done)(void))
         if (e->at_us > world.now_us)
             world.now_us = e->at_us;
         if (e->host->stalled_until > world.now_us) {
-            e->at_us = e->host->stalled_until; /* its tie says where among the others */
+            e->at_us = e->host->stalled_until; /* its tie decides its place among the others */
             sift_down(0);
             continue;
         }
-        take_out(e);
-        fire(e);
+        heap_remove(e);
+        run_event(e);
         if (done && done())
             return;
     }
@@ -285,9 +287,9 @@ void world_run(int64_t end_us, bool (*done)(void))
         world.now_us = end_us;
 }
 
-/* ---- words ---- */
+/* ---- output ---- */
 
-static void say(FILE *file, const char *fmt, va_list ap)
+static void print_line(FILE *file, const char *fmt, va_list ap)
 {
     fprintf(file, "%4" PRId64 ".%06" PRId64 " ", world.now_us / US_PER_S, world.now_us % US_PER_S);
     if (world.current->id)
@@ -302,7 +304,7 @@ void trace(const char *fmt, ...)
         return;
     va_list ap;
     va_start(ap, fmt);
-    say(stdout, fmt, ap);
+    print_line(stdout, fmt, ap);
     va_end(ap);
 }
 
@@ -311,7 +313,7 @@ void broken(const char *fmt, ...)
     va_list ap;
     va_start(ap, fmt);
     fputs("broken at ", stdout);
-    say(stdout, fmt, ap);
+    print_line(stdout, fmt, ap);
     va_end(ap);
     fflush(stdout);
     _Exit(1);

@@ -1,11 +1,11 @@
-/* The simulated world: one clock, one queue of events, hosts that can stop. Everything that happens is an event of one
- * queue, ordered by virtual time and, within a microsecond, by a number drawn from the seed; every random choice comes
- * from the seed and a counter per purpose. So a seed is a run, to the last byte.
+/* The simulated world: one clock, one event queue, and hosts that can stop. Everything that happens is an event in this
+ * queue. Events are ordered by virtual time and, within a microsecond, by a number drawn from the seed. Every random
+ * choice follows from the seed and a counter per purpose, so a seed determines a run completely.
  *
- * A host is a computer on which at most one process lives; further processes on it are hosts, too, which go by its
- * clocks (`on`). What a process began dies with it: its events carry its `life` and are dropped when that is over.
- * Memory of a process that was killed is not freed; a run is a process of its own. The world is global because what it
- * stands in for (clock_gettime, libuv) takes no argument. One thread. */
+ * A host is a computer with at most one process. Further processes on it are hosts too, which use the computer's clocks
+ * (`on`). A process's events end with it: they carry the host's `life`, and the world drops them when it has changed.
+ * Memory of a killed process is not freed, because each run is a process of its own. The world is global because the
+ * functions that it replaces (clock_gettime, libuv) take no argument for it. Everything runs on one thread. */
 #ifndef DTD_TESTS_SIM_WORLD_H
 #define DTD_TESTS_SIM_WORLD_H
 
@@ -16,7 +16,7 @@
 #include <uv.h>
 
 #define MAX_HOSTS 8       /* computers, numbered from 1 */
-#define MAX_PROCESSES 400 /* and the processes on them beside the one that has the computer's number */
+#define MAX_PROCESSES 400 /* processes on them, besides the ones that have a computer's number */
 #define US_PER_MS INT64_C(1000)
 #define US_PER_S INT64_C(1000000)
 
@@ -38,20 +38,21 @@ enum stream {
 
 struct host {
     int id;
-    struct host *on; /* the computer */
+    struct host *on; /* the computer; points to itself if this is one */
     bool is_up;
-    unsigned life;            /* counts starts and ends */
-    int64_t stalled_until;    /* nothing of it runs before: SIGSTOP, a hypervisor's pause */
-    int dies_after;           /* effects on disk or network before the process is killed in the middle; 0: never */
-    bool is_dying;            /* killed in this event: what the rest of it does has no effect */
-    int64_t rate_ppm;         /* its clocks' error */
-    int64_t wall_offset_us;   /* of the wall clock */
-    uint64_t pid;             /* of the process, for people */
-    TAILQ_HEAD(, hook) hooks; /* run before and after each of its events, as a loop's prepare and check handles */
+    unsigned life;         /* incremented at each start and each end */
+    int64_t stalled_until; /* no event of the host runs before: SIGSTOP, or a pause by the hypervisor */
+    int dies_after;   /* number of effects on disk or network until the process is killed in the middle of an event; 0:
+                         not at all */
+    bool is_dying;    /* killed in this event: the rest of it has no effect */
+    int64_t rate_ppm; /* error of the rate of its clocks */
+    int64_t wall_offset_us;   /* offset of the wall clock */
+    uint64_t pid;             /* of the process, for traces */
+    TAILQ_HEAD(, hook) hooks; /* run before and after each event of the host, like a loop's prepare and check handles */
 };
 
-/* What runs on each turn of a host's loop; `at_end` after its event, else before. In the order of libuv: newest first.
- */
+/* A callback for each turn of a host's loop: after the event if `at_end`, before it if `at_start`. Newest first, as in
+ * libuv. */
 struct hook {
     TAILQ_ENTRY(hook) link;
     void (*fn)(void *arg);
@@ -63,37 +64,37 @@ struct world {
     uint64_t seed;
     int64_t now_us;
     int n_hosts;
-    struct host hosts[MAX_PROCESSES + 1]; /* 0: nobody's: the network, faults, clients */
+    struct host hosts[MAX_PROCESSES + 1]; /* 0 is no host: the network, faults, clients */
     struct host *current;
     bool is_tracing;
     uint64_t events, drawn[N_STREAMS];
-    uint64_t print; /* of all events: equal in two runs of a seed */
+    uint64_t print; /* hash of all events: equal in two runs of a seed */
     void (*after_event)(struct host *host);
-    void (*on_death)(struct host *host); /* at the end of the event in which it was killed */
+    void (*on_death)(struct host *host); /* called at the end of the event in which the host was killed */
 };
 extern struct world world;
 
 void world_init(uint64_t seed, int n_hosts);
-/* Runs until `end_us`, or until `done` says so after an event (it may be NULL). */
+/* Runs until `end_us`, or until `done` returns true after an event (it may be NULL). */
 void world_run(int64_t end_us, bool (*done)(void));
 
-/* Calls fn(arg) on the host `delay_us` from now; never within this call. Owned by the world; dropped with the host's
- * life. The event of host 0 lives for ever. */
+/* Calls fn(arg) on the host in `delay_us`, never within this call. The world owns the event and drops it when the
+ * host's life ends; events of host 0 are never dropped. */
 struct event *world_after(struct host *host, int64_t delay_us, event_fn fn, void *arg);
-void world_cancel(struct event *event); /* not of one that runs or has run */
+void world_cancel(struct event *event); /* not for an event that is running or has run */
 
 uint64_t world_draw(enum stream from);
-int64_t world_between(enum stream from, int64_t low, int64_t high); /* both included */
+int64_t world_between(enum stream from, int64_t low, int64_t high); /* both ends included */
 bool world_chance(enum stream from, double p);
 
-/* One more process on a computer, not begun yet. */
+/* Returns a new process on a computer, not started yet. */
 struct host *host_beside(struct host *computer);
-/* A process begins on the host, or ends without a word. */
+/* Start and end the process on the host. host_down notifies nobody. */
 void host_up(struct host *host);
 void host_down(struct host *host);
-void host_die(struct host *host); /* in the middle of its event */
-_Noreturn void host_exit(void);   /* the process whose event it is ends itself, at once */
-/* Asked before each effect: false if the process is dead by now. */
+void host_die(struct host *host); /* kills the process in the middle of its event */
+_Noreturn void host_exit(void);   /* the process whose event is running exits at once */
+/* Called before each effect. Returns false if the process is dead by now. */
 bool host_acts(struct host *host);
 void host_stall(struct host *host, int64_t us);
 void host_hook(struct host *host, struct hook *hook);
@@ -101,7 +102,7 @@ int64_t host_mono_us(const struct host *host);
 int64_t host_wall_us(const struct host *host);
 
 void trace(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* A promise was broken: says so and ends the process by exit code 1. */
+/* A check failed: prints the message and exits with status 1. */
 _Noreturn void broken(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

@@ -1,5 +1,5 @@
-/* Planted bugs of the whole control, between two of its functions by the linker's --wrap: what would be wrong if one of
- * them were not there, or did not look at something. */
+/* Planted bugs of control as a whole, by the linker's --wrap between two of its functions: each omits one function or
+ * one check. */
 #include "daemon/control/cluster/internal.h"
 #include "daemon/control/job/internal.h"
 #include "daemon/control/rpc/adapters.h"
@@ -29,7 +29,7 @@ static void recorded_early(void *arg)
     e->cb(e->outbox->owner, e->job, &result);
 }
 
-/* The callback looks at the state: it finds the record there, too. */
+/* The callback reads the state, so the record is applied early, too. */
 static void record_early(struct outbox *o, const struct record *record, outbox_cb cb)
 {
     struct state_result result = {0};
@@ -53,19 +53,19 @@ err_t __wrap_outbox_add(struct outbox *o, const struct record *record, outbox_cb
     return __real_outbox_add(o, record, cb);
 }
 
-struct told {
+struct proposal_answer {
     log_callback cb;
     void *arg;
 };
 
 static void tell_early(void *arg)
 {
-    const struct told *t = arg;
+    const struct proposal_answer *t = arg;
     const struct state_result result = {.err = OK};
     t->cb(t->arg, OK, 0, &result);
 }
 
-static void nobody(void *arg, err_t err, uint64_t index, const void *result)
+static void ignore_answer(void *arg, err_t err, uint64_t index, const void *result)
 {
     (void)arg, (void)err, (void)index, (void)result;
 }
@@ -76,15 +76,15 @@ err_t __wrap_replica_propose(const struct replica *n, const struct record *r, lo
     if (bug(BUG_REQUEST_FORGOTTEN))
         changed.has_request = false;
     if (bug(BUG_CANCEL_NOT_LOGGED) && r->kind == RECORD_DESIRED) {
-        struct told *t = calloc(1, sizeof(*t));
-        *t = (struct told){cb, arg};
+        struct proposal_answer *t = calloc(1, sizeof(*t));
+        *t = (struct proposal_answer){cb, arg};
         world_after(world.current, 1, tell_early, t);
-        return __real_replica_propose(n, r, nobody, NULL);
+        return __real_replica_propose(n, r, ignore_answer, NULL);
     }
     return __real_replica_propose(n, &changed, cb, arg);
 }
 
-/* ---- the lead ---- */
+/* ---- leadership ---- */
 
 void __real_cluster_role(struct cluster *c);
 void __wrap_cluster_role(struct cluster *c);
@@ -104,7 +104,7 @@ void __wrap_job_adopt(struct job *j, bool late)
         j->stopping = false;
 }
 
-/* ---- room ---- */
+/* ---- slots ---- */
 
 void __real_node_capacity(const struct node_view *a, uint64_t job, int mine, struct placement_node *ret);
 void __wrap_node_capacity(const struct node_view *a, uint64_t job, int mine, struct placement_node *ret);
@@ -131,7 +131,7 @@ void __wrap_job_release(struct job *j)
         leaked->used++;
 }
 
-/* ---- going ---- */
+/* ---- stopping ---- */
 
 bool __real_cluster_has_successor(const struct cluster *c);
 bool __wrap_cluster_has_successor(const struct cluster *c);
@@ -140,7 +140,7 @@ bool __wrap_cluster_is_needed(const struct cluster *c);
 
 bool __wrap_cluster_has_successor(const struct cluster *c)
 {
-    return !bug(BUG_NO_HEIR_MADE) && __real_cluster_has_successor(c);
+    return !bug(BUG_NO_SUCCESSOR_MADE) && __real_cluster_has_successor(c);
 }
 
 bool __wrap_cluster_is_needed(const struct cluster *c)
@@ -157,7 +157,7 @@ void __wrap_node_view_lost(struct jobs *n, struct node_view *a, int64_t silent_m
         __real_node_view_lost(n, a, silent_ms, seen);
 }
 
-/* ---- who leads ---- */
+/* ---- the leader's term ---- */
 
 uint64_t __real_log_term(const struct log *log);
 uint64_t __wrap_log_term(const struct log *log);
@@ -167,7 +167,7 @@ uint64_t __wrap_log_term(const struct log *log)
     return bug(BUG_OLD_LEADER_TAKEN) && !log_leads(log) ? UINT64_MAX : __real_log_term(log);
 }
 
-/* ---- what nodes say to each other ---- */
+/* ---- messages between nodes ---- */
 
 err_t __real_rpc_node_kill(struct rpc_call *attend, uint64_t job, int slot, int sig);
 err_t __wrap_rpc_node_kill(struct rpc_call *attend, uint64_t job, int slot, int sig);
@@ -192,11 +192,11 @@ void __wrap_job_process_child(struct job *j, struct job_process *p, const struct
 
 void __wrap_rpc_node_child(struct rpc_server *n, const struct child *c)
 {
-    if (!bug(BUG_END_NOT_HEARD) || child_runs(c))
+    if (!bug(BUG_END_NOT_FORWARDED) || child_runs(c))
         __real_rpc_node_child(n, c);
 }
 
-/* ---- what processes say ---- */
+/* ---- messages of processes ---- */
 
 void __real_job_worker_report(struct job *j, int rank, const struct worker_report *r);
 void __wrap_job_worker_report(struct job *j, int rank, const struct worker_report *r);
@@ -217,7 +217,7 @@ void __wrap_rpc_worker_store_put(void *owner, struct rpc_call *call, const Proto
     struct job_process *p;
     const struct job *j = NULL;
     if (bug(BUG_EPOCH_TAKEN_FOR_ENDED) && !(j = rpc_caller_job(call, &p)))
-        return; /* it is answered */
+        return; /* rpc_caller_job has sent the error */
     if (j && j->adopting)
         rpc_fail(call, ERR_STALE, "its epoch has ended");
     else

@@ -13,39 +13,40 @@
 #define MAX_JOBS 256
 #define MAX_EPOCHS 512
 #define MAX_RANKS 32
-#define STALE_US (2 * US_PER_S)     /* a node that is cut off may answer from before */
-#define CROWDED_US (20 * US_PER_S)  /* more workers than slots, while old ones are still ended */
-#define CANCELED_US (30 * US_PER_S) /* an end that was under way when the wish came */
+#define STALE_US (2 * US_PER_S) /* how old the state in an isolated node's answer may be */
+#define CROWDED_US \
+    (20 * US_PER_S) /* how long a node may have more workers than slots while old ones are being killed */
+#define CANCELED_US (30 * US_PER_S) /* how long a cancelled job may end otherwise: its end may have been under way */
 
 struct epoch {
     uint64_t index; /* of its record */
     int n;
     struct {
-        int node, slot, pid; /* pid: of the one that is in it now; 0: none */
-        int left;            /* pid of the last one that has left it */
+        int node, slot, pid; /* pid of the process in it now; 0: none */
+        int left;            /* pid of the last process that left it */
     } member[MAX_RANKS];
-    uint32_t done; /* ranks */
+    uint32_t done; /* bits of ranks */
     bool has_incident;
 };
 
 struct job_facts {
     uint64_t request;
-    uint64_t canceled, ended; /* index; 0: not */
+    uint64_t canceled, ended; /* index of the record; 0: none */
     int64_t canceled_us;
     enum state_end end;
     uint64_t newest;
     struct epoch *epochs[MAX_EPOCHS];
-    bool was_told; /* somebody knows of it */
-    int64_t told_us;
-    char told_end[16]; /* "": none yet */
-    int64_t told_end_us;
+    bool was_reported; /* a client has been told that it exists */
+    int64_t reported_us;
+    char reported_end[16]; /* "": none yet */
+    int64_t reported_end_us;
 };
 
 static struct {
     struct job_facts jobs[MAX_JOBS];
     uint64_t n_jobs;
     struct {
-        uint64_t index; /* of the record by which it is drained; 0: it is not */
+        uint64_t index; /* index of the record that drained it; 0: not drained */
         int64_t crowded_since;
     } nodes[MAX_HOSTS + 1];
     uint64_t refused[MAX_JOBS];
@@ -91,13 +92,13 @@ static void on_submitted(uint64_t index, const struct record *r, uint64_t id)
     assert(name && id < MAX_JOBS);
     request = strtoull(name + 10, NULL, 10);
     if (id != all.n_jobs + 1)
-        broken("%" PRIu64 " makes job %" PRIu64 " after %" PRIu64, index, id, all.n_jobs);
+        broken("the record at %" PRIu64 " creates job %" PRIu64 " after job %" PRIu64, index, id, all.n_jobs);
     for (uint64_t i = 1; i <= all.n_jobs; i++)
         if (all.jobs[i].request == request)
-            broken("request %" PRIu64 " has made job %" PRIu64 " and now makes %" PRIu64, request, i, id);
+            broken("request %" PRIu64 " has created job %" PRIu64 " and now creates %" PRIu64, request, i, id);
     for (int i = 0; i < all.n_refused; i++)
         if (all.refused[i] == request)
-            broken("request %" PRIu64 " was refused and is job %" PRIu64, request, id);
+            broken("request %" PRIu64 " was refused but is job %" PRIu64, request, id);
     all.jobs[++all.n_jobs].request = request;
 }
 
@@ -109,9 +110,10 @@ static void on_epoch(uint64_t index, const struct record *r)
     if (number != j->newest + 1)
         broken("job %" PRIu64 " goes from epoch %" PRIu64 " to %" PRIu64, r->job, j->newest, number);
     if (number > 1 && !epoch_of(j, number - 1)->has_incident)
-        broken("job %" PRIu64 " has epoch %" PRIu64 ", and no incident says what ended the one before", r->job, number);
+        broken("job %" PRIu64 " has epoch %" PRIu64 ", but no incident is recorded for the epoch before", r->job,
+               number);
     if (j->canceled && world.now_us - j->canceled_us > CANCELED_US)
-        broken("job %" PRIu64 " was canceled and has epoch %" PRIu64, r->job, number);
+        broken("job %" PRIu64 " was canceled but gets epoch %" PRIu64, r->job, number);
     j->newest = number;
     e->index = index;
     e->n = r->epoch.n_members;
@@ -121,7 +123,7 @@ static void on_epoch(uint64_t index, const struct record *r)
         e->member[k].slot = r->epoch.members[k].slot;
         for (int i = 0; i < k; i++)
             if (e->member[i].node == e->member[k].node && e->member[i].slot == e->member[k].slot)
-                broken("ranks %d and %d of job %" PRIu64 " have one place", i, k, r->job);
+                broken("ranks %d and %d of job %" PRIu64 " have the same slot", i, k, r->job);
     }
     trace("job %d has epoch %d from step %d, rank 0 on node %d", (int)r->job, (int)number, (int)r->epoch.resume_step,
           e->member[0].node);
@@ -132,11 +134,11 @@ static void on_ended(uint64_t index, const struct record *r)
     struct job_facts *j = job_of(r->job);
     const struct epoch *e = epoch_of(j, j->newest);
     if (r->ended.end == END_DONE && (!j->newest || e->done != (1u << e->n) - 1))
-        broken("job %" PRIu64 " is done, and not all its ranks are", r->job);
+        broken("job %" PRIu64 " is done, but not all its ranks are", r->job);
     if (r->ended.end == END_CANCELED && !j->canceled)
-        broken("job %" PRIu64 " ends as canceled, and nobody wanted that", r->job);
+        broken("job %" PRIu64 " ends as canceled, but nobody canceled it", r->job);
     if (r->ended.end != END_CANCELED && j->canceled && world.now_us - j->canceled_us > CANCELED_US)
-        broken("job %" PRIu64 " was canceled and ends as something else", r->job);
+        broken("job %" PRIu64 " was canceled but ends otherwise", r->job);
     trace("job %d has ended (%d): %s", (int)r->job, (int)r->ended.end, r->ended.reason ? r->ended.reason : "");
     j->ended = index;
     j->end = r->ended.end;
@@ -173,7 +175,7 @@ void ledger_record(uint64_t index, const struct record *r, const struct state_re
     }
 }
 
-/* ---- what control says to processes ---- */
+/* ---- commands from control to processes ---- */
 
 err_t __real_rpc_worker_start(struct rpc_call *attend, const struct worker_start *s);
 err_t __wrap_rpc_worker_start(struct rpc_call *attend, const struct worker_start *s);
@@ -185,28 +187,29 @@ static uint64_t applied_here(void)
     return voters[world.current->id].applied;
 }
 
-/* Who says START goes by the newest epoch that it knows of, of a job that is wanted as far as it knows. */
+/* The node that sends START must use the newest epoch that it has applied, and must not have applied a cancel or an
+ * end. */
 err_t __wrap_rpc_worker_start(struct rpc_call *attend, const struct worker_start *s)
 {
-    struct worker_start said = *s;
+    struct worker_start sent = *s;
     const char *name = strstr(s->yaml, "name: job-");
     if (bug(BUG_OLD_EPOCH_STARTED) && s->epoch > 1)
-        said.epoch--;
+        sent.epoch--;
     uint64_t request = strtoull(name + 10, NULL, 10), known = 0, id = 0;
     for (uint64_t i = 1; i <= all.n_jobs; i++)
         id = all.jobs[i].request == request ? i : id;
     struct job_facts *j = job_of(id);
     for (uint64_t e = 1; e <= j->newest; e++)
         known = j->epochs[e]->index <= applied_here() ? e : known;
-    if (!world.current->is_dying && said.epoch != known)
-        broken("host %d starts epoch %" PRIu64 " of job %" PRIu64 ", and %" PRIu64 " is recorded", world.current->id,
-               said.epoch, id, known);
-    /* A wish that is applied in the same event is heard after the epoch that is. */
+    if (!world.current->is_dying && sent.epoch != known)
+        broken("host %d starts epoch %" PRIu64 " of job %" PRIu64 ", but the newest recorded one is %" PRIu64,
+               world.current->id, sent.epoch, id, known);
+    /* If a cancel is applied in the same event as the epoch, control sees it after the START. */
     if ((j->canceled && j->canceled <= applied_here() && j->canceled_us < world.now_us) ||
         (j->ended && j->ended <= applied_here()))
-        broken("host %d starts a rank of job %" PRIu64 ", which was %s", world.current->id, id,
-               j->ended ? "over" : "canceled");
-    return __real_rpc_worker_start(attend, &said);
+        broken("host %d starts a rank of job %" PRIu64 ", which was %s before", world.current->id, id,
+               j->ended ? "ended" : "canceled");
+    return __real_rpc_worker_start(attend, &sent);
 }
 
 static bool is_drained(const char *node)
@@ -215,7 +218,7 @@ static bool is_drained(const char *node)
     return index && index <= applied_here();
 }
 
-/* Slots that the jobs of this leader have on a node. */
+/* Counts the slots that the jobs of this leader have on a node. */
 static int slots_taken(const struct jobs *jobs, const struct node_view *a)
 {
     int taken = 0;
@@ -225,7 +228,7 @@ static int slots_taken(const struct jobs *jobs, const struct node_view *a)
     return taken;
 }
 
-/* A drained node gets no worker that it did not have, and no node more than it has slots. */
+/* A drained node gets no worker that it did not have, and no node gets more workers than it has slots. */
 bool __wrap_job_allocate(struct job *j)
 {
     const struct node_view *before[MAX_RANKS] = {NULL};
@@ -240,25 +243,26 @@ bool __wrap_job_allocate(struct job *j)
         if (is_new && is_drained(j->workers[k].p.node->name))
             broken("job %" PRIu64 " is placed on %s, which is drained", j->id, j->workers[k].p.node->name);
         if (slots_taken(j->jobs, j->workers[k].p.node) > machine_of(j->workers[k].p.node->name)->slots)
-            broken("job %" PRIu64 " is placed on %s, whose slots others have", j->id, j->workers[k].p.node->name);
+            broken("job %" PRIu64 " is placed on %s, whose slots other jobs have", j->id, j->workers[k].p.node->name);
     }
     return taken;
 }
 
-/* ---- what processes do ---- */
+/* ---- what processes did ---- */
 
 void ledger_begun(uint64_t job, int pid, uint64_t epoch, int rank, const struct machine *m, int slot, int64_t step)
 {
     struct job_facts *j = job_of(job);
     (void)step;
     if (epoch > j->newest)
-        broken("job %" PRIu64 " begins epoch %" PRIu64 ", which is in no log", job, epoch);
+        broken("job %" PRIu64 " begins epoch %" PRIu64 ", which is not recorded", job, epoch);
     struct epoch *e = epoch_of(j, epoch);
     if (rank >= e->n || e->member[rank].node != m->host->id || e->member[rank].slot != slot)
-        broken("slot %d of node %d begins as rank %d of epoch %" PRIu64 " of job %" PRIu64 ", and is not", slot,
-               m->host->id, rank, epoch, job);
+        broken("slot %d of node %d begins as rank %d of epoch %" PRIu64 " of job %" PRIu64
+               ", but is recorded in another slot",
+               slot, m->host->id, rank, epoch, job);
     if (e->member[rank].pid)
-        broken("rank %d of epoch %" PRIu64 " of job %" PRIu64 " is there twice", rank, epoch, job);
+        broken("rank %d of epoch %" PRIu64 " of job %" PRIu64 " runs twice", rank, epoch, job);
     if (e->member[rank].left == pid)
         broken("rank %d begins epoch %" PRIu64 " of job %" PRIu64 " again, which it has left", rank, epoch, job);
     e->member[rank].pid = pid;
@@ -301,24 +305,24 @@ void ledger_tick(void)
     }
 }
 
-/* ---- what people are told ---- */
+/* ---- answers to clients ---- */
 
 void ledger_told_submitted(uint64_t request, uint64_t job)
 {
     struct job_facts *j = job_of(job);
     if (j->request != request)
-        broken("request %" PRIu64 " is told that it is job %" PRIu64 ", which is of %" PRIu64, request, job,
+        broken("request %" PRIu64 " is answered with job %" PRIu64 ", which belongs to request %" PRIu64, request, job,
                j->request);
-    if (!j->was_told)
-        j->told_us = world.now_us;
-    j->was_told = true;
+    if (!j->was_reported)
+        j->reported_us = world.now_us;
+    j->was_reported = true;
 }
 
 void ledger_told_refused(uint64_t request, const char *text)
 {
     for (uint64_t i = 1; i <= all.n_jobs; i++)
         if (all.jobs[i].request == request)
-            broken("request %" PRIu64 " is job %" PRIu64 " and is told: %s", request, i, text);
+            broken("request %" PRIu64 " is job %" PRIu64 " but is refused: %s", request, i, text);
     assert(all.n_refused < MAX_JOBS);
     all.refused[all.n_refused++] = request;
 }
@@ -327,7 +331,7 @@ void ledger_told_canceled(uint64_t job)
 {
     const struct job_facts *j = job_of(job);
     if (!j->canceled && !j->ended)
-        broken("somebody is told that job %" PRIu64 " is canceled, and it is in no log", job);
+        broken("a client is told that job %" PRIu64 " is canceled, which is not recorded", job);
 }
 
 static const char *name_of(enum state_end end)
@@ -340,23 +344,23 @@ void ledger_told_status(uint64_t job, const char *state, int64_t asked_us)
     struct job_facts *j = job_of(job);
     bool is_end = strcmp(state, "done") == 0 || strcmp(state, "failed") == 0 || strcmp(state, "canceled") == 0;
     if (is_end && (!j->ended || strcmp(state, name_of(j->end)) != 0))
-        broken("somebody is told that job %" PRIu64 " is %s, and the log says \"%s\"", job, state, name_of(j->end));
-    if (!is_end && j->told_end[0] && asked_us - j->told_end_us > STALE_US)
-        broken("somebody is told that job %" PRIu64 " is %s, after it was %s", job, state, j->told_end);
-    if (is_end && !j->told_end[0]) {
-        snprintf(j->told_end, sizeof(j->told_end), "%s", state);
-        j->told_end_us = world.now_us;
+        broken("a client is told that job %" PRIu64 " is %s, but the log has \"%s\"", job, state, name_of(j->end));
+    if (!is_end && j->reported_end[0] && asked_us - j->reported_end_us > STALE_US)
+        broken("a client is told that job %" PRIu64 " is %s, after another was told %s", job, state, j->reported_end);
+    if (is_end && !j->reported_end[0]) {
+        snprintf(j->reported_end, sizeof(j->reported_end), "%s", state);
+        j->reported_end_us = world.now_us;
     }
 }
 
 void ledger_told_no_job(uint64_t job, int64_t asked_us)
 {
     const struct job_facts *j = job_of(job);
-    if (j->was_told && asked_us - j->told_us > STALE_US)
-        broken("somebody is told that there is no job %" PRIu64 ", and somebody else knew of it", job);
+    if (j->was_reported && asked_us - j->reported_us > STALE_US)
+        broken("a client is told that there is no job %" PRIu64 ", after another was told of it", job);
 }
 
-/* ---- the end ---- */
+/* ---- end of a run ---- */
 
 bool ledger_all_ended(void)
 {
@@ -366,7 +370,7 @@ bool ledger_all_ended(void)
     return true;
 }
 
-void ledger_say(void)
+void ledger_print(void)
 {
     for (uint64_t i = 1; i <= all.n_jobs; i++) {
         const struct job_facts *j = &all.jobs[i];

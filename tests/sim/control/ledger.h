@@ -1,5 +1,6 @@
-/* What happened to jobs, by what was committed, by what processes were told, and by what people were told: kept apart
- * from control's own state, and compared with what control does. docs/internals/simulation.md lists the promises. */
+/* The history of jobs, from committed records, from commands that processes received, and from answers to clients. It
+ * is separate from control's own state, and the checks compare the two. docs/internals/simulation.md lists the checks.
+ * */
 #ifndef DTD_TESTS_SIM_CONTROL_LEDGER_H
 #define DTD_TESTS_SIM_CONTROL_LEDGER_H
 
@@ -7,26 +8,26 @@
 #include "tests/sim/control/machine.h"
 
 void ledger_init(void);
-/* Of the checks: the first time that a record is applied anywhere. */
+/* Called by the checks for the first time that a record is applied on any host. */
 void ledger_record(uint64_t index, const struct record *record, const struct state_result *result);
 
-/* A worker has begun an epoch as this rank; has left it, or is dead; has made the last step. */
+/* A worker has started an epoch as this rank; has left it or died; has finished the last step. */
 void ledger_begun(uint64_t job, int pid, uint64_t epoch, int rank, const struct machine *m, int slot, int64_t step);
 void ledger_left(uint64_t job, int pid);
 void ledger_done(uint64_t job, uint64_t epoch, int rank);
 
-/* What a person was told. `asked_us`: when the question was made. */
+/* Answers that a client got. `asked_us` is the time of its request. */
 void ledger_told_submitted(uint64_t request, uint64_t job);
 void ledger_told_refused(uint64_t request, const char *text);
 void ledger_told_canceled(uint64_t job);
 void ledger_told_status(uint64_t job, const char *state, int64_t asked_us);
 void ledger_told_no_job(uint64_t job, int64_t asked_us);
 
-uint64_t ledger_jobs(void); /* numbered from 1 */
+uint64_t ledger_jobs(void); /* their number; jobs are numbered from 1 */
 bool ledger_is_drained(int node);
 bool ledger_all_ended(void);
-void ledger_say(void); /* of those that have not ended */
-/* Now and then. */
+void ledger_print(void); /* prints the jobs that have not ended */
+/* Called periodically. */
 void ledger_tick(void);
 
 #endif

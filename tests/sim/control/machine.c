@@ -1,5 +1,5 @@
-/* The supervisor's side of the channel keeps what it knows of a child until control acknowledges its end, as the real
- * one does; a packet is heard in an event of nobody's, since the supervisor survives control. */
+/* The supervisor's side of the channel keeps its record of a child until control acknowledges the child's end, like the
+ * real one. A packet from control arrives in an event of host 0, since the supervisor survives control. */
 #include "tests/sim/control/machine.h"
 
 #include "common/tunnel/key.h"
@@ -46,12 +46,12 @@ bool machine_is_well(const struct machine *m)
     return m->host->is_up && m->node && m->node->rpc.listener && cluster_leader(m->node->cluster);
 }
 
-/* ---- what the supervisor says ---- */
+/* ---- messages to control ---- */
 
-static void say(struct machine *m, const struct channel_msg *message)
+static void send_to_control(struct machine *m, const struct channel_msg *message)
 {
     if (m->channel)
-        stream_say(m->channel, message, channel_msg_bytes(message));
+        stream_send(m->channel, message, channel_msg_bytes(message));
 }
 
 static void say_child(struct machine *m, const struct child_entry *c)
@@ -67,10 +67,10 @@ static void say_child(struct machine *m, const struct child_entry *c)
                                   .epoch = c->epoch,
                                   .when_ns = c->when_ns};
     memcpy(message.token, c->token, sizeof(message.token));
-    say(m, &message);
+    send_to_control(m, &message);
 }
 
-static struct child_entry *running(struct machine *m, uint64_t job, int slot)
+static struct child_entry *find_running(struct machine *m, uint64_t job, int slot)
 {
     for (struct child_entry *c = m->children; c < m->children + MACHINE_CHILDREN; c++)
         if (c->job == job && c->slot == slot && c->state == CHANNEL_RUNNING)
@@ -97,7 +97,7 @@ void machine_child_ended(struct machine *m, struct process *p, int exit_status, 
     }
 }
 
-/* ---- what it hears ---- */
+/* ---- messages from control ---- */
 
 static void on_spawn(struct machine *m, const struct channel_msg *message)
 {
@@ -105,7 +105,7 @@ static void on_spawn(struct machine *m, const struct channel_msg *message)
     while (c < m->children + MACHINE_CHILDREN && c->job)
         c++;
     assert(c < m->children + MACHINE_CHILDREN);
-    bool is_taken = running(m, message->job, message->slot) != NULL;
+    bool is_taken = find_running(m, message->job, message->slot) != NULL;
     *c = (struct child_entry){.job = message->job,
                               .slot = message->slot,
                               .state = is_taken ? CHANNEL_REFUSED : CHANNEL_RUNNING,
@@ -125,7 +125,7 @@ static void on_spawn(struct machine *m, const struct channel_msg *message)
 
 static void on_kill(struct machine *m, const struct channel_msg *message)
 {
-    struct child_entry *c = running(m, message->job, message->slot);
+    struct child_entry *c = find_running(m, message->job, message->slot);
     if (c)
         process_signal(c->process, message->signal);
 }
@@ -155,12 +155,12 @@ static void on_list(struct machine *m, const struct channel_msg *message)
     for (size_t i = 0; i < MACHINE_CHILDREN; i++) {
         struct channel_msg job = {.kind = CHANNEL_JOB, .job = m->jobs[i], .slots = 1};
         if (m->jobs[i])
-            say(m, &job);
+            send_to_control(m, &job);
     }
     for (struct child_entry *c = m->children; c < m->children + MACHINE_CHILDREN; c++)
         if (c->job)
             say_child(m, c);
-    say(m, &listed);
+    send_to_control(m, &listed);
 }
 
 static void on_end(struct machine *m, const struct channel_msg *message)
@@ -169,7 +169,7 @@ static void on_end(struct machine *m, const struct channel_msg *message)
     machine_kill(m, false);
 }
 
-static void hear(void *arg, const void *data, size_t len)
+static void receive_from_control(void *arg, const void *data, size_t len)
 {
     static void (*const handlers[])(struct machine * m, const struct channel_msg *message) = {
         [CHANNEL_SPAWN] = on_spawn, [CHANNEL_KILL] = on_kill, [CHANNEL_RELEASE] = on_release,
@@ -178,14 +178,14 @@ static void hear(void *arg, const void *data, size_t len)
     struct machine *m = arg;
     memcpy(&message, data, len);
     if (!channel_msg_valid(&message, len))
-        broken("host %d says a malformed message to its supervisor", m->host->id);
+        broken("host %d sends a malformed message to its supervisor", m->host->id);
     if (message.kind < sizeof(handlers) / sizeof(handlers[0]) && handlers[message.kind])
         handlers[message.kind](m, &message);
 }
 
 /* ---- control ---- */
 
-static void configure(struct machine *m, struct control *n)
+static void fill_config(struct machine *m, struct control *n)
 {
     struct why why = {""};
     char text[64];
@@ -209,16 +209,16 @@ static void configure(struct machine *m, struct control *n)
     n->conf.disk.reserve_mib = 1;
 }
 
-static void begin(void *arg)
+static void begin_control(void *arg)
 {
     struct machine *m = arg;
     struct control *n = calloc(1, sizeof(*n));
     struct why why = {""};
     assert(n);
-    configure(m, n);
+    fill_config(m, n);
     m->node = n;
     if (control_start(n, &why))
-        broken("control of host %d does not start: %s", m->host->id, why.text);
+        broken("control of host %d failed to start: %s", m->host->id, why.text);
 }
 
 static void start_control(void *arg)
@@ -228,9 +228,9 @@ static void start_control(void *arg)
         return;
     trace("host %d: control starts", m->host->id);
     host_up(m->host);
-    m->channel = stream_channel(m->host, hear, m);
+    m->channel = stream_channel(m->host, receive_from_control, m);
     voters[m->host->id] = (struct voter){.host = m->host};
-    world_after(m->host, world_between(FROM_FAULTS, 0, 20000), begin, m);
+    world_after(m->host, world_between(FROM_FAULTS, 0, 20000), begin_control, m);
 }
 
 static void end_control(struct machine *m, bool power)
@@ -295,12 +295,12 @@ void machine_stop(struct machine *m)
 {
     const struct channel_msg shutdown = {.kind = CHANNEL_SHUTDOWN};
     trace("host %d is told to stop", m->host->id);
-    say(m, &shutdown);
+    send_to_control(m, &shutdown);
 }
 
-/* ---- the log, as the checks see it ---- */
+/* ---- the log, wrapped for the checks ---- */
 
-struct machine_mark { /* before a snapshot */
+struct machine_mark { /* the header that the test puts in front of a snapshot */
     uint64_t applied, chain;
 };
 
@@ -311,7 +311,7 @@ void __wrap_log_close(struct log *log, void (*cb)(void *owner));
 
 static struct log_machine inner[MAX_HOSTS + 1];
 
-/* A node that has not joined has a log of its own, which is no part of the cluster's. */
+/* A node that has not joined has a log of its own, which is not the cluster's. */
 static bool is_checked(const struct voter *v)
 {
     return cluster_named(machines[v->host->id].node->cluster);
@@ -432,7 +432,7 @@ err_t __wrap_key_file_read(const char *path, struct key_ring *ret, struct why *w
     return OK;
 }
 
-/* The one folder that is renamed is that of the log. */
+/* Only the folder of the log is renamed. */
 int __wrap_rename(const char *from, const char *to)
 {
     const char *name = strrchr(from, '/');
@@ -449,7 +449,7 @@ int __wrap_unlink(const char *path)
     return 0;
 }
 
-/* Metrics and logs of jobs, and /proc: not there. */
+/* Metrics, logs of jobs, and /proc do not exist. */
 int __wrap_open(const char *path, int flags, ...)
 {
     (void)path, (void)flags;
@@ -471,6 +471,6 @@ void __wrap_exit(int status)
         __real_exit(status);
     trace("control ends with status %d", status);
     if (status && !world.current->is_dying)
-        broken("control of host %d ends with status %d", world.current->id, status);
+        broken("control of host %d exits with status %d", world.current->id, status);
     host_exit();
 }

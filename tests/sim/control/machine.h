@@ -1,5 +1,5 @@
-/* A computer of the simulated cluster: what a supervisor does there (daemon/supervisor/channel.h), its files, and the
- * control process, which is the real one. */
+/* A computer of the simulated cluster: its supervisor's side of the channel (daemon/supervisor/channel.h), its files,
+ * and its control process, which runs the real code. */
 #ifndef DTD_TESTS_SIM_CONTROL_MACHINE_H
 #define DTD_TESTS_SIM_CONTROL_MACHINE_H
 
@@ -18,40 +18,40 @@ struct child_entry { /* job 0: free */
     int64_t when_ns;
     uint64_t epoch;
     uint8_t token[CHANNEL_TOKEN_BYTES];
-    struct process *process; /* while it runs */
+    struct process *process; /* NULL: it has ended */
 };
 
 struct machine {
-    struct host *host; /* the control process; other processes are beside it */
+    struct host *host; /* the control process; the other processes are beside it */
     bool has_power, has_dtd;
     int slots;
     struct end *channel;
-    struct control *node; /* of the control that runs; NULL: none, or it has not begun */
+    struct control *node; /* of the running control; NULL: none, or not started yet */
     struct child_entry children[MACHINE_CHILDREN];
-    uint64_t jobs[MACHINE_CHILDREN]; /* that have descriptors here; 0: free */
+    uint64_t jobs[MACHINE_CHILDREN]; /* jobs with open descriptors here; 0: free */
     uint64_t spawns;
 };
 extern struct machine machines[MAX_HOSTS + 1];
 
 void machine_init(int id, int slots);
-/* The computer and its dtd are there from now on. */
+/* Switches the computer on and starts its dtd. */
 void machine_start(struct machine *m);
-/* Everything on it dies at once; `power`: and nobody outside is told. */
+/* Ends all processes at once. `power`: the computer loses power, so its connections are not closed. */
 void machine_kill(struct machine *m, bool power);
-/* Control alone; the supervisor starts another one. */
+/* Kills control alone; the supervisor starts another one. */
 void machine_kill_control(struct machine *m);
-void machine_died(struct host *host); /* world.on_death */
-/* As `systemctl stop` does: jobs save, then everything ends. */
+void machine_died(struct host *host); /* implements world.on_death */
+/* Stops dtd like `systemctl stop`: jobs save, then everything ends. */
 void machine_stop(struct machine *m);
 void machine_child_ended(struct machine *m, struct process *p, int exit_status, int exit_signal);
 bool machine_has_power(int id);
-/* The computer with this address; NULL: none. */
+/* The computer with this address; NULL: none */
 struct host *machine_at(const char *address);
 struct machine *machine_of(const char *node_name);
-/* Its control serves, and knows who leads. */
+/* Returns true if its control serves and knows the leader. */
 bool machine_is_well(const struct machine *m);
 
-/* tunnel.c: the process has died. */
+/* In tunnel.c: the process has died. */
 void tunnel_forget(struct host *process);
 
 #endif

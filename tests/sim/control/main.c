@@ -1,4 +1,4 @@
-/* sim-control: the whole of control on the computers of a cluster, its jobs' processes and its clients; runner.h says
+/* sim-control: all of control on the computers of a cluster, with the jobs' processes and clients. runner.h describes
  * the arguments. */
 #include "tests/sim/bugs.h"
 #include "tests/sim/check.h"
@@ -15,11 +15,14 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#define FORM_US (20 * US_PER_S)    /* within which a node joins */
-#define STOP_US (25 * US_PER_S)    /* within which a node that is stopped has ended and another leads */
-#define ELECTED_US (10 * US_PER_S) /* within which another leads where one is lost: votes may be split */
-#define LOSS_US (2500 * US_PER_MS) /* from then on, within which who leads knows of the loss */
-#define QUIET_US (1500 * US_PER_S) /* within which all jobs end and all people have answers; a load has 900 s */
+#define FORM_US (20 * US_PER_S)    /* limit for a node to join */
+#define STOP_US (25 * US_PER_S)    /* limit for a stopped node to end and for another to lead */
+#define ELECTED_US (10 * US_PER_S) /* limit for another election after the leader is lost: votes may be split */
+#define LOSS_US                                                                                          \
+    (2500 * US_PER_MS) /* limit, counted from the election, for the leader to declare the lost node lost \
+                        */
+#define QUIET_US \
+    (1500 * US_PER_S) /* limit for all jobs to end and all clients to get answers; loading has a timeout of 900 s */
 
 static void after_event(struct host *host)
 {
@@ -36,8 +39,8 @@ static bool has_joined(void)
     return machine_is_well(&machines[joining]) && cluster_named(machines[joining].node->cluster);
 }
 
-/* One after the other, so that a node's number in the log is its computer's. */
-static void form(void)
+/* Nodes join one after the other, so that a node's id in the log is its computer's number. */
+static void form_cluster(void)
 {
     for (joining = 1; joining <= world.n_hosts; joining++) {
         machine_start(&machines[joining]);
@@ -60,11 +63,11 @@ static bool is_well(void)
     return people_are_done() && ledger_all_ended() && process_count(0) == 0 && leaders == 1;
 }
 
-static void say_why_not_well(void)
+static void print_why_not_well(void)
 {
     printf("people %s, processes of jobs %d\n", people_are_done() ? "are done" : "wait", process_count(0));
-    ledger_say();
-    check_say();
+    ledger_print();
+    check_print();
     for (int id = 1; id <= world.n_hosts; id++) {
         const struct machine *m = &machines[id];
         printf("host %d: %s, %s%s; follows %s; %d slots\n", id, m->host->is_up ? "up" : "down",
@@ -77,7 +80,7 @@ static void say_why_not_well(void)
     }
 }
 
-/* ---- a stop in order ---- */
+/* ---- an orderly stop ---- */
 
 static bool has_gone;
 
@@ -91,11 +94,11 @@ static bool is_led(void)
 
 static bool is_led_without_it(void)
 {
-    has_gone |= !machines[stopped].has_dtd; /* it may be back, where a fault of before ends in its start */
+    has_gone |= !machines[stopped].has_dtd; /* it may run again if an earlier fault ends with its start */
     return has_gone && is_led();
 }
 
-/* Nothing else is wrong: one of several nodes goes, whichever it is, and the others go on deciding. */
+/* With no other fault, one random node is stopped, and the others must keep a leader. */
 static void stop_one(void)
 {
     stopped = (int)world_between(FROM_FAULTS, 1, world.n_hosts);
@@ -105,12 +108,12 @@ static void stop_one(void)
     if (is_led_without_it())
         world_run(world.now_us + 3 * US_PER_S, NULL);
     if (!is_led_without_it()) {
-        say_why_not_well();
-        broken("node %d was stopped, and nobody else leads", stopped);
+        print_why_not_well();
+        broken("node %d was stopped, and no other node leads within %d s", stopped, (int)(STOP_US / US_PER_S));
     }
 }
 
-/* ---- a loss ---- */
+/* ---- a lost node ---- */
 
 static bool is_known(void)
 {
@@ -121,10 +124,10 @@ static bool is_known(void)
         if (n && n->jobs.leads && node_view_find(&n->jobs, name)->state == NODE_LOST)
             return true;
     }
-    return machines[lost].has_dtd; /* back already, where a fault of before ends in its start */
+    return machines[lost].has_dtd; /* it may run again if an earlier fault ends with its start */
 }
 
-/* Of three and more nodes one loses its power, the one that leads among them. */
+/* In a cluster of three and more nodes, one loses its power, possibly the leader. */
 static void lose_one(void)
 {
     lost = (int)world_between(FROM_FAULTS, 1, world.n_hosts);
@@ -132,8 +135,9 @@ static void lose_one(void)
     world_run(world.now_us + ELECTED_US, is_led);
     world_run(world.now_us + LOSS_US, is_known);
     if (!is_known()) {
-        say_why_not_well();
-        broken("node %d was lost, and who leads did not know in %d ms", lost, (int)(LOSS_US / US_PER_MS));
+        print_why_not_well();
+        broken("node %d was lost, and the leader did not declare it lost within %d ms", lost,
+               (int)(LOSS_US / US_PER_MS));
     }
 }
 
@@ -152,14 +156,14 @@ static void run_seed(uint64_t seed, const struct shape *shape, struct summary *r
         disk_init(&disks[id], &world.hosts[id]);
         machine_init(id, (int)world_between(FROM_CLIENTS, 1, 4));
     }
-    form();
+    form_cluster();
     people_start((int)world_between(FROM_CLIENTS, 1, 3), shape->commands);
     trouble_start();
     world_run(world.now_us + world_between(FROM_FAULTS, 10, 40) * US_PER_S, NULL);
     trouble_end();
     world_run(world.now_us + 3 * US_PER_S, NULL);
     people_finish();
-    runner_settle(QUIET_US, is_well, say_why_not_well, ret);
+    runner_settle(QUIET_US, is_well, print_why_not_well, ret);
     if (world.n_hosts > 2 && world_chance(FROM_FAULTS, 0.5))
         lose_one();
     else

@@ -14,15 +14,15 @@
 #define ENOUGH_JOBS 12
 #define CALL_MS 8000
 
-enum wish_kind { NOTHING, SUBMIT, CANCEL, STATUS, DRAIN };
+enum person_request { NOTHING, SUBMIT, CANCEL, STATUS, DRAIN };
 
 struct person {
     struct host *host;
     uv_loop_t loop;
-    struct rpc_conn *conn; /* NULL: none */
-    bool waits;            /* for an answer, or for its connection's end */
-    enum wish_kind kind;
-    uint64_t number, job; /* of the request; that it is about */
+    struct rpc_conn *conn; /* NULL: not connected */
+    bool waits;            /* for an answer or for the end of its connection */
+    enum person_request kind;
+    uint64_t number, job; /* number of the request; job that it names */
     char *yaml;
     char node[16];
     bool drains;
@@ -33,12 +33,12 @@ static struct {
     struct person people[MAX_PEOPLE];
     int n, submits;
     uint64_t numbers, answered;
-    bool is_finishing, large_is_asked, commands;
+    bool is_finishing, large_is_submitted, commands;
 } all;
 
-/* ---- wishes ---- */
+/* ---- choice of requests ---- */
 
-static int drawn(int low, int high)
+static int draw_between(int low, int high)
 {
     return (int)world_between(FROM_CLIENTS, low, high);
 }
@@ -46,9 +46,9 @@ static int drawn(int low, int high)
 static char *make_job(uint64_t number, int workers, int least, bool is_command)
 {
     char *yaml, recipe[400] = "command: [/bin/command]\n";
-    int restarts = world_chance(FROM_CLIENTS, 0.1) ? 2 : 100000, priority = drawn(0, 2);
+    int restarts = world_chance(FROM_CLIENTS, 0.1) ? 2 : 100000, priority = draw_between(0, 2);
     if (!is_command) {
-        int every = drawn(5, 20), steps = drawn(5, 60);
+        int every = draw_between(5, 20), steps = draw_between(5, 60);
         snprintf(recipe, sizeof(recipe),
                  "model: {arch: llama, dim: 64, layers: 2, heads: 4}\n"
                  "data: {train: [\"/data\"]}\n"
@@ -75,7 +75,7 @@ static int all_slots(void)
     return n;
 }
 
-static void wish_submit(struct person *p)
+static void choose_submit(struct person *p)
 {
     static const int sizes[] = {1, 1, 2, 2, 3, 4, 6};
     int workers = sizes[world_between(FROM_CLIENTS, 0, 6)];
@@ -86,45 +86,45 @@ static void wish_submit(struct person *p)
     all.submits++;
 }
 
-static void wish_drain(struct person *p, int id, bool drains)
+static void choose_drain(struct person *p, int id, bool drains)
 {
     p->kind = DRAIN;
     snprintf(p->node, sizeof(p->node), "node-%d", id);
     p->drains = drains;
 }
 
-static void last_wish(struct person *p)
+static void choose_last_request(struct person *p)
 {
     for (int id = 1; id <= world.n_hosts; id++)
         if (ledger_is_drained(id)) {
-            wish_drain(p, id, false);
+            choose_drain(p, id, false);
             return;
         }
-    if (all.large_is_asked)
+    if (all.large_is_submitted)
         return;
-    all.large_is_asked = true;
+    all.large_is_submitted = true;
     p->kind = SUBMIT;
     p->yaml = make_job(p->number, all_slots(), 0, false);
 }
 
-static void next_wish(struct person *p)
+static void choose_request(struct person *p)
 {
     int64_t chance = world_between(FROM_CLIENTS, 0, 99);
     p->number = ++all.numbers;
     p->kind = NOTHING;
     if (all.is_finishing) {
-        last_wish(p);
+        choose_last_request(p);
         return;
     }
     p->job = ledger_jobs() ? (uint64_t)world_between(FROM_CLIENTS, 1, (int64_t)ledger_jobs()) : 0;
     if (!p->job || (chance < 30 && all.submits < ENOUGH_JOBS))
-        wish_submit(p);
+        choose_submit(p);
     else if (chance < 37)
         p->kind = CANCEL;
     else if (chance < 92)
         p->kind = STATUS;
     else
-        wish_drain(p, (int)world_between(FROM_CLIENTS, 1, world.n_hosts), world_chance(FROM_CLIENTS, 0.5));
+        choose_drain(p, (int)world_between(FROM_CLIENTS, 1, world.n_hosts), world_chance(FROM_CLIENTS, 0.5));
 }
 
 /* ---- answers ---- */
@@ -136,7 +136,7 @@ static void close_conn(struct person *p)
     p->conn = NULL;
 }
 
-static void take(struct person *p, const struct rpc_result *result)
+static void record_answer(struct person *p, const struct rpc_result *result)
 {
     if (p->kind == SUBMIT)
         ledger_told_submitted(p->number, strtoull(((const Dtd__SubmitReply *)result->reply)->job, NULL, 10));
@@ -146,7 +146,7 @@ static void take(struct person *p, const struct rpc_result *result)
         ledger_told_status(p->job, ((const Dtd__JobStatus *)result->reply)->state, p->asked_us);
 }
 
-/* Said for good: not to be asked again. */
+/* The answer is final, so the request is not repeated. */
 static bool is_final(const struct person *p, const struct rpc_result *result)
 {
     if (result->err == ERR_INVALID && p->kind == SUBMIT) {
@@ -167,7 +167,7 @@ static void answered(void *arg, const struct rpc_result *result)
     trace("person %d: request %d (%d) ends: %s %s", (int)(p - all.people), (int)p->number, (int)p->kind,
           err_name(result->err), result->text);
     if (!result->err)
-        take(p, result);
+        record_answer(p, result);
     if (!result->err || is_final(p, result)) {
         p->kind = NOTHING;
         all.answered++;
@@ -176,9 +176,9 @@ static void answered(void *arg, const struct rpc_result *result)
         close_conn(p);
 }
 
-/* ---- asking ---- */
+/* ---- sending ---- */
 
-static void closed(void *owner, struct rpc_conn *conn)
+static void connection_closed(void *owner, struct rpc_conn *conn)
 {
     struct person *p = owner;
     if (p->conn == conn)
@@ -192,7 +192,7 @@ static void request_id(const struct person *p, uint8_t ret[REQUEST_ID_BYTES])
     ret[15] = 1;
 }
 
-static err_t ask(struct person *p)
+static err_t send_request(struct person *p)
 {
     uint8_t id[REQUEST_ID_BYTES];
     char job[24];
@@ -219,8 +219,11 @@ static err_t ask(struct person *p)
 
 static err_t open_conn(struct person *p)
 {
-    const struct rpc_conn_config config = {
-        .loop = &p->loop, .methods = rpc_methods(), .n_methods = RPC_METHOD_COUNT, .owner = p, .on_close = closed};
+    const struct rpc_conn_config config = {.loop = &p->loop,
+                                           .methods = rpc_methods(),
+                                           .n_methods = RPC_METHOD_COUNT,
+                                           .owner = p,
+                                           .on_close = connection_closed};
     int fd;
     p->host->on = &world.hosts[world_between(FROM_CLIENTS, 1, world.n_hosts)];
     if (!machines[p->host->on->id].has_dtd)
@@ -229,28 +232,28 @@ static err_t open_conn(struct person *p)
     return err ? err : rpc_conn_open(&config, fd, RPC_ROLE_ANY, &p->conn);
 }
 
-static void step(void *arg)
+static void person_step(void *arg)
 {
     struct person *p = arg;
-    world_after(p->host, world_between(FROM_CLIENTS, 20 * US_PER_MS, all.is_finishing ? US_PER_S : 3 * US_PER_S), step,
-                p);
+    world_after(p->host, world_between(FROM_CLIENTS, 20 * US_PER_MS, all.is_finishing ? US_PER_S : 3 * US_PER_S),
+                person_step, p);
     if (p->waits)
         return;
     if (p->kind == NOTHING)
-        next_wish(p);
+        choose_request(p);
     if (p->kind == NOTHING || (!p->conn && open_conn(p)))
         return;
     p->asked_us = world.now_us;
-    p->waits = ask(p) == OK;
+    p->waits = send_request(p) == OK;
     if (!p->waits)
         close_conn(p);
 }
 
-static void first(void *arg)
+static void person_start(void *arg)
 {
     struct person *p = arg;
     uv_loop_init(&p->loop);
-    step(p);
+    person_step(p);
 }
 
 void people_start(int n, bool commands)
@@ -263,7 +266,7 @@ void people_start(int n, bool commands)
         struct person *p = &all.people[i];
         p->host = host_beside(&world.hosts[1]);
         host_up(p->host);
-        world_after(p->host, world_between(FROM_CLIENTS, 0, 3 * US_PER_S), first, p);
+        world_after(p->host, world_between(FROM_CLIENTS, 0, 3 * US_PER_S), person_start, p);
     }
 }
 
@@ -280,7 +283,7 @@ bool people_are_done(void)
     for (int id = 1; id <= world.n_hosts; id++)
         if (ledger_is_drained(id))
             return false;
-    return all.large_is_asked;
+    return all.large_is_submitted;
 }
 
 uint64_t people_answered(void)

@@ -43,24 +43,24 @@ struct process {
     uint8_t token[CHANNEL_TOKEN_BYTES];
     uv_loop_t loop;
     struct rpc_link *control;
-    bool is_ready; /* Hello was answered */
+    bool is_ready; /* the Hello has been answered */
     int64_t alone_since;
     TAILQ_HEAD(, report) reports;
     enum doing doing;
-    uint64_t epoch; /* a worker's: it is in; a dtd-io's: it was told */
+    uint64_t epoch; /* worker: the epoch it is in; dtd-io: the epoch that control named last */
     int rank, world;
     int64_t step, steps, every;
     bool is_committer, stops;
-    int met; /* ranks whose word has come */
+    int met; /* number of ranks whose key it has read */
     int64_t left_since;
-    Dtd__WorkerCommand *next; /* another START, to be begun when this epoch is left */
+    Dtd__WorkerCommand *next; /* a START for a later epoch, obeyed after this epoch is left */
     struct event *work;
     bool is_command;
 };
 
 static LIST_HEAD(, process) living;
 
-/* What all computers share: a folder for each job. */
+/* Shared by all computers: one folder for each job. */
 static struct folder {
     struct {
         int64_t step;
@@ -68,23 +68,23 @@ static struct folder {
     } steps[MAX_FOLDERS];
     int n;
     int64_t asked_step;          /* a save that waits for its dtd-io; 0: none */
-    uint64_t asked_epoch, fence; /* what is older is refused */
+    uint64_t asked_epoch, fence; /* saves of older epochs than `fence` are refused */
 } folders[MAX_JOBS];
 
-/* Ranks of a command that have begun its newest epoch. */
+/* Number of a command's ranks that have started its newest epoch. */
 static struct {
     uint64_t epoch;
     int n;
-} came[MAX_JOBS];
+} arrived_ranks[MAX_JOBS];
 
 static bool they_meet;
 
-void process_init(bool meet)
+void process_init(bool meets)
 {
-    they_meet = meet;
+    they_meet = meets;
     LIST_INIT(&living);
     memset(folders, 0, sizeof(folders));
-    memset(came, 0, sizeof(came));
+    memset(arrived_ranks, 0, sizeof(arrived_ranks));
 }
 
 static bool is_io(const struct process *p)
@@ -92,23 +92,23 @@ static bool is_io(const struct process *p)
     return p->slot == CHANNEL_SLOT_IO;
 }
 
-static int64_t span(int64_t low_ms, int64_t high_ms)
+static int64_t draw_ms(int64_t low_ms, int64_t high_ms)
 {
     return world_between(FROM_WORKERS, low_ms * US_PER_MS, high_ms * US_PER_MS);
 }
 
-static void work(void *arg);
+static void process_work(void *arg);
 
 static void work_in(struct process *p, int64_t us)
 {
     if (p->work)
         world_cancel(p->work);
-    p->work = world_after(p->host, us, work, p);
+    p->work = world_after(p->host, us, process_work, p);
 }
 
-/* ---- its end ---- */
+/* ---- end of a process ---- */
 
-static void end(struct process *p, bool power)
+static void end_process(struct process *p, bool power)
 {
     if (p->host->is_up) {
         host_down(p->host);
@@ -121,12 +121,12 @@ static void end(struct process *p, bool power)
 
 static void end_now(struct process *p, int status, int sig)
 {
-    end(p, false);
+    end_process(p, false);
     trace("process %d of job %d slot %d ends (%d, signal %d)", p->pid, (int)p->job, p->slot, status, sig);
     machine_child_ended(p->machine, p, status, sig);
 }
 
-static void quit(void *arg)
+static void quit_process(void *arg)
 {
     struct process *p = arg;
     end_now(p, 0, 0);
@@ -139,9 +139,9 @@ static void terminated(void *arg)
 
 void process_signal(struct process *p, int sig)
 {
-    if (p->is_command && sig == SIGTERM) { /* some do not mind it */
+    if (p->is_command && sig == SIGTERM) { /* some commands ignore SIGTERM */
         if (world_chance(FROM_WORKERS, 0.9))
-            world_after(p->host, span(1, 3000), terminated, p);
+            world_after(p->host, draw_ms(1, 3000), terminated, p);
         return;
     }
     if (sig == SIGKILL || sig == SIGTERM)
@@ -150,12 +150,12 @@ void process_signal(struct process *p, int sig)
 
 void process_forget(struct process *p, bool power)
 {
-    end(p, power);
+    end_process(p, power);
 }
 
 /* ---- reports ---- */
 
-static void answered(void *arg, const struct rpc_result *result);
+static void report_answered(void *arg, const struct rpc_result *result);
 
 static err_t send_worker(struct process *p, struct rpc_conn *conn, struct report *r)
 {
@@ -175,7 +175,7 @@ static err_t send_worker(struct process *p, struct rpc_conn *conn, struct report
         metric.wall_ms = host_wall_us(p->host) / US_PER_MS;
         m.metric = &metric;
     }
-    return rpc_send(conn, WORKER_REPORT, &m.base, 0, answered, r, NULL);
+    return rpc_send(conn, WORKER_REPORT, &m.base, 0, report_answered, r, NULL);
 }
 
 static err_t send_io(struct rpc_conn *conn, struct report *r)
@@ -199,10 +199,10 @@ static err_t send_io(struct rpc_conn *conn, struct report *r)
             c.epoch = folders[p->job].steps[i].epoch;
     if (r->step)
         m.checkpoint = &c;
-    return rpc_send(conn, IO_CONTROL_REPORT, &m.base, 0, answered, r, NULL);
+    return rpc_send(conn, IO_CONTROL_REPORT, &m.base, 0, report_answered, r, NULL);
 }
 
-static void flush(struct process *p)
+static void send_next_report(struct process *p)
 {
     struct rpc_conn *conn = rpc_link_conn(p->control);
     struct report *r;
@@ -216,11 +216,11 @@ static void flush(struct process *p)
             return;
         r->is_sent = true;
         if (is_io(p))
-            return; /* one at a time */
+            return; /* one report at a time */
     }
 }
 
-static void answered(void *arg, const struct rpc_result *result)
+static void report_answered(void *arg, const struct rpc_result *result)
 {
     struct report *r = arg;
     struct process *p = r->process;
@@ -229,43 +229,43 @@ static void answered(void *arg, const struct rpc_result *result)
         return;
     TAILQ_REMOVE(&p->reports, r, link);
     free(r);
-    flush(p);
+    send_next_report(p);
 }
 
-static void report(struct process *p, int kind, uint64_t epoch, int64_t step)
+static void add_report(struct process *p, int kind, uint64_t epoch, int64_t step)
 {
     struct report *r = calloc(1, sizeof(*r));
     assert(r);
     *r = (struct report){.process = p, .kind = kind, .epoch = epoch, .step = step};
     TAILQ_INSERT_TAIL(&p->reports, r, link);
-    flush(p);
+    send_next_report(p);
 }
 
-/* The last state of the epoch is said again to every control. */
-static void say_state(struct process *p)
+/* Every new control gets the last state of the epoch. */
+static void report_state(struct process *p)
 {
     static const int kinds[] = {[STEPPING] = DTD__WORKER_REPORT__KIND__READY,
                                 [SAVING] = DTD__WORKER_REPORT__KIND__READY,
                                 [OVER] = DTD__WORKER_REPORT__KIND__DONE,
                                 [FAILED] = DTD__WORKER_REPORT__KIND__FAILED};
     if (!is_io(p) && kinds[p->doing])
-        report(p, kinds[p->doing], p->epoch, p->step);
+        add_report(p, kinds[p->doing], p->epoch, p->step);
 }
 
 /* ---- steps ---- */
 
-static void begin(struct process *p, const Dtd__WorkerCommand *c);
+static void begin_epoch(struct process *p, const Dtd__WorkerCommand *c);
 
-static void leave(struct process *p)
+static void leave_epoch(struct process *p)
 {
     uint64_t epoch = p->epoch;
     p->epoch = 0;
     p->doing = IDLE;
     p->stops = false;
     ledger_left(p->job, p->pid);
-    report(p, DTD__WORKER_REPORT__KIND__IDLE, epoch, 0);
+    add_report(p, DTD__WORKER_REPORT__KIND__IDLE, epoch, 0);
     if (p->next) {
-        begin(p, p->next);
+        begin_epoch(p, p->next);
         p->next = NULL;
     }
 }
@@ -275,7 +275,7 @@ static bool is_peer(const struct process *p, const struct process *q)
     return q->job == p->job && !is_io(q) && q->epoch == p->epoch && q->host->is_up;
 }
 
-/* All ranks are there and have come as far. */
+/* All ranks are in the epoch and have reached this step. */
 static bool all_are_here(const struct process *p)
 {
     const struct process *q;
@@ -320,13 +320,13 @@ static void step_worker(struct process *p)
     }
     p->step++;
     if (p->rank == 0)
-        report(p, DTD__WORKER_REPORT__KIND__METRIC, p->epoch, p->step);
+        add_report(p, DTD__WORKER_REPORT__KIND__METRIC, p->epoch, p->step);
     if (p->step % p->every == 0)
         ask_save(p);
-    work_in(p, span(30, 120));
+    work_in(p, draw_ms(30, 120));
 }
 
-/* A stop waits for its save, for a while; the job's end waits for ever. */
+/* A stop waits a limited time for its save; the end of the job waits without limit. */
 static void save_worker(struct process *p)
 {
     bool is_over = is_saved(p) || (p->stops && world_chance(FROM_WORKERS, 0.02));
@@ -338,23 +338,24 @@ static void save_worker(struct process *p)
     p->doing = OVER;
     if (p->step >= p->steps)
         ledger_done(p->job, p->epoch, p->rank);
-    report(p, DTD__WORKER_REPORT__KIND__DONE, p->epoch, p->step);
+    add_report(p, DTD__WORKER_REPORT__KIND__DONE, p->epoch, p->step);
 }
 
-/* ---- where they meet: each rank puts its word into the epoch's store and asks for all others' ---- */
+/* ---- meeting: each rank puts a key into the epoch's store and reads the keys of all others ---- */
 
-static void fail(void *arg);
+static void fail_process(void *arg);
 
-static void ready(struct process *p)
+static void meeting_done(struct process *p)
 {
     p->doing = STEPPING;
-    report(p, DTD__WORKER_REPORT__KIND__READY, p->epoch, p->step);
-    work_in(p, span(10, 100));
+    add_report(p, DTD__WORKER_REPORT__KIND__READY, p->epoch, p->step);
+    work_in(p, draw_ms(10, 100));
 }
 
-static void ask(struct process *p);
+static void get_next_key(struct process *p);
 
-/* Its epoch has ended, says control: it leaves, and waits to be told so. A closed connection is no answer. */
+/* If control answers that the epoch has ended, the worker leaves it and waits for the command to do so. A closed
+ * connection counts as no answer. */
 static bool is_refused(struct process *p, const struct rpc_result *result)
 {
     if (p->doing != MEETING || !result->err)
@@ -363,38 +364,38 @@ static bool is_refused(struct process *p, const struct rpc_result *result)
         p->doing = LEFT;
         p->left_since = world.now_us;
     } else if (result->err != ERR_CLOSED) {
-        fail(p);
+        fail_process(p);
     }
     return true;
 }
 
-static void is_put(void *arg, const struct rpc_result *result)
+static void key_put(void *arg, const struct rpc_result *result)
 {
     is_refused(arg, result);
 }
 
-static void is_told(void *arg, const struct rpc_result *result)
+static void key_read(void *arg, const struct rpc_result *result)
 {
     struct process *p = arg;
     if (is_refused(p, result))
         return;
     if (++p->met == p->world)
-        ready(p);
+        meeting_done(p);
     else
-        ask(p);
+        get_next_key(p);
 }
 
-/* False: it is said after the next Hello. */
-static bool say(struct process *p, uint16_t method, const ProtobufCMessage *m, rpc_callback cb)
+/* Returns false if the call was not sent; it is sent after the next Hello. */
+static bool send_call(struct process *p, uint16_t method, const ProtobufCMessage *m, rpc_callback cb)
 {
     struct rpc_conn *conn = rpc_link_conn(p->control);
-    bool is_said = conn && p->is_ready && rpc_send(conn, method, m, 0, cb, p, NULL) == OK;
-    if (conn && p->is_ready && !is_said)
+    bool is_sent = conn && p->is_ready && rpc_send(conn, method, m, 0, cb, p, NULL) == OK;
+    if (conn && p->is_ready && !is_sent)
         rpc_link_reset(p->control);
-    return is_said;
+    return is_sent;
 }
 
-static void ask(struct process *p)
+static void get_next_key(struct process *p)
 {
     char key[16];
     snprintf(key, sizeof(key), "here/%d", p->met);
@@ -402,11 +403,11 @@ static void ask(struct process *p)
     m.epoch = p->epoch;
     m.key = key;
     m.timeout_ms = MEET_MS;
-    (void)say(p, WORKER_STORE_GET, &m.base, is_told);
+    (void)send_call(p, WORKER_STORE_GET, &m.base, key_read);
 }
 
-/* Its word is said to every control of the epoch: a new one has an empty store. */
-static void meet(struct process *p)
+/* The key goes to every control of the epoch, because a new control has an empty store. */
+static void start_meeting(struct process *p)
 {
     Dtd__StorePutRequest m = DTD__STORE_PUT_REQUEST__INIT;
     char key[16];
@@ -414,8 +415,8 @@ static void meet(struct process *p)
     m.value = (ProtobufCBinaryData){1, (uint8_t *)"!"};
     m.epoch = p->epoch;
     m.key = key;
-    if (say(p, WORKER_STORE_PUT, &m.base, is_put) && p->doing == MEETING)
-        ask(p);
+    if (send_call(p, WORKER_STORE_PUT, &m.base, key_put) && p->doing == MEETING)
+        get_next_key(p);
 }
 
 static void work_worker(struct process *p)
@@ -423,11 +424,12 @@ static void work_worker(struct process *p)
     if (p->doing == LOADING && they_meet) {
         p->doing = MEETING;
         p->met = 0;
-        meet(p);
+        start_meeting(p);
     } else if (p->doing == LOADING) {
-        ready(p);
+        meeting_done(p);
     } else if (p->doing == LEFT && world.now_us - p->left_since > LEFT_US) {
-        broken("rank %d of job %" PRIu64 " heard that epoch %" PRIu64 " has ended, and was not told to leave it",
+        broken("rank %d of job %" PRIu64 " was answered that epoch %" PRIu64
+               " has ended, but got no command to leave it",
                p->rank, p->job, p->epoch);
     } else if (p->doing == STEPPING) {
         step_worker(p);
@@ -436,7 +438,7 @@ static void work_worker(struct process *p)
     }
 }
 
-/* dtd-io: it commits what the epoch that it was told has asked for. */
+/* dtd-io commits the saves that its epoch has requested. */
 static void work_io(struct process *p)
 {
     struct folder *f = &folders[p->job];
@@ -444,18 +446,18 @@ static void work_io(struct process *p)
         assert(f->n < MAX_FOLDERS);
         f->steps[f->n].step = f->asked_step;
         f->steps[f->n++].epoch = p->epoch;
-        report(p, DTD__IO_REPORT__KIND__COMMITTED, p->epoch, f->asked_step);
+        add_report(p, DTD__IO_REPORT__KIND__COMMITTED, p->epoch, f->asked_step);
         f->asked_step = 0;
     }
-    work_in(p, span(20, 80));
+    work_in(p, draw_ms(20, 80));
 }
 
 static void work_command(struct process *p)
 {
-    if (came[p->job].epoch != p->epoch || came[p->job].n < p->world) {
+    if (arrived_ranks[p->job].epoch != p->epoch || arrived_ranks[p->job].n < p->world) {
         work_in(p, RETRY_US);
     } else if (++p->step < p->steps) {
-        work_in(p, span(30, 120));
+        work_in(p, draw_ms(30, 120));
     } else if (world_chance(FROM_WORKERS, 0.97)) {
         ledger_done(p->job, p->epoch, p->rank);
         end_now(p, 0, 0);
@@ -464,7 +466,7 @@ static void work_command(struct process *p)
     }
 }
 
-static void work(void *arg)
+static void process_work(void *arg)
 {
     struct process *p = arg;
     p->work = NULL;
@@ -486,24 +488,24 @@ static void work(void *arg)
 
 /* ---- commands ---- */
 
-static int64_t number(const char *yaml, const char *key)
+static int64_t yaml_number(const char *yaml, const char *key)
 {
     const char *at = strstr(yaml, key);
     assert(at);
     return atoi(at + strlen(key));
 }
 
-static void begin(struct process *p, const Dtd__WorkerCommand *c)
+static void begin_epoch(struct process *p, const Dtd__WorkerCommand *c)
 {
     ledger_begun(p->job, p->pid, c->epoch, c->rank, p->machine, p->slot, c->resume_step);
     p->epoch = c->epoch;
     p->rank = c->rank;
     p->world = c->world;
     p->step = c->resume_step;
-    p->steps = number(c->spec_yaml, "steps: ");
-    p->every = number(c->spec_yaml, "every: ");
+    p->steps = yaml_number(c->spec_yaml, "steps: ");
+    p->every = yaml_number(c->spec_yaml, "every: ");
     p->doing = LOADING;
-    work_in(p, span(20, 600));
+    work_in(p, draw_ms(20, 600));
 }
 
 static Dtd__WorkerCommand *copy_of(const Dtd__WorkerCommand *c)
@@ -516,7 +518,7 @@ static void later_leave(void *arg)
 {
     struct process *p = arg;
     if (p->epoch)
-        leave(p);
+        leave_epoch(p);
 }
 
 static void worker_command(void *arg, const struct rpc_result *result)
@@ -534,38 +536,38 @@ static void worker_command(void *arg, const struct rpc_result *result)
         if (c->epoch <= p->epoch || (p->next && c->epoch <= p->next->epoch))
             return;
         if (!p->epoch) {
-            begin(p, c);
+            begin_epoch(p, c);
             return;
         }
         p->next = copy_of(c);
-        world_after(p->host, span(1, 200), later_leave, p);
+        world_after(p->host, draw_ms(1, 200), later_leave, p);
         return;
     case DTD__WORKER_COMMAND__KIND__END:
         if (p->epoch && c->epoch >= p->epoch)
-            world_after(p->host, span(1, 300), later_leave, p);
+            world_after(p->host, draw_ms(1, 300), later_leave, p);
         else if (!p->epoch)
-            report(p, DTD__WORKER_REPORT__KIND__IDLE, c->epoch, 0);
+            add_report(p, DTD__WORKER_REPORT__KIND__IDLE, c->epoch, 0);
         return;
     case DTD__WORKER_COMMAND__KIND__STOP:
         p->stops = true;
         return;
     case DTD__WORKER_COMMAND__KIND__QUIT:
-        world_after(p->host, span(1, 100), quit, p);
+        world_after(p->host, draw_ms(1, 100), quit_process, p);
         return;
     default:
         return;
     }
 }
 
-static void scan(struct process *p)
+static void scan_folder(struct process *p)
 {
     const struct folder *f = &folders[p->job];
     for (int i = 0; i < f->n; i++)
-        report(p, DTD__IO_REPORT__KIND__COMMITTED, 0, f->steps[i].step);
-    report(p, DTD__IO_REPORT__KIND__SCANNED, 0, 0);
+        add_report(p, DTD__IO_REPORT__KIND__COMMITTED, 0, f->steps[i].step);
+    add_report(p, DTD__IO_REPORT__KIND__SCANNED, 0, 0);
 }
 
-/* Later steps than the one that the epoch begins from are of a past that did not happen. */
+/* Steps after the one from which the epoch resumes belong to a discarded history. */
 static void take_epoch(struct process *p, const Dtd__IoCommand *c)
 {
     struct folder *f = &folders[p->job];
@@ -587,7 +589,7 @@ static void remove_step(struct process *p, int64_t step)
 {
     struct folder *f = &folders[p->job];
     int n = 0;
-    report(p, DTD__IO_REPORT__KIND__REMOVED, p->epoch, step);
+    add_report(p, DTD__IO_REPORT__KIND__REMOVED, p->epoch, step);
     for (int i = 0; i < f->n; i++)
         if (f->steps[i].step != step)
             f->steps[n++] = f->steps[i];
@@ -605,7 +607,7 @@ static void io_command(void *arg, const struct rpc_result *result)
     }
     switch (c->kind) {
     case DTD__IO_COMMAND__KIND__SCAN:
-        scan(p);
+        scan_folder(p);
         return;
     case DTD__IO_COMMAND__KIND__EPOCH:
         take_epoch(p, c);
@@ -614,7 +616,7 @@ static void io_command(void *arg, const struct rpc_result *result)
         remove_step(p, c->step);
         return;
     case DTD__IO_COMMAND__KIND__QUIT:
-        world_after(p->host, span(1, 100), quit, p);
+        world_after(p->host, draw_ms(1, 100), quit_process, p);
         return;
     default:
         return;
@@ -623,7 +625,7 @@ static void io_command(void *arg, const struct rpc_result *result)
 
 /* ---- the connection ---- */
 
-static void greeted(void *arg, const struct rpc_result *result)
+static void hello_answered(void *arg, const struct rpc_result *result)
 {
     struct process *p = arg;
     struct rpc_conn *conn = rpc_link_conn(p->control);
@@ -639,13 +641,13 @@ static void greeted(void *arg, const struct rpc_result *result)
     }
     rpc_link_healthy(p->control);
     p->is_ready = true;
-    say_state(p);
-    flush(p);
+    report_state(p);
+    send_next_report(p);
     if (they_meet && !is_io(p) && p->epoch && p->doing >= MEETING)
-        meet(p);
+        start_meeting(p);
 }
 
-static void up(void *owner, struct rpc_conn *conn)
+static void link_up(void *owner, struct rpc_conn *conn)
 {
     struct process *p = owner;
     Dtd__WorkerHello w = DTD__WORKER_HELLO__INIT;
@@ -658,12 +660,12 @@ static void up(void *owner, struct rpc_conn *conn)
     w.slot = p->slot;
     w.has_epoch = p->epoch != 0;
     w.epoch = p->epoch;
-    if (rpc_send(conn, is_io(p) ? IO_CONTROL_HELLO : WORKER_HELLO, is_io(p) ? &i.base : &w.base, 10000, greeted, p,
-                 NULL))
+    if (rpc_send(conn, is_io(p) ? IO_CONTROL_HELLO : WORKER_HELLO, is_io(p) ? &i.base : &w.base, 10000, hello_answered,
+                 p, NULL))
         rpc_link_reset(p->control);
 }
 
-static void down(void *owner, err_t err)
+static void link_down(void *owner, err_t err)
 {
     struct process *p = owner;
     (void)err;
@@ -672,7 +674,7 @@ static void down(void *owner, err_t err)
     p->is_ready = false;
 }
 
-static void first(void *arg)
+static void start_worker(void *arg)
 {
     struct process *p = arg;
     uv_loop_init(&p->loop);
@@ -682,17 +684,17 @@ static void first(void *arg)
                                            .n_methods = RPC_METHOD_COUNT,
                                            .roles = RPC_ROLE_ANY,
                                            .owner = p,
-                                           .on_up = up,
-                                           .on_down = down};
+                                           .on_up = link_up,
+                                           .on_down = link_down};
     err_t err = rpc_link_open(&config, &p->control);
     assert(!err);
     p->alone_since = world.now_us;
-    work_in(p, span(10, 50));
+    work_in(p, draw_ms(10, 50));
 }
 
-static int64_t env(const struct channel_msg *spawn, const char *key)
+static int64_t env_number(const struct channel_msg *spawn, const char *key)
 {
-    int64_t value = -1; /* the later one counts */
+    int64_t value = -1; /* a later entry overrides an earlier one */
     for (const char *at = spawn->env; at < spawn->env + spawn->env_bytes; at += strlen(at) + 1)
         if (strncmp(at, key, strlen(key)) == 0)
             value = atoi(at + strlen(key));
@@ -704,12 +706,12 @@ static void first_of_command(void *arg)
 {
     struct process *p = arg;
     ledger_begun(p->job, p->pid, p->epoch, p->rank, p->machine, p->slot, 0);
-    if (came[p->job].epoch < p->epoch) {
-        came[p->job].epoch = p->epoch;
-        came[p->job].n = 0;
+    if (arrived_ranks[p->job].epoch < p->epoch) {
+        arrived_ranks[p->job].epoch = p->epoch;
+        arrived_ranks[p->job].n = 0;
     }
-    came[p->job].n += came[p->job].epoch == p->epoch;
-    work_in(p, span(10, 50));
+    arrived_ranks[p->job].n += arrived_ranks[p->job].epoch == p->epoch;
+    work_in(p, draw_ms(10, 50));
 }
 
 struct process *process_start(struct machine *m, const struct channel_msg *spawn, int pid)
@@ -726,12 +728,12 @@ struct process *process_start(struct machine *m, const struct channel_msg *spawn
     trace("host %d starts process %d of job %d slot %d", m->host->id, pid, (int)job, slot);
     p->is_command = spawn->n_args > 0;
     if (p->is_command) {
-        p->rank = (int)env(spawn, "RANK=");
-        p->world = (int)env(spawn, "WORLD_SIZE=");
-        p->epoch = (uint64_t)env(spawn, "MASTER_PORT="); /* stores.c */
+        p->rank = (int)env_number(spawn, "RANK=");
+        p->world = (int)env_number(spawn, "WORLD_SIZE=");
+        p->epoch = (uint64_t)env_number(spawn, "MASTER_PORT="); /* stores.c uses the epoch as the port */
         p->steps = world_between(FROM_WORKERS, 1, 60);
     }
-    world_after(p->host, span(1, 300), p->is_command ? first_of_command : first, p);
+    world_after(p->host, draw_ms(1, 300), p->is_command ? first_of_command : start_worker, p);
     return p;
 }
 
@@ -760,10 +762,10 @@ void process_hang_one(const struct machine *m)
 {
     struct process *p = one_on(m);
     if (p)
-        host_stall(p->host, world_chance(FROM_FAULTS, 0.5) && !p->is_command ? HANG_US : span(100, 8000));
+        host_stall(p->host, world_chance(FROM_FAULTS, 0.5) && !p->is_command ? HANG_US : draw_ms(100, 8000));
 }
 
-static void fail(void *arg)
+static void fail_process(void *arg)
 {
     struct process *p = arg;
     if (p->is_command) {
@@ -773,14 +775,14 @@ static void fail(void *arg)
     if (is_io(p) || p->doing == IDLE || p->doing == OVER)
         return;
     p->doing = FAILED;
-    report(p, DTD__WORKER_REPORT__KIND__FAILED, p->epoch, 0);
+    add_report(p, DTD__WORKER_REPORT__KIND__FAILED, p->epoch, 0);
 }
 
 void process_fail_one(const struct machine *m)
 {
     struct process *p = one_on(m);
     if (p && !is_io(p))
-        world_after(p->host, 0, fail, p);
+        world_after(p->host, 0, fail_process, p);
 }
 
 int process_count(uint64_t job)

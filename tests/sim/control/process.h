@@ -1,9 +1,9 @@
-/* A worker or a dtd-io as control knows it by docs/formats/wire.md and proto/: it connects to its computer's
- * control.sock by the real common/rpc, says Hello with its token, attends, does what it is told after a while and
- * reports it; where ranks meet in the epoch's store, it is ready after that. What it would compute is a number of
- * steps, at which the ranks of an epoch wait for each other; what it would save is the number of a step in a folder
- * that all computers share. A command knows its environment alone: its ranks wait for each other once, go on for a
- * while, and end well or, now and then, badly. */
+/* A worker or a dtd-io as control sees it through docs/formats/wire.md and proto/. It connects to its computer's
+ * control.sock with the real common/rpc, sends Hello with its token and attends; it obeys commands after a delay and
+ * reports that. Where ranks meet in the epoch's store, it reports READY after the meeting. In place of a computation it
+ * counts steps, at which the ranks of an epoch wait for each other. In place of a checkpoint it stores the number of a
+ * step in a folder that all computers share. A command sees only its environment: its ranks wait for each other once,
+ * run for a while, and exit with status 0 or, sometimes, another. */
 #ifndef DTD_TESTS_SIM_CONTROL_PROCESS_H
 #define DTD_TESTS_SIM_CONTROL_PROCESS_H
 
@@ -14,16 +14,16 @@ struct machine;
 struct process;
 
 void process_init(bool meet);
-/* `spawn`: CHANNEL_SPAWN, the supervisor's order. */
+/* `spawn` is the CHANNEL_SPAWN that control sent to the supervisor. */
 struct process *process_start(struct machine *m, const struct channel_msg *spawn, int pid);
 void process_signal(struct process *p, int sig);
-/* It goes with its computer; the supervisor, which does too, is not told. */
+/* The process ends with its computer, so the supervisor is not notified. */
 void process_forget(struct process *p, bool power);
-/* Faults, each of one worker or dtd-io that is drawn on the computer. */
+/* Faults, each of one random worker or dtd-io on the computer. */
 void process_kill_one(const struct machine *m);
 void process_hang_one(const struct machine *m);
 void process_fail_one(const struct machine *m);
-/* Processes of jobs that live, on all computers: of this job; 0: of all. */
+/* Number of running processes of this job on all computers; 0: of all jobs. */
 int process_count(uint64_t job);
 
 #endif

@@ -1,5 +1,5 @@
-/* The c10d store of a command's epoch, and the ways to it, without their sockets: the port is the epoch, by which a
- * process of the simulation knows what it is in. Nobody connects. */
+/* A command's c10d store of an epoch, and the relays to it, without sockets. The number of the epoch serves as the
+ * port, from which a simulated process derives its epoch. Nothing connects to it. */
 #include "daemon/store/relay.h"
 #include "daemon/store/server.h"
 #include "tests/sim/world.h"
@@ -21,7 +21,7 @@ static uint16_t port_of(const char *name)
 {
     const char *epoch = strchr(name, '/');
     if (!epoch)
-        broken("a store is opened that is of no epoch: %s", name);
+        broken("the name of a store is not JOB/EPOCH: %s", name);
     return (uint16_t)atoi(epoch + 1);
 }
 
@@ -45,7 +45,7 @@ err_t store_server_adopt(struct store_server *server, int fd)
 {
     (void)server;
     (void)fd;
-    broken("a store takes a connection");
+    broken("a store accepts a connection, which the simulation never opens");
 }
 
 void store_server_close(struct store_server *server, void (*cb)(void *arg), void *arg)
@@ -73,7 +73,7 @@ void relay_connected(struct relay_call *call, int fd)
 {
     (void)call;
     (void)fd;
-    broken("a relay is connected");
+    broken("a relay accepts a connection, which the simulation never opens");
 }
 
 void relay_close(struct relay *r)

@@ -10,7 +10,7 @@ static struct machine *some_machine(void)
     return &machines[world_between(FROM_FAULTS, 1, world.n_hosts)];
 }
 
-/* The one that leads, half of the time. */
+/* The leader half of the time: its faults affect most. */
 static struct machine *some_victim(void)
 {
     for (int id = 1; id <= world.n_hosts && world_chance(FROM_FAULTS, 0.8); id++)

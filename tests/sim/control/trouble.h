@@ -1,8 +1,8 @@
-/* What goes wrong while the cluster works (schedule.h says how). */
+/* Faults of the whole cluster (schedule.h describes when they happen). */
 #ifndef DTD_TESTS_SIM_CONTROL_TROUBLE_H
 #define DTD_TESTS_SIM_CONTROL_TROUBLE_H
 
 void trouble_start(void);
-void trouble_end(void); /* everything is whole and stays so */
+void trouble_end(void); /* repairs everything permanently */
 
 #endif

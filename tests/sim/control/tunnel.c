@@ -1,6 +1,6 @@
-/* Stands in for common/tunnel: a tunnel is a stream between two computers, there after a handshake of three delays. The
- * keys are compared, nothing is encrypted; what a tunnel makes of bytes is tested with the real one
- * (tests/common/tunnel). A host is a process's; it goes with it. */
+/* Replaces common/tunnel: a tunnel is a stream between two computers, open after a handshake of three delays. The keys
+ * are compared, but nothing is encrypted; tests/common/tunnel tests the real tunnel. A tunnel host ends with its
+ * process. */
 #include "common/tunnel/tunnel.h"
 
 #include "tests/sim/control/machine.h"
@@ -84,7 +84,7 @@ void tunnel_host_close(struct tunnel_host *h, void (*cb)(void *owner), void *own
     world_after(h->process, 100, host_is_closed, h);
 }
 
-/* Keys are not rotated here. */
+/* Keys are not rotated in the simulation. */
 void tunnel_host_recheck(struct tunnel_host *h)
 {
     (void)h;
@@ -112,13 +112,13 @@ err_t tunnel_listen(struct tunnel_host *h, int fd, tunnel_accept_cb cb, void *ow
 
 /* ---- connecting ---- */
 
-static int64_t delay(void)
+static int64_t draw_delay(void)
 {
     return world_between(FROM_NETWORK, 50, 3 * net.delay_us + 400);
 }
 
-/* By the first of what happened and the deadline. */
-static void finish(struct tunnel_request *r, err_t err, const char *why)
+/* Called by the result of the handshake or by the deadline, whichever comes first. */
+static void finish_request(struct tunnel_request *r, err_t err, const char *why)
 {
     struct tunnel_peer peer = {.key = r->key, .purpose = r->purpose};
     snprintf(peer.name, sizeof(peer.name), "%s", r->answered);
@@ -133,17 +133,17 @@ static void finish(struct tunnel_request *r, err_t err, const char *why)
     r->cb(r->owner, err, why, err ? NULL : &peer, err ? -1 : r->fd);
 }
 
-static void answer(void *arg)
+static void handshake_answered(void *arg)
 {
     struct tunnel_request *r = arg;
-    finish(r, r->err, r->why);
+    finish_request(r, r->err, r->why);
 }
 
 static void expire(void *arg)
 {
     struct tunnel_request *r = arg;
     if (!r->is_over && r->fd < 0)
-        finish(r, ERR_TIMEOUT, "no answer");
+        finish_request(r, ERR_TIMEOUT, "the handshake was not answered");
 }
 
 static bool is_alive(const struct tunnel_request *r)
@@ -156,10 +156,10 @@ static void end_request(struct tunnel_request *r, err_t err, const char *why)
     r->err = err;
     r->why = why;
     if (is_alive(r))
-        world_after(r->from->process, delay(), answer, r);
+        world_after(r->from->process, draw_delay(), handshake_answered, r);
 }
 
-/* At the process that listens. */
+/* Runs at the listening process. */
 static void arrived(void *arg)
 {
     struct tunnel_request *r = arg;
@@ -193,7 +193,7 @@ static void on_the_way(void *arg)
     else if (!r->to->is_up)
         end_request(r, ERR_IO, "connection refused");
     else
-        world_after(r->to, delay(), arrived, r);
+        world_after(r->to, draw_delay(), arrived, r);
 }
 
 err_t tunnel_connect(struct tunnel_host *h, const struct tunnel_connect_config *config, tunnel_connect_cb cb,
@@ -204,7 +204,7 @@ err_t tunnel_connect(struct tunnel_host *h, const struct tunnel_connect_config *
     assert(r);
     if (!to) {
         free(r);
-        return why_set(why, ERR_INVALID, "%s: no address", config->address);
+        return why_set(why, ERR_INVALID, "%s: not an address", config->address);
     }
     *r = (struct tunnel_request){.from = h,
                                  .to = to,
@@ -222,7 +222,7 @@ err_t tunnel_connect(struct tunnel_host *h, const struct tunnel_connect_config *
         free(r);
         return why_set(why, err, "no key");
     }
-    world_after(&world.hosts[0], delay(), on_the_way, r);
+    world_after(&world.hosts[0], draw_delay(), on_the_way, r);
     world_after(h->process, (int64_t)ms * US_PER_MS, expire, r);
     *ret = r;
     return OK;
