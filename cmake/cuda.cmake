@@ -1,20 +1,20 @@
-# The CUDA toolkit and the vendor's libraries, for the modules that train on GPUs (kernels/cuda, worker/comm/nccl).
+# The CUDA toolkit and NVIDIA's libraries, for the modules that train on GPUs (kernels/cuda, worker/comm/nccl).
 #
-# DTD_CUDA: AUTO builds the modules where a toolkit (12 or newer), its libraries and a GPU are; ON builds them where the
-# toolkit is and fails where something is missing; OFF does not look. Libraries are looked for in the toolkit, in the
-# system, in build/cuda-libraries (deploy/cuda-libraries puts them there) and among Python's packages.
+# DTD_CUDA: AUTO builds the modules if the machine has a toolkit (12 or newer), its libraries and a GPU. ON builds them without a
+# GPU, too, and fails if a part is missing. OFF does not search. Libraries are searched in the toolkit, in the system, in
+# build/cuda-libraries (where deploy/cuda-libraries installs them) and in Python's packages.
 #
-# Gives: DTD_CUDA_BUILD (the modules are built), DTD_CUDA_INCLUDES (headers of all that was found, whether or not
-# modules are built), the targets dtd::cudart, dtd::cublaslt, dtd::nccl as far as found, and
-# dtd_module(), which makes a module of a target.
-set(DTD_CUDA AUTO CACHE STRING "Modules for CUDA: AUTO (where a GPU is), ON, OFF")
-set(DTD_CUDA_SM "80;90;100" CACHE STRING "GPUs to compile for, by compute capability; PTX of the last serves newer ones")
+# Defines: DTD_CUDA_BUILD (the modules are built), DTD_CUDA_INCLUDES (folders of all headers that were found, even if no modules
+# are built), the targets dtd::cudart, dtd::cublaslt and dtd::nccl if found, and dtd_module(), which turns a target into a
+# module.
+set(DTD_CUDA AUTO CACHE STRING "Modules for CUDA: AUTO (if there is a GPU), ON, OFF")
+set(DTD_CUDA_SM "80;90;100" CACHE STRING "GPUs to compile for, by compute capability; PTX of the last one is for newer GPUs")
 set(DTD_CUDA_LIBRARIES "${CMAKE_SOURCE_DIR}/build/cuda-libraries" CACHE PATH
-  "Where deploy/cuda-libraries put cuBLASLt and NCCL")
+  "Folder where deploy/cuda-libraries installed cuBLASLt and NCCL")
 set(DTD_CUDA_BUILD OFF)
 set(DTD_CUDA_INCLUDES "")
 
-# Folders of the vendor's Python packages: those of our own script first, then those that python3 sees.
+# Folders of NVIDIA's Python packages: first that of deploy/cuda-libraries, then those that python3 finds.
 function(cuda_package_folders ret)
   set(folders "${DTD_CUDA_LIBRARIES}/nvidia")
   find_program(DTD_PYTHON python3)
@@ -27,8 +27,8 @@ function(cuda_package_folders ret)
   set(${ret} "${folders}" PARENT_SCOPE)
 endfunction()
 
-# cuda_library(TARGET HEADER PACKAGE NAMES...): an imported target when header and library are there. In a package the
-# folder is PACKAGE, or cu13 for all of CUDA 13; the library has its version in its name and no link without one.
+# cuda_library(TARGET HEADER PACKAGE NAMES...): defines an imported target if header and library are found. In a Python package
+# the folder is PACKAGE, or cu13 for all of CUDA 13, and the library exists only under its versioned name.
 function(cuda_library name header package)
   string(MAKE_C_IDENTIFIER "DTD_${name}" var)
   string(TOUPPER "${var}" var)
@@ -36,7 +36,7 @@ function(cuda_library name header package)
   foreach(folder IN LISTS package_folders)
     list(APPEND places "${folder}/cu${CUDAToolkit_VERSION_MAJOR}" "${folder}/${package}")
   endforeach()
-  # A file that has gone since the last time is looked for again.
+  # Searches again if a cached file no longer exists.
   foreach(file ${var}_INCLUDE ${var}_LIBRARY)
     if(${file} AND NOT EXISTS "${${file}}")
       unset(${file} CACHE)
@@ -56,7 +56,7 @@ function(cuda_library name header package)
   set(DTD_CUDA_INCLUDES "${DTD_CUDA_INCLUDES}" PARENT_SCOPE)
 endfunction()
 
-# DTD_CUDA_SM as far as the toolkit knows them, and PTX of the last for GPUs to come.
+# The entries of DTD_CUDA_SM that the toolkit supports, and PTX of the last one for future GPUs.
 function(cuda_architectures ret)
   execute_process(COMMAND "${CUDAToolkit_NVCC_EXECUTABLE}" --list-gpu-code OUTPUT_VARIABLE known ERROR_QUIET)
   set(list "")
@@ -65,7 +65,7 @@ function(cuda_architectures ret)
       list(APPEND list ${arch}-real)
       set(last ${arch})
     else()
-      message(STATUS "CUDA ${CUDAToolkit_VERSION} does not know sm_${arch}: left out (sm_100 needs CUDA 12.8)")
+      message(STATUS "CUDA ${CUDAToolkit_VERSION} does not support sm_${arch}: left out (sm_100 needs CUDA 12.8)")
     endif()
   endforeach()
   set(${ret} ${list} ${last}-virtual PARENT_SCOPE)
@@ -85,17 +85,17 @@ function(cuda_gpu_present ret)
   endif()
 endfunction()
 
-# dtd_module(TARGET FILE SYMBOL LIBRARIES...): TARGET, a MODULE library, becomes FILE.so beside the programs and in
-# lib/dtd. It exports SYMBOL alone and carries everything else of ours inside. The loader looks for LIBRARIES (cudart,
-# cublaslt, nccl) beside the module, in ../lib, and where they are now: a folder of this tree by its path from the
-# module, so that a build folder can be moved together with its tree, any other folder by its whole path. Build and
-# installation share one RUNPATH, because CMake pads a longer one of the build with empty elements, and an empty element
-# means the working directory.
+# dtd_module(TARGET FILE SYMBOL LIBRARIES...): builds TARGET, a MODULE library, as FILE.so next to the programs, and installs it
+# in lib/dtd. The module exports only SYMBOL and contains all other code of dtd that it needs. The loader searches LIBRARIES
+# (cudart, cublaslt, nccl) next to the module, in ../lib, and in their present folder. A present folder inside this tree is stored
+# as a path relative to the module, so that a build folder can be moved with its tree; any other folder is stored as an absolute
+# path. Build and installation share one RUNPATH, because CMake would pad a longer one of the build with empty elements, and an
+# empty element means the working directory.
 function(dtd_module target file symbol)
   set(map "${CMAKE_CURRENT_BINARY_DIR}/${file}.map")
   file(CONFIGURE OUTPUT "${map}" CONTENT "{ global: ${symbol}; local: *; };\n")
   target_link_options(${target} PRIVATE "-Wl,--version-script=${map}" -Wl,--exclude-libs,ALL)
-  if(NOT (DTD_SANITIZE AND CMAKE_C_COMPILER_ID MATCHES "Clang")) # whose sanitizers live in the program that loads it
+  if(NOT (DTD_SANITIZE AND CMAKE_C_COMPILER_ID MATCHES "Clang")) # the symbols of Clang's sanitizers are in the program that loads the module
     target_link_options(${target} PRIVATE -Wl,--no-undefined)
   endif()
   set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS "${map}")
@@ -130,7 +130,7 @@ function(cuda_refuse)
 endfunction()
 
 if(NOT DTD_CUDA MATCHES "^(AUTO|ON|OFF)$")
-  message(FATAL_ERROR "DTD_CUDA is AUTO, ON or OFF, not \"${DTD_CUDA}\"")
+  message(FATAL_ERROR "DTD_CUDA must be AUTO, ON or OFF, not \"${DTD_CUDA}\"")
 endif()
 if(NOT DTD_CUDA STREQUAL "OFF")
   find_package(CUDAToolkit 12 QUIET)
@@ -157,7 +157,7 @@ elseif(NOT TARGET dtd::cudart OR NOT TARGET dtd::cublaslt)
   cuda_refuse("cublasLt.h and libcublasLt.so of CUDA ${CUDAToolkit_VERSION_MAJOR} were not found: run "
     "deploy/cuda-libraries, which installs them in ${DTD_CUDA_LIBRARIES}")
 elseif(DTD_CUDA STREQUAL "AUTO" AND NOT DTD_CUDA_GPU)
-  message(STATUS "No CUDA modules: there is no GPU here (DTD_CUDA=ON builds them all the same)")
+  message(STATUS "No CUDA modules: nvidia-smi lists no GPU (DTD_CUDA=ON builds them without one)")
 else()
   set(DTD_CUDA_BUILD ON)
 endif()
@@ -170,18 +170,18 @@ if(DTD_CUDA_BUILD)
     set(CMAKE_CUDA_COMPILER "${CUDAToolkit_NVCC_EXECUTABLE}")
   endif()
   enable_language(CUDA)
-  # Asserts stay on, as in C.
+  # Asserts stay enabled, as in C.
   string(REPLACE "-DNDEBUG" "" CMAKE_CUDA_FLAGS_RELEASE "${CMAKE_CUDA_FLAGS_RELEASE}")
   string(REPLACE "-DNDEBUG" "" CMAKE_CUDA_FLAGS_RELWITHDEBINFO "${CMAKE_CUDA_FLAGS_RELWITHDEBINFO}")
   get_target_property(DTD_CUDA_CUBLASLT dtd::cublaslt IMPORTED_LOCATION)
   message(STATUS "CUDA modules: toolkit ${CUDAToolkit_VERSION}, ${DTD_CUDA_CUBLASLT}, ${architectures}")
   if(NOT TARGET dtd::nccl)
-    message(STATUS "nccl.h and libnccl.so were not found: workers with GPUs meet through the host's memory "
+    message(STATUS "nccl.h and libnccl.so were not found: workers with GPUs communicate through host memory "
       "(deploy/cuda-libraries installs NCCL)")
   endif()
 endif()
 
-# How a kernel file is compiled: one interface for every variant.
+# Compiler flags of all kernel files.
 add_library(dtd_cuda_flags INTERFACE)
 target_include_directories(dtd_cuda_flags INTERFACE "${CMAKE_SOURCE_DIR}" "${CMAKE_BINARY_DIR}")
 target_include_directories(dtd_cuda_flags SYSTEM INTERFACE ${DTD_CUDA_INCLUDES})

@@ -1,7 +1,7 @@
-# Everything comes from Debian 12 and its backports; deploy/packages installs it.
+# All dependencies come from Debian 12 and its backports; deploy/packages installs them.
 find_package(Threads REQUIRED)
 
-# Not find_package(dnnl): Debian's config asks for OpenCL's headers, which nothing of ours needs.
+# find_package(dnnl) is not used: Debian's config requires OpenCL's headers, which dtd does not need.
 find_library(DNNL_LIBRARY dnnl)
 find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.h)
 if(DNNL_LIBRARY AND DNNL_INCLUDE_DIR)
@@ -11,7 +11,7 @@ if(DNNL_LIBRARY AND DNNL_INCLUDE_DIR)
 elseif(NOT DTD_KERNELS_ONLY)
   message(FATAL_ERROR "oneDNN is missing (Debian: libdnnl-dev); deploy/packages build installs it")
 else()
-  message(STATUS "No fast kernels for the CPU: oneDNN was not found. The reference kernels are built")
+  message(STATUS "No fast kernels for the CPU: oneDNN was not found. Only the reference kernels are built")
 endif()
 if(DTD_KERNELS_ONLY)
   return()
@@ -26,11 +26,11 @@ pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(ISAL REQUIRED IMPORTED_TARGET libisal)
 pkg_check_modules(CRYPTO REQUIRED IMPORTED_TARGET libcrypto)
 pkg_check_modules(SSL REQUIRED IMPORTED_TARGET libssl>=3.0)
-# For the module dtd-ucx.so alone (run.comm ucx).
+# Only the module dtd-ucx.so needs it (run.comm: ucx).
 pkg_check_modules(UCX IMPORTED_TARGET ucx>=1.13)
 if(NOT UCX_FOUND)
-  message(STATUS "No module dtd-ucx.so: libucx-dev is not installed")
+  message(STATUS "No module dtd-ucx.so (run.comm: ucx): libucx-dev 1.13 or newer is not installed")
 endif()
-# 0.15 of Debian 12 itself loses committed writes.
+# Version 0.15, which Debian 12 has without backports, loses committed writes.
 pkg_check_modules(RAFT REQUIRED IMPORTED_TARGET raft>=0.22)
 find_program(PROTOC_C NAMES protoc-c REQUIRED)

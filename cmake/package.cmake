@@ -1,5 +1,5 @@
-# cmake --build BUILD --target package: dtd_VERSION_ARCH.deb, and dtd-cuda_VERSION_ARCH.deb where the modules for GPUs
-# were built. What only a package installs is of component `service`, so that `cmake --install` needs no root.
+# cmake --build BUILD --target package builds dtd_VERSION_ARCH.deb, and dtd-cuda_VERSION_ARCH.deb if the GPU modules were built.
+# Files that only a package installs belong to the component `service`, so that `cmake --install` needs no root.
 set(service COMPONENT service EXCLUDE_FROM_ALL)
 install(FILES deploy/systemd/dtd.service DESTINATION lib/systemd/system ${service})
 install(FILES deploy/systemd/sysusers.conf DESTINATION lib/sysusers.d RENAME dtd.conf ${service})
@@ -20,8 +20,9 @@ set(CPACK_COMPONENT_SERVICE_GROUP dtd)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_DTD_PACKAGE_NAME dtd)
 set(CPACK_DEBIAN_DTD_FILE_NAME DEB-DEFAULT)
-set(CPACK_COMPONENT_GROUP_DTD_DESCRIPTION "Trains transformers on any number of nodes and lets one change one's mind about how many:
- a daemon that keeps jobs alive and owns their checkpoints, its workers, a client, and a service for all users of a machine.")
+set(CPACK_COMPONENT_GROUP_DTD_DESCRIPTION "Trains transformers on any number of nodes. A job can resume with a different number.
+ The package has the daemon, which restarts jobs after failures and writes their checkpoints, its workers, the client, and a
+ service for all users of a machine.")
 set(CPACK_DEBIAN_DTD_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_DTD_PACKAGE_DEPENDS "systemd | systemd-standalone-sysusers")
 set(CPACK_DEBIAN_DTD_PACKAGE_RECOMMENDS systemd)
@@ -29,13 +30,13 @@ set(CPACK_DEBIAN_DTD_PACKAGE_CONTROL_EXTRA "${CMAKE_SOURCE_DIR}/deploy/debian/po
     "${CMAKE_SOURCE_DIR}/deploy/debian/postrm;${CMAKE_SOURCE_DIR}/deploy/debian/conffiles")
 set(CPACK_DEBIAN_DTD_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 
-# CUDA's libraries are NVIDIA's and in none of Debian's packages, so these dependencies are not computed.
+# NVIDIA's CUDA libraries are in no Debian package of main, so dpkg-shlibdeps cannot find their packages and is not run.
 get_property(modules GLOBAL PROPERTY DTD_MODULES)
 if(modules)
   list(APPEND CPACK_COMPONENTS_ALL cuda)
   set(CPACK_DEBIAN_CUDA_PACKAGE_NAME dtd-cuda)
   set(CPACK_DEBIAN_CUDA_FILE_NAME DEB-DEFAULT)
   set(CPACK_DEBIAN_CUDA_PACKAGE_DEPENDS "dtd (= ${PROJECT_VERSION})")
-  set(CPACK_COMPONENT_CUDA_DESCRIPTION "dtd's modules for NVIDIA's GPUs")
+  set(CPACK_COMPONENT_CUDA_DESCRIPTION "Modules of dtd for NVIDIA GPUs")
 endif()
 include(CPack)

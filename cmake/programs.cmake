@@ -1,4 +1,4 @@
-# The five programs and their modules: what deploy/quickstart builds, and what is installed.
+# The five programs and their modules. deploy/quickstart builds and `cmake --install` installs them.
 add_custom_target(programs)
 foreach(program dtd dtd-control dtd-io dt-worker dtctl)
   add_dependencies(programs ${program})

@@ -1,6 +1,6 @@
-# DTD_SANITIZE is a list for -fsanitize=: "address,undefined" or "thread".
+# DTD_SANITIZE is the list for -fsanitize=: "address,undefined" or "thread".
 set(DTD_SANITIZE "" CACHE STRING "Sanitizers, as in -fsanitize=")
-option(DTD_FUZZ "Build the fuzzers with libFuzzer (clang); without it they are replayers of their corpora" OFF)
+option(DTD_FUZZ "Build the fuzzers with libFuzzer (clang); without it they only replay their corpora" OFF)
 if(DTD_SANITIZE)
   target_compile_options(dtd_flags INTERFACE -fsanitize=${DTD_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(dtd_flags INTERFACE -fsanitize=${DTD_SANITIZE})

@@ -1,5 +1,6 @@
 # dtd_test(FILE [LIBS lib...] [LABELS label...] [TIMEOUT seconds] [ENV VAR=VALUE...])
-# What may take longest begins first. One executable per file; one ctest per TEST(name) in it, each in a process of its own. The default label is `unit`.
+# Builds one executable per file and adds one ctest per TEST(name) in it, each in a process of its own. The default label is `unit`.
+# The timeout is also the cost, so ctest starts the longest tests first.
 function(dtd_test file)
   cmake_parse_arguments(T "" "TIMEOUT" "LIBS;LABELS;ENV" ${ARGN})
   if(NOT T_LABELS)
@@ -25,15 +26,15 @@ function(dtd_test file)
   endforeach()
 endfunction()
 
-# dtd_label(REGEX LABEL... [EXCEPT REGEX]): adds labels to the tests of this folder, declared so far, whose names match. The
-# labels that tests/run chooses by, besides those of a subject (unit, parity, chaos, ...):
-#   release      the plain run takes this unit in the release build, because the sanitizers' builds do not
-#   asan-slice   slow under the address sanitizer: there in CI's slices and in --all only
-#   asan-all     slower still, without memory that would be its own: there in --all only
-#   tsan         has threads: also under the thread sanitizer, in CI's slices and in --all
-#   tsan-all     there in --all only
+# dtd_label(REGEX LABEL... [EXCEPT REGEX]): adds labels to those tests of this folder, declared so far, whose names match.
+# tests/run selects tests by these labels, besides those of a subject (unit, parity, chaos, ...):
+#   release      a unit test that tests/run without options runs in the release build, because the sanitizer builds skip it
+#   asan-slice   slow under the address sanitizer: runs there only in CI's slices and with --all
+#   asan-all     slower still, and with no memory handling of its own: runs there only with --all
+#   tsan         has threads: also runs under the thread sanitizer, in CI's slices and with --all
+#   tsan-all     the same, only with --all
 #   tsan-jobs    a whole job that --all repeats under the thread sanitizer
-#   one-build    takes minutes by itself: in the release build only
+#   one-build    takes minutes: runs in the release build only
 function(dtd_label regex)
   cmake_parse_arguments(L "" "EXCEPT" "" ${ARGN})
   get_property(tests DIRECTORY PROPERTY TESTS)
@@ -44,8 +45,8 @@ function(dtd_label regex)
   endforeach()
 endfunction()
 
-# dtd_fuzzer(NAME FILE LIBS...): LLVMFuzzerTestOneInput in FILE. With DTD_FUZZ a libFuzzer program; always a ctest (label
-# fuzz) that replays tests/fuzz/corpus/NAME.
+# dtd_fuzzer(NAME FILE LIBS...): builds a fuzzer from LLVMFuzzerTestOneInput in FILE. With DTD_FUZZ it is a libFuzzer program;
+# otherwise a ctest (label fuzz) replays tests/fuzz/corpus/NAME.
 function(dtd_fuzzer name file)
   set(target fuzz_${name})
   if(DTD_FUZZ)

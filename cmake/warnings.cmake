@@ -1,4 +1,4 @@
-# One interface target carries what every target of ours is compiled with.
+# dtd_flags has the compiler flags of all targets.
 option(DTD_WERROR "Warnings are errors" ON)
 add_library(dtd_flags INTERFACE)
 target_include_directories(dtd_flags INTERFACE "${CMAKE_SOURCE_DIR}" "${CMAKE_BINARY_DIR}")
@@ -8,6 +8,6 @@ target_compile_options(dtd_flags INTERFACE -Wall -Wextra -Wshadow -Wstrict-proto
 if(DTD_WERROR)
   target_compile_options(dtd_flags INTERFACE -Werror)
 endif()
-# Asserts are promises of our own and stay on in every build.
+# Asserts check invariants of dtd itself and stay enabled in every build.
 string(REPLACE "-DNDEBUG" "" CMAKE_C_FLAGS_RELEASE "${CMAKE_C_FLAGS_RELEASE}")
 string(REPLACE "-DNDEBUG" "" CMAKE_C_FLAGS_RELWITHDEBINFO "${CMAKE_C_FLAGS_RELWITHDEBINFO}")
