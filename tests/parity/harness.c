@@ -1,7 +1,7 @@
 /* See harness.h. A rank is a forked process that ends by _exit; what it has to say goes to stderr and its status. */
 #include "tests/parity/harness.h"
 
-#include "tests/parity/rig.h"
+#include "tests/parity/rank.h"
 
 #include "common/base/rng.h"
 #include "common/plan/models/build.h"
@@ -324,7 +324,7 @@ struct parity_result *parity_run(const struct parity_model *m, int64_t last, con
 {
     struct parity_result *r = parity_result_new(m);
     assert_true(last <= PARITY_MAX_STEPS);
-    rig_fork((int)m->job.parallel.workers, run_rank, &(struct run){m, last, options, r});
+    parity_fork((int)m->job.parallel.workers, run_rank, &(struct run){m, last, options, r});
     assert_int_equal(r->replicas_differ, 0);
     return r;
 }

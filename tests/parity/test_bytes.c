@@ -1,7 +1,7 @@
 /* Bytes on the wire: what the comm has counted in a step, by the axes that its groups span, is what the program says
  * when its ops are added up by the rules of worker/comm/comm.h, on every rank; and where shards are even it is what the
  * formulas of the literature say. */
-#include "tests/parity/rig.h"
+#include "tests/parity/rank.h"
 
 #include <sys/mman.h>
 
@@ -91,11 +91,11 @@ struct counted {
 static int count_rank(void *arg, int fd, int rank)
 {
     struct counted *c = arg;
-    struct rig r = {0};
+    struct parity_rank r = {0};
     struct engine_result result = {0};
     struct why why = {""};
-    err_t err = rig_open(&r, &c->m, fd, rank, &why);
-    err = err ? err : rig_step(&r, &result, &why);
+    err_t err = parity_rank_open(&r, &c->m, fd, rank, &why);
+    err = err ? err : parity_rank_step(&r, &result, &why);
     const struct sums said = err ? (struct sums){{0}} : add_up(&r.e.train);
     int bad = err != OK;
     for (int i = 0; i < ENGINE_AXIS_SETS && !err; i++)
@@ -107,7 +107,7 @@ static int count_rank(void *arg, int fd, int rank)
     if (err)
         fprintf(stderr, "rank %d: %s %s\n", rank, err_name(err), why.text);
     memcpy(c->is[rank].axis, result.axis_bytes, sizeof(result.axis_bytes));
-    rig_close(&r);
+    parity_rank_close(&r);
     return bad;
 }
 
@@ -118,7 +118,7 @@ static struct counted *count(const char *yaml, const char *const *sets)
     assert_true(c != MAP_FAILED);
     parity_model_init(&c->m, yaml, sets);
     assert_true(c->m.job.parallel.workers <= MAX_WORLD);
-    rig_fork((int)c->m.job.parallel.workers, count_rank, c);
+    parity_fork((int)c->m.job.parallel.workers, count_rank, c);
     return c;
 }
 

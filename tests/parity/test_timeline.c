@@ -1,6 +1,6 @@
 /* A measured step has the program's actions in the program's order: what a rank's trace says is held against its
  * program, op by op, on every rank of a pipeline; and none begins before what it waits for is over. */
-#include "tests/parity/rig.h"
+#include "tests/parity/rank.h"
 
 static bool waits(const struct op *op)
 {
@@ -82,23 +82,23 @@ static int miscounted(const struct program *p, const struct engine_profile *prof
 
 static int trace_rank(void *arg, int fd, int rank)
 {
-    struct rig r = {0};
+    struct parity_rank r = {0};
     struct engine_trace trace = {0};
     struct engine_profile profile = {.trace = &trace};
     struct engine_result result;
     struct why why = {""};
-    err_t err = rig_open(&r, arg, fd, rank, &why);
+    err_t err = parity_rank_open(&r, arg, fd, rank, &why);
     trace.cap = engine_trace_room(&r.e);
     trace.boxes = calloc((size_t)trace.cap + 1, sizeof(*trace.boxes));
-    err = err ? err : rig_step(&r, &result, &why); /* not this one */
+    err = err ? err : parity_rank_step(&r, &result, &why); /* not this one */
     err = err ? err : engine_profile_start(&r.e, &profile, &why);
-    err = err ? err : rig_step(&r, &result, &why);
+    err = err ? err : parity_rank_step(&r, &result, &why);
     engine_profile_stop(&r.e);
-    err = err ? err : rig_step(&r, &result, &why); /* nor this one */
+    err = err ? err : parity_rank_step(&r, &result, &why); /* nor this one */
     int bad = err ? SAY("rank %d: %s %s\n", rank, err_name(err), why.text) : compare(&r.e, &trace);
     bad = bad || early(&r.e.train, trace.boxes) || miscounted(&r.e.train, &profile);
     free(trace.boxes);
-    rig_close(&r);
+    parity_rank_close(&r);
     return bad;
 }
 
@@ -106,7 +106,7 @@ static void traced(const char *yaml, const char *const *sets)
 {
     struct parity_model m;
     parity_model_init(&m, yaml, sets);
-    rig_fork((int)m.job.parallel.workers, trace_rank, &m);
+    parity_fork((int)m.job.parallel.workers, trace_rank, &m);
     parity_model_fini(&m);
 }
 

@@ -4,7 +4,7 @@
  * goes on.
  */
 #include "tests/parity/compare.h"
-#include "tests/parity/rig.h"
+#include "tests/parity/rank.h"
 #include "tests/worker/collectives.h"
 
 #include "worker/comm/backend.h"
@@ -187,22 +187,22 @@ TEST(ops_that_have_not_started_can_be_skipped)
 
 static _Atomic int *n_open; /* ranks; shared by them */
 
-static void fork_ranks(const char *yaml, const char *const *sets, rig_fn fn)
+static void fork_ranks(const char *yaml, const char *const *sets, parity_rank_fn fn)
 {
     struct parity_model m;
     parity_model_init(&m, yaml, sets);
     n_open = mmap(NULL, sizeof(*n_open), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(n_open != MAP_FAILED);
-    rig_fork((int)m.job.parallel.workers, fn, &m);
+    parity_fork((int)m.job.parallel.workers, fn, &m);
     munmap(n_open, sizeof(*n_open));
     parity_model_fini(&m);
 }
 
 /* Returns when all ranks have opened their comm, so that no rank ends the epoch while another still opens. */
-static err_t open_rank(struct rig *r, const struct parity_model *m, int fd, int rank, struct why *why)
+static err_t open_rank(struct parity_rank *r, const struct parity_model *m, int fd, int rank, struct why *why)
 {
-    *r = (struct rig){0};
-    err_t err = rig_open(r, m, fd, rank, why);
+    *r = (struct parity_rank){0};
+    err_t err = parity_rank_open(r, m, fd, rank, why);
     if (err)
         return err;
     atomic_fetch_add(n_open, 1);
@@ -215,16 +215,16 @@ static int has_thread(void *arg, int fd, int rank)
 {
     const struct parity_model *m = arg;
     const bool wanted = m->job.run.comm_thread == COMM_THREAD_ON && m->job.parallel.workers > 1;
-    struct rig r;
+    struct parity_rank r;
     struct engine_result result;
     struct why why = {""};
     err_t err = open_rank(&r, arg, fd, rank, &why);
-    err = err ? err : rig_step(&r, &result, &why);
+    err = err ? err : parity_rank_step(&r, &result, &why);
     uint64_t queued = r.e.comm_thread ? atomic_load(&r.e.comm_thread->queued.n) : 0;
     int bad = err || (queued > 0) != wanted || (r.e.comm_thread != NULL) != wanted
                   ? SAY("rank %d: %s, %d queued\n", rank, why.text, (int)queued)
                   : 0;
-    rig_close(&r);
+    parity_rank_close(&r);
     return bad;
 }
 
@@ -241,7 +241,7 @@ static int sums;
 static const struct comm_backend *sound;
 
 /* Replaces the comm's function table with a copy that the test may change. */
-static struct comm_backend *spy_on(struct rig *r)
+static struct comm_backend *spy_on(struct parity_rank *r)
 {
     static struct comm_backend spy;
     sound = r->comm->backend;
@@ -262,7 +262,7 @@ static err_t third_sum_fails(struct comm_group *g, struct kern_stream *s, void *
 /* Rank 1 fails and aborts, as train.c does; the calls of the other ranks end. */
 static int one_fails(void *arg, int fd, int rank)
 {
-    struct rig r;
+    struct parity_rank r;
     struct engine_result result;
     struct why why = {""};
     err_t err = open_rank(&r, arg, fd, rank, &why);
@@ -270,13 +270,13 @@ static int one_fails(void *arg, int fd, int rank)
         return SAY("rank %d: %s\n", rank, why.text);
     if (rank == 1)
         spy_on(&r)->all_reduce = third_sum_fails;
-    err = rig_step(&r, &result, &why);
+    err = parity_rank_step(&r, &result, &why);
     if (rank == 1)
         comm_abort(r.comm);
     bool right =
         rank == 1 ? err == ERR_IO && sums == 3 && strcmp(why.text, "all_reduce in reduce failed: the wire failed") == 0
                   : err == ERR_CANCELED && strcmp(why.text, "the epoch has ended") == 0;
-    rig_close(&r);
+    parity_rank_close(&r);
     return right ? 0 : SAY("rank %d: %s %s, %d sums\n", rank, err_name(err), why.text, sums);
 }
 
@@ -291,7 +291,7 @@ TEST(a_queued_op_that_fails_is_named)
 static _Atomic int cancel;
 
 /* Ends the epoch as the link's thread does. */
-static void end_epoch(struct rig *r)
+static void end_epoch(struct parity_rank *r)
 {
     atomic_store(&cancel, 1);
     comm_abort(r->comm);
@@ -299,40 +299,40 @@ static void end_epoch(struct rig *r)
 
 static void *end_when_compute_sleeps(void *arg)
 {
-    struct rig *r = arg;
+    struct parity_rank *r = arg;
     sleeps(&r->e.comm_thread->over);
     end_epoch(r);
     return NULL;
 }
 
-static int says_canceled(struct rig *r, int rank, err_t err, const struct why *why)
+static int says_canceled(struct parity_rank *r, int rank, err_t err, const struct why *why)
 {
     struct engine_result result;
     struct why again = {""};
     int bad = err != ERR_CANCELED || strcmp(why->text, "the epoch has ended") != 0;
-    bad = bad || rig_step(r, &result, &again) != ERR_CANCELED || r->e.step != 0;
+    bad = bad || parity_rank_step(r, &result, &again) != ERR_CANCELED || r->e.step != 0;
     return bad ? SAY("rank %d: %s %s %s\n", rank, err_name(err), why->text, again.text) : 0;
 }
 
 /* Rank 1 never runs the step: rank 0's compute thread waits for its communication thread, which waits for rank 1. */
 static int one_does_not_come(void *arg, int fd, int rank)
 {
-    struct rig r;
+    struct parity_rank r;
     struct engine_result result;
     struct why why = {""};
     pthread_t link;
     err_t err = open_rank(&r, arg, fd, rank, &why);
     if (rank == 1 || err) {
-        rig_close(&r);
+        parity_rank_close(&r);
         return err ? SAY("rank %d: %s\n", rank, why.text) : 0;
     }
     r.e.config.cancel = &cancel;
     if (pthread_create(&link, NULL, end_when_compute_sleeps, &r))
         return SAY("no thread\n");
-    err = rig_step(&r, &result, &why);
+    err = parity_rank_step(&r, &result, &why);
     pthread_join(link, NULL);
     int bad = says_canceled(&r, rank, err, &why);
-    rig_close(&r);
+    parity_rank_close(&r);
     return bad;
 }
 
@@ -347,7 +347,7 @@ TEST(an_epoch_ends_while_the_compute_thread_waits)
 /* The epoch ends in the first sample, when nothing is queued yet. */
 static err_t end_in_sample(void *arg, int64_t index, int32_t *ret_ids, int32_t *ret_targets)
 {
-    struct rig *r = arg;
+    struct parity_rank *r = arg;
     sleeps(&r->e.comm_thread->queued);
     end_epoch(r);
     return parity_sample(&r->data, index, ret_ids, ret_targets);
@@ -355,7 +355,7 @@ static err_t end_in_sample(void *arg, int64_t index, int32_t *ret_ids, int32_t *
 
 static int ends_in_sample(void *arg, int fd, int rank)
 {
-    struct rig r;
+    struct parity_rank r;
     struct engine_result result;
     struct why why = {""};
     err_t err = open_rank(&r, arg, fd, rank, &why);
@@ -364,7 +364,7 @@ static int ends_in_sample(void *arg, int fd, int rank)
     r.e.config.cancel = &cancel;
     err = engine_step(&r.e, &(struct engine_feed){end_in_sample, &r}, &result, &why);
     int bad = says_canceled(&r, rank, err, &why);
-    rig_close(&r);
+    parity_rank_close(&r);
     return bad;
 }
 
@@ -392,7 +392,7 @@ static err_t flag_in_sample(void *arg, int64_t index, int32_t *ret_ids, int32_t 
 
 static int flagged_in_sample(void *arg, int fd, int rank)
 {
-    struct rig r;
+    struct parity_rank r;
     struct engine_result result;
     struct why why = {""};
     err_t err = open_rank(&r, arg, fd, rank, &why);
@@ -403,7 +403,7 @@ static int flagged_in_sample(void *arg, int fd, int rank)
     if (rank == 1)
         err = engine_step(&r.e, &(struct engine_feed){flag_in_sample, &r}, &result, &why);
     bool right = rank == 1 ? err == ERR_CANCELED && atomic_load(&cancel) : err == OK;
-    rig_close(&r);
+    parity_rank_close(&r);
     return right ? 0 : SAY("rank %d: %s %s\n", rank, err_name(err), why.text);
 }
 
@@ -441,7 +441,7 @@ static struct parity_result *run_spread(const char *backend, const char *thread)
     s.r = parity_result_new(&s.m);
     for (int i = 0; i < 2; i++)
         assert_true((s.segment[i] = memfd_create("node", MFD_CLOEXEC)) >= 0);
-    rig_fork((int)s.m.job.parallel.workers, spread_rank, &s);
+    parity_fork((int)s.m.job.parallel.workers, spread_rank, &s);
     parity_model_fini(&s.m);
     close(s.segment[0]);
     close(s.segment[1]);

@@ -1,6 +1,6 @@
 /* Differing replicas are detected, whichever ranks hold them, with the same message on every rank; and the behaviour of
  * a job after steps with NaN results. Ranks are forked; each may flip a bit of its own memory. */
-#include "tests/parity/rig.h"
+#include "tests/parity/rank.h"
 
 #include "common/base/hash.h"
 
@@ -57,7 +57,7 @@ static int find_tensor(const struct graph *g, const char *name)
 }
 
 /* Flips a low bit of the first element that survives an update: no visible result changes. */
-static void flip(struct rig *r, const char *name)
+static void flip(struct parity_rank *r, const char *name)
 {
     const struct program *p = &r->e.train;
     const int buffer = p->param_buffer[find_tensor(&r->m->graph, name)];
@@ -77,20 +77,20 @@ struct flipping {
 static int rank_flips(void *arg, int fd, int rank)
 {
     const struct flipping *f = arg;
-    struct rig r = {0};
+    struct parity_rank r = {0};
     struct engine_result result;
     struct why why = {""};
-    err_t err = rig_open(&r, &f->m, fd, rank, &why);
-    err = err ? err : rig_step(&r, &result, &why);
+    err_t err = parity_rank_open(&r, &f->m, fd, rank, &why);
+    err = err ? err : parity_rank_step(&r, &result, &why);
     if (!err && f->name && rank == f->rank)
         flip(&r, f->name);
-    err = err ? err : rig_step(&r, &result, &why);
+    err = err ? err : parity_rank_step(&r, &result, &why);
     bool right = f->said ? err == ERR_CORRUPT && strstr(why.text, f->name) && strstr(why.text, f->said) &&
                                strstr(why.text, "after step 2 ")
                          : err == OK;
     if (!right)
         fprintf(stderr, "rank %d: %s %s\n", rank, err_name(err), why.text);
-    rig_close(&r);
+    parity_rank_close(&r);
     return !right;
 }
 
@@ -98,7 +98,7 @@ static void flipped(const char *const *sets, int rank, const char *name, const c
 {
     struct flipping f = {.rank = rank, .name = name, .said = said};
     parity_model_init(&f.m, parity_llama, sets);
-    rig_fork((int)f.m.job.parallel.workers, rank_flips, &f);
+    parity_fork((int)f.m.job.parallel.workers, rank_flips, &f);
     parity_model_fini(&f.m);
 }
 
@@ -145,16 +145,16 @@ TEST(parameters_without_replicas_are_not_compared)
 
 /* ---- steps that are not numbers ---- */
 
-static void begin_alone(struct parity_model *m, struct rig *r, const char *const *sets)
+static void begin_alone(struct parity_model *m, struct parity_rank *r, const char *const *sets)
 {
     struct why why = {""};
-    *r = (struct rig){0};
+    *r = (struct parity_rank){0};
     parity_model_init(m, parity_llama, sets);
-    if (rig_open(r, m, memfd_create("skip", MFD_CLOEXEC), 0, &why))
+    if (parity_rank_open(r, m, memfd_create("skip", MFD_CLOEXEC), 0, &why))
         fail_msg("%s", why.text);
 }
 
-static double *last_param(struct rig *r)
+static double *last_param(struct parity_rank *r)
 {
     return engine_buffer(&r->e, &r->e.train, r->e.train.param_buffer[find_tensor(&r->m->graph, "norm.weight")]);
 }
@@ -163,11 +163,11 @@ TEST(a_skipped_step_counts_and_changes_nothing)
 {
     static const char *const sets[] = {"train.nan=skip", "train.nan_limit=2", NULL};
     struct parity_model m;
-    struct rig r;
+    struct parity_rank r;
     struct engine_result result;
     struct why why = {""};
     begin_alone(&m, &r, sets);
-    assert_ok(rig_step(&r, &result, &why));
+    assert_ok(parity_rank_step(&r, &result, &why));
     assert_false(result.skipped);
     double good = *last_param(&r);
     size_t bytes = r.e.space_bytes[SPACE_PARAM];
@@ -175,7 +175,7 @@ TEST(a_skipped_step_counts_and_changes_nothing)
         *last_param(&r) = NAN;
         void *before = malloc(bytes);
         memcpy(before, r.e.space[SPACE_PARAM], bytes);
-        assert_ok(rig_step(&r, &result, &why));
+        assert_ok(parity_rank_step(&r, &result, &why));
         assert_true(result.skipped);
         assert_memory_equal(before, r.e.space[SPACE_PARAM], bytes);
         free(before);
@@ -184,11 +184,11 @@ TEST(a_skipped_step_counts_and_changes_nothing)
     assert_int_equal(r.e.position, 3 * r.m->job.train.global_batch);
     assert_int_equal(r.e.updates, 1);
     *last_param(&r) = good;
-    assert_ok(rig_step(&r, &result, &why));
+    assert_ok(parity_rank_step(&r, &result, &why));
     assert_false(result.skipped);
     assert_int_equal(r.e.updates, 2);
     assert_int_equal(r.e.skipped, 2);
-    rig_close(&r);
+    parity_rank_close(&r);
     parity_model_fini(&m);
 }
 
@@ -196,17 +196,17 @@ TEST(too_many_skipped_steps_in_a_row_stop_the_job)
 {
     static const char *const sets[] = {"train.nan=skip", "train.nan_limit=2", NULL};
     struct parity_model m;
-    struct rig r;
+    struct parity_rank r;
     struct engine_result result;
     struct why why = {""};
     begin_alone(&m, &r, sets);
     *last_param(&r) = INFINITY;
-    assert_ok(rig_step(&r, &result, &why));
-    assert_ok(rig_step(&r, &result, &why));
-    assert_err(ERR_INVALID, rig_step(&r, &result, &why));
+    assert_ok(parity_rank_step(&r, &result, &why));
+    assert_ok(parity_rank_step(&r, &result, &why));
+    assert_err(ERR_INVALID, parity_rank_step(&r, &result, &why));
     assert_non_null(strstr(why.text, "step 3 was rejected"));
     assert_non_null(strstr(why.text, "2 skipped steps in a row"));
     assert_int_equal(r.e.step, 2);
-    rig_close(&r);
+    parity_rank_close(&r);
     parity_model_fini(&m);
 }

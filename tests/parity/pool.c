@@ -1,6 +1,6 @@
-/* Running cells: a crew of forked workers for each world size takes cell after cell from its pipes, so that a cell
+/* Running cells: a pool of forked workers for each world size takes cell after cell from its pipes, so that a cell
  * costs an engine and not a process. What a rank computes lies in memory that all share; a rank that dies or is late
- * ends its crew, which is made anew for the next cell. Every tenth cell is run by a crew that is spread over two
+ * ends its pool, which is made anew for the next cell. Every tenth cell is run by a pool that is spread over two
  * network namespaces: two nodes, between which there is TCP. */
 #include "tests/parity/cells.h"
 #include "tests/parity/compare.h"
@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 
 #define STEPS 4
-#define MAX_CREW PARITY_MAX_WORKERS
+#define MAX_POOL PARITY_MAX_WORKERS
 #define SPREAD_EVERY 10
 #define MAX_PARAMS 400000
 #define PATIENCE_MS 120000
@@ -21,30 +21,30 @@
 #define TWIN_FACTOR 6.0
 
 /* What all ranks of a cell write. */
-struct sheet {
+struct cell_results {
     struct parity_result proof, fast;
-    char why[MAX_CREW][512];
+    char why[MAX_POOL][512];
     double space[4][MAX_PARAMS]; /* grad and param of both */
 };
 
-struct crew {
+struct rank_pool {
     bool spread;
     int world;
-    pid_t pid[MAX_CREW];
-    int ask[MAX_CREW], answer[MAX_CREW];
+    pid_t pid[MAX_POOL];
+    int ask[MAX_POOL], answer[MAX_POOL];
 };
 
-static struct sheet *sheet_new(void)
+static struct cell_results *cell_results_new(void)
 {
-    struct sheet *s = mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct cell_results *s = mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(s != MAP_FAILED);
     return s;
 }
 
 /* NaN where nobody will have written. */
-static void sheet_clear(struct sheet *s)
+static void cell_results_clear(struct cell_results *s)
 {
-    memset(s, 0, offsetof(struct sheet, space));
+    memset(s, 0, offsetof(struct cell_results, space));
     for (int k = 0; k < 4; k++)
         for (int64_t i = 0; i < MAX_PARAMS; i++)
             s->space[k][i] = NAN;
@@ -57,13 +57,13 @@ static void sheet_clear(struct sheet *s)
 /* ---- a worker ---- */
 
 /* What a worker inherits; by node where it is spread. */
-struct seat {
+struct pool_nodes {
     int n_nodes, fd[2];
     struct parity_nodes nodes;
 };
 
-static int run_numerics(const struct cell *c, const char *numerics, const struct seat *at, uint64_t epoch, int rank,
-                        int64_t last, struct parity_result *r, char *why)
+static int run_numerics(const struct cell *c, const char *numerics, const struct pool_nodes *at, uint64_t epoch,
+                        int rank, int64_t last, struct parity_result *r, char *why)
 {
     const struct parity_options over = {.comm = "stream", .nodes = &at->nodes};
     struct parity_model m;
@@ -78,15 +78,15 @@ static int run_numerics(const struct cell *c, const char *numerics, const struct
 }
 
 /* One epoch: all ranks have left it before the next begins. */
-struct order {
+struct pool_task {
     bool end, fast;
     struct cell cell;
 };
 
-static void serve(struct sheet *s, int ask, int answer, struct seat *at, int rank)
+static void serve(struct cell_results *s, int ask, int answer, struct pool_nodes *at, int rank)
 {
     const int node = at->nodes.node_of[rank];
-    struct order o;
+    struct pool_task o;
     at->nodes.address = links_address(node);
     if (at->n_nodes > 1 && !links_enter(node))
         _exit(1);
@@ -99,9 +99,9 @@ static void serve(struct sheet *s, int ask, int answer, struct seat *at, int ran
     _exit(0);
 }
 
-/* ---- a crew ---- */
+/* ---- a pool ---- */
 
-static void start_one(struct crew *w, struct sheet *s, struct seat *at, int rank)
+static void start_one(struct rank_pool *w, struct cell_results *s, struct pool_nodes *at, int rank)
 {
     int down[2], up[2];
     assert_int_equal(pipe(down), 0);
@@ -118,16 +118,16 @@ static void start_one(struct crew *w, struct sheet *s, struct seat *at, int rank
     w->answer[rank] = up[0];
 }
 
-static void crew_start(struct crew *w, struct sheet *s, int world)
+static void pool_start(struct rank_pool *w, struct cell_results *s, int world)
 {
-    struct seat at = {.n_nodes = w->spread ? 2 : 1};
-    assert_true(world <= MAX_CREW);
+    struct pool_nodes at = {.n_nodes = w->spread ? 2 : 1};
+    assert_true(world <= MAX_POOL);
     for (int i = 0; i < at.n_nodes; i++)
         assert_true((at.fd[i] = memfd_create("cells", MFD_CLOEXEC)) >= 0);
     for (int i = 0; i < world; i++)
         at.nodes.node_of[i] = i * at.n_nodes / world;
     if (w->spread)
-        at.nodes.store = memory_store_new(); /* small, and the process's: there is a crew for each world size */
+        at.nodes.store = memory_store_new(); /* small, and the process's: there is a pool for each world size */
     w->world = world;
     for (int i = 0; i < world; i++)
         start_one(w, s, &at, i);
@@ -136,9 +136,9 @@ static void crew_start(struct crew *w, struct sheet *s, int world)
 }
 
 /* By an order: other crews have copies of the pipes, so that nobody would see their end. */
-static void crew_end(struct crew *w, bool now)
+static void pool_end(struct rank_pool *w, bool now)
 {
-    const struct order end = {.end = true};
+    const struct pool_task end = {.end = true};
     for (int i = 0; i < w->world; i++) {
         if (now || write(w->ask[i], &end, sizeof(end)) != (ssize_t)sizeof(end))
             kill(w->pid[i], SIGKILL);
@@ -150,7 +150,7 @@ static void crew_end(struct crew *w, bool now)
 }
 
 /* The rank's answer; -1 when it died or is late. */
-static int answer_of(const struct crew *w, int rank)
+static int answer_of(const struct rank_pool *w, int rank)
 {
     struct pollfd p = {.fd = w->answer[rank], .events = POLLIN};
     int rc;
@@ -160,7 +160,7 @@ static int answer_of(const struct crew *w, int rank)
 }
 
 /* The sentence of the first rank that has one of its own. */
-static void find_why(const struct sheet *s, int world, const char *otherwise, char *ret, size_t size)
+static void find_why(const struct cell_results *s, int world, const char *otherwise, char *ret, size_t size)
 {
     snprintf(ret, size, "%s", otherwise);
     for (int i = 0; i < world; i++)
@@ -170,8 +170,9 @@ static void find_why(const struct sheet *s, int world, const char *otherwise, ch
         }
 }
 
-/* False with a sentence when a rank failed, died or is late; the last two end the crew. */
-static bool crew_obeys(struct crew *w, const struct sheet *s, const struct order *o, char *why, size_t size)
+/* False with a sentence when a rank failed, died or is late; the last two end the pool. */
+static bool pool_obeys(struct rank_pool *w, const struct cell_results *s, const struct pool_task *o, char *why,
+                       size_t size)
 {
     int failed = 0, lost = -1;
     char late[64] = "a rank failed";
@@ -187,35 +188,35 @@ static bool crew_obeys(struct crew *w, const struct sheet *s, const struct order
     if (failed)
         find_why(s, w->world, late, why, size);
     if (lost >= 0)
-        crew_end(w, true);
+        pool_end(w, true);
     return !failed;
 }
 
-static bool crew_run(struct crew *w, struct sheet *s, const struct cell *c, char *why, size_t size)
+static bool pool_run(struct rank_pool *w, struct cell_results *s, const struct cell *c, char *why, size_t size)
 {
     if (w->world != cell_workers(c)) {
-        crew_end(w, false);
-        crew_start(w, s, cell_workers(c));
+        pool_end(w, false);
+        pool_start(w, s, cell_workers(c));
     }
-    sheet_clear(s);
-    return crew_obeys(w, s, &(struct order){.cell = *c}, why, size) &&
-           crew_obeys(w, s, &(struct order){.cell = *c, .fast = true}, why, size);
+    cell_results_clear(s);
+    return pool_obeys(w, s, &(struct pool_task){.cell = *c}, why, size) &&
+           pool_obeys(w, s, &(struct pool_task){.cell = *c, .fast = true}, why, size);
 }
 
 /* ---- comparing ---- */
 
 struct reference {
     struct cell cell;
-    struct sheet *sheet;
+    struct cell_results *sheet;
 };
 
 struct references {
     struct reference list[64];
     int n;
-    struct crew crew;
+    struct rank_pool pool;
 };
 
-static const struct sheet *reference_of(struct references *r, const struct cell *c)
+static const struct cell_results *reference_of(struct references *r, const struct cell *c)
 {
     const struct cell alone = cell_alone(c);
     char why[600];
@@ -224,16 +225,16 @@ static const struct sheet *reference_of(struct references *r, const struct cell 
             return r->list[i].sheet;
     assert_true(r->n < 64);
     struct reference *x = &r->list[r->n++];
-    *x = (struct reference){alone, sheet_new()};
-    crew_end(&r->crew, false); /* a crew knows one sheet */
-    if (!crew_run(&r->crew, x->sheet, &alone, why, sizeof(why)))
+    *x = (struct reference){alone, cell_results_new()};
+    pool_end(&r->pool, false); /* a pool knows one sheet */
+    if (!pool_run(&r->pool, x->sheet, &alone, why, sizeof(why)))
         fail_msg("one worker: %s", why);
     return x->sheet;
 }
 
 /* Gradients of the float32 step against the float64 ones of one worker. */
-static bool twin_differs(const struct parity_model *m, const struct sheet *one, const struct sheet *many, char *why,
-                         size_t size)
+static bool twin_differs(const struct parity_model *m, const struct cell_results *one, const struct cell_results *many,
+                         char *why, size_t size)
 {
     double k = fmax((double)(m->job.train.global_batch * m->job.train.seq), (double)m->job.model.vocab);
     double bound = TWIN_FACTOR * 0x1p-24 * sqrt(k);
@@ -244,7 +245,8 @@ static bool twin_differs(const struct parity_model *m, const struct sheet *one, 
     return parity_gradients_differ(&m->graph, one->proof.grad, many->fast.grad, one->proof.n, bound, why, size);
 }
 
-static bool differs(const struct cell *c, const struct sheet *one, const struct sheet *many, char *why, size_t size)
+static bool differs(const struct cell *c, const struct cell_results *one, const struct cell_results *many, char *why,
+                    size_t size)
 {
     struct parity_model m;
     cell_init(c, "proof", &m);
@@ -270,28 +272,28 @@ static bool is_spread(const struct cell *c, int i)
 void cells_run(const struct cells *c)
 {
     struct references *refs = calloc(1, sizeof(*refs));
-    struct crew near = {0}, spread = {.spread = true};
-    struct sheet *s = sheet_new();
+    struct rank_pool near = {0}, spread = {.spread = true};
+    struct cell_results *s = cell_results_new();
     int failed = 0, n_spread = 0;
     char why[600], name[128];
     signal(SIGPIPE, SIG_IGN);
     qsort(c->list, (size_t)c->n, sizeof(*c->list), by_world);
     for (int i = 0; i < c->n; i++) {
-        const struct sheet *one = reference_of(refs, &c->list[i]);
-        struct crew *crew = is_spread(&c->list[i], i) ? &spread : &near;
-        bool bad = !crew_run(crew, s, &c->list[i], why, sizeof(why)) || differs(&c->list[i], one, s, why, sizeof(why));
+        const struct cell_results *one = reference_of(refs, &c->list[i]);
+        struct rank_pool *pool = is_spread(&c->list[i], i) ? &spread : &near;
+        bool bad = !pool_run(pool, s, &c->list[i], why, sizeof(why)) || differs(&c->list[i], one, s, why, sizeof(why));
         cell_name(&c->list[i], name, sizeof(name));
         if (bad)
-            printf("%s%s: %s\n", name, crew->spread ? " over two nodes" : "", why);
-        n_spread += crew->spread;
+            printf("%s%s: %s\n", name, pool->spread ? " over two nodes" : "", why);
+        n_spread += pool->spread;
         fflush(stdout);
         failed += bad;
     }
-    crew_end(&near, false);
-    crew_end(&spread, false);
-    crew_end(&refs->crew, false);
+    pool_end(&near, false);
+    pool_end(&spread, false);
+    pool_end(&refs->pool, false);
     for (int i = 0; i < refs->n; i++)
-        munmap(refs->list[i].sheet, sizeof(struct sheet));
+        munmap(refs->list[i].sheet, sizeof(struct cell_results));
     munmap(s, sizeof(*s));
     free(refs);
     printf("%d cells, %d of them over two network namespaces\n", c->n, n_spread);

@@ -1,9 +1,9 @@
-#include "tests/parity/rig.h"
+#include "tests/parity/rank.h"
 
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-void rig_fork(int world, rig_fn fn, void *arg)
+void parity_fork(int world, parity_rank_fn fn, void *arg)
 {
     pid_t pid[PARITY_MAX_WORKERS];
     int fd = memfd_create("ranks", MFD_CLOEXEC), failed = 0;
@@ -23,7 +23,7 @@ void rig_fork(int world, rig_fn fn, void *arg)
     assert_int_equal(failed, 0);
 }
 
-err_t rig_open(struct rig *r, const struct parity_model *m, int fd, int rank, struct why *why)
+err_t parity_rank_open(struct parity_rank *r, const struct parity_model *m, int fd, int rank, struct why *why)
 {
     r->m = m;
     r->data = (struct parity_feed){m->job.train.seq, m->job.model.vocab};
@@ -46,13 +46,13 @@ err_t rig_open(struct rig *r, const struct parity_model *m, int fd, int rank, st
     return err ? err : engine_fill_state(&r->e, why);
 }
 
-err_t rig_step(struct rig *r, struct engine_result *ret, struct why *why)
+err_t parity_rank_step(struct parity_rank *r, struct engine_result *ret, struct why *why)
 {
     const struct engine_feed feed = {parity_sample, &r->data};
     return engine_step(&r->e, &feed, ret, why);
 }
 
-void rig_close(struct rig *r)
+void parity_rank_close(struct parity_rank *r)
 {
     engine_fini(&r->e);
     comm_close(r->comm);
