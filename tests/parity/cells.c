@@ -1,5 +1,5 @@
-/* The choices of a cell as a job, and the lists of cells. Which values can stand together is said once, in `legal`;
- * what a job file refuses besides would be a cell that fails. */
+/* The job of a cell, and the lists of cells. Only `legal` defines which values can be combined; a cell that the job
+ * file's checks refuse would fail the test. */
 #include "tests/parity/cells.h"
 
 #define MAX_TEXT 64
@@ -19,7 +19,7 @@ int cell_workers(const struct cell *c)
     return n;
 }
 
-/* Every other cell's workers have a communication thread, which changes no number. */
+/* Every second cell has workers with a communication thread, which must not change any number. */
 static bool has_comm_thread(const struct cell *c)
 {
     int sum = 0;
@@ -45,7 +45,7 @@ void cell_name(const struct cell *c, char *ret, size_t size)
              has_comm_thread(c) ? " comm thread" : "");
 }
 
-/* Layers are the model's: as many as the pipeline asks for. */
+/* The pipeline determines the number of the model's layers. */
 static int layers_of(const struct cell *c)
 {
     int stages = c->factor[CELL_PP] * (c->factor[CELL_SCHEDULE] == PIPE_INTERLEAVED ? 2 : 1);
@@ -57,7 +57,7 @@ bool cell_same(const struct cell *a, const struct cell *b)
     return memcmp(a, b, sizeof(*a)) == 0;
 }
 
-/* The number of layers stands in the pipeline's place: it is no layout of one worker. */
+/* The pipeline's factor stays, because it determines the number of layers; it is not the layout of one worker. */
 struct cell cell_alone(const struct cell *c)
 {
     struct cell one = {.model = c->model, .factor = {1, 1, 1, 1, 1}};
@@ -66,7 +66,7 @@ struct cell cell_alone(const struct cell *c)
     return one;
 }
 
-/* ---- as a job ---- */
+/* ---- job of a cell ---- */
 
 struct sets {
     char text[MAX_SETS][MAX_TEXT];
@@ -74,7 +74,7 @@ struct sets {
     int n;
 };
 
-static void set(struct sets *s, const char *key, int64_t value)
+static void set_key(struct sets *s, const char *key, int64_t value)
 {
     assert_true(s->n < MAX_SETS);
     snprintf(s->text[s->n], MAX_TEXT, "%s=%lld", key, (long long)value);
@@ -93,31 +93,31 @@ static void set_word(struct sets *s, const char *key, const char *value)
 static void set_model(struct sets *s, const struct cell *c, int layers)
 {
     const bool uneven = c->factor[CELL_UNEVEN], llama = c->model == CELL_LLAMA;
-    set(s, "model.layers", layers);
-    set(s, "model.dim", llama ? (uneven ? 36 : 48) : (uneven ? 30 : 32));
-    set(s, "model.heads", llama ? (uneven ? 6 : 8) : (uneven ? 6 : 8));
-    set(s, "model.kv_heads", llama ? (uneven ? 3 : 2) : 0);
+    set_key(s, "model.layers", layers);
+    set_key(s, "model.dim", llama ? (uneven ? 36 : 48) : (uneven ? 30 : 32));
+    set_key(s, "model.heads", llama ? (uneven ? 6 : 8) : (uneven ? 6 : 8));
+    set_key(s, "model.kv_heads", llama ? (uneven ? 3 : 2) : 0);
     if (c->model == CELL_TRANSFORMER)
         set_word(s, "model.causal", uneven ? "true" : "false");
     else if (llama)
-        set(s, "model.ffn", uneven ? 50 : 80);
-    set(s, "model.vocab", uneven ? 301 : 300);
-    set(s, "train.seq", uneven ? 19 : 24);
+        set_key(s, "model.ffn", uneven ? 50 : 80);
+    set_key(s, "model.vocab", uneven ? 301 : 300);
+    set_key(s, "train.seq", uneven ? 19 : 24);
 }
 
 static void set_layout(struct sets *s, const struct cell *c)
 {
     const int *f = c->factor;
-    set(s, "parallel.workers", cell_workers(c));
-    set(s, "parallel.fsdp", f[CELL_FSDP]);
-    set(s, "parallel.tp", f[CELL_TP]);
-    set(s, "parallel.pp", f[CELL_PP]);
-    set(s, "parallel.cp", f[CELL_CP]);
-    set(s, "parallel.zero", f[CELL_ZERO]);
+    set_key(s, "parallel.workers", cell_workers(c));
+    set_key(s, "parallel.fsdp", f[CELL_FSDP]);
+    set_key(s, "parallel.tp", f[CELL_TP]);
+    set_key(s, "parallel.pp", f[CELL_PP]);
+    set_key(s, "parallel.cp", f[CELL_CP]);
+    set_key(s, "parallel.zero", f[CELL_ZERO]);
     set_word(s, "parallel.sp", f[CELL_SP] ? "true" : "false");
     set_word(s, "parallel.async_tp", f[CELL_SP] == 2 ? "true" : "false");
     set_word(s, "parallel.schedule", schedule_names[f[CELL_SCHEDULE]]);
-    set(s, "parallel.chunks", f[CELL_SCHEDULE] == PIPE_INTERLEAVED ? 2 : 1);
+    set_key(s, "parallel.chunks", f[CELL_SCHEDULE] == PIPE_INTERLEAVED ? 2 : 1);
     set_word(s, "parallel.recompute", recompute_names[f[CELL_RECOMPUTE]]);
     set_word(s, "run.comm_thread", has_comm_thread(c) ? "on" : "off");
 }
@@ -141,7 +141,7 @@ void cells_fini(struct cells *c)
     *c = (struct cells){0};
 }
 
-static void add(struct cells *c, const struct cell *x)
+static void add_cell(struct cells *c, const struct cell *x)
 {
     for (int i = 0; i < c->n; i++)
         if (cell_same(&c->list[i], x))
@@ -151,7 +151,7 @@ static void add(struct cells *c, const struct cell *x)
     c->list[c->n++] = *x;
 }
 
-/* Heads that tensor parallelism can share out: 8 in 2 groups, or 6 in 3; 8 or 6 of gpt2. */
+/* The largest tensor parallelism that divides the heads: llama has 8 in 2 groups, or 6 in 3; gpt2 has 8 or 6. */
 static int most_tp(const struct cell *c)
 {
     return c->factor[CELL_UNEVEN] ? 6 : 8;
@@ -169,7 +169,7 @@ static bool legal(const struct cell *c)
     return f[CELL_TP] <= most_tp(c);
 }
 
-/* Gives the factors that are no axes values that are legal and change from cell to cell. */
+/* Sets the factors that are not axes to legal values that change from cell to cell. */
 static struct cell with_choices(struct cell c, int turn)
 {
     int *f = c.factor;
@@ -195,7 +195,7 @@ void cells_pairs(struct cells *c, enum cell_model model, int most)
                     one.factor[a] = x;
                     one = with_choices(one, turn++);
                     if (legal(&one))
-                        add(c, &one);
+                        add_cell(c, &one);
                 }
 }
 
@@ -209,7 +209,7 @@ struct triple {
     int factor[3], value[3];
 };
 
-static bool has(const struct cell *c, const struct triple *t)
+static bool has_triple(const struct cell *c, const struct triple *t)
 {
     for (int i = 0; i < 3; i++)
         if (c->factor[t->factor[i]] != t->value[i])
@@ -217,8 +217,8 @@ static bool has(const struct cell *c, const struct triple *t)
     return true;
 }
 
-/* A cell with the triple, the rest by the numbers of `seed`; false when luck had none that is legal. */
-static bool complete(const struct triple *t, int most, uint64_t seed, struct cell *c)
+/* Completes the triple to a legal cell; the other factors are drawn from `seed`. Returns false if no draw is legal. */
+static bool complete_triple(const struct triple *t, int most, uint64_t seed, struct cell *c)
 {
     for (int i = 0; i < CELL_FACTORS; i++) {
         seed = seed * 6364136223846793005u + 1442695040888963407u;
@@ -242,17 +242,17 @@ static int all_triples(struct triple *ret)
     return n;
 }
 
-/* Of some completions of an open triple the one that closes most others. */
+/* Completes an open triple in several ways and returns the cell that covers most other triples. */
 static bool best_cell(const struct triple *open, int n, int most, struct cell *best)
 {
     int score = 0;
     for (uint64_t try = 0; try < 400; try++) {
         struct cell c = *best;
         int closes = 0;
-        if (!complete(&open[0], most, try * 977 + 13, &c))
+        if (!complete_triple(&open[0], most, try * 977 + 13, &c))
             continue;
         for (int i = 0; i < n; i++)
-            closes += has(&c, &open[i]);
+            closes += has_triple(&c, &open[i]);
         if (closes > score) {
             score = closes;
             *best = c;
@@ -271,9 +271,9 @@ void cells_triples(struct cells *c, enum cell_model model, int most)
         int left = 0;
         bool found = best_cell(open, n, most, &one);
         if (found)
-            add(c, &one);
-        for (int i = 1; i < n; i++) /* the first is closed, or cannot be */
-            if (!found || !has(&one, &open[i]))
+            add_cell(c, &one);
+        for (int i = 1; i < n; i++) /* the first is covered now, or cannot be */
+            if (!found || !has_triple(&one, &open[i]))
                 open[left++] = open[i];
         n = left;
     }
@@ -288,6 +288,6 @@ void cells_four_axes(struct cells *c, enum cell_model model)
             one.factor[without] = 1;
             one = with_choices(one, 7 * without + 5 * turn + 1);
             if (legal(&one))
-                add(c, &one);
+                add_cell(c, &one);
         }
 }

@@ -1,4 +1,5 @@
-/* Cells of the matrix: a model, a layout, and every choice that a layout has; and who runs them. */
+/* Cells of the matrix: a model, a layout, and a value for every other choice of a layout; and the function that runs
+ * them. */
 #ifndef DTD_TESTS_PARITY_CELLS_H
 #define DTD_TESTS_PARITY_CELLS_H
 
@@ -13,9 +14,9 @@ enum cell_factor {
     CELL_CP,
     CELL_ZERO,      /* 0 to 3 */
     CELL_SP,        /* 0, 1; 2: with async_tp */
-    CELL_SCHEDULE,  /* enum pipe_schedule but for the file */
+    CELL_SCHEDULE,  /* enum pipe_schedule, without schedules from a file */
     CELL_RECOMPUTE, /* enum recompute */
-    CELL_UNEVEN,    /* 1: heads, vocabulary, sequence and layers that nothing divides */
+    CELL_UNEVEN,    /* 1: sizes of heads, vocabulary, sequence and layers that no degree divides */
     CELL_FACTORS
 };
 
@@ -25,12 +26,12 @@ struct cell {
 };
 
 int cell_workers(const struct cell *c);
-/* "llama dp 2 tp 2 sp": what differs from one worker. */
+/* The cell's name, such as "llama dp 2 tp 2 sp": its differences from one worker. */
 void cell_name(const struct cell *c, char *ret, size_t size);
-/* The cell on one worker: what it is compared with. */
+/* The same cell on one worker, with which it is compared. */
 struct cell cell_alone(const struct cell *c);
 bool cell_same(const struct cell *a, const struct cell *b);
-/* The model with the cell's layout; `numerics` as in a job. */
+/* The model with the cell's layout; `numerics` as in a job file. */
 void cell_init(const struct cell *c, const char *numerics, struct parity_model *ret);
 
 struct cells {
@@ -38,18 +39,18 @@ struct cells {
     int n;
 };
 void cells_fini(struct cells *c);
-/* Every product with one or two axes above 1, up to `most` workers; choices that are no axis take turns. */
+/* Adds every product with one or two axes above 1, up to `most` workers. Choices other than axes take turns. */
 void cells_pairs(struct cells *c, enum cell_model model, int most);
-/* More cells, so that every triple of values of three factors that can stand together is in one of up to `most`
- * workers; the same on every run. */
+/* Adds cells until every legal triple of values of three factors is in a cell of at most `most` workers. The result is
+ * the same in every run. */
 void cells_triples(struct cells *c, enum cell_model model, int most);
-/* Products of 16 workers with four axes above 1. */
+/* Adds the products of 16 workers with four axes above 1. */
 void cells_four_axes(struct cells *c, enum cell_model model);
 
-/* Runs them all against one worker, the workers started once for each world size: losses of four steps, an evaluation,
- * every gradient of the first step and every parameter after the fourth in proof mode, and a float32 step on the fast
- * kernels. Every tenth is run by workers in two network namespaces over comm "stream", where these can be made. Prints
- * what fails and the numbers of cells, and fails the test when any did. */
+/* Runs all cells and compares each with one worker; the workers are started once for each world size. Compared are the
+ * losses of four steps, an evaluation, every gradient of the first step and every parameter after the fourth in proof
+ * mode, and a float32 step with the fast kernels. Every tenth cell runs over comm "stream" in two network namespaces,
+ * if these can be created. Prints the failed cells and the numbers of cells, and fails the test if any cell failed. */
 void cells_run(const struct cells *c);
 
 #endif

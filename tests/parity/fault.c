@@ -1,7 +1,8 @@
-/* The test's side of worker/step/fault.h. DTD_FAULTS names a table of one layout as `parity_faults` prints it; beside
- * it lies a counter, shared by all workers: how many of its rows have come true. Row k does so in step FIRST + k or
- * later, so that each has a step of its own, and what it leaves behind is computed with before the next. A process that
- * finds its row counts it and dies: no row comes twice. Ops may run on two threads. */
+/* The test's implementation of worker/step/fault.h. DTD_FAULTS names a table of one layout as `parity_faults` prints
+ * it. A counter file next to the table, shared by all workers, has the number of rows done. Row k happens in step FIRST
+ * + k or later, so that each row has a step of its own, and the state after it is used for computing before the next
+ * row. A process that finds its row increments the counter and dies, so no row happens twice. Ops may run on two
+ * threads. */
 #include "worker/step/fault.h"
 
 #include <fcntl.h>
@@ -24,10 +25,10 @@ struct row {
 
 static struct row rows[MAX_ROWS];
 static int n_rows;
-static int *done; /* in the file beside the table */
+static int *done; /* maps the counter file */
 static pthread_once_t table_once = PTHREAD_ONCE_INIT;
 
-static void die(const char *what)
+static void exit_with_error(const char *what)
 {
     perror(what);
     abort();
@@ -39,16 +40,16 @@ static void read_table(void)
     const char *path = getenv("DTD_FAULTS");
     FILE *f = fopen(path, "r");
     if (!f)
-        die(path);
+        exit_with_error(path);
     for (struct row *w = rows; n_rows < MAX_ROWS && fgets(line, sizeof(line), f); w++, n_rows++)
         if (sscanf(line, "%7s %15s %23s %7s %d", w->mode, w->action, w->op, w->side, &w->rank) != 5)
-            die(line);
+            exit_with_error(line);
     fclose(f);
     snprintf(counter, sizeof(counter), "%s.done", path);
     int fd = open(counter, O_RDWR | O_CLOEXEC);
     done = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof(*done), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (done == MAP_FAILED)
-        die(counter);
+        exit_with_error(counter);
     close(fd);
 }
 

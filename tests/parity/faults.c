@@ -1,8 +1,8 @@
-/* Where a worker is to die: `parity_faults JOB FOLDER`. JOB is a job file of llama on bytes; LAYOUTS below are its
- * layouts. Their programs are compiled, and of what stands in them comes a table for tests/parity/fault.c: every
- * collective in every kind of action in which it occurs, before and after, and every other kind of op where it occurs
- * first. FOLDER/N.sets has the overrides of layout N, a line each, FOLDER/N.table its rows. It fails when an action or
- * an op of program.h stands in none. */
+/* Computes the places where a worker has to die: `parity_faults JOB FOLDER`. JOB is a job file of llama on bytes;
+ * LAYOUTS below are its layouts. Their programs are compiled, and the table for tests/parity/fault.c is derived from
+ * them: every collective in every kind of action that has it, before and after it, and every other kind of op at its
+ * first place. FOLDER/N.sets has the overrides of layout N, one per line, and FOLDER/N.table its rows. The program
+ * fails if an action or an op of program.h is in no table. */
 #include "common/base/file.h"
 #include "common/plan/compile/compile.h"
 #include "common/plan/models/build.h"
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bits are promised where a product is never cut differently: canonical numerics, or one thread. */
+/* Results have equal bits only if no product is split differently: canonical numerics, or one thread. */
 #define ONE_THREAD "train.numerics=fast", "run.threads=1"
 #define MAX_SETS 12
 
@@ -29,8 +29,8 @@ static const char *const layouts[][MAX_SETS] = {
 };
 #define N_LAYOUTS ((int)(sizeof(layouts) / sizeof(layouts[0])))
 
-/* Ops that no program of a CPU has today: casts are bfloat16's, and what GELU and a bias have backwards goes along with
- * a product. */
+/* Ops that no program for the CPU has today: casts are for bfloat16, and the backward ops of GELU and bias are fused
+ * with a product. */
 static const bool rare[OP_KIND_COUNT] = {[OP_CAST] = true, [OP_GELU_GRAD] = true, [OP_BIAS_GRAD] = true};
 
 static const char *const modes[] = {"train", "eval"};
@@ -38,29 +38,30 @@ static const char *const modes[] = {"train", "eval"};
 struct table {
     const char *job, *folder;
     size_t job_bytes;
-    bool has[2][ACT_COUNT][OP_KIND_COUNT]; /* a collective that has its rows */
+    bool has[2][ACT_COUNT][OP_KIND_COUNT]; /* collectives that have rows already */
     bool actions[2][ACT_COUNT], ops[OP_KIND_COUNT];
     FILE *rows;
     int n;
 };
 
-static void fail(const char *what, const char *why)
+static void fail_with_message(const char *what, const char *why)
 {
     fprintf(stderr, "parity_faults: %s: %s\n", what, why);
     exit(1);
 }
 
-static FILE *create(const struct table *t, int layout, const char *suffix)
+static FILE *create_file(const struct table *t, int layout, const char *suffix)
 {
     char path[PATH_MAX];
     snprintf(path, sizeof(path), "%s/%d.%s", t->folder, layout, suffix);
     FILE *f = fopen(path, "w");
     if (!f)
-        fail(path, "cannot be written");
+        fail_with_message(path, "cannot be written");
     return f;
 }
 
-static void row(struct table *t, const struct program *p, const struct action *a, const struct op *op, const char *side)
+static void add_row(struct table *t, const struct program *p, const struct action *a, const struct op *op,
+                    const char *side)
 {
     fprintf(t->rows, "%s %s %s %s %d\n", modes[p->mode], action_name(a->kind), op_name(op->kind), side, p->rank);
     t->n++;
@@ -73,9 +74,9 @@ static void note_op(struct table *t, const struct program *p, const struct actio
     if (run_comm_ops[op->kind] ? *has : !first)
         return;
     *has = t->ops[op->kind] = t->actions[p->mode][a->kind] = true;
-    row(t, p, a, op, op->kind == OP_SNAPSHOT ? "within" : "before");
+    add_row(t, p, a, op, op->kind == OP_SNAPSHOT ? "within" : "before");
     if (run_comm_ops[op->kind])
-        row(t, p, a, op, "after");
+        add_row(t, p, a, op, "after");
 }
 
 static void note_program(struct table *t, const struct program *p)
@@ -85,7 +86,7 @@ static void note_program(struct table *t, const struct program *p)
             note_op(t, p, &p->actions[i], &p->ops[p->actions[i].first_op + k]);
 }
 
-/* The last rank that has something dies of it, mostly: it computes while others wait, and it reports nothing. */
+/* Usually the last rank that has the op dies of it: it computes while others wait, and it does not report metrics. */
 static void note_ranks(struct table *t, const struct job_spec *job, const struct graph *g)
 {
     for (enum program_mode mode = MODE_TRAIN; mode <= MODE_EVAL; mode++)
@@ -93,7 +94,7 @@ static void note_ranks(struct table *t, const struct job_spec *job, const struct
             struct program p;
             struct why why;
             if (plan_compile(job, g, mode, rank, &p, &why))
-                fail("a program", why.text);
+                fail_with_message("a program", why.text);
             note_program(t, &p);
             program_fini(&p);
         }
@@ -104,34 +105,34 @@ static void note_layout(struct table *t, int layout)
     struct job_spec job;
     struct graph g;
     struct why why;
-    FILE *sets = create(t, layout, "sets");
+    FILE *sets = create_file(t, layout, "sets");
     int n = 0;
     for (; n < MAX_SETS && layouts[layout][n]; n++)
         fprintf(sets, "%s\n", layouts[layout][n]);
     fclose(sets);
     if (job_parse("the job", t->job, t->job_bytes, layouts[layout], n, &job, &why))
-        fail("a layout", why.text);
+        fail_with_message("a layout", why.text);
     job.model.vocab = 256;
     if (graph_build(&job.model, job.train.seq, &g, &why))
-        fail("a model", why.text);
-    t->rows = create(t, layout, "table");
+        fail_with_message("a model", why.text);
+    t->rows = create_file(t, layout, "table");
     note_ranks(t, &job, &g);
     fclose(t->rows);
     graph_fini(&g);
     job_fini(&job);
 }
 
-/* Evaluation has no action of its own: it has forwards, and what goes with them. */
+/* Evaluation has no action of its own; it consists of forwards and their ops. */
 static void check_complete(const struct table *t)
 {
     for (int a = 0; a < ACT_COUNT; a++)
         if (!t->actions[MODE_TRAIN][a])
-            fail(action_name((enum action_kind)a), "no layout has such an action");
+            fail_with_message(action_name((enum action_kind)a), "no layout has such an action");
     for (int k = 0; k < OP_KIND_COUNT; k++)
         if (!t->ops[k] && !rare[k])
-            fail(op_name((enum op_kind)k), "no layout has such an op");
+            fail_with_message(op_name((enum op_kind)k), "no layout has such an op");
     if (!t->actions[MODE_EVAL][ACT_FORWARD])
-        fail("evaluation", "no layout evaluates");
+        fail_with_message("evaluation", "no layout evaluates");
 }
 
 int main(int argc, char **argv)
@@ -139,9 +140,9 @@ int main(int argc, char **argv)
     static struct table t;
     struct buf text = {0};
     if (argc != 3)
-        fail("usage", "parity_faults JOB FOLDER");
+        fail_with_message("usage", "parity_faults JOB FOLDER");
     if (file_read(argv[1], 1 << 20, &text))
-        fail(argv[1], "cannot be read");
+        fail_with_message(argv[1], "cannot be read");
     t.job = (const char *)text.data;
     t.job_bytes = text.len;
     t.folder = argv[2];

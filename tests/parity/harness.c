@@ -1,4 +1,4 @@
-/* See harness.h. A rank is a forked process that ends by _exit; what it has to say goes to stderr and its status. */
+/* A rank is a forked process that ends by _exit. Its messages go to stderr, and its result is its status. */
 #include "tests/parity/harness.h"
 
 #include "tests/parity/rank.h"
@@ -9,7 +9,8 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-#define ARENA_BYTES ((size_t)40 << 10) /* small on purpose: a load takes several rounds and cuts large tensors */
+#define ARENA_BYTES \
+    ((size_t)40 << 10) /* small on purpose, so that a load takes several rounds and splits large tensors */
 
 const char parity_llama[] =
     "name: parity\n"
@@ -26,7 +27,7 @@ const char parity_gpt2[] =
     "        schedule: linear, clip: 0.5, numerics: proof}\n"
     "checkpoint: {dir: /nowhere}\n";
 
-/* The course's, with its dropout, whose numbers no layout changes. */
+/* The course's model, with its dropout, whose random numbers do not depend on the layout. */
 const char parity_transformer[] =
     "name: parity\n"
     "model: {arch: transformer, dim: 32, layers: 2, heads: 8, ffn: 72, vocab: 300}\n"
@@ -75,13 +76,14 @@ struct dev *test_cpu(void)
 
 /* ---- one rank ---- */
 
-static double element(const void *data, int64_t i, enum dtype dtype)
+static double element_as_double(const void *data, int64_t i, enum dtype dtype)
 {
     return dtype == DT_F64 ? ((const double *)data)[i] : (double)((const float *)data)[i];
 }
 
-/* Where this rank's piece of tensor t begins. The gradient is the one that the update reads: of a piece with ZeRO. */
-static const void *piece(const struct engine *e, enum parity_what what, int t)
+/* Where this rank's piece of tensor t begins. For gradients it is the buffer that the update reads: with ZeRO, that of
+ * the piece. */
+static const void *piece_data(const struct engine *e, enum parity_what what, int t)
 {
     const struct program *p = &e->train;
     if (what == PARITY_PARAM)
@@ -94,7 +96,7 @@ static const void *piece(const struct engine *e, enum parity_what what, int t)
         int64_t at = program_dim(p, op->arg[3].offset, p->max_samples) + op->arg[3].col;
         return (const uint8_t *)engine_buffer(e, p, op->arg[3].buffer) + (size_t)at * dtype_bytes(b->dtype);
     }
-    fprintf(stderr, "nobody updates %s\n", e->config.graph->tensors[t].name);
+    fprintf(stderr, "no rank updates %s\n", e->config.graph->tensors[t].name);
     abort();
 }
 
@@ -105,7 +107,7 @@ static int64_t collect_box(const struct sharding_box *b, const void *data, enum 
     int64_t n = 0;
     for (int64_t i = 0; i < b->box.size[0]; i++)
         for (int64_t k = 0; k < width; k++) {
-            double x = element(data, b->offset + i * b->stride + k, dtype);
+            double x = element_as_double(data, b->offset + i * b->stride + k, dtype);
             double *at = to + (b->box.offset[0] + i) * cols + col0 + k;
             if (differ)
                 n += memcmp(at, &x, sizeof(x)) != 0;
@@ -129,7 +131,7 @@ int64_t parity_collect(const struct engine *e, enum parity_what what, double *to
         int64_t cols = x->ndim > 1 ? x->dim[1].factor : 1;
         int parts = q->held ? sharding_boxes(&p->sharding, g, t, q->lo, q->hi, boxes) : 0;
         for (int i = 0; i < parts; i++)
-            n += collect_box(&boxes[i], piece(e, what, t), p->wide, cols, to, differ);
+            n += collect_box(&boxes[i], piece_data(e, what, t), p->wide, cols, to, differ);
         to += x->dim[0].factor * cols;
     }
     return n;
@@ -220,7 +222,7 @@ static err_t run_steps(struct engine *e, int64_t last, const struct parity_optio
     return err;
 }
 
-/* All write; who then finds another's bits in its place has a replica that differs. */
+/* All ranks write their parameters to the same place; a rank that then reads other bits has a replica that differs. */
 static int compare_replicas(struct engine *e, struct comm_group *all, struct parity_result *r)
 {
     parity_collect(e, PARITY_PARAM, r->param, false);
@@ -289,7 +291,7 @@ int parity_run_rank(const struct parity_model *m, int fd, uint64_t epoch, int ra
     return rc;
 }
 
-/* ---- all of them ---- */
+/* ---- all ranks ---- */
 
 struct run {
     const struct parity_model *m;

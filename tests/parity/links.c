@@ -1,4 +1,4 @@
-/* A namespace is there as long as a descriptor of it is open; `ip` is told of the other end's by its name in /proc. */
+/* A namespace exists as long as a descriptor of it is open. `ip` gets the other namespace by its name in /proc. */
 #include "tests/parity/links.h"
 
 #include <fcntl.h>
@@ -27,7 +27,7 @@ static int here(void)
 
 static bool run(const char *command)
 {
-    int status = system(command); /* of our own words and numbers */
+    int status = system(command); /* consists only of this file's strings and numbers */
     return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
@@ -47,8 +47,8 @@ static bool make_end(int node)
     return links_enter(node) && run(command);
 }
 
-/* Leaves the thread where it was. */
-static bool make(void)
+/* Creates both namespaces and returns the thread to its own. */
+static bool make_namespaces(void)
 {
     const int home = here();
     bool good = home >= 0;
@@ -67,9 +67,10 @@ bool links_make(void)
 {
     static enum { UNKNOWN, MADE, REFUSED } is;
     if (is == UNKNOWN) {
-        is = make() ? MADE : REFUSED;
+        is = make_namespaces() ? MADE : REFUSED;
         if (is == REFUSED)
-            printf("nothing over two network namespaces: they need root, `ip` and a kernel that has them\n");
+            printf("no cell runs over two network namespaces: they need root, the program ip and a kernel with "
+                   "namespaces\n");
     }
     return is == MADE;
 }

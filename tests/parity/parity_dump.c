@@ -1,10 +1,11 @@
-/* Float64 steps of the small models, written for torch_steps.py: `parity_dump ARCH FOLDER STEPS TEXT [KEY=VALUE..]`.
- * TEXT is a file whose words, lower-cased, are the data; `-`: the made-up data. The rest overrides the model's job.
+/* Writes float64 steps of the small models for torch_steps.py: `parity_dump ARCH FOLDER STEPS TEXT [KEY=VALUE..]`. TEXT
+ * is a file whose words, in lower case, are the data; `-`: the generated data. The other arguments override keys of the
+ * model's job.
  *
- * FOLDER/index: "key value.." lines (model numbers, learning rates, losses, norms) and one "param NAME DECAY DIMS.."
- * line for each parameter in order. init, grad, param: raw float64 of all parameters; tokens: raw int32, ids then
- * targets of each sample; logits: float64 [sample, token, vocabulary] of the first batch with the first parameters;
- * generated: the logits behind its first sample as a generator of one worker has them. */
+ * FOLDER/index has "key value.." lines (model numbers, learning rates, losses, norms) and one "param NAME DECAY DIMS.."
+ * line for each parameter in order. init, grad, param: raw float64 of all parameters. tokens: raw int32, ids and then
+ * targets of each sample. logits: float64 [sample, token, vocabulary] of the first batch with the initial parameters.
+ * generated: the logits after the first sample of this batch, as a generator with one worker computes them. */
 #include "tests/parity/harness.h"
 
 #include "common/base/file.h"
@@ -17,9 +18,9 @@ struct dump {
     const char *dir;
     int64_t steps;
     struct parity_model model;
-    struct data_set *set; /* NULL: made-up */
+    struct data_set *set; /* NULL: generated data */
     struct parity_feed made_up;
-    double *logits; /* shared by the ranks */
+    double *logits; /* in memory that the ranks share */
     int64_t shift;  /* sample i of a rotated batch is i + shift */
 };
 
@@ -53,7 +54,7 @@ static err_t text_open(struct dump *d, const char *text, struct why *why)
 
 /* ---- logits ---- */
 
-/* A rank's kernels with an ear at those that turn logits into a loss: what they were last given. */
+/* Wraps a rank's kernels to record the operands of those that turn logits into a loss: the last call counts. */
 static struct {
     struct kern_ops ops;
     const struct kern_ops *real;
@@ -61,7 +62,7 @@ static struct {
     int64_t rows, cols, first_col;
 } heard;
 
-static void hear(int64_t rows, int64_t cols, int64_t ld, int64_t first_col, const void *logits)
+static void record_logits(int64_t rows, int64_t cols, int64_t ld, int64_t first_col, const void *logits)
 {
     const double *x = logits;
     free(heard.x);
@@ -77,14 +78,14 @@ static void hear(int64_t rows, int64_t cols, int64_t ld, int64_t first_col, cons
 static void hear_cross_entropy(struct kern_stream *s, int64_t t, int64_t v, int64_t ld, const int32_t *targets,
                                bool grad, double scale, void *logits, double *loss_sum)
 {
-    hear(t, v, ld, 0, logits);
+    record_logits(t, v, ld, 0, logits);
     heard.real->cross_entropy(s, t, v, ld, targets, grad, scale, logits, loss_sum);
 }
 
 static void hear_loss_part(struct kern_stream *s, int64_t t, int64_t v, int64_t ld, int64_t lo, const int32_t *targets,
                            const void *logits, double *stats)
 {
-    hear(t, v, ld, lo, logits);
+    record_logits(t, v, ld, lo, logits);
     heard.real->loss_part(s, t, v, ld, lo, targets, logits, stats);
 }
 
@@ -98,7 +99,7 @@ static const struct micro *last_micro(const struct program *p)
     return last < 0 ? NULL : &p->micros[last];
 }
 
-static void collect(const struct dump *d, const struct program *p, const struct micro *m)
+static void collect_logits(const struct dump *d, const struct program *p, const struct micro *m)
 {
     const int64_t batch = d->model.job.train.global_batch, vocab = d->model.job.model.vocab;
     assert_int_equal(heard.rows, m->samples * p->own_seq);
@@ -112,7 +113,7 @@ static void collect(const struct dump *d, const struct program *p, const struct 
             }
 }
 
-/* The first batch, rotated, so that each sample is once in a last microbatch. */
+/* Evaluates the first batch in all rotations, so that each sample is in a last microbatch once. */
 static err_t take_logits(void *arg, struct engine *e, struct why *why)
 {
     struct dump *d = arg;
@@ -129,13 +130,13 @@ static err_t take_logits(void *arg, struct engine *e, struct why *why)
     for (d->shift = 0; !err && d->shift < batch; d->shift++) {
         err = engine_eval(e, &feed, 0, batch, &loss, why);
         if (!err && last && heard.x)
-            collect(d, &e->eval, last);
+            collect_logits(d, &e->eval, last);
     }
     e->kernels = heard.real;
     return err;
 }
 
-static err_t generate(struct dump *d, double *ret, struct why *why)
+static err_t generate_logits(struct dump *d, double *ret, struct why *why)
 {
     struct job_spec job = d->model.job;
     const struct engine_config config = {
@@ -218,7 +219,7 @@ static int write_index(const struct dump *d, const struct parity_result *r)
     return fclose(f);
 }
 
-/* ---- all of it ---- */
+/* ---- main ---- */
 
 static int run_and_write(struct dump *d)
 {
@@ -233,10 +234,10 @@ static int run_and_write(struct dump *d)
     if (d->logits == MAP_FAILED || !generated)
         return 1;
     for (int64_t i = 0; i < n; i++)
-        d->logits[i] = NAN; /* what nobody writes */
+        d->logits[i] = NAN; /* stays NaN if no rank writes it */
     struct parity_result *before = parity_run(&d->model, 0, &plain), *after = parity_run(&d->model, d->steps, &asked);
     d->shift = 0;
-    int rc = generate(d, generated, &why) != OK || write_index(d, after) ||
+    int rc = generate_logits(d, generated, &why) != OK || write_index(d, after) ||
              write_doubles(d, "init", before->param, before->n) || write_doubles(d, "grad", after->grad, after->n) ||
              write_doubles(d, "param", after->param, after->n) || write_doubles(d, "logits", d->logits, n) ||
              write_doubles(d, "generated", generated, vocab) || write_tokens(d);

@@ -1,7 +1,7 @@
-/* Running cells: a pool of forked workers for each world size takes cell after cell from its pipes, so that a cell
- * costs an engine and not a process. What a rank computes lies in memory that all share; a rank that dies or is late
- * ends its pool, which is made anew for the next cell. Every tenth cell is run by a pool that is spread over two
- * network namespaces: two nodes, between which there is TCP. */
+/* Runs cells in a pool of forked workers for each world size, which take one cell after another from their pipes, so
+ * that a cell costs an engine and not a process. The results of all ranks are in shared memory. A rank that dies or is
+ * late ends its pool; the next cell starts a new one. Every tenth cell runs in a pool across two network namespaces,
+ * that is, on two nodes with TCP between them. */
 #include "tests/parity/cells.h"
 #include "tests/parity/compare.h"
 #include "tests/parity/links.h"
@@ -17,14 +17,14 @@
 #define SPREAD_EVERY 10
 #define MAX_PARAMS 400000
 #define PATIENCE_MS 120000
-/* Of eps sqrt(K), as in test_twin.c; sums in other orders add their share. */
+/* A multiple of eps sqrt(K), as in test_twin.c; higher, because sums in other orders add their own rounding. */
 #define TWIN_FACTOR 6.0
 
-/* What all ranks of a cell write. */
+/* Written by all ranks of a cell. */
 struct cell_results {
     struct parity_result proof, fast;
     char why[MAX_POOL][512];
-    double space[4][MAX_PARAMS]; /* grad and param of both */
+    double space[4][MAX_PARAMS]; /* grad and param of proof and fast */
 };
 
 struct rank_pool {
@@ -41,7 +41,7 @@ static struct cell_results *cell_results_new(void)
     return s;
 }
 
-/* NaN where nobody will have written. */
+/* Fills the memory with NaN, so that a value that no rank wrote is noticed. */
 static void cell_results_clear(struct cell_results *s)
 {
     memset(s, 0, offsetof(struct cell_results, space));
@@ -56,7 +56,7 @@ static void cell_results_clear(struct cell_results *s)
 
 /* ---- a worker ---- */
 
-/* What a worker inherits; by node where it is spread. */
+/* Inherited by a worker; one descriptor for each node. */
 struct pool_nodes {
     int n_nodes, fd[2];
     struct parity_nodes nodes;
@@ -77,13 +77,13 @@ static int run_numerics(const struct cell *c, const char *numerics, const struct
     return rc;
 }
 
-/* One epoch: all ranks have left it before the next begins. */
+/* A cell to run, or the end. Each task is one epoch: all ranks have left it before the next one starts. */
 struct pool_task {
     bool end, fast;
     struct cell cell;
 };
 
-static void serve(struct cell_results *s, int ask, int answer, struct pool_nodes *at, int rank)
+static void run_tasks(struct cell_results *s, int ask, int answer, struct pool_nodes *at, int rank)
 {
     const int node = at->nodes.node_of[rank];
     struct pool_task o;
@@ -110,7 +110,7 @@ static void start_one(struct rank_pool *w, struct cell_results *s, struct pool_n
     if ((w->pid[rank] = fork()) == 0) {
         close(down[1]);
         close(up[0]);
-        serve(s, down[0], up[1], at, rank);
+        run_tasks(s, down[0], up[1], at, rank);
     }
     close(down[0]);
     close(up[1]);
@@ -127,7 +127,7 @@ static void pool_start(struct rank_pool *w, struct cell_results *s, int world)
     for (int i = 0; i < world; i++)
         at.nodes.node_of[i] = i * at.n_nodes / world;
     if (w->spread)
-        at.nodes.store = memory_store_new(); /* small, and the process's: there is a pool for each world size */
+        at.nodes.store = memory_store_new(); /* small, and there is one pool per world size, so it is never freed */
     w->world = world;
     for (int i = 0; i < world; i++)
         start_one(w, s, &at, i);
@@ -135,7 +135,8 @@ static void pool_start(struct rank_pool *w, struct cell_results *s, int world)
         close(at.fd[i]);
 }
 
-/* By an order: other crews have copies of the pipes, so that nobody would see their end. */
+/* Ends a pool with a task, not by closing its pipes: workers of other pools have copies of them, so the end of a pipe
+ * would not arrive. */
 static void pool_end(struct rank_pool *w, bool now)
 {
     const struct pool_task end = {.end = true};
@@ -149,8 +150,8 @@ static void pool_end(struct rank_pool *w, bool now)
     w->world = 0;
 }
 
-/* The rank's answer; -1 when it died or is late. */
-static int answer_of(const struct rank_pool *w, int rank)
+/* Returns the rank's answer; -1 if it died or is late. */
+static int rank_answer(const struct rank_pool *w, int rank)
 {
     struct pollfd p = {.fd = w->answer[rank], .events = POLLIN};
     int rc;
@@ -159,7 +160,7 @@ static int answer_of(const struct rank_pool *w, int rank)
     return rc;
 }
 
-/* The sentence of the first rank that has one of its own. */
+/* Copies the message of the first rank that has one. */
 static void find_why(const struct cell_results *s, int world, const char *otherwise, char *ret, size_t size)
 {
     snprintf(ret, size, "%s", otherwise);
@@ -170,16 +171,17 @@ static void find_why(const struct cell_results *s, int world, const char *otherw
         }
 }
 
-/* False with a sentence when a rank failed, died or is late; the last two end the pool. */
-static bool pool_obeys(struct rank_pool *w, const struct cell_results *s, const struct pool_task *o, char *why,
-                       size_t size)
+/* Runs a task on all ranks. Returns false with a message if a rank failed, died or is late; the last two also end the
+ * pool. */
+static bool pool_run_task(struct rank_pool *w, const struct cell_results *s, const struct pool_task *o, char *why,
+                          size_t size)
 {
     int failed = 0, lost = -1;
     char late[64] = "a rank failed";
     for (int i = 0; i < w->world; i++)
         failed += write(w->ask[i], o, sizeof(*o)) != (ssize_t)sizeof(*o);
     for (int i = 0; i < w->world && lost < 0; i++) {
-        int rc = answer_of(w, i);
+        int rc = rank_answer(w, i);
         failed += rc != 0;
         lost = rc < 0 ? i : -1;
     }
@@ -199,11 +201,11 @@ static bool pool_run(struct rank_pool *w, struct cell_results *s, const struct c
         pool_start(w, s, cell_workers(c));
     }
     cell_results_clear(s);
-    return pool_obeys(w, s, &(struct pool_task){.cell = *c}, why, size) &&
-           pool_obeys(w, s, &(struct pool_task){.cell = *c, .fast = true}, why, size);
+    return pool_run_task(w, s, &(struct pool_task){.cell = *c}, why, size) &&
+           pool_run_task(w, s, &(struct pool_task){.cell = *c, .fast = true}, why, size);
 }
 
-/* ---- comparing ---- */
+/* ---- comparison ---- */
 
 struct reference {
     struct cell cell;
@@ -226,13 +228,13 @@ static const struct cell_results *reference_of(struct references *r, const struc
     assert_true(r->n < 64);
     struct reference *x = &r->list[r->n++];
     *x = (struct reference){alone, cell_results_new()};
-    pool_end(&r->pool, false); /* a pool knows one sheet */
+    pool_end(&r->pool, false); /* a pool has the shared memory of one comparison */
     if (!pool_run(&r->pool, x->sheet, &alone, why, sizeof(why)))
         fail_msg("one worker: %s", why);
     return x->sheet;
 }
 
-/* Gradients of the float32 step against the float64 ones of one worker. */
+/* Compares the gradients of the float32 step with the float64 gradients of one worker. */
 static bool twin_differs(const struct parity_model *m, const struct cell_results *one, const struct cell_results *many,
                          char *why, size_t size)
 {

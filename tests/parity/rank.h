@@ -1,17 +1,16 @@
-/* Ranks in processes of their own, and an engine over shm that a test drives step by step. */
+/* Ranks in processes of their own, and one rank's engine over shm that a test drives step by step. */
 #ifndef DTD_TESTS_PARITY_RANK_H
 #define DTD_TESTS_PARITY_RANK_H
 
 #include "tests/parity/harness.h"
 
-/* A rank's part: `fd` is the segment that all share; 0 when all was right. */
+/* The work of one rank. `fd` is the segment that all ranks share. Returns 0 on success. */
 typedef int (*parity_rank_fn)(void *arg, int fd, int rank);
-/* Forks the ranks, waits for them, and fails the test if any of them does. At most PARITY_MAX_WORKERS. */
+/* Forks the ranks, waits for them, and fails the test if any rank returns nonzero. At most PARITY_MAX_WORKERS ranks. */
 void parity_fork(int world, parity_rank_fn fn, void *arg);
 
-/* One rank of `m` with its parameters filled, on made-up data. Zero it before parity_rank_open; parity_rank_close also
- * after an error.
- */
+/* One rank of `m`, with initial parameters and generated data. Zero it before parity_rank_open; call parity_rank_close
+ * after an error, too. */
 struct parity_rank {
     const struct parity_model *m;
     struct engine e;

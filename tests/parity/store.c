@@ -1,4 +1,4 @@
-/* One mapping: the scalars, then for each name its elements and a count of writes for each. */
+/* One mapping: the scalars, then for each name its elements and a counter of writes per element. */
 #include "tests/parity/store.h"
 
 #include <assert.h>
@@ -29,7 +29,7 @@ static int64_t elements(const struct graph_tensor *t)
     return n;
 }
 
-static void add(struct store *s, const char *prefix, const char *name, const char *suffix, int64_t n, size_t size)
+static void add_entry(struct store *s, const char *prefix, const char *name, const char *suffix, int64_t n, size_t size)
 {
     struct entry *e = &s->entries[s->n++];
     snprintf(e->fqn, sizeof(e->fqn), "%s%s%s", prefix, name, suffix);
@@ -47,10 +47,10 @@ struct store *store_new(const struct graph *g, enum dtype dtype)
         if (g->tensors[t].kind != GT_PARAM)
             continue;
         int64_t n = elements(&g->tensors[t]);
-        add(s, "", g->tensors[t].name, "", n, dtype_bytes(dtype));
-        add(s, "optimizer.state.", g->tensors[t].name, ".exp_avg", n, dtype_bytes(dtype));
-        add(s, "optimizer.state.", g->tensors[t].name, ".exp_avg_sq", n, dtype_bytes(dtype));
-        add(s, "optimizer.state.", g->tensors[t].name, ".step", 1, sizeof(float));
+        add_entry(s, "", g->tensors[t].name, "", n, dtype_bytes(dtype));
+        add_entry(s, "optimizer.state.", g->tensors[t].name, ".exp_avg", n, dtype_bytes(dtype));
+        add_entry(s, "optimizer.state.", g->tensors[t].name, ".exp_avg_sq", n, dtype_bytes(dtype));
+        add_entry(s, "optimizer.state.", g->tensors[t].name, ".step", 1, sizeof(float));
     }
     s->map = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert(s->map != MAP_FAILED);
@@ -70,12 +70,12 @@ void store_free(struct store *s)
     free(s);
 }
 
-static struct entry *find(const struct store *s, const char *fqn)
+static struct entry *find_entry(const struct store *s, const char *fqn)
 {
     for (int i = 0; i < s->n; i++)
         if (strcmp(s->entries[i].fqn, fqn) == 0)
             return &s->entries[i];
-    fprintf(stderr, "no entry %s\n", fqn);
+    fprintf(stderr, "the store has no tensor %s\n", fqn);
     abort();
 }
 
@@ -95,7 +95,7 @@ void store_write(struct store *s, const struct snapshot *snapshot, const void *a
 {
     for (int k = 0; k < snapshot->n; k++) {
         const struct snapshot_piece *p = &snapshot->pieces[k];
-        struct entry *e = find(s, p->fqn);
+        struct entry *e = find_entry(s, p->fqn);
         for (int64_t i = 0; i < box_elements(&p->box); i++) {
             int64_t to = global_index(p, i);
             memcpy(e->data + (size_t)to * e->size, (const uint8_t *)arena + p->arena_offset + (size_t)i * e->size,
@@ -109,7 +109,7 @@ void store_read(const struct store *s, const struct snapshot *snapshot, void *ar
 {
     for (int k = first; k < end; k++) {
         const struct snapshot_piece *p = &snapshot->pieces[k];
-        const struct entry *e = find(s, p->fqn);
+        const struct entry *e = find_entry(s, p->fqn);
         for (int64_t i = 0; i < box_elements(&p->box); i++)
             memcpy((uint8_t *)arena + p->arena_offset + (size_t)i * e->size,
                    e->data + (size_t)global_index(p, i) * e->size, e->size);

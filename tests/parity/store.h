@@ -1,4 +1,4 @@
-/* A checkpoint in memory: whole tensors by name, in memory that forked ranks share. Boxes in, boxes out. */
+/* A checkpoint in memory that forked ranks share: whole tensors by name, read and written as boxes. */
 #ifndef DTD_TESTS_PARITY_STORE_H
 #define DTD_TESTS_PARITY_STORE_H
 
@@ -6,14 +6,14 @@
 
 struct store;
 
-/* Room for every parameter, moment and step of the graph. */
+/* Allocates memory for every parameter, moment and step of the graph. */
 struct store *store_new(const struct graph *g, enum dtype dtype);
 void store_free(struct store *s);
-/* Writes the pieces whose bytes lie in the arena. */
+/* Writes the pieces of the snapshot from the arena. */
 void store_write(struct store *s, const struct snapshot *snapshot, const void *arena);
-/* Fills the arena with the pieces first .. end-1. */
+/* Fills the arena with the pieces from `first` to end - 1. */
 void store_read(const struct store *s, const struct snapshot *snapshot, void *arena, int first, int end);
-/* Elements that no piece, or more than one, has written. */
+/* Counts elements that no piece, or more than one, has written. */
 int64_t store_bad_elements(const struct store *s);
 int64_t *store_scalars(struct store *s); /* step, position */
 

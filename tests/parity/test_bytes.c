@@ -1,13 +1,13 @@
-/* Bytes on the wire: what the comm has counted in a step, by the axes that its groups span, is what the program says
- * when its ops are added up by the rules of worker/comm/comm.h, on every rank; and where shards are even it is what the
- * formulas of the literature say. */
+/* Bytes on the wire. On every rank, the bytes that the comm counted in a step, by the axes that its groups span, equal
+ * those of the program, whose ops are added up by the rules of worker/comm/comm.h. With even shards they also equal the
+ * formulas of the literature. */
 #include "tests/parity/rank.h"
 
 #include <sys/mman.h>
 
 #define MAX_WORLD 8
 
-/* ---- what the program says ---- */
+/* ---- bytes of the program ---- */
 
 struct sums {
     int64_t axis[ENGINE_AXIS_SETS];
@@ -18,8 +18,8 @@ static int64_t slice_of(int64_t n, int parts, int index)
     return n * (index + 1) / parts - n * index / parts;
 }
 
-/* Elements that an op brings to member `me` of n. */
-static int64_t elements(const struct program *p, const struct op *op, int n, int me, int64_t samples)
+/* Elements that an op transfers to member `me` of n. */
+static int64_t op_elements(const struct program *p, const struct op *op, int n, int me, int64_t samples)
 {
     const int64_t m = program_dim(p, op->m, samples), cols = program_dim(p, op->n, samples);
     int64_t sum = 0, lo, hi;
@@ -75,13 +75,13 @@ static struct sums add_up(const struct program *p)
             while (g->ranks[me] != p->rank)
                 me++;
             s.axis[axes_of(p, g)] +=
-                elements(p, op, g->n, me, samples) * (int64_t)dtype_bytes(p->buffers[op->arg[0].buffer].dtype);
+                op_elements(p, op, g->n, me, samples) * (int64_t)dtype_bytes(p->buffers[op->arg[0].buffer].dtype);
         }
     }
     return s;
 }
 
-/* ---- what was counted ---- */
+/* ---- bytes that were counted ---- */
 
 struct counted {
     struct parity_model m;
@@ -111,8 +111,8 @@ static int count_rank(void *arg, int fd, int rank)
     return bad;
 }
 
-/* Fails when a rank's comm and its program disagree. */
-static struct counted *count(const char *yaml, const char *const *sets)
+/* Runs a step; fails the test if a rank's comm and its program disagree. */
+static struct counted *count_bytes(const char *yaml, const char *const *sets)
 {
     struct counted *c = mmap(NULL, sizeof(*c), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(c != MAP_FAILED);
@@ -122,24 +122,24 @@ static struct counted *count(const char *yaml, const char *const *sets)
     return c;
 }
 
-#define COUNT(yaml, ...) count(yaml, (const char *const[]){"train.verify_every=0", __VA_ARGS__, NULL})
+#define COUNT(yaml, ...) count_bytes(yaml, (const char *const[]){"train.verify_every=0", __VA_ARGS__, NULL})
 
-static void uncount(struct counted *c)
+static void free_counted(struct counted *c)
 {
     parity_model_fini(&c->m);
     munmap(c, sizeof(*c));
 }
 
-TEST(bytes_on_every_axis_are_those_of_the_program)
+TEST(bytes_on_every_axis_equal_the_program)
 {
-    uncount(COUNT(parity_llama, "parallel.workers=3"));
-    uncount(COUNT(parity_llama, "parallel.workers=3", "parallel.fsdp=3", "parallel.zero=3"));
-    uncount(COUNT(parity_gpt2, "parallel.workers=4", "parallel.fsdp=2", "parallel.zero=2", "parallel.tp=2"));
-    uncount(COUNT(parity_gpt2, "parallel.workers=4", "parallel.tp=2", "parallel.sp=false", "parallel.cp=2"));
-    uncount(COUNT(parity_llama, "parallel.workers=8", "parallel.pp=2", "parallel.tp=2", "parallel.cp=2"));
-    uncount(COUNT(parity_gpt2, "parallel.workers=3", "parallel.tp=3", "parallel.async_tp=true"));
-    uncount(COUNT(parity_llama, "parallel.workers=4", "parallel.pp=2", "parallel.fsdp=2", "parallel.zero=1",
-                  "train.global_batch=8"));
+    free_counted(COUNT(parity_llama, "parallel.workers=3"));
+    free_counted(COUNT(parity_llama, "parallel.workers=3", "parallel.fsdp=3", "parallel.zero=3"));
+    free_counted(COUNT(parity_gpt2, "parallel.workers=4", "parallel.fsdp=2", "parallel.zero=2", "parallel.tp=2"));
+    free_counted(COUNT(parity_gpt2, "parallel.workers=4", "parallel.tp=2", "parallel.sp=false", "parallel.cp=2"));
+    free_counted(COUNT(parity_llama, "parallel.workers=8", "parallel.pp=2", "parallel.tp=2", "parallel.cp=2"));
+    free_counted(COUNT(parity_gpt2, "parallel.workers=3", "parallel.tp=3", "parallel.async_tp=true"));
+    free_counted(COUNT(parity_llama, "parallel.workers=4", "parallel.pp=2", "parallel.fsdp=2", "parallel.zero=1",
+                       "train.global_batch=8"));
 }
 
 /* ---- formulas ---- */
@@ -148,15 +148,15 @@ TEST(bytes_on_every_axis_are_those_of_the_program)
 #define FSDP (1u << AXIS_FSDP)
 #define PP (1u << AXIS_PP)
 
-/* Sums over all ranks, in float64: gradients 2 n (N-1)/N a rank. Beside them go the losses and, behind every unit, the
- * gaps between tensors: under 2 %. */
-static void near(int64_t found, double formula)
+/* Sums over all ranks, in float64: 2 n (N-1)/N per rank for gradients. The losses and the gaps between tensors after
+ * each unit add less than 2 %. */
+static void assert_near(int64_t found, double formula)
 {
     if (!((double)found >= formula && (double)found <= 1.02 * formula))
-        fail_msg("%lld bytes, the formula says %.0f", (long long)found, formula);
+        fail_msg("%lld bytes were counted, the formula gives %.0f", (long long)found, formula);
 }
 
-static int64_t total(const struct counted *c, int world, unsigned axes)
+static int64_t total_bytes(const struct counted *c, int world, unsigned axes)
 {
     int64_t n = 0;
     for (int i = 0; i < world; i++)
@@ -167,31 +167,32 @@ static int64_t total(const struct counted *c, int world, unsigned axes)
 TEST(replicas_move_two_gradients_less_a_share)
 {
     struct counted *c = COUNT(parity_llama, "parallel.workers=4");
-    near(total(c, 4, DP), 4 * 2 * 8.0 * (double)c->m.graph.n_params * 3 / 4);
-    uncount(c);
+    assert_near(total_bytes(c, 4, DP), 4 * 2 * 8.0 * (double)c->m.graph.n_params * 3 / 4);
+    free_counted(c);
 }
 
-/* ZeRO 1: one scatter of gradients and one gather of parameters; ZeRO 3, one microbatch a rank: gathered forward and
- * backward, scattered once. */
-TEST(shards_move_what_their_stage_says)
+/* ZeRO 1: one scatter of gradients and one gather of parameters. ZeRO 3 with one microbatch per rank: parameters are
+ * gathered in forward and backward, gradients are scattered once. */
+TEST(shards_move_what_the_formulas_give)
 {
     struct counted *c = COUNT(parity_llama, "parallel.workers=2", "parallel.fsdp=2", "parallel.zero=1",
                               "train.global_batch=4", "train.micro_batch=2");
-    near(total(c, 2, FSDP), 2 * 2 * 8.0 * (double)c->m.graph.n_params / 2);
-    uncount(c);
+    assert_near(total_bytes(c, 2, FSDP), 2 * 2 * 8.0 * (double)c->m.graph.n_params / 2);
+    free_counted(c);
     c = COUNT(parity_llama, "parallel.workers=2", "parallel.fsdp=2", "parallel.zero=3", "train.global_batch=4",
               "train.micro_batch=2");
-    int64_t three = total(c, 2, FSDP);
+    int64_t three = total_bytes(c, 2, FSDP);
     double all = 2 * 8.0 * (double)c->m.graph.n_params / 2;
     assert_true((double)three > 2.5 * all && (double)three <= 1.02 * 3 * all); /* the head is gathered once */
-    uncount(c);
+    free_counted(c);
 }
 
-/* A pipeline moves an activation forward and its gradient back, once a microbatch: full ones, whatever the last has. */
+/* A pipeline moves an activation forward and its gradient back, once per microbatch. All microbatches are counted as
+ * full, whatever the last one has. */
 TEST(stages_move_an_activation_and_its_gradient)
 {
     struct counted *c = COUNT(parity_llama, "parallel.workers=2", "parallel.pp=2", "train.global_batch=8");
     const double micros = 4, tokens = 2 * 12, dim = 48;
-    near(total(c, 2, PP), 2 * 8.0 * micros * tokens * dim);
-    uncount(c);
+    assert_near(total_bytes(c, 2, PP), 2 * 8.0 * micros * tokens * dim);
+    free_counted(c);
 }

@@ -1,4 +1,4 @@
-/* A part of the matrix that takes minutes: test_cells_all.c has the rest. */
+/* The part of the matrix that takes minutes; test_cells_all.c has the rest. */
 #include "tests/parity/cells.h"
 
 static void pairs(enum cell_model model, int most)

@@ -1,5 +1,5 @@
-/* One job on 1, 2, 3, 4 and 5 workers: the same losses, gradients and parameters. The batch of 7 samples in
- * microbatches of 2 divides by nothing; with 5 workers one has no work. */
+/* One job on 1, 2, 3, 4 and 5 workers must have the same losses, gradients and parameters. The batch of 7 samples in
+ * microbatches of 2 is divisible by no number of workers; with 5 workers, one has no samples. */
 #include "tests/parity/compare.h"
 
 #include <math.h>
@@ -18,7 +18,8 @@ static struct parity_result *run(const char *yaml, const char *numerics, int wor
 
 static void check_learns(const struct parity_result *r)
 {
-    assert_true(r->loss[STEPS - 1] < r->loss[0] - 0.2); /* else the comparison would compare nothing */
+    assert_true(r->loss[STEPS - 1] <
+                r->loss[0] - 0.2); /* the model must learn, otherwise the comparison proves nothing */
     assert_true(isfinite(r->valid) && r->valid > 0);
 }
 
@@ -73,7 +74,7 @@ TEST(gpt2_in_canonical_numerics_bit_for_bit)
     canonical_matrix(parity_gpt2);
 }
 
-/* Fast numerics promise no bits, but the same training. */
+/* Fast numerics do not promise equal bits, but equal training. */
 TEST(fast_numerics_agree_to_rounding)
 {
     struct parity_model one, many;

@@ -1,5 +1,5 @@
 /* All small cells of data parallelism: model x batch x microbatch x workers, in proof mode and in canonical numerics.
- * The cells of one batch and microbatch are compared with one worker's. Prints how many cells were compared. */
+ * The cells of one batch and microbatch are compared with one worker. Prints the number of compared cells. */
 #include "tests/parity/compare.h"
 
 #define STEPS 4
@@ -17,8 +17,8 @@ static struct parity_result *run(const char *yaml, const char *numerics, int bat
     return parity_run(m, STEPS, NULL);
 }
 
-/* One batch and microbatch on 1 to 6 workers; returns the number of cells that were compared. */
-static int row(const char *yaml, const char *numerics, int batch, int micro)
+/* Runs one batch and microbatch on 1 to 6 workers; returns the number of cells that were compared. */
+static int run_row(const char *yaml, const char *numerics, int batch, int micro)
 {
     struct parity_model one, many;
     struct parity_result *a = run(yaml, numerics, batch, micro, 1, &one);
@@ -39,33 +39,33 @@ static int row(const char *yaml, const char *numerics, int batch, int micro)
     return cells;
 }
 
-static void matrix(const char *yaml, const char *numerics)
+static void run_matrix(const char *yaml, const char *numerics)
 {
     static const int batches[] = {1, 2, 3, 5, 8, 11};
     int cells = 0;
     for (size_t b = 0; b < sizeof(batches) / sizeof(batches[0]); b++)
         for (int micro = 1; micro <= 3 && micro <= batches[b]; micro++)
-            cells += row(yaml, numerics, batches[b], micro);
+            cells += run_row(yaml, numerics, batches[b], micro);
     printf("%d cells\n", cells);
     assert_true(cells >= 70);
 }
 
 TEST(llama_proof_cells)
 {
-    matrix(parity_llama, "proof");
+    run_matrix(parity_llama, "proof");
 }
 
 TEST(gpt2_proof_cells)
 {
-    matrix(parity_gpt2, "proof");
+    run_matrix(parity_gpt2, "proof");
 }
 
 TEST(llama_canonical_cells)
 {
-    matrix(parity_llama, "canonical");
+    run_matrix(parity_llama, "canonical");
 }
 
 TEST(gpt2_canonical_cells)
 {
-    matrix(parity_gpt2, "canonical");
+    run_matrix(parity_gpt2, "canonical");
 }

@@ -1,5 +1,5 @@
-/* Stopping and going on equals never stopping: bit for bit with the same workers, and in canonical numerics with any.
- */
+/* Stopping and resuming equals training without a stop: bit for bit with the same workers, and in canonical numerics
+ * with any number. */
 #include "tests/parity/harness.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 /* A layout as overrides, ended by NULL. */
 #define LAYOUT(...) ((const char *const[]){__VA_ARGS__, NULL})
 
-static void model(struct parity_model *m, const char *yaml, const char *numerics, const char *const *layout)
+static void init_model(struct parity_model *m, const char *yaml, const char *numerics, const char *const *layout)
 {
     char n[48];
     const char *sets[16] = {n};
@@ -20,13 +20,14 @@ static void model(struct parity_model *m, const char *yaml, const char *numerics
     parity_model_init(m, yaml, sets);
 }
 
-/* 0 when all bits are equal, else the largest relative difference of the parameters. */
-static double stop_and_go(const char *yaml, const char *numerics, const char *const *before, const char *const *after)
+/* Returns 0 if all bits are equal, otherwise the largest relative difference of the parameters. */
+static double stop_and_resume(const char *yaml, const char *numerics, const char *const *before,
+                              const char *const *after)
 {
     struct parity_model m, first, second;
-    model(&m, yaml, numerics, before);
-    model(&first, yaml, numerics, before);
-    model(&second, yaml, numerics, after);
+    init_model(&m, yaml, numerics, before);
+    init_model(&first, yaml, numerics, before);
+    init_model(&second, yaml, numerics, after);
     struct store *store = store_new(&m.graph, strcmp(numerics, "proof") == 0 ? DT_F64 : DT_F32);
     struct parity_options save = {.save = store}, load = {.load = store};
     struct parity_result *a = parity_run(&m, STEPS, NULL), *b = parity_run(&first, STOP, &save);
@@ -55,25 +56,25 @@ static double stop_and_go(const char *yaml, const char *numerics, const char *co
 
 TEST(resume_on_the_same_workers_is_bit_for_bit)
 {
-    assert_true(stop_and_go(parity_llama, "canonical", WORKERS_2, WORKERS_2) == 0);
-    assert_true(stop_and_go(parity_gpt2, "fast", WORKERS_3, WORKERS_3) == 0);
-    assert_true(stop_and_go(parity_llama, "proof", WORKERS_1, WORKERS_1) == 0);
+    assert_true(stop_and_resume(parity_llama, "canonical", WORKERS_2, WORKERS_2) == 0);
+    assert_true(stop_and_resume(parity_gpt2, "fast", WORKERS_3, WORKERS_3) == 0);
+    assert_true(stop_and_resume(parity_llama, "proof", WORKERS_1, WORKERS_1) == 0);
 }
 
 TEST(canonical_resume_on_other_workers_is_bit_for_bit)
 {
-    assert_true(stop_and_go(parity_llama, "canonical", WORKERS_2, WORKERS_3) == 0);
-    assert_true(stop_and_go(parity_gpt2, "canonical", WORKERS_4, WORKERS_1) == 0);
+    assert_true(stop_and_resume(parity_llama, "canonical", WORKERS_2, WORKERS_3) == 0);
+    assert_true(stop_and_resume(parity_gpt2, "canonical", WORKERS_4, WORKERS_1) == 0);
 }
 
 TEST(proof_resume_on_other_workers_is_within_proof_bounds)
 {
-    double worst = stop_and_go(parity_llama, "proof", WORKERS_3, WORKERS_2);
+    double worst = stop_and_resume(parity_llama, "proof", WORKERS_3, WORKERS_2);
     assert_true(worst > 0 && worst < 1e-9);
 }
 
-/* From each layout to the next, round once: pieces, cut columns, stages and the ring's copies all move into each other.
- */
+/* Resumes from each layout in the next, and from the last in the first, so that ZeRO pieces, split columns, stages and
+ * the ring's copies are all converted into each other. */
 TEST(proof_resume_moves_between_all_layouts)
 {
     const char *const *const ring[] = {
@@ -87,7 +88,7 @@ TEST(proof_resume_moves_between_all_layouts)
     const int n = sizeof(ring) / sizeof(ring[0]);
     for (int i = 0; i < n; i++) {
         const char *yaml = i % 2 ? parity_gpt2 : parity_llama;
-        double worst = stop_and_go(yaml, "proof", ring[i], ring[(i + 1) % n]);
+        double worst = stop_and_resume(yaml, "proof", ring[i], ring[(i + 1) % n]);
         if (!(worst < 1e-9))
             fail_msg("from layout %d to the next: %g", i, worst);
     }
@@ -95,18 +96,19 @@ TEST(proof_resume_moves_between_all_layouts)
 
 TEST(resume_in_the_same_layout_is_bit_for_bit)
 {
-    assert_true(stop_and_go(parity_llama, "proof",
-                            LAYOUT("parallel.workers=4", "parallel.fsdp=2", "parallel.zero=3", "parallel.tp=2"),
-                            LAYOUT("parallel.workers=4", "parallel.fsdp=2", "parallel.zero=3", "parallel.tp=2")) == 0);
-    assert_true(stop_and_go(parity_gpt2, "fast", LAYOUT("parallel.workers=4", "parallel.pp=2", "parallel.cp=2"),
-                            LAYOUT("parallel.workers=4", "parallel.pp=2", "parallel.cp=2")) == 0);
+    assert_true(stop_and_resume(parity_llama, "proof",
+                                LAYOUT("parallel.workers=4", "parallel.fsdp=2", "parallel.zero=3", "parallel.tp=2"),
+                                LAYOUT("parallel.workers=4", "parallel.fsdp=2", "parallel.zero=3", "parallel.tp=2")) ==
+                0);
+    assert_true(stop_and_resume(parity_gpt2, "fast", LAYOUT("parallel.workers=4", "parallel.pp=2", "parallel.cp=2"),
+                                LAYOUT("parallel.workers=4", "parallel.pp=2", "parallel.cp=2")) == 0);
 }
 
 TEST(canonical_resume_moves_between_stages_of_zero_bit_for_bit)
 {
-    assert_true(stop_and_go(parity_llama, "canonical",
-                            LAYOUT("parallel.workers=4", "parallel.fsdp=2", "parallel.zero=3"),
-                            LAYOUT("parallel.workers=3", "parallel.fsdp=3", "parallel.zero=1")) == 0);
-    assert_true(stop_and_go(parity_llama, "canonical", LAYOUT("parallel.workers=2", "parallel.pp=2"),
-                            LAYOUT("parallel.workers=2", "parallel.fsdp=2", "parallel.zero=2")) == 0);
+    assert_true(stop_and_resume(parity_llama, "canonical",
+                                LAYOUT("parallel.workers=4", "parallel.fsdp=2", "parallel.zero=3"),
+                                LAYOUT("parallel.workers=3", "parallel.fsdp=3", "parallel.zero=1")) == 0);
+    assert_true(stop_and_resume(parity_llama, "canonical", LAYOUT("parallel.workers=2", "parallel.pp=2"),
+                                LAYOUT("parallel.workers=2", "parallel.fsdp=2", "parallel.zero=2")) == 0);
 }

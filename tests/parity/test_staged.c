@@ -1,6 +1,6 @@
-/* Collectives that are staged through the host give the bits of those in shared memory, and an engine whose device
- * hides its memory (streams of its own, batches and losses copied, gradients outside the segment) those of one that
- * computes in the host's. */
+/* Collectives that are staged through the host have the same bits as those in shared memory. An engine on a device with
+ * hidden memory (streams of its own, batches and losses copied, gradients outside the segment) has the same bits as one
+ * in host memory. */
 #include "tests/parity/compare.h"
 #include "tests/worker/record_device.h"
 
@@ -60,18 +60,19 @@ TEST(staged_gpt2_has_the_bits_of_shm)
     compare(parity_gpt2, "proof", &staged);
 }
 
-TEST(llama_on_hidden_memory_has_the_bits_of_the_processor)
+TEST(llama_on_hidden_memory_has_the_bits_of_the_cpu)
 {
     compare(parity_llama, "fast", &hidden);
 }
 
-TEST(gpt2_on_hidden_memory_has_the_bits_of_the_processor)
+TEST(gpt2_on_hidden_memory_has_the_bits_of_the_cpu)
 {
     compare(parity_gpt2, "fast", &hidden);
 }
 
-/* Saved on one kind of device, gone on with on the other, over a load in rounds and a snapshot: as never stopped. */
-static void move(const struct parity_options *before, const struct parity_options *after)
+/* A job that is saved on one kind of device and resumed on the other, with a load in rounds and a snapshot, equals one
+ * without a stop. */
+static void move_between(const struct parity_options *before, const struct parity_options *after)
 {
     struct parity_model m, first, second;
     struct parity_result *whole = run(parity_gpt2, "fast", layouts[1], NULL, &m);
@@ -95,6 +96,6 @@ static void move(const struct parity_options *before, const struct parity_option
 TEST(a_job_moves_between_devices_bit_for_bit)
 {
     static const struct parity_options plain;
-    move(&plain, &hidden);
-    move(&hidden, &plain);
+    move_between(&plain, &hidden);
+    move_between(&hidden, &plain);
 }

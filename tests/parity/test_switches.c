@@ -1,5 +1,5 @@
-/* What must not change a bit: canonical numerics over every layout that cuts neither samples nor sums of a layer, and
- * switches that only move work. */
+/* Settings that must not change a bit: in canonical numerics, every layout that splits neither samples nor sums of a
+ * layer, and switches that only move work. */
 #include "tests/parity/compare.h"
 
 #define STEPS 4
@@ -17,7 +17,7 @@ static struct parity_result *run(const char *yaml, const char *numerics, const c
     return parity_run(m, STEPS, NULL);
 }
 
-/* Each of the layouts has the bits of the first. */
+/* Each of the layouts has the same bits as the first. */
 static void same_bits(const char *yaml, const char *numerics, const char *const *const *layouts, int n)
 {
     struct parity_model one, other;
@@ -62,8 +62,9 @@ TEST(gpt2_canonical_layouts_bit_for_bit)
     SAME_BITS(parity_gpt2, "canonical", list);
 }
 
-/* A table that two stages share gets two sums, of the embedding and of the head, where one worker sums both at once: of
- * gpt2 pipelines have their own bits, the same for every schedule, stage of ZeRO and number of replicas. */
+/* A tied table of two stages gets two sums, one of the embedding and one of the head, but one worker sums both at once.
+ * Therefore gpt2's pipelines have bits of their own, the same for every schedule, stage of ZeRO and number of replicas.
+ * */
 TEST(gpt2_canonical_pipelines_bit_for_bit)
 {
     const char *const *const list[] = {
@@ -86,8 +87,8 @@ TEST(prefetch_and_resharding_move_work_only)
     SAME_BITS(parity_gpt2, "fast", list);
 }
 
-/* Each of the layouts, with the communication thread, has its own bits without. */
-static void same_bits_beside(const char *yaml, const char *numerics, const char *const *const *layouts, int n)
+/* Each of the layouts has the same bits with and without a communication thread. */
+static void same_bits_with_thread(const char *yaml, const char *numerics, const char *const *const *layouts, int n)
 {
     for (int i = 0; i < n; i++) {
         const char *beside[16] = {"run.comm_thread=on"};
@@ -109,9 +110,9 @@ TEST(a_communication_thread_moves_work_only)
         LAYOUT("parallel.workers=2", "parallel.pp=2", "parallel.schedule=zb-h1"),
         LAYOUT("parallel.workers=2", "parallel.cp=2"),
     };
-    same_bits_beside(parity_llama, "fast", list, sizeof(list) / sizeof(list[0]));
-    same_bits_beside(parity_transformer, "fast", list, 2);
-    same_bits_beside(parity_llama, "canonical", list, 3);
+    same_bits_with_thread(parity_llama, "fast", list, sizeof(list) / sizeof(list[0]));
+    same_bits_with_thread(parity_transformer, "fast", list, 2);
+    same_bits_with_thread(parity_llama, "canonical", list, 3);
 }
 
 TEST(recomputation_moves_work_only)
@@ -138,7 +139,7 @@ TEST(overlapped_tensor_parallelism_moves_work_only)
     }
 }
 
-TEST(so_it_does_beside_other_axes)
+TEST(overlapped_tensor_parallelism_with_other_axes)
 {
     const char *const *const beside[][2] = {
         {ASYNC("parallel.workers=4", "parallel.tp=2", "parallel.cp=2", "parallel.recompute=full")},

@@ -1,4 +1,5 @@
-/* The model's gradient against finite differences in float64, and a float32 step against its float64 twin. */
+/* The model's gradient compared with finite differences in float64, and a float32 step compared with the same step in
+ * float64. */
 #include "tests/parity/harness.h"
 
 #include <math.h>
@@ -23,7 +24,7 @@ static double loss_of(struct engine *e, const struct engine_feed *feed)
     return loss;
 }
 
-/* A few coordinates of every tensor by central differences. */
+/* Compares a few elements of every tensor with central differences. */
 static void check_tensor(struct engine *e, const struct engine_feed *feed, int t, const double *grad)
 {
     double *x = engine_buffer(e, &e->train, e->train.param_buffer[t]);
@@ -84,11 +85,11 @@ TEST(gpt2_gradient_is_the_derivative_of_the_loss)
     finite_differences(parity_gpt2);
 }
 
-/* K: the longest sum of the model's step, the tokens of the batch or the vocabulary. The factor covers the chain of
- * layers: measured 0.4 for both models. */
+/* K is the longest sum of the model's step: the tokens of the batch or the vocabulary. The factor covers the chain of
+ * layers; 0.4 was measured for both models. */
 #define TWIN_FACTOR 4.0
 
-static void twin(const char *yaml)
+static void compare_twin(const char *yaml)
 {
     struct parity_model a, b;
     parity_model_init(&a, yaml, NULL);
@@ -124,12 +125,12 @@ static void twin(const char *yaml)
 
 TEST(float32_llama_step_is_near_its_float64_twin)
 {
-    twin(parity_llama);
+    compare_twin(parity_llama);
 }
 
 TEST(float32_gpt2_step_is_near_its_float64_twin)
 {
-    twin(parity_gpt2);
+    compare_twin(parity_gpt2);
 }
 
 /* ---- evaluation ---- */
@@ -166,7 +167,7 @@ struct moments {
     double p, m, v;
 };
 
-/* Loshchilov and Hutter 2019 with bias correction, one element, update `step`. */
+/* AdamW of Loshchilov and Hutter (2019) with bias correction: one element, update `step`. */
 static double adamw(struct moments *x, double g, const struct job_train *t, double lr, double decay, int step)
 {
     x->m = t->beta1 * x->m + (1 - t->beta1) * g;
@@ -180,7 +181,7 @@ static void check_update(struct engine *e, struct moments *x, int step, const st
 {
     const struct job_train *t = &e->config.job->train;
     double clip = r->grad_norm > t->clip ? t->clip / r->grad_norm : 1;
-    assert_true(clip < 1); /* else clipping is not tested */
+    assert_true(clip < 1); /* otherwise clipping is not tested */
     assert_true(r->lr == job_lr(t, step));
     for (int k = 0; k < e->config.graph->n_tensors; k++) {
         const struct graph_tensor *g = &e->config.graph->tensors[k];
@@ -192,7 +193,8 @@ static void check_update(struct engine *e, struct moments *x, int step, const st
         for (int64_t i = 0; i < n; i++, x++) {
             double want = adamw(x, grad[i] * clip, t, r->lr, g->decay ? t->weight_decay : 0, step);
             if (!(fabs(want - p[i]) <= 1e-12 * (1e-3 + fabs(want))))
-                fail_msg("%s[%lld] after update %d: %.17g, not %.17g", g->name, (long long)i, step, p[i], want);
+                fail_msg("%s[%lld] after update %d: got %.17g, expected %.17g", g->name, (long long)i, step, p[i],
+                         want);
         }
     }
 }

@@ -1,8 +1,8 @@
-"""The small models in PyTorch's autograd and torch.optim.AdamW, in float64, against what parity_dump wrote.
+"""Compares the output of parity_dump with PyTorch's autograd and torch.optim.AdamW on the small models, in float64.
 
-From the same weights, on one worker and on two along every axis: logits, loss and every gradient, then three clipped
-steps of AdamW. And the course's recipe: twenty steps on lower-cased words, whose losses must stay together. The models
-are written from their formulas here, not taken from the C.
+From the same weights, on one worker and on two along every axis, it compares logits, loss and every gradient, and then
+three clipped steps of AdamW. It also trains with the course's settings for twenty steps on lower-case words and compares
+the losses. The models are written from their formulas here, independently of the C code.
 
 torch_steps.py PARITY_DUMP TEXT   (run by ctest; needs a python with torch in DTD_TORCH_PYTHON)
 """
@@ -14,7 +14,7 @@ import time
 
 python = os.environ.get("DTD_TORCH_PYTHON")
 if not python:
-    print("skipped: DTD_TORCH_PYTHON names no python with torch")
+    print("skipped: DTD_TORCH_PYTHON does not name a Python with torch")
     sys.exit(77)
 if "DTD_TORCH_STEPS" not in os.environ:
     if subprocess.run([python, "-c", "import torch"], stderr=subprocess.DEVNULL).returncode:
@@ -136,12 +136,13 @@ def near(what, ours, theirs, tolerance):
 
 
 def near_all(what, ours, theirs, bound):
-    worst = (ours - theirs).abs().max().item()  # a NaN, which nobody wrote, stays one
+    worst = (ours - theirs).abs().max().item()  # a NaN, which means that no rank wrote the value, stays one
     near(f"largest difference of {what}", worst, 0.0, bound * theirs.abs().max().item())
 
 
 def near_params(what, params, ours, theirs, bound):
-    """Of the largest element of each tensor. Some elements' gradient is zero but for rounding: no bound holds for them."""
+    """The bound is relative to the largest element of each tensor. For single elements no bound holds: a gradient may be
+    zero up to rounding."""
     rms = (sum(t.pow(2).sum() for t in theirs.values()) / sum(t.numel() for t in theirs.values())).sqrt().item()
     for fqn, _, zero_lo, zero_hi, _ in params:
         a, b = ours[fqn].flatten(), theirs[fqn].flatten()
@@ -186,7 +187,8 @@ LAYOUTS = {
     "pp 2": ["parallel.workers=2", "parallel.pp=2"],
     "cp 2": ["parallel.workers=2", "parallel.cp=2"],
 }
-# The course's: words, 32 tokens, AdamW at 2e-3 with the numbers of torch.optim, no schedule; its net, but narrow.
+# The course's settings: words, 32 tokens, AdamW with a learning rate of 2e-3 and torch.optim's defaults, no schedule.
+# The net is narrower.
 COURSE = ["train.seq=32", "train.global_batch=8", "train.lr=2.0e-3", "train.schedule=constant", "train.warmup=0", "train.decay=0",
           "train.clip=0", "train.weight_decay=0.01", "train.beta1=0.9", "train.beta2=0.999", "train.eps=1.0e-8"]
 
