@@ -1,6 +1,6 @@
-/* bench_bpe TEXT FILE [FILE]: MB per second of processor time of byte-pair encoding, on one core, as one JSON line;
- * FILE as data.tokenizer_files. Best of five readings of the whole text, in pieces of a megabyte as `dtctl data
- * prepare` reads it; the encoder of each is a fresh one. */
+/* bench_bpe TEXT FILE [FILE]: measures byte-pair encoding on one core in MB per second of processor time, and prints
+ * one JSON line. FILE: as data.tokenizer_files. The result is the best of five passes over the text, in chunks of a
+ * megabyte as `dtctl data prepare` reads it. Each pass has a new encoder. */
 #include "common/base/file.h"
 #include "common/data/tokenizer.h"
 

@@ -1,6 +1,6 @@
-/* A save by real dtd-ios, from Io.Save to COMMITTED, beside write and fsync of the same bytes by a thread per rank. A
- * case of the test library, for the harness's sake; its figures are the lines that begin with a brace. tests/bench/save
- * runs it. */
+/* Measures a save by real dtd-io processes, from Io.Save to COMMITTED, and write and fsync of the same bytes by one
+ * thread per rank. It is a case of the test library, because it needs the test harness; its results are the lines that
+ * begin with a brace. tests/bench/save runs it. */
 #include "tests/daemon/io/io_harness.h"
 
 #include "common/base/clock.h"
@@ -22,7 +22,7 @@ struct bench {
     double save_s[MAX_ROUNDS], plain_s[MAX_ROUNDS];
 };
 
-static int setting(const char *name, int fallback, int most)
+static int env_setting(const char *name, int fallback, int most)
 {
     const char *text = getenv(name);
     int value = text ? atoi(text) : fallback;
@@ -36,7 +36,7 @@ static double now_s(void)
     return (double)clock_mono_ns() / 1e9;
 }
 
-static int compare(const void *x, const void *y)
+static int compare_doubles(const void *x, const void *y)
 {
     const double *a = x, *b = y;
     return *a < *b ? -1 : *a > *b;
@@ -44,11 +44,11 @@ static int compare(const void *x, const void *y)
 
 static double median(double *v, int n)
 {
-    qsort(v, (size_t)n, sizeof(*v), compare);
+    qsort(v, (size_t)n, sizeof(*v), compare_doubles);
     return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
-/* ---- plain ---- */
+/* ---- write and fsync ---- */
 
 struct plain {
     char path[PATH_MAX];
@@ -94,7 +94,7 @@ static double save_once(struct bench *b, int64_t step)
     struct io_op op[RANKS];
     char path[PATH_MAX];
     for (int r = 0; r < RANKS; r++)
-        io_save(&b->w[r], &b->f, 1, step, r, RANKS, &op[r]); /* copied into the arenas; sent by the loop */
+        io_save(&b->w[r], &b->f, 1, step, r, RANKS, &op[r]); /* copied into the arenas; the loop sends it */
     double from = now_s();
     for (int r = 0; r < RANKS; r++) {
         io_until(&b->t[0], &op[r].done, 600000, "the save");
@@ -135,12 +135,13 @@ static void stop(struct bench *b)
     fixture_free(&b->f);
 }
 
-/* Turn by turn, so that both see the same machine; the first turn is not counted. */
-static void measure(int n_ios)
+/* The two take turns, so that both run under the same load. The first turn is not counted. */
+static void measure_saves(int n_ios)
 {
     static struct bench b;
-    b = (struct bench){
-        .n_ios = n_ios, .mib = setting("BENCH_MIB", 256, 16384), .rounds = setting("BENCH_ROUNDS", 5, MAX_ROUNDS)};
+    b = (struct bench){.n_ios = n_ios,
+                       .mib = env_setting("BENCH_MIB", 256, 16384),
+                       .rounds = env_setting("BENCH_ROUNDS", 5, MAX_ROUNDS)};
     start(&b);
     (void)save_once(&b, 1);
     (void)plain_once(&b);
@@ -158,10 +159,10 @@ static void measure(int n_ios)
 
 TEST(one_io)
 {
-    measure(1);
+    measure_saves(1);
 }
 
 TEST(two_ios)
 {
-    measure(2);
+    measure_saves(2);
 }

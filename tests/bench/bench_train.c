@@ -1,23 +1,22 @@
-/* Training throughput, without a daemon: forks the workers over one segment, each bound to a core of its own (on GPUs
+/* Training throughput without a daemon: forks the workers over one segment, binds each to a core of its own (on GPUs:
  * to a device, in turn), runs a few steps and prints JSON lines.
  *
- *     bench_train [--model gpt2-124m|llama-1b] [--device cpu|cuda] [--dtype float32|bfloat16] [--workers N] [--batch B]
- *                 [--seq T] [--steps S] [--layers L] [--peak GFLOPS] [--peak-side N] [--algorithms FILE]
- *                 [--set KEY=VALUE]... [--ops]
+ *   bench_train [--model gpt2-124m|llama-1b] [--device cpu|cuda] [--dtype float32|bfloat16] [--workers N] [--batch B]
+ *               [--seq T] [--steps S] [--layers L] [--peak GFLOPS] [--peak-side N] [--algorithms FILE]
+ *               [--set KEY=VALUE]... [--ops]
  *
- * B samples of T tokens for each worker and step (weak scaling), in whatever layout --set asks for. Every worker
- * reports the median of its step times; the slowest counts. FLOP per token are 6 N + 12 L h s (PaLM appendix B; the
- * full attention square) and 6 N + 6 L h s (its causal half): both shares are printed, of what one worker's device was
- * measured to do in products, and on a GPU of its maker's figure too (MFU). Another JSON line has the time in which the
- * first parameters were filled. --ops adds a JSON line for every kind of op and of action of rank 0: time, and the time
- * that its operations and bytes must take at the measured rates (common/plan/estimate/cost.c).
+ * Each worker processes B samples of T tokens per step (weak scaling), in the layout of --set. Every worker reports the
+ * median of its step times; the slowest counts. FLOP per token are 6 N + 12 L h s (PaLM appendix B; full square of the
+ * attention) and 6 N + 6 L h s (its causal half). Both are printed as shares of the rate of products measured on one
+ * worker's device, and on a GPU also of the vendor's figure (MFU). Another JSON line has the time for filling the
+ * initial parameters. --ops adds a JSON line for every kind of op and of action of rank 0: its time, and the least time
+ * for its operations and bytes at the measured rates (common/plan/estimate/cost.c).
  *
- * On GPUs products use the algorithms that FILE keeps. The first step times what is missing in FILE and adds it
+ * On GPUs products use the algorithms in FILE. The first step times those that FILE lacks and adds them
  * (docs/internals/kernels.md); without the option the library's first proposals are used. The JSON line has the file's
- * name, how many choices it has and a hash of its bytes: runs with the same hash used the same algorithms. `logits_row`
- * is the number of elements between the beginnings of two rows of logits; a rank has all columns of the vocabulary, or
- * some.
- */
+ * name, the number of its choices and a hash of its bytes: runs with the same hash used the same algorithms.
+ * `logits_row` is the number of elements from one row of logits to the next; a rank has all columns of the vocabulary
+ * or a part. */
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
@@ -42,7 +41,7 @@
 #define MAX_STEPS 100
 #define MAX_SETS 16
 
-/* The published shapes; llama-1b is Llama 3.2 1B. */
+/* Published shapes; llama-1b is Llama 3.2 1B. */
 static const struct model {
     const char *name, *yaml;
     int layers;
@@ -54,7 +53,7 @@ static const struct model {
 
 struct options {
     const struct model *model;
-    const char *device, *dtype, *algorithms; /* algorithms: a file, NULL: none */
+    const char *device, *dtype, *algorithms; /* algorithms: a file; NULL: none */
     int workers, batch, seq, steps, layers, peak_side;
     double peak;
     bool ops;
@@ -64,13 +63,14 @@ struct options {
 
 struct shared {
     double step_s[MAX_WORKERS][MAX_STEPS], fill_s[MAX_WORKERS], loss;
-    int64_t logits_row[MAX_WORKERS]; /* 0: the rank has none */
-    struct nvml_facts gpu; /* of rank 0, right behind the measured steps, while its clocks are those of the steps */
-    struct peak_dev peak;  /* of rank 0's device */
+    int64_t logits_row[MAX_WORKERS]; /* 0: the rank has no logits */
+    struct nvml_facts
+        gpu; /* of rank 0, read directly after the measured steps, while the clocks are those of the steps */
+    struct peak_dev peak; /* of rank 0's device */
 };
 
-/* Random tokens, made before the first step: a step copies them, as it copies a file's. Samples begin at different
- * tokens of the same ones. */
+/* Random tokens, generated before the first step, so that a step copies them like tokens of a file. Samples begin at
+ * different places of the same tokens. */
 #define TOKENS (INT64_C(1) << 20)
 struct feed {
     int64_t seq;
@@ -88,7 +88,7 @@ static err_t feed_init(struct feed *f, const struct job_spec *job, struct why *w
     return OK;
 }
 
-static err_t sample(void *arg, int64_t index, int32_t *ret_ids, int32_t *ret_targets)
+static err_t copy_sample(void *arg, int64_t index, int32_t *ret_ids, int32_t *ret_targets)
 {
     const struct feed *f = arg;
     const int32_t *first = f->tokens + index * f->seq % TOKENS;
@@ -111,21 +111,21 @@ static void bind_to_core(int rank)
         perror("sched_setaffinity");
 }
 
-static int train(struct engine *e, const struct options *o, struct feed *f, struct shared *sh, struct why *why)
+static int run_steps(struct engine *e, const struct options *o, struct feed *f, struct shared *sh, struct why *why)
 {
-    const struct engine_feed feed = {sample, f};
+    const struct engine_feed feed = {copy_sample, f};
     struct engine_result r = {0};
     for (int s = 0; s < o->steps; s++) {
-        int64_t start = clock_mono_ns();
+        int64_t start_engine = clock_mono_ns();
         if (engine_step(e, &feed, &r, why))
             return 1;
-        sh->step_s[e->config.rank][s] = (double)(clock_mono_ns() - start) * 1e-9;
+        sh->step_s[e->config.rank][s] = (double)(clock_mono_ns() - start_engine) * 1e-9;
     }
     sh->loss = r.loss;
     return 0;
 }
 
-/* Unknown where the device is no GPU or the driver's library is not there. */
+/* Unknown if the device is no GPU or NVML is missing. */
 static void read_clocks(struct dev *dev, struct nvml_facts *ret)
 {
     struct dev_facts facts;
@@ -134,7 +134,7 @@ static void read_clocks(struct dev *dev, struct nvml_facts *ret)
     if (dev->ops->host_memory || dev_facts(dev, &facts, &why) || nvml_open(&n, &why))
         return;
     if (!nvml_read(n, facts.uuid, ret))
-        fprintf(stderr, "the driver's library does not know the GPU %s: no clocks\n", facts.uuid);
+        fprintf(stderr, "NVML does not list the GPU %s, so no clocks are printed\n", facts.uuid);
     nvml_close(n);
 }
 
@@ -155,7 +155,7 @@ static double op_floor_ms(const struct program *p, const struct action *a, const
     return by_flops > by_bytes ? by_flops : by_bytes;
 }
 
-/* What the step's ops of a kind must take: each is bound by its products or by its bytes. */
+/* The least time of the step's ops of a kind: each is limited by its products or by its bytes. */
 static double floor_ms(const struct program *p, enum op_kind kind, const struct peak_dev *peak)
 {
     double ms = 0;
@@ -179,13 +179,14 @@ static void print_ops(const struct engine *e, const struct engine_profile *p, in
     fflush(stdout);
 }
 
-/* Behind the measured steps: what the first step does once is no part of it, nor is it part of their times. */
-static int profile(struct engine *e, const struct options *o, struct feed *f, const struct peak_dev *peak,
-                   struct why *why)
+/* Runs after the measured steps, so that neither the work of the first step nor the profiling is part of their times.
+ * */
+static int print_profile(struct engine *e, const struct options *o, struct feed *f, const struct peak_dev *peak,
+                         struct why *why)
 {
     enum { STEPS = 2 };
     struct engine_profile p = {{0}, {0}, {0}, NULL};
-    const struct engine_feed feed = {sample, f};
+    const struct engine_feed feed = {copy_sample, f};
     struct engine_result r;
     err_t err = o->ops ? engine_profile_start(e, &p, why) : OK;
     for (int s = 0; !err && o->ops && s < STEPS; s++)
@@ -195,23 +196,24 @@ static int profile(struct engine *e, const struct options *o, struct feed *f, co
     return err != 0;
 }
 
-/* Fills the first parameters twice: a GPU loads the kernel in the first call. The faster one counts. */
-static err_t fill(struct engine *e, double *ret_s, struct why *why)
+/* Fills the initial parameters twice, because a GPU loads the kernel in the first call. The faster call counts. */
+static err_t time_fill(struct engine *e, double *ret_s, struct why *why)
 {
     int64_t best = INT64_MAX;
     for (int i = 0; i < 2; i++) {
-        int64_t start = clock_mono_ns();
+        int64_t start_engine = clock_mono_ns();
         err_t err = engine_fill_state(e, why);
         if (err)
             return err;
-        int64_t took = clock_mono_ns() - start;
+        int64_t took = clock_mono_ns() - start_engine;
         best = took < best ? took : best;
     }
     *ret_s = (double)best * 1e-9;
     return OK;
 }
 
-static err_t start(struct engine *e, const struct engine_config *config, struct comm **comm, int fd, struct why *why)
+static err_t start_engine(struct engine *e, const struct engine_config *config, struct comm **comm, int fd,
+                          struct why *why)
 {
     err_t err = engine_init(e, config, why);
     if (err)
@@ -241,7 +243,7 @@ static err_t open_device(const struct options *o, int rank, struct dev **ret, st
     return err ? err : dev_algorithms(*ret, o->algorithms, why);
 }
 
-/* The process ends here, and with it what the engine holds. */
+/* The process exits here, which frees the memory of the engine. */
 static int run_rank(const struct job_spec *job, const struct graph *g, const struct options *o, int fd, int rank,
                     struct shared *sh)
 {
@@ -255,15 +257,15 @@ static int run_rank(const struct job_spec *job, const struct graph *g, const str
     const struct engine_config config = {.dev = dev, .job = job, .graph = g, .rank = rank, .world = o->workers};
     if (!err && rank == 0)
         err = peak_dev_measure(dev, (enum dtype)job->train.dtype, o->peak_side, &sh->peak, &why);
-    err = err ? err : start(&e, &config, &comm, fd, &why);
-    err = err ? err : fill(&e, &sh->fill_s[rank], &why);
+    err = err ? err : start_engine(&e, &config, &comm, fd, &why);
+    err = err ? err : time_fill(&e, &sh->fill_s[rank], &why);
     err = err ? err : feed_init(&f, job, &why);
     if (!err)
         sh->logits_row[rank] = logits_row(&e.train);
-    int failed = err || train(&e, o, &f, sh, &why);
+    int failed = err || run_steps(&e, o, &f, sh, &why);
     if (!failed && rank == 0)
         read_clocks(dev, &sh->gpu);
-    failed = failed || profile(&e, o, &f, &sh->peak, &why);
+    failed = failed || print_profile(&e, o, &f, &sh->peak, &why);
     if (failed)
         fprintf(stderr, "rank %d: %s\n", rank, why.text);
     if (failed && comm)
@@ -277,7 +279,7 @@ static int by_value(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* The first step touches everything for the first time and does not count. */
+/* The first step is not counted: it touches all memory for the first time. */
 static double median_step(const struct options *o, struct shared *sh, int rank)
 {
     int first = o->steps > 1;
@@ -285,7 +287,8 @@ static double median_step(const struct options *o, struct shared *sh, int rank)
     return sh->step_s[rank][first + (o->steps - first) / 2];
 }
 
-/* The slowest worker's. Each fills what its layout gives it, with as many threads as its kernels have: one. */
+/* Prints the time of the slowest worker. Each worker fills the parameters of its layout with as many threads as its
+ * kernels have: one. */
 static void print_fill(const struct options *o, const struct graph *g, const struct shared *sh)
 {
     double s = 0;
@@ -297,7 +300,7 @@ static void print_fill(const struct options *o, const struct graph *g, const str
            sh->peak.name, peak_commit());
 }
 
-/* The file as it is when the run is over. A line that is a choice begins with a digit, no other line does. */
+/* The file at the end of the run. A line with a choice begins with a digit; no other line does. */
 static void print_algorithms(const char *path)
 {
     struct buf text = {0};
@@ -350,7 +353,7 @@ static void print_result(const struct options *o, const struct job_spec *job, co
            sysconf(_SC_NPROCESSORS_ONLN), peak_commit());
 }
 
-static int bench(const struct options *o)
+static int run_bench(const struct options *o)
 {
     struct job_spec job;
     struct graph g;
@@ -436,5 +439,5 @@ int main(int argc, char **argv)
     }
     if (!o.model || o.workers > MAX_WORKERS || o.steps > MAX_STEPS)
         return 2;
-    return bench(&o);
+    return run_bench(&o);
 }

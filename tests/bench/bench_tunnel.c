@@ -1,10 +1,11 @@
-/* bench_tunnel: a tunnel beside a plain TCP connection on loopback, in turns within one run, one JSON line. Each side
- * is two processes, as two daemons are: one sends and asks, the other takes and answers; the tunnel's run their loops
- * with the owner in a thread of its own, which reads and writes its descriptor. Medians of the turns.
+/* bench_tunnel: compares a tunnel with a plain TCP connection on loopback, in turns within one run, and prints one JSON
+ * line. Each side has two processes, like two daemons: one sends requests, the other answers. The processes of the
+ * tunnel run their loops with the owner in a thread of its own, which reads and writes its descriptor. All values are
+ * medians of the turns.
  *
- *   mb_per_s   64 MiB one way, until the other side has said that it has all of it
- *   round_trips_per_s   64 bytes there and back, one at a time
- *   idle_bytes   resident memory that 200 more idle tunnels cost one process, per tunnel */
+ * mb_per_s   64 MiB one way, until the other side has acknowledged all of it
+ * round_trips_per_s   64 bytes there and back, one at a time
+ * idle_bytes   resident memory per tunnel of one process, for 200 more idle tunnels */
 #include "common/tunnel/tunnel.h"
 
 #include <arpa/inet.h>
@@ -35,15 +36,15 @@ static double now_s(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static void die(const char *what)
+static void exit_with_error(const char *what)
 {
     fprintf(stderr, "bench_tunnel: %s\n", what);
     exit(1);
 }
 
-/* ---- an owner's side: blocking reads and writes of any descriptor ---- */
+/* ---- the owner: blocking reads and writes of any descriptor ---- */
 
-static void blocking(int fd)
+static void set_blocking(int fd)
 {
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
 }
@@ -64,19 +65,19 @@ static void write_all(int fd, const void *data, size_t len)
     for (size_t at = 0; at < len;) {
         ssize_t n = write(fd, (const char *)data + at, len - at);
         if (n <= 0)
-            die("write failed");
+            exit_with_error("write failed");
         at += (size_t)n;
     }
 }
 
-/* Takes 'b' and BULK bytes and answers a byte; 'a' and ASK_BYTES and answers them. */
-static void *serve(void *arg)
+/* Answers each request: 'b' and BULK bytes with one byte, 'a' and ASK_BYTES with the same bytes. */
+static void *answer_requests(void *arg)
 {
     static _Thread_local char bytes[PIECE];
     int fd = *(int *)arg;
     char kind;
     free(arg);
-    blocking(fd);
+    set_blocking(fd);
     while (read_all(fd, &kind, 1)) {
         size_t left = kind == 'b' ? BULK : ASK_BYTES - 1;
         for (size_t n; left; left -= n) {
@@ -95,10 +96,10 @@ static void serve_in_thread(int fd)
     pthread_t thread;
     int *arg = malloc(sizeof(*arg));
     if (!arg)
-        die("out of memory");
+        exit_with_error("out of memory");
     *arg = fd;
-    if (pthread_create(&thread, NULL, serve, arg))
-        die("no thread");
+    if (pthread_create(&thread, NULL, answer_requests, arg))
+        exit_with_error("cannot create a thread");
     pthread_detach(thread);
 }
 
@@ -106,31 +107,31 @@ static double bulk_mb_per_s(int fd)
 {
     static char bytes[PIECE];
     char done;
-    double start = now_s();
+    double start_server = now_s();
     write_all(fd, "b", 1);
     for (size_t at = 0; at < BULK; at += PIECE)
         write_all(fd, bytes, PIECE);
     if (!read_all(fd, &done, 1))
-        die("the other side has gone");
-    return (double)BULK * 1e-6 / (now_s() - start);
+        exit_with_error("the other side closed the connection");
+    return (double)BULK * 1e-6 / (now_s() - start_server);
 }
 
 static double round_trips_per_s(int fd)
 {
     char bytes[ASK_BYTES] = "a";
-    double start = now_s();
+    double start_server = now_s();
     for (int i = 0; i < ASKS; i++) {
         bytes[0] = 'a';
         write_all(fd, bytes, ASK_BYTES);
         if (!read_all(fd, bytes, ASK_BYTES))
-            die("the other side has gone");
+            exit_with_error("the other side closed the connection");
     }
-    return ASKS / (now_s() - start);
+    return ASKS / (now_s() - start_server);
 }
 
 /* ---- tunnels ---- */
 
-static err_t find(void *owner, struct tunnel_key_id id, struct tunnel_secret *ret)
+static err_t find_key(void *owner, struct tunnel_key_id id, struct tunnel_secret *ret)
 {
     (void)owner, (void)id;
     memset(ret->bytes, 1, TUNNEL_SECRET_MAX);
@@ -141,9 +142,9 @@ static err_t find(void *owner, struct tunnel_key_id id, struct tunnel_secret *re
 static struct tunnel_host *open_host(uv_loop_t *loop, const char *name)
 {
     struct tunnel_host *host = NULL;
-    const struct tunnel_host_config config = {loop, name, {NULL, find}};
+    const struct tunnel_host_config config = {loop, name, {NULL, find_key}};
     if (uv_loop_init(loop) || tunnel_host_open(&config, &host, NULL))
-        die("no host");
+        exit_with_error("cannot open the tunnel host");
     return host;
 }
 
@@ -151,7 +152,7 @@ static void accepted(void *owner, const struct tunnel_peer *peer, int fd)
 {
     (void)owner;
     if (peer->purpose == TUNNEL_RPC)
-        serve_in_thread(fd); /* others are held open and idle */
+        serve_in_thread(fd); /* the other tunnels stay open and idle */
 }
 
 static void be_tunnel_server(int fd)
@@ -160,13 +161,13 @@ static void be_tunnel_server(int fd)
     struct tunnel_listener *listener;
     struct tunnel_host *host = open_host(&loop, "b");
     if (tunnel_listen(host, fd, accepted, NULL, &listener))
-        die("cannot listen");
+        exit_with_error("cannot listen");
     uv_run(&loop, UV_RUN_DEFAULT);
 }
 
 static void be_plain_server(int fd)
 {
-    blocking(fd);
+    set_blocking(fd);
     for (;;) {
         int one = 1, peer = accept(fd, NULL, NULL);
         setsockopt(peer, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
@@ -174,17 +175,17 @@ static void be_plain_server(int fd)
     }
 }
 
-static pid_t start(void (*be)(int fd), int *ret_port)
+static pid_t start_server(void (*be)(int fd), int *ret_port)
 {
     struct sockaddr_in at;
     socklen_t len = sizeof(at);
     int fd;
     if (tunnel_bind("127.0.0.1:0", &fd, NULL) || getsockname(fd, (struct sockaddr *)&at, &len))
-        die("no port");
+        exit_with_error("the server printed no port");
     *ret_port = ntohs(at.sin_port);
     pid_t pid = fork();
     if (pid < 0)
-        die("no process");
+        exit_with_error("cannot fork");
     if (!pid) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         be(fd);
@@ -200,7 +201,7 @@ static int connect_plain(int port)
     int one = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
     if (connect(fd, (struct sockaddr *)&to, sizeof(to)))
-        die("cannot connect");
+        exit_with_error("cannot connect");
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     return fd;
 }
@@ -211,7 +212,7 @@ static void connected(void *owner, err_t err, const char *why, const struct tunn
 {
     (void)owner, (void)peer;
     if (err)
-        die(why);
+        exit_with_error(why);
     connected_fd = fd;
 }
 
@@ -224,7 +225,7 @@ static int connect_tunnel(uv_loop_t *loop, struct tunnel_host *host, int port, e
         .address = address, .key = {TUNNEL_KEY_CLUSTER, 1}, .expected = "b", .purpose = purpose};
     connected_fd = -1;
     if (tunnel_connect(host, &config, connected, NULL, &request, NULL))
-        die("cannot connect");
+        exit_with_error("cannot connect");
     while (connected_fd < 0)
         uv_run(loop, UV_RUN_ONCE);
     return connected_fd;
@@ -236,7 +237,7 @@ static void *run_loop(void *arg)
     return NULL;
 }
 
-/* ---- figures ---- */
+/* ---- measurements ---- */
 
 static long resident_bytes(pid_t pid)
 {
@@ -271,8 +272,8 @@ int main(void)
     uv_loop_t loop;
     pthread_t thread;
     signal(SIGPIPE, SIG_IGN);
-    start(be_plain_server, &plain_port);
-    pid_t server = start(be_tunnel_server, &tunnel_port);
+    start_server(be_plain_server, &plain_port);
+    pid_t server = start_server(be_tunnel_server, &tunnel_port);
     struct tunnel_host *host = open_host(&loop, "a");
     fds[0] = connect_plain(plain_port);
     fds[1] = connect_tunnel(&loop, host, tunnel_port, TUNNEL_RPC);
@@ -282,9 +283,9 @@ int main(void)
         connect_tunnel(&loop, host, tunnel_port, TUNNEL_STORE);
     handshake = (now_s() - handshake) / IDLE;
     long idle = (resident_bytes(server) - before) / IDLE;
-    blocking(fds[1]);
+    set_blocking(fds[1]);
     if (pthread_create(&thread, NULL, run_loop, &loop))
-        die("no thread");
+        exit_with_error("cannot create a thread");
     for (int i = 0; i < TURNS; i++) {
         for (int k = 0; k < 2; k++) {
             bulk[k][i] = bulk_mb_per_s(fds[k]);
@@ -297,5 +298,5 @@ int main(void)
            sysconf(_SC_NPROCESSORS_ONLN), median(bulk[1]), median(bulk[0]), median(asks[1]), median(asks[0]),
            handshake * 1e3, idle);
     fflush(stdout);
-    _exit(0); /* the servers end with this process */
+    _exit(0); /* the servers end with this process, because of PR_SET_PDEATHSIG */
 }

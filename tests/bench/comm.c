@@ -1,11 +1,11 @@
-/* Collectives and messages over shm: each one on private and on shared buffers, beside a plain shared-memory version
- * of the same on the same buffers (the floor: loops that read where the data lies, between barriers of the same
- * kind), and beside Open MPI when `--mpi FILE` names what comm_mpi measured. One JSON line a case; a ratio above 1 is
+/* Collectives and messages over shm, each one on private and on shared buffers. They are compared with a minimal
+ * shared-memory version on the same buffers (the floor: loops that read the data in place, between barriers of the same
+ * kind), and with Open MPI if `--mpi FILE` names the output of comm_mpi. One JSON line per case; a ratio above 1 means
  * faster than the other.
  *
- * Ours and the floor take turns within one run, call by call, and medians are compared: what else the machine does
- * meets both alike. A call's time is that between two barriers, the second included. Ranks are bound to processors in
- * turn: else a scheduler that wakes them where they were woken from has them share one. */
+ * dtd and the floor take turns within one run, call by call, and medians are compared, so that other load on the
+ * machine affects both equally. The time of a call is that between two barriers, including the second. Ranks are bound
+ * to processors in turn; otherwise the scheduler may wake several ranks on one processor. */
 #include "worker/comm/shm/shm.h"
 
 #include <argp.h>
@@ -20,13 +20,13 @@
 
 #define MAX_RANKS 16
 #define MAX_TURNS 41
-#define UNIT 8        /* tensors of a unit, all of one size */
-#define BUDGET_S 0.25 /* of one case's calls; at least three are made */
+#define UNIT 8        /* tensors of a unit, all of the same size */
+#define BUDGET_S 0.25 /* for the calls of one case; at least three calls are made */
 
 struct bench {
     struct comm_group *g;
     struct shm_comm *s;
-    float *src, *dst; /* of the variant under way: private or shared */
+    float *src, *dst; /* of the current variant: private or shared */
     float *shared_src, *shared_dst;
     int64_t n; /* elements of the large buffer */
     int64_t counts[MAX_RANKS];
@@ -34,7 +34,7 @@ struct bench {
     struct comm_part parts[UNIT];
 };
 
-/* Ranks of the bench have their buffers at the same places. */
+/* All ranks of the benchmark have their buffers at the same offsets. */
 static float *of_peer(const struct bench *b, const float *x, int i)
 {
     const float *own = (const float *)(const void *)b->s->shared[b->g->comm->rank];
@@ -47,7 +47,7 @@ static void wait_all(const struct bench *b)
         exit(1);
 }
 
-/* ---- the floor: one pass, where the data lies ---- */
+/* ---- the floor: one pass over the data in place ---- */
 
 static void add_slice(const struct bench *b, float *to, int64_t lo, int64_t hi)
 {
@@ -149,7 +149,7 @@ static void floor_sendrecv(const struct bench *b)
     wait_all(b);
 }
 
-/* ---- ours ---- */
+/* ---- dtd ---- */
 
 static err_t our_all_reduce(const struct bench *b)
 {
@@ -211,7 +211,7 @@ static const int64_t sizes[] = {64 << 10, 1 << 20, 64 << 20};
 
 /* ---- measuring ---- */
 
-static double now(void)
+static double now_s(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -233,16 +233,16 @@ static double median(double *x, int n)
 static double time_one(const struct bench *b, int i, bool ours)
 {
     wait_all(b);
-    double start = now();
+    double start = now_s();
     if (!ours)
         cases[i].floor(b);
     else if (cases[i].ours(b))
         exit(1);
     wait_all(b);
-    return now() - start;
+    return now_s() - start;
 }
 
-/* What comm_mpi wrote: "name ranks bytes seconds" lines; 0 when it has none. */
+/* The result of comm_mpi, which writes "name ranks bytes seconds" lines; 0 if it has none. */
 static double mpi_seconds(const char *file, const char *name, int ranks, int64_t bytes)
 {
     char word[32];
@@ -258,7 +258,7 @@ static double mpi_seconds(const char *file, const char *name, int ranks, int64_t
     return found;
 }
 
-static void report(const struct bench *b, int i, bool shared, double ours, double least, const char *mpi_file)
+static void print_case(const struct bench *b, int i, bool shared, double ours, double least, const char *mpi_file)
 {
     double mpi = mpi_seconds(mpi_file, cases[i].name, b->g->n, b->n * 4);
     printf("{\"comm\": \"%s\", \"ranks\": %d, \"bytes\": %lld, \"buffers\": \"%s\", \"us\": %.1f, \"gb_s\": %.2f, "
@@ -271,8 +271,8 @@ static void report(const struct bench *b, int i, bool shared, double ours, doubl
     fflush(stdout);
 }
 
-/* All ranks make the same number of turns: rank 0 says how many. */
-static void measure(struct bench *b, int i, bool shared, const char *mpi_file)
+/* All ranks make the same number of turns, which rank 0 publishes. */
+static void measure_case(struct bench *b, int i, bool shared, const char *mpi_file)
 {
     double ours[MAX_TURNS], least[MAX_TURNS];
     double once = time_one(b, i, true) + time_one(b, i, false);
@@ -285,7 +285,7 @@ static void measure(struct bench *b, int i, bool shared, const char *mpi_file)
         ours[t] = time_one(b, i, true);
     }
     if (b->g->me == 0)
-        report(b, i, shared, median(ours, (int)turns), median(least, (int)turns), mpi_file);
+        print_case(b, i, shared, median(ours, (int)turns), median(least, (int)turns), mpi_file);
 }
 
 static void set_counts(struct bench *b)
@@ -309,7 +309,7 @@ static void run_sizes(struct bench *b, float *private, const char *mpi_file)
                 b->src = shared ? b->shared_src : private;
                 b->dst = shared ? b->shared_dst : private + most;
                 set_counts(b);
-                measure(b, i, shared, mpi_file);
+                measure_case(b, i, shared, mpi_file);
             }
 }
 
@@ -318,7 +318,7 @@ static void bind_rank(int rank)
     cpu_set_t set;
     CPU_ZERO(&set);
     CPU_SET((size_t)rank % (size_t)sysconf(_SC_NPROCESSORS_ONLN), &set);
-    (void)sched_setaffinity(0, sizeof(set), &set); /* in a container without the right the kernel chooses */
+    (void)sched_setaffinity(0, sizeof(set), &set); /* in a container without the right, the kernel chooses */
 }
 
 static int run_rank(int fd, int rank, int world, const char *mpi_file)
@@ -375,7 +375,7 @@ struct options {
     const char *mpi_file;
 };
 
-static error_t parse(int key, char *arg, struct argp_state *state)
+static error_t parse_option(int key, char *arg, struct argp_state *state)
 {
     struct options *o = state->input;
     if (key == 'r')
@@ -393,7 +393,7 @@ int main(int argc, char **argv)
 {
     static const struct argp_option list[] = {
         {"ranks", 'r', "N", 0, "processes, default 2", 0}, {"mpi", 'm', "FILE", 0, "what comm_mpi measured", 0}, {0}};
-    const struct argp argp = {list, parse, NULL, "Times collectives of the shm backend.", NULL, NULL, NULL};
+    const struct argp argp = {list, parse_option, NULL, "Times collectives of the shm backend.", NULL, NULL, NULL};
     struct options o = {.ranks = 2};
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     return run_world(o.ranks, o.mpi_file);

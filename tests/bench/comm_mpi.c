@@ -1,5 +1,5 @@
-/* The cases of comm.c over MPI, compiled with mpicc by tests/bench/comm. Lines "name ranks bytes seconds": the median
- * time between two barriers on rank 0. Ranks are bound to processors in turn, as there. */
+/* The cases of comm.c over MPI, compiled with mpicc by tests/bench/comm. It prints lines "name ranks bytes seconds"
+ * with the median time between two barriers on rank 0. Ranks are bound to processors in turn, as in comm.c. */
 #define _GNU_SOURCE
 #include <mpi.h>
 #include <sched.h>
@@ -67,7 +67,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void measure(int i, int bytes)
+static void measure_case(int i, int bytes)
 {
     double seconds[MAX_TURNS];
     int turns = (int)(BUDGET_S / time_one(i, bytes / 4));
@@ -101,7 +101,7 @@ int main(int argc, char **argv)
         MPI_Abort(MPI_COMM_WORLD, 1);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         for (size_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++)
-            measure((int)i, sizes[k]);
+            measure_case((int)i, sizes[k]);
     free(src);
     free(dst);
     MPI_Finalize();

@@ -1,12 +1,13 @@
-/* Writers at a dtd's control: how many records come into its log in a second, and for how long none does.
+/* Clients that write to a dtd's control: measures how many records per second the log accepts, and the longest time
+ * without one.
  *
- *     bench_control appends CLIENTS SECONDS NODE STATE_DIR...
- *     bench_control gap SECONDS NODE STATE_DIR...
+ *   bench_control appends CLIENTS SECONDS NODE STATE_DIR...
+ *   bench_control gap SECONDS NODE STATE_DIR...
  *
- * A write is a node's drain with another reason, the cheapest call that ends in a record, and is answered when the
- * record is committed. appends: each client is a thread with a connection of its own, to the daemons in turn, and
- * writes again as soon as it has its answer. gap: one client writes every 2 ms, to another daemon when its own does not
- * answer, and the longest time without an answer is printed. Each prints one JSON line. */
+ * A write drains a node with another reason: this is the cheapest call that ends in a record, and it is answered when
+ * the record is committed. appends: each client is a thread with a connection of its own, to the daemons in turn, and
+ * sends the next write as soon as it has its answer. gap: one client writes every 2 ms, to another daemon if its own
+ * does not answer, and the longest time without an answer is printed. Each prints one JSON line. */
 #include "client/client.h"
 #include "common/base/clock.h"
 
@@ -31,7 +32,7 @@ struct writer {
 static struct {
     int64_t end_ms;
     atomic_size_t n;
-    float ms[MAX_LATENCIES]; /* of each write */
+    float ms[MAX_LATENCIES]; /* latency of each write */
 } b;
 
 static double now_ms(void)
@@ -39,7 +40,7 @@ static double now_ms(void)
     return (double)clock_mono_ns() * 1e-6;
 }
 
-/* One write, wherever it is taken; false when the time is over. */
+/* Sends a write until some daemon accepts it. Returns false when the time is over. */
 static bool write_one(struct writer *w)
 {
     struct why why;
@@ -71,13 +72,13 @@ static void *write_on(void *arg)
     return NULL;
 }
 
-static int compare(const void *x, const void *y)
+static int compare_floats(const void *x, const void *y)
 {
     const float *p = x, *q = y;
     return *p < *q ? -1 : *p > *q;
 }
 
-static int appends(int clients, double seconds, const char *node, char **dirs, int n_dirs)
+static int run_appends(int clients, double seconds, const char *node, char **dirs, int n_dirs)
 {
     static struct writer writers[MAX_CLIENTS];
     pthread_t threads[MAX_CLIENTS];
@@ -94,13 +95,13 @@ static int appends(int clients, double seconds, const char *node, char **dirs, i
         fprintf(stderr, "bench_control: nothing was written in %g s\n", seconds);
         return 1;
     }
-    qsort(b.ms, kept, sizeof(b.ms[0]), compare);
+    qsort(b.ms, kept, sizeof(b.ms[0]), compare_floats);
     printf("{\"clients\": %d, \"appends_per_s\": %.0f, \"median_ms\": %.3f, \"p99_ms\": %.3f}\n", clients,
            (double)n / seconds, (double)b.ms[kept / 2], (double)b.ms[kept * 99 / 100]);
     return 0;
 }
 
-static int gap(double seconds, const char *node, char **dirs, int n_dirs)
+static int run_gap(double seconds, const char *node, char **dirs, int n_dirs)
 {
     struct writer w = {.node = node, .dirs = dirs, .n_dirs = n_dirs};
     double longest = 0;
@@ -126,6 +127,6 @@ int main(int argc, char **argv)
         return 2;
     }
     double seconds = atof(argv[at]);
-    return many ? appends(clients, seconds, argv[at + 1], argv + at + 2, argc - at - 2)
-                : gap(seconds, argv[at + 1], argv + at + 2, argc - at - 2);
+    return many ? run_appends(clients, seconds, argv[at + 1], argv + at + 2, argc - at - 2)
+                : run_gap(seconds, argv[at + 1], argv + at + 2, argc - at - 2);
 }

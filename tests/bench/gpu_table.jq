@@ -1,4 +1,4 @@
-# bench_train's JSON lines (and gpu_torch.py's), slurped: a table of the ops of a step, then the rates.
+# Input: the JSON lines of bench_train and gpu_torch.py, slurped. Output: a table of the ops of a step, then the rates.
 def right(n): tostring | if length < n then " " * (n - length) + . else . end;
 def left(n): tostring | if length < n then . + " " * (n - length) else . end;
 def fixed(d): . * pow(10; d) | round / pow(10; d);

@@ -1,12 +1,12 @@
-"""What PyTorch does with the shapes of bench_train: one JSON line each.
+"""Measures PyTorch with the shapes of bench_train: one JSON line each.
 
 gpu_torch.py kernels --model gpt2-124m|llama-1b --batch B --seq T [--vocab V] [--dtype bfloat16|float32]
 gpu_torch.py train   --model gpt2-124m|llama-1b --batch B --seq T [--vocab V] [--steps S] [--eager]
 
-Kernels carry the names of bench_train's ops, and how often a step calls them; where PyTorch has a fused kernel it is that one,
-else what torch.compile makes. --vocab 50304 gives GPT-2 as many words as nanoGPT does, so that its rows of logits begin at
-multiples of 128 bytes, where dtd's plan puts those of 50257. Training is float32 parameters and AdamW (fused), autocast to bfloat16, torch.compile, clipping to 1. --device cpu and --layers 1 try the
-script on a machine without a GPU.
+Kernels have the names of bench_train's ops and their number of calls per step. If PyTorch has a fused kernel, it is measured;
+otherwise the output of torch.compile. --vocab 50304 gives GPT-2 the padded vocabulary of nanoGPT, so that its rows of logits
+begin at multiples of 128 bytes, where dtd's plan also places the rows of 50257. Training uses float32 parameters, fused AdamW,
+autocast to bfloat16, torch.compile and clipping to 1. --device cpu and --layers 1 run the script on a machine without a GPU.
 """
 import argparse
 import json
@@ -85,7 +85,7 @@ class Model(nn.Module):
 
 
 class Clock:
-    """Seconds of f(), the median of several runs; on a GPU by events around a batch of calls."""
+    """Seconds of f(), the median of several runs; on a GPU measured by events around a batch of calls."""
 
     def __init__(self, device):
         self.cuda = device == "cuda"
@@ -114,7 +114,7 @@ def backward(y, inputs, dy):
 
 
 def products(m):
-    """(in, out, calls in a forward) of every product."""
+    """(in, out, calls per forward pass) of every product."""
     d, n, hd = m["dim"], m["layers"], m["dim"] // m["heads"]
     yield d, d, n
     yield (d, m["kv"] * hd, 2 * n) if m["llama"] else (d, 2 * d, n)
@@ -125,7 +125,7 @@ def products(m):
 
 
 def kernel_rows(m, args):
-    """(name, calls a step, function)"""
+    """(name, calls per step, function)"""
     dev, dt = args.device, getattr(torch, args.dtype)
     t, d, f, hd, n = args.batch * args.seq, m["dim"], m["ffn"], m["dim"] // m["heads"], m["layers"]
     rand = lambda *s: torch.randn(*s, device=dev, dtype=dt)

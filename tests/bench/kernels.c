@@ -1,10 +1,10 @@
-/* Every kernel of a GPT-2 124M training step, at the shapes that it has there: one JSON line per kernel, then one with
+/* Every kernel of a training step of GPT-2 124M, at its shapes there. Prints one JSON line per kernel, then one with
  * the sum over a whole step. `bench_kernels [BATCH SEQ]...` (default 4 64 and 4 512); float32, one thread.
  *
- * A step is a table: what is called, how often, with what work. Products and attention are compared with the core's
- * measured multiply-add peak, the rest with its measured memory bandwidth (bytes that must move if nothing were in
- * cache, so what a cache still holds may exceed it). Times are the thread's own, the best of a few
- * runs. */
+ * A step is a table of calls, with the number of calls per step and the work of each. Products and attention are
+ * compared with the core's measured peak of multiply-adds, all others with its measured memory bandwidth. Their bytes
+ * are those to move if nothing were cached, so data in a cache may exceed the bandwidth. Times are the thread's own,
+ * the best of several runs. */
 #include "kernels/kernels.h"
 #include "tests/bench/peak.h"
 
@@ -16,8 +16,8 @@
 
 enum { DIM = 768, LAYERS = 12, HEADS = 12, FFN = 4 * DIM, VOCAB = 50257, POSITIONS = 1024 };
 #define PARAMS (VOCAB * (int64_t)DIM + POSITIONS * DIM + LAYERS * (12 * (int64_t)DIM * DIM + 13 * DIM) + 2 * DIM)
-#define VECTOR 4096 /* room for a bias or a sum of columns */
-#define RUN_MS 150  /* a kernel is repeated for so long, but at least twice */
+#define VECTOR 4096 /* space for a bias or a sum of columns */
+#define RUN_MS 150  /* a kernel is repeated for this long, but at least twice */
 
 struct bench {
     const struct kern_ops *k;
@@ -32,9 +32,9 @@ struct row {
     const char *name;
     int times; /* per step */
     err_t (*call)(struct bench *x, const struct row *r);
-    int64_t m, n, k; /* products; others: n elements, or t x n */
+    int64_t m, n, k; /* sizes of products; other kernels: n elements, or t x n */
     bool trans_a, trans_b, accumulate, bias;
-    int64_t flops, bytes; /* one call; flops 0: bound by memory */
+    int64_t flops, bytes; /* of one call; flops 0: limited by memory */
     enum kern_act act;    /* of a product */
     bool b_sum;
 };
@@ -110,7 +110,7 @@ static err_t call_embed_grad(struct bench *x, const struct row *r)
     return OK;
 }
 
-/* x, res -> r, y as a block of GPT-2 does it; statistics behind y */
+/* x, res -> r, y as in a block of GPT-2; the statistics follow y */
 static err_t call_layernorm(struct bench *x, const struct row *r)
 {
     int64_t n = x->t * DIM;
@@ -151,7 +151,7 @@ static err_t call_loss(struct bench *x, const struct row *r)
     return OK;
 }
 
-/* A fourth of the vocabulary, as a rank of four has it. */
+/* A quarter of the vocabulary, as on one rank of four. */
 static err_t call_loss_part(struct bench *x, const struct row *r)
 {
     x->k->loss_part(x->s, x->t, VOCAB / 4, VOCAB / 4, 0, x->ids, x->c, (double *)x->d);
@@ -190,7 +190,7 @@ static err_t call_dropout(struct bench *x, const struct row *r)
     return OK;
 }
 
-/* The middle third of three. */
+/* Copies the middle third of three. */
 static err_t call_copy(struct bench *x, const struct row *r)
 {
     x->k->copy_cols(x->s, x->t, DIM, x->a + DIM, 3 * DIM, x->b, DIM);
@@ -221,7 +221,7 @@ static err_t call_sumsq(struct bench *x, const struct row *r)
     return OK;
 }
 
-/* The first parameters. */
+/* Fills initial parameters. */
 static err_t call_normal(struct bench *x, const struct row *r)
 {
     const struct kern_normal k = {
@@ -235,7 +235,8 @@ static err_t call_zero(struct bench *x, const struct row *r)
     return dev_zero(x->s, x->d, (size_t)r->n * sizeof(float));
 }
 
-/* The three products of y[t,out] = x[t,in] w[in,out] + b, `times` layers; with a bias the third sums its gradient. */
+/* The three products of y[t,out] = x[t,in] w[in,out] + b, `times` layers. With a bias, the third product also sums its
+ * gradient. */
 static int linear_rows(struct row *r, const char *const names[3], int times, int64_t t, int64_t in, int64_t out,
                        bool bias, bool w_is_out_in)
 {
@@ -251,8 +252,8 @@ static int linear_rows(struct row *r, const char *const names[3], int times, int
     return 3;
 }
 
-/* A step applies GELU in the product before it, its gradient in the one behind; beside them the same products, and the
- * sum of a bias, as calls of their own (0 times a step). */
+/* A step fuses GELU with the product before it, and its gradient with the one after it. These rows have the same
+ * products, and the sum of a bias, as separate calls (0 times per step). */
 static int alone_rows(struct row *r, int n)
 {
     struct row *more = r + n;
@@ -281,7 +282,7 @@ static int step_rows(struct row *r, int64_t t, int64_t seq)
     static const char *const qkv[3] = {"qkv", "qkv_dx", "qkv_dw"}, *const proj[3] = {"proj", "proj_dx", "proj_dw"};
     static const char *const up[3] = {"up", "up_dx", "up_dw"}, *const down[3] = {"down", "down_dx", "down_dw"};
     static const char *const head[3] = {"head", "head_dx", "head_dw"};
-    int64_t td = t * DIM, f = 4, pairs = t * (seq + 1) / 2 * DIM; /* causal: what must be computed */
+    int64_t td = t * DIM, f = 4, pairs = t * (seq + 1) / 2 * DIM; /* causal: only this part must be computed */
     int n = 0;
     n += linear_rows(r + n, qkv, LAYERS, t, DIM, 3 * DIM, true, false);
     n += linear_rows(r + n, proj, LAYERS, t, DIM, DIM, true, false);
@@ -314,7 +315,7 @@ static int step_rows(struct row *r, int64_t t, int64_t seq)
     return n;
 }
 
-/* What this thread used: other programs on the machine that push it aside do not count. */
+/* Time of this thread only, so that other programs on the machine do not count. */
 static int64_t thread_ns(void)
 {
     struct timespec t;
@@ -346,7 +347,8 @@ static void print_row(const struct bench *x, const struct row *r, double seconds
     fflush(stdout);
 }
 
-/* FLOPs of a step as papers count them: six per parameter of a product and token, the attention's full square. */
+/* FLOPs of a step as papers count them: six per parameter of a product and token, and the full square of the attention.
+ * */
 static double model_flops(int64_t t, int64_t seq)
 {
     double products = (double)LAYERS * 12 * DIM * DIM + (double)VOCAB * DIM;
@@ -380,7 +382,7 @@ static int bench_step(struct bench *x)
         seconds += took * rows[i].times;
         product_seconds += rows[i].call == call_gemm ? took * rows[i].times : 0;
         flops += (double)rows[i].flops * rows[i].times;
-        double peak = i % 4 == 0 ? peak_fma_gflops() : 0; /* clocks wander: the roof is the best seen */
+        double peak = i % 4 == 0 ? peak_fma_gflops() : 0; /* clock rates vary; the peak is the best one measured */
         x->peak_gflops = peak > x->peak_gflops ? peak : x->peak_gflops;
     }
     print_step(x, seconds, product_seconds, flops);

@@ -1,5 +1,5 @@
-/* The loop for the peak keeps more independent sums than the longest pipeline needs (latency 4 x 2 ports = 8) and
- * touches no memory. */
+/* The peak's loop keeps more independent sums than the longest pipeline needs (latency 4 x 2 ports = 8) and does not
+ * access memory. */
 #include "tests/bench/peak.h"
 
 #include <math.h>
@@ -19,7 +19,7 @@
 #define TRIES 8
 #define MEMORY_FLOATS (INT64_C(48) << 20)
 
-/* What this thread used: on a shared machine the time of others is not the core's fault. */
+/* Time of this thread only, so that other programs on a shared machine do not count. */
 static int64_t thread_ns(void)
 {
     struct timespec t;
@@ -46,7 +46,7 @@ __attribute__((target("avx512f"))) static float fma_avx512(float start, float fa
 
 __attribute__((target("avx2,fma"))) static float fma_avx2(float start, float factor)
 {
-    enum { N = 12 }; /* sixteen registers hold no more */
+    enum { N = 12 }; /* sixteen vector registers hold no more sums */
     __m256 sum[N], a = _mm256_set1_ps(factor);
     float lane[8], r = 0;
     for (int i = 0; i < N; i++)
@@ -79,7 +79,7 @@ static float fma_base(float start, float factor)
     return r;
 }
 
-/* The widest loop that runs here, and how many operations a call of it does. */
+/* Chooses the widest loop that this CPU supports, and returns the number of operations per call. */
 static fma_loop_fn choose_loop(double *ret_flops)
 {
 #if defined(__x86_64__)
@@ -107,7 +107,7 @@ double peak_fma_gflops(void)
         double rate = flops / (double)(thread_ns() - start);
         best = rate > best ? rate : best;
     }
-    return isnan(sum) ? 0 : best; /* the sums are used, or the compiler would drop the loop */
+    return isnan(sum) ? 0 : best; /* uses the sums; otherwise the compiler would remove the loop */
 }
 
 double peak_memory_gbs(void)

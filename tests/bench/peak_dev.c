@@ -1,5 +1,5 @@
-/* Each figure is the best of several runs: a roof, not an average. The product's operands are random, since zeros draw
- * less power and clock higher. */
+/* Each result is the best of several runs, because a peak is wanted and not an average. The operands of the product are
+ * random, since zeros draw less power and allow higher clocks. */
 #include "tests/bench/peak_dev.h"
 
 #include "common/base/rng.h"
@@ -8,16 +8,16 @@
 #include <stdio.h>
 #include <string.h>
 
-#define COPY_PER_SIDE2 16 /* bytes: a copy of 1 GiB beside a product of 8192 */
+#define COPY_PER_SIDE2 16 /* bytes per element of the product's square: a copy of 1 GiB for a product of 8192 */
 #define RUNS 10
 
-/* Dense bfloat16 tensor cores and float32 outside of them, TFLOP/s, from the data sheets. */
+/* Dense bfloat16 on tensor cores, and float32 without them, in TFLOP/s, from the data sheets. */
 static const struct {
     const char *model;
     double bf16, f32;
 } makers[] = {{"H200", 989.4, 66.9}, {"H100", 989.4, 66.9}, {"B200", 2250, 75}, {"A100", 312, 19.5}};
 
-static double nominal(const char *model, enum dtype dtype)
+static double nominal_tflops(const char *model, enum dtype dtype)
 {
     for (size_t i = 0; i < sizeof(makers) / sizeof(makers[0]); i++)
         if (strstr(model, makers[i].model))
@@ -25,7 +25,7 @@ static double nominal(const char *model, enum dtype dtype)
     return 0;
 }
 
-struct rig {
+struct peak_buffers {
     struct dev *dev;
     struct kern_stream *s;
     struct dev_event *from, *to;
@@ -39,17 +39,17 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-static err_t rig_init(struct rig *r, struct dev *dev, int side, size_t operands, struct why *why)
+static err_t peak_buffers_init(struct peak_buffers *r, struct dev *dev, int side, size_t operands, struct why *why)
 {
     size_t copy = COPY_PER_SIDE2 * (size_t)side * (size_t)side;
-    *r = (struct rig){.dev = dev, .side = side, .copy_bytes = copy, .bytes = larger(operands, 2 * copy)};
+    *r = (struct peak_buffers){.dev = dev, .side = side, .copy_bytes = copy, .bytes = larger(operands, 2 * copy)};
     err_t err = dev_alloc(dev, r->bytes, "the measurement of its peak", &r->memory, why);
     err = err ? err : dev_stream_new(dev, 0, false, &r->s, why);
     err = err ? err : dev_event_new(dev, true, &r->from);
     return err ? err : dev_event_new(dev, true, &r->to);
 }
 
-static void rig_fini(struct rig *r)
+static void rig_fini(struct peak_buffers *r)
 {
     dev_event_free(r->dev, r->to);
     dev_event_free(r->dev, r->from);
@@ -57,9 +57,9 @@ static void rig_fini(struct rig *r)
     dev_free(r->dev, r->memory, r->bytes);
 }
 
-/* Random signs and fractions with the exponent held at one: as bfloat16, and as the upper half of a float32, numbers of
- * 1 to 2. */
-static err_t fill(struct rig *r, size_t bytes, struct why *why)
+/* Random signs and fractions with a constant exponent: numbers of 1 to 2, both as bfloat16 and as the upper half of a
+ * float32. */
+static err_t fill_random(struct peak_buffers *r, size_t bytes, struct why *why)
 {
     static uint16_t chunk[1 << 16];
     for (size_t i = 0; i < sizeof(chunk) / sizeof(chunk[0]); i++)
@@ -73,7 +73,7 @@ static err_t fill(struct rig *r, size_t bytes, struct why *why)
     return dev_stream_sync(r->s, why);
 }
 
-static err_t call_product(struct rig *r, enum dtype dtype)
+static err_t call_product(struct peak_buffers *r, enum dtype dtype)
 {
     size_t one = (size_t)r->side * (size_t)r->side * dtype_bytes(dtype);
     const struct kern_gemm g = {.m = r->side,
@@ -89,15 +89,15 @@ static err_t call_product(struct rig *r, enum dtype dtype)
     return dev_kernels(r->dev, dtype)->gemm(r->s, &g);
 }
 
-static err_t call_copy(struct rig *r, enum dtype dtype)
+static err_t call_copy(struct peak_buffers *r, enum dtype dtype)
 {
     (void)dtype;
     return dev_copy(r->s, (uint8_t *)r->memory + r->copy_bytes, r->memory, r->copy_bytes);
 }
 
-typedef err_t call_fn(struct rig *r, enum dtype dtype);
+typedef err_t call_fn(struct peak_buffers *r, enum dtype dtype);
 
-static err_t best_ms(struct rig *r, call_fn *call, enum dtype dtype, double *ret, struct why *why)
+static err_t best_ms(struct peak_buffers *r, call_fn *call, enum dtype dtype, double *ret, struct why *why)
 {
     err_t err = call(r, dtype);
     *ret = 1e30;
@@ -114,11 +114,11 @@ static err_t best_ms(struct rig *r, call_fn *call, enum dtype dtype, double *ret
 
 static err_t measure_gpu(struct dev *dev, enum dtype dtype, int side, struct peak_dev *ret, struct why *why)
 {
-    struct rig r;
+    struct peak_buffers r;
     double product_ms = 1, copy_ms = 1;
     size_t operands = 3 * (size_t)side * (size_t)side * dtype_bytes(dtype);
-    err_t err = rig_init(&r, dev, side, operands, why);
-    err = err ? err : fill(&r, operands, why);
+    err_t err = peak_buffers_init(&r, dev, side, operands, why);
+    err = err ? err : fill_random(&r, operands, why);
     err = err ? err : best_ms(&r, call_product, dtype, &product_ms, why);
     err = err ? err : best_ms(&r, call_copy, dtype, &copy_ms, why);
     rig_fini(&r);
@@ -135,7 +135,7 @@ err_t peak_dev_measure(struct dev *dev, enum dtype dtype, int side, struct peak_
     err_t err = dev_facts(dev, &facts, why);
     if (err)
         return err;
-    *ret = (struct peak_dev){.nominal_gflops = dev->ops->host_memory ? 0 : nominal(facts.model, dtype)};
+    *ret = (struct peak_dev){.nominal_gflops = dev->ops->host_memory ? 0 : nominal_tflops(facts.model, dtype)};
     snprintf(ret->name, sizeof(ret->name), "%s", facts.model);
     if (!dev->ops->host_memory)
         return measure_gpu(dev, dtype, side, ret, why);

@@ -1,21 +1,22 @@
-/* Loads a c10d store with many clients, each a connection of its own that waits for its answer before it asks again, as
- * PyTorch's do, and prints one JSON line:
+/* Loads a c10d store with many clients. Each has a connection of its own and waits for its answer before it sends the
+ * next request, as PyTorch's clients do. Prints one JSON line.
  *
- *     bench_store PORT PID CASE CLIENTS [SECONDS [DEPTH]]
+ *   bench_store PORT PID CASE CLIENTS [SECONDS [DEPTH]]
  *
- * join    connecting, VALIDATE, PING, ADD init/, of all clients at once: seconds until the last one has its answer
- * set     SET of 32 bytes, then a GET of it that tells that it was done, for every DEPTH SETs
- * get     GET of 32 bytes
- * add     ADD of one counter
- * wake    all but one WAIT for a key, one SETs it: seconds until the last one knows, the best of several
- * PID is the server's, whose processor time is told beside: what an operation costs it, whoever else is computing. With
- * DEPTH above 1 as many requests are under way on each connection; PyTorch's own client has one.
+ *   join    all clients connect at once, each with VALIDATE, PING and ADD init/: seconds until the last one has its
+ * answer set     SET of 32 bytes; after every DEPTH SETs a GET, which shows that they are done get     GET of 32 bytes
+ *   add     ADD of one counter
+ *   wake    all clients but one WAIT for a key, and that one SETs it: seconds until the last answer, the best of
+ * several
  *
- * `bench_store floor` is a server that understands nothing and answers with as many bytes as it knows that these
- * requests want: what sockets alone cost. It prints its port and serves until its standard input ends.
+ * PID is the server's process. Its processor time is printed, too: the cost of an operation for the server, independent
+ * of other load. With DEPTH above 1 each connection has that many requests under way; PyTorch's own client has one.
  *
- * One thread and epoll, so that a single driver is not slower than any of the servers by much; connections are reset at
- * the end, so that ten thousand of them leave no ports behind in TIME_WAIT. */
+ * `bench_store floor` is a server that does not parse requests and answers with the number of bytes that these requests
+ * need, which is the cost of sockets alone. It prints its port and serves until the end of its standard input.
+ *
+ * The driver uses one thread and epoll, so that it is not much slower than any of the servers. Connections are reset at
+ * the end, so that ten thousand of them leave no ports in TIME_WAIT. */
 #include "common/base/clock.h"
 
 #include <arpa/inet.h>
@@ -34,13 +35,13 @@
 #define MAX_DEPTH 64
 #define REQUEST_BYTES 128
 #define VALUE_BYTES 32
-#define JOINS_AT_ONCE 512 /* connecting; more would overrun the backlog of either server */
+#define JOINS_AT_ONCE 512 /* simultaneous connects; more would overflow the backlog of either server */
 #define DEADLINE_S 300
 
 struct client {
     int fd;
     bool joined;
-    size_t answers; /* bytes that are still to come */
+    size_t answers; /* bytes of answers that are outstanding */
 };
 
 static struct {
@@ -50,7 +51,7 @@ static struct {
     pid_t pid;
 } b;
 
-static void die(const char *what)
+static void exit_with_error(const char *what)
 {
     perror(what);
     exit(1);
@@ -61,7 +62,7 @@ static double now_s(void)
     return (double)clock_mono_ns() * 1e-9;
 }
 
-/* What the server's process has computed so far, in seconds. */
+/* Processor time of the server's process so far, in seconds. */
 static double server_cpu_s(void)
 {
     char path[64], line[1024];
@@ -69,17 +70,17 @@ static double server_cpu_s(void)
     snprintf(path, sizeof(path), "/proc/%d/stat", b.pid);
     FILE *f = fopen(path, "r");
     if (!f || !fgets(line, sizeof(line), f))
-        die(path);
+        exit_with_error(path);
     fclose(f);
     const char *rest = strrchr(line, ')');
     if (!rest || sscanf(rest + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &sys) != 2)
-        die("stat");
+        exit_with_error("stat");
     return (double)(user + sys) / (double)sysconf(_SC_CLK_TCK);
 }
 
 /* ---- requests ---- */
 
-static size_t put(uint8_t *to, size_t at, const void *data, size_t len)
+static size_t append_bytes(uint8_t *to, size_t at, const void *data, size_t len)
 {
     memcpy(to + at, data, len);
     return at + len;
@@ -87,39 +88,39 @@ static size_t put(uint8_t *to, size_t at, const void *data, size_t len)
 
 static size_t put_string(uint8_t *to, size_t at, const void *data, uint64_t len)
 {
-    at = put(to, at, &len, sizeof(len));
-    return put(to, at, data, len);
+    at = append_bytes(to, at, &len, sizeof(len));
+    return append_bytes(to, at, data, len);
 }
 
-static size_t request(uint8_t *to, uint8_t op, const char *key, const void *more, size_t len)
+static size_t append_request(uint8_t *to, uint8_t op, const char *key, const void *more, size_t len)
 {
     to[0] = op;
     size_t at = put_string(to, 1, key, strlen(key));
-    return put(to, at, more, len);
+    return append_bytes(to, at, more, len);
 }
 
 static size_t say_get(uint8_t *to, const char *key)
 {
-    return request(to, 3, key, NULL, 0);
+    return append_request(to, 3, key, NULL, 0);
 }
 
 static size_t say_set(uint8_t *to, const char *key)
 {
     uint8_t value[8 + VALUE_BYTES] = {VALUE_BYTES};
-    return request(to, 1, key, value, sizeof(value));
+    return append_request(to, 1, key, value, sizeof(value));
 }
 
 static size_t say_add(uint8_t *to, const char *key)
 {
     const int64_t one = 1;
-    return request(to, 4, key, &one, sizeof(one));
+    return append_request(to, 4, key, &one, sizeof(one));
 }
 
 static size_t say_wait(uint8_t *to, const char *key)
 {
     const uint64_t one = 1;
     to[0] = 6;
-    size_t at = put(to, 1, &one, sizeof(one));
+    size_t at = append_bytes(to, 1, &one, sizeof(one));
     return put_string(to, at, key, strlen(key));
 }
 
@@ -128,17 +129,17 @@ static size_t say_wait(uint8_t *to, const char *key)
 static void send_all(const struct client *c, const uint8_t *data, size_t len)
 {
     if (send(c->fd, data, len, MSG_NOSIGNAL) != (ssize_t)len)
-        die("send");
+        exit_with_error("send");
 }
 
-static void watch(struct client *c, int op, uint32_t events)
+static void set_epoll_events(struct client *c, int op, uint32_t events)
 {
     struct epoll_event e = {.events = events, .data.ptr = c};
     if (epoll_ctl(b.epoll, op, c->fd, &e))
-        die("epoll_ctl");
+        exit_with_error("epoll_ctl");
 }
 
-/* Calls back for each client with something to read, or that is connected; returns at the deadline too. */
+/* Calls `cb` for each client that is readable or connected. Returns at the deadline, too. */
 static void poll_once(void (*cb)(struct client *c, double now), double end)
 {
     static struct epoll_event events[1024];
@@ -148,13 +149,13 @@ static void poll_once(void (*cb)(struct client *c, double now), double end)
         cb(events[i].data.ptr, end);
 }
 
-/* Takes what has come; true when nothing more is awaited. */
+/* Receives the available bytes. Returns true if no answer is outstanding. */
 static bool receive(struct client *c)
 {
     static uint8_t room[1 << 16];
     ssize_t n = recv(c->fd, room, c->answers < sizeof(room) ? c->answers : sizeof(room), MSG_DONTWAIT);
     if (n <= 0 && errno != EAGAIN)
-        die("recv: the server has closed a connection");
+        exit_with_error("recv: the server closed a connection");
     c->answers -= n > 0 ? (size_t)n : 0;
     return !c->answers;
 }
@@ -169,17 +170,17 @@ static void begin_join(struct client *c)
     const struct linger reset = {1, 0};
     c->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (c->fd < 0)
-        die("socket");
+        exit_with_error("socket");
     setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
     if (connect(c->fd, (const struct sockaddr *)&b.server, sizeof(b.server)) && errno != EINPROGRESS)
-        die("connect");
+        exit_with_error("connect");
     n_begun++;
-    watch(c, EPOLL_CTL_ADD, EPOLLOUT);
+    set_epoll_events(c, EPOLL_CTL_ADD, EPOLLOUT);
 }
 
-/* As PyTorch's client: hello and PING in one, and when that is answered the count. */
-static void go_on_joining(struct client *c, double end)
+/* As in PyTorch's client: hello and PING together, and the ADD after their answer. */
+static void continue_join(struct client *c, double end)
 {
     static const uint8_t hello[] = {0x00, 0xce, 0xf7, 0x85, 0x3c, 0x0d, 0x01, 0x00, 0x00, 0x00};
     uint8_t add[REQUEST_BYTES];
@@ -187,7 +188,7 @@ static void go_on_joining(struct client *c, double end)
     if (!c->answers) {
         send_all(c, hello, sizeof(hello));
         c->answers = 4;
-        watch(c, EPOLL_CTL_MOD, EPOLLIN);
+        set_epoll_events(c, EPOLL_CTL_MOD, EPOLLIN);
         return;
     }
     if (!receive(c))
@@ -209,7 +210,7 @@ static double join_all(void)
     while (n_begun < b.n && n_begun < JOINS_AT_ONCE)
         begin_join(&b.clients[n_begun]);
     while (n_joined < b.n && now_s() < end)
-        poll_once(go_on_joining, end);
+        poll_once(continue_join, end);
     if (n_joined < b.n) {
         fprintf(stderr, "%d of %d joined\n", n_joined, b.n);
         exit(1);
@@ -222,8 +223,8 @@ static double join_all(void)
 static enum { GET, SET, ADD } what;
 static uint64_t n_done;
 
-/* DEPTH requests; with SET one more that has an answer. */
-static void ask(struct client *c)
+/* Sends DEPTH requests; after SETs one more, which has an answer. */
+static void send_requests(struct client *c)
 {
     uint8_t out[MAX_DEPTH * REQUEST_BYTES];
     char key[64];
@@ -245,7 +246,7 @@ static void answered(struct client *c, double end)
         return;
     n_done += (uint64_t)b.depth + (what == SET);
     if (now_s() < end)
-        ask(c);
+        send_requests(c);
 }
 
 static void run_operations(const char *name, double seconds)
@@ -255,7 +256,7 @@ static void run_operations(const char *name, double seconds)
     send_all(&b.clients[0], set, say_set(set, "/a/key/that/all/read"));
     double cpu = server_cpu_s(), begin = now_s(), end = begin + seconds;
     for (int i = 0; i < b.n; i++)
-        ask(&b.clients[i]);
+        send_requests(&b.clients[i]);
     while (now_s() < end)
         poll_once(answered, end);
     double took = now_s() - begin;
@@ -268,7 +269,7 @@ static void run_operations(const char *name, double seconds)
 
 static int n_awake;
 
-static void awake(struct client *c, double end)
+static void waiter_done(struct client *c, double end)
 {
     (void)end;
     n_awake += receive(c);
@@ -283,12 +284,12 @@ static double wake_once(int round)
         send_all(&b.clients[i], out, say_wait(out, key));
         b.clients[i].answers = 1;
     }
-    usleep(300000); /* they wait, and the server sleeps */
+    usleep(300000); /* until they wait, and the server is idle */
     n_awake = 0;
     double begin = now_s(), end = begin + DEADLINE_S;
     send_all(&b.clients[0], out, say_set(out, key));
     while (n_awake < b.n - 1 && now_s() < end)
-        poll_once(awake, end);
+        poll_once(waiter_done, end);
     return now_s() - begin;
 }
 
@@ -307,11 +308,11 @@ static void raise_limit(void)
 {
     struct rlimit limit = {(rlim_t)b.n + 64, (rlim_t)b.n + 64}, now;
     if (getrlimit(RLIMIT_NOFILE, &now))
-        die("getrlimit");
+        exit_with_error("getrlimit");
     if (now.rlim_max > limit.rlim_max)
         limit.rlim_max = now.rlim_max;
     if (setrlimit(RLIMIT_NOFILE, &limit)) {
-        fprintf(stderr, "the limit of descriptors is %llu: not enough for %d clients\n",
+        fprintf(stderr, "the limit of descriptors is %llu, too low for %d clients (ulimit -n)\n",
                 (unsigned long long)now.rlim_max, b.n);
         exit(1);
     }
@@ -319,7 +320,7 @@ static void raise_limit(void)
 
 /* ---- floor ---- */
 
-/* Of what is above: hello and PING, ADD, GET; the rest is not answered. */
+/* Recognizes the hello with PING, ADD and GET; no other request is answered. */
 static size_t floor_answer(const uint8_t *in)
 {
     return in[0] == 0 ? 4 : in[0] == 4 ? 8 : in[0] == 3 ? 8 + VALUE_BYTES : 0;
@@ -334,7 +335,7 @@ static void floor_accept(int listener)
         return;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     if (epoll_ctl(b.epoll, EPOLL_CTL_ADD, fd, &e))
-        die("epoll_ctl");
+        exit_with_error("epoll_ctl");
 }
 
 static void floor_serve(int fd)
@@ -358,14 +359,14 @@ static int floor_main(void)
     raise_limit();
     if (bind(listener, (struct sockaddr *)&b.server, len) || listen(listener, SOMAXCONN) ||
         getsockname(listener, (struct sockaddr *)&b.server, &len))
-        die("listen");
+        exit_with_error("listen");
     printf("{\"port\": %d}\n", ntohs(b.server.sin_port));
     fflush(stdout);
     b.epoll = epoll_create1(EPOLL_CLOEXEC);
     struct epoll_event in = {.events = EPOLLIN, .data.fd = STDIN_FILENO};
     struct epoll_event calls = {.events = EPOLLIN, .data.fd = listener};
     if (epoll_ctl(b.epoll, EPOLL_CTL_ADD, STDIN_FILENO, &in) || epoll_ctl(b.epoll, EPOLL_CTL_ADD, listener, &calls))
-        die("epoll_ctl");
+        exit_with_error("epoll_ctl");
     for (;;) {
         int n = epoll_wait(b.epoll, events, 1024, -1);
         for (int i = 0; i < n; i++) {
@@ -396,7 +397,7 @@ int main(int argc, char **argv)
     b.clients = calloc((size_t)b.n, sizeof(*b.clients));
     b.epoll = epoll_create1(EPOLL_CLOEXEC);
     if (b.n < 2 || b.depth < 1 || b.depth >= MAX_DEPTH || !b.clients || b.epoll < 0)
-        die("arguments");
+        exit_with_error("arguments");
     raise_limit();
     double cpu = server_cpu_s(), took = join_all();
     printf("{\"case\": \"%s\", \"clients\": %d, \"depth\": %d, ", argv[3], b.n, b.depth);

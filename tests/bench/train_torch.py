@@ -2,7 +2,7 @@
 
 train_torch.py --batch B --seq T --threads N [--steps S] [--compile] [--ddp]
 
-B samples of T tokens a step for one process with N threads; with --ddp, N processes of one thread (gloo), B samples each.
+One process with N threads processes B samples of T tokens per step; with --ddp, N processes with one thread (gloo), B samples each.
 """
 import argparse
 import json
