@@ -1,5 +1,5 @@
-/* Any bytes behind the header of an algorithm file: a choice counts only when it prints as the line that it was read
- * from, and what is added behind all that is there at the next start. */
+/* Any bytes after the header of an algorithm file. A choice is accepted only if it prints as the line from which it was
+ * read. A choice that is added after them must be found at the next start. */
 #include "kernels/cuda/gemm_file.h"
 
 #include "common/base/log.h"

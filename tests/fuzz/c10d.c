@@ -1,6 +1,7 @@
-/* Any bytes from two clients of a c10d store. The first byte says how the rest is dealt out: bits 0 and 1, who has said
- * VALIDATE before; bits 2 and 3, whether the answers are read; the upper four and the second byte, in what pieces and
- * to whom. The connections are real; their ends are ours. */
+/* Any bytes from two clients of a c10d store. The first two bytes control how the others are delivered. Bits 0 and 1:
+ * which client has sent VALIDATE before; bits 2 and 3: whether its answers are read; the upper four bits: the size of
+ * the pieces; the second byte: which client sends each piece. The connections are real, and the test has their other
+ * ends. */
 #include "common/base/log.h"
 #include "daemon/store/server_internal.h"
 
@@ -25,7 +26,7 @@ static void setup(void)
     loop.data = &loop;
 }
 
-static struct store_client *adopt(struct store_server *s, int *ret_peer)
+static struct store_client *add_client(struct store_server *s, int *ret_peer)
 {
     int pair[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair))
@@ -36,33 +37,34 @@ static struct store_client *adopt(struct store_server *s, int *ret_peer)
     return LIST_FIRST(&s->all);
 }
 
-/* As if from its socket, which is not read either while it is held back. */
-static void give(struct store_client *c, const uint8_t *data, size_t len)
+/* Delivers the bytes as if they came from the client's socket. A client that is held back gets none, because its socket
+ * is not read either. */
+static void deliver(struct store_client *c, const uint8_t *data, size_t len)
 {
     if (c && !c->closing && (c->events & UV_READABLE))
         store_client_feed(c, (struct byte_view){data, len});
 }
 
-static void drain(int fd)
+static void read_answers(int fd)
 {
     static uint8_t room[1 << 16];
     while (recv(fd, room, sizeof(room), 0) > 0)
         ;
 }
 
-static void deal(struct store_client **clients, const int *peers, const uint8_t *data, size_t size)
+static void deliver_all(struct store_client **clients, const int *peers, const uint8_t *data, size_t size)
 {
     size_t step = 1 + (data[0] >> 4) * 5u;
     unsigned order = data[1];
     for (size_t at = 2; at < size; at += step) {
         int who = (order >> (at % 8)) & 1;
-        give(clients[who], data + at, size - at < step ? size - at : step);
+        deliver(clients[who], data + at, size - at < step ? size - at : step);
         if (data[0] >> (2 + who) & 1)
-            drain(peers[who]);
+            read_answers(peers[who]);
     }
 }
 
-static void count(void *arg)
+static void increment(void *arg)
 {
     ++*(int *)arg;
 }
@@ -81,19 +83,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (store_server_open(&loop, &config, &s, &why))
         abort();
     for (int i = 0; i < CLIENTS; i++) {
-        clients[i] = adopt(s, &peers[i]);
+        clients[i] = add_client(s, &peers[i]);
         if (data[0] >> i & 1)
-            give(clients[i], hello, sizeof(hello));
+            deliver(clients[i], hello, sizeof(hello));
     }
-    deal(clients, peers, data, size);
-    uv_run(&loop, UV_RUN_NOWAIT); /* frees clients that were closed: they are not touched from here */
+    deliver_all(clients, peers, data, size);
+    uv_run(&loop, UV_RUN_NOWAIT); /* frees clients that were closed; they are not used below */
     if (s->budget.used > s->budget.max || s->listener.connections < 0)
         abort();
     for (int i = 0; i < CLIENTS; i++)
         close(peers[i]);
     uv_run(&loop, UV_RUN_NOWAIT);
-    store_server_close(s, count, &closed);
-    uv_run(&loop, UV_RUN_DEFAULT); /* asserts that all memory has been given back */
+    store_server_close(s, increment, &closed);
+    uv_run(&loop, UV_RUN_DEFAULT); /* asserts that all memory has been freed */
     if (closed != 1)
         abort();
     return 0;

@@ -1,4 +1,4 @@
-/* STATE/cluster/self: what is read prints to what reads the same. */
+/* STATE/cluster/self: an accepted file, printed and read again, gives the same values. */
 #include "daemon/control/cluster/self_file.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Lists of CPUs, which come from sysfs: what is taken is printed and read again as the same set. */
+/* Lists of CPUs, which come from sysfs: an accepted list, printed and read again, gives the same set. */
 #include "common/base/cpus.h"
 
 #include <stdint.h>
@@ -13,7 +13,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     uint8_t set[MAX / 8], again[MAX / 8];
     char list[8 * MAX], cut[24],
-        *text = malloc(size ? size : 1); /* no byte more: a reader that goes too far is caught */
+        *text = malloc(size ? size : 1); /* exactly this size, so that the sanitizer detects a read after the end */
     if (!text)
         return 0;
     memcpy(text, data, size);

@@ -1,4 +1,4 @@
-/* .metadata: any pickle at all. What is accepted can be written and read again to the same tables. */
+/* .metadata: any pickle. Accepted metadata, written and read again, gives the same tables. */
 #include "common/ckpt/metadata.h"
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@ static void require(bool holds)
         abort();
 }
 
-static void compare(const struct meta *a, const struct meta *b)
+static void compare_tables(const struct meta *a, const struct meta *b)
 {
     require(a->n_tensors == b->n_tensors && a->n_leaves == b->n_leaves && b->ours);
     for (int i = 0; i < a->n_tensors; i++) {
@@ -33,12 +33,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct buf b = {0};
     if (metadata_read(data, size, &m, &why))
         return 0;
-    for (int i = 0; i < m.n_tensors; i++) /* a type that we do not hold is not written */
+    for (int i = 0; i < m.n_tensors; i++) /* tensors of unsupported types are not written */
         if (m.tensors[i].dtype == DT_NONE)
             m.tensors[i].dtype = DT_U8;
     require(metadata_write(&m, &b) == OK);
     require(metadata_read(b.data, b.len, &again, &why) == OK);
-    compare(&m, &again);
+    compare_tables(&m, &again);
     metadata_fini(&again);
     metadata_fini(&m);
     buf_fini(&b);

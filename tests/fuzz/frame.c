@@ -1,5 +1,6 @@
-/* Any bytes from a peer: header, dispatch, unpacking, answers to calls of ours. The first byte is the peer's role, the
- * second says how the rest is cut; the connection is a real one whose own socket nobody writes to. */
+/* Any bytes from a peer: header, dispatch, unpacking, and replies to the fuzzer's own calls. The first byte is the
+ * peer's role; the second determines the size of the pieces. The connection is real, but nothing is written to its
+ * socket. */
 #include "common/base/log.h"
 #include "common/rpc/conn.h"
 #include "common/rpc/methods.h"
@@ -27,14 +28,14 @@ static struct rpc_method methods[RPC_METHOD_COUNT];
 
 static int canceled;
 
-static void count(void *arg)
+static void increment(void *arg)
 {
     ++*(int *)arg;
 }
 
-/* Answers with an empty message of the right kind, or an error where that would not do, or at the end of the
- * connection. */
-static void handle(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+/* Answers with an empty message of the right type, with an error if that is not valid or at the end of the connection,
+ * or not at all. */
+static void answer_call(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     struct owner *o = owner;
     union {
@@ -50,8 +51,8 @@ static void handle(void *owner, struct rpc_call *call, const ProtobufCMessage *r
     case 0:
         rpc_fail(call, ERR_NOTFOUND, "none");
         break;
-    case 1: /* answered never: ends by a cancel, or with the connection */
-        rpc_call_on_cancel(call, count, &canceled);
+    case 1: /* no answer: the call ends by a cancel or with the connection */
+        rpc_call_on_cancel(call, increment, &canceled);
         break;
     default:
         if (!call->method->stream) {
@@ -65,7 +66,7 @@ static void handle(void *owner, struct rpc_call *call, const ProtobufCMessage *r
     }
 }
 
-/* Calls of others, as a node brings them: answered by the same handler. */
+/* Forwarded calls, as a node sends them; they have the same handler. */
 static void handle_forward(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     const struct rpc_forwarded config = {methods, RPC_METHOD_COUNT, owner,
@@ -83,26 +84,26 @@ static void handle_window_update(void *owner, struct rpc_call *call, const Proto
 
 static rpc_handler handler_of(uint16_t id)
 {
-    return id == PEER_FORWARD ? handle_forward : id == PEER_WINDOW_UPDATE ? handle_window_update : handle;
+    return id == PEER_FORWARD ? handle_forward : id == PEER_WINDOW_UPDATE ? handle_window_update : answer_call;
 }
 
-static void ignore(void *arg, const struct rpc_result *result)
+static void ignore_result(void *arg, const struct rpc_result *result)
 {
     (void)arg;
     if (result->err > 0)
         abort();
 }
 
-/* Calls 1 to 3, so that answers find something. */
+/* Starts calls 1 to 3, so that replies in the input find them. */
 static void call_peer(struct rpc_conn *conn)
 {
     Dtd__JobRequest job = DTD__JOB_REQUEST__INIT;
     Dtd__LogsRequest logs = DTD__LOGS_REQUEST__INIT;
     Dtd__Empty empty = DTD__EMPTY__INIT;
     job.job = logs.job = (char *)"7";
-    if (rpc_send(conn, CLIENT_STATUS, &job.base, 0, ignore, NULL, NULL) ||
-        rpc_send(conn, CLIENT_LOGS, &logs.base, 0, ignore, NULL, NULL) ||
-        rpc_send(conn, CLIENT_LIST, &empty.base, 0, ignore, NULL, NULL))
+    if (rpc_send(conn, CLIENT_STATUS, &job.base, 0, ignore_result, NULL, NULL) ||
+        rpc_send(conn, CLIENT_LOGS, &logs.base, 0, ignore_result, NULL, NULL) ||
+        rpc_send(conn, CLIENT_LIST, &empty.base, 0, ignore_result, NULL, NULL))
         abort();
 }
 

@@ -1,4 +1,5 @@
-/* index.json of prepared data: as it comes, and with a right seal, so that what lies behind the seal is reached too. */
+/* index.json of prepared data: as it is, and with a correct checksum, because otherwise no input would reach the code
+ * after the checksum's test. */
 #include "common/data/index.h"
 #include "common/data/sha.h"
 
@@ -8,7 +9,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void parse(const void *text, size_t len)
+static void parse_index(const void *text, size_t len)
 {
     struct data_index x;
     struct buf again = {0};
@@ -26,7 +27,7 @@ static void parse(const void *text, size_t len)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     char seal[65];
-    parse(data, size);
+    parse_index(data, size);
     json_t *object = json_loadb((const char *)data, size, JSON_REJECT_DUPLICATES, NULL);
     if (json_is_object(object)) {
         json_object_del(object, "sha256");
@@ -34,7 +35,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (text && !sha_of(text, strlen(text), seal) && !json_object_set_new(object, "sha256", json_string(seal))) {
             char *sealed = json_dumps(object, 0);
             if (sealed)
-                parse(sealed, strlen(sealed));
+                parse_index(sealed, strlen(sealed));
             free(sealed);
         }
         free(text);

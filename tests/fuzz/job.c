@@ -1,5 +1,4 @@
-/* The job file, and behind a zero byte a --set. Whatever is taken must print to text that reads back to the same text.
- */
+/* A job file, and after a zero byte a --set. An accepted job, printed and read again, gives the same text. */
 #include "common/conf/job.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Any text as a join token: refused with a sentence, or the very text again. With a first byte of '!' the rest is the
- * content of a token whose checksum is made to fit: what lies behind the checksum is reached too. */
+/* Any text as a join token: it is refused with a message, or encodes to the same text. After a first byte of '!' the
+ * rest is the content of a token with a correct checksum, so that the code after the checksum's test is reached too. */
 #include "common/tunnel/token.h"
 
 #include <openssl/evp.h>
@@ -8,7 +8,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void decode(const char *text, size_t len)
+static void decode_token(const char *text, size_t len)
 {
     struct token t;
     struct why why = {""};
@@ -36,7 +36,7 @@ static void decode_content(const uint8_t *data, size_t size)
         unsigned two = (unsigned)bytes[bit / 8] << 8 | bytes[bit / 8 + 1];
         text[n++] = letters[two >> (10 - bit % 8) & 63];
     }
-    decode(text, n);
+    decode_token(text, n);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -44,6 +44,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size && data[0] == '!')
         decode_content(data + 1, size - 1);
     else
-        decode((const char *)data, size);
+        decode_token((const char *)data, size);
     return 0;
 }

@@ -1,4 +1,4 @@
-/* Any text as a key file: refused with a sentence, or a ring in order whose own text is read back the same. */
+/* Any text as a key file: it is refused with a message, or gives a valid ring whose own text reads back the same. */
 #include "common/tunnel/key.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Open segments of the log: the counters stay inside the file, and a change behind the whole batches changes neither.
- */
+/* Open segments of the log: the counters stay inside the file, and a change after the complete batches does not change
+ * them. */
 #include "daemon/control/log/segment.h"
 
 #include <stdlib.h>

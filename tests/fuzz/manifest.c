@@ -1,4 +1,5 @@
-/* dtd.manifest. The input is given a right SHA-256 first: without one nothing behind the hash would ever be reached. */
+/* dtd.manifest. The input first gets a correct SHA-256; without one no input would reach the code after the test of the
+ * hash. */
 #include "common/ckpt/manifest.h"
 #include "common/ckpt/sums.h"
 
@@ -13,7 +14,7 @@ static void read_once(const void *data, size_t len)
     struct buf again = {0};
     if (manifest_read(data, len, &m, &why))
         return;
-    /* What is read is written back byte for byte. */
+    /* An accepted manifest is written back byte for byte. */
     if (manifest_write(&m, &again) || again.len != len || memcmp(again.data, data, len) != 0)
         abort();
     buf_fini(&again);

@@ -1,4 +1,5 @@
-/* Any bytes as the timeline of a step: refused with a sentence, or read; then text and back is the same. */
+/* Any bytes as the timeline of a step: they are refused with a message; otherwise writing and reading the timeline
+ * gives the same. */
 #include "common/plan/estimate/measured.h"
 
 #include <stdint.h>
@@ -7,7 +8,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static char *print(const struct measured *m, size_t *ret_len)
+static char *print_timeline(const struct measured *m, size_t *ret_len)
 {
     char *text = NULL;
     FILE *out = open_memstream(&text, ret_len);
@@ -29,7 +30,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             abort();
         return 0;
     }
-    char *text = print(&m, &len);
+    char *text = print_timeline(&m, &len);
     if (measured_read(text, len, "again", &again, NULL) || again.did.n != m.did.n || again.world != m.world)
         abort();
     free(text);

@@ -1,4 +1,4 @@
-/* A line of metrics.jsonl: what is taken can be written and comes back the same. */
+/* A line of metrics.jsonl: an accepted line, written and read again, gives the same values. */
 #include "daemon/control/job/metrics.h"
 
 #include <stdlib.h>

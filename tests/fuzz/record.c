@@ -1,5 +1,5 @@
-/* Any bytes as a record (first byte 0) or a snapshot (else) of the replicated log. What is read must apply, and what is
- * written must be read again as the same. */
+/* Any bytes as a record (first byte 0) or a snapshot (otherwise) of the replicated log. An accepted record must apply
+ * without a crash, and an accepted record or snapshot that is written must read back the same. */
 #include "daemon/control/state/state.h"
 
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static void apply_twice(struct state *s, const struct record *r)
     struct state_result result;
     struct record again = *r;
     require(state_apply(s, r, &result) == OK);
-    again.job = 1; /* the one that is there */
+    again.job = 1; /* the existing job */
     require(state_apply(s, &again, &result) == OK);
 }
 

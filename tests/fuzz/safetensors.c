@@ -1,4 +1,5 @@
-/* A safetensors file in memory: length, header and what follows. What is taken tiles the data. */
+/* A safetensors file in memory: length, header and data. The tensors of an accepted header cover the data without gaps
+ * or overlaps. */
 #include "common/ckpt/safetensors.h"
 
 #include <endian.h>

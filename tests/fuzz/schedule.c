@@ -1,5 +1,5 @@
-/* Any bytes as a schedule: refused with a sentence, or read; then text and back is the same, and what the check lets
- * through has times. */
+/* Any bytes as a schedule: they are refused with a message; otherwise writing and reading the schedule gives the same,
+ * and times can be computed for a schedule that passes the check. */
 #include "common/plan/schedule/schedule.h"
 
 #include <stdint.h>

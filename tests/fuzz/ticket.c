@@ -1,4 +1,4 @@
-/* Any bytes as a ticket: refused with a sentence, or within its bounds. */
+/* Any bytes as a ticket: they are refused with a message, or all fields are within their bounds. */
 #include "common/base/ticket.h"
 
 #include <stdlib.h>

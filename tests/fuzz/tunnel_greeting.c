@@ -1,4 +1,4 @@
-/* Any bytes as a greeting: refused with a sentence, or the very bytes again. */
+/* Any bytes as a greeting: they are refused with a message, or encode to the same bytes. */
 #include "common/tunnel/greeting.h"
 
 #include <stdlib.h>

@@ -1,6 +1,7 @@
-/* Any bytes to a listener. Even first byte: they come before authentication, cut into pieces as the second byte says,
- * and must never lead to a tunnel. Odd: a true client shakes hands first, and they come as its greeting and what
- * follows. The second case needs fresh keys each time, so the same input need not do exactly the same twice. */
+/* Any bytes to a listener. With an even first byte they arrive before authentication, in pieces of the size in the
+ * second byte, and must never open a tunnel. With an odd first byte an authentic client performs the handshake first,
+ * and the bytes are its greeting and the data after it. The second case uses fresh keys, so one input need not take the
+ * same path twice. */
 #include "common/base/log.h"
 #include "common/tunnel/internal.h"
 
@@ -16,7 +17,7 @@ static struct tunnel_host *server, *client;
 static struct tunnel_listener *listener;
 static int accepted;
 
-static err_t find(void *owner, struct tunnel_key_id id, struct tunnel_secret *ret)
+static err_t find_key(void *owner, struct tunnel_key_id id, struct tunnel_secret *ret)
 {
     (void)owner;
     if (id.number != 1)
@@ -38,7 +39,7 @@ static void on_accept(void *owner, const struct tunnel_peer *peer, int fd)
 
 static void setup(void)
 {
-    static const struct tunnel_keys keys = {NULL, find};
+    static const struct tunnel_keys keys = {NULL, find_key};
     int fd;
     if (server)
         return;
@@ -51,7 +52,7 @@ static void setup(void)
         abort();
 }
 
-static void turn(int times)
+static void run_loop(int times)
 {
     for (int i = 0; i < times; i++)
         uv_run(&loop, UV_RUN_NOWAIT);
@@ -64,8 +65,8 @@ static void feed_pieces(struct tunnel *t, const uint8_t *data, size_t size, size
         tunnel_feed(t, data + at, size - at < step ? size - at : step);
 }
 
-/* The client's BIO to the server and back, until neither has anything to say. */
-static void carry(SSL *ssl, BIO *out, BIO *in, struct tunnel *t, int peer_fd)
+/* Exchanges the bytes between the client's BIOs and the server until neither has more to send. */
+static void exchange_bytes(SSL *ssl, BIO *out, BIO *in, struct tunnel *t, int peer_fd)
 {
     uint8_t bytes[4096];
     for (int i = 0; i < 4 && t->state < T_OPEN; i++) {
@@ -79,7 +80,7 @@ static void carry(SSL *ssl, BIO *out, BIO *in, struct tunnel *t, int peer_fd)
     }
 }
 
-/* A tunnel of the client's serves as what the PSK callback wants; its own socket is never used. */
+/* The PSK callback needs a tunnel of the client, `key`, whose own socket is not used. */
 static void feed_greeting(struct tunnel *t, int peer_fd, const uint8_t *data, size_t size)
 {
     struct tunnel key = {.host = client, .peer.key = {TUNNEL_KEY_CLUSTER, 1}};
@@ -92,7 +93,7 @@ static void feed_greeting(struct tunnel *t, int peer_fd, const uint8_t *data, si
     SSL_set_connect_state(ssl);
     SSL_set_app_data(ssl, &key);
     SSL_do_handshake(ssl);
-    carry(ssl, out, in, t, peer_fd);
+    exchange_bytes(ssl, out, in, t, peer_fd);
     if (!SSL_is_init_finished(ssl))
         abort();
     if (size && size <= 4000 && SSL_write_ex(ssl, data, size, &done)) {
@@ -121,10 +122,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (accepted > (data[0] & 1))
         abort();
     close(fds[1]);
-    turn(3);
-    if (server->all) /* it waits for more, or lingers */
+    run_loop(3);
+    if (server->all) /* the tunnel waits for more bytes or lingers */
         tunnel_cut(TAILQ_FIRST(&server->tunnels));
-    turn(2);
+    run_loop(2);
     if (server->all || server->stats.pending || server->stats.tunnels)
         abort();
     return 0;

@@ -1,5 +1,5 @@
-/* What ranks of different nodes say to each other before they trust each other, and the headers between messages. What
- * is taken is printed again: an identity as it was, an address as one that means the same. */
+/* The handshake between ranks of different nodes before authentication, and the headers between messages. An accepted
+ * identity prints as it was, an accepted address as one with the same meaning. */
 #include "worker/comm/wire/codec.h"
 
 #include <assert.h>

@@ -1,5 +1,5 @@
-/* The messages of a connection that has authenticated itself: whatever it says, the wire takes it or dies, and writes
- * nowhere but where a receive is posted. The bytes come through TLS over a socket pair, as they would. */
+/* The messages of an authenticated connection: whatever they contain, the wire accepts them or fails, and writes only
+ * to the buffer of a posted receive. The bytes arrive through TLS over a socket pair, as in production. */
 #include "worker/comm/wire/stream/internal.h"
 
 #include <assert.h>
@@ -12,7 +12,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const int nodes[] = {0, 1};
 
-/* Both ends, by hand: no listener, no store. */
+/* Sets up both ends directly, without a listener or a store. */
 static void make_end(struct stream_wire *s, int rank, int fd, struct stream_handshake *h, struct stream_connection *c)
 {
     static const uint8_t secret[32] = "a secret";
@@ -56,7 +56,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         make_end(&s[r], r, fds[r], &h[r], &c[r]);
     for (int turn = 0; turn < 10; turn++)
         for (int r = 1; r >= 0; r--)
-            (void)SSL_do_handshake(c[r].ssl); /* finished, or the next line fails */
+            (void)SSL_do_handshake(c[r].ssl); /* the next check fails if it has not finished */
     if (!SSL_is_init_finished(c[0].ssl) || !SSL_is_init_finished(c[1].ssl))
         abort();
     if (SSL_write_ex(c[1].ssl, data, size, &n) != 1 || n != size)
@@ -66,7 +66,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     conn_queue(&c[0].in_end, &ops[1]);
     while (moved && !s[0].base.dead) {
         moved = false;
-        (void)conn_move(&s[0], &c[0], &moved); /* s.base.dead says it */
+        (void)conn_move(&s[0], &c[0], &moved); /* an error is in s.base.dead */
     }
     assert(buffer[0][20] == 0x5a && buffer[1][0] == 0x5a);
     assert(!ops[0].done || memcmp(buffer[0], data + WIRE_HEADER_BYTES, 20) == 0);

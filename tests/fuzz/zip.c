@@ -1,5 +1,5 @@
-/* A blob: the archive by its directory and by its local headers, and the tensor or value in its data.pkl. What is said
- * to lie in the archive must lie in it. */
+/* A blob: the archive by its directory and by its local headers, and the tensor or value in its data.pkl. All ranges
+ * that the parser returns must be inside the archive. */
 #include "common/ckpt/blob.h"
 
 #include <stdlib.h>

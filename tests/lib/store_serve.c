@@ -27,13 +27,13 @@ static void print_stats(void)
     printf("}}\n");
 }
 
-static void closed(void *arg)
+static void server_closed(void *arg)
 {
     (void)arg;
     uv_close((uv_handle_t *)&input, NULL);
 }
 
-static void heard(uv_poll_t *poll, int status, int events)
+static void input_readable(uv_poll_t *poll, int status, int events)
 {
     char room[256];
     (void)status, (void)events;
@@ -41,7 +41,7 @@ static void heard(uv_poll_t *poll, int status, int events)
         return;
     uv_poll_stop(poll);
     print_stats();
-    store_server_close(server, closed, NULL);
+    store_server_close(server, server_closed, NULL);
 }
 
 static void raise_limit(void)
@@ -75,7 +75,7 @@ int main(int argc, char **argv)
     }
     printf("{\"port\": %d}\n", store_server_port(server));
     fflush(stdout);
-    if (uv_poll_init(&loop, &input, STDIN_FILENO) || uv_poll_start(&input, UV_READABLE, heard))
+    if (uv_poll_init(&loop, &input, STDIN_FILENO) || uv_poll_start(&input, UV_READABLE, input_readable))
         return 1;
     uv_run(&loop, UV_RUN_DEFAULT);
     uv_loop_close(&loop);
