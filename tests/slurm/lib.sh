@@ -1,22 +1,22 @@
-# Sourced by the tests under Slurm: a Slurm of their own, munged, slurmctld and as many slurmd as $nodes names (two), in fresh mount, PID, network, UTS and
-# IPC namespaces. Each node has a network, a host name and a /tmp of its own; $shared is the same for all. Nothing of the machine
-# is touched, and everything ends with the test. Needs DTD_BIN (the programs), root, and Debian's slurm-wlm and munge; otherwise
-# the test is skipped with a reason.
+# Sourced by the tests with Slurm. It starts a Slurm for the test: munged, slurmctld and one slurmd for each name in $nodes (default: two),
+# in new mount, PID, network, UTS and IPC namespaces. Each node has its own network, host name and /tmp; $shared is common to all. The
+# machine itself is not changed, and all processes end with the test. Needs DTD_BIN (the folder of the programs), root, and the packages of
+# `deploy/packages slurm`; otherwise the test is skipped with a reason.
 set -euo pipefail
 : "${DTD_BIN:?}" "${DTD_SOURCE:?}"
-say() { printf '== %s %s\n' "$(date +%T)" "$*"; }
+heading() { printf '== %s %s\n' "$(date +%T)" "$*"; }
 fail() { echo "FAILED: $*" >&2; exit 1; }
 skip() { echo "skipped: $*"; exit 77; }
 
 if [ -z "${DTD_SLURM_INSIDE:-}" ]; then
-  [ "$(id -u)" = 0 ] || skip "only root can make the namespaces"
+  [ "$(id -u)" = 0 ] || skip "creating namespaces needs root"
   for tool in munged munge slurmctld slurmd sbatch srun unshare nsenter setpriv ip ss jq; do
-    PATH=$PATH:/usr/sbin:/sbin command -v $tool >/dev/null || skip "no $tool here (deploy/packages slurm)"
+    PATH=$PATH:/usr/sbin:/sbin command -v $tool >/dev/null || skip "$tool is not installed (deploy/packages slurm)"
   done
-  getent passwd munge >/dev/null || skip "no user munge here (deploy/packages slurm)"
-  unshare -m -u -i -n -p --fork --mount-proc true 2>/dev/null || skip "this machine lets nobody make the namespaces"
+  getent passwd munge >/dev/null || skip "there is no user munge (deploy/packages slurm)"
+  unshare -m -u -i -n -p --fork --mount-proc true 2>/dev/null || skip "this machine does not allow new namespaces"
   unshare -n ip link add v1 type veth peer name v2 2>/dev/null || skip "this kernel has no veth"
-  # Whoever kills this process kills all of them.
+  # Killing this process kills all processes of the test.
   DTD_SLURM_INSIDE=1 exec unshare -m -u -i -n -p --fork --kill-child --mount-proc bash "$0" "$@"
 fi
 
@@ -28,17 +28,17 @@ cpus=$(($(nproc) < 2 ? 1 : 2))
 [ -n "${nodes+set}" ] || nodes=(n1 n2)
 declare -A holder slurmd
 
-# wait_for SECONDS WHAT COMMAND...: until the command succeeds.
+# wait_for SECONDS WHAT COMMAND...: repeats the command until it succeeds; fails after SECONDS and names WHAT.
 wait_for() {
   local end=$(($(date +%s) + $1)) what=$2
   shift 2
   until "$@" >/dev/null 2>&1; do
-    [ "$(date +%s)" -lt $end ] || fail "waited too long for: $what"
+    [ "$(date +%s)" -lt $end ] || fail "timeout while waiting for: $what"
     sleep 0.1
   done
 }
 
-# The first process of the PID namespace: when it ends the kernel ends the others, and the mounts go with the last one.
+# This is the first process of the PID namespace: when it ends, the kernel kills all others and removes the mounts.
 finish() {
   local rc=$? f
   trap - EXIT
@@ -77,7 +77,7 @@ make_places() {
   hostname ctl
 }
 
-# slurmctld looks names up; that fails where only lo has an address.
+# slurmctld resolves host names, which fails if only lo has an address.
 make_network() {
   ip link set lo up
   ip link add br0 type bridge
@@ -85,8 +85,8 @@ make_network() {
   ip link set br0 up
 }
 
-# slurmd looks for cgroups even where nothing uses them, and a job that lost a node begins again only when its launch
-# credential is too old.
+# slurmd requires a cgroup plugin even if nothing uses cgroups. cred_expire is short because a job that lost a node restarts only
+# after its launch credential has expired.
 write_conf() {
   mountpoint -q /sys/fs/cgroup || echo 'CgroupPlugin=cgroup/v1' >$shared/etc/cgroup.conf
   cat >$shared/etc/slurm.conf <<X
@@ -128,7 +128,7 @@ start_munge() {
   wait_for 10 "munged" munge -n
 }
 
-# A process that holds the node's namespaces; slurmd comes and goes.
+# Starts a process that keeps the node's namespaces, independent of slurmd.
 make_node() { # NODE NUMBER
   unshare -m -n -u bash -c 'hostname "$1" && mount -t tmpfs -o mode=1777 tmp /tmp && ip link set lo up &&
     echo ready >"$2" && exec sleep infinity' x "$1" "$shared/$1.ready" &
@@ -144,7 +144,7 @@ start_slurmd() { # NODE
   on "$1" slurmd -D -N "$1" >>"$shared/log/slurmd-$1.log" 2>&1 &
   slurmd[$1]=$!
 }
-power_off() { # NODE: all of its processes, but the one that holds its namespaces
+power_off() { # NODE: kills all its processes except the one that keeps its namespaces
   local p at
   at=$(readlink "/proc/${holder[$1]}/ns/net")
   for p in /proc/[0-9]*; do
@@ -169,7 +169,7 @@ start_slurm() {
 
 # ---- jobs ----
 
-# write_job: a job over two nodes, a worker on each, of some seconds; the rest is said by --set.
+# Writes a job of some seconds on two nodes, with a worker on each. The tests override keys by --set.
 write_job() {
   yes "a quick brown fox jumps over the lazy dog, twice" 2>/dev/null | head -n 400 >$work/text.txt || true
   cat >$work/job.yaml <<X
@@ -183,31 +183,31 @@ checkpoint: {dir: ckpt, every: 10, keep_last: 3}
 run: {device: cpu, restarts: 3, nodes: 2}
 X
 }
-batch() { # SBATCH-OPTIONS... -- ARGUMENTS OF THE SCRIPT...: its Slurm job's number
+batch() { # SBATCH-OPTIONS... -- ARGUMENTS OF THE SCRIPT...: prints the number of the Slurm job
   local options=()
   while [ "$1" != -- ]; do options+=("$1"); shift; done
   shift
   as sbatch --parsable -o out-%j.out --time=10 "${options[@]}" "$DTD_SOURCE/deploy/slurm/dtd.sbatch" "$@"
 }
-says() { scontrol show job "$1" | grep -oE "$2=[^ ]+" | head -n 1 | cut -d= -f2-; } # says JOB KEY
-is() { [ "$(says "$1" JobState)" = "$2" ]; }
-over() { case $(says "$1" JobState) in COMPLETED | FAILED | CANCELLED | TIMEOUT | NODE_FAIL) ;; *) return 1 ;; esac; }
-# expect JOB SECONDS CODE: the batch job ends with this exit code.
+slurm_value() { scontrol show job "$1" | grep -oE "$2=[^ ]+" | head -n 1 | cut -d= -f2-; } # slurm_value JOB KEY
+is() { [ "$(slurm_value "$1" JobState)" = "$2" ]; }
+over() { case $(slurm_value "$1" JobState) in COMPLETED | FAILED | CANCELLED | TIMEOUT | NODE_FAIL) ;; *) return 1 ;; esac; }
+# expect JOB SECONDS CODE: waits until the batch job ends, and fails unless its exit code is CODE.
 expect() {
   wait_for "$2" "the end of Slurm job $1" over "$1"
-  [ "$(says "$1" ExitCode)" = "$3:0" ] || fail "Slurm job $1 ended with $(says "$1" ExitCode), not $3:0"
+  [ "$(slurm_value "$1" ExitCode)" = "$3:0" ] || fail "Slurm job $1 ended with $(slurm_value "$1" ExitCode), expected $3:0"
 }
-# asks JOB NODE COMMAND...: dtctl of the job's daemon on that node (0 or 1), as the user
-asks() {
+# job_dtctl JOB NODE COMMAND...: runs dtctl as the user, on that node (0 or 1), with the job's daemon there
+job_dtctl() {
   local job=$1 n=${nodes[$2]} k=$2
   shift 2
-  nsenter -t "${holder[$n]}" -m -n -u -- "${user[@]}" DTD_DIR="/tmp/dtd-$(id -u nobody)-$job.$(says "$job" Restarts)/$k" $shared/bin/dtctl "$@"
+  nsenter -t "${holder[$n]}" -m -n -u -- "${user[@]}" DTD_DIR="/tmp/dtd-$(id -u nobody)-$job.$(slurm_value "$job" Restarts)/$k" $shared/bin/dtctl "$@"
 }
-step_of() { asks "$1" 0 status 1 -o json | jq -r .step; }
+step_of() { job_dtctl "$1" 0 status 1 -o json | jq -r .step; }
 reached() { [ "$(step_of "$1")" -ge "$2" ]; } # reached JOB STEP
 hashes() { $shared/bin/dtctl ckpt inspect "$1" -o json | jq -r '.tensors[] | "\(.name) \(.sha256)"' | sort; }
 
-left() { # what a job may not leave
+left() { # prints processes, files and sockets that a job must not leave
   ps -eo pid,args --no-headers | grep -E '[ /](dtd|dtd-control|dtd-io|dt-worker|dtctl) ' | grep -v grep || true
   for n in "${nodes[@]}"; do
     on "$n" find /tmp -mindepth 1

@@ -1,18 +1,18 @@
-# Sourced by the tests of the service: a systemd of their own, or several, each as PID 1 of fresh mount, PID, network, UTS, IPC and
-# cgroup namespaces, on a throw-away overlay of this machine's root. Nothing of the machine is touched, and all ends with the test.
-# Needs DTD_BUILD (a build folder with all programs) and root; otherwise the test is skipped with a reason.
+# Sourced by the tests of the service. It starts one or several systemd for the test, each as PID 1 of new mount, PID, network, UTS, IPC
+# and cgroup namespaces, on a temporary overlay of this machine's root. The machine itself is not changed, and all processes end with
+# the test. Needs DTD_BUILD (a build folder with all programs) and root; otherwise the test is skipped with a reason.
 set -euo pipefail
 : "${DTD_BUILD:?}" "${DTD_SOURCE:?}"
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/dtd-systemd-XXXXXX")
 declare -A inits=() groups=()
-init= # of whom `inside` and what uses it speak; `on` changes it
+init= # PID of the systemd in whose namespaces `inside` runs; `on` sets it
 
-say() { printf '== %s\n' "$*"; }
+heading() { printf '== %s\n' "$*"; }
 fail() { echo "FAILED: $*" >&2; exit 1; }
 skip() { echo "skipped: $*"; exit 77; }
 
 inside() { nsenter -t "$init" -a -- env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb LC_ALL=C.UTF-8 HOME=/root "$@"; }
-on() { # NODE COMMAND...: a command or a function of this file, there
+on() { # NODE COMMAND...: runs a command or a function of this file on that node
   local init=${inits[$1]}
   "${@:2}"
 }
@@ -34,7 +34,7 @@ finish() {
       inside journalctl -q -u dtd -o cat --no-pager 2>&1 | tail -60
       for f in "/proc/$init/root/var/lib/dtd/jobs"/*/*.log; do [ -f "$f" ] && { echo "--- $f"; tail -n 20 "$f"; }; done
     fi
-    kill -9 "$init" 2>/dev/null # all of its namespace goes with it
+    kill -9 "$init" 2>/dev/null # the kernel then kills all processes of its namespace
   done
   for group in "${groups[@]}"; do
     for _ in $(seq 50); do [ ! -d "$group" ] || { find "$group" -depth -type d -exec rmdir {} + 2>/dev/null; } && break; sleep 0.1; done
@@ -45,37 +45,38 @@ finish() {
 }
 trap finish EXIT
 
-# wait_for SECONDS WHAT COMMAND...: until the command succeeds.
+# wait_for SECONDS WHAT COMMAND...: repeats the command until it succeeds; fails after SECONDS and names WHAT.
 wait_for() {
   local end=$(($(date +%s) + $1)) what=$2
   shift 2
   until "$@" >/dev/null 2>&1; do
-    [ "$(date +%s)" -lt $end ] || fail "waited too long for: $what"
+    [ "$(date +%s)" -lt $end ] || fail "timeout while waiting for: $what"
     sleep 0.1
   done
 }
 
 check_machine() {
   local tool
-  [ "$(id -u)" = 0 ] || skip "only root can make the namespaces"
+  [ "$(id -u)" = 0 ] || skip "creating namespaces needs root"
   for tool in unshare nsenter setpriv systemctl systemd-sysusers dpkg-deb dpkg-shlibdeps cpack jq; do
-    command -v $tool >/dev/null || skip "no $tool here (deploy/packages test)"
+    command -v $tool >/dev/null || skip "$tool is not installed (deploy/packages test)"
   done
-  [ -x /lib/systemd/systemd ] || skip "no systemd here (deploy/packages test)"
-  unshare -m -u -i -n -p -C --fork true 2>/dev/null || skip "this machine lets nobody make the namespaces"
+  [ -x /lib/systemd/systemd ] || skip "systemd is not installed (deploy/packages test)"
+  unshare -m -u -i -n -p -C --fork true 2>/dev/null || skip "this machine does not allow new namespaces"
   unshare -m bash -c 'mkdir -p "$1"/{o,t} && mount -t tmpfs t "$1/t" && mkdir "$1"/t/{u,w} &&
-    mount -t overlay -o "lowerdir=/,upperdir=$1/t/u,workdir=$1/t/w" o "$1/o"' x "$tmp" 2>/dev/null || skip "no overlay over / here"
-  local cg2 # where cgroup2 is
+    mount -t overlay -o "lowerdir=/,upperdir=$1/t/u,workdir=$1/t/w" o "$1/o"' x "$tmp" 2>/dev/null || skip "this machine does not allow an overlay over /"
+  local cg2 # mount point of cgroup2
   cg2=$(awk '$3 == "cgroup2" {print $2; exit}' /proc/mounts)
   if [ -z "$cg2" ]; then
     mkdir "$tmp/cgroup"
-    mount -t cgroup2 none "$tmp/cgroup" 2>/dev/null || skip "no cgroup2 here"
+    mount -t cgroup2 none "$tmp/cgroup" 2>/dev/null || skip "this machine has no cgroup2"
     cg2=$tmp/cgroup
   fi
   cgroups=$cg2
 }
 
-# PID 1's way from a fresh namespace to systemd: boot FOLDER NAME. What lies in FOLDER/home and FOLDER/shared is the same for all.
+# Writes the script that turns new namespaces into a system with systemd as PID 1: boot FOLDER NAME. All nodes share FOLDER/home and
+# FOLDER/shared, if these exist.
 write_boot() {
   cat >"$tmp/boot" <<'B'
 set -e
@@ -109,7 +110,7 @@ ip link set lo up
 mkdir -p srv/shared
 [ ! -d "$tmp/home" ] || mount --bind "$tmp/home" home
 [ ! -d "$tmp/shared" ] || mount --bind "$tmp/shared" srv/shared
-# Nothing of the machine starts by itself, and nothing of an installed dtd is there.
+# Services of the machine must not start, and files of an installed dtd must not be visible.
 rm -rf etc/machine-id etc/resolv.conf etc/fstab etc/dtd etc/rc?.d/S* etc/rcS.d/* var/lib/dtd
 : >etc/machine-id
 : >etc/fstab
@@ -122,14 +123,14 @@ exec env -i container=dtd-test PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/systemd/s
 B
 }
 
-boot() { # [NAME]: of the node, which is its host name
+boot() { # [NAME]: starts a node with this host name
   local outer name=${1:-dtd-test} group
   [ -n "${cgroups:-}" ] || check_machine
   write_boot
   group=$cgroups/dtd-test-$$-$name
-  mkdir "$group" 2>/dev/null || skip "cgroups cannot be made here"
+  mkdir "$group" 2>/dev/null || skip "this machine does not allow new cgroups"
   groups[$name]=$group
-  # Into the cgroup first: systemd is to own that and not the machine's.
+  # The process enters the cgroup first, so that systemd manages this cgroup and not the machine's root.
   (echo "$BASHPID" >"$group/cgroup.procs" &&
     exec unshare -m -u -i -n -p -C --fork --kill-child bash "$tmp/boot" "$tmp" "$name") </dev/null >"$tmp/console-$name" 2>&1 &
   outer=$!
@@ -143,23 +144,23 @@ boot() { # [NAME]: of the node, which is its host name
   for user in alice bob; do inside getent passwd $user >/dev/null || inside useradd -m -s /bin/bash $user 2>/dev/null; done
 }
 
-# The package of the build, made in the test's folder and put to /var/tmp/dtd.deb inside.
+# Builds the package in the test's folder; `deb` is its path.
 make_package() {
   (cd "$tmp" && cpack --config "$DTD_BUILD/CPackConfig.cmake" -G DEB -B "$tmp/package" >"$tmp/cpack.log" 2>&1) ||
-    { cat "$tmp/cpack.log"; fail "no package was made"; }
+    { cat "$tmp/cpack.log"; fail "cpack built no package"; }
   deb=$(ls "$tmp"/package/dtd_*.deb)
 }
 put() { # FILE PATH-INSIDE
   cat "$1" | inside sh -c "cat >'$2' && chmod 644 '$2'"
 }
 
-said() { # the service's journal has this
+journal_has() { # TEXT: succeeds if the service's journal contains it
   inside journalctl -q -u dtd -o cat --no-pager >"$tmp/journal" 2>&1
   grep -qi "$1" "$tmp/journal"
 }
 show() { inside systemctl show dtd -p "$1" --value; }
 main_pid() { show MainPID; }
-# A process of the service by name, as PID inside.
+# NAME: the PID, inside the namespace, of a process of the service.
 child_pid() { inside pgrep -o -x -P "$(main_pid)" "$1"; }
 gone() { ! inside kill -0 "$1" 2>/dev/null; }
 processes() { inside ps -eo pid=,comm= | grep -E ' (dtd|dtd-control|dtd-io|dt-worker)$'; }
