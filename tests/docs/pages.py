@@ -1,11 +1,11 @@
-"""The documents of the tree, and their parts: prose, tables, code. Shared by the tests of this folder."""
+"""Finds the documents of the tree and their parts: prose, tables, code. Used by the tests of this folder."""
 
 import pathlib
 import re
 
 
 def pages(tree):
-    """All Markdown files that are documents, in a fixed order."""
+    """Returns all Markdown files that are documents, in a fixed order."""
     tree = pathlib.Path(tree)
     return sorted(tree.glob("*.md")) + sorted(tree.glob("docs/**/*.md"))
 
