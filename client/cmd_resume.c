@@ -154,7 +154,7 @@ static err_t steps_decide(const struct resume_args *args, const struct job_spec 
     return OK;
 }
 
-/* What an earlier resume decided about its own checkpoint says nothing about this one. */
+/* An earlier resume may have made settings for its own checkpoint, which do not apply to this one. */
 static void decisions_forget(const struct spec_args *a, struct job_spec *job)
 {
     if (!spec_args_has(a, "checkpoint.optimizer"))

@@ -83,8 +83,8 @@ static err_t resume_check(struct job_spec *job, bool batch, char ret_root[PATH_M
 }
 
 /* With --batch: if an earlier run of this job has left steps in checkpoint.dir, the job resumes from the newest. They
- * are newer than the checkpoint that the file may name, and what the file says about that one is not said about them.
- */
+ * are newer than the checkpoint that the file may name, and the file's settings for that checkpoint do not apply to
+ * them. */
 static err_t batch_find(struct job_spec *job, bool *ret, struct why *why)
 {
     char step[PATH_MAX], root[PATH_MAX];

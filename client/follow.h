@@ -28,7 +28,7 @@ NODISCARD err_t client_job_list(struct global *g, struct client_job **ret, int *
  * whose checkpoints are in `dir`; "": none. */
 NODISCARD err_t follow_check_dir(struct global *g, const char *dir, char ret_newest[32], struct why *why);
 /* Empties `newest`, the id of a job, if `job` cannot continue it: another model was in the folder then, and the job's
- * record says nothing about the checkpoints that are there now. */
+ * record does not describe the checkpoints that are there now. */
 void follow_check_parent(struct global *g, const struct job_spec *job, char newest[32]);
 /* The last part of submit, resume and run: submits the job, prints its id, and watches it unless `detach`. Returns an
  * exit code. */

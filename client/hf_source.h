@@ -1,8 +1,8 @@
-/* A folder with a Hugging Face model, open for reading: its files of tensors, its tokenizer and its small files. For
+/* A folder with a Hugging Face model, open for reading: its tensor files, its tokenizer and its small files. Used by
  * the import. Blocking, one thread.
  *
- * What the folder says decides. Where two of its files contradict each other, reading fails, or a warning names both.
- */
+ * The contents of the folder are authoritative. If two of its files contradict each other, reading fails, or a warning
+ * names both. */
 #ifndef DTD_CLIENT_HF_SOURCE_H
 #define DTD_CLIENT_HF_SOURCE_H
 

@@ -185,7 +185,8 @@ static err_t pair_agrees(const struct hf_source *s, const struct hf_tokenizer *t
     return err;
 }
 
-/* A pair that contradicts tokenizer.json is mentioned: somebody may expect that it is read. */
+/* Warns about a pair of vocab.json and merges.txt that contradicts tokenizer.json, because a user may expect it to be
+ * read. */
 static err_t pair_compare(const struct hf_source *s, const struct hf_tokenizer *t)
 {
     char paths[2][PATH_MAX], *list[] = {paths[0], paths[1]};

@@ -1,7 +1,6 @@
-/* Questions to the checkpoint that a job resumes from. Shapes alone do not tell one model from another: the number of
- * heads, the base of the rotary positions and the meaning of a token have no shape. Part of the optimizer state would
- * be worse than none: each rank would start the moments of its own part anew, so another layout would train otherwise.
- */
+/* Checks the checkpoint from which a job resumes. Shapes alone do not identify a model: the number of heads, the base
+ * of the rotary positions and the meaning of a token have no shape. A part of the optimizer state would be worse than
+ * none: each rank would restart the moments of its own part, so the result would depend on the layout. */
 #include "client/spec.h"
 
 #include "common/data/data.h"

@@ -19,7 +19,7 @@
     "Xid errors stand in the kernel's log (dmesg | grep NVRM): the driver's library tells them to listeners only"
 
 struct gpu_probe {
-    struct nvml *nvml; /* NULL: `nvml_why` says why */
+    struct nvml *nvml; /* NULL: `nvml_why` has the reason */
     err_t nvml_err;
     struct why nvml_why;
 };
@@ -108,10 +108,10 @@ static json_t *health_of(const struct nvml *n, int index)
     struct nvml_facts f;
     struct why why = {""};
     err_t err = nvml_uuid(n, index, uuid, &why);
-    if (err == ERR_CLOSED) /* a lost GPU may not even say which it is */
+    if (err == ERR_CLOSED) /* NVML may not return the uuid of a lost GPU */
         return json_pack("{s:b, s:s}", "lost", 1, "error", why.text);
     if (err || !nvml_read(n, uuid, &f))
-        return json_pack("{s:s}", "error", err ? why.text : "the library does not find it by its uuid");
+        return json_pack("{s:s}", "error", err ? why.text : "NVML does not find the GPU by its uuid");
     return json_pack("{s:s, s:o, s:o}", "uuid", uuid, "pci", f.pci[0] ? json_string(f.pci) : json_null(), "health",
                      health(&f));
 }

@@ -26,8 +26,8 @@ NODISCARD err_t cpus_parse(const char *text, size_t len, int max, uint8_t *ret);
  * replaced by ",..". */
 void cpus_print(const uint8_t *set, int max, char *ret, size_t size);
 
-/* How many CPUs the calling thread may use; 0: the kernel does not tell. Where `ret` is not NULL, it becomes the set of
- * those below `max`, max / 8 bytes. */
+/* Returns the number of CPUs that the calling thread may use; 0: unknown. `ret`, if not NULL, gets the set of those
+ * below `max`, as max / 8 bytes. */
 int cpus_usable(uint8_t *ret, int max);
 
 #endif

@@ -104,14 +104,14 @@ static const convert_fn table[DT_F16 + 1][DT_F16 + 1] = {
     [DT_F16] = {[DT_F32] = f16_f32, [DT_F64] = f16_f64, [DT_BF16] = f16_bf16},
 };
 
-static convert_fn find(enum dtype from, enum dtype to)
+static convert_fn find_convert(enum dtype from, enum dtype to)
 {
     return from <= DT_F16 && to <= DT_F16 ? table[from][to] : NULL;
 }
 
 bool convert_is_possible(enum dtype from, enum dtype to)
 {
-    return from == to || find(from, to);
+    return from == to || find_convert(from, to);
 }
 
 void convert(void *dst, enum dtype to, const void *src, enum dtype from, size_t n)
@@ -119,5 +119,5 @@ void convert(void *dst, enum dtype to, const void *src, enum dtype from, size_t 
     if (from == to)
         memcpy(dst, src, n * dtype_bytes(from));
     else
-        find(from, to)(dst, src, n);
+        find_convert(from, to)(dst, src, n);
 }

@@ -36,7 +36,7 @@ uint64_t le_u64(struct le_reader *w)
     return get(w, 8);
 }
 
-static err_t put(struct buf *b, uint64_t v, int bytes)
+static err_t append_le(struct buf *b, uint64_t v, int bytes)
 {
     uint8_t raw[8];
     for (int i = 0; i < bytes; i++)
@@ -46,15 +46,15 @@ static err_t put(struct buf *b, uint64_t v, int bytes)
 
 err_t le_put_u16(struct buf *b, uint16_t v)
 {
-    return put(b, v, 2);
+    return append_le(b, v, 2);
 }
 
 err_t le_put_u32(struct buf *b, uint32_t v)
 {
-    return put(b, v, 4);
+    return append_le(b, v, 4);
 }
 
 err_t le_put_u64(struct buf *b, uint64_t v)
 {
-    return put(b, v, 8);
+    return append_le(b, v, 8);
 }

@@ -26,7 +26,7 @@ static err_t refuse(const struct translation *t, const char *at, int n, const ch
                    why);
 }
 
-static err_t put(struct translation *t, const char *text, size_t n)
+static err_t append_translation(struct translation *t, const char *text, size_t n)
 {
     err_t err = buf_append(&t->out, text, n);
     return err ? why_set(t->why, err, "%s", err_text(err)) : OK;
@@ -41,7 +41,7 @@ static bool begins(const struct translation *t, const char *text)
 /* Copies n bytes. */
 static err_t copy(struct translation *t, size_t n)
 {
-    err_t err = put(t, t->at, n);
+    err_t err = append_translation(t, t->at, n);
     t->at += n;
     return err;
 }
@@ -52,8 +52,9 @@ static err_t escape_space(struct translation *t, bool negated)
         return refuse(t, t->at, 2, "it is not supported inside a class");
     t->at += 2;
     if (t->in_class)
-        return put(t, SPACES, strlen(SPACES));
-    return negated ? put(t, "[^" SPACES "]", strlen("[^" SPACES "]")) : put(t, "[" SPACES "]", strlen("[" SPACES "]"));
+        return append_translation(t, SPACES, strlen(SPACES));
+    return negated ? append_translation(t, "[^" SPACES "]", strlen("[^" SPACES "]"))
+                   : append_translation(t, "[" SPACES "]", strlen("[" SPACES "]"));
 }
 
 /* At a backslash. */

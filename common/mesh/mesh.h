@@ -30,7 +30,7 @@ struct traffic {
     uint32_t axes[TRAFFIC_SETS]; /* below 1 << AXIS_COUNT */
     int64_t bytes[TRAFFIC_SETS];
 };
-/* Nothing where there is no room or nothing to say. */
+/* Does nothing if `bytes` is 0 or the table is full. */
 void traffic_add(struct traffic *t, unsigned axes, int64_t bytes);
 
 enum reduce_op { REDUCE_SUM, REDUCE_MIN, REDUCE_MAX, REDUCE_AVG };

@@ -159,7 +159,7 @@ TEST(a_checkpoint_of_another_model_is_refused)
         {"--set model.dim=64", "model.dim: the checkpoint's job has 32, this one 64"},
         {"--set model.layers=3", "model.layers: the checkpoint's job has 2"},
         {"--set model.arch=gpt2", "model.arch: the checkpoint's job has llama"},
-        /* no tensor's shape tells these */
+        /* no tensor's shape depends on these */
         {"--set model.heads=2", "model.heads: the checkpoint's job has 4"},
         {"--set model.rope_theta=500000", "model.rope_theta: the checkpoint's job has 10000"},
         {"--set model.norm_eps=0.1", "model.norm_eps: "},

@@ -176,7 +176,7 @@ def round_trip(arch, form, folder):
 
 
 def heads(folder):
-    """A head that differs from the embedding it is said to be tied to counts, as in transformers; wrappers' prefixes do not."""
+    """A head that differs from its tied embedding is used, as in transformers; wrappers' prefixes do not."""
     tok, theirs = tokenizer(), folder + "/head"
     small("llama", 256, tie_word_embeddings=True).save_pretrained(theirs)
     t = load_file(theirs + "/model.safetensors")

@@ -43,7 +43,7 @@ static err_t model_open(struct model *m, const char *dir, struct why *why)
     return err ? err : generate_load(&m->engine, m->ckpt, why);
 }
 
-static err_t line_say(struct model *m, char *line, struct why *why)
+static err_t print_logits(struct model *m, char *line, struct why *why)
 {
     static int32_t ids[1 << 16];
     int64_t n = 0;
@@ -66,7 +66,7 @@ int main(int argc, char **argv)
         return fprintf(stderr, "usage: logits_tool STEP_FOLDER <ids >logits\n"), 2;
     err_t err = model_open(&m, argv[1], &why);
     while (!err && getline(&line, &size, stdin) > 0)
-        err = line_say(&m, line, &why);
+        err = print_logits(&m, line, &why);
     if (err)
         fprintf(stderr, "logits_tool: %s: %s\n", err_name(err), why.text);
     free(line);

@@ -31,9 +31,9 @@ class Ours:
         return dist.TCPStore("127.0.0.1", self.port, is_master=False, timeout=seconds(30), **more)
 
     def end(self):
-        said, _ = self.process.communicate(timeout=60)
+        output, _ = self.process.communicate(timeout=60)
         assert self.process.returncode == 0, self.process.returncode
-        return json.loads(said)
+        return json.loads(output)
 
 
 class Stock:

@@ -234,7 +234,7 @@ static int compare_replicas(struct engine *e, struct comm_group *all, struct par
 }
 
 int parity_run_rank(const struct parity_model *m, int fd, uint64_t epoch, int rank, int64_t last,
-                    const struct parity_options *o, struct parity_result *r, char *said)
+                    const struct parity_options *o, struct parity_result *r, char *message)
 {
     struct engine e;
     struct comm *comm = NULL;
@@ -250,7 +250,7 @@ int parity_run_rank(const struct parity_model *m, int fd, uint64_t epoch, int ra
                                          .eval = true,
                                          .comm_thread = m->job.run.comm_thread == COMM_THREAD_ON};
     if (engine_init(&e, &config, &why)) {
-        snprintf(said, 512, "%.500s", why.text);
+        snprintf(message, 512, "%.500s", why.text);
         return 1;
     }
     const struct parity_nodes *nodes = o ? o->nodes : NULL;
@@ -280,7 +280,7 @@ int parity_run_rank(const struct parity_model *m, int fd, uint64_t epoch, int ra
     rc = err || rc ? 1 : compare_replicas(&e, all, r);
     rc = rc || !o || !o->save ? rc : save_state(&e, o->save);
     if (err)
-        snprintf(said, 512, "%s %.480s", err_name(err), why.text);
+        snprintf(message, 512, "%s %.480s", err_name(err), why.text);
     if (rc && comm)
         comm_abort(comm);
     comm_group_free(all);

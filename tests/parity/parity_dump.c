@@ -60,33 +60,33 @@ static struct {
     const struct kern_ops *real;
     double *x;
     int64_t rows, cols, first_col;
-} heard;
+} recorded;
 
 static void record_logits(int64_t rows, int64_t cols, int64_t ld, int64_t first_col, const void *logits)
 {
     const double *x = logits;
-    free(heard.x);
-    heard.x = malloc((size_t)(rows * cols) * sizeof(*heard.x) + 1);
-    assert_non_null(heard.x);
+    free(recorded.x);
+    recorded.x = malloc((size_t)(rows * cols) * sizeof(*recorded.x) + 1);
+    assert_non_null(recorded.x);
     for (int64_t i = 0; i < rows; i++)
-        memcpy(heard.x + i * cols, x + i * ld, (size_t)cols * sizeof(*x));
-    heard.rows = rows;
-    heard.cols = cols;
-    heard.first_col = first_col;
+        memcpy(recorded.x + i * cols, x + i * ld, (size_t)cols * sizeof(*x));
+    recorded.rows = rows;
+    recorded.cols = cols;
+    recorded.first_col = first_col;
 }
 
-static void hear_cross_entropy(struct kern_stream *s, int64_t t, int64_t v, int64_t ld, const int32_t *targets,
-                               bool grad, double scale, void *logits, double *loss_sum)
+static void record_cross_entropy(struct kern_stream *s, int64_t t, int64_t v, int64_t ld, const int32_t *targets,
+                                 bool grad, double scale, void *logits, double *loss_sum)
 {
     record_logits(t, v, ld, 0, logits);
-    heard.real->cross_entropy(s, t, v, ld, targets, grad, scale, logits, loss_sum);
+    recorded.real->cross_entropy(s, t, v, ld, targets, grad, scale, logits, loss_sum);
 }
 
-static void hear_loss_part(struct kern_stream *s, int64_t t, int64_t v, int64_t ld, int64_t lo, const int32_t *targets,
-                           const void *logits, double *stats)
+static void record_loss_part(struct kern_stream *s, int64_t t, int64_t v, int64_t ld, int64_t lo,
+                             const int32_t *targets, const void *logits, double *stats)
 {
     record_logits(t, v, ld, lo, logits);
-    heard.real->loss_part(s, t, v, ld, lo, targets, logits, stats);
+    recorded.real->loss_part(s, t, v, ld, lo, targets, logits, stats);
 }
 
 /* The evaluation's last microbatch of this rank. */
@@ -102,14 +102,14 @@ static const struct micro *last_micro(const struct program *p)
 static void collect_logits(const struct dump *d, const struct program *p, const struct micro *m)
 {
     const int64_t batch = d->model.job.train.global_batch, vocab = d->model.job.model.vocab;
-    assert_int_equal(heard.rows, m->samples * p->own_seq);
+    assert_int_equal(recorded.rows, m->samples * p->own_seq);
     for (int s = 0; s < p->n_segments; s++)
         for (int64_t i = 0; i < m->samples; i++)
             for (int64_t t = 0; t < p->segments[s].len; t++) {
                 const struct segment *g = &p->segments[s];
-                const double *row = heard.x + (g->before * m->samples + i * g->len + t) * heard.cols;
+                const double *row = recorded.x + (g->before * m->samples + i * g->len + t) * recorded.cols;
                 int64_t to = (m->first + i + d->shift) % batch * p->seq + g->pos0 + t;
-                memcpy(d->logits + to * vocab + heard.first_col, row, (size_t)heard.cols * sizeof(*row));
+                memcpy(d->logits + to * vocab + recorded.first_col, row, (size_t)recorded.cols * sizeof(*row));
             }
 }
 
@@ -122,17 +122,17 @@ static err_t take_logits(void *arg, struct engine *e, struct why *why)
     const struct micro *last = last_micro(&e->eval);
     err_t err = OK;
     double loss;
-    heard.real = e->kernels;
-    heard.ops = *e->kernels;
-    heard.ops.cross_entropy = hear_cross_entropy;
-    heard.ops.loss_part = hear_loss_part;
-    e->kernels = &heard.ops;
+    recorded.real = e->kernels;
+    recorded.ops = *e->kernels;
+    recorded.ops.cross_entropy = record_cross_entropy;
+    recorded.ops.loss_part = record_loss_part;
+    e->kernels = &recorded.ops;
     for (d->shift = 0; !err && d->shift < batch; d->shift++) {
         err = engine_eval(e, &feed, 0, batch, &loss, why);
-        if (!err && last && heard.x)
+        if (!err && last && recorded.x)
             collect_logits(d, &e->eval, last);
     }
-    e->kernels = heard.real;
+    e->kernels = recorded.real;
     return err;
 }
 

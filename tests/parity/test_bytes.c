@@ -96,12 +96,12 @@ static int count_rank(void *arg, int fd, int rank)
     struct why why = {""};
     err_t err = parity_rank_open(&r, &c->m, fd, rank, &why);
     err = err ? err : parity_rank_step(&r, &result, &why);
-    const struct sums said = err ? (struct sums){{0}} : add_up(&r.e.train);
+    const struct sums computed = err ? (struct sums){{0}} : add_up(&r.e.train);
     int bad = err != OK;
     for (int i = 0; i < ENGINE_AXIS_SETS && !err; i++)
-        if (result.axis_bytes[i] != said.axis[i]) {
+        if (result.axis_bytes[i] != computed.axis[i]) {
             fprintf(stderr, "rank %d, axes %#x: %lld bytes counted, %lld in the program\n", rank, (unsigned)i,
-                    (long long)result.axis_bytes[i], (long long)said.axis[i]);
+                    (long long)result.axis_bytes[i], (long long)computed.axis[i]);
             bad = 1;
         }
     if (err)

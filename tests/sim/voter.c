@@ -1,5 +1,5 @@
-/* The machine is the one of control's node.c, with a mark before its snapshots that says what the checks want to know.
- */
+/* The log drives the state machine of control's node.c. A header with values for the checks is added in front of its
+ * snapshots. */
 #include "tests/sim/voter.h"
 
 #include "tests/sim/bugs.h"

@@ -89,7 +89,7 @@ bool world_chance(enum stream from, double p);
 
 /* Returns a new process on a computer, not started yet. */
 struct host *host_beside(struct host *computer);
-/* Start and end the process on the host. host_down notifies nobody. */
+/* Start and end the process on the host. host_down sends no notification. */
 void host_up(struct host *host);
 void host_down(struct host *host);
 void host_die(struct host *host); /* kills the process in the middle of its event */

@@ -36,7 +36,7 @@ struct job_facts {
     enum state_end end;
     uint64_t newest;
     struct epoch *epochs[MAX_EPOCHS];
-    bool was_reported; /* a client has been told that it exists */
+    bool was_reported; /* a client got an answer with this job */
     int64_t reported_us;
     char reported_end[16]; /* "": none yet */
     int64_t reported_end_us;
@@ -307,7 +307,7 @@ void ledger_tick(void)
 
 /* ---- answers to clients ---- */
 
-void ledger_told_submitted(uint64_t request, uint64_t job)
+void ledger_answered_submitted(uint64_t request, uint64_t job)
 {
     struct job_facts *j = job_of(job);
     if (j->request != request)
@@ -318,7 +318,7 @@ void ledger_told_submitted(uint64_t request, uint64_t job)
     j->was_reported = true;
 }
 
-void ledger_told_refused(uint64_t request, const char *text)
+void ledger_answered_refused(uint64_t request, const char *text)
 {
     for (uint64_t i = 1; i <= all.n_jobs; i++)
         if (all.jobs[i].request == request)
@@ -327,11 +327,11 @@ void ledger_told_refused(uint64_t request, const char *text)
     all.refused[all.n_refused++] = request;
 }
 
-void ledger_told_canceled(uint64_t job)
+void ledger_answered_canceled(uint64_t job)
 {
     const struct job_facts *j = job_of(job);
     if (!j->canceled && !j->ended)
-        broken("a client is told that job %" PRIu64 " is canceled, which is not recorded", job);
+        broken("a client got the answer that job %" PRIu64 " is canceled, which is not recorded", job);
 }
 
 static const char *name_of(enum state_end end)
@@ -339,25 +339,26 @@ static const char *name_of(enum state_end end)
     return end == END_DONE ? "done" : end == END_FAILED ? "failed" : end == END_CANCELED ? "canceled" : "";
 }
 
-void ledger_told_status(uint64_t job, const char *state, int64_t asked_us)
+void ledger_answered_status(uint64_t job, const char *state, int64_t asked_us)
 {
     struct job_facts *j = job_of(job);
     bool is_end = strcmp(state, "done") == 0 || strcmp(state, "failed") == 0 || strcmp(state, "canceled") == 0;
     if (is_end && (!j->ended || strcmp(state, name_of(j->end)) != 0))
-        broken("a client is told that job %" PRIu64 " is %s, but the log has \"%s\"", job, state, name_of(j->end));
+        broken("a client got the answer that job %" PRIu64 " is %s, but the log has \"%s\"", job, state,
+               name_of(j->end));
     if (!is_end && j->reported_end[0] && asked_us - j->reported_end_us > STALE_US)
-        broken("a client is told that job %" PRIu64 " is %s, after another was told %s", job, state, j->reported_end);
+        broken("a client got the answer that job %" PRIu64 " is %s, after the answer %s", job, state, j->reported_end);
     if (is_end && !j->reported_end[0]) {
         snprintf(j->reported_end, sizeof(j->reported_end), "%s", state);
         j->reported_end_us = world.now_us;
     }
 }
 
-void ledger_told_no_job(uint64_t job, int64_t asked_us)
+void ledger_answered_no_job(uint64_t job, int64_t asked_us)
 {
     const struct job_facts *j = job_of(job);
     if (j->was_reported && asked_us - j->reported_us > STALE_US)
-        broken("a client is told that there is no job %" PRIu64 ", after another was told of it", job);
+        broken("a client got the answer that there is no job %" PRIu64 ", after an answer that named it", job);
 }
 
 /* ---- end of a run ---- */

@@ -17,11 +17,11 @@ void ledger_left(uint64_t job, int pid);
 void ledger_done(uint64_t job, uint64_t epoch, int rank);
 
 /* Answers that a client got. `asked_us` is the time of its request. */
-void ledger_told_submitted(uint64_t request, uint64_t job);
-void ledger_told_refused(uint64_t request, const char *text);
-void ledger_told_canceled(uint64_t job);
-void ledger_told_status(uint64_t job, const char *state, int64_t asked_us);
-void ledger_told_no_job(uint64_t job, int64_t asked_us);
+void ledger_answered_submitted(uint64_t request, uint64_t job);
+void ledger_answered_refused(uint64_t request, const char *text);
+void ledger_answered_canceled(uint64_t job);
+void ledger_answered_status(uint64_t job, const char *state, int64_t asked_us);
+void ledger_answered_no_job(uint64_t job, int64_t asked_us);
 
 uint64_t ledger_jobs(void); /* their number; jobs are numbered from 1 */
 bool ledger_is_drained(int node);

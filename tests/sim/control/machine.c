@@ -294,7 +294,7 @@ void machine_kill(struct machine *m, bool power)
 void machine_stop(struct machine *m)
 {
     const struct channel_msg shutdown = {.kind = CHANNEL_SHUTDOWN};
-    trace("host %d is told to stop", m->host->id);
+    trace("host %d gets a stop", m->host->id);
     send_to_control(m, &shutdown);
 }
 

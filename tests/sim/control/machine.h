@@ -48,7 +48,7 @@ bool machine_has_power(int id);
 /* The computer with this address; NULL: none */
 struct host *machine_at(const char *address);
 struct machine *machine_of(const char *node_name);
-/* Returns true if its control serves and knows the leader. */
+/* Returns true if its control serves and follows a leader or leads. */
 bool machine_is_well(const struct machine *m);
 
 /* In tunnel.c: the process has died. */

@@ -74,7 +74,7 @@ static void print_why_not_well(void)
                !m->node              ? "no control"
                : m->node->jobs.leads ? "leads"
                : m->node->rpc.leader ? "follows"
-                                     : "follows nobody",
+                                     : "follows no leader",
                m->node && m->node->rpc.listener ? "" : ", does not serve",
                m->node && cluster_leader(m->node->cluster) ? cluster_leader(m->node->cluster) : "-", m->slots);
     }

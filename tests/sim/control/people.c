@@ -139,22 +139,22 @@ static void close_conn(struct person *p)
 static void record_answer(struct person *p, const struct rpc_result *result)
 {
     if (p->kind == SUBMIT)
-        ledger_told_submitted(p->number, strtoull(((const Dtd__SubmitReply *)result->reply)->job, NULL, 10));
+        ledger_answered_submitted(p->number, strtoull(((const Dtd__SubmitReply *)result->reply)->job, NULL, 10));
     else if (p->kind == CANCEL)
-        ledger_told_canceled(p->job);
+        ledger_answered_canceled(p->job);
     else if (p->kind == STATUS)
-        ledger_told_status(p->job, ((const Dtd__JobStatus *)result->reply)->state, p->asked_us);
+        ledger_answered_status(p->job, ((const Dtd__JobStatus *)result->reply)->state, p->asked_us);
 }
 
 /* The answer is final, so the request is not repeated. */
 static bool is_final(const struct person *p, const struct rpc_result *result)
 {
     if (result->err == ERR_INVALID && p->kind == SUBMIT) {
-        ledger_told_refused(p->number, result->text);
+        ledger_answered_refused(p->number, result->text);
         return true;
     }
     if (result->err == ERR_NOTFOUND && (p->kind == STATUS || p->kind == CANCEL)) {
-        ledger_told_no_job(p->job, p->asked_us);
+        ledger_answered_no_job(p->job, p->asked_us);
         return true;
     }
     return result->err == ERR_STALE && p->kind == CANCEL;

@@ -530,7 +530,7 @@ static void worker_command(void *arg, const struct rpc_result *result)
             rpc_link_reset(p->control);
         return;
     }
-    trace("process %d of job %d is told %d, epoch %d", p->pid, (int)p->job, (int)c->kind, (int)c->epoch);
+    trace("process %d of job %d gets command %d, epoch %d", p->pid, (int)p->job, (int)c->kind, (int)c->epoch);
     switch (c->kind) {
     case DTD__WORKER_COMMAND__KIND__START:
         if (c->epoch <= p->epoch || (p->next && c->epoch <= p->next->epoch))
