@@ -180,7 +180,7 @@ static void print_ops(const struct engine *e, const struct engine_profile *p, in
 }
 
 /* Runs after the measured steps, so that neither the work of the first step nor the profiling is part of their times.
- * */
+ */
 static int print_profile(struct engine *e, const struct options *o, struct feed *f, const struct peak_dev *peak,
                          struct why *why)
 {

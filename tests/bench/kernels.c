@@ -348,7 +348,7 @@ static void print_row(const struct bench *x, const struct row *r, double seconds
 }
 
 /* FLOPs of a step as papers count them: six per parameter of a product and token, and the full square of the attention.
- * */
+ */
 static double model_flops(int64_t t, int64_t seq)
 {
     double products = (double)LAYERS * 12 * DIM * DIM + (double)VOCAB * DIM;

@@ -1,5 +1,5 @@
 /* Defines when two layouts of a job agree. Each parity_compare function fails the test and names the first difference.
- * */
+ */
 #ifndef DTD_TESTS_PARITY_COMPARE_H
 #define DTD_TESTS_PARITY_COMPARE_H
 

@@ -1,5 +1,5 @@
 /* The matrix: every product of one or two axes up to 8 workers, every triple of choices, and four axes on 16 workers.
- * */
+ */
 #include "tests/parity/cells.h"
 
 typedef void (*list_fn)(struct cells *c, enum cell_model model);

@@ -64,7 +64,7 @@ TEST(gpt2_canonical_layouts_bit_for_bit)
 
 /* A tied table of two stages gets two sums, one of the embedding and one of the head, but one worker sums both at once.
  * Therefore gpt2's pipelines have bits of their own, the same for every schedule, stage of ZeRO and number of replicas.
- * */
+ */
 TEST(gpt2_canonical_pipelines_bit_for_bit)
 {
     const char *const *const list[] = {

@@ -347,7 +347,7 @@ void disk_snapshot(struct disk *disk, struct files *files, const struct raft_sna
 /* ---- ends ---- */
 
 /* Keeps a prefix of the writes under way. The last of them may be torn between entries; the log reads that as its end.
- * */
+ */
 static void keep_prefix(struct disk *disk)
 {
     struct write *w;

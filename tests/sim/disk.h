@@ -62,7 +62,8 @@ void disk_empty(struct disk *disk);
 void disk_append(struct disk *disk, struct files *files, const struct raft_entry *entries, unsigned n, disk_fn done,
                  void *arg);
 void disk_truncate(struct disk *disk, struct files *files, raft_index index, disk_fn done, void *arg);
-/* `trailing` 0: the snapshot comes from the leader and replaces all entries. Both calls copy. */
+/* `trailing` 0: the snapshot comes from the leader and replaces all entries. disk_append and
+ * disk_snapshot copy their data. */
 void disk_snapshot(struct disk *disk, struct files *files, const struct raft_snapshot *snapshot, unsigned trailing,
                    disk_fn done, void *arg);
 /* Ends all writes under way with RAFT_CANCELED. As much of them is on the disk as after a crash. */

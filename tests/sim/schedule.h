@@ -25,8 +25,8 @@ void fault_ends(int64_t after_us, event_fn fn, void *arg);
 void fault_isolate(int id, int64_t low_ms, int64_t high_ms);
 void fault_split(int64_t low_ms, int64_t high_ms);
 void fault_half_open(int from, int to, int64_t low_ms, int64_t high_ms); /* messages from `from` to `to` are lost */
-void fault_one_way(int id, bool receives, int64_t low_ms,
-                   int64_t high_ms); /* the host only receives (`receives`), or only sends */
+/* The host only receives (`receives`), or only sends. */
+void fault_one_way(int id, bool receives, int64_t low_ms, int64_t high_ms);
 void fault_bad_network(int most_loss_percent);
 void fault_slow_disk(int id);
 void fault_full_disk(int id);

@@ -1,6 +1,6 @@
 /* The history of jobs, from committed records, from commands that processes received, and from answers to clients. It
  * is separate from control's own state, and the checks compare the two. docs/internals/simulation.md lists the checks.
- * */
+ */
 #ifndef DTD_TESTS_SIM_CONTROL_LEDGER_H
 #define DTD_TESTS_SIM_CONTROL_LEDGER_H
 
