@@ -280,7 +280,7 @@ TEST(resume_of_a_job)
     stop(f);
 }
 
-/* A job once had this folder, but the checkpoints that are there now are of another: it is no parent. */
+/* A job once used this folder, but the present checkpoints are of another job, so the first one is not the parent. */
 TEST(a_folder_that_was_used_before)
 {
     struct run_result r;

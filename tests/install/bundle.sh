@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# bundle.sh TREE BUILD: the bundle runs in a fresh Debian that has none of our packages, as a user without rights, from a path
-# with a space: it trains a job, lists its checkpoints and continues one. Skipped (77) without root, debootstrap or a network.
+# bundle.sh TREE BUILD: unpacks the bundle in a new minimal Debian without dtd's dependencies, at a path with a space. As an ordinary
+# user it trains a job, lists its checkpoints and resumes one. Skipped (77) without root, debootstrap or a network.
 set -euo pipefail
 tree=$1 build=$2
 skip() { echo "skipped: $*"; exit 77; }
 fail() { echo "FAILED: $*" >&2; exit 1; }
 [ "$(id -u)" = 0 ] || skip "a chroot needs root"
-for tool in debootstrap patchelf unshare; do command -v $tool >/dev/null || skip "no $tool"; done
-unshare --mount --pid --fork true 2>/dev/null || skip "no mount namespaces here"
+for tool in debootstrap patchelf unshare; do command -v $tool >/dev/null || skip "$tool is not installed (deploy/packages install)"; done
+unshare --mount --pid --fork true 2>/dev/null || skip "this machine does not allow new mount namespaces"
 mirror=$(apt-get indextargets --format '$(CREATED_BY)|$(CODENAME)|$(COMPONENT)|$(ORIGIN)|$(REPO_URI)' |
   awk -F'|' '$1 == "Packages" && $3 == "main" && $4 == "Debian" && $2 !~ /-/ {print $2, $5; exit}')
-[ -n "$mirror" ] || skip "no Debian archive in apt's sources"
+[ -n "$mirror" ] || skip "apt's sources have no Debian archive"
 read -r codename uri <<<"$mirror"
 
 work=$(mktemp -d)
@@ -32,7 +32,7 @@ cat >"$work/root/home/alice/try" <<'X'
 set -euo pipefail
 cd
 bin=$(echo /opt/*/dtd-*/bin)
-# Libraries of fabrics and GPUs are the system's, where there are such.
+# Libraries for InfiniBand and GPUs are not in the bundle; a system without such devices lacks them.
 missing=$(find "$bin" "${bin%/bin}/lib" -type f -exec ldd {} + 2>/dev/null | grep 'not found' | grep -vE 'lib(ibverbs|rdmacm|mlx5|cuda|nccl|nvidia)' || true)
 [ -z "$missing" ] || { echo "the bundle lacks: $missing"; exit 1; }
 export PATH=$bin:$PATH
@@ -53,4 +53,4 @@ unshare --mount --pid --fork bash -euc '
   chroot "$root" su - alice -c "bash try"
 ' bash "$work/root" >"$work/out" 2>&1 || { cat "$work/out"; fail "the bundle does not run in a bare $codename"; }
 cat "$work/out"
-grep -q 'is done: step 25' "$work/out" || fail "the job was not continued to step 25"
+grep -q 'is done: step 25' "$work/out" || fail "the resumed job did not reach step 25"

@@ -13,9 +13,8 @@
 #define MAX_JOBS 256
 #define MAX_EPOCHS 512
 #define MAX_RANKS 32
-#define STALE_US (2 * US_PER_S) /* how old the state in an isolated node's answer may be */
-#define CROWDED_US \
-    (20 * US_PER_S) /* how long a node may have more workers than slots while old ones are being killed */
+#define STALE_US (2 * US_PER_S)     /* how old the state in an isolated node's answer may be */
+#define CROWDED_US (20 * US_PER_S)  /* time for killing old workers, in which a node may exceed its slots */
 #define CANCELED_US (30 * US_PER_S) /* how long a cancelled job may end otherwise: its end may have been under way */
 
 struct epoch {
