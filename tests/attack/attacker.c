@@ -10,11 +10,11 @@
 #include <unistd.h>
 
 enum {
-    DEPTH_MAX = 3,
+    DEPTH_MAX = 3, /* of nested messages */
     REPEATED_MAX = 4,
-    BODY_MAX = 60000,
+    BODY_MAX = 60000, /* no new field starts after this size, so that most bodies are accepted */
     PATIENCE_MS = 60000,
-    HEADER_BYTES = 24,
+    HEADER_BYTES = 24, /* this and the kinds of frames: docs/formats/wire.md */
     REQUEST = 1,
     REPLY = 2,
     CANCEL = 6

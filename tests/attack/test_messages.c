@@ -15,7 +15,11 @@
 #include <fcntl.h>
 #include <signal.h>
 
-enum { TIMES = 1000, WAIT_MS = 60000, PATIENCE_MS = 15000 };
+enum {
+    TIMES = 1000,
+    WAIT_MS = 60000,
+    PATIENCE_MS = 15000 /* then the job is assumed to wait forever because of the requests sent in its name */
+};
 
 static struct dtd d;
 static char bystander[32];

@@ -18,7 +18,12 @@
 #define ALICE "daemon" /* two users that every Debian system has */
 #define MALLORY "games"
 
-enum { TIMES = 1000, WAIT_MS = 60000, CONNECTIONS = 3000, CLIENTS_PER_USER = 1024 };
+enum {
+    TIMES = 1000,
+    WAIT_MS = 60000,
+    CONNECTIONS = 3000,     /* more than control accepts from one user */
+    CLIENTS_PER_USER = 1024 /* the limit in daemon/control/rpc/server.c */
+};
 
 static struct dtd d;
 

@@ -15,7 +15,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define FIRST 2
+#define FIRST 2 /* step 1 completes without a fault */
 #define MAX_ROWS 512
 
 struct row {

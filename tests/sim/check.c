@@ -10,10 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STATE_EVERY                                                                                  \
-    32 /* whole states are compared at multiples of this index; each comparison serializes the state \
-        */
-#define MAX_TERMS 16384
+#define STATE_EVERY 32  /* whole states are compared only at multiples of this index, to save time */
+#define MAX_TERMS 16384 /* far more terms than the elections of a run */
 
 static struct {
     struct fact *facts; /* of index 1, 2, ... */

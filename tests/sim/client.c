@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PATIENCE_US (30 * US_PER_S)
+#define PATIENCE_US (30 * US_PER_S) /* a proposal must end within this time, not counting stalls */
 #define MAX_CLIENTS 8
 #define ENOUGH_JOBS (STATE_MAX_JOBS / 2) /* the state drops ended jobs beyond its limit, the model does not */
 

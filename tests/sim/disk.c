@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FREE_BYTES (UINT64_C(1) << 30)
-#define USUAL_US 4000
-#define RETRY_US (200 * US_PER_MS)
+#define FREE_BYTES (UINT64_C(1) << 30) /* far more than a run writes, so the disk is full only by a fault */
+#define USUAL_US 4000                  /* a write takes up to 4 ms: a disk with fsync */
+#define RETRY_US (200 * US_PER_MS) /* interval for repeating a write while the disk is full, or one that must wait */
 
 enum kind { APPEND, TRUNCATE, SNAPSHOT };
 

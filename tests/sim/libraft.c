@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CLOSE_US 20000
-#define CAPACITY 1000
+#define CLOSE_US 20000 /* closing takes up to 20 ms, so that other events fall into it */
+#define CAPACITY 1000  /* entries; libraft needs 1 to accept a proposal */
 
 void LegacyFireCompletedRequests(struct raft *r);
 

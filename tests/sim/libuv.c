@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TIMER_LATENESS_US 300
+#define TIMER_LATENESS_US 300 /* a loop is busy with other callbacks for up to this time */
 
 static struct host *host_of(const uv_loop_t *loop)
 {

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define USUAL_US 1500
-#define LATE_US (2 * US_PER_S)
+#define USUAL_US 1500          /* delay within a data centre */
+#define LATE_US (2 * US_PER_S) /* several election timeouts */
 
 struct packet {
     struct raft_message message;

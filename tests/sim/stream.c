@@ -12,9 +12,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define FIRST_FD 1000
-#define LOCAL_US 150
-#define RETRY_US (40 * US_PER_MS)
+#define FIRST_FD 1000             /* above all real descriptors of the process */
+#define LOCAL_US 150              /* a local socket */
+#define RETRY_US (40 * US_PER_MS) /* interval for testing whether a held stream may continue */
 #define MAX_ENDS 65536
 
 struct chunk {

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SNAPSHOT_THRESHOLD 48
+#define SNAPSHOT_THRESHOLD 48 /* production: 1024; small, so that a run has many snapshots */
 #define SNAPSHOT_TRAILING 16
 
 /* ---- the machine ---- */

@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SNAPSHOT_ENTRIES 60
+#define SNAPSHOT_ENTRIES 60 /* small, so that a run has many snapshots */
 #define SNAPSHOT_TRAILING 20
 
 struct machine machines[MAX_HOSTS + 1];

@@ -11,8 +11,8 @@
 #include <string.h>
 
 #define MAX_PEOPLE 4
-#define ENOUGH_JOBS 12
-#define CALL_MS 8000
+#define ENOUGH_JOBS 12 /* more jobs would only wait for slots */
+#define CALL_MS 8000   /* time limit of a call, after which the client repeats it */
 
 enum person_request { NOTHING, SUBMIT, CANCEL, STATUS, DRAIN };
 

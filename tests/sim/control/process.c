@@ -17,11 +17,11 @@
 
 #define MAX_JOBS 256
 #define MAX_FOLDERS 256
-#define RETRY_US (30 * US_PER_MS)
-#define ORPHAN_US (20 * US_PER_S)
-#define HANG_US (3600 * US_PER_S)
-#define MEET_MS 300000
-#define LEFT_US (150 * US_PER_S) /* a job that leaves a drained node gives its ranks 120 s */
+#define RETRY_US (30 * US_PER_MS) /* interval for testing whether other ranks have arrived */
+#define ORPHAN_US (20 * US_PER_S) /* run.orphan_seconds of the jobs in people.c */
+#define HANG_US (3600 * US_PER_S) /* longer than any run: the process hangs until it is killed */
+#define MEET_MS 300000            /* longer than any start of an epoch */
+#define LEFT_US (150 * US_PER_S)  /* a job that leaves a drained node gives its ranks 120 s */
 
 enum doing { IDLE, LOADING, LEFT, MEETING, STEPPING, SAVING, OVER, FAILED };
 
