@@ -15,7 +15,7 @@
 #include <string.h>
 
 #define CLOSE_US 20000 /* closing takes up to 20 ms, so that other events fall into it */
-#define CAPACITY 1000  /* entries; libraft needs 1 to accept a proposal */
+#define CAPACITY 1000  /* entries; libraft accepts a proposal if it has at least 1 */
 
 void LegacyFireCompletedRequests(struct raft *r);
 

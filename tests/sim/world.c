@@ -12,9 +12,7 @@
 #include <stdlib.h>
 
 #define WALL_BEGIN_US INT64_C(1790000000000000) /* arbitrary, a day in 2026 */
-#define MONO_BEGIN_US                                            \
-    (3600 * US_PER_S) /* nonzero: 0 means "never" in many places \
-                       */
+#define MONO_BEGIN_US (3600 * US_PER_S)         /* not 0, which means "never" in many places */
 
 struct event {
     int64_t at_us;
