@@ -1,9 +1,12 @@
-/* See confine.h. Files are a list of what is allowed: everything else, /home and /tmp and devices included, is not
- * there for control. System calls are a list of what is refused (EPERM), because libraries may make ones that nobody
- * expects; the list is what systemd.exec(5) calls @clock, @debug, @module, @mount, @obsolete, @privileged, @raw-io,
- * @reboot,
- * @resources, @swap, @keyring, and what its RestrictNamespaces=, RestrictSUIDSGID=, RestrictRealtime=,
- * RestrictAddressFamilies=, LockPersonality= and MemoryDenyWriteExecute= refuse. */
+/* Files are restricted by a list of what is allowed. Control cannot open anything else; this includes /home, /tmp and
+ * devices.
+ *
+ * System calls are restricted by a list of what is refused (EPERM): libraries may make calls that we cannot foresee,
+ * and a list of allowed calls would break them. The list contains the groups @clock, @debug, @module, @mount,
+ * @obsolete,
+ * @privileged, @raw-io, @reboot, @resources, @swap and @keyring of systemd.exec(5), and the calls that its settings
+ * RestrictNamespaces=, RestrictSUIDSGID=, RestrictRealtime=, RestrictAddressFamilies=, LockPersonality= and
+ * MemoryDenyWriteExecute= refuse. */
 #include "daemon/control/local/confine.h"
 
 #include "common/base/log.h"
@@ -32,10 +35,12 @@
 
 #define READ (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR)
 #define WRITE LANDLOCK_ACCESS_FS_WRITE_FILE
-#define ALL_FIRST ((LANDLOCK_ACCESS_FS_MAKE_SYM << 1) - 1) /* of Landlock's first version */
+/* All rights of Landlock's first version, which are consecutive bits; MAKE_SYM is the last one. */
+#define ALL_FIRST ((LANDLOCK_ACCESS_FS_MAKE_SYM << 1) - 1)
+/* The rights that a rule for a file, not a folder, may contain; the kernel refuses others with EINVAL. */
 #define OF_A_FILE (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_EXECUTE)
 
-/* What libraries read of a machine, and nothing of its users. */
+/* System files that libraries read. No path here contains data of users. */
 static const struct {
     const char *path;
     uint64_t access;
@@ -61,8 +66,8 @@ static int ruleset_make(int version, uint64_t *ret_handled)
     return (int)syscall(SYS_landlock_create_ruleset, &attr, sizeof(attr), 0);
 }
 
-/* What is not there needs no rule. */
-static bool allow(int ruleset, const char *path, uint64_t access)
+/* True also if there is no such path: it then needs no rule. */
+static bool allow_path(int ruleset, const char *path, uint64_t access)
 {
     struct stat st;
     int fd = open(path, O_PATH | O_CLOEXEC);
@@ -78,7 +83,8 @@ static bool allow(int ruleset, const char *path, uint64_t access)
     return ok;
 }
 
-/* Rules are about what is there now; probe.json comes later, so that the folder itself has one. */
+/* A rule applies to a file or folder that exists now. The probe writes probe.json later, so the state directory itself
+ * gets a rule for reading. */
 static bool allow_state(int ruleset, const char *dir, uint64_t everything)
 {
     static const char *const names[] = {"", "/raft", "/metrics", "/cluster"};
@@ -86,7 +92,7 @@ static bool allow_state(int ruleset, const char *dir, uint64_t everything)
     for (size_t i = 0; i < sizeof(names) / sizeof(*names) && ok; i++) {
         char path[PATH_MAX];
         ok = snprintf(path, sizeof(path), "%s%s", dir, names[i]) < (int)sizeof(path) &&
-             allow(ruleset, path, names[i][0] ? everything : READ);
+             allow_path(ruleset, path, names[i][0] ? everything : READ);
     }
     return ok;
 }
@@ -96,15 +102,16 @@ static err_t confine_files(const char *dir, const char *const readable[2], struc
     uint64_t handled;
     int version = (int)syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
     if (version < 1) {
-        log_warn("this kernel has no Landlock: control may open what its user may error=%s", strerror(errno));
+        log_warn("this kernel has no Landlock: dtd-control can open every file that its user can error=%s",
+                 strerror(errno));
         return OK;
     }
     int ruleset = ruleset_make(version, &handled);
     bool ok = ruleset >= 0 && allow_state(ruleset, dir, handled);
     for (size_t i = 0; ok && i < sizeof(files) / sizeof(*files); i++)
-        ok = allow(ruleset, files[i].path, files[i].access);
+        ok = allow_path(ruleset, files[i].path, files[i].access);
     for (int i = 0; ok && i < 2; i++)
-        ok = !readable[i] || !readable[i][0] || allow(ruleset, readable[i], READ);
+        ok = !readable[i] || !readable[i][0] || allow_path(ruleset, readable[i], READ);
     if (ok)
         ok = syscall(SYS_landlock_restrict_self, ruleset, 0) == 0;
     err_t err = ok ? OK : why_set(why, err_from_errno(errno), "Landlock: %s", strerror(errno));
@@ -120,9 +127,9 @@ static err_t confine_files(const char *dir, const char *const readable[2], struc
 #elif defined(__aarch64__)
 #define NATIVE AUDIT_ARCH_AARCH64
 #else
-#error "which architecture do system calls of this machine belong to? (linux/audit.h)"
+#error "no AUDIT_ARCH_ constant for this machine: add the one of linux/audit.h here"
 #endif
-#define X32_BIT 0x40000000u /* on x86-64: the same numbers once more */
+#define X32_BIT 0x40000000u /* x86-64: marks a call of the x32 ABI, which has the same numbers a second time */
 
 static const int refused[] = {
     SYS_adjtimex,
@@ -200,7 +207,7 @@ static const int refused[] = {
     SYS_mknodat,
     SYS_execve,
     SYS_execveat,
-#if !defined(__SANITIZE_ADDRESS__) /* which looks for leaks by it */
+#if !defined(__SANITIZE_ADDRESS__) /* the leak sanitizer uses ptrace */
     SYS_ptrace,
 #endif
 #if defined(__x86_64__)
@@ -227,7 +234,7 @@ static const int refused[] = {
 #endif
 };
 
-/* Calls that are refused for some bits of an argument. */
+/* Calls that are refused if an argument has one of these bits. */
 static const struct {
     int call, arg;
     uint32_t bits;
@@ -252,7 +259,7 @@ static const struct {
 
 static const uint32_t families[] = {AF_UNIX, AF_INET, AF_INET6, AF_NETLINK};
 
-#define FILTER_MAX 512
+#define FILTER_MAX 512 /* instructions; the lists above need about 300, and `confine` fails if the filter is full */
 
 struct filter {
     struct sock_filter code[FILTER_MAX];
@@ -261,88 +268,89 @@ struct filter {
 
 #define ERRNO(e) (SECCOMP_RET_ERRNO | (e))
 
-static void put(struct filter *f, uint16_t op, uint8_t yes, uint8_t no, uint32_t k)
+static void filter_add(struct filter *f, uint16_t op, uint8_t yes, uint8_t no, uint32_t k)
 {
     if (f->n < FILTER_MAX)
         f->code[f->n++] = (struct sock_filter){op, yes, no, k};
 }
 
-static void load(struct filter *f, size_t offset)
+static void filter_load(struct filter *f, size_t offset)
 {
-    put(f, BPF_LD | BPF_W | BPF_ABS, 0, 0, (uint32_t)offset);
+    filter_add(f, BPF_LD | BPF_W | BPF_ABS, 0, 0, (uint32_t)offset);
 }
 
-/* The low half of an argument, where all flags are; both machines are little-endian. */
-static void load_arg(struct filter *f, int arg)
+/* Loads the low half of an argument, which contains all flags; both supported machines are little-endian. */
+static void filter_load_arg(struct filter *f, int arg)
 {
-    load(f, offsetof(struct seccomp_data, args) + 8 * (size_t)arg);
+    filter_load(f, offsetof(struct seccomp_data, args) + 8 * (size_t)arg);
 }
 
-static void load_call(struct filter *f)
+static void filter_load_call(struct filter *f)
 {
-    load(f, offsetof(struct seccomp_data, nr));
+    filter_load(f, offsetof(struct seccomp_data, nr));
 }
 
-static void give(struct filter *f, uint32_t action)
+static void filter_return(struct filter *f, uint32_t action)
 {
-    put(f, BPF_RET | BPF_K, 0, 0, action);
+    filter_add(f, BPF_RET | BPF_K, 0, 0, action);
 }
 
-static void refuse(struct filter *f, int call, int e)
+static void refuse_call(struct filter *f, int call, int e)
 {
-    put(f, BPF_JMP | BPF_JEQ | BPF_K, 0, 1, (uint32_t)call);
-    give(f, ERRNO((uint32_t)e));
+    filter_add(f, BPF_JMP | BPF_JEQ | BPF_K, 0, 1, (uint32_t)call);
+    filter_return(f, ERRNO((uint32_t)e));
 }
 
 static void refuse_bits(struct filter *f, int call, int arg, uint32_t bits)
 {
-    put(f, BPF_JMP | BPF_JEQ | BPF_K, 0, 4, (uint32_t)call);
-    load_arg(f, arg);
-    put(f, BPF_JMP | BPF_JSET | BPF_K, 0, 1, bits);
-    give(f, ERRNO(EPERM));
-    load_call(f);
+    filter_add(f, BPF_JMP | BPF_JEQ | BPF_K, 0, 4, (uint32_t)call);
+    filter_load_arg(f, arg);
+    filter_add(f, BPF_JMP | BPF_JSET | BPF_K, 0, 1, bits);
+    filter_return(f, ERRNO(EPERM));
+    filter_load_call(f);
 }
 
-/* Pages that are written and run at once. */
+/* Refuses mmap of pages that are both writable and executable. */
 static void refuse_write_and_run(struct filter *f)
 {
-    put(f, BPF_JMP | BPF_JEQ | BPF_K, 0, 5, SYS_mmap);
-    load_arg(f, 2);
-    put(f, BPF_ALU | BPF_AND | BPF_K, 0, 0, PROT_WRITE | PROT_EXEC);
-    put(f, BPF_JMP | BPF_JEQ | BPF_K, 0, 1, PROT_WRITE | PROT_EXEC);
-    give(f, ERRNO(EPERM));
-    load_call(f);
+    filter_add(f, BPF_JMP | BPF_JEQ | BPF_K, 0, 5, SYS_mmap);
+    filter_load_arg(f, 2);
+    filter_add(f, BPF_ALU | BPF_AND | BPF_K, 0, 0, PROT_WRITE | PROT_EXEC);
+    filter_add(f, BPF_JMP | BPF_JEQ | BPF_K, 0, 1, PROT_WRITE | PROT_EXEC);
+    filter_return(f, ERRNO(EPERM));
+    filter_load_call(f);
 }
 
 static void refuse_other_families(struct filter *f)
 {
     const int n = sizeof(families) / sizeof(*families);
-    put(f, BPF_JMP | BPF_JEQ | BPF_K, 0, (uint8_t)(n + 3), SYS_socket);
-    load_arg(f, 0);
+    filter_add(f, BPF_JMP | BPF_JEQ | BPF_K, 0, (uint8_t)(n + 3), SYS_socket);
+    filter_load_arg(f, 0);
     for (int i = 0; i < n; i++)
-        put(f, BPF_JMP | BPF_JEQ | BPF_K, (uint8_t)(n - i), 0, families[i]);
-    give(f, ERRNO(EAFNOSUPPORT));
-    load_call(f);
+        filter_add(f, BPF_JMP | BPF_JEQ | BPF_K, (uint8_t)(n - i), 0, families[i]);
+    filter_return(f, ERRNO(EAFNOSUPPORT));
+    filter_load_call(f);
 }
 
 static void write_filter(struct filter *f)
 {
-    load(f, offsetof(struct seccomp_data, arch));
-    put(f, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, NATIVE);
-    give(f, SECCOMP_RET_KILL_PROCESS);
-    load_call(f);
-    put(f, BPF_JMP | BPF_JGE | BPF_K, 0, 1, X32_BIT);
-    give(f, ERRNO(EPERM));
+    filter_load(f, offsetof(struct seccomp_data, arch));
+    filter_add(f, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, NATIVE);
+    filter_return(f, SECCOMP_RET_KILL_PROCESS);
+    filter_load_call(f);
+    filter_add(f, BPF_JMP | BPF_JGE | BPF_K, 0, 1, X32_BIT);
+    filter_return(f, ERRNO(EPERM));
     for (size_t i = 0; i < sizeof(refused) / sizeof(*refused); i++)
-        refuse(f, refused[i], EPERM);
+        refuse_call(f, refused[i], EPERM);
     for (size_t i = 0; i < sizeof(partly) / sizeof(*partly); i++)
         refuse_bits(f, partly[i].call, partly[i].arg, partly[i].bits);
     refuse_write_and_run(f);
     refuse_other_families(f);
-    refuse(f, SYS_clone3, ENOSYS); /* its flags lie in memory; the C library goes back to clone */
-    refuse(f, SYS_openat2, ENOSYS);
-    refuse(f, SYS_io_uring_setup, EPERM); /* opens and connects past this filter */
-    give(f, SECCOMP_RET_ALLOW);
+    /* A filter cannot read the flags of clone3, which are in memory; on ENOSYS the C library calls clone instead. */
+    refuse_call(f, SYS_clone3, ENOSYS);
+    refuse_call(f, SYS_openat2, ENOSYS);
+    refuse_call(f, SYS_io_uring_setup, EPERM); /* operations of io_uring do not pass this filter */
+    filter_return(f, SECCOMP_RET_ALLOW);
 }
 
 err_t confine(const char *dir, const char *config, const char *key_file, struct why *why)

@@ -1,6 +1,6 @@
-/* See slots.h. CPUs are dealt out in turns. A turn looks at the CPUs that the fewest workers use, compares them by
- * `misfit`, and takes the best: one, or as many threads of its physical core as are still wanted. That the number of
- * users goes before everything else keeps what holds on one node: no CPU is shared while another one is free. */
+/* CPUs are assigned in turns. A turn considers the CPUs that the fewest workers use, compares them by `misfit`, and
+ * assigns the best one, or as many threads of its physical core as are still wanted. The number of users is compared
+ * before everything else; so no CPU is shared while another one is free, on any number of NUMA nodes. */
 #include "daemon/control/local/cores.h"
 
 #include "common/base/cpus.h"
@@ -9,30 +9,35 @@
 #include <limits.h>
 #include <string.h>
 
+/* Workers of a node with few CPUs: a small machine can run a job of 16 ranks, which then share its CPUs. */
 #define DEFAULT_SLOTS 16
-#define DISTANCES 256                  /* of nodes: 0 .. 255 */
-#define THREADS (2 * CHANNEL_MAX_CPUS) /* above what a physical core may count, twice */
+/* Factors that make one number of two, the first of which decides. A distance between nodes is 0 to 255 (topology.h).
+ * A count of threads of a physical core, plus or minus half of THREADS, stays below THREADS. */
+#define DISTANCES 256
+#define THREADS (2 * CHANNEL_MAX_CPUS)
 
 enum way {
-    BY_NUMBER, /* nothing is known of where CPUs lie, or there is nothing to know */
-    APART,     /* each on a physical core of its own */
+    BY_NUMBER, /* in the order of their numbers: the topology is not known, or has one NUMA node */
+    APART,     /* each CPU on a physical core of its own */
     WHOLE,     /* all threads of a physical core */
 };
 
 struct deal {
     const struct cores *s;
     enum way way;
-    bool stays;                  /* `home` goes before a physical core of its own */
-    int home, left;              /* CPUs that are still wanted */
-    uint8_t *taken;              /* CPUs that this worker has, by index: CHANNEL_MAX_CPUS / 8 bytes */
-    int far, shared;             /* of these: not in `home`; on a physical core that another worker uses */
-    int users;                   /* of the CPUs that this turn looks at */
-    int free[CHANNEL_MAX_CPUS];  /* by physical core: threads that this turn looks at */
-    int used[CHANNEL_MAX_CPUS];  /* ...: threads that any worker uses, this one included */
-    int other[CHANNEL_MAX_CPUS]; /* ...: threads that other workers use */
+    bool stays;                  /* a CPU in `home` is preferred to a physical core of its own */
+    int home;                    /* index of the preferred NUMA node */
+    int left;                    /* number of CPUs that are still wanted */
+    uint8_t *taken;              /* bit set of this worker's CPUs, by index: CHANNEL_MAX_CPUS / 8 bytes */
+    int far, shared;             /* number of `taken` CPUs outside `home`; on a core that another worker also uses */
+    int users;                   /* number of users of each CPU that this turn considers */
+    int free[CHANNEL_MAX_CPUS];  /* per physical core: threads that this turn considers */
+    int used[CHANNEL_MAX_CPUS];  /* per physical core: threads that any worker uses, including this one */
+    int other[CHANNEL_MAX_CPUS]; /* per physical core: threads that other workers use */
 };
 
-/* The first one where the kernel tells none that we can bind to. */
+/* Returns the number of usable CPUs, which may exceed CHANNEL_MAX_CPUS. If none below this limit is usable, the set
+ * contains CPU 0. */
 static int find_cpus(uint8_t ret[CHANNEL_MAX_CPUS / 8])
 {
     static const uint8_t none[CHANNEL_MAX_CPUS / 8];
@@ -51,11 +56,11 @@ void cores_init(struct cores *s, const char *sysfs)
     int n = find_cpus(cpus);
     topology_init(&s->at, cpus);
     if (n > s->at.n_cpus)
-        log_warn("CPUs from %d on are not used: workers cannot be bound to them n=%d", CHANNEL_MAX_CPUS,
+        log_warn("CPUs with numbers from %d on are not used: dtd cannot bind workers to them n=%d", CHANNEL_MAX_CPUS,
                  n - s->at.n_cpus);
     err_t err = topology_read(&s->at, sysfs, &why);
     if (err && err != ERR_NOTFOUND)
-        log_warn("NUMA nodes are not taken into account why=\"%s\"", why.text);
+        log_warn("workers are bound to CPUs without regard to NUMA nodes why=\"%s\"", why.text);
 }
 
 int cores_default(const struct cores *s)
@@ -96,8 +101,8 @@ static void begin_turn(struct deal *d)
     }
 }
 
-/* How little CPU i is what is wanted. Of whole cores the best has the most free threads of those that have no more than
- * are wanted: an odd last thread goes to a core that is split already. */
+/* The cost of CPU i; the turn assigns the CPU with the lowest cost. Among whole cores, the best one has the most free
+ * threads but not more than are wanted; so a single last thread goes to a core that is already split. */
 static int misfit(const struct deal *d, int i)
 {
     const struct topology_cpu *cpu = &d->s->at.cpu[i];
@@ -110,7 +115,7 @@ static int misfit(const struct deal *d, int i)
     return d->stays ? distance * THREADS + used : used * DISTANCES + distance;
 }
 
-static void take(struct deal *d, int i)
+static void assign_cpu(struct deal *d, int i)
 {
     const struct topology_cpu *cpu = &d->s->at.cpu[i];
     cpus_add(d->taken, i);
@@ -119,7 +124,7 @@ static void take(struct deal *d, int i)
     d->shared += d->other[cpu->core] > 0;
 }
 
-static void take_turn(struct deal *d)
+static void assign_turn(struct deal *d)
 {
     const struct topology *t = &d->s->at;
     int best = -1;
@@ -127,10 +132,10 @@ static void take_turn(struct deal *d)
     for (int i = 0; i < t->n_cpus; i++)
         if (is_free(d, i) && (best < 0 || misfit(d, i) < misfit(d, best)))
             best = i;
-    take(d, best);
+    assign_cpu(d, best);
     for (int i = best + 1; i < t->n_cpus && d->way == WHOLE && d->left > 0; i++)
         if (is_free(d, i) && t->cpu[i].core == t->cpu[best].core)
-            take(d, i);
+            assign_cpu(d, i);
 }
 
 /* ---- all homes ---- */
@@ -145,7 +150,7 @@ static enum way choose_way(const struct cores *s, int wanted, int home)
     return wanted <= cores ? APART : WHOLE;
 }
 
-static void deal_out(struct deal *d, int home, int width, uint8_t taken[CHANNEL_MAX_CPUS / 8])
+static void assign_cpus(struct deal *d, int home, int width, uint8_t taken[CHANNEL_MAX_CPUS / 8])
 {
     memset(taken, 0, CHANNEL_MAX_CPUS / 8);
     d->taken = taken;
@@ -153,7 +158,7 @@ static void deal_out(struct deal *d, int home, int width, uint8_t taken[CHANNEL_
     d->left = width;
     d->far = d->shared = 0;
     while (d->left > 0)
-        take_turn(d);
+        assign_turn(d);
 }
 
 static int choose_home(struct deal *d, int width)
@@ -161,7 +166,7 @@ static int choose_home(struct deal *d, int width)
     uint8_t taken[CHANNEL_MAX_CPUS / 8];
     int best = 0, far = CHANNEL_MAX_CPUS, shared = CHANNEL_MAX_CPUS; /* worse than any */
     for (int home = 0; home < d->s->at.n_nodes && far + shared > 0; home++) {
-        deal_out(d, home, width, taken);
+        assign_cpus(d, home, width, taken);
         if (d->far > far || (d->far == far && d->shared >= shared))
             continue;
         best = home;
@@ -179,7 +184,7 @@ int cores_bind(struct cores *s, int workers, int threads, int home, uint8_t ret_
     if (workers > n || width > n)
         return 0;
     struct deal d = {.s = s, .way = choose_way(s, workers * width, home), .stays = home >= 0};
-    deal_out(&d, d.way != BY_NUMBER && home == CORES_ANY ? choose_home(&d, width) : home, width, taken);
+    assign_cpus(&d, d.way != BY_NUMBER && home == CORES_ANY ? choose_home(&d, width) : home, width, taken);
     for (int i = 0; i < n; i++)
         if (cpus_has(taken, i)) {
             s->users[i]++;
@@ -188,7 +193,7 @@ int cores_bind(struct cores *s, int workers, int threads, int home, uint8_t ret_
     return d.far;
 }
 
-static void add(struct cores *s, const uint8_t *cpus, int users)
+static void add_users(struct cores *s, const uint8_t *cpus, int users)
 {
     for (int i = 0; i < s->at.n_cpus; i++)
         if (cpus_has(cpus, s->at.cpu[i].number))
@@ -197,10 +202,10 @@ static void add(struct cores *s, const uint8_t *cpus, int users)
 
 void cores_use(struct cores *s, const uint8_t cpus[CHANNEL_MAX_CPUS / 8])
 {
-    add(s, cpus, 1);
+    add_users(s, cpus, 1);
 }
 
 void cores_unbind(struct cores *s, const uint8_t cpus[CHANNEL_MAX_CPUS / 8])
 {
-    add(s, cpus, -1);
+    add_users(s, cpus, -1);
 }

@@ -1,5 +1,5 @@
-/* Which CPUs a worker is bound to ("cores", as jobs and documents call them). Pure book-keeping over the machine's
- * topology. */
+/* Chooses the CPUs that a worker is bound to (job files and documents call them "cores"). The module only does
+ * bookkeeping over the machine's topology; the supervisor binds the process. */
 #ifndef DTD_DAEMON_CONTROL_LOCAL_CORES_H
 #define DTD_DAEMON_CONTROL_LOCAL_CORES_H
 
@@ -8,39 +8,42 @@
 
 struct cores {
     struct topology at;
-    int users[CHANNEL_MAX_CPUS]; /* bound workers per at.cpu[i] */
+    int users[CHANNEL_MAX_CPUS]; /* number of workers that are bound to at.cpu[i] */
 };
 
-/* Where a worker wants its CPUs, unless it is an index of a node in `at`. */
+/* The NUMA node in which a worker's CPUs should be: the index of a node in `at`, or one of these. */
 enum cores_home {
-    CORES_ANY = -1,     /* in one node, whichever that is: the worker has no GPU */
-    CORES_UNKNOWN = -2, /* its GPU's node is not known: by number, as on a machine with one node */
+    CORES_ANY = -1,     /* any node, but the same one for all its CPUs: the worker has no GPU */
+    CORES_UNKNOWN = -2, /* the node of its GPU is not known: CPUs by number, as on a machine with one node */
 };
 
-/* The CPUs are those of our own affinity, and lie as sysfs says; a line in the log where that is of no use. Blocks on
- * files. */
+/* Reads the CPUs of this process's own affinity, and their topology from sysfs. If the topology is not usable, logs a
+ * warning and works without it. Blocks on files. */
 void cores_init(struct cores *s, const char *sysfs);
-/* How many workers a node takes when nobody has said: 16, or one a core, whichever is more. */
+/* Slots of this node if its configuration does not set them: 16, or one per CPU, whichever is more. */
 int cores_default(const struct cores *s);
 
-/* The CPUs of one worker out of `workers` that start together: `threads` of them, or an equal share when that is 0; the
- * least used first. Returns how many of them do not lie in the node `home`, for which a node index was given or chosen.
+/* Chooses the CPUs of one of `workers` workers that start together: `threads` CPUs, or an equal share if that is 0.
+ * CPUs with the fewest users come first. Returns how many of them are outside the home node, which is `home` or, with
+ * CORES_ANY, the node that was chosen.
  *
- * All zero (unbound) when the job has more workers than there are CPUs: two workers bound to one CPU beside a free one
- * would wait for each other at every barrier.
+ * The set is empty (the worker is not bound) if the job has more workers than there are CPUs: two workers bound to one
+ * CPU would wait for each other at every barrier, even if another CPU were idle.
  *
- * Where our CPUs lie in one node, or `home` is CORES_UNKNOWN, the order is ascending by number. On several nodes it is
- * `home`, then the other nodes by their distance from it; within a node:
- *   - where the workers together want more CPUs than there are physical cores: whole cores, all their threads;
- *   - where they do not: one thread of each core, those first that no worker uses. A worker without a GPU goes to such
- *     a core in another node rather than share one: a second thread on a core adds little.
- * With CORES_ANY the home is the node that gives the most of the CPUs, and of such nodes the one whose cores are shared
- * least with other workers; of equals the first, so that consecutive ranks lie in one node. */
+ * If our CPUs are in one node, or `home` is CORES_UNKNOWN, CPUs are used in ascending order of their numbers. On
+ * several nodes, CPUs of the home node come first, then those of other nodes by their distance from it. Within a node:
+ *   - If the workers together want more CPUs than there are physical cores, a worker gets whole cores with all their
+ *     threads.
+ *   - Otherwise a worker gets one thread of each core, starting with cores that no worker uses. A worker without a GPU
+ *     gets an unused core in another node rather than a second thread on a shared core, which adds little.
+ * With CORES_ANY the home is the node that has the most of the wanted CPUs; among equals, the node whose cores are
+ * shared least with other workers; among equals of both, the first node, so that consecutive ranks are in one node. */
 int cores_bind(struct cores *s, int workers, int threads, int home, uint8_t ret_cpus[CHANNEL_MAX_CPUS / 8]);
-/* A worker that is found bound to these. */
+/* Counts a worker that an earlier control bound to these CPUs. */
 void cores_use(struct cores *s, const uint8_t cpus[CHANNEL_MAX_CPUS / 8]);
+/* Counts the worker no longer. */
 void cores_unbind(struct cores *s, const uint8_t cpus[CHANNEL_MAX_CPUS / 8]);
-/* The home of a worker whose GPU lies in the kernel's NUMA node `number`; -1: not known. */
+/* The home of a worker whose GPU is in the NUMA node that the kernel numbers `number` (-1: not known). */
 int cores_home(const struct cores *s, int number);
 
 #endif

@@ -1,5 +1,4 @@
-/* See gpus.h. The probe is a process of our own, but what stands behind it is a driver: its words are checked like a
- * stranger's. */
+/* The probe is our own program, but its output depends on a driver. So it is checked like the input of a stranger. */
 #include "daemon/control/local/gpus.h"
 
 #include <jansson.h>
@@ -20,7 +19,7 @@ void gpus_set(struct gpus *g, int n)
         g->gpu[i].numa_node = -1;
         g->gpu[i].uuid[0] = g->gpu[i].sick[0] = '\0';
     }
-    snprintf(g->missing, sizeof(g->missing), "%s", n ? "" : "dtd's configuration says gpus: 0");
+    snprintf(g->missing, sizeof(g->missing), "%s", n ? "" : "dtd's configuration sets gpus: 0");
 }
 
 void gpus_fail(struct gpus *g, const char *why)
@@ -29,7 +28,7 @@ void gpus_fail(struct gpus *g, const char *why)
     snprintf(g->missing, sizeof(g->missing), "%s", why);
 }
 
-static void take_text(const json_t *object, const char *key, char *ret, size_t size)
+static void copy_text(const json_t *object, const char *key, char *ret, size_t size)
 {
     const char *text = json_string_value(json_object_get(object, key));
     snprintf(ret, size, "%s", text ? text : "");
@@ -40,12 +39,13 @@ static void take_text(const json_t *object, const char *key, char *ret, size_t s
 
 /* ---- health ---- */
 
-/* Signs of a GPU whose results cannot be trusted, by what the driver's library says; below the number all is well. More
- * than 64 pages cannot be retired. Heat and power only slow it down, and are no such sign. */
+/* Signs of a GPU whose results cannot be trusted, from counters of the driver's library. A counter is a sign if it has
+ * reached `least`. A GPU can retire at most 64 pages of memory. Heat and power only slow a GPU down; they are no such
+ * signs. */
 static const struct {
-    const char *group, *key; /* group NULL: of "health" itself */
+    const char *group, *key; /* `key` in the object `group` of "health"; NULL: in "health" itself */
     int64_t least;
-    const char *what;
+    const char *what; /* completes "GPU 0 .." */
 } signs[] = {
     {NULL, "lost", 1, "is lost: the driver does not reach it any more"},
     {NULL, "ecc_uncorrected_volatile", 1, "has uncorrectable memory errors"},
@@ -54,7 +54,7 @@ static const struct {
     {"remapped_rows", "failed", 1, "has rows of memory that could not be replaced"},
 };
 
-/* "" when there is no sign. */
+/* *ret is "" if there is no sign. */
 static void read_signs(const json_t *health, char *ret, size_t size)
 {
     size_t at = 0;
@@ -71,7 +71,7 @@ static void read_signs(const json_t *health, char *ret, size_t size)
     }
 }
 
-static void say_sick(struct gpus *g)
+static void describe_sick(struct gpus *g)
 {
     size_t at = 0;
     g->sick[0] = '\0';
@@ -88,7 +88,7 @@ void gpus_mark_sick(struct gpus *g, int i, const char *what)
     if (i < 0 || i >= g->n || !*what)
         return;
     snprintf(g->gpu[i].sick, sizeof(g->gpu[i].sick), "%s", what);
-    say_sick(g);
+    describe_sick(g);
 }
 
 void gpus_mark_broken(struct gpus *g, int i)
@@ -121,13 +121,14 @@ static int find_uuid(const struct gpus *g, const json_t *gpu)
     return -1;
 }
 
-/* What cannot be asked for its uuid any more is not named; if it is lost, it is one of those that are missed. */
+/* The driver no longer reports this GPU's uuid. A lost GPU does not count here: take_health detects it because no entry
+ * of the list names it. */
 static bool is_unidentified(const json_t *gpu)
 {
     return !json_is_string(json_object_get(gpu, "uuid")) && !json_is_true(json_object_get(gpu, "lost"));
 }
 
-static void take_health(struct gpus *g, const json_t *list, uint64_t *ret)
+static void read_health(struct gpus *g, const json_t *list, uint64_t *ret)
 {
     uint64_t named = 0, sick = 0;
     bool riddles = false;
@@ -154,92 +155,94 @@ static void take_health(struct gpus *g, const json_t *list, uint64_t *ret)
     *ret = sick;
 }
 
-/* ---- words ---- */
+/* ---- output of the probe ---- */
 
 static int numa_number(json_int_t n)
 {
     return n >= 0 && n <= INT_MAX ? (int)n : -1;
 }
 
-/* One that cannot be opened is nobody's, and its words are the reason when it is the only one. */
-static void take_one(struct gpus *g, const json_t *gpu, int i)
+/* A GPU that cannot be opened is not assigned to any job. If the node has no usable GPU, its error becomes the reason.
+ */
+static void read_gpu(struct gpus *g, const json_t *gpu, int i)
 {
     char what[GPUS_SICK_BYTES];
     const json_t *node = json_object_get(gpu, "numa_node");
-    take_text(gpu, "uuid", g->gpu[i].uuid, sizeof(g->gpu[i].uuid));
+    copy_text(gpu, "uuid", g->gpu[i].uuid, sizeof(g->gpu[i].uuid));
     g->gpu[i].numa_node = json_is_integer(node) ? numa_number(json_integer_value(node)) : -1;
     g->watched = g->watched || json_object_get(gpu, "health");
     if (!json_object_get(gpu, "error")) {
-        take_text(gpu, "model", g->model, sizeof(g->model));
+        copy_text(gpu, "model", g->model, sizeof(g->model));
         read_signs(json_object_get(gpu, "health"), what, sizeof(what));
         gpus_mark_sick(g, i, what);
     } else {
-        take_text(gpu, "error", g->missing, sizeof(g->missing));
+        copy_text(gpu, "error", g->missing, sizeof(g->missing));
         gpus_mark_broken(g, i);
     }
 }
 
-static err_t take_list(struct gpus *g, const json_t *root, struct why *why)
+static err_t read_gpu_list(struct gpus *g, const json_t *root, struct why *why)
 {
     const json_t *list = json_object_get(root, "gpus");
     if (!json_is_array(list))
-        return why_set(why, ERR_CORRUPT, "the probe's words have no list \"gpus\"");
+        return why_set(why, ERR_CORRUPT, "the output of the probe has no list \"gpus\"");
     size_t n = json_array_size(list);
     if (n > GPUS_MAX)
-        return why_set(why, ERR_CORRUPT, "the probe speaks of %zu GPUs, at most %d are used", n, GPUS_MAX);
+        return why_set(why, ERR_CORRUPT, "the probe reports %zu GPUs; dtd supports at most %d", n, GPUS_MAX);
     for (size_t i = 0; i < n; i++)
         if (json_integer_value(json_object_get(json_array_get(list, i), "index")) != (json_int_t)i)
-            return why_set(why, ERR_CORRUPT, "the probe's GPU %zu does not have the index %zu", i, i);
+            return why_set(why, ERR_CORRUPT, "entry %zu of the probe's list \"gpus\" does not have the index %zu", i,
+                           i);
     gpus_set(g, (int)n);
-    take_text(root, "gpu_missing", g->missing, sizeof(g->missing));
+    copy_text(root, "gpu_missing", g->missing, sizeof(g->missing));
     for (size_t i = n; i-- > 0;)
-        take_one(g, json_array_get(list, i), (int)i);
+        read_gpu(g, json_array_get(list, i), (int)i);
     return OK;
 }
 
-static json_t *parse(const char *text, size_t len, struct why *why)
+static json_t *parse_output(const char *text, size_t len, struct why *why)
 {
     json_error_t e;
     json_t *root = len <= GPUS_PROBE_MAX ? json_loadb(text, len, JSON_REJECT_DUPLICATES, &e) : NULL;
     if (!root)
-        why_set(why, ERR_CORRUPT, "the probe's words are no JSON: %s",
-                len <= GPUS_PROBE_MAX ? e.text : "they are too long");
+        why_set(why, ERR_CORRUPT, "the output of the probe is not JSON: %s",
+                len <= GPUS_PROBE_MAX ? e.text : "it is too long");
     return root;
 }
 
 err_t gpus_read(struct gpus *g, const char *text, size_t len, struct why *why)
 {
-    json_t *root = parse(text, len, why);
-    err_t err = root ? take_list(g, root, why) : ERR_CORRUPT;
+    json_t *root = parse_output(text, len, why);
+    err_t err = root ? read_gpu_list(g, root, why) : ERR_CORRUPT;
     json_decref(root);
     return err;
 }
 
-static err_t take_health_list(struct gpus *g, const json_t *root, uint64_t *ret, struct why *why)
+static err_t read_health_list(struct gpus *g, const json_t *root, uint64_t *ret, struct why *why)
 {
     const json_t *list = json_object_get(root, "gpus");
     char missing[sizeof(g->missing)];
     if (!json_is_array(list))
-        return why_set(why, ERR_CORRUPT, "the probe's words have no list \"gpus\"");
+        return why_set(why, ERR_CORRUPT, "the output of the probe has no list \"gpus\"");
     for (size_t k = 0; k < json_array_size(list); k++)
         if (!json_is_object(json_array_get(list, k)))
-            return why_set(why, ERR_CORRUPT, "the probe's GPU %zu is no object", k);
-    take_text(root, "gpu_missing", missing, sizeof(missing));
+            return why_set(why, ERR_CORRUPT, "entry %zu of the probe's list \"gpus\" is not an object", k);
+    copy_text(root, "gpu_missing", missing, sizeof(missing));
     if (json_array_size(list) == 0)
-        return why_set(why, ERR_NOTFOUND, "%s", *missing ? missing : "the driver's library names no GPU");
-    take_health(g, list, ret);
+        return why_set(why, ERR_NOTFOUND, "%s", *missing ? missing : "the driver's library lists no GPU");
+    read_health(g, list, ret);
     return OK;
 }
 
 err_t gpus_health_read(struct gpus *g, const char *text, size_t len, uint64_t *ret, struct why *why)
 {
-    json_t *root = parse(text, len, why);
-    err_t err = root ? take_health_list(g, root, ret, why) : ERR_CORRUPT;
+    json_t *root = parse_output(text, len, why);
+    err_t err = root ? read_health_list(g, root, ret, why) : ERR_CORRUPT;
     json_decref(root);
     return err;
 }
 
-/* ---- which job has which ---- */
+/* ---- assignment to jobs ---- */
 
 int gpus_needed(int workers, int per_gpu)
 {
@@ -270,7 +273,7 @@ int gpus_busy(const struct gpus *g, uint64_t job)
     return n;
 }
 
-static int find(const struct gpus *g, uint64_t job, int per_gpu)
+static int find_gpu_for(const struct gpus *g, uint64_t job, int per_gpu)
 {
     for (int i = 0; i < g->n; i++)
         if (g->gpu[i].job == job && g->gpu[i].workers < per_gpu && gpus_is_usable(g, i))
@@ -289,7 +292,7 @@ bool gpus_take(struct gpus *g, uint64_t job, int workers, int per_gpu, int *devi
     for (int k = 0; k < workers; k++) {
         if (device[k] >= 0)
             continue;
-        int i = find(&after, job, per_gpu);
+        int i = find_gpu_for(&after, job, per_gpu);
         if (i < 0)
             return false;
         after.gpu[i].job = job;
@@ -309,7 +312,7 @@ void gpus_adopt(struct gpus *g, uint64_t job, int device)
         return;
     g->gpu[device].job = job;
     g->gpu[device].workers++;
-    g->gpu[device].broken = false; /* it has opened it */
+    g->gpu[device].broken = false; /* the worker has opened it */
 }
 
 void gpus_give(struct gpus *g, uint64_t job)

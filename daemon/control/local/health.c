@@ -18,15 +18,15 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#define TICK_MS 5000
+#define TICK_MS 5000 /* space and memory run out over minutes, and each check reads files of /proc */
 /* A process may take seconds to end after the kernel has counted it: its memory is freed first. */
 #define OOM_MS 5000
-#define RECORD_MAX \
-    1024 /* the text of a record is longer than its beginning, which we need, only if it is quoted data */
+#define RECORD_MAX 1024                   /* bytes; the part that we need is at the beginning of a record */
 #define INITIAL_PID_NAMESPACE 0xeffffffcu /* inode of /proc/self/ns/pid, fixed by the kernel (PROC_PID_INIT_INO) */
-#define PROC_MAX (256u << 10)
+#define PROC_MAX (256u << 10)             /* bytes of one file; /proc/vmstat has about 4 KiB */
+/* A disk is low below both limits: 5 % of a large disk are enough, and a small disk may be mostly free below 1 GiB. */
 #define LOW_PERCENT 5
-#define LOW_DISK_BYTES ((int64_t)1 << 30) /* less than both: much of a small disk may be free */
+#define LOW_DISK_BYTES ((int64_t)1 << 30)
 
 int64_t health_number(const char *text, const char *key)
 {
@@ -55,7 +55,7 @@ void health_warn(int64_t disk_free, int64_t disk_size, int64_t memory_free, int6
                  memory_free >> 20, memory_size >> 20);
 }
 
-/* Numbers of a file of /proc: -1 where it cannot be read. */
+/* Reads the numbers of `n` keys from a file of /proc; -1: not there, or the file cannot be read. */
 static void read_numbers(const char *path, const char *const *keys, int n, int64_t *ret)
 {
     struct buf text = {0};

@@ -29,16 +29,16 @@ enum health_oom {
 };
 
 void health_init(struct health *h);
-/* Now and then; `dir`: of the state. */
+/* Call it on every tick of the loop; it checks every 5 s. `dir`: the state directory. */
 void health_tick(struct health *h, const char *dir);
 /* Whether the kernel killed this process, which SIGKILL has just ended, for lack of memory. */
 enum health_oom health_oom(struct health *h, pid_t pid);
-/* The process that a record of the kernel's log reports as killed for lack of memory; 0: it reports none. Pure. */
+/* The process that a record of the kernel's log reports as killed for lack of memory; 0: it reports none. */
 pid_t health_killed_pid(const char *record);
 
-/* The number behind `key` in lines of "key number" or "key: number kB"; -1: there is none. Pure. */
+/* The number behind `key` in lines of "key number" or "key: number kB"; -1: no such key. */
 int64_t health_number(const char *text, const char *key);
-/* What is low, to `ret`; the sizes in bytes. Pure. */
+/* Writes to `ret` a sentence about what is low, or "". Sizes are in bytes. */
 void health_warn(int64_t disk_free, int64_t disk_size, int64_t memory_free, int64_t memory_size, char *ret,
                  size_t size);
 

@@ -1,6 +1,6 @@
-/* This node itself: its processes, GPUs, cores and health, whether it leads or follows. Owned by the daemon
- * (control.h); loop thread. Nothing here knows what a job, a leader or a connection is; those who do are called by the
- * table below. */
+/* The state of this node: its processes, GPUs, cores and health. It is the same whether the node leads or follows.
+ * Owned by the daemon (control.h); loop thread. This room does not depend on jobs, leadership or connections; it calls
+ * the rooms above through the table below. */
 #ifndef DTD_DAEMON_CONTROL_LOCAL_LOCAL_H
 #define DTD_DAEMON_CONTROL_LOCAL_LOCAL_H
 
@@ -12,17 +12,17 @@
 #include "daemon/control/local/supervisor_link.h"
 
 struct local_events {
-    /* The end of a process that probe_delay_exit kept back may be passed on now. */
+    /* Handle the exit of a process that probe_delay_exit had delayed. */
     void (*process)(void *owner, const struct channel_msg *m);
-    /* The probe is over: it is known which GPUs there are. */
+    /* The probe has ended; local.gpus is valid. */
     void (*gpus_known)(void *owner);
-    /* A GPU has become sick. */
+    /* A GPU has become sick: report this node's facts to the leader again. */
     void (*facts_changed)(void *owner);
-    /* The port on this node of the c10d store of a command's epoch, which is opened if it is not open yet. */
+    /* Returns this node's port of the c10d store of a command's epoch, and opens the port if necessary. */
     err_t (*command_port)(void *owner, const struct process_spawn *x, uint16_t *ret_port);
     /* The last process of a job has ended and the job is released. */
     void (*released)(void *owner, uint64_t job);
-    /* A process's connection is of no use any more: it has ended, or has a newer one. */
+    /* Close a connection: its process has ended, or has opened a newer one. */
     void (*disconnect)(struct peer *peer);
 };
 
@@ -35,12 +35,13 @@ struct local {
     bool system; /* dtd serves all users of the machine */
     struct supervisor_link supervisor;
     struct children children;
-    struct gpus gpus; /* of this node, and which job has which */
+    struct gpus gpus;
     struct probe probe;
     struct health health;
 };
 
-/* The other fields, up to `sup`, have been set. Blocks on files of /sys and /proc. */
+/* Initializes `children`, `health` and `probe`; the caller has set the fields up to `system`. Blocks on files of /sys
+ * and /proc. */
 void local_init(struct local *l);
 
 #endif

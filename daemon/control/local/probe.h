@@ -1,16 +1,17 @@
-/* Asks what GPUs this node has (`dt-worker --probe`, once) and whether they are well (`dt-worker --health`, now and
- * then, and at once when a worker that has one ends badly): processes of their own, started by the supervisor, so that
- * a driver that hangs hangs nobody. Their words lie in probe.json and health.json of the state directory. Loop thread.
+/* Finds out which GPUs this node has and whether they are healthy. `dt-worker --probe` runs once. `dt-worker --health`
+ * runs every 30 s, and at once when a worker with a GPU fails. The supervisor starts both as separate processes, so
+ * that a hanging driver stops neither dtd-control nor the supervisor. They write probe.json and health.json in the
+ * state directory. Loop thread.
  *
- *   idle -- due --> asked --> running --> idle: it has ended, and its words are read
+ *   idle -- due --> asked --> running --> idle: the process has exited, and its output is read
  *                   ^  |         |
- *            0.5 s  |  | refused: the one of the control before us still runs; that one is killed
+ *            0.5 s  |  | refused: the process of an earlier control still runs; it is killed
  *                   +--+         |
- *                   asked or running at its deadline: killed, idle, no words
+ *                   asked or running at its deadline: killed, idle, no output
  *
- * What each kind means is a row in probe.c. Without words of the probe there are no GPUs. Without words on health
- * nobody's GPU is touched: a warning stands, and it is asked for less often. It is not asked for at all where the
- * configuration says what GPUs there are, or the probe could say nothing of it. */
+ * Each kind is a row of a table in probe.c. If the probe fails, the node has no GPUs. If a health check fails, no GPU
+ * and no job is affected: a warning is shown, and the pause until the next check is ten times longer. There are no
+ * health checks if the configuration sets the number of GPUs, or if the probe could read no data about health. */
 #ifndef DTD_DAEMON_CONTROL_LOCAL_PROBE_H
 #define DTD_DAEMON_CONTROL_LOCAL_PROBE_H
 
@@ -19,35 +20,36 @@
 #include <stdbool.h>
 
 struct local;
-struct probe_held; /* the end of a worker, while it is asked whether its GPU was the cause */
+struct probe_held; /* the exit of a worker that waits until a health check shows whether its GPU was the cause */
 
 struct probe {
     struct probe_run {
-        bool asked; /* a process by our token: it runs, or its end is to come */
+        bool asked; /* a process with `token` was requested, and its end has not been reported yet */
         uint8_t token[CHANNEL_TOKEN_BYTES];
         int64_t deadline_ms; /* 0: idle */
-        int64_t began_ms;    /* the newest one; of no meaning before the first */
-        int64_t took_ms;     /* from then to its end or deadline, of the newest one that is over */
-        int64_t due_ms;      /* idle: when it is asked; refused: when again; 0: never */
-        uint64_t begun;      /* how often it has left idle; when it is idle again, all of these are over */
+        int64_t began_ms;    /* start of the newest run; undefined before the first one */
+        int64_t took_ms;     /* duration of the newest run that has ended or timed out */
+        int64_t due_ms;      /* time of the next request, when idle or after a refusal; 0: none */
+        uint64_t begun;      /* number of runs so far; when idle, all of them have ended */
     } run[CHANNEL_PROBE_SLOTS];
-    char warning[600]; /* why health is not known by now; "": it is, or is not asked for */
+    char warning[600]; /* why the newest health check failed; "": it succeeded, or there are no checks */
     struct probe_held *held, **held_end;
-    bool stopped; /* nothing is asked any more: the dtd ends */
+    bool stopped; /* this dtd shuts down: no new runs */
 };
 
-/* Begins, or takes the configuration's word; local->gpus is known when the probe is over. */
+/* Starts the probe. If the configuration sets the number of GPUs, uses that instead. local->gpus is valid when
+ * local_events.gpus_known is called, which may happen during this call. */
 void probe_start(struct local *l);
-/* How long the probe has run by now, or took; 0: it was not asked for. */
+/* The duration of the probe, so far if it still runs; 0: there was none. */
 int64_t probe_gpus_ms(const struct local *l);
-/* The supervisor's word on a probe. */
+/* Handles a message of the supervisor about a probe or health check. */
 void probe_child(struct local *l, const struct channel_msg *m);
-/* The supervisor's word on a process of a job. True: its end says that a GPU may be sick, and local_events.process is
- * called when that is known, in 3 s at the latest; until then the process counts as running, and nobody is given its
- * GPU. */
+/* Looks at a message of the supervisor about a job's process. True: the message is the exit of a worker whose GPU may
+ * be sick. A health check follows, and local_events.process is called with the message after it, within 3 s. Until then
+ * the process counts as running, and its GPU is not assigned to another one. False: handle the message now. */
 bool probe_delay_exit(struct local *l, const struct channel_msg *m);
 void probe_tick(struct local *l);
-/* The dtd ends: nothing new is asked. */
+/* This dtd shuts down: no new runs start. */
 void probe_stop(struct local *l);
 
 #endif

@@ -1,4 +1,3 @@
-/* See children.h. */
 #include "daemon/control/local/processes.h"
 
 #include "common/base/cpus.h"
@@ -30,7 +29,7 @@ bool child_failed(const struct child *c)
     return c->slot >= 0 && c->state == CHANNEL_EXITED && (c->exit_status || c->exit_signal);
 }
 
-static struct child *find(struct children *c, uint64_t job, int slot)
+static struct child *child_find(struct children *c, uint64_t job, int slot)
 {
     for (struct child *e = c->head; e; e = e->next)
         if (e->job == job && e->slot == slot)
@@ -38,9 +37,9 @@ static struct child *find(struct children *c, uint64_t job, int slot)
     return NULL;
 }
 
-static struct child *need(struct children *c, uint64_t job, int slot)
+static struct child *child_get(struct children *c, uint64_t job, int slot)
 {
-    struct child *e = find(c, job, slot);
+    struct child *e = child_find(c, job, slot);
     if (e)
         return e;
     e = calloc(1, sizeof(*e));
@@ -54,8 +53,8 @@ static struct child *need(struct children *c, uint64_t job, int slot)
     return e;
 }
 
-/* Another process takes the slot: what is kept are the cores. */
-static void begin(const struct local *l, struct child *e, const uint8_t *token, int device, uint32_t uid)
+/* Another process uses the slot; only its binding to cores remains. */
+static void child_begin(const struct local *l, struct child *e, const uint8_t *token, int device, uint32_t uid)
 {
     if (e->peer)
         l->events->disconnect(e->peer);
@@ -83,7 +82,7 @@ static void log_elsewhere(const struct local *l, const struct child *e, int else
 {
     char cores[128];
     cpus_print(e->cpus, CHANNEL_MAX_CPUS, cores, sizeof(cores));
-    log_info("cores are not all of its GPU's NUMA node, which has no more job=%" PRIu64
+    log_info("some cores are outside the GPU's NUMA node, which has too few job=%" PRIu64
              " slot=%d gpu=%d numa_node=%d cores=%s elsewhere=%d",
              e->job, e->slot, e->device, gpus_numa_node(&l->gpus, e->device), cores, elsewhere);
 }
@@ -100,14 +99,14 @@ static void bind_cores(struct local *l, struct child *e, const struct process_sp
         cores_unbind(s, e->cpus);
     e->bound = true;
     if (x->workers > s->at.n_cpus && x->slot == 0)
-        log_warn("more workers than cores, they are not bound job=%" PRIu64 " workers=%d cores=%d", x->job, x->workers,
-                 s->at.n_cpus);
+        log_warn("more workers than cores: the workers are not bound to cores job=%" PRIu64 " workers=%d cores=%d",
+                 x->job, x->workers, s->at.n_cpus);
     int elsewhere = cores_bind(s, x->workers, x->threads, home, e->cpus);
     if (home >= 0 && elsewhere)
         log_elsewhere(l, e, elsewhere);
 }
 
-/* A command's environment ends with the port of its epoch's store on this node. */
+/* Adds MASTER_PORT, this node's port of the epoch's c10d store, to the command's environment. */
 static err_t spawn_command(struct local *l, const struct process_spawn *x, struct supervisor_link_spawn *s)
 {
     char text[32];
@@ -131,11 +130,11 @@ static err_t spawn_command(struct local *l, const struct process_spawn *x, struc
 
 err_t local_process_spawn(struct local *l, const struct process_spawn *x)
 {
-    struct child *e = need(&l->children, x->job, x->slot);
+    struct child *e = child_get(&l->children, x->job, x->slot);
     if (!e)
         return ERR_NOMEM;
     int before = e->device;
-    begin(l, e, x->token, x->device, x->uid);
+    child_begin(l, e, x->token, x->device, x->uid);
     e->epoch = x->n_command ? x->epoch : 0;
     bind_cores(l, e, x, before);
     struct supervisor_link_spawn s = {.job = x->job,
@@ -152,16 +151,16 @@ err_t local_process_spawn(struct local *l, const struct process_spawn *x)
     return x->n_command ? spawn_command(l, x, &s) : supervisor_link_spawn(&l->supervisor, &s);
 }
 
-/* ---- the supervisor's word ---- */
+/* ---- messages of the supervisor ---- */
 
-/* One that we did not start: of the control before us. */
-static bool adopt(struct local *l, struct child *e, const struct channel_msg *m)
+/* Adopts a process that an earlier control started. False: the message is about an earlier process of the slot. */
+static bool child_adopt(struct local *l, struct child *e, const struct channel_msg *m)
 {
     bool fresh = !e->pid && !e->state && !e->peer;
-    bool newer = m->state == CHANNEL_RUNNING && !child_runs(e); /* one that runs wins over the end of the one before */
+    bool newer = m->state == CHANNEL_RUNNING && !child_runs(e); /* a running process replaces an ended one */
     if (!fresh && !newer)
         return false;
-    begin(l, e, m->token, m->gpu - 1, m->uid);
+    child_begin(l, e, m->token, m->gpu - 1, m->uid);
     e->epoch = m->epoch;
     e->stranded = m->epoch > 0;
     if (!e->bound && m->slot != CHANNEL_SLOT_IO) {
@@ -202,15 +201,16 @@ static void find_cause(struct local *l, struct child *e)
 struct child *local_process_event(struct local *l, const struct channel_msg *m)
 {
     struct children *c = &l->children;
-    bool known = find(c, m->job, m->slot) != NULL;
-    struct child *e = need(c, m->job, m->slot);
+    bool known = child_find(c, m->job, m->slot) != NULL;
+    struct child *e = child_get(c, m->job, m->slot);
     if (!e) {
-        log_error("no memory for a child job=%" PRIu64 " slot=%d", m->job, m->slot);
+        log_error("out of memory: a process is not tracked job=%" PRIu64 " slot=%d", m->job, m->slot);
         return NULL;
     }
     bool same = known && memcmp(e->token, m->token, sizeof(e->token)) == 0;
-    if (!same && !adopt(l, e, m)) {
-        log_info("word of an earlier child job=%" PRIu64 " slot=%d pid=%d", m->job, m->slot, m->pid);
+    if (!same && !child_adopt(l, e, m)) {
+        log_info("report about an earlier process of the slot ignored job=%" PRIu64 " slot=%d pid=%d", m->job, m->slot,
+                 m->pid);
         return NULL;
     }
     e->state = (enum channel_state)m->state;
@@ -232,7 +232,7 @@ err_t local_process_release(struct local *l, uint64_t job)
     struct children *c = &l->children;
     for (struct child *e = c->head; e; e = e->next)
         if (e->job == job && child_runs(e))
-            return OK; /* the end of the last one comes back here */
+            return OK; /* the function is called again when the last process has ended */
     l->events->released(l->owner, job);
     for (struct child **at = &c->head; *at;) {
         struct child *e = *at;
@@ -261,11 +261,11 @@ static bool token_equal(const uint8_t *a, const uint8_t *b)
 err_t local_process_hello(struct local *l, uint64_t job, int slot, const void *token, size_t token_bytes, uint32_t uid,
                           struct peer *peer)
 {
-    struct child *e = find(&l->children, job, slot);
+    struct child *e = child_find(&l->children, job, slot);
     if (!e || !child_runs(e) || token_bytes != CHANNEL_TOKEN_BYTES || !token_equal(token, e->token) ||
         (l->system && uid != e->uid))
         return ERR_DENIED;
-    if (e->peer && e->peer != peer) /* it knows better than we do that the old connection is of no use */
+    if (e->peer && e->peer != peer) /* the process has given up its old connection, even if that still looks open */
         l->events->disconnect(e->peer);
     e->peer = peer;
     return OK;
@@ -278,9 +278,9 @@ void local_process_disconnected(struct local *l, struct peer *peer)
             e->peer = NULL;
 }
 
-/* ---- what they do ---- */
+/* ---- process states ---- */
 
-/* "pid (name) S ..."; a name may hold anything, so the last parenthesis counts. */
+/* Parses "pid (name) S ..". The name may contain any characters, so the state follows the last parenthesis. */
 static char state_of(pid_t pid)
 {
     char path[64], text[512];

@@ -1,5 +1,5 @@
-/* See sup.h. Every message is small and the supervisor reads at once, so the queue is nearly always empty; it exists
- * because a blocking send to a stopped supervisor would stop the loop. */
+/* Messages are small and the supervisor reads them at once, so the queue is nearly always empty. It exists because a
+ * blocking send to a stopped supervisor would stop the loop. */
 #include "daemon/control/local/supervisor_link.h"
 
 #include "common/base/log.h"
@@ -13,7 +13,7 @@
 struct supervisor_link_out {
     struct supervisor_link_out *next;
     size_t bytes;
-    uint8_t m[]; /* a channel_msg, cut after its env */
+    uint8_t m[]; /* a channel_msg, truncated after its env */
 };
 
 static void on_poll(uv_poll_t *poll, int status, int events);
@@ -30,25 +30,25 @@ err_t supervisor_link_start(struct supervisor_link *s, uv_loop_t *loop, int fd,
     s->tail = &s->head;
     int rc = uv_poll_init(loop, &s->poll, fd);
     if (rc) {
-        log_error("channel to the supervisor error=%s", uv_strerror(rc));
+        log_error("channel to the supervisor not usable error=%s", uv_strerror(rc));
         return err_from_errno(-rc);
     }
     arm(s);
     return OK;
 }
 
-/* ---- saying ---- */
+/* ---- sending ---- */
 
-/* True when the message is out of our hands. */
-static bool take(struct supervisor_link *s, const void *m, size_t bytes)
+/* False: the socket cannot accept the message now, or the supervisor has exited (on_poll then reports that). */
+static bool send_now(struct supervisor_link *s, const void *m, size_t bytes)
 {
     return send(s->fd, m, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
 }
 
-static err_t say(struct supervisor_link *s, const struct channel_msg *m)
+static err_t send_or_queue(struct supervisor_link *s, const struct channel_msg *m)
 {
     size_t bytes = channel_msg_bytes(m);
-    if (!s->head && take(s, m, bytes))
+    if (!s->head && send_now(s, m, bytes))
         return OK;
     struct supervisor_link_out *o = malloc(sizeof(*o) + bytes);
     if (!o)
@@ -64,7 +64,7 @@ static err_t say(struct supervisor_link *s, const struct channel_msg *m)
 
 static void flush(struct supervisor_link *s)
 {
-    while (s->head && take(s, s->head->m, s->head->bytes)) {
+    while (s->head && send_now(s, s->head->m, s->head->bytes)) {
         struct supervisor_link_out *o = s->head;
         s->head = o->next;
         if (!s->head)
@@ -74,7 +74,7 @@ static void flush(struct supervisor_link *s)
     arm(s);
 }
 
-/* False when there is no room for it. */
+/* False: the message has no room for it. */
 static bool put_env(struct channel_msg *m, const char *key, const char *text)
 {
     size_t n = strlen(key) + strlen(text) + 1;
@@ -105,47 +105,47 @@ err_t supervisor_link_spawn(struct supervisor_link *s, const struct supervisor_l
     for (m.n_args = 0; m.n_args < x->n_command; m.n_args++)
         if (m.n_args == CHANNEL_MAX_ARGS || !put_env(&m, "", x->command[m.n_args]))
             return ERR_LIMIT;
-    return say(s, &m);
+    return send_or_queue(s, &m);
 }
 
 err_t supervisor_link_kill(struct supervisor_link *s, uint64_t job, int slot, int sig)
 {
     const struct channel_msg m = {.kind = CHANNEL_KILL, .job = job, .slot = slot, .signal = sig};
-    return say(s, &m);
+    return send_or_queue(s, &m);
 }
 
 err_t supervisor_link_ack(struct supervisor_link *s, const struct channel_msg *child)
 {
     struct channel_msg m = {.kind = CHANNEL_ACK, .job = child->job, .slot = child->slot};
     memcpy(m.token, child->token, sizeof(m.token));
-    return say(s, &m);
+    return send_or_queue(s, &m);
 }
 
 err_t supervisor_link_release(struct supervisor_link *s, uint64_t job)
 {
     const struct channel_msg m = {.kind = CHANNEL_RELEASE, .job = job};
-    return say(s, &m);
+    return send_or_queue(s, &m);
 }
 
 err_t supervisor_link_list(struct supervisor_link *s)
 {
     const struct channel_msg m = {.kind = CHANNEL_LIST};
-    return say(s, &m);
+    return send_or_queue(s, &m);
 }
 
 err_t supervisor_link_heartbeat(struct supervisor_link *s, bool serves, uint64_t reloads, const char *status)
 {
     struct channel_msg m = {.kind = CHANNEL_HEARTBEAT, .state = serves, .job = reloads};
-    return put_env(&m, "", status) ? say(s, &m) : ERR_LIMIT;
+    return put_env(&m, "", status) ? send_or_queue(s, &m) : ERR_LIMIT;
 }
 
 err_t supervisor_link_end(struct supervisor_link *s)
 {
     const struct channel_msg m = {.kind = CHANNEL_END};
-    return say(s, &m);
+    return send_or_queue(s, &m);
 }
 
-/* ---- hearing ---- */
+/* ---- receiving ---- */
 
 static void dispatch(struct supervisor_link *s, const struct channel_msg *m)
 {
@@ -166,7 +166,7 @@ static void dispatch(struct supervisor_link *s, const struct channel_msg *m)
         s->events->reload(s->owner, m->job);
         break;
     default:
-        log_error("unknown message of the supervisor ignored kind=%u", m->kind);
+        log_error("unknown message from the supervisor ignored kind=%u", m->kind);
     }
 }
 
@@ -188,6 +188,6 @@ static void on_poll(uv_poll_t *poll, int status, int events)
         if (channel_msg_valid(&m, (size_t)n))
             dispatch(s, &m);
         else
-            log_error("malformed message of the supervisor ignored bytes=%zd", n);
+            log_error("malformed message from the supervisor ignored bytes=%zd", n);
     }
 }

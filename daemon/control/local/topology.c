@@ -1,9 +1,9 @@
 /* The files are devices/system/node/{online,nodeN/{cpulist,distance}} and
  * devices/system/cpu/cpuN/topology/thread_siblings_list (Documentation/admin-guide/cputopology.rst,
- * Documentation/ABI/stable/sysfs-devices-node of Linux). They name what is online and belongs to the whole machine,
- * also inside a container or a cpuset; only the CPUs of the affinity are taken over. A CPU that goes offline while the
- * files are read, or an affinity that names what no node has, must not end in half a topology: then it is the one that
- * topology_init assumes. */
+ * Documentation/ABI/stable/sysfs-devices-node of Linux). They list the online CPUs of the whole machine, even inside a
+ * container or a cpuset; only CPUs of this process's affinity are used. The result is never a partial topology: if a
+ * CPU goes offline while the files are read, or the affinity contains a CPU that is in no node, the topology remains
+ * the one of topology_init. */
 #include "daemon/control/local/topology.h"
 
 #include "common/base/buf.h"
@@ -19,8 +19,8 @@
 
 #define NODE_NUMBERS 1024 /* the most that Linux can be built for (CONFIG_NODES_SHIFT 10) */
 #define TEXT_MAX 65536    /* bytes of one file; a list of 1,024 single CPUs has 4 KiB */
-#define FAR 20            /* REMOTE_DISTANCE of Linux: what it assumes itself where firmware tells nothing */
-#define NEAR 10           /* LOCAL_DISTANCE */
+#define FAR 20            /* REMOTE_DISTANCE of Linux, which it assumes if the firmware has no distances */
+#define NEAR 10           /* LOCAL_DISTANCE of Linux */
 
 void topology_init(struct topology *t, const uint8_t cpus[CHANNEL_MAX_CPUS / 8])
 {
@@ -50,7 +50,7 @@ void topology_node_cpus(const struct topology *t, int node, uint8_t ret[CHANNEL_
 
 /* ---- reading ---- */
 
-/* The text ends with a NUL, which buf.len does not count. */
+/* Appends a NUL to the text, which buf.len does not count. */
 static err_t read_text(const char *path, struct buf *ret)
 {
     err_t err = file_read(path, TEXT_MAX, ret);
@@ -69,7 +69,7 @@ static err_t read_list(const char *path, int max, uint8_t *ret, struct why *why)
     return err ? why_set(why, err, "%s: %s", path, err_text(err)) : OK;
 }
 
-/* The numbers of the nodes that are online, in the order of their distances. */
+/* Reads the numbers of the online nodes, in ascending order: the order of the columns of a `distance` file. */
 static err_t read_nodes(struct topology *t, const char *sysfs, struct why *why)
 {
     uint8_t online[NODE_NUMBERS / 8];
@@ -97,12 +97,12 @@ static err_t read_node_cpus(struct topology *t, const char *sysfs, int node, str
     snprintf(path, sizeof(path), "%s/devices/system/node/node%d/cpulist", sysfs, t->node[node]);
     err_t err = read_list(path, CHANNEL_MAX_CPUS, cpus, why);
     if (err)
-        return ERR_CORRUPT; /* also where it is not there: the node is online */
+        return ERR_CORRUPT; /* also if the file does not exist, because the node is online */
     for (int i = 0; i < t->n_cpus; i++) {
         if (!cpus_has(cpus, t->cpu[i].number))
             continue;
         if (t->cpu[i].node >= 0)
-            return why_set(why, ERR_CORRUPT, "CPU %d lies in two NUMA nodes", t->cpu[i].number);
+            return why_set(why, ERR_CORRUPT, "CPU %d is in two NUMA nodes", t->cpu[i].number);
         t->cpu[i].node = node;
         any = true;
     }
@@ -138,7 +138,7 @@ static void read_distances(struct topology *t, const char *sysfs, int node)
     if (!err)
         err = topology_parse_distances((const char *)text.data, t->n_nodes, t->distance[node]);
     if (err)
-        log_info("equal distances are assumed path=%s error=%s", path, err_text(err));
+        log_info("NUMA distances not readable, equal ones are assumed path=%s error=%s", path, err_text(err));
     buf_fini(&text);
 }
 
@@ -175,7 +175,7 @@ err_t topology_read(struct topology *t, const char *sysfs, struct why *why)
     }
     for (int i = 0; i < new.n_cpus && !err; i++)
         if (new.cpu[i].node < 0)
-            err = why_set(why, ERR_CORRUPT, "CPU %d lies in no NUMA node", new.cpu[i].number);
+            err = why_set(why, ERR_CORRUPT, "CPU %d is in no NUMA node", new.cpu[i].number);
     if (err)
         return err;
     for (int i = 0; i < new.n_cpus; i++)

@@ -517,7 +517,7 @@ TEST(health_that_is_not_known_hangs_nobody)
     job_wait_step(&d, job, 1, 2, 20000);
     int pid = job_status(&d, job)->worker[1].pid;
     say_health("these are no words\n");
-    expect_warning("the health of the GPUs is not known: the probe's words are no JSON");
+    expect_warning("the health of the GPUs is not known: the output of the probe is not JSON");
     wait_said(); /* three times more */
     say_sick(2, 0);
     expect_warning("");
@@ -770,6 +770,6 @@ TEST(cores_of_another_node_are_logged)
     expect_bound(job, 0, node_cores[0]);
     expect_bound(job, 1, node_cores[1]);
     assert_int_equal(
-        1, logged("cores are not all of its GPU's NUMA node, which has no more job=1 slot=1 gpu=1 numa_node=0"));
+        1, logged("some cores are outside the GPU's NUMA node, which has too few job=1 slot=1 gpu=1 numa_node=0"));
     assert_int_equal(0, dtd_down(&d));
 }

@@ -173,15 +173,15 @@ TEST(what_contradicts_itself_is_not_used)
 {
     const char *root = tree("a");
     put(root, "node/node1/cpulist", "1-3,6-7\n");
-    expect_flat(ERR_CORRUPT, root, "CPU 1 lies in two NUMA nodes");
+    expect_flat(ERR_CORRUPT, root, "CPU 1 is in two NUMA nodes");
     put(root, "node/node1/cpulist", "2-3,6\n");
-    expect_flat(ERR_CORRUPT, root, "CPU 7 lies in no NUMA node");
+    expect_flat(ERR_CORRUPT, root, "CPU 7 is in no NUMA node");
     put(root, "node/node1/cpulist", "2-3,6-\n");
     expect_flat(ERR_CORRUPT, root, "node1/cpulist");
     assert_int_equal(0, unlink(path_in(root, "node/node1/cpulist")));
     expect_flat(ERR_CORRUPT, root, "node1/cpulist");
     put(root, "node/online", "\n");
-    expect_flat(ERR_CORRUPT, root, "CPU 0 lies in no NUMA node");
+    expect_flat(ERR_CORRUPT, root, "CPU 0 is in no NUMA node");
     put(root, "node/online", "0-128\n");
     expect_flat(ERR_LIMIT, root, "more than 128 nodes");
 }
