@@ -1,4 +1,3 @@
-/* See store_names.h. */
 #include "daemon/control/c10d/owners.h"
 
 #include "common/base/log.h"
@@ -8,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct c10d_owner *find(struct c10d_owners *names, uint32_t uid, const char *name)
+static struct c10d_owner *owner_find(struct c10d_owners *names, uint32_t uid, const char *name)
 {
     struct c10d_owner *s;
     SLIST_FOREACH(s, &names->names, link)
@@ -17,7 +16,7 @@ static struct c10d_owner *find(struct c10d_owners *names, uint32_t uid, const ch
     return NULL;
 }
 
-static err_t add(struct c10d_owners *names, const struct node_view *a, uint32_t uid, const char *name)
+static err_t owner_add(struct c10d_owners *names, const struct node_view *a, uint32_t uid, const char *name)
 {
     struct c10d_owner *s = calloc(1, sizeof(*s));
     if (!s)
@@ -29,7 +28,7 @@ static err_t add(struct c10d_owners *names, const struct node_view *a, uint32_t 
     return OK;
 }
 
-static void forget(struct c10d_owners *names, struct c10d_owner *s)
+static void owner_remove(struct c10d_owners *names, struct c10d_owner *s)
 {
     SLIST_REMOVE(&names->names, s, c10d_owner, link);
     free(s);
@@ -42,7 +41,7 @@ static void close_on(struct c10d_owners *names, struct node_view *a, uint32_t ui
         c10d_close(names->c10d, uid, name);
     else
         err = a->attend ? names->close_there(a->attend, uid, name) : ERR_CLOSED;
-    if (err && err != ERR_CLOSED) /* who cannot be reached has lost its streams too */
+    if (err && err != ERR_CLOSED) /* a node that cannot be reached has also lost its connections to the store */
         log_warn("store not closed store=%s node=%s error=%s", name, a->name, err_text(err));
 }
 
@@ -50,12 +49,14 @@ static void close_everywhere(struct c10d_owners *names, struct c10d_owner *s)
 {
     for (struct node_view *a = names->jobs->nodes; a; a = a->next)
         close_on(names, a, s->uid, s->name);
-    forget(names, s);
+    owner_remove(names, s);
 }
 
-/* ---- who has it ---- */
+/* ---- claims ---- */
 
-static bool all_heard(const struct c10d_owners *names)
+/* Every node has reported its stores since this node leads, or is lost. */
+
+static bool all_nodes_reported(const struct c10d_owners *names)
 {
     for (const struct node_view *a = names->jobs->nodes; names->jobs->lists_due_ms && a; a = a->next)
         if (!a->is_self && (a->state == NODE_ABSENT || a->state == NODE_AWAY))
@@ -66,15 +67,15 @@ static bool all_heard(const struct c10d_owners *names)
 err_t c10d_owners_claim(struct c10d_owners *names, const struct node_view *asks, uint32_t uid, const char *name,
                         const char **ret_node)
 {
-    if (!all_heard(names))
+    if (!all_nodes_reported(names))
         return ERR_AGAIN;
-    struct c10d_owner *s = find(names, uid, name);
+    struct c10d_owner *s = owner_find(names, uid, name);
     const struct node_view *holder = s ? node_view_find(names->jobs, s->node) : NULL;
     if (s && (!holder || holder->state == NODE_LOST)) {
         close_everywhere(names, s);
         s = NULL;
     }
-    err_t err = s ? OK : add(names, asks, uid, name);
+    err_t err = s ? OK : owner_add(names, asks, uid, name);
     if (!err)
         *ret_node = s ? s->node : asks->name;
     return err;
@@ -82,7 +83,7 @@ err_t c10d_owners_claim(struct c10d_owners *names, const struct node_view *asks,
 
 err_t c10d_owners_close(struct c10d_owners *names, uint32_t uid, const char *name)
 {
-    struct c10d_owner *s = find(names, uid, name);
+    struct c10d_owner *s = owner_find(names, uid, name);
     if (!s)
         return ERR_NOTFOUND;
     log_info("store closed store=%s uid=%u node=%s", name, (unsigned)uid, s->node);
@@ -90,26 +91,26 @@ err_t c10d_owners_close(struct c10d_owners *names, uint32_t uid, const char *nam
     return OK;
 }
 
-/* ---- nodes that come and go ---- */
+/* ---- nodes that report or are lost ---- */
 
-static void forget_those_of(struct c10d_owners *names, const char *node)
+static void owner_remove_of_node(struct c10d_owners *names, const char *node)
 {
     struct c10d_owner *s, *next;
     for (s = SLIST_FIRST(&names->names); s; s = next) {
         next = SLIST_NEXT(s, link);
         if (strcmp(s->node, node) == 0)
-            forget(names, s);
+            owner_remove(names, s);
     }
 }
 
 void c10d_owners_reported(struct c10d_owners *names, struct node_view *a, const struct c10d_owner_report *said,
                           int count)
 {
-    forget_those_of(names, a->name);
+    owner_remove_of_node(names, a->name);
     for (int i = 0; i < count; i++) {
-        const struct c10d_owner *other = find(names, said[i].uid, said[i].name);
-        if (other || add(names, a, said[i].uid, said[i].name)) {
-            log_warn("store closed, its name is another node's store=%s node=%s", said[i].name, a->name);
+        const struct c10d_owner *other = owner_find(names, said[i].uid, said[i].name);
+        if (other || owner_add(names, a, said[i].uid, said[i].name)) {
+            log_warn("store closed, another node has a store of this name store=%s node=%s", said[i].name, a->name);
             close_on(names, a, said[i].uid, said[i].name);
         }
     }
@@ -129,12 +130,12 @@ void c10d_owners_begin(struct c10d_owners *names)
 {
     const struct c10d_endpoint *e;
     LIST_FOREACH(e, &names->c10d->open, link)
-    if (e->server && c10d_name_is_legal(e->name) && add(names, &names->jobs->self, e->uid, e->name))
-        log_error("store without a name, no memory store=%s", e->name);
+    if (e->server && c10d_name_is_legal(e->name) && owner_add(names, &names->jobs->self, e->uid, e->name))
+        log_error("out of memory: a store is not registered with the leader store=%s", e->name);
 }
 
 void c10d_owners_end(struct c10d_owners *names)
 {
     while (!SLIST_EMPTY(&names->names))
-        forget(names, SLIST_FIRST(&names->names));
+        owner_remove(names, SLIST_FIRST(&names->names));
 }

@@ -1,5 +1,5 @@
-/* See stores.h. A stream between nodes says "UID NAME" and is the store's connection from there on: the node that
- * brings it has asked its kernel who calls, and is believed, as it is for every other call of its users. */
+/* A stream between nodes starts with "UID NAME" and is a connection of that store afterwards. The sending node has
+ * determined the user from its kernel. This node trusts it, as for every other call of that node's users. */
 #include "daemon/control/c10d/stores.h"
 
 #include "common/base/clock.h"
@@ -15,8 +15,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#define PARKED_MS 10000
-#define PARKED_MAX 1024
+#define PARKED_MS 10000 /* a node that starts the epoch 10 s after the others is faulty, and the rank should fail */
+#define PARKED_MAX 1024 /* each one holds a descriptor; a node opens a stream for each of its ranks */
 
 bool c10d_name_is_legal(const char *name)
 {
@@ -34,7 +34,7 @@ struct c10d_endpoint *c10d_find(struct c10d_registry *s, uint32_t uid, const cha
     return NULL;
 }
 
-/* ---- the way to another node ---- */
+/* ---- connections to a store on another node ---- */
 
 static void dialled(void *arg, int fd)
 {
@@ -55,7 +55,7 @@ static void dial(void *owner, struct relay_call *call)
 
 /* ---- streams from other nodes ---- */
 
-/* Of a job's epoch: the nodes begin it each for itself, and the store's may be the last. */
+/* True for the store of a job's epoch: nodes start an epoch independently, so the store's node may be the last one. */
 static bool may_wait(const struct c10d_registry *s, const char *name)
 {
     return strchr(name, '/') && s->n_parked < PARKED_MAX;
@@ -118,9 +118,9 @@ void c10d_tick(struct c10d_registry *s)
     }
 }
 
-/* ---- life ---- */
+/* ---- opening and closing ---- */
 
-/* An eighth of the descriptors that there are: users share them. */
+/* The limit of connections of one store: an eighth of this process's descriptors, because several users share them. */
 static int connections_of_one(void)
 {
     struct rlimit limit;
@@ -129,7 +129,8 @@ static int connections_of_one(void)
     return (int)limit.rlim_cur / 8;
 }
 
-/* A private dtd's jobs run as its user, whatever number he has on the node that leads. */
+/* The user who may connect. In a private dtd, jobs run as dtd's own user, whose uid may differ from that on the
+ * leader's node. */
 static uid_t caller_of(const struct c10d_endpoint *e)
 {
     return c10d_name_is_legal(e->name) || e->c10d->system ? e->uid : getuid();
@@ -153,8 +154,8 @@ static err_t open_relay(struct c10d_endpoint *e, struct why *why)
     return relay_open(&config, &e->relay, why);
 }
 
-/* A relay may still be dialling for connections that it has closed; it asks its owner for nothing more. */
-static void drop(struct c10d_endpoint *e)
+/* A relay may still be connecting to the other node after relay_close; it does not call its owner any more. */
+static void endpoint_close(struct c10d_endpoint *e)
 {
     LIST_REMOVE(e, link);
     if (e->server)
@@ -173,10 +174,12 @@ static int count_of(const struct c10d_registry *s, uint32_t uid)
     return count;
 }
 
-static err_t make(struct c10d_registry *s, uint32_t uid, const char *name, const char *holder, struct why *why)
+static err_t endpoint_open(struct c10d_registry *s, uint32_t uid, const char *name, const char *holder, struct why *why)
 {
     if (c10d_name_is_legal(name) && count_of(s, uid) >= C10D_PER_USER)
-        return why_set(why, ERR_LIMIT, "%d stores are open here already; close one (dtctl store ls)", C10D_PER_USER);
+        return why_set(why, ERR_LIMIT,
+                       "you have the maximum of %d stores on this node; close one (`dtctl store ls` lists them)",
+                       C10D_PER_USER);
     struct c10d_endpoint *e = calloc(1, sizeof(*e));
     if (!e)
         return why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
@@ -198,10 +201,10 @@ err_t c10d_open(struct c10d_registry *s, uint32_t uid, const char *name, const c
     const char *at = holder ? holder : "";
     struct c10d_endpoint *e = c10d_find(s, uid, name);
     if (e && strcmp(e->holder, at) != 0) {
-        drop(e);
+        endpoint_close(e);
         e = NULL;
     }
-    err_t err = e ? OK : make(s, uid, name, at, why);
+    err_t err = e ? OK : endpoint_open(s, uid, name, at, why);
     if (err)
         return err;
     e = c10d_find(s, uid, name);
@@ -213,7 +216,7 @@ void c10d_close(struct c10d_registry *s, uint32_t uid, const char *name)
 {
     struct c10d_endpoint *e = c10d_find(s, uid, name);
     if (e)
-        drop(e);
+        endpoint_close(e);
 }
 
 void c10d_close_job(struct c10d_registry *s, uint64_t job, const char *except)
@@ -224,7 +227,7 @@ void c10d_close_job(struct c10d_registry *s, uint64_t job, const char *except)
     for (e = LIST_FIRST(&s->open); e; e = next) {
         next = LIST_NEXT(e, link);
         if (strncmp(e->name, prefix, len) == 0 && !(except && strcmp(e->name, except) == 0))
-            drop(e);
+            endpoint_close(e);
     }
 }
 
@@ -237,6 +240,6 @@ err_t c10d_open_epoch(struct c10d_registry *s, uint32_t uid, uint64_t job, uint6
     c10d_close_job(s, job, name);
     err_t err = c10d_open(s, uid, name, holder, ret_port, &why);
     if (err)
-        log_error("no store for a command job=%" PRIu64 " why=\"%s\"", job, why.text);
+        log_error("c10d store of a command not opened job=%" PRIu64 " why=\"%s\"", job, why.text);
     return err;
 }

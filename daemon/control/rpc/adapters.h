@@ -1,4 +1,4 @@
-/* Between the files of this room and for those above it. Loop thread. */
+/* Declarations that the files of this room share, and those for the rooms above. Loop thread. */
 #ifndef DTD_DAEMON_CONTROL_RPC_ADAPTERS_H
 #define DTD_DAEMON_CONTROL_RPC_ADAPTERS_H
 
@@ -6,15 +6,15 @@
 
 struct job;
 
-/* SERVED_BY_LEADER: the leader answers, other nodes forward the call to it. SERVED_LOCALLY: the node that was called.
- */
+/* SERVED_BY_LEADER: the leader answers, and other nodes forward the call to it. SERVED_LOCALLY: the node that received
+ * the call answers. */
 struct rpc_server_row {
     enum { SERVED_BY_LEADER, SERVED_LOCALLY } where;
     struct rpc_binding binding;
 };
-/* The cluster's own methods, of whichever cluster is linked in. */
+/* The methods of the cluster. Separate, because a program may be linked with another implementation of the cluster. */
 const struct rpc_server_row *rpc_cluster_rows(int *ret_n);
-/* For jobs_init: how the job room reaches processes, nodes and clients. */
+/* For jobs_init: the functions through which the job room reaches processes, nodes and clients. */
 extern const struct job_outbound rpc_job_outbound;
 
 /* ---- handlers, one per method ---- */
@@ -22,15 +22,15 @@ extern const struct job_outbound rpc_job_outbound;
     void handler(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 RPC_CONTROL_METHODS(RPC_HANDLER)
 
-/* Takes up the submits that have waited for the probe; on a tick, those that have waited long enough. */
+/* Continues the submits that wait for the probe: all of them, or on a tick those that have waited for HELD_MS. */
 void rpc_client_gpus_known(struct rpc_server *s);
 void rpc_client_tick(struct rpc_server *s);
-/* This node leads no more: those that wait are told to ask again. */
+/* This node is no longer the leader: waiting submits fail with ERR_AGAIN. */
 void rpc_client_forget(struct rpc_server *s);
-/* The job that a client names, or NULL after failing the call, also for a caller who does not own it. */
+/* The job with this id. If there is none, or the caller does not own it, fails the call and returns NULL. */
 struct job *rpc_client_job(struct rpc_server *s, struct rpc_call *call, const char *id);
 
-/* ---- what the rows of rpc_job_outbound are ---- */
+/* ---- the functions of rpc_job_outbound ---- */
 NODISCARD err_t rpc_worker_start(struct rpc_call *attend, const struct worker_start *start);
 NODISCARD err_t rpc_worker_end(struct rpc_call *attend, uint64_t epoch);
 NODISCARD err_t rpc_worker_stop(struct rpc_call *attend, uint64_t epoch, bool save);
@@ -49,20 +49,20 @@ void rpc_peer_forgotten(struct node_view *a);
 void rpc_watch_changed(struct job *j);
 void rpc_watch_metric(struct job *j, const struct metric *row);
 
-/* For store_names: closes a store, or the port to it, on another node. */
+/* For c10d_owners: closes a store, or the port to it, on another node. */
 NODISCARD err_t rpc_node_store_close(struct rpc_call *attend, uint32_t uid, const char *name);
 
 /* ---- for leadership ---- */
 
-/* To the leader, while there is one: this node attends; all its processes; one of them; its facts. */
-void rpc_node_attend(struct rpc_server *s);
-void rpc_node_list(struct rpc_server *s);
-void rpc_node_child(struct rpc_server *s, const struct child *c);
-void rpc_node_facts(struct rpc_server *s);
-/* The end of what a worker of this node wrote, from the beginning of a line: at most size - 1 bytes, none of them 0;
- * returns how many. */
+/* Messages of this node to the leader; nothing is sent while there is no leader. */
+void rpc_node_attend(struct rpc_server *s);                       /* opens the command stream */
+void rpc_node_list(struct rpc_server *s);                         /* reports all processes and the facts */
+void rpc_node_child(struct rpc_server *s, const struct child *c); /* reports one process */
+void rpc_node_facts(struct rpc_server *s);                        /* reports slots and GPUs */
+/* Reads the end of the log of a worker of this node, starting at the beginning of a line: at most size - 1 bytes and a
+ * NUL. NUL bytes of the log become spaces. Returns the number of bytes. */
 size_t rpc_log_tail(const struct rpc_server *s, uint64_t job, int slot, char *ret, size_t size);
-/* This node leads no more: who watches the job is told to ask again. */
+/* This node is no longer the leader: Watch and Metrics calls of the job fail with ERR_AGAIN. */
 void rpc_watch_forget(struct job *j);
 
 #endif

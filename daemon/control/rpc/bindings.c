@@ -1,4 +1,4 @@
-/* Which handler answers each method, and which node does; and which adapter each operation of the job room is. */
+/* Tables that assign a handler to each method, and an adapter to each outbound function of the job room. */
 #include "daemon/control/rpc/adapters.h"
 
 #define ROW(where, id, handler) {where, {id, handler}},
@@ -7,7 +7,7 @@ static const struct rpc_server_row rows[] = {RPC_CONTROL_METHODS(ROW)};
 #define N_ROWS ((int)(sizeof(rows) / sizeof(rows[0])))
 #define MAX_ROWS RPC_METHOD_COUNT
 
-/* These, and the cluster's. */
+/* Row i of this file's rows followed by the cluster's; NULL: there are no more. */
 static const struct rpc_server_row *row_at(int i)
 {
     int n;
@@ -15,7 +15,7 @@ static const struct rpc_server_row *row_at(int i)
     return i < N_ROWS ? &rows[i] : i < N_ROWS + n ? &more[i - N_ROWS] : NULL;
 }
 
-static void answer_or_pass_on(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+static void serve_or_forward(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     struct rpc_server *server = owner;
     uint16_t id = rpc_call_method(call);
@@ -39,7 +39,7 @@ void rpc_server_bind(struct rpc_server *server)
     for (; (row = row_at(count)) && count < MAX_ROWS; count++) {
         all[count] = here[count] = row->binding;
         if (row->where == SERVED_BY_LEADER)
-            here[count].handler = answer_or_pass_on;
+            here[count].handler = serve_or_forward;
     }
     rpc_methods_bind(here, count, server->methods);
     rpc_methods_bind(all, count, server->served);

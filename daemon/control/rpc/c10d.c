@@ -1,4 +1,5 @@
-/* Adapter: stores that people open. The port is here; whose node has the store, the node that leads says. */
+/* Adapter: c10d stores that users open (dtctl store). The port is on the node that received the call; the leader
+ * decides which node has the store. */
 #include "common/base/log.h"
 #include "daemon/control/job/job.h"
 #include "daemon/control/rpc/adapters.h"
@@ -10,10 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CLAIM_MS 5000
+#define CLAIM_MS \
+    5000 /* a claim waits for no disk and no other node; without an answer for 5 s, the leader has failed */
 
-static const char *const not_heard =
-    "the node that leads has not yet heard from all nodes which stores there are; ask again";
+static const char *const not_reported =
+    "the leader does not have the list of stores of every node yet: try again in a second";
 
 /* ---- open ---- */
 
@@ -24,13 +26,13 @@ struct opening {
     char name[C10D_NAME_MAX + 1];
 };
 
-static void answered(void *arg, const struct rpc_result *r)
+static void unclaim_done(void *arg, const struct rpc_result *r)
 {
-    (void)arg, (void)r; /* who does not answer has gone, and hears what there is with the next Attend */
+    (void)arg, (void)r; /* without an answer the leader has changed, and the new one gets this node's list of stores */
 }
 
-/* It was given to this node, which cannot have it. */
-static void give_back(struct rpc_server *server, const struct opening *o)
+/* The leader registered this node for the name, but the store could not be opened here: removes the name. */
+static void unclaim(struct rpc_server *server, const struct opening *o)
 {
     Dtd__StoreClaimRequest m = DTD__STORE_CLAIM_REQUEST__INIT;
     m.uid = o->uid;
@@ -40,9 +42,10 @@ static void give_back(struct rpc_server *server, const struct opening *o)
     if (server->jobs->leads)
         err = c10d_owners_close(server->c10d_owners, o->uid, o->name);
     else if (server->leader)
-        err = rpc_send(server->leader, PEER_STORE_CLAIM, &m.base, CLAIM_MS, answered, NULL, NULL);
+        err = rpc_send(server->leader, PEER_STORE_CLAIM, &m.base, CLAIM_MS, unclaim_done, NULL, NULL);
     if (err)
-        log_warn("store's name not given back store=%s error=%s", o->name, err_text(err));
+        log_warn("the name of a store that was not opened remains registered store=%s error=%s", o->name,
+                 err_text(err));
 }
 
 static void open_at(const struct opening *o, const char *holder)
@@ -54,7 +57,7 @@ static void open_at(const struct opening *o, const char *holder)
     Dtd__StoreReply m = DTD__STORE_REPLY__INIT;
     err_t err = c10d_open(server->c10d, o->uid, o->name, here ? NULL : holder, &port, &why);
     if (err && here)
-        give_back(server, o);
+        unclaim(server, o);
     if (err) {
         rpc_fail(o->call, err, "%s", why.text[0] ? why.text : err_text(err));
         return;
@@ -64,26 +67,26 @@ static void open_at(const struct opening *o, const char *holder)
     rpc_reply(o->call, &m.base);
 }
 
-static void claimed(void *arg, const struct rpc_result *r)
+static void claim_done(void *arg, const struct rpc_result *r)
 {
     struct opening *o = arg;
     const Dtd__StoreHolder *h = (const Dtd__StoreHolder *)(const void *)r->reply;
     if (h)
         open_at(o, h->node);
     else
-        rpc_fail(o->call, ERR_AGAIN, "%s", r->text[0] ? r->text : "the node that leads did not answer; ask again");
+        rpc_fail(o->call, ERR_AGAIN, "%s", r->text[0] ? r->text : "the leader did not answer within 5 s: try again");
     free(o);
 }
 
-static err_t ask_leader(struct opening *o)
+static err_t claim_from_leader(struct opening *o)
 {
     Dtd__StoreClaimRequest m = DTD__STORE_CLAIM_REQUEST__INIT;
     m.uid = o->uid;
     m.name = o->name;
-    return rpc_send(o->server->leader, PEER_STORE_CLAIM, &m.base, CLAIM_MS, claimed, o, NULL);
+    return rpc_send(o->server->leader, PEER_STORE_CLAIM, &m.base, CLAIM_MS, claim_done, o, NULL);
 }
 
-static void open_asked(struct rpc_server *server, struct rpc_call *call, const char *name)
+static void open_requested(struct rpc_server *server, struct rpc_call *call, const char *name)
 {
     struct opening *o = calloc(1, sizeof(*o)), copy;
     const char *holder = NULL;
@@ -93,7 +96,7 @@ static void open_asked(struct rpc_server *server, struct rpc_call *call, const c
     }
     *o = (struct opening){.server = server, .call = call, .uid = (uint32_t)rpc_caller_uid(call)};
     snprintf(o->name, sizeof(o->name), "%s", name);
-    if (!server->jobs->leads && server->leader && ask_leader(o) == OK)
+    if (!server->jobs->leads && server->leader && claim_from_leader(o) == OK)
         return;
     copy = *o;
     free(o);
@@ -104,20 +107,22 @@ static void open_asked(struct rpc_server *server, struct rpc_call *call, const c
         open_at(&copy, holder);
     else
         rpc_fail(call, err, "%s",
-                 server->jobs->leads ? not_heard : "no node leads now, or it cannot be reached from here; ask again");
+                 server->jobs->leads
+                     ? not_reported
+                     : "there is no leader now, or this node cannot reach it: try again, see `dtctl cluster status`");
 }
 
 void rpc_client_store_open(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     const char *name = ((const Dtd__StoreRequest *)(const void *)request)->name;
     if (c10d_name_is_legal(name))
-        open_asked(owner, call, name);
+        open_requested(owner, call, name);
     else
-        rpc_fail(call, ERR_INVALID, "a store's name has 1 to %d letters, digits, points, dashes and underscores",
+        rpc_fail(call, ERR_INVALID, "the name of a store has 1 to %d letters, digits, dots, dashes and underscores",
                  C10D_NAME_MAX);
 }
 
-/* ---- leading ---- */
+/* ---- the leader ---- */
 
 void rpc_peer_store_claim(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
@@ -133,7 +138,7 @@ void rpc_peer_store_claim(void *owner, struct rpc_call *call, const ProtobufCMes
         err = c10d_owners_claim(server->c10d_owners, a, q->uid, q->name, &holder);
     m.node = (char *)holder;
     if (err)
-        rpc_fail(call, err, "%s", server->jobs->leads && err == ERR_AGAIN ? not_heard : err_text(err));
+        rpc_fail(call, err, "%s", server->jobs->leads && err == ERR_AGAIN ? not_reported : err_text(err));
     else
         rpc_reply(call, &m.base);
 }
@@ -144,12 +149,12 @@ void rpc_client_store_close(void *owner, struct rpc_call *call, const ProtobufCM
     Dtd__Empty empty = DTD__EMPTY__INIT;
     err_t err = c10d_owners_close(((struct rpc_server *)owner)->c10d_owners, (uint32_t)rpc_caller_uid(call), name);
     if (err)
-        rpc_fail(call, err, "you have no store %.64s; `dtctl store ls` lists them", name);
+        rpc_fail(call, err, "you have no store %.64s; `dtctl store ls` lists your stores", name);
     else
         rpc_reply(call, &empty.base);
 }
 
-/* Root sees everybody's, and so does who has a dtd to himself. */
+/* Users see their own stores. Root, and the user of a private dtd, see all. */
 static bool may_see(const struct rpc_server *server, struct rpc_call *call, const struct c10d_owner *s)
 {
     uid_t uid = rpc_caller_uid(call);
@@ -161,7 +166,7 @@ struct listing {
     char user[80];
 };
 
-static void fill(struct listing *item, const struct c10d_owner *s)
+static void fill_item(struct listing *item, const struct c10d_owner *s)
 {
     dtd__store_item__init(&item->m);
     item->m.name = (char *)s->name;
@@ -184,7 +189,7 @@ void rpc_client_store_list(void *owner, struct rpc_call *call, const ProtobufCMe
     if (items && refs) {
         SLIST_FOREACH(s, &server->c10d_owners->names, link)
         if (may_see(server, call, s)) {
-            fill(&items[list.n_store], s);
+            fill_item(&items[list.n_store], s);
             refs[list.n_store] = &items[list.n_store].m;
             list.n_store++;
         }

@@ -1,5 +1,5 @@
-/* See caller.h. The operating system names the user of a local connection; the user of a forwarded call is named by the
- * node that forwards it, which asked its own operating system. */
+/* The kernel reports the user of a local connection. The user of a forwarded call is reported by the node that forwards
+ * it, which got it from its own kernel. */
 #include "daemon/control/rpc/caller.h"
 
 #include "daemon/control/job/job.h"
@@ -53,7 +53,7 @@ struct job *rpc_caller_job(struct rpc_call *call, struct job_process **ret)
     const struct node_view *a = !j ? NULL : p->from ? node_view_find(p->server->jobs, p->from) : &p->server->jobs->self;
     struct job_process *process = a ? job_process_find(j, a, p->slot) : NULL;
     if (!process || !job_process_running(process)) {
-        rpc_fail(call, ERR_STALE, "this process belongs to no job any more");
+        rpc_fail(call, ERR_STALE, "this process does not belong to a current job");
         return NULL;
     }
     *ret = process;

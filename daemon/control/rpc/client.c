@@ -1,6 +1,6 @@
-/* Adapter: what clients ask, except streams (rpc_metrics.c, rpc_logs.c). A submit is checked here as the client checked
- * it, because a client is not to be believed; a repeat of a request id gets the first answer before anything else is
- * looked at. */
+/* Adapter: calls of clients, except streams (metrics.c, logs.c). A submit is checked here although the client has
+ * checked it, because clients are not trusted. A submit with a known request id is a repeat: it gets the answer of the
+ * first one before anything is checked. */
 #include "daemon/control/cluster/cluster.h"
 #include "daemon/control/job/job.h"
 #include "daemon/control/rpc/adapters.h"
@@ -62,12 +62,12 @@ void rpc_client_status(void *owner, struct rpc_call *call, const ProtobufCMessag
 
 /* ---- submit ---- */
 
-/* One proposal that a client waits for. */
+/* A client's call that waits until its record is applied. */
 struct pending {
     struct rpc_server *server;
     struct rpc_call *call;
-    uint64_t job; /* of a cancel, as the next */
-    enum state_desired desired;
+    uint64_t job;               /* only for a cancel */
+    enum state_desired desired; /* only for a cancel */
 };
 
 /* The answer of the state machine to a submit, also to a repeated one. */
@@ -91,10 +91,10 @@ static void answer_submitted(struct rpc_call *call, const struct state_result *r
     rpc_reply(call, &reply.base);
 }
 
-static const char *when_not_logged(err_t err)
+static const char *not_logged_text(err_t err)
 {
     return err == ERR_NOSPACE ? "the state directory is full; free some space and submit again"
-                              : "the log did not take it; ask again with the same request id";
+                              : "the log did not record it; repeat the request with the same request id";
 }
 
 static void submitted(void *arg, err_t err, uint64_t index, const void *result)
@@ -105,13 +105,13 @@ static void submitted(void *arg, err_t err, uint64_t index, const void *result)
     struct rpc_call *call = p->call;
     free(p);
     if (err)
-        rpc_fail(call, err, "not submitted: %s", when_not_logged(err));
+        rpc_fail(call, err, "not submitted: %s", not_logged_text(err));
     else
         answer_submitted(call, r);
     jobs_tick(server->jobs);
 }
 
-#define OWN_ENV 4096 /* what we add to a command's environment */
+#define OWN_ENV 4096 /* bytes reserved for the variables that dtd adds to a command's environment */
 
 static err_t check_env(const struct job_spec *spec, struct why *why)
 {
@@ -121,17 +121,17 @@ static err_t check_env(const struct job_spec *spec, struct why *why)
     for (int i = 0; i < spec->n_command; i++)
         bytes += strlen(spec->command[i]) + 1;
     if (spec->n_command > CHANNEL_MAX_ARGS)
-        return why_set(why, ERR_INVALID, "command has %d words, allowed are %d", spec->n_command, CHANNEL_MAX_ARGS);
+        return why_set(why, ERR_INVALID, "command has %d words, the maximum is %d", spec->n_command, CHANNEL_MAX_ARGS);
     if (bytes + OWN_ENV > CHANNEL_MAX_ENV)
         return why_set(
             why, ERR_INVALID,
-            "environment, working folder and command have %zu bytes, allowed are %d; with `dtctl run`: unset "
-            "what the command does not need",
+            "environment, working folder and command have %zu bytes, the maximum is %d; with `dtctl run`, unset the "
+            "variables that the command does not need",
             bytes, CHANNEL_MAX_ENV - OWN_ENV);
     return OK;
 }
 
-/* Refused at once is only what could not be on all the nodes there are, were they empty. */
+/* Refuses a job only if it would not fit on all current nodes when they were empty. */
 static err_t check_room(struct rpc_server *server, const struct job_spec *spec, struct why *why)
 {
     struct placement_node *nodes;
@@ -151,14 +151,14 @@ static err_t check_room(struct rpc_server *server, const struct job_spec *spec, 
                                 : ", or set `slots` in dtd's configuration");
 }
 
-/* What the spec asks of the nodes and of the jobs there are; the spec itself has been parsed. */
+/* Checks a parsed spec against the nodes and the other jobs. */
 static err_t check_node(struct rpc_server *server, const struct job_spec *spec, struct why *why)
 {
     const struct gpus *g = &server->local->gpus;
     if (job_gpus(spec) && !server->jobs->nodes->next && g->known && gpus_count(g) == 0)
         return why_set(why, ERR_INVALID,
-                       "run.device: cuda, and this node has no GPU: %s; set run.device: cpu, or mend it (`dt-worker "
-                       "--probe` tells) and start dtd anew",
+                       "run.device: cuda, but this node has no usable GPU: %s. Set run.device: cpu, or repair the GPU "
+                       "(`dt-worker --probe` shows its state) and restart dtd",
                        g->missing);
     err_t err = check_room(server, spec, why);
     if (err)
@@ -207,13 +207,13 @@ static err_t propose_submit(struct rpc_server *server, struct rpc_call *call, co
     return err;
 }
 
-/* Jobs for GPUs that are submitted before it is known what the node has wait for that with their answer: nearly always
- * they can be refused at once where there is no GPU. A probe that takes longer is not waited for. The job is taken
- * then, and starts when the GPUs are known. 20 s: clients give a call up after 30. */
+/* A submit of a job for GPUs waits for the end of the probe, so that the job can be refused if the node has no GPU. If
+ * the probe takes longer than this, the job is accepted and starts when the GPUs are known. 20 s, because a client's
+ * call times out after 30 s. */
 #define HELD_MS 20000
 
 struct held_submit {
-    struct held_submit *next; /* in the order of their coming */
+    struct held_submit *next; /* in the order of arrival */
     struct rpc_server *server;
     int64_t until_ms;
     struct rpc_call *call;
@@ -247,7 +247,7 @@ static Dtd__SubmitRequest *copy_of(const Dtd__SubmitRequest *m)
     return copy;
 }
 
-static err_t hold(struct rpc_server *server, struct rpc_call *call, const Dtd__SubmitRequest *m)
+static err_t hold_submit(struct rpc_server *server, struct rpc_call *call, const Dtd__SubmitRequest *m)
 {
     struct held_submit *h = calloc(1, sizeof(*h)), **at = &server->held_submits;
     if (!h)
@@ -266,7 +266,7 @@ static err_t hold(struct rpc_server *server, struct rpc_call *call, const Dtd__S
 
 static void submit(struct rpc_server *server, struct rpc_call *call, const Dtd__SubmitRequest *m, bool may_wait);
 
-static void take_up(struct held_submit *h)
+static void continue_submit(struct held_submit *h)
 {
     h->server->held_submits = h->next;
     rpc_call_on_cancel(h->call, NULL, NULL);
@@ -277,13 +277,13 @@ static void take_up(struct held_submit *h)
 void rpc_client_gpus_known(struct rpc_server *server)
 {
     while (server->held_submits)
-        take_up(server->held_submits);
+        continue_submit(server->held_submits);
 }
 
 void rpc_client_tick(struct rpc_server *server)
 {
     while (server->held_submits && clock_mono_ms() >= server->held_submits->until_ms)
-        take_up(server->held_submits);
+        continue_submit(server->held_submits);
 }
 
 void rpc_client_forget(struct rpc_server *server)
@@ -291,7 +291,7 @@ void rpc_client_forget(struct rpc_server *server)
     for (struct held_submit *h; (h = server->held_submits);) {
         server->held_submits = h->next;
         rpc_call_on_cancel(h->call, NULL, NULL);
-        rpc_fail(h->call, ERR_AGAIN, "another node leads now; ask again");
+        rpc_fail(h->call, ERR_AGAIN, "another node is the leader now: try again");
         held_free(h);
     }
 }
@@ -311,11 +311,11 @@ static void submit(struct rpc_server *server, struct rpc_call *call, const Dtd__
         return;
     }
     if (server->jobs->stopping) {
-        rpc_fail(call, ERR_AGAIN, "dtd is stopping");
+        rpc_fail(call, ERR_AGAIN, "dtd is shutting down; submit again when it has restarted");
         return;
     }
     if (server->system && (rpc_caller_uid(call) == 0 || rpc_caller_uid(call) == (uid_t)-1)) {
-        rpc_fail(call, ERR_DENIED, "a system-wide dtd runs nothing as root; submit as the user whose job it is");
+        rpc_fail(call, ERR_DENIED, "a system-wide dtd runs no job as root; submit it as the user who owns the job");
         return;
     }
     err_t err = job_parse("job", m->spec_yaml, strlen(m->spec_yaml), NULL, 0, &spec, &why);
@@ -326,13 +326,13 @@ static void submit(struct rpc_server *server, struct rpc_call *call, const Dtd__
     err = check_parent(server, call, m->parent, &spec, &parent, &why);
     bool wait = may_wait && !err && job_gpus(&spec) && !server->local->gpus.known && !server->jobs->nodes->next;
     if (wait)
-        err = hold(server, call, m);
+        err = hold_submit(server, call, m);
     else if (!err)
         err = check_node(server, &spec, &why);
     if (!err && !wait) {
         err = propose_submit(server, call, m, parent);
         if (err)
-            why_set(&why, err, "not submitted: %s", when_not_logged(err));
+            why_set(&why, err, "not submitted: %s", not_logged_text(err));
     }
     job_fini(&spec);
     if (err)
@@ -353,13 +353,13 @@ static void canceled(void *arg, err_t err, uint64_t index, const void *result)
     struct job *j = jobs_find(p.server->jobs, p.job);
     free(arg);
     if (err || !j) {
-        rpc_fail(p.call, err ? err : ERR_NOTFOUND, "not canceled: %s", when_not_logged(err));
+        rpc_fail(p.call, err ? err : ERR_NOTFOUND, "not canceled: %s", not_logged_text(err));
         return;
     }
     if (!r->err)
         job_cancel(j, p.desired);
     jobs_tick(p.server->jobs);
-    reply_status(p.call, j); /* of a job that had ended already: what it is */
+    reply_status(p.call, j); /* also for a job that had already ended: the status shows that */
 }
 
 void rpc_client_cancel(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
@@ -388,7 +388,7 @@ void rpc_client_cancel(void *owner, struct rpc_call *call, const ProtobufCMessag
     }
     if (err) {
         free(p);
-        rpc_fail(call, err, "not canceled: %s", when_not_logged(err));
+        rpc_fail(call, err, "not canceled: %s", not_logged_text(err));
     }
 }
 
@@ -475,8 +475,8 @@ static void write_warning(const struct rpc_server *server, char *ret, size_t siz
     int at = snprintf(ret, size, "%s%s%s", log, *log && *sick ? "; " : "", sick);
     at += snprintf(ret + at, size - (size_t)at, "%s%s", at && *unknown ? "; " : "", unknown);
     if (failing)
-        snprintf(ret + at, size - (size_t)at, "%smetrics of %" PRIu64 " jobs wait in memory, they cannot be written",
-                 at ? "; " : "", failing);
+        snprintf(ret + at, size - (size_t)at,
+                 "%smetrics of %" PRIu64 " jobs are in memory only: they cannot be written", at ? "; " : "", failing);
 }
 
 static bool is_io(const struct child *c)
@@ -484,10 +484,10 @@ static bool is_io(const struct child *c)
     return c->slot == CHANNEL_SLOT_IO && c->state == CHANNEL_RUNNING;
 }
 
-/* Of one of our nodes: the message and what it points to. */
+/* The message about one NUMA node, with the memory that it points to. */
 struct numa_reply {
     Dtd__NumaNode m;
-    char cores[5 * CHANNEL_MAX_CPUS]; /* "1023," a CPU */
+    char cores[5 * CHANNEL_MAX_CPUS]; /* at most 5 characters per CPU: "1023," */
     int32_t gpu[GPUS_MAX];
 };
 
@@ -506,8 +506,8 @@ static void fill_numa_node(const struct rpc_server *server, int node, struct num
             ret->gpu[ret->m.n_gpu++] = i;
 }
 
-/* Those that have a CPU of ours or a GPU, where CPUs are in several. The caller frees both; without memory there are
- * none. */
+/* Fills in the NUMA nodes that have a CPU of dtd's affinity or a GPU, if these CPUs are in several nodes. Without
+ * memory the list is empty. The caller frees *ret and m->numa_node. */
 static void fill_numa_nodes(const struct rpc_server *server, Dtd__NodeReply *m, struct numa_reply **ret)
 {
     const struct topology *t = &server->local->children.cores.at;
@@ -568,7 +568,7 @@ void rpc_client_shutdown(void *owner, struct rpc_call *call, const ProtobufCMess
     Dtd__Empty empty = DTD__EMPTY__INIT;
     if (!rpc_caller_is_admin(call, "stop a dtd"))
         return;
-    log_info("shutdown asked pid=%d uid=%u", (int)rpc_conn_peer_pid(rpc_call_conn(call)),
+    log_info("shutdown requested pid=%d uid=%u", (int)rpc_conn_peer_pid(rpc_call_conn(call)),
              (unsigned)rpc_caller_uid(call));
     rpc_reply(call, &empty.base);
     struct rpc_server *server = owner;

@@ -1,4 +1,4 @@
-/* Pairs of values of two enumerations: that of a protobuf message and that of the plain struct. */
+/* Tables that convert an enumeration of a protobuf message to that of a plain struct. */
 #ifndef DTD_DAEMON_CONTROL_RPC_KINDS_H
 #define DTD_DAEMON_CONTROL_RPC_KINDS_H
 
@@ -8,7 +8,7 @@ struct kind_pair {
     int wire, plain;
 };
 
-/* NULL: the sender is of another version, or faulty. */
+/* NULL: the value is unknown, because the sender has another version or is faulty. */
 static inline const struct kind_pair *kind_pair_find(const struct kind_pair *kinds, size_t n, int wire)
 {
     for (size_t i = 0; i < n; i++)

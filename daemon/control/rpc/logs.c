@@ -1,12 +1,14 @@
-/* Adapter: the stream Logs, and reads of a log by the node that leads. The files are those that the supervisor gave to
- * the workers, on the nodes where they run.
+/* Adapter: the stream Logs of a client, and reads of log files on behalf of the leader. The supervisor opens these
+ * files for the workers, on the nodes where they run.
  *
- *   look -> of every file a block: read here, or asked of its node (Peer.ReadLog) -> said -> .. -> look again | end
+ *   pump -> a block of each file: read here, or from its node (Peer.ReadLog) -> sent -> .. -> pump again | end
  *
- * A read names a place in the file and nothing is kept for it, so that a node that was away is simply asked again.
- * Control only reads, a block at a time, as fast as the connection takes it, and looks again every 100 ms while it
- * follows; then also whether the rank has moved to another place, from where it goes on once nothing more comes from
- * the old one. Blocks are whole lines, except where a line is longer than a block or is the last one. */
+ * A read contains the position in the file, and the node that reads keeps no state. So a read is simply repeated after
+ * a node was unreachable. Control reads one block at a time, as fast as the client's connection accepts them.
+ *
+ * With `follow`, control checks every 100 ms for new data, and whether a rank has moved to another node or slot. It
+ * switches to the new file when the old one has no more data. Blocks contain whole lines, except if a line is longer
+ * than a block or is the last one. */
 #include "common/base/log.h"
 #include "daemon/control/job/job.h"
 #include "daemon/control/rpc/adapters.h"
@@ -24,21 +26,22 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define BLOCK_BYTES (32u << 10)
-#define LOOK_MS 100
-#define ASK_MS 5000
-#define MOVED_LINES 50
+#define BLOCK_BYTES (32u << 10) /* on the stack, and below the limit of a message */
+#define LOOK_MS 100             /* a delay that a user who follows a log does not notice */
+#define ASK_MS 5000    /* reading a block may wait for a slow disk; after that the node counts as unreachable */
+#define MOVED_LINES 50 /* lines that are shown from the new file of a rank that has moved: about a screen */
 
 /* ---- files ---- */
 
 struct place {
     uint64_t job;
     int slot;
-    int64_t at, lines; /* lines: from where so many lines at the end begin; -1: from `at` */
-    bool last;         /* a last line without its end, too */
+    int64_t at;    /* offset of the next block */
+    int64_t lines; /* start with the last `lines` lines instead of `at`; -1: not so */
+    bool last;     /* include a last line without a newline */
 };
 
-/* Where the last `lines` lines begin. */
+/* The offset at which the last `lines` lines begin. */
 static off_t start_of_lines(int fd, off_t size, int64_t lines)
 {
     char block[BLOCK_BYTES];
@@ -63,7 +66,7 @@ static int open_log(const struct rpc_server *server, uint64_t job, int slot)
     return open(path, O_RDONLY | O_CLOEXEC);
 }
 
-/* How many bytes of whole lines; `p->at` and `p->lines` are then where they begin and -1. */
+/* Reads whole lines and returns the number of bytes. Sets `p->at` to their offset and `p->lines` to -1. */
 static size_t read_block(const struct rpc_server *server, struct place *p, uint8_t block[BLOCK_BYTES])
 {
     struct stat st;
@@ -109,7 +112,7 @@ size_t rpc_log_tail(const struct rpc_server *server, uint64_t job, int slot, cha
     if (fd >= 0)
         close(fd);
     size_t len = got > 0 ? (size_t)got : 0;
-    const char *nl = at > 0 ? memchr(ret, '\n', len) : NULL; /* the first line is cut */
+    const char *nl = at > 0 ? memchr(ret, '\n', len) : NULL; /* the first line may be incomplete */
     size_t cut = nl && nl + 1 < ret + len ? (size_t)(nl - ret) + 1 : 0;
     memmove(ret, ret + cut, len - cut);
     len -= cut;
@@ -119,7 +122,7 @@ size_t rpc_log_tail(const struct rpc_server *server, uint64_t job, int slot, cha
     return remove_earlier(ret, len);
 }
 
-/* ---- for the node that leads ---- */
+/* ---- reads on behalf of the leader ---- */
 
 void rpc_peer_read_log(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
@@ -132,7 +135,7 @@ void rpc_peer_read_log(void *owner, struct rpc_call *call, const ProtobufCMessag
                       .lines = m->has_lines ? m->lines : -1,
                       .last = m->has_last && m->last};
     if (m->slot < 0 || m->slot >= CHANNEL_MAX_SLOTS || m->at < 0) {
-        rpc_fail(call, ERR_INVALID, "no place in a log: slot %d at %" PRId64, m->slot, m->at);
+        rpc_fail(call, ERR_INVALID, "invalid position in a log: slot %d, offset %" PRId64, m->slot, m->at);
         return;
     }
     b.text = (ProtobufCBinaryData){read_block(owner, &p, block), block};
@@ -146,11 +149,11 @@ enum file_state { FILE_OPEN, FILE_ASKED, FILE_QUIET, FILE_ENDED };
 
 struct tail_file {
     struct tail *tail;
-    enum file_state state; /* QUIET: nothing more for this look */
-    char *node;            /* where it is; NULL: here */
+    enum file_state state; /* ASKED: a read was sent to its node; QUIET: no more data until the next look */
+    char *node;            /* the node of the file; NULL: this one */
     struct place place;
-    bool noted;     /* it was said that its node cannot be reached */
-    uint8_t *block; /* came from there and is not said; NULL: none */
+    bool noted;     /* a line has told the client that the node cannot be reached */
+    uint8_t *block; /* received from the node and not sent to the client yet; NULL: none */
     size_t len;
 };
 
@@ -159,13 +162,13 @@ struct tail {
     uint64_t job;
     struct rpc_call *call; /* NULL: it has ended */
     uv_timer_t timer;
-    int holds; /* the timer, and every question to a node */
+    int holds; /* references: the timer, and each read that waits for a node */
     bool follow;
     int first, n; /* ranks */
     struct tail_file files[];
 };
 
-static void tail_let_go(struct tail *t)
+static void tail_unref(struct tail *t)
 {
     if (--t->holds > 0)
         return;
@@ -178,7 +181,7 @@ static void tail_let_go(struct tail *t)
 
 static void tail_closed(uv_handle_t *timer)
 {
-    tail_let_go(timer->data);
+    tail_unref(timer->data);
 }
 
 static void tail_gone(void *arg)
@@ -195,7 +198,7 @@ static void tail_end(struct tail *t)
     rpc_end(call);
 }
 
-/* ---- files of other nodes ---- */
+/* ---- files on other nodes ---- */
 
 static void pump(void *arg);
 
@@ -219,10 +222,10 @@ static void block_came(void *arg, const struct rpc_result *result)
     }
     if (t->call)
         pump(t);
-    tail_let_go(t);
+    tail_unref(t);
 }
 
-static err_t ask(struct tail *t, struct tail_file *f, bool last)
+static err_t read_from_node(struct tail *t, struct tail_file *f, bool last)
 {
     const struct node_view *a = node_view_find(t->server->jobs, f->node);
     Dtd__LogRead m = DTD__LOG_READ__INIT;
@@ -239,7 +242,7 @@ static err_t ask(struct tail *t, struct tail_file *f, bool last)
     return err;
 }
 
-static err_t say(struct tail *t, int k, const uint8_t *text, size_t len)
+static err_t send_text(struct tail *t, int k, const uint8_t *text, size_t len)
 {
     Dtd__LogChunk chunk = DTD__LOG_CHUNK__INIT;
     chunk.rank = t->first + k;
@@ -247,26 +250,27 @@ static err_t say(struct tail *t, int k, const uint8_t *text, size_t len)
     return rpc_item(t->call, &chunk.base);
 }
 
-/* While the client follows it may come back; else this is all. */
-static err_t say_unreachable(struct tail *t, int k, bool last)
+/* Sends one line that names the node. If the client does not follow the log, the file ends with it; otherwise the node
+ * may become reachable again. */
+static err_t send_unreachable(struct tail *t, int k, bool last)
 {
     struct tail_file *f = &t->files[k];
     char text[512];
     int len = snprintf(text, sizeof(text),
                        "(on node %s, which cannot be reached: jobs/%" PRIu64 "/rank-%d.log in its state directory)\n",
                        f->node, f->place.job, f->place.slot);
-    err_t err = f->noted ? OK : say(t, k, (const uint8_t *)text, (size_t)len);
+    err_t err = f->noted ? OK : send_text(t, k, (const uint8_t *)text, (size_t)len);
     f->noted = f->noted || !err;
     if (!err && last)
         f->state = FILE_ENDED;
     return err;
 }
 
-static err_t say_elsewhere(struct tail *t, int k, bool last, size_t *ret_n)
+static err_t send_block_of_node(struct tail *t, int k, bool last, size_t *ret_n)
 {
     struct tail_file *f = &t->files[k];
     if (f->block) {
-        err_t err = say(t, k, f->block, f->len);
+        err_t err = send_text(t, k, f->block, f->len);
         if (err)
             return err;
         *ret_n = f->len;
@@ -277,13 +281,13 @@ static err_t say_elsewhere(struct tail *t, int k, bool last, size_t *ret_n)
     }
     if (f->state != FILE_OPEN)
         return OK;
-    return ask(t, f, last) == ERR_CLOSED ? say_unreachable(t, k, last) : OK;
+    return read_from_node(t, f, last) == ERR_CLOSED ? send_unreachable(t, k, last) : OK;
 }
 
 /* ---- the pump ---- */
 
-/* OK and *ret_n bytes said (0: nothing there), or what rpc_item says. */
-static err_t say_block(struct tail *t, int k, bool last, size_t *ret_n)
+/* Sends the next block of file k. OK: *ret_n bytes were sent (0: no data now). Otherwise the error of rpc_item. */
+static err_t send_block(struct tail *t, int k, bool last, size_t *ret_n)
 {
     uint8_t block[BLOCK_BYTES];
     struct tail_file *f = &t->files[k];
@@ -291,10 +295,10 @@ static err_t say_block(struct tail *t, int k, bool last, size_t *ret_n)
     if (f->state == FILE_ENDED)
         return OK;
     if (f->node)
-        return say_elsewhere(t, k, last, ret_n);
+        return send_block_of_node(t, k, last, ret_n);
     f->place.last = last;
     size_t len = read_block(t->server, &f->place, block);
-    err_t err = len ? say(t, k, block, len) : OK;
+    err_t err = len ? send_text(t, k, block, len) : OK;
     if (err)
         return err;
     f->place.at += (int64_t)len;
@@ -313,7 +317,8 @@ static bool all_ended(const struct tail *t)
 
 static void find_file(struct tail *t, const struct job *j, int rank, int64_t lines, struct tail_file *f);
 
-/* Epochs of before may have left lines at the new place, too: of those only some come again. */
+/* Switches to the new file of a rank that has moved. That file may have lines of earlier epochs, so only its last
+ * MOVED_LINES lines are sent, some of which the client may have received before. */
 static void follow_rank(struct tail *t, int k)
 {
     const struct job *j = jobs_find(t->server->jobs, t->job);
@@ -325,7 +330,8 @@ static void follow_rank(struct tail *t, int k)
     const char *was = f->node ? f->node : t->server->local->name, *is = now.node ? now.node : t->server->local->name;
     int len = snprintf(text, sizeof(text), "(rank %d is on node %s now; the last %d lines there:)\n", t->first + k, is,
                        MOVED_LINES);
-    if ((now.place.slot == f->place.slot && strcmp(was, is) == 0) || say(t, k, (const uint8_t *)text, (size_t)len)) {
+    if ((now.place.slot == f->place.slot && strcmp(was, is) == 0) ||
+        send_text(t, k, (const uint8_t *)text, (size_t)len)) {
         free(now.node);
         return;
     }
@@ -353,7 +359,7 @@ static void pump(void *arg)
         more = false;
         for (int k = 0; k < t->n; k++) {
             size_t n;
-            err_t err = say_block(t, k, !live, &n);
+            err_t err = send_block(t, k, !live, &n);
             if (err == ERR_LIMIT) {
                 rpc_call_on_drain(t->call, pump, t);
                 return;
@@ -367,7 +373,8 @@ static void pump(void *arg)
         tail_end(t);
 }
 
-/* Where the newest epoch in the log has the rank; before the first one, where it has its place. */
+/* Finds the file of a rank: at the node and slot of the newest recorded epoch, or before the first one, of its current
+ * placement. */
 static void find_file(struct tail *t, const struct job *j, int rank, int64_t lines, struct tail_file *f)
 {
     const struct rpc_server *server = t->server;

@@ -150,7 +150,7 @@ void rpc_watch_forget(struct job *j)
         w->call = NULL;
         if (call) {
             rpc_call_on_cancel(call, NULL, NULL);
-            rpc_fail(call, ERR_AGAIN, "another node is the leader now; repeat the request");
+            rpc_fail(call, ERR_AGAIN, "another node is the leader now: try again");
         }
         if (w->loading)
             watch_part(w);

@@ -1,13 +1,15 @@
-/* Adapter: what daemons say to each other about jobs.
+/* Adapter: messages between nodes about jobs.
  *
- *   node that follows                          node that leads
- *   a call of a client or a process -- Forward --> the same handler, on behalf of who asked
- *   Attend (what this node has)     ------------>  an agent that is UP
- *   local_process_spawn, kill, release   <-- items ---  node_view_spawn, kill, release
- *   Report (a process started, ended; all that live) ->  node_view_child, node_view_listed
+ *   follower                                            leader
+ *   a call of a client or a process  -- Forward -->     the same handler, on behalf of the original caller
+ *   Commands (facts of this node)    ------------->     the node view becomes UP
+ *   local_process_spawn, kill, release  <-- items --    node_view_spawn, kill, release
+ *   Report (a process started or exited; the list) -->  node_view_child, node_view_listed
  *
- * A Report that is not answered (the connection was lost) needs no second try: with the next connection comes the whole
- * list. Where too many are under way the list is said instead, when there is room again. */
+ * A Report that was not answered because the connection was lost is not repeated: the follower sends the whole list
+ * over the next connection. If too many reports wait for answers, the follower sends the list later instead of more
+ * reports.
+ */
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "daemon/control/job/job.h"
@@ -21,12 +23,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NODE_MAX_PEERS 8192
-#define ATTEND_MS 200
+#define NODE_MAX_PEERS 8192 /* callers of one node: more than its processes and users; it bounds the leader's memory \
+                             */
+#define ATTEND_MS 200       /* until the next try: the new leader finishes its election within a heartbeat */
 
-/* ---- calls on behalf of somebody at another node ---- */
+/* ---- forwarded calls ---- */
 
-/* One for each process and each user there, as long as we lead. */
+/* The peer of a caller at another node. There is one for each process and each user; they exist while this node leads.
+ */
 static struct peer *peer_of(struct rpc_server *server, struct node_view *a, const struct rpc_origin *o)
 {
     struct peer *p;
@@ -62,7 +66,7 @@ void rpc_peer_forward(void *owner, struct rpc_call *call, const ProtobufCMessage
         if (o.is_process)
             rpc_server_park(call);
         else
-            rpc_fail(call, ERR_AGAIN, "this node does not lead any more; ask again");
+            rpc_fail(call, ERR_AGAIN, "this node is no longer the leader: try again");
         return;
     }
     struct peer *p = peer_of(server, a, &o);
@@ -81,9 +85,9 @@ void rpc_peer_window_update(void *owner, struct rpc_call *call, const ProtobufCM
     rpc_forwarded_window_update(call, request);
 }
 
-/* ---- leading: what is said to a node ---- */
+/* ---- leader: commands to a node ---- */
 
-static err_t say(struct rpc_call *attend, Dtd__AgentCommand *c, uint64_t job, int slot)
+static err_t send_command(struct rpc_call *attend, Dtd__AgentCommand *c, uint64_t job, int slot)
 {
     c->job = job;
     c->has_slot = true;
@@ -110,7 +114,7 @@ err_t rpc_node_spawn(struct rpc_call *attend, const struct process_spawn *x)
     c.has_epoch = x->n_command > 0;
     c.epoch = x->epoch;
     c.store_node = (char *)x->store_node;
-    return say(attend, &c, x->job, x->slot);
+    return send_command(attend, &c, x->job, x->slot);
 }
 
 err_t rpc_node_kill(struct rpc_call *attend, uint64_t job, int slot, int sig)
@@ -119,21 +123,21 @@ err_t rpc_node_kill(struct rpc_call *attend, uint64_t job, int slot, int sig)
     c.kind = DTD__AGENT_COMMAND__KIND__KILL;
     c.has_signal = true;
     c.signal = sig;
-    return say(attend, &c, job, slot);
+    return send_command(attend, &c, job, slot);
 }
 
 err_t rpc_node_release(struct rpc_call *attend, uint64_t job)
 {
     Dtd__AgentCommand c = DTD__AGENT_COMMAND__INIT;
     c.kind = DTD__AGENT_COMMAND__KIND__RELEASE;
-    return say(attend, &c, job, 0);
+    return send_command(attend, &c, job, 0);
 }
 
 err_t rpc_node_look(struct rpc_call *attend)
 {
     Dtd__AgentCommand c = DTD__AGENT_COMMAND__INIT;
     c.kind = DTD__AGENT_COMMAND__KIND__LOOK;
-    return say(attend, &c, 0, 0);
+    return send_command(attend, &c, 0, 0);
 }
 
 err_t rpc_node_store_close(struct rpc_call *attend, uint32_t uid, const char *name)
@@ -143,10 +147,10 @@ err_t rpc_node_store_close(struct rpc_call *attend, uint32_t uid, const char *na
     c.has_uid = true;
     c.uid = uid;
     c.store = (char *)name;
-    return say(attend, &c, 0, 0);
+    return send_command(attend, &c, 0, 0);
 }
 
-/* ---- leading: what a node says ---- */
+/* ---- leader: reports of a node ---- */
 
 static void take_facts(struct node_view *a, const Dtd__AgentFacts *f)
 {
@@ -176,7 +180,7 @@ static void take_stores(struct rpc_server *server, struct node_view *a, const Dt
     if (said)
         c10d_owners_reported(server->c10d_owners, a, said, count);
     else
-        log_error("no memory for a node's stores name=%s", a->name);
+        log_error("out of memory: the stores of a node are not registered node=%s", a->name);
     free(said);
 }
 
@@ -200,7 +204,7 @@ void rpc_peer_attend(void *owner, struct rpc_call *call, const ProtobufCMessage 
     struct node_view *a = node_view_by_conn(server->jobs, rpc_call_conn(call));
     struct attendance *t = server->jobs->leads && a ? calloc(1, sizeof(*t)) : NULL;
     if (!t) {
-        rpc_fail(call, ERR_AGAIN, "this node does not lead, or does not know who attends");
+        rpc_fail(call, ERR_AGAIN, "this node is not the leader, or the connection belongs to no node of its cluster");
         return;
     }
     *t = (struct attendance){server, call};
@@ -211,7 +215,7 @@ void rpc_peer_attend(void *owner, struct rpc_call *call, const ProtobufCMessage 
     jobs_tick(server->jobs);
 }
 
-/* Nodes of before `cause` say only whether memory was it. */
+/* Nodes of versions before the field `cause` report only whether memory was the cause. */
 static void take_cause(const Dtd__AgentChild *m, struct child *ret)
 {
     bool oom = m->has_oom && m->oom;
@@ -220,7 +224,7 @@ static void take_cause(const Dtd__AgentChild *m, struct child *ret)
     snprintf(ret->cause_text, sizeof(ret->cause_text), "%s", text);
 }
 
-/* False: no process's words. */
+/* False: the message is invalid. */
 static bool child_of(const Dtd__AgentChild *m, struct child *ret)
 {
     if (m->token.len != CHANNEL_TOKEN_BYTES || m->slot < CHANNEL_SLOT_IO || m->slot >= CHANNEL_MAX_SLOTS ||
@@ -252,7 +256,7 @@ void rpc_peer_report(void *owner, struct rpc_call *call, const ProtobufCMessage 
     Dtd__PeerEmpty empty = DTD__PEER_EMPTY__INIT;
     struct child c;
     if (!server->jobs->leads || !a || a->state != NODE_UP) {
-        rpc_fail(call, ERR_AGAIN, "this node does not lead, or who reports does not attend");
+        rpc_fail(call, ERR_AGAIN, "this node is not the leader, or the reporting node has no command stream");
         return;
     }
     if (m->facts)
@@ -261,16 +265,16 @@ void rpc_peer_report(void *owner, struct rpc_call *call, const ProtobufCMessage 
         if (child_of(m->child[i], &c))
             node_view_child(server->jobs, a, &c);
         else
-            log_warn("no words of a process ignored node=%s", a->name);
+            log_warn("invalid report about a process ignored node=%s", a->name);
     if (m->listed)
         node_view_listed(server->jobs, a);
     rpc_reply(call, &empty.base);
     jobs_tick(server->jobs);
 }
 
-/* ---- following: what the node that leads wants ---- */
+/* ---- follower: commands of the leader ---- */
 
-static err_t spawn_asked(struct rpc_server *server, const Dtd__AgentCommand *c)
+static err_t spawn_command(struct rpc_server *server, const Dtd__AgentCommand *c)
 {
     const struct process_spawn x = {.job = c->job,
                                     .slot = c->slot,
@@ -292,12 +296,12 @@ static err_t spawn_asked(struct rpc_server *server, const Dtd__AgentCommand *c)
                  c->job && c->job != CHANNEL_JOB_PROBE;
     char cause[CHILD_CAUSE_BYTES];
     if (sound && local_process_gpu_cause(server->local, x.device, cause))
-        return ERR_UNSUPPORTED; /* who asks has not heard of it yet */
+        return ERR_UNSUPPORTED; /* the leader has not received the report about the GPU yet */
     return sound ? local_process_spawn(server->local, &x) : ERR_INVALID;
 }
 
-/* What the supervisor would say, had it been asked. */
-static void refuse(struct rpc_server *server, const Dtd__AgentCommand *c, err_t err)
+/* Reports the process as the supervisor would report one that it refused. */
+static void report_refused(struct rpc_server *server, const Dtd__AgentCommand *c, err_t err)
 {
     struct child child = {.job = c->job,
                           .slot = c->slot,
@@ -321,16 +325,16 @@ static void command_came(void *arg, const struct rpc_result *result)
     err_t err = OK;
     if (!c) {
         if (result->last && server->leader && result->err != ERR_CLOSED)
-            server->attend_ms = clock_mono_ms() + ATTEND_MS; /* it has not heard yet that it leads */
+            server->attend_ms = clock_mono_ms() + ATTEND_MS; /* the node has not finished becoming the leader yet */
         if (result->err && result->err != ERR_CLOSED)
-            log_warn("this node is not attended error=%s text=%s", err_text(result->err), result->text);
+            log_warn("no commands from the leader error=%s text=%s", err_text(result->err), result->text);
         return;
     }
     switch (c->kind) {
     case DTD__AGENT_COMMAND__KIND__SPAWN:
-        err = spawn_asked(server, c);
+        err = spawn_command(server, c);
         if (err)
-            refuse(server, c, err);
+            report_refused(server, c, err);
         return;
     case DTD__AGENT_COMMAND__KIND__KILL:
         err = supervisor_link_kill(&server->local->supervisor, c->job, c->slot, c->signal);
@@ -352,13 +356,13 @@ static void command_came(void *arg, const struct rpc_result *result)
         log_error("command failed kind=%d job=%" PRIu64 " error=%s", (int)c->kind, c->job, err_text(err));
 }
 
-/* ---- following: what is said to it ---- */
+/* ---- follower: reports to the leader ---- */
 
 struct facts {
     Dtd__AgentFacts m;
     int32_t broken[GPUS_MAX];
     Dtd__AgentSickGpu sick[GPUS_MAX], *sick_refs[GPUS_MAX];
-    Dtd__AgentStore *stores, **store_refs; /* of an Attend */
+    Dtd__AgentStore *stores, **store_refs; /* only for Commands */
 };
 
 static void fill_sick(const struct gpus *g, int i, struct facts *f)
@@ -395,23 +399,23 @@ static void report_answered(void *arg, const struct rpc_result *result)
     struct rpc_server *server = arg;
     server->reports--;
     if (result->err && result->err != ERR_CLOSED)
-        log_warn("a report was refused error=%s text=%s", err_text(result->err), result->text);
+        log_warn("the leader refused a report error=%s text=%s", err_text(result->err), result->text);
     if (result->err != ERR_CLOSED && server->list_due && server->reports == 0)
         rpc_node_list(server);
 }
 
-static void report(struct rpc_server *server, const Dtd__AgentReport *m)
+static void send_report(struct rpc_server *server, const Dtd__AgentReport *m)
 {
     struct rpc_conn *conn = server->leader;
     if (!conn || server->jobs->leads)
-        return; /* the next one is told everything */
+        return; /* the next leader gets the whole list */
     err_t err = rpc_send(conn, PEER_REPORT, &m->base, 0, report_answered, server, NULL);
     server->reports += !err;
     if (err)
         server->list_due = true;
 }
 
-/* Those that live here. */
+/* The users' stores of this node, without ports to other nodes. */
 static err_t fill_stores(struct rpc_server *server, struct facts *f)
 {
     struct c10d_endpoint *e;
@@ -446,7 +450,7 @@ void rpc_node_attend(struct rpc_server *server)
     free(f.stores);
     free(f.store_refs);
     if (err)
-        log_error("the node that leads is not attended error=%s", err_text(err));
+        log_error("command stream from the leader not opened error=%s", err_text(err));
 }
 
 void rpc_node_facts(struct rpc_server *server)
@@ -455,7 +459,7 @@ void rpc_node_facts(struct rpc_server *server)
     Dtd__AgentReport m = DTD__AGENT_REPORT__INIT;
     fill_facts(server, &f);
     m.facts = &f.m;
-    report(server, &m);
+    send_report(server, &m);
 }
 
 static void fill_child(Dtd__AgentChild *m, const struct child *c, char proc[2])
@@ -492,7 +496,7 @@ void rpc_node_child(struct rpc_server *server, const struct child *c)
     fill_child(&child, c, proc);
     m.n_child = 1;
     m.child = &ref;
-    report(server, &m);
+    send_report(server, &m);
 }
 
 void rpc_node_list(struct rpc_server *server)
@@ -500,7 +504,7 @@ void rpc_node_list(struct rpc_server *server)
     Dtd__AgentReport m = DTD__AGENT_REPORT__INIT;
     struct facts f;
     size_t count = 0;
-    fill_facts(server, &f); /* a report of them alone may have been lost */
+    fill_facts(server, &f); /* repeats a report of facts that may have been lost */
     m.facts = &f.m;
     for (const struct child *c = server->local->children.head; c; c = c->next)
         count++;
@@ -514,9 +518,9 @@ void rpc_node_list(struct rpc_server *server)
         m.child = refs;
         m.has_listed = m.listed = true;
         server->list_due = false;
-        report(server, &m);
+        send_report(server, &m);
     } else {
-        log_error("no memory to say what lives here");
+        log_error("out of memory: the list of processes is sent to the leader later");
         server->list_due = true;
     }
     free(all);

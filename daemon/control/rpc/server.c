@@ -1,5 +1,6 @@
-/* See rpc_server.h. The kernel says who connects. Into a private dtd only its user and root come at all; a system-wide
- * one serves every user of the machine, so many connections of each, and every job's own rules say the rest. */
+/* The kernel reports the user of each connection. A private dtd accepts only its own user and root. A system-wide dtd
+ * accepts every user of the machine, with a limited number of connections per user; handlers then check permissions per
+ * job (caller.h). */
 #include "daemon/control/job/job.h"
 #include "daemon/control/rpc/adapters.h"
 #include "daemon/control/rpc/caller.h"
@@ -14,9 +15,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define CLIENTS_PER_USER 1024 /* connections that are no process of a job */
+/* Connections of one user, without those of jobs' processes: one user must not use up dtd's descriptors. */
+#define CLIENTS_PER_USER 1024
 
-/* ---- calls for the node that leads ---- */
+/* ---- calls for the leader ---- */
 
 static void parked_gone(void *arg)
 {
@@ -33,7 +35,8 @@ static struct rpc_origin origin_of(const struct peer *p)
     return (struct rpc_origin){.is_process = p->job != 0, .uid = p->uid, .job = p->job, .slot = p->slot};
 }
 
-/* Processes wait where nobody leads: their epoch goes on without a word from us. People are told. */
+/* Without a leader, calls of processes wait, because their epoch can continue without an answer. Calls of clients fail
+ * with an explanation. */
 void rpc_server_pass_on(struct rpc_server *server, struct rpc_call *call, const ProtobufCMessage *request)
 {
     const struct peer *p = rpc_caller_peer(call);
@@ -43,7 +46,8 @@ void rpc_server_pass_on(struct rpc_server *server, struct rpc_call *call, const 
     else if (p && origin.is_process)
         rpc_server_park(call);
     else
-        rpc_fail(call, ERR_AGAIN, "no node leads now, or it cannot be reached from here; ask again, see `dtctl node`");
+        rpc_fail(call, ERR_AGAIN,
+                 "there is no leader now, or this node cannot reach it: try again, see `dtctl cluster status`");
 }
 
 /* ---- connections ---- */
@@ -58,11 +62,11 @@ static void conn_closed(void *owner, struct rpc_conn *conn)
         LIST_REMOVE(p, link);
     }
     free(p);
-    if (process) /* its Attend has gone before it */
+    if (process) /* its command stream has been closed before */
         jobs_tick(server->jobs);
 }
 
-static bool may_come_in(const struct rpc_server *server, const struct rpc_peer *who)
+static bool may_connect(const struct rpc_server *server, const struct rpc_peer *who)
 {
     int clients = 0;
     const struct peer *p;
@@ -73,7 +77,7 @@ static bool may_come_in(const struct rpc_server *server, const struct rpc_peer *
     return server->system && clients < CLIENTS_PER_USER;
 }
 
-static void accepted(void *owner, int fd, const struct rpc_peer *who)
+static void connection_accepted(void *owner, int fd, const struct rpc_peer *who)
 {
     struct rpc_server *server = owner;
     const struct rpc_conn_config config = {.loop = server->loop,
@@ -81,8 +85,8 @@ static void accepted(void *owner, int fd, const struct rpc_peer *who)
                                            .n_methods = RPC_METHOD_COUNT,
                                            .owner = server,
                                            .on_close = conn_closed};
-    if (!may_come_in(server, who)) {
-        log_warn("refused uid=%u pid=%d", (unsigned)who->uid, (int)who->pid);
+    if (!may_connect(server, who)) {
+        log_warn("connection refused uid=%u pid=%d", (unsigned)who->uid, (int)who->pid);
         close(fd);
         return;
     }
@@ -105,7 +109,7 @@ static void accepted(void *owner, int fd, const struct rpc_peer *who)
 
 err_t rpc_server_start(struct rpc_server *server, int fd)
 {
-    return rpc_listen(server->loop, fd, accepted, server, &server->listener);
+    return rpc_listen(server->loop, fd, connection_accepted, server, &server->listener);
 }
 
 void rpc_server_finish(struct rpc_server *server)
@@ -123,15 +127,14 @@ void rpc_server_drop(struct peer *peer)
 
 /* ---- processes of jobs ---- */
 
-static void hello_refused(struct rpc_call *call, const struct hello *h, err_t err)
+static void refuse_hello(struct rpc_call *call, const struct hello *h, err_t err)
 {
     log_warn("hello refused job=%s slot=%d", h->job, h->slot);
     rpc_fail(call, err, "no process of this job and slot has this token");
 }
 
-/* Whoever decides hears which epoch the process is in. */
-static void hello_to_leader(struct rpc_server *server, struct rpc_call *call, const struct hello *h,
-                            const struct peer *p)
+/* Reports to the job, on the leader, the epoch that the process is in. */
+static void report_hello(struct rpc_server *server, struct rpc_call *call, const struct hello *h, const struct peer *p)
 {
     Dtd__Empty empty = DTD__EMPTY__INIT;
     struct job *j = jobs_find(server->jobs, p->job);
@@ -139,12 +142,13 @@ static void hello_to_leader(struct rpc_server *server, struct rpc_call *call, co
     struct job_process *process = j && a ? job_process_find(j, a, p->slot) : NULL;
     err_t err = process ? job_process_hello(j, process, h->epoch) : ERR_DENIED;
     if (err)
-        hello_refused(call, h, err);
+        refuse_hello(call, h, err);
     else
         rpc_reply(call, &empty.base);
 }
 
-/* Its own node checks the token. Where nobody leads it is welcome all the same, and comes back for the next one. */
+/* The process's own node checks the token. Without a leader the Hello succeeds, too; the process sends another one to
+ * the next leader. */
 void rpc_server_hello(struct rpc_server *server, struct rpc_call *call, const ProtobufCMessage *request,
                       const struct hello *h)
 {
@@ -156,22 +160,22 @@ void rpc_server_hello(struct rpc_server *server, struct rpc_call *call, const Pr
     bool named = p && *h->job && !*end && !errno && job;
     if (named && p->from) {
         if (job == p->job && h->slot == p->slot)
-            hello_to_leader(server, call, h, p);
+            report_hello(server, call, h, p);
         else
-            hello_refused(call, h, ERR_DENIED);
+            refuse_hello(call, h, ERR_DENIED);
         return;
     }
     err_t err = named && !p->job ? local_process_hello(server->local, job, h->slot, h->token, h->token_bytes, p->uid, p)
                                  : ERR_DENIED;
     if (err) {
-        hello_refused(call, h, err);
+        refuse_hello(call, h, err);
         return;
     }
     p->job = job;
     p->slot = h->slot;
     rpc_conn_set_roles(p->conn, h->role);
     if (server->jobs->leads)
-        hello_to_leader(server, call, h, p);
+        report_hello(server, call, h, p);
     else if (server->leader)
         rpc_server_pass_on(server, call, request);
     else

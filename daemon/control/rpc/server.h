@@ -1,4 +1,4 @@
-/* control.sock and what its connections are, and the calls that other nodes forward. Loop thread. */
+/* The server of control.sock: its connections, and the calls that other nodes forward to this one. Loop thread. */
 #ifndef DTD_DAEMON_CONTROL_RPC_SERVER_H
 #define DTD_DAEMON_CONTROL_RPC_SERVER_H
 
@@ -11,21 +11,21 @@
 
 struct held_submit; /* client.c */
 
-/* A connection of this node, or one of another node whose calls come to us because we lead. It is a client's until a
- * Hello with a process's token makes it that process's. */
+/* A connection to control.sock of this node, or, if this node leads, one to another node that forwards its calls. It
+ * belongs to a client until a Hello with the token of a process assigns it to that process. */
 struct peer {
     struct rpc_server *server;
     LIST_ENTRY(peer) link;
     struct rpc_conn *conn;
-    const char *from; /* the node that it is connected to; NULL: ours */
+    const char *from; /* the node that it is connected to; NULL: this one */
     uint64_t job;     /* 0: a client */
     int slot;
-    uint32_t uid; /* of a client */
+    uint32_t uid; /* the user, from the kernel */
 };
 
 /* Owned by the daemon (control.h). */
 struct rpc_server {
-    /* The rooms that the handlers work on. */
+    /* The rooms that the handlers use. */
     uv_loop_t *loop;
     struct local *local;
     struct replica *replica;
@@ -34,40 +34,42 @@ struct rpc_server {
     struct c10d_registry *c10d;
     struct c10d_owners *c10d_owners;
     bool system;               /* dtd serves all users of the machine */
-    void (*stop)(void *owner); /* this dtd is to end */
+    void (*stop)(void *owner); /* shut down this dtd */
     void *owner;
 
-    struct rpc_method methods[RPC_METHOD_COUNT]; /* for those who connect to this node */
-    struct rpc_method
-        served[RPC_METHOD_COUNT];     /* the same, each answered here: for calls that nodes forward to the leader */
-    struct rpc_listener *listener;    /* NULL: not served */
-    LIST_HEAD(, peer) peers;          /* every connection */
-    struct held_submit *held_submits; /* they wait for the probe */
-    struct rpc_conn *leader;          /* following: to the leader; NULL: not now */
-    int64_t attend_ms; /* following: when the leader is asked for commands again; 0: it has been, or cannot be */
-    int reports;       /* sent to the leader and not answered */
-    bool list_due;     /* the leader is to get the list of all processes here, when there is room */
+    /* Handlers for connections to this node; a follower forwards some of the calls to the leader. */
+    struct rpc_method methods[RPC_METHOD_COUNT];
+    /* The same methods for calls that other nodes forwarded: all are handled here. */
+    struct rpc_method served[RPC_METHOD_COUNT];
+    struct rpc_listener *listener;    /* NULL: no new connections are accepted */
+    LIST_HEAD(, peer) peers;          /* all connections to this node */
+    struct held_submit *held_submits; /* submits that wait for the probe */
+    struct rpc_conn *leader;          /* follower: connection to the leader; NULL: there is none now */
+    int64_t attend_ms; /* follower: when to open the command stream; 0: it is open, or there is no leader */
+    int reports;       /* number of reports to the leader that wait for an answer */
+    bool list_due;     /* the list of all processes is to be sent when `reports` is 0 */
 };
 
 /* Fills the tables of methods. */
 void rpc_server_bind(struct rpc_server *s);
 NODISCARD err_t rpc_server_start(struct rpc_server *s, int fd);
-/* No new connections. */
+/* Accepts no more connections; existing ones remain. */
 void rpc_server_finish(struct rpc_server *s);
+/* Closes the connection of a process. */
 void rpc_server_drop(struct peer *peer);
-/* Passes a call to the leader, or refuses it; takes the call over. */
+/* Forwards a call to the leader, or fails it if there is none. Takes over the call. */
 void rpc_server_pass_on(struct rpc_server *s, struct rpc_call *call, const ProtobufCMessage *request);
-/* Nobody can answer the call now: it stays without an answer until its connection goes. */
+/* Leaves the call without an answer until its connection is closed, because no node can answer it now. */
 void rpc_server_park(struct rpc_call *call);
 
-/* For the Hellos, here and of processes at other nodes: checks the token where the process is and makes the connection
- * the process's, then asks the leader. Answers the call. */
+/* Handles the Hello of a process of this node or of another one, and answers the call. The process's own node checks
+ * the token and assigns the connection to the process; then the leader checks the epoch. */
 struct hello {
     const char *job;
     int slot;
     const void *token;
     size_t token_bytes;
-    uint64_t epoch; /* that the process is in; 0: none */
+    uint64_t epoch; /* the epoch that the process is in; 0: none */
     uint32_t role;
 };
 void rpc_server_hello(struct rpc_server *s, struct rpc_call *call, const ProtobufCMessage *request,

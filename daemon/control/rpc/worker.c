@@ -263,10 +263,12 @@ static void get_done(struct rendezvous_wait *w, err_t err, struct rendezvous_byt
         reply_value(g->call, value);
     } else if (err == ERR_TIMEOUT) {
         int n = job_rendezvous_missing(g->job, who, sizeof(who));
-        rpc_fail(g->call, err, "nobody has put %.*s in time; %s%s", (int)w->key_len, (const char *)w->key,
-                 n ? who : "all ranks", n ? " did not come" : " have come, so one of them is stuck before it");
+        rpc_fail(g->call, err, "no rank stored the key %.*s in time; %s%s", (int)w->key_len, (const char *)w->key,
+                 n ? "missing: " : "all ranks have joined, so one of them hangs before it stores the key",
+                 n ? who : "");
     } else {
-        rpc_fail(g->call, err, "the epoch ended before the key %.*s was put", (int)w->key_len, (const char *)w->key);
+        rpc_fail(g->call, err, "the epoch ended before a rank stored the key %.*s", (int)w->key_len,
+                 (const char *)w->key);
     }
     free(g);
 }

@@ -96,7 +96,7 @@ TEST(who_did_not_come_is_named)
     job_submit(&d, spec_text("a", 3, 100000, env_of(more), "restarts: 0"), job);
     job_wait(&d, job, "failed", 20000);
     const char *reason = job_status(&d, job)->reason;
-    if (!strstr(reason, "ERR_TIMEOUT: nobody has put here/1 in time; worker rank 1 did not come"))
+    if (!strstr(reason, "ERR_TIMEOUT: no rank stored the key here/1 in time; missing: worker rank 1"))
         fail_msg("the reason does not name who is missing: %s", reason);
     assert_int_equal(0, dtd_down(&d));
 }
