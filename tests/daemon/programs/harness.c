@@ -1,4 +1,4 @@
-/* See harness.h. Waits poll the real thing; none of them is a fixed sleep. */
+/* Waits poll the state that they wait for; none of them is a fixed sleep. */
 #include "tests/daemon/programs/harness.h"
 
 #include "common/base/buf.h"
@@ -50,7 +50,7 @@ static void start(struct dtd *d, const char *const *argv)
     char log[512];
     struct client_node node;
     struct why why = {""};
-    signal(SIGPIPE, SIG_IGN); /* control is killed while we speak to it */
+    signal(SIGPIPE, SIG_IGN); /* tests kill control while a call is under way */
     snprintf(log, sizeof(log), "%s.log", d->dir);
     int fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     d->pid = spawn(argv, fd);
@@ -109,7 +109,7 @@ void dtd_kill(struct dtd *d)
     assert_int_equal(d->pid, waitpid(d->pid, NULL, 0));
 }
 
-/* A crash that a new control has covered up is a failure all the same. */
+/* A crash of control fails the test even if a new control has continued its work. */
 static void check_log(const char *dir, const char *name)
 {
     static const char *const bad[] = {"Sanitizer", "runtime error:", "illegal move", "Assertion", "not acknowledged"};

@@ -1,6 +1,6 @@
-/* A dtd of its own for a test case: real programs, copied into tests/bin beside the worker double, state in a folder of
- * the test. Everything that a test starts is killed with it: dtd dies with the test (PR_SET_PDEATHSIG), its children
- * with dtd. */
+/* Runs a separate dtd for a test case. The programs are real ones, copied into tests/bin beside the worker double; the
+ * state is in the test's folder. All processes end with the test: the kernel kills dtd when the test exits
+ * (PR_SET_PDEATHSIG), and dtd's children when dtd exits. */
 #ifndef DTD_TESTS_DAEMON_PROGRAMS_HARNESS_H
 #define DTD_TESTS_DAEMON_PROGRAMS_HARNESS_H
 
@@ -11,7 +11,7 @@
 
 struct dtd {
     pid_t pid;
-    char dir[256]; /* of the state */
+    char dir[256]; /* the state directory */
     struct client *client;
 };
 
@@ -19,30 +19,31 @@ struct dtd {
 void dtd_start(struct dtd *d, const char *dir);
 /* The same with a configuration. */
 void dtd_start_with(struct dtd *d, const char *dir, const char *config);
-/* A system-wide one, which only root can start; control runs as nobody. d->dir is the folder of control.sock, the state
- * lies in "state" beside it. The test's folder is opened to all users. */
+/* Starts a system-wide dtd, which needs root; its control runs as nobody. d->dir is the folder of control.sock; the
+ * state is in the folder "state" beside it. All users may enter the test's folder. */
 void dtd_start_system(struct dtd *d);
-/* Kills it and forgets the connection. */
+/* Kills dtd and closes the connection. */
 void dtd_kill(struct dtd *d);
-/* `dtctl down`, and waits for its end; the exit code. */
+/* `dtctl down`; waits for the exit of dtd and returns its exit code. */
 int dtd_down(struct dtd *d);
-/* A connection that was made anew if the last one is of no use (control has died). */
+/* A working connection; reconnects if control has exited. */
 struct client *dtd_client(struct dtd *d);
-/* Runs dtd with these arguments in the foreground until it ends; the exit code; its standard error goes to `ret`. */
+/* Runs dtd with these arguments in the foreground until it exits; returns its exit code, and its standard error in
+ * `ret`. */
 int dtd_run(const char *const *args, char *ret, size_t size);
 
-/* A small job's file; `env` is the inside of run.env's braces, `more` more keys of run ("restarts: 0"), both may be "".
- */
+/* The file of a small job. `env`: the text inside the braces of run.env, or ""; `more`: more keys of `run`, for example
+ * "restarts: 0", or "". */
 const char *spec_text(const char *name, int workers, int steps, const char *env, const char *more);
 void job_submit(struct dtd *d, const char *spec, char ret[32]);
-/* Waits until the job's state is `state`; fails the test after `ms`, or when the job has ended otherwise. */
+/* Waits until the job's state is `state`; fails the test after `ms`, or if the job ends in another state. */
 void job_wait(struct dtd *d, const char *job, const char *state, int ms);
-/* Waits until the job has made `step` in `epoch` or a later one. */
+/* Waits until the job has completed `step` in `epoch` or a later epoch. */
 void job_wait_step(struct dtd *d, const char *job, uint64_t epoch, int64_t step, int ms);
-/* The newest status; freed at the next call. */
+/* The current status; the next call frees it. */
 const struct client_job *job_status(struct dtd *d, const char *job);
 void sleep_ms(int ms);
-/* The file's text, "" when there is none; the caller frees. */
+/* The file's text, "" if there is no such file; the caller frees it. */
 char *read_text(const char *path);
 int count_text(const char *text, const char *what);
 

@@ -1,7 +1,7 @@
-/* A cluster for tests of jobs over nodes, in place of daemon/control/cluster/cluster.c: the node that is named in
- * DTD_TEST_LEADER leads for ever, the others reach it by a Unix socket in DTD_TEST_STAR. What it has in common with the
- * real one is what its events say to the rest of control; there is no key and no vote. A node says its name first; it
- * is lost when its connection has been gone, or it has said nothing, for CLUSTER_LOST_MS. */
+/* A cluster for tests of jobs on several nodes, in place of daemon/control/cluster/cluster.c. The node that
+ * DTD_TEST_LEADER names is always the leader; the others reach it by a Unix socket in the folder DTD_TEST_STAR. It
+ * calls the same events of control as the real cluster, but has no key and no votes. A node first sends its name. It is
+ * lost if it has had no connection, or has sent nothing, for CLUSTER_LOST_MS. */
 #include "daemon/control/cluster/cluster.h"
 
 #include "common/base/clock.h"
@@ -17,7 +17,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* Linked with --wrap: what an older daemon would not say or hear is taken out of reports; and the kernel's kills. */
+/* Linked with --wrap. rpc_send removes the fields of reports that an older version does not send or does not read.
+ * health_oom simulates the out-of-memory killer. */
 err_t __real_rpc_send(struct rpc_conn *conn, uint16_t method, const ProtobufCMessage *request, uint32_t deadline_ms,
                       rpc_callback cb, void *arg, uint64_t *ret_call);
 err_t __wrap_rpc_send(struct rpc_conn *conn, uint16_t method, const ProtobufCMessage *request, uint32_t deadline_ms,
@@ -64,7 +65,7 @@ struct cluster {
     const struct cluster_events *events;
     void *owner;
     uv_timer_t timer;
-    bool leads, told, ready; /* ready: our own log, of one voter, is led */
+    bool leads, told, ready; /* ready: this node leads its own log, which has one voter */
     struct rpc_listener *listener;
     struct rpc_conn *leader;
     bool up;
@@ -80,7 +81,7 @@ static void socket_path(char *ret, size_t size)
     snprintf(ret, size, "%s/star.sock", getenv("DTD_TEST_STAR"));
 }
 
-/* ---- the one that leads ---- */
+/* ---- the leader ---- */
 
 static void member_closed(void *owner, struct rpc_conn *conn)
 {
@@ -152,7 +153,7 @@ static void watch_members(void)
     }
 }
 
-/* ---- the others ---- */
+/* ---- followers ---- */
 
 static void hello_answered(void *arg, const struct rpc_result *result)
 {
@@ -170,7 +171,7 @@ static void leader_closed(void *owner, struct rpc_conn *conn)
     star.up = false;
 }
 
-/* Cut off while the file is there: as if somebody had pulled the cable, both ends alive. */
+/* While the file exists, the node sends and receives nothing, as with an unplugged cable: both ends continue to run. */
 static bool is_cut(void)
 {
     char path[300];

@@ -1,4 +1,5 @@
-/* Who may say what on control.sock: a client is no worker, and a worker is who has its ticket's token. */
+/* Roles on control.sock: a client may not call a worker's methods, and a connection becomes a worker's only by the
+ * token in the worker's ticket. */
 #include "common/rpc/methods.h"
 #include "proto/io.pb-c.h"
 #include "proto/worker.pb-c.h"

@@ -1,4 +1,4 @@
-/* The longer blows of bad luck: deadlines that pass, and kills at moments all over a job's life. */
+/* Longer tests of failures: deadlines that pass, and kills at many moments of a job. */
 #include "tests/daemon/programs/harness.h"
 
 #include "common/base/clock.h"
@@ -14,11 +14,11 @@ static int control_pid(void)
     assert_ok(client_node_get(dtd_client(&d), &node, &why));
     int pid = node.control_pid;
     client_node_fini(&node);
-    assert_true(pid > 1); /* before anybody kills it */
+    assert_true(pid > 1); /* the caller kills it: -1, 0 and 1 would be other processes */
     return pid;
 }
 
-/* Nobody waits for a survivor for ever: it is killed when it has not left the epoch in time. */
+/* A surviving worker that does not leave its epoch in time is killed. */
 TEST(deaf_survivor_is_killed)
 {
     char job[32];
@@ -34,8 +34,8 @@ TEST(deaf_survivor_is_killed)
     assert_int_equal(0, dtd_down(&d));
 }
 
-/* Control is killed at moments all over a job's start: whenever it was, one job runs, once. */
-TEST(control_dies_while_a_job_starts)
+/* Control is killed at many moments of a job's start; in each case exactly one job runs, and once. */
+TEST(control_is_killed_while_a_job_starts)
 {
     char begins[512], env[600];
     dtd_start(&d, "state");
@@ -60,7 +60,7 @@ TEST(control_dies_while_a_job_starts)
         char *text = read_text(begins), epoch[24];
         snprintf(epoch, sizeof(epoch), "\n%d ", (int)job_status(&d, job)->epoch);
         int ranks = count_text(text, epoch) + (strncmp(text, epoch + 1, strlen(epoch + 1)) == 0);
-        if (ranks != 2 || count_text(text, "\n") > 4) /* one had begun, perhaps, when control came back */
+        if (ranks != 2 || count_text(text, "\n") > 4) /* a worker may have begun before control was restarted */
             fail_msg("after %d ms %d workers began epoch%s:\n%s", 4 * i, ranks, epoch + 1, text);
         free(text);
         remove(begins);
@@ -84,8 +84,8 @@ static int io_pid(void)
     return pid;
 }
 
-/* Blow after blow, at moments of a fixed seed: control and io in turn, while the job goes on in one epoch. */
-TEST(control_and_io_die_again_and_again)
+/* Control and dtd-io are killed in turn, at moments that a fixed seed chooses, while the job continues in one epoch. */
+TEST(control_and_io_are_killed_repeatedly)
 {
     char job[32], path[512];
     uint32_t random = 12345;

@@ -1,5 +1,5 @@
-/* Jobs for GPUs: who gets which, who waits, who is refused. The worker double plays the probe: what it says stands in a
- * file. */
+/* Jobs for GPUs: which job gets which GPU, waits, or is refused. The worker double replaces the probe; it prints the
+ * text of a file. */
 #include "tests/daemon/programs/harness.h"
 
 #include "common/base/clock.h"
@@ -81,7 +81,7 @@ static void refused(const char *text, const char *a, const char *b)
     assert_ok(client_request_id(id));
     assert_err(ERR_INVALID, client_submit(dtd_client(&d), id, text, NULL, job, &why));
     if (!strstr(why.text, a) || !strstr(why.text, b))
-        fail_msg("the refusal lacks '%s' or '%s': %s", a, b, why.text);
+        fail_msg("the refusal does not contain '%s' or '%s': %s", a, b, why.text);
 }
 
 static int control_pid(void)
@@ -111,7 +111,7 @@ TEST(each_worker_has_its_gpu)
     expect_node(4, 0);
     kill(job_status(&d, b)->worker[1].pid, SIGKILL);
     job_wait_step(&d, b, 2, 2, 20000);
-    assert_int_equal(2, seen("2 1 on 3")); /* the same one again */
+    assert_int_equal(2, seen("2 1 on 3")); /* the new worker has the same GPU */
     assert_int_equal(0, dtd_down(&d));
 }
 
@@ -122,12 +122,12 @@ TEST(a_job_waits_for_gpus)
     job_submit(&d, spec("a", 1, 100000, ""), a);
     job_wait_step(&d, a, 1, 2, 20000);
     job_submit(&d, spec("b", 2, 3, ""), b);
-    job_submit(&d, spec_text("c", 2, 3, "", ""), c); /* on processors, and behind b all the same */
+    job_submit(&d, spec_text("c", 2, 3, "", ""), c); /* uses CPUs, and waits behind b nevertheless */
     sleep_ms(200);
     const struct client_job *s = job_status(&d, b);
     assert_string_equal("pending", s->state);
     if (!strstr(s->reason, "waits for 2 GPUs: node-1 has 1 of 2 free"))
-        fail_msg("the reason says something else: %s", s->reason);
+        fail_msg("the reason is different: %s", s->reason);
     assert_string_equal("pending", job_status(&d, c)->state);
     expect_node(2, 1);
     struct why why = {""};
@@ -142,7 +142,7 @@ TEST(a_job_waits_for_gpus)
     assert_int_equal(0, dtd_down(&d));
 }
 
-TEST(too_few_gpus_are_said_at_once)
+TEST(too_few_gpus_are_refused_at_once)
 {
     start_with(2);
     refused(spec("a", 3, 5, ""), "need 3 GPUs, but node-1 has 2", "share a GPU");
@@ -158,8 +158,8 @@ TEST(no_gpu_names_the_probes_reason)
     assert_int_equal(0, dtd_down(&d));
 }
 
-/* The first submit comes while the probe is still under way: it waits with its answer. */
-TEST(a_probe_that_hangs_hangs_nobody)
+/* The first submit arrives while the probe still runs: its answer waits for the probe. */
+TEST(hanging_probe_blocks_no_other_job)
 {
     char job[32];
     start_with(1);
@@ -177,9 +177,9 @@ TEST(a_probe_that_hangs_hangs_nobody)
     job_submit(&d, spec_text("c", 1, 3, "", ""), job);
     job_wait(&d, job, "done", 20000);
     int64_t start = clock_mono_ms();
-    kill(control_pid(), SIGKILL); /* the next one finds the probe of this one */
+    kill(control_pid(), SIGKILL); /* the next control finds the probe of this one */
     refused(spec("a", 1, 5, ""), "did not end within 5 s", "run.device: cpu");
-    assert_in_range(clock_mono_ms() - start, 2500, 19000); /* it has not waited for as long as it might have */
+    assert_in_range(clock_mono_ms() - start, 2500, 19000); /* less than the longest wait of a submit, 20 s */
     assert_int_equal(0, dtd_down(&d));
 }
 
@@ -187,7 +187,7 @@ static void expect_reason(const char *job, const char *what)
 {
     for (int64_t until = clock_mono_ms() + 20000; !strstr(job_status(&d, job)->reason, what); sleep_ms(20))
         if (clock_mono_ms() > until)
-            fail_msg("its reason says nothing of '%s': %s", what, job_status(&d, job)->reason);
+            fail_msg("the job's reason does not contain '%s': %s", what, job_status(&d, job)->reason);
 }
 
 static int logged(const char *what)
@@ -210,7 +210,8 @@ static void expect_probe_ms(int gpus, int64_t least, int64_t most)
     client_node_fini(&node);
 }
 
-/* A cold disk, a driver that must start first: jobs for GPUs are taken before it is over, and the time is told. */
+/* The probe is slow, as with a cold disk or a driver that has to start. A job for GPUs is accepted before the probe
+ * ends, and the duration is shown. */
 TEST(a_probe_may_take_its_time)
 {
     char job[32];
@@ -228,7 +229,7 @@ TEST(a_probe_may_take_its_time)
     assert_int_equal(0, dtd_down(&d));
 }
 
-/* Such a job has been taken, and there is no GPU after all. */
+/* The probe fails after a job for GPUs was accepted. */
 TEST(a_probe_may_fail_late)
 {
     char job[32];
@@ -256,8 +257,8 @@ TEST(a_broken_probe_is_reported)
     assert_int_equal(0, dtd_down(&d));
 }
 
-/* The driver says that a GPU has lost data: it is given to nobody, and people are told. */
-TEST(a_sick_gpu_is_given_to_nobody)
+/* The driver reports that a GPU has lost data: no job gets it, and `dtctl node` warns. */
+TEST(sick_gpu_is_not_assigned)
 {
     char job[32];
     struct client_node node;
@@ -271,7 +272,7 @@ TEST(a_sick_gpu_is_given_to_nobody)
     expect_node(1, 1);
     assert_ok(client_node_get(dtd_client(&d), &node, &why));
     if (!strstr(node.warning, "GPU 0 is not used: it has uncorrectable memory errors (3)"))
-        fail_msg("nobody is told: %s", node.warning);
+        fail_msg("the warning does not name the GPU: %s", node.warning);
     client_node_fini(&node);
     job_submit(&d, spec("b", 1, 100000, ""), job);
     job_wait_step(&d, job, 1, 2, 20000);
@@ -279,7 +280,7 @@ TEST(a_sick_gpu_is_given_to_nobody)
     assert_int_equal(0, dtd_down(&d));
 }
 
-TEST(gpus_are_known_after_control_died)
+TEST(gpus_are_known_after_control_was_killed)
 {
     char a[32], b[32];
     start_with(3);
@@ -290,7 +291,7 @@ TEST(gpus_are_known_after_control_died)
     assert_int_equal(1, seen("2 0 on 2"));
     int victim = job_status(&d, a)->worker[1].pid, control = control_pid();
     kill(control, SIGSTOP);
-    kill(victim, SIGKILL); /* nobody hears of it before the next control */
+    kill(victim, SIGKILL); /* only the next control gets the report about its exit */
     sleep_ms(100);
     kill(control, SIGKILL);
     job_wait_step(&d, a, 2, 2, 20000);
@@ -301,7 +302,7 @@ TEST(gpus_are_known_after_control_died)
     assert_int_equal(0, dtd_down(&d));
 }
 
-TEST(the_configuration_says_how_many)
+TEST(configuration_sets_the_number_of_gpus)
 {
     char job[32], path[512], err[1024];
     snprintf(path, sizeof(path), "%s", path_of("node.yaml"));
@@ -322,8 +323,8 @@ TEST(the_configuration_says_how_many)
 
 /* ---- health while jobs run ---- */
 
-/* By renaming: who reads it finds the old words or the new. */
-static void say_health(const char *text)
+/* Replaces the file by a rename, so that a reader finds the old text or the new one. */
+static void write_health(const char *text)
 {
     char from[512], to[512];
     write_text("health.new", text);
@@ -332,14 +333,15 @@ static void say_health(const char *text)
     assert_int_equal(0, rename(from, to));
 }
 
-/* The GPUs of `sick`, a bit each, have an uncorrectable error; in the library's own order, last first. */
-static void say_sick(int n, unsigned sick)
+/* The GPUs whose bits are set in `sick` have an uncorrectable error. The list is in the library's order, last GPU
+ * first. */
+static void write_sick(int n, unsigned sick)
 {
     char text[2048], *at = text + sprintf(text, "{\"gpus\": [");
     for (int i = n; i-- > 0;)
         at += sprintf(at, "{\"uuid\": \"GPU-%d\", \"health\": {\"ecc_uncorrected_volatile\": %u}}%s", i, sick >> i & 1,
                       i ? ", " : "]}");
-    say_health(text);
+    write_health(text);
 }
 
 static void start_watched(int n, const char *every_ms)
@@ -350,7 +352,7 @@ static void start_watched(int n, const char *every_ms)
                       i ? ", " : "", i, i);
     sprintf(at, "]}");
     write_text("probe", text);
-    say_sick(n, 0);
+    write_sick(n, 0);
     setenv("DOUBLE_PROBE", path_of("probe"), 1);
     setenv("DOUBLE_HEALTH", path_of("health"), 1);
     setenv("DTD_HEALTH_MS", every_ms, 1);
@@ -365,14 +367,14 @@ static void expect_warning(const char *what)
         assert_ok(client_node_get(dtd_client(&d), &node, &why));
         bool there = *what ? strstr(node.warning, what) != NULL : node.warning[0] == '\0';
         if (!there && clock_mono_ms() > until)
-            fail_msg("the warning says '%s', not '%s'", node.warning, what);
+            fail_msg("the warning is '%s', without '%s'", node.warning, what);
         client_node_fini(&node);
         if (there)
             return;
     }
 }
 
-/* The i-th of n; the last one may be on its way into the log. */
+/* Incident i of n contains `a` and `b`; waits, because the last one may not be in the log yet. */
 static void expect_incident(const char *job, int n, int i, const char *a, const char *b)
 {
     const struct client_job *s = job_status(&d, job);
@@ -380,10 +382,10 @@ static void expect_incident(const char *job, int n, int i, const char *a, const 
         s = job_status(&d, job);
     assert_int_equal(n, s->n_incident);
     if (!strstr(s->incident[i].seen, a) || !strstr(s->incident[i].seen, b))
-        fail_msg("the incident says nothing of '%s' or '%s': %s", a, b, s->incident[i].seen);
+        fail_msg("the incident does not contain '%s' and '%s': %s", a, b, s->incident[i].seen);
 }
 
-/* Rank 0 may step before the others have written where they are. */
+/* Waits, because rank 0 may complete a step before the others have written their GPUs to the file. */
 static void expect_seen(int n, const char *what)
 {
     for (int64_t until = clock_mono_ms() + 10000; seen(what) < n && clock_mono_ms() < until;)
@@ -398,8 +400,9 @@ static void wait_file(const char *name)
             fail_msg("there is no file %s", name);
 }
 
-/* Words on health have been read that were there when it was called: the next one is asked when the last one's are. */
-static void wait_said(void)
+/* Waits until control has read the health that was in the file at the call: the next check starts after the output of
+ * the previous one was read. */
+static void wait_health_read(void)
 {
     for (int i = 0; i < 3; i++) {
         unlink(path_of("health.said"));
@@ -414,16 +417,16 @@ TEST(a_gpu_becomes_sick_under_a_job)
     job_submit(&d, spec("a", 2, 100000, ""), job);
     job_wait_step(&d, job, 1, 2, 20000);
     int other = job_status(&d, job)->worker[0].pid;
-    say_sick(3, 2);
+    write_sick(3, 2);
     job_wait_step(&d, job, 2, 2, 20000);
     expect_seen(1, "1 1 on 2");
     expect_seen(2, "1 0 on 0");
-    assert_int_equal(other, job_status(&d, job)->worker[0].pid); /* as warm as it was */
+    assert_int_equal(other, job_status(&d, job)->worker[0].pid); /* this worker was not restarted */
     expect_incident(job, 1, 0, "worker rank 1 (pid", "GPU 1 of node-1 has uncorrectable memory errors (1)");
     assert_int_equal(1, job_status(&d, job)->restarts);
     expect_node(2, 0);
     expect_warning("GPU 1 is not used: it has uncorrectable memory errors (1)");
-    wait_said();
+    wait_health_read();
     assert_int_equal(1, logged("GPU 1 is not used"));
     refused(spec("b", 3, 5, ""), "need 3 GPUs, but node-1 has 2", "");
     assert_int_equal(0, dtd_down(&d));
@@ -435,16 +438,16 @@ TEST(a_job_waits_when_no_gpu_is_left)
     start_watched(2, "50");
     job_submit(&d, spec("a", 2, 100000, "restarts: 1"), a);
     job_wait_step(&d, a, 1, 2, 20000);
-    say_sick(2, 1);
+    write_sick(2, 1);
     expect_reason(
         a, "it needs 2 GPUs: node-1 has 1 of 1 free (GPU 0 is not used: it has uncorrectable memory errors (1))");
     expect_incident(a, 1, 0, "worker rank 0 (pid", "GPU 0 of node-1 has uncorrectable memory errors (1)");
     assert_int_equal(1, job_status(&d, a)->restarts);
-    job_submit(&d, spec("b", 1, 3, ""), b); /* what is well is used */
+    job_submit(&d, spec("b", 1, 3, ""), b); /* uses the healthy GPU */
     job_wait(&d, b, "done", 20000);
     expect_seen(1, "2 0 on 1");
     assert_string_equal("recovering", job_status(&d, a)->state);
-    say_sick(2, 0); /* reset by its owner; a new dtd probes anew */
+    write_sick(2, 0); /* as if the GPU had been reset; a new dtd runs the probe again */
     assert_int_equal(0, dtd_down(&d));
     dtd_start(&d, "state");
     job_wait_step(&d, a, 2, 2, 20000);
@@ -452,14 +455,14 @@ TEST(a_job_waits_when_no_gpu_is_left)
     assert_int_equal(0, dtd_down(&d));
 }
 
-/* Two workers share the GPU, and both end. */
+/* Two workers share the GPU, and both are killed. */
 TEST(a_sick_gpu_may_have_been_shared)
 {
     char job[32];
     start_watched(3, "50");
     job_submit(&d, spec("a", 4, 100000, "workers_per_gpu: 2"), job);
     job_wait_step(&d, job, 1, 2, 20000);
-    say_sick(3, 1);
+    write_sick(3, 1);
     job_wait_step(&d, job, 2, 2, 20000);
     expect_seen(1, "1 0 on 2");
     expect_seen(1, "1 1 on 2");
@@ -468,7 +471,8 @@ TEST(a_sick_gpu_may_have_been_shared)
     assert_int_equal(0, dtd_down(&d));
 }
 
-/* Nobody asks but for the end of a worker: before its GPU is given again it is known what it was. */
+/* There are no periodic health checks here. The exit of a worker starts one, and its GPU is assigned again only after
+ * that check. */
 TEST(the_end_of_a_worker_waits_for_its_gpus_health)
 {
     char job[32];
@@ -477,10 +481,10 @@ TEST(the_end_of_a_worker_waits_for_its_gpus_health)
     job_wait_step(&d, job, 1, 2, 20000);
     kill(job_status(&d, job)->worker[1].pid, SIGKILL);
     job_wait_step(&d, job, 2, 2, 20000);
-    expect_seen(2, "1 1 on 1"); /* it is well */
+    expect_seen(2, "1 1 on 1"); /* the GPU is healthy and is used again */
     expect_incident(job, 1, 0, "was killed by signal 9 (Killed)", "");
     assert_null(strstr(job_status(&d, job)->incident[0].seen, "GPU"));
-    say_sick(3, 2);
+    write_sick(3, 2);
     kill(job_status(&d, job)->worker[1].pid, SIGTERM);
     job_wait_step(&d, job, 3, 2, 20000);
     expect_seen(2, "1 1 on 1");
@@ -490,12 +494,12 @@ TEST(the_end_of_a_worker_waits_for_its_gpus_health)
     assert_int_equal(0, dtd_down(&d));
 }
 
-/* It says itself that it cannot go on, and is ended for it; what it was its GPU's health tells better. */
+/* The worker reports a failure and is killed for it; the incident names the defect of its GPU as the cause. */
 TEST(a_worker_that_fails_may_have_had_a_sick_gpu)
 {
     char job[32], env[600];
     start_watched(3, "10000000");
-    say_sick(3, 2);
+    write_sick(3, 2);
     snprintf(env, sizeof(env), "DOUBLE_FAIL: 1, DOUBLE_DEVICES: %s", path_of("devices"));
     job_submit(&d, spec_text("a", 2, 100000, env, "device: cuda"), job);
     job_wait_step(&d, job, 2, 2, 20000);
@@ -507,8 +511,8 @@ TEST(a_worker_that_fails_may_have_had_a_sick_gpu)
     assert_int_equal(0, dtd_down(&d));
 }
 
-/* What says nothing on health, or nothing of use, touches no job; a warning stands while it is so. */
-TEST(health_that_is_not_known_hangs_nobody)
+/* A health check without output, or with invalid output, affects no job; a warning is shown until one succeeds. */
+TEST(failed_health_check_affects_no_job)
 {
     char job[32];
     setenv("DTD_PROBE_LIMIT_MS", "5000", 1);
@@ -516,33 +520,34 @@ TEST(health_that_is_not_known_hangs_nobody)
     job_submit(&d, spec("a", 2, 1000000, ""), job);
     job_wait_step(&d, job, 1, 2, 20000);
     int pid = job_status(&d, job)->worker[1].pid;
-    say_health("these are no words\n");
+    write_health("these are no words\n");
     expect_warning("the health of the GPUs is not known: the output of the probe is not JSON");
-    wait_said(); /* three times more */
-    say_sick(2, 0);
+    wait_health_read(); /* further checks fail as well */
+    write_sick(2, 0);
     expect_warning("");
-    say_health("{\"gpus\": [], \"gpu_missing\": \"the driver sees no device\"}");
+    write_health("{\"gpus\": [], \"gpu_missing\": \"the driver sees no device\"}");
     expect_warning("not known: the driver sees no device");
-    say_sick(2, 0);
+    write_sick(2, 0);
     expect_warning("");
-    say_health("hangs\n");
+    write_health("hangs\n");
     wait_file("health.hangs");
-    kill(job_status(&d, job)->worker[0].pid, SIGKILL); /* its end waits for nothing that does not come */
+    kill(job_status(&d, job)->worker[0].pid, SIGKILL); /* its exit does not wait for the hanging check */
     job_wait_step(&d, job, 2, 2, 20000);
     expect_warning("`dt-worker --health` did not end within 5 s: the driver may hang");
-    kill(job_status(&d, job)->worker[0].pid, SIGKILL); /* and now it is not even asked */
+    kill(job_status(&d, job)->worker[0].pid, SIGKILL); /* while the warning is shown, the exit starts no check */
     job_wait_step(&d, job, 3, 2, 20000);
     expect_seen(3, "1 0 on 0");
     assert_int_equal(pid, job_status(&d, job)->worker[1].pid);
-    say_sick(2, 0);
+    write_sick(2, 0);
     expect_warning("");
-    assert_int_equal(3, logged("the health of the GPUs is not known:")); /* each once */
+    assert_int_equal(3, logged("the health of the GPUs is not known:")); /* one line for each series of failures */
     expect_node(2, 0);
     assert_int_equal(0, dtd_down(&d));
 }
 
-/* Nobody has heard of the end of the one before, which is told to the new control while it waits for its own. */
-TEST(the_end_of_a_former_probe_is_not_taken_for_ours)
+/* The probe of an earlier control exits unreported; the supervisor reports it to the new control, which waits for its
+ * own probe. */
+TEST(end_of_an_earlier_probe_is_ignored)
 {
     int pid = 0;
     write_text("probe", "hangs\n");
@@ -557,25 +562,25 @@ TEST(the_end_of_a_former_probe_is_not_taken_for_ours)
     kill(control, SIGSTOP);
     write_text("probe", "{\"gpus\": [{\"index\": 0, \"model\": \"T\"}]}");
     kill(pid, SIGKILL);
-    while (kill(pid, 0) == 0) /* it has been collected */
+    while (kill(pid, 0) == 0) /* until the supervisor has collected it */
         sleep_ms(10);
     kill(control, SIGKILL);
     expect_node(1, 1);
     assert_int_equal(0, dtd_down(&d));
 }
 
-/* The one before was asking; its words are not the new one's. */
-TEST(health_is_asked_again_after_control_died)
+/* An earlier control had started a check; the new control does not use its output. */
+TEST(health_check_runs_again_after_control_was_killed)
 {
     char job[32];
     start_watched(3, "50");
     job_submit(&d, spec("a", 2, 100000, ""), job);
     job_wait_step(&d, job, 1, 2, 20000);
-    say_health("hangs\n");
+    write_health("hangs\n");
     wait_file("health.hangs");
     int control = control_pid();
     kill(control, SIGSTOP);
-    say_sick(3, 1);
+    write_sick(3, 1);
     kill(control, SIGKILL);
     job_wait_step(&d, job, 2, 2, 20000);
     expect_seen(1, "1 0 on 2");
@@ -583,7 +588,7 @@ TEST(health_is_asked_again_after_control_died)
     assert_int_equal(0, dtd_down(&d));
 }
 
-/* The probe of a new control finds what the old one had found: who is on that GPU ends. */
+/* The probe of a new control reports the sick GPU again, and the worker on it is killed. */
 TEST(a_new_control_finds_a_sick_gpu_in_use)
 {
     char job[32];
@@ -600,7 +605,7 @@ TEST(a_new_control_finds_a_sick_gpu_in_use)
     assert_int_equal(0, dtd_down(&d));
 }
 
-/* Both happen while no control is there: the worker's end, and what it was. */
+/* The worker's exit and the GPU's defect both happen while control does not run. */
 static void lose_a_worker_and_control(int n, char job[32])
 {
     char text[512];
@@ -618,7 +623,7 @@ static void lose_a_worker_and_control(int n, char job[32])
     kill(control, SIGKILL);
 }
 
-TEST(a_new_control_starts_nobody_on_a_sick_gpu)
+TEST(new_control_starts_no_worker_on_a_sick_gpu)
 {
     char job[32];
     lose_a_worker_and_control(2, job);
@@ -640,15 +645,15 @@ TEST(a_new_control_has_nowhere_to_start)
     assert_int_equal(0, dtd_down(&d));
 }
 
-/* One that is lost cannot say which it is: it is the one that is missing. */
+/* A lost GPU has no uuid in the output: it is the one that is missing from the list. */
 TEST(a_lost_gpu_is_left)
 {
     char job[32];
     start_watched(2, "50");
     job_submit(&d, spec("a", 1, 100000, ""), job);
     job_wait_step(&d, job, 1, 2, 20000);
-    wait_said(); /* both have been named */
-    say_health(
+    wait_health_read(); /* control has seen both GPUs */
+    write_health(
         "{\"gpus\": [{\"lost\": true, \"error\": \"GPU is lost (code 15)\"}, {\"uuid\": \"GPU-1\", \"health\": {}}]}");
     job_wait_step(&d, job, 2, 2, 20000);
     expect_seen(1, "1 0 on 1");
@@ -656,7 +661,7 @@ TEST(a_lost_gpu_is_left)
     assert_int_equal(0, dtd_down(&d));
 }
 
-/* ---- NUMA nodes: this machine's cores as if half of them were on another socket ---- */
+/* ---- NUMA nodes: half of this machine's cores appear to be on another socket ---- */
 
 static char node_cores[2][256];
 
@@ -679,7 +684,7 @@ static void start_on_two_nodes(const int *numa_node, int n_gpus)
                       i, i, numa_node[i]);
     sprintf(at, "]}");
     write_text("probe", text);
-    say_sick(n_gpus, 0);
+    write_sick(n_gpus, 0);
     setenv("DOUBLE_PROBE", path_of("probe"), 1);
     setenv("DOUBLE_HEALTH", path_of("health"), 1);
     setenv("DTD_HEALTH_MS", "50", 1);
@@ -733,7 +738,7 @@ static void expect_next(const char *name, const char *cores)
     expect_bound(job, 0, cores);
 }
 
-/* Its predecessor's cores are beside a GPU that is sick. */
+/* The cores of the slot's previous process are near a GPU that is now sick. */
 TEST(cores_follow_a_worker_to_another_gpu)
 {
     const int numa_node[] = {0, 1};
@@ -747,12 +752,12 @@ TEST(cores_follow_a_worker_to_another_gpu)
     expect_bound(job, 0, first);
     kill(job_status(&d, job)->worker[0].pid, SIGKILL);
     job_wait_step(&d, job, 2, 2, 20000);
-    expect_bound(job, 0, first); /* the same ones again */
-    say_sick(2, 1);
+    expect_bound(job, 0, first); /* the same cores again */
+    write_sick(2, 1);
     job_wait_step(&d, job, 3, 2, 20000);
     expect_seen(1, "1 0 on 1");
     expect_bound(job, 0, second);
-    if (cpus_usable(NULL, 0) == 2) { /* the ones that it had before are given back: now both have one user, and so on */
+    if (cpus_usable(NULL, 0) == 2) { /* b gets the core that was returned; then both cores have one user */
         expect_next("b", first);
         expect_next("c", first);
         expect_next("d", second);

@@ -1,4 +1,4 @@
-/* Jobs that go well, and those that their owners or their workers end. */
+/* Jobs that complete, jobs that their owner cancels, and jobs that their workers end. */
 #include "tests/daemon/programs/harness.h"
 
 #include "common/base/clock.h"
@@ -51,7 +51,7 @@ TEST(submit_repeated_is_one_job)
     assert_int_equal(0, dtd_down(&d));
 }
 
-/* The limit of jobs is refused by the state machine, whose answers are kept with the request id. */
+/* The state machine refuses a submit above the limit of jobs, and records the refusal with the request id. */
 TEST(a_repeated_refusal_is_a_refusal)
 {
     uint8_t id[16];
@@ -139,7 +139,8 @@ TEST(time_limit_ends_a_job)
     assert_int_equal(0, dtd_down(&d));
 }
 
-/* 16 slots are the least there are: 15 of them are taken, so a job of 2 waits and one of 1 behind it waits with it. */
+/* A node has at least 16 slots. 15 of them are in use, so a job of 2 workers waits; a job of 1 worker behind it also
+ * waits. */
 TEST(jobs_wait_their_turn)
 {
     uint8_t id[16];
@@ -166,8 +167,8 @@ TEST(jobs_wait_their_turn)
     assert_int_equal(0, dtd_down(&d));
 }
 
-/* Behind a job that holds all but one slot: the higher priority first, though it came last; and who is passed is told
- * whom it waits for. */
+/* Jobs wait behind one that uses all slots but one. The job with the higher priority starts first, although it was
+ * submitted last; the reason of the other job names the job that it waits for. */
 TEST(priority_goes_before_time)
 {
     uint8_t id[16];
@@ -245,8 +246,8 @@ TEST(streams_follow_to_the_end)
     assert_int_equal(0, dtd_down(&d));
 }
 
-/* A full disk is played by a link into a folder that is not there: what cannot be written waits, is shown all the same,
- * and is written when it can be. */
+/* A link into a missing folder simulates a full disk. Metrics that cannot be written wait in memory, are shown to
+ * clients, and are written as soon as that is possible. */
 TEST(metrics_wait_for_space)
 {
     char job[32], path[512], text[1200];

@@ -1,5 +1,5 @@
-/* The ranks of an epoch meet in control's store: the worker double says its word, asks for all others', and is ready
- * only then. */
+/* The rendezvous of an epoch's ranks in control's store. The worker double stores a value, gets the values of all other
+ * ranks, and only then reports that it is ready. */
 #include "tests/daemon/programs/harness.h"
 
 #include "common/base/clock.h"
@@ -37,7 +37,7 @@ static void wait_seen(const char *what, int n)
 {
     for (int64_t until = clock_mono_ms() + 20000; seen(what) < n; sleep_ms(10))
         if (clock_mono_ms() > until)
-            fail_msg("waited in vain for %d of '%s'", n, what);
+            fail_msg("timeout: '%s' did not appear %d times", what, n);
 }
 
 static int control_pid(void)
@@ -51,34 +51,34 @@ static int control_pid(void)
     return pid;
 }
 
-TEST(ranks_meet_and_part)
+TEST(ranks_exchange_values)
 {
     char job[32];
     dtd_start(&d, "state");
     job_submit(&d, spec_text("a", 4, 100000, env_of(""), ""), job);
     job_wait_step(&d, job, 1, 3, 20000);
     assert_int_equal(4, seen(" met 4"));
-    assert_int_equal(1, seen(" one 0")); /* the first; for the others it is ERR_EXISTS */
+    assert_int_equal(1, seen(" one 0")); /* the first rank succeeds; the others get ERR_EXISTS */
     assert_int_equal(3, seen(" one -4"));
-    assert_int_equal(4, seen(" later -16")); /* of an epoch that is not */
+    assert_int_equal(4, seen(" later -16")); /* a put for an epoch that does not exist */
     kill(job_status(&d, job)->worker[2].pid, SIGKILL);
     job_wait_step(&d, job, 2, 3, 20000);
     assert_int_equal(4, seen("epoch 2 rank 0 met 4") + seen("epoch 2 rank 1 met 4") + seen("epoch 2 rank 2 met 4") +
                             seen("epoch 2 rank 3 met 4"));
-    assert_int_equal(2, seen(" one 0")); /* nothing of epoch 1 was left */
+    assert_int_equal(2, seen(" one 0")); /* the keys of epoch 1 are gone, so one rank of epoch 2 succeeds again */
     assert_int_equal(0, dtd_down(&d));
 }
 
-TEST(control_dies_while_they_meet)
+TEST(control_is_killed_during_rendezvous)
 {
     char job[32], more[600];
     snprintf(more, sizeof(more), ", DOUBLE_HOLD: %s", path_of("hold"));
     dtd_start(&d, "state");
     job_submit(&d, spec_text("a", 3, 100000, env_of(more), ""), job);
-    wait_seen(" later ", 2); /* ranks 0 and 2 have put their words */
+    wait_seen(" later ", 2); /* ranks 0 and 2 have stored their values */
     for (int i = 0; i < 2; i++) {
         kill(control_pid(), SIGKILL);
-        wait_seen(" later ", 4 + 2 * i); /* and have put them again */
+        wait_seen(" later ", 4 + 2 * i); /* and have stored them again in the new control */
     }
     assert_int_equal(0, seen(" met "));
     close(open(path_of("hold"), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
@@ -88,7 +88,7 @@ TEST(control_dies_while_they_meet)
     assert_int_equal(0, dtd_down(&d));
 }
 
-TEST(who_did_not_come_is_named)
+TEST(missing_rank_is_named)
 {
     char job[32], more[600];
     snprintf(more, sizeof(more), ", DOUBLE_MISS_MS: \"300\", DOUBLE_HOLD: %s", path_of("hold"));
@@ -101,7 +101,7 @@ TEST(who_did_not_come_is_named)
     assert_int_equal(0, dtd_down(&d));
 }
 
-TEST(the_end_of_the_epoch_ends_who_waits)
+TEST(end_of_epoch_ends_waiting_gets)
 {
     char job[32], more[600];
     snprintf(more, sizeof(more), ", DOUBLE_HOLD: %s", path_of("hold"));
@@ -109,7 +109,7 @@ TEST(the_end_of_the_epoch_ends_who_waits)
     job_submit(&d, spec_text("a", 3, 100000, env_of(more), ""), job);
     wait_seen(" later ", 2);
     kill(job_status(&d, job)->worker[1].pid, SIGKILL);
-    wait_seen("epoch 2 rank 0 later ", 1); /* rank 0 has left epoch 1's wait without an answer of its own */
+    wait_seen("epoch 2 rank 0 later ", 1); /* the end of epoch 1 ended rank 0's get */
     close(open(path_of("hold"), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
     job_wait_step(&d, job, 2, 3, 20000);
     assert_int_equal(1, job_status(&d, job)->restarts);

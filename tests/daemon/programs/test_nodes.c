@@ -1,5 +1,5 @@
-/* Jobs over several nodes: three dtds, each with its own control, supervisor and io, joined by a simple cluster
- * (star.c). n1 leads. */
+/* Jobs on several nodes: three dtds, each with its own supervisor, control and dtd-io, in a simple cluster (star.c). n1
+ * is the leader. */
 #include "tests/daemon/programs/harness.h"
 
 #include "common/base/clock.h"
@@ -28,7 +28,7 @@ static void start_one(int k, int slots)
     dtd_start_with(&n[k], dir, write_config(k, slots));
 }
 
-/* A follower answers List as soon as it reaches the one that leads. */
+/* A follower answers List as soon as it has a connection to the leader. */
 static void await_nodes(int count)
 {
     for (int k = 1; k < count; k++)
@@ -41,9 +41,9 @@ static void await_nodes(int count)
                 break;
             }
             if (clock_mono_ms() > until)
-                fail_msg("n%d does not reach n1: %s", k + 1, why.text);
+                fail_msg("n%d cannot reach n1: %s", k + 1, why.text);
         }
-    sleep_ms(300); /* and attends */
+    sleep_ms(300); /* until the command streams are open */
 }
 
 static void start_nodes(int count, int slots)
@@ -92,7 +92,7 @@ TEST(a_job_spans_nodes)
 {
     char job[32];
     start_nodes(3, 2);
-    job_submit(&n[1], spec_text("a", 4, 40, begin_env(""), ""), job); /* asked of one that follows */
+    job_submit(&n[1], spec_text("a", 4, 40, begin_env(""), ""), job); /* through a follower */
     job_wait(&n[2], job, "done", 30000);
     const struct client_job *s = job_status(&n[1], job);
     assert_int_equal(1, s->epoch);
@@ -128,7 +128,7 @@ TEST(logs_are_where_the_rank_is)
     assert_ok(client_logs(dtd_client(&n[0]), job, -1, false, -1, &(struct client_stream){.log = see_log, .arg = &lines},
                           &why));
     assert_string_equal("rank 1 begins epoch 1\n", lines.text[1]);
-    assert_string_equal("rank 3 begins epoch 1\n", lines.text[3]); /* n2's, read from there */
+    assert_string_equal("rank 3 begins epoch 1\n", lines.text[3]); /* read from n2 */
     memset(&lines, 0, sizeof(lines));
     assert_ok(
         client_logs(dtd_client(&n[1]), job, 3, false, 1, &(struct client_stream){.log = see_log, .arg = &lines}, &why));
@@ -139,7 +139,7 @@ TEST(logs_are_where_the_rank_is)
         assert_ok(client_logs(dtd_client(&n[0]), job, -1, false, -1,
                               &(struct client_stream){.log = see_log, .arg = &lines}, &why));
         if (clock_mono_ms() > until)
-            fail_msg("of a lost node's log it says: %s", lines.text[3]);
+            fail_msg("the line for the log of a lost node is: %s", lines.text[3]);
     }
     assert_string_equal("(on node n2, which cannot be reached: jobs/1/rank-1.log in its state directory)\n",
                         lines.text[3]);
@@ -164,7 +164,7 @@ static bool see_more(void *arg, int rank, const void *text, size_t len)
     for (const char *p = text; (p = memchr(p, '\n', (size_t)(end - p))); p++)
         f->lines++;
     snprintf(f->last, sizeof(f->last), "%.*s", (int)len, (const char *)text);
-    if (f->lines == 1) { /* its first line has come while it runs: now it may end */
+    if (f->lines == 1) { /* the first line arrived while the rank runs; now the rank may end */
         assert_ok(client_open(f->d->dir, &c, &why));
         assert_ok(client_request_id(id));
         assert_ok(client_cancel(c, id, f->job, false, &canceled, &why));
@@ -174,7 +174,7 @@ static bool see_more(void *arg, int rank, const void *text, size_t len)
     return true;
 }
 
-/* Followed from one node while the rank is on another, to the end of the job. */
+/* A client of one node follows the log of a rank on another node, until the end of the job. */
 TEST(logs_of_another_node_are_followed)
 {
     char job[32];
@@ -197,7 +197,7 @@ struct move {
     char text[400];
 };
 
-/* At the first line the rank's node is lost; at that of the next epoch the job is canceled. */
+/* At the rank's first line its node is killed; at the first line of the next epoch the job is canceled. */
 static bool see_it_move(void *arg, int rank, const void *text, size_t len)
 {
     struct move *m = arg;
@@ -226,8 +226,8 @@ TEST(logs_follow_a_rank_to_another_node)
     dtd_kill(&n[2]);
 }
 
-/* A worker on another node dies, then its node: what it wrote last is still there. */
-TEST(last_words_outlive_the_node)
+/* A worker on another node is killed, then its node: the incident contains the end of the worker's log. */
+TEST(end_of_log_outlives_the_node)
 {
     char job[32];
     start_nodes(2, 2);
@@ -237,7 +237,7 @@ TEST(last_words_outlive_the_node)
     const struct client_job *s = job_status(&n[0], job);
     assert_true(s->n_incident >= 1);
     if (!strstr(s->incident[0].seen, "worker rank 3 on n2") || !strstr(s->incident[0].seen, "exit status 3"))
-        fail_msg("the incident says: %s", s->incident[0].seen);
+        fail_msg("the incident is: %s", s->incident[0].seen);
     assert_string_equal("rank 3 begins epoch 1\n", s->incident[0].log);
     stop_nodes(1);
 }
@@ -275,7 +275,7 @@ TEST(a_worker_on_another_node_is_replaced)
     stop_nodes(2);
 }
 
-/* Of three nodes one dies; two are enough. One incident, one new epoch. */
+/* One of three nodes is killed, and two are enough for the job: one incident, one new epoch. */
 TEST(a_lost_node_costs_one_epoch)
 {
     char job[32];
@@ -284,7 +284,7 @@ TEST(a_lost_node_costs_one_epoch)
     job_wait_step(&n[0], job, 1, 3, 20000);
     dtd_kill(&n[1]);
     job_wait_step(&n[0], job, 2, 3, 30000);
-    job_wait(&n[0], job, "running", 20000); /* rank 0 may step before another is heard to be ready */
+    job_wait(&n[0], job, "running", 20000); /* rank 0 may step before another rank's ready report arrives */
     const struct client_job *s = job_status(&n[0], job);
     assert_int_equal(2, s->epoch);
     assert_int_equal(1, s->restarts);
@@ -296,7 +296,7 @@ TEST(a_lost_node_costs_one_epoch)
     stop_nodes(1);
 }
 
-/* Nowhere to go: it waits, says for what, and goes on when the node is back. */
+/* The remaining nodes have too few slots: the job waits with a reason, and continues when the node is back. */
 TEST(a_job_waits_for_a_lost_node)
 {
     char job[32];
@@ -317,7 +317,7 @@ TEST(a_job_waits_for_a_lost_node)
     stop_nodes(2);
 }
 
-/* A dtd that is told to end is left by its jobs in order: no restart, and they never stop. */
+/* When a node shuts down regularly, its jobs move to other nodes without using a restart and without stopping. */
 TEST(jobs_leave_a_node_that_goes_down)
 {
     char job[32];
@@ -341,7 +341,7 @@ TEST(jobs_leave_a_node_that_goes_down)
     dtd_kill(&n[2]);
 }
 
-/* Nowhere to go: the job waits and says for what, and is there again with the node. */
+/* The same without room on other nodes: the job waits with a reason, and continues when the node is back. */
 TEST(a_job_waits_for_a_node_that_went_down)
 {
     char job[32];
@@ -358,7 +358,7 @@ TEST(a_job_waits_for_a_node_that_went_down)
     stop_nodes(2);
 }
 
-/* As when a whole machine room is switched off in order: whoever leads waits until the others have been left. */
+/* All nodes shut down at once: the leader waits until jobs have left the other nodes. */
 TEST(all_nodes_go_down_at_once)
 {
     char job[32];
@@ -397,7 +397,7 @@ static const char *ranged(const char *name, int min, int every)
     return text;
 }
 
-/* With a range it goes on smaller, and is as large as before when the node is back. */
+/* A job with a range of workers continues with fewer, and has as many as before when the node is back. */
 TEST(a_range_shrinks_and_grows)
 {
     char job[32];
@@ -410,34 +410,33 @@ TEST(a_range_shrinks_and_grows)
     const struct client_job *s = job_status(&n[0], job);
     assert_int_equal(2, s->n_worker);
     assert_int_equal(2, s->workers);
-    bool said = false; /* what a worker says of its lost peer may be an incident of its own */
+    bool said = false; /* a worker's report about its lost peer may be an incident of its own */
     for (int64_t until = clock_mono_ms() + 10000; !said; sleep_ms(20)) {
         s = job_status(&n[0], job);
         for (int i = 0; i < (int)s->n_incident; i++)
             said = said || strstr(s->incident[i].decided, "with 2 of 4 workers");
         if (clock_mono_ms() > until)
-            fail_msg("nobody says on how many workers it goes on: %d incidents, the first: %s; %s", s->n_incident,
+            fail_msg("no incident has the new number of workers: %d incidents, the first: %s; %s", s->n_incident,
                      s->n_incident ? s->incident[0].seen : "", s->n_incident ? s->incident[0].decided : "");
     }
     for (int64_t until = clock_mono_ms() + 10000; !strstr(s->reason, "2 of 4 workers; all of them need 4 slots: n1");
          sleep_ms(20)) {
         s = job_status(&n[0], job);
         if (clock_mono_ms() > until)
-            fail_msg("it does not say why it is small: %s", s->reason);
+            fail_msg("the reason does not explain the number of workers: %s", s->reason);
     }
     start_one(1, 2);
     for (int64_t until = clock_mono_ms() + 10000; !strstr(s->reason, "it continues with 4 after the next checkpoint");
          sleep_ms(20)) {
         s = job_status(&n[0], job);
         if (clock_mono_ms() > until)
-            fail_msg("it sees no room: %s", s->reason);
+            fail_msg("the job does not use the returned node: %s", s->reason);
     }
     stop_nodes(2);
 }
 
-/* Both ends live and do not hear each other: the job goes on elsewhere, and what is left is ended when the node is
- * back.
- */
+/* Leader and node run but cannot communicate: the job continues on other nodes, and its old workers are killed when the
+ * node is back. */
 TEST(a_node_that_comes_back_is_fenced)
 {
     char job[32], cut[300];
@@ -450,18 +449,18 @@ TEST(a_node_that_comes_back_is_fenced)
     fclose(fopen(cut, "w"));
     job_wait_step(&n[0], job, 2, 3, 30000);
     for (int i = 0; i < 2; i++)
-        assert_int_equal(0, kill(stale[i], 0)); /* nobody can reach them */
+        assert_int_equal(0, kill(stale[i], 0)); /* they still run: the leader cannot reach them */
     unlink(cut);
     for (int64_t until = clock_mono_ms() + 10000; kill(stale[0], 0) == 0 || kill(stale[1], 0) == 0; sleep_ms(20))
         if (clock_mono_ms() > until)
-            fail_msg("workers of an older epoch live");
+            fail_msg("workers of an older epoch still run");
     s = job_status(&n[0], job);
     assert_int_equal(2, s->epoch);
     assert_string_equal("running", s->state);
     stop_nodes(3);
 }
 
-/* A control that follows dies: its workers stay, and the epoch goes on. */
+/* The control of a follower is killed: its workers continue, and so does the epoch. */
 TEST(workers_survive_a_control_that_follows)
 {
     char job[32];
@@ -503,7 +502,7 @@ TEST(workers_survive_a_control_that_leads)
     client_node_fini(&node);
     int64_t step = job_status(&n[0], job)->step;
     job_wait_step(&n[0], job, 1, step + 50, 20000);
-    job_wait(&n[0], job, "running", 10000); /* the other node, too, has said what lives there */
+    job_wait(&n[0], job, "running", 10000); /* until the other node has reported its processes, too */
     s = job_status(&n[0], job);
     assert_int_equal(1, s->epoch);
     for (int k = 0; k < 4; k++)
@@ -511,7 +510,7 @@ TEST(workers_survive_a_control_that_leads)
     stop_nodes(2);
 }
 
-/* The job's workers that are begun from now on attend nothing until the file is gone. */
+/* While this file exists, new workers of the job do not open their command stream. */
 static const char *late_file(void)
 {
     static char path[300];
@@ -526,7 +525,7 @@ static const char *late_env(void)
     return env;
 }
 
-/* A job on the first two of so many nodes, whose next workers are late. */
+/* Starts `nodes` nodes and a job on the first two of them, whose next workers will be late. */
 static void begin_job_with_late_workers(int nodes, const char *run, char job[32])
 {
     start_nodes(nodes, 2);
@@ -537,14 +536,14 @@ static void begin_job_with_late_workers(int nodes, const char *run, char job[32]
     fclose(f);
 }
 
-/* Who leads has ended epoch 1, by one incident, and dies before epoch 2 is in the log. */
+/* The leader has ended epoch 1 with one incident, and is killed before epoch 2 is in the log. */
 static void lose_the_lead_between_epochs(const char *job)
 {
     struct client_node node;
     struct why why = {""};
     for (int64_t until = clock_mono_ms() + 20000; job_status(&n[0], job)->n_incident < 1; sleep_ms(5))
         if (clock_mono_ms() > until)
-            fail_msg("epoch 1 goes on");
+            fail_msg("epoch 1 has not ended");
     sleep_ms(300);
     assert_int_equal(1, job_status(&n[0], job)->epoch);
     assert_ok(client_node_get(dtd_client(&n[0]), &node, &why));
@@ -554,7 +553,7 @@ static void lose_the_lead_between_epochs(const char *job)
     assert_int_equal(0, unlink(late_file()));
 }
 
-/* One incident, with the restarts that the first one to lead has counted, and with an end. */
+/* The next leader completes the one incident, and keeps the number of restarts that the first leader counted. */
 static const struct client_job *begun_by_another(const char *job, int restarts)
 {
     job_wait_step(&n[0], job, 2, 3, 30000);
@@ -584,7 +583,7 @@ TEST(leaving_a_node_is_no_restart_when_the_lead_is_lost)
     dtd_kill(&n[2]);
 }
 
-/* Also where all workers but the dead one stand ready for epoch 2. */
+/* The same if all workers except the killed one are ready for epoch 2. */
 TEST(a_lost_worker_is_one_restart_when_the_lead_is_lost)
 {
     char job[32];
@@ -593,12 +592,12 @@ TEST(a_lost_worker_is_one_restart_when_the_lead_is_lost)
     lose_the_lead_between_epochs(job);
     const char *seen = begun_by_another(job, 1)->incident[0].seen;
     if (!strstr(seen, "worker rank 3 on n2") || !strstr(seen, "signal 9"))
-        fail_msg("the incident says: %s", seen);
+        fail_msg("the incident is: %s", seen);
     stop_nodes(2);
 }
 
-/* A stopped worker stands, and all that wait for it: it is named, killed, and the job goes on. The job is on the second
- * node with `elsewhere`: then another node is asked. */
+/* A stopped worker (SIGSTOP) blocks all ranks. It is named and killed, and the job continues. With `elsewhere` the
+ * worker is on the second node, so the leader has to get its state from there. */
 static void stop_a_worker(bool elsewhere)
 {
     char job[32], other[32];
@@ -618,7 +617,7 @@ static void stop_a_worker(bool elsewhere)
     char text[64];
     snprintf(text, sizeof(text), "rank 0 (pid %d, n%d) is stopped (T)", victim, elsewhere ? 2 : 1);
     if (!strstr(s->incident[0].seen, "no step for") || !strstr(s->incident[0].seen, text))
-        fail_msg("the incident does not say '%s': %s", text, s->incident[0].seen);
+        fail_msg("the incident does not contain '%s': %s", text, s->incident[0].seen);
     assert_true(s->incident[0].detect_ms >= 1000);
     assert_int_not_equal(victim, s->worker[0].pid);
     stop_nodes(2);
@@ -648,7 +647,7 @@ static void write_text(const char *name, const char *text)
     assert_int_equal(0, rename(from, to));
 }
 
-static void say_health(int k, int errors)
+static void write_health(int k, int errors)
 {
     char name[32], text[200];
     snprintf(name, sizeof(name), "health%d", k);
@@ -660,13 +659,14 @@ static void say_health(int k, int errors)
 static void start_gpu_node(int k)
 {
     char path[400];
-    say_health(k, 0);
+    write_health(k, 0);
     snprintf(path, sizeof(path), "%s/health%d", test_tmpdir(), k);
     setenv("DOUBLE_HEALTH", path, 1);
     start_one(k, 2);
 }
 
-/* One GPU on each node. What `strip` names the last node does not say, as if it or the one that leads were older. */
+/* One GPU on each node. The last node does not report the fields that `strip` names, as if it or the leader had an
+ * older version. */
 static void start_gpu_nodes(int count, const char *strip)
 {
     char path[400];
@@ -691,14 +691,14 @@ static void expect_incident(const char *job, int n_incidents, const char *what)
         s = job_status(&n[0], job);
     assert_int_equal(n_incidents, s->n_incident);
     if (!strstr(s->incident[n_incidents - 1].seen, what))
-        fail_msg("the incident says nothing of '%s': %s", what, s->incident[n_incidents - 1].seen);
+        fail_msg("the incident does not contain '%s': %s", what, s->incident[n_incidents - 1].seen);
 }
 
 static void expect_reason(const char *job, const char *what)
 {
     for (int64_t until = clock_mono_ms() + 20000; !strstr(job_status(&n[0], job)->reason, what); sleep_ms(20))
         if (clock_mono_ms() > until)
-            fail_msg("its reason says nothing of '%s': %s", what, job_status(&n[0], job)->reason);
+            fail_msg("the job's reason does not contain '%s': %s", what, job_status(&n[0], job)->reason);
 }
 
 TEST(a_sick_gpu_of_another_node_is_left)
@@ -710,7 +710,7 @@ TEST(a_sick_gpu_of_another_node_is_left)
     job_submit(&n[0], spec_text("a", 2, 100000, "", "device: cuda"), job);
     job_wait_step(&n[0], job, 1, 3, 20000);
     assert_string_equal("n2", job_status(&n[0], job)->worker[1].node);
-    say_health(1, 4);
+    write_health(1, 4);
     job_wait_step(&n[0], job, 2, 3, 20000);
     assert_string_equal("n3", job_status(&n[0], job)->worker[1].node);
     assert_int_equal(1, job_status(&n[0], job)->restarts);
@@ -719,36 +719,36 @@ TEST(a_sick_gpu_of_another_node_is_left)
     assert_ok(client_node_get(dtd_client(&n[1]), &node, &why));
     assert_non_null(strstr(node.warning, "GPU 0 is not used: it has uncorrectable memory errors (4)"));
     client_node_fini(&node);
-    say_health(2, 1);
+    write_health(2, 1);
     expect_reason(job, "it needs 2 GPUs: n1 has 1 of 1 free, n2 has none of 0 free (GPU 0 is not used: it has "
                        "uncorrectable memory errors (4)), n3 has none of 0 free (GPU 0 is not used");
     dtd_kill(&n[1]);
-    start_gpu_node(1); /* somebody has reset it */
+    start_gpu_node(1); /* as after a reset of the GPU */
     job_wait_step(&n[0], job, 3, 3, 30000);
     assert_string_equal("n2", job_status(&n[0], job)->worker[1].node);
     stop_nodes(3);
 }
 
-/* One that leads and does not know what a sick GPU is gives it again; its node does not take the worker. */
-TEST(a_sick_gpu_is_given_to_nobody_by_an_older_leader)
+/* A leader of an older version, without the field for sick GPUs, assigns the GPU again; its node refuses the worker. */
+TEST(node_refuses_sick_gpu_of_older_leader)
 {
     char job[32];
     start_gpu_nodes(2, "sick");
     job_submit(&n[0], spec_text("a", 2, 100000, begin_env(""), "device: cuda, restarts: 2"), job);
     job_wait_step(&n[0], job, 1, 3, 20000);
-    say_health(1, 1);
+    write_health(1, 1);
     job_wait(&n[0], job, "failed", 20000);
     const struct client_job *s = job_status(&n[0], job);
     assert_int_equal(2, s->restarts);
-    expect_incident(job, s->n_incident, /* the last one; those of one millisecond are one */
+    expect_incident(job, s->n_incident, /* the last one; incidents within one millisecond become one */
                     "worker rank 1 on n2 could not be started: GPU 0 of n2 has uncorrectable memory errors (1)");
     assert_int_equal(1, begun(" 1 ")); /* lines "epoch rank pid step" */
     stop_nodes(2);
 }
 
-/* Of a node of before `cause`, and to a leader of before it, a kill for want of memory is told by a field of its own.
- */
-TEST(want_of_memory_is_told_to_and_by_older_nodes)
+/* Versions before the field `cause` have a separate field for kills by the out-of-memory killer. It is read from an
+ * older node, and sent to an older leader. */
+TEST(out_of_memory_is_reported_between_versions)
 {
     char job[32];
     setenv("DTD_TEST_OOM", "1", 1);

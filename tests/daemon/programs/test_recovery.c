@@ -1,4 +1,4 @@
-/* Bad luck: workers, control and the supervisor are killed, and jobs go on. */
+/* Recovery: workers, control, dtd-io and the supervisor are killed, and jobs continue. */
 #include "tests/daemon/programs/harness.h"
 
 #include "common/base/clock.h"
@@ -18,7 +18,7 @@ static int control_pid(void)
     assert_ok(client_node_get(dtd_client(&d), &node, &why));
     int pid = node.control_pid;
     client_node_fini(&node);
-    assert_true(pid > 1); /* before anybody kills it */
+    assert_true(pid > 1); /* the caller kills it: -1, 0 and 1 would be other processes */
     return pid;
 }
 
@@ -51,7 +51,7 @@ TEST(killed_worker_makes_a_new_epoch)
     double parts = s->incident[0].restart_ms + s->incident[0].load_ms + s->incident[0].step_ms;
     assert_true(fabs(parts - s->incident[0].recover_ms) < 1.0);
     assert_true(s->incident[0].restart_ms > 0 && s->incident[0].step_ms > 0);
-    assert_true(s->incident[0].lost_steps >= 5); /* nothing was saved */
+    assert_true(s->incident[0].lost_steps >= 5); /* there is no checkpoint */
     assert_int_equal(0, dtd_down(&d));
 }
 
@@ -66,7 +66,7 @@ static bool write_to(const char *dir, const char *file, const char *text)
     return ok;
 }
 
-/* A control group of 64 MiB with the process in it; false where none can be made. */
+/* Moves the process into a control group with a limit of 64 MiB; false: no control group can be created. */
 static bool confine_memory(char dir[300], int pid)
 {
     static const char *const roots[][2] = {{"/sys/fs/cgroup/memory", "memory.limit_in_bytes"},
@@ -84,8 +84,8 @@ static bool confine_memory(char dir[300], int pid)
     return false;
 }
 
-/* A SIGKILL of the kernel's for want of memory is no riddle. */
-TEST(want_of_memory_is_named)
+/* The incident of a SIGKILL from the kernel's out-of-memory killer names that cause. */
+TEST(out_of_memory_is_named)
 {
     char job[32], env[400], dir[300], file[300];
     snprintf(file, sizeof(file), "%s/eat", test_tmpdir());
@@ -100,7 +100,7 @@ TEST(want_of_memory_is_named)
     assert_int_equal(0, rmdir(dir));
     const struct client_job *s = job_status(&d, job);
     if (!strstr(s->incident[0].seen, "was killed by signal 9 (Killed): the kernel killed it for lack of memory"))
-        fail_msg("the incident says: %s", s->incident[0].seen);
+        fail_msg("the incident is: %s", s->incident[0].seen);
     assert_int_equal(0, dtd_down(&d));
 }
 
@@ -171,7 +171,7 @@ TEST(workers_survive_control)
         assert_int_equal(pids[k], s->worker[k].pid);
     snprintf(path, sizeof(path), "%s/metrics/%s.jsonl", d.dir, job);
     char *text = read_text(path);
-    for (int64_t step = 1; step <= last; step++) { /* none lost, none twice */
+    for (int64_t step = 1; step <= last; step++) { /* no step is lost or written twice */
         char key[64];
         snprintf(key, sizeof(key), "{\"step\": %lld,", (long long)step);
         if (count_text(text, key) != 1)

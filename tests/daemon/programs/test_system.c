@@ -1,5 +1,5 @@
-/* A dtd that serves all users of the machine: whose its processes and files are, and what one user may do to another's
- * job. Root plays everybody. */
+/* A dtd that serves all users of the machine: the owners of its processes and files, and what one user may do to
+ * another user's job. The test runs as root and acts as each of the users. */
 #include "common/rpc/methods.h"
 #include "proto/worker.pb-c.h"
 #include "tests/daemon/programs/harness.h"
@@ -17,7 +17,7 @@
 
 #define ALICE "daemon" /* two users that every Debian has */
 #define MALLORY "games"
-#define NOBODY "nobody" /* whom control is */
+#define NOBODY "nobody" /* the user as whom control runs */
 
 static struct dtd d;
 
@@ -31,7 +31,8 @@ static const struct passwd *user(const char *name)
     return pw;
 }
 
-/* Runs `fn` as the user; what it returns. The connection is made there, since the kernel says who makes it. */
+/* Runs `fn` as the user and returns its result. The child process connects itself, because the kernel reports the user
+ * of the process that connects. */
 static int as(const char *name, int (*fn)(struct client *c, const char *job), const char *job)
 {
     const struct passwd *pw = user(name);
@@ -66,7 +67,7 @@ static int do_submit(struct client *c, const char *spec)
     return err ? 100 - err : atoi(job);
 }
 
-/* A job of the user's, with a folder for its checkpoints; its number. */
+/* Submits a job of the user, with a folder for its checkpoints; returns its number. */
 static void submit_as(const char *name, const char *spec_name, const char *more, char ret[32])
 {
     char dir[512];
@@ -96,7 +97,7 @@ static char *proc(int pid, const char *name)
     ssize_t n = read(fd, text, (1 << 16) - 1);
     assert_true(n > 0);
     close(fd);
-    for (ssize_t i = 0; i < n; i++) /* environ: strings one after another */
+    for (ssize_t i = 0; i < n; i++) /* environ contains strings that end with NUL */
         text[i] = text[i] ? text[i] : '\n';
     return text;
 }
@@ -132,7 +133,7 @@ static struct client_node node_of(void)
     return node;
 }
 
-TEST(everything_is_its_users)
+TEST(processes_and_files_belong_to_the_user)
 {
     char job[32], want[256];
     start();
@@ -165,7 +166,7 @@ TEST(everything_is_its_users)
     assert_int_equal(0, dtd_down(&d));
 }
 
-/* The probe is control's user's, and control can read what it says. */
+/* The probe runs as control's user, and control can read its output. */
 TEST(gpus_are_known)
 {
     start();
@@ -250,16 +251,16 @@ TEST(another_users_job_is_refused)
     submit_as(ALICE, "a", "", job);
     job_wait(&d, job, "running", 20000);
     assert_int_equal(0, as(MALLORY, do_everything, job));
-    assert_int_equal(0, as(NOBODY, do_everything, job)); /* control's own user is no owner either */
+    assert_int_equal(0, as(NOBODY, do_everything, job)); /* control's user does not own the job either */
     assert_int_equal(0, as(MALLORY, do_list, job));
     assert_int_equal(0, as(ALICE, do_shutdown, job));
     job_wait(&d, job, "running", 20000);
     assert_int_equal(0, as(ALICE, do_own, job));
     job_wait(&d, job, "canceled", 20000);
-    assert_int_equal(0, dtd_down(&d)); /* root may */
+    assert_int_equal(0, dtd_down(&d)); /* root may stop dtd */
 }
 
-/* ---- who may run what ---- */
+/* ---- users that may not submit ---- */
 
 TEST(root_submits_nothing)
 {
@@ -336,8 +337,8 @@ static int do_hello(struct client *c, const char *job)
     return answer == ERR_DENIED ? 10 : answer ? 2 : 0;
 }
 
-/* A token that has leaked is of no use to another user. */
-TEST(a_token_is_its_users)
+/* Another user cannot use a token that has leaked. */
+TEST(token_works_only_for_its_user)
 {
     char job[32], path[64];
     struct ticket ticket;
@@ -388,8 +389,8 @@ static int do_plant(struct client *c, const char *job)
     return mkdir(path, 0700) == 0 ? 3 : 0;
 }
 
-/* Neither the job's user nor control's can lay a link into the folders that the supervisor writes to; and if one lay
- * there all the same, it is not followed. */
+/* Neither the job's user nor control's user can create a link in the folders that the supervisor writes to. If there is
+ * a link nevertheless, the supervisor does not follow it. */
 TEST(no_link_is_followed)
 {
     char job[32], victim[512], path[512];
@@ -414,7 +415,7 @@ TEST(no_link_is_followed)
     assert_int_equal(0, dtd_down(&d));
 }
 
-/* What a user names is opened as the user: a folder of root's is neither entered nor written to. */
+/* Paths that a user names are opened as the user: a folder of root is neither entered nor written to. */
 TEST(workdir_is_entered_as_the_user)
 {
     char job[32], more[700], path[512];
@@ -439,7 +440,7 @@ TEST(checkpoints_are_written_as_the_user)
     snprintf(dir, sizeof(dir), "%s/secret", test_tmpdir());
     snprintf(link, sizeof(link), "%s/a", test_tmpdir());
     assert_int_equal(0, mkdir(dir, 0700));
-    assert_int_equal(0, symlink(dir, link)); /* where the job's checkpoints are to go */
+    assert_int_equal(0, symlink(dir, link)); /* in place of the job's checkpoint folder */
     int number = as(ALICE, do_submit, spec_text("a", 2, 100000, "", "restarts: 0"));
     snprintf(job, sizeof(job), "%d", number);
     job_wait(&d, job, "failed", 30000);

@@ -1,24 +1,26 @@
-/* A worker that speaks the real protocol and trains nothing: it takes the place of dt-worker beside copies of the other
- * programs, so that tests of the daemon need no data, no kernels and no minutes. It steps with the clock. What it does
- * otherwise than a good worker is said by the job's run.env:
+/* A worker that uses the real protocol and trains nothing. It replaces dt-worker beside copies of the other programs,
+ * so that tests of the daemon need no data and no kernels, and take seconds. Each step is a wait. The job's run.env
+ * selects the behavior that differs from a normal worker:
  *
  *   DOUBLE_STEP_MS   length of a step (20)
  *   DOUBLE_BEGIN     FILE: the ranks write "epoch rank pid resume_step" lines to it when an epoch begins
  *   DOUBLE_FATAL     RANK: reports FAILED, fatal, at its third step
  *   DOUBLE_FAIL      RANK: reports FAILED, not fatal, at its third step of epoch 1
- *   DOUBLE_EXIT      RANK: ends with status 3 at its third step of epoch 1
+ *   DOUBLE_EXIT      RANK: exits with status 3 at its third step of epoch 1
  *   DOUBLE_DEVICES   FILE: every worker writes its "rank --device" to it when an epoch begins
- *   DOUBLE_DEAF      RANK: does not leave an epoch that is ended
- *   DOUBLE_STORE     FILE: the ranks meet in the epoch's store before they are ready, and write what they saw to it
- *   DOUBLE_HOLD      FILE: rank 1 puts nothing before the file is there
- *   DOUBLE_LATE      FILE: attends nothing while the file is there
- *   DOUBLE_MISS_MS   how long a rank waits for another's word (20000)
+ *   DOUBLE_DEAF      RANK: ignores the command to leave an epoch
+ *   DOUBLE_STORE     FILE: the ranks exchange values in the epoch's rendezvous before they are ready, and write the
+ *                    results to FILE
+ *   DOUBLE_HOLD      FILE: rank 1 stores nothing until FILE exists
+ *   DOUBLE_LATE      FILE: does not open its command stream while FILE exists
+ *   DOUBLE_EAT       FILE: rank 1 allocates memory without end as soon as FILE exists
+ *   DOUBLE_MISS_MS   how long a rank waits for another rank's value (20000)
  *
- * What it says as a probe, by the environment of dtd: DOUBLE_PROBE and DOUBLE_HEALTH name files with the words; behind
- * a line "hangs" it does not end, at a line "sleeps MS" it waits so long. It leaves its pid in a file with the name and
- * ".said", or ".hangs".
+ * As a probe, it is controlled by the environment of dtd: DOUBLE_PROBE and DOUBLE_HEALTH name files with the text to
+ * print. After a line "hangs" it does not exit; at a line "sleeps MS" it waits so long. It writes its pid to a file
+ * with the same name and ".said", or ".hangs".
  *
- * One thread: loop, link, a timer. */
+ * It has one thread with a loop, a link and a timer. */
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/ticket.h"
@@ -47,15 +49,15 @@ static struct {
     struct ticket ticket;
     const char *job, *device, *slot_text;
     int slot;
-    bool ready; /* attends */
+    bool ready; /* has opened its command stream */
     uint64_t epoch;
     int rank, world;
     int64_t step, steps;
     bool stepping, stop;
-    struct report *reports, state; /* `state`: the epoch's last state report, said again to a new control */
+    struct report *reports, state; /* `state`: the epoch's last state report, repeated to a new control */
     bool has_state;
     bool meeting, held;
-    int met; /* ranks whose word has come */
+    int met; /* number of ranks whose values have arrived */
 } w;
 
 static int knob(const char *name, int otherwise)
@@ -64,7 +66,7 @@ static int knob(const char *name, int otherwise)
     return v ? atoi(v) : otherwise;
 }
 
-/* ---- reports: kept until answered ---- */
+/* ---- reports: kept until they are answered ---- */
 
 static void flush(void);
 
@@ -91,7 +93,7 @@ static void flush(void)
             r->sent = true;
 }
 
-static struct report *say(Dtd__WorkerReport__Kind kind, uint64_t epoch)
+static struct report *add_report(Dtd__WorkerReport__Kind kind, uint64_t epoch)
 {
     struct report *r = calloc(1, sizeof(*r)), **at = &w.reports;
     if (!r)
@@ -110,16 +112,16 @@ static struct report *say(Dtd__WorkerReport__Kind kind, uint64_t epoch)
     return r;
 }
 
-static void say_done(void)
+static void report_done(void)
 {
-    struct report *r = say(DTD__WORKER_REPORT__KIND__DONE, w.epoch);
+    struct report *r = add_report(DTD__WORKER_REPORT__KIND__DONE, w.epoch);
     w.state.msg.has_step = r->msg.has_step = true;
     w.state.msg.step = r->msg.step = w.step;
 }
 
-static void say_metric(void)
+static void report_metric(void)
 {
-    struct report *r = say(DTD__WORKER_REPORT__KIND__METRIC, w.epoch);
+    struct report *r = add_report(DTD__WORKER_REPORT__KIND__METRIC, w.epoch);
     dtd__metric__init(&r->metric);
     r->metric.step = w.step;
     r->metric.loss = 1.0 / (double)w.step;
@@ -140,19 +142,18 @@ static void misbehave(void)
     if (w.step != 3)
         return;
     if (knob("DOUBLE_FATAL", -1) == w.rank) {
-        struct report *r = say(DTD__WORKER_REPORT__KIND__FAILED, w.epoch);
+        struct report *r = add_report(DTD__WORKER_REPORT__KIND__FAILED, w.epoch);
         r->msg.has_fatal = r->msg.fatal = 1;
         w.stepping = false;
     } else if (w.epoch == 1 && knob("DOUBLE_FAIL", -1) == w.rank) {
-        say(DTD__WORKER_REPORT__KIND__FAILED, w.epoch);
+        add_report(DTD__WORKER_REPORT__KIND__FAILED, w.epoch);
         w.stepping = false;
     } else if (w.epoch == 1 && knob("DOUBLE_EXIT", -1) == w.rank) {
         exit(3);
     }
 }
 
-/* Rank 1 takes all the memory that it can have, once there is such a file. */
-static void eat(void)
+static void exhaust_memory(void)
 {
     const char *path = getenv("DOUBLE_EAT");
     if (!path || w.rank != 1 || w.epoch != 1 || access(path, F_OK))
@@ -168,17 +169,17 @@ static void on_step(uv_timer_t *timer)
     if (!w.stepping)
         return;
     w.step++;
-    eat();
+    exhaust_memory();
     misbehave();
     if (!w.stepping) {
         flush();
         return;
     }
     if (w.rank == 0)
-        say_metric();
+        report_metric();
     if (w.step >= w.steps || w.stop) {
         w.stepping = false;
-        say_done();
+        report_done();
     }
     flush();
 }
@@ -193,7 +194,7 @@ static void write_begin(int64_t resume_step)
     fclose(f);
 }
 
-/* ---- meeting the other ranks in the epoch's store ---- */
+/* ---- the rendezvous ---- */
 
 static void begin_steps(void);
 static void meet(void);
@@ -211,7 +212,7 @@ static void meet_failed(const struct rpc_result *result)
 {
     static char text[1024];
     snprintf(text, sizeof(text), "%s: %s", err_name(result->err), result->text);
-    say(DTD__WORKER_REPORT__KIND__FAILED, w.epoch)->msg.text = text;
+    add_report(DTD__WORKER_REPORT__KIND__FAILED, w.epoch)->msg.text = text;
     w.meeting = false;
     flush();
 }
@@ -228,7 +229,7 @@ static void refusal_answered(void *arg, const struct rpc_result *result)
         write_met(arg, result->err);
 }
 
-static void put(uint64_t epoch, const char *key, int value, rpc_callback cb, const char *arg)
+static void store_put(uint64_t epoch, const char *key, int value, rpc_callback cb, const char *arg)
 {
     char text[16];
     Dtd__StorePutRequest m = DTD__STORE_PUT_REQUEST__INIT;
@@ -245,7 +246,7 @@ static void get_answered(void *arg, const struct rpc_result *result)
     const Dtd__StoreValue *v = (const Dtd__StoreValue *)result->reply;
     char text[16];
     if (!w.meeting || result->err == ERR_CLOSED)
-        return; /* asked again after the next Hello */
+        return; /* repeated after the next Hello */
     if (result->err) {
         meet_failed(result);
         return;
@@ -269,7 +270,8 @@ static void get_next(void)
         abort();
 }
 
-/* Says its word and asks for those that have not come yet: at the beginning, and to every control. */
+/* Stores this rank's value and gets the values that have not arrived yet: at the beginning, and again from each new
+ * control. */
 static void meet_begin(void)
 {
     char key[32];
@@ -278,9 +280,9 @@ static void meet_begin(void)
     if (w.held)
         return;
     snprintf(key, sizeof(key), "here/%d", w.rank);
-    put(w.epoch, key, w.rank + 1000, put_answered, NULL);
-    put(w.epoch, "one/of/us", w.rank, refusal_answered, "one");
-    put(w.epoch + 1, key, 0, refusal_answered, "later");
+    store_put(w.epoch, key, w.rank + 1000, put_answered, NULL);
+    store_put(w.epoch, "one/of/us", w.rank, refusal_answered, "one");
+    store_put(w.epoch + 1, key, 0, refusal_answered, "later");
     meet();
 }
 
@@ -311,9 +313,9 @@ static void write_device(void)
 static void begin_steps(void)
 {
     w.stepping = w.step < w.steps;
-    say(DTD__WORKER_REPORT__KIND__READY, w.epoch);
+    add_report(DTD__WORKER_REPORT__KIND__READY, w.epoch);
     if (!w.stepping)
-        say_done();
+        report_done();
 }
 
 static void start(const Dtd__WorkerCommand *c)
@@ -357,7 +359,7 @@ static void command_came(void *arg, const struct rpc_result *result)
         if (knob("DOUBLE_DEAF", -1) == w.rank)
             break;
         w.stepping = w.meeting = false;
-        say(DTD__WORKER_REPORT__KIND__IDLE, c->epoch);
+        add_report(DTD__WORKER_REPORT__KIND__IDLE, c->epoch);
         w.epoch = 0;
         break;
     case DTD__WORKER_COMMAND__KIND__STOP:
@@ -383,14 +385,14 @@ static void hello_answered(void *arg, const struct rpc_result *result)
     w.ready = true;
     if (w.has_state) {
         struct report again = w.state;
-        *say(again.msg.kind, again.msg.epoch) = (struct report){.msg = again.msg};
+        *add_report(again.msg.kind, again.msg.epoch) = (struct report){.msg = again.msg};
     }
     if (w.meeting)
         meet_begin();
     flush();
 }
 
-static void up(void *owner, struct rpc_conn *conn)
+static void link_up(void *owner, struct rpc_conn *conn)
 {
     Dtd__WorkerHello h = DTD__WORKER_HELLO__INIT;
     h.job = (char *)w.job;
@@ -404,13 +406,13 @@ static void up(void *owner, struct rpc_conn *conn)
         rpc_link_reset(w.link);
 }
 
-static void down(void *owner, err_t err)
+static void link_down(void *owner, err_t err)
 {
     w.ready = false;
 }
 
-/* What dtd's environment says: the variable names the file with the words; without it there are no GPUs. */
-static int say_words(const char *variable)
+/* Prints the text of the file that the environment variable names; without the variable, the text lists no GPUs. */
+static int print_text(const char *variable)
 {
     const char *path = getenv(variable), *none = "{\"gpus\": [], \"gpu_missing\": \"the double has none\"}";
     FILE *f = path ? fopen(path, "r") : NULL;
@@ -445,7 +447,7 @@ static int say_words(const char *variable)
 
 static int probe(void)
 {
-    int rc = say_words("DOUBLE_PROBE");
+    int rc = print_text("DOUBLE_PROBE");
     if (rc == 0 && getenv("DOUBLE_PROBE_HANGS"))
         pause();
     return rc;
@@ -475,7 +477,7 @@ int main(int argc, char **argv)
     if (argc == 2 && strcmp(argv[1], "--probe") == 0)
         return probe();
     if (argc == 2 && strcmp(argv[1], "--health") == 0)
-        return say_words("DOUBLE_HEALTH");
+        return print_text("DOUBLE_HEALTH");
     take_arguments(argc, argv);
     if (ticket_read(3, &w.ticket, &why)) {
         fprintf(stderr, "%s\n", why.text);
@@ -488,8 +490,8 @@ int main(int argc, char **argv)
                                            .path = w.ticket.control,
                                            .methods = rpc_methods(),
                                            .n_methods = RPC_METHOD_COUNT,
-                                           .on_up = up,
-                                           .on_down = down};
+                                           .on_up = link_up,
+                                           .on_down = link_down};
     uint64_t ms = (uint64_t)knob("DOUBLE_STEP_MS", 20);
     if (uv_loop_init(&w.loop) || uv_timer_init(&w.loop, &w.timer) || uv_timer_start(&w.timer, on_step, ms, ms) ||
         rpc_link_open(&config, &w.link))

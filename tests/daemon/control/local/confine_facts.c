@@ -1,10 +1,12 @@
-/* confine_facts [NUMBER...]: confines itself as control does, tries what is then to be impossible, and prints for each
- * thing that is refused the line of a systemd unit that would have refused it. tests/systemd/exposure.sh makes a unit
- * of these lines and has systemd-analyze judge it, so that nothing is claimed that was not tried. The numbers are
- * system calls that are to be refused, whoever makes them. Fails when a line is missing.
+/* confine_facts [NUMBER...]: applies control's confinement to itself and then tries operations that must be refused.
+ * For each refused operation it prints the setting of a systemd unit that would refuse it, too.
+ * tests/systemd/exposure.sh builds a unit from these settings and rates it with systemd-analyze, so the rating rests
+ * only on tested facts. The NUMBERs are system calls that must be refused for every user. The program fails if a
+ * setting is missing.
  *
- * Root becomes nobody first, so that an attempt that succeeds does no harm; only the numbers are tried as root, since
- * an ordinary user is refused most of them anyway. Files are tried where everybody may write. */
+ * Started as root, it becomes nobody first, so that an attempt that succeeds does no harm. Only the NUMBERs are tried
+ * as root, because the kernel refuses most of them to ordinary users anyway. Files are tried in folders that all users
+ * may write to. */
 #include "common/base/log.h"
 #include "daemon/control/local/confine.h"
 
@@ -38,7 +40,7 @@ static bool denied(long r, int e)
     return r == -1 && errno == e;
 }
 
-/* Landlock says EACCES, also where the mode says 0777. */
+/* Landlock refuses with EACCES even if the file's mode is 0777. */
 static bool cannot_write(const char *dir)
 {
     char path[256];
@@ -105,7 +107,7 @@ static bool system_is_read_only(void)
 static bool homes_are_not_there(void)
 {
     char home[128];
-    snprintf(home, sizeof(home), "%s/open", base); /* 0777, as no home is */
+    snprintf(home, sizeof(home), "%s/open", base); /* mode 0777: only Landlock can refuse access */
     return cannot_list("/home") && cannot_list("/root") && cannot_list("/run/user") && cannot_list(home);
 }
 
@@ -215,14 +217,14 @@ static bool no_written_code(void)
     return p != MAP_FAILED && refused && denied(mprotect(p, (size_t)page, PROT_READ | PROT_EXEC), EPERM);
 }
 
-/* The old way into the kernel, with other numbers, ends the process. */
+/* A 32-bit system call (int 0x80), which has other numbers, kills the process. */
 static bool only_native_calls(void)
 {
 #if defined(__x86_64__)
     int status = 0;
     pid_t pid = fork();
     if (pid == 0) {
-        long r = 20; /* getpid, there */
+        long r = 20; /* getpid in the 32-bit table */
         __asm__ volatile("int $0x80" : "+a"(r)::"memory");
         _exit(0);
     }
@@ -286,8 +288,8 @@ static void confine_or_end(void)
     _exit(2);
 }
 
-/* In a process that may everything but for the confinement; a call that this kernel has not got is as good as refused.
- */
+/* Tries a call in a process that only the confinement restricts. A call that this kernel does not have counts as
+ * refused. */
 static int try_numbers(int n, char **numbers)
 {
     int status, missing = 0;
@@ -322,7 +324,7 @@ int main(int argc, char **argv)
         (setgroups(0, NULL) || setresgid(NOBODY, NOBODY, NOBODY) || setresuid(NOBODY, NOBODY, NOBODY)))
         return 2;
     int status;
-    pid_t pid = fork(); /* what is left must be able to take the folder away */
+    pid_t pid = fork(); /* the parent remains unconfined, so that it can remove the folder */
     if (pid == 0) {
         confine_or_end();
         for (size_t i = 0; i < sizeof(facts) / sizeof(*facts); i++) {
@@ -336,6 +338,6 @@ int main(int argc, char **argv)
         _exit(missing != 0);
     }
     missing += waitpid(pid, &status, 0) != pid || status != 0;
-    fprintf(stderr, "%s\n", base); /* the caller removes it: it may be root's */
+    fprintf(stderr, "%s\n", base); /* the caller removes the folder, which may belong to root */
     return missing != 0;
 }

@@ -1,4 +1,4 @@
-# Runs confine_facts and takes its folder away.
+# Runs confine_facts and removes its folder.
 set -u
 out=$(mktemp)
 "$1" >"$out" 2>"$out.err"

@@ -1,4 +1,3 @@
-/* See sysfs_tree.h. */
 #include "tests/daemon/control/local/sysfs_tree.h"
 
 #include "common/base/cpus.h"
@@ -53,7 +52,7 @@ const struct sysfs_tree sysfs_large = {2,
                                         {6, "432-503,1008-1079", "50 50 50 50 19 16 10 16"},
                                         {7, "504-575,1080-1151", "50 50 50 50 16 19 16 10"}}};
 
-/* Without file_make_dirs' fsync of each folder, of which there are thousands. */
+/* Unlike file_make_dirs, this does not fsync each folder: there are thousands. */
 static void make_dirs(char *path)
 {
     if (mkdir(path, 0700) == 0 || errno == EEXIST)
@@ -77,7 +76,7 @@ static void write_line(const char *root, const char *folder, const char *file, c
     assert_int_equal(0, fclose(f));
 }
 
-/* The first thread of the physical core that CPU c belongs to. */
+/* The number of the first thread of CPU c's physical core. */
 static int core_of(const struct sysfs_tree *t, int c)
 {
     return t->threads == 1 ? c : t->apart == 1 ? c / t->threads * t->threads : c % t->apart;
@@ -137,7 +136,7 @@ void sysfs_tree_read(const struct sysfs_tree *t, const char *mine, struct topolo
     static char root[1024];
     uint8_t cpus[MAX / 8];
     struct why why = {""};
-    if (t != written) { /* of one tree once: the large one is more than a thousand files */
+    if (t != written) { /* write each tree once in a row: the large one has more than a thousand files */
         char name[32];
         static int n;
         snprintf(name, sizeof(name), "sys%d", n++);

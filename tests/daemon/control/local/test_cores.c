@@ -1,4 +1,4 @@
-/* Which cores workers are bound to, on machines of several shapes. */
+/* The cores that workers are bound to, on machines with different topologies. */
 #include "daemon/control/local/cores.h"
 
 #include "common/base/cpus.h"
@@ -13,7 +13,7 @@ static void on(const struct sysfs_tree *tree, const char *mine)
     sysfs_tree_read(tree, mine, &s.at);
 }
 
-/* By numbers alone: 1, 3, 8, 9. */
+/* A machine with one node and the CPUs 1, 3, 8, 9. */
 static void on_four_cores(void)
 {
     const uint8_t cpus[CHANNEL_MAX_CPUS / 8] = {1 << 1 | 1 << 3, 3};
@@ -28,11 +28,11 @@ static const char *bind_n(int workers, int threads, int home, int elsewhere)
     int n = cores_bind(&s, workers, threads, home, cpus);
     cpus_print(cpus, CHANNEL_MAX_CPUS, list, sizeof(list));
     if (n != elsewhere)
-        fail_msg("%d of %s lie elsewhere, not %d", n, list, elsewhere);
+        fail_msg("%d of %s are outside the home node, expected %d", n, list, elsewhere);
     return list;
 }
 
-/* A worker of a job; its cores, all of them in its home. */
+/* The cores of the job's next worker; all of them must be in its home node. */
 #define EXPECT(cores, workers, threads, home) assert_string_equal(cores, bind_n(workers, threads, home, 0))
 
 static int count(const uint8_t *cpus)
@@ -54,9 +54,9 @@ TEST(cores_are_shared_out)
     assert_int_equal(2, count(a));
     for (int i = 0; i < CHANNEL_MAX_CPUS / 8; i++)
         both[i] = a[i] | b[i];
-    assert_int_equal(4, count(both)); /* no core twice */
+    assert_int_equal(4, count(both)); /* no core is used twice */
     cores_unbind(&s, a);
-    cores_bind(&s, 4, 1, CORES_ANY, both); /* the ones that were given back */
+    cores_bind(&s, 4, 1, CORES_ANY, both); /* gets a core that was returned */
     assert_int_equal(1, count(both));
     assert_true(both[0] & a[0]);
 }
@@ -72,7 +72,8 @@ TEST(too_many_workers_are_not_bound)
     EXPECT("", 1, 65, 0);
 }
 
-/* More workers than cores in all, of several jobs: each core has two before one has three. */
+/* Several jobs together have more workers than there are cores: each core gets a second worker before one gets a third.
+ */
 TEST(jobs_share_cores_evenly)
 {
     on(&sysfs_two_sockets, "0-1,16-17");
@@ -90,7 +91,7 @@ TEST(default_is_generous)
     assert_true(s.at.n_cpus >= 1 && cores_default(&s) >= 16 && cores_default(&s) >= s.at.n_cpus);
 }
 
-/* What a new control finds bound counts like what it bound itself. */
+/* Workers that an earlier control bound count like those that this one binds. */
 TEST(found_workers_keep_their_cores)
 {
     uint8_t a[CHANNEL_MAX_CPUS / 8], b[CHANNEL_MAX_CPUS / 8];
@@ -108,7 +109,7 @@ TEST(found_workers_keep_their_cores)
         assert_int_equal(0, found.users[i]);
 }
 
-/* How it has always been: `width` times the first of the least used. */
+/* The oracle for one node: `width` times, the first CPU among those with the fewest users. */
 static void bind_by_number(int *users, int workers, int threads, uint8_t *ret)
 {
     int n = s.at.n_cpus, width = threads ? threads : n / workers;
@@ -132,7 +133,7 @@ static unsigned draw(unsigned n)
     return x % n;
 }
 
-/* Jobs come and go; `home` of n_homes. */
+/* Jobs start and end at random; `home`: one of n_homes. */
 static void compare(const int *homes, unsigned n_homes)
 {
     uint8_t held[64][CHANNEL_MAX_CPUS / 8], right[CHANNEL_MAX_CPUS / 8];
@@ -152,7 +153,7 @@ static void compare(const int *homes, unsigned n_homes)
     }
 }
 
-/* Also inside a cpuset (Slurm, a container) that leaves CPUs of one node of several. */
+/* The same inside a cpuset (Slurm, a container) that contains CPUs of only one of several nodes. */
 TEST(on_one_node_cores_go_by_their_numbers)
 {
     const int homes[] = {CORES_ANY, CORES_UNKNOWN, 0};
@@ -163,7 +164,7 @@ TEST(on_one_node_cores_go_by_their_numbers)
     on(&sysfs_memory_only, "");
     compare(homes, 3);
     on(&sysfs_two_sockets, "16-23,50-55");
-    assert_int_equal(CORES_UNKNOWN, cores_home(&s, 0)); /* a GPU of the other node */
+    assert_int_equal(CORES_UNKNOWN, cores_home(&s, 0)); /* a GPU in the other node */
     compare(homes, 3);
 }
 
@@ -183,7 +184,7 @@ TEST(gpus_of_two_sockets)
     static const char *const cores[2][4] = {{"0-3,32-35", "4-7,36-39", "8-11,40-43", "12-15,44-47"},
                                             {"16-19,48-51", "20-23,52-55", "24-27,56-59", "28-31,60-63"}};
     on(&sysfs_two_sockets, "");
-    for (int gpu = 0; gpu < 8; gpu++) /* they are numbered across the sockets */
+    for (int gpu = 0; gpu < 8; gpu++) /* consecutive GPUs are on alternating sockets */
         EXPECT(cores[gpu % 2][gpu / 2], 8, 0, cores_home(&s, gpu % 2));
 }
 
@@ -194,7 +195,7 @@ TEST(one_worker_has_its_whole_node)
     EXPECT("0-15,32-47", 2, 0, 0);
 }
 
-/* Few threads: each has a physical core of its own, and the next worker others. */
+/* With few threads, each thread gets a physical core of its own, and the next worker gets other cores. */
 TEST(threads_stand_on_cores_of_their_own)
 {
     on(&sysfs_two_sockets, "");
@@ -202,9 +203,9 @@ TEST(threads_stand_on_cores_of_their_own)
     EXPECT("20-23", 8, 4, 1);
     EXPECT("24-27", 8, 4, 1);
     EXPECT("28-31", 8, 4, 1);
-    EXPECT("48-51", 8, 4, 1); /* those of the node are used: their siblings */
+    EXPECT("48-51", 8, 4, 1); /* all cores of the node are in use, so their siblings follow */
     EXPECT("0-3", 8, 4, 0);
-    on(&sysfs_gaps, ""); /* where siblings have consecutive numbers */
+    on(&sysfs_gaps, ""); /* here siblings have consecutive numbers */
     EXPECT("0,4,8", 4, 3, 0);
     EXPECT("12,16,20", 4, 3, CORES_ANY);
 }
@@ -214,18 +215,18 @@ TEST(gpus_that_are_all_on_one_node)
     on(&sysfs_two_sockets, "");
     EXPECT("0-7,32-39", 4, 0, 0);
     EXPECT("8-15,40-47", 4, 0, 0);
-    assert_string_equal("16-23,48-55", bind_n(4, 0, 0, 16)); /* the node has no more */
+    assert_string_equal("16-23,48-55", bind_n(4, 0, 0, 16)); /* the home node has no free CPUs left */
     assert_string_equal("24-31,56-63", bind_n(4, 0, 0, 16));
     on(&sysfs_two_sockets, "");
     EXPECT("16-26,48-57", 3, 0, 1);
-    assert_string_equal("0-4,27-36,58-63", bind_n(3, 0, 1, 10)); /* what is left of it, and the rest elsewhere */
+    assert_string_equal("0-4,27-36,58-63", bind_n(3, 0, 1, 10)); /* the rest of the home node, then another node */
 }
 
 TEST(the_nearest_node_comes_next)
 {
     on(&sysfs_four_nodes, "");
     EXPECT("80-95,208-223", 8, 0, 5);
-    assert_string_equal("64-79,192-207", bind_n(8, 0, 5, 32)); /* of the same socket, though not the next in number */
+    assert_string_equal("64-79,192-207", bind_n(8, 0, 5, 32)); /* a node of the same socket, not the next number */
     assert_string_equal("96-111,224-239", bind_n(8, 0, 5, 32));
     assert_string_equal("112-127,240-255", bind_n(8, 0, 5, 32));
     assert_string_equal("0-15,128-143", bind_n(8, 0, 5, 32));
@@ -236,7 +237,7 @@ TEST(a_gpu_of_a_node_without_cpus)
     on(&sysfs_gaps, "");
     assert_int_equal(CORES_UNKNOWN, cores_home(&s, 1));
     assert_string_equal("80-119", bind_n(4, 0, cores_home(&s, 255), 40)); /* node 8 is nearest */
-    assert_string_equal("0-39", bind_n(4, 0, cores_home(&s, 252), 40));   /* as far from both */
+    assert_string_equal("0-39", bind_n(4, 0, cores_home(&s, 252), 40));   /* both nodes are equally far */
     EXPECT("120-159", 4, 0, cores_home(&s, 8));
 }
 
@@ -255,21 +256,20 @@ TEST(nodes_with_offline_cpus)
 {
     on(&sysfs_offline, "");
     EXPECT("0-5,32-36", 4, 0, 0);
-    EXPECT("16-20,48-52,56", 4, 0, 1); /* 56 has no sibling: the odd last one splits no core */
+    EXPECT("16-20,48-52,56", 4, 0, 1); /* 56 has no sibling, so the odd last thread splits no core */
     assert_string_equal("6-7,21-23,37-39,53-55", bind_n(4, 0, 0, 6));
 }
 
-TEST(more_cpus_than_can_be_named)
+TEST(more_cpus_than_the_maximum)
 {
     char list[1024];
     on(&sysfs_large, "");
     EXPECT("0-63,576-639", 8, 0, 0);
-    snprintf(list, sizeof(list), "%s", bind_n(8, 0, 7, 56)); /* 72 are left of it */
+    snprintf(list, sizeof(list), "%s", bind_n(8, 0, 7, 56)); /* 72 CPUs of this node have usable numbers */
     assert_non_null(strstr(list, "504-575"));
 }
 
-/* An odd number of threads: two workers have the halves of one core, and the last one has as many whole cores as any.
- */
+/* An odd number of threads: two workers share one core, and the last worker has as many whole cores as the others. */
 TEST(odd_threads_pair_up)
 {
     on(&sysfs_two_sockets, "0-25,32-57"); /* 16 and 10 cores of 2 */
@@ -283,7 +283,7 @@ TEST(a_worker_stays_in_one_node)
 {
     on(&sysfs_two_sockets, "");
     EXPECT("0-9,32-41", 3, 20, CORES_ANY);
-    EXPECT("16-25,48-57", 3, 20, CORES_ANY); /* by numbers it would have CPUs of both */
+    EXPECT("16-25,48-57", 3, 20, CORES_ANY); /* in the order of numbers it would get CPUs of both nodes */
     assert_string_equal("10-15,26-29,42-47,58-61", bind_n(3, 20, CORES_ANY, 8));
     on(&sysfs_four_nodes, "");
     for (int k = 0; k < 8; k++) {
@@ -293,7 +293,7 @@ TEST(a_worker_stays_in_one_node)
     }
 }
 
-/* Eight threads fit into a node, but not with a physical core each. */
+/* Eight threads fit into a node, but it does not have a physical core for each. */
 TEST(a_core_of_another_node_is_better_than_half_a_core)
 {
     on(&sysfs_two_sockets, "0-3,16-19,32-35,48-51");
@@ -310,7 +310,7 @@ TEST(a_second_job_goes_where_cores_are_free)
     EXPECT("48-63", 1, 16, CORES_ANY);
     on(&sysfs_two_sockets, "0-3,16-19,32-35,48-51");
     EXPECT("0-3", 1, 4, CORES_ANY);
-    EXPECT("16-17,48-49", 3, 4, CORES_ANY); /* whole cores, though node 0 has four CPUs as well */
+    EXPECT("16-17,48-49", 3, 4, CORES_ANY); /* whole cores, although node 0 also has four free CPUs */
 }
 
 TEST(all_cores_for_one)
@@ -319,7 +319,7 @@ TEST(all_cores_for_one)
     assert_string_equal("0-63", bind_n(1, 0, CORES_ANY, 32));
 }
 
-/* ---- what holds on any machine ---- */
+/* ---- invariants on any machine ---- */
 
 static int core_users(const int *users, int core)
 {
@@ -347,21 +347,21 @@ static void check(const int *before, const uint8_t *cpus, int width, int home, i
             near_least = before[i];
     }
     assert_int_equal(width, n);
-    assert_int_equal(width, count(cpus)); /* none that is not ours */
+    assert_int_equal(width, count(cpus)); /* only CPUs of the affinity */
     assert_true(n == s.at.n_cpus || most <= least);
-    if (home >= 0) { /* a GPU's: nothing elsewhere while a CPU of the node is as little used */
+    if (home >= 0) { /* a worker with a GPU: no CPU elsewhere while one of the home node has as few users */
         assert_int_equal(far, elsewhere);
         assert_true(far_most < near_least);
     }
 }
 
-/* The worker's own choice of a home cannot be bettered: what any fixed home gives is not less spread. */
+/* The home that CORES_ANY chooses is optimal: no fixed home gives fewer CPUs outside it. */
 static void check_any(const struct cores *before, int workers, int threads, int elsewhere)
 {
     for (int home = 0; home < before->at.n_nodes; home++) {
         struct cores other = *before;
         uint8_t cpus[CHANNEL_MAX_CPUS / 8];
-        if (workers * threads > 32) /* in the other way a GPU's worker chooses by other rules */
+        if (workers * threads > 32) /* below that, a worker with a GPU follows another rule than one without */
             assert_true(elsewhere <= cores_bind(&other, workers, threads, home, cpus));
     }
 }
@@ -394,7 +394,7 @@ TEST(no_core_is_shared_while_one_is_free)
     churn(6);
 }
 
-/* Equal shares of whole cores: no core has threads of two workers, however the GPUs are attached. */
+/* Equal shares of whole cores: no core is shared by two workers, wherever the GPUs are attached. */
 TEST(no_physical_core_is_split)
 {
     static const int workers[] = {1, 2, 4, 8, 16, 32};

@@ -1,4 +1,4 @@
-/* GPUs of a node: the probe's words, and which job has which. */
+/* GPUs of a node: the output of the probe, and the assignment to jobs. */
 #include "daemon/control/local/gpus.h"
 #include "tests/lib/test.h"
 
@@ -10,7 +10,7 @@ static err_t read_words(const char *text, struct why *why)
     return gpus_read(&g, text, strlen(text), why);
 }
 
-TEST(the_probes_words_are_read)
+TEST(probe_output_is_read)
 {
     struct why why;
     assert_ok(read_words(
@@ -50,11 +50,11 @@ TEST(the_numa_node_of_a_gpu)
             fail_msg("%s gives %d and %d", cases[i].word, gpus_numa_node(&g, 0), gpus_numa_node(&g, 1));
     }
     assert_true(gpus_numa_node(&g, -1) == -1 && gpus_numa_node(&g, 2) == -1);
-    gpus_set(&g, 2); /* as the configuration says, which names none */
+    gpus_set(&g, 2); /* the number is from the configuration, so the NUMA nodes are not known */
     assert_int_equal(-1, gpus_numa_node(&g, 1));
 }
 
-TEST(a_broken_gpu_is_nobodys)
+TEST(broken_gpu_is_not_assigned)
 {
     int device[2] = {-1, -1};
     struct why why;
@@ -73,7 +73,7 @@ TEST(a_broken_gpu_is_nobodys)
     assert_string_equal("it is lost", g.missing);
 }
 
-TEST(a_sick_gpu_is_nobodys)
+TEST(sick_gpu_is_not_assigned_again)
 {
     int device[2] = {-1, -1};
     struct why why;
@@ -102,7 +102,7 @@ TEST(a_sick_gpu_is_nobodys)
     assert_string_equal("GPU 0 is not used: it has retired pages of memory (64)", g.missing);
 }
 
-/* Three GPUs, which the driver's library has in another order, and one that CUDA does not show. */
+/* Three GPUs, which the driver's library lists in another order, and one that CUDA does not show. */
 static void watch(void)
 {
     struct why why;
@@ -142,23 +142,23 @@ TEST(one_becomes_sick_while_a_job_has_it)
     assert_true(gpus_take(&g, 7, 2, 1, device));
     assert_int_equal(0, health(BEGIN WELL("x") ", " WELL("c") ", " WELL("b") ", " WELL("a") END));
     assert_int_equal(2, health(BEGIN SICK("x") ", " WELL("c") ", " SICK("b") ", " WELL("a") END));
-    assert_int_equal(0, health(BEGIN SICK("x") ", " WELL("c") ", " SICK("b") ", " WELL("a") END)); /* said once */
+    assert_int_equal(0, health(BEGIN SICK("x") ", " WELL("c") ", " SICK("b") ", " WELL("a") END)); /* reported once */
     assert_string_equal("has uncorrectable memory errors (1)", gpus_sick(&g, 1));
     assert_string_equal("GPU 1 is not used: it has uncorrectable memory errors (1)", g.sick);
-    assert_int_equal(7, g.gpu[1].job); /* it has it still */
+    assert_int_equal(7, g.gpu[1].job); /* the job keeps the GPU */
     assert_int_equal(2, gpus_count(&g));
     assert_int_equal(1, gpus_free(&g));
     assert_int_equal(0, gpus_busy(&g, 7));
     assert_int_equal(1, gpus_busy(&g, 8));
-    device[1] = -1; /* its worker has ended: another GPU */
+    device[1] = -1; /* its worker has exited and needs another GPU */
     assert_true(gpus_take(&g, 7, 2, 1, device));
     assert_int_equal(2, device[1]);
     assert_int_equal(0, gpus_free(&g));
     gpus_give(&g, 7);
     assert_int_equal(2, gpus_free(&g));
     assert_false(gpus_take(&g, 8, 3, 1, (int[]){-1, -1, -1}));
-    assert_int_equal(0,
-                     health(BEGIN WELL("c") ", " WELL("b") ", " WELL("a") END)); /* it stays so until the next probe */
+    assert_int_equal(
+        0, health(BEGIN WELL("c") ", " WELL("b") ", " WELL("a") END)); /* b remains sick until the next probe */
     assert_int_equal(2, gpus_count(&g));
     assert_int_equal(5, health(BEGIN SICK("c") ", " SICK("b") ", " SICK("a") END));
     assert_int_equal(0, gpus_count(&g));
@@ -170,7 +170,7 @@ TEST(one_becomes_sick_while_a_job_has_it)
     assert_true(gpus_take(&g, 7, 1, 2, device));
     assert_int_equal(1, health(BEGIN SICK("a") END));
     assert_true(gpus_take(&g, 7, 2, 2, device));
-    assert_int_equal(1, device[1]); /* not beside the first on GPU 0 */
+    assert_int_equal(1, device[1]); /* not on GPU 0 together with the first worker */
 }
 
 TEST(a_lost_gpu_is_found_by_what_is_missing)
@@ -179,9 +179,9 @@ TEST(a_lost_gpu_is_found_by_what_is_missing)
     char text[400];
     watch();
     assert_int_equal(
-        0, health(BEGIN WELL("b") ", " WELL("a") END)); /* c has never been named: an instance (MIG), not a GPU */
+        0, health(BEGIN WELL("b") ", " WELL("a") END)); /* c was never listed: it is an instance (MIG), not a GPU */
     snprintf(text, sizeof(text), BEGIN "%s," WELL("a") END, riddle);
-    assert_int_equal(0, health(text)); /* nobody knows which one that is */
+    assert_int_equal(0, health(text)); /* the entry without a uuid may be any GPU */
     snprintf(text, sizeof(text), BEGIN "%s," WELL("a") END, lost);
     assert_int_equal(2, health(text));
     assert_string_equal("is lost: the driver does not reach it any more", gpus_sick(&g, 1));
@@ -191,10 +191,10 @@ TEST(a_lost_gpu_is_found_by_what_is_missing)
     assert_string_equal("is lost: the driver does not reach it any more", gpus_sick(&g, 0));
     watch();
     assert_int_equal(0, health(BEGIN WELL("b") ", " WELL("a") END));
-    assert_int_equal(1, health(BEGIN WELL("b") END)); /* it has gone from the bus */
+    assert_int_equal(1, health(BEGIN WELL("b") END)); /* a has disappeared from the bus */
 }
 
-TEST(what_are_no_words_on_health_changes_nothing)
+TEST(invalid_health_output_changes_nothing)
 {
     const char *const bad[] = {"",
                                "{",
@@ -219,7 +219,7 @@ TEST(what_are_no_words_on_health_changes_nothing)
     assert_int_equal(3, gpus_count(&g));
 }
 
-TEST(health_is_asked_for_where_it_can_be_known)
+TEST(health_is_watched_if_the_probe_reports_it)
 {
     struct why why;
     assert_ok(
@@ -233,14 +233,14 @@ TEST(health_is_asked_for_where_it_can_be_known)
     assert_int_equal(2, gpus_free(&g));
 }
 
-/* As the leader hears of another node's. */
+/* Marks that the leader sets from the reports of another node. */
 TEST(marks_of_another_node)
 {
     int device[2] = {-1, -1};
     g = (struct gpus){0};
     gpus_set(&g, 3);
     assert_true(gpus_take(&g, 7, 1, 1, device));
-    gpus_mark_broken(&g, 0); /* exclusive to the job that has it: the probe could not open it */
+    gpus_mark_broken(&g, 0); /* a job uses it in exclusive mode, so the probe could not open it */
     gpus_mark_broken(&g, 1);
     gpus_mark_broken(&g, 3);
     gpus_mark_broken(&g, -1);
@@ -254,12 +254,12 @@ TEST(marks_of_another_node)
     assert_int_equal(7, g.gpu[0].job);
     gpus_forget(&g);
     assert_int_equal(1, gpus_free(&g));
-    gpus_adopt(&g, 8, 1); /* who lives there has opened it */
+    gpus_adopt(&g, 8, 1); /* a running worker has opened it */
     gpus_give(&g, 8);
     assert_int_equal(2, gpus_free(&g));
 }
 
-TEST(what_is_no_word_of_a_probe_is_refused)
+TEST(invalid_probe_output_is_refused)
 {
     static char many[40 * (GPUS_MAX + 1) + 64], big[GPUS_PROBE_MAX + 2];
     struct why why;
@@ -297,10 +297,10 @@ TEST(a_job_has_its_gpus_for_itself)
     assert_int_equal(1, a[2]);
     assert_int_equal(1, a[3]);
     assert_int_equal(2, gpus_free(&g));
-    assert_false(gpus_take(&g, 8, 3, 1, b)); /* nothing is given in part */
+    assert_false(gpus_take(&g, 8, 3, 1, b)); /* either all workers get a GPU or none */
     assert_int_equal(-1, b[0]);
     assert_int_equal(2, gpus_free(&g));
-    assert_true(gpus_take(&g, 9, 1, 2, c)); /* it shares with no other job */
+    assert_true(gpus_take(&g, 9, 1, 2, c)); /* does not share a GPU with another job */
     assert_int_equal(2, c[0]);
     gpus_give(&g, 7);
     assert_int_equal(3, gpus_free(&g));
@@ -311,8 +311,8 @@ TEST(a_job_has_its_gpus_for_itself)
     assert_int_equal(0, gpus_free(&g));
 }
 
-/* After a new control: two workers live on GPUs 1 and 3, two have to be started again. */
-TEST(workers_that_live_keep_their_gpus)
+/* A new control finds workers running on GPUs 1 and 3, and has to restart two others. */
+TEST(running_workers_keep_their_gpus)
 {
     int device[4] = {-1, 3, -1, 1};
     g = (struct gpus){0};
@@ -339,7 +339,7 @@ TEST(needs_are_rounded_up)
     assert_int_equal(1, gpus_needed(3, 64));
 }
 
-TEST(a_failed_probe_says_why)
+TEST(failed_probe_gives_the_reason)
 {
     g = (struct gpus){0};
     gpus_fail(&g, "it hangs");

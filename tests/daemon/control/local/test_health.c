@@ -13,12 +13,12 @@ TEST(numbers_are_found_by_their_whole_key)
     assert_int_equal(3, health_number("oom_kill_other 9\noom_kill 3\n", "oom_kill"));
 }
 
-TEST(what_is_low_is_said)
+TEST(low_space_is_reported)
 {
     char text[200];
     health_warn(50 * GIB, 100 * GIB, 8 * GIB, 24 * GIB, text, sizeof(text));
     assert_string_equal("", text);
-    health_warn(2 * GIB, 100 * GIB, 8 * GIB, 24 * GIB, text, sizeof(text)); /* 2 %, and enough */
+    health_warn(2 * GIB, 100 * GIB, 8 * GIB, 24 * GIB, text, sizeof(text)); /* 2 %, but more than 1 GiB */
     assert_string_equal("", text);
     health_warn(GIB / 2, 100 * GIB, 8 * GIB, 24 * GIB, text, sizeof(text));
     assert_string_equal("the state directory's disk is low: 512 MiB free of 102400", text);
@@ -26,7 +26,7 @@ TEST(what_is_low_is_said)
     assert_string_equal("the state directory's disk is low: 512 MiB free of 102400; memory is low: 1024 MiB available "
                         "of 24576",
                         text);
-    health_warn(-1, -1, -1024, -1024, text, sizeof(text)); /* nobody says */
+    health_warn(-1, -1, -1024, -1024, text, sizeof(text)); /* the sizes are not known */
     assert_string_equal("", text);
 }
 

@@ -1,4 +1,4 @@
-/* What is read of /sys: trees as machines of several shapes have them, and trees that contradict themselves. */
+/* Reading the topology from /sys: trees of machines with different topologies, and trees that contradict themselves. */
 #include "tests/daemon/control/local/sysfs_tree.h"
 
 #include "common/base/cpus.h"
@@ -23,7 +23,7 @@ static int core_of(int number)
     for (int i = 0; i < t.n_cpus; i++)
         if (t.cpu[i].number == number)
             return t.cpu[t.cpu[i].core].number;
-    fail_msg("CPU %d is not ours", number);
+    fail_msg("CPU %d is not in the topology", number);
     return -1;
 }
 
@@ -83,7 +83,7 @@ TEST(numbers_of_nodes_have_gaps)
     assert_int_equal(-1, topology_find(&t, 1));
 }
 
-/* A list of siblings names what is online only. */
+/* A list of siblings contains only CPUs that are online. */
 TEST(offline_cpus)
 {
     sysfs_tree_read(&sysfs_offline, "", &t);
@@ -106,8 +106,8 @@ TEST(the_affinity_cuts_nodes_and_cores)
     expect_node(1, 1, "48-51");
 }
 
-/* We can bind to the first 1,024. */
-TEST(more_cpus_than_we_can_name)
+/* dtd can bind workers to the first 1,024 CPUs. */
+TEST(more_cpus_than_the_maximum)
 {
     sysfs_tree_read(&sysfs_large, "", &t);
     assert_true(t.n_nodes == 8 && t.n_cpu_nodes == 8 && t.n_cpus == 1024 && count_cores() == 576);
@@ -117,7 +117,7 @@ TEST(more_cpus_than_we_can_name)
     assert_int_equal(448, core_of(448)); /* its sibling has the number 1,024 */
 }
 
-/* ---- what is not as it should be ---- */
+/* ---- invalid files ---- */
 
 static const char *path_in(const char *root, const char *file)
 {
@@ -141,7 +141,7 @@ static void of_eight(void)
     topology_init(&t, cpus);
 }
 
-/* One node and eight cores, as if nothing had been read. */
+/* The topology is the assumed one: one node and eight cores. */
 static void expect_flat(err_t expected, const char *root, const char *sentence)
 {
     struct topology before;
@@ -169,7 +169,7 @@ TEST(no_nodes_in_sysfs)
     expect_flat(ERR_NOTFOUND, "/nonexistent", "node/online");
 }
 
-TEST(what_contradicts_itself_is_not_used)
+TEST(contradictory_files_are_not_used)
 {
     const char *root = tree("a");
     put(root, "node/node1/cpulist", "1-3,6-7\n");
@@ -193,7 +193,7 @@ static void read_again(const char *root)
     assert_ok(topology_read(&t, root, &why));
 }
 
-TEST(distances_that_are_not_told_are_equal)
+TEST(missing_distances_are_equal)
 {
     static const char *const bad[] = {"", "11\n", "11 30 30\n", "11 9\n", "11 256\n", "11 x\n", "11 30 x\n", "-1 30\n"};
     const char *root = tree("a");
@@ -201,7 +201,7 @@ TEST(distances_that_are_not_told_are_equal)
         put(root, "node/node0/distance", bad[i]);
         read_again(root);
         if (t.distance[0][0] != 10 || t.distance[0][1] != 20 || t.n_cpu_nodes != 2)
-            fail_msg("'%s' is taken", bad[i]);
+            fail_msg("'%s' is accepted", bad[i]);
     }
     put(root, "node/node0/distance", "11 77\n");
     read_again(root);
@@ -211,7 +211,7 @@ TEST(distances_that_are_not_told_are_equal)
     assert_true(t.distance[0][0] == 10 && t.distance[0][1] == 20);
 }
 
-TEST(siblings_that_make_no_sense_are_none)
+TEST(invalid_siblings_are_ignored)
 {
     const char *root = tree("a");
     read_again(root);

@@ -397,7 +397,7 @@ void voters_change(struct voters *c, err_t (*change)(struct voters *c, struct lo
                 return;
             err = c->change_err;
         }
-        /* The change may have been committed, or the leader may have changed: the result of the next attempt tells. */
+        /* The change may have been committed, or the leader may have changed; the next attempt's result decides. */
         if (attempt && (err == ERR_EXISTS || err == ERR_INVALID || err == ERR_NOTFOUND))
             return;
         if (err != ERR_CANCELED && err != ERR_AGAIN && err != ERR_BUSY && err != ERR_TIMEOUT)

@@ -1,4 +1,4 @@
-/* The record codec: bytes that are in every log for ever, and bytes that are none. */
+/* The record codec: bytes of records that are in existing logs, and bytes that are no valid record. */
 #include "daemon/control/state/record.h"
 #include "tests/lib/example.h"
 
@@ -157,8 +157,8 @@ TEST(no_such_kind)
     assert_err(ERR_INVALID, record_encode(&r, &bytes));
 }
 
-/* A record that nobody can read would end every control that comes upon it. */
-TEST(what_cannot_be_read_is_not_written)
+/* A record that cannot be decoded would end every control that applies it. */
+TEST(unreadable_record_is_not_written)
 {
     struct record r = {.kind = RECORD_CHECKPOINT, .job = 1};
     struct buf bytes = {0};
