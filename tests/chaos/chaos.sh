@@ -1,10 +1,11 @@
-# chaos.sh FAULTS [SEED]: three nodes in network namespaces, a job of four workers over two of them, and so many random faults, one
-# after another, drawn from the seed, which is printed. After each, when what was done is undone, the job must step again; nothing but
-# a hang takes as long as `limit`. In the end the parameters are those of an undisturbed run on one node, bit for bit. Where
-# DTD_TORCH_PYTHON has PyTorch, a script of its DistributedDataParallel runs on all three beside it, and has to come to its end.
+# chaos.sh FAULTS [SEED]: three nodes in network namespaces, a job of four workers on two of them, and FAULTS random faults,
+# one after another. The script prints the seed of the random numbers. After each fault has been healed, the job must
+# complete steps again within `limit`, which only a hang exceeds. At the end the parameters equal those of an undisturbed
+# run on one node, bit for bit. If DTD_TORCH_PYTHON has PyTorch, a script with DistributedDataParallel runs on all three
+# nodes at the same time, and has to complete.
 #
-# Prints a line per fault and a table with a line per kind, which `tests/chaos/table FILE` puts into docs/operate/cluster.md.
-# CHAOS_KINDS="kill_node ..." draws from these only; CHAOS_LIMIT is in seconds.
+# Prints a line for each fault and a table with a line for each kind, which `tests/chaos/table FILE` puts into
+# docs/operate/cluster.md. CHAOS_KINDS="kill_node ..." restricts the kinds; CHAOS_LIMIT is in seconds.
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/network.sh"
 inside "$0" "$@"
@@ -41,7 +42,7 @@ step_now() {
   jq -er 'select(.state == "running") | .step' <<<"$status"
 }
 steps_on() { [ "$(step_now "$1")" -gt "$2" ]; }
-# Steps of now, not of before: more than there were when everything was well again.
+# The job completes a step after all nodes are up again; a step from before does not count.
 steps_again() {
   local from
   wait_for "$limit" "job $job to run, as $1 sees it" step_now "$1"
@@ -53,7 +54,7 @@ saved_after() { [ "$(saved)" -gt "$1" ]; }
 
 # ---- faults ----
 other() { for n in "${nodes[@]}"; do [ "$n" = "$1" ] || { echo "$n" && return; }; done; }
-# NODE VICTIM SINCE: when the service says that something is wrong: with the node, or with the job.
+# NODE VICTIM SINCE: prints the time at which NODE shows the fault: VICTIM as lost, or an incident of the job.
 noticed() {
   if [ "$(cluster "$1" | jq -r ".node[] | select(.name == \"$2\").state")" = lost ]; then
     now_ms
@@ -61,12 +62,12 @@ noticed() {
     job_status "$1" | jq -er "[.incident[].wall_ms | select(. >= $3)][0] // empty"
   fi
 }
-blow() { # KIND: one fault from beginning to end
+run_fault() { # KIND: one fault from beginning to end
   local kind=$1 witness begun hold seen= healed
   find_victim "$kind"
   witness=$(other "$victim")
   draw 8
-  hold=$((300 + drawn * 600)) # some shorter than what a node is lost after, some longer
+  hold=$((300 + drawn * 600)) # some are shorter than the time after which a node is lost, some longer
   begun=$(now_ms)
   "strike_$kind" "$victim"
   while [ $(($(now_ms) - begun)) -lt $hold ]; do
@@ -104,7 +105,7 @@ for ((count = 1; count <= faults; count++)); do
     deck=("${shuffled[@]}")
   fi
   kind=${deck[0]} deck=("${deck[@]:1}")
-  blow "$kind"
+  run_fault "$kind"
 done
 if [ -n "$torch" ]; then
   torch_state running >/dev/null || wait_for "$limit" "PyTorch's job to run again" torch_state running
@@ -121,12 +122,12 @@ hashes "$ckpt/step-$last" >"$tmp/hashes"
 jq -s . "$tmp/faults" | jq -r --slurpfile step "$ckpt/metrics.jsonl" -f "$here/table.jq"
 network_ends
 
-# ---- undisturbed ----
+# ---- the undisturbed run ----
 up
 job=$(submit "${small[@]}" --set train.steps="$last" --set checkpoint.every=0 --set checkpoint.dir="$tmp/quiet")
 wait_done "$job" $((limit + last / 10))
 hashes "$tmp/quiet/step-$last" >"$tmp/quiet-hashes"
-cmp "$tmp/quiet-hashes" "$tmp/hashes" || fail "after step $last: other parameters than those of an undisturbed run"
-echo "after $last steps and $faults faults: the parameters of an undisturbed run, bit for bit"
+cmp "$tmp/quiet-hashes" "$tmp/hashes" || fail "after step $last the parameters differ from those of an undisturbed run"
+echo "after $last steps and $faults faults the parameters equal those of an undisturbed run, bit for bit"
 [ -z "$torch" ] || jq -er 'select(.last < .first / 10) | "PyTorch: \(.steps) steps in \(.attempts) attempts, loss \(.first) to \(.last), and done"' "$torch/end" ||
-  fail "PyTorch's job has learned nothing: $(cat "$torch/end")"
+  fail "the loss of PyTorch's job did not fall: $(cat "$torch/end")"

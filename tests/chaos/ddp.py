@@ -1,5 +1,5 @@
-"""DistributedDataParallel beside the faults: steps, saves into FOLDER, goes on from there in the next attempt, ends when FOLDER/stop is
-there. Rank 0 then leaves FOLDER/end: steps made, attempts, the first loss and the last."""
+"""Trains with DistributedDataParallel during the faults. Each attempt resumes from FOLDER and saves its steps there; the script
+ends when FOLDER/stop exists. Rank 0 then writes FOLDER/end: number of steps and attempts, the first and the last loss."""
 import datetime, json, os, sys, time
 import torch, torch.distributed as dist
 

@@ -1,5 +1,6 @@
-# Sourced: the kinds of faults, a function to strike and one to heal each, and who may be struck. A blow to a process takes the node
-# and hits a process of that kind there; nothing else of the test knows how a fault is made.
+# Sourced: the kinds of faults, functions that cause (strike_KIND) and end (heal_KIND) each of them, and the choice of the
+# node. A fault of a process takes a node and affects a process of that kind there. The rest of the test does not depend
+# on how a fault is caused.
 kinds=(kill_worker kill_io kill_control kill_supervisor kill_node stop_worker stop_io stop_control stop_node link_down half_open_in
   half_open_out disk_full)
 
@@ -8,20 +9,20 @@ hit() { # SIGNAL NODE KIND
   found=$(pids "$2" "$3" | head -n "${4:-99}") && [ -n "$found" ] || fail "no $3 on $2"
   kill "-$1" $found
 }
-# Who was stopped is told by pid to go on: by then others may have taken its place.
+# Stopped processes are continued by their pids, because others may have replaced them meanwhile.
 stop() { # NODE KIND [HOW MANY]
   stopped=$(pids "$1" "$2" | head -n "${3:-99}")
   [ -n "$stopped" ] || fail "no $2 on $1"
   kill -STOP $stopped
 }
-go_on() { kill -CONT $stopped 2>/dev/null || true; } # some may have been killed for their silence
+go_on() { kill -CONT $stopped 2>/dev/null || true; } # dtd may have killed some of them because they did not respond
 
 strike_kill_worker() { hit KILL "$1" worker 1; }
 strike_kill_io() { hit KILL "$1" io 1; }
 strike_kill_control() { hit KILL "$1" control; }
-strike_kill_supervisor() { hit KILL "$1" supervisor; } # and with it the node's processes, whose connections the kernel closes
+strike_kill_supervisor() { hit KILL "$1" supervisor; } # the kernel kills the node's other processes with it and closes their connections
 heal_kill_supervisor() { begin "$1"; }
-strike_kill_node() { # power: nothing closes a connection, nothing answers any more
+strike_kill_node() { # like a power failure: no connection is closed, and nothing answers
   link "$1" down
   hit KILL "$1" all
 }
@@ -47,7 +48,7 @@ strike_disk_full() { head -c 100m /dev/zero >"$tmp/$1/ballast" 2>/dev/null || tr
 heal_disk_full() { rm "$tmp/$1/ballast"; }
 
 heal() { ! declare -F "heal_$1" >/dev/null || "heal_$1" "$2"; }
-# Drawn from the seed alone: the same seed, the same kinds, moments and, as far as the job stands on the same nodes, victims.
+# All choices depend only on the seed: equal seeds give equal kinds, times and, if the job runs on the same nodes, victims.
 draw() { # N: 0 .. N - 1, into `drawn`
   random=$(((random * 1103515245 + 12345) % 2147483648))
   drawn=$((random / 65536 % $1))
@@ -60,7 +61,8 @@ shuffle() { # WORD...: into `shuffled`
     swap=${shuffled[i]} shuffled[i]=${shuffled[drawn]} shuffled[drawn]=$swap
   done
 }
-# Into `victim` a node that has what the kind strikes: any, but for processes of a job.
+# Sets `victim` to a random node that has a process of the kind; a fault that does not concern a job's process may have any
+# node.
 find_victim() { # KIND
   local n
   victim=
@@ -70,5 +72,5 @@ find_victim() { # KIND
     victim=$n
     return
   done
-  fail "$1: no node has one"
+  fail "$1: no node has such a process"
 }

@@ -1,8 +1,8 @@
-# Sourced: three nodes a, b, c, each with a network namespace on one switch (switch.c), a state directory on a small file system of
-# its own, and a dtd. All of it lives in namespaces of this test's own, processes too: when its first process ends, by
-# itself or by a timeout, the kernel ends the rest.
+# Sourced: three nodes a, b, c. Each has a network namespace at one switch (switch.c), a state directory on its own small
+# file system, and a dtd. All of this is in namespaces of this test, including the processes: when the first process of
+# the test exits or times out, the kernel ends the others.
 nodes=(a b c)
-inside() { # "$0" "$@": goes on in there
+inside() { # "$0" "$@": executes the script again inside the namespaces
   [ -z "${CHAOS_INSIDE:-}" ] || return 0
   local how=(--mount --net --pid --mount-proc --fork --kill-child)
   [ "$(id -u)" = 0 ] || how+=(--map-root-user)
@@ -33,13 +33,13 @@ on() { # NODE COMMAND...: of dtctl
   shift
   DTD_DIR=$tmp/$node/dtd timeout 20 "$DTD_BIN/dtctl" "$@"
 }
-begin() { # NODE: its dtd; a state directory whose dtd was killed is taken over
+begin() { # NODE: starts its dtd, also on the state directory of a killed one
   nsenter --net="/proc/$SWITCH_PID/fd/$((100 + $(number "$1")))" "$DTD_BIN/dtd" --config "$tmp/$1.yaml" </dev/null >>"$tmp/$1.out" 2>&1 &
   disown
   wait_for "$limit" "dtd of node $1" on "$1" node
 }
 supervisor() { head -n 1 "$tmp/$1/dtd/dtd.lock"; }
-# NODE KIND: pids of its supervisor, control, io, worker, or all, in the order in which they are to be hit.
+# NODE KIND: prints the pids of its supervisor, control, io, worker, or all, in the order for kill.
 pids() {
   case $2 in
   supervisor) supervisor "$1" ;;
@@ -50,7 +50,7 @@ pids() {
 }
 cluster() { on "$1" cluster status -o json; }
 says() { cluster "$1" | jq -e "$2"; }
-# As one node sees it. Three voters, too: of two either one's loss is that of the majority.
+# All nodes are up in the view of NODE, with three voters: with two, the loss of either one would be that of the majority.
 all_up() { says "$1" '.leader != null and all(.node[]; .state == "up") and ([.node[] | select(.role == "leader" or .role == "voter")] | length == 3)'; }
 make_cluster() {
   local n token
@@ -61,7 +61,7 @@ make_cluster() {
   for n in b c; do on $n cluster join "$token" $(where $n) >/dev/null; done
   for n in "${nodes[@]}"; do wait_for "$limit" "three voters, as $n sees it" all_up "$n"; done
 }
-network_ends() { # every dtd, and the file systems
+network_ends() { # kills every dtd and unmounts the file systems
   local n
   for n in "${nodes[@]}"; do
     [ ! -s "$tmp/$n/dtd/dtd.lock" ] || kill -9 "$(supervisor "$n")" || true

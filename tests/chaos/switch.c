@@ -1,14 +1,18 @@
-/* switch N: so many network namespaces, numbered from 1, and the network between them, as long as this process lives.
- * Each has `lo` and a link `dtd0` with 10.77.0.NUMBER, whose other end is here: packets are read from one link and
- * written to that of their address. No kernel module but tun's is needed, and what a test does to a link is a condition
- * here, which no rule of a firewall can get wrong.
+/* switch N: creates N network namespaces, numbered from 1, and a network between them, which exists until this process
+ * exits. Each namespace has `lo` and a link `dtd0` with the address 10.77.0.NUMBER. The other end of the link is here:
+ * the switch reads packets from one link and writes them to the link of their destination. It needs no kernel module
+ * except tun. A fault of a link is a condition in this program, so it does not depend on firewall rules.
  *
- * The namespace of node I is /proc/PID/fd/(100 + I). Orders come as lines, each is answered by "ok":
+ * The namespace of node I is /proc/PID/fd/(100 + I). Commands are lines on standard input; each one is answered by
+ * "ok":
  *
- *   I well | down | deaf | mute      the link is up; down as after `ip link set down`; nothing comes in; nothing goes
- * out
+ *   I well      the link is up
+ *   I down      the link is down, as after `ip link set down`
+ *   I deaf      the link drops packets to the node
+ *   I mute      the link drops packets from the node
  *
- * Needs the right to make network namespaces and /dev/net/tun; else exits with 77 and says why. */
+ * Needs the permission to create network namespaces, and /dev/net/tun; otherwise prints the reason and exits with 77.
+ */
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -29,7 +33,7 @@ enum { NODES_MAX = 16, NS_FD = 100, MTU = 9000 };
 
 struct port {
     int link;   /* the tun device */
-    int inside; /* a socket of the namespace, for what is asked of its devices */
+    int inside; /* a socket in the namespace, for ioctls on its devices */
     bool deaf, mute;
 };
 
@@ -67,7 +71,7 @@ static void set_address(const struct port *p, unsigned long what, const char *ad
         cannot(address);
 }
 
-/* This process goes into a new namespace and stays there: it needs none for itself. */
+/* Moves this process into a new namespace. It stays there, because it uses no network of its own. */
 static void port_open(struct port *p, int number)
 {
     struct ifreq tun = device("dtd0"), mtu = device("dtd0");
@@ -91,7 +95,7 @@ static void port_open(struct port *p, int number)
     set_up(p, "dtd0", true);
 }
 
-/* What finds no room is lost, as on any network. */
+/* A packet that the receiving link cannot queue is dropped, as on any network. */
 static void carry(const struct port *from)
 {
     uint8_t packet[MTU];
@@ -139,7 +143,7 @@ int main(int argc, char **argv)
         port_open(&ports[i], i + 1);
         fds[i + 1] = (struct pollfd){.fd = ports[i].link, .events = POLLIN};
     }
-    setvbuf(stdin, NULL, _IONBF, 0); /* poll must see what is left */
+    setvbuf(stdin, NULL, _IONBF, 0); /* poll must see lines that were not read yet */
     setvbuf(stdout, NULL, _IOLBF, 0);
     puts("ok");
     while (poll(fds, (nfds_t)n_ports + 1, -1) >= 0 || errno == EINTR) {

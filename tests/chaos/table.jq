@@ -1,6 +1,6 @@
-# Faults, and $step, the lines of the job's metrics.jsonl, to a table per kind. A fault is noticed when a node is said to be lost or the
-# job has an incident. The job steps again at the end of the last gap of more than half a second between steps, from the fault until
-# all was well; a dash: there was none.
+# Makes a table with a row for each kind, from the faults and from $step, the lines of the job's metrics.jsonl. A fault is
+# noticed when a node is shown as lost or the job has an incident. The job continues at the end of the last gap of more
+# than half a second between steps, in the time from the fault until all nodes were up again. A dash: there was no gap.
 def ends($from; $to):
   [$step[].wall_ms | select(. >= $from - 2000 and . <= $to)] | sort | . as $t
   | [range(1; length) | select($t[.] > $from and $t[.] - $t[. - 1] > 500) | $t[.] - $from] | last;

@@ -1,5 +1,5 @@
-# command.sh: a job whose workers are a command: what its environment says, a store for each attempt, a rank that is killed, control
-# that is killed, cancel, a program that is not there, and workers that cannot be started.
+# command.sh: a command job: the environment of its ranks, a new c10d store for each attempt, the kill of a rank and of
+# control, cancel, a program that does not exist, and workers that cannot be started.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/command_worker.sh"
 up
@@ -17,20 +17,21 @@ for rank in 0 1; do
 done
 dtctl logs "$job" --rank 1 | grep -q "rank 1 is in" || fail "no log of rank 1"
 
-# A rank is killed: the others end, and the next attempt has a store of its own (worker.py fails in one that was used).
+# A rank is killed: the other ranks end, and the next attempt has a new store (worker.py fails if the store was used
+# before).
 job=$(run --workers-per-node 3 --max-restarts 1 --detach -o json -- python3 "$tmp/worker.py" "$tmp/killed" "$tmp/hold" | jq -er .job)
 wait_for 30 "three workers" all_in "$tmp/killed" 3 0
 survivor=$(worker_pid "$job" 0)
 kill -9 "$(worker_pid "$job" 1)"
 wait_for 30 "three workers of the next attempt" all_in "$tmp/killed" 3 1
-! kill -0 "$survivor" 2>/dev/null || fail "a survivor of the last attempt is there"
+! kill -0 "$survivor" 2>/dev/null || fail "a worker of the previous attempt still runs"
 dtctl why "$job" | grep -q "worker rank 1 .* killed by signal 9" || fail "$(dtctl why "$job")"
 
-# Control is killed: its stores are gone, so the attempt is; that is no failure of the job's, which has no restart left.
+# Control is killed: its stores are lost, so the attempt ends. That does not count as a restart; the job has none left.
 kill -9 "$(pid_of control)"
 wait_for 30 "an attempt after control's end" status_epoch "$job" 3
 wait_for 30 "its workers" third_attempt "$tmp/killed"
-[ "$(status "$job" | jq .restarts)" = 1 ] || fail "the end of control was counted: $(status "$job")"
+[ "$(status "$job" | jq .restarts)" = 1 ] || fail "the kill of control counted as a restart: $(status "$job")"
 rm "$tmp/hold"
 wait_done "$job"
 
@@ -40,14 +41,14 @@ wait_for 30 "two workers" all_in "$tmp/canceled" 2 0
 pid=$(worker_pid "$job" 1)
 dtctl cancel "$job" >/dev/null
 wait_for 30 "the end" is_state "$job" canceled
-! kill -0 "$pid" 2>/dev/null || fail "a worker of a canceled job is there"
+! kill -0 "$pid" 2>/dev/null || fail "a worker of a canceled job still runs"
 
 rc=0
 run -- no-such-program >"$tmp/said" 2>&1 || rc=$?
 [ $rc = 4 ] && grep -q "exit status 127" "$tmp/said" || fail "$rc $(cat "$tmp/said")"
 dtctl logs "$(dtctl status -o json | jq -r '.[-1].job')" | grep -q "no-such-program: no such program in PATH" || fail "no reason in the log"
 
-# Where its folder would be is a file: nothing runs, and that is not a good end.
+# The job's folder cannot be created because a file has its name: no worker runs, and the job fails.
 job=$(($(dtctl status -o json | jq -r '.[-1].job') + 1))
 touch "$DTD_DIR/jobs/$job"
 rc=0
@@ -55,6 +56,6 @@ run -- touch "$tmp/ran" >"$tmp/said" 2>&1 || rc=$?
 [ $rc = 4 ] && grep -q "could not be started: Not a directory" "$tmp/said" || fail "$rc $(cat "$tmp/said")"
 [ ! -e "$tmp/ran" ] && is_state "$job" failed && [ "$(status "$job" | jq -c '.worker[0].exit_status')" = null ] || fail "$(status "$job")"
 
-run --nodes 2 --workers-per-node 2 -- true 2>"$tmp/said" && fail "a job over more nodes than there are"
+run --nodes 2 --workers-per-node 2 -- true 2>"$tmp/said" && fail "a job for more nodes than there are was accepted"
 dtctl resume "$job" 2>"$tmp/said" && fail "a command was resumed"
 ! grep "Sanitizer\|runtime error:\|illegal move\|Assertion" "$tmp/dtd/control.log" || fail "control has crashed"

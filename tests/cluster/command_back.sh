@@ -1,5 +1,6 @@
-# command_back.sh: a command over three nodes; one is silent until it is taken for lost, and its worker lives on. No two nodes have room:
-# the job waits for that node, whose old worker is ended as it comes back, and runs again on all three.
+# command_back.sh: a command job on three nodes. One node's control is stopped until the node is declared lost; its worker
+# continues to run. Two nodes are too few for the job, so it waits for the third. When that is back, its old worker is
+# killed, and the job runs again on all three.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/several.sh"
 . "$(dirname "$0")/command_worker.sh"
@@ -15,10 +16,10 @@ pid=$(on "$leader" status "$job" -o json | jq -er ".worker[] | select(.node == \
 control=$(pgrep -P "$(head -n 1 "$tmp/$silent/dtd.lock")" -x dtd-control)
 kill -STOP "$control"
 wait_for 20 "the job to wait for $silent" job_says '.state == "recovering" and (.reason | test("waits for"))'
-kill -0 "$pid" || fail "the worker of $silent has ended with its node's silence"
+kill -0 "$pid" || fail "the worker of $silent ended when its node was declared lost"
 kill -CONT "$control"
 wait_for 30 "three workers again" all_in "$tmp/out" 3 1
-! kill -0 "$pid" 2>/dev/null || fail "the earlier worker of $silent lives beside the new one"
+! kill -0 "$pid" 2>/dev/null || fail "the earlier worker of $silent runs beside the new one"
 rm "$tmp/hold"
 wait_for 30 "the end" job_says '.state == "done" and .restarts == 1'
 end_nodes

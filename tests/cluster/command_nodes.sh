@@ -1,5 +1,5 @@
-# command_nodes.sh follower|leader: a command over three nodes, each with its own way to the one store; a node is lost, which
-# leads or follows, and the job goes on with the two that are left, as its range allows.
+# command_nodes.sh follower|leader: a command job on three nodes, each with its own port to the one store. A node, the
+# leader or a follower, is killed, and the job continues on the other two, as its range of nodes allows.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/several.sh"
 . "$(dirname "$0")/command_worker.sh"
@@ -12,7 +12,7 @@ wait_for 60 "six workers" all_in "$tmp/out" 6 0
 [ "$(rank_on 0)" != "$(rank_on 2)" ] && [ "$(rank_on 2)" != "$(rank_on 4)" ] || fail "one port on two nodes"
 for rank in 0 1 2 3 4 5; do
   jq -e ".GROUP_RANK == \"$((rank / 2))\" and .LOCAL_RANK == \"$((rank % 2))\" and .GROUP_WORLD_SIZE == \"3\"" \
-    "$tmp/out/$rank-of-6-restart-0" >/dev/null || fail "the place of rank $rank"
+    "$tmp/out/$rank-of-6-restart-0" >/dev/null || fail "wrong group or local rank of rank $rank"
 done
 
 leader=$(on b cluster status -o json | jq -r .leader)
@@ -28,5 +28,5 @@ rm "$tmp/hold"
 job_done() { on "$left" status "$job" -o json | jq -e '.state == "done" and .workers == 4'; }
 wait_for 60 "the end" job_done
 stray() { pgrep -f "$tmp/worker.py" >/dev/null; }
-! stray || fail "workers are left"
+! stray || fail "workers still run after the end of the job"
 end_nodes

@@ -1,4 +1,4 @@
-# Sourced behind lib.sh: a worker in a few lines, which meets the others in its attempt's store and says so in a file.
+# Sourced after lib.sh: a small worker that waits for the other ranks in the store of its attempt, and then writes a file.
 mkdir -p "$tmp/work"
 touch "$tmp/hold"
 cat >"$tmp/worker.py" <<'X2'

@@ -1,4 +1,5 @@
-# One flipped bit in the log of a killed dtd: the start is refused, dtctl up shows file and reason, and nothing is lost.
+# One bit of a killed dtd's log is flipped: dtd refuses to start, dtctl up shows the file and the reason, and after the
+# bit is restored nothing is lost.
 . "$(dirname "$0")/lib.sh"
 write_job
 up
@@ -7,7 +8,7 @@ kill -9 "$(pid_of supervisor)" "$(pid_of control)" "$(pid_of io)"
 segment=$(grep -al job-3 "$DTD_DIR"/raft/log/open-*)
 offset=$(grep -abo job-1 "$segment" | head -n 1 | cut -d: -f1)
 cp "$segment" "$tmp/sound"
-# 1 becomes 5: the name would still be one
+# "job-1" becomes "job-5", which is also a valid name: only the checksum can detect it.
 printf 5 | dd of="$segment" bs=1 seek=$((offset + 4)) conv=notrunc status=none
 if dtctl up >"$tmp/out" 2>&1; then dtctl list; fail "dtd starts with a damaged log"; fi
 cat "$tmp/out"

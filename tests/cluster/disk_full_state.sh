@@ -1,5 +1,5 @@
-# The state directory is full: training and checkpoints go on, status and why say so, new jobs are refused with the cause; once
-# there is space all is as before, and an incident tells of it.
+# The state directory is full: training and checkpoints continue, status and why show it, and new jobs are refused with
+# the cause. As soon as there is space, new jobs are accepted again, and an incident records the time without space.
 . "$(dirname "$0")/lib.sh"
 [ "$(id -u)" = 0 ] || skip "a small file system can only be mounted by root"
 mkdir "$tmp/small"
@@ -15,18 +15,18 @@ newer() { [ "$(newest)" -gt "$1" ]; }
 at=$(step "$job") have=$(newest)
 wait_for 60 "more steps" reached "$job" $((at + 200))
 wait_for 60 "a newer checkpoint on disk" newer "$have"
-if submit --set checkpoint.dir="$tmp/other" >"$tmp/out" 2>&1; then fail "a job was taken with a full log"; fi
+if submit --set checkpoint.dir="$tmp/other" >"$tmp/out" 2>&1; then fail "a job was accepted although the log is full"; fi
 grep -qi space "$tmp/out" || { cat "$tmp/out"; fail "the refusal does not name the cause"; }
 is_state "$job" running || fail "training stopped: $(state "$job")"
-[[ $(status "$job" | jq -r .reason) == "state directory full since"* ]] || fail "status does not say why: $(status "$job")"
-dtctl why "$job" | grep -q "state directory full since" || fail "why does not say it: $(dtctl why "$job")"
+[[ $(status "$job" | jq -r .reason) == "state directory full since"* ]] || fail "status does not show the reason: $(status "$job")"
+dtctl why "$job" | grep -q "state directory full since" || fail "why does not show the reason: $(dtctl why "$job")"
 rm "$tmp/small/ballast"
 second=
 again() { second=$(submit --set checkpoint.dir="$tmp/other2") && echo "$second" >"$tmp/second"; }
 wait_for 60 "a new job after there was space" again
 wait_done "$(cat "$tmp/second")"
 is_state "$job" running || fail "the first job is $(state "$job")"
-[ "$(status "$job" | jq -r '.reason // ""')" = "" ] || fail "it still has a reason: $(status "$job" | jq .reason)"
+[ "$(status "$job" | jq -r '.reason // ""')" = "" ] || fail "the job still has a reason: $(status "$job" | jq .reason)"
 told() { [ "$(status "$job" | jq '[.incident[] | select(.seen | contains("state directory full since"))] | length')" = 1 ]; }
 wait_for 30 "the incident" told
 [ "$(status "$job" | jq .epoch)" = 1 ] || fail "the epoch ended"

@@ -1,4 +1,4 @@
-# deploy/examples/first-job.yaml: its loss falls below 2.3 nats per byte, and a resumed run goes on from there.
+# deploy/examples/first-job.yaml: its loss falls below 2.3 nats per byte, and a resumed run continues from there.
 . "$(dirname "$0")/lib.sh"
 up
 job=$(dtctl submit "$DTD_SOURCE/deploy/examples/first-job.yaml" --set checkpoint.dir="$tmp/ckpt" --detach -o json | jq -er .job)
@@ -9,4 +9,4 @@ echo "mean loss of the last 20 steps: $loss"
 jq -n -e "$loss < 2.3" >/dev/null || fail "$loss is not below 2.3"
 next=$(dtctl resume "$job" --workers 3 --more 20 --detach -o json | jq -er .job)
 wait_done "$next" 200
-jq -n -e "$(last "$next") < 2.3" >/dev/null || fail "the resumed run lost what was learned: $(last "$next")"
+jq -n -e "$(last "$next") < 2.3" >/dev/null || fail "the resumed run has a higher loss: $(last "$next")"

@@ -1,5 +1,5 @@
-# given_key.sh: three dtds that were given the cluster's key beforehand (as under Slurm) become one service by themselves, whoever comes
-# first; one with another key never gets in.
+# given_key.sh: three dtds that start with the same key of a cluster (as under Slurm) form a cluster by themselves, in any
+# order of their starts. A dtd with another key cannot join.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/several.sh"
 key() { echo "k1 $(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')" >"$1"; chmod 600 "$1"; }
@@ -19,7 +19,7 @@ X
   "$DTD_BIN/dtd" --config "$tmp/$1.yaml" >"$tmp/$1.log" 2>&1 &
 }
 
-# The first one comes last, so that the others are at its door when it begins.
+# The first node starts last, so that the others already try to connect when it starts.
 start s3 "$tmp/key"
 start s2 "$tmp/key"
 start s4 "$tmp/other-key"
@@ -29,7 +29,7 @@ for n in s1 s2 s3; do
   wait_for 30 "$n to see three" says $n '[.node[] | select(.state == "up") | .name] == ["s1", "s2", "s3"]'
 done
 says s1 'any(.node[]; .name == "s1" and .id == 1) and ([.node[].id] | unique | length == 3)' >/dev/null ||
-  { says s1 .; fail "the first number is not the first node's, or two have one number"; }
+  { says s1 .; fail "the first node does not have the first number, or two nodes have the same one"; }
 wait_for 20 "three voters" says s2 '[.node[] | select(.role == "leader" or .role == "voter")] | length == 3'
-says s4 '.node == []' >/dev/null || fail "another key let somebody in"
+says s4 '.node == []' >/dev/null || fail "a node with another key has joined"
 end_nodes

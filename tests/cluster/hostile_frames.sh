@@ -1,5 +1,5 @@
-# Garbage, oversized and truncated frames on the control socket and on a job's io socket: those connections close, nothing else
-# notices.
+# Garbage, oversized and truncated frames on the control socket and on a job's io socket: these connections are closed, and
+# nothing else is disturbed.
 . "$(dirname "$0")/lib.sh"
 command -v python3 >/dev/null || skip "no python3 to speak with a raw socket"
 write_job
@@ -14,9 +14,9 @@ good = struct.pack('<IBBHQII', 0x31445444, 1, 1, 1, 1, 1000, 8) + b'\x0a\x06abcd
 frames = [b'', b'\0', os.urandom(24), os.urandom(4096),
           struct.pack('<IBBHQII', 0x31445444, 1, 1, 1, 1, 0, 0xffffffff) + b'x' * 65536,   # oversized
           struct.pack('<IBBHQII', 0x31445444, 9, 1, 1, 1, 0, 0),                           # another version
-          struct.pack('<IBBHQII', 0x31445444, 1, 77, 1, 1, 0, 0),                          # no such kind
-          struct.pack('<IBBHQII', 0x31445444, 1, 2, 1, 99, 0, 0)]                          # an answer nobody asked for
-hostile = set(frames[4:8])   # refused by the header alone: the server closes, whatever the client does
+          struct.pack('<IBBHQII', 0x31445444, 1, 77, 1, 1, 0, 0),                          # an unknown kind
+          struct.pack('<IBBHQII', 0x31445444, 1, 2, 1, 99, 0, 0)]                          # an answer without a call
+hostile = set(frames[4:8])   # invalid headers: the server closes the connection before it reads more
 frames += [good[:n] for n in range(len(good))]
 frames += [bytes(b ^ (1 << random.randrange(8)) if random.random() < .1 else b for b in good) for _ in range(100)]
 for path in sys.argv[1:]:

@@ -1,5 +1,6 @@
-# A job with byte-pair encoding; its model goes out as one of Hugging Face's and comes in again, into a folder and for a job file: the
-# same tensors, bit for bit; both generate what the first generates, and training goes on.
+# A job with byte-pair encoding. Its model is exported in Hugging Face's format and imported again, into a folder and for
+# a job file: the tensors are equal bit for bit, both models generate the same text as the original, and training
+# continues.
 . "$(dirname "$0")/lib.sh"
 write_job
 # Bytes in GPT-2's characters (33 to 126, 161 to 172 and 174 to 255 are their own), a few merges, one special token.
@@ -26,9 +27,9 @@ sed "s/^name: small/name: tuned/; s/dir: ckpt/dir: tuned/" "$tmp/job.yaml" >"$tm
 dtctl ckpt import "$tmp/hf" "$tmp/tuned.yaml" >/dev/null
 for to in folder tuned; do
   hashes "$tmp/$to/step-0" >"$tmp/hashes-$to"
-  cmp "$tmp/hashes" "$tmp/hashes-$to" || fail "$to: other tensors"
+  cmp "$tmp/hashes" "$tmp/hashes-$to" || fail "$to: the tensors differ"
   say "$tmp/$to" >"$tmp/said-$to"
-  cmp "$tmp/said" "$tmp/said-$to" || fail "$to says: $(cat "$tmp/said-$to")"
+  cmp "$tmp/said" "$tmp/said-$to" || fail "$to generates: $(cat "$tmp/said-$to")"
 done
 
 next=$(dtctl resume "$tmp/tuned" --steps 10 --detach -o json | jq -er .job)

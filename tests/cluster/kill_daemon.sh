@@ -1,5 +1,6 @@
-# kill_daemon.sh supervisor|control|io submit|step|save: kill -9 of one of dtd's processes at that moment. Nothing committed is
-# lost, no job runs twice, the workers survive the death of control and io, and the job ends with the undisturbed run's tensors.
+# kill_daemon.sh supervisor|control|io submit|step|save: kill -9 of one of dtd's processes at that moment. Nothing that was
+# committed is lost, no job runs twice, workers survive the kill of control and io, and the job ends with the tensors of
+# an undisturbed run.
 who=$1 when=$2
 . "$(dirname "$0")/lib.sh"
 write_job
@@ -11,12 +12,12 @@ hashes "$tmp/quiet/step-360" >"$tmp/quiet-hashes"
 
 kill_it() {
   local pids
-  pids=$(pid_of "$who") || fail "$who is not there"
+  pids=$(pid_of "$who") || fail "$who does not run"
   kill -9 $pids
 }
 case $when in
 submit)
-  if [ "$who" = io ]; then # the io process of a job that has just been taken
+  if [ "$who" = io ]; then # the io process of a job that has just been accepted
     job=$(submit "${big[@]}" --set checkpoint.dir="$tmp/killed")
     wait_for 10 "its io process" pid_of io
     kill_it
@@ -30,7 +31,7 @@ submit)
       up
     fi
     wait $submitter || true
-    # Taken or not: the answer must be true. Who got no answer submits again.
+    # The answer must be true, whether the job was accepted or not. A client without an answer submits again.
     if [ -s "$tmp/id" ]; then job=$(cat "$tmp/id"); else
       cat "$tmp/err"
       taken=$(dtctl status -o json | jq -r '[.[] | select(.state != "done")] | length')
@@ -45,14 +46,15 @@ step)
   kill_it
   ;;
 save)
-  # Many saves: on a busy machine one is over before this script has looked.
+  # Many saves, because on a busy machine one can end before this script sees it.
   job=$(submit "${big[@]}" --set checkpoint.every=10 --set checkpoint.dir="$tmp/killed")
   wait_for 60 "its io process" pid_of io
   n=0
-  # Stopped first, so that what was there when it died is known; io goes on when its commit was quicker than this script.
+  # The process is stopped before the kill, so that the state at the kill is known. If the commit was faster than this
+  # script, io continues.
   pids=$(pid_of "$who") n=0 partial=
   until [ -n "$partial" ]; do
-    [ $((n += 1)) -lt 400000 ] || fail "no save was seen"
+    [ $((n += 1)) -lt 400000 ] || fail "the script saw no save"
     compgen -G "$tmp/killed/.step-*.partial" >/dev/null || continue
     kill -STOP $pids
     partial=$(compgen -G "$tmp/killed/.step-*.partial") || kill -CONT $pids
@@ -70,10 +72,10 @@ jobs=$(dtctl status -o json | jq length)
 [ "$jobs" = 2 ] || { dtctl status; fail "$jobs jobs, expected 2"; }
 if [ "$who" != supervisor ] && [ "$when" != submit ]; then
   epoch=$(status "$job" | jq .epoch)
-  [ "$epoch" = 1 ] || { status "$job"; fail "the death of $who ended the epoch: $epoch"; }
+  [ "$epoch" = 1 ] || { status "$job"; fail "the kill of $who ended the epoch: $epoch"; }
 fi
 hashes "$tmp/killed/step-360" >"$tmp/killed-hashes"
-cmp "$tmp/quiet-hashes" "$tmp/killed-hashes" || fail "another end than the undisturbed run"
-# Each step was trained once per epoch: no two workers of one rank wrote at the same time.
-dtctl metrics "$job" -o jsonl | jq -s -e 'map(.step) == ([range(1; 361)])' >/dev/null || fail "the metrics are not steps 1 to 360"
+cmp "$tmp/quiet-hashes" "$tmp/killed-hashes" || fail "the final tensors differ from those of the undisturbed run"
+# Each step has one line: no two workers of one rank ran at the same time.
+dtctl metrics "$job" -o jsonl | jq -s -e 'map(.step) == ([range(1; 361)])' >/dev/null || fail "the metrics do not contain each of the steps 1 to 360 once"
 for s in 120 240 360; do dtctl ckpt verify "$tmp/killed/step-$s" >/dev/null || fail "step-$s does not verify"; done

@@ -1,5 +1,5 @@
-# kill -9 of a worker: noticed, reported with its signal, and the job goes on by itself in a new epoch from the last checkpoint,
-# to the same end; more often than `restarts` it fails and says so.
+# kill -9 of a worker: the kill is reported with its signal, and the job continues by itself in a new epoch from the last
+# checkpoint, with the same final tensors. After more kills than `restarts` the job fails, and the reason names that.
 . "$(dirname "$0")/lib.sh"
 write_job
 up
@@ -15,7 +15,7 @@ status "$job" | jq -e '.epoch >= 2 and .restarts == 1' >/dev/null || { status "$
 status "$job" | jq -e '[.incident[].seen] | any(test("signal 9"))' >/dev/null || { status "$job"; fail "no incident names signal 9"; }
 status "$job" | jq -r '.incident[] | "\(.seen); \(.decided); noticed after \(.detect_ms) ms, stepping again after \(.recover_ms) ms"'
 hashes "$tmp/killed/step-400" >"$tmp/killed-hashes"
-cmp "$tmp/quiet-hashes" "$tmp/killed-hashes" || fail "another end than the undisturbed run"
+cmp "$tmp/quiet-hashes" "$tmp/killed-hashes" || fail "the final tensors differ from those of the undisturbed run"
 
 job=$(submit --set train.steps=100000 --set run.restarts=1 --set checkpoint.dir="$tmp/often")
 for i in 1 2; do

@@ -1,5 +1,6 @@
-# kill -9 of a worker of a pipeline, of a shard group, of a tensor and of a ring group: while others stand in messages, gathers and
-# ring steps. Each job goes on in a new epoch to the end of the run that nobody disturbed, bit for bit.
+# kill -9 of a worker of a pipeline, of a shard group, and of a tensor and a ring group, while other workers wait in
+# messages, gathers and ring steps. Each job continues in a new epoch and ends with the tensors of an undisturbed run, bit
+# for bit.
 . "$(dirname "$0")/lib.sh"
 write_job
 up
@@ -8,7 +9,7 @@ layouts=(
   "--set parallel.workers=4 --set parallel.tp=2 --set parallel.cp=2 --set train.numerics=fast --set run.threads=1"
   "--set parallel.workers=2 --set parallel.pp=2 --set parallel.schedule=zb-h1"
 )
-steps=(300 300 1500) # each long enough for its worker to be killed in it
+steps=(300 300 1500) # long enough that the worker is killed before the last step
 for i in "${!layouts[@]}"; do
   read -ra layout <<<"${layouts[$i]}"
   long=(--set train.steps="${steps[$i]}" --set checkpoint.every=100 "${layout[@]}")
@@ -21,5 +22,5 @@ for i in "${!layouts[@]}"; do
   wait_done "$job" 120
   status "$job" | jq -e '.epoch >= 2 and .restarts == 1' >/dev/null || { status "$job"; fail "no second epoch"; }
   hashes "$tmp/killed-$i/step-${steps[$i]}" >"$tmp/killed-hashes"
-  cmp "$tmp/quiet-hashes" "$tmp/killed-hashes" || fail "layout $i: another end than the undisturbed run"
+  cmp "$tmp/quiet-hashes" "$tmp/killed-hashes" || fail "layout $i: the final tensors differ from those of the undisturbed run"
 done

@@ -1,5 +1,6 @@
-# A job moves between layouts: 15 steps sharded, 15 as a pipeline, 10 on replicas end, in canonical numerics, with the tensors of
-# a run of 40 on one worker, bit for bit. Cut within layers (tp, cp) it has its losses to rounding, and its checkpoint goes on too.
+# A job changes its layout: after 15 steps sharded, 15 as a pipeline and 10 on replicas, in canonical numerics, it has the
+# tensors of a run of 40 steps on one worker, bit for bit. With layers split over workers (tp, cp) its losses are equal up
+# to rounding, and its checkpoint can be resumed, too.
 . "$(dirname "$0")/lib.sh"
 write_job
 up
@@ -23,7 +24,7 @@ job=$(next "$job" 40 3 "${plain[@]}")
 wait_done "$job"
 [ "$(losses "$job" | head -n 1 | cut -d' ' -f1)" = 31 ] || fail "the last run did not begin at step 31"
 hashes "$tmp/moved/step-40" >"$tmp/hashes-moved"
-cmp "$tmp/hashes-whole" "$tmp/hashes-moved" || fail "moved between layouts: other tensors than the whole run"
+cmp "$tmp/hashes-whole" "$tmp/hashes-moved" || fail "after changes of the layout the tensors differ from those of the whole run"
 
 job=$(submit "${common[@]}" --set train.steps=20 --set checkpoint.dir="$tmp/cut" --set parallel.workers=4 \
   --set parallel.tp=2 --set parallel.cp=2)
@@ -34,4 +35,4 @@ wait_done "$job"
 losses "$job" >>"$tmp/losses-cut"
 join <(losses "$whole" | sort -k1,1) <(sort -k1,1 "$tmp/losses-cut") |
   awk '{ d = $2 - $3; if (d < 0) d = -d; if (d > 1e-4 * $2) { print; bad = 1 } n++ } END { exit bad || n != 40 }' ||
-  fail "cut within layers: other losses than one worker"
+  fail "with split layers the losses differ from those of one worker"

@@ -1,5 +1,5 @@
-# Sourced by the end-to-end tests: a private dtd in a fresh folder, a small job, and the words to speak of both.
-# Needs DTD_BIN (the programs) and DTD_SOURCE. Everything that was started ends with the test.
+# Sourced by the end-to-end tests: a private dtd in a new folder, a small job, and functions for both. It needs DTD_BIN
+# (the folder of the programs) and DTD_SOURCE. All processes end with the test.
 set -euo pipefail
 : "${DTD_BIN:?}" "${DTD_SOURCE:?}"
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/dtd-cluster-XXXXXX")
@@ -27,12 +27,12 @@ wait_for() {
   local end=$(($(date +%s) + $1)) what=$2
   shift 2
   until "$@" >/dev/null 2>&1; do
-    [ "$(date +%s)" -lt $end ] || fail "waited too long for: $what"
+    [ "$(date +%s)" -lt $end ] || fail "timeout while waiting for: $what"
     sleep 0.05
   done
 }
 
-# A job of a second or two: write_job FILE [KEY=VALUE (of --set)]... is done by submit's --set.
+# Writes the file of a job that runs for a second or two. Tests change its keys by submit's --set.
 write_job() {
   yes "a quick brown fox jumps over the lazy dog, twice" 2>/dev/null | head -n 400 >"$tmp/text.txt" || true
   cat >"$tmp/job.yaml" <<X
@@ -68,6 +68,6 @@ pid_of() { # supervisor | control | io
   io) pgrep -P "$(pid_of supervisor)" -x dtd-io ;;
   esac
 }
-# The tensors of a step folder with their hashes: equal lines, equal bits.
+# The tensors of a step folder with their hashes; equal lines mean equal bits.
 hashes() { dtctl ckpt inspect "$1" -o json | jq -r '.tensors[] | "\(.name) \(.sha256)"' | sort; }
 losses() { dtctl metrics "$1" -o jsonl | jq -r '"\(.step) \(.loss)"' | sort -n; }

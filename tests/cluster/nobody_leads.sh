@@ -1,5 +1,6 @@
-# nobody_leads.sh: of three nodes two are dead, and with them the majority of the voters. The job on the third goes on and commits
-# checkpoints, nothing new starts, and when one of them is back the job is known again, ends, and was never restarted.
+# nobody_leads.sh: two of three nodes, and thus the majority of the voters, are killed. The job on the third node continues
+# and commits checkpoints, and no new job is accepted. When one of the two is back, the job is shown again, completes, and
+# was never restarted.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/several.sh"
 write_job
@@ -12,12 +13,12 @@ wait_for 60 "step 50" has_step 50
 wait_for 20 "a leader that is not drained" says b '.leader == "b"'
 kill_node a
 kill_node c
-wait_for 20 "nobody to lead" says b '.leader == null'
+wait_for 20 "the loss of the leader" says b '.leader == null'
 last=$(ls "$tmp/ck" | sed -n 's/^step-\([0-9]*\)$/\1/p' | sort -n | tail -n 1)
-wait_for 60 "three more checkpoints while nobody leads" has_step $((last + 150))
-timeout 20 env DTD_DIR="$tmp/b" "$DTD_BIN/dtctl" submit "$tmp/job.yaml" --set checkpoint.dir="$tmp/other" --detach >"$tmp/out" 2>&1 && fail "a job was taken while nobody leads: $(cat "$tmp/out")"
+wait_for 60 "three more checkpoints without a leader" has_step $((last + 150))
+timeout 20 env DTD_DIR="$tmp/b" "$DTD_BIN/dtctl" submit "$tmp/job.yaml" --set checkpoint.dir="$tmp/other" --detach >"$tmp/out" 2>&1 && fail "a job was accepted without a leader: $(cat "$tmp/out")"
 on a up >/dev/null
 runs_on() { on a status "$job" -o json | jq -e '.state == "running" and .epoch == 1 and .restarts == 0'; }
-wait_for 60 "the job to be known again, in its first epoch" runs_on
+wait_for 60 "the job to be shown again, in its first epoch" runs_on
 on a cancel "$job" >/dev/null
 end_nodes

@@ -1,5 +1,6 @@
-# A job with a range of workers begins with what has room, says why it is small, and takes the rest at a checkpoint once
-# there is room: without a restart, and in canonical numerics to the same end, bit for bit, as if it had been large all along.
+# A job with a range of workers starts with the workers that have slots and shows the reason. When there are more slots, it
+# grows at a checkpoint, without a restart. In canonical numerics its final tensors equal those of a run with all workers,
+# bit for bit.
 . "$(dirname "$0")/lib.sh"
 write_job
 printf 'slots: 4\n' >"$tmp/node.yaml"
@@ -15,11 +16,11 @@ wait_for 30 "job $other to run" reached "$other" 1
 job=$(submit "${long[@]}" --set parallel='{workers: 4, min_workers: 1}' --set checkpoint.dir="$tmp/ranged")
 wait_for 30 "job $job to run" reached "$job" 1
 says() { status "$1" | jq -e --arg text "$2" '.reason | contains($text)'; }
-status "$job" | jq -e '.workers == 2 and .epoch == 1' >/dev/null || { status "$job"; fail "it does not begin with two"; }
+status "$job" | jq -e '.workers == 2 and .epoch == 1' >/dev/null || { status "$job"; fail "it does not start with two workers"; }
 wait_for 10 "the reason" says "$job" "runs with 2 of 4 workers; all of them need 4 slots"
 dtctl cancel "$other" >/dev/null
 wait_done "$job" 120
 status "$job" | jq -e '.workers == 4 and .epoch == 2 and .restarts == 0' >/dev/null || { status "$job"; fail "it did not grow"; }
-status "$job" | jq -e '.incident[0].decided | test("with 4 of 4 workers")' >/dev/null || { status "$job"; fail "nobody says so"; }
+status "$job" | jq -e '.incident[0].decided | test("with 4 of 4 workers")' >/dev/null || { status "$job"; fail "no incident names the new number of workers"; }
 hashes "$tmp/ranged/step-800" >"$tmp/ranged-hashes"
-cmp "$tmp/large-hashes" "$tmp/ranged-hashes" || fail "another end than with four workers from the beginning"
+cmp "$tmp/large-hashes" "$tmp/ranged-hashes" || fail "the final tensors differ from those of a run with four workers"

@@ -1,5 +1,6 @@
-# A run of 20 steps resumed to 40 ends with the tensors of a run of 40, bit for bit in canonical numerics, on the same and on any
-# other number of workers; so does one that was told to save and stop somewhere, by `cancel --save` or, as batch systems do, by a signal.
+# A run of 20 steps that is resumed to 40 ends with the tensors of a run of 40 steps, bit for bit in canonical numerics, on
+# the same and on any other number of workers. So does a run that saved and stopped at some step, by `cancel --save` or,
+# as under a batch system, by a signal.
 . "$(dirname "$0")/lib.sh"
 write_job
 up
@@ -13,7 +14,7 @@ for w in 2 1 3; do
   wait_done "$next"
   [ "$(losses "$next" | head -n 1 | cut -d' ' -f1)" = 21 ] || fail "the resumed run did not begin at step 21"
   hashes "$tmp/half-$w/step-40" >"$tmp/hashes-$w"
-  cmp "$tmp/hashes-whole" "$tmp/hashes-$w" || fail "resumed on $w workers: other tensors than the whole run"
+  cmp "$tmp/hashes-whole" "$tmp/hashes-$w" || fail "resumed on $w workers, the tensors differ from those of the whole run"
 done
 
 parted=(--set train.schedule=constant --set train.steps=2000 --set checkpoint.every=1000 --set checkpoint.dir="$tmp/parted")
@@ -36,4 +37,4 @@ job=$(submit "${parted[@]}" --set train.steps=$((saved + 40)) --set checkpoint.d
 wait_done "$job"
 hashes "$tmp/one/step-$((saved + 40))" >"$tmp/hashes-one"
 hashes "$tmp/parted/step-$((saved + 40))" >"$tmp/hashes-parted"
-cmp "$tmp/hashes-one" "$tmp/hashes-parted" || fail "saved, stopped and gone on: other tensors"
+cmp "$tmp/hashes-one" "$tmp/hashes-parted" || fail "after save, stop and resume the tensors differ"

@@ -1,4 +1,4 @@
-# The newest keep_last checkpoints stay, the older ones go, and the catalog says the same as the folder.
+# The newest keep_last checkpoints are kept, older ones are removed, and the catalog agrees with the folder.
 . "$(dirname "$0")/lib.sh"
 write_job
 up

@@ -1,13 +1,14 @@
-# Sourced behind lib.sh: several dtds of one cluster on this machine, a state directory each.
+# Sourced after lib.sh: several dtds of one cluster on this machine, each with its own state directory.
 port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 on() { # on NODE COMMAND...
   local node=$1
   shift
   DTD_DIR=$tmp/$node "$DTD_BIN/dtctl" "$@"
 }
-# PID and all that it has started.
+# Kills PID and all its descendants.
 tree() { local child; for child in $(pgrep -P "$1"); do tree "$child"; done; echo "$1"; }
-# At once: of three voters the second to stop in order waits for a majority without it. stop_two.sh is about stopping.
+# All at the same time, by kill: of three voters, the second one to shut down regularly would wait for a majority without
+# it. stop_two.sh tests regular shutdowns.
 downs() { for n in $nodes; do
   [ ! -s "$tmp/$n/dtd.lock" ] || kill -9 $(tree "$(head -n 1 "$tmp/$n/dtd.lock")") 2>/dev/null || true
 done; }
@@ -15,15 +16,15 @@ where() { local p="port_$1"; echo --name "$1" --listen "127.0.0.1:${!p}" --adver
 
 cluster() { on "$1" cluster status -o json; }
 says() { cluster "$1" | jq -e "$2"; } # says NODE FILTER
-kill_node() { kill -9 "$(head -n 1 "$tmp/$1/dtd.lock")"; } # its children die with it
+kill_node() { kill -9 "$(head -n 1 "$tmp/$1/dtd.lock")"; } # the kernel kills its children with it
 
-# guard_nodes NODE...: at the end they go down; after a failure their logs are shown first.
+# guard_nodes NODE...: ends these nodes when the test exits; after a failure shows their logs first.
 guard_nodes() {
   nodes=$*
   trap 'rc=$?; set +e; [ $rc -eq 0 ] || for n in $nodes; do for f in "$tmp/$n/control.log" "$tmp/$n"/jobs/*/*.log; do echo "--- $f"; tail -n 30 "$f" 2>/dev/null || true; done; done; downs; (exit $rc); finish' EXIT
 }
 
-# begin_nodes NODE...: the first makes the cluster, the others join; all are up.
+# begin_nodes NODE...: the first node creates the cluster, the others join; returns when all are up.
 begin_nodes() {
   guard_nodes "$@"
   for n in $nodes; do on $n up >/dev/null; declare -g "port_$n=$(port)"; done
@@ -34,11 +35,11 @@ begin_nodes() {
     token=$(on $first cluster token -o json | jq -er .token)
   done
   wait_for 30 "all nodes up" says $first "[.node[] | select(.state == \"up\")] | length == $#+1"
-  # On the way from one to three voters there are two, and either one's loss is that of the majority.
+  # Between one and three voters there are two, and the loss of either one would be the loss of the majority.
   [ $# -lt 2 ] || wait_for 30 "three voters" says $first '[.node[] | select(.role == "leader" or .role == "voter")] | length >= 3'
 }
 
-# A crash that a new control has covered up is a failure all the same.
+# A crash of control fails the test even if a new control has continued its work.
 end_nodes() {
   ! grep -l "Sanitizer\|runtime error:\|illegal move\|Assertion" "$tmp"/*/control.log || fail "control has crashed"
 }

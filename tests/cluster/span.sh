@@ -1,17 +1,17 @@
-# span.sh: a job of four workers over two of three nodes. kill -9 of everything on a node that has workers, first one that does not
-# lead, then the one that leads, then `dtctl down` on the one that leads: the job goes on by itself on those that are left, to the parameters of an undisturbed run on one
-# node, bit for bit.
+# span.sh: a job of four workers on two of three nodes loses a node with workers: first a follower by kill -9, then the leader
+# by kill -9, then the leader by `dtctl down`. Each time the job continues by itself on the other nodes, and ends with the
+# parameters of an undisturbed run on one node, bit for bit.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/several.sh"
 write_job
-begin() { # NODE: its dtd, with two slots
+begin() { # NODE: starts its dtd with two slots
   mkdir -p "$tmp/$1"
   printf 'state_dir: %s\nslots: 2\n' "$tmp/$1" >"$tmp/$1.yaml"
   setsid "$DTD_BIN/dtd" --config "$tmp/$1.yaml" >>"$tmp/$1.out" 2>&1 &
   wait_for 20 "dtd of node $1" on "$1" node
 }
 guard_nodes a b c
-# Three voters, too: on the way from one to three there are two, and either one's loss is that of the majority.
+# Also waits for three voters: with two, the loss of either one would be the loss of the majority.
 all_up() { says "$1" 'all(.node[]; .state == "up") and ([.node[] | select(.role == "leader" or .role == "voter")] | length == 3)'; }
 state_on() { [ "$(on "$1" status "$job" -o json | jq -r .state)" = "$2" ]; }
 step_on() { [ "$(on "$1" status "$job" -o json | jq -r .step)" -ge "$2" ]; }
@@ -31,7 +31,7 @@ on a cluster init $(where a) >/dev/null
 token=$(on a cluster token --uses 2 -o json | jq -er .token)
 for n in b c; do on $n cluster join "$token" $(where $n) >/dev/null; done
 
-# lose NAME NODE HOW: the job of that name loses the node NODE says (leader, or another that works).
+# lose NAME NODE HOW: runs job NAME and ends one of its nodes by HOW. NODE: `leader`, or `other` for a follower.
 lose() {
   local name=$1 leader victim n spare
   for n in $nodes; do wait_for 60 "all nodes, as $n sees it" all_up "$n"; done
@@ -48,13 +48,13 @@ lose() {
   begin=$(date +%s%N)
   $3 "$victim"
   n=$(other "$victim")
-  [ "$3" = kill_node ] || { echo "it was down after $((($(date +%s%N) - begin) / 1000000)) ms"; says "$n" ".leader != null and .leader != \"$victim\"" >/dev/null || fail "nobody was handed the lead"; }
+  [ "$3" = kill_node ] || { echo "it was down after $((($(date +%s%N) - begin) / 1000000)) ms"; says "$n" ".leader != null and .leader != \"$victim\"" >/dev/null || fail "no other node became the leader"; }
   wait_for 120 "the end of job $job" state_on "$n" done
   on "$n" status "$job" -o json | jq -r '.incident[] | "\(.seen); \(.decided); noticed after \(.detect_ms) ms, stepping again \(.recover_ms) ms later: in all \(.detect_ms + .recover_ms | floor) ms"'
-  on "$n" status "$job" -o json | jq -e '[.incident[].decided] | any(test("from step [1-9]"))' >/dev/null || fail "$name: it began at the beginning"
-  [ "$(on "$n" metrics "$job" -o jsonl | jq .step | sort -n | uniq | wc -l)" = 400 ] || fail "$name: not all metrics are known"
+  on "$n" status "$job" -o json | jq -e '[.incident[].decided] | any(test("from step [1-9]"))' >/dev/null || fail "$name: the job restarted from step 0"
+  [ "$(on "$n" metrics "$job" -o jsonl | jq .step | sort -n | uniq | wc -l)" = 400 ] || fail "$name: metrics of some steps are missing"
   hashes "$tmp/$name/step-400" >"$tmp/$name-hashes"
-  cmp "$tmp/quiet-hashes" "$tmp/$name-hashes" || fail "$name: another end than the undisturbed run"
+  cmp "$tmp/quiet-hashes" "$tmp/$name-hashes" || fail "$name: the final tensors differ from those of the undisturbed run"
   begin "$victim"
 }
 lose follower other kill_node

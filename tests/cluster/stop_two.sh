@@ -1,5 +1,6 @@
-# stop_two.sh: two nodes are left of three, and at once the one that leads is stopped in order; then of the two each is stopped, again and
-# again. The other decides alone within seconds, takes a job and ends it, while the first is away.
+# stop_two.sh: after the removal of one of three nodes, the leader shuts down regularly at once; then each of the two nodes
+# shuts down in turn, several times. Each time the other node leads alone within seconds, and accepts and completes a job
+# while the first one is away.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/several.sh"
 write_job
@@ -9,14 +10,14 @@ leads() { says "$1" ".leader == \"$1\""; }
 leader() { cluster ${nodes%% *} | jq -r .leader; }
 job_done() { on "$1" status "$2" -o json | jq -e '.state == "done"'; }
 
-# stop_one NODE WORD: it is stopped and comes back; the other does without it.
+# stop_one NODE WORD: shuts the node down, uses the other one meanwhile, and starts the node again.
 stop_one() {
   local rest=$(other "$1") begin=$(date +%s%N) job
   on "$1" down >/dev/null
   echo "$2: $1 is down after $((($(date +%s%N) - begin) / 1000000)) ms"
   wait_for 20 "$rest to lead without $1" leads "$rest"
   job=$(on "$rest" submit "$tmp/job.yaml" --set checkpoint.dir="$tmp/$2" --detach -o json | jq -er .job)
-  wait_for 60 "a job on the one that is left" job_done "$rest" "$job"
+  wait_for 60 "a job on the remaining node" job_done "$rest" "$job"
   on "$1" up >/dev/null
   wait_for 30 "both up" says "$rest" '[.node[] | select(.state == "up")] | length == 2'
 }

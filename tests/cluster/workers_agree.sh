@@ -1,5 +1,5 @@
-# 1, 2, 3 and 4 workers, and 3 with a communication thread: the same losses and the same parameters and optimizer, bit for bit, in
-# canonical numerics. The batch of 7 divides by neither 2, 3 nor 4, and its last microbatch is short.
+# 1, 2, 3 and 4 workers, and 3 with a communication thread, have the same losses, parameters and optimizer state, bit for
+# bit, in canonical numerics. The batch of 7 samples is not divisible by 2, 3 or 4, and its last microbatch is smaller.
 . "$(dirname "$0")/lib.sh"
 write_job
 up
@@ -9,7 +9,7 @@ for w in 1 2 3 4 3-beside; do
   job=$(submit --set parallel.workers="${w%-beside}" --set run.comm_thread=$thread --set train.global_batch=7 --set train.steps=20 --set checkpoint.dir="$tmp/ckpt-$w")
   wait_done "$job"
   [ "$(cat "$DTD_DIR/jobs/$job"/rank-*.log | grep -c "ready step=0 .*comm_thread=$thread")" -eq "${w%-beside}" ] ||
-    fail "$w workers do not say comm_thread=$thread"
+    fail "the logs of $w workers do not contain comm_thread=$thread"
   losses "$job" >"$tmp/losses-$w"
   hashes "$tmp/ckpt-$w/step-20" >"$tmp/hashes-$w"
   [ "$(wc -l <"$tmp/losses-$w")" -eq 20 ] || fail "$w workers reported $(wc -l <"$tmp/losses-$w") steps"
