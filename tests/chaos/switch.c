@@ -11,8 +11,7 @@
  *   I deaf      the link drops packets to the node
  *   I mute      the link drops packets from the node
  *
- * Needs the permission to create network namespaces, and /dev/net/tun; otherwise prints the reason and exits with 77.
- */
+ * Needs the permission to create network namespaces, and /dev/net/tun; else prints the reason and exits with 77. */
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -71,8 +71,7 @@ void c10d_close_job(struct c10d_registry *s, uint64_t job, const char *except);
 /* Passes a stream from another node to its store. That node has checked the user. `argument` is "UID NAME". A stream
  * that arrives before its epoch's store waits up to 10 s for it. The function takes over the descriptor. */
 void c10d_take(struct c10d_registry *s, const char *argument, int fd);
-/* Call it on every tick of the loop: passes on streams whose store is now open, and closes those that waited too long.
- */
+/* Call it on every tick of the loop: passes on streams whose store is open now, and closes those whose time is up. */
 void c10d_tick(struct c10d_registry *s);
 
 #endif

@@ -162,8 +162,7 @@ static int numa_number(json_int_t n)
     return n >= 0 && n <= INT_MAX ? (int)n : -1;
 }
 
-/* A GPU that cannot be opened is not assigned to any job. If the node has no usable GPU, its error becomes the reason.
- */
+/* A GPU that cannot be opened is not assigned to any job. If no GPU is usable, its error becomes the reason. */
 static void read_gpu(struct gpus *g, const json_t *gpu, int i)
 {
     char what[GPUS_SICK_BYTES];

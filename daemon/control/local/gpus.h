@@ -47,7 +47,7 @@ void gpus_fail(struct gpus *g, const char *why);
  * that one. ERR_CORRUPT: the output is invalid; ERR_NOTFOUND: it lists no GPU, and `why` has its reason. On an error
  * nothing changes. */
 NODISCARD err_t gpus_health_read(struct gpus *g, const char *text, size_t len, uint64_t *ret, struct why *why);
-/* Another node reports that its GPU i is sick, or cannot be opened. The latter has no effect while a job has the GPU.
+/* Another node reports that its GPU i is sick, or cannot be opened; the latter has no effect while a job has the GPU.
  */
 void gpus_mark_sick(struct gpus *g, int i, const char *what);
 void gpus_mark_broken(struct gpus *g, int i);

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CLAIM_MS \
-    5000 /* a claim waits for no disk and no other node; without an answer for 5 s, the leader has failed */
+/* A claim waits for no disk and no other node, so without an answer for so long the leader has failed. */
+#define CLAIM_MS 5000
 
 static const char *const not_reported =
     "the leader does not have the list of stores of every node yet: try again in a second";

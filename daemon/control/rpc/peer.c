@@ -8,8 +8,7 @@
  *
  * A Report that was not answered because the connection was lost is not repeated: the follower sends the whole list
  * over the next connection. If too many reports wait for answers, the follower sends the list later instead of more
- * reports.
- */
+ * reports. */
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "daemon/control/job/job.h"
@@ -23,14 +22,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NODE_MAX_PEERS 8192 /* callers of one node: more than its processes and users; it bounds the leader's memory \
-                             */
-#define ATTEND_MS 200       /* until the next try: the new leader finishes its election within a heartbeat */
+/* Callers of one node: more than it has processes and users. The limit bounds the leader's memory. */
+#define NODE_MAX_PEERS 8192
+#define ATTEND_MS 200 /* until the next try: one heartbeat; a new leader is ready after a few of them */
 
 /* ---- forwarded calls ---- */
 
-/* The peer of a caller at another node. There is one for each process and each user; they exist while this node leads.
- */
+/* The peer of a caller at another node. There is one for each process and each user, as long as this node leads. */
 static struct peer *peer_of(struct rpc_server *server, struct node_view *a, const struct rpc_origin *o)
 {
     struct peer *p;

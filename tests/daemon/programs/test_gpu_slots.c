@@ -253,7 +253,7 @@ TEST(a_broken_probe_is_reported)
     write_text("words", "these are no words of a probe");
     setenv("DOUBLE_PROBE", path_of("words"), 1);
     dtd_start(&d, "state2");
-    refused(spec("a", 1, 5, ""), "no JSON", "dt-worker --probe");
+    refused(spec("a", 1, 5, ""), "not JSON", "dt-worker --probe");
     assert_int_equal(0, dtd_down(&d));
 }
 

@@ -72,8 +72,7 @@ TEST(too_many_workers_are_not_bound)
     EXPECT("", 1, 65, 0);
 }
 
-/* Several jobs together have more workers than there are cores: each core gets a second worker before one gets a third.
- */
+/* Several jobs have more workers than there are cores: each core gets a second worker before one gets a third. */
 TEST(jobs_share_cores_evenly)
 {
     on(&sysfs_two_sockets, "0-1,16-17");
