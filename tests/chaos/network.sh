@@ -49,9 +49,9 @@ pids() {
   esac
 }
 cluster() { on "$1" cluster status -o json; }
-says() { cluster "$1" | jq -e "$2"; }
+cluster_has() { cluster "$1" | jq -e "$2"; }
 # All nodes are up in the view of NODE, with three voters: with two, the loss of either one would be that of the majority.
-all_up() { says "$1" '.leader != null and all(.node[]; .state == "up") and ([.node[] | select(.role == "leader" or .role == "voter")] | length == 3)'; }
+all_up() { cluster_has "$1" '.leader != null and all(.node[]; .state == "up") and ([.node[] | select(.role == "leader" or .role == "voter")] | length == 3)'; }
 make_cluster() {
   local n token
   where() { echo --name "$1" --listen "10.77.0.$(number "$1"):7811" --advertise "10.77.0.$(number "$1"):7811"; }

@@ -2,8 +2,8 @@
 mkdir -p "$tmp/work"
 touch "$tmp/hold"
 cat >"$tmp/worker.py" <<'X2'
-"""worker.py FOLDER [HOLD]: adds itself to the store, fails if the store knew others, waits for all, says in FOLDER what its
-environment is, and ends well when there is no file HOLD."""
+"""worker.py FOLDER [HOLD]: adds itself to the store, waits for all ranks, and fails if the store has counted more. Then it
+writes its environment to a file in FOLDER, and exits with 0 as soon as there is no file HOLD."""
 import json, os, socket, struct, sys, time
 e, folder = os.environ, sys.argv[1]
 rank, world = int(e['RANK']), int(e['WORLD_SIZE'])

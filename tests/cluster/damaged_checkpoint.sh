@@ -1,5 +1,5 @@
-# A damaged newest checkpoint: a job continues from the next older one, says so, and ends with the same parameters as a run
-# without damage. A step that the user named is resumed or nothing is.
+# The newest checkpoint is damaged: a job continues from the next older one, reports that, and ends with the parameters of
+# a run without damage. If the user named a damaged step, the job fails instead.
 . "$(dirname "$0")/lib.sh"
 write_job
 up

@@ -26,10 +26,10 @@ start s4 "$tmp/other-key"
 sleep 0.5
 start s1 "$tmp/key"
 for n in s1 s2 s3; do
-  wait_for 30 "$n to see three" says $n '[.node[] | select(.state == "up") | .name] == ["s1", "s2", "s3"]'
+  wait_for 30 "$n to see three" cluster_has $n '[.node[] | select(.state == "up") | .name] == ["s1", "s2", "s3"]'
 done
-says s1 'any(.node[]; .name == "s1" and .id == 1) and ([.node[].id] | unique | length == 3)' >/dev/null ||
-  { says s1 .; fail "the first node does not have the first number, or two nodes have the same one"; }
-wait_for 20 "three voters" says s2 '[.node[] | select(.role == "leader" or .role == "voter")] | length == 3'
-says s4 '.node == []' >/dev/null || fail "a node with another key has joined"
+cluster_has s1 'any(.node[]; .name == "s1" and .id == 1) and ([.node[].id] | unique | length == 3)' >/dev/null ||
+  { cluster_has s1 .; fail "the first node does not have the first number, or two nodes have the same one"; }
+wait_for 20 "three voters" cluster_has s2 '[.node[] | select(.role == "leader" or .role == "voter")] | length == 3'
+cluster_has s4 '.node == []' >/dev/null || fail "a node with another key has joined"
 end_nodes

@@ -13,8 +13,8 @@ sed -i 's/tokenizer: bytes}/tokenizer: bpe, tokenizer_files: [merges.txt, vocab.
 up
 job=$(submit)
 wait_done "$job"
-say() { dtctl generate "$1" --prompt 'the dog' --tokens 12 --temperature 0; }
-say "$tmp/ckpt" >"$tmp/said"
+generate() { dtctl generate "$1" --prompt 'the dog' --tokens 12 --temperature 0; }
+generate "$tmp/ckpt" >"$tmp/said"
 grep -q '^the dog' "$tmp/said" || fail "generated: $(cat "$tmp/said")"
 hashes "$tmp/ckpt/step-40" | grep -v '^optimizer' >"$tmp/hashes"
 
@@ -28,7 +28,7 @@ dtctl ckpt import "$tmp/hf" "$tmp/tuned.yaml" >/dev/null
 for to in folder tuned; do
   hashes "$tmp/$to/step-0" >"$tmp/hashes-$to"
   cmp "$tmp/hashes" "$tmp/hashes-$to" || fail "$to: the tensors differ"
-  say "$tmp/$to" >"$tmp/said-$to"
+  generate "$tmp/$to" >"$tmp/said-$to"
   cmp "$tmp/said" "$tmp/said-$to" || fail "$to generates: $(cat "$tmp/said-$to")"
 done
 

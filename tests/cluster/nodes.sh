@@ -4,11 +4,11 @@
 . "$(dirname "$0")/several.sh"
 write_job
 guard_nodes a b c d
-voters() { says "$1" "[.node[] | select(.role == \"leader\" or .role == \"voter\")] | length == $2"; }
+voters() { cluster_has "$1" "[.node[] | select(.role == \"leader\" or .role == \"voter\")] | length == $2"; }
 
 for n in a b c; do on $n up >/dev/null; declare "port_$n=$(port)"; done
 
-says a '.node == [] and .note != null' >/dev/null || fail "a single node claims to be in a cluster"
+cluster_has a '.node == [] and .note != null' >/dev/null || fail "a single node claims to be in a cluster"
 on a cluster init --name a --listen "127.0.0.1:$port_a" --advertise a 2>"$tmp/err" && fail "init accepts an invalid address"
 grep -q '"a" is not an address: write host:port' "$tmp/err" || fail "the refusal does not explain the address: $(cat "$tmp/err")"
 token=$(on a cluster init $(where a) -o json | jq -er .token)
@@ -18,14 +18,14 @@ on b cluster join "$token" $(where b)
 on c cluster join "$token" $(where c) 2>"$tmp/err" && fail "two nodes joined with a token for one"
 grep -q "used up" "$tmp/err" || fail "a used token: $(cat "$tmp/err")"
 on c cluster join "${token%?}A" $(where c) 2>"$tmp/err" && fail "a node joined with a wrong token"
-says b '.note | contains("of 2 nodes")' >/dev/null || fail "with two nodes, status does not name the only voter"
+cluster_has b '.note | contains("of 2 nodes")' >/dev/null || fail "with two nodes, status does not name the only voter"
 voters b 1 >/dev/null || fail "two nodes with two voters"
 token=$(on b cluster token --uses 2 -o json | jq -er .token) # made by a follower
 on c cluster join "$token" --name a --listen 127.0.0.1:$port_c --advertise 127.0.0.1:$port_c 2>"$tmp/err" && fail "two nodes have the same name"
 on c cluster join "$token" $(where c)
 wait_for 20 "three voters" voters c 3
 
-wait_for 20 "all nodes up" says a '[.node[] | select(.state == "up")] | length == 3'
+wait_for 20 "all nodes up" cluster_has a '[.node[] | select(.state == "up")] | length == 3'
 leader=$(cluster c | jq -r .leader)
 follower=$(cluster c | jq -r '[.node[] | select(.role == "voter")][0].name')
 job=$(on "$follower" submit "$tmp/job.yaml" --detach -o json | jq -er .job)
@@ -36,21 +36,21 @@ other() { for n in a b c; do [ $n = "$1" ] || { echo $n; return; }; done; }
 kill_node "$leader"
 begin=$(date +%s%N)
 n=$(other "$leader")
-wait_for 20 "another leader" says "$n" ".leader != null and .leader != \"$leader\""
+wait_for 20 "another leader" cluster_has "$n" ".leader != null and .leader != \"$leader\""
 echo "another node was the leader after $((($(date +%s%N) - begin) / 1000000)) ms"
-wait_for 20 "its loss to be noticed" says "$n" "any(.node[]; .name == \"$leader\" and .state == \"lost\")"
+wait_for 20 "its loss to be noticed" cluster_has "$n" "any(.node[]; .name == \"$leader\" and .state == \"lost\")"
 job_done "$n" >/dev/null || fail "the new leader does not have the job"
 job2=$(on "$n" submit "$tmp/job.yaml" --detach --set checkpoint.dir="$tmp/second" -o json | jq -er .job)
 [ "$job2" != "$job" ] || fail "one number for two jobs"
 
 on "$leader" up >/dev/null
-wait_for 20 "it to be back" says "$leader" ".leader != null and all(.node[]; .state == \"up\")"
+wait_for 20 "it to be back" cluster_has "$leader" ".leader != null and all(.node[]; .state == \"up\")"
 on "$leader" cluster rotate
-wait_for 20 "a new key" says "$n" '.key == 2 and .keys == 1'
+wait_for 20 "a new key" cluster_has "$n" '.key == 2 and .keys == 1'
 on "$n" node drain "$leader" --reason "its memory is replaced"
 # The old key has just been removed, and connections that used it are closed. A node that is without a leader meanwhile
 # may show an old state.
-wait_for 10 "the drain to be shown" says "$n" "any(.node[]; .name == \"$leader\" and .drained == \"its memory is replaced\")"
+wait_for 10 "the drain to be shown" cluster_has "$n" "any(.node[]; .name == \"$leader\" and .drained == \"its memory is replaced\")"
 on "$n" node undrain "$leader"
 
 kill_node "$leader"
@@ -59,13 +59,13 @@ wait_for 20 "the removal of the lost node" removed
 wait_for 20 "one voter of two nodes" voters "$n" 1
 on "$leader" up >/dev/null
 sleep 1
-says "$n" '.node | length == 2' >/dev/null || fail "the removed node is in the cluster again"
+cluster_has "$n" '.node | length == 2' >/dev/null || fail "the removed node is in the cluster again"
 
 n=$(cluster "$n" | jq -er .leader)
 m=$(cluster "$n" | jq -r '.node[] | select(.role != "leader") | .name')
 on "$m" cluster leave
-says "$m" '.node == []' >/dev/null || fail "the node that left is still in a cluster"
-wait_for 20 "one node" says "$n" '.node | length == 1'
+cluster_has "$m" '.node == []' >/dev/null || fail "the node that left is still in a cluster"
+wait_for 20 "one node" cluster_has "$n" '.node | length == 1'
 
 # The majority is lost permanently.
 token=$(on "$n" cluster token --uses 2 -o json | jq -er .token)
@@ -77,8 +77,8 @@ wait_for 20 "three voters again" voters "$n" 3
 on "$n" cluster recover --yes 2>"$tmp/err" && fail "recover succeeds although there is a majority"
 kill_node "$m"
 kill_node d
-wait_for 20 "the loss of the leader" says "$n" '.leader == null'
+wait_for 20 "the loss of the leader" cluster_has "$n" '.leader == null'
 on "$n" cluster recover --yes
-says "$n" ".leader == \"$n\"" >/dev/null || fail "there is no leader after recover"
+cluster_has "$n" ".leader == \"$n\"" >/dev/null || fail "there is no leader after recover"
 on "$n" status "$job" -o json | jq -e '.state == "done"' >/dev/null || fail "the job is lost"
 end_nodes

@@ -15,9 +15,9 @@ other=$(submit --set train.steps=100000 --set checkpoint.dir="$tmp/other")
 wait_for 30 "job $other to run" reached "$other" 1
 job=$(submit "${long[@]}" --set parallel='{workers: 4, min_workers: 1}' --set checkpoint.dir="$tmp/ranged")
 wait_for 30 "job $job to run" reached "$job" 1
-says() { status "$1" | jq -e --arg text "$2" '.reason | contains($text)'; }
+reason_has() { status "$1" | jq -e --arg text "$2" '.reason | contains($text)'; }
 status "$job" | jq -e '.workers == 2 and .epoch == 1' >/dev/null || { status "$job"; fail "it does not start with two workers"; }
-wait_for 10 "the reason" says "$job" "runs with 2 of 4 workers; all of them need 4 slots"
+wait_for 10 "the reason" reason_has "$job" "runs with 2 of 4 workers; all of them need 4 slots"
 dtctl cancel "$other" >/dev/null
 wait_done "$job" 120
 status "$job" | jq -e '.workers == 4 and .epoch == 2 and .restarts == 0' >/dev/null || { status "$job"; fail "it did not grow"; }

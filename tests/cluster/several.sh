@@ -15,7 +15,7 @@ done; }
 where() { local p="port_$1"; echo --name "$1" --listen "127.0.0.1:${!p}" --advertise "127.0.0.1:${!p}"; }
 
 cluster() { on "$1" cluster status -o json; }
-says() { cluster "$1" | jq -e "$2"; } # says NODE FILTER
+cluster_has() { cluster "$1" | jq -e "$2"; } # cluster_has NODE FILTER
 kill_node() { kill -9 "$(head -n 1 "$tmp/$1/dtd.lock")"; } # the kernel kills its children with it
 
 # guard_nodes NODE...: ends these nodes when the test exits; after a failure shows their logs first.
@@ -34,9 +34,9 @@ begin_nodes() {
     on $n cluster join "$token" $(where $n) >/dev/null
     token=$(on $first cluster token -o json | jq -er .token)
   done
-  wait_for 30 "all nodes up" says $first "[.node[] | select(.state == \"up\")] | length == $#+1"
+  wait_for 30 "all nodes up" cluster_has $first "[.node[] | select(.state == \"up\")] | length == $#+1"
   # Between one and three voters there are two, and the loss of either one would be the loss of the majority.
-  [ $# -lt 2 ] || wait_for 30 "three voters" says $first '[.node[] | select(.role == "leader" or .role == "voter")] | length >= 3'
+  [ $# -lt 2 ] || wait_for 30 "three voters" cluster_has $first '[.node[] | select(.role == "leader" or .role == "voter")] | length >= 3'
 }
 
 # A crash of control fails the test even if a new control has continued its work.

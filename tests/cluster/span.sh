@@ -12,7 +12,7 @@ begin() { # NODE: starts its dtd with two slots
 }
 guard_nodes a b c
 # Also waits for three voters: with two, the loss of either one would be the loss of the majority.
-all_up() { says "$1" 'all(.node[]; .state == "up") and ([.node[] | select(.role == "leader" or .role == "voter")] | length == 3)'; }
+all_up() { cluster_has "$1" 'all(.node[]; .state == "up") and ([.node[] | select(.role == "leader" or .role == "voter")] | length == 3)'; }
 state_on() { [ "$(on "$1" status "$job" -o json | jq -r .state)" = "$2" ]; }
 step_on() { [ "$(on "$1" status "$job" -o json | jq -r .step)" -ge "$2" ]; }
 other() { for n in $nodes; do case " $* " in *" $n "*) ;; *) echo "$n"; return ;; esac; done; }
@@ -48,7 +48,7 @@ lose() {
   begin=$(date +%s%N)
   $3 "$victim"
   n=$(other "$victim")
-  [ "$3" = kill_node ] || { echo "it was down after $((($(date +%s%N) - begin) / 1000000)) ms"; says "$n" ".leader != null and .leader != \"$victim\"" >/dev/null || fail "no other node became the leader"; }
+  [ "$3" = kill_node ] || { echo "it was down after $((($(date +%s%N) - begin) / 1000000)) ms"; cluster_has "$n" ".leader != null and .leader != \"$victim\"" >/dev/null || fail "no other node became the leader"; }
   wait_for 120 "the end of job $job" state_on "$n" done
   on "$n" status "$job" -o json | jq -r '.incident[] | "\(.seen); \(.decided); noticed after \(.detect_ms) ms, stepping again \(.recover_ms) ms later: in all \(.detect_ms + .recover_ms | floor) ms"'
   on "$n" status "$job" -o json | jq -e '[.incident[].decided] | any(test("from step [1-9]"))' >/dev/null || fail "$name: the job restarted from step 0"

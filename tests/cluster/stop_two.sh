@@ -6,7 +6,7 @@
 write_job
 begin_nodes a b c
 other() { for n in $nodes; do [ $n = "$1" ] || { echo $n; return; }; done; }
-leads() { says "$1" ".leader == \"$1\""; }
+leads() { cluster_has "$1" ".leader == \"$1\""; }
 leader() { cluster ${nodes%% *} | jq -r .leader; }
 job_done() { on "$1" status "$2" -o json | jq -e '.state == "done"'; }
 
@@ -19,13 +19,13 @@ stop_one() {
   job=$(on "$rest" submit "$tmp/job.yaml" --set checkpoint.dir="$tmp/$2" --detach -o json | jq -er .job)
   wait_for 60 "a job on the remaining node" job_done "$rest" "$job"
   on "$1" up >/dev/null
-  wait_for 30 "both up" says "$rest" '[.node[] | select(.state == "up")] | length == 2'
+  wait_for 30 "both up" cluster_has "$rest" '[.node[] | select(.state == "up")] | length == 2'
 }
 
 first=$(leader)
 dead=$(other "$first")
 kill_node "$dead"
-wait_for 20 "its loss to be noticed" says "$first" "any(.node[]; .name == \"$dead\" and .state == \"lost\")"
+wait_for 20 "its loss to be noticed" cluster_has "$first" "any(.node[]; .name == \"$dead\" and .state == \"lost\")"
 on "$first" cluster remove "$dead"
 nodes="$first $(for n in a b c; do case $n in $first | $dead) ;; *) echo $n ;; esac; done)"
 stop_one "$first" removed

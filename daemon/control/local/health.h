@@ -24,7 +24,7 @@ struct health {
 
 enum health_oom {
     HEALTH_OOM_NO,
-    HEALTH_OOM_MAYBE, /* the kernel killed some process about then, and we cannot read which */
+    HEALTH_OOM_MAYBE, /* the kernel killed some process within 5 s, and its log, which names it, cannot be read */
     HEALTH_OOM_YES,
 };
 

@@ -193,8 +193,7 @@ static void find_cause(struct local *l, struct child *e)
     } else if (oom == HEALTH_OOM_MAYBE) {
         e->cause = CAUSE_OTHER;
         snprintf(e->cause_text, sizeof(e->cause_text),
-                 "a user, or the kernel, which killed some process for lack of memory within these seconds; its log "
-                 "says which: dmesg");
+                 "by a user, or by the kernel, which killed some process for lack of memory within 5 s; see dmesg");
     }
 }
 

@@ -59,8 +59,8 @@ void rpc_node_attend(struct rpc_server *s);                       /* opens the c
 void rpc_node_list(struct rpc_server *s);                         /* reports all processes and the facts */
 void rpc_node_child(struct rpc_server *s, const struct child *c); /* reports one process */
 void rpc_node_facts(struct rpc_server *s);                        /* reports slots and GPUs */
-/* Reads the end of the log of a worker of this node, starting at the beginning of a line: at most size - 1 bytes and a
- * NUL. NUL bytes of the log become spaces. Returns the number of bytes. */
+/* Reads the end of the log of a worker of this node: whole lines of the last process that wrote to it, at most
+ * size - 1 bytes and a NUL. NUL bytes of the log become spaces. Returns the number of bytes. */
 size_t rpc_log_tail(const struct rpc_server *s, uint64_t job, int slot, char *ret, size_t size);
 /* This node is no longer the leader: Watch and Metrics calls of the job fail with ERR_AGAIN. */
 void rpc_watch_forget(struct job *j);
