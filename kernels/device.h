@@ -112,6 +112,9 @@ void dev_host_free(struct dev *d, void *p, size_t bytes);
 NODISCARD err_t dev_host_pin(struct dev *d, void *p, size_t bytes, struct why *why);
 void dev_host_unpin(struct dev *d, void *p);
 
+/* From now on no CPU kernel of this process uses more than `threads` threads, whatever its stream was given; 0: no
+ * limit. A stream divides its work as before, so that only oneDNN's products may round differently. Any thread. */
+void dev_cpu_limit(int threads);
 /* `threads`: number of threads of a CPU stream, 0: one. `urgent`: the stream gets the device's highest priority (for
  * communication). */
 NODISCARD err_t dev_stream_new(struct dev *d, int threads, bool urgent, struct kern_stream **ret, struct why *why);

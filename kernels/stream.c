@@ -2,6 +2,8 @@
  * a region's data to its threads and back. */
 #include "kernels/stream.h"
 
+#include <limits.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 /* libgomp's interface, declared here because clang's header is for another runtime. */
@@ -70,9 +72,22 @@ err_t kern_stream_scratch(struct kern_stream *s, size_t bytes, void **ret)
     return OK;
 }
 
+static _Atomic int limit = INT_MAX;
+
+void dev_cpu_limit(int threads)
+{
+    atomic_store_explicit(&limit, threads > 0 ? threads : INT_MAX, memory_order_relaxed);
+}
+
+static int limited(int threads)
+{
+    int most = atomic_load_explicit(&limit, memory_order_relaxed);
+    return threads < most ? threads : most;
+}
+
 void kern_stream_limit(int threads)
 {
-    omp_set_num_threads(threads);
+    omp_set_num_threads(limited(threads));
 }
 
 static void region_part(const struct parallel_region *r, int part)
@@ -102,7 +117,13 @@ void kern_stream_run(const struct kern_stream *s, int64_t n, int64_t grain, kern
             fn(arg, 0, 0, n);
         return;
     }
+    int threads = limited(r.parts);
+    if (threads == 1) {
+        for (int part = 0; part < r.parts; part++)
+            region_part(&r, part);
+        return;
+    }
     region_release(&r);
-    GOMP_parallel(region_thread, &r, (unsigned)r.parts, 0);
+    GOMP_parallel(region_thread, &r, (unsigned)threads, 0);
     region_acquire(&r);
 }

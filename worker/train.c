@@ -17,6 +17,7 @@
 #include "common/data/data.h"
 #include "common/plan/models/build.h"
 #include "worker/device.h"
+#include "worker/share.h"
 #include "worker/state.h"
 #include "worker/timeline.h"
 
@@ -51,6 +52,7 @@ struct train {
     struct traffic traffic;              /* bytes of a step, summed over all ranks */
     struct train_state state;
     struct split data, valid, test;
+    struct core_share *share;
     err_t load_error; /* of the checkpoint that the epoch begins with */
     bool fatal;       /* an error of the current stage is fatal: it would happen again after a restart */
 };
@@ -376,6 +378,8 @@ static err_t one_step(struct train *t, bool *ret_saved, enum link_stop_kind *ret
     struct engine_result r;
     struct losses l = {.valid = NAN, .test = NAN};
     int64_t start = clock_mono_ns();
+    if (!j->run.threads)
+        core_share_follow(t->share, t->engine.config.threads);
     err_t err = j->run.timeline_step == t->engine.step + 1 ? timed_step(t, &feed, &r, why)
                                                            : engine_step(&t->engine, &feed, &r, why);
     if (!err)
@@ -458,7 +462,7 @@ static void epoch_end(struct train *t, err_t err, const struct why *why)
 
 /* Returns false when the device has failed and the process must exit. */
 static bool run_epoch(const struct train_config *config, const struct link_epoch *epoch, struct worker_device *device,
-                      struct arena *arena)
+                      struct arena *arena, struct core_share *share)
 {
     struct why why = {""};
     struct train *t = calloc(1, sizeof(*t));
@@ -470,6 +474,7 @@ static bool run_epoch(const struct train_config *config, const struct link_epoch
     t->epoch = epoch;
     t->device = device;
     t->arena = arena;
+    t->share = share;
     log_info("epoch begins epoch=%" PRIu64 " rank=%d world=%d resume_step=%" PRId64, epoch->epoch, epoch->rank,
              epoch->world, epoch->resume_step);
     err_t err = epoch_begin(t, &why);
@@ -484,10 +489,12 @@ err_t train_serve(const struct train_config *config)
 {
     struct worker_device device = {.index = config->device};
     struct arena arena = {.fd = config->arena_fd};
+    struct core_share share;
     struct link_epoch epoch;
     err_t err = OK;
+    core_share_init(&share);
     while (!err && (err = link_next(config->link, &epoch)) == OK) {
-        err = run_epoch(config, &epoch, &device, &arena) ? OK : ERR_INTERNAL;
+        err = run_epoch(config, &epoch, &device, &arena, &share) ? OK : ERR_INTERNAL;
         link_leave(config->link);
         link_epoch_fini(&epoch);
     }

@@ -232,7 +232,8 @@ static const struct schema_alias job_aliases[] = {
         {INT(run.nodes, 0, JOB_MAX_WORKERS, "0", FREE,                                                                 \
              "Number of nodes; each runs the same number of workers. 0: as few nodes as have enough free slots.")},    \
         {INT(run.threads, 0, 4096, "0", FREE,                                                                          \
-             "Compute threads per worker. 0: the worker's share of the node's CPU cores.")},                           \
+             "Compute threads per worker. 0: its share of the node's CPU cores, less while other jobs compute "        \
+             "there.")},                                                                                               \
         {ENUM(run.comm_thread, comm_thread_names, "auto", FREE,                                                        \
               "Whether each worker runs its communication on a separate thread, in parallel with computation (cpu). "  \
               "Results do not depend on it. auto: on if the worker's share of the node's cores exceeds its compute "   \

@@ -240,7 +240,7 @@ int64_t probe_gpus_ms(const struct local *l)
 
 void local_init(struct local *l)
 {
-    local_processes_init(&l->children);
+    local_processes_init(&l->children, l->dir);
     health_init(&l->health);
     l->probe.held_end = &l->probe.held;
 }

@@ -7,15 +7,17 @@
 
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-void local_processes_init(struct children *c)
+void local_processes_init(struct children *c, const char *dir)
 {
     *c = (struct children){0};
+    sharing_init(&c->sharing, dir);
     cores_init(&c->cores, path_sysfs());
 }
 
@@ -106,22 +108,40 @@ static void bind_cores(struct local *l, struct child *e, const struct process_sp
         log_elsewhere(l, e, elsewhere);
 }
 
-/* Adds MASTER_PORT, this node's port of the epoch's c10d store, to the command's environment. */
-static err_t spawn_command(struct local *l, const struct process_spawn *x, struct supervisor_link_spawn *s)
+/* Workers on a GPU compute there. */
+static void count_workers(struct local *l)
 {
-    char text[32];
+    uint32_t n = 0;
+    for (const struct child *e = l->children.head; e; e = e->next)
+        n += e->job != CHANNEL_JOB_PROBE && e->slot >= 0 && e->device < 0 && child_runs(e);
+    sharing_set(&l->children.sharing, n);
+}
+
+/* A command gets the port of its epoch's store on this node, a worker of a managed job the file from which it learns
+ * its share of the cores. */
+static err_t print_own_variable(struct local *l, const struct process_spawn *x, char *ret, size_t size)
+{
     uint16_t port = 0;
+    if (!x->n_command) {
+        snprintf(ret, size, SHARING_ENV "=%s", l->children.sharing.path);
+        return OK;
+    }
+    err_t err = l->events->command_port(l->owner, x, &port);
+    snprintf(ret, size, "MASTER_PORT=%u", port);
+    return err;
+}
+
+static err_t spawn_with_own_variable(struct local *l, const struct process_spawn *x, struct supervisor_link_spawn *s)
+{
+    char text[PATH_MAX];
     char **env = calloc((size_t)x->n_env + 1, sizeof(*env));
-    err_t err = env ? l->events->command_port(l->owner, x, &port) : ERR_NOMEM;
+    err_t err = env ? print_own_variable(l, x, text, sizeof(text)) : ERR_NOMEM;
     if (!err) {
-        snprintf(text, sizeof(text), "MASTER_PORT=%u", port);
         for (int i = 0; i < x->n_env; i++)
             env[i] = x->env[i];
         env[x->n_env] = text;
         s->env = env;
         s->n_env = x->n_env + 1;
-        s->command = x->command;
-        s->n_command = x->n_command;
         err = supervisor_link_spawn(&l->supervisor, s);
     }
     free(env);
@@ -147,8 +167,12 @@ err_t local_process_spawn(struct local *l, const struct process_spawn *x)
                                       .env = x->env,
                                       .n_env = x->n_env,
                                       .workdir = x->workdir,
+                                      .command = x->command,
+                                      .n_command = x->n_command,
                                       .epoch = e->epoch};
-    return x->n_command ? spawn_command(l, x, &s) : supervisor_link_spawn(&l->supervisor, &s);
+    count_workers(l);
+    bool shares = x->n_command || (x->slot >= 0 && x->device < 0);
+    return shares ? spawn_with_own_variable(l, x, &s) : supervisor_link_spawn(&l->supervisor, &s);
 }
 
 /* ---- messages of the supervisor ---- */
@@ -219,6 +243,7 @@ struct child *local_process_event(struct local *l, const struct channel_msg *m)
     e->error = m->error;
     find_cause(l, e);
     e->when_ns = m->when_ns;
+    count_workers(l);
     if (!child_runs(e) && e->peer) {
         l->events->disconnect(e->peer);
         e->peer = NULL;

@@ -11,7 +11,9 @@
 #include "daemon/control/local/cores.h"
 #include "daemon/supervisor/channel.h"
 
+#include "daemon/control/local/sharing.h"
 #include <stdbool.h>
+
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -56,6 +58,7 @@ struct child {
 struct children {
     struct child *head;
     struct cores cores;
+    struct sharing sharing;
 };
 
 /* A request to start a process on this node. */
@@ -77,7 +80,8 @@ struct process_spawn {
     const char *store_node; /* of a command: the node that has the epoch's c10d store */
 };
 
-void local_processes_init(struct children *c);
+/* `dir`: the state directory. */
+void local_processes_init(struct children *c, const char *dir);
 
 /* Requests the process from the supervisor. A worker is bound to cores (cores.h): to those of the previous process of
  * its slot, unless its GPU is now in another NUMA node. */
