@@ -49,10 +49,12 @@ int cmd_cancel(struct global *g, int argc, char **argv)
     struct cancel cancel = {0};
     struct why why = {0};
     int code = EXIT_DONE;
+    char number[32];
     command_parse(&argp, argc, argv, &args);
+    err_t err = follow_name(g, &args.job, number, &why);
     cancel.job = args.job;
     cancel.save = args.save;
-    err_t err = client_request_id(cancel.id);
+    err = err ? err : client_request_id(cancel.id);
     if (!err)
         err = follow_call(g, cancel_call, &cancel, &why);
     if (err)

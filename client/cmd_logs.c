@@ -2,6 +2,7 @@
  * of two ranks never mix. */
 #include "client/client.h"
 #include "client/commands.h"
+#include "client/follow.h"
 #include "client/json.h"
 
 #include <stdlib.h>
@@ -78,8 +79,10 @@ int cmd_logs(struct global *g, int argc, char **argv)
     const struct client_stream stream = {.log = on_log, .arg = g};
     struct client *c;
     struct why why = {0};
+    char number[32];
     command_parse(&argp, argc, argv, &args);
-    err_t err = client_open(g->state_dir, &c, &why);
+    err_t err = follow_name(g, &args.job, number, &why);
+    err = err ? err : client_open(g->state_dir, &c, &why);
     if (err)
         return command_fail(err, &why);
     err = client_logs(c, args.job, (int)args.rank, args.follow, args.tail, &stream, &why);

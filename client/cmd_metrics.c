@@ -133,6 +133,9 @@ int cmd_metrics(struct global *g, int argc, char **argv)
             "them."
             "\vExamples:\n  dtctl metrics 4 -f\n  dtctl metrics 4 -o jsonl | jq -r '[.step, .loss] | @tsv'"};
     struct metrics_args args = {.global = g};
+    struct why why = {0};
+    char number[32];
     command_parse(&argp, argc, argv, &args);
-    return metrics_print(g, &args);
+    err_t err = follow_name(g, &args.job, number, &why);
+    return err ? command_fail(err, &why) : metrics_print(g, &args);
 }

@@ -16,7 +16,40 @@
 struct status_args {
     struct global *global;
     const char *job;
+    const char *states; /* separated by commas; NULL: all */
+    const char *user;   /* NULL: all */
 };
+
+static const struct argp_option options[] = {
+    {"state", 't', "STATE,..", 0, "List only jobs in one of these states; active: all that have not ended", 0},
+    {"user", 'u', "USER", 0, "List only jobs of this user", 0},
+    {0},
+};
+
+static bool is_state(const char *word, size_t len)
+{
+    static const char *const states[] = {"pending", "starting", "running",  "recovering", "stopping",
+                                         "done",    "failed",   "canceled", "active"};
+    for (size_t i = 0; i < sizeof(states) / sizeof(states[0]); i++)
+        if (strlen(states[i]) == len && strncasecmp(states[i], word, len) == 0)
+            return true;
+    return false;
+}
+
+static void check_states(const char *list, struct argp_state *state)
+{
+    for (const char *word = list;; word++) {
+        size_t len = strcspn(word, ",");
+        if (!is_state(word, len))
+            argp_error(state,
+                       "--state %s: expected pending, starting, running, recovering, stopping, done, failed, canceled "
+                       "or active",
+                       list);
+        word += len;
+        if (!*word)
+            return;
+    }
+}
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
@@ -24,6 +57,17 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     switch (key) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = a->global;
+        return 0;
+    case 't':
+        check_states(arg, state);
+        a->states = arg;
+        return 0;
+    case 'u':
+        a->user = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (a->job && (a->states || a->user))
+            argp_error(state, "--state and --user select from the list; give them without a job");
         return 0;
     case ARGP_KEY_ARG:
         if (a->job)
@@ -77,7 +121,35 @@ static void row_add(struct out_table *t, const struct client_job *job, bool user
         out_table_set(t, r, c, "checkpoint: %s", job->checkpoint_error);
 }
 
-static int list_print(const struct client_job *jobs, int n)
+static bool has_state(const struct client_job *job, const char *states)
+{
+    for (const char *word = states;; word++) {
+        size_t len = strcspn(word, ",");
+        bool is_active = len == strlen("active") && strncasecmp(word, "active", len) == 0;
+        if (is_active ? !client_job_ended(job) : strlen(job->state) == len && strncasecmp(job->state, word, len) == 0)
+            return true;
+        word += len;
+        if (!*word)
+            return false;
+    }
+}
+
+/* Moves the selected jobs to the front, in their order; returns their number. The others stay behind them, so that all
+ * can be freed. */
+static int select_jobs(const struct status_args *a, struct client_job *jobs, int n)
+{
+    int kept = 0;
+    for (int i = 0; i < n; i++) {
+        if ((a->states && !has_state(&jobs[i], a->states)) || (a->user && strcmp(jobs[i].user, a->user) != 0))
+            continue;
+        struct client_job job = jobs[i];
+        memmove(&jobs[kept + 1], &jobs[kept], (size_t)(i - kept) * sizeof(job));
+        jobs[kept++] = job;
+    }
+    return kept;
+}
+
+static int list_print(const struct client_job *jobs, int n, bool is_selection)
 {
     static const struct out_column alone[] = {{"JOB", true},  {"NAME", false},   {"STATE", false}, {"STEP", true},
                                               {"LOSS", true}, {"WORKERS", true}, {"EPOCH", true},  {"RESTARTS", true},
@@ -86,6 +158,10 @@ static int list_print(const struct client_job *jobs, int n)
                                                {"STEP", true},     {"LOSS", true},  {"WORKERS", true}, {"EPOCH", true},
                                                {"RESTARTS", true}, {"AGE", true},   {"REASON", false}};
     struct out_table t;
+    if (!n && is_selection) {
+        printf("no job is in the selection. List all: dtctl status\n");
+        return EXIT_DONE;
+    }
     if (!n) {
         printf("no jobs yet. Start one: dtctl submit job.yaml\n");
         return EXIT_DONE;
@@ -121,7 +197,7 @@ static int list_json(const struct global *g, const struct client_job *jobs, int 
     return EXIT_DONE;
 }
 
-static int status_list(struct global *g)
+static int status_list(struct global *g, const struct status_args *args)
 {
     struct client_job *jobs;
     int n;
@@ -129,7 +205,8 @@ static int status_list(struct global *g)
     err_t err = client_job_list(g, &jobs, &n, &why);
     if (err)
         return command_fail(err, &why);
-    int code = g->format == OUT_TEXT ? list_print(jobs, n) : list_json(g, jobs, n);
+    int kept = select_jobs(args, jobs, n);
+    int code = g->format == OUT_TEXT ? list_print(jobs, kept, kept < n) : list_json(g, jobs, kept);
     client_jobs_free(jobs, n);
     return code;
 }
@@ -254,8 +331,10 @@ static int status_one(struct global *g, const char *id)
 {
     struct client_job job;
     struct why why = {0};
+    char number[32];
     int code = EXIT_DONE;
-    err_t err = client_job_by_id(g, id, &job, &why);
+    err_t err = follow_name(g, &id, number, &why);
+    err = err ? err : client_job_by_id(g, id, &job, &why);
     if (err)
         return command_fail(err, &why);
     if (g->format != OUT_TEXT) {
@@ -275,6 +354,7 @@ static int status_one(struct global *g, const char *id)
 int cmd_status(struct global *g, int argc, char **argv)
 {
     static const struct argp argp = {
+        .options = options,
         .parser = parse,
         .children = global_children,
         .args_doc = "[JOB]",
@@ -283,8 +363,10 @@ int cmd_status(struct global *g, int argc, char **argv)
             "process "
             "ids, incidents, and the next command to run. With -o json, prints an array, or the object of the one job. "
             "`state` is pending, starting, running, recovering, stopping, done, failed or canceled."
-            "\vExamples:\n  dtctl status\n  dtctl status 4\n  dtctl status 4 -o json | jq -r .state"};
+            " JOB is a number or a name; a name means the job that has not ended, else the newest one."
+            "\vExamples:\n  dtctl status\n  dtctl status 4\n  dtctl status story\n  dtctl status -t running,failed\n  "
+            "dtctl status 4 -o json | jq -r .state"};
     struct status_args args = {.global = g};
     command_parse(&argp, argc, argv, &args);
-    return args.job ? status_one(g, args.job) : status_list(g);
+    return args.job ? status_one(g, args.job) : status_list(g, &args);
 }

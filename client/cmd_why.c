@@ -3,6 +3,7 @@
 #include "client/client.h"
 #include "client/commands.h"
 #include "client/field_text.h"
+#include "client/follow.h"
 #include "client/json.h"
 
 #include <inttypes.h>
@@ -55,7 +56,7 @@ static void incident_print(int number, const struct incident *in)
     }
 }
 
-static int job_print(const struct why_args *a, const struct client_job *job)
+static int why_print(const struct why_args *a, const struct client_job *job)
 {
     if (a->incident > job->n_incident) {
         struct why why = {0};
@@ -88,18 +89,15 @@ int cmd_why(struct global *g, int argc, char **argv)
                "took, and the last log lines of the worker that failed, even if its node is lost."
                "\vExamples:\n  dtctl why 4\n  dtctl why 4 --incident 2 -o json"};
     struct why_args args = {.global = g};
-    struct client *c;
     struct client_job job;
     struct why why = {0};
+    char number[32];
     command_parse(&argp, argc, argv, &args);
-    err_t err = client_open(g->state_dir, &c, &why);
+    err_t err = follow_name(g, &args.job, number, &why);
+    err = err ? err : client_job_by_id(g, args.job, &job, &why);
     if (err)
         return command_fail(err, &why);
-    err = client_status(c, args.job, &job, &why);
-    client_close(c);
-    if (err)
-        return command_fail(err, &why);
-    int rc = job_print(&args, &job);
+    int rc = why_print(&args, &job);
     client_job_fini(&job);
     return rc;
 }

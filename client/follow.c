@@ -162,6 +162,53 @@ err_t client_job_list(struct global *g, struct client_job **ret, int *ret_n, str
     return OK;
 }
 
+/* A name that consists of digits is taken for a number. */
+static bool is_number(const char *word)
+{
+    return word[strspn(word, "0123456789")] == '\0';
+}
+
+/* Returns the job that the name means, by index; -1: none. `ret_live`: the number of jobs with it that have not ended.
+ */
+static int find_by_name(const struct client_job *jobs, int n, const char *name, int *ret_live)
+{
+    int newest = -1, live = -1;
+    *ret_live = 0;
+    for (int i = 0; i < n; i++) {
+        if (strcmp(jobs[i].name, name) != 0)
+            continue;
+        newest = i;
+        if (!client_job_ended(&jobs[i])) {
+            live = i;
+            ++*ret_live;
+        }
+    }
+    return live >= 0 ? live : newest;
+}
+
+err_t follow_name(struct global *g, const char **job, char number[32], struct why *why)
+{
+    struct client_job *jobs;
+    int n, live;
+    if (is_number(*job))
+        return OK;
+    err_t err = client_job_list(g, &jobs, &n, why);
+    if (err)
+        return err;
+    int found = find_by_name(jobs, n, *job, &live);
+    if (live > 1)
+        err =
+            why_set(why, ERR_INVALID, "%d jobs called %.200s have not ended; use the number: dtctl status", live, *job);
+    else if (found < 0)
+        err = why_set(why, ERR_NOTFOUND, "no job is called %.200s; see dtctl status", *job);
+    else
+        snprintf(number, 32, "%.31s", jobs[found].job);
+    client_jobs_free(jobs, n);
+    if (!err)
+        *job = number;
+    return err;
+}
+
 err_t follow_check_dir(struct global *g, const char *dir, char ret_newest[32], struct why *why)
 {
     struct client_job *jobs;

@@ -24,6 +24,9 @@ NODISCARD err_t follow_call(struct global *g, err_t (*call)(struct client *c, vo
 /* The status of one job, and of all jobs, by follow_call. The caller frees *ret. */
 NODISCARD err_t client_job_by_id(struct global *g, const char *id, struct client_job *ret, struct why *why);
 NODISCARD err_t client_job_list(struct global *g, struct client_job **ret, int *ret_n, struct why *why);
+/* If `*job` is the name of a job instead of its number, replaces it by the number: of the one job with this name that
+ * has not ended, else of the newest with it. `number` is memory for it. ERR_INVALID: several have not ended. */
+NODISCARD err_t follow_name(struct global *g, const char **job, char number[32], struct why *why);
 /* ERR_EXISTS when a job that has not ended writes its checkpoints to `dir`. ret_newest (may be NULL): the newest job
  * whose checkpoints are in `dir`; "": none. */
 NODISCARD err_t follow_check_dir(struct global *g, const char *dir, char ret_newest[32], struct why *why);

@@ -27,6 +27,8 @@ _dtctl() {
   -o | --output) COMPREPLY=($(compgen -W "text json jsonl" -- "$cur")); return ;;
   -D | --dtd-dir | --cache) COMPREPLY=($(compgen -d -- "$cur")); return ;;
   --format) COMPREPLY=($(compgen -W "safetensors" -- "$cur")); return ;;
+  -t | --state) COMPREPLY=($(compgen -W "active pending starting running recovering stopping done failed canceled" -- "$cur")); return ;;
+  -u | --user) COMPREPLY=($(compgen -u -- "$cur")); return ;;
   --dtype) COMPREPLY=($(compgen -W "float32 bfloat16" -- "$cur")); return ;;
   --tokenizer-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
   --tokenizer) COMPREPLY=($(compgen -W "bytes words bpe" -- "$cur")); return ;;
@@ -37,6 +39,7 @@ _dtctl() {
   help) COMPREPLY=($(compgen -W "$commands" -- "$cur")); return ;;
   submit) options="--set --optimizer --map --detach --batch --dry-run --help-keys" ;;
   run) options="--nodes --workers-per-node --max-restarts --name --env --detach" ;;
+  status) options="--state --user" ;;
   metrics) options="--follow --from" ;;
   logs) options="--follow --rank --tail" ;;
   why) options="--incident" ;;
