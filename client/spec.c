@@ -80,6 +80,61 @@ static err_t text_read(const char *file, struct buf *ret, struct why *why)
     return err ? why_set(why, err, "%s: %s", file, errno ? strerror(errno) : err_text(err)) : OK;
 }
 
+/* ---- paths of --set ---- */
+
+static bool is_set(const char *key, const char *const *sets, int n_sets)
+{
+    size_t len = strlen(key);
+    for (int i = 0; i < n_sets; i++)
+        if (strncmp(sets[i], key, len) == 0 && sets[i][len] == '=')
+            return true;
+    return false;
+}
+
+static err_t path_from(const char *folder, char **path)
+{
+    char *joined;
+    if (!*path || !**path || **path == '/')
+        return OK;
+    if (asprintf(&joined, "%s/%s", folder, *path) < 0)
+        return ERR_NOMEM;
+    free(*path);
+    *path = joined;
+    return OK;
+}
+
+/* Paths in a job file are relative to its folder; those that were typed are relative to where that was. */
+static err_t resolve_typed_paths(struct job_spec *job, const char *const *sets, int n_sets, struct why *why)
+{
+    int one = 1, none = strcmp(job->run.algorithms ? job->run.algorithms : "", JOB_NO_ALGORITHMS) != 0;
+    const struct {
+        const char *key;
+        char **paths;
+        const int *n;
+    } typed[] = {
+        {"checkpoint.dir", &job->checkpoint.dir, &one},
+        {"checkpoint.resume_from", &job->checkpoint.resume_from, &one},
+        {"data.train", job->data.train, &job->data.n_train},
+        {"data.valid", job->data.valid, &job->data.n_valid},
+        {"data.test", job->data.test, &job->data.n_test},
+        {"data.tokenizer_files", job->data.tokenizer_files, &job->data.n_tokenizer_files},
+        {"data.cache", &job->data.cache, &one},
+        {"run.workdir", &job->run.workdir, &one},
+        {"run.algorithms", &job->run.algorithms, &none},
+    };
+    char cwd[PATH_MAX];
+    err_t err = OK;
+    for (size_t i = 0; !err && i < sizeof(typed) / sizeof(typed[0]); i++) {
+        if (!is_set(typed[i].key, sets, n_sets))
+            continue;
+        if (!getcwd(cwd, sizeof(cwd)))
+            return why_set(why, ERR_IO, "the current folder does not exist any more");
+        for (int k = 0; !err && k < *typed[i].n; k++)
+            err = path_from(cwd, &typed[i].paths[k]);
+    }
+    return err ? why_set(why, err, "out of memory") : OK;
+}
+
 err_t spec_read(const char *file, const char *const *sets, int n_sets, struct job_spec *ret, struct why *why)
 {
     char folder[PATH_MAX];
@@ -90,6 +145,8 @@ err_t spec_read(const char *file, const char *const *sets, int n_sets, struct jo
         err = folder_of(file, folder, why);
     if (!err)
         err = job_parse(file, (const char *)text.data, text.len, sets, n_sets, &job, why);
+    if (!err)
+        err = resolve_typed_paths(&job, sets, n_sets, why);
     if (!err && (err = spec_resolve(&job, folder, why)))
         why_prefix(why, err, "%s", file);
     buf_fini(&text);

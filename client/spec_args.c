@@ -7,7 +7,8 @@
 enum { KEY_OPTIMIZER = 512, KEY_MAP }; /* above the keys of the commands' own options */
 
 static const struct argp_option options[] = {
-    {"set", 's', "KEY=VALUE", 0, "Override a key of the job file; the value is read as YAML", 0},
+    {"set", 's', "KEY=VALUE", 0,
+     "Override a key of the job file; the value is read as YAML, and a path is relative to the current folder", 0},
     {"optimizer", KEY_OPTIMIZER, "HOW", 0,
      "Optimizer state of the checkpoint: require it, start fresh, or auto (default): require it if there is any", 0},
     {"map", KEY_MAP, "FROM=TO", 0,

@@ -47,7 +47,7 @@ run: {device: cpu, restarts: 3}
 X
 }
 up() { dtctl up >/dev/null; }
-submit() { dtctl submit "$tmp/job.yaml" "$@" --detach -o json | jq -er .job; }
+submit() { (cd "$tmp" && dtctl submit job.yaml "$@" --detach -o json) | jq -er .job; }
 status() { dtctl status "$1" -o json; }
 state() { status "$1" | jq -r .state; }
 step() { status "$1" | jq -r .step; }
