@@ -68,7 +68,7 @@ NODISCARD err_t ckpt_part_decode(const void *data, size_t len, struct ckpt_part 
 /* ---- committing ---- */
 
 struct ckpt_commit {
-    const char *root; /* checkpoint directory; the parts are in root/.step-N.e<epoch>.partial */
+    const char *root; /* checkpoint directory; the parts are in ckpt_partial_dir, or with `me` ckpt_partial_dir_of */
     int64_t step;
     uint64_t epoch;
     const char *job_yaml; /* the job's spec, stored in the step folder; NULL: none */
@@ -80,7 +80,7 @@ struct ckpt_commit {
     const struct ckpt_writer_id *me; /* identity that prepared the directory (shared.h); NULL: no check */
 };
 
-/* root/.step-N.e<epoch>.partial */
+/* root/.step-N.e<epoch>.partial, for a writer that is no job. */
 NODISCARD err_t ckpt_partial_dir(const char *root, int64_t step, uint64_t epoch, char *ret, size_t size);
 NODISCARD err_t ckpt_step_dir(const char *root, int64_t step, char *ret, size_t size);
 /* Checks that the parts' boxes are disjoint and cover every tensor, writes `.metadata`, the small files and the
@@ -166,8 +166,9 @@ struct ckpt_info {
 NODISCARD err_t ckpt_info(const char *dir, struct ckpt_info *ret, struct why *why);
 /* Lists valid step folders (with a valid manifest, or of PyTorch with .metadata), ascending by step. */
 NODISCARD err_t ckpt_scan(const char *root, struct ckpt_info **ret, int *ret_n, struct why *why);
-/* Removes uncommitted saves of epochs before `epoch`, and folders that were renamed to .trash-*. */
-NODISCARD err_t ckpt_collect(const char *root, uint64_t epoch, struct why *why);
+/* Removes uncommitted saves of epochs before `epoch`, those of every epoch whose incarnation is not `incarnation`
+ * (ckpt_incarnation; 0: any), and folders that were renamed to .trash-*. */
+NODISCARD err_t ckpt_collect(const char *root, uint64_t epoch, uint64_t incarnation, struct why *why);
 /* Removes a folder that no reader opens (ckpt_partial_dir), if it exists. */
 NODISCARD err_t ckpt_partial_remove(const char *dir, struct why *why);
 /* Removes one step. It is renamed to .trash-step-N first, so no reader ever sees an incomplete step. */

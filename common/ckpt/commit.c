@@ -276,7 +276,8 @@ err_t ckpt_commit(const struct ckpt_commit *c, struct ckpt_part *const *parts, i
     struct stat st;
     struct why local;
     why = why ? why : &local;
-    if (ckpt_partial_dir(c->root, c->step, c->epoch, dir, sizeof(dir)) ||
+    if ((c->me ? ckpt_partial_dir_of(c->root, c->step, c->me, dir, sizeof(dir))
+               : ckpt_partial_dir(c->root, c->step, c->epoch, dir, sizeof(dir))) ||
         ckpt_step_dir(c->root, c->step, final, sizeof(final)))
         return why_set(why, ERR_LIMIT, "the path %.200s is too long", c->root);
     if (stat(final, &st) == 0 && rmdir(final))

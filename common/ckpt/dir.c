@@ -1,8 +1,10 @@
 /* A checkpoint directory. The names of its entries define their state:
  *
- *   step-N                 committed (or written by torch) .step-N.eE.partial   parts of epoch E, not committed
- *   step-N.eE              abandoned after a roll-back     .step-N.eE.index     markers of those parts (shared.h)
+ *   step-N                 committed (or written by torch) .step-N.eE.I.partial parts of epoch E, not committed
+ *   step-N.eE              abandoned after a roll-back     .step-N.eE.I.index   markers of those parts (shared.h)
  *   .dtd.epoch             owner of the directory          .trash-*             being removed
+ *
+ * I is the incarnation of the job (ckpt_incarnation). Folders of earlier versions of dtd and of imports have none.
  *
  * Every change of a committed folder starts with a rename, so no reader ever sees an incomplete step. */
 #include "common/base/file.h"
@@ -33,15 +35,20 @@ static int64_t step_of(const char *name)
     return strcmp(again, name) == 0 ? step : -1;
 }
 
-/* The epoch of an uncommitted save's folder; false for any other name. */
-static bool epoch_of(const char *name, uint64_t *ret)
+/* The epoch and incarnation of an uncommitted save's folder (incarnation 0: none); false for any other name. */
+static bool open_name_read(const char *name, uint64_t *ret_epoch, uint64_t *ret_incarnation)
 {
     long long step;
-    unsigned long long epoch;
-    int end = 0;
+    unsigned long long epoch, incarnation = 0;
+    int end = 0, more = 0;
     if (sscanf(name, ".step-%lld.e%llu.%n", &step, &epoch, &end) != 2 || !end)
         return false;
-    *ret = epoch;
+    if (sscanf(name + end, "%16llx.%n", &incarnation, &more) == 1 && more == 17)
+        end += more;
+    else
+        incarnation = 0;
+    *ret_epoch = epoch;
+    *ret_incarnation = incarnation;
     return strcmp(name + end, "partial") == 0 || strcmp(name + end, "index") == 0;
 }
 
@@ -252,18 +259,25 @@ static bool is_marker_temp(const char *name)
     return strncmp(name, CKPT_EPOCH_FILE ".", prefix + 1) == 0 && strcmp(name + len - 4, ".tmp") == 0;
 }
 
+struct collect {
+    uint64_t before, incarnation;
+};
+
 static err_t collect_one(int dir, const char *root, const char *name, void *arg)
 {
-    const uint64_t *before = arg;
-    uint64_t epoch;
-    if (epoch_of(name, &epoch) && epoch < *before)
+    const struct collect *c = arg;
+    uint64_t epoch, incarnation;
+    bool open = open_name_read(name, &epoch, &incarnation);
+    bool foreign = open && incarnation && c->incarnation && incarnation != c->incarnation;
+    if (foreign || (open && epoch < c->before))
         return trash(dir, name);
     return strncmp(name, ".trash-", 7) == 0 || is_marker_temp(name) ? tree_remove(dir, name, 0) : OK;
 }
 
-err_t ckpt_collect(const char *root, uint64_t epoch, struct why *why)
+err_t ckpt_collect(const char *root, uint64_t epoch, uint64_t incarnation, struct why *why)
 {
-    return each(root, collect_one, &epoch, why);
+    struct collect c = {.before = epoch, .incarnation = incarnation};
+    return each(root, collect_one, &c, why);
 }
 
 err_t ckpt_partial_remove(const char *dir, struct why *why)

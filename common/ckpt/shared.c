@@ -32,7 +32,7 @@
 #include <unistd.h>
 
 #define FAILED_NAME "failed"
-#define NAME_BYTES 96
+#define NAME_BYTES CKPT_OPEN_NAME
 
 static bool same_job(const struct ckpt_writer_id *a, const struct ckpt_writer_id *b)
 {
@@ -103,9 +103,9 @@ err_t ckpt_prepare(const char *root, const struct ckpt_writer_id *me, int64_t re
     if (!err && before != BEFORE_THIS_EPOCH) /* others may already rely on READY */
         err = epoch_marker_write(root, me, MARKER_PREPARING, why);
     if (!err)
-        err = ckpt_collect(root, before == BEFORE_OTHERS ? UINT64_MAX : me->epoch, why);
-    if (!err)
-        err = ckpt_abandon_after(root, resume_step, me->epoch, why);
+        err = ckpt_collect(root, before == BEFORE_OTHERS ? UINT64_MAX : me->epoch, ckpt_incarnation(me), why);
+    if (!err) /* epochs of another job are not compared either: its steps would be taken for saves of this epoch */
+        err = ckpt_abandon_after(root, resume_step, before == BEFORE_OTHERS ? UINT64_MAX : me->epoch, why);
     return err ? err : epoch_marker_write(root, me, MARKER_READY, why);
 }
 
@@ -147,8 +147,8 @@ struct names {
 /* rank -1: the marker of the whole save. */
 static void names_make(const struct ckpt_shared_save *s, int rank, struct names *ret)
 {
-    snprintf(ret->partial, sizeof(ret->partial), ".step-%" PRId64 ".e%" PRIu64 ".partial", s->step, s->me.epoch);
-    snprintf(ret->index, sizeof(ret->index), ".step-%" PRId64 ".e%" PRIu64 ".index", s->step, s->me.epoch);
+    ckpt_open_name(s->step, &s->me, "partial", ret->partial);
+    ckpt_open_name(s->step, &s->me, "index", ret->index);
     snprintf(ret->part, sizeof(ret->part), "__%d_0.part", rank);
     snprintf(ret->file, sizeof(ret->file), "__%d_0.distcp", rank);
     if (rank < 0)

@@ -2,7 +2,7 @@
  * commits. They have no connection to each other; they communicate through marker files in the directory (marker.h):
  *
  *   .dtd.epoch              the job and epoch that the directory is prepared for
- *   .step-N.eE.index/       beside the partial folder, never in it:
+ *   .step-N.eE.I.index/     beside the partial folder, never in it; I: the job's incarnation
  *     __R_0.part            the index of rank R's part, which is durable; or why the part failed
  *     failed                the committer has abandoned the save, and why
  *
@@ -23,6 +23,17 @@ struct ckpt_writer_id {
     uint64_t epoch;
     uint64_t writer; /* random, one per process */
 };
+
+/* A number of the job's submission, part of the names of its open saves. Two jobs that write into one directory have
+ * different numbers, so neither writes into the other's folders. 0: submitted_ms is unknown. */
+uint64_t ckpt_incarnation(const struct ckpt_writer_id *id);
+#define CKPT_OPEN_NAME 96
+/* ".step-N.eE.<incarnation>.<kind>", the name of a folder of an open save; kind: "partial" or "index". Without an
+ * incarnation, ".step-N.eE.<kind>". */
+void ckpt_open_name(int64_t step, const struct ckpt_writer_id *id, const char *kind, char ret[CKPT_OPEN_NAME]);
+/* root/ckpt_open_name(.., "partial") */
+NODISCARD err_t ckpt_partial_dir_of(const char *root, int64_t step, const struct ckpt_writer_id *id, char *ret,
+                                    size_t size);
 
 /* ---- the directory at the start of an epoch ---- */
 

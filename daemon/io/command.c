@@ -219,7 +219,7 @@ static void tidy_run(struct io_work *w)
     struct dir_command *op = (struct dir_command *)w;
     w->err = ckpt_held(op->root, &op->me, &w->why);
     if (!w->err)
-        w->err = ckpt_collect(op->root, op->epoch + 1, &w->why);
+        w->err = ckpt_collect(op->root, op->epoch + 1, ckpt_incarnation(&op->me), &w->why);
 }
 
 static void tidy_done(struct io_work *w)

@@ -205,7 +205,7 @@ static void save_clear(struct io_save *s)
     c->reason = s->reason;
     c->at = (struct ckpt_shared_save){.root = c->root, .me = s->me, .step = s->step, .world = s->world};
     if (strlen(io->spec.root) >= sizeof(c->root) || !unwritten_list(s, c) ||
-        ckpt_partial_dir(io->spec.root, s->step, s->epoch, c->path, sizeof(c->path))) {
+        ckpt_partial_dir_of(io->spec.root, s->step, &s->me, c->path, sizeof(c->path))) {
         clear_free(c);
         return;
     }
@@ -274,7 +274,7 @@ static err_t superseded(const struct commit_work *c)
 {
     char dir[PATH_MAX];
     struct why why = {{0}};
-    if (ckpt_partial_dir(c->spec.root, c->save->step, c->save->epoch, dir, sizeof(dir)) == OK &&
+    if (ckpt_partial_dir_of(c->spec.root, c->save->step, &c->save->me, dir, sizeof(dir)) == OK &&
         ckpt_partial_remove(dir, &why))
         log_warn("partial folder not removed path=%s why=\"%s\"", dir, why.text);
     return OK;
@@ -416,7 +416,7 @@ static err_t part_write(struct write_work *w, struct why *why)
     struct io_request *r = w->request;
     struct io_arena arena;
     char dir[PATH_MAX];
-    err_t err = ckpt_partial_dir(w->root, r->step, r->epoch, dir, sizeof(dir));
+    err_t err = ckpt_partial_dir_of(w->root, r->step, &w->at.me, dir, sizeof(dir));
     if (err)
         return why_set(why, err, "the path %.200s is too long", w->root);
     err = io_arena_map(w->arena, false, r, &arena, why);

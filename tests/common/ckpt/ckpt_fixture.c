@@ -216,12 +216,9 @@ void fixture_free(struct fixture *f)
     f->n_pieces = 0;
 }
 
-void fixture_write_parts(const struct fixture *f, const char *root, int64_t step, uint64_t epoch, int ranks,
-                         struct ckpt_part **ret)
+static void parts_write(const struct fixture *f, const char *dir, int ranks, struct ckpt_part **ret)
 {
-    char dir[PATH_MAX];
     struct why why = {{0}};
-    assert_ok(ckpt_partial_dir(root, step, epoch, dir, sizeof(dir)));
     for (int r = 0; r < ranks; r++) {
         struct ckpt_piece mine[FIXTURE_MAX_PIECES];
         int n = 0;
@@ -233,6 +230,22 @@ void fixture_write_parts(const struct fixture *f, const char *root, int64_t step
             print_error("%s\n", why.text);
         assert_ok(err);
     }
+}
+
+void fixture_write_parts(const struct fixture *f, const char *root, int64_t step, uint64_t epoch, int ranks,
+                         struct ckpt_part **ret)
+{
+    char dir[PATH_MAX];
+    assert_ok(ckpt_partial_dir(root, step, epoch, dir, sizeof(dir)));
+    parts_write(f, dir, ranks, ret);
+}
+
+void fixture_write_parts_of(const struct fixture *f, const char *root, int64_t step, const struct ckpt_writer_id *id,
+                            int ranks, struct ckpt_part **ret)
+{
+    char dir[PATH_MAX];
+    assert_ok(ckpt_partial_dir_of(root, step, id, dir, sizeof(dir)));
+    parts_write(f, dir, ranks, ret);
 }
 
 void fixture_save(const struct fixture *f, const char *root, int64_t step, uint64_t epoch, int ranks)

@@ -3,7 +3,7 @@
 #ifndef DTD_TESTS_COMMON_CKPT_FIXTURE_H
 #define DTD_TESTS_COMMON_CKPT_FIXTURE_H
 
-#include "common/ckpt/ckpt.h"
+#include "common/ckpt/shared.h"
 #include "tests/lib/test.h"
 
 #define FIXTURE_MAX_PIECES 256
@@ -47,6 +47,9 @@ void fixture_free(struct fixture *f);
 /* Writes the parts of all ranks into root's partial folder. */
 void fixture_write_parts(const struct fixture *f, const char *root, int64_t step, uint64_t epoch, int ranks,
                          struct ckpt_part **ret);
+/* The same in the partial folder of this writer, as a dtd-io of its job. */
+void fixture_write_parts_of(const struct fixture *f, const char *root, int64_t step, const struct ckpt_writer_id *id,
+                            int ranks, struct ckpt_part **ret);
 /* Parts and commit. */
 void fixture_save(const struct fixture *f, const char *root, int64_t step, uint64_t epoch, int ranks);
 /* Asserts that a box of tensor t, read as `as`, has the right values. */

@@ -175,7 +175,8 @@ static err_t save_step(const struct fixture *f, int64_t step, struct why *why)
                                        .job_yaml = "name: x\n",
                                        .loss = 1,
                                        .me = shared ? &at.me : NULL};
-    err_t err = ckpt_partial_dir(test_tmpdir(), step, 1, dir, sizeof(dir));
+    err_t err = shared ? ckpt_partial_dir_of(test_tmpdir(), step, &at.me, dir, sizeof(dir))
+                       : ckpt_partial_dir(test_tmpdir(), step, 1, dir, sizeof(dir));
     for (int r = 0; r < 2 && !err; r++) {
         struct ckpt_piece mine[FIXTURE_MAX_PIECES];
         int n = 0;
@@ -227,7 +228,7 @@ static void check_again(const struct fixture *f, const char *what, int k)
     if (verify_step(2, &why))
         fail_msg("%s at call %d: after trying again: %s", what, k, why.text);
     assert_ok(ckpt_remove(test_tmpdir(), 2, &why));
-    assert_ok(ckpt_collect(test_tmpdir(), 2, &why));
+    assert_ok(ckpt_collect(test_tmpdir(), 2, 0, &why));
 }
 
 static void kill_at_all(void)

@@ -112,7 +112,7 @@ TEST(collect_takes_older_partials_and_trash)
     make(".step-2.e3.partial", "__0_0.distcp");
     make(".trash-step-0/deep/deeper", "file");
     make(".step-2.partial", "mine");
-    assert_ok(ckpt_collect(test_tmpdir(), 3, &why));
+    assert_ok(ckpt_collect(test_tmpdir(), 3, 0, &why));
     assert_false(there(".step-2.e1.partial"));
     assert_false(there(".step-2.e2.partial"));
     assert_true(there(".step-2.e3.partial"));

@@ -74,6 +74,30 @@ static bool exists(const char *name)
     return lstat(path, &st) == 0;
 }
 
+/* The name of the folder of an open save of job 7. */
+static const char *open_name(int64_t step, uint64_t epoch, const char *kind)
+{
+    static char names[2][CKPT_OPEN_NAME];
+    static int at;
+    struct ckpt_writer_id id = writer_id(epoch, 1);
+    at = !at;
+    ckpt_open_name(step, &id, kind, names[at]);
+    return names[at];
+}
+
+static const char *in_folder(const char *folder, const char *name)
+{
+    static char path[200];
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    return path;
+}
+
+static void parts_write(const struct fixture *f, int64_t step, uint64_t epoch, struct ckpt_part **parts)
+{
+    struct ckpt_writer_id id = writer_id(epoch, 1);
+    fixture_write_parts_of(f, root, step, &id, 2, parts);
+}
+
 static void put_file(const char *name, const void *data, size_t len)
 {
     char path[PATH_MAX];
@@ -223,24 +247,75 @@ TEST(prepare_takes_over)
 {
     struct ckpt_writer_id theirs = {.job = "5", .submitted_ms = 1000, .epoch = 9, .writer = 4}, me = writer_id(1, 1);
     struct ckpt_shared_save old = {.root = root, .me = theirs, .step = 5, .world = 2}, mine = save_of(1, 6);
+    char name[CKPT_OPEN_NAME];
     struct fixture f = model();
     struct ckpt_part *parts[2];
     struct why why;
     root_make();
     assert_ok(ckpt_prepare(root, &theirs, 0, &why));
-    fixture_write_parts(&f, root, 5, 9, 2, parts);
+    fixture_write_parts_of(&f, root, 5, &theirs, 2, parts);
     assert_ok(ckpt_index_put(&old, parts[1], &why));
     assert_err(ERR_AGAIN, ckpt_prepared(root, &me, &why));
     assert_ok(ckpt_prepare(root, &me, 0, &why));
-    assert_false(exists(".step-5.e9.partial") || exists(".step-5.e9.index"));
+    ckpt_open_name(5, &theirs, "partial", name);
+    assert_false(exists(name));
+    ckpt_open_name(5, &theirs, "index", name);
+    assert_false(exists(name));
     assert_err(ERR_STALE, commit_as(&theirs, 5, parts, &why) == ERR_NOTFOUND ? ckpt_held(root, &theirs, &why) : OK);
     assert_non_null(strstr(why.text, "now belongs to job 7"));
     parts_free(parts);
-    fixture_write_parts(&f, root, 6, 1, 2, parts);
+    parts_write(&f, 6, 1, parts);
     assert_ok(ckpt_index_put(&mine, parts[1], &why));
     assert_ok(ckpt_prepare(root, &me, 0, &why));
-    assert_true(exists(".step-6.e1.partial") && exists(".step-6.e1.index"));
+    assert_true(exists(open_name(6, 1, "partial")) && exists(open_name(6, 1, "index")));
     parts_free(parts);
+    fixture_free(&f);
+}
+
+/* A step of another job with a higher epoch, newer than the step from which this job resumes, is set aside: this job's
+ * save of that step would otherwise find it and count as committed. */
+TEST(prepare_sets_steps_of_another_job_aside)
+{
+    struct ckpt_writer_id theirs = {.job = "5", .submitted_ms = 1000, .epoch = 9, .writer = 4}, me = writer_id(1, 1);
+    struct fixture f = model();
+    struct ckpt_part *parts[2];
+    struct why why;
+    root_make();
+    assert_ok(ckpt_prepare(root, &theirs, 0, &why));
+    for (int step = 5; step <= 6; step++) {
+        fixture_write_parts_of(&f, root, step, &theirs, 2, parts);
+        assert_ok(commit_as(&theirs, step, parts, &why));
+        parts_free(parts);
+    }
+    assert_ok(ckpt_prepare(root, &me, 5, &why));
+    assert_true(exists("step-5") && exists("step-6.e9"));
+    assert_false(exists("step-6"));
+    fixture_free(&f);
+}
+
+/* A process of another job that still runs when this job owns the directory writes into a folder of its own, which the
+ * owner's next sweep removes. */
+TEST(late_part_of_another_job)
+{
+    struct ckpt_writer_id theirs = {.job = "5", .submitted_ms = 1000, .epoch = 1, .writer = 4}, me = writer_id(1, 1);
+    struct fixture f = model();
+    struct ckpt_part *parts[2], *late[2];
+    char name[CKPT_OPEN_NAME];
+    struct why why;
+    root_make();
+    assert_ok(ckpt_prepare(root, &theirs, 0, &why));
+    assert_ok(ckpt_prepare(root, &me, 0, &why));
+    parts_write(&f, 5, 1, parts);
+    fixture_write_parts_of(&f, root, 5, &theirs, 2, late);
+    ckpt_open_name(5, &theirs, "partial", name);
+    assert_true(exists(name) && strcmp(name, open_name(5, 1, "partial")) != 0);
+    assert_err(ERR_STALE, commit_as(&theirs, 5, late, &why));
+    assert_ok(ckpt_collect(root, 1, ckpt_incarnation(&me), &why));
+    assert_false(exists(name));
+    assert_ok(commit_as(&me, 5, parts, &why));
+    assert_true(exists("step-5"));
+    parts_free(parts);
+    parts_free(late);
     fixture_free(&f);
 }
 
@@ -283,7 +358,7 @@ TEST(commit_of_an_old_epoch)
     struct why why;
     root_make();
     assert_ok(ckpt_prepare(root, &old, 0, &why));
-    fixture_write_parts(&f, root, 5, 1, 2, parts);
+    parts_write(&f, 5, 1, parts);
     assert_ok(marker_write(root, NULL, CKPT_EPOCH_FILE, &newer, &why)); /* has started, but not swept yet */
     assert_err(ERR_STALE, commit_as(&old, 5, parts, &why));
     assert_false(exists("step-5"));
@@ -312,10 +387,10 @@ TEST(prepared_between_look_and_rename)
     struct why why;
     root_make();
     assert_ok(ckpt_prepare(root, &old, 0, &why));
-    fixture_write_parts(&f, root, 5, 1, 2, parts);
+    parts_write(&f, 5, 1, parts);
     before_rename = newer_prepares_before;
     assert_err(ERR_NOTFOUND, commit_as(&old, 5, parts, &why));
-    assert_false(exists("step-5") || exists(".step-5.e1.partial"));
+    assert_false(exists("step-5") || exists(open_name(5, 1, "partial")));
     parts_free(parts);
     fixture_free(&f);
 }
@@ -328,7 +403,7 @@ TEST(prepared_right_after_the_rename)
     struct why why;
     root_make();
     assert_ok(ckpt_prepare(root, &old, 0, &why));
-    fixture_write_parts(&f, root, 5, 1, 2, parts);
+    parts_write(&f, 5, 1, parts);
     after_rename = newer_prepares;
     (void)!commit_as(&old, 5, parts, &why);
     assert_false(exists("step-5"));
@@ -355,7 +430,7 @@ TEST(folder_made_anew_between_look_and_rename)
     struct why why;
     root_make();
     assert_ok(ckpt_prepare(root, &old, 0, &why));
-    fixture_write_parts(&f, root, 5, 1, 2, parts);
+    parts_write(&f, 5, 1, parts);
     before_rename = swept_and_made_anew;
     assert_err(ERR_STALE, commit_as(&old, 5, parts, &why));
     assert_false(exists("step-5"));
@@ -376,7 +451,7 @@ TEST(index_comes_back)
     root_make();
     assert_ok(ckpt_prepare(root, &s.me, 0, &why));
     assert_err(ERR_AGAIN, ckpt_index_get(&s, 1, &back, &why));
-    fixture_write_parts(&f, root, 5, 1, 2, parts);
+    parts_write(&f, 5, 1, parts);
     assert_ok(ckpt_index_put(&s, parts[1], &why));
     assert_err(ERR_AGAIN, ckpt_index_get(&s, 0, &back, &why));
     other.me.writer = 77; /* read by another process */
@@ -410,7 +485,7 @@ TEST(index_that_does_not_fit)
     struct why why;
     root_make();
     assert_ok(ckpt_prepare(root, &s.me, 0, &why));
-    fixture_write_parts(&f, root, 5, 1, 2, parts);
+    parts_write(&f, 5, 1, parts);
     assert_ok(ckpt_part_encode(parts[1], &b));
     const struct marker cases[] = {
         {.kind = MARKER_PART, .by = s.me, .step = 6, .rank = 1, .world = 2, .body = b.data, .body_bytes = b.len},
@@ -427,7 +502,7 @@ TEST(index_that_does_not_fit)
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         assert_ok(ckpt_index_put(&s, parts[1], &why)); /* makes the folder */
-        assert_ok(marker_write(root, ".step-5.e1.index", "__1_0.part", &cases[i], &why));
+        assert_ok(marker_write(root, open_name(5, 1, "index"), "__1_0.part", &cases[i], &why));
         if (ckpt_index_get(&s, 1, &back, &why) != ERR_CORRUPT)
             fail_msg("case %zu is taken", i);
         assert_non_null(strstr(why.text, "__1_0.part"));
@@ -447,13 +522,13 @@ TEST(index_folder_is_a_link)
     struct why why;
     root_make();
     assert_ok(ckpt_prepare(root, &s.me, 0, &why));
-    fixture_write_parts(&f, root, 5, 1, 2, parts);
+    parts_write(&f, 5, 1, parts);
     snprintf(target, sizeof(target), "%s/elsewhere", test_tmpdir());
-    snprintf(link, sizeof(link), "%s/.step-5.e1.index", root);
+    snprintf(link, sizeof(link), "%s/%s", root, open_name(5, 1, "index"));
     assert_int_equal(mkdir(target, 0777), 0);
     assert_int_equal(symlink(target, link), 0);
     assert_true(ckpt_index_put(&s, parts[1], &why) != OK);
-    assert_non_null(strstr(why.text, ".step-5.e1.index"));
+    assert_non_null(strstr(why.text, open_name(5, 1, "index")));
     assert_err(ERR_CORRUPT, ckpt_index_get(&s, 1, &back, &why));
     assert_int_equal(rmdir(target), 0); /* empty */
     parts_free(parts);
@@ -471,12 +546,12 @@ TEST(outcomes)
     root_make();
     assert_ok(ckpt_prepare(root, &s.me, 0, &why));
     assert_err(ERR_CANCELED, ckpt_outcome(&s, &why)); /* no folder, no step */
-    fixture_write_parts(&f, root, 5, 1, 2, parts);
+    parts_write(&f, 5, 1, parts);
     assert_err(ERR_AGAIN, ckpt_outcome(&s, &why));
     assert_ok(ckpt_failed_get(&s, &why));
     assert_ok(ckpt_failed_put(&s, 1, ERR_NOSPACE, "rank 1 has no room", &why)); /* and its part is removed */
-    assert_false(exists(".step-5.e1.partial/__1_0.distcp"));
-    assert_true(exists(".step-5.e1.partial/__0_0.distcp"));
+    assert_false(exists(in_folder(open_name(5, 1, "partial"), "__1_0.distcp")));
+    assert_true(exists(in_folder(open_name(5, 1, "partial"), "__0_0.distcp")));
     assert_err(ERR_NOSPACE, ckpt_index_get(&s, 1, &back, &why));
     assert_string_equal(why.text, "rank 1 has no room");
     assert_err(ERR_AGAIN, ckpt_outcome(&s, &why)); /* rank 1 does not decide */
@@ -486,19 +561,19 @@ TEST(outcomes)
     assert_err(ERR_TIMEOUT, ckpt_failed_get(&s, &why));
     parts_free(parts);
     s = save_of(1, 6);
-    fixture_write_parts(&f, root, 6, 1, 2, parts);
+    parts_write(&f, 6, 1, parts);
     assert_ok(commit_as(&s.me, 6, parts, &why));
     assert_ok(ckpt_outcome(&s, &why));
     parts_free(parts);
     s = save_of(1, 4);
     assert_ok(ckpt_outcome(&s, &why)); /* committed, and removed again after step 6 was committed */
     s = save_of(1, 7);
-    fixture_write_parts(&f, root, 7, 1, 2, parts);
+    parts_write(&f, 7, 1, parts);
     newer_prepares();
     assert_err(ERR_STALE, ckpt_outcome(&s, &why));
     parts_free(parts);
     s = save_of(2, 8);
-    fixture_write_parts(&f, root, 8, 2, 2, parts);
+    parts_write(&f, 8, 2, parts);
     s.me.writer = 2;
     assert_ok(commit_as(&s.me, 8, parts, &why));
     s.me.epoch = 1;

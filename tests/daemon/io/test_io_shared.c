@@ -155,6 +155,17 @@ static struct ckpt_shared_save as_other(const struct nodes *c, uint64_t epoch, i
     };
 }
 
+/* The path of a folder of an open save of epoch 1, and of a file in it. */
+static const char *open_path(const struct nodes *c, int64_t step, const char *kind, const char *file)
+{
+    static char path[PATH_MAX];
+    char name[CKPT_OPEN_NAME];
+    const struct ckpt_shared_save s = as_other(c, 1, step);
+    ckpt_open_name(step, &s.me, kind, name);
+    snprintf(path, sizeof(path), "%s/%s%s", c->t[0].root, name, file);
+    return path;
+}
+
 static int count_reports(const struct io_test *t, int kind)
 {
     int n = 0;
@@ -248,7 +259,7 @@ TEST(alone_writes_no_index)
         io_worker_open(&w[k], &t, k);
     io_save(&w[0], &f, 1, 5, 0, 2, &op[0]);
     io_until(&t, &op[0].written, 10000, "WRITTEN");
-    snprintf(path, sizeof(path), "%s/.step-5.e1.index", t.root);
+    snprintf(path, sizeof(path), "%s/.step-5.e1.index", t.root); /* no submitted_ms: no incarnation */
     assert_false(exists(path));
     io_save(&w[1], &f, 1, 5, 1, 2, &op[1]);
     for (int k = 0; k < 2; k++) {
@@ -376,7 +387,7 @@ TEST(marker_of_another_job)
         assert_ok(ckpt_prepare(c.t[0].root, &strangers[i], 0, NULL));
         theirs.me = strangers[i];
         theirs.me.epoch = 1;
-        fixture_write_parts(&c.f, c.t[0].root, 5 + i, 1, 2, parts);
+        fixture_write_parts_of(&c.f, c.t[0].root, 5 + i, &theirs.me, 2, parts);
         assert_ok(ckpt_index_put(&theirs, parts[1], NULL));
         say_node(&c, 1, 1, 0, 0);
         save(&c, 1, 5 + i, 1, &op[1]);
@@ -709,19 +720,20 @@ static void bad_index(void (*put)(const char *path, const struct buf *good))
     nodes_start(&c, 2, 2);
     say(&c, 1, 0, 0);
     save_all(&c, 1, 4);
-    fixture_write_parts(&c.f, c.t[0].root, 5, 1, 2, parts);
+    const struct ckpt_writer_id mine = as_other(&c, 1, 5).me;
+    fixture_write_parts_of(&c.f, c.t[0].root, 5, &mine, 2, parts);
     assert_ok(ckpt_part_encode(parts[1], &body));
     struct marker w = {.kind = MARKER_PART, .by = as_other(&c, 1, 5).me, .step = 5, .rank = 1, .world = 2};
     w.body = body.data;
     w.body_bytes = body.len;
     assert_ok(marker_encode(&w, &good));
-    snprintf(path, sizeof(path), "%s/.step-5.e1.index", c.t[0].root);
+    snprintf(path, sizeof(path), "%s", open_path(&c, 5, "index", ""));
     assert_int_equal(mkdir(path, 0777), 0);
     strcat(path, "/__1_0.part");
     put(path, &good);
     save(&c, 1, 5, 0, &op);
     wait_done(&c, &op, ERR_CORRUPT);
-    assert_non_null(strstr(op.text, "/.step-5.e1.index/__1_0.part"));
+    assert_non_null(strstr(op.text, open_path(&c, 5, "index", "/__1_0.part")));
     assert_false(exists(step_path(&c, 5)));
     save_all(&c, 1, 6);
     check_step(&c, 4, 1);
@@ -778,7 +790,7 @@ TEST(part_is_shorter_than_its_index)
     say(&c, 1, 0, 0);
     save(&c, 1, 5, 1, &op[1]);
     io_until(&c.t[0], &op[1].written, 10000, "WRITTEN");
-    snprintf(path, sizeof(path), "%s/.step-5.e1.partial/__1_0.distcp", c.t[0].root);
+    snprintf(path, sizeof(path), "%s", open_path(&c, 5, "partial", "/__1_0.distcp"));
     assert_int_equal(truncate(path, 100), 0);
     save(&c, 1, 5, 0, &op[0]);
     wait_done(&c, &op[0], ERR_CORRUPT);
@@ -802,7 +814,7 @@ TEST(other_killed_after_its_part)
     restart(&c, 1);
     wait_done(&c, &op[1], ERR_CLOSED);
     char part[PATH_MAX + 64];
-    snprintf(part, sizeof(part), "%s/.step-5.e1.partial/__1_0.distcp", c.t[0].root);
+    snprintf(part, sizeof(part), "%s", open_path(&c, 5, "partial", "/__1_0.distcp"));
     assert_int_equal(stat(part, &before), 0);
     say_node(&c, 1, 1, 0, 0);
     save(&c, 1, 5, 1, &op[1]); /* repeated: the part exists and is not written again */
