@@ -58,6 +58,8 @@ static bool is_legal(const struct marker *w)
         return false;
     if ((w->kind == MARKER_FAILED) != (w->code < 0) || w->code > 0 || w->code < -MAX_CODE)
         return false;
+    if (w->kind == MARKER_LEASE)
+        return !w->step && !w->rank && !w->world && w->body_bytes;
     if (!of_save)
         return !w->step && !w->rank && !w->world && !w->body_bytes;
     return w->world >= 1 && w->world <= MAX_WORLD && w->rank < w->world &&

@@ -14,6 +14,7 @@ enum marker_kind {
     MARKER_READY,         /* the directory is prepared */
     MARKER_PART,          /* body: the index of a durable part */
     MARKER_FAILED,        /* body: the error message */
+    MARKER_LEASE,         /* body: lease.h */
     MARKER_KINDS
 };
 

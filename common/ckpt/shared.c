@@ -13,12 +13,16 @@
  * ckpt_commit recognizes its own folder by the inode and renames any other folder to trash. Until then no reader takes
  * that folder for a checkpoint, because it has no manifest.
  *
+ * This fence is between epochs of one job. Between jobs it is the lease (lease.h): ckpt_prepare and ckpt_held check it
+ * first.
+ *
  * Other dtd-io processes start to write at READY. Therefore the sweep removes none of their parts, and no step of an
  * abandoned branch counts as the commit of their saves. */
 #include "common/ckpt/shared.h"
 
 #include "common/base/file.h"
 #include "common/ckpt/ckpt_priv.h"
+#include "common/ckpt/lease.h"
 #include "common/ckpt/marker.h"
 #include "common/ckpt/part.h"
 
@@ -99,7 +103,8 @@ err_t ckpt_prepare(const char *root, const struct ckpt_writer_id *me, int64_t re
     err_t err = file_make_dirs(root, 0777);
     if (err)
         return why_set(why, err, "cannot create checkpoint.dir %s: %s", root, err_text(err));
-    err = owner_before_read(root, me, &before, why);
+    err = ckpt_lease_check(root, me, why);
+    err = err ? err : owner_before_read(root, me, &before, why);
     if (!err && before != BEFORE_THIS_EPOCH) /* others may already rely on READY */
         err = epoch_marker_write(root, me, MARKER_PREPARING, why);
     if (!err)
@@ -127,7 +132,10 @@ err_t ckpt_prepared(const char *root, const struct ckpt_writer_id *me, struct wh
 err_t ckpt_held(const char *root, const struct ckpt_writer_id *me, struct why *why)
 {
     struct marker w;
-    err_t err = epoch_marker_read(root, &w, why);
+    err_t err = ckpt_lease_check(root, me, why);
+    if (err)
+        return err;
+    err = epoch_marker_read(root, &w, why);
     if (err == ERR_NOTFOUND)
         return OK; /* a user removed it; a process that takes the directory over writes it again */
     if (err)

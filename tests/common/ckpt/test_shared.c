@@ -171,7 +171,7 @@ TEST(illegal_words)
     } cases[] = {
         {8, 2, ERR_UNSUPPORTED}, /* version */
         {12, 0, ERR_CORRUPT},    /* kind */
-        {12, 5, ERR_CORRUPT},
+        {12, 6, ERR_CORRUPT},
         {12, MARKER_PART, ERR_CORRUPT},  /* with an error's code */
         {12, MARKER_READY, ERR_CORRUPT}, /* with a rank */
         {16, 0, ERR_CORRUPT},            /* a failure with code 0 */
