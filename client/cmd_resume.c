@@ -19,7 +19,7 @@ struct resume_args {
     const char *from;
     struct spec_args spec;
     int64_t workers, steps, more, step; /* -1: not given */
-    bool detach;
+    bool detach, take_over;
 };
 
 /* The checkpoint to start from, and its spec. */
@@ -31,13 +31,14 @@ struct origin {
     int64_t step;
 };
 
-enum { KEY_STEP = 256, KEY_STEPS, KEY_MORE };
+enum { KEY_STEP = 256, KEY_STEPS, KEY_MORE, KEY_TAKE_OVER };
 
 static const struct argp_option options[] = {
     {"workers", 'w', "N", 0, "Use N workers", 0},
     {"steps", KEY_STEPS, "N", 0, "Train until step N", 0},
     {"more", KEY_MORE, "N", 0, "Train N more steps", 0},
     {"step", KEY_STEP, "S", 0, "Start from the checkpoint of step S (default: the newest)", 0},
+    {"take-over", KEY_TAKE_OVER, 0, 0, "Take checkpoint.dir over from a job of another daemon that still runs", 0},
     {"detach", 'd', 0, 0, "Do not wait for the job: print its id and return", 0},
     {0}};
 
@@ -69,6 +70,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case 'd':
         a->detach = true;
+        return 0;
+    case KEY_TAKE_OVER:
+        a->take_over = true;
         return 0;
     case ARGP_KEY_ARG:
         if (a->from)
@@ -155,12 +159,13 @@ static err_t steps_decide(const struct resume_args *args, const struct job_spec 
 }
 
 /* An earlier resume may have made settings for its own checkpoint, which do not apply to this one. */
-static void decisions_forget(const struct spec_args *a, struct job_spec *job)
+static err_t decisions_forget(const struct spec_args *a, struct job_spec *job)
 {
     if (!spec_args_has(a, "checkpoint.optimizer"))
         job->checkpoint.optimizer = OPTIMIZER_AUTO;
     if (!spec_args_has(a, "checkpoint.map"))
         spec_map_clear(job);
+    return spec_args_has(a, "checkpoint.take_over") ? OK : spec_text_set(&job->checkpoint.take_over, "");
 }
 
 /* A step that the user named is resumed or nothing is; of a job or a folder, the newest step that can be read. */
@@ -192,8 +197,8 @@ static err_t spec_change(struct resume_args *args, const struct origin *from, co
         args->spec.sets[n++] = workers_set;
     }
     err = job_parse(from->source, (const char *)from->yaml.data, from->yaml.len, args->spec.sets, n, ret, why);
-    if (!err)
-        decisions_forget(&args->spec, ret);
+    if (!err && decisions_forget(&args->spec, ret))
+        err = why_set(why, ERR_NOMEM, "out of memory");
     if (!err)
         decide_on_damage(args, from, ret);
     if (!err && ret->train.steps <= from->step)
@@ -293,6 +298,8 @@ static int resume_submit(struct resume_args *args, struct origin *from, struct c
     err = spec_complete(job, new_train, &progress, &facts, &why);
     if (!err)
         err = spec_check_vocab(job, ckpt, from->step_dir, &why);
+    if (!err)
+        err = spec_check_owner(job, args->take_over ? OWNER_TAKE_OVER : OWNER_REFUSE, &why);
     if (!err)
         err = spec_print(job, &yaml);
     if (err) {

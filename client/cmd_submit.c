@@ -13,14 +13,17 @@
 struct submit_args {
     struct global *global;
     struct spec_args spec;
-    bool detach, dry_run, keys, batch;
+    bool detach, dry_run, keys, batch, take_over;
 };
+
+enum { KEY_TAKE_OVER = 256 };
 
 static const struct argp_option options[] = {
     {"detach", 'd', 0, 0, "Do not wait for the job: print its id and return", 0},
     {"batch", 'b', 0, 0,
      "For batch systems: continue from the newest step in checkpoint.dir; on SIGUSR1 save, stop and exit with 75", 0},
     {"dry-run", 'n', 0, 0, "Check everything and print the plan, but start nothing", 0},
+    {"take-over", KEY_TAKE_OVER, 0, 0, "Take checkpoint.dir over from a job of another daemon that still runs", 0},
     {"help-keys", 'k', 0, 0, "List every key of a job file with its type, range and default", 0},
     {0}};
 
@@ -43,6 +46,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case 'k':
         a->keys = true;
+        return 0;
+    case KEY_TAKE_OVER:
+        a->take_over = true;
         return 0;
     case ARGP_KEY_END:
         if (!a->spec.file && !a->keys)
@@ -177,6 +183,12 @@ static int submit_job(struct global *g, const struct submit_args *args, struct j
         return command_refuse(err, &why);
     if (step >= 0 && !args->dry_run)
         follow_check_parent(g, job, newest);
+    if (step < job->train.steps)
+        err = spec_check_owner(job, args->take_over ? OWNER_TAKE_OVER : OWNER_REFUSE, &why);
+    if (err) {
+        spec_facts_fini(&facts);
+        return command_refuse(err, &why);
+    }
     int code = step >= job->train.steps ? print_done(g, job, step)
                : args->dry_run          ? print_dry_run(g, job, &facts)
                                         : submit_start(g, args, job, step >= 0 ? newest : NULL);

@@ -18,6 +18,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 /* How long to wait for control while its supervisor runs. The supervisor restarts control within seconds, but control
@@ -209,6 +210,13 @@ err_t follow_name(struct global *g, const char **job, char number[32], struct wh
     return err;
 }
 
+/* Two names may lead to one folder. A folder that does not exist on this machine is compared by its name only. */
+static bool same_folder(const char *a, const char *b)
+{
+    struct stat x, y;
+    return strcmp(a, b) == 0 || (stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino);
+}
+
 err_t follow_check_dir(struct global *g, const char *dir, char ret_newest[32], struct why *why)
 {
     struct client_job *jobs;
@@ -219,15 +227,16 @@ err_t follow_check_dir(struct global *g, const char *dir, char ret_newest[32], s
         return err;
     for (int i = 0; i < n; i++) {
         const struct client_job *job = &jobs[i];
-        if (strcmp(job->checkpoint_dir, dir) != 0)
+        if (!same_folder(job->checkpoint_dir, dir))
             continue;
         snprintf(newest, sizeof(newest), "%.31s", job->job);
+        bool same_name = strcmp(job->checkpoint_dir, dir) == 0;
         if (!client_job_ended(job))
-            err =
-                why_set(why, ERR_EXISTS,
-                        "job %s is %s and writes its checkpoints to %s. Wait until it has ended, or stop it with dtctl "
-                        "cancel %s, or choose another checkpoint.dir",
-                        job->job, job->state, dir, job->job);
+            err = why_set(
+                why, ERR_EXISTS,
+                "job %s is %s and writes its checkpoints to %s%s. Wait until it has ended, or stop it with dtctl "
+                "cancel %s, or choose another checkpoint.dir",
+                job->job, job->state, dir, same_name ? "" : ", under another name", job->job);
     }
     client_jobs_free(jobs, n);
     if (!err && ret_newest)

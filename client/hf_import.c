@@ -500,6 +500,7 @@ err_t hf_import(const struct hf_import *x, struct hf_done *ret, struct why *why)
     err = err ? err : wanted_check(&m);
     err = err ? err : extra_check(&m);
     err = err ? err : spec_check_dir(&m.job, NULL, why);
+    err = err ? err : spec_check_owner(&m.job, OWNER_IMPORT, why);
     err = err ? err : checkpoint_write(&m);
     importing_fini(&m);
     if (!err)

@@ -54,6 +54,10 @@ NODISCARD err_t spec_plan(struct job_spec *job, struct out_progress *progress, s
  * that the job resumes from, which may hold checkpoints; NULL: none. ERR_EXISTS names the checkpoints and the remedy.
  */
 NODISCARD err_t spec_check_dir(const struct job_spec *job, const char *from, struct why *why);
+/* Checks that no job of another daemon owns checkpoint.dir (spec_owner.c), which takes up to 5 s if a job has left it
+ * without notice. ERR_BUSY names the owner. TAKE_OVER: sets checkpoint.take_over instead, and reports it on stderr. */
+enum owner_policy { OWNER_REFUSE, OWNER_TAKE_OVER, OWNER_IMPORT };
+NODISCARD err_t spec_check_owner(struct job_spec *job, enum owner_policy policy, struct why *why);
 /* Checks that the checkpoint has exactly the model's tensors, by name and shape, in a type that can be loaded. The
  * error names the first difference. */
 NODISCARD err_t spec_check_model(const struct job_spec *job, struct ckpt *ckpt, const char *dir, struct why *why);

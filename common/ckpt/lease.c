@@ -1,7 +1,7 @@
-/* A lease is taken by creating the file of the next generation with O_EXCL, which every file system performs atomically,
- * NFS included. So of several processes that find generation G free, exactly one gets G + 1. A process that has found
- * this too late, when G + 1 had been taken, succeeded and removed, creates G + 1 again; it then lists the directory,
- * finds the higher generation and removes its own file.
+/* A lease is taken by creating the file of the next generation with O_EXCL, which every file system performs
+ * atomically, NFS included. So of several processes that find generation G free, exactly one gets G + 1. A process that
+ * has found this too late, when G + 1 had been taken, succeeded and removed, creates G + 1 again; it then lists the
+ * directory, finds the higher generation and removes its own file.
  *
  * For this the highest generation must never disappear: an owner that ends does not remove its lease but marks it as
  * released, and only a successor removes older generations. An owner writes to its own file only, through a descriptor
@@ -223,14 +223,14 @@ err_t ckpt_lease_look(const char *root, const struct ckpt_writer_id *me, uint64_
     return err;
 }
 
-err_t ckpt_lease_refuse(const char *root, const struct ckpt_lease_info *l, struct why *why)
+err_t ckpt_lease_refuse(const char *root, const struct ckpt_lease_info *l, bool of_job, struct why *why)
 {
     char owner[400];
     ckpt_lease_describe(l, owner, sizeof(owner));
     return why_set(why, ERR_BUSY,
                    "%.300s is in use by %s. Wait until that job has ended, or cancel it, or choose another "
-                   "checkpoint.dir, or take the folder over with --take-over",
-                   root, owner);
+                   "checkpoint.dir%s",
+                   root, owner, of_job ? ", or take the folder over: dtctl submit or resume with --take-over" : "");
 }
 
 /* ---- owning ---- */

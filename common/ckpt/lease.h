@@ -1,8 +1,8 @@
 /* The lease of a checkpoint directory: which job may write into it. Jobs of different clusters share nothing but the
- * directory, so the lease is a file there, `.dtd.lease.G`, and G is its generation. The lease with the highest generation
- * counts. Its owner, the dtd-io that commits, overwrites the file every renew_ms with a higher counter. Any other job
- * reads it repeatedly: a file that changes has a living owner, and the job is refused. A file that does not change for
- * CKPT_LEASE_MISSED renewals is stale. No clocks are compared.
+ * directory, so the lease is a file there, `.dtd.lease.G`, and G is its generation. The lease with the highest
+ * generation counts. Its owner, the dtd-io that commits, overwrites the file every renew_ms with a higher counter. Any
+ * other job reads it repeatedly: a file that changes has a living owner, and the job is refused. A file that does not
+ * change for CKPT_LEASE_MISSED renewals is stale. No clocks are compared.
  *
  * Blocking file I/O; any thread. A struct ckpt_lease belongs to one thread at a time. */
 #ifndef DTD_COMMON_CKPT_LEASE_H
@@ -46,10 +46,10 @@ void ckpt_lease_describe(const struct ckpt_lease_info *l, char *ret, size_t size
 /* ---- observing ---- */
 
 enum ckpt_lease_state {
-    CKPT_LEASE_FREE,     /* none, released, stale, or of the job that is to be replaced: it may be taken */
-    CKPT_LEASE_OWN_JOB,  /* of the same job: a later epoch of it may take the lease at once */
-    CKPT_LEASE_WAIT,     /* of another job; it has not changed so far: look again, every renew_ms / 2 or more often */
-    CKPT_LEASE_LIVING,   /* of another job; it has changed while it was observed */
+    CKPT_LEASE_FREE,    /* none, released, stale, or of the job that is to be replaced: it may be taken */
+    CKPT_LEASE_OWN_JOB, /* of the same job: a later epoch of it may take the lease at once */
+    CKPT_LEASE_WAIT,    /* of another job; it has not changed so far: look again, every renew_ms / 2 or more often */
+    CKPT_LEASE_LIVING,  /* of another job; it has changed while it was observed */
 };
 
 /* What earlier looks have found. Zero at the beginning. */
@@ -61,13 +61,14 @@ struct ckpt_lease_watch {
 };
 
 /* Looks once. `me`: NULL: no job. `take_over`: the incarnation of a job whose lease may be taken although it lives; 0:
- * none. After FREE and OWN_JOB, watch->generation is the one to succeed. ret_info: the newest lease; generation 0: there
- * is none. An error of the file system says nothing about the owner, and counts no time. */
+ * none. After FREE and OWN_JOB, watch->generation is the one to succeed. ret_info: the newest lease; generation 0:
+ * there is none. An error of the file system says nothing about the owner, and counts no time. */
 NODISCARD err_t ckpt_lease_look(const char *root, const struct ckpt_writer_id *me, uint64_t take_over,
                                 struct ckpt_lease_watch *watch, enum ckpt_lease_state *ret,
                                 struct ckpt_lease_info *ret_info, struct why *why);
-/* Writes the refusal for a LIVING lease; returns ERR_BUSY. */
-err_t ckpt_lease_refuse(const char *root, const struct ckpt_lease_info *l, struct why *why);
+/* Writes the refusal for a LIVING lease; returns ERR_BUSY. `of_job`: a job is refused, for which there is --take-over.
+ */
+err_t ckpt_lease_refuse(const char *root, const struct ckpt_lease_info *l, bool of_job, struct why *why);
 
 /* ---- owning ---- */
 
@@ -89,8 +90,8 @@ NODISCARD err_t ckpt_lease_release(struct ckpt_lease *l, struct why *why);
 /* Closes it without a release. */
 void ckpt_lease_drop(struct ckpt_lease *l);
 
-/* For every process of the job, before it writes: ERR_BUSY if the newest lease belongs to another job. OK if there is no
- * lease: a user may remove it, and earlier versions of dtd wrote none. */
+/* For every process of the job, before it writes: ERR_BUSY if the newest lease belongs to another job. OK if there is
+ * no lease: a user may remove it, and earlier versions of dtd wrote none. */
 NODISCARD err_t ckpt_lease_check(const char *root, const struct ckpt_writer_id *me, struct why *why);
 
 #endif

@@ -90,6 +90,11 @@ static const char *check_path_or_none(const char *text)
     return strlen(text) < 4096 ? NULL : "a path of at most 4095 bytes";
 }
 
+static const char *check_incarnation(const char *text)
+{
+    return !*text || (strlen(text) == 16 && strspn(text, "0123456789abcdef") == 16) ? NULL : "16 hex digits";
+}
+
 static const char *check_hash(const char *text)
 {
     bool legal = !text[0] || (strlen(text) == 64 && strspn(text, "0123456789abcdef") == 64);
@@ -440,6 +445,11 @@ static const struct schema_row rows[] = {
     {ITEMS(checkpoint.map, checkpoint.n_map, SCHEMA_LIST, check_map, "[]", FREE,
            "Rules FROM=TO for a checkpoint.resume_from with other names: a tensor whose name begins with FROM is read "
            "under the name that begins with TO instead. The first rule that fits counts. Example: [\"model.=\"].")},
+
+    {TEXT(
+        checkpoint.take_over, check_incarnation, "\"\"", FREE,
+        "Identity of the job from which this one takes checkpoint.dir over although that job still runs. dtctl submit "
+        "and dtctl resume set it with --take-over. \"\": none.")},
 
     RUN_ROWS,
     {TEXT(run.algorithms, check_path_or_none, "\"\"", FREE,

@@ -103,6 +103,7 @@ struct job_checkpoint {
     enum damage_policy on_damage;
     char **map; /* "FROM=TO": prefixes of names in resume_from, and what they are here */
     int n_map;
+    char *take_over; /* set by --take-over: 16 hex digits, the ckpt_incarnation of the job that is replaced; "": none */
 };
 
 struct job_run {

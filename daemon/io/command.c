@@ -23,6 +23,8 @@ struct dir_command {
     int64_t step, at;
     char *root, *text;
     struct ckpt_writer_id me;
+    struct io_owner *owner; /* of SCAN */
+    uint64_t take_over;
     struct ckpt_info *infos;
     int n_infos;
 };
@@ -45,7 +47,13 @@ static bool op_start(struct io *io, const struct io_command *c, void (*run)(stru
                                    .at = c->at,
                                    .root = strdup(io->spec.root),
                                    .text = strdup(c->text),
-                                   .me = io->share.me};
+                                   .me = io->share.me,
+                                   .owner = &io->owner,
+                                   .take_over = io->spec.take_over};
+        if (c->kind == IO_CMD_SCAN) { /* there may have been no EPOCH */
+            snprintf(op->me.job, sizeof(op->me.job), "%s", io->job);
+            op->me.submitted_ms = c->submitted_ms;
+        }
         op->work.run = run;
         op->work.done = done;
     }
@@ -62,9 +70,20 @@ static bool op_start(struct io *io, const struct io_command *c, void (*run)(stru
 
 /* ---- SCAN ---- */
 
+/* An error that does not concern another job, such as a full disk, does not fail the job: the scan itself writes
+ * nothing, and EPOCH takes the lease before it does. */
 static void scan_run(struct io_work *w)
 {
     struct dir_command *op = (struct dir_command *)w;
+    err_t err = OK;
+    if (op->me.submitted_ms) /* else there is no identity to take it for */
+        err = io_owner_take(op->owner, op->root, &op->me, op->take_over, true, &w->why);
+    if (err == ERR_AGAIN || err == ERR_BUSY) {
+        w->err = err;
+        return;
+    }
+    if (err)
+        log_warn("lease not taken why=\"%s\"", w->why.text);
     w->err = ckpt_scan(op->root, &op->infos, &op->n_infos, &w->why);
 }
 
@@ -72,10 +91,23 @@ static void scan_done(struct io_work *w)
 {
     struct dir_command *op = (struct dir_command *)w;
     char path[PATH_MAX];
+    if (w->err == ERR_AGAIN && !w->io->quitting) {
+        io_owner_wait(w->io, w);
+        return;
+    }
+    if (w->err == ERR_AGAIN || w->err == ERR_CANCELED) {
+        op_free(op); /* dtd-io exits, or control has sent SCAN again */
+        return;
+    }
+    if (w->err)
+        log_error("not scanned root=%s why=\"%s\"", op->root, w->why.text);
+    else
+        io_owner_keep(w->io);
     for (int i = 0; i < op->n_infos; i++)
         if (ckpt_step_dir(op->root, op->infos[i].step, path, sizeof(path)) == OK)
             io_report(w->io, IO_COMMITTED, 0, &op->infos[i], path, NULL);
-    log_info("scanned root=%s checkpoints=%d", op->root, op->n_infos);
+    if (!w->err)
+        log_info("scanned root=%s checkpoints=%d", op->root, op->n_infos);
     io_report(w->io, IO_SCANNED, 0, NULL, NULL, w->err ? w->why.text : "");
     op_free(op);
 }
@@ -88,6 +120,7 @@ static void scan_start(struct io *io, const struct io_command *c)
         io_report(io, IO_SCANNED, 0, NULL, NULL, why.text);
         return;
     }
+    io_owner_forget(io);
     op_start(io, c, scan_run, scan_done);
 }
 
@@ -124,7 +157,9 @@ static void epoch_start(struct io *io, const struct io_command *c)
 static void remove_run(struct io_work *w)
 {
     struct dir_command *op = (struct dir_command *)w;
-    w->err = ckpt_remove(op->root, op->step, &w->why);
+    w->err = ckpt_lease_check(op->root, &op->me, &w->why);
+    if (!w->err)
+        w->err = ckpt_remove(op->root, op->step, &w->why);
 }
 
 static void remove_done(struct io_work *w)
@@ -163,7 +198,9 @@ static void metrics_run(struct io_work *w)
         w->err = ERR_LIMIT;
         return;
     }
-    w->err = file_make_dirs(op->root, 0777);
+    w->err = ckpt_lease_check(op->root, &op->me, &w->why);
+    if (!w->err)
+        w->err = file_make_dirs(op->root, 0777);
     const int flags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
     int fd = w->err ? -1 : open(path, flags, 0666);
     if (!w->err)
@@ -176,7 +213,8 @@ static void metrics_done(struct io_work *w)
 {
     struct dir_command *op = (struct dir_command *)w;
     if (w->err)
-        log_warn("metrics not appended file=%s/" METRICS_FILE " error=%s", op->root, err_name(w->err));
+        log_warn("metrics not appended file=%s/" METRICS_FILE " error=%s why=\"%s\"", op->root, err_name(w->err),
+                 w->why.text);
     op_free(op);
 }
 

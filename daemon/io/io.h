@@ -9,7 +9,7 @@
 #define DTD_DAEMON_IO_IO_H
 
 #include "common/base/ticket.h"
-#include "common/ckpt/shared.h"
+#include "common/ckpt/lease.h"
 #include "common/rpc/methods.h"
 
 #include <limits.h>
@@ -28,7 +28,8 @@ struct io_spec {
     char *resume_from;       /* the step folder of another job from which this one started; "": none */
     char **map;              /* rules for ckpt_rename, for resume_from only */
     int n_map;
-    int64_t orphan_ms; /* dtd-io exits when control has been unreachable for this long */
+    uint64_t take_over; /* incarnation of the job whose lease may be taken although it lives; 0: none */
+    int64_t orphan_ms;  /* dtd-io exits when control has been unreachable for this long */
 };
 /* Replaces *s; on an error *s is unchanged. */
 NODISCARD err_t io_spec_parse(struct io_spec *s, const char *yaml, struct why *why);
@@ -127,6 +128,36 @@ NODISCARD err_t io_share_start(struct io *io);
 void io_share_stop(struct io *io);
 void io_share_fini(struct io *io);
 
+/* ---- the lease of the checkpoint directory (owner.c) ---- */
+
+struct io_owner {
+    uv_mutex_t lock; /* of the lease, the watch and `told`, which threads use */
+    struct ckpt_lease lease;
+    struct ckpt_lease_watch watch;
+    bool told;                          /* the log has the owner for whose end this dtd-io waits */
+    char dtd_dir[CKPT_LEASE_DIR_BYTES]; /* for messages of other jobs; "": of a system-wide dtd */
+    int64_t renew_ms;                   /* option, see main.c */
+    uv_timer_t renew, look;
+    bool renewing;
+    err_t warned;            /* of the last renewal */
+    struct io_work *waiting; /* the SCAN that waits until it can tell whether the owner lives, or NULL */
+};
+/* In a thread. `scan`: before the epoch is in the log. ERR_AGAIN: another job has the lease, and it is not known yet
+ * whether that job lives; repeat. ERR_BUSY: it lives. ERR_STALE: a later epoch of this job has the lease. */
+NODISCARD err_t io_owner_take(struct io_owner *o, const char *root, const struct ckpt_writer_id *me, uint64_t take_over,
+                              bool scan, struct why *why);
+/* Renews the lease from now on, if it is held. */
+void io_owner_keep(struct io *io);
+/* Starts the work again in dirwork after a pause. io_owner_forget ends it with ERR_CANCELED instead. */
+void io_owner_wait(struct io *io, struct io_work *w);
+void io_owner_forget(struct io *io);
+/* Another job has taken the directory over: reports it, and refuses all saves. */
+void io_owner_lost(struct io *io, const char *text);
+void io_owner_release(struct io *io);
+NODISCARD err_t io_owner_start(struct io *io);
+void io_owner_stop(struct io *io);
+void io_owner_fini(struct io *io);
+
 /* ---- saves (save.c, gather.c) ---- */
 
 struct io_part {
@@ -207,12 +238,12 @@ struct io_command {
     const int32_t *ranks;
     size_t n_ranks;
     int n_ios;
-    int64_t submitted_ms;
+    int64_t submitted_ms; /* also of SCAN */
     const char *node, *committer_node;
 };
 void io_command(struct io *io, const struct io_command *c);
 
-enum io_report_kind { IO_COMMITTED, IO_SAVE_FAILED, IO_SCANNED, IO_REMOVED, IO_HISTORY };
+enum io_report_kind { IO_COMMITTED, IO_SAVE_FAILED, IO_SCANNED, IO_REMOVED, IO_HISTORY, IO_LOST };
 struct io_queued_report {
     enum io_report_kind kind;
     uint64_t epoch;
@@ -248,6 +279,7 @@ struct io {
     bool prepared; /* the directory is ready for `epoch`; before, it may still contain steps of an older epoch */
     int64_t resume_step;
     struct io_share share;
+    struct io_owner owner;
     uv_timer_t poll_timer;
     int64_t word_wait_ms, save_wait_ms; /* options, see main.c */
 

@@ -30,6 +30,7 @@ static void io_stop(struct io *io)
     io_server_stop(io);
     io_control_stop(io);
     io_share_stop(io);
+    io_owner_stop(io);
     uv_close((uv_handle_t *)&io->quit_timer, NULL);
     uv_close((uv_handle_t *)&io->term, NULL);
 }
@@ -52,6 +53,7 @@ void io_quit(struct io *io)
         return;
     io->quitting = true;
     io_retry(io); /* refuses the deferred requests */
+    io_owner_release(io);
     uv_timer_start(&io->quit_timer, quit_timed_out, io->control_ready ? QUIT_MS : 0, 0);
     io_check_quit(io);
 }
@@ -83,11 +85,12 @@ static err_t inherit(struct io *io, struct why *why)
     return OK;
 }
 
-/* The parts of all ranks are written at the same time, while dirwork uses another thread. libuv's default is 4. */
+/* The parts of all ranks are written at the same time, while dirwork uses another thread, the renewal of the lease one
+ * more, and looking for files of other nodes a third. libuv's default is 4. */
 static void size_thread_pool(int slots)
 {
     char n[16];
-    snprintf(n, sizeof(n), "%d", slots + 2 > 4 ? (slots + 2 < 64 ? slots + 2 : 64) : 4);
+    snprintf(n, sizeof(n), "%d", slots + 3 > 4 ? (slots + 3 < 64 ? slots + 3 : 64) : 4);
     setenv("UV_THREADPOOL_SIZE", n, 0);
 }
 
@@ -105,6 +108,8 @@ static err_t io_start(struct io *io, struct why *why)
     uv_signal_start(&io->term, terminated, SIGTERM);
     if (io_share_start(io))
         return why_set(why, ERR_IO, "getrandom failed");
+    if (io_owner_start(io))
+        return why_set(why, ERR_NOMEM, "a mutex cannot be created");
     err = io_server_start(io, LISTEN_FD);
     if (err)
         return why_set(why, err, "descriptor %d is not a listening socket: %s", LISTEN_FD, err_text(err));
@@ -117,6 +122,7 @@ static void io_fini(struct io *io)
     io_save_fini(io);
     io_spec_fini(&io->spec);
     io_share_fini(io);
+    io_owner_fini(io);
     free(io->arenas);
     free(io->loading);
     free(io->writing);
@@ -133,13 +139,13 @@ static void io_fini(struct io *io)
 static error_t parse_option(int key, char *arg, struct argp_state *state)
 {
     struct io *io = state->input;
-    int64_t *ms = key == 'w' ? &io->word_wait_ms : &io->save_wait_ms;
+    int64_t *ms = key == 'w' ? &io->word_wait_ms : key == 'l' ? &io->owner.renew_ms : &io->save_wait_ms;
     char *end;
     if (key == 'j') {
         io->job = arg;
         return 0;
     }
-    if (key != 'w' && key != 's')
+    if (key != 'w' && key != 's' && key != 'l')
         return ARGP_ERR_UNKNOWN;
     *ms = strtoll(arg, &end, 10);
     if (end == arg || *end || *ms < 1 || *ms > MAX_WAIT_MS)
@@ -153,10 +159,12 @@ int main(int argc, char **argv)
         {"job", 'j', "ID", 0, "Number of the job", 0},
         {"word-wait-ms", 'w', "MS", 0, "Time for the committing node to prepare the checkpoint directory (10000)", 0},
         {"save-wait-ms", 's', "MS", 0, "How long a save waits for the parts of other nodes (600000)", 0},
+        {"lease-ms", 'l', "MS", 0, "Time between renewals of the lease of the checkpoint directory (2000)", 0},
         {0}};
     static const struct argp argp = {
         options, parse_option, NULL, "Writes and reads the checkpoints of one job. Started by dtd.", NULL, NULL, NULL};
-    static struct io io = {.word_wait_ms = WORD_WAIT_MS, .save_wait_ms = SAVE_WAIT_MS};
+    static struct io io = {
+        .word_wait_ms = WORD_WAIT_MS, .save_wait_ms = SAVE_WAIT_MS, .owner = {.renew_ms = CKPT_LEASE_RENEW_MS}};
     struct why why = {{0}};
     log_init("dtd-io");
     output_check_at_exit("dtd-io");

@@ -59,7 +59,7 @@ err_t rpc_control_report(struct io *io, struct rpc_conn *conn, const struct io_q
     static const Dtd__IoReport__Kind kinds[] = {
         [IO_COMMITTED] = DTD__IO_REPORT__KIND__COMMITTED, [IO_SAVE_FAILED] = DTD__IO_REPORT__KIND__SAVE_FAILED,
         [IO_SCANNED] = DTD__IO_REPORT__KIND__SCANNED,     [IO_REMOVED] = DTD__IO_REPORT__KIND__REMOVED,
-        [IO_HISTORY] = DTD__IO_REPORT__KIND__HISTORY,
+        [IO_HISTORY] = DTD__IO_REPORT__KIND__HISTORY,     [IO_LOST] = DTD__IO_REPORT__KIND__LOST,
     };
     Dtd__IoReport m = DTD__IO_REPORT__INIT;
     Dtd__Checkpoint c = DTD__CHECKPOINT__INIT;

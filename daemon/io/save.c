@@ -449,9 +449,10 @@ static void write_run(struct io_work *work)
 {
     struct write_work *w = (struct write_work *)work;
     struct why why;
-    if (w->shared)
+    work->err = ckpt_lease_check(w->root, &w->at.me, &work->why);
+    if (!work->err && w->shared)
         work->err = ckpt_failed_get(&w->at, &work->why);
-    w->failed_by_committer = work->err && !w->committer;
+    w->failed_by_committer = work->err && work->err != ERR_BUSY && !w->committer;
     w->durable =
         !work->err && w->shared && !w->committer && ckpt_index_get(&w->at, w->request->rank, &w->written, &why) == OK;
     if (work->err || w->durable || committed_before(w))

@@ -138,12 +138,16 @@ struct ready_work {
     struct ckpt_writer_id me;
     int64_t resume_step;
     char *root;
+    struct io_owner *owner;
+    uint64_t take_over;
 };
 
 static void prepare_run(struct io_work *w)
 {
     struct ready_work *r = (struct ready_work *)w;
-    w->err = ckpt_prepare(r->root, &r->me, r->resume_step, &w->why);
+    w->err = io_owner_take(r->owner, r->root, &r->me, r->take_over, false, &w->why);
+    if (!w->err)
+        w->err = ckpt_prepare(r->root, &r->me, r->resume_step, &w->why);
 }
 
 static void prepared_run(struct io_work *w)
@@ -186,16 +190,22 @@ static void ready_done(struct io_work *w)
     struct io_share *s = &io->share;
     if (r->me.epoch == io->epoch) {
         s->ready.running = false;
-        s->ready.on = w->err && w->err != ERR_STALE;
+        s->ready.on = w->err && w->err != ERR_STALE && w->err != ERR_BUSY;
         io->prepared = !w->err;
         if (!w->err)
             s->refusal = OK;
+        else if (w->err == ERR_BUSY)
+            io_owner_lost(io, w->why.text);
+        else if (w->err == ERR_AGAIN && s->committer)
+            ; /* it observes the lease of another job, for at most CKPT_LEASE_MISSED renewals */
         else if (w->err == ERR_AGAIN)
             not_ready(io);
         else
             refusal_report(io, w->err, w->why.text);
         if (s->ready.on)
             io_poll_again(io, &s->ready);
+        if (s->committer && !w->err)
+            io_owner_keep(io);
         io_retry(io);
     }
     free(r->root);
@@ -214,7 +224,11 @@ static void ready_look(struct io *io)
         io_poll_again(io, &s->ready);
         return;
     }
-    *r = (struct ready_work){.me = s->me, .resume_step = io->resume_step, .root = root};
+    *r = (struct ready_work){.me = s->me,
+                             .resume_step = io->resume_step,
+                             .root = root,
+                             .owner = &io->owner,
+                             .take_over = io->spec.take_over};
     r->work.run = s->committer ? prepare_run : prepared_run;
     r->work.done = ready_done;
     if (s->committer)

@@ -29,6 +29,7 @@ err_t io_spec_copy(const struct io_spec *from, struct io_spec *ret)
                             .data_hash = strdup(from->data_hash),
                             .resume_from = strdup(from->resume_from),
                             .map = calloc((size_t)from->n_map + 1, sizeof(*ret->map)),
+                            .take_over = from->take_over,
                             .orphan_ms = from->orphan_ms};
     while (ret->map && ret->n_map < from->n_map && (ret->map[ret->n_map] = strdup(from->map[ret->n_map])))
         ret->n_map++;
@@ -53,6 +54,7 @@ static err_t spec_take(const struct job_spec *job, const char *yaml, struct io_s
                               .resume_from = or_empty(job->checkpoint.resume_from),
                               .map = job->checkpoint.map,
                               .n_map = job->checkpoint.n_map,
+                              .take_over = strtoull(or_empty(job->checkpoint.take_over), NULL, 16),
                               .orphan_ms = job->run.orphan_seconds * 1000};
     return io_spec_copy(&s, ret);
 }

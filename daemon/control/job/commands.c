@@ -140,7 +140,7 @@ static void command_committer(struct job *j, struct job_io *io)
     struct rpc_call *call = io->p.attend;
     bool in_epoch = job_in_epoch(j);
     if (io->scan == SCAN_DUE && (j->phase.state == PHASE_SCANNING || in_epoch) &&
-        j->jobs->out->io_scan(call, j->yaml) == OK) {
+        j->jobs->out->io_scan(call, j->yaml, j->submitted_ms) == OK) {
         io->scan = SCAN_ASKED;
         job_scan_forget(j);
     }

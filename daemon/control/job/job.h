@@ -132,7 +132,7 @@ struct worker_report {
 };
 void job_worker_report(struct job *j, int rank, const struct worker_report *r);
 
-enum io_report_kind { IO_COMMITTED, IO_SAVE_FAILED, IO_SCANNED, IO_REMOVED, IO_HISTORY };
+enum io_report_kind { IO_COMMITTED, IO_SAVE_FAILED, IO_SCANNED, IO_REMOVED, IO_HISTORY, IO_LOST };
 struct io_report {
     enum io_report_kind kind;
     uint64_t epoch;

@@ -44,7 +44,7 @@ struct job_outbound {
     err_t (*worker_stop)(struct rpc_call *commands, uint64_t epoch, bool save);
     err_t (*worker_quit)(struct rpc_call *commands);
 
-    err_t (*io_scan)(struct rpc_call *commands, const char *yaml);
+    err_t (*io_scan)(struct rpc_call *commands, const char *yaml, int64_t submitted_ms);
     err_t (*io_epoch)(struct rpc_call *commands, const struct io_epoch *e);
     err_t (*io_remove)(struct rpc_call *commands, int64_t step);
     err_t (*io_metrics)(struct rpc_call *commands, const char *lines, size_t len);

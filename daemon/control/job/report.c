@@ -228,6 +228,9 @@ void job_io_report(struct job *j, struct job_process *p, const struct io_report 
     case IO_SAVE_FAILED:
         on_save_failed(j, r->text);
         break;
+    case IO_LOST:
+        job_epoch_fatal(j, "%s", r->text);
+        break;
     case IO_SCANNED:
         on_scanned(j, io, r->text);
         break;

@@ -21,9 +21,14 @@ static err_t send_command(struct rpc_call *attend, Dtd__IoCommand__Kind kind, in
     return rpc_item(attend, &c.base);
 }
 
-err_t rpc_io_scan(struct rpc_call *attend, const char *yaml)
+err_t rpc_io_scan(struct rpc_call *attend, const char *yaml, int64_t submitted_ms)
 {
-    return send_command(attend, DTD__IO_COMMAND__KIND__SCAN, -1, yaml);
+    Dtd__IoCommand c = DTD__IO_COMMAND__INIT;
+    c.kind = DTD__IO_COMMAND__KIND__SCAN;
+    c.text = (char *)(uintptr_t)yaml;
+    c.has_submitted_ms = true;
+    c.submitted_ms = submitted_ms;
+    return rpc_item(attend, &c.base);
 }
 
 err_t rpc_io_epoch(struct rpc_call *attend, const struct io_epoch *e)
@@ -90,7 +95,7 @@ void rpc_io_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *re
 static const struct kind_pair kinds[] = {
     {DTD__IO_REPORT__KIND__COMMITTED, IO_COMMITTED}, {DTD__IO_REPORT__KIND__SAVE_FAILED, IO_SAVE_FAILED},
     {DTD__IO_REPORT__KIND__SCANNED, IO_SCANNED},     {DTD__IO_REPORT__KIND__REMOVED, IO_REMOVED},
-    {DTD__IO_REPORT__KIND__HISTORY, IO_HISTORY},
+    {DTD__IO_REPORT__KIND__HISTORY, IO_HISTORY},     {DTD__IO_REPORT__KIND__LOST, IO_LOST},
 };
 
 static struct state_checkpoint checkpoint_of(const Dtd__Checkpoint *c)

@@ -100,7 +100,7 @@ TEST(names_the_owner)
     a.since_ms -= 25 * 60 * 1000;
     assert_ok(ckpt_lease_renew(root, &a, &why));
     assert_ok(ckpt_lease_look(root, &job_b, 0, &w, &state, &info, &why));
-    assert_err(ERR_BUSY, ckpt_lease_refuse(root, &info, &why));
+    assert_err(ERR_BUSY, ckpt_lease_refuse(root, &info, true, &why));
     assert_non_null(strstr(why.text, root));
     assert_non_null(strstr(why.text, "job 1 on host n7 (pid 4711, DTD_DIR /x/dtd), which has held it for 25 min"));
     assert_non_null(strstr(why.text, "--take-over"));
@@ -342,7 +342,10 @@ TEST(illegal_bodies)
     static const struct {
         size_t at;
         uint8_t value;
-    } cases[] = {{15, 0x80} /* held_ms < 0 */, {24, 2} /* flags */, {28, 255} /* host */, {32, 255} /* dtd_dir */,
+    } cases[] = {{15, 0x80} /* held_ms < 0 */,
+                 {24, 2} /* flags */,
+                 {28, 255} /* host */,
+                 {32, 255} /* dtd_dir */,
                  {36, 0} /* a zero in the host */};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         uint8_t before = b.data[cases[i].at];
