@@ -55,7 +55,7 @@ NODISCARD err_t spec_plan(struct job_spec *job, struct out_progress *progress, s
  */
 NODISCARD err_t spec_check_dir(const struct job_spec *job, const char *from, struct why *why);
 /* Checks that no job of another daemon owns checkpoint.dir (spec_owner.c), which takes up to 5 s if a job has left it
- * without notice. ERR_BUSY names the owner. TAKE_OVER: sets checkpoint.take_over instead, and reports it on stderr. */
+ * without notice. ERR_OWNED names the owner. TAKE_OVER: sets checkpoint.take_over instead, and reports it on stderr. */
 enum owner_policy { OWNER_REFUSE, OWNER_TAKE_OVER, OWNER_IMPORT };
 NODISCARD err_t spec_check_owner(struct job_spec *job, enum owner_policy policy, struct why *why);
 /* Checks that the checkpoint has exactly the model's tensors, by name and shape, in a type that can be loaded. The

@@ -234,8 +234,8 @@ err_t state_save_finish(struct train_state *s, int64_t patience_ms, struct why *
         return err;
     for (;;) {
         err = link_save_wait(s->link, true, why);
-        if (!err || err == ERR_CANCELED || err == ERR_BUSY || clock_mono_ms() >= deadline)
-            return err; /* BUSY: another job has taken the folder over, so a repetition fails too */
+        if (!err || err == ERR_CANCELED || err == ERR_OWNED || clock_mono_ms() >= deadline)
+            return err; /* OWNED: another job has taken the folder over, so a repetition fails too */
         if (!pause_unless(link_cancel(s->link)))
             return ERR_CANCELED;
         err = hand_over(s, why);

@@ -407,6 +407,8 @@ static err_t finish(struct train *t, bool saved, struct why *why)
     if (!err || err == ERR_CANCELED)
         return err;
     t->fatal = true;
+    if (err == ERR_OWNED)
+        return why_prefix(why, err, "all steps are done, but step %" PRId64 " could not be saved", t->engine.step);
     return why_prefix(why, err,
                       "all steps are done, but step %" PRId64
                       " could not be saved in %s; free space there and continue "

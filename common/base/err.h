@@ -27,7 +27,8 @@
     X(ERR_AGAIN, -15, "temporarily unavailable, try again")          \
     X(ERR_STALE, -16, "the epoch has ended")                         \
     X(ERR_UNSUPPORTED, -17, "not supported")                         \
-    X(ERR_INTERNAL, -18, "internal error")
+    X(ERR_INTERNAL, -18, "internal error")                           \
+    X(ERR_OWNED, -19, "owned by another job")
 
 #define X(name, value, text) name = (value),
 enum err { ERR_LIST(X) };

@@ -227,7 +227,7 @@ err_t ckpt_lease_refuse(const char *root, const struct ckpt_lease_info *l, bool 
 {
     char owner[400];
     ckpt_lease_describe(l, owner, sizeof(owner));
-    return why_set(why, ERR_BUSY,
+    return why_set(why, ERR_OWNED,
                    "%.300s is in use by %s. Wait until that job has ended, or cancel it, or choose another "
                    "checkpoint.dir%s",
                    root, owner, of_job ? ", or take the folder over: dtctl submit or resume with --take-over" : "");
@@ -320,7 +320,7 @@ static err_t lost(const char *root, const struct ckpt_writer_id *me, const struc
     if (of_job(by, me))
         return why_set(why, ERR_STALE, "epoch %" PRIu64 " of this job now writes into %.300s", by->by.epoch, root);
     ckpt_lease_describe(by, owner, sizeof(owner));
-    return why_set(why, ERR_BUSY,
+    return why_set(why, ERR_OWNED,
                    "%.300s was taken over by %s. This job can save nothing there any more; give each job its own "
                    "checkpoint.dir",
                    root, owner);

@@ -66,7 +66,7 @@ struct ckpt_lease_watch {
 NODISCARD err_t ckpt_lease_look(const char *root, const struct ckpt_writer_id *me, uint64_t take_over,
                                 struct ckpt_lease_watch *watch, enum ckpt_lease_state *ret,
                                 struct ckpt_lease_info *ret_info, struct why *why);
-/* Writes the refusal for a LIVING lease; returns ERR_BUSY. `of_job`: a job is refused, for which there is --take-over.
+/* Writes the refusal for a LIVING lease; returns ERR_OWNED. `of_job`: a job is refused, for which there is --take-over.
  */
 err_t ckpt_lease_refuse(const char *root, const struct ckpt_lease_info *l, bool of_job, struct why *why);
 
@@ -82,7 +82,7 @@ struct ckpt_lease {
  * another process was faster; look again. */
 NODISCARD err_t ckpt_lease_take(const char *root, const struct ckpt_lease_info *mine, uint64_t after,
                                 struct ckpt_lease *ret, struct why *why);
-/* Renews it. ERR_BUSY: another job has taken it over; the sentence names that job. ERR_STALE: another process of this
+/* Renews it. ERR_OWNED: another job has taken it over; the sentence names that job. ERR_STALE: another process of this
  * job has. Any other error is temporary, and the lease is still held. */
 NODISCARD err_t ckpt_lease_renew(const char *root, struct ckpt_lease *l, struct why *why);
 /* Marks it as released and closes it. A lease that another process has taken meanwhile is not touched. */
@@ -90,7 +90,7 @@ NODISCARD err_t ckpt_lease_release(struct ckpt_lease *l, struct why *why);
 /* Closes it without a release. */
 void ckpt_lease_drop(struct ckpt_lease *l);
 
-/* For every process of the job, before it writes: ERR_BUSY if the newest lease belongs to another job. OK if there is
+/* For every process of the job, before it writes: ERR_OWNED if the newest lease belongs to another job. OK if there is
  * no lease: a user may remove it, and earlier versions of dtd wrote none. */
 NODISCARD err_t ckpt_lease_check(const char *root, const struct ckpt_writer_id *me, struct why *why);
 

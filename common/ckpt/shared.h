@@ -39,12 +39,12 @@ NODISCARD err_t ckpt_partial_dir_of(const char *root, int64_t step, const struct
 
 /* For the committer: creates the directory if necessary, takes it over, removes uncommitted saves of older epochs,
  * moves steps after `resume_step` aside, and writes READY. This or another process may repeat it. ERR_STALE: a newer
- * epoch of the job owns the directory. ERR_BUSY: another job has the lease (lease.h), and nothing was changed. */
+ * epoch of the job owns the directory. ERR_OWNED: another job has the lease (lease.h), and nothing was changed. */
 NODISCARD err_t ckpt_prepare(const char *root, const struct ckpt_writer_id *me, int64_t resume_step, struct why *why);
 /* For the other processes: OK if the directory is ready for this epoch, ERR_AGAIN if not yet, ERR_STALE if a newer
  * epoch owns it. */
 NODISCARD err_t ckpt_prepared(const char *root, const struct ckpt_writer_id *me, struct why *why);
-/* For the committer: ERR_STALE if another process has taken the directory over since ckpt_prepare; ERR_BUSY if another
+/* For the committer: ERR_STALE if another process has taken the directory over since ckpt_prepare; ERR_OWNED if another
  * job has the lease. */
 NODISCARD err_t ckpt_held(const char *root, const struct ckpt_writer_id *me, struct why *why);
 

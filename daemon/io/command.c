@@ -78,7 +78,7 @@ static void scan_run(struct io_work *w)
     err_t err = OK;
     if (op->me.submitted_ms) /* else there is no identity to take it for */
         err = io_owner_take(op->owner, op->root, &op->me, op->take_over, true, &w->why);
-    if (err == ERR_AGAIN || err == ERR_BUSY) {
+    if (err == ERR_AGAIN || err == ERR_OWNED) {
         w->err = err;
         return;
     }

@@ -143,7 +143,7 @@ struct io_owner {
     struct io_work *waiting; /* the SCAN that waits until it can tell whether the owner lives, or NULL */
 };
 /* In a thread. `scan`: before the epoch is in the log. ERR_AGAIN: another job has the lease, and it is not known yet
- * whether that job lives; repeat. ERR_BUSY: it lives. ERR_STALE: a later epoch of this job has the lease. */
+ * whether that job lives; repeat. ERR_OWNED: it lives. ERR_STALE: a later epoch of this job has the lease. */
 NODISCARD err_t io_owner_take(struct io_owner *o, const char *root, const struct ckpt_writer_id *me, uint64_t take_over,
                               bool scan, struct why *why);
 /* Renews the lease from now on, if it is held. */

@@ -88,7 +88,7 @@ err_t io_owner_take(struct io_owner *o, const char *root, const struct ckpt_writ
         if (!scan)
             o->lease.info.by = *me;
         err = ckpt_lease_renew(root, &o->lease, why);
-        if (err == ERR_BUSY || err == ERR_STALE)
+        if (err == ERR_OWNED || err == ERR_STALE)
             ckpt_lease_drop(&o->lease);
         else
             err = OK; /* still held: what prevents the renewal also fails the next write, which reports it */
@@ -114,7 +114,7 @@ static void renew_run(struct io_work *w)
     uv_mutex_lock(&o->lock);
     if (o->lease.info.generation)
         w->err = ckpt_lease_renew(r->root, &o->lease, &w->why);
-    if (w->err == ERR_BUSY || w->err == ERR_STALE)
+    if (w->err == ERR_OWNED || w->err == ERR_STALE)
         ckpt_lease_drop(&o->lease);
     uv_mutex_unlock(&o->lock);
 }
@@ -145,9 +145,9 @@ static struct owner_work *owner_work_new(struct io *io, void (*run)(struct io_wo
 void io_owner_lost(struct io *io, const char *text)
 {
     struct io_share *s = &io->share;
-    if (s->refusal == ERR_BUSY)
+    if (s->refusal == ERR_OWNED)
         return;
-    s->refusal = ERR_BUSY;
+    s->refusal = ERR_OWNED;
     s->ready.on = false;
     snprintf(s->why.text, sizeof(s->why.text), "%s", text);
     log_error("lease lost why=\"%s\"", text);
@@ -155,7 +155,7 @@ void io_owner_lost(struct io *io, const char *text)
     io_report(io, IO_LOST, io->epoch, NULL, NULL, text);
     for (struct io_save *save = io->saves; save; save = save->next)
         if (save->state <= SAVE_WAITING)
-            io_save_fail(save, ERR_BUSY, text, false);
+            io_save_fail(save, ERR_OWNED, text, false);
     io_retry(io); /* refuses the deferred saves */
 }
 
@@ -164,7 +164,7 @@ static void renew_done(struct io_work *w)
     struct io *io = w->io;
     struct io_owner *o = &io->owner;
     o->renewing = false;
-    if (w->err == ERR_BUSY) {
+    if (w->err == ERR_OWNED) {
         io_owner_lost(io, w->why.text);
     } else if (w->err == ERR_STALE) {
         log_info("lease left why=\"%s\"", w->why.text);

@@ -229,7 +229,9 @@ void io_save_fail(struct io_save *s, err_t err, const char *reason, bool failed_
     log_error("save failed step=%" PRId64 " epoch=%" PRIu64 " error=%s why=\"%s\"", s->step, s->epoch, err_name(err),
               reason);
     answer_all(s);
-    if (err != ERR_STALE && !failed_by_committer)
+    if (err == ERR_OWNED)
+        io_owner_lost(io, reason);
+    else if (err != ERR_STALE && !failed_by_committer)
         io_report(io, IO_SAVE_FAILED, s->epoch, NULL, NULL, s->why.text);
     if (!s->n_writing)
         save_clear(s);
@@ -452,7 +454,7 @@ static void write_run(struct io_work *work)
     work->err = ckpt_lease_check(w->root, &w->at.me, &work->why);
     if (!work->err && w->shared)
         work->err = ckpt_failed_get(&w->at, &work->why);
-    w->failed_by_committer = work->err && work->err != ERR_BUSY && !w->committer;
+    w->failed_by_committer = work->err && work->err != ERR_OWNED && !w->committer;
     w->durable =
         !work->err && w->shared && !w->committer && ckpt_index_get(&w->at, w->request->rank, &w->written, &why) == OK;
     if (work->err || w->durable || committed_before(w))

@@ -190,11 +190,11 @@ static void ready_done(struct io_work *w)
     struct io_share *s = &io->share;
     if (r->me.epoch == io->epoch) {
         s->ready.running = false;
-        s->ready.on = w->err && w->err != ERR_STALE && w->err != ERR_BUSY;
+        s->ready.on = w->err && w->err != ERR_STALE && w->err != ERR_OWNED;
         io->prepared = !w->err;
         if (!w->err)
             s->refusal = OK;
-        else if (w->err == ERR_BUSY)
+        else if (w->err == ERR_OWNED)
             io_owner_lost(io, w->why.text);
         else if (w->err == ERR_AGAIN && s->committer)
             ; /* it observes the lease of another job, for at most CKPT_LEASE_MISSED renewals */

@@ -217,6 +217,15 @@ static void on_removed(struct job *j, const struct state_checkpoint *c)
         log_error("removal not logged job=%" PRIu64 " step=%" PRId64, j->id, c->step);
 }
 
+/* Another job has taken the checkpoint folder over. */
+static void on_lost(struct job *j, const char *text)
+{
+    snprintf(j->checkpoint_error, sizeof(j->checkpoint_error), "%s", text);
+    job_incident_record(j, 0, text, j->stopping ? "the job ends without this save" : "the job fails");
+    job_epoch_fatal(j, "%s", text);
+    j->dirty = true;
+}
+
 void job_io_report(struct job *j, struct job_process *p, const struct io_report *r)
 {
     struct job_io *io = (struct job_io *)p;
@@ -229,7 +238,7 @@ void job_io_report(struct job *j, struct job_process *p, const struct io_report 
         on_save_failed(j, r->text);
         break;
     case IO_LOST:
-        job_epoch_fatal(j, "%s", r->text);
+        on_lost(j, r->text);
         break;
     case IO_SCANNED:
         on_scanned(j, io, r->text);

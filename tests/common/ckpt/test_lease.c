@@ -75,7 +75,7 @@ TEST(free_taken_released_taken)
     struct ckpt_lease a = take(&job_a, w.generation);
     assert_true(there(1));
     assert_ok(ckpt_lease_check(root, &job_a, &why));
-    assert_err(ERR_BUSY, ckpt_lease_check(root, &job_b, &why));
+    assert_err(ERR_OWNED, ckpt_lease_check(root, &job_b, &why));
     assert_ok(ckpt_lease_renew(root, &a, &why));
     assert_ok(ckpt_lease_release(&a, &why));
     assert_true(there(1)); /* or a late process could take generation 1 again */
@@ -85,7 +85,7 @@ TEST(free_taken_released_taken)
     assert_true(there(2));
     assert_false(there(1));
     assert_ok(ckpt_lease_check(root, &job_b, &why));
-    assert_err(ERR_BUSY, ckpt_lease_check(root, &job_a, &why));
+    assert_err(ERR_OWNED, ckpt_lease_check(root, &job_a, &why));
     ckpt_lease_drop(&b);
 }
 
@@ -100,7 +100,7 @@ TEST(names_the_owner)
     a.since_ms -= 25 * 60 * 1000;
     assert_ok(ckpt_lease_renew(root, &a, &why));
     assert_ok(ckpt_lease_look(root, &job_b, 0, &w, &state, &info, &why));
-    assert_err(ERR_BUSY, ckpt_lease_refuse(root, &info, true, &why));
+    assert_err(ERR_OWNED, ckpt_lease_refuse(root, &info, true, &why));
     assert_non_null(strstr(why.text, root));
     assert_non_null(strstr(why.text, "job 1 on host n7 (pid 4711, DTD_DIR /x/dtd), which has held it for 25 min"));
     assert_non_null(strstr(why.text, "--take-over"));
@@ -138,9 +138,9 @@ TEST(stale_after_missed_renewals)
     assert_true(clock_mono_ms() - began >= RENEW_MS * CKPT_LEASE_MISSED);
     struct ckpt_lease b = take(&job_b, w.generation);
     struct why why;
-    assert_err(ERR_BUSY, ckpt_lease_renew(root, &a, &why)); /* it had only paused */
+    assert_err(ERR_OWNED, ckpt_lease_renew(root, &a, &why)); /* it had only paused */
     assert_non_null(strstr(why.text, "was taken over by job 1 on host n7"));
-    assert_err(ERR_BUSY, ckpt_lease_renew(root, &a, &why));
+    assert_err(ERR_OWNED, ckpt_lease_renew(root, &a, &why));
     assert_ok(ckpt_lease_release(&a, &why));
     assert_ok(ckpt_lease_check(root, &job_b, &why));
     assert_ok(ckpt_lease_renew(root, &b, &why));
@@ -323,7 +323,7 @@ TEST(a_removed_lease_comes_back)
     assert_ok(ckpt_lease_check(root, &job_a, &why));
     assert_ok(ckpt_lease_renew(root, &a, &why));
     assert_true(there(1));
-    assert_err(ERR_BUSY, ckpt_lease_check(root, &job_b, &why));
+    assert_err(ERR_OWNED, ckpt_lease_check(root, &job_b, &why));
     ckpt_lease_drop(&a);
 }
 
@@ -369,14 +369,14 @@ TEST(nothing_is_written_without_the_lease)
     root_make();
     fixture_shard(&f, 2);
     struct ckpt_lease a = take(&job_a, 0);
-    assert_err(ERR_BUSY, ckpt_prepare(root, &job_b, 0, &why));
+    assert_err(ERR_OWNED, ckpt_prepare(root, &job_b, 0, &why));
     snprintf(path, sizeof(path), "%s/" CKPT_EPOCH_FILE, root);
     assert_int_equal(stat(path, &st), -1);
     assert_ok(ckpt_prepare(root, &job_a, 0, &why));
     fixture_write_parts_of(&f, root, 5, &job_a, 2, parts);
     struct ckpt_lease b = take(&job_b, 1); /* the successor has not prepared the directory yet */
     const struct ckpt_commit c = {.root = root, .step = 5, .epoch = 1, .loss = 1, .me = &job_a};
-    assert_err(ERR_BUSY, ckpt_commit(&c, parts, 2, &why));
+    assert_err(ERR_OWNED, ckpt_commit(&c, parts, 2, &why));
     assert_non_null(strstr(why.text, "was taken over by job 1"));
     snprintf(path, sizeof(path), "%s/step-5", root);
     assert_int_equal(stat(path, &st), -1);
