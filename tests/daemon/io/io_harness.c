@@ -134,6 +134,17 @@ void io_say_epoch(struct io_test *t, uint64_t epoch, int64_t step)
     io_say(t, DTD__IO_COMMAND__KIND__EPOCH, epoch, step, t->yaml);
 }
 
+void io_say_scan(struct io_test *t, int64_t submitted_ms)
+{
+    attend_wait(t);
+    Dtd__IoCommand m = DTD__IO_COMMAND__INIT;
+    m.kind = DTD__IO_COMMAND__KIND__SCAN;
+    m.text = t->yaml;
+    m.has_submitted_ms = true;
+    m.submitted_ms = submitted_ms;
+    assert_ok(rpc_item(t->attend, &m.base));
+}
+
 void io_say_share(struct io_test *t, uint64_t epoch, int64_t step, const struct io_part_of *part)
 {
     attend_wait(t);
