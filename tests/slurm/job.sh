@@ -26,7 +26,7 @@ on n1 mkdir -m 777 "/tmp/dtd-$(id -u nobody)-$((other + 1)).0"
 job=$(batch --nodes=1 -- job.yaml)
 [ "$job" = $((other + 1)) ] || fail "the number of the job is not the next one"
 expect "$job" 60 1
-grep -q "not a folder that is ours alone" "$work/out-$job.out" || fail "dtd used a folder of another user"
+grep -q "not a directory that belongs to this user alone" "$work/out-$job.out" || fail "dtd used a folder of another user"
 on n1 rmdir "/tmp/dtd-$(id -u nobody)-$job.0"
 scancel "$other"
 check_left
