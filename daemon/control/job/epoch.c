@@ -14,6 +14,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
+
+/* A program that cannot start, for example because of an error in the script, fails within seconds of its start; one
+ * that has run for longer has done some work, and is restarted at once. */
+#define QUICK_FAILURE_MS 10000
+/* The first restart is immediate, because most failures do not repeat. The waits before the following ones are 1 s,
+ * 2 s, 4 s .. A minute bounds the load and the log of a job that fails for hours, and is short against the time in
+ * which a user repairs the cause. */
+#define BACKOFF_FIRST_MS 1000
+#define BACKOFF_MAX_MS 60000
 
 /* ---- losing an epoch ---- */
 
@@ -29,6 +39,41 @@ static void begin_ending(struct job *j, const char *seen)
     j->incident.ends = true;
     job_incident_decided(j, "new epoch %" PRIu64, j->epoch + 1);
     job_move(j, PHASE_ENDING, seen);
+}
+
+/* Decides when the next epoch begins. Steps of a training job are work done, so its epoch then counts as long. */
+static void back_off(struct job *j)
+{
+    int64_t now = clock_mono_ms(), wait = 0;
+    bool stepped = j->phase.state == PHASE_STEPPING && j->hang.stepped;
+    bool quick = !stepped && j->attempt_ms && now - j->attempt_ms < QUICK_FAILURE_MS;
+    j->quick_failures = quick ? j->quick_failures + 1 : 0;
+    for (int i = 1; i < j->quick_failures && wait < BACKOFF_MAX_MS; i++)
+        wait = wait ? 2 * wait : BACKOFF_FIRST_MS;
+    wait = wait < BACKOFF_MAX_MS ? wait : BACKOFF_MAX_MS;
+    j->retry_ms = wait ? now + wait : 0;
+    if (!wait)
+        return;
+    char when[40];
+    struct tm tm;
+    time_t wall = (time_t)((clock_wall_ms() + wait) / 1000);
+    strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&wall, &tm));
+    snprintf(j->reason, sizeof(j->reason),
+             "%d epochs in a row failed within %d s of their start; the next one starts at %s. See `dtctl why %" PRIu64
+             "`",
+             j->quick_failures, QUICK_FAILURE_MS / 1000, when, j->id);
+    log_info("next epoch waits job=%" PRIu64 " quick_failures=%d wait_ms=%" PRId64, j->id, j->quick_failures, wait);
+}
+
+bool job_epoch_backs_off(struct job *j)
+{
+    if (!j->retry_ms)
+        return false;
+    if (clock_mono_ms() < j->retry_ms)
+        return true;
+    j->retry_ms = 0;
+    j->reason[0] = '\0';
+    return false;
 }
 
 void job_epoch_lost(struct job *j, double detect_ms, bool by_exit, const char *fmt, ...)
@@ -58,6 +103,7 @@ void job_epoch_lost(struct job *j, double detect_ms, bool by_exit, const char *f
         return;
     }
     j->restarts++;
+    back_off(j);
     begin_ending(j, seen);
 }
 

@@ -200,6 +200,9 @@ struct job {
     uint64_t next_epoch;
     bool epoch_committed;
     int restarts;
+    int64_t attempt_ms;           /* monotonic time at which GATHERING began last; 0: another leader began this epoch */
+    int quick_failures;           /* epochs in a row that failed soon after their start, each counted as a restart */
+    int64_t retry_ms;             /* ENDING: the next epoch does not begin before; 0: at once */
     uint8_t secret[32];           /* of the epoch that this leader began; sent to its workers only, never logged */
     struct rendezvous rendezvous; /* of the epoch */
 
@@ -317,6 +320,8 @@ void job_epoch_lost(struct job *j, double detect_ms, bool by_exit, const char *f
     __attribute__((format(printf, 4, 5)));
 /* Ends the epoch for a cause that is no failure of the job, so that no restart is counted. `seen`: the cause. */
 void job_epoch_again(struct job *j, const char *seen);
+/* ENDING: whether the next epoch has to wait because the last ones failed soon after their start. */
+bool job_epoch_backs_off(struct job *j);
 /* The previous leader ended the epoch with incident `by`, and may have counted a restart: continues the same incident.
  * Its duration is measured with the wall clocks of both leaders. */
 void job_epoch_ended(struct job *j, const struct incident *by);

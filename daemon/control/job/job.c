@@ -188,6 +188,8 @@ void job_move(struct job *j, enum job_phase to, const char *why)
         rendezvous_clear(&j->rendezvous, ERR_STALE);
     if (to == PHASE_STEPPING)
         job_hang_begin(j);
+    if (to == PHASE_GATHERING)
+        j->attempt_ms = clock_mono_ms();
     j->moving = false;
     job_incident_phase(j, to);
     bool ends = to == PHASE_ENDING || to == PHASE_QUITTING;
@@ -548,7 +550,7 @@ static bool tick_ending(struct job *j)
     if (j->clearing)
         return tick_clearing(j);
     if (job_none(j, is_in_epoch))
-        return allocate_next_epoch(j);
+        return !job_epoch_backs_off(j) && allocate_next_epoch(j);
     if (job_past_deadline(j)) {
         char who[256];
         job_workers_name(j, is_in_epoch, who, sizeof(who));
