@@ -1,17 +1,22 @@
-/* dtctl run: runs a command as every worker of a job (docs/use/pytorch.md), in the caller's folder and environment. It
- * makes an ordinary job spec and submits it. */
+/* dtctl run: runs a command as every worker of a job (docs/use/pytorch.md), with the caller's folder, environment,
+ * umask, limits and ignored signals. It makes an ordinary job spec and submits it.
+ *
+ * The spec is YAML and therefore UTF-8. If an argument or a variable is not, all of them are percent-encoded, and
+ * dt-worker decodes them. */
 #include "client/commands.h"
 #include "client/follow.h"
 #include "client/spec.h"
 
+#include "common/base/caller.h"
 #include "common/base/utf8.h"
 
 #include <ctype.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* Variables; far more than any environment has. Control limits their total size. */
+/* Times that --env may be given; far more than anyone types. */
 #define MAX_ENV 4096
 /* Bounds that catch typing errors; control places only as many workers as there are slots. */
 #define MAX_NODES 1024
@@ -109,41 +114,90 @@ static void name_of(const struct run_args *a, char *ret, size_t size)
     snprintf(ret + n, size - n, "%s", n ? "" : "run");
 }
 
-/* Whether a job spec can hold this variable. PWD and OLDPWD are dropped: control sets the working folder. */
-static bool can_be_passed_on(const char *word)
-{
-    size_t name = strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
-    return name && word[name] == '=' && !isdigit((unsigned char)word[0]) && utf8_valid(word) &&
-           strncmp(word, "PWD=", 4) != 0 && strncmp(word, "OLDPWD=", 7) != 0;
-}
-
-static bool same_name(const char *a, const char *b)
-{
-    size_t n = strcspn(a, "=");
-    return strncmp(a, b, n) == 0 && b[n] == '=';
-}
-
-/* The current environment with the variables of --env. The strings are not copied. */
-static int environment_merge(const struct run_args *a, const char *ret[MAX_ENV])
+/* The current environment with the variables of --env. The strings are not copied; the caller frees the list. NULL: out
+ * of memory. */
+static char **environment_merge(const struct run_args *a, int *ret_n)
 {
     extern char **environ;
-    int n = 0;
-    for (char **e = environ; *e && n < MAX_ENV - a->n_env; e++) {
-        bool replaced = !can_be_passed_on(*e);
+    int n = 0, count = a->n_env;
+    for (char **e = environ; *e; e++)
+        count++;
+    char **ret = calloc((size_t)count + 1, sizeof(*ret));
+    for (char **e = environ; ret && *e; e++) {
+        bool replaced = false;
         for (int i = 0; i < a->n_env && !replaced; i++)
-            replaced = same_name(a->env[i], *e);
+            replaced = caller_same_key(a->env[i], *e);
         if (!replaced)
             ret[n++] = *e;
     }
-    for (int i = 0; i < a->n_env; i++)
-        ret[n++] = a->env[i];
-    return n;
+    for (int i = 0; ret && i < a->n_env; i++)
+        ret[n++] = (char *)a->env[i];
+    *ret_n = n;
+    return ret;
+}
+
+static bool all_utf8(char *const *words, int n)
+{
+    bool good = true;
+    for (int i = 0; i < n && good; i++)
+        good = utf8_valid(words[i]);
+    return good;
+}
+
+static void words_free(char **words, int n)
+{
+    for (int i = 0; words && i < n; i++)
+        free(words[i]);
+    free(words);
+}
+
+/* Copies the words, encoded if `percent`. NULL: out of memory. */
+static char **words_copy(char *const *words, int n, bool percent)
+{
+    char **ret = calloc((size_t)n + 1, sizeof(*ret));
+    for (int i = 0; ret && i < n; i++)
+        if (!(ret[i] = percent ? caller_percent_encode(words[i]) : strdup(words[i]))) {
+            words_free(ret, n);
+            return NULL;
+        }
+    return ret;
+}
+
+/* Sets what the command inherits; run_spec_fini frees it. */
+static err_t run_spec_inherit(const struct global *g, const struct run_args *a, struct job_spec *job)
+{
+    struct caller caller;
+    struct buf settings = {0};
+    struct job_run *run = &job->run;
+    const uint64_t pipe = UINT64_C(1) << (SIGPIPE - 1);
+    caller_take(&caller);
+    caller.ignored = g->sigpipe_ignored ? caller.ignored | pipe : caller.ignored & ~pipe;
+    caller.env = true;
+    char **env = environment_merge(a, &run->n_caller_env);
+    if (!env)
+        return ERR_NOMEM;
+    caller.percent = !all_utf8(env, run->n_caller_env) || !all_utf8(a->command, a->n_command);
+    job->command = words_copy(a->command, a->n_command, caller.percent);
+    job->n_command = a->n_command;
+    run->caller_env = words_copy(env, run->n_caller_env, caller.percent);
+    free(env);
+    err_t err = caller_print(&caller, &settings);
+    if (!err)
+        err = buf_append(&settings, "", 1);
+    run->caller = (char *)settings.data;
+    return !err && (!job->command || !run->caller_env) ? ERR_NOMEM : err;
+}
+
+static void run_spec_fini(struct job_spec *job)
+{
+    words_free(job->command, job->n_command);
+    words_free(job->run.caller_env, job->run.n_caller_env);
+    free(job->run.caller);
 }
 
 static int run_submit(struct global *g, const struct run_args *a)
 {
     char folder[PATH_MAX], name[65];
-    const char *env[MAX_ENV];
     struct buf yaml = {0};
     struct why why = {0};
     name_of(a, name, sizeof(name));
@@ -151,24 +205,26 @@ static int run_submit(struct global *g, const struct run_args *a)
         return command_complain(EXIT_ERROR, "the current folder does not exist any more");
     struct job_spec job = {
         .name = (char *)(a->name ? a->name : name),
-        .command = a->command,
-        .n_command = a->n_command,
         .parallel = {.workers = a->max_nodes * a->per_node, .min_workers = a->min_nodes * a->per_node},
         .run = {.nodes = a->max_nodes,
                 .workers_per_gpu = 1,
                 .restarts = a->restarts,
                 .orphan_seconds = 60,
-                .env = (char **)env,
-                .n_env = environment_merge(a, env),
                 .workdir = folder}};
     struct job_spec checked = {0};
-    err_t err = spec_print(&job, &yaml);
-    if (err)
-        why_set(&why, err, "an argument or an environment variable cannot be written as YAML: %s", err_text(err));
+    err_t err = run_spec_inherit(g, a, &job);
+    if (!err)
+        err = spec_print(&job, &yaml);
+    if (err == ERR_INVALID)
+        why_set(&why, err,
+                "the path of the current folder, or --name, is not UTF-8; run the command in another folder");
+    else if (err)
+        why_set(&why, err, "%s", err_text(err));
     else /* reports errors before anything is started */
         err = job_parse("dtctl run", (const char *)yaml.data, strlen((const char *)yaml.data), NULL, 0, &checked, &why);
     int code = err ? command_refuse(err, &why) : follow_new_job(g, (const char *)yaml.data, NULL, job.name, a->detach);
     job_fini(&checked);
+    run_spec_fini(&job);
     buf_fini(&yaml);
     return code;
 }

@@ -29,6 +29,7 @@ struct global {
     char state_dir[PATH_MAX];   /* absolute: the folder of the daemon's control.sock */
     char private_dir[PATH_MAX]; /* the private dtd's, which up and down use */
     enum out_format format;
+    bool sigpipe_ignored; /* by the caller of dtctl, which ignores the signal itself */
 };
 
 struct command {

@@ -46,11 +46,12 @@ int main(int argc, char **argv)
     struct dtctl_args args = {.global = &global};
     char name[] = "dtctl";
 
-    signal(SIGPIPE, SIG_IGN);
+    bool ignored = signal(SIGPIPE, SIG_IGN) == SIG_IGN;
     output_check_at_exit("dtctl");
     log_init("dtctl");
     argv[0] = name;
     err_t err = global_init(&global, &why);
+    global.sigpipe_ignored = ignored;
     argp_err_exit_status = EXIT_REFUSED;
     if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER | ARGP_NO_HELP, NULL, &args))
         return EXIT_ERROR;

@@ -1,21 +1,160 @@
 /* See command.h. The supervisor may run as root and therefore starts only programs of dtd. This process runs as the
  * user, in the user's folder and with the user's PATH, so it looks up the program. The program is killed with the
- * supervisor, as this process is. */
+ * supervisor, as this process is.
+ *
+ * The order: the environment first, because the rest of this process does not depend on it; then the limits, which may
+ * print; then umask and signals; then exec. Nothing after the limits needs a descriptor or much memory, which they may
+ * forbid. */
 #include "worker/command.h"
 
+#include "common/base/caller.h"
+
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+extern char **environ;
+
+static bool decode_all(char *const *words)
+{
+    bool good = true;
+    for (int i = 0; words[i] && good; i++)
+        good = caller_percent_decode(words[i]);
+    return good;
+}
+
+static int count(char *const *words)
+{
+    int n = 0;
+    while (words[n])
+        n++;
+    return n;
+}
+
+static bool is_among(char *const *words, int n, const char *word)
+{
+    bool found = false;
+    for (int i = 0; i < n && !found; i++)
+        found = caller_same_key(words[i], word);
+    return found;
+}
+
+/* The given variables and those of this process that have other names. NULL: out of memory. */
+static char **environment_with_own(char *const *given)
+{
+    int n = count(given), k = n;
+    char **ret = calloc((size_t)n + (size_t)count(environ) + 1, sizeof(*ret));
+    for (int i = 0; ret && i < n; i++)
+        ret[i] = given[i];
+    for (char **e = environ; ret && *e; e++)
+        if (!is_among(given, n, *e) && !caller_same_key(CALLER_SETTINGS "=", *e) &&
+            !caller_same_key(CALLER_ENV "=", *e))
+            ret[k++] = *e;
+    return ret;
+}
+
+static void value_print(rlim_t value, char *ret, size_t size)
+{
+    if (value == RLIM_INFINITY)
+        snprintf(ret, size, "unlimited");
+    else
+        snprintf(ret, size, "%ju", (uintmax_t)value);
+}
+
+static rlim_t lesser(rlim_t a, rlim_t b)
+{
+    return a < b ? a : b; /* RLIM_INFINITY is the largest number */
+}
+
+/* Without the privilege to raise a hard limit, the daemon's is the most that the command can get. */
+static void limit_apply(int resource, const struct rlimit *want)
+{
+    struct rlimit own;
+    char wanted[24], got[24];
+    if (setrlimit((__rlimit_resource_t)resource, want) == 0 || getrlimit((__rlimit_resource_t)resource, &own))
+        return;
+    const struct rlimit most = {.rlim_cur = lesser(want->rlim_cur, own.rlim_max),
+                                .rlim_max = lesser(want->rlim_max, own.rlim_max)};
+    bool set = setrlimit((__rlimit_resource_t)resource, &most) == 0;
+    value_print(want->rlim_cur, wanted, sizeof(wanted));
+    value_print(set ? most.rlim_cur : own.rlim_cur, got, sizeof(got));
+    if (!set || most.rlim_cur != want->rlim_cur)
+        fprintf(
+            stderr,
+            "dtd: the limit %s is %s, not %s as where `dtctl run` was called, because dtd on this node must not set "
+            "more; start dtd with a higher limit (prlimit, or the systemd unit)\n",
+            caller_limit_name(resource), got, wanted);
+}
+
+/* Signals that are ignored where dtd was started stay ignored over exec, so every disposition is set. */
+static void signals_apply(uint64_t ignored, uint64_t blocked)
+{
+    sigset_t mask;
+    sigemptyset(&mask);
+    for (int s = 1; s <= 64; s++) {
+        struct sigaction action = {.sa_handler = ignored >> (s - 1) & 1 ? SIG_IGN : SIG_DFL};
+        (void)sigaction(s, &action, NULL); /* fails for SIGKILL, SIGSTOP and the two that glibc keeps to itself */
+        if (blocked >> (s - 1) & 1)
+            sigaddset(&mask, s);
+    }
+    sigprocmask(SIG_SETMASK, &mask, NULL);
+}
+
+static void settings_apply(const struct caller *c)
+{
+    for (int i = 0; i < RLIM_NLIMITS; i++)
+        if (c->has_limit[i])
+            limit_apply(i, &c->limit[i]);
+    if (c->umask >= 0)
+        (void)umask((mode_t)c->umask);
+    signals_apply(c->ignored, c->blocked);
+}
+
+/* Takes over what the command inherits. Returns 0, or the exit status after an error that was printed. */
+static int inherit(char *const *argv)
+{
+    struct caller c;
+    const char *settings = getenv(CALLER_SETTINGS), *packed = getenv(CALLER_ENV);
+    if (!settings || !packed) /* started by hand */
+        return 0;
+    if (caller_parse(settings, &c)) {
+        fprintf(stderr,
+                "dtd: this node does not know a setting of run.caller (%s); install the same version of dtd on "
+                "every node\n",
+                settings);
+        return 126;
+    }
+    char *text = strdup(packed), **words = text ? caller_unpack(text) : NULL;
+    if (words && c.percent && (!decode_all(words) || !decode_all(argv))) {
+        fprintf(stderr, "dtd: run.caller has the setting percent, but a %% in the command or in run.caller_env is not "
+                        "followed by two hexadecimal digits\n");
+        return 126;
+    }
+    if (words && !c.env)
+        words = environment_with_own(words);
+    if (!words) {
+        fprintf(stderr, "dtd: out of memory\n");
+        return 126;
+    }
+    environ = words;
+    settings_apply(&c);
+    return 0;
+}
 
 int command_become(char *const *argv)
 {
-    const char *path = getenv("PATH");
     if (!argv[0]) {
         fprintf(stderr, "dtd: no command was given\n");
         return 126;
     }
+    int status = inherit(argv);
+    if (status)
+        return status;
+    const char *path = getenv("PATH");
     execvp(argv[0], argv);
     int e = errno;
     if (e == ENOENT && !strchr(argv[0], '/'))

@@ -5,6 +5,7 @@
  * and global batch that determine which samples a step takes. */
 #include "common/conf/job.h"
 
+#include "common/base/caller.h"
 #include "common/base/dtype.h"
 #include "common/conf/job_rules.h"
 #include "common/conf/schema.h"
@@ -260,7 +261,8 @@ static const struct schema_alias job_aliases[] = {
              "Step at which each worker records the time of every operation, for dtctl plan --measured. 0: none.")},   \
         {INT(run.priority, -1000, 1000, "0", FREE,                                                                     \
              "Scheduling priority. Queued jobs with a higher value start first.")},                                    \
-        {ITEMS(run.env, run.n_env, SCHEMA_MAP, check_env, "{}", FREE, "Environment variables of the workers.")},       \
+        {ITEMS(run.env, run.n_env, SCHEMA_MAP, check_env, "{}", FREE,                                                  \
+               "Environment variables of the workers, in addition to those of the dtd that starts them.")},            \
     {                                                                                                                  \
         TEXT(run.workdir, check_path, "\".\"", FREE,                                                                   \
              "Working directory of the workers. A relative path starts at the job file's folder.")                     \
@@ -464,6 +466,12 @@ static const char *check_argument(const char *text)
     return strlen(text) < 16384 ? NULL : "an argument of at most 16383 bytes";
 }
 
+static const char *check_caller(const char *text)
+{
+    struct caller c;
+    return caller_parse(text, &c) ? "settings such as \"env umask=0022 ignored=1,2 nofile=1024:4096\"" : NULL;
+}
+
 static const struct schema_row command_rows[] = {
     {TEXT(name, check_name, NULL, FREE, "Name of the job; used in file names.")},
     {ITEMS(command, n_command, SCHEMA_LIST, check_argument, NULL, FREE,
@@ -474,6 +482,11 @@ static const struct schema_row command_rows[] = {
     {INT(parallel.min_workers, 0, JOB_MAX_WORKERS, "0", FREE,
          "Minimum number of workers with which the job starts or continues, in whole nodes. 0: parallel.workers.")},
     RUN_ROWS,
+    {TEXT(run.caller, check_caller, "\"\"", FREE,
+          "Settings of the process that called dtctl run, which sets this key: umask, resource limits, ignored and "
+          "blocked signals. \"\": those of the daemon, with no signal ignored.")},
+    {ITEMS(run.caller_env, run.n_caller_env, SCHEMA_LIST, NULL, "[]", FREE,
+           "Environment of the process that called dtctl run, which sets this key: KEY=VALUE for each variable.")},
 };
 
 static const struct schema_section command_sections[] = {

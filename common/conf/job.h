@@ -114,6 +114,10 @@ struct job_run {
     int64_t nodes, threads, restarts, orphan_seconds, hang_seconds, max_seconds, timeline_step, priority;
     char **env; /* "KEY=VALUE" */
     int n_env;
+    char *caller; /* of a command: settings of the caller of dtctl run, as common/base/caller.h; "": none; NULL in a
+                     training job */
+    char **caller_env; /* of a command: the caller's variables, in their order */
+    int n_caller_env;
     char *workdir;
     char *algorithms; /* algorithm file of products, or a folder of them; "" : in data.cache; JOB_NO_ALGORITHMS: none;
                          NULL in a job with a command */

@@ -21,7 +21,8 @@ if there != world:
 os.makedirs(folder, exist_ok=True)
 name = '%s/%d-of-%d-restart-%s' % (folder, rank, world, e['TORCHELASTIC_RESTART_COUNT'])
 with open(name + '.tmp', 'w') as f:
-    json.dump({**e, 'cwd': os.getcwd()}, f)
+    mask = os.umask(0o77)
+    json.dump({**e, 'cwd': os.getcwd(), 'umask': '%03o' % mask}, f)
 with open('%s/pids' % folder, 'a') as f:
     f.write('%d\n' % os.getpid())
 os.rename(name + '.tmp', name)

@@ -4,6 +4,7 @@
  * each node. Neither a process nor the store is used by a later epoch. */
 #include "daemon/control/job/internal.h"
 
+#include "common/base/caller.h"
 #include "common/base/log.h"
 
 #include <inttypes.h>
@@ -67,18 +68,11 @@ static void env_add_gpus(struct env *e, const struct job *j, int rank)
     env_add(e, "CUDA_VISIBLE_DEVICES=%s", list);
 }
 
-#define OWN_VARIABLES 32 /* at least the number of variables that env_fill sets */
+#define OWN_VARIABLES 32 /* at least the number of variables that env_fill_own and the defaults add */
 
-/* Defaults, then the user's variables, then those of this rank: of two with the same name the later one counts. The
- * node adds MASTER_PORT. */
-static void env_fill(struct env *e, const struct job *j, int rank)
+static void env_fill_own(struct env *e, const struct job *j, int rank)
 {
     struct place p = place_of(j, rank);
-    env_add(e, "TORCH_NCCL_ASYNC_ERROR_HANDLING=1");
-    if (p.local_world > 1)
-        env_add(e, "OMP_NUM_THREADS=1");
-    for (int i = 0; i < j->spec.run.n_env; i++)
-        env_add(e, "%s", j->spec.run.env[i]);
     env_add(e, "MASTER_ADDR=127.0.0.1");
     env_add(e, "RANK=%d", rank);
     env_add(e, "WORLD_SIZE=%d", j->n_workers);
@@ -97,6 +91,42 @@ static void env_fill(struct env *e, const struct job *j, int rank)
         env_add_gpus(e, j, rank);
 }
 
+static bool is_among(char *const *words, int n, const char *word)
+{
+    bool found = false;
+    for (int i = 0; i < n && !found; i++)
+        found = caller_same_key(words[i], word);
+    return found;
+}
+
+/* Adds the words whose names are not among the variables so far. The node adds MASTER_PORT. */
+static void env_add_others(struct env *e, char *const *words, int n_words)
+{
+    int n = e->n;
+    for (int i = 0; i < n_words; i++)
+        if (!is_among(e->words, n, words[i]) && !caller_same_key("MASTER_PORT=", words[i]))
+            env_add(e, "%s", words[i]);
+}
+
+static void env_add_default(struct env *e, const char *word)
+{
+    if (!is_among(e->words, e->n, word))
+        env_add(e, "%s", word);
+}
+
+/* The variables of this rank take precedence over those of run.env, and these over those of the caller. A name that the
+ * caller has several times stays so. */
+static void env_fill(struct env *e, const struct job *j, int rank)
+{
+    const struct job_run *run = &j->spec.run;
+    env_fill_own(e, j, rank);
+    env_add_others(e, run->env, run->n_env);
+    env_add_others(e, run->caller_env, run->n_caller_env);
+    env_add_default(e, "TORCH_NCCL_ASYNC_ERROR_HANDLING=1");
+    if (place_of(j, rank).local_world > 1)
+        env_add_default(e, "OMP_NUM_THREADS=1");
+}
+
 void job_command_env_free(char **env, int n)
 {
     for (int i = 0; i < n; i++)
@@ -106,7 +136,8 @@ void job_command_env_free(char **env, int n)
 
 static err_t env_make(const struct job *j, int rank, char ***ret, int *ret_n)
 {
-    struct env e = {.words = calloc((size_t)j->spec.run.n_env + OWN_VARIABLES, sizeof(*e.words))};
+    size_t most = (size_t)j->spec.run.n_env + (size_t)j->spec.run.n_caller_env + OWN_VARIABLES;
+    struct env e = {.words = calloc(most, sizeof(*e.words))};
     if (!e.words)
         return ERR_NOMEM;
     env_fill(&e, j, rank);
@@ -239,6 +270,7 @@ static err_t command_complete_spawn(struct job *j, const struct job_process *p, 
     x->n_command = j->spec.n_command;
     x->epoch = j->epoch;
     x->store_node = job_committer(j)->p.node->name;
+    x->caller = j->spec.run.caller;
     err_t err = env_make(j, job_process_rank(j, p), ret_env, &x->n_env);
     x->env = *ret_env;
     return err;

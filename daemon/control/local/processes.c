@@ -1,5 +1,6 @@
 #include "daemon/control/local/processes.h"
 
+#include "common/base/caller.h"
 #include "common/base/cpus.h"
 #include "common/base/log.h"
 #include "common/base/paths.h"
@@ -95,7 +96,8 @@ static void bind_cores(struct local *l, struct child *e, const struct process_sp
     struct cores *s = &l->children.cores;
     int home = home_of(l, x->device);
     bool moved = home >= 0 && before >= 0 && home != home_of(l, before);
-    if (x->slot == CHANNEL_SLOT_IO || (e->bound && !moved))
+    bool as_daemon = x->n_command && !x->threads; /* as torchrun, which leaves the cores to the script */
+    if (x->slot == CHANNEL_SLOT_IO || as_daemon || (e->bound && !moved))
         return;
     if (e->bound)
         cores_unbind(s, e->cpus);
@@ -117,34 +119,61 @@ static void count_workers(struct local *l)
     sharing_set(&l->children.sharing, n);
 }
 
-/* A command gets the port of its epoch's store on this node, a worker of a managed job the file from which it learns
- * its share of the cores. */
-static err_t print_own_variable(struct local *l, const struct process_spawn *x, char *ret, size_t size)
-{
-    uint16_t port = 0;
-    if (!x->n_command) {
-        snprintf(ret, size, SHARING_ENV "=%s", l->children.sharing.path);
-        return OK;
-    }
-    err_t err = l->events->command_port(l->owner, x, &port);
-    snprintf(ret, size, "MASTER_PORT=%u", port);
-    return err;
-}
-
-static err_t spawn_with_own_variable(struct local *l, const struct process_spawn *x, struct supervisor_link_spawn *s)
+/* A worker of a managed job gets the file from which it learns its share of the cores. */
+static err_t spawn_managed(struct local *l, const struct process_spawn *x, struct supervisor_link_spawn *s)
 {
     char text[PATH_MAX];
     char **env = calloc((size_t)x->n_env + 1, sizeof(*env));
-    err_t err = env ? print_own_variable(l, x, text, sizeof(text)) : ERR_NOMEM;
+    if (!env)
+        return ERR_NOMEM;
+    snprintf(text, sizeof(text), SHARING_ENV "=%s", l->children.sharing.path);
+    for (int i = 0; i < x->n_env; i++)
+        env[i] = x->env[i];
+    env[x->n_env] = text;
+    s->env = env;
+    s->n_env = x->n_env + 1;
+    err_t err = supervisor_link_spawn(&l->supervisor, s);
+    free(env);
+    return err;
+}
+
+/* Writes the command's variables, and the port of its epoch's store on this node. */
+static err_t pack_variables(struct local *l, const struct process_spawn *x, struct buf *ret)
+{
+    char text[40];
+    uint16_t port = 0;
+    char **words = calloc((size_t)x->n_env + 1, sizeof(*words));
+    err_t err = words ? l->events->command_port(l->owner, x, &port) : ERR_NOMEM;
+    if (!err)
+        err = buf_append(ret, CALLER_ENV "=", strlen(CALLER_ENV "="));
     if (!err) {
+        snprintf(text, sizeof(text), "MASTER_PORT=%u", port);
         for (int i = 0; i < x->n_env; i++)
-            env[i] = x->env[i];
-        env[x->n_env] = text;
-        s->env = env;
-        s->n_env = x->n_env + 1;
+            words[i + 1] = x->env[i];
+        words[0] = text;
+        err = caller_pack(words, x->n_env + 1, ret);
+    }
+    free(words);
+    return err ? err : buf_append(ret, "", 1);
+}
+
+/* dt-worker runs in the daemon's environment and finds the command's in one variable. So the command's variables cannot
+ * break dt-worker, as LD_LIBRARY_PATH might, and names may repeat. */
+static err_t spawn_command(struct local *l, const struct process_spawn *x, struct supervisor_link_spawn *s)
+{
+    struct buf variables = {0}, settings = {0};
+    err_t err = pack_variables(l, x, &variables);
+    if (!err)
+        err = buf_printf(&settings, CALLER_SETTINGS "=%s", x->caller ? x->caller : "");
+    if (!err)
+        err = buf_append(&settings, "", 1);
+    if (!err) {
+        s->env = (char *[]){(char *)settings.data, (char *)variables.data};
+        s->n_env = 2;
         err = supervisor_link_spawn(&l->supervisor, s);
     }
-    free(env);
+    buf_fini(&variables);
+    buf_fini(&settings);
     return err;
 }
 
@@ -171,8 +200,10 @@ err_t local_process_spawn(struct local *l, const struct process_spawn *x)
                                       .n_command = x->n_command,
                                       .epoch = e->epoch};
     count_workers(l);
-    bool shares = x->n_command || (x->slot >= 0 && x->device < 0);
-    return shares ? spawn_with_own_variable(l, x, &s) : supervisor_link_spawn(&l->supervisor, &s);
+    if (x->n_command)
+        return spawn_command(l, x, &s);
+    bool shares = x->slot >= 0 && x->device < 0;
+    return shares ? spawn_managed(l, x, &s) : supervisor_link_spawn(&l->supervisor, &s);
 }
 
 /* ---- messages of the supervisor ---- */

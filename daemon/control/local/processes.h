@@ -78,13 +78,14 @@ struct process_spawn {
     int n_command;
     uint64_t epoch;         /* of a command: the epoch that it is started for */
     const char *store_node; /* of a command: the node that has the epoch's c10d store */
+    const char *caller;     /* of a command: what it inherits (common/base/caller.h); NULL or "": the daemon's */
 };
 
 /* `dir`: the state directory. */
 void local_processes_init(struct children *c, const char *dir);
 
 /* Requests the process from the supervisor. A worker is bound to cores (cores.h): to those of the previous process of
- * its slot, unless its GPU is now in another NUMA node. */
+ * its slot, unless its GPU is now in another NUMA node. A command is bound only if `threads` is not 0. */
 NODISCARD err_t local_process_spawn(struct local *l, const struct process_spawn *x);
 /* Records a report of the supervisor about a process, and returns the entry. NULL: the report is about an earlier
  * process of the slot, or memory is exhausted. When a process has exited, its connection is closed. */

@@ -7,6 +7,7 @@
 #include "daemon/control/rpc/caller.h"
 #include "daemon/control/rpc/status.h"
 
+#include "common/base/caller.h"
 #include "common/base/clock.h"
 #include "common/base/cpus.h"
 #include "common/base/log.h"
@@ -111,13 +112,15 @@ static void submitted(void *arg, err_t err, uint64_t index, const void *result)
     jobs_tick(server->jobs);
 }
 
-#define OWN_ENV 4096 /* bytes reserved for the variables that dtd adds to a command's environment */
+#define OWN_ENV 4096 /* bytes reserved for the settings and the variables that dtd adds to a command's environment */
 
 static err_t check_env(const struct job_spec *spec, struct why *why)
 {
     size_t bytes = sizeof("PWD=") + strlen(spec->run.workdir);
     for (int i = 0; i < spec->run.n_env; i++)
-        bytes += strlen(spec->run.env[i]) + 1;
+        bytes += caller_packed_bytes(spec->run.env[i]);
+    for (int i = 0; i < spec->run.n_caller_env; i++)
+        bytes += caller_packed_bytes(spec->run.caller_env[i]);
     for (int i = 0; i < spec->n_command; i++)
         bytes += strlen(spec->command[i]) + 1;
     if (spec->n_command > CHANNEL_MAX_ARGS)

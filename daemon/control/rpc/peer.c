@@ -112,6 +112,7 @@ err_t rpc_node_spawn(struct rpc_call *attend, const struct process_spawn *x)
     c.has_epoch = x->n_command > 0;
     c.epoch = x->epoch;
     c.store_node = (char *)x->store_node;
+    c.caller = (char *)x->caller;
     return send_command(attend, &c, x->job, x->slot);
 }
 
@@ -288,7 +289,8 @@ static err_t spawn_command(struct rpc_server *server, const Dtd__AgentCommand *c
                                     .command = c->command,
                                     .n_command = (int)c->n_command,
                                     .epoch = c->epoch,
-                                    .store_node = c->store_node};
+                                    .store_node = c->store_node,
+                                    .caller = c->caller};
     bool sound = (c->n_command == 0 || c->store_node) && c->token.len == CHANNEL_TOKEN_BYTES &&
                  c->slot >= CHANNEL_SLOT_IO && c->slot < c->slots && c->slots <= CHANNEL_MAX_SLOTS && c->workers > 0 &&
                  c->job && c->job != CHANNEL_JOB_PROBE;

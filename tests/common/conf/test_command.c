@@ -43,7 +43,11 @@ TEST(printing_reads_back)
     struct job_spec j = {.name = "n", .command = command, .n_command = 4, .parallel = {.workers = 2}}, back;
     struct buf text = {0};
     struct why why = {""};
+    char *inherited[] = {"T=1", "T=2", "BASH_FUNC_f%%=() { :\n}", "without"};
     j.run = (struct job_run){.workers_per_gpu = 1, .orphan_seconds = 60, .env = env, .n_env = 3, .workdir = "/a b"};
+    j.run.caller = "env umask=0022 ignored=13";
+    j.run.caller_env = inherited;
+    j.run.n_caller_env = 4;
     assert_int_equal(OK, job_print(&j, &text));
     if (job_parse("log", (const char *)text.data, text.len, NULL, 0, &back, &why))
         fail_msg("%s", why.text);
@@ -53,6 +57,10 @@ TEST(printing_reads_back)
         assert_string_equal(command[i], back.command[i]);
     for (int i = 0; i < 3; i++)
         assert_string_equal(env[i], back.run.env[i]);
+    assert_int_equal(4, back.run.n_caller_env);
+    for (int i = 0; i < 4; i++)
+        assert_string_equal(inherited[i], back.run.caller_env[i]);
+    assert_string_equal(j.run.caller, back.run.caller);
     assert_string_equal("/a b", back.run.workdir);
     job_fini(&back);
     buf_fini(&text);
@@ -68,6 +76,7 @@ TEST(what_is_refused)
     refused("{name: x, command: [a], parallel: {workers: 3}, run: {nodes: 2}}", "cannot be spread evenly over 2 nodes");
     refused("{name: x, command: [a], parallel: {workers: 6, min_workers: 3}, run: {nodes: 3}}", "write 4");
     refused("{name: x, command: [a], parallel: {workers: 2, min_workers: 3}}", "more than parallel.workers");
+    refused("{name: x, command: [a], run: {caller: 'umask=9'}}", "run.caller: expected settings such as");
 }
 
 TEST(a_command_job_cannot_be_resumed)
