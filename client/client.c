@@ -39,7 +39,7 @@ struct pending_call {
     struct client *client;
     uint64_t call;
     bool done, canceled, replied;
-    int open_handles; /* a stream's watchers that the loop has not closed yet */
+    bool job_ended; /* a Watch: it has delivered the last status */
     err_t err, reply_err;
     struct why *why;
     err_t (*on_reply)(struct pending_call *p, const ProtobufCMessage *reply);
@@ -189,45 +189,92 @@ static void stream_cancel(struct pending_call *p)
         rpc_cancel(p->client->conn, p->call);
 }
 
+/* The handles of a stream, or of two that end together. */
+struct stream_watch {
+    uv_signal_t sig;
+    uv_timer_t timer;
+    struct pending_call *first, *second; /* second: may be NULL */
+    int open_handles;                    /* handles that the loop has not closed yet */
+};
+
+static void watch_cancel(struct stream_watch *w)
+{
+    stream_cancel(w->first);
+    if (w->second)
+        stream_cancel(w->second);
+}
+
 static void stream_interrupted(uv_signal_t *handle, int signum)
 {
-    stream_cancel(handle->data);
+    watch_cancel(handle->data);
 }
 
 static void stream_ticked(uv_timer_t *handle)
 {
-    struct pending_call *p = handle->data;
-    if (p->stream->tick && !p->canceled && !p->stream->tick(p->stream->arg))
-        stream_cancel(p);
+    struct stream_watch *w = handle->data;
+    const struct client_stream *s = w->first->stream;
+    if (s->tick && !w->first->canceled && !s->tick(s->arg))
+        watch_cancel(w);
 }
 
 static void stream_handle_closed(uv_handle_t *handle)
 {
-    struct pending_call *p = handle->data;
-    p->open_handles--;
+    struct stream_watch *w = handle->data;
+    w->open_handles--;
+}
+
+static bool call_failed(const struct pending_call *p)
+{
+    return p->done && (p->err || p->reply_err);
+}
+
+/* Runs the loop until the calls have ended. The second one, a follower of logs, ends by itself only if the job ends. */
+static err_t watch_wait(struct stream_watch *w)
+{
+    struct pending_call *a = w->first, *b = w->second;
+    while (b && !(a->done && b->done)) {
+        uv_run(&a->client->loop, UV_RUN_ONCE);
+        if (a->canceled || call_failed(a) || (a->done && !a->job_ended))
+            stream_cancel(b);
+        if (b->canceled || call_failed(b))
+            stream_cancel(a);
+    }
+    bool second = b && (call_failed(b) || b->canceled) && !call_failed(a);
+    return call_wait(second && !b->canceled ? b : a);
+}
+
+/* `logs` (may be NULL): a second call of CLIENT_LOGS, which the same stream receives. */
+static err_t call_streams(struct pending_call *p, uint16_t method, const ProtobufCMessage *request,
+                          struct pending_call *logs, const ProtobufCMessage *logs_request)
+{
+    struct client *c = p->client;
+    struct stream_watch w = {.first = p, .open_handles = 2};
+    uv_signal_init(&c->loop, &w.sig);
+    uv_timer_init(&c->loop, &w.timer);
+    w.sig.data = w.timer.data = &w;
+    err_t err = call_start(p, method, request, 0);
+    if (!err && logs && !call_start(logs, CLIENT_LOGS, logs_request, 0))
+        w.second = logs;
+    if (!err && logs && !w.second)
+        stream_cancel(p);
+    if (!err) {
+        uv_signal_start(&w.sig, stream_interrupted, SIGINT);
+        uv_timer_start(&w.timer, stream_ticked, TICK_MS, TICK_MS);
+        err = watch_wait(&w);
+    }
+    uv_close((uv_handle_t *)&w.sig, stream_handle_closed);
+    uv_close((uv_handle_t *)&w.timer, stream_handle_closed);
+    while (w.open_handles) /* the handles are on this stack frame */
+        uv_run(&c->loop, UV_RUN_ONCE);
+    return err;
 }
 
 static err_t call_stream(struct client *c, uint16_t method, const ProtobufCMessage *request,
                          err_t (*on_reply)(struct pending_call *, const ProtobufCMessage *),
                          const struct client_stream *stream, struct why *why)
 {
-    struct pending_call p = {.client = c, .on_reply = on_reply, .stream = stream, .why = why, .open_handles = 2};
-    uv_signal_t sig;
-    uv_timer_t timer;
-    uv_signal_init(&c->loop, &sig);
-    uv_timer_init(&c->loop, &timer);
-    sig.data = timer.data = &p;
-    err_t err = call_start(&p, method, request, 0);
-    if (!err) {
-        uv_signal_start(&sig, stream_interrupted, SIGINT);
-        uv_timer_start(&timer, stream_ticked, TICK_MS, TICK_MS);
-        err = call_wait(&p);
-    }
-    uv_close((uv_handle_t *)&sig, stream_handle_closed);
-    uv_close((uv_handle_t *)&timer, stream_handle_closed);
-    while (p.open_handles) /* the handles are on this stack frame */
-        uv_run(&c->loop, UV_RUN_ONCE);
-    return err;
+    struct pending_call p = {.client = c, .on_reply = on_reply, .stream = stream, .why = why};
+    return call_streams(&p, method, request, NULL, NULL);
 }
 
 /* ---- conversion of protobuf messages to plain structs ---- */
@@ -565,7 +612,13 @@ static err_t forward_log(struct pending_call *p, const ProtobufCMessage *item)
 {
     const Dtd__LogChunk *chunk = (const Dtd__LogChunk *)item;
     const struct client_stream *s = p->stream;
-    if (s->log && !s->log(s->arg, chunk->rank, chunk->text.data, chunk->text.len))
+    const struct client_log log = {.rank = chunk->rank,
+                                   .text = (const char *)chunk->text.data,
+                                   .len = chunk->text.len,
+                                   .node = chunk->node ? chunk->node : "",
+                                   .slot = chunk->slot,
+                                   .at = chunk->has_at ? chunk->at : -1};
+    if (s->log && !s->log(s->arg, &log))
         stream_cancel(p);
     return OK;
 }
@@ -593,6 +646,7 @@ static err_t forward_watch_item(struct pending_call *p, const ProtobufCMessage *
         err_t err = job_of(w->status, &job);
         if (err)
             return err;
+        p->job_ended = client_job_ended(&job);
         if (!s->status(s->arg, &job))
             stream_cancel(p);
         client_job_fini(&job);
@@ -626,6 +680,14 @@ err_t client_metrics(struct client *c, const char *job, bool follow, int64_t fro
 err_t client_watch(struct client *c, const char *job, const struct client_stream *stream, struct why *why)
 {
     Dtd__JobRequest q = DTD__JOB_REQUEST__INIT;
-    q.job = (char *)job;
-    return call_stream(c, CLIENT_WATCH, &q.base, forward_watch_item, stream, why);
+    Dtd__LogsRequest logs = DTD__LOGS_REQUEST__INIT;
+    struct why logs_why = {0};
+    q.job = logs.job = (char *)job;
+    logs.has_follow = logs.follow = true;
+    struct pending_call p = {.client = c, .on_reply = forward_watch_item, .stream = stream, .why = why};
+    struct pending_call l = {.client = c, .on_reply = forward_log, .stream = stream, .why = &logs_why};
+    err_t err = call_streams(&p, CLIENT_WATCH, &q.base, stream->log ? &l : NULL, &logs.base);
+    if (err && logs_why.text[0] && !p.err)
+        why_set(why, err, "%s", logs_why.text);
+    return err;
 }

@@ -121,10 +121,20 @@ NODISCARD err_t client_checkpoints(struct client *c, const char *job, struct cli
 NODISCARD err_t client_node_get(struct client *c, struct client_node *ret, struct why *why);
 NODISCARD err_t client_shutdown(struct client *c, struct why *why);
 
+/* A part of a worker's log: whole lines, or the part of a line up to a \r. */
+struct client_log {
+    int rank;
+    const char *text;
+    size_t len;
+    const char *node; /* node and slot whose log it is, and the text's offset there; at -1: a line of control */
+    int slot;
+    int64_t at;
+};
+
 /* Callbacks of a stream. They run on the caller's thread; NULL callbacks are skipped. When one returns false, or when
  * SIGINT arrives, the stream ends and returns ERR_CANCELED. `tick` runs about five times a second. */
 struct client_stream {
-    bool (*log)(void *arg, int rank, const void *text, size_t len);
+    bool (*log)(void *arg, const struct client_log *chunk);
     bool (*metric)(void *arg, const struct metric *metric);
     bool (*status)(void *arg, const struct client_job *job);
     bool (*tick)(void *arg);
@@ -135,7 +145,8 @@ NODISCARD err_t client_logs(struct client *c, const char *job, int rank, bool fo
                             const struct client_stream *stream, struct why *why);
 NODISCARD err_t client_metrics(struct client *c, const char *job, bool follow, int64_t from_step,
                                const struct client_stream *stream, struct why *why);
-/* Streams the job's status at every change, and every metric, until the job has ended. */
+/* Streams the job's status at every change, and every metric, until the job has ended; with a callback `log` also the
+ * output of all workers, from the start of their logs to the end. */
 NODISCARD err_t client_watch(struct client *c, const char *job, const struct client_stream *stream, struct why *why);
 
 /* ---- the cluster ---- */

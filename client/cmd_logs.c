@@ -1,12 +1,8 @@
-/* dtctl logs: prints the output of workers, each line with its rank. Control sends chunks of whole lines, so that lines
- * of two ranks never mix. */
+/* dtctl logs: prints the output of workers, each line with its rank. */
 #include "client/client.h"
 #include "client/commands.h"
 #include "client/follow.h"
-#include "client/json.h"
-
-#include <stdlib.h>
-#include <string.h>
+#include "client/worker_lines.h"
 
 struct logs_args {
     struct global *global;
@@ -41,29 +37,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-static bool line_print(const struct global *g, int rank, const char *line, size_t len)
+static bool on_log(void *arg, const struct client_log *chunk)
 {
-    static const enum out_color colors[] = {OUT_BLUE, OUT_GREEN, OUT_YELLOW, OUT_RED};
-    if (g->format != OUT_TEXT) {
-        json_t *object = json_pack("{s:i, s:o}", "rank", rank, "line", json_of_text(line, len));
-        return object && out_json(object, true) == OK;
-    }
-    printf("%s[rank %d]%s %.*s\n", rank >= 0 ? out_color(stdout, colors[rank % 4]) : "", rank,
-           rank >= 0 ? out_color(stdout, OUT_PLAIN) : "", (int)len, line);
-    return !ferror(stdout);
-}
-
-static bool on_log(void *arg, int rank, const void *text, size_t len)
-{
-    const char *line = text, *end = line + len;
-    while (line < end) {
-        const char *stop = memchr(line, '\n', (size_t)(end - line));
-        size_t n = (size_t)((stop ? stop : end) - line);
-        if (!line_print(arg, rank, line, n))
-            return false;
-        line += n + (stop != NULL);
-    }
-    return fflush(stdout) == 0;
+    return worker_lines_print(arg, chunk);
 }
 
 int cmd_logs(struct global *g, int argc, char **argv)
@@ -76,7 +52,8 @@ int cmd_logs(struct global *g, int argc, char **argv)
                                             "jsonl, prints objects with rank and line."
                                             "\vExamples:\n  dtctl logs 4 --tail 20\n  dtctl logs 4 -f --rank 0"};
     struct logs_args args = {.global = g, .rank = -1, .tail = -1};
-    const struct client_stream stream = {.log = on_log, .arg = g};
+    struct worker_lines lines;
+    const struct client_stream stream = {.log = on_log, .arg = &lines};
     struct client *c;
     struct why why = {0};
     char number[32];
@@ -85,7 +62,11 @@ int cmd_logs(struct global *g, int argc, char **argv)
     err = err ? err : client_open(g->state_dir, &c, &why);
     if (err)
         return command_fail(err, &why);
+    worker_lines_init(&lines, stdout, g->format, true);
     err = client_logs(c, args.job, (int)args.rank, args.follow, args.tail, &stream, &why);
+    worker_lines_fini(&lines);
     client_close(c);
-    return err && err != ERR_CANCELED ? command_fail(err, &why) : EXIT_DONE;
+    if (err == ERR_CANCELED) /* Ctrl-C, or the reader of the output has ended */
+        return ferror(stdout) ? EXIT_DONE : EXIT_INTERRUPTED;
+    return err ? command_fail(err, &why) : EXIT_DONE;
 }

@@ -114,7 +114,9 @@ static int metrics_print(struct global *g, const struct metrics_args *args)
     json_decref(sink.array);
     if (sink.code)
         return sink.code;
-    return err && err != ERR_CANCELED ? command_fail(err, &why) : EXIT_DONE;
+    if (err == ERR_CANCELED) /* Ctrl-C, or the reader of the output has ended */
+        return ferror(stdout) ? EXIT_DONE : EXIT_INTERRUPTED;
+    return err ? command_fail(err, &why) : EXIT_DONE;
 }
 
 int cmd_metrics(struct global *g, int argc, char **argv)

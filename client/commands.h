@@ -21,7 +21,8 @@ enum exit_code {
     EXIT_NOT_FOUND = 3,
     EXIT_JOB_FAILED = 4,
     EXIT_JOB_CANCELED = 5,
-    EXIT_RETRY = 75, /* no daemon answers, or it is not ready: try again */
+    EXIT_RETRY = 75,        /* no daemon answers, or it is not ready: try again */
+    EXIT_INTERRUPTED = 130, /* Ctrl-C ended the watching; the job continues. 128 + SIGINT, as shells report it */
 };
 
 /* The options of every command, which may precede or follow its name. */

@@ -66,7 +66,8 @@ static int open_log(const struct rpc_server *server, uint64_t job, int slot)
     return open(path, O_RDONLY | O_CLOEXEC);
 }
 
-/* Reads whole lines and returns the number of bytes. Sets `p->at` to their offset and `p->lines` to -1. */
+/* Reads whole lines, or the part of a line up to its last \r, and returns the number of bytes. Sets `p->at` to their
+ * offset and `p->lines` to -1. */
 static size_t read_block(const struct rpc_server *server, struct place *p, uint8_t block[BLOCK_BYTES])
 {
     struct stat st;
@@ -81,6 +82,7 @@ static size_t read_block(const struct rpc_server *server, struct place *p, uint8
     if (got <= 0)
         return 0;
     const uint8_t *nl = memrchr(block, '\n', (size_t)got);
+    nl = nl ? nl : memrchr(block, '\r', (size_t)got); /* a progress bar is one line until it is complete */
     return nl ? (size_t)(nl - block) + 1 : got == BLOCK_BYTES || p->last ? (size_t)got : 0;
 }
 
@@ -152,6 +154,7 @@ struct tail_file {
     enum file_state state; /* ASKED: a read was sent to its node; QUIET: no more data until the next look */
     char *node;            /* the node of the file; NULL: this one */
     struct place place;
+    bool guessed;   /* the job has not been placed yet: the rank may run elsewhere, and this file has no lines */
     bool noted;     /* a line has told the client that the node cannot be reached */
     uint8_t *block; /* received from the node and not sent to the client yet; NULL: none */
     size_t len;
@@ -164,7 +167,8 @@ struct tail {
     uv_timer_t timer;
     int holds; /* references: the timer, and each read that waits for a node */
     bool follow;
-    int first, n; /* ranks */
+    int64_t lines; /* of the request */
+    int first, n;  /* ranks */
     struct tail_file files[];
 };
 
@@ -242,10 +246,18 @@ static err_t read_from_node(struct tail *t, struct tail_file *f, bool last)
     return err;
 }
 
-static err_t send_text(struct tail *t, int k, const uint8_t *text, size_t len)
+/* `from`: the place that the text was read from; NULL: it is a line of control. */
+static err_t send_text(struct tail *t, int k, const struct place *from, const uint8_t *text, size_t len)
 {
+    const char *node = t->files[k].node;
     Dtd__LogChunk chunk = DTD__LOG_CHUNK__INIT;
     chunk.rank = t->first + k;
+    if (from) {
+        chunk.has_at = chunk.has_slot = true;
+        chunk.at = from->at;
+        chunk.slot = from->slot;
+        chunk.node = node ? (char *)node : (char *)t->server->local->name;
+    }
     chunk.text = (ProtobufCBinaryData){len, (uint8_t *)text};
     return rpc_item(t->call, &chunk.base);
 }
@@ -259,7 +271,7 @@ static err_t send_unreachable(struct tail *t, int k, bool last)
     int len = snprintf(text, sizeof(text),
                        "(on node %s, which cannot be reached: jobs/%" PRIu64 "/rank-%d.log in its state directory)\n",
                        f->node, f->place.job, f->place.slot);
-    err_t err = f->noted ? OK : send_text(t, k, (const uint8_t *)text, (size_t)len);
+    err_t err = f->noted ? OK : send_text(t, k, NULL, (const uint8_t *)text, (size_t)len);
     f->noted = f->noted || !err;
     if (!err && last)
         f->state = FILE_ENDED;
@@ -270,7 +282,7 @@ static err_t send_block_of_node(struct tail *t, int k, bool last, size_t *ret_n)
 {
     struct tail_file *f = &t->files[k];
     if (f->block) {
-        err_t err = send_text(t, k, f->block, f->len);
+        err_t err = send_text(t, k, &f->place, f->block, f->len);
         if (err)
             return err;
         *ret_n = f->len;
@@ -298,7 +310,7 @@ static err_t send_block(struct tail *t, int k, bool last, size_t *ret_n)
         return send_block_of_node(t, k, last, ret_n);
     f->place.last = last;
     size_t len = read_block(t->server, &f->place, block);
-    err_t err = len ? send_text(t, k, block, len) : OK;
+    err_t err = len ? send_text(t, k, &f->place, block, len) : OK;
     if (err)
         return err;
     f->place.at += (int64_t)len;
@@ -317,36 +329,36 @@ static bool all_ended(const struct tail *t)
 
 static void find_file(struct tail *t, const struct job *j, int rank, int64_t lines, struct tail_file *f);
 
-/* Switches to the new file of a rank that has moved. That file may have lines of earlier epochs, so only its last
- * MOVED_LINES lines are sent, some of which the client may have received before. */
-static void follow_rank(struct tail *t, int k)
+/* Switches to the new file of a rank that has been placed, or has moved; returns whether it did. After a move the file
+ * may have lines of earlier epochs, so only its last MOVED_LINES lines are sent, some of which the client may have
+ * received before. */
+static bool follow_rank(struct tail *t, int k)
 {
     const struct job *j = jobs_find(t->server->jobs, t->job);
     struct tail_file *f = &t->files[k], now;
     char text[200];
-    if (!j || t->first + k >= job_view_of(j).n_workers || f->block || f->state == FILE_ASKED || f->state == FILE_ENDED)
-        return;
-    find_file(t, j, t->first + k, MOVED_LINES, &now);
+    if (!j || t->first + k >= job_view_of(j).n_workers || f->block || f->state == FILE_ASKED)
+        return false;
+    find_file(t, j, t->first + k, f->guessed ? t->lines : MOVED_LINES, &now);
     const char *was = f->node ? f->node : t->server->local->name, *is = now.node ? now.node : t->server->local->name;
     int len = snprintf(text, sizeof(text), "(rank %d is on node %s now; the last %d lines there:)\n", t->first + k, is,
                        MOVED_LINES);
     if ((now.place.slot == f->place.slot && strcmp(was, is) == 0) ||
-        send_text(t, k, (const uint8_t *)text, (size_t)len)) {
+        (!f->guessed && send_text(t, k, NULL, (const uint8_t *)text, (size_t)len))) {
         free(now.node);
-        return;
+        return false;
     }
     free(f->node);
     *f = now;
+    return true;
 }
 
 static void look_again(uv_timer_t *timer)
 {
     struct tail *t = timer->data;
-    for (int k = 0; k < t->n; k++) {
+    for (int k = 0; k < t->n; k++)
         if (t->files[k].state == FILE_QUIET)
             t->files[k].state = FILE_OPEN;
-        follow_rank(t, k);
-    }
     pump(t);
 }
 
@@ -364,7 +376,7 @@ static void pump(void *arg)
                 rpc_call_on_drain(t->call, pump, t);
                 return;
             }
-            more = more || (n && !err);
+            more = more || (n && !err) || (!n && !err && follow_rank(t, k)); /* after the last data of the old file */
         }
     }
     if (live || !all_ended(t))
@@ -385,8 +397,10 @@ static void find_file(struct tail *t, const struct job *j, int rank, int64_t lin
     const char *name = recorded ? s->epoch.members[rank].node : p.node ? p.node : server->local->name;
     int slot = recorded ? s->epoch.members[rank].slot : p.node ? p.slot : rank;
     bool here = strcmp(name, server->local->name) == 0 || (!server->jobs->nodes->next && strcmp(name, "node-1") == 0);
-    *f = (struct tail_file){
-        .tail = t, .place = {.job = v.id, .slot = slot, .lines = lines}, .node = here ? NULL : strdup(name)};
+    *f = (struct tail_file){.tail = t,
+                            .place = {.job = v.id, .slot = slot, .lines = lines},
+                            .node = here ? NULL : strdup(name),
+                            .guessed = !recorded && !p.node};
     if (!here && !f->node)
         f->state = FILE_ENDED;
 }
@@ -418,6 +432,7 @@ void rpc_client_logs(void *owner, struct rpc_call *call, const ProtobufCMessage 
     t->follow = m->has_follow && m->follow;
     t->first = m->rank < 0 ? 0 : m->rank;
     t->n = count;
+    t->lines = m->tail_lines;
     for (int k = 0; k < count; k++)
         find_file(t, j, t->first + k, m->tail_lines, &t->files[k]);
     rpc_call_on_cancel(call, tail_gone, t);

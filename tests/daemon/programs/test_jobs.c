@@ -216,10 +216,10 @@ static bool see_status(void *arg, const struct client_job *job)
     return true;
 }
 
-static bool see_log(void *arg, int rank, const void *text, size_t len)
+static bool see_log(void *arg, const struct client_log *chunk)
 {
-    ((struct seen *)arg)->logs |= 1 << rank;
-    ((struct seen *)arg)->bytes += (int)len;
+    ((struct seen *)arg)->logs |= 1 << chunk->rank;
+    ((struct seen *)arg)->bytes += (int)chunk->len;
     return true;
 }
 

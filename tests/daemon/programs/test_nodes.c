@@ -110,9 +110,9 @@ struct lines {
     char text[4][200];
 };
 
-static bool see_log(void *arg, int rank, const void *text, size_t len)
+static bool see_log(void *arg, const struct client_log *chunk)
 {
-    snprintf(((struct lines *)arg)->text[rank], 200, "%.*s", (int)len, (const char *)text);
+    snprintf(((struct lines *)arg)->text[chunk->rank], 200, "%.*s", (int)chunk->len, chunk->text);
     return true;
 }
 
@@ -153,17 +153,17 @@ struct follow {
     const char *job;
 };
 
-static bool see_more(void *arg, int rank, const void *text, size_t len)
+static bool see_more(void *arg, const struct client_log *chunk)
 {
     struct follow *f = arg;
     struct client *c;
     struct client_job canceled;
     uint8_t id[16];
     struct why why = {""};
-    const char *end = (const char *)text + len;
+    const char *text = chunk->text, *end = text + chunk->len;
     for (const char *p = text; (p = memchr(p, '\n', (size_t)(end - p))); p++)
         f->lines++;
-    snprintf(f->last, sizeof(f->last), "%.*s", (int)len, (const char *)text);
+    snprintf(f->last, sizeof(f->last), "%.*s", (int)chunk->len, chunk->text);
     if (f->lines == 1) { /* the first line arrived while the rank runs; now the rank may end */
         assert_ok(client_open(f->d->dir, &c, &why));
         assert_ok(client_request_id(id));
@@ -198,15 +198,15 @@ struct move {
 };
 
 /* At the rank's first line its node is killed; at the first line of the next epoch the job is canceled. */
-static bool see_it_move(void *arg, int rank, const void *text, size_t len)
+static bool see_it_move(void *arg, const struct client_log *chunk)
 {
     struct move *m = arg;
     size_t at = strlen(m->text);
-    snprintf(m->text + at, sizeof(m->text) - at, "%.*s", (int)len, (const char *)text);
+    snprintf(m->text + at, sizeof(m->text) - at, "%.*s", (int)chunk->len, chunk->text);
     if (m->lines++ == 0)
         dtd_kill(m->lost);
     else if (strstr(m->text, "epoch 2") && m->cancel.lines == 0)
-        see_more(&m->cancel, rank, text, len);
+        see_more(&m->cancel, chunk);
     return true;
 }
 
