@@ -123,6 +123,7 @@ static void env_fill(struct env *e, const struct job *j, int rank)
     env_add_others(e, run->env, run->n_env);
     env_add_others(e, run->caller_env, run->n_caller_env);
     env_add_default(e, "TORCH_NCCL_ASYNC_ERROR_HANDLING=1");
+    env_add_default(e, "PYTHONUNBUFFERED=1"); /* otherwise print() is not in the log until 8 KiB are full */
     if (place_of(j, rank).local_world > 1)
         env_add_default(e, "OMP_NUM_THREADS=1");
 }
