@@ -312,8 +312,9 @@ static int resume_submit(struct resume_args *args, struct origin *from, struct c
     spec_facts_fini(&facts);
     if (!from->job[0])
         follow_check_parent(args->global, job, newest);
-    int code = follow_new_job(args->global, (const char *)yaml.data, from->job[0] ? from->job : newest, job->name,
-                              args->detach);
+    const struct follow_how how = {.detach = args->detach};
+    int code =
+        follow_new_job(args->global, (const char *)yaml.data, from->job[0] ? from->job : newest, job->name, &how);
     buf_fini(&yaml);
     return code;
 }

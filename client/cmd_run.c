@@ -30,18 +30,33 @@ struct run_args {
     int n_env;
     char **command;
     int n_command;
-    bool detach;
+    bool detach, quiet, batch, gpus;
 };
 
-enum { KEY_NODES = 256, KEY_PER_NODE, KEY_RESTARTS };
+enum { KEY_NODES = 256, KEY_PER_NODE, KEY_RESTARTS, KEY_GPUS, KEY_RENDEZVOUS };
 
 static const struct argp_option options[] = {
     {"nodes", KEY_NODES, "N[:M]", 0, "Number of nodes, or the minimum and maximum (default 1)", 0},
     {"workers-per-node", KEY_PER_NODE, "K", 0, "Number of workers on each node (default 1)", 0},
+    {"gpus", KEY_GPUS, "K", 0, "The same, each with a GPU of its own", 0},
     {"max-restarts", KEY_RESTARTS, "N", 0, "Maximum number of restarts (default 0)", 0},
     {"name", 'n', "NAME", 0, "Name of the job (default: the script's name)", 0},
     {"env", 'e', "KEY=VALUE", 0, "Set a variable for the workers, in addition to the current environment", 0},
     {"detach", 'd', 0, 0, "Do not wait for the job: print its id and return", 0},
+    {"quiet", 'q', 0, 0, "Do not show the output of the workers", 0},
+    {"batch", 'b', 0, 0, "For batch systems: on SIGUSR1 or SIGTERM stop the job and exit with 75", 0},
+    {"nnodes", KEY_NODES, "N[:M]", 0, "torchrun's name of --nodes", 1},
+    {"nproc-per-node", KEY_PER_NODE, "K", 0, "torchrun's name of --workers-per-node", 1},
+    {"nproc_per_node", KEY_PER_NODE, "K", OPTION_HIDDEN, 0, 1},
+    {"max_restarts", KEY_RESTARTS, "N", OPTION_HIDDEN, 0, 1},
+    {"standalone", KEY_RENDEZVOUS, 0, OPTION_HIDDEN, 0, 1},
+    {"rdzv-backend", KEY_RENDEZVOUS, "X", OPTION_HIDDEN, 0, 1},
+    {"rdzv-endpoint", KEY_RENDEZVOUS, "X", OPTION_HIDDEN, 0, 1},
+    {"rdzv-id", KEY_RENDEZVOUS, "X", OPTION_HIDDEN, 0, 1},
+    {"rdzv-conf", KEY_RENDEZVOUS, "X", OPTION_HIDDEN, 0, 1},
+    {"node-rank", KEY_RENDEZVOUS, "X", OPTION_HIDDEN, 0, 1},
+    {"master-addr", KEY_RENDEZVOUS, "X", OPTION_HIDDEN, 0, 1},
+    {"master-port", KEY_RENDEZVOUS, "X", OPTION_HIDDEN, 0, 1},
     {0}};
 
 static void parse_nodes(struct run_args *a, char *arg, struct argp_state *state)
@@ -55,6 +70,37 @@ static void parse_nodes(struct run_args *a, char *arg, struct argp_state *state)
         argp_error(state, "--nodes: expected a number of nodes such as 2, or a minimum and maximum such as 1:3");
 }
 
+static void parse_per_node(struct run_args *a, int key, const char *arg, struct argp_state *state)
+{
+    bool devices = strcmp(arg, "gpu") == 0 || strcmp(arg, "auto") == 0;
+    a->gpus = a->gpus || key == KEY_GPUS;
+    if (!arg_number(arg, MAX_PER_NODE, &a->per_node) || a->per_node < 1)
+        argp_error(state, "%s %s: expected a number from 1 to %d%s", key == KEY_GPUS ? "--gpus" : "--workers-per-node",
+                   arg, MAX_PER_NODE, devices ? ". For a worker on each of 4 GPUs: --gpus 4" : "");
+}
+
+/* The options that concern the watching. */
+static error_t parse_watching(int key, struct run_args *a, struct argp_state *state)
+{
+    switch (key) {
+    case 'd':
+        a->detach = true;
+        return 0;
+    case 'q':
+        a->quiet = true;
+        return 0;
+    case 'b':
+        a->batch = true;
+        return 0;
+    case ARGP_KEY_END:
+        if (a->batch && a->detach)
+            argp_error(state, "give either --batch, which waits for the job, or --detach");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     struct run_args *a = state->input;
@@ -66,8 +112,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         parse_nodes(a, arg, state);
         return 0;
     case KEY_PER_NODE:
-        if (!arg_number(arg, MAX_PER_NODE, &a->per_node) || a->per_node < 1)
-            argp_error(state, "--workers-per-node %s: expected a number from 1 to %d", arg, MAX_PER_NODE);
+    case KEY_GPUS:
+        parse_per_node(a, key, arg, state);
+        return 0;
+    case KEY_RENDEZVOUS:
+        argp_error(state, "torchrun's options of the rendezvous are not needed: dtd opens a store for each attempt, "
+                          "and dtctl run is started once, on any node. Leave them out");
         return 0;
     case KEY_RESTARTS:
         if (!arg_number(arg, 1000000, &a->restarts))
@@ -81,9 +131,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
             argp_error(state, "--env %s: expected KEY=VALUE, at most 4096 times", arg);
         a->env[a->n_env++] = arg;
         return 0;
-    case 'd':
-        a->detach = true;
-        return 0;
     case ARGP_KEY_ARGS:
         a->command = state->argv + state->next;
         a->n_command = state->argc - state->next;
@@ -92,7 +139,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         argp_error(state, "which command? An example: dtctl run --workers-per-node 2 -- python train.py");
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return parse_watching(key, a, state);
     }
 }
 
@@ -207,6 +254,7 @@ static int run_submit(struct global *g, const struct run_args *a)
         .name = (char *)(a->name ? a->name : name),
         .parallel = {.workers = a->max_nodes * a->per_node, .min_workers = a->min_nodes * a->per_node},
         .run = {.nodes = a->max_nodes,
+                .device = a->gpus ? DEVICE_CUDA : DEVICE_CPU,
                 .workers_per_gpu = 1,
                 .restarts = a->restarts,
                 .orphan_seconds = 60,
@@ -222,7 +270,10 @@ static int run_submit(struct global *g, const struct run_args *a)
         why_set(&why, err, "%s", err_text(err));
     else /* reports errors before anything is started */
         err = job_parse("dtctl run", (const char *)yaml.data, strlen((const char *)yaml.data), NULL, 0, &checked, &why);
-    int code = err ? command_refuse(err, &why) : follow_new_job(g, (const char *)yaml.data, NULL, job.name, a->detach);
+    const struct follow_how how = {.detach = a->detach, .command = true, .output = !a->quiet};
+    if (a->batch)
+        follow_stop_on_signals();
+    int code = err ? command_refuse(err, &why) : follow_new_job(g, (const char *)yaml.data, NULL, job.name, &how);
     job_fini(&checked);
     run_spec_fini(&job);
     buf_fini(&yaml);
@@ -239,10 +290,12 @@ int cmd_run(struct global *g, int argc, char **argv)
         .doc =
             "Runs a command as every worker of a job, in the current folder and environment, with the variables that "
             "torchrun sets. A script that calls init_process_group() needs no change. When a worker fails, all workers "
-            "are stopped, and restarted while restarts are left. Ctrl-C leaves the job running; dtctl logs prints the "
-            "workers' output. The exit code is the job's: 0 done, 4 failed, 5 canceled."
+            "are stopped, and restarted while restarts are left. Shows the workers' output, each line with its rank if "
+            "there are several. Ctrl-C leaves the job running, with exit code 130, and so does SIGTERM or SIGHUP "
+            "without --batch. Otherwise the exit code is the job's: 0 done, 4 failed, 5 canceled."
             "\vExamples:\n  dtctl run --workers-per-node 2 -- python train.py\n"
-            "  dtctl run --nodes 1:3 --workers-per-node 2 --max-restarts 3 -- python train.py --epochs 4"};
+            "  dtctl run --nodes 1:3 --workers-per-node 2 --max-restarts 3 -- python train.py --epochs 4\n"
+            "  dtctl run --gpus 8 --batch -- python train.py"};
     struct run_args args = {.global = g, .min_nodes = 1, .max_nodes = 1, .per_node = 1};
     command_parse_in_order(&argp, argc, argv, &args); /* the script's options are the script's */
     return run_submit(g, &args);

@@ -157,8 +157,8 @@ static int submit_start(struct global *g, const struct submit_args *args, const 
     if (args->batch)
         follow_stop_on_signals();
     err_t err = spec_print(job, &yaml);
-    int code =
-        err ? command_fail(err, NULL) : follow_new_job(g, (const char *)yaml.data, parent, job->name, args->detach);
+    const struct follow_how how = {.detach = args->detach, .command = job_is_command(job)};
+    int code = err ? command_fail(err, NULL) : follow_new_job(g, (const char *)yaml.data, parent, job->name, &how);
     buf_fini(&yaml);
     return code;
 }

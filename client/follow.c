@@ -2,7 +2,7 @@
  *
  *   submit --no answer--> wait --connected--> submit (same request id: at most one job) --id--> watch
  *   watch --connection lost--> wait --connected--> watch;   watch --job ended--> last status --> exit code
- *   watch, wait --Ctrl-C--> detached
+ *   watch, wait --Ctrl-C--> detached: exit 130
  *   watch, wait --SIGUSR1 or SIGTERM, if follow_stop_on_signals was called--> cancel request with save --> watch
  *
  * The wait ends with exit 75 after WAIT_MS. The job then continues when a dtd runs again. */
@@ -12,6 +12,7 @@
 #include "client/daemon.h"
 #include "client/json.h"
 #include "client/view.h"
+#include "client/worker_lines.h"
 #include "common/base/clock.h"
 
 #include <math.h>
@@ -32,10 +33,14 @@
 struct job_follow {
     struct global *global;
     const char *job;
+    const struct follow_how *how;
     struct out_progress progress;
     struct view view;
+    struct worker_lines lines;
+    int streamed; /* number of ranks whose output the stream delivers */
     FILE *out;
     bool ended, lost_printed, stopping;
+    bool broken; /* the workers' output could not be printed */
     int n_incidents;
     int64_t checkpoint_step;
     char *checkpoint_error;
@@ -278,7 +283,7 @@ static void progress_draw(struct job_follow *f)
     if (f->progress.terminal ? !out_progress_due(&f->progress, now) : !view_line_due(&f->view, now))
         return;
     view_line(&f->view, f->progress.terminal, line, sizeof(line));
-    out_progress_draw(&f->progress, now, line);
+    out_progress_draw(&f->progress, now, f->lines.bar[0] ? f->lines.bar : line);
     view_line_printed(&f->view, now);
 }
 
@@ -287,12 +292,28 @@ static bool stop_due(const struct job_follow *f)
     return stop_requested && !f->stopping;
 }
 
+/* The job has more workers than the stream delivers: a new stream delivers all of them. */
+static bool more_ranks(const struct job_follow *f)
+{
+    return f->how->output && f->streamed && f->view.workers > f->streamed;
+}
+
 static bool on_tick(void *arg)
 {
     struct job_follow *f = arg;
     if (f->progress.terminal)
         progress_draw(f);
-    return !stop_due(f);
+    return !stop_due(f) && !more_ranks(f);
+}
+
+static bool on_log(void *arg, const struct client_log *chunk)
+{
+    struct job_follow *f = arg;
+    out_progress_clear(&f->progress);
+    if (worker_lines_print(&f->lines, chunk))
+        return true;
+    f->broken = true;
+    return false;
 }
 
 static bool on_metric(void *arg, const struct metric *m)
@@ -329,6 +350,8 @@ static bool on_status(void *arg, const struct client_job *job)
 {
     struct job_follow *f = arg;
     bool moved = strcmp(f->view.state, job->state) != 0;
+    f->lines.prefix = f->lines.prefix || job->workers > 1;
+    f->streamed = f->streamed ? f->streamed : job->workers;
     view_status(&f->view, job);
     print_incidents(f, job);
     print_checkpoint(f, job);
@@ -372,6 +395,22 @@ static void print_done(struct job_follow *f, const struct client_job *job)
     free(dir);
 }
 
+/* Prints the last lines of the worker whose failure ended the job. They have been printed before if it is the only
+ * worker and its output is shown. */
+static void print_last_lines(struct job_follow *f, const struct client_job *job)
+{
+    const struct incident *last = job->n_incident ? &job->incident[job->n_incident - 1] : NULL;
+    if (!f->how->command || strcmp(job->state, "failed") != 0 || !last || !last->log || !last->log[0] ||
+        (f->how->output && !f->lines.prefix))
+        return;
+    line_print(f, "last lines of the failed worker:");
+    for (const char *at = last->log; *at;) {
+        int len = (int)strcspn(at, "\n");
+        line_print(f, "  %.*s", len, at);
+        at += len + (at[len] == '\n');
+    }
+}
+
 static void print_end(struct job_follow *f, const struct client_job *job)
 {
     if (strcmp(job->state, "done") == 0) {
@@ -384,6 +423,7 @@ static void print_end(struct job_follow *f, const struct client_job *job)
     line_print(f, "%sjob %s %s %s%s%s%s%s%s", out_color(f->out, out_state_color(job->state)), job->job, job->name,
                strcmp(job->state, "failed") == 0 ? "has " : "is ", job->state, out_color(f->out, OUT_PLAIN), step,
                job->reason[0] ? ": " : "", job->reason);
+    print_last_lines(f, job);
     if (job->checkpoint_step >= 0)
         line_print(f, "checkpoint: %s/step-%lld\nnext:\n  dtctl logs %s --tail 20\n  dtctl resume %s",
                    job->checkpoint_dir, (long long)job->checkpoint_step, job->job, job->job);
@@ -401,7 +441,7 @@ static int job_finish(struct job_follow *f, const struct client_job *job)
     char line[512];
     view_status(&f->view, job);
     print_incidents(f, job);
-    if (f->view.step != f->view.printed_step || f->progress.terminal) {
+    if ((f->view.steps && f->view.step != f->view.printed_step) || f->progress.terminal) {
         view_line(&f->view, f->progress.terminal, line, sizeof(line));
         out_progress_draw(&f->progress, clock_mono_ms(), line);
     }
@@ -417,10 +457,10 @@ static int job_detach(struct job_follow *f)
 {
     out_progress_end(&f->progress);
     line_print(f,
-               "detached; job %s continues. To show it, follow it, or stop it:\n  dtctl status %s\n  dtctl metrics %s "
+               "detached; job %s continues. To show it, follow it, or stop it:\n  dtctl status %s\n  dtctl %s %s "
                "-f\n  dtctl cancel %s",
-               f->job, f->job, f->job, f->job);
-    return EXIT_DONE;
+               f->job, f->job, f->how->command ? "logs" : "metrics", f->job, f->job);
+    return EXIT_INTERRUPTED;
 }
 
 /* ---- stopping on a signal ---- */
@@ -428,13 +468,14 @@ static int job_detach(struct job_follow *f)
 struct cancel_request {
     uint8_t id[16];
     const char *job;
+    bool save;
 };
 
 static err_t stop_call(struct client *c, void *arg, struct why *why)
 {
     struct cancel_request *s = arg;
     struct client_job job;
-    err_t err = client_cancel(c, s->id, s->job, true, &job, why);
+    err_t err = client_cancel(c, s->id, s->job, s->save, &job, why);
     if (!err)
         client_job_fini(&job);
     return err;
@@ -443,7 +484,7 @@ static err_t stop_call(struct client *c, void *arg, struct why *why)
 /* If the job has ended meanwhile, the request has no effect, and the stream delivers the last status. */
 static void job_stop(struct job_follow *f)
 {
-    struct cancel_request s = {.job = f->job};
+    struct cancel_request s = {.job = f->job, .save = !f->how->command};
     struct why why = {0};
     f->stopping = true;
     err_t err = client_request_id(s.id);
@@ -452,6 +493,8 @@ static void job_stop(struct job_follow *f)
     const char *name = stop_requested == SIGTERM ? "SIGTERM" : "SIGUSR1";
     if (err)
         line_print(f, "received %s, but job %s could not be stopped: %s", name, f->job, why.text);
+    else if (f->how->command)
+        line_print(f, "received %s; job %s is stopping: its workers receive SIGTERM", name, f->job);
     else
         line_print(f, "received %s; job %s is saving a checkpoint and stopping. Run the same command again to continue",
                    name, f->job);
@@ -469,7 +512,8 @@ static int64_t wait_limit_ms(const struct job_follow *f)
 /* Watches the job over one connection. OK when the job has ended; *ret is its last status. */
 static err_t watch_once(struct job_follow *f, struct client_job *ret, struct why *why)
 {
-    const struct client_stream stream = {.metric = on_metric, .status = on_status, .tick = on_tick, .arg = f};
+    const struct client_stream stream = {
+        .metric = on_metric, .status = on_status, .log = f->how->output ? on_log : NULL, .tick = on_tick, .arg = f};
     struct client *c;
     err_t err = client_open(f->global->state_dir, &c, why);
     if (err)
@@ -477,6 +521,8 @@ static err_t watch_once(struct job_follow *f, struct client_job *ret, struct why
     if (f->lost_printed)
         line_print(f, "connected again");
     f->lost_printed = false;
+    f->streamed = 0;
+    worker_lines_again(&f->lines);
     err = client_watch(c, f->job, &stream, why);
     if (!err)
         err = client_status(c, f->job, ret, why);
@@ -509,7 +555,9 @@ static int follow_run(struct job_follow *f)
             client_job_fini(&last);
             return code;
         }
-        if (stop_due(f))
+        if (f->broken)
+            return command_complain(EXIT_ERROR, "cannot print the output of the workers; job %s continues", f->job);
+        if (stop_due(f) || (err == ERR_CANCELED && !interrupted && more_ranks(f)))
             continue;
         if (err == ERR_CANCELED || interrupted)
             return job_detach(f);
@@ -529,19 +577,23 @@ static int follow_run(struct job_follow *f)
     }
 }
 
-int follow_job(struct global *g, const char *job)
+int follow_job(struct global *g, const char *job, const struct follow_how *how)
 {
     FILE *out = g->format == OUT_TEXT ? stdout : stderr;
-    struct job_follow f = {.global = g, .job = job, .out = out, .checkpoint_step = -1};
+    struct job_follow f = {.global = g, .job = job, .how = how, .out = out, .checkpoint_step = -1};
     out_progress_init(&f.progress, out);
+    worker_lines_init(&f.lines, out, OUT_TEXT, false);
+    f.lines.keep_bar = f.progress.terminal;
     view_init(&f.view, job);
     catch_interrupt();
     int code = follow_run(&f);
+    worker_lines_fini(&f.lines);
     free(f.checkpoint_error);
     return code;
 }
 
-int follow_new_job(struct global *g, const char *spec_yaml, const char *parent, const char *name, bool detach_now)
+int follow_new_job(struct global *g, const char *spec_yaml, const char *parent, const char *name,
+                   const struct follow_how *how)
 {
     struct submit_request s = {.spec_yaml = spec_yaml, .parent = parent};
     struct why why = {0};
@@ -553,16 +605,16 @@ int follow_new_job(struct global *g, const char *spec_yaml, const char *parent, 
     if (g->format != OUT_TEXT) {
         json_t *answer = json_pack("{s:s, s:o, s:s}", "job", s.job, "name", json_of_text(name, strlen(name)),
                                    "state_dir", g->state_dir);
-        if (detach_now) {
+        if (how->detach) {
             err = out_json(answer, true);
             return err ? command_fail(err, NULL) : EXIT_DONE;
         }
         json_decref(answer);
     } else {
-        printf("job %s %s is submitted%s\n", s.job, name, detach_now ? "" : "; Ctrl-C leaves it running");
+        printf("job %s %s is submitted%s\n", s.job, name, how->detach ? "" : "; Ctrl-C leaves it running");
         fflush(stdout);
-        if (detach_now)
+        if (how->detach)
             printf("next:\n  dtctl status %s\n", s.job);
     }
-    return detach_now ? EXIT_DONE : follow_job(g, s.job);
+    return how->detach ? EXIT_DONE : follow_job(g, s.job, how);
 }

@@ -8,9 +8,16 @@
 
 #include <stdint.h>
 
-/* Returns the job's exit code (0 done, 4 failed, 5 canceled), 0 after Ctrl-C, or 75 when dtd exited and did not come
- * back. Progress goes to standard output; with -o json to standard error, and the last status to standard output. */
-int follow_job(struct global *g, const char *job);
+struct follow_how {
+    bool detach;  /* print the job's id, and do not watch it */
+    bool command; /* a job of dtctl run: it has no steps and saves nothing for dtd */
+    bool output;  /* of a command: print the output of its workers */
+};
+
+/* Returns the job's exit code (0 done, 4 failed, 5 canceled), 130 after Ctrl-C, or 75 when dtd exited and did not come
+ * back. Progress and the workers' output go to standard output; with -o json to standard error, and the last status to
+ * standard output. */
+int follow_job(struct global *g, const char *job, const struct follow_how *how);
 
 /* From this call on, the first SIGUSR1 or SIGTERM makes follow_job request that the job saves and stops. When the job
  * has stopped because of it, follow_job returns 75. */
@@ -33,8 +40,8 @@ NODISCARD err_t follow_check_dir(struct global *g, const char *dir, char ret_new
 /* Empties `newest`, the id of a job, if `job` cannot continue it: another model was in the folder then, and the job's
  * record does not describe the checkpoints that are there now. */
 void follow_check_parent(struct global *g, const struct job_spec *job, char newest[32]);
-/* The last part of submit, resume and run: submits the job, prints its id, and watches it unless `detach`. Returns an
- * exit code. */
-int follow_new_job(struct global *g, const char *spec_yaml, const char *parent, const char *name, bool detach);
+/* The last part of submit, resume and run: submits the job, prints its id, and watches it. Returns an exit code. */
+int follow_new_job(struct global *g, const char *spec_yaml, const char *parent, const char *name,
+                   const struct follow_how *how);
 
 #endif

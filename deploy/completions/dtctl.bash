@@ -38,8 +38,8 @@ _dtctl() {
   "") COMPREPLY=($(compgen -W "$commands $global" -- "$cur")); return ;;
   help) COMPREPLY=($(compgen -W "$commands" -- "$cur")); return ;;
   submit) options="--set --optimizer --map --detach --batch --dry-run --help-keys" ;;
-  run) options="--nodes --workers-per-node --max-restarts --name --env --detach" ;;
   status) options="--state --user" ;;
+  run) options="--nodes --workers-per-node --max-restarts --name --env --detach --quiet --batch --gpus --nnodes --nproc-per-node" ;;
   metrics) options="--follow --from" ;;
   logs) options="--follow --rank --tail" ;;
   why) options="--incident" ;;

@@ -167,7 +167,7 @@ TEST(interrupt_detaches)
     job_write();
     for (size_t i = 0; i < sizeof(scripts) / sizeof(scripts[0]); i++) {
         struct fake_control *f = start(&scripts[i]);
-        run_expect(&r, 0,
+        run_expect(&r, 130,
                    "rm -f log; \"$DTD_BIN\"/dtctl submit job.yaml >log & p=$!; until grep -qs 'step 10/20' log; do "
                    "sleep 0.02; "
                    "done; "

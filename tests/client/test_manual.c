@@ -277,8 +277,8 @@ TEST(dtctl_1_lists_the_exit_codes)
     }
     free(p.text);
     char want[64];
-    snprintf(want, sizeof(want), "%d %d %d %d %d %d %d ", EXIT_DONE, EXIT_ERROR, EXIT_REFUSED, EXIT_NOT_FOUND,
-             EXIT_JOB_FAILED, EXIT_JOB_CANCELED, EXIT_RETRY);
+    snprintf(want, sizeof(want), "%d %d %d %d %d %d %d %d ", EXIT_DONE, EXIT_ERROR, EXIT_REFUSED, EXIT_NOT_FOUND,
+             EXIT_JOB_FAILED, EXIT_JOB_CANCELED, EXIT_RETRY, EXIT_INTERRUPTED);
     assert_string_equal(found, want);
 }
 

@@ -36,3 +36,54 @@ TEST(options_of_the_script_are_the_script_s)
     fake_stop(f);
     fake_free(f);
 }
+
+static void expect_no_text(const char *where, const char *text)
+{
+    if (!strstr(where, text))
+        return;
+    print_error("\"%s\" is in:\n%s", text, where);
+    fail();
+}
+
+/* torchrun's names of the options, with its two spellings. */
+TEST(options_of_torchrun)
+{
+    static const struct {
+        const char *line, *nodes, *workers, *device;
+    } table[] = {
+        {"dtctl run --nproc-per-node 3 -- true", "nodes: 1\n", "workers: 3\n", "device: cpu\n"},
+        {"dtctl run --nnodes=2 --nproc_per_node=3 -- true", "nodes: 2\n", "workers: 6\n", "device: cpu\n"},
+        {"dtctl run --nnodes=1:2 --gpus 4 -- true", "nodes: 2\n", "workers: 8\n", "device: cuda\n"},
+    };
+    struct fake_control *f = start();
+    struct run_result r;
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        run_expect(&r, 0, table[i].line);
+        expect_text(fake_spec(f), table[i].nodes);
+        expect_text(fake_spec(f), table[i].workers);
+        expect_text(fake_spec(f), table[i].device);
+    }
+    run_expect(&r, 2, "dtctl run --nproc-per-node gpu -- true");
+    expect_text(r.err, "--gpus 4");
+    run_expect(&r, 2, "dtctl run --rdzv-backend c10d -- true");
+    expect_text(r.err, "are not needed");
+    run_expect(&r, 2, "dtctl run --batch --detach -- true");
+    fake_stop(f);
+    fake_free(f);
+}
+
+TEST(shows_the_output_of_the_workers)
+{
+    struct fake_control *f = start();
+    struct run_result r;
+    run_expect(&r, 0, "dtctl run -- true");
+    expect_text(r.out, "[rank 0] hello from 0\n");
+    expect_text(r.out, "[rank 1] hello from 1\n");
+    run_expect(&r, 0, "dtctl run -q -- true");
+    expect_no_text(r.out, "hello from");
+    run_expect(&r, 0, "dtctl run -o json -- true"); /* standard output has only the status */
+    expect_no_text(r.out, "hello from");
+    expect_text(r.err, "[rank 1] hello from 1\n");
+    fake_stop(f);
+    fake_free(f);
+}
