@@ -5,6 +5,7 @@
  * dt-worker decodes them. */
 #include "client/commands.h"
 #include "client/follow.h"
+#include "client/run_hints.h"
 #include "client/spec.h"
 
 #include "common/base/caller.h"
@@ -298,5 +299,6 @@ int cmd_run(struct global *g, int argc, char **argv)
             "  dtctl run --gpus 8 --batch -- python train.py"};
     struct run_args args = {.global = g, .min_nodes = 1, .max_nodes = 1, .per_node = 1};
     command_parse_in_order(&argp, argc, argv, &args); /* the script's options are the script's */
-    return run_submit(g, &args);
+    int code = run_hints_check(args.command, args.n_command);
+    return code ? code : run_submit(g, &args);
 }

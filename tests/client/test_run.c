@@ -87,3 +87,46 @@ TEST(shows_the_output_of_the_workers)
     fake_stop(f);
     fake_free(f);
 }
+
+/* Without an interpreter the workers could only exit with 127. */
+TEST(a_script_without_an_interpreter_is_refused)
+{
+    struct fake_control *f = start();
+    struct run_result r;
+    run_write("train.py", "print(1)\n");
+    run_expect(&r, 2, "dtctl run train.py --epochs 4");
+    expect_text(r.err, "dtctl run -- python3 train.py");
+    run_expect(&r, 2, "dtctl run -- ./train.py");
+    expect_text(r.err, "./train.py is not executable");
+    run_expect(&r, 0, "chmod +x train.py && dtctl run -- ./train.py");
+    run_expect(&r, 0, "PATH=$PWD:$PATH dtctl run -- train.py");
+    run_expect(&r, 0, "dtctl run -- only-on-the-nodes.py");
+    run_expect(&r, 0, "dtctl run -- python3 train.py");
+    assert_string_equal(r.err, "");
+    fake_stop(f);
+    fake_free(f);
+}
+
+TEST(a_launcher_inside_gets_a_note)
+{
+    static const struct {
+        const char *line, *launcher;
+    } table[] = {{"dtctl run -- torchrun --nproc-per-node 2 train.py", "torchrun"},
+                 {"dtctl run -- /usr/bin/accelerate launch train.py", "accelerate launch"},
+                 {"dtctl run -- python3 -u -m torch.distributed.run train.py", "torchrun"},
+                 {"dtctl run -- accelerate config", NULL},
+                 {"dtctl run -- python3 train.py -m torch.distributed.run", NULL}};
+    struct fake_control *f = start();
+    struct run_result r;
+    char note[128];
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        run_expect(&r, 0, table[i].line);
+        snprintf(note, sizeof(note), "note: %s starts workers of its own", table[i].launcher);
+        if (table[i].launcher)
+            expect_text(r.err, note);
+        else
+            assert_string_equal(r.err, "");
+    }
+    fake_stop(f);
+    fake_free(f);
+}

@@ -57,5 +57,6 @@ run -- touch "$tmp/ran" >"$tmp/said" 2>&1 || rc=$?
 [ ! -e "$tmp/ran" ] && is_state "$job" failed && [ "$(status "$job" | jq -c '.worker[0].exit_status')" = null ] || fail "$(status "$job")"
 
 run --nodes 2 --workers-per-node 2 -- true 2>"$tmp/said" && fail "a job for more nodes than there are was accepted"
+grep -q "the job needs 2 nodes with 2 workers each, and there is 1;" "$tmp/said" || fail "$(cat "$tmp/said")"
 dtctl resume "$job" 2>"$tmp/said" && fail "a command was resumed"
 ! grep "Sanitizer\|runtime error:\|illegal move\|Assertion" "$tmp/dtd/control.log" || fail "control has crashed"

@@ -143,11 +143,16 @@ static err_t check_room(struct rpc_server *server, const struct job_spec *spec, 
     int count = job_nodes(server->jobs, NULL, &nodes);
     if (!nodes)
         return ERR_NOMEM;
-    int most = placement_most(nodes, count, &want);
+    int most = placement_most(nodes, count, &want), few = want.per_node ? want.min / want.per_node : 0;
     placement_all(nodes, count, &want, lack, sizeof(lack));
     free(nodes);
     if (most >= want.min)
         return OK;
+    if (few > count)
+        return why_set(why, ERR_INVALID,
+                       "run.nodes: the job needs %d nodes with %d worker%s each, and there %s %d; ask for fewer nodes, "
+                       "or add nodes by `dtctl cluster join`",
+                       few, want.per_node, want.per_node == 1 ? "" : "s", count == 1 ? "is" : "are", count);
     return why_set(why, ERR_INVALID, "parallel.workers: %" PRId64 " %s; ask for fewer workers%s%s",
                    spec->parallel.workers, lack, want.per_node ? ", or for more nodes (run.nodes)" : "",
                    want.per_gpu ? ", or let more of them share a GPU (run.workers_per_gpu)"
