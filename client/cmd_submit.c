@@ -105,9 +105,9 @@ static err_t batch_find(struct job_spec *job, bool *ret, struct why *why)
     return spec_text_set(&job->checkpoint.resume_from, step);
 }
 
-/* ret_step: step of the newest checkpoint of an earlier run; -1: there is none, or not `batch`. */
-static err_t submit_check(struct job_spec *job, bool batch, struct spec_facts *facts, int64_t *ret_step,
-                          struct why *why)
+/* ret_step: step of the newest checkpoint of an earlier run; -1: there is none, or not --batch. */
+static err_t submit_check(struct job_spec *job, const struct submit_args *args, struct spec_facts *facts,
+                          int64_t *ret_step, struct why *why)
 {
     struct out_progress progress;
     char root[PATH_MAX];
@@ -118,7 +118,7 @@ static err_t submit_check(struct job_spec *job, bool batch, struct spec_facts *f
     err_t err = spec_complete(job, false, &progress, facts, why);
     if (err)
         return err;
-    if (batch)
+    if (args->batch)
         err = batch_find(job, &again, why);
     if (!err)
         err = resume_check(job, again, root, &step, why);
@@ -126,6 +126,8 @@ static err_t submit_check(struct job_spec *job, bool batch, struct spec_facts *f
         *ret_step = step;
     if (!err)
         err = spec_check_dir(job, root[0] ? root : NULL, why);
+    if (!err && *ret_step < job->train.steps) /* else there is nothing to write */
+        err = spec_check_owner(job, args->take_over ? OWNER_TAKE_OVER : OWNER_REFUSE, why);
     if (err)
         spec_facts_fini(facts);
     return err;
@@ -178,17 +180,11 @@ static int submit_job(struct global *g, const struct submit_args *args, struct j
         if (err)
             return command_fail(err, &why);
     }
-    err_t err = submit_check(job, args->batch, &facts, &step, &why);
+    err_t err = submit_check(job, args, &facts, &step, &why);
     if (err)
         return command_refuse(err, &why);
     if (step >= 0 && !args->dry_run)
         follow_check_parent(g, job, newest);
-    if (step < job->train.steps)
-        err = spec_check_owner(job, args->take_over ? OWNER_TAKE_OVER : OWNER_REFUSE, &why);
-    if (err) {
-        spec_facts_fini(&facts);
-        return command_refuse(err, &why);
-    }
     int code = step >= job->train.steps ? print_done(g, job, step)
                : args->dry_run          ? print_dry_run(g, job, &facts)
                                         : submit_start(g, args, job, step >= 0 ? newest : NULL);

@@ -37,13 +37,13 @@ _dtctl() {
   case $command in
   "") COMPREPLY=($(compgen -W "$commands $global" -- "$cur")); return ;;
   help) COMPREPLY=($(compgen -W "$commands" -- "$cur")); return ;;
-  submit) options="--set --optimizer --map --detach --batch --dry-run --help-keys" ;;
+  submit) options="--set --optimizer --map --detach --batch --dry-run --take-over --help-keys" ;;
   status) options="--state --user" ;;
   run) options="--nodes --workers-per-node --max-restarts --name --env --detach --quiet --batch --gpus --nnodes --nproc-per-node" ;;
   metrics) options="--follow --from" ;;
   logs) options="--follow --rank --tail" ;;
   why) options="--incident" ;;
-  resume) options="--workers --steps --more --step --set --optimizer --map --detach" ;;
+  resume) options="--workers --steps --more --step --set --optimizer --map --take-over --detach" ;;
   cancel) options="--save" ;;
   plan) options="--set --optimizer --map --timeline --measured" ;;
   generate) options="--prompt --file --tokens --temperature --top-k --seed --tp --pp" ;;

@@ -62,7 +62,7 @@ void io_run_ms(struct io_test *t, int ms);
 void io_say(struct io_test *t, Dtd__IoCommand__Kind kind, uint64_t epoch, int64_t step, const char *text);
 void io_say_epoch(struct io_test *t, uint64_t epoch, int64_t step); /* SCAN, then EPOCH */
 void io_say_scan(struct io_test *t, int64_t submitted_ms);
-struct io_part_of {                                                 /* contents of EPOCH for one of several dtd-ios */
+struct io_part_of { /* contents of EPOCH for one of several dtd-ios */
     bool committer;
     int n_ios, n_ranks;
     int32_t ranks[IO_MAX_SLOTS];
