@@ -29,8 +29,10 @@ TEST(options_of_the_script_are_the_script_s)
         run_expect(&r, 0, lines[i]);
         expect_text(fake_spec(f), want);
         expect_text(fake_spec(f), "name: \"mine\"");
-        expect_text(fake_spec(f), "\"C\": \"D\"");
-        assert_null(strstr(fake_spec(f), "\"A\": \"B\""));
+        expect_text(fake_spec(f), "\"C=D\"");
+        const char *argument = strstr(fake_spec(f), "\"A=B\"");
+        assert_non_null(argument);
+        assert_null(strstr(argument + 1, "\"A=B\"")); /* not a variable, too */
     }
     run_expect(&r, 2, "dtctl run --nodes two python3 train.py");
     fake_stop(f);
