@@ -5,6 +5,7 @@
  * dt-worker decodes them. */
 #include "client/commands.h"
 #include "client/follow.h"
+#include "client/log_files.h"
 #include "client/run_hints.h"
 #include "client/spec.h"
 
@@ -31,10 +32,11 @@ struct run_args {
     int n_env;
     char **command;
     int n_command;
+    const char *log_dir; /* NULL: none */
     bool detach, quiet, batch, gpus;
 };
 
-enum { KEY_NODES = 256, KEY_PER_NODE, KEY_RESTARTS, KEY_GPUS, KEY_RENDEZVOUS };
+enum { KEY_NODES = 256, KEY_LOG_DIR, KEY_PER_NODE, KEY_RESTARTS, KEY_GPUS, KEY_RENDEZVOUS };
 
 static const struct argp_option options[] = {
     {"nodes", KEY_NODES, "N[:M]", 0, "Number of nodes, or the minimum and maximum (default 1)", 0},
@@ -44,6 +46,7 @@ static const struct argp_option options[] = {
     {"name", 'n', "NAME", 0, "Name of the job (default: the script's name)", 0},
     {"env", 'e', "KEY=VALUE", 0, "Set a variable for the workers, in addition to the current environment", 0},
     {"detach", 'd', 0, 0, "Do not wait for the job: print its id and return", 0},
+    {"log-dir", KEY_LOG_DIR, "DIR", 0, "Also write the output to DIR/attempt-A/rank-R.log", 0},
     {"quiet", 'q', 0, 0, "Do not show the output of the workers", 0},
     {"batch", 'b', 0, 0, "For batch systems: on SIGUSR1 or SIGTERM stop the job and exit with 75", 0},
     {"nnodes", KEY_NODES, "N[:M]", 0, "torchrun's name of --nodes", 1},
@@ -81,9 +84,12 @@ static void parse_per_node(struct run_args *a, int key, const char *arg, struct 
 }
 
 /* The options that concern the watching. */
-static error_t parse_watching(int key, struct run_args *a, struct argp_state *state)
+static error_t parse_watching(int key, char *arg, struct run_args *a, struct argp_state *state)
 {
     switch (key) {
+    case KEY_LOG_DIR:
+        a->log_dir = arg;
+        return 0;
     case 'd':
         a->detach = true;
         return 0;
@@ -96,6 +102,8 @@ static error_t parse_watching(int key, struct run_args *a, struct argp_state *st
     case ARGP_KEY_END:
         if (a->batch && a->detach)
             argp_error(state, "give either --batch, which waits for the job, or --detach");
+        if (a->log_dir && a->detach)
+            argp_error(state, "give either --log-dir, which dtctl writes while it waits for the job, or --detach");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -140,7 +148,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         argp_error(state, "which command? An example: dtctl run --workers-per-node 2 -- python train.py");
         return 0;
     default:
-        return parse_watching(key, a, state);
+        return parse_watching(key, arg, a, state);
     }
 }
 
@@ -271,10 +279,15 @@ static int run_submit(struct global *g, const struct run_args *a)
         why_set(&why, err, "%s", err_text(err));
     else /* reports errors before anything is started */
         err = job_parse("dtctl run", (const char *)yaml.data, strlen((const char *)yaml.data), NULL, 0, &checked, &why);
-    const struct follow_how how = {.detach = a->detach, .command = true, .output = !a->quiet};
+    struct log_files files = {0};
+    const struct follow_how how = {
+        .detach = a->detach, .command = true, .output = !a->quiet, .files = a->log_dir ? &files : NULL};
+    if (!err && a->log_dir)
+        err = log_files_init(&files, a->log_dir, &why);
     if (a->batch)
         follow_stop_on_signals();
     int code = err ? command_refuse(err, &why) : follow_new_job(g, (const char *)yaml.data, NULL, job.name, &how);
+    log_files_fini(&files);
     job_fini(&checked);
     run_spec_fini(&job);
     buf_fini(&yaml);

@@ -15,6 +15,7 @@
 #include "client/worker_lines.h"
 #include "common/base/clock.h"
 
+#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -40,7 +41,7 @@ struct job_follow {
     int streamed; /* number of ranks whose output the stream delivers */
     FILE *out;
     bool ended, lost_printed, stopping;
-    bool broken; /* the workers' output could not be printed */
+    int broken; /* errno of a failed write of the workers' output; 0: none */
     int n_incidents;
     int64_t checkpoint_step;
     char *checkpoint_error;
@@ -292,10 +293,15 @@ static bool stop_due(const struct job_follow *f)
     return stop_requested && !f->stopping;
 }
 
+static bool streams(const struct job_follow *f)
+{
+    return f->how->output || f->how->files;
+}
+
 /* The job has more workers than the stream delivers: a new stream delivers all of them. */
 static bool more_ranks(const struct job_follow *f)
 {
-    return f->how->output && f->streamed && f->view.workers > f->streamed;
+    return streams(f) && f->streamed && f->view.workers > f->streamed;
 }
 
 static bool on_tick(void *arg)
@@ -310,9 +316,10 @@ static bool on_log(void *arg, const struct client_log *chunk)
 {
     struct job_follow *f = arg;
     out_progress_clear(&f->progress);
+    errno = 0;
     if (worker_lines_print(&f->lines, chunk))
         return true;
-    f->broken = true;
+    f->broken = errno ? errno : EIO;
     return false;
 }
 
@@ -463,6 +470,15 @@ static int job_detach(struct job_follow *f)
     return EXIT_INTERRUPTED;
 }
 
+static int output_broken(struct job_follow *f)
+{
+    out_progress_end(&f->progress);
+    return command_complain(EXIT_ERROR,
+                            "cannot write the output of the workers: %s. The job does not depend on dtctl: "
+                            "dtctl status %s",
+                            strerror(f->broken), f->job);
+}
+
 /* ---- stopping on a signal ---- */
 
 struct cancel_request {
@@ -513,7 +529,7 @@ static int64_t wait_limit_ms(const struct job_follow *f)
 static err_t watch_once(struct job_follow *f, struct client_job *ret, struct why *why)
 {
     const struct client_stream stream = {
-        .metric = on_metric, .status = on_status, .log = f->how->output ? on_log : NULL, .tick = on_tick, .arg = f};
+        .metric = on_metric, .status = on_status, .log = streams(f) ? on_log : NULL, .tick = on_tick, .arg = f};
     struct client *c;
     err_t err = client_open(f->global->state_dir, &c, why);
     if (err)
@@ -551,12 +567,12 @@ static int follow_run(struct job_follow *f)
             job_stop(f);
         err_t err = watch_once(f, &last, &why);
         if (!err) {
-            int code = job_finish(f, &last);
+            int code = f->broken ? output_broken(f) : job_finish(f, &last);
             client_job_fini(&last);
             return code;
         }
         if (f->broken)
-            return command_complain(EXIT_ERROR, "cannot print the output of the workers; job %s continues", f->job);
+            return output_broken(f);
         if (stop_due(f) || (err == ERR_CANCELED && !interrupted && more_ranks(f)))
             continue;
         if (err == ERR_CANCELED || interrupted)
@@ -584,6 +600,8 @@ int follow_job(struct global *g, const char *job, const struct follow_how *how)
     out_progress_init(&f.progress, out);
     worker_lines_init(&f.lines, out, OUT_TEXT, false);
     f.lines.keep_bar = f.progress.terminal;
+    f.lines.silent = !how->output;
+    f.lines.files = how->files;
     view_init(&f.view, job);
     catch_interrupt();
     int code = follow_run(&f);

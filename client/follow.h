@@ -9,9 +9,10 @@
 #include <stdint.h>
 
 struct follow_how {
-    bool detach;  /* print the job's id, and do not watch it */
-    bool command; /* a job of dtctl run: it has no steps and saves nothing for dtd */
-    bool output;  /* of a command: print the output of its workers */
+    bool detach;             /* print the job's id, and do not watch it */
+    bool command;            /* a job of dtctl run: it has no steps and saves nothing for dtd */
+    bool output;             /* of a command: print the output of its workers */
+    struct log_files *files; /* of a command: also write the output to these files; NULL: none */
 };
 
 /* Returns the job's exit code (0 done, 4 failed, 5 canceled), 130 after Ctrl-C, or 75 when dtd exited and did not come

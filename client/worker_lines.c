@@ -96,9 +96,11 @@ static bool line_print(struct worker_lines *l, int rank, struct worker_line *w, 
 
 /* ---- a chunk ---- */
 
-/* Records the position of the chunk. Returns the number of its bytes that have been printed before. */
-static size_t position_take(struct worker_line *w, const struct client_log *chunk)
+/* Records the position of the chunk. Returns the number of its bytes that have been printed before. ret_moved: it comes
+ * from another log than the chunk before. */
+static size_t position_take(struct worker_line *w, const struct client_log *chunk, bool *ret_moved)
 {
+    *ret_moved = false;
     if (chunk->at < 0) /* a line of control */
         return 0;
     bool same = w->slot == chunk->slot && strcmp(w->node, chunk->node) == 0;
@@ -106,6 +108,7 @@ static size_t position_take(struct worker_line *w, const struct client_log *chun
     int64_t skip = same && w->again ? w->end - chunk->at : 0;
     if (skip >= (int64_t)chunk->len && skip > 0)
         return chunk->len;
+    *ret_moved = !same;
     snprintf(w->node, sizeof(w->node), "%s", chunk->node);
     w->slot = chunk->slot;
     w->end = end;
@@ -124,11 +127,15 @@ static size_t line_length(const char *text, size_t len)
 bool worker_lines_print(struct worker_lines *l, const struct client_log *chunk)
 {
     struct worker_line *w = chunk->rank >= 0 ? line_of(l, chunk->rank) : NULL;
+    bool moved;
     if (!w)
         return false;
-    size_t at = position_take(w, chunk);
+    size_t at = position_take(w, chunk, &moved);
     const char *text = chunk->text;
-    while (at < chunk->len) {
+    if (l->files && chunk->at >= 0 &&
+        log_files_write(l->files, chunk->rank, moved, chunk->at == 0, text + at, chunk->len - at))
+        return false;
+    while (at < chunk->len && !l->silent) {
         size_t n = line_length(text + at, chunk->len - at), rest = chunk->len - at - n;
         char end = rest ? text[at + n] : '\n'; /* the log's last line may lack its end */
         size_t extra = end == '\r' && rest > 1 && text[at + n + 1] == '\n';

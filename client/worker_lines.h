@@ -4,6 +4,7 @@
 #define DTD_CLIENT_WORKER_LINES_H
 
 #include "client/client.h"
+#include "client/log_files.h"
 #include "client/out.h"
 
 #include <stdbool.h>
@@ -20,17 +21,19 @@ struct worker_line {
 struct worker_lines {
     FILE *out;
     enum out_format format;
+    bool silent;   /* print nothing; only write files */
     bool prefix;   /* begin each line with its rank */
     bool keep_bar; /* store a line that ends with \r in `bar` instead of printing it */
     char bar[512]; /* the newest such line, of rank `bar_rank`; "": none */
     int bar_rank;
+    struct log_files *files; /* NULL: none */
     struct worker_line *rank;
     int n;
 };
 
 void worker_lines_init(struct worker_lines *l, FILE *out, enum out_format format, bool prefix);
 void worker_lines_fini(struct worker_lines *l);
-/* Prints a chunk of the stream. False when `out` cannot be written or memory is exhausted. */
+/* Prints a chunk of the stream. False when `out` or a file cannot be written or memory is exhausted. */
 bool worker_lines_print(struct worker_lines *l, const struct client_log *chunk);
 /* The next stream delivers every log from its start: skips the part that has been printed. */
 void worker_lines_again(struct worker_lines *l);

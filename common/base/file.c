@@ -112,19 +112,6 @@ err_t file_read_plain(const char *path, size_t max_bytes, struct buf *ret)
     return read_and_close(file_open_plain(path), max_bytes, ret);
 }
 
-void file_append_time(int fd, const char *prefix)
-{
-    struct stat st;
-    struct tm tm;
-    char text[200], format[100];
-    time_t now = time(NULL);
-    if (fstat(fd, &st) || !st.st_size)
-        return;
-    snprintf(format, sizeof(format), "%s%%Y-%%m-%%dT%%H:%%M:%%SZ ---\n", prefix);
-    if (file_write_all(fd, text, strftime(text, sizeof(text), format, gmtime_r(&now, &tm))))
-        log_warn("a line that separates the output of two processes cannot be written");
-}
-
 err_t file_sync_dir(const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -19,9 +19,6 @@ int file_open_plain(const char *path);
 NODISCARD err_t file_read_plain(const char *path, size_t max_bytes, struct buf *ret);
 /* Writes path.tmp, fsyncs it, renames it onto `path`, fsyncs the folder. */
 NODISCARD err_t file_replace(const char *path, const void *data, size_t len, mode_t mode);
-/* Writes `prefix`, the time in UTC and " ---" with a newline at the end of an open file that is not empty: a line
- * between the output of two processes. A failure is logged. */
-void file_append_time(int fd, const char *prefix);
 NODISCARD err_t file_sync_dir(const char *path);
 /* Like mkdir -p: an existing folder is not an error, an existing file is. Sets errno on failure. */
 NODISCARD err_t file_make_dirs(const char *path, mode_t mode);

@@ -9,6 +9,8 @@
 #ifndef DTD_DAEMON_SUPERVISOR_CHANNEL_H
 #define DTD_DAEMON_SUPERVISOR_CHANNEL_H
 
+#include "common/base/log_mark.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -24,8 +26,8 @@
 #define CHANNEL_PROBE_SLOTS 2
 #define CHANNEL_MAX_CPUS 1024 /* EXEC_MAX_CPUS */
 #define CHANNEL_MAX_ARGS 1024
-/* Begins a line in the log of a slot, before the output of each process but the first; the time follows. */
-#define CHANNEL_LOG_MARK "\n--- started again at "
+/* Begins a line in the log of a slot, before the output of each process but the first. */
+#define CHANNEL_LOG_MARK LOG_MARK
 #define CHANNEL_MAX_ENV 65536 /* a process's environment and command */
 
 enum channel_kind {

@@ -92,7 +92,7 @@ static pid_t child_exec_job(struct supervisor *s, const struct sv_job *j, int ti
                      .cpus = io ? NULL : m->cpus,
                      .group = true,
                      .user = s->system ? &j->owner : NULL};
-    file_append_time(x.log, CHANNEL_LOG_MARK);
+    log_mark_write(x.log, m->n_args ? (int)m->epoch - 1 : -1);
     pid_t pid = sv_exec(s, &x);
     close(x.log);
     return pid;

@@ -7,7 +7,8 @@ cd "$tmp"
 count() { grep -c -x -F "$1" "$2" || true; }
 
 rc=0
-dtctl run --nproc-per-node 2 --max-restarts 1 -- sh -c '
+mkdir -p logs/attempt-1 && echo "of an earlier run" >logs/attempt-1/rank-0.log
+dtctl run --nproc-per-node 2 --max-restarts 1 --log-dir logs -- sh -c '
   echo "try $TORCHELASTIC_RESTART_COUNT of $RANK"; touch "$TORCHELASTIC_RESTART_COUNT-$RANK"
   until [ -e "$TORCHELASTIC_RESTART_COUNT-0" ]; do sleep 0.02; done
   [ $RANK = 0 ] && sleep 60; exit 3' >out || rc=$?
@@ -16,6 +17,11 @@ for line in "[rank 0] try 0 of 0" "[rank 1] try 0 of 1" "[rank 0] try 1 of 0" "[
   [ "$(count "$line" out)" = 1 ] || fail "'$line' is in the output $(count "$line" out) times: $(cat out)"
 done
 [ "$(grep -c "last lines of the failed worker" out)" = 1 ] && ! grep -q -x -F "  try 0 of 1" out || fail "$(cat out)"
+for a in 0 1; do
+  for r in 0 1; do
+    [ "$(cat "logs/attempt-$a/rank-$r.log")" = "try $a of $r" ] || fail "attempt-$a/rank-$r.log: $(cat "logs/attempt-$a/rank-$r.log")"
+  done
+done
 
 # One worker: no rank. Python's output is shown before the worker ends, and so is a bar that has no end of line yet.
 cat >slow.py <<'X'
@@ -43,6 +49,14 @@ wait $pid || fail "exit status $?: $(cat out)"
 [ "$(grep -c "end of" out)" = 2 ] || fail "the end is missing: $(cat out)"
 [ -z "$(grep "pid" out | grep "line" | sort | uniq -d)" ] || fail "lines are shown twice: $(cat out)"
 rm go
+
+# --quiet only writes the files. A file that cannot be written is an error, and the job continues.
+rc=0
+dtctl run -q --log-dir logs -- sh -c 'echo done' >out || rc=$?
+[ $rc = 0 ] && [ "$(cat logs/attempt-0/rank-0.log)" = "done" ] && ! grep -q -x "done" out || fail "$rc $(cat out)"
+rm -r logs/attempt-0 && touch logs/attempt-0
+dtctl run --log-dir logs -- sh -c 'echo done' >out 2>&1 || rc=$?
+[ $rc = 1 ] && grep -q "cannot write the output of the workers: Not a directory" out || fail "$rc $(cat out)"
 
 "$DTD_BIN/dtctl" run -- sleep 60 >out & pid=$!
 wait_for 20 "a job" grep -q submitted out
