@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
+#include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -319,6 +320,23 @@ static bool incidents_copy(const Dtd__JobStatus *s, struct client_job *ret)
     return true;
 }
 
+/* The name of a user that control has not looked up yet, because it does not wait for the name service. Jobs of a list
+ * often have the same owner, so the last name is kept. */
+static const char *user_name(uint32_t uid)
+{
+    static char last[80];
+    static uint32_t last_uid;
+    if (last[0] && uid == last_uid)
+        return last;
+    const struct passwd *pw = getpwuid(uid);
+    if (pw)
+        snprintf(last, sizeof(last), "%.64s", pw->pw_name);
+    else
+        snprintf(last, sizeof(last), "uid %u", uid);
+    last_uid = uid;
+    return last;
+}
+
 static bool texts_copy(const Dtd__JobStatus *s, struct client_job *ret)
 {
     ret->job = text_copy(s->job);
@@ -329,7 +347,7 @@ static bool texts_copy(const Dtd__JobStatus *s, struct client_job *ret)
     ret->checkpoint_error = text_copy(s->checkpoint_error);
     ret->parent = text_copy(s->parent);
     ret->spec_yaml = text_copy(s->spec_yaml);
-    ret->user = text_copy(s->user);
+    ret->user = text_copy(s->user || !s->has_uid ? s->user : user_name(s->uid));
     return ret->job && ret->name && ret->state && ret->reason && ret->checkpoint_dir && ret->checkpoint_error &&
            ret->parent && ret->spec_yaml && ret->user;
 }

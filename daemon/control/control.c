@@ -338,11 +338,14 @@ err_t control_start(struct control *n, struct why *why)
         rc = uv_signal_start(&n->sigterm, on_sigterm, SIGTERM);
     if (rc)
         return why_set(why, err_from_errno(-rc), "event loop: %s", uv_strerror(rc));
+    err_t err = rpc_server_init(&n->rpc);
+    if (err)
+        return why_set(why, err, "threads of the server: %s", err_text(err));
     n->timer.data = n;
     rc = uv_timer_start(&n->timer, on_timer, CONTROL_TICK_MS, CONTROL_TICK_MS);
     if (rc)
         return why_set(why, err_from_errno(-rc), "timer: %s", uv_strerror(rc));
-    err_t err = state_new(&n->replica.state);
+    err = state_new(&n->replica.state);
     if (err)
         return why_set(why, err, "state: %s", err_text(err));
     err = supervisor_link_start(&n->local.supervisor, &n->loop, CHANNEL_FD, &supervisor_link_events, n);

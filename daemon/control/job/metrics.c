@@ -20,7 +20,7 @@
 #define MAX_PENDING_BYTES (4u << 20)
 /* A line has at most about 900 bytes today, 420 of them for traffic. The rest is space for more metrics. */
 #define MAX_LINE_BYTES 4096
-#define MAX_FILE_BYTES ((size_t)1 << 31)
+#define LOAD_BYTES ((size_t)1 << 20) /* some 10 ms of parsing, after which a load may be stopped */
 
 /* ---- lines ---- */
 
@@ -268,55 +268,70 @@ err_t metric_rows_add(struct metric_rows *rows, const struct metric *row)
     return OK;
 }
 
-static err_t parse_all(const struct buf *text, struct metric_rows *ret)
+/* Rows of the same or a later step are of an earlier epoch. */
+static err_t take_row(struct metric_rows *rows, int64_t from_step, const struct metric *row)
 {
-    const char *p = (const char *)text->data, *end = p + text->len;
+    while (rows->n && rows->row[rows->n - 1].step >= row->step)
+        rows->n--;
+    return row->step >= from_step ? metric_rows_add(rows, row) : OK;
+}
+
+/* Takes the complete lines; *ret_used: their length. */
+static err_t take_lines(struct metric_rows *rows, int64_t from_step, const char *text, size_t len, size_t *ret_used)
+{
+    const char *p = text, *end = text + len, *nl;
     err_t err = OK;
-    while (!err && text->len && p < end) {
-        const char *nl = memchr(p, '\n', (size_t)(end - p));
+    while (!err && p < end && (nl = memchr(p, '\n', (size_t)(end - p)))) {
         struct metric row;
-        if (!nl)
-            break;
         if (metrics_parse(p, (size_t)(nl - p), &row) == OK)
-            err = metric_rows_add(ret, &row);
+            err = take_row(rows, from_step, &row);
         p = nl + 1;
     }
+    *ret_used = (size_t)(p - text);
     return err;
 }
 
-/* Keeps a row if no later row has the same or an earlier step. */
-static void keep_newest(struct metric_rows *rows, int64_t from_step)
+/* A line that fills the block is none of metrics_format. Its two parts are not JSON, so no row is made from them. */
+static err_t take_file(struct metric_rows *rows, int64_t from_step, int fd, const atomic_bool *stop)
 {
-    size_t at = rows->n;
-    int64_t before = INT64_MAX;
-    for (size_t i = rows->n; i-- > 0;) {
-        if (rows->row[i].step >= before || rows->row[i].step < from_step)
+    char *block = malloc(LOAD_BYTES);
+    size_t have = 0, used;
+    err_t err = block ? OK : ERR_NOMEM;
+    while (!err) {
+        ssize_t got = read(fd, block + have, LOAD_BYTES - have);
+        if (got < 0 && errno == EINTR)
             continue;
-        before = rows->row[i].step;
-        rows->row[--at] = rows->row[i];
+        if (got <= 0) {
+            err = got ? err_from_errno(errno) : OK;
+            break;
+        }
+        have += (size_t)got;
+        err = take_lines(rows, from_step, block, have, &used);
+        have -= used;
+        memmove(block, block + used, have);
+        have = have == LOAD_BYTES ? 0 : have;
+        if (!err && stop && atomic_load(stop))
+            err = ERR_CANCELED;
     }
-    if (rows->n > at)
-        memmove(rows->row, rows->row + at, (rows->n - at) * sizeof(*rows->row));
-    rows->n -= at;
+    free(block);
+    return err;
 }
 
-err_t metrics_load(const char *path, const struct buf *more, int64_t from_step, struct metric_rows *ret)
+err_t metrics_load(const char *path, const struct buf *more, int64_t from_step, const atomic_bool *stop,
+                   struct metric_rows *ret)
 {
-    struct buf text = {0};
     struct metric_rows rows = {0};
-    err_t err = file_read(path, MAX_FILE_BYTES, &text);
-    if (err == ERR_NOTFOUND)
-        err = OK;
-    if (!err)
-        err = parse_all(&text, &rows);
-    if (!err)
-        err = parse_all(more, &rows);
-    buf_fini(&text);
+    size_t used;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    err_t err = fd >= 0 ? take_file(&rows, from_step, fd, stop) : errno == ENOENT ? OK : err_from_errno(errno);
+    if (fd >= 0)
+        close(fd);
+    if (!err && more->len)
+        err = take_lines(&rows, from_step, (const char *)more->data, more->len, &used);
     if (err) {
         free(rows.row);
         return err;
     }
-    keep_newest(&rows, from_step);
     *ret = rows;
     return OK;
 }

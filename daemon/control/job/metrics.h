@@ -6,6 +6,7 @@
 #include "common/base/buf.h"
 #include "common/rpc/metric.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -47,7 +48,9 @@ struct metric_rows {
 NODISCARD err_t metric_rows_add(struct metric_rows *rows, const struct metric *row);
 /* Reads the file and then `more`, lines that are not in the file yet. Returns the rows ascending by step. For a step
  * that a later epoch repeated, only the newest row is returned; rows of steps that the newest epoch has not reached
- * again are left out. A missing file has no rows. The caller frees ret->row. Any thread. */
-NODISCARD err_t metrics_load(const char *path, const struct buf *more, int64_t from_step, struct metric_rows *ret);
+ * again are left out. A missing file has no rows. The caller frees ret->row. Takes seconds for a long job. Ends with
+ * ERR_CANCELED soon after *stop becomes true (NULL: never). Any thread. */
+NODISCARD err_t metrics_load(const char *path, const struct buf *more, int64_t from_step, const atomic_bool *stop,
+                             struct metric_rows *ret);
 
 #endif

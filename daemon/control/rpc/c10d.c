@@ -166,12 +166,12 @@ struct listing {
     char user[80];
 };
 
-static void fill_item(struct listing *item, const struct c10d_owner *s)
+static void fill_item(struct rpc_server *server, struct listing *item, const struct c10d_owner *s)
 {
     dtd__store_item__init(&item->m);
     item->m.name = (char *)s->name;
     item->m.node = (char *)s->node;
-    item->m.user = (char *)rpc_caller_user(s->uid, item->user, sizeof(item->user));
+    item->m.user = (char *)rpc_caller_user(server, s->uid, item->user, sizeof(item->user));
 }
 
 void rpc_client_store_list(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
@@ -189,7 +189,7 @@ void rpc_client_store_list(void *owner, struct rpc_call *call, const ProtobufCMe
     if (items && refs) {
         SLIST_FOREACH(s, &server->c10d_owners->names, link)
         if (may_see(server, call, s)) {
-            fill_item(&items[list.n_store], s);
+            fill_item(server, &items[list.n_store], s);
             refs[list.n_store] = &items[list.n_store].m;
             list.n_store++;
         }

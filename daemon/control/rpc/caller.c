@@ -4,7 +4,6 @@
 
 #include "daemon/control/job/job.h"
 
-#include <pwd.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -19,24 +18,32 @@ uid_t rpc_caller_uid(struct rpc_call *call)
     return p ? p->uid : (uid_t)-1;
 }
 
-const char *rpc_caller_user(uid_t uid, char *ret, size_t size)
+const char *rpc_caller_name(struct rpc_server *server, uid_t uid, char *ret, size_t size)
 {
-    const struct passwd *pw = getpwuid(uid);
-    if (pw)
-        snprintf(ret, size, "%.64s", pw->pw_name);
+    const char *name;
+    enum name_state state = names_get(&server->names, uid, &name);
+    if (state == NAME_KNOWN)
+        snprintf(ret, size, "%s", name);
     else
         snprintf(ret, size, "uid %u", (unsigned)uid);
+    return state == NAME_NONE ? NULL : ret;
+}
+
+const char *rpc_caller_user(struct rpc_server *server, uid_t uid, char *ret, size_t size)
+{
+    (void)rpc_caller_name(server, uid, ret, size);
     return ret;
 }
 
 bool rpc_caller_is_admin(struct rpc_call *call, const char *what)
 {
+    const struct peer *p = rpc_caller_peer(call);
     uid_t uid = rpc_caller_uid(call);
     if (uid == 0 || uid == getuid())
         return true;
     char name[80];
     rpc_fail(call, ERR_DENIED, "only root may %s that serves all users of this machine, and you are %s", what,
-             rpc_caller_user(uid, name, sizeof(name)));
+             p ? rpc_caller_user(p->server, uid, name, sizeof(name)) : "gone");
     return false;
 }
 

@@ -13,8 +13,10 @@ struct job_process;
 struct peer *rpc_caller_peer(struct rpc_call *call);
 /* The user of that connection; (uid_t)-1: the connection is closed. */
 uid_t rpc_caller_uid(struct rpc_call *call);
+/* The user's name, or "uid 1234" if there is no such user; NULL: it is not known yet. */
+const char *rpc_caller_name(struct rpc_server *s, uid_t uid, char *ret, size_t size);
 /* The user's name, or "uid 1234". */
-const char *rpc_caller_user(uid_t uid, char *ret, size_t size);
+const char *rpc_caller_user(struct rpc_server *s, uid_t uid, char *ret, size_t size);
 /* True for root and the user as whom dtd runs; for any other caller fails the call. `what` completes the message, for
  * example "stop a dtd". */
 bool rpc_caller_is_admin(struct rpc_call *call, const char *what);

@@ -19,7 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static bool own_or_fail(const struct rpc_server *server, struct rpc_call *call, const struct job *j)
+static bool own_or_fail(struct rpc_server *server, struct rpc_call *call, const struct job *j)
 {
     char owner[80];
     const struct job_view v = job_view_of(j);
@@ -27,7 +27,7 @@ static bool own_or_fail(const struct rpc_server *server, struct rpc_call *call, 
         return true;
     rpc_fail(call, ERR_DENIED,
              "job %" PRIu64 " belongs to %s; only its owner and root may do that. `dtctl status` lists it", v.id,
-             rpc_caller_user(v.uid, owner, sizeof(owner)));
+             rpc_caller_user(server, v.uid, owner, sizeof(owner)));
     return false;
 }
 
@@ -42,10 +42,10 @@ struct job *rpc_client_job(struct rpc_server *server, struct rpc_call *call, con
     return j && own_or_fail(server, call, j) ? j : NULL;
 }
 
-static void reply_status(struct rpc_call *call, struct job *j)
+static void reply_status(struct rpc_server *server, struct rpc_call *call, struct job *j)
 {
     struct job_status s;
-    err_t err = job_status_fill(&s, j, true);
+    err_t err = job_status_fill(&s, server, j, true);
     if (err) {
         rpc_fail(call, err, "%s", err_text(err));
         return;
@@ -58,7 +58,7 @@ void rpc_client_status(void *owner, struct rpc_call *call, const ProtobufCMessag
 {
     struct job *j = rpc_client_job(owner, call, ((const Dtd__JobRequest *)request)->job);
     if (j)
-        reply_status(call, j);
+        reply_status(owner, call, j);
 }
 
 /* ---- submit ---- */
@@ -179,7 +179,7 @@ static err_t check_node(struct rpc_server *server, const struct job_spec *spec, 
     return check_env(spec, why);
 }
 
-static err_t check_parent(const struct rpc_server *server, struct rpc_call *call, const char *parent,
+static err_t check_parent(struct rpc_server *server, struct rpc_call *call, const char *parent,
                           const struct job_spec *spec, uint64_t *ret, struct why *why)
 {
     char owner[80];
@@ -192,7 +192,7 @@ static err_t check_parent(const struct rpc_server *server, struct rpc_call *call
     const struct job_view v = job_view_of(j);
     if (!rpc_caller_owns(server, call, j))
         return why_set(why, ERR_DENIED, "job %" PRIu64 " belongs to %s; only its owner and root may resume it", v.id,
-                       rpc_caller_user(v.uid, owner, sizeof(owner)));
+                       rpc_caller_user(server, v.uid, owner, sizeof(owner)));
     return job_resume_check(v.spec, spec, why);
 }
 
@@ -367,7 +367,7 @@ static void canceled(void *arg, err_t err, uint64_t index, const void *result)
     if (!r->err)
         job_cancel(j, p.desired);
     jobs_tick(p.server->jobs);
-    reply_status(p.call, j); /* also for a job that had already ended: the status shows that */
+    reply_status(p.server, p.call, j); /* also for a job that had already ended: the status shows that */
 }
 
 void rpc_client_cancel(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
@@ -412,7 +412,7 @@ void rpc_client_list(void *owner, struct rpc_call *call, const ProtobufCMessage 
     struct job_status *all = calloc(count + 1, sizeof(*all));
     Dtd__JobStatus **refs = calloc(count + 1, sizeof(void *));
     for (struct job *j = server->jobs->head; j && all && refs; j = job_next(j)) {
-        if (job_status_fill(&all[filled], j, false))
+        if (job_status_fill(&all[filled], server, j, false))
             break;
         if (!rpc_caller_owns(server, call, j))
             job_status_hide(&all[filled]);

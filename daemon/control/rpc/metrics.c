@@ -1,9 +1,13 @@
 /* Adapter for the streams Metrics and Watch.
  *
- *   request -> (Metrics only: a thread of libuv's pool reads the file) -> pump: rows, then the status -> follow -> end
+ *   request -> (Metrics only: a thread of the pool `parses` reads the file) -> pump: rows, then the status -> follow ->
+ * end
  *
  * `rows` holds the rows that have not been sent yet. Rows that arrive while the thread reads the file are kept in
- * `fresh`. When the connection's output queue is full, pump stops; it is called again when the queue has drained. */
+ * `fresh`. When the connection's output queue is full, pump stops; it is called again when the queue has drained.
+ *
+ * A file of a long job has millions of rows. They are in memory until the client has received them, so a user may have
+ * only a few such calls at a time (watch_loads). */
 #include "daemon/control/job/job.h"
 #include "daemon/control/rpc/adapters.h"
 #include "daemon/control/rpc/caller.h"
@@ -12,11 +16,19 @@
 #include "common/base/log.h"
 #include "common/rpc/field_codec.h"
 
+#include <stdatomic.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* Bounds the memory for one user's calls; a script that asks for all of a user's jobs at once needs fewer. */
+#define LOADS_PER_USER 16
+/* Bounds one turn of the loop, since a fast client may keep the queue empty; to encode a row takes some 5 us. */
+#define ROWS_PER_TURN 512
+
 struct watch {
     struct watch *next;
+    struct rpc_server *server;
     struct job *job;
     struct rpc_call *call; /* NULL: the client has gone */
     bool metrics;          /* the method is Metrics; false: Watch */
@@ -24,10 +36,14 @@ struct watch {
     bool changed; /* the status has to be sent */
     bool loading;
     int64_t from_step;
+    uint32_t uid; /* the caller */
+    bool held;    /* in the server's watch_loads */
+    LIST_ENTRY(watch) held_link;
     struct metric_rows rows, fresh; /* rows: to be sent, starting with row `at` */
     size_t at;
     /* used by the thread while `loading` */
-    uv_work_t work;
+    struct pool_task task;
+    atomic_bool stop; /* nobody needs the rows any more */
     char *path;
     struct buf more;
     struct metric_rows loaded;
@@ -45,9 +61,21 @@ static void watch_part(struct watch *w)
     w->job = NULL;
 }
 
+/* The rows of the file have been sent, or will not be. */
+static void watch_release(struct watch *w)
+{
+    if (!w->held)
+        return;
+    LIST_REMOVE(w, held_link);
+    w->held = false;
+    free(w->rows.row);
+    w->rows = (struct metric_rows){0};
+}
+
 static void watch_free(struct watch *w)
 {
     watch_part(w);
+    watch_release(w);
     free(w->rows.row);
     free(w->fresh.row);
     free(w->loaded.row);
@@ -60,6 +88,7 @@ static void watch_gone(void *arg)
 {
     struct watch *w = arg;
     w->call = NULL;
+    atomic_store(&w->stop, true);
     if (!w->loading)
         watch_free(w);
 }
@@ -81,7 +110,7 @@ static err_t send_status(struct watch *w)
 {
     struct job_status s;
     Dtd__WatchItem item = DTD__WATCH_ITEM__INIT;
-    err_t err = job_status_fill(&s, w->job, true);
+    err_t err = job_status_fill(&s, w->server, w->job, true);
     if (err)
         return err;
     item.status = &s.msg;
@@ -96,12 +125,14 @@ static void pump(void *arg)
     err_t err = OK;
     if (w->loading)
         return;
-    while (!err && w->at < w->rows.n) {
-        err = send_row(w, &w->rows.row[w->at]);
+    for (int n = 0; !err && w->at < w->rows.n; n++) {
+        err = n < ROWS_PER_TURN ? send_row(w, &w->rows.row[w->at]) : ERR_LIMIT;
         w->at += !err;
     }
-    if (w->at == w->rows.n)
+    if (w->at == w->rows.n) {
         w->at = w->rows.n = 0;
+        watch_release(w);
+    }
     if (!err && w->changed) {
         err = send_status(w);
         w->changed = err != OK;
@@ -152,6 +183,7 @@ void rpc_watch_forget(struct job *j)
             rpc_call_on_cancel(call, NULL, NULL);
             rpc_fail(call, ERR_AGAIN, "another node is the leader now: try again");
         }
+        atomic_store(&w->stop, true);
         if (w->loading)
             watch_part(w);
         else
@@ -161,10 +193,15 @@ void rpc_watch_forget(struct job *j)
 
 /* ---- reading ---- */
 
-static void load_work(uv_work_t *work)
+static struct watch *watch_of(struct pool_task *task)
 {
-    struct watch *w = work->data;
-    w->err = metrics_load(w->path, &w->more, w->from_step, &w->loaded);
+    return (struct watch *)((char *)task - offsetof(struct watch, task));
+}
+
+static void load_run(struct pool_task *task)
+{
+    struct watch *w = watch_of(task);
+    w->err = atomic_load(&w->stop) ? ERR_CANCELED : metrics_load(w->path, &w->more, w->from_step, &w->stop, &w->loaded);
 }
 
 /* Appends the rows that arrived while the file was read, except those that were already in the file. */
@@ -182,15 +219,15 @@ static err_t add_fresh(struct watch *w)
     return err;
 }
 
-static void load_done(uv_work_t *work, int status)
+static void load_done(struct pool_task *task)
 {
-    struct watch *w = work->data;
+    struct watch *w = watch_of(task);
     w->loading = false;
     if (!w->call) {
         watch_free(w);
         return;
     }
-    err_t err = status ? ERR_CANCELED : w->err;
+    err_t err = w->err;
     if (!err) {
         w->rows = w->loaded;
         w->loaded = (struct metric_rows){0};
@@ -207,16 +244,26 @@ static void load_done(uv_work_t *work, int status)
 
 /* ---- requests ---- */
 
-static struct watch *watch_new(struct job *j, struct rpc_call *call)
+static int loads_of(const struct rpc_server *server, uint32_t uid)
+{
+    const struct watch *w;
+    int n = 0;
+    LIST_FOREACH(w, &server->watch_loads, held_link)
+    n += w->uid == uid;
+    return n;
+}
+
+static struct watch *watch_new(struct rpc_server *server, struct job *j, struct rpc_call *call)
 {
     struct watch *w = calloc(1, sizeof(*w));
     if (!w) {
         rpc_fail(call, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
         return NULL;
     }
+    w->server = server;
     w->job = j;
     w->call = call;
-    w->work.data = w;
+    w->uid = rpc_caller_uid(call);
     w->next = *job_watches(j);
     *job_watches(j) = w;
     rpc_call_on_cancel(call, watch_gone, w);
@@ -225,8 +272,9 @@ static struct watch *watch_new(struct job *j, struct rpc_call *call)
 
 void rpc_client_watch(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
-    struct job *j = rpc_client_job(owner, call, ((const Dtd__JobRequest *)request)->job);
-    struct watch *w = j ? watch_new(j, call) : NULL;
+    struct rpc_server *server = owner;
+    struct job *j = rpc_client_job(server, call, ((const Dtd__JobRequest *)request)->job);
+    struct watch *w = j ? watch_new(server, j, call) : NULL;
     if (!w)
         return;
     w->follow = w->changed = true;
@@ -238,7 +286,7 @@ void rpc_client_metrics(void *owner, struct rpc_call *call, const ProtobufCMessa
     struct rpc_server *server = owner;
     const Dtd__MetricsRequest *m = (const Dtd__MetricsRequest *)request;
     struct job *j = rpc_client_job(server, call, m->job);
-    struct watch *w = j ? watch_new(j, call) : NULL;
+    struct watch *w = j ? watch_new(server, j, call) : NULL;
     if (!w)
         return;
     w->metrics = true;
@@ -247,12 +295,17 @@ void rpc_client_metrics(void *owner, struct rpc_call *call, const ProtobufCMessa
     const struct metrics *metrics = job_view_of(j).metrics;
     w->path = strdup(metrics->path);
     err_t err = w->path ? buf_append(&w->more, metrics->pending.data, metrics->pending.len) : ERR_NOMEM;
-    if (!err)
-        err = err_from_errno(-uv_queue_work(server->loop, &w->work, load_work, load_done));
+    if (!err && loads_of(server, w->uid) >= LOADS_PER_USER)
+        err = ERR_BUSY;
+    w->task = (struct pool_task){.run = load_run, .done = load_done};
+    err = err ? err : pool_add(&server->parses, &w->task, w->uid);
     if (err) {
         watch_free(w);
-        rpc_fail(call, err, "metrics: %s", err_text(err));
+        rpc_fail(call, err, "metrics: %s%s", err_text(err),
+                 err == ERR_BUSY ? ": this user has as many calls for metrics as it may; end or await one of them"
+                                 : "");
         return;
     }
-    w->loading = true;
+    w->loading = w->held = true;
+    LIST_INSERT_HEAD(&server->watch_loads, w, held_link);
 }

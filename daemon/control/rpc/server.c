@@ -18,6 +18,12 @@
 /* Connections of one user, without those of jobs' processes: one user must not use up dtd's descriptors. */
 #define CLIENTS_PER_USER 1024
 
+/* Threads for users' files, half of them for one user: another user's read never waits for a read that hangs. */
+#define READ_THREADS 4
+#define READS_WAITING 256 /* the files of a large job; a stream whose read is refused tries again after 100 ms */
+#define PARSE_THREADS 2   /* each uses a core for as long as it takes */
+#define PARSES_WAITING 32 /* not reached: metrics.c refuses a user's calls before */
+
 /* ---- calls for the leader ---- */
 
 static void parked_gone(void *arg)
@@ -95,8 +101,10 @@ static void connection_accepted(void *owner, int fd, const struct rpc_peer *who)
         close(fd);
         return;
     }
+    const char *name;
     p->server = server;
     p->uid = (uint32_t)who->uid;
+    (void)names_get(&server->names, p->uid, &name); /* so that it is known when a message needs it */
     err_t err = rpc_conn_open(&config, fd, RPC_ROLE_ANY | RPC_ROLE_CLIENT, &p->conn);
     if (err) {
         log_warn("connection not opened error=%s", err_text(err));
@@ -105,6 +113,22 @@ static void connection_accepted(void *owner, int fd, const struct rpc_peer *who)
     }
     rpc_conn_set_data(p->conn, p);
     LIST_INSERT_HEAD(&server->peers, p, link);
+}
+
+err_t rpc_server_init(struct rpc_server *server)
+{
+    const struct pool_config reads = {.loop = server->loop,
+                                      .threads = READ_THREADS,
+                                      .user_threads = READ_THREADS / 2,
+                                      .user_waiting = READS_WAITING},
+                             parses = {.loop = server->loop,
+                                       .threads = PARSE_THREADS,
+                                       .user_threads = PARSE_THREADS / 2,
+                                       .user_waiting = PARSES_WAITING};
+    LIST_INIT(&server->watch_loads);
+    err_t err = pool_init(&server->reads, &reads);
+    err = err ? err : pool_init(&server->parses, &parses);
+    return err ? err : names_init(&server->names, server->loop);
 }
 
 err_t rpc_server_start(struct rpc_server *server, int fd)

@@ -6,10 +6,13 @@
 #include "daemon/control/c10d/owners.h"
 #include "daemon/control/cluster/cluster.h"
 #include "daemon/control/job/jobs.h"
+#include "daemon/control/local/names.h"
+#include "daemon/control/local/pool.h"
 
 #include <sys/queue.h>
 
 struct held_submit; /* client.c */
+struct watch;       /* metrics.c */
 
 /* A connection to control.sock of this node, or, if this node leads, one to another node that forwards its calls. It
  * belongs to a client until a Hello with the token of a process assigns it to that process. */
@@ -48,10 +51,17 @@ struct rpc_server {
     int64_t attend_ms; /* follower: when to open the command stream; 0: it is open, or there is no leader */
     int reports;       /* number of reports to the leader that wait for an answer */
     bool list_due;     /* the list of all processes is to be sent when `reports` is 0 */
+
+    struct pool reads;              /* short reads of log files */
+    struct pool parses;             /* files of metrics, which may take long */
+    LIST_HEAD(, watch) watch_loads; /* Metrics calls that have rows in memory, or will have */
+    struct user_names names;
 };
 
 /* Fills the tables of methods. */
 void rpc_server_bind(struct rpc_server *s);
+/* Prepares the threads of the handlers; before the first call arrives. */
+NODISCARD err_t rpc_server_init(struct rpc_server *s);
 NODISCARD err_t rpc_server_start(struct rpc_server *s, int fd);
 /* Accepts no more connections; existing ones remain. */
 void rpc_server_finish(struct rpc_server *s);

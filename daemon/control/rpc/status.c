@@ -69,7 +69,7 @@ static void fill_state(struct job_status *s, const struct state_job *state)
     s->msg.parent = state->parent ? s->parent : NULL;
 }
 
-err_t job_status_fill(struct job_status *s, struct job *j, bool full)
+err_t job_status_fill(struct job_status *s, struct rpc_server *server, struct job *j, bool full)
 {
     const struct job_view v = job_view_of(j);
     const struct state_job *state = v.logged;
@@ -87,7 +87,7 @@ err_t job_status_fill(struct job_status *s, struct job *j, bool full)
     s->msg.submitted_ms = v.submitted_ms;
     s->msg.has_uid = true;
     s->msg.uid = v.uid;
-    s->msg.user = (char *)rpc_caller_user(v.uid, s->user, sizeof(s->user));
+    s->msg.user = (char *)rpc_caller_name(server, v.uid, s->user, sizeof(s->user));
     s->msg.checkpoint_dir = v.spec->checkpoint.dir;
     s->msg.checkpoint_error = v.checkpoint_error[0] ? (char *)v.checkpoint_error : NULL;
     err_t err = OK;

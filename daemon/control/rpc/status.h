@@ -4,6 +4,7 @@
 #define DTD_DAEMON_CONTROL_RPC_STATUS_H
 
 #include "daemon/control/job/job.h"
+#include "daemon/control/rpc/server.h"
 #include "proto/client.pb-c.h"
 
 struct job_status {
@@ -17,7 +18,7 @@ struct job_status {
 };
 
 /* `full`: include workers, incidents and the spec. On an error (ERR_NOMEM) nothing is to be freed. */
-NODISCARD err_t job_status_fill(struct job_status *ret, struct job *j, bool full);
+NODISCARD err_t job_status_fill(struct job_status *ret, struct rpc_server *server, struct job *j, bool full);
 /* Removes what only the owner may see. Name, state, owner, number of workers and times remain. */
 void job_status_hide(struct job_status *s);
 void job_status_fini(struct job_status *s);

@@ -33,7 +33,7 @@ static void append_row(struct metrics *m, uint64_t epoch, int64_t step)
 static void expect_steps(int64_t from, const int64_t *steps, const uint64_t *epochs, size_t n, const struct buf *more)
 {
     struct metric_rows rows;
-    assert_ok(metrics_load(metrics_path(), more, from, &rows));
+    assert_ok(metrics_load(metrics_path(), more, from, NULL, &rows));
     assert_int_equal(n, rows.n);
     for (size_t i = 0; i < n; i++) {
         assert_int_equal(steps[i], rows.row[i].step);
@@ -155,14 +155,14 @@ TEST(lines_wait_in_memory)
     assert_int_equal(ERR_NOTFOUND, m.err);
     assert_true(m.failed >= 1 && m.dropped == 0);
     struct metric_rows rows;
-    assert_ok(metrics_load(path, &m.pending, 0, &rows));
+    assert_ok(metrics_load(path, &m.pending, 0, NULL, &rows));
     assert_int_equal(2, rows.n);
     free(rows.row);
     assert_int_equal(0, mkdir(folder, 0700));
     metrics_flush(&m);
     assert_int_equal(OK, m.err);
     assert_int_equal(0, m.pending.len);
-    assert_ok(metrics_load(path, &nothing, 0, &rows));
+    assert_ok(metrics_load(path, &nothing, 0, NULL, &rows));
     assert_int_equal(2, rows.n);
     free(rows.row);
     metrics_fini(&m);
