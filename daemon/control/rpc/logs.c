@@ -3,8 +3,13 @@
  *
  *   pump -> a block of each file: read here, or from its node (Peer.ReadLog) -> sent -> .. -> pump again | end
  *
- * A read contains the position in the file, and the node that reads keeps no state. So a read is simply repeated after
- * a node was unreachable. Control reads one block at a time, as fast as the client's connection accepts them.
+ * A file may have any size and content, so a thread of the pool reads it: the loop only sends what has been read. A
+ * read contains the position in the file, and the node that reads keeps no state. So a read is simply repeated after a
+ * node was unreachable. Control reads one block of each file at a time, as fast as the client's connection accepts
+ * them.
+ *
+ * The search for the last lines ends SEARCH_BYTES before the end of the file, because a line can be as long as the file
+ * (a progress bar, a sparse file). The client then receives a note that names the first byte that is shown.
  *
  * With `follow`, control checks every 100 ms for new data, and whether a rank has moved to another node or slot. It
  * switches to the new file when the old one has no more data. Blocks contain whole lines, except if a line is longer
@@ -26,8 +31,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define BLOCK_BYTES (32u << 10) /* on the stack, and below the limit of a message */
-#define LOOK_MS 100             /* a delay that a user who follows a log does not notice */
+#define BLOCK_BYTES (32u << 10)        /* below the limit of a message */
+#define SEARCH_BYTES ((off_t)64 << 20) /* a thread reads them in 0.1 s, within ASK_MS also from a slow disk */
+#define SHOWN_BYTES ((off_t)64 << 10)  /* of a line that is longer than SEARCH_BYTES: some screens */
+#define LOOK_MS 100                    /* a delay that a user who follows a log does not notice */
 #define ASK_MS 5000    /* reading a block may wait for a slow disk; after that the node counts as unreachable */
 #define MOVED_LINES 50 /* lines that are shown from the new file of a rank that has moved: about a screen */
 
@@ -41,49 +48,107 @@ struct place {
     bool last;     /* include a last line without a newline */
 };
 
-/* The offset at which the last `lines` lines begin. */
-static off_t start_of_lines(int fd, off_t size, int64_t lines)
+/* One read; freed by its `came`. A thread uses it until then. */
+struct log_read {
+    struct pool_task task;
+    void (*came)(struct log_read *read);
+    void *arg;
+    char path[PATH_MAX];
+    struct place place; /* `at` becomes the offset of the block; `lines` becomes -1 */
+    bool cut;           /* the lines begin more than SEARCH_BYTES before the end */
+    size_t len;
+    uint8_t block[BLOCK_BYTES];
+};
+
+/* The offset at which the last `lines` lines begin. Sets *ret_cut if they begin earlier than is searched: the offset
+ * then is that of the first line that was found, or SHOWN_BYTES before the end if there was none. */
+static off_t start_of_lines(int fd, off_t size, int64_t lines, bool *ret_cut)
 {
     char block[BLOCK_BYTES];
-    off_t at = size;
+    const off_t least = size > SEARCH_BYTES ? size - SEARCH_BYTES : 0;
+    off_t at = size, found = size;
     int64_t seen = 0;
-    while (at > 0 && lines > 0) {
-        size_t n = at > (off_t)sizeof(block) ? sizeof(block) : (size_t)at;
+    while (at > least && lines > 0) {
+        size_t n = at - least > (off_t)sizeof(block) ? sizeof(block) : (size_t)(at - least);
         if (pread(fd, block, n, at - (off_t)n) != (ssize_t)n)
-            return at;
-        for (size_t i = n; i-- > 0;)
-            if (block[i] == '\n' && at - (off_t)(n - i) != size - 1 && ++seen == lines)
-                return at - (off_t)(n - i) + 1;
+            return found;
         at -= (off_t)n;
+        for (const char *nl = block + n; (nl = memrchr(block, '\n', (size_t)(nl - block)));) {
+            off_t start = at + (nl - block) + 1;
+            if (start == size)
+                continue;
+            found = start;
+            if (++seen == lines)
+                return found;
+        }
     }
-    return at;
+    *ret_cut = lines > 0 && at > 0;
+    return lines <= 0 || at == 0 ? at : seen > 0 ? found : size - SHOWN_BYTES;
 }
 
-static int open_log(const struct rpc_server *server, uint64_t job, int slot)
+/* O_NONBLOCK: a user's process may have put a pipe in the place of the file. */
+static int open_log(const char *path, struct stat *ret_st)
 {
-    char path[PATH_MAX];
-    snprintf(path, sizeof(path), "%s/jobs/%" PRIu64 "/rank-%d.log", server->local->dir, job, slot);
-    return open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd >= 0 && fstat(fd, ret_st) == 0 && S_ISREG(ret_st->st_mode))
+        return fd;
+    if (fd >= 0)
+        close(fd);
+    return -1;
 }
 
-/* Reads whole lines, or the part of a line up to its last \r, and returns the number of bytes. Sets `p->at` to their
- * offset and `p->lines` to -1. */
-static size_t read_block(const struct rpc_server *server, struct place *p, uint8_t block[BLOCK_BYTES])
+static void log_path(const struct rpc_server *server, uint64_t job, int slot, char ret[PATH_MAX])
 {
+    snprintf(ret, PATH_MAX, "%s/jobs/%" PRIu64 "/rank-%d.log", server->local->dir, job, slot);
+}
+
+/* Reads whole lines, or the part of a line up to its last \r. On a thread of the pool. */
+static void read_block(struct pool_task *task)
+{
+    struct log_read *r = (struct log_read *)task;
     struct stat st;
-    int fd = open_log(server, p->job, p->slot);
+    int fd = open_log(r->path, &st);
+    r->len = 0;
     if (fd < 0)
-        return 0;
-    if (p->lines >= 0 && fstat(fd, &st) == 0)
-        p->at = start_of_lines(fd, st.st_size, p->lines);
-    p->lines = -1;
-    ssize_t got = pread(fd, block, BLOCK_BYTES, p->at);
+        return;
+    if (r->place.lines >= 0)
+        r->place.at = start_of_lines(fd, st.st_size, r->place.lines, &r->cut);
+    r->place.lines = -1;
+    ssize_t got = pread(fd, r->block, BLOCK_BYTES, r->place.at);
     close(fd);
     if (got <= 0)
-        return 0;
-    const uint8_t *nl = memrchr(block, '\n', (size_t)got);
-    nl = nl ? nl : memrchr(block, '\r', (size_t)got); /* a progress bar is one line until it is complete */
-    return nl ? (size_t)(nl - block) + 1 : got == BLOCK_BYTES || p->last ? (size_t)got : 0;
+        return;
+    const uint8_t *nl = memrchr(r->block, '\n', (size_t)got);
+    nl = nl ? nl : memrchr(r->block, '\r', (size_t)got); /* a progress bar is one line until it is complete */
+    r->len = nl ? (size_t)(nl - r->block) + 1 : got == BLOCK_BYTES || r->place.last ? (size_t)got : 0;
+}
+
+static void read_done(struct pool_task *task)
+{
+    struct log_read *r = (struct log_read *)task;
+    r->came(r);
+}
+
+/* `key`: the user for whom it is read. */
+static err_t read_start(struct rpc_server *server, const struct place *place, uint64_t key,
+                        void (*came)(struct log_read *), void *arg, struct log_read **ret)
+{
+    struct log_read *r = malloc(sizeof(*r));
+    if (!r)
+        return ERR_NOMEM;
+    r->task = (struct pool_task){.run = read_block, .done = read_done};
+    r->came = came;
+    r->arg = arg;
+    r->place = *place;
+    r->cut = false;
+    log_path(server, place->job, place->slot, r->path);
+    err_t err = pool_add(&server->reads, &r->task, key);
+    if (err) {
+        free(r);
+        return err;
+    }
+    *ret = r;
+    return OK;
 }
 
 /* Keeps only the lines of the last process that wrote to this log; returns the new length. */
@@ -103,16 +168,17 @@ static size_t remove_earlier(char *text, size_t len)
 size_t rpc_log_tail(const struct rpc_server *server, uint64_t job, int slot, char *ret, size_t size)
 {
     struct stat st;
-    int fd = open_log(server, job, slot);
+    char path[PATH_MAX];
+    log_path(server, job, slot, path);
+    int fd = open_log(path, &st);
     ssize_t got = -1;
     off_t at = 0;
     ret[0] = '\0';
-    if (fd >= 0 && fstat(fd, &st) == 0) {
+    if (fd >= 0) {
         at = st.st_size > (off_t)size - 1 ? st.st_size - (off_t)size + 1 : 0;
         got = pread(fd, ret, size - 1, at);
-    }
-    if (fd >= 0)
         close(fd);
+    }
     size_t len = got > 0 ? (size_t)got : 0;
     const char *nl = at > 0 ? memchr(ret, '\n', len) : NULL; /* the first line may be incomplete */
     size_t cut = nl && nl + 1 < ret + len ? (size_t)(nl - ret) + 1 : 0;
@@ -126,23 +192,45 @@ size_t rpc_log_tail(const struct rpc_server *server, uint64_t job, int slot, cha
 
 /* ---- reads on behalf of the leader ---- */
 
+static void leader_gone(void *arg)
+{
+    ((struct log_read *)arg)->arg = NULL;
+}
+
+static void block_for_leader(struct log_read *r)
+{
+    struct rpc_call *call = r->arg;
+    Dtd__LogBlock b = DTD__LOG_BLOCK__INIT;
+    b.text = (ProtobufCBinaryData){r->len, r->block};
+    b.at = r->place.at;
+    b.has_cut = b.cut = r->cut;
+    if (call) {
+        rpc_call_on_cancel(call, NULL, NULL);
+        rpc_reply(call, &b.base);
+    }
+    free(r);
+}
+
 void rpc_peer_read_log(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
-    uint8_t block[BLOCK_BYTES];
+    struct rpc_server *server = owner;
     const Dtd__LogRead *m = (const Dtd__LogRead *)request;
-    Dtd__LogBlock b = DTD__LOG_BLOCK__INIT;
+    const struct state_job *job = state_job_find(server->replica->state, m->job);
     struct place p = {.job = m->job,
                       .slot = m->slot,
                       .at = m->at,
                       .lines = m->has_lines ? m->lines : -1,
                       .last = m->has_last && m->last};
+    struct log_read *r;
     if (m->slot < 0 || m->slot >= CHANNEL_MAX_SLOTS || m->at < 0) {
         rpc_fail(call, ERR_INVALID, "invalid position in a log: slot %d, offset %" PRId64, m->slot, m->at);
         return;
     }
-    b.text = (ProtobufCBinaryData){read_block(owner, &p, block), block};
-    b.at = p.at;
-    rpc_reply(call, &b.base);
+    err_t err = read_start(server, &p, job ? job->uid : (uint32_t)-1, block_for_leader, call, &r);
+    if (err)
+        rpc_fail(call, err, "log of job %" PRIu64 " not read: %s", m->job, err_text(err));
+    else
+        rpc_call_on_cancel(call, leader_gone, r);
 }
 
 /* ---- a client's stream ---- */
@@ -151,21 +239,23 @@ enum file_state { FILE_OPEN, FILE_ASKED, FILE_QUIET, FILE_ENDED };
 
 struct tail_file {
     struct tail *tail;
-    enum file_state state; /* ASKED: a read was sent to its node; QUIET: no more data until the next look */
+    enum file_state state; /* ASKED: a thread or its node reads; QUIET: no more data until the next look */
     char *node;            /* the node of the file; NULL: this one */
     struct place place;
-    bool guessed;   /* the job has not been placed yet: the rank may run elsewhere, and this file has no lines */
-    bool noted;     /* a line has told the client that the node cannot be reached */
-    uint8_t *block; /* received from the node and not sent to the client yet; NULL: none */
+    bool guessed;      /* the job has not been placed yet: the rank may run elsewhere, and this file has no lines */
+    bool noted;        /* the client has received the line about an unreachable node */
+    int64_t cut_lines; /* the client has to receive a note: so many lines are not shown completely; 0: no note */
+    uint8_t *block;    /* read and not sent to the client yet; NULL: none */
     size_t len;
 };
 
 struct tail {
     struct rpc_server *server;
     uint64_t job;
+    uint32_t uid;          /* the caller */
     struct rpc_call *call; /* NULL: it has ended */
     uv_timer_t timer;
-    int holds; /* references: the timer, and each read that waits for a node */
+    int holds; /* references: the timer, and each read that waits for a thread or a node */
     bool follow;
     int64_t lines; /* of the request */
     int first, n;  /* ranks */
@@ -202,45 +292,73 @@ static void tail_end(struct tail *t)
     rpc_end(call);
 }
 
-/* ---- files on other nodes ---- */
+/* ---- reads, here and on other nodes ---- */
 
 static void pump(void *arg);
 
-static void block_came(void *arg, const struct rpc_result *result)
+/* Keeps what was read until it is sent. If there is no memory for it, the next look reads it again. */
+static void block_keep(struct tail_file *f, int64_t at, const uint8_t *text, size_t len, bool cut)
 {
-    struct tail_file *f = arg;
-    struct tail *t = f->tail;
-    const Dtd__LogBlock *b = (const Dtd__LogBlock *)(const void *)result->reply;
-    size_t len = b ? b->text.len : 0;
     f->state = FILE_QUIET;
-    if (b) {
-        f->noted = false;
-        f->place.at = b->at;
-        f->place.lines = -1;
-        f->block = len ? malloc(len) : NULL;
-        f->len = f->block ? len : 0;
-        if (f->block)
-            memcpy(f->block, b->text.data, len);
-        if (len == 0 && f->place.last)
-            f->state = FILE_ENDED;
-    }
+    f->noted = false;
+    f->block = len ? malloc(len) : NULL;
+    if (len && !f->block)
+        return;
+    f->cut_lines = cut ? f->place.lines : f->cut_lines;
+    f->place.at = at;
+    f->place.lines = -1;
+    f->len = len;
+    if (len)
+        memcpy(f->block, text, len);
+    else if (f->place.last)
+        f->state = FILE_ENDED;
+}
+
+static void block_read_done(struct tail *t)
+{
     if (t->call)
         pump(t);
     tail_unref(t);
 }
 
-static err_t read_from_node(struct tail *t, struct tail_file *f, bool last)
+static void block_came(void *arg, const struct rpc_result *result)
+{
+    struct tail_file *f = arg;
+    const Dtd__LogBlock *b = (const Dtd__LogBlock *)(const void *)result->reply;
+    if (b)
+        block_keep(f, b->at, b->text.data, b->text.len, b->has_cut && b->cut);
+    else
+        f->state = FILE_QUIET;
+    block_read_done(f->tail);
+}
+
+static err_t read_from_node(struct tail *t, struct tail_file *f)
 {
     const struct node_view *a = node_view_find(t->server->jobs, f->node);
     Dtd__LogRead m = DTD__LOG_READ__INIT;
-    f->place.last = last;
     m.job = f->place.job;
     m.slot = f->place.slot;
     m.at = f->place.at;
     m.has_lines = f->place.lines >= 0;
     m.lines = f->place.lines;
-    m.has_last = m.last = last;
-    err_t err = a && a->conn ? rpc_send(a->conn, PEER_READ_LOG, &m.base, ASK_MS, block_came, f, NULL) : ERR_CLOSED;
+    m.has_last = m.last = f->place.last;
+    return a && a->conn ? rpc_send(a->conn, PEER_READ_LOG, &m.base, ASK_MS, block_came, f, NULL) : ERR_CLOSED;
+}
+
+static void block_read_here(struct log_read *r)
+{
+    struct tail_file *f = r->arg;
+    block_keep(f, r->place.at, r->block, r->len, r->cut);
+    free(r);
+    block_read_done(f->tail);
+}
+
+/* After an error (too many reads of this user wait, no memory) the next look tries again. */
+static err_t read_file(struct tail *t, struct tail_file *f, bool last)
+{
+    struct log_read *r;
+    f->place.last = last;
+    err_t err = f->node ? read_from_node(t, f) : read_start(t->server, &f->place, t->uid, block_read_here, f, &r);
     t->holds += !err;
     f->state = err ? FILE_QUIET : FILE_ASKED;
     return err;
@@ -278,14 +396,30 @@ static err_t send_unreachable(struct tail *t, int k, bool last)
     return err;
 }
 
-static err_t send_block_of_node(struct tail *t, int k, bool last, size_t *ret_n)
+static err_t send_cut(struct tail *t, int k)
+{
+    struct tail_file *f = &t->files[k];
+    char text[200];
+    int len = snprintf(text, sizeof(text),
+                       "(the last %" PRId64 " lines begin more than %d MiB before the end of the log: shown from byte "
+                       "%" PRId64 "; without --tail all is shown)\n",
+                       f->cut_lines, (int)(SEARCH_BYTES >> 20), f->place.at);
+    err_t err = f->cut_lines ? send_text(t, k, NULL, (const uint8_t *)text, (size_t)len) : OK;
+    f->cut_lines = err ? f->cut_lines : 0;
+    return err;
+}
+
+/* ---- the pump ---- */
+
+/* Sends the block of file k that has been read, and starts to read the next one. Otherwise the error of rpc_item. */
+static err_t send_block(struct tail *t, int k, bool last)
 {
     struct tail_file *f = &t->files[k];
     if (f->block) {
-        err_t err = send_text(t, k, &f->place, f->block, f->len);
+        err_t err = send_cut(t, k);
+        err = err ? err : send_text(t, k, &f->place, f->block, f->len);
         if (err)
             return err;
-        *ret_n = f->len;
         f->place.at += (int64_t)f->len;
         free(f->block);
         f->block = NULL;
@@ -293,30 +427,7 @@ static err_t send_block_of_node(struct tail *t, int k, bool last, size_t *ret_n)
     }
     if (f->state != FILE_OPEN)
         return OK;
-    return read_from_node(t, f, last) == ERR_CLOSED ? send_unreachable(t, k, last) : OK;
-}
-
-/* ---- the pump ---- */
-
-/* Sends the next block of file k. OK: *ret_n bytes were sent (0: no data now). Otherwise the error of rpc_item. */
-static err_t send_block(struct tail *t, int k, bool last, size_t *ret_n)
-{
-    uint8_t block[BLOCK_BYTES];
-    struct tail_file *f = &t->files[k];
-    *ret_n = 0;
-    if (f->state == FILE_ENDED)
-        return OK;
-    if (f->node)
-        return send_block_of_node(t, k, last, ret_n);
-    f->place.last = last;
-    size_t len = read_block(t->server, &f->place, block);
-    err_t err = len ? send_text(t, k, &f->place, block, len) : OK;
-    if (err)
-        return err;
-    f->place.at += (int64_t)len;
-    f->state = !len && last ? FILE_ENDED : FILE_OPEN;
-    *ret_n = len;
-    return OK;
+    return read_file(t, f, last) == ERR_CLOSED && f->node ? send_unreachable(t, k, last) : OK;
 }
 
 static bool all_ended(const struct tail *t)
@@ -367,22 +478,21 @@ static void pump(void *arg)
     struct tail *t = arg;
     const struct job *j = jobs_find(t->server->jobs, t->job);
     bool live = t->follow && j && !job_over(j);
-    for (bool more = true; more;) {
-        more = false;
-        for (int k = 0; k < t->n; k++) {
-            size_t n;
-            err_t err = send_block(t, k, !live, &n);
-            if (err == ERR_LIMIT) {
-                rpc_call_on_drain(t->call, pump, t);
-                return;
-            }
-            more = more || (n && !err) || (!n && !err && follow_rank(t, k)); /* after the last data of the old file */
+    for (int k = 0; k < t->n; k++) {
+        const struct tail_file *f = &t->files[k];
+        err_t err = send_block(t, k, !live);
+        bool is_over = !err && !f->block && f->state != FILE_OPEN && f->state != FILE_ASKED;
+        if (is_over && follow_rank(t, k)) /* after the last data of the old file */
+            err = send_block(t, k, !live);
+        if (err == ERR_LIMIT) {
+            rpc_call_on_drain(t->call, pump, t);
+            return;
         }
     }
-    if (live || !all_ended(t))
-        (void)uv_timer_start(&t->timer, look_again, LOOK_MS, 0);
-    else
+    if (!live && all_ended(t))
         tail_end(t);
+    else if (!uv_is_active((uv_handle_t *)&t->timer)) /* a file with much data must not delay the look at the others */
+        (void)uv_timer_start(&t->timer, look_again, LOOK_MS, 0);
 }
 
 /* Finds the file of a rank: at the node and slot of the newest recorded epoch, or before the first one, of its current
@@ -426,6 +536,7 @@ void rpc_client_logs(void *owner, struct rpc_call *call, const ProtobufCMessage 
     }
     t->server = server;
     t->job = job_view_of(j).id;
+    t->uid = rpc_caller_uid(call);
     t->call = call;
     t->holds = 1;
     t->timer.data = t;
