@@ -49,7 +49,7 @@ same cat /proc/self/limits
 same printf '%s|' $'\xe4\xff' '' '%41 %' $'\x01\x02 \n\t\x7f' 'ä'
 
 # Variables: those of torchrun are replaced, all others are as they were, in their order.
-own='MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_NAME|ROLE_RANK|ROLE_WORLD_SIZE|TORCHELASTIC_[A-Z_]*|TORCH_NCCL_ASYNC_ERROR_HANDLING'
+own='MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_NAME|ROLE_RANK|ROLE_WORLD_SIZE|TORCHELASTIC_[A-Z_]*|TORCH_NCCL_ASYNC_ERROR_HANDLING|PYTHONUNBUFFERED'
 others() { LC_ALL=C grep -zavE "^($own)=" | tr '\0' '\n'; }
 n=$((n + 1))
 as caller cat /proc/self/environ | others >"$tmp/right"
