@@ -17,7 +17,8 @@ static struct {
     uint8_t *arena;    /* contents at the last handover */
     const struct arena *is;
     size_t bytes;
-    int fails; /* number of commits that fail */
+    int fails;  /* number of commits that fail */
+    bool owned; /* .. because another job has the folder, instead of for lack of space */
 } fake;
 
 static void say(const char *format, ...)
@@ -47,7 +48,7 @@ err_t link_save_wait(struct link *l, bool committed, struct why *why)
     (void)l;
     say(committed ? "committed; " : "free; ");
     if (committed && fake.fails-- > 0)
-        return why_set(why, ERR_NOSPACE, "no space left");
+        return fake.owned ? why_set(why, ERR_OWNED, "taken over") : why_set(why, ERR_NOSPACE, "no space left");
     return OK;
 }
 
@@ -187,6 +188,21 @@ TEST(the_next_save_waits_for_the_copies_of_the_last)
     end(&b);
     rec_close(dev);
     free(want);
+}
+
+/* Another job has taken the checkpoint folder over: no repetition can succeed, and the job ends. */
+TEST(a_save_into_a_lost_folder_is_not_repeated)
+{
+    struct bench b;
+    begin(&b, test_cpu());
+    step(&b);
+    assert_ok(state_save(&b.state, 1.0, NULL));
+    fake.owned = true;
+    fake.fails = 2;
+    assert_err(ERR_OWNED, state_save_finish(&b.state, 20000, NULL));
+    assert_string_equal(fake.log, "free; save 1; committed; ");
+    fake.owned = false;
+    end(&b);
 }
 
 TEST(the_arena_is_pinned_while_it_is_mapped)
