@@ -5,6 +5,7 @@
  * the rpc call; its last callback ends the loop, so there is one way out. Conversions copy everything, because rpc
  * frees a reply when its callback returns. A conversion that runs out of memory ends the call with ERR_NOMEM. */
 #include "client/client.h"
+#include "client/daemon.h"
 
 #include "common/rpc/field_codec.h"
 #include "common/rpc/methods.h"
@@ -64,6 +65,8 @@ err_t client_open(const char *state_dir, struct client **ret, struct why *why)
         return why_set(why, ERR_INVALID, "the path of the state directory is too long: %s", state_dir);
     int fd;
     err_t err = rpc_connect_unix(path, &fd);
+    if (err && daemon_check_host(state_dir, why))
+        return ERR_INVALID;
     if (err)
         return why_set(why, err == ERR_NOTFOUND ? ERR_CLOSED : err, "no dtd answers at %s (%s). Start one: dtctl up",
                        path, err_text(err));

@@ -5,6 +5,7 @@
 #include "client/daemon.h"
 
 #include "common/base/clock.h"
+#include "common/base/paths.h"
 
 #include <signal.h>
 #include <string.h>
@@ -38,6 +39,14 @@ static void poll_sleep(void)
 {
     const struct timespec t = {.tv_nsec = 20 * 1000000};
     nanosleep(&t, NULL);
+}
+
+/* A place of the state that the user may not expect. */
+static void print_note(const char *state_dir)
+{
+    char note[1024];
+    if (path_state_dir_note(state_dir, note, sizeof(note)))
+        fprintf(stderr, "dtctl: %s\n", note);
 }
 
 /* ---- up ---- */
@@ -131,10 +140,13 @@ int cmd_up(struct global *g, int argc, char **argv)
     struct why why = {0};
     pid_t pid = 0, holder;
     command_parse(&argp, argc, argv, &args);
+    err_t err = daemon_check_host(g->private_dir, &why);
     bool running = daemon_running(g->private_dir, &holder);
-    err_t err = running ? OK : daemon_start(g->private_dir, &pid, &why);
+    if (!err && !running)
+        err = daemon_start(g->private_dir, &pid, &why);
     if (err)
         return command_fail(err, &why);
+    print_note(g->private_dir);
     err = up_wait(g->private_dir, pid, &node, &why);
     if (err) {
         int code = command_fail(err, &why);
@@ -164,6 +176,8 @@ static err_t shutdown_request(const char *state_dir, struct why *why)
 
 static int print_down(const struct global *g, bool stopped, pid_t pid)
 {
+    if (!stopped)
+        print_note(g->private_dir);
     if (g->format != OUT_TEXT)
         return command_json(g, json_pack("{s:b, s:s, s:i}", "stopped", stopped, "state_dir", g->private_dir,
                                          "supervisor_pid", (int)pid));
@@ -172,6 +186,24 @@ static int print_down(const struct global *g, bool stopped, pid_t pid)
     else
         printf("no dtd is running (state in %s)\n", g->private_dir);
     return EXIT_DONE;
+}
+
+/* Sends SIGTERM to the supervisor, after `reason`, and waits. No process gets a signal that is not certainly it. */
+static int down_by_signal(struct global *g, const struct holder *h, const char *reason)
+{
+    struct why why = {0};
+    err_t err = holder_signal(h, SIGTERM, &why);
+    if (err)
+        return command_complain(EXIT_ERROR,
+                                "%s. No signal was sent: %s. If dtd runs in a container, run `dtctl down` in it",
+                                reason, why.text);
+    fprintf(stderr, "dtctl: %s; sent SIGTERM to pid %d\n", reason, (int)h->pid);
+    if (daemon_wait_gone(g->private_dir, TERM_WAIT_MS))
+        return print_down(g, true, h->pid);
+    return command_complain(EXIT_ERROR,
+                            "dtd (pid %d) does not exit. See %s/dtd.log; `kill -9 %d` stops it, and its jobs continue "
+                            "from their checkpoints after `dtctl up`",
+                            (int)h->pid, g->private_dir, (int)h->pid);
 }
 
 int cmd_down(struct global *g, int argc, char **argv)
@@ -184,31 +216,26 @@ int cmd_down(struct global *g, int argc, char **argv)
                "no dtd is running, prints that.\vExample:\n  dtctl down"};
     struct up_args args = {.global = g};
     struct why why = {0};
-    pid_t pid;
+    struct holder h;
+    char reason[sizeof(why.text) + 80];
     command_parse(&argp, argc, argv, &args);
-    if (!daemon_running(g->private_dir, &pid)) {
+    if (!daemon_holder(g->private_dir, &h)) {
         if (strcmp(g->state_dir, g->private_dir) != 0)
             fprintf(stderr, "dtctl: the dtd of %s serves all users; only root can stop it: systemctl stop dtd\n",
                     g->state_dir);
         return print_down(g, false, 0);
     }
-    err_t err = shutdown_request(g->private_dir, &why);
+    err_t err = daemon_check_host(g->private_dir, &why);
+    if (err)
+        return command_fail(err, &why);
+    err = shutdown_request(g->private_dir, &why);
     if (err == ERR_DENIED)
         return command_fail(err, &why);
     if (err)
-        fprintf(stderr, "dtctl: dtd-control did not answer the request to stop (%s); sending SIGTERM to pid %d\n",
-                why.text, (int)pid);
+        snprintf(reason, sizeof(reason), "dtd-control did not answer the request to stop (%s)", why.text);
     else if (daemon_wait_gone(g->private_dir, DOWN_WAIT_MS))
-        return print_down(g, true, pid);
+        return print_down(g, true, h.pid);
     else
-        fprintf(stderr, "dtctl: dtd is still running after %d s; sending SIGTERM to pid %d\n", DOWN_WAIT_MS / 1000,
-                (int)pid);
-    if (pid > 1)
-        kill(pid, SIGTERM);
-    if (daemon_wait_gone(g->private_dir, TERM_WAIT_MS))
-        return print_down(g, true, pid);
-    return command_complain(EXIT_ERROR,
-                            "dtd (pid %d) does not exit. See %s/dtd.log; `kill -9 %d` stops it, and its jobs continue "
-                            "from their checkpoints after `dtctl up`",
-                            (int)pid, g->private_dir, (int)pid);
+        snprintf(reason, sizeof(reason), "dtd is still running after %d s", DOWN_WAIT_MS / 1000);
+    return down_by_signal(g, &h, reason);
 }

@@ -41,8 +41,8 @@ struct command {
 extern const struct command commands[];
 extern const int n_commands;
 
-/* Sets the directories: DTD_DIR, else $XDG_STATE_HOME/dtd, else ~/.local/state/dtd. Without DTD_DIR, state_dir is that
- * of the system-wide dtd if it runs and no private dtd does. */
+/* Sets the directories: DTD_DIR, else $XDG_STATE_HOME/dtd, else ~/.local/state/dtd (see path_state_dir). Without
+ * DTD_DIR, state_dir is that of the system-wide dtd if it runs and no private dtd does. */
 NODISCARD err_t global_init(struct global *g, struct why *why);
 /* --dtd-dir and -o, a child of every command's argp. Its input is a struct global. */
 extern const struct argp global_argp;

@@ -1,6 +1,6 @@
-/* Whether a dtd runs is decided by its lock: the kernel releases the lock when the process ends for any reason. The pid
- * in the file is only valid while the lock is held. The test takes the lock shared and releases it at once. A dtd that
- * starts within these microseconds would fail to take the lock, so no test runs while dtctl starts a dtd. */
+/* Whether a dtd runs is decided by its lock: the kernel releases the lock when the process ends for any reason. The
+ * file's contents are only valid while the lock is held. The test takes the lock shared and releases it at once. A dtd
+ * that starts within these microseconds would fail to take the lock, so no test runs while dtctl starts a dtd. */
 #include "client/daemon.h"
 
 #include "common/base/clock.h"
@@ -40,19 +40,60 @@ static bool socket_answers(const char *run_dir, pid_t *ret_pid)
     return there || full;
 }
 
-bool daemon_running(const char *state_dir, pid_t *ret_pid)
+bool daemon_holder(const char *state_dir, struct holder *ret)
 {
-    char path[PATH_MAX], text[32] = "";
+    char path[PATH_MAX];
     snprintf(path, sizeof(path), "%s/dtd.lock", state_dir);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    *ret_pid = 0;
+    *ret = (struct holder){0};
     if (fd < 0)
-        return socket_answers(state_dir, ret_pid);
+        return socket_answers(state_dir, &ret->pid);
     bool held = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-    if (held && read(fd, text, sizeof(text) - 1) > 0)
-        *ret_pid = (pid_t)strtol(text, NULL, 10);
+    if (held)
+        holder_read(fd, ret);
     close(fd);
     return held;
+}
+
+bool daemon_running(const char *state_dir, pid_t *ret_pid)
+{
+    struct holder h;
+    bool held = daemon_holder(state_dir, &h);
+    *ret_pid = h.pid;
+    return held;
+}
+
+/* A supervisor of this host writes the file and opens its socket within milliseconds after it has taken the lock. Until
+ * then the file may be that of an earlier holder. */
+#define HOST_LOOKS 4
+#define HOST_LOOK_MS 100
+
+/* The lock is held, and not by a dtd of this host: another kernel has written the file, or dtd 1.0, which does not
+ * record the host. Nobody listens on the socket here, although a supervisor of this host would. */
+static bool is_elsewhere(const char *state_dir, struct holder *ret)
+{
+    pid_t pid;
+    return daemon_holder(state_dir, ret) && ret->pid && (holder_is_elsewhere(ret) || !ret->boot_id[0]) &&
+           !socket_answers(state_dir, &pid);
+}
+
+err_t daemon_check_host(const char *state_dir, struct why *why)
+{
+    const struct timespec nap = {.tv_nsec = HOST_LOOK_MS * 1000000};
+    char self[65] = "";
+    struct holder h;
+    for (int looks = 1; is_elsewhere(state_dir, &h); looks++) {
+        if (looks == HOST_LOOKS) {
+            (void)gethostname(self, sizeof(self) - 1);
+            return why_set(why, ERR_INVALID,
+                           "the dtd of %s runs on %s%s (pid %d there), and this is %s. Run dtctl on that host, or "
+                           "set DTD_DIR to a local folder for a dtd of this host: docs/operate/shared-homes.md",
+                           state_dir, h.host[0] ? "host " : "another host, which its older version does not record",
+                           h.host, h.pid, self);
+        }
+        nanosleep(&nap, NULL);
+    }
+    return OK;
 }
 
 err_t daemon_program(const char *name, char *ret, size_t size, struct why *why)

@@ -2,7 +2,7 @@
 #ifndef DTD_CLIENT_DAEMON_H
 #define DTD_CLIENT_DAEMON_H
 
-#include "common/base/err.h"
+#include "common/base/holder.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -11,6 +11,11 @@
 /* True when a supervisor holds `<state dir>/dtd.lock`, or, if we cannot read the lock file, when a process listens on
  * `<state dir>/control.sock`. ret_pid: its process id; 0: unknown. */
 bool daemon_running(const char *state_dir, pid_t *ret_pid);
+/* The same; *ret has all that the lock file records about the supervisor. */
+bool daemon_holder(const char *state_dir, struct holder *ret);
+/* ERR_INVALID, with a sentence that names the host, when the dtd of this directory runs on another host, so that no
+ * command of this host reaches it. Takes 0.3 s to return that, and no time otherwise. */
+NODISCARD err_t daemon_check_host(const char *state_dir, struct why *why);
 /* The path of a program in the directory of dtctl. ERR_IO when it is missing or not executable. */
 NODISCARD err_t daemon_program(const char *name, char *ret, size_t size, struct why *why);
 /* Starts `dtd --state-dir` in a session of its own, with its output in `<state dir>/dtd.log`. */

@@ -61,7 +61,7 @@ static const struct schema_row rows[] = {
     {ROW(name, SCHEMA_TEXT, "\"\"", "Name of this node in the cluster. \"\": the host name."), .check = check_name},
     {ROW(state_dir, SCHEMA_TEXT, "\"\"",
          "Folder for dtd's state. \"\": `/var/lib/dtd` for a system-wide dtd, else `$DTD_DIR`, else "
-         "`$XDG_STATE_HOME/dtd`, else `~/.local/state/dtd`."),
+         "`$XDG_STATE_HOME/dtd`, else `~/.local/state/dtd`; if hosts may share that, `/var/tmp/dtd-UID`."),
      .check = check_dir},
     {ROW(run_dir, SCHEMA_TEXT, "\"\"", "Folder for control.sock of a system-wide dtd. \"\": `/run/dtd`."),
      .check = check_dir},

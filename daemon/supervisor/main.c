@@ -8,6 +8,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/file.h"
+#include "common/base/holder.h"
 #include "common/base/log.h"
 
 #include <argp.h>
@@ -19,7 +20,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
@@ -32,29 +32,6 @@
 #define KILL_MS 5000  /* for SIGKILL to take effect, also on a process that waits for a disk or a GPU */
 
 /* ---- init ---- */
-
-static err_t take_lock(struct supervisor *s, struct why *why)
-{
-    char path[PATH_MAX], pid[32] = "";
-    err_t err = file_make_dirs(s->dir, s->system ? 0711 : 0700);
-    if (err)
-        return why_set(why, err, "state directory %s: %s", s->dir, strerror(errno));
-    snprintf(path, sizeof(path), "%s/dtd.lock", s->dir);
-    s->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (s->lock < 0)
-        return why_set(why, err_from_errno(errno), "%s: %s", path, strerror(errno));
-    if (flock(s->lock, LOCK_EX | LOCK_NB)) {
-        ssize_t n = pread(s->lock, pid, sizeof(pid) - 1, 0);
-        pid[n > 0 ? n : 0] = '\0';
-        return why_set(why, ERR_BUSY,
-                       "another dtd (pid %.*s) serves %s; stop it with `dtctl down`, or choose another --state-dir",
-                       (int)strcspn(pid, "\n"), pid, s->dir);
-    }
-    int n = snprintf(pid, sizeof(pid), "%d\n", getpid());
-    if (ftruncate(s->lock, 0) || file_pwrite_all(s->lock, pid, (size_t)n, 0))
-        log_warn("pid not written to the lock path=%s error=%s", path, strerror(errno));
-    return OK;
-}
 
 static err_t take_signals(struct supervisor *s, struct why *why)
 {
@@ -90,7 +67,7 @@ static err_t make_folders(const struct supervisor *s, struct why *why)
 err_t sv_init(struct supervisor *s, struct why *why)
 {
     char path[PATH_MAX];
-    err_t err = take_lock(s, why);
+    err_t err = holder_take_lock(s->dir, s->system ? 0711 : 0700, &s->lock, why);
     if (err)
         return err;
     err = take_signals(s, why);
@@ -302,7 +279,10 @@ int main(int argc, char **argv)
     static struct supervisor s = {.lock = -1, .listener = -1, .signals = -1, .channel = -1, .control = -1};
     static const struct argp_option options[] = {
         {"config", 'c', "FILE", 0, "Configuration of this node", 0},
-        {"state-dir", 's', "DIR", 0, "State directory (default: from FILE, else $DTD_DIR, else ~/.local/state/dtd)", 0},
+        {"state-dir", 's', "DIR", 0,
+         "State directory (default: from FILE, else $DTD_DIR, else ~/.local/state/dtd if that is local, else "
+         "/var/tmp/dtd-UID)",
+         0},
         {"system", 'S', 0, 0, "Serve all users of this machine and run each job as its user (as root, by systemd)", 0},
         {"slurm", 'L', 0, 0, "Join the nodes of the surrounding Slurm step (srun --ntasks-per-node=1)", 0},
         {0},

@@ -1,6 +1,7 @@
 /* dtctl against a control that exits at bad moments: every job and every metric appears once, and dtctl returns the
  * job's exit code. */
 #include "client/client.h"
+#include "common/base/holder.h"
 #include "proto/client.pb-c.h"
 #include "tests/client/fake_control.h"
 #include "tests/client/run.h"
@@ -8,7 +9,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/file.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -217,19 +218,20 @@ TEST(a_folder_in_use_is_refused)
     assert_int_equal(stop(f).submits, 0);
 }
 
-/* A supervisor without control: it holds the lock, and SIGTERM ends it. */
-static pid_t mute_supervisor(void)
+/* A supervisor without control: it holds the lock, and SIGTERM ends it. `text` (NULL: none) replaces what it has
+ * written into the lock file. */
+static pid_t mute_supervisor(const char *text)
 {
     char path[256];
     int fd, ready[2];
     snprintf(path, sizeof(path), "%s/dtd", test_tmpdir());
-    mkdir(path, 0700);
-    snprintf(path, sizeof(path), "%s/dtd/dtd.lock", test_tmpdir());
     assert_int_equal(pipe(ready), 0);
     pid_t pid = fork();
     if (pid == 0) {
-        fd = open(path, O_RDWR | O_CREAT, 0600);
-        if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) || dprintf(fd, "%d\n", getpid()) < 0)
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (holder_take_lock(path, 0700, &fd, NULL))
+            _exit(1);
+        if (text && (ftruncate(fd, 0) || pwrite(fd, text, strlen(text), 0) < 0))
             _exit(1);
         close(ready[0]);
         close(ready[1]);
@@ -246,12 +248,83 @@ TEST(down_falls_back_to_sigterm)
 {
     struct run_result r;
     int status;
-    pid_t pid = mute_supervisor();
+    pid_t pid = mute_supervisor(NULL);
     run_expect(&r, 0, "dtctl down");
-    expect_text(r.err, "sending SIGTERM to pid");
+    expect_text(r.err, "sent SIGTERM to pid");
     expect_text(r.out, "dtd is down");
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+}
+
+static pid_t sleeper_start(void)
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        sleep(600);
+        _exit(0);
+    }
+    return pid;
+}
+
+static bool still_runs(pid_t pid)
+{
+    int status;
+    bool runs = waitpid(pid, &status, WNOHANG) == 0;
+    kill(pid, SIGKILL);
+    return runs;
+}
+
+/* A home that two hosts share: the lock is held, by a dtd of another host or of another kernel, and the process that
+ * has its number here is not the dtd. */
+TEST(a_dtd_of_another_host_is_named_at_once)
+{
+    static const char *const lines[] = {"dtctl status", "dtctl up", "dtctl down", "dtctl node", "dtctl run -- true"};
+    char text[200];
+    struct run_result r;
+    pid_t mine = sleeper_start();
+    snprintf(text, sizeof(text), "%d\n4711\nlogin-b\n00000000-1111-4222-8333-444444444444\n", mine);
+    pid_t holder = mute_supervisor(text);
+    for (size_t i = 0; i < sizeof(lines) / sizeof(*lines); i++) {
+        run_expect(&r, 2, lines[i]);
+        expect_text(r.err, "runs on host login-b");
+        expect_text(r.err, "set DTD_DIR to a local folder");
+        assert_null(strstr(r.err, "trying again"));
+    }
+    assert_true(still_runs(mine));
+    kill(holder, SIGKILL);
+}
+
+/* dtd 1.0 recorded only its number. Its supervisor listens on the socket as long as it runs. */
+TEST(a_lock_without_a_host_is_not_of_this_one)
+{
+    char text[32];
+    struct run_result r;
+    pid_t mine = sleeper_start();
+    snprintf(text, sizeof(text), "%d\n", mine);
+    pid_t holder = mute_supervisor(text);
+    run_expect(&r, 2, "dtctl down");
+    expect_text(r.err, "another host, which its older version does not record");
+    assert_true(still_runs(mine));
+    kill(holder, SIGKILL);
+}
+
+/* The same kernel, as in another container of this machine, but not the same process. */
+TEST(down_spares_a_process_that_is_not_dtd)
+{
+    char text[200], boot[40] = "";
+    struct run_result r;
+    pid_t mine = sleeper_start();
+    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "r");
+    assert_int_equal(1, fscanf(f, "%39s", boot));
+    fclose(f);
+    snprintf(text, sizeof(text), "%d\n1\nlogin-a\n%s\n", mine, boot);
+    pid_t holder = mute_supervisor(text);
+    run_expect(&r, 1, "dtctl down");
+    expect_text(r.err, "No signal was sent");
+    expect_text(r.err, "started at another time");
+    assert_true(still_runs(mine));
+    kill(holder, SIGKILL);
 }
 
 TEST(request_ids_differ)
