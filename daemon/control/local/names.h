@@ -5,10 +5,11 @@
 
 #include "daemon/control/local/pool.h"
 
-#define NAMES_TEXT 65  /* bytes; useradd allows 32 */
-#define NAMES_MAX 1024 /* users; more than a machine has at a time, and bounds what callers from many users can cost \
-                        */
-#define NAMES_NEAR 8   /* entries among which one user's is; the oldest of them is replaced */
+#define NAMES_TEXT 65 /* bytes; useradd allows 32 */
+#define NAMES_MAX                                                                                                  \
+    1024             /* users; more than a machine has at a time, and bounds what callers from many users can cost \
+                      */
+#define NAMES_NEAR 8 /* entries among which one user's is; the oldest of them is replaced */
 
 enum name_state { NAME_NONE, NAME_KNOWN, NAME_UNKNOWN };
 

@@ -60,10 +60,11 @@ struct tail_seen {
     char last;
 };
 
-static bool see_log(void *arg, int rank, const void *text, size_t len)
+static bool see_log(void *arg, const struct client_log *chunk)
 {
     struct tail_seen *s = arg;
-    const char *bytes = text;
+    const char *bytes = chunk->text;
+    size_t len = chunk->len;
     if (bytes[0] == '(') {
         snprintf(s->note, sizeof(s->note), "%.*s", (int)len, bytes);
         return true;

@@ -102,8 +102,8 @@ TEST(a_user_that_hangs_leaves_threads_to_others)
     assert_int_equal(PER_USER, atomic_load(&most_running));
 }
 
-/* Two users fill all threads and have two more tasks each. The task of a third one, added last, waits for one of each of
- * them; in the order of their arrival it would wait for all four. */
+/* Two users fill all threads and have two more tasks each. The task of a third one, added last, waits for one of each
+ * of them; in the order of their arrival it would wait for all four. */
 TEST(users_are_served_in_turn)
 {
     static struct item first[2][4], last;
