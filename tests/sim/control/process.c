@@ -692,12 +692,17 @@ static void start_worker(void *arg)
     work_in(p, draw_ms(10, 50));
 }
 
+/* The words of a command's environment are within one variable, separated by bytes 1 (common/base/caller.h). */
 static int64_t env_number(const struct channel_msg *spawn, const char *key)
 {
     int64_t value = -1; /* a later entry overrides an earlier one */
-    for (const char *at = spawn->env; at < spawn->env + spawn->env_bytes; at += strlen(at) + 1)
-        if (strncmp(at, key, strlen(key)) == 0)
-            value = atoi(at + strlen(key));
+    const char *end = spawn->env + spawn->env_bytes;
+    size_t len = strlen(key);
+    for (const char *at = spawn->env; at + len < end; at++) {
+        bool is_word = at == spawn->env || at[-1] == '\0' || at[-1] == '\1' || at[-1] == '=';
+        if (is_word && memcmp(at, key, len) == 0)
+            value = atoi(at + len);
+    }
     assert(value >= 0);
     return value;
 }
