@@ -135,7 +135,12 @@ TEST(lines_after_a_long_line)
 
 /* ---- metrics ---- */
 
+/* With the thread sanitizer the daemon parses a twentieth as fast. */
+#ifdef __SANITIZE_THREAD__
+#define ROWS 15000
+#else
 #define ROWS 300000
+#endif
 
 static bool see_metric(void *arg, const struct metric *m)
 {
