@@ -5,11 +5,9 @@
 #include "client/follow.h"
 #include "client/spec_args.h"
 
-#include <ctype.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define MAX_COUNT 1000000000
@@ -133,15 +131,6 @@ static err_t origin_of_folder(struct ckpt *ckpt, struct origin *ret, struct why 
     return err;
 }
 
-/* A number means a job; a folder with a number as its name is given as ./NUMBER. */
-static bool is_job(const char *from)
-{
-    for (const char *p = from; *p; p++)
-        if (!isdigit((unsigned char)*p))
-            return false;
-    return from[0] != '\0';
-}
-
 /* ---- the new spec ---- */
 
 static err_t steps_decide(const struct resume_args *args, const struct job_spec *before, int64_t step, int64_t *ret,
@@ -171,10 +160,8 @@ static err_t decisions_forget(const struct spec_args *a, struct job_spec *job)
 /* A step that the user named is resumed or nothing is; of a job or a folder, the newest step that can be read. */
 static void decide_on_damage(const struct resume_args *args, const struct origin *from, struct job_spec *job)
 {
-    struct stat named, found;
     bool is_named =
-        args->step >= 0 || (!is_job(args->from) && stat(args->from, &named) == 0 && stat(from->step_dir, &found) == 0 &&
-                            named.st_ino == found.st_ino && named.st_dev == found.st_dev);
+        args->step >= 0 || (!follow_is_number(args->from) && follow_same_folder(args->from, from->step_dir));
     if (!spec_args_has(&args->spec, "checkpoint.on_damage"))
         job->checkpoint.on_damage = is_named ? DAMAGE_FAIL : DAMAGE_OLDER;
 }
@@ -268,7 +255,7 @@ static err_t spec_make(struct resume_args *args, const struct origin *from, stru
 
 static err_t origin_open(struct resume_args *args, struct origin *ret, struct ckpt **ret_ckpt, struct why *why)
 {
-    bool job = is_job(args->from);
+    bool job = follow_is_number(args->from);
     err_t err = job ? origin_of_job(args->global, args->from, args->step, ret, why)
                     : spec_find_step(args->from, args->step, ret->step_dir, sizeof(ret->step_dir), ret->root, why);
     if (!err)

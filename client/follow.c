@@ -169,10 +169,10 @@ err_t client_job_list(struct global *g, struct client_job **ret, int *ret_n, str
     return OK;
 }
 
-/* A name that consists of digits is taken for a number. */
-static bool is_number(const char *word)
+/* A name, or a folder, that consists of digits is taken for a number; a folder is given as ./NUMBER. */
+bool follow_is_number(const char *word)
 {
-    return word[strspn(word, "0123456789")] == '\0';
+    return word[0] && word[strspn(word, "0123456789")] == '\0';
 }
 
 /* Returns the job that the name means, by index; -1: none. `ret_live`: the number of jobs with it that have not ended.
@@ -197,7 +197,7 @@ err_t follow_name(struct global *g, const char **job, char number[32], struct wh
 {
     struct client_job *jobs;
     int n, live;
-    if (is_number(*job))
+    if (follow_is_number(*job))
         return OK;
     err_t err = client_job_list(g, &jobs, &n, why);
     if (err)
@@ -217,7 +217,7 @@ err_t follow_name(struct global *g, const char **job, char number[32], struct wh
 }
 
 /* Two names may lead to one folder. A folder that does not exist on this machine is compared by its name only. */
-static bool same_folder(const char *a, const char *b)
+bool follow_same_folder(const char *a, const char *b)
 {
     struct stat x, y;
     return strcmp(a, b) == 0 || (stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino);
@@ -233,7 +233,7 @@ err_t follow_check_dir(struct global *g, const char *dir, char ret_newest[32], s
         return err;
     for (int i = 0; i < n; i++) {
         const struct client_job *job = &jobs[i];
-        if (!same_folder(job->checkpoint_dir, dir))
+        if (!follow_same_folder(job->checkpoint_dir, dir))
             continue;
         snprintf(newest, sizeof(newest), "%.31s", job->job);
         bool same_name = strcmp(job->checkpoint_dir, dir) == 0;

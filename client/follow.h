@@ -32,6 +32,10 @@ NODISCARD err_t follow_call(struct global *g, err_t (*call)(struct client *c, vo
 /* The status of one job, and of all jobs, by follow_call. The caller frees *ret. */
 NODISCARD err_t client_job_by_id(struct global *g, const char *id, struct client_job *ret, struct why *why);
 NODISCARD err_t client_job_list(struct global *g, struct client_job **ret, int *ret_n, struct why *why);
+/* Whether the word is a job's number: digits only. */
+bool follow_is_number(const char *word);
+/* Whether both names lead to one folder. A folder that does not exist on this machine is compared by its name only. */
+bool follow_same_folder(const char *a, const char *b);
 /* If `*job` is the name of a job instead of its number, replaces it by the number: of the one job with this name that
  * has not ended, else of the newest with it. `number` is memory for it. ERR_INVALID: several have not ended. */
 NODISCARD err_t follow_name(struct global *g, const char **job, char number[32], struct why *why);

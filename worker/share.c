@@ -1,6 +1,7 @@
 #include "worker/share.h"
 
 #include "common/base/log.h"
+#include "common/base/paths.h"
 #include "kernels/device.h"
 
 #include <errno.h>
@@ -14,7 +15,7 @@
 void core_share_init(struct core_share *s)
 {
     struct stat st;
-    const char *path = getenv("DTD_WORKERS_FILE");
+    const char *path = getenv(PATH_WORKERS_ENV);
     *s = (struct core_share){.cores = (int)sysconf(_SC_NPROCESSORS_ONLN)};
     if (!path)
         return;

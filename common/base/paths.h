@@ -12,6 +12,8 @@
 #define PATH_SYSTEM_RUN_DIR "/run/dtd"
 
 /* The longest state directory: jobs/<20 digits>/io.sock must fit into a socket's address (108 bytes). */
+/* The variable with which control names the file of the number of workers on this node to a managed job's worker. */
+#define PATH_WORKERS_ENV "DTD_WORKERS_FILE"
 #define PATH_STATE_DIR_MAX 72
 
 /* `given` when it is not NULL or empty, else $DTD_DIR, else $XDG_STATE_HOME/dtd, else ~/.local/state/dtd; made

@@ -126,7 +126,7 @@ static err_t spawn_managed(struct local *l, const struct process_spawn *x, struc
     char **env = calloc((size_t)x->n_env + 1, sizeof(*env));
     if (!env)
         return ERR_NOMEM;
-    snprintf(text, sizeof(text), SHARING_ENV "=%s", l->children.sharing.path);
+    snprintf(text, sizeof(text), PATH_WORKERS_ENV "=%s", l->children.sharing.path);
     for (int i = 0; i < x->n_env; i++)
         env[i] = x->env[i];
     env[x->n_env] = text;

@@ -12,8 +12,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define SHARING_FILE "workers"         /* in the state directory: a u32 in the machine's byte order */
-#define SHARING_ENV "DTD_WORKERS_FILE" /* its path, in the environment of a managed job's worker */
+#define SHARING_FILE "workers" /* in the state directory: a u32 in the machine's byte order */
 
 struct sharing {
     char path[PATH_STATE_DIR_MAX + sizeof("/" SHARING_FILE)];
