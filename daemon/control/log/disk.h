@@ -3,7 +3,7 @@
  *
  *   DIR/log      libraft's segments, snapshots and metadata
  *   DIR/log.new  the same folder while it is created for the first time; renamed to DIR/log when it is complete
- *   DIR/reserve  allocated blocks; removed on a full disk, so that the log can be closed and opened again */
+ *   DIR/reserve  allocated blocks; removed on a full disk, so that libraft gets its next segments */
 #ifndef DTD_DAEMON_CONTROL_LOG_DISK_H
 #define DTD_DAEMON_CONTROL_LOG_DISK_H
 
@@ -19,7 +19,7 @@ struct log_disk {
 
 /* Free space for this user, in bytes; 0: unknown. */
 uint64_t log_disk_free(const struct log_disk *disk);
-/* With less free space than this, in bytes, the log takes no proposals: libraft might not get its next segment. */
+/* With less free space than this, in bytes, the disk is low: libraft might not get its next segment. */
 uint64_t log_disk_low_mark(const struct log_disk *disk);
 /* With this much free space, in bytes, a log that was closed on a full disk is opened again. It is more than closing
  * gives back, so that the log does not open and close in turns. */

@@ -20,6 +20,7 @@
 struct log_proposal {
     TAILQ_ENTRY(log_proposal) link;
     struct raft_apply req;
+    struct raft_buffer buf;
     struct log *log;
     int64_t since_ms;
     log_callback cb;
@@ -47,7 +48,9 @@ struct log {
     uv_check_t after_turn; /* compares libraft's state after each turn of the loop */
     int handles;
     int64_t state_since_ms;
-    int64_t refused_since_ms; /* since when libraft refuses appends although there is space; 0: it does not */
+    int64_t low_since_ms; /* since when the disk is low, and the reserve is the same; 0: it is not */
+    uint64_t low_bytes;   /* appended since then */
+    bool has_reserve;
     bool was_ready, warned_slow;
     uint64_t applied;  /* index of the last entry that the machine has applied; kept when the log is reopened */
     uint64_t snapshot; /* index of the newest snapshot in the folder when the log was opened */
@@ -60,7 +63,8 @@ struct log {
     char warning[256];
     struct why failure; /* why libraft could not be opened, if that was found here; else raft.errmsg has it */
     TAILQ_HEAD(, log_proposal) proposals; /* in ascending order of their indexes */
-    int n_proposals;
+    TAILQ_HEAD(, log_proposal) waiting;   /* libraft has refused them for lack of a prepared segment: tried again */
+    int n_proposals, n_waiting;
     void (*closed)(void *owner);
 
     /* libraft, between log_raft_open and log_raft_closed */

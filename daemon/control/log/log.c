@@ -12,9 +12,13 @@
  *                  the entries of older terms, then the log is ready. With several voters the log is ready at
  *                  once, and this voter follows until it is elected.
  *
- *   draining       The disk is full. No proposals are taken; those under way have DRAIN_MS to end in the segments
- *                  that exist. Then libraft is closed, because after an ENOSPC libraft 0.22.1 refuses appends
- *                  forever. The remaining proposals are canceled.
+ *   ready          On a full disk the log goes on: libraft has two prepared segments and retries until it gets the
+ *                  next one. Before they are used up the reserve is removed, which is space for more segments. It is
+ *                  created again when there is enough space.
+ *
+ *   draining       The disk is full, and libraft has no segment left. No proposals are taken; those under way have
+ *                  DRAIN_MS to end. Then libraft is closed, which gives back the space of its segments. The remaining
+ *                  proposals are canceled.
  *
  *   full           libraft is closed and the reserve is removed. The machine keeps its state in memory, so the
  *                  node still answers requests. When the log is read again, entries up to `applied` are not
@@ -46,9 +50,13 @@
 #define OPENING_TICK_MS 5
 #define OPENING_SLOW_MS 10000
 #define DRAIN_MS 2000
-/* For so long libraft may refuse appends, or an append may wait, before the disk counts as full: libraft reports no
- * space for a moment while it prepares the next segment. */
+/* For so long libraft may refuse appends, or an append may wait, before the disk counts as full: libraft counts its
+ * prepared segments and reports no space for a moment while it prepares the next one. The same time is left to this
+ * node's watch of the workers' logs (local/log_watch.h), which makes space within a second. */
 #define REFUSED_MS 3000
+#define LOW_TICK_MS 100      /* while the disk is low: within this time libraft may need the reserve */
+#define WAITING_TICK_MS 10   /* while proposals wait for libraft's next segment */
+#define ENTRY_HEAD_BYTES 64  /* at most so many bytes of a segment hold a record's header */
 #define TICK_OVERDUE_MS 5000 /* five ticks of an open log */
 
 enum { L_STARTING, L_BOOTSTRAPPING, L_OPENING, L_READY, L_DRAINING, L_STOPPING, L_FULL, L_DEAD, L_ENDING };
@@ -103,6 +111,28 @@ static void warn_disk_full(struct log *log)
              " MiB are free; running jobs go on",
              since, log_disk_reopen_mark(&log->disk) >> 20);
     set_warning(log, text);
+}
+
+static void release_reserve(struct log *log, const char *why)
+{
+    if (log->has_reserve)
+        log_warn("replicated log dir=%s: the disk is full, the reserve of %" PRIu64 " MiB is used %s", log->dir,
+                 log->disk.reserve_bytes >> 20, why);
+    log->has_reserve = false;
+    log_disk_release(&log->disk);
+}
+
+/* Ends the proposals that libraft has not taken. */
+static void end_waiting(struct log *log, err_t err)
+{
+    struct log_proposal *p;
+    while ((p = TAILQ_FIRST(&log->waiting))) {
+        TAILQ_REMOVE(&log->waiting, p, link);
+        log->n_waiting--;
+        p->cb(p->arg, err, 0, p->result);
+        raft_free(p->buf.base);
+        free(p);
+    }
 }
 
 static void report_ready(struct log *log, err_t err, const char *why)
@@ -176,7 +206,7 @@ void log_raft_closed(struct log *log)
         finish_bootstrap(log);
         break;
     case L_STOPPING:
-        log_disk_release(&log->disk);
+        release_reserve(log, "until the log is opened again");
         move(log, L_FULL, "libraft is closed");
         schedule_tick(log, TICK_MS);
         break;
@@ -244,9 +274,9 @@ static void create_log(struct log *log)
 
 static void open_log(struct log *log)
 {
-    log_disk_reserve(&log->disk);
+    log->has_reserve = log_disk_reserve(&log->disk);
     if (log_disk_free(&log->disk) < 3 * log->disk.segment_bytes)
-        log_disk_release(&log->disk); /* starting without the reserve is better than not starting */
+        release_reserve(log, "to open the log"); /* starting without the reserve is better than not starting */
     int status = log_raft_open(log, "log");
     if (status) {
         open_failed(log, log_err_from_raft(status), log_raft_failure(log));
@@ -343,7 +373,6 @@ static void report_role(struct log *log)
     if (leads != log->leads) {
         log_info("replicated log %s id=%" PRIu64 " term=%" PRIu64,
                  leads ? "is led by this node" : "is no longer led by this node", log->config.id, log_term(log));
-        log->refused_since_ms = 0; /* there was no proposal since */
     }
     log->leads = leads;
     log->leader = leader;
@@ -356,6 +385,8 @@ static void observe_raft(struct log *log)
     if (log->fsm.state == L_ENDING)
         return;
     if (log_has_raft(log)) {
+        if (!is_leader(log))
+            end_waiting(log, ERR_CANCELED);
         if (log->applied < raft_last_applied(&log->raft))
             log->applied = raft_last_applied(&log->raft); /* barriers and configurations advance it, too */
         log->is_alone = is_only_voter(log);
@@ -390,30 +421,107 @@ static void tick_opening(struct log *log)
     schedule_tick(log, OPENING_TICK_MS); /* each turn of the loop runs observe_raft */
 }
 
+static void proposal_done(struct raft_apply *req, int status, void *result)
+{
+    (void)result;
+    struct log_proposal *p = req->data;
+    struct log *log = p->log;
+    TAILQ_REMOVE(&log->proposals, p, link);
+    log->n_proposals--;
+    p->cb(p->arg, status ? ERR_CANCELED : OK, req->index, p->result);
+    free(p);
+    if (!log->n_proposals)
+        report_role(log); /* the report may have waited for this end */
+}
+
+/* RAFT_NOSPACE: libraft has not taken the proposal, which still belongs to the caller. After other errors it is freed.
+ * With RAFT_NOTLEADER, libraft has not taken over the buffer. With others the owner of the buffer is unknown, and a
+ * leak is better than freeing it twice. */
+static int apply_proposal(struct log *log, struct log_proposal *p)
+{
+    TAILQ_INSERT_TAIL(&log->proposals, p, link);
+    int status = raft_apply(&log->raft, &p->req, &p->buf, 1, proposal_done);
+    log->n_proposals += !status;
+    if (!status)
+        return 0;
+    TAILQ_REMOVE(&log->proposals, p, link);
+    if (status == RAFT_NOTLEADER)
+        raft_free(p->buf.base);
+    if (status != RAFT_NOSPACE)
+        free(p);
+    return status;
+}
+
+static void retry_waiting(struct log *log)
+{
+    struct log_proposal *p;
+    while ((p = TAILQ_FIRST(&log->waiting))) {
+        const struct log_proposal first = *p;
+        TAILQ_REMOVE(&log->waiting, p, link);
+        int status = apply_proposal(log, p);
+        if (status == RAFT_NOSPACE) {
+            TAILQ_INSERT_HEAD(&log->waiting, p, link);
+            return;
+        }
+        log->n_waiting--;
+        if (status)
+            first.cb(first.arg, ERR_CANCELED, 0, first.result);
+    }
+}
+
 static void drain(struct log *log, const char *why)
 {
     warn_disk_full(log);
-    log->refused_since_ms = 0;
-    log_disk_release(&log->disk); /* proposals under way may need a segment */
+    end_waiting(log, ERR_NOSPACE);
+    release_reserve(log, "for proposals under way");
     move(log, L_DRAINING, why);
     if (!log->is_alone && log->leads && log_transfer(log, 0, NULL, NULL))
         log_warn("the leadership cannot be handed over; the other voters elect a leader after a timeout");
     schedule_tick(log, 0);
 }
 
+/* Counts what is appended while the disk is low, and removes the reserve in time for libraft's next segment. An only
+ * voter keeps the reserve until it has filled about one segment, because what fills the disk may fill the reserve's
+ * space, too. One of several voters does not see what libraft appends for the leader, and removes it at once. */
+static bool watch_space(struct log *log, size_t appended)
+{
+    bool is_low = log_disk_free(&log->disk) < log_disk_low_mark(&log->disk);
+    if (!is_low && !log->low_since_ms)
+        return false;
+    if (!is_low) {
+        log->low_since_ms = 0;
+        log->low_bytes = 0;
+        return false;
+    }
+    if (!log->low_since_ms) {
+        log->low_since_ms = clock_mono_ms();
+        schedule_tick(log, LOW_TICK_MS);
+    }
+    log->low_bytes += appended;
+    if (log->has_reserve && (!log->is_alone || log->n_waiting || log->low_bytes > log->disk.segment_bytes)) {
+        release_reserve(log, "for new segments");
+        log->low_since_ms = 0; /* this may have freed enough */
+        log->low_bytes = 0;
+    }
+    return true;
+}
+
 static void tick_ready(struct log *log)
 {
-    const struct log_proposal *oldest = TAILQ_FIRST(&log->proposals);
     int64_t now = clock_mono_ms();
-    bool is_low = log_disk_free(&log->disk) < log_disk_low_mark(&log->disk);
-    if (log->refused_since_ms && now - log->refused_since_ms > REFUSED_MS)
+    retry_waiting(log);
+    bool is_low = watch_space(log, 0);
+    const struct log_proposal *oldest = TAILQ_FIRST(&log->proposals), *first = TAILQ_FIRST(&log->waiting);
+    if (first && now - first->since_ms > REFUSED_MS)
         drain(log, "libraft refuses appends");
     else if (is_low && oldest && now - oldest->since_ms > REFUSED_MS)
         drain(log, "an append waits for space");
-    else if (is_low && !log->is_alone)
+    else if (is_low && !log->is_alone && log->low_since_ms && now - log->low_since_ms > REFUSED_MS)
         drain(log, "the disk is full, other voters can lead");
     else
-        schedule_tick(log, TICK_MS);
+        schedule_tick(log, first ? WAITING_TICK_MS : is_low ? LOW_TICK_MS : TICK_MS);
+    if (log->fsm.state == L_READY && !is_low && !log->has_reserve)
+        log->has_reserve = log_disk_reserve(&log->disk);
 }
 
 static void tick_draining(struct log *log)
@@ -466,36 +574,12 @@ static void tick(uv_timer_t *timer)
 
 /* ---- proposing ---- */
 
-static void proposal_done(struct raft_apply *req, int status, void *result)
-{
-    (void)result;
-    struct log_proposal *p = req->data;
-    struct log *log = p->log;
-    TAILQ_REMOVE(&log->proposals, p, link);
-    log->n_proposals--;
-    p->cb(p->arg, status ? ERR_CANCELED : OK, req->index, p->result);
-    free(p);
-    if (!log->n_proposals)
-        report_role(log); /* the report may have waited for this end */
-}
-
-/* The error for a refusal of libraft. libraft counts its prepared segments and may report no space for a moment while
- * it creates the next one; that is a temporary error until REFUSED_MS have passed. */
-static err_t error_of_refusal(struct log *log, int status)
-{
-    if (status != RAFT_NOSPACE)
-        return log_err_from_raft(status);
-    if (!log->refused_since_ms)
-        log->refused_since_ms = clock_mono_ms();
-    return ERR_AGAIN;
-}
-
 static err_t check_can_propose(struct log *log, size_t len)
 {
-    if (len > LOG_RECORD_MAX_BYTES || log->n_proposals >= LOG_MAX_PENDING)
+    if (len > LOG_RECORD_MAX_BYTES || log->n_proposals + log->n_waiting >= LOG_MAX_PENDING)
         return ERR_LIMIT;
-    if (log->fsm.state == L_READY && log_disk_free(&log->disk) < log_disk_low_mark(&log->disk))
-        drain(log, "the disk is full");
+    if (log->fsm.state == L_READY)
+        (void)watch_space(log, len + ENTRY_HEAD_BYTES);
     if (log->fsm.state != L_STARTING && !log->is_alone && !log->leads)
         return ERR_AGAIN;
     switch (log->fsm.state) {
@@ -512,7 +596,6 @@ static err_t check_can_propose(struct log *log, size_t len)
 
 err_t log_propose(struct log *log, const void *record, size_t len, log_callback cb, void *arg)
 {
-    struct raft_buffer buf;
     err_t err = check_can_propose(log, len);
     if (err)
         return err;
@@ -524,24 +607,17 @@ err_t log_propose(struct log *log, const void *record, size_t len, log_callback 
     p->arg = arg;
     p->since_ms = clock_mono_ms();
     p->req.data = p;
-    err = log_wrap(record, len, false, &buf);
+    err = log_wrap(record, len, false, &p->buf);
     if (err) {
         free(p);
         return err;
     }
-    TAILQ_INSERT_TAIL(&log->proposals, p, link);
-    int status = raft_apply(&log->raft, &p->req, &buf, 1, proposal_done);
-    if (status) {
-        TAILQ_REMOVE(&log->proposals, p, link);
-        free(p);
-        /* With these two, libraft has not taken over the buffer. With others the owner of the buffer is unknown, and a
-         * leak is better than freeing it twice. */
-        if (status == RAFT_NOSPACE || status == RAFT_NOTLEADER)
-            raft_free(buf.base);
-        return error_of_refusal(log, status);
-    }
-    log->refused_since_ms = 0;
-    log->n_proposals++;
+    int status = TAILQ_EMPTY(&log->waiting) ? apply_proposal(log, p) : RAFT_NOSPACE;
+    if (status != RAFT_NOSPACE)
+        return status ? log_err_from_raft(status) : OK;
+    TAILQ_INSERT_TAIL(&log->waiting, p, link); /* keeps the order */
+    if (log->n_waiting++ == 0)
+        schedule_tick(log, WAITING_TICK_MS);
     return OK;
 }
 
@@ -577,6 +653,7 @@ err_t log_start(const struct log_config *config, struct log **ret)
     if (!log->config.snapshot_trailing)
         log->config.snapshot_trailing = SNAPSHOT_TRAILING;
     TAILQ_INIT(&log->proposals);
+    TAILQ_INIT(&log->waiting);
     uv_timer_init(config->loop, &log->timer);
     log->timer.data = log;
     uv_check_init(config->loop, &log->after_turn);
@@ -592,6 +669,7 @@ void log_close(struct log *log, void (*cb)(void *owner))
 {
     log->closed = cb;
     move(log, L_ENDING, "log_close");
+    end_waiting(log, ERR_CANCELED);
     uv_timer_stop(&log->timer);
     if (log->raft_is_open)
         log_raft_close(log);

@@ -4,9 +4,10 @@
  *
  * A voter's id is permanent: a node that has lost its log must rejoin under a new id. Streams to other voters are
  * brought by the owner (log_peers). An acknowledged record is on the disks of a majority of the voters and survives
- * kill -9. While the disk is full, proposals fail with ERR_NOSPACE and log_warning gives the reason; the log resumes by
- * itself when there is space. Everything runs on the loop's thread; callbacks never run inside the call that starts
- * them. The format is in docs/formats/replicated-log.md. */
+ * kill -9. A full disk does not stop the log at once: some MiB are prepared, and the reserve follows. When these are
+ * used up, proposals fail with ERR_NOSPACE and log_warning gives the reason; the log resumes by itself when there is
+ * space. Everything runs on the loop's thread; callbacks never run inside the call that starts them. The format is in
+ * docs/formats/replicated-log.md. */
 #ifndef DTD_DAEMON_CONTROL_LOG_LOG_H
 #define DTD_DAEMON_CONTROL_LOG_LOG_H
 
@@ -75,7 +76,8 @@ struct log_config {
 
 NODISCARD err_t log_start(const struct log_config *config, struct log **ret);
 
-/* OK: the record is committed and applied, and `result` is the machine's. ERR_CANCELED: the log was closed or reopened,
+/* OK: the record is committed and applied, and `result` is the machine's. ERR_NOSPACE: the disk is full; it is not
+ * recorded. ERR_CANCELED: the log was closed or reopened,
  * or another voter leads now. The record may or may not be committed: look into the state, or propose it again under
  * the same request id. */
 typedef void (*log_callback)(void *arg, err_t err, uint64_t index, const void *result);

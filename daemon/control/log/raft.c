@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DISK_RETRY_MS 200
+#define DISK_RETRY_MS 50 /* a full disk may have space for moments only, while logs of workers grow and are cut */
 #define CONNECT_RETRY_MS 100
 #define HEARTBEATS_PER_ELECTION 6 /* a heartbeat every 50 ms */
 #define SNAPSHOT_MS 3000          /* after so long without a result a snapshot is sent again */
@@ -230,7 +230,7 @@ int log_raft_open(struct log *log, const char *name)
     }
     log->raft.data = log;
     log->raft_is_open = true;
-    /* libraft's own measure of free space is a 16-bit count; log_propose checks the disk before each append instead. */
+    /* libraft's own measure of free space is a 16-bit count; log.c watches the disk instead. */
     raft_set_capacity_threshold(&log->raft, 1);
     raft_set_election_timeout(&log->raft, log->config.election_ms);
     raft_set_heartbeat_timeout(&log->raft, log->config.election_ms / HEARTBEATS_PER_ELECTION);

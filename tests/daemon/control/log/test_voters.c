@@ -399,8 +399,10 @@ static void fill_disk(void)
 
 static int full;
 
+/* Fills what the reserve and closing give back. */
 static bool full_is_closed(struct voters *v)
 {
+    fill_disk();
     return strcmp(log_state(v->v[full].log), "unavailable") == 0;
 }
 
@@ -423,7 +425,6 @@ static void fill_and_empty(bool of_leader)
             voters_wait(&c, target_leads, "the named voter to lead");
         }
         voters_write(&c, 20, 1000);
-        fill_disk();
         voters_wait(&c, full_is_closed, "the voter with the full disk to close its log");
         assert_non_null(strstr(log_warning(c.v[full].log), "full"));
         fill_disk();
