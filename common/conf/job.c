@@ -257,6 +257,12 @@ static const struct schema_alias job_aliases[] = {
              "Time limit in seconds since the job started. When it is reached, the job stops; a training job saves a " \
              "checkpoint first. 0: no limit."),                                                                        \
          .unit = UNIT_SECONDS},                                                                                        \
+        {INT(run.log_bytes, 0, MAX_STEPS, "0", FREE,                                                                   \
+             "Maximum size of the log of each worker, in bytes. The middle of a longer log is left out, and a line "   \
+             "in "                                                                                                     \
+             "it names the number of bytes. 0, or more than the node's disk.log_mib: that of the node, 1 GiB if not "  \
+             "configured."),                                                                                           \
+         .unit = UNIT_COUNT},                                                                                          \
         {INT(run.timeline_step, 0, MAX_STEPS, "0", FREE,                                                               \
              "Step at which each worker records the time of every operation, for dtctl plan --measured. 0: none.")},   \
         {INT(run.priority, -1000, 1000, "0", FREE,                                                                     \

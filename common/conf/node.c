@@ -84,6 +84,11 @@ static const struct schema_row rows[] = {
     {ROW(disk.reserve_mib, SCHEMA_INT, "16",
          "Disk space in MiB that is reserved for the replicated log, for when the disk is full."),
      .min = 1, .max = 1048576},
+    {ROW(disk.log_mib, SCHEMA_INT, "1024",
+         "Maximum size in MiB of the log of each worker on this node. The middle of a longer log is left out, and a "
+         "line "
+         "in it names the number of bytes. A job can ask for less (`run.log_bytes`). 0: no maximum."),
+     .min = 0, .max = 1048576},
     {ROW(cluster.listen, SCHEMA_TEXT, "\"[::]:7811\"",
          "Numeric `address:port` on which a cluster node listens. A node outside a cluster does not listen."),
      .check = check_address},

@@ -27,7 +27,8 @@ struct node_conf {
         int64_t entries, trailing;
     } snapshot;
     struct {
-        int64_t reserve_mib; /* reserved for the log */
+        int64_t reserve_mib; /* reserved for the replicated log */
+        int64_t log_mib;     /* of a worker's log; 0: any size */
     } disk;
     struct { /* of several nodes */
         char *listen, *advertise, *domain;

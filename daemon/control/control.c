@@ -95,7 +95,9 @@ static void gpus_known(void *owner)
 
 static void facts_changed(void *owner)
 {
-    leadership_facts(owner);
+    struct control *n = owner;
+    n->jobs.self.disk_full = n->local.log_watch.is_full;
+    leadership_facts(n);
 }
 
 /* ---- the supervisor ---- */
@@ -207,6 +209,13 @@ static void record_full_log(struct control *n)
         jobs_incident_record(&n->jobs, seen, "training continues; events are recorded when there is space");
 }
 
+static uint64_t newest_job(const struct control *n)
+{
+    const struct state_job *const *jobs;
+    int count = state_jobs(n->replica.state, &jobs);
+    return count ? jobs[count - 1]->id : 0;
+}
+
 static void on_timer(uv_timer_t *timer)
 {
     struct control *n = timer->data;
@@ -221,7 +230,8 @@ static void on_timer(uv_timer_t *timer)
     probe_tick(&n->local);
     rpc_client_tick(&n->rpc);
     c10d_tick(&n->c10d);
-    health_tick(&n->local.health, n->dir);
+    log_watch_tick(&n->local, newest_job(n));
+    health_tick(&n->local.health, n->dir, &n->local.log_watch);
     leadership_tick(n);
     if (n->rpc.listener)
         jobs_tick(&n->jobs);

@@ -41,7 +41,7 @@ static void write_status(const struct control *n, char *ret, size_t size)
         at += snprintf(ret + at, size - (size_t)at, ", %d waiting", waiting);
     const char *warning = log_warning(n->replica.log) ? log_warning(n->replica.log) : n->local.health.warning;
     if (*warning && (size_t)at < size)
-        snprintf(ret + at, size - (size_t)at, "; %s", warning);
+        snprintf(ret + at, size - (size_t)at, "; %.350s", warning);
 }
 
 static void send_heartbeat(struct control *n)

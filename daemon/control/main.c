@@ -116,6 +116,10 @@ int main(int argc, char **argv)
     if (!err) {
         err = control_start(&node, &why);
     }
+    if (!err) {
+        err = log_watch_start(&node.local, &node.loop);
+        why_set(&why, err, "the thread that watches the disk: %s", err_text(err));
+    }
     if (err) {
         fprintf(stderr, "dtd-control: %s\n", why.text);
         return 2;

@@ -31,6 +31,7 @@ static bool child_send(struct supervisor *s, const struct sv_child *c)
                             .error = c->error,
                             .gpu = c->gpu,
                             .epoch = c->epoch,
+                            .log_bytes = c->log_bytes,
                             .uid = j ? j->owner.uid : 0,
                             .when_ns = c->when_ns};
     memcpy(m.token, c->token, sizeof(m.token));
@@ -108,9 +109,9 @@ static void on_end(struct supervisor *s, const struct channel_msg *m)
 }
 
 static void (*const handlers[])(struct supervisor *s, const struct channel_msg *m) = {
-    [CHANNEL_SPAWN] = sv_child_spawn,   [CHANNEL_KILL] = on_kill, [CHANNEL_RELEASE] = sv_job_release,
-    [CHANNEL_LIST] = on_list,           [CHANNEL_ACK] = on_ack,   [CHANNEL_END] = on_end,
-    [CHANNEL_HEARTBEAT] = sv_heartbeat,
+    [CHANNEL_SPAWN] = sv_child_spawn,   [CHANNEL_KILL] = on_kill,   [CHANNEL_RELEASE] = sv_job_release,
+    [CHANNEL_LIST] = on_list,           [CHANNEL_ACK] = on_ack,     [CHANNEL_END] = on_end,
+    [CHANNEL_HEARTBEAT] = sv_heartbeat, [CHANNEL_CUT] = sv_log_cut,
 };
 
 void sv_channel_read(struct supervisor *s)

@@ -32,12 +32,14 @@
 
 enum channel_kind {
     /* control to supervisor */
-    CHANNEL_SPAWN = 1, /* job, slot, slots, token, uid; for a worker gpu, cpus, env (PWD: its folder) and n_args */
-    CHANNEL_KILL,      /* job, slot, signal: sent to the child's process group */
+    CHANNEL_SPAWN =
+        1,        /* job, slot, slots, token, uid, log_bytes; for a worker gpu, cpus, env (PWD: its folder), n_args */
+    CHANNEL_KILL, /* job, slot, signal: sent to the child's process group */
     CHANNEL_RELEASE,   /* job: close its arenas, segment and socket; ignored while the job has children */
     CHANNEL_LIST,      /* answered by JOB and CHILD messages and then LISTED */
     CHANNEL_ACK,       /* job, slot, token: control has recorded the exit; drop the record */
     CHANNEL_END,       /* stop every child and exit */
+    CHANNEL_CUT,       /* job, slot, uid, from, to: leave out this part of the slot's log (common/base/log_cut.h) */
     CHANNEL_HEARTBEAT, /* state: 1 while control serves, job: number of the last RELOAD done, env: status text */
     /* supervisor to control */
     CHANNEL_CHILD = 64, /* job, slot, token, pid, state and the fields of that state; also the answer to SPAWN */
@@ -68,6 +70,8 @@ struct channel_msg {
     int64_t when_ns;                    /* monotonic time at which the supervisor received SIGCHLD */
     uint8_t cpus[CHANNEL_MAX_CPUS / 8]; /* bit c: core c; none set: unbound */
     uint64_t epoch;                     /* the epoch for which a command is started; 0: not a command */
+    int64_t log_bytes;                  /* limit of its log, kept for the next control; 0: that of the node */
+    int64_t from, to;                   /* CUT: offsets in the log */
     int32_t n_args;                     /* number of strings at the end of env that are a command; 0: run dt-worker */
     uint32_t env_bytes;
     char env[CHANNEL_MAX_ENV]; /* "KEY=VALUE\0" .., "ARGUMENT\0" .. */

@@ -5,6 +5,7 @@
 
 #include "common/base/file.h"
 #include "common/base/log.h"
+#include "common/base/log_cut.h"
 #include "common/base/ticket.h"
 
 #include <errno.h>
@@ -184,4 +185,20 @@ int sv_log_open(const struct supervisor *s, const char *name, const struct user 
         return fd;
     log_warn("no log file path=%s error=%s", path, strerror(errno));
     return open("/dev/null", O_WRONLY | O_CLOEXEC);
+}
+
+void sv_log_cut(struct supervisor *s, const struct channel_msg *m)
+{
+    char name[40], path[PATH_MAX];
+    snprintf(name, sizeof(name), "rank-%d.log", m->slot);
+    job_path(s, m->job, name, path, sizeof(path));
+    user_files_as(s->system ? m->uid : 0);
+    int fd = open(path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    int e = fd < 0 ? errno : log_cut(fd, &(struct log_cut){m->from, m->to});
+    user_files_as(0);
+    if (fd >= 0)
+        close(fd);
+    if (e && e != s->cut_error)
+        log_warn("log not cut path=%s error=%s", path, strerror(e));
+    s->cut_error = e;
 }

@@ -165,6 +165,7 @@ void sv_child_spawn(struct supervisor *s, const struct channel_msg *m)
                            .error = e,
                            .gpu = m->gpu,
                            .epoch = m->epoch,
+                           .log_bytes = m->log_bytes,
                            .when_ns = clock_mono_ns()};
     memcpy(c->token, m->token, sizeof(c->token));
     memcpy(c->cpus, m->cpus, sizeof(c->cpus));

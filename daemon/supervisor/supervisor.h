@@ -46,6 +46,7 @@ struct sv_child {
     int exit_status, exit_signal, error, gpu;
     int64_t when_ns;
     uint64_t epoch;
+    int64_t log_bytes;
     uint8_t token[CHANNEL_TOKEN_BYTES];
     uint8_t cpus[CHANNEL_MAX_CPUS / 8];
 };
@@ -74,6 +75,7 @@ struct supervisor {
     int64_t control_since_ms, control_retry_ms, control_backoff_ms;
     bool listed_due, shutdown_due, reload_due;
     struct notify notify;
+    int cut_error;                 /* errno of the last cut of a log, to log each failure once */
     bool ready;                    /* READY=1 has been sent to the service manager */
     uint64_t reloads;              /* RELOAD messages for this control process */
     int64_t hang_ms;               /* control hangs when it sends no heartbeat for this long; 0: never */
@@ -102,6 +104,8 @@ int sv_ticket(const struct supervisor *s, const struct sv_job *j, const uint8_t 
 /* Opens a file in the state directory for appending, or /dev/null when that fails, since a full disk must not stop a
  * job. In a system-wide dtd the file belongs to `owner`, and control can read it. */
 int sv_log_open(const struct supervisor *s, const char *name, const struct user *owner);
+/* Cuts a worker's log, opened with the rights of its user. */
+void sv_log_cut(struct supervisor *s, const struct channel_msg *m);
 
 /* ---- spawn.c: processes ---- */
 /* exec_start of the program argv[0] in the folder of this executable. */

@@ -99,6 +99,7 @@ void node_view_set_facts(struct node_view *a, const struct node_view_facts *f)
     struct gpus *g = a->gpus;
     a->slots = f->slots;
     a->leaving = f->leaving;
+    a->disk_full = f->disk_full;
     gpus_set(g, f->gpus < 0 ? 0 : f->gpus > GPUS_MAX ? GPUS_MAX : f->gpus);
     g->known = f->gpus >= 0;
     snprintf(g->model, sizeof(g->model), "%s", f->model);
@@ -256,6 +257,8 @@ void node_capacity(const struct node_view *a, uint64_t job, int mine, struct pla
     const char *out = node_unavailable_reason(a);
     if (!out && !a->listed)
         out = "has not listed its processes yet";
+    if (!out && a->disk_full && !mine)
+        out = "has no space left for its state (`dtctl node` there)";
     *ret = (struct placement_node){.name = a->name,
                                    .slots = a->slots,
                                    .used = a->used - mine,

@@ -31,6 +31,7 @@ struct node_view {
     char address[264];       /* host at which other nodes reach its workers; "": unknown */
     char drained[128];       /* why no new process may start there; "": not drained */
     bool leaving;            /* its dtd is shutting down */
+    bool disk_full;          /* the disk of its state directory is full: no new job may start there */
     int slots, used;         /* workers that may run there at once; slots that are allocated to jobs */
     struct gpus *gpus;       /* with the job that holds each; own node: local.h's, else owned by the view */
     struct rpc_conn *conn;   /* of another node; NULL: none */
@@ -77,7 +78,7 @@ struct node_view_facts {
     } * sick;
     int n_sick;
     const char *model, *missing; /* never NULL */
-    bool leaving;
+    bool leaving, disk_full;
 };
 void node_view_set_facts(struct node_view *a, const struct node_view_facts *f);
 

@@ -170,6 +170,7 @@ void job_process_start(struct job *j, struct job_process *p)
                               .device = io ? -1 : ((struct job_worker *)p)->device,
                               .threads = (int)j->spec.run.threads,
                               .uid = j->uid,
+                              .log_bytes = j->spec.run.log_bytes,
                               .token = p->token,
                               .env = j->spec.run.env,
                               .n_env = io ? 0 : j->spec.run.n_env,

@@ -2,6 +2,7 @@
  * names them only in its log, which an unprivileged process often may not read. Then a SIGKILL while the count grows
  * may have been the kernel's or a user's. */
 #include "daemon/control/local/health.h"
+#include "daemon/control/local/log_watch.h"
 
 #include "common/base/buf.h"
 #include "common/base/clock.h"
@@ -15,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #define TICK_MS 5000 /* space and memory run out over minutes, and each check reads files of /proc */
@@ -150,23 +150,35 @@ enum health_oom health_oom(struct health *h, pid_t pid)
     return take_killed(h, pid) ? HEALTH_OOM_YES : HEALTH_OOM_NO;
 }
 
-void health_tick(struct health *h, const char *dir)
+/* The folder, its space and the largest logs, while logs are cut for lack of space. */
+static void write_disk(const struct log_watch *disk, const char *dir, char *ret, size_t size)
 {
-    char before[sizeof(h->warning)], low[200];
+    ret[0] = '\0';
+    if (disk->is_full || disk->largest[0])
+        snprintf(ret, size, "the disk of %.250s %s: %" PRId64 " MiB free%s%s%s", dir,
+                 disk->is_full ? "is full" : "is nearly full", disk->disk_free >> 20,
+                 disk->is_full ? "; new jobs do not start on this node" : "",
+                 disk->largest[0] ? "; largest logs: " : "", disk->largest);
+}
+
+void health_tick(struct health *h, const char *dir, const struct log_watch *disk)
+{
+    char low[200], logs[700];
+    bool before = h->warning[0];
     int64_t memory[2], now = clock_mono_ms();
-    struct statvfs st;
     if (now < h->due_ms)
         return;
     h->due_ms = now + TICK_MS;
     (void)count_grew(h);
     if (h->kernel_log >= 0)
         read_kernel_log(h);
-    bool disk = statvfs(dir, &st) == 0;
+    bool is_known = disk->disk_size > 0;
     read_numbers("/proc/meminfo", (const char *const[]){"MemAvailable", "MemTotal"}, 2, memory);
-    memcpy(before, h->warning, sizeof(before));
-    health_warn(disk ? (int64_t)(st.f_bavail * st.f_frsize) : -1, disk ? (int64_t)(st.f_blocks * st.f_frsize) : -1,
-                memory[0] * 1024, memory[1] * 1024, low, sizeof(low));
-    snprintf(h->warning, sizeof(h->warning), "%s%s%s", low, low[0] && h->limit[0] ? "; " : "", h->limit);
-    if (h->warning[0] && !before[0])
+    health_warn(is_known ? disk->disk_free : -1, is_known ? disk->disk_size : -1, memory[0] * 1024, memory[1] * 1024,
+                low, sizeof(low));
+    write_disk(disk, dir, logs, sizeof(logs));
+    snprintf(h->warning, sizeof(h->warning), "%s%s%s%s%s", low, low[0] && logs[0] ? "; " : "", logs,
+             (low[0] || logs[0]) && h->limit[0] ? "; " : "", h->limit);
+    if (h->warning[0] && !before)
         log_warn("%s", h->warning);
 }

@@ -12,14 +12,16 @@
 /* Kills that are remembered until the end of the process is reported, which follows within milliseconds. */
 #define HEALTH_KILLED_MAX 64
 
+struct log_watch;
+
 struct health {
     int64_t due_ms, oom_ms;          /* oom_ms: when the kernel's count of kills was last seen to grow; 0: never */
     int64_t oom_kills;               /* this count; -1: the kernel does not report it */
     int kernel_log;                  /* /dev/kmsg; -1: it cannot be read, or its process ids are not ours */
     pid_t killed[HEALTH_KILLED_MAX]; /* the processes that it named last; 0: unused */
     int n_killed;
-    char limit[120];   /* what limits this node for as long as it runs; "": nothing */
-    char warning[330]; /* what is low, and the limit; "": nothing */
+    char limit[120];    /* what limits this node for as long as it runs; "": nothing */
+    char warning[1100]; /* what is low, and the limit; "": nothing */
 };
 
 enum health_oom {
@@ -29,8 +31,9 @@ enum health_oom {
 };
 
 void health_init(struct health *h);
-/* Call it on every tick of the loop; it checks every 5 s. `dir`: the state directory. */
-void health_tick(struct health *h, const char *dir);
+/* Call it on every tick of the loop; it checks every 5 s. `dir`: the state directory, whose disk is watched by `disk`.
+ */
+void health_tick(struct health *h, const char *dir, const struct log_watch *disk);
 /* Whether the kernel killed this process, which SIGKILL has just ended, for lack of memory. */
 enum health_oom health_oom(struct health *h, pid_t pid);
 /* The process that a record of the kernel's log reports as killed for lack of memory; 0: it reports none. */

@@ -7,6 +7,7 @@
 #include "common/conf/node.h"
 #include "daemon/control/local/gpus.h"
 #include "daemon/control/local/health.h"
+#include "daemon/control/local/log_watch.h"
 #include "daemon/control/local/probe.h"
 #include "daemon/control/local/processes.h"
 #include "daemon/control/local/supervisor_link.h"
@@ -16,7 +17,7 @@ struct local_events {
     void (*process)(void *owner, const struct channel_msg *m);
     /* The probe has ended; local.gpus is valid. */
     void (*gpus_known)(void *owner);
-    /* A GPU has become sick: report this node's facts to the leader again. */
+    /* A GPU has become sick, or the disk full or not full: report this node's facts to the leader again. */
     void (*facts_changed)(void *owner);
     /* Returns this node's port of the c10d store of a command's epoch, and opens the port if necessary. */
     err_t (*command_port)(void *owner, const struct process_spawn *x, uint16_t *ret_port);
@@ -38,6 +39,7 @@ struct local {
     struct gpus gpus;
     struct probe probe;
     struct health health;
+    struct log_watch log_watch;
 };
 
 /* Initializes `children`, `health` and `probe`; the caller has set the fields up to `system`. Blocks on files of /sys

@@ -185,6 +185,7 @@ err_t local_process_spawn(struct local *l, const struct process_spawn *x)
     int before = e->device;
     child_begin(l, e, x->token, x->device, x->uid);
     e->epoch = x->n_command ? x->epoch : 0;
+    e->log_bytes = x->log_bytes;
     bind_cores(l, e, x, before);
     struct supervisor_link_spawn s = {.job = x->job,
                                       .slot = x->slot,
@@ -198,7 +199,8 @@ err_t local_process_spawn(struct local *l, const struct process_spawn *x)
                                       .workdir = x->workdir,
                                       .command = x->command,
                                       .n_command = x->n_command,
-                                      .epoch = e->epoch};
+                                      .epoch = e->epoch,
+                                      .log_bytes = x->log_bytes};
     count_workers(l);
     if (x->n_command)
         return spawn_command(l, x, &s);
@@ -217,6 +219,7 @@ static bool child_adopt(struct local *l, struct child *e, const struct channel_m
         return false;
     child_begin(l, e, m->token, m->gpu - 1, m->uid);
     e->epoch = m->epoch;
+    e->log_bytes = m->log_bytes;
     e->stranded = m->epoch > 0;
     if (!e->bound && m->slot != CHANNEL_SLOT_IO) {
         e->bound = true;

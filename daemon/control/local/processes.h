@@ -45,6 +45,7 @@ struct child {
     uint32_t uid;                        /* the user of the process; not used by a private dtd */
     char proc;                           /* state in /proc (R, S, D, T) when last looked at; 0: not looked at */
     const char *log;                     /* end of a failed worker's log, while its exit is reported; else NULL */
+    int64_t log_bytes;                   /* limit of its log; 0: that of the node */
     uint64_t epoch;                      /* for which a command was started; 0: not known, or no command */
     bool stranded; /* a command that an earlier control started; its c10d store ended with that control */
     bool said;     /* used by leadership.c while it reports all processes */
@@ -76,6 +77,7 @@ struct process_spawn {
     const char *workdir;  /* of a worker; NULL or not absolute: none */
     char *const *command; /* of a command job; NULL: a managed job */
     int n_command;
+    int64_t log_bytes;      /* limit of its log; 0: that of the node */
     uint64_t epoch;         /* of a command: the epoch that it is started for */
     const char *store_node; /* of a command: the node that has the epoch's c10d store */
     const char *caller;     /* of a command: what it inherits (common/base/caller.h); NULL or "": the daemon's */

@@ -93,7 +93,8 @@ err_t supervisor_link_spawn(struct supervisor_link *s, const struct supervisor_l
                             .slots = x->slots,
                             .gpu = x->device + 1,
                             .uid = x->uid,
-                            .epoch = x->epoch};
+                            .epoch = x->epoch,
+                            .log_bytes = x->log_bytes};
     memcpy(m.token, x->token, sizeof(m.token));
     if (x->cpus)
         memcpy(m.cpus, x->cpus, sizeof(m.cpus));
@@ -137,6 +138,12 @@ err_t supervisor_link_heartbeat(struct supervisor_link *s, bool serves, uint64_t
 {
     struct channel_msg m = {.kind = CHANNEL_HEARTBEAT, .state = serves, .job = reloads};
     return put_env(&m, "", status) ? send_or_queue(s, &m) : ERR_LIMIT;
+}
+
+err_t supervisor_link_cut(struct supervisor_link *s, uint64_t job, int slot, uint32_t uid, int64_t from, int64_t to)
+{
+    const struct channel_msg m = {.kind = CHANNEL_CUT, .job = job, .slot = slot, .uid = uid, .from = from, .to = to};
+    return send_or_queue(s, &m);
 }
 
 err_t supervisor_link_end(struct supervisor_link *s)

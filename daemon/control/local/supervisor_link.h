@@ -43,7 +43,8 @@ struct supervisor_link_spawn {
     const char *workdir;  /* NULL or not absolute: none */
     char *const *command; /* to execute; NULL: dt-worker, or dtd-io */
     int n_command;
-    uint64_t epoch; /* for which it is started */
+    uint64_t epoch;    /* for which it is started */
+    int64_t log_bytes; /* limit of its log; 0: that of the node */
 };
 
 NODISCARD err_t supervisor_link_start(struct supervisor_link *s, uv_loop_t *loop, int fd,
@@ -57,6 +58,9 @@ NODISCARD err_t supervisor_link_list(struct supervisor_link *s);
 /* Sends a heartbeat. `serves`: clients are served; `reloads`: number of the newest reload that was done; `status`: a
  * text for users, at most CHANNEL_MAX_ENV - 1 bytes. */
 NODISCARD err_t supervisor_link_heartbeat(struct supervisor_link *s, bool serves, uint64_t reloads, const char *status);
+/* Leaves out the bytes [from, to) of a slot's log, which belongs to `uid`. */
+NODISCARD err_t supervisor_link_cut(struct supervisor_link *s, uint64_t job, int slot, uint32_t uid, int64_t from,
+                                    int64_t to);
 NODISCARD err_t supervisor_link_end(struct supervisor_link *s);
 
 #endif

@@ -474,13 +474,13 @@ void rpc_client_checkpoints(void *owner, struct rpc_call *call, const ProtobufCM
 
 static void write_warning(const struct rpc_server *server, char *ret, size_t size)
 {
-    const char *log =
-        log_warning(server->replica->log) ? log_warning(server->replica->log) : server->local->health.warning;
+    const char *log = log_warning(server->replica->log), *low = server->local->health.warning;
     uint64_t failing = 0;
     for (const struct job *j = server->jobs->head; j; j = job_next(j))
         failing += job_view_of(j).metrics->err != OK;
     const char *sick = server->local->gpus.sick, *unknown = server->local->probe.warning;
-    int at = snprintf(ret, size, "%s%s%s", log, *log && *sick ? "; " : "", sick);
+    int at = snprintf(ret, size, "%s%s%s", log ? log : "", log && *low ? "; " : "", low);
+    at += snprintf(ret + at, size - (size_t)at, "%s%s", at && *sick ? "; " : "", sick);
     at += snprintf(ret + at, size - (size_t)at, "%s%s", at && *unknown ? "; " : "", unknown);
     if (failing)
         snprintf(ret + at, size - (size_t)at,
@@ -533,7 +533,7 @@ void rpc_client_node(void *owner, struct rpc_call *call, const ProtobufCMessage 
 {
     struct rpc_server *server = owner;
     Dtd__NodeReply m = DTD__NODE_REPLY__INIT;
-    char host[256] = "", warning[1500];
+    char host[256] = "", warning[2500];
     struct numa_reply *numa;
     size_t count = 0;
     for (const struct child *c = server->local->children.head; c; c = c->next)

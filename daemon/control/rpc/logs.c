@@ -8,6 +8,10 @@
  * node was unreachable. Control reads one block of each file at a time, as fast as the client's connection accepts
  * them.
  *
+ * The middle of a log may have been left out (common/base/log_cut.h). A block ends behind the note about it, and the
+ * next one begins where the log goes on. A reader whose place was left out meanwhile receives a line with the number
+ * of bytes.
+ *
  * The search for the last lines ends SEARCH_BYTES before the end of the file, because a line can be as long as the file
  * (a progress bar, a sparse file). The client then receives a note that names the first byte that is shown.
  *
@@ -15,6 +19,7 @@
  * switches to the new file when the old one has no more data. Blocks contain whole lines, except if a line is longer
  * than a block or is the last one. */
 #include "common/base/log.h"
+#include "common/base/log_cut.h"
 #include "daemon/control/job/job.h"
 #include "daemon/control/rpc/adapters.h"
 #include "daemon/control/rpc/caller.h"
@@ -56,6 +61,7 @@ struct log_read {
     char path[PATH_MAX];
     struct place place; /* `at` becomes the offset of the block; `lines` becomes -1 */
     bool cut;           /* the lines begin more than SEARCH_BYTES before the end */
+    int64_t left_out;   /* bytes before the block that no longer exist, and that no note in the text names */
     size_t len;
     uint8_t block[BLOCK_BYTES];
 };
@@ -102,6 +108,42 @@ static void log_path(const struct rpc_server *server, uint64_t job, int slot, ch
     snprintf(ret, PATH_MAX, "%s/jobs/%" PRIu64 "/rank-%d.log", server->local->dir, job, slot);
 }
 
+/* The offset at which the log goes on if there is a hole at `at`: behind it and the zeros with which its last block
+ * begins. */
+static off_t skip_hole(int fd, off_t at, off_t size)
+{
+    char block[BLOCK_BYTES];
+    off_t data = lseek(fd, at, SEEK_DATA);
+    if (data == at)
+        return at;
+    if (data < 0)
+        return errno == ENXIO ? size : at; /* a hole up to the end; or a file system that does not know holes */
+    ssize_t got = pread(fd, block, sizeof(block), data), zeros = 0;
+    while (zeros < got && !block[zeros])
+        zeros++;
+    return data + zeros;
+}
+
+/* Moves the place behind bytes that were left out. */
+static void skip_left_out(struct log_read *r, int fd, off_t size)
+{
+    char text[LOG_CUT_NOTE_BYTES + 1];
+    int64_t bytes, before = r->place.at - LOG_CUT_NOTE_BYTES;
+    bool noted = before >= 0 && pread(fd, text, sizeof(text), before) == sizeof(text) &&
+                 log_cut_note(text, LOG_CUT_NOTE_BYTES, &bytes) == text && !text[LOG_CUT_NOTE_BYTES];
+    if (noted) {
+        r->place.at = before + bytes;
+        return;
+    }
+    if (r->place.at > size) { /* the file was truncated: it begins again */
+        r->place.at = 0;
+        return;
+    }
+    off_t at = r->place.at < size ? skip_hole(fd, r->place.at, size) : size;
+    r->left_out = at - r->place.at;
+    r->place.at = at;
+}
+
 /* Reads whole lines, or the part of a line up to its last \r. On a thread of the pool. */
 static void read_block(struct pool_task *task)
 {
@@ -114,10 +156,15 @@ static void read_block(struct pool_task *task)
     if (r->place.lines >= 0)
         r->place.at = start_of_lines(fd, st.st_size, r->place.lines, &r->cut);
     r->place.lines = -1;
+    skip_left_out(r, fd, st.st_size);
     ssize_t got = pread(fd, r->block, BLOCK_BYTES, r->place.at);
     close(fd);
     if (got <= 0)
         return;
+    int64_t bytes;
+    const char *note = log_cut_note((const char *)r->block, (size_t)got, &bytes);
+    if (note)
+        got = note + LOG_CUT_NOTE_BYTES - (const char *)r->block;
     const uint8_t *nl = memrchr(r->block, '\n', (size_t)got);
     nl = nl ? nl : memrchr(r->block, '\r', (size_t)got); /* a progress bar is one line until it is complete */
     r->len = nl ? (size_t)(nl - r->block) + 1 : got == BLOCK_BYTES || r->place.last ? (size_t)got : 0;
@@ -141,6 +188,7 @@ static err_t read_start(struct rpc_server *server, const struct place *place, ui
     r->arg = arg;
     r->place = *place;
     r->cut = false;
+    r->left_out = 0;
     log_path(server, place->job, place->slot, r->path);
     err_t err = pool_add(&server->reads, &r->task, key);
     if (err) {
@@ -204,6 +252,8 @@ static void block_for_leader(struct log_read *r)
     b.text = (ProtobufCBinaryData){r->len, r->block};
     b.at = r->place.at;
     b.has_cut = b.cut = r->cut;
+    b.has_left_out = r->left_out > 0;
+    b.left_out = r->left_out;
     if (call) {
         rpc_call_on_cancel(call, NULL, NULL);
         rpc_reply(call, &b.base);
@@ -244,6 +294,7 @@ struct tail_file {
     struct place place;
     bool guessed;      /* the job has not been placed yet: the rank may run elsewhere, and this file has no lines */
     bool noted;        /* the client has received the line about an unreachable node */
+    int64_t left_out;  /* the client has to receive a note: so many bytes no longer exist; 0: no note */
     int64_t cut_lines; /* the client has to receive a note: so many lines are not shown completely; 0: no note */
     uint8_t *block;    /* read and not sent to the client yet; NULL: none */
     size_t len;
@@ -297,7 +348,7 @@ static void tail_end(struct tail *t)
 static void pump(void *arg);
 
 /* Keeps what was read until it is sent. If there is no memory for it, the next look reads it again. */
-static void block_keep(struct tail_file *f, int64_t at, const uint8_t *text, size_t len, bool cut)
+static void block_keep(struct tail_file *f, int64_t at, const uint8_t *text, size_t len, bool cut, int64_t left_out)
 {
     f->state = FILE_QUIET;
     f->noted = false;
@@ -305,6 +356,7 @@ static void block_keep(struct tail_file *f, int64_t at, const uint8_t *text, siz
     if (len && !f->block)
         return;
     f->cut_lines = cut ? f->place.lines : f->cut_lines;
+    f->left_out += left_out;
     f->place.at = at;
     f->place.lines = -1;
     f->len = len;
@@ -326,7 +378,7 @@ static void block_came(void *arg, const struct rpc_result *result)
     struct tail_file *f = arg;
     const Dtd__LogBlock *b = (const Dtd__LogBlock *)(const void *)result->reply;
     if (b)
-        block_keep(f, b->at, b->text.data, b->text.len, b->has_cut && b->cut);
+        block_keep(f, b->at, b->text.data, b->text.len, b->has_cut && b->cut, b->has_left_out ? b->left_out : 0);
     else
         f->state = FILE_QUIET;
     block_read_done(f->tail);
@@ -348,7 +400,7 @@ static err_t read_from_node(struct tail *t, struct tail_file *f)
 static void block_read_here(struct log_read *r)
 {
     struct tail_file *f = r->arg;
-    block_keep(f, r->place.at, r->block, r->len, r->cut);
+    block_keep(f, r->place.at, r->block, r->len, r->cut, r->left_out);
     free(r);
     block_read_done(f->tail);
 }
@@ -409,12 +461,29 @@ static err_t send_cut(struct tail *t, int k)
     return err;
 }
 
+static err_t send_left_out(struct tail *t, int k)
+{
+    struct tail_file *f = &t->files[k];
+    char text[200];
+    int len =
+        snprintf(text, sizeof(text),
+                 "(%" PRId64 " bytes of this log no longer exist: it reached its limit, run.log_bytes, or the disk "
+                 "was full)\n",
+                 f->left_out);
+    err_t err = f->left_out ? send_text(t, k, NULL, (const uint8_t *)text, (size_t)len) : OK;
+    f->left_out = err ? f->left_out : 0;
+    return err;
+}
+
 /* ---- the pump ---- */
 
 /* Sends the block of file k that has been read, and starts to read the next one. Otherwise the error of rpc_item. */
 static err_t send_block(struct tail *t, int k, bool last)
 {
     struct tail_file *f = &t->files[k];
+    err_t gap = send_left_out(t, k);
+    if (gap)
+        return gap;
     if (f->block) {
         err_t err = send_cut(t, k);
         err = err ? err : send_text(t, k, &f->place, f->block, f->len);

@@ -113,6 +113,8 @@ err_t rpc_node_spawn(struct rpc_call *attend, const struct process_spawn *x)
     c.epoch = x->epoch;
     c.store_node = (char *)x->store_node;
     c.caller = (char *)x->caller;
+    c.has_log_bytes = x->log_bytes != 0;
+    c.log_bytes = x->log_bytes;
     return send_command(attend, &c, x->job, x->slot);
 }
 
@@ -165,7 +167,8 @@ static void take_facts(struct node_view *a, const Dtd__AgentFacts *f)
                                           .n_sick = n_sick,
                                           .model = f->gpu_model ? f->gpu_model : "",
                                           .missing = f->gpu_missing ? f->gpu_missing : "",
-                                          .leaving = f->has_leaving && f->leaving};
+                                          .leaving = f->has_leaving && f->leaving,
+                                          .disk_full = f->has_disk_full && f->disk_full};
     node_view_set_facts(a, &facts);
 }
 
@@ -290,7 +293,8 @@ static err_t spawn_command(struct rpc_server *server, const Dtd__AgentCommand *c
                                     .n_command = (int)c->n_command,
                                     .epoch = c->epoch,
                                     .store_node = c->store_node,
-                                    .caller = c->caller};
+                                    .caller = c->caller,
+                                    .log_bytes = c->log_bytes};
     bool sound = (c->n_command == 0 || c->store_node) && c->token.len == CHANNEL_TOKEN_BYTES &&
                  c->slot >= CHANNEL_SLOT_IO && c->slot < c->slots && c->slots <= CHANNEL_MAX_SLOTS && c->workers > 0 &&
                  c->job && c->job != CHANNEL_JOB_PROBE;
@@ -392,6 +396,7 @@ static void fill_facts(struct rpc_server *server, struct facts *f)
     f->m.gpu_model = (char *)g->model;
     f->m.gpu_missing = (char *)g->missing;
     f->m.has_leaving = f->m.leaving = server->jobs->leaving;
+    f->m.has_disk_full = f->m.disk_full = server->local->log_watch.is_full;
 }
 
 static void report_answered(void *arg, const struct rpc_result *result)
