@@ -136,6 +136,8 @@ static err_t file_put(const char *dir, const char *name, const void *data, size_
         err = err_from_errno(errno);
     if (err == ERR_LIMIT)
         err = ERR_NOSPACE; /* EFBIG, as in part.c */
+    if (err == ERR_NOSPACE)
+        return ckpt_no_space(path, (int64_t)len, why);
     return err ? why_set(why, err, "%s: %s", path, err_text(err)) : OK;
 }
 

@@ -10,10 +10,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #define SMALL_BYTES 65536u       /* smaller pieces are copied to a buffer; larger ones are written directly */
@@ -122,15 +124,23 @@ static err_t pieces_check(const struct ckpt_piece *pieces, int n, struct why *wh
     return err;
 }
 
+err_t ckpt_no_space(const char *path, int64_t bytes, struct why *why)
+{
+    struct statvfs st;
+    int64_t free_bytes = statvfs(path, &st) ? 0 : (int64_t)(st.f_bavail * st.f_frsize);
+    return why_set(why, ERR_NOSPACE, "%s: no space left: %" PRId64 " bytes are needed and %" PRId64 " are free", path,
+                   bytes, free_bytes);
+}
+
 /* Detects a full disk before the data is written. On file systems without fallocate, writing detects it. */
-static err_t reserve(int fd, const struct ckpt_piece *pieces, int n)
+static err_t reserve(int fd, const char *path, const struct ckpt_piece *pieces, int n, struct why *why)
 {
     int64_t bytes = 0;
     for (int i = 0; i < n; i++)
         bytes += box_elements(&pieces[i].box) * (int64_t)dtype_bytes(pieces[i].dtype);
-    if (bytes && fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, bytes) && errno == ENOSPC)
-        return ERR_NOSPACE;
-    return OK;
+    if (!bytes || !fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, bytes) || errno != ENOSPC)
+        return OK;
+    return ckpt_no_space(path, bytes, why);
 }
 
 /* Pieces are sorted by name, so parameters are adjacent and optimizer state is adjacent; a load of only one of them
@@ -227,7 +237,7 @@ err_t ckpt_part_write(const char *dir, int rank, const struct ckpt_piece *pieces
     if (!err)
         err = part_open(dir, part->file, &s.fd, why);
     if (!err)
-        err = reserve(s.fd, pieces, n_pieces);
+        err = reserve(s.fd, path, pieces, n_pieces, why);
     if (!err)
         err = all_write(&s, part, pieces, n_pieces, scalars, n_scalars, why);
     if (!err)

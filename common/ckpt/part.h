@@ -29,4 +29,7 @@ struct ckpt_part {
 struct part_entry *part_entry_add(struct ckpt_part *part, const char *fqn, size_t len);
 struct ckpt_part *part_new(int rank);
 
+/* ERR_NOSPACE, with the bytes that the file needs and those that are free on its file system. */
+NODISCARD err_t ckpt_no_space(const char *path, int64_t bytes, struct why *why);
+
 #endif

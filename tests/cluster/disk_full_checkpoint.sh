@@ -12,6 +12,7 @@ wait_for 60 "a first checkpoint" committed "$job" 20
 head -c 100m /dev/zero >"$tmp/small/ballast" 2>/dev/null || true
 wait_for 60 "the report" eval "status $job | jq -e '.checkpoint_error | test(\"space\")'"
 status "$job" | jq -e '[.incident[].seen] | any(test("[Ss]pace"))' >/dev/null || { status "$job"; fail "no incident names the full disk"; }
+status "$job" | jq -e ".checkpoint_error | test(\"no space left: [0-9]+ bytes are needed and [0-9]+ are free\")" >/dev/null || fail "the report: $(status "$job" | jq .checkpoint_error)"
 last=$(status "$job" | jq -r .checkpoint_step)
 at=$(step "$job")
 wait_for 60 "more steps" reached "$job" $((at + 50))
