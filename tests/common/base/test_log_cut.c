@@ -128,8 +128,9 @@ TEST(notes_in_text)
     char text[400];
     memset(text, 'x', sizeof(text));
     assert_null(log_cut_note(text, sizeof(text), &bytes));
-    int n = snprintf(text + 100, 200, "--- dtd left out 4096 bytes here: the log reached its limit (run.log_bytes), or "
-                                      "the disk was full ---");
+    int n = snprintf(text + 100, 200,
+                     "--- dtd left out 4096 bytes here: the log reached its limit (run.log_bytes), or "
+                     "the disk was full ---");
     memset(text + 100 + n, ' ', (size_t)(LOG_CUT_NOTE_BYTES - n));
     assert_null(log_cut_note(text, sizeof(text), &bytes)); /* without its newline */
     text[100 + LOG_CUT_NOTE_BYTES - 1] = '\n';
