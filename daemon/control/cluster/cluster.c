@@ -18,6 +18,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define SAVE_MS 1000 /* pause before a file that could not be written is tried again */
+
 /* ---- view ---- */
 
 const struct state_cluster *cluster_known(const struct cluster *c)
@@ -46,8 +48,30 @@ static uint64_t hash_of(const struct buf *bytes)
 static void save_view(struct cluster *c)
 {
     err_t err = cluster_view_write(c->view_path, c->view_bytes.data, c->view_bytes.len);
-    if (err)
-        log_warn("the view of the cluster cannot be saved path=%s error=%s", c->view_path, err_text(err));
+    if (err && !c->view_due)
+        log_warn("the view of the cluster cannot be saved, and is tried again path=%s error=%s", c->view_path,
+                 err_text(err));
+    c->view_due = err != OK;
+}
+
+static void save_self(struct cluster *c)
+{
+    struct why why = {""};
+    err_t err = cluster_file_write(c->self_path, &c->self, &why);
+    if (err && !c->self_due)
+        log_error("%s; it is tried again", why.text);
+    c->self_due = err != OK;
+}
+
+static void save_again(struct cluster *c, int64_t now)
+{
+    if (now < c->save_ms)
+        return;
+    c->save_ms = now + SAVE_MS;
+    if (c->view_due)
+        save_view(c);
+    if (c->self_due)
+        save_self(c);
 }
 
 void cluster_view_make(struct cluster *c)
@@ -351,6 +375,7 @@ static void on_tick(uv_timer_t *timer)
     else if (c->is_member)
         cluster_follow_tick(c, now, gap > TICK_MS ? gap : 0);
     cluster_join_tick(c, now);
+    save_again(c, now);
 }
 
 err_t cluster_start(const struct cluster_config *config, struct cluster **ret, struct why *why)
@@ -398,14 +423,12 @@ void cluster_log_config(struct cluster *c, struct log_config *ret)
 void cluster_role(struct cluster *c)
 {
     bool leads = log_leads(c->replica->log);
-    struct why why = {""};
     if (leads == c->leads)
         return;
     c->leads = leads;
     if (leads && c->self.recover) {
         c->self.recover = false;
-        if (cluster_file_write(c->self_path, &c->self, &why))
-            log_error("%s", why.text);
+        save_self(c);
     }
     if (leads) {
         cluster_follow_end(c);

@@ -49,6 +49,8 @@ struct cluster {
     void *owner;             /* of the events */
     bool is_member, closing; /* member of a cluster; else alone */
     struct cluster_self self;
+    bool self_due, view_due; /* their files could not be written, as on a full disk, and are written again */
+    int64_t save_ms;         /* when */
     char self_path[PATH_STATE_DIR_MAX + 32], view_path[PATH_STATE_DIR_MAX + 32];
     uv_timer_t timer;
     int64_t ticked_ms;
