@@ -19,7 +19,7 @@ parallel: {workers: 1}
 X
 job=$(dtctl submit limited.yaml --detach -o json | jq -er .job)
 wait_done "$job"
-short() { [ "$(used "$job")" -lt 40000 ]; }
+short() { [ "$(used "$job")" -lt 20000 ]; }
 wait_for 20 "a cut log" short
 dtctl logs "$job" >out
 [ "$(head -n 1 out)" = "[rank 0] 1000000" ] || [ "$(head -n 1 out)" = 1000000 ] || fail "the beginning: $(head -n 2 out)"

@@ -211,13 +211,34 @@ static int64_t limit_of(const struct local *l, const struct child *c)
     return limit && limit < LOG_SIZES_LEAST_BYTES ? LOG_SIZES_LEAST_BYTES : limit;
 }
 
-static void add_running(const struct local *l, struct look *k)
+static void add_log(struct look *k, uint64_t job, int slot, int64_t limit)
 {
-    for (const struct child *c = l->children.head; c && k->n_limited < MAX_LOGS; c = c->next) {
-        int64_t limit = limit_of(l, c);
-        if (c->job != CHANNEL_JOB_PROBE && c->slot >= 0 && child_runs(c) && limit)
-            k->logs[k->n_limited++] = (struct log_size){.job = c->job, .slot = c->slot, .keep = limit};
-    }
+    if (k->n_limited < MAX_LOGS)
+        k->logs[k->n_limited++] = (struct log_size){.job = job, .slot = slot, .keep = limit};
+}
+
+/* Returns the limit of the log; 0: it is not limited, or is no worker's. */
+static int64_t worker_limit(const struct local *l, const struct child *c)
+{
+    return c->job == CHANNEL_JOB_PROBE || c->slot < 0 ? 0 : limit_of(l, c);
+}
+
+static void add_logs(struct local *l, struct look *k)
+{
+    struct log_watch *w = &l->log_watch;
+    for (const struct child *c = l->children.head; c; c = c->next)
+        if (child_runs(c) && worker_limit(l, c))
+            add_log(k, c->job, c->slot, worker_limit(l, c));
+    for (int i = 0; i < w->n_ended; i++)
+        add_log(k, w->ended[i].job, w->ended[i].slot, w->ended[i].limit);
+}
+
+void log_watch_ended(struct local *l, const struct child *c)
+{
+    struct log_watch *w = &l->log_watch;
+    int64_t limit = worker_limit(l, c);
+    if (limit && w->n_ended < CHANNEL_MAX_WORKERS)
+        w->ended[w->n_ended++] = (struct log_ended){c->job, c->slot, limit};
 }
 
 err_t log_watch_start(struct local *l, uv_loop_t *loop)
@@ -249,8 +270,10 @@ void log_watch_tick(struct local *l, uint64_t newest_job)
     k->newest_job = newest_job;
     k->low_bytes = (l->conf->disk.reserve_mib + LOW_MIB) << 20;
     snprintf(k->dir, sizeof(k->dir), "%s", l->dir);
-    add_running(l, k);
+    add_logs(l, k);
     w->is_busy = pool_add(&w->pool, &k->task, 0) == OK;
-    if (!w->is_busy)
+    if (w->is_busy)
+        w->n_ended = 0;
+    else
         look_free(k);
 }

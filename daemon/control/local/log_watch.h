@@ -12,13 +12,24 @@
 #define DTD_DAEMON_CONTROL_LOCAL_LOG_WATCH_H
 
 #include "daemon/control/local/pool.h"
+#include "daemon/supervisor/channel.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
+struct child;
 struct local;
 
+/* A process that has ended since the last look, after which its log may have grown. */
+struct log_ended {
+    uint64_t job;
+    int slot;
+    int64_t limit;
+};
+
 struct log_watch {
+    struct log_ended ended[CHANNEL_MAX_WORKERS];
+    int n_ended;
     struct pool pool; /* one thread */
     bool is_started;  /* else nothing is watched, as in tests without a loop */
     bool is_busy;     /* the thread reads */
@@ -34,6 +45,8 @@ struct log_watch {
 };
 
 NODISCARD err_t log_watch_start(struct local *l, uv_loop_t *loop);
+/* Its log is looked at once more. */
+void log_watch_ended(struct local *l, const struct child *c);
 /* Call it on every tick of the loop. `newest_job`: the highest number of a job, whose logs may exist. */
 void log_watch_tick(struct local *l, uint64_t newest_job);
 

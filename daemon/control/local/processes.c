@@ -278,6 +278,8 @@ struct child *local_process_event(struct local *l, const struct channel_msg *m)
     find_cause(l, e);
     e->when_ns = m->when_ns;
     count_workers(l);
+    if (!child_runs(e))
+        log_watch_ended(l, e);
     if (!child_runs(e) && e->peer) {
         l->events->disconnect(e->peer);
         e->peer = NULL;

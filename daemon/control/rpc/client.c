@@ -14,6 +14,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,10 +93,17 @@ static void answer_submitted(struct rpc_call *call, const struct state_result *r
     rpc_reply(call, &reply.base);
 }
 
-static const char *not_logged_text(err_t err)
+/* The sentence is valid until the next call. */
+static const char *not_logged_text(const struct rpc_server *server, err_t err)
 {
-    return err == ERR_NOSPACE ? "the state directory is full; free some space and submit again"
-                              : "the log did not record it; repeat the request with the same request id";
+    static char text[PATH_MAX + 200];
+    if (err != ERR_NOSPACE)
+        return "the log did not record it; repeat the request with the same request id";
+    snprintf(text, sizeof(text),
+             "the disk of %s on node %s is full; free some space and repeat the command (`dtctl node` there names the "
+             "largest logs)",
+             server->local->dir, server->local->name);
+    return text;
 }
 
 static void submitted(void *arg, err_t err, uint64_t index, const void *result)
@@ -106,7 +114,7 @@ static void submitted(void *arg, err_t err, uint64_t index, const void *result)
     struct rpc_call *call = p->call;
     free(p);
     if (err)
-        rpc_fail(call, err, "not submitted: %s", not_logged_text(err));
+        rpc_fail(call, err, "not submitted: %s", not_logged_text(server, err));
     else
         answer_submitted(call, r);
     jobs_tick(server->jobs);
@@ -340,7 +348,7 @@ static void submit(struct rpc_server *server, struct rpc_call *call, const Dtd__
     if (!err && !wait) {
         err = propose_submit(server, call, m, parent);
         if (err)
-            why_set(&why, err, "not submitted: %s", not_logged_text(err));
+            why_set(&why, err, "not submitted: %s", not_logged_text(server, err));
     }
     job_fini(&spec);
     if (err)
@@ -361,7 +369,7 @@ static void canceled(void *arg, err_t err, uint64_t index, const void *result)
     struct job *j = jobs_find(p.server->jobs, p.job);
     free(arg);
     if (err || !j) {
-        rpc_fail(p.call, err ? err : ERR_NOTFOUND, "not canceled: %s", not_logged_text(err));
+        rpc_fail(p.call, err ? err : ERR_NOTFOUND, "not canceled: %s", not_logged_text(p.server, err));
         return;
     }
     if (!r->err)
@@ -396,7 +404,7 @@ void rpc_client_cancel(void *owner, struct rpc_call *call, const ProtobufCMessag
     }
     if (err) {
         free(p);
-        rpc_fail(call, err, "not canceled: %s", not_logged_text(err));
+        rpc_fail(call, err, "not canceled: %s", not_logged_text(server, err));
     }
 }
 
