@@ -12,7 +12,7 @@ const struct command commands[] = {
     {"metrics", "print a job's loss, speed and learning rate per step", cmd_metrics},
     {"logs", "print the output of a job's workers", cmd_logs},
     {"why", "show a job's failures and how long each recovery took", cmd_why},
-    {"cancel", "stop a job", cmd_cancel},
+    {"cancel", "stop jobs", cmd_cancel},
     {"resume", "start a job from a checkpoint, on any number of workers", cmd_resume},
     {"plan", "show what a job needs, without starting it", cmd_plan},
     {"ckpt", "list, inspect and verify checkpoints", cmd_ckpt},

@@ -79,6 +79,8 @@ int command_json(const struct global *g, json_t *value);
 bool arg_number(const char *text, int64_t max, int64_t *ret);
 /* The default case of a parser whose command takes exactly one JOB: stores it, and passes the global options on. */
 error_t parse_job(int key, char *arg, struct argp_state *state, struct global *g, const char **job);
+/* The same for one JOB or several. `jobs` has room for all of the command's arguments. */
+error_t parse_jobs(int key, char *arg, struct argp_state *state, struct global *g, const char **jobs, int *n_jobs);
 
 int cmd_up(struct global *g, int argc, char **argv);
 int cmd_down(struct global *g, int argc, char **argv);

@@ -110,6 +110,15 @@ error_t parse_job(int key, char *arg, struct argp_state *state, struct global *g
     }
 }
 
+error_t parse_jobs(int key, char *arg, struct argp_state *state, struct global *g, const char **jobs, int *n_jobs)
+{
+    const char *one = NULL;
+    error_t r = parse_job(key, arg, state, g, &one);
+    if (one)
+        jobs[(*n_jobs)++] = one;
+    return r;
+}
+
 /* ---- finding a command ---- */
 
 void command_list(const struct command *table, int n, FILE *f)

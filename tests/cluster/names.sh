@@ -40,3 +40,15 @@ wait_for 20 "job $twin" ended "$twin"
 dtctl cancel story >/dev/null
 wait_for 20 "job $new" ended "$new"
 [ "$(dtctl status story -o json | jq -r .job)" = "$twin" ] || fail "of ended jobs a name means the newest"
+
+# Several jobs in one call: each is reported, and one that cannot be canceled leaves the others canceled.
+one=$(run first sleep 60)
+two=$(run second sleep 60)
+rc=0
+dtctl cancel "$one" nothing second >"$tmp/said" 2>"$tmp/error" || rc=$?
+[ $rc = 3 ] && grep -q "no job is called nothing" "$tmp/error" || fail "$rc $(cat "$tmp/error")"
+[ "$(grep -c "^job \($one first\|$two second\) is " "$tmp/said")" = 2 ] || fail "$(cat "$tmp/said")"
+wait_for 20 "job $one" ended "$one"
+wait_for 20 "job $two" ended "$two"
+[ "$(dtctl cancel "$one" "$two" -o json | jq -c 'map(.state)')" = '["canceled","canceled"]' ] || fail "cancel -o json of two"
+[ "$(dtctl cancel "$one" -o json | jq -r .state)" = canceled ] || fail "cancel -o json of one"
