@@ -402,20 +402,27 @@ static void print_done(struct job_follow *f, const struct client_job *job)
     free(dir);
 }
 
-/* Prints the last lines of the worker whose failure ended the job. They have been printed before if it is the only
- * worker and its output is shown. */
-static void print_last_lines(struct job_follow *f, const struct client_job *job)
+static void print_lines(struct job_follow *f, const char *title, const char *text)
 {
-    const struct incident *last = job->n_incident ? &job->incident[job->n_incident - 1] : NULL;
-    if (!f->how->command || strcmp(job->state, "failed") != 0 || !last || !last->log || !last->log[0] ||
-        (f->how->output && !f->lines.prefix))
-        return;
-    line_print(f, "last lines of the failed worker:");
-    for (const char *at = last->log; *at;) {
+    line_print(f, "%s", title);
+    for (const char *at = text; *at;) {
         int len = (int)strcspn(at, "\n");
         line_print(f, "  %.*s", len, at);
         at += len + (at[len] == '\n');
     }
+}
+
+/* Prints the error that the script recorded, else the last lines of the worker whose failure ended the job. These lines
+ * have been printed before if it is the only worker and its output is shown. */
+static void print_last_lines(struct job_follow *f, const struct client_job *job)
+{
+    const struct incident *last = job->n_incident ? &job->incident[job->n_incident - 1] : NULL;
+    if (!f->how->command || strcmp(job->state, "failed") != 0 || !last)
+        return;
+    if (last->error && last->error[0])
+        print_lines(f, "the first error of a worker:", last->error);
+    else if (last->log && last->log[0] && (!f->how->output || f->lines.prefix))
+        print_lines(f, "last lines of the failed worker:", last->log);
 }
 
 static void print_end(struct job_follow *f, const struct client_job *job)

@@ -24,6 +24,7 @@
     X(REAL, load_ms, FIELD_OPTIONAL, .label = "  loading", .digits = 4, .unit = "ms") \
     X(REAL, step_ms, FIELD_OPTIONAL, .label = "  first step", .digits = 4, .unit = "ms") \
     X(INT, lost_steps, FIELD_OPTIONAL, .label = "steps lost") /* steps that are repeated */ \
+    X(TEXT, error, FIELD_OPTIONAL, .label = "error", .look = LOOK_LINES) /* of the first worker that recorded one */ \
     X(TEXT, log, FIELD_OPTIONAL, .label = "last log lines", .look = LOOK_LINES) /* of the failed worker */ \
     X(INT, restarts, FIELD_INTERNAL) /* restarts of the job, including this one; absent: no epoch ended */
 // clang-format on

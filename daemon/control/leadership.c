@@ -4,6 +4,7 @@
 #include "common/base/log.h"
 #include "daemon/control/control.h"
 #include "daemon/control/job/job.h"
+#include "daemon/control/local/error_file.h"
 #include "daemon/control/rpc/adapters.h"
 
 #include <inttypes.h>
@@ -59,10 +60,16 @@ void leadership_listed(struct control *n)
 
 void leadership_child(struct control *n, const struct child *c)
 {
-    char log[CHILD_LOG_BYTES + 1];
+    char log[CHILD_LOG_BYTES + 1], path[PATH_MAX];
+    struct error_file error;
     struct child said = *c;
     if (child_failed(c) && rpc_log_tail(&n->rpc, c->job, c->slot, log, sizeof(log)))
         said.log = log;
+    error_file_path(n->local.dir, c->job, c->slot, c->epoch, path);
+    if (child_failed(c) && c->epoch && error_file_read(path, &error) == OK) {
+        said.recorded = error.text;
+        said.recorded_s = error.when_s;
+    }
     if (n->jobs.leads && n->listed)
         node_view_child(&n->jobs, &n->jobs.self, &said);
     else if (!n->jobs.leads)

@@ -93,6 +93,10 @@ static pid_t child_exec_job(struct supervisor *s, const struct sv_job *j, int ti
                      .group = true,
                      .user = s->system ? &j->owner : NULL};
     log_mark_write(x.log, m->n_args ? (int)m->epoch - 1 : -1);
+    if (m->n_args) /* the error file, which the user may write but not create (control/local/error_file.h) */
+        snprintf(name, sizeof(name), "jobs/%s/error-%s-%" PRIu64 ".json", id, slot, m->epoch);
+    if (m->n_args)
+        close(sv_log_open(s, name, &j->owner));
     pid_t pid = sv_exec(s, &x);
     close(x.log);
     return pid;

@@ -6,6 +6,7 @@
 
 #include "common/base/caller.h"
 #include "common/base/log.h"
+#include "daemon/control/local/error_file.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -99,12 +100,13 @@ static bool is_among(char *const *words, int n, const char *word)
     return found;
 }
 
-/* Adds the words whose names are not among the variables so far. The node adds MASTER_PORT. */
+/* Adds the words whose names are not among the variables so far, nor among those that the node adds. */
 static void env_add_others(struct env *e, char *const *words, int n_words)
 {
+    static char *const of_node[] = {"MASTER_PORT=", ERROR_FILE_ENV "="};
     int n = e->n;
     for (int i = 0; i < n_words; i++)
-        if (!is_among(e->words, n, words[i]) && !caller_same_key("MASTER_PORT=", words[i]))
+        if (!is_among(e->words, n, words[i]) && !is_among(of_node, 2, words[i]))
             env_add(e, "%s", words[i]);
 }
 

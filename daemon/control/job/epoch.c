@@ -119,6 +119,7 @@ void job_epoch_ended(struct job *j, const struct incident *by)
     struct job_incident *i = &j->incident;
     job_incident_open(j, by->seen, by->detect_ms, true);
     i->fields.log = by->log ? strdup(by->log) : NULL;
+    i->fields.error = by->error ? strdup(by->error) : NULL;
     i->log_by_exit = true;
     i->fields.wall_ms = by->wall_ms;
     int64_t ms = clock_wall_ms() - by->wall_ms;

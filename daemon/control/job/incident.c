@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static void log_incident(struct job *j)
 {
@@ -28,6 +29,7 @@ void job_incident_open(struct job *j, const char *seen, double detect_ms, bool b
     struct job_incident *i = &j->incident;
     const int64_t now = clock_mono_ns();
     free((char *)i->fields.log);
+    free((char *)i->fields.error);
     *i = (struct job_incident){.open = true,
                                .by_exit = by_exit,
                                .fields = incident_none,
@@ -60,6 +62,25 @@ void job_incident_attach_log(struct job *j, const char *log, bool by_exit)
     free((char *)i->fields.log);
     i->fields.log = strdup(log);
     i->log_by_exit = by_exit;
+    log_incident(j);
+}
+
+void job_incident_attach_error(struct job *j, int rank, const char *error, int64_t when_s)
+{
+    struct job_incident *i = &j->incident;
+    char when[40] = "";
+    char *text;
+    struct tm tm;
+    time_t t = (time_t)when_s;
+    if (!i->open || !error || when_s * 1000 > i->fields.wall_ms || (i->fields.error && when_s >= i->error_s))
+        return;
+    if (when_s > 0 && gmtime_r(&t, &tm))
+        strftime(when, sizeof(when), " at %Y-%m-%dT%H:%M:%SZ", &tm);
+    if (asprintf(&text, "rank %d%s: %s", rank, when, error) < 0)
+        return;
+    free((char *)i->fields.error);
+    i->fields.error = text;
+    i->error_s = when_s;
     log_incident(j);
 }
 

@@ -105,11 +105,12 @@ struct job_incident {
     bool open;
     bool ends;                    /* its epoch */
     bool by_exit;                 /* `seen` names an exit: a more precise cause than its peers' reports */
-    struct incident fields;       /* for the log; `log` is allocated */
+    struct incident fields;       /* for the log; `log` and `error` are allocated */
     char seen[512], decided[256]; /* of `fields` */
     int64_t decided_ns;           /* monotonic time of the decision */
     int64_t part_ns;              /* when the current part of the recovery began */
     int64_t step;                 /* step of the epoch that was lost; -1: unknown */
+    int64_t error_s;              /* when `error` was recorded */
     bool log_by_exit; /* `log` is of a worker that ended by itself, not of one that was ended after its report */
 };
 
@@ -343,6 +344,9 @@ void job_incident_open(struct job *j, const char *seen, double detect_ms, bool b
 /* Attaches the tail of a worker's log to the open incident. The log of a worker that exited by itself wins over that of
  * one that dtd killed. */
 void job_incident_attach_log(struct job *j, const char *log, bool by_exit);
+/* Attaches the error that worker `rank` recorded at `when_s` (seconds since 1970), if no worker recorded one earlier.
+ * An error that is later than the incident is a consequence of it. */
+void job_incident_attach_error(struct job *j, int rank, const char *error, int64_t when_s);
 void job_incident_decided(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void job_incident_recovered(struct job *j);
 /* The job enters phase `to`: records how long the part of the recovery before it took. */

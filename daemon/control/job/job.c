@@ -123,6 +123,7 @@ void job_free(struct job *j)
     job_fini(&j->spec);
     free(j->resume_path);
     free((char *)j->incident.fields.log);
+    free((char *)j->incident.fields.error);
     free(j->workers);
     free(j->ios);
     free(j->yaml);

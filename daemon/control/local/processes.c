@@ -4,6 +4,7 @@
 #include "common/base/cpus.h"
 #include "common/base/log.h"
 #include "common/base/paths.h"
+#include "daemon/control/local/error_file.h"
 #include "daemon/control/local/local.h"
 
 #include <fcntl.h>
@@ -137,21 +138,26 @@ static err_t spawn_managed(struct local *l, const struct process_spawn *x, struc
     return err;
 }
 
-/* Writes the command's variables, and the port of its epoch's store on this node. */
+#define NODE_VARIABLES 2
+
+/* Writes the command's variables, and those that differ by node: the port of its epoch's store, and the path of its
+ * error file. */
 static err_t pack_variables(struct local *l, const struct process_spawn *x, struct buf *ret)
 {
-    char text[40];
+    char text[40], error[PATH_MAX + sizeof(ERROR_FILE_ENV) + 1] = ERROR_FILE_ENV "=";
     uint16_t port = 0;
-    char **words = calloc((size_t)x->n_env + 1, sizeof(*words));
+    char **words = calloc((size_t)x->n_env + NODE_VARIABLES, sizeof(*words));
     err_t err = words ? l->events->command_port(l->owner, x, &port) : ERR_NOMEM;
     if (!err)
         err = buf_append(ret, CALLER_ENV "=", strlen(CALLER_ENV "="));
     if (!err) {
         snprintf(text, sizeof(text), "MASTER_PORT=%u", port);
+        error_file_path(l->dir, x->job, x->slot, x->epoch, error + strlen(error));
         for (int i = 0; i < x->n_env; i++)
-            words[i + 1] = x->env[i];
+            words[i + NODE_VARIABLES] = x->env[i];
         words[0] = text;
-        err = caller_pack(words, x->n_env + 1, ret);
+        words[1] = error;
+        err = caller_pack(words, x->n_env + NODE_VARIABLES, ret);
     }
     free(words);
     return err ? err : buf_append(ret, "", 1);

@@ -12,6 +12,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "daemon/control/job/job.h"
+#include "daemon/control/local/error_file.h"
 #include "daemon/control/rpc/adapters.h"
 #include "daemon/control/rpc/caller.h"
 #include "proto/peer.pb-c.h"
@@ -244,7 +245,9 @@ static bool child_of(const Dtd__AgentChild *m, struct child *ret)
                           .epoch = m->epoch,
                           .stranded = m->stranded,
                           .proc = m->proc && m->proc[0] ? m->proc[0] : '\0',
-                          .log = m->log && strlen(m->log) <= CHILD_LOG_BYTES ? m->log : NULL};
+                          .log = m->log && strlen(m->log) <= CHILD_LOG_BYTES ? m->log : NULL,
+                          .recorded = m->recorded && strlen(m->recorded) <= ERROR_FILE_TEXT ? m->recorded : NULL,
+                          .recorded_s = m->recorded_s};
     memcpy(ret->token, m->token.data, sizeof(ret->token));
     take_cause(m, ret);
     return true;
@@ -474,6 +477,9 @@ static void fill_child(Dtd__AgentChild *m, const struct child *c, char proc[2])
     proc[1] = '\0';
     m->proc = proc[0] ? proc : NULL;
     m->log = (char *)c->log;
+    m->recorded = (char *)c->recorded;
+    m->has_recorded_s = c->recorded_s > 0;
+    m->recorded_s = c->recorded_s;
     m->has_oom = m->oom = c->cause == CAUSE_OUT_OF_MEMORY;
     m->cause = c->cause_text[0] ? (char *)c->cause_text : NULL;
     m->job = c->job;

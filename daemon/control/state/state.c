@@ -365,7 +365,8 @@ static void remove_old_logs(struct state_job *job)
         if (!i->log || ++kept <= STATE_MAX_INCIDENT_LOGS)
             continue;
         free((char *)i->log);
-        i->log = NULL;
+        free((char *)i->error);
+        i->log = i->error = NULL;
     }
 }
 
