@@ -361,6 +361,7 @@ static err_t job_of(const Dtd__JobStatus *s, struct client_job *ret)
                              .step = s->step,
                              .steps = s->steps,
                              .workers = s->workers,
+                             .max_workers = s->max_workers,
                              .restarts = s->restarts,
                              .submitted_ms = s->submitted_ms,
                              .started_ms = s->has_started_ms ? s->started_ms : 0,

@@ -30,7 +30,7 @@ struct client_job {
     char *reason; /* this and the strings below: "" when absent */
     uint64_t epoch;
     int64_t step, steps;
-    int workers, restarts;
+    int workers, max_workers, restarts;         /* max_workers: what the job wants; a daemon of an older version: 0 */
     int64_t submitted_ms, started_ms, ended_ms; /* 0: not yet */
     char *checkpoint_dir, *checkpoint_error;
     int64_t checkpoint_step; /* -1: none */

@@ -33,16 +33,17 @@ struct run_args {
     char **command;
     int n_command;
     const char *log_dir; /* NULL: none */
-    bool detach, quiet, batch, gpus;
+    bool detach, quiet, batch, gpus, no_grow;
 };
 
-enum { KEY_NODES = 256, KEY_LOG_DIR, KEY_PER_NODE, KEY_RESTARTS, KEY_GPUS, KEY_RENDEZVOUS };
+enum { KEY_NODES = 256, KEY_LOG_DIR, KEY_PER_NODE, KEY_RESTARTS, KEY_GPUS, KEY_NO_GROW, KEY_RENDEZVOUS };
 
 static const struct argp_option options[] = {
     {"nodes", KEY_NODES, "N[:M]", 0, "Number of nodes, or the minimum and maximum (default 1)", 0},
     {"workers-per-node", KEY_PER_NODE, "K", 0, "Number of workers on each node (default 1)", 0},
     {"gpus", KEY_GPUS, "K", 0, "The same, each with a GPU of its own", 0},
     {"max-restarts", KEY_RESTARTS, "N", 0, "Maximum number of restarts (default 0)", 0},
+    {"no-grow", KEY_NO_GROW, 0, 0, "With --nodes N:M: do not restart on more nodes when there is room again", 0},
     {"name", 'n', "NAME", 0, "Name of the job (default: the script's name)", 0},
     {"env", 'e', "KEY=VALUE", 0, "Set a variable for the workers, in addition to the current environment", 0},
     {"detach", 'd', 0, 0, "Do not wait for the job: print its id and return", 0},
@@ -83,8 +84,8 @@ static void parse_per_node(struct run_args *a, int key, const char *arg, struct 
                    arg, MAX_PER_NODE, devices ? ". For a worker on each of 4 GPUs: --gpus 4" : "");
 }
 
-/* The options that concern the watching. */
-static error_t parse_watching(int key, char *arg, struct run_args *a, struct argp_state *state)
+/* The options without a value, and those that concern the watching. */
+static error_t parse_others(int key, char *arg, struct run_args *a, struct argp_state *state)
 {
     switch (key) {
     case KEY_LOG_DIR:
@@ -92,6 +93,9 @@ static error_t parse_watching(int key, char *arg, struct run_args *a, struct arg
         return 0;
     case 'd':
         a->detach = true;
+        return 0;
+    case KEY_NO_GROW:
+        a->no_grow = true;
         return 0;
     case 'q':
         a->quiet = true;
@@ -148,7 +152,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         argp_error(state, "which command? An example: dtctl run --workers-per-node 2 -- python train.py");
         return 0;
     default:
-        return parse_watching(key, arg, a, state);
+        return parse_others(key, arg, a, state);
     }
 }
 
@@ -267,6 +271,7 @@ static int run_submit(struct global *g, const struct run_args *a)
                 .workers_per_gpu = 1,
                 .restarts = a->restarts,
                 .orphan_seconds = 60,
+                .grow = !a->no_grow,
                 .workdir = folder}};
     struct job_spec checked = {0};
     err_t err = run_spec_inherit(g, a, &job);

@@ -95,6 +95,12 @@ static bool many_users(const struct client_job *jobs, int n)
     return false;
 }
 
+/* It runs with fewer workers than it wants. */
+static bool has_fewer(const struct client_job *job)
+{
+    return job->workers < job->max_workers && job->workers > 0;
+}
+
 static void row_add(struct out_table *t, const struct client_job *job, bool users)
 {
     char number[OUT_NUMBER];
@@ -111,7 +117,11 @@ static void row_add(struct out_table *t, const struct client_job *job, bool user
     if (job->has_last)
         out_table_set(t, r, c, "%.4f", job->last.loss);
     c++;
-    out_table_set(t, r, c++, "%d", job->workers);
+    if (has_fewer(job))
+        out_table_set(t, r, c, "%d/%d", job->workers, job->max_workers);
+    else
+        out_table_set(t, r, c, "%d", job->workers);
+    c++;
     out_table_set(t, r, c++, "%llu", (unsigned long long)job->epoch);
     out_table_set(t, r, c++, "%d", job->restarts);
     out_table_set(t, r, c++, "%s", out_duration(age_of(job), number));
@@ -279,7 +289,10 @@ static bool many_nodes(const struct client_job *job)
 static void page_workers(const struct client_job *job)
 {
     const bool nodes = many_nodes(job);
-    printf("  Workers    %d, restarts %d\n", job->workers, job->restarts);
+    if (has_fewer(job))
+        printf("  Workers    %d of %d, restarts %d\n", job->workers, job->max_workers, job->restarts);
+    else
+        printf("  Workers    %d, restarts %d\n", job->workers, job->restarts);
     for (int i = 0; i < job->n_worker; i++) {
         const struct client_worker *w = &job->worker[i];
         printf("    rank %-3d pid %-8d %s", w->rank, w->pid, w->state);

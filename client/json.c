@@ -156,6 +156,8 @@ json_t *json_of_job(const struct client_job *job)
     set_int(&ret, "step", job->step);
     set_int(&ret, "steps", job->steps);
     set_int(&ret, "workers", job->workers);
+    if (job->max_workers)
+        set_int(&ret, "max_workers", job->max_workers);
     set_int(&ret, "restarts", job->restarts);
     set_times(&ret, job);
     set_text(&ret, "checkpoint_dir", job->checkpoint_dir);

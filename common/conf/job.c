@@ -267,6 +267,9 @@ static const struct schema_alias job_aliases[] = {
              "Step at which each worker records the time of every operation, for dtctl plan --measured. 0: none.")},   \
         {INT(run.priority, -1000, 1000, "0", FREE,                                                                     \
              "Scheduling priority. Queued jobs with a higher value start first.")},                                    \
+        {BOOL(run.grow, "true", FREE,                                                                                  \
+              "Whether a job that runs with fewer than parallel.workers takes more as soon as there is room: a "       \
+              "training job after its next checkpoint, a command by a restart that counts as no failure.")},           \
         {ITEMS(run.env, run.n_env, SCHEMA_MAP, check_env, "{}", FREE,                                                  \
                "Environment variables of the workers, in addition to those of the dtd that starts them.")},            \
     {                                                                                                                  \

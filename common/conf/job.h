@@ -112,6 +112,7 @@ struct job_run {
     enum comm_thread_kind comm_thread;
     int64_t workers_per_gpu; /* above 1: so many workers share one GPU */
     int64_t nodes, threads, restarts, orphan_seconds, hang_seconds, max_seconds, log_bytes, timeline_step, priority;
+    bool grow;  /* more workers, up to parallel.workers, as soon as there is room */
     char **env; /* "KEY=VALUE" */
     int n_env;
     char *caller; /* of a command: settings of the caller of dtctl run, as common/base/caller.h; "": none; NULL in a

@@ -2,6 +2,7 @@
  * names what it waits for. CPU cores are assigned by the node itself (local/cores.c). */
 #include "daemon/control/job/internal.h"
 
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "daemon/control/job/placement.h"
 
@@ -11,6 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define ROOM_MS 1000 /* how often to look for more slots: nodes join and jobs end more rarely */
 
 int job_gpus(const struct job_spec *spec)
 {
@@ -202,7 +205,8 @@ static void set_reason_waiting(struct job *j, const struct placement_node *nodes
              text);
 }
 
-bool job_has_more_room(struct job *j)
+/* For a job with fewer workers than requested: whether slots for more are free now. Sets the reason accordingly. */
+static bool has_more_room(struct job *j, const char *after)
 {
     struct placement_node *nodes = NULL;
     struct placement_want want = job_want(&j->spec);
@@ -213,8 +217,10 @@ bool job_has_more_room(struct job *j)
         workers = 0;
     bool more = workers > j->n_workers;
     want.min = want.max;
-    if (nodes && more)
-        snprintf(text, sizeof(text), "it continues with %d after the next checkpoint", workers);
+    if (more && !j->spec.run.grow)
+        snprintf(text, sizeof(text), "there is room for %d, but run.grow is false", workers);
+    else if (more)
+        snprintf(text, sizeof(text), "it continues with %d after %s", workers, after);
     else if (nodes)
         placement_lack(nodes, n, &want, text, sizeof(text));
     if (nodes)
@@ -223,6 +229,39 @@ bool job_has_more_room(struct job *j)
     free(nodes);
     free(node);
     return more;
+}
+
+static bool is_any_job_waiting(const struct job *j)
+{
+    for (const struct job *o = j->jobs->head; o; o = o->next)
+        if (o != j && o->phase.state == PHASE_WAITING && !o->stopping && !o->never && !o->adopting)
+            return true;
+    return false;
+}
+
+/* Waiting jobs come first: a running job takes more slots only if no job is waiting. */
+void job_look_for_room(struct job *j, const char *after)
+{
+    int64_t now = clock_mono_ms();
+    if (j->n_workers == j->max_workers || now < j->room_ms)
+        return;
+    char before[sizeof(j->reason)];
+    snprintf(before, sizeof(before), "%s", j->reason);
+    bool could = j->may_grow;
+    j->room_ms = now + ROOM_MS;
+    j->may_grow = has_more_room(j, after) && j->spec.run.grow && !is_any_job_waiting(j);
+    if (j->may_grow && !could)
+        j->room_since_ms = now;
+    if (strcmp(before, j->reason) != 0)
+        j->dirty = true;
+}
+
+void job_grow(struct job *j)
+{
+    char seen[128];
+    snprintf(seen, sizeof(seen), "slots for more than the %d workers of epoch %" PRIu64 " are free", j->n_workers,
+             j->epoch);
+    job_epoch_resize(j, seen);
 }
 
 bool job_allocate(struct job *j)

@@ -5,6 +5,7 @@
 #include "daemon/control/job/internal.h"
 
 #include "common/base/caller.h"
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "daemon/control/local/error_file.h"
 
@@ -16,6 +17,10 @@
 #include <string.h>
 
 #define GRACE_MS 30000 /* from SIGTERM to SIGKILL: torchrun's default */
+/* How long slots have to be free before a command is restarted to use them. The restart costs the work since the
+ * script's last checkpoint, so a node that is up for a moment only must not cause it; nodes that join together are
+ * taken by one restart. */
+#define GROW_MS 5000
 #define LEAVE_MS 12000 /* the same when this dtd shuts down: below the supervisor's limit for a shutdown */
 
 /* ---- position of a rank ---- */
@@ -232,9 +237,13 @@ static bool command_load(struct job *j)
     return true;
 }
 
-/* Steps and checkpoints of a command are unknown to dtd, so hangs are not detected and the job does not grow. */
+/* Steps and checkpoints of a command are unknown to dtd, so hangs are not detected, and the job grows by a restart, as
+ * torchrun's agents do. */
 static void command_watch(struct job *j)
 {
+    job_look_for_room(j, "a restart");
+    if (j->may_grow && j->n_workers < j->max_workers && clock_mono_ms() - j->room_since_ms >= GROW_MS)
+        job_grow(j);
 }
 
 static int64_t command_grace_ms(const struct job *j)

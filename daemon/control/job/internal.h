@@ -185,12 +185,13 @@ struct job {
     bool placed;   /* it has its slots */
     bool adopting; /* from the log, and some node has not listed its processes: no decision yet */
     bool never; /* WAITING, and it would not fit on the present nodes if they were empty: other jobs may overtake it */
-    bool may_grow; /* it has fewer workers than requested, and slots are free: resize at the next checkpoint */
+    bool may_grow; /* it has fewer workers than requested, slots are free, and run.grow lets it take them */
     bool resize;   /* ENDING in order to move to other slots */
     bool moving; /* STEPPING, and one of its nodes is drained or shuts down: workers save and stop, then the next epoch
                     begins on other nodes */
-    int64_t room_ms; /* next time to look for more slots */
-    bool clearing;   /* ENDING without slots for the next epoch: all its processes end, then it is WAITING */
+    int64_t room_ms;       /* next time to look for more slots */
+    int64_t room_since_ms; /* since when may_grow is true */
+    bool clearing;         /* ENDING without slots for the next epoch: all its processes end, then it is WAITING */
 
     uint64_t epoch; /* the newest that is in the log; 0: none */
     int64_t resume_step;
@@ -261,8 +262,11 @@ bool job_in_epoch(const struct job *j);
 
 /* Allocates slots and GPUs, or returns false and sets the reason. Live processes keep their slots where possible. */
 bool job_allocate(struct job *j);
-/* For a job with fewer workers than requested: whether slots for more are free now. Sets the reason accordingly. */
-bool job_has_more_room(struct job *j);
+/* STEPPING with fewer workers than requested: looks for free slots now and then, and sets may_grow and the reason.
+ * `after`: what precedes the growth, for the reason. */
+void job_look_for_room(struct job *j, const char *after);
+/* Ends the epoch so that the next one gets the free slots. No restart is counted. */
+void job_grow(struct job *j);
 /* Its GPU is unhealthy: its results cannot be trusted, and no process may start there. */
 bool job_worker_is_sick(const struct job_worker *w);
 /* Assigns a GPU to every worker that has none; false if too few are free, or a node has not reported its GPUs yet. */

@@ -51,7 +51,8 @@ struct job_view {
     const char *checkpoint_error;   /* of the newest save; "": none */
     uint64_t epoch;                 /* the newest that is in the log; 0: none */
     int64_t step;
-    int n_workers; /* number that has slots, or had them in the newest epoch */
+    int n_workers;   /* number that has slots, or had them in the newest epoch */
+    int max_workers; /* number that it wants */
     int restarts;
     const struct metrics *metrics;
 };

@@ -10,8 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ROOM_MS 1000 /* how often to look for more slots: the result is used at the next checkpoint, which is rarer */
-
 /* ---- phases ---- */
 
 static bool ios_attend(const struct job *j)
@@ -73,31 +71,9 @@ static bool managed_load(struct job *j)
     return true;
 }
 
-static bool is_any_job_waiting(const struct job *j)
-{
-    for (const struct job *o = j->jobs->head; o; o = o->next)
-        if (o != j && o->phase.state == PHASE_WAITING && !o->stopping && !o->never && !o->adopting)
-            return true;
-    return false;
-}
-
-/* Waiting jobs come first: a running job takes more slots only if no job is waiting. */
-static void look_for_slots(struct job *j)
-{
-    int64_t now = clock_mono_ms();
-    if (j->n_workers == j->max_workers || now < j->room_ms)
-        return;
-    char before[sizeof(j->reason)];
-    snprintf(before, sizeof(before), "%s", j->reason);
-    j->room_ms = now + ROOM_MS;
-    j->may_grow = job_has_more_room(j) && !is_any_job_waiting(j);
-    if (strcmp(before, j->reason) != 0)
-        j->dirty = true;
-}
-
 static void managed_watch(struct job *j)
 {
-    look_for_slots(j);
+    job_look_for_room(j, "the next checkpoint");
     if (!j->stopping && !j->moving)
         job_hang_tick(j);
 }

@@ -143,14 +143,6 @@ static err_t add_folder(struct job *j, const struct state_checkpoint *c)
     return OK;
 }
 
-static void resize_for_free_slots(struct job *j)
-{
-    char seen[128];
-    snprintf(seen, sizeof(seen), "slots for more than the %d workers of epoch %" PRIu64 " are free", j->n_workers,
-             j->epoch);
-    job_epoch_resize(j, seen);
-}
-
 /* During a scan, folders that dtd-io finds and folders that it commits need not be distinguished: both exist, and the
  * end of the scan updates the catalog. */
 static void on_committed(struct job *j, const struct job_io *io, uint64_t epoch, const struct state_checkpoint *c,
@@ -171,7 +163,7 @@ static void on_committed(struct job *j, const struct job_io *io, uint64_t epoch,
     j->disk_low = *low;
     j->dirty = true;
     if (j->may_grow && epoch == j->epoch && !j->moving)
-        resize_for_free_slots(j);
+        job_grow(j);
 }
 
 static void on_scanned(struct job *j, struct job_io *io, const char *text)

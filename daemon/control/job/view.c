@@ -23,6 +23,7 @@ struct job_view job_view_of(const struct job *j)
                              .epoch = j->epoch,
                              .step = job_step(j),
                              .n_workers = j->n_workers,
+                             .max_workers = j->max_workers,
                              .restarts = j->restarts,
                              .metrics = &j->metrics};
 }

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #define ERROR_FILE_ENV "TORCHELASTIC_ERROR_FILE"
-#define ERROR_FILE_TEXT 2048          /* room for a message and some 20 lines of a traceback; every node's log has it */
+#define ERROR_FILE_TEXT 2048 /* room for a message and some 20 lines of a traceback; every node's log has it */
 #define ERROR_FILE_MAX_BYTES (1 << 20) /* of the file, so that reading it does not delay the daemon's loop */
 
 struct error_file {

@@ -58,8 +58,8 @@ TEST(control_characters_do_not_reach_a_terminal)
 
 TEST(other_content_is_refused)
 {
-    static const char *const texts[] = {"{", "[]", "{}", "{\"message\": 3}", "{\"message\": {\"extraInfo\": {}}}",
-                                        "{\"message\": \"a\\u0000b\"}"};
+    static const char *const texts[] = {
+        "{", "[]", "{}", "{\"message\": 3}", "{\"message\": {\"extraInfo\": {}}}", "{\"message\": \"a\\u0000b\"}"};
     struct error_file e;
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
         assert_int_equal(parse(texts[i], &e), ERR_CORRUPT);
