@@ -5,6 +5,7 @@
 #include "client/plan_report.h"
 #include "client/spec_args.h"
 #include "client/spec_keys.h"
+#include "client/submit.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -14,6 +15,7 @@ struct submit_args {
     struct global *global;
     struct spec_args spec;
     bool detach, dry_run, keys, batch, take_over;
+    bool again; /* rerun: as with `batch`, but without its signals */
 };
 
 enum { KEY_TAKE_OVER = 256 };
@@ -156,13 +158,24 @@ static int submit_start(struct global *g, const struct submit_args *args, const 
                         const char *parent)
 {
     struct buf yaml = {0};
-    if (args->batch)
+    if (args->batch && !args->again)
         follow_stop_on_signals();
     err_t err = spec_print(job, &yaml);
-    const struct follow_how how = {.detach = args->detach, .command = job_is_command(job)};
+    const struct follow_how how = {
+        .detach = args->detach, .command = job_is_command(job), .output = job_is_command(job) && args->again};
     int code = err ? command_fail(err, NULL) : follow_new_job(g, (const char *)yaml.data, parent, job->name, &how);
     buf_fini(&yaml);
     return code;
+}
+
+static void print_again(const struct job_spec *job, int64_t step)
+{
+    if (step >= 0)
+        printf("resumes from step %" PRId64 " in %s\n", step, job->checkpoint.dir);
+    else if (job->checkpoint.resume_from[0])
+        printf("starts from %s, as before\n", job->checkpoint.resume_from);
+    else
+        printf("starts afresh: there is no checkpoint in %s\n", job->checkpoint.dir);
 }
 
 static int submit_job(struct global *g, const struct submit_args *args, struct job_spec *job)
@@ -185,11 +198,19 @@ static int submit_job(struct global *g, const struct submit_args *args, struct j
         return command_refuse(err, &why);
     if (step >= 0 && !args->dry_run)
         follow_check_parent(g, job, newest);
+    if (args->again && step < job->train.steps && g->format == OUT_TEXT)
+        print_again(job, step);
     int code = step >= job->train.steps ? print_done(g, job, step)
                : args->dry_run          ? print_dry_run(g, job, &facts)
                                         : submit_start(g, args, job, step >= 0 ? newest : NULL);
     spec_facts_fini(&facts);
     return code;
+}
+
+int submit_again(struct global *g, struct job_spec *job, bool detach)
+{
+    const struct submit_args args = {.global = g, .detach = detach, .batch = true, .again = true};
+    return submit_job(g, &args, job);
 }
 
 int cmd_submit(struct global *g, int argc, char **argv)

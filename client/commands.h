@@ -92,6 +92,7 @@ int cmd_logs(struct global *g, int argc, char **argv);
 int cmd_why(struct global *g, int argc, char **argv);
 int cmd_cancel(struct global *g, int argc, char **argv);
 int cmd_resume(struct global *g, int argc, char **argv);
+int cmd_rerun(struct global *g, int argc, char **argv);
 int cmd_plan(struct global *g, int argc, char **argv);
 int cmd_ckpt(struct global *g, int argc, char **argv);
 /* Resolves `path` (a step folder, a folder of steps, or a job's id) to a step folder: the newest where it is a choice.
