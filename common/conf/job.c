@@ -117,6 +117,7 @@ enum { FIXED, FREE };
     ROW(field, kind, change, def, help), .count_offset = offsetof(struct job_spec, count), .check = (legal)
 
 #define MAX_STEPS 1000000000
+#define MAX_LOG_BYTES (1ll << 40) /* 1 TiB, as disk.log_mib */
 
 /* What torchtitan, Hugging Face's Trainer, nanoGPT, Megatron, PyTorch Lightning and DeepSpeed call these keys. */
 static const struct schema_alias job_aliases[] = {
@@ -257,10 +258,11 @@ static const struct schema_alias job_aliases[] = {
              "Time limit in seconds since the job started. When it is reached, the job stops; a training job saves a " \
              "checkpoint first. 0: no limit."),                                                                        \
          .unit = UNIT_SECONDS},                                                                                        \
-        {INT(run.log_bytes, 0, MAX_STEPS, "0", FREE,                                                                   \
+        {INT(run.log_bytes, 0, MAX_LOG_BYTES, "0", FREE,                                                               \
              "Maximum size of the log of each worker, in bytes. The middle of a longer log is left out, and a line "   \
              "in "                                                                                                     \
-             "it names the number of bytes. 0, or more than the node's disk.log_mib: that of the node, 1 GiB if not "  \
+             "it names the number of bytes. Less than 4 MiB count as 4 MiB. 0, or more than the node's disk.log_mib: " \
+             "that of the node, 1 GiB if not "                                                                         \
              "configured."),                                                                                           \
          .unit = UNIT_COUNT},                                                                                          \
         {INT(run.timeline_step, 0, MAX_STEPS, "0", FREE,                                                               \

@@ -13,6 +13,17 @@
 
 #define MIB (1ll << 20)
 
+static bool has_holes = true; /* false: as on a file system that cannot free blocks within a file */
+
+int __real_fallocate(int fd, int mode, off_t offset, off_t len);
+int __wrap_fallocate(int fd, int mode, off_t offset, off_t len);
+
+int __wrap_fallocate(int fd, int mode, off_t offset, off_t len)
+{
+    errno = EOPNOTSUPP;
+    return has_holes ? __real_fallocate(fd, mode, offset, len) : -1;
+}
+
 static char path[300];
 static int writer; /* as a worker has it: for appending */
 static long next_line;
@@ -137,4 +148,25 @@ TEST(notes_in_text)
     assert_ptr_equal(log_cut_note(text, sizeof(text), &bytes), text + 100);
     assert_int_equal(bytes, 4096);
     assert_null(log_cut_note(text, 100 + LOG_CUT_NOTE_BYTES - 1, &bytes)); /* not complete */
+}
+
+TEST(is_truncated_where_blocks_cannot_be_freed)
+{
+    struct log_cut cut;
+    char text[64];
+    int64_t bytes;
+    char note[LOG_CUT_NOTE_BYTES];
+    int fd = open_log(20 * MIB);
+    has_holes = false;
+    assert_true(log_cut_find(fd, size_of(fd), 8 * MIB, &cut));
+    assert_int_equal(log_cut(fd, &cut), 0);
+    assert_int_equal(size_of(fd), cut.from + LOG_CUT_NOTE_BYTES);
+    assert_ok(file_pread_all(fd, note, sizeof(note), cut.from));
+    assert_ptr_equal(log_cut_note(note, sizeof(note), &bytes), note);
+    assert_int_equal(bytes, 20 * MIB - cut.from);
+    write_lines(32); /* the writer continues behind the note */
+    assert_ok(file_pread_all(fd, text, 32, cut.from + LOG_CUT_NOTE_BYTES));
+    assert_int_equal(atol(text + 5), next_line);
+    close(fd);
+    close(writer);
 }
