@@ -98,7 +98,7 @@ static void finished_job(char ret[32])
     job_wait(&d, ret, "done", 30000);
 }
 
-/* A line of 200 GB: the file has holes, and ends with one letter. */
+/* A line of 200 GB: one letter after a hole, which is no text and is not sent. */
 TEST(tail_of_one_long_line)
 {
     char job[32], path[512];
@@ -111,7 +111,7 @@ TEST(tail_of_one_long_line)
         TEST_SKIP("this file system has no files of 200 GB");
     assert_int_equal(1, pwrite(fd, "e", 1, size - 1));
     close(fd);
-    const pid_t pid = ask_tail(job, 5, "shown from byte 214748299264;", 65536); /* 200 GiB - 64 KiB */
+    const pid_t pid = ask_tail(job, 5, "shown from byte 214748364799;", 1);
     assert_true(longest_answer(&pid, 1, NULL) < HOLD_MS);
     assert_int_equal(0, dtd_down(&d));
 }
