@@ -137,6 +137,91 @@ struct kern_normal {
     void *y; /* wide; may begin at any element */
 };
 
+/* ---- experts ----
+ *
+ * A mixture of experts (Shazeer et al. 2017): a router gives each token k of `experts` feed-forwards and a weight for
+ * each. T tokens become T k rows, sorted by expert and then by token, so the rows of an expert are contiguous:
+ *
+ *   token          0      1      2          row      0    1    2    3    4    5
+ *   ids (k = 2)    0 2    1 2    0 1        token    0    2    1    2    0    1
+ *   place          0 4    2 5    1 3        expert  |  0    0 |  1    1 |  2    2 |
+ *                                           offsets  0         2         4         6
+ */
+
+#define KERN_MAX_EXPERTS 1024
+#define KERN_MAX_CHOICES 64
+
+/* How logits become scores. The choice is by score; SOFTMAX_TOPK chooses by logit and takes the softmax over the chosen
+ * ones as weights (Mixtral, GPT-OSS). */
+enum kern_scores { KERN_SCORES_SOFTMAX, KERN_SCORES_SOFTMAX_TOPK, KERN_SCORES_SIGMOID };
+
+/* The rule of a router. With s the scores (the logits for SOFTMAX_TOPK) and b the bias, the k experts with the largest
+ * s + b are chosen; of equal ones the lower id. With groups > 1 the experts are that many groups of consecutive ids; a
+ * group's rank is the sum of its `group_best` largest s + b, and only experts of the `groups_kept` best groups can be
+ * chosen, whatever the values in the others (DeepSeek-V2: 1 best; V3: 2 best). The weight of a chosen expert is s,
+ * never s + b; `norm` divides it by the sum of the chosen s (sigmoid: plus 1e-20); all are multiplied by `scale`.
+ * SOFTMAX_TOPK: softmax over the chosen logits, times scale, with or without `norm`. */
+struct kern_router {
+    int64_t experts; /* at most KERN_MAX_EXPERTS */
+    int64_t k;       /* 1 <= k <= experts / groups * groups_kept, k <= KERN_MAX_CHOICES */
+    enum kern_scores scores;
+    bool norm;
+    double scale;
+    int64_t groups, groups_kept, group_best; /* groups divides experts; 1, 1, any: no groups */
+};
+
+/* Numbers of a set of tokens (a sample, a microbatch, a step), in float64: for each expert the number of tokens that
+ * chose it; for each expert the sum over tokens of its share (SOFTMAX, SOFTMAX_TOPK: the softmax over all experts;
+ * SIGMOID: s divided by the token's sum of s); the sum over tokens of the entropy of the shares, - sum of p ln p; the
+ * sum over tokens of the square of the logits' log-sum-exp. */
+#define KERN_ROUTE_NUMBERS(experts) (2 * (experts) + 2)
+
+/* Writes ids (ascending in each token) and weights. A token with a NaN among its logits gets ids 0 .. k-1 and NaN
+ * weights. sums[sets, KERN_ROUTE_NUMBERS] is written, totals[KERN_ROUTE_NUMBERS] is added to, and *gap becomes the
+ * smaller of itself and of the smallest difference over tokens between the k-th and the next score + bias that could
+ * be chosen (not changed where k of k can be chosen); each may be NULL. Row i belongs to set rows[i] / seq - set0, or
+ * to set 0 where rows is NULL. */
+struct kern_route {
+    struct kern_router router;
+    int64_t t, seq, sets, set0;
+    const void *logits, *bias; /* wide [t, experts]; wide [experts], NULL: no bias */
+    const int32_t *rows;       /* [t], as in struct kern_dropout */
+    int32_t *ids;              /* [t, k] */
+    void *weights;             /* wide [t, k] */
+    double *sums, *totals, *gap;
+};
+
+/* d_logits = the gradient through the weights, and of the two losses that a router has (Fedus et al. 2021; Zoph et al.
+ * 2022), which are added to the loss of the step:
+ *
+ *   aux experts scale / (sum over e of n_e) sum over e of n_e (sum over tokens of p_te)      for each set of tokens
+ *   z scale sum over tokens of lse^2
+ *
+ * n and p as in KERN_ROUTE_NUMBERS; n is constant. `sums` are those of the whole sets: of all ranks that have tokens of
+ * them. The bias and the choice of groups get no gradient. */
+struct kern_route_grad {
+    struct kern_route fwd; /* its logits, rows, ids and weights; sums: read; bias, totals and gap are not used */
+    double aux, z, scale;  /* coefficients, 0: no such loss; scale: of the loss (1 / tokens of the global batch) */
+    const void *d_weights; /* wide [t, k] */
+    void *d_logits;        /* the dtype [t, experts] */
+};
+
+/* Products of each expert e with its own rows, offsets[e] .. offsets[e+1] - 1:
+ *
+ *   trans_a false   c[rows, n] = a[rows, k] op(B_e)      B_e = b + e k n, [n, k] with trans_b, else [k, n]
+ *   trans_a true    C_e[m, n] (+)= a[rows, m]^T b[rows, n]     C_e = c + e m n; an expert without rows gives zeros
+ *
+ * A row of the first form depends on that row of a and on B_e only: its bits are the same whatever rows stand beside
+ * it. All matrices are dense. offsets[0] is 0; rows from offsets[experts] on are neither read nor written. */
+struct kern_grouped {
+    bool trans_a, trans_b, accumulate; /* accumulate: with trans_a only */
+    bool wide_c;                       /* as in struct kern_gemm */
+    int64_t experts, rows, m, n, k;    /* rows: the most that there are; m with trans_a, k without */
+    const int32_t *offsets;            /* [experts + 1] */
+    const void *a, *b;
+    void *c;
+};
+
 #define KERN_POSITIONS_BASE 10000.0
 
 struct kern_ops {
@@ -228,6 +313,30 @@ struct kern_ops {
     /* y = x rounded to nearest even; x has the wide type, y the dtype */
     void (*cast)(struct kern_stream *s, int64_t n, const void *x, void *y);
     void (*normal)(struct kern_stream *s, const struct kern_normal *k);
+
+    void (*route)(struct kern_stream *s, const struct kern_route *r);
+    void (*route_grad)(struct kern_stream *s, const struct kern_route_grad *r);
+    /* From ids[T,k]: place[T,k], the row of each choice; source[T k], the choice t k + j of each row; offsets[experts +
+     * 1], the first row of each expert. */
+    void (*route_sort)(struct kern_stream *s, int64_t t, int64_t k, int64_t experts, const int32_t *ids, int32_t *place,
+                       int32_t *source, int32_t *offsets);
+    /* y[r] = x[source[r] / k], r < T k; x[T,d], y[T k,d] */
+    void (*rows_gather)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, const int32_t *source, const void *x,
+                        void *y);
+    /* y[t] = sum over j, ascending, of weights[t,j] x[place[t,j]]; weights (wide) may be NULL: all 1. x[T k,d], y[T,d]
+     */
+    void (*rows_sum)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, const int32_t *place, const void *weights,
+                     const void *x, void *y);
+    /* dx[place[t,j]] = weights[t,j] dy[t]; d_weights[t,j] = the product of dy[t] and x[place[t,j]], wide. dx may alias
+     * x. */
+    void (*rows_sum_grad)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, const int32_t *place,
+                          const void *weights, const void *x, const void *dy, void *dx, void *d_weights);
+    NODISCARD err_t (*grouped_gemm)(struct kern_stream *s, const struct kern_grouped *g);
+    /* y[t] = sigmoid(z[t]) x[t]; x, y [T,d], z [T] */
+    void (*gate)(struct kern_stream *s, int64_t t, int64_t d, const void *x, const void *z, void *y);
+    /* dx = , dz = ; dx may alias dy */
+    void (*gate_grad)(struct kern_stream *s, int64_t t, int64_t d, const void *x, const void *z, const void *dy,
+                      void *dx, void *dz);
 };
 
 /* The table of a CPU backend ("ref", "cpu"); NULL if this build or this processor has none. Both run on streams of the

@@ -1,0 +1,318 @@
+/* Mixtures of experts: routers, the order of rows, and products by expert. */
+#include "kernels/ref/ref.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#define NORM_FLOOR 1e-20 /* DeepSeek-V3 adds it to the sum of the chosen scores */
+
+/* What a router computes of one token. */
+struct token_route {
+    double score[KERN_MAX_EXPERTS]; /* s; the logits for SOFTMAX_TOPK */
+    double share[KERN_MAX_EXPERTS]; /* p of KERN_ROUTE_NUMBERS */
+    double lse;
+    bool nan;
+};
+
+static double log_sum_exp(int64_t n, const real *z)
+{
+    double max = (double)z[0], sum = 0;
+    for (int64_t e = 1; e < n; e++)
+        max = (double)z[e] > max ? (double)z[e] : max;
+    for (int64_t e = 0; e < n; e++)
+        sum += exp((double)z[e] - max);
+    return max + log(sum);
+}
+
+static void score_token(const struct kern_router *r, const real *z, struct token_route *x)
+{
+    double sum = 0;
+    x->lse = log_sum_exp(r->experts, z);
+    x->nan = false;
+    for (int64_t e = 0; e < r->experts; e++) {
+        double s = r->scores == KERN_SCORES_SIGMOID ? 1 / (1 + exp(-(double)z[e])) : exp((double)z[e] - x->lse);
+        x->nan |= isnan((double)z[e]);
+        x->share[e] = s;
+        x->score[e] = r->scores == KERN_SCORES_SOFTMAX_TOPK ? (double)z[e] : s;
+        sum += s;
+    }
+    for (int64_t e = 0; e < r->experts && r->scores == KERN_SCORES_SIGMOID; e++)
+        x->share[e] /= sum;
+}
+
+/* Marks the n best of the candidates; of equal ones the first. Returns the lowest marked value; *ret_next: the largest
+ * of the others, -infinity where there is none. */
+static double mark_best(int64_t count, const double *value, const bool *candidate, int64_t n, bool *marked,
+                        double *ret_next)
+{
+    double lowest = INFINITY;
+    memset(marked, 0, (size_t)count * sizeof(*marked));
+    for (int64_t i = 0; i <= n; i++) {
+        int64_t best = -1;
+        for (int64_t e = 0; e < count; e++)
+            if (candidate[e] && !marked[e] && (best < 0 || value[e] > value[best]))
+                best = e;
+        if (i == n || best < 0) {
+            *ret_next = best < 0 ? -INFINITY : value[best];
+            break;
+        }
+        marked[best] = true;
+        lowest = value[best];
+    }
+    return lowest;
+}
+
+/* Removes the experts of all but the best groups from the candidates. */
+static void keep_groups(const struct kern_router *r, const double *value, bool *candidate)
+{
+    int64_t each = r->experts / r->groups;
+    double rank[KERN_MAX_EXPERTS], next;
+    bool all[KERN_MAX_EXPERTS], best[KERN_MAX_EXPERTS], kept[KERN_MAX_EXPERTS];
+    memset(all, true, sizeof(all));
+    for (int64_t g = 0; g < r->groups; g++) {
+        rank[g] = 0;
+        mark_best(each, value + g * each, all, r->group_best, best, &next);
+        for (int64_t e = 0; e < each; e++)
+            rank[g] += best[e] ? value[g * each + e] : 0;
+    }
+    mark_best(r->groups, rank, all, r->groups_kept, kept, &next);
+    for (int64_t e = 0; e < r->experts; e++)
+        candidate[e] = kept[e / each];
+}
+
+/* Returns the difference between the k-th and the next value; infinity where there is no next one. */
+static double choose(const struct kern_router *r, const struct token_route *x, const real *bias, int32_t *ids)
+{
+    double value[KERN_MAX_EXPERTS], next, last;
+    bool candidate[KERN_MAX_EXPERTS], chosen[KERN_MAX_EXPERTS];
+    int64_t n = 0;
+    for (int64_t e = 0; e < r->experts; e++) {
+        value[e] = x->nan ? 0 : x->score[e] + (bias ? (double)bias[e] : 0);
+        candidate[e] = true;
+    }
+    if (r->groups > 1 && !x->nan)
+        keep_groups(r, value, candidate);
+    last = mark_best(r->experts, value, candidate, r->k, chosen, &next);
+    for (int64_t e = 0; e < r->experts; e++)
+        if (chosen[e])
+            ids[n++] = (int32_t)e;
+    assert(n == r->k);
+    return last - next;
+}
+
+static void weigh(const struct kern_router *r, const struct token_route *x, const int32_t *ids, real *weights)
+{
+    double max = -INFINITY, sum = 0, w[KERN_MAX_CHOICES];
+    for (int64_t j = 0; j < r->k; j++)
+        max = x->score[ids[j]] > max ? x->score[ids[j]] : max;
+    for (int64_t j = 0; j < r->k; j++) {
+        w[j] = r->scores == KERN_SCORES_SOFTMAX_TOPK ? exp(x->score[ids[j]] - max) : x->score[ids[j]];
+        sum += w[j];
+    }
+    bool divide = r->norm || r->scores == KERN_SCORES_SOFTMAX_TOPK;
+    double over = divide ? sum + (r->scores == KERN_SCORES_SIGMOID ? NORM_FLOOR : 0) : 1;
+    for (int64_t j = 0; j < r->k; j++)
+        weights[j] = x->nan ? (real)NAN : (real)(w[j] / over * r->scale);
+}
+
+static void add_numbers(const struct kern_router *r, const struct token_route *x, const int32_t *ids, double *numbers)
+{
+    for (int64_t j = 0; j < r->k; j++)
+        numbers[ids[j]] += 1;
+    for (int64_t e = 0; e < r->experts; e++) {
+        numbers[r->experts + e] += x->share[e];
+        numbers[2 * r->experts] -= x->share[e] > 0 ? x->share[e] * log(x->share[e]) : x->share[e];
+    }
+    numbers[2 * r->experts + 1] += x->lse * x->lse;
+}
+
+static int64_t set_of(const struct kern_route *r, int64_t i)
+{
+    return r->rows ? r->rows[i] / r->seq - r->set0 : 0;
+}
+
+void KERN_FN(route)(struct kern_stream *s, const struct kern_route *r)
+{
+    const int64_t experts = r->router.experts, k = r->router.k, numbers = KERN_ROUTE_NUMBERS(experts);
+    assert(k >= 1 && k <= KERN_MAX_CHOICES && experts <= KERN_MAX_EXPERTS);
+    if (r->sums)
+        memset(r->sums, 0, (size_t)(r->sets * numbers) * sizeof(double));
+    for (int64_t i = 0; i < r->t; i++) {
+        struct token_route x;
+        score_token(&r->router, (const real *)r->logits + i * experts, &x);
+        double gap = choose(&r->router, &x, r->bias, r->ids + i * k);
+        weigh(&r->router, &x, r->ids + i * k, (real *)r->weights + i * k);
+        if (r->sums)
+            add_numbers(&r->router, &x, r->ids + i * k, r->sums + set_of(r, i) * numbers);
+        if (r->totals)
+            add_numbers(&r->router, &x, r->ids + i * k, r->totals);
+        if (r->gap && gap < *r->gap)
+            *r->gap = gap;
+    }
+}
+
+/* ---- the gradient ---- */
+
+/* dz += the gradient through the weights w, with dw given. */
+static void through_weights(const struct kern_router *r, const struct token_route *x, const int32_t *ids, const real *w,
+                            const real *dw, double *dz)
+{
+    double mean = 0, sum = 0;
+    for (int64_t j = 0; j < r->k; j++) {
+        mean += (double)w[j] * (double)dw[j];
+        sum += x->score[ids[j]];
+    }
+    if (r->scores == KERN_SCORES_SIGMOID) {
+        for (int64_t j = 0; j < r->k; j++) {
+            double s = x->score[ids[j]], ds = r->scale * (double)dw[j];
+            dz[ids[j]] += s * (1 - s) * (r->norm ? (ds - mean) / (sum + NORM_FLOOR) : ds);
+        }
+        return;
+    }
+    bool over_chosen = r->norm || r->scores == KERN_SCORES_SOFTMAX_TOPK;
+    for (int64_t j = 0; j < r->k; j++)
+        dz[ids[j]] += (double)w[j] * (double)dw[j] - (over_chosen ? (double)w[j] * mean / r->scale : 0);
+    for (int64_t e = 0; e < r->experts && !over_chosen; e++)
+        dz[e] -= x->share[e] * mean;
+}
+
+/* dz += the gradient of the auxiliary loss; n: the counts of the token's set. */
+static void through_aux(const struct kern_route_grad *a, const struct token_route *x, const double *n, double *dz)
+{
+    const struct kern_router *r = &a->fwd.router;
+    double tokens = 0, mean = 0;
+    for (int64_t e = 0; e < r->experts; e++)
+        tokens += n[e];
+    double each = tokens > 0 ? a->aux * (double)r->experts * a->scale / tokens : 0;
+    for (int64_t e = 0; e < r->experts; e++)
+        mean += x->share[e] * each * n[e];
+    for (int64_t e = 0; e < r->experts; e++) {
+        double slope = r->scores == KERN_SCORES_SIGMOID ? 1 - x->score[e] : 1;
+        dz[e] += x->share[e] * slope * (each * n[e] - mean);
+    }
+}
+
+void KERN_FN(route_grad)(struct kern_stream *s, const struct kern_route_grad *a)
+{
+    const struct kern_route *f = &a->fwd;
+    const int64_t experts = f->router.experts, k = f->router.k;
+    for (int64_t i = 0; i < f->t; i++) {
+        struct token_route x;
+        double dz[KERN_MAX_EXPERTS] = {0};
+        const real *z = (const real *)f->logits + i * experts;
+        score_token(&f->router, z, &x);
+        through_weights(&f->router, &x, f->ids + i * k, (const real *)f->weights + i * k,
+                        (const real *)a->d_weights + i * k, dz);
+        if (a->aux != 0)
+            through_aux(a, &x, f->sums + set_of(f, i) * KERN_ROUTE_NUMBERS(experts), dz);
+        for (int64_t e = 0; e < experts; e++) {
+            double softmax = a->z != 0 ? exp((double)z[e] - x.lse) : 0;
+            ((real *)a->d_logits)[i * experts + e] = (real)(dz[e] + 2 * a->z * a->scale * x.lse * softmax);
+        }
+    }
+}
+
+/* ---- rows by expert ---- */
+
+void KERN_FN(route_sort)(struct kern_stream *s, int64_t t, int64_t k, int64_t experts, const int32_t *ids,
+                         int32_t *place, int32_t *source, int32_t *offsets)
+{
+    int32_t row = 0;
+    for (int64_t e = 0; e < experts; e++) {
+        offsets[e] = row;
+        for (int64_t i = 0; i < t * k; i++)
+            if (ids[i] == e) {
+                place[i] = row;
+                source[row++] = (int32_t)i;
+            }
+    }
+    offsets[experts] = row;
+}
+
+void KERN_FN(rows_gather)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, const int32_t *source, const void *x,
+                          void *y)
+{
+    for (int64_t r = 0; r < t * k; r++)
+        memcpy((real *)y + r * d, (const real *)x + source[r] / k * d, (size_t)d * sizeof(real));
+}
+
+void KERN_FN(rows_sum)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, const int32_t *place,
+                       const void *weights, const void *x, void *y)
+{
+    for (int64_t i = 0; i < t; i++)
+        for (int64_t c = 0; c < d; c++) {
+            double sum = 0;
+            for (int64_t j = 0; j < k; j++)
+                sum += (weights ? (double)((const real *)weights)[i * k + j] : 1) *
+                       (double)((const real *)x)[place[i * k + j] * d + c];
+            ((real *)y)[i * d + c] = (real)sum;
+        }
+}
+
+void KERN_FN(rows_sum_grad)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, const int32_t *place,
+                            const void *weights, const void *x, const void *dy, void *dx, void *d_weights)
+{
+    for (int64_t i = 0; i < t * k; i++) {
+        const real *from = (const real *)x + place[i] * d, *dyi = (const real *)dy + i / k * d;
+        double sum = 0;
+        for (int64_t c = 0; c < d; c++)
+            sum += (double)from[c] * (double)dyi[c];
+        for (int64_t c = 0; c < d; c++)
+            ((real *)dx)[place[i] * d + c] = (real)((double)((const real *)weights)[i] * (double)dyi[c]);
+        ((real *)d_weights)[i] = (real)sum;
+    }
+}
+
+err_t KERN_FN(grouped_gemm)(struct kern_stream *s, const struct kern_grouped *g)
+{
+    assert(!g->accumulate || g->trans_a);
+    assert(g->offsets[0] == 0 && g->offsets[g->experts] <= g->rows);
+    err_t err = OK;
+    for (int64_t e = 0; e < g->experts && !err; e++) {
+        int64_t lo = g->offsets[e], rows = g->offsets[e + 1] - lo;
+        const real *a = (const real *)g->a + lo * (g->trans_a ? g->m : g->k);
+        const real *b = (const real *)g->b + (g->trans_a ? lo * g->n : e * g->n * g->k);
+        real *c = (real *)g->c + (g->trans_a ? e * g->m * g->n : lo * g->n);
+        const struct kern_gemm one = {.trans_a = g->trans_a,
+                                      .trans_b = g->trans_b,
+                                      .accumulate = g->accumulate,
+                                      .wide_c = g->wide_c,
+                                      .m = g->trans_a ? g->m : rows,
+                                      .n = g->n,
+                                      .k = g->trans_a ? rows : g->k,
+                                      .lda = g->trans_a ? g->m : g->k,
+                                      .ldb = g->trans_b ? g->k : g->n,
+                                      .ldc = g->n,
+                                      .a = a,
+                                      .b = b,
+                                      .c = c};
+        err = KERN_FN(gemm)(s, &one);
+    }
+    return err;
+}
+
+/* ---- gates ---- */
+
+void KERN_FN(gate)(struct kern_stream *s, int64_t t, int64_t d, const void *x, const void *z, void *y)
+{
+    for (int64_t i = 0; i < t; i++) {
+        double open = 1 / (1 + exp(-(double)((const real *)z)[i]));
+        for (int64_t c = 0; c < d; c++)
+            ((real *)y)[i * d + c] = (real)(open * (double)((const real *)x)[i * d + c]);
+    }
+}
+
+void KERN_FN(gate_grad)(struct kern_stream *s, int64_t t, int64_t d, const void *x, const void *z, const void *dy,
+                        void *dx, void *dz)
+{
+    for (int64_t i = 0; i < t; i++) {
+        double open = 1 / (1 + exp(-(double)((const real *)z)[i])), sum = 0;
+        for (int64_t c = 0; c < d; c++) {
+            double dyc = (double)((const real *)dy)[i * d + c];
+            sum += dyc * (double)((const real *)x)[i * d + c];
+            ((real *)dx)[i * d + c] = (real)(open * dyc);
+        }
+        ((real *)dz)[i] = (real)(open * (1 - open) * sum);
+    }
+}
