@@ -177,10 +177,10 @@ struct kern_router {
 #define KERN_ROUTE_NUMBERS(experts) (2 * (experts) + 2)
 
 /* Writes ids (ascending in each token) and weights. A token with a NaN among its logits gets ids 0 .. k-1 and NaN
- * weights. sums[sets, KERN_ROUTE_NUMBERS] is written, totals[KERN_ROUTE_NUMBERS] is added to, and *gap becomes the
- * smaller of itself and of the smallest difference over tokens between the k-th and the next score + bias that could
- * be chosen (not changed where k of k can be chosen); each may be NULL. Row i belongs to set rows[i] / seq - set0, or
- * to set 0 where rows is NULL. */
+ * weights. sums[sets, KERN_ROUTE_NUMBERS] is written and totals[KERN_ROUTE_NUMBERS] added to. *closeness becomes the
+ * larger of itself and of the largest 1 / gap over tokens; the gap is the difference between the k-th and the next
+ * score + bias of the experts that could be chosen, infinite where there is no next one (a tie: closeness infinite).
+ * Each may be NULL. Row i belongs to set rows[i] / seq - set0, or to set 0 where rows is NULL. */
 struct kern_route {
     struct kern_router router;
     int64_t t, seq, sets, set0;
@@ -188,7 +188,7 @@ struct kern_route {
     const int32_t *rows;       /* [t], as in struct kern_dropout */
     int32_t *ids;              /* [t, k] */
     void *weights;             /* wide [t, k] */
-    double *sums, *totals, *gap;
+    double *sums, *totals, *closeness;
 };
 
 /* d_logits = the gradient through the weights, and of the two losses that a router has (Fedus et al. 2021; Zoph et al.
@@ -200,7 +200,7 @@ struct kern_route {
  * n and p as in KERN_ROUTE_NUMBERS; n is constant. `sums` are those of the whole sets: of all ranks that have tokens of
  * them. The bias and the choice of groups get no gradient. */
 struct kern_route_grad {
-    struct kern_route fwd; /* its logits, rows, ids and weights; sums: read; bias, totals and gap are not used */
+    struct kern_route fwd; /* its logits, rows, ids and weights; sums: read; bias, totals and closeness are not used */
     double aux, z, scale;  /* coefficients, 0: no such loss; scale: of the loss (1 / tokens of the global batch) */
     const void *d_weights; /* wide [t, k] */
     void *d_logits;        /* the dtype [t, experts] */
@@ -208,13 +208,14 @@ struct kern_route_grad {
 
 /* Products of each expert e with its own rows, offsets[e] .. offsets[e+1] - 1:
  *
- *   trans_a false   c[rows, n] = a[rows, k] op(B_e)      B_e = b + e k n, [n, k] with trans_b, else [k, n]
- *   trans_a true    C_e[m, n] (+)= a[rows, m]^T b[rows, n]     C_e = c + e m n; an expert without rows gives zeros
+ *   trans_a false   c[rows, n] (+)= a[rows, k] op(B_e)             B_e = b + e k n, [n, k] with trans_b, else [k, n]
+ *   trans_a true    C_e[m, n] (+)= a[rows, m]^T b[rows, n]         C_e = c + e m n; an expert without rows gives zeros
  *
- * A row of the first form depends on that row of a and on B_e only: its bits are the same whatever rows stand beside
- * it. All matrices are dense. offsets[0] is 0; rows from offsets[experts] on are neither read nor written. */
+ * A row of the first form depends on that row of a (and of c) and on B_e only: its bits are the same whatever rows
+ * stand beside it. All matrices are dense. offsets[0] is 0; rows from offsets[experts] on are neither read nor written.
+ */
 struct kern_grouped {
-    bool trans_a, trans_b, accumulate; /* accumulate: with trans_a only */
+    bool trans_a, trans_b, accumulate;
     bool wide_c;                       /* as in struct kern_gemm */
     int64_t experts, rows, m, n, k;    /* rows: the most that there are; m with trans_a, k without */
     const int32_t *offsets;            /* [experts + 1] */

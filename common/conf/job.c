@@ -22,6 +22,12 @@ static const struct schema_name arch_names[] = {
 #undef X
 static const struct schema_name tokenizer_names[] = {
     {"bytes", TOKENIZER_BYTES}, {"words", TOKENIZER_WORDS}, {"bpe", TOKENIZER_BPE}, {0}};
+static const struct schema_name router_names[] = {{"softmax", ROUTER_SOFTMAX},
+                                                  {"softmax_topk", ROUTER_SOFTMAX_TOPK},
+                                                  {"sigmoid", ROUTER_SIGMOID},
+                                                  {"switch", ROUTER_SWITCH},
+                                                  {0}};
+static const struct schema_name aux_scope_names[] = {{"sample", AUX_SAMPLE}, {"micro_batch", AUX_MICRO_BATCH}, {0}};
 static const struct schema_name lr_names[] = {
     {"constant", LR_CONSTANT}, {"cosine", LR_COSINE}, {"linear", LR_LINEAR}, {"wsd", LR_WSD}, {0}};
 static const struct schema_name nan_names[] = {{"stop", NAN_STOP}, {"skip", NAN_SKIP}, {0}};
@@ -204,6 +210,23 @@ static const struct schema_alias job_aliases[] = {
     {"ffn_dim", "model.ffn"},
     {"intermediate_size", "model.ffn"},
     {"vocab_size", "model.vocab"},
+    {"num_experts", "model.experts"},
+    {"num_local_experts", "model.experts"},
+    {"n_routed_experts", "model.experts"},
+    {"num_experts_per_tok", "model.experts_per_token"},
+    {"moe_router_topk", "model.experts_per_token"},
+    {"moe_intermediate_size", "model.expert_ffn"},
+    {"moe_ffn_hidden_size", "model.expert_ffn"},
+    {"n_shared_experts", "model.shared_experts"},
+    {"norm_topk_prob", "model.router_norm"},
+    {"routed_scaling_factor", "model.router_scale"},
+    {"n_group", "model.router_groups"},
+    {"topk_group", "model.router_groups_kept"},
+    {"first_k_dense_replace", "model.dense_layers"},
+    {"decoder_sparse_step", "model.moe_every"},
+    {"router_aux_loss_coef", "model.aux_loss"},
+    {"moe_aux_loss_coeff", "model.aux_loss"},
+    {"moe_z_loss_coeff", "model.z_loss"},
     {"tie_word_embeddings", "model.tied"},
     {"model_type", "model.arch"},
     {"architecture", "model.arch"},
@@ -321,6 +344,41 @@ static const struct schema_row rows[] = {
     {BOOL(model.causal, "false", FIXED,
           "Causal attention mask (transformer; the other architectures always have one). Without it every token "
           "attends to later tokens too, including the one that it should predict.")},
+    {INT(model.experts, 0, JOB_MAX_EXPERTS, "0", FIXED,
+         "Number of experts of a layer: feed-forwards of which each token uses model.experts_per_token (mixture of "
+         "experts, llama only). 0: one feed-forward for all tokens.")},
+    {INT(model.experts_per_token, 1, JOB_MAX_CHOICES, "2", FIXED, "Number of experts that each token uses.")},
+    {INT(model.expert_ffn, 0, 1 << 22, "0", FIXED, "Width of an expert. 0: model.ffn.")},
+    {INT(model.shared_experts, 0, JOB_MAX_EXPERTS, "0", FIXED,
+         "Number of further experts, each of width model.expert_ffn, that every token uses.")},
+    {BOOL(model.shared_gate, "false", FIXED,
+          "Multiply the output of the shared experts by the sigmoid of a learned product with their input (Qwen2-MoE).")},
+    {INT(model.moe_every, 1, 4096, "1", FIXED,
+         "Distance between layers that have experts; the others have one feed-forward. 1: every layer. 2: the second "
+         "layer, the fourth, and so on.")},
+    {INT(model.dense_layers, 0, 4096, "0", FIXED, "Number of first layers that have no experts (DeepSeek).")},
+    {ENUM(model.router, router_names, "softmax", FIXED,
+          "How the scores of the router become the choice and the weights of experts. softmax: the largest "
+          "probabilities, which are the weights (Qwen, OLMoE, DeepSeek-V2). softmax_topk: the largest scores, with "
+          "the softmax over these as weights (Mixtral, GPT-OSS). sigmoid: the largest sigmoids, which are the weights "
+          "(DeepSeek-V3). switch: softmax with one expert per token (Switch Transformer).")},
+    {BOOL(model.router_norm, "false", FIXED,
+          "Divide the weights of a token's experts by their sum (Qwen3, DeepSeek-V3).")},
+    {BOOL(model.router_bias, "false", FIXED, "Add a learned bias to the router's scores (GPT-OSS).")},
+    {FLOAT(model.router_scale, 1e-6, 1e6, "1", FIXED, "Factor of all weights (routed_scaling_factor of DeepSeek).")},
+    {INT(model.router_groups, 1, JOB_MAX_EXPERTS, "1", FIXED,
+         "Number of groups of consecutive experts. A token uses only experts of its model.router_groups_kept best "
+         "groups (DeepSeek).")},
+    {INT(model.router_groups_kept, 1, JOB_MAX_EXPERTS, "1", FIXED, "Number of groups from which a token may choose.")},
+    {INT(model.router_group_best, 1, JOB_MAX_EXPERTS, "1", FIXED,
+         "Number of a group's largest scores whose sum is the score of the group: 1 in DeepSeek-V2, 2 in V3.")},
+    {FLOAT(model.aux_loss, 0, 1e6, "0", FREE,
+           "Coefficient of the auxiliary loss that keeps experts equally busy. 0: none; 0.01 and 0.001 are usual.")},
+    {ENUM(model.aux_scope, aux_scope_names, "sample", FREE,
+          "Tokens among which the auxiliary loss balances experts: each sample, or each microbatch "
+          "(train.micro_batch samples).")},
+    {FLOAT(model.z_loss, 0, 1e6, "0", FREE,
+           "Coefficient of the router's z-loss, which keeps its scores small. 0: none; 0.001 is usual.")},
 
     {ITEMS(data.train, data.n_train, SCHEMA_LIST, check_path, NULL, FREE,
            "Training files. Patterns with *, ? and [] are expanded; relative paths start at the job file's folder. A "

@@ -13,6 +13,8 @@ struct schema;
 
 #define JOB_MAX_WORKERS 1048576
 #define JOB_NO_ALGORITHMS "none"
+#define JOB_MAX_EXPERTS 1024 /* KERN_MAX_EXPERTS, KERN_MAX_CHOICES */
+#define JOB_MAX_CHOICES 64
 
 /* ARCH_LLAMA, ... of models.inc. */
 #define X(id, name, builder, rotary, grouped, head, ffn) ARCH_##id,
@@ -21,6 +23,11 @@ enum model_arch {
 };
 #undef X
 enum tokenizer_kind { TOKENIZER_BYTES, TOKENIZER_WORDS, TOKENIZER_BPE };
+/* How a router turns its logits into the choice and the weights of experts (kernels/kernels.h, struct kern_router).
+ * switch: softmax with one expert per token, whose weight is its probability. */
+enum router_kind { ROUTER_SOFTMAX, ROUTER_SOFTMAX_TOPK, ROUTER_SIGMOID, ROUTER_SWITCH };
+/* The tokens over which the auxiliary loss balances experts. */
+enum aux_scope { AUX_SAMPLE, AUX_MICRO_BATCH };
 /* wsd: warm-up, stable, decay: constant until the last train.decay steps, then linear decay. */
 enum lr_schedule { LR_CONSTANT, LR_COSINE, LR_LINEAR, LR_WSD };
 /* When the loss or gradient norm of a step is not finite: the job stops, or the step counts but updates nothing. */
@@ -53,6 +60,18 @@ struct job_model {
     double norm_eps, rope_theta;
     bool tied;   /* head shares the embedding table */
     bool causal; /* transformer: mask later tokens; the other architectures always do */
+    /* A mixture of experts in place of the feed-forward (llama); experts 0: none, and the other fields are not used. */
+    int64_t experts, experts_per_token;
+    int64_t expert_ffn;                /* width of one expert; 0: ffn */
+    int64_t shared_experts;            /* experts that every token uses; together one feed-forward of their width */
+    bool shared_gate;                  /* their output is multiplied by sigmoid of a learned product with the input */
+    int64_t moe_every, dense_layers;   /* layer i has experts if i >= dense_layers and (i + 1) % moe_every is 0 */
+    enum router_kind router;
+    bool router_norm, router_bias;     /* weights are divided by their sum; the logits have a bias */
+    double router_scale;               /* of all weights */
+    int64_t router_groups, router_groups_kept, router_group_best;
+    double aux_loss, z_loss; /* coefficients, 0: no such loss */
+    enum aux_scope aux_scope;
 };
 
 struct job_data {

@@ -83,6 +83,88 @@ static bool tied_broken(const struct job_spec *j, char ret[SENTENCE])
            BROKEN("the head of %s always shares the embedding table: write true, or leave the key out", arch->name);
 }
 
+static bool experts_arch_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    return j->model.experts && j->model.arch != ARCH_LLAMA &&
+           BROKEN("only llama has experts: write 0, or model.arch llama");
+}
+
+static bool choices_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    const struct job_model *m = &j->model;
+    if (!m->experts)
+        return false;
+    if (m->router == ROUTER_SWITCH && m->experts_per_token != 1)
+        return BROKEN("the router switch uses one expert per token: write 1, or model.router softmax");
+    return m->experts_per_token > m->experts &&
+           BROKEN("%" PRId64 " experts per token of %" PRId64 ": write at most %" PRId64, m->experts_per_token,
+                  m->experts, m->experts);
+}
+
+static bool router_norm_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    const struct job_model *m = &j->model;
+    bool one = m->router == ROUTER_SWITCH || (m->router == ROUTER_SOFTMAX && m->experts_per_token == 1);
+    return m->experts && m->router_norm && one &&
+           BROKEN("with one expert per token the weight would always be 1, and the router would not learn: write false");
+}
+
+static bool groups_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    const struct job_model *m = &j->model;
+    return m->experts && m->experts % m->router_groups &&
+           BROKEN("%" PRId64 " experts are not divisible by %" PRId64 " groups: write %" PRId64, m->experts,
+                  m->router_groups,
+                  divisor_below(m->experts, m->router_groups < m->experts ? m->router_groups : m->experts));
+}
+
+/* Runs after choices_broken and groups_broken. */
+static bool groups_kept_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    const struct job_model *m = &j->model;
+    if (!m->experts)
+        return false;
+    int64_t each = m->experts / m->router_groups, least = (m->experts_per_token + each - 1) / each;
+    if (m->router_groups_kept > m->router_groups)
+        return BROKEN("%" PRId64 " of %" PRId64 " groups: write at most %" PRId64, m->router_groups_kept,
+                      m->router_groups, m->router_groups);
+    return m->router_groups_kept < least &&
+           BROKEN("%" PRId64 " groups of %" PRId64 " experts have fewer than the %" PRId64
+                  " experts that each token uses: write at least %" PRId64,
+                  m->router_groups_kept, each, m->experts_per_token, least);
+}
+
+static bool group_best_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    const struct job_model *m = &j->model;
+    int64_t each = m->experts / m->router_groups;
+    return m->experts && m->router_group_best > each &&
+           BROKEN("a group has %" PRId64 " experts: write at most %" PRId64, each, each);
+}
+
+static bool moe_every_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    const struct job_model *m = &j->model;
+    return m->experts && m->moe_every > m->layers &&
+           BROKEN("no layer would have experts, since model.layers is %" PRId64 ": write at most %" PRId64, m->layers,
+                  m->layers);
+}
+
+/* Runs after moe_every_broken. */
+static bool dense_layers_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    const struct job_model *m = &j->model;
+    int64_t last = m->layers / m->moe_every * m->moe_every - 1; /* the last layer that may have experts */
+    return m->experts && m->dense_layers > last &&
+           BROKEN("no layer would have experts: write at most %" PRId64, last);
+}
+
+static bool shared_gate_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    return j->model.experts && j->model.shared_gate && !j->model.shared_experts &&
+           BROKEN("there are no shared experts: write false, or set model.shared_experts");
+}
+
 static bool vocab_broken(const struct job_spec *j, char ret[SENTENCE])
 {
     return j->data.tokenizer == TOKENIZER_BYTES && j->model.vocab && j->model.vocab < 256 &&
@@ -312,6 +394,15 @@ static const struct rule rules[] = {
     {OVER(model.heads, rotary_broken)},
     {OVER(model.kv_heads, grouped_broken)},
     {OVER(model.tied, tied_broken)},
+    {OVER(model.experts, experts_arch_broken)},
+    {OVER(model.experts_per_token, choices_broken)},
+    {OVER(model.router_norm, router_norm_broken)},
+    {OVER(model.router_groups, groups_broken)},
+    {OVER(model.router_groups_kept, groups_kept_broken)},
+    {OVER(model.router_group_best, group_best_broken)},
+    {OVER(model.moe_every, moe_every_broken)},
+    {OVER(model.dense_layers, dense_layers_broken)},
+    {OVER(model.shared_gate, shared_gate_broken)},
     {OVER(model.vocab, vocab_broken)},
     {OVER(data.lowercase, lowercase_broken)},
     {OVER(data.tokenizer_files, tokenizer_files_broken)},

@@ -20,6 +20,17 @@ bool graph_op_is_activation(enum graph_op op)
     return is[op];
 }
 
+int graph_shape(const struct graph_tensor *t, int64_t ret[GRAPH_SHAPE_MAX])
+{
+    int n = 0;
+    if (t->experts)
+        ret[n++] = t->experts;
+    ret[n++] = t->experts ? t->dim[0].factor / t->experts : t->dim[0].factor;
+    if (t->ndim > 1)
+        ret[n++] = t->dim[1].factor;
+    return n;
+}
+
 void graph_fini(struct graph *g)
 {
     free(g->tensors);

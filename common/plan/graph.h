@@ -34,6 +34,8 @@ enum graph_tensor_kind {
     GT_PARAM,
     GT_ACTIVATION, /* has a gradient */
     GT_STAT,       /* rstd, mean, lse: computed by a forward for its backward; has no gradient */
+    GT_INDEX,      /* int32, chosen by a router: experts, rows; kept for the backward, has no gradient */
+    GT_NUMBERS,    /* float64, numbers of sets of tokens: kept for the backward, has no gradient */
     GT_IDS,        /* int32 token ids, an input */
     GT_TARGETS,    /* int32, an input */
 };
@@ -65,7 +67,11 @@ struct graph_tensor {
     int ndim;
     struct graph_dim dim[GRAPH_MAX_DIMS];
     struct graph_cut cut;
+    bool wide; /* an activation whose value has the wide type: logits and weights of routers */
     /* parameters only: */
+    /* Above 0: the matrices of so many experts, one below the other. A checkpoint shows the tensor with three
+     * dimensions, [experts, dim[0] / experts, dim[1]]. */
+    int64_t experts;
     enum graph_init init;
     double init_std;
     bool decay; /* weight decay applies: true for matrices and embedding tables, false for biases and norms */
@@ -92,6 +98,11 @@ struct graph_tensor {
     X(GO_POSITIONS, "positions", false) /* x -> y = x + sinusoids of the position (Vaswani et al. 2017, 3.5) */        \
     X(GO_DROPOUT, "dropout", false)     /* x -> y in training with train.dropout; else y is x */                       \
     X(GO_ADD, "add", false)             /* a, b -> y */                                                                \
+    X(GO_ROUTE, "route", false)         /* logits -> ids, weights[, numbers of the sets of the auxiliary loss] */      \
+    X(GO_DISPATCH, "dispatch", false)   /* x, ids -> rows by expert, place, source, offsets */                         \
+    X(GO_EXPERTS, "experts", false)     /* rows, w, offsets -> y: each expert's rows times its [out,in] matrix */      \
+    X(GO_COMBINE, "combine", false)     /* rows, weights, place -> y: sum over a token's experts, ascending */         \
+    X(GO_GATE, "gate", false)           /* x, z -> y = sigmoid(z) x, one z per token */                                \
     X(GO_LOSS, "loss", false)           /* logits, targets -> loss; the logits' gradient replaces them */
 
 #define X(op, name, activation) op,
@@ -100,6 +111,16 @@ enum graph_op { GRAPH_OP_LIST(X) GO_COUNT };
 
 #define GRAPH_MAX_IN 5
 #define GRAPH_MAX_OUT 4
+
+/* The rule of a router (kernels/kernels.h, struct kern_router), and its losses. */
+struct graph_router {
+    int64_t experts, k, groups, groups_kept, group_best;
+    enum router_kind kind;
+    bool norm;
+    double scale, aux, z;
+    enum aux_scope scope;
+    int index; /* among the model's routers */
+};
 
 struct graph_node {
     enum graph_op op;
@@ -111,6 +132,7 @@ struct graph_node {
     int site; /* dropout: number of the dropout in the model */
     double eps, theta;
     bool causal, trans_w;
+    struct graph_router router; /* route, dispatch, experts, combine */
 };
 
 struct graph {
@@ -119,12 +141,17 @@ struct graph {
     struct graph_node *nodes; /* each after the nodes that make its inputs */
     int n_nodes;
     int logits, loss_node, ids, targets;
-    int n_units;
+    int n_units, n_routers;
     int64_t n_params;        /* elements */
-    int64_t n_params_matmul; /* elements that a matmul reads, for FLOPs: a tied head once, embeddings not */
+    int64_t n_params_matmul; /* elements that a token's matmuls read, for FLOPs: a tied head once, embeddings not; of
+                              * experts the number that a token uses */
 };
 
 void graph_fini(struct graph *g);
+
+/* The shape of a parameter in a checkpoint. Returns the number of dimensions. */
+#define GRAPH_SHAPE_MAX 3
+int graph_shape(const struct graph_tensor *t, int64_t ret[GRAPH_SHAPE_MAX]);
 
 const char *graph_op_name(enum graph_op op);
 bool graph_op_is_activation(enum graph_op op);

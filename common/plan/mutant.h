@@ -66,7 +66,10 @@
     X(ROWS_TAKEN_FOR_DENSE, "the loss treats padded rows as dense")                                       \
     X(DENSE_ROWS_SUMMED, "a weight's gradient treats padded rows as dense")                               \
     X(ROOM_OF_DENSE_ROWS, "a matrix with padded rows has the size of a dense one")                        \
-    X(COLUMNS_BETWEEN_ROWS, "the loss includes the padding between rows")
+    X(COLUMNS_BETWEEN_ROWS, "the loss includes the padding between rows")                                 \
+    X(SETS_NOT_SUMMED, "the auxiliary loss counts a rank's own tokens only")                              \
+    X(SETS_OF_OWN_TOKENS, "the auxiliary loss counts are not summed over tp")                             \
+    X(ROUTES_COUNTED_BY_ALL, "every tp rank counts the tokens of its router")
 
 #define X(name, what) MUTANT_##name,
 enum mutant { MUTANT_LIST(X) MUTANT_COUNT };

@@ -126,6 +126,14 @@ struct buffer {
  *                         with OPF_GRAD logits become their gradient
  *   dropout*              m tokens, n columns of op.k, from column col0 on; rate; site: number of the dropout in the
  *                         model. `rows` has the index of each token in the global batch
+ *   route*                m tokens, n experts, k choices, by the router of op.node. `rows` has the index of each token in
+ *                         the global batch; absent: all tokens are one set. Absent also: numbers, totals and closeness
+ *                         where nothing reads them
+ *   route_sort            m tokens, n experts, k choices
+ *   rows_*                m tokens, n columns, k choices; m k rows
+ *   grouped_gemm          as kern_grouped: m rows of all experts, n, k of each product, seq experts; OPF_TRANS_A (m is
+ *                         then the inner dimension, k the rows of each result), OPF_TRANS_B, OPF_ACC
+ *   gate*                 m tokens, n columns
  *   tree_leaf             m elements. h = sumtree_height(n_micros, first_micro, micro), c = sumtree_merges(the same):
  *                         when c is 0 instance h of `tree` = x; else instance h-1 += x, then instance h-2 += instance
  *                         h-1, and so on, c additions in all (sumtree.h)
@@ -161,6 +169,16 @@ struct buffer {
     X(OP_RELU, "relu", "rw")                            /* x, y */                                                  \
     X(OP_RELU_GRAD, "relu_grad", "rrw")                 /* x, dy, dx */                                             \
     X(OP_ADD, "add", "rrw")                             /* a, b, y */                                               \
+    X(OP_ROUTE, "route", "rrwwwaa") /* logits, [rows], ids, weights, [numbers], [totals], [closeness] (f64) */         \
+    X(OP_ROUTE_GRAD, "route_grad", "rrrrrrw")           /* logits, ids, weights, d_weights, [rows], [numbers],          \
+                                                           d_logits */                                                  \
+    X(OP_ROUTE_SORT, "route_sort", "rwww")              /* ids, place, source, offsets */                              \
+    X(OP_ROWS_GATHER, "rows_gather", "rrw")             /* x, source, rows */                                          \
+    X(OP_ROWS_SUM, "rows_sum", "rrrw")                  /* rows, [weights], place, y */                                \
+    X(OP_ROWS_SUM_GRAD, "rows_sum_grad", "rrrrww")      /* rows, weights, place, dy, d_rows, d_weights */              \
+    X(OP_GROUPED_GEMM, "grouped_gemm", "rrwr")          /* a, b, c, offsets */                                         \
+    X(OP_GATE, "gate", "rrw")                           /* x, z, y */                                                  \
+    X(OP_GATE_GRAD, "gate_grad", "rrrww")               /* x, z, dy, dx, dz */                                         \
     X(OP_POSITIONS, "positions", "rrw")                 /* x, rows (i32), y; y may be x */                          \
     X(OP_DROPOUT, "dropout", "rrw")                     /* x, rows (i32), y: the gradient too; y may be x */        \
     X(OP_COPY_COLS, "copy_cols", "rw")                  /* x, y */                                                  \
@@ -337,6 +355,10 @@ struct program {
     int *param_buffer, *grad_buffer, *m_buffer, *v_buffer;
     struct fsdp_unit *units; /* by unit; without ZeRO empty */
     int n_units;
+    /* Numbers of this step's routers, -1: the model has none, or this is no training. totals: f64[routers][
+     * KERN_ROUTE_NUMBERS], sums over all tokens; closeness: f64[routers], the largest 1 / gap (kern_route). The reduce
+     * gives all of them to all ranks. */
+    int totals_buffer, closeness_buffer;
     int rows_buffer; /* i32 per token of the microbatch: sample in the global batch * seq + position; -1: no op
                         reads it */
     /* Buffers; -1 where the mode has none.

@@ -82,6 +82,9 @@ static double node_cost(const struct graph *g, const struct graph_node *n)
 {
     if (n->op == GO_LINEAR)
         return (double)g->tensors[n->in[1]].dim[0].factor * (double)g->tensors[n->in[1]].dim[1].factor;
+    if (n->op == GO_EXPERTS)
+        return (double)g->tensors[n->in[1]].dim[0].factor / (double)n->router.experts * (double)n->router.k *
+               (double)g->tensors[n->in[1]].dim[1].factor;
     return 0;
 }
 

@@ -147,8 +147,8 @@ void KERN_FN(route)(struct kern_stream *s, const struct kern_route *r)
             add_numbers(&r->router, &x, r->ids + i * k, r->sums + set_of(r, i) * numbers);
         if (r->totals)
             add_numbers(&r->router, &x, r->ids + i * k, r->totals);
-        if (r->gap && gap < *r->gap)
-            *r->gap = gap;
+        if (r->closeness && 1 / gap > *r->closeness)
+            *r->closeness = 1 / gap;
     }
 }
 
@@ -266,7 +266,6 @@ void KERN_FN(rows_sum_grad)(struct kern_stream *s, int64_t t, int64_t k, int64_t
 
 err_t KERN_FN(grouped_gemm)(struct kern_stream *s, const struct kern_grouped *g)
 {
-    assert(!g->accumulate || g->trans_a);
     assert(g->offsets[0] == 0 && g->offsets[g->experts] <= g->rows);
     err_t err = OK;
     for (int64_t e = 0; e < g->experts && !err; e++) {

@@ -119,6 +119,8 @@ static const unsigned optional[OP_KIND_COUNT] = {
     [OP_GEMM] = 1 << 2 | 7 << 4,  [OP_RMSNORM] = 1 << 1 | 1 << 3,
     [OP_RMSNORM_GRAD] = 1 << 4,   [OP_LAYERNORM] = 1 << 1 | 1 << 4,
     [OP_LAYERNORM_GRAD] = 1 << 5, [OP_LOSS_JOIN] = 1 << 3,
+    [OP_ROUTE] = 1 << 1 | 7 << 4, [OP_ROUTE_GRAD] = 1 << 4 | 1 << 5,
+    [OP_ROWS_SUM] = 1 << 1,
 };
 
 static err_t check_operands(const struct check_at *at, const struct op *op, struct why *why)

@@ -91,6 +91,14 @@ static int64_t shape_extent(const struct program *p, const struct op *op, char s
     switch (shape) {
     case 'M':
         return m * n;
+    case 'K':
+        return m * k;
+    case 'R':
+        return m * n * k;
+    case 'T':
+        return 2 * n + 2;
+    case 'e':
+        return n + 1;
     case 't':
         return m;
     case 'n':
@@ -114,6 +122,21 @@ static int64_t shape_extent(const struct program *p, const struct op *op, char s
     }
 }
 
+/* Operands a, b, c, offsets. With OPF_TRANS_A the m rows are the inner dimension, and a result has k x n elements. */
+static struct operand_rows grouped_rows(const struct op *op, int i, int64_t m, int64_t n, int64_t k)
+{
+    bool ta = op->flags & OPF_TRANS_A;
+    struct operand_rows rows = {m, i == 0 || (i == 1 && !ta) ? k : n, i == 0 || (i == 1 && !ta) ? k : n};
+    if (i == 3)
+        return one_row(op->seq + 1);
+    if (i == 1 && !ta)
+        return op->flags & OPF_TRANS_B ? (struct operand_rows){op->seq * n, k, k}
+                                       : (struct operand_rows){op->seq * k, n, n};
+    if (i == 2 && ta)
+        rows.n = op->seq * k;
+    return rows;
+}
+
 static struct operand_rows rows_of(const struct program *p, const struct op *op, int i)
 {
     int64_t m = program_dim(p, op->m, p->max_samples), n = program_dim(p, op->n, p->max_samples);
@@ -123,6 +146,8 @@ static struct operand_rows rows_of(const struct program *p, const struct op *op,
     case OP_ATTENTION:
     case OP_ATTENTION_GRAD:
         return attention_rows(p, op, i, m);
+    case OP_GROUPED_GEMM:
+        return grouped_rows(op, i, m, n, program_dim(p, op->k, p->max_samples));
     case OP_ATTENTION_JOIN:
         return join_rows(p, op, i, m);
     case OP_ROPE:
@@ -192,6 +217,16 @@ static err_t check_matmul(const struct check_at *at, const struct graph *g, cons
     return e ? e : check_matrix(at, g, op->arg[3].buffer, m, n, op->ldc, why);
 }
 
+/* The same for the products of experts: of the matrices of all experts, one below the other. */
+static err_t check_experts(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
+{
+    const struct program *p = at->p;
+    const int i = op->flags & OPF_TRANS_A ? 2 : 1;
+    const struct operand_rows r =
+        grouped_rows(op, i, program_dim(p, op->m, p->max_samples), op->n.factor, op->k.factor);
+    return check_matrix(at, g, op->arg[i].buffer, r.n, r.width, r.stride, why);
+}
+
 /* Checks that the table has the vocabulary rows of this tp rank, and that the op names the same range. */
 static err_t check_vocab(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
 {
@@ -228,6 +263,23 @@ static err_t check_random(const struct check_at *at, const struct graph *g, cons
         return check_fail(at, why,
                           "draws random numbers of site %d from column %lld of %lld, which are not those of %s",
                           op->site, (long long)op->col0, (long long)op->k.factor, x ? x->name : "its value");
+    return OK;
+}
+
+/* Checks that a router uses the positions of its own tokens, and numbers of samples only with positions. */
+static err_t check_router(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
+{
+    const int i = op->kind == OP_ROUTE ? 1 : 4, numbers = op->kind == OP_ROUTE ? 4 : 5;
+    const struct graph_router *r = op->node >= 0 ? &g->nodes[op->node].router : NULL;
+    bool own = op->m.sym == SYM_OWN, samples = r && r->scope == AUX_SAMPLE && op->arg[numbers].buffer >= 0;
+    if (!r || op->n.factor != r->experts || op->k.factor != r->k)
+        return check_fail(at, why, "chooses %lld of %lld experts, which is not what its router does",
+                          (long long)op->k.factor, (long long)op->n.factor);
+    if (samples != (op->arg[i].buffer >= 0))
+        return check_fail(at, why, samples ? "counts by sample without the samples of its tokens"
+                                           : "reads positions that it does not need");
+    if (samples && (own != (op->arg[i].offset.sym == SYM_OWN0) || (!own && op->arg[i].offset.factor)))
+        return check_fail(at, why, "uses the positions of other tokens than those that it processes");
     return OK;
 }
 
@@ -288,8 +340,12 @@ err_t check_operand_shapes(const struct check_at *at, const struct graph *g, con
             e = check_operand(at, op, i, why);
     if (!e && op->kind == OP_GEMM)
         e = check_matmul(at, g, op, why);
+    if (!e && op->kind == OP_GROUPED_GEMM)
+        e = check_experts(at, g, op, why);
     if (!e && (op->kind == OP_EMBED || op->kind == OP_EMBED_GRAD))
         e = check_vocab(at, g, op, why);
+    if (!e && (op->kind == OP_ROUTE || op->kind == OP_ROUTE_GRAD))
+        e = check_router(at, g, op, why);
     if (!e && (op->kind == OP_DROPOUT || op->kind == OP_POSITIONS))
         e = check_random(at, g, op, why);
     return e;

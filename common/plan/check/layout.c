@@ -50,6 +50,12 @@ static err_t want_fail(const struct check_op *c, int axis, int i, unsigned is, c
 
 /* ---- parameters and inputs ---- */
 
+/* Ranks that differ on this axis have other samples. */
+static bool is_batch(int axis)
+{
+    return axis == AXIS_DP || axis == AXIS_FSDP;
+}
+
 static bool is_data(int axis)
 {
     return axis == AXIS_DP || axis == AXIS_FSDP || axis == AXIS_CP;
@@ -294,6 +300,77 @@ static err_t gemm_layouts(const struct check_op *c, const struct value_layout *i
     return OK;
 }
 
+/* One of the ranks that have the same tokens adds the loss, or counts them, so the result is a sum over every axis. */
+static void loss_result(const struct check_op *c, struct value_layout *ret)
+{
+    for (int a = 0; a < AXIS_COUNT; a++)
+        ret->on[a] = c->at->p->mesh.size[a] > 1 ? ON_SUM : ON_WHOLE;
+}
+
+/* ---- experts ---- */
+
+static err_t grouped_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+{
+    bool zero = in[0].zero || in[1].zero;
+    for (int a = 0; a < AXIS_COUNT && !zero; a++) {
+        err_t e = gemm_axis(c, a, in[0].on[a], in[1].on[a], &ret[2].on[a]);
+        if (!e && in[3].on[a] != in[0].on[a])
+            e = pair_fail(c, a, 3, in[3].on[a], 0, in[0].on[a]);
+        if (e)
+            return e;
+    }
+    ret[2].zero = zero;
+    return OK;
+}
+
+/* Ranks that have the same tokens count them once: the first rank of tp. */
+static err_t counted_once(const struct check_op *c, const struct value_layout *logits)
+{
+    const struct program *p = c->at->p;
+    int coord[AXIS_COUNT];
+    mesh_coords(&p->mesh, p->rank, coord);
+    bool counts = c->op->arg[5].buffer >= 0, should = logits->on[AXIS_TP] == ON_ROWS || coord[AXIS_TP] == 0;
+    if (p->totals_buffer < 0 || counts == should)
+        return OK;
+    return check_fail(c->at, c->why,
+                      counts ? "counts tokens that the first rank of tp counts too" : "does not count its tokens");
+}
+
+static err_t route_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+{
+    for (int a = 0; a < AXIS_COUNT; a++) {
+        unsigned on = in[0].on[a];
+        if (on & ON_SUM)
+            return share_fail(c, 0, a);
+        if (on != ON_WHOLE && on != ON_ROWS)
+            return want_fail(c, a, 0, on, "all experts of a token");
+        bool spread = on == ON_ROWS && (a == AXIS_CP || a == AXIS_TP); /* of one sample over several ranks */
+        ret[2].on[a] = ret[3].on[a] = (unsigned char)on;
+        ret[4].on[a] = (unsigned char)(spread ? ON_SUM : on);
+    }
+    loss_result(c, &ret[5]);
+    loss_result(c, &ret[6]);
+    return counted_once(c, &in[0]);
+}
+
+static err_t route_grad_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+{
+    for (int a = 0; a < AXIS_COUNT; a++) {
+        unsigned on = in[0].on[a], numbers = in[5].on[a];
+        for (int i = 0; i < 4; i++)
+            if (in[i].on[a] & ON_SUM)
+                return share_fail(c, i, a);
+            else if (!in[i].zero && in[i].on[a] != on)
+                return pair_fail(c, a, i, in[i].on[a], 0, on);
+        if (c->op->arg[5].buffer >= 0 && (numbers & ON_SUM))
+            return share_fail(c, 5, a);
+        if (c->op->arg[5].buffer >= 0 && numbers != (is_batch(a) ? on : ON_WHOLE))
+            return want_fail(c, a, 5, numbers, "the numbers of the whole set");
+        ret[6].on[a] = (unsigned char)on;
+    }
+    return OK;
+}
+
 /* ---- embeddings ---- */
 
 /* Tokens are sharded on the data axes. A table that is sharded by rows contributes zero for the tokens that it does not
@@ -334,13 +411,6 @@ static err_t embed_grad_layouts(const struct check_op *c, const struct value_lay
 }
 
 /* ---- losses ---- */
-
-/* One of the ranks that have the same tokens adds the loss, so the loss is a sum over every axis. */
-static void loss_result(const struct check_op *c, struct value_layout *ret)
-{
-    for (int a = 0; a < AXIS_COUNT; a++)
-        ret->on[a] = c->at->p->mesh.size[a] > 1 ? ON_SUM : ON_WHOLE;
-}
 
 static err_t loss_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
 {
@@ -423,6 +493,12 @@ err_t layout_of_op(const struct check_op *c, const struct value_layout in[OP_MAX
     switch (c->op->kind) {
     case OP_GEMM:
         return gemm_layouts(c, in, ret);
+    case OP_GROUPED_GEMM:
+        return grouped_layouts(c, in, ret);
+    case OP_ROUTE:
+        return route_layouts(c, in, ret);
+    case OP_ROUTE_GRAD:
+        return route_grad_layouts(c, in, ret);
     case OP_EMBED:
         return embed_layouts(c, in, ret);
     case OP_EMBED_GRAD:

@@ -264,13 +264,19 @@ void rank_lose(struct rank_check *c, int interval)
     }
 }
 
+/* Numbers of routers are sums over all microbatches of the step. */
+static bool is_of_step(const struct rank_check *c, int buffer)
+{
+    return buffer == c->p->totals_buffer || buffer == c->p->closeness_buffer;
+}
+
 /* Puts a new value into the interval. */
 void rank_put(struct rank_check *c, int interval, const struct value_layout *l, unsigned reduced)
 {
     const struct buffer *b = rank_buffer(c, interval);
     struct value_state *s = &c->state[interval];
-    bool of_micro =
-        !rank_is_param(c, b) && (b->space == SPACE_WORK || b->space == SPACE_SENT || b->space == SPACE_HOST);
+    bool of_micro = !rank_is_param(c, b) && !is_of_step(c, c->intervals.at[interval].buffer) &&
+                    (b->space == SPACE_WORK || b->space == SPACE_SENT || b->space == SPACE_HOST);
     s->value = VALUE_SET;
     s->layout = *l;
     s->reduced = reduced;

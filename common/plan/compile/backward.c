@@ -2,7 +2,7 @@
  *
  * c->grad[t] is the buffer with the gradient of activation t, from the op of its first consumer until the op of its
  * producer. Several tensors may share one buffer: the gradient of a residual sum is the gradient of both addends.
- * may_overwrite() therefore guards every in-place choice. With it one buffer carries the gradient of the residual
+ * compile_grad_compile_grad_may_overwrite() therefore guards every in-place choice. With it one buffer carries the gradient of the residual
  * stream from the head to the embedding.
  *
  * Gradients of weights come before gradients of inputs, which frees the saved input early and lets a unit's reduce
@@ -31,14 +31,12 @@ static int users(const struct compiler *c, int buffer)
     return n;
 }
 
-/* Whether `buffer`, one of c->grad, has no other user. */
-static bool may_overwrite(const struct compiler *c, int buffer)
+bool compile_grad_may_overwrite(const struct compiler *c, int buffer)
 {
     return buffer >= 0 && users(c, buffer) == 1 && !tp_is_share(c, buffer);
 }
 
-/* A value of the forward, recomputed where it was discarded. */
-static int forward_value(struct compiler *c, int t)
+int compile_forward_value(struct compiler *c, int t)
 {
     if (t >= 0 && c->producer[t] >= 0 && recompute_discarded(c, t))
         recompute_emit(c, compile_producer(c, t));
@@ -52,13 +50,13 @@ static void elementwise(struct compiler *c, struct op *op, int t)
 }
 
 /* Adds one consumer's part of t's gradient, in `buffer`. The first part becomes the gradient. */
-static void add_gradient(struct compiler *c, int t, int buffer)
+void compile_add_gradient(struct compiler *c, int t, int buffer)
 {
     if (c->grad[t] < 0) {
         c->grad[t] = buffer;
         return;
     }
-    int sum = may_overwrite(c, c->grad[t]) ? c->grad[t] : compile_work_buffer(c, t, ".grad");
+    int sum = compile_grad_may_overwrite(c, c->grad[t]) ? c->grad[t] : compile_work_buffer(c, t, ".grad");
     struct op *op = compile_op(c, OP_ADD, -1);
     elementwise(c, op, t);
     op_arg(op, 0, c->grad[t]);
@@ -81,7 +79,7 @@ static void sum_shares(struct compiler *c, int t)
     for (int i = c->g->n_nodes - 1; i >= 0 && c->half == PASS_WHOLE; i--)
         if (c->g->nodes[i].op == GO_LINEAR && c->g->nodes[i].in[0] == t)
             emit_weight_gradient(c, i);
-    add_gradient(c, t, sum);
+    compile_add_gradient(c, t, sum);
 }
 
 /* Called when t's producer, the last user of the gradient, is emitted. */
@@ -98,7 +96,7 @@ int compile_take_grad(struct compiler *c, int t)
 
 /* Marks t's gradient as a share over tp: it is a sum over own tokens only, or over some of the query heads that use a
  * key-value head. */
-static void mark_shares(struct compiler *c, int t, bool own_tokens)
+void compile_mark_shares(struct compiler *c, int t, bool own_tokens)
 {
     bool shared = c->g->tensors[t].cut.segments && c->p->sharding.param[t].tp_boxes < c->p->mesh.size[AXIS_TP];
     c->tp_shares[t] |= (own_tokens && !MUTANT(NORM_SHARES_UNMARKED)) || (shared && !MUTANT(KV_SHARES_UNMARKED));
@@ -111,7 +109,7 @@ static int param_grad_added(struct compiler *c, int t, int node, bool own_tokens
     if (t < 0)
         return -1;
     int buffer = c->p->grad_buffer[t];
-    mark_shares(c, t, own_tokens);
+    compile_mark_shares(c, t, own_tokens);
     if (!c->grad_started[t]) {
         struct op *op = compile_op(c, OP_ZERO, node);
         op->m = tp_local_dim(c, t, 0);
@@ -156,7 +154,7 @@ static void linear_weight(struct compiler *c, int i, int dy)
     enum linear_cut cut = tp_linear_cut(c, i);
     bool own_tokens = cut == LINEAR_WHOLE && c->own, acc = c->grad_started[n->in[1]];
     int64_t in = tp_cols(c, n->in[0]), out = tp_cols(c, n->out[0]);
-    int db = param_grad_added(c, n->in[2], i, own_tokens), x = forward_value(c, n->in[0]);
+    int db = param_grad_added(c, n->in[2], i, own_tokens), x = compile_forward_value(c, n->in[0]);
     x = cut == LINEAR_BY_OUT ? tp_all_tokens(c, n->in[0]) : x;
     struct op *op = compile_op(c, OP_GEMM, i);
     op->flags = OPF_TRANS_A | (acc ? OPF_ACC : 0);
@@ -169,7 +167,7 @@ static void linear_weight(struct compiler *c, int i, int dy)
     op_arg(op, 1, n->trans_w ? dy : x);
     op_arg(op, 3, c->p->grad_buffer[n->in[1]]);
     op_arg(op, n->trans_w ? 6 : 5, db);
-    mark_shares(c, n->in[1], own_tokens);
+    compile_mark_shares(c, n->in[1], own_tokens);
     c->grad_started[n->in[1]] = true;
 }
 
@@ -179,7 +177,7 @@ static void linear_dx(struct compiler *c, int i, int dy, int t, int dx, bool acc
 {
     const struct graph_node *n = &c->g->nodes[i];
     int64_t in = tp_cols(c, n->in[0]), out = tp_cols(c, n->out[0]);
-    int aux = t == n->in[0] ? -1 : forward_value(c, t);
+    int aux = t == n->in[0] ? -1 : compile_forward_value(c, t);
     struct op *op = compile_op(c, OP_GEMM, i);
     op->flags = (n->trans_w ? OPF_TRANS_B : 0) | (acc ? OPF_ACC : 0) | (aux >= 0 ? OPF_GELU_GRAD : 0);
     op->m = tp_linear_cut(c, i) == LINEAR_WHOLE ? tp_rows(c, n->out[0]) : dim_tokens(1);
@@ -216,11 +214,11 @@ static void linear_input(struct compiler *c, int i, int dy)
     bool acc = gelu < 0 && dx >= 0 && dx != dy;
     if (!acc)
         dx = compile_work_buffer(c, t, ".grad");
-    else if (!may_overwrite(c, dx))
+    else if (!compile_grad_may_overwrite(c, dx))
         dx = copy_gradient(c, t);
     linear_dx(c, i, dy, t, dx, acc);
     if (!acc)
-        add_gradient(c, t, dx);
+        compile_add_gradient(c, t, dx);
 }
 
 /* Adds to this rank's share of x's gradient, on all tokens. */
@@ -250,7 +248,10 @@ static void emit_weight_gradient(struct compiler *c, int i)
     int dy = c->weight_dy[i];
     if (dy < 0 || (MUTANT(WEIGHTS_FORGOTTEN) && i % 5 == 0))
         return;
-    linear_weight(c, i, linear_dy(c, i, dy));
+    if (c->g->nodes[i].op == GO_EXPERTS)
+        experts_weight_grad(c, i, dy);
+    else
+        linear_weight(c, i, linear_dy(c, i, dy));
     c->weight_dy[i] = -1;
 }
 
@@ -260,7 +261,7 @@ static void linear(struct compiler *c, int i, enum op_kind kind)
     int x = c->g->nodes[i].in[0], dy = compile_take_grad(c, c->g->nodes[i].out[0]), all = linear_dy(c, i, dy);
     (void)kind;
     if (c->half == PASS_INPUTS || by_out) {
-        (void)forward_value(c, x); /* recomputes x now: its inputs are overwritten before the weight gradient */
+        (void)compile_forward_value(c, x); /* recomputes x now: its inputs are overwritten before the weight gradient */
         c->weight_dy[i] = dy;
     } else {
         linear_weight(c, i, all);
@@ -282,11 +283,11 @@ static void norm(struct compiler *c, int i, enum op_kind kind)
     const struct graph_node *n = &c->g->nodes[i];
     bool layer = kind == OP_LAYERNORM_GRAD;
     int x = n->in[0], res = n->in[1], r = layer ? n->out[3] : n->out[2], sum = r >= 0 ? r : x;
-    int stat = forward_value(c, n->out[1]), rstd = layer ? forward_value(c, n->out[2]) : -1, in = forward_value(c, sum);
+    int stat = compile_forward_value(c, n->out[1]), rstd = layer ? compile_forward_value(c, n->out[2]) : -1, in = compile_forward_value(c, sum);
     int dw = param_grad_added(c, n->in[2], i, c->own), db = layer ? param_grad_added(c, n->in[3], i, c->own) : -1;
     sum_shares(c, sum);
     int dy = compile_take_grad(c, n->out[0]), d_res = c->grad[sum];
-    int dx = d_res != dy && may_overwrite(c, d_res) ? d_res : compile_work_buffer(c, sum, ".grad");
+    int dx = d_res != dy && compile_grad_may_overwrite(c, d_res) ? d_res : compile_work_buffer(c, sum, ".grad");
     int w = compile_value(c, n->in[2]);
     const int rms_args[] = {in, w, stat, dy, d_res, dx, dw};
     const int layer_args[] = {in, w, stat, rstd, dy, d_res, dx, dw, db};
@@ -296,9 +297,9 @@ static void norm(struct compiler *c, int i, enum op_kind kind)
     for (int k = 0; k < (layer ? 9 : 7); k++)
         op_arg(op, k, layer ? layer_args[k] : rms_args[k]);
     c->grad[sum] = -1;
-    add_gradient(c, x, dx);
+    compile_add_gradient(c, x, dx);
     if (res >= 0)
-        add_gradient(c, res, dx);
+        compile_add_gradient(c, res, dx);
 }
 
 static void rope(struct compiler *c, int i, enum op_kind kind)
@@ -343,9 +344,9 @@ static void attention(struct compiler *c, int i, enum op_kind kind)
     const struct graph_node *n = &c->g->nodes[i];
     int d_in[3];
     for (int k = 0; k < 3; k++)
-        forward_value(c, n->in[k]);
+        compile_forward_value(c, n->in[k]);
     for (int k = 0; k < 2; k++)
-        forward_value(c, n->out[k]);
+        compile_forward_value(c, n->out[k]);
     int d_o = compile_take_grad(c, n->out[0]);
     for (int k = 0; k < 3; k++) {
         bool again = k > 0 && n->in[k] == n->in[k - 1];
@@ -357,14 +358,14 @@ static void attention(struct compiler *c, int i, enum op_kind kind)
         attention_op(c, i, kind, d_o, d_in);
     for (int k = 0; k < 3; k++)
         if (k == 0 || n->in[k] != n->in[k - 1])
-            add_gradient(c, n->in[k], d_in[k]);
+            compile_add_gradient(c, n->in[k], d_in[k]);
 }
 
 /* The gradients of gate and up overwrite their values where these have no other reader. */
 static void swiglu(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
-    int a = forward_value(c, n->in[0]), b = forward_value(c, n->in[1]), dy = compile_take_grad(c, n->out[0]), d_in[2];
+    int a = compile_forward_value(c, n->in[0]), b = compile_forward_value(c, n->in[1]), dy = compile_take_grad(c, n->out[0]), d_in[2];
     for (int k = 0; k < 2; k++)
         d_in[k] = compile_may_overwrite(c, n->in[k]) ? c->act[n->in[k]] : compile_work_buffer(c, n->in[k], ".grad");
     struct op *op = compile_op(c, kind, i);
@@ -374,23 +375,23 @@ static void swiglu(struct compiler *c, int i, enum op_kind kind)
     op_arg(op, 2, dy);
     op_arg(op, 3, d_in[0]);
     op_arg(op, 4, d_in[1]);
-    add_gradient(c, n->in[0], d_in[0]);
-    add_gradient(c, n->in[1], d_in[1]);
+    compile_add_gradient(c, n->in[0], d_in[0]);
+    compile_add_gradient(c, n->in[1], d_in[1]);
 }
 
 static void unary(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
-    int x = forward_value(c, n->in[0]);
+    int x = compile_forward_value(c, n->in[0]);
     sum_shares(c, n->out[0]);
-    bool last = may_overwrite(c, c->grad[n->out[0]]);
+    bool last = compile_grad_may_overwrite(c, c->grad[n->out[0]]);
     int dy = compile_take_grad(c, n->out[0]), dx = last ? dy : compile_work_buffer(c, n->in[0], ".grad");
     struct op *op = compile_op(c, kind, i);
     elementwise(c, op, n->out[0]);
     op_arg(op, 0, x);
     op_arg(op, 1, dy);
     op_arg(op, 2, dx);
-    add_gradient(c, n->in[0], dx);
+    compile_add_gradient(c, n->in[0], dx);
 }
 
 static void gelu(struct compiler *c, int i, enum op_kind kind)
@@ -408,8 +409,8 @@ static void add(struct compiler *c, int i, enum op_kind kind)
     const struct graph_node *n = &c->g->nodes[i];
     int dy = compile_take_grad(c, n->out[0]);
     (void)kind;
-    add_gradient(c, n->in[0], dy);
-    add_gradient(c, n->in[1], dy);
+    compile_add_gradient(c, n->in[0], dy);
+    compile_add_gradient(c, n->in[1], dy);
 }
 
 /* No op: the positions do not depend on x. */
@@ -417,7 +418,7 @@ static void positions(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
     (void)kind;
-    add_gradient(c, n->in[0], compile_take_grad(c, n->out[0]));
+    compile_add_gradient(c, n->in[0], compile_take_grad(c, n->out[0]));
 }
 
 /* The op computes the same mask again, from the same counters. */
@@ -429,10 +430,10 @@ static void dropout(struct compiler *c, int i, enum op_kind kind)
         return;
     }
     sum_shares(c, n->out[0]);
-    bool last = may_overwrite(c, c->grad[n->out[0]]);
+    bool last = compile_grad_may_overwrite(c, c->grad[n->out[0]]);
     int dy = compile_take_grad(c, n->out[0]), dx = last ? dy : compile_work_buffer(c, n->in[0], ".grad");
     compile_dropout(c, i, dy, dx);
-    add_gradient(c, n->in[0], dx);
+    compile_add_gradient(c, n->in[0], dx);
 }
 
 /* No op: the forward's cross entropy has written the gradient over the logits. */
@@ -461,6 +462,11 @@ static const struct {
     [GO_LOSS] = {loss, OP_CROSS_ENTROPY},
     [GO_POSITIONS] = {positions, OP_POSITIONS},
     [GO_DROPOUT] = {dropout, OP_DROPOUT},
+    [GO_ROUTE] = {experts_route_grad, OP_ROUTE_GRAD},
+    [GO_DISPATCH] = {experts_dispatch_grad, OP_ROWS_SUM},
+    [GO_EXPERTS] = {experts_product_grad, OP_GROUPED_GEMM},
+    [GO_COMBINE] = {experts_combine_grad, OP_ROWS_SUM_GRAD},
+    [GO_GATE] = {experts_gate_grad, OP_GATE_GRAD},
 };
 
 void compile_backward(struct compiler *c, struct sharding_stage nodes, enum pass_half half)

@@ -83,21 +83,33 @@ static struct buffer of_tensor(const struct compiler *c, int t, const char *suff
 {
     const struct graph_tensor *g = &c->g->tensors[t];
     struct buffer b = {.tensor = t, .ndim = g->ndim, .space = space, .run = -1, .slots = 1};
-    b.dtype = space == SPACE_WORK && g->kind != GT_STAT ? c->p->dtype : c->p->wide;
+    bool narrow = space == SPACE_WORK && g->kind != GT_STAT && !(g->wide && !suffix[0]);
+    b.dtype = g->kind == GT_INDEX ? DT_I32 : g->kind == GT_NUMBERS ? DT_F64 : narrow ? c->p->dtype : c->p->wide;
     for (int d = 0; d < g->ndim; d++)
         b.dim[d] = tp_local_dim(c, t, d);
     set_name(&b, g->name, suffix);
     return b;
 }
 
-int compile_work_buffer(struct compiler *c, int tensor, const char *suffix)
+static int work_buffer(struct compiler *c, int tensor, struct buffer b)
 {
-    struct buffer b = of_tensor(c, tensor, suffix, SPACE_WORK);
     b.pitch = c->pitched[tensor] ? pitch_of(c, tensor) : 0;
     int i = compile_buffer(c, &b);
     if (i >= 0 && c->p->buffers[i].bytes == 0) /* without own tokens: bytes for the order of ops to follow from */
         c->p->buffers[i].bytes = ALIGN;
     return i;
+}
+
+int compile_work_buffer(struct compiler *c, int tensor, const char *suffix)
+{
+    return work_buffer(c, tensor, of_tensor(c, tensor, suffix, SPACE_WORK));
+}
+
+int compile_typed_buffer(struct compiler *c, int tensor, const char *suffix, enum dtype dtype)
+{
+    struct buffer b = of_tensor(c, tensor, suffix, SPACE_WORK);
+    b.dtype = dtype;
+    return work_buffer(c, tensor, b);
 }
 
 int compile_sent_buffer(struct compiler *c, int b, int index)
@@ -357,6 +369,16 @@ static void loss_new(struct compiler *c)
     b->slot_index = SLOT_MICRO;
 }
 
+static void totals_new(struct compiler *c)
+{
+    int64_t numbers = 0;
+    for (int i = 0; i < c->g->n_nodes; i++)
+        if (c->g->nodes[i].op == GO_ROUTE)
+            numbers += 2 * c->g->nodes[i].router.experts + 2;
+    c->p->totals_buffer = host_new(c, "router.totals", -1, DT_F64, dim_one(numbers));
+    c->p->closeness_buffer = host_new(c, "router.closeness", -1, DT_F64, dim_one(c->g->n_routers));
+}
+
 static void blocks_new(struct compiler *c)
 {
     c->blocks = host_new(c, "norm.blocks", -1, DT_F64, dim_one(c->p->sharding.n_blocks));
@@ -426,7 +448,8 @@ static bool asks_rows(const struct compiler *c)
 {
     for (int i = 0; i < c->g->n_nodes; i++) {
         enum graph_op op = c->g->nodes[i].op;
-        if (op == GO_POSITIONS || (op == GO_DROPOUT && compile_drops(c)))
+        bool samples = op == GO_ROUTE && c->g->nodes[i].out[2] >= 0 && c->g->nodes[i].router.scope == AUX_SAMPLE;
+        if (op == GO_POSITIONS || (op == GO_DROPOUT && compile_drops(c)) || (samples && experts_count(c)))
             return true;
     }
     return false;
@@ -455,6 +478,8 @@ void compile_buffers(struct compiler *c)
         p->targets_buffer = input_new(c, "targets", c->g->targets);
         loss_new(c);
     }
+    if (experts_count(c))
+        totals_new(c);
     if (p->mode == MODE_TRAIN) {
         blocks_new(c);
         buffers_train(c);

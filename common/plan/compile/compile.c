@@ -82,6 +82,8 @@ int compile_value(const struct compiler *c, int t)
         return c->p->targets_buffer;
     case GT_ACTIVATION:
     case GT_STAT:
+    case GT_INDEX:
+    case GT_NUMBERS:
         break;
     }
     return c->act[t];
@@ -94,7 +96,7 @@ bool compile_may_overwrite(const struct compiler *c, int t)
         return false;
     enum graph_op op = c->g->nodes[producer].op;
     return op == GO_LINEAR || op == GO_EMBED || op == GO_ADD || op == GO_POSITIONS ||
-           op == GO_DROPOUT; /* their backward does not read their output */
+           op == GO_DROPOUT || op == GO_EXPERTS || op == GO_COMBINE || op == GO_GATE; /* their backward does not read their output */
 }
 
 /* Tensor t is made by a `from` node, and a `to` node is its only reader. */
@@ -251,7 +253,7 @@ static void compiler_init(struct compiler *c)
         !c->unit_used || !p->units)
         c->err = ERR_NOMEM;
     p->ids_buffer = p->targets_buffer = p->logits_buffer = p->loss_buffer = p->norm_buffer = p->clip_buffer = -1;
-    p->rows_buffer = -1;
+    p->rows_buffer = p->totals_buffer = p->closeness_buffer = -1;
     cp_init_segments(c);
     c->all_grads = c->all_params = c->all_copies = c->all_m = c->all_v = c->blocks = -1;
     if (c->err)
@@ -305,6 +307,12 @@ static void zero_losses(struct compiler *c)
     struct op *op = compile_op(c, OP_ZERO, -1);
     op->m = dim_one(p->n_micros);
     op_arg(op, 0, p->loss_buffer);
+    const int numbers[] = {p->totals_buffer, p->closeness_buffer};
+    for (int i = 0; i < 2 && numbers[i] >= 0; i++) {
+        op = compile_op(c, OP_ZERO, -1);
+        op->m = c->err ? dim_one(0) : p->buffers[numbers[i]].dim[0];
+        op_arg(op, 0, numbers[i]);
+    }
 }
 
 /* The copies are stale: the update or a load has changed the parameters, or another program has used their bytes. */

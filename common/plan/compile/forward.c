@@ -22,10 +22,11 @@ static int set_value(struct compiler *c, int t, int buffer)
     return c->act[t] = buffer;
 }
 
-static int new_value(struct compiler *c, int t)
+int compile_new_value(struct compiler *c, int t)
 {
     return t < 0 ? -1 : set_value(c, t, compile_work_buffer(c, t, ""));
 }
+
 
 /* Whether the op that reads t may overwrite t's buffer. */
 static bool may_overwrite(const struct compiler *c, int t)
@@ -61,7 +62,7 @@ static void embed(struct compiler *c, int i, enum op_kind kind)
     const struct graph_node *n = &c->g->nodes[i];
     bool share = c->p->mesh.size[AXIS_TP] > 1 && c->g->tensors[n->in[1]].cut.segments;
     assert(share || !c->own); /* every model cuts its table by the vocabulary */
-    int y = share ? tp_new_share(c, n->out[0], "") : new_value(c, n->out[0]);
+    int y = share ? tp_new_share(c, n->out[0], "") : compile_new_value(c, n->out[0]);
     for (int s = 0; s < c->p->n_segments; s++)
         if (c->p->segments[s].len > 0)
             embed_segment(c, i, kind, s, y, share);
@@ -93,8 +94,8 @@ struct op *compile_product(struct compiler *c, int i, int x, int y, int aux)
 
 void compile_product_buffers(struct compiler *c, int i, int *ret_y, int *ret_aux)
 {
-    int gelu = compile_gelu_after(c, i), made = new_value(c, c->g->nodes[i].out[0]);
-    *ret_y = gelu >= 0 ? new_value(c, c->g->nodes[gelu].out[0]) : made;
+    int gelu = compile_gelu_after(c, i), made = compile_new_value(c, c->g->nodes[i].out[0]);
+    *ret_y = gelu >= 0 ? compile_new_value(c, c->g->nodes[gelu].out[0]) : made;
     *ret_aux = gelu >= 0 ? made : -1;
 }
 
@@ -132,11 +133,11 @@ static void norm_of(struct compiler *c, int i, enum op_kind kind, int x, int res
 {
     const struct graph_node *n = &c->g->nodes[i];
     bool layer = kind == OP_LAYERNORM;
-    int y = new_value(c, n->out[0]), stat = new_value(c, n->out[1]), rstd = layer ? new_value(c, n->out[2]) : -1,
+    int y = compile_new_value(c, n->out[0]), stat = compile_new_value(c, n->out[1]), rstd = layer ? compile_new_value(c, n->out[2]) : -1,
         r = -1;
     int w = compile_value(c, n->in[2]), b = layer ? compile_value(c, n->in[3]) : -1, add = compile_value(c, res);
     if (sum >= 0)
-        r = may_overwrite(c, res) ? set_value(c, sum, add) : new_value(c, sum);
+        r = may_overwrite(c, res) ? set_value(c, sum, add) : compile_new_value(c, sum);
     const int rms_args[] = {x, add, w, r, y, stat};
     const int layer_args[] = {x, add, w, b, r, y, stat, rstd};
     struct op *op = compile_op(c, kind, i);
@@ -174,7 +175,7 @@ static void rope(struct compiler *c, int i, enum op_kind kind)
 static void attention(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
-    int o = new_value(c, n->out[0]), lse = new_value(c, n->out[1]);
+    int o = compile_new_value(c, n->out[0]), lse = compile_new_value(c, n->out[1]);
     if (c->p->n_segments > 1) {
         cp_emit_attention(c, i);
         return;
@@ -191,7 +192,7 @@ static void attention(struct compiler *c, int i, enum op_kind kind)
 static void unary(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
-    int y = new_value(c, n->out[0]);
+    int y = compile_new_value(c, n->out[0]);
     struct op *op = compile_op(c, kind, i);
     op->m = tp_rows(c, n->out[0]);
     op->n = dim_one(tp_cols(c, n->out[0]));
@@ -216,7 +217,7 @@ static void binary(struct compiler *c, int i, enum op_kind kind)
     const struct graph_node *n = &c->g->nodes[i];
     bool in_place = kind == OP_ADD && may_overwrite(c, n->in[0]);
     int a = compile_value(c, n->in[0]), b = compile_value(c, n->in[1]);
-    int y = in_place ? set_value(c, n->out[0], a) : new_value(c, n->out[0]);
+    int y = in_place ? set_value(c, n->out[0], a) : compile_new_value(c, n->out[0]);
     struct op *op = compile_op(c, kind, i);
     op->m = tp_rows(c, n->out[0]);
     op->n = dim_one(tp_cols(c, n->out[0]));
@@ -327,8 +328,7 @@ static void loss(struct compiler *c, int i, enum op_kind kind)
     op_arg(op, 2, c->p->loss_buffer);
 }
 
-/* Sets operand i to the batch index of each row of t. */
-static void op_rows(struct compiler *c, struct op *op, int i, int t)
+void compile_op_rows(struct compiler *c, struct op *op, int i, int t)
 {
     op_arg(op, i, c->p->rows_buffer);
     if (tp_is_own(c, t) && !MUTANT(ROWS_OF_THE_FIRST))
@@ -339,12 +339,12 @@ static void positions(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
     bool taken = may_overwrite(c, n->in[0]);
-    int x = compile_value(c, n->in[0]), y = taken ? set_value(c, n->out[0], x) : new_value(c, n->out[0]);
+    int x = compile_value(c, n->in[0]), y = taken ? set_value(c, n->out[0], x) : compile_new_value(c, n->out[0]);
     struct op *op = compile_op(c, kind, i);
     op->m = tp_rows(c, n->out[0]);
     op->n = dim_one(tp_cols(c, n->out[0]));
     op_arg(op, 0, x);
-    op_rows(c, op, 1, n->out[0]);
+    compile_op_rows(c, op, 1, n->out[0]);
     op_arg(op, 2, y);
 }
 
@@ -363,7 +363,7 @@ void compile_dropout(struct compiler *c, int i, int from, int to)
     op->rate = c->job->train.dropout;
     op->site = n->site;
     op_arg(op, 0, from);
-    op_rows(c, op, 1, n->in[0]);
+    compile_op_rows(c, op, 1, n->in[0]);
     op_arg(op, 2, to);
 }
 
@@ -382,7 +382,7 @@ static void dropout(struct compiler *c, int i, enum op_kind kind)
         return;
     }
     bool taken = may_overwrite(c, n->in[0]);
-    int x = compile_value(c, n->in[0]), y = taken ? set_value(c, n->out[0], x) : new_value(c, n->out[0]);
+    int x = compile_value(c, n->in[0]), y = taken ? set_value(c, n->out[0], x) : compile_new_value(c, n->out[0]);
     compile_dropout(c, i, x, y);
 }
 
@@ -396,7 +396,9 @@ static const struct {
     [GO_SWIGLU] = {binary, OP_SWIGLU},    [GO_GELU] = {gelu, OP_GELU},
     [GO_RELU] = {unary, OP_RELU},         [GO_ADD] = {binary, OP_ADD},
     [GO_LOSS] = {loss, OP_CROSS_ENTROPY}, [GO_POSITIONS] = {positions, OP_POSITIONS},
-    [GO_DROPOUT] = {dropout, OP_DROPOUT},
+    [GO_DROPOUT] = {dropout, OP_DROPOUT}, [GO_ROUTE] = {experts_route, OP_ROUTE},
+    [GO_DISPATCH] = {experts_dispatch, OP_ROUTE_SORT}, [GO_EXPERTS] = {experts_product, OP_GROUPED_GEMM},
+    [GO_COMBINE] = {experts_combine, OP_ROWS_SUM}, [GO_GATE] = {experts_gate, OP_GATE},
 };
 
 static void emit(struct compiler *c, int i)

@@ -9,6 +9,7 @@
  *   zero.c               ZeRO's gathers and scatters               pipeline.c         slots of a schedule as actions
  *   stages.c             stages of the graph, lists of a chunk     memory_plan.c      offsets by lifetime
  *   pipeline_exchange.c  messages between two slots                events.c           events between streams
+ *   experts.c            routers, rows by expert, their products
  *
  * Order of the passes:
  *
@@ -151,6 +152,8 @@ struct op *compile_collective(struct compiler *c, enum op_kind kind, int node, u
 int compile_buffer(struct compiler *c, const struct buffer *b);
 /* A buffer for a graph tensor in SPACE_WORK; suffix "" or ".grad". */
 int compile_work_buffer(struct compiler *c, int tensor, const char *suffix);
+/* The same with another type of element. */
+int compile_typed_buffer(struct compiler *c, int tensor, const char *suffix, enum dtype dtype);
 /* A buffer in SPACE_SENT as large as one instance of buffer b; its name is "sent.<index>". */
 int compile_sent_buffer(struct compiler *c, int b, int index);
 /* ZeRO 3: new buffers for the gathered parameters of a unit, in c->value and c->unit_values. */
@@ -182,7 +185,8 @@ bool tp_is_own(const struct compiler *c, int t);
 struct graph_dim tp_local_dim(const struct compiler *c, int t, int d);
 /* Row length of a matrix on this rank; 1 for a vector. */
 int64_t tp_cols(const struct compiler *c, int t);
-/* Rows of an activation on this rank: own tokens, or all tokens of its part of the sequence. */
+/* Rows of an activation on this rank, one per own token, or per token of its part of the sequence; of the rows of
+ * experts as many as a token chooses. */
 struct graph_dim tp_rows(const struct compiler *c, int t);
 /* Of `all` heads in the columns of t, the number on this rank. */
 int64_t tp_heads(const struct compiler *c, int t, int64_t all);
@@ -254,7 +258,38 @@ int compile_producer(const struct compiler *c, int t);
  * from its sum where that has not been discarded. */
 void compile_node_again(struct compiler *c, int node);
 
+/* Sets operand i to the batch index of each row of t. */
+void compile_op_rows(struct compiler *c, struct op *op, int i, int t);
+/* A new buffer for the value of t; -1 for an absent tensor. */
+int compile_new_value(struct compiler *c, int t);
+
+/* ---- experts.c: rules of the operators of a mixture of experts ---- */
+
+void experts_route(struct compiler *c, int node, enum op_kind kind);
+void experts_dispatch(struct compiler *c, int node, enum op_kind kind);
+void experts_product(struct compiler *c, int node, enum op_kind kind);
+void experts_combine(struct compiler *c, int node, enum op_kind kind);
+void experts_gate(struct compiler *c, int node, enum op_kind kind);
+void experts_route_grad(struct compiler *c, int node, enum op_kind kind);
+void experts_dispatch_grad(struct compiler *c, int node, enum op_kind kind);
+void experts_product_grad(struct compiler *c, int node, enum op_kind kind);
+void experts_combine_grad(struct compiler *c, int node, enum op_kind kind);
+void experts_gate_grad(struct compiler *c, int node, enum op_kind kind);
+/* The weight gradient of a product whose dy is given. */
+void experts_weight_grad(struct compiler *c, int node, int dy);
+/* Whether routers add to the numbers of the step: in training, where the model has experts. */
+bool experts_count(const struct compiler *c);
+
 /* ---- backward.c ---- */
+
+/* The value of t from the forward, computed again where it was discarded. */
+int compile_forward_value(struct compiler *c, int t);
+/* Adds one consumer's part of t's gradient, in `buffer`. */
+void compile_add_gradient(struct compiler *c, int t, int buffer);
+/* Whether `buffer`, a gradient, has no other user. */
+bool compile_grad_may_overwrite(const struct compiler *c, int buffer);
+/* Marks the gradient of parameter t as a share over tp where it is one; own_tokens: it was computed from own tokens. */
+void compile_mark_shares(struct compiler *c, int t, bool own_tokens);
 
 /* Emits the backward of a chunk's nodes. Before the call c->grad has the buffer of every gradient that comes from
  * another stage. */

@@ -50,9 +50,10 @@ static void mark_inputs(const struct compiler *c, bool *inputs)
     }
 }
 
+/* A choice of experts is never made again: the weights and all that follows belong to the first one. */
 static bool discards_full(const struct compiler *c, int t)
 {
-    return layer_of(c, t) >= 0;
+    return layer_of(c, t) >= 0 && c->g->nodes[c->producer[t]].op != GO_ROUTE;
 }
 
 static bool discards_pointwise(const struct compiler *c, int t)
@@ -91,7 +92,7 @@ void recompute_discard(struct compiler *c, struct sharding_stage nodes)
         mark_inputs(c, inputs);
     for (int t = 0; t < c->g->n_tensors; t++) {
         enum graph_tensor_kind kind = c->g->tensors[t].kind;
-        bool made = (kind == GT_ACTIVATION || kind == GT_STAT) && c->producer[t] >= nodes.first_node &&
+        bool made = kind != GT_PARAM && kind != GT_IDS && kind != GT_TARGETS && c->producer[t] >= nodes.first_node &&
                     c->producer[t] < nodes.end_node;
         c->discarded[t] = made && !inputs[t] && discards(c, t);
     }

@@ -221,6 +221,12 @@ static void tree_leaves(struct compiler *c, struct op_range list)
 
 /* ---- backwards ---- */
 
+/* The operand of a matmul that is its result; -1: the op is no matmul. */
+static int result_of(const struct op *op)
+{
+    return op->kind == OP_GEMM ? 3 : op->kind == OP_GROUPED_GEMM ? 2 : -1;
+}
+
 /* The list of later microbatches: a copy of the first's in which gradients are not zeroed and the matmuls of weight
  * gradients add. Where the gradients of every microbatch are scattered, only the scatters add. */
 static struct op_range later_list(struct compiler *c, struct op_range list, bool backward)
@@ -235,7 +241,8 @@ static struct op_range later_list(struct compiler *c, struct op_range list, bool
             continue;
         struct op *op = compile_op(c, from.kind, -1);
         *op = from;
-        if (op->kind == OP_GEMM && !scatters && in_grad(c, op->arg[3].buffer) && !MUTANT(MICROBATCH_OVERWRITES))
+        int y = result_of(op);
+        if (y >= 0 && !scatters && in_grad(c, op->arg[y].buffer) && !MUTANT(MICROBATCH_OVERWRITES))
             op->flags |= OPF_ACC;
     }
     return zero_rewrite_list(c, list_from(c, first), backward, true);

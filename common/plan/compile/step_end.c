@@ -87,6 +87,7 @@ void step_end_groups(struct compiler *c)
                              AXIS(AXIS_CP),
                              AXIS(AXIS_TP),
                              AXIS(AXIS_TP) | logits,
+                             AXIS(AXIS_CP) | AXIS(AXIS_TP),
                              norm_axes(c)};
     for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]) && !c->err; i++)
         compile_group(c, sets[i]);
@@ -107,7 +108,14 @@ static void reduce_losses(struct compiler *c)
     struct op *op =
         comm_op(c, OP_ALL_REDUCE, compile_group(c, MUTANT(LOSSES_OF_REPLICAS) ? AXES_DATA : AXES_ALL), c->p->n_micros);
     op_arg(op, 0, c->p->loss_buffer);
-    compile_action(c, (struct action){.kind = ACT_REDUCE, .micro = -1, .unit = -1}, (struct op_range){first, 1});
+    const int numbers[] = {c->p->totals_buffer, c->p->closeness_buffer};
+    for (int i = 0; i < 2 && numbers[i] >= 0; i++) {
+        op = comm_op(c, OP_ALL_REDUCE, compile_group(c, AXES_ALL), c->p->buffers[numbers[i]].dim[0].factor);
+        op->reduce = i ? REDUCE_MAX : REDUCE_SUM;
+        op_arg(op, 0, numbers[i]);
+    }
+    compile_action(c, (struct action){.kind = ACT_REDUCE, .micro = -1, .unit = -1},
+                   (struct op_range){first, c->p->n_ops - first});
 }
 
 /* All-reduces a run over the ranks that differ on `axes`, if there are any. */

@@ -15,7 +15,8 @@
 bool tp_is_own(const struct compiler *c, int t)
 {
     const struct graph_tensor *g = &c->g->tensors[t];
-    return c->own && !g->cut.segments && (g->kind == GT_ACTIVATION || g->kind == GT_STAT);
+    bool by_token = g->kind == GT_ACTIVATION || g->kind == GT_STAT || g->kind == GT_INDEX;
+    return c->own && !g->cut.segments && by_token;
 }
 
 struct graph_dim tp_local_dim(const struct compiler *c, int t, int d)
@@ -36,7 +37,8 @@ int64_t tp_cols(const struct compiler *c, int t)
 
 struct graph_dim tp_rows(const struct compiler *c, int t)
 {
-    return (struct graph_dim){tp_is_own(c, t) ? SYM_OWN : SYM_TOKENS, 1};
+    int64_t per_token = c->g->tensors[t].ndim > 1 ? c->g->tensors[t].dim[0].factor : 1;
+    return (struct graph_dim){tp_is_own(c, t) ? SYM_OWN : SYM_TOKENS, per_token};
 }
 
 int64_t tp_heads(const struct compiler *c, int t, int64_t all)

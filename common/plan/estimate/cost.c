@@ -55,6 +55,16 @@ static struct op_cost gemm(const struct program *p, const struct op *op, int64_t
     return cost;
 }
 
+/* Each row is multiplied with one expert's matrix. The matrices of all experts are read, or written, once. */
+static struct op_cost grouped(const struct program *p, const struct op *op, int64_t samples)
+{
+    struct op_cost cost = whole(p, op, samples);
+    cost.flops = 2 * (double)dim(p, op->m, samples) * (double)op->n.factor * (double)op->k.factor;
+    if (op->flags & OPF_ACC)
+        cost.bytes += arg_bytes(p, op, 2, samples);
+    return cost;
+}
+
 /* Counts the rows of the table that the tokens name, at most once each, and the positions of one sequence. */
 static struct op_cost embed(const struct program *p, const struct op *op, int64_t samples)
 {
@@ -126,7 +136,7 @@ static const cost_fn kinds[OP_KIND_COUNT] = {
     [OP_GEMM] = gemm,           [OP_EMBED] = embed, [OP_EMBED_GRAD] = embed,
     [OP_ATTENTION] = attention, [OP_ROPE] = rope,   [OP_ATTENTION_GRAD] = attention,
     [OP_NORM] = squares,        [OP_ADAMW] = adamw, [OP_ATTENTION_JOIN] = attention_join,
-    [OP_COPY_COLS] = part,      [OP_SHIFT] = part,
+    [OP_COPY_COLS] = part,      [OP_SHIFT] = part,  [OP_GROUPED_GEMM] = grouped,
 };
 
 void plan_op_cost(const struct program *p, const struct op *op, int64_t samples, struct op_cost *ret)

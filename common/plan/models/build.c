@@ -65,6 +65,12 @@ static void cut(struct graph_builder *b, int tensor, struct graph_cut cut)
         b->g->tensors[tensor].cut = cut;
 }
 
+void graph_stack_experts(struct graph_builder *b, int tensor, int64_t experts)
+{
+    if (tensor >= 0 && !b->err)
+        b->g->tensors[tensor].experts = experts;
+}
+
 void graph_cut_heads(struct graph_builder *b, int tensor, int dim, int segments, int64_t heads, int64_t kv_heads)
 {
     cut(b, tensor, (struct graph_cut){dim, segments, heads, kv_heads, false});
@@ -110,6 +116,30 @@ int graph_add_stat(struct graph_builder *b, int layer, const char *name, int64_t
     int t = add_named(b, GT_STAT, layer, name);
     if (t >= 0)
         b->g->tensors[t].dim[0].factor = per_token;
+    return t;
+}
+
+int graph_add_rows(struct graph_builder *b, int layer, const char *name, int64_t per_token, int64_t cols)
+{
+    int t = graph_add_activation(b, layer, name, cols);
+    if (t >= 0)
+        b->g->tensors[t].dim[0].factor = per_token;
+    return t;
+}
+
+int graph_add_index(struct graph_builder *b, int layer, const char *name, bool tokens, int64_t n)
+{
+    int t = add_named(b, GT_INDEX, layer, name);
+    if (t >= 0)
+        b->g->tensors[t].dim[0] = (struct graph_dim){tokens ? SYM_TOKENS : SYM_ONE, n};
+    return t;
+}
+
+int graph_add_numbers(struct graph_builder *b, int layer, const char *name, bool samples, int64_t n)
+{
+    int t = add_named(b, GT_NUMBERS, layer, name);
+    if (t >= 0)
+        b->g->tensors[t].dim[0] = (struct graph_dim){samples ? SYM_SAMPLES : SYM_ONE, n};
     return t;
 }
 
@@ -162,6 +192,20 @@ void graph_add_linear(struct graph_builder *b, int layer, int x, int w, int bias
     n->trans_w = trans_w;
     if (!b->err)
         b->g->n_params_matmul += b->g->tensors[w].dim[0].factor * b->g->tensors[w].dim[1].factor;
+}
+
+void graph_add_experts(struct graph_builder *b, int layer, const struct graph_router *router, int x, int w, int offsets,
+                       int y)
+{
+    struct graph_node *n = graph_add_node(b, GO_EXPERTS, layer);
+    n->in[0] = x;
+    n->in[1] = w;
+    n->in[2] = offsets;
+    n->out[0] = y;
+    n->router = *router;
+    if (!b->err)
+        b->g->n_params_matmul +=
+            router->k * (b->g->tensors[w].dim[0].factor / router->experts) * b->g->tensors[w].dim[1].factor;
 }
 
 void graph_add_loss(struct graph_builder *b, int logits)
@@ -221,6 +265,31 @@ static err_t check_divides(const char *key, int64_t value, const char *of_key, i
                    key, (long long)value, of_key, (long long)of, (long long)near);
 }
 
+static err_t check_experts(const struct job_model *m, struct why *why)
+{
+    const struct {
+        const char *key;
+        int64_t value, max;
+    } ranges[] = {
+        {"model.experts", m->experts, JOB_MAX_EXPERTS},
+        {"model.experts_per_token", m->experts_per_token, m->experts < JOB_MAX_CHOICES ? m->experts : JOB_MAX_CHOICES},
+        {"model.expert_ffn", m->expert_ffn, 1 << 20},
+        {"model.shared_experts + 1", m->shared_experts + 1, JOB_MAX_EXPERTS},
+        {"model.router_groups_kept", m->router_groups_kept, m->router_groups},
+        {"model.moe_every", m->moe_every, m->layers},
+        {"model.dense_layers + 1", m->dense_layers + 1, m->layers / m->moe_every * m->moe_every},
+    };
+    err_t e = OK;
+    for (size_t i = 0; i < sizeof(ranges) / sizeof(ranges[0]) && !e; i++)
+        e = check_range(ranges[i].key, ranges[i].value, ranges[i].max, why);
+    if (!e)
+        e = check_divides("model.router_groups", m->router_groups, "model.experts", m->experts, why);
+    int64_t each = m->experts / (m->router_groups > 0 ? m->router_groups : 1);
+    if (!e)
+        e = check_range("model.router_group_best", m->router_group_best, each, why);
+    return e ? e : check_range("model.experts_per_token", m->experts_per_token, m->router_groups_kept * each, why);
+}
+
 static err_t check_model(const struct job_model *m, int64_t seq, struct why *why)
 {
     const struct {
@@ -253,7 +322,8 @@ static err_t check_model(const struct job_model *m, int64_t seq, struct why *why
         return why_set(why, ERR_INVALID, "model.norm_eps is %g; it must be above 0; 1e-5 is usual", m->norm_eps);
     if (arch->rotary && !(m->rope_theta > 1))
         return why_set(why, ERR_INVALID, "model.rope_theta is %g; it must be above 1; 10000 is usual", m->rope_theta);
-    return check_divides("model.kv_heads", m->kv_heads, "model.heads", m->heads, why);
+    e = check_divides("model.kv_heads", m->kv_heads, "model.heads", m->heads, why);
+    return e || !m->experts ? e : check_experts(m, why);
 }
 
 static struct job_model with_defaults(const struct job_model *model)
@@ -262,8 +332,14 @@ static struct job_model with_defaults(const struct job_model *model)
     const struct arch *arch = &archs[m.arch];
     if (m.kv_heads == 0)
         m.kv_heads = m.heads;
+    m.moe_every = m.moe_every ? m.moe_every : 1;
+    m.router_groups = m.router_groups ? m.router_groups : 1;
+    m.router_groups_kept = m.router_groups_kept ? m.router_groups_kept : 1;
+    m.router_group_best = m.router_group_best ? m.router_group_best : 1;
+    m.router_scale = m.router_scale != 0 ? m.router_scale : 1;
     if (m.ffn == 0 && m.dim > 0 && m.dim <= 1 << 17)
         m.ffn = (arch->ffn * m.dim / arch->ffn_over + arch->ffn_step - 1) / arch->ffn_step * arch->ffn_step;
+    m.expert_ffn = m.expert_ffn ? m.expert_ffn : m.ffn;
     return m;
 }
 

@@ -6,11 +6,19 @@
  * 1 / sqrt(dim). It cuts the head's at 3 standard deviations, 0.27 % of the values, and the others' at 2, a hundred of
  * theirs; we cut nothing. A tied table is read by the head, so it starts as the head does.
  *
+ * With model.experts, layers have a mixture of experts in place of the feed-forward (names and initialisation are
+ * torchtitan's too). The weights of all experts are one tensor, one matrix below the other:
+ *
+ *   x -> router -> route -> ids, weights
+ *   x, ids -> dispatch -> rows -> w1, w3, swiglu, w2 -> combine with the weights -> y
+ *   x -> shared experts, a feed-forward [-> gate] -> added to y
+ *
  * The residual sum is part of the norm that follows it: norm(x, res) -> y, and r = x + res goes on. */
 #include "common/plan/models/models.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 struct block {
     int layer;
@@ -100,25 +108,157 @@ static int attention(struct graph_builder *b, const struct block *k, int x)
     return linear(b, k, o, wo, "attn", m->dim);
 }
 
-static int feed_forward(struct graph_builder *b, const struct block *k, int x)
+/* The gated feed-forward with matrices of `name`: w2(silu(w1 x) * w3 x). `at` is the prefix of its activations. */
+static int feed_forward(struct graph_builder *b, const struct block *k, int x, const char *name, const char *at,
+                        int64_t ffn)
 {
     const struct job_model *m = k->m;
-    int w1 = weight(b, k, "feed_forward.w1", 0.02, m->ffn, m->dim);
-    int w2 = weight(b, k, "feed_forward.w2", k->residual_std, m->dim, m->ffn);
-    int w3 = weight(b, k, "feed_forward.w3", k->residual_std, m->ffn, m->dim);
-    int gate = linear(b, k, x, w1, "gate", m->ffn);
-    int up = linear(b, k, x, w3, "up", m->ffn);
-    int y = graph_add_activation(b, k->layer, "swiglu", m->ffn);
-    const int by_row[] = {w1, w3}, by_col[] = {w2, gate, up, y};
+    char text[3][GRAPH_NAME_MAX / 2];
+    int w[3];
+    for (int i = 0; i < 3; i++) {
+        snprintf(text[i], sizeof(text[i]), "%s.w%d", name, i + 1);
+        w[i] = i == 1 ? weight(b, k, text[i], k->residual_std, m->dim, ffn)
+                      : weight(b, k, text[i], i ? k->residual_std : 0.02, ffn, m->dim);
+    }
+    static const char *const parts[] = {"gate", "up", "swiglu"};
+    for (int i = 0; i < 3; i++)
+        snprintf(text[i], sizeof(text[i]), "%s%s", at, parts[i]);
+    int gate = linear(b, k, x, w[0], text[0], ffn);
+    int up = linear(b, k, x, w[2], text[1], ffn);
+    int y = graph_add_activation(b, k->layer, text[2], ffn);
+    const int by_row[] = {w[0], w[2]}, by_col[] = {w[1], gate, up, y};
     for (int i = 0; i < 2; i++)
-        graph_cut(b, by_row[i], 0, m->ffn);
+        graph_cut(b, by_row[i], 0, ffn);
     for (int i = 0; i < 4; i++)
-        graph_cut(b, by_col[i], 1, m->ffn);
+        graph_cut(b, by_col[i], 1, ffn);
     struct graph_node *n = graph_add_node(b, GO_SWIGLU, k->layer);
     n->in[0] = gate;
     n->in[1] = up;
     n->out[0] = y;
-    return linear(b, k, y, w2, "ffn", m->dim);
+    snprintf(text[0], sizeof(text[0]), "%sffn", at);
+    return linear(b, k, y, w[1], text[0], m->dim);
+}
+
+/* ---- experts ---- */
+
+static int expert_weight(struct graph_builder *b, const struct block *k, int which, double std, int64_t rows,
+                         int64_t cols)
+{
+    int64_t experts = k->m->experts;
+    struct graph_param p = {1 + k->layer, INIT_NORMAL, std, experts * rows, cols};
+    int t = graph_add_param(b, p, "layers.%d.moe.experts.w%d", k->layer, which);
+    graph_stack_experts(b, t, experts);
+    return t;
+}
+
+/* Returns the weights of the chosen experts; *ret_ids: the experts. */
+static int route(struct graph_builder *b, const struct block *k, const struct graph_router *r, int x, int *ret_ids)
+{
+    const struct job_model *m = k->m;
+    int w = weight(b, k, "moe.router.gate", k->residual_std, m->experts, m->dim), bias = -1;
+    if (m->router_bias)
+        bias = graph_add_param(b, (struct graph_param){1 + k->layer, INIT_ZERO, 0, m->experts, 0},
+                               "layers.%d.moe.router.gate.bias", k->layer);
+    int logits = graph_add_activation(b, k->layer, "router.logits", m->experts);
+    graph_add_linear(b, k->layer, x, w, bias, false, logits);
+    int ids = graph_add_index(b, k->layer, "router.ids", true, r->k);
+    int weights = graph_add_activation(b, k->layer, "router.weights", r->k);
+    int numbers = -1;
+    if (r->aux > 0)
+        numbers = graph_add_numbers(b, k->layer, "router.numbers", r->scope == AUX_SAMPLE, 2 * r->experts + 2);
+    if (!b->err)
+        b->g->tensors[logits].wide = b->g->tensors[weights].wide = true;
+    struct graph_node *n = graph_add_node(b, GO_ROUTE, k->layer);
+    n->in[0] = logits;
+    n->out[0] = ids;
+    n->out[1] = weights;
+    n->out[2] = numbers;
+    n->router = *r;
+    *ret_ids = ids;
+    return weights;
+}
+
+static int routed_experts(struct graph_builder *b, const struct block *k, const struct graph_router *r, int x, int ids,
+                          int weights)
+{
+    const struct job_model *m = k->m;
+    int w1 = expert_weight(b, k, 1, 0.02, m->expert_ffn, m->dim);
+    int w2 = expert_weight(b, k, 2, k->residual_std, m->dim, m->expert_ffn);
+    int w3 = expert_weight(b, k, 3, k->residual_std, m->expert_ffn, m->dim);
+    int rows = graph_add_rows(b, k->layer, "experts.rows", r->k, m->dim);
+    int place = graph_add_index(b, k->layer, "experts.place", true, r->k);
+    int source = graph_add_index(b, k->layer, "experts.source", true, r->k);
+    int offsets = graph_add_index(b, k->layer, "experts.offsets", false, r->experts + 1);
+    struct graph_node *n = graph_add_node(b, GO_DISPATCH, k->layer);
+    const int in[] = {x, ids}, out[] = {rows, place, source, offsets};
+    memcpy(n->in, in, sizeof(in));
+    memcpy(n->out, out, sizeof(out));
+    n->router = *r;
+    int gate = graph_add_rows(b, k->layer, "experts.gate", r->k, m->expert_ffn);
+    int up = graph_add_rows(b, k->layer, "experts.up", r->k, m->expert_ffn);
+    int h = graph_add_rows(b, k->layer, "experts.swiglu", r->k, m->expert_ffn);
+    int back = graph_add_rows(b, k->layer, "experts.out", r->k, m->dim);
+    graph_add_experts(b, k->layer, r, rows, w1, offsets, gate);
+    graph_add_experts(b, k->layer, r, rows, w3, offsets, up);
+    n = graph_add_node(b, GO_SWIGLU, k->layer);
+    n->in[0] = gate;
+    n->in[1] = up;
+    n->out[0] = h;
+    graph_add_experts(b, k->layer, r, h, w2, offsets, back);
+    int y = graph_add_activation(b, k->layer, "experts", m->dim);
+    n = graph_add_node(b, GO_COMBINE, k->layer);
+    n->in[0] = back;
+    n->in[1] = weights;
+    n->in[2] = place;
+    n->out[0] = y;
+    n->router = *r;
+    return y;
+}
+
+static int shared_experts(struct graph_builder *b, const struct block *k, int x)
+{
+    const struct job_model *m = k->m;
+    int y = feed_forward(b, k, x, "moe.shared_experts", "shared.", m->shared_experts * m->expert_ffn);
+    if (!m->shared_gate)
+        return y;
+    int w = weight(b, k, "moe.shared_gate", k->residual_std, 1, m->dim);
+    int z = linear(b, k, x, w, "shared.z", 1), gated = graph_add_activation(b, k->layer, "shared.gated", m->dim);
+    struct graph_node *n = graph_add_node(b, GO_GATE, k->layer);
+    n->in[0] = y;
+    n->in[1] = z;
+    n->out[0] = gated;
+    return gated;
+}
+
+static int mixture(struct graph_builder *b, const struct block *k, int x)
+{
+    const struct job_model *m = k->m;
+    struct graph_router r = {.experts = m->experts,
+                             .k = m->experts_per_token,
+                             .groups = m->router_groups,
+                             .groups_kept = m->router_groups_kept,
+                             .group_best = m->router_group_best,
+                             .kind = m->router,
+                             .norm = m->router_norm,
+                             .scale = m->router_scale,
+                             .aux = m->aux_loss,
+                             .z = m->z_loss,
+                             .scope = m->aux_scope,
+                             .index = b->g->n_routers++};
+    int ids, weights = route(b, k, &r, x, &ids), y = routed_experts(b, k, &r, x, ids, weights);
+    if (!m->shared_experts)
+        return y;
+    int shared = shared_experts(b, k, x), sum = graph_add_activation(b, k->layer, "ffn", m->dim);
+    struct graph_node *n = graph_add_node(b, GO_ADD, k->layer);
+    n->in[0] = y;
+    n->in[1] = shared;
+    n->out[0] = sum;
+    return sum;
+}
+
+static bool has_experts(const struct job_model *m, int layer)
+{
+    return m->experts && layer >= m->dense_layers && (layer + 1) % m->moe_every == 0;
 }
 
 void graph_build_llama(struct graph_builder *b, const struct job_model *m)
@@ -143,7 +283,8 @@ void graph_build_llama(struct graph_builder *b, const struct job_model *m)
         int w = graph_add_param(b, scale, "layers.%d.attention_norm.weight", l);
         res = attention(b, &k, norm(b, m, l, w, "attention_norm", &x, res));
         w = graph_add_param(b, scale, "layers.%d.ffn_norm.weight", l);
-        res = feed_forward(b, &k, norm(b, m, l, w, "ffn_norm", &x, res));
+        int y = norm(b, m, l, w, "ffn_norm", &x, res);
+        res = has_experts(m, l) ? mixture(b, &k, y) : feed_forward(b, &k, y, "feed_forward", "", m->ffn);
     }
     int w = graph_add_param(b, (struct graph_param){head_unit, INIT_ONE, 0, m->dim, 0}, "norm.weight");
     int y = norm(b, m, -1, w, "norm", &x, res);

@@ -32,6 +32,8 @@ void graph_cut(struct graph_builder *b, int tensor, int dim, int64_t units);
 void graph_cut_heads(struct graph_builder *b, int tensor, int dim, int segments, int64_t heads, int64_t kv_heads);
 /* The same for key-value heads, which ranks may share. */
 void graph_cut_kv_heads(struct graph_builder *b, int tensor, int dim, int64_t kv_heads);
+/* `tensor` has the matrices of so many experts, one below the other. */
+void graph_stack_experts(struct graph_builder *b, int tensor, int64_t experts);
 /* [tokens, cols]; `layer` -1 outside the layers; named "layer.<layer>.<name>". */
 int graph_add_activation(struct graph_builder *b, int layer, const char *name, int64_t cols);
 /* [tokens * per_token] kept for the backward. */
@@ -42,6 +44,15 @@ int graph_add_input(struct graph_builder *b, enum graph_tensor_kind kind, const 
 struct graph_node *graph_add_node(struct graph_builder *b, enum graph_op op, int layer);
 /* y = x w [+ bias]; w is [out, in], or [in, out] with trans_w; bias may be -1. */
 void graph_add_linear(struct graph_builder *b, int layer, int x, int w, int bias, bool trans_w, int y);
+/* [tokens * per_token, cols]: the rows that a dispatch makes. */
+int graph_add_rows(struct graph_builder *b, int layer, const char *name, int64_t per_token, int64_t cols);
+/* int32[tokens * per_token] with `tokens`, else int32[n]. */
+int graph_add_index(struct graph_builder *b, int layer, const char *name, bool tokens, int64_t n);
+/* float64[sets, n]; `samples`: a set for each sample, else one set. */
+int graph_add_numbers(struct graph_builder *b, int layer, const char *name, bool samples, int64_t n);
+/* y: each expert's rows of x times its matrix of w; the router says how many experts a token uses. */
+void graph_add_experts(struct graph_builder *b, int layer, const struct graph_router *router, int x, int w, int offsets,
+                       int y);
 /* The loss over logits, and the inputs that the worker fills. */
 void graph_add_loss(struct graph_builder *b, int logits);
 

@@ -352,6 +352,105 @@ static void run_dropout(struct machine *m, const struct op *op, int64_t t, int64
     m->k->dropout(m->s, &d);
 }
 
+static struct kern_router router_of(const struct graph_router *r)
+{
+    static const enum kern_scores scores[] = {[ROUTER_SOFTMAX] = KERN_SCORES_SOFTMAX,
+                                              [ROUTER_SOFTMAX_TOPK] = KERN_SCORES_SOFTMAX_TOPK,
+                                              [ROUTER_SIGMOID] = KERN_SCORES_SIGMOID,
+                                              [ROUTER_SWITCH] = KERN_SCORES_SOFTMAX};
+    return (struct kern_router){.experts = r->experts,
+                                .k = r->k,
+                                .scores = scores[r->kind],
+                                .norm = r->norm,
+                                .scale = r->scale,
+                                .groups = r->groups,
+                                .groups_kept = r->groups_kept,
+                                .group_best = r->group_best};
+}
+
+static void run_route(struct machine *m, const struct op *op, int64_t t)
+{
+    const struct graph_router *r = &m->g->nodes[op->node].router;
+    const bool grad = op->kind == OP_ROUTE_GRAD;
+    struct kern_route route = {.router = router_of(r),
+                               .t = t,
+                               .seq = m->p->seq,
+                               .sets = r->scope == AUX_SAMPLE ? m->samples : 1,
+                               .set0 = m->p->micros[m->action->micro].first,
+                               .logits = A(0),
+                               .rows = A(grad ? 4 : 1),
+                               .ids = A(grad ? 1 : 2),
+                               .weights = A(grad ? 2 : 3),
+                               .sums = A(grad ? 5 : 4)};
+    if (!grad) {
+        route.totals = A(5);
+        route.closeness = A(6);
+        m->k->route(m->s, &route);
+        return;
+    }
+    const struct kern_route_grad g = {.fwd = route,
+                                      .aux = r->aux,
+                                      .z = r->z,
+                                      .scale = m->p->loss_scale,
+                                      .d_weights = A(3),
+                                      .d_logits = A(6)};
+    m->k->route_grad(m->s, &g);
+}
+
+static void run_grouped(struct machine *m, const struct op *op, int64_t t)
+{
+    const bool ta = op->flags & OPF_TRANS_A;
+    const struct kern_grouped g = {.trans_a = ta,
+                                   .trans_b = op->flags & OPF_TRANS_B,
+                                   .accumulate = op->flags & OPF_ACC,
+                                   .experts = op->seq,
+                                   .rows = t,
+                                   .m = ta ? op->k.factor : 0,
+                                   .n = op->n.factor,
+                                   .k = ta ? 0 : op->k.factor,
+                                   .offsets = A(3),
+                                   .a = A(0),
+                                   .b = A(1),
+                                   .c = A(2)};
+    assert_int_equal(m->k->grouped_gemm(m->s, &g), OK);
+}
+
+static void run_experts(struct machine *m, const struct op *op, int64_t t, int64_t n)
+{
+    const struct kern_ops *k = m->k;
+    struct kern_stream *s = m->s;
+    int64_t choices = program_dim(m->p, op->k, m->samples);
+    switch (op->kind) {
+    case OP_ROUTE:
+    case OP_ROUTE_GRAD:
+        run_route(m, op, t);
+        break;
+    case OP_ROUTE_SORT:
+        k->route_sort(s, t, choices, n, A(0), A(1), A(2), A(3));
+        break;
+    case OP_ROWS_GATHER:
+        k->rows_gather(s, t, choices, n, A(1), A(0), A(2));
+        break;
+    case OP_ROWS_SUM:
+        k->rows_sum(s, t, choices, n, A(2), A(1), A(0), A(3));
+        break;
+    case OP_ROWS_SUM_GRAD:
+        k->rows_sum_grad(s, t, choices, n, A(2), A(1), A(0), A(3), A(4), A(5));
+        break;
+    case OP_GROUPED_GEMM:
+        run_grouped(m, op, t);
+        break;
+    case OP_GATE:
+        k->gate(s, t, n, A(0), A(1), A(2));
+        break;
+    case OP_GATE_GRAD:
+        k->gate_grad(s, t, n, A(0), A(1), A(2), A(3), A(4));
+        break;
+    default:
+        fail_msg("%s is not an operator of experts", op_name(op->kind));
+    }
+}
+
 static void run_elements(struct machine *m, const struct op *op, int64_t n)
 {
     const struct kern_ops *k = m->k;
@@ -459,6 +558,17 @@ void machine_op(struct machine *m, const struct op *op)
     case OP_ADAMW:
         run_once(m, op, t);
         break;
+    case OP_ROUTE:
+    case OP_ROUTE_GRAD:
+    case OP_ROUTE_SORT:
+    case OP_ROWS_GATHER:
+    case OP_ROWS_SUM:
+    case OP_ROWS_SUM_GRAD:
+    case OP_GROUPED_GEMM:
+    case OP_GATE:
+    case OP_GATE_GRAD:
+        run_experts(m, op, t, n);
+        break;
     default:
         fail_msg("the test has no %s", op_name(op->kind));
     }
@@ -543,10 +653,11 @@ double machine_update(struct machine *m)
     return machine_get(m, m->p->norm_buffer, 0);
 }
 
-void machine_init(struct machine *m, const struct program *p, const int32_t *ids, const int32_t *targets)
+void machine_init(struct machine *m, const struct program *p, const struct graph *g, const int32_t *ids,
+                  const int32_t *targets)
 {
     struct why why;
-    *m = (struct machine){.p = p, .k = kern_find("ref", DT_F64), .ids = ids, .targets = targets};
+    *m = (struct machine){.p = p, .g = g, .k = kern_find("ref", DT_F64), .ids = ids, .targets = targets};
     assert_non_null(m->k);
     if (dev_open("cpu", 0, &m->dev, &why) != OK)
         fail_msg("%s", why.text);

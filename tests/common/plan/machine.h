@@ -19,6 +19,7 @@ struct widened {
 
 struct machine {
     const struct program *p;
+    const struct graph *g;
     struct dev *dev;
     const struct kern_ops *k;
     struct kern_stream *s;
@@ -33,7 +34,8 @@ struct machine {
 };
 
 /* Fills memory with NaN, gradients and parameters with zero, so that a read before the write shows. */
-void machine_init(struct machine *m, const struct program *p, const int32_t *ids, const int32_t *targets);
+void machine_init(struct machine *m, const struct program *p, const struct graph *g, const int32_t *ids,
+                  const int32_t *targets);
 void machine_fini(struct machine *m);
 /* Everything up to the norm; returns the loss. */
 double machine_run(struct machine *m);

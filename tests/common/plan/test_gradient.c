@@ -66,8 +66,8 @@ static void check_fixtures(struct fixture *train, struct fixture *eval)
     fill_batch(ids, targets);
     if (plan_check(&train->graph, train->programs, 1, &train->why) != OK)
         fail_msg("%s", train->why.text);
-    machine_init(&mt, &train->programs[0], ids, targets);
-    machine_init(&me, &eval->programs[0], ids, targets);
+    machine_init(&mt, &train->programs[0], &train->graph, ids, targets);
+    machine_init(&me, &eval->programs[0], &eval->graph, ids, targets);
     init_params(&mt, &train->graph);
     init_params(&me, &eval->graph);
     double loss = machine_run(&mt), again = machine_run(&mt), evaluated = machine_run(&me);
@@ -346,7 +346,7 @@ static void check_narrow(enum model_arch arch, bool tied)
     for (int i = 0; i < 3; i++) {
         if (plan_check(&f[i].graph, f[i].programs, 1, &f[i].why) != OK)
             fail_msg("%s", f[i].why.text);
-        machine_init(&m[i], &f[i].programs[0], ids, targets);
+        machine_init(&m[i], &f[i].programs[0], &f[i].graph, ids, targets);
         init_params(&m[i], &f[i].graph);
         m[i].lr = 0.05;
     }

@@ -148,7 +148,7 @@ static double run(struct machine *m, const struct fixture *f)
         ids[i] = (int32_t)(rng_uniform(5, 1, (uint64_t)i) * (double)f->job.model.vocab);
         targets[i] = (int32_t)(rng_uniform(5, 2, (uint64_t)i) * (double)f->job.model.vocab);
     }
-    machine_init(m, &f->programs[0], ids, targets);
+    machine_init(m, &f->programs[0], &f->graph, ids, targets);
     for (int t = 0; t < f->graph.n_tensors; t++)
         for (int64_t i = 0; f->graph.tensors[t].kind == GT_PARAM && i < tensor_elements(&f->graph.tensors[t]); i++)
             machine_set(m, f->programs[0].param_buffer[t], i,

@@ -577,7 +577,7 @@ static void world_begin(struct test_world *w, const struct job_spec *job, enum p
         if (plan_compile(&w->job, &w->graph, mode, i, &r->program, &why) != OK)
             fail_msg("plan_compile of rank %d: %s", i, why.text);
         all[i] = r->program;
-        machine_init(&r->machine, &r->program, w->ids, w->targets);
+        machine_init(&r->machine, &r->program, &w->graph, w->ids, w->targets);
         r->machine.lr = 1e-2;
         r->machine.limit = 1e-3;
         each_param(w, r, fill_one);

@@ -1,0 +1,241 @@
+/* Mixtures of experts: the compiled gradient against central differences of the loss, the router's own losses included;
+ * layouts against one rank; numbers of routers. Float64 on the reference kernels. */
+#include "common/base/rng.h"
+#include "common/plan/check/plan_check.h"
+#include "tests/common/plan/machine.h"
+#include "tests/common/plan/world.h"
+
+#include <math.h>
+
+/* One setting of the router for each kind of model. */
+static const struct setting {
+    const char *name;
+    int64_t experts, k, groups, kept, best, shared;
+    enum router_kind router;
+    bool norm, bias, gate;
+    double scale, aux, z;
+    enum aux_scope scope;
+} settings[] = {
+    {"mixtral", 4, 2, 1, 1, 1, 0, ROUTER_SOFTMAX_TOPK, false, false, false, 1, 0, 0, AUX_SAMPLE},
+    {"qwen2", 5, 2, 1, 1, 1, 2, ROUTER_SOFTMAX, false, false, true, 1, 0, 0, AUX_SAMPLE},
+    {"qwen3", 6, 3, 1, 1, 1, 0, ROUTER_SOFTMAX, true, false, false, 1, 0.5, 0, AUX_MICRO_BATCH},
+    {"deepseek_v2", 6, 2, 3, 2, 1, 1, ROUTER_SOFTMAX, false, false, false, 1.5, 0.25, 0.01, AUX_SAMPLE},
+    {"deepseek_v3", 8, 3, 4, 2, 2, 1, ROUTER_SIGMOID, true, false, false, 2.5, 0.5, 0.02, AUX_SAMPLE},
+    {"gpt_oss", 4, 2, 1, 1, 1, 0, ROUTER_SOFTMAX_TOPK, true, true, false, 1, 0, 0.01, AUX_SAMPLE},
+    {"sigmoid", 4, 2, 1, 1, 1, 0, ROUTER_SIGMOID, false, false, false, 1, 0.5, 0, AUX_MICRO_BATCH},
+    {"switch", 3, 1, 1, 1, 1, 0, ROUTER_SWITCH, false, false, false, 1, 0.5, 0.01, AUX_MICRO_BATCH},
+    {"all", 3, 3, 1, 1, 1, 0, ROUTER_SOFTMAX, false, false, false, 1, 0, 0, AUX_SAMPLE},
+};
+#define N_SETTINGS (sizeof(settings) / sizeof(settings[0]))
+
+static void set_experts(struct job_model *m, const struct setting *s)
+{
+    m->experts = s->experts;
+    m->experts_per_token = s->k;
+    m->expert_ffn = 12;
+    m->shared_experts = s->shared;
+    m->shared_gate = s->gate;
+    m->router = s->router;
+    m->router_norm = s->norm;
+    m->router_bias = s->bias;
+    m->router_scale = s->scale;
+    m->router_groups = s->groups;
+    m->router_groups_kept = s->kept;
+    m->router_group_best = s->best;
+    m->aux_loss = s->aux;
+    m->z_loss = s->z;
+    m->aux_scope = s->scope;
+}
+
+static struct job_spec job_of(const struct setting *s, int workers)
+{
+    struct job_spec job = job_small(ARCH_LLAMA, workers);
+    set_experts(&job.model, s);
+    job.train.global_batch = 5; /* three microbatches, the last short */
+    job.train.numerics = NUMERICS_PROOF;
+    job.train.dtype = DT_F64;
+    return job;
+}
+
+#define BATCH (5 * 8)
+
+static void fill_batch(int32_t ids[BATCH], int32_t targets[BATCH])
+{
+    for (int i = 0; i < BATCH; i++) {
+        ids[i] = (int32_t)(rng_uniform(5, 1, (uint64_t)i) * 32);
+        targets[i] = (int32_t)(rng_uniform(5, 2, (uint64_t)i) * 32);
+    }
+}
+
+static void init_params(const struct machine *m, const struct graph *g)
+{
+    for (int t = 0; t < g->n_tensors; t++)
+        for (int64_t i = 0; g->tensors[t].kind == GT_PARAM && i < tensor_elements(&g->tensors[t]); i++) {
+            double x = 0.3 * rng_normal(4, rng_stream(g->tensors[t].name), (uint64_t)i);
+            machine_set(m, m->p->param_buffer[t], i, (g->tensors[t].init == INIT_ONE ? 1 : 0) + x);
+        }
+}
+
+/* The loss of the step with the routers' own losses: their formulas (kernels/kernels.h), from the step's totals, which
+ * are those of one set if the whole batch is one microbatch and the set is a microbatch or the only sample. */
+static double whole_loss(const struct machine *m, double loss)
+{
+    double sum = loss, tokens = 1 / m->p->loss_scale;
+    int64_t at = 0;
+    for (int i = 0; i < m->g->n_nodes; i++) {
+        const struct graph_router *r = &m->g->nodes[i].router;
+        double counts = 0, product = 0;
+        if (m->g->nodes[i].op != GO_ROUTE)
+            continue;
+        for (int64_t e = 0; e < r->experts; e++) {
+            double n = machine_get(m, m->p->totals_buffer, at + e);
+            counts += n;
+            product += n * machine_get(m, m->p->totals_buffer, at + r->experts + e);
+        }
+        sum += r->aux * (double)r->experts / counts * product / tokens;
+        sum += r->z * machine_get(m, m->p->totals_buffer, at + 2 * r->experts + 1) / tokens;
+        at += 2 * r->experts + 2;
+    }
+    return sum;
+}
+
+static double difference(struct machine *m, int buffer, int64_t i, double step)
+{
+    double at = machine_get(m, buffer, i);
+    machine_set(m, buffer, i, at + step);
+    double above = whole_loss(m, machine_run(m));
+    machine_set(m, buffer, i, at - step);
+    double below = whole_loss(m, machine_run(m));
+    machine_set(m, buffer, i, at);
+    return (above - below) / (2 * step);
+}
+
+/* The batch is one microbatch, and one sample where the setting balances samples. */
+static void check_gradient(const struct setting *s, enum recompute recompute)
+{
+    struct job_spec job = job_of(s, 1);
+    struct fixture f;
+    struct machine m;
+    int32_t ids[BATCH], targets[BATCH];
+    job.train.global_batch = job.train.micro_batch = s->aux > 0 && s->scope == AUX_SAMPLE ? 1 : 3;
+    job.parallel.recompute = recompute;
+    fill_batch(ids, targets);
+    fixture_init(&f, &job, MODE_TRAIN);
+    if (plan_check(&f.graph, f.programs, 1, &f.why) != OK)
+        fail_msg("%s: %s", s->name, f.why.text);
+    machine_init(&m, &f.programs[0], &f.graph, ids, targets);
+    init_params(&m, &f.graph);
+    double loss = machine_run(&m);
+    assert_true(loss > 1 && loss < 1000);
+    double closest = fmax(machine_get(&m, m.p->closeness_buffer, 0), machine_get(&m, m.p->closeness_buffer, 1));
+    if (s->k < s->experts)
+        assert_true(closest > 1 && closest < 1e4); /* no choice changes within the differences */
+    else
+        assert_true(closest == 0);
+    for (int t = 0; t < f.graph.n_tensors; t++) {
+        const struct graph_tensor *g = &f.graph.tensors[t];
+        int64_t n = g->kind == GT_PARAM ? tensor_elements(g) : 0;
+        for (int64_t i = 0; i < n; i += n > 40 ? n / 23 : 3) {
+            double grad = machine_get(&m, m.p->grad_buffer[t], i);
+            double want = difference(&m, m.p->param_buffer[t], i, 1e-6);
+            machine_run(&m);
+            if (!(fabs(grad - want) <= 1e-8 + 1e-6 * fabs(want)))
+                fail_msg("%s, %s[%lld]: gradient %.12g, difference %.12g", s->name, g->name, (long long)i, grad, want);
+        }
+    }
+    machine_fini(&m);
+    fixture_fini(&f);
+}
+
+TEST(gradients_are_those_of_the_losses)
+{
+    for (size_t i = 0; i < N_SETTINGS; i++)
+        check_gradient(&settings[i], RECOMPUTE_NONE);
+}
+
+TEST(gradients_are_the_same_with_recomputation)
+{
+    for (enum recompute r = RECOMPUTE_FULL; r <= RECOMPUTE_ATTENTION; r++)
+        for (size_t i = 0; i < N_SETTINGS; i += 3)
+            check_gradient(&settings[i], r);
+}
+
+/* ---- layouts ---- */
+
+/* dp, fsdp, zero, cp, tp, sp, pp; chosen so that each axis meets each other. */
+static const struct cell {
+    int64_t dp, fsdp, zero, cp, tp, sp, pp;
+    enum pipe_schedule schedule;
+} cells[] = {
+    {2, 1, 0, 1, 1, 1, 1, PIPE_1F1B}, {5, 1, 0, 1, 1, 1, 1, PIPE_1F1B}, {1, 2, 1, 1, 1, 1, 1, PIPE_1F1B},
+    {2, 2, 2, 1, 1, 1, 1, PIPE_1F1B}, {1, 3, 3, 1, 1, 1, 1, PIPE_1F1B}, {1, 1, 0, 2, 1, 1, 1, PIPE_1F1B},
+    {1, 1, 0, 1, 2, 0, 1, PIPE_1F1B}, {1, 1, 0, 1, 2, 1, 1, PIPE_1F1B}, {1, 1, 0, 1, 3, 1, 1, PIPE_1F1B},
+    {1, 1, 0, 2, 2, 1, 1, PIPE_1F1B}, {1, 2, 3, 1, 2, 1, 1, PIPE_1F1B}, {1, 2, 2, 1, 2, 0, 1, PIPE_1F1B},
+    {1, 1, 0, 1, 1, 1, 2, PIPE_1F1B}, {1, 1, 0, 1, 1, 1, 2, PIPE_ZB_H1}, {2, 1, 0, 1, 1, 1, 2, PIPE_GPIPE},
+    {1, 2, 3, 1, 1, 1, 2, PIPE_1F1B}, {1, 1, 0, 1, 2, 1, 2, PIPE_ZB_H1}, {1, 1, 0, 2, 1, 1, 2, PIPE_1F1B},
+    {1, 2, 1, 2, 2, 1, 1, PIPE_1F1B}, {2, 1, 0, 1, 2, 0, 2, PIPE_1F1B},
+};
+#define N_CELLS (sizeof(cells) / sizeof(cells[0]))
+
+static struct job_spec cell_job(const struct setting *s, const struct cell *c)
+{
+    struct job_spec job = job_of(s, (int)(c->dp * c->fsdp * c->cp * c->tp * c->pp));
+    job.parallel.fsdp = c->fsdp;
+    job.parallel.zero = c->zero;
+    job.parallel.cp = c->cp;
+    job.parallel.tp = c->tp;
+    job.parallel.sp = c->sp;
+    job.parallel.pp = c->pp;
+    job.parallel.schedule = c->schedule;
+    return job;
+}
+
+TEST(every_layout_is_one_worker)
+{
+    for (size_t i = 0; i < N_CELLS; i++)
+        for (size_t s = i % 3; s < N_SETTINGS; s += 3) {
+            struct job_spec job = cell_job(&settings[s], &cells[i]);
+            world_compare(&job);
+        }
+}
+
+TEST(layouts_with_recomputation_are_one_worker)
+{
+    for (size_t i = 0; i < N_CELLS; i += 2) {
+        struct job_spec job = cell_job(&settings[(i / 2) % N_SETTINGS], &cells[i]);
+        job.parallel.recompute = i % 4 ? RECOMPUTE_FULL : RECOMPUTE_POINTWISE;
+        world_compare(&job);
+    }
+}
+
+/* Some layers without experts, sizes that nothing divides. */
+TEST(layers_without_experts_and_uneven_sizes_are_one_worker)
+{
+    for (size_t i = 0; i < N_CELLS; i += 3) {
+        struct job_spec job = cell_job(&settings[i % N_SETTINGS], &cells[i]);
+        job = job_uneven(job);
+        job.model.layers = 4;
+        job.model.expert_ffn = 13;
+        job.model.dense_layers = i % 2;
+        job.model.moe_every = 2;
+        world_compare(&job);
+    }
+}
+
+TEST(evaluation_and_generation_are_one_worker)
+{
+    for (size_t i = 0; i < N_CELLS; i += 2) {
+        struct job_spec job = cell_job(&settings[i % N_SETTINGS], &cells[i]);
+        world_compare_passes(&job);
+    }
+}
+
+TEST(canonical_numerics_are_one_worker_bit_for_bit)
+{
+    for (size_t i = 0; i < 5; i++) {
+        struct job_spec job = cell_job(&settings[i], &cells[i]);
+        job.train.numerics = NUMERICS_CANONICAL;
+        job.train.dtype = DT_F32;
+        world_compare_exact(&job);
+    }
+}
