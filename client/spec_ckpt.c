@@ -132,14 +132,13 @@ static bool is_constant(const char *name)
 
 static err_t tensor_check(const struct graph_tensor *t, const struct ckpt *ckpt, const char *dir, struct why *why)
 {
-    int64_t want[GRAPH_MAX_DIMS];
+    int64_t want[GRAPH_SHAPE_MAX];
+    int ndim = graph_shape(t, want);
     char a[128], b[128], prefix[128];
     const struct ckpt_tensor *have = ckpt_find(ckpt, t->name);
-    bool same = have && have->ndim == t->ndim;
-    for (int d = 0; d < t->ndim; d++) {
-        want[d] = t->dim[d].factor;
-        same = same && have->shape[d] == want[d];
-    }
+    bool same = have && have->ndim == ndim;
+    for (int d = 0; same && d < ndim; d++)
+        same = have->shape[d] == want[d];
     if (same && have->dtype != DT_F32 && have->dtype != DT_F64 && have->dtype != DT_BF16 && have->dtype != DT_F16)
         return why_set(
             why, ERR_UNSUPPORTED,
@@ -148,7 +147,7 @@ static err_t tensor_check(const struct graph_tensor *t, const struct ckpt *ckpt,
             dir, t->name);
     if (same)
         return OK;
-    shape_print(t->ndim, want, a, sizeof(a));
+    shape_print(ndim, want, a, sizeof(a));
     if (!have && prefix_find(ckpt, t->name, prefix, sizeof(prefix)))
         return why_set(
             why, ERR_INVALID,

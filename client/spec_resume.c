@@ -54,9 +54,11 @@ static void moment_look(const struct graph_tensor *t, struct ckpt *ckpt, const c
     char name[GRAPH_NAME_MAX + 64];
     snprintf(name, sizeof(name), "optimizer.state.%s.%s", t->name, what);
     const struct ckpt_tensor *have = ckpt_find(ckpt, name);
-    bool fits = have && have->ndim == t->ndim && is_real(have->dtype);
-    for (int d = 0; fits && d < t->ndim; d++)
-        fits = have->shape[d] == t->dim[d].factor;
+    int64_t want[GRAPH_SHAPE_MAX];
+    int ndim = graph_shape(t, want);
+    bool fits = have && have->ndim == ndim && is_real(have->dtype);
+    for (int d = 0; fits && d < ndim; d++)
+        fits = have->shape[d] == want[d];
     f->have += fits;
     f->lack += !fits;
     if (!fits && !f->lacking[0])

@@ -31,6 +31,29 @@ int graph_shape(const struct graph_tensor *t, int64_t ret[GRAPH_SHAPE_MAX])
     return n;
 }
 
+static struct box box_of_experts(const struct box *box, int64_t expert, int64_t experts, int64_t row, int64_t rows)
+{
+    return (struct box){.ndim = 3,
+                        .offset = {expert, row, box->offset[1]},
+                        .size = {experts, rows, box->size[1]}};
+}
+
+int graph_boxes(const struct graph_tensor *t, const struct box *box, struct box ret[GRAPH_BOXES_MAX])
+{
+    if (!t->experts) {
+        ret[0] = *box;
+        return 1;
+    }
+    const int64_t rows = t->dim[0].factor / t->experts;
+    int n = 0;
+    for (int64_t at = box->offset[0], end = at + box->size[0], next; at < end; at = next) {
+        int64_t expert = at / rows, row = at % rows, whole = row ? 0 : (end - at) / rows;
+        next = whole ? at + whole * rows : (expert + 1) * rows < end ? (expert + 1) * rows : end;
+        ret[n++] = whole ? box_of_experts(box, expert, whole, 0, rows) : box_of_experts(box, expert, 1, row, next - at);
+    }
+    return n;
+}
+
 void graph_fini(struct graph *g)
 {
     free(g->tensors);

@@ -5,6 +5,7 @@
 #ifndef DTD_COMMON_PLAN_GRAPH_H
 #define DTD_COMMON_PLAN_GRAPH_H
 
+#include "common/base/box.h"
 #include "common/base/dtype.h"
 #include "common/base/err.h"
 #include "common/conf/job.h"
@@ -152,6 +153,11 @@ void graph_fini(struct graph *g);
 /* The shape of a parameter in a checkpoint. Returns the number of dimensions. */
 #define GRAPH_SHAPE_MAX 3
 int graph_shape(const struct graph_tensor *t, int64_t ret[GRAPH_SHAPE_MAX]);
+/* A box of a parameter in its own two dimensions as boxes of the shape in a checkpoint, in the order of its rows. A box
+ * of rows of several experts is the end of the first expert, whole experts, and the beginning of the last. Returns the
+ * number of boxes. */
+#define GRAPH_BOXES_MAX 3
+int graph_boxes(const struct graph_tensor *t, const struct box *box, struct box ret[GRAPH_BOXES_MAX]);
 
 const char *graph_op_name(enum graph_op op);
 bool graph_op_is_activation(enum graph_op op);

@@ -191,8 +191,12 @@ err_t plan_arena_bytes(const struct program *p, const struct graph *g, int64_t *
     if (e)
         return e;
     int64_t bytes = 0;
-    for (int i = 0; i < n; i++)
-        bytes += (box_elements(&items[i].box) * (int64_t)dtype_bytes(p->wide) + 63) / 64 * 64;
+    for (int i = 0; i < n; i++) {
+        struct box boxes[GRAPH_BOXES_MAX];
+        int parts = graph_boxes(&g->tensors[items[i].tensor], &items[i].box, boxes);
+        for (int k = 0; k < parts; k++)
+            bytes += (box_elements(&boxes[k]) * (int64_t)dtype_bytes(p->wide) + 63) / 64 * 64;
+    }
     free(items);
     *ret = (bytes + 4095) / 4096 * 4096;
     return OK;

@@ -49,7 +49,15 @@ TEST(names_of_llama)
         {"layers.0.feed_forward.w2.weight", "model.layers.0.mlp.down_proj.weight"},
         {"layers.1.ffn_norm.weight", "model.layers.1.post_attention_layernorm.weight"},
         {"output.weight", "lm_head.weight"}};
-    const struct job_model m = {ARCH_LLAMA, 32, 2, 4, 2, 48, 256, 1e-5, 10000, false, false};
+    const struct job_model m = {.arch = ARCH_LLAMA,
+                                .dim = 32,
+                                .layers = 2,
+                                .heads = 4,
+                                .kv_heads = 2,
+                                .ffn = 48,
+                                .vocab = 256,
+                                .norm_eps = 1e-5,
+                                .rope_theta = 10000};
     struct graph g;
     struct hf_map map;
     struct why why = {0};
@@ -200,8 +208,25 @@ static void check_same_tensors(const char *a, const char *b)
     safetensors_close(&y);
 }
 
-static const struct job_model llama = {ARCH_LLAMA, 32, 2, 4, 2, 48, 256, 1e-5, 10000, false, false};
-static const struct job_model gpt2 = {ARCH_GPT2, 16, 2, 2, 2, 64, 256, 1e-5, 10000, true, false};
+static const struct job_model llama = {.arch = ARCH_LLAMA,
+                                       .dim = 32,
+                                       .layers = 2,
+                                       .heads = 4,
+                                       .kv_heads = 2,
+                                       .ffn = 48,
+                                       .vocab = 256,
+                                       .norm_eps = 1e-5,
+                                       .rope_theta = 10000};
+static const struct job_model gpt2 = {.arch = ARCH_GPT2,
+                                      .dim = 16,
+                                      .layers = 2,
+                                      .heads = 2,
+                                      .kv_heads = 2,
+                                      .ffn = 64,
+                                      .vocab = 256,
+                                      .norm_eps = 1e-5,
+                                      .rope_theta = 10000,
+                                      .tied = true};
 
 static void round_trip(const struct job_model *m, int64_t seq, const char *config)
 {

@@ -12,7 +12,7 @@ struct box_rows {
 
 static inline struct box_rows rows_of(const struct box *b, int64_t stride)
 {
-    return (struct box_rows){b->ndim > 1 ? b->size[1] : 1, stride};
+    return (struct box_rows){b->ndim > 1 ? b->size[b->ndim - 1] : 1, stride};
 }
 
 /* Position of the box's element `at`, in elements from its first. */

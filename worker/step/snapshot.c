@@ -34,8 +34,8 @@ static const int *buffers_of(const struct program *p, enum ckpt_state state)
     return state == CKPT_PARAM ? p->param_buffer : state == CKPT_EXP_AVG ? p->m_buffer : p->v_buffer;
 }
 
-static err_t add_box(struct snapshot *s, const struct engine *e, int tensor, enum ckpt_state state,
-                     const struct box *box, int64_t at, int64_t stride)
+static err_t add_part(struct snapshot *s, const struct engine *e, int tensor, enum ckpt_state state,
+                      const struct box *box, int64_t at, int64_t stride)
 {
     const struct program *p = e->has_train ? &e->train : &e->eval;
     const struct graph_tensor *t = &e->config.graph->tensors[tensor];
@@ -44,14 +44,26 @@ static err_t add_box(struct snapshot *s, const struct engine *e, int tensor, enu
     if (!x)
         return ERR_NOMEM;
     x->dtype = p->buffers[buffer].dtype;
-    x->ndim = t->ndim;
-    for (int d = 0; d < t->ndim; d++)
-        x->shape[d] = t->dim[d].factor;
+    x->ndim = graph_shape(t, x->shape);
     x->box = *box;
     x->stride = stride;
     x->bytes = (size_t)box_elements(box) * dtype_bytes(x->dtype);
     x->data = (uint8_t *)engine_buffer(e, p, buffer) + (size_t)at * dtype_bytes(x->dtype);
     return ckpt_state_name(state, t->name, x->fqn, sizeof(x->fqn));
+}
+
+/* Adds a box of a tensor, which begins `at` elements after the start of its buffer, as boxes of the checkpoint. */
+static err_t add_box(struct snapshot *s, const struct engine *e, int tensor, enum ckpt_state state,
+                     const struct box *box, int64_t at, int64_t stride)
+{
+    struct box parts[GRAPH_BOXES_MAX];
+    int n = graph_boxes(&e->config.graph->tensors[tensor], box, parts);
+    err_t err = OK;
+    for (int i = 0; i < n && !err; i++) {
+        err = add_part(s, e, tensor, state, &parts[i], at, stride);
+        at += box_elements(&parts[i]) / (parts[i].ndim > 1 ? parts[i].size[parts[i].ndim - 1] : 1) * stride;
+    }
+    return err;
 }
 
 static err_t add_step(struct snapshot *s, const struct engine *e, int tensor)
@@ -90,13 +102,12 @@ err_t snapshot_plan_save(const struct engine *e, struct snapshot *ret)
     err_t err = plan_save_items(&e->train, e->config.graph, &items, &n);
     if (err)
         return err;
-    for (int i = 0; !err && i < n; i++) {
+    for (int i = 0; !err && i < n; i++)
         err = add_box(ret, e, items[i].tensor, (enum ckpt_state)items[i].state, &items[i].box, items[i].buffer_offset,
                       items[i].stride);
-        if (err)
-            break;
-        ret->pieces[ret->n - 1].arena_offset = ret->bytes;
-        ret->bytes += aligned(ret->pieces[ret->n - 1].bytes);
+    for (int i = 0; !err && i < ret->n; i++) {
+        ret->pieces[i].arena_offset = ret->bytes;
+        ret->bytes += aligned(ret->pieces[i].bytes);
     }
     if (!err && e->config.rank == 0)
         err = add_steps(ret, e);
@@ -143,34 +154,44 @@ err_t snapshot_plan_load(const struct engine *e, bool optimizer, struct snapshot
     return err;
 }
 
-/* Shortens piece `i` to its first `rows` rows and appends the rest as a new piece. */
-static err_t split_piece(struct snapshot *s, int i, int64_t rows)
+/* The dimension along which a piece is split: the first that has more than one index. */
+static int split_dim(const struct snapshot_piece *x)
+{
+    return x->ndim == 3 && x->box.size[0] == 1 ? 1 : 0;
+}
+
+/* Shortens piece `i` to its first `n` indices of dimension `d` and appends the rest as a new piece. */
+static err_t split_piece(struct snapshot *s, int i, int d, int64_t n)
 {
     struct snapshot_piece *tail = add_piece(s);
     if (!tail)
         return ERR_NOMEM;
     struct snapshot_piece *x = &s->pieces[i];
-    size_t head = x->bytes / (size_t)x->box.size[0] * (size_t)rows;
+    size_t head = x->bytes / (size_t)x->box.size[d] * (size_t)n;
+    int64_t rows = x->ndim == 3 && d == 0 ? n * x->box.size[1] : n;
     *tail = *x;
-    tail->box.offset[0] += rows;
-    tail->box.size[0] -= rows;
+    tail->box.offset[d] += n;
+    tail->box.size[d] -= n;
     tail->data = (uint8_t *)x->data + (size_t)(rows * x->stride) * dtype_bytes(x->dtype);
     tail->bytes -= head;
-    x->box.size[0] = rows;
+    x->box.size[d] = n;
     x->bytes = head;
     return OK;
 }
 
 err_t snapshot_fit(struct snapshot *s, size_t arena_bytes)
 {
-    for (int i = 0; i < s->n; i++) { /* includes the pieces that this loop appends */
+    for (int i = 0; i < s->n;) { /* includes the pieces that this loop appends */
         const struct snapshot_piece *x = &s->pieces[i];
-        if (x->bytes <= arena_bytes)
+        if (x->bytes <= arena_bytes) {
+            i++;
             continue;
-        int64_t rows = x->ndim ? (int64_t)(arena_bytes / (x->bytes / (size_t)x->box.size[0])) : 0;
-        if (rows < 1)
+        }
+        const int d = split_dim(x);
+        int64_t n = x->ndim ? (int64_t)(arena_bytes / (x->bytes / (size_t)x->box.size[d])) : 0;
+        if (n < 1 && (x->ndim < 3 || d == 1))
             return ERR_LIMIT;
-        err_t err = split_piece(s, i, rows);
+        err_t err = split_piece(s, i, d, n < 1 ? 1 : n); /* one expert, which is split next */
         if (err)
             return err;
     }
