@@ -351,8 +351,9 @@ static const struct schema_row rows[] = {
     {INT(model.expert_ffn, 0, 1 << 22, "0", FIXED, "Width of an expert. 0: model.ffn.")},
     {INT(model.shared_experts, 0, JOB_MAX_EXPERTS, "0", FIXED,
          "Number of further experts, each of width model.expert_ffn, that every token uses.")},
-    {BOOL(model.shared_gate, "false", FIXED,
-          "Multiply the output of the shared experts by the sigmoid of a learned product with their input (Qwen2-MoE).")},
+    {BOOL(
+        model.shared_gate, "false", FIXED,
+        "Multiply the output of the shared experts by the sigmoid of a learned product with their input (Qwen2-MoE).")},
     {INT(model.moe_every, 1, 4096, "1", FIXED,
          "Distance between layers that have experts; the others have one feed-forward. 1: every layer. 2: the second "
          "layer, the fourth, and so on.")},

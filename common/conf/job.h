@@ -62,13 +62,13 @@ struct job_model {
     bool causal; /* transformer: mask later tokens; the other architectures always do */
     /* A mixture of experts in place of the feed-forward (llama); experts 0: none, and the other fields are not used. */
     int64_t experts, experts_per_token;
-    int64_t expert_ffn;                /* width of one expert; 0: ffn */
-    int64_t shared_experts;            /* experts that every token uses; together one feed-forward of their width */
-    bool shared_gate;                  /* their output is multiplied by sigmoid of a learned product with the input */
-    int64_t moe_every, dense_layers;   /* layer i has experts if i >= dense_layers and (i + 1) % moe_every is 0 */
+    int64_t expert_ffn;              /* width of one expert; 0: ffn */
+    int64_t shared_experts;          /* experts that every token uses; together one feed-forward of their width */
+    bool shared_gate;                /* their output is multiplied by sigmoid of a learned product with the input */
+    int64_t moe_every, dense_layers; /* layer i has experts if i >= dense_layers and (i + 1) % moe_every is 0 */
     enum router_kind router;
-    bool router_norm, router_bias;     /* weights are divided by their sum; the logits have a bias */
-    double router_scale;               /* of all weights */
+    bool router_norm, router_bias; /* weights are divided by their sum; the logits have a bias */
+    double router_scale;           /* of all weights */
     int64_t router_groups, router_groups_kept, router_group_best;
     double aux_loss, z_loss; /* coefficients, 0: no such loss */
     enum aux_scope aux_scope;

@@ -106,7 +106,8 @@ static bool router_norm_broken(const struct job_spec *j, char ret[SENTENCE])
     const struct job_model *m = &j->model;
     bool one = m->router == ROUTER_SWITCH || (m->router == ROUTER_SOFTMAX && m->experts_per_token == 1);
     return m->experts && m->router_norm && one &&
-           BROKEN("with one expert per token the weight would always be 1, and the router would not learn: write false");
+           BROKEN(
+               "with one expert per token the weight would always be 1, and the router would not learn: write false");
 }
 
 static bool groups_broken(const struct job_spec *j, char ret[SENTENCE])
@@ -155,8 +156,7 @@ static bool dense_layers_broken(const struct job_spec *j, char ret[SENTENCE])
 {
     const struct job_model *m = &j->model;
     int64_t last = m->layers / m->moe_every * m->moe_every - 1; /* the last layer that may have experts */
-    return m->experts && m->dense_layers > last &&
-           BROKEN("no layer would have experts: write at most %" PRId64, last);
+    return m->experts && m->dense_layers > last && BROKEN("no layer would have experts: write at most %" PRId64, last);
 }
 
 static bool shared_gate_broken(const struct job_spec *j, char ret[SENTENCE])

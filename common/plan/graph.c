@@ -33,9 +33,7 @@ int graph_shape(const struct graph_tensor *t, int64_t ret[GRAPH_SHAPE_MAX])
 
 static struct box box_of_experts(const struct box *box, int64_t expert, int64_t experts, int64_t row, int64_t rows)
 {
-    return (struct box){.ndim = 3,
-                        .offset = {expert, row, box->offset[1]},
-                        .size = {experts, rows, box->size[1]}};
+    return (struct box){.ndim = 3, .offset = {expert, row, box->offset[1]}, .size = {experts, rows, box->size[1]}};
 }
 
 int graph_boxes(const struct graph_tensor *t, const struct box *box, struct box ret[GRAPH_BOXES_MAX])

@@ -69,7 +69,11 @@
     X(COLUMNS_BETWEEN_ROWS, "the loss includes the padding between rows")                                 \
     X(SETS_NOT_SUMMED, "the auxiliary loss counts a rank's own tokens only")                              \
     X(SETS_OF_OWN_TOKENS, "the auxiliary loss counts are not summed over tp")                             \
-    X(ROUTES_COUNTED_BY_ALL, "every tp rank counts the tokens of its router")
+    X(ROUTES_COUNTED_BY_ALL, "every tp rank counts the tokens of its router")                             \
+    X(EXPERTS_UNMARKED, "the experts' gradients from own tokens are not marked as shares")                \
+    X(WEIGHTS_LEFT_OUT, "a token's experts are added without their weights")                              \
+    X(WEIGHTS_TWICE, "the gradients of a token's rows are weighed a second time")                         \
+    X(SAMPLES_OF_THE_FIRST, "a router counts the samples of the first rank's tokens")
 
 #define X(name, what) MUTANT_##name,
 enum mutant { MUTANT_LIST(X) MUTANT_COUNT };

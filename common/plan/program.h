@@ -126,83 +126,77 @@ struct buffer {
  *                         with OPF_GRAD logits become their gradient
  *   dropout*              m tokens, n columns of op.k, from column col0 on; rate; site: number of the dropout in the
  *                         model. `rows` has the index of each token in the global batch
- *   route*                m tokens, n experts, k choices, by the router of op.node. `rows` has the index of each token in
- *                         the global batch; absent: all tokens are one set. Absent also: numbers, totals and closeness
- *                         where nothing reads them
- *   route_sort            m tokens, n experts, k choices
- *   rows_*                m tokens, n columns, k choices; m k rows
- *   grouped_gemm          as kern_grouped: m rows of all experts, n, k of each product, seq experts; OPF_TRANS_A (m is
- *                         then the inner dimension, k the rows of each result), OPF_TRANS_B, OPF_ACC
- *   gate*                 m tokens, n columns
- *   tree_leaf             m elements. h = sumtree_height(n_micros, first_micro, micro), c = sumtree_merges(the same):
- *                         when c is 0 instance h of `tree` = x; else instance h-1 += x, then instance h-2 += instance
- *                         h-1, and so on, c additions in all (sumtree.h)
- *   tree_reduce           m elements, group (-1: this rank has all leaves, so it has the root). Node j of
- *                         sumtree_nodes(n_micros, first_micro, end_micro) is instance j of `tree`, from element
- *                         operand.offset on; x receives the root on every rank
- *   norm                  m elements in blocks of n: blocks[i] = sum of squares of x[n i .. min(n (i+1), m))
- *   clip                  m blocks, n losses, as kern_clip with the limit train.clip
- *   adamw                 m elements; lr, betas, eps and step are given at run time; weight decay only with
- *                         OPF_DECAY; g is multiplied by the clip factor
- *   snapshot              no field: the worker copies its plan_save_items into the arena */
-#define OP_LIST(X)                                                                                                  \
-    X(OP_ZERO, "zero", "w")                             /* x */                                                     \
-    X(OP_COPY, "copy", "rw")                            /* x, y */                                                  \
-    X(OP_EMBED, "embed", "rrrw")                        /* ids, table, [pos], y */                                  \
-    X(OP_EMBED_GRAD, "embed_grad", "rraa")              /* ids, dy, d_table, [d_pos] */                             \
-    X(OP_GEMM, "gemm", "rrrwaaa")                       /* a, b, [bias], c, [aux], [a_sum], [b_sum]; c is added to  \
-                                                           with OPF_ACC; aux is written with OPF_GELU, read with    \
-                                                           OPF_GELU_GRAD, absent else */                            \
-    X(OP_CAST, "cast", "rw")                            /* x (a parameter), y (in the compute type) */              \
-    X(OP_BIAS_GRAD, "bias_grad", "ra")                  /* dy, db */                                                \
-    X(OP_RMSNORM, "rmsnorm", "rrrwww")                  /* x, [res], w, [r], y, rstd */                             \
-    X(OP_RMSNORM_GRAD, "rmsnorm_grad", "rrrrrwa")       /* x, w, rstd, dy, [d_res], dx, dw */                       \
-    X(OP_LAYERNORM, "layernorm", "rrrrwwww")            /* x, [res], w, b, [r], y, mean, rstd */                    \
-    X(OP_LAYERNORM_GRAD, "layernorm_grad", "rrrrrrwaa") /* x, w, mean, rstd, dy, [d_res], dx, dw, db */             \
-    X(OP_ROPE, "rope", "a")                             /* x in place; OPF_INVERSE for the gradient */              \
-    X(OP_ATTENTION, "attention", "rrrww")               /* q, k, v, o, lse */                                       \
-    X(OP_ATTENTION_GRAD, "attention_grad", "rrrrrrwww") /* q, k, v, o, lse, d_o, d_q, d_k, d_v */                   \
-    X(OP_SWIGLU, "swiglu", "rrw")                       /* a, b, y */                                               \
-    X(OP_SWIGLU_GRAD, "swiglu_grad", "rrrww")           /* a, b, dy, da, db */                                      \
-    X(OP_GELU, "gelu", "rw")                            /* x, y */                                                  \
-    X(OP_GELU_GRAD, "gelu_grad", "rrw")                 /* x, dy, dx */                                             \
-    X(OP_RELU, "relu", "rw")                            /* x, y */                                                  \
-    X(OP_RELU_GRAD, "relu_grad", "rrw")                 /* x, dy, dx */                                             \
-    X(OP_ADD, "add", "rrw")                             /* a, b, y */                                               \
+ *   route*                m tokens, n experts, k choices, by the router of op.node. `rows` has the index of each token
+ * in the global batch; absent: all tokens are one set. Absent also: numbers, totals and closeness where nothing reads
+ * them route_sort            m tokens, n experts, k choices rows_*                m tokens, n columns, k choices; m k
+ * rows grouped_gemm          as kern_grouped: m rows of all experts, n, k of each product, seq experts; OPF_TRANS_A (m
+ * is then the inner dimension, k the rows of each result), OPF_TRANS_B, OPF_ACC gate*                 m tokens, n
+ * columns tree_leaf             m elements. h = sumtree_height(n_micros, first_micro, micro), c = sumtree_merges(the
+ * same): when c is 0 instance h of `tree` = x; else instance h-1 += x, then instance h-2 += instance h-1, and so on, c
+ * additions in all (sumtree.h) tree_reduce           m elements, group (-1: this rank has all leaves, so it has the
+ * root). Node j of sumtree_nodes(n_micros, first_micro, end_micro) is instance j of `tree`, from element operand.offset
+ * on; x receives the root on every rank norm                  m elements in blocks of n: blocks[i] = sum of squares of
+ * x[n i .. min(n (i+1), m)) clip                  m blocks, n losses, as kern_clip with the limit train.clip adamw m
+ * elements; lr, betas, eps and step are given at run time; weight decay only with OPF_DECAY; g is multiplied by the
+ * clip factor snapshot              no field: the worker copies its plan_save_items into the arena */
+#define OP_LIST(X)                                                                                                     \
+    X(OP_ZERO, "zero", "w")                             /* x */                                                        \
+    X(OP_COPY, "copy", "rw")                            /* x, y */                                                     \
+    X(OP_EMBED, "embed", "rrrw")                        /* ids, table, [pos], y */                                     \
+    X(OP_EMBED_GRAD, "embed_grad", "rraa")              /* ids, dy, d_table, [d_pos] */                                \
+    X(OP_GEMM, "gemm", "rrrwaaa")                       /* a, b, [bias], c, [aux], [a_sum], [b_sum]; c is added to     \
+                                                           with OPF_ACC; aux is written with OPF_GELU, read with       \
+                                                           OPF_GELU_GRAD, absent else */                               \
+    X(OP_CAST, "cast", "rw")                            /* x (a parameter), y (in the compute type) */                 \
+    X(OP_BIAS_GRAD, "bias_grad", "ra")                  /* dy, db */                                                   \
+    X(OP_RMSNORM, "rmsnorm", "rrrwww")                  /* x, [res], w, [r], y, rstd */                                \
+    X(OP_RMSNORM_GRAD, "rmsnorm_grad", "rrrrrwa")       /* x, w, rstd, dy, [d_res], dx, dw */                          \
+    X(OP_LAYERNORM, "layernorm", "rrrrwwww")            /* x, [res], w, b, [r], y, mean, rstd */                       \
+    X(OP_LAYERNORM_GRAD, "layernorm_grad", "rrrrrrwaa") /* x, w, mean, rstd, dy, [d_res], dx, dw, db */                \
+    X(OP_ROPE, "rope", "a")                             /* x in place; OPF_INVERSE for the gradient */                 \
+    X(OP_ATTENTION, "attention", "rrrww")               /* q, k, v, o, lse */                                          \
+    X(OP_ATTENTION_GRAD, "attention_grad", "rrrrrrwww") /* q, k, v, o, lse, d_o, d_q, d_k, d_v */                      \
+    X(OP_SWIGLU, "swiglu", "rrw")                       /* a, b, y */                                                  \
+    X(OP_SWIGLU_GRAD, "swiglu_grad", "rrrww")           /* a, b, dy, da, db */                                         \
+    X(OP_GELU, "gelu", "rw")                            /* x, y */                                                     \
+    X(OP_GELU_GRAD, "gelu_grad", "rrw")                 /* x, dy, dx */                                                \
+    X(OP_RELU, "relu", "rw")                            /* x, y */                                                     \
+    X(OP_RELU_GRAD, "relu_grad", "rrw")                 /* x, dy, dx */                                                \
+    X(OP_ADD, "add", "rrw")                             /* a, b, y */                                                  \
     X(OP_ROUTE, "route", "rrwwwaa") /* logits, [rows], ids, weights, [numbers], [totals], [closeness] (f64) */         \
-    X(OP_ROUTE_GRAD, "route_grad", "rrrrrrw")           /* logits, ids, weights, d_weights, [rows], [numbers],          \
-                                                           d_logits */                                                  \
-    X(OP_ROUTE_SORT, "route_sort", "rwww")              /* ids, place, source, offsets */                              \
-    X(OP_ROWS_GATHER, "rows_gather", "rrw")             /* x, source, rows */                                          \
-    X(OP_ROWS_SUM, "rows_sum", "rrrw")                  /* rows, [weights], place, y */                                \
-    X(OP_ROWS_SUM_GRAD, "rows_sum_grad", "rrrrww")      /* rows, weights, place, dy, d_rows, d_weights */              \
-    X(OP_GROUPED_GEMM, "grouped_gemm", "rrwr")          /* a, b, c, offsets */                                         \
-    X(OP_GATE, "gate", "rrw")                           /* x, z, y */                                                  \
-    X(OP_GATE_GRAD, "gate_grad", "rrrww")               /* x, z, dy, dx, dz */                                         \
-    X(OP_POSITIONS, "positions", "rrw")                 /* x, rows (i32), y; y may be x */                          \
-    X(OP_DROPOUT, "dropout", "rrw")                     /* x, rows (i32), y: the gradient too; y may be x */        \
-    X(OP_COPY_COLS, "copy_cols", "rw")                  /* x, y */                                                  \
-    X(OP_ATTENTION_JOIN, "attention_join", "aarr")      /* o, lse; o and lse of another part of the keys */         \
-    X(OP_LOSS_PART, "loss_part", "rrw")                 /* logits, targets, stats (f64) */                          \
-    X(OP_LOSS_JOIN, "loss_join", "arra")                /* logits, targets, stats of all parts, [loss] */           \
-    X(OP_CROSS_ENTROPY, "cross_entropy", "ara") /* logits (OPF_GRAD: become their gradient), targets, loss (f64) */ \
-    X(OP_OWN_GATHER, "own_gather", "rw")        /* x (own tokens), y (all) */                                       \
-    X(OP_OWN_SCATTER, "own_scatter", "rw")      /* x (all tokens, shares), y (own) */                               \
-    X(OP_GATHER, "gather", "rw")                /* x, y */                                                          \
-    X(OP_UNIT_GATHER, "unit_gather", "rw")      /* pieces of a unit, its local tensors */                           \
-    X(OP_UNIT_SCATTER, "unit_scatter", "rw")    /* gradients of local tensors, of pieces (added to with OPF_ACC) */ \
-    X(OP_SEND, "send", "r")                     /* x */                                                             \
-    X(OP_RECV, "recv", "w")                     /* x */                                                             \
-    X(OP_PUSH, "push", "")                      /* posted messages complete without this rank */                    \
-    X(OP_WAIT, "wait", "a")                     /* x, a message that was posted before */                           \
-    X(OP_SHIFT, "shift", "rw")                  /* x (sent), y (received) */                                        \
-    X(OP_ALL_REDUCE, "all_reduce", "a")         /* x over op.group with op.reduce */                                \
-    X(OP_TREE_LEAF, "tree_leaf", "ra")          /* x, tree: the microbatch's gradient joins the canonical tree */   \
-    X(OP_TREE_REDUCE, "tree_reduce", "rw")      /* tree, x: the sum over all microbatches of all ranks */           \
-    X(OP_NORM, "norm", "rw")                    /* x, blocks (f64) */                                               \
-    X(OP_CLIP, "clip", "rrww")                  /* blocks, losses, norm, factor (all f64) */                        \
-    X(OP_ADAMW, "adamw", "aaarr")               /* p, m, v, g, clip factor */                                       \
-    X(OP_SNAPSHOT, "snapshot", "rrr")           /* all p, all m, all v */
+    X(OP_ROUTE_GRAD, "route_grad", "rrrrrrw")      /* logits, ids, weights, d_weights, [rows], [numbers],              \
+                                                      d_logits */                                                      \
+    X(OP_ROUTE_SORT, "route_sort", "rwww")         /* ids, place, source, offsets */                                   \
+    X(OP_ROWS_GATHER, "rows_gather", "rrw")        /* x, source, rows */                                               \
+    X(OP_ROWS_SUM, "rows_sum", "rrrw")             /* rows, [weights], place, y */                                     \
+    X(OP_ROWS_SUM_GRAD, "rows_sum_grad", "rrrrww") /* rows, weights, place, dy, d_rows, d_weights */                   \
+    X(OP_GROUPED_GEMM, "grouped_gemm", "rrwr")     /* a, b, c, offsets */                                              \
+    X(OP_GATE, "gate", "rrw")                      /* x, z, y */                                                       \
+    X(OP_GATE_GRAD, "gate_grad", "rrrww")          /* x, z, dy, dx, dz */                                              \
+    X(OP_POSITIONS, "positions", "rrw")            /* x, rows (i32), y; y may be x */                                  \
+    X(OP_DROPOUT, "dropout", "rrw")                /* x, rows (i32), y: the gradient too; y may be x */                \
+    X(OP_COPY_COLS, "copy_cols", "rw")             /* x, y */                                                          \
+    X(OP_ATTENTION_JOIN, "attention_join", "aarr") /* o, lse; o and lse of another part of the keys */                 \
+    X(OP_LOSS_PART, "loss_part", "rrw")            /* logits, targets, stats (f64) */                                  \
+    X(OP_LOSS_JOIN, "loss_join", "arra")           /* logits, targets, stats of all parts, [loss] */                   \
+    X(OP_CROSS_ENTROPY, "cross_entropy", "ara")    /* logits (OPF_GRAD: become their gradient), targets, loss (f64) */ \
+    X(OP_OWN_GATHER, "own_gather", "rw")           /* x (own tokens), y (all) */                                       \
+    X(OP_OWN_SCATTER, "own_scatter", "rw")         /* x (all tokens, shares), y (own) */                               \
+    X(OP_GATHER, "gather", "rw")                   /* x, y */                                                          \
+    X(OP_UNIT_GATHER, "unit_gather", "rw")         /* pieces of a unit, its local tensors */                           \
+    X(OP_UNIT_SCATTER, "unit_scatter", "rw")       /* gradients of local tensors, of pieces (added to with OPF_ACC) */ \
+    X(OP_SEND, "send", "r")                        /* x */                                                             \
+    X(OP_RECV, "recv", "w")                        /* x */                                                             \
+    X(OP_PUSH, "push", "")                         /* posted messages complete without this rank */                    \
+    X(OP_WAIT, "wait", "a")                        /* x, a message that was posted before */                           \
+    X(OP_SHIFT, "shift", "rw")                     /* x (sent), y (received) */                                        \
+    X(OP_ALL_REDUCE, "all_reduce", "a")            /* x over op.group with op.reduce */                                \
+    X(OP_TREE_LEAF, "tree_leaf", "ra")             /* x, tree: the microbatch's gradient joins the canonical tree */   \
+    X(OP_TREE_REDUCE, "tree_reduce", "rw")         /* tree, x: the sum over all microbatches of all ranks */           \
+    X(OP_NORM, "norm", "rw")                       /* x, blocks (f64) */                                               \
+    X(OP_CLIP, "clip", "rrww")                     /* blocks, losses, norm, factor (all f64) */                        \
+    X(OP_ADAMW, "adamw", "aaarr")                  /* p, m, v, g, clip factor */                                       \
+    X(OP_SNAPSHOT, "snapshot", "rrr")              /* all p, all m, all v */
 
 #define X(kind, name, operands) kind,
 enum op_kind { OP_LIST(X) OP_KIND_COUNT };

@@ -276,11 +276,22 @@ static err_t check_router(const struct check_at *at, const struct graph *g, cons
         return check_fail(at, why, "chooses %lld of %lld experts, which is not what its router does",
                           (long long)op->k.factor, (long long)op->n.factor);
     if (samples != (op->arg[i].buffer >= 0))
-        return check_fail(at, why, samples ? "counts by sample without the samples of its tokens"
-                                           : "reads positions that it does not need");
+        return check_fail(at, why,
+                          samples ? "counts by sample without the samples of its tokens"
+                                  : "reads positions that it does not need");
     if (samples && (own != (op->arg[i].offset.sym == SYM_OWN0) || (!own && op->arg[i].offset.factor)))
         return check_fail(at, why, "uses the positions of other tokens than those that it processes");
     return OK;
+}
+
+/* Checks that the experts of a token are added with their weights, and its rows' gradients without. */
+static err_t check_row_sum(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
+{
+    bool combines = op->node >= 0 && g->nodes[op->node].op == GO_COMBINE, weighted = op->arg[1].buffer >= 0;
+    return combines == weighted ? OK
+                                : check_fail(at, why,
+                                             combines ? "adds the experts of a token without their weights"
+                                                      : "weighs gradients that have their weights already");
 }
 
 static bool counts_tokens(enum graph_sym sym)
@@ -346,6 +357,8 @@ err_t check_operand_shapes(const struct check_at *at, const struct graph *g, con
         e = check_vocab(at, g, op, why);
     if (!e && (op->kind == OP_ROUTE || op->kind == OP_ROUTE_GRAD))
         e = check_router(at, g, op, why);
+    if (!e && op->kind == OP_ROWS_SUM)
+        e = check_row_sum(at, g, op, why);
     if (!e && (op->kind == OP_DROPOUT || op->kind == OP_POSITIONS))
         e = check_random(at, g, op, why);
     return e;

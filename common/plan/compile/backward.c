@@ -2,8 +2,8 @@
  *
  * c->grad[t] is the buffer with the gradient of activation t, from the op of its first consumer until the op of its
  * producer. Several tensors may share one buffer: the gradient of a residual sum is the gradient of both addends.
- * compile_grad_compile_grad_may_overwrite() therefore guards every in-place choice. With it one buffer carries the gradient of the residual
- * stream from the head to the embedding.
+ * compile_grad_compile_grad_may_overwrite() therefore guards every in-place choice. With it one buffer carries the
+ * gradient of the residual stream from the head to the embedding.
  *
  * Gradients of weights come before gradients of inputs, which frees the saved input early and lets a unit's reduce
  * start early. Where a linear gives its input a share of a sum over tp, they come after it, while the sum is in flight.
@@ -283,7 +283,8 @@ static void norm(struct compiler *c, int i, enum op_kind kind)
     const struct graph_node *n = &c->g->nodes[i];
     bool layer = kind == OP_LAYERNORM_GRAD;
     int x = n->in[0], res = n->in[1], r = layer ? n->out[3] : n->out[2], sum = r >= 0 ? r : x;
-    int stat = compile_forward_value(c, n->out[1]), rstd = layer ? compile_forward_value(c, n->out[2]) : -1, in = compile_forward_value(c, sum);
+    int stat = compile_forward_value(c, n->out[1]), rstd = layer ? compile_forward_value(c, n->out[2]) : -1,
+        in = compile_forward_value(c, sum);
     int dw = param_grad_added(c, n->in[2], i, c->own), db = layer ? param_grad_added(c, n->in[3], i, c->own) : -1;
     sum_shares(c, sum);
     int dy = compile_take_grad(c, n->out[0]), d_res = c->grad[sum];
@@ -365,7 +366,8 @@ static void attention(struct compiler *c, int i, enum op_kind kind)
 static void swiglu(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
-    int a = compile_forward_value(c, n->in[0]), b = compile_forward_value(c, n->in[1]), dy = compile_take_grad(c, n->out[0]), d_in[2];
+    int a = compile_forward_value(c, n->in[0]), b = compile_forward_value(c, n->in[1]),
+        dy = compile_take_grad(c, n->out[0]), d_in[2];
     for (int k = 0; k < 2; k++)
         d_in[k] = compile_may_overwrite(c, n->in[k]) ? c->act[n->in[k]] : compile_work_buffer(c, n->in[k], ".grad");
     struct op *op = compile_op(c, kind, i);

@@ -67,6 +67,8 @@ void experts_route(struct compiler *c, int i, enum op_kind kind)
     op_arg(op, 0, logits);
     if (sets && n->router.scope == AUX_SAMPLE)
         compile_op_rows(c, op, 1, n->in[0]);
+    if (MUTANT(SAMPLES_OF_THE_FIRST))
+        op->arg[1].offset = dim_one(0);
     op_arg(op, 2, ids);
     op_arg(op, 3, weights);
     op_arg(op, 4, numbers);
@@ -133,8 +135,9 @@ void experts_combine(struct compiler *c, int i, enum op_kind kind)
     const struct graph_node *n = &c->g->nodes[i];
     int y = compile_new_value(c, n->out[0]);
     struct op *op = rows_op(c, i, kind, n->out[0]);
-    for (int k = 0; k < 3; k++)
-        op_arg(op, k, compile_value(c, n->in[k]));
+    op_arg(op, 0, compile_value(c, n->in[0]));
+    op_arg(op, 1, MUTANT(WEIGHTS_LEFT_OUT) ? -1 : compile_value(c, n->in[1]));
+    op_arg(op, 2, compile_value(c, n->in[2]));
     op_arg(op, 3, y);
 }
 
@@ -199,7 +202,8 @@ void experts_weight_grad(struct compiler *c, int i, int dy)
     op_arg(op, 0, dy);
     op_arg(op, 1, x);
     op_arg(op, 2, c->p->grad_buffer[n->in[1]]);
-    compile_mark_shares(c, n->in[1], c->own);
+    if (!MUTANT(EXPERTS_UNMARKED))
+        compile_mark_shares(c, n->in[1], c->own);
     c->grad_started[n->in[1]] = true;
 }
 
@@ -242,6 +246,7 @@ void experts_dispatch_grad(struct compiler *c, int i, enum op_kind kind)
     int dx = compile_work_buffer(c, n->in[0], ".grad");
     struct op *op = rows_op(c, i, kind, n->in[0]);
     op_arg(op, 0, d_rows);
+    op_arg(op, 1, MUTANT(WEIGHTS_TWICE) ? compile_value(c, c->g->nodes[i - 1].out[1]) : -1);
     op_arg(op, 2, place);
     op_arg(op, 3, dx);
     compile_add_gradient(c, n->in[0], dx);

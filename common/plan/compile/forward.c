@@ -27,7 +27,6 @@ int compile_new_value(struct compiler *c, int t)
     return t < 0 ? -1 : set_value(c, t, compile_work_buffer(c, t, ""));
 }
 
-
 /* Whether the op that reads t may overwrite t's buffer. */
 static bool may_overwrite(const struct compiler *c, int t)
 {
@@ -133,8 +132,8 @@ static void norm_of(struct compiler *c, int i, enum op_kind kind, int x, int res
 {
     const struct graph_node *n = &c->g->nodes[i];
     bool layer = kind == OP_LAYERNORM;
-    int y = compile_new_value(c, n->out[0]), stat = compile_new_value(c, n->out[1]), rstd = layer ? compile_new_value(c, n->out[2]) : -1,
-        r = -1;
+    int y = compile_new_value(c, n->out[0]), stat = compile_new_value(c, n->out[1]),
+        rstd = layer ? compile_new_value(c, n->out[2]) : -1, r = -1;
     int w = compile_value(c, n->in[2]), b = layer ? compile_value(c, n->in[3]) : -1, add = compile_value(c, res);
     if (sum >= 0)
         r = may_overwrite(c, res) ? set_value(c, sum, add) : compile_new_value(c, sum);
@@ -390,15 +389,24 @@ static const struct {
     void (*emit)(struct compiler *c, int node, enum op_kind kind);
     enum op_kind kind;
 } rules[GO_COUNT] = {
-    [GO_EMBED] = {embed, OP_EMBED},       [GO_LINEAR] = {linear, OP_GEMM},
-    [GO_RMSNORM] = {norm, OP_RMSNORM},    [GO_LAYERNORM] = {norm, OP_LAYERNORM},
-    [GO_ROPE] = {rope, OP_ROPE},          [GO_ATTENTION] = {attention, OP_ATTENTION},
-    [GO_SWIGLU] = {binary, OP_SWIGLU},    [GO_GELU] = {gelu, OP_GELU},
-    [GO_RELU] = {unary, OP_RELU},         [GO_ADD] = {binary, OP_ADD},
-    [GO_LOSS] = {loss, OP_CROSS_ENTROPY}, [GO_POSITIONS] = {positions, OP_POSITIONS},
-    [GO_DROPOUT] = {dropout, OP_DROPOUT}, [GO_ROUTE] = {experts_route, OP_ROUTE},
-    [GO_DISPATCH] = {experts_dispatch, OP_ROUTE_SORT}, [GO_EXPERTS] = {experts_product, OP_GROUPED_GEMM},
-    [GO_COMBINE] = {experts_combine, OP_ROWS_SUM}, [GO_GATE] = {experts_gate, OP_GATE},
+    [GO_EMBED] = {embed, OP_EMBED},
+    [GO_LINEAR] = {linear, OP_GEMM},
+    [GO_RMSNORM] = {norm, OP_RMSNORM},
+    [GO_LAYERNORM] = {norm, OP_LAYERNORM},
+    [GO_ROPE] = {rope, OP_ROPE},
+    [GO_ATTENTION] = {attention, OP_ATTENTION},
+    [GO_SWIGLU] = {binary, OP_SWIGLU},
+    [GO_GELU] = {gelu, OP_GELU},
+    [GO_RELU] = {unary, OP_RELU},
+    [GO_ADD] = {binary, OP_ADD},
+    [GO_LOSS] = {loss, OP_CROSS_ENTROPY},
+    [GO_POSITIONS] = {positions, OP_POSITIONS},
+    [GO_DROPOUT] = {dropout, OP_DROPOUT},
+    [GO_ROUTE] = {experts_route, OP_ROUTE},
+    [GO_DISPATCH] = {experts_dispatch, OP_ROUTE_SORT},
+    [GO_EXPERTS] = {experts_product, OP_GROUPED_GEMM},
+    [GO_COMBINE] = {experts_combine, OP_ROWS_SUM},
+    [GO_GATE] = {experts_gate, OP_GATE},
 };
 
 static void emit(struct compiler *c, int i)

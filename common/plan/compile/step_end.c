@@ -79,16 +79,9 @@ static int tp_group(struct compiler *c, int t)
 void step_end_groups(struct compiler *c)
 {
     const unsigned logits = c->p->mode == MODE_GENERATE ? AXIS(AXIS_CP) : 0; /* generation gathers them */
-    const unsigned sets[] = {AXES_ALL,
-                             AXES_DATA,
-                             AXES_DATA | AXIS(AXIS_CP),
-                             AXIS(AXIS_DP) | AXIS(AXIS_CP),
-                             AXIS(AXIS_FSDP),
-                             AXIS(AXIS_CP),
-                             AXIS(AXIS_TP),
-                             AXIS(AXIS_TP) | logits,
-                             AXIS(AXIS_CP) | AXIS(AXIS_TP),
-                             norm_axes(c)};
+    const unsigned sets[] = {
+        AXES_ALL,      AXES_DATA,     AXES_DATA | AXIS(AXIS_CP), AXIS(AXIS_DP) | AXIS(AXIS_CP), AXIS(AXIS_FSDP),
+        AXIS(AXIS_CP), AXIS(AXIS_TP), AXIS(AXIS_TP) | logits,    AXIS(AXIS_CP) | AXIS(AXIS_TP), norm_axes(c)};
     for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]) && !c->err; i++)
         compile_group(c, sets[i]);
     for (int t = 0; t < c->g->n_tensors && !c->err; t++) {

@@ -388,12 +388,8 @@ static void run_route(struct machine *m, const struct op *op, int64_t t)
         m->k->route(m->s, &route);
         return;
     }
-    const struct kern_route_grad g = {.fwd = route,
-                                      .aux = r->aux,
-                                      .z = r->z,
-                                      .scale = m->p->loss_scale,
-                                      .d_weights = A(3),
-                                      .d_logits = A(6)};
+    const struct kern_route_grad g = {
+        .fwd = route, .aux = r->aux, .z = r->z, .scale = m->p->loss_scale, .d_weights = A(3), .d_logits = A(6)};
     m->k->route_grad(m->s, &g);
 }
 

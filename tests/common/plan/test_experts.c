@@ -135,7 +135,7 @@ static void check_gradient(const struct setting *s, enum recompute recompute)
     for (int t = 0; t < f.graph.n_tensors; t++) {
         const struct graph_tensor *g = &f.graph.tensors[t];
         int64_t n = g->kind == GT_PARAM ? tensor_elements(g) : 0;
-        for (int64_t i = 0; i < n; i += n > 40 ? n / 23 : 3) {
+        for (int64_t i = 0; i<n; i += n> 40 ? n / 23 : 3) {
             double grad = machine_get(&m, m.p->grad_buffer[t], i);
             double want = difference(&m, m.p->param_buffer[t], i, 1e-6);
             machine_run(&m);
@@ -167,10 +167,10 @@ static const struct cell {
     int64_t dp, fsdp, zero, cp, tp, sp, pp;
     enum pipe_schedule schedule;
 } cells[] = {
-    {2, 1, 0, 1, 1, 1, 1, PIPE_1F1B}, {5, 1, 0, 1, 1, 1, 1, PIPE_1F1B}, {1, 2, 1, 1, 1, 1, 1, PIPE_1F1B},
-    {2, 2, 2, 1, 1, 1, 1, PIPE_1F1B}, {1, 3, 3, 1, 1, 1, 1, PIPE_1F1B}, {1, 1, 0, 2, 1, 1, 1, PIPE_1F1B},
-    {1, 1, 0, 1, 2, 0, 1, PIPE_1F1B}, {1, 1, 0, 1, 2, 1, 1, PIPE_1F1B}, {1, 1, 0, 1, 3, 1, 1, PIPE_1F1B},
-    {1, 1, 0, 2, 2, 1, 1, PIPE_1F1B}, {1, 2, 3, 1, 2, 1, 1, PIPE_1F1B}, {1, 2, 2, 1, 2, 0, 1, PIPE_1F1B},
+    {2, 1, 0, 1, 1, 1, 1, PIPE_1F1B}, {5, 1, 0, 1, 1, 1, 1, PIPE_1F1B},  {1, 2, 1, 1, 1, 1, 1, PIPE_1F1B},
+    {2, 2, 2, 1, 1, 1, 1, PIPE_1F1B}, {1, 3, 3, 1, 1, 1, 1, PIPE_1F1B},  {1, 1, 0, 2, 1, 1, 1, PIPE_1F1B},
+    {1, 1, 0, 1, 2, 0, 1, PIPE_1F1B}, {1, 1, 0, 1, 2, 1, 1, PIPE_1F1B},  {1, 1, 0, 1, 3, 1, 1, PIPE_1F1B},
+    {1, 1, 0, 2, 2, 1, 1, PIPE_1F1B}, {1, 2, 3, 1, 2, 1, 1, PIPE_1F1B},  {1, 2, 2, 1, 2, 0, 1, PIPE_1F1B},
     {1, 1, 0, 1, 1, 1, 2, PIPE_1F1B}, {1, 1, 0, 1, 1, 1, 2, PIPE_ZB_H1}, {2, 1, 0, 1, 1, 1, 2, PIPE_GPIPE},
     {1, 2, 3, 1, 1, 1, 2, PIPE_1F1B}, {1, 1, 0, 1, 2, 1, 2, PIPE_ZB_H1}, {1, 1, 0, 2, 1, 1, 2, PIPE_1F1B},
     {1, 2, 1, 2, 2, 1, 1, PIPE_1F1B}, {2, 1, 0, 1, 2, 0, 2, PIPE_1F1B},

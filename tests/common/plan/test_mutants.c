@@ -18,7 +18,8 @@ static const struct cell {
     bool no_sp, canonical, dropout, async;
     enum pipe_schedule schedule;
     enum recompute recompute;
-    const char *csv; /* of 3 microbatches */
+    const char *csv;    /* of 3 microbatches */
+    bool experts, sets; /* layers have experts; the auxiliary loss balances samples */
 } cells[] = {
     {"dp 3", ARCH_LLAMA, .dp = 3},
     {"dp 2, fsdp 2, zero 1", ARCH_LLAMA, .dp = 2, .fsdp = 2, .zero = 1},
@@ -42,6 +43,10 @@ static const struct cell {
             "F0.0,F0.1,F0.2,F1.0,F1.1,F1.2,B1.0,B1.1,B1.2,B0.0,B0.1,B0.2\n"},
     {"pp 2, fsdp 2, zero 2", ARCH_LLAMA, .pp = 2, .fsdp = 2, .zero = 2},
     {"tp 3, async", ARCH_GPT2, .tp = 3, .async = true},
+    {"experts, dp 2", ARCH_LLAMA, .dp = 2, .experts = true},
+    {"experts, tp 2", ARCH_LLAMA, .tp = 2, .experts = true, .sets = true},
+    {"experts, tp 2, no sp", ARCH_LLAMA, .tp = 2, .no_sp = true, .experts = true},
+    {"experts, cp 2", ARCH_LLAMA, .cp = 2, .experts = true, .sets = true},
 };
 #define N_CELLS (sizeof(cells) / sizeof(cells[0]))
 
@@ -69,6 +74,13 @@ static void try_cell(const struct cell *c)
     job.parallel.schedule_csv = (char *)c->csv;
     job.train.global_batch = c->csv ? 3 * job.train.micro_batch : job.train.global_batch;
     job.parallel.recompute = c->recompute;
+    if (c->experts) {
+        job.model.experts = 6;
+        job.model.experts_per_token = 2;
+        job.model.expert_ffn = 24;
+        job.model.aux_loss = 0.5;
+        job.model.aux_scope = c->sets ? AUX_SAMPLE : AUX_MICRO_BATCH;
+    }
     job.train.dropout = c->dropout ? 0.25 : 0;
     job.train.numerics = c->canonical ? NUMERICS_CANONICAL : NUMERICS_FAST;
     if (c->canonical && job.parallel.cp == 1)
