@@ -21,6 +21,7 @@ struct sink {
     int64_t next; /* first step to request after a reconnect */
     json_t *array;
     bool titled;
+    uint64_t rare; /* by row of metric_fields: rare columns that are shown */
     int code;
 };
 
@@ -45,16 +46,24 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
+static bool has_column(const struct sink *s, int i)
+{
+    const struct field *f = &metric_fields.field[i];
+    return f->column && (!f->rare || s->rare >> i & 1);
+}
+
 /* Columns are aligned to the right, two spaces apart. */
 static void row_print(struct sink *s, const struct metric *m)
 {
     char text[OUT_NUMBER];
     const char *gap = "";
     if (!s->titled) {
+        for (int i = 0; i < metric_fields.n && i < 64; i++)
+            s->rare |= (uint64_t)!field_absent(&metric_fields.field[i], m) << i;
         fputs(out_color(stdout, OUT_BOLD), stdout);
         for (int i = 0; i < metric_fields.n; i++) {
             const struct field *f = &metric_fields.field[i];
-            if (f->column)
+            if (has_column(s, i))
                 printf("%s%*s", gap, f->width, f->column);
             gap = "  ";
         }
@@ -64,7 +73,7 @@ static void row_print(struct sink *s, const struct metric *m)
     gap = "";
     for (int i = 0; i < metric_fields.n; i++) {
         const struct field *f = &metric_fields.field[i];
-        if (f->column)
+        if (has_column(s, i))
             printf("%s%*s", gap, f->width, field_text(f, m, text));
         gap = "  ";
     }

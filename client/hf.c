@@ -368,7 +368,7 @@ static err_t llama_read(const struct config *c, struct job_model *m, int64_t *re
 static err_t model_read(const struct config *c, struct job_model *m, int64_t *ret_positions)
 {
     const char *type = json_string_value(json_object_get(c->root, "model_type"));
-    *m = (struct job_model){0};
+    *m = (struct job_model){JOB_MODEL_DENSE};
     if (type && strcmp(type, "gpt2") == 0) {
         m->arch = ARCH_GPT2;
         return gpt2_read(c, m, ret_positions);

@@ -309,6 +309,12 @@ static void report(struct train *t, const struct engine_result *r, double step_s
     m.lr = r->lr;
     m.tokens_per_s = (double)(j->global_batch * j->seq) / step_s;
     m.step_s = step_s;
+    if (r->routers.n) {
+        m.expert_load = r->routers.load;
+        m.expert_entropy = r->routers.entropy;
+        m.expert_gap = r->routers.gap;
+        m.expert_dropped = r->routers.dropped;
+    }
     m.workers = t->epoch->world;
     m.skipped = r->skipped;
     m.traffic = t->traffic;

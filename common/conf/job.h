@@ -74,6 +74,11 @@ struct job_model {
     enum aux_scope aux_scope;
 };
 
+/* The values of a model without experts that are not 0 in a job file that does not name them. */
+#define JOB_MODEL_DENSE                                                                                     \
+    .experts_per_token = 2, .moe_every = 1, .router_scale = 1, .router_groups = 1, .router_groups_kept = 1, \
+    .router_group_best = 1
+
 struct job_data {
     char **train, **valid, **test; /* absolute paths, resolved by the client; the file may have patterns */
     int n_train, n_valid, n_test;

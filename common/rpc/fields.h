@@ -51,6 +51,7 @@ struct field {
     const char *label;  /* of its own line in `dtctl why` and `dtctl status`; NULL: it has none */
     const char *column; /* title in `dtctl metrics`; NULL: no column */
     int width;          /* of the column */
+    bool rare;          /* the column is shown only if the first row has a value */
     const char *line;   /* word before the value in the progress line, may be ""; NULL: not in the line */
 };
 

@@ -11,7 +11,11 @@
 #include "common/mesh/mesh.h"
 #include "common/rpc/fields.h"
 
-/* In the order of the columns of `dtctl metrics` and of the keys in JSON. One row is one line: a new row changes no
+/* The expert_ fields belong to mixtures of experts: tokens of the busiest expert, over the mean of its layer, in the
+ * worst layer; mean entropy of the routers' choices, 1: all experts are equally likely; the smallest difference between
+ * a chosen score and the next; choices that no expert computed.
+ *
+ * In the order of the columns of `dtctl metrics` and of the keys in JSON. One row is one line: a new row changes no
  * other. */
 // clang-format off
 #define METRIC_FIELDS(X) \
@@ -24,6 +28,10 @@
     X(REAL, tokens_per_s, FIELD_REQUIRED, .column = "TOK/S", .width = 9, .look = LOOK_COUNT, .line = "", \
       .unit = "tok/s") \
     X(REAL, step_s, FIELD_REQUIRED, .column = "STEP_S", .width = 8, .look = LOOK_FIXED, .digits = 4, .unit = "s") \
+    X(REAL, expert_load, FIELD_OPTIONAL, .column = "LOAD", .width = 6, .digits = 3, .rare = true) \
+    X(REAL, expert_entropy, FIELD_OPTIONAL, .column = "ENTROPY", .width = 7, .digits = 3, .rare = true) \
+    X(REAL, expert_gap, FIELD_OPTIONAL, .column = "GAP", .width = 8, .digits = 2, .rare = true) \
+    X(INT, expert_dropped, FIELD_OPTIONAL, .column = "DROPPED", .width = 7, .rare = true) \
     X(INT, workers, FIELD_REQUIRED, .column = "WORKERS", .width = 7) \
     X(UINT, epoch, FIELD_REQUIRED, .column = "EPOCH", .width = 5) \
     X(BOOL, skipped, FIELD_OPTIONAL) /* the optimizer skipped the step: loss or norm was not finite */ \

@@ -137,8 +137,16 @@ struct engine {
  * bits 1 << axis, without axes of size 1. */
 #define ENGINE_AXIS_SETS (1 << AXIS_COUNT)
 
+/* Of the routers of a model with experts: the metrics expert_* (common/rpc/metric.h). */
+struct engine_routers {
+    int n; /* routers; 0: the model has none, and the other fields are 0 */
+    double load, entropy, gap;
+    int64_t dropped;
+};
+
 struct engine_result {
     double loss, grad_norm, lr;
+    struct engine_routers routers;
     int64_t axis_bytes[ENGINE_AXIS_SETS]; /* in this step */
     bool skipped;                         /* loss or norm was not a number: the step is counted but changed nothing */
 };

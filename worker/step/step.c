@@ -88,6 +88,43 @@ static double sum_losses(const struct engine *e, const struct program *p)
     return sum;
 }
 
+/* Adds the numbers of one router, for a batch of `tokens` tokens. */
+static void add_router(const struct graph_router *r, const double *totals, double tokens, struct engine_routers *ret)
+{
+    double sum = 0, most = 0;
+    for (int64_t e = 0; e < r->experts; e++) {
+        sum += totals[e];
+        most = totals[e] > most ? totals[e] : most;
+    }
+    double load = sum > 0 ? most * (double)r->experts / sum : 0;
+    double even = r->experts > 1 ? log((double)r->experts) : 1;
+    ret->load = load > ret->load ? load : ret->load;
+    ret->entropy += totals[2 * r->experts] / tokens / even;
+    ret->dropped += llround(tokens * (double)r->k - sum);
+    ret->n++;
+}
+
+static void sum_routers(const struct engine *e, struct engine_routers *ret)
+{
+    const struct program *p = &e->train;
+    const struct graph *g = e->config.graph;
+    if (p->totals_buffer < 0)
+        return;
+    const double *totals = engine_host_buffer(e, p, p->totals_buffer);
+    const double *closeness = engine_host_buffer(e, p, p->closeness_buffer);
+    double closest = 0;
+    for (int i = 0; i < g->n_nodes; i++) {
+        const struct graph_router *r = &g->nodes[i].router;
+        if (g->nodes[i].op != GO_ROUTE)
+            continue;
+        add_router(r, totals, 1 / p->loss_scale, ret);
+        totals += 2 * r->experts + 2;
+        closest = closeness[r->index] > closest ? closeness[r->index] : closest;
+    }
+    ret->entropy /= ret->n > 0 ? ret->n : 1;
+    ret->gap = 1 / closest;
+}
+
 /* Avoids "-nan", which printf prints when the sign bit happens to be set. */
 static double unsigned_nan(double x)
 {
@@ -157,6 +194,7 @@ err_t engine_step(struct engine *e, const struct engine_feed *feed, struct engin
     ret->loss = sum_losses(e, &e->train) * e->train.loss_scale;
     ret->grad_norm = scalar(e, &e->train, e->train.norm_buffer);
     ret->lr = r.lr;
+    sum_routers(e, &ret->routers);
     if (!is_number(e))
         err = skip_or_reject_step(e, ret, why);
     if (err)

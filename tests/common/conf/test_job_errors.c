@@ -122,7 +122,9 @@ TEST(values)
                         "environment variable), found the string \"9\""},
         {"run.env.A=[1]", "run.env: expected a string for each key, found a list"},
         {"model=3", "model: expected a map with some of the keys arch, dim, layers, heads, kv_heads, ffn, vocab, "
-                    "norm_eps, rope_theta, tied, causal, found \"3\""},
+                    "norm_eps, rope_theta, tied, causal, experts, experts_per_token, expert_ffn, shared_experts, "
+                    "shared_gate, moe_every, dense_layers, router, router_norm, router_bias, router_scale, "
+                    "router_groups, router_groups_kept, router_group_best, aux_loss, aux_scope, z_loss, found \"3\""},
         {"parallel.dp=2", "parallel.dp: unknown key; did you mean parallel.workers (dp is workers / (fsdp tp pp cp))? "
                           "(keys of parallel: workers, min_workers, zero, fsdp, tp, sp, async_tp, pp, schedule, "
                           "schedule_csv, chunks, prefetch, reshard, cp, ep, recompute)"},
@@ -151,6 +153,31 @@ TEST(rules)
          "job.yaml:2: model.kv_heads: gpt2 has no grouped-query attention: write 0 or 8"},
         {"model.vocab=100",
          "model.vocab: the tokenizer bytes has 256 tokens: write 0 (the tokenizer's size), or at least 256"},
+        {"model={arch: gpt2, kv_heads: 0, tied: true, experts: 4}",
+         "model.experts: only llama has experts: write 0, or model.arch llama"},
+        {"model={experts: 4, experts_per_token: 5}",
+         "model.experts_per_token: 5 experts per token of 4: write at most 4"},
+        {"model={experts: 4, router: switch}",
+         "job.yaml: model.experts_per_token: the router switch uses one expert per token: write 1, or model.router "
+         "softmax"},
+        {"model={experts: 4, experts_per_token: 1, router_norm: true}",
+         "model.router_norm: with one expert per token the weight would always be 1, and the router would not learn: "
+         "write false"},
+        {"model={experts: 6, router_groups: 4}",
+         "model.router_groups: 6 experts are not divisible by 4 groups: write 3"},
+        {"model={experts: 6, router_groups: 3, router_groups_kept: 4}",
+         "model.router_groups_kept: 4 of 3 groups: write at most 3"},
+        {"model={experts: 6, experts_per_token: 3, router_groups: 3}",
+         "job.yaml: model.router_groups_kept: 1 groups of 2 experts have fewer than the 3 experts that each token "
+         "uses: write at least 2"},
+        {"model={experts: 6, router_groups: 3, router_group_best: 3}",
+         "model.router_group_best: a group has 2 experts: write at most 2"},
+        {"model={experts: 4, moe_every: 5}",
+         "model.moe_every: no layer would have experts, since model.layers is 4: write at most 4"},
+        {"model={experts: 4, moe_every: 2, dense_layers: 4}",
+         "model.dense_layers: no layer would have experts: write at most 3"},
+        {"model={experts: 4, shared_gate: true}",
+         "model.shared_gate: there are no shared experts: write false, or set model.shared_experts"},
         {"data.lowercase=true", "data.lowercase: only the tokenizer words supports this: write false"},
         {"data.tokenizer_files=[a]", "data.tokenizer_files: only the tokenizer bpe reads files: leave the key out"},
         {"data.tokenizer=bpe", "job.yaml: data.tokenizer_files: the tokenizer bpe needs its files: write [vocab.json, "

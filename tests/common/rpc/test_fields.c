@@ -5,6 +5,7 @@
 #include "proto/log.pb-c.h"
 #include "tests/lib/test.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* A table of a newer version: rows of all kinds, of which the message has only `epoch` and `seen`. */
@@ -189,6 +190,10 @@ TEST(metric_is_golden)
                               .lr = 0.25,
                               .tokens_per_s = 2,
                               .step_s = 4,
+                              .expert_load = NAN,
+                              .expert_entropy = NAN,
+                              .expert_gap = NAN,
+                              .expert_dropped = -1,
                               .workers = 2,
                               .epoch = 9,
                               .skipped = true,
