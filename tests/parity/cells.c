@@ -3,10 +3,10 @@
 #include "tests/parity/cells.h"
 
 #define MAX_TEXT 64
-#define MAX_SETS 24
+#define MAX_SETS 40
 
-static const char *const model_names[CELL_MODELS] = {"llama", "gpt2", "transformer"};
-static const char *const model_texts[CELL_MODELS] = {parity_llama, parity_gpt2, parity_transformer};
+static const char *const model_names[CELL_MODELS] = {"llama", "gpt2", "transformer", "mixture"};
+static const char *const model_texts[CELL_MODELS] = {parity_llama, parity_gpt2, parity_transformer, parity_llama};
 static const char *const sp_names[] = {"", " sp", " sp async"};
 static const char *const schedule_names[] = {"1f1b", "gpipe", "interleaved", "zb-h1"};
 static const char *const recompute_names[] = {"none", "full", "pointwise", "attention"};
@@ -90,9 +90,29 @@ static void set_word(struct sets *s, const char *key, const char *value)
     s->n++;
 }
 
+/* Every kind of router, with both losses and shared experts; uneven: with the router of DeepSeek-V3 and a first layer
+ * without experts. Numbers of experts that no degree divides. */
+static void set_experts(struct sets *s, bool uneven)
+{
+    set_key(s, "model.experts", uneven ? 6 : 5);
+    set_key(s, "model.experts_per_token", 2);
+    set_key(s, "model.expert_ffn", uneven ? 22 : 24);
+    set_key(s, "model.shared_experts", uneven ? 1 : 2);
+    set_word(s, "model.shared_gate", uneven ? "false" : "true");
+    set_word(s, "model.router", uneven ? "sigmoid" : "softmax");
+    set_word(s, "model.router_norm", uneven ? "true" : "false");
+    set_key(s, "model.router_groups", uneven ? 3 : 1);
+    set_key(s, "model.router_groups_kept", uneven ? 2 : 1);
+    set_key(s, "model.router_group_best", uneven ? 2 : 1);
+    set_key(s, "model.dense_layers", uneven);
+    set_word(s, "model.aux_loss", "0.1");
+    set_word(s, "model.aux_scope", uneven ? "micro_batch" : "sample");
+    set_word(s, "model.z_loss", "0.01");
+}
+
 static void set_model(struct sets *s, const struct cell *c, int layers)
 {
-    const bool uneven = c->factor[CELL_UNEVEN], llama = c->model == CELL_LLAMA;
+    const bool uneven = c->factor[CELL_UNEVEN], llama = c->model == CELL_LLAMA || c->model == CELL_MIXTURE;
     set_key(s, "model.layers", layers);
     set_key(s, "model.dim", llama ? (uneven ? 36 : 48) : (uneven ? 30 : 32));
     set_key(s, "model.heads", llama ? (uneven ? 6 : 8) : (uneven ? 6 : 8));
@@ -101,6 +121,8 @@ static void set_model(struct sets *s, const struct cell *c, int layers)
         set_word(s, "model.causal", uneven ? "true" : "false");
     else if (llama)
         set_key(s, "model.ffn", uneven ? 50 : 80);
+    if (c->model == CELL_MIXTURE)
+        set_experts(s, uneven);
     set_key(s, "model.vocab", uneven ? 301 : 300);
     set_key(s, "train.seq", uneven ? 19 : 24);
 }

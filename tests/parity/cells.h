@@ -5,7 +5,7 @@
 
 #include "tests/parity/harness.h"
 
-enum cell_model { CELL_LLAMA, CELL_GPT2, CELL_TRANSFORMER, CELL_MODELS };
+enum cell_model { CELL_LLAMA, CELL_GPT2, CELL_TRANSFORMER, CELL_MIXTURE /* llama with experts */, CELL_MODELS };
 enum cell_factor {
     CELL_DP,
     CELL_FSDP,

@@ -23,3 +23,8 @@ TEST(transformer_cells_of_four_workers)
 {
     pairs(CELL_TRANSFORMER, 4);
 }
+
+TEST(mixture_cells_of_four_workers)
+{
+    pairs(CELL_MIXTURE, 4);
+}

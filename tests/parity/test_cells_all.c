@@ -68,3 +68,18 @@ TEST(gpt2_four_axes)
 {
     assert_true(run(cells_four_axes, CELL_GPT2) >= 12);
 }
+
+TEST(mixture_pairs_of_axes)
+{
+    assert_true(run(all_pairs, CELL_MIXTURE) >= 80);
+}
+
+TEST(mixture_triples_of_choices)
+{
+    assert_true(run(all_triples, CELL_MIXTURE) >= 80);
+}
+
+TEST(mixture_four_axes)
+{
+    assert_true(run(cells_four_axes, CELL_MIXTURE) >= 12);
+}
