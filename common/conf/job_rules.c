@@ -284,13 +284,25 @@ static bool nodes_broken(const struct job_spec *j, char ret[SENTENCE])
                   nodes, divisor_below(workers, nodes < workers ? nodes : workers));
 }
 
-/* Runs after mesh_broken, so the product fits. */
+/* Runs after mesh_broken, so the product fits. Experts are cut over whole axes: tp, then cp, then fsdp. */
 static bool experts_broken(const struct job_spec *j, char ret[SENTENCE])
 {
     const struct job_parallel *p = &j->parallel;
-    int64_t folded = p->fsdp * p->cp * p->tp;
-    return folded % p->ep && BROKEN("it must divide fsdp x cp x tp, which is %" PRId64 ": write %" PRId64, folded,
-                                    divisor_below(folded, p->ep < folded ? p->ep : folded));
+    int64_t near = p->ep <= p->tp ? p->tp : p->cp * p->tp;
+    if (p->ep == 1)
+        return false;
+    if (!j->model.experts)
+        return BROKEN("the model has no experts: write 1, or set model.experts");
+    if (p->ep > j->model.experts)
+        return BROKEN("%" PRId64 " ranks for %" PRId64 " experts: write at most %" PRId64, p->ep, j->model.experts,
+                      j->model.experts);
+    if (p->ep != p->tp && p->ep != p->tp * p->cp)
+        return BROKEN("experts are cut over tp (%" PRId64 "), or over tp x cp (%" PRId64 "): write 1 or %" PRId64,
+                      p->tp, p->tp * p->cp, near);
+    if (p->tp > 1 && !p->sp)
+        return BROKEN("ranks send their own tokens to experts, but parallel.sp is false: write 1, or parallel.sp true");
+    return j->run.device == DEVICE_CUDA &&
+           BROKEN("this version cuts experts over ranks on CPUs only: write 1, or run.device cpu");
 }
 
 static bool stages_broken(const struct job_spec *j, char ret[SENTENCE])
@@ -420,7 +432,6 @@ static const struct rule rules[] = {
     {OVER(parallel.cp, context_broken)},
     {OVER(parallel.zero, zero_broken)},
     /* Limits of this version. */
-    {ONLY(parallel.ep, 1, "this version does not support expert parallelism")},
     {ONLY(checkpoint.memory_every, 0, "this version cannot save checkpoints to memory")},
     {OVER(run.nodes, nodes_broken)},
     {OVER(run.device, device_broken)},

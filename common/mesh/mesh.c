@@ -19,6 +19,22 @@ void mesh_coords(const struct mesh *m, int rank, int ret[AXIS_COUNT])
     }
 }
 
+bool mesh_ep_axes(const struct mesh *m, int64_t ep, unsigned *ret, int64_t *ret_near)
+{
+    static const enum mesh_axis order[] = {AXIS_TP, AXIS_CP, AXIS_FSDP};
+    int64_t product = 1;
+    unsigned axes = 0;
+    *ret_near = 1;
+    for (int i = 0; i < 3 && product < ep; i++) {
+        axes |= m->size[order[i]] > 1 ? 1u << order[i] : 0;
+        product *= m->size[order[i]];
+        if (product - ep < ep - *ret_near || product <= ep)
+            *ret_near = product;
+    }
+    *ret = axes;
+    return product == ep;
+}
+
 const char *mesh_axis_name(enum mesh_axis axis)
 {
     static const char *const names[AXIS_COUNT] = {"pp", "dp", "fsdp", "cp", "tp"};

@@ -5,6 +5,7 @@
 
 #include "common/base/err.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Outermost first: rank = ((((pp * dp + ..) * fsdp + ..) * cp + ..) * tp + ..). */
@@ -17,6 +18,9 @@ struct mesh {
 int mesh_workers(const struct mesh *m);
 /* The rank's coordinate on every axis. */
 void mesh_coords(const struct mesh *m, int rank, int ret[AXIS_COUNT]);
+/* Expert parallelism is folded over tp, cp and fsdp, from the innermost axis on: the set of axes (1 << axis) of size
+ * above 1 whose product is `ep`; 0 for ep 1. False: no such set; *ret_near is the nearest ep that has one. */
+bool mesh_ep_axes(const struct mesh *m, int64_t ep, unsigned *ret, int64_t *ret_near);
 const char *mesh_axis_name(enum mesh_axis axis);
 /* "dp", "dp x fsdp": a set of 1 << axis, into a text of at least MESH_AXES_NAME bytes, which is returned. */
 #define MESH_AXES_NAME 32

@@ -21,6 +21,7 @@ enum graph_sym {
     SYM_TOKENS, /* samples * tokens of a sample on this rank */
     SYM_SAMPLES,
     SYM_OWN,        /* programs only: number of this rank's own tokens; without sequence parallelism of all tokens */
+    SYM_ARRIVED,    /* programs only: rows that arrived at this rank for its experts, in this layer and microbatch */
     SYM_OWN0,       /* programs only: index of the first of them; 0 without sequence parallelism */
     SYM_MEMBER = 8, /* programs only, and all values from here on: SYM_MEMBER + 2 j is the number of own tokens of
                      * member j of the tp group, SYM_MEMBER + 2 j + 1 the index of the first of them */
@@ -56,6 +57,7 @@ struct graph_cut {
     int64_t units;     /* of each segment: heads, columns of a feed-forward, rows of a vocabulary; never cut */
     int64_t groups;    /* of units. A rank gets whole groups where there are at least as many groups as ranks. Query
                         * heads have as many groups as there are key-value heads, other tensors one group per unit */
+    bool experts;      /* units are experts, cut over the axes of expert parallelism instead of tp */
     bool shared;       /* with fewer units than ranks several ranks hold the same unit (key-value heads) */
 };
 
@@ -68,7 +70,8 @@ struct graph_tensor {
     int ndim;
     struct graph_dim dim[GRAPH_MAX_DIMS];
     struct graph_cut cut;
-    bool wide; /* an activation whose value has the wide type: logits and weights of routers */
+    bool by_expert; /* rows of experts: on a rank those of its own experts, whichever rank has their tokens */
+    bool wide;      /* an activation whose value has the wide type: logits and weights of routers */
     /* parameters only: */
     /* Above 0: the matrices of so many experts, one below the other. A checkpoint shows the tensor with three
      * dimensions, [experts, dim[0] / experts, dim[1]]. */
@@ -100,18 +103,20 @@ struct graph_tensor {
     X(GO_DROPOUT, "dropout", false)     /* x -> y in training with train.dropout; else y is x */                       \
     X(GO_ADD, "add", false)             /* a, b -> y */                                                                \
     X(GO_ROUTE, "route", false)         /* logits -> ids, weights[, numbers of the sets of the auxiliary loss] */      \
-    X(GO_DISPATCH, "dispatch", false)   /* x, ids -> rows by expert, place, source, offsets */                         \
-    X(GO_EXPERTS, "experts", false)     /* rows, w, offsets -> y: each expert's rows times its [out,in] matrix */      \
-    X(GO_COMBINE, "combine", false)     /* rows, weights, place -> y: sum over a token's experts, ascending */         \
-    X(GO_GATE, "gate", false)           /* x, z -> y = sigmoid(z) x, one z per token */                                \
-    X(GO_LOSS, "loss", false)           /* logits, targets -> loss; the logits' gradient replaces them */
+    X(GO_DISPATCH, "dispatch", false) /* x, ids -> rows by expert, place, source, offsets[, all, index, inverse: with  \
+                                         expert parallelism, exchange.h] */                                            \
+    X(GO_EXPERTS, "experts", false)   /* rows, w, offsets -> y: each expert's rows times its [out,in] matrix */        \
+    X(GO_COMBINE, "combine", false)   /* rows, weights, place[, all, index, inverse] -> y: the sum over a token's      \
+                                         experts, ascending */                                                         \
+    X(GO_GATE, "gate", false)         /* x, z -> y = sigmoid(z) x, one z per token */                                  \
+    X(GO_LOSS, "loss", false)         /* logits, targets -> loss; the logits' gradient replaces them */
 
 #define X(op, name, activation) op,
 enum graph_op { GRAPH_OP_LIST(X) GO_COUNT };
 #undef X
 
-#define GRAPH_MAX_IN 5
-#define GRAPH_MAX_OUT 4
+#define GRAPH_MAX_IN 6
+#define GRAPH_MAX_OUT 7
 
 /* The rule of a router (kernels/kernels.h, struct kern_router), and its losses. */
 struct graph_router {

@@ -71,6 +71,11 @@
     X(SETS_OF_OWN_TOKENS, "the auxiliary loss counts are not summed over tp")                             \
     X(ROUTES_COUNTED_BY_ALL, "every tp rank counts the tokens of its router")                             \
     X(EXPERTS_UNMARKED, "the experts' gradients from own tokens are not marked as shares")                \
+    X(NORM_WITHOUT_EXPERTS, "the norm covers the experts of one rank")                                    \
+    X(EXPERTS_SUMMED_AS_DENSE, "experts' gradients are summed over the ranks of expert parallelism too")  \
+    X(ROWS_TURNED_AROUND, "experts multiply rows in the inverse of their order")                          \
+    X(NOT_RETURNED, "the outputs of experts are not sent back")                                           \
+    X(ARRIVED_TOO_SMALL, "a buffer has room for one row less than may arrive")                            \
     X(WEIGHTS_LEFT_OUT, "a token's experts are added without their weights")                              \
     X(WEIGHTS_TWICE, "the gradients of a token's rows are weighed a second time")                         \
     X(SAMPLES_OF_THE_FIRST, "a router counts the samples of the first rank's tokens")

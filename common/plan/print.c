@@ -12,8 +12,8 @@ static void print_dim(FILE *out, struct graph_dim d)
 {
     /* T tokens and B samples of the microbatch; O own tokens, O0 index of the first; O.2 and O0.2: those of member 2.
      */
-    static const char *const symbols[] = {
-        [SYM_ONE] = "", [SYM_TOKENS] = "T", [SYM_SAMPLES] = "B", [SYM_OWN] = "O", [SYM_OWN0] = "O0"};
+    static const char *const symbols[] = {[SYM_ONE] = "",  [SYM_TOKENS] = "T", [SYM_SAMPLES] = "B",
+                                          [SYM_OWN] = "O", [SYM_OWN0] = "O0",  [SYM_ARRIVED] = "R"};
     if (d.sym == SYM_ONE || d.factor != 1)
         fprintf(out, "%" PRId64, d.factor);
     if (d.sym < SYM_MEMBER)

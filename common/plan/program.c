@@ -73,6 +73,8 @@ int64_t program_dim(const struct program *p, struct graph_dim d, int64_t samples
         return d.factor * samples;
     case SYM_TOKENS:
         return d.factor * tokens;
+    case SYM_ARRIVED:
+        return d.factor * p->max_arrived;
     default:
         return d.factor * own_tokens(p, d.sym, tokens);
     }

@@ -127,18 +127,27 @@ struct buffer {
  *   dropout*              m tokens, n columns of op.k, from column col0 on; rate; site: number of the dropout in the
  *                         model. `rows` has the index of each token in the global batch
  *   route*                m tokens, n experts, k choices, by the router of op.node. `rows` has the index of each token
- * in the global batch; absent: all tokens are one set. Absent also: numbers, totals and closeness where nothing reads
- * them route_sort            m tokens, n experts, k choices rows_*                m tokens, n columns, k choices; m k
- * rows grouped_gemm          as kern_grouped: m rows of all experts, n, k of each product, seq experts; OPF_TRANS_A (m
- * is then the inner dimension, k the rows of each result), OPF_TRANS_B, OPF_ACC gate*                 m tokens, n
- * columns tree_leaf             m elements. h = sumtree_height(n_micros, first_micro, micro), c = sumtree_merges(the
- * same): when c is 0 instance h of `tree` = x; else instance h-1 += x, then instance h-2 += instance h-1, and so on, c
- * additions in all (sumtree.h) tree_reduce           m elements, group (-1: this rank has all leaves, so it has the
- * root). Node j of sumtree_nodes(n_micros, first_micro, end_micro) is instance j of `tree`, from element operand.offset
- * on; x receives the root on every rank norm                  m elements in blocks of n: blocks[i] = sum of squares of
- * x[n i .. min(n (i+1), m)) clip                  m blocks, n losses, as kern_clip with the limit train.clip adamw m
- * elements; lr, betas, eps and step are given at run time; weight decay only with OPF_DECAY; g is multiplied by the
- * clip factor snapshot              no field: the worker copies its plan_save_items into the arena */
+ *                         in the global batch; absent: all tokens are one set. numbers, totals and closeness are
+ *                         absent where nothing reads them
+ *   route_sort            m tokens, n experts, k choices
+ *   rows_*                m tokens, n columns, k choices; m k rows
+ *   grouped_gemm          as kern_grouped: m rows of all experts, n, k of each product, seq experts; OPF_TRANS_A (m is
+ *                         then the inner dimension, k the rows of each result), OPF_TRANS_B, OPF_ACC
+ *   exchange              all-to-all of rows of experts: m rows of x, k rows of y, n columns; how many go to each
+ *                         member follows from `all` (exchange.h). OPF_INVERSE: back to the ranks that have the tokens
+ *   arrive                m elements of `all`, n experts of the model: the order of the rows that arrive here
+ *   gate*                 m tokens, n columns
+ *   tree_leaf             m elements. h = sumtree_height(n_micros, first_micro, micro), c = sumtree_merges(the same):
+ *                         when c is 0 instance h of `tree` = x; else instance h-1 += x, then instance h-2 += instance
+ *                         h-1, and so on, c additions in all (sumtree.h)
+ *   tree_reduce           m elements, group (-1: this rank has all leaves, so it has the root). Node j of
+ *                         sumtree_nodes(n_micros, first_micro, end_micro) is instance j of `tree`, from element
+ *                         operand.offset on; x receives the root on every rank
+ *   norm                  m elements in blocks of n: blocks[i] = sum of squares of x[n i .. min(n (i+1), m))
+ *   clip                  m blocks, n losses, as kern_clip with the limit train.clip
+ *   adamw                 m elements; lr, betas, eps and step are given at run time; weight decay only with
+ *                         OPF_DECAY; g is multiplied by the clip factor
+ *   snapshot              no field: the worker copies its plan_save_items into the arena */
 #define OP_LIST(X)                                                                                                     \
     X(OP_ZERO, "zero", "w")                             /* x */                                                        \
     X(OP_COPY, "copy", "rw")                            /* x, y */                                                     \
@@ -171,6 +180,8 @@ struct buffer {
     X(OP_ROWS_SUM, "rows_sum", "rrrw")             /* rows, [weights], place, y */                                     \
     X(OP_ROWS_SUM_GRAD, "rows_sum_grad", "rrrrww") /* rows, weights, place, dy, d_rows, d_weights */                   \
     X(OP_GROUPED_GEMM, "grouped_gemm", "rrwr")     /* a, b, c, offsets */                                              \
+    X(OP_EXCHANGE, "exchange", "rrw")              /* x, all, y */                                                     \
+    X(OP_ARRIVE, "arrive", "rwww")                 /* all, index, inverse, offsets */                                  \
     X(OP_GATE, "gate", "rrw")                      /* x, z, y */                                                       \
     X(OP_GATE_GRAD, "gate_grad", "rrrww")          /* x, z, dy, dx, dz */                                              \
     X(OP_POSITIONS, "positions", "rrw")            /* x, rows (i32), y; y may be x */                                  \
@@ -327,6 +338,8 @@ struct program {
     struct segment segments[PLAN_MAX_SEGMENTS]; /* of this rank */
     int n_segments;
     int64_t own_seq;     /* tokens of a sample on this rank */
+    int64_t max_arrived; /* the bound of SYM_ARRIVED: every token of the ep group chooses as many of this rank's experts
+                          * as it can. 0: no expert parallelism */
     int64_t max_samples; /* the bound of SYM_SAMPLES; SYM_TOKENS is bounded by max_samples * seq */
     double loss_scale; /* 1 / (tokens of the global batch). cross_entropy multiplies gradients with it, so gradients of
                         * ranks and microbatches are summed, never averaged */
@@ -377,7 +390,8 @@ static inline int64_t buffer_row(const struct buffer *b)
 {
     return b->pitch ? b->pitch : b->dim[1].factor;
 }
-/* The extent of a dimension for a microbatch of `samples` samples. */
+/* The extent of a dimension for a microbatch of `samples` samples; of SYM_ARRIVED, which only the running program
+ * knows, the bound. */
 int64_t program_dim(const struct program *p, struct graph_dim d, int64_t samples);
 /* The member of the tp group to which a symbol of own tokens belongs; -1: it is another symbol. *ret_first: the symbol
  * is the index of the member's first token, not the number of its tokens. */

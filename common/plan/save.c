@@ -13,6 +13,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* The replicas of a tensor of which this rank has a piece. */
 struct replica_class {
@@ -52,20 +53,17 @@ static void multiply_stages(struct replica_class *r, const struct sharding *p, c
     multiply_replicas(r, n, index, 1);
 }
 
-static void multiply_tp(struct replica_class *r, const struct sharding *p, const struct graph *g, int t)
+/* The ranks that differ from this one only on axis a and hold the same box. Sets of the same size differ by the box. */
+static void multiply_axis(struct replica_class *r, const struct sharding *p, const struct graph *g, int t, int a)
 {
-    const int tp = p->mesh.size[AXIS_TP], boxes = p->param[t].tp_boxes;
-    int n = 0, index = 0, any;
-    if (boxes == 1 || boxes == tp) {
-        multiply_replicas(r, boxes == 1 ? tp : 1, boxes == 1 ? p->coord[AXIS_TP] : 0, boxes == tp);
-        return;
-    }
-    for (int i = 0; i < tp; i++)
-        if (sharding_cut_box(&g->tensors[t].cut, tp, i, &any) == p->param[t].tp_box) {
-            index += i < p->coord[AXIS_TP];
+    int n = 0, index = 0, other[AXIS_COUNT];
+    memcpy(other, p->coord, sizeof(other));
+    for (other[a] = 0; other[a] < p->mesh.size[a]; other[a]++)
+        if (sharding_same_box(p, g, t, other, p->coord)) {
+            index += other[a] < p->coord[a];
             n++;
         }
-    multiply_replicas(r, n, index, 2 + p->param[t].tp_box);
+    multiply_replicas(r, n, index, n == p->mesh.size[a] ? 0 : 2 + p->param[t].box);
 }
 
 static bool has_piece(const struct sharding *p, const struct graph *g, int t)
@@ -78,9 +76,12 @@ static struct replica_class replicas_of(const struct sharding *p, const struct g
     struct replica_class r = {.tensor = t, .n = 1, .key = 0xcbf29ce484222325u};
     multiply_stages(&r, p, g, t);
     multiply_replicas(&r, p->mesh.size[AXIS_DP], p->coord[AXIS_DP], 0);
-    multiply_replicas(&r, p->zero ? 1 : p->mesh.size[AXIS_FSDP], p->zero ? 0 : p->coord[AXIS_FSDP], 0);
-    multiply_replicas(&r, p->mesh.size[AXIS_CP], p->coord[AXIS_CP], 0);
-    multiply_tp(&r, p, g, t);
+    if (p->param[t].divided)
+        multiply_replicas(&r, 1, 0, 0);
+    else
+        multiply_axis(&r, p, g, t, AXIS_FSDP);
+    multiply_axis(&r, p, g, t, AXIS_CP);
+    multiply_axis(&r, p, g, t, AXIS_TP);
     return r;
 }
 

@@ -71,6 +71,47 @@ int64_t sharding_cut_extent(const struct graph_cut *cut, int64_t extent, int par
     return (hi - lo) * (extent / cut->units);
 }
 
+int sharding_parts(const struct sharding *p, const struct graph_cut *cut)
+{
+    int n = 1;
+    if (!cut->experts)
+        return p->mesh.size[AXIS_TP];
+    for (int a = 0; a < AXIS_COUNT; a++)
+        n *= p->ep_axes >> a & 1 ? p->mesh.size[a] : 1;
+    return n;
+}
+
+int sharding_part(const struct sharding *p, const struct graph_cut *cut, const int coord[AXIS_COUNT])
+{
+    int i = 0;
+    if (!cut->experts)
+        return coord[AXIS_TP];
+    for (int a = 0; a < AXIS_COUNT; a++)
+        if (p->ep_axes >> a & 1)
+            i = i * p->mesh.size[a] + coord[a];
+    return i;
+}
+
+bool sharding_same_box(const struct sharding *p, const struct graph *g, int t, const int a[AXIS_COUNT],
+                       const int b[AXIS_COUNT])
+{
+    const struct graph_cut *cut = &g->tensors[t].cut;
+    int parts = sharding_parts(p, cut), boxes;
+    return sharding_cut_box(cut, parts, sharding_part(p, cut, a), &boxes) ==
+           sharding_cut_box(cut, parts, sharding_part(p, cut, b), &boxes);
+}
+
+bool sharding_divides(const struct sharding *p, const struct graph *g, int t)
+{
+    return p->zero && !(g->tensors[t].cut.experts && p->ep_axes >> AXIS_FSDP & 1);
+}
+
+unsigned sharding_norm_axes(const struct sharding *p)
+{
+    bool shards = p->zero && p->mesh.size[AXIS_FSDP] > 1;
+    return 1u << AXIS_PP | 1u << AXIS_TP | (shards ? 1u << AXIS_FSDP : 0) | p->ep_axes;
+}
+
 int64_t sharding_grain(int64_t cols)
 {
     return cols >= BLOCK ? 1 : BLOCK / cols;
@@ -237,19 +278,19 @@ static int64_t blocks_of(int64_t rows, int64_t cols)
 static void size_slots(struct sharding *p, const struct graph *g, int t)
 {
     struct sharding_param *q = &p->param[t];
-    int tp = p->mesh.size[AXIS_TP], seen = -1;
+    int parts = sharding_parts(p, &g->tensors[t].cut), seen = -1;
     q->block0 = p->n_blocks;
-    for (int i = 0; i < tp; i++) {
+    for (int i = 0; i < parts; i++) {
         int64_t rows, cols, lo, hi;
-        int boxes, box = sharding_cut_box(&g->tensors[t].cut, tp, i, &boxes);
-        local_size(&g->tensors[t], tp, i, &rows, &cols);
-        piece_of(rows, sharding_grain(cols), p->zero ? p->mesh.size[AXIS_FSDP] : 1, 0, &lo, &hi);
+        int boxes, box = sharding_cut_box(&g->tensors[t].cut, parts, i, &boxes);
+        local_size(&g->tensors[t], parts, i, &rows, &cols);
+        piece_of(rows, sharding_grain(cols), sharding_divides(p, g, t) ? p->mesh.size[AXIS_FSDP] : 1, 0, &lo, &hi);
         q->slot = (hi - lo) * cols > q->slot ? (hi - lo) * cols : q->slot;
         q->full_slot = rows * cols > q->full_slot ? rows * cols : q->full_slot;
         if (box == seen)
             continue;
         seen = box;
-        if (box == q->tp_box && !MUTANT(SQUARES_IN_ONE_PLACE))
+        if (box == q->box && !MUTANT(SQUARES_IN_ONE_PLACE))
             q->block0 = p->n_blocks;
         p->n_blocks += blocks_of(rows, cols);
     }
@@ -258,9 +299,11 @@ static void size_slots(struct sharding *p, const struct graph *g, int t)
 static void param_init(struct sharding *p, const struct graph *g, int t)
 {
     struct sharding_param *q = &p->param[t];
-    int tp = p->mesh.size[AXIS_TP];
-    q->tp_box = sharding_cut_box(&g->tensors[t].cut, tp, p->coord[AXIS_TP], &q->tp_boxes);
-    local_size(&g->tensors[t], tp, p->coord[AXIS_TP], &q->rows, &q->cols);
+    const struct graph_cut *cut = &g->tensors[t].cut;
+    int parts = sharding_parts(p, cut), part = sharding_part(p, cut, p->coord);
+    q->box = sharding_cut_box(cut, parts, part, &q->boxes);
+    q->divided = sharding_divides(p, g, t);
+    local_size(&g->tensors[t], parts, part, &q->rows, &q->cols);
     q->grain = sharding_grain(q->cols);
     sharding_piece(p, t, p->coord[AXIS_FSDP], &q->lo, &q->hi);
     size_slots(p, g, t);
@@ -269,11 +312,15 @@ static void param_init(struct sharding *p, const struct graph *g, int t)
 /* Every rank must have a part of every tensor that is cut. */
 static err_t check_cuts(const struct sharding *p, const struct graph *g, struct why *why)
 {
-    int tp = p->mesh.size[AXIS_TP];
     for (int t = 0; t < g->n_tensors; t++) {
         const struct graph_cut *c = &g->tensors[t].cut;
+        int tp = sharding_parts(p, c);
         if (!c->segments || c->shared)
             continue;
+        if (c->experts && c->units < tp)
+            return why_set(why, ERR_INVALID,
+                           "parallel.ep is %d, but the model has only %lld experts; the nearest legal value is %lld",
+                           tp, (long long)c->units, (long long)c->units);
         if (c->units < tp)
             return why_set(why, ERR_INVALID,
                            "parallel.tp is %d, but %s has only %lld parts; the nearest legal value "
@@ -292,10 +339,11 @@ static err_t check_cuts(const struct sharding *p, const struct graph *g, struct 
     return OK;
 }
 
-err_t sharding_init(struct sharding *p, const struct graph *g, const struct mesh *mesh, int rank, int zero, int chunks,
-                    struct why *why)
+err_t sharding_init(struct sharding *p, const struct graph *g, const struct mesh *mesh, int rank,
+                    struct sharding_choice choice, struct why *why)
 {
-    *p = (struct sharding){.mesh = *mesh, .rank = rank, .zero = zero, .chunks = chunks};
+    *p = (struct sharding){
+        .mesh = *mesh, .rank = rank, .zero = choice.zero, .chunks = choice.chunks, .ep_axes = choice.ep_axes};
     mesh_coords(mesh, rank, p->coord);
     p->param = calloc((size_t)g->n_tensors + 1, sizeof(*p->param));
     err_t e = p->param ? check_cuts(p, g, why) : ERR_NOMEM;
@@ -324,7 +372,7 @@ void sharding_piece(const struct sharding *p, int t, int i, int64_t *ret_lo, int
     const struct sharding_param *q = &p->param[t];
     *ret_lo = 0;
     *ret_hi = q->rows;
-    if (p->zero)
+    if (q->divided)
         piece_of(q->rows, q->grain, p->mesh.size[AXIS_FSDP], i, ret_lo, ret_hi);
     if (MUTANT(PIECE_BEGINS_EARLY) && *ret_lo > 0)
         *ret_lo -= q->grain;
@@ -353,7 +401,7 @@ int sharding_boxes(const struct sharding *p, const struct graph *g, int t, int64
         ret[0] = box_of(gt->ndim, lo, hi - lo, 0, cols, 0, cols);
         return 1;
     }
-    sharding_cut(c, p->mesh.size[AXIS_TP], p->coord[AXIS_TP], &u_lo, &u_hi);
+    sharding_cut(c, sharding_parts(p, c), sharding_part(p, c, p->coord), &u_lo, &u_hi);
     int64_t extent = gt->dim[c->dim].factor / c->segments, unit = extent / c->units;
     int64_t size = (u_hi - u_lo) * unit;
     int n = 0;
@@ -371,14 +419,27 @@ int sharding_boxes(const struct sharding *p, const struct graph *g, int t, int64
     return n;
 }
 
+/* Whether a rank that differs from this one only on axis a, with a lower coordinate, holds the same rows of t. */
+static bool held_before(const struct sharding *p, const struct graph *g, int t, int a)
+{
+    int other[AXIS_COUNT];
+    memcpy(other, p->coord, sizeof(other));
+    if (a == AXIS_FSDP && p->param[t].divided)
+        return false;
+    for (other[a] = 0; other[a] < p->coord[a]; other[a]++)
+        if (sharding_same_box(p, g, t, other, p->coord))
+            return true;
+    return false;
+}
+
 bool sharding_counts(const struct sharding *p, const struct graph *g, int t)
 {
     const struct sharding_param *q = &p->param[t];
-    int tp = p->mesh.size[AXIS_TP], boxes;
+    const unsigned axes = sharding_norm_axes(p) & ~(1u << AXIS_PP);
     if (!q->held || q->lo >= q->hi)
         return false;
-    for (int i = 0; i < p->coord[AXIS_TP] && !MUTANT(NORM_COUNTS_REPLICAS); i++)
-        if (sharding_cut_box(&g->tensors[t].cut, tp, i, &boxes) == q->tp_box)
+    for (int a = 0; a < AXIS_COUNT && !MUTANT(NORM_COUNTS_REPLICAS); a++)
+        if (axes >> a & 1 && held_before(p, g, t, a))
             return false;
     for (int u = q->use; u && !MUTANT(NORM_COUNTS_STAGES); u = p->use[u].next)
         if (p->use[u].pp < p->coord[AXIS_PP])

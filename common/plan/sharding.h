@@ -54,14 +54,23 @@ struct sharding_param {
     int64_t grain;      /* rows; pieces begin at multiples of it. A grain has at most 1024 elements, or one row */
     int64_t slot;      /* elements of the largest piece of any rank, so that offsets of pieces are equal on all ranks */
     int64_t full_slot; /* elements of the largest local tensor of any rank */
-    int tp_box, tp_boxes; /* number of this rank's box among the distinct boxes over tp, and their number */
-    int64_t block0;       /* first of its local tensor's blocks of squares in the array of all blocks (step_end.c) */
+    int box, boxes;    /* number of this rank's box among the distinct boxes of its cut, and their number */
+    bool divided;      /* ZeRO divides the local tensor over fsdp; else every rank's piece is the whole of it */
+    int64_t block0;    /* first of its local tensor's blocks of squares in the array of all blocks (step_end.c) */
+};
+
+/* What a job chooses. */
+struct sharding_choice {
+    int zero;         /* parallel.zero */
+    int chunks;       /* per pipeline rank */
+    unsigned ep_axes; /* the axes over which experts are cut (mesh_ep_axes) */
 };
 
 struct sharding {
     struct mesh mesh;
     int rank, coord[AXIS_COUNT];
     int zero;
+    unsigned ep_axes;
     struct sharding_param *param; /* by graph tensor; rows is 0 where the tensor is no parameter */
     struct sharding_stage *stage; /* of the whole pipeline: pp * chunks stages */
     struct sharding_use *use;     /* of all parameters, from index 1 on; most have one use, a tied head has two */
@@ -72,11 +81,24 @@ struct sharding {
 /* Rows of a grain of a tensor with `cols` columns. A block of squares has grain * cols elements. */
 int64_t sharding_grain(int64_t cols);
 
-/* `chunks`: per pipeline rank; `zero`: parallel.zero. ERR_INVALID: `why` names the tensor or the layers that cannot be
+/* ERR_INVALID: `why` names the tensor or the layers that cannot be
  * cut in this way, and the nearest legal choice. Freed by sharding_fini. */
-NODISCARD err_t sharding_init(struct sharding *p, const struct graph *g, const struct mesh *mesh, int rank, int zero,
-                              int chunks, struct why *why);
+NODISCARD err_t sharding_init(struct sharding *p, const struct graph *g, const struct mesh *mesh, int rank,
+                              struct sharding_choice choice, struct why *why);
 void sharding_fini(struct sharding *p); /* legal on a zeroed one */
+
+/* Over how many parts a tensor is cut, and the part of the rank at `coord`: of tp, or of the fold of expert
+ * parallelism.
+ */
+int sharding_parts(const struct sharding *p, const struct graph_cut *cut);
+int sharding_part(const struct sharding *p, const struct graph_cut *cut, const int coord[AXIS_COUNT]);
+/* Whether the ranks at two coordinates, which use the parameter, hold the same box of it. */
+bool sharding_same_box(const struct sharding *p, const struct graph *g, int t, const int a[AXIS_COUNT],
+                       const int b[AXIS_COUNT]);
+/* Whether ZeRO divides parameter t's local tensor over fsdp. */
+bool sharding_divides(const struct sharding *p, const struct graph *g, int t);
+/* The axes over which the norm's blocks of squares are summed: those on which ranks hold different parts. */
+unsigned sharding_norm_axes(const struct sharding *p);
 
 /* The rows of parameter t's local tensor that fsdp index i owns. */
 void sharding_piece(const struct sharding *p, int t, int i, int64_t *ret_lo, int64_t *ret_hi);

@@ -65,7 +65,9 @@ struct engine_trace {
 struct program_bindings {
     struct comm_group **groups;
     bool *borrowed;            /* by group: true if the group belongs to the training program */
-    int64_t *counts;           /* scratch space of ops that call the comm: elements per member of a group */
+    int64_t *counts;           /* scratch space of ops that call the comm: elements per member of a group, two lists */
+    int64_t *arrived;          /* by layer, then by slot of an action: rows that arrived for this rank's experts */
+    int slots;                 /* of actions */
     struct comm_part **units;  /* by unit: program.units in the form that the comm takes */
     uint8_t *reads;            /* by chunk: set of enum batch_part that its actions read */
     struct dev_event **events; /* events of the program */

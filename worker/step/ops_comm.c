@@ -162,4 +162,5 @@ const run_op_fn run_comm_ops[OP_KIND_COUNT] = {
     [OP_WAIT] = op_wait,
     [OP_SHIFT] = op_shift,
     [OP_TREE_REDUCE] = op_tree_reduce,
+    [OP_EXCHANGE] = run_exchange,
 };

@@ -5,7 +5,7 @@
 
 static int64_t elements(const struct run *r, const struct op *op)
 {
-    return run_dim(r, op->m) * (op->n.factor ? run_dim(r, op->n) : 1);
+    return run_rows(r, op) * (op->n.factor ? run_dim(r, op->n) : 1);
 }
 
 /* The size of the first operand in its own type. */
@@ -303,132 +303,6 @@ static err_t op_cross_entropy(const struct run *r, const struct op *op)
     return OK;
 }
 
-/* ---- experts ---- */
-
-static struct kern_router router_of(const struct graph_router *r)
-{
-    static const enum kern_scores scores[] = {[ROUTER_SOFTMAX] = KERN_SCORES_SOFTMAX,
-                                              [ROUTER_SOFTMAX_TOPK] = KERN_SCORES_SOFTMAX_TOPK,
-                                              [ROUTER_SIGMOID] = KERN_SCORES_SIGMOID,
-                                              [ROUTER_SWITCH] = KERN_SCORES_SOFTMAX};
-    return (struct kern_router){.experts = r->experts,
-                                .k = r->k,
-                                .scores = scores[r->kind],
-                                .norm = r->norm,
-                                .scale = r->scale,
-                                .groups = r->groups,
-                                .groups_kept = r->groups_kept,
-                                .group_best = r->group_best};
-}
-
-static const struct graph_router *router(const struct run *r, const struct op *op)
-{
-    return &r->engine->config.graph->nodes[op->node].router;
-}
-
-static struct kern_route route_of(const struct run *r, const struct op *op)
-{
-    const struct graph_router *x = router(r, op);
-    const struct micro *micro = &r->program->micros[r->action->micro];
-    return (struct kern_route){.router = router_of(x),
-                               .t = run_dim(r, op->m),
-                               .seq = r->program->seq,
-                               .sets = x->scope == AUX_SAMPLE ? micro->samples : 1,
-                               .set0 = micro->first,
-                               .logits = run_arg(r, op, 0)};
-}
-
-static err_t op_route(const struct run *r, const struct op *op)
-{
-    struct kern_route k = route_of(r, op);
-    k.rows = run_arg(r, op, 1);
-    k.ids = run_arg(r, op, 2);
-    k.weights = run_arg(r, op, 3);
-    k.sums = run_arg(r, op, 4);
-    k.totals = run_arg(r, op, 5);
-    k.closeness = run_arg(r, op, 6);
-    KERN(r)->route(run_stream(r, op), &k);
-    return OK;
-}
-
-static err_t op_route_grad(const struct run *r, const struct op *op)
-{
-    struct kern_route_grad k = {.fwd = route_of(r, op),
-                                .aux = router(r, op)->aux,
-                                .z = router(r, op)->z,
-                                .scale = r->program->loss_scale,
-                                .d_weights = run_arg(r, op, 3),
-                                .d_logits = run_arg(r, op, 6)};
-    k.fwd.ids = run_arg(r, op, 1);
-    k.fwd.weights = run_arg(r, op, 2);
-    k.fwd.rows = run_arg(r, op, 4);
-    k.fwd.sums = run_arg(r, op, 5);
-    KERN(r)->route_grad(run_stream(r, op), &k);
-    return OK;
-}
-
-static err_t op_route_sort(const struct run *r, const struct op *op)
-{
-    KERN(r)->route_sort(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->k), run_dim(r, op->n), run_arg(r, op, 0),
-                        run_arg(r, op, 1), run_arg(r, op, 2), run_arg(r, op, 3));
-    return OK;
-}
-
-static err_t op_rows_gather(const struct run *r, const struct op *op)
-{
-    KERN(r)->rows_gather(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->k), run_dim(r, op->n), run_arg(r, op, 1),
-                         run_arg(r, op, 0), run_arg(r, op, 2));
-    return OK;
-}
-
-static err_t op_rows_sum(const struct run *r, const struct op *op)
-{
-    KERN(r)->rows_sum(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->k), run_dim(r, op->n), run_arg(r, op, 2),
-                      run_arg(r, op, 1), run_arg(r, op, 0), run_arg(r, op, 3));
-    return OK;
-}
-
-static err_t op_rows_sum_grad(const struct run *r, const struct op *op)
-{
-    KERN(r)->rows_sum_grad(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->k), run_dim(r, op->n),
-                           run_arg(r, op, 2), run_arg(r, op, 1), run_arg(r, op, 0), run_arg(r, op, 3),
-                           run_arg(r, op, 4), run_arg(r, op, 5));
-    return OK;
-}
-
-static err_t op_grouped_gemm(const struct run *r, const struct op *op)
-{
-    const bool ta = op->flags & OPF_TRANS_A;
-    const struct kern_grouped g = {.trans_a = ta,
-                                   .trans_b = op->flags & OPF_TRANS_B,
-                                   .accumulate = op->flags & OPF_ACC,
-                                   .wide_c = r->program->buffers[op->arg[2].buffer].dtype != r->program->dtype,
-                                   .experts = op->seq,
-                                   .rows = run_dim(r, op->m),
-                                   .m = ta ? run_dim(r, op->k) : 0,
-                                   .n = run_dim(r, op->n),
-                                   .k = ta ? 0 : run_dim(r, op->k),
-                                   .offsets = run_arg(r, op, 3),
-                                   .a = run_arg(r, op, 0),
-                                   .b = run_arg(r, op, 1),
-                                   .c = run_arg(r, op, 2)};
-    return KERN(r)->grouped_gemm(run_stream(r, op), &g);
-}
-
-static err_t op_gate(const struct run *r, const struct op *op)
-{
-    KERN(r)->gate(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), run_arg(r, op, 0), run_arg(r, op, 1),
-                  run_arg(r, op, 2));
-    return OK;
-}
-
-static err_t op_gate_grad(const struct run *r, const struct op *op)
-{
-    KERN(r)->gate_grad(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), run_arg(r, op, 0), run_arg(r, op, 1),
-                       run_arg(r, op, 2), run_arg(r, op, 3), run_arg(r, op, 4));
-    return OK;
-}
-
 const run_op_fn run_kernel_ops[OP_KIND_COUNT] = {
     [OP_ZERO] = op_zero,
     [OP_COPY] = op_copy,
@@ -458,13 +332,4 @@ const run_op_fn run_kernel_ops[OP_KIND_COUNT] = {
     [OP_DROPOUT] = op_dropout,
     [OP_LOSS_PART] = op_loss_part,
     [OP_LOSS_JOIN] = op_loss_join,
-    [OP_ROUTE] = op_route,
-    [OP_ROUTE_GRAD] = op_route_grad,
-    [OP_ROUTE_SORT] = op_route_sort,
-    [OP_ROWS_GATHER] = op_rows_gather,
-    [OP_ROWS_SUM] = op_rows_sum,
-    [OP_ROWS_SUM_GRAD] = op_rows_sum_grad,
-    [OP_GROUPED_GEMM] = op_grouped_gemm,
-    [OP_GATE] = op_gate,
-    [OP_GATE_GRAD] = op_gate_grad,
 };

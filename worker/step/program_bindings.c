@@ -25,7 +25,7 @@ static err_t make_groups(struct engine *e, const struct program *p, struct progr
     r->borrowed = calloc((size_t)p->n_groups + 1, sizeof(*r->borrowed));
     for (int i = 0; i < p->n_groups; i++)
         most = p->groups[i].n > most ? p->groups[i].n : most;
-    r->counts = calloc((size_t)most, sizeof(*r->counts));
+    r->counts = calloc(2 * (size_t)most, sizeof(*r->counts));
     if (!r->groups || !r->borrowed || !r->counts)
         return why_set(why, ERR_NOMEM, "out of memory");
     for (int i = 0; e->comm && i < p->n_groups; i++) {
@@ -36,6 +36,19 @@ static err_t make_groups(struct engine *e, const struct program *p, struct progr
             return why_set(why, err, "cannot create communication group %d of %d: %s", i, p->n_groups, err_text(err));
     }
     return OK;
+}
+
+/* One number for each layer and slot. */
+static err_t make_arrived(const struct program *p, struct program_bindings *r, struct why *why)
+{
+    int layers = 1;
+    r->slots = 1;
+    for (int i = 0; i < p->n_ops; i++)
+        layers = p->ops[i].layer >= layers ? p->ops[i].layer + 1 : layers;
+    for (int i = 0; i < p->n_actions; i++)
+        r->slots = p->actions[i].slot >= r->slots ? p->actions[i].slot + 1 : r->slots;
+    r->arrived = calloc((size_t)layers * (size_t)r->slots, sizeof(*r->arrived));
+    return r->arrived ? OK : why_set(why, ERR_NOMEM, "out of memory");
 }
 
 /* Converts the units of ZeRO to the form that the comm takes. */
@@ -139,6 +152,7 @@ err_t program_bindings_init(struct engine *e, const struct program *p, struct pr
 {
     find_streams(p, ret);
     err_t err = make_groups(e, p, ret, why);
+    err = err ? err : make_arrived(p, ret, why);
     err = err ? err : make_units(p, ret, why);
     err = err ? err : find_reads(p, ret, why);
     err = err ? err : make_events(e, p, ret, why);
@@ -155,6 +169,7 @@ void program_bindings_fini(struct engine *e, const struct program *p, struct pro
     free(r->units);
     free(r->borrowed);
     free(r->counts);
+    free(r->arrived);
     free(r->reads);
     for (int i = 0; i < r->n_events; i++)
         dev_event_free(e->config.dev, r->events[i]);

@@ -61,6 +61,7 @@ err_t run_record(const struct run *r, const struct op *op)
 static run_op_fn find_op(enum op_kind kind)
 {
     run_op_fn fn = run_kernel_ops[kind] ? run_kernel_ops[kind] : run_step_ops[kind];
+    fn = fn ? fn : run_expert_ops[kind];
     fn = fn ? fn : run_comm_ops[kind];
     assert(fn);
     return fn;

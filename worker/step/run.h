@@ -33,6 +33,8 @@ static inline int64_t run_dim(const struct run *r, struct graph_dim d)
 {
     return program_dim(r->program, d, r->samples);
 }
+/* The first dimension of an op: of rows that arrived for experts, how many there are in this microbatch. */
+int64_t run_rows(const struct run *r, const struct op *op);
 static inline struct kern_stream *run_stream(const struct run *r, const struct op *op)
 {
     return r->engine->stream[op->stream];
@@ -92,6 +94,10 @@ NODISCARD err_t profile_op(const struct run *r, const struct op *op, run_op_fn f
 /* Call after waiting for the streams. */
 void profile_collect(const struct run *r);
 
-extern const run_op_fn run_kernel_ops[OP_KIND_COUNT], run_step_ops[OP_KIND_COUNT], run_comm_ops[OP_KIND_COUNT];
+/* The op of the kind exchange, for the table of ops that call the comm. */
+NODISCARD err_t run_exchange(const struct run *r, const struct op *op);
+
+extern const run_op_fn run_kernel_ops[OP_KIND_COUNT], run_expert_ops[OP_KIND_COUNT], run_step_ops[OP_KIND_COUNT],
+    run_comm_ops[OP_KIND_COUNT];
 
 #endif

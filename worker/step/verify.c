@@ -40,10 +40,7 @@ static bool mirrored(const struct engine *e)
 static bool same_box(const struct engine *e, const int a[AXIS_COUNT], const int b[AXIS_COUNT], int t)
 {
     const struct sharding *p = &e->train.sharding;
-    const struct graph_cut *cut = &e->config.graph->tensors[t].cut;
-    int boxes, tp = p->mesh.size[AXIS_TP];
-    return sharding_cut_box(cut, tp, a[AXIS_TP], &boxes) == sharding_cut_box(cut, tp, b[AXIS_TP], &boxes) &&
-           (!p->zero || a[AXIS_FSDP] == b[AXIS_FSDP]);
+    return sharding_same_box(p, e->config.graph, t, a, b) && (!p->param[t].divided || a[AXIS_FSDP] == b[AXIS_FSDP]);
 }
 
 /* Finds the twin of every rank for one parameter. A twin is always the first rank of its kind. */

@@ -51,6 +51,7 @@ bool check_is_collective(const struct op *op)
     case OP_UNIT_GATHER:
     case OP_UNIT_SCATTER:
     case OP_SHIFT:
+    case OP_EXCHANGE:
         return true;
     case OP_TREE_REDUCE: /* without a group the rank joins its own nodes alone */
         return op->group >= 0;
@@ -77,10 +78,7 @@ unsigned check_group_axes(const struct program *p, int group)
 static bool rank_shares_grad(const struct program *p, const struct graph *g, int t, const int own[AXIS_COUNT],
                              const int other[AXIS_COUNT])
 {
-    const struct graph_cut *cut = &g->tensors[t].cut;
-    int tp = p->mesh.size[AXIS_TP], boxes;
-    if (other[AXIS_TP] != own[AXIS_TP] && cut->segments &&
-        sharding_cut_box(cut, tp, other[AXIS_TP], &boxes) != sharding_cut_box(cut, tp, own[AXIS_TP], &boxes))
+    if (!sharding_same_box(&p->sharding, g, t, own, other))
         return false;
     return other[AXIS_PP] == own[AXIS_PP] || sharding_uses(&p->sharding, other[AXIS_PP], t);
 }
@@ -204,6 +202,8 @@ static err_t check_axis(const struct check_at *at, const struct graph *g, const 
     unsigned is = axes[op->kind];
     if (op->kind == OP_SHIFT && check_group_axes(at->p, op->group) == 1u << AXIS_TP)
         is = 1u << AXIS_TP; /* own tokens instead of keys and values */
+    if (op->kind == OP_EXCHANGE || (op->kind == OP_GATHER && at->p->buffers[op->arg[0].buffer].dtype == DT_I32))
+        is = at->p->sharding.ep_axes; /* rows of experts, and their offsets */
     if (!is)
         return OK;
     return check_group_is(at, g, op->group, is, -1, at->p->buffers[op->arg[0].buffer].name, why);

@@ -76,6 +76,7 @@ enum value_on {
     ON_WHOLE,   /* every rank has the whole value */
     ON_ROWS,    /* each rank has some rows: tokens, or rows of a parameter's first dimension */
     ON_COLS,    /* each rank has some columns */
+    ON_EXPERTS, /* each rank has what belongs to its experts: their matrices, or the rows of all ranks for them */
     ON_PIECE,   /* rows of a parameter's local tensor, as ZeRO divides them */
     ON_SUM = 8, /* a flag: the value is a share of a sum over the ranks that hold the same part */
 };

@@ -137,6 +137,16 @@ static struct operand_rows grouped_rows(const struct op *op, int i, int64_t m, i
     return rows;
 }
 
+/* Operands x, all, y; all, index, inverse, offsets. */
+static struct operand_rows exchange_rows_of(const struct program *p, const struct op *op, int i, int64_t m, int64_t n,
+                                            int64_t k)
+{
+    const int64_t members = op->group >= 0 ? p->groups[op->group].n : 1;
+    if (op->kind == OP_ARRIVE)
+        return one_row(i == 0 ? m : i == 3 ? 1 : p->max_arrived); /* offsets: of one expert at least */
+    return i == 1 ? one_row(members) : (struct operand_rows){i == 0 ? m : k, n, n};
+}
+
 static struct operand_rows rows_of(const struct program *p, const struct op *op, int i)
 {
     int64_t m = program_dim(p, op->m, p->max_samples), n = program_dim(p, op->n, p->max_samples);
@@ -146,6 +156,9 @@ static struct operand_rows rows_of(const struct program *p, const struct op *op,
     case OP_ATTENTION:
     case OP_ATTENTION_GRAD:
         return attention_rows(p, op, i, m);
+    case OP_EXCHANGE:
+    case OP_ARRIVE:
+        return exchange_rows_of(p, op, i, m, n, program_dim(p, op->k, p->max_samples));
     case OP_GROUPED_GEMM:
         return grouped_rows(op, i, m, n, program_dim(p, op->k, p->max_samples));
     case OP_ATTENTION_JOIN:
@@ -296,7 +309,7 @@ static err_t check_row_sum(const struct check_at *at, const struct graph *g, con
 
 static bool counts_tokens(enum graph_sym sym)
 {
-    return sym == SYM_OWN || sym == SYM_TOKENS || sym >= SYM_MEMBER;
+    return sym == SYM_OWN || sym == SYM_TOKENS || sym == SYM_ARRIVED || sym >= SYM_MEMBER;
 }
 
 /* Checks that an op on own tokens uses no buffers of all tokens or of another rank's tokens, and the other way round.
@@ -305,7 +318,7 @@ static err_t check_tokens(const struct check_at *at, const struct op *op, int i,
 {
     const struct buffer *b = &at->p->buffers[op->arg[i].buffer];
     enum graph_sym rows = b->ndim ? b->dim[0].sym : SYM_ONE, is = op->m.sym;
-    bool own = op->kind == OP_OWN_GATHER || op->kind == OP_OWN_SCATTER;
+    bool own = op->kind == OP_OWN_GATHER || op->kind == OP_OWN_SCATTER || op->kind == OP_EXCHANGE;
     bool inner = op->kind == OP_GEMM && op->flags & OPF_TRANS_A && i < 2;
     bool some = op->kind == OP_GEMM && i > 2 && parts_rows(at->p, op) >= 0;
     is = inner ? op->k.sym : op->kind == OP_GEMM && i != 0 && i != 3 && i != 4 ? SYM_ONE : is;
@@ -313,13 +326,15 @@ static err_t check_tokens(const struct check_at *at, const struct op *op, int i,
     if (own || some || b->space == SPACE_HOST || !counts_tokens(is) || !counts_tokens(rows) || is == rows)
         return OK;
     return check_fail(at, why, "processes %s tokens but uses %s, which has %s",
-                      is == SYM_OWN      ? "own"
-                      : is == SYM_TOKENS ? "all"
-                                         : "a member's",
+                      is == SYM_OWN       ? "own"
+                      : is == SYM_TOKENS  ? "all"
+                      : is == SYM_ARRIVED ? "arrived"
+                                          : "a member's",
                       b->name,
-                      rows == SYM_OWN      ? "own ones"
-                      : rows == SYM_TOKENS ? "all"
-                                           : "a member's");
+                      rows == SYM_OWN       ? "own ones"
+                      : rows == SYM_TOKENS  ? "all"
+                      : rows == SYM_ARRIVED ? "arrived ones"
+                                            : "a member's");
 }
 
 static err_t check_operand(const struct check_at *at, const struct op *op, int i, struct why *why)

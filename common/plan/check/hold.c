@@ -68,9 +68,29 @@ static err_t check_segments(const struct program *p, struct why *why)
     return OK;
 }
 
+/* Checks that buffers have room for all rows that may arrive: every token of the ep group may choose as many of this
+ * rank's experts as there are, or as it chooses in all. */
+static err_t check_arrived(const struct graph *g, const struct program *p, struct why *why)
+{
+    int64_t most = 0, tokens = p->max_samples * (p->sharding.ep_axes >> AXIS_CP & 1 ? p->seq : p->own_seq);
+    for (int i = 0; i < g->n_nodes && p->sharding.ep_axes; i++) {
+        const struct graph_tensor *w = &g->tensors[g->nodes[i].in[1] >= 0 ? g->nodes[i].in[1] : 0];
+        if (g->nodes[i].op != GO_EXPERTS)
+            continue;
+        int64_t experts = p->sharding.param[g->nodes[i].in[1]].rows / (w->dim[0].factor / w->experts);
+        int64_t k = g->nodes[i].router.k < experts ? g->nodes[i].router.k : experts;
+        most = tokens * k > most ? tokens * k : most;
+    }
+    return p->max_arrived == most
+               ? OK
+               : why_set(why, ERR_INVALID, "rank %d has room for %lld rows of experts; %lld may arrive", p->rank,
+                         (long long)p->max_arrived, (long long)most);
+}
+
 err_t check_holdings(const struct graph *g, const struct program *p, struct why *why)
 {
     err_t e = check_segments(p, why);
+    e = e ? e : check_arrived(g, p, why);
     for (int t = 0; t < g->n_tensors && !e; t++)
         if (g->tensors[t].kind == GT_PARAM)
             e = check_param(g, p, t, why);

@@ -26,6 +26,7 @@ static const char *layout_word(unsigned on)
     static const char *const words[] = {[ON_WHOLE] = "whole",
                                         [ON_ROWS] = "sharded by rows",
                                         [ON_COLS] = "sharded by columns",
+                                        [ON_EXPERTS] = "sharded by experts",
                                         [ON_PIECE] = "a piece of the local tensor"};
     return words[on];
 }
@@ -65,9 +66,11 @@ struct value_layout layout_of_param(const struct program *p, const struct graph 
 {
     struct value_layout l = {{0}, false};
     const struct graph_cut *cut = &g->tensors[t].cut;
-    if (cut->segments && p->mesh.size[AXIS_TP] > 1)
+    for (int a = 0; a < AXIS_COUNT && cut->experts; a++)
+        l.on[a] = p->sharding.ep_axes >> a & 1 ? ON_EXPERTS : ON_WHOLE;
+    if (cut->segments && !cut->experts && p->mesh.size[AXIS_TP] > 1)
         l.on[AXIS_TP] = cut->dim ? ON_COLS : ON_ROWS;
-    if (piece && p->sharding.zero && p->mesh.size[AXIS_FSDP] > 1)
+    if (piece && p->sharding.param[t].divided && p->mesh.size[AXIS_FSDP] > 1)
         l.on[AXIS_FSDP] = ON_PIECE;
     return l;
 }
@@ -313,7 +316,10 @@ static err_t grouped_layouts(const struct check_op *c, const struct value_layout
 {
     bool zero = in[0].zero || in[1].zero;
     for (int a = 0; a < AXIS_COUNT && !zero; a++) {
-        err_t e = gemm_axis(c, a, in[0].on[a], in[1].on[a], &ret[2].on[a]);
+        bool experts = in[0].on[a] == ON_EXPERTS && in[1].on[a] == ON_EXPERTS;
+        err_t e = experts ? OK : gemm_axis(c, a, in[0].on[a], in[1].on[a], &ret[2].on[a]);
+        if (experts)
+            ret[2].on[a] = ON_EXPERTS;
         if (!e && in[3].on[a] != in[0].on[a])
             e = pair_fail(c, a, 3, in[3].on[a], 0, in[0].on[a]);
         if (e)
@@ -351,6 +357,37 @@ static err_t route_layouts(const struct check_op *c, const struct value_layout *
     loss_result(c, &ret[5]);
     loss_result(c, &ret[6]);
     return counted_once(c, &in[0]);
+}
+
+/* Rows leave the ranks that have the tokens for the ranks that have the experts, or come back. */
+static err_t exchange_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+{
+    const unsigned axes = c->at->p->sharding.ep_axes;
+    const bool back = c->op->flags & OPF_INVERSE;
+    const unsigned from = back ? ON_EXPERTS : ON_ROWS, to = back ? ON_ROWS : ON_EXPERTS;
+    ret[2] = in[0];
+    for (int a = 0; a < AXIS_COUNT; a++) {
+        bool over = axes >> a & 1;
+        if (in[1].on[a] != (over ? ON_WHOLE : in[0].on[a]))
+            return want_fail(c, a, 1, in[1].on[a], "the offsets of all ranks of the group");
+        if (over && !in[0].zero && in[0].on[a] != from)
+            return in[0].on[a] & ON_SUM ? share_fail(c, 0, a) : want_fail(c, a, 0, in[0].on[a], layout_word(from));
+        if (over)
+            ret[2].on[a] = (unsigned char)to;
+    }
+    return OK;
+}
+
+static err_t arrive_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+{
+    const unsigned axes = c->at->p->sharding.ep_axes;
+    for (int a = 0; a < AXIS_COUNT; a++) {
+        if (axes >> a & 1 && in[0].on[a] != ON_WHOLE)
+            return want_fail(c, a, 0, in[0].on[a], "the offsets of all ranks of the group");
+        for (int i = 1; i < 4; i++)
+            ret[i].on[a] = (unsigned char)(axes >> a & 1 ? ON_EXPERTS : in[0].on[a]);
+    }
+    return OK;
 }
 
 static err_t route_grad_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
@@ -495,6 +532,10 @@ err_t layout_of_op(const struct check_op *c, const struct value_layout in[OP_MAX
         return gemm_layouts(c, in, ret);
     case OP_GROUPED_GEMM:
         return grouped_layouts(c, in, ret);
+    case OP_EXCHANGE:
+        return exchange_layouts(c, in, ret);
+    case OP_ARRIVE:
+        return arrive_layouts(c, in, ret);
     case OP_ROUTE:
         return route_layouts(c, in, ret);
     case OP_ROUTE_GRAD:

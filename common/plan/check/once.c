@@ -46,8 +46,10 @@ err_t check_summed(const struct check_op *c, int operand, const struct value_lay
 {
     int axis = layout_partial(l);
     const struct buffer *b = buffer_at(c, operand);
+    const bool experts = b->tensor >= 0 && c->g->tensors[b->tensor].cut.experts;
+    const unsigned due = data_axes(c->at->p) & ~reduced & ~(experts ? c->at->p->sharding.ep_axes : 0);
     for (int a = 0; a < AXIS_COUNT && l->zero && axis < 0; a++)
-        axis = (data_axes(c->at->p) & ~reduced) >> a & 1 ? a : -1;
+        axis = due >> a & 1 ? a : -1;
     if (axis >= 0)
         return check_fail(c->at, c->why,
                           "reads %s, which is this rank's share of a sum over %s and has not been reduced", b->name,
@@ -150,7 +152,7 @@ static err_t check_reduced(const struct graph *g, const struct program *programs
     int first = -1;
     for (int r = 0; r < n; r++) {
         const struct sharding_param *q = &programs[r].sharding.param[t];
-        if (!q->held || q->lo >= q->hi || q->tp_box != box)
+        if (!q->held || q->lo >= q->hi || q->box != box)
             continue;
         first = first < 0 ? r : first;
         if (facts[r].reduced[t] != facts[first].reduced[t])
@@ -170,7 +172,7 @@ err_t check_sums(const struct graph *g, const struct program *programs, const st
             e = check_blocks(programs, facts, r, why);
     }
     for (int t = 0; t < g->n_tensors && !e && programs->mode == MODE_TRAIN; t++)
-        for (int box = 0; box < programs->sharding.param[t].tp_boxes && !e; box++)
+        for (int box = 0; box < programs->sharding.param[t].boxes && !e; box++)
             e = check_reduced(g, programs, facts, n, t, box, why);
     return e;
 }

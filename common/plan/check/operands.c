@@ -32,6 +32,8 @@ const struct operand_rules check_operands[OP_KIND_COUNT] = {
     [OP_ROWS_SUM] = {.shape = "RKKM", .type = "dwid", .class = "tttt"},
     [OP_ROWS_SUM_GRAD] = {.shape = "RKKMRK", .type = "dwiddw", .class = "tttttt", .alias = {{4, 0}}},
     [OP_GROUPED_GEMM] = {.type = "ddei"},
+    [OP_EXCHANGE] = {.type = "did"},
+    [OP_ARRIVE] = {.type = "iiii"},
     [OP_GATE] = {.shape = "MtM", .type = "ddd", .class = "ttt"},
     [OP_GATE_GRAD] = {.shape = "MtMMt", .type = "ddddd", .class = "ttttt"},
     [OP_POSITIONS] = {.shape = "MtM", .type = "did", .class = "tit", .alias = {{2, 0}}},

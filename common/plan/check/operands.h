@@ -7,10 +7,10 @@
 #define OPERAND_MAX_ALIASES 2
 
 struct operand_rules {
-    /* Number of elements: M m * n, K m * k, R m * n * k, T 2 n + 2 (numbers of a router), e n + 1, t m, n n, k k, s one, o own tokens of m times n, 3 three per token, p three per
-     * token for each of k parts, g m of every member of the group, b one per n elements of m, - not determined by the
-     * op. A and B: m rows of n elements, lda or ldb apart. NULL: extent.c has a function for the op, whose operands
-     * have other strides. */
+    /* Number of elements: M m * n, K m * k, R m * n * k, T 2 n + 2 (numbers of a router), e n + 1, t m, n n, k k, s
+     * one, o own tokens of m times n, 3 three per token, p three per token for each of k parts, g m of every member of
+     * the group, b one per n elements of m, - not determined by the op. A and B: m rows of n elements, lda or ldb
+     * apart. NULL: extent.c has a function for the op, whose operands have other strides. */
     const char *shape;
     /* Type of the elements: d program.dtype, w program.wide, e either of them, f float64, i int32, - any, = the type of
      * operand 0. */

@@ -250,7 +250,8 @@ static int at_collective(const struct rank_run *r, int group)
 /* Collectives that exchange parts of one microbatch's tokens. */
 static bool of_one_micro(const struct op *op)
 {
-    return op->kind == OP_OWN_GATHER || op->kind == OP_OWN_SCATTER || op->kind == OP_GATHER || op->kind == OP_SHIFT;
+    return op->kind == OP_OWN_GATHER || op->kind == OP_OWN_SCATTER || op->kind == OP_GATHER || op->kind == OP_SHIFT ||
+           op->kind == OP_EXCHANGE;
 }
 
 static bool same_subject(const struct buffer *u, const struct buffer *v)
@@ -271,8 +272,9 @@ static bool same_call(const struct rank_run *a, const struct queue_item *x, cons
 {
     const struct op *p = &a->p->ops[x->op], *q = &b->p->ops[y->op];
     bool unit = p->kind == OP_UNIT_GATHER || p->kind == OP_UNIT_SCATTER, micro = of_one_micro(p);
+    bool each = p->kind == OP_SHIFT || p->kind == OP_EXCHANGE; /* the ranks' numbers of elements differ */
     return p->kind == q->kind && p->reduce == q->reduce && p->unit == q->unit &&
-           (unit || p->kind == OP_SHIFT || item_extent(a, x, p->m) == item_extent(b, y, q->m)) &&
+           (unit || each || item_extent(a, x, p->m) == item_extent(b, y, q->m)) &&
            (!micro || a->p->actions[x->action].micro == b->p->actions[y->action].micro) &&
            same_part(&a->facts->parts[x->op], &b->facts->parts[y->op]) &&
            (unit || same_subject(op_subject(a, p), op_subject(b, q)));

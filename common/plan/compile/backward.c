@@ -98,7 +98,7 @@ int compile_take_grad(struct compiler *c, int t)
  * key-value head. */
 void compile_mark_shares(struct compiler *c, int t, bool own_tokens)
 {
-    bool shared = c->g->tensors[t].cut.segments && c->p->sharding.param[t].tp_boxes < c->p->mesh.size[AXIS_TP];
+    bool shared = c->g->tensors[t].cut.shared && c->p->sharding.param[t].boxes < c->p->mesh.size[AXIS_TP];
     c->tp_shares[t] |= (own_tokens && !MUTANT(NORM_SHARES_UNMARKED)) || (shared && !MUTANT(KV_SHARES_UNMARKED));
 }
 

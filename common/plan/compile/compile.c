@@ -136,6 +136,12 @@ static void count_uses(struct compiler *c)
     }
 }
 
+bool compile_unit_of_experts(const struct compiler *c, int unit)
+{
+    int first = c->held_from[unit];
+    return first < c->held_from[unit + 1] && c->g->tensors[c->held[first]].cut.experts;
+}
+
 /* ---- set-up ---- */
 
 static int *index_new(struct compiler *c, int n)
@@ -233,6 +239,7 @@ static void compiler_init(struct compiler *c)
     for (size_t i = 0; i < sizeof(by_tensor) / sizeof(by_tensor[0]); i++)
         *by_tensor[i] = index_new(c, n);
     c->weight_dy = index_new(c, c->g->n_nodes);
+    c->home = index_new(c, c->g->n_nodes);
     c->parts = index_new(c, p->mesh.size[AXIS_TP]);
     c->unit_run = index_new(c, units);
     c->unit_grads = index_new(c, units);
@@ -262,6 +269,7 @@ static void compiler_init(struct compiler *c)
     pitch_find(c);
     held_new(c);
     micros_new(c);
+    p->max_arrived = experts_max_arrived(c);
     group_new(c);
 }
 
@@ -279,6 +287,7 @@ static void compiler_fini(struct compiler *c)
     free(c->discarded);
     free(c->pitched);
     free(c->weight_dy);
+    free(c->home);
     free(c->parts);
     free(c->consumers);
     free(c->grad_started);
@@ -371,11 +380,6 @@ static void compile_program(struct compiler *c)
         events_assign(c);
 }
 
-static int chunks_of(const struct job_spec *job)
-{
-    return job->parallel.chunks > 1 ? (int)job->parallel.chunks : 1;
-}
-
 /* Ops of the nodes that stages_cut_graph added name no node, because the caller's graph does not have them. */
 static void forget_cut(struct compiler *c, const struct graph *g)
 {
@@ -396,7 +400,7 @@ static err_t compile_rank(const struct job_spec *job, const struct graph *g, con
     if (why)
         why->text[0] = 0;
     struct graph cut = {0};
-    c.err = sharding_init(&p.sharding, g, &p.mesh, rank, (int)job->parallel.zero, chunks_of(job), why);
+    c.err = sharding_init(&p.sharding, g, &p.mesh, rank, plan_sharding_choice(job, &p.mesh), why);
     if (!c.err && p.sharding.n_stages > 1) {
         c.err = stages_cut_graph(g, &p.sharding, &cut, why);
         c.g = &cut; /* unused after an error */

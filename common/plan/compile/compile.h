@@ -23,6 +23,9 @@ NODISCARD err_t plan_compile_all(const struct job_spec *job, const struct graph 
 
 /* The part of a compilation that all ranks of a job share: the order of the pipeline's slots, and the exchanges in
  * which values pass between ranks. Its cost grows with the slots of all ranks, so it is computed once per job. */
+/* How a job shards tensors on its mesh. */
+struct sharding_choice plan_sharding_choice(const struct job_spec *job, const struct mesh *mesh);
+
 struct pipeline_order {
     struct mesh mesh;
     enum program_mode mode;

@@ -3,15 +3,29 @@
  *   route      logits -> ids, weights. Where the model has an auxiliary loss, also the numbers of its sets of tokens; a
  *              set may be spread over cp, and over tp with sequence parallelism, and is summed there at once, since the
  *              backward needs the counts of the whole set
- *   dispatch   a row for each choice of a token, sorted by expert. A rank has all experts, so its rows stay with it
+ *   dispatch   a row for each choice of a token, sorted by expert
  *   experts    a product for each expert, with its own rows
  *   combine    the weighted sum of a token's rows
  *
- * The number of rows is fixed (choices times tokens); only where an expert's rows begin is known at run time, from
- * `offsets`. All tensors between dispatch and combine are sharded as the tokens are, and the parameters are whole, so
- * with sequence parallelism their gradients are shares of a sum over tp. */
+ * Without expert parallelism a rank has all experts, and its rows stay with it: choices times tokens. Only where an
+ * expert's rows begin is known at run time, from `offsets`. The parameters are whole, so with sequence parallelism
+ * their gradients are shares of a sum over tp.
+ *
+ * With expert parallelism a rank has some of the experts, and rows go to the ranks of their experts and come back:
+ *
+ *   sort, gather    home rows, sorted by expert                       (exchange.h)
+ *   gather          the offsets of all ranks: who sends how much to whom
+ *   exchange        the rows that arrived, by sender
+ *   gather          the same by expert: `index`                       -> products
+ *   gather          back in the order of arrival: `inverse`
+ *   exchange        home rows                                         -> combine
+ *
+ * Each expert has the rows of all ranks of the group, so the gradients of experts are complete there. The sum over a
+ * token's experts is made at home, in ascending order of the experts, whoever computed them. */
 #include "common/plan/compile/internal.h"
 #include "common/plan/mutant.h"
+
+#include <stdio.h>
 
 bool experts_count(const struct compiler *c)
 {
@@ -90,20 +104,146 @@ static struct op *rows_op(struct compiler *c, int i, enum op_kind kind, int toke
     return op;
 }
 
+/* ---- expert parallelism ---- */
+
+static unsigned ep_axes(const struct compiler *c)
+{
+    return c->p->sharding.ep_axes;
+}
+
+int64_t experts_max_arrived(const struct compiler *c)
+{
+    const struct program *p = c->p;
+    int64_t tokens = p->max_samples * (ep_axes(c) >> AXIS_CP & 1 ? p->seq : p->own_seq);
+    if (!ep_axes(c))
+        return 0;
+    for (int i = 0; i < c->g->n_nodes; i++)
+        if (c->g->nodes[i].op == GO_EXPERTS) {
+            const struct sharding_param *q = &p->sharding.param[c->g->nodes[i].in[1]];
+            const struct graph_router *r = &c->g->nodes[i].router;
+            int64_t experts = q->rows / (c->g->tensors[c->g->nodes[i].in[1]].dim[0].factor / r->experts);
+            return tokens * (r->k < experts ? r->k : experts) - MUTANT(ARRIVED_TOO_SMALL);
+        }
+    return 0;
+}
+
+/* A buffer for home rows, or with cols 0 for int32[n]. */
+static int exchange_buffer(struct compiler *c, int i, const char *name, struct graph_dim n, int64_t cols)
+{
+    struct buffer b = {.tensor = -1, .ndim = cols ? 2 : 1, .space = SPACE_WORK, .run = -1, .slots = 1};
+    b.dtype = cols ? c->p->dtype : DT_I32;
+    b.dim[0] = n;
+    b.dim[1] = dim_one(cols);
+    snprintf(b.name, sizeof(b.name), "layer.%d.experts.%s", c->g->nodes[i].layer, name);
+    return compile_buffer(c, &b);
+}
+
+/* The home rows of node i: a row for each choice of a token of `tokens`. */
+static struct graph_dim home_rows(const struct compiler *c, int i, int tokens)
+{
+    struct graph_dim d = tp_rows(c, tokens);
+    d.factor *= c->g->nodes[i].router.k;
+    return d;
+}
+
+/* y = the rows of x in the order of `index`. */
+static void reorder(struct compiler *c, int i, int x, int index, int y, int64_t cols)
+{
+    struct op *op = compile_op(c, OP_ROWS_GATHER, i);
+    op->m = (struct graph_dim){SYM_ARRIVED, 1};
+    op->n = dim_one(cols);
+    op_arg(op, 0, x);
+    op_arg(op, 1, index);
+    op_arg(op, 2, y);
+}
+
+static void exchange(struct compiler *c, int i, int x, int all, int y, struct graph_dim home, int64_t cols, bool back)
+{
+    const struct graph_dim arrived = {SYM_ARRIVED, 1};
+    struct op *op = compile_collective(c, OP_EXCHANGE, i, ep_axes(c));
+    op->flags = back ? OPF_INVERSE : 0;
+    op->m = back ? arrived : home;
+    op->k = back ? home : arrived;
+    op->n = dim_one(cols);
+    op_arg(op, 0, x);
+    op_arg(op, 1, all);
+    op_arg(op, 2, y);
+}
+
+/* Home rows to the rows of this rank's experts, in `rows`. */
+static void send_rows(struct compiler *c, int i, int home, int all, int index, int rows, int tokens)
+{
+    int64_t cols = tp_cols(c, tokens);
+    int arrived = exchange_buffer(c, i, "arrived", (struct graph_dim){SYM_ARRIVED, 1}, cols);
+    exchange(c, i, home, all, arrived, home_rows(c, i, tokens), cols, false);
+    reorder(c, i, arrived, index, rows, cols);
+}
+
+/* Rows of this rank's experts to home rows. Returns their buffer. */
+static int return_rows(struct compiler *c, int i, int rows, int all, int inverse, int tokens)
+{
+    int64_t cols = tp_cols(c, tokens);
+    struct graph_dim n = home_rows(c, i, tokens);
+    int arrived = exchange_buffer(c, i, "returned", (struct graph_dim){SYM_ARRIVED, 1}, cols);
+    int home = exchange_buffer(c, i, "home", n, cols);
+    reorder(c, i, rows, inverse, arrived, cols);
+    exchange(c, i, arrived, all, home, n, cols, !MUTANT(NOT_RETURNED));
+    return home;
+}
+
+/* Gathers the offsets of all ranks in a new buffer. Sets the order of the rows that will arrive. */
+static int gather_offsets(struct compiler *c, int i, int mine, const int out[3])
+{
+    const struct graph_router *r = &c->g->nodes[i].router;
+    struct op *op = compile_collective(c, OP_GATHER, i, ep_axes(c));
+    int64_t members = c->err || op->group < 0 ? 1 : c->p->groups[op->group].n;
+    op->m = dim_one(r->experts + 1);
+    op_arg(op, 0, mine);
+    int all = exchange_buffer(c, i, "all", dim_one(members * (r->experts + 1)), 0);
+    op_arg(&c->p->ops[c->p->n_ops - 1], 1, all);
+    op = compile_op(c, OP_ARRIVE, i);
+    op->m = dim_one(members * (r->experts + 1));
+    op->n = dim_one(r->experts);
+    op_arg(op, 0, all);
+    for (int k = 0; k < 3; k++)
+        op_arg(op, 1 + k, out[k]);
+    return all;
+}
+
+/* ---- dispatch and products ---- */
+
+static void sort_rows(struct compiler *c, int i, int ids, int place, int source, int offsets)
+{
+    const int args[] = {ids, place, source, offsets};
+    struct op *op = router_op(c, i, OP_ROUTE_SORT, c->g->nodes[i].in[0]);
+    for (int k = 0; k < 4; k++)
+        op_arg(op, k, args[k]);
+}
+
 void experts_dispatch(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
-    int x = compile_value(c, n->in[0]), ids = compile_value(c, n->in[1]), out[4];
-    for (int k = 0; k < 4; k++)
-        out[k] = compile_new_value(c, n->out[k]);
-    struct op *op = router_op(c, i, kind, n->in[0]);
-    op_arg(op, 0, ids);
-    for (int k = 1; k < 4; k++)
-        op_arg(op, k, out[k]);
-    op = rows_op(c, i, OP_ROWS_GATHER, n->in[0]);
+    const bool parallel = ep_axes(c) != 0;
+    int x = compile_value(c, n->in[0]), ids = compile_value(c, n->in[1]), out[7] = {-1, -1, -1, -1, -1, -1, -1};
+    (void)kind;
+    for (int k = 0; k < 7; k++)
+        if (k < 4 || (parallel && k > 4))
+            out[k] = compile_new_value(c, n->out[k]);
+    int home = out[0], offsets = out[3];
+    if (parallel) {
+        home = exchange_buffer(c, i, "sent", home_rows(c, i, n->in[0]), tp_cols(c, n->in[0]));
+        offsets = exchange_buffer(c, i, "sent.offsets", dim_one(n->router.experts + 1), 0);
+    }
+    sort_rows(c, i, ids, out[1], out[2], offsets);
+    struct op *op = rows_op(c, i, OP_ROWS_GATHER, n->in[0]);
     op_arg(op, 0, x);
     op_arg(op, 1, out[2]);
-    op_arg(op, 2, out[0]);
+    op_arg(op, 2, home);
+    if (parallel) {
+        const int order[] = {out[5], out[6], out[3]};
+        c->act[n->out[4]] = gather_offsets(c, i, offsets, order);
+        send_rows(c, i, home, c->act[n->out[4]], out[MUTANT(ROWS_TURNED_AROUND) ? 6 : 5], out[0], n->in[0]);
+    }
 }
 
 static struct op *product_op(struct compiler *c, int i, int64_t n, int64_t k)
@@ -114,6 +254,8 @@ static struct op *product_op(struct compiler *c, int i, int64_t n, int64_t k)
     op->n = dim_one(n);
     op->k = dim_one(k);
     op->seq = node->router.experts;
+    if (ep_axes(c))
+        op->seq = c->p->sharding.param[node->in[1]].rows / (c->g->tensors[node->in[1]].dim[0].factor / op->seq);
     op_arg(op, 3, compile_value(c, node->in[2]));
     return op;
 }
@@ -133,9 +275,14 @@ void experts_product(struct compiler *c, int i, enum op_kind kind)
 void experts_combine(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
+    int rows = compile_value(c, n->in[0]), home = rows;
+    if (ep_axes(c)) {
+        home = return_rows(c, i, rows, compile_value(c, n->in[3]), compile_value(c, n->in[5]), n->out[0]);
+        c->home[i] = home;
+    }
     int y = compile_new_value(c, n->out[0]);
     struct op *op = rows_op(c, i, kind, n->out[0]);
-    op_arg(op, 0, compile_value(c, n->in[0]));
+    op_arg(op, 0, home);
     op_arg(op, 1, MUTANT(WEIGHTS_LEFT_OUT) ? -1 : compile_value(c, n->in[1]));
     op_arg(op, 2, compile_value(c, n->in[2]));
     op_arg(op, 3, y);
@@ -176,16 +323,36 @@ void experts_gate_grad(struct compiler *c, int i, enum op_kind kind)
     compile_add_gradient(c, n->in[1], args[4]);
 }
 
+/* The home rows of a combine: those of the forward, or where they were discarded, returned once more. */
+static int home_again(struct compiler *c, int i)
+{
+    const struct graph_node *n = &c->g->nodes[i];
+    bool discarded = recompute_discarded(c, n->in[0]);
+    int rows = compile_forward_value(c, n->in[0]);
+    for (int k = 3; k < 6 && ep_axes(c); k++)
+        (void)compile_forward_value(c, n->in[k]);
+    if (!ep_axes(c))
+        return rows;
+    return discarded ? return_rows(c, i, rows, compile_value(c, n->in[3]), compile_value(c, n->in[5]), n->out[0])
+                     : c->home[i];
+}
+
 void experts_combine_grad(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
-    int rows = compile_forward_value(c, n->in[0]), weights = compile_forward_value(c, n->in[1]);
+    int home = home_again(c, i), weights = compile_forward_value(c, n->in[1]);
     int place = compile_forward_value(c, n->in[2]), dy = compile_take_grad(c, n->out[0]);
-    int d_rows = grad_in_place(c, n->in[0]), d_weights = compile_typed_buffer(c, n->in[1], ".grad", c->p->wide);
-    const int args[] = {rows, weights, place, dy, d_rows, d_weights};
+    int d_home = ep_axes(c) ? home : grad_in_place(c, n->in[0]);
+    int d_weights = compile_typed_buffer(c, n->in[1], ".grad", c->p->wide);
+    const int args[] = {home, weights, place, dy, d_home, d_weights};
     struct op *op = rows_op(c, i, kind, n->out[0]);
     for (int k = 0; k < 6; k++)
         op_arg(op, k, args[k]);
+    int d_rows = d_home;
+    if (ep_axes(c)) {
+        d_rows = compile_work_buffer(c, n->in[0], ".grad");
+        send_rows(c, i, d_home, compile_value(c, n->in[3]), compile_value(c, n->in[4]), d_rows, n->out[0]);
+    }
     compile_add_gradient(c, n->in[0], d_rows);
     compile_add_gradient(c, n->in[1], d_weights);
 }
@@ -203,7 +370,7 @@ void experts_weight_grad(struct compiler *c, int i, int dy)
     op_arg(op, 1, x);
     op_arg(op, 2, c->p->grad_buffer[n->in[1]]);
     if (!MUTANT(EXPERTS_UNMARKED))
-        compile_mark_shares(c, n->in[1], c->own);
+        compile_mark_shares(c, n->in[1], c->own && !(ep_axes(c) >> AXIS_TP & 1));
     c->grad_started[n->in[1]] = true;
 }
 
@@ -243,6 +410,8 @@ void experts_dispatch_grad(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
     int place = compile_forward_value(c, n->out[1]), d_rows = compile_take_grad(c, n->out[0]);
+    if (ep_axes(c))
+        d_rows = return_rows(c, i, d_rows, compile_value(c, n->out[4]), compile_value(c, n->out[6]), n->in[0]);
     int dx = compile_work_buffer(c, n->in[0], ".grad");
     struct op *op = rows_op(c, i, kind, n->in[0]);
     op_arg(op, 0, d_rows);

@@ -109,9 +109,7 @@ int compile_group(struct compiler *c, unsigned axes)
 
 static bool same_box(const struct compiler *c, const struct sharding *of, const int peer[AXIS_COUNT], int t)
 {
-    const struct graph_cut *cut = &c->g->tensors[t].cut;
-    int boxes, tp = of->mesh.size[AXIS_TP];
-    return sharding_cut_box(cut, tp, peer[AXIS_TP], &boxes) == sharding_cut_box(cut, tp, of->coord[AXIS_TP], &boxes);
+    return sharding_same_box(of, c->g, t, peer, of->coord);
 }
 
 int compile_group_tp_box(struct compiler *c, int t)

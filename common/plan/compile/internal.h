@@ -62,6 +62,7 @@ struct compiler {
     bool *grad_started; /* this backward has written the parameter's gradient */
     bool *discarded;    /* recompute.c: the value does not exist in this backward until recompute_emit makes it */
     bool *pitched;      /* pitch.c: rows of the tensor and of its gradient are padded */
+    int *home;          /* by node: the home rows that a combine has summed, with expert parallelism */
     int *weight_dy;     /* by node: the dy that the second half of a split backward multiplies with */
     enum pass_half half; /* of the backward that is being emitted */
 
@@ -134,6 +135,9 @@ bool compile_may_overwrite(const struct compiler *c, int t);
 int compile_gelu_after(const struct compiler *c, int i);
 int compile_gelu_before(const struct compiler *c, int i);
 
+/* Whether a unit holds experts: their matrices have units of their own. */
+bool compile_unit_of_experts(const struct compiler *c, int unit);
+
 /* ---- groups.c ---- */
 
 /* This rank's group over a set of axes; -1: the rank would be alone. comm_group_new needs the same list of groups on
@@ -181,6 +185,8 @@ enum linear_cut tp_linear_cut(const struct compiler *c, int node);
 /* Whether t is sharded by tokens: an activation or statistic that the model does not cut, under sequence parallelism.
  */
 bool tp_is_own(const struct compiler *c, int t);
+/* Whether t has the rows that arrived for this rank's experts, with expert parallelism. */
+bool tp_is_arrived(const struct compiler *c, int t);
 /* Extent of dimension d of tensor t on this rank. */
 struct graph_dim tp_local_dim(const struct compiler *c, int t, int d);
 /* Row length of a matrix on this rank; 1 for a vector. */
@@ -265,6 +271,8 @@ int compile_new_value(struct compiler *c, int t);
 
 /* ---- experts.c: rules of the operators of a mixture of experts ---- */
 
+/* program.max_arrived */
+int64_t experts_max_arrived(const struct compiler *c);
 void experts_route(struct compiler *c, int node, enum op_kind kind);
 void experts_dispatch(struct compiler *c, int node, enum op_kind kind);
 void experts_product(struct compiler *c, int node, enum op_kind kind);

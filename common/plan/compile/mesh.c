@@ -20,10 +20,6 @@ static err_t check_sizes(const struct job_parallel *p, struct why *why)
                            rows[i].key, (long long)rows[i].value, MAX_WORKERS, rows[i].value < 1 ? 1 : MAX_WORKERS);
         unit = unit > MAX_WORKERS ? unit : unit * rows[i].value;
     }
-    if (p->ep != 1)
-        return why_set(why, ERR_INVALID,
-                       "parallel.ep is %lld, but this version has no experts; the nearest legal value is 1",
-                       (long long)p->ep);
     if (p->workers < 1 || p->workers > MAX_WORKERS)
         return why_set(why, ERR_INVALID, "parallel.workers is %lld; it must be 1 to %d; the nearest legal value is %d",
                        (long long)p->workers, MAX_WORKERS, p->workers < 1 ? 1 : MAX_WORKERS);
@@ -103,6 +99,50 @@ static err_t check_schedule(const struct job_spec *job, const struct mesh *m, st
     return e;
 }
 
+static err_t check_experts(const struct job_spec *job, const struct mesh *m, struct why *why)
+{
+    const struct job_parallel *p = &job->parallel;
+    int64_t near;
+    unsigned axes;
+    if (p->ep == 1)
+        return OK;
+    if (!job->model.experts)
+        return why_set(why, ERR_INVALID,
+                       "parallel.ep is %lld, but the model has no experts; the nearest legal value is 1",
+                       (long long)p->ep);
+    if (!mesh_ep_axes(m, p->ep, &axes, &near))
+        return why_set(why, ERR_INVALID,
+                       "parallel.ep is %lld, but experts are cut over whole axes, from the innermost on: 1, tp, "
+                       "tp x cp, or tp x cp x fsdp; the nearest legal value is %lld",
+                       (long long)p->ep, (long long)near);
+    if (p->ep > job->model.experts)
+        return why_set(why, ERR_INVALID,
+                       "parallel.ep is %lld, but the model has only %lld experts; the nearest legal value is %lld",
+                       (long long)p->ep, (long long)job->model.experts, (long long)job->model.experts);
+    if (axes >> AXIS_TP & 1 && !p->sp)
+        return why_set(
+            why, ERR_INVALID,
+            "parallel.ep is %lld over tp, where each rank sends its own tokens to experts, but parallel.sp is "
+            "false, so all ranks have all tokens: set parallel.sp to true",
+            (long long)p->ep);
+    return axes >> AXIS_FSDP & 1
+               ? why_set(why, ERR_INVALID,
+                         "parallel.ep is %lld, over fsdp; this version cuts experts over tp and cp only; the nearest "
+                         "legal value is %lld",
+                         (long long)p->ep, (long long)(p->tp * p->cp))
+               : OK;
+}
+
+struct sharding_choice plan_sharding_choice(const struct job_spec *job, const struct mesh *mesh)
+{
+    struct sharding_choice c = {.zero = (int)job->parallel.zero,
+                                .chunks = job->parallel.chunks > 1 ? (int)job->parallel.chunks : 1};
+    int64_t near;
+    if (job->parallel.ep > 1)
+        mesh_ep_axes(mesh, job->parallel.ep, &c.ep_axes, &near);
+    return c;
+}
+
 err_t plan_mesh(const struct job_spec *job, struct mesh *ret, struct why *why)
 {
     const struct job_parallel *p = &job->parallel;
@@ -118,6 +158,7 @@ err_t plan_mesh(const struct job_spec *job, struct mesh *ret, struct why *why)
     m.size[AXIS_TP] = (int)p->tp;
     m.size[AXIS_DP] = (int)(p->workers / (p->pp * p->fsdp * p->cp * p->tp));
     e = check_schedule(job, &m, why);
+    e = e ? e : check_experts(job, &m, why);
     if (!e)
         *ret = m;
     return e;

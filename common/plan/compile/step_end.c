@@ -25,8 +25,17 @@
 /* The axes on which ranks count different blocks of squares. */
 static unsigned norm_axes(const struct compiler *c)
 {
-    return (MUTANT(NORM_WITHOUT_STAGES) ? 0 : AXIS(AXIS_PP)) | AXIS(AXIS_TP) |
-           (zero_stage(c) && !MUTANT(NORM_WITHOUT_SHARDS) ? AXIS(AXIS_FSDP) : 0);
+    unsigned axes = sharding_norm_axes(&c->p->sharding);
+    axes &= MUTANT(NORM_WITHOUT_STAGES) ? ~AXIS(AXIS_PP) : ~0u;
+    axes &= MUTANT(NORM_WITHOUT_SHARDS) ? ~AXIS(AXIS_FSDP) : ~0u;
+    return MUTANT(NORM_WITHOUT_EXPERTS) ? axes & ~c->p->sharding.ep_axes : axes;
+}
+
+/* Of `axes` those over which the unit's gradients are shares: not those of expert parallelism, where the tokens of all
+ * ranks have already come to a unit of experts. */
+static unsigned sum_axes(const struct compiler *c, int unit, unsigned axes)
+{
+    return compile_unit_of_experts(c, unit) && !MUTANT(EXPERTS_SUMMED_AS_DENSE) ? axes & ~c->p->sharding.ep_axes : axes;
 }
 
 static bool many(const struct compiler *c)
@@ -71,9 +80,9 @@ static struct op *comm_op(struct compiler *c, enum op_kind kind, int group, int6
 static int tp_group(struct compiler *c, int t)
 {
     const struct sharding_param *q = &c->p->sharding.param[t];
-    if (q->tp_boxes == 1)
+    if (q->boxes == 1)
         return compile_group(c, AXIS(AXIS_TP));
-    return q->tp_boxes < c->p->mesh.size[AXIS_TP] ? compile_group_tp_box(c, t) : -1;
+    return q->boxes < c->p->mesh.size[AXIS_TP] ? compile_group_tp_box(c, t) : -1;
 }
 
 void step_end_groups(struct compiler *c)
@@ -125,12 +134,12 @@ static void reduce_tree(struct compiler *c, int unit)
 {
     if (c->err)
         return;
-    int run = c->unit_run[unit], group = many(c) ? compile_group(c, AXES_DATA) : 0;
+    int run = c->unit_run[unit], group = many(c) ? compile_group(c, sum_axes(c, unit, AXES_DATA)) : 0;
     struct op *op = comm_op(c, OP_TREE_REDUCE, group, c->p->buffers[run].dim[0].factor);
     op_arg(op, 0, c->unit_tree[unit]);
     op_arg(op, 1, run);
     if (!MUTANT(TREE_WITHOUT_RING))
-        reduce_run(c, run, AXIS(AXIS_CP));
+        reduce_run(c, run, sum_axes(c, unit, AXIS(AXIS_CP)));
 }
 
 /* All-reduces the gradient of this rank's piece of parameter t. */
@@ -152,7 +161,7 @@ static void reduce_params(struct compiler *c, int unit)
             reduce_param(c, t, tp_group(c, t));
         if (c->tp_shares[t] && MUTANT(TP_SHARES_TWICE))
             reduce_param(c, t, tp_group(c, t));
-        if (MUTANT(WHOLE_SUMMED) && !c->tp_shares[t] && c->p->sharding.param[t].tp_boxes == 1)
+        if (MUTANT(WHOLE_SUMMED) && !c->tp_shares[t] && c->p->sharding.param[t].boxes == 1)
             reduce_param(c, t, compile_group(c, AXIS(AXIS_TP)));
         if (c->p->sharding.param[t].stages > 1 && !MUTANT(TIED_LEFT))
             reduce_param(c, t, compile_group_stages(c, t));
@@ -180,9 +189,10 @@ static void reduce_unit(struct compiler *c, int unit)
         reduce_tree(c, unit);
     } else if (zero) {
         scatter_rest(c, unit);
-        reduce_run(c, c->unit_grads[unit], (MUTANT(PIECES_WITHOUT_REPLICAS) ? 0 : AXIS(AXIS_DP)) | AXIS(AXIS_CP));
+        reduce_run(c, c->unit_grads[unit],
+                   sum_axes(c, unit, (MUTANT(PIECES_WITHOUT_REPLICAS) ? 0 : AXIS(AXIS_DP)) | AXIS(AXIS_CP)));
     } else {
-        reduce_run(c, c->unit_run[unit], AXES_DATA | (MUTANT(RUN_WITHOUT_RING) ? 0 : AXIS(AXIS_CP)));
+        reduce_run(c, c->unit_run[unit], sum_axes(c, unit, AXES_DATA | (MUTANT(RUN_WITHOUT_RING) ? 0 : AXIS(AXIS_CP))));
     }
     reduce_params(c, unit);
     if (c->p->n_ops > first)

@@ -16,7 +16,12 @@ bool tp_is_own(const struct compiler *c, int t)
 {
     const struct graph_tensor *g = &c->g->tensors[t];
     bool by_token = g->kind == GT_ACTIVATION || g->kind == GT_STAT || g->kind == GT_INDEX;
-    return c->own && !g->cut.segments && by_token;
+    return c->own && !g->cut.segments && by_token && !tp_is_arrived(c, t);
+}
+
+bool tp_is_arrived(const struct compiler *c, int t)
+{
+    return c->g->tensors[t].by_expert && c->p->sharding.ep_axes;
 }
 
 struct graph_dim tp_local_dim(const struct compiler *c, int t, int d)
@@ -24,7 +29,10 @@ struct graph_dim tp_local_dim(const struct compiler *c, int t, int d)
     const struct graph_tensor *g = &c->g->tensors[t];
     struct graph_dim dim = g->dim[d];
     if (g->cut.segments && g->cut.dim == d)
-        dim.factor = sharding_cut_extent(&g->cut, dim.factor, tp_size(c), tp_index(c));
+        dim.factor = sharding_cut_extent(&g->cut, dim.factor, sharding_parts(&c->p->sharding, &g->cut),
+                                         sharding_part(&c->p->sharding, &g->cut, c->p->sharding.coord));
+    if (tp_is_arrived(c, t) && d == 0)
+        return (struct graph_dim){SYM_ARRIVED, 1};
     if (dim.sym == SYM_TOKENS && tp_is_own(c, t))
         dim.sym = SYM_OWN;
     return dim;
@@ -37,6 +45,8 @@ int64_t tp_cols(const struct compiler *c, int t)
 
 struct graph_dim tp_rows(const struct compiler *c, int t)
 {
+    if (tp_is_arrived(c, t))
+        return (struct graph_dim){SYM_ARRIVED, 1};
     int64_t per_token = c->g->tensors[t].ndim > 1 ? c->g->tensors[t].dim[0].factor : 1;
     return (struct graph_dim){tp_is_own(c, t) ? SYM_OWN : SYM_TOKENS, per_token};
 }

@@ -45,10 +45,12 @@ struct kinds {
     const struct job_spec *job;
     const struct graph *g;
     struct why *why;
+    struct sharding_choice choice;
     int *tp, *cp, *data;    /* by coordinate: the first coordinate of the same kind; data: by dp * fsdp size + fsdp */
-    struct sharding *by_tp; /* by tp coordinate: the sharding of the rank whose other coordinates are 0, with no
+    struct sharding *parts; /* by part_at: the sharding of the first rank with these parts of tensors, with no
                                parameter marked as held */
-    int *held, *held_from;  /* parameters of pipeline rank i: held[held_from[i] .. held_from[i + 1]) */
+    int n_parts;
+    int *held, *held_from;      /* parameters of pipeline rank i: held[held_from[i] .. held_from[i + 1]) */
     struct plan_memory *memory; /* by rank, set for the first of a kind; total_bytes 0: not computed yet */
     enum dtype wide;
 };
@@ -73,7 +75,7 @@ static int64_t own_seq(const struct kinds *k, int cp)
 static bool tp_alike(const struct kinds *k, int a, int b)
 {
     const int n = k->mesh.size[AXIS_TP];
-    if ((a == 0) != (b == 0))
+    if ((a == 0) != (b == 0) || k->choice.ep_axes)
         return false;
     for (int t = 0; t < k->g->n_tensors; t++) {
         const struct graph_tensor *x = &k->g->tensors[t];
@@ -94,7 +96,8 @@ static bool tp_alike(const struct kinds *k, int a, int b)
 static bool cp_alike(const struct kinds *k, int a, int b)
 {
     const int last = 2 * k->mesh.size[AXIS_CP] - 1;
-    return part_len(k, a) == part_len(k, b) && part_len(k, last - a) == part_len(k, last - b);
+    return !(k->choice.ep_axes >> AXIS_CP & 1) && part_len(k, a) == part_len(k, b) &&
+           part_len(k, last - a) == part_len(k, last - b);
 }
 
 static int64_t micros(const struct kinds *k, int data)
@@ -108,6 +111,8 @@ static int64_t micros(const struct kinds *k, int data)
 static bool data_alike(const struct kinds *k, int a, int b)
 {
     const int fsdp = k->mesh.size[AXIS_FSDP];
+    if (k->choice.ep_axes >> AXIS_FSDP & 1)
+        return false;
     return micros(k, a) == micros(k, b) && micros(k, a / fsdp * fsdp) == micros(k, b / fsdp * fsdp);
 }
 
@@ -134,23 +139,40 @@ static int rank_at(const struct mesh *m, const int coord[AXIS_COUNT])
     return rank;
 }
 
-static err_t shardings_of(struct kinds *k)
+/* The parts of tensors that a rank holds follow from its tp coordinate, and with expert parallelism also from those of
+ * the axes over which it is folded. */
+static int part_at(const struct kinds *k, const int coord[AXIS_COUNT])
 {
-    const int chunks = (int)(k->job->parallel.chunks > 1 ? k->job->parallel.chunks : 1);
-    err_t e = OK;
-    k->by_tp = calloc((unsigned)k->mesh.size[AXIS_TP], sizeof(*k->by_tp));
-    for (int i = 0; i < k->mesh.size[AXIS_TP] && k->by_tp && !e; i++) {
-        const int coord[AXIS_COUNT] = {[AXIS_TP] = i};
-        e = sharding_init(&k->by_tp[i], k->g, &k->mesh, rank_at(&k->mesh, coord), (int)k->job->parallel.zero, chunks,
-                          k->why);
-    }
-    return k->by_tp ? e : ERR_NOMEM;
+    int i = 0;
+    for (int a = 0; a < AXIS_COUNT; a++)
+        if (a == AXIS_TP || k->choice.ep_axes >> a & 1)
+            i = i * k->mesh.size[a] + coord[a];
+    return i;
 }
 
-/* Lists the parameters of each pipeline rank. arena_of marks them in by_tp for one rank after another. */
+static err_t shardings_of(struct kinds *k)
+{
+    err_t e = OK;
+    k->n_parts = 1;
+    for (int a = 0; a < AXIS_COUNT; a++)
+        k->n_parts *= a == AXIS_TP || k->choice.ep_axes >> a & 1 ? k->mesh.size[a] : 1;
+    k->parts = calloc((unsigned)k->n_parts, sizeof(*k->parts));
+    for (int r = mesh_workers(&k->mesh) - 1; r >= 0 && k->parts && !e; r--) {
+        int coord[AXIS_COUNT];
+        bool first = true;
+        mesh_coords(&k->mesh, r, coord);
+        for (int a = 0; a < AXIS_COUNT; a++)
+            first &= a == AXIS_TP || k->choice.ep_axes >> a & 1 || coord[a] == 0;
+        if (first)
+            e = sharding_init(&k->parts[part_at(k, coord)], k->g, &k->mesh, r, k->choice, k->why);
+    }
+    return k->parts ? e : ERR_NOMEM;
+}
+
+/* Lists the parameters of each pipeline rank. arena_of marks them in `parts` for one rank after another. */
 static err_t held_of(struct kinds *k)
 {
-    const struct sharding *p = &k->by_tp[0];
+    const struct sharding *p = &k->parts[0];
     const int pp = k->mesh.size[AXIS_PP];
     k->held = calloc((size_t)p->n_uses + 1, sizeof(*k->held));
     k->held_from = calloc((size_t)pp + 2, sizeof(*k->held_from));
@@ -164,9 +186,9 @@ static err_t held_of(struct kinds *k)
     for (int t = 0; t < k->g->n_tensors; t++)
         for (int u = p->param[t].use; u; u = p->use[u].next)
             k->held[k->held_from[p->use[u].pp + 1]++] = t;
-    for (int i = 0; i < k->mesh.size[AXIS_TP]; i++)
+    for (int i = 0; i < k->n_parts; i++)
         for (int t = 0; t < k->g->n_tensors; t++)
-            k->by_tp[i].param[t].held = false;
+            k->parts[i].param[t].held = false;
     return OK;
 }
 
@@ -176,6 +198,7 @@ static err_t kinds_init(struct kinds *k, const struct job_spec *job, const struc
     k->wide = job->train.numerics == NUMERICS_PROOF || job->train.dtype == DT_F64 ? DT_F64 : DT_F32;
     err_t e = pipeline_order_init(job, MODE_TRAIN, &k->order, why);
     k->mesh = k->order.mesh;
+    k->choice = plan_sharding_choice(job, &k->mesh);
     e = e ? e : shardings_of(k);
     e = e ? e : held_of(k);
     if (e)
@@ -189,9 +212,9 @@ static err_t kinds_init(struct kinds *k, const struct job_spec *job, const struc
 
 static void kinds_fini(struct kinds *k)
 {
-    for (int i = 0; i < k->mesh.size[AXIS_TP] && k->by_tp; i++)
-        sharding_fini(&k->by_tp[i]);
-    free(k->by_tp);
+    for (int i = 0; i < k->n_parts && k->parts; i++)
+        sharding_fini(&k->parts[i]);
+    free(k->parts);
     free(k->tp);
     free(k->cp);
     free(k->data);
@@ -224,11 +247,11 @@ static err_t spaces_of(const struct kinds *k, const int coord[AXIS_COUNT], struc
     return OK;
 }
 
-/* The arena of a rank: a tensor's local part follows from the tp coordinate, whether the rank holds it from the stages,
+/* The arena of a rank: a tensor's local part follows from part_at, whether the rank holds it from the stages,
  * and its piece from the fsdp coordinate. */
 static err_t arena_of(const struct kinds *k, int rank, const int coord[AXIS_COUNT], int64_t *ret)
 {
-    struct program p = {.mesh = k->mesh, .rank = rank, .wide = k->wide, .sharding = k->by_tp[coord[AXIS_TP]]};
+    struct program p = {.mesh = k->mesh, .rank = rank, .wide = k->wide, .sharding = k->parts[part_at(k, coord)]};
     struct sharding_param *param = p.sharding.param;
     const int first = k->held_from[coord[AXIS_PP]], end = k->held_from[coord[AXIS_PP] + 1];
     p.sharding.rank = rank;

@@ -69,16 +69,17 @@ void graph_stack_experts(struct graph_builder *b, int tensor, int64_t experts)
 {
     if (tensor >= 0 && !b->err)
         b->g->tensors[tensor].experts = experts;
+    cut(b, tensor, (struct graph_cut){.dim = 0, .segments = 1, .units = experts, .groups = experts, .experts = true});
 }
 
 void graph_cut_heads(struct graph_builder *b, int tensor, int dim, int segments, int64_t heads, int64_t kv_heads)
 {
-    cut(b, tensor, (struct graph_cut){dim, segments, heads, kv_heads, false});
+    cut(b, tensor, (struct graph_cut){dim, segments, heads, kv_heads, false, false});
 }
 
 void graph_cut_kv_heads(struct graph_builder *b, int tensor, int dim, int64_t kv_heads)
 {
-    cut(b, tensor, (struct graph_cut){dim, 1, kv_heads, kv_heads, true});
+    cut(b, tensor, (struct graph_cut){dim, 1, kv_heads, kv_heads, false, true});
 }
 
 void graph_cut(struct graph_builder *b, int tensor, int dim, int64_t units)
@@ -124,6 +125,8 @@ int graph_add_rows(struct graph_builder *b, int layer, const char *name, int64_t
     int t = graph_add_activation(b, layer, name, cols);
     if (t >= 0)
         b->g->tensors[t].dim[0].factor = per_token;
+    if (t >= 0)
+        b->g->tensors[t].by_expert = true;
     return t;
 }
 

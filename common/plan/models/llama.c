@@ -21,7 +21,7 @@
 #include <string.h>
 
 struct block {
-    int layer;
+    int layer, unit; /* unit: FSDP unit of the layer; its experts have the next one */
     const struct job_model *m;
     int64_t head_dim, kv_dim;
     double residual_std;
@@ -30,7 +30,7 @@ struct block {
 static int weight(struct graph_builder *b, const struct block *k, const char *name, double std, int64_t rows,
                   int64_t cols)
 {
-    struct graph_param p = {.unit = 1 + k->layer, .init = INIT_NORMAL, .std = std, .rows = rows, .cols = cols};
+    struct graph_param p = {.unit = k->unit, .init = INIT_NORMAL, .std = std, .rows = rows, .cols = cols};
     return graph_add_param(b, p, "layers.%d.%s.weight", k->layer, name);
 }
 
@@ -145,7 +145,7 @@ static int expert_weight(struct graph_builder *b, const struct block *k, int whi
                          int64_t cols)
 {
     int64_t experts = k->m->experts;
-    struct graph_param p = {1 + k->layer, INIT_NORMAL, std, experts * rows, cols};
+    struct graph_param p = {k->unit + 1, INIT_NORMAL, std, experts * rows, cols};
     int t = graph_add_param(b, p, "layers.%d.moe.experts.w%d", k->layer, which);
     graph_stack_experts(b, t, experts);
     return t;
@@ -157,7 +157,7 @@ static int route(struct graph_builder *b, const struct block *k, const struct gr
     const struct job_model *m = k->m;
     int w = weight(b, k, "moe.router.gate", k->residual_std, m->experts, m->dim), bias = -1;
     if (m->router_bias)
-        bias = graph_add_param(b, (struct graph_param){1 + k->layer, INIT_ZERO, 0, m->experts, 0},
+        bias = graph_add_param(b, (struct graph_param){k->unit, INIT_ZERO, 0, m->experts, 0},
                                "layers.%d.moe.router.gate.bias", k->layer);
     int logits = graph_add_activation(b, k->layer, "router.logits", m->experts);
     graph_add_linear(b, k->layer, x, w, bias, false, logits);
@@ -190,7 +190,12 @@ static int routed_experts(struct graph_builder *b, const struct block *k, const 
     int source = graph_add_index(b, k->layer, "experts.source", true, r->k);
     int offsets = graph_add_index(b, k->layer, "experts.offsets", false, r->experts + 1);
     struct graph_node *n = graph_add_node(b, GO_DISPATCH, k->layer);
-    const int in[] = {x, ids}, out[] = {rows, place, source, offsets};
+    int all = graph_add_index(b, k->layer, "experts.all", false, r->experts + 1);
+    int index = graph_add_index(b, k->layer, "experts.index", true, r->k);
+    int inverse = graph_add_index(b, k->layer, "experts.inverse", true, r->k);
+    const int in[] = {x, ids}, out[] = {rows, place, source, offsets, all, index, inverse};
+    if (!b->err)
+        b->g->tensors[index].by_expert = b->g->tensors[inverse].by_expert = true;
     memcpy(n->in, in, sizeof(in));
     memcpy(n->out, out, sizeof(out));
     n->router = *r;
@@ -207,9 +212,8 @@ static int routed_experts(struct graph_builder *b, const struct block *k, const 
     graph_add_experts(b, k->layer, r, h, w2, offsets, back);
     int y = graph_add_activation(b, k->layer, "experts", m->dim);
     n = graph_add_node(b, GO_COMBINE, k->layer);
-    n->in[0] = back;
-    n->in[1] = weights;
-    n->in[2] = place;
+    const int from[] = {back, weights, place, all, index, inverse};
+    memcpy(n->in, from, sizeof(from));
     n->out[0] = y;
     n->router = *r;
     return y;
@@ -263,7 +267,8 @@ static bool has_experts(const struct job_model *m, int layer)
 
 void graph_build_llama(struct graph_builder *b, const struct job_model *m)
 {
-    int head_unit = 1 + (int)m->layers;
+    const int units = m->experts ? 2 : 1; /* of a layer */
+    int head_unit = 1 + units * (int)m->layers;
     double head_std = 1 / sqrt((double)m->dim);
     struct graph_param table = {0, INIT_NORMAL, m->tied ? head_std : 1, m->vocab, m->dim};
     struct graph_param head = {head_unit, INIT_NORMAL, head_std, m->vocab, m->dim};
@@ -278,8 +283,8 @@ void graph_build_llama(struct graph_builder *b, const struct job_model *m)
     int res = -1;
     for (int l = 0; l < m->layers; l++) {
         int64_t head_dim = m->dim / m->heads;
-        struct block k = {l, m, head_dim, m->kv_heads * head_dim, 0.02 / sqrt(2.0 * (l + 1))};
-        struct graph_param scale = {1 + l, INIT_ONE, 0, m->dim, 0};
+        struct block k = {l, 1 + units * l, m, head_dim, m->kv_heads * head_dim, 0.02 / sqrt(2.0 * (l + 1))};
+        struct graph_param scale = {k.unit, INIT_ONE, 0, m->dim, 0};
         int w = graph_add_param(b, scale, "layers.%d.attention_norm.weight", l);
         res = attention(b, &k, norm(b, m, l, w, "attention_norm", &x, res));
         w = graph_add_param(b, scale, "layers.%d.ffn_norm.weight", l);

@@ -197,7 +197,7 @@ TEST(rules)
         {"parallel={fsdp: 1000000, tp: 1000000, cp: 1000000, pp: 2}",
          "job.yaml:6: parallel.workers: fsdp x tp x pp x cp is more than 1048576 workers"},
         {"parallel.pp=5", "parallel.pp: 5 stages need as many layers, but model.layers is 4: write at most that"},
-        {"parallel.ep=2", "parallel.ep: it must divide fsdp x cp x tp, which is 1: write 1"},
+        {"parallel.ep=2", "parallel.ep: the model has no experts: write 1, or set model.experts"},
         {"parallel.zero=1",
          "parallel.zero: ZeRO 1 shards over parallel.fsdp, which is 1: write 0, or parallel.fsdp of at least 2"},
         {"parallel={tp: 9, workers: 9}",

@@ -12,6 +12,8 @@ static double element_get(enum dtype dtype, const char *at, int64_t i)
     switch (dtype) {
     case DT_F64:
         return ((const double *)at)[i];
+    case DT_I32:
+        return ((const int32_t *)at)[i];
     case DT_F32:
         return (double)((const float *)at)[i];
     case DT_BF16:
@@ -33,6 +35,9 @@ static void element_set(enum dtype dtype, char *at, int64_t i, double value)
     switch (dtype) {
     case DT_F64:
         ((double *)at)[i] = value;
+        break;
+    case DT_I32:
+        ((int32_t *)at)[i] = (int32_t)value;
         break;
     case DT_F32:
         ((float *)at)[i] = f;
@@ -411,6 +416,26 @@ static void run_grouped(struct machine *m, const struct op *op, int64_t t)
     assert_int_equal(m->k->grouped_gemm(m->s, &g), OK);
 }
 
+/* The exchange of the op's layer, from the operand with the offsets of all ranks. */
+struct exchange machine_exchange(const struct machine *m, const struct op *op, int all)
+{
+    const struct sharding *s = &m->p->sharding;
+    const struct graph_cut experts = {.experts = true};
+    return (struct exchange){.members = sharding_parts(s, &experts),
+                             .me = sharding_part(s, &experts, s->coord),
+                             .experts = m->g->nodes[op->node].router.experts,
+                             .offsets = (const int32_t *)(const void *)machine_operand_at(m, op, all)};
+}
+
+static void run_arrive(struct machine *m, const struct op *op)
+{
+    const struct exchange x = machine_exchange(m, op, 0);
+    assert_true(exchange_arrived(&x) <= m->p->max_arrived);
+    exchange_order(&x, A(1), A(2), A(3));
+    assert_in_range(m->action->slot, 0, MACHINE_SLOTS - 1);
+    m->arrived[op->layer][m->action->slot] = exchange_arrived(&x);
+}
+
 static void run_experts(struct machine *m, const struct op *op, int64_t t, int64_t n)
 {
     const struct kern_ops *k = m->k;
@@ -423,6 +448,9 @@ static void run_experts(struct machine *m, const struct op *op, int64_t t, int64
         break;
     case OP_ROUTE_SORT:
         k->route_sort(s, t, choices, n, A(0), A(1), A(2), A(3));
+        break;
+    case OP_ARRIVE:
+        run_arrive(m, op);
         break;
     case OP_ROWS_GATHER:
         k->rows_gather(s, t, choices, n, A(1), A(0), A(2));
@@ -478,11 +506,21 @@ static void run_elements(struct machine *m, const struct op *op, int64_t n)
     }
 }
 
+int64_t machine_dim(const struct machine *m, const struct op *op, struct graph_dim d)
+{
+    return d.sym == SYM_ARRIVED ? d.factor * m->arrived[op->layer][m->action->slot] : program_dim(m->p, d, m->samples);
+}
+
+char *machine_operand_at(const struct machine *m, const struct op *op, int i)
+{
+    return operand_at(m, op, i, slot_of(m, op->arg[i].buffer));
+}
+
 void machine_op(struct machine *m, const struct op *op)
 {
     const struct kern_ops *k = m->k;
     struct kern_stream *s = m->s;
-    int64_t t = program_dim(m->p, op->m, m->samples), n = program_dim(m->p, op->n, m->samples);
+    int64_t t = machine_dim(m, op, op->m), n = program_dim(m->p, op->n, m->samples);
     switch (op->kind) {
     case OP_ZERO:
         run_zero(m, op, t * n);
@@ -563,6 +601,7 @@ void machine_op(struct machine *m, const struct op *op)
     case OP_GROUPED_GEMM:
     case OP_GATE:
     case OP_GATE_GRAD:
+    case OP_ARRIVE:
         run_experts(m, op, t, n);
         break;
     default:

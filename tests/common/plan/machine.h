@@ -5,6 +5,7 @@
 #ifndef DTD_TESTS_COMMON_PLAN_MACHINE_H
 #define DTD_TESTS_COMMON_PLAN_MACHINE_H
 
+#include "common/plan/exchange.h"
 #include "kernels/kernels.h"
 #include "tests/common/plan/plan_fixture.h"
 
@@ -16,6 +17,8 @@ struct widened {
     int64_t n;
     bool written;
 };
+
+#define MACHINE_SLOTS 16
 
 struct machine {
     const struct program *p;
@@ -29,7 +32,8 @@ struct machine {
     const int32_t *ids, *targets; /* of the global batch */
     struct widened widened[OP_MAX_OPERANDS];
     int n_widened;
-    double lr, limit; /* of machine_update */
+    int64_t arrived[64][MACHINE_SLOTS]; /* by layer and slot: SYM_ARRIVED */
+    double lr, limit;                   /* of machine_update */
     int64_t step;
 };
 
@@ -48,6 +52,10 @@ void machine_set(const struct machine *m, int buffer, int64_t i, double value);
 /* One op that needs no other rank, in the action entered last. */
 void machine_enter(struct machine *m, const struct action *a); /* fills the batch where the action is a forward */
 void machine_op(struct machine *m, const struct op *op);
+int64_t machine_dim(const struct machine *m, const struct op *op, struct graph_dim d);
+char *machine_operand_at(const struct machine *m, const struct op *op, int i);
+/* The exchange of the op's layer, from operand `all` with the offsets of all ranks. */
+struct exchange machine_exchange(const struct machine *m, const struct op *op, int all);
 int64_t machine_samples(const struct program *p, const struct action *a);
 /* Element i of an operand in the action entered last; the same of instance `slot`; a number rounded to the operand's
  * type. */

@@ -166,14 +166,19 @@ TEST(gradients_are_the_same_with_recomputation)
 static const struct cell {
     int64_t dp, fsdp, zero, cp, tp, sp, pp;
     enum pipe_schedule schedule;
+    int64_t ep; /* 0: 1 */
 } cells[] = {
-    {2, 1, 0, 1, 1, 1, 1, PIPE_1F1B}, {5, 1, 0, 1, 1, 1, 1, PIPE_1F1B},  {1, 2, 1, 1, 1, 1, 1, PIPE_1F1B},
-    {2, 2, 2, 1, 1, 1, 1, PIPE_1F1B}, {1, 3, 3, 1, 1, 1, 1, PIPE_1F1B},  {1, 1, 0, 2, 1, 1, 1, PIPE_1F1B},
-    {1, 1, 0, 1, 2, 0, 1, PIPE_1F1B}, {1, 1, 0, 1, 2, 1, 1, PIPE_1F1B},  {1, 1, 0, 1, 3, 1, 1, PIPE_1F1B},
-    {1, 1, 0, 2, 2, 1, 1, PIPE_1F1B}, {1, 2, 3, 1, 2, 1, 1, PIPE_1F1B},  {1, 2, 2, 1, 2, 0, 1, PIPE_1F1B},
-    {1, 1, 0, 1, 1, 1, 2, PIPE_1F1B}, {1, 1, 0, 1, 1, 1, 2, PIPE_ZB_H1}, {2, 1, 0, 1, 1, 1, 2, PIPE_GPIPE},
-    {1, 2, 3, 1, 1, 1, 2, PIPE_1F1B}, {1, 1, 0, 1, 2, 1, 2, PIPE_ZB_H1}, {1, 1, 0, 2, 1, 1, 2, PIPE_1F1B},
-    {1, 2, 1, 2, 2, 1, 1, PIPE_1F1B}, {2, 1, 0, 1, 2, 0, 2, PIPE_1F1B},
+    {2, 1, 0, 1, 1, 1, 1, PIPE_1F1B, 0}, {5, 1, 0, 1, 1, 1, 1, PIPE_1F1B, 0},  {1, 2, 1, 1, 1, 1, 1, PIPE_1F1B, 0},
+    {2, 2, 2, 1, 1, 1, 1, PIPE_1F1B, 0}, {1, 3, 3, 1, 1, 1, 1, PIPE_1F1B, 0},  {1, 1, 0, 2, 1, 1, 1, PIPE_1F1B, 0},
+    {1, 1, 0, 1, 2, 0, 1, PIPE_1F1B, 0}, {1, 1, 0, 1, 2, 1, 1, PIPE_1F1B, 0},  {1, 1, 0, 1, 3, 1, 1, PIPE_1F1B, 0},
+    {1, 1, 0, 2, 2, 1, 1, PIPE_1F1B, 0}, {1, 2, 3, 1, 2, 1, 1, PIPE_1F1B, 0},  {1, 2, 2, 1, 2, 0, 1, PIPE_1F1B, 0},
+    {1, 1, 0, 1, 1, 1, 2, PIPE_1F1B, 0}, {1, 1, 0, 1, 1, 1, 2, PIPE_ZB_H1, 0}, {2, 1, 0, 1, 1, 1, 2, PIPE_GPIPE, 0},
+    {1, 2, 3, 1, 1, 1, 2, PIPE_1F1B, 0}, {1, 1, 0, 1, 2, 1, 2, PIPE_ZB_H1, 0}, {1, 1, 0, 2, 1, 1, 2, PIPE_1F1B, 0},
+    {1, 2, 1, 2, 2, 1, 1, PIPE_1F1B, 0}, {2, 1, 0, 1, 2, 0, 2, PIPE_1F1B, 0},  {1, 1, 0, 1, 2, 1, 1, PIPE_1F1B, 2},
+    {1, 1, 0, 1, 3, 1, 1, PIPE_1F1B, 3}, {1, 1, 0, 2, 1, 1, 1, PIPE_1F1B, 2},  {2, 1, 0, 1, 2, 1, 1, PIPE_1F1B, 2},
+    {1, 2, 3, 1, 2, 1, 1, PIPE_1F1B, 2}, {1, 2, 1, 2, 1, 1, 1, PIPE_1F1B, 2},  {1, 1, 0, 1, 2, 1, 2, PIPE_ZB_H1, 2},
+    {2, 1, 0, 1, 2, 1, 2, PIPE_1F1B, 2}, {1, 1, 0, 2, 1, 1, 2, PIPE_1F1B, 2},  {1, 2, 2, 1, 2, 1, 2, PIPE_GPIPE, 2},
+    {1, 1, 0, 3, 1, 1, 1, PIPE_1F1B, 3}, {2, 2, 1, 1, 2, 1, 1, PIPE_1F1B, 2},
 };
 #define N_CELLS (sizeof(cells) / sizeof(cells[0]))
 
@@ -187,6 +192,7 @@ static struct job_spec cell_job(const struct setting *s, const struct cell *c)
     job.parallel.sp = c->sp;
     job.parallel.pp = c->pp;
     job.parallel.schedule = c->schedule;
+    job.parallel.ep = c->ep ? c->ep : 1;
     return job;
 }
 
@@ -237,5 +243,31 @@ TEST(canonical_numerics_are_one_worker_bit_for_bit)
         job.train.numerics = NUMERICS_CANONICAL;
         job.train.dtype = DT_F32;
         world_compare_exact(&job);
+    }
+}
+
+/* A rank holds its experts only, exchanges rows four times for each layer, microbatch and direction, and no expert's
+ * gradient is summed over the axes of expert parallelism. */
+TEST(expert_parallelism_divides_the_experts)
+{
+    for (size_t i = 0; i < N_CELLS; i++) {
+        struct job_spec job = cell_job(&settings[1], &cells[i]); /* five experts */
+        struct fixture f;
+        int64_t rows = 0;
+        fixture_init(&f, &job, MODE_TRAIN);
+        const int t = fixture_tensor(&f, "layers.1.moe.experts.w1");
+        for (int r = 0; r < f.n; r++) {
+            const struct program *p = &f.programs[r];
+            int exchanges = 0, mine = p->sharding.coord[AXIS_PP] == p->mesh.size[AXIS_PP] - 1;
+            for (int k = 0; k < p->n_ops; k++)
+                exchanges += p->ops[k].kind == OP_EXCHANGE && p->ops[k].layer == 1;
+            bool works = mine && p->first_micro < p->end_micro;
+            assert_true((exchanges > 0) == (works && cells[i].ep > 1));
+            rows += mine && p->sharding.coord[AXIS_DP] == 0 && p->sharding.coord[AXIS_FSDP] == 0
+                        ? p->sharding.param[t].rows
+                        : 0;
+        }
+        assert_int_equal(rows, 5 * 12 * (cells[i].ep ? 1 : cells[i].tp * cells[i].cp));
+        fixture_fini(&f);
     }
 }

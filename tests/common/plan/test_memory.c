@@ -250,7 +250,7 @@ TEST(an_unsupported_value_is_named_with_a_legal_one)
         {offsetof(struct job_parallel, tp), 3, "parallel.workers is 2, not a multiple"},
         {offsetof(struct job_parallel, pp), 4, "the nearest legal value is 4"},
         {offsetof(struct job_parallel, cp), 0, "parallel.cp is 0; it must be 1 to 4096"},
-        {offsetof(struct job_parallel, ep), 2, "parallel.ep is 2, but this version has no experts"},
+        {offsetof(struct job_parallel, ep), 2, "parallel.ep is 2, but the model has no experts"},
         {offsetof(struct job_parallel, zero), 1, "the nearest legal value is 0"},
         {offsetof(struct job_parallel, chunks), 2, "parallel.chunks is 2"},
         {offsetof(struct job_parallel, workers), 0, "parallel.workers is 0"},

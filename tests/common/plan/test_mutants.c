@@ -20,6 +20,7 @@ static const struct cell {
     enum recompute recompute;
     const char *csv;    /* of 3 microbatches */
     bool experts, sets; /* layers have experts; the auxiliary loss balances samples */
+    int ep;
 } cells[] = {
     {"dp 3", ARCH_LLAMA, .dp = 3},
     {"dp 2, fsdp 2, zero 1", ARCH_LLAMA, .dp = 2, .fsdp = 2, .zero = 1},
@@ -47,6 +48,8 @@ static const struct cell {
     {"experts, tp 2", ARCH_LLAMA, .tp = 2, .experts = true, .sets = true},
     {"experts, tp 2, no sp", ARCH_LLAMA, .tp = 2, .no_sp = true, .experts = true},
     {"experts, cp 2", ARCH_LLAMA, .cp = 2, .experts = true, .sets = true},
+    {"ep 2 over tp", ARCH_LLAMA, .dp = 2, .tp = 2, .experts = true, .ep = 2},
+    {"ep 2 over cp", ARCH_LLAMA, .cp = 2, .experts = true, .ep = 2},
 };
 #define N_CELLS (sizeof(cells) / sizeof(cells[0]))
 
@@ -67,6 +70,7 @@ static void try_cell(const struct cell *c)
     job.parallel.tp = one_or(c->tp);
     job.parallel.pp = one_or(c->pp);
     job.parallel.cp = one_or(c->cp);
+    job.parallel.ep = one_or(c->ep);
     job.parallel.chunks = one_or(c->chunks);
     job.parallel.sp = !c->no_sp;
     job.parallel.async_tp = c->async;

@@ -21,7 +21,8 @@ static void rank_init(struct saved *s, int rank, struct program *p)
 {
     struct why why;
     *p = (struct program){.mesh = s->mesh, .rank = rank, .wide = DT_F32, .dtype = DT_F32};
-    if (sharding_init(&p->sharding, &s->graph, &s->mesh, rank, s->zero, s->chunks, &why) != OK)
+    if (sharding_init(&p->sharding, &s->graph, &s->mesh, rank, (struct sharding_choice){s->zero, s->chunks, 0}, &why) !=
+        OK)
         fail_msg("%s", why.text);
 }
 

@@ -95,6 +95,31 @@ static void run_gather(const struct meeting *m)
                 set(m->member[to], m->op[to], 1, from * n + i, get(m->member[from], m->op[from], 0, i));
 }
 
+/* The rows of member `from` for member `to` are contiguous in its home rows, and so are those from `from` among the
+ * rows that arrived at `to`. */
+static void copy_exchanged(const struct meeting *m, int from, int to, bool back)
+{
+    const int64_t cols = extent(m->member[0], m->op[0]->n);
+    const struct exchange x = machine_exchange(&m->member[from]->machine, m->op[from], 1);
+    int64_t sent = 0, arrived = 0, n = exchange_rows(&x, from, to);
+    for (int i = 0; i < to; i++)
+        sent += exchange_rows(&x, from, i);
+    for (int i = 0; i < from; i++)
+        arrived += exchange_rows(&x, i, to);
+    for (int64_t i = 0; i < n * cols; i++)
+        if (back)
+            set(m->member[from], m->op[from], 2, sent * cols + i, get(m->member[to], m->op[to], 0, arrived * cols + i));
+        else
+            set(m->member[to], m->op[to], 2, arrived * cols + i, get(m->member[from], m->op[from], 0, sent * cols + i));
+}
+
+static void run_exchange(const struct meeting *m)
+{
+    for (int from = 0; from < m->n; from++)
+        for (int to = 0; to < m->n; to++)
+            copy_exchanged(m, from, to, m->op[0]->flags & OPF_INVERSE);
+}
+
 static void run_own(const struct meeting *m, bool scatter)
 {
     int64_t tokens = extent(m->member[0], m->op[0]->m), cols = extent(m->member[0], m->op[0]->n);
@@ -241,6 +266,9 @@ static void run_collective(const struct meeting *m)
     case OP_SHIFT:
         run_shift(m);
         break;
+    case OP_EXCHANGE:
+        run_exchange(m);
+        break;
     default:
         fail_msg("%s is no collective", op_name(m->op[0]->kind));
     }
@@ -257,6 +285,7 @@ static bool is_collective(const struct op *op)
     case OP_UNIT_SCATTER:
     case OP_TREE_REDUCE:
     case OP_SHIFT:
+    case OP_EXCHANGE:
         return op->group >= 0;
     default:
         return false;
