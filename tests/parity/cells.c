@@ -19,6 +19,12 @@ int cell_workers(const struct cell *c)
     return n;
 }
 
+static int ep_of(const struct cell *c)
+{
+    const int *f = c->factor;
+    return f[CELL_EP] == 0 ? 1 : f[CELL_EP] == 1 ? f[CELL_TP] : f[CELL_TP] * f[CELL_CP];
+}
+
 /* Every second cell has workers with a communication thread, which must not change any number. */
 static bool has_comm_thread(const struct cell *c)
 {
@@ -41,6 +47,8 @@ void cell_name(const struct cell *c, char *ret, size_t size)
         at += (size_t)snprintf(ret + at, size - at, " %s", schedule_names[c->factor[CELL_SCHEDULE]]);
     if (c->factor[CELL_RECOMPUTE])
         at += (size_t)snprintf(ret + at, size - at, " recompute %s", recompute_names[c->factor[CELL_RECOMPUTE]]);
+    if (c->factor[CELL_EP])
+        at += (size_t)snprintf(ret + at, size - at, " ep %d", ep_of(c));
     snprintf(ret + at, size - at, "%s%s", c->factor[CELL_UNEVEN] ? " uneven" : "",
              has_comm_thread(c) ? " comm thread" : "");
 }
@@ -140,6 +148,7 @@ static void set_layout(struct sets *s, const struct cell *c)
     set_word(s, "parallel.async_tp", f[CELL_SP] == 2 ? "true" : "false");
     set_word(s, "parallel.schedule", schedule_names[f[CELL_SCHEDULE]]);
     set_key(s, "parallel.chunks", f[CELL_SCHEDULE] == PIPE_INTERLEAVED ? 2 : 1);
+    set_key(s, "parallel.ep", ep_of(c));
     set_word(s, "parallel.recompute", recompute_names[f[CELL_RECOMPUTE]]);
     set_word(s, "run.comm_thread", has_comm_thread(c) ? "on" : "off");
 }
@@ -188,6 +197,9 @@ static bool legal(const struct cell *c)
         return false;
     if (f[CELL_SCHEDULE] && f[CELL_PP] == 1)
         return false;
+    if (f[CELL_EP] && (c->model != CELL_MIXTURE || f[f[CELL_EP] == 1 ? CELL_TP : CELL_CP] == 1 || ep_of(c) > 5 ||
+                       (f[CELL_TP] > 1 && !f[CELL_SP])))
+        return false;
     return f[CELL_TP] <= most_tp(c);
 }
 
@@ -200,6 +212,9 @@ static struct cell with_choices(struct cell c, int turn)
     f[CELL_SCHEDULE] = f[CELL_PP] > 1 ? turn / 3 % 4 : 0;
     f[CELL_RECOMPUTE] = turn % 5 < 2 ? 0 : turn / 5 % 4;
     f[CELL_UNEVEN] = turn / 4 % 2;
+    f[CELL_EP] = c.model == CELL_MIXTURE ? (f[CELL_CP] > 1 ? 2 : f[CELL_TP] > 1 ? 1 : 0) : 0;
+    if (!legal(&c))
+        f[CELL_EP] = 0;
     if (!legal(&c))
         f[CELL_UNEVEN] = 0;
     return c;
@@ -223,9 +238,9 @@ void cells_pairs(struct cells *c, enum cell_model model, int most)
 
 /* ---- triples ---- */
 
-static const int values[CELL_FACTORS][4] = {{1, 2, 3},    {1, 2, 3}, {1, 2, 3},    {1, 2, 3},    {1, 2, 3},
-                                            {0, 1, 2, 3}, {0, 1, 2}, {0, 1, 2, 3}, {0, 1, 2, 3}, {0, 1}};
-static const int n_values[CELL_FACTORS] = {3, 3, 3, 3, 3, 4, 3, 4, 4, 2};
+static const int values[CELL_FACTORS][4] = {{1, 2, 3}, {1, 2, 3},    {1, 2, 3},    {1, 2, 3}, {1, 2, 3}, {0, 1, 2, 3},
+                                            {0, 1, 2}, {0, 1, 2, 3}, {0, 1, 2, 3}, {0, 1, 2}, {0, 1}};
+static const int n_values[CELL_FACTORS] = {3, 3, 3, 3, 3, 4, 3, 4, 4, 3, 2};
 
 struct triple {
     int factor[3], value[3];
@@ -248,6 +263,9 @@ static bool complete_triple(const struct triple *t, int most, uint64_t seed, str
     }
     for (int i = 0; t && i < 3; i++)
         c->factor[t->factor[i]] = t->value[i];
+    const bool asked = t && (t->factor[0] == CELL_EP || t->factor[1] == CELL_EP || t->factor[2] == CELL_EP);
+    if (!asked && !legal(c))
+        c->factor[CELL_EP] = 0;
     return legal(c) && cell_workers(c) <= most;
 }
 

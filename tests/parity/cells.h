@@ -16,6 +16,7 @@ enum cell_factor {
     CELL_SP,        /* 0, 1; 2: with async_tp */
     CELL_SCHEDULE,  /* enum pipe_schedule, without schedules from a file */
     CELL_RECOMPUTE, /* enum recompute */
+    CELL_EP,        /* 0: ep is 1; 1: tp; 2: tp x cp */
     CELL_UNEVEN,    /* 1: sizes of heads, vocabulary, sequence and layers that no degree divides */
     CELL_FACTORS
 };
