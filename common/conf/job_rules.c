@@ -288,7 +288,7 @@ static bool nodes_broken(const struct job_spec *j, char ret[SENTENCE])
 static bool experts_broken(const struct job_spec *j, char ret[SENTENCE])
 {
     const struct job_parallel *p = &j->parallel;
-    int64_t near = p->ep <= p->tp ? p->tp : p->cp * p->tp;
+    const int64_t folds[] = {p->tp, p->tp * p->cp, p->tp * p->cp * p->fsdp};
     if (p->ep == 1)
         return false;
     if (!j->model.experts)
@@ -296,9 +296,13 @@ static bool experts_broken(const struct job_spec *j, char ret[SENTENCE])
     if (p->ep > j->model.experts)
         return BROKEN("%" PRId64 " ranks for %" PRId64 " experts: write at most %" PRId64, p->ep, j->model.experts,
                       j->model.experts);
-    if (p->ep != p->tp && p->ep != p->tp * p->cp)
-        return BROKEN("experts are cut over tp (%" PRId64 "), or over tp x cp (%" PRId64 "): write 1 or %" PRId64,
-                      p->tp, p->tp * p->cp, near);
+    if (p->ep != folds[0] && p->ep != folds[1] && p->ep != folds[2])
+        return BROKEN("experts are cut over tp, tp x cp, or tp x cp x fsdp: write 1, %" PRId64 ", %" PRId64
+                      " or %" PRId64,
+                      folds[0], folds[1], folds[2]);
+    if (p->ep > folds[1] && p->zero)
+        return BROKEN("experts over fsdp are not divided by ZeRO: write at most %" PRId64 ", or parallel.zero 0",
+                      folds[1]);
     if (p->tp > 1 && !p->sp)
         return BROKEN("ranks send their own tokens to experts, but parallel.sp is false: write 1, or parallel.sp true");
     return j->run.device == DEVICE_CUDA &&

@@ -73,6 +73,7 @@ static err_t check_segments(const struct program *p, struct why *why)
 static err_t check_arrived(const struct graph *g, const struct program *p, struct why *why)
 {
     int64_t most = 0, tokens = p->max_samples * (p->sharding.ep_axes >> AXIS_CP & 1 ? p->seq : p->own_seq);
+    tokens *= p->sharding.ep_axes >> AXIS_FSDP & 1 ? p->mesh.size[AXIS_FSDP] : 1;
     for (int i = 0; i < g->n_nodes && p->sharding.ep_axes; i++) {
         const struct graph_tensor *w = &g->tensors[g->nodes[i].in[1] >= 0 ? g->nodes[i].in[1] : 0];
         if (g->nodes[i].op != GO_EXPERTS)

@@ -247,11 +247,14 @@ static int at_collective(const struct rank_run *r, int group)
     return -1;
 }
 
-/* Collectives that exchange parts of one microbatch's tokens. */
-static bool of_one_micro(const struct op *op)
+/* Collectives that exchange parts of one microbatch's tokens. Rows for experts come from other microbatches too, where
+ * expert parallelism is folded over ranks with other samples. */
+static bool of_one_micro(const struct program *p, const struct op *op)
 {
-    return op->kind == OP_OWN_GATHER || op->kind == OP_OWN_SCATTER || op->kind == OP_GATHER || op->kind == OP_SHIFT ||
-           op->kind == OP_EXCHANGE;
+    bool rows = op->kind == OP_EXCHANGE || (op->kind == OP_GATHER && p->buffers[op->arg[0].buffer].dtype == DT_I32);
+    if (rows)
+        return !(p->sharding.ep_axes >> AXIS_FSDP & 1);
+    return op->kind == OP_OWN_GATHER || op->kind == OP_OWN_SCATTER || op->kind == OP_GATHER || op->kind == OP_SHIFT;
 }
 
 static bool same_subject(const struct buffer *u, const struct buffer *v)
@@ -271,7 +274,7 @@ static bool same_call(const struct rank_run *a, const struct queue_item *x, cons
                       const struct queue_item *y)
 {
     const struct op *p = &a->p->ops[x->op], *q = &b->p->ops[y->op];
-    bool unit = p->kind == OP_UNIT_GATHER || p->kind == OP_UNIT_SCATTER, micro = of_one_micro(p);
+    bool unit = p->kind == OP_UNIT_GATHER || p->kind == OP_UNIT_SCATTER, micro = of_one_micro(a->p, p);
     bool each = p->kind == OP_SHIFT || p->kind == OP_EXCHANGE; /* the ranks' numbers of elements differ */
     return p->kind == q->kind && p->reduce == q->reduce && p->unit == q->unit &&
            (unit || each || item_extent(a, x, p->m) == item_extent(b, y, q->m)) &&

@@ -115,6 +115,7 @@ int64_t experts_max_arrived(const struct compiler *c)
 {
     const struct program *p = c->p;
     int64_t tokens = p->max_samples * (ep_axes(c) >> AXIS_CP & 1 ? p->seq : p->own_seq);
+    tokens *= ep_axes(c) >> AXIS_FSDP & 1 ? p->mesh.size[AXIS_FSDP] : 1;
     if (!ep_axes(c))
         return 0;
     for (int i = 0; i < c->g->n_nodes; i++)

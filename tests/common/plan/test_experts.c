@@ -178,6 +178,7 @@ static const struct cell {
     {1, 1, 0, 1, 3, 1, 1, PIPE_1F1B, 3}, {1, 1, 0, 2, 1, 1, 1, PIPE_1F1B, 2},  {2, 1, 0, 1, 2, 1, 1, PIPE_1F1B, 2},
     {1, 2, 3, 1, 2, 1, 1, PIPE_1F1B, 2}, {1, 2, 1, 2, 1, 1, 1, PIPE_1F1B, 2},  {1, 1, 0, 1, 2, 1, 2, PIPE_ZB_H1, 2},
     {2, 1, 0, 1, 2, 1, 2, PIPE_1F1B, 2}, {1, 1, 0, 2, 1, 1, 2, PIPE_1F1B, 2},  {1, 2, 2, 1, 2, 1, 2, PIPE_GPIPE, 2},
+    {1, 3, 0, 1, 1, 1, 1, PIPE_1F1B, 3}, {1, 3, 0, 1, 1, 1, 2, PIPE_ZB_H1, 3}, {1, 3, 0, 1, 1, 1, 2, PIPE_1F1B, 3},
     {1, 1, 0, 3, 1, 1, 1, PIPE_1F1B, 3}, {2, 2, 1, 1, 2, 1, 1, PIPE_1F1B, 2},
 };
 #define N_CELLS (sizeof(cells) / sizeof(cells[0]))
@@ -263,11 +264,10 @@ TEST(expert_parallelism_divides_the_experts)
                 exchanges += p->ops[k].kind == OP_EXCHANGE && p->ops[k].layer == 1;
             bool works = mine && p->first_micro < p->end_micro;
             assert_true((exchanges > 0) == (works && cells[i].ep > 1));
-            rows += mine && p->sharding.coord[AXIS_DP] == 0 && p->sharding.coord[AXIS_FSDP] == 0
-                        ? p->sharding.param[t].rows
-                        : 0;
+            rows += mine && p->sharding.coord[AXIS_DP] == 0 ? p->sharding.param[t].rows : 0;
         }
-        assert_int_equal(rows, 5 * 12 * (cells[i].ep ? 1 : cells[i].tp * cells[i].cp));
+        int64_t copies = cells[i].tp * cells[i].cp * cells[i].fsdp / (cells[i].ep ? cells[i].ep : 1);
+        assert_int_equal(rows, 5 * 12 * copies);
         fixture_fini(&f);
     }
 }
