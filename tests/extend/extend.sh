@@ -60,7 +60,7 @@ dtctl metrics "$job" | grep -q 'SAMPLES/S' || fail "dtctl metrics has no column 
 
 # The model trains, also after one of its workers has been killed, and the incident has the new field.
 rm -rf "$tmp/ckpt"
-job=$(submit --set model.arch=mlp --set model.kv_heads=0 --set model.ffn=0 --set train.steps=400 --set checkpoint.every=50)
+job=$(submit --set model.arch=mlp --set model.kv_heads=0 --set model.ffn=0 --set train.steps=4000 --set checkpoint.every=500)
 wait_for 60 "step 60" reached "$job" 60
 kill -9 "$(worker_pid "$job" 1)"
 wait_done "$job" 120
