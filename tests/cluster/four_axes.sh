@@ -1,11 +1,11 @@
-# deploy/examples/4d.yaml and 4d-ring.yaml: 16 workers on four axes train, save, and resume by the command in the files,
+# deploy/examples/4d.yaml, 4d-ring.yaml and 5d.yaml: 16 workers on four axes train, save, and resume by the command in the files,
 # with 2 tensor-parallel ranks x 3 stages. The first run uses proof numerics and a smaller batch; there every loss equals
 # that of one worker within the bounds of tests/parity. The second run uses the files unchanged.
 . "$(dirname "$0")/lib.sh"
 up
 examples=$DTD_SOURCE/deploy/examples
 one=(--set parallel.workers=1 --set parallel.fsdp=1 --set parallel.zero=0 --set parallel.tp=1 --set parallel.cp=1
-  --set parallel.pp=1 --set parallel.schedule=1f1b --set parallel.chunks=1 --set parallel.recompute=none)
+  --set parallel.pp=1 --set parallel.schedule=1f1b --set parallel.chunks=1 --set parallel.recompute=none --set parallel.ep=1)
 # The options after "dtctl resume JOB" in the file's comment.
 read_resume() { sed -n 's/^# *dtctl resume JOB //p' "$1"; }
 begin() { # FILE FOLDER SETS...
@@ -13,7 +13,7 @@ begin() { # FILE FOLDER SETS...
 }
 proof=(--set train.numerics=proof --set train.schedule=constant --set train.global_batch=8 --set train.micro_batch=1 --set train.seq=32)
 
-for name in 4d 4d-ring; do
+for name in 4d 4d-ring 5d; do
   file=$examples/$name.yaml
   read -ra more <<<"$(read_resume "$file")"
   [ "${more[0]-}" = --more ] || fail "$name.yaml has no command to resume"
