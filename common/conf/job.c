@@ -45,6 +45,8 @@ static const struct schema_name pipe_names[] = {
 #include "common/conf/schedules.inc"
     {"file", PIPE_FILE}, {0}};
 #undef X
+static const struct schema_name qk_norm_names[] = {
+    {"none", QK_NORM_NONE}, {"head", QK_NORM_HEAD}, {"whole", QK_NORM_WHOLE}, {0}};
 static const struct schema_name recompute_names[] = {{"none", RECOMPUTE_NONE},
                                                      {"full", RECOMPUTE_FULL},
                                                      {"pointwise", RECOMPUTE_POINTWISE},
@@ -202,6 +204,9 @@ static const struct schema_alias job_aliases[] = {
     {"num_attention_heads", "model.heads"},
     {"n_kv_heads", "model.kv_heads"},
     {"num_key_value_heads", "model.kv_heads"},
+    {"kv_channels", "model.head_dim"},
+    {"add_qkv_bias", "model.qkv_bias"},
+    {"qk_layernorm", "model.qk_norm (an RMSNorm)"},
     {"n_embd", "model.dim"},
     {"d_model", "model.dim"},
     {"hidden_size", "model.dim"},
@@ -329,10 +334,20 @@ static const struct schema_row rows[] = {
           "next token.")},
     {INT(model.dim, 1, 1 << 20, NULL, FIXED, "Hidden size: width of the residual stream.")},
     {INT(model.layers, 1, 4096, NULL, FIXED, "Number of transformer layers.")},
-    {INT(model.heads, 1, 4096, NULL, FIXED, "Number of attention heads; must divide model.dim.")},
+    {INT(model.heads, 1, 4096, NULL, FIXED,
+         "Number of attention heads; must divide model.dim, unless model.head_dim is set.")},
     {INT(model.kv_heads, 0, 4096, "0", FIXED,
          "Number of key-value heads; must divide model.heads. 0: model.heads. Fewer than model.heads (grouped-query "
          "attention) are legal where the architecture has them, as llama does.")},
+    {INT(model.head_dim, 0, 1 << 14, "0", FIXED,
+         "Width of an attention head (llama), an even number. 0: model.dim / model.heads. Heads of another width are "
+         "those of Qwen3.")},
+    {BOOL(model.qkv_bias, "false", FIXED,
+          "Biases in the products that make queries, keys and values (llama), as Qwen2 has them. gpt2 and transformer "
+          "always have biases.")},
+    {ENUM(model.qk_norm, qk_norm_names, "none", FIXED,
+          "RMSNorm of queries and keys before their rotation (llama). head: over each head's columns, with one weight "
+          "for all heads, as in Qwen3; whole: over all columns of a token, as in OLMoE; it needs parallel.tp 1.")},
     {INT(model.ffn, 0, 1 << 22, "0", FIXED, ffn_help)},
     {INT(model.vocab, 0, 1 << 24, "0", FIXED,
          "Vocabulary size: number of rows of the embedding table. 0: the tokenizer's vocabulary size.")},

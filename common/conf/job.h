@@ -43,6 +43,8 @@ enum pipe_schedule {
     PIPE_FILE
 };
 #undef X
+/* RMSNorm of queries and keys before their rotation: none; of each head's columns; of all columns of a token. */
+enum qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_WHOLE };
 /* Activation checkpointing: the backward pass recomputes nothing; everything in a layer except its input;
  * normalization layers and activation functions; attention. */
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_FULL, RECOMPUTE_POINTWISE, RECOMPUTE_ATTENTION };
@@ -72,6 +74,10 @@ struct job_model {
     int64_t router_groups, router_groups_kept, router_group_best;
     double aux_loss, z_loss; /* coefficients, 0: no such loss */
     enum aux_scope aux_scope;
+    /* llama only; the other architectures have their own attention. */
+    int64_t head_dim; /* columns of a head; 0: dim / heads */
+    bool qkv_bias;    /* the products that make queries, keys and values have biases */
+    enum qk_norm qk_norm;
 };
 
 /* The values of a model without experts that are not 0 in a job file that does not name them. */
@@ -196,6 +202,11 @@ static inline bool job_schedule_many_chunks(enum pipe_schedule schedule)
         [PIPE_FILE] = true};
 #undef X
     return (unsigned)schedule <= PIPE_FILE && many[schedule];
+}
+/* Columns of a head. Inline for the same reason. `m` has heads. */
+static inline int64_t job_head_dim(const struct job_model *m)
+{
+    return m->head_dim ? m->head_dim : m->dim / m->heads;
 }
 /* The learning rate of step `step` (1-based). It rises linearly to lr at step `warmup`, then follows the schedule,
  * which reaches lr x min_lr_ratio at step `steps` and stays there (constant: stays at lr). */

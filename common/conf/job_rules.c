@@ -44,9 +44,10 @@ static bool heads_broken(const struct job_spec *j, char ret[SENTENCE])
 {
     const struct job_model *m = &j->model;
     int64_t below = divisor_below(m->dim, m->heads < m->dim ? m->heads : m->dim);
-    return m->dim % m->heads && BROKEN("model.dim %" PRId64 " is not divisible by %" PRId64 " heads: write %" PRId64
-                                       " heads, or model.dim %" PRId64,
-                                       m->dim, m->heads, below, (m->dim + m->heads - 1) / m->heads * m->heads);
+    return !m->head_dim && m->dim % m->heads &&
+           BROKEN("model.dim %" PRId64 " is not divisible by %" PRId64 " heads: write %" PRId64
+                  " heads, or model.dim %" PRId64,
+                  m->dim, m->heads, below, (m->dim + m->heads - 1) / m->heads * m->heads);
 }
 
 static bool kv_heads_broken(const struct job_spec *j, char ret[SENTENCE])
@@ -61,9 +62,47 @@ static bool rotary_broken(const struct job_spec *j, char ret[SENTENCE])
 {
     const struct job_model *m = &j->model;
     const struct arch_rules *arch = job_arch_rules(m->arch);
-    return arch->rotary && m->dim / m->heads % 2 &&
+    return arch->rotary && !m->head_dim && m->dim / m->heads % 2 &&
            BROKEN("dim / heads is %" PRId64 "; %s's rotary position embedding works on pairs and needs an even number",
                   m->dim / m->heads, arch->name);
+}
+
+#define MAX_WIDTH (1 << 20) /* columns of all heads; model.dim has the same bound */
+
+static bool head_dim_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    const struct job_model *m = &j->model;
+    if (!m->head_dim)
+        return false;
+    if (m->arch != ARCH_LLAMA)
+        return m->head_dim * m->heads != m->dim &&
+               BROKEN("the heads of %s have model.dim / model.heads columns: write 0", job_arch_rules(m->arch)->name);
+    if (m->head_dim % 2)
+        return BROKEN("%" PRId64 "; llama's rotary position embedding works on pairs and needs an even number: write "
+                      "%" PRId64,
+                      m->head_dim, m->head_dim + 1);
+    return m->head_dim > MAX_WIDTH / m->heads &&
+           BROKEN("%" PRId64 " heads of %" PRId64 " columns have more than %d: write at most %" PRId64, m->heads,
+                  m->head_dim, MAX_WIDTH, MAX_WIDTH / m->heads / 2 * 2);
+}
+
+static bool qkv_bias_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    return j->model.qkv_bias && j->model.arch != ARCH_LLAMA &&
+           BROKEN("%s always has biases, and this key is for llama: write false", job_arch_rules(j->model.arch)->name);
+}
+
+static bool qk_norm_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    return j->model.qk_norm != QK_NORM_NONE && j->model.arch != ARCH_LLAMA &&
+           BROKEN("%s does not normalize queries and keys: write none", job_arch_rules(j->model.arch)->name);
+}
+
+/* With tensor parallelism a worker has some of the heads, but this norm is over all of them. */
+static bool whole_norm_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    return j->parallel.tp > 1 && j->model.qk_norm == QK_NORM_WHOLE &&
+           BROKEN("model.qk_norm whole needs all heads of a token on one worker: write 1");
 }
 
 static bool grouped_broken(const struct job_spec *j, char ret[SENTENCE])
@@ -409,6 +448,9 @@ static const struct rule rules[] = {
     {OVER(model.kv_heads, kv_heads_broken)},
     {OVER(model.heads, rotary_broken)},
     {OVER(model.kv_heads, grouped_broken)},
+    {OVER(model.head_dim, head_dim_broken)},
+    {OVER(model.qkv_bias, qkv_bias_broken)},
+    {OVER(model.qk_norm, qk_norm_broken)},
     {OVER(model.tied, tied_broken)},
     {OVER(model.experts, experts_arch_broken)},
     {OVER(model.experts_per_token, choices_broken)},
@@ -432,6 +474,7 @@ static const struct rule rules[] = {
     {OVER(parallel.min_workers, range_broken)},
     {OVER(parallel.ep, experts_broken)},
     {OVER(parallel.tp, tensor_broken)},
+    {OVER(parallel.tp, whole_norm_broken)},
     {OVER(parallel.async_tp, async_broken)},
     {OVER(parallel.cp, context_broken)},
     {OVER(parallel.zero, zero_broken)},

@@ -61,6 +61,6 @@ void graph_fini(struct graph *g)
 
 double graph_flops_per_token(const struct graph *g, const struct job_model *model, int64_t seq, bool causal_half)
 {
-    double scores = (double)model->layers * (double)model->dim * (double)seq;
+    double scores = (double)model->layers * (double)(model->heads * job_head_dim(model)) * (double)seq;
     return 6.0 * (double)g->n_params_matmul + (causal_half ? 6.0 : 12.0) * scores;
 }

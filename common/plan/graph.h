@@ -92,7 +92,7 @@ struct graph_tensor {
 #define GRAPH_OP_LIST(X)                                                                                               \
     X(GO_EMBED, "embed", false)   /* ids, table[, pos] -> y */                                                         \
     X(GO_LINEAR, "linear", false) /* x, w[, b] -> y; attr.trans_w: w is [in,out] (Hugging Face gpt2), else [out,in] */ \
-    X(GO_RMSNORM, "rmsnorm", false)     /* x[, res], w -> y, rstd[, r] */                                              \
+    X(GO_RMSNORM, "rmsnorm", false)     /* x[, res], w -> y, rstd[, r]; with heads: each head's columns apart */       \
     X(GO_LAYERNORM, "layernorm", false) /* x[, res], w, b -> y, mean, rstd[, r] */                                     \
     X(GO_ROPE, "rope", false)           /* x -> x in place: in[0] == out[0] */                                         \
     X(GO_ATTENTION, "attention", false) /* q, k, v -> o, lse (q, k, v may be column ranges of one tensor) */           \
@@ -130,12 +130,12 @@ struct graph_router {
 
 struct graph_node {
     enum graph_op op;
-    int layer;                    /* -1 outside the layers */
-    int in[GRAPH_MAX_IN];         /* tensor indices, -1 where an optional input is absent */
-    int out[GRAPH_MAX_OUT];       /* same */
-    int64_t in_col[GRAPH_MAX_IN]; /* first column of the input in its tensor (q, k, v in one matrix); else 0 */
-    int64_t heads, kv_heads, head_dim;
-    int site; /* dropout: number of the dropout in the model */
+    int layer;                         /* -1 outside the layers */
+    int in[GRAPH_MAX_IN];              /* tensor indices, -1 where an optional input is absent */
+    int out[GRAPH_MAX_OUT];            /* same */
+    int64_t in_col[GRAPH_MAX_IN];      /* first column of the input in its tensor (q, k, v in one matrix); else 0 */
+    int64_t heads, kv_heads, head_dim; /* rmsnorm: heads 0: over all columns */
+    int site;                          /* dropout: number of the dropout in the model */
     double eps, theta;
     bool causal, trans_w;
     struct graph_router router; /* route, dispatch, experts, combine */

@@ -41,6 +41,8 @@
     X(VOCABULARY_OFF_BY_ONE, "a rank's part of the vocabulary begins a row late")                         \
     X(COLUMN_OF_THE_WHOLE, "keys are read at their column in the whole matrix")                           \
     X(NORM_SHARES_UNMARKED, "a norm's gradient from own tokens is not marked as a share")                 \
+    X(HEAD_NORM_UNMARKED, "the gradient of a norm from some of the heads is not marked as a share")       \
+    X(FIRST_HEAD_NORMED, "a norm of heads covers as many rows as there are tokens")                       \
     X(KV_SHARES_UNMARKED, "a key-value head's gradient from some query heads is not marked as a share")   \
     X(SHARE_OVERWRITTEN, "the second consumer's share overwrites the first's")                            \
     X(WEIGHTS_FORGOTTEN, "the second half of a split backward omits a matmul")                            \

@@ -90,7 +90,8 @@ struct buffer {
  *                         OPF_GELU_GRAD, which exclude OPF_ACC
  *   cast                  m elements: all parameters, with the gaps between them
  *   bias_grad             m tokens, n columns
- *   rmsnorm*, layernorm*  m tokens, n columns, eps. [res] absent: [r] absent too, the kernel gets NULL
+ *   rmsnorm*, layernorm*  m tokens, n columns, eps. [res] absent: [r] absent too, the kernel gets NULL. rmsnorm* of
+ *                         heads: m is tokens * heads, n the columns of a head
  *   rope                  m tokens, heads, head_dim, lda (row stride), theta, OPF_INVERSE; pos0 0, seq is program.seq
  *   attention*            m samples, heads, kv_heads, head_dim, OPF_CAUSAL; lda: stride of q and d_q, ldb: of k, v,
  *                         d_k and d_v, ldc: of o and d_o; seq is program.seq. Where q, k and v are columns of one

@@ -307,6 +307,21 @@ static err_t check_row_sum(const struct check_at *at, const struct graph *g, con
                                                       : "weighs gradients that have their weights already");
 }
 
+/* Checks that a norm of heads covers all heads that this rank has of x, each by itself. */
+static err_t check_heads(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
+{
+    const struct graph_node *node = op->node >= 0 ? &g->nodes[op->node] : NULL;
+    const struct buffer *x = &at->p->buffers[op->arg[0].buffer];
+    int64_t cols = x->ndim == 2 ? x->dim[1].factor : 0;
+    if (!node || !node->heads ||
+        (op->n.sym == SYM_ONE && op->n.factor == node->head_dim && op->m.factor * op->n.factor == cols &&
+         op->m.sym == x->dim[0].sym))
+        return OK;
+    return check_fail(at, why, "normalizes %lld rows of %lld columns of a token of %s, which has %lld heads of %lld",
+                      (long long)op->m.factor, (long long)op->n.factor, x->name, (long long)(cols / node->head_dim),
+                      (long long)node->head_dim);
+}
+
 static bool counts_tokens(enum graph_sym sym)
 {
     return sym == SYM_OWN || sym == SYM_TOKENS || sym == SYM_ARRIVED || sym >= SYM_MEMBER;
@@ -374,6 +389,8 @@ err_t check_operand_shapes(const struct check_at *at, const struct graph *g, con
         e = check_router(at, g, op, why);
     if (!e && op->kind == OP_ROWS_SUM)
         e = check_row_sum(at, g, op, why);
+    if (!e && (op->kind == OP_RMSNORM || op->kind == OP_RMSNORM_GRAD))
+        e = check_heads(at, g, op, why);
     if (!e && (op->kind == OP_DROPOUT || op->kind == OP_POSITIONS))
         e = check_random(at, g, op, why);
     return e;

@@ -116,14 +116,22 @@ static int main_operand(const struct check_op *c, const struct value_layout *in,
     return -1;
 }
 
-static unsigned of_vector(unsigned on)
+/* Whether the op is a norm of the heads in a token's columns. Its rows are heads of tokens, so columns are rows to it:
+ * every rank has the whole weight. */
+static bool norms_heads(const struct check_op *c)
 {
-    return on == ON_COLS ? ON_ROWS : ON_WHOLE;
+    int node = c->op->node;
+    return (c->op->kind == OP_RMSNORM || c->op->kind == OP_RMSNORM_GRAD) && node >= 0 && c->g->nodes[node].heads > 0;
 }
 
-static unsigned of_vector_grad(unsigned on)
+static unsigned of_vector(unsigned on, bool heads)
 {
-    return on == ON_COLS ? ON_ROWS : on == ON_ROWS ? ON_SUM : ON_WHOLE;
+    return on == ON_COLS && !heads ? ON_ROWS : ON_WHOLE;
+}
+
+static unsigned of_vector_grad(unsigned on, bool heads)
+{
+    return on == ON_COLS && !heads ? ON_ROWS : on == ON_WHOLE ? ON_WHOLE : ON_SUM;
 }
 
 /* Refuses layouts from which a kernel cannot compute its result. */
@@ -136,17 +144,26 @@ static err_t check_main(const struct check_op *c, int axis, int i, unsigned on)
         return share_fail(c, i, axis);
     if (BASE(on) == ON_PIECE)
         return want_fail(c, axis, i, on, "the local tensor");
-    if (norm && on == ON_COLS)
+    if (norm && on == ON_COLS && !norms_heads(c))
         return want_fail(c, axis, i, on, "all columns of a token");
     if (attention && axis == AXIS_TP && on == ON_ROWS)
         return want_fail(c, axis, i, on, "all tokens of a head");
     return OK;
 }
 
+/* The gradient of a norm of heads is linear in the gradient of its result, operand 3 (x, weight and rstd are whole
+ * values): from a share of that follow shares of dx and of the weight's gradient. A rank has a share where several hold
+ * the same key-value heads. */
+static unsigned norm_share(const struct check_op *c, const struct value_layout *in, int axis, int i)
+{
+    bool linear = c->op->kind == OP_RMSNORM_GRAD && norms_heads(c) && i >= 3;
+    return linear && !in[3].zero ? in[3].on[axis] & ON_SUM : 0;
+}
+
 static err_t token_op_read(const struct check_op *c, int axis, const struct value_layout *in, int m, int i, char class)
 {
-    unsigned main = in[m].on[axis], on = in[i].on[axis];
-    unsigned want = class == 'v' ? of_vector(BASE(main)) : class == 'i' && axis == AXIS_TP ? on : main;
+    unsigned main = in[m].on[axis] | norm_share(c, in, axis, i), on = in[i].on[axis];
+    unsigned want = class == 'v' ? of_vector(BASE(main), norms_heads(c)) : class == 'i' && axis == AXIS_TP ? on : main;
     if (on == want)
         return OK;
     if (on & ON_SUM)
@@ -182,7 +199,8 @@ static err_t token_op_layouts(const struct check_op *c, const struct value_layou
         err_t e = m < 0 ? OK : check_main(c, a, m, on);
         for (int i = 0; class[i] && !e; i++) {
             ret[i].zero = m < 0;
-            ret[i].on[a] = (unsigned char)(class[i] == 'g' ? of_vector_grad(on) : on);
+            ret[i].on[a] =
+                (unsigned char)((class[i] == 'g' ? of_vector_grad(on, norms_heads(c)) : on) | norm_share(c, in, a, i));
             if (a == AXIS_TP && on == ON_COLS && makes_shares(c, i))
                 ret[i].on[a] |= ON_SUM;
             if (m >= 0 && i != m && operand_is_read(c, i) && !in[i].zero && class[i] != 'g' && !makes_shares(c, i))
@@ -265,7 +283,7 @@ static err_t gemm_bias(const struct check_op *c, int axis, const struct value_la
     err_t e = added_once(c, axis, result, 2, forward_input(c, 2, GO_LINEAR));
     if (e || c->op->arg[2].buffer < 0)
         return e;
-    unsigned want = of_vector(BASE(result)), is = in[2].on[axis];
+    unsigned want = of_vector(BASE(result), false), is = in[2].on[axis];
     return is == want ? OK : want_fail(c, axis, 2, is, want == ON_ROWS ? "the result's columns of it" : "the whole");
 }
 

@@ -94,22 +94,22 @@ int compile_take_grad(struct compiler *c, int t)
 
 /* ---- gradients of parameters ---- */
 
-/* Marks t's gradient as a share over tp: it is a sum over own tokens only, or over some of the query heads that use a
- * key-value head. */
-void compile_mark_shares(struct compiler *c, int t, bool own_tokens)
+/* Marks t's gradient as a share over tp: it is a sum over some rows only (`some`: own tokens, or own heads), or over
+ * some of the query heads that use a key-value head. */
+void compile_mark_shares(struct compiler *c, int t, bool some)
 {
     bool shared = c->g->tensors[t].cut.shared && c->p->sharding.param[t].boxes < c->p->mesh.size[AXIS_TP];
-    c->tp_shares[t] |= (own_tokens && !MUTANT(NORM_SHARES_UNMARKED)) || (shared && !MUTANT(KV_SHARES_UNMARKED));
+    c->tp_shares[t] |= (some && !MUTANT(NORM_SHARES_UNMARKED)) || (shared && !MUTANT(KV_SHARES_UNMARKED));
 }
 
 /* The gradient buffer of parameter t for a kernel that can only add, zeroed before its first use; -1 when t is absent.
  */
-static int param_grad_added(struct compiler *c, int t, int node, bool own_tokens)
+static int param_grad_added(struct compiler *c, int t, int node, bool some)
 {
     if (t < 0)
         return -1;
     int buffer = c->p->grad_buffer[t];
-    compile_mark_shares(c, t, own_tokens);
+    compile_mark_shares(c, t, some);
     if (!c->grad_started[t]) {
         struct op *op = compile_op(c, OP_ZERO, node);
         op->m = tp_local_dim(c, t, 0);
@@ -285,7 +285,8 @@ static void norm(struct compiler *c, int i, enum op_kind kind)
     int x = n->in[0], res = n->in[1], r = layer ? n->out[3] : n->out[2], sum = r >= 0 ? r : x;
     int stat = compile_forward_value(c, n->out[1]), rstd = layer ? compile_forward_value(c, n->out[2]) : -1,
         in = compile_forward_value(c, sum);
-    int dw = param_grad_added(c, n->in[2], i, c->own), db = layer ? param_grad_added(c, n->in[3], i, c->own) : -1;
+    bool some = n->heads ? tp_size(c) > 1 && !MUTANT(HEAD_NORM_UNMARKED) : c->own;
+    int dw = param_grad_added(c, n->in[2], i, some), db = layer ? param_grad_added(c, n->in[3], i, some) : -1;
     sum_shares(c, sum);
     int dy = compile_take_grad(c, n->out[0]), d_res = c->grad[sum];
     int dx = d_res != dy && compile_grad_may_overwrite(c, d_res) ? d_res : compile_work_buffer(c, sum, ".grad");
@@ -293,7 +294,7 @@ static void norm(struct compiler *c, int i, enum op_kind kind)
     const int rms_args[] = {in, w, stat, dy, d_res, dx, dw};
     const int layer_args[] = {in, w, stat, rstd, dy, d_res, dx, dw, db};
     struct op *op = compile_op(c, kind, i);
-    elementwise(c, op, x);
+    tp_set_norm(c, op, i);
     op->eps = n->eps;
     for (int k = 0; k < (layer ? 9 : 7); k++)
         op_arg(op, k, layer ? layer_args[k] : rms_args[k]);

@@ -140,8 +140,7 @@ static void norm_of(struct compiler *c, int i, enum op_kind kind, int x, int res
     const int rms_args[] = {x, add, w, r, y, stat};
     const int layer_args[] = {x, add, w, b, r, y, stat, rstd};
     struct op *op = compile_op(c, kind, i);
-    op->m = tp_rows(c, n->in[0]);
-    op->n = dim_one(tp_cols(c, n->in[0]));
+    tp_set_norm(c, op, i);
     op->eps = n->eps;
     for (int k = 0; k < (layer ? 8 : 6); k++)
         op_arg(op, k, layer ? layer_args[k] : rms_args[k]);

@@ -196,6 +196,9 @@ int64_t tp_cols(const struct compiler *c, int t);
 struct graph_dim tp_rows(const struct compiler *c, int t);
 /* Of `all` heads in the columns of t, the number on this rank. */
 int64_t tp_heads(const struct compiler *c, int t, int64_t all);
+/* Sets the op's rows and columns to those of norm i: tokens and all columns, or, where the norm is over heads, the
+ * local heads of all tokens and the columns of one. */
+void tp_set_norm(const struct compiler *c, struct op *op, int i);
 /* The local column at which column `col` of the whole tensor begins; `col` is the first of one of its segments. */
 int64_t tp_col(const struct compiler *c, int t, int64_t col);
 /* Sets the op's range of vocabulary rows to those of table t on this rank; leaves it 0 where the rank has all. */

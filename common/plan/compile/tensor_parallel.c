@@ -61,6 +61,15 @@ int64_t tp_heads(const struct compiler *c, int t, int64_t all)
     return hi - lo;
 }
 
+void tp_set_norm(const struct compiler *c, struct op *op, int i)
+{
+    const struct graph_node *n = &c->g->nodes[i];
+    op->m = tp_rows(c, n->in[0]);
+    op->n = dim_one(n->heads ? n->head_dim : tp_cols(c, n->in[0]));
+    if (n->heads && !MUTANT(FIRST_HEAD_NORMED))
+        op->m.factor = tp_heads(c, n->in[0], n->heads);
+}
+
 int64_t tp_col(const struct compiler *c, int t, int64_t col)
 {
     const struct graph_tensor *g = &c->g->tensors[t];

@@ -240,6 +240,8 @@ static const struct arch {
 
 /* ---- checks of the job's dimensions ---- */
 
+#define MAX_WIDTH (1 << 17) /* of the residual stream, and of all heads */
+
 static err_t check_range(const char *key, int64_t value, int64_t max, struct why *why)
 {
     if (value >= 1 && value <= max)
@@ -293,13 +295,41 @@ static err_t check_experts(const struct job_model *m, struct why *why)
     return e ? e : check_range("model.experts_per_token", m->experts_per_token, m->router_groups_kept * each, why);
 }
 
+/* model.head_dim is set. */
+static err_t check_head_dim(const struct job_model *m, const struct arch *arch, struct why *why)
+{
+    if (m->arch != ARCH_LLAMA && m->head_dim * m->heads != m->dim)
+        return why_set(why, ERR_INVALID,
+                       "model.head_dim is %lld; the heads of %s have model.dim / model.heads columns: "
+                       "set it to 0",
+                       (long long)m->head_dim, arch->name);
+    const int64_t most = MAX_WIDTH / m->heads / 2 * 2;
+    if (m->head_dim >= 2 && m->head_dim <= most && m->head_dim % 2 == 0)
+        return OK;
+    return why_set(why, ERR_INVALID,
+                   "model.head_dim is %lld; it must be even, because rotary positions turn pairs, and 2 to %lld; the "
+                   "nearest legal value is %lld",
+                   (long long)m->head_dim, (long long)most,
+                   (long long)(m->head_dim < 2      ? 2
+                               : m->head_dim > most ? most
+                                                    : m->head_dim + 1));
+}
+
+static err_t check_attention(const struct job_model *m, const struct arch *arch, struct why *why)
+{
+    if (m->arch == ARCH_LLAMA || (!m->qkv_bias && m->qk_norm == QK_NORM_NONE))
+        return OK;
+    return why_set(why, ERR_INVALID, "%s is set, which %s does not have: leave the key out",
+                   m->qkv_bias ? "model.qkv_bias" : "model.qk_norm", arch->name);
+}
+
 static err_t check_model(const struct job_model *m, int64_t seq, struct why *why)
 {
     const struct {
         const char *key;
         int64_t value, max;
     } ranges[] = {
-        {"model.dim", m->dim, 1 << 17},     {"model.layers", m->layers, 1 << 11},
+        {"model.dim", m->dim, MAX_WIDTH},   {"model.layers", m->layers, 1 << 11},
         {"model.heads", m->heads, 1 << 14}, {"model.kv_heads", m->kv_heads, 1 << 14},
         {"model.ffn", m->ffn, 1 << 20},     {"model.vocab", m->vocab, 1 << 24},
         {"train.seq", seq, 1 << 24},
@@ -314,8 +344,9 @@ static err_t check_model(const struct job_model *m, int64_t seq, struct why *why
         return why_set(why, ERR_INVALID,
                        "model.dim is %lld; rotary positions turn pairs, so it must be even; %lld is legal",
                        (long long)m->dim, (long long)m->dim + 1);
-    err_t e = check_divides("model.heads", m->heads, arch->rotary ? "model.dim / 2" : "model.dim",
-                            arch->rotary ? m->dim / 2 : m->dim, why);
+    err_t e = m->head_dim ? check_head_dim(m, arch, why)
+                          : check_divides("model.heads", m->heads, arch->rotary ? "model.dim / 2" : "model.dim",
+                                          arch->rotary ? m->dim / 2 : m->dim, why);
     if (e)
         return e;
     if (!arch->grouped && m->kv_heads != m->heads)
@@ -325,7 +356,8 @@ static err_t check_model(const struct job_model *m, int64_t seq, struct why *why
         return why_set(why, ERR_INVALID, "model.norm_eps is %g; it must be above 0; 1e-5 is usual", m->norm_eps);
     if (arch->rotary && !(m->rope_theta > 1))
         return why_set(why, ERR_INVALID, "model.rope_theta is %g; it must be above 1; 10000 is usual", m->rope_theta);
-    e = check_divides("model.kv_heads", m->kv_heads, "model.heads", m->heads, why);
+    e = check_attention(m, arch, why);
+    e = e ? e : check_divides("model.kv_heads", m->kv_heads, "model.heads", m->heads, why);
     return e || !m->experts ? e : check_experts(m, why);
 }
 
@@ -340,7 +372,7 @@ static struct job_model with_defaults(const struct job_model *model)
     m.router_groups_kept = m.router_groups_kept ? m.router_groups_kept : 1;
     m.router_group_best = m.router_group_best ? m.router_group_best : 1;
     m.router_scale = m.router_scale != 0 ? m.router_scale : 1;
-    if (m.ffn == 0 && m.dim > 0 && m.dim <= 1 << 17)
+    if (m.ffn == 0 && m.dim > 0 && m.dim <= MAX_WIDTH)
         m.ffn = (arch->ffn * m.dim / arch->ffn_over + arch->ffn_step - 1) / arch->ffn_step * arch->ffn_step;
     m.expert_ffn = m.expert_ffn ? m.expert_ffn : m.ffn;
     return m;
@@ -356,6 +388,7 @@ err_t graph_build(const struct job_model *model, int64_t seq, struct graph *ret,
     err_t e = check_model(&m, seq, why);
     if (e)
         return e;
+    m.head_dim = job_head_dim(&m);
     struct graph g = {0};
     struct graph_builder b = {.g = &g, .seq = seq};
     archs[m.arch].build(&b, &m);

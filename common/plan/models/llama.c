@@ -1,5 +1,7 @@
 /* Llama: pre-norm with RMSNorm, rotary positions on neighbouring pairs, grouped-query attention, SwiGLU, no biases
- * (Touvron et al. 2023; Llama 2 and 3). Names are torchtitan's, so that its checkpoints open here and ours there.
+ * (Touvron et al. 2023; Llama 2 and 3). Names are torchtitan's, so that its checkpoints open here and ours there. Three
+ * keys make the attention of its relatives: biases of wq, wk and wv (Qwen2), heads of another width (Qwen3), RMSNorm of
+ * queries and keys (Qwen3, OLMoE).
  *
  * Initialisation is torchtitan's, torchtitan/models/llama3/model/model.py with depth_init: wq, wk, wv and w1 normal
  * 0.02; wo, w2 and w3 normal 0.02 / sqrt(2 (layer + 1)), layers counted from 0; the embedding normal 1; the head normal
@@ -23,7 +25,7 @@
 struct block {
     int layer, unit; /* unit: FSDP unit of the layer; its experts have the next one */
     const struct job_model *m;
-    int64_t head_dim, kv_dim;
+    int64_t q_dim, kv_dim; /* columns of all heads */
     double residual_std;
 };
 
@@ -34,10 +36,18 @@ static int weight(struct graph_builder *b, const struct block *k, const char *na
     return graph_add_param(b, p, "layers.%d.%s.weight", k->layer, name);
 }
 
-static int linear(struct graph_builder *b, const struct block *k, int x, int w, const char *name, int64_t cols)
+/* A vector of the attention. */
+static int vector(struct graph_builder *b, const struct block *k, const char *name, enum graph_init init, int64_t rows)
+{
+    struct graph_param p = {.unit = k->unit, .init = init, .rows = rows};
+    return graph_add_param(b, p, "layers.%d.attention.%s", k->layer, name);
+}
+
+static int linear(struct graph_builder *b, const struct block *k, int x, int w, int bias, const char *name,
+                  int64_t cols)
 {
     int y = graph_add_activation(b, k->layer, name, cols);
-    graph_add_linear(b, k->layer, x, w, -1, false, y);
+    graph_add_linear(b, k->layer, x, w, bias, false, y);
     return y;
 }
 
@@ -62,50 +72,105 @@ static int norm(struct graph_builder *b, const struct job_model *m, int layer, i
     return y;
 }
 
+/* Cuts dimension `dim` of a tensor by query heads, or by key-value heads. */
+static void cut_heads(struct graph_builder *b, const struct block *k, int tensor, int dim, bool kv)
+{
+    if (kv)
+        graph_cut_kv_heads(b, tensor, dim, k->m->kv_heads);
+    else
+        graph_cut_heads(b, tensor, dim, 1, k->m->heads, k->m->kv_heads);
+}
+
 static void rope(struct graph_builder *b, const struct block *k, int x, int64_t heads)
 {
     struct graph_node *n = graph_add_node(b, GO_ROPE, k->layer);
     n->in[0] = n->out[0] = x;
     n->heads = heads;
-    n->head_dim = k->head_dim;
+    n->head_dim = k->m->head_dim;
     n->theta = k->m->rope_theta;
+}
+
+/* Queries, keys and values: in this order in what follows. */
+struct projection {
+    const char *weight, *bias, *norm_weight, *value, *normed, *rstd;
+    bool kv;
+};
+static const struct projection projections[3] = {
+    {"attention.wq", "wq.bias", "q_norm.weight", "q", "q_norm", "q_norm.rstd", false},
+    {"attention.wk", "wk.bias", "k_norm.weight", "k", "k_norm", "k_norm.rstd", true},
+    {"attention.wv", "wv.bias", NULL, "v", NULL, NULL, true},
+};
+
+static int64_t columns(const struct block *k, const struct projection *p)
+{
+    return p->kv ? k->kv_dim : k->q_dim;
+}
+
+/* RMSNorm of queries or keys: of each head's columns with one weight for all heads, or of all columns. */
+static int qk_norm(struct graph_builder *b, const struct block *k, const struct projection *p, int x)
+{
+    const struct job_model *m = k->m;
+    const bool whole = m->qk_norm == QK_NORM_WHOLE;
+    const int64_t heads = p->kv ? m->kv_heads : m->heads, cols = columns(k, p);
+    int w = vector(b, k, p->norm_weight, INIT_ONE, whole ? cols : m->head_dim);
+    int y = graph_add_activation(b, k->layer, p->normed, cols);
+    int rstd = graph_add_stat(b, k->layer, p->rstd, whole ? 1 : heads);
+    cut_heads(b, k, y, 1, p->kv);
+    cut_heads(b, k, whole ? w : rstd, 0, p->kv);
+    struct graph_node *n = graph_add_node(b, GO_RMSNORM, k->layer);
+    n->in[0] = x;
+    n->in[2] = w;
+    n->out[0] = y;
+    n->out[1] = rstd;
+    n->heads = whole ? 0 : heads;
+    n->head_dim = whole ? 0 : m->head_dim;
+    n->eps = m->norm_eps;
+    return y;
+}
+
+/* ret: queries, keys, values as attention reads them; returns the weight of its output. */
+static int project(struct graph_builder *b, const struct block *k, int x, int ret[3])
+{
+    const struct job_model *m = k->m;
+    int w[3], bias[3] = {-1, -1, -1};
+    for (int i = 0; i < 3; i++)
+        w[i] = weight(b, k, projections[i].weight, 0.02, columns(k, &projections[i]), m->dim);
+    int wo = weight(b, k, "attention.wo", k->residual_std, m->dim, k->q_dim);
+    for (int i = 0; i < 3 && m->qkv_bias; i++)
+        bias[i] = vector(b, k, projections[i].bias, INIT_ZERO, columns(k, &projections[i]));
+    for (int i = 0; i < 3; i++) {
+        const struct projection *p = &projections[i];
+        ret[i] = linear(b, k, x, w[i], bias[i], p->value, columns(k, p));
+        cut_heads(b, k, w[i], 0, p->kv);
+        cut_heads(b, k, bias[i], 0, p->kv);
+        cut_heads(b, k, ret[i], 1, p->kv);
+    }
+    cut_heads(b, k, wo, 1, false);
+    for (int i = 0; i < 2 && m->qk_norm != QK_NORM_NONE; i++)
+        ret[i] = qk_norm(b, k, &projections[i], ret[i]);
+    return wo;
 }
 
 static int attention(struct graph_builder *b, const struct block *k, int x)
 {
     const struct job_model *m = k->m;
-    int wq = weight(b, k, "attention.wq", 0.02, m->dim, m->dim);
-    int wk = weight(b, k, "attention.wk", 0.02, k->kv_dim, m->dim);
-    int wv = weight(b, k, "attention.wv", 0.02, k->kv_dim, m->dim);
-    int wo = weight(b, k, "attention.wo", k->residual_std, m->dim, m->dim);
-    int q = linear(b, k, x, wq, "q", m->dim);
-    int key = linear(b, k, x, wk, "k", k->kv_dim);
-    int v = linear(b, k, x, wv, "v", k->kv_dim);
-    const int by_kv_head[] = {wk, wv};
-    graph_cut_heads(b, wq, 0, 1, m->heads, m->kv_heads);
-    graph_cut_heads(b, q, 1, 1, m->heads, m->kv_heads);
-    for (int i = 0; i < 2; i++) {
-        graph_cut_kv_heads(b, by_kv_head[i], 0, m->kv_heads);
-        graph_cut_kv_heads(b, i ? v : key, 1, m->kv_heads);
-    }
-    graph_cut_heads(b, wo, 1, 1, m->heads, m->kv_heads);
-    rope(b, k, q, m->heads);
-    rope(b, k, key, m->kv_heads);
-    int o = graph_add_activation(b, k->layer, "o", m->dim);
+    int qkv[3], wo = project(b, k, x, qkv);
+    rope(b, k, qkv[0], m->heads);
+    rope(b, k, qkv[1], m->kv_heads);
+    int o = graph_add_activation(b, k->layer, "o", k->q_dim);
     int lse = graph_add_stat(b, k->layer, "lse", m->heads);
-    graph_cut_heads(b, o, 1, 1, m->heads, m->kv_heads);
-    graph_cut_heads(b, lse, 0, 1, m->heads, m->kv_heads);
+    cut_heads(b, k, o, 1, false);
+    cut_heads(b, k, lse, 0, false);
     struct graph_node *n = graph_add_node(b, GO_ATTENTION, k->layer);
-    n->in[0] = q;
-    n->in[1] = key;
-    n->in[2] = v;
+    for (int i = 0; i < 3; i++)
+        n->in[i] = qkv[i];
     n->out[0] = o;
     n->out[1] = lse;
     n->heads = m->heads;
     n->kv_heads = m->kv_heads;
-    n->head_dim = k->head_dim;
+    n->head_dim = m->head_dim;
     n->causal = true;
-    return linear(b, k, o, wo, "attn", m->dim);
+    return linear(b, k, o, wo, -1, "attn", m->dim);
 }
 
 /* The gated feed-forward with matrices of `name`: w2(silu(w1 x) * w3 x). `at` is the prefix of its activations. */
@@ -123,8 +188,8 @@ static int feed_forward(struct graph_builder *b, const struct block *k, int x, c
     static const char *const parts[] = {"gate", "up", "swiglu"};
     for (int i = 0; i < 3; i++)
         snprintf(text[i], sizeof(text[i]), "%s%s", at, parts[i]);
-    int gate = linear(b, k, x, w[0], text[0], ffn);
-    int up = linear(b, k, x, w[2], text[1], ffn);
+    int gate = linear(b, k, x, w[0], -1, text[0], ffn);
+    int up = linear(b, k, x, w[2], -1, text[1], ffn);
     int y = graph_add_activation(b, k->layer, text[2], ffn);
     const int by_row[] = {w[0], w[2]}, by_col[] = {w[1], gate, up, y};
     for (int i = 0; i < 2; i++)
@@ -136,7 +201,7 @@ static int feed_forward(struct graph_builder *b, const struct block *k, int x, c
     n->in[1] = up;
     n->out[0] = y;
     snprintf(text[0], sizeof(text[0]), "%sffn", at);
-    return linear(b, k, y, w[1], text[0], m->dim);
+    return linear(b, k, y, w[1], -1, text[0], m->dim);
 }
 
 /* ---- experts ---- */
@@ -226,7 +291,7 @@ static int shared_experts(struct graph_builder *b, const struct block *k, int x)
     if (!m->shared_gate)
         return y;
     int w = weight(b, k, "moe.shared_gate", k->residual_std, 1, m->dim);
-    int z = linear(b, k, x, w, "shared.z", 1), gated = graph_add_activation(b, k->layer, "shared.gated", m->dim);
+    int z = linear(b, k, x, w, -1, "shared.z", 1), gated = graph_add_activation(b, k->layer, "shared.gated", m->dim);
     struct graph_node *n = graph_add_node(b, GO_GATE, k->layer);
     n->in[0] = y;
     n->in[1] = z;
@@ -282,8 +347,8 @@ void graph_build_llama(struct graph_builder *b, const struct job_model *m)
     n->out[0] = x;
     int res = -1;
     for (int l = 0; l < m->layers; l++) {
-        int64_t head_dim = m->dim / m->heads;
-        struct block k = {l, 1 + units * l, m, head_dim, m->kv_heads * head_dim, 0.02 / sqrt(2.0 * (l + 1))};
+        struct block k = {
+            l, 1 + units * l, m, m->heads * m->head_dim, m->kv_heads * m->head_dim, 0.02 / sqrt(2.0 * (l + 1))};
         struct graph_param scale = {k.unit, INIT_ONE, 0, m->dim, 0};
         int w = graph_add_param(b, scale, "layers.%d.attention_norm.weight", l);
         res = attention(b, &k, norm(b, m, l, w, "attention_norm", &x, res));

@@ -54,6 +54,9 @@ TEST(files)
          "job.yaml: model.dim: required key is missing (Hidden size: width of the residual stream.)"},
         {HEAD, "job.yaml: train.steps: required key is missing (Total number of training steps (optimizer updates), "
                "including those before a resume.)"},
+        {"name: x\nmodel: {dim: 8, layers: 1, heads: 2, qk_norm: whole}\ndata: {train: [a]}\ntrain: {steps: 1}\n"
+         "parallel: {workers: 2, tp: 2}\n",
+         "job.yaml:5: parallel.tp: model.qk_norm whole needs all heads of a token on one worker: write 1"},
         {HEAD "train:\n  steps: many\n",
          "job.yaml:5: train.steps: expected an integer from 1 to 1000000000, found \"many\""},
         {HEAD "train:\n  stps: 1\n",
@@ -121,7 +124,8 @@ TEST(values)
         {"run.env.9=1", "run.env: expected a name of letters, digits and underscores for each key (the name of an "
                         "environment variable), found the string \"9\""},
         {"run.env.A=[1]", "run.env: expected a string for each key, found a list"},
-        {"model=3", "model: expected a map with some of the keys arch, dim, layers, heads, kv_heads, ffn, vocab, "
+        {"model=3", "model: expected a map with some of the keys arch, dim, layers, heads, kv_heads, head_dim, "
+                    "qkv_bias, qk_norm, ffn, vocab, "
                     "norm_eps, rope_theta, tied, causal, experts, experts_per_token, expert_ffn, shared_experts, "
                     "shared_gate, moe_every, dense_layers, router, router_norm, router_bias, router_scale, "
                     "router_groups, router_groups_kept, router_group_best, aux_loss, aux_scope, z_loss, found \"3\""},
@@ -149,6 +153,17 @@ TEST(rules)
         {"model.kv_heads=16", "model.kv_heads: 8 heads are not divisible by 16 key-value heads: write 8"},
         {"model={dim: 24, heads: 8, kv_heads: 0}",
          "model.heads: dim / heads is 3; llama's rotary position embedding works on pairs and needs an even number"},
+        {"model={dim: 24, heads: 8, kv_heads: 0, head_dim: 5}",
+         "model.head_dim: 5; llama's rotary position embedding works on pairs and needs an even number: write 6"},
+        {"model={heads: 4096, dim: 8192, head_dim: 1000}",
+         "model.head_dim: 4096 heads of 1000 columns have more than 1048576: write at most 256"},
+        {"model={arch: gpt2, tied: true, kv_heads: 0, head_dim: 16}",
+         "model.head_dim: the heads of gpt2 have model.dim / model.heads columns: write 0"},
+        {"model={arch: gpt2, tied: true, kv_heads: 0, qkv_bias: true}",
+         "model.qkv_bias: gpt2 always has biases, and this key is for llama: write false"},
+        {"model={arch: transformer, kv_heads: 0, qk_norm: head}",
+         "model.qk_norm: transformer does not normalize queries and keys: write none"},
+        {"model.qk_norm=heads", "model.qk_norm: expected one of none, head, whole, found \"heads\""},
         {"model={arch: gpt2, tied: true}",
          "job.yaml:2: model.kv_heads: gpt2 has no grouped-query attention: write 0 or 8"},
         {"model.vocab=100",

@@ -10,21 +10,24 @@ struct layout_row {
     int sp; /* 2: also async_tp */
     enum numerics numerics;
     enum dtype dtype;
+    bool attention; /* biases of q, k and v, norms of heads */
 };
 
 static const struct layout_row rows[] = {
-    {"tp", ARCH_LLAMA, 1, 1, 1, 2, 0, false, NUMERICS_FAST, DT_F32},
-    {"tp sp", ARCH_GPT2, 1, 1, 1, 2, 0, true, NUMERICS_FAST, DT_F32},
-    {"tp shared heads", ARCH_LLAMA, 1, 1, 1, 4, 0, true, NUMERICS_FAST, DT_F32},
-    {"dp tp", ARCH_LLAMA, 2, 1, 1, 2, 0, true, NUMERICS_CANONICAL, DT_F32},
-    {"zero 1", ARCH_LLAMA, 1, 2, 1, 1, 1, false, NUMERICS_FAST, DT_BF16},
-    {"dp zero 2", ARCH_GPT2, 2, 2, 1, 1, 2, false, NUMERICS_FAST, DT_F32},
-    {"zero 3", ARCH_LLAMA, 1, 3, 1, 1, 3, false, NUMERICS_FAST, DT_BF16},
-    {"zero 3 tp", ARCH_GPT2, 1, 2, 1, 2, 3, true, NUMERICS_FAST, DT_F32},
-    {"cp", ARCH_LLAMA, 1, 1, 2, 1, 0, false, NUMERICS_FAST, DT_F32},
-    {"cp zero 1 canonical", ARCH_LLAMA, 1, 2, 2, 1, 1, false, NUMERICS_CANONICAL, DT_F32},
-    {"tp async", ARCH_LLAMA, 1, 1, 1, 3, 0, 2, NUMERICS_FAST, DT_F32},
-    {"cp tp async", ARCH_GPT2, 1, 1, 2, 2, 0, 2, NUMERICS_FAST, DT_BF16},
+    {"tp", ARCH_LLAMA, 1, 1, 1, 2, 0, false, NUMERICS_FAST, DT_F32, false},
+    {"tp sp", ARCH_GPT2, 1, 1, 1, 2, 0, true, NUMERICS_FAST, DT_F32, false},
+    {"tp shared heads", ARCH_LLAMA, 1, 1, 1, 4, 0, true, NUMERICS_FAST, DT_F32, false},
+    {"dp tp", ARCH_LLAMA, 2, 1, 1, 2, 0, true, NUMERICS_CANONICAL, DT_F32, false},
+    {"zero 1", ARCH_LLAMA, 1, 2, 1, 1, 1, false, NUMERICS_FAST, DT_BF16, false},
+    {"dp zero 2", ARCH_GPT2, 2, 2, 1, 1, 2, false, NUMERICS_FAST, DT_F32, false},
+    {"zero 3", ARCH_LLAMA, 1, 3, 1, 1, 3, false, NUMERICS_FAST, DT_BF16, false},
+    {"zero 3 tp", ARCH_GPT2, 1, 2, 1, 2, 3, true, NUMERICS_FAST, DT_F32, false},
+    {"cp", ARCH_LLAMA, 1, 1, 2, 1, 0, false, NUMERICS_FAST, DT_F32, false},
+    {"cp zero 1 canonical", ARCH_LLAMA, 1, 2, 2, 1, 1, false, NUMERICS_CANONICAL, DT_F32, false},
+    {"tp async", ARCH_LLAMA, 1, 1, 1, 3, 0, 2, NUMERICS_FAST, DT_F32, false},
+    {"cp tp async", ARCH_GPT2, 1, 1, 2, 2, 0, 2, NUMERICS_FAST, DT_BF16, false},
+    {"tp attention", ARCH_LLAMA, 1, 1, 1, 4, 0, false, NUMERICS_FAST, DT_F32, true},
+    {"zero 3 tp attention", ARCH_LLAMA, 1, 2, 1, 2, 3, true, NUMERICS_FAST, DT_F32, true},
 };
 #define N_ROWS ((int)(sizeof(rows) / sizeof(rows[0])))
 
@@ -33,6 +36,8 @@ static void setup(struct fixture *f, const struct layout_row *r)
     struct job_spec job = job_small(r->arch, r->dp * r->fsdp * r->cp * r->tp);
     job.model.layers = 1;
     job.model.dim = r->zero ? 32 : 16; /* so that every rank has pieces */
+    job.model.qkv_bias = r->attention;
+    job.model.qk_norm = r->attention ? QK_NORM_HEAD : QK_NORM_NONE;
     job.train.numerics = r->numerics;
     job.train.dtype = r->dtype;
     job.train.global_batch = 2 * r->dp * r->fsdp * 2; /* two microbatches a rank */

@@ -297,6 +297,49 @@ TEST(canonical_llama_gradient_is_the_difference)
     check(ARCH_LLAMA, false, NUMERICS_CANONICAL);
 }
 
+/* The attention of llama's relatives: Qwen2, Qwen3 and OLMoE. */
+static void check_attention(int64_t head_dim, bool bias, enum qk_norm norm, enum numerics numerics,
+                            enum recompute recompute)
+{
+    struct job_spec job = job_of(ARCH_LLAMA, numerics);
+    struct fixture train, eval;
+    job.model.head_dim = head_dim;
+    job.model.qkv_bias = bias;
+    job.model.qk_norm = norm;
+    job.parallel.recompute = recompute;
+    fixture_init(&train, &job, MODE_TRAIN);
+    fixture_init(&eval, &job, MODE_EVAL);
+    check_fixtures(&train, &eval);
+    fixture_fini(&train);
+    fixture_fini(&eval);
+}
+
+TEST(heads_of_another_width_have_the_right_gradient)
+{
+    check_attention(2, false, QK_NORM_NONE, NUMERICS_FAST, RECOMPUTE_NONE);
+    check_attention(6, false, QK_NORM_NONE, NUMERICS_CANONICAL, RECOMPUTE_FULL);
+}
+
+TEST(biases_of_attention_have_the_right_gradient)
+{
+    check_attention(0, true, QK_NORM_NONE, NUMERICS_FAST, RECOMPUTE_NONE);
+    check_attention(0, true, QK_NORM_NONE, NUMERICS_CANONICAL, RECOMPUTE_ATTENTION);
+}
+
+TEST(norms_of_heads_have_the_right_gradient)
+{
+    check_attention(0, false, QK_NORM_HEAD, NUMERICS_FAST, RECOMPUTE_NONE);
+    check_attention(6, true, QK_NORM_HEAD, NUMERICS_CANONICAL, RECOMPUTE_POINTWISE);
+    check_attention(6, false, QK_NORM_HEAD, NUMERICS_FAST, RECOMPUTE_FULL);
+}
+
+TEST(norms_of_all_heads_together_have_the_right_gradient)
+{
+    check_attention(0, false, QK_NORM_WHOLE, NUMERICS_FAST, RECOMPUTE_NONE);
+    check_attention(6, true, QK_NORM_WHOLE, NUMERICS_CANONICAL, RECOMPUTE_POINTWISE);
+    check_attention(6, false, QK_NORM_WHOLE, NUMERICS_FAST, RECOMPUTE_FULL);
+}
+
 TEST(gpt2_gradient_is_the_difference)
 {
     check(ARCH_GPT2, true, NUMERICS_FAST);

@@ -127,6 +127,48 @@ TEST(names_and_shapes_are_those_of_the_checkpoints)
     }
 }
 
+/* Names are torchtitan's for Qwen3, which has heads of 128 columns beside a hidden size of 1024 / 16 = 64 a head. */
+TEST(attention_of_the_relatives_of_llama)
+{
+    static const struct {
+        const char *name;
+        int64_t rows, cols;
+        enum graph_init init;
+    } rows[] = {
+        {"layers.1.attention.wq.weight", 24, 16, INIT_NORMAL}, {"layers.1.attention.wk.weight", 12, 16, INIT_NORMAL},
+        {"layers.1.attention.wo.weight", 16, 24, INIT_NORMAL}, {"layers.1.attention.wq.bias", 24, 0, INIT_ZERO},
+        {"layers.0.attention.wk.bias", 12, 0, INIT_ZERO},      {"layers.0.attention.wv.bias", 12, 0, INIT_ZERO},
+        {"layers.0.attention.q_norm.weight", 6, 0, INIT_ONE},  {"layers.0.attention.k_norm.weight", 6, 0, INIT_ONE}};
+    struct job_spec job = job_small(ARCH_LLAMA, 1);
+    struct graph g, plain;
+    struct why why;
+    assert_ok(graph_build(&job.model, 8, &plain, &why));
+    job.model.head_dim = 6;
+    job.model.qkv_bias = true;
+    job.model.qk_norm = QK_NORM_HEAD;
+    assert_ok(graph_build(&job.model, 8, &g, &why));
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const struct graph_tensor *t = find_tensor(&g, rows[i].name);
+        assert_int_equal(t->ndim, rows[i].cols ? 2 : 1);
+        assert_int_equal(t->dim[0].factor, rows[i].rows);
+        assert_int_equal(t->dim[1].factor, rows[i].cols);
+        assert_int_equal(t->init, rows[i].init);
+        assert_int_equal(t->decay, rows[i].cols > 0);
+    }
+    /* wq, wk, wv and wo grow by half; 48 biases and 12 weights of norms a layer */
+    int64_t grown = 2 * (2 * 8 * 16 + 2 * 4 * 16), more = 2 * (48 + 12);
+    assert_int_equal(g.n_params, plain.n_params + grown + more);
+    assert_int_equal(g.n_params_matmul, plain.n_params_matmul + grown);
+    assert_true(graph_flops_per_token(&g, &job.model, 8, false) == 6.0 * (double)g.n_params_matmul + 12 * 2 * 24 * 8);
+    graph_fini(&g);
+    job.model.qk_norm = QK_NORM_WHOLE;
+    assert_ok(graph_build(&job.model, 8, &g, &why));
+    assert_int_equal(find_tensor(&g, "layers.0.attention.q_norm.weight")->dim[0].factor, 24);
+    assert_int_equal(find_tensor(&g, "layers.0.attention.k_norm.weight")->dim[0].factor, 12);
+    graph_fini(&g);
+    graph_fini(&plain);
+}
+
 TEST(initial_values_follow_the_papers)
 {
     struct job_spec job = job_small(ARCH_GPT2, 1);
@@ -201,6 +243,16 @@ TEST(illegal_dimensions_are_named_with_the_nearest_legal_one)
         {ARCH_LLAMA, offsetof(struct job_model, heads), 0, {"model.heads is 0", "1", "nearest legal value is 1"}},
         {ARCH_LLAMA, offsetof(struct job_model, kv_heads), 3, {"model.kv_heads", "model.heads (4)", "value is 2"}},
         {ARCH_GPT2, offsetof(struct job_model, kv_heads), 2, {"model.kv_heads", "gpt2", "set it to 4 or 0"}},
+        {ARCH_LLAMA, offsetof(struct job_model, head_dim), 5, {"model.head_dim is 5", "even", "6"}},
+        {ARCH_LLAMA,
+         offsetof(struct job_model, head_dim),
+         1 << 20,
+         {"model.head_dim", "nearest legal value is", "32768"}},
+        {ARCH_LLAMA,
+         offsetof(struct job_model, head_dim),
+         -4,
+         {"model.head_dim is -4", "nearest legal value is 2", ""}},
+        {ARCH_GPT2, offsetof(struct job_model, head_dim), 8, {"model.head_dim is 8", "gpt2", "set it to 0"}},
         {ARCH_LLAMA, offsetof(struct job_model, dim), 15, {"model.dim is 15", "even", "16"}},
         {ARCH_LLAMA, offsetof(struct job_model, vocab), 0, {"model.vocab is 0", "1", ""}},
         {ARCH_LLAMA, offsetof(struct job_model, layers), -3, {"model.layers is -3", "1", ""}},

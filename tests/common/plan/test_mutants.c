@@ -18,6 +18,7 @@ static const struct cell {
     bool no_sp, canonical, dropout, async;
     enum pipe_schedule schedule;
     enum recompute recompute;
+    enum qk_norm qk_norm;
     const char *csv;    /* of 3 microbatches */
     bool experts, sets; /* layers have experts; the auxiliary loss balances samples */
     int ep;
@@ -50,6 +51,8 @@ static const struct cell {
     {"experts, cp 2", ARCH_LLAMA, .cp = 2, .experts = true, .sets = true},
     {"ep 2 over tp", ARCH_LLAMA, .dp = 2, .tp = 2, .experts = true, .ep = 2},
     {"ep 2 over cp", ARCH_LLAMA, .cp = 2, .experts = true, .ep = 2},
+    {"tp 2, heads normed", ARCH_LLAMA, .tp = 2, .qk_norm = QK_NORM_HEAD},
+    {"tp 4, heads normed, no sp", ARCH_LLAMA, .tp = 4, .qk_norm = QK_NORM_HEAD, .no_sp = true},
 };
 #define N_CELLS (sizeof(cells) / sizeof(cells[0]))
 
@@ -65,6 +68,7 @@ static void try_cell(const struct cell *c)
     job.model.layers = 4;
     job.model.vocab = 150; /* more rows than a grain, so that shards cut them */
     job.model.ffn = 144;
+    job.model.qk_norm = c->qk_norm;
     job.parallel.fsdp = one_or(c->fsdp);
     job.parallel.zero = c->zero;
     job.parallel.tp = one_or(c->tp);
