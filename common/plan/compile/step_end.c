@@ -88,9 +88,23 @@ static int tp_group(struct compiler *c, int t)
 void step_end_groups(struct compiler *c)
 {
     const unsigned logits = c->p->mode == MODE_GENERATE ? AXIS(AXIS_CP) : 0; /* generation gathers them */
-    const unsigned sets[] = {
-        AXES_ALL,      AXES_DATA,     AXES_DATA | AXIS(AXIS_CP), AXIS(AXIS_DP) | AXIS(AXIS_CP), AXIS(AXIS_FSDP),
-        AXIS(AXIS_CP), AXIS(AXIS_TP), AXIS(AXIS_TP) | logits,    AXIS(AXIS_CP) | AXIS(AXIS_TP), norm_axes(c)};
+    const unsigned ep = c->p->sharding.ep_axes, cp = AXIS(AXIS_CP), dp = AXIS(AXIS_DP);
+    /* cp | tp: the sets of a router; those with ep: experts, and the axes over which their gradients are summed */
+    const unsigned sets[] = {AXES_ALL,
+                             AXES_DATA,
+                             AXES_DATA | cp,
+                             dp | cp,
+                             AXIS(AXIS_FSDP),
+                             cp,
+                             AXIS(AXIS_TP),
+                             AXIS(AXIS_TP) | logits,
+                             cp | AXIS(AXIS_TP),
+                             norm_axes(c),
+                             ep,
+                             AXES_DATA & ~ep,
+                             (AXES_DATA | cp) & ~ep,
+                             (dp | cp) & ~ep,
+                             cp & ~ep};
     for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]) && !c->err; i++)
         compile_group(c, sets[i]);
     for (int t = 0; t < c->g->n_tensors && !c->err; t++) {
