@@ -5,8 +5,9 @@
 #define MAX_TEXT 64
 #define MAX_SETS 40
 
-static const char *const model_names[CELL_MODELS] = {"llama", "gpt2", "transformer", "mixture"};
-static const char *const model_texts[CELL_MODELS] = {parity_llama, parity_gpt2, parity_transformer, parity_llama};
+static const char *const model_names[CELL_MODELS] = {"llama", "gpt2", "transformer", "mixture", "qwen", "olmo"};
+static const char *const model_texts[CELL_MODELS] = {parity_llama, parity_gpt2,  parity_transformer,
+                                                     parity_llama, parity_llama, parity_llama};
 static const char *const sp_names[] = {"", " sp", " sp async"};
 static const char *const schedule_names[] = {"1f1b", "gpipe", "interleaved", "zb-h1"};
 static const char *const recompute_names[] = {"none", "full", "pointwise", "attention"};
@@ -120,7 +121,7 @@ static void set_experts(struct sets *s, bool uneven)
 
 static void set_model(struct sets *s, const struct cell *c, int layers)
 {
-    const bool uneven = c->factor[CELL_UNEVEN], llama = c->model == CELL_LLAMA || c->model == CELL_MIXTURE;
+    const bool uneven = c->factor[CELL_UNEVEN], llama = model_texts[c->model] == parity_llama;
     set_key(s, "model.layers", layers);
     set_key(s, "model.dim", llama ? (uneven ? 36 : 48) : (uneven ? 30 : 32));
     set_key(s, "model.heads", llama ? (uneven ? 6 : 8) : (uneven ? 6 : 8));
@@ -131,6 +132,13 @@ static void set_model(struct sets *s, const struct cell *c, int layers)
         set_key(s, "model.ffn", uneven ? 50 : 80);
     if (c->model == CELL_MIXTURE)
         set_experts(s, uneven);
+    if (c->model == CELL_QWEN) {
+        set_key(s, "model.head_dim", 10);
+        set_word(s, "model.qkv_bias", "true");
+        set_word(s, "model.qk_norm", "head");
+    }
+    if (c->model == CELL_OLMO)
+        set_word(s, "model.qk_norm", "whole");
     set_key(s, "model.vocab", uneven ? 301 : 300);
     set_key(s, "train.seq", uneven ? 19 : 24);
 }
@@ -199,6 +207,8 @@ static bool legal(const struct cell *c)
         return false;
     if (f[CELL_EP] && (c->model != CELL_MIXTURE || f[f[CELL_EP] == 1 ? CELL_TP : CELL_CP] == 1 || ep_of(c) > 5 ||
                        (f[CELL_TP] > 1 && !f[CELL_SP])))
+        return false;
+    if (c->model == CELL_OLMO && f[CELL_TP] > 1)
         return false;
     return f[CELL_TP] <= most_tp(c);
 }

@@ -5,7 +5,9 @@
 
 #include "tests/parity/harness.h"
 
-enum cell_model { CELL_LLAMA, CELL_GPT2, CELL_TRANSFORMER, CELL_MIXTURE /* llama with experts */, CELL_MODELS };
+/* mixture: llama with experts. qwen: llama with biases of q, k and v, with heads that are wider than dim / heads, and
+ * with norms of heads. olmo: llama with norms of all heads together, which needs tp 1. */
+enum cell_model { CELL_LLAMA, CELL_GPT2, CELL_TRANSFORMER, CELL_MIXTURE, CELL_QWEN, CELL_OLMO, CELL_MODELS };
 enum cell_factor {
     CELL_DP,
     CELL_FSDP,

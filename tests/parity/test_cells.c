@@ -19,6 +19,16 @@ TEST(gpt2_cells_of_four_workers)
     pairs(CELL_GPT2, 4);
 }
 
+TEST(qwen_cells_of_four_workers)
+{
+    pairs(CELL_QWEN, 4);
+}
+
+TEST(olmo_cells_of_four_workers)
+{
+    pairs(CELL_OLMO, 4);
+}
+
 TEST(transformer_cells_of_four_workers)
 {
     pairs(CELL_TRANSFORMER, 4);

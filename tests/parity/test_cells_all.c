@@ -29,6 +29,16 @@ TEST(llama_pairs_of_axes)
     assert_true(run(all_pairs, CELL_LLAMA) >= 80);
 }
 
+TEST(qwen_pairs_of_axes)
+{
+    assert_true(run(all_pairs, CELL_QWEN) >= 80);
+}
+
+TEST(olmo_pairs_of_axes)
+{
+    assert_true(run(all_pairs, CELL_OLMO) >= 50);
+}
+
 TEST(transformer_pairs_of_axes)
 {
     assert_true(run(all_pairs, CELL_TRANSFORMER) >= 80);
@@ -44,6 +54,11 @@ TEST(llama_triples_of_choices)
     assert_true(run(all_triples, CELL_LLAMA) >= 80);
 }
 
+TEST(qwen_triples_of_choices)
+{
+    assert_true(run(all_triples, CELL_QWEN) >= 80);
+}
+
 TEST(transformer_triples_of_choices)
 {
     assert_true(run(all_triples, CELL_TRANSFORMER) >= 80);
@@ -57,6 +72,11 @@ TEST(gpt2_triples_of_choices)
 TEST(llama_four_axes)
 {
     assert_true(run(cells_four_axes, CELL_LLAMA) >= 12);
+}
+
+TEST(qwen_four_axes)
+{
+    assert_true(run(cells_four_axes, CELL_QWEN) >= 12);
 }
 
 TEST(transformer_four_axes)
