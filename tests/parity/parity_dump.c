@@ -187,10 +187,13 @@ static int write_tokens(struct dump *d)
 static void print_index(FILE *f, const struct dump *d, const struct parity_result *r)
 {
     const struct job_spec *j = &d->model.job;
-    fprintf(f, "seq %lld\nbatch %lld\nvocab %lld\nlayers %lld\nheads %lld\nkv_heads %lld\ncausal %d\n",
+    fprintf(f,
+            "seq %lld\nbatch %lld\nvocab %lld\nlayers %lld\nheads %lld\nkv_heads %lld\ncausal %d\ndim %lld\n"
+            "head_dim %lld\n",
             (long long)j->train.seq, (long long)j->train.global_batch, (long long)j->model.vocab,
             (long long)j->model.layers, (long long)j->model.heads,
-            (long long)(j->model.kv_heads ? j->model.kv_heads : j->model.heads), j->model.causal);
+            (long long)(j->model.kv_heads ? j->model.kv_heads : j->model.heads), j->model.causal,
+            (long long)j->model.dim, (long long)job_head_dim(&j->model));
     fprintf(f,
             "norm_eps %.17g\nrope_theta %.17g\nclip %.17g\nweight_decay %.17g\nbeta1 %.17g\nbeta2 %.17g\neps %.17g\n",
             j->model.norm_eps, j->model.rope_theta, j->train.clip, j->train.weight_decay, j->train.beta1,

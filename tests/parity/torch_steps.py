@@ -2,10 +2,12 @@
 
 From the same weights, on one worker and on two along every axis, it compares logits, loss and every gradient, and then
 three clipped steps of AdamW. It also trains with the course's settings for twenty steps on lower-case words and compares
-the losses. The models are written from their formulas here, independently of the C code.
+the losses. The models are written from their formulas here, independently of the C code. The relatives of llama are also
+compared with those of transformers, where python has them: it computes norms and rotations in float32, so within that.
 
 torch_steps.py PARITY_DUMP TEXT   (run by ctest; needs a python with torch in DTD_TORCH_PYTHON)
 """
+import importlib.util
 import os
 import subprocess
 import sys
@@ -24,6 +26,9 @@ if "DTD_TORCH_STEPS" not in os.environ:
 
 import torch
 import torch.nn.functional as F
+
+HAS_TRANSFORMERS = importlib.util.find_spec("transformers") is not None
+os.environ["HF_HUB_OFFLINE"] = "1"
 
 F64 = torch.float64
 
@@ -71,6 +76,11 @@ def rope(x, heads, theta):
     return torch.view_as_real(pairs * turn[:, None]).reshape(b, s, d)
 
 
+def qk_norm(x, w, norm):
+    """Over all columns, or over those of each head: as many as the weight has."""
+    return norm(x.unflatten(-1, (-1, w.numel())), w).flatten(-2)
+
+
 def llama(p, ids, c):
     heads, kv = int(c["heads"]), int(c["kv_heads"])
 
@@ -81,7 +91,9 @@ def llama(p, ids, c):
     for i in range(int(c["layers"])):
         w = {k[len(f"layers.{i}."):]: v for k, v in p.items() if k.startswith(f"layers.{i}.")}
         h = norm(x, w["attention_norm.weight"])
-        q, k, v = (h @ w[f"attention.{n}.weight"].T for n in ("wq", "wk", "wv"))
+        q, k, v = (h @ w[f"attention.{n}.weight"].T + w.get(f"attention.{n}.bias", 0) for n in ("wq", "wk", "wv"))
+        if "attention.q_norm.weight" in w:
+            q, k = (qk_norm(x, w[f"attention.{n}_norm.weight"], norm) for x, n in ((q, "q"), (k, "k")))
         o = attention(rope(q, heads, c["rope_theta"]), rope(k, kv, c["rope_theta"]), v, heads, kv)
         x = x + o @ w["attention.wo.weight"].T
         h = norm(x, w["ffn_norm.weight"])
@@ -177,9 +189,68 @@ def same_with(forward, c, params, steps, files, tokens, bounds):
     near_params("parameter", params, last, {n: t.detach() for n, t in p.items()}, bounds["parameter"])
 
 
+# ---- transformers ----
+
+
+def rows_theirs(fqn, t, c):
+    """transformers rotates the first half of a head against the second, we neighbouring rows."""
+    name = fqn.split(".")[-2]
+    if name not in ("wq", "wk", "q_norm", "k_norm"):
+        return t
+    return t.unflatten(0, (-1, int(c["head_dim"]) // 2, 2)).transpose(1, 2).flatten(0, 2)
+
+
+def name_theirs(fqn):
+    names = {"tok_embeddings": "model.embed_tokens", "output": "lm_head", "norm": "model.norm", "layers": "model.layers",
+             "attention": "self_attn", "wq": "q_proj", "wk": "k_proj", "wv": "v_proj", "wo": "o_proj", "feed_forward": "mlp",
+             "w1": "gate_proj", "w2": "down_proj", "w3": "up_proj", "attention_norm": "input_layernorm",
+             "ffn_norm": "post_attention_layernorm"}
+    return ".".join(names.get(part, part) for part in fqn.split("."))
+
+
+def model_theirs(family, c, ffn):
+    """Qwen2 and Qwen3; llama with the attention of OLMoE, whose other layers are experts."""
+    import transformers as hf
+    from transformers.models.olmoe.modeling_olmoe import OlmoeAttention
+    keys = dict(vocab_size=int(c["vocab"]), hidden_size=int(c["dim"]), intermediate_size=ffn, num_hidden_layers=int(c["layers"]),
+                num_attention_heads=int(c["heads"]), num_key_value_heads=int(c["kv_heads"]), rms_norm_eps=c["norm_eps"],
+                tie_word_embeddings=False, attn_implementation="eager",
+                rope_parameters={"rope_type": "default", "rope_theta": c["rope_theta"]})
+    if family == "qwen2":
+        return hf.Qwen2ForCausalLM(hf.Qwen2Config(**keys))
+    if family == "qwen3":
+        return hf.Qwen3ForCausalLM(hf.Qwen3Config(head_dim=int(c["head_dim"]), **keys))
+    model, config = hf.LlamaForCausalLM(hf.LlamaConfig(**keys)), hf.OlmoeConfig(**keys)
+    for i, layer in enumerate(model.model.layers):
+        layer.self_attn = OlmoeAttention(config, i)
+    return model
+
+
+def same_with_transformers(family, c, params, files, tokens):
+    init, grad, _, logits, _ = files
+    model = model_theirs(family, c, init["layers.0.feed_forward.w1.weight"].shape[0]).double()
+    theirs = {name_theirs(fqn): rows_theirs(fqn, t.detach(), c) for fqn, t in init.items()}
+    model.load_state_dict(theirs)
+    out = model(tokens[0, :, 0], use_cache=False).logits
+    F.cross_entropy(out.flatten(0, 1), tokens[0, :, 1].reshape(-1)).backward()
+    near_all(f"logits and those of {family}", logits.view_as(out), out.detach(), TRANSFORMERS["logits"])
+    of = {n: p.grad for n, p in model.named_parameters()}
+    near_params(f"gradient and that of {family}", params, {fqn: rows_theirs(fqn, t, c) for fqn, t in grad.items()},
+                {fqn: of[name_theirs(fqn)] for fqn in init}, TRANSFORMERS["gradient"])
+    print(f"{family} of transformers: logits and gradients agree", flush=True)
+
+
+TRANSFORMERS = {"logits": 2e-5, "gradient": 1e-4}
 FORMULAS = {"logits": 1e-10, "gradient": 1e-10, "loss": 1e-11, "norm": 1e-10, "parameter": 1e-10}
 RECIPE = {"logits": 1e-9, "gradient": 1e-9, "loss": 1e-6, "norm": 1e-6, "parameter": 1e-6}
 MODELS = {"llama": llama, "gpt2": gpt2, "transformer": transformer}
+# llama with other attention: the keys, and the model of transformers with the same
+RELATIVES = {
+    "qwen2": (["model.qkv_bias=true"], True),
+    "qwen3": (["model.head_dim=12", "model.qk_norm=head"], True),
+    "olmoe": (["model.qk_norm=whole"], True),
+    "all": (["model.head_dim=6", "model.qkv_bias=true", "model.qk_norm=head"], False),
+}
 LAYOUTS = {
     "one worker": [],
     "tp 2": ["parallel.workers=2", "parallel.tp=2", "parallel.sp=true"],
@@ -193,7 +264,7 @@ COURSE = ["train.seq=32", "train.global_batch=8", "train.lr=2.0e-3", "train.sche
           "train.clip=0", "train.weight_decay=0.01", "train.beta1=0.9", "train.beta2=0.999", "train.eps=1.0e-8"]
 
 
-def check(program, arch, layout, steps, text, sets, bounds):
+def check(program, arch, layout, steps, text, sets, bounds, family=None):
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([program, arch, folder, str(steps), text, *sets, *LAYOUTS[layout]], check=True)
@@ -203,10 +274,12 @@ def check(program, arch, layout, steps, text, sets, bounds):
         tokens = torch.frombuffer(bytearray(open(f"{folder}/tokens", "rb").read()), dtype=torch.int32).long()
     tokens = tokens.view(steps, int(c["batch"]), 2, int(c["seq"]))
     try:
+        if family in RELATIVES and RELATIVES[family][1] and HAS_TRANSFORMERS:
+            same_with_transformers(family, c, params, files, tokens)
         same_with(MODELS[arch], c, params, rows, files, tokens, bounds)
     except SystemExit as e:
-        sys.exit(f"{arch}, {layout}: {e}")
-    print(f"{arch}, {layout}: logits, gradients and {steps} steps on {int(c['vocab'])} words agree with torch {torch.__version__}, "
+        sys.exit(f"{family or arch}, {layout}: {e}")
+    print(f"{family or arch}, {layout}: logits, gradients and {steps} steps on {int(c['vocab'])} words agree with torch {torch.__version__}, "
           f"loss {rows[0][1]:.3f} to {rows[-1][1]:.3f}, {time.monotonic() - begin:.1f} s", flush=True)
 
 
@@ -217,6 +290,10 @@ def main(program, text):
             check(program, arch, layout, 3, "-", plain, FORMULAS)
         for layout in LAYOUTS:
             check(program, arch, layout, 20, text, COURSE + plain, RECIPE)
+    for family, (keys, _) in RELATIVES.items():
+        for layout in LAYOUTS:
+            if family != "olmoe" or layout != "tp 2":
+                check(program, "llama", layout, 3, "-", keys, FORMULAS, family)
     check(program, "transformer", "cp 2", 3, "-", ["train.dropout=0", "model.causal=true"], FORMULAS)
 
 
