@@ -23,6 +23,11 @@ static const struct name_row llama_layer[] = {
     {"attention.wk.weight", "self_attn.k_proj.weight", HEADS},
     {"attention.wv.weight", "self_attn.v_proj.weight", AS_IS},
     {"attention.wo.weight", "self_attn.o_proj.weight", AS_IS},
+    {"attention.wq.bias", "self_attn.q_proj.bias", HEADS},
+    {"attention.wk.bias", "self_attn.k_proj.bias", HEADS},
+    {"attention.wv.bias", "self_attn.v_proj.bias", AS_IS},
+    {"attention.q_norm.weight", "self_attn.q_norm.weight", HEADS},
+    {"attention.k_norm.weight", "self_attn.k_norm.weight", HEADS},
     {"feed_forward.w1.weight", "mlp.gate_proj.weight", AS_IS},
     {"feed_forward.w2.weight", "mlp.down_proj.weight", AS_IS},
     {"feed_forward.w3.weight", "mlp.up_proj.weight", AS_IS},
@@ -36,6 +41,29 @@ static const struct name_row llama_rest[] = {
     {"output.weight", "lm_head.weight", AS_IS},
     {0},
 };
+
+/* The families of model.arch llama in Hugging Face, by the keys of their attention. Where transformers has a default
+ * for a field that config.json may leave out, the row has it; 0: as dtd's. */
+static const struct family {
+    const char *type, *class;
+    bool qkv_bias;
+    enum qk_norm qk_norm;
+    int64_t head_dim, positions;
+} families[] = {
+    {"llama", "LlamaForCausalLM", false, QK_NORM_NONE, 0, 2048},
+    {"qwen2", "Qwen2ForCausalLM", true, QK_NORM_NONE, 0, 32768},
+    {"qwen3", "Qwen3ForCausalLM", false, QK_NORM_HEAD, 128, 32768},
+};
+#define N_FAMILIES (sizeof(families) / sizeof(families[0]))
+
+/* The family with this attention; NULL: none. */
+static const struct family *family_of(const struct job_model *m)
+{
+    for (size_t i = 0; i < N_FAMILIES; i++)
+        if (families[i].qkv_bias == m->qkv_bias && families[i].qk_norm == m->qk_norm)
+            return &families[i];
+    return NULL;
+}
 
 static const struct name_row *row_find(const struct name_row *rows, const char *ours)
 {
@@ -56,7 +84,7 @@ static bool llama_name(const struct job_model *m, const char *ours, struct hf_te
         snprintf(ret->name, sizeof(ret->name), "model.layers.%d.%s", layer, row->theirs);
     else
         snprintf(ret->name, sizeof(ret->name), "%s", row->theirs);
-    ret->head_dim = row->turn == HEADS ? m->dim / m->heads : 0;
+    ret->head_dim = row->turn == HEADS ? job_head_dim(m) : 0;
     return true;
 }
 
@@ -71,6 +99,11 @@ static bool name_of(const struct job_model *m, const char *ours, struct hf_tenso
 
 err_t hf_map(const struct graph *g, const struct job_model *m, struct hf_map *ret, struct why *why)
 {
+    if (m->arch == ARCH_LLAMA && !family_of(m))
+        return why_set(
+            why, ERR_UNSUPPORTED,
+            "dtd knows no Hugging Face model with this attention; model.qkv_bias and model.qk_norm are false "
+            "and none in llama, true and none in qwen2, false and head in qwen3");
     struct hf_map map = {.list = calloc((size_t)g->n_tensors + 1, sizeof(*map.list))};
     if (!map.list)
         return why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
@@ -129,17 +162,27 @@ static json_t *gpt2_config(const struct job_model *m, int64_t ffn, int64_t posit
                      0.0, "resid_pdrop", 0.0, "tie_word_embeddings", 1);
 }
 
+/* hf_map has refused models without a family. config.json of qwen2 has no attention_bias, because its biases are fixed,
+ * and no head_dim where that is usual. */
 static json_t *llama_config(const struct job_model *m, int64_t ffn, int64_t positions)
 {
     int64_t kv_heads = m->kv_heads ? m->kv_heads : m->heads;
-    return json_pack("{s:[s], s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:b, s:b, s:f, s:b}",
-                     "architectures", "LlamaForCausalLM", "model_type", "llama", "hidden_act", "silu", "vocab_size",
-                     (json_int_t)m->vocab, "hidden_size", (json_int_t)m->dim, "intermediate_size", (json_int_t)ffn,
-                     "num_hidden_layers", (json_int_t)m->layers, "num_attention_heads", (json_int_t)m->heads,
-                     "num_key_value_heads", (json_int_t)kv_heads, "head_dim", (json_int_t)(m->dim / m->heads),
-                     "max_position_embeddings", (json_int_t)positions, "rms_norm_eps", m->norm_eps, "rope_theta",
-                     m->rope_theta, "attention_bias", 0, "mlp_bias", 0, "attention_dropout", 0.0, "tie_word_embeddings",
-                     m->tied);
+    const struct family *f = family_of(m);
+    json_t *ret = json_pack("{s:[s], s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:b, s:b, s:f, s:b}",
+                            "architectures", f->class, "model_type", f->type, "hidden_act", "silu", "vocab_size",
+                            (json_int_t)m->vocab, "hidden_size", (json_int_t)m->dim, "intermediate_size",
+                            (json_int_t)ffn, "num_hidden_layers", (json_int_t)m->layers, "num_attention_heads",
+                            (json_int_t)m->heads, "num_key_value_heads", (json_int_t)kv_heads, "head_dim",
+                            (json_int_t)job_head_dim(m), "max_position_embeddings", (json_int_t)positions,
+                            "rms_norm_eps", m->norm_eps, "rope_theta", m->rope_theta, "attention_bias", 0, "mlp_bias",
+                            0, "attention_dropout", 0.0, "tie_word_embeddings", m->tied);
+    if (ret && f != families)
+        json_object_del(ret, "mlp_bias");
+    if (ret && f->qkv_bias)
+        json_object_del(ret, "attention_bias");
+    if (ret && f->qkv_bias && job_head_dim(m) * m->heads == m->dim)
+        json_object_del(ret, "head_dim");
+    return ret;
 }
 
 static const char *const dtype_keys[] = {"dtype", "torch_dtype"}; /* transformers 5, and before */
@@ -340,9 +383,24 @@ static err_t rope_read(const struct config *c, struct job_model *m)
     return err || !json_is_object(rope) ? err : config_real(c, rope, "rope_theta", m->rope_theta, &m->rope_theta);
 }
 
-static err_t llama_read(const struct config *c, struct job_model *m, int64_t *ret_positions)
+/* Windows of attention, which dtd does not have. In a qwen, sliding_window counts only with use_sliding_window. */
+static err_t windows_read(const struct config *c, const struct family *f)
 {
-    static const char *const without[] = {"attention_bias", "mlp_bias", "sliding_window", NULL};
+    static const char *const llama[] = {"sliding_window", NULL}, *const qwen[] = {"use_sliding_window", NULL};
+    err_t err = config_without(c, f == families ? llama : qwen);
+    const json_t *types = json_object_get(c->root, "layer_types");
+    for (size_t i = 0; !err && i < json_array_size(types); i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        if (!type || strcmp(type, "full_attention") != 0)
+            err = why_set(c->why, ERR_UNSUPPORTED, "%s: layer_types has \"%.60s\"; dtd supports \"full_attention\"",
+                          HF_CONFIG, type ? type : "");
+    }
+    return err;
+}
+
+static err_t llama_read(const struct config *c, const struct family *f, struct job_model *m, int64_t *ret_positions)
+{
+    static const char *const without[] = {"attention_bias", "mlp_bias", NULL};
     static const char *const silu[] = {"silu", NULL};
     int64_t head_dim = 0;
     err_t err = config_int(c, "hidden_size", -1, &m->dim);
@@ -351,16 +409,16 @@ static err_t llama_read(const struct config *c, struct job_model *m, int64_t *re
     err = err ? err : config_int(c, "num_key_value_heads", m->heads, &m->kv_heads);
     err = err ? err : config_int(c, "intermediate_size", -1, &m->ffn);
     err = err ? err : config_int(c, "vocab_size", -1, &m->vocab);
-    err = err ? err : config_int(c, "head_dim", m->heads > 0 ? m->dim / m->heads : 1, &head_dim);
-    err = err ? err : config_int(c, "max_position_embeddings", 2048, ret_positions);
+    err = err ? err : config_int(c, "head_dim", f->head_dim ? f->head_dim : m->dim / m->heads, &head_dim);
+    err = err ? err : config_int(c, "max_position_embeddings", f->positions, ret_positions);
     err = err ? err : config_real(c, c->root, "rms_norm_eps", 1e-6, &m->norm_eps);
     err = err ? err : config_text(c, "hidden_act", "silu", silu);
     err = err ? err : config_without(c, without);
+    err = err ? err : windows_read(c, f);
     err = err ? err : rope_read(c, m);
-    if (!err && head_dim * m->heads != m->dim)
-        err = why_set(c->why, ERR_UNSUPPORTED,
-                      "%s: head_dim %" PRId64 " x %" PRId64 " heads must equal hidden_size %" PRId64, HF_CONFIG,
-                      head_dim, m->heads, m->dim);
+    m->head_dim = head_dim * m->heads == m->dim ? 0 : head_dim; /* 0: dim / heads, as job files without the key */
+    m->qkv_bias = f->qkv_bias;
+    m->qk_norm = f->qk_norm;
     m->tied = json_is_true(json_object_get(c->root, "tie_word_embeddings"));
     return err;
 }
@@ -373,12 +431,14 @@ static err_t model_read(const struct config *c, struct job_model *m, int64_t *re
         m->arch = ARCH_GPT2;
         return gpt2_read(c, m, ret_positions);
     }
-    if (type && strcmp(type, "llama") == 0) {
+    for (size_t i = 0; type && i < N_FAMILIES; i++) {
+        if (strcmp(type, families[i].type) != 0)
+            continue;
         m->arch = ARCH_LLAMA;
-        return llama_read(c, m, ret_positions);
+        return llama_read(c, &families[i], m, ret_positions);
     }
-    return why_set(c->why, ERR_UNSUPPORTED, "%s: model_type is \"%.60s\"; dtd supports gpt2 and llama", HF_CONFIG,
-                   type ? type : "");
+    return why_set(c->why, ERR_UNSUPPORTED, "%s: model_type is \"%.60s\"; dtd supports gpt2, llama, qwen2 and qwen3",
+                   HF_CONFIG, type ? type : "");
 }
 
 err_t hf_config_read(const char *text, size_t len, struct job_model *ret, int64_t *ret_positions, struct why *why)

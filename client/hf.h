@@ -1,9 +1,10 @@
 /* Conversion between dtd checkpoints and Hugging Face models: tensor names, row order, config.json. All functions are
  * pure, except hf_export and hf_import, which read and write files.
  *
- * gpt2: names and layouts are those of Hugging Face. llama: dtd uses torchtitan's names. The rows of q and k are
- * interleaved in dtd (rotary positions rotate neighbouring rows, as in Meta's training code); Hugging Face stores the
- * first rows of all pairs before the second rows. */
+ * gpt2: names and layouts are those of Hugging Face. llama: dtd uses torchtitan's names. The rows of q and k, with
+ * their biases and norms, are interleaved in dtd (rotary positions rotate neighbouring rows, as in Meta's training
+ * code); Hugging Face stores the first rows of all pairs before the second rows. qwen2 and qwen3 are model.arch llama
+ * with other keys. */
 #ifndef DTD_CLIENT_HF_H
 #define DTD_CLIENT_HF_H
 
@@ -28,7 +29,8 @@ struct hf_map {
     struct hf_tensor *list; /* in the order of the graph */
     int n;
 };
-/* Maps every parameter of the graph. ERR_UNSUPPORTED for architectures other than gpt2 and llama. */
+/* Maps every parameter of the graph. ERR_UNSUPPORTED for architectures other than gpt2 and llama, and for an attention
+ * that neither llama, qwen2 nor qwen3 has. */
 NODISCARD err_t hf_map(const struct graph *g, const struct job_model *m, struct hf_map *ret, struct why *why);
 void hf_map_fini(struct hf_map *map);
 /* Reorders the rows of whole heads, to Hugging Face's order or from it. src and dst must not overlap. */

@@ -76,13 +76,21 @@ static err_t model_compare(struct importing *m)
     const struct {
         const char *key;
         int64_t job, config;
-    } rows[] = {{"dim", a->dim, b->dim},       {"layers", a->layers, b->layers},
-                {"heads", a->heads, b->heads}, {"kv_heads", a->kv_heads, b->kv_heads},
-                {"ffn", a->ffn, b->ffn},       {"vocab", a->vocab, b->vocab},
-                {"tied", a->tied, b->tied}};
+    } rows[] = {{"dim", a->dim, b->dim},
+                {"layers", a->layers, b->layers},
+                {"heads", a->heads, b->heads},
+                {"kv_heads", a->kv_heads, b->kv_heads},
+                {"ffn", a->ffn, b->ffn},
+                {"vocab", a->vocab, b->vocab},
+                {"tied", a->tied, b->tied},
+                {"head_dim", job_head_dim(a), job_head_dim(b)},
+                {"qkv_bias", a->qkv_bias, b->qkv_bias}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         if (rows[i].job != rows[i].config)
             return key_differs(m, rows[i].key, rows[i].job, rows[i].config);
+    if (a->qk_norm != b->qk_norm)
+        return why_set(m->why, ERR_INVALID, "%s: model.qk_norm must be %s, as in %s", m->x->job,
+                       b->qk_norm == QK_NORM_HEAD ? "head" : "none", m->x->dir);
     if (a->norm_eps != b->norm_eps || (job_arch_rules(a->arch)->rotary && a->rope_theta != b->rope_theta))
         return why_set(m->why, ERR_INVALID, "%s: model.norm_eps and model.rope_theta must be %.17g and %.17g, as in %s",
                        m->x->job, b->norm_eps, b->rope_theta, m->x->dir);

@@ -88,6 +88,63 @@ TEST(names_of_llama)
     "\"model_type\": \"gpt2\", \"n_embd\": 16, \"n_layer\": 2, \"n_head\": 2, \"n_positions\": 12, \"vocab_size\": " \
     "256"
 
+#define QWEN(n)                                                                                                  \
+    "\"model_type\": \"qwen" n "\", \"hidden_size\": 32, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, " \
+    "\"num_key_value_heads\": 2, \"intermediate_size\": 48, \"vocab_size\": 256, \"rms_norm_eps\": 1e-5, "       \
+    "\"max_position_embeddings\": 32"
+
+/* Width of heads, biases and norms; a field that is missing has transformers' default. */
+TEST(families_of_llama)
+{
+    static const struct {
+        const char *text;
+        int64_t head_dim;
+        bool bias;
+        enum qk_norm norm;
+    } cases[] = {
+        {"{" LLAMA ", \"head_dim\": 8}", 0, false, QK_NORM_NONE},
+        {"{" LLAMA ", \"head_dim\": 16}", 16, false, QK_NORM_NONE},
+        {"{" QWEN("2") ", \"sliding_window\": 9, \"use_sliding_window\": false}", 0, true, QK_NORM_NONE},
+        {"{" QWEN("3") "}", 128, false, QK_NORM_HEAD},
+        {"{" QWEN("3") ", \"head_dim\": 8, \"layer_types\": [\"full_attention\"]}", 0, false, QK_NORM_HEAD},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct job_model m;
+        int64_t positions;
+        struct why why = {0};
+        if (hf_config_read(cases[i].text, strlen(cases[i].text), &m, &positions, &why))
+            fail_msg("%s: %s", cases[i].text, why.text);
+        assert_int_equal(m.arch, ARCH_LLAMA);
+        assert_int_equal(m.head_dim, cases[i].head_dim);
+        assert_int_equal(m.qkv_bias, cases[i].bias);
+        assert_int_equal(m.qk_norm, cases[i].norm);
+    }
+}
+
+/* No family has both, or a norm over all heads. */
+TEST(attention_that_no_family_has)
+{
+    for (int norm = QK_NORM_HEAD; norm <= QK_NORM_WHOLE; norm++) {
+        struct job_model m = {.arch = ARCH_LLAMA,
+                              .dim = 32,
+                              .layers = 1,
+                              .heads = 4,
+                              .ffn = 48,
+                              .vocab = 256,
+                              .norm_eps = 1e-5,
+                              .rope_theta = 10000,
+                              .qkv_bias = norm == QK_NORM_HEAD,
+                              .qk_norm = (enum qk_norm)norm};
+        struct graph g;
+        struct hf_map map;
+        struct why why = {0};
+        assert_ok(graph_build(&m, 16, &g, &why));
+        assert_err(ERR_UNSUPPORTED, hf_map(&g, &m, &map, &why));
+        assert_non_null(strstr(why.text, "false and head in qwen3"));
+        graph_fini(&g);
+    }
+}
+
 TEST(configs_that_are_refused)
 {
     static const struct {
@@ -97,11 +154,16 @@ TEST(configs_that_are_refused)
     } cases[] = {
         {"{", ERR_INVALID, "config.json, line 1"},
         {"{\"model_type\": \"bert\"}", ERR_UNSUPPORTED, "model_type is \"bert\""},
-        {"{}", ERR_UNSUPPORTED, "dtd supports gpt2 and llama"},
+        {"{}", ERR_UNSUPPORTED, "dtd supports gpt2, llama, qwen2 and qwen3"},
+        {"{" QWEN("2") ", \"use_sliding_window\": true}", ERR_UNSUPPORTED, "use_sliding_window is set"},
+        {"{" QWEN("3") ", \"attention_bias\": true}", ERR_UNSUPPORTED, "attention_bias is set"},
+        {"{" QWEN("3") ", \"layer_types\": [\"full_attention\", \"sliding_attention\"]}", ERR_UNSUPPORTED,
+         "layer_types has \"sliding_attention\""},
+        {"{" LLAMA ", \"sliding_window\": 9}", ERR_UNSUPPORTED, "sliding_window is set"},
         {"{\"model_type\": \"llama\"}", ERR_INVALID, "hidden_size is missing"},
         {"{" LLAMA ", \"attention_bias\": true}", ERR_UNSUPPORTED, "attention_bias is set"},
         {"{" LLAMA ", \"hidden_act\": \"gelu\"}", ERR_UNSUPPORTED, "hidden_act is \"gelu\"; dtd supports \"silu\""},
-        {"{" LLAMA ", \"head_dim\": 16}", ERR_UNSUPPORTED, "head_dim 16 x 4 heads"},
+        {"{" LLAMA ", \"head_dim\": -2}", ERR_INVALID, "head_dim is missing or not a number"},
         {"{" LLAMA ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0}}", ERR_UNSUPPORTED, "\"llama3\""},
         {"{" LLAMA ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}}", ERR_UNSUPPORTED, "\"linear\""},
         {"{" LLAMA ", \"rope_parameters\": {\"rope_type\": \"yarn\"}}", ERR_UNSUPPORTED, "\"yarn\""},
@@ -270,6 +332,21 @@ TEST(llama_in_and_out)
     round_trip(&llama, 32, "{" LLAMA ", \"max_position_embeddings\": 32}");
 }
 
+TEST(qwen2_in_and_out)
+{
+    struct job_model m = llama;
+    m.qkv_bias = true;
+    round_trip(&m, 32, "{" QWEN("2") "}");
+}
+
+TEST(qwen3_in_and_out)
+{
+    struct job_model m = llama;
+    m.head_dim = 10;
+    m.qk_norm = QK_NORM_HEAD;
+    round_trip(&m, 32, "{" QWEN("3") ", \"head_dim\": 10}");
+}
+
 TEST(gpt2_in_and_out)
 {
     round_trip(&gpt2, 12, "{" GPT2 "}");
@@ -335,6 +412,12 @@ TEST(jobs_that_do_not_fit)
     refuse(&in, "model.rope_theta must be");
     in.job = job_write("d.yaml", "dim: 32, layers: 2, heads: 4, kv_heads: 2, ffn: 48", ", tokenizer: words");
     refuse(&in, "data.tokenizer: the vocabulary of words");
+    in.job = job_write("e.yaml", "dim: 32, layers: 2, heads: 4, kv_heads: 2, ffn: 48, head_dim: 16", "");
+    refuse(&in, "model.head_dim is 16, but ");
+    in.job = job_write("f.yaml", "dim: 32, layers: 2, heads: 4, kv_heads: 2, ffn: 48, qkv_bias: true", "");
+    refuse(&in, "model.qkv_bias is 1, but ");
+    in.job = job_write("g.yaml", "dim: 32, layers: 2, heads: 4, kv_heads: 2, ffn: 48, qk_norm: head", "");
+    refuse(&in, "model.qk_norm must be none, as in ");
     in.job = path_of("none.yaml");
     refuse(&in, "none.yaml");
 }

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models as tokenizer_models, pre_tokenizers, trainers
 from transformers import (AutoConfig, AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig,
-                          LlamaForCausalLM)
+                          LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
 
 DTCTL, LOGITS = sys.argv[1:]
 
@@ -73,6 +73,12 @@ def models():
     yield "llama", LlamaForCausalLM(LlamaConfig(**llama))
     llama.update(num_key_value_heads=8, tie_word_embeddings=True)
     yield "llama, tied", LlamaForCausalLM(LlamaConfig(**llama))
+    yield "llama, wide heads", LlamaForCausalLM(LlamaConfig(head_dim=12, **llama))
+    llama.update(num_key_value_heads=2, rms_norm_eps=1e-6, rope_parameters={"rope_type": "default", "rope_theta": 1e6})
+    yield "qwen2, tied", Qwen2ForCausalLM(Qwen2Config(**llama))
+    llama.update(tie_word_embeddings=False)
+    yield "qwen2", Qwen2ForCausalLM(Qwen2Config(**llama))
+    yield "qwen3", Qwen3ForCausalLM(Qwen3Config(head_dim=12, **llama))
 
 
 def check(name, model, folder):
@@ -123,7 +129,9 @@ def small(arch, vocab, **kw):
     torch.manual_seed(5)
     if arch == "gpt2":
         return shaken(GPT2LMHeadModel(GPT2Config(vocab_size=vocab, n_positions=64, n_embd=48, n_layer=2, n_head=4, **kw)))
-    return shaken(LlamaForCausalLM(LlamaConfig(vocab_size=vocab, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+    model, config = {"llama": (LlamaForCausalLM, LlamaConfig), "qwen2": (Qwen2ForCausalLM, Qwen2Config),
+                     "qwen3": (Qwen3ForCausalLM, Qwen3Config)}[arch]
+    return shaken(model(config(vocab_size=vocab, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
                                                num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-5, **kw)))
 
 
@@ -147,7 +155,7 @@ def round_trip(arch, form, folder):
     """Out of a folder with a tokenizer in this form and back: nothing of config.json, the small files and the ids is lost."""
     tok, theirs = tokenizer(), "%s/%s-%s" % (folder, arch, form)
     kw = dict(bos_token_id=5, eos_token_id=6)
-    if arch == "llama":
+    if arch != "gpt2":
         kw.update(max_position_embeddings=8192, eos_token_id=[6, 7], rope_theta=5e5)
     added = ["<|im_start|>", "<|im_end|>", "[PAD]"] if form != "plain pair" else []
     model = small(arch, tok.get_vocab_size() + len(added), **kw).bfloat16()
@@ -193,6 +201,8 @@ def main():
         for arch in ("gpt2", "llama"):
             for form in ("json", "plain pair", "pair with added tokens"):
                 round_trip(arch, form, folder)
+        for arch in ("qwen2", "qwen3"):
+            round_trip(arch, "json", folder)
         heads(folder)
     for name, model in models():
         with tempfile.TemporaryDirectory() as folder:
