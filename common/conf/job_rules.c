@@ -418,6 +418,18 @@ static bool device_broken(const struct job_spec *j, char ret[SENTENCE])
                   j->train.numerics == NUMERICS_PROOF ? "proof" : "canonical");
 }
 
+#define GPU_HEAD 256 /* columns; kernels/cuda/attention.h */
+
+/* Runs after heads_broken, so the heads divide the columns. */
+static bool wide_heads_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    int64_t cols = job_head_dim(&j->model);
+    return j->run.device == DEVICE_CUDA && cols > GPU_HEAD &&
+           BROKEN("heads of %" PRId64 " columns are wider than the %d of attention on GPUs: write cpu, or more "
+                  "model.heads",
+                  cols, GPU_HEAD);
+}
+
 static bool comm_broken(const struct job_spec *j, char ret[SENTENCE])
 {
     bool cpu = j->run.device == DEVICE_CPU;
@@ -482,6 +494,7 @@ static const struct rule rules[] = {
     {ONLY(checkpoint.memory_every, 0, "this version cannot save checkpoints to memory")},
     {OVER(run.nodes, nodes_broken)},
     {OVER(run.device, device_broken)},
+    {OVER(run.device, wide_heads_broken)},
     {OVER(run.comm, comm_broken)},
     {OVER(run.comm_thread, comm_thread_broken)},
     {OVER(train.dtype, dtype_broken)},

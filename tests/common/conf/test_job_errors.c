@@ -262,6 +262,9 @@ TEST(devices)
     static const struct {
         const char *sets[2], *says;
     } rows[] = {
+        {{"run.device=cuda", "model.head_dim=258"},
+         "run.device: heads of 258 columns are wider than the 256 of attention on GPUs: write cpu, or more "
+         "model.heads"},
         {{"run.device=cuda", "train.numerics=canonical"},
          "run.device: train.numerics canonical needs a CPU: write cpu, or train.numerics fast"},
         {{"run.device=cuda", "train={numerics: proof, dtype: float64}"},
