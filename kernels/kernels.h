@@ -155,18 +155,19 @@ struct kern_normal {
  * ones as weights (Mixtral, GPT-OSS). */
 enum kern_scores { KERN_SCORES_SOFTMAX, KERN_SCORES_SOFTMAX_TOPK, KERN_SCORES_SIGMOID };
 
-/* The rule of a router. With s the scores (the logits for SOFTMAX_TOPK) and b the bias, the k experts with the largest
- * s + b are chosen; of equal ones the lower id. With groups > 1 the experts are that many groups of consecutive ids; a
- * group's rank is the sum of its `group_best` largest s + b, and only experts of the `groups_kept` best groups can be
- * chosen, whatever the values in the others (DeepSeek-V2: 1 best; V3: 2 best). The weight of a chosen expert is s,
- * never s + b; `norm` divides it by the sum of the chosen s (sigmoid: plus 1e-20); all are multiplied by `scale`.
- * SOFTMAX_TOPK: softmax over the chosen logits, times scale, with or without `norm`. */
+/* The rule of a router, computed in float64 from the logits on, so that all backends choose the same experts from the
+ * same logits. With s the scores (the logits for SOFTMAX_TOPK) and b the bias, the k experts with the largest s + b are
+ * chosen; of equal ones the lower id. With groups > 1 the experts are that many groups of consecutive ids; a group's
+ * rank is the sum, in descending order, of its `group_best` largest s + b, and only experts of the `groups_kept` best
+ * groups can be chosen, whatever the values in the others (DeepSeek-V2: 1 best; V3: 2 best). The weight of a chosen
+ * expert is s, never s + b; `norm` divides it by the sum of the chosen s (sigmoid: plus 1e-20); all are multiplied by
+ * `scale`. SOFTMAX_TOPK: softmax over the chosen logits, times scale, with or without `norm`. */
 struct kern_router {
     int64_t experts; /* at most KERN_MAX_EXPERTS */
     int64_t k;       /* 1 <= k <= experts / groups * groups_kept, k <= KERN_MAX_CHOICES */
     enum kern_scores scores;
     bool norm;
-    double scale;
+    double scale;                            /* > 0 */
     int64_t groups, groups_kept, group_best; /* groups divides experts; 1, 1, any: no groups */
 };
 
@@ -176,11 +177,12 @@ struct kern_router {
  * sum over tokens of the square of the logits' log-sum-exp. */
 #define KERN_ROUTE_NUMBERS(experts) (2 * (experts) + 2)
 
-/* Writes ids (ascending in each token) and weights. A token with a NaN among its logits gets ids 0 .. k-1 and NaN
- * weights. sums[sets, KERN_ROUTE_NUMBERS] is written and totals[KERN_ROUTE_NUMBERS] added to. *closeness becomes the
- * larger of itself and of the largest 1 / gap over tokens; the gap is the difference between the k-th and the next
- * score + bias of the experts that could be chosen, infinite where there is no next one (a tie: closeness infinite).
- * Each may be NULL. Row i belongs to set rows[i] / seq - set0, or to set 0 where rows is NULL. */
+/* Writes ids (ascending in each token) and weights. A token whose logits have no finite log-sum-exp (one is NaN or
+ * +infinity, or all are -infinity) gets ids 0 .. k-1 and NaN weights; it has no gap. sums[sets, KERN_ROUTE_NUMBERS] is
+ * written and totals[KERN_ROUTE_NUMBERS] added to. *closeness becomes the larger of itself and of the largest 1 / gap
+ * over tokens; the gap is the difference between the k-th and the next score + bias of the experts that could be
+ * chosen, infinite where there is no next one (a tie: closeness infinite). Each may be NULL. Row i belongs to set
+ * rows[i] / seq - set0, or to set 0 where rows is NULL. */
 struct kern_route {
     struct kern_router router;
     int64_t t, seq, sets, set0;
@@ -216,9 +218,9 @@ struct kern_route_grad {
  */
 struct kern_grouped {
     bool trans_a, trans_b, accumulate;
-    bool wide_c;                       /* as in struct kern_gemm */
-    int64_t experts, rows, m, n, k;    /* rows: the most that there are; m with trans_a, k without */
-    const int32_t *offsets;            /* [experts + 1] */
+    bool wide_c;                    /* as in struct kern_gemm */
+    int64_t experts, rows, m, n, k; /* rows: the most that there are; m with trans_a, k without */
+    const int32_t *offsets;         /* [experts + 1] */
     const void *a, *b;
     void *c;
 };

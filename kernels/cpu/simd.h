@@ -37,6 +37,11 @@ static ALWAYS_INLINE vf v_set(float x)
     return x - (vf){0};
 }
 
+static ALWAYS_INLINE vd v_set_d(double x)
+{
+    return x - (vd){0};
+}
+
 static ALWAYS_INLINE vf v_load(const float *p)
 {
     vf r;
@@ -45,6 +50,18 @@ static ALWAYS_INLINE vf v_load(const float *p)
 }
 
 static ALWAYS_INLINE void v_store(float *p, vf x)
+{
+    memcpy(p, &x, sizeof(x));
+}
+
+static ALWAYS_INLINE vd v_load_d(const double *p)
+{
+    vd r;
+    memcpy(&r, p, sizeof(r));
+    return r;
+}
+
+static ALWAYS_INLINE void v_store_d(double *p, vd x)
 {
     memcpy(p, &x, sizeof(x));
 }
@@ -127,6 +144,11 @@ static ALWAYS_INLINE vd v_sqrt_d(vd x)
 static ALWAYS_INLINE vf v_select(vi mask, vf a, vf b)
 {
     return (vf)((mask & (vi)a) | (~mask & (vi)b));
+}
+
+static ALWAYS_INLINE vd v_select_d(vl mask, vd a, vd b)
+{
+    return (vd)((mask & (vl)a) | (~mask & (vl)b));
 }
 
 /* The larger or smaller value; b when either is a NaN. */

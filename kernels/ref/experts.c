@@ -12,7 +12,7 @@ struct token_route {
     double score[KERN_MAX_EXPERTS]; /* s; the logits for SOFTMAX_TOPK */
     double share[KERN_MAX_EXPERTS]; /* p of KERN_ROUTE_NUMBERS */
     double lse;
-    bool nan;
+    bool nan; /* lse is not finite */
 };
 
 static double log_sum_exp(int64_t n, const real *z)
@@ -29,10 +29,9 @@ static void score_token(const struct kern_router *r, const real *z, struct token
 {
     double sum = 0;
     x->lse = log_sum_exp(r->experts, z);
-    x->nan = false;
+    x->nan = !isfinite(x->lse);
     for (int64_t e = 0; e < r->experts; e++) {
         double s = r->scores == KERN_SCORES_SIGMOID ? 1 / (1 + exp(-(double)z[e])) : exp((double)z[e] - x->lse);
-        x->nan |= isnan((double)z[e]);
         x->share[e] = s;
         x->score[e] = r->scores == KERN_SCORES_SOFTMAX_TOPK ? (double)z[e] : s;
         sum += s;
@@ -41,50 +40,53 @@ static void score_token(const struct kern_router *r, const real *z, struct token
         x->share[e] /= sum;
 }
 
-/* Marks the n best of the candidates; of equal ones the first. Returns the lowest marked value; *ret_next: the largest
- * of the others, -infinity where there is none. */
-static double mark_best(int64_t count, const double *value, const bool *candidate, int64_t n, bool *marked,
-                        double *ret_next)
+/* The n best: the lowest of their values, their sum in descending order, and the largest value of the other candidates,
+ * -infinity where there is none. */
+struct best {
+    double lowest, sum, next;
+};
+
+/* Marks the n best of the candidates; of equal ones the first. */
+static struct best mark_best(int64_t count, const double *value, const bool *candidate, int64_t n, bool *marked)
 {
-    double lowest = INFINITY;
+    struct best b = {.lowest = INFINITY, .next = -INFINITY};
     memset(marked, 0, (size_t)count * sizeof(*marked));
     for (int64_t i = 0; i <= n; i++) {
         int64_t best = -1;
         for (int64_t e = 0; e < count; e++)
             if (candidate[e] && !marked[e] && (best < 0 || value[e] > value[best]))
                 best = e;
-        if (i == n || best < 0) {
-            *ret_next = best < 0 ? -INFINITY : value[best];
+        if (best < 0)
+            break;
+        if (i == n) {
+            b.next = value[best];
             break;
         }
         marked[best] = true;
-        lowest = value[best];
+        b.lowest = value[best];
+        b.sum += value[best];
     }
-    return lowest;
+    return b;
 }
 
 /* Removes the experts of all but the best groups from the candidates. */
 static void keep_groups(const struct kern_router *r, const double *value, bool *candidate)
 {
     int64_t each = r->experts / r->groups;
-    double rank[KERN_MAX_EXPERTS], next;
+    double rank[KERN_MAX_EXPERTS];
     bool all[KERN_MAX_EXPERTS], best[KERN_MAX_EXPERTS], kept[KERN_MAX_EXPERTS];
     memset(all, true, sizeof(all));
-    for (int64_t g = 0; g < r->groups; g++) {
-        rank[g] = 0;
-        mark_best(each, value + g * each, all, r->group_best, best, &next);
-        for (int64_t e = 0; e < each; e++)
-            rank[g] += best[e] ? value[g * each + e] : 0;
-    }
-    mark_best(r->groups, rank, all, r->groups_kept, kept, &next);
+    for (int64_t g = 0; g < r->groups; g++)
+        rank[g] = mark_best(each, value + g * each, all, r->group_best, best).sum;
+    mark_best(r->groups, rank, all, r->groups_kept, kept);
     for (int64_t e = 0; e < r->experts; e++)
         candidate[e] = kept[e / each];
 }
 
-/* Returns the difference between the k-th and the next value; infinity where there is no next one. */
+/* Returns the difference between the k-th and the next value; infinity where there is no next one, or no choice. */
 static double choose(const struct kern_router *r, const struct token_route *x, const real *bias, int32_t *ids)
 {
-    double value[KERN_MAX_EXPERTS], next, last;
+    double value[KERN_MAX_EXPERTS];
     bool candidate[KERN_MAX_EXPERTS], chosen[KERN_MAX_EXPERTS];
     int64_t n = 0;
     for (int64_t e = 0; e < r->experts; e++) {
@@ -93,12 +95,12 @@ static double choose(const struct kern_router *r, const struct token_route *x, c
     }
     if (r->groups > 1 && !x->nan)
         keep_groups(r, value, candidate);
-    last = mark_best(r->experts, value, candidate, r->k, chosen, &next);
+    struct best best = mark_best(r->experts, value, candidate, r->k, chosen);
     for (int64_t e = 0; e < r->experts; e++)
         if (chosen[e])
             ids[n++] = (int32_t)e;
     assert(n == r->k);
-    return last - next;
+    return x->nan ? INFINITY : best.lowest - best.next;
 }
 
 static void weigh(const struct kern_router *r, const struct token_route *x, const int32_t *ids, real *weights)
@@ -118,12 +120,14 @@ static void weigh(const struct kern_router *r, const struct token_route *x, cons
 
 static void add_numbers(const struct kern_router *r, const struct token_route *x, const int32_t *ids, double *numbers)
 {
+    double entropy = 0;
     for (int64_t j = 0; j < r->k; j++)
         numbers[ids[j]] += 1;
     for (int64_t e = 0; e < r->experts; e++) {
         numbers[r->experts + e] += x->share[e];
-        numbers[2 * r->experts] -= x->share[e] > 0 ? x->share[e] * log(x->share[e]) : x->share[e];
+        entropy -= x->share[e] > 0 ? x->share[e] * log(x->share[e]) : x->share[e];
     }
+    numbers[2 * r->experts] += entropy;
     numbers[2 * r->experts + 1] += x->lse * x->lse;
 }
 

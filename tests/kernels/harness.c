@@ -71,7 +71,9 @@ static void image_put(const struct values *v, int i, struct guarded *g)
 
 static void image_get(struct values *v, int i, const struct guarded *g)
 {
-    for (int64_t j = 0; j < v->o[i].n; j++) {
+    if (g->type == DT_I32)
+        memcpy(v->p[i], g->image + g->offset, g->bytes);
+    for (int64_t j = 0; g->type != DT_I32 && j < v->o[i].n; j++) {
         double x = element_get(g->type, g->image + g->offset + (size_t)j * g->size);
         memcpy((double *)v->p[i] + j, &x,
                sizeof(x)); /* a copy of bits, because an assignment would quiet a signalling NaN */

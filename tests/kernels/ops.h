@@ -28,6 +28,14 @@ enum flags {
     PART = 65536,     /* columns lo .. lo + cols of the vocabulary; attention_grad: only a part of the keys */
     ACC_Q = 131072,   /* attention_grad: += */
     ACC_KV = 262144,
+    SIGMOID = 524288, /* routers */
+    TOPK = 1048576,   /* softmax over the chosen experts */
+    NORM = 2097152,
+    BY_SET = 4194304,       /* with the numbers of rows */
+    BARE = 8388608,         /* without sums, totals and gap */
+    TIES = 16777216,        /* many equal logits */
+    ZERO_LOGITS = 33554432, /* all are equal */
+    LOSSES = 67108864,      /* with the auxiliary losses */
 };
 
 /* The kinds of runs that include a case. */
@@ -40,28 +48,36 @@ enum effort {
 struct kcase {
     const char *op;
     enum effort effort;
-    int64_t t, d, seq, vocab; /* rows, columns */
-    int64_t m, n, k;          /* products; element-wise kernels: n */
+    int64_t t, d, seq, vocab; /* rows, columns; vocab: also the number of experts */
+    int64_t m, n, k;          /* products; element-wise kernels: n; routers: groups, kept groups, choices of a token */
     int64_t heads, kv_heads, head_dim;
     int64_t seq_kv;   /* 0: seq */
-    int64_t lo, cols; /* with PART; dropout and normal: the first column, columns of the whole matrix */
-    int64_t parts;    /* loss_join */
+    int64_t lo, cols; /* with PART; dropout and normal: the first column, columns of the whole matrix; routers: the
+                         first set, experts that count for a group */
+    int64_t parts;    /* loss_join; routers: sets */
     int64_t pad;      /* elements between rows, if the kernel takes strides */
-    double limit;     /* clip; normal: the deviation */
+    double limit;     /* clip; normal: the deviation; routers: the scale */
     unsigned flags;
     int alias; /* 1 + index into the op's aliases; 0: no aliases */
 };
 
 enum role { ABSENT, IN, OUT, ACC /* read and written */ };
-/* Content of an operand. IDS and TARGETS are int32; from DOUBLES on, contents are float64 in every table. */
+/* Content of an operand. From IDS on, contents are int32, and from DOUBLES on float64 in every table. */
 enum content {
     REALS,
     WEIGHTS, /* near 1 */
     POSITIVE,
-    AWKWARD, /* includes ties, extremes and NaNs */
+    AWKWARD,  /* includes ties, extremes and NaNs */
+    LOG_SUMS, /* above most sums of scores */
+    HALVES,   /* multiples of 1/2: many are equal */
+    ZEROS,    /* all are equal */
+    POISONED, /* one NaN and one of each infinity, which are far apart */
     IDS,
     TARGETS,
-    LOG_SUMS, /* above most sums of scores */
+    ROW_NUMBERS, /* of the case's sets */
+    CHOICES,     /* k different experts per token, ascending */
+    PERMUTATION,
+    OFFSETS, /* first rows of the experts; some have none */
     DOUBLES,
     STATS,           /* statistics of a softmax: largest, sum, target's logit, repeated */
     SQUARES,         /* positive */
@@ -77,6 +93,7 @@ struct case_operand {
     int64_t cols, stride; /* shape of a matrix with gaps between rows; the gaps are holes before and after the call;
                              stride 0: dense */
     bool wide;            /* has the table's wide type, not its dtype */
+    int64_t unused;       /* elements at the end that are holes before and after the call */
 };
 
 /* How the operands of a gradient follow from those of its forward. */
@@ -105,8 +122,8 @@ struct op_desc {
     bool anywhere;      /* takes ranges of shards, which may begin at any element */
 };
 
-extern const struct op_desc ops_matrix[], ops_flat[], ops_part[];
-extern const int n_ops_matrix, n_ops_flat, n_ops_part;
+extern const struct op_desc ops_matrix[], ops_flat[], ops_part[], ops_experts[];
+extern const int n_ops_matrix, n_ops_flat, n_ops_part, n_ops_experts;
 
 const struct op_desc *op_find(const char *name);
 
@@ -124,6 +141,12 @@ static inline int64_t vocab_lo(const struct kcase *c)
 static inline int64_t vocab_cols(const struct kcase *c)
 {
     return c->flags & PART ? c->cols : c->vocab;
+}
+
+/* The rows that experts have in a product of c->t rows; the others are not used. */
+static inline int64_t used_rows(const struct kcase *c)
+{
+    return c->t - c->t / 8;
 }
 
 /* exp magnifies the rounding of its argument by the argument; the bound grows as for this many terms of a sum */

@@ -229,5 +229,6 @@ const struct op_desc *op_find(const char *name)
 {
     const struct op_desc *op = find_in(ops_matrix, n_ops_matrix, name);
     op = op ? op : find_in(ops_flat, n_ops_flat, name);
-    return op ? op : find_in(ops_part, n_ops_part, name);
+    op = op ? op : find_in(ops_part, n_ops_part, name);
+    return op ? op : find_in(ops_experts, n_ops_experts, name);
 }

@@ -37,6 +37,17 @@ static void results_of(const struct kcase *c, const struct kern_ops *k, struct v
     }
 }
 
+/* A wrong integer does not pass. */
+static bool finds_int(struct values *got, const struct values *want, int i, const struct kern_ops *k,
+                      const struct kcase *c)
+{
+    int32_t *x = (int32_t *)got->p[i] + want->o[i].n / 2;
+    *x += 1;
+    bool good = values_near(got, want, k, c, NULL);
+    *x -= 1;
+    return !good;
+}
+
 static int64_t written_element(const struct values *v, int i)
 {
     const double *x = v->p[i];
@@ -68,7 +79,13 @@ static void check_case(const struct kcase *c, const struct kern_ops *k)
     if (!values_near(&got, &want, k, c, k->name))
         fail_msg("%s: %s: the exact result is rejected", k->name, case_text(c));
     for (int i = 0; i < MAX_OPERANDS; i++) {
-        int64_t j = got.o[i].role == OUT || got.o[i].role == ACC ? written_element(&got, i) : -1;
+        bool result = (got.o[i].role == OUT || got.o[i].role == ACC) && got.o[i].n;
+        if (result && operand_type(&got.o[i], k) == DT_I32) {
+            if (!finds_int(&got, &want, i, k, c))
+                fail_msg("%s: %s: a wrong integer in operand %d passes", k->name, case_text(c), i);
+            continue;
+        }
+        int64_t j = result ? written_element(&got, i) : -1;
         if (j < 0)
             continue;
         double x = ((double *)got.p[i])[j];

@@ -42,10 +42,10 @@ TEST(float32_oracle_agrees_with_float64)
 TEST(every_kernel_has_cases)
 {
     const struct cases_options o = {.tiny = true};
-    const struct op_desc *lists[] = {ops_matrix, ops_flat, ops_part};
-    const int lengths[] = {n_ops_matrix, n_ops_flat, n_ops_part};
+    const struct op_desc *lists[] = {ops_matrix, ops_flat, ops_part, ops_experts};
+    const int lengths[] = {n_ops_matrix, n_ops_flat, n_ops_part, n_ops_experts};
     int n = 0;
-    for (int list = 0; list < 3; list++)
+    for (int list = 0; list < 4; list++)
         for (int i = 0; i < lengths[list]; i++, n++) {
             struct cases_options one = o;
             one.op = lists[list][i].name;
@@ -156,7 +156,8 @@ static void fd_probe(const struct fd *f, int g, int64_t j)
 static bool fd_case(const struct kcase *c)
 {
     struct fd f = {.c = c, .forward = *c, .op = op_find(c->op)};
-    int64_t work = c->t * c->d + c->t * c->seq * c->heads * c->head_dim + c->m * c->n + c->vocab * c->d;
+    int64_t work =
+        c->t * c->d + c->t * c->seq * c->heads * c->head_dim + c->m * c->n + c->vocab * c->d + c->t * c->vocab;
     if (!f.op->link || work > FD_MAX_WORK)
         return false;
     memset(&f.l, 0xff, sizeof(f.l));

@@ -18,11 +18,11 @@ const char *case_text(const struct kcase *c)
     static char text[320];
     snprintf(text, sizeof(text),
              "%s t=%lld d=%lld seq=%lld/%lld vocab=%lld[%lld,+%lld) m=%lld n=%lld k=%lld heads=%lld/%lld x %lld "
-             "pad=%lld limit=%g flags=%u alias=%d",
+             "pad=%lld parts=%lld limit=%g flags=%u alias=%d",
              c->op, (long long)c->t, (long long)c->d, (long long)c->seq, (long long)c->seq_kv, (long long)c->vocab,
              (long long)c->lo, (long long)c->cols, (long long)c->m, (long long)c->n, (long long)c->k,
-             (long long)c->heads, (long long)c->kv_heads, (long long)c->head_dim, (long long)c->pad, c->limit, c->flags,
-             c->alias);
+             (long long)c->heads, (long long)c->kv_heads, (long long)c->head_dim, (long long)c->pad,
+             (long long)c->parts, c->limit, c->flags, c->alias);
     return text;
 }
 
@@ -30,7 +30,7 @@ const char *case_text(const struct kcase *c)
 
 static bool is_int(enum content content)
 {
-    return content == IDS || content == TARGETS;
+    return content >= IDS && content < DOUBLES;
 }
 
 static size_t value_size(enum content content)
@@ -167,6 +167,12 @@ static double random_value(const struct case_operand *o, uint64_t stream, uint64
         return 0.25;
     case LOG_SUMS:
         return 3 + x * x;
+    case HALVES:
+        return nearbyint(2 * x) / 2;
+    case ZEROS:
+        return 0;
+    case POISONED:
+        return middle ? NAN : i == (uint64_t)o->n / 3 ? INFINITY : i == (uint64_t)o->n / 5 ? -INFINITY : x;
     case STATS:
         return i % 3 == 0 ? 2 + x : i % 3 == 1 ? 1 + x * x : x;
     default:
@@ -174,27 +180,71 @@ static double random_value(const struct case_operand *o, uint64_t stream, uint64
     }
 }
 
-static int32_t random_id(enum content content, int64_t vocab, uint64_t stream, uint64_t i)
+static int32_t random_id(enum content content, const struct kcase *c, uint64_t stream, uint64_t i)
 {
     double u = rng_uniform(11, stream, i);
     if (content == TARGETS && i % 5 == 3)
         return -1;
-    return (int32_t)(u * (double)vocab);
+    if (content == ROW_NUMBERS)
+        return (int32_t)(c->lo * c->seq + (int64_t)(u * (double)(c->parts * c->seq)));
+    return (int32_t)(u * (double)c->vocab);
 }
 
-static bool between_rows(const struct case_operand *o, int64_t j)
+/* Chooses each expert with the probability that leaves all sets of k equally likely. */
+static void fill_choices(const struct kcase *c, uint64_t stream, int32_t *ids)
 {
-    return o->stride && j % o->stride >= o->cols;
+    for (int64_t i = 0; i < c->t; i++)
+        for (int64_t e = 0, n = 0; e < c->vocab; e++)
+            if (rng_uniform(11, stream, (uint64_t)(i * c->vocab + e)) * (double)(c->vocab - e) < (double)(c->k - n))
+                ids[i * c->k + n++] = (int32_t)e;
+}
+
+static void fill_permutation(int64_t n, uint64_t stream, int32_t *to)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int64_t other = (int64_t)(rng_uniform(11, stream, (uint64_t)i) * (double)(i + 1));
+        to[i] = to[other];
+        to[other] = (int32_t)i;
+    }
+}
+
+/* Random boundaries in ascending order; every fourth expert has no rows, unless it is the only one. */
+static void fill_offsets(const struct kcase *c, uint64_t stream, int32_t *to)
+{
+    const int64_t rows = used_rows(c);
+    to[0] = 0;
+    for (int64_t e = 1; e <= c->vocab; e++) {
+        double share = ((double)(e - 1) + rng_uniform(11, stream, (uint64_t)e)) / (double)c->vocab;
+        to[e] = e == c->vocab ? (int32_t)rows : e % 4 == 2 ? to[e - 1] : (int32_t)(share * (double)rows);
+    }
+}
+
+static void fill_ints(const struct kcase *c, const struct case_operand *o, uint64_t stream, int32_t *to)
+{
+    if (o->content == CHOICES)
+        fill_choices(c, stream, to);
+    else if (o->content == PERMUTATION)
+        fill_permutation(o->n, stream, to);
+    else if (o->content == OFFSETS)
+        fill_offsets(c, stream, to);
+    else
+        for (int64_t j = 0; j < o->n; j++)
+            to[j] = random_id(o->content, c, stream, (uint64_t)j);
+}
+
+static bool is_gap(const struct case_operand *o, int64_t j)
+{
+    return (o->stride && j % o->stride >= o->cols) || j >= o->n - o->unused;
 }
 
 static void fill(struct values *v, int i, const struct kcase *c)
 {
     const struct case_operand *o = &v->o[i];
     uint64_t stream = rng_stream(c->op) + (uint64_t)i * 977;
-    for (int64_t j = 0; j < o->n; j++)
-        if (is_int(o->content))
-            ((int32_t *)v->p[i])[j] = random_id(o->content, c->vocab, stream, (uint64_t)j);
-        else if (between_rows(o, j))
+    if (is_int(o->content))
+        fill_ints(c, o, stream, v->p[i]);
+    for (int64_t j = 0; j < o->n && !is_int(o->content); j++)
+        if (is_gap(o, j))
             hole_put(sizeof(double), (double *)v->p[i] + j);
         else
             ((double *)v->p[i])[j] = random_value(o, stream, (uint64_t)j);
@@ -315,9 +365,26 @@ static bool element_near(double a, double b, const struct bound *bound)
     return !bound->exact && fabs(a - b) <= bound->near * fmax(fabs(b), bound->size) + bound->stored * fabs(b);
 }
 
+static bool ints_equal(const struct values *got, const struct values *want, int i, const struct kcase *c,
+                       const char *label)
+{
+    const int32_t *a = got->p[i], *b = want->p[i];
+    for (int64_t j = 0; j < want->o[i].n; j++) {
+        if (a[j] == b[j])
+            continue;
+        if (label)
+            print_error("%s: %s: operand %d element %lld of %lld is %d, expected %d\n", label, case_text(c), i,
+                        (long long)j, (long long)want->o[i].n, a[j], b[j]);
+        return false;
+    }
+    return true;
+}
+
 static bool operand_near(const struct values *got, const struct values *want, int i, const struct kern_ops *k,
                          const struct kcase *c, const char *label)
 {
+    if (is_int(want->o[i].content))
+        return ints_equal(got, want, i, c, label);
     struct bound bound = bound_of(want, i, k, c);
     enum dtype t = operand_type(&want->o[i], k);
     for (int64_t j = 0; j < want->o[i].n; j++) {

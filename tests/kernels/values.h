@@ -4,8 +4,8 @@
 
 #include "tests/kernels/ops.h"
 
-/* Operands before or after the call, in float64 or int32 (ids, targets). Elements that the kernel did not write are
- * holes. */
+/* Operands before or after the call, in float64 or int32 (ids, rows, offsets). Elements that the kernel did not write
+ * are holes. */
 struct values {
     struct case_operand o[MAX_OPERANDS];
     void *p[MAX_OPERANDS];
@@ -20,7 +20,7 @@ void values_fini(struct values *v);
 /* Checks that every output of `got` is near that of `want`, and that holes are holes in both. An element of type T may
  * have an error of multiple eps32 sqrt(terms) max(|want|, rms(want), floor) + round(T) |want| + between round(dtype)
  * max(..), where round is the largest relative error of rounding to a type; with 0 terms it must equal `want` rounded.
- * Prints the first element that is not near, unless `label` is NULL. */
+ * Integers must be equal. Prints the first element that is not near, unless `label` is NULL. */
 bool values_near(const struct values *got, const struct values *want, const struct kern_ops *k, const struct kcase *c,
                  const char *label);
 

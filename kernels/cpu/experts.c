@@ -1,0 +1,156 @@
+/* The order of rows by expert, their gathering and weighted sums, and gates. Memory bandwidth limits all of them. */
+#include "kernels/cpu/cpu.h"
+
+#define TOKENS 8 /* a part's least number of tokens: a few KiB of rows each */
+
+/* A counting sort, O(t k + experts). It runs on one thread: a choice takes about a nanosecond, while a token's products
+ * take microseconds. offsets[e + 1] counts the rows of e, then is the next free row of e. */
+void KERN_FN(route_sort)(struct kern_stream *s, int64_t t, int64_t k, int64_t experts, const int32_t *ids,
+                         int32_t *place, int32_t *source, int32_t *offsets)
+{
+    int32_t row = 0;
+    memset(offsets, 0, (size_t)(experts + 1) * sizeof(*offsets));
+    for (int64_t i = 0; i < t * k; i++)
+        offsets[ids[i] + 1]++;
+    for (int64_t e = 0; e < experts; e++) {
+        int32_t rows = offsets[e + 1];
+        offsets[e + 1] = row;
+        row += rows;
+    }
+    for (int64_t i = 0; i < t * k; i++) {
+        place[i] = offsets[ids[i] + 1]++;
+        source[place[i]] = (int32_t)i;
+    }
+}
+
+struct rows_args {
+    int64_t k, d;
+    const int32_t *index; /* source or place */
+    const float *weights, *x, *dy;
+    float *y, *dx, *d_weights;
+};
+
+/* Loads a vector at column j, or the remaining elements of the row. */
+static ALWAYS_INLINE vf part_load(const float *p, int64_t j, int64_t d)
+{
+    return d - j >= VF ? v_load(p + j) : v_load_n(p + j, d - j);
+}
+
+static ALWAYS_INLINE void part_store(float *p, int64_t j, int64_t d, vf x)
+{
+    if (d - j >= VF)
+        v_store(p + j, x);
+    else
+        v_store_n(p + j, x, d - j);
+}
+
+static void gather_rows(void *arg, int part, int64_t lo, int64_t hi)
+{
+    const struct rows_args *a = arg;
+    for (int64_t r = lo; r < hi; r++)
+        memcpy(a->y + r * a->d, a->x + a->index[r] / a->k * a->d, (size_t)a->d * sizeof(float));
+}
+
+void KERN_FN(rows_gather)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, const int32_t *source, const void *x,
+                          void *y)
+{
+    struct rows_args a = {.k = k, .d = d, .index = source, .x = x, .y = y};
+    kern_stream_run(s, t * k, TOKENS, gather_rows, &a);
+}
+
+static void sum_rows(void *arg, int part, int64_t lo, int64_t hi)
+{
+    const struct rows_args *a = arg;
+    for (int64_t i = lo; i < hi; i++) {
+        const int32_t *place = a->index + i * a->k;
+        const float *weights = a->weights ? a->weights + i * a->k : NULL;
+        for (int64_t c = 0; c < a->d; c += VF) {
+            vf sum = {0};
+            for (int64_t j = 0; j < a->k; j++)
+                sum = v_fma(v_set(weights ? weights[j] : 1), part_load(a->x + place[j] * a->d, c, a->d), sum);
+            part_store(a->y + i * a->d, c, a->d, sum);
+        }
+    }
+}
+
+void KERN_FN(rows_sum)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, const int32_t *place,
+                       const void *weights, const void *x, void *y)
+{
+    struct rows_args a = {.k = k, .d = d, .index = place, .weights = weights, .x = x, .y = y};
+    kern_stream_run(s, t, TOKENS, sum_rows, &a);
+}
+
+/* dx = factor dy. Returns the product of dy and x; dx may be x or dy. */
+static float scale_and_multiply(int64_t d, float factor, const float *x, const float *dy, float *dx)
+{
+    vf sum = {0};
+    for (int64_t c = 0; c < d; c += VF) {
+        vf g = part_load(dy, c, d);
+        sum = v_fma(g, part_load(x, c, d), sum);
+        part_store(dx, c, d, g * factor);
+    }
+    return v_sum(sum);
+}
+
+static void sum_rows_grad(void *arg, int part, int64_t lo, int64_t hi)
+{
+    const struct rows_args *a = arg;
+    for (int64_t i = lo * a->k; i < hi * a->k; i++) {
+        int64_t row = a->index[i] * a->d;
+        a->d_weights[i] = scale_and_multiply(a->d, a->weights[i], a->x + row, a->dy + i / a->k * a->d, a->dx + row);
+    }
+}
+
+void KERN_FN(rows_sum_grad)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, const int32_t *place,
+                            const void *weights, const void *x, const void *dy, void *dx, void *d_weights)
+{
+    struct rows_args a = {
+        .k = k, .d = d, .index = place, .weights = weights, .x = x, .dy = dy, .dx = dx, .d_weights = d_weights};
+    kern_stream_run(s, t, TOKENS, sum_rows_grad, &a);
+}
+
+/* ---- gates ---- */
+
+struct gate_args {
+    int64_t d;
+    const float *x, *z, *dy;
+    float *y, *dx, *dz;
+};
+
+static double opening(float z)
+{
+    return 1 / (1 + exp(-(double)z));
+}
+
+static void gate_rows(void *arg, int part, int64_t lo, int64_t hi)
+{
+    const struct gate_args *a = arg;
+    for (int64_t i = lo; i < hi; i++) {
+        const float *x = a->x + i * a->d, open = (float)opening(a->z[i]);
+        for (int64_t c = 0; c < a->d; c += VF)
+            part_store(a->y + i * a->d, c, a->d, part_load(x, c, a->d) * open);
+    }
+}
+
+void KERN_FN(gate)(struct kern_stream *s, int64_t t, int64_t d, const void *x, const void *z, void *y)
+{
+    struct gate_args a = {.d = d, .x = x, .z = z, .y = y};
+    kern_stream_run(s, t, TOKENS, gate_rows, &a);
+}
+
+static void gate_grad_rows(void *arg, int part, int64_t lo, int64_t hi)
+{
+    const struct gate_args *a = arg;
+    for (int64_t i = lo; i < hi; i++) {
+        double open = opening(a->z[i]);
+        float product = scale_and_multiply(a->d, (float)open, a->x + i * a->d, a->dy + i * a->d, a->dx + i * a->d);
+        a->dz[i] = (float)(open * (1 - open) * (double)product);
+    }
+}
+
+void KERN_FN(gate_grad)(struct kern_stream *s, int64_t t, int64_t d, const void *x, const void *z, const void *dy,
+                        void *dx, void *dz)
+{
+    struct gate_args a = {.d = d, .x = x, .z = z, .dy = dy, .dx = dx, .dz = dz};
+    kern_stream_run(s, t, TOKENS, gate_grad_rows, &a);
+}

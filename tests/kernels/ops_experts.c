@@ -1,0 +1,301 @@
+/* The rows of op_desc for mixtures of experts. A case has `vocab` experts, of which each token chooses k. */
+#include "tests/kernels/ops.h"
+
+static int64_t exact(const struct kcase *c)
+{
+    return 0;
+}
+
+/* ---- routers ---- */
+
+static struct kern_route route_of(const struct kcase *c)
+{
+    const struct kern_router router = {.experts = c->vocab,
+                                       .k = c->k,
+                                       .scores = c->flags & SIGMOID ? KERN_SCORES_SIGMOID
+                                                 : c->flags & TOPK  ? KERN_SCORES_SOFTMAX_TOPK
+                                                                    : KERN_SCORES_SOFTMAX,
+                                       .norm = c->flags & NORM,
+                                       .scale = c->limit,
+                                       .groups = c->m ? c->m : 1,
+                                       .groups_kept = c->n ? c->n : 1,
+                                       .group_best = c->cols};
+    return (struct kern_route){.router = router, .t = c->t, .seq = c->seq, .sets = c->parts, .set0 = c->lo};
+}
+
+static int64_t numbers_of(const struct kcase *c)
+{
+    return KERN_ROUTE_NUMBERS(c->vocab);
+}
+
+static struct case_operand logits_of(const struct kcase *c)
+{
+    enum content content = c->flags & TIES          ? HALVES
+                           : c->flags & ZERO_LOGITS ? ZEROS
+                           : c->flags & SOME_NAN    ? POISONED
+                                                    : REALS;
+    return operand_wide(operand_of(IN, content, c->t * c->vocab));
+}
+
+static void route_shape(const struct kcase *c, struct case_operand *o)
+{
+    const bool sums = !(c->flags & BARE);
+    o[0] = logits_of(c);
+    o[1] = operand_when(c->flags & BIAS, operand_wide(operand_in(c->vocab)));
+    o[2] = operand_when(c->flags & BY_SET, operand_of(IN, ROW_NUMBERS, c->t));
+    o[3] = operand_of(OUT, CHOICES, c->t * c->k);
+    o[4] = operand_wide(operand_out(c->t * c->k));
+    o[5] = operand_when(sums, operand_of(OUT, DOUBLES, c->parts * numbers_of(c)));
+    o[6] = operand_when(sums, operand_of(ACC, DOUBLES, numbers_of(c)));
+    o[7] = operand_when(sums, operand_of(ACC, SQUARES, 1));
+}
+
+static err_t route_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
+{
+    struct kern_route r = route_of(c);
+    r.logits = p[0];
+    r.bias = p[1];
+    r.rows = p[2];
+    r.ids = p[3];
+    r.weights = p[4];
+    r.sums = p[5];
+    r.totals = p[6];
+    r.closeness = p[7];
+    if (r.closeness)
+        *r.closeness = 1 / *r.closeness; /* the operand is the gap, whose error does not grow as it gets smaller */
+    k->route(s, &r);
+    if (r.closeness)
+        *r.closeness = 1 / *r.closeness;
+    return OK;
+}
+
+/* The logits, rows, ids, weights and sums of the forward; d_weights, d_logits. */
+static void route_grad_shape(const struct kcase *c, struct case_operand *o)
+{
+    o[0] = logits_of(c);
+    o[1] = operand_when(c->flags & BY_SET, operand_of(IN, ROW_NUMBERS, c->t));
+    o[2] = operand_of(IN, CHOICES, c->t * c->k);
+    o[3] = operand_wide(operand_in(c->t * c->k));
+    o[4] = operand_of(IN, SQUARES, c->parts * numbers_of(c));
+    o[5] = operand_wide(operand_in(c->t * c->k));
+    o[6] = operand_out(c->t * c->vocab);
+}
+
+static err_t route_grad_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
+{
+    struct kern_route_grad g = {.fwd = route_of(c),
+                                .aux = c->flags & LOSSES ? 0.3 : 0,
+                                .z = c->flags & LOSSES ? 0.1 : 0,
+                                .scale = 1 / (double)(c->t + 1),
+                                .d_weights = p[5],
+                                .d_logits = p[6]};
+    g.fwd.logits = p[0];
+    g.fwd.rows = p[1];
+    g.fwd.ids = p[2];
+    g.fwd.weights = p[3];
+    g.fwd.sums = p[4];
+    k->route_grad(s, &g);
+    return OK;
+}
+
+/* Finite differences see the gradient through the weights; test_experts.c tests that of the losses. */
+static void route_grad_link(const struct kcase *c, struct grad_link *l)
+{
+    static const int from[] = {0, 2, 3, 4, 5};
+    l->forward = "route";
+    for (int i = 0; i < 5; i++)
+        l->from[i] = from[i];
+    l->seed[5] = c->flags & LOSSES ? NONE : 4;
+    l->target[6] = c->flags & LOSSES ? NONE : 0;
+}
+
+static int64_t route_terms(const struct kcase *c)
+{
+    return c->t + c->vocab + GATE_TERMS;
+}
+
+/* ---- rows by expert ---- */
+
+static void route_sort_shape(const struct kcase *c, struct case_operand *o)
+{
+    o[0] = operand_of(IN, CHOICES, c->t * c->k);
+    o[1] = o[2] = operand_of(OUT, PERMUTATION, c->t * c->k);
+    o[3] = operand_of(OUT, OFFSETS, c->vocab + 1);
+}
+
+static err_t route_sort_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
+{
+    k->route_sort(s, c->t, c->k, c->vocab, p[0], p[1], p[2], p[3]);
+    return OK;
+}
+
+static void rows_gather_shape(const struct kcase *c, struct case_operand *o)
+{
+    o[0] = operand_of(IN, PERMUTATION, c->t * c->k);
+    o[1] = operand_in(c->t * c->d);
+    o[2] = operand_out(c->t * c->k * c->d);
+}
+
+static err_t rows_gather_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
+{
+    k->rows_gather(s, c->t, c->k, c->d, p[0], p[1], p[2]);
+    return OK;
+}
+
+static void rows_sum_shape(const struct kcase *c, struct case_operand *o)
+{
+    o[0] = operand_of(IN, PERMUTATION, c->t * c->k);
+    o[1] = operand_when(c->flags & BIAS, operand_wide(operand_in(c->t * c->k)));
+    o[2] = operand_in(c->t * c->k * c->d);
+    o[3] = operand_out(c->t * c->d);
+}
+
+static err_t rows_sum_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
+{
+    k->rows_sum(s, c->t, c->k, c->d, p[0], p[1], p[2], p[3]);
+    return OK;
+}
+
+static int64_t rows_sum_terms(const struct kcase *c)
+{
+    return c->k;
+}
+
+static void rows_sum_grad_shape(const struct kcase *c, struct case_operand *o)
+{
+    o[0] = operand_of(IN, PERMUTATION, c->t * c->k);
+    o[1] = operand_wide(operand_in(c->t * c->k));
+    o[2] = operand_in(c->t * c->k * c->d);
+    o[3] = operand_in(c->t * c->d);
+    o[4] = operand_out(c->t * c->k * c->d);
+    o[5] = operand_wide(operand_out(c->t * c->k));
+}
+
+static err_t rows_sum_grad_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
+{
+    k->rows_sum_grad(s, c->t, c->k, c->d, p[0], p[1], p[2], p[3], p[4], p[5]);
+    return OK;
+}
+
+/* Its cases have BIAS: the forward then has weights. */
+static void rows_sum_grad_link(const struct kcase *c, struct grad_link *l)
+{
+    l->forward = "rows_sum";
+    l->from[0] = 0;
+    l->from[1] = 1;
+    l->from[2] = 2;
+    l->seed[3] = 3;
+    l->target[4] = 2;
+    l->target[5] = 1;
+}
+
+static int64_t columns_terms(const struct kcase *c)
+{
+    return c->d;
+}
+
+/* ---- products by expert ---- */
+
+static struct kern_grouped grouped_of(const struct kcase *c)
+{
+    return (struct kern_grouped){.trans_a = c->flags & TRANS_A,
+                                 .trans_b = c->flags & TRANS_B,
+                                 .accumulate = c->flags & ADD_TO,
+                                 .wide_c = c->flags & WIDE_C,
+                                 .experts = c->vocab,
+                                 .rows = c->t,
+                                 .m = c->m,
+                                 .n = c->n,
+                                 .k = c->k};
+}
+
+static struct case_operand by_rows(enum role role, const struct kcase *c, int64_t columns)
+{
+    struct case_operand o = operand_of(role, REALS, c->t * columns);
+    o.unused = (c->t - used_rows(c)) * columns;
+    return o;
+}
+
+static void grouped_shape(const struct kcase *c, struct case_operand *o)
+{
+    bool grad = c->flags & TRANS_A;
+    o[0] = operand_of(IN, OFFSETS, c->vocab + 1);
+    o[1] = by_rows(IN, c, grad ? c->m : c->k);
+    o[2] = grad ? by_rows(IN, c, c->n) : operand_in(c->vocab * c->n * c->k);
+    o[3] = grad ? operand_of(c->flags & ADD_TO ? ACC : OUT, REALS, c->vocab * c->m * c->n) : by_rows(OUT, c, c->n);
+    o[3].wide = c->flags & WIDE_C;
+}
+
+static err_t grouped_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
+{
+    struct kern_grouped g = grouped_of(c);
+    g.offsets = p[0];
+    g.a = p[1];
+    g.b = p[2];
+    g.c = p[3];
+    return k->grouped_gemm(s, &g);
+}
+
+static int64_t grouped_terms(const struct kcase *c)
+{
+    return (c->flags & TRANS_A ? c->t : c->k) + 1;
+}
+
+/* ---- gates ---- */
+
+static void gate_shape(const struct kcase *c, struct case_operand *o)
+{
+    o[0] = operand_in(c->t * c->d);
+    o[1] = operand_in(c->t);
+    o[2] = operand_out(c->t * c->d);
+}
+
+static err_t gate_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
+{
+    k->gate(s, c->t, c->d, p[0], p[1], p[2]);
+    return OK;
+}
+
+static void gate_grad_shape(const struct kcase *c, struct case_operand *o)
+{
+    gate_shape(c, o);
+    o[2].role = IN;
+    o[3] = operand_out(c->t * c->d);
+    o[4] = operand_out(c->t);
+}
+
+static err_t gate_grad_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
+{
+    k->gate_grad(s, c->t, c->d, p[0], p[1], p[2], p[3], p[4]);
+    return OK;
+}
+
+static void gate_grad_link(const struct kcase *c, struct grad_link *l)
+{
+    l->forward = "gate";
+    l->from[0] = 0;
+    l->from[1] = 1;
+    l->seed[2] = 2;
+    l->target[3] = 0;
+    l->target[4] = 1;
+}
+
+static int64_t gate_terms(const struct kcase *c)
+{
+    return c->d + GATE_TERMS;
+}
+
+const struct op_desc ops_experts[] = {
+    {"route", route_shape, route_call, .terms = route_terms, .floor = 1, .exact_doubles = true},
+    {"route_grad", route_grad_shape, route_grad_call, route_grad_link, .terms = route_terms},
+    {"route_sort", route_sort_shape, route_sort_call, .terms = exact},
+    {"rows_gather", rows_gather_shape, rows_gather_call, .terms = exact},
+    {"rows_sum", rows_sum_shape, rows_sum_call, .terms = rows_sum_terms, .floor = 1},
+    {"rows_sum_grad", rows_sum_grad_shape, rows_sum_grad_call, rows_sum_grad_link, .terms = columns_terms,
+     .aliases = {{4, 2}}, .floor = 1},
+    {"grouped_gemm", grouped_shape, grouped_call, .terms = grouped_terms},
+    {"gate", gate_shape, gate_call, .terms = gate_terms},
+    {"gate_grad", gate_grad_shape, gate_grad_call, gate_grad_link, .terms = gate_terms, .aliases = {{3, 2}},
+     .floor = 1},
+};
+const int n_ops_experts = sizeof(ops_experts) / sizeof(ops_experts[0]);
