@@ -547,6 +547,15 @@ err_t client_cancel(struct client *c, const uint8_t request_id[16], const char *
     return call_one(c, CLIENT_CANCEL, &q.base, copy_job, ret, why);
 }
 
+err_t client_remove(struct client *c, const uint8_t request_id[16], const char *job, struct why *why)
+{
+    Dtd__RemoveRequest q = DTD__REMOVE_REQUEST__INIT;
+    q.request_id.data = (uint8_t *)request_id;
+    q.request_id.len = 16;
+    q.job = (char *)job;
+    return call_one(c, CLIENT_REMOVE, &q.base, NULL, NULL, why);
+}
+
 err_t client_checkpoints(struct client *c, const char *job, struct client_checkpoint **ret, int *ret_n, struct why *why)
 {
     Dtd__JobRequest q = DTD__JOB_REQUEST__INIT;

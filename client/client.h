@@ -113,6 +113,8 @@ NODISCARD err_t client_submit(struct client *c, const uint8_t request_id[16], co
                               char ret_job[32], struct why *why);
 NODISCARD err_t client_status(struct client *c, const char *job, struct client_job *ret, struct why *why);
 NODISCARD err_t client_list(struct client *c, struct client_job **ret, int *ret_n, struct why *why);
+/* Removes a job that has ended, with its logs. */
+NODISCARD err_t client_remove(struct client *c, const uint8_t request_id[16], const char *job, struct why *why);
 /* Stops a job. `save`: the workers save a checkpoint first. */
 NODISCARD err_t client_cancel(struct client *c, const uint8_t request_id[16], const char *job, bool save,
                               struct client_job *ret, struct why *why);

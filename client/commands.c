@@ -14,6 +14,7 @@ const struct command commands[] = {
     {"why", "show a job's failures and how long each recovery took", cmd_why},
     {"cancel", "stop jobs", cmd_cancel},
     {"resume", "start a job from a checkpoint, on any number of workers", cmd_resume},
+    {"rm", "remove jobs that have ended from the list, with their logs", cmd_rm},
     {"rerun", "submit a job that has ended again", cmd_rerun},
     {"plan", "show what a job needs, without starting it", cmd_plan},
     {"ckpt", "list, inspect and verify checkpoints", cmd_ckpt},

@@ -42,6 +42,7 @@
     X(CLIENT_STORE_OPEN,      0x0114, Client,    StoreOpen,      RPC_ROLE_CLIENT,     1,     1, ONE) \
     X(CLIENT_STORE_CLOSE,     0x0115, Client,    StoreClose,     RPC_ROLE_CLIENT,     1,     1, ONE) \
     X(CLIENT_STORE_LIST,      0x0116, Client,    StoreList,      RPC_ROLE_CLIENT,     1,  4096, ONE) \
+    X(CLIENT_REMOVE,          0x0117, Client,    Remove,         RPC_ROLE_CLIENT,     1,     1, ONE) \
     X(WORKER_HELLO,           0x0201, Worker,    Hello,          RPC_ROLE_ANY,        1,     1, ONE) \
     X(WORKER_COMMANDS,        0x0202, Worker,    Commands,       RPC_ROLE_WORKER,     1,  2048, STREAM) \
     X(WORKER_REPORT,          0x0203, Worker,    Report,         RPC_ROLE_WORKER,    64,     1, ONE) \
@@ -72,6 +73,7 @@
     X(SERVED_BY_LEADER, CLIENT_STATUS,          rpc_client_status) \
     X(SERVED_BY_LEADER, CLIENT_LIST,            rpc_client_list) \
     X(SERVED_BY_LEADER, CLIENT_CANCEL,          rpc_client_cancel) \
+    X(SERVED_BY_LEADER, CLIENT_REMOVE,          rpc_client_remove) \
     X(SERVED_BY_LEADER, CLIENT_LOGS,            rpc_client_logs) \
     X(SERVED_BY_LEADER, CLIENT_METRICS,         rpc_client_metrics) \
     X(SERVED_BY_LEADER, CLIENT_WATCH,           rpc_client_watch) \

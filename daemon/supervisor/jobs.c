@@ -127,18 +127,21 @@ int sv_job_need(struct supervisor *s, const struct channel_msg *m, struct sv_job
 void sv_job_release(struct supervisor *s, const struct channel_msg *m)
 {
     struct sv_job *j = sv_job_find(s, m->job);
-    if (!j)
-        return;
     SV_EACH_CHILD (s, c)
         if (c->job == m->job && c->state == CHANNEL_RUNNING) {
             log_warn("job not released job=%" PRIu64 " why=\"it has running processes\"", m->job);
             return;
         }
     char path[PATH_MAX];
-    job_path(s, m->job, "io.sock", path, sizeof(path));
-    unlink(path);
-    job_close(j);
-    log_info("released job=%" PRIu64, m->job);
+    if (j) {
+        job_path(s, m->job, "io.sock", path, sizeof(path));
+        unlink(path);
+        job_close(j);
+        log_info("released job=%" PRIu64, m->job);
+    }
+    job_path(s, m->job, "", path, sizeof(path));
+    if (m->state == 1 && m->job && file_remove_tree(path))
+        log_warn("not removed path=%s error=%s", path, strerror(errno));
 }
 
 int sv_ticket(const struct supervisor *s, const struct sv_job *j, const uint8_t token[CHANNEL_TOKEN_BYTES])

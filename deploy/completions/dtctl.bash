@@ -18,7 +18,7 @@ _dtctl_command() { # the first word that is neither an option nor an option's va
 
 _dtctl() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
-  local commands="up down submit run status metrics logs why cancel rerun resume plan ckpt data generate node store cluster version help"
+  local commands="up down submit run status metrics logs why cancel rm rerun resume plan ckpt data generate node store cluster version help"
   local global="--dtd-dir --output --help" command at options="" sub=""
   read -r command at <<<"$(_dtctl_command)"
   COMPREPLY=()
@@ -60,7 +60,7 @@ _dtctl() {
     COMPREPLY=($(compgen -W "$sub" -- "$cur"))
   else
     case $command in
-    status | metrics | logs | why | cancel | rerun) COMPREPLY=($(compgen -W "$(_dtctl_jobs)" -- "$cur")) ;;
+    status | metrics | logs | why | cancel | rm | rerun) COMPREPLY=($(compgen -W "$(_dtctl_jobs)" -- "$cur")) ;;
     resume | ckpt | generate) COMPREPLY=($(compgen -W "$(_dtctl_jobs)" -- "$cur") $(compgen -d -- "$cur")) ;;
     *) COMPREPLY=($(compgen -f -- "$cur")) ;;
     esac

@@ -135,7 +135,7 @@ void job_release(struct job *j)
         j->workers[k].p.attend = NULL;
     }
     for (int i = 0; i < j->n_ios; i++)
-        if (node_view_release(j->ios[i].p.node, j->jobs, j->id))
+        if (node_view_release(j->ios[i].p.node, j->jobs, j->id, false))
             log_warn("job not released, the node cannot be reached job=%" PRIu64 " node=%s", j->id,
                      j->ios[i].p.node->name);
 }

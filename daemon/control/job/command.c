@@ -291,7 +291,7 @@ static err_t command_complete_spawn(struct job *j, const struct job_process *p, 
 /* There is no dtd-io whose exit would release the job on its node. */
 static void command_left(struct job *j, struct job_io *io)
 {
-    if (node_view_release(io->p.node, j->jobs, j->id))
+    if (node_view_release(io->p.node, j->jobs, j->id, false))
         log_info("job not released, the node cannot be reached job=%" PRIu64 " node=%s", j->id, io->p.node->name);
 }
 

@@ -43,6 +43,14 @@ void jobs_clear(struct jobs *jobs, void (*each)(struct job *j))
     }
 }
 
+void jobs_remove(struct jobs *jobs, uint64_t id)
+{
+    for (struct node_view *a = jobs->nodes; a; a = a->next)
+        if (node_view_release(a, jobs, id, true))
+            log_warn("logs of a removed job remain, the node cannot be reached job=%" PRIu64 " node=%s", id, a->name);
+    jobs_forget(jobs);
+}
+
 void jobs_forget(struct jobs *jobs)
 {
     for (struct job **at = &jobs->head; *at;) {

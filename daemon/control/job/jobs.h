@@ -35,6 +35,8 @@ struct job *jobs_find(struct jobs *jobs, uint64_t id);
 NODISCARD err_t jobs_add(struct jobs *jobs, const struct state_job *s);
 /* Frees all jobs, because this node stepped down. `each` is called before a job is freed. */
 void jobs_clear(struct jobs *jobs, void (*each)(struct job *j));
+/* A user has removed an ended job: all nodes that can be reached remove its logs. */
+void jobs_remove(struct jobs *jobs, uint64_t id);
 /* Frees jobs that have ended and that the state no longer contains. */
 void jobs_forget(struct jobs *jobs);
 /* Leader: updates the node views from the log. */

@@ -159,11 +159,11 @@ err_t node_view_kill(struct node_view *a, struct jobs *jobs, uint64_t job, int s
     return a->attend ? jobs->out->node_kill(a->attend, job, slot, sig) : ERR_CLOSED;
 }
 
-err_t node_view_release(struct node_view *a, struct jobs *jobs, uint64_t job)
+err_t node_view_release(struct node_view *a, struct jobs *jobs, uint64_t job, bool remove)
 {
     if (a->is_self)
-        return local_process_release(jobs->local, job);
-    return a->attend ? jobs->out->node_release(a->attend, job) : ERR_CLOSED;
+        return local_process_release(jobs->local, job, remove);
+    return a->attend ? jobs->out->node_release(a->attend, job, remove) : ERR_CLOSED;
 }
 
 /* For this node only the /proc states are copied: everything else was reported when it changed. */
@@ -204,7 +204,7 @@ static void end_stray_process(struct jobs *jobs, struct node_view *a, const stru
     if (child_runs(c))
         err = node_view_kill(a, jobs, c->job, c->slot, SIGKILL);
     else if (!is_job_on(j, a))
-        err = node_view_release(a, jobs, c->job);
+        err = node_view_release(a, jobs, c->job, false);
     if (err)
         log_error("end_stray_process process not ended node=%s pid=%d error=%s", a->name, (int)c->pid, err_text(err));
 }

@@ -64,8 +64,8 @@ NODISCARD err_t node_view_spawn(struct node_view *a, struct jobs *jobs, const st
 NODISCARD err_t node_view_kill(struct node_view *a, struct jobs *jobs, uint64_t job, int slot, int sig);
 /* Asks the node to report its processes again, with their /proc state (child.proc). */
 NODISCARD err_t node_view_look(struct node_view *a, struct jobs *jobs);
-/* The job has left the node, which removes its arenas, segment and socket. */
-NODISCARD err_t node_view_release(struct node_view *a, struct jobs *jobs, uint64_t job);
+/* The job has left the node, which removes its arenas, segment and socket; `remove`: also its logs and metrics. */
+NODISCARD err_t node_view_release(struct node_view *a, struct jobs *jobs, uint64_t job, bool remove);
 
 /* Total capacity of another node: slots, and GPUs with those that are unusable. */
 struct node_view_facts {

@@ -55,7 +55,7 @@ struct job_outbound {
     /* To another node. */
     err_t (*node_spawn)(struct rpc_call *commands, const struct process_spawn *x);
     err_t (*node_kill)(struct rpc_call *commands, uint64_t job, int slot, int sig);
-    err_t (*node_release)(struct rpc_call *commands, uint64_t job);
+    err_t (*node_release)(struct rpc_call *commands, uint64_t job, bool remove);
     err_t (*node_look)(struct rpc_call *commands);
     /* The node view is about to be freed: frees its peers. */
     void (*node_forgotten)(struct node_view *a);

@@ -7,6 +7,7 @@
 #include "daemon/control/local/error_file.h"
 #include "daemon/control/local/local.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -293,7 +294,7 @@ struct child *local_process_event(struct local *l, const struct channel_msg *m)
     return e;
 }
 
-err_t local_process_release(struct local *l, uint64_t job)
+err_t local_process_release(struct local *l, uint64_t job, bool remove)
 {
     struct children *c = &l->children;
     for (struct child *e = c->head; e; e = e->next)
@@ -311,7 +312,13 @@ err_t local_process_release(struct local *l, uint64_t job)
             cores_unbind(&c->cores, e->cpus);
         free(e);
     }
-    return supervisor_link_release(&l->supervisor, job);
+    if (remove) {
+        char path[PATH_MAX];
+        snprintf(path, sizeof(path), "%s/metrics/%" PRIu64 ".jsonl", l->dir, job);
+        if (unlink(path) && errno != ENOENT)
+            log_warn("not removed path=%s error=%s", path, strerror(errno));
+    }
+    return supervisor_link_release(&l->supervisor, job, remove);
 }
 
 /* ---- connections ---- */

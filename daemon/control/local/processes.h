@@ -94,8 +94,9 @@ NODISCARD err_t local_process_spawn(struct local *l, const struct process_spawn 
 /* Records a report of the supervisor about a process, and returns the entry. NULL: the report is about an earlier
  * process of the slot, or memory is exhausted. When a process has exited, its connection is closed. */
 struct child *local_process_event(struct local *l, const struct channel_msg *m);
-/* Removes the job's entries and closes its descriptors. While the job has running processes here, nothing happens. */
-NODISCARD err_t local_process_release(struct local *l, uint64_t job);
+/* Removes the job's entries and closes its descriptors. `remove`: also removes its logs and metrics. While the job has
+ * running processes here, nothing happens. */
+NODISCARD err_t local_process_release(struct local *l, uint64_t job, bool remove);
 /* Authenticates a process by its token and assigns it the connection `peer`; an older connection of the process is
  * closed. ERR_DENIED: no running process has this token, or the connection is another user's. */
 NODISCARD err_t local_process_hello(struct local *l, uint64_t job, int slot, const void *token, size_t token_bytes,

@@ -122,9 +122,9 @@ err_t supervisor_link_ack(struct supervisor_link *s, const struct channel_msg *c
     return send_or_queue(s, &m);
 }
 
-err_t supervisor_link_release(struct supervisor_link *s, uint64_t job)
+err_t supervisor_link_release(struct supervisor_link *s, uint64_t job, bool remove)
 {
-    const struct channel_msg m = {.kind = CHANNEL_RELEASE, .job = job};
+    const struct channel_msg m = {.kind = CHANNEL_RELEASE, .job = job, .state = remove};
     return send_or_queue(s, &m);
 }
 

@@ -53,7 +53,7 @@ NODISCARD err_t supervisor_link_start(struct supervisor_link *s, uv_loop_t *loop
 NODISCARD err_t supervisor_link_spawn(struct supervisor_link *s, const struct supervisor_link_spawn *spawn);
 NODISCARD err_t supervisor_link_kill(struct supervisor_link *s, uint64_t job, int slot, int sig);
 NODISCARD err_t supervisor_link_ack(struct supervisor_link *s, const struct channel_msg *child);
-NODISCARD err_t supervisor_link_release(struct supervisor_link *s, uint64_t job);
+NODISCARD err_t supervisor_link_release(struct supervisor_link *s, uint64_t job, bool remove);
 NODISCARD err_t supervisor_link_list(struct supervisor_link *s);
 /* Sends a heartbeat. `serves`: clients are served; `reloads`: number of the newest reload that was done; `status`: a
  * text for users, at most CHANNEL_MAX_ENV - 1 bytes. */

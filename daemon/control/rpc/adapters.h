@@ -43,7 +43,7 @@ NODISCARD err_t rpc_io_history(struct rpc_call *attend, int64_t at);
 NODISCARD err_t rpc_io_quit(struct rpc_call *attend);
 NODISCARD err_t rpc_node_spawn(struct rpc_call *attend, const struct process_spawn *x);
 NODISCARD err_t rpc_node_kill(struct rpc_call *attend, uint64_t job, int slot, int sig);
-NODISCARD err_t rpc_node_release(struct rpc_call *attend, uint64_t job);
+NODISCARD err_t rpc_node_release(struct rpc_call *attend, uint64_t job, bool remove);
 NODISCARD err_t rpc_node_look(struct rpc_call *attend);
 void rpc_peer_forgotten(struct node_view *a);
 void rpc_watch_changed(struct job *j);

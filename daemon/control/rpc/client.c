@@ -408,6 +408,63 @@ void rpc_client_cancel(void *owner, struct rpc_call *call, const ProtobufCMessag
     }
 }
 
+/* ---- remove ---- */
+
+static void removed(void *arg, err_t err, uint64_t index, const void *result)
+{
+    const Dtd__Empty reply = DTD__EMPTY__INIT;
+    struct pending p = *(struct pending *)arg;
+    const struct state_result *r = result;
+    free(arg);
+    if (err || r->err) {
+        rpc_fail(p.call, err ? err : r->err, "not removed: %s", err ? not_logged_text(err) : err_text(r->err));
+        return;
+    }
+    jobs_remove(p.server->jobs, p.job);
+    rpc_reply(p.call, &reply.base);
+}
+
+static err_t propose_remove(struct rpc_server *server, struct rpc_call *call, const uint8_t *request_id, uint64_t job)
+{
+    struct pending *p = calloc(1, sizeof(*p));
+    if (!p)
+        return ERR_NOMEM;
+    *p = (struct pending){.server = server, .call = call, .job = job};
+    struct record r = {.kind = RECORD_JOB_REMOVED, .wall_ms = clock_wall_ms(), .has_request = true, .job = job};
+    memcpy(r.request_id, request_id, REQUEST_ID_BYTES);
+    err_t err = replica_propose(server->replica, &r, removed, p);
+    if (err)
+        free(p);
+    return err;
+}
+
+void rpc_client_remove(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    const Dtd__Empty reply = DTD__EMPTY__INIT;
+    struct rpc_server *server = owner;
+    struct state_result first;
+    const Dtd__RemoveRequest *m = (const Dtd__RemoveRequest *)request;
+    if (m->request_id.len != REQUEST_ID_BYTES) {
+        rpc_fail(call, ERR_INVALID, "a request id has %d bytes, this one %zu", REQUEST_ID_BYTES, m->request_id.len);
+        return;
+    }
+    if (state_request_find(server->replica->state, m->request_id.data, &first) && !first.err) {
+        rpc_reply(call, &reply.base);
+        return;
+    }
+    struct job *j = rpc_client_job(server, call, m->job);
+    if (!j)
+        return;
+    const struct job_view v = job_view_of(j);
+    if (!job_over(j)) {
+        rpc_fail(call, ERR_INVALID, "job %" PRIu64 " is %s; end it first: dtctl cancel %" PRIu64, v.id, v.state, v.id);
+        return;
+    }
+    err_t err = propose_remove(server, call, m->request_id.data, v.id);
+    if (err)
+        rpc_fail(call, err, "not removed: %s", not_logged_text(err));
+}
+
 /* ---- lists ---- */
 
 void rpc_client_list(void *owner, struct rpc_call *call, const ProtobufCMessage *request)

@@ -128,10 +128,11 @@ err_t rpc_node_kill(struct rpc_call *attend, uint64_t job, int slot, int sig)
     return send_command(attend, &c, job, slot);
 }
 
-err_t rpc_node_release(struct rpc_call *attend, uint64_t job)
+err_t rpc_node_release(struct rpc_call *attend, uint64_t job, bool remove)
 {
     Dtd__AgentCommand c = DTD__AGENT_COMMAND__INIT;
     c.kind = DTD__AGENT_COMMAND__KIND__RELEASE;
+    c.has_remove = c.remove = remove;
     return send_command(attend, &c, job, 0);
 }
 
@@ -354,7 +355,7 @@ static void command_came(void *arg, const struct rpc_result *result)
         c10d_close(server->c10d, c->uid, c->store ? c->store : "");
         return;
     case DTD__AGENT_COMMAND__KIND__RELEASE:
-        err = local_process_release(server->local, c->job);
+        err = local_process_release(server->local, c->job, c->remove);
         break;
     default:
         err = ERR_UNSUPPORTED;

@@ -64,6 +64,18 @@ static err_t encode_ended(const struct record *r, Dtd__Record *m, struct buf *re
     return pack(&m->base, ret);
 }
 
+/* A kind of its own would stop nodes of older versions; they refuse a second end of a job without harm. */
+static err_t encode_job_removed(const struct record *r, Dtd__Record *m, struct buf *ret)
+{
+    Dtd__RecordEnded e = DTD__RECORD_ENDED__INIT;
+    e.job = r->job;
+    e.end = END_CANCELED;
+    e.has_removed = e.removed = true;
+    m->kind_case = DTD__RECORD__KIND_ENDED;
+    m->ended = &e;
+    return pack(&m->base, ret);
+}
+
 static err_t encode_epoch(const struct record *r, Dtd__Record *m, struct buf *ret)
 {
     if (r->epoch.n_members < 0 || r->epoch.n_members > RECORD_MAX_MEMBERS)
@@ -192,12 +204,19 @@ static err_t encode_key(const struct record *r, Dtd__Record *m, struct buf *ret)
 }
 
 static err_t (*const encoders[])(const struct record *r, Dtd__Record *m, struct buf *ret) = {
-    [RECORD_SUBMITTED] = encode_submitted,   [RECORD_DESIRED] = encode_desired,
-    [RECORD_ENDED] = encode_ended,           [RECORD_EPOCH] = encode_epoch,
-    [RECORD_CHECKPOINT] = encode_checkpoint, [RECORD_CHECKPOINT_REMOVED] = encode_removed,
-    [RECORD_INCIDENT] = encode_incident,     [RECORD_NODE] = encode_node,
-    [RECORD_NODE_LEFT] = encode_node_left,   [RECORD_NODE_ADMIN] = encode_node_admin,
-    [RECORD_TOKEN] = encode_token,           [RECORD_KEY] = encode_key,
+    [RECORD_SUBMITTED] = encode_submitted,
+    [RECORD_DESIRED] = encode_desired,
+    [RECORD_ENDED] = encode_ended,
+    [RECORD_EPOCH] = encode_epoch,
+    [RECORD_CHECKPOINT] = encode_checkpoint,
+    [RECORD_CHECKPOINT_REMOVED] = encode_removed,
+    [RECORD_INCIDENT] = encode_incident,
+    [RECORD_NODE] = encode_node,
+    [RECORD_NODE_LEFT] = encode_node_left,
+    [RECORD_NODE_ADMIN] = encode_node_admin,
+    [RECORD_TOKEN] = encode_token,
+    [RECORD_KEY] = encode_key,
+    [RECORD_JOB_REMOVED] = encode_job_removed,
 };
 #define N_KINDS (sizeof(encoders) / sizeof(encoders[0]))
 
@@ -254,7 +273,7 @@ static err_t decode_desired(const Dtd__Record *m, struct memory *mem, struct rec
 static err_t decode_ended(const Dtd__Record *m, struct memory *mem, struct record *r)
 {
     (void)mem;
-    r->kind = RECORD_ENDED;
+    r->kind = m->ended->has_removed && m->ended->removed ? RECORD_JOB_REMOVED : RECORD_ENDED;
     r->job = m->ended->job;
     r->ended.end = (enum state_end)m->ended->end;
     r->ended.reason = m->ended->reason;

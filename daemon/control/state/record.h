@@ -33,6 +33,7 @@ enum record_kind {
     RECORD_NODE_ADMIN,         /* a drain of a node begins or ends */
     RECORD_TOKEN,              /* a join token was created or withdrawn */
     RECORD_KEY,                /* a cluster key was added, put to use or dropped */
+    RECORD_JOB_REMOVED,        /* a user removed a job that had ended. An older version reads it as a second end */
 };
 
 #define NODE_INSTANCE_BYTES 16

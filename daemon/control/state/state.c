@@ -175,15 +175,33 @@ static void keep_request(struct state *s, const struct record *r, const struct s
 
 /* ---- submitted ---- */
 
+static void remove_job(struct state *s, int at)
+{
+    state_job_free(s->jobs[at]);
+    s->n_jobs--;
+    memmove(&s->jobs[at], &s->jobs[at + 1], (size_t)(s->n_jobs - at) * sizeof(struct state_job *));
+}
+
+static err_t apply_job_removed(struct state *s, const struct record *r, struct state_result *ret)
+{
+    const struct state_job *job = find_job(s, r->job);
+    ret->job = r->job;
+    if (!job)
+        ret->err = ERR_NOTFOUND;
+    else if (job->end == END_NONE)
+        ret->err = ERR_AGAIN;
+    else
+        remove_job(s, job_position(s, r->job));
+    return OK;
+}
+
 /* Removes the oldest job that has ended. False: none has ended. */
 static bool remove_ended_job(struct state *s)
 {
     for (int i = 0; i < s->n_jobs; i++) {
         if (s->jobs[i]->end == END_NONE)
             continue;
-        state_job_free(s->jobs[i]);
-        s->n_jobs--;
-        memmove(&s->jobs[i], &s->jobs[i + 1], (size_t)(s->n_jobs - i) * sizeof(struct state_job *));
+        remove_job(s, i);
         return true;
     }
     return false;
@@ -406,6 +424,8 @@ static err_t apply_kind(struct state *s, const struct record *r, struct state_re
 {
     if (r->kind == RECORD_SUBMITTED)
         return apply_submitted(s, r, ret);
+    if (r->kind == RECORD_JOB_REMOVED)
+        return apply_job_removed(s, r, ret);
     if (r->kind >= RECORD_NODE)
         return state_nodes_apply(s, r, ret);
     struct state_job *job = find_job(s, r->job);

@@ -84,8 +84,9 @@ struct state_cluster {
 /* The state machine's answer to a record. The proposer gets it as the result of log_propose. */
 struct state_result {
     /* ERR_NOTFOUND: no such job, node, key or token; ERR_STALE: the job has ended, the token has expired, or the epoch
-     * is not above the newest; ERR_DENIED: no such token, or it is used up; ERR_EXISTS: another node has this name,
-     * another key this version or another token this id; ERR_INVALID: the key is in use; ERR_LIMIT */
+     * is not above the newest; ERR_AGAIN: the job to be removed has not ended; ERR_DENIED: no such token, or it is used
+     * up; ERR_EXISTS: another node has this name, another key this version or another token this id; ERR_INVALID: the
+     * key is in use; ERR_LIMIT */
     err_t err;
     uint64_t node; /* RECORD_NODE: its number */
     uint64_t job;  /* the job that the record changed (RECORD_SUBMITTED: the new id) */

@@ -207,6 +207,22 @@ TEST(an_ended_job_stays_ended)
     state_free(s);
 }
 
+TEST(only_an_ended_job_is_removed)
+{
+    struct state *s = fresh();
+    submitted(s);
+    submitted(s);
+    struct record end = ended(1, END_DONE), remove = {.kind = RECORD_JOB_REMOVED, .job = 1};
+    assert_err(ERR_AGAIN, apply_bytes(s, &remove).err);
+    assert_err(OK, apply_bytes(s, &end).err);
+    assert_err(OK, apply_bytes(s, &remove).err);
+    assert_null(state_job_find(s, 1));
+    assert_non_null(state_job_find(s, 2));
+    assert_err(ERR_NOTFOUND, apply_bytes(s, &remove).err);
+    assert_int_equal(submitted(s), 3);
+    state_free(s);
+}
+
 TEST(cancel_cannot_be_withdrawn)
 {
     struct state *s = fresh();
