@@ -207,9 +207,9 @@ static err_t wait_until(struct global *g, bool in, struct why *why)
 
 static void status_print(const struct client_cluster *s)
 {
-    static const struct out_column columns[] = {{"NODE", false},    {"STATE", false}, {"ROLE", false},
-                                                {"ADDRESS", false}, {"LOG", true},    {"VERSION", false},
-                                                {"REASON", false}};
+    static const struct out_column columns[] = {{"NODE", false, 0},    {"STATE", false, 0}, {"ROLE", false, 0},
+                                                {"ADDRESS", false, 0}, {"LOG", true, 0},    {"VERSION", false, 0},
+                                                {"REASON", false, 0}};
     struct out_table t;
     char why[700];
     out_table_init(&t, columns, 7);

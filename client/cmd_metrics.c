@@ -20,6 +20,7 @@ struct sink {
     const struct metrics_args *args;
     int64_t next; /* first step to request after a reconnect */
     json_t *array;
+    int late; /* columns with a higher number are left out */
     bool titled;
     uint64_t rare; /* by row of metric_fields: rare columns that are shown */
     int code;
@@ -50,6 +51,34 @@ static bool has_column(const struct sink *s, int i)
 {
     const struct field *f = &metric_fields.field[i];
     return f->column && (!f->rare || s->rare >> i & 1);
+/* The columns that fit into `columns`: those with a `late` of at most the result. */
+static int columns_fit(int columns)
+{
+    int late = 0, width;
+    do {
+        width = -2;
+        late++;
+        for (int i = 0; i < metric_fields.n; i++)
+            if (metric_fields.field[i].column && metric_fields.field[i].late <= late)
+                width += metric_fields.field[i].width + 2;
+    } while (width < columns && late < metric_fields.n);
+    return width < columns ? INT_MAX : late - 1;
+}
+
+/* On a terminal that is too narrow for all columns, some are left out, and the user is told. */
+static void choose_columns(struct sink *s)
+{
+    s->late = out_is_terminal(stdout) ? columns_fit(out_columns(stdout)) : INT_MAX;
+    int n = 0;
+    for (int i = 0; i < metric_fields.n; i++)
+        n += metric_fields.field[i].column && metric_fields.field[i].late > s->late;
+    if (n)
+        printf("%d columns do not fit (-o jsonl)\n", n);
+}
+
+static bool is_shown(const struct sink *s, const struct field *f)
+{
+    return f->column && f->late <= s->late;
 }
 
 /* Columns are aligned to the right, two spaces apart. */
@@ -64,6 +93,11 @@ static void row_print(struct sink *s, const struct metric *m)
         for (int i = 0; i < metric_fields.n; i++) {
             const struct field *f = &metric_fields.field[i];
             if (has_column(s, i))
+        choose_columns(s);
+        fputs(out_color(stdout, OUT_BOLD), stdout);
+        for (int i = 0; i < metric_fields.n; i++) {
+            const struct field *f = &metric_fields.field[i];
+            if (is_shown(s, f))
                 printf("%s%*s", gap, f->width, f->column);
             gap = "  ";
         }
@@ -74,6 +108,7 @@ static void row_print(struct sink *s, const struct metric *m)
     for (int i = 0; i < metric_fields.n; i++) {
         const struct field *f = &metric_fields.field[i];
         if (has_column(s, i))
+        if (is_shown(s, f))
             printf("%s%*s", gap, f->width, field_text(f, m, text));
         gap = "  ";
     }

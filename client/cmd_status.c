@@ -161,12 +161,13 @@ static int select_jobs(const struct status_args *a, struct client_job *jobs, int
 
 static int list_print(const struct client_job *jobs, int n, bool is_selection)
 {
-    static const struct out_column alone[] = {{"JOB", true},  {"NAME", false},   {"STATE", false}, {"STEP", true},
-                                              {"LOSS", true}, {"WORKERS", true}, {"EPOCH", true},  {"RESTARTS", true},
-                                              {"AGE", true},  {"REASON", false}};
-    static const struct out_column shared[] = {{"JOB", true},      {"USER", false}, {"NAME", false},   {"STATE", false},
-                                               {"STEP", true},     {"LOSS", true},  {"WORKERS", true}, {"EPOCH", true},
-                                               {"RESTARTS", true}, {"AGE", true},   {"REASON", false}};
+    static const struct out_column alone[] = {
+        {"JOB", true, 0},     {"NAME", false, 0}, {"STATE", false, 0},   {"STEP", true, 1}, {"LOSS", true, 2},
+        {"WORKERS", true, 3}, {"EPOCH", true, 6}, {"RESTARTS", true, 5}, {"AGE", true, 4},  {"REASON", false, 0}};
+    static const struct out_column shared[] = {{"JOB", true, 0},     {"USER", false, 2},  {"NAME", false, 0},
+                                               {"STATE", false, 0},  {"STEP", true, 1},   {"LOSS", true, 2},
+                                               {"WORKERS", true, 3}, {"EPOCH", true, 6},  {"RESTARTS", true, 5},
+                                               {"AGE", true, 4},     {"REASON", false, 0}};
     struct out_table t;
     if (!n && is_selection) {
         printf("no job is in the selection. List all: dtctl status\n");

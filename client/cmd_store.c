@@ -142,7 +142,7 @@ static json_t *stores_json(const Dtd__StoreReport *r)
 
 static void stores_print(const Dtd__StoreReport *r)
 {
-    static const struct out_column columns[] = {{"NAME", false}, {"NODE", false}, {"USER", false}};
+    static const struct out_column columns[] = {{"NAME", false, 0}, {"NODE", false, 0}, {"USER", false, 0}};
     struct out_table t;
     out_table_init(&t, columns, 3);
     for (size_t i = 0; i < r->n_store; i++) {

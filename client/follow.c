@@ -283,7 +283,7 @@ static void progress_draw(struct job_follow *f)
     int64_t now = clock_mono_ms();
     if (f->progress.terminal ? !out_progress_due(&f->progress, now) : !view_line_due(&f->view, now))
         return;
-    view_line(&f->view, f->progress.terminal, line, sizeof(line));
+    view_line(&f->view, f->progress.terminal ? out_columns(f->out) : 0, line, sizeof(line));
     out_progress_draw(&f->progress, now, f->lines.bar[0] ? f->lines.bar : line);
     view_line_printed(&f->view, now);
 }
@@ -456,7 +456,7 @@ static int job_finish(struct job_follow *f, const struct client_job *job)
     view_status(&f->view, job);
     print_incidents(f, job);
     if ((f->view.steps && f->view.step != f->view.printed_step) || f->progress.terminal) {
-        view_line(&f->view, f->progress.terminal, line, sizeof(line));
+        view_line(&f->view, f->progress.terminal ? out_columns(f->out) : 0, line, sizeof(line));
         out_progress_draw(&f->progress, clock_mono_ms(), line);
     }
     out_progress_end(&f->progress);

@@ -141,7 +141,7 @@ static void *alloc_or_exit(void *p)
     exit(1);
 }
 
-static int text_width(const char *s)
+int out_text_width(const char *s)
 {
     int n = 0;
     for (; *s; s++)
@@ -206,9 +206,9 @@ static const char *cell_text(const struct out_table *t, int row, int column)
 
 static int column_width(const struct out_table *t, int c)
 {
-    int w = text_width(t->columns[c].title);
+    int w = out_text_width(t->columns[c].title);
     for (int r = 0; r < t->n_rows; r++) {
-        int n = text_width(t->cells[r * t->n_columns + c]);
+        int n = out_text_width(t->cells[r * t->n_columns + c]);
         w = n > w ? n : w;
     }
     return w;
@@ -216,7 +216,7 @@ static int column_width(const struct out_table *t, int c)
 
 static void cell_print(FILE *f, const char *text, int width, bool right, bool last, enum out_color color)
 {
-    int pad = width - text_width(text);
+    int pad = width - out_text_width(text);
     if (right)
         fprintf(f, "%*s", pad, "");
     fprintf(f, "%s%s%s", color ? out_color(f, color) : "", text, color ? out_color(f, OUT_PLAIN) : "");
@@ -225,13 +225,31 @@ static void cell_print(FILE *f, const char *text, int width, bool right, bool la
     fputs(last ? "\n" : "  ", f);
 }
 
+/* Where a terminal is too narrow, columns are left out. Returns the largest `late` that fits. The last column may be a
+ * sentence, which wraps. */
+static int table_fit(const struct out_table *t, FILE *f)
+{
+    int late = OUT_LATE_MAX;
+    for (; out_is_terminal(f) && late > 0; late--) {
+        int width = out_text_width(t->columns[t->n_columns - 1].title);
+        for (int c = 0; c + 1 < t->n_columns; c++)
+            width += t->columns[c].late <= late ? column_width(t, c) + 2 : 0;
+        if (width <= out_columns(f))
+            break;
+    }
+    return late;
+}
+
 void out_table_print(const struct out_table *t, FILE *f, int color_column)
 {
+    const int late = table_fit(t, f);
     for (int r = -1; r < t->n_rows; r++) {
         int last = t->n_columns - 1; /* no trailing spaces */
         while (last > 0 && !cell_text(t, r, last)[0])
             last--;
         for (int c = 0; c <= last; c++) {
+            if (c < last && t->columns[c].late > late)
+                continue;
             enum out_color color = r < 0 ? OUT_BOLD : c == color_column ? t->row_color[r] : OUT_PLAIN;
             cell_print(f, cell_text(t, r, c), column_width(t, c), t->columns[c].right, c == last, color);
         }

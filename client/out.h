@@ -11,6 +11,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#define OUT_LATE_MAX 6 /* the highest `late` of a column */
+
 enum out_format { OUT_TEXT, OUT_JSON, OUT_JSONL };
 
 /* False for an unknown name. */
@@ -30,7 +32,9 @@ const char *out_time(int64_t wall_ms, char ret[OUT_NUMBER]);          /* local "
 enum out_color { OUT_PLAIN, OUT_DIM, OUT_BOLD, OUT_RED, OUT_GREEN, OUT_YELLOW, OUT_BLUE };
 bool out_is_terminal(FILE *f);
 bool out_has_color(FILE *f); /* a terminal, not TERM=dumb, NO_COLOR not set */
-int out_columns(FILE *f);    /* of the terminal; 80 when unknown */
+/* Number of code points, which is the number of columns of most texts. */
+int out_text_width(const char *s);
+int out_columns(FILE *f); /* of the terminal; 80 when unknown */
 /* The sequence that switches the colour on, or "" for streams without colours. OUT_PLAIN switches it off. */
 const char *out_color(FILE *f, enum out_color color);
 enum out_color out_state_color(const char *job_state);
@@ -40,6 +44,7 @@ enum out_color out_state_color(const char *job_state);
 struct out_column {
     const char *title;
     bool right; /* numbers */
+    int late;   /* where a terminal is narrow, columns with higher numbers are left out first; 0: never */
 };
 struct out_table {
     const struct out_column *columns;

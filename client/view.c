@@ -79,28 +79,55 @@ static void add_field(char *ret, size_t size, size_t *n, const struct view *v, c
         field_unit(f, unit));
 }
 
-void view_line(const struct view *v, bool bar, char *ret, size_t size)
+/* What the line contains, from the widest form to the narrowest. Step, loss and ETA are in each. */
+struct line_form {
+    int bar; /* its width; 0: none */
+    bool name, fields, workers, share, words;
+};
+
+static const struct line_form forms[] = {
+    {22, true, true, true, true, true},     {0, true, true, true, true, true},    {0, true, true, false, true, true},
+    {0, true, false, false, true, true},    {0, false, false, false, true, true}, {0, false, false, false, false, true},
+    {0, false, false, false, false, false},
+};
+
+static void line_make(const struct view *v, const struct line_form *form, char *ret, size_t size)
 {
     char number[OUT_NUMBER], drawn[32];
     size_t n = 0;
     double share = v->steps > 0 ? (double)v->step / (double)v->steps : 0;
     ret[0] = '\0';
-    add(ret, size, &n, "job %s %s  ", v->job, v->name);
+    if (form->words)
+        add(ret, size, &n, "job %s%s%s  ", v->job, form->name ? " " : "", form->name ? v->name : "");
     if (strcmp(v->state, "running") != 0)
         add(ret, size, &n, "%s  ", v->state);
-    if (bar && v->steps) { /* command jobs have no steps */
-        out_bar(share, 22, drawn, sizeof(drawn));
+    if (form->bar && v->steps) { /* command jobs have no steps */
+        out_bar(share, form->bar, drawn, sizeof(drawn));
         add(ret, size, &n, "%s ", drawn);
     }
     if (v->steps)
-        add(ret, size, &n, "step %lld/%lld  %.0f%%", (long long)v->step, (long long)v->steps, 100 * share);
-    for (int i = 0; i < metric_fields.n; i++)
-        if (metric_fields.field[i].line && field_shown(&metric_fields.field[i], &v->last))
-            add_field(ret, size, &n, v, &metric_fields.field[i]);
+        add(ret, size, &n, "%s%lld/%lld", form->words ? "step " : "", (long long)v->step, (long long)v->steps);
+    if (v->steps && form->share)
+        add(ret, size, &n, "  %.0f%%", 100 * share);
+    for (int i = 0; i < metric_fields.n; i++) {
+        const struct field *f = &metric_fields.field[i];
+        bool is_loss = f->offset == offsetof(struct metric, loss);
+        if (f->line && (form->fields || is_loss) && field_shown(f, &v->last))
+            add_field(ret, size, &n, v, f);
+    }
     if (!isnan(view_eta(v)))
         add(ret, size, &n, "  ETA %s", out_duration(view_eta(v), number));
-    if (v->workers > 0)
+    if (v->workers > 0 && form->workers)
         add(ret, size, &n, "  %lld worker%s", (long long)v->workers, v->workers == 1 ? "" : "s");
+}
+
+void view_line(const struct view *v, int columns, char *ret, size_t size)
+{
+    const int n_forms = sizeof(forms) / sizeof(forms[0]);
+    int i = columns ? 0 : 1;
+    line_make(v, &forms[i], ret, size);
+    while (columns && out_text_width(ret) >= columns && ++i < n_forms)
+        line_make(v, &forms[i], ret, size);
 }
 
 bool view_line_due(const struct view *v, int64_t now_ms)

@@ -22,8 +22,10 @@ void view_status(struct view *v, const struct client_job *job);
 void view_metric(struct view *v, const struct metric *m);
 /* Seconds until the last step at the present speed; NAN: unknown, or the job is not running. */
 double view_eta(const struct view *v);
-/* "job 1 first-job  step 120/300  40%  loss 2.412  3.4k tok/s  ETA 1m 12s  2 workers"; `bar`: with a progress bar. */
-void view_line(const struct view *v, bool bar, char *ret, size_t size);
+/* "job 1 first-job  step 120/300  40%  loss 2.412  3.4k tok/s  ETA 1m 12s  2 workers", for a terminal of
+ * `columns` with a progress bar, or less if that does not fit: step, loss and ETA stay. One column remains free. 0: no
+ * terminal. */
+void view_line(const struct view *v, int columns, char *ret, size_t size);
 /* For output to a pipe. view_line_due: a line is due at the first step, at every 5 % of the steps, after 10 s, and at
  * the last step. view_line_printed: records that the caller has printed the line. */
 bool view_line_due(const struct view *v, int64_t now_ms);

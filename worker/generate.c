@@ -41,7 +41,8 @@ struct generate_group {
 };
 
 struct generator {
-    bool terminal; /* standard output is one */
+    bool terminal;     /* standard output is one */
+    uint8_t last_byte; /* written to the terminal */
     struct generate_group *group;
     const struct generate *ask;
     int rank;
@@ -271,8 +272,10 @@ static err_t open_model(struct generator *g, struct why *why)
 
 /* On a terminal, control characters of the text are shown as '?': a model that was trained on logs or on hostile text
  * may write escape sequences, which would move the cursor, set the title or answer for the user. */
-static void make_safe(uint8_t *text, size_t n)
+static void make_safe(uint8_t *text, size_t n, uint8_t before)
 {
+    if (n && before == 0xc2 && text[0] >= 0x80 && text[0] < 0xa0) /* two tokens make one control character */
+        text[0] = '?';
     for (size_t i = 0; i < n; i++) {
         bool c1 = text[i] == 0xc2 && i + 1 < n && text[i + 1] >= 0x80 && text[i + 1] < 0xa0; /* in UTF-8 */
         if (c1)
@@ -284,8 +287,10 @@ static void make_safe(uint8_t *text, size_t n)
 
 static err_t write_text(struct generator *g, struct why *why)
 {
-    if (g->terminal)
-        make_safe(g->text.data, g->text.len);
+    if (g->terminal && g->text.len) {
+        make_safe(g->text.data, g->text.len, g->last_byte);
+        g->last_byte = g->text.data[g->text.len - 1];
+    }
     err_t err = g->rank == 0 ? file_write_all(STDOUT_FILENO, g->text.data, g->text.len) : OK;
     g->text.len = 0;
     return err ? why_set(why, err, "cannot write the text: %s", err_text(err)) : OK;

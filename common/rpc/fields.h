@@ -52,6 +52,7 @@ struct field {
     const char *column; /* title in `dtctl metrics`; NULL: no column */
     int width;          /* of the column */
     bool rare;          /* the column is shown only if the first row has a value */
+    int late;           /* columns with higher numbers are left out first where a terminal is narrow; 0: never */
     const char *line;   /* word before the value in the progress line, may be ""; NULL: not in the line */
 };
 

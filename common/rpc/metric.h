@@ -21,11 +21,11 @@
 #define METRIC_FIELDS(X) \
     X(INT, step, FIELD_REQUIRED, .column = "STEP", .width = 8) \
     X(REAL, loss, FIELD_REQUIRED, .column = "LOSS", .width = 10, .look = LOOK_FIXED, .digits = 6, .line = "loss") \
-    X(REAL, valid_loss, FIELD_OPTIONAL, .column = "VALID", .width = 10, .digits = 6, .line = "valid") \
-    X(REAL, test_loss, FIELD_OPTIONAL, .column = "TEST", .width = 10, .digits = 6, .line = "test") \
-    X(REAL, grad_norm, FIELD_REQUIRED, .column = "GRAD_NORM", .width = 10, .digits = 5) \
-    X(REAL, lr, FIELD_REQUIRED, .column = "LR", .width = 10, .digits = 4) \
-    X(REAL, tokens_per_s, FIELD_REQUIRED, .column = "TOK/S", .width = 9, .look = LOOK_COUNT, .line = "", \
+    X(REAL, valid_loss, FIELD_OPTIONAL, .column = "VALID", .width = 10, .late = 2, .digits = 6, .line = "valid") \
+    X(REAL, test_loss, FIELD_OPTIONAL, .column = "TEST", .width = 10, .late = 6, .digits = 6, .line = "test") \
+    X(REAL, grad_norm, FIELD_REQUIRED, .column = "GRAD_NORM", .width = 10, .late = 4, .digits = 5) \
+    X(REAL, lr, FIELD_REQUIRED, .column = "LR", .width = 10, .late = 3, .digits = 4) \
+    X(REAL, tokens_per_s, FIELD_REQUIRED, .column = "TOK/S", .width = 9, .late = 1, .look = LOOK_COUNT, .line = "", \
       .unit = "tok/s") \
     X(REAL, step_s, FIELD_REQUIRED, .column = "STEP_S", .width = 8, .look = LOOK_FIXED, .digits = 4, .unit = "s") \
     X(REAL, expert_load, FIELD_OPTIONAL, .column = "LOAD", .width = 6, .digits = 3, .rare = true) \
@@ -34,6 +34,9 @@
     X(INT, expert_dropped, FIELD_OPTIONAL, .column = "DROPPED", .width = 7, .rare = true) \
     X(INT, workers, FIELD_REQUIRED, .column = "WORKERS", .width = 7) \
     X(UINT, epoch, FIELD_REQUIRED, .column = "EPOCH", .width = 5) \
+    X(REAL, step_s, FIELD_REQUIRED, .column = "STEP_S", .width = 8, .late = 5, .look = LOOK_FIXED, .digits = 4, .unit = "s") \
+    X(INT, workers, FIELD_REQUIRED, .column = "WORKERS", .width = 7, .late = 7) \
+    X(UINT, epoch, FIELD_REQUIRED, .column = "EPOCH", .width = 5, .late = 8) \
     X(BOOL, skipped, FIELD_OPTIONAL) /* the optimizer skipped the step: loss or norm was not finite */ \
     X(INT, wall_ms, FIELD_REQUIRED) /* time of the report */
 // clang-format on

@@ -52,7 +52,7 @@ static char *printed(const struct out_table *t)
 
 TEST(table_columns_fit_their_widest_cell)
 {
-    static const struct out_column columns[] = {{"JOB", true}, {"NAME", false}, {"X", false}};
+    static const struct out_column columns[] = {{"JOB", true, 0}, {"NAME", false, 0}, {"X", false, 0}};
     struct out_table t;
     out_table_init(&t, columns, 3);
     for (int i = 0; i < 40; i++)

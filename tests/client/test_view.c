@@ -29,16 +29,24 @@ TEST(line_before_and_in_the_run)
     char line[256], starting[] = "starting", running[] = "running";
     view_init(&v, "1");
     status(&v, starting, 0);
-    view_line(&v, false, line, sizeof(line));
+    view_line(&v, 0, line, sizeof(line));
     assert_string_equal(line, "job 1 first-job  starting  step 0/300  0%  2 workers");
     status(&v, running, 0);
     struct metric m = metric(120, 0.4);
     view_metric(&v, &m);
-    view_line(&v, false, line, sizeof(line));
+    view_line(&v, 0, line, sizeof(line));
     assert_string_equal(line, "job 1 first-job  step 120/300  40%  loss 2.5000  3.4k tok/s  ETA 1m 12s  2 workers");
-    view_line(&v, true, line, sizeof(line));
+    view_line(&v, 200, line, sizeof(line));
     assert_non_null(strstr(line, "[########------------] step 120/300"));
-    view_line(&v, false, line, 20); /* cut, not overrun */
+    static const int columns[] = {80, 60, 40, 34};
+    for (size_t i = 0; i < sizeof(columns) / sizeof(columns[0]); i++) {
+        view_line(&v, columns[i], line, sizeof(line));
+        assert_true(strlen(line) < (size_t)columns[i]);
+        assert_non_null(strstr(line, "120/300"));
+        assert_non_null(strstr(line, "  loss 2.5000"));
+        assert_non_null(strstr(line, "  ETA 1m 12s"));
+    }
+    view_line(&v, 0, line, 20); /* cut, not overrun */
     assert_int_equal(strlen(line), 19);
 }
 
