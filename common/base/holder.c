@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/pidfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define TEXT_MAX 256 /* of dtd.lock: two numbers of 20 digits, a host name and a boot id have 150 bytes */
@@ -136,18 +136,19 @@ err_t holder_take_lock(const char *dir, mode_t mode, int *ret, struct why *why)
 
 /* ---- signals ---- */
 
+/* System calls, because glibc has functions for them only since 2.36 and deploy/bundle supports 2.34. */
 err_t holder_signal(const struct holder *h, int sig, struct why *why)
 {
     if (h->pid <= 1 || !h->start_time || !h->boot_id[0] || holder_is_elsewhere(h))
         return why_set(why, ERR_DENIED, "dtd.lock does not prove that process %d of this host is the dtd", h->pid);
-    int fd = pidfd_open(h->pid, 0);
+    int fd = (int)syscall(SYS_pidfd_open, h->pid, 0);
     if (fd < 0)
         return why_set(why, err_from_errno(errno), "process %d, which dtd.lock names: %s", h->pid, strerror(errno));
     err_t err = OK;
     if (start_time_of(h->pid) != h->start_time)
         err = why_set(why, ERR_DENIED,
                       "process %d is not the dtd: it was started at another time than dtd.lock records", h->pid);
-    else if (pidfd_send_signal(fd, sig, NULL, 0))
+    else if (syscall(SYS_pidfd_send_signal, fd, sig, NULL, 0))
         err = why_set(why, err_from_errno(errno), "signal to process %d: %s", h->pid, strerror(errno));
     close(fd);
     return err;
