@@ -85,13 +85,13 @@ function(cuda_gpu_present ret)
   endif()
 endfunction()
 
-# dtd_module(TARGET FILE SYMBOL LIBRARIES...): builds TARGET, a MODULE library, as FILE.so next to the programs, and installs it
-# in lib/dtd. The module exports only SYMBOL and contains all other code of dtd that it needs. The loader searches LIBRARIES
+# dtd_module(TARGET FILE SYMBOL COMPONENT LIBRARIES...): builds TARGET, a MODULE library, as FILE.so next to the programs, and
+# installs it in lib/dtd, in the package dtd-COMPONENT (package.cmake). The module exports only SYMBOL and contains all other code of dtd that it needs. The loader searches LIBRARIES
 # (cudart, cublaslt, nccl) next to the module, in ../lib, and in their present folder. A present folder inside this tree is stored
 # as a path relative to the module, so that a build folder can be moved with its tree; any other folder is stored as an absolute
 # path. Build and installation share one RUNPATH, because CMake would pad a longer one of the build with empty elements, and an
 # empty element means the working directory.
-function(dtd_module target file symbol)
+function(dtd_module target file symbol component)
   set(map "${CMAKE_CURRENT_BINARY_DIR}/${file}.map")
   file(CONFIGURE OUTPUT "${map}" CONTENT "{ global: ${symbol}; local: *; };\n")
   target_link_options(${target} PRIVATE "-Wl,--version-script=${map}" -Wl,--exclude-libs,ALL)
@@ -116,8 +116,9 @@ function(dtd_module target file symbol)
   set_target_properties(${target} PROPERTIES PREFIX "" OUTPUT_NAME "${file}" LINKER_LANGUAGE C
     LIBRARY_OUTPUT_DIRECTORY "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"
     BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "${runpath}")
-  install(TARGETS ${target} LIBRARY DESTINATION "lib/dtd" COMPONENT cuda)
+  install(TARGETS ${target} LIBRARY DESTINATION "lib/dtd" COMPONENT ${component})
   set_property(GLOBAL APPEND PROPERTY DTD_MODULES ${target})
+  set_property(GLOBAL APPEND PROPERTY DTD_MODULE_PACKAGES ${component})
 endfunction()
 
 function(cuda_refuse)

@@ -1,4 +1,5 @@
-# cmake --build BUILD --target package builds dtd_VERSION_ARCH.deb, and dtd-cuda_VERSION_ARCH.deb if the GPU modules were built.
+# cmake --build BUILD --target package builds dtd_VERSION_ARCH.deb, and one package for each kind of module that was built:
+# dtd-ucx_VERSION_ARCH.deb and dtd-cuda_VERSION_ARCH.deb.
 # Files that only a package installs belong to the component `service`, so that `cmake --install` needs no root.
 set(service COMPONENT service EXCLUDE_FROM_ALL)
 install(FILES deploy/systemd/dtd.service DESTINATION lib/systemd/system ${service})
@@ -30,13 +31,18 @@ set(CPACK_DEBIAN_DTD_PACKAGE_CONTROL_EXTRA "${CMAKE_SOURCE_DIR}/deploy/debian/po
     "${CMAKE_SOURCE_DIR}/deploy/debian/postrm;${CMAKE_SOURCE_DIR}/deploy/debian/conffiles")
 set(CPACK_DEBIAN_DTD_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 
-# NVIDIA's CUDA libraries are in no Debian package of main, so dpkg-shlibdeps cannot find their packages and is not run.
-get_property(modules GLOBAL PROPERTY DTD_MODULES)
-if(modules)
-  list(APPEND CPACK_COMPONENTS_ALL cuda)
-  set(CPACK_DEBIAN_CUDA_PACKAGE_NAME dtd-cuda)
-  set(CPACK_DEBIAN_CUDA_FILE_NAME DEB-DEFAULT)
-  set(CPACK_DEBIAN_CUDA_PACKAGE_DEPENDS "dtd (= ${PROJECT_VERSION})")
-  set(CPACK_COMPONENT_CUDA_DESCRIPTION "Modules of dtd for NVIDIA GPUs")
-endif()
+# The packages of modules. dpkg-shlibdeps adds libucx0 to the dependencies of dtd-ucx. It is not run for dtd-cuda: NVIDIA's
+# libraries are in no Debian package of main, so it would fail. A module fits only the programs of its own version.
+set(CPACK_COMPONENT_UCX_DESCRIPTION "Module of dtd for InfiniBand and other networks of UCX (run.comm: ucx)")
+set(CPACK_DEBIAN_UCX_PACKAGE_SHLIBDEPS ON)
+set(CPACK_COMPONENT_CUDA_DESCRIPTION "Modules of dtd for NVIDIA GPUs (run.device: cuda)")
+get_property(packages GLOBAL PROPERTY DTD_MODULE_PACKAGES)
+list(REMOVE_DUPLICATES packages)
+foreach(package IN LISTS packages)
+  string(TOUPPER ${package} upper)
+  list(APPEND CPACK_COMPONENTS_ALL ${package})
+  set(CPACK_DEBIAN_${upper}_PACKAGE_NAME dtd-${package})
+  set(CPACK_DEBIAN_${upper}_FILE_NAME DEB-DEFAULT)
+  set(CPACK_DEBIAN_${upper}_PACKAGE_DEPENDS "dtd (= ${PROJECT_VERSION})")
+endforeach()
 include(CPack)
