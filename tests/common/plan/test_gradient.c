@@ -374,13 +374,16 @@ static void gradients_near(const struct fixture *f, const struct machine *narrow
 
 /* The loss is near the twin's, before an update and after it, when the bfloat16 copies must have been made again. For
  * the second step the twin gets the parameters from the bfloat16 program's update. */
-static void check_narrow(enum model_arch arch, bool tied)
+static void check_narrow(enum model_arch arch, bool tied, bool bias, enum qk_norm qk)
 {
-    struct job_spec job = job_of(arch, NUMERICS_FAST), wide = job;
+    struct job_spec job = job_of(arch, NUMERICS_FAST), wide;
     struct fixture f[3];
     struct machine m[3];
     int32_t ids[BATCH], targets[BATCH];
-    wide.model.tied = job.model.tied = tied;
+    job.model.tied = tied;
+    job.model.qk_norm = qk;
+    job.model.qkv_bias = bias;
+    wide = job;
     job.train.dtype = DT_BF16;
     fill_batch(ids, targets);
     fixture_init(&f[0], &job, MODE_TRAIN);
@@ -416,10 +419,17 @@ static void check_narrow(enum model_arch arch, bool tied)
 
 TEST(bfloat16_llama_is_near_its_float64_twin)
 {
-    check_narrow(ARCH_LLAMA, false);
+    check_narrow(ARCH_LLAMA, false, false, QK_NORM_NONE);
+}
+
+TEST(bfloat16_attention_of_the_relatives_is_near_its_float64_twin)
+{
+    check_narrow(ARCH_LLAMA, false, true, QK_NORM_NONE);
+    check_narrow(ARCH_LLAMA, false, false, QK_NORM_HEAD);
+    check_narrow(ARCH_LLAMA, false, false, QK_NORM_WHOLE);
 }
 
 TEST(bfloat16_gpt2_is_near_its_float64_twin)
 {
-    check_narrow(ARCH_GPT2, true);
+    check_narrow(ARCH_GPT2, true, false, QK_NORM_NONE);
 }
