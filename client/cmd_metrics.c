@@ -47,38 +47,43 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
+/* Rare columns are shown only if the first row has a value. */
 static bool has_column(const struct sink *s, int i)
 {
     const struct field *f = &metric_fields.field[i];
     return f->column && (!f->rare || s->rare >> i & 1);
-/* The columns that fit into `columns`: those with a `late` of at most the result. */
-static int columns_fit(int columns)
+}
+
+/* The largest `late` of the columns that fit into `columns`. */
+static int columns_fit(const struct sink *s, int columns)
 {
     int late = 0, width;
     do {
         width = -2;
         late++;
         for (int i = 0; i < metric_fields.n; i++)
-            if (metric_fields.field[i].column && metric_fields.field[i].late <= late)
+            if (has_column(s, i) && metric_fields.field[i].late <= late)
                 width += metric_fields.field[i].width + 2;
     } while (width < columns && late < metric_fields.n);
     return width < columns ? INT_MAX : late - 1;
 }
 
 /* On a terminal that is too narrow for all columns, some are left out, and the user is told. */
-static void choose_columns(struct sink *s)
+static void choose_columns(struct sink *s, const struct metric *first)
 {
-    s->late = out_is_terminal(stdout) ? columns_fit(out_columns(stdout)) : INT_MAX;
     int n = 0;
+    for (int i = 0; i < metric_fields.n && i < 64; i++)
+        s->rare |= (uint64_t)!field_absent(&metric_fields.field[i], first) << i;
+    s->late = out_is_terminal(stdout) ? columns_fit(s, out_columns(stdout)) : INT_MAX;
     for (int i = 0; i < metric_fields.n; i++)
-        n += metric_fields.field[i].column && metric_fields.field[i].late > s->late;
+        n += has_column(s, i) && metric_fields.field[i].late > s->late;
     if (n)
         printf("%d columns do not fit (-o jsonl)\n", n);
 }
 
-static bool is_shown(const struct sink *s, const struct field *f)
+static bool is_shown(const struct sink *s, int i)
 {
-    return f->column && f->late <= s->late;
+    return has_column(s, i) && metric_fields.field[i].late <= s->late;
 }
 
 /* Columns are aligned to the right, two spaces apart. */
@@ -87,17 +92,11 @@ static void row_print(struct sink *s, const struct metric *m)
     char text[OUT_NUMBER];
     const char *gap = "";
     if (!s->titled) {
-        for (int i = 0; i < metric_fields.n && i < 64; i++)
-            s->rare |= (uint64_t)!field_absent(&metric_fields.field[i], m) << i;
+        choose_columns(s, m);
         fputs(out_color(stdout, OUT_BOLD), stdout);
         for (int i = 0; i < metric_fields.n; i++) {
             const struct field *f = &metric_fields.field[i];
-            if (has_column(s, i))
-        choose_columns(s);
-        fputs(out_color(stdout, OUT_BOLD), stdout);
-        for (int i = 0; i < metric_fields.n; i++) {
-            const struct field *f = &metric_fields.field[i];
-            if (is_shown(s, f))
+            if (is_shown(s, i))
                 printf("%s%*s", gap, f->width, f->column);
             gap = "  ";
         }
@@ -107,8 +106,7 @@ static void row_print(struct sink *s, const struct metric *m)
     gap = "";
     for (int i = 0; i < metric_fields.n; i++) {
         const struct field *f = &metric_fields.field[i];
-        if (has_column(s, i))
-        if (is_shown(s, f))
+        if (is_shown(s, i))
             printf("%s%*s", gap, f->width, field_text(f, m, text));
         gap = "  ";
     }

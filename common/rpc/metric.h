@@ -27,14 +27,11 @@
     X(REAL, lr, FIELD_REQUIRED, .column = "LR", .width = 10, .late = 3, .digits = 4) \
     X(REAL, tokens_per_s, FIELD_REQUIRED, .column = "TOK/S", .width = 9, .late = 1, .look = LOOK_COUNT, .line = "", \
       .unit = "tok/s") \
-    X(REAL, step_s, FIELD_REQUIRED, .column = "STEP_S", .width = 8, .look = LOOK_FIXED, .digits = 4, .unit = "s") \
-    X(REAL, expert_load, FIELD_OPTIONAL, .column = "LOAD", .width = 6, .digits = 3, .rare = true) \
-    X(REAL, expert_entropy, FIELD_OPTIONAL, .column = "ENTROPY", .width = 7, .digits = 3, .rare = true) \
-    X(REAL, expert_gap, FIELD_OPTIONAL, .column = "GAP", .width = 8, .digits = 2, .rare = true) \
-    X(INT, expert_dropped, FIELD_OPTIONAL, .column = "DROPPED", .width = 7, .rare = true) \
-    X(INT, workers, FIELD_REQUIRED, .column = "WORKERS", .width = 7) \
-    X(UINT, epoch, FIELD_REQUIRED, .column = "EPOCH", .width = 5) \
     X(REAL, step_s, FIELD_REQUIRED, .column = "STEP_S", .width = 8, .late = 5, .look = LOOK_FIXED, .digits = 4, .unit = "s") \
+    X(REAL, expert_load, FIELD_OPTIONAL, .column = "LOAD", .width = 6, .late = 6, .digits = 3, .rare = true) \
+    X(REAL, expert_entropy, FIELD_OPTIONAL, .column = "ENTROPY", .width = 7, .late = 6, .digits = 3, .rare = true) \
+    X(REAL, expert_gap, FIELD_OPTIONAL, .column = "GAP", .width = 8, .late = 9, .digits = 2, .rare = true) \
+    X(INT, expert_dropped, FIELD_OPTIONAL, .column = "DROPPED", .width = 7, .late = 9, .rare = true) \
     X(INT, workers, FIELD_REQUIRED, .column = "WORKERS", .width = 7, .late = 7) \
     X(UINT, epoch, FIELD_REQUIRED, .column = "EPOCH", .width = 5, .late = 8) \
     X(BOOL, skipped, FIELD_OPTIONAL) /* the optimizer skipped the step: loss or norm was not finite */ \

@@ -32,11 +32,8 @@
 
 enum channel_kind {
     /* control to supervisor */
-    CHANNEL_SPAWN =
-        1,        /* job, slot, slots, token, uid, log_bytes; for a worker gpu, cpus, env (PWD: its folder), n_args */
-    CHANNEL_KILL, /* job, slot, signal: sent to the child's process group */
-    CHANNEL_RELEASE,   /* job: close its arenas, segment and socket; ignored while the job has children */
-    CHANNEL_SPAWN = 1, /* job, slot, slots, token, uid; for a worker gpu, cpus, env (PWD: its folder) and n_args */
+    CHANNEL_SPAWN = 1, /* job, slot, slots, token, uid, log_bytes; for a worker gpu, cpus, env (PWD: its folder), n_args
+                        */
     CHANNEL_KILL,      /* job, slot, signal: sent to the child's process group */
     CHANNEL_RELEASE,   /* job: close its arenas, segment and socket; state 1: remove its folder, too; ignored while the
                           job has children */

@@ -199,8 +199,7 @@ void sv_log_cut(struct supervisor *s, const struct channel_msg *m)
     int fd = open(path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     int e = fd < 0 ? errno : log_cut(fd, &(struct log_cut){m->from, m->to});
     user_files_as(0);
-    if (fd >= 0)
-        close(fd);
+    close(fd); /* -1 has no effect */
     if (e && e != s->cut_error)
         log_warn("log not cut path=%s error=%s", path, strerror(e));
     s->cut_error = e;

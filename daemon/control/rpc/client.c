@@ -417,7 +417,8 @@ static void removed(void *arg, err_t err, uint64_t index, const void *result)
     const struct state_result *r = result;
     free(arg);
     if (err || r->err) {
-        rpc_fail(p.call, err ? err : r->err, "not removed: %s", err ? not_logged_text(err) : err_text(r->err));
+        rpc_fail(p.call, err ? err : r->err, "not removed: %s",
+                 err ? not_logged_text(p.server, err) : err_text(r->err));
         return;
     }
     jobs_remove(p.server->jobs, p.job);
@@ -462,7 +463,7 @@ void rpc_client_remove(void *owner, struct rpc_call *call, const ProtobufCMessag
     }
     err_t err = propose_remove(server, call, m->request_id.data, v.id);
     if (err)
-        rpc_fail(call, err, "not removed: %s", not_logged_text(err));
+        rpc_fail(call, err, "not removed: %s", not_logged_text(server, err));
 }
 
 /* ---- lists ---- */
