@@ -1,6 +1,8 @@
 /* The tables of tensor names, and the fields of config.json. */
 #include "client/hf.h"
 
+#include "client/hf_experts.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,27 +44,31 @@ static const struct name_row llama_rest[] = {
     {0},
 };
 
-/* The families of model.arch llama in Hugging Face, by the keys of their attention. Where transformers has a default
- * for a field that config.json may leave out, the row has it; 0: as dtd's. */
-static const struct family {
-    const char *type, *class;
-    bool qkv_bias;
-    enum qk_norm qk_norm;
-    int64_t head_dim, positions;
-} families[] = {
+static const struct hf_llama families[] = {
     {"llama", "LlamaForCausalLM", false, QK_NORM_NONE, 0, 2048},
     {"qwen2", "Qwen2ForCausalLM", true, QK_NORM_NONE, 0, 32768},
     {"qwen3", "Qwen3ForCausalLM", false, QK_NORM_HEAD, 128, 32768},
 };
 #define N_FAMILIES (sizeof(families) / sizeof(families[0]))
 
-/* The family with this attention; NULL: none. */
-static const struct family *family_of(const struct job_model *m)
+/* The family of a model; *ret_experts NULL: it has no experts. ERR_UNSUPPORTED: none. */
+static err_t family_of(const struct job_model *m, const struct hf_llama **ret, const struct hf_family **ret_experts,
+                       struct why *why)
 {
+    *ret_experts = NULL;
+    if (m->experts) {
+        err_t err = hf_family_choose(m, ret_experts, why);
+        *ret = err ? NULL : hf_family_llama(*ret_experts);
+        return err;
+    }
     for (size_t i = 0; i < N_FAMILIES; i++)
-        if (families[i].qkv_bias == m->qkv_bias && families[i].qk_norm == m->qk_norm)
-            return &families[i];
-    return NULL;
+        if (families[i].qkv_bias == m->qkv_bias && families[i].qk_norm == m->qk_norm) {
+            *ret = &families[i];
+            return OK;
+        }
+    return why_set(why, ERR_UNSUPPORTED,
+                   "dtd knows no Hugging Face model with this attention; model.qkv_bias and model.qk_norm are false "
+                   "and none in llama, true and none in qwen2, false and head in qwen3");
 }
 
 static const struct name_row *row_find(const struct name_row *rows, const char *ours)
@@ -73,53 +79,71 @@ static const struct name_row *row_find(const struct name_row *rows, const char *
     return NULL;
 }
 
-static bool llama_name(const struct job_model *m, const char *ours, struct hf_tensor *ret)
+/* `family`: of a model with experts, else NULL. */
+static bool llama_name(const struct job_model *m, const struct hf_family *family, struct hf_tensor *ret)
 {
+    const char *ours = ret->tensor->name;
+    char prefix[32];
     int layer = 0, n = 0;
     bool in_layer = sscanf(ours, "layers.%d.%n", &layer, &n) == 1 && n;
+    snprintf(prefix, sizeof(prefix), "model.layers.%d.", layer);
+    if (in_layer && family && hf_family_name(family, ours + n, ret->expert, prefix, ret))
+        return true;
     const struct name_row *row = in_layer ? row_find(llama_layer, ours + n) : row_find(llama_rest, ours);
     if (!row)
         return false;
-    if (in_layer)
-        snprintf(ret->name, sizeof(ret->name), "model.layers.%d.%s", layer, row->theirs);
-    else
-        snprintf(ret->name, sizeof(ret->name), "%s", row->theirs);
+    snprintf(ret->name, sizeof(ret->name), "%s%s", in_layer ? prefix : "", row->theirs);
     ret->head_dim = row->turn == HEADS ? job_head_dim(m) : 0;
     return true;
 }
 
-static bool name_of(const struct job_model *m, const char *ours, struct hf_tensor *ret)
+static bool name_of(const struct job_model *m, const struct hf_family *family, struct hf_tensor *ret)
 {
     ret->head_dim = 0;
     if (m->arch == ARCH_LLAMA)
-        return llama_name(m, ours, ret);
-    snprintf(ret->name, sizeof(ret->name), "%s", ours);
+        return llama_name(m, family, ret);
+    snprintf(ret->name, sizeof(ret->name), "%s", ret->tensor->name);
     return m->arch == ARCH_GPT2;
+}
+
+/* Adds the tensor, or each expert's rows of it. */
+static err_t map_add(struct hf_map *map, const struct graph_tensor *t, const struct job_model *m,
+                     const struct hf_family *family, struct why *why)
+{
+    const int n = t->experts ? (int)t->experts : 1;
+    for (int i = 0; i < n; i++) {
+        struct hf_tensor *h = &map->list[map->n++];
+        h->tensor = t;
+        h->expert = t->experts ? i : -1;
+        h->rows = t->dim[0].factor / n;
+        h->first = i * h->rows;
+        h->cols = t->ndim > 1 ? t->dim[1].factor : 1;
+        if (!name_of(m, family, h))
+            return why_set(why, ERR_UNSUPPORTED,
+                           "%s: this architecture has no Hugging Face model; gpt2 and llama have one", t->name);
+    }
+    return OK;
 }
 
 err_t hf_map(const struct graph *g, const struct job_model *m, struct hf_map *ret, struct why *why)
 {
-    if (m->arch == ARCH_LLAMA && !family_of(m))
-        return why_set(
-            why, ERR_UNSUPPORTED,
-            "dtd knows no Hugging Face model with this attention; model.qkv_bias and model.qk_norm are false "
-            "and none in llama, true and none in qwen2, false and head in qwen3");
-    struct hf_map map = {.list = calloc((size_t)g->n_tensors + 1, sizeof(*map.list))};
-    if (!map.list)
-        return why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
-    for (int i = 0; i < g->n_tensors; i++) {
-        const struct graph_tensor *t = &g->tensors[i];
-        if (t->kind != GT_PARAM)
-            continue;
-        map.list[map.n].tensor = t;
-        if (!name_of(m, t->name, &map.list[map.n++])) {
-            hf_map_fini(&map);
-            return why_set(why, ERR_UNSUPPORTED,
-                           "%s: this architecture has no Hugging Face model; gpt2 and llama have one", t->name);
-        }
-    }
-    *ret = map;
-    return OK;
+    const struct hf_family *family = NULL;
+    const struct hf_llama *llama = NULL;
+    struct hf_map map = {0};
+    size_t n = 1;
+    err_t err = m->arch == ARCH_LLAMA ? family_of(m, &llama, &family, why) : OK;
+    for (int i = 0; i < g->n_tensors; i++)
+        n += g->tensors[i].experts ? (size_t)g->tensors[i].experts : 1;
+    if (!err && !(map.list = calloc(n, sizeof(*map.list))))
+        err = why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+    for (int i = 0; !err && i < g->n_tensors; i++)
+        if (g->tensors[i].kind == GT_PARAM)
+            err = map_add(&map, &g->tensors[i], m, family, why);
+    if (err)
+        hf_map_fini(&map);
+    else
+        *ret = map;
+    return err;
 }
 
 void hf_map_fini(struct hf_map *map)
@@ -162,14 +186,12 @@ static json_t *gpt2_config(const struct job_model *m, int64_t ffn, int64_t posit
                      0.0, "resid_pdrop", 0.0, "tie_word_embeddings", 1);
 }
 
-/* hf_map has refused models without a family. config.json of qwen2 has no attention_bias, because its biases are fixed,
- * and no head_dim where that is usual. */
-static json_t *llama_config(const struct job_model *m, int64_t ffn, int64_t positions)
+/* config.json of qwen2 has no attention_bias, because its biases are fixed, and no head_dim where that is usual. */
+static json_t *llama_config(const struct job_model *m, const struct hf_llama *f, int64_t ffn, int64_t positions)
 {
     int64_t kv_heads = m->kv_heads ? m->kv_heads : m->heads;
-    const struct family *f = family_of(m);
     json_t *ret = json_pack("{s:[s], s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:b, s:b, s:f, s:b}",
-                            "architectures", f->class, "model_type", f->type, "hidden_act", "silu", "vocab_size",
+                            "architectures", f->architecture, "model_type", f->type, "hidden_act", "silu", "vocab_size",
                             (json_int_t)m->vocab, "hidden_size", (json_int_t)m->dim, "intermediate_size",
                             (json_int_t)ffn, "num_hidden_layers", (json_int_t)m->layers, "num_attention_heads",
                             (json_int_t)m->heads, "num_key_value_heads", (json_int_t)kv_heads, "head_dim",
@@ -201,6 +223,8 @@ enum dtype hf_config_dtype(const json_t *config)
 /* Keys that the checkpoint decides; all others of an imported config.json stay as they were. */
 static bool is_decided(const char *key)
 {
+    if (hf_family_decides(key))
+        return true;
     static const char *const keys[] = {"architectures",
                                        "model_type",
                                        "vocab_size",
@@ -262,6 +286,10 @@ static bool kept_apply(json_t *config, const json_t *kept, const struct job_mode
     if (json_is_null(json_object_get(kept, "n_inner")) &&
         json_integer_value(json_object_get(config, "n_inner")) == 4 * m->dim)
         json_object_set_new(config, "n_inner", json_null());
+    if (json_is_null(json_object_get(kept, "head_dim")) && json_object_get(config, "head_dim"))
+        json_object_set_new(config, "head_dim", json_null());
+    if (!json_object_get(kept, "head_dim") && m->heads * job_head_dim(m) == m->dim)
+        json_object_del(config, "head_dim");
     if (!json_object_get(kept, "n_ctx"))
         json_object_del(config, "n_ctx"); /* older versions of transformers write it beside n_positions */
     return !positions_keep(config, kept) && !rope_keep(config, m->rope_theta);
@@ -270,13 +298,18 @@ static bool kept_apply(json_t *config, const json_t *kept, const struct job_mode
 err_t hf_config_print(const struct job_model *m, const struct graph *g, int64_t positions, enum dtype dtype,
                       const json_t *kept, struct buf *ret)
 {
-    json_t *config =
-        m->arch == ARCH_GPT2 ? gpt2_config(m, ffn_of(g, m), positions) : llama_config(m, ffn_of(g, m), positions);
+    const int64_t ffn = ffn_of(g, m);
+    const struct hf_family *family = NULL;
+    const struct hf_llama *llama = NULL;
     char *text = NULL;
+    if (m->arch == ARCH_LLAMA && family_of(m, &llama, &family, NULL))
+        return ERR_UNSUPPORTED;
+    json_t *config = m->arch == ARCH_GPT2 ? gpt2_config(m, ffn, positions) : llama_config(m, llama, ffn, positions);
     bool gpt2_ids =
         m->arch == ARCH_GPT2 && m->vocab > GPT2_END; /* null otherwise, or transformers would assume these ids */
     const char *dtype_key = dtype_keys[!json_object_get(kept, dtype_keys[0])];
-    bool made = config && !json_object_set_new(config, dtype_key, json_string(dtype_name(dtype))) &&
+    bool made = config && (!family || hf_family_print(family, m, ffn, config)) &&
+                !json_object_set_new(config, dtype_key, json_string(dtype_name(dtype))) &&
                 !json_object_set_new(config, "bos_token_id", gpt2_ids ? json_integer(GPT2_END) : json_null()) &&
                 !json_object_set_new(config, "eos_token_id", gpt2_ids ? json_integer(GPT2_END) : json_null()) &&
                 (!kept || kept_apply(config, kept, m));
@@ -384,7 +417,7 @@ static err_t rope_read(const struct config *c, struct job_model *m)
 }
 
 /* Windows of attention, which dtd does not have. In a qwen, sliding_window counts only with use_sliding_window. */
-static err_t windows_read(const struct config *c, const struct family *f)
+static err_t windows_read(const struct config *c, const struct hf_llama *f)
 {
     static const char *const llama[] = {"sliding_window", NULL}, *const qwen[] = {"use_sliding_window", NULL};
     err_t err = config_without(c, f == families ? llama : qwen);
@@ -398,7 +431,7 @@ static err_t windows_read(const struct config *c, const struct family *f)
     return err;
 }
 
-static err_t llama_read(const struct config *c, const struct family *f, struct job_model *m, int64_t *ret_positions)
+static err_t llama_read(const struct config *c, const struct hf_llama *f, struct job_model *m, int64_t *ret_positions)
 {
     static const char *const without[] = {"attention_bias", "mlp_bias", NULL};
     static const char *const silu[] = {"silu", NULL};
@@ -423,8 +456,16 @@ static err_t llama_read(const struct config *c, const struct family *f, struct j
     return err;
 }
 
+static err_t family_read(const struct config *c, const struct hf_family *f, struct job_model *m, int64_t *ret_positions)
+{
+    m->arch = ARCH_LLAMA;
+    err_t err = llama_read(c, hf_family_llama(f), m, ret_positions);
+    return err ? err : hf_family_read(f, c->root, m, c->why);
+}
+
 static err_t model_read(const struct config *c, struct job_model *m, int64_t *ret_positions)
 {
+    char list[256];
     const char *type = json_string_value(json_object_get(c->root, "model_type"));
     *m = (struct job_model){JOB_MODEL_DENSE};
     if (type && strcmp(type, "gpt2") == 0) {
@@ -437,8 +478,12 @@ static err_t model_read(const struct config *c, struct job_model *m, int64_t *re
         m->arch = ARCH_LLAMA;
         return llama_read(c, &families[i], m, ret_positions);
     }
-    return why_set(c->why, ERR_UNSUPPORTED, "%s: model_type is \"%.60s\"; dtd supports gpt2, llama, qwen2 and qwen3",
-                   HF_CONFIG, type ? type : "");
+    const struct hf_family *family = type ? hf_family_find(type) : NULL;
+    if (family)
+        return family_read(c, family, m, ret_positions);
+    hf_family_list(list, sizeof(list));
+    return why_set(c->why, ERR_UNSUPPORTED, "%s: model_type is \"%.60s\"; dtd supports gpt2, llama, qwen2, qwen3, %s",
+                   HF_CONFIG, type ? type : "", list);
 }
 
 err_t hf_config_read(const char *text, size_t len, struct job_model *ret, int64_t *ret_positions, struct why *why)

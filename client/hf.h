@@ -20,17 +20,24 @@
 /* Default size of a file, close to the 5 GB that transformers 4 writes. */
 #define HF_SHARD_BYTES ((int64_t)5 << 30)
 
+/* A tensor of Hugging Face's model: a whole tensor of dtd's, or one expert's rows of it. */
 struct hf_tensor {
     const struct graph_tensor *tensor; /* name and shape in dtd */
     char name[GRAPH_NAME_MAX + 32];    /* name in Hugging Face's model */
+    int64_t first, rows;               /* its rows in `tensor`, where the experts' matrices are one below the other */
+    int64_t cols;                      /* elements of a row */
+    int expert;                        /* -1: a whole tensor */
     int64_t head_dim;                  /* the rows of each head of this size are reordered; 0: same order */
+    /* A second name, which a file may have in place of `name`; "": none. With fused_parts 0 the tensor is the same.
+     * Else it is [experts, fused_parts * rows, cols], and this one is part fused_part of its expert. */
+    char other[GRAPH_NAME_MAX + 32];
+    int fused_parts, fused_part;
 };
 struct hf_map {
-    struct hf_tensor *list; /* in the order of the graph */
+    struct hf_tensor *list; /* in the order of the graph, and of a tensor's experts */
     int n;
 };
-/* Maps every parameter of the graph. ERR_UNSUPPORTED for architectures other than gpt2 and llama, and for an attention
- * that neither llama, qwen2 nor qwen3 has. */
+/* Maps every parameter of the graph. ERR_UNSUPPORTED: Hugging Face has no such model; the sentence says why. */
 NODISCARD err_t hf_map(const struct graph *g, const struct job_model *m, struct hf_map *ret, struct why *why);
 void hf_map_fini(struct hf_map *map);
 /* Reorders the rows of whole heads, to Hugging Face's order or from it. src and dst must not overlap. */
@@ -50,6 +57,10 @@ NODISCARD err_t hf_config_read(const char *text, size_t len, struct job_model *r
 /* Files of a model's folder beside config.json and the tensors that an import keeps in the checkpoint (CKPT_HF_FILE)
  * and an export writes back byte for byte. The list ends with NULL; config.json is its first name. */
 extern const char *const hf_small_files[];
+
+/* The coefficient of transformers' auxiliary loss in a config.json, converted to a model.aux_loss of about the same
+ * strength, which depends on the model's experts per token and layers. 0: there is none. */
+double hf_config_aux(const json_t *config, const struct job_model *m);
 
 #define HF_WARNINGS 16
 #define HF_WARNING_BYTES 1024
@@ -74,6 +85,9 @@ struct hf_import {
     const char *dir;
     const char *job; /* a job file for this model, whose checkpoint.dir gets the checkpoint; NULL: none */
     const char *out; /* used without `job`: the folder for the checkpoint; the job file is made from config.json */
+    /* Bytes of parameters in memory at a time, and so the size of a file; 0: 1 GiB. A matrix larger than that is read
+     * as a whole. */
+    int64_t part_bytes;
 };
 /* Writes a checkpoint step-0, which holds parameters only. */
 NODISCARD err_t hf_import(const struct hf_import *x, struct hf_done *ret, struct why *why);

@@ -45,23 +45,9 @@ static err_t no_memory(struct exporting *e)
     return why_set(e->why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
 }
 
-static int64_t tensor_rows(const struct graph_tensor *t)
-{
-    return t->dim[0].factor;
-}
-
-static int64_t tensor_row(const struct graph_tensor *t)
-{
-    int64_t n = 1;
-    for (int d = 1; d < t->ndim; d++)
-        n *= t->dim[d].factor;
-    return n;
-}
-
 static int64_t tensor_bytes(const struct exporting *e, int i)
 {
-    const struct graph_tensor *t = e->map.list[i].tensor;
-    return tensor_rows(t) * tensor_row(t) * (int64_t)dtype_bytes(e->dtype);
+    return e->map.list[i].rows * e->map.list[i].cols * (int64_t)dtype_bytes(e->dtype);
 }
 
 /* ---- the folder ---- */
@@ -106,27 +92,29 @@ static err_t small_write(struct exporting *e, const char *name, const void *data
 
 /* ---- one file of tensors ---- */
 
+/* The box of rows first .. first + n - 1 in the checkpoint. */
+static struct box rows_box(const struct hf_tensor *h, int64_t first, int64_t n)
+{
+    if (h->expert >= 0)
+        return (struct box){.ndim = 3, .offset = {h->expert, first, 0}, .size = {1, n, h->cols}};
+    return (struct box){.ndim = h->tensor->ndim, .offset = {first, 0}, .size = {n, h->cols}};
+}
+
 /* Reads rows first .. first + n - 1 into `ret`, in Hugging Face's order. `room`: a buffer of the same size. */
 static err_t rows_read(struct exporting *e, const struct hf_tensor *h, int64_t first, int64_t n, void *room, void *ret)
 {
-    const struct graph_tensor *t = h->tensor;
     struct ckpt_read_stats stats;
     struct ckpt_want want = {
-        .fqn = t->name, .box = {.ndim = t->ndim}, .dtype = e->dtype, .dst = h->head_dim ? room : ret};
-    for (int d = 0; d < t->ndim; d++)
-        want.box.size[d] = t->dim[d].factor;
-    want.box.offset[0] = first;
-    want.box.size[0] = n;
+        .fqn = h->tensor->name, .box = rows_box(h, first, n), .dtype = e->dtype, .dst = h->head_dim ? room : ret};
     err_t err = ckpt_read(e->ckpt, &want, 1, &stats, e->why);
     if (!err && h->head_dim)
-        hf_rows(h->head_dim, n, (size_t)tensor_row(t) * dtype_bytes(e->dtype), true, room, ret);
+        hf_rows(h->head_dim, n, (size_t)h->cols * dtype_bytes(e->dtype), true, room, ret);
     return err;
 }
 
 static err_t tensor_write(struct exporting *e, int fd, const struct hf_tensor *h)
 {
-    const struct graph_tensor *t = h->tensor;
-    int64_t rows = tensor_rows(t), row_bytes = tensor_row(t) * (int64_t)dtype_bytes(e->dtype);
+    int64_t rows = h->rows, row_bytes = h->cols * (int64_t)dtype_bytes(e->dtype);
     int64_t unit = h->head_dim ? h->head_dim : 1, step = PIECE / (row_bytes > 0 ? row_bytes : 1) / unit * unit;
     step = step < unit ? unit : step > rows ? rows : step;
     uint8_t *room = malloc((size_t)(2 * step * row_bytes));
@@ -148,12 +136,11 @@ static err_t header_write(struct exporting *e, int fd, const struct shard *s)
     struct safetensor *list = calloc((size_t)(s->end - s->first) + 1, sizeof(*list));
     err_t err = list ? OK : ERR_NOMEM;
     for (int i = s->first; !err && i < s->end; i++) {
-        struct safetensor *t = &list[i - s->first];
-        t->name = e->map.list[i].name;
-        t->dtype = e->dtype;
-        t->ndim = e->map.list[i].tensor->ndim;
-        for (int d = 0; d < t->ndim; d++)
-            t->shape[d] = e->map.list[i].tensor->dim[d].factor;
+        const struct hf_tensor *h = &e->map.list[i];
+        list[i - s->first] = (struct safetensor){.name = (char *)(uintptr_t)h->name,
+                                                 .dtype = e->dtype,
+                                                 .ndim = h->tensor->ndim,
+                                                 .shape = {h->rows, h->cols}};
     }
     err = err ? err : safetensors_header(list, s->end - s->first, &header, &data);
     err = err ? err : file_write_all(fd, header.data, header.len);
@@ -208,7 +195,7 @@ static err_t shards_plan(struct exporting *e)
         e->shards[e->n_shards - 1].end = i + 1;
         bytes += size;
         e->done->tensors++;
-        e->done->params += tensor_rows(e->map.list[i].tensor) * tensor_row(e->map.list[i].tensor);
+        e->done->params += e->map.list[i].rows * e->map.list[i].cols;
     }
     for (int i = 0; i < e->n_shards; i++)
         if (e->n_shards == 1)

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #define MAX_CONFIG ((size_t)1 << 20) /* far above the size of any, so that a damaged file cannot use up the memory */
-#define PART ((int64_t)1 << 30)      /* bytes of parameters in memory at a time; a single larger tensor is allowed */
+#define PART ((int64_t)1 << 30)      /* few files even of a large model, and little memory beside it */
 #define EPOCH 1                      /* the first epoch of a job, although no job has run */
 
 struct importing {
@@ -35,6 +35,7 @@ struct importing {
     const struct tokenizer *tokenizer; /* one of the two; NULL: bytes */
     struct graph graph;
     struct hf_map map;
+    bool *used; /* by weight of the source: the model has it */
     struct ckpt_part **parts;
     int n_parts;
 };
@@ -44,12 +45,28 @@ static err_t no_memory(struct importing *m)
     return why_set(m->why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
 }
 
+/* The coefficient is a setting of the training, and not of the model. */
+static void aux_explain(struct importing *m, const struct buf *text)
+{
+    json_t *config = json_loadb((const char *)text->data, text->len, 0, NULL);
+    double about = hf_config_aux(config, &m->model);
+    if (about > 0 && !m->x->job)
+        hf_source_warn(
+            &m->source,
+            "%s/%s: router_aux_loss_coef %g is not imported, because transformers computes another loss; "
+            "model.aux_loss is 0. A value of about the same strength: dtctl resume --set model.aux_loss=%.3g",
+            m->x->dir, HF_CONFIG, json_number_value(json_object_get(config, "router_aux_loss_coef")), about);
+    json_decref(config);
+}
+
 static err_t config_load(struct importing *m)
 {
     struct buf text = {0};
     err_t err = hf_source_load(&m->source, HF_CONFIG, MAX_CONFIG, &text);
     if (!err && (err = hf_config_read((const char *)text.data, text.len, &m->model, &m->positions, m->why)))
         why_prefix(m->why, err, "%s", m->x->dir);
+    if (!err && m->model.experts)
+        aux_explain(m, &text);
     buf_fini(&text);
     return err;
 }
@@ -61,6 +78,45 @@ static err_t key_differs(struct importing *m, const char *key, int64_t job, int6
     return why_set(m->why, ERR_INVALID,
                    "%s: model.%s is %" PRId64 ", but %s has %" PRId64 ". Set the key to that value", m->x->job, key,
                    job, m->x->dir, config);
+}
+
+/* Two ways to write one rule: softmax over all experts divided by the sum of the chosen ones, and softmax over these.
+ */
+static enum router_kind router_plain(const struct job_model *m)
+{
+    bool over_chosen = m->router == ROUTER_SOFTMAX && m->router_norm;
+    return over_chosen ? ROUTER_SOFTMAX_TOPK : m->router == ROUTER_SWITCH ? ROUTER_SOFTMAX : m->router;
+}
+
+static err_t experts_compare(struct importing *m)
+{
+    struct job_model *a = &m->job.model;
+    const struct job_model *b = &m->model;
+    if (!a->experts && !b->experts)
+        return OK;
+    a->expert_ffn = a->expert_ffn ? a->expert_ffn : a->ffn;
+    const struct {
+        const char *key;
+        int64_t job, config;
+    } rows[] = {{"experts", a->experts, b->experts},
+                {"experts_per_token", a->experts_per_token, b->experts_per_token},
+                {"expert_ffn", a->expert_ffn, b->expert_ffn},
+                {"shared_experts", a->shared_experts, b->shared_experts},
+                {"shared_gate", a->shared_gate, b->shared_gate},
+                {"moe_every", a->moe_every, b->moe_every},
+                {"dense_layers", a->dense_layers, b->dense_layers},
+                {"router_bias", a->router_bias, b->router_bias},
+                {"router_groups", a->router_groups, b->router_groups}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (rows[i].job != rows[i].config)
+            return key_differs(m, rows[i].key, rows[i].job, rows[i].config);
+    if (router_plain(a) != router_plain(b))
+        return why_set(m->why, ERR_INVALID, "%s: model.router and model.router_norm must be %s, as in %s", m->x->job,
+                       router_plain(b) == ROUTER_SOFTMAX ? "softmax and false" : "softmax_topk and false", m->x->dir);
+    if (a->router_scale != b->router_scale)
+        return why_set(m->why, ERR_INVALID, "%s: model.router_scale must be %.17g, as in %s", m->x->job,
+                       b->router_scale, m->x->dir);
+    return OK;
 }
 
 static err_t model_compare(struct importing *m)
@@ -90,11 +146,14 @@ static err_t model_compare(struct importing *m)
             return key_differs(m, rows[i].key, rows[i].job, rows[i].config);
     if (a->qk_norm != b->qk_norm)
         return why_set(m->why, ERR_INVALID, "%s: model.qk_norm must be %s, as in %s", m->x->job,
-                       b->qk_norm == QK_NORM_HEAD ? "head" : "none", m->x->dir);
+                       b->qk_norm == QK_NORM_HEAD    ? "head"
+                       : b->qk_norm == QK_NORM_WHOLE ? "whole"
+                                                     : "none",
+                       m->x->dir);
     if (a->norm_eps != b->norm_eps || (job_arch_rules(a->arch)->rotary && a->rope_theta != b->rope_theta))
         return why_set(m->why, ERR_INVALID, "%s: model.norm_eps and model.rope_theta must be %.17g and %.17g, as in %s",
                        m->x->job, b->norm_eps, b->rope_theta, m->x->dir);
-    return OK;
+    return experts_compare(m);
 }
 
 /* Refuses a tokenizer that is not the model's own: its ids would mean other words. */
@@ -211,6 +270,21 @@ static err_t out_resolve(struct importing *m, char ret[PATH_MAX])
     return OK;
 }
 
+/* Checks the ranges and rules of a job file, which config.json may break. */
+static err_t job_check(struct importing *m)
+{
+    struct buf yaml = {0};
+    struct job_spec job;
+    err_t err = spec_print(&m->job, &yaml) ? no_memory(m) : OK;
+    if (!err &&
+        (err = job_parse(HF_CONFIG, (const char *)yaml.data, strlen((const char *)yaml.data), NULL, 0, &job, m->why)))
+        why_prefix(m->why, err, "%s", m->x->dir);
+    else if (!err)
+        job_fini(&job);
+    buf_fini(&yaml);
+    return err;
+}
+
 static err_t job_make(struct importing *m)
 {
     static const char text[] =
@@ -228,7 +302,8 @@ static err_t job_make(struct importing *m)
     m->job.train.seq = m->model.arch == ARCH_GPT2 || m->positions < 4096 ? m->positions : 4096;
     if (spec_text_set(&m->job.name, name) || spec_text_set(&m->job.checkpoint.dir, full))
         return no_memory(m);
-    return tokenizer_choose(m);
+    err = tokenizer_choose(m);
+    return err ? err : job_check(m);
 }
 
 static err_t tokenizer_check(struct importing *m)
@@ -294,40 +369,80 @@ static err_t head_decide(struct importing *m)
 /* ---- matching tensors ---- */
 
 /* A file may hold a tied tensor under either name. */
-static const struct hf_weight *weight_find(const struct importing *m, const char *name)
+static const struct hf_weight *weight_named(const struct importing *m, const char *name)
 {
     const struct hf_weight *w = hf_source_find(&m->source, name);
     return !w && m->model.tied && strcmp(name, embedding_name(m)) == 0 ? hf_source_find(&m->source, HEAD) : w;
+}
+
+/* *ret_parts: 0: the weight has the tensor's own shape; else it holds all experts' (hf_tensor.fused_parts). */
+static const struct hf_weight *weight_find(const struct importing *m, const struct hf_tensor *h, int *ret_parts)
+{
+    const struct hf_weight *w = weight_named(m, h->name);
+    *ret_parts = 0;
+    if (w || !h->other[0])
+        return w;
+    *ret_parts = h->fused_parts;
+    return weight_named(m, h->other);
 }
 
 /* A job with a shorter sequence uses the first rows of the position table. */
 static bool shape_fits(const struct safetensor *have, const struct hf_tensor *want)
 {
     bool positions = strcmp(want->name, "transformer.wpe.weight") == 0;
-    bool fits = have->ndim == want->tensor->ndim;
-    for (int d = 0; fits && d < have->ndim; d++)
-        fits = have->shape[d] == want->tensor->dim[d].factor ||
-               (positions && d == 0 && have->shape[d] > want->tensor->dim[d].factor);
-    return fits;
+    return have->ndim == want->tensor->ndim &&
+           (have->shape[0] == want->rows || (positions && have->shape[0] > want->rows)) &&
+           (have->ndim < 2 || have->shape[1] == want->cols);
+}
+
+/* A tensor of all experts. Some programs write it transposed; only the shape tells the forms apart. */
+static err_t fused_check(struct importing *m, const struct safetensor *have, const struct hf_tensor *want, int parts)
+{
+    const int64_t rows = parts * want->rows, cols = want->cols;
+    const bool stacked = have->ndim == 3 && have->shape[0] == want->tensor->experts;
+    const bool fits = stacked && have->shape[1] == rows && have->shape[2] == cols;
+    if (stacked && have->shape[1] == cols && have->shape[2] == rows)
+        return why_set(m->why, ERR_UNSUPPORTED,
+                       "%s: %s is [experts, %" PRId64 ", %" PRId64 "]%s. Open the model with transformers and save it "
+                       "with save_pretrained, which writes a tensor for each expert",
+                       m->x->dir, have->name, have->shape[1], have->shape[2],
+                       fits ? ", which does not tell whether the experts' matrices are transposed"
+                            : ": the experts' matrices are transposed, a form that dtd does not read");
+    return fits ? OK
+                : why_set(m->why, ERR_INVALID, "%s: the shape of %s does not match its %s", m->x->dir, have->name,
+                          HF_CONFIG);
+}
+
+static err_t tensor_check(struct importing *m, const struct hf_tensor *want)
+{
+    int parts;
+    const struct hf_weight *w = weight_find(m, want, &parts);
+    if (!w)
+        return why_set(m->why, ERR_INVALID, "%s has no tensor %s, which its %s requires", m->x->dir, want->name,
+                       HF_CONFIG);
+    const struct safetensor *have = w->tensor;
+    m->used[w - m->source.weights] = true;
+    err_t err = parts ? fused_check(m, have, want, parts) : OK;
+    if (err)
+        return err;
+    if (!parts && !shape_fits(have, want))
+        return why_set(m->why, ERR_INVALID, "%s: the shape of %s does not match its %s", m->x->dir, have->name,
+                       HF_CONFIG);
+    if (have->dtype != DT_F32 && have->dtype != DT_F16 && have->dtype != DT_BF16 && have->dtype != DT_F64)
+        return why_set(m->why, ERR_UNSUPPORTED, "%s: %s is %s; dtd reads F32, F16, BF16 and F64", m->x->dir, have->name,
+                       have->type);
+    return OK;
 }
 
 static err_t wanted_check(struct importing *m)
 {
-    for (int i = 0; i < m->map.n; i++) {
-        const struct hf_tensor *want = &m->map.list[i];
-        const struct hf_weight *w = weight_find(m, want->name);
-        if (!w)
-            return why_set(m->why, ERR_INVALID, "%s has no tensor %s, which its %s requires", m->x->dir, want->name,
-                           HF_CONFIG);
-        const struct safetensor *have = w->tensor;
-        if (!shape_fits(have, want))
-            return why_set(m->why, ERR_INVALID, "%s: the shape of %s does not match its %s", m->x->dir, have->name,
-                           HF_CONFIG);
-        if (have->dtype != DT_F32 && have->dtype != DT_F16 && have->dtype != DT_BF16 && have->dtype != DT_F64)
-            return why_set(m->why, ERR_UNSUPPORTED, "%s: %s is %s; dtd reads F32, F16, BF16 and F64", m->x->dir,
-                           have->name, have->type);
-    }
-    return OK;
+    err_t err = OK;
+    m->used = calloc((size_t)m->source.n_weights + 1, sizeof(*m->used));
+    if (!m->used)
+        return no_memory(m);
+    for (int i = 0; !err && i < m->map.n; i++)
+        err = tensor_check(m, &m->map.list[i]);
+    return err;
 }
 
 /* Tensors without information: constants that older versions saved, and a head that equals the embedding. */
@@ -345,10 +460,7 @@ static err_t extra_check(struct importing *m)
 {
     for (int i = 0; i < m->source.n_weights; i++) {
         const struct hf_weight *w = &m->source.weights[i];
-        bool known = is_ignored(m, w->name);
-        for (int k = 0; !known && k < m->map.n; k++)
-            known = strcmp(w->name, m->map.list[k].name) == 0;
-        if (!known)
+        if (!m->used[i] && !is_ignored(m, w->name))
             return why_set(m->why, ERR_INVALID,
                            "%s/%s has a tensor %.100s, which does not belong to the model in its %s", m->x->dir,
                            w->file->name, w->tensor->name, HF_CONFIG);
@@ -358,37 +470,59 @@ static err_t extra_check(struct importing *m)
 
 /* ---- the checkpoint ---- */
 
-static err_t tensor_read(struct importing *m, const struct hf_tensor *h, struct ckpt_piece *ret)
+/* Reads rows into `data`, in dtd's order. */
+static err_t tensor_read(struct importing *m, const struct hf_tensor *h, float *data)
 {
-    const struct hf_weight *w = weight_find(m, h->name);
-    int64_t n = 1, rows = h->tensor->dim[0].factor;
-    *ret = (struct ckpt_piece){.fqn = h->tensor->name, .dtype = DT_F32, .ndim = h->tensor->ndim};
-    ret->box.ndim = ret->ndim;
-    for (int d = 0; d < ret->ndim; d++)
-        n *= ret->shape[d] = ret->box.size[d] = h->tensor->dim[d].factor;
-    float *data = malloc((size_t)n * sizeof(*data)), *turned = NULL;
-    err_t err = data ? safetensors_read(&w->file->file, w->tensor, 0, n, DT_F32, data, m->why) : no_memory(m);
-    if (!err && h->head_dim) {
-        turned = malloc((size_t)n * sizeof(*turned));
-        err = turned ? OK : no_memory(m);
-    }
-    if (!err && turned) {
-        hf_rows(h->head_dim, rows, (size_t)(n / rows) * sizeof(*data), false, data, turned);
-        free(data);
-        data = turned;
-        turned = NULL;
-    }
-    free(turned);
-    ret->data = data;
+    int parts;
+    const struct hf_weight *w = weight_find(m, h, &parts);
+    const int64_t n = h->rows * h->cols, at = parts ? ((int64_t)h->expert * parts + h->fused_part) * n : 0;
+    if (!h->head_dim)
+        return safetensors_read(&w->file->file, w->tensor, at, n, DT_F32, data, m->why);
+    float *theirs = malloc((size_t)n * sizeof(*theirs));
+    err_t err = theirs ? safetensors_read(&w->file->file, w->tensor, at, n, DT_F32, theirs, m->why) : no_memory(m);
+    if (!err)
+        hf_rows(h->head_dim, h->rows, (size_t)h->cols * sizeof(*data), false, theirs, data);
+    free(theirs);
     return err;
 }
 
-static int64_t piece_bytes(const struct hf_tensor *h)
+static int64_t tensor_bytes(const struct hf_tensor *h)
 {
-    int64_t n = sizeof(float);
-    for (int d = 0; d < h->tensor->ndim; d++)
-        n *= h->tensor->dim[d].factor;
-    return n;
+    return h->rows * h->cols * (int64_t)sizeof(float);
+}
+
+static int64_t part_bytes(const struct importing *m)
+{
+    return m->x->part_bytes ? m->x->part_bytes : PART;
+}
+
+/* The end of a piece that begins with this tensor: as many experts of one tensor as fit, or one whole tensor. */
+static int piece_end(const struct importing *m, int first)
+{
+    const struct hf_tensor *h = &m->map.list[first];
+    int n = 1;
+    while (first + n < m->map.n && h[n].tensor == h->tensor && (n + 1) * tensor_bytes(h) <= part_bytes(m))
+        n++;
+    return first + n;
+}
+
+static err_t piece_read(struct importing *m, int first, int end, struct ckpt_piece *ret)
+{
+    const struct hf_tensor *h = &m->map.list[first];
+    *ret = (struct ckpt_piece){.fqn = h->tensor->name, .dtype = DT_F32};
+    ret->ndim = graph_shape(h->tensor, ret->shape);
+    ret->box.ndim = ret->ndim;
+    memcpy(ret->box.size, ret->shape, sizeof(ret->shape));
+    if (h->expert >= 0) {
+        ret->box.offset[0] = h->expert;
+        ret->box.size[0] = end - first;
+    }
+    float *data = malloc((size_t)(tensor_bytes(h) * (end - first)));
+    err_t err = data ? OK : no_memory(m);
+    for (int i = first; !err && i < end; i++)
+        err = tensor_read(m, &m->map.list[i], data + (i - first) * h->rows * h->cols);
+    ret->data = data;
+    return err;
 }
 
 /* Writes a part with the tensors from `first` on that fit into it. ret_end: the first tensor of the next part. */
@@ -396,14 +530,18 @@ static err_t part_write(struct importing *m, const char *dir, int first, int *re
 {
     struct ckpt_piece *pieces = calloc((size_t)m->map.n, sizeof(*pieces));
     int64_t bytes = 0;
-    int n = 0;
+    int n = 0, at = first;
     err_t err = OK;
     if (!pieces)
         return no_memory(m);
-    while (!err && first + n < m->map.n && (!n || bytes + piece_bytes(&m->map.list[first + n]) <= PART)) {
-        bytes += piece_bytes(&m->map.list[first + n]);
-        err = tensor_read(m, &m->map.list[first + n], &pieces[n]);
-        n++;
+    while (!err && at < m->map.n) {
+        int end = piece_end(m, at);
+        int64_t size = tensor_bytes(&m->map.list[at]) * (end - at);
+        if (n && bytes + size > part_bytes(m))
+            break;
+        bytes += size;
+        err = piece_read(m, at, end, &pieces[n++]);
+        at = end;
     }
     if (!err)
         err = ckpt_part_write(dir, m->n_parts, pieces, n, NULL, 0, &m->parts[m->n_parts], m->why);
@@ -413,9 +551,9 @@ static err_t part_write(struct importing *m, const char *dir, int first, int *re
     if (err)
         return err;
     m->n_parts++;
-    m->done->tensors += n;
+    m->done->tensors += at - first;
     m->done->params += bytes / (int64_t)sizeof(float);
-    *ret_end = first + n;
+    *ret_end = at;
     return OK;
 }
 
@@ -485,6 +623,7 @@ static void importing_fini(struct importing *m)
     for (int i = 0; i < m->n_parts; i++)
         ckpt_part_free(m->parts[i]);
     free(m->parts);
+    free(m->used);
     hf_source_close(&m->source);
     hf_tokenizer_fini(&m->folder);
     tokenizer_free(m->given);

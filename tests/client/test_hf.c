@@ -88,6 +88,11 @@ TEST(names_of_llama)
     "\"model_type\": \"gpt2\", \"n_embd\": 16, \"n_layer\": 2, \"n_head\": 2, \"n_positions\": 12, \"vocab_size\": " \
     "256"
 
+#define MIXTRAL                                                                                                \
+    "\"model_type\": \"mixtral\", \"hidden_size\": 32, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, " \
+    "\"num_key_value_heads\": 2, \"intermediate_size\": 24, \"vocab_size\": 256, \"rms_norm_eps\": 1e-5, "     \
+    "\"rope_theta\": 1e6, \"num_experts_per_tok\": 2"
+#define MIXTRAL_OF_3 MIXTRAL ", \"num_local_experts\": 3"
 #define QWEN(n)                                                                                                  \
     "\"model_type\": \"qwen" n "\", \"hidden_size\": 32, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, " \
     "\"num_key_value_heads\": 2, \"intermediate_size\": 48, \"vocab_size\": 256, \"rms_norm_eps\": 1e-5, "       \
@@ -154,7 +159,7 @@ TEST(configs_that_are_refused)
     } cases[] = {
         {"{", ERR_INVALID, "config.json, line 1"},
         {"{\"model_type\": \"bert\"}", ERR_UNSUPPORTED, "model_type is \"bert\""},
-        {"{}", ERR_UNSUPPORTED, "dtd supports gpt2, llama, qwen2 and qwen3"},
+        {"{}", ERR_UNSUPPORTED, "dtd supports gpt2, llama, qwen2, qwen3, mixtral"},
         {"{" QWEN("2") ", \"use_sliding_window\": true}", ERR_UNSUPPORTED, "use_sliding_window is set"},
         {"{" QWEN("3") ", \"attention_bias\": true}", ERR_UNSUPPORTED, "attention_bias is set"},
         {"{" QWEN("3") ", \"layer_types\": [\"full_attention\", \"sliding_attention\"]}", ERR_UNSUPPORTED,
@@ -168,6 +173,13 @@ TEST(configs_that_are_refused)
         {"{" LLAMA ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}}", ERR_UNSUPPORTED, "\"linear\""},
         {"{" LLAMA ", \"rope_parameters\": {\"rope_type\": \"yarn\"}}", ERR_UNSUPPORTED, "\"yarn\""},
         {"{" LLAMA ", \"rope_theta\": -1}", ERR_INVALID, "rope_theta is not a number above 0"},
+        {"{" MIXTRAL "}", ERR_INVALID, "num_local_experts is missing, and versions of transformers differ"},
+        {"{" MIXTRAL ", \"num_local_experts\": 1}", ERR_INVALID, "num_experts_per_tok is 2, but there are 1"},
+        {"{" MIXTRAL ", \"num_local_experts\": 4096}", ERR_UNSUPPORTED, "dtd has at most 1024 and 64"},
+        {"{" MIXTRAL_OF_3 ", \"num_experts\": 4}", ERR_INVALID, "are two names of one number"},
+        {"{" MIXTRAL_OF_3 ", \"sliding_window\": 4096}", ERR_UNSUPPORTED, "sliding_window is set, which"},
+        {"{" MIXTRAL_OF_3 ", \"router_jitter_noise\": 0.01}", ERR_UNSUPPORTED, "while training: set it to 0"},
+        {"{" MIXTRAL_OF_3 ", \"rope_scaling\": {\"type\": \"yarn\"}}", ERR_UNSUPPORTED, "\"yarn\""},
         {"{" GPT2 ", \"activation_function\": \"relu\"}", ERR_UNSUPPORTED, "activation_function is \"relu\""},
         {"{" GPT2 ", \"scale_attn_weights\": false}", ERR_UNSUPPORTED, "scale_attn_weights is false"},
         {"{" GPT2 ", \"tie_word_embeddings\": false}", ERR_UNSUPPORTED, "tie_word_embeddings is false"},
@@ -198,12 +210,78 @@ TEST(configs_that_are_read)
     assert_true(m.arch == ARCH_GPT2 && m.ffn == 64 && m.kv_heads == 2 && m.tied && positions == 12);
 }
 
+/* A config.json that an export writes, without one of an import, describes the same model. */
+static void config_round_trip(const struct job_model *m, const char *type)
+{
+    struct graph g;
+    struct buf text = {0};
+    struct job_model back;
+    int64_t positions;
+    struct why why = {0};
+    assert_ok(graph_build(m, 16, &g, &why));
+    assert_ok(hf_config_print(m, &g, 16, DT_F32, NULL, &text));
+    assert_non_null(strstr((const char *)text.data, type));
+    if (hf_config_read((const char *)text.data, text.len, &back, &positions, &why))
+        fail_msg("%s", why.text);
+    assert_true(back.experts == m->experts && back.experts_per_token == m->experts_per_token);
+    assert_true(back.expert_ffn == (m->expert_ffn ? m->expert_ffn : m->ffn) && back.router == m->router);
+    assert_true(back.shared_experts == m->shared_experts && back.shared_gate == m->shared_gate);
+    assert_true(back.router_norm == m->router_norm && back.moe_every == m->moe_every);
+    assert_true(back.head_dim == m->head_dim && back.qkv_bias == m->qkv_bias && back.qk_norm == m->qk_norm);
+    assert_true(back.dense_layers == m->dense_layers && back.dim == m->dim && back.layers == m->layers);
+    assert_true(back.rope_theta == m->rope_theta && back.norm_eps == m->norm_eps && positions == 16);
+    buf_fini(&text);
+    graph_fini(&g);
+}
+
+static const struct job_model mixtral = {JOB_MODEL_DENSE,   .arch = ARCH_LLAMA, .dim = 32,
+                                         .layers = 2,       .heads = 4,         .kv_heads = 2,
+                                         .ffn = 24,         .vocab = 256,       .norm_eps = 1e-5,
+                                         .rope_theta = 1e6, .experts = 3,       .router = ROUTER_SOFTMAX_TOPK};
+
+TEST(configs_of_experts)
+{
+    config_round_trip(&mixtral, "MixtralForCausalLM");
+}
+
+/* A model that no family has is refused with the key of each. */
+TEST(experts_without_a_family)
+{
+    static const struct {
+        struct job_model change;
+        const char *part;
+    } cases[] = {
+        {{.router = ROUTER_SIGMOID, .router_scale = 1}, "mixtral has no model.router sigmoid"},
+        {{.router = ROUTER_SOFTMAX, .router_scale = 1}, "mixtral has no model.router softmax without"},
+        {{.router = ROUTER_SOFTMAX_TOPK, .router_scale = 2}, "mixtral has no model.router_scale"},
+        {{.router = ROUTER_SOFTMAX_TOPK, .router_scale = 1, .router_bias = true}, "mixtral has no model.router_bias"},
+        {{.router = ROUTER_SOFTMAX_TOPK, .router_scale = 1, .dense_layers = 1}, "mixtral has no model.moe_every or"},
+        {{.router = ROUTER_SOFTMAX_TOPK, .router_scale = 1, .shared_experts = 1}, "no model.shared_experts"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct job_model m = mixtral;
+        struct graph g;
+        struct hf_map map;
+        struct why why = {0};
+        m.router = cases[i].change.router;
+        m.router_scale = cases[i].change.router_scale;
+        m.router_bias = cases[i].change.router_bias;
+        m.dense_layers = cases[i].change.dense_layers;
+        m.shared_experts = cases[i].change.shared_experts;
+        assert_ok(graph_build(&m, 16, &g, &why));
+        assert_err(ERR_UNSUPPORTED, hf_map(&g, &m, &map, &why));
+        if (!strstr(why.text, cases[i].part))
+            fail_msg("\"%s\", not \"%s\"", why.text, cases[i].part);
+        graph_fini(&g);
+    }
+}
+
 /* ---- complete models ---- */
 
 /* A folder with config.json and random tensors of the model, as Hugging Face would write it. `change` may alter the
  * list before it is written; its names are freed. */
 struct hf_folder {
-    struct safetensor list[64];
+    struct safetensor list[128];
     int n;
 };
 
@@ -218,8 +296,8 @@ static void folder_list(const struct job_model *m, int64_t seq, struct hf_folder
         struct safetensor *t = &f->list[f->n];
         *t = (struct safetensor){.name = strdup(map.list[f->n].name), .dtype = DT_F32};
         t->ndim = map.list[f->n].tensor->ndim;
-        for (int d = 0; d < t->ndim; d++)
-            t->shape[d] = map.list[f->n].tensor->dim[d].factor;
+        t->shape[0] = map.list[f->n].rows;
+        t->shape[1] = map.list[f->n].cols;
     }
     hf_map_fini(&map);
     graph_fini(&g);
@@ -319,9 +397,10 @@ static void round_trip(const struct job_model *m, int64_t seq, const char *confi
     const struct hf_export cut = {.step_dir = done.path, .dir = shards, .dtype = DT_F32, .shard_bytes = 5000};
     assert_ok(hf_export(&cut, &again, &why));
     assert_true(again.files > 4);
-    const struct hf_import from = {.dir = shards, .out = once};
+    const struct hf_import from = {.dir = shards, .out = once, .part_bytes = 7000};
     if (hf_import(&from, &done, &why))
         fail_msg("%s", why.text);
+    assert_true(done.files > 4);
     const struct hf_export ex2 = {.step_dir = done.path, .dir = last, .dtype = DT_F32, .shard_bytes = HF_SHARD_BYTES};
     assert_ok(hf_export(&ex2, &again, &why));
     check_same_tensors(theirs, last);
@@ -350,6 +429,11 @@ TEST(qwen3_in_and_out)
 TEST(gpt2_in_and_out)
 {
     round_trip(&gpt2, 12, "{" GPT2 "}");
+}
+
+TEST(mixtral_in_and_out)
+{
+    round_trip(&mixtral, 32, "{" MIXTRAL_OF_3 ", \"max_position_embeddings\": 32}");
 }
 
 static char *job_write(const char *name, const char *model, const char *rest)
@@ -418,6 +502,16 @@ TEST(jobs_that_do_not_fit)
     refuse(&in, "model.qkv_bias is 1, but ");
     in.job = job_write("g.yaml", "dim: 32, layers: 2, heads: 4, kv_heads: 2, ffn: 48, qk_norm: head", "");
     refuse(&in, "model.qk_norm must be none, as in ");
+    folder_list(&mixtral, 32, &f);
+    in.dir = folder_write("experts", "{" MIXTRAL_OF_3 "}", &f);
+    in.job =
+        job_write("h.yaml", "dim: 32, layers: 2, heads: 4, kv_heads: 2, ffn: 24, norm_eps: 1e-5, rope_theta: 1e6", "");
+    refuse(&in, "model.experts is 0, but ");
+#define EXPERTS "dim: 32, layers: 2, heads: 4, kv_heads: 2, ffn: 24, norm_eps: 1e-5, rope_theta: 1e6, experts: 3"
+    in.job = job_write("i.yaml", EXPERTS, "");
+    refuse(&in, "model.router and model.router_norm must be softmax_topk and false");
+    in.job = job_write("j.yaml", EXPERTS ", router: softmax, router_norm: true, router_scale: 2", "");
+    refuse(&in, "model.router_scale must be 1");
     in.job = path_of("none.yaml");
     refuse(&in, "none.yaml");
 }

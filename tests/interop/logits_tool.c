@@ -1,5 +1,6 @@
-/* logits_tool STEP_FOLDER <ids >logits: for each line of token ids, prints a line with the logits of the next token. It
- * uses the parameters of a checkpoint and dtd's kernels, in float32. */
+/* logits_tool STEP_FOLDER [float64] <ids >logits: for each line of token ids, prints a line with the logits of the next
+ * token. It uses the parameters of a checkpoint and dtd's kernels, in float32; in float64 with the reference kernels.
+ */
 #include "common/ckpt/ckpt.h"
 #include "common/conf/job.h"
 #include "common/plan/models/build.h"
@@ -11,6 +12,7 @@
 #include <string.h>
 
 struct model {
+    bool wide; /* float64 */
     struct ckpt *ckpt;
     struct job_spec job;
     struct graph graph;
@@ -25,8 +27,8 @@ static err_t job_read(struct model *m, struct why *why)
     if (!err)
         err = job_parse(CKPT_JOB_FILE, (const char *)yaml.data, yaml.len, NULL, 0, &m->job, why);
     buf_fini(&yaml);
-    m->job.train.numerics = NUMERICS_FAST;
-    m->job.train.dtype = DT_F32;
+    m->job.train.numerics = m->wide ? NUMERICS_PROOF : NUMERICS_FAST;
+    m->job.train.dtype = m->wide ? DT_F64 : DT_F32;
     return err;
 }
 
@@ -52,7 +54,8 @@ static err_t print_logits(struct model *m, char *line, struct why *why)
         ids[n++] = atoi(p);
     err_t err = engine_logits(&m->engine, ids, n, &logits, why);
     for (int64_t i = 0; !err && i < m->job.model.vocab; i++)
-        printf("%.9g%c", (double)((const float *)logits)[i], i + 1 < m->job.model.vocab ? ' ' : '\n');
+        printf("%.17g%c", m->wide ? ((const double *)logits)[i] : (double)((const float *)logits)[i],
+               i + 1 < m->job.model.vocab ? ' ' : '\n');
     return err;
 }
 
@@ -62,8 +65,9 @@ int main(int argc, char **argv)
     struct why why = {0};
     char *line = NULL;
     size_t size = 0;
-    if (argc != 2)
-        return fprintf(stderr, "usage: logits_tool STEP_FOLDER <ids >logits\n"), 2;
+    m.wide = argc == 3 && strcmp(argv[2], "float64") == 0;
+    if (argc != 2 && !m.wide)
+        return fprintf(stderr, "usage: logits_tool STEP_FOLDER [float64] <ids >logits\n"), 2;
     err_t err = model_open(&m, argv[1], &why);
     while (!err && getline(&line, &size, stdin) > 0)
         err = print_logits(&m, line, &why);
