@@ -69,6 +69,9 @@ NODISCARD err_t spec_check_model(const struct job_spec *job, struct ckpt *ckpt, 
 void spec_map_clear(struct job_spec *job);
 /* Opens a step folder, under the names that checkpoint.map gives its tensors. The caller closes it. */
 NODISCARD err_t spec_open_step(const struct job_spec *job, const char *dir, struct ckpt **ret, struct why *why);
+/* If the job has no rules of its own and the checkpoint has names of a newer torchtitan, adds rules for them to
+ * checkpoint.map, renames the tensors of the open checkpoint, and reports each rule on stderr (spec_names.c). */
+NODISCARD err_t spec_names_adopt(struct job_spec *job, struct ckpt *ckpt, const char *dir, struct why *why);
 /* Checks that the job continues what the checkpoint's job began: the model's tensors, the keys that a resume may not
  * change (if the checkpoint has a job file), and the optimizer state. Decides checkpoint.optimizer. Reports on stderr
  * what the user should know: a fresh optimizer state, a learning rate that jumps. */

@@ -12,7 +12,10 @@ static const struct argp_option options[] = {
     {"optimizer", KEY_OPTIMIZER, "HOW", 0,
      "Optimizer state of the checkpoint: require it, start fresh, or auto (default): require it if there is any", 0},
     {"map", KEY_MAP, "FROM=TO", 0,
-     "Read tensors of the checkpoint whose names begin with FROM under names that begin with TO; may be repeated", 0},
+     "Read tensors of the checkpoint whose names begin with FROM under names that begin with TO; a * in both stands "
+     "for "
+     "one component of a name; may be repeated",
+     0},
     {0}};
 
 static void set_add(struct spec_args *a, const char *set, struct argp_state *state)

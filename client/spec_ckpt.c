@@ -119,13 +119,18 @@ static bool prefix_find(const struct ckpt *ckpt, const char *name, char *ret, si
     return false;
 }
 
+static bool ends_with(const char *name, const char *end)
+{
+    size_t n = strlen(name), m = strlen(end);
+    return n >= m && strcmp(name + n - m, end) == 0;
+}
+
 /* Constants that other programs save beside the parameters: tables of rotary positions, masks. */
 static bool is_constant(const char *name)
 {
     static const char *const ends[] = {"freqs_cis", "inv_freq", ".attn.bias", ".masked_bias", "position_ids"};
-    size_t n = strlen(name);
     for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++)
-        if (n >= strlen(ends[i]) && strcmp(name + n - strlen(ends[i]), ends[i]) == 0)
+        if (ends_with(name, ends[i]))
             return true;
     return false;
 }
@@ -171,9 +176,33 @@ static int name_compare(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
+/* torchtitan's bias that only moves the choice of experts. While it is zero, the model is the same without it. */
+static err_t expert_bias_check(const struct ckpt_tensor *t, struct ckpt *ckpt, const char *dir, struct why *why)
+{
+    struct ckpt_read_stats stats;
+    float bias[JOB_MAX_EXPERTS] = {0};
+    struct ckpt_want want = {.fqn = t->fqn, .box = {.ndim = t->ndim}, .dtype = DT_F32, .dst = bias};
+    bool zero = t->ndim == 1 && t->shape[0] <= JOB_MAX_EXPERTS;
+    want.box.size[0] = zero ? t->shape[0] : 0;
+    err_t err = zero ? ckpt_read(ckpt, &want, 1, &stats, why) : OK;
+    for (int64_t i = 0; !err && zero && i < t->shape[0]; i++)
+        zero = bias[i] == 0;
+    if (err || zero)
+        return err;
+    return why_set(why, ERR_UNSUPPORTED,
+                   "%s: %s moves the choice of experts, and dtd has no such bias, so this would be another model. Only "
+                   "checkpoints of a training without it (load_balance_coeff) can be continued",
+                   dir, t->fqn);
+}
+
+static bool is_expert_bias(const char *name)
+{
+    return ends_with(name, ".moe.expert_bias_E") || ends_with(name, ".moe.expert_bias");
+}
+
 /* Rejects a checkpoint with a tensor that is neither a parameter of the model nor optimizer or training state, such as
  * a layer of a deeper model. */
-static err_t extra_check(const char *const *names, size_t n, const struct ckpt *ckpt, const char *dir, struct why *why)
+static err_t extra_check(const char *const *names, size_t n, struct ckpt *ckpt, const char *dir, struct why *why)
 {
     const struct ckpt_tensor *list;
     int n_list = ckpt_tensors(ckpt, &list);
@@ -182,6 +211,12 @@ static err_t extra_check(const char *const *names, size_t n, const struct ckpt *
         if (strncmp(name, "optimizer.", 10) == 0 || strncmp(name, "lr_scheduler.", 13) == 0 ||
             strncmp(name, "train_state", 11) == 0 || strncmp(name, "dataloader.", 11) == 0 || is_constant(name))
             continue;
+        if (is_expert_bias(name)) {
+            err_t err = expert_bias_check(&list[i], ckpt, dir, why);
+            if (err)
+                return err;
+            continue;
+        }
         if (!bsearch(&name, names, n, sizeof(*names), name_compare))
             return why_set(
                 why, ERR_INVALID,
@@ -192,7 +227,7 @@ static err_t extra_check(const char *const *names, size_t n, const struct ckpt *
     return OK;
 }
 
-static err_t graph_check(const struct graph *g, const struct ckpt *ckpt, const char *dir, struct why *why)
+static err_t graph_check(const struct graph *g, struct ckpt *ckpt, const char *dir, struct why *why)
 {
     const char **names = calloc((size_t)g->n_tensors + 1, sizeof(*names));
     size_t n = 0;

@@ -179,6 +179,7 @@ static err_t keys_check(const struct job_spec *job, struct ckpt *ckpt, const cha
 err_t spec_check_resume(struct job_spec *job, struct ckpt *ckpt, const char *dir, struct why *why)
 {
     err_t err = keys_check(job, ckpt, dir, why);
+    err = err ? err : spec_names_adopt(job, ckpt, dir, why);
     err = err ? err : spec_check_model(job, ckpt, dir, why);
     return err ? err : optimizer_decide(job, ckpt, dir, why);
 }

@@ -112,7 +112,8 @@ struct ckpt; /* an open step folder */
 NODISCARD err_t ckpt_open(const char *dir, struct ckpt **ret, struct why *why);
 void ckpt_close(struct ckpt *c);
 /* Renames tensors and scalars in memory by rules "FROM=TO": a name that begins with FROM, also after
- * "optimizer.state.", begins with TO instead. The first rule that fits counts. ERR_INVALID: two tensors get the same
+ * "optimizer.state.", begins with TO instead. A `*` in FROM stands for one component of a name (without a dot), and a
+ * `*` in TO for the same; each has at most one. The first rule that fits counts. ERR_INVALID: two tensors get the same
  * name. */
 NODISCARD err_t ckpt_rename(struct ckpt *c, char *const *rules, int n, struct why *why);
 int ckpt_tensors(const struct ckpt *c, const struct ckpt_tensor **ret); /* sorted by fqn */

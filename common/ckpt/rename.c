@@ -7,15 +7,51 @@
 
 #define MOMENTS "optimizer.state." /* a parameter's name follows */
 
-/* Replaces a prefix; NULL: no memory. */
-static char *prefix_replace(const char *name, size_t keep, size_t from, const char *to)
+/* A rule that fits a name: name[keep ..] begins with FROM, whose `*` stands for name[star .. star + star_len). */
+struct match {
+    size_t keep, from; /* lengths */
+    size_t star, star_len;
+};
+
+/* Whether name[keep ..] begins with rule[0 .. len). A `*` stands for one component: what is before the next dot. */
+static bool rule_fits(const char *rule, size_t len, const char *name, size_t keep, struct match *ret)
 {
-    char *ret = malloc(strlen(name) + strlen(to) + 1);
+    struct match m = {.keep = keep};
+    size_t at = keep;
+    for (size_t i = 0; i < len; i++) {
+        if (rule[i] != '*') {
+            if (name[at++] != rule[i])
+                return false;
+            continue;
+        }
+        m.star = at;
+        m.star_len = strcspn(name + at, ".");
+        if (!m.star_len)
+            return false;
+        at += m.star_len;
+    }
+    m.from = at - keep;
+    *ret = m;
+    return true;
+}
+
+/* The name after the rule; NULL: no memory. */
+static char *name_replace(const char *name, const struct match *m, const char *to)
+{
+    char *ret = malloc(strlen(name) + strlen(to) + m->star_len + 1);
+    const size_t before = strcspn(to, "*");
     if (!ret)
         return NULL;
-    memcpy(ret, name, keep);
-    strcpy(ret + keep, to);
-    strcat(ret, name + keep + from);
+    memcpy(ret, name, m->keep);
+    memcpy(ret + m->keep, to, before);
+    size_t n = m->keep + before;
+    if (to[before]) {
+        memcpy(ret + n, name + m->star, m->star_len);
+        strcpy(ret + n + m->star_len, to + before + 1);
+    } else {
+        ret[n] = '\0';
+    }
+    strcat(ret, name + m->keep + m->from);
     return ret;
 }
 
@@ -37,11 +73,12 @@ static err_t name_map(struct ckpt *c, const char **name, char *const *rules, int
 {
     for (int i = 0; i < n; i++) {
         const char *to = strchr(rules[i], '=') + 1;
-        size_t from = (size_t)(to - 1 - rules[i]);
-        size_t keep = strncmp(*name, rules[i], from) == 0 ? 0 : strlen(MOMENTS);
-        if (keep && (strncmp(*name, MOMENTS, keep) != 0 || strncmp(*name + keep, rules[i], from) != 0))
+        size_t from = (size_t)(to - 1 - rules[i]), keep = strlen(MOMENTS);
+        struct match m;
+        if (!rule_fits(rules[i], from, *name, 0, &m) &&
+            (strncmp(*name, MOMENTS, keep) != 0 || !rule_fits(rules[i], from, *name, keep, &m)))
             continue;
-        char *next = prefix_replace(*name, keep, from, to);
+        char *next = name_replace(*name, &m, to);
         err_t err = string_keep(c, next);
         if (!err)
             *name = next;

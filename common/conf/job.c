@@ -84,9 +84,14 @@ static const char *check_env(const char *text)
 
 static const char *check_map(const char *text)
 {
-    return text[0] && text[0] != '=' && strchr(text, '=') && strlen(text) < 512
-               ? NULL
-               : "FROM=TO: the beginning of a name in the checkpoint, and what it is here (TO may be empty)";
+    const char *to = strchr(text, '='), *star = strchr(text, '*');
+    if (!text[0] || !to || to == text || strlen(text) >= 512)
+        return "FROM=TO: the beginning of a name in the checkpoint, and what it is here (TO may be empty)";
+    const char *in_from = star && star < to ? star : NULL, *in_to = strchr(to, '*');
+    if ((in_to && (!in_from || strchr(in_to + 1, '*'))) ||
+        (in_from && memchr(in_from + 1, '*', (size_t)(to - in_from - 1))))
+        return "FROM=TO with at most one * in FROM and, if FROM has one, at most one in TO";
+    return NULL;
 }
 
 static const char *check_path(const char *text)
@@ -530,9 +535,12 @@ static const struct schema_row rows[] = {
         "What happens if the checkpoint to load is damaged or cannot be read. older: the job continues from the next "
         "older one in checkpoint.dir, reports it, and the damaged one is put aside. fail: the job fails. dtctl resume "
         "of one step folder sets fail.")},
-    {ITEMS(checkpoint.map, checkpoint.n_map, SCHEMA_LIST, check_map, "[]", FREE,
-           "Rules FROM=TO for a checkpoint.resume_from with other names: a tensor whose name begins with FROM is read "
-           "under the name that begins with TO instead. The first rule that fits counts. Example: [\"model.=\"].")},
+    {ITEMS(
+        checkpoint.map, checkpoint.n_map, SCHEMA_LIST, check_map, "[]", FREE,
+        "Rules FROM=TO for a checkpoint.resume_from with other names: a tensor whose name begins with FROM is read "
+        "under the name that begins with TO instead. A * in FROM stands for one component of the name, and a * in TO "
+        "for the same. The first rule that fits counts. dtctl adds rules for names of newer versions of torchtitan if "
+        "there are none. Example: [\"model.=\"].")},
 
     {TEXT(
         checkpoint.take_over, check_incarnation, "\"\"", FREE,

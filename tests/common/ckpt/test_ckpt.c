@@ -297,6 +297,41 @@ TEST(column_shards)
 }
 
 /* Long names, many dimensions, more than a thousand tensors. */
+/* Rules of ckpt_rename: a prefix, a component in the middle, moments, and the first rule that fits. */
+TEST(other_names)
+{
+    static char *const rules[] = {"layers.*.attention.w=blocks.*.attn.",
+                                  "tok_embeddings.=wte.",
+                                  "layers.*.=never.",
+                                  "h*=whole",
+                                  "flag*.=x",
+                                  "double*=y"};
+    static const char *const names[] = {"wte.weight",
+                                        "blocks.0.attn.q.weight",
+                                        "never.attention_norm.weight",
+                                        "never.cube",
+                                        "whole",
+                                        "double",
+                                        "flags",
+                                        "optimizer.state.wte.weight.exp_avg",
+                                        "optimizer.state.wte.weight.step"};
+    struct fixture f = model();
+    struct why why = {""};
+    fixture_shard(&f, 1);
+    fixture_save(&f, test_tmpdir(), 1, 1, 1);
+    struct ckpt *c = open_step(test_tmpdir(), 1);
+    assert_ok(ckpt_rename(c, rules, 6, &why));
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (!ckpt_find(c, names[i]))
+            fail_msg("there is no %s", names[i]);
+    assert_null(ckpt_find(c, "layers.0.cube"));
+    static char *const clash[] = {"*=one"};
+    assert_err(ERR_INVALID, ckpt_rename(c, clash, 1, &why));
+    assert_non_null(strstr(why.text, "two tensors have the name one"));
+    ckpt_close(c);
+    fixture_free(&f);
+}
+
 TEST(many_and_long)
 {
     static char names[1200][700];

@@ -147,6 +147,12 @@ TEST(values)
 TEST(rules)
 {
     static const struct mistake list[] = {
+        {"checkpoint.map=['a.*.*=b']", "checkpoint.map: expected FROM=TO with at most one * in FROM and, if FROM has "
+                                       "one, at most one in TO, found the "
+                                       "string \"a.*.*=b\""},
+        {"checkpoint.map=['a=b.*']", "checkpoint.map: expected FROM=TO with at most one * in FROM and, if FROM has "
+                                     "one, at most one in TO, found the "
+                                     "string \"a=b.*\""},
         {"data.train=[]", "data.train: the list is empty: write at least one file or pattern"},
         {"model.heads=7", "model.heads: model.dim 256 is not divisible by 7 heads: write 4 heads, or model.dim 259"},
         {"model.kv_heads=3", "model.kv_heads: 8 heads are not divisible by 3 key-value heads: write 2"},
