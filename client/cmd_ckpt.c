@@ -434,6 +434,7 @@ static const struct command table[] = {
     {"verify", "verify every byte of a checkpoint", ckpt_verify_run},
     {"export", "export the parameters as a Hugging Face model", cmd_ckpt_export},
     {"import", "make a checkpoint from a Hugging Face model", cmd_ckpt_import},
+    {"upcycle", "make a model with experts from a dense one", cmd_ckpt_upcycle},
 };
 
 int cmd_ckpt(struct global *g, int argc, char **argv)

@@ -101,6 +101,7 @@ int cmd_ckpt(struct global *g, int argc, char **argv);
 NODISCARD err_t ckpt_step_find(struct global *g, const char *path, char ret[PATH_MAX], struct why *why);
 int cmd_ckpt_export(struct global *g, int argc, char **argv);
 int cmd_ckpt_import(struct global *g, int argc, char **argv);
+int cmd_ckpt_upcycle(struct global *g, int argc, char **argv);
 int cmd_data(struct global *g, int argc, char **argv);
 int cmd_generate(struct global *g, int argc, char **argv);
 int cmd_store(struct global *g, int argc, char **argv);

@@ -48,7 +48,7 @@ _dtctl() {
   cancel) options="--save" ;;
   plan) options="--set --optimizer --map --timeline --measured" ;;
   generate) options="--prompt --file --tokens --temperature --top-k --seed --tp --pp" ;;
-  ckpt) sub="ls inspect verify export import" options="--no-hash --format --dtype --shard-bytes" ;;
+  ckpt) sub="ls inspect verify export import upcycle" options="--no-hash --format --dtype --shard-bytes --experts --experts-per-token --set" ;;
   node) sub="drain undrain" options="--reason" ;;
   cluster) sub="init token join status leave remove rotate recover" options="--name --listen --advertise --domain --uses --hours --yes --wait" ;;
   store) sub="open ls close" options="--name" ;;

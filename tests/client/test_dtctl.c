@@ -193,7 +193,7 @@ static void completes(const char *words, const char *offers)
 TEST(bash_completion_completes)
 {
     completes("dtctl su", "submit");
-    completes("dtctl --dtd-dir /x ckpt \"\"", "export import inspect ls verify");
+    completes("dtctl --dtd-dir /x ckpt \"\"", "export import inspect ls upcycle verify");
     completes("dtctl -o js", "json jsonl");
     completes("dtctl resume --s", "--set --step --steps");
     completes("dtctl data prepare --tokenizer w", "words");

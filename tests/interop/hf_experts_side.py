@@ -378,12 +378,57 @@ def check_refusals(folder):
     refused("a router under two names", "does not belong to the model", "ckpt", "import", folder + "/fused", folder + "/x")
 
 
+def check_upcycling(folder):
+    """A dense llama with experts that are copies of its feed-forward computes the same function."""
+    dense = made("llama", intermediate_size=37)
+    dense.save_pretrained(folder + "/dense")
+    before = json.loads(dtctl("ckpt", "import", folder + "/dense", folder + "/in", "-o", "json"))["path"]
+    lines = lines_of(1, 5, 33, 48)
+    want = {bits: dict(enumerate(logits(before, lines, *bits))) for bits in ((), ("float64",))}
+    for name, args in (("every layer", []), ("the second layer", ["--set", "model.moe_every=2"]),
+                       ("sigmoid", ["--set", "model.router=sigmoid", "--set", "model.router_norm=true"])):
+        to = folder + "/up " + name
+        done = json.loads(dtctl("ckpt", "upcycle", folder + "/in", to, "--experts", "5", "--experts-per-token", "3", "-o",
+                                "json", *args))
+        if not done["same_function"] or done["experts"] != 5 or done["layers"] != (1 if "second" in name else 3):
+            fail("upcycling, %s: %s" % (name, done))
+        for bits, bound in (((), 2e-6), (("float64",), 1e-14)):
+            same("upcycling, %s %s" % (name, bits), bound, dict(enumerate(logits(done["path"], lines, *bits))), want[bits])
+    dtctl("ckpt", "export", folder + "/up every layer", folder + "/out")
+    old, new = load_file(folder + "/dense/model.safetensors"), load_file(folder + "/out/model.safetensors")
+    for key, value in new.items():
+        for theirs, ours in (("block_sparse_moe.experts.%s.w1", "mlp.gate_proj"), ("block_sparse_moe.experts.%s.w2", "mlp.down_proj"),
+                             ("block_sparse_moe.experts.%s.w3", "mlp.up_proj")):
+            for e in range(5):
+                key = key.replace(theirs % e, ours)
+        if ".gate.weight" in key:
+            if not 0 < value.std() < 0.1 or value.unique().numel() < value.numel() - 2:
+                fail("the router %s is not random: %s" % (key, value))
+        elif not torch.equal(value, old[key]):
+            fail("upcycling: %s differs" % key)
+    opened(folder + "/out")
+    up = ["ckpt", "upcycle", folder + "/in", folder + "/x", "--experts", "5"]
+    refused("upcycling of experts", "has experts already", "ckpt", "upcycle", folder + "/up every layer", folder + "/x")
+    refused("upcycling without a number", "model.experts is 0", *up[:4])
+    refused("upcycling with shared experts", "model.shared_experts: shared experts would add", *up, "--set", "model.shared_experts=1")
+    refused("upcycling to narrow experts", "Set model.expert_ffn to 0", *up, "--set", "model.expert_ffn=8")
+    refused("upcycling to another model", "model.rope_theta", *up, "--set", "model.rope_theta=7")
+    refused("upcycling over another checkpoint", "holds checkpoints", *up[:3], folder + "/in", "--experts", "5")
+    for i, key in enumerate(("model.router=softmax", "model.router_scale=2")):
+        done = subprocess.run([DTCTL] + up[:3] + ["%s/x%d" % (folder, i)] + up[4:] + ["--set", key], capture_output=True,
+                              text=True)
+        if done.returncode or "do not have the sum 1" not in done.stderr:
+            fail("upcycling with %s: %s" % (key, done.stderr))
+
+
 def main():
     for name, model in MODELS.items():
         with tempfile.TemporaryDirectory() as folder:
             check(name, model(), folder)
     with tempfile.TemporaryDirectory() as folder:
         check_refusals(folder)
+    with tempfile.TemporaryDirectory() as folder:
+        check_upcycling(folder)
 
 
 main()
