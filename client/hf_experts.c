@@ -74,12 +74,79 @@ static const struct refused_field mixtral_refused[] = {
     {0},
 };
 
+static const struct expert_row qwen_rows[] = {
+    {"moe.router.gate.weight", "mlp.gate.weight", NULL, NULL, 0, 0},
+    {"moe.experts.w1", "mlp.experts", "gate_proj.weight", "mlp.experts.gate_up_proj", 2, 0},
+    {"moe.experts.w2", "mlp.experts", "down_proj.weight", "mlp.experts.down_proj", 1, 0},
+    {"moe.experts.w3", "mlp.experts", "up_proj.weight", "mlp.experts.gate_up_proj", 2, 1},
+    {"moe.shared_experts.w1.weight", "mlp.shared_expert.gate_proj.weight", NULL, NULL, 0, 0},
+    {"moe.shared_experts.w2.weight", "mlp.shared_expert.down_proj.weight", NULL, NULL, 0, 0},
+    {"moe.shared_experts.w3.weight", "mlp.shared_expert.up_proj.weight", NULL, NULL, 0, 0},
+    {"moe.shared_gate.weight", "mlp.shared_expert_gate.weight", NULL, NULL, 0, 0},
+    {0},
+};
+/* Of the routed experts of Qwen; the layers that have them are read by layers_read. */
+#define QWEN_FIELDS                                                          \
+    {"num_experts", "num_local_experts", FIELD_INT, OF(experts), -1},        \
+        {"num_experts_per_tok", NULL, FIELD_INT, OF(experts_per_token), -1}, \
+        {"moe_intermediate_size", NULL, FIELD_INT, OF(expert_ffn), -1},      \
+        {"norm_topk_prob", NULL, FIELD_BOOL, OF(router_norm), 0},            \
+    {                                                                        \
+        "decoder_sparse_step", NULL, FIELD_INT, OF(moe_every), 1             \
+    }
+static const struct expert_field qwen2_fields[] = {QWEN_FIELDS, {"qkv_bias", NULL, FIELD_BOOL, OF(qkv_bias), 1}, {0}};
+static const struct expert_field qwen3_fields[] = {QWEN_FIELDS, {0}};
+static const struct expert_field olmoe_fields[] = {
+    {"num_experts", "num_local_experts", FIELD_INT, OF(experts), -1},
+    {"num_experts_per_tok", NULL, FIELD_INT, OF(experts_per_token), -1},
+    {"intermediate_size", NULL, FIELD_INT, OF(expert_ffn), -1},
+    {"norm_topk_prob", NULL, FIELD_BOOL, OF(router_norm), 0},
+    {0},
+};
+/* sliding_window counts only with use_sliding_window. */
+static const struct refused_field qwen_refused[] = {
+    {"use_sliding_window", "false", "attention in dtd reads all earlier tokens"},
+    {"sliding_window", "null", NULL},
+    {"dual_chunk_attention_config", NULL,
+     "attention in dtd reads all earlier tokens. Remove it to train on sequences "
+     "within the original length"},
+    {0},
+};
+static const struct refused_field qwen3_refused[] = {
+    {"use_sliding_window", "false", "attention in dtd reads all earlier tokens"},
+    {"sliding_window", "null", NULL},
+    {"attention_bias", "false", "attention has no biases beside its norms"},
+    {0},
+};
+static const struct refused_field olmoe_refused[] = {
+    {"clip_qkv", "null", "dtd does not clip queries, keys and values, so it would be another model"},
+    {"attention_bias", "false", "attention has no biases beside its norms"},
+    {0},
+};
+
 static const struct hf_family families[] = {
     {{"mixtral", "MixtralForCausalLM", false, QK_NORM_NONE, 0, 131072},
      mixtral_rows,
      mixtral_fields,
      mixtral_refused,
      .renormalised = true},
+    {{"qwen2_moe", "Qwen2MoeForCausalLM", true, QK_NORM_NONE, 0, 32768},
+     qwen_rows,
+     qwen2_fields,
+     qwen_refused,
+     .uneven = true,
+     .shared = true,
+     .any_bias = true},
+    {{"qwen3_moe", "Qwen3MoeForCausalLM", false, QK_NORM_HEAD, 0, 32768},
+     qwen_rows,
+     qwen3_fields,
+     qwen3_refused,
+     .uneven = true},
+    {{"olmoe", "OlmoeForCausalLM", false, QK_NORM_WHOLE, 0, 4096},
+     qwen_rows,
+     olmoe_fields,
+     olmoe_refused,
+     .uneven = false},
 };
 #define N_FAMILIES (sizeof(families) / sizeof(families[0]))
 

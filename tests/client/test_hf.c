@@ -242,6 +242,23 @@ static const struct job_model mixtral = {JOB_MODEL_DENSE,   .arch = ARCH_LLAMA, 
 TEST(configs_of_experts)
 {
     config_round_trip(&mixtral, "MixtralForCausalLM");
+    struct job_model m = mixtral;
+    m.router = ROUTER_SOFTMAX;
+    m.qk_norm = QK_NORM_WHOLE;
+    config_round_trip(&m, "OlmoeForCausalLM");
+    m.layers = 7;
+    m.qk_norm = QK_NORM_HEAD;
+    m.router_norm = true;
+    m.moe_every = 2;
+    m.dense_layers = 3;
+    m.expert_ffn = 12;
+    m.head_dim = 6;
+    config_round_trip(&m, "Qwen3MoeForCausalLM");
+    m.qk_norm = QK_NORM_NONE;
+    m.qkv_bias = true;
+    m.shared_experts = 3;
+    m.shared_gate = true;
+    config_round_trip(&m, "Qwen2MoeForCausalLM");
 }
 
 /* A model that no family has is refused with the key of each. */

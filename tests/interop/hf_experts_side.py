@@ -238,6 +238,19 @@ MODELS = {
     "mixtral": lambda: made("mixtral", intermediate_size=37, num_local_experts=5, num_experts_per_tok=3),
     "mixtral, tied": lambda: made("mixtral", intermediate_size=16, num_local_experts=4, num_experts_per_tok=2,
                                   tie_word_embeddings=True, rope_parameters={"rope_type": "default", "rope_theta": 2e4}),
+    "qwen2_moe": lambda: made("qwen2_moe", moe_intermediate_size=19, shared_expert_intermediate_size=38, num_experts=6,
+                              num_experts_per_tok=3, intermediate_size=29, decoder_sparse_step=2, num_hidden_layers=4,
+                              rms_norm_eps=1e-6),
+    "qwen2_moe, renormalised, without biases": lambda: made(
+        "qwen2_moe", moe_intermediate_size=20, shared_expert_intermediate_size=20, num_experts=5, num_experts_per_tok=2,
+        intermediate_size=29, norm_topk_prob=True, qkv_bias=False),
+    "qwen3_moe": lambda: made("qwen3_moe", moe_intermediate_size=23, num_experts=7, num_experts_per_tok=3, head_dim=18,
+                              intermediate_size=29, norm_topk_prob=True, mlp_only_layers=[0], num_hidden_layers=4),
+    "qwen3_moe, raw weights": lambda: made("qwen3_moe", moe_intermediate_size=16, num_experts=4, num_experts_per_tok=2,
+                                           intermediate_size=29),
+    "olmoe": lambda: made("olmoe", intermediate_size=21, num_experts=9, num_experts_per_tok=4),
+    "olmoe, renormalised": lambda: made("olmoe", intermediate_size=16, num_experts=4, num_experts_per_tok=2,
+                                        num_key_value_heads=4, norm_topk_prob=True),
 }
 
 
@@ -353,6 +366,7 @@ def check_made_config(name, model, folder, tensors):
     dtctl("ckpt", "import", bare, folder + "/bare-in")
     dtctl("ckpt", "export", folder + "/bare-in", folder + "/bare-out")
     written = json.load(open(folder + "/bare-out/config.json"))
+    written.setdefault("num_local_experts", written.get("num_experts"))  # one number, two names
     lost = [k for k in config if k not in written and k not in (
         "dtype", "transformers_version", "initializer_range", "use_cache", "pad_token_id", "max_window_layers", "layer_types")]
     if lost:
@@ -360,6 +374,29 @@ def check_made_config(name, model, folder, tensors):
     again, ids = opened(folder + "/bare-out"), torch.tensor(lines_of(30))
     with torch.no_grad():
         same(name + ", with a config.json of dtd", 1e-6, {0: again(ids).logits}, {0: model(ids).logits})
+
+
+def check_config_refusals(folder):
+    """Fields that transformers would compute with."""
+    for type_name, field, value, part in (
+            ("mixtral", "sliding_window", 8, "set it to null"), ("mixtral", "router_jitter_noise", 0.01, "set it to 0"),
+            ("qwen2_moe", "use_sliding_window", True, "use_sliding_window is set"),
+            ("qwen2_moe", "shared_expert_intermediate_size", 17, "is not a multiple of moe_intermediate_size 16"),
+            ("qwen3_moe", "mlp_only_layers", [2], "only the first layers can be without"),
+            ("qwen3_moe", "mlp_only_layers", [0, 1, 2], "leave no layer that has experts"),
+            ("qwen3_moe", "attention_bias", True, "attention_bias is set"),
+            ("qwen3_moe", "rope_parameters", {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e4}, "rope_type is"),
+            ("olmoe", "clip_qkv", 0.5, "clip_qkv is set"), ("olmoe", "norm_topk_prob", 1, "is not true or false"),
+            ("olmoe", "num_experts", None, "num_experts is missing")):
+        config = AutoConfig.for_model(type_name, vocab_size=256, hidden_size=48, num_hidden_layers=3, num_attention_heads=4,
+                                      num_key_value_heads=2, intermediate_size=16, moe_intermediate_size=16,
+                                      shared_expert_intermediate_size=32).to_dict()
+        config.pop("num_local_experts" if "num_local_experts" in config and type_name != "mixtral" else "", None)
+        config.update({"model_type": type_name, "num_experts_per_tok": 2, "dtype": "float32"})
+        config["num_local_experts" if type_name == "mixtral" else "num_experts"] = 4
+        config[field] = value
+        json.dump(config, open(folder + "/config.json", "w"))
+        refused("%s with %s %s" % (type_name, field, value), part, "ckpt", "import", folder, folder + "/x")
 
 
 def check_refusals(folder):
@@ -427,6 +464,7 @@ def main():
             check(name, model(), folder)
     with tempfile.TemporaryDirectory() as folder:
         check_refusals(folder)
+        check_config_refusals(folder)
     with tempfile.TemporaryDirectory() as folder:
         check_upcycling(folder)
 
