@@ -267,6 +267,19 @@ static err_t refused_check(const struct hf_family *f, const json_t *config, stru
     return OK;
 }
 
+/* Fields of the attention whose defaults differ between families. */
+static err_t present_check(const struct hf_family *f, const json_t *config, struct why *why)
+{
+    static const char *const keys[] = {"num_key_value_heads", "rms_norm_eps", "rope_theta"};
+    const json_t *rope = json_object_get(config, "rope_parameters");
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+        if (!json_object_get(config, keys[i]) && !(i == 2 && json_object_get(rope, keys[i])))
+            return why_set(why, ERR_INVALID,
+                           "%s: %s is missing, and what %s has without it is not what others have. Add it", HF_CONFIG,
+                           keys[i], f->llama.type);
+    return OK;
+}
+
 /* The value under either name. */
 static err_t field_find(const struct expert_field *x, const json_t *config, const json_t **ret, struct why *why)
 {
@@ -371,6 +384,7 @@ static err_t shared_read(const json_t *config, struct job_model *m, struct why *
 err_t hf_family_read(const struct hf_family *f, const json_t *config, struct job_model *m, struct why *why)
 {
     err_t err = refused_check(f, config, why);
+    err = err ? err : present_check(f, config, why);
     for (const struct expert_field *x = f->fields; !err && x->key; x++)
         err = field_read(x, config, m, why);
     if (err)

@@ -195,6 +195,26 @@ TEST(configs_that_are_refused)
     }
 }
 
+/* Each of these means another model where it is missing, depending on the family or the version of transformers. */
+TEST(fields_that_must_be_there)
+{
+    static const char *const keys[] = {"num_key_value_heads", "rms_norm_eps",        "rope_theta",
+                                       "num_local_experts",   "num_experts_per_tok", "intermediate_size"};
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        struct job_model m;
+        int64_t positions;
+        struct why why = {0};
+        json_t *config = json_loads("{" MIXTRAL_OF_3 "}", 0, NULL);
+        assert_int_equal(json_object_del(config, keys[i]), 0);
+        char *text = json_dumps(config, 0);
+        assert_err(ERR_INVALID, hf_config_read(text, strlen(text), &m, &positions, &why));
+        if (!strstr(why.text, keys[i]) || !strstr(why.text, "is missing"))
+            fail_msg("%s: \"%s\"", keys[i], why.text);
+        free(text);
+        json_decref(config);
+    }
+}
+
 TEST(configs_that_are_read)
 {
     static const char llama[] = "{" LLAMA ", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5}, "
