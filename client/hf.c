@@ -167,13 +167,22 @@ void hf_rows(int64_t head_dim, int64_t rows, size_t row_bytes, bool to_hf, const
 
 #define GPT2_END 50256 /* <|endoftext|> */
 
-static int64_t ffn_of(const struct graph *g, const struct job_model *m)
+/* The width of a layer's feed-forward, and that of an expert; 0: the graph has none. model.ffn and model.expert_ffn may
+ * be 0 in a job file, for the default. */
+static void widths_of(const struct graph *g, int64_t *ret_ffn, int64_t *ret_expert)
 {
-    const char *name = m->arch == ARCH_GPT2 ? "transformer.h.0.mlp.c_fc.weight" : "layers.0.feed_forward.w1.weight";
-    for (int i = 0; i < g->n_tensors; i++)
-        if (g->tensors[i].kind == GT_PARAM && strcmp(g->tensors[i].name, name) == 0)
-            return g->tensors[i].dim[m->arch == ARCH_GPT2].factor;
-    return m->ffn;
+    *ret_ffn = *ret_expert = 0;
+    for (int i = 0; i < g->n_tensors; i++) {
+        const struct graph_tensor *t = &g->tensors[i];
+        if (t->kind != GT_PARAM)
+            continue;
+        if (strstr(t->name, ".mlp.c_fc.weight"))
+            *ret_ffn = t->dim[1].factor;
+        if (strstr(t->name, ".feed_forward.w1.weight"))
+            *ret_ffn = t->dim[0].factor;
+        if (strstr(t->name, ".moe.experts.w1"))
+            *ret_expert = t->dim[0].factor / t->experts;
+    }
 }
 
 static json_t *gpt2_config(const struct job_model *m, int64_t ffn, int64_t positions)
@@ -298,17 +307,19 @@ static bool kept_apply(json_t *config, const json_t *kept, const struct job_mode
 err_t hf_config_print(const struct job_model *m, const struct graph *g, int64_t positions, enum dtype dtype,
                       const json_t *kept, struct buf *ret)
 {
-    const int64_t ffn = ffn_of(g, m);
+    int64_t ffn, expert;
     const struct hf_family *family = NULL;
     const struct hf_llama *llama = NULL;
     char *text = NULL;
     if (m->arch == ARCH_LLAMA && family_of(m, &llama, &family, NULL))
         return ERR_UNSUPPORTED;
+    widths_of(g, &ffn, &expert);
+    ffn = ffn ? ffn : m->ffn ? m->ffn : expert; /* a model whose layers all have experts has no use for it */
     json_t *config = m->arch == ARCH_GPT2 ? gpt2_config(m, ffn, positions) : llama_config(m, llama, ffn, positions);
     bool gpt2_ids =
         m->arch == ARCH_GPT2 && m->vocab > GPT2_END; /* null otherwise, or transformers would assume these ids */
     const char *dtype_key = dtype_keys[!json_object_get(kept, dtype_keys[0])];
-    bool made = config && (!family || hf_family_print(family, m, ffn, config)) &&
+    bool made = config && (!family || hf_family_print(family, m, expert, config)) &&
                 !json_object_set_new(config, dtype_key, json_string(dtype_name(dtype))) &&
                 !json_object_set_new(config, "bos_token_id", gpt2_ids ? json_integer(GPT2_END) : json_null()) &&
                 !json_object_set_new(config, "eos_token_id", gpt2_ids ? json_integer(GPT2_END) : json_null()) &&

@@ -443,10 +443,10 @@ static json_t *field_value(const struct expert_field *x, const struct job_model 
     return x->kind == FIELD_INT ? json_integer((json_int_t) * (const int64_t *)at) : json_boolean(*(const bool *)at);
 }
 
-bool hf_family_print(const struct hf_family *f, const struct job_model *m, int64_t ffn, json_t *config)
+bool hf_family_print(const struct hf_family *f, const struct job_model *m, int64_t width, json_t *config)
 {
     struct job_model full = *m;
-    full.expert_ffn = m->expert_ffn ? m->expert_ffn : ffn;
+    full.expert_ffn = width;
     full.router_norm = is_renormalised(m);
     json_object_del(config, "mlp_bias"); /* of llama; a family that has attention_bias gets it back below */
     json_object_del(config, "attention_bias");

@@ -27,8 +27,8 @@ void hf_family_list(char *ret, size_t size);
 
 /* Reads the fields of the experts into *m, which has all others already. */
 NODISCARD err_t hf_family_read(const struct hf_family *f, const json_t *config, struct job_model *m, struct why *why);
-/* Adds them to a config.json. `ffn`: the width of a layer without experts. Returns whether there was enough memory. */
-bool hf_family_print(const struct hf_family *f, const struct job_model *m, int64_t ffn, json_t *config);
+/* Adds them to a config.json. `width`: of an expert. Returns whether there was enough memory. */
+bool hf_family_print(const struct hf_family *f, const struct job_model *m, int64_t width, json_t *config);
 /* Whether the checkpoint decides this key of config.json. */
 bool hf_family_decides(const char *key);
 

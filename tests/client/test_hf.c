@@ -281,6 +281,33 @@ TEST(configs_of_experts)
     config_round_trip(&m, "Qwen2MoeForCausalLM");
 }
 
+/* Widths that the job file leaves open are those of the graph. */
+TEST(configs_of_default_widths)
+{
+    for (int family = 0; family < 2; family++) {
+        struct job_model m = mixtral, back;
+        struct graph g;
+        struct buf text = {0};
+        int64_t positions;
+        struct why why = {0};
+        m.ffn = m.expert_ffn = 0;
+        m.qk_norm = family ? QK_NORM_HEAD : QK_NORM_NONE;
+        assert_ok(graph_build(&m, 16, &g, &why));
+        assert_ok(hf_config_print(&m, &g, 16, DT_F32, NULL, &text));
+        if (hf_config_read((const char *)text.data, text.len, &back, &positions, &why))
+            fail_msg("%s", why.text);
+        bool seen = false;
+        for (int i = 0; i < g.n_tensors; i++)
+            if (strcmp(g.tensors[i].name, "layers.1.moe.experts.w3") == 0) {
+                assert_int_equal(g.tensors[i].dim[0].factor, back.experts * back.expert_ffn);
+                seen = true;
+            }
+        assert_true(seen);
+        buf_fini(&text);
+        graph_fini(&g);
+    }
+}
+
 /* A model that no family has is refused with the key of each. */
 TEST(experts_without_a_family)
 {
