@@ -136,7 +136,7 @@ err_t hf_map(const struct graph *g, const struct job_model *m, struct hf_map *re
         n += g->tensors[i].experts ? (size_t)g->tensors[i].experts : 1;
     if (!err && !(map.list = calloc(n, sizeof(*map.list))))
         err = why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
-    for (int i = 0; !err && i < g->n_tensors; i++)
+    for (int i = 0; map.list && !err && i < g->n_tensors; i++)
         if (g->tensors[i].kind == GT_PARAM)
             err = map_add(&map, &g->tensors[i], m, family, why);
     if (err)
@@ -313,6 +313,8 @@ err_t hf_config_print(const struct job_model *m, const struct graph *g, int64_t 
     char *text = NULL;
     if (m->arch == ARCH_LLAMA && family_of(m, &llama, &family, NULL))
         return ERR_UNSUPPORTED;
+    if (!llama && m->arch != ARCH_GPT2)
+        return ERR_UNSUPPORTED;
     widths_of(g, &ffn, &expert);
     ffn = ffn ? ffn : m->ffn ? m->ffn : expert; /* a model whose layers all have experts has no use for it */
     json_t *config = m->arch == ARCH_GPT2 ? gpt2_config(m, ffn, positions) : llama_config(m, llama, ffn, positions);
@@ -453,7 +455,8 @@ static err_t llama_read(const struct config *c, const struct hf_llama *f, struct
     err = err ? err : config_int(c, "num_key_value_heads", m->heads, &m->kv_heads);
     err = err ? err : config_int(c, "intermediate_size", -1, &m->ffn);
     err = err ? err : config_int(c, "vocab_size", -1, &m->vocab);
-    err = err ? err : config_int(c, "head_dim", f->head_dim ? f->head_dim : m->dim / m->heads, &head_dim);
+    const int64_t usual = m->heads > 0 ? m->dim / m->heads : 1;
+    err = err ? err : config_int(c, "head_dim", f->head_dim ? f->head_dim : usual, &head_dim);
     err = err ? err : config_int(c, "max_position_embeddings", f->positions, ret_positions);
     err = err ? err : config_real(c, c->root, "rms_norm_eps", 1e-6, &m->norm_eps);
     err = err ? err : config_text(c, "hidden_act", "silu", silu);

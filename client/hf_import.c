@@ -332,7 +332,7 @@ static err_t weights_equal(struct importing *m, const struct hf_weight *a, const
     float *x = malloc((size_t)COMPARED * 2 * sizeof(*x)), *y = x ? x + COMPARED : NULL;
     err_t err = x ? OK : no_memory(m);
     *ret = n == safetensor_elements(b->tensor);
-    for (int64_t at = 0; !err && *ret && at < n; at += COMPARED) {
+    for (int64_t at = 0; x && !err && *ret && at < n; at += COMPARED) {
         int64_t k = n - at < COMPARED ? n - at : COMPARED;
         err = safetensors_read(&a->file->file, a->tensor, at, k, DT_F32, x, m->why);
         err = err ? err : safetensors_read(&b->file->file, b->tensor, at, k, DT_F32, y, m->why);

@@ -233,8 +233,9 @@ static err_t parts_write(struct upcycling *u, const char *dir)
     struct ckpt_piece *pieces = calloc(room, sizeof(*pieces));
     void **data = calloc(room, sizeof(*data));
     u->parts = calloc(room, sizeof(struct ckpt_part *));
-    err_t err = pieces && data && u->parts ? OK : no_memory(u);
-    for (int at = 0; !err && at < u->graph.n_tensors;)
+    const bool made = pieces && data && u->parts;
+    err_t err = made ? OK : no_memory(u);
+    for (int at = 0; made && !err && at < u->graph.n_tensors;)
         err = part_write(u, dir, pieces, data, &at);
     free(data);
     free(pieces);
