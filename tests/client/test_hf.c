@@ -580,6 +580,26 @@ TEST(jobs_that_do_not_fit)
     refuse(&in, "none.yaml");
 }
 
+/* A job file may write the router in the other way, and decides about the auxiliary loss. */
+TEST(a_job_of_experts)
+{
+    struct hf_folder f;
+    struct hf_done done;
+    struct why why = {0};
+    struct ckpt *c;
+    folder_list(&mixtral, 32, &f);
+    const struct hf_import in = {
+        .dir = folder_write("theirs", "{" MIXTRAL_OF_3 ", \"router_aux_loss_coef\": 0.5}", &f),
+        .job = job_write("job.yaml", EXPERTS ", router: softmax, router_norm: true, aux_loss: 0.01", "")};
+    if (hf_import(&in, &done, &why))
+        fail_msg("%s", why.text);
+    assert_int_equal(done.n_warnings, 0);
+    assert_ok(ckpt_open(done.path, &c, &why));
+    const struct ckpt_tensor *t = ckpt_find(c, "layers.1.moe.experts.w2");
+    assert_true(t && t->ndim == 3 && t->shape[0] == 3 && t->shape[1] == 32 && t->shape[2] == 24);
+    ckpt_close(c);
+}
+
 TEST(folders_that_do_not_fit)
 {
     struct hf_folder f;
