@@ -113,8 +113,8 @@ static struct ls_marks marks_of(const char *root, const struct ckpt_info *list, 
 
 static void ls_table(const struct ckpt_info *list, int n, const struct ls_marks *marks)
 {
-    static const struct out_column columns[] = {{"STEP", true, 0}, {"EPOCH", true, 0},      {"LOSS", true, 0},
-                                                {"SIZE", true, 0}, {"COMMITTED", false, 0}, {"WRITTEN_BY", false, 0},
+    static const struct out_column columns[] = {{"STEP", true, 0}, {"EPOCH", true, 4},      {"LOSS", true, 0},
+                                                {"SIZE", true, 3}, {"COMMITTED", false, 1}, {"WRITTEN_BY", false, 2},
                                                 {"", false, 0}};
     struct out_table t;
     char number[OUT_NUMBER];
@@ -200,7 +200,7 @@ static void shape_print(const struct ckpt_tensor *t, char *ret, size_t size)
 static err_t tensors_print(struct ckpt *ckpt, bool hash, struct why *why)
 {
     static const struct out_column columns[] = {
-        {"TENSOR", false, 0}, {"TYPE", false, 0}, {"SHAPE", false, 0}, {"CHUNKS", true, 0}, {"SHA256", false, 0}};
+        {"TENSOR", false, 0}, {"TYPE", false, 2}, {"SHAPE", false, 1}, {"CHUNKS", true, 3}, {"SHA256", false, 0}};
     const struct ckpt_tensor *list;
     char shape[256], sha[65] = "-";
     struct out_table t;

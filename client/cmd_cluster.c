@@ -207,8 +207,8 @@ static err_t wait_until(struct global *g, bool in, struct why *why)
 
 static void status_print(const struct client_cluster *s)
 {
-    static const struct out_column columns[] = {{"NODE", false, 0},    {"STATE", false, 0}, {"ROLE", false, 0},
-                                                {"ADDRESS", false, 0}, {"LOG", true, 0},    {"VERSION", false, 0},
+    static const struct out_column columns[] = {{"NODE", false, 0},    {"STATE", false, 0}, {"ROLE", false, 1},
+                                                {"ADDRESS", false, 2}, {"LOG", true, 4},    {"VERSION", false, 3},
                                                 {"REASON", false, 0}};
     struct out_table t;
     char why[700];

@@ -27,44 +27,52 @@ static err_t node_call(struct client *c, void *arg, struct why *why)
 
 #define SLOW_PROBE_MS 10000 /* from which on control logs a warning, too */
 
-static void print_gpus(const struct client_node *node)
+static void print_gpus(FILE *f, const struct client_node *node)
 {
     double seconds = (double)node->gpu_probe_ms / 1000;
     if (node->gpus < 0)
-        printf("  GPUs       unknown: `dt-worker --probe` has run for %.0f s and has not finished", seconds);
+        fprintf(f, "  GPUs       unknown: `dt-worker --probe` has run for %.0f s and has not finished", seconds);
     else if (node->gpus == 0)
-        printf("  GPUs       none: %s", node->gpu_missing);
+        fprintf(f, "  GPUs       none: %s", node->gpu_missing);
     else
-        printf("  GPUs       %d of %d free  %s", node->gpus_free, node->gpus, node->gpu_model);
+        fprintf(f, "  GPUs       %d of %d free  %s", node->gpus_free, node->gpus, node->gpu_model);
     if (node->gpus >= 0 && node->gpu_probe_ms >= SLOW_PROBE_MS)
-        printf("  (the probe took %.0f s)", seconds);
-    putchar('\n');
+        fprintf(f, "  (the probe took %.0f s)", seconds);
+    fputc('\n', f);
 }
 
-static void print_numa_nodes(const struct client_node *node)
+static void print_numa_nodes(FILE *f, const struct client_node *node)
 {
     for (int i = 0; i < node->n_numa_node; i++) {
         const struct client_numa_node *numa = &node->numa_node[i];
-        printf("  NUMA %-5d cores %s", numa->number, *numa->cores ? numa->cores : "none");
+        fprintf(f, "  NUMA %-5d cores %s", numa->number, *numa->cores ? numa->cores : "none");
         for (int k = 0; k < numa->n_gpu; k++)
-            printf("%s %d", k ? "" : "  GPU", numa->gpu[k]);
-        putchar('\n');
+            fprintf(f, "%s %d", k ? "" : "  GPU", numa->gpu[k]);
+        fputc('\n', f);
     }
 }
 
-static void node_print(const struct client_node *node)
+static void node_print(FILE *f, const struct client_node *node)
 {
-    printf("node %s  dtd %s  %d slots  log: %s, term %llu, index %llu\n", node->node, node->version, node->slots,
-           node->raft_state, (unsigned long long)node->raft_term, (unsigned long long)node->raft_index);
-    printf("  State      %s\n  Processes  supervisor %d  control %d", node->state_dir, node->supervisor_pid,
-           node->control_pid);
+    fprintf(f, "node %s  dtd %s  %d slots  log: %s, term %llu, index %llu\n", node->node, node->version, node->slots,
+            node->raft_state, (unsigned long long)node->raft_term, (unsigned long long)node->raft_index);
+    fprintf(f, "  State      %s\n  Processes  supervisor %d  control %d", node->state_dir, node->supervisor_pid,
+            node->control_pid);
     for (int i = 0; i < node->n_io; i++)
-        printf("  io %d", node->io_pid[i]);
-    putchar('\n');
-    print_gpus(node);
-    print_numa_nodes(node);
+        fprintf(f, "  io %d", node->io_pid[i]);
+    fputc('\n', f);
+    print_gpus(f, node);
+    print_numa_nodes(f, node);
     if (node->warning[0])
-        printf("  %sWarning    %s%s\n", out_color(stdout, OUT_RED), node->warning, out_color(stdout, OUT_PLAIN));
+        fprintf(f, "  %sWarning    %s%s\n", out_color(stdout, OUT_RED), node->warning, out_color(stdout, OUT_PLAIN));
+}
+
+static void page_print(const struct client_node *node)
+{
+    struct out_page page;
+    out_page_begin(&page);
+    node_print(page.f, node);
+    out_page_end(&page, stdout);
 }
 
 static int node_show(struct global *g, int argc, char **argv)
@@ -90,7 +98,7 @@ static int node_show(struct global *g, int argc, char **argv)
     if (g->format != OUT_TEXT)
         code = command_json(g, json_of_node(&node));
     else
-        node_print(&node);
+        page_print(&node);
     client_node_fini(&node);
     return code;
 }

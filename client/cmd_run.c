@@ -32,11 +32,23 @@ struct run_args {
     int n_env;
     char **command;
     int n_command;
-    const char *log_dir; /* NULL: none */
+    const char *log_dir;     /* NULL: none */
+    const char *master_addr; /* "": none */
+    int64_t master_port;     /* 0: chosen by dtd */
     bool detach, quiet, batch, gpus, no_grow;
 };
 
-enum { KEY_NODES = 256, KEY_LOG_DIR, KEY_PER_NODE, KEY_RESTARTS, KEY_GPUS, KEY_NO_GROW, KEY_RENDEZVOUS };
+enum {
+    KEY_NODES = 256,
+    KEY_LOG_DIR,
+    KEY_PER_NODE,
+    KEY_RESTARTS,
+    KEY_GPUS,
+    KEY_NO_GROW,
+    KEY_MASTER,
+    KEY_PORT,
+    KEY_RENDEZVOUS
+};
 
 static const struct argp_option options[] = {
     {"nodes", KEY_NODES, "N[:M]", 0, "Number of nodes, or the minimum and maximum (default 1)", 0},
@@ -44,6 +56,11 @@ static const struct argp_option options[] = {
     {"gpus", KEY_GPUS, "K", 0, "The same, each with a GPU of its own", 0},
     {"max-restarts", KEY_RESTARTS, "N", 0, "Maximum number of restarts (default 0)", 0},
     {"no-grow", KEY_NO_GROW, 0, 0, "With --nodes N:M: do not restart on more nodes when there is room again", 0},
+    {"master-addr", KEY_MASTER, "ADDR|auto", 0,
+     "MASTER_ADDR of the workers; auto: the address at which other nodes reach rank 0's node. Rank 0 then opens the "
+     "rendezvous (default: 127.0.0.1 on each node, where dtd serves it)",
+     0},
+    {"master-port", KEY_PORT, "PORT", 0, "With --master-addr: MASTER_PORT (default: another one for each attempt)", 0},
     {"name", 'n', "NAME", 0, "Name of the job (default: the script's name)", 0},
     {"env", 'e', "KEY=VALUE", 0, "Set a variable for the workers, in addition to the current environment", 0},
     {"detach", 'd', 0, 0, "Do not wait for the job: print its id and return", 0},
@@ -60,8 +77,8 @@ static const struct argp_option options[] = {
     {"rdzv-id", KEY_RENDEZVOUS, "X", OPTION_HIDDEN, 0, 1},
     {"rdzv-conf", KEY_RENDEZVOUS, "X", OPTION_HIDDEN, 0, 1},
     {"node-rank", KEY_RENDEZVOUS, "X", OPTION_HIDDEN, 0, 1},
-    {"master-addr", KEY_RENDEZVOUS, "X", OPTION_HIDDEN, 0, 1},
-    {"master-port", KEY_RENDEZVOUS, "X", OPTION_HIDDEN, 0, 1},
+    {"master_addr", KEY_MASTER, "ADDR", OPTION_HIDDEN, 0, 1},
+    {"master_port", KEY_PORT, "PORT", OPTION_HIDDEN, 0, 1},
     {0}};
 
 static void parse_nodes(struct run_args *a, char *arg, struct argp_state *state)
@@ -84,12 +101,19 @@ static void parse_per_node(struct run_args *a, int key, const char *arg, struct 
                    arg, MAX_PER_NODE, devices ? ". For a worker on each of 4 GPUs: --gpus 4" : "");
 }
 
-/* The options without a value, and those that concern the watching. */
+/* The options without a value, those of the rendezvous, and those that concern the watching. */
 static error_t parse_others(int key, char *arg, struct run_args *a, struct argp_state *state)
 {
     switch (key) {
     case KEY_LOG_DIR:
         a->log_dir = arg;
+        return 0;
+    case KEY_MASTER:
+        a->master_addr = arg;
+        return 0;
+    case KEY_PORT:
+        if (!arg_number(arg, 65535, &a->master_port) || !a->master_port)
+            argp_error(state, "--master-port %s: expected a port from 1 to 65535", arg);
         return 0;
     case 'd':
         a->detach = true;
@@ -106,6 +130,9 @@ static error_t parse_others(int key, char *arg, struct run_args *a, struct argp_
     case ARGP_KEY_END:
         if (a->batch && a->detach)
             argp_error(state, "give either --batch, which waits for the job, or --detach");
+        if (a->master_port && !a->master_addr[0])
+            argp_error(state, "--master-port needs --master-addr, for example --master-addr auto. Without it dtd opens "
+                              "the rendezvous and chooses the port");
         if (a->log_dir && a->detach)
             argp_error(state, "give either --log-dir, which dtctl writes while it waits for the job, or --detach");
         return 0;
@@ -272,6 +299,8 @@ static int run_submit(struct global *g, const struct run_args *a)
                 .restarts = a->restarts,
                 .orphan_seconds = 60,
                 .grow = !a->no_grow,
+                .master_addr = (char *)a->master_addr,
+                .master_port = a->master_port,
                 .workdir = folder}};
     struct job_spec checked = {0};
     err_t err = run_spec_inherit(g, a, &job);
@@ -315,7 +344,7 @@ int cmd_run(struct global *g, int argc, char **argv)
             "\vExamples:\n  dtctl run --workers-per-node 2 -- python train.py\n"
             "  dtctl run --nodes 1:3 --workers-per-node 2 --max-restarts 3 -- python train.py --epochs 4\n"
             "  dtctl run --gpus 8 --batch -- python train.py"};
-    struct run_args args = {.global = g, .min_nodes = 1, .max_nodes = 1, .per_node = 1};
+    struct run_args args = {.global = g, .min_nodes = 1, .max_nodes = 1, .per_node = 1, .master_addr = ""};
     command_parse_in_order(&argp, argc, argv, &args); /* the script's options are the script's */
     int code = run_hints_check(args.command, args.n_command);
     return code ? code : run_submit(g, &args);

@@ -162,9 +162,9 @@ static int select_jobs(const struct status_args *a, struct client_job *jobs, int
 static int list_print(const struct client_job *jobs, int n, bool is_selection)
 {
     static const struct out_column alone[] = {
-        {"JOB", true, 0},     {"NAME", false, 0}, {"STATE", false, 0},   {"STEP", true, 1}, {"LOSS", true, 2},
-        {"WORKERS", true, 3}, {"EPOCH", true, 6}, {"RESTARTS", true, 5}, {"AGE", true, 4},  {"REASON", false, 0}};
-    static const struct out_column shared[] = {{"JOB", true, 0},     {"USER", false, 2},  {"NAME", false, 0},
+        {"JOB", true, 0},     {"NAME", false, OUT_CUT}, {"STATE", false, 0},   {"STEP", true, 1}, {"LOSS", true, 2},
+        {"WORKERS", true, 3}, {"EPOCH", true, 6},       {"RESTARTS", true, 5}, {"AGE", true, 4},  {"REASON", false, 0}};
+    static const struct out_column shared[] = {{"JOB", true, 0},     {"USER", false, 2},  {"NAME", false, OUT_CUT},
                                                {"STATE", false, 0},  {"STEP", true, 1},   {"LOSS", true, 2},
                                                {"WORKERS", true, 3}, {"EPOCH", true, 6},  {"RESTARTS", true, 5},
                                                {"AGE", true, 4},     {"REASON", false, 0}};
@@ -224,58 +224,59 @@ static int status_list(struct global *g, const struct status_args *args)
 
 /* ---- one job ---- */
 
-static void page_head(const struct client_job *job)
+static void page_head(FILE *f, const struct client_job *job)
 {
     const char *color = out_color(stdout, out_state_color(job->state)), *plain = out_color(stdout, OUT_PLAIN);
     double share = job->steps > 0 ? 100.0 * (double)job->step / (double)job->steps : 0;
-    printf("job %s %s  %s%s%s  epoch %llu", job->job, job->name, color, job->state, plain,
-           (unsigned long long)job->epoch);
+    fprintf(f, "job %s %s  %s%s%s  epoch %llu", job->job, job->name, color, job->state, plain,
+            (unsigned long long)job->epoch);
     if (job->steps) /* command jobs have no steps */
-        printf("  step %lld/%lld (%.1f%%)", (long long)job->step, (long long)job->steps, share);
-    putchar('\n');
+        fprintf(f, "  step %lld/%lld (%.1f%%)", (long long)job->step, (long long)job->steps, share);
+    fputc('\n', f);
     if (job->reason[0])
-        printf("  Reason     %s\n", job->reason);
+        fprintf(f, "  Reason     %s\n", job->reason);
     if (job->parent[0])
-        printf("  Resumes    job %s\n", job->parent);
+        fprintf(f, "  Resumes    job %s\n", job->parent);
     const struct passwd *me = getpwuid(geteuid());
     if (job->user[0] && (!me || strcmp(job->user, me->pw_name) != 0))
-        printf("  User       %s\n", job->user);
+        fprintf(f, "  User       %s\n", job->user);
 }
 
-static void page_speed(const struct client_job *job)
+static void page_speed(FILE *f, const struct client_job *job)
 {
     char a[OUT_NUMBER], b[OUT_NUMBER], c[OUT_NUMBER];
     const struct metric *m = &job->last;
     if (!job->has_last)
         return;
-    printf("  Loss       %.5f  gradient norm %s  lr %s", m->loss, out_real(m->grad_norm, 4, a), out_real(m->lr, 4, b));
+    fprintf(f, "  Loss       %.5f  gradient norm %s  lr %s", m->loss, out_real(m->grad_norm, 4, a),
+            out_real(m->lr, 4, b));
     if (m->valid_loss == m->valid_loss)
-        printf("  validation %.5f", m->valid_loss);
+        fprintf(f, "  validation %.5f", m->valid_loss);
     if (m->test_loss == m->test_loss)
-        printf("  test %.5f", m->test_loss);
-    printf("\n  Speed      %s tok/s  %s s/step", out_count(m->tokens_per_s, a), out_real(m->step_s, 3, b));
+        fprintf(f, "  test %.5f", m->test_loss);
+    fprintf(f, "\n  Speed      %s tok/s  %s s/step", out_count(m->tokens_per_s, a), out_real(m->step_s, 3, b));
     if (strcmp(job->state, "running") == 0)
-        printf("  ETA %s", out_duration((double)(job->steps - job->step) * m->step_s, c));
-    putchar('\n');
+        fprintf(f, "  ETA %s", out_duration((double)(job->steps - job->step) * m->step_s, c));
+    fputc('\n', f);
     for (int i = 0; i < metric_fields.n; i++) {
-        const struct field *f = &metric_fields.field[i];
-        if (f->label && field_shown(f, m))
-            printf("  %-10s %s%s\n", f->label, field_text(f, m, a), field_unit(f, b));
+        const struct field *field = &metric_fields.field[i];
+        if (field->label && field_shown(field, m))
+            fprintf(f, "  %-10s %s%s\n", field->label, field_text(field, m, a), field_unit(field, b));
     }
 }
 
-static void page_times(const struct client_job *job)
+static void page_times(FILE *f, const struct client_job *job)
 {
     char a[OUT_NUMBER], b[OUT_NUMBER], c[OUT_NUMBER];
-    printf("  Times      submitted %s  started %s  ended %s\n", out_time(job->submitted_ms, a),
-           out_time(job->started_ms, b), out_time(job->ended_ms, c));
+    fprintf(f, "  Times      submitted %s  started %s  ended %s\n", out_time(job->submitted_ms, a),
+            out_time(job->started_ms, b), out_time(job->ended_ms, c));
     if (job->checkpoint_dir[0] && job->checkpoint_step >= 0)
-        printf("  Checkpoint %s/step-%lld\n", job->checkpoint_dir, (long long)job->checkpoint_step);
+        fprintf(f, "  Checkpoint %s/step-%lld\n", job->checkpoint_dir, (long long)job->checkpoint_step);
     else if (job->checkpoint_dir[0])
-        printf("  Checkpoint none yet in %s\n", job->checkpoint_dir);
+        fprintf(f, "  Checkpoint none yet in %s\n", job->checkpoint_dir);
     if (job->checkpoint_error[0])
-        printf("  %sLast save failed: %s. The next save is attempted on schedule%s\n", out_color(stdout, OUT_RED),
-               job->checkpoint_error, out_color(stdout, OUT_PLAIN));
+        fprintf(f, "  %sLast save failed: %s. The next save is attempted on schedule%s\n", out_color(stdout, OUT_RED),
+                job->checkpoint_error, out_color(stdout, OUT_PLAIN));
 }
 
 /* The list of workers names nodes only if there is more than one. */
@@ -287,43 +288,43 @@ static bool many_nodes(const struct client_job *job)
     return false;
 }
 
-static void page_workers(const struct client_job *job)
+static void page_workers(FILE *f, const struct client_job *job)
 {
     const bool nodes = many_nodes(job);
     if (has_fewer(job))
-        printf("  Workers    %d of %d, restarts %d\n", job->workers, job->max_workers, job->restarts);
+        fprintf(f, "  Workers    %d of %d, restarts %d\n", job->workers, job->max_workers, job->restarts);
     else
-        printf("  Workers    %d, restarts %d\n", job->workers, job->restarts);
+        fprintf(f, "  Workers    %d, restarts %d\n", job->workers, job->restarts);
     for (int i = 0; i < job->n_worker; i++) {
         const struct client_worker *w = &job->worker[i];
-        printf("    rank %-3d pid %-8d %s", w->rank, w->pid, w->state);
+        fprintf(f, "    rank %-3d pid %-8d %s", w->rank, w->pid, w->state);
         if (nodes)
-            printf("  on %s", w->node);
+            fprintf(f, "  on %s", w->node);
         if (w->exit_signal >= 0)
-            printf("  killed by signal %d (%s)", w->exit_signal, strsignal(w->exit_signal));
+            fprintf(f, "  killed by signal %d (%s)", w->exit_signal, strsignal(w->exit_signal));
         else if (w->exit_status >= 0)
-            printf("  exit %d", w->exit_status);
-        putchar('\n');
+            fprintf(f, "  exit %d", w->exit_status);
+        fputc('\n', f);
     }
 }
 
-static void page_incidents(const struct client_job *job)
+static void page_incidents(FILE *f, const struct client_job *job)
 {
     char when[OUT_NUMBER], number[OUT_NUMBER];
     if (job->n_incident)
-        printf("  Incidents\n");
+        fprintf(f, "  Incidents\n");
     for (int i = 0; i < job->n_incident; i++) {
         const struct incident *in = &job->incident[i];
-        printf("    %s  %s: %s", out_time(in->wall_ms, when), in->seen, in->decided);
+        fprintf(f, "    %s  %s: %s", out_time(in->wall_ms, when), in->seen, in->decided);
         if (!isnan(in->detect_ms))
-            printf(" (decided in %s ms", out_real(in->detect_ms, 3, number));
+            fprintf(f, " (decided in %s ms", out_real(in->detect_ms, 3, number));
         if (!isnan(in->recover_ms))
-            printf("%sback in %s ms", isnan(in->detect_ms) ? " (" : ", ", out_real(in->recover_ms, 4, number));
-        puts(isnan(in->detect_ms) && isnan(in->recover_ms) ? "" : ")");
+            fprintf(f, "%sback in %s ms", isnan(in->detect_ms) ? " (" : ", ", out_real(in->recover_ms, 4, number));
+        fputs(isnan(in->detect_ms) && isnan(in->recover_ms) ? "\n" : ")\n", f);
     }
 }
 
-static void page_next(const struct client_job *job)
+static void page_next(FILE *f, const struct client_job *job)
 {
     static const struct {
         const char *state;
@@ -338,12 +339,13 @@ static void page_next(const struct client_job *job)
             before = table[i].before;
             after = table[i].after;
         }
-    printf("  Next       %s %s%s\n", before, job->job, after);
+    fprintf(f, "  Next       %s %s%s\n", before, job->job, after);
 }
 
 static int status_one(struct global *g, const char *id)
 {
     struct client_job job;
+    struct out_page page;
     struct why why = {0};
     char number[32];
     int code = EXIT_DONE;
@@ -354,12 +356,14 @@ static int status_one(struct global *g, const char *id)
     if (g->format != OUT_TEXT) {
         code = command_json(g, json_of_job(&job));
     } else {
-        page_head(&job);
-        page_speed(&job);
-        page_times(&job);
-        page_workers(&job);
-        page_incidents(&job);
-        page_next(&job);
+        out_page_begin(&page);
+        page_head(page.f, &job);
+        page_speed(page.f, &job);
+        page_times(page.f, &job);
+        page_workers(page.f, &job);
+        page_incidents(page.f, &job);
+        page_next(page.f, &job);
+        out_page_end(&page, stdout);
     }
     client_job_fini(&job);
     return code;

@@ -5,6 +5,7 @@
 #include "common/base/clock.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -131,7 +132,7 @@ enum out_color out_state_color(const char *job_state)
     return OUT_PLAIN;
 }
 
-/* ---- tables ---- */
+/* ---- text that is broken ---- */
 
 static void *alloc_or_exit(void *p)
 {
@@ -158,6 +159,77 @@ static int text_fit(const char *s, int room)
             break;
     return n;
 }
+
+/* The number of bytes of the escape sequence at `s`; 0: there is none. */
+static size_t sequence_length(const char *s)
+{
+    return s[0] == '\033' ? strcspn(s, "m") + 1 : 0;
+}
+
+/* Splits off spaces and the word behind them: sets their numbers of bytes, and of columns without sequences. */
+static void word_measure(const char *s, const char *end, int *ret_spaces, size_t *ret_bytes, int *ret_width)
+{
+    const char *p = s;
+    while (p < end && *p == ' ')
+        p++;
+    *ret_spaces = (int)(p - s);
+    *ret_width = 0;
+    while (p < end && *p != ' ') {
+        size_t skip = sequence_length(p);
+        *ret_width += !skip && ((unsigned char)*p & 0xc0) != 0x80;
+        p += skip ? skip : 1;
+    }
+    p = p < end ? p : end;
+    *ret_bytes = (size_t)(p - s) - (size_t)*ret_spaces;
+}
+
+#define LEAST_INDENT 4 /* of a word, such as a path, that fits only into a line of its own */
+
+/* Prints the text, which begins in column `at`; lines that follow begin in column `indent`. A word that is longer than
+ * a line is not broken, so that it can be copied. */
+static void text_wrap(FILE *f, const char *text, size_t len, int at, int indent, int columns)
+{
+    const char *end = text + len;
+    bool first = true;
+    while (text < end) {
+        int spaces, width;
+        size_t bytes;
+        word_measure(text, end, &spaces, &bytes, &width);
+        if (!first && at + spaces + width > columns) {
+            at = indent + width > columns ? LEAST_INDENT : indent;
+            fprintf(f, "\n%*s", at, "");
+        } else {
+            fprintf(f, "%*s", spaces, "");
+            at += spaces;
+        }
+        fwrite(text + spaces, 1, bytes, f);
+        at += width;
+        first = first && !width; /* the first word stays where it is, behind its indentation */
+        text += (size_t)spaces + bytes;
+    }
+}
+
+void out_page_begin(struct out_page *p)
+{
+    *p = (struct out_page){0};
+    p->f = alloc_or_exit(open_memstream(&p->text, &p->len));
+}
+
+void out_page_end(struct out_page *p, FILE *to)
+{
+    const int columns = out_is_terminal(to) ? out_columns(to) : INT_MAX / 2;
+    if (fclose(p->f))
+        alloc_or_exit(NULL);
+    for (const char *line = p->text; *line; line += *line != '\0') {
+        size_t len = strcspn(line, "\n"), spaces = strspn(line, " ");
+        text_wrap(to, line, len, 0, spaces == 2 ? OUT_LABEL : (int)spaces + LEAST_INDENT, columns);
+        fputc('\n', to);
+        line += len;
+    }
+    free(p->text);
+}
+
+/* ---- tables ---- */
 
 void out_table_init(struct out_table *t, const struct out_column *columns, int n_columns)
 {
@@ -214,44 +286,80 @@ static int column_width(const struct out_table *t, int c)
     return w;
 }
 
-static void cell_print(FILE *f, const char *text, int width, bool right, bool last, enum out_color color)
+/* How a table is printed: the widths of its columns, and which of them. */
+struct table_form {
+    int width[OUT_COLUMNS_MAX], late, columns;
+};
+
+static int form_width(const struct out_table *t, const struct table_form *form)
+{
+    int width = out_text_width(t->columns[t->n_columns - 1].title);
+    for (int c = 0; c + 1 < t->n_columns; c++)
+        width += t->columns[c].late <= form->late ? form->width[c] + 2 : 0;
+    return width;
+}
+
+#define LEAST_CUT 8 /* columns of a cell that is cut: enough to tell most names apart */
+
+/* Where a terminal is too narrow, columns are left out, and then cells are cut. The last column may be a sentence. */
+static void form_find(const struct out_table *t, FILE *f, struct table_form *ret)
+{
+    *ret = (struct table_form){.late = OUT_LATE_MAX, .columns = out_is_terminal(f) ? out_columns(f) : INT_MAX / 2};
+    for (int c = 0; c < t->n_columns; c++)
+        ret->width[c] = column_width(t, c);
+    while (ret->late > 0 && form_width(t, ret) > ret->columns)
+        ret->late--;
+    for (int c = 0; c < t->n_columns; c++) {
+        int less = form_width(t, ret) - ret->columns, left = ret->width[c] - less;
+        if (t->columns[c].late == OUT_CUT && less > 0 && ret->width[c] > LEAST_CUT)
+            ret->width[c] = left > LEAST_CUT ? left : LEAST_CUT;
+    }
+}
+
+static void cell_print(FILE *f, const char *text, int width, bool right, enum out_color color)
 {
     int pad = width - out_text_width(text);
     if (right)
         fprintf(f, "%*s", pad, "");
-    fprintf(f, "%s%s%s", color ? out_color(f, color) : "", text, color ? out_color(f, OUT_PLAIN) : "");
-    if (!right && !last)
-        fprintf(f, "%*s", pad, "");
-    fputs(last ? "\n" : "  ", f);
+    fputs(color ? out_color(f, color) : "", f);
+    if (pad >= 0)
+        fputs(text, f);
+    else
+        fprintf(f, "%.*s..", text_fit(text, width - 2), text);
+    fputs(color ? out_color(f, OUT_PLAIN) : "", f);
+    fprintf(f, "%*s  ", right || pad < 0 ? 0 : pad, "");
 }
 
-/* Where a terminal is too narrow, columns are left out. Returns the largest `late` that fits. The last column may be a
- * sentence, which wraps. */
-static int table_fit(const struct out_table *t, FILE *f)
+#define LEAST_ROOM 24 /* columns for the lines of a sentence beside the other cells; with fewer it goes below them */
+
+static void last_cell_print(FILE *f, const char *text, int at, const struct table_form *form, enum out_color color)
 {
-    int late = OUT_LATE_MAX;
-    for (; out_is_terminal(f) && late > 0; late--) {
-        int width = out_text_width(t->columns[t->n_columns - 1].title);
-        for (int c = 0; c + 1 < t->n_columns; c++)
-            width += t->columns[c].late <= late ? column_width(t, c) + 2 : 0;
-        if (width <= out_columns(f))
-            break;
-    }
-    return late;
+    bool below = form->columns - at < LEAST_ROOM && at + out_text_width(text) > form->columns;
+    fputs(color ? out_color(f, color) : "", f);
+    if (below)
+        fprintf(f, "\n%*s", LEAST_INDENT, "");
+    at = below ? LEAST_INDENT : at;
+    text_wrap(f, text, strlen(text), at, at, form->columns);
+    fputs(color ? out_color(f, OUT_PLAIN) : "", f);
+    fputc('\n', f);
 }
 
 void out_table_print(const struct out_table *t, FILE *f, int color_column)
 {
-    const int late = table_fit(t, f);
+    struct table_form form;
+    form_find(t, f, &form);
     for (int r = -1; r < t->n_rows; r++) {
-        int last = t->n_columns - 1; /* no trailing spaces */
-        while (last > 0 && !cell_text(t, r, last)[0])
+        int at = 0, last = t->n_columns - 1; /* no trailing spaces */
+        while (last > 0 && (!cell_text(t, r, last)[0] || t->columns[last].late > form.late))
             last--;
         for (int c = 0; c <= last; c++) {
-            if (c < last && t->columns[c].late > late)
-                continue;
             enum out_color color = r < 0 ? OUT_BOLD : c == color_column ? t->row_color[r] : OUT_PLAIN;
-            cell_print(f, cell_text(t, r, c), column_width(t, c), t->columns[c].right, c == last, color);
+            if (c == last) {
+                last_cell_print(f, cell_text(t, r, c), at, &form, color);
+            } else if (t->columns[c].late <= form.late) {
+                cell_print(f, cell_text(t, r, c), form.width[c], t->columns[c].right, color);
+                at += form.width[c] + 2;
+            }
         }
     }
 }

@@ -11,7 +11,9 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#define OUT_LATE_MAX 6 /* the highest `late` of a column */
+#define OUT_CUT (-1)
+#define OUT_LATE_MAX 6     /* the highest `late` of a column */
+#define OUT_COLUMNS_MAX 16 /* columns of a table; the longest have 11 */
 
 enum out_format { OUT_TEXT, OUT_JSON, OUT_JSONL };
 
@@ -39,17 +41,32 @@ int out_columns(FILE *f); /* of the terminal; 80 when unknown */
 const char *out_color(FILE *f, enum out_color color);
 enum out_color out_state_color(const char *job_state);
 
+/* ---- text that is broken at spaces where a terminal is too narrow; a file or pipe gets it as it is ---- */
+
+#define OUT_LABEL 13 /* columns before the text in a line of a page: "  Workers    2" */
+
+/* The lines of a page are written to `f`, by any function. One that begins with two spaces has a label. */
+struct out_page {
+    FILE *f;
+    char *text;
+    size_t len;
+};
+/* The program exits when out of memory, here and at the end. */
+void out_page_begin(struct out_page *p);
+void out_page_end(struct out_page *p, FILE *to);
+
 /* ---- tables: columns as wide as their widest cell, two spaces between ---- */
 
 struct out_column {
     const char *title;
     bool right; /* numbers */
-    int late;   /* where a terminal is narrow, columns with higher numbers are left out first; 0: never */
+    int late;   /* where a terminal is narrow, columns with higher numbers are left out first; 0: never; OUT_CUT: never,
+                   but where it is still too narrow, the ends of the cells are */
 };
 struct out_table {
     const struct out_column *columns;
-    int n_columns, n_rows, cap;
-    char **cells; /* n_rows * n_columns */
+    int n_columns, n_rows, cap; /* n_columns: at most OUT_COLUMNS_MAX */
+    char **cells;               /* n_rows * n_columns */
     enum out_color *row_color;
 };
 void out_table_init(struct out_table *t, const struct out_column *columns, int n_columns);
@@ -58,7 +75,8 @@ void out_table_fini(struct out_table *t);
 int out_table_row(struct out_table *t);
 void out_table_set(struct out_table *t, int row, int column, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-/* The cells of `color_column` (-1: none) have the colour row_color of their row. */
+/* The cells of `color_column` (-1: none) have the colour row_color of their row. On a terminal, text of the last column
+ * that does not fit continues in the next lines. */
 void out_table_print(const struct out_table *t, FILE *f, int color_column);
 
 /* ---- JSON ---- */

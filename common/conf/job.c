@@ -566,6 +566,11 @@ static const char *check_caller(const char *text)
     return caller_parse(text, &c) ? "settings such as \"env umask=0022 ignored=1,2 nofile=1024:4096\"" : NULL;
 }
 
+static const char *check_master(const char *text)
+{
+    return strlen(text) < 256 && !strpbrk(text, " \t\n=") ? NULL : "a host name, an IP address, or auto";
+}
+
 static const struct schema_row command_rows[] = {
     {TEXT(name, check_name, NULL, FREE, "Name of the job; used in file names.")},
     {ITEMS(command, n_command, SCHEMA_LIST, check_argument, NULL, FREE,
@@ -576,6 +581,13 @@ static const struct schema_row command_rows[] = {
     {INT(parallel.min_workers, 0, JOB_MAX_WORKERS, "0", FREE,
          "Minimum number of workers with which the job starts or continues, in whole nodes. 0: parallel.workers.")},
     RUN_ROWS,
+    {TEXT(run.master_addr, check_master, "\"\"", FREE,
+          "MASTER_ADDR of the workers: a host name or an IP address of the node of rank 0, or auto: the address at "
+          "which other nodes reach that node. Rank 0 then opens the rendezvous itself, at run.master_port. \"\": "
+          "127.0.0.1 on every node, where dtd serves the rendezvous.")},
+    {INT(run.master_port, 0, 65535, "0", FREE,
+         "MASTER_PORT of the workers, with run.master_addr only. 0: a port from 20000 to 29999, another one for each "
+         "attempt.")},
     {TEXT(run.caller, check_caller, "\"\"", FREE,
           "Settings of the process that called dtctl run, which sets this key: umask, resource limits, ignored and "
           "blocked signals. \"\": those of the daemon, with no signal ignored.")},

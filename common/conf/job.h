@@ -136,6 +136,8 @@ struct job_checkpoint {
     char *take_over; /* set by --take-over: 16 hex digits, the ckpt_incarnation of the job that is replaced; "": none */
 };
 
+#define JOB_MASTER_AUTO "auto"
+
 struct job_run {
     enum device device;
     enum comm_kind comm;
@@ -149,6 +151,10 @@ struct job_run {
                      training job */
     char **caller_env; /* of a command: the caller's variables, in their order */
     int n_caller_env;
+    char *
+        master_addr; /* of a command: MASTER_ADDR of its workers, or JOB_MASTER_AUTO: the address of rank 0's node; rank
+                        0 then opens the rendezvous itself. "": 127.0.0.1 and dtd's store. NULL in a training job */
+    int64_t master_port; /* with master_addr: MASTER_PORT; 0: dtd chooses one for each attempt */
     char *workdir;
     char *algorithms; /* algorithm file of products, or a folder of them; "" : in data.cache; JOB_NO_ALGORITHMS: none;
                          NULL in a job with a command */

@@ -518,10 +518,18 @@ static bool command_empty(const struct job_spec *j, char ret[SENTENCE])
            BROKEN("no program is given: write, for example, [python, train.py]");
 }
 
+static bool port_alone(const struct job_spec *j, char ret[SENTENCE])
+{
+    return j->run.master_port && !j->run.master_addr[0] &&
+           BROKEN("without run.master_addr dtd opens the rendezvous and chooses its port: write 0, or "
+                  "run.master_addr: " JOB_MASTER_AUTO);
+}
+
 static const struct rule command_rules[] = {
     {OVER(command, command_empty)},
     {OVER(run.nodes, nodes_broken)},
     {OVER(parallel.min_workers, whole_nodes_broken)},
+    {OVER(run.master_port, port_alone)},
 };
 
 static bool rule_broken(const struct rule *rule, const struct job_spec *job, char ret[SENTENCE])

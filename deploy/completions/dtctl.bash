@@ -39,7 +39,7 @@ _dtctl() {
   help) COMPREPLY=($(compgen -W "$commands" -- "$cur")); return ;;
   submit) options="--set --optimizer --map --detach --batch --dry-run --take-over --help-keys" ;;
   status) options="--state --user" ;;
-  run) options="--nodes --workers-per-node --max-restarts --no-grow --name --env --detach --log-dir --quiet --batch --gpus --nnodes --nproc-per-node" ;;
+  run) options="--nodes --workers-per-node --max-restarts --no-grow --master-addr --master-port --name --env --detach --log-dir --quiet --batch --gpus --nnodes --nproc-per-node" ;;
   metrics) options="--follow --from" ;;
   logs) options="--follow --rank --tail" ;;
   why) options="--incident" ;;

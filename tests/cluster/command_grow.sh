@@ -12,6 +12,7 @@ job=$(submit)
 still=$(submit --no-grow)
 wait_for 60 "three workers" all_in "$tmp/out0" 3 0
 wait_for 60 "three workers that do not grow" all_in "$tmp/out1" 3 0
+was=$(on "$leader" status "$still" -o json | jq -er ".worker[] | select(.node == \"$lost\") | .rank")
 kill_node $lost
 wait_for 60 "two workers" all_in "$tmp/out0" 2 1
 wait_for 60 "two workers that do not grow" all_in "$tmp/out1" 2 1
@@ -24,6 +25,14 @@ on "$leader" why "$job" -o json | jq -e '.[-1].seen | test("slots for more than 
 on "$leader" status "$job" -o json | jq -e '.state == "running" and .restarts == 1 and .workers == 3' >/dev/null || fail "$(on "$leader" status "$job")"
 says_so() { on "$leader" status "$still" -o json | jq -e '.workers == 2 and (.reason | test("room for 3, but run.grow is false"))'; }
 wait_for 20 "the reason of the job that does not grow" says_so
+# The output of the rank that left can be read, as all ranks' and as its own.
+introduced="(rank $was ran on node $lost in an earlier epoch, with this output:)"
+for options in "" "--rank $was"; do
+  on "$leader" logs "$still" $options >"$tmp/said" || fail "logs $options: $(cat "$tmp/said")"
+  grep -A 1 -F "$introduced" "$tmp/said" | grep -q "rank $was is in" || fail "logs $options: $(cat "$tmp/said")"
+done
+! on "$leader" logs "$still" --rank 3 2>"$tmp/said" || fail "there has never been a rank 3"
+grep -q "has ranks 0 to 1" "$tmp/said" || fail "$(cat "$tmp/said")"
 rm "$tmp/hold"
 both_done() { on "$leader" status -o json | jq -e 'map(.state) == ["done", "done"]'; }
 wait_for 60 "the end" both_done

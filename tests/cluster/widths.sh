@@ -1,5 +1,5 @@
-# widths.sh: on a terminal of 80 and of 40 columns, status, metrics and the progress of a job fit into its width. Escape
-# sequences in the text that a model has learned do not reach a terminal.
+# widths.sh: on a terminal of 80 and of 40 columns, status, metrics, the pages of a job and of the node, and the progress
+# of a job fit into its width. Escape sequences in the text that a model has learned do not reach a terminal.
 . "$(dirname "$0")/lib.sh"
 up
 write_job
@@ -33,10 +33,25 @@ for columns in 80 40; do
   on_terminal $columns "$DTD_BIN/dtctl" metrics "$(dtctl status -o json | jq -r '.[-1].job')" >said
   fits $columns metrics
   grep -q "STEP *LOSS" said || fail "$(cat said)"
-  on_terminal $columns "$DTD_BIN/dtctl" status | sed -n 1p >said # the reason below may wrap
-  [ $columns = 40 ] || fits $columns status
+  on_terminal $columns "$DTD_BIN/dtctl" status >said
+  fits $columns status
+  grep -q '^ *1  a-lon' said || fail "no name at $columns: $(cat said)"
+  [ "$(tail -n +2 said | tr -s ' \n' ' ' | grep -o 'all steps done' | wc -l)" = "$(dtctl status -o json | jq length)" ] || fail "reasons at $columns: $(cat said)"
   ! grep -q RESTARTS said || [ $columns = 80 ] || fail "all columns at $columns: $(cat said)"
 done
+# A path or a name is one word, which can be copied, and may be longer than a line.
+job=$(dtctl run --detach -o json --workers-per-node 3 --name n-0123456789012345678901234567890123456789012345678901234567890 -- sleep 60 | jq -er .job)
+wait_for 20 "three workers" is_state "$job" running
+for columns in 80 40; do
+  for page in "status 1" "status $job" node status; do
+    on_terminal $columns "$DTD_BIN/dtctl" $page | grep -v '^ *[^ ]*$' >said
+    fits $columns "$page"
+  done
+  on_terminal $columns "$DTD_BIN/dtctl" status 1 | tr -s ' \n' ' ' >said
+  dtctl status 1 | tr -s ' \n' ' ' | cmp - said || fail "the page at $columns has other words: $(cat said)"
+done
+dtctl cancel "$job" >/dev/null
+[ "$(dtctl status 1 | wc -L)" -gt 80 ] || fail "a pipe gets whole lines"
 [ "$(dtctl metrics 1 | head -n 1 | wc -w)" = 10 ] || fail "a pipe gets all columns"
 
 # A prompt with an escape sequence, and a hot model of bytes, which writes any of them.

@@ -1,7 +1,8 @@
 /* A job whose workers run a command of the user. They have no connection to control: they are configured by their
  * environment, with the variables that torchrun sets, are controlled by signals, and report only by their exit status.
  * Their processes start after the epoch record is committed. The epoch's c10d store opens with the first process on
- * each node. Neither a process nor the store is used by a later epoch. */
+ * each node; with run.master_addr there is none, and rank 0 opens one of its own. Neither a process nor the store is
+ * used by a later epoch. */
 #include "daemon/control/job/internal.h"
 
 #include "common/base/caller.h"
@@ -43,6 +44,38 @@ static struct place place_of(const struct job *j, int rank)
     return p;
 }
 
+/* ---- the rendezvous of an epoch ---- */
+
+/* Ports below the range from which Linux takes those of outgoing connections (32768 to 60999), so none of these is in
+ * use by chance. Jobs of a user that run at the same time get different ones, and so do PORTS_PER_JOB attempts in a
+ * row: a worker of an earlier attempt that still runs on a node that was cut off cannot connect to the next one. Users
+ * with a private dtd each have jobs of the same numbers, hence the uid, times a prime number. */
+#define PORT_FIRST 20000
+#define PORTS 10000
+#define PORTS_PER_JOB 16
+
+static bool own_rendezvous(const struct job *j)
+{
+    return j->spec.run.master_addr[0] != '\0';
+}
+
+static int master_port(const struct job *j)
+{
+    uint64_t jobs = PORTS / PORTS_PER_JOB;
+    return j->spec.run.master_port
+               ? (int)j->spec.run.master_port
+               : (int)(PORT_FIRST + (j->id + j->uid * 97) % jobs * PORTS_PER_JOB + j->epoch % PORTS_PER_JOB);
+}
+
+/* A node outside a cluster has no address, and is the job's only one. */
+static const char *master_addr(const struct job *j)
+{
+    const char *given = j->spec.run.master_addr, *first = j->workers[0].p.node->address;
+    if (strcmp(given, JOB_MASTER_AUTO) != 0)
+        return given;
+    return first[0] ? first : "127.0.0.1";
+}
+
 /* ---- the environment ---- */
 
 struct env {
@@ -79,7 +112,10 @@ static void env_add_gpus(struct env *e, const struct job *j, int rank)
 static void env_fill_own(struct env *e, const struct job *j, int rank)
 {
     struct place p = place_of(j, rank);
-    env_add(e, "MASTER_ADDR=127.0.0.1");
+    bool own = own_rendezvous(j);
+    env_add(e, "MASTER_ADDR=%s", own ? master_addr(j) : "127.0.0.1");
+    if (own) /* otherwise each node adds its port of dtd's store */
+        env_add(e, "MASTER_PORT=%d", master_port(j));
     env_add(e, "RANK=%d", rank);
     env_add(e, "WORLD_SIZE=%d", j->n_workers);
     env_add(e, "LOCAL_RANK=%d", p.local_rank);
@@ -92,7 +128,7 @@ static void env_fill_own(struct env *e, const struct job *j, int rank)
     env_add(e, "TORCHELASTIC_RESTART_COUNT=%d", j->restarts);
     env_add(e, "TORCHELASTIC_MAX_RESTARTS=%" PRId64, j->spec.run.restarts);
     env_add(e, "TORCHELASTIC_RUN_ID=%" PRIu64, j->id);
-    env_add(e, "TORCHELASTIC_USE_AGENT_STORE=True");
+    env_add(e, "TORCHELASTIC_USE_AGENT_STORE=%s", own ? "False" : "True"); /* False: rank 0 opens the store */
     if (job_gpus(&j->spec))
         env_add_gpus(e, j, rank);
 }
@@ -181,7 +217,7 @@ static void command_changed(struct job *j, struct job_worker *w)
 void job_command_stranded(struct job *j, const struct job_process *p)
 {
     char seen[400];
-    if (!job_in_epoch(j) || j->stopping)
+    if (!job_in_epoch(j) || j->stopping || own_rendezvous(j))
         return;
     snprintf(seen, sizeof(seen), "dtd-control of %s was restarted, and the c10d store of epoch %" PRIu64 " is lost",
              p->node->name, j->epoch);
@@ -197,7 +233,7 @@ static bool command_adopted(struct job *j)
         w->epoch = w->epoch ? w->epoch : j->epoch; /* nodes of an older version do not report it */
         command_changed(j, w);
         all = all && w->ready;
-        if (job_process_running(&w->p) && w->p.stranded)
+        if (job_process_running(&w->p) && w->p.stranded && !own_rendezvous(j))
             stranded = &w->p;
     }
     if (stranded)
@@ -281,7 +317,7 @@ static err_t command_complete_spawn(struct job *j, const struct job_process *p, 
     x->command = j->spec.command;
     x->n_command = j->spec.n_command;
     x->epoch = j->epoch;
-    x->store_node = job_committer(j)->p.node->name;
+    x->store_node = own_rendezvous(j) ? NULL : job_committer(j)->p.node->name;
     x->caller = j->spec.run.caller;
     err_t err = env_make(j, job_process_rank(j, p), ret_env, &x->n_env);
     x->env = *ret_env;

@@ -19,7 +19,8 @@ struct local_events {
     void (*gpus_known)(void *owner);
     /* A GPU has become sick, or the disk full or not full: report this node's facts to the leader again. */
     void (*facts_changed)(void *owner);
-    /* Returns this node's port of the c10d store of a command's epoch, and opens the port if necessary. */
+    /* Returns this node's port of the c10d store of a command's epoch, and opens the port if necessary. Called only if
+     * the epoch has a store (x->store_node). */
     err_t (*command_port)(void *owner, const struct process_spawn *x, uint16_t *ret_port);
     /* The last process of a job has ended and the job is released. */
     void (*released)(void *owner, uint64_t job);

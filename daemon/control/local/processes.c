@@ -141,24 +141,26 @@ static err_t spawn_managed(struct local *l, const struct process_spawn *x, struc
 
 #define NODE_VARIABLES 2
 
-/* Writes the command's variables, and those that differ by node: the port of its epoch's store, and the path of its
- * error file. */
+/* Writes the command's variables, and those that differ by node: the path of its error file, and the port of its
+ * epoch's store if it has one. */
 static err_t pack_variables(struct local *l, const struct process_spawn *x, struct buf *ret)
 {
-    char text[40], error[PATH_MAX + sizeof(ERROR_FILE_ENV) + 1] = ERROR_FILE_ENV "=";
+    char port_text[40], error[PATH_MAX + sizeof(ERROR_FILE_ENV) + 1] = ERROR_FILE_ENV "=";
     uint16_t port = 0;
     char **words = calloc((size_t)x->n_env + NODE_VARIABLES, sizeof(*words));
-    err_t err = words ? l->events->command_port(l->owner, x, &port) : ERR_NOMEM;
+    int n = 0;
+    err_t err = !words ? ERR_NOMEM : x->store_node ? l->events->command_port(l->owner, x, &port) : OK;
     if (!err)
         err = buf_append(ret, CALLER_ENV "=", strlen(CALLER_ENV "="));
     if (!err) {
-        snprintf(text, sizeof(text), "MASTER_PORT=%u", port);
+        snprintf(port_text, sizeof(port_text), "MASTER_PORT=%u", port);
         error_file_path(l->dir, x->job, x->slot, x->epoch, error + strlen(error));
+        words[n++] = error;
+        if (x->store_node)
+            words[n++] = port_text;
         for (int i = 0; i < x->n_env; i++)
-            words[i + NODE_VARIABLES] = x->env[i];
-        words[0] = text;
-        words[1] = error;
-        err = caller_pack(words, x->n_env + NODE_VARIABLES, ret);
+            words[n++] = x->env[i];
+        err = caller_pack(words, n, ret);
     }
     free(words);
     return err ? err : buf_append(ret, "", 1);

@@ -81,7 +81,8 @@ struct process_spawn {
     int n_command;
     int64_t log_bytes;      /* limit of its log; 0: that of the node */
     uint64_t epoch;         /* of a command: the epoch that it is started for */
-    const char *store_node; /* of a command: the node that has the epoch's c10d store */
+    const char *store_node; /* of a command: the node that has the epoch's c10d store; NULL: it has none, and `env` has
+                               MASTER_PORT */
     const char *caller;     /* of a command: what it inherits (common/base/caller.h); NULL or "": the daemon's */
 };
 

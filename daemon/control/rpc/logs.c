@@ -289,6 +289,9 @@ enum file_state { FILE_OPEN, FILE_ASKED, FILE_QUIET, FILE_ENDED };
 
 struct tail_file {
     struct tail *tail;
+    int rank;
+    bool left;             /* the rank of an earlier epoch ran there, and none of the newest one does */
+    bool introduced;       /* the client has received the line about a file that is `left` */
     enum file_state state; /* ASKED: a thread or its node reads; QUIET: no more data until the next look */
     char *node;            /* the node of the file; NULL: this one */
     struct place place;
@@ -309,7 +312,7 @@ struct tail {
     int holds; /* references: the timer, and each read that waits for a thread or a node */
     bool follow;
     int64_t lines; /* of the request */
-    int first, n;  /* ranks */
+    int n;
     struct tail_file files[];
 };
 
@@ -421,7 +424,7 @@ static err_t send_text(struct tail *t, int k, const struct place *from, const ui
 {
     const char *node = t->files[k].node;
     Dtd__LogChunk chunk = DTD__LOG_CHUNK__INIT;
-    chunk.rank = t->first + k;
+    chunk.rank = t->files[k].rank;
     if (from) {
         chunk.has_at = chunk.has_slot = true;
         chunk.at = from->at;
@@ -475,6 +478,18 @@ static err_t send_left_out(struct tail *t, int k)
     return err;
 }
 
+/* One line before the output of a rank of an earlier epoch. */
+static err_t send_introduction(struct tail *t, int k)
+{
+    struct tail_file *f = &t->files[k];
+    char text[512];
+    int len = snprintf(text, sizeof(text), "(rank %d ran on node %s in an earlier epoch, with this output:)\n", f->rank,
+                       f->node ? f->node : t->server->local->name);
+    err_t err = f->left && !f->introduced ? send_text(t, k, NULL, (const uint8_t *)text, (size_t)len) : OK;
+    f->introduced = f->introduced || !err;
+    return err;
+}
+
 /* ---- the pump ---- */
 
 /* Sends the block of file k that has been read, and starts to read the next one. Otherwise the error of rpc_item. */
@@ -485,7 +500,8 @@ static err_t send_block(struct tail *t, int k, bool last)
     if (gap)
         return gap;
     if (f->block) {
-        err_t err = send_cut(t, k);
+        err_t err = send_introduction(t, k);
+        err = err ? err : send_cut(t, k);
         err = err ? err : send_text(t, k, &f->place, f->block, f->len);
         if (err)
             return err;
@@ -517,11 +533,11 @@ static bool follow_rank(struct tail *t, int k)
     const struct job *j = jobs_find(t->server->jobs, t->job);
     struct tail_file *f = &t->files[k], now;
     char text[200];
-    if (!j || t->first + k >= job_view_of(j).n_workers || f->block || f->state == FILE_ASKED)
+    if (!j || f->left || f->rank >= job_view_of(j).n_workers || f->block || f->state == FILE_ASKED)
         return false;
-    find_file(t, j, t->first + k, f->guessed ? t->lines : MOVED_LINES, &now);
+    find_file(t, j, f->rank, f->guessed ? t->lines : MOVED_LINES, &now);
     const char *was = f->node ? f->node : t->server->local->name, *is = now.node ? now.node : t->server->local->name;
-    int len = snprintf(text, sizeof(text), "(rank %d is on node %s now; the last %d lines there:)\n", t->first + k, is,
+    int len = snprintf(text, sizeof(text), "(rank %d is on node %s now; the last %d lines there:)\n", f->rank, is,
                        MOVED_LINES);
     if ((now.place.slot == f->place.slot && strcmp(was, is) == 0) ||
         (!f->guessed && send_text(t, k, NULL, (const uint8_t *)text, (size_t)len))) {
@@ -564,6 +580,11 @@ static void pump(void *arg)
         (void)uv_timer_start(&t->timer, look_again, LOOK_MS, 0);
 }
 
+static bool is_here(const struct rpc_server *server, const char *node)
+{
+    return strcmp(node, server->local->name) == 0 || (!server->jobs->nodes->next && strcmp(node, "node-1") == 0);
+}
+
 /* Finds the file of a rank: at the node and slot of the newest recorded epoch, or before the first one, of its current
  * placement. */
 static void find_file(struct tail *t, const struct job *j, int rank, int64_t lines, struct tail_file *f)
@@ -575,13 +596,47 @@ static void find_file(struct tail *t, const struct job *j, int rank, int64_t lin
     const struct job_rank_view p = rank < v.n_workers ? job_rank_view_of(j, rank) : (struct job_rank_view){0};
     const char *name = recorded ? s->epoch.members[rank].node : p.node ? p.node : server->local->name;
     int slot = recorded ? s->epoch.members[rank].slot : p.node ? p.slot : rank;
-    bool here = strcmp(name, server->local->name) == 0 || (!server->jobs->nodes->next && strcmp(name, "node-1") == 0);
+    bool here = is_here(server, name);
     *f = (struct tail_file){.tail = t,
+                            .rank = rank,
                             .place = {.job = v.id, .slot = slot, .lines = lines},
                             .node = here ? NULL : strdup(name),
                             .guessed = !recorded && !p.node};
     if (!here && !f->node)
         f->state = FILE_ENDED;
+}
+
+/* Whether the client gets the files of places that the job has left. A client that follows the job has received them,
+ * and gets only those of a rank that the job does not have any more. */
+static bool is_wanted(const struct state_left *left, const Dtd__LogsRequest *m, int n_workers)
+{
+    bool follows = m->has_follow && m->follow;
+    return m->rank < 0 ? !follows : left->rank == m->rank && (!follows || m->rank >= n_workers);
+}
+
+/* Makes the files of places that the job has left the first ones of `t`; NULL: only counts them. Returns their number.
+ */
+static int find_left(struct tail *t, const struct job *j, const Dtd__LogsRequest *m)
+{
+    const struct job_view v = job_view_of(j);
+    int n = 0;
+    for (int i = 0; v.logged && i < v.logged->n_left; i++) {
+        const struct state_left *left = &v.logged->left[i];
+        if (!is_wanted(left, m, v.n_workers))
+            continue;
+        if (t) {
+            bool here = is_here(t->server, left->node);
+            t->files[n] = (struct tail_file){.tail = t,
+                                             .rank = left->rank,
+                                             .left = true,
+                                             .place = {.job = v.id, .slot = left->slot, .lines = m->tail_lines},
+                                             .node = here ? NULL : strdup(left->node)};
+            if (!here && !t->files[n].node)
+                t->files[n].state = FILE_ENDED;
+        }
+        n++;
+    }
+    return n;
 }
 
 void rpc_client_logs(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
@@ -592,11 +647,13 @@ void rpc_client_logs(void *owner, struct rpc_call *call, const ProtobufCMessage 
     if (!j)
         return;
     const int n_workers = job_view_of(j).n_workers;
-    if (m->rank < -1 || m->rank >= n_workers) {
+    const int n_left = find_left(NULL, j, m);
+    if (m->rank < -1 || (m->rank >= n_workers && !n_left)) {
         rpc_fail(call, ERR_NOTFOUND, "job %s has ranks 0 to %d", m->job, n_workers - 1);
         return;
     }
-    int count = m->rank < 0 ? n_workers : 1;
+    const int n_now = m->rank < 0 ? n_workers : m->rank < n_workers;
+    const int count = n_left + n_now;
     struct tail *t = calloc(1, sizeof(*t) + (size_t)count * sizeof(t->files[0]));
     if (!t || uv_timer_init(server->loop, &t->timer)) {
         free(t);
@@ -610,11 +667,11 @@ void rpc_client_logs(void *owner, struct rpc_call *call, const ProtobufCMessage 
     t->holds = 1;
     t->timer.data = t;
     t->follow = m->has_follow && m->follow;
-    t->first = m->rank < 0 ? 0 : m->rank;
     t->n = count;
     t->lines = m->tail_lines;
-    for (int k = 0; k < count; k++)
-        find_file(t, j, t->first + k, m->tail_lines, &t->files[k]);
+    find_left(t, j, m);
+    for (int k = 0; k < n_now; k++)
+        find_file(t, j, m->rank < 0 ? k : m->rank, m->tail_lines, &t->files[n_left + k]);
     rpc_call_on_cancel(call, tail_gone, t);
     pump(t);
 }

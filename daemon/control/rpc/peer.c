@@ -299,9 +299,8 @@ static err_t spawn_command(struct rpc_server *server, const Dtd__AgentCommand *c
                                     .store_node = c->store_node,
                                     .caller = c->caller,
                                     .log_bytes = c->log_bytes};
-    bool sound = (c->n_command == 0 || c->store_node) && c->token.len == CHANNEL_TOKEN_BYTES &&
-                 c->slot >= CHANNEL_SLOT_IO && c->slot < c->slots && c->slots <= CHANNEL_MAX_SLOTS && c->workers > 0 &&
-                 c->job && c->job != CHANNEL_JOB_PROBE;
+    bool sound = c->token.len == CHANNEL_TOKEN_BYTES && c->slot >= CHANNEL_SLOT_IO && c->slot < c->slots &&
+                 c->slots <= CHANNEL_MAX_SLOTS && c->workers > 0 && c->job && c->job != CHANNEL_JOB_PROBE;
     char cause[CHILD_CAUSE_BYTES];
     if (sound && local_process_gpu_cause(server->local, x.device, cause))
         return ERR_UNSUPPORTED; /* the leader has not received the report about the GPU yet */

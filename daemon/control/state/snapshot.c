@@ -49,8 +49,9 @@ static void lists_fini(struct lists *l)
 
 static err_t lists_init(struct lists *l, const struct state_job *job)
 {
-    size_t n = (size_t)job->epoch.n_members + (size_t)job->n_checkpoints + (size_t)job->n_incidents;
-    l->members = calloc((size_t)job->epoch.n_members + 1, sizeof(*l->members));
+    size_t n_members = (size_t)job->epoch.n_members + (size_t)job->n_left;
+    size_t n = n_members + (size_t)job->n_checkpoints + (size_t)job->n_incidents;
+    l->members = calloc(n_members + 1, sizeof(*l->members));
     l->checkpoints = calloc((size_t)job->n_checkpoints + 1, sizeof(*l->checkpoints));
     l->incidents = calloc((size_t)job->n_incidents + 1, sizeof(*l->incidents));
     l->pointers = calloc(n + 1, sizeof(*l->pointers));
@@ -70,6 +71,20 @@ static void put_epoch(const struct state_job *job, struct lists *l, void **point
         l->members[i].node = (char *)job->epoch.members[i].node;
         l->members[i].slot = job->epoch.members[i].slot;
         pointers[i] = &l->members[i];
+    }
+}
+
+static void put_left(const struct state_job *job, Dtd__LogMember *members, void **pointers, Dtd__SnapshotJob *m)
+{
+    m->n_left = (size_t)job->n_left;
+    m->left = (Dtd__LogMember **)pointers;
+    for (int i = 0; i < job->n_left; i++) {
+        dtd__log_member__init(&members[i]);
+        members[i].node = job->left[i].node;
+        members[i].slot = job->left[i].slot;
+        members[i].has_rank = true;
+        members[i].rank = job->left[i].rank;
+        pointers[i] = &members[i];
     }
 }
 
@@ -144,6 +159,8 @@ static err_t write_job(const struct state *s, const struct state_job *job, struc
             m.epoch_ms = job->epoch.wall_ms;
         }
         pointers += job->epoch.n_members;
+        put_left(job, l.members + job->epoch.n_members, pointers, &m);
+        pointers += job->n_left;
         put_checkpoints(job, &l, pointers, &m);
         err = put_incidents(job, &l, pointers + job->n_checkpoints, &m);
         snapshot.n_job = 1;
@@ -317,6 +334,21 @@ static err_t read_epoch(const Dtd__SnapshotJob *m, struct state_job *job)
     return err;
 }
 
+static err_t read_left(const Dtd__SnapshotJob *m, struct state_job *job)
+{
+    if (m->n_left > STATE_MAX_LEFT)
+        return ERR_CORRUPT;
+    job->left = calloc(m->n_left + 1, sizeof(*job->left));
+    err_t err = job->left ? OK : ERR_NOMEM;
+    for (size_t i = 0; !err && i < m->n_left; i++) {
+        struct state_left *left = &job->left[job->n_left++];
+        left->slot = m->left[i]->slot;
+        left->rank = m->left[i]->rank;
+        err = copy(m->left[i]->node, &left->node);
+    }
+    return err;
+}
+
 static err_t read_checkpoints(const Dtd__SnapshotJob *m, struct state_job *job)
 {
     if (m->n_checkpoint > STATE_MAX_CHECKPOINTS)
@@ -375,6 +407,8 @@ static err_t read_job(const Dtd__SnapshotJob *m, struct state_job *job)
         err = copy(m->reason, &job->reason);
     if (!err)
         err = read_epoch(m, job);
+    if (!err)
+        err = read_left(m, job);
     if (!err)
         err = read_checkpoints(m, job);
     if (!err)

@@ -25,10 +25,18 @@ static void epoch_fini(struct state_epoch *e)
     free(e->members);
 }
 
+static void left_free(struct state_left *left, int n)
+{
+    for (int i = 0; i < n; i++)
+        free(left[i].node);
+    free(left);
+}
+
 void state_job_free(struct state_job *job)
 {
     if (!job)
         return;
+    left_free(job->left, job->n_left);
     for (int i = 0; i < job->n_checkpoints; i++)
         free_checkpoint(&job->checkpoints[i]);
     for (int i = 0; i < job->n_incidents; i++)
@@ -285,6 +293,53 @@ err_t state_epoch_copy(const struct record *r, struct state_epoch *ret)
     return OK;
 }
 
+static bool runs_at(const struct state_epoch *e, const char *node, int slot)
+{
+    for (int i = 0; i < e->n_members; i++)
+        if (e->members[i].slot == slot && strcmp(e->members[i].node, node) == 0)
+            return true;
+    return false;
+}
+
+struct left_list {
+    struct state_left *left;
+    int n;
+};
+
+static err_t left_add(struct left_list *l, const struct state_epoch *next, const char *node, int slot, int rank)
+{
+    if (runs_at(next, node, slot))
+        return OK;
+    char *copy = strdup(node);
+    if (!copy)
+        return ERR_NOMEM;
+    l->left[l->n++] = (struct state_left){.node = copy, .slot = slot, .rank = rank};
+    return OK;
+}
+
+/* The places that the job has left when its epoch is `next`. */
+static err_t left_find(const struct state_job *job, const struct state_epoch *next, struct left_list *ret)
+{
+    const struct state_epoch *last = &job->epoch;
+    struct left_list l = {.left = calloc((size_t)job->n_left + (size_t)last->n_members + 1, sizeof(*l.left))};
+    err_t err = l.left ? OK : ERR_NOMEM;
+    for (int i = 0; !err && i < job->n_left; i++)
+        err = left_add(&l, next, job->left[i].node, job->left[i].slot, job->left[i].rank);
+    for (int i = 0; !err && i < last->n_members; i++)
+        err = left_add(&l, next, last->members[i].node, last->members[i].slot, i);
+    if (err) {
+        left_free(l.left, l.n);
+        return err;
+    }
+    int old = l.n > STATE_MAX_LEFT ? l.n - STATE_MAX_LEFT : 0;
+    for (int i = 0; i < old; i++)
+        free(l.left[i].node);
+    l.n -= old;
+    memmove(l.left, l.left + old, (size_t)l.n * sizeof(*l.left));
+    *ret = l;
+    return OK;
+}
+
 static err_t apply_epoch(struct state_job *job, const struct record *r, struct state_result *ret)
 {
     if (job->end != END_NONE || r->epoch.epoch <= job->epoch.epoch) {
@@ -292,10 +347,19 @@ static err_t apply_epoch(struct state_job *job, const struct record *r, struct s
         return OK;
     }
     struct state_epoch e;
+    struct left_list left;
     err_t err = state_epoch_copy(r, &e);
     if (err)
         return err;
+    err = left_find(job, &e, &left);
+    if (err) {
+        epoch_fini(&e);
+        return err;
+    }
+    left_free(job->left, job->n_left);
     epoch_fini(&job->epoch);
+    job->left = left.left;
+    job->n_left = left.n;
     job->epoch = e;
     if (!job->started_ms)
         job->started_ms = r->wall_ms;

@@ -18,6 +18,7 @@
 #define STATE_MAX_INCIDENT_LOGS 4 /* per job: so many of the newest incidents keep the tail of a worker's log */
 #define STATE_MAX_CHECKPOINTS 4096
 #define STATE_MAX_REQUESTS 65536
+#define STATE_MAX_LEFT 1024 /* the nodes of a cluster, with a rank each */
 #define STATE_MAX_NODES 1024
 #define STATE_MAX_TOKENS 64
 #define STATE_MAX_KEYS 16
@@ -32,6 +33,12 @@ struct state_epoch {
     int64_t wall_ms;
 };
 
+/* A place where a rank of an earlier epoch ran and no rank of the newest one does. Its log is still on the node. */
+struct state_left {
+    char *node;
+    int slot, rank;
+};
+
 struct state_job {
     uint64_t id;
     char *spec;      /* YAML, as submitted */
@@ -42,6 +49,8 @@ struct state_job {
     enum state_end end; /* END_NONE: it has not ended */
     char *reason;       /* NULL: none */
     struct state_epoch epoch;
+    struct state_left *left; /* in order of time; of more than STATE_MAX_LEFT the newest */
+    int n_left;
     struct state_checkpoint *checkpoints; /* ascending by step */
     int n_checkpoints;
     struct incident *incidents; /* in order of time */

@@ -77,6 +77,8 @@ TEST(what_is_refused)
     refused("{name: x, command: [a], parallel: {workers: 6, min_workers: 3}, run: {nodes: 3}}", "write 4");
     refused("{name: x, command: [a], parallel: {workers: 2, min_workers: 3}}", "more than parallel.workers");
     refused("{name: x, command: [a], run: {caller: 'umask=9'}}", "run.caller: expected settings such as");
+    refused("{name: x, command: [a], run: {master_addr: 'a b'}}", "run.master_addr: expected a host name");
+    refused("{name: x, command: [a], run: {master_port: 29400}}", "write 0, or run.master_addr: auto");
 }
 
 TEST(a_command_job_cannot_be_resumed)

@@ -192,6 +192,71 @@ TEST(epochs_only_ascend)
     state_free(s);
 }
 
+static void assert_left(const struct state_job *job, int i, int rank, const char *node, int slot)
+{
+    assert_true(i < job->n_left);
+    assert_int_equal(rank, job->left[i].rank);
+    assert_string_equal(node, job->left[i].node);
+    assert_int_equal(slot, job->left[i].slot);
+}
+
+TEST(places_that_the_job_has_left_are_known)
+{
+    static const struct state_member moved[] = {{"node-1", 1}, {"node-3", 0}};
+    struct state *a = fresh(), *b = fresh();
+    struct buf bytes = {0};
+    submitted(a);
+    struct record r = epoch(1, 1, 500);
+    assert_err(OK, apply_bytes(a, &r).err);
+    const struct state_job *job = state_job_find(a, 1);
+    assert_int_equal(0, job->n_left);
+    r = epoch(1, 2, 600);
+    r.epoch.members = moved;
+    r.epoch.n_members = 2;
+    assert_err(OK, apply_bytes(a, &r).err);
+    assert_int_equal(2, job->n_left); /* rank 1 of the first epoch ran where rank 0 runs now */
+    assert_left(job, 0, 0, "node-1", 0);
+    assert_left(job, 1, 2, "node-2", 0);
+    assert_ok(state_snapshot(a, &bytes));
+    assert_ok(state_restore(b, bytes.data, bytes.len));
+    assert_int_equal(2, state_job_find(b, 1)->n_left);
+    assert_left(state_job_find(b, 1), 1, 2, "node-2", 0);
+    r = epoch(1, 3, 700); /* the places of the first one again */
+    assert_err(OK, apply_bytes(b, &r).err);
+    assert_err(OK, apply_bytes(a, &r).err);
+    assert_int_equal(1, job->n_left);
+    assert_left(job, 0, 1, "node-3", 0);
+    assert_same_state(a, b);
+    buf_fini(&bytes);
+    state_free(a);
+    state_free(b);
+}
+
+static struct record epoch_at(uint64_t number, const struct state_member *member)
+{
+    struct record r = epoch(1, number, 500);
+    r.epoch.members = member;
+    r.epoch.n_members = 1;
+    return r;
+}
+
+TEST(of_many_places_the_newest_are_known)
+{
+    struct state *s = fresh();
+    submitted(s);
+    for (int i = 0; i < STATE_MAX_LEFT + 3; i++) {
+        const struct state_member at = {"node-1", i};
+        struct record r = epoch_at((uint64_t)i + 1, &at);
+        assert_err(OK, apply_bytes(s, &r).err);
+        assert_int_equal(i < STATE_MAX_LEFT ? i : STATE_MAX_LEFT, state_job_find(s, 1)->n_left);
+    }
+    const struct state_job *job = state_job_find(s, 1);
+    assert_int_equal(STATE_MAX_LEFT, job->n_left);
+    assert_left(job, 0, 0, "node-1", 2);
+    assert_left(job, STATE_MAX_LEFT - 1, 0, "node-1", STATE_MAX_LEFT + 1);
+    state_free(s);
+}
+
 TEST(an_ended_job_stays_ended)
 {
     struct state *s = fresh();
