@@ -81,6 +81,7 @@ enum content {
     DOUBLES,
     STATS,           /* statistics of a softmax: largest, sum, target's logit, repeated */
     SQUARES,         /* positive */
+    CLOSENESS,       /* 1 over a positive difference; compared as the difference, whose error does not grow with it */
     SQUARES_AND_NAN, /* one NaN, in the middle */
     DOUBLES_AND_INF,
     FACTOR, /* 0.25 */

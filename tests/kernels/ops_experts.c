@@ -47,7 +47,7 @@ static void route_shape(const struct kcase *c, struct case_operand *o)
     o[4] = operand_wide(operand_out(c->t * c->k));
     o[5] = operand_when(sums, operand_of(OUT, DOUBLES, c->parts * numbers_of(c)));
     o[6] = operand_when(sums, operand_of(ACC, DOUBLES, numbers_of(c)));
-    o[7] = operand_when(sums, operand_of(ACC, SQUARES, 1));
+    o[7] = operand_when(sums, operand_of(ACC, CLOSENESS, 1));
 }
 
 static err_t route_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
@@ -61,11 +61,7 @@ static err_t route_call(const struct kern_ops *k, struct kern_stream *s, const s
     r.sums = p[5];
     r.totals = p[6];
     r.closeness = p[7];
-    if (r.closeness)
-        *r.closeness = 1 / *r.closeness; /* the operand is the gap, whose error does not grow as it gets smaller */
     k->route(s, &r);
-    if (r.closeness)
-        *r.closeness = 1 / *r.closeness;
     return OK;
 }
 

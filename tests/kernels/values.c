@@ -157,6 +157,8 @@ static double random_value(const struct case_operand *o, uint64_t stream, uint64
     case POSITIVE:
     case SQUARES:
         return 0.01 + x * x;
+    case CLOSENESS:
+        return 1 / (0.01 + x * x);
     case AWKWARD:
         return awkward_value(i, x);
     case SQUARES_AND_NAN:
@@ -316,17 +318,25 @@ void values_fini(struct values *v)
 
 /* ---- comparison ---- */
 
+/* Element j as it is compared; a hole stays a hole. */
+static double compared(const struct values *v, int i, int64_t j)
+{
+    double x = ((const double *)v->p[i])[j];
+    return v->o[i].content == CLOSENESS && !hole_is(sizeof(x), &x) ? 1 / x : x;
+}
+
 /* The root mean square of the elements that were written and are finite. */
 static double rms_of(const struct values *v, int i)
 {
-    const double *x = v->p[i];
     double sum = 0;
     int64_t n = 0;
-    for (int64_t j = 0; j < v->o[i].n; j++)
-        if (isfinite(x[j])) {
-            sum += x[j] * x[j];
+    for (int64_t j = 0; j < v->o[i].n; j++) {
+        double x = compared(v, i, j);
+        if (isfinite(x)) {
+            sum += x * x;
             n++;
         }
+    }
     return n ? sqrt(sum / (double)n) : 0;
 }
 
@@ -388,7 +398,7 @@ static bool operand_near(const struct values *got, const struct values *want, in
     struct bound bound = bound_of(want, i, k, c);
     enum dtype t = operand_type(&want->o[i], k);
     for (int64_t j = 0; j < want->o[i].n; j++) {
-        double a = ((double *)got->p[i])[j], b = ((double *)want->p[i])[j];
+        double a = compared(got, i, j), b = compared(want, i, j);
         b = bound.exact ? rounded(t, b) : b;
         if (element_near(a, b, &bound))
             continue;
