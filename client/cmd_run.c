@@ -27,7 +27,8 @@
 struct run_args {
     struct global *global;
     const char *name;
-    int64_t min_nodes, max_nodes, per_node, restarts;
+    int64_t min_nodes, max_nodes, per_node, restarts, grace_seconds;
+    int stop_signal;
     const char *env[MAX_ENV]; /* --env */
     int n_env;
     char **command;
@@ -36,7 +37,17 @@ struct run_args {
     bool detach, quiet, batch, gpus, no_grow;
 };
 
-enum { KEY_NODES = 256, KEY_LOG_DIR, KEY_PER_NODE, KEY_RESTARTS, KEY_GPUS, KEY_NO_GROW, KEY_RENDEZVOUS };
+enum {
+    KEY_NODES = 256,
+    KEY_LOG_DIR,
+    KEY_PER_NODE,
+    KEY_RESTARTS,
+    KEY_GPUS,
+    KEY_NO_GROW,
+    KEY_RENDEZVOUS,
+    KEY_GRACE,
+    KEY_SIGNAL
+};
 
 static const struct argp_option options[] = {
     {"nodes", KEY_NODES, "N[:M]", 0, "Number of nodes, or the minimum and maximum (default 1)", 0},
@@ -44,6 +55,8 @@ static const struct argp_option options[] = {
     {"gpus", KEY_GPUS, "K", 0, "The same, each with a GPU of its own", 0},
     {"max-restarts", KEY_RESTARTS, "N", 0, "Maximum number of restarts (default 0)", 0},
     {"no-grow", KEY_NO_GROW, 0, 0, "With --nodes N:M: do not restart on more nodes when there is room again", 0},
+    {"grace", KEY_GRACE, "SECONDS", 0, "When workers are stopped: time until SIGKILL (default 30)", 0},
+    {"stop-signal", KEY_SIGNAL, "NAME", 0, "Signal that asks workers to stop, such as USR1 (default TERM)", 0},
     {"name", 'n', "NAME", 0, "Name of the job (default: the script's name)", 0},
     {"env", 'e', "KEY=VALUE", 0, "Set a variable for the workers, in addition to the current environment", 0},
     {"detach", 'd', 0, 0, "Do not wait for the job: print its id and return", 0},
@@ -84,6 +97,23 @@ static void parse_per_node(struct run_args *a, int key, const char *arg, struct 
                    arg, MAX_PER_NODE, devices ? ". For a worker on each of 4 GPUs: --gpus 4" : "");
 }
 
+/* The options that say how workers are stopped. */
+static error_t parse_stopping(int key, const char *arg, struct run_args *a, struct argp_state *state)
+{
+    switch (key) {
+    case KEY_GRACE:
+        if (!arg_number(arg, JOB_MAX_GRACE_SECONDS, &a->grace_seconds))
+            argp_error(state, "--grace %s: expected a number of seconds from 0 to %d", arg, JOB_MAX_GRACE_SECONDS);
+        return 0;
+    case KEY_SIGNAL:
+        if (!job_stop_signal(arg, &a->stop_signal))
+            argp_error(state, "--stop-signal %s: expected one of %s", arg, JOB_STOP_SIGNALS);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
 /* The options without a value, and those that concern the watching. */
 static error_t parse_others(int key, char *arg, struct run_args *a, struct argp_state *state)
 {
@@ -110,7 +140,7 @@ static error_t parse_others(int key, char *arg, struct run_args *a, struct argp_
             argp_error(state, "give either --log-dir, which dtctl writes while it waits for the job, or --detach");
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return parse_stopping(key, arg, a, state);
     }
 }
 
@@ -272,6 +302,8 @@ static int run_submit(struct global *g, const struct run_args *a)
                 .restarts = a->restarts,
                 .orphan_seconds = 60,
                 .grow = !a->no_grow,
+                .grace_seconds = a->grace_seconds,
+                .stop_signal = a->stop_signal,
                 .workdir = folder}};
     struct job_spec checked = {0};
     err_t err = run_spec_inherit(g, a, &job);
@@ -315,7 +347,8 @@ int cmd_run(struct global *g, int argc, char **argv)
             "\vExamples:\n  dtctl run --workers-per-node 2 -- python train.py\n"
             "  dtctl run --nodes 1:3 --workers-per-node 2 --max-restarts 3 -- python train.py --epochs 4\n"
             "  dtctl run --gpus 8 --batch -- python train.py"};
-    struct run_args args = {.global = g, .min_nodes = 1, .max_nodes = 1, .per_node = 1};
+    struct run_args args = {
+        .global = g, .min_nodes = 1, .max_nodes = 1, .per_node = 1, .grace_seconds = 30, .stop_signal = SIGTERM};
     command_parse_in_order(&argp, argc, argv, &args); /* the script's options are the script's */
     int code = run_hints_check(args.command, args.n_command);
     return code ? code : run_submit(g, &args);
