@@ -96,6 +96,11 @@ cancel yes --save
 canceled_as 'canceled, with a checkpoint saved first'
 [ -d "$tmp/saved/step-$(step "$job")" ] || fail "no checkpoint of step $(step "$job"): $(ls "$tmp/saved")"
 
+# The time of grace does not concern workers that have done all steps.
+job=$(submit --set checkpoint.dir=done --set run.grace_seconds=0)
+wait_done "$job"
+[ "$(status "$job" | jq -c '[.worker[].exit_status]')" = '[0,0]' ] || fail "workers of a job that is done were killed: $(status "$job")"
+
 # A worker that is stopped by SIGSTOP cannot save. Its time of grace ends, or another cancel ends it; the reason says that
 # nothing was saved.
 for how in grace another; do

@@ -297,7 +297,8 @@ static int64_t shorter(int64_t a, int64_t b)
 
 int64_t job_quit_ms(const struct job *j)
 {
-    return shorter(job_grace_ms(j) / 4, QUIT_MS);
+    bool is_stopped = j->outcome != END_DONE; /* the time of grace is for jobs that are stopped */
+    return is_stopped ? shorter(job_grace_ms(j) / 4, QUIT_MS) : QUIT_MS;
 }
 
 /* How long DRAINING may take: what QUITTING leaves of the time of grace. */
