@@ -73,9 +73,11 @@ canceled_as 'canceled; all 2 workers received SIGKILL at once'
 [ ! -e "$tmp/now/saved-0" ] || fail "cancel --now sent the stop signal"
 
 # Another cancel of a job that stops: with a time of its own it does not end the job, without one it does.
-start again "deaf deaf" --grace 86400
+start again "deaf deaf" --grace 7200
 cancel yes
+status "$job" | jq -e '.grace_left_ms > 0 and .grace_left_ms <= 7200000' >/dev/null || fail "$(status "$job")"
 cancel yes --grace 86400
+status "$job" | jq -e '.grace_left_ms > 7200000' >/dev/null || fail "--grace of another cancel has no effect: $(status "$job")"
 cancel no
 canceled_as 'canceled; all 2 workers received SIGKILL after [0-9]+ s of grace'
 
