@@ -362,6 +362,7 @@ static err_t job_of(const Dtd__JobStatus *s, struct client_job *ret)
                              .steps = s->steps,
                              .workers = s->workers,
                              .max_workers = s->max_workers,
+                             .grace_left_ms = s->grace_left_ms,
                              .restarts = s->restarts,
                              .submitted_ms = s->submitted_ms,
                              .started_ms = s->has_started_ms ? s->started_ms : 0,
@@ -536,14 +537,16 @@ err_t client_list(struct client *c, struct client_job **ret, int *ret_n, struct 
     return OK;
 }
 
-err_t client_cancel(struct client *c, const uint8_t request_id[16], const char *job, bool save, struct client_job *ret,
-                    struct why *why)
+err_t client_cancel(struct client *c, const uint8_t request_id[16], const char *job, bool save, int64_t grace_seconds,
+                    struct client_job *ret, struct why *why)
 {
     Dtd__CancelRequest q = DTD__CANCEL_REQUEST__INIT;
     q.request_id.data = (uint8_t *)request_id;
     q.request_id.len = 16;
     q.job = (char *)job;
     q.has_save = q.save = save;
+    q.has_grace_seconds = grace_seconds != CLIENT_GRACE_DEFAULT;
+    q.grace_seconds = grace_seconds;
     return call_one(c, CLIENT_CANCEL, &q.base, copy_job, ret, why);
 }
 

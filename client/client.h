@@ -32,6 +32,7 @@ struct client_job {
     int64_t step, steps;
     int workers, max_workers, restarts;         /* max_workers: what the job wants; a daemon of an older version: 0 */
     int64_t submitted_ms, started_ms, ended_ms; /* 0: not yet */
+    int64_t grace_left_ms; /* while it stops: until workers that still run are killed; 0: no such wait */
     char *checkpoint_dir, *checkpoint_error;
     int64_t checkpoint_step; /* -1: none */
     bool has_last;
@@ -115,9 +116,12 @@ NODISCARD err_t client_status(struct client *c, const char *job, struct client_j
 NODISCARD err_t client_list(struct client *c, struct client_job **ret, int *ret_n, struct why *why);
 /* Removes a job that has ended, with its logs. */
 NODISCARD err_t client_remove(struct client *c, const uint8_t request_id[16], const char *job, struct why *why);
-/* Stops a job. `save`: the workers save a checkpoint first. */
+#define CLIENT_GRACE_DEFAULT (-1) /* control decides: run.grace_seconds; at once if the job is canceled already */
+/* Stops a job. `request_id`: as of a submit; another id is another cancel, which ends a job at once that is stopping.
+ * `save`: the workers save a checkpoint first. `grace_seconds`: until workers that still run are killed, 0 to 86400, or
+ * CLIENT_GRACE_DEFAULT. */
 NODISCARD err_t client_cancel(struct client *c, const uint8_t request_id[16], const char *job, bool save,
-                              struct client_job *ret, struct why *why);
+                              int64_t grace_seconds, struct client_job *ret, struct why *why);
 NODISCARD err_t client_checkpoints(struct client *c, const char *job, struct client_checkpoint **ret, int *ret_n,
                                    struct why *why);
 NODISCARD err_t client_node_get(struct client *c, struct client_node *ret, struct why *why);

@@ -27,7 +27,8 @@
 struct run_args {
     struct global *global;
     const char *name;
-    int64_t min_nodes, max_nodes, per_node, restarts;
+    int64_t min_nodes, max_nodes, per_node, restarts, grace_seconds;
+    int stop_signal;
     const char *env[MAX_ENV]; /* --env */
     int n_env;
     char **command;
@@ -47,7 +48,9 @@ enum {
     KEY_NO_GROW,
     KEY_MASTER,
     KEY_PORT,
-    KEY_RENDEZVOUS
+    KEY_RENDEZVOUS,
+    KEY_GRACE,
+    KEY_SIGNAL
 };
 
 static const struct argp_option options[] = {
@@ -61,6 +64,8 @@ static const struct argp_option options[] = {
      "rendezvous (default: 127.0.0.1 on each node, where dtd serves it)",
      0},
     {"master-port", KEY_PORT, "PORT", 0, "With --master-addr: MASTER_PORT (default: another one for each attempt)", 0},
+    {"grace", KEY_GRACE, "SECONDS", 0, "When workers are stopped: time until SIGKILL (default 30)", 0},
+    {"stop-signal", KEY_SIGNAL, "NAME", 0, "Signal that asks workers to stop, such as USR1 (default TERM)", 0},
     {"name", 'n', "NAME", 0, "Name of the job (default: the script's name)", 0},
     {"env", 'e', "KEY=VALUE", 0, "Set a variable for the workers, in addition to the current environment", 0},
     {"detach", 'd', 0, 0, "Do not wait for the job: print its id and return", 0},
@@ -101,6 +106,23 @@ static void parse_per_node(struct run_args *a, int key, const char *arg, struct 
                    arg, MAX_PER_NODE, devices ? ". For a worker on each of 4 GPUs: --gpus 4" : "");
 }
 
+/* The options that say how workers are stopped. */
+static error_t parse_stopping(int key, const char *arg, struct run_args *a, struct argp_state *state)
+{
+    switch (key) {
+    case KEY_GRACE:
+        if (!arg_number(arg, JOB_MAX_GRACE_SECONDS, &a->grace_seconds))
+            argp_error(state, "--grace %s: expected a number of seconds from 0 to %d", arg, JOB_MAX_GRACE_SECONDS);
+        return 0;
+    case KEY_SIGNAL:
+        if (!job_stop_signal(arg, &a->stop_signal))
+            argp_error(state, "--stop-signal %s: expected one of %s", arg, JOB_STOP_SIGNALS);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
 /* The options without a value, those of the rendezvous, and those that concern the watching. */
 static error_t parse_others(int key, char *arg, struct run_args *a, struct argp_state *state)
 {
@@ -137,7 +159,7 @@ static error_t parse_others(int key, char *arg, struct run_args *a, struct argp_
             argp_error(state, "give either --log-dir, which dtctl writes while it waits for the job, or --detach");
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return parse_stopping(key, arg, a, state);
     }
 }
 
@@ -301,6 +323,8 @@ static int run_submit(struct global *g, const struct run_args *a)
                 .grow = !a->no_grow,
                 .master_addr = (char *)a->master_addr,
                 .master_port = a->master_port,
+                .grace_seconds = a->grace_seconds,
+                .stop_signal = a->stop_signal,
                 .workdir = folder}};
     struct job_spec checked = {0};
     err_t err = run_spec_inherit(g, a, &job);
@@ -344,7 +368,13 @@ int cmd_run(struct global *g, int argc, char **argv)
             "\vExamples:\n  dtctl run --workers-per-node 2 -- python train.py\n"
             "  dtctl run --nodes 1:3 --workers-per-node 2 --max-restarts 3 -- python train.py --epochs 4\n"
             "  dtctl run --gpus 8 --batch -- python train.py"};
-    struct run_args args = {.global = g, .min_nodes = 1, .max_nodes = 1, .per_node = 1, .master_addr = ""};
+    struct run_args args = {.global = g,
+                            .min_nodes = 1,
+                            .max_nodes = 1,
+                            .per_node = 1,
+                            .master_addr = "",
+                            .grace_seconds = 30,
+                            .stop_signal = SIGTERM};
     command_parse_in_order(&argp, argc, argv, &args); /* the script's options are the script's */
     int code = run_hints_check(args.command, args.n_command);
     return code ? code : run_submit(g, &args);

@@ -492,16 +492,19 @@ struct cancel_request {
     uint8_t id[16];
     const char *job;
     bool save;
+    char reason[512]; /* of the answer: how the job stops */
 };
 
 static err_t stop_call(struct client *c, void *arg, struct why *why)
 {
     struct cancel_request *s = arg;
     struct client_job job;
-    err_t err = client_cancel(c, s->id, s->job, s->save, &job, why);
-    if (!err)
-        client_job_fini(&job);
-    return err;
+    err_t err = client_cancel(c, s->id, s->job, s->save, CLIENT_GRACE_DEFAULT, &job, why);
+    if (err)
+        return err;
+    snprintf(s->reason, sizeof(s->reason), "%s", job.reason);
+    client_job_fini(&job);
+    return OK;
 }
 
 /* If the job has ended meanwhile, the request has no effect, and the stream delivers the last status. */
@@ -517,7 +520,7 @@ static void job_stop(struct job_follow *f)
     if (err)
         line_print(f, "received %s, but job %s could not be stopped: %s", name, f->job, why.text);
     else if (f->how->command)
-        line_print(f, "received %s; job %s is stopping: its workers receive SIGTERM", name, f->job);
+        line_print(f, "received %s; job %s is stopping: %s", name, f->job, s.reason);
     else
         line_print(f, "received %s; job %s is saving a checkpoint and stopping. Run the same command again to continue",
                    name, f->job);

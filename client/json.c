@@ -160,6 +160,8 @@ json_t *json_of_job(const struct client_job *job)
         set_int(&ret, "max_workers", job->max_workers);
     set_int(&ret, "restarts", job->restarts);
     set_times(&ret, job);
+    if (job->grace_left_ms > 0)
+        set_int(&ret, "grace_left_ms", job->grace_left_ms);
     set_text(&ret, "checkpoint_dir", job->checkpoint_dir);
     if (job->checkpoint_step >= 0)
         set_int(&ret, "checkpoint_step", job->checkpoint_step);

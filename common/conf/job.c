@@ -12,6 +12,7 @@
 
 #include <ctype.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,6 +63,13 @@ static const struct schema_name comm_names[] = {{"auto", COMM_AUTO},
                                                 {0}};
 static const struct schema_name comm_thread_names[] = {
     {"auto", COMM_THREAD_AUTO}, {"on", COMM_THREAD_ON}, {"off", COMM_THREAD_OFF}, {0}};
+/* Signals that a program can catch, whose meaning is a request, and whose default action ends a program. */
+static const struct schema_name signal_names[] = {
+    {"TERM", SIGTERM}, {"INT", SIGINT},   {"HUP", SIGHUP},   {"QUIT", SIGQUIT},
+    {"USR1", SIGUSR1}, {"USR2", SIGUSR2}, {"ALRM", SIGALRM}, {0}};
+static const struct schema_name signal_also[] = {
+    {"SIGTERM", SIGTERM}, {"SIGINT", SIGINT},   {"SIGHUP", SIGHUP},   {"SIGQUIT", SIGQUIT},
+    {"SIGUSR1", SIGUSR1}, {"SIGUSR2", SIGUSR2}, {"SIGALRM", SIGALRM}, {0}};
 
 /* A name becomes part of file names, log lines and URLs. */
 static const char *check_name(const char *text)
@@ -548,6 +556,12 @@ static const struct schema_row rows[] = {
         "and dtctl resume set it with --take-over. \"\": none.")},
 
     RUN_ROWS,
+    {INT(run.grace_seconds, 0, JOB_MAX_GRACE_SECONDS, "120", FREE,
+         "Seconds that the workers have when the job is stopped: to finish their step and, with a save, to write the "
+         "checkpoint. Those that still run then are killed. Without a save their step has at most 10. `dtctl cancel "
+         "--grace` overrides it. 0: they are killed at once. For a command, where it is 30 if not set, and for "
+         "run.stop_signal: docs/use/pytorch.md."),
+     .unit = UNIT_SECONDS},
     {TEXT(run.algorithms, check_path_or_none, "\"\"", FREE,
           "The file that keeps which algorithm each product uses, or a folder of such files (cuda; "
           "docs/internals/kernels.md). A "
@@ -588,6 +602,15 @@ static const struct schema_row command_rows[] = {
     {INT(run.master_port, 0, 65535, "0", FREE,
          "MASTER_PORT of the workers, with run.master_addr only. 0: a port from 20000 to 29999, another one for each "
          "attempt.")},
+    {INT(run.grace_seconds, 0, JOB_MAX_GRACE_SECONDS, "30", FREE,
+         "Seconds between run.stop_signal and SIGKILL when the workers are stopped: the job is canceled, has reached "
+         "run.max_seconds, or another worker has failed. `dtctl cancel --grace` overrides it. 0: they are killed at "
+         "once, without run.stop_signal."),
+     .unit = UNIT_SECONDS},
+    {ENUM(run.stop_signal, signal_names, "TERM", FREE,
+          "Signal that asks the workers to stop, also with SIG before its name. It is sent to the process group of "
+          "each worker."),
+     .also = signal_also},
     {TEXT(run.caller, check_caller, "\"\"", FREE,
           "Settings of the process that called dtctl run, which sets this key: umask, resource limits, ignored and "
           "blocked signals. \"\": those of the daemon, with no signal ignored.")},
@@ -645,6 +668,18 @@ static err_t replace_text(char **text, const char *folder, const char *name)
     free(*text);
     *text = joined;
     return OK;
+}
+
+bool job_stop_signal(const char *name, int *ret)
+{
+    const struct schema_name *const lists[] = {signal_names, signal_also};
+    for (int i = 0; i < 2; i++)
+        for (const struct schema_name *n = lists[i]; n->name; n++)
+            if (strcmp(n->name, name) == 0) {
+                *ret = n->value;
+                return true;
+            }
+    return false;
 }
 
 bool job_is_command(const struct job_spec *job)

@@ -12,6 +12,8 @@
 struct schema;
 
 #define JOB_MAX_WORKERS 1048576
+#define JOB_MAX_GRACE_SECONDS 86400 /* a day: longer than any save; a wait beyond it is a forgotten job */
+#define JOB_STOP_SIGNALS "TERM, INT, HUP, QUIT, USR1, USR2 or ALRM" /* run.stop_signal, for messages */
 #define JOB_NO_ALGORITHMS "none"
 #define JOB_MAX_EXPERTS 1024 /* KERN_MAX_EXPERTS, KERN_MAX_CHOICES */
 #define JOB_MAX_CHOICES 64
@@ -144,8 +146,10 @@ struct job_run {
     enum comm_thread_kind comm_thread;
     int64_t workers_per_gpu; /* above 1: so many workers share one GPU */
     int64_t nodes, threads, restarts, orphan_seconds, hang_seconds, max_seconds, log_bytes, timeline_step, priority;
-    bool grow;  /* more workers, up to parallel.workers, as soon as there is room */
-    char **env; /* "KEY=VALUE" */
+    bool grow;             /* more workers, up to parallel.workers, as soon as there is room */
+    int64_t grace_seconds; /* from the request to stop to SIGKILL */
+    int stop_signal;       /* of a command: a number of <signal.h>; 0 in a training job */
+    char **env;            /* "KEY=VALUE" */
     int n_env;
     char *caller; /* of a command: settings of the caller of dtctl run, as common/base/caller.h; "": none; NULL in a
                      training job */
@@ -191,6 +195,8 @@ NODISCARD err_t job_resume_check(const struct job_spec *before, const struct job
  * job file's. Absolute paths and "" stay as they are. No file is opened. data_resolve resolves the patterns in the data
  * section. */
 NODISCARD err_t job_paths_resolve(struct job_spec *job, const char *folder, struct why *why);
+/* The signal of a name that run.stop_signal accepts: "TERM", "SIGUSR1". False: there is none. */
+bool job_stop_signal(const char *name, int *ret);
 bool job_is_command(const struct job_spec *job);
 /* The schema of a training job. schema_help(&job_schema, stdout) prints `dtctl submit --help-keys`. */
 extern const struct schema job_schema;

@@ -30,6 +30,7 @@ _dtctl() {
   -t | --state) COMPREPLY=($(compgen -W "active pending starting running recovering stopping done failed canceled" -- "$cur")); return ;;
   -u | --user) COMPREPLY=($(compgen -u -- "$cur")); return ;;
   --dtype) COMPREPLY=($(compgen -W "float32 bfloat16" -- "$cur")); return ;;
+  --stop-signal) COMPREPLY=($(compgen -W "TERM INT HUP QUIT USR1 USR2 ALRM" -- "$cur")); return ;;
   --tokenizer-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
   --tokenizer) COMPREPLY=($(compgen -W "bytes words bpe" -- "$cur")); return ;;
   esac
@@ -39,13 +40,13 @@ _dtctl() {
   help) COMPREPLY=($(compgen -W "$commands" -- "$cur")); return ;;
   submit) options="--set --optimizer --map --detach --batch --dry-run --take-over --help-keys" ;;
   status) options="--state --user" ;;
-  run) options="--nodes --workers-per-node --max-restarts --no-grow --master-addr --master-port --name --env --detach --log-dir --quiet --batch --gpus --nnodes --nproc-per-node" ;;
+  run) options="--nodes --workers-per-node --max-restarts --no-grow --grace --stop-signal --master-addr --master-port --name --env --detach --log-dir --quiet --batch --gpus --nnodes --nproc-per-node" ;;
   metrics) options="--follow --from" ;;
   logs) options="--follow --rank --tail" ;;
   why) options="--incident" ;;
   rerun) options="--set --optimizer --map --detach" ;;
   resume) options="--workers --steps --more --step --set --optimizer --map --take-over --detach" ;;
-  cancel) options="--save" ;;
+  cancel) options="--save --grace --now" ;;
   plan) options="--set --optimizer --map --timeline --measured" ;;
   generate) options="--prompt --file --tokens --temperature --top-k --seed --tp --pp" ;;
   ckpt) sub="ls inspect verify export import upcycle" options="--no-hash --format --dtype --shard-bytes --experts --experts-per-token --set" ;;

@@ -170,7 +170,7 @@ static void abandon_job(struct process *p)
     struct client_job canceled;
     struct why why = {""};
     assert_ok(client_request_id(id));
-    if (client_cancel(dtd_client(&d), id, p->job, false, &canceled, &why) == OK)
+    if (client_cancel(dtd_client(&d), id, p->job, false, CLIENT_GRACE_DEFAULT, &canceled, &why) == OK)
         client_job_fini(&canceled);
     p->job[0] = '\0';
 }

@@ -9,7 +9,7 @@
 /* ---- sets of names ---- */
 
 struct name_set {
-    char name[64][48];
+    char name[96][48];
     int n;
 };
 
@@ -27,7 +27,7 @@ static void name_set_add(struct name_set *s, const char *text, size_t len)
     assert_in_range(snprintf(name, sizeof(name), "%.*s", (int)len, text), 1, sizeof(name) - 1);
     if (name_set_has(s, name))
         return;
-    assert_in_range(s->n, 0, 63);
+    assert_in_range(s->n, 0, (int)(sizeof(s->name) / sizeof(s->name[0])) - 1);
     strcpy(s->name[s->n++], name);
 }
 

@@ -74,6 +74,33 @@ TEST(options_of_torchrun)
     fake_free(f);
 }
 
+TEST(how_workers_are_stopped)
+{
+    static const struct {
+        const char *line, *message;
+    } refused[] = {
+        {"dtctl run --grace 86401 -- true", "--grace 86401: expected a number of seconds from 0 to 86400"},
+        {"dtctl run --stop-signal KILL -- true", "--stop-signal KILL: expected one of TERM, INT, HUP"},
+        {"dtctl cancel --grace soon 7", "--grace soon: expected a number of seconds"},
+        {"dtctl cancel --now --save 7", "give either --now"},
+        {"dtctl cancel --grace 5 --now 7", "give either --now"},
+    };
+    struct fake_control *f = start();
+    struct run_result r;
+    run_expect(&r, 0, "dtctl run -- true");
+    expect_text(fake_spec(f), "grace_seconds: 30\n");
+    expect_text(fake_spec(f), "stop_signal: TERM\n");
+    run_expect(&r, 0, "dtctl run --grace 86400 --stop-signal SIGUSR2 -- true");
+    expect_text(fake_spec(f), "grace_seconds: 86400\n");
+    expect_text(fake_spec(f), "stop_signal: USR2\n");
+    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+        run_expect(&r, 2, refused[i].line);
+        expect_text(r.err, refused[i].message);
+    }
+    fake_stop(f);
+    fake_free(f);
+}
+
 TEST(shows_the_output_of_the_workers)
 {
     struct fake_control *f = start();

@@ -1,7 +1,7 @@
 # dtd.sbatch with a real Slurm. A node is lost: the job continues with the workers that its file allows, also after Slurm has noticed the
 # loss; restarted on both nodes, it removes the files that the lost node left. The node of the batch script is lost: Slurm restarts the job,
-# which resumes from its checkpoint. Before the time limit the job saves and stops, and Slurm restarts it. scancel ends it. No case leaves
-# processes or files.
+# which resumes from its checkpoint. Before the time limit the job saves and stops, and Slurm restarts it; workers that cannot save are killed
+# before that. scancel ends it. No case leaves processes or files.
 . "$(dirname "$0")/lib.sh"
 start_slurm
 write_job
@@ -51,11 +51,24 @@ job_dtctl "$job" 0 cancel 1
 expect "$job" 120 5
 check_left
 
-heading "the time limit"
-job=$(batch --time=2 --signal=B:USR1@60 -- job.yaml "${long[@]}" --set checkpoint.dir=limited)
+heading "the time limit: Slurm sends another signal, so only the script itself can stop the job"
+job=$(batch --time=2 --signal=B:CONT@1 -- job.yaml "${long[@]}" --set checkpoint.dir=limited)
 wait_for 180 "Slurm to restart the job" again
 saved=$(grep -oE 'checkpoint: .*/step-[0-9]+' "$work/out-$job.out" | head -n 1 | grep -oE '[0-9]+$')
+has_message() { grep -q "$1" "$work/out-$job.out" || { cat "$work/out-$job.out"; fail "no message: $1"; }; }
+has_message "the time limit is in [0-9]* s; the job is asked to save and stop"
 wait_for 120 "steps after step $saved" reached "$job" $((saved + 1))
+scancel "$job"
+check_left
+
+heading "the time limit, and a worker that cannot save: it is killed before Slurm ends the allocation"
+job=$(batch --time=2 --signal=B:CONT@1 -- job.yaml "${long[@]}" --set run.hang_seconds=0 --set checkpoint.dir=stuck)
+wait_for 120 "a checkpoint" reached "$job" 60
+kill -STOP "$(job_dtctl "$job" 0 status 1 -o json | jq -er '.worker[] | select(.rank == 1) | .pid')"
+wait_for 180 "Slurm to restart the job" again
+has_message "the workers have [0-9]* s to save and stop"
+has_message "the time of grace was over before the workers had saved"
+wait_for 120 "steps after the last checkpoint" reached "$job" 61
 heading "scancel"
 scancel "$job"
 wait_for 60 "the end of Slurm job $job" over "$job"

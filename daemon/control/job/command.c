@@ -17,12 +17,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GRACE_MS 30000 /* from SIGTERM to SIGKILL: torchrun's default */
 /* How long slots have to be free before a command is restarted to use them. The restart costs the work since the
  * script's last checkpoint, so a node that is up for a moment only must not cause it; nodes that join together are
  * taken by one restart. */
 #define GROW_MS 5000
-#define LEAVE_MS 12000 /* the same when this dtd shuts down: below the supervisor's limit for a shutdown */
+#define LEAVE_MS 12000 /* time of grace when this dtd shuts down: below the supervisor's limit for a shutdown */
 
 /* ---- position of a rank ---- */
 
@@ -196,11 +195,92 @@ static err_t env_make(const struct job *j, int rank, char ***ret, int *ret_n)
 
 /* ---- exits ---- */
 
+/* Says while the workers of a canceled job stop how they do it. command_stopped replaces it by how they ended. */
+static void say_how_it_stops(struct job *j)
+{
+    if (job_ends_late(j))
+        job_reason_how(j, "; its workers received SIG%s, and those that still run after %" PRId64 " s are killed",
+                       sigabbrev_np(j->spec.run.stop_signal), job_grace_ms(j) / 1000);
+}
+
 static void terminate_workers(struct job *j)
 {
-    for (int k = 0; k < j->n_workers; k++)
-        if (!j->workers[k].p.killed)
-            job_process_kill(j, &j->workers[k].p, SIGTERM);
+    bool any = false;
+    for (int k = 0; k < j->n_workers; k++) {
+        struct job_process *p = &j->workers[k].p;
+        if (p->killed || !job_process_running(p))
+            continue;
+        job_process_kill(j, p, j->spec.run.stop_signal);
+        any = true;
+    }
+    if (!any)
+        return;
+    j->signaled_ms = clock_mono_ms();
+    j->killed_ms = 0;
+    say_how_it_stops(j);
+}
+
+static bool was_killed(const struct job_worker *w)
+{
+    return w->p.signal == SIGKILL && w->p.has_exit && w->p.exit_signal == SIGKILL;
+}
+
+static bool ended_after_signal(const struct job_worker *w)
+{
+    return w->p.killed && w->p.has_exit && !was_killed(w);
+}
+
+static bool is_unknown(const struct job_worker *w)
+{
+    return w->p.killed && !w->p.has_exit;
+}
+
+/* Adds "worker rank 0, 1 WORDS", or "all 8 workers WORDS". */
+static void add_words(const struct job *j, bool (*pick)(const struct job_worker *w), const char *words, char *ret,
+                      size_t size)
+{
+    char who[80], all[40];
+    size_t at = strlen(ret);
+    int n = job_workers_name(j, pick, who, sizeof(who));
+    if (!n)
+        return;
+    snprintf(all, sizeof(all), "all %d workers", n);
+    if (n == j->n_workers && n > 1)
+        snprintf(who, sizeof(who), "%s", all);
+    else if (strlen(who) + 1 == sizeof(who)) /* the list is too long */
+        snprintf(who, sizeof(who), "%d of %d workers", n, j->n_workers);
+    snprintf(ret + at, size - at, "%s%s %s", at ? ", " : "", who, words);
+}
+
+static void name_kill(const struct job *j, char *ret, size_t size)
+{
+    if (j->signaled_ms)
+        snprintf(ret, size, "received SIGKILL after %" PRId64 " s of grace",
+                 (j->killed_ms - j->signaled_ms + 500) / 1000);
+    else
+        snprintf(ret, size, "received SIGKILL at once");
+}
+
+/* Reports how the workers ended. That some of them ended by their signal is reported only for a canceled job: after the
+ * failure of a worker it is what is expected. */
+static void command_stopped(struct job *j)
+{
+    char killed[64], after[64], words[400] = "";
+    if (!j->signaled_ms && !j->killed_ms)
+        return;
+    name_kill(j, killed, sizeof(killed));
+    snprintf(after, sizeof(after), "ended after SIG%s", sigabbrev_np(j->spec.run.stop_signal));
+    if (job_ends_late(j))
+        add_words(j, ended_after_signal, after, words, sizeof(words));
+    add_words(j, was_killed, killed, words, sizeof(words));
+    if (job_ends_late(j))
+        add_words(j, is_unknown, "ended with an unknown status", words, sizeof(words));
+    log_info("workers have stopped job=%" PRIu64 " how=\"%s\"", j->id, words);
+    if (job_ends_late(j))
+        job_reason_how(j, "%s%s", words[0] ? "; " : "", words);
+    else if (words[0] && !j->leaving)
+        job_incident_killed(j, j->reason, words);
+    j->signaled_ms = j->killed_ms = 0;
 }
 
 static bool ended_well(const struct job_process *p)
@@ -284,13 +364,19 @@ static void command_watch(struct job *j)
 
 static int64_t command_grace_ms(const struct job *j)
 {
-    return j->leaving ? LEAVE_MS : GRACE_MS;
+    int64_t grace_ms = job_grace_ms(j);
+    if (j->leaving)
+        return grace_ms < LEAVE_MS ? grace_ms : LEAVE_MS;
+    if (j->signaled_ms && j->grace_ms < 0) /* canceled while it recovers: the time counts from the signal */
+        grace_ms -= clock_mono_ms() - j->signaled_ms;
+    return grace_ms > 0 ? grace_ms : 0;
 }
 
 /* A command is controlled only by signals. */
 static void command_signal(struct job *j)
 {
-    if (j->phase.state == PHASE_ENDING || (j->phase.state == PHASE_QUITTING && job_may_quit(j)))
+    bool quits = j->phase.state == PHASE_QUITTING && (job_ends_late(j) || job_may_quit(j));
+    if ((j->phase.state == PHASE_ENDING || quits) && !job_past_deadline(j))
         terminate_workers(j);
 }
 
@@ -350,6 +436,7 @@ const struct job_kind job_kind_command = {
     .need = command_need,
     .complete_spawn = command_complete_spawn,
     .changed = command_changed,
+    .stopped = command_stopped,
     .left = command_left,
     .command = command_signal,
     .worker_state = command_worker_state,

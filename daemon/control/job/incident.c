@@ -14,13 +14,24 @@
 #include <string.h>
 #include <time.h>
 
+static void incident_logged(void *owner, uint64_t job, const struct state_result *result)
+{
+    struct jobs *jobs = owner;
+    struct job *j = jobs_find(jobs, job);
+    if (!j || --j->incidents_due)
+        return;
+    jobs_tick(jobs);
+}
+
 static void log_incident(struct job *j)
 {
     struct incident *i = &j->incident.fields;
     i->restarts = j->incident.ends ? j->restarts : -1;
     const struct record r = {.kind = RECORD_INCIDENT, .wall_ms = i->wall_ms, .job = j->id, .incident = *i};
-    if (outbox_add(&j->jobs->outbox, &r, NULL))
+    if (outbox_add(&j->jobs->outbox, &r, incident_logged))
         log_error("incident not logged job=%" PRIu64 " seen=%s", j->id, i->seen);
+    else
+        j->incidents_due++;
     j->dirty = true;
 }
 
@@ -45,12 +56,21 @@ void job_incident_open(struct job *j, const char *seen, double detect_ms, bool b
     log_warn("incident job=%" PRIu64 " epoch=%" PRIu64 " detect_ms=%.1f seen=%s", j->id, j->epoch, detect_ms, seen);
 }
 
+/* Appends which workers were killed. */
+static void append_killed(struct job_incident *i)
+{
+    size_t len = strlen(i->decided);
+    if (i->killed[0])
+        snprintf(i->decided + len, sizeof(i->decided) - len, "; %s", i->killed);
+}
+
 void job_incident_decided(struct job *j, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(j->incident.decided, sizeof(j->incident.decided), fmt, ap);
     va_end(ap);
+    append_killed(&j->incident);
     log_incident(j);
 }
 
@@ -91,6 +111,18 @@ void job_incident_record(struct job *j, double detect_ms, const char *seen, cons
     job_incident_open(j, seen, detect_ms, true);
     job_incident_decided(j, "%s", decided);
     j->incident.open = false;
+}
+
+void job_incident_killed(struct job *j, const char *seen, const char *words)
+{
+    struct job_incident *i = &j->incident;
+    if (i->open) {
+        snprintf(i->killed, sizeof(i->killed), "%s", words);
+        append_killed(i);
+        log_incident(j);
+    } else {
+        job_incident_record(j, 0, seen, words);
+    }
 }
 
 /* Returns the duration in ms of the part of the recovery that ends now. */

@@ -14,7 +14,8 @@
  *   ENDING      the epoch failed: surviving workers leave it or are killed; then the next epoch gets slots
  *   REJOINING   a new dtd-control leads: the processes of the epoch reconnect
  *   DRAINING    STOP has been sent: workers finish the current step
- *   QUITTING    the job's end is committed; then the workers exit, and after them dtd-io
+ *   QUITTING    the job's end is committed; then the workers exit, and after them dtd-io. The workers of a canceled
+ *               command receive their signal at once
  *   RECORDING   only the record of the end, if it was not committed before the processes exited
  *   OVER        nothing
  *
@@ -61,6 +62,7 @@ struct job_process {
     uint8_t token[CHANNEL_TOKEN_BYTES];
     pid_t pid;
     bool killed;   /* by dtd: its exit is a consequence, not a cause */
+    int signal;    /* the last one that dtd has sent to it; 0: none */
     char proc;     /* state from /proc: R, S, D, T; 0: not requested */
     bool stranded; /* a command whose c10d store is gone */
     bool lost;     /* with its node: exit status unknown */
@@ -112,6 +114,7 @@ struct job_incident {
     int64_t step;                 /* step of the epoch that was lost; -1: unknown */
     int64_t error_s;              /* when `error` was recorded */
     bool log_by_exit; /* `log` is of a worker that ended by itself, not of one that was ended after its report */
+    char killed[160]; /* which workers were killed after their time of grace: follows `decided`; "": none */
 };
 
 struct job_folder {
@@ -144,7 +147,7 @@ struct job_kind {
     void (*watch)(struct job *j);
     /* A new leader has received all lists. False: a process is missing, so the epoch fails. */
     bool (*adopted)(struct job *j);
-    /* How long ENDING and QUITTING may take; 0: as long as the phase may. */
+    /* How long ENDING and QUITTING may take until workers are killed; 0: not at all; -1: as long as the phase may. */
     int64_t (*grace_ms)(const struct job *j);
 
     /* Starts what is absent or has ended and is needed; `workers`: not only dtd-ios. */
@@ -153,6 +156,8 @@ struct job_kind {
     err_t (*complete_spawn)(struct job *j, const struct job_process *p, struct process_spawn *x, char ***ret_env);
     /* The worker's process has begun or ended. */
     void (*changed)(struct job *j, struct job_worker *w);
+    /* No worker that was stopped runs any more. */
+    void (*stopped)(struct job *j);
     /* The job has left the node of `io`. */
     void (*left)(struct job *j, struct job_io *io);
     /* Sends every process the command that the phase requires. */
@@ -210,8 +215,14 @@ struct job {
 
     enum state_end outcome; /* how the job will end; END_NONE with `leaving`: only this dtd shuts down */
     bool stopping, leaving, save_at_stop;
+    bool canceled;       /* by a user */
+    int64_t grace_ms;    /* set by a cancel; JOB_GRACE_OF_FILE */
+    int64_t signaled_ms; /* monotonic time at which its workers were asked to stop, by a signal; 0: they were not */
+    int64_t killed_ms;   /* the same of the first SIGKILL after that */
     char reason[1024];
+    int reason_len;                /* bytes of `reason` that say why it stops; what follows says how */
     bool end_proposed, end_logged; /* the record of its end is proposed, is committed */
+    int incidents_due;             /* records of incidents that are not in the log yet */
 
     int64_t deadline_ms; /* of the phase; 0: none */
     struct job_hang hang;
@@ -245,7 +256,19 @@ void job_tick(struct job *j);
 void job_show(struct job *j, enum job_state state, const char *why);
 /* Ends the job as `end` with a reason; the first caller wins. `save`: workers save before they stop. */
 void job_stop(struct job *j, enum state_end end, bool save, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+/* Sets the deadline of the phase from now. 0: it is over; below 0: there is none. */
 void job_deadline(struct job *j, int64_t ms);
+/* The time that workers have to stop: that of the cancel, else run.grace_seconds. */
+int64_t job_grace_ms(const struct job *j);
+/* While it stops: time until its workers are killed; 0: they have been, or none has to stop. */
+int64_t job_grace_left_ms(const struct job *j);
+/* The last part of that time, in which workers of a training job that have been told to quit exit. */
+int64_t job_quit_ms(const struct job *j);
+/* Its end is recorded only after its processes have ended. The log already has the request to cancel it, so a new
+ * leader continues to stop it, with a new time of grace. */
+bool job_ends_late(const struct job *j);
+/* Replaces what the reason says about how the job stops. */
+void job_reason_how(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void job_move(struct job *j, enum job_phase to, const char *why);
 /* The last step that was reported, or the step from which the epoch starts. */
 int64_t job_step(const struct job *j);
@@ -357,6 +380,8 @@ void job_incident_recovered(struct job *j);
 void job_incident_phase(struct job *j, enum job_phase to);
 /* An incident that ends no epoch and is over at once; not while the job recovers from another. */
 void job_incident_record(struct job *j, double detect_ms, const char *seen, const char *decided);
+/* Workers were killed after their time of grace: completes the open incident, or records one with the cause `seen`. */
+void job_incident_killed(struct job *j, const char *seen, const char *words);
 /* Replaces the cause of the open incident by the exit of a process, which is more precise than the reports of its peers
  * that often arrive first. */
 void job_incident_better_cause(struct job *j, const char *seen);

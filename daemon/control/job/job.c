@@ -19,7 +19,6 @@
 #define REJOIN_MS 20000       /* workers reconnect within seconds, also if their own node's control restarts too */
 #define DRAIN_CANCEL_MS 10000 /* nothing is saved: only the current step has to end */
 #define DRAIN_LEAVE_MS 12000  /* shorter than the supervisor's own limit for a shutdown */
-#define DRAIN_SAVE_MS 120000  /* the current step, and then writing a checkpoint */
 #define QUIT_MS 6000          /* processes have nothing left to do and only exit */
 
 /* ---- the tables ---- */
@@ -93,6 +92,7 @@ err_t job_new(struct jobs *jobs, const struct state_job *s, struct job **ret)
     j->id = s->id;
     j->uid = s->uid;
     j->unread_step = -1;
+    j->grace_ms = JOB_GRACE_OF_FILE;
     j->submitted_ms = s->submitted_ms;
     j->epoch = s->epoch.epoch;
     j->resume_step = s->epoch.resume_step;
@@ -108,7 +108,7 @@ err_t job_new(struct jobs *jobs, const struct state_job *s, struct job **ret)
         job_free(j);
         return err;
     }
-    job_cancel(j, s->desired);
+    job_cancel(j, &(struct job_cancel){.desired = s->desired, .grace_ms = JOB_GRACE_OF_FILE});
     *ret = j;
     return OK;
 }
@@ -154,26 +154,26 @@ void job_show(struct job *j, enum job_state state, const char *why)
 
 void job_deadline(struct job *j, int64_t ms)
 {
-    j->deadline_ms = ms ? clock_mono_ms() + ms : 0;
+    j->deadline_ms = ms < 0 ? 0 : clock_mono_ms() + ms;
 }
 
-/* The state that the user sees during each phase, and the deadline of the phase; 0: none. */
+/* The state that the user sees during each phase, and the deadline of the phase; -1: none. */
 static const struct {
     int show; /* -1: unchanged; after the first epoch JOB_RECOVERING replaces JOB_PENDING and JOB_STARTING */
     int64_t deadline_ms;
 } phases[] = {
-    [PHASE_WAITING] = {JOB_PENDING, 0},
+    [PHASE_WAITING] = {JOB_PENDING, -1},
     [PHASE_GATHERING] = {JOB_STARTING, JOB_GATHER_MS},
     [PHASE_SCANNING] = {JOB_STARTING, SCAN_MS},
-    [PHASE_COMMITTING] = {-1, 0},
+    [PHASE_COMMITTING] = {-1, -1},
     [PHASE_LOADING] = {-1, JOB_LOAD_MS},
-    [PHASE_STEPPING] = {JOB_RUNNING, 0},
+    [PHASE_STEPPING] = {JOB_RUNNING, -1},
     [PHASE_ENDING] = {JOB_RECOVERING, END_MS},
     [PHASE_REJOINING] = {-1, REJOIN_MS},
     [PHASE_DRAINING] = {JOB_STOPPING, DRAIN_CANCEL_MS},
     [PHASE_QUITTING] = {JOB_STOPPING, QUIT_MS},
-    [PHASE_RECORDING] = {JOB_STOPPING, 0},
-    [PHASE_OVER] = {-1, 0},
+    [PHASE_RECORDING] = {JOB_STOPPING, -1},
+    [PHASE_OVER] = {-1, -1},
 };
 
 bool job_in_epoch(const struct job *j)
@@ -189,13 +189,15 @@ void job_move(struct job *j, enum job_phase to, const char *why)
         rendezvous_clear(&j->rendezvous, ERR_STALE);
     if (to == PHASE_STEPPING)
         job_hang_begin(j);
-    if (to == PHASE_GATHERING)
+    if (to == PHASE_GATHERING) {
         j->attempt_ms = clock_mono_ms();
+        j->signaled_ms = j->killed_ms = 0;
+    }
     j->moving = false;
     job_incident_phase(j, to);
     bool ends = to == PHASE_ENDING || to == PHASE_QUITTING;
-    int64_t grace = ends ? j->kind->grace_ms(j) : 0;
-    job_deadline(j, grace ? grace : phases[to].deadline_ms);
+    int64_t grace = ends ? j->kind->grace_ms(j) : -1;
+    job_deadline(j, grace >= 0 ? grace : phases[to].deadline_ms);
     int show = phases[to].show;
     if ((show == JOB_STARTING || show == JOB_PENDING) && (j->epoch || j->restarts))
         show = JOB_RECOVERING;
@@ -237,24 +239,118 @@ static void begin_stop(struct job *j, enum state_end end, bool save)
     j->dirty = true;
 }
 
+static void set_stop_reason(struct job *j, const char *fmt, va_list ap)
+{
+    vsnprintf(j->reason, sizeof(j->reason), fmt, ap);
+    j->reason_len = (int)strlen(j->reason);
+    j->dirty = true;
+}
+
+/* The job stops in another way than the request said. */
+static void __attribute__((format(printf, 2, 3))) correct_reason(struct job *j, const char *fmt, ...)
+{
+    va_list ap;
+    if (!j->save_at_stop || j->outcome != END_CANCELED)
+        return;
+    va_start(ap, fmt);
+    set_stop_reason(j, fmt, ap);
+    va_end(ap);
+}
+
 void job_stop(struct job *j, enum state_end end, bool save, const char *fmt, ...)
 {
     va_list ap;
     if (j->stopping || job_over(j))
         return;
     va_start(ap, fmt);
-    vsnprintf(j->reason, sizeof(j->reason), fmt, ap);
+    set_stop_reason(j, fmt, ap);
     va_end(ap);
     log_info("job stops id=%" PRIu64 " reason=%s", j->id, j->reason);
     begin_stop(j, end, save);
 }
 
-void job_cancel(struct job *j, enum state_desired desired)
+void job_reason_how(struct job *j, const char *fmt, ...)
 {
-    if (desired == DESIRED_CANCELED)
-        job_stop(j, END_CANCELED, false, "canceled");
-    else if (desired == DESIRED_SAVED)
-        job_stop(j, END_CANCELED, true, "canceled, with a checkpoint saved first");
+    va_list ap;
+    char *at = j->reason + j->reason_len;
+    size_t size = sizeof(j->reason) - (size_t)j->reason_len;
+    va_start(ap, fmt);
+    vsnprintf(at, size, fmt, ap);
+    va_end(ap);
+    j->dirty = true;
+}
+
+int64_t job_grace_ms(const struct job *j)
+{
+    return j->grace_ms >= 0 ? j->grace_ms : j->spec.run.grace_seconds * 1000;
+}
+
+bool job_ends_late(const struct job *j)
+{
+    return !j->kind->saves && j->outcome == END_CANCELED;
+}
+
+static int64_t shorter(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+int64_t job_quit_ms(const struct job *j)
+{
+    bool is_stopped = j->outcome != END_DONE; /* the time of grace is for jobs that are stopped */
+    return is_stopped ? shorter(job_grace_ms(j) / 4, QUIT_MS) : QUIT_MS;
+}
+
+/* How long DRAINING may take: what QUITTING leaves of the time of grace. */
+static int64_t drain_ms(const struct job *j)
+{
+    int64_t ms = job_grace_ms(j) - job_quit_ms(j);
+    if (j->leaving)
+        return shorter(ms, DRAIN_LEAVE_MS);
+    return j->save_at_stop || j->grace_ms >= 0 ? ms : shorter(ms, DRAIN_CANCEL_MS);
+}
+
+int64_t job_grace_left_ms(const struct job *j)
+{
+    bool drains = j->phase.state == PHASE_DRAINING;
+    if (!(drains || j->phase.state == PHASE_QUITTING) || j->killed_ms || !j->deadline_ms)
+        return 0;
+    int64_t ms = j->deadline_ms - clock_mono_ms();
+    return (ms > 0 ? ms : 0) + (drains ? job_quit_ms(j) : 0);
+}
+
+/* The job is stopping already: its workers have this time from now. */
+static void set_grace(struct job *j, int64_t grace_ms)
+{
+    j->grace_ms = grace_ms;
+    log_info("time of grace id=%" PRIu64 " grace_ms=%" PRId64, j->id, grace_ms);
+    if (j->phase.state != PHASE_DRAINING && j->phase.state != PHASE_QUITTING)
+        return;
+    job_deadline(j, j->phase.state == PHASE_DRAINING ? drain_ms(j) : grace_ms);
+    if (grace_ms)
+        job_reason_how(j, "; workers that still run %" PRId64 " s after the last cancel are killed", grace_ms / 1000);
+    else
+        job_reason_how(j, "; another cancel ended the time of grace");
+}
+
+void job_cancel(struct job *j, const struct job_cancel *request)
+{
+    bool save = request->desired == DESIRED_SAVED && j->kind->saves, again = j->canceled && !request->repeated;
+    int64_t grace_ms = request->grace_ms;
+    if (request->desired == DESIRED_RUN || job_over(j))
+        return;
+    if (grace_ms < 0 && again && request->desired != DESIRED_SAVED)
+        grace_ms = 0;
+    j->canceled = true;
+    if (j->stopping && grace_ms >= 0)
+        set_grace(j, grace_ms);
+    if (j->stopping)
+        return;
+    j->grace_ms = grace_ms;
+    job_stop(j, END_CANCELED, save, "canceled%s",
+             save                              ? ", with a checkpoint saved first"
+             : j->kind->saves && grace_ms == 0 ? " at once"
+                                               : "");
 }
 
 void job_leave(struct job *j)
@@ -428,7 +524,7 @@ static void check_unavailable_nodes(struct job *j)
         log_info("job moves away from a node job=%" PRIu64 " node=%s why=\"%s\"", j->id, a->name,
                  node_unavailable_reason(a));
         j->moving = true;
-        job_deadline(j, a->leaving ? DRAIN_LEAVE_MS : DRAIN_SAVE_MS);
+        job_deadline(j, a->leaving ? shorter(job_grace_ms(j), DRAIN_LEAVE_MS) : job_grace_ms(j));
     }
 }
 
@@ -550,8 +646,10 @@ static bool tick_ending(struct job *j)
 {
     if (j->clearing)
         return tick_clearing(j);
-    if (job_none(j, is_in_epoch))
+    if (job_none(j, is_in_epoch)) {
+        j->kind->stopped(j);
         return !job_epoch_backs_off(j) && allocate_next_epoch(j);
+    }
     if (job_past_deadline(j)) {
         char who[256];
         job_workers_name(j, is_in_epoch, who, sizeof(who));
@@ -569,8 +667,14 @@ static bool tick_draining(struct job *j)
     j->kind->need(j, false); /* a save needs dtd-io */
     if (!job_none(j, is_not_done) && !job_past_deadline(j))
         return false;
-    job_move(j, PHASE_QUITTING,
-             job_past_deadline(j) ? "workers did not finish their step in time" : "all workers finished their step");
+    bool late = job_past_deadline(j);
+    if (late)
+        correct_reason(j, "canceled; %s, so no checkpoint of their last step was saved",
+                       j->grace_ms ? "the time of grace was over before the workers had saved"
+                                   : "a second cancel ended the workers at once");
+    else
+        job_reason_how(j, "%s", "");
+    job_move(j, PHASE_QUITTING, late ? "workers did not finish their step in time" : "all workers finished their step");
     return true;
 }
 
@@ -599,7 +703,8 @@ static void propose_end(struct job *j)
 static bool tick_quitting(struct job *j)
 {
     bool late = job_past_deadline(j);
-    propose_end(j);
+    if (!job_ends_late(j))
+        propose_end(j);
     for (int k = 0; late && k < j->n_workers; k++)
         job_process_kill(j, &j->workers[k].p, SIGKILL);
     for (int i = 0; late && i < j->n_ios; i++)
@@ -609,6 +714,7 @@ static bool tick_quitting(struct job *j)
         job_deadline(j, QUIT_MS);
     if (!job_workers_gone(j) || !job_ios_gone(j))
         return false;
+    j->kind->stopped(j);
     job_release(j);
     metrics_release(&j->metrics);
     job_move(j, j->leaving ? PHASE_OVER : PHASE_RECORDING, "its processes have ended");
@@ -618,7 +724,7 @@ static bool tick_quitting(struct job *j)
 static bool tick_recording(struct job *j)
 {
     propose_end(j);
-    if (!j->end_logged) {
+    if (!j->end_logged || j->incidents_due) { /* clients stop to watch when it is over, and must see all incidents */
         set_reason_log_full(j);
         return false;
     }
@@ -646,10 +752,13 @@ static bool turn_to_stop(struct job *j)
 {
     if (!j->stopping || j->phase.state >= PHASE_DRAINING)
         return false;
-    bool drain = (j->phase.state == PHASE_STEPPING || j->phase.state == PHASE_REJOINING) && j->kind->saves;
+    bool steps = (j->phase.state == PHASE_STEPPING || j->phase.state == PHASE_REJOINING) && j->kind->saves;
+    bool drain = steps && drain_ms(j) > 0;
+    if (!steps)
+        correct_reason(j, "canceled; no step was running, so no checkpoint was saved");
     job_move(j, drain ? PHASE_DRAINING : PHASE_QUITTING, j->leaving ? "this dtd shuts down" : j->reason);
-    if (drain && j->save_at_stop)
-        job_deadline(j, j->leaving ? DRAIN_LEAVE_MS : DRAIN_SAVE_MS);
+    if (drain)
+        job_deadline(j, drain_ms(j));
     return true;
 }
 

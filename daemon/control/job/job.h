@@ -51,8 +51,9 @@ struct job_view {
     const char *checkpoint_error;   /* of the newest save; "": none */
     uint64_t epoch;                 /* the newest that is in the log; 0: none */
     int64_t step;
-    int n_workers;   /* number that has slots, or had them in the newest epoch */
-    int max_workers; /* number that it wants */
+    int n_workers;         /* number that has slots, or had them in the newest epoch */
+    int max_workers;       /* number that it wants */
+    int64_t grace_left_ms; /* while it stops: until workers that still run are killed; 0: no such wait */
     int restarts;
     const struct metrics *metrics;
 };
@@ -77,8 +78,16 @@ struct watch **job_watches(struct job *j);
 
 /* ---- stopping and adopting ---- */
 
-/* Stops it as `desired` of its log entry says; DESIRED_RUN has no effect. */
-void job_cancel(struct job *j, enum state_desired desired);
+/* A request to stop a job. */
+struct job_cancel {
+    enum state_desired desired; /* as in the job's log entry; DESIRED_RUN: none, which has no effect */
+    int64_t grace_ms;           /* time for its workers; 0: they are killed at once; JOB_GRACE_OF_FILE */
+    bool repeated;              /* the same request has been answered before: it does not count as another one */
+};
+#define JOB_GRACE_OF_FILE (-1) /* run.grace_seconds */
+/* Stops it. If an earlier request has canceled it and it still runs, this one sets a new time of grace from now;
+ * without a time of its own and without a save, it ends the job at once. */
+void job_cancel(struct job *j, const struct job_cancel *request);
 /* This dtd shuts down: the job's processes save and exit; its entry in the log does not change. */
 void job_leave(struct job *j);
 /* Takes the slots of its workers from the newest epoch record. Called before the nodes' lists arrive. */

@@ -86,10 +86,15 @@ static bool managed_adopted(struct job *j)
     return true;
 }
 
-/* Workers react to END and QUIT at once, so the deadline of the phase is enough. */
+/* Workers react to END and QUIT at once, so the deadline of the phase and the end of the time of grace are enough. */
 static int64_t managed_grace_ms(const struct job *j)
 {
-    return 0;
+    return j->phase.state == PHASE_QUITTING ? job_quit_ms(j) : -1;
+}
+
+/* The incidents and the checkpoints show how the workers ended. */
+static void managed_stopped(struct job *j)
+{
 }
 
 /* ---- processes ---- */
@@ -168,6 +173,7 @@ const struct job_kind job_kind_managed = {
     .need = managed_need,
     .complete_spawn = managed_complete_spawn,
     .changed = managed_changed,
+    .stopped = managed_stopped,
     .left = managed_left,
     .command = job_commands,
     .worker_state = managed_worker_state,

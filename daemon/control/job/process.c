@@ -129,6 +129,9 @@ void job_process_kill(struct job *j, struct job_process *p, int sig)
     if (!job_process_running(p))
         return;
     p->killed = true;
+    p->signal = sig;
+    if (sig == SIGKILL && !j->killed_ms)
+        j->killed_ms = clock_mono_ms();
     signal_slot(j, p, sig);
 }
 

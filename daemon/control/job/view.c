@@ -24,6 +24,7 @@ struct job_view job_view_of(const struct job *j)
                              .step = job_step(j),
                              .n_workers = j->n_workers,
                              .max_workers = j->max_workers,
+                             .grace_left_ms = job_grace_left_ms(j),
                              .restarts = j->restarts,
                              .metrics = &j->metrics};
 }

@@ -68,8 +68,8 @@ void rpc_client_status(void *owner, struct rpc_call *call, const ProtobufCMessag
 struct pending {
     struct rpc_server *server;
     struct rpc_call *call;
-    uint64_t job;               /* only for a cancel */
-    enum state_desired desired; /* only for a cancel */
+    uint64_t job;             /* only for a cancel */
+    struct job_cancel cancel; /* only for a cancel */
 };
 
 /* The answer of the state machine to a submit, also to a repeated one. */
@@ -372,8 +372,9 @@ static void canceled(void *arg, err_t err, uint64_t index, const void *result)
         rpc_fail(p.call, err ? err : ERR_NOTFOUND, "not canceled: %s", not_logged_text(p.server, err));
         return;
     }
+    p.cancel.repeated = r->repeated;
     if (!r->err)
-        job_cancel(j, p.desired);
+        job_cancel(j, &p.cancel);
     jobs_tick(p.server->jobs);
     reply_status(p.server, p.call, j); /* also for a job that had already ended: the status shows that */
 }
@@ -389,11 +390,20 @@ void rpc_client_cancel(void *owner, struct rpc_call *call, const ProtobufCMessag
         rpc_fail(call, ERR_INVALID, "a request id has %d bytes, this one %zu", REQUEST_ID_BYTES, m->request_id.len);
         return;
     }
+    if (m->has_grace_seconds && (m->grace_seconds < 0 || m->grace_seconds > JOB_MAX_GRACE_SECONDS)) {
+        rpc_fail(call, ERR_INVALID, "the time of grace is %" PRId64 " s; expected 0 to %d s", m->grace_seconds,
+                 JOB_MAX_GRACE_SECONDS);
+        return;
+    }
     struct pending *p = calloc(1, sizeof(*p));
     err_t err = ERR_NOMEM;
     if (p) {
         enum state_desired desired = m->save ? DESIRED_SAVED : DESIRED_CANCELED;
-        *p = (struct pending){.server = server, .call = call, .job = job_view_of(j).id, .desired = desired};
+        int64_t grace_ms = m->has_grace_seconds ? m->grace_seconds * 1000 : JOB_GRACE_OF_FILE;
+        *p = (struct pending){.server = server,
+                              .call = call,
+                              .job = job_view_of(j).id,
+                              .cancel = {.desired = desired, .grace_ms = grace_ms}};
         struct record r = {.kind = RECORD_DESIRED,
                            .wall_ms = clock_wall_ms(),
                            .has_request = true,

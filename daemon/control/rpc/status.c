@@ -85,6 +85,8 @@ err_t job_status_fill(struct job_status *s, struct rpc_server *server, struct jo
     s->msg.workers = v.n_workers;
     s->msg.has_max_workers = true;
     s->msg.max_workers = v.max_workers;
+    s->msg.has_grace_left_ms = v.grace_left_ms > 0;
+    s->msg.grace_left_ms = v.grace_left_ms;
     s->msg.restarts = v.restarts;
     s->msg.submitted_ms = v.submitted_ms;
     s->msg.has_uid = true;

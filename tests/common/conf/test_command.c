@@ -2,6 +2,7 @@
 #include "common/conf/job.h"
 #include "tests/lib/test.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,7 +45,8 @@ TEST(printing_reads_back)
     struct buf text = {0};
     struct why why = {""};
     char *inherited[] = {"T=1", "T=2", "BASH_FUNC_f%%=() { :\n}", "without"};
-    j.run = (struct job_run){.workers_per_gpu = 1, .orphan_seconds = 60, .env = env, .n_env = 3, .workdir = "/a b"};
+    j.run = (struct job_run){
+        .workers_per_gpu = 1, .orphan_seconds = 60, .stop_signal = SIGUSR1, .env = env, .n_env = 3, .workdir = "/a b"};
     j.run.caller = "env umask=0022 ignored=13";
     j.run.caller_env = inherited;
     j.run.n_caller_env = 4;
@@ -62,8 +64,35 @@ TEST(printing_reads_back)
         assert_string_equal(inherited[i], back.run.caller_env[i]);
     assert_string_equal(j.run.caller, back.run.caller);
     assert_string_equal("/a b", back.run.workdir);
+    assert_int_equal(SIGUSR1, back.run.stop_signal);
+    assert_int_equal(0, back.run.grace_seconds);
     job_fini(&back);
     buf_fini(&text);
+}
+
+TEST(how_a_command_is_stopped)
+{
+    static const struct {
+        const char *run;
+        int signal, seconds;
+    } table[] = {
+        {"restarts: 0", SIGTERM, 30},
+        {"stop_signal: USR1, grace_seconds: 90", SIGUSR1, 90},
+        {"stop_signal: SIGHUP, grace_seconds: 0", SIGHUP, 0},
+        {"stop_signal: INT, grace_seconds: 10m", SIGINT, 600},
+        {"stop_signal: SIGQUIT, grace_seconds: 1d", SIGQUIT, 86400},
+    };
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        struct job_spec j;
+        struct why why = {""};
+        char text[200];
+        snprintf(text, sizeof(text), "{name: x, command: [a], run: {%s}}", table[i].run);
+        if (parse(text, &j, &why))
+            fail_msg("%s", why.text);
+        assert_int_equal(table[i].signal, j.run.stop_signal);
+        assert_int_equal(table[i].seconds, j.run.grace_seconds);
+        job_fini(&j);
+    }
 }
 
 TEST(what_is_refused)
@@ -79,6 +108,12 @@ TEST(what_is_refused)
     refused("{name: x, command: [a], run: {caller: 'umask=9'}}", "run.caller: expected settings such as");
     refused("{name: x, command: [a], run: {master_addr: 'a b'}}", "run.master_addr: expected a host name");
     refused("{name: x, command: [a], run: {master_port: 29400}}", "write 0, or run.master_addr: auto");
+    refused("{name: x, command: [a], run: {stop_signal: SIGFOO}}",
+            "run.stop_signal: expected one of TERM, INT, HUP, QUIT, USR1, USR2, ALRM, found \"SIGFOO\"");
+    refused("{name: x, command: [a], run: {stop_signal: KILL}}", "run.stop_signal: expected one of TERM");
+    refused("{name: x, command: [a], run: {grace_seconds: 86401}}",
+            "run.grace_seconds: expected an integer from 0 to 86400 (or 90s, 30m, 1h, 2d), found \"86401\"");
+    refused("{name: x, command: [a], run: {grace_seconds: -1}}", "run.grace_seconds: expected an integer from 0");
 }
 
 TEST(a_command_job_cannot_be_resumed)

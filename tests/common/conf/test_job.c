@@ -43,6 +43,7 @@ TEST(every_value_of_the_example)
     assert_int_equal(j.checkpoint.every, 100);
     assert_int_equal(j.checkpoint.keep_last, 3);
     assert_int_equal(j.run.orphan_seconds, 60);
+    assert_int_equal(j.run.grace_seconds, 120);
     assert_int_equal(j.run.n_env, 0);
     assert_string_equal(j.run.workdir, ".");
     job_fini(&j);

@@ -68,6 +68,7 @@ static const struct {
     {"run.restarts=0", true},
     {"run.orphan_seconds=5", true},
     {"run.max_seconds=100", true},
+    {"run.grace_seconds=600", true},
     {"run.priority=1", true},
     {"run.env={A: b}", true},
     {"run.workdir=/tmp", true},

@@ -134,7 +134,7 @@ TEST(a_job_waits_for_gpus)
     uint8_t id[16];
     struct client_job canceled;
     assert_ok(client_request_id(id));
-    assert_ok(client_cancel(dtd_client(&d), id, a, false, &canceled, &why));
+    assert_ok(client_cancel(dtd_client(&d), id, a, false, CLIENT_GRACE_DEFAULT, &canceled, &why));
     client_job_fini(&canceled);
     job_wait(&d, b, "done", 20000);
     job_wait(&d, c, "done", 20000);

@@ -31,7 +31,7 @@ static int64_t longest_answer(const pid_t *pids, int n, const char *logged)
         int64_t begin = clock_mono_ms();
         if (logged) {
             assert_ok(client_request_id(id));
-            assert_ok(client_cancel(dtd_client(&d), id, logged, false, &job, &why));
+            assert_ok(client_cancel(dtd_client(&d), id, logged, false, CLIENT_GRACE_DEFAULT, &job, &why));
             client_job_fini(&job);
         } else {
             assert_ok(client_node_get(dtd_client(&d), &node, &why));

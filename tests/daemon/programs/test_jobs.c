@@ -109,11 +109,11 @@ TEST(cancel_stops_a_job)
     job_submit(&d, spec_text("a", 2, 100000, "", ""), job);
     job_wait_step(&d, job, 1, 3, 20000);
     assert_ok(client_request_id(id));
-    assert_ok(client_cancel(dtd_client(&d), id, job, false, &s, &why));
+    assert_ok(client_cancel(dtd_client(&d), id, job, false, CLIENT_GRACE_DEFAULT, &s, &why));
     client_job_fini(&s);
     job_wait(&d, job, "canceled", 10000);
     assert_int_equal(0, job_status(&d, job)->worker[1].exit_status);
-    assert_err(ERR_NOTFOUND, client_cancel(dtd_client(&d), id, "77", false, &s, &why));
+    assert_err(ERR_NOTFOUND, client_cancel(dtd_client(&d), id, "77", false, CLIENT_GRACE_DEFAULT, &s, &why));
     assert_int_equal(0, dtd_down(&d));
 }
 
@@ -160,7 +160,7 @@ TEST(jobs_wait_their_turn)
     assert_non_null(strstr(job_status(&d, two)->reason, "slots"));
     assert_string_equal("pending", job_status(&d, one)->state);
     assert_ok(client_request_id(id));
-    assert_ok(client_cancel(dtd_client(&d), id, big, false, &s, &why));
+    assert_ok(client_cancel(dtd_client(&d), id, big, false, CLIENT_GRACE_DEFAULT, &s, &why));
     client_job_fini(&s);
     job_wait(&d, two, "done", 20000);
     job_wait(&d, one, "done", 20000);
@@ -184,7 +184,7 @@ TEST(priority_goes_before_time)
     sleep_ms(200);
     assert_non_null(strstr(job_status(&d, low)->reason, "waits behind job 3 (high), which waits for 16 slots:"));
     assert_ok(client_request_id(id));
-    assert_ok(client_cancel(dtd_client(&d), id, big, false, &s, &why));
+    assert_ok(client_cancel(dtd_client(&d), id, big, false, CLIENT_GRACE_DEFAULT, &s, &why));
     client_job_fini(&s);
     job_wait(&d, low, "done", 60000);
     job_wait(&d, high, "done", 60000);

@@ -167,7 +167,7 @@ static bool see_more(void *arg, const struct client_log *chunk)
     if (f->lines == 1) { /* the first line arrived while the rank runs; now the rank may end */
         assert_ok(client_open(f->d->dir, &c, &why));
         assert_ok(client_request_id(id));
-        assert_ok(client_cancel(c, id, f->job, false, &canceled, &why));
+        assert_ok(client_cancel(c, id, f->job, false, CLIENT_GRACE_DEFAULT, &canceled, &why));
         client_job_fini(&canceled);
         client_close(c);
     }

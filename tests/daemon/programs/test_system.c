@@ -204,7 +204,7 @@ static int do_everything(struct client *c, const char *job)
         return 102;
     const char *spec = spec_text("b", 1, 10, "", "");
     bool ok = refused(client_status(c, job, &status, &why), "status", &why);
-    ok = refused(client_cancel(c, id, job, false, &status, &why), "cancel", &why) && ok;
+    ok = refused(client_cancel(c, id, job, false, CLIENT_GRACE_DEFAULT, &status, &why), "cancel", &why) && ok;
     ok = refused(client_checkpoints(c, job, &list, &n, &why), "checkpoints", &why) && ok;
     ok = refused(client_logs(c, job, -1, false, -1, &stream, &why), "logs", &why) && ok;
     ok = refused(client_metrics(c, job, false, 0, &stream, &why), "metrics", &why) && ok;
@@ -241,7 +241,7 @@ static int do_own(struct client *c, const char *job)
     uint8_t id[16];
     if (client_request_id(id) || client_status(c, job, &status, &why) || !status.spec_yaml[0])
         return 1;
-    return client_cancel(c, id, job, false, &status, &why) ? 2 : 0;
+    return client_cancel(c, id, job, false, CLIENT_GRACE_DEFAULT, &status, &why) ? 2 : 0;
 }
 
 TEST(another_users_job_is_refused)
