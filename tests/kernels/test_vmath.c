@@ -90,6 +90,30 @@ static void check_sincos(const struct vmath_probe *p, const char *isa)
     check_bound(isa, "sincos", most, 1e-11);
 }
 
+static void check_exp_d(const struct vmath_probe *p, const char *isa)
+{
+    double x[N], y[N], most = 0;
+    for (int run = 0; run < 64; run++) {
+        for (int i = 0; i < N; i++)
+            x[i] = run % 2 ? -1 + 2.0 * i / N : -707.9 + 1417 * ((double)i + run / 64.0) / N;
+        p->exp_d(N, x, y);
+        for (int i = 0; i < N; i++) {
+            double want = exp(x[i]);
+            most = fmax(most, fabs(y[i] - want) / (nextafter(want, INFINITY) - want));
+        }
+    }
+    check_bound(isa, "float64 exp ulp", most, 2);
+    double edge[16] = {-INFINITY, INFINITY, NAN, 0, -709, 709.7, 709.8, 1e9};
+    p->exp_d(16, edge, y);
+    assert_true(y[0] == 0 && isinf(y[1]) && isnan(y[2]) && y[3] == 1 && y[4] == 0);
+    assert_true(isfinite(y[5]) && isinf(y[6]) && isinf(y[7]));
+}
+
+TEST(float64_exp_is_within_its_bound)
+{
+    each_isa(check_exp_d);
+}
+
 TEST(exp_is_within_its_bound)
 {
     each_isa(check_exp);

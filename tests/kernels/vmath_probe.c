@@ -11,6 +11,12 @@ static void probe_exp(int64_t n, const float *x, float *y)
         v_store(y + i, v_exp(v_load(x + i)));
 }
 
+static void probe_exp_d(int64_t n, const double *x, double *y)
+{
+    for (int64_t i = 0; i < n; i += VD)
+        v_store_d(y + i, v_exp_d(v_load_d(x + i)));
+}
+
 static void probe_sigmoid(int64_t n, const float *x, float *y)
 {
     for (int64_t i = 0; i < n; i += VF)
@@ -28,4 +34,4 @@ static void probe_sincos(int64_t n, const double *x, double *sine, double *cosin
     }
 }
 
-const struct vmath_probe PROBE_NAME(KERN_CPU_ISA) = {probe_exp, probe_sigmoid, probe_sincos};
+const struct vmath_probe PROBE_NAME(KERN_CPU_ISA) = {probe_exp, probe_exp_d, probe_sigmoid, probe_sincos};
