@@ -116,6 +116,8 @@ static void update_from_log(struct jobs *jobs)
 
 void jobs_tick(struct jobs *jobs)
 {
+    if (jobs->leads && log_is_superseded(jobs->replica->log))
+        return;
     update_from_log(jobs);
     for (struct job *j = jobs->head; j; j = j->next)
         job_tick(j);

@@ -709,6 +709,12 @@ bool log_leads(const struct log *log)
     return log->leads;
 }
 
+bool log_is_superseded(const struct log *log)
+{
+    int state = log->leads && log_has_raft(log) ? raft_state((struct raft *)&log->raft) : RAFT_LEADER;
+    return state == RAFT_FOLLOWER || state == RAFT_CANDIDATE;
+}
+
 uint64_t log_leader(const struct log *log)
 {
     return log->leader;

@@ -92,6 +92,9 @@ void log_close(struct log *log, void (*cb)(void *owner));
 /* ---- voters ---- */
 
 bool log_leads(const struct log *log);      /* true only after all entries of earlier terms have been applied */
+/* Leads no more, and log_leads turns false when the last proposal has ended. Until then the state may already have
+ * records of the next leader, on which this node must not act. */
+bool log_is_superseded(const struct log *log);
 uint64_t log_leader(const struct log *log); /* id of the leader; 0: none is known */
 /* Ends a connect request with its stream; takes over `fd`. Negative: the voter cannot be reached. */
 void log_connected(struct log_connect *request, int fd);
