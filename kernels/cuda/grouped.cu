@@ -1,12 +1,27 @@
 /* Products of each expert with its own rows. The experts' numbers of rows are read on the device, so no launch waits
- * for them; the grid has the most blocks that there can be work for, and a block finds its tile from the offsets. */
+ * for them: the grid has the most tiles that there can be, and a block finds its tile from the offsets. */
 #include "kernels/cuda/gemm_tile.h"
+#if KERN_CUDA_BITS == 16
+#include "kernels/cuda/gemm_tensor.h"
+#endif
 
-/* The first form: tiles of 64 rows of one expert by 64 columns. An expert's last tile of rows may be short, so there
- * are at most rows / 64 + experts of them. */
-template <class T> static __global__ void __launch_bounds__(TILE_THREADS) grouped_rows(struct kern_grouped g)
+/* How a tile is computed: here in float32 arithmetic at any alignment. OUT: the type of c. */
+template <class OUT> struct plain_tile {
+    typedef OUT out;
+    static constexpr int COLUMNS = TILE, THREADS = TILE_THREADS;
+    static __device__ __forceinline__ void run(const struct tile_operand &a, const struct tile_operand &b, int64_t k,
+                                               int64_t i0, int64_t j0, int64_t ldc, bool add, OUT *c)
+    {
+        tile_product(a, b, k, i0, j0, ldc, add, c);
+    }
+};
+
+/* The first form: tiles of 64 rows of one expert. An expert's last tile of rows may be short, so there are at most rows
+ * / 64 + experts of them, for each tile of columns. */
+template <class TILES> static __global__ void __launch_bounds__(TILES::THREADS) grouped_rows(struct kern_grouped g)
 {
-    const int64_t across = tiles_of(g.n);
+    typedef typename TILES::out out;
+    const int64_t across = (g.n + TILES::COLUMNS - 1) / TILES::COLUMNS;
     int64_t e = 0, first = 0; /* the first tile of expert e; a block's tiles ascend */
     for (int64_t tile = blockIdx.x;; tile += gridDim.x) {
         int64_t lo = 0, rows = 0;
@@ -21,36 +36,87 @@ template <class T> static __global__ void __launch_bounds__(TILE_THREADS) groupe
             return;
         struct tile_operand a = {(const elem *)g.a + lo * g.k, rows, g.k, 1};
         struct tile_operand b = {(const elem *)g.b + e * g.k * g.n, g.n, g.trans_b ? g.k : 1, g.trans_b ? 1 : g.n};
-        int64_t row = (tile - first) / across * TILE, column = (tile - first) % across * TILE;
-        tile_product(a, b, g.k, row, column, g.n, g.accumulate, (T *)g.c + lo * g.n);
+        int64_t row = (tile - first) / across * TILE, column = (tile - first) % across * TILES::COLUMNS;
+        TILES::run(a, b, g.k, row, column, g.n, g.accumulate, (out *)g.c + lo * g.n);
     }
 }
 
 /* The second form: tiles of each expert's result, whose terms are its rows. */
-template <class T> static __global__ void __launch_bounds__(TILE_THREADS) grouped_results(struct kern_grouped g)
+template <class TILES> static __global__ void __launch_bounds__(TILES::THREADS) grouped_results(struct kern_grouped g)
 {
-    const int64_t across = tiles_of(g.n), each = tiles_of(g.m) * across;
+    typedef typename TILES::out out;
+    const int64_t across = (g.n + TILES::COLUMNS - 1) / TILES::COLUMNS, each = tiles_of(g.m) * across;
     for (int64_t tile = blockIdx.x; tile < g.experts * each; tile += gridDim.x) {
         int64_t e = tile / each, at = tile % each, lo = g.offsets[e], rows = g.offsets[e + 1] - lo;
         struct tile_operand a = {(const elem *)g.a + lo * g.m, g.m, 1, g.m};
         struct tile_operand b = {(const elem *)g.b + lo * g.n, g.n, 1, g.n};
-        tile_product(a, b, rows, at / across * TILE, at % across * TILE, g.n, g.accumulate, (T *)g.c + e * g.m * g.n);
+        TILES::run(a, b, rows, at / across * TILE, at % across * TILES::COLUMNS, g.n, g.accumulate,
+                   (out *)g.c + e * g.m * g.n);
     }
 }
 
-/* Floor: 2 rows n k multiplications, at the rate of float32. */
+template <class TILES> static void launch_rows(struct kern_stream *s, const struct kern_grouped *g)
+{
+    int64_t across = (g->n + TILES::COLUMNS - 1) / TILES::COLUMNS;
+    unsigned grid = grid_blocks(s, (g->rows / TILE + g->experts) * across, TILES::THREADS);
+    CUDA_LAUNCH(s, grouped_rows<TILES>, grid, TILES::THREADS, 0, *g);
+}
+
+template <class TILES> static void launch_results(struct kern_stream *s, const struct kern_grouped *g)
+{
+    int64_t across = (g->n + TILES::COLUMNS - 1) / TILES::COLUMNS;
+    unsigned grid = grid_blocks(s, g->experts * tiles_of(g->m) * across, TILES::THREADS);
+    CUDA_LAUNCH(s, grouped_results<TILES>, grid, TILES::THREADS, 0, *g);
+}
+
+/* On tensor cores; false if an operand's or the result's rows do not begin at multiples of 16 bytes. */
+#if KERN_CUDA_BITS == 16
+template <bool A_ALONG_K, bool B_ALONG_K, class OUT> struct fast_tile {
+    typedef OUT out;
+    static constexpr int COLUMNS = TENSOR_COLUMNS, THREADS = TENSOR_THREADS;
+    static __device__ __forceinline__ void run(const struct tile_operand &a, const struct tile_operand &b, int64_t k,
+                                               int64_t i0, int64_t j0, int64_t ldc, bool add, OUT *c)
+    {
+        tensor_tile<A_ALONG_K, B_ALONG_K>(a, b, k, i0, j0, ldc, add, c);
+    }
+};
+
+template <class OUT> static bool launch_fast(struct kern_stream *s, const struct kern_grouped *g)
+{
+    const void *p[] = {g->a, g->b, g->c};
+    if (!vec_all_aligned(3, p) || g->n % TENSOR_RUN != 0 || (g->trans_a ? g->m : g->k) % TENSOR_RUN != 0)
+        return false;
+    if (g->trans_a)
+        launch_results<fast_tile<false, false, OUT>>(s, g);
+    else if (g->trans_b)
+        launch_rows<fast_tile<true, true, OUT>>(s, g);
+    else
+        launch_rows<fast_tile<true, false, OUT>>(s, g);
+    return true;
+}
+#else
+template <class OUT> static bool launch_fast(struct kern_stream *s, const struct kern_grouped *g)
+{
+    return false;
+}
+#endif
+
+template <class OUT> static void launch(struct kern_stream *s, const struct kern_grouped *g)
+{
+    if (launch_fast<OUT>(s, g))
+        return;
+    if (g->trans_a)
+        launch_results<plain_tile<OUT>>(s, g);
+    else
+        launch_rows<plain_tile<OUT>>(s, g);
+}
+
+/* Floor: 2 rows n k multiplications; in bfloat16 at the rate of tensor cores where rows are aligned. */
 err_t KERN_FN(grouped_gemm)(struct kern_stream *s, const struct kern_grouped *g)
 {
-    const bool widened = g->wide_c && sizeof(elem) != sizeof(wide);
-    const int64_t most = g->trans_a ? g->experts * tiles_of(g->m) : g->rows / TILE + g->experts;
-    unsigned grid = grid_blocks(s, most * tiles_of(g->n), TILE_THREADS);
-    if (g->trans_a && widened)
-        CUDA_LAUNCH(s, grouped_results<wide>, grid, TILE_THREADS, 0, *g);
-    else if (g->trans_a)
-        CUDA_LAUNCH(s, grouped_results<elem>, grid, TILE_THREADS, 0, *g);
-    else if (widened)
-        CUDA_LAUNCH(s, grouped_rows<wide>, grid, TILE_THREADS, 0, *g);
+    if (g->wide_c)
+        launch<wide>(s, g);
     else
-        CUDA_LAUNCH(s, grouped_rows<elem>, grid, TILE_THREADS, 0, *g);
+        launch<elem>(s, g);
     return cuda_stream_of(s)->err;
 }

@@ -343,12 +343,17 @@ const struct kcase kcases[] = {
     {"grouped_gemm", .t = 300, .vocab = 2, .n = 128, .k = 64, .flags = TRANS_B},
     {"grouped_gemm", .t = 40, .vocab = 64, .n = 17, .k = 24}, /* fewer rows than experts */
     {"grouped_gemm", .t = 9, .vocab = 2, .n = 7, .k = 0},
+    {"grouped_gemm", TINY, .t = 70, .vocab = 3, .n = 136, .k = 40, .flags = TRANS_B}, /* rows of whole vectors */
+    {"grouped_gemm", .t = 300, .vocab = 3, .n = 264, .k = 136, .flags = ADD_TO},
+    {"grouped_gemm", .t = 300, .vocab = 3, .n = 8, .k = 1000, .flags = TRANS_B | WIDE_C},
     {"grouped_gemm", .t = 0, .vocab = 4, .n = 16, .k = 8, .flags = TRANS_B},
     {"grouped_gemm", .t = 1, .vocab = 1, .m = 1, .n = 1, .flags = TRANS_A},
     {"grouped_gemm", TINY, .t = 70, .vocab = 5, .m = 21, .n = 34, .flags = TRANS_A | ADD_TO | WIDE_C},
     {"grouped_gemm", .t = 70, .vocab = 5, .m = 40, .n = 64, .flags = TRANS_A},
     {"grouped_gemm", .t = 1300, .vocab = 2, .m = 33, .n = 67, .flags = TRANS_A | WIDE_C},
     {"grouped_gemm", .t = 40, .vocab = 64, .m = 9, .n = 70, .flags = TRANS_A | ADD_TO | WIDE_C},
+    {"grouped_gemm", TINY, .t = 70, .vocab = 3, .m = 24, .n = 40, .flags = TRANS_A | WIDE_C},
+    {"grouped_gemm", .t = 1300, .vocab = 3, .m = 72, .n = 136, .flags = TRANS_A | ADD_TO | WIDE_C},
     {"grouped_gemm", .t = 0, .vocab = 4, .m = 5, .n = 16, .flags = TRANS_A},
     {"gate", .t = 1, .d = 1},
     {"gate", TINY, .t = 9, .d = 37},
