@@ -91,7 +91,7 @@ void log_close(struct log *log, void (*cb)(void *owner));
 
 /* ---- voters ---- */
 
-bool log_leads(const struct log *log);      /* true only after all entries of earlier terms have been applied */
+bool log_leads(const struct log *log); /* true only after all entries of earlier terms have been applied */
 /* Leads no more, and log_leads turns false when the last proposal has ended. Until then the state may already have
  * records of the next leader, on which this node must not act. */
 bool log_is_superseded(const struct log *log);
