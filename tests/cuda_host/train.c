@@ -280,14 +280,25 @@ void train_result_free(struct train_result *r)
     free(r);
 }
 
+/* Prints the first number that differs. */
+static bool same_numbers(const char *what, int64_t n, const double *a, const double *b)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (memcmp(&a[i], &b[i], sizeof(*a)) != 0) {
+            print_error("%s: number %lld of %lld is %.17g in one run and %.17g in the other\n", what, (long long)i,
+                        (long long)n, a[i], b[i]);
+            return false;
+        }
+    return true;
+}
+
 bool train_same_bits(const struct train_result *a, const struct train_result *b)
 {
-    size_t bytes = (size_t)a->n_params * sizeof(double);
-    if (memcmp(a->loss, b->loss, sizeof(a->loss)) != 0 || memcmp(a->norm, b->norm, sizeof(a->norm)) != 0 ||
-        a->valid != b->valid)
-        return false;
-    for (int i = 0; i < TRAIN_MAX_RANKS; i++)
-        if (a->arena[i] && (!b->arena[i] || memcmp(a->arena[i], b->arena[i], a->arena_bytes[i]) != 0))
-            return false;
-    return memcmp(a->grad, b->grad, bytes) == 0 && memcmp(a->param, b->param, bytes) == 0;
+    bool same = same_numbers("loss", sizeof(a->loss) / sizeof(a->loss[0]), a->loss, b->loss) &&
+                same_numbers("norm", sizeof(a->norm) / sizeof(a->norm[0]), a->norm, b->norm) && a->valid == b->valid &&
+                same_numbers("gradients", a->n_params, a->grad, b->grad) &&
+                same_numbers("parameters", a->n_params, a->param, b->param);
+    for (int i = 0; same && i < TRAIN_MAX_RANKS; i++)
+        same = !a->arena[i] || (b->arena[i] && memcmp(a->arena[i], b->arena[i], a->arena_bytes[i]) == 0);
+    return same;
 }
