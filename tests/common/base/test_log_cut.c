@@ -65,7 +65,8 @@ static void check_lines(int fd)
     assert_non_null(text);
     assert_ok(file_pread_all(fd, text, (size_t)size, 0));
     while (at < size) {
-        if (log_cut_note(text + at, LOG_CUT_NOTE_BYTES, &bytes) == text + at) {
+        int64_t left = size - at < LOG_CUT_NOTE_BYTES ? size - at : LOG_CUT_NOTE_BYTES;
+        if (log_cut_note(text + at, (size_t)left, &bytes) == text + at) {
             for (int64_t k = at + LOG_CUT_NOTE_BYTES; k < at + bytes; k++)
                 assert_int_equal(text[k], 0);
             assert_int_equal(bytes % 32, 0);
