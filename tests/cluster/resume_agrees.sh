@@ -17,13 +17,13 @@ for w in 2 1 3; do
   cmp "$tmp/hashes-whole" "$tmp/hashes-$w" || fail "resumed on $w workers, the tensors differ from those of the whole run"
 done
 
-parted=(--set train.schedule=constant --set train.steps=2000 --set checkpoint.every=1000 --set checkpoint.dir="$tmp/parted")
+parted=(--set train.schedule=constant --set train.steps=1000000 --set checkpoint.every=500000 --set checkpoint.dir="$tmp/parted")
 job=$(submit "${parted[@]}")
 wait_for 30 "step 3" reached "$job" 3
 dtctl cancel "$job" --save >/dev/null
 wait_for 30 "the end of job $job" is_state "$job" canceled
 saved=$(status "$job" | jq -e .checkpoint_step)
-[ "$saved" = "$(step "$job")" ] && [ "$saved" -lt 1000 ] || fail "it was at step $(step "$job"), and saved step $saved"
+[ "$saved" = "$(step "$job")" ] && [ "$saved" -lt 500000 ] || fail "it was at step $(step "$job"), and saved step $saved"
 again=("$DTD_BIN/dtctl" submit "$tmp/job.yaml" --batch "${parted[@]}" --set train.steps=$((saved + 40)))
 "${again[@]}" >"$tmp/more" &
 dtctl_pid=$!
