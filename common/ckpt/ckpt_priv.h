@@ -37,6 +37,7 @@ struct extent_reader {
     int fd;
     uint8_t *window;
     uint64_t at, len; /* position of the window in the file */
+    uint64_t end;     /* of the last read: the next one may continue there */
     int64_t bytes_read;
 };
 

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #define WINDOW_BYTES ((uint64_t)8 << 20) /* 8 extents per read: fewer system calls */
+#define AHEAD_BYTES (4 * WINDOW_BYTES)  /* the disk reads on while a window is verified and copied */
 #define BLOCK_BYTES 4096u                /* a page, which the kernel reads in any case */
 
 void extent_reader_init(struct extent_reader *r, const char *dir)
@@ -37,7 +38,7 @@ err_t extent_reader_open(struct extent_reader *r, const struct ckpt_file *file, 
         close(r->fd);
     r->fd = -1;
     r->file = NULL;
-    r->len = 0;
+    r->len = r->end = 0;
     if (!r->window && !(r->window = malloc(WINDOW_BYTES)))
         return why_set(why, ERR_NOMEM, "out of memory for a window of %llu bytes", (unsigned long long)WINDOW_BYTES);
     if ((size_t)snprintf(path, sizeof(path), "%s/%s", r->dir, file->name) >= sizeof(path))
@@ -86,6 +87,9 @@ err_t extent_reader_load(struct extent_reader *r, uint64_t from, uint64_t to, st
     if (err)
         return why_set(why, err, "%s/%s: bytes %llu to %llu: %s", r->dir, r->file->name, (unsigned long long)start,
                        (unsigned long long)end, err_text(err));
+    if (start == r->end)
+        (void)posix_fadvise(r->fd, (off_t)end, AHEAD_BYTES, POSIX_FADV_WILLNEED);
+    r->end = end;
     r->len = end - start;
     r->bytes_read += (int64_t)r->len;
     err = window_verify(r, why);

@@ -1,11 +1,11 @@
 /* One pass over the tensors. For each, the CRC-32 of the payload is computed first, because the header before the
  * payload contains it; the CRC-32C of extents is computed while bytes are written. Payloads are aligned to 64 bytes in
- * the file, large ones to 4096, for readers that use direct I/O or mappings. The gaps are zeros, which extents cover
- * too. */
+ * the file, large ones to 4096, for direct I/O and mappings. The gaps are zeros, which extents cover too. */
 #include "common/ckpt/part.h"
 
 #include "common/base/file.h"
 #include "common/ckpt/blob.h"
+#include "common/ckpt/file_writer.h"
 #include "common/ckpt/sums.h"
 
 #include <errno.h>
@@ -18,40 +18,38 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#define SMALL_BYTES 65536u       /* smaller pieces are copied to a buffer; larger ones are written directly */
-#define PENDING_BYTES (1u << 20) /* the buffer is written when it has 1 MiB */
-#define LARGE_ALIGN 4096u        /* a page, the block size of direct I/O */
+#define LARGE_BYTES 65536u          /* the padding of a larger piece is below 6 % of it */
+#define SUM_BYTES ((size_t)4 << 20) /* the disk begins with a piece when the sums of so many bytes are known */
 
 struct part_stream {
     int fd;
-    struct buf pending;
+    struct file_writer *writer;
     struct sums_extents sums; /* sums.bytes is the position in the file */
 };
 
-static err_t stream_flush(struct part_stream *s)
-{
-    err_t err = file_write_all(s->fd, s->pending.data, s->pending.len);
-    s->pending.len = 0;
-    return err;
-}
-
-static err_t stream_put(struct part_stream *s, const void *data, size_t len)
+static err_t stream_copy(struct part_stream *s, const void *data, size_t len)
 {
     err_t err = sums_extents_add(&s->sums, data, len);
-    if (!err && len < SMALL_BYTES)
-        err = buf_append(&s->pending, data, len);
-    if (!err && (len >= SMALL_BYTES || s->pending.len >= PENDING_BYTES))
-        err = stream_flush(s);
-    if (!err && len >= SMALL_BYTES)
-        err = file_write_all(s->fd, data, len);
+    return err ? err : file_writer_copy(s->writer, data, len);
+}
+
+static err_t stream_put(struct part_stream *s, const uint8_t *data, size_t len)
+{
+    err_t err = OK;
+    for (size_t at = 0, n; at < len && !err; at += n) {
+        n = len - at < SUM_BYTES ? len - at : SUM_BYTES;
+        err = sums_extents_add(&s->sums, data + at, n);
+        if (!err)
+            err = file_writer_put(s->writer, data + at, n);
+    }
     return err;
 }
 
 /* Writes zeros up to a position from which a payload that starts `ahead` bytes later is aligned. */
 static err_t stream_align(struct part_stream *s, size_t ahead, size_t align)
 {
-    static const uint8_t zeros[LARGE_ALIGN];
-    return stream_put(s, zeros, (size_t)(0 - (s->sums.bytes + ahead)) & (align - 1));
+    static const uint8_t zeros[FILE_WRITER_ALIGN];
+    return stream_copy(s, zeros, (size_t)(0 - (s->sums.bytes + ahead)) & (align - 1));
 }
 
 static err_t piece_check(const struct ckpt_piece *p, struct why *why)
@@ -83,7 +81,7 @@ static err_t piece_write(struct part_stream *s, struct ckpt_part *part, const st
     head->len = tail->len = 0;
     err_t err = blob_tensor_write(p->dtype, p->ndim, p->box.size, bytes, sums_crc32(0, p->data, bytes), head, tail);
     if (!err)
-        err = stream_align(s, head->len, bytes >= SMALL_BYTES ? LARGE_ALIGN : ZIP_PAYLOAD_ALIGN);
+        err = stream_align(s, head->len, bytes >= LARGE_BYTES ? FILE_WRITER_ALIGN : ZIP_PAYLOAD_ALIGN);
     struct part_entry *e = err ? NULL : part_entry_add(part, p->fqn, strlen(p->fqn));
     if (!e)
         return err ? err : ERR_NOMEM;
@@ -92,10 +90,10 @@ static err_t piece_write(struct part_stream *s, struct ckpt_part *part, const st
     memcpy(e->shape, p->shape, sizeof(e->shape));
     e->offset = (int64_t)s->sums.bytes;
     e->length = (int64_t)(head->len + bytes + tail->len);
-    err = stream_put(s, head->data, head->len);
+    err = stream_copy(s, head->data, head->len);
     if (!err)
         err = stream_put(s, p->data, bytes);
-    return err ? err : stream_put(s, tail->data, tail->len);
+    return err ? err : stream_copy(s, tail->data, tail->len);
 }
 
 static err_t scalar_write(struct part_stream *s, struct ckpt_part *part, const struct ckpt_scalar *v,
@@ -113,7 +111,7 @@ static err_t scalar_write(struct part_stream *s, struct ckpt_part *part, const s
         return why_set(why, err ? err : ERR_NOMEM, "%.200s: %s", v->fqn, err_text(err ? err : ERR_NOMEM));
     e->offset = (int64_t)s->sums.bytes;
     e->length = (int64_t)scratch->len;
-    return stream_put(s, scratch->data, scratch->len);
+    return stream_copy(s, scratch->data, scratch->len);
 }
 
 static err_t pieces_check(const struct ckpt_piece *pieces, int n, struct why *why)
@@ -132,13 +130,14 @@ err_t ckpt_no_space(const char *path, int64_t bytes, struct why *why)
                    bytes, free_bytes);
 }
 
-/* Detects a full disk before the data is written. On file systems without fallocate, writing detects it. */
+/* Detects a full disk before the data is written; on file systems without fallocate, writing detects it. Sets the size
+ * of the file, since file systems serialize direct writes that extend it. */
 static err_t reserve(int fd, const char *path, const struct ckpt_piece *pieces, int n, struct why *why)
 {
     int64_t bytes = 0;
     for (int i = 0; i < n; i++)
         bytes += box_elements(&pieces[i].box) * (int64_t)dtype_bytes(pieces[i].dtype);
-    if (!bytes || !fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, bytes) || errno != ENOSPC)
+    if (!bytes || !fallocate(fd, 0, 0, bytes) || errno != ENOSPC)
         return OK;
     return ckpt_no_space(path, bytes, why);
 }
@@ -176,7 +175,7 @@ static err_t all_write(struct part_stream *s, struct ckpt_part *part, const stru
         if (!piece_is_empty_shard(sorted[i]))
             err = piece_write(s, part, sorted[i], scratch);
     if (!err)
-        err = stream_flush(s);
+        err = file_writer_end(s->writer);
     if (!err)
         err = sums_extents_end(&s->sums);
     buf_fini(&scratch[0]);
@@ -195,8 +194,7 @@ static err_t part_finish(struct part_stream *s, struct ckpt_part *part)
     part->crcs = crcs;
     part->n_crcs = (uint32_t)(s->sums.crcs.len / sizeof(*crcs));
     part->size = s->sums.bytes;
-    /* Frees blocks that were reserved but not used. */
-    return ftruncate(s->fd, (off_t)part->size) || fsync(s->fd) ? err_from_errno(errno) : OK;
+    return fsync(s->fd) ? err_from_errno(errno) : OK;
 }
 
 /* Neither the folder nor the file may be a link: if other users may write to the checkpoint directory, a link could
@@ -239,14 +237,16 @@ err_t ckpt_part_write(const char *dir, int rank, const struct ckpt_piece *pieces
     if (!err)
         err = reserve(s.fd, path, pieces, n_pieces, why);
     if (!err)
+        err = file_writer_new(s.fd, path, &s.writer);
+    if (!err)
         err = all_write(&s, part, pieces, n_pieces, scalars, n_scalars, why);
     if (!err)
         err = part_finish(&s, part);
+    file_writer_free(s.writer);
     if (s.fd >= 0 && close(s.fd) && !err)
         err = err_from_errno(errno);
     if (!err)
         err = file_sync_dir(dir);
-    buf_fini(&s.pending);
     sums_extents_fini(&s.sums);
     if (!err) {
         *ret = part;

@@ -415,7 +415,8 @@ struct save_item {
     int64_t stride;        /* elements between its rows there */
 };
 NODISCARD err_t plan_save_items(const struct program *p, const struct graph *g, struct save_item **ret, int *ret_n);
-/* Bytes of the arena for the items that this rank saves; each item starts at a multiple of 64 bytes. */
+#define PLAN_ARENA_ALIGN 4096 /* bytes: each item starts at a multiple, for direct I/O without a copy */
+/* Bytes of the arena for the items that this rank saves. */
 NODISCARD err_t plan_arena_bytes(const struct program *p, const struct graph *g, int64_t *ret);
 
 #endif

@@ -184,6 +184,11 @@ err_t plan_save_items(const struct program *p, const struct graph *g, struct sav
     return OK;
 }
 
+static int64_t arena_aligned(int64_t bytes)
+{
+    return (bytes + PLAN_ARENA_ALIGN - 1) / PLAN_ARENA_ALIGN * PLAN_ARENA_ALIGN;
+}
+
 err_t plan_arena_bytes(const struct program *p, const struct graph *g, int64_t *ret)
 {
     struct save_item *items;
@@ -196,9 +201,9 @@ err_t plan_arena_bytes(const struct program *p, const struct graph *g, int64_t *
         struct box boxes[GRAPH_BOXES_MAX];
         int parts = graph_boxes(&g->tensors[items[i].tensor], &items[i].box, boxes);
         for (int k = 0; k < parts; k++)
-            bytes += (box_elements(&boxes[k]) * (int64_t)dtype_bytes(p->wide) + 63) / 64 * 64;
+            bytes += arena_aligned(box_elements(&boxes[k]) * (int64_t)dtype_bytes(p->wide));
     }
     free(items);
-    *ret = (bytes + 4095) / 4096 * 4096;
+    *ret = bytes;
     return OK;
 }

@@ -1,5 +1,5 @@
-/* Pieces are aligned to 64 bytes in the arena. The optimizer's step is the same number for every parameter, so all of
- * its pieces share one cell. Names are torchtitan's (common/ckpt). */
+/* The optimizer's step is the same number for every parameter, so all of its pieces share one cell of the arena. Names
+ * are torchtitan's (common/ckpt). */
 #include "worker/step/snapshot.h"
 
 #include "worker/step/fault.h"
@@ -10,11 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ALIGN 64
-
 static size_t aligned(size_t n)
 {
-    return (n + ALIGN - 1) / ALIGN * ALIGN;
+    return (n + PLAN_ARENA_ALIGN - 1) / PLAN_ARENA_ALIGN * PLAN_ARENA_ALIGN;
 }
 
 static struct snapshot_piece *add_piece(struct snapshot *s)
@@ -90,7 +88,7 @@ static err_t add_steps(struct snapshot *s, const struct engine *e)
             return err;
         s->pieces[s->n - 1].arena_offset = cell;
     }
-    s->bytes += ALIGN;
+    s->bytes += PLAN_ARENA_ALIGN;
     return OK;
 }
 

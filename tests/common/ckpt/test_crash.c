@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <liburing.h>
 #include <limits.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -39,6 +40,10 @@ struct write_call {
 
 ssize_t __real_write(int fd, const void *data, size_t len);
 ssize_t __wrap_write(int fd, const void *data, size_t len);
+ssize_t __real_pwrite(int fd, const void *data, size_t len, off_t at);
+ssize_t __wrap_pwrite(int fd, const void *data, size_t len, off_t at);
+int __real_io_uring_submit(struct io_uring *ring);
+int __wrap_io_uring_submit(struct io_uring *ring);
 int __real_fsync(int fd);
 int __wrap_fsync(int fd);
 int __real_rename(const char *from, const char *to);
@@ -77,6 +82,21 @@ ssize_t __wrap_write(int fd, const void *data, size_t len)
         return -1;
     }
     return __real_write(fd, data, len);
+}
+
+ssize_t __wrap_pwrite(int fd, const void *data, size_t len, off_t at)
+{
+    return injected(NULL, NULL) ? -1 : __real_pwrite(fd, data, len, at);
+}
+
+static void submit_torn(void *ring)
+{
+    (void)__real_io_uring_submit(ring); /* the process dies with the write in flight */
+}
+
+int __wrap_io_uring_submit(struct io_uring *ring)
+{
+    return injected(submit_torn, ring) ? -fail_errno : __real_io_uring_submit(ring);
 }
 
 int __wrap_fsync(int fd)
