@@ -203,19 +203,31 @@ off_t daemon_control_log_size(const char *state_dir)
     return stat(path, &st) ? 0 : st.st_size;
 }
 
+/* The message of a line: behind "error dtd-control[PID]: " of the log, or behind "dtd-control: " of an error at the
+ * start.
+ */
+static const char *control_message(const char *line, size_t len)
+{
+    static const char plain[] = "dtd-control: ", mark[] = " error dtd-control[", end[] = "]: ";
+    if (len > strlen(plain) && strncmp(line, plain, strlen(plain)) == 0)
+        return line + strlen(plain);
+    const char *found = memmem(line, len, mark, strlen(mark));
+    found = found ? memmem(found, len - (size_t)(found - line), end, strlen(end)) : NULL;
+    return found ? found + strlen(end) : NULL;
+}
+
 bool daemon_control_error(const char *state_dir, off_t from, char *ret, size_t size)
 {
-    static const char mark[] = " error dtd-control[";
-    char text[LOG_END_BYTES], *found = NULL;
+    char text[LOG_END_BYTES];
+    bool found = false;
     read_log_end(state_dir, "control.log", from, text, sizeof(text));
-    for (char *at = text; (at = strstr(at, mark)); at++)
-        found = at;
-    char *message = found ? strstr(found, "]: ") : NULL;
-    if (!message)
-        return false;
-    message += strlen("]: ");
-    snprintf(ret, size, "%.*s", (int)strcspn(message, "\n"), message);
-    return true;
+    for (const char *line = text, *end; (end = strchr(line, '\n')); line = end + 1) {
+        const char *message = control_message(line, (size_t)(end - line));
+        if (message)
+            snprintf(ret, size, "%.*s", (int)(end - message), message);
+        found |= message != NULL;
+    }
+    return found;
 }
 
 bool daemon_wait_gone(const char *state_dir, int timeout_ms)

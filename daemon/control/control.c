@@ -6,6 +6,7 @@
 #include "common/base/log.h"
 #include "daemon/control/job/job.h"
 #include "daemon/control/leadership.h"
+#include "daemon/control/local/pool.h"
 #include "daemon/control/rpc/adapters.h"
 
 #include <assert.h>
@@ -16,7 +17,8 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#define RETRY_MS 1000 /* for records and metrics that a full disk refused; each try costs a write */
+#define THREADS_AT_START 8 /* 4 of libuv, with which the log writes, and one of each pool */
+#define RETRY_MS 1000      /* for records and metrics that a full disk refused; each try costs a write */
 
 /* ---- shutdown ---- */
 
@@ -348,9 +350,14 @@ err_t control_start(struct control *n, struct why *why)
         rc = uv_signal_start(&n->sigterm, on_sigterm, SIGTERM);
     if (rc)
         return why_set(why, err_from_errno(-rc), "event loop: %s", uv_strerror(rc));
-    err_t err = rpc_server_init(&n->rpc);
+    err_t err = pool_check_threads(THREADS_AT_START);
+    err = err ? err : rpc_server_init(&n->rpc);
     if (err)
-        return why_set(why, err, "threads of the server: %s", err_text(err));
+        return why_set(
+            why, err,
+            "cannot start %d threads: %s. Raise the limit of processes and threads of this user (ulimit -u), "
+            "or end some of them",
+            THREADS_AT_START, err_text(err));
     n->timer.data = n;
     rc = uv_timer_start(&n->timer, on_timer, CONTROL_TICK_MS, CONTROL_TICK_MS);
     if (rc)

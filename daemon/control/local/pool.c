@@ -31,6 +31,7 @@ static struct pool_task *next_task(struct pool *pool)
     struct pool_task *task = STAILQ_FIRST(&u->waiting);
     STAILQ_REMOVE_HEAD(&u->waiting, link);
     u->n_waiting--;
+    pool->n_waiting--;
     u->n_running++;
     TAILQ_REMOVE(&pool->users, u, link);
     TAILQ_INSERT_TAIL(&pool->users, u, link);
@@ -89,6 +90,48 @@ static void on_ended(uv_async_t *ended)
     }
 }
 
+/* ---- starting threads ---- */
+
+static void wait_for_all(void *lock)
+{
+    uv_mutex_lock(lock);
+    uv_mutex_unlock(lock);
+}
+
+err_t pool_check_threads(int threads)
+{
+    uv_mutex_t lock;
+    uv_thread_t *ids = calloc((size_t)threads + 1, sizeof(*ids));
+    int n = 0, rc = ids ? uv_mutex_init(&lock) : UV_ENOMEM;
+    if (rc) {
+        free(ids);
+        return err_from_errno(-rc);
+    }
+    uv_mutex_lock(&lock);
+    while (n < threads && !rc) {
+        rc = uv_thread_create(&ids[n], wait_for_all, &lock);
+        n += rc == 0;
+    }
+    uv_mutex_unlock(&lock);
+    while (n > 0)
+        uv_thread_join(&ids[--n]);
+    uv_mutex_destroy(&lock);
+    free(ids);
+    return rc ? err_from_errno(-rc) : OK;
+}
+
+/* Logs only the first failure in a row. */
+static err_t start_thread(struct pool *pool)
+{
+    uv_thread_t id;
+    int rc = uv_thread_create(&id, thread_run, pool);
+    if (rc && !pool->refused)
+        log_warn("thread not started threads=%d why=\"%s\"", pool->n_threads, uv_strerror(rc));
+    pool->refused = rc != 0;
+    pool->n_threads += rc == 0;
+    return rc ? err_from_errno(-rc) : OK;
+}
+
 err_t pool_init(struct pool *pool, const struct pool_config *config)
 {
     *pool = (struct pool){.config = *config};
@@ -102,7 +145,10 @@ err_t pool_init(struct pool *pool, const struct pool_config *config)
     if (rc)
         return err_from_errno(-rc);
     pool->ended.data = pool;
-    return OK;
+    uv_mutex_lock(&pool->lock);
+    err_t err = start_thread(pool);
+    uv_mutex_unlock(&pool->lock);
+    return err;
 }
 
 static struct pool_user *find_user(struct pool *pool, uint64_t key)
@@ -120,33 +166,20 @@ static struct pool_user *find_user(struct pool *pool, uint64_t key)
     return u;
 }
 
-/* Starts another thread if none is idle. With at least one thread the pool works, only slower. */
-static err_t need_thread(struct pool *pool)
-{
-    uv_thread_t id;
-    if (pool->n_idle || pool->n_threads == pool->config.threads)
-        return OK;
-    int rc = uv_thread_create(&id, thread_run, pool);
-    if (rc)
-        log_warn("thread not started threads=%d why=\"%s\"", pool->n_threads, uv_strerror(rc));
-    pool->n_threads += rc == 0;
-    return pool->n_threads ? OK : err_from_errno(-rc);
-}
-
 err_t pool_add(struct pool *pool, struct pool_task *task, uint64_t key)
 {
     assert(task->run && task->done);
     uv_mutex_lock(&pool->lock);
-    err_t err = need_thread(pool);
-    struct pool_user *u = err ? NULL : find_user(pool, key);
-    if (!err && !u)
-        err = ERR_NOMEM;
-    if (!err && u->n_waiting >= pool->config.user_waiting)
-        err = ERR_BUSY;
+    /* An idle thread may have been woken for a task that it has not taken yet. */
+    if (pool->n_idle <= pool->n_waiting && pool->n_threads < pool->config.threads)
+        (void)start_thread(pool); /* the pool works with those that it has, only slower */
+    struct pool_user *u = find_user(pool, key);
+    err_t err = !u ? ERR_NOMEM : u->n_waiting >= pool->config.user_waiting ? ERR_BUSY : OK;
     if (!err) {
         task->user = u;
         STAILQ_INSERT_TAIL(&u->waiting, task, link);
         u->n_waiting++;
+        pool->n_waiting++;
         uv_cond_signal(&pool->added);
     }
     uv_mutex_unlock(&pool->lock);

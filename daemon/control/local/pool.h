@@ -43,10 +43,15 @@ struct pool {
     TAILQ_HEAD(, pool_user) users; /* in the order in which they are served; only those with tasks */
     struct pool_tasks done;
     int n_threads, n_idle;
+    int n_waiting; /* tasks of all users */
+    bool refused;  /* the last attempt to start a thread failed */
 };
 
-/* Starts no thread yet: threads must inherit the restrictions of confine.h, and most nodes need none. */
+/* Starts the first thread, so that the pool always works: without any, a job would wait for ever. Threads inherit the
+ * restrictions of confine.h, so it comes first. */
 NODISCARD err_t pool_init(struct pool *pool, const struct pool_config *config);
+/* Checks that this process may start so many more threads: libuv aborts the process if it cannot start its own. */
+NODISCARD err_t pool_check_threads(int threads);
 /* Runs the task. ERR_BUSY: as many tasks of this key wait as may. After any error `done` is not called. */
 NODISCARD err_t pool_add(struct pool *pool, struct pool_task *task, uint64_t key);
 

@@ -10,6 +10,16 @@
 #define PER_USER 2
 #define WAITING 8
 
+static int allowed_threads = 1000; /* so many more can be started: as with a limit of processes */
+
+int __real_uv_thread_create(uv_thread_t *id, uv_thread_cb entry, void *arg);
+int __wrap_uv_thread_create(uv_thread_t *id, uv_thread_cb entry, void *arg);
+
+int __wrap_uv_thread_create(uv_thread_t *id, uv_thread_cb entry, void *arg)
+{
+    return allowed_threads-- > 0 ? __real_uv_thread_create(id, entry, arg) : UV_EAGAIN;
+}
+
 static uv_loop_t loop;
 static struct pool pool;
 static sem_t gate;
@@ -141,4 +151,56 @@ TEST(too_many_waiting_tasks_are_refused)
     await(PER_USER + WAITING + 1);
     assert_ok(add(&more, false, 1));
     await(PER_USER + WAITING + 2);
+}
+
+static bool is_idle(void)
+{
+    uv_mutex_lock(&pool.lock);
+    bool idle = pool.n_idle == 1;
+    uv_mutex_unlock(&pool.lock);
+    return idle;
+}
+
+/* The idle thread wakes after all of them were added. */
+TEST(tasks_added_at_once_have_a_thread_each)
+{
+    static struct item items[THREADS];
+    begin();
+    while (!is_idle())
+        usleep(1000);
+    for (int i = 0; i < THREADS; i++)
+        assert_ok(add(&items[i], true, (uint64_t)i % 2));
+    assert_int_equal(pool.n_threads, THREADS);
+    await_running(THREADS);
+    for (int i = 0; i < THREADS; i++)
+        sem_post(&gate);
+    await(THREADS);
+    assert_int_equal(pool.n_waiting, 0);
+}
+
+TEST(one_thread_does_all_tasks_where_no_other_can_be_started)
+{
+    static struct item items[WAITING];
+    allowed_threads = 1;
+    begin();
+    for (int i = 0; i < WAITING; i++)
+        assert_ok(add(&items[i], false, (uint64_t)i % 3));
+    await(WAITING);
+    assert_true(pool.refused);
+    assert_int_equal(pool.n_threads, 1);
+}
+
+TEST(without_a_thread_there_is_no_pool)
+{
+    const struct pool_config config = {.loop = &loop, .threads = 1, .user_threads = 1, .user_waiting = 1};
+    allowed_threads = 0;
+    assert_int_equal(0, uv_loop_init(&loop));
+    assert_int_equal(pool_init(&pool, &config), ERR_AGAIN);
+}
+
+TEST(threads_are_counted_before_they_are_needed)
+{
+    assert_ok(pool_check_threads(8));
+    allowed_threads = 7;
+    assert_int_equal(pool_check_threads(8), ERR_AGAIN);
 }
