@@ -41,7 +41,7 @@ static const struct schema_name dtype_also[] = {
     {"fp64", DT_F64},  {"f64", DT_F64},  {"double", DT_F64}, {0}};
 static const struct schema_name numerics_names[] = {
     {"fast", NUMERICS_FAST}, {"canonical", NUMERICS_CANONICAL}, {"proof", NUMERICS_PROOF}, {0}};
-#define X(id, name, many_chunks, split, ahead) {name, PIPE_##id},
+#define X(id, name, fewest, most, placement, row) {name, PIPE_##id},
 static const struct schema_name pipe_names[] = {
 #include "common/conf/schedules.inc"
     {"file", PIPE_FILE}, {0}};
@@ -505,7 +505,7 @@ static const struct schema_row rows[] = {
     {TEXT(parallel.schedule_csv, NULL, "\"\"", FREE,
           "Pipeline schedule as CSV text, one line per pipeline rank (schedule file; format: "
           "docs/internals/schedules.md).")},
-    {INT(parallel.chunks, 1, 64, "1", FREE, "Model stages per pipeline rank (interleaved, file).")},
+    {INT(parallel.chunks, 1, 64, "1", FREE, "Model stages per pipeline rank (interleaved, file; zb-v has 2).")},
     {INT(parallel.prefetch, 0, 64, "1", FREE,
          "Number of layers whose parameters are all-gathered ahead of their use (ZeRO 3).")},
     {BOOL(parallel.reshard, "true", FREE,

@@ -39,7 +39,7 @@ enum nan_policy { NAN_STOP, NAN_SKIP };
 enum optimizer_policy { OPTIMIZER_AUTO, OPTIMIZER_REQUIRE, OPTIMIZER_FRESH };
 enum numerics { NUMERICS_FAST, NUMERICS_CANONICAL, NUMERICS_PROOF };
 /* PIPE_1F1B, ... of schedules.inc, then PIPE_FILE. */
-#define X(id, name, many_chunks, split, ahead) PIPE_##id,
+#define X(id, name, fewest, most, placement, row) PIPE_##id,
 enum pipe_schedule {
 #include "common/conf/schedules.inc"
     PIPE_FILE
@@ -204,16 +204,20 @@ extern const struct schema job_schema;
 extern const struct schema command_schema;
 /* Workers per replica: fsdp x tp x pp x cp; 1 for a command job. A job shrinks by multiples of it. */
 int64_t job_replica_workers(const struct job_spec *job);
-/* Whether a pipeline rank may hold several stages (parallel.chunks above 1) under this schedule; true for PIPE_FILE.
- * Inline, because common/plan needs it and is linked without common/conf. */
-static inline bool job_schedule_many_chunks(enum pipe_schedule schedule)
+/* The name of a schedule, and how many stages a rank of a pipeline may hold under it (parallel.chunks). `schedule` is
+ * legal. Inline, because common/plan needs it and is linked without common/conf. */
+struct job_schedule_row {
+    const char *name;
+    int fewest, most;
+};
+static inline const struct job_schedule_row *job_schedule_row(enum pipe_schedule schedule)
 {
-#define X(id, name, many_chunks, split, ahead) [PIPE_##id] = (many_chunks),
-    static const bool many[] = {
+#define X(id, name, fewest, most, placement, row) [PIPE_##id] = {name, fewest, most},
+    static const struct job_schedule_row rows[] = {
 #include "common/conf/schedules.inc"
-        [PIPE_FILE] = true};
+        [PIPE_FILE] = {"file", 1, 64}};
 #undef X
-    return (unsigned)schedule <= PIPE_FILE && many[schedule];
+    return &rows[schedule];
 }
 /* Columns of a head. Inline for the same reason. `m` has heads. */
 static inline int64_t job_head_dim(const struct job_model *m)

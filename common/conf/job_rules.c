@@ -358,16 +358,22 @@ static bool stages_broken(const struct job_spec *j, char ret[SENTENCE])
 static bool chunks_broken(const struct job_spec *j, char ret[SENTENCE])
 {
     const struct job_parallel *p = &j->parallel;
-    if (p->chunks < 2)
+    const struct job_schedule_row *row = job_schedule_row(p->schedule);
+    if (p->pp < 2 && p->chunks < 2)
         return false;
     if (p->pp < 2)
         return BROKEN("%" PRId64
                       " stages per pipeline rank, but parallel.pp is 1: write 1, or parallel.pp of at least 2",
                       p->chunks);
-    if (!job_schedule_many_chunks(p->schedule))
-        return BROKEN("only the schedules interleaved and file support several stages per rank: write 1, or "
-                      "parallel.schedule interleaved");
-    return p->chunks > j->model.layers / p->pp &&
+    if (p->chunks < row->fewest || p->chunks > row->most)
+        return BROKEN("%" PRId64
+                      " stages per pipeline rank, but the schedule %s has %d: write %d, or parallel.schedule %s",
+                      p->chunks, row->name, row->most, row->most, p->chunks > 1 ? "interleaved" : "1f1b");
+    if (p->chunks > 1 && row->fewest > j->model.layers / p->pp)
+        return BROKEN("the schedule %s has %d stages on each of %" PRId64 " ranks, but model.layers is %" PRId64
+                      ": write parallel.pp of at most %" PRId64,
+                      row->name, row->fewest, p->pp, j->model.layers, j->model.layers / row->fewest);
+    return p->chunks > 1 && p->chunks > j->model.layers / p->pp &&
            BROKEN("%" PRId64 " stages on each of %" PRId64 " ranks, but model.layers is %" PRId64 ": write %" PRId64,
                   p->chunks, p->pp, j->model.layers, j->model.layers / p->pp);
 }

@@ -63,6 +63,9 @@
     X(SENT_TO_ITSELF_LATER, "a stage sends its input in place of its output")                             \
     X(LANDING_SHARED, "two received values share a buffer")                                               \
     X(SENT_OVER_A_SEND, "a send overwrites the buffer of a send in flight")                               \
+    X(KEPT_INPUT, "a value for another stage of the rank is the stage's input")                           \
+    X(CHUNKS_FROM_THE_STEP_BEFORE, "a gradient of two stages of a rank adds to that of the step before")  \
+    X(CHUNKS_OVERWRITE, "a stage overwrites the gradient of another stage of its rank")                   \
     X(WAIT_LEFT_OUT, "an op does not wait for another stream")                                            \
     X(LIFE_ONE_SHORT, "a buffer's bytes are reused one op early")                                         \
     X(ROWS_TAKEN_FOR_DENSE, "the loss treats padded rows as dense")                                       \

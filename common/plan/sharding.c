@@ -220,10 +220,15 @@ static err_t stages_init(struct sharding *p, const struct graph *g, struct why *
 
 /* ---- parameters ---- */
 
-static void add_use(struct sharding *p, int t, int pp)
+/* `stage`: the last stage that has used the parameter so far, -1; it is set to `s`. */
+static void add_use(struct sharding *p, int t, int s, int *stage)
 {
     struct sharding_param *q = &p->param[t];
-    if (sharding_uses(p, pp, t))
+    const int pp = placement_rank(p->placement, p->mesh.size[AXIS_PP], s);
+    const bool again = sharding_uses(p, pp, t);
+    q->chunks |= again && pp == p->coord[AXIS_PP] && *stage != s;
+    *stage = s;
+    if (again)
         return;
     p->use[++p->n_uses] = (struct sharding_use){pp, q->use};
     q->use = p->n_uses;
@@ -233,15 +238,19 @@ static void add_use(struct sharding *p, int t, int pp)
 
 static err_t uses_init(struct sharding *p, const struct graph *g)
 {
+    int *stage = malloc(((size_t)g->n_tensors + 1) * sizeof(*stage)); /* by parameter: see add_use */
     p->use = calloc((size_t)g->n_nodes * GRAPH_MAX_IN + 1, sizeof(*p->use));
-    for (int s = 0; p->use && s < p->n_stages; s++)
+    for (int t = 0; stage && t < g->n_tensors; t++)
+        stage[t] = -1;
+    for (int s = 0; p->use && stage && s < p->n_stages; s++)
         for (int i = p->stage[s].first_node; i < p->stage[s].end_node; i++)
             for (int k = 0; k < GRAPH_MAX_IN; k++) {
                 int t = g->nodes[i].in[k];
                 if (t >= 0 && g->tensors[t].kind == GT_PARAM)
-                    add_use(p, t, s % p->mesh.size[AXIS_PP]);
+                    add_use(p, t, s, &stage[t]);
             }
-    return p->use ? OK : ERR_NOMEM;
+    free(stage);
+    return p->use && stage ? OK : ERR_NOMEM;
 }
 
 bool sharding_uses(const struct sharding *p, int pp, int t)
@@ -342,8 +351,12 @@ static err_t check_cuts(const struct sharding *p, const struct graph *g, struct 
 err_t sharding_init(struct sharding *p, const struct graph *g, const struct mesh *mesh, int rank,
                     struct sharding_choice choice, struct why *why)
 {
-    *p = (struct sharding){
-        .mesh = *mesh, .rank = rank, .zero = choice.zero, .chunks = choice.chunks, .ep_axes = choice.ep_axes};
+    *p = (struct sharding){.mesh = *mesh,
+                           .rank = rank,
+                           .zero = choice.zero,
+                           .chunks = choice.chunks,
+                           .ep_axes = choice.ep_axes,
+                           .placement = choice.placement};
     mesh_coords(mesh, rank, p->coord);
     p->param = calloc((size_t)g->n_tensors + 1, sizeof(*p->param));
     err_t e = p->param ? check_cuts(p, g, why) : ERR_NOMEM;

@@ -24,6 +24,7 @@
 #include "common/base/box.h"
 #include "common/mesh/mesh.h"
 #include "common/plan/graph.h"
+#include "common/plan/placement.h"
 
 /* The units [lo, hi) of one segment that index `i` of `parts` has. With at least as many groups as parts, a part gets
  * whole groups. With fewer, a group gets several parts, which split its units, or all hold its units where they are
@@ -35,7 +36,7 @@ int sharding_cut_box(const struct graph_cut *cut, int parts, int i, int *ret_box
 /* Elements of a dimension of `extent` that index `i` has, over all segments. */
 int64_t sharding_cut_extent(const struct graph_cut *cut, int64_t extent, int parts, int i);
 
-/* A pipeline stage: a contiguous range of nodes. Chunk c of pipeline rank r is stage c * pp + r. */
+/* A pipeline stage: a contiguous range of nodes. placement.h says which rank holds it. */
 struct sharding_stage {
     int first_node, end_node;
 };
@@ -49,6 +50,7 @@ struct sharding_param {
     int use;            /* its first use, in sharding.use; 0: none */
     bool held;          /* one of this rank's stages uses it */
     int stages;         /* number of pipeline ranks that use it */
+    bool chunks;        /* several of this rank's stages use it: a tied head and its table in a V */
     int64_t rows, cols; /* local tensor; also set for a parameter that is not held */
     int64_t lo, hi;     /* rows of the piece */
     int64_t grain;      /* rows; pieces begin at multiples of it. A grain has at most 1024 elements, or one row */
@@ -64,6 +66,7 @@ struct sharding_choice {
     int zero;         /* parallel.zero */
     int chunks;       /* per pipeline rank */
     unsigned ep_axes; /* the axes over which experts are cut (mesh_ep_axes) */
+    enum pipe_placement placement;
 };
 
 struct sharding {
@@ -75,6 +78,7 @@ struct sharding {
     struct sharding_stage *stage; /* of the whole pipeline: pp * chunks stages */
     struct sharding_use *use;     /* of all parameters, from index 1 on; most have one use, a tied head has two */
     int n_uses, n_stages, chunks;
+    enum pipe_placement placement;
     int64_t n_blocks; /* of squares, all parameters, all boxes */
 };
 

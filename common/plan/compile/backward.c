@@ -480,6 +480,7 @@ void compile_backward(struct compiler *c, struct sharding_stage nodes, enum pass
         recompute_discard(c, nodes);
     for (int t = 0; t < c->g->n_tensors; t++) {
         c->grad_started[t] &= half == PASS_WEIGHTS; /* the half for inputs may have started gradients */
+        c->grad_started[t] |= c->p->sharding.param[t].chunks && !zero_scatters(c) && !MUTANT(CHUNKS_OVERWRITE);
         c->full[t] = -1;
     }
     for (int i = nodes.end_node - 1; i >= nodes.first_node && !c->err; i--)

@@ -333,6 +333,17 @@ static void cast_params(struct compiler *c)
     op_arg(op, 1, c->all_copies);
 }
 
+/* A gradient to which two chunks add, or the piece into which the sums of both are scattered: neither chunk is always
+ * the first, so it starts from zero. */
+static void zero_between_chunks(struct compiler *c, int t)
+{
+    struct op *op = compile_op(c, OP_ZERO, -1);
+    const int run = c->unit_grads[c->g->tensors[t].unit], b = zero_scatters(c) ? run : c->p->grad_buffer[t];
+    op->m = zero_scatters(c) ? c->p->buffers[run].dim[0] : tp_local_dim(c, t, 0);
+    op->n = zero_scatters(c) ? op->n : dim_one(tp_cols(c, t));
+    op_arg(op, 0, b);
+}
+
 static struct op_range pass_begin(struct compiler *c)
 {
     int first = c->p->n_ops;
@@ -351,6 +362,9 @@ static struct op_range pass_begin(struct compiler *c)
         op->m = p->buffers[c->unit_run[unit]].dim[0];
         op_arg(op, 0, c->unit_run[unit]);
     }
+    for (int t = 0; t < c->g->n_tensors && p->mode == MODE_TRAIN && !idle && !c->err; t++)
+        if (p->sharding.param[t].chunks && !MUTANT(CHUNKS_FROM_THE_STEP_BEFORE))
+            zero_between_chunks(c, t);
     return pass_end(c, first);
 }
 
@@ -388,6 +402,19 @@ static void forget_cut(struct compiler *c, const struct graph *g)
             c->p->ops[i].node = -1;
 }
 
+/* The canonical tree has one leaf per microbatch and gradient, so two chunks of a rank cannot both add theirs. */
+static err_t check_leaves(const struct job_spec *job, const struct graph *g, const struct program *p, struct why *why)
+{
+    for (int t = 0; t < g->n_tensors && p->mode == MODE_TRAIN && job->train.numerics == NUMERICS_CANONICAL; t++)
+        if (p->sharding.param[t].chunks)
+            return why_set(why, ERR_INVALID,
+                           "parallel.schedule is %s, which has two stages that use %s on one rank, and "
+                           "train.numerics canonical cannot add their gradients in the order of microbatches; the "
+                           "nearest legal choice is interleaved, or model.tied false",
+                           job_schedule_row(job->parallel.schedule)->name, g->tensors[t].name);
+    return OK;
+}
+
 static err_t compile_rank(const struct job_spec *job, const struct graph *g, const struct pipeline_order *order,
                           int rank, bool sizes_only, struct program *ret, struct why *why)
 {
@@ -400,7 +427,8 @@ static err_t compile_rank(const struct job_spec *job, const struct graph *g, con
     if (why)
         why->text[0] = 0;
     struct graph cut = {0};
-    c.err = sharding_init(&p.sharding, g, &p.mesh, rank, plan_sharding_choice(job, &p.mesh), why);
+    c.err = sharding_init(&p.sharding, g, &p.mesh, rank, plan_sharding_choice(job, order), why);
+    c.err = c.err ? c.err : check_leaves(job, g, &p, why);
     if (!c.err && p.sharding.n_stages > 1) {
         c.err = stages_cut_graph(g, &p.sharding, &cut, why);
         c.g = &cut; /* unused after an error */

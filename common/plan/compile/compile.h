@@ -23,9 +23,6 @@ NODISCARD err_t plan_compile_all(const struct job_spec *job, const struct graph 
 
 /* The part of a compilation that all ranks of a job share: the order of the pipeline's slots, and the exchanges in
  * which values pass between ranks. Its cost grows with the slots of all ranks, so it is computed once per job. */
-/* How a job shards tensors on its mesh. */
-struct sharding_choice plan_sharding_choice(const struct job_spec *job, const struct mesh *mesh);
-
 struct pipeline_order {
     struct mesh mesh;
     enum program_mode mode;
@@ -37,6 +34,8 @@ struct pipeline_order {
 NODISCARD err_t pipeline_order_init(const struct job_spec *job, enum program_mode mode, struct pipeline_order *ret,
                                     struct why *why);
 void pipeline_order_fini(struct pipeline_order *o); /* legal on a zeroed one */
+/* How a job shards tensors on its mesh; `order` is the job's. */
+struct sharding_choice plan_sharding_choice(const struct job_spec *job, const struct pipeline_order *order);
 /* Compiles a training program for its space_bytes alone; `order` is the job's. The program has neither events nor an
  * arena size, which take most of the time, so it must not be run. Freed by program_fini. */
 NODISCARD err_t compile_sizes(const struct job_spec *job, const struct graph *g, const struct pipeline_order *order,

@@ -48,11 +48,15 @@ static err_t check_choices(const struct job_spec *job, struct why *why)
             "parallel.async_tp is true, but parallel.tp is %lld and parallel.sp %s, so there is no collective "
             "of own tokens to overlap; the nearest legal value is false",
             (long long)p->tp, p->sp ? "true" : "false");
-    if (p->chunks > 1 && (p->pp < 2 || !job_schedule_many_chunks(p->schedule)))
-        return why_set(why, ERR_INVALID,
-                       "parallel.chunks is %lld, but only the schedules interleaved and file of a pipeline have "
-                       "several chunks per rank; the nearest legal value is 1",
+    const struct job_schedule_row *row = job_schedule_row(p->schedule);
+    if (p->pp < 2 && p->chunks > 1)
+        return why_set(why, ERR_INVALID, "parallel.chunks is %lld, but parallel.pp is 1; the nearest legal value is 1",
                        (long long)p->chunks);
+    if (p->pp > 1 && (p->chunks < row->fewest || p->chunks > row->most))
+        return why_set(why, ERR_INVALID,
+                       "parallel.chunks is %lld, but the schedule %s has %d chunks per rank; the nearest legal value "
+                       "is %d",
+                       (long long)p->chunks, row->name, row->most, p->chunks < row->fewest ? row->fewest : row->most);
     if (job->train.seq < 2 * p->cp && p->cp > 1)
         return why_set(why, ERR_INVALID,
                        "parallel.cp is %lld, but a sequence of %lld tokens cannot be cut into two pieces for each; the "
@@ -153,13 +157,14 @@ static err_t check_experts(const struct job_spec *job, const struct mesh *m, str
     return axes >> AXIS_FSDP & 1 ? check_experts_over_fsdp(job, m, why) : OK;
 }
 
-struct sharding_choice plan_sharding_choice(const struct job_spec *job, const struct mesh *mesh)
+struct sharding_choice plan_sharding_choice(const struct job_spec *job, const struct pipeline_order *order)
 {
     struct sharding_choice c = {.zero = (int)job->parallel.zero,
-                                .chunks = job->parallel.chunks > 1 ? (int)job->parallel.chunks : 1};
+                                .chunks = job->parallel.chunks > 1 ? (int)job->parallel.chunks : 1,
+                                .placement = order->schedule.placement};
     int64_t near;
     if (job->parallel.ep > 1)
-        mesh_ep_axes(mesh, job->parallel.ep, &c.ep_axes, &near);
+        mesh_ep_axes(&order->mesh, job->parallel.ep, &c.ep_axes, &near);
     return c;
 }
 

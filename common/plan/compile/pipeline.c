@@ -51,16 +51,33 @@ static err_t schedule_one_rank(struct schedule *s, bool train)
     return e;
 }
 
-/* Forwards only, in the order of the interleaved schedule: microbatches in groups of as many as there are ranks, a
- * group through one chunk after another. */
+/* In the order of the interleaved schedule: microbatches in groups of as many as there are ranks, a group through one
+ * chunk after another. */
+static void append_groups(struct schedule *s, int rank)
+{
+    for (int group = 0; group < s->micros; group += s->ranks)
+        for (int chunk = 0; chunk < s->chunks; chunk++)
+            for (int m = group; m < group + s->ranks && m < s->micros; m++)
+                append_slot(s, rank, SLOT_FORWARD, chunk, m);
+}
+
+/* In a V the first chunk is ahead by the ranks that the first microbatch passes until it comes back. */
+static void append_v(struct schedule *s, int rank)
+{
+    const int ahead = 2 * (s->ranks - rank) - 1;
+    for (int i = 0; i < ahead + s->micros; i++) {
+        if (i >= ahead)
+            append_slot(s, rank, SLOT_FORWARD, 1, i - ahead);
+        if (i < s->micros)
+            append_slot(s, rank, SLOT_FORWARD, 0, i);
+    }
+}
+
 static err_t schedule_forwards(struct schedule *s)
 {
     err_t e = rows_new(s, s->micros * s->chunks);
     for (int r = 0; r < s->ranks && !e; r++)
-        for (int group = 0; group < s->micros; group += s->ranks)
-            for (int chunk = 0; chunk < s->chunks; chunk++)
-                for (int m = group; m < group + s->ranks && m < s->micros; m++)
-                    append_slot(s, r, SLOT_FORWARD, chunk, m);
+        (s->placement == PLACE_V ? append_v : append_groups)(s, r);
     return e;
 }
 
@@ -118,6 +135,8 @@ err_t pipeline_schedule(const struct job_spec *job, const struct mesh *mesh, enu
     struct schedule s = {.ranks = mesh->size[AXIS_PP],
                          .chunks = job->parallel.chunks > 1 ? (int)job->parallel.chunks : 1,
                          .micros = most_micros(job, mesh, mode)};
+    if (job->parallel.schedule != PIPE_FILE && s.ranks > 1)
+        s.placement = schedule_placement((enum schedule_kind)job->parallel.schedule);
     bool train = mode == MODE_TRAIN;
     err_t e = OK;
     if (s.ranks > 1)

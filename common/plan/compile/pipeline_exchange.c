@@ -4,6 +4,7 @@
  *
  *   chunk's output --copy--> sent.0 --send--> .. --recv--> chunk's input                        right before its slot
  *                                                --recv--> received.0 --copy--> chunk's input    earlier
+ *   between two chunks of one rank: the same without sent.0 and messages
  *
  * A sent value is copied out of the chunk's buffers, because the next microbatch may overwrite them. A value that
  * arrives earlier than right before its slot has a buffer of its own, so that an instance of a chunk's activations is
@@ -36,8 +37,8 @@ struct send_buffer {
     int buffer, since; /* since: the exchange in which it was posted, -1: it is free */
 };
 
-/* A receive: the slot of the row that reads the value, the exchange, the sender, and the slot of the sender's row that
- * makes the value (order). */
+/* A receive: the slot of the row that reads the value, the exchange, the sender, which may be this rank, and the slot
+ * of the sender's row that makes the value (order). */
 struct arrival {
     int slot, before, peer, order;
 };
@@ -50,9 +51,9 @@ struct value_copy {
     int from, to;
 };
 struct exchange {
-    int n_frees, n_sends, n_recvs, n_takes, n_copies_in;
+    int n_frees, n_sends, n_keeps, n_recvs, n_takes, n_copies_in;
     int free[STEP_SENDS]; /* messages that must complete first, because sends reuse their buffers */
-    struct value_copy leave[STEP_SENDS];
+    struct value_copy leave[STEP_SENDS], keep[STEP_SENDS]; /* into messages; to another chunk of this rank */
     struct posted_message send[STEP_SENDS], recv[MAX_MESSAGES];
     int take[MAX_MESSAGES + 1]; /* messages that must complete in it: receives; after the last slot all sends */
     struct value_copy copy_in;
@@ -200,9 +201,27 @@ static int receive_buffer_new(struct compiler *c, struct exchanges *x, int b)
     return x->n_receive_buffers++;
 }
 
+/* The buffer in which a value arrives: that of its slot, or one of its own where the slot is not the next. */
+static int arrival_buffer(struct compiler *c, struct exchanges *x, const struct arrival *a)
+{
+    const int input = input_of(x, &x->row->slots[a->slot]);
+    if (a->slot == a->before)
+        return input;
+    x->buffer_of[a->slot] = receive_buffer_new(c, x, input);
+    return c->err ? -1 : x->receive_buffers[x->buffer_of[a->slot]].buffer;
+}
+
+/* Adds the copy of a value from another chunk of this rank. */
+static void keep(struct compiler *c, struct exchanges *x, struct exchange *e, const struct arrival *a)
+{
+    const struct slot *slot = &x->row->slots[a->order];
+    const int from = MUTANT(KEPT_INPUT) ? input_of(x, slot) : output_of(x, slot);
+    assert(e->n_keeps < STEP_SENDS); /* schedule_posts: as for sends */
+    e->keep[e->n_keeps++] = (struct value_copy){from, arrival_buffer(c, x, a)};
+}
+
 static void receive(struct compiler *c, struct exchanges *x, struct exchange *e, const struct arrival *a)
 {
-    int to = input_of(x, &x->row->slots[a->slot]);
     if (e->n_recvs == MAX_MESSAGES) {
         c->err = why_set(c->why, ERR_LIMIT,
                          "the schedule receives more than %d values between two slots of a rank; in "
@@ -210,10 +229,7 @@ static void receive(struct compiler *c, struct exchanges *x, struct exchange *e,
                          MAX_MESSAGES);
         return;
     }
-    if (a->slot != a->before) {
-        x->buffer_of[a->slot] = receive_buffer_new(c, x, to);
-        to = c->err ? -1 : x->receive_buffers[x->buffer_of[a->slot]].buffer;
-    }
+    const int to = arrival_buffer(c, x, a);
     e->recv[e->n_recvs++] = (struct posted_message){a->peer, to};
     if (x->n_posted == MAX_POSTED) {
         e->take[e->n_takes++] = to;
@@ -346,6 +362,8 @@ static struct op_range emit(struct compiler *c, const struct exchange *e)
         emit_copy(c, &e->leave[i]);
         emit_message(c, OP_SEND, &e->send[i], group);
     }
+    for (int i = 0; i < e->n_keeps; i++)
+        emit_copy(c, &e->keep[i]);
     for (int i = 0; i < e->n_recvs; i++)
         emit_message(c, OP_RECV, &e->recv[i], group);
     if (e->n_sends + e->n_recvs)
@@ -395,12 +413,14 @@ struct op_range exchange_before(struct compiler *c, struct exchanges *x, int i)
     for (int k = i < STEP_SENDS ? 0 : i - STEP_SENDS; k < i; k++)
         if (x->sent[k] == i)
             send(c, x, &e, &x->row->slots[k], i);
-    for (; x->next < x->n_arrivals && x->arrivals[x->next].before == i && !c->err; x->next++)
-        receive(c, x, &e, &x->arrivals[x->next]);
+    for (; x->next < x->n_arrivals && x->arrivals[x->next].before == i && !c->err; x->next++) {
+        const struct arrival *a = &x->arrivals[x->next];
+        (a->peer == x->rank ? keep : receive)(c, x, &e, a);
+    }
     if (i < x->row->n)
         take_input(x, &e, i);
     else
         take_sends(x, &e);
-    bool any = e.n_sends + e.n_recvs + e.n_takes + e.n_copies_in > 0;
+    bool any = e.n_sends + e.n_keeps + e.n_recvs + e.n_takes + e.n_copies_in > 0;
     return any && !c->err ? ops_of(c, x, &e) : (struct op_range){0};
 }

@@ -139,7 +139,7 @@ static int tensor_between(const struct compiler *c, int s)
 static struct stage stage_of(const struct compiler *c, int chunk)
 {
     const struct sharding *p = &c->p->sharding;
-    int s = chunk * p->mesh.size[AXIS_PP] + p->coord[AXIS_PP];
+    int s = placement_stage(p->placement, p->mesh.size[AXIS_PP], p->coord[AXIS_PP], chunk);
     int sum = p->n_stages > 1 ? sum_node(c->g, p, s) : -1;
     return (struct stage){.nodes = p->stage[s],
                           .sum = {sum < 0 ? 0 : sum, sum + 1},

@@ -11,6 +11,9 @@
  * buffers in c->value. The first list that uses a unit keeps these; in later lists new buffers replace them. With
  * `reshard: false` the units that the forward gathered live until its backward.
  *
+ * A unit with a parameter that two chunks of the rank use (a tied head in a V) is scattered in every list that writes
+ * some of its gradients, from zeros and added, because lists of both chunks alternate.
+ *
  * All ranks of an fsdp group must issue the same collectives in the same order, however many microbatches each has; a
  * rank with fewer joins (zero_join_list). Canonical numerics keep whole gradients and scatter nothing in a backward. */
 #include "common/plan/compile/internal.h"
@@ -74,7 +77,7 @@ struct list_rewrite {
     int n, n_units;
     int *order, n_order; /* units to gather, in the order of their first use */
     int *first;          /* by unit: op that first reads its values, -1 */
-    int *last;           /* by unit: op that accesses its gradients last, -1 */
+    int *begin, *last;   /* by unit: ops that access its gradients first and last, -1 */
     int *fresh;          /* by buffer: the buffer that replaces it */
     int n_fresh;
 };
@@ -88,14 +91,15 @@ static err_t rewrite_init(struct list_rewrite *r, struct compiler *c, struct op_
     r->ops = malloc(((size_t)list.n + 1) * sizeof(*r->ops));
     r->order = malloc((units + 1) * sizeof(*r->order));
     r->first = malloc((units + 1) * sizeof(*r->first));
+    r->begin = malloc((units + 1) * sizeof(*r->begin));
     r->last = malloc((units + 1) * sizeof(*r->last));
     r->fresh = malloc(((size_t)r->n_fresh + 1) * sizeof(*r->fresh));
-    if (!r->ops || !r->order || !r->first || !r->last || !r->fresh)
+    if (!r->ops || !r->order || !r->first || !r->begin || !r->last || !r->fresh)
         return ERR_NOMEM;
     if (list.n)
         memcpy(r->ops, c->p->ops + list.first, (size_t)list.n * sizeof(*r->ops));
     for (int u = 0; u < r->n_units; u++)
-        r->first[u] = r->last[u] = -1;
+        r->first[u] = r->begin[u] = r->last[u] = -1;
     for (int b = 0; b < r->n_fresh; b++)
         r->fresh[b] = b;
     return OK;
@@ -106,6 +110,7 @@ static void rewrite_fini(struct list_rewrite *r)
     free(r->ops);
     free(r->order);
     free(r->first);
+    free(r->begin);
     free(r->last);
     free(r->fresh);
 }
@@ -131,6 +136,8 @@ static void find_uses(const struct compiler *c, struct list_rewrite *r)
                 r->first[read] = i;
                 r->order[r->n_order++] = read;
             }
+            if (touched >= 0 && r->begin[touched] < 0)
+                r->begin[touched] = i;
             if (touched >= 0 && !(MUTANT(SCATTER_EARLY) && r->last[touched] >= 0))
                 r->last[touched] = i;
         }
@@ -171,12 +178,33 @@ static void copy_op(struct compiler *c, const struct list_rewrite *r, const stru
             op->arg[k].buffer = r->fresh[op->arg[k].buffer];
 }
 
-static void scatter_waiting(struct compiler *c, const struct list_rewrite *r, int i, bool again)
+/* Whether two chunks of this rank use a parameter of the unit. */
+static bool between_chunks(const struct compiler *c, int unit)
+{
+    bool found = false;
+    for (int i = c->held_from[unit]; i < c->held_from[unit + 1]; i++)
+        found |= c->p->sharding.param[c->held[i]].chunks;
+    return found;
+}
+
+/* Zeroes the gradients of units between chunks of which op i is the first to write some. */
+static void zero_unwritten(struct compiler *c, const struct list_rewrite *r, int i)
+{
+    for (int unit = 0; unit < r->n_units && !c->err; unit++)
+        if (r->begin[unit] == i && between_chunks(c, unit)) {
+            struct op *op = compile_op(c, OP_ZERO, -1);
+            op->m = c->p->buffers[c->unit_run[unit]].dim[0];
+            op_arg(op, 0, c->unit_run[unit]);
+        }
+}
+
+static void scatter_waiting(struct compiler *c, const struct list_rewrite *r, int i, bool backward, bool again)
 {
     for (int k = 1; k <= r->n_units; k++) {
         int unit = r->n_units - k;
-        if (r->last[unit] == i && c->unit_waits[unit]) {
-            zero_emit_scatter(c, unit, again);
+        bool both = between_chunks(c, unit);
+        if (r->last[unit] == i && c->unit_waits[unit] && (backward || both)) {
+            zero_emit_scatter(c, unit, again || (both && !MUTANT(CHUNKS_OVERWRITE)));
             c->unit_waits[unit] = false;
         }
     }
@@ -190,12 +218,12 @@ static void rewrite_list(struct compiler *c, const struct list_rewrite *r, const
         for (; next < r->n_order && gather_at(c, r, next) + MUTANT(GATHER_LATE) * 4 <= i; next++)
             if (gathers[r->order[next]])
                 emit_gather(c, r->order[next], c->unit_values[r->order[next]]);
+        zero_unwritten(c, r, i);
         copy_op(c, r, &r->ops[i]);
-        if (backward)
-            scatter_waiting(c, r, i, again);
+        scatter_waiting(c, r, i, backward, again);
     }
     if (backward) /* only an earlier half has written them */
-        scatter_waiting(c, r, -1, again);
+        scatter_waiting(c, r, -1, backward, again);
 }
 
 /* Whether the list is a copy of a rewritten one; then only its scatters may change. */

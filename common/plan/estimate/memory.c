@@ -198,7 +198,7 @@ static err_t kinds_init(struct kinds *k, const struct job_spec *job, const struc
     k->wide = job->train.numerics == NUMERICS_PROOF || job->train.dtype == DT_F64 ? DT_F64 : DT_F32;
     err_t e = pipeline_order_init(job, MODE_TRAIN, &k->order, why);
     k->mesh = k->order.mesh;
-    k->choice = plan_sharding_choice(job, &k->mesh);
+    k->choice = plan_sharding_choice(job, &k->order);
     e = e ? e : shardings_of(k);
     e = e ? e : held_of(k);
     if (e)

@@ -1,148 +1,188 @@
-/* Builds schedules by their rules. All rules are one loop with different parameters: a number of forwards ahead, then
- * forward and backward in turns until no forward is left, then the remaining backwards. The table has the parameters:
- * how many forwards go ahead, and whether the backward is split. With a split backward, weights are computed once a
- * forward would keep more activations than there are ranks.
+/* Builds schedules by their rules. A rule writes the row of one rank for as many microbatches as its order is made for;
+ * the slots of those that do not exist are removed afterwards. An order without a cycle of waits stays one when all
+ * work of a microbatch is removed.
  *
- * In interleaved schedules each group has as many microbatches as there are ranks, so the last rank finishes a value
- * just when the first rank needs it. If some groups were smaller, the numbers of forwards ahead, which count whole
- * groups, would no longer fit, and ranks would wait for each other in cycles. So where the ranks do not divide the
- * microbatches, the order is that of the next multiple, without the slots of the microbatches that do not exist. That
- * order has no cycle of waits, and removing all work of a microbatch creates none. */
+ * The rules of the loop are one function with different parameters: a number of forwards ahead, then forward and
+ * backward in turns until no forward is left, then the remaining backwards. With a split backward, weights are computed
+ * once a forward would keep more than a given number of activations. In interleaved schedules each group has as many
+ * microbatches as there are ranks, so the last rank finishes a value just when the first rank needs it. If some groups
+ * were smaller, the numbers of forwards ahead, which count whole groups, would no longer fit, and ranks would wait for
+ * each other in cycles. So the order is that of the next multiple of the ranks.
+ *
+ * The rules of the V repeat short patterns, as their authors write them. */
 #include "common/plan/schedule/schedule.h"
 
 #include <stdlib.h>
 
-struct family {
-    bool many_chunks;
-    bool split;
-    int (*ahead)(const struct schedule *s, int rank);
+/* The row that is being written, with room for padded(s) microbatches. */
+struct row_writer {
+    const struct schedule *s;
+    int rank;
+    struct schedule_row *row;
+    int done[SLOT_KIND_COUNT][2]; /* slots of a kind so far; in a V by chunk, else of all chunks in [0] */
 };
 
-/* Number of slots of one kind in a row, including those of microbatches that do not exist. */
+/* Microbatches for which there is room: whole groups, and those that the longest pattern of a V is made for. */
 static int padded(const struct schedule *s)
 {
-    return s->chunks * ((s->micros + s->ranks - 1) / s->ranks * s->ranks);
+    int least = s->placement == PLACE_V ? 2 * s->ranks : 1, micros = s->micros > least ? s->micros : least;
+    return (micros + s->ranks - 1) / s->ranks * s->ranks;
 }
 
-static int ahead_gpipe(const struct schedule *s, int rank)
+static void append_slot(struct row_writer *w, enum slot_kind kind, int chunk, int micro)
 {
-    (void)rank;
-    return padded(s);
+    w->row->slots[w->row->n++] = (struct slot){kind, chunk, micro};
 }
 
-static int ahead_1f1b(const struct schedule *s, int rank)
+/* ---- a loop: forward and backward in turns ---- */
+
+/* Appends the next slot of a kind. Microbatches pass group after group, and within a group chunk after chunk, forwards
+ * from the first chunk, backwards from the last. All ranks have the same orders. */
+static void append_next(struct row_writer *w, enum slot_kind kind)
 {
-    return s->ranks - rank - 1;
+    const int ranks = w->s->ranks, chunks = w->s->chunks, i = w->done[kind][0]++;
+    const int group = i / (ranks * chunks), chunk = i / ranks % chunks;
+    append_slot(w, kind, kind == SLOT_FORWARD ? chunk : chunks - 1 - chunk, group * ranks + i % ranks);
 }
 
-static int ahead_interleaved(const struct schedule *s, int rank)
+/* `live`: most activations of a split backward; 0: the backward is whole. */
+static void append_turns(struct row_writer *w, int ahead, int live)
 {
-    return s->chunks == 1 ? ahead_1f1b(s, rank) : 2 * (s->ranks - rank - 1) + (s->chunks - 1) * s->ranks;
+    const int total = w->s->chunks * padded(w->s);
+    const enum slot_kind backward = live ? SLOT_INPUT : SLOT_BACKWARD;
+    const int *forwards = w->done[SLOT_FORWARD], *backwards = w->done[backward], *weights = w->done[SLOT_WEIGHT];
+    while (*backwards < total) {
+        while (*forwards < total && *forwards <= ahead + *backwards) {
+            if (live && *forwards - *weights == live)
+                append_next(w, SLOT_WEIGHT);
+            append_next(w, SLOT_FORWARD);
+        }
+        append_next(w, backward);
+        if (live && *forwards == total)
+            append_next(w, SLOT_WEIGHT);
+    }
+    while (live && *weights < total)
+        append_next(w, SLOT_WEIGHT);
 }
 
-static const struct family families[] = {
-#define X(id, name, many_chunks, split, ahead) [SCHEDULE_##id] = {many_chunks, split, ahead},
+static void row_gpipe(struct row_writer *w)
+{
+    append_turns(w, padded(w->s), 0);
+}
+
+static void row_1f1b(struct row_writer *w)
+{
+    append_turns(w, w->s->ranks - w->rank - 1, 0);
+}
+
+static void row_interleaved(struct row_writer *w)
+{
+    const int after = w->s->ranks - w->rank - 1, chunks = w->s->chunks;
+    append_turns(w, chunks == 1 ? after : 2 * after + (chunks - 1) * w->s->ranks, 0);
+}
+
+static void row_zb_h1(struct row_writer *w)
+{
+    append_turns(w, w->s->ranks - w->rank - 1, w->s->ranks);
+}
+
+/* ---- a V: repeated patterns ---- */
+
+static enum slot_kind kind_of(char letter)
+{
+    enum slot_kind kind = SLOT_FORWARD;
+    while (slot_letter(kind) != letter)
+        kind++;
+    return kind;
+}
+
+/* Appends a pattern `times` times: letters of slots with their chunks, each on the next microbatch of its kind. */
+static void repeat(struct row_writer *w, int times, const char *pattern)
+{
+    for (int i = 0; i < times; i++)
+        for (const char *at = pattern; *at; at += 2) {
+            const enum slot_kind kind = kind_of(at[0]);
+            const int chunk = at[1] - '0';
+            append_slot(w, kind, chunk, w->done[kind][chunk]++);
+        }
+}
+
+static void row_zb_v(struct row_writer *w)
+{
+    const int p = w->s->ranks, r = w->rank, m = w->s->micros > 2 * p - 1 ? w->s->micros : 2 * p - 1;
+    repeat(w, 2 * (p - r) - 1, "F0");
+    repeat(w, r, "F1F0");
+    repeat(w, p - r, "F1I1W1");
+    repeat(w, m - (2 * p - r - 1), "F0I0W0F1I1W1");
+    repeat(w, p - r - 1, "I0W0F1I1W1");
+    repeat(w, r, "I0I1");
+    repeat(w, p - r, "I0W0");
+    repeat(w, r, "W1");
+    repeat(w, r, "W0");
+}
+
+/* ---- schedules ---- */
+
+static const struct {
+    int fewest, most;
+    enum pipe_placement placement;
+    void (*row)(struct row_writer *w);
+} rules[] = {
+#define X(id, name, fewest, most, placement, row) [SCHEDULE_##id] = {fewest, most, placement, row},
 #include "common/conf/schedules.inc"
 #undef X
 };
 
-/* The orders in which a rank's chunks process the microbatches: group after group, and within a group chunk after
- * chunk, forwards from the first chunk, backwards from the last. All ranks have the same orders. */
-struct slot_orders {
-    struct slot *forward, *backward;
-    int n; /* padded to whole groups */
-};
-
-static void fill_orders(const struct schedule *s, struct slot_orders *o)
+static void remove_missing(struct schedule_row *row, int micros)
 {
-    for (int i = 0; i < o->n; i++) {
-        int group = i / (s->ranks * s->chunks), chunk = i / s->ranks % s->chunks,
-            micro = group * s->ranks + i % s->ranks;
-        o->forward[i] = (struct slot){SLOT_FORWARD, chunk, micro};
-        o->backward[i] = (struct slot){SLOT_BACKWARD, s->chunks - 1 - chunk, micro};
-    }
+    int n = 0;
+    for (int i = 0; i < row->n; i++)
+        if (row->slots[i].micro < micros)
+            row->slots[n++] = row->slots[i];
+    row->n = n;
 }
 
-/* A row that is being written, and how many slots of each kind have been passed. */
-struct row_writer {
-    const struct slot_orders *orders;
-    int micros; /* microbatches that exist */
-    struct schedule_row *row;
-    int forwards, backwards, weights;
-};
-
-static void append_slot(struct row_writer *w, enum slot_kind kind, struct slot slot)
+enum pipe_placement schedule_placement(enum schedule_kind kind)
 {
-    slot.kind = kind;
-    if (slot.micro < w->micros)
-        w->row->slots[w->row->n++] = slot;
+    return rules[kind].placement;
 }
 
-static void append_weight(struct row_writer *w)
+static err_t fill_rows(struct schedule *s, enum schedule_kind kind)
 {
-    append_slot(w, SLOT_WEIGHT, w->orders->backward[w->weights++]);
-}
-
-static void append_row_slots(struct row_writer *w, bool split, int ahead, int live)
-{
-    const int total = w->orders->n;
-    while (w->backwards < total) {
-        while (w->forwards < total && w->forwards <= ahead + w->backwards) {
-            if (split && w->forwards - w->weights == live)
-                append_weight(w);
-            append_slot(w, SLOT_FORWARD, w->orders->forward[w->forwards++]);
-        }
-        append_slot(w, split ? SLOT_INPUT : SLOT_BACKWARD, w->orders->backward[w->backwards++]);
-        if (split && w->forwards == total)
-            append_weight(w);
-    }
-    while (split && w->weights < total)
-        append_weight(w);
-}
-
-static err_t fill_rows(struct schedule *s, const struct family *family, const struct slot_orders *o)
-{
-    size_t kinds = family->split ? 3 : 2, n = (size_t)s->chunks * (size_t)s->micros * kinds;
-    for (int r = 0; r < s->ranks; r++) {
+    size_t kinds = 3, n = (size_t)s->chunks * (size_t)padded(s) * kinds; /* a forward, a backward in two halves */
+    s->rows = calloc((size_t)s->ranks, sizeof(*s->rows));
+    for (int r = 0; s->rows && r < s->ranks; r++) {
         s->rows[r].slots = calloc(n, sizeof(struct slot));
         if (!s->rows[r].slots)
             return ERR_NOMEM;
-        struct row_writer w = {.orders = o, .micros = s->micros, .row = &s->rows[r]};
-        append_row_slots(&w, family->split, family->ahead(s, r), s->ranks);
+        struct row_writer w = {.s = s, .rank = r, .row = &s->rows[r]};
+        rules[kind].row(&w);
+        remove_missing(&s->rows[r], s->micros);
     }
-    return OK;
+    return s->rows ? OK : ERR_NOMEM;
 }
 
 static err_t check_kind(enum schedule_kind kind, int chunks, struct why *why)
 {
     if ((unsigned)kind >= SCHEDULE_KIND_COUNT)
         return why_set(why, ERR_INVALID, "there is no schedule number %d", (int)kind);
-    if (chunks > 1 && !families[kind].many_chunks)
+    if (chunks < rules[kind].fewest || chunks > rules[kind].most)
         return why_set(why, ERR_INVALID,
-                       "schedule %s has one chunk per rank, not %d; the nearest legal choice is 1, or schedule %s",
-                       schedule_name(kind), chunks, schedule_name(SCHEDULE_INTERLEAVED));
+                       "schedule %s has %d chunks per rank, not %d; the nearest legal choice is %d, or schedule %s",
+                       schedule_name(kind), rules[kind].most, chunks, rules[kind].most,
+                       schedule_name(chunks > 1 ? SCHEDULE_INTERLEAVED : SCHEDULE_1F1B));
     return OK;
 }
 
 err_t schedule_build(enum schedule_kind kind, int ranks, int chunks, int micros, struct schedule *ret, struct why *why)
 {
-    struct schedule s = {.ranks = ranks, .chunks = chunks, .micros = micros};
     err_t err = schedule_check_size(ranks, chunks, micros, why);
     if (!err)
         err = check_kind(kind, chunks, why);
     if (err)
         return err;
-    struct slot_orders o = {.n = padded(&s)};
-    o.forward = calloc((size_t)o.n, sizeof(struct slot));
-    o.backward = calloc((size_t)o.n, sizeof(struct slot));
-    s.rows = calloc((size_t)ranks, sizeof(*s.rows));
-    err = ERR_NOMEM;
-    if (o.forward && o.backward && s.rows) {
-        fill_orders(&s, &o);
-        err = fill_rows(&s, &families[kind], &o);
-    }
-    free(o.forward);
-    free(o.backward);
+    struct schedule s = {.placement = rules[kind].placement, .ranks = ranks, .chunks = chunks, .micros = micros};
+    err = fill_rows(&s, kind);
     if (err) {
         schedule_fini(&s);
         return why_set(why, err, "out of memory for a schedule of %d ranks", ranks);

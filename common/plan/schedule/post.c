@@ -146,10 +146,11 @@ static void place_rank(const struct schedule_posts *p, const struct ticks *t, in
             struct schedule_work from;
             p->ranks[r].send[k] = end;
             p->ranks[r].receive[k] = p->ranks[r].made[k] = -1;
-            if (!schedule_source(s, r, &row->slots[k], &from) || from.rank == r)
+            if (!schedule_source(s, r, &row->slots[k], &from))
                 continue;
-            p->ranks[r].made[k] = index_work(t->index, &from);
-            p->ranks[r].receive[k] = first_from(t->begins[r], row->n, t->begins[from.rank][p->ranks[r].made[k]] + 1);
+            const int made = p->ranks[r].made[k] = index_work(t->index, &from);
+            p->ranks[r].receive[k] = from.rank == r ? p->ranks[r].send[made]
+                                                    : first_from(t->begins[r], row->n, t->begins[from.rank][made] + 1);
         }
     }
 }
@@ -415,9 +416,11 @@ static err_t exchange_sim_init(struct exchange_sim *g)
         g->has[r] = calloc(n, sizeof(bool));
         if (!g->arrivals[r] || !g->has[r])
             return ERR_NOMEM;
-        for (size_t i = 0; i < n - 1; i++)
-            if (g->posts->ranks[r].receive[i] >= 0)
+        for (size_t i = 0; i < n - 1; i++) {
+            struct schedule_work from;
+            if (schedule_source(g->s, (int)r, &g->s->rows[r].slots[i], &from) && from.rank != (int)r)
                 g->arrivals[r][g->posts->ranks[r].receive[i]]++;
+        }
     }
     return OK;
 }

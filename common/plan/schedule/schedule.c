@@ -1,6 +1,6 @@
 /* Limits and memory of a schedule, and the sources and targets of values between its stages.
  *
- * Only schedule_stage and stage_holder know the placement of stages on ranks: stage by stage, round the ranks. */
+ * Only schedule_stage and stage_holder use the placement of stages on ranks. */
 #include "common/plan/schedule/schedule.h"
 
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static const struct {
 };
 
 static const char *const schedule_kinds[] = {
-#define X(id, name, many_chunks, split, ahead) name,
+#define X(id, name, fewest, most, placement, row) name,
 #include "common/conf/schedules.inc"
 #undef X
 };
@@ -67,13 +67,14 @@ void schedule_fini(struct schedule *s)
 
 int schedule_stage(const struct schedule *s, int rank, int chunk)
 {
-    return chunk * s->ranks + rank;
+    return placement_stage(s->placement, s->ranks, rank, chunk);
 }
 
 /* The work of a stage, with the rank and chunk that hold the stage. */
 static struct schedule_work stage_holder(const struct schedule *s, int stage, enum slot_kind kind, int micro)
 {
-    return (struct schedule_work){stage % s->ranks, kind, stage / s->ranks, micro};
+    return (struct schedule_work){placement_rank(s->placement, s->ranks, stage), kind, placement_chunk(s->ranks, stage),
+                                  micro};
 }
 
 /* Outputs of forwards go to the next stage and gradients of inputs to the previous one; gradients of weights stay.

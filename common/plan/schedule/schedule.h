@@ -3,9 +3,9 @@
  * (schedule_build) or read from text (schedule_read_csv, docs/internals/schedules.md), checked before it is used, and
  * timed with given costs. Pure; the caller owns what is returned.
  *
- * The model is cut into ranks x chunks stages. Rank r holds the stages r, ranks + r, 2 ranks + r, ...: its chunks 0, 1,
- * 2, ... A stage's forward reads the output of the previous stage for the same microbatch; its backward reads the
- * gradient from the next stage. Only schedule_source and schedule_target depend on this placement of stages.
+ * The model is cut into ranks x chunks stages, which placement.h assigns to ranks. A stage's forward reads the output
+ * of the previous stage for the same microbatch; its backward reads the gradient from the next stage. With the V
+ * placement two adjacent stages may be on one rank. Only schedule_source and schedule_target depend on the placement.
  *
  * Sends and receives follow from the order (struct schedule_posts). Between two slots of a rank there is one exchange.
  * All its sends and receives are posted together, and the rank continues when all of them are complete. Sends are not
@@ -15,6 +15,7 @@
 #define DTD_COMMON_PLAN_SCHEDULE_SCHEDULE_H
 
 #include "common/base/err.h"
+#include "common/plan/placement.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -50,13 +51,13 @@ struct schedule_row {
 };
 
 struct schedule {
+    enum pipe_placement placement;
     int ranks, chunks, micros;
     struct schedule_row *rows; /* by rank */
 };
 
-/* SCHEDULE_1F1B, ... in the order of common/conf/schedules.inc, so that each equals the job file's PIPE_ value.
- * Zero-bubble schedules whose chunks run from both ends need a second placement; ZB-H1 does not. */
-#define X(id, name, many_chunks, split, ahead) SCHEDULE_##id,
+/* SCHEDULE_1F1B, ... in the order of common/conf/schedules.inc, so that each equals the job file's PIPE_ value. */
+#define X(id, name, fewest, most, placement, row) SCHEDULE_##id,
 enum schedule_kind {
 #include "common/conf/schedules.inc"
     SCHEDULE_KIND_COUNT
@@ -64,6 +65,7 @@ enum schedule_kind {
 #undef X
 
 const char *schedule_name(enum schedule_kind kind);
+enum pipe_placement schedule_placement(enum schedule_kind kind);
 const char *slot_name(enum slot_kind kind);
 char slot_letter(enum slot_kind kind);
 
@@ -76,6 +78,10 @@ char slot_letter(enum slot_kind kind);
  *                the microbatches that do not exist. With one chunk it is 1f1b
  *   zb-h1        1f1b with a split backward. A backward for weights waits until one more forward would keep more than
  *                p activations; after the last forward they fill the gaps between the backwards for inputs
+ *   zb-v         two chunks per rank in a V. 2 (p - r) - 1 forwards of chunk 0 ahead, then both chunks in turns,
+ * forward, backward for inputs, backward for weights. Where m is less than 2 p - 1, it is the schedule of 2 p - 1
+ *                without the slots of the microbatches that do not exist. The order is that of PyTorch's
+ *                ScheduleZBVZeroBubble
  *
  * A microbatch that is smaller than the others changes the costs, not the order. ERR_INVALID: `why` names what is
  * illegal and the nearest legal choice. Freed by schedule_fini. */
@@ -149,14 +155,16 @@ void schedule_times_fini(struct schedule_times *t); /* legal on a zeroed one */
  * A value that slot i of a rank computes for another rank is sent in the exchange before slot send[i] > i, which may be
  * the end of the row. This is right after slot i, or with several chunks after the backward that follows it.
  *
- * A value that slot i reads from another rank is received in the exchange before slot receive[i] <= i; -1 where it
+ * A value that slot i reads from another stage is received in the exchange before slot receive[i] <= i; -1 where it
  * reads none. If all steps took equally long, the value would have just been computed at this point. It occupies its
  * buffer until slot i is over. Several values from one rank in one exchange are sent and received in the order of that
- * rank's slots. */
+ * rank's slots. A value from another stage of the same rank is no message: it is kept from the exchange on in which it
+ * would be sent. */
 struct schedule_rank_posts {
     int *send, *receive; /* by slot */
-    int *made;           /* by slot: the slot of the sending rank that computes what is received; -1 as in receive */
-    int held;            /* the largest number of received values that exist at once, the one in use included */
+    int *
+        made; /* by slot: the slot of the sending rank (or this one) that computes what is received; -1 as in receive */
+    int held; /* the largest number of received values that exist at once, the one in use included */
 };
 
 struct schedule_posts {

@@ -232,8 +232,18 @@ TEST(rules)
          "false, or parallel.sp true"},
         {"parallel.chunks=2",
          "parallel.chunks: 2 stages per pipeline rank, but parallel.pp is 1: write 1, or parallel.pp of at least 2"},
-        {"parallel={chunks: 2, pp: 2}", "parallel.chunks: only the schedules interleaved and file support several "
-                                        "stages per rank: write 1, or parallel.schedule interleaved"},
+        {"parallel={chunks: 2, pp: 2}",
+         "parallel.chunks: 2 stages per pipeline rank, but the schedule 1f1b has 1: write "
+         "1, or parallel.schedule interleaved"},
+        {"parallel={pp: 2, schedule: zb-v}",
+         "job.yaml: parallel.chunks: 1 stages per pipeline rank, but the schedule zb-v has 2: write 2, or "
+         "parallel.schedule 1f1b"},
+        {"parallel={chunks: 3, pp: 2, schedule: zb-v}",
+         "parallel.chunks: 3 stages per pipeline rank, but the schedule zb-v has 2: write 2, or parallel.schedule "
+         "interleaved"},
+        {"parallel={workers: 3, chunks: 2, pp: 3, schedule: zb-v}",
+         "parallel.chunks: the schedule zb-v has 2 stages on each of 3 ranks, but model.layers is 4: write parallel.pp "
+         "of at most 2"},
         {"parallel={chunks: 3, pp: 2, schedule: interleaved}",
          "parallel.chunks: 3 stages on each of 2 ranks, but model.layers is 4: write 2"},
         {"parallel={pp: 2, schedule: file}", "job.yaml: parallel.schedule_csv: it is empty, but parallel.schedule file "

@@ -52,16 +52,16 @@ TEST(parts_with_rings_and_recomputation_have_the_same_bits)
 
 TEST(parts_with_shards_and_stages_have_the_same_bits)
 {
-    const enum pipe_schedule schedules[] = {PIPE_1F1B, PIPE_GPIPE, PIPE_INTERLEAVED, PIPE_ZB_H1};
+    const enum pipe_schedule schedules[] = {PIPE_1F1B, PIPE_GPIPE, PIPE_INTERLEAVED, PIPE_ZB_H1, PIPE_ZB_V};
     for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
-        for (int k = 0; k < 4; k++) {
+        for (int k = 0; k < 5; k++) {
             struct job_spec job = job_uneven(job_of((enum model_arch)arch, 1, 2 + k % 2));
             job.parallel.pp = 2;
             job.parallel.fsdp = 2;
             job.parallel.workers *= 4;
             job.parallel.schedule = schedules[k];
-            job.parallel.chunks = schedules[k] == PIPE_INTERLEAVED ? 2 : 1;
-            job.parallel.zero = 3 - k;
+            job.parallel.chunks = job_schedule_row(schedules[k])->most > 1 ? 2 : 1;
+            job.parallel.zero = 3 - k % 4;
             job.model.layers = 4;
             no_bit_differs(&job);
         }

@@ -77,8 +77,12 @@ static bool legal(const struct job_spec *job)
         return false;
     if (graph_build(m, job->train.seq, &g, &why))
         return false;
+    struct pipeline_order order;
     struct sharding s;
-    err_t e = sharding_init(&s, &g, &mesh, 0, plan_sharding_choice(job, &mesh), &why);
+    err_t e = pipeline_order_init(job, MODE_TRAIN, &order, &why);
+    assert_ok(e);
+    e = sharding_init(&s, &g, &mesh, 0, plan_sharding_choice(job, &order), &why);
+    pipeline_order_fini(&order);
     if (!e)
         sharding_fini(&s);
     graph_fini(&g);

@@ -40,6 +40,8 @@ static const struct cell {
     {"pp 2, gpipe", ARCH_GPT2, .pp = 2, .schedule = PIPE_GPIPE},
     {"pp 2, zb-h1", ARCH_GPT2, .pp = 2, .schedule = PIPE_ZB_H1},
     {"pp 2, interleaved", ARCH_LLAMA, .pp = 2, .chunks = 2, .schedule = PIPE_INTERLEAVED},
+    {"pp 2, zb-v, tied", ARCH_GPT2, .pp = 2, .chunks = 2, .schedule = PIPE_ZB_V},
+    {"pp 2, fsdp 2, zero 2, zb-v, tied", ARCH_GPT2, .pp = 2, .fsdp = 2, .zero = 2, .chunks = 2, .schedule = PIPE_ZB_V},
     {"pp 2, chunk after chunk", ARCH_LLAMA, .pp = 2, .chunks = 2, .schedule = PIPE_FILE,
      .csv = "F0.0,F0.1,F0.2,F1.0,F1.1,F1.2,B1.0,B1.1,B1.2,B0.0,B0.1,B0.2\n"
             "F0.0,F0.1,F0.2,F1.0,F1.1,F1.2,B1.0,B1.1,B1.2,B0.0,B0.1,B0.2\n"},

@@ -1,6 +1,6 @@
 /* Schedules: bubbles and live activations against the formulas, the check of every small schedule, refusals of planted
  * faults, and text that is printed and read again. Formulas: GPipe arXiv 1811.06965, 1F1B and interleaved 2104.04473,
- * ZB-H1 2401.10241. */
+ * ZB-H1 2401.10241; ZB-V by simulation of PyTorch's order. */
 #include "common/plan/schedule/schedule.h"
 #include "tests/lib/example.h"
 
@@ -26,9 +26,14 @@ static struct schedule_times timed(const struct schedule *s, const struct schedu
     return t;
 }
 
+static int min_chunks(enum schedule_kind kind)
+{
+    return schedule_placement(kind) == PLACE_V ? 2 : 1;
+}
+
 static int max_chunks(enum schedule_kind kind)
 {
-    return kind == SCHEDULE_INTERLEAVED ? MAX_V : 1;
+    return kind == SCHEDULE_INTERLEAVED ? MAX_V : min_chunks(kind);
 }
 
 static int least(int a, int b)
@@ -45,6 +50,8 @@ static struct schedule_cost costs(double f, double b, double w, int v)
 
 static double closed_bubble(enum schedule_kind kind, int p, int v, double f, double b, double w)
 {
+    if (kind == SCHEDULE_ZB_V) /* with the costs of a chunk */
+        return (b >= f ? (p - 1) * fmax(b, 2 * (b - w)) : (p - 1) * f + (p - 2) * (f - b)) / v;
     return (p - 1) * (kind == SCHEDULE_ZB_H1 ? f + b - w : (f + b + w) / v);
 }
 
@@ -52,7 +59,7 @@ static bool formula_holds(enum schedule_kind kind, int p, int v, int m)
 {
     if (kind == SCHEDULE_INTERLEAVED && v > 1)
         return m % p == 0;
-    return kind != SCHEDULE_ZB_H1 || m >= p;
+    return kind == SCHEDULE_ZB_V ? m >= 2 * p - 1 : kind != SCHEDULE_ZB_H1 || m >= p;
 }
 
 static void assert_bubble(enum schedule_kind kind, int p, int v, int m, const double fbw[3])
@@ -76,24 +83,27 @@ static void assert_bubble(enum schedule_kind kind, int p, int v, int m, const do
 TEST(bubbles_are_the_formulas)
 {
     /* Also with unequal parts of a backward. ZB-H1's formula requires that weights cost no more than inputs or
-     * forwards. */
-    static const double parts[][3] = {{1, 1, 1}, {1, 1.25, 1}, {2, 3, 1.5}, {1, 2, 0.5}};
+     * forwards; ZB-V's that they cost no more than inputs, and with b < f that b <= 2 w and f <= b + w. */
+    static const double parts[][3] = {{1, 1, 1}, {1, 1.25, 1}, {2, 3, 1.5}, {1, 2, 0.5}, {2, 3, 2}, {3, 2, 2}};
     int cells = 0;
     for (int kind = 0; kind < SCHEDULE_KIND_COUNT; kind++)
-        for (int p = 2; p <= 8; p *= 2)
-            for (int v = 1; v <= max_chunks((enum schedule_kind)kind); v++)
+        for (int p = 2; p <= 8; p++)
+            for (int v = min_chunks((enum schedule_kind)kind); v <= max_chunks((enum schedule_kind)kind); v++)
                 for (int m = 1; m <= 33; m++)
-                    for (size_t i = 0; i < 4 && formula_holds((enum schedule_kind)kind, p, v, m); i++, cells++)
+                    for (size_t i = 0; i < 6 && formula_holds((enum schedule_kind)kind, p, v, m); i++, cells++)
                         assert_bubble((enum schedule_kind)kind, p, v, m, parts[i]);
     printf("%d bubbles\n", cells);
 }
 
 /* The largest number of (chunk, microbatch) live on a rank. Where the ranks do not divide the microbatches, an
- * interleaved schedule has at most as many as that of the next multiple. */
+ * interleaved schedule has at most as many as that of the next multiple, and ZB-V with fewer than 2 p - 1 at most as
+ * many as with these. */
 static int closed_peak(enum schedule_kind kind, int p, int v, int m, int rank)
 {
     if (kind == SCHEDULE_GPIPE)
         return m;
+    if (kind == SCHEDULE_ZB_V)
+        return least(2 * p, 2 * m);
     if (kind == SCHEDULE_ZB_H1)
         return least(p, m);
     return v == 1 ? least(p - rank, m) : least(2 * (p - rank - 1) + (v - 1) * p + 1, v * m);
@@ -101,7 +111,7 @@ static int closed_peak(enum schedule_kind kind, int p, int v, int m, int rank)
 
 static bool peak_is_exact(enum schedule_kind kind, int p, int v, int m)
 {
-    return kind != SCHEDULE_INTERLEAVED || v == 1 || m % p == 0;
+    return kind == SCHEDULE_ZB_V ? m >= 2 * p - 1 : kind != SCHEDULE_INTERLEAVED || v == 1 || m % p == 0;
 }
 
 static void assert_peaks(enum schedule_kind kind, int p, int v, int m)
@@ -124,11 +134,11 @@ TEST(small_schedules_pass_the_check_with_the_peaks_of_the_formulas)
     int n = 0;
     for (int kind = 0; kind < SCHEDULE_KIND_COUNT; kind++)
         for (int p = 1; p <= MAX_P; p++)
-            for (int v = 1; v <= max_chunks((enum schedule_kind)kind); v++)
+            for (int v = min_chunks((enum schedule_kind)kind); v <= max_chunks((enum schedule_kind)kind); v++)
                 for (int m = 1; m <= MAX_M; m++, n++)
                     assert_peaks((enum schedule_kind)kind, p, v, m);
     printf("%d schedules\n", n);
-    assert_int_equal(n, MAX_P * MAX_M * (3 + MAX_V));
+    assert_int_equal(n, MAX_P * MAX_M * (SCHEDULE_KIND_COUNT - 1 + MAX_V));
 }
 
 /* ZB-H1 needs at most the memory of the fullest rank of 1F1B, as its authors state; a forward waits for weights only
@@ -151,6 +161,68 @@ TEST(zero_bubble_keeps_within_1f1b)
             schedule_fini(&a);
             schedule_fini(&b);
         }
+}
+
+/* In a V all ranks keep the same number of activations, that of ZB-H1 (two chunks are one of its stages), and at equal
+ * costs no rank waits between its first and its last slot. */
+TEST(the_v_is_even)
+{
+    for (int p = 2; p <= MAX_P; p++)
+        for (int m = 2 * p - 1; m <= 4 * p; m++) {
+            int peaks[MAX_P];
+            struct schedule s = built(SCHEDULE_ZB_V, p, 2, m);
+            const struct schedule_cost cost = costs(2, 2, 2, 2);
+            struct schedule_times t = timed(&s, &cost);
+            assert_ok(schedule_check(&s, peaks, NULL));
+            for (int r = 0; r < p; r++) {
+                const struct schedule_span *spans = t.ranks[r].spans;
+                assert_int_equal(peaks[r], 2 * p);
+                assert_true(spans[s.rows[r].n - 1].end - spans[0].start == 6 * m);
+            }
+            schedule_times_fini(&t);
+            schedule_fini(&s);
+        }
+}
+
+/* In a V the last rank passes a value from its first chunk to its second, and rank 0 has the first and the last stage.
+ */
+TEST(stages_in_a_v)
+{
+    const struct schedule s = {.placement = PLACE_V, .ranks = 3, .chunks = 2, .micros = 1};
+    static const int stages[3][2] = {{0, 5}, {1, 4}, {2, 3}};
+    for (int r = 0; r < 3; r++)
+        for (int c = 0; c < 2; c++) {
+            const struct slot forward = {SLOT_FORWARD, c, 0}, input = {SLOT_INPUT, c, 0};
+            struct schedule_work to, from;
+            assert_int_equal(schedule_stage(&s, r, c), stages[r][c]);
+            assert_int_equal(schedule_target(&s, r, &forward, &to), stages[r][c] < 5);
+            assert_int_equal(schedule_source(&s, r, &input, &from), stages[r][c] < 5);
+            if (stages[r][c] < 5) {
+                assert_int_equal(stages[to.rank][to.chunk], stages[r][c] + 1);
+                assert_int_equal(stages[from.rank][from.chunk], stages[r][c] + 1);
+            }
+        }
+}
+
+/* A value that stays on its rank is kept from the exchange after its step on. */
+TEST(a_value_for_the_same_rank_is_kept)
+{
+    struct schedule s = built(SCHEDULE_ZB_V, 3, 2, 7);
+    struct schedule_posts p;
+    int kept = 0;
+    assert_ok(schedule_posts_init(&p, &s, NULL));
+    for (int i = 0; i < s.rows[2].n; i++) {
+        struct schedule_work from;
+        if (!schedule_source(&s, 2, &s.rows[2].slots[i], &from) || from.rank != 2)
+            continue;
+        assert_true(schedule_is(&s.rows[2].slots[p.ranks[2].made[i]], &from));
+        assert_int_equal(p.ranks[2].receive[i], p.ranks[2].send[p.ranks[2].made[i]]);
+        kept++;
+    }
+    assert_int_equal(kept, 2 * 7); /* a value and a gradient of each microbatch */
+    assert_ok(schedule_posts_check(&p, &s, NULL));
+    schedule_posts_fini(&p);
+    schedule_fini(&s);
 }
 
 /* Microbatches that do not exist make no step longer. */
@@ -194,7 +266,7 @@ TEST(times_are_the_earliest)
     const struct schedule_cost cost = {{1, 2.5, 1.25, 1}, 0.125, 0.5};
     for (int kind = 0; kind < SCHEDULE_KIND_COUNT; kind++)
         for (int p = 1; p <= 5; p++)
-            for (int v = 1; v <= least(2, max_chunks((enum schedule_kind)kind)); v++)
+            for (int v = min_chunks((enum schedule_kind)kind); v <= least(2, max_chunks((enum schedule_kind)kind)); v++)
                 for (int m = 1; m <= 7; m++) {
                     struct schedule s = built((enum schedule_kind)kind, p, v, m);
                     struct schedule_times t = timed(&s, &cost);
@@ -325,7 +397,7 @@ TEST(receives_are_in_the_order_of_sends_and_counted)
 {
     for (int kind = 0; kind < SCHEDULE_KIND_COUNT; kind++)
         for (int p = 1; p <= 5; p++)
-            for (int v = 1; v <= least(3, max_chunks((enum schedule_kind)kind)); v++)
+            for (int v = min_chunks((enum schedule_kind)kind); v <= least(3, max_chunks((enum schedule_kind)kind)); v++)
                 for (int m = 1; m <= 11; m++) {
                     struct schedule s = built((enum schedule_kind)kind, p, v, m);
                     struct schedule_posts posts;
@@ -531,8 +603,10 @@ TEST(sizes_that_are_not_legal)
         {SCHEDULE_GPIPE, 2, 1, 0, "cannot have 0 microbatches"},
         {SCHEDULE_GPIPE, 2, 1, 65537, "the nearest legal number is 65536"},
         {SCHEDULE_GPIPE, 1024, 1, 1025, "the nearest legal number of microbatches is 1024"},
-        {SCHEDULE_ZB_H1, 2, 2, 4, "schedule zb-h1 has one chunk per rank, not 2; the nearest legal choice is 1, or "},
-        {SCHEDULE_KIND_COUNT, 2, 1, 4, "there is no schedule number 4"},
+        {SCHEDULE_ZB_H1, 2, 2, 4, "schedule zb-h1 has 1 chunks per rank, not 2; the nearest legal choice is 1, or "},
+        {SCHEDULE_ZB_V, 2, 1, 4, "schedule zb-v has 2 chunks per rank, not 1; the nearest legal choice is 2, or "},
+        {SCHEDULE_ZB_V, 2, 3, 4, "the nearest legal choice is 2, or schedule interleaved"},
+        {SCHEDULE_KIND_COUNT, 2, 1, 4, "there is no schedule number"},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct schedule s;
@@ -581,7 +655,7 @@ TEST(printed_text_can_be_read)
 {
     for (int kind = 0; kind < SCHEDULE_KIND_COUNT; kind++)
         for (int p = 1; p <= 5; p++)
-            for (int v = 1; v <= max_chunks((enum schedule_kind)kind); v++)
+            for (int v = min_chunks((enum schedule_kind)kind); v <= max_chunks((enum schedule_kind)kind); v++)
                 for (int m = 1; m <= 11; m += 2) {
                     struct schedule s = built((enum schedule_kind)kind, p, v, m), again;
                     char *text = printed(&s);

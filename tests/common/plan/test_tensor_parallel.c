@@ -224,17 +224,17 @@ TEST(halves_of_a_backward_are_one_worker)
 /* Every axis at once. */
 TEST(all_axes_together_are_one_worker)
 {
-    const enum pipe_schedule schedules[] = {PIPE_1F1B, PIPE_GPIPE, PIPE_INTERLEAVED, PIPE_ZB_H1};
+    const enum pipe_schedule schedules[] = {PIPE_1F1B, PIPE_GPIPE, PIPE_INTERLEAVED, PIPE_ZB_H1, PIPE_ZB_V};
     for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
-        for (int k = 0; k < 4; k++) {
+        for (int k = 0; k < 5; k++) {
             struct job_spec job = job_uneven(job_of((enum model_arch)arch, 1, 2, 2, k % 2));
             job.parallel.pp = 2;
             job.parallel.fsdp = 2;
             job.parallel.workers *= 4;
             job.parallel.schedule = schedules[k];
-            job.parallel.chunks = schedules[k] == PIPE_INTERLEAVED ? 2 : 1;
-            job.parallel.zero = 3 - k;
-            job.parallel.recompute = (enum recompute)k;
+            job.parallel.chunks = job_schedule_row(schedules[k])->most > 1 ? 2 : 1;
+            job.parallel.zero = 3 - k % 4;
+            job.parallel.recompute = (enum recompute)(k % 4);
             job.model.layers = 4;
             world_compare(&job);
             world_compare_passes(&job);

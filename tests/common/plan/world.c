@@ -712,7 +712,8 @@ static void compare_logits(const struct test_world *one, const struct test_world
     for (int r = 0; r < many->n; r++) {
         const struct world_rank *a = &one->rank[one->n == many->n ? r : 0], *b = &many->rank[r];
         const struct sharding *sharding = &b->program.sharding;
-        if (sharding->coord[AXIS_PP] != sharding->mesh.size[AXIS_PP] - 1)
+        if (sharding->coord[AXIS_PP] !=
+            placement_rank(sharding->placement, sharding->mesh.size[AXIS_PP], sharding->n_stages - 1))
             continue;
         for (int64_t i = 0; i < one->job.train.seq * one->job.model.vocab; i++) {
             double x = logit(a, i, one->job.model.vocab), y = logit(b, i, one->job.model.vocab);
