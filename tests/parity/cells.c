@@ -9,7 +9,6 @@ static const char *const model_names[CELL_MODELS] = {"llama", "gpt2", "transform
 static const char *const model_texts[CELL_MODELS] = {parity_llama, parity_gpt2,  parity_transformer,
                                                      parity_llama, parity_llama, parity_llama};
 static const char *const sp_names[] = {"", " sp", " sp async"};
-static const char *const schedule_names[] = {"1f1b", "gpipe", "interleaved", "zb-h1"};
 static const char *const recompute_names[] = {"none", "full", "pointwise", "attention"};
 
 int cell_workers(const struct cell *c)
@@ -24,6 +23,16 @@ static int ep_of(const struct cell *c)
 {
     const int *f = c->factor;
     return f[CELL_EP] == 0 ? 1 : f[CELL_EP] == 1 ? f[CELL_TP] : f[CELL_TP] * f[CELL_CP];
+}
+
+static const struct job_schedule_row *schedule_of(const struct cell *c)
+{
+    return job_schedule_row((enum pipe_schedule)c->factor[CELL_SCHEDULE]);
+}
+
+static int chunks_of(const struct cell *c)
+{
+    return schedule_of(c)->most > 1 ? 2 : 1;
 }
 
 /* Every second cell has workers with a communication thread, which must not change any number. */
@@ -45,7 +54,7 @@ void cell_name(const struct cell *c, char *ret, size_t size)
     if (c->factor[CELL_TP] > 1)
         at += (size_t)snprintf(ret + at, size - at, "%s", sp_names[c->factor[CELL_SP]]);
     if (c->factor[CELL_PP] > 1)
-        at += (size_t)snprintf(ret + at, size - at, " %s", schedule_names[c->factor[CELL_SCHEDULE]]);
+        at += (size_t)snprintf(ret + at, size - at, " %s", schedule_of(c)->name);
     if (c->factor[CELL_RECOMPUTE])
         at += (size_t)snprintf(ret + at, size - at, " recompute %s", recompute_names[c->factor[CELL_RECOMPUTE]]);
     if (c->factor[CELL_EP])
@@ -57,7 +66,7 @@ void cell_name(const struct cell *c, char *ret, size_t size)
 /* The pipeline determines the number of the model's layers. */
 static int layers_of(const struct cell *c)
 {
-    int stages = c->factor[CELL_PP] * (c->factor[CELL_SCHEDULE] == PIPE_INTERLEAVED ? 2 : 1);
+    int stages = c->factor[CELL_PP] * chunks_of(c);
     return (stages < 2 ? 2 : stages) + (c->factor[CELL_UNEVEN] ? 1 : 0);
 }
 
@@ -154,8 +163,8 @@ static void set_layout(struct sets *s, const struct cell *c)
     set_key(s, "parallel.zero", f[CELL_ZERO]);
     set_word(s, "parallel.sp", f[CELL_SP] ? "true" : "false");
     set_word(s, "parallel.async_tp", f[CELL_SP] == 2 ? "true" : "false");
-    set_word(s, "parallel.schedule", schedule_names[f[CELL_SCHEDULE]]);
-    set_key(s, "parallel.chunks", f[CELL_SCHEDULE] == PIPE_INTERLEAVED ? 2 : 1);
+    set_word(s, "parallel.schedule", schedule_of(c)->name);
+    set_key(s, "parallel.chunks", chunks_of(c));
     set_key(s, "parallel.ep", ep_of(c));
     set_word(s, "parallel.recompute", recompute_names[f[CELL_RECOMPUTE]]);
     set_word(s, "run.comm_thread", has_comm_thread(c) ? "on" : "off");
@@ -219,7 +228,7 @@ static struct cell with_choices(struct cell c, int turn)
     int *f = c.factor;
     f[CELL_ZERO] = f[CELL_FSDP] > 1 ? turn % 4 : 0;
     f[CELL_SP] = f[CELL_TP] > 1 ? (turn / 2 + 1) % 3 : 0;
-    f[CELL_SCHEDULE] = f[CELL_PP] > 1 ? turn / 3 % 4 : 0;
+    f[CELL_SCHEDULE] = f[CELL_PP] > 1 ? turn / 3 % PIPE_FILE : 0;
     f[CELL_RECOMPUTE] = turn % 5 < 2 ? 0 : turn / 5 % 4;
     f[CELL_UNEVEN] = turn / 4 % 2;
     f[CELL_EP] = c.model == CELL_MIXTURE ? (f[CELL_CP] > 1 ? 2 : f[CELL_TP] > 1 ? 1 : 0) : 0;
@@ -246,11 +255,28 @@ void cells_pairs(struct cells *c, enum cell_model model, int most)
                 }
 }
 
+void cells_schedule(struct cells *c, enum cell_model model, int schedule, int most)
+{
+    for (int turn = 0; turn < 4 * (CELL_CP + 1); turn++) {
+        const int axis = turn / 4;
+        struct cell one = {.model = model, .factor = {1, 1, 1, 1, 1}};
+        one.factor[CELL_PP] = axis == CELL_PP ? 2 + turn % 4 : 2;
+        if (axis != CELL_PP)
+            one.factor[axis] = 2;
+        one = with_choices(one, turn);
+        one.factor[CELL_SCHEDULE] = schedule;
+        one.factor[CELL_RECOMPUTE] = turn % 4;
+        if (legal(&one) && cell_workers(&one) <= most)
+            add_cell(c, &one);
+    }
+}
+
 /* ---- triples ---- */
 
-static const int values[CELL_FACTORS][4] = {{1, 2, 3}, {1, 2, 3},    {1, 2, 3},    {1, 2, 3}, {1, 2, 3}, {0, 1, 2, 3},
-                                            {0, 1, 2}, {0, 1, 2, 3}, {0, 1, 2, 3}, {0, 1, 2}, {0, 1}};
-static const int n_values[CELL_FACTORS] = {3, 3, 3, 3, 3, 4, 3, 4, 4, 3, 2};
+static const int values[CELL_FACTORS][8] = {{1, 2, 3},    {1, 2, 3},    {1, 2, 3}, {1, 2, 3},
+                                            {1, 2, 3},    {0, 1, 2, 3}, {0, 1, 2}, {0, 1, 2, 3, 4, 5, 6},
+                                            {0, 1, 2, 3}, {0, 1, 2},    {0, 1}};
+static const int n_values[CELL_FACTORS] = {3, 3, 3, 3, 3, 4, 3, PIPE_FILE, 4, 3, 2};
 
 struct triple {
     int factor[3], value[3];

@@ -44,6 +44,9 @@ struct cells {
 void cells_fini(struct cells *c);
 /* Adds every product with one or two axes above 1, up to `most` workers. Choices other than axes take turns. */
 void cells_pairs(struct cells *c, enum cell_model model, int most);
+/* Adds pipelines with a schedule, of 2 ranks with every other axis of 2 and every stage of ZeRO, and of up to `most`
+ * ranks alone. */
+void cells_schedule(struct cells *c, enum cell_model model, int schedule, int most);
 /* Adds cells until every legal triple of values of three factors is in a cell of at most `most` workers. The result is
  * the same in every run. */
 void cells_triples(struct cells *c, enum cell_model model, int most);

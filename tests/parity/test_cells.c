@@ -38,3 +38,14 @@ TEST(mixture_cells_of_four_workers)
 {
     pairs(CELL_MIXTURE, 4);
 }
+
+/* The V in proof mode, with the norm of all ranks and a clip that bites; gpt2's head is tied. */
+TEST(zb_v_cells_of_four_workers)
+{
+    static const enum cell_model models[] = {CELL_LLAMA, CELL_GPT2, CELL_MIXTURE};
+    struct cells c = {0};
+    for (int i = 0; i < 3; i++)
+        cells_schedule(&c, models[i], PIPE_ZB_V, 4);
+    cells_run(&c);
+    cells_fini(&c);
+}

@@ -94,6 +94,31 @@ TEST(proof_resume_moves_between_all_layouts)
     }
 }
 
+/* Stages round the ranks, in a V, and none: parameters have names of layers, so each resumes from each. */
+TEST(resume_moves_between_placements_of_stages)
+{
+#define LAYERS_4 "model.layers=4"
+    const char *const *const ring[] = {
+        LAYOUT(LAYERS_4, "parallel.workers=2", "parallel.pp=2"),
+        LAYOUT(LAYERS_4, "parallel.workers=2", "parallel.pp=2", "parallel.schedule=zb-v", "parallel.chunks=2"),
+        LAYOUT(LAYERS_4, "parallel.workers=2", "parallel.pp=2", "parallel.schedule=interleaved", "parallel.chunks=2"),
+        LAYOUT(LAYERS_4, "parallel.workers=4", "parallel.pp=2", "parallel.schedule=zb-v", "parallel.chunks=2",
+               "parallel.fsdp=2", "parallel.zero=2"),
+        LAYOUT(LAYERS_4, "parallel.workers=1"),
+        LAYOUT(LAYERS_4, "parallel.workers=4", "parallel.pp=2", "parallel.schedule=zb-v", "parallel.chunks=2",
+               "parallel.tp=2"),
+    };
+    const int n = sizeof(ring) / sizeof(ring[0]);
+    for (int i = 0; i < n; i++)
+        for (int tied = 0; tied < 2; tied++) {
+            double worst = stop_and_resume(tied ? parity_gpt2 : parity_llama, "proof", ring[i], ring[(i + 1) % n]);
+            if (!(worst < 1e-9))
+                fail_msg("%s, from layout %d to the next: %g", tied ? "gpt2" : "llama", i, worst);
+        }
+    for (int i = 0; i < n - 2; i++) /* tensor parallelism has other bits */
+        assert_true(stop_and_resume(parity_llama, "canonical", ring[i], ring[i + 1]) == 0);
+}
+
 TEST(resume_in_the_same_layout_is_bit_for_bit)
 {
     assert_true(stop_and_resume(parity_llama, "proof",

@@ -51,6 +51,7 @@ TEST(llama_canonical_layouts_bit_for_bit)
         LAYOUT("parallel.workers=4", "parallel.pp=4", "parallel.schedule=gpipe"),
         LAYOUT("parallel.workers=2", "parallel.pp=2", "parallel.schedule=interleaved", "parallel.chunks=2"),
         LAYOUT("parallel.workers=3", "parallel.pp=3", "parallel.schedule=zb-h1"),
+        LAYOUT("parallel.workers=2", "parallel.pp=2", "parallel.schedule=zb-v", "parallel.chunks=2"),
         LAYOUT("parallel.workers=4", "parallel.pp=2", "parallel.fsdp=2", "parallel.zero=3"),
     };
     SAME_BITS(parity_llama, "canonical", list);
@@ -108,6 +109,7 @@ TEST(a_communication_thread_moves_work_only)
         LAYOUT("parallel.workers=2", "parallel.tp=2", "parallel.sp=false"),
         LAYOUT("parallel.workers=3", "parallel.pp=3"),
         LAYOUT("parallel.workers=2", "parallel.pp=2", "parallel.schedule=zb-h1"),
+        LAYOUT("parallel.workers=2", "parallel.pp=2", "parallel.schedule=zb-v", "parallel.chunks=2", "model.layers=4"),
         LAYOUT("parallel.workers=2", "parallel.cp=2"),
     };
     same_bits_with_thread(parity_llama, "fast", list, sizeof(list) / sizeof(list[0]));
