@@ -4,9 +4,10 @@
  * happen at moments of one clock, whatever time the slots really take, and no send needs a buffer. A deadlock is
  * possible only where the order itself has a cycle.
  *
- * A step is one slot. With several chunks it is, where possible, a forward and the backward after it: adjacent ranks
- * compute a forward and a backward at the same time, and if they exchanged values after each slot, each would wait for
- * the slower of the two. With one exchange after both, no rank waits.
+ * A step is one slot. With several chunks it is, where possible, a forward and the whole backward after it: adjacent
+ * ranks compute a forward and a backward, which takes twice as long, at the same time, and if they exchanged values
+ * after each slot, each would wait for the slower of the two. With one exchange after both, no rank waits. A backward
+ * for inputs takes about as long as a forward, so it is a step of its own, and its gradient leaves earlier.
  *
  * Values between two ranks pass in the order of the sender's slots, so messages need no tags: an exchange that receives
  * several values from one rank posts them in this order.
@@ -60,8 +61,7 @@ struct ticks {
 
 static bool is_pair(const struct schedule_row *row, int i)
 {
-    return i + 1 < row->n && row->slots[i].kind == SLOT_FORWARD &&
-           (row->slots[i + 1].kind == SLOT_BACKWARD || row->slots[i + 1].kind == SLOT_INPUT);
+    return i + 1 < row->n && row->slots[i].kind == SLOT_FORWARD && row->slots[i + 1].kind == SLOT_BACKWARD;
 }
 
 static void make_steps(const struct schedule_row *row, bool pairs, int *first, int *begins)

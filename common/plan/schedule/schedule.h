@@ -153,7 +153,7 @@ void schedule_times_fini(struct schedule_times *t); /* legal on a zeroed one */
 /* The exchange in which each value is sent and received.
  *
  * A value that slot i of a rank computes for another rank is sent in the exchange before slot send[i] > i, which may be
- * the end of the row. This is right after slot i, or with several chunks after the backward that follows it.
+ * the end of the row. This is right after slot i, or with several chunks after the whole backward that follows it.
  *
  * A value that slot i reads from another stage is received in the exchange before slot receive[i] <= i; -1 where it
  * reads none. If all steps took equally long, the value would have just been computed at this point. It occupies its

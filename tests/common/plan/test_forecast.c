@@ -98,6 +98,18 @@ TEST(bubbles_of_chunks_are_near_the_formula)
         }
 }
 
+/* In a V the last forward and the first backward of a microbatch are on one rank, and the bubble is at least a third
+ * smaller than ZB-H1's: I' instead of F + I - W. */
+TEST(the_bubble_of_a_v_is_smaller)
+{
+    for (int p = 2; p <= 4; p += 2)
+        for (int m = 2 * p; m <= 32; m *= 2) {
+            const struct job_spec one = piped(p, m, PIPE_ZB_H1, 1), two = piped(p, m, PIPE_ZB_V, 2);
+            if (!(bubble_of(&two) < bubble_of(&one) * 2 / 3))
+                fail_msg("p %d, m %d: bubble %g (zb-v), zb-h1's is %g", p, m, bubble_of(&two), bubble_of(&one));
+        }
+}
+
 /* Where a push occupies the stream until its receiver arrives, adjacent ranks exchange values once for a forward and a
  * backward, so no rank waits for the slower of the two. */
 TEST(chunks_lose_little_where_a_push_lasts)
