@@ -513,8 +513,8 @@ static const struct schema_row rows[] = {
     {INT(parallel.cp, 1, JOB_MAX_WORKERS, "1", FREE,
          "Context-parallel degree: the sequence is split over so many workers (ring attention).")},
     {INT(parallel.ep, 1, JOB_MAX_WORKERS, "1", FREE,
-         "Expert-parallel degree: over how many ranks the experts of a layer are cut. 1, tp, tp x cp, or tp x cp x "
-         "fsdp (with parallel.zero 0); needs parallel.sp where tp is above 1; cpu only.")},
+         "Expert-parallel degree: over how many ranks the experts of a layer are cut. tp, then cp, then fsdp are "
+         "filled, of the last one also a part that divides it; needs parallel.sp where tp is above 1; cpu only.")},
     {ENUM(parallel.recompute, recompute_names, "none", FREE,
           "Activation checkpointing: what the backward pass recomputes instead of keeping it. full: everything in a "
           "layer except its input. pointwise: normalization layers and activation functions. attention: the "

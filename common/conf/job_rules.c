@@ -4,6 +4,7 @@
 #include "common/conf/job_rules.h"
 
 #include "common/base/dtype.h"
+#include "common/mesh/mesh.h"
 
 #include <inttypes.h>
 #include <stddef.h>
@@ -323,11 +324,12 @@ static bool nodes_broken(const struct job_spec *j, char ret[SENTENCE])
                   nodes, divisor_below(workers, nodes < workers ? nodes : workers));
 }
 
-/* Runs after mesh_broken, so the product fits. Experts are cut over whole axes: tp, then cp, then fsdp. */
+/* Runs after mesh_broken, so the product fits. */
 static bool experts_broken(const struct job_spec *j, char ret[SENTENCE])
 {
     const struct job_parallel *p = &j->parallel;
-    const int64_t folds[] = {p->tp, p->tp * p->cp, p->tp * p->cp * p->fsdp};
+    const struct mesh mesh = {.size = {1, 1, (int)p->fsdp, (int)p->cp, (int)p->tp}};
+    int64_t near;
     if (p->ep == 1)
         return false;
     if (!j->model.experts)
@@ -335,13 +337,10 @@ static bool experts_broken(const struct job_spec *j, char ret[SENTENCE])
     if (p->ep > j->model.experts)
         return BROKEN("%" PRId64 " ranks for %" PRId64 " experts: write at most %" PRId64, p->ep, j->model.experts,
                       j->model.experts);
-    if (p->ep != folds[0] && p->ep != folds[1] && p->ep != folds[2])
-        return BROKEN("experts are cut over tp, tp x cp, or tp x cp x fsdp: write 1, %" PRId64 ", %" PRId64
-                      " or %" PRId64,
-                      folds[0], folds[1], folds[2]);
-    if (p->ep > folds[1] && p->zero)
-        return BROKEN("experts over fsdp are not divided by ZeRO: write at most %" PRId64 ", or parallel.zero 0",
-                      folds[1]);
+    if (!mesh_fold_init(&mesh, p->ep, NULL, &near))
+        return BROKEN("experts are cut over tp, then cp, then fsdp, %" PRId64 " x %" PRId64 " x %" PRId64
+                      " ranks: of the last axis over a part that divides it, of the others over all: write %" PRId64,
+                      p->tp, p->cp, p->fsdp, near);
     if (p->tp > 1 && !p->sp)
         return BROKEN("ranks send their own tokens to experts, but parallel.sp is false: write 1, or parallel.sp true");
     return j->run.device == DEVICE_CUDA &&

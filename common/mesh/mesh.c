@@ -19,20 +19,42 @@ void mesh_coords(const struct mesh *m, int rank, int ret[AXIS_COUNT])
     }
 }
 
-bool mesh_ep_axes(const struct mesh *m, int64_t ep, unsigned *ret, int64_t *ret_near)
+/* Whether `ep` ranks fold over the axes. */
+static bool fold_axes(const struct mesh *m, int64_t ep, struct mesh_fold *ret)
 {
     static const enum mesh_axis order[] = {AXIS_TP, AXIS_CP, AXIS_FSDP};
-    int64_t product = 1;
-    unsigned axes = 0;
-    *ret_near = 1;
-    for (int i = 0; i < 3 && product < ep; i++) {
-        axes |= m->size[order[i]] > 1 ? 1u << order[i] : 0;
-        product *= m->size[order[i]];
-        if (product - ep < ep - *ret_near || product <= ep)
-            *ret_near = product;
+    struct mesh_fold f = {.axes = 0};
+    for (int a = 0; a < AXIS_COUNT; a++)
+        f.share[a] = 1;
+    for (int i = 0; i < 3 && ep > 1; i++) {
+        const int64_t size = m->size[order[i]], share = ep < size ? ep : size;
+        if (size % share || ep % share)
+            return false;
+        f.share[order[i]] = (int)share;
+        f.axes |= share > 1 ? 1u << order[i] : 0;
+        ep /= share;
     }
-    *ret = axes;
-    return product == ep;
+    *ret = f;
+    return ep == 1;
+}
+
+bool mesh_fold_init(const struct mesh *m, int64_t ep, struct mesh_fold *ret, int64_t *ret_near)
+{
+    const int64_t most = (int64_t)m->size[AXIS_TP] * m->size[AXIS_CP] * m->size[AXIS_FSDP];
+    struct mesh_fold f;
+    int64_t near = ep < 1 ? 1 : ep < most ? ep : most, below = near, above = near;
+    while (!fold_axes(m, below, &f)) /* 1 always has a fold, and `most` too */
+        below--;
+    while (!fold_axes(m, above, &f))
+        above++;
+    near = above - near < near - below ? above : below;
+    if (ret_near)
+        *ret_near = near;
+    if (near != ep || !fold_axes(m, ep, &f))
+        return false;
+    if (ret)
+        *ret = f;
+    return true;
 }
 
 const char *mesh_axis_name(enum mesh_axis axis)

@@ -18,9 +18,18 @@ struct mesh {
 int mesh_workers(const struct mesh *m);
 /* The rank's coordinate on every axis. */
 void mesh_coords(const struct mesh *m, int rank, int ret[AXIS_COUNT]);
-/* Expert parallelism is folded over tp, cp and fsdp, from the innermost axis on: the set of axes (1 << axis) of size
- * above 1 whose product is `ep`; 0 for ep 1. False: no such set; *ret_near is the nearest ep that has one. */
-bool mesh_ep_axes(const struct mesh *m, int64_t ep, unsigned *ret, int64_t *ret_near);
+/* How expert parallelism is folded over tp, cp and fsdp. `share` ranks of an axis, consecutive ones, have different
+ * experts; the axis repeats them size / share times. A group of expert parallelism is the ranks that agree in
+ * coordinate / share on every axis, and `axes` is the set (1 << axis) of those with a share above 1. All zero: no
+ * expert parallelism. */
+struct mesh_fold {
+    unsigned axes;
+    int share[AXIS_COUNT];
+};
+/* The fold of `ep` ranks. It fills the axes from the innermost on: tp, cp, fsdp; of the last one that it needs it may
+ * take a part that divides the axis. False: `ep` has no such fold; *ret_near is the nearest value that has one, the
+ * lower one of two. `ret` and `ret_near` may be NULL. */
+bool mesh_fold_init(const struct mesh *m, int64_t ep, struct mesh_fold *ret, int64_t *ret_near);
 const char *mesh_axis_name(enum mesh_axis axis);
 /* "dp", "dp x fsdp": a set of 1 << axis, into a text of at least MESH_AXES_NAME bytes, which is returned. */
 #define MESH_AXES_NAME 32

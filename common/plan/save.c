@@ -53,7 +53,7 @@ static void multiply_stages(struct replica_class *r, const struct sharding *p, c
     multiply_replicas(r, n, index, 1);
 }
 
-/* The ranks that differ from this one only on axis a and hold the same box. Sets of the same size differ by the box. */
+/* The ranks that differ from this one only on axis a and hold the same box. */
 static void multiply_axis(struct replica_class *r, const struct sharding *p, const struct graph *g, int t, int a)
 {
     int n = 0, index = 0, other[AXIS_COUNT];
@@ -62,8 +62,9 @@ static void multiply_axis(struct replica_class *r, const struct sharding *p, con
         if (sharding_same_box(p, g, t, other, p->coord)) {
             index += other[a] < p->coord[a];
             n++;
+            r->key = mix(r->key, other[a] + 1);
         }
-    multiply_replicas(r, n, index, n == p->mesh.size[a] ? 0 : 2 + p->param[t].box);
+    multiply_replicas(r, n, index, 0);
 }
 
 static bool has_piece(const struct sharding *p, const struct graph *g, int t)
@@ -76,7 +77,7 @@ static struct replica_class replicas_of(const struct sharding *p, const struct g
     struct replica_class r = {.tensor = t, .n = 1, .key = 0xcbf29ce484222325u};
     multiply_stages(&r, p, g, t);
     multiply_replicas(&r, p->mesh.size[AXIS_DP], p->coord[AXIS_DP], 0);
-    if (p->param[t].divided)
+    if (p->param[t].pieces > 1)
         multiply_replicas(&r, 1, 0, 0);
     else
         multiply_axis(&r, p, g, t, AXIS_FSDP);

@@ -77,7 +77,7 @@ int sharding_parts(const struct sharding *p, const struct graph_cut *cut)
     if (!cut->experts)
         return p->mesh.size[AXIS_TP];
     for (int a = 0; a < AXIS_COUNT; a++)
-        n *= p->ep_axes >> a & 1 ? p->mesh.size[a] : 1;
+        n *= p->ep.share[a];
     return n;
 }
 
@@ -87,8 +87,7 @@ int sharding_part(const struct sharding *p, const struct graph_cut *cut, const i
     if (!cut->experts)
         return coord[AXIS_TP];
     for (int a = 0; a < AXIS_COUNT; a++)
-        if (p->ep_axes >> a & 1)
-            i = i * p->mesh.size[a] + coord[a];
+        i = i * p->ep.share[a] + coord[a] % p->ep.share[a];
     return i;
 }
 
@@ -101,15 +100,15 @@ bool sharding_same_box(const struct sharding *p, const struct graph *g, int t, c
            sharding_cut_box(cut, parts, sharding_part(p, cut, b), &boxes);
 }
 
-bool sharding_divides(const struct sharding *p, const struct graph *g, int t)
+int sharding_rest(const struct sharding *p, int axis)
 {
-    return p->zero && !(g->tensors[t].cut.experts && p->ep_axes >> AXIS_FSDP & 1);
+    return p->mesh.size[axis] / p->ep.share[axis];
 }
 
 unsigned sharding_norm_axes(const struct sharding *p)
 {
     bool shards = p->zero && p->mesh.size[AXIS_FSDP] > 1;
-    return 1u << AXIS_PP | 1u << AXIS_TP | (shards ? 1u << AXIS_FSDP : 0) | p->ep_axes;
+    return 1u << AXIS_PP | 1u << AXIS_TP | (shards ? 1u << AXIS_FSDP : 0) | p->ep.axes;
 }
 
 int64_t sharding_grain(int64_t cols)
@@ -293,7 +292,7 @@ static void size_slots(struct sharding *p, const struct graph *g, int t)
         int64_t rows, cols, lo, hi;
         int boxes, box = sharding_cut_box(&g->tensors[t].cut, parts, i, &boxes);
         local_size(&g->tensors[t], parts, i, &rows, &cols);
-        piece_of(rows, sharding_grain(cols), sharding_divides(p, g, t) ? p->mesh.size[AXIS_FSDP] : 1, 0, &lo, &hi);
+        piece_of(rows, sharding_grain(cols), q->pieces, 0, &lo, &hi);
         q->slot = (hi - lo) * cols > q->slot ? (hi - lo) * cols : q->slot;
         q->full_slot = rows * cols > q->full_slot ? rows * cols : q->full_slot;
         if (box == seen)
@@ -311,7 +310,8 @@ static void param_init(struct sharding *p, const struct graph *g, int t)
     const struct graph_cut *cut = &g->tensors[t].cut;
     int parts = sharding_parts(p, cut), part = sharding_part(p, cut, p->coord);
     q->box = sharding_cut_box(cut, parts, part, &q->boxes);
-    q->divided = sharding_divides(p, g, t);
+    q->share = cut->experts ? p->ep.share[AXIS_FSDP] : 1;
+    q->pieces = p->zero ? p->mesh.size[AXIS_FSDP] / q->share : 1;
     local_size(&g->tensors[t], parts, part, &q->rows, &q->cols);
     q->grain = sharding_grain(q->cols);
     sharding_piece(p, t, p->coord[AXIS_FSDP], &q->lo, &q->hi);
@@ -355,8 +355,10 @@ err_t sharding_init(struct sharding *p, const struct graph *g, const struct mesh
                            .rank = rank,
                            .zero = choice.zero,
                            .chunks = choice.chunks,
-                           .ep_axes = choice.ep_axes,
+                           .ep = choice.ep,
                            .placement = choice.placement};
+    for (int a = 0; a < AXIS_COUNT; a++)
+        p->ep.share[a] = p->ep.share[a] ? p->ep.share[a] : 1;
     mesh_coords(mesh, rank, p->coord);
     p->param = calloc((size_t)g->n_tensors + 1, sizeof(*p->param));
     err_t e = p->param ? check_cuts(p, g, why) : ERR_NOMEM;
@@ -385,8 +387,8 @@ void sharding_piece(const struct sharding *p, int t, int i, int64_t *ret_lo, int
     const struct sharding_param *q = &p->param[t];
     *ret_lo = 0;
     *ret_hi = q->rows;
-    if (q->divided)
-        piece_of(q->rows, q->grain, p->mesh.size[AXIS_FSDP], i, ret_lo, ret_hi);
+    if (q->pieces > 1)
+        piece_of(q->rows, q->grain, q->pieces, i / q->share, ret_lo, ret_hi);
     if (MUTANT(PIECE_BEGINS_EARLY) && *ret_lo > 0)
         *ret_lo -= q->grain;
 }
@@ -437,7 +439,7 @@ static bool held_before(const struct sharding *p, const struct graph *g, int t, 
 {
     int other[AXIS_COUNT];
     memcpy(other, p->coord, sizeof(other));
-    if (a == AXIS_FSDP && p->param[t].divided)
+    if (a == AXIS_FSDP && p->param[t].pieces > 1)
         return false;
     for (other[a] = 0; other[a] < p->coord[a]; other[a]++)
         if (sharding_same_box(p, g, t, other, p->coord))

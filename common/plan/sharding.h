@@ -17,7 +17,11 @@
  * Ranks that hold equal boxes are replicas: over dp and cp always, over fsdp without ZeRO, over tp where the parameter
  * is not cut or where there are fewer key-value heads than ranks, over pp where two stages use it (a tied head). The
  * gradient of a piece is summed over the ranks that hold a share of it: over dp, fsdp and cp always; over its tp
- * replicas where each computed only a part of it; over the stages that use it. */
+ * replicas where each computed only a part of it; over the stages that use it.
+ *
+ * Experts are cut over the fold of expert parallelism (mesh_fold), and all of this holds for them on what the fold
+ * leaves of each axis: ZeRO divides a local tensor into fsdp / share pieces, replicas and shares of a sum are the ranks
+ * of equal boxes. */
 #ifndef DTD_COMMON_PLAN_SHARDING_H
 #define DTD_COMMON_PLAN_SHARDING_H
 
@@ -57,15 +61,16 @@ struct sharding_param {
     int64_t slot;      /* elements of the largest piece of any rank, so that offsets of pieces are equal on all ranks */
     int64_t full_slot; /* elements of the largest local tensor of any rank */
     int box, boxes;    /* number of this rank's box among the distinct boxes of its cut, and their number */
-    bool divided;      /* ZeRO divides the local tensor over fsdp; else every rank's piece is the whole of it */
-    int64_t block0;    /* first of its local tensor's blocks of squares in the array of all blocks (step_end.c) */
+    int pieces;     /* ZeRO divides the local tensor into so many over fsdp; 1: every rank's piece is the whole of it */
+    int share;      /* so many consecutive fsdp ranks have other tensors (experts), else 1 */
+    int64_t block0; /* first of its local tensor's blocks of squares in the array of all blocks (step_end.c) */
 };
 
 /* What a job chooses. */
 struct sharding_choice {
-    int zero;         /* parallel.zero */
-    int chunks;       /* per pipeline rank */
-    unsigned ep_axes; /* the axes over which experts are cut (mesh_ep_axes) */
+    int zero;            /* parallel.zero */
+    int chunks;          /* per pipeline rank */
+    struct mesh_fold ep; /* of the experts */
     enum pipe_placement placement;
 };
 
@@ -73,7 +78,7 @@ struct sharding {
     struct mesh mesh;
     int rank, coord[AXIS_COUNT];
     int zero;
-    unsigned ep_axes;
+    struct mesh_fold ep;
     struct sharding_param *param; /* by graph tensor; rows is 0 where the tensor is no parameter */
     struct sharding_stage *stage; /* of the whole pipeline: pp * chunks stages */
     struct sharding_use *use;     /* of all parameters, from index 1 on; most have one use, a tied head has two */
@@ -99,12 +104,10 @@ int sharding_part(const struct sharding *p, const struct graph_cut *cut, const i
 /* Whether the ranks at two coordinates, which use the parameter, hold the same box of it. */
 bool sharding_same_box(const struct sharding *p, const struct graph *g, int t, const int a[AXIS_COUNT],
                        const int b[AXIS_COUNT]);
-/* Whether ZeRO divides parameter t's local tensor over fsdp. */
-bool sharding_divides(const struct sharding *p, const struct graph *g, int t);
 /* The axes over which the norm's blocks of squares are summed: those on which ranks hold different parts. */
 unsigned sharding_norm_axes(const struct sharding *p);
 
-/* The rows of parameter t's local tensor that fsdp index i owns. */
+/* The rows that the rank with fsdp coordinate i owns of parameter t's local tensor, which must be the same there. */
 void sharding_piece(const struct sharding *p, int t, int i, int64_t *ret_lo, int64_t *ret_hi);
 
 /* Rows [lo, hi) of the local tensor as boxes of the global one. In local memory a box begins `offset` elements after
@@ -125,6 +128,8 @@ bool sharding_uses(const struct sharding *p, int pp, int t);
  * replicas in tp and pp. */
 bool sharding_counts(const struct sharding *p, const struct graph *g, int t);
 
+/* How many ranks of an axis have the same experts, and may be replicas or shards of them. */
+int sharding_rest(const struct sharding *p, int axis);
 /* The ranks that differ from this one only on the given axes (a set of 1 << axis), in ascending order. Returns their
  * number; the caller provides `ret` with room for all workers. */
 int sharding_group(const struct sharding *p, unsigned axes, int *ret);

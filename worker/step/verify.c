@@ -40,7 +40,7 @@ static bool mirrored(const struct engine *e)
 static bool same_box(const struct engine *e, const int a[AXIS_COUNT], const int b[AXIS_COUNT], int t)
 {
     const struct sharding *p = &e->train.sharding;
-    return sharding_same_box(p, e->config.graph, t, a, b) && (!p->param[t].divided || a[AXIS_FSDP] == b[AXIS_FSDP]);
+    return sharding_same_box(p, e->config.graph, t, a, b) && (p->param[t].pieces == 1 || a[AXIS_FSDP] == b[AXIS_FSDP]);
 }
 
 /* Finds the twin of every rank for one parameter. A twin is always the first rank of its kind. */

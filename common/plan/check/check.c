@@ -109,6 +109,27 @@ err_t check_group_is(const struct check_at *at, const struct graph *g, int group
                       : check_fail(at, why, "has rank %d in its group, which holds no share of %s", is->ranks[n], name);
 }
 
+err_t check_group_exchanges(const struct check_at *at, int group, const char *name, struct why *why)
+{
+    const struct program *p = at->p;
+    const struct group *is = &p->groups[group];
+    const int *share = p->sharding.ep.share;
+    int own[AXIS_COUNT], other[AXIS_COUNT], n = 0, all = 1;
+    mesh_coords(&p->mesh, p->rank, own);
+    for (int a = 0; a < AXIS_COUNT; a++)
+        all *= share[a];
+    for (int i = 0; i < is->n; i++) {
+        bool same = true;
+        mesh_coords(&p->mesh, is->ranks[i], other);
+        for (int a = 0; a < AXIS_COUNT; a++)
+            same &= other[a] / share[a] == own[a] / share[a];
+        n += same;
+    }
+    return n == is->n && n == all
+               ? OK
+               : check_fail(at, why, "sends %s to other ranks than those that share the experts with this one", name);
+}
+
 /* ---- structure ---- */
 
 /* Bit i: operand i may be absent. */
@@ -193,7 +214,17 @@ static err_t check_member(const struct check_at *at, const struct op *op, struct
     return OK;
 }
 
-/* For collectives whose kind determines their axis: the group contains all ranks of that axis. */
+/* A parameter of the unit; all of them are divided in one way. -1: none. */
+static int unit_tensor(const struct graph *g, int unit)
+{
+    for (int t = 0; t < g->n_tensors; t++)
+        if (g->tensors[t].kind == GT_PARAM && g->tensors[t].unit == unit)
+            return t;
+    return -1;
+}
+
+/* For collectives whose kind determines their axis: the group contains all ranks of that axis that have the same
+ * tensors. */
 static err_t check_axis(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
 {
     static const unsigned axes[OP_KIND_COUNT] = {
@@ -202,11 +233,13 @@ static err_t check_axis(const struct check_at *at, const struct graph *g, const 
     unsigned is = axes[op->kind];
     if (op->kind == OP_SHIFT && check_group_axes(at->p, op->group) == 1u << AXIS_TP)
         is = 1u << AXIS_TP; /* own tokens instead of keys and values */
+    const char *name = at->p->buffers[op->arg[0].buffer].name;
     if (op->kind == OP_EXCHANGE || (op->kind == OP_GATHER && at->p->buffers[op->arg[0].buffer].dtype == DT_I32))
-        is = at->p->sharding.ep_axes; /* rows of experts, and their offsets */
+        return check_group_exchanges(at, op->group, name, why); /* rows of experts, and their offsets */
     if (!is)
         return OK;
-    return check_group_is(at, g, op->group, is, -1, at->p->buffers[op->arg[0].buffer].name, why);
+    const bool unit = op->kind == OP_UNIT_GATHER || op->kind == OP_UNIT_SCATTER;
+    return check_group_is(at, g, op->group, is, unit ? unit_tensor(g, op->unit) : -1, name, why);
 }
 
 static err_t check_kind(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)

@@ -42,6 +42,8 @@ int64_t check_extent(const struct program *p, const struct op *op, int i);
 bool check_is_collective(const struct op *op);
 /* The axes on which the members of a group differ. */
 unsigned check_group_axes(const struct program *p, int group);
+/* Checks that the group is this rank's group of expert parallelism. `name` is for the message. */
+err_t check_group_exchanges(const struct check_at *at, int group, const char *name, struct why *why);
 /* Checks that the group contains exactly the ranks that differ from this one only on `axes`. With a parameter (tensor
  * >= 0) it contains of those only the ranks that hold the same tp part of it and whose stages use it. `name` is for the
  * message. */
@@ -73,12 +75,14 @@ void intervals_fini(struct interval_table *p);
 
 /* How a value is distributed over one axis of the mesh. */
 enum value_on {
-    ON_WHOLE,   /* every rank has the whole value */
-    ON_ROWS,    /* each rank has some rows: tokens, or rows of a parameter's first dimension */
-    ON_COLS,    /* each rank has some columns */
-    ON_EXPERTS, /* each rank has what belongs to its experts: their matrices, or the rows of all ranks for them */
-    ON_PIECE,   /* rows of a parameter's local tensor, as ZeRO divides them */
-    ON_SUM = 8, /* a flag: the value is a share of a sum over the ranks that hold the same part */
+    ON_WHOLE,         /* every rank has the whole value */
+    ON_ROWS,          /* each rank has some rows: tokens, or rows of a parameter's first dimension */
+    ON_COLS,          /* each rank has some columns */
+    ON_EXPERTS,       /* each rank has what belongs to its experts: their matrices, or the rows of all ranks for them */
+    ON_PIECE,         /* rows of a parameter's local tensor, as ZeRO divides them */
+    ON_EXPERTS_PIECE, /* the same of experts, between the ranks that have the same ones */
+    ON_GROUP,         /* the same on all ranks of the group of expert parallelism, others elsewhere */
+    ON_SUM = 8,       /* a flag: the value is a share of a sum over the ranks that hold the same part */
 };
 
 /* The distribution of a value. On an axis of size 1 every value is whole. `zero`: the value is all zeros, which fit
@@ -97,6 +101,8 @@ struct check_op {
 
 /* Layout of a parameter's local tensor, or of a rank's piece of it. */
 struct value_layout layout_of_param(const struct program *p, const struct graph *g, int t, bool piece);
+/* Of a local tensor that is `on` over fsdp, the layout of the pieces into which ZeRO divides it. */
+unsigned char layout_of_piece(unsigned on);
 /* Layout of the inputs that the host writes: all ranks of a tp group have the same tokens. */
 struct value_layout layout_of_input(const struct program *p);
 /* Layout of a message between stages; checks that it is no share of a sum and is sharded as the model prescribes. */

@@ -68,13 +68,39 @@ static err_t check_segments(const struct program *p, struct why *why)
     return OK;
 }
 
+/* Tokens of a sample that the rank at `coord` has: parts i and 2 cp - 1 - i of the sequence. */
+static int64_t seq_at(const struct program *p, const int coord[AXIS_COUNT])
+{
+    const int parts = 2 * p->mesh.size[AXIS_CP], i = coord[AXIS_CP];
+    int64_t lo[2], hi[2];
+    layout_split(p->seq, parts, i, &lo[0], &hi[0]);
+    layout_split(p->seq, parts, parts - 1 - i, &lo[1], &hi[1]);
+    return hi[0] - lo[0] + hi[1] - lo[1];
+}
+
+/* Tokens of all ranks that exchange rows with this one, in their largest microbatches; each sends its own tokens. */
+static int64_t group_tokens(const struct program *p)
+{
+    int own[AXIS_COUNT], at[AXIS_COUNT];
+    int64_t n = 0, lo, hi;
+    mesh_coords(&p->mesh, p->rank, own);
+    for (int r = 0; r < mesh_workers(&p->mesh); r++) {
+        bool same = true;
+        mesh_coords(&p->mesh, r, at);
+        for (int a = 0; a < AXIS_COUNT; a++)
+            same &= at[a] / p->sharding.ep.share[a] == own[a] / p->sharding.ep.share[a];
+        layout_split(p->max_samples * seq_at(p, at), p->mesh.size[AXIS_TP], at[AXIS_TP], &lo, &hi);
+        n += same ? hi - lo : 0;
+    }
+    return n;
+}
+
 /* Checks that buffers have room for all rows that may arrive: every token of the ep group may choose as many of this
  * rank's experts as there are, or as it chooses in all. */
 static err_t check_arrived(const struct graph *g, const struct program *p, struct why *why)
 {
-    int64_t most = 0, tokens = p->max_samples * (p->sharding.ep_axes >> AXIS_CP & 1 ? p->seq : p->own_seq);
-    tokens *= p->sharding.ep_axes >> AXIS_FSDP & 1 ? p->mesh.size[AXIS_FSDP] : 1;
-    for (int i = 0; i < g->n_nodes && p->sharding.ep_axes; i++) {
+    int64_t most = 0, tokens = group_tokens(p);
+    for (int i = 0; i < g->n_nodes && p->sharding.ep.axes; i++) {
         const struct graph_tensor *w = &g->tensors[g->nodes[i].in[1] >= 0 ? g->nodes[i].in[1] : 0];
         if (g->nodes[i].op != GO_EXPERTS)
             continue;
@@ -124,9 +150,9 @@ static err_t check_part(const struct check_at *at, const struct graph *g, const 
     if (q->lo < q->hi && starts_at(p, pieces, part->tensor) != part->piece)
         return check_fail(at, why, "expects the piece of %s at element %lld of %s, where it does not begin", name,
                           (long long)part->piece, p->buffers[pieces].name);
-    for (int i = 0; i < p->mesh.size[AXIS_FSDP]; i++) {
+    for (int i = 0; i < q->pieces; i++) {
         int64_t lo, hi;
-        sharding_piece(&p->sharding, part->tensor, i, &lo, &hi);
+        sharding_piece(&p->sharding, part->tensor, i * q->share, &lo, &hi);
         if (part->counts[i] != (hi - lo) * q->cols)
             return check_fail(at, why, "counts %lld elements of %s for member %d, which has %lld",
                               (long long)part->counts[i], name, i, (hi - lo) * (long long)q->cols);

@@ -27,7 +27,9 @@ static const char *layout_word(unsigned on)
                                         [ON_ROWS] = "sharded by rows",
                                         [ON_COLS] = "sharded by columns",
                                         [ON_EXPERTS] = "sharded by experts",
-                                        [ON_PIECE] = "a piece of the local tensor"};
+                                        [ON_PIECE] = "a piece of the local tensor",
+                                        [ON_EXPERTS_PIECE] = "a piece of the experts",
+                                        [ON_GROUP] = "that of one group of expert parallelism"};
     return words[on];
 }
 
@@ -62,16 +64,21 @@ static bool is_data(int axis)
     return axis == AXIS_DP || axis == AXIS_FSDP || axis == AXIS_CP;
 }
 
+unsigned char layout_of_piece(unsigned on)
+{
+    return on == ON_EXPERTS ? ON_EXPERTS_PIECE : ON_PIECE;
+}
+
 struct value_layout layout_of_param(const struct program *p, const struct graph *g, int t, bool piece)
 {
     struct value_layout l = {{0}, false};
     const struct graph_cut *cut = &g->tensors[t].cut;
     for (int a = 0; a < AXIS_COUNT && cut->experts; a++)
-        l.on[a] = p->sharding.ep_axes >> a & 1 ? ON_EXPERTS : ON_WHOLE;
+        l.on[a] = p->sharding.ep.share[a] > 1 ? ON_EXPERTS : ON_WHOLE;
     if (cut->segments && !cut->experts && p->mesh.size[AXIS_TP] > 1)
         l.on[AXIS_TP] = cut->dim ? ON_COLS : ON_ROWS;
-    if (piece && p->sharding.param[t].divided && p->mesh.size[AXIS_FSDP] > 1)
-        l.on[AXIS_FSDP] = ON_PIECE;
+    if (piece && p->sharding.param[t].pieces > 1)
+        l.on[AXIS_FSDP] = layout_of_piece(l.on[AXIS_FSDP]);
     return l;
 }
 
@@ -330,14 +337,16 @@ static void loss_result(const struct check_op *c, struct value_layout *ret)
 
 /* ---- experts ---- */
 
+/* The experts of a rank are on `rest` ranks of an axis, whose rows are of other tokens: a gradient is a share there. */
 static err_t grouped_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
 {
     bool zero = in[0].zero || in[1].zero;
     for (int a = 0; a < AXIS_COUNT && !zero; a++) {
         bool experts = in[0].on[a] == ON_EXPERTS && in[1].on[a] == ON_EXPERTS;
         err_t e = experts ? OK : gemm_axis(c, a, in[0].on[a], in[1].on[a], &ret[2].on[a]);
+        bool share = c->op->flags & OPF_TRANS_A && sharding_rest(&c->at->p->sharding, a) > 1;
         if (experts)
-            ret[2].on[a] = ON_EXPERTS;
+            ret[2].on[a] = (unsigned char)(ON_EXPERTS | (share ? ON_SUM : 0));
         if (!e && in[3].on[a] != in[0].on[a])
             e = pair_fail(c, a, 3, in[3].on[a], 0, in[0].on[a]);
         if (e)
@@ -377,16 +386,22 @@ static err_t route_layouts(const struct check_op *c, const struct value_layout *
     return counted_once(c, &in[0]);
 }
 
+/* What the ranks of a group of expert parallelism have gathered. */
+static unsigned gathered(const struct check_op *c, int axis)
+{
+    return sharding_rest(&c->at->p->sharding, axis) > 1 ? ON_GROUP : ON_WHOLE;
+}
+
 /* Rows leave the ranks that have the tokens for the ranks that have the experts, or come back. */
 static err_t exchange_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
 {
-    const unsigned axes = c->at->p->sharding.ep_axes;
+    const unsigned axes = c->at->p->sharding.ep.axes;
     const bool back = c->op->flags & OPF_INVERSE;
     const unsigned from = back ? ON_EXPERTS : ON_ROWS, to = back ? ON_ROWS : ON_EXPERTS;
     ret[2] = in[0];
     for (int a = 0; a < AXIS_COUNT; a++) {
         bool over = axes >> a & 1;
-        if (in[1].on[a] != (over ? ON_WHOLE : in[0].on[a]))
+        if (in[1].on[a] != (over ? gathered(c, a) : in[0].on[a]))
             return want_fail(c, a, 1, in[1].on[a], "the offsets of all ranks of the group");
         if (over && !in[0].zero && in[0].on[a] != from)
             return in[0].on[a] & ON_SUM ? share_fail(c, 0, a) : want_fail(c, a, 0, in[0].on[a], layout_word(from));
@@ -398,9 +413,9 @@ static err_t exchange_layouts(const struct check_op *c, const struct value_layou
 
 static err_t arrive_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
 {
-    const unsigned axes = c->at->p->sharding.ep_axes;
+    const unsigned axes = c->at->p->sharding.ep.axes;
     for (int a = 0; a < AXIS_COUNT; a++) {
-        if (axes >> a & 1 && in[0].on[a] != ON_WHOLE)
+        if (axes >> a & 1 && in[0].on[a] != gathered(c, a))
             return want_fail(c, a, 0, in[0].on[a], "the offsets of all ranks of the group");
         for (int i = 1; i < 4; i++)
             ret[i].on[a] = (unsigned char)(axes >> a & 1 ? ON_EXPERTS : in[0].on[a]);
@@ -511,6 +526,7 @@ static err_t own_scatter_layouts(const struct check_op *c, const struct value_la
 static err_t gather_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
 {
     unsigned axes = check_group_axes(c->at->p, c->op->group);
+    const bool offsets = c->at->p->buffers[c->op->arg[0].buffer].dtype == DT_I32;
     ret[1] = in[0];
     for (int a = 0; a < AXIS_COUNT && !in[0].zero; a++) {
         if (!(axes >> a & 1))
@@ -519,7 +535,7 @@ static err_t gather_layouts(const struct check_op *c, const struct value_layout 
             return share_fail(c, 0, a);
         if (in[0].on[a] == ON_WHOLE)
             return want_fail(c, a, 0, in[0].on[a], "a part that the other ranks do not have");
-        ret[1].on[a] = ON_WHOLE;
+        ret[1].on[a] = (unsigned char)(offsets ? gathered(c, a) : ON_WHOLE);
     }
     return OK;
 }

@@ -21,7 +21,7 @@ static err_t check_piece(const struct check_op *c, int operand, const struct val
     const struct program *p = c->at->p;
     const struct buffer *b = buffer_at(c, operand);
     const struct sharding_param *q = &p->sharding.param[b->tensor];
-    bool own = l->on[AXIS_FSDP] == ON_PIECE;
+    bool own = l->on[AXIS_FSDP] == ON_PIECE || l->on[AXIS_FSDP] == ON_EXPERTS_PIECE;
     int64_t want = own ? 0 : q->lo * q->cols, is = c->op->arg[operand].offset.factor;
     if (c->op->m.factor != piece_elements(q))
         return check_fail(c->at, c->why, "uses %lld elements of %s; this rank's piece has %lld",
@@ -32,13 +32,13 @@ static err_t check_piece(const struct check_op *c, int operand, const struct val
     return OK;
 }
 
-/* Axes along which ranks have different samples or tokens. A rank without samples contributes zeros, which must be
- * summed with the others' shares. */
-static unsigned data_axes(const struct program *p)
+/* Axes along which ranks have different samples or tokens; of experts, along which they are on several ranks. A rank
+ * without samples contributes zeros, which must be summed with the others' shares. */
+static unsigned data_axes(const struct program *p, bool experts)
 {
     unsigned due = 0;
     for (int a = AXIS_DP; a <= AXIS_CP; a++)
-        due |= p->mesh.size[a] > 1 ? 1u << a : 0;
+        due |= (experts ? sharding_rest(&p->sharding, a) : p->mesh.size[a]) > 1 ? 1u << a : 0;
     return due;
 }
 
@@ -47,7 +47,7 @@ err_t check_summed(const struct check_op *c, int operand, const struct value_lay
     int axis = layout_partial(l);
     const struct buffer *b = buffer_at(c, operand);
     const bool experts = b->tensor >= 0 && c->g->tensors[b->tensor].cut.experts;
-    const unsigned due = data_axes(c->at->p) & ~reduced & ~(experts ? c->at->p->sharding.ep_axes : 0);
+    const unsigned due = data_axes(c->at->p, experts) & ~reduced;
     for (int a = 0; a < AXIS_COUNT && l->zero && axis < 0; a++)
         axis = due >> a & 1 ? a : -1;
     if (axis >= 0)

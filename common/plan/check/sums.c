@@ -75,7 +75,7 @@ static err_t scatter_one(struct rank_check *c, const struct op *op, int x, int y
     c->state[x].spent = true;
     if (e || y < 0)
         return e;
-    l.on[AXIS_FSDP] = ON_PIECE;
+    l.on[AXIS_FSDP] = layout_of_piece(l.on[AXIS_FSDP]);
     struct value_layout sum = c->state[y].layout;
     if (!(op->flags & OPF_ACC))
         e = rank_overwrite(c, y);

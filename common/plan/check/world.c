@@ -253,7 +253,7 @@ static bool of_one_micro(const struct program *p, const struct op *op)
 {
     bool rows = op->kind == OP_EXCHANGE || (op->kind == OP_GATHER && p->buffers[op->arg[0].buffer].dtype == DT_I32);
     if (rows)
-        return !(p->sharding.ep_axes >> AXIS_FSDP & 1);
+        return p->sharding.ep.share[AXIS_FSDP] == 1;
     return op->kind == OP_OWN_GATHER || op->kind == OP_OWN_SCATTER || op->kind == OP_GATHER || op->kind == OP_SHIFT;
 }
 

@@ -138,7 +138,8 @@ struct tensor_line {
     bool pieces;
     const char *suffix, *unit_name, *name; /* unit_name NULL: no runs of units; name NULL: no run over all */
     int *index, *unit_run;
-    bool by_life; /* memory_plan.c assigns offsets, for each unit separately */
+    bool by_life;                                         /* memory_plan.c assigns offsets, for each unit separately */
+    enum { UNITS_ALL, UNITS_DIVIDED, UNITS_WHOLE } units; /* only those that ZeRO divides, or only the others */
 };
 
 static int run_new(struct compiler *c, const struct tensor_line *l, const char *name, int64_t offset, int64_t bytes)
@@ -203,7 +204,8 @@ static int64_t lay_out(struct compiler *c, const struct tensor_line *l, int64_t 
     int first = c->p->n_buffers;
     int64_t end = base;
     for (int unit = 0; unit < c->g->n_units && !c->err; unit++)
-        end = lay_out_unit(c, l, unit, end);
+        if (l->units == UNITS_ALL || zero_divides(c, unit) == (l->units == UNITS_DIVIDED))
+            end = lay_out_unit(c, l, unit, end);
     if (l->name && !c->err) {
         int n = c->p->n_buffers;
         *ret_run = run_new(c, l, l->name, base, end - base);
@@ -229,7 +231,8 @@ static void parts_new(struct compiler *c, int unit)
 {
     struct program *p = c->p;
     struct fsdp_unit *u = &p->units[unit];
-    int n = p->mesh.size[AXIS_FSDP], first = c->held_from[unit], end = c->held_from[unit + 1];
+    const int share = compile_unit_of_experts(c, unit) ? p->sharding.ep.share[AXIS_FSDP] : 1;
+    int n = p->mesh.size[AXIS_FSDP] / share, first = c->held_from[unit], end = c->held_from[unit + 1];
     int64_t local = 0, piece = 0, each = ALIGN / (int64_t)dtype_bytes(p->dtype);
     u->parts = calloc((size_t)(end - first) + 1, sizeof(*u->parts));
     for (int k = first; k < end && u->parts; k++) {
@@ -242,7 +245,7 @@ static void parts_new(struct compiler *c, int unit)
         u->n++;
         for (int i = 0; i < n; i++) {
             int64_t lo, hi;
-            sharding_piece(&p->sharding, t, i, &lo, &hi);
+            sharding_piece(&p->sharding, t, i * share, &lo, &hi);
             x->counts[i] = (hi - lo) * q->cols;
         }
         local = align(local + q->full_slot, each);
@@ -284,7 +287,8 @@ static void grads_new(struct compiler *c)
                                  .unit_name = "grad.piece",
                                  .name = "grad.piece",
                                  .index = c->piece_grad,
-                                 .unit_run = c->unit_grads};
+                                 .unit_run = c->unit_grads,
+                                 .units = UNITS_DIVIDED};
     struct tensor_line local = {.space = SPACE_GRAD,
                                 .dtype = p->wide,
                                 .suffix = ".grad",
@@ -293,11 +297,14 @@ static void grads_new(struct compiler *c)
                                 .index = p->grad_buffer,
                                 .unit_run = c->unit_run};
     int64_t end = zero_stage(c) && !p->tree_depth ? lay_out(c, &pieces, 0, &c->all_grads) : 0;
-    p->space_bytes[SPACE_GRAD] = end;
     if (zero_scatters(c)) {
+        local.units = UNITS_WHOLE;
+        local.name = NULL;
+        p->space_bytes[SPACE_GRAD] = lay_out(c, &local, end, &c->all_grads);
         local.by_life = true;
         for (int unit = 0; unit < c->g->n_units && !c->err; unit++)
-            lay_out_unit(c, &local, unit, 0);
+            if (zero_divides(c, unit))
+                lay_out_unit(c, &local, unit, 0);
         return;
     }
     int64_t size = lay_out(c, &local, end, &c->all_grads) - end;
@@ -401,7 +408,8 @@ static void values_whole(struct compiler *c)
         memcpy(c->value, p->param_buffer, (size_t)c->g->n_tensors * sizeof(*c->value));
 }
 
-/* With ZeRO: local tensors, gathered from the pieces, or from copies of the pieces, which follow the parameters. */
+/* With ZeRO: local tensors, gathered from the pieces, or from copies of the pieces, which follow the parameters. Where
+ * the piece is the local tensor, it is used itself. */
 static void values_sharded(struct compiler *c, int *piece_copies)
 {
     struct program *p = c->p;
@@ -419,13 +427,17 @@ static void values_sharded(struct compiler *c, int *piece_copies)
                                        .unit_name = "full",
                                        .name = "params.full",
                                        .index = c->value,
-                                       .unit_run = c->unit_values};
+                                       .unit_run = c->unit_values,
+                                       .units = UNITS_DIVIDED};
     int all = -1;
     if (p->dtype != p->wide)
         p->space_bytes[SPACE_PARAM] = lay_out(c, &copies, p->space_bytes[SPACE_PARAM], &c->all_copies);
     for (int unit = 0; unit < c->g->n_units && !c->err; unit++) {
         parts_new(c, unit);
-        if (zero_stage(c) == 3 && zero_rounds(c) > 0) /* else no rank of the group has a microbatch */
+        if (!zero_divides(c, unit))
+            for (int i = c->held_from[unit]; i < c->held_from[unit + 1]; i++)
+                c->value[c->held[i]] = p->dtype != p->wide ? piece_copies[c->held[i]] : p->param_buffer[c->held[i]];
+        else if (zero_stage(c) == 3 && zero_rounds(c) > 0) /* else no rank of the group has a microbatch */
             compile_gathered_params(c, unit);
     }
     if (zero_stage(c) < 3)

@@ -138,8 +138,10 @@ static void count_uses(struct compiler *c)
 
 bool compile_unit_of_experts(const struct compiler *c, int unit)
 {
-    int first = c->held_from[unit];
-    return first < c->held_from[unit + 1] && c->g->tensors[c->held[first]].cut.experts;
+    for (int t = 0; t < c->g->n_tensors; t++)
+        if (c->g->tensors[t].kind == GT_PARAM && c->g->tensors[t].unit == unit)
+            return c->g->tensors[t].cut.experts;
+    return false;
 }
 
 /* ---- set-up ---- */
@@ -353,10 +355,10 @@ static struct op_range pass_begin(struct compiler *c)
         zero_losses(c);
     if (c->all_copies >= 0)
         cast_params(c);
-    bool idle = p->first_micro == p->end_micro && p->mode == MODE_TRAIN && !p->tree_depth && !zero_scatters(c);
+    bool idle = p->first_micro == p->end_micro && p->mode == MODE_TRAIN && !p->tree_depth;
     for (int unit = c->g->n_units - 1; unit >= 0 && idle && !c->err;
          unit--) { /* a rank without microbatches adds zero */
-        if (c->unit_run[unit] < 0)
+        if (c->unit_run[unit] < 0 || (zero_scatters(c) && zero_divides(c, unit)))
             continue;
         op = compile_op(c, OP_ZERO, -1);
         op->m = p->buffers[c->unit_run[unit]].dim[0];

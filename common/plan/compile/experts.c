@@ -106,24 +106,40 @@ static struct op *rows_op(struct compiler *c, int i, enum op_kind kind, int toke
 
 /* ---- expert parallelism ---- */
 
-static unsigned ep_axes(const struct compiler *c)
+static bool is_parallel(const struct compiler *c)
 {
-    return c->p->sharding.ep_axes;
+    return c->p->sharding.ep.axes != 0;
+}
+
+/* The most tokens that the ranks of this rank's group have together. */
+static int64_t group_tokens(const struct compiler *c)
+{
+    const struct program *p = c->p;
+    const struct sharding *s = &p->sharding;
+    const int *share = s->ep.share, tp = s->mesh.size[AXIS_TP];
+    const int cp_0 = s->coord[AXIS_CP] / share[AXIS_CP] * share[AXIS_CP];
+    const int tp_0 = s->coord[AXIS_TP] / share[AXIS_TP] * share[AXIS_TP];
+    int64_t n = 0;
+    for (int i = cp_0; i < cp_0 + share[AXIS_CP]; i++)
+        for (int j = tp_0; j < tp_0 + share[AXIS_TP]; j++) {
+            int64_t lo, hi;
+            layout_split(p->max_samples * cp_own_seq(p, i), tp, j, &lo, &hi);
+            n += hi - lo;
+        }
+    return n * share[AXIS_FSDP];
 }
 
 int64_t experts_max_arrived(const struct compiler *c)
 {
     const struct program *p = c->p;
-    int64_t tokens = p->max_samples * (ep_axes(c) >> AXIS_CP & 1 ? p->seq : p->own_seq);
-    tokens *= ep_axes(c) >> AXIS_FSDP & 1 ? p->mesh.size[AXIS_FSDP] : 1;
-    if (!ep_axes(c))
+    if (!is_parallel(c))
         return 0;
     for (int i = 0; i < c->g->n_nodes; i++)
         if (c->g->nodes[i].op == GO_EXPERTS) {
             const struct sharding_param *q = &p->sharding.param[c->g->nodes[i].in[1]];
             const struct graph_router *r = &c->g->nodes[i].router;
             int64_t experts = q->rows / (c->g->tensors[c->g->nodes[i].in[1]].dim[0].factor / r->experts);
-            return tokens * (r->k < experts ? r->k : experts) - MUTANT(ARRIVED_TOO_SMALL);
+            return group_tokens(c) * (r->k < experts ? r->k : experts) - MUTANT(ARRIVED_TOO_SMALL);
         }
     return 0;
 }
@@ -161,7 +177,7 @@ static void reorder(struct compiler *c, int i, int x, int index, int y, int64_t 
 static void exchange(struct compiler *c, int i, int x, int all, int y, struct graph_dim home, int64_t cols, bool back)
 {
     const struct graph_dim arrived = {SYM_ARRIVED, 1};
-    struct op *op = compile_collective(c, OP_EXCHANGE, i, ep_axes(c));
+    struct op *op = compile_collective_experts(c, OP_EXCHANGE, i);
     op->flags = back ? OPF_INVERSE : 0;
     op->m = back ? arrived : home;
     op->k = back ? home : arrived;
@@ -196,7 +212,7 @@ static int return_rows(struct compiler *c, int i, int rows, int all, int inverse
 static int gather_offsets(struct compiler *c, int i, int mine, const int out[3])
 {
     const struct graph_router *r = &c->g->nodes[i].router;
-    struct op *op = compile_collective(c, OP_GATHER, i, ep_axes(c));
+    struct op *op = compile_collective_experts(c, OP_GATHER, i);
     int64_t members = c->err || op->group < 0 ? 1 : c->p->groups[op->group].n;
     op->m = dim_one(r->experts + 1);
     op_arg(op, 0, mine);
@@ -224,7 +240,7 @@ static void sort_rows(struct compiler *c, int i, int ids, int place, int source,
 void experts_dispatch(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
-    const bool parallel = ep_axes(c) != 0;
+    const bool parallel = is_parallel(c);
     int x = compile_value(c, n->in[0]), ids = compile_value(c, n->in[1]), out[7] = {-1, -1, -1, -1, -1, -1, -1};
     (void)kind;
     for (int k = 0; k < 7; k++)
@@ -255,7 +271,7 @@ static struct op *product_op(struct compiler *c, int i, int64_t n, int64_t k)
     op->n = dim_one(n);
     op->k = dim_one(k);
     op->seq = node->router.experts;
-    if (ep_axes(c))
+    if (is_parallel(c))
         op->seq = c->p->sharding.param[node->in[1]].rows / (c->g->tensors[node->in[1]].dim[0].factor / op->seq);
     op_arg(op, 3, compile_value(c, node->in[2]));
     return op;
@@ -277,7 +293,7 @@ void experts_combine(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
     int rows = compile_value(c, n->in[0]), home = rows;
-    if (ep_axes(c)) {
+    if (is_parallel(c)) {
         home = return_rows(c, i, rows, compile_value(c, n->in[3]), compile_value(c, n->in[5]), n->out[0]);
         c->home[i] = home;
     }
@@ -330,9 +346,9 @@ static int home_again(struct compiler *c, int i)
     const struct graph_node *n = &c->g->nodes[i];
     bool discarded = recompute_discarded(c, n->in[0]);
     int rows = compile_forward_value(c, n->in[0]);
-    for (int k = 3; k < 6 && ep_axes(c); k++)
+    for (int k = 3; k < 6 && is_parallel(c); k++)
         (void)compile_forward_value(c, n->in[k]);
-    if (!ep_axes(c))
+    if (!is_parallel(c))
         return rows;
     return discarded ? return_rows(c, i, rows, compile_value(c, n->in[3]), compile_value(c, n->in[5]), n->out[0])
                      : c->home[i];
@@ -343,14 +359,14 @@ void experts_combine_grad(struct compiler *c, int i, enum op_kind kind)
     const struct graph_node *n = &c->g->nodes[i];
     int home = home_again(c, i), weights = compile_forward_value(c, n->in[1]);
     int place = compile_forward_value(c, n->in[2]), dy = compile_take_grad(c, n->out[0]);
-    int d_home = ep_axes(c) ? home : grad_in_place(c, n->in[0]);
+    int d_home = is_parallel(c) ? home : grad_in_place(c, n->in[0]);
     int d_weights = compile_typed_buffer(c, n->in[1], ".grad", c->p->wide);
     const int args[] = {home, weights, place, dy, d_home, d_weights};
     struct op *op = rows_op(c, i, kind, n->out[0]);
     for (int k = 0; k < 6; k++)
         op_arg(op, k, args[k]);
     int d_rows = d_home;
-    if (ep_axes(c)) {
+    if (is_parallel(c)) {
         d_rows = compile_work_buffer(c, n->in[0], ".grad");
         send_rows(c, i, d_home, compile_value(c, n->in[3]), compile_value(c, n->in[4]), d_rows, n->out[0]);
     }
@@ -371,7 +387,7 @@ void experts_weight_grad(struct compiler *c, int i, int dy)
     op_arg(op, 1, x);
     op_arg(op, 2, c->p->grad_buffer[n->in[1]]);
     if (!MUTANT(EXPERTS_UNMARKED))
-        compile_mark_shares(c, n->in[1], c->own && !(ep_axes(c) >> AXIS_TP & 1));
+        compile_mark_shares(c, n->in[1], c->own && sharding_rest(&c->p->sharding, AXIS_TP) > 1);
     c->grad_started[n->in[1]] = true;
 }
 
@@ -411,7 +427,7 @@ void experts_dispatch_grad(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
     int place = compile_forward_value(c, n->out[1]), d_rows = compile_take_grad(c, n->out[0]);
-    if (ep_axes(c))
+    if (is_parallel(c))
         d_rows = return_rows(c, i, d_rows, compile_value(c, n->out[4]), compile_value(c, n->out[6]), n->in[0]);
     int dx = compile_work_buffer(c, n->in[0], ".grad");
     struct op *op = rows_op(c, i, kind, n->in[0]);

@@ -107,6 +107,51 @@ int compile_group(struct compiler *c, unsigned axes)
     return *known < 0 ? -1 : *known - 1;
 }
 
+/* Whether a peer belongs to the rank's group of expert parallelism, or has the rank's place in another one. */
+static bool in_fold(const struct compiler *c, const struct sharding *of, const int peer[AXIS_COUNT], int place)
+{
+    (void)c;
+    for (int a = 0; a < AXIS_COUNT; a++) {
+        const int share = of->ep.share[a];
+        if (place ? peer[a] % share != of->coord[a] % share : peer[a] / share != of->coord[a] / share)
+            return false;
+    }
+    return true;
+}
+
+/* The axes of `axes` that the fold does not take a part of. */
+static unsigned whole_axes(const struct compiler *c, unsigned axes, unsigned *ret_parts)
+{
+    const struct sharding *s = &c->p->sharding;
+    *ret_parts = 0;
+    for (int a = 0; a < AXIS_COUNT; a++)
+        *ret_parts |= axes >> a & s->ep.axes >> a & 1 && sharding_rest(s, a) > 1 ? 1u << a : 0;
+    return axes & ~*ret_parts;
+}
+
+static int group_of_fold(struct compiler *c, unsigned axes, bool place)
+{
+    int *known = &c->group_of_fold[place][axes];
+    if (!*known) {
+        int found = find_or_add(c, axes, in_fold, place);
+        *known = found < 0 ? -1 : found + 1;
+    }
+    return *known < 0 ? -1 : *known - 1;
+}
+
+int compile_group_experts(struct compiler *c)
+{
+    unsigned parts;
+    whole_axes(c, c->p->sharding.ep.axes, &parts);
+    return parts ? group_of_fold(c, c->p->sharding.ep.axes, false) : compile_group(c, c->p->sharding.ep.axes);
+}
+
+int compile_group_rest(struct compiler *c, unsigned axes)
+{
+    unsigned parts, whole = whole_axes(c, axes, &parts) & ~c->p->sharding.ep.axes;
+    return parts ? group_of_fold(c, whole | parts, true) : compile_group(c, whole);
+}
+
 static bool same_box(const struct compiler *c, const struct sharding *of, const int peer[AXIS_COUNT], int t)
 {
     return sharding_same_box(of, c->g, t, peer, of->coord);
@@ -127,11 +172,20 @@ int compile_group_stages(struct compiler *c, int t)
     return find_or_add(c, 1u << AXIS_PP, both_use, t);
 }
 
-struct op *compile_collective(struct compiler *c, enum op_kind kind, int node, unsigned axes)
+static struct op *collective(struct compiler *c, enum op_kind kind, int node, int group)
 {
-    int group = compile_group(c, axes);
     struct op *op = compile_op(c, kind, node);
     op->stream = STREAM_COMM;
     op->group = group;
     return op;
+}
+
+struct op *compile_collective(struct compiler *c, enum op_kind kind, int node, unsigned axes)
+{
+    return collective(c, kind, node, compile_group(c, axes));
+}
+
+struct op *compile_collective_experts(struct compiler *c, enum op_kind kind, int node)
+{
+    return collective(c, kind, node, compile_group_experts(c));
 }

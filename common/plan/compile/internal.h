@@ -95,7 +95,7 @@ struct compiler {
     int *unit_tree;   /* its nodes of the canonical tree */
 
     /* groups.c, by set of axes: 1 + the group; 0: not looked up yet; -1: the rank is alone */
-    int group_of[AXES_ALL + 1];
+    int group_of[AXES_ALL + 1], group_of_fold[2][AXES_ALL + 1];  /* of fold: of experts, of the rest */
     int all_grads, all_params, all_copies, all_m, all_v, blocks; /* buffers over all parameters; blocks: of squares */
 };
 
@@ -135,7 +135,7 @@ bool compile_may_overwrite(const struct compiler *c, int t);
 int compile_gelu_after(const struct compiler *c, int i);
 int compile_gelu_before(const struct compiler *c, int i);
 
-/* Whether a unit holds experts: their matrices have units of their own. */
+/* Whether a unit holds experts: their matrices have units of their own. The same on all ranks. */
 bool compile_unit_of_experts(const struct compiler *c, int unit);
 
 /* ---- groups.c ---- */
@@ -147,8 +147,13 @@ int compile_group(struct compiler *c, unsigned axes);
 int compile_group_tp_box(struct compiler *c, int t);
 /* The ranks of the pp group whose stages use parameter t (a tied head); -1: only this one. */
 int compile_group_stages(struct compiler *c, int t);
-/* A collective on the communication stream, over this rank's group on `axes`. */
+/* This rank's group of expert parallelism; -1: none. */
+int compile_group_experts(struct compiler *c);
+/* The ranks that differ from this one on `axes` and have the same experts; -1: only this one. */
+int compile_group_rest(struct compiler *c, unsigned axes);
+/* A collective on the communication stream, over this rank's group on `axes`, or of expert parallelism. */
 struct op *compile_collective(struct compiler *c, enum op_kind kind, int node, unsigned axes);
+struct op *compile_collective_experts(struct compiler *c, enum op_kind kind, int node);
 
 /* ---- buffers.c ---- */
 
@@ -231,6 +236,8 @@ int async_tp_emit_sum(struct compiler *c, int i);
 
 /* Fills program.segments and own_seq. */
 void cp_init_segments(struct compiler *c);
+/* Tokens of a sample on the rank with this coordinate of cp. */
+int64_t cp_own_seq(const struct program *p, int index);
 /* Sets the op's rows and positions to the tokens of segment s; without cp to all tokens. */
 void cp_set_segment(const struct compiler *c, struct op *op, int s);
 /* Elements before segment s in a buffer with `per_token` elements a token. */
@@ -322,6 +329,9 @@ void recompute_emit(struct compiler *c, int node);
 
 /* parallel.zero where it has an effect; 0 where the fsdp group has one rank. */
 int zero_stage(const struct compiler *c);
+/* Whether ZeRO divides the tensors of a unit: not those of experts, where expert parallelism is folded over all of
+ * fsdp. Their parameters, gradients and moments are local tensors, as without ZeRO. */
+bool zero_divides(const struct compiler *c, int unit);
 /* Whether the gradients of every microbatch are scattered (ZeRO 2 and 3, unless canonical). Local gradients then live
  * for one backward: each backward writes them, and only the scatters of later microbatches add. */
 bool zero_scatters(const struct compiler *c);

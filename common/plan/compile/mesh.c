@@ -103,17 +103,12 @@ static err_t check_schedule(const struct job_spec *job, const struct mesh *m, st
     return e;
 }
 
-/* All ranks of the fold must exchange rows equally often, and experts have no shards of ZeRO. */
+/* All ranks of the fold must exchange rows equally often. */
 static err_t check_experts_over_fsdp(const struct job_spec *job, const struct mesh *m, struct why *why)
 {
     const struct job_train *t = &job->train;
     int64_t micros = (t->global_batch + t->micro_batch - 1) / t->micro_batch;
     int64_t ranks = m->size[AXIS_DP] * m->size[AXIS_FSDP];
-    if (job->parallel.zero)
-        return why_set(why, ERR_INVALID,
-                       "parallel.ep is %lld, over fsdp, which parallel.zero %lld divides too; the nearest legal "
-                       "parallel.zero is 0",
-                       (long long)job->parallel.ep, (long long)job->parallel.zero);
     if (t->numerics == NUMERICS_CANONICAL)
         return why_set(why, ERR_INVALID,
                        "parallel.ep is %lld, over ranks with other samples, whose sums train.numerics canonical keeps "
@@ -132,29 +127,29 @@ static err_t check_experts(const struct job_spec *job, const struct mesh *m, str
 {
     const struct job_parallel *p = &job->parallel;
     int64_t near;
-    unsigned axes;
+    struct mesh_fold fold;
     if (p->ep == 1)
         return OK;
     if (!job->model.experts)
         return why_set(why, ERR_INVALID,
                        "parallel.ep is %lld, but the model has no experts; the nearest legal value is 1",
                        (long long)p->ep);
-    if (!mesh_ep_axes(m, p->ep, &axes, &near))
+    if (!mesh_fold_init(m, p->ep, &fold, &near))
         return why_set(why, ERR_INVALID,
-                       "parallel.ep is %lld, but experts are cut over whole axes, from the innermost on: 1, tp, "
-                       "tp x cp, or tp x cp x fsdp; the nearest legal value is %lld",
+                       "parallel.ep is %lld, but experts are cut over tp, then cp, then fsdp: of the last one over a "
+                       "part that divides it, of the others over all; the nearest legal value is %lld",
                        (long long)p->ep, (long long)near);
     if (p->ep > job->model.experts)
         return why_set(why, ERR_INVALID,
                        "parallel.ep is %lld, but the model has only %lld experts; the nearest legal value is %lld",
                        (long long)p->ep, (long long)job->model.experts, (long long)job->model.experts);
-    if (axes >> AXIS_TP & 1 && !p->sp)
+    if (fold.axes >> AXIS_TP & 1 && !p->sp)
         return why_set(
             why, ERR_INVALID,
             "parallel.ep is %lld over tp, where each rank sends its own tokens to experts, but parallel.sp is "
             "false, so all ranks have all tokens: set parallel.sp to true",
             (long long)p->ep);
-    return axes >> AXIS_FSDP & 1 ? check_experts_over_fsdp(job, m, why) : OK;
+    return fold.axes >> AXIS_FSDP & 1 ? check_experts_over_fsdp(job, m, why) : OK;
 }
 
 struct sharding_choice plan_sharding_choice(const struct job_spec *job, const struct pipeline_order *order)
@@ -162,9 +157,8 @@ struct sharding_choice plan_sharding_choice(const struct job_spec *job, const st
     struct sharding_choice c = {.zero = (int)job->parallel.zero,
                                 .chunks = job->parallel.chunks > 1 ? (int)job->parallel.chunks : 1,
                                 .placement = order->schedule.placement};
-    int64_t near;
     if (job->parallel.ep > 1)
-        mesh_ep_axes(&order->mesh, job->parallel.ep, &c.ep_axes, &near);
+        (void)mesh_fold_init(&order->mesh, job->parallel.ep, &c.ep, NULL);
     return c;
 }
 

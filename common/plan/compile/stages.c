@@ -166,9 +166,13 @@ static void forward_list(struct compiler *c, const struct stage *s, struct pipel
 
 /* ---- the canonical tree ---- */
 
-static bool in_grad(const struct compiler *c, int b)
+/* Whether buffer b has gradients to which later microbatches add: not those that are scattered in every backward. */
+static bool adds_up(const struct compiler *c, int b)
 {
-    return b >= 0 && c->p->buffers[b].space == SPACE_GRAD;
+    const int t = b < 0 ? -1 : c->p->buffers[b].tensor;
+    if (t < 0 || c->p->buffers[b].space != SPACE_GRAD)
+        return false;
+    return !zero_scatters(c) || !zero_divides(c, c->g->tensors[t].unit);
 }
 
 static bool is_written(const struct compiler *c, struct op_range list, int b)
@@ -232,17 +236,16 @@ static int result_of(const struct op *op)
 static struct op_range later_list(struct compiler *c, struct op_range list, bool backward)
 {
     int first = c->p->n_ops;
-    const bool scatters = zero_scatters(c);
     if (c->p->tree_depth)
         return list;
     for (int i = list.first; i < list.first + list.n && !c->err; i++) {
         const struct op from = c->p->ops[i];
-        if (from.kind == OP_ZERO && !scatters && in_grad(c, from.arg[0].buffer))
+        if (from.kind == OP_ZERO && adds_up(c, from.arg[0].buffer))
             continue;
         struct op *op = compile_op(c, from.kind, -1);
         *op = from;
         int y = result_of(op);
-        if (y >= 0 && !scatters && in_grad(c, op->arg[y].buffer) && !MUTANT(MICROBATCH_OVERWRITES))
+        if (y >= 0 && adds_up(c, op->arg[y].buffer) && !MUTANT(MICROBATCH_OVERWRITES))
             op->flags |= OPF_ACC;
     }
     return zero_rewrite_list(c, list_from(c, first), backward, true);

@@ -28,14 +28,15 @@ static unsigned norm_axes(const struct compiler *c)
     unsigned axes = sharding_norm_axes(&c->p->sharding);
     axes &= MUTANT(NORM_WITHOUT_STAGES) ? ~AXIS(AXIS_PP) : ~0u;
     axes &= MUTANT(NORM_WITHOUT_SHARDS) ? ~AXIS(AXIS_FSDP) : ~0u;
-    return MUTANT(NORM_WITHOUT_EXPERTS) ? axes & ~c->p->sharding.ep_axes : axes;
+    return MUTANT(NORM_WITHOUT_EXPERTS) ? axes & ~c->p->sharding.ep.axes : axes;
 }
 
-/* Of `axes` those over which the unit's gradients are shares: not those of expert parallelism, where the tokens of all
- * ranks have already come to a unit of experts. */
-static unsigned sum_axes(const struct compiler *c, int unit, unsigned axes)
+/* The ranks on `axes` with shares of the unit's gradients: of experts those with the same ones, because the tokens of
+ * all ranks of expert parallelism have already come to them. */
+static int sum_group(struct compiler *c, int unit, unsigned axes)
 {
-    return compile_unit_of_experts(c, unit) && !MUTANT(EXPERTS_SUMMED_AS_DENSE) ? axes & ~c->p->sharding.ep_axes : axes;
+    const bool experts = compile_unit_of_experts(c, unit) && !MUTANT(EXPERTS_SUMMED_AS_DENSE);
+    return experts ? compile_group_rest(c, axes) : compile_group(c, axes);
 }
 
 static bool many(const struct compiler *c)
@@ -88,25 +89,20 @@ static int tp_group(struct compiler *c, int t)
 void step_end_groups(struct compiler *c)
 {
     const unsigned logits = c->p->mode == MODE_GENERATE ? AXIS(AXIS_CP) : 0; /* generation gathers them */
-    const unsigned ep = c->p->sharding.ep_axes, cp = AXIS(AXIS_CP), dp = AXIS(AXIS_DP);
-    /* cp | tp: the sets of a router; those with ep: experts, and the axes over which their gradients are summed */
-    const unsigned sets[] = {AXES_ALL,
-                             AXES_DATA,
-                             AXES_DATA | cp,
-                             dp | cp,
-                             AXIS(AXIS_FSDP),
-                             cp,
-                             AXIS(AXIS_TP),
-                             AXIS(AXIS_TP) | logits,
-                             cp | AXIS(AXIS_TP),
-                             norm_axes(c),
-                             ep,
-                             AXES_DATA & ~ep,
-                             (AXES_DATA | cp) & ~ep,
-                             (dp | cp) & ~ep,
-                             cp & ~ep};
+    const unsigned cp = AXIS(AXIS_CP), dp = AXIS(AXIS_DP);
+    /* cp | tp: the sets of a router */
+    const unsigned sets[] = {AXES_ALL,           AXES_DATA,   AXES_DATA | cp, dp | cp,
+                             AXIS(AXIS_FSDP),    cp,          AXIS(AXIS_TP),  AXIS(AXIS_TP) | logits,
+                             cp | AXIS(AXIS_TP), norm_axes(c)};
+    /* those over which gradients of experts are summed, on what expert parallelism leaves of them */
+    const unsigned rest[] = {AXES_DATA, AXES_DATA | cp, dp | cp, cp, AXIS(AXIS_FSDP)};
     for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]) && !c->err; i++)
         compile_group(c, sets[i]);
+    for (size_t i = 0; i < sizeof(rest) / sizeof(rest[0]) && !c->err; i++)
+        compile_group(c, rest[i] & ~c->p->sharding.ep.axes);
+    compile_group_experts(c);
+    for (size_t i = 0; i < sizeof(rest) / sizeof(rest[0]) && !c->err; i++)
+        compile_group_rest(c, rest[i]);
     for (int t = 0; t < c->g->n_tensors && !c->err; t++) {
         if (c->g->tensors[t].kind != GT_PARAM)
             continue;
@@ -134,10 +130,10 @@ static void reduce_losses(struct compiler *c)
                    (struct op_range){first, c->p->n_ops - first});
 }
 
-/* All-reduces a run over the ranks that differ on `axes`, if there are any. */
-static void reduce_run(struct compiler *c, int run, unsigned axes)
+/* All-reduces a run of the unit's gradients over the ranks on `axes` that have shares of it, if there are any. */
+static void reduce_run(struct compiler *c, int unit, int run, unsigned axes)
 {
-    int group = compile_group(c, axes);
+    int group = sum_group(c, unit, axes);
     if (group < 0 || c->err)
         return;
     struct op *op = comm_op(c, OP_ALL_REDUCE, group, c->p->buffers[run].dim[0].factor);
@@ -148,12 +144,12 @@ static void reduce_tree(struct compiler *c, int unit)
 {
     if (c->err)
         return;
-    int run = c->unit_run[unit], group = many(c) ? compile_group(c, sum_axes(c, unit, AXES_DATA)) : 0;
+    int run = c->unit_run[unit], group = many(c) ? sum_group(c, unit, AXES_DATA) : 0;
     struct op *op = comm_op(c, OP_TREE_REDUCE, group, c->p->buffers[run].dim[0].factor);
     op_arg(op, 0, c->unit_tree[unit]);
     op_arg(op, 1, run);
     if (!MUTANT(TREE_WITHOUT_RING))
-        reduce_run(c, run, sum_axes(c, unit, AXIS(AXIS_CP)));
+        reduce_run(c, unit, run, AXIS(AXIS_CP));
 }
 
 /* All-reduces the gradient of this rank's piece of parameter t. */
@@ -198,15 +194,14 @@ static void scatter_rest(struct compiler *c, int unit)
 
 static void reduce_unit(struct compiler *c, int unit)
 {
-    int first = c->p->n_ops, zero = zero_stage(c);
+    int first = c->p->n_ops;
     if (c->p->tree_depth) {
         reduce_tree(c, unit);
-    } else if (zero) {
+    } else if (zero_divides(c, unit)) {
         scatter_rest(c, unit);
-        reduce_run(c, c->unit_grads[unit],
-                   sum_axes(c, unit, (MUTANT(PIECES_WITHOUT_REPLICAS) ? 0 : AXIS(AXIS_DP)) | AXIS(AXIS_CP)));
+        reduce_run(c, unit, c->unit_grads[unit], (MUTANT(PIECES_WITHOUT_REPLICAS) ? 0 : AXIS(AXIS_DP)) | AXIS(AXIS_CP));
     } else {
-        reduce_run(c, c->unit_run[unit], sum_axes(c, unit, AXES_DATA | (MUTANT(RUN_WITHOUT_RING) ? 0 : AXIS(AXIS_CP))));
+        reduce_run(c, unit, c->unit_run[unit], AXES_DATA | (MUTANT(RUN_WITHOUT_RING) ? 0 : AXIS(AXIS_CP)));
     }
     reduce_params(c, unit);
     if (c->p->n_ops > first)

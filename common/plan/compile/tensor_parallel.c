@@ -21,7 +21,7 @@ bool tp_is_own(const struct compiler *c, int t)
 
 bool tp_is_arrived(const struct compiler *c, int t)
 {
-    return c->g->tensors[t].by_expert && c->p->sharding.ep_axes;
+    return c->g->tensors[t].by_expert && c->p->sharding.ep.axes;
 }
 
 struct graph_dim tp_local_dim(const struct compiler *c, int t, int d)

@@ -15,7 +15,10 @@
  * some of its gradients, from zeros and added, because lists of both chunks alternate.
  *
  * All ranks of an fsdp group must issue the same collectives in the same order, however many microbatches each has; a
- * rank with fewer joins (zero_join_list). Canonical numerics keep whole gradients and scatter nothing in a backward. */
+ * rank with fewer joins (zero_join_list). Canonical numerics keep whole gradients and scatter nothing in a backward.
+ *
+ * The tensors of experts are divided over the ranks of fsdp that have the same ones. Where expert parallelism takes all
+ * of fsdp, they are not divided: nothing is gathered or scattered, and later microbatches add to their gradients. */
 #include "common/plan/compile/internal.h"
 #include "common/plan/mutant.h"
 
@@ -28,6 +31,19 @@ int zero_stage(const struct compiler *c)
     return c->p->mesh.size[AXIS_FSDP] > 1 ? c->p->sharding.zero : 0;
 }
 
+bool zero_divides(const struct compiler *c, int unit)
+{
+    const bool experts = c->p->sharding.ep.axes && compile_unit_of_experts(c, unit);
+    return zero_stage(c) > 0 && (!experts || sharding_rest(&c->p->sharding, AXIS_FSDP) > 1);
+}
+
+/* The ranks between which ZeRO divides the tensors of a unit. */
+static int unit_group(struct compiler *c, int unit)
+{
+    const unsigned fsdp = 1u << AXIS_FSDP;
+    return compile_unit_of_experts(c, unit) ? compile_group_rest(c, fsdp) : compile_group(c, fsdp);
+}
+
 bool zero_scatters(const struct compiler *c)
 {
     return zero_stage(c) >= 2 && !c->p->tree_depth;
@@ -35,7 +51,7 @@ bool zero_scatters(const struct compiler *c)
 
 static void emit_gather(struct compiler *c, int unit, int values)
 {
-    int group = compile_group(c, 1u << AXIS_FSDP);
+    int group = unit_group(c, unit);
     struct op *op = compile_op(c, OP_UNIT_GATHER, -1);
     op->stream = STREAM_COMM;
     op->group = group;
@@ -46,7 +62,7 @@ static void emit_gather(struct compiler *c, int unit, int values)
 
 void zero_emit_scatter(struct compiler *c, int unit, bool add)
 {
-    int group = compile_group(c, 1u << AXIS_FSDP);
+    int group = unit_group(c, unit);
     struct op *op = compile_op(c, OP_UNIT_SCATTER, -1);
     op->stream = STREAM_COMM;
     op->group = group;
@@ -63,7 +79,7 @@ void zero_emit_gathers(struct compiler *c)
         return;
     for (int unit = 0; unit < c->g->n_units && !c->err; unit++) {
         int first = c->p->n_ops;
-        if (c->unit_values[unit] < 0 || (MUTANT(GATHER_LEFT_OUT) && unit == 1))
+        if (c->unit_values[unit] < 0 || !zero_divides(c, unit) || (MUTANT(GATHER_LEFT_OUT) && unit == 1))
             continue;
         emit_gather(c, unit, c->unit_values[unit]);
         compile_action(c, (struct action){.kind = ACT_GATHER, .micro = -1, .unit = unit}, (struct op_range){first, 1});
@@ -122,7 +138,7 @@ static int unit_of(const struct compiler *c, int b, const int *run)
     if (t < 0 || c->g->tensors[t].kind != GT_PARAM)
         return -1;
     int unit = c->g->tensors[t].unit;
-    return run[unit] >= 0 && c->p->buffers[b].run == run[unit] ? unit : -1;
+    return run[unit] >= 0 && c->p->buffers[b].run == run[unit] && zero_divides(c, unit) ? unit : -1;
 }
 
 static void find_uses(const struct compiler *c, struct list_rewrite *r)

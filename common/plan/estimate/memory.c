@@ -75,7 +75,7 @@ static int64_t own_seq(const struct kinds *k, int cp)
 static bool tp_alike(const struct kinds *k, int a, int b)
 {
     const int n = k->mesh.size[AXIS_TP];
-    if ((a == 0) != (b == 0) || k->choice.ep_axes)
+    if ((a == 0) != (b == 0) || k->choice.ep.axes)
         return false;
     for (int t = 0; t < k->g->n_tensors; t++) {
         const struct graph_tensor *x = &k->g->tensors[t];
@@ -96,7 +96,7 @@ static bool tp_alike(const struct kinds *k, int a, int b)
 static bool cp_alike(const struct kinds *k, int a, int b)
 {
     const int last = 2 * k->mesh.size[AXIS_CP] - 1;
-    return !(k->choice.ep_axes >> AXIS_CP & 1) && part_len(k, a) == part_len(k, b) &&
+    return !(k->choice.ep.axes >> AXIS_CP & 1) && part_len(k, a) == part_len(k, b) &&
            part_len(k, last - a) == part_len(k, last - b);
 }
 
@@ -111,7 +111,7 @@ static int64_t micros(const struct kinds *k, int data)
 static bool data_alike(const struct kinds *k, int a, int b)
 {
     const int fsdp = k->mesh.size[AXIS_FSDP];
-    if (k->choice.ep_axes >> AXIS_FSDP & 1)
+    if (k->choice.ep.axes >> AXIS_FSDP & 1)
         return false;
     return micros(k, a) == micros(k, b) && micros(k, a / fsdp * fsdp) == micros(k, b / fsdp * fsdp);
 }
@@ -145,7 +145,7 @@ static int part_at(const struct kinds *k, const int coord[AXIS_COUNT])
 {
     int i = 0;
     for (int a = 0; a < AXIS_COUNT; a++)
-        if (a == AXIS_TP || k->choice.ep_axes >> a & 1)
+        if (a == AXIS_TP || k->choice.ep.axes >> a & 1)
             i = i * k->mesh.size[a] + coord[a];
     return i;
 }
@@ -155,14 +155,14 @@ static err_t shardings_of(struct kinds *k)
     err_t e = OK;
     k->n_parts = 1;
     for (int a = 0; a < AXIS_COUNT; a++)
-        k->n_parts *= a == AXIS_TP || k->choice.ep_axes >> a & 1 ? k->mesh.size[a] : 1;
+        k->n_parts *= a == AXIS_TP || k->choice.ep.axes >> a & 1 ? k->mesh.size[a] : 1;
     k->parts = calloc((unsigned)k->n_parts, sizeof(*k->parts));
     for (int r = mesh_workers(&k->mesh) - 1; r >= 0 && k->parts && !e; r--) {
         int coord[AXIS_COUNT];
         bool first = true;
         mesh_coords(&k->mesh, r, coord);
         for (int a = 0; a < AXIS_COUNT; a++)
-            first &= a == AXIS_TP || k->choice.ep_axes >> a & 1 || coord[a] == 0;
+            first &= a == AXIS_TP || k->choice.ep.axes >> a & 1 || coord[a] == 0;
         if (first)
             e = sharding_init(&k->parts[part_at(k, coord)], k->g, &k->mesh, r, k->choice, k->why);
     }

@@ -311,6 +311,36 @@ TEST(devices)
     }
 }
 
+/* Folds of expert parallelism over tp, cp and fsdp; the nearest one is named. */
+TEST(expert_parallelism)
+{
+    static const struct {
+        const char *parallel, *says;
+    } rows[] = {
+        {"parallel={workers: 6, tp: 6, ep: 3}", NULL},
+        {"parallel={workers: 8, cp: 4, tp: 2, ep: 4}", NULL},
+        {"parallel={workers: 8, fsdp: 4, zero: 3, tp: 2, ep: 4}", NULL},
+        {"parallel={workers: 4, fsdp: 4, zero: 2, ep: 4}", NULL},
+        {"parallel={workers: 12, cp: 2, tp: 6, ep: 4}",
+         "parallel.ep: experts are cut over tp, then cp, then fsdp, 6 x 2 x 1 ranks: of the last axis over a part that "
+         "divides it, of the others over all: write 3"},
+        {"parallel={workers: 8, fsdp: 4, tp: 2, ep: 5}", "2 x 1 x 4 ranks: of the last axis over a part that divides "
+                                                         "it, of the others over all: write 4"},
+        {"parallel={workers: 8, tp: 2, ep: 4}", "others over all: write 2"}, /* dp is never crossed */
+        {"parallel={workers: 32, fsdp: 32, ep: 16}", "16 ranks for 12 experts: write at most 12"},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const char *sets[] = {"model={experts: 12, experts_per_token: 2}", rows[i].parallel};
+        struct job_spec j;
+        struct why why = {0};
+        err_t err = job_parse("job.yaml", JOB_TEXT, strlen(JOB_TEXT), sets, 2, &j, &why);
+        if (err != (rows[i].says ? ERR_INVALID : OK) || (err && !strstr(why.text, rows[i].says)))
+            fail_msg("%s gives %s %s", rows[i].parallel, err_name(err), why.text);
+        if (!err)
+            job_fini(&j);
+    }
+}
+
 /* A file must not be able to send control sequences to the terminal. */
 TEST(shown_values_are_short_and_harmless)
 {

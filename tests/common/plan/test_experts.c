@@ -168,19 +168,58 @@ static const struct cell {
     enum pipe_schedule schedule;
     int64_t ep; /* 0: 1 */
 } cells[] = {
-    {2, 1, 0, 1, 1, 1, 1, PIPE_1F1B, 0}, {5, 1, 0, 1, 1, 1, 1, PIPE_1F1B, 0},  {1, 2, 1, 1, 1, 1, 1, PIPE_1F1B, 0},
-    {2, 2, 2, 1, 1, 1, 1, PIPE_1F1B, 0}, {1, 3, 3, 1, 1, 1, 1, PIPE_1F1B, 0},  {1, 1, 0, 2, 1, 1, 1, PIPE_1F1B, 0},
-    {1, 1, 0, 1, 2, 0, 1, PIPE_1F1B, 0}, {1, 1, 0, 1, 2, 1, 1, PIPE_1F1B, 0},  {1, 1, 0, 1, 3, 1, 1, PIPE_1F1B, 0},
-    {1, 1, 0, 2, 2, 1, 1, PIPE_1F1B, 0}, {1, 2, 3, 1, 2, 1, 1, PIPE_1F1B, 0},  {1, 2, 2, 1, 2, 0, 1, PIPE_1F1B, 0},
-    {1, 1, 0, 1, 1, 1, 2, PIPE_1F1B, 0}, {1, 1, 0, 1, 1, 1, 2, PIPE_ZB_H1, 0}, {2, 1, 0, 1, 1, 1, 2, PIPE_GPIPE, 0},
-    {1, 2, 3, 1, 1, 1, 2, PIPE_1F1B, 0}, {1, 1, 0, 1, 2, 1, 2, PIPE_ZB_H1, 0}, {1, 1, 0, 2, 1, 1, 2, PIPE_1F1B, 0},
-    {1, 2, 1, 2, 2, 1, 1, PIPE_1F1B, 0}, {2, 1, 0, 1, 2, 0, 2, PIPE_1F1B, 0},  {1, 1, 0, 1, 2, 1, 1, PIPE_1F1B, 2},
-    {1, 1, 0, 1, 3, 1, 1, PIPE_1F1B, 3}, {1, 1, 0, 2, 1, 1, 1, PIPE_1F1B, 2},  {2, 1, 0, 1, 2, 1, 1, PIPE_1F1B, 2},
-    {1, 2, 3, 1, 2, 1, 1, PIPE_1F1B, 2}, {1, 2, 1, 2, 1, 1, 1, PIPE_1F1B, 2},  {1, 1, 0, 1, 2, 1, 2, PIPE_ZB_H1, 2},
-    {2, 1, 0, 1, 2, 1, 2, PIPE_1F1B, 2}, {1, 1, 0, 2, 1, 1, 2, PIPE_1F1B, 2},  {1, 2, 2, 1, 2, 1, 2, PIPE_GPIPE, 2},
-    {1, 3, 0, 1, 1, 1, 1, PIPE_1F1B, 3}, {1, 3, 0, 1, 1, 1, 2, PIPE_ZB_H1, 3}, {1, 3, 0, 1, 1, 1, 2, PIPE_1F1B, 3},
-    {1, 1, 0, 3, 1, 1, 1, PIPE_1F1B, 3}, {2, 2, 1, 1, 2, 1, 1, PIPE_1F1B, 2},  {1, 1, 0, 1, 2, 1, 2, PIPE_ZB_V, 2},
-    {2, 1, 0, 1, 1, 1, 3, PIPE_ZB_V, 0}, {1, 2, 3, 1, 2, 1, 2, PIPE_ZB_V, 2},  {1, 3, 0, 1, 1, 1, 2, PIPE_ZB_V, 3},
+    {2, 1, 0, 1, 1, 1, 1, PIPE_1F1B, 0},
+    {5, 1, 0, 1, 1, 1, 1, PIPE_1F1B, 0},
+    {1, 2, 1, 1, 1, 1, 1, PIPE_1F1B, 0},
+    {2, 2, 2, 1, 1, 1, 1, PIPE_1F1B, 0},
+    {1, 3, 3, 1, 1, 1, 1, PIPE_1F1B, 0},
+    {1, 1, 0, 2, 1, 1, 1, PIPE_1F1B, 0},
+    {1, 1, 0, 1, 2, 0, 1, PIPE_1F1B, 0},
+    {1, 1, 0, 1, 2, 1, 1, PIPE_1F1B, 0},
+    {1, 1, 0, 1, 3, 1, 1, PIPE_1F1B, 0},
+    {1, 1, 0, 2, 2, 1, 1, PIPE_1F1B, 0},
+    {1, 2, 3, 1, 2, 1, 1, PIPE_1F1B, 0},
+    {1, 2, 2, 1, 2, 0, 1, PIPE_1F1B, 0},
+    {1, 1, 0, 1, 1, 1, 2, PIPE_1F1B, 0},
+    {1, 1, 0, 1, 1, 1, 2, PIPE_ZB_H1, 0},
+    {2, 1, 0, 1, 1, 1, 2, PIPE_GPIPE, 0},
+    {1, 2, 3, 1, 1, 1, 2, PIPE_1F1B, 0},
+    {1, 1, 0, 1, 2, 1, 2, PIPE_ZB_H1, 0},
+    {1, 1, 0, 2, 1, 1, 2, PIPE_1F1B, 0},
+    {1, 2, 1, 2, 2, 1, 1, PIPE_1F1B, 0},
+    {2, 1, 0, 1, 2, 0, 2, PIPE_1F1B, 0},
+    {1, 1, 0, 1, 2, 1, 1, PIPE_1F1B, 2},
+    {1, 1, 0, 1, 3, 1, 1, PIPE_1F1B, 3},
+    {1, 1, 0, 2, 1, 1, 1, PIPE_1F1B, 2},
+    {2, 1, 0, 1, 2, 1, 1, PIPE_1F1B, 2},
+    {1, 2, 3, 1, 2, 1, 1, PIPE_1F1B, 2},
+    {1, 2, 1, 2, 1, 1, 1, PIPE_1F1B, 2},
+    {1, 1, 0, 1, 2, 1, 2, PIPE_ZB_H1, 2},
+    {2, 1, 0, 1, 2, 1, 2, PIPE_1F1B, 2},
+    {1, 1, 0, 2, 1, 1, 2, PIPE_1F1B, 2},
+    {1, 2, 2, 1, 2, 1, 2, PIPE_GPIPE, 2},
+    {1, 3, 0, 1, 1, 1, 1, PIPE_1F1B, 3},
+    {1, 3, 0, 1, 1, 1, 2, PIPE_ZB_H1, 3},
+    {1, 3, 0, 1, 1, 1, 2, PIPE_1F1B, 3},
+    {1, 1, 0, 3, 1, 1, 1, PIPE_1F1B, 3},
+    {2, 2, 1, 1, 2, 1, 1, PIPE_1F1B, 2},
+    /* ZeRO with experts over all of fsdp, over parts of an axis, and over one axis and a part of the next */
+    {1, 3, 1, 1, 1, 1, 1, PIPE_1F1B, 3},
+    {1, 3, 2, 1, 1, 1, 1, PIPE_1F1B, 3},
+    {1, 3, 3, 1, 1, 1, 1, PIPE_1F1B, 3},
+    {1, 3, 2, 1, 1, 1, 2, PIPE_ZB_H1, 3},
+    {1, 3, 3, 1, 1, 1, 2, PIPE_1F1B, 3},
+    {1, 1, 0, 1, 4, 1, 1, PIPE_1F1B, 2},
+    {2, 1, 0, 1, 4, 1, 1, PIPE_1F1B, 2},
+    {1, 1, 0, 4, 1, 1, 1, PIPE_1F1B, 2},
+    {1, 1, 0, 2, 4, 1, 1, PIPE_1F1B, 2},
+    {1, 1, 0, 4, 2, 1, 1, PIPE_1F1B, 4},
+    {1, 2, 1, 4, 1, 1, 1, PIPE_1F1B, 2},
+    {1, 2, 3, 1, 4, 1, 1, PIPE_1F1B, 2},
+    {1, 1, 0, 1, 2, 1, 2, PIPE_ZB_V, 2},
+    {2, 1, 0, 1, 1, 1, 3, PIPE_ZB_V, 0},
+    {1, 2, 3, 1, 2, 1, 2, PIPE_ZB_V, 2},
+    {1, 3, 0, 1, 1, 1, 2, PIPE_ZB_V, 3},
 };
 #define N_CELLS (sizeof(cells) / sizeof(cells[0]))
 
@@ -200,11 +239,18 @@ static struct job_spec cell_job(const struct setting *s, const struct cell *c)
     return job;
 }
 
+/* A setting with at least as many experts as the cell cuts them into. */
+static const struct setting *setting_for(const struct cell *c, size_t i)
+{
+    const struct setting *s = &settings[i % N_SETTINGS];
+    return s->experts < c->ep ? &settings[1] : s;
+}
+
 TEST(every_layout_is_one_worker)
 {
     for (size_t i = 0; i < N_CELLS; i++)
         for (size_t s = i % 3; s < N_SETTINGS; s += 3) {
-            struct job_spec job = cell_job(&settings[s], &cells[i]);
+            struct job_spec job = cell_job(setting_for(&cells[i], s), &cells[i]);
             world_compare(&job);
         }
 }
@@ -212,7 +258,7 @@ TEST(every_layout_is_one_worker)
 TEST(layouts_with_recomputation_are_one_worker)
 {
     for (size_t i = 0; i < N_CELLS; i += 2) {
-        struct job_spec job = cell_job(&settings[(i / 2) % N_SETTINGS], &cells[i]);
+        struct job_spec job = cell_job(setting_for(&cells[i], i / 2), &cells[i]);
         job.parallel.recompute = i % 4 ? RECOMPUTE_FULL : RECOMPUTE_POINTWISE;
         world_compare(&job);
     }
@@ -222,9 +268,10 @@ TEST(layouts_with_recomputation_are_one_worker)
 TEST(layers_without_experts_and_uneven_sizes_are_one_worker)
 {
     for (size_t i = 0; i < N_CELLS; i += 3) {
-        struct job_spec job = cell_job(&settings[i % N_SETTINGS], &cells[i]);
+        struct job_spec job = cell_job(setting_for(&cells[i], i), &cells[i]);
         job = job_uneven(job);
-        job.model.layers = job.model.layers > 4 ? job.model.layers : 4;
+        job.train.seq = cells[i].cp > 3 ? 9 : 7;
+        job.model.layers = 4;
         job.model.expert_ffn = 13;
         job.model.dense_layers = i % 2;
         job.model.moe_every = 2;
@@ -235,7 +282,7 @@ TEST(layers_without_experts_and_uneven_sizes_are_one_worker)
 TEST(evaluation_and_generation_are_one_worker)
 {
     for (size_t i = 0; i < N_CELLS; i += 2) {
-        struct job_spec job = cell_job(&settings[i % N_SETTINGS], &cells[i]);
+        struct job_spec job = cell_job(setting_for(&cells[i], i), &cells[i]);
         world_compare_passes(&job);
     }
 }

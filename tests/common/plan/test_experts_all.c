@@ -51,17 +51,17 @@ static void draw_model(struct draw *d, struct job_model *m)
 
 static void draw_layout(struct draw *d, struct job_parallel *p)
 {
-    p->fsdp = 1 + pick(d, 3);
-    p->tp = 1 + pick(d, 3);
-    p->cp = 1 + pick(d, 2);
+    p->fsdp = 1 + pick(d, 4);
+    p->tp = 1 + pick(d, 4);
+    p->cp = coin(d) ? 1 : 2 + 2 * pick(d, 2);
     p->pp = 1 + pick(d, 2);
     p->workers = p->fsdp * p->tp * p->cp * p->pp * (1 + pick(d, 2));
     p->zero = pick(d, 4);
     p->sp = coin(d);
     p->recompute = (enum recompute)pick(d, 4);
     p->schedule = coin(d) ? PIPE_ZB_H1 : coin(d) ? PIPE_GPIPE : PIPE_1F1B;
-    const int64_t folds[] = {1, p->tp, p->tp * p->cp, p->tp * p->cp * p->fsdp};
-    p->ep = folds[pick(d, 4)];
+    const int64_t folds[] = {1, p->tp, p->tp * p->cp, p->tp * p->cp * p->fsdp, 2, 4};
+    p->ep = folds[pick(d, 6)];
 }
 
 /* False: a job file may not contain it. */

@@ -32,3 +32,41 @@ TEST(coordinates_count_the_innermost_axis_fastest)
     }
     assert_string_equal(mesh_axis_name(AXIS_FSDP), "fsdp");
 }
+
+/* Every fold up to 8 ranks of an axis against its definition: ep is tp's, cp's and fsdp's shares multiplied; a share is
+ * the whole axis unless all later ones are 1, and divides it. */
+TEST(expert_parallelism_fills_the_axes_from_the_innermost)
+{
+    for (int i = 0; i < 8 * 8 * 8; i++) {
+        const struct mesh m = {{2, 3, i / 64 + 1, i / 8 % 8 + 1, i % 8 + 1}};
+        const int fsdp = m.size[AXIS_FSDP], cp = m.size[AXIS_CP], tp = m.size[AXIS_TP];
+        bool legal[8 * 8 * 8 + 2] = {false};
+        for (int d = 1; d <= 8; d++) {
+            if (tp % d == 0)
+                legal[d] = true;
+            if (cp % d == 0)
+                legal[tp * d] = true;
+            if (fsdp % d == 0)
+                legal[tp * cp * d] = true;
+        }
+        for (int ep = 1; ep <= fsdp * cp * tp + 1; ep++) {
+            struct mesh_fold f;
+            int64_t near;
+            assert_int_equal(mesh_fold_init(&m, ep, &f, &near), legal[ep]);
+            for (int d = 0; d < llabs(near - ep); d++)
+                assert_false(legal[ep - d] || legal[ep + d]);
+            assert_true(legal[near]);
+            if (!legal[ep])
+                continue;
+            assert_int_equal(near, ep);
+            assert_int_equal(f.share[AXIS_TP] * f.share[AXIS_CP] * f.share[AXIS_FSDP], ep);
+            assert_int_equal(f.share[AXIS_PP] * f.share[AXIS_DP], 1);
+            for (int a = 0; a < AXIS_COUNT; a++) {
+                assert_int_equal(m.size[a] % f.share[a], 0);
+                assert_int_equal(f.axes >> a & 1, f.share[a] > 1);
+            }
+            assert_true(f.share[AXIS_TP] == tp || f.share[AXIS_CP] * f.share[AXIS_FSDP] == 1);
+            assert_true(f.share[AXIS_CP] == cp || f.share[AXIS_FSDP] == 1);
+        }
+    }
+}

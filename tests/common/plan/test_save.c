@@ -10,7 +10,7 @@ static int64_t elements(const struct graph_tensor *t)
 struct saved {
     struct graph graph;
     struct mesh mesh;
-    int zero, chunks;
+    struct sharding_choice choice;
     int64_t start[512]; /* by tensor: its first element in a line of all elements */
     int64_t n;
     int *marks; /* [state][element] */
@@ -21,8 +21,7 @@ static void rank_init(struct saved *s, int rank, struct program *p)
 {
     struct why why;
     *p = (struct program){.mesh = s->mesh, .rank = rank, .wide = DT_F32, .dtype = DT_F32};
-    if (sharding_init(&p->sharding, &s->graph, &s->mesh, rank, (struct sharding_choice){s->zero, s->chunks, 0}, &why) !=
-        OK)
+    if (sharding_init(&p->sharding, &s->graph, &s->mesh, rank, s->choice, &why) != OK)
         fail_msg("%s", why.text);
 }
 
@@ -78,11 +77,12 @@ static void save_rank(struct saved *s, int rank)
 
 static struct saved *save_all(const struct job_spec *job, struct mesh mesh, int zero, int chunks)
 {
+    int64_t near;
     struct why why;
     struct saved *s = calloc(1, sizeof(*s));
     s->mesh = mesh;
-    s->zero = zero;
-    s->chunks = chunks;
+    s->choice = (struct sharding_choice){.zero = zero, .chunks = chunks};
+    assert_true(mesh_fold_init(&mesh, job->parallel.ep, &s->choice.ep, &near));
     if (graph_build(&job->model, job->train.seq, &s->graph, &why) != OK)
         fail_msg("%s", why.text);
     assert_in_range(s->graph.n_tensors, 1, 511);
@@ -156,6 +156,25 @@ TEST(every_element_is_saved_once_on_every_mesh)
                     struct saved *s = save_all(&job, meshes[i], zero, meshes[i].size[AXIS_PP] == 2 ? 2 : 1);
                     saved_free(s);
                 }
+}
+
+/* Experts on all folds of a mesh, beside key-value heads that other sets of tp ranks share. */
+TEST(every_expert_is_saved_once_on_every_fold)
+{
+    static const struct mesh meshes[] = {{{1, 1, 1, 1, 4}}, {{1, 2, 4, 1, 1}}, {{2, 1, 1, 4, 2}}, {{1, 1, 4, 2, 4}},
+                                         {{2, 2, 3, 2, 1}}, {{1, 1, 2, 4, 1}}, {{1, 1, 6, 1, 2}}};
+    for (size_t i = 0; i < sizeof(meshes) / sizeof(meshes[0]); i++)
+        for (int ep = 1; ep <= 16; ep++)
+            for (int zero = 0; zero <= 3; zero += 3) {
+                struct job_spec job = job_small(ARCH_LLAMA, 1);
+                if (!mesh_fold_init(&meshes[i], ep, NULL, NULL))
+                    continue;
+                job.model.experts = 17;
+                job.model.experts_per_token = 2;
+                job.model.expert_ffn = 9;
+                job.parallel.ep = ep;
+                saved_free(save_all(&job, meshes[i], zero, 1));
+            }
 }
 
 /* Four tp ranks and two key-value heads: two ranks hold the rows of each head and split them. */
