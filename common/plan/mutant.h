@@ -78,6 +78,9 @@
     X(EXPERTS_UNMARKED, "the experts' gradients from own tokens are not marked as shares")                \
     X(NORM_WITHOUT_EXPERTS, "the norm covers the experts of one rank")                                    \
     X(EXPERTS_SUMMED_AS_DENSE, "experts' gradients are summed over the ranks of expert parallelism too")  \
+    X(EXPERTS_SUMMED_OVER_THE_AXIS, "experts' gradients are summed over ranks that have others")          \
+    X(EXPERTS_NOT_SUMMED, "experts' gradients are not summed over the ranks that have the same ones")     \
+    X(EMPTY_TURN_LEFT_OUT, "a rank without a microbatch does not compute its experts' rows")              \
     X(ROWS_TURNED_AROUND, "experts multiply rows in the inverse of their order")                          \
     X(NOT_RETURNED, "the outputs of experts are not sent back")                                           \
     X(ARRIVED_TOO_SMALL, "a buffer has room for one row less than may arrive")                            \

@@ -386,6 +386,15 @@ static err_t route_layouts(const struct check_op *c, const struct value_layout *
     return counted_once(c, &in[0]);
 }
 
+/* The layout of home rows and their offsets, also on a rank without tokens, for which they are empty. */
+static struct value_layout home_layout(const struct check_op *c, const struct value_layout *is)
+{
+    struct value_layout l = layout_of_input(c->at->p);
+    if (c->at->p->sharding.ep.share[AXIS_TP] > 1)
+        l.on[AXIS_TP] = ON_ROWS;
+    return is->zero && c->at->p->actions[c->at->action].micro < 0 ? l : *is;
+}
+
 /* What the ranks of a group of expert parallelism have gathered. */
 static unsigned gathered(const struct check_op *c, int axis)
 {
@@ -398,13 +407,14 @@ static err_t exchange_layouts(const struct check_op *c, const struct value_layou
     const unsigned axes = c->at->p->sharding.ep.axes;
     const bool back = c->op->flags & OPF_INVERSE;
     const unsigned from = back ? ON_EXPERTS : ON_ROWS, to = back ? ON_ROWS : ON_EXPERTS;
-    ret[2] = in[0];
+    const struct value_layout x = back ? in[0] : home_layout(c, &in[0]);
+    ret[2] = x;
     for (int a = 0; a < AXIS_COUNT; a++) {
         bool over = axes >> a & 1;
-        if (in[1].on[a] != (over ? gathered(c, a) : in[0].on[a]))
+        if (in[1].on[a] != (over ? gathered(c, a) : x.on[a]))
             return want_fail(c, a, 1, in[1].on[a], "the offsets of all ranks of the group");
-        if (over && !in[0].zero && in[0].on[a] != from)
-            return in[0].on[a] & ON_SUM ? share_fail(c, 0, a) : want_fail(c, a, 0, in[0].on[a], layout_word(from));
+        if (over && !x.zero && x.on[a] != from)
+            return x.on[a] & ON_SUM ? share_fail(c, 0, a) : want_fail(c, a, 0, x.on[a], layout_word(from));
         if (over)
             ret[2].on[a] = (unsigned char)to;
     }
@@ -527,14 +537,15 @@ static err_t gather_layouts(const struct check_op *c, const struct value_layout 
 {
     unsigned axes = check_group_axes(c->at->p, c->op->group);
     const bool offsets = c->at->p->buffers[c->op->arg[0].buffer].dtype == DT_I32;
-    ret[1] = in[0];
-    for (int a = 0; a < AXIS_COUNT && !in[0].zero; a++) {
+    const struct value_layout x = offsets ? home_layout(c, &in[0]) : in[0];
+    ret[1] = x;
+    for (int a = 0; a < AXIS_COUNT && !x.zero; a++) {
         if (!(axes >> a & 1))
             continue;
-        if (in[0].on[a] & ON_SUM)
+        if (x.on[a] & ON_SUM)
             return share_fail(c, 0, a);
-        if (in[0].on[a] == ON_WHOLE)
-            return want_fail(c, a, 0, in[0].on[a], "a part that the other ranks do not have");
+        if (x.on[a] == ON_WHOLE)
+            return want_fail(c, a, 0, x.on[a], "a part that the other ranks do not have");
         ret[1].on[a] = (unsigned char)(offsets ? gathered(c, a) : ON_WHOLE);
     }
     return OK;

@@ -358,7 +358,8 @@ static struct op_range pass_begin(struct compiler *c)
     bool idle = p->first_micro == p->end_micro && p->mode == MODE_TRAIN && !p->tree_depth;
     for (int unit = c->g->n_units - 1; unit >= 0 && idle && !c->err;
          unit--) { /* a rank without microbatches adds zero */
-        if (c->unit_run[unit] < 0 || (zero_scatters(c) && zero_divides(c, unit)))
+        const bool joins = compile_unit_of_experts(c, unit) && experts_cross_micros(c) && zero_rounds(c) > 0;
+        if (c->unit_run[unit] < 0 || joins || (zero_scatters(c) && zero_divides(c, unit)))
             continue;
         op = compile_op(c, OP_ZERO, -1);
         op->m = p->buffers[c->unit_run[unit]].dim[0];

@@ -111,6 +111,11 @@ static bool is_parallel(const struct compiler *c)
     return c->p->sharding.ep.axes != 0;
 }
 
+bool experts_cross_micros(const struct compiler *c)
+{
+    return c->p->sharding.ep.share[AXIS_FSDP] > 1;
+}
+
 /* The most tokens that the ranks of this rank's group have together. */
 static int64_t group_tokens(const struct compiler *c)
 {

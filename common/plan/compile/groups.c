@@ -5,6 +5,7 @@
  * same order. Rules call by axes and by tensors, which are the same on all ranks, and they call even where this rank
  * has no use for the group. */
 #include "common/plan/compile/internal.h"
+#include "common/plan/mutant.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -149,6 +150,10 @@ int compile_group_experts(struct compiler *c)
 int compile_group_rest(struct compiler *c, unsigned axes)
 {
     unsigned parts, whole = whole_axes(c, axes, &parts) & ~c->p->sharding.ep.axes;
+    if (MUTANT(EXPERTS_SUMMED_OVER_THE_AXIS))
+        return compile_group(c, whole | parts);
+    if (MUTANT(EXPERTS_NOT_SUMMED))
+        return compile_group(c, whole);
     return parts ? group_of_fold(c, whole | parts, true) : compile_group(c, whole);
 }
 

@@ -283,6 +283,8 @@ int compile_new_value(struct compiler *c, int t);
 
 /* program.max_arrived */
 int64_t experts_max_arrived(const struct compiler *c);
+/* Whether ranks with other microbatches exchange rows: expert parallelism is folded over fsdp. */
+bool experts_cross_micros(const struct compiler *c);
 void experts_route(struct compiler *c, int node, enum op_kind kind);
 void experts_dispatch(struct compiler *c, int node, enum op_kind kind);
 void experts_product(struct compiler *c, int node, enum op_kind kind);

@@ -103,26 +103,6 @@ static err_t check_schedule(const struct job_spec *job, const struct mesh *m, st
     return e;
 }
 
-/* All ranks of the fold must exchange rows equally often. */
-static err_t check_experts_over_fsdp(const struct job_spec *job, const struct mesh *m, struct why *why)
-{
-    const struct job_train *t = &job->train;
-    int64_t micros = (t->global_batch + t->micro_batch - 1) / t->micro_batch;
-    int64_t ranks = m->size[AXIS_DP] * m->size[AXIS_FSDP];
-    if (t->numerics == NUMERICS_CANONICAL)
-        return why_set(why, ERR_INVALID,
-                       "parallel.ep is %lld, over ranks with other samples, whose sums train.numerics canonical keeps "
-                       "apart; the nearest legal value is %lld",
-                       (long long)job->parallel.ep, (long long)(job->parallel.tp * job->parallel.cp));
-    return micros % ranks
-               ? why_set(why, ERR_INVALID,
-                         "parallel.ep is %lld, over fsdp, so all ranks need equally many microbatches, but %lld are "
-                         "divided among dp x fsdp = %lld; the nearest legal train.global_batch is %lld",
-                         (long long)job->parallel.ep, (long long)micros, (long long)ranks,
-                         (long long)((micros + ranks - 1) / ranks * ranks * t->micro_batch))
-               : OK;
-}
-
 static err_t check_experts(const struct job_spec *job, const struct mesh *m, struct why *why)
 {
     const struct job_parallel *p = &job->parallel;
@@ -149,7 +129,12 @@ static err_t check_experts(const struct job_spec *job, const struct mesh *m, str
             "parallel.ep is %lld over tp, where each rank sends its own tokens to experts, but parallel.sp is "
             "false, so all ranks have all tokens: set parallel.sp to true",
             (long long)p->ep);
-    return fold.axes >> AXIS_FSDP & 1 ? check_experts_over_fsdp(job, m, why) : OK;
+    if (fold.axes >> AXIS_FSDP & 1 && job->train.numerics == NUMERICS_CANONICAL)
+        return why_set(why, ERR_INVALID,
+                       "parallel.ep is %lld, over ranks with other samples, whose sums train.numerics canonical keeps "
+                       "apart; the nearest legal value is %lld",
+                       (long long)job->parallel.ep, (long long)(job->parallel.tp * job->parallel.cp));
+    return OK;
 }
 
 struct sharding_choice plan_sharding_choice(const struct job_spec *job, const struct pipeline_order *order)

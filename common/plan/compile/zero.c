@@ -15,7 +15,9 @@
  * some of its gradients, from zeros and added, because lists of both chunks alternate.
  *
  * All ranks of an fsdp group must issue the same collectives in the same order, however many microbatches each has; a
- * rank with fewer joins (zero_join_list). Canonical numerics keep whole gradients and scatter nothing in a backward.
+ * rank with fewer joins (zero_join_list). So it does where expert parallelism is folded over fsdp: rows of other ranks'
+ * tokens come to its experts, and its turn has no tokens of its own. Canonical numerics keep whole gradients and
+ * scatter nothing in a backward.
  *
  * The tensors of experts are divided over the ranks of fsdp that have the same ones. Where expert parallelism takes all
  * of fsdp, they are not divided: nothing is gathered or scattered, and later microbatches add to their gradients. */
@@ -279,31 +281,62 @@ struct op_range zero_rewrite_list(struct compiler *c, struct op_range list, bool
     return (struct op_range){list.first, c->p->n_ops - list.first};
 }
 
+/* Whether the rank takes part in the op without tokens of its own: it gathers or scatters a unit, or it has rows of
+ * other ranks' tokens for its experts, where those come from ranks with other microbatches. */
+static bool joins_op(const struct compiler *c, const struct op *op)
+{
+    const bool rows = op->kind == OP_EXCHANGE || op->kind == OP_ARRIVE || op->kind == OP_GROUPED_GEMM ||
+                      op->m.sym == SYM_ARRIVED ||
+                      (op->kind == OP_GATHER && c->p->buffers[op->arg[0].buffer].dtype == DT_I32);
+    return op->kind == OP_UNIT_GATHER || op->kind == OP_UNIT_SCATTER || (rows && experts_cross_micros(c));
+}
+
+/* Zeroes `n` elements of what `op` reads. With 0 elements the op has the value of no token, which is empty. */
+static void join_with_zeros(struct compiler *c, const struct op *op, struct graph_dim n)
+{
+    struct op *zero = compile_op(c, OP_ZERO, -1);
+    zero->m = n;
+    op_arg(zero, 0, op->arg[0].buffer);
+}
+
 struct op_range zero_join_list(struct compiler *c, struct op_range list)
 {
     int first = c->p->n_ops;
     for (int i = list.first; i < list.first + list.n && !c->err; i++) {
         const struct op from = c->p->ops[i];
-        if (from.kind == OP_UNIT_SCATTER) {
-            struct op *zero = compile_op(c, OP_ZERO, -1);
-            zero->m = c->p->buffers[from.arg[0].buffer].dim[0];
-            op_arg(zero, 0, from.arg[0].buffer);
-        }
-        if (from.kind == OP_UNIT_SCATTER || from.kind == OP_UNIT_GATHER)
-            *compile_op(c, from.kind, from.node) = from;
+        const bool experts = from.kind == OP_UNIT_SCATTER && compile_unit_of_experts(c, from.unit);
+        if (!joins_op(c, &from))
+            continue;
+        if (from.kind == OP_GATHER) /* offsets: no rows for any expert */
+            join_with_zeros(c, &from, from.m);
+        if (from.kind == OP_EXCHANGE && !(from.flags & OPF_INVERSE))
+            join_with_zeros(c, &from, dim_one(0));
+        if (from.kind == OP_UNIT_SCATTER && !(experts && experts_cross_micros(c)))
+            join_with_zeros(c, &from, c->p->buffers[from.arg[0].buffer].dim[0]);
+        *compile_op(c, from.kind, from.node) = from;
     }
     return (struct op_range){first, c->p->n_ops - first};
+}
+
+/* Most microbatches of a rank among `n` consecutive ones of the fsdp group, the first of which has most. */
+static int most_micros_of(const struct compiler *c, int n)
+{
+    const struct program *p = c->p;
+    const int fsdp = p->mesh.size[AXIS_FSDP], first = p->sharding.coord[AXIS_FSDP] / n * n;
+    int64_t lo, hi;
+    layout_split(p->n_micros, p->mesh.size[AXIS_DP] * fsdp, p->sharding.coord[AXIS_DP] * fsdp + first, &lo, &hi);
+    return (int)(hi - lo);
 }
 
 int zero_rounds(const struct compiler *c)
 {
     const struct program *p = c->p;
-    int64_t lo, hi;
-    if (p->mode == MODE_GENERATE || (zero_stage(c) < 3 && (p->mode != MODE_TRAIN || !zero_scatters(c))))
+    const bool units = zero_stage(c) == 3 || (p->mode == MODE_TRAIN && zero_scatters(c));
+    if (p->mode == MODE_GENERATE)
         return p->end_micro - p->first_micro;
-    int fsdp = p->mesh.size[AXIS_FSDP]; /* the first rank of a group has most microbatches */
-    layout_split(p->n_micros, p->mesh.size[AXIS_DP] * fsdp, p->sharding.coord[AXIS_DP] * fsdp, &lo, &hi);
-    return (int)(hi - lo);
+    if (units)
+        return most_micros_of(c, p->mesh.size[AXIS_FSDP]);
+    return most_micros_of(c, MUTANT(EMPTY_TURN_LEFT_OUT) ? 1 : p->sharding.ep.share[AXIS_FSDP]);
 }
 
 /* ---- a rank without microbatches ---- */

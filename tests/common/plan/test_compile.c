@@ -73,6 +73,22 @@ TEST(tiny_pipeline_prints_as_before)
     fixture_fini(&f);
 }
 
+/* The second of two ranks with other experts: one turn with a microbatch, and one without. */
+TEST(tiny_mixture_prints_as_before)
+{
+    struct job_spec job = job_small(ARCH_LLAMA, 2);
+    struct fixture f;
+    job.model.layers = 1;
+    job.model.experts = 4;
+    job.model.experts_per_token = 2;
+    job.model.expert_ffn = 12;
+    job.parallel.fsdp = job.parallel.ep = 2;
+    job.train.global_batch = 5;
+    fixture_init(&f, &job, MODE_TRAIN);
+    assert_golden(&f, 1, "mixture_two_turns");
+    fixture_fini(&f);
+}
+
 /* The last rank, with a split backward and a head that is tied to the first rank's table. */
 TEST(tiny_zero_bubble_pipeline_prints_as_before)
 {
