@@ -208,6 +208,21 @@ struct kern_route_grad {
     void *d_logits;        /* the dtype [t, experts] */
 };
 
+/* Moves the biases of a router's choice towards equal numbers of tokens (Wang et al. 2024; the rule of DeepSeek-V3 and
+ * of torchtitan, which keeps the sum of the biases):
+ *
+ *   s_e = sign(sum of n - experts n_e), sign(0) = 0        b_e += rate (s_e - mean of s)
+ *
+ * n are whole numbers, and the sign is that of a 64-bit integer. The step is computed in float64 and b_e rounded once,
+ * so all backends compute the same bits. Changes nothing if *factor is not finite. */
+struct kern_balance {
+    int64_t experts;
+    double rate;
+    const double *counts; /* [experts], of all tokens of the step: the first of KERN_ROUTE_NUMBERS */
+    const double *factor; /* as grad_scale of struct kern_adamw */
+    void *bias;           /* wide [experts] */
+};
+
 /* Products of each expert e with its own rows, offsets[e] .. offsets[e+1] - 1:
  *
  *   trans_a false   c[rows, n] (+)= a[rows, k] op(B_e)             B_e = b + e k n, [n, k] with trans_b, else [k, n]
@@ -319,6 +334,7 @@ struct kern_ops {
 
     void (*route)(struct kern_stream *s, const struct kern_route *r);
     void (*route_grad)(struct kern_stream *s, const struct kern_route_grad *r);
+    void (*balance)(struct kern_stream *s, const struct kern_balance *b);
     /* From ids[T,k]: place[T,k], the row of each choice; source[T k], the choice t k + j of each row; offsets[experts +
      * 1], the first row of each expert. */
     void (*route_sort)(struct kern_stream *s, int64_t t, int64_t k, int64_t experts, const int32_t *ids, int32_t *place,

@@ -339,3 +339,24 @@ void KERN_FN(route_grad)(struct kern_stream *s, const struct kern_route_grad *a)
 {
     kern_stream_run(s, a->fwd.t, SEGMENT, grad_tokens, (void *)a);
 }
+
+/* ---- balance ---- */
+
+static int64_t sign(int64_t x)
+{
+    return (x > 0) - (x < 0);
+}
+
+void KERN_FN(balance)(struct kern_stream *s, const struct kern_balance *b)
+{
+    int64_t sum = 0, signs = 0;
+    float *bias = b->bias;
+    for (int64_t e = 0; e < b->experts; e++)
+        sum += (int64_t)b->counts[e];
+    for (int64_t e = 0; e < b->experts; e++)
+        signs += sign(sum - b->experts * (int64_t)b->counts[e]);
+    for (int64_t e = 0; e < b->experts && isfinite(*b->factor); e++) {
+        int64_t above = b->experts * sign(sum - b->experts * (int64_t)b->counts[e]) - signs;
+        bias[e] = (float)((double)bias[e] + b->rate * (double)above / (double)b->experts);
+    }
+}

@@ -389,3 +389,36 @@ void KERN_FN(route_grad)(struct kern_stream *s, const struct kern_route_grad *a)
 {
     CUDA_LAUNCH(s, route_grad_tokens, grid_blocks(s, a->fwd.t, CUDA_WARP), CUDA_WARP, route_shared(&a->fwd.router), *a);
 }
+
+/* ---- balance ---- */
+
+static __device__ __forceinline__ long long sign(long long x)
+{
+    return (x > 0) - (x < 0);
+}
+
+/* One warp. Sums of whole numbers do not depend on their order. */
+static __global__ void __launch_bounds__(CUDA_WARP) balance_experts(struct kern_balance b)
+{
+    double sum = 0, signs = 0;
+    FOR_EXPERTS(e, b.experts)
+    sum += b.counts[e];
+    const long long all = (long long)warp_sum(sum), experts = b.experts;
+    FOR_EXPERTS(e, b.experts)
+    signs += (double)sign(all - experts * (long long)b.counts[e]);
+    const long long mean = (long long)warp_sum(signs);
+    float *bias = (float *)b.bias;
+    if (!isfinite(*b.factor))
+        return;
+    FOR_EXPERTS(e, b.experts)
+    {
+        long long above = experts * sign(all - experts * (long long)b.counts[e]) - mean;
+        bias[e] = (float)((double)bias[e] + b.rate * (double)above / (double)experts);
+    }
+}
+
+/* Floor: a launch; the counts and biases of one router are a few kilobytes. */
+void KERN_FN(balance)(struct kern_stream *s, const struct kern_balance *b)
+{
+    CUDA_LAUNCH(s, balance_experts, 1, CUDA_WARP, 0, *b);
+}

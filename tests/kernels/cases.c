@@ -363,5 +363,10 @@ const struct kcase kcases[] = {
     {"gate_grad", TINY, .t = 9, .d = 37, .alias = 1},
     {"gate_grad", .t = 300, .d = 64},
     {"gate_grad", .t = 3, .d = 4100, .alias = 1},
+    {"balance", .vocab = 1},
+    {"balance", TINY, .vocab = 7},
+    {"balance", .vocab = 64},
+    {"balance", .vocab = 1024},
+    {"balance", .vocab = 33, .flags = SOME_NAN},
 };
 const int n_kcases = sizeof(kcases) / sizeof(kcases[0]);

@@ -85,6 +85,7 @@ enum content {
     SQUARES_AND_NAN, /* one NaN, in the middle */
     DOUBLES_AND_INF,
     FACTOR, /* 0.25 */
+    COUNTS, /* whole numbers, some of them equal to the mean */
 };
 
 struct case_operand {

@@ -281,6 +281,21 @@ static int64_t gate_terms(const struct kcase *c)
     return c->d + GATE_TERMS;
 }
 
+/* ---- balance ---- */
+
+static void balance_shape(const struct kcase *c, struct case_operand *o)
+{
+    o[0] = operand_of(IN, COUNTS, c->vocab);
+    o[1] = operand_of(IN, c->flags & SOME_NAN ? SQUARES_AND_NAN : FACTOR, 1);
+    o[2] = operand_wide(operand_acc(c->vocab));
+}
+
+static err_t balance_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
+{
+    k->balance(s, &(struct kern_balance){c->vocab, 1e-3, p[0], p[1], p[2]});
+    return OK;
+}
+
 const struct op_desc ops_experts[] = {
     {"route", route_shape, route_call, .terms = route_terms, .floor = 1, .exact_doubles = true},
     {"route_grad", route_grad_shape, route_grad_call, route_grad_link, .terms = route_terms},
@@ -293,5 +308,6 @@ const struct op_desc ops_experts[] = {
     {"gate", gate_shape, gate_call, .terms = gate_terms},
     {"gate_grad", gate_grad_shape, gate_grad_call, gate_grad_link, .terms = gate_terms, .aliases = {{3, 2}},
      .floor = 1},
+    {"balance", balance_shape, balance_call, .terms = exact},
 };
 const int n_ops_experts = sizeof(ops_experts) / sizeof(ops_experts[0]);

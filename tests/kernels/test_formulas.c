@@ -54,6 +54,37 @@ TEST(adamw_follows_its_formula)
     dev_stream_free(s);
 }
 
+/* Steps of biases as multiples of the rate, by arithmetic. In the first two the signs have mean 0, in the third 1/2; in
+ * the fourth all experts are equally busy; a factor that is not finite leaves the bias. */
+TEST(balance_follows_its_formula)
+{
+    static const struct {
+        double counts[4], factor, steps[4];
+    } rows[] = {{{10, 0, 5, 5}, 1, {-1, 1, 0, 0}},
+                {{8, 4, 4, 0}, 0.25, {-1, 0, 0, 1}},
+                {{9, 1, 1, 1}, 1, {-1.5, 0.5, 0.5, 0.5}},
+                {{0x1p52, 0x1p52, 0x1p52, 0x1p52}, 1, {0}},
+                {{0x1p52, 0x1p52 + 1, 0x1p52, 0x1p52}, 1, {0.5, -1.5, 0.5, 0.5}},
+                {{9, 1, 1, 1}, NAN, {0}}};
+    const struct kern_ops *k;
+    const char *isa;
+    struct kern_stream *s = new_stream();
+    for (int i = 0; (k = kern_variant(i, &isa)); i++)
+        for (size_t j = 0; j < sizeof(rows) / sizeof(rows[0]); j++) {
+            double wide[4] = {1, 2, 3, 4};
+            float narrow[4] = {1, 2, 3, 4};
+            const struct kern_balance b = {4, 0.25, rows[j].counts, &rows[j].factor,
+                                           k->wide == DT_F64 ? (void *)wide : narrow};
+            k->balance(s, &b);
+            for (int e = 0; e < 4; e++) {
+                double is = k->wide == DT_F64 ? wide[e] : (double)narrow[e];
+                if (is != e + 1 + 0.25 * rows[j].steps[e])
+                    fail_msg("%s %s, row %zu: bias %d is %g", k->name, isa, j, e, is);
+            }
+        }
+    dev_stream_free(s);
+}
+
 /* A decay so small that 1 - lr wd is 1 in float32 still has an effect, on average at the right rate. */
 TEST(adamw_keeps_a_small_decay)
 {

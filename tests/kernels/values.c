@@ -147,6 +147,14 @@ static double awkward_value(uint64_t i, double x)
     return i % 2 ? list[i / 2 % n] : x;
 }
 
+/* Element i and element n - 1 - i add up to 10, so the mean is 5, which a third of the elements are. */
+static double count_of(uint64_t n, uint64_t stream, uint64_t i)
+{
+    const uint64_t j = i < n - 1 - i ? i : n - 1 - i;
+    const double x = rng_normal(11, stream, j), one = j % 3 == 0 || 2 * i == n - 1 ? 5 : fmin(10, floor(4 * x * x));
+    return i == j ? one : 10 - one;
+}
+
 static double random_value(const struct case_operand *o, uint64_t stream, uint64_t i)
 {
     double x = rng_normal(11, stream, i);
@@ -167,6 +175,8 @@ static double random_value(const struct case_operand *o, uint64_t stream, uint64
         return middle ? INFINITY : x;
     case FACTOR:
         return 0.25;
+    case COUNTS:
+        return count_of((uint64_t)o->n, stream, i);
     case LOG_SUMS:
         return 3 + x * x;
     case HALVES:
