@@ -23,6 +23,12 @@ static void task_done(uv_work_t *work, int status)
     task->done(task);
 }
 
+err_t pool_check_threads(int threads)
+{
+    (void)threads;
+    return OK;
+}
+
 err_t pool_init(struct pool *pool, const struct pool_config *config)
 {
     *pool = (struct pool){.config = *config};
