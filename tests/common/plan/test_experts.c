@@ -293,7 +293,7 @@ TEST(layers_without_experts_and_uneven_sizes_are_one_worker)
         struct job_spec job = cell_job(setting_for(&cells[i], i), &cells[i]);
         job = job_uneven(job);
         job.train.seq = cells[i].cp > 3 ? 9 : 7;
-        job.model.layers = 4;
+        job.model.layers = job.model.layers > 4 ? job.model.layers : 4;
         job.model.expert_ffn = 13;
         job.model.dense_layers = i % 2;
         job.model.moe_every = 2;
