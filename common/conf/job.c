@@ -514,7 +514,7 @@ static const struct schema_row rows[] = {
          "Context-parallel degree: the sequence is split over so many workers (ring attention).")},
     {INT(parallel.ep, 1, JOB_MAX_WORKERS, "1", FREE,
          "Expert-parallel degree: over how many ranks the experts of a layer are cut. tp, then cp, then fsdp are "
-         "filled, of the last one also a part that divides it; needs parallel.sp where tp is above 1; cpu only.")},
+         "filled, of the last one also a part that divides it; cpu only.")},
     {ENUM(parallel.recompute, recompute_names, "none", FREE,
           "Activation checkpointing: what the backward pass recomputes instead of keeping it. full: everything in a "
           "layer except its input. pointwise: normalization layers and activation functions. attention: the "

@@ -341,8 +341,6 @@ static bool experts_broken(const struct job_spec *j, char ret[SENTENCE])
         return BROKEN("experts are cut over tp, then cp, then fsdp, %" PRId64 " x %" PRId64 " x %" PRId64
                       " ranks: of the last axis over a part that divides it, of the others over all: write %" PRId64,
                       p->tp, p->cp, p->fsdp, near);
-    if (p->tp > 1 && !p->sp)
-        return BROKEN("ranks send their own tokens to experts, but parallel.sp is false: write 1, or parallel.sp true");
     return j->run.device == DEVICE_CUDA &&
            BROKEN("this version cuts experts over ranks on CPUs only: write 1, or run.device cpu");
 }

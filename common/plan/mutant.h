@@ -81,6 +81,7 @@
     X(EXPERTS_SUMMED_OVER_THE_AXIS, "experts' gradients are summed over ranks that have others")          \
     X(EXPERTS_NOT_SUMMED, "experts' gradients are not summed over the ranks that have the same ones")     \
     X(EMPTY_TURN_LEFT_OUT, "a rank without a microbatch does not compute its experts' rows")              \
+    X(OTHER_TOKENS_SENT, "every tp rank sends the first rank's tokens to experts")                        \
     X(ROWS_TURNED_AROUND, "experts multiply rows in the inverse of their order")                          \
     X(NOT_RETURNED, "the outputs of experts are not sent back")                                           \
     X(ARRIVED_TOO_SMALL, "a buffer has room for one row less than may arrive")                            \

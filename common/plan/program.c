@@ -53,7 +53,7 @@ int program_dim_member(const struct program *p, enum graph_sym sym, bool *ret_fi
     return sym >= SYM_MEMBER ? (int)(sym - SYM_MEMBER) / 2 : -1;
 }
 
-/* Own tokens are a member's part of all tokens, split over the tp group. Without sequence parallelism no dimension uses
+/* Own tokens are a member's part of all tokens, split over the tp group. Without sequence parallelism only experts use
  * these symbols. */
 static int64_t own_tokens(const struct program *p, enum graph_sym sym, int64_t tokens)
 {

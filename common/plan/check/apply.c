@@ -105,9 +105,12 @@ static err_t apply_kernel(struct rank_check *c, const struct op *op)
     struct value_part part = {0};
     int away = 0;
     memset(in, 0, sizeof(in));
-    for (int i = 0; c->mode[i]; i++)
+    for (int i = 0; c->mode[i]; i++) {
+        const int b = op->arg[i].buffer;
         if (c->reach[i].n)
             in[i] = c->state[rank_interval(c, i, 0)].layout;
+        in[i].zero |= b >= 0 && c->p->buffers[b].bytes == 0; /* no rows fit every layout */
+    }
     err_t e = c->p->mesh.size[AXIS_CP] > 1 ? follow_ring(c, op, &away) : OK;
     if (!e && c->p->mesh.size[AXIS_TP] > 1)
         e = rank_parts(c, op, in, &part);

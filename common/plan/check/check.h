@@ -111,6 +111,8 @@ err_t layout_of_message(const struct check_op *c, const struct value_layout *in,
  * collectives whose operands are one value each. */
 err_t layout_of_op(const struct check_op *c, const struct value_layout in[OP_MAX_OPERANDS],
                    struct value_layout ret[OP_MAX_OPERANDS]);
+/* Whether the op, a copy, takes the rows of own tokens from a matrix of all tokens. */
+bool check_copies_own(const struct program *p, const struct op *op);
 /* Adds `more` to `into`. `reduced`: the axes over which `into` has been summed. */
 err_t layout_add(const struct check_op *c, int buffer, struct value_layout *into, unsigned reduced,
                  const struct value_layout *more);

@@ -328,7 +328,7 @@ static bool counts_tokens(enum graph_sym sym)
 }
 
 /* Checks that an op on own tokens uses no buffers of all tokens or of another rank's tokens, and the other way round.
- * Exception: a matmul may write some rows of a buffer of all tokens (parts.c). */
+ * Exceptions: a matmul may write some rows of a buffer of all tokens (parts.c), and a copy may take some (layout.c). */
 static err_t check_tokens(const struct check_at *at, const struct op *op, int i, struct why *why)
 {
     const struct buffer *b = &at->p->buffers[op->arg[i].buffer];
@@ -336,6 +336,7 @@ static err_t check_tokens(const struct check_at *at, const struct op *op, int i,
     bool own = op->kind == OP_OWN_GATHER || op->kind == OP_OWN_SCATTER || op->kind == OP_EXCHANGE;
     bool inner = op->kind == OP_GEMM && op->flags & OPF_TRANS_A && i < 2;
     bool some = op->kind == OP_GEMM && i > 2 && parts_rows(at->p, op) >= 0;
+    some |= op->kind == OP_COPY && i == 0 && check_copies_own(at->p, op);
     is = inner ? op->k.sym : op->kind == OP_GEMM && i != 0 && i != 3 && i != 4 ? SYM_ONE : is;
     is = op->kind == OP_SHIFT && i == 1 ? op->k.sym : is;
     if (own || some || b->space == SPACE_HOST || !counts_tokens(is) || !counts_tokens(rows) || is == rows)

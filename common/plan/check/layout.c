@@ -392,7 +392,7 @@ static struct value_layout home_layout(const struct check_op *c, const struct va
     struct value_layout l = layout_of_input(c->at->p);
     if (c->at->p->sharding.ep.share[AXIS_TP] > 1)
         l.on[AXIS_TP] = ON_ROWS;
-    return is->zero && c->at->p->actions[c->at->action].micro < 0 ? l : *is;
+    return is->zero ? l : *is;
 }
 
 /* What the ranks of a group of expert parallelism have gathered. */
@@ -407,7 +407,9 @@ static err_t exchange_layouts(const struct check_op *c, const struct value_layou
     const unsigned axes = c->at->p->sharding.ep.axes;
     const bool back = c->op->flags & OPF_INVERSE;
     const unsigned from = back ? ON_EXPERTS : ON_ROWS, to = back ? ON_ROWS : ON_EXPERTS;
-    const struct value_layout x = back ? in[0] : home_layout(c, &in[0]);
+    struct value_layout x = home_layout(c, &in[0]);
+    for (int a = 0; a < AXIS_COUNT && back && in[0].zero; a++)
+        x.on[a] = axes >> a & 1 ? ON_EXPERTS : x.on[a];
     ret[2] = x;
     for (int a = 0; a < AXIS_COUNT; a++) {
         bool over = axes >> a & 1;
@@ -568,11 +570,35 @@ err_t layout_of_message(const struct check_op *c, const struct value_layout *in,
     return OK;
 }
 
+/* A copy of the own tokens' rows of a value that every tp rank has. */
+static err_t own_copy_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+{
+    const struct op *op = c->op;
+    const struct graph_dim from = op->arg[0].offset;
+    if (!in[0].zero && in[0].on[AXIS_TP] != ON_WHOLE)
+        return in[0].on[AXIS_TP] & ON_SUM ? share_fail(c, 0, AXIS_TP)
+                                          : want_fail(c, AXIS_TP, 0, in[0].on[AXIS_TP], "all tokens");
+    if (from.sym != SYM_OWN0 || from.factor != op->m.factor || op->arg[0].col || op->arg[1].offset.factor)
+        return check_fail(c->at, c->why, "copies rows of %s that do not begin with the first own token", name_of(c, 0));
+    ret[1] = in[0];
+    ret[1].on[AXIS_TP] = ON_ROWS;
+    return OK;
+}
+
+bool check_copies_own(const struct program *p, const struct op *op)
+{
+    return p->mesh.size[AXIS_TP] > 1 && op->m.sym == SYM_OWN &&
+           p->buffers[op->arg[0].buffer].dim[0].sym == SYM_TOKENS &&
+           p->buffers[op->arg[1].buffer].dim[0].sym == SYM_OWN;
+}
+
 err_t layout_of_op(const struct check_op *c, const struct value_layout in[OP_MAX_OPERANDS],
                    struct value_layout ret[OP_MAX_OPERANDS])
 {
     memset(ret, 0, OP_MAX_OPERANDS * sizeof(*ret));
     switch (c->op->kind) {
+    case OP_COPY:
+        return check_copies_own(c->at->p, c->op) ? own_copy_layouts(c, in, ret) : token_op_layouts(c, in, ret);
     case OP_GEMM:
         return gemm_layouts(c, in, ret);
     case OP_GROUPED_GEMM:

@@ -5,7 +5,7 @@
 
 const struct operand_rules check_operands[OP_KIND_COUNT] = {
     [OP_ZERO] = {.shape = "M", .type = "-"},
-    [OP_COPY] = {.shape = "MM", .type = "dd", .class = "tt"},
+    [OP_COPY] = {.shape = "MM", .type = "-=", .class = "tt"},
     [OP_EMBED] = {.shape = "t--M", .type = "iddd"},
     [OP_EMBED_GRAD] = {.shape = "tM--", .type = "idww"},
     [OP_GEMM] = {.type = "dddedww"},

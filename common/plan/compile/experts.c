@@ -20,6 +20,9 @@
  *   gather          back in the order of arrival: `inverse`
  *   exchange        home rows                                         -> combine
  *
+ * Without sequence parallelism all ranks of tp have all tokens and route them alike. Each one sends its own part of
+ * them, as if it had only these; the results, and the gradients of x and of the weights, are gathered over tp.
+ *
  * Each expert has the rows of all ranks of the group, so the gradients of experts are complete there. The sum over a
  * token's experts is made at home, in ascending order of the experts, whoever computed them. */
 #include "common/plan/compile/internal.h"
@@ -97,13 +100,6 @@ void experts_route(struct compiler *c, int i, enum op_kind kind)
         sum_sets(c, i, numbers);
 }
 
-static struct op *rows_op(struct compiler *c, int i, enum op_kind kind, int tokens)
-{
-    struct op *op = router_op(c, i, kind, tokens);
-    op->n = dim_one(tp_cols(c, tokens));
-    return op;
-}
-
 /* ---- expert parallelism ---- */
 
 static bool is_parallel(const struct compiler *c)
@@ -114,6 +110,78 @@ static bool is_parallel(const struct compiler *c)
 bool experts_cross_micros(const struct compiler *c)
 {
     return c->p->sharding.ep.share[AXIS_FSDP] > 1;
+}
+
+bool experts_divide_tokens(const struct compiler *c)
+{
+    return c->p->sharding.ep.share[AXIS_TP] > 1 && !c->own;
+}
+
+/* Rows of an activation with one row per token whose experts this rank asks for. */
+static struct graph_dim sent_rows(const struct compiler *c, int tokens)
+{
+    struct graph_dim d = tp_rows(c, tokens);
+    d.sym = experts_divide_tokens(c) ? SYM_OWN : d.sym;
+    return d;
+}
+
+static struct op *sent_op(struct compiler *c, int i, enum op_kind kind, int tokens)
+{
+    struct op *op = router_op(c, i, kind, tokens);
+    op->m = sent_rows(c, tokens);
+    return op;
+}
+
+static struct op *rows_op(struct compiler *c, int i, enum op_kind kind, int tokens)
+{
+    struct op *op = sent_op(c, i, kind, tokens);
+    op->n = dim_one(tp_cols(c, tokens));
+    return op;
+}
+
+/* ---- own parts of values that all ranks of tp have ---- */
+
+static int own_buffer(struct compiler *c, int i, const char *name, enum dtype dtype, int64_t per_token)
+{
+    struct buffer b = {.tensor = -1, .dtype = dtype, .ndim = 2, .space = SPACE_WORK, .run = -1, .slots = 1};
+    b.dim[0] = (struct graph_dim){SYM_OWN, 1};
+    b.dim[1] = dim_one(per_token);
+    snprintf(b.name, sizeof(b.name), "layer.%d.experts.own.%s", c->g->nodes[i].layer, name);
+    return compile_buffer(c, &b);
+}
+
+/* The rows of own tokens of `all`, which has `per_token` elements for each token; `all` itself where it has no other
+ * rows. */
+static int own_part(struct compiler *c, int i, const char *name, int all, int64_t per_token)
+{
+    if (!experts_divide_tokens(c) || c->err)
+        return all;
+    int own = own_buffer(c, i, name, c->p->buffers[all].dtype, per_token);
+    struct op *op = compile_op(c, OP_COPY, i);
+    op->m = (struct graph_dim){SYM_OWN, per_token};
+    op_arg(op, 0, all);
+    op->arg[0].offset = (struct graph_dim){SYM_OWN0, MUTANT(OTHER_TOKENS_SENT) ? 0 : per_token};
+    op_arg(op, 1, own);
+    return own;
+}
+
+/* A buffer for the rows of own tokens of `all`, from which whole_from then gathers `all`. */
+static int own_part_new(struct compiler *c, int i, const char *name, int all, int64_t per_token)
+{
+    if (!experts_divide_tokens(c) || c->err)
+        return all;
+    return own_buffer(c, i, name, c->p->buffers[all].dtype, per_token);
+}
+
+static void whole_from(struct compiler *c, int i, int own, int all, int64_t per_token)
+{
+    if (own == all || c->err)
+        return;
+    struct op *op = compile_collective(c, OP_OWN_GATHER, i, 1u << AXIS_TP);
+    op->m = dim_tokens(1);
+    op->n = dim_one(per_token);
+    op_arg(op, 0, own);
+    op_arg(op, 1, all);
 }
 
 /* The most tokens that the ranks of this rank's group have together. */
@@ -163,7 +231,7 @@ static int exchange_buffer(struct compiler *c, int i, const char *name, struct g
 /* The home rows of node i: a row for each choice of a token of `tokens`. */
 static struct graph_dim home_rows(const struct compiler *c, int i, int tokens)
 {
-    struct graph_dim d = tp_rows(c, tokens);
+    struct graph_dim d = sent_rows(c, tokens);
     d.factor *= c->g->nodes[i].router.k;
     return d;
 }
@@ -237,7 +305,7 @@ static int gather_offsets(struct compiler *c, int i, int mine, const int out[3])
 static void sort_rows(struct compiler *c, int i, int ids, int place, int source, int offsets)
 {
     const int args[] = {ids, place, source, offsets};
-    struct op *op = router_op(c, i, OP_ROUTE_SORT, c->g->nodes[i].in[0]);
+    struct op *op = sent_op(c, i, OP_ROUTE_SORT, c->g->nodes[i].in[0]);
     for (int k = 0; k < 4; k++)
         op_arg(op, k, args[k]);
 }
@@ -252,6 +320,8 @@ void experts_dispatch(struct compiler *c, int i, enum op_kind kind)
         if (k < 4 || (parallel && k > 4))
             out[k] = compile_new_value(c, n->out[k]);
     int home = out[0], offsets = out[3];
+    x = own_part(c, i, "x", x, tp_cols(c, n->in[0]));
+    ids = own_part(c, i, "ids", ids, n->router.k);
     if (parallel) {
         home = exchange_buffer(c, i, "sent", home_rows(c, i, n->in[0]), tp_cols(c, n->in[0]));
         offsets = exchange_buffer(c, i, "sent.offsets", dim_one(n->router.experts + 1), 0);
@@ -302,12 +372,15 @@ void experts_combine(struct compiler *c, int i, enum op_kind kind)
         home = return_rows(c, i, rows, compile_value(c, n->in[3]), compile_value(c, n->in[5]), n->out[0]);
         c->home[i] = home;
     }
-    int y = compile_new_value(c, n->out[0]);
+    const int64_t cols = tp_cols(c, n->out[0]);
+    int weights = own_part(c, i, "weights", compile_value(c, n->in[1]), n->router.k);
+    int y = compile_new_value(c, n->out[0]), own = own_part_new(c, i, "y", y, cols);
     struct op *op = rows_op(c, i, kind, n->out[0]);
     op_arg(op, 0, home);
-    op_arg(op, 1, MUTANT(WEIGHTS_LEFT_OUT) ? -1 : compile_value(c, n->in[1]));
+    op_arg(op, 1, MUTANT(WEIGHTS_LEFT_OUT) ? -1 : weights);
     op_arg(op, 2, compile_value(c, n->in[2]));
-    op_arg(op, 3, y);
+    op_arg(op, 3, own);
+    whole_from(c, i, own, y, cols);
 }
 
 void experts_gate(struct compiler *c, int i, enum op_kind kind)
@@ -366,10 +439,14 @@ void experts_combine_grad(struct compiler *c, int i, enum op_kind kind)
     int place = compile_forward_value(c, n->in[2]), dy = compile_take_grad(c, n->out[0]);
     int d_home = is_parallel(c) ? home : grad_in_place(c, n->in[0]);
     int d_weights = compile_typed_buffer(c, n->in[1], ".grad", c->p->wide);
-    const int args[] = {home, weights, place, dy, d_home, d_weights};
+    weights = own_part(c, i, "weights", weights, n->router.k);
+    dy = own_part(c, i, "y.grad", dy, tp_cols(c, n->out[0]));
+    int own = own_part_new(c, i, "weights.grad", d_weights, n->router.k);
+    const int args[] = {home, weights, place, dy, d_home, own};
     struct op *op = rows_op(c, i, kind, n->out[0]);
     for (int k = 0; k < 6; k++)
         op_arg(op, k, args[k]);
+    whole_from(c, i, own, d_weights, n->router.k);
     int d_rows = d_home;
     if (is_parallel(c)) {
         d_rows = compile_work_buffer(c, n->in[0], ".grad");
@@ -392,7 +469,8 @@ void experts_weight_grad(struct compiler *c, int i, int dy)
     op_arg(op, 1, x);
     op_arg(op, 2, c->p->grad_buffer[n->in[1]]);
     if (!MUTANT(EXPERTS_UNMARKED))
-        compile_mark_shares(c, n->in[1], c->own && sharding_rest(&c->p->sharding, AXIS_TP) > 1);
+        compile_mark_shares(c, n->in[1],
+                            (c->own || experts_divide_tokens(c)) && sharding_rest(&c->p->sharding, AXIS_TP) > 1);
     c->grad_started[n->in[1]] = true;
 }
 
@@ -434,12 +512,13 @@ void experts_dispatch_grad(struct compiler *c, int i, enum op_kind kind)
     int place = compile_forward_value(c, n->out[1]), d_rows = compile_take_grad(c, n->out[0]);
     if (is_parallel(c))
         d_rows = return_rows(c, i, d_rows, compile_value(c, n->out[4]), compile_value(c, n->out[6]), n->in[0]);
-    int dx = compile_work_buffer(c, n->in[0], ".grad");
+    int dx = compile_work_buffer(c, n->in[0], ".grad"), own = own_part_new(c, i, "x.grad", dx, tp_cols(c, n->in[0]));
     struct op *op = rows_op(c, i, kind, n->in[0]);
     op_arg(op, 0, d_rows);
     op_arg(op, 1, MUTANT(WEIGHTS_TWICE) ? compile_value(c, c->g->nodes[i - 1].out[1]) : -1);
     op_arg(op, 2, place);
-    op_arg(op, 3, dx);
+    op_arg(op, 3, own);
+    whole_from(c, i, own, dx, tp_cols(c, n->in[0]));
     compile_add_gradient(c, n->in[0], dx);
 }
 

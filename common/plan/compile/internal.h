@@ -283,6 +283,9 @@ int compile_new_value(struct compiler *c, int t);
 
 /* program.max_arrived */
 int64_t experts_max_arrived(const struct compiler *c);
+/* Whether the ranks of tp, which have all tokens, divide them among them for the experts: with expert parallelism and
+ * without sequence parallelism. */
+bool experts_divide_tokens(const struct compiler *c);
 /* Whether ranks with other microbatches exchange rows: expert parallelism is folded over fsdp. */
 bool experts_cross_micros(const struct compiler *c);
 void experts_route(struct compiler *c, int node, enum op_kind kind);

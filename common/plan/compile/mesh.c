@@ -123,12 +123,6 @@ static err_t check_experts(const struct job_spec *job, const struct mesh *m, str
         return why_set(why, ERR_INVALID,
                        "parallel.ep is %lld, but the model has only %lld experts; the nearest legal value is %lld",
                        (long long)p->ep, (long long)job->model.experts, (long long)job->model.experts);
-    if (fold.axes >> AXIS_TP & 1 && !p->sp)
-        return why_set(
-            why, ERR_INVALID,
-            "parallel.ep is %lld over tp, where each rank sends its own tokens to experts, but parallel.sp is "
-            "false, so all ranks have all tokens: set parallel.sp to true",
-            (long long)p->ep);
     if (fold.axes >> AXIS_FSDP & 1 && job->train.numerics == NUMERICS_CANONICAL)
         return why_set(why, ERR_INVALID,
                        "parallel.ep is %lld, over ranks with other samples, whose sums train.numerics canonical keeps "

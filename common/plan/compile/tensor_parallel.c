@@ -16,7 +16,8 @@ bool tp_is_own(const struct compiler *c, int t)
 {
     const struct graph_tensor *g = &c->g->tensors[t];
     bool by_token = g->kind == GT_ACTIVATION || g->kind == GT_STAT || g->kind == GT_INDEX;
-    return c->own && !g->cut.segments && by_token && !tp_is_arrived(c, t);
+    bool divided = experts_divide_tokens(c) && c->producer[t] >= 0 && c->g->nodes[c->producer[t]].op == GO_DISPATCH;
+    return (c->own || divided) && !g->cut.segments && by_token && !tp_is_arrived(c, t);
 }
 
 bool tp_is_arrived(const struct compiler *c, int t)

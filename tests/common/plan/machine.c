@@ -527,7 +527,7 @@ void machine_op(struct machine *m, const struct op *op)
         break;
     case OP_COPY:
     case OP_CAST: /* to the buffer's type after the op */
-        memcpy(A(1), A(0), (size_t)(t * n) * sizeof(double));
+        memcpy(A(1), A(0), (size_t)(t * n) * (operand_dtype(m, op, 0) == DT_I32 ? sizeof(int32_t) : sizeof(double)));
         break;
     case OP_EMBED:
     case OP_EMBED_GRAD:

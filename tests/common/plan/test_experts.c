@@ -242,6 +242,17 @@ static const struct cell {
     {2, 4, 3, 1, 1, 1, 1, PIPE_1F1B, 2},
     {1, 6, 0, 1, 1, 1, 1, PIPE_1F1B, 3},
     {1, 6, 3, 1, 1, 1, 1, PIPE_1F1B, 3},
+    /* tp ranks that all have all tokens, and send a part of them */
+    {1, 1, 0, 1, 2, 0, 1, PIPE_1F1B, 2},
+    {1, 1, 0, 1, 3, 0, 1, PIPE_1F1B, 3},
+    {1, 1, 0, 1, 4, 0, 1, PIPE_1F1B, 2},
+    {1, 1, 0, 2, 2, 0, 1, PIPE_1F1B, 4},
+    {1, 2, 0, 1, 2, 0, 1, PIPE_1F1B, 4},
+    {1, 2, 2, 1, 2, 0, 1, PIPE_1F1B, 2},
+    {1, 2, 3, 1, 2, 0, 1, PIPE_1F1B, 4},
+    {1, 1, 0, 1, 2, 0, 2, PIPE_ZB_H1, 2},
+    {2, 1, 0, 1, 2, 0, 2, PIPE_1F1B, 2},
+    {1, 2, 1, 2, 2, 0, 1, PIPE_1F1B, 8},
 };
 #define N_CELLS (sizeof(cells) / sizeof(cells[0]))
 
@@ -282,6 +293,19 @@ TEST(layouts_with_recomputation_are_one_worker)
     for (size_t i = 0; i < N_CELLS; i += 2) {
         struct job_spec job = cell_job(setting_for(&cells[i], i / 2), &cells[i]);
         job.parallel.recompute = i % 4 ? RECOMPUTE_FULL : RECOMPUTE_POINTWISE;
+        world_compare(&job);
+    }
+}
+
+/* Fewer tokens in a microbatch than ranks of tp: some have none of their own. */
+TEST(ranks_without_own_tokens_are_one_worker)
+{
+    for (size_t i = 0; i < N_CELLS; i++) {
+        struct job_spec job = cell_job(setting_for(&cells[i], i), &cells[i]);
+        if (cells[i].tp < 3)
+            continue;
+        job.train.micro_batch = 1;
+        job.train.seq = cells[i].cp > 1 ? 2 * cells[i].cp : 2;
         world_compare(&job);
     }
 }

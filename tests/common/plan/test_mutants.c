@@ -53,6 +53,7 @@ static const struct cell {
     {"experts, cp 2", ARCH_LLAMA, .cp = 2, .experts = true, .sets = true},
     {"ep 2 over tp", ARCH_LLAMA, .dp = 2, .tp = 2, .experts = true, .ep = 2},
     {"ep 2 over cp", ARCH_LLAMA, .cp = 2, .experts = true, .ep = 2},
+    {"ep 2 over tp, no sp", ARCH_LLAMA, .tp = 2, .no_sp = true, .experts = true, .ep = 2},
     {"ep 2 over part of tp", ARCH_LLAMA, .tp = 4, .experts = true, .ep = 2},
     {"ep 2 over part of fsdp, zero 3", ARCH_LLAMA, .fsdp = 4, .zero = 3, .experts = true, .ep = 2},
     {"ep 2 over fsdp, zero 1", ARCH_LLAMA, .fsdp = 2, .zero = 1, .experts = true, .ep = 2},
