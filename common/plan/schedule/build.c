@@ -86,6 +86,11 @@ static void row_zb_h1(struct row_writer *w)
     append_turns(w, w->s->ranks - w->rank - 1, w->s->ranks);
 }
 
+static void row_zb_h2(struct row_writer *w)
+{
+    append_turns(w, 2 * (w->s->ranks - w->rank - 1), 2 * w->s->ranks - 1);
+}
+
 /* ---- a V: repeated patterns ---- */
 
 static enum slot_kind kind_of(char letter)

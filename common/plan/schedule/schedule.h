@@ -78,6 +78,7 @@ char slot_letter(enum slot_kind kind);
  *                the microbatches that do not exist. With one chunk it is 1f1b
  *   zb-h1        1f1b with a split backward. A backward for weights waits until one more forward would keep more than
  *                p activations; after the last forward they fill the gaps between the backwards for inputs
+ *   zb-h2        the same with 2 (p - r - 1) forwards ahead and at most 2 p - 1 activations
  *   zb-v         two chunks per rank in a V. 2 (p - r) - 1 forwards of chunk 0 ahead, then both chunks in turns,
  * forward, backward for inputs, backward for weights. Where m is less than 2 p - 1, it is the schedule of 2 p - 1
  *                without the slots of the microbatches that do not exist. The order is that of PyTorch's

@@ -115,7 +115,8 @@ TEST(pipelines_pass)
     static const struct {
         enum pipe_schedule schedule;
         int chunks;
-    } schedules[] = {{PIPE_GPIPE, 1}, {PIPE_1F1B, 1}, {PIPE_INTERLEAVED, 2}, {PIPE_ZB_H1, 1}, {PIPE_ZB_V, 2}};
+    } schedules[] = {{PIPE_GPIPE, 1}, {PIPE_1F1B, 1}, {PIPE_INTERLEAVED, 2},
+                     {PIPE_ZB_H1, 1}, {PIPE_ZB_V, 2}, {PIPE_ZB_H2, 1}};
     static const struct choice other_axes[] = {{1, 1, 1, 1, 0, false}, {2, 1, 1, 1, 0, false}, {1, 2, 1, 1, 1, false},
                                                {1, 2, 1, 1, 2, false}, {1, 2, 1, 1, 3, false}, {1, 1, 2, 1, 0, false},
                                                {1, 1, 1, 2, 0, false}, {1, 1, 1, 2, 0, true},  {1, 2, 1, 2, 3, true}};

@@ -14,7 +14,8 @@ static struct job_spec pipeline(enum model_arch arch, int pp, enum pipe_schedule
     return job;
 }
 
-static const enum pipe_schedule schedules[] = {PIPE_1F1B, PIPE_GPIPE, PIPE_INTERLEAVED, PIPE_ZB_H1, PIPE_ZB_V};
+static const enum pipe_schedule schedules[] = {PIPE_1F1B,  PIPE_GPIPE, PIPE_INTERLEAVED,
+                                               PIPE_ZB_H1, PIPE_ZB_H2, PIPE_ZB_V};
 #define N_SCHEDULES ((int)(sizeof(schedules) / sizeof(schedules[0])))
 
 static int chunks_of(enum pipe_schedule schedule)

@@ -1,6 +1,6 @@
 /* Schedules: bubbles and live activations against the formulas, the check of every small schedule, refusals of planted
  * faults, and text that is printed and read again. Formulas: GPipe arXiv 1811.06965, 1F1B and interleaved 2104.04473,
- * ZB-H1 2401.10241; ZB-V by simulation of PyTorch's order. */
+ * ZB-H1 and ZB-H2 2401.10241; ZB-V by simulation of PyTorch's order. */
 #include "common/plan/schedule/schedule.h"
 #include "tests/lib/example.h"
 
@@ -52,6 +52,8 @@ static double closed_bubble(enum schedule_kind kind, int p, int v, double f, dou
 {
     if (kind == SCHEDULE_ZB_V) /* with the costs of a chunk */
         return (b >= f ? (p - 1) * fmax(b, 2 * (b - w)) : (p - 1) * f + (p - 2) * (f - b)) / v;
+    if (kind == SCHEDULE_ZB_H2)
+        return (p - 1) * (f + fmax(b - 2 * w, 0));
     return (p - 1) * (kind == SCHEDULE_ZB_H1 ? f + b - w : (f + b + w) / v);
 }
 
@@ -59,7 +61,9 @@ static bool formula_holds(enum schedule_kind kind, int p, int v, int m)
 {
     if (kind == SCHEDULE_INTERLEAVED && v > 1)
         return m % p == 0;
-    return kind == SCHEDULE_ZB_V ? m >= 2 * p - 1 : kind != SCHEDULE_ZB_H1 || m >= p;
+    if (kind == SCHEDULE_ZB_V || kind == SCHEDULE_ZB_H2)
+        return m >= 2 * p - 1;
+    return kind != SCHEDULE_ZB_H1 || m >= p;
 }
 
 static void assert_bubble(enum schedule_kind kind, int p, int v, int m, const double fbw[3])
@@ -82,8 +86,8 @@ static void assert_bubble(enum schedule_kind kind, int p, int v, int m, const do
 
 TEST(bubbles_are_the_formulas)
 {
-    /* Also with unequal parts of a backward. ZB-H1's formula requires that weights cost no more than inputs or
-     * forwards; ZB-V's that they cost no more than inputs, and with b < f that b <= 2 w and f <= b + w. */
+    /* Also with unequal parts of a backward. The formulas of ZB-H1 and ZB-H2 require that weights cost no more than
+     * inputs or forwards; ZB-V's that they cost no more than inputs, and with b < f that b <= 2 w and f <= b + w. */
     static const double parts[][3] = {{1, 1, 1}, {1, 1.25, 1}, {2, 3, 1.5}, {1, 2, 0.5}, {2, 3, 2}, {3, 2, 2}};
     int cells = 0;
     for (int kind = 0; kind < SCHEDULE_KIND_COUNT; kind++)
@@ -104,6 +108,8 @@ static int closed_peak(enum schedule_kind kind, int p, int v, int m, int rank)
         return m;
     if (kind == SCHEDULE_ZB_V)
         return least(2 * p, 2 * m);
+    if (kind == SCHEDULE_ZB_H2)
+        return least(2 * p - 1, m);
     if (kind == SCHEDULE_ZB_H1)
         return least(p, m);
     return v == 1 ? least(p - rank, m) : least(2 * (p - rank - 1) + (v - 1) * p + 1, v * m);
@@ -161,6 +167,29 @@ TEST(zero_bubble_keeps_within_1f1b)
             schedule_fini(&a);
             schedule_fini(&b);
         }
+}
+
+/* Of ZB-H2's bubble the offset between ranks is outside of a rank's own slots, so the next step could begin in it. The
+ * rest is the formula of its authors; at equal costs nothing. */
+TEST(zb_h2_waits_inside_as_its_authors_state)
+{
+    static const double parts[][3] = {{1, 1, 1}, {2, 3, 2}, {3, 2, 2}, {2, 2, 1}};
+    for (int p = 2; p <= MAX_P; p++)
+        for (int m = 2 * p - 1; m <= 4 * p; m++)
+            for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+                const double f = parts[i][0], b = parts[i][1], w = parts[i][2];
+                struct schedule s = built(SCHEDULE_ZB_H2, p, 1, m);
+                const struct schedule_cost cost = costs(f, b, w, 1);
+                struct schedule_times t = timed(&s, &cost);
+                double most = 0;
+                for (int r = 0; r < p; r++) {
+                    const struct schedule_span *spans = t.ranks[r].spans;
+                    most = fmax(most, spans[s.rows[r].n - 1].end - spans[0].start - t.ranks[r].busy);
+                }
+                assert_true(most == (p - 1) * (f + b - 2 * w));
+                schedule_times_fini(&t);
+                schedule_fini(&s);
+            }
 }
 
 /* In a V all ranks keep the same number of activations, that of ZB-H1 (two chunks are one of its stages), and at equal
@@ -337,8 +366,8 @@ TEST(values_that_wait_are_counted)
     schedule_fini(&s);
 }
 
-/* With chunks, a forward and the whole backward after it share an exchange, which comes after both. This is possible in the
- * first order below; in the second the backward needs what the forward sends. */
+/* With chunks, a forward and the whole backward after it share an exchange, which comes after both. This is possible in
+ * the first order below; in the second the backward needs what the forward sends. */
 TEST(a_forward_is_sent_with_its_backward)
 {
     struct schedule s = built(SCHEDULE_INTERLEAVED, 2, 2, 4);
