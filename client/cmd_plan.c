@@ -7,20 +7,29 @@
 #include "client/plan_report.h"
 #include "client/spec_args.h"
 #include "client/timeline.h"
+#include "common/plan/compile/compile.h"
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 struct plan_args {
     struct global *global;
     struct spec_args spec;
-    const char *timeline, *measured;
+    const char *timeline, *measured, *schedule_csv;
 };
+
+enum { KEY_SCHEDULE = 256 };
 
 static const struct argp_option options[] = {
     {"timeline", 't', "FILE", 0, "Draw the forecast of a step as an SVG file, with a row per rank and stream", 0},
     {"measured", 'm', "JOB|FOLDER", 0,
      "Show the measured step of a job beside the forecast (run.timeline_step); a job's id, or its checkpoint.dir", 0},
+    {"schedule-csv", KEY_SCHEDULE, "FORM", 0,
+     "Print only the order of the pipeline's ranks as CSV: in the form of PyTorch's schedules (pytorch), or in dtd's "
+     "own "
+     "(dtd); parallel.schedule_csv takes both",
+     0},
     {0}};
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -36,6 +45,11 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case 'm':
         a->measured = arg;
+        return 0;
+    case KEY_SCHEDULE:
+        a->schedule_csv = arg;
+        if (strcmp(arg, "pytorch") != 0 && strcmp(arg, "dtd") != 0)
+            argp_error(state, "--schedule-csv: there is no form '%s'; write pytorch or dtd", arg);
         return 0;
     case ARGP_KEY_END:
         if (!a->spec.file)
@@ -127,6 +141,20 @@ static err_t timeline_draw(const struct job_spec *job, const struct spec_facts *
                           &(struct timeline_step){m->did.n ? &m->did : NULL, measured}, path, why);
 }
 
+static err_t schedule_print(const struct job_spec *job, const char *form, struct why *why)
+{
+    struct pipeline_order order;
+    if (job->parallel.pp < 2)
+        return why_set(why, ERR_INVALID,
+                       "--schedule-csv: parallel.pp is 1, so there is no pipeline; write parallel.pp of at least 2");
+    err_t err = pipeline_order_init(job, MODE_TRAIN, &order, why);
+    if (err)
+        return err;
+    err = schedule_print_csv(&order.schedule, strcmp(form, "pytorch") ? SCHEDULE_OWN : SCHEDULE_PYTORCH, stdout);
+    pipeline_order_fini(&order);
+    return err ? why_set(why, err, "--schedule-csv: the schedule could not be written") : OK;
+}
+
 static json_t *plan_json(const struct job_spec *job, const struct spec_facts *f, const struct measured_step *m)
 {
     json_t *plan = plan_report_json(job, f);
@@ -164,11 +192,13 @@ int cmd_plan(struct global *g, int argc, char **argv)
         err = measured_step_load(&args, &facts, &measured, &why);
     if (!err && args.timeline)
         err = timeline_draw(&job, &facts, &measured, args.timeline, &why);
+    if (!err && args.schedule_csv)
+        err = schedule_print(&job, args.schedule_csv, &why);
     if (err) {
         code = command_refuse(err, &why);
-    } else if (g->format != OUT_TEXT) {
+    } else if (!args.schedule_csv && g->format != OUT_TEXT) {
         code = command_json(g, plan_json(&job, &facts, &measured));
-    } else {
+    } else if (!args.schedule_csv) {
         plan_report_print(&job, &facts);
         measured_print_text(&measured);
     }

@@ -503,7 +503,8 @@ static const struct schema_row rows[] = {
     {ENUM(parallel.schedule, pipe_names, "1f1b", FREE,
           "Pipeline schedule. file: take the schedule from parallel.schedule_csv.")},
     {TEXT(parallel.schedule_csv, NULL, "\"\"", FREE,
-          "Pipeline schedule as CSV text, one line per pipeline rank (schedule file; format: "
+          "Pipeline schedule as CSV text, one line per pipeline rank, in dtd's form or PyTorch's (schedule file; "
+          "formats: "
           "docs/internals/schedules.md).")},
     {INT(parallel.chunks, 1, 64, "1", FREE, "Model stages per pipeline rank (interleaved, file; zb-v has 2).")},
     {INT(parallel.prefetch, 0, 64, "1", FREE,

@@ -47,7 +47,7 @@ _dtctl() {
   rerun) options="--set --optimizer --map --detach" ;;
   resume) options="--workers --steps --more --step --set --optimizer --map --take-over --detach" ;;
   cancel) options="--save --grace --now" ;;
-  plan) options="--set --optimizer --map --timeline --measured" ;;
+  plan) options="--set --optimizer --map --timeline --measured --schedule-csv" ;;
   generate) options="--prompt --file --tokens --temperature --top-k --seed --tp --pp" ;;
   ckpt) sub="ls inspect verify export import upcycle" options="--no-hash --format --dtype --shard-bytes --experts --experts-per-token --set" ;;
   node) sub="drain undrain" options="--reason" ;;

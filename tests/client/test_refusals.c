@@ -71,6 +71,24 @@ TEST(a_plan_is_drawn)
     expect_text(r.err, "absent/step.svg");
 }
 
+TEST(the_order_of_a_pipeline_is_printed)
+{
+    struct run_result r;
+    files_write();
+    run_expect(&r, 0,
+               "dtctl plan job.yaml --set parallel.workers=2 --set parallel.pp=2 --set train.global_batch=2 "
+               "--set train.micro_batch=1 --schedule-csv pytorch");
+    assert_string_equal(r.out, "0F0,0F1,,0B0,,0B1\n,1F0,1B0,1F1,1B1,\n");
+    run_expect(&r, 0,
+               "dtctl plan job.yaml --set parallel.workers=2 --set parallel.pp=2 --set train.global_batch=2 "
+               "--set train.micro_batch=1 --schedule-csv dtd");
+    assert_string_equal(r.out, "F0.0,F0.1,-,B0.0,-,B0.1\n-,F0.0,B0.0,F0.1,B0.1,-\n");
+    run_expect(&r, 2, "dtctl plan job.yaml --set parallel.workers=1 --schedule-csv dtd");
+    expect_text(r.err, "--schedule-csv: parallel.pp is 1, so there is no pipeline; write parallel.pp of at least 2");
+    run_expect(&r, 2, "dtctl plan job.yaml --schedule-csv csv");
+    expect_text(r.err, "--schedule-csv: there is no form 'csv'; write pytorch or dtd");
+}
+
 TEST(a_plan_of_thousands_is_quick)
 {
     struct run_result r;

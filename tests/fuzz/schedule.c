@@ -8,13 +8,13 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void print_and_read(const struct schedule *s)
+static void print_and_read(const struct schedule *s, enum schedule_form form)
 {
     char *text = NULL;
     size_t len;
     struct schedule again;
     FILE *out = open_memstream(&text, &len);
-    if (!out || schedule_print_csv(s, out) || fclose(out))
+    if (!out || schedule_print_csv(s, form, out) || fclose(out))
         abort();
     if (schedule_read_csv(text, len, "again", &again, NULL))
         abort();
@@ -22,6 +22,8 @@ static void print_and_read(const struct schedule *s)
         if (s->rows[r].n != again.rows[r].n ||
             memcmp(s->rows[r].slots, again.rows[r].slots, (size_t)s->rows[r].n * sizeof(struct slot)) != 0)
             abort();
+    if (form == SCHEDULE_PYTORCH && again.placement != s->placement)
+        abort();
     schedule_fini(&again);
     free(text);
 }
@@ -40,6 +42,18 @@ static void check_and_time(const struct schedule *s)
         abort();
 }
 
+/* PyTorch's form has as many stages as the largest in it says, so it keeps a schedule that has the last one. */
+static bool has_all_stages(const struct schedule *s)
+{
+    int last = 0;
+    for (int r = 0; r < s->ranks; r++)
+        for (int i = 0; i < s->rows[r].n; i++) {
+            int stage = schedule_stage(s, r, s->rows[r].slots[i].chunk);
+            last = stage > last ? stage : last;
+        }
+    return last == s->ranks * s->chunks - 1;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct schedule s;
@@ -51,8 +65,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     check_and_time(&s);
-    if (s.ranks * s.chunks * s.micros <= 4096)
-        print_and_read(&s);
+    if (s.ranks * s.chunks * s.micros <= 4096) {
+        print_and_read(&s, SCHEDULE_OWN);
+        if (has_all_stages(&s))
+            print_and_read(&s, SCHEDULE_PYTORCH);
+    }
     schedule_fini(&s);
     return 0;
 }

@@ -101,13 +101,31 @@ static err_t check_ascending(const struct schedule *s, struct why *why)
     return OK;
 }
 
+static err_t read_csv(const struct job_spec *job, struct schedule *ret, struct why *why)
+{
+    const char *text = job->parallel.schedule_csv ? job->parallel.schedule_csv : "";
+    return schedule_read_csv(text, strlen(text), "parallel.schedule_csv", ret, why);
+}
+
+/* The placement of the job's training schedule, which evaluation and generation share. */
+static err_t placement_of(const struct job_spec *job, enum pipe_placement *ret, struct why *why)
+{
+    struct schedule s = {.placement = PLACE_LOOP};
+    err_t e = OK;
+    if (job->parallel.schedule == PIPE_FILE)
+        e = read_csv(job, &s, why);
+    *ret = job->parallel.schedule == PIPE_FILE ? s.placement
+                                               : schedule_placement((enum schedule_kind)job->parallel.schedule);
+    schedule_fini(&s);
+    return e;
+}
+
 /* parallel.schedule_csv, checked against the job's pipeline. */
 static err_t schedule_from_csv(const struct job_spec *job, const struct schedule *want, struct schedule *ret,
                                struct why *why)
 {
-    const char *text = job->parallel.schedule_csv ? job->parallel.schedule_csv : "";
     struct schedule s = {0};
-    err_t e = schedule_read_csv(text, strlen(text), "parallel.schedule_csv", &s, why);
+    err_t e = read_csv(job, &s, why);
     if (!e && s.ranks != want->ranks)
         e = why_set(why, ERR_INVALID, "parallel.schedule_csv has %d lines; parallel.pp is %d: a line for each rank",
                     s.ranks, want->ranks);
@@ -135,8 +153,6 @@ err_t pipeline_schedule(const struct job_spec *job, const struct mesh *mesh, enu
     struct schedule s = {.ranks = mesh->size[AXIS_PP],
                          .chunks = job->parallel.chunks > 1 ? (int)job->parallel.chunks : 1,
                          .micros = most_micros(job, mesh, mode)};
-    if (job->parallel.schedule != PIPE_FILE && s.ranks > 1)
-        s.placement = schedule_placement((enum schedule_kind)job->parallel.schedule);
     bool train = mode == MODE_TRAIN;
     err_t e = OK;
     if (s.ranks > 1)
@@ -146,6 +162,8 @@ err_t pipeline_schedule(const struct job_spec *job, const struct mesh *mesh, enu
             return schedule_from_csv(job, &s, ret, why);
         return schedule_build((enum schedule_kind)job->parallel.schedule, s.ranks, s.chunks, s.micros, ret, why);
     }
+    if (!e && s.ranks > 1)
+        e = placement_of(job, &s.placement, why);
     e = e ? e : s.ranks > 1 ? schedule_forwards(&s) : schedule_one_rank(&s, train);
     if (e == ERR_NOMEM) {
         schedule_fini(&s);

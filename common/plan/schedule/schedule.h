@@ -182,13 +182,17 @@ NODISCARD err_t schedule_posts_check(const struct schedule_posts *p, const struc
 
 /* ---- text ---- */
 
-/* Reads one line per rank (docs/internals/schedules.md). `name` begins error messages, as in "NAME:LINE:COLUMN: ...".
- * The number of ranks is that of the lines; the numbers of chunks and microbatches follow from the largest in the text.
- * The result is within the limits but not checked. ERR_INVALID, ERR_LIMIT. */
+/* Forms of a cell: F0.3, with the rank's chunk; and that of PyTorch's pipelining schedules (compute_only), 0F3, with
+ * the stage. The first one is always a loop; in the second one the placement follows from the stages of each line. */
+enum schedule_form { SCHEDULE_OWN, SCHEDULE_PYTORCH };
+
+/* Reads one line per rank (docs/internals/schedules.md), in either form. `name` begins error messages, as in
+ * "NAME:LINE:COLUMN: ...". The number of ranks is that of the lines; the numbers of chunks and microbatches follow from
+ * the largest in the text. The result is within the limits but not checked. ERR_INVALID, ERR_LIMIT. */
 NODISCARD err_t schedule_read_csv(const char *text, size_t len, const char *name, struct schedule *ret,
                                   struct why *why);
 /* Prints a column per step, as if every slot took one step; "-" is a step in which a rank waits. Where no such steps
  * exist, the slots have no gaps. */
-NODISCARD err_t schedule_print_csv(const struct schedule *s, FILE *out);
+NODISCARD err_t schedule_print_csv(const struct schedule *s, enum schedule_form form, FILE *out);
 
 #endif

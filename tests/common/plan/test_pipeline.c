@@ -278,6 +278,28 @@ TEST(schedules_from_a_file_are_one_worker)
     world_compare(&job);
 }
 
+/* PyTorch's form: the stages of its lines say that they are in a V. Evaluation has the same placement. */
+TEST(schedules_in_pytorchs_form_are_one_worker)
+{
+    char v[] = "0F0,0F1,0F2,3F0,3I0,3W0,3F1,0B0,3B1,3F2,3I2,0B1,0I2,3W2,0W2\n"
+               "1F0,2F0,1F1,2F1,1F2,2B0,1B0,2F2,2I1,1I1,2B2,1W1,2W1,1B2\n";
+    struct job_spec job = from_file(v, 2, 2, 6);
+    for (int tied = 0; tied < 2; tied++) {
+        job.model.tied = tied;
+        world_compare(&job);
+        world_compare_passes(&job);
+    }
+    job.parallel.workers = 4;
+    job.parallel.fsdp = 2;
+    job.parallel.zero = 3;
+    job.train.global_batch = 10; /* the second rank of each pair has two microbatches */
+    world_compare(&job);
+    char loop[] = "0F0,0F1,2F0,2F1,2B0,2B1,0B0,0B1\n1F0,1F1,3F0,3B0,3F1,3B1,1B0,1B1\n";
+    job = from_file(loop, 2, 2, 4);
+    world_compare(&job);
+    world_compare_passes(&job);
+}
+
 /* All forwards of a chunk, then all of the next. Values for the first rank's second chunk arrive while it still runs
  * the first, more than may be in flight at once (pipeline_exchange.c, MAX_POSTED). */
 TEST(chunk_after_chunk_is_one_worker)

@@ -665,13 +665,13 @@ TEST(the_largest_are_built)
 
 /* ---- text ---- */
 
-static char *printed(const struct schedule *s)
+static char *printed(const struct schedule *s, enum schedule_form form)
 {
     char *text = NULL;
     size_t size;
     FILE *out = open_memstream(&text, &size);
     assert_non_null(out);
-    assert_ok(schedule_print_csv(s, out));
+    assert_ok(schedule_print_csv(s, form, out));
     fclose(out);
     return text;
 }
@@ -694,7 +694,7 @@ TEST(printed_text_can_be_read)
             for (int v = min_chunks((enum schedule_kind)kind); v <= max_chunks((enum schedule_kind)kind); v++)
                 for (int m = 1; m <= 11; m += 2) {
                     struct schedule s = built((enum schedule_kind)kind, p, v, m), again;
-                    char *text = printed(&s);
+                    char *text = printed(&s, SCHEDULE_OWN);
                     assert_ok(schedule_read_csv(text, strlen(text), "x.csv", &again, NULL));
                     assert_same(&s, &again);
                     free(text);
@@ -708,7 +708,7 @@ TEST(a_cycle_is_printed_without_gaps)
     static const char text[] = "F0.0,B0.0,F0.1,B0.1\nF0.1,B0.1,F0.0,B0.0\n";
     struct schedule s;
     assert_ok(schedule_read_csv(text, strlen(text), "x.csv", &s, NULL));
-    char *again = printed(&s);
+    char *again = printed(&s, SCHEDULE_OWN);
     assert_string_equal(again, text);
     free(again);
     schedule_fini(&s);
@@ -758,6 +758,105 @@ TEST(text_that_is_not_a_schedule)
     }
 }
 
+/* ---- PyTorch's form ---- */
+
+/* 2 ranks, 4 stages and 8 microbatches, the shape of torchtitan's tests/assets/custom_schedule.csv: interleaved 1F1B.
+ */
+static const char looped[] =
+    "0F0,0F1,2F0,2F1,0F2,,2B0,0F3,2B1,2F2,0B0,2F3,0B1,0F4,2B2,0F5,2B3,2F4,0B2,2F5,0B3,0F6,2B4,0F7,2B5,2F6,0B4,2F7,0B5,"
+    ",2B6,,2B7,0B6,0B7\r\n"
+    ",1F0,1F1,3F0,3B0,3F1,3B1,1F2,1B0,1F3,1B1,3F2,3B2,3F3,3B3,1F4,1B2,1F5,1B3,3F4,3B4,3F5,3B5,1F6,1B4,1F7,1B5,3F6,3B6,"
+    "3F7,3B7,1B6,1B7,,\r\n";
+
+TEST(a_loop_in_pytorchs_form_is_read)
+{
+    struct schedule s, want = built(SCHEDULE_INTERLEAVED, 2, 2, 8);
+    assert_ok(schedule_read_csv(looped, strlen(looped), "x.csv", &s, NULL));
+    assert_int_equal(s.placement, PLACE_LOOP);
+    assert_same(&s, &want);
+    assert_ok(schedule_check(&s, NULL, NULL));
+    schedule_fini(&s);
+    schedule_fini(&want);
+}
+
+/* Two stages for each line, there and back, and a pair that PyTorch would overlap. */
+TEST(a_v_in_pytorchs_form_is_read)
+{
+    static const char text[] = "0F0,0F1,3F0,3B0,0B0,(3F1;3B1)OVERLAP_F_B,0B1\n1F0,2F0,1F1,2F1,2B0,1B0,2B1,1B1\n";
+    struct schedule s;
+    assert_ok(schedule_read_csv(text, strlen(text), "x.csv", &s, NULL));
+    assert_int_equal(s.placement, PLACE_V);
+    assert_int_equal(s.chunks, 2);
+    assert_int_equal(s.rows[0].n, 8);
+    assert_int_equal(s.rows[0].slots[2].chunk, 1);
+    assert_true(s.rows[0].slots[5].kind == SLOT_FORWARD && s.rows[0].slots[6].kind == SLOT_BACKWARD);
+    assert_int_equal(s.rows[1].slots[1].chunk, 1);
+    assert_ok(schedule_check(&s, NULL, NULL));
+    schedule_fini(&s);
+}
+
+/* Every schedule comes back with its placement; the order of a V in dtd's own form would be that of a loop. */
+TEST(text_in_pytorchs_form_can_be_read)
+{
+    for (int kind = 0; kind < SCHEDULE_KIND_COUNT; kind++)
+        for (int p = 1; p <= 5; p++)
+            for (int v = min_chunks((enum schedule_kind)kind); v <= max_chunks((enum schedule_kind)kind); v++)
+                for (int m = 1; m <= 11; m += 2) {
+                    struct schedule s = built((enum schedule_kind)kind, p, v, m), again;
+                    char *text = printed(&s, SCHEDULE_PYTORCH);
+                    assert_ok(schedule_read_csv(text, strlen(text), "x.csv", &again, NULL));
+                    assert_same(&s, &again);
+                    if (p > 1)
+                        assert_int_equal(again.placement, s.placement);
+                    free(text);
+                    schedule_fini(&s);
+                    schedule_fini(&again);
+                }
+}
+
+TEST(text_that_is_not_in_pytorchs_form)
+{
+    static const struct {
+        const char *text;
+        err_t err;
+        const char *want;
+    } rows[] = {
+        {"0F0,F0.0\n", ERR_INVALID,
+         "x.csv:1:5: 'F0.0' has another form than the first cell; write all as F0.3, or all"},
+        {"F0.0\n0F0\n", ERR_INVALID, "x.csv:2:1: '0F0' has another form"},
+        {"0F\n", ERR_INVALID,
+         "x.csv:1:1: '0F' is not an action; write the stage, F, B, I or W, and the microbatch (0F3)"},
+        {"0F0,0X0\n", ERR_INVALID, "x.csv:1:5: '0X0' is not an action"},
+        {"0F0,0\n", ERR_INVALID, "x.csv:1:5: '0' is not an action"},
+        {"0F0x\n", ERR_INVALID, "x.csv:1:1: '0F0x' is not an action"},
+        {"0F0,0SEND_F0\n", ERR_INVALID, "x.csv:1:5: '0SEND_F0' is communication; write PyTorch's form compute_only"},
+        {"0UNSHARD,0F0\n", ERR_INVALID, "x.csv:1:1: '0UNSHARD' is communication"},
+        {"0REDUCE_GRAD\n", ERR_INVALID, "x.csv:1:1: '0REDUCE_GRAD' is communication"},
+        {"(0F0)OVERLAP_F_B\n", ERR_INVALID,
+         "x.csv:1:1: '(0F0)OVERLAP_F_B' is not a pair; write a forward and a backward"},
+        {"(0F0;0B0\n", ERR_INVALID, "x.csv:1:1: '(0F0;0B0' is not a pair"},
+        {"(0F0;)OVERLAP_F_B\n", ERR_INVALID, "x.csv:1:6: '' is not an action"},
+        {"(;)OVERLAP_F_B\n", ERR_INVALID, "x.csv:1:2: '' is not an action"},
+        {"65536F0\n", ERR_LIMIT, "x.csv:1:1: the stage number is too large; the largest legal number is 65535"},
+        {"0F65536\n", ERR_LIMIT, "x.csv:1:1: the microbatch number is too large"},
+        {"0F0,2F0\n1F0\n", ERR_INVALID, "x.csv: 3 stages on 2 lines; write equally many stages on each line"},
+        {"# of 3 ranks\n0F0,3F0\n\n1F0,2F0\n4F0,5F0\n", ERR_INVALID,
+         "x.csv:4: stage 2 is on line 2 of 3; stages must go round the lines (0 to 2 are the first of each), or, with "
+         "two "
+         "for each line, there and back (the first line has 0 and 5)"},
+        {"0F0,1F0\n2F0,3F0\n", ERR_INVALID, "x.csv:1: stage 1 is on line 1 of 2; stages must go round the lines"},
+        {"0F0,0F1,3F0\n1F0,2F0,3F1\n", ERR_INVALID, "x.csv:1: stage 3 is on line 1 of 2"},
+        {"0F0,5F0,6F0\n1F0,4F0,7F0\n2F0,3F0,8F0\n", ERR_INVALID, "x.csv:1: stage 5 is on line 1 of 3"},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct schedule s;
+        struct why why = {""};
+        assert_err(rows[i].err, schedule_read_csv(rows[i].text, strlen(rows[i].text), "x.csv", &s, &why));
+        if (strncmp(why.text, rows[i].want, strlen(rows[i].want)) != 0)
+            fail_msg("'%s', where '%s' was wanted", why.text, rows[i].want);
+    }
+}
+
 TEST(too_many_lines)
 {
     char text[(SCHEDULE_MAX_RANKS + 1) * 5];
@@ -786,7 +885,7 @@ TEST(examples_of_the_manual)
         while (k < SCHEDULE_KIND_COUNT && strcmp(kind, schedule_name((enum schedule_kind)k)) != 0)
             k++;
         struct schedule s = built((enum schedule_kind)k, p, v, m);
-        char *want = printed(&s);
+        char *want = printed(&s, SCHEDULE_OWN);
         at = strchr(at, '\n') + 1;
         if (strncmp(at, want, strlen(want)) != 0 || strncmp(at + strlen(want), "```", 3) != 0)
             fail_msg("%s %d %d %d is\n%s", kind, p, v, m, want);
