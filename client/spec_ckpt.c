@@ -176,7 +176,7 @@ static int name_compare(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* torchtitan's bias that only moves the choice of experts. While it is zero, the model is the same without it. */
+/* A bias that only moves the choice of experts. While it is zero, the model is the same without it. */
 static err_t expert_bias_check(const struct ckpt_tensor *t, struct ckpt *ckpt, const char *dir, struct why *why)
 {
     struct ckpt_read_stats stats;
@@ -189,10 +189,11 @@ static err_t expert_bias_check(const struct ckpt_tensor *t, struct ckpt *ckpt, c
         zero = bias[i] == 0;
     if (err || zero)
         return err;
-    return why_set(why, ERR_UNSUPPORTED,
-                   "%s: %s moves the choice of experts, and dtd has no such bias, so this would be another model. Only "
-                   "checkpoints of a training without it (load_balance_coeff) can be continued",
-                   dir, t->fqn);
+    return why_set(
+        why, ERR_UNSUPPORTED,
+        "%s: %s moves the choice of experts, and model.expert_bias is 0, so this would be another model. Set "
+        "model.expert_bias to its rate (load_balance_coeff of torchtitan)",
+        dir, t->fqn);
 }
 
 static bool is_expert_bias(const char *name)
@@ -211,13 +212,14 @@ static err_t extra_check(const char *const *names, size_t n, struct ckpt *ckpt, 
         if (strncmp(name, "optimizer.", 10) == 0 || strncmp(name, "lr_scheduler.", 13) == 0 ||
             strncmp(name, "train_state", 11) == 0 || strncmp(name, "dataloader.", 11) == 0 || is_constant(name))
             continue;
-        if (is_expert_bias(name)) {
+        bool known = bsearch(&name, names, n, sizeof(*names), name_compare);
+        if (!known && is_expert_bias(name)) {
             err_t err = expert_bias_check(&list[i], ckpt, dir, why);
             if (err)
                 return err;
             continue;
         }
-        if (!bsearch(&name, names, n, sizeof(*names), name_compare))
+        if (!known)
             return why_set(
                 why, ERR_INVALID,
                 "%s is a checkpoint of another model: this one has no tensor %s. Use the job "
@@ -235,7 +237,7 @@ static err_t graph_check(const struct graph *g, struct ckpt *ckpt, const char *d
     if (!names)
         return why_set(why, ERR_NOMEM, "out of memory");
     for (int i = 0; !err && i < g->n_tensors; i++) {
-        if (g->tensors[i].kind != GT_PARAM)
+        if (!graph_is_stored(&g->tensors[i]))
             continue;
         names[n++] = g->tensors[i].name;
         err = tensor_check(&g->tensors[i], ckpt, dir, why);

@@ -19,6 +19,8 @@ static const struct {
     {"layers.*.attention.qkv_linear.", "layers.*.attention."},
     {"lm_head.weight", "output.weight"},
 };
+/* Only for a model that has such biases: without them spec_ckpt.c says which numbers would be lost. */
+#define BIAS_FROM "layers.*.moe.expert_bias_E"
 #define N_ALIASES (sizeof(aliases) / sizeof(aliases[0]))
 
 /* Whether a name begins with a pattern, whose `*` stands for a component. */
@@ -65,6 +67,8 @@ err_t spec_names_adopt(struct job_spec *job, struct ckpt *ckpt, const char *dir,
     for (size_t i = 0; !err && i < N_ALIASES; i++)
         if (has_name(ckpt, aliases[i].from))
             err = rule_add(job, aliases[i].from, aliases[i].to);
+    if (!err && job->model.expert_bias > 0 && has_name(ckpt, BIAS_FROM))
+        err = rule_add(job, BIAS_FROM, "layers.*.moe.expert_bias");
     if (err)
         return why_set(why, err, "%s", err_text(err));
     err = ckpt_rename(ckpt, job->checkpoint.map, job->checkpoint.n_map, why);

@@ -188,7 +188,7 @@ static err_t pieces_add(struct upcycling *u, const struct graph_tensor *t, struc
     snprintf(name, sizeof(name), "%s", t->name);
     if (t->experts)
         dense_name(t->name, name, sizeof(name));
-    err_t err = strstr(t->name, ".moe.router.")
+    err_t err = strstr(t->name, ".moe.router.") || t->kind == GT_STATE
                     ? fresh_tensor(u, t, box_elements(&p.box), ret_data)
                     : dense_tensor(u, name, p.ndim - lead, p.shape + lead, &p.dtype, ret_data);
     p.data = *ret_data;
@@ -213,7 +213,7 @@ static err_t part_write(struct upcycling *u, const char *dir, struct ckpt_piece 
     int n = 0, n_data = 0;
     err_t err = OK;
     for (; !err && *at < g->n_tensors && (!n || u->done->bytes - before < PART); ++*at)
-        if (g->tensors[*at].kind == GT_PARAM)
+        if (graph_is_stored(&g->tensors[*at]))
             err = pieces_add(u, &g->tensors[*at], pieces, &n, &data[n_data++]);
     if (!err && n)
         err = ckpt_part_write(dir, u->n_parts, pieces, n, NULL, 0, &u->parts[u->n_parts], u->why);

@@ -406,6 +406,10 @@ static const struct schema_row rows[] = {
     {ENUM(model.aux_scope, aux_scope_names, "sample", FREE,
           "Tokens among which the auxiliary loss balances experts: each sample, or each microbatch "
           "(train.micro_batch samples).")},
+    {FLOAT(model.expert_bias, 0, 1, "0", FREE,
+           "Step of the biases that balance experts without a loss (DeepSeek-V3): after each update the bias of an "
+           "expert rises by about this much if it had fewer tokens than the mean, and falls if it had more. 0: no "
+           "biases; 0.001 is usual.")},
     {FLOAT(model.z_loss, 0, 1e6, "0", FREE,
            "Coefficient of the router's z-loss, which keeps its scores small. 0: none; 0.001 is usual.")},
 

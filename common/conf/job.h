@@ -76,6 +76,7 @@ struct job_model {
     int64_t router_groups, router_groups_kept, router_group_best;
     double aux_loss, z_loss; /* coefficients, 0: no such loss */
     enum aux_scope aux_scope;
+    double expert_bias; /* step of the biases that balance experts, 0: no biases */
     /* llama only; the other architectures have their own attention. */
     int64_t head_dim; /* columns of a head; 0: dim / heads */
     bool qkv_bias;    /* the products that make queries, keys and values have biases */

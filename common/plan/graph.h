@@ -34,6 +34,8 @@ struct graph_dim {
 
 enum graph_tensor_kind {
     GT_PARAM,
+    GT_STATE, /* a vector that no gradient changes: the biases of a router's choice. Of the wide type, whole on each
+               * rank whose stages use it; without moments */
     GT_ACTIVATION, /* has a gradient */
     GT_STAT,       /* rstd, mean, lse: computed by a forward for its backward; has no gradient */
     GT_INDEX,      /* int32, chosen by a router: experts, rows; kept for the backward, has no gradient */
@@ -72,7 +74,7 @@ struct graph_tensor {
     struct graph_cut cut;
     bool by_expert; /* rows of experts: on a rank those of its own experts, whichever rank has their tokens */
     bool wide;      /* an activation whose value has the wide type: logits and weights of routers */
-    /* parameters only: */
+    /* parameters and states only: */
     /* Above 0: the matrices of so many experts, one below the other. A checkpoint shows the tensor with three
      * dimensions, [experts, dim[0] / experts, dim[1]]. */
     int64_t experts;
@@ -102,7 +104,8 @@ struct graph_tensor {
     X(GO_POSITIONS, "positions", false) /* x -> y = x + sinusoids of the position (Vaswani et al. 2017, 3.5) */        \
     X(GO_DROPOUT, "dropout", false)     /* x -> y in training with train.dropout; else y is x */                       \
     X(GO_ADD, "add", false)             /* a, b -> y */                                                                \
-    X(GO_ROUTE, "route", false)         /* logits -> ids, weights[, numbers of the sets of the auxiliary loss] */      \
+    X(GO_ROUTE, "route", false)         /* logits[, biases] -> ids, weights[, numbers of the sets of the auxiliary     \
+                                         loss] */                                                                      \
     X(GO_DISPATCH, "dispatch", false) /* x, ids -> rows by expert, place, source, offsets[, all, index, inverse: with  \
                                          expert parallelism, exchange.h] */                                            \
     X(GO_EXPERTS, "experts", false)   /* rows, w, offsets -> y: each expert's rows times its [out,in] matrix */        \
@@ -124,6 +127,7 @@ struct graph_router {
     enum router_kind kind;
     bool norm;
     double scale, aux, z;
+    double bias; /* rate of the biases of the choice (struct kern_balance); 0: none */
     enum aux_scope scope;
     int index; /* among the model's routers */
 };
@@ -154,6 +158,12 @@ struct graph {
 };
 
 void graph_fini(struct graph *g);
+
+/* Whether a checkpoint has a value of the tensor. */
+static inline bool graph_is_stored(const struct graph_tensor *t)
+{
+    return t->kind == GT_PARAM || t->kind == GT_STATE;
+}
 
 /* The shape of a parameter in a checkpoint. Returns the number of dimensions. */
 #define GRAPH_SHAPE_MAX 3

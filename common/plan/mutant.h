@@ -87,7 +87,12 @@
     X(ARRIVED_TOO_SMALL, "a buffer has room for one row less than may arrive")                            \
     X(WEIGHTS_LEFT_OUT, "a token's experts are added without their weights")                              \
     X(WEIGHTS_TWICE, "the gradients of a token's rows are weighed a second time")                         \
-    X(SAMPLES_OF_THE_FIRST, "a router counts the samples of the first rank's tokens")
+    X(SAMPLES_OF_THE_FIRST, "a router counts the samples of the first rank's tokens")                     \
+    X(CHOSEN_WITHOUT_BIASES, "a router chooses experts without their biases")                             \
+    X(COUNTS_WITHOUT_TP, "numbers of tokens of experts are not summed over tp")                           \
+    X(COUNTS_OF_THE_LAST, "numbers of tokens of experts are those of the last microbatch")                \
+    X(COUNTS_OF_THE_FIRST, "the biases of every router follow the first router's numbers")                \
+    X(BIASES_MOVED_TWICE, "the biases of a router are moved twice")
 
 #define X(name, what) MUTANT_##name,
 enum mutant { MUTANT_LIST(X) MUTANT_COUNT };

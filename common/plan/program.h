@@ -23,8 +23,8 @@
 
 enum buffer_space {
     SPACE_PARAM, /* this rank's pieces of the parameters (sharding.h), unit by unit; float32 when the compute type is
-                  * bfloat16, and then followed by bfloat16 copies where ZeRO is used. With ZeRO other ranks gather from
-                  * it, so it lies in the segment that the node's ranks share */
+                  * bfloat16. Then states, whole, and where ZeRO is used with bfloat16, copies of the pieces. With ZeRO
+                  * other ranks gather from it, so it lies in the segment that the node's ranks share */
     SPACE_OPT,   /* exp_avg and exp_avg_sq, laid out like the pieces */
     SPACE_GRAD,  /* gradients of local tensors, and with ZeRO of pieces; lies in the shared segment */
     SPACE_WORK,  /* activations and their gradients; bytes are reused by lifetime. It starts with the local tensors that
@@ -129,7 +129,8 @@ struct buffer {
  *                         model. `rows` has the index of each token in the global batch
  *   route*                m tokens, n experts, k choices, by the router of op.node. `rows` has the index of each token
  *                         in the global batch; absent: all tokens are one set. numbers, totals and closeness are
- *                         absent where nothing reads them
+ *                         absent where nothing reads them, biases where the router has none
+ *   balance               m experts, rate; totals begin at those of the router of op.node
  *   route_sort            m tokens, n experts, k choices
  *   rows_*                m tokens, n columns, k choices; m k rows
  *   grouped_gemm          as kern_grouped: m rows of all experts, n, k of each product, seq experts; OPF_TRANS_A (m is
@@ -173,12 +174,13 @@ struct buffer {
     X(OP_RELU, "relu", "rw")                            /* x, y */                                                     \
     X(OP_RELU_GRAD, "relu_grad", "rrw")                 /* x, dy, dx */                                                \
     X(OP_ADD, "add", "rrw")                             /* a, b, y */                                                  \
-    X(OP_ROUTE, "route", "rrwwwaa") /* logits, [rows], ids, weights, [numbers], [totals], [closeness] (f64) */         \
-    X(OP_ROUTE_GRAD, "route_grad", "rrrrrrw")      /* logits, ids, weights, d_weights, [rows], [numbers],              \
-                                                      d_logits */                                                      \
-    X(OP_ROUTE_SORT, "route_sort", "rwww")         /* ids, place, source, offsets */                                   \
-    X(OP_ROWS_GATHER, "rows_gather", "rrw")        /* x, source, rows */                                               \
-    X(OP_ROWS_SUM, "rows_sum", "rrrw")             /* rows, [weights], place, y */                                     \
+    X(OP_ROUTE, "route", "rrwwwaar")          /* logits, [rows], ids, weights, [numbers], [totals], [closeness] (f64), \
+                                                 [biases] */                                                           \
+    X(OP_ROUTE_GRAD, "route_grad", "rrrrrrw") /* logits, ids, weights, d_weights, [rows], [numbers],                   \
+                                                 d_logits */                                                           \
+    X(OP_ROUTE_SORT, "route_sort", "rwww")    /* ids, place, source, offsets */                                        \
+    X(OP_ROWS_GATHER, "rows_gather", "rrw")   /* x, source, rows */                                                    \
+    X(OP_ROWS_SUM, "rows_sum", "rrrw")        /* rows, [weights], place, y */                                          \
     X(OP_ROWS_SUM_GRAD, "rows_sum_grad", "rrrrww") /* rows, weights, place, dy, d_rows, d_weights */                   \
     X(OP_GROUPED_GEMM, "grouped_gemm", "rrwr")     /* a, b, c, offsets */                                              \
     X(OP_EXCHANGE, "exchange", "rrw")              /* x, all, y */                                                     \
@@ -208,7 +210,8 @@ struct buffer {
     X(OP_NORM, "norm", "rw")                       /* x, blocks (f64) */                                               \
     X(OP_CLIP, "clip", "rrww")                     /* blocks, losses, norm, factor (all f64) */                        \
     X(OP_ADAMW, "adamw", "aaarr")                  /* p, m, v, g, clip factor */                                       \
-    X(OP_SNAPSHOT, "snapshot", "rrr")              /* all p, all m, all v */
+    X(OP_BALANCE, "balance", "rra")                /* totals, clip factor (f64), biases of the router */               \
+    X(OP_SNAPSHOT, "snapshot", "rrrr")             /* all p, all m, all v, [all states] */
 
 #define X(kind, name, operands) kind,
 enum op_kind { OP_LIST(X) OP_KIND_COUNT };

@@ -69,7 +69,7 @@ static void multiply_axis(struct replica_class *r, const struct sharding *p, con
 
 static bool has_piece(const struct sharding *p, const struct graph *g, int t)
 {
-    return g->tensors[t].kind == GT_PARAM && p->param[t].held && p->param[t].lo < p->param[t].hi;
+    return graph_is_stored(&g->tensors[t]) && p->param[t].held && p->param[t].lo < p->param[t].hi;
 }
 
 static struct replica_class replicas_of(const struct sharding *p, const struct graph *g, int t)
@@ -98,6 +98,12 @@ struct save_planner {
     struct save_item *items;
     int n_replicas, n;
 };
+
+/* States that are saved: a value, and the moments of a parameter. */
+static int states_of(const struct save_planner *s, int t)
+{
+    return s->g->tensors[t].kind == GT_PARAM ? 3 : 1;
+}
 
 static int64_t row_bytes(const struct save_planner *s, int t)
 {
@@ -141,12 +147,12 @@ static void divide_class(struct save_planner *s, int from)
     int64_t total = 0, start = 0;
     for (int i = from; i < s->n_replicas; i++) {
         int t = s->replicas[i].tensor;
-        total += alike(&class, &s->replicas[i]) ? 3 * piece_rows(s, t) * row_bytes(s, t) : 0;
+        total += alike(&class, &s->replicas[i]) ? states_of(s, t) * piece_rows(s, t) * row_bytes(s, t) : 0;
     }
     for (int state = 0; state < 3; state++)
         for (int i = from; i < s->n_replicas; i++) {
             int t = s->replicas[i].tensor;
-            if (!alike(&class, &s->replicas[i]))
+            if (!alike(&class, &s->replicas[i]) || state >= states_of(s, t))
                 continue;
             int64_t rows = piece_rows(s, t), row = row_bytes(s, t);
             int64_t lo = cut_row(total, class.index, class.n, start, rows, row);

@@ -245,7 +245,7 @@ static err_t uses_init(struct sharding *p, const struct graph *g)
         for (int i = p->stage[s].first_node; i < p->stage[s].end_node; i++)
             for (int k = 0; k < GRAPH_MAX_IN; k++) {
                 int t = g->nodes[i].in[k];
-                if (t >= 0 && g->tensors[t].kind == GT_PARAM)
+                if (t >= 0 && graph_is_stored(&g->tensors[t]))
                     add_use(p, t, s, &stage[t]);
             }
     free(stage);
@@ -311,11 +311,12 @@ static void param_init(struct sharding *p, const struct graph *g, int t)
     int parts = sharding_parts(p, cut), part = sharding_part(p, cut, p->coord);
     q->box = sharding_cut_box(cut, parts, part, &q->boxes);
     q->share = cut->experts ? p->ep.share[AXIS_FSDP] : 1;
-    q->pieces = p->zero ? p->mesh.size[AXIS_FSDP] / q->share : 1;
+    q->pieces = p->zero && g->tensors[t].kind == GT_PARAM ? p->mesh.size[AXIS_FSDP] / q->share : 1;
     local_size(&g->tensors[t], parts, part, &q->rows, &q->cols);
     q->grain = sharding_grain(q->cols);
     sharding_piece(p, t, p->coord[AXIS_FSDP], &q->lo, &q->hi);
-    size_slots(p, g, t);
+    if (g->tensors[t].kind == GT_PARAM) /* states are in no line and in no norm */
+        size_slots(p, g, t);
 }
 
 /* Every rank must have a part of every tensor that is cut. */
@@ -365,7 +366,7 @@ err_t sharding_init(struct sharding *p, const struct graph *g, const struct mesh
     e = e ? e : stages_init(p, g, why);
     e = e ? e : uses_init(p, g);
     for (int t = 0; t < g->n_tensors && !e; t++)
-        if (g->tensors[t].kind == GT_PARAM)
+        if (graph_is_stored(&g->tensors[t]))
             param_init(p, g, t);
     if (e)
         sharding_fini(p);

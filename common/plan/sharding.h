@@ -79,7 +79,7 @@ struct sharding {
     int rank, coord[AXIS_COUNT];
     int zero;
     struct mesh_fold ep;
-    struct sharding_param *param; /* by graph tensor; rows is 0 where the tensor is no parameter */
+    struct sharding_param *param; /* by graph tensor; rows is 0 where the tensor is no parameter and no state */
     struct sharding_stage *stage; /* of the whole pipeline: pp * chunks stages */
     struct sharding_use *use;     /* of all parameters, from index 1 on; most have one use, a tied head has two */
     int n_uses, n_stages, chunks;

@@ -108,8 +108,8 @@ static void set_word(struct sets *s, const char *key, const char *value)
     s->n++;
 }
 
-/* Every kind of router, with both losses and shared experts; uneven: with the router of DeepSeek-V3 and a first layer
- * without experts. Numbers of experts that no degree divides. */
+/* Every kind of router, with both losses, biases of the choice and shared experts; uneven: with the router of
+ * DeepSeek-V3 and a first layer without experts. Numbers of experts that no degree divides. */
 static void set_experts(struct sets *s, bool uneven)
 {
     set_key(s, "model.experts", uneven ? 6 : 5);
@@ -126,6 +126,7 @@ static void set_experts(struct sets *s, bool uneven)
     set_word(s, "model.aux_loss", "0.1");
     set_word(s, "model.aux_scope", uneven ? "micro_batch" : "sample");
     set_word(s, "model.z_loss", "0.01");
+    set_word(s, "model.expert_bias", uneven ? "0.02" : "0.003");
 }
 
 static void set_model(struct sets *s, const struct cell *c, int layers)

@@ -73,6 +73,17 @@ static bool numbers_differ(const char *what, int step, double a, double b, char 
     return true;
 }
 
+/* States change by whole numbers: their bits are equal. */
+static bool states_differ(const struct parity_result *a, const struct parity_result *b, char *why, size_t size)
+{
+    for (int i = 0; i < PARITY_MAX_STATES; i++)
+        if (a->state[i] != b->state[i]) {
+            snprintf(why, size, "element %d of all states: %.17g and %.17g", i, a->state[i], b->state[i]);
+            return true;
+        }
+    return false;
+}
+
 bool parity_differ(const struct graph *g, const struct parity_result *a, const struct parity_result *b, int steps,
                    char *why, size_t size)
 {
@@ -81,7 +92,8 @@ bool parity_differ(const struct graph *g, const struct parity_result *a, const s
         if (numbers_differ("loss", s + 1, a->loss[s], b->loss[s], why, size) ||
             numbers_differ("norm", s + 1, a->norm[s], b->norm[s], why, size))
             return true;
-    return tensors_differ(g, a->grad, b->grad, a->n, &(struct bounds){"gradient", 1e-10, global[0]}, why, size) ||
+    return states_differ(a, b, why, size) ||
+           tensors_differ(g, a->grad, b->grad, a->n, &(struct bounds){"gradient", 1e-10, global[0]}, why, size) ||
            tensors_differ(g, a->param, b->param, a->n, &(struct bounds){"parameter", 1e-10, global[1]}, why, size) ||
            numbers_differ("evaluation", steps, a->valid, b->valid, why, size);
 }
@@ -101,6 +113,7 @@ void parity_compare_bits(const struct parity_result *a, const struct parity_resu
             fail_msg("step %d: loss %.17g and %.17g, norm %.17g and %.17g", s + 1, a->loss[s], b->loss[s], a->norm[s],
                      b->norm[s]);
     }
+    assert_memory_equal(a->state, b->state, sizeof(a->state));
     assert_memory_equal(&a->valid, &b->valid, sizeof(double));
     assert_memory_equal(a->grad, b->grad, (size_t)a->n * sizeof(double));
     assert_memory_equal(a->param, b->param, (size_t)a->n * sizeof(double));

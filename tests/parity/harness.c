@@ -86,7 +86,7 @@ static double element_as_double(const void *data, int64_t i, enum dtype dtype)
 static const void *piece_data(const struct engine *e, enum parity_what what, int t)
 {
     const struct program *p = &e->train;
-    if (what == PARITY_PARAM)
+    if (what != PARITY_GRAD)
         return engine_buffer(e, p, p->param_buffer[t]);
     for (int i = 0; i < p->n_ops; i++) {
         const struct op *op = &p->ops[i];
@@ -126,7 +126,7 @@ int64_t parity_collect(const struct engine *e, enum parity_what what, double *to
         const struct graph_tensor *x = &g->tensors[t];
         const struct sharding_param *q = &p->sharding.param[t];
         struct sharding_box boxes[SHARDING_MAX_BOXES];
-        if (x->kind != GT_PARAM)
+        if (x->kind != (what == PARITY_STATE ? GT_STATE : GT_PARAM))
             continue;
         int64_t cols = x->ndim > 1 ? x->dim[1].factor : 1;
         int parts = q->held ? sharding_boxes(&p->sharding, g, t, q->lo, q->hi, boxes) : 0;
@@ -226,9 +226,10 @@ static err_t run_steps(struct engine *e, int64_t last, const struct parity_optio
 static int compare_replicas(struct engine *e, struct comm_group *all, struct parity_result *r)
 {
     parity_collect(e, PARITY_PARAM, r->param, false);
+    parity_collect(e, PARITY_STATE, r->state, false);
     if (comm_barrier(all))
         return 1;
-    if (parity_collect(e, PARITY_PARAM, r->param, true))
+    if (parity_collect(e, PARITY_PARAM, r->param, true) || parity_collect(e, PARITY_STATE, r->state, true))
         __atomic_fetch_add(&r->replicas_differ, 1, __ATOMIC_SEQ_CST);
     return 0;
 }
@@ -317,6 +318,10 @@ struct parity_result *parity_result_new(const struct parity_model *m)
     assert_true(r != MAP_FAILED);
     r->bytes = bytes;
     r->n = m->graph.n_params;
+    int64_t states = 0;
+    for (int t = 0; t < m->graph.n_tensors; t++)
+        states += m->graph.tensors[t].kind == GT_STATE ? m->graph.tensors[t].dim[0].factor : 0;
+    assert_true(states <= PARITY_MAX_STATES);
     r->grad = (double *)(r + 1);
     r->param = r->grad + r->n;
     return r;

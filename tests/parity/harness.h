@@ -24,7 +24,7 @@ struct dev *test_cpu(void);
 /* Copies this rank's pieces of all parameters, or of the gradients that the last update read, as doubles to their
  * places in `to`: all parameters of the graph, one after another in its order. With `differ`, counts the elements that
  * differ from `to` instead. */
-enum parity_what { PARITY_PARAM, PARITY_GRAD };
+enum parity_what { PARITY_PARAM, PARITY_GRAD, PARITY_STATE };
 int64_t parity_collect(const struct engine *e, enum parity_what what, double *to, bool differ);
 
 /* The initial parameters of the whole model, in the same order, computed tensor by tensor. They are float32 unless
@@ -33,6 +33,7 @@ void parity_first_params(const struct parity_model *m, double *to);
 
 #define PARITY_MAX_STEPS 64
 #define PARITY_MAX_WORKERS 16
+#define PARITY_MAX_STATES 128 /* elements of all states of a model */
 
 /* All values as doubles, which represent every float32 exactly. grad and param have all parameters of the graph, one
  * after another in its order; grad after the first step of the run, param after the last. */
@@ -41,7 +42,8 @@ struct parity_result {
     double loss[PARITY_MAX_STEPS], norm[PARITY_MAX_STEPS],
         valid; /* loss and norm: by step number - 1; valid: after the last step */
     double *grad, *param;
-    int replicas_differ; /* ranks whose final parameters differ from those of rank 0 */
+    double state[PARITY_MAX_STATES]; /* all states of the graph after the last step; beyond them 0 */
+    int replicas_differ;             /* ranks whose final parameters differ from those of rank 0 */
     size_t bytes;
 };
 /* In memory that forked processes share. */

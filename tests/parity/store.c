@@ -44,10 +44,12 @@ struct store *store_new(const struct graph *g, enum dtype dtype)
     s->entries = calloc((size_t)g->n_tensors * 4, sizeof(*s->entries));
     s->bytes = 64;
     for (int t = 0; t < g->n_tensors; t++) {
-        if (g->tensors[t].kind != GT_PARAM)
+        if (!graph_is_stored(&g->tensors[t]))
             continue;
         int64_t n = elements(&g->tensors[t]);
         add_entry(s, "", g->tensors[t].name, "", n, dtype_bytes(dtype));
+        if (g->tensors[t].kind != GT_PARAM)
+            continue;
         add_entry(s, "optimizer.state.", g->tensors[t].name, ".exp_avg", n, dtype_bytes(dtype));
         add_entry(s, "optimizer.state.", g->tensors[t].name, ".exp_avg_sq", n, dtype_bytes(dtype));
         add_entry(s, "optimizer.state.", g->tensors[t].name, ".step", 1, sizeof(float));

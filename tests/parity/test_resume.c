@@ -38,6 +38,8 @@ static double stop_and_resume(const char *yaml, const char *numerics, const char
         worst = fmax(worst, fabs(a->loss[s] - c->loss[s]) / a->loss[s]);
     for (int64_t i = 0; i < a->n; i++)
         worst = fmax(worst, fabs(a->param[i] - c->param[i]) / (fabs(a->param[i]) + 1e-3));
+    for (int i = 0; i < PARITY_MAX_STATES; i++)
+        worst = a->state[i] == c->state[i] ? worst : 1;
     assert_true(c->loss[STEPS - 1] < b->loss[0]);
     parity_result_free(a);
     parity_result_free(b);
@@ -136,4 +138,26 @@ TEST(canonical_resume_moves_between_stages_of_zero_bit_for_bit)
                                 LAYOUT("parallel.workers=3", "parallel.fsdp=3", "parallel.zero=1")) == 0);
     assert_true(stop_and_resume(parity_llama, "canonical", LAYOUT("parallel.workers=2", "parallel.pp=2"),
                                 LAYOUT("parallel.workers=2", "parallel.fsdp=2", "parallel.zero=2")) == 0);
+}
+
+/* Biases of the choice of experts, which are saved without moments, whole, by one of their replicas. */
+#define EXPERTS                                                                                                      \
+    "model.experts=5", "model.expert_ffn=24", "model.router=sigmoid", "model.router_norm=true", "model.moe_every=2", \
+        "model.expert_bias=0.02"
+
+TEST(biases_of_experts_resume_in_any_layout)
+{
+    const char *const *const ring[] = {
+        LAYOUT(EXPERTS, "parallel.workers=3", "parallel.fsdp=3", "parallel.zero=3"),
+        LAYOUT(EXPERTS, "parallel.workers=2", "parallel.tp=2", "parallel.ep=2"),
+        LAYOUT(EXPERTS, "parallel.workers=2", "parallel.pp=2"),
+        LAYOUT(EXPERTS, "parallel.workers=2", "parallel.cp=2"),
+        LAYOUT(EXPERTS, "parallel.workers=4", "parallel.tp=2", "parallel.sp=false"),
+    };
+    const int n = sizeof(ring) / sizeof(ring[0]);
+    for (int i = 0; i < n; i++) {
+        double worst = stop_and_resume(parity_llama, "proof", ring[i], ring[(i + 1) % n]);
+        if (!(worst < 1e-9))
+            fail_msg("from layout %d to the next: %g", i, worst);
+    }
 }

@@ -228,13 +228,13 @@ TEST(the_update_is_adamw_with_clipping)
     parity_model_fini(&m);
 }
 
-TEST(a_step_that_is_not_a_number_is_refused_and_changes_nothing)
+static void check_refused_step(const char *const *sets)
 {
     struct parity_model m;
     struct engine e;
     struct why why = {""};
     struct engine_result result;
-    parity_model_init(&m, parity_llama, NULL);
+    parity_model_init(&m, parity_llama, sets);
     const struct engine_config config = {.dev = test_cpu(), .job = &m.job, .graph = &m.graph, .world = 1};
     assert_ok(engine_init(&e, &config, &why));
     struct comm *comm = open_alone(&e);
@@ -258,4 +258,14 @@ TEST(a_step_that_is_not_a_number_is_refused_and_changes_nothing)
     engine_fini(&e);
     comm_close(comm);
     parity_model_fini(&m);
+}
+
+TEST(a_step_that_is_not_a_number_is_refused_and_changes_nothing)
+{
+    check_refused_step(NULL);
+}
+
+TEST(a_step_that_is_not_a_number_leaves_the_biases_of_experts)
+{
+    check_refused_step((const char *const[]){"model.experts=5", "model.expert_ffn=24", "model.expert_bias=0.5", NULL});
 }

@@ -54,7 +54,7 @@ err_t engine_fill_state(struct engine *e, struct why *why)
 {
     const struct program *p = e->has_train ? &e->train : &e->eval;
     for (int t = 0; t < e->config.graph->n_tensors; t++)
-        if (e->config.graph->tensors[t].kind == GT_PARAM && p->param_buffer[t] >= 0)
+        if (graph_is_stored(&e->config.graph->tensors[t]) && p->param_buffer[t] >= 0)
             fill_tensor(e, p, t);
     e->step = 0;
     e->position = 0;

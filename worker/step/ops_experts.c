@@ -48,7 +48,19 @@ static err_t op_route(const struct run *r, const struct op *op)
     k.sums = run_arg(r, op, 4);
     k.totals = run_arg(r, op, 5);
     k.closeness = run_arg(r, op, 6);
+    k.bias = run_arg(r, op, 7);
     KERN(r)->route(run_stream(r, op), &k);
+    return OK;
+}
+
+static err_t op_balance(const struct run *r, const struct op *op)
+{
+    const struct kern_balance b = {.experts = run_dim(r, op->m),
+                                   .rate = op->rate,
+                                   .counts = run_arg(r, op, 0),
+                                   .factor = run_arg(r, op, 1),
+                                   .bias = run_arg(r, op, 2)};
+    KERN(r)->balance(run_stream(r, op), &b);
     return OK;
 }
 
@@ -179,6 +191,7 @@ err_t run_exchange(const struct run *r, const struct op *op)
 const run_op_fn run_expert_ops[OP_KIND_COUNT] = {
     [OP_ROUTE] = op_route,
     [OP_ROUTE_GRAD] = op_route_grad,
+    [OP_BALANCE] = op_balance,
     [OP_ROUTE_SORT] = op_route_sort,
     [OP_ROWS_GATHER] = op_rows_gather,
     [OP_ROWS_SUM] = op_rows_sum,

@@ -137,9 +137,9 @@ err_t snapshot_plan_load(const struct engine *e, bool optimizer, struct snapshot
     int last = -1;
     *ret = (struct snapshot){0};
     for (int t = 0; !err && t < g->n_tensors; t++) {
-        if (g->tensors[t].kind != GT_PARAM)
+        if (!graph_is_stored(&g->tensors[t]))
             continue;
-        last = t;
+        last = g->tensors[t].kind == GT_PARAM ? t : last;
         if (!optimizer)
             err = add_needed(ret, e, t, CKPT_PARAM);
         for (int state = CKPT_EXP_AVG; !err && optimizer && state < CKPT_STATE_COUNT; state++)

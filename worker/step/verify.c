@@ -69,7 +69,7 @@ static err_t list_params(const struct engine *e, struct engine_verify *v)
     if (!v->tensor || !v->counts || !v->twin)
         return ERR_NOMEM;
     for (int t = 0; t < g->n_tensors; t++)
-        if (g->tensors[t].kind == GT_PARAM) {
+        if (graph_is_stored(&g->tensors[t])) {
             find_twins(e, t, v->twin + (size_t)v->n * world);
             v->tensor[v->n++] = t;
         }

@@ -258,6 +258,47 @@ static err_t apply_adamw(struct rank_check *c, const struct op *op)
     return e;
 }
 
+/* Numbers of routers are complete when they are summed over all ranks that have tokens, and over those that have none
+ * but zeros. */
+static err_t check_counted(struct rank_check *c, const struct value_state *s)
+{
+    int axis = layout_partial(&s->layout);
+    for (int a = 0; a < AXIS_COUNT && axis < 0 && s->layout.zero; a++)
+        axis = a != AXIS_PP && c->p->mesh.size[a] > 1 && !(s->reduced >> a & 1) ? a : -1;
+    return axis < 0 ? OK
+                    : check_fail(&c->at, c->why,
+                                 "reads the numbers of tokens of experts, which are this rank's share of a sum over %s "
+                                 "and have not been reduced",
+                                 mesh_axis_name((enum mesh_axis)axis));
+}
+
+/* Checks that the op moves the biases of its router, by the numbers of that router. */
+static err_t check_balance(struct rank_check *c, const struct op *op)
+{
+    const struct graph_node *n = op->node >= 0 ? &c->g->nodes[op->node] : NULL;
+    int64_t at = 0;
+    if (!n || n->op != GO_ROUTE || n->in[1] < 0 || op->arg[2].buffer != c->p->param_buffer[n->in[1]] ||
+        op->arg[2].offset.factor)
+        return check_fail(&c->at, c->why, "moves other biases than those of its router");
+    for (int i = 0; i < op->node; i++)
+        at += c->g->nodes[i].op == GO_ROUTE ? 2 * c->g->nodes[i].router.experts + 2 : 0;
+    if (op->arg[0].buffer != c->p->totals_buffer || op->arg[0].offset.factor != at || op->m.factor != n->router.experts)
+        return check_fail(&c->at, c->why, "moves the biases of a router by the numbers of another one");
+    if (op->arg[1].buffer != c->p->clip_buffer || op->rate != n->router.bias)
+        return check_fail(&c->at, c->why, "moves biases at another rate than its router's");
+    return OK;
+}
+
+static err_t apply_balance(struct rank_check *c, const struct op *op)
+{
+    err_t e = check_balance(c, op);
+    for (int k = 0; k < c->reach[0].n && !e; k++)
+        e = check_counted(c, &c->state[rank_interval(c, 0, k)]);
+    for (int k = 0; k < c->reach[2].n && !e; k++)
+        c->state[rank_interval(c, 2, k)].updates++;
+    return e;
+}
+
 /* ---- messages ---- */
 
 static err_t post_add(struct rank_check *c, int interval, bool send)
@@ -362,6 +403,8 @@ err_t rank_apply(struct rank_check *c, const struct op *op)
         return apply_clip(c);
     case OP_ADAMW:
         return apply_adamw(c, op);
+    case OP_BALANCE:
+        return apply_balance(c, op);
     case OP_SEND:
     case OP_RECV:
         return apply_post(c, op);

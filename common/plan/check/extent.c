@@ -279,12 +279,21 @@ static err_t check_random(const struct check_at *at, const struct graph *g, cons
     return OK;
 }
 
+/* The buffer of the biases of an op's router; -1: it has none. */
+static int state_of(const struct check_at *at, const struct graph *g, const struct op *op)
+{
+    const int t = g->nodes[op->node].in[1];
+    return t < 0 ? -1 : at->p->param_buffer[t];
+}
+
 /* Checks that a router uses the positions of its own tokens, and numbers of samples only with positions. */
 static err_t check_router(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
 {
     const int i = op->kind == OP_ROUTE ? 1 : 4, numbers = op->kind == OP_ROUTE ? 4 : 5;
     const struct graph_router *r = op->node >= 0 ? &g->nodes[op->node].router : NULL;
     bool own = op->m.sym == SYM_OWN, samples = r && r->scope == AUX_SAMPLE && op->arg[numbers].buffer >= 0;
+    if (r && op->kind == OP_ROUTE && op->arg[7].buffer != state_of(at, g, op))
+        return check_fail(at, why, "chooses without the biases of its router, or with others");
     if (!r || op->n.factor != r->experts || op->k.factor != r->k)
         return check_fail(at, why, "chooses %lld of %lld experts, which is not what its router does",
                           (long long)op->k.factor, (long long)op->n.factor);

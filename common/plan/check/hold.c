@@ -48,6 +48,18 @@ static err_t check_param(const struct graph *g, const struct program *p, int t, 
     return OK;
 }
 
+/* A state is whole on every rank that uses it, and has no gradient and no moments. */
+static err_t check_state(const struct graph *g, const struct program *p, int t, struct why *why)
+{
+    const int *const none[] = {p->grad_buffer, p->m_buffer, p->v_buffer};
+    const int64_t elements = p->sharding.param[t].held ? g->tensors[t].dim[0].factor : 0;
+    for (int i = 0; i < 3; i++)
+        if (none[i][t] >= 0)
+            return why_set(why, ERR_INVALID, "rank %d holds %s, but no gradient changes %s", p->rank,
+                           p->buffers[none[i][t]].name, g->tensors[t].name);
+    return check_buffer(g, p, t, p->param_buffer[t], elements, "value", why);
+}
+
 /* Checks that segments are in ascending order, do not overlap, and have the declared lengths. */
 static err_t check_segments(const struct program *p, struct why *why)
 {
@@ -121,6 +133,8 @@ err_t check_holdings(const struct graph *g, const struct program *p, struct why 
     for (int t = 0; t < g->n_tensors && !e; t++)
         if (g->tensors[t].kind == GT_PARAM)
             e = check_param(g, p, t, why);
+        else if (g->tensors[t].kind == GT_STATE)
+            e = check_state(g, p, t, why);
     return e;
 }
 

@@ -381,6 +381,9 @@ static err_t route_layouts(const struct check_op *c, const struct value_layout *
         ret[2].on[a] = ret[3].on[a] = (unsigned char)on;
         ret[4].on[a] = (unsigned char)(spread ? ON_SUM : on);
     }
+    for (int a = 0; c->op->arg[7].buffer >= 0 && a < AXIS_COUNT; a++)
+        if (in[7].on[a] != ON_WHOLE)
+            return want_fail(c, a, 7, in[7].on[a], "the biases of all experts");
     loss_result(c, &ret[5]);
     loss_result(c, &ret[6]);
     return counted_once(c, &in[0]);

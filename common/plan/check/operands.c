@@ -25,7 +25,7 @@ const struct operand_rules check_operands[OP_KIND_COUNT] = {
     [OP_RELU] = {.shape = "MM", .type = "dd", .class = "tt"},
     [OP_RELU_GRAD] = {.shape = "MMM", .type = "ddd", .class = "ttt", .alias = {{2, 1}}},
     [OP_ADD] = {.shape = "MMM", .type = "ddd", .class = "ttt", .alias = {{2, 0}, {2, 1}}},
-    [OP_ROUTE] = {.shape = "MtKK-Ts", .type = "wiiwfff"},
+    [OP_ROUTE] = {.shape = "MtKK-Tsn", .type = "wiiwfffw"},
     [OP_ROUTE_GRAD] = {.shape = "MKKKt-M", .type = "wiwwifd"},
     [OP_ROUTE_SORT] = {.shape = "KKKe", .type = "iiii", .class = "tttt"},
     [OP_ROWS_GATHER] = {.shape = "MKR", .type = "did", .class = "ttt"},
@@ -59,5 +59,6 @@ const struct operand_rules check_operands[OP_KIND_COUNT] = {
     [OP_NORM] = {.shape = "tb", .type = "wf"},
     [OP_CLIP] = {.shape = "tnss", .type = "ffff"},
     [OP_ADAMW] = {.shape = "tttts", .type = "wwwwf"},
-    [OP_SNAPSHOT] = {.shape = "---", .type = "www"},
+    [OP_BALANCE] = {.shape = "tst", .type = "ffw"},
+    [OP_SNAPSHOT] = {.shape = "----", .type = "wwww"},
 };

@@ -50,7 +50,8 @@ static err_t op_check(struct rank_check *c, const struct op *op)
 
 /* ---- steps ---- */
 
-/* Parameters and moments outlive a step. Everything else, gathered and cast parameters too, must be computed again. */
+/* Parameters, moments and states outlive a step. Everything else, gathered and cast parameters too, must be computed
+ * again. */
 static bool outlives(const struct rank_check *c, int interval)
 {
     const struct buffer *b = rank_buffer(c, interval);
@@ -77,7 +78,8 @@ static void start_step(struct rank_check *c)
 static err_t check_updates(const struct rank_check *c, int interval, int step)
 {
     const struct buffer *b = rank_buffer(c, interval);
-    bool train = c->p->mode == MODE_TRAIN && rank_is_param(c, b) && outlives(c, interval) && b->bytes > 0;
+    bool stored = b->tensor >= 0 && graph_is_stored(&c->g->tensors[b->tensor]);
+    bool train = c->p->mode == MODE_TRAIN && stored && outlives(c, interval) && b->bytes > 0;
     if (!train || c->state[interval].updates == step + 1)
         return OK;
     return why_set(c->why, ERR_INVALID, "rank %d: the step updates %s %d times instead of once", c->p->rank, b->name,

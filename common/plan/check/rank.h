@@ -36,7 +36,7 @@ struct value_state {
     int away;               /* context parallelism: distance in the ring to the rank whose tokens these are */
     struct value_part part; /* tensor parallelism: the part that it is, and what is missing of it */
     int lost_to;            /* VALUE_LOST: the buffer that overwrote it */
-    int updates;            /* parameters: number of optimizer ops */
+    int updates;            /* parameters: number of optimizer ops; states: of ops that move them */
     int leaves;             /* trees in canonical numerics: leaves added */
     int writer;             /* op that wrote it, for messages */
     int sending;            /* sends that read it and have not been waited for */

@@ -232,10 +232,17 @@ err_t rank_operand(struct rank_check *c, const struct op *op, const struct clock
 
 /* ---- writing ---- */
 
+/* Numbers of routers are sums over all microbatches of the step. */
+static bool is_of_step(const struct rank_check *c, int buffer)
+{
+    return buffer == c->p->totals_buffer || buffer == c->p->closeness_buffer;
+}
+
 err_t rank_overwrite(const struct rank_check *c, int interval)
 {
     const struct value_state *s = &c->state[interval];
-    if (s->value != VALUE_SET || s->spent || rank_buffer(c, interval)->space != SPACE_GRAD || s->layout.zero)
+    bool sum = rank_buffer(c, interval)->space == SPACE_GRAD || is_of_step(c, c->intervals.at[interval].buffer);
+    if (s->value != VALUE_SET || s->spent || !sum || s->layout.zero)
         return OK;
     if (s->reduced)
         return check_fail(&c->at, c->why, "overwrites %s after its reduce", rank_name(c, interval));
@@ -262,12 +269,6 @@ void rank_lose(struct rank_check *c, int interval)
         o->lost_to = c->intervals.at[interval].buffer;
         o->writer = c->at.op;
     }
-}
-
-/* Numbers of routers are sums over all microbatches of the step. */
-static bool is_of_step(const struct rank_check *c, int buffer)
-{
-    return buffer == c->p->totals_buffer || buffer == c->p->closeness_buffer;
 }
 
 /* Puts a new value into the interval. */

@@ -226,6 +226,27 @@ void compile_gathered_params(struct compiler *c, int unit)
     lay_out_unit(c, &l, unit, 0);
 }
 
+/* The states that this rank's stages use, whole, after the parameters. */
+static void states_new(struct compiler *c)
+{
+    struct program *p = c->p;
+    const struct tensor_line l = {.space = SPACE_PARAM, .dtype = p->wide, .suffix = ""};
+    const int64_t start = p->space_bytes[SPACE_PARAM];
+    const int first = p->n_buffers;
+    int64_t end = start;
+    for (int t = 0; t < c->g->n_tensors && !c->err; t++)
+        if (c->g->tensors[t].kind == GT_STATE && p->sharding.param[t].held) {
+            p->param_buffer[t] = part_new(c, &l, t, end);
+            end = align(end + c->g->tensors[t].dim[0].factor * (int64_t)dtype_bytes(p->wide), ALIGN);
+        }
+    if (end == start || c->err)
+        return;
+    const int n = p->n_buffers;
+    c->all_states = run_new(c, &l, "states", start, end - start);
+    set_run(c, first, n, c->all_states);
+    p->space_bytes[SPACE_PARAM] = end;
+}
+
 /* The table of a unit's tensors, for gathers and scatters. */
 static void parts_new(struct compiler *c, int unit)
 {
@@ -481,6 +502,7 @@ void compile_buffers(struct compiler *c)
                                        .index = p->param_buffer,
                                        .unit_run = c->unit_pieces};
     p->space_bytes[SPACE_PARAM] = lay_out(c, &params, 0, &c->all_params);
+    states_new(c);
     p->n_units = zero ? c->g->n_units : 0;
     values_new(c);
     p->ids_buffer = input_new(c, "ids", c->g->ids);

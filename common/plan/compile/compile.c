@@ -76,6 +76,8 @@ int compile_value(const struct compiler *c, int t)
     switch (c->g->tensors[t].kind) {
     case GT_PARAM:
         return c->value[t];
+    case GT_STATE:
+        return c->p->param_buffer[t];
     case GT_IDS:
         return c->p->ids_buffer;
     case GT_TARGETS:
@@ -212,6 +214,11 @@ static int tree_depth_of_ranks(const struct program *p)
     return depth;
 }
 
+static bool is_held_param(const struct compiler *c, int t)
+{
+    return c->g->tensors[t].kind == GT_PARAM && c->p->sharding.param[t].held;
+}
+
 /* Counting sort by unit. held_from[u + 2] first counts the parameters of unit u; after the prefix sum, held_from[u + 1]
  * is where the next one of unit u is stored. */
 static void held_new(struct compiler *c)
@@ -223,12 +230,12 @@ static void held_new(struct compiler *c)
         return;
     }
     for (int t = 0; t < c->g->n_tensors; t++)
-        if (c->p->sharding.param[t].held)
+        if (is_held_param(c, t))
             c->held_from[c->g->tensors[t].unit + 2]++;
     for (int u = 0; u < c->g->n_units; u++)
         c->held_from[u + 2] += c->held_from[u + 1];
     for (int t = 0; t < c->g->n_tensors; t++)
-        if (c->p->sharding.param[t].held)
+        if (is_held_param(c, t))
             c->held[c->held_from[c->g->tensors[t].unit + 1]++] = t;
 }
 
@@ -264,7 +271,7 @@ static void compiler_init(struct compiler *c)
     p->ids_buffer = p->targets_buffer = p->logits_buffer = p->loss_buffer = p->norm_buffer = p->clip_buffer = -1;
     p->rows_buffer = p->totals_buffer = p->closeness_buffer = -1;
     cp_init_segments(c);
-    c->all_grads = c->all_params = c->all_copies = c->all_m = c->all_v = c->blocks = -1;
+    c->all_grads = c->all_params = c->all_copies = c->all_states = c->all_m = c->all_v = c->blocks = -1;
     if (c->err)
         return;
     count_uses(c);

@@ -47,8 +47,7 @@ static struct op *router_op(struct compiler *c, int i, enum op_kind kind, int to
     return op;
 }
 
-/* Elements before the numbers of this router in the buffer of all. */
-static int64_t totals_before(const struct compiler *c, int i)
+int64_t experts_totals_before(const struct compiler *c, int i)
 {
     int64_t n = 0;
     for (int k = 0; k < i; k++)
@@ -80,6 +79,12 @@ void experts_route(struct compiler *c, int i, enum op_kind kind)
     bool counts = experts_count(c), sets = counts && n->out[2] >= 0;
     int logits = compile_value(c, n->in[0]), ids = compile_new_value(c, n->out[0]),
         weights = compile_new_value(c, n->out[1]), numbers = sets ? compile_new_value(c, n->out[2]) : -1;
+    if (counts && MUTANT(COUNTS_OF_THE_LAST)) {
+        struct op *zero = compile_op(c, OP_ZERO, -1);
+        zero->m = dim_one(2 * n->router.experts + 2);
+        op_arg(zero, 0, c->p->totals_buffer);
+        zero->arg[0].offset = dim_one(experts_totals_before(c, i));
+    }
     struct op *op = router_op(c, i, kind, n->in[0]);
     op_arg(op, 0, logits);
     if (sets && n->router.scope == AUX_SAMPLE)
@@ -92,10 +97,11 @@ void experts_route(struct compiler *c, int i, enum op_kind kind)
     /* Ranks that have the same tokens count them once. */
     if (counts && (c->own || tp_index(c) == 0 || MUTANT(ROUTES_COUNTED_BY_ALL))) {
         op_arg(op, 5, c->p->totals_buffer);
-        op->arg[5].offset = dim_one(totals_before(c, i));
+        op->arg[5].offset = dim_one(experts_totals_before(c, i));
         op_arg(op, 6, c->p->closeness_buffer);
         op->arg[6].offset = dim_one(n->router.index);
     }
+    op_arg(op, 7, MUTANT(CHOSEN_WITHOUT_BIASES) ? -1 : compile_value(c, n->in[1]));
     if (sets)
         sum_sets(c, i, numbers);
 }

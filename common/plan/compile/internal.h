@@ -95,8 +95,9 @@ struct compiler {
     int *unit_tree;   /* its nodes of the canonical tree */
 
     /* groups.c, by set of axes: 1 + the group; 0: not looked up yet; -1: the rank is alone */
-    int group_of[AXES_ALL + 1], group_of_fold[2][AXES_ALL + 1];  /* of fold: of experts, of the rest */
-    int all_grads, all_params, all_copies, all_m, all_v, blocks; /* buffers over all parameters; blocks: of squares */
+    int group_of[AXES_ALL + 1], group_of_fold[2][AXES_ALL + 1]; /* of fold: of experts, of the rest */
+    int all_grads, all_params, all_copies, all_states, all_m, all_v;
+    int blocks; /* of squares, over all parameters as the buffers before it */
 };
 
 /* A range of ops, which actions name. */
@@ -288,6 +289,8 @@ int64_t experts_max_arrived(const struct compiler *c);
 bool experts_divide_tokens(const struct compiler *c);
 /* Whether ranks with other microbatches exchange rows: expert parallelism is folded over fsdp. */
 bool experts_cross_micros(const struct compiler *c);
+/* Elements before the numbers of router `node` in the buffer of all. */
+int64_t experts_totals_before(const struct compiler *c, int node);
 void experts_route(struct compiler *c, int node, enum op_kind kind);
 void experts_dispatch(struct compiler *c, int node, enum op_kind kind);
 void experts_product(struct compiler *c, int node, enum op_kind kind);

@@ -122,7 +122,10 @@ static void reduce_losses(struct compiler *c)
     op_arg(op, 0, c->p->loss_buffer);
     const int numbers[] = {c->p->totals_buffer, c->p->closeness_buffer};
     for (int i = 0; i < 2 && numbers[i] >= 0; i++) {
-        op = comm_op(c, OP_ALL_REDUCE, compile_group(c, AXES_ALL), c->p->buffers[numbers[i]].dim[0].factor);
+        const unsigned axes = AXES_ALL & ~(MUTANT(COUNTS_WITHOUT_TP) ? AXIS(AXIS_TP) : 0);
+        if (compile_group(c, axes) < 0)
+            continue;
+        op = comm_op(c, OP_ALL_REDUCE, compile_group(c, axes), c->p->buffers[numbers[i]].dim[0].factor);
         op->reduce = i ? REDUCE_MAX : REDUCE_SUM;
         op_arg(op, 0, numbers[i]);
     }
@@ -267,6 +270,28 @@ void step_end_norm(struct compiler *c)
 
 /* ---- update ---- */
 
+/* The biases of this rank's routers, from the numbers of the whole step. */
+static void balance_routers(struct compiler *c)
+{
+    for (int i = 0; i < c->g->n_nodes; i++) {
+        const struct graph_node *n = &c->g->nodes[i];
+        const int bias = n->op == GO_ROUTE ? compile_value(c, n->in[1]) : -1;
+        if (bias < 0)
+            continue;
+        struct op *op = compile_op(c, OP_BALANCE, i);
+        op->m = dim_one(n->router.experts);
+        op->rate = n->router.bias;
+        op_arg(op, 0, c->p->totals_buffer);
+        op->arg[0].offset = dim_one(MUTANT(COUNTS_OF_THE_FIRST) ? 0 : experts_totals_before(c, i));
+        op_arg(op, 1, c->p->clip_buffer);
+        op_arg(op, 2, bias);
+        if (MUTANT(BIASES_MOVED_TWICE)) {
+            const struct op again = *op;
+            *compile_op(c, OP_BALANCE, i) = again;
+        }
+    }
+}
+
 void step_end_update(struct compiler *c)
 {
     struct program *p = c->p;
@@ -285,6 +310,7 @@ void step_end_update(struct compiler *c)
         if (MUTANT(UPDATED_TWICE) && p->n_ops == first + 1)
             t--;
     }
+    balance_routers(c);
     compile_action(c, (struct action){.kind = ACT_UPDATE, .micro = -1, .unit = -1},
                    (struct op_range){first, p->n_ops - first});
 }
@@ -297,5 +323,6 @@ void step_end_snapshot(struct compiler *c)
     op_arg(op, 0, c->all_params);
     op_arg(op, 1, c->all_m);
     op_arg(op, 2, c->all_v);
+    op_arg(op, 3, c->all_states);
     compile_action(c, (struct action){.kind = ACT_SNAPSHOT, .micro = -1, .unit = -1}, (struct op_range){first, 1});
 }

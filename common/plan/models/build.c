@@ -59,6 +59,19 @@ int graph_add_param(struct graph_builder *b, struct graph_param p, const char *f
     return b->g->n_tensors - 1;
 }
 
+int graph_add_biases(struct graph_builder *b, int layer, int64_t experts)
+{
+    struct graph_tensor *t = tensor_new(b);
+    if (!t)
+        return -1;
+    snprintf(t->name, sizeof(t->name), "layers.%d.moe.expert_bias", layer);
+    t->kind = GT_STATE;
+    t->ndim = 1;
+    t->dim[0] = (struct graph_dim){SYM_ONE, experts};
+    t->init = INIT_ZERO;
+    return b->g->n_tensors - 1;
+}
+
 static void cut(struct graph_builder *b, int tensor, struct graph_cut cut)
 {
     if (tensor >= 0 && !b->err)

@@ -128,7 +128,7 @@ TEST(values)
                     "qkv_bias, qk_norm, ffn, vocab, "
                     "norm_eps, rope_theta, tied, causal, experts, experts_per_token, expert_ffn, shared_experts, "
                     "shared_gate, moe_every, dense_layers, router, router_norm, router_bias, router_scale, "
-                    "router_groups, router_groups_kept, router_group_best, aux_loss, aux_scope, z_loss, found \"3\""},
+                    "router_groups, router_groups_kept, router_group_best, aux_loss, aux_scope, expert_bias, z_loss, found \"3\""},
         {"parallel.dp=2", "parallel.dp: unknown key; did you mean parallel.workers (dp is workers / (fsdp tp pp cp))? "
                           "(keys of parallel: workers, min_workers, zero, fsdp, tp, sp, async_tp, pp, schedule, "
                           "schedule_csv, chunks, prefetch, reshard, cp, ep, recompute)"},

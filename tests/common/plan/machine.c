@@ -388,6 +388,7 @@ static void run_route(struct machine *m, const struct op *op, int64_t t)
                                .weights = A(grad ? 2 : 3),
                                .sums = A(grad ? 5 : 4)};
     if (!grad) {
+        route.bias = A(7);
         route.totals = A(5);
         route.closeness = A(6);
         m->k->route(m->s, &route);
@@ -445,6 +446,9 @@ static void run_experts(struct machine *m, const struct op *op, int64_t t, int64
     case OP_ROUTE:
     case OP_ROUTE_GRAD:
         run_route(m, op, t);
+        break;
+    case OP_BALANCE:
+        k->balance(s, &(struct kern_balance){t, op->rate, A(0), A(1), A(2)});
         break;
     case OP_ROUTE_SORT:
         k->route_sort(s, t, choices, n, A(0), A(1), A(2), A(3));
@@ -595,6 +599,7 @@ void machine_op(struct machine *m, const struct op *op)
     case OP_ROUTE:
     case OP_ROUTE_GRAD:
     case OP_ROUTE_SORT:
+    case OP_BALANCE:
     case OP_ROWS_GATHER:
     case OP_ROWS_SUM:
     case OP_ROWS_SUM_GRAD:

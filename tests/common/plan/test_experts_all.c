@@ -47,6 +47,7 @@ static void draw_model(struct draw *d, struct job_model *m)
     m->aux_loss = coin(d) ? 0.25 : 0;
     m->z_loss = coin(d) ? 0.02 : 0;
     m->aux_scope = (enum aux_scope)pick(d, 2);
+    m->expert_bias = coin(d) ? 0.03 : 0;
 }
 
 static void draw_layout(struct draw *d, struct job_parallel *p)
@@ -106,12 +107,13 @@ static void print_job(int number, const struct job_spec *job)
     const struct job_parallel *p = &job->parallel;
     print_message(
         "case %d: workers %d fsdp %d zero %d cp %d tp %d sp %d pp %d ep %d schedule %d recompute %d; experts %d of "
-        "%d, router %d norm %d groups %d/%d best %d shared %d every %d dense %d aux %g scope %d z %g; batch %d by %d, "
+        "%d, router %d norm %d groups %d/%d best %d shared %d every %d dense %d aux %g scope %d z %g bias %g; batch %d "
+        "by %d, "
         "seq %d\n",
         number, (int)p->workers, (int)p->fsdp, (int)p->zero, (int)p->cp, (int)p->tp, p->sp, (int)p->pp, (int)p->ep,
         (int)p->schedule, (int)p->recompute, (int)m->experts_per_token, (int)m->experts, (int)m->router, m->router_norm,
         (int)m->router_groups_kept, (int)m->router_groups, (int)m->router_group_best, (int)m->shared_experts,
-        (int)m->moe_every, (int)m->dense_layers, m->aux_loss, (int)m->aux_scope, m->z_loss,
+        (int)m->moe_every, (int)m->dense_layers, m->aux_loss, (int)m->aux_scope, m->z_loss, m->expert_bias,
         (int)job->train.global_batch, (int)job->train.micro_batch, (int)job->train.seq);
 }
 

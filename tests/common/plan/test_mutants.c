@@ -92,6 +92,7 @@ static void try_cell(const struct cell *c)
         job.model.experts = 6;
         job.model.experts_per_token = 2;
         job.model.expert_ffn = 24;
+        job.model.expert_bias = 0.05;
         job.model.aux_loss = 0.5;
         job.model.aux_scope = c->sets ? AUX_SAMPLE : AUX_MICRO_BATCH;
     }

@@ -539,16 +539,16 @@ static void capture_param(struct test_world *w, struct world_rank *r, int t, int
     keep_element(w, w->param, t, global, machine_get(&r->machine, r->program.param_buffer[t], local), "the value");
 }
 
-static void each_param(struct test_world *w, struct world_rank *r, element_fn fn)
+static void each_param(struct test_world *w, struct world_rank *r, bool states, element_fn fn)
 {
     for (int t = 0; t < w->graph.n_tensors; t++)
-        if (w->graph.tensors[t].kind == GT_PARAM)
+        if (w->graph.tensors[t].kind == GT_PARAM || (states && w->graph.tensors[t].kind == GT_STATE))
             each_element(w, r, t, fn);
 }
 
 static void capture_grads(struct test_world *w, struct world_rank *r)
 {
-    each_param(w, r, capture_grad);
+    each_param(w, r, false, capture_grad);
 }
 
 /* ---- a job from begin to end ---- */
@@ -609,7 +609,7 @@ static void world_begin(struct test_world *w, const struct job_spec *job, enum p
         machine_init(&r->machine, &r->program, &w->graph, w->ids, w->targets);
         r->machine.lr = 1e-2;
         r->machine.limit = 1e-3;
-        each_param(w, r, fill_one);
+        each_param(w, r, true, fill_one);
     }
     if (!getenv("WORLD_NO_CHECK") && plan_check(&w->graph, all, w->n, &why) != OK)
         fail_msg("plan_check: %s", why.text);
@@ -621,7 +621,7 @@ static void world_run(struct test_world *w, const struct job_spec *job)
     world_begin(w, job, MODE_TRAIN);
     run_steps(w);
     for (int i = 0; i < w->n; i++)
-        each_param(w, &w->rank[i], capture_param);
+        each_param(w, &w->rank[i], true, capture_param);
 }
 
 static void world_fini(struct test_world *w)
@@ -650,6 +650,16 @@ static double rms(const struct test_world *w, double **all)
         for (int64_t i = 0; all[t] && i < tensor_elements(&w->graph.tensors[t]); i++, n++)
             sum += all[t][i] * all[t][i];
     return sqrt(sum / n);
+}
+
+/* States change by whole numbers, so all bits are equal. */
+static void compare_states(const struct test_world *a, double **x, double **y)
+{
+    for (int t = 0; t < a->graph.n_tensors; t++)
+        for (int64_t i = 0; a->graph.tensors[t].kind == GT_STATE && i < tensor_elements(&a->graph.tensors[t]); i++)
+            if (!y[t] || x[t][i] != y[t][i])
+                fail_msg("%s[%lld] is %.17g, that of one worker %.17g", a->graph.tensors[t].name, (long long)i,
+                         y[t] ? y[t][i] : (double)NAN, x[t][i]);
 }
 
 /* proof < 0: bit for bit. Skips elements whose exact gradient is zero: theirs is rounding error, which Adam amplifies.
@@ -691,6 +701,7 @@ static void compare(const struct job_spec *one, const struct job_spec *other, do
         if (!(fabs(a->norms[s] - b->norms[s]) <= bound * fabs(a->norms[s])))
             fail_msg("norm of step %d: %.17g and %.17g", s, a->norms[s], b->norms[s]);
     }
+    compare_states(a, a->param, b->param);
     compare_all(a, b, a->param, b->param, "the value", proof);
     world_fini(a);
     world_fini(b);
