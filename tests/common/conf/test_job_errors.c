@@ -124,11 +124,12 @@ TEST(values)
         {"run.env.9=1", "run.env: expected a name of letters, digits and underscores for each key (the name of an "
                         "environment variable), found the string \"9\""},
         {"run.env.A=[1]", "run.env: expected a string for each key, found a list"},
-        {"model=3", "model: expected a map with some of the keys arch, dim, layers, heads, kv_heads, head_dim, "
-                    "qkv_bias, qk_norm, ffn, vocab, "
-                    "norm_eps, rope_theta, tied, causal, experts, experts_per_token, expert_ffn, shared_experts, "
-                    "shared_gate, moe_every, dense_layers, router, router_norm, router_bias, router_scale, "
-                    "router_groups, router_groups_kept, router_group_best, aux_loss, aux_scope, expert_bias, z_loss, found \"3\""},
+        {"model=3",
+         "model: expected a map with some of the keys arch, dim, layers, heads, kv_heads, head_dim, "
+         "qkv_bias, qk_norm, ffn, vocab, "
+         "norm_eps, rope_theta, tied, causal, experts, experts_per_token, expert_ffn, shared_experts, "
+         "shared_gate, moe_every, dense_layers, router, router_norm, router_bias, router_scale, "
+         "router_groups, router_groups_kept, router_group_best, aux_loss, aux_scope, expert_bias, z_loss, found \"3\""},
         {"parallel.dp=2", "parallel.dp: unknown key; did you mean parallel.workers (dp is workers / (fsdp tp pp cp))? "
                           "(keys of parallel: workers, min_workers, zero, fsdp, tp, sp, async_tp, pp, schedule, "
                           "schedule_csv, chunks, prefetch, reshard, cp, ep, recompute)"},
