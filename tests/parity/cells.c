@@ -9,6 +9,7 @@ static const char *const model_names[CELL_MODELS] = {"llama", "gpt2", "transform
 static const char *const model_texts[CELL_MODELS] = {parity_llama, parity_gpt2,  parity_transformer,
                                                      parity_llama, parity_llama, parity_llama};
 static const char *const sp_names[] = {"", " sp", " sp async"};
+static const char *const routing_names[] = {"", " sparse", " balance"};
 static const char *const recompute_names[] = {"none", "full", "pointwise", "attention"};
 
 int cell_workers(const struct cell *c)
@@ -19,10 +20,21 @@ int cell_workers(const struct cell *c)
     return n;
 }
 
+static int experts_of(const struct cell *c)
+{
+    const bool uneven = c->factor[CELL_UNEVEN];
+    return c->factor[CELL_ROUTING] == ROUTING_SPARSE ? 33 : uneven ? 9 : 11;
+}
+
+/* 0: the layout has no such value. */
 static int ep_of(const struct cell *c)
 {
     const int *f = c->factor;
-    return f[CELL_EP] == 0 ? 1 : f[CELL_EP] == 1 ? f[CELL_TP] : f[CELL_TP] * f[CELL_CP];
+    const struct mesh m = {.size = {f[CELL_PP], f[CELL_DP], f[CELL_FSDP], f[CELL_CP], f[CELL_TP]}};
+    int ep = 1, most = f[CELL_FSDP] * f[CELL_CP] * f[CELL_TP];
+    for (int left = f[CELL_EP]; left > 0 && ep <= most;)
+        left -= mesh_fold_init(&m, ++ep, NULL, NULL);
+    return ep <= most && ep <= experts_of(c) ? ep : 0;
 }
 
 static const struct job_schedule_row *schedule_of(const struct cell *c)
@@ -59,8 +71,8 @@ void cell_name(const struct cell *c, char *ret, size_t size)
         at += (size_t)snprintf(ret + at, size - at, " recompute %s", recompute_names[c->factor[CELL_RECOMPUTE]]);
     if (c->factor[CELL_EP])
         at += (size_t)snprintf(ret + at, size - at, " ep %d", ep_of(c));
-    snprintf(ret + at, size - at, "%s%s", c->factor[CELL_UNEVEN] ? " uneven" : "",
-             has_comm_thread(c) ? " comm thread" : "");
+    snprintf(ret + at, size - at, "%s%s%s", routing_names[c->factor[CELL_ROUTING]],
+             c->factor[CELL_UNEVEN] ? " uneven" : "", has_comm_thread(c) ? " comm thread" : "");
 }
 
 /* The pipeline determines the number of the model's layers. */
@@ -80,6 +92,7 @@ struct cell cell_alone(const struct cell *c)
 {
     struct cell one = {.model = c->model, .factor = {1, 1, 1, 1, 1}};
     one.factor[CELL_UNEVEN] = c->factor[CELL_UNEVEN];
+    one.factor[CELL_ROUTING] = c->factor[CELL_ROUTING];
     one.factor[CELL_ZERO] = -layers_of(c);
     return one;
 }
@@ -110,20 +123,22 @@ static void set_word(struct sets *s, const char *key, const char *value)
 
 /* Every kind of router, with both losses, biases of the choice and shared experts; uneven: with the router of
  * DeepSeek-V3 and a first layer without experts. Numbers of experts that no degree divides. */
-static void set_experts(struct sets *s, bool uneven)
+static void set_experts(struct sets *s, const struct cell *c)
 {
-    set_key(s, "model.experts", uneven ? 6 : 5);
-    set_key(s, "model.experts_per_token", 2);
-    set_key(s, "model.expert_ffn", uneven ? 22 : 24);
+    const bool uneven = c->factor[CELL_UNEVEN], sparse = c->factor[CELL_ROUTING] == ROUTING_SPARSE;
+    const bool balance = c->factor[CELL_ROUTING] == ROUTING_BALANCE;
+    set_key(s, "model.experts", experts_of(c));
+    set_key(s, "model.experts_per_token", sparse ? 1 : 2);
+    set_key(s, "model.expert_ffn", sparse ? 7 : uneven ? 11 : 12);
     set_key(s, "model.shared_experts", uneven ? 1 : 2);
     set_word(s, "model.shared_gate", uneven ? "false" : "true");
     set_word(s, "model.router", uneven ? "sigmoid" : "softmax");
-    set_word(s, "model.router_norm", uneven ? "true" : "false");
+    set_word(s, "model.router_norm", uneven && !sparse ? "true" : "false");
     set_key(s, "model.router_groups", uneven ? 3 : 1);
     set_key(s, "model.router_groups_kept", uneven ? 2 : 1);
     set_key(s, "model.router_group_best", uneven ? 2 : 1);
     set_key(s, "model.dense_layers", uneven);
-    set_word(s, "model.aux_loss", "0.1");
+    set_word(s, "model.aux_loss", balance ? "20" : "0.1");
     set_word(s, "model.aux_scope", uneven ? "micro_batch" : "sample");
     set_word(s, "model.z_loss", "0.01");
     set_word(s, "model.expert_bias", uneven ? "0.02" : "0.003");
@@ -141,7 +156,7 @@ static void set_model(struct sets *s, const struct cell *c, int layers)
     else if (llama)
         set_key(s, "model.ffn", uneven ? 50 : 80);
     if (c->model == CELL_MIXTURE)
-        set_experts(s, uneven);
+        set_experts(s, c);
     if (c->model == CELL_QWEN) {
         set_key(s, "model.head_dim", 10);
         set_word(s, "model.qkv_bias", "true");
@@ -215,8 +230,9 @@ static bool legal(const struct cell *c)
         return false;
     if (f[CELL_SCHEDULE] && f[CELL_PP] == 1)
         return false;
-    if (f[CELL_EP] && (c->model != CELL_MIXTURE || f[f[CELL_EP] == 1 ? CELL_TP : CELL_CP] == 1 || ep_of(c) > 5 ||
-                       (f[CELL_TP] > 1 && !f[CELL_SP])))
+    if ((f[CELL_EP] || f[CELL_ROUTING]) && c->model != CELL_MIXTURE)
+        return false;
+    if (!ep_of(c))
         return false;
     if (c->model == CELL_OLMO && f[CELL_TP] > 1)
         return false;
@@ -232,9 +248,10 @@ static struct cell with_choices(struct cell c, int turn)
     f[CELL_SCHEDULE] = f[CELL_PP] > 1 ? turn / 3 % PIPE_FILE : 0;
     f[CELL_RECOMPUTE] = turn % 5 < 2 ? 0 : turn / 5 % 4;
     f[CELL_UNEVEN] = turn / 4 % 2;
-    f[CELL_EP] = c.model == CELL_MIXTURE ? (f[CELL_CP] > 1 ? 2 : f[CELL_TP] > 1 ? 1 : 0) : 0;
-    if (!legal(&c))
-        f[CELL_EP] = 0;
+    f[CELL_ROUTING] = c.model == CELL_MIXTURE ? turn / 7 % 3 : 0;
+    f[CELL_EP] = c.model == CELL_MIXTURE ? 1 + turn % 3 : 0;
+    while (f[CELL_EP] && !legal(&c))
+        f[CELL_EP]--;
     if (!legal(&c))
         f[CELL_UNEVEN] = 0;
     return c;
@@ -276,8 +293,8 @@ void cells_schedule(struct cells *c, enum cell_model model, int schedule, int mo
 
 static const int values[CELL_FACTORS][8] = {{1, 2, 3},    {1, 2, 3},    {1, 2, 3}, {1, 2, 3},
                                             {1, 2, 3},    {0, 1, 2, 3}, {0, 1, 2}, {0, 1, 2, 3, 4, 5, 6},
-                                            {0, 1, 2, 3}, {0, 1, 2},    {0, 1}};
-static const int n_values[CELL_FACTORS] = {3, 3, 3, 3, 3, 4, 3, PIPE_FILE, 4, 3, 2};
+                                            {0, 1, 2, 3}, {0, 1, 2, 3}, {0, 1},    {0, 1, 2}};
+static const int n_values[CELL_FACTORS] = {3, 3, 3, 3, 3, 4, 3, PIPE_FILE, 4, 4, 2, 3};
 
 struct triple {
     int factor[3], value[3];
@@ -300,9 +317,10 @@ static bool complete_triple(const struct triple *t, int most, uint64_t seed, str
     }
     for (int i = 0; t && i < 3; i++)
         c->factor[t->factor[i]] = t->value[i];
-    const bool asked = t && (t->factor[0] == CELL_EP || t->factor[1] == CELL_EP || t->factor[2] == CELL_EP);
-    if (!asked && !legal(c))
-        c->factor[CELL_EP] = 0;
+    static const int of_experts[] = {CELL_EP, CELL_ROUTING};
+    for (int i = 0; i < 2 && !legal(c); i++)
+        if (!t || (t->factor[0] != of_experts[i] && t->factor[1] != of_experts[i] && t->factor[2] != of_experts[i]))
+            c->factor[of_experts[i]] = 0;
     return legal(c) && cell_workers(c) <= most;
 }
 
@@ -367,4 +385,44 @@ void cells_four_axes(struct cells *c, enum cell_model model)
             if (legal(&one))
                 add_cell(c, &one);
         }
+}
+
+/* Adds the cell with every value of ep above 1, and with `stages` stages of ZeRO, of which the first changes from cell
+ * to cell; 4: all. */
+static int add_folds(struct cells *c, struct cell one, int stages, int turn)
+{
+    for (int n = 1;; n++) {
+        struct cell x = one;
+        x.factor[CELL_EP] = n;
+        if (!ep_of(&x))
+            return turn;
+        for (int k = 0; k < (one.factor[CELL_FSDP] > 1 ? stages : 1); k++, turn++) {
+            x = with_choices(one, turn);
+            x.factor[CELL_EP] = n;
+            x.factor[CELL_ZERO] = one.factor[CELL_FSDP] > 1 ? (k + (stages < 4 ? turn / stages : 0)) % 4 : 0;
+            if (legal(&x))
+                add_cell(c, &x);
+        }
+    }
+}
+
+void cells_five_axes(struct cells *c)
+{
+    int turn = 0;
+    for (int without = CELL_DP; without <= CELL_CP; without++) {
+        struct cell one = {.model = CELL_MIXTURE, .factor = {2, 2, 2, 2, 2}};
+        one.factor[without] = 1;
+        turn = add_folds(c, one, 3, turn);
+    }
+}
+
+void cells_folds(struct cells *c, int most)
+{
+    int turn = 0;
+    for (int i = 0; i < 3 * 3 * 3 * 3 * 3; i++) {
+        struct cell one = {.model = CELL_MIXTURE,
+                           .factor = {1 << i % 3, 1 << i / 3 % 3, 1 << i / 9 % 3, 1 << i / 27 % 3, 1 << i / 81}};
+        if (cell_workers(&one) <= most)
+            turn = add_folds(c, one, 4, turn);
+    }
 }

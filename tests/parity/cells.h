@@ -8,6 +8,9 @@
 /* mixture: llama with experts. qwen: llama with biases of q, k and v, with heads that are wider than dim / heads, and
  * with norms of heads. olmo: llama with norms of all heads together, which needs tp 1. */
 enum cell_model { CELL_LLAMA, CELL_GPT2, CELL_TRANSFORMER, CELL_MIXTURE, CELL_QWEN, CELL_OLMO, CELL_MODELS };
+/* usual: two experts of a few for each token. sparse: one of many experts, so that in a microbatch some have no
+ * token. balance: losses of the router that are larger than the loss of the tokens. */
+enum cell_routing { ROUTING_USUAL, ROUTING_SPARSE, ROUTING_BALANCE };
 enum cell_factor {
     CELL_DP,
     CELL_FSDP,
@@ -18,8 +21,9 @@ enum cell_factor {
     CELL_SP,        /* 0, 1; 2: with async_tp */
     CELL_SCHEDULE,  /* enum pipe_schedule, without schedules from a file */
     CELL_RECOMPUTE, /* enum recompute */
-    CELL_EP,        /* 0: ep is 1; 1: tp; 2: tp x cp */
+    CELL_EP,        /* 0: ep is 1; n: the n-th larger value that folds over tp, cp and fsdp */
     CELL_UNEVEN,    /* 1: sizes of heads, vocabulary, sequence and layers that no degree divides */
+    CELL_ROUTING,   /* enum cell_routing */
     CELL_FACTORS
 };
 
@@ -52,6 +56,11 @@ void cells_schedule(struct cells *c, enum cell_model model, int schedule, int mo
 void cells_triples(struct cells *c, enum cell_model model, int most);
 /* Adds the products of 16 workers with four axes above 1. */
 void cells_four_axes(struct cells *c, enum cell_model model);
+/* The same of a mixture, each with every value of ep above 1 and three stages of ZeRO. */
+void cells_five_axes(struct cells *c);
+/* Adds of a mixture every product of axes of 1, 2 and 4 ranks up to `most` workers, with every value of ep above 1 and
+ * every stage of ZeRO. */
+void cells_folds(struct cells *c, int most);
 
 /* Runs all cells and compares each with one worker; the workers are started once for each world size. Compared are the
  * losses of four steps, an evaluation, every gradient of the first step and every parameter after the fourth in proof

@@ -15,7 +15,7 @@
 #define STEPS 4
 #define MAX_POOL PARITY_MAX_WORKERS
 #define SPREAD_EVERY 10 /* runs over two nodes take longer, so only every tenth cell does */
-#define MAX_PARAMS 400000
+#define MAX_PARAMS 500000
 #define PATIENCE_MS 120000 /* a cell takes seconds; this is for a very busy machine */
 /* A multiple of eps sqrt(K), as in test_twin.c; higher, because sums in other orders add their own rounding. */
 #define TWIN_FACTOR 6.0

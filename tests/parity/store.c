@@ -131,3 +131,17 @@ int64_t *store_scalars(struct store *s)
 {
     return (int64_t *)(void *)s->map;
 }
+
+int64_t store_differences(const struct store *a, const struct store *b, char *name)
+{
+    int64_t n = 0;
+    assert(a->n == b->n);
+    for (int k = 0; k < a->n; k++) {
+        const struct entry *x = &a->entries[k], *y = &b->entries[k];
+        assert(x->n == y->n && x->size == y->size && strcmp(x->fqn, y->fqn) == 0);
+        for (int64_t i = 0; i < x->n; i++)
+            if (memcmp(x->data + (size_t)i * x->size, y->data + (size_t)i * y->size, x->size) != 0 && n++ == 0)
+                snprintf(name, SNAPSHOT_NAME_MAX, "%s", x->fqn);
+    }
+    return n;
+}

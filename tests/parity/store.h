@@ -15,6 +15,9 @@ void store_write(struct store *s, const struct snapshot *snapshot, const void *a
 void store_read(const struct store *s, const struct snapshot *snapshot, void *arena, int first, int end);
 /* Counts elements that no piece, or more than one, has written. */
 int64_t store_bad_elements(const struct store *s);
+/* Counts the elements of which two stores of one graph and type have other bits; the name of the first one is in
+ * `name`, of SNAPSHOT_NAME_MAX bytes. */
+int64_t store_differences(const struct store *a, const struct store *b, char *name);
 int64_t *store_scalars(struct store *s); /* step, position */
 
 #endif

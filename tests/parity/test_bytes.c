@@ -1,6 +1,7 @@
 /* Bytes on the wire. On every rank, the bytes that the comm counted in a step, by the axes that its groups span, equal
  * those of the program, whose ops are added up by the rules of worker/comm/comm.h. With even shards they also equal the
  * formulas of the literature. */
+#include "common/plan/compile/compile.h"
 #include "tests/parity/rank.h"
 
 #include <sys/mman.h>
@@ -42,6 +43,8 @@ static int64_t op_elements(const struct program *p, const struct op *op, int n, 
                 sum += k == me ? 0 : part;
             }
         return sum;
+    case OP_EXCHANGE: /* if every token chooses all experts, of which each rank has equally many */
+        return (op->flags & OPF_INVERSE ? program_dim(p, op->k, samples) : m) / n * (n - 1) * cols;
     case OP_RECV:
         return m;
     case OP_SHIFT:
@@ -195,4 +198,58 @@ TEST(stages_move_an_activation_and_its_gradient)
     const double micros = 4, tokens = 2 * 12, dim = 48;
     assert_near(total_bytes(c, 2, PP), 2 * 8.0 * micros * tokens * dim);
     free_counted(c);
+}
+
+/* ---- experts ---- */
+
+/* Bytes of rows that the exchanges of a step bring to all ranks. */
+static int64_t exchanged(const struct program *p)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < p->n_actions; i++)
+        for (int k = 0; k < p->actions[i].n_ops; k++) {
+            const struct op *op = &p->ops[p->actions[i].first_op + k];
+            const int64_t samples = p->micros[p->actions[i].micro < 0 ? 0 : p->actions[i].micro].samples;
+            if (op->kind == OP_EXCHANGE)
+                sum += op_elements(p, op, p->groups[op->group].n, 0, samples) * 8;
+        }
+    return sum;
+}
+
+/* Where every token chooses all k experts, routing is uniform, and the transport's counters are exact: in each layer
+ * and microbatch the four exchanges bring 4 k T H (e - 1) / e numbers to a rank with T tokens of width H. That equals
+ * the sum over the program, whose total on every set of axes equals the counters of the comm (count_rank). */
+TEST(experts_exchange_what_the_formula_gives)
+{
+    static const struct {
+        const char *layout;
+        int64_t e, ranks; /* ranks: those among which the tokens of a microbatch are divided */
+    } rows[] = {
+        {"parallel={workers: 2, fsdp: 2, ep: 2}", 2, 1},
+        {"parallel={workers: 4, fsdp: 4, zero: 3, ep: 2}", 2, 1},
+        {"parallel={workers: 4, fsdp: 4, zero: 2, ep: 4}", 4, 1},
+        {"parallel={workers: 2, tp: 2, ep: 2}", 2, 2},
+        {"parallel={workers: 2, tp: 2, sp: false, ep: 2}", 2, 2},
+        {"parallel={workers: 4, cp: 2, tp: 2, ep: 4}", 4, 4},
+        {"parallel={workers: 4, tp: 4, ep: 2}", 2, 4},
+        {"parallel={workers: 4, pp: 2, fsdp: 2, ep: 2}", 2, 1},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const int64_t k = 4, h = 48, layers = 2, seq = 12, samples = 2, batch = 16;
+        struct counted *c = COUNT(parity_llama, "model={experts: 4, experts_per_token: 4, expert_ffn: 8, heads: 8}",
+                                  "train.global_batch=16", rows[i].layout);
+        const int pp = (int)c->m.job.parallel.pp, world = (int)c->m.job.parallel.workers;
+        const int64_t tokens = samples * seq / rows[i].ranks;
+        const int64_t micros = batch / samples / (world / pp / rows[i].ranks); /* of a rank */
+        for (int r = 0; r < world; r++) {
+            struct program p;
+            struct why why;
+            if (plan_compile(&c->m.job, &c->m.graph, MODE_TRAIN, r, &p, &why))
+                fail_msg("%s", why.text);
+            assert_int_equal(exchanged(&p),
+                             4 * k * tokens * h * (rows[i].e - 1) / rows[i].e * 8 * layers / pp * micros);
+            program_fini(&p);
+        }
+        free_counted(c);
+    }
 }

@@ -1,5 +1,5 @@
-/* The matrix: every product of one or two axes up to 8 workers, every triple of choices, and four axes on 16 workers.
- */
+/* The matrix: every product of one or two axes up to 8 workers, every triple of choices, four axes on 16 workers, and
+ * all folds of expert parallelism: 2,190 cells (docs/guarantees.md). */
 #include "tests/parity/cells.h"
 
 typedef void (*list_fn)(struct cells *c, enum cell_model model);
@@ -102,4 +102,26 @@ TEST(mixture_triples_of_choices)
 TEST(mixture_four_axes)
 {
     assert_true(run(cells_four_axes, CELL_MIXTURE) >= 12);
+}
+
+static void all_folds(struct cells *c, enum cell_model model)
+{
+    (void)model;
+    cells_folds(c, 8);
+}
+
+static void all_five_axes(struct cells *c, enum cell_model model)
+{
+    (void)model;
+    cells_five_axes(c);
+}
+
+TEST(mixture_folds)
+{
+    assert_true(run(all_folds, CELL_MIXTURE) >= 190);
+}
+
+TEST(mixture_five_axes)
+{
+    assert_true(run(all_five_axes, CELL_MIXTURE) >= 24);
 }

@@ -141,18 +141,18 @@ TEST(canonical_resume_moves_between_stages_of_zero_bit_for_bit)
 }
 
 /* Biases of the choice of experts, which are saved without moments, whole, by one of their replicas. */
-#define EXPERTS                                                                                                      \
+#define BIASED_EXPERTS                                                                                               \
     "model.experts=5", "model.expert_ffn=24", "model.router=sigmoid", "model.router_norm=true", "model.moe_every=2", \
         "model.expert_bias=0.02"
 
 TEST(biases_of_experts_resume_in_any_layout)
 {
     const char *const *const ring[] = {
-        LAYOUT(EXPERTS, "parallel.workers=3", "parallel.fsdp=3", "parallel.zero=3"),
-        LAYOUT(EXPERTS, "parallel.workers=2", "parallel.tp=2", "parallel.ep=2"),
-        LAYOUT(EXPERTS, "parallel.workers=2", "parallel.pp=2"),
-        LAYOUT(EXPERTS, "parallel.workers=2", "parallel.cp=2"),
-        LAYOUT(EXPERTS, "parallel.workers=4", "parallel.tp=2", "parallel.sp=false"),
+        LAYOUT(BIASED_EXPERTS, "parallel.workers=3", "parallel.fsdp=3", "parallel.zero=3"),
+        LAYOUT(BIASED_EXPERTS, "parallel.workers=2", "parallel.tp=2", "parallel.ep=2"),
+        LAYOUT(BIASED_EXPERTS, "parallel.workers=2", "parallel.pp=2"),
+        LAYOUT(BIASED_EXPERTS, "parallel.workers=2", "parallel.cp=2"),
+        LAYOUT(BIASED_EXPERTS, "parallel.workers=4", "parallel.tp=2", "parallel.sp=false"),
     };
     const int n = sizeof(ring) / sizeof(ring[0]);
     for (int i = 0; i < n; i++) {
@@ -160,4 +160,80 @@ TEST(biases_of_experts_resume_in_any_layout)
         if (!(worst < 1e-9))
             fail_msg("from layout %d to the next: %g", i, worst);
     }
+}
+
+/* ---- experts ---- */
+
+#define EXPERTS                                                                                                    \
+    "model={experts: 9, experts_per_token: 2, expert_ffn: 11, shared_experts: 1, aux_loss: 0.1, router: sigmoid, " \
+    "router_norm: true}"
+
+struct visit {
+    struct parity_model m;
+    struct store *store; /* parameters and optimizer state after the steps */
+};
+
+/* Loads the state of `from`, which may be NULL, into a layout, runs up to step `last`, and stores the state again. */
+static struct parity_result *visit(struct visit *v, const char *const *layout, const struct store *from, int64_t last)
+{
+    const char *sets[16] = {EXPERTS};
+    for (int i = 0; layout[i]; i++)
+        sets[i + 1] = layout[i];
+    init_model(&v->m, parity_llama, "proof", sets);
+    v->store = store_new(&v->m.graph, DT_F64);
+    const struct parity_options options = {.load = (struct store *)from, .save = v->store};
+    struct parity_result *r = parity_run(&v->m, last, &options);
+    assert_int_equal(store_bad_elements(v->store), 0);
+    return r;
+}
+
+static void visit_end(struct visit *v, struct parity_result *r)
+{
+    parity_result_free(r);
+    store_free(v->store);
+    parity_model_fini(&v->m);
+}
+
+/* Loading and saving without a step changes no bit, whatever fold of expert parallelism, tp, pp, ZeRO and number of
+ * workers the two layouts have. */
+static void check_loaded(const char *const *layout, const struct store *from, int64_t step)
+{
+    char name[SNAPSHOT_NAME_MAX];
+    struct visit v;
+    struct parity_result *r = visit(&v, layout, from, step);
+    int64_t differ = store_differences(from, v.store, name);
+    if (differ)
+        fail_msg("%lld elements differ after loading, first in %s", (long long)differ, name);
+    visit_end(&v, r);
+}
+
+/* Goes round all layouts, some steps in each, and is one worker all the way. */
+TEST(experts_move_between_all_folds)
+{
+    const char *const *const ring[] = {
+        LAYOUT("parallel={workers: 2, fsdp: 2, zero: 3, ep: 2}"),
+        LAYOUT("parallel={workers: 4, tp: 4, ep: 2}"),
+        LAYOUT("parallel={workers: 3}"),
+        LAYOUT("parallel={workers: 4, fsdp: 4, zero: 2, ep: 2}"),
+        LAYOUT("parallel={workers: 4, pp: 2, fsdp: 2, zero: 1, ep: 2}"),
+        LAYOUT("parallel={workers: 4, cp: 2, tp: 2, sp: false, ep: 4}"),
+        LAYOUT("parallel={workers: 4, fsdp: 2, zero: 3, tp: 2}"),
+        LAYOUT("parallel={workers: 8, fsdp: 4, zero: 3, tp: 2, ep: 8}"),
+    };
+    const int n = sizeof(ring) / sizeof(ring[0]);
+    struct visit one, v[2];
+    struct parity_result *want = visit(&one, LAYOUT("parallel={workers: 1}"), NULL, 2 * n), *r[2] = {NULL, NULL};
+    for (int i = 0; i < n; i++) {
+        const int at = i % 2;
+        if (i)
+            check_loaded(ring[i], v[!at].store, 2 * i);
+        r[at] = visit(&v[at], ring[i], i ? v[!at].store : NULL, 2 * i + 2);
+        for (int s = 2 * i; s < 2 * i + 2; s++)
+            if (!(fabs(r[at]->loss[s] - want->loss[s]) <= 1e-10 * want->loss[s]))
+                fail_msg("layout %d, step %d: loss %.17g instead of %.17g", i, s + 1, r[at]->loss[s], want->loss[s]);
+        if (i)
+            visit_end(&v[!at], r[!at]);
+    }
+    visit_end(&v[(n - 1) % 2], r[(n - 1) % 2]);
+    visit_end(&one, want);
 }
