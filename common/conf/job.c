@@ -510,7 +510,8 @@ static const struct schema_row rows[] = {
           "Pipeline schedule as CSV text, one line per pipeline rank, in dtd's form or PyTorch's (schedule file; "
           "formats: "
           "docs/internals/schedules.md).")},
-    {INT(parallel.chunks, 1, 64, "1", FREE, "Model stages per pipeline rank (interleaved, file; zb-v has 2).")},
+    {INT(parallel.chunks, 1, 64, "1", FREE,
+         "Model stages per pipeline rank (interleaved, file; zb-v and dualpipe-v have 2).")},
     {INT(parallel.prefetch, 0, 64, "1", FREE,
          "Number of layers whose parameters are all-gathered ahead of their use (ZeRO 3).")},
     {BOOL(parallel.reshard, "true", FREE,

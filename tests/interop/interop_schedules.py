@@ -12,7 +12,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-SCHEDULES = {"ScheduleZBVZeroBubble": ("zb-v", lambda p: (1, p, 2 * p - 1, 2 * p, 4 * p))}
+# PyTorch's DualPipeV refuses fewer microbatches than stages.
+SCHEDULES = {"ScheduleZBVZeroBubble": ("zb-v", lambda p: (1, p, 2 * p - 1, 2 * p, 4 * p)),
+             "ScheduleDualPipeV": ("dualpipe-v", lambda p: (2 * p, 2 * p + 1, 4 * p))}
 
 
 def slots(text):

@@ -50,6 +50,16 @@ TEST(zb_v_cells_of_four_workers)
     cells_fini(&c);
 }
 
+TEST(dualpipe_v_cells_of_four_workers)
+{
+    static const enum cell_model models[] = {CELL_LLAMA, CELL_GPT2, CELL_MIXTURE};
+    struct cells c = {0};
+    for (int i = 0; i < 3; i++)
+        cells_schedule(&c, models[i], PIPE_DUALPIPE_V, 4);
+    cells_run(&c);
+    cells_fini(&c);
+}
+
 TEST(zb_h2_cells_of_four_workers)
 {
     static const enum cell_model models[] = {CELL_LLAMA, CELL_GPT2, CELL_MIXTURE};

@@ -20,6 +20,7 @@ struct row_writer {
     int rank;
     struct schedule_row *row;
     int done[SLOT_KIND_COUNT][2]; /* slots of a kind so far; in a V by chunk, else of all chunks in [0] */
+    int oldest; /* in a V: all backwards for inputs before this slot have had their weights from append_oldest */
 };
 
 /* Microbatches for which there is room: whole groups, and those that the longest pattern of a V is made for. */
@@ -101,14 +102,30 @@ static enum slot_kind kind_of(char letter)
     return kind;
 }
 
-/* Appends a pattern `times` times: letters of slots with their chunks, each on the next microbatch of its kind. */
+/* Appends the weights of the oldest backward for inputs that has had none, if there is one. */
+static void append_oldest(struct row_writer *w)
+{
+    const struct schedule_row *row = w->row;
+    while (w->oldest < row->n && row->slots[w->oldest].kind != SLOT_INPUT)
+        w->oldest++;
+    if (w->oldest == row->n)
+        return;
+    const struct slot *input = &row->slots[w->oldest++];
+    append_slot(w, SLOT_WEIGHT, input->chunk, input->micro);
+}
+
+/* Appends a pattern `times` times: letters of slots with their chunks, each on the next microbatch of its kind. "W-" is
+ * append_oldest. */
 static void repeat(struct row_writer *w, int times, const char *pattern)
 {
     for (int i = 0; i < times; i++)
         for (const char *at = pattern; *at; at += 2) {
-            const enum slot_kind kind = kind_of(at[0]);
+            const enum slot_kind kind = kind_of(at[0]), count = kind == SLOT_BACKWARD ? SLOT_INPUT : kind;
             const int chunk = at[1] - '0';
-            append_slot(w, kind, chunk, w->done[kind][chunk]++);
+            if (at[1] == '-')
+                append_oldest(w);
+            else
+                append_slot(w, kind, chunk, w->done[count][chunk]++);
         }
 }
 
@@ -124,6 +141,22 @@ static void row_zb_v(struct row_writer *w)
     repeat(w, p - r, "I0W0");
     repeat(w, r, "W1");
     repeat(w, r, "W0");
+}
+
+/* "F0B1" and "F1B0" are the pairs that the schedule's authors run at the same time. */
+static void row_dualpipe_v(struct row_writer *w)
+{
+    const int p = w->s->ranks, r = w->rank, m = w->s->micros > 2 * p ? w->s->micros : 2 * p;
+    repeat(w, 2 * (p - r - 1), "F0");
+    repeat(w, r + 1, "F0F1");
+    repeat(w, p - r - 1, "I1W-F1");
+    repeat(w, m - 2 * p + r + 1, "F0B1F1B0");
+    repeat(w, p - r - 1, "B1F1B0");
+    repeat(w, (r + 1) / 2, "B1B0");
+    repeat(w, (r + 1) % 2, "B1I0"); /* the second half of these backwards is split */
+    repeat(w, (r + 1) / 2, "I1I0");
+    repeat(w, p - r - 1, "W-I0");
+    repeat(w, r + 1, "W-");
 }
 
 /* ---- schedules ---- */

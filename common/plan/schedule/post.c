@@ -4,10 +4,11 @@
  * happen at moments of one clock, whatever time the slots really take, and no send needs a buffer. A deadlock is
  * possible only where the order itself has a cycle.
  *
- * A step is one slot. With several chunks it is, where possible, a forward and the whole backward after it: adjacent
- * ranks compute a forward and a backward, which takes twice as long, at the same time, and if they exchanged values
- * after each slot, each would wait for the slower of the two. With one exchange after both, no rank waits. A backward
- * for inputs takes about as long as a forward, so it is a step of its own, and its gradient leaves earlier.
+ * A step is one slot. With several chunks in a loop it is, where possible, a forward and the whole backward after it:
+ * adjacent ranks compute a forward and a backward, which takes twice as long, at the same time, and if they exchanged
+ * values after each slot, each would wait for the slower of the two. With one exchange after both, no rank waits. A
+ * backward for inputs takes about as long as a forward, so it is a step of its own, and its gradient leaves earlier. In
+ * a V every slot is a step: the next rank needs the forward's output while this one computes the backward.
  *
  * Values between two ranks pass in the order of the sender's slots, so messages need no tags: an exchange that receives
  * several values from one rank posts them in this order.
@@ -262,8 +263,9 @@ err_t schedule_posts_init(struct schedule_posts *p, const struct schedule *s, st
     if (!err)
         err = posts_new(&posts, s);
     if (!err) {
-        err = place_exchanges(&posts, &ticks, s->chunks > 1);
-        if (err == ERR_INVALID && s->chunks > 1)
+        const bool pairs = s->chunks > 1 && s->placement == PLACE_LOOP;
+        err = place_exchanges(&posts, &ticks, pairs);
+        if (err == ERR_INVALID && pairs)
             err = place_exchanges(&posts, &ticks, false);
     }
     index.s = s;

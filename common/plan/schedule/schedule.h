@@ -83,6 +83,9 @@ char slot_letter(enum slot_kind kind);
  * forward, backward for inputs, backward for weights. Where m is less than 2 p - 1, it is the schedule of 2 p - 1
  *                without the slots of the microbatches that do not exist. The order is that of PyTorch's
  *                ScheduleZBVZeroBubble
+ *   dualpipe-v   a V whose ranks compute a forward of one chunk and a backward of the other in turns, for pairs that a
+ *                device could overlap; backwards are split only at the beginning and at the end. Made for at least 2 p
+ *                microbatches. The order is that of PyTorch's ScheduleDualPipeV
  *
  * A microbatch that is smaller than the others changes the costs, not the order. ERR_INVALID: `why` names what is
  * illegal and the nearest legal choice. Freed by schedule_fini. */
@@ -154,7 +157,8 @@ void schedule_times_fini(struct schedule_times *t); /* legal on a zeroed one */
 /* The exchange in which each value is sent and received.
  *
  * A value that slot i of a rank computes for another rank is sent in the exchange before slot send[i] > i, which may be
- * the end of the row. This is right after slot i, or with several chunks after the whole backward that follows it.
+ * the end of the row. This is right after slot i, or with several chunks in a loop after the whole
+ * backward that follows it.
  *
  * A value that slot i reads from another stage is received in the exchange before slot receive[i] <= i; -1 where it
  * reads none. If all steps took equally long, the value would have just been computed at this point. It occupies its

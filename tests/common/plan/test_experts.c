@@ -257,6 +257,7 @@ static const struct cell {
     {2, 1, 0, 1, 2, 0, 2, PIPE_1F1B, 2},
     {1, 2, 1, 2, 2, 0, 1, PIPE_1F1B, 8},
     {1, 2, 3, 1, 2, 1, 2, PIPE_ZB_H2, 2},
+    {1, 2, 3, 1, 2, 1, 2, PIPE_DUALPIPE_V, 2},
 };
 #define N_CELLS (sizeof(cells) / sizeof(cells[0]))
 

@@ -14,8 +14,8 @@ static struct job_spec pipeline(enum model_arch arch, int pp, enum pipe_schedule
     return job;
 }
 
-static const enum pipe_schedule schedules[] = {PIPE_1F1B,  PIPE_GPIPE, PIPE_INTERLEAVED,
-                                               PIPE_ZB_H1, PIPE_ZB_H2, PIPE_ZB_V};
+static const enum pipe_schedule schedules[] = {PIPE_1F1B,  PIPE_GPIPE, PIPE_INTERLEAVED, PIPE_ZB_H1,
+                                               PIPE_ZB_H2, PIPE_ZB_V,  PIPE_DUALPIPE_V};
 #define N_SCHEDULES ((int)(sizeof(schedules) / sizeof(schedules[0])))
 
 static int chunks_of(enum pipe_schedule schedule)
@@ -130,7 +130,8 @@ TEST(a_tied_head_in_a_v_is_one_worker)
         for (int zero = 0; zero <= 3; zero++)
             for (int batch = 2; batch <= 14; batch += 4)
                 for (int tp = 1; tp <= 2; tp++) {
-                    struct job_spec job = pipeline((enum model_arch)arch, 2, PIPE_ZB_V, 2, batch);
+                    const enum pipe_schedule schedule = batch % 8 == 2 ? PIPE_ZB_V : PIPE_DUALPIPE_V;
+                    struct job_spec job = pipeline((enum model_arch)arch, 2, schedule, 2, batch);
                     job.model.tied = true;
                     job.parallel.fsdp = 2;
                     job.parallel.tp = tp;

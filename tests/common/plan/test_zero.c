@@ -146,8 +146,8 @@ TEST(schedules_with_shards_are_one_worker)
     static const struct {
         enum pipe_schedule schedule;
         int chunks;
-    } rows[] = {{PIPE_GPIPE, 1},       {PIPE_1F1B, 1}, {PIPE_ZB_H1, 1},
-                {PIPE_INTERLEAVED, 2}, {PIPE_ZB_V, 2}, {PIPE_ZB_H2, 1}};
+    } rows[] = {{PIPE_GPIPE, 1}, {PIPE_1F1B, 1},       {PIPE_ZB_H1, 1}, {PIPE_INTERLEAVED, 2},
+                {PIPE_ZB_V, 2},  {PIPE_DUALPIPE_V, 2}, {PIPE_ZB_H2, 1}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         for (int zero = 1; zero <= 3; zero++)
             for (int reshard = 0; reshard < 2; reshard++)
