@@ -335,6 +335,10 @@ struct kern_ops {
     void (*route)(struct kern_stream *s, const struct kern_route *r);
     void (*route_grad)(struct kern_stream *s, const struct kern_route_grad *r);
     void (*balance)(struct kern_stream *s, const struct kern_balance *b);
+    /* *total += the auxiliary loss of struct kern_route_grad, of all sets, with aux scale = `scale`. A set in which no
+     * token has chosen adds nothing. sums[sets, KERN_ROUTE_NUMBERS] */
+    void (*aux_loss)(struct kern_stream *s, int64_t sets, int64_t experts, const double *sums, double scale,
+                     double *total);
     /* From ids[T,k]: place[T,k], the row of each choice; source[T k], the choice t k + j of each row; offsets[experts +
      * 1], the first row of each expert. */
     void (*route_sort)(struct kern_stream *s, int64_t t, int64_t k, int64_t experts, const int32_t *ids, int32_t *place,

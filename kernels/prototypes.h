@@ -57,6 +57,8 @@ void KERN_FN(normal)(struct kern_stream *s, const struct kern_normal *k);
 void KERN_FN(route)(struct kern_stream *s, const struct kern_route *r);
 void KERN_FN(route_grad)(struct kern_stream *s, const struct kern_route_grad *r);
 void KERN_FN(balance)(struct kern_stream *s, const struct kern_balance *b);
+void KERN_FN(aux_loss)(struct kern_stream *s, int64_t sets, int64_t experts, const double *sums, double scale,
+                       double *total);
 void KERN_FN(route_sort)(struct kern_stream *s, int64_t t, int64_t k, int64_t experts, const int32_t *ids,
                          int32_t *place, int32_t *source, int32_t *offsets);
 void KERN_FN(rows_gather)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, const int32_t *source, const void *x,
@@ -91,4 +93,5 @@ void KERN_FN(gate_grad)(struct kern_stream *s, int64_t t, int64_t d, const void 
         .route_grad = KERN_FN(route_grad), .route_sort = KERN_FN(route_sort), .rows_gather = KERN_FN(rows_gather),     \
         .rows_sum = KERN_FN(rows_sum), .rows_sum_grad = KERN_FN(rows_sum_grad), .grouped_gemm = KERN_FN(grouped_gemm), \
         .gate = KERN_FN(gate), .gate_grad = KERN_FN(gate_grad), .balance = KERN_FN(balance),                           \
+        .aux_loss = KERN_FN(aux_loss),                                                                                 \
     }

@@ -88,6 +88,7 @@
     X(WEIGHTS_LEFT_OUT, "a token's experts are added without their weights")                              \
     X(WEIGHTS_TWICE, "the gradients of a token's rows are weighed a second time")                         \
     X(SAMPLES_OF_THE_FIRST, "a router counts the samples of the first rank's tokens")                     \
+    X(AUX_BY_ALL, "every rank of tp and cp counts the value of the auxiliary loss")                       \
     X(CHOSEN_WITHOUT_BIASES, "a router chooses experts without their biases")                             \
     X(COUNTS_WITHOUT_TP, "numbers of tokens of experts are not summed over tp")                           \
     X(COUNTS_OF_THE_LAST, "numbers of tokens of experts are those of the last microbatch")                \

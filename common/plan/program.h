@@ -130,6 +130,8 @@ struct buffer {
  *   route*                m tokens, n experts, k choices, by the router of op.node. `rows` has the index of each token
  *                         in the global batch; absent: all tokens are one set. numbers, totals and closeness are
  *                         absent where nothing reads them, biases where the router has none
+ *   aux_loss              m sets of tokens, n experts, rate: the coefficient. The loss is multiplied by
+ *                         program.loss_scale, so the sum over all microbatches is that of the step
  *   balance               m experts, rate; totals begin at those of the router of op.node
  *   route_sort            m tokens, n experts, k choices
  *   rows_*                m tokens, n columns, k choices; m k rows
@@ -178,6 +180,7 @@ struct buffer {
                                                  [biases] */                                                           \
     X(OP_ROUTE_GRAD, "route_grad", "rrrrrrw") /* logits, ids, weights, d_weights, [rows], [numbers],                   \
                                                  d_logits */                                                           \
+    X(OP_AUX_LOSS, "aux_loss", "ra")          /* numbers of the whole sets, losses (f64) */                            \
     X(OP_ROUTE_SORT, "route_sort", "rwww")    /* ids, place, source, offsets */                                        \
     X(OP_ROWS_GATHER, "rows_gather", "rrw")   /* x, source, rows */                                                    \
     X(OP_ROWS_SUM, "rows_sum", "rrrw")        /* rows, [weights], place, y */                                          \
@@ -370,6 +373,7 @@ struct program {
      * KERN_ROUTE_NUMBERS], sums over all tokens; closeness: f64[routers], the largest 1 / gap (kern_route). The reduce
      * gives all of them to all ranks. */
     int totals_buffer, closeness_buffer;
+    int aux_buffer;  /* f64[routers], the auxiliary loss of each, times its coefficient; -1: none has one */
     int rows_buffer; /* i32 per token of the microbatch: sample in the global batch * seq + position; -1: no op
                         reads it */
     /* Buffers; -1 where the mode has none.

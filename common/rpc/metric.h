@@ -13,7 +13,8 @@
 
 /* The expert_ fields belong to mixtures of experts: tokens of the busiest expert, over the mean of its layer, in the
  * worst layer; mean entropy of the routers' choices, 1: all experts are equally likely; the smallest difference between
- * a chosen score and the next; choices that no expert computed.
+ * a chosen score and the next; choices that no expert computed. aux_loss and z_loss: the losses of all routers, with
+ * their coefficients; training minimizes loss + aux_loss + z_loss.
  *
  * In the order of the columns of `dtctl metrics` and of the keys in JSON. One row is one line: a new row changes no
  * other. */
@@ -32,6 +33,8 @@
     X(REAL, expert_entropy, FIELD_OPTIONAL, .column = "ENTROPY", .width = 7, .late = 6, .digits = 3, .rare = true) \
     X(REAL, expert_gap, FIELD_OPTIONAL, .column = "GAP", .width = 8, .late = 9, .digits = 2, .rare = true) \
     X(INT, expert_dropped, FIELD_OPTIONAL, .column = "DROPPED", .width = 7, .late = 9, .rare = true) \
+    X(REAL, aux_loss, FIELD_OPTIONAL, .column = "AUX", .width = 9, .late = 9, .digits = 5, .rare = true) \
+    X(REAL, z_loss, FIELD_OPTIONAL, .column = "Z", .width = 9, .late = 9, .digits = 5, .rare = true) \
     X(INT, workers, FIELD_REQUIRED, .column = "WORKERS", .width = 7, .late = 7) \
     X(UINT, epoch, FIELD_REQUIRED, .column = "EPOCH", .width = 5, .late = 8) \
     X(BOOL, skipped, FIELD_OPTIONAL) /* the optimizer skipped the step: loss or norm was not finite */ \

@@ -360,3 +360,18 @@ void KERN_FN(balance)(struct kern_stream *s, const struct kern_balance *b)
         bias[e] = (float)((double)bias[e] + b->rate * (double)above / (double)b->experts);
     }
 }
+
+/* ---- the value of the auxiliary loss ---- */
+
+void KERN_FN(aux_loss)(struct kern_stream *s, int64_t sets, int64_t experts, const double *sums, double scale,
+                       double *total)
+{
+    for (int64_t i = 0; i < sets; i++, sums += KERN_ROUTE_NUMBERS(experts)) {
+        double choices = 0, product = 0;
+        for (int64_t e = 0; e < experts; e++) {
+            choices += sums[e];
+            product += sums[e] * sums[experts + e];
+        }
+        *total += choices > 0 ? scale * (double)experts / choices * product : 0;
+    }
+}

@@ -422,3 +422,33 @@ void KERN_FN(balance)(struct kern_stream *s, const struct kern_balance *b)
 {
     CUDA_LAUNCH(s, balance_experts, 1, CUDA_WARP, 0, *b);
 }
+
+/* ---- the value of the auxiliary loss ---- */
+
+/* One warp; the sets one after another. */
+static __global__ void __launch_bounds__(CUDA_WARP)
+    add_aux_loss(int64_t sets, int64_t experts, const double *sums, double scale, double *total)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < sets; i++) {
+        const double *n = sums + i * KERN_ROUTE_NUMBERS(experts);
+        double choices = 0, product = 0;
+        FOR_EXPERTS(e, experts)
+        {
+            choices += n[e];
+            product += n[e] * n[experts + e];
+        }
+        choices = warp_sum(choices);
+        product = warp_sum(product);
+        sum += choices > 0 ? scale * (double)experts / choices * product : 0;
+    }
+    if (threadIdx.x == 0)
+        *total += sum;
+}
+
+/* Floor: the numbers of all sets once. */
+void KERN_FN(aux_loss)(struct kern_stream *s, int64_t sets, int64_t experts, const double *sums, double scale,
+                       double *total)
+{
+    CUDA_LAUNCH(s, add_aux_loss, 1, CUDA_WARP, 0, sets, experts, sums, scale, total);
+}

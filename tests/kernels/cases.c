@@ -368,5 +368,11 @@ const struct kcase kcases[] = {
     {"balance", .vocab = 64},
     {"balance", .vocab = 1024},
     {"balance", .vocab = 33, .flags = SOME_NAN},
+    {"aux_loss", .vocab = 1, .parts = 1},
+    {"aux_loss", TINY, .vocab = 7, .parts = 3},
+    {"aux_loss", .vocab = 64, .parts = 40},
+    {"aux_loss", .vocab = 1024, .parts = 2},
+    {"aux_loss", .vocab = 8, .parts = 0},
+    {"aux_loss", .vocab = 8, .parts = 2, .flags = ZERO_LOGITS}, /* nobody has chosen */
 };
 const int n_kcases = sizeof(kcases) / sizeof(kcases[0]);

@@ -84,8 +84,9 @@ enum content {
     CLOSENESS,       /* 1 over a positive difference; compared as the difference, whose error does not grow with it */
     SQUARES_AND_NAN, /* one NaN, in the middle */
     DOUBLES_AND_INF,
-    FACTOR, /* 0.25 */
-    COUNTS, /* whole numbers, some of them equal to the mean */
+    FACTOR,      /* 0.25 */
+    NONE_CHOSEN, /* 0 */
+    COUNTS,      /* whole numbers, some of them equal to the mean */
 };
 
 struct case_operand {

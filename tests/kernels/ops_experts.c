@@ -296,6 +296,25 @@ static err_t balance_call(const struct kern_ops *k, struct kern_stream *s, const
     return OK;
 }
 
+/* ---- the value of the auxiliary loss ---- */
+
+static void aux_loss_shape(const struct kcase *c, struct case_operand *o)
+{
+    o[0] = operand_of(IN, c->flags & ZERO_LOGITS ? NONE_CHOSEN : SQUARES, c->parts * numbers_of(c));
+    o[1] = operand_of(ACC, DOUBLES, 1);
+}
+
+static err_t aux_loss_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
+{
+    k->aux_loss(s, c->parts, c->vocab, p[0], 0.1, p[1]);
+    return OK;
+}
+
+static int64_t aux_loss_terms(const struct kcase *c)
+{
+    return 2 * c->vocab + c->parts;
+}
+
 const struct op_desc ops_experts[] = {
     {"route", route_shape, route_call, .terms = route_terms, .floor = 1, .exact_doubles = true},
     {"route_grad", route_grad_shape, route_grad_call, route_grad_link, .terms = route_terms},
@@ -309,5 +328,6 @@ const struct op_desc ops_experts[] = {
     {"gate_grad", gate_grad_shape, gate_grad_call, gate_grad_link, .terms = gate_terms, .aliases = {{3, 2}},
      .floor = 1},
     {"balance", balance_shape, balance_call, .terms = exact},
+    {"aux_loss", aux_loss_shape, aux_loss_call, .terms = aux_loss_terms, .floor = 1, .exact_doubles = true},
 };
 const int n_ops_experts = sizeof(ops_experts) / sizeof(ops_experts[0]);

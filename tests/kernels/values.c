@@ -173,6 +173,8 @@ static double random_value(const struct case_operand *o, uint64_t stream, uint64
         return middle ? NAN : 0.01 + x * x;
     case DOUBLES_AND_INF:
         return middle ? INFINITY : x;
+    case NONE_CHOSEN:
+        return 0;
     case FACTOR:
         return 0.25;
     case COUNTS:

@@ -143,6 +143,7 @@ struct engine {
 struct engine_routers {
     int n; /* routers; 0: the model has none, and the other fields are 0 */
     double load, entropy, gap;
+    double aux, z; /* losses, with their coefficients, of all layers */
     int64_t dropped;
 };
 

@@ -404,6 +404,23 @@ static unsigned gathered(const struct check_op *c, int axis)
     return sharding_rest(&c->at->p->sharding, axis) > 1 ? ON_GROUP : ON_WHOLE;
 }
 
+/* The value is of whole sets, and of the ranks that have equal numbers of them the first one counts it. */
+static err_t aux_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+{
+    const struct program *p = c->at->p;
+    int coord[AXIS_COUNT];
+    mesh_coords(&p->mesh, p->rank, coord);
+    for (int a = 0; a < AXIS_COUNT; a++) {
+        if (in[0].on[a] & ON_SUM)
+            return share_fail(c, 0, a);
+        if (in[0].on[a] == ON_WHOLE && coord[a] && a != AXIS_PP)
+            return check_fail(c->at, c->why, "counts a loss that the first rank of %s counts too",
+                              mesh_axis_name((enum mesh_axis)a));
+    }
+    loss_result(c, &ret[1]);
+    return OK;
+}
+
 /* Rows leave the ranks that have the tokens for the ranks that have the experts, or come back. */
 static err_t exchange_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
 {
@@ -612,6 +629,8 @@ err_t layout_of_op(const struct check_op *c, const struct value_layout in[OP_MAX
         return arrive_layouts(c, in, ret);
     case OP_ROUTE:
         return route_layouts(c, in, ret);
+    case OP_AUX_LOSS:
+        return aux_layouts(c, in, ret);
     case OP_ROUTE_GRAD:
         return route_grad_layouts(c, in, ret);
     case OP_EMBED:

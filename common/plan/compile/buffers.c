@@ -400,11 +400,16 @@ static void loss_new(struct compiler *c)
 static void totals_new(struct compiler *c)
 {
     int64_t numbers = 0;
+    bool sets = false;
     for (int i = 0; i < c->g->n_nodes; i++)
-        if (c->g->nodes[i].op == GO_ROUTE)
+        if (c->g->nodes[i].op == GO_ROUTE) {
             numbers += 2 * c->g->nodes[i].router.experts + 2;
+            sets |= c->g->nodes[i].out[2] >= 0;
+        }
     c->p->totals_buffer = host_new(c, "router.totals", -1, DT_F64, dim_one(numbers));
     c->p->closeness_buffer = host_new(c, "router.closeness", -1, DT_F64, dim_one(c->g->n_routers));
+    if (sets)
+        c->p->aux_buffer = host_new(c, "router.aux", -1, DT_F64, dim_one(c->g->n_routers));
 }
 
 static void blocks_new(struct compiler *c)

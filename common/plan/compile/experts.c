@@ -73,6 +73,21 @@ static void sum_sets(struct compiler *c, int i, int numbers)
     op_arg(op, 0, numbers);
 }
 
+/* The value of the auxiliary loss, once for each set: the ranks of cp and tp have the same sums. */
+static void add_aux_loss(struct compiler *c, int i, int numbers)
+{
+    const struct graph_node *n = &c->g->nodes[i];
+    if ((tp_index(c) || c->p->sharding.coord[AXIS_CP]) && !MUTANT(AUX_BY_ALL))
+        return;
+    struct op *op = compile_op(c, OP_AUX_LOSS, i);
+    op->m = (struct graph_dim){c->g->tensors[n->out[2]].dim[0].sym, 1};
+    op->n = dim_one(n->router.experts);
+    op->rate = n->router.aux;
+    op_arg(op, 0, numbers);
+    op_arg(op, 1, c->p->aux_buffer);
+    op->arg[1].offset = dim_one(n->router.index);
+}
+
 void experts_route(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
@@ -102,8 +117,10 @@ void experts_route(struct compiler *c, int i, enum op_kind kind)
         op->arg[6].offset = dim_one(n->router.index);
     }
     op_arg(op, 7, MUTANT(CHOSEN_WITHOUT_BIASES) ? -1 : compile_value(c, n->in[1]));
-    if (sets)
+    if (sets) {
         sum_sets(c, i, numbers);
+        add_aux_loss(c, i, numbers);
+    }
 }
 
 /* ---- expert parallelism ---- */

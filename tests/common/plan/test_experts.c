@@ -94,7 +94,11 @@ static double whole_loss(const struct machine *m, double loss)
             counts += n;
             product += n * machine_get(m, m->p->totals_buffer, at + r->experts + e);
         }
-        sum += r->aux * (double)r->experts / counts * product / tokens;
+        double aux = r->aux * (double)r->experts / counts * product / tokens;
+        if (r->aux > 0 && !(fabs(machine_get(m, m->p->aux_buffer, r->index) - aux) <= 1e-12 * aux))
+            fail_msg("router %d: auxiliary loss %.17g, expected %.17g", r->index,
+                     machine_get(m, m->p->aux_buffer, r->index), aux);
+        sum += aux;
         sum += r->z * machine_get(m, m->p->totals_buffer, at + 2 * r->experts + 1) / tokens;
         at += 2 * r->experts + 2;
     }

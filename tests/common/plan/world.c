@@ -34,7 +34,7 @@ struct test_world {
     double loss, norm; /* of the last step */
     /* By graph tensor, global elements. */
     double **grad, **param;
-    double losses[WORLD_STEPS], norms[WORLD_STEPS];
+    double losses[WORLD_STEPS], norms[WORLD_STEPS], aux[WORLD_STEPS];
 };
 
 /* ---- operands as numbers ---- */
@@ -572,6 +572,15 @@ static double losses_of(const struct world_rank *r)
     return loss * r->program.loss_scale;
 }
 
+/* The auxiliary losses of all routers. */
+static double aux_of(const struct world_rank *r, const struct graph *g)
+{
+    double sum = 0;
+    for (int i = 0; r->program.aux_buffer >= 0 && i < g->n_routers; i++)
+        sum += machine_get(&r->machine, r->program.aux_buffer, i);
+    return sum;
+}
+
 static void run_steps(struct test_world *w)
 {
     for (int s = 0; s < WORLD_STEPS; s++) {
@@ -582,8 +591,12 @@ static void run_steps(struct test_world *w)
             if (i > 0 && (loss != w->losses[s] || norm != w->norms[s]))
                 fail_msg("step %d: rank %d has loss %.17g and norm %.17g, rank 0 %.17g and %.17g", s, i, loss, norm,
                          w->losses[s], w->norms[s]);
+            double aux = aux_of(r, &w->graph);
+            if (i > 0 && aux != w->aux[s])
+                fail_msg("step %d: rank %d has the auxiliary loss %.17g, rank 0 %.17g", s, i, aux, w->aux[s]);
             w->losses[s] = loss;
             w->norms[s] = norm;
+            w->aux[s] = aux;
         }
     }
 }
@@ -701,6 +714,9 @@ static void compare(const struct job_spec *one, const struct job_spec *other, do
         if (!(fabs(a->norms[s] - b->norms[s]) <= bound * fabs(a->norms[s])))
             fail_msg("norm of step %d: %.17g and %.17g", s, a->norms[s], b->norms[s]);
     }
+    for (int s = 0; s < WORLD_STEPS; s++)
+        if (!(fabs(a->aux[s] - b->aux[s]) <= (proof < 0 ? 1e-12 : proof) * fabs(a->aux[s])))
+            fail_msg("auxiliary loss of step %d: %.17g and %.17g", s, a->aux[s], b->aux[s]);
     compare_states(a, a->param, b->param);
     compare_all(a, b, a->param, b->param, "the value", proof);
     world_fini(a);

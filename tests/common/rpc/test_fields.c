@@ -194,6 +194,8 @@ TEST(metric_is_golden)
                               .expert_entropy = NAN,
                               .expert_gap = NAN,
                               .expert_dropped = -1,
+                              .aux_loss = NAN,
+                              .z_loss = NAN,
                               .workers = 2,
                               .epoch = 9,
                               .skipped = true,
