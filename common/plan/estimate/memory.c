@@ -36,9 +36,9 @@ struct need {
 
 /* Kinds of ranks with equal spaces. Two ranks' spaces can differ by their stages; by the sizes of their parts under
  * tensor parallelism, and because the first tp rank counts the loss; by the lengths of their segments of the sequence;
- * and by the numbers of microbatches that they and their fsdp group have. They do not differ by fsdp shard, because
- * pieces have room of one size on all ranks. One rank of each kind is compiled. Only the arena, which follows from
- * boxes, is computed for each rank. */
+ * and by the numbers of microbatches that they and their groups of fsdp and of expert parallelism have. They do not
+ * differ by fsdp shard, because pieces have room of one size on all ranks. One rank of each kind is compiled. Only the
+ * arena, which follows from boxes, is computed for each rank. */
 struct kinds {
     struct pipeline_order order;
     struct mesh mesh; /* the mesh of `order` */
@@ -110,10 +110,11 @@ static int64_t micros(const struct kinds *k, int data)
 
 static bool data_alike(const struct kinds *k, int a, int b)
 {
-    const int fsdp = k->mesh.size[AXIS_FSDP];
-    if (k->choice.ep.axes >> AXIS_FSDP & 1)
+    const int fsdp = k->mesh.size[AXIS_FSDP], share = k->choice.ep.share[AXIS_FSDP];
+    if (share > 1 && k->job->model.experts % k->job->parallel.ep) /* ranks have different numbers of experts */
         return false;
-    return micros(k, a) == micros(k, b) && micros(k, a / fsdp * fsdp) == micros(k, b / fsdp * fsdp);
+    return micros(k, a) == micros(k, b) && micros(k, a / fsdp * fsdp) == micros(k, b / fsdp * fsdp) &&
+           (share <= 1 || micros(k, a / share * share) == micros(k, b / share * share));
 }
 
 typedef bool (*alike_fn)(const struct kinds *k, int a, int b);

@@ -214,6 +214,46 @@ TEST(a_communication_thread_is_forecast)
     assert_true(!plan_rates_of(&job).one_thread && plan_rates_of(&job).one_call);
 }
 
+static void check_memory_of_ranks(const struct job_spec *job)
+{
+    struct fixture f;
+    struct plan_memory all[MAX_RANKS], m;
+    fixture_init(&f, job, MODE_TRAIN);
+    assert_ok(plan_memory_of_ranks(job, &f.graph, all, &f.why));
+    for (int r = 0; r < f.n; r++) {
+        plan_memory(&f.programs[r], DEVICE_CPU, &m);
+        assert_memory_equal(&m, &all[r], sizeof(m));
+    }
+    fixture_fini(&f);
+}
+
+/* The same with experts, whose number `ep` divides or not, on folds over whole axes and parts of them, where ranks have
+ * different numbers of microbatches, or none. */
+TEST(memory_of_ranks_with_experts_is_that_of_their_programs)
+{
+    static const struct {
+        int pp, dp, fsdp, cp, tp, zero, ep, experts, batch;
+    } rows[] = {{1, 1, 4, 1, 1, 0, 4, 8, 6}, {1, 1, 8, 1, 1, 3, 2, 8, 10}, {1, 1, 8, 1, 1, 0, 2, 8, 10},
+                {1, 2, 4, 1, 1, 2, 4, 8, 6}, {1, 2, 4, 1, 1, 0, 2, 8, 6},  {1, 1, 4, 1, 1, 1, 4, 7, 6},
+                {2, 1, 4, 1, 1, 3, 2, 8, 6}, {1, 1, 2, 2, 2, 1, 8, 8, 4},  {1, 1, 1, 2, 4, 0, 4, 9, 4},
+                {1, 1, 1, 1, 8, 0, 4, 8, 4}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct job_spec job = job_small(ARCH_LLAMA, rows[i].pp * rows[i].dp * rows[i].fsdp * rows[i].cp * rows[i].tp);
+        job.model.experts = rows[i].experts;
+        job.model.experts_per_token = 2;
+        job.model.expert_ffn = 12;
+        job.model.heads = job.model.kv_heads = 8;
+        job.parallel.pp = rows[i].pp;
+        job.parallel.fsdp = rows[i].fsdp;
+        job.parallel.cp = rows[i].cp;
+        job.parallel.tp = rows[i].tp;
+        job.parallel.zero = rows[i].zero;
+        job.parallel.ep = rows[i].ep;
+        job.train.global_batch = rows[i].batch;
+        check_memory_of_ranks(&job);
+    }
+}
+
 /* The memory of every rank equals that of its own program. */
 TEST(memory_of_ranks_is_that_of_their_programs)
 {
@@ -223,8 +263,6 @@ TEST(memory_of_ranks_is_that_of_their_programs)
     } rows[] = {{1, 1, 1, 3, 0, false}, {2, 2, 1, 2, 3, false}, {1, 4, 2, 1, 1, false}, {4, 1, 1, 2, 0, false},
                 {2, 1, 2, 2, 0, false}, {1, 1, 1, 3, 0, true},  {1, 1, 2, 4, 0, true}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        struct fixture f;
-        struct plan_memory all[MAX_RANKS], m;
         struct job_spec job = job_small(ARCH_LLAMA, rows[i].pp * rows[i].fsdp * rows[i].cp * rows[i].tp);
         job.model.layers = 4;
         job.parallel.pp = rows[i].pp;
@@ -236,12 +274,6 @@ TEST(memory_of_ranks_is_that_of_their_programs)
         job.parallel.async_tp = rows[i].async;
         job.train.seq = rows[i].async ? 7 : job.train.seq; /* some tp ranks have one token more */
         job.parallel.chunks = 1;
-        fixture_init(&f, &job, MODE_TRAIN);
-        assert_ok(plan_memory_of_ranks(&job, &f.graph, all, &f.why));
-        for (int r = 0; r < f.n; r++) {
-            plan_memory(&f.programs[r], DEVICE_CPU, &m);
-            assert_memory_equal(&m, &all[r], sizeof(m));
-        }
-        fixture_fini(&f);
+        check_memory_of_ranks(&job);
     }
 }
