@@ -8,8 +8,9 @@ layouts=(
   "--set parallel.workers=4 --set parallel.pp=2 --set parallel.fsdp=2 --set parallel.zero=3"
   "--set parallel.workers=4 --set parallel.tp=2 --set parallel.cp=2 --set train.numerics=fast --set run.threads=1"
   "--set parallel.workers=2 --set parallel.pp=2 --set parallel.schedule=zb-h1"
+  "--set parallel.workers=2 --set parallel.pp=2 --set parallel.schedule=zb-v --set parallel.chunks=2 --set model.layers=4"
 )
-steps=(300 300 1500) # long enough that the worker is killed before the last step
+steps=(300 300 1500 1000) # long enough that the worker is killed before the last step
 for i in "${!layouts[@]}"; do
   read -ra layout <<<"${layouts[$i]}"
   long=(--set train.steps="${steps[$i]}" --set checkpoint.every=100 "${layout[@]}")

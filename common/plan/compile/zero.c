@@ -220,8 +220,8 @@ static void scatter_waiting(struct compiler *c, const struct list_rewrite *r, in
 {
     for (int k = 1; k <= r->n_units; k++) {
         int unit = r->n_units - k;
-        bool both = between_chunks(c, unit);
-        if (r->last[unit] == i && c->unit_waits[unit] && (backward || both)) {
+        bool ends = r->last[unit] == i && c->unit_waits[unit], both = ends && between_chunks(c, unit);
+        if (ends && (backward || both)) {
             zero_emit_scatter(c, unit, again || (both && !MUTANT(CHUNKS_OVERWRITE)));
             c->unit_waits[unit] = false;
         }

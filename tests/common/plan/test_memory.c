@@ -212,6 +212,24 @@ TEST(fits_is_exact)
                 }
 }
 
+/* In a V rank 0 has both ends, and the largest need may be on any rank. */
+TEST(fits_is_exact_in_a_v)
+{
+    static const struct mesh meshes[] = {
+        {{2, 1, 1, 1, 1}}, {{3, 1, 1, 1, 1}}, {{2, 3, 1, 1, 1}}, {{2, 1, 2, 1, 2}}, {{3, 1, 2, 2, 1}}};
+    static const enum pipe_schedule schedules[] = {PIPE_ZB_V, PIPE_DUALPIPE_V};
+    for (size_t i = 0; i < sizeof(meshes) / sizeof(meshes[0]); i++)
+        for (int zero = 0; zero <= (meshes[i].size[AXIS_FSDP] > 1 ? 3 : 0); zero++)
+            for (int tied = 0; tied < 2; tied++)
+                for (int k = 0; k < 2; k++) {
+                    struct job_spec job = on_mesh(meshes[i], zero);
+                    job.model.tied = tied;
+                    job.parallel.schedule = schedules[k];
+                    job.parallel.chunks = 2;
+                    assert_exact(&job);
+                }
+}
+
 /* Thousands of ranks have few kinds. */
 TEST(a_job_of_4096_workers_is_forecast_in_a_second)
 {
