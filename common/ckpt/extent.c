@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #define WINDOW_BYTES ((uint64_t)8 << 20) /* 8 extents per read: fewer system calls */
-#define AHEAD_BYTES (4 * WINDOW_BYTES)  /* the disk reads on while a window is verified and copied */
+#define AHEAD_BYTES (4 * WINDOW_BYTES)   /* the disk reads on while a window is verified and copied */
 #define BLOCK_BYTES 4096u                /* a page, which the kernel reads in any case */
 
 void extent_reader_init(struct extent_reader *r, const char *dir)

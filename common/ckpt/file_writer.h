@@ -11,8 +11,9 @@
 
 #include <stddef.h>
 
-#define FILE_WRITER_ALIGN 4096 /* bytes: the largest logical block of a disk. Data of put aligned to it is not copied \
-                                */
+#define FILE_WRITER_ALIGN                                                                       \
+    4096 /* bytes: the largest logical block of a disk. Data of put aligned to it is not copied \
+          */
 
 struct file_writer;
 
