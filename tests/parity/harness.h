@@ -33,7 +33,7 @@ void parity_first_params(const struct parity_model *m, double *to);
 
 #define PARITY_MAX_STEPS 64
 #define PARITY_MAX_WORKERS 16
-#define PARITY_MAX_STATES 128 /* elements of all states of a model */
+#define PARITY_MAX_STATES 1024 /* elements of all states of a model */
 
 /* All values as doubles, which represent every float32 exactly. grad and param have all parameters of the graph, one
  * after another in its order; grad after the first step of the run, param after the last. */
