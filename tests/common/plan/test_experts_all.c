@@ -30,6 +30,7 @@ static void draw_model(struct draw *d, struct job_model *m)
     m->kv_heads = m->heads / 2;
     m->dim = 4 * m->heads;
     m->ffn = 12 + pick(d, 9);
+    m->tied = coin(d);
     m->experts = 1 + pick(d, 9);
     m->experts_per_token = 1 + pick(d, m->experts < 4 ? m->experts : 4);
     m->expert_ffn = 7 + pick(d, 6);
@@ -60,7 +61,8 @@ static void draw_layout(struct draw *d, struct job_parallel *p)
     p->zero = pick(d, 4);
     p->sp = coin(d);
     p->recompute = (enum recompute)pick(d, 4);
-    p->schedule = coin(d) ? PIPE_ZB_H1 : coin(d) ? PIPE_GPIPE : PIPE_1F1B;
+    p->schedule = (enum pipe_schedule)pick(d, PIPE_FILE);
+    p->chunks = p->pp > 1 && job_schedule_row(p->schedule)->most > 1 ? 2 : 1;
     const int64_t folds[] = {1, p->tp, p->tp * p->cp, p->tp * p->cp * p->fsdp, 2, 4};
     p->ep = folds[pick(d, 6)];
 }
@@ -106,14 +108,14 @@ static void print_job(int number, const struct job_spec *job)
     const struct job_model *m = &job->model;
     const struct job_parallel *p = &job->parallel;
     print_message(
-        "case %d: workers %d fsdp %d zero %d cp %d tp %d sp %d pp %d ep %d schedule %d recompute %d; experts %d of "
+        "case %d: workers %d fsdp %d zero %d cp %d tp %d sp %d pp %d ep %d %s recompute %d tied %d; experts %d of "
         "%d, router %d norm %d groups %d/%d best %d shared %d every %d dense %d aux %g scope %d z %g bias %g; batch %d "
-        "by %d, "
-        "seq %d\n",
+        "by %d, seq %d\n",
         number, (int)p->workers, (int)p->fsdp, (int)p->zero, (int)p->cp, (int)p->tp, p->sp, (int)p->pp, (int)p->ep,
-        (int)p->schedule, (int)p->recompute, (int)m->experts_per_token, (int)m->experts, (int)m->router, m->router_norm,
-        (int)m->router_groups_kept, (int)m->router_groups, (int)m->router_group_best, (int)m->shared_experts,
-        (int)m->moe_every, (int)m->dense_layers, m->aux_loss, (int)m->aux_scope, m->z_loss, m->expert_bias,
+        job_schedule_row(p->schedule)->name, (int)p->recompute, m->tied, (int)m->experts_per_token, (int)m->experts,
+        (int)m->router, m->router_norm, (int)m->router_groups_kept, (int)m->router_groups, (int)m->router_group_best,
+        (int)m->shared_experts, (int)m->moe_every, (int)m->dense_layers, m->aux_loss, (int)m->aux_scope, m->z_loss,
+        m->expert_bias,
         (int)job->train.global_batch, (int)job->train.micro_batch, (int)job->train.seq);
 }
 
