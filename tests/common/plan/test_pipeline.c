@@ -351,6 +351,29 @@ TEST(a_file_that_does_not_fit_is_refused)
     }
 }
 
+TEST(chunks_that_the_schedule_does_not_have_are_refused)
+{
+    static const struct {
+        enum pipe_schedule schedule;
+        int chunks, pp;
+        const char *message;
+    } rows[] = {
+        {PIPE_ZB_V, 1, 2,
+         "parallel.chunks is 1, but the schedule zb-v has 2 chunks per rank; the nearest legal value is 2"},
+        {PIPE_DUALPIPE_V, 3, 2, "the schedule dualpipe-v has 2 chunks per rank; the nearest legal value is 2"},
+        {PIPE_ZB_H2, 2, 2, "the schedule zb-h2 has 1 chunks per rank; the nearest legal value is 1"},
+        {PIPE_ZB_V, 2, 1, "parallel.chunks is 2, but parallel.pp is 1; the nearest legal value is 1"},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct why why;
+        struct mesh mesh;
+        struct job_spec job = pipeline(ARCH_LLAMA, rows[i].pp, rows[i].schedule, rows[i].chunks, 6);
+        assert_int_equal(plan_mesh(&job, &mesh, &why), ERR_INVALID);
+        if (!strstr(why.text, rows[i].message))
+            fail_msg("\"%s\" does not contain \"%s\"", why.text, rows[i].message);
+    }
+}
+
 /* The sum over chunks of the most instances of a buffer. */
 static int instances(const struct program *p, const struct schedule *s)
 {
