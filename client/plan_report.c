@@ -23,6 +23,20 @@ static void memory_print(const struct spec_facts *f)
     printf("    %-12s %10s\n", "snapshot", out_bytes(f->memory.arena_bytes, a));
 }
 
+static const char *const recompute_names[SPEC_RECOMPUTES] = {"none", "experts", "full"};
+
+/* How much a worker needs with each way to keep the rows of experts. */
+static void recompute_print(const struct spec_facts *f)
+{
+    char a[OUT_NUMBER];
+    if (!f->recompute_bytes[0])
+        return;
+    printf("  Experts    any routing fits; memory per worker with parallel.recompute");
+    for (int i = 0; i < SPEC_RECOMPUTES; i++)
+        printf("%s %s: %s", i ? "," : "", recompute_names[i], out_bytes(f->recompute_bytes[i], a));
+    putchar('\n');
+}
+
 /* "rank 3" or "ranks 0-3" */
 static const char *ranks_text(int first, int last, char *text, size_t size)
 {
@@ -136,6 +150,7 @@ void plan_report_print(const struct job_spec *job, const struct spec_facts *f)
     forecast_print(job, f);
     memory_print(f);
     ranks_print(f);
+    recompute_print(f);
     printf("  Checkpoint every %" PRId64 " steps in %s\n", job->checkpoint.every, job->checkpoint.dir);
 }
 
@@ -179,19 +194,27 @@ static json_t *forecast_json(const struct spec_facts *f)
                      f->rates.flops, "memory", f->rates.memory, "link", f->rates.link, "latency", f->rates.latency);
 }
 
+static json_t *recompute_json(const struct spec_facts *f)
+{
+    json_t *bytes = json_object();
+    for (int i = 0; i < SPEC_RECOMPUTES && f->recompute_bytes[i]; i++)
+        json_object_set_new(bytes, recompute_names[i], json_integer(f->recompute_bytes[i]));
+    return bytes;
+}
+
 json_t *plan_report_json(const struct job_spec *job, const struct spec_facts *f)
 {
     json_t *micros = json_array();
     for (int rank = 0; rank < f->workers && f->micros; rank++)
         json_array_append_new(micros, json_integer(f->micros[rank]));
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:o, s:o, s:o, s:o, s:o}",
-                     "name", job->name, "parameters", (json_int_t)f->params, "steps", (json_int_t)job->train.steps,
-                     "tokens_per_step", (json_int_t)job->train.global_batch * (json_int_t)job->train.seq, "vocab",
-                     (json_int_t)f->vocab, "flops_per_token", f->flops_per_token, "train_tokens",
-                     (json_int_t)f->train_tokens, "train_samples", (json_int_t)f->train_samples, "valid_tokens",
-                     (json_int_t)f->valid_tokens, "valid_samples", (json_int_t)f->valid_samples, "test_tokens",
-                     (json_int_t)f->test_tokens, "test_samples", (json_int_t)f->test_samples, "node_bytes",
-                     (json_int_t)f->node_bytes, "workers", f->workers, "microbatches", micros, "memory_per_worker",
-                     memory_json(&f->memory), "ranks", ranks_json(f), "forecast", forecast_json(f), "checkpoint_dir",
-                     json_of_text(job->checkpoint.dir, strlen(job->checkpoint.dir)));
+    return json_pack(
+        "{s:s, s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:o, s:o, s:o, s:o, s:o, s:o}", "name",
+        job->name, "parameters", (json_int_t)f->params, "steps", (json_int_t)job->train.steps, "tokens_per_step",
+        (json_int_t)job->train.global_batch * (json_int_t)job->train.seq, "vocab", (json_int_t)f->vocab,
+        "flops_per_token", f->flops_per_token, "train_tokens", (json_int_t)f->train_tokens, "train_samples",
+        (json_int_t)f->train_samples, "valid_tokens", (json_int_t)f->valid_tokens, "valid_samples",
+        (json_int_t)f->valid_samples, "test_tokens", (json_int_t)f->test_tokens, "test_samples",
+        (json_int_t)f->test_samples, "node_bytes", (json_int_t)f->node_bytes, "workers", f->workers, "microbatches",
+        micros, "memory_per_worker", memory_json(&f->memory), "recompute", recompute_json(f), "ranks", ranks_json(f),
+        "forecast", forecast_json(f), "checkpoint_dir", json_of_text(job->checkpoint.dir, strlen(job->checkpoint.dir)));
 }

@@ -335,6 +335,24 @@ static err_t memory_facts(const struct job_spec *job, const struct graph *g, int
     return err;
 }
 
+/* What the job would need with the other ways to keep the rows of experts. */
+static err_t recompute_facts(const struct job_spec *job, const struct graph *g, int n, struct spec_facts *ret,
+                             struct why *why)
+{
+    struct plan_memory *ranks = calloc((size_t)n, sizeof(*ranks));
+    err_t err = ranks ? OK : ERR_NOMEM;
+    for (int i = 0; i < SPEC_RECOMPUTES && !err; i++) {
+        struct job_spec other = *job;
+        other.parallel.recompute = spec_recomputes[i];
+        err = plan_memory_of_ranks(&other, g, ranks, why);
+        for (int rank = 0; rank < n && !err; rank++)
+            if (ranks[rank].total_bytes > ret->recompute_bytes[i])
+                ret->recompute_bytes[i] = ranks[rank].total_bytes;
+    }
+    free(ranks);
+    return err;
+}
+
 /* Number of graph nodes that all ranks execute in a step. The time to compile and check a plan is proportional to it.
  */
 static double work_of(const struct job_spec *job, const struct graph *g, const struct mesh *mesh)
@@ -360,6 +378,8 @@ static err_t plan_make(const struct job_spec *job, double most, struct spec_fact
     err = memory_facts(job, &g, mesh_workers(&mesh), ret, why);
     if (!err && (most == 0 || work_of(job, &g, &mesh) <= most))
         err = plan_of_all(job, &g, mesh_workers(&mesh), most > 0, ret, why);
+    if (!err && ret->micros && most > 0 && job->model.experts)
+        err = recompute_facts(job, &g, mesh_workers(&mesh), ret, why);
     ret->params = g.n_params;
     ret->flops_per_token = graph_flops_per_token(&g, &job->model, job->train.seq, true);
     graph_fini(&g);

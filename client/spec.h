@@ -23,6 +23,10 @@ NODISCARD err_t spec_resolve(struct job_spec *job, const char *folder, struct wh
 NODISCARD err_t spec_resolve_tokenizer(struct job_spec *job, const char *folder, struct why *why);
 
 /* Results of the check of a spec. */
+/* The choices of parallel.recompute that change how the rows of experts are kept. */
+static const enum recompute spec_recomputes[] = {RECOMPUTE_NONE, RECOMPUTE_EXPERTS, RECOMPUTE_FULL};
+#define SPEC_RECOMPUTES 3
+
 struct spec_facts {
     int64_t train_tokens, train_samples, valid_tokens, valid_samples, test_tokens, test_samples, vocab;
     int64_t params;
@@ -33,8 +37,10 @@ struct spec_facts {
     int *micros; /* microbatches of each rank per step; NULL: no rank was compiled */
     int n_micros;
     struct plan_memory *ranks; /* by rank */
-    struct plan_rates rates;   /* rates that the forecast assumes */
-    struct forecast forecast;  /* of one step; n 0: none */
+    /* With experts: total bytes of the rank that needs most, by parallel.recompute; 0: not computed. */
+    int64_t recompute_bytes[SPEC_RECOMPUTES];
+    struct plan_rates rates;  /* rates that the forecast assumes */
+    struct forecast forecast; /* of one step; n 0: none */
 };
 void spec_facts_fini(struct spec_facts *f);
 

@@ -48,11 +48,9 @@ static const struct schema_name pipe_names[] = {
 #undef X
 static const struct schema_name qk_norm_names[] = {
     {"none", QK_NORM_NONE}, {"head", QK_NORM_HEAD}, {"whole", QK_NORM_WHOLE}, {0}};
-static const struct schema_name recompute_names[] = {{"none", RECOMPUTE_NONE},
-                                                     {"full", RECOMPUTE_FULL},
-                                                     {"pointwise", RECOMPUTE_POINTWISE},
-                                                     {"attention", RECOMPUTE_ATTENTION},
-                                                     {0}};
+static const struct schema_name recompute_names[] = {
+    {"none", RECOMPUTE_NONE},           {"full", RECOMPUTE_FULL},       {"pointwise", RECOMPUTE_POINTWISE},
+    {"attention", RECOMPUTE_ATTENTION}, {"experts", RECOMPUTE_EXPERTS}, {0}};
 static const struct schema_name device_names[] = {{"cpu", DEVICE_CPU}, {"cuda", DEVICE_CUDA}, {0}};
 static const struct schema_name comm_names[] = {{"auto", COMM_AUTO},
                                                 {"shm", COMM_SHM},
@@ -524,7 +522,8 @@ static const struct schema_row rows[] = {
     {ENUM(parallel.recompute, recompute_names, "none", FREE,
           "Activation checkpointing: what the backward pass recomputes instead of keeping it. full: everything in a "
           "layer except its input. pointwise: normalization layers and activation functions. attention: the "
-          "attention.")},
+          "attention. experts: the rows of experts, which are sent to them again, so that their room for any routing "
+          "exists once and not for each microbatch in flight.")},
 
     {TEXT(checkpoint.dir, check_path_or_none, "\"\"", FREE,
           "Checkpoint folder. A relative path starts at the job file's folder. \"\": checkpoints/NAME.")},

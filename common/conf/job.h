@@ -49,7 +49,7 @@ enum pipe_schedule {
 enum qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_WHOLE };
 /* Activation checkpointing: the backward pass recomputes nothing; everything in a layer except its input;
  * normalization layers and activation functions; attention. */
-enum recompute { RECOMPUTE_NONE, RECOMPUTE_FULL, RECOMPUTE_POINTWISE, RECOMPUTE_ATTENTION };
+enum recompute { RECOMPUTE_NONE, RECOMPUTE_FULL, RECOMPUTE_POINTWISE, RECOMPUTE_ATTENTION, RECOMPUTE_EXPERTS };
 enum device { DEVICE_CPU, DEVICE_CUDA };
 /* Backends of worker/comm. auto: stream on a CPU (which uses shm alone on one node); on GPUs, nccl if every worker has
  * its own GPU, else staged. */

@@ -345,6 +345,12 @@ static bool experts_broken(const struct job_spec *j, char ret[SENTENCE])
            BROKEN("this version cuts experts over ranks on CPUs only: write 1, or run.device cpu");
 }
 
+static bool recompute_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    return j->parallel.recompute == RECOMPUTE_EXPERTS && !j->model.experts &&
+           BROKEN("the model has no experts: write none, full, pointwise or attention, or set model.experts");
+}
+
 static bool stages_broken(const struct job_spec *j, char ret[SENTENCE])
 {
     return j->parallel.pp > j->model.layers &&
@@ -488,6 +494,7 @@ static const struct rule rules[] = {
     {OVER(parallel.workers, mesh_broken)},
     {OVER(parallel.min_workers, range_broken)},
     {OVER(parallel.ep, experts_broken)},
+    {OVER(parallel.recompute, recompute_broken)},
     {OVER(parallel.tp, tensor_broken)},
     {OVER(parallel.tp, whole_norm_broken)},
     {OVER(parallel.async_tp, async_broken)},

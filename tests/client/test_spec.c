@@ -46,3 +46,43 @@ TEST(find_step_in_what_is_no_checkpoint)
     assert_int_equal(mkdir(path, 0700), 0);
     assert_err(ERR_NOTFOUND, spec_find_step(test_tmpdir(), -1, step, sizeof(step), root, &why));
 }
+
+/* What `dtctl plan` prints for each way to keep the rows of experts is what the job needs with that key. */
+TEST(a_plan_names_the_memory_of_each_way_to_keep_rows_of_experts)
+{
+    static const char text[] =
+        "name: mixture\n"
+        "model: {dim: 32, layers: 4, heads: 4, experts: 8, experts_per_token: 2, expert_ffn: 48}\n"
+        "data: {train: [text], tokenizer: bytes}\n"
+        "train: {steps: 2, seq: 16, global_batch: 16, micro_batch: 2}\n"
+        "parallel: {workers: 4, fsdp: 2, pp: 2, zero: 2, ep: 2}\n";
+    static const char *const sets[][2] = {{"parallel.recompute=none"},
+                                          {"parallel.recompute=experts"},
+                                          {"parallel.recompute=full"},
+                                          {"model.experts=0", "parallel.ep=1"}};
+    char path[PATH_MAX];
+    int64_t named[SPEC_RECOMPUTES], needed[4];
+    snprintf(path, sizeof(path), "%s/text", test_tmpdir());
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    for (int i = 0; i < 200; i++)
+        fprintf(f, "line %d of a text that is long enough for some samples\n", i);
+    fclose(f);
+    assert_int_equal(chdir(test_tmpdir()), 0);
+    for (int i = 0; i < 4; i++) {
+        struct job_spec job;
+        struct spec_facts facts = {0};
+        struct why why;
+        if (job_parse("job.yaml", text, sizeof(text) - 1, sets[i], i == 3 ? 2 : 1, &job, &why) ||
+            spec_plan(&job, NULL, &facts, &why))
+            fail_msg("%s: %s", sets[i][0], why.text);
+        needed[i] = facts.memory.total_bytes;
+        if (i == 0)
+            memcpy(named, facts.recompute_bytes, sizeof(named));
+        assert_int_equal(facts.recompute_bytes[0] > 0, i < 3);
+        spec_facts_fini(&facts);
+        job_fini(&job);
+    }
+    assert_memory_equal(named, needed, sizeof(named));
+    assert_true(named[1] < named[0] && named[2] < named[1]);
+}

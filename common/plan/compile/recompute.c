@@ -5,6 +5,8 @@
  *              rule of the layer recomputes all of it
  *   pointwise  discards the outputs of norms and activation functions, but not residual sums
  *   attention  discards the output of attention and its statistics
+ *   experts    discards the rows of experts, from the dispatch to the combine. It keeps x, the choice and its weights,
+ *              so what a microbatch keeps does not depend on the routing, nor on the bound of the rows that may arrive
  *
  * The operators' rules do not depend on the policy. A backward rule that needs a discarded value calls recompute_emit,
  * which emits the nodes that compute it again, into new buffers, from values that are kept. The forward needs no
@@ -69,10 +71,16 @@ static bool discards_attention(const struct compiler *c, int t)
     return c->g->nodes[c->producer[t]].op == GO_ATTENTION;
 }
 
+static bool discards_experts(const struct compiler *c, int t)
+{
+    return c->g->tensors[t].by_expert || c->g->nodes[c->producer[t]].op == GO_DISPATCH;
+}
+
 static bool (*const policies[])(const struct compiler *c, int t) = {
     [RECOMPUTE_FULL] = discards_full,
     [RECOMPUTE_POINTWISE] = discards_pointwise,
     [RECOMPUTE_ATTENTION] = discards_attention,
+    [RECOMPUTE_EXPERTS] = discards_experts,
 };
 
 static bool discards(const struct compiler *c, int t)

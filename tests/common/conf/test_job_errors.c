@@ -220,6 +220,8 @@ TEST(rules)
          "job.yaml:6: parallel.workers: fsdp x tp x pp x cp is more than 1048576 workers"},
         {"parallel.pp=5", "parallel.pp: 5 stages need as many layers, but model.layers is 4: write at most that"},
         {"parallel.ep=2", "parallel.ep: the model has no experts: write 1, or set model.experts"},
+        {"parallel.recompute=experts", "parallel.recompute: the model has no experts: write none, full, pointwise or "
+                                       "attention, or set model.experts"},
         {"parallel.zero=1",
          "parallel.zero: ZeRO 1 shards over parallel.fsdp, which is 1: write 0, or parallel.fsdp of at least 2"},
         {"parallel={tp: 9, workers: 9}",

@@ -60,7 +60,7 @@ static void draw_layout(struct draw *d, struct job_parallel *p)
     p->workers = p->fsdp * p->tp * p->cp * p->pp * (1 + pick(d, 2));
     p->zero = pick(d, 4);
     p->sp = coin(d);
-    p->recompute = (enum recompute)pick(d, 4);
+    p->recompute = (enum recompute)pick(d, 5);
     p->schedule = (enum pipe_schedule)pick(d, PIPE_FILE);
     p->chunks = p->pp > 1 && job_schedule_row(p->schedule)->most > 1 ? 2 : 1;
     const int64_t folds[] = {1, p->tp, p->tp * p->cp, p->tp * p->cp * p->fsdp, 2, 4};

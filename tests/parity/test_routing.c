@@ -1,0 +1,126 @@
+/* Any routing fits the planned memory: a step in which all tokens choose the same experts, which are all on one rank,
+ * and one as the first parameters give it. What the workers allocate is the plan, nothing is allocated after the first
+ * step, the bound of rows that may arrive is reached, and the step is that of one worker. */
+#include "tests/parity/rank.h"
+
+#include <malloc.h>
+#include <math.h>
+#include <sys/mman.h>
+
+#define MAX_WORLD 8
+
+struct routed {
+    struct parity_model m;
+    bool same; /* all tokens choose the same experts */
+    double loss[MAX_WORLD], norm[MAX_WORLD];
+    int64_t most[MAX_WORLD], bound[MAX_WORLD]; /* rows that arrived in a layer and microbatch */
+};
+
+/* With router weights of zero all scores are equal, and of equal scores those with the lower numbers win. */
+static void zero_routers(struct engine *e, const struct graph *g)
+{
+    const struct program *p = &e->train;
+    for (int t = 0; t < g->n_tensors; t++) {
+        const int b = g->tensors[t].kind == GT_PARAM ? p->param_buffer[t] : -1;
+        if (b >= 0 && strstr(g->tensors[t].name, "router.gate"))
+            memset((char *)e->space[SPACE_PARAM] + p->buffers[b].offset, 0, (size_t)p->buffers[b].bytes);
+    }
+}
+
+static int64_t most_arrived(const struct engine *e)
+{
+    const struct program_bindings *b = &e->train_bindings;
+    int64_t most = 0;
+    for (int i = 0; i < e->train.n_ops; i++)
+        for (int s = 0; s < b->slots && e->train.ops[i].kind == OP_ARRIVE; s++) {
+            int64_t n = b->arrived[e->train.ops[i].layer * b->slots + s];
+            most = n > most ? n : most;
+        }
+    return most;
+}
+
+/* Each space is as large as the larger of the two programs needs, in multiples of 256 bytes. */
+static bool allocates_the_plan(const struct engine *e)
+{
+    size_t bytes = 0;
+    for (int s = 0; s < SPACE_COUNT; s++) {
+        const int64_t a = e->train.space_bytes[s], b = e->has_eval ? e->eval.space_bytes[s] : 0;
+        bytes += ((size_t)(a > b ? a : b) + 255) / 256 * 256;
+    }
+    return engine_device_bytes(e) == bytes;
+}
+
+static int route_rank(void *arg, int fd, int rank)
+{
+    struct routed *x = arg;
+    struct parity_rank r = {0};
+    struct engine_result result = {0};
+    struct why why = {""};
+    err_t err = parity_rank_open(&r, &x->m, fd, rank, &why);
+    size_t before = 0;
+    for (int step = 0; step < 2 && !err; step++) {
+        if (x->same)
+            zero_routers(&r.e, &x->m.graph);
+        before = mallinfo2().uordblks;
+        err = parity_rank_step(&r, &result, &why);
+    }
+    /* Products of other sizes may enter the cache of oneDNN, so only equal routing in both steps allocates nothing. */
+    int bad = err != OK || (x->same && mallinfo2().uordblks > before) || !allocates_the_plan(&r.e);
+    if (bad)
+        fprintf(stderr, "rank %d: %s %s; %zu bytes in use before the step, %zu after it; %zu allocated\n", rank,
+                err_name(err), why.text, before, (size_t)mallinfo2().uordblks, engine_device_bytes(&r.e));
+    x->loss[rank] = result.loss;
+    x->norm[rank] = result.grad_norm;
+    x->most[rank] = err ? 0 : most_arrived(&r.e);
+    x->bound[rank] = err ? 0 : r.e.train.max_arrived;
+    parity_rank_close(&r);
+    return bad;
+}
+
+static struct routed *route(const char *layout, bool same)
+{
+    const char *sets[] = {"model={experts: 8, experts_per_token: 2, expert_ffn: 11, aux_loss: 0.1}",
+                          "train={verify_every: 0, global_batch: 8}", layout, NULL};
+    struct routed *x = mmap(NULL, sizeof(*x), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(x != MAP_FAILED);
+    parity_model_init(&x->m, parity_llama, sets);
+    x->same = same;
+    parity_fork((int)x->m.job.parallel.workers, route_rank, x);
+    return x;
+}
+
+static void routed_free(struct routed *x)
+{
+    parity_model_fini(&x->m);
+    munmap(x, sizeof(*x));
+}
+
+static const char *const layouts[] = {
+    "parallel={workers: 2, fsdp: 2, ep: 2}",
+    "parallel={workers: 4, fsdp: 4, zero: 3, ep: 4}",
+    "parallel={workers: 4, fsdp: 4, zero: 2, ep: 4, recompute: experts}",
+    "parallel={workers: 2, tp: 2, ep: 2, recompute: experts}",
+    "parallel={workers: 4, tp: 2, sp: false, cp: 2, ep: 4}",
+    "parallel={workers: 8, pp: 2, fsdp: 4, ep: 4, recompute: experts}",
+};
+
+TEST(any_routing_fits_the_plan)
+{
+    for (int same = 0; same < 2; same++) {
+        struct routed *one = route("parallel={workers: 1}", same);
+        for (size_t i = 0; i < sizeof(layouts) / sizeof(layouts[0]); i++) {
+            struct routed *x = route(layouts[i], same);
+            for (int r = 0; r < (int)x->m.job.parallel.workers; r++) {
+                if (!(fabs(x->loss[r] - one->loss[0]) <= 1e-12 * one->loss[0] &&
+                      fabs(x->norm[r] - one->norm[0]) <= 1e-10 * one->norm[0]))
+                    fail_msg("%s: loss %.17g and norm %.17g, of one worker %.17g and %.17g", layouts[i], x->loss[r],
+                             x->norm[r], one->loss[0], one->norm[0]);
+                assert_in_range(x->most[r], 0, x->bound[r]);
+            }
+            if (same) /* rank 0 has the experts that all tokens choose */
+                assert_int_equal(x->most[0], x->bound[0]);
+            routed_free(x);
+        }
+        routed_free(one);
+    }
+}
