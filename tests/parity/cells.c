@@ -10,7 +10,7 @@ static const char *const model_texts[CELL_MODELS] = {parity_llama, parity_gpt2, 
                                                      parity_llama, parity_llama, parity_llama};
 static const char *const sp_names[] = {"", " sp", " sp async"};
 static const char *const routing_names[] = {"", " sparse", " balance"};
-static const char *const recompute_names[] = {"none", "full", "pointwise", "attention"};
+static const char *const recompute_names[] = {"none", "full", "pointwise", "attention", "experts"};
 
 int cell_workers(const struct cell *c)
 {
@@ -246,7 +246,7 @@ static struct cell with_choices(struct cell c, int turn)
     f[CELL_ZERO] = f[CELL_FSDP] > 1 ? turn % 4 : 0;
     f[CELL_SP] = f[CELL_TP] > 1 ? (turn / 2 + 1) % 3 : 0;
     f[CELL_SCHEDULE] = f[CELL_PP] > 1 ? turn / 3 % PIPE_FILE : 0;
-    f[CELL_RECOMPUTE] = turn % 5 < 2 ? 0 : turn / 5 % 4;
+    f[CELL_RECOMPUTE] = turn % 5 < 2 ? 0 : turn / 5 % (c.model == CELL_MIXTURE ? 5 : 4);
     f[CELL_UNEVEN] = turn / 4 % 2;
     f[CELL_ROUTING] = c.model == CELL_MIXTURE ? turn / 7 % 3 : 0;
     f[CELL_EP] = c.model == CELL_MIXTURE ? 1 + turn % 3 : 0;

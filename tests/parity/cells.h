@@ -20,7 +20,7 @@ enum cell_factor {
     CELL_ZERO,      /* 0 to 3 */
     CELL_SP,        /* 0, 1; 2: with async_tp */
     CELL_SCHEDULE,  /* enum pipe_schedule, without schedules from a file */
-    CELL_RECOMPUTE, /* enum recompute */
+    CELL_RECOMPUTE, /* enum recompute; experts only in a mixture, and not in triples */
     CELL_EP,        /* 0: ep is 1; n: the n-th larger value that folds over tp, cp and fsdp */
     CELL_UNEVEN,    /* 1: sizes of heads, vocabulary, sequence and layers that no degree divides */
     CELL_ROUTING,   /* enum cell_routing */
