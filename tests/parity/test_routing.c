@@ -1,6 +1,7 @@
-/* Any routing fits the planned memory: a step in which all tokens choose the same experts, which are all on one rank,
- * and one as the first parameters give it. What the workers allocate is the plan, nothing is allocated after the first
- * step, the bound of rows that may arrive is reached, and the step is that of one worker. */
+/* Any routing fits the planned memory: as the first parameters give it; all tokens choose the same experts, which are
+ * all on one rank; and the same with experts of another rank in every step. What the workers allocate is the plan,
+ * nothing is allocated after the first step, the bound of rows that may arrive is reached, and the step is that of one
+ * worker. */
 #include "tests/parity/rank.h"
 
 #include <malloc.h>
@@ -11,19 +12,38 @@
 
 struct routed {
     struct parity_model m;
-    bool same; /* all tokens choose the same experts */
+    enum { USUAL, SAME, ALTERNATING } routing;
     double loss[MAX_WORLD], norm[MAX_WORLD];
     int64_t most[MAX_WORLD], bound[MAX_WORLD]; /* rows that arrived in a layer and microbatch */
 };
 
-/* With router weights of zero all scores are equal, and of equal scores those with the lower numbers win. */
-static void zero_routers(struct engine *e, const struct graph *g)
+#define EXPERTS 8
+#define CHOICES 2
+#define STEPS 2
+
+/* The first of the experts that all tokens choose. */
+static int64_t chosen(const struct routed *x, int step)
+{
+    return x->routing == ALTERNATING && step % 2 ? EXPERTS - CHOICES : 0;
+}
+
+/* Sets this rank's piece of a parameter, rows from lo on. Weights of zero give all tokens equal scores, and the bias
+ * makes some experts better than the others. */
+static void set_router(struct engine *e, int t, bool bias, int64_t first)
 {
     const struct program *p = &e->train;
+    const struct sharding_param *q = &p->sharding.param[t];
+    double *at = (double *)(void *)((char *)e->space[SPACE_PARAM] + p->buffers[p->param_buffer[t]].offset);
+    for (int64_t i = 0; i < (q->hi - q->lo) * q->cols; i++)
+        at[i] = bias && q->lo + i >= first && q->lo + i < first + CHOICES;
+}
+
+static void set_routers(struct engine *e, const struct graph *g, int64_t first)
+{
     for (int t = 0; t < g->n_tensors; t++) {
-        const int b = g->tensors[t].kind == GT_PARAM ? p->param_buffer[t] : -1;
-        if (b >= 0 && strstr(g->tensors[t].name, "router.gate"))
-            memset((char *)e->space[SPACE_PARAM] + p->buffers[b].offset, 0, (size_t)p->buffers[b].bytes);
+        const char *name = strstr(g->tensors[t].name, "router.gate.");
+        if (name && g->tensors[t].kind == GT_PARAM && e->train.param_buffer[t] >= 0)
+            set_router(e, t, strstr(name, "bias") != NULL, first);
     }
 }
 
@@ -58,14 +78,14 @@ static int route_rank(void *arg, int fd, int rank)
     struct why why = {""};
     err_t err = parity_rank_open(&r, &x->m, fd, rank, &why);
     size_t before = 0;
-    for (int step = 0; step < 2 && !err; step++) {
-        if (x->same)
-            zero_routers(&r.e, &x->m.graph);
+    for (int step = 0; step < STEPS && !err; step++) {
+        if (x->routing != USUAL)
+            set_routers(&r.e, &x->m.graph, chosen(x, step));
         before = mallinfo2().uordblks;
         err = parity_rank_step(&r, &result, &why);
     }
     /* Products of other sizes may enter the cache of oneDNN, so only equal routing in both steps allocates nothing. */
-    int bad = err != OK || (x->same && mallinfo2().uordblks > before) || !allocates_the_plan(&r.e);
+    int bad = err != OK || (x->routing == SAME && mallinfo2().uordblks > before) || !allocates_the_plan(&r.e);
     if (bad)
         fprintf(stderr, "rank %d: %s %s; %zu bytes in use before the step, %zu after it; %zu allocated\n", rank,
                 err_name(err), why.text, before, (size_t)mallinfo2().uordblks, engine_device_bytes(&r.e));
@@ -77,14 +97,14 @@ static int route_rank(void *arg, int fd, int rank)
     return bad;
 }
 
-static struct routed *route(const char *layout, bool same)
+static struct routed *route(const char *layout, int routing)
 {
-    const char *sets[] = {"model={experts: 8, experts_per_token: 2, expert_ffn: 11, aux_loss: 0.1}",
+    const char *sets[] = {"model={experts: 8, experts_per_token: 2, expert_ffn: 11, aux_loss: 0.1, router_bias: true}",
                           "train={verify_every: 0, global_batch: 8}", layout, NULL};
     struct routed *x = mmap(NULL, sizeof(*x), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(x != MAP_FAILED);
     parity_model_init(&x->m, parity_llama, sets);
-    x->same = same;
+    x->routing = routing;
     parity_fork((int)x->m.job.parallel.workers, route_rank, x);
     return x;
 }
@@ -106,10 +126,10 @@ static const char *const layouts[] = {
 
 TEST(any_routing_fits_the_plan)
 {
-    for (int same = 0; same < 2; same++) {
-        struct routed *one = route("parallel={workers: 1}", same);
+    for (int routing = USUAL; routing <= ALTERNATING; routing++) {
+        struct routed *one = route("parallel={workers: 1}", routing);
         for (size_t i = 0; i < sizeof(layouts) / sizeof(layouts[0]); i++) {
-            struct routed *x = route(layouts[i], same);
+            struct routed *x = route(layouts[i], routing);
             for (int r = 0; r < (int)x->m.job.parallel.workers; r++) {
                 if (!(fabs(x->loss[r] - one->loss[0]) <= 1e-12 * one->loss[0] &&
                       fabs(x->norm[r] - one->norm[0]) <= 1e-10 * one->norm[0]))
@@ -117,8 +137,10 @@ TEST(any_routing_fits_the_plan)
                              x->norm[r], one->loss[0], one->norm[0]);
                 assert_in_range(x->most[r], 0, x->bound[r]);
             }
-            if (same) /* rank 0 has the experts that all tokens choose */
-                assert_int_equal(x->most[0], x->bound[0]);
+            if (routing != USUAL) { /* the rank that has the experts which all tokens choose */
+                const int rank = chosen(x, STEPS - 1) ? (int)x->m.job.parallel.workers - 1 : 0;
+                assert_int_equal(x->most[rank], x->bound[rank]);
+            }
             routed_free(x);
         }
         routed_free(one);
