@@ -392,6 +392,20 @@ TEST(recomputed_experts_keep_no_rows)
     }
 }
 
+/* Experts over ranks with the same samples: leaves are those of one worker, and the sums of tp and cp stay within the
+ * bounds. */
+TEST(canonical_numerics_go_with_folds_over_tp_and_cp)
+{
+    for (size_t i = 0; i < N_CELLS; i++) {
+        struct job_spec job = cell_job(setting_for(&cells[i], i), &cells[i]);
+        if (cells[i].ep < 2 || cells[i].ep > cells[i].tp * cells[i].cp)
+            continue;
+        job.train.numerics = NUMERICS_CANONICAL;
+        job.train.dtype = DT_F32;
+        world_compare(&job);
+    }
+}
+
 /* Whether the rank has turns: its own, or those of ranks with which it exchanges rows or gathers parameters. */
 static bool works_in_step(const struct fixture *f, const struct program *p)
 {
