@@ -159,6 +159,9 @@ static err_t tensor_check(const struct graph_tensor *t, const struct ckpt *ckpt,
             "%s: its tensors have the prefix \"%s\" (%s%s), which this model's do not have. Read them without it: "
             "--map '%s='",
             dir, prefix, prefix, t->name, prefix);
+    if (!have && t->kind == GT_STATE)
+        return why_set(why, ERR_INVALID, "%s has no tensor %s, because it was trained without it: set model.%s", dir,
+                       t->name, t->exact ? "aux_scope to sample or micro_batch" : "expert_bias to 0");
     if (!have)
         return why_set(why, ERR_INVALID,
                        "%s is a checkpoint of another model: it has no tensor %s %s. Use the job file "
@@ -201,6 +204,12 @@ static bool is_expert_bias(const char *name)
     return ends_with(name, ".moe.expert_bias_E") || ends_with(name, ".moe.expert_bias");
 }
 
+/* The numbers of the last step of a training with model.aux_scope batch, which no other training reads. */
+static bool is_counts(const char *name)
+{
+    return ends_with(name, ".moe.expert_counts");
+}
+
 /* Rejects a checkpoint with a tensor that is neither a parameter of the model nor optimizer or training state, such as
  * a layer of a deeper model. */
 static err_t extra_check(const char *const *names, size_t n, struct ckpt *ckpt, const char *dir, struct why *why)
@@ -213,6 +222,11 @@ static err_t extra_check(const char *const *names, size_t n, struct ckpt *ckpt, 
             strncmp(name, "train_state", 11) == 0 || strncmp(name, "dataloader.", 11) == 0 || is_constant(name))
             continue;
         bool known = bsearch(&name, names, n, sizeof(*names), name_compare);
+        if (!known && is_counts(name)) {
+            fprintf(stderr, "dtctl: note: %s: %s is not used: model.aux_scope is not batch, or model.aux_loss is 0\n",
+                    dir, name);
+            continue;
+        }
         if (!known && is_expert_bias(name)) {
             err_t err = expert_bias_check(&list[i], ckpt, dir, why);
             if (err)

@@ -335,6 +335,8 @@ struct kern_ops {
     void (*route)(struct kern_stream *s, const struct kern_route *r);
     void (*route_grad)(struct kern_stream *s, const struct kern_route_grad *r);
     void (*balance)(struct kern_stream *s, const struct kern_balance *b);
+    /* to[i] = from[i], i < n; nothing if *factor is not finite: numbers of a step that an update has used */
+    void (*keep)(struct kern_stream *s, int64_t n, const double *from, const double *factor, double *to);
     /* *total += the auxiliary loss of struct kern_route_grad, of all sets, with aux scale = `scale`. A set in which no
      * token has chosen adds nothing. sums[sets, KERN_ROUTE_NUMBERS] */
     void (*aux_loss)(struct kern_stream *s, int64_t sets, int64_t experts, const double *sums, double scale,

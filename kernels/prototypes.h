@@ -57,6 +57,7 @@ void KERN_FN(normal)(struct kern_stream *s, const struct kern_normal *k);
 void KERN_FN(route)(struct kern_stream *s, const struct kern_route *r);
 void KERN_FN(route_grad)(struct kern_stream *s, const struct kern_route_grad *r);
 void KERN_FN(balance)(struct kern_stream *s, const struct kern_balance *b);
+void KERN_FN(keep)(struct kern_stream *s, int64_t n, const double *from, const double *factor, double *to);
 void KERN_FN(aux_loss)(struct kern_stream *s, int64_t sets, int64_t experts, const double *sums, double scale,
                        double *total);
 void KERN_FN(route_sort)(struct kern_stream *s, int64_t t, int64_t k, int64_t experts, const int32_t *ids,
@@ -92,6 +93,6 @@ void KERN_FN(gate_grad)(struct kern_stream *s, int64_t t, int64_t d, const void 
         .clip = KERN_FN(clip), .cast = KERN_FN(cast), .normal = KERN_FN(normal), .route = KERN_FN(route),              \
         .route_grad = KERN_FN(route_grad), .route_sort = KERN_FN(route_sort), .rows_gather = KERN_FN(rows_gather),     \
         .rows_sum = KERN_FN(rows_sum), .rows_sum_grad = KERN_FN(rows_sum_grad), .grouped_gemm = KERN_FN(grouped_gemm), \
-        .gate = KERN_FN(gate), .gate_grad = KERN_FN(gate_grad), .balance = KERN_FN(balance),                           \
+        .gate = KERN_FN(gate), .gate_grad = KERN_FN(gate_grad), .balance = KERN_FN(balance), .keep = KERN_FN(keep),    \
         .aux_loss = KERN_FN(aux_loss),                                                                                 \
     }

@@ -28,7 +28,8 @@ static const struct schema_name router_names[] = {{"softmax", ROUTER_SOFTMAX},
                                                   {"sigmoid", ROUTER_SIGMOID},
                                                   {"switch", ROUTER_SWITCH},
                                                   {0}};
-static const struct schema_name aux_scope_names[] = {{"sample", AUX_SAMPLE}, {"micro_batch", AUX_MICRO_BATCH}, {0}};
+static const struct schema_name aux_scope_names[] = {
+    {"sample", AUX_SAMPLE}, {"micro_batch", AUX_MICRO_BATCH}, {"batch", AUX_BATCH}, {0}};
 static const struct schema_name lr_names[] = {
     {"constant", LR_CONSTANT}, {"cosine", LR_COSINE}, {"linear", LR_LINEAR}, {"wsd", LR_WSD}, {0}};
 static const struct schema_name nan_names[] = {{"stop", NAN_STOP}, {"skip", NAN_SKIP}, {0}};
@@ -402,8 +403,8 @@ static const struct schema_row rows[] = {
     {FLOAT(model.aux_loss, 0, 1e6, "0", FREE,
            "Coefficient of the auxiliary loss that keeps experts equally busy. 0: none; 0.01 and 0.001 are usual.")},
     {ENUM(model.aux_scope, aux_scope_names, "sample", FREE,
-          "Tokens among which the auxiliary loss balances experts: each sample, or each microbatch "
-          "(train.micro_batch samples).")},
+          "Tokens among which the auxiliary loss balances experts: each sample, each microbatch "
+          "(train.micro_batch samples), or the whole batch, with the numbers of tokens of the step before.")},
     {FLOAT(model.expert_bias, 0, 1, "0", FREE,
            "Step of the biases that balance experts without a loss (DeepSeek-V3): after each update the bias of an "
            "expert rises by about this much if it had fewer tokens than the mean, and falls if it had more. 0: no "

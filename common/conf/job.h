@@ -29,7 +29,7 @@ enum tokenizer_kind { TOKENIZER_BYTES, TOKENIZER_WORDS, TOKENIZER_BPE };
  * switch: softmax with one expert per token, whose weight is its probability. */
 enum router_kind { ROUTER_SOFTMAX, ROUTER_SOFTMAX_TOPK, ROUTER_SIGMOID, ROUTER_SWITCH };
 /* The tokens over which the auxiliary loss balances experts. */
-enum aux_scope { AUX_SAMPLE, AUX_MICRO_BATCH };
+enum aux_scope { AUX_SAMPLE, AUX_MICRO_BATCH, AUX_BATCH };
 /* wsd: warm-up, stable, decay: constant until the last train.decay steps, then linear decay. */
 enum lr_schedule { LR_CONSTANT, LR_COSINE, LR_LINEAR, LR_WSD };
 /* When the loss or gradient norm of a step is not finite: the job stops, or the step counts but updates nothing. */

@@ -34,8 +34,8 @@ struct graph_dim {
 
 enum graph_tensor_kind {
     GT_PARAM,
-    GT_STATE, /* a vector that no gradient changes: the biases of a router's choice. Of the wide type, whole on each
-               * rank whose stages use it; without moments */
+    GT_STATE, /* a vector that no gradient changes: the biases of a router's choice, its numbers of the last step. Of
+               * the wide type, or float64 (`exact`); whole on each rank whose stages use it; without moments */
     GT_ACTIVATION, /* has a gradient */
     GT_STAT,       /* rstd, mean, lse: computed by a forward for its backward; has no gradient */
     GT_INDEX,      /* int32, chosen by a router: experts, rows; kept for the backward, has no gradient */
@@ -73,6 +73,7 @@ struct graph_tensor {
     struct graph_dim dim[GRAPH_MAX_DIMS];
     struct graph_cut cut;
     bool by_expert; /* rows of experts: on a rank those of its own experts, whichever rank has their tokens */
+    bool exact;     /* a state of whole numbers: float64 */
     bool wide;      /* an activation whose value has the wide type: logits and weights of routers */
     /* parameters and states only: */
     /* Above 0: the matrices of so many experts, one below the other. A checkpoint shows the tensor with three
@@ -104,8 +105,8 @@ struct graph_tensor {
     X(GO_POSITIONS, "positions", false) /* x -> y = x + sinusoids of the position (Vaswani et al. 2017, 3.5) */        \
     X(GO_DROPOUT, "dropout", false)     /* x -> y in training with train.dropout; else y is x */                       \
     X(GO_ADD, "add", false)             /* a, b -> y */                                                                \
-    X(GO_ROUTE, "route", false)         /* logits[, biases] -> ids, weights[, numbers of the sets of the auxiliary     \
-                                         loss] */                                                                      \
+    X(GO_ROUTE, "route", false)         /* logits[, biases][, numbers of the last step] -> ids, weights[, numbers of   \
+                                         the sets of the auxiliary loss] */                                            \
     X(GO_DISPATCH, "dispatch", false) /* x, ids -> rows by expert, place, source, offsets[, all, index, inverse: with  \
                                          expert parallelism, exchange.h] */                                            \
     X(GO_EXPERTS, "experts", false)   /* rows, w, offsets -> y: each expert's rows times its [out,in] matrix */        \

@@ -93,6 +93,7 @@
     X(COUNTS_WITHOUT_TP, "numbers of tokens of experts are not summed over tp")                           \
     X(COUNTS_OF_THE_LAST, "numbers of tokens of experts are those of the last microbatch")                \
     X(COUNTS_OF_THE_FIRST, "the biases of every router follow the first router's numbers")                \
+    X(COUNTS_NOT_KEPT, "the auxiliary loss of the batch never gets the numbers of a step")                \
     X(BIASES_MOVED_TWICE, "the biases of a router are moved twice")
 
 #define X(name, what) MUTANT_##name,

@@ -133,6 +133,7 @@ struct buffer {
  *   aux_loss              m sets of tokens, n experts, rate: the coefficient. The loss is multiplied by
  *                         program.loss_scale, so the sum over all microbatches is that of the step
  *   balance               m experts, rate; totals begin at those of the router of op.node
+ *   keep                  m experts; totals as for balance
  *   route_sort            m tokens, n experts, k choices
  *   rows_*                m tokens, n columns, k choices; m k rows
  *   grouped_gemm          as kern_grouped: m rows of all experts, n, k of each product, seq experts; OPF_TRANS_A (m is
@@ -214,6 +215,7 @@ struct buffer {
     X(OP_CLIP, "clip", "rrww")                     /* blocks, losses, norm, factor (all f64) */                        \
     X(OP_ADAMW, "adamw", "aaarr")                  /* p, m, v, g, clip factor */                                       \
     X(OP_BALANCE, "balance", "rra")                /* totals, clip factor (f64), biases of the router */               \
+    X(OP_KEEP, "keep", "rrw")                      /* totals, clip factor (f64), numbers of the router's last step */  \
     X(OP_SNAPSHOT, "snapshot", "rrrr")             /* all p, all m, all v, [all states] */
 
 #define X(kind, name, operands) kind,

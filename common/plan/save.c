@@ -99,6 +99,11 @@ struct save_planner {
     int n_replicas, n;
 };
 
+static int64_t element_bytes(const struct program *p, const struct graph_tensor *t)
+{
+    return (int64_t)dtype_bytes(t->exact ? DT_F64 : p->wide);
+}
+
 /* States that are saved: a value, and the moments of a parameter. */
 static int states_of(const struct save_planner *s, int t)
 {
@@ -107,7 +112,7 @@ static int states_of(const struct save_planner *s, int t)
 
 static int64_t row_bytes(const struct save_planner *s, int t)
 {
-    return s->p->sharding.param[t].cols * (int64_t)dtype_bytes(s->p->wide);
+    return s->p->sharding.param[t].cols * element_bytes(s->p, &s->g->tensors[t]);
 }
 
 static int64_t piece_rows(const struct save_planner *s, int t)
@@ -208,7 +213,7 @@ err_t plan_arena_bytes(const struct program *p, const struct graph *g, int64_t *
         struct box boxes[GRAPH_BOXES_MAX];
         int parts = graph_boxes(&g->tensors[items[i].tensor], &items[i].box, boxes);
         for (int k = 0; k < parts; k++)
-            bytes += arena_aligned(box_elements(&boxes[k]) * (int64_t)dtype_bytes(p->wide));
+            bytes += arena_aligned(box_elements(&boxes[k]) * element_bytes(p, &g->tensors[items[i].tensor]));
     }
     free(items);
     *ret = bytes;

@@ -361,6 +361,12 @@ void KERN_FN(balance)(struct kern_stream *s, const struct kern_balance *b)
     }
 }
 
+void KERN_FN(keep)(struct kern_stream *s, int64_t n, const double *from, const double *factor, double *to)
+{
+    if (isfinite(*factor))
+        memcpy(to, from, (size_t)n * sizeof(*to));
+}
+
 /* ---- the value of the auxiliary loss ---- */
 
 void KERN_FN(aux_loss)(struct kern_stream *s, int64_t sets, int64_t experts, const double *sums, double scale,

@@ -423,6 +423,20 @@ void KERN_FN(balance)(struct kern_stream *s, const struct kern_balance *b)
     CUDA_LAUNCH(s, balance_experts, 1, CUDA_WARP, 0, *b);
 }
 
+static __global__ void __launch_bounds__(CUDA_WARP)
+    keep_numbers(int64_t n, const double *from, const double *factor, double *to)
+{
+    const int64_t i = grid_index();
+    if (i < n && isfinite(*factor))
+        to[i] = from[i];
+}
+
+/* Floor: a launch. */
+void KERN_FN(keep)(struct kern_stream *s, int64_t n, const double *from, const double *factor, double *to)
+{
+    CUDA_LAUNCH(s, keep_numbers, (unsigned)((n + CUDA_WARP - 1) / CUDA_WARP), CUDA_WARP, 0, n, from, factor, to);
+}
+
 /* ---- the value of the auxiliary loss ---- */
 
 /* One warp; the sets one after another. */

@@ -296,6 +296,19 @@ static err_t balance_call(const struct kern_ops *k, struct kern_stream *s, const
     return OK;
 }
 
+static void keep_shape(const struct kcase *c, struct case_operand *o)
+{
+    o[0] = operand_of(IN, DOUBLES, c->n);
+    o[1] = operand_of(IN, c->flags & SOME_NAN ? SQUARES_AND_NAN : FACTOR, 1);
+    o[2] = operand_of(ACC, DOUBLES, c->n);
+}
+
+static err_t keep_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
+{
+    k->keep(s, c->n, p[0], p[1], p[2]);
+    return OK;
+}
+
 /* ---- the value of the auxiliary loss ---- */
 
 static void aux_loss_shape(const struct kcase *c, struct case_operand *o)
@@ -328,6 +341,7 @@ const struct op_desc ops_experts[] = {
     {"gate_grad", gate_grad_shape, gate_grad_call, gate_grad_link, .terms = gate_terms, .aliases = {{3, 2}},
      .floor = 1},
     {"balance", balance_shape, balance_call, .terms = exact},
+    {"keep", keep_shape, keep_call, .terms = exact},
     {"aux_loss", aux_loss_shape, aux_loss_call, .terms = aux_loss_terms, .floor = 1, .exact_doubles = true},
 };
 const int n_ops_experts = sizeof(ops_experts) / sizeof(ops_experts[0]);

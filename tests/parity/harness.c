@@ -131,7 +131,7 @@ int64_t parity_collect(const struct engine *e, enum parity_what what, double *to
         int64_t cols = x->ndim > 1 ? x->dim[1].factor : 1;
         int parts = q->held ? sharding_boxes(&p->sharding, g, t, q->lo, q->hi, boxes) : 0;
         for (int i = 0; i < parts; i++)
-            n += collect_box(&boxes[i], piece_data(e, what, t), p->wide, cols, to, differ);
+            n += collect_box(&boxes[i], piece_data(e, what, t), x->exact ? DT_F64 : p->wide, cols, to, differ);
         to += x->dim[0].factor * cols;
     }
     return n;

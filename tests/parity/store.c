@@ -47,7 +47,7 @@ struct store *store_new(const struct graph *g, enum dtype dtype)
         if (!graph_is_stored(&g->tensors[t]))
             continue;
         int64_t n = elements(&g->tensors[t]);
-        add_entry(s, "", g->tensors[t].name, "", n, dtype_bytes(dtype));
+        add_entry(s, "", g->tensors[t].name, "", n, dtype_bytes(g->tensors[t].exact ? DT_F64 : dtype));
         if (g->tensors[t].kind != GT_PARAM)
             continue;
         add_entry(s, "optimizer.state.", g->tensors[t].name, ".exp_avg", n, dtype_bytes(dtype));

@@ -140,12 +140,13 @@ TEST(canonical_resume_moves_between_stages_of_zero_bit_for_bit)
                                 LAYOUT("parallel.workers=2", "parallel.fsdp=2", "parallel.zero=2")) == 0);
 }
 
-/* Biases of the choice of experts, which are saved without moments, whole, by one of their replicas. */
+/* Biases of the choice of experts and the numbers of the last step, which are saved without moments, whole, by one of
+ * their replicas. */
 #define BIASED_EXPERTS                                                                                               \
     "model.experts=5", "model.expert_ffn=24", "model.router=sigmoid", "model.router_norm=true", "model.moe_every=2", \
-        "model.expert_bias=0.02"
+        "model.expert_bias=0.02", "model.aux_loss=0.05", "model.aux_scope=batch"
 
-TEST(biases_of_experts_resume_in_any_layout)
+TEST(states_of_routers_resume_in_any_layout)
 {
     const char *const *const ring[] = {
         LAYOUT(BIASED_EXPERTS, "parallel.workers=3", "parallel.fsdp=3", "parallel.zero=3"),

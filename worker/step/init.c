@@ -53,8 +53,15 @@ err_t engine_zero_moments(struct engine *e, struct why *why)
 err_t engine_fill_state(struct engine *e, struct why *why)
 {
     const struct program *p = e->has_train ? &e->train : &e->eval;
+    err_t err = OK;
+    for (int t = 0; !err && t < e->config.graph->n_tensors; t++)
+        if (e->config.graph->tensors[t].kind == GT_STATE && p->param_buffer[t] >= 0)
+            err = dev_zero(e->stream[STREAM_COMPUTE], engine_buffer(e, p, p->param_buffer[t]),
+                           (size_t)p->buffers[p->param_buffer[t]].bytes);
+    if (err)
+        return why_set(why, err, "cannot clear the state of routers: %s", err_text(err));
     for (int t = 0; t < e->config.graph->n_tensors; t++)
-        if (graph_is_stored(&e->config.graph->tensors[t]) && p->param_buffer[t] >= 0)
+        if (e->config.graph->tensors[t].kind == GT_PARAM && p->param_buffer[t] >= 0)
             fill_tensor(e, p, t);
     e->step = 0;
     e->position = 0;

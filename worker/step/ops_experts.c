@@ -64,6 +64,12 @@ static err_t op_balance(const struct run *r, const struct op *op)
     return OK;
 }
 
+static err_t op_keep(const struct run *r, const struct op *op)
+{
+    KERN(r)->keep(run_stream(r, op), run_dim(r, op->m), run_arg(r, op, 0), run_arg(r, op, 1), run_arg(r, op, 2));
+    return OK;
+}
+
 static err_t op_aux_loss(const struct run *r, const struct op *op)
 {
     KERN(r)->aux_loss(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), run_arg(r, op, 0),
@@ -196,8 +202,17 @@ err_t run_exchange(const struct run *r, const struct op *op)
 }
 
 const run_op_fn run_expert_ops[OP_KIND_COUNT] = {
-    [OP_ROUTE] = op_route,       [OP_ROUTE_GRAD] = op_route_grad,       [OP_AUX_LOSS] = op_aux_loss,
-    [OP_BALANCE] = op_balance,   [OP_ROUTE_SORT] = op_route_sort,       [OP_ROWS_GATHER] = op_rows_gather,
-    [OP_ROWS_SUM] = op_rows_sum, [OP_ROWS_SUM_GRAD] = op_rows_sum_grad, [OP_GROUPED_GEMM] = op_grouped_gemm,
-    [OP_GATE] = op_gate,         [OP_GATE_GRAD] = op_gate_grad,         [OP_ARRIVE] = op_arrive,
+    [OP_ROUTE] = op_route,
+    [OP_ROUTE_GRAD] = op_route_grad,
+    [OP_AUX_LOSS] = op_aux_loss,
+    [OP_BALANCE] = op_balance,
+    [OP_KEEP] = op_keep,
+    [OP_ROUTE_SORT] = op_route_sort,
+    [OP_ROWS_GATHER] = op_rows_gather,
+    [OP_ROWS_SUM] = op_rows_sum,
+    [OP_ROWS_SUM_GRAD] = op_rows_sum_grad,
+    [OP_GROUPED_GEMM] = op_grouped_gemm,
+    [OP_GATE] = op_gate,
+    [OP_GATE_GRAD] = op_gate_grad,
+    [OP_ARRIVE] = op_arrive,
 };

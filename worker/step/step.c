@@ -88,6 +88,17 @@ static double sum_losses(const struct engine *e, const struct program *p)
     return sum;
 }
 
+/* The auxiliary loss of the whole batch, by the numbers of this step. */
+static double aux_of_batch(const struct graph_router *r, const double *totals, double tokens)
+{
+    double choices = 0, product = 0;
+    for (int64_t e = 0; e < r->experts; e++) {
+        choices += totals[e];
+        product += totals[e] * totals[r->experts + e];
+    }
+    return choices > 0 ? r->aux * (double)r->experts / choices * product / tokens : 0;
+}
+
 /* Adds the numbers of one router, for a batch of `tokens` tokens. */
 static void add_router(const struct graph_router *r, const double *totals, double tokens, struct engine_routers *ret)
 {
@@ -100,6 +111,7 @@ static void add_router(const struct graph_router *r, const double *totals, doubl
     double even = r->experts > 1 ? log((double)r->experts) : 1;
     ret->load = load > ret->load ? load : ret->load;
     ret->entropy += totals[2 * r->experts] / tokens / even;
+    ret->aux += r->scope == AUX_BATCH ? aux_of_batch(r, totals, tokens) : 0;
     ret->z += r->z * totals[2 * r->experts + 1] / tokens;
     ret->dropped += llround(tokens * (double)r->k - sum);
     ret->n++;

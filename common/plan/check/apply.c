@@ -273,20 +273,20 @@ static err_t check_counted(struct rank_check *c, const struct value_state *s)
                                  mesh_axis_name((enum mesh_axis)axis));
 }
 
-/* Checks that the op moves the biases of its router, by the numbers of that router. */
+/* Checks that the op changes a state of its router, by the numbers of that router. */
 static err_t check_balance(struct rank_check *c, const struct op *op)
 {
     const struct graph_node *n = op->node >= 0 ? &c->g->nodes[op->node] : NULL;
     int64_t at = 0;
-    if (!n || n->op != GO_ROUTE || n->in[1] < 0 || op->arg[2].buffer != c->p->param_buffer[n->in[1]] ||
-        op->arg[2].offset.factor)
-        return check_fail(&c->at, c->why, "moves other biases than those of its router");
+    const int t = !n || n->op != GO_ROUTE ? -1 : n->in[op->kind == OP_BALANCE ? 1 : 2];
+    if (t < 0 || op->arg[2].buffer != c->p->param_buffer[t] || op->arg[2].offset.factor)
+        return check_fail(&c->at, c->why, "changes another state than its router's");
     for (int i = 0; i < op->node; i++)
         at += c->g->nodes[i].op == GO_ROUTE ? 2 * c->g->nodes[i].router.experts + 2 : 0;
     if (op->arg[0].buffer != c->p->totals_buffer || op->arg[0].offset.factor != at || op->m.factor != n->router.experts)
-        return check_fail(&c->at, c->why, "moves the biases of a router by the numbers of another one");
-    if (op->arg[1].buffer != c->p->clip_buffer || op->rate != n->router.bias)
-        return check_fail(&c->at, c->why, "moves biases at another rate than its router's");
+        return check_fail(&c->at, c->why, "changes a state of a router by the numbers of another one");
+    if (op->arg[1].buffer != c->p->clip_buffer || (op->kind == OP_BALANCE && op->rate != n->router.bias))
+        return check_fail(&c->at, c->why, "moves biases at another rate than its router's, or in a skipped step");
     return OK;
 }
 
@@ -405,6 +405,7 @@ err_t rank_apply(struct rank_check *c, const struct op *op)
     case OP_ADAMW:
         return apply_adamw(c, op);
     case OP_BALANCE:
+    case OP_KEEP:
         return apply_balance(c, op);
     case OP_SEND:
     case OP_RECV:

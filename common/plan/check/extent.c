@@ -279,10 +279,10 @@ static err_t check_random(const struct check_at *at, const struct graph *g, cons
     return OK;
 }
 
-/* The buffer of the biases of an op's router; -1: it has none. */
-static int state_of(const struct check_at *at, const struct graph *g, const struct op *op)
+/* The buffer of a state of an op's router, input `i` of its node; -1: it has none. */
+static int state_of(const struct check_at *at, const struct graph *g, const struct op *op, int i)
 {
-    const int t = g->nodes[op->node].in[1];
+    const int t = g->nodes[op->node].in[i];
     return t < 0 ? -1 : at->p->param_buffer[t];
 }
 
@@ -292,8 +292,10 @@ static err_t check_router(const struct check_at *at, const struct graph *g, cons
     const int i = op->kind == OP_ROUTE ? 1 : 4, numbers = op->kind == OP_ROUTE ? 4 : 5;
     const struct graph_router *r = op->node >= 0 ? &g->nodes[op->node].router : NULL;
     bool own = op->m.sym == SYM_OWN, samples = r && r->scope == AUX_SAMPLE && op->arg[numbers].buffer >= 0;
-    if (r && op->kind == OP_ROUTE && op->arg[7].buffer != state_of(at, g, op))
+    if (r && op->kind == OP_ROUTE && op->arg[7].buffer != state_of(at, g, op, 1))
         return check_fail(at, why, "chooses without the biases of its router, or with others");
+    if (r && op->kind == OP_ROUTE_GRAD && r->scope == AUX_BATCH && op->arg[5].buffer != state_of(at, g, op, 2))
+        return check_fail(at, why, "balances the batch without the numbers of the step before, or with others");
     if (!r || op->n.factor != r->experts || op->k.factor != r->k)
         return check_fail(at, why, "chooses %lld of %lld experts, which is not what its router does",
                           (long long)op->k.factor, (long long)op->n.factor);

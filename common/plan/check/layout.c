@@ -457,6 +457,7 @@ static err_t arrive_layouts(const struct check_op *c, const struct value_layout 
 
 static err_t route_grad_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
 {
+    const bool of_batch = c->op->node >= 0 && c->g->nodes[c->op->node].in[2] >= 0;
     for (int a = 0; a < AXIS_COUNT; a++) {
         unsigned on = in[0].on[a], numbers = in[5].on[a];
         for (int i = 0; i < 4; i++)
@@ -466,7 +467,7 @@ static err_t route_grad_layouts(const struct check_op *c, const struct value_lay
                 return pair_fail(c, a, i, in[i].on[a], 0, on);
         if (c->op->arg[5].buffer >= 0 && (numbers & ON_SUM))
             return share_fail(c, 5, a);
-        if (c->op->arg[5].buffer >= 0 && numbers != (is_batch(a) ? on : ON_WHOLE))
+        if (c->op->arg[5].buffer >= 0 && numbers != (is_batch(a) && !of_batch ? on : ON_WHOLE))
             return want_fail(c, a, 5, numbers, "the numbers of the whole set");
         ret[6].on[a] = (unsigned char)on;
     }

@@ -61,5 +61,6 @@ const struct operand_rules check_operands[OP_KIND_COUNT] = {
     [OP_CLIP] = {.shape = "tnss", .type = "ffff"},
     [OP_ADAMW] = {.shape = "tttts", .type = "wwwwf"},
     [OP_BALANCE] = {.shape = "tst", .type = "ffw"},
+    [OP_KEEP] = {.shape = "tst", .type = "fff"},
     [OP_SNAPSHOT] = {.shape = "----", .type = "wwww"},
 };

@@ -230,18 +230,20 @@ void compile_gathered_params(struct compiler *c, int unit)
 static void states_new(struct compiler *c)
 {
     struct program *p = c->p;
-    const struct tensor_line l = {.space = SPACE_PARAM, .dtype = p->wide, .suffix = ""};
+    struct tensor_line l = {.space = SPACE_PARAM, .suffix = ""};
     const int64_t start = p->space_bytes[SPACE_PARAM];
     const int first = p->n_buffers;
     int64_t end = start;
     for (int t = 0; t < c->g->n_tensors && !c->err; t++)
         if (c->g->tensors[t].kind == GT_STATE && p->sharding.param[t].held) {
+            l.dtype = c->g->tensors[t].exact ? DT_F64 : p->wide;
             p->param_buffer[t] = part_new(c, &l, t, end);
-            end = align(end + c->g->tensors[t].dim[0].factor * (int64_t)dtype_bytes(p->wide), ALIGN);
+            end = align(end + c->g->tensors[t].dim[0].factor * (int64_t)dtype_bytes(l.dtype), ALIGN);
         }
     if (end == start || c->err)
         return;
     const int n = p->n_buffers;
+    l.dtype = p->wide;
     c->all_states = run_new(c, &l, "states", start, end - start);
     set_run(c, first, n, c->all_states);
     p->space_bytes[SPACE_PARAM] = end;

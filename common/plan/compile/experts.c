@@ -556,7 +556,7 @@ void experts_route_grad(struct compiler *c, int i, enum op_kind kind)
         op_arg(op, k, args[k]);
     if (n->out[2] >= 0 && n->router.scope == AUX_SAMPLE)
         compile_op_rows(c, op, 4, n->in[0]);
-    op_arg(op, 5, compile_value(c, n->out[2]));
+    op_arg(op, 5, compile_value(c, n->in[2] >= 0 ? n->in[2] : n->out[2]));
     op_arg(op, 6, dx);
     compile_add_gradient(c, n->in[0], dx);
 }

@@ -270,25 +270,32 @@ void step_end_norm(struct compiler *c)
 
 /* ---- update ---- */
 
-/* The biases of this rank's routers, from the numbers of the whole step. */
-static void balance_routers(struct compiler *c)
+/* An op that changes state `t` of router i, from the numbers of the whole step. */
+static void update_state(struct compiler *c, enum op_kind kind, int i, int t)
+{
+    const struct graph_node *n = &c->g->nodes[i];
+    const int state = n->op == GO_ROUTE ? compile_value(c, t) : -1;
+    if (state < 0)
+        return;
+    struct op *op = compile_op(c, kind, i);
+    op->m = dim_one(n->router.experts);
+    op->rate = kind == OP_BALANCE ? n->router.bias : 0;
+    op_arg(op, 0, c->p->totals_buffer);
+    op->arg[0].offset = dim_one(MUTANT(COUNTS_OF_THE_FIRST) ? 0 : experts_totals_before(c, i));
+    op_arg(op, 1, c->p->clip_buffer);
+    op_arg(op, 2, state);
+    if (MUTANT(BIASES_MOVED_TWICE)) {
+        const struct op again = *op;
+        *compile_op(c, kind, i) = again;
+    }
+}
+
+static void update_routers(struct compiler *c)
 {
     for (int i = 0; i < c->g->n_nodes; i++) {
-        const struct graph_node *n = &c->g->nodes[i];
-        const int bias = n->op == GO_ROUTE ? compile_value(c, n->in[1]) : -1;
-        if (bias < 0)
-            continue;
-        struct op *op = compile_op(c, OP_BALANCE, i);
-        op->m = dim_one(n->router.experts);
-        op->rate = n->router.bias;
-        op_arg(op, 0, c->p->totals_buffer);
-        op->arg[0].offset = dim_one(MUTANT(COUNTS_OF_THE_FIRST) ? 0 : experts_totals_before(c, i));
-        op_arg(op, 1, c->p->clip_buffer);
-        op_arg(op, 2, bias);
-        if (MUTANT(BIASES_MOVED_TWICE)) {
-            const struct op again = *op;
-            *compile_op(c, OP_BALANCE, i) = again;
-        }
+        update_state(c, OP_BALANCE, i, c->g->nodes[i].in[1]);
+        if (!MUTANT(COUNTS_NOT_KEPT))
+            update_state(c, OP_KEEP, i, c->g->nodes[i].in[2]);
     }
 }
 
@@ -310,7 +317,7 @@ void step_end_update(struct compiler *c)
         if (MUTANT(UPDATED_TWICE) && p->n_ops == first + 1)
             t--;
     }
-    balance_routers(c);
+    update_routers(c);
     compile_action(c, (struct action){.kind = ACT_UPDATE, .micro = -1, .unit = -1},
                    (struct op_range){first, p->n_ops - first});
 }

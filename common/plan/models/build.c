@@ -59,13 +59,14 @@ int graph_add_param(struct graph_builder *b, struct graph_param p, const char *f
     return b->g->n_tensors - 1;
 }
 
-int graph_add_biases(struct graph_builder *b, int layer, int64_t experts)
+int graph_add_state(struct graph_builder *b, int layer, const char *name, int64_t experts, bool exact)
 {
     struct graph_tensor *t = tensor_new(b);
     if (!t)
         return -1;
-    snprintf(t->name, sizeof(t->name), "layers.%d.moe.expert_bias", layer);
+    snprintf(t->name, sizeof(t->name), "layers.%d.moe.%s", layer, name);
     t->kind = GT_STATE;
+    t->exact = exact;
     t->ndim = 1;
     t->dim[0] = (struct graph_dim){SYM_ONE, experts};
     t->init = INIT_ZERO;

@@ -228,14 +228,19 @@ static int route(struct graph_builder *b, const struct block *k, const struct gr
     graph_add_linear(b, k->layer, x, w, bias, false, logits);
     int ids = graph_add_index(b, k->layer, "router.ids", true, r->k);
     int weights = graph_add_activation(b, k->layer, "router.weights", r->k);
-    int numbers = -1, biases = r->bias > 0 ? graph_add_biases(b, k->layer, r->experts) : -1;
-    if (r->aux > 0)
+    int numbers = -1, biases = -1, last = -1;
+    if (r->bias > 0)
+        biases = graph_add_state(b, k->layer, "expert_bias", r->experts, false);
+    if (r->aux > 0 && r->scope == AUX_BATCH)
+        last = graph_add_state(b, k->layer, "expert_counts", r->experts, true);
+    else if (r->aux > 0)
         numbers = graph_add_numbers(b, k->layer, "router.numbers", r->scope == AUX_SAMPLE, 2 * r->experts + 2);
     if (!b->err)
         b->g->tensors[logits].wide = b->g->tensors[weights].wide = true;
     struct graph_node *n = graph_add_node(b, GO_ROUTE, k->layer);
     n->in[0] = logits;
     n->in[1] = biases;
+    n->in[2] = last;
     n->out[0] = ids;
     n->out[1] = weights;
     n->out[2] = numbers;

@@ -25,8 +25,8 @@ struct graph_param {
 };
 int graph_add_param(struct graph_builder *b, struct graph_param p, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* The biases of the choice of a router in this layer, one per expert, 0 at first. */
-int graph_add_biases(struct graph_builder *b, int layer, int64_t experts);
+/* A state of the router in this layer, one number per expert, 0 at first; named "layers.<layer>.moe.<name>". */
+int graph_add_state(struct graph_builder *b, int layer, const char *name, int64_t experts, bool exact);
 /* Tensor parallelism cuts `tensor` (struct graph_cut): dimension `dim` in `units` units, one group each; the activation
  * behind a cut product is cut alike. -1 as tensor is legal. */
 void graph_cut(struct graph_builder *b, int tensor, int dim, int64_t units);

@@ -447,6 +447,9 @@ static void run_experts(struct machine *m, const struct op *op, int64_t t, int64
     case OP_ROUTE_GRAD:
         run_route(m, op, t);
         break;
+    case OP_KEEP:
+        k->keep(s, t, A(0), A(1), A(2));
+        break;
     case OP_AUX_LOSS:
         k->aux_loss(s, t, n, A(0), op->rate * m->p->loss_scale, A(1));
         break;
@@ -603,6 +606,7 @@ void machine_op(struct machine *m, const struct op *op)
     case OP_ROUTE_GRAD:
     case OP_ROUTE_SORT:
     case OP_AUX_LOSS:
+    case OP_KEEP:
     case OP_BALANCE:
     case OP_ROWS_GATHER:
     case OP_ROWS_SUM:

@@ -47,7 +47,7 @@ static void draw_model(struct draw *d, struct job_model *m)
     m->router_group_best = 1 + pick(d, 2);
     m->aux_loss = coin(d) ? 0.25 : 0;
     m->z_loss = coin(d) ? 0.02 : 0;
-    m->aux_scope = (enum aux_scope)pick(d, 2);
+    m->aux_scope = (enum aux_scope)pick(d, 3);
     m->expert_bias = coin(d) ? 0.03 : 0;
 }
 

@@ -22,6 +22,7 @@ static const struct cell {
     const char *csv;    /* of 3 microbatches */
     bool experts, sets; /* layers have experts; the auxiliary loss balances samples */
     int ep;
+    bool batch; /* the auxiliary loss balances the batch */
 } cells[] = {
     {"dp 3", ARCH_LLAMA, .dp = 3},
     {"dp 2, fsdp 2, zero 1", ARCH_LLAMA, .dp = 2, .fsdp = 2, .zero = 1},
@@ -51,6 +52,7 @@ static const struct cell {
     {"experts, tp 2", ARCH_LLAMA, .tp = 2, .experts = true, .sets = true},
     {"experts, tp 2, no sp", ARCH_LLAMA, .tp = 2, .no_sp = true, .experts = true},
     {"experts, cp 2", ARCH_LLAMA, .cp = 2, .experts = true, .sets = true},
+    {"experts, dp 2, batch", ARCH_LLAMA, .dp = 2, .experts = true, .batch = true},
     {"ep 2 over tp", ARCH_LLAMA, .dp = 2, .tp = 2, .experts = true, .ep = 2},
     {"ep 2 over cp", ARCH_LLAMA, .cp = 2, .experts = true, .ep = 2},
     {"ep 2 over tp, no sp", ARCH_LLAMA, .tp = 2, .no_sp = true, .experts = true, .ep = 2},
@@ -94,7 +96,7 @@ static void try_cell(const struct cell *c)
         job.model.expert_ffn = 24;
         job.model.expert_bias = 0.05;
         job.model.aux_loss = 0.5;
-        job.model.aux_scope = c->sets ? AUX_SAMPLE : AUX_MICRO_BATCH;
+        job.model.aux_scope = c->batch ? AUX_BATCH : c->sets ? AUX_SAMPLE : AUX_MICRO_BATCH;
     }
     job.train.dropout = c->dropout ? 0.25 : 0;
     job.train.numerics = c->canonical ? NUMERICS_CANONICAL : NUMERICS_FAST;

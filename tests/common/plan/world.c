@@ -492,7 +492,8 @@ static void fill_one(struct test_world *w, struct world_rank *r, int t, int64_t 
 {
     (void)w;
     double ones = w->graph.tensors[t].init == INIT_ONE ? 1.0 : 0.0;
-    machine_set(&r->machine, r->program.param_buffer[t], local, ones + initial(t, global));
+    machine_set(&r->machine, r->program.param_buffer[t], local,
+                w->graph.tensors[t].exact ? 3 + round(20 * initial(t, global)) : ones + initial(t, global));
 }
 
 static double *of_tensor(const struct test_world *w, int t)
