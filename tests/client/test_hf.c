@@ -319,6 +319,7 @@ TEST(experts_without_a_family)
         {{.router = ROUTER_SOFTMAX, .router_scale = 1}, "mixtral has no model.router softmax without"},
         {{.router = ROUTER_SOFTMAX_TOPK, .router_scale = 2}, "mixtral has no model.router_scale"},
         {{.router = ROUTER_SOFTMAX_TOPK, .router_scale = 1, .router_bias = true}, "mixtral has no model.router_bias"},
+        {{.router = ROUTER_SOFTMAX_TOPK, .router_scale = 1, .expert_bias = 1e-3}, "mixtral has no model.expert_bias"},
         {{.router = ROUTER_SOFTMAX_TOPK, .router_scale = 1, .dense_layers = 1}, "mixtral has no model.moe_every or"},
         {{.router = ROUTER_SOFTMAX_TOPK, .router_scale = 1, .shared_experts = 1}, "no model.shared_experts"},
     };
@@ -330,6 +331,7 @@ TEST(experts_without_a_family)
         m.router = cases[i].change.router;
         m.router_scale = cases[i].change.router_scale;
         m.router_bias = cases[i].change.router_bias;
+        m.expert_bias = cases[i].change.expert_bias;
         m.dense_layers = cases[i].change.dense_layers;
         m.shared_experts = cases[i].change.shared_experts;
         assert_ok(graph_build(&m, 16, &g, &why));
