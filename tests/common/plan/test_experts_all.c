@@ -115,8 +115,7 @@ static void print_job(int number, const struct job_spec *job)
         job_schedule_row(p->schedule)->name, (int)p->recompute, m->tied, (int)m->experts_per_token, (int)m->experts,
         (int)m->router, m->router_norm, (int)m->router_groups_kept, (int)m->router_groups, (int)m->router_group_best,
         (int)m->shared_experts, (int)m->moe_every, (int)m->dense_layers, m->aux_loss, (int)m->aux_scope, m->z_loss,
-        m->expert_bias,
-        (int)job->train.global_batch, (int)job->train.micro_batch, (int)job->train.seq);
+        m->expert_bias, (int)job->train.global_batch, (int)job->train.micro_batch, (int)job->train.seq);
 }
 
 static uint64_t number_of(const char *name, uint64_t other)
