@@ -54,7 +54,7 @@ TEST(a_plan_is_drawn)
     run_expect(&r, 0, "dtctl plan job.yaml --set parallel.workers=4 --set parallel.pp=2 --timeline step.svg");
     expect_text(r.out, "a step over pp");
     expect_text(r.out, "bubble");
-    expect_text(r.out, "ranks 0-1");
+    expect_text(r.out, "    rank 0 ");
     run_expect(&r, 0, "cat step.svg");
     expect_text(r.out, "<svg xmlns=");
     expect_text(r.out, "small: forecast of a step");
