@@ -1,6 +1,6 @@
 /* Writes a file from its first byte to its last, with several writes in flight (io_uring), and past the page cache
  * where the file system allows it (O_DIRECT): the disk works while the caller computes checksums, and a save does not
- * push the pages of other programs out of memory. Where the kernel has no io_uring for us, writes are synchronous;
+ * push the pages of other programs out of memory. Where the process may not use io_uring, writes are synchronous;
  * where the file system has no O_DIRECT, they go through the page cache. Neither changes the file.
  *
  * On the heap; one thread at a time. Errors are sticky: after the first, every call returns it. */

@@ -49,19 +49,6 @@ static __device__ __forceinline__ float block_max(float x)
     return x;
 }
 
-/* The numbers of lanes before and behind this one that have the same x. */
-static __device__ __forceinline__ void warp_equal(int32_t x, int *before, int *behind)
-{
-    int lane = (int)(threadIdx.x % CUDA_WARP), n = 0, m = 0;
-    for (int l = 0; l < CUDA_WARP; l++) {
-        bool same = __shfl_sync(CUDA_WARP_ALL, x, l) == x;
-        n += same && l < lane;
-        m += same && l > lane;
-    }
-    *before = n;
-    *behind = m;
-}
-
 /* Two sums with a single barrier. Takes BLOCK_SUM2_SHARED bytes of static shared memory, once per kernel. */
 #define BLOCK_SUM2_SHARED (CUDA_WARP * 2 * (int)sizeof(float))
 static __device__ __forceinline__ float2 block_sum2(float2 x)

@@ -12,8 +12,7 @@
 /* A counting sort in three launches. The choices are cut into chunks, one warp each: the first launch counts the
  * choices of each chunk by expert, the second turns the counts into each chunk's first row of each expert, the third
  * gives every choice its row. Chunks and the choices of a chunk are in order, so the sort is stable. */
-#define CHUNK 512 /* choices */
-#define SORT_THREADS 1024
+#define CHUNK 512      /* choices */
 #define MOST_CHUNKS 64 /* what the second launch adds up serially; with more choices, chunks are longer */
 
 struct sort {
@@ -35,8 +34,12 @@ template <bool PLACE> static __global__ void __launch_bounds__(CUDA_WARP) sort_c
     __syncwarp();
     for (int64_t i = lo + lane; i - lane < hi; i += CUDA_WARP) {
         int32_t id = i < hi ? a.ids[i] : -1;
-        int before, behind;
-        warp_equal(id, &before, &behind);
+        int before = 0, behind = 0; /* lanes with the same id */
+        for (int l = 0; l < CUDA_WARP; l++) {
+            bool same = __shfl_sync(CUDA_WARP_ALL, id, l) == id;
+            before += same && l < lane;
+            behind += same && l > lane;
+        }
         if (PLACE && id >= 0) {
             int32_t row = next[id] + before;
             a.place[i] = row;
@@ -51,30 +54,28 @@ template <bool PLACE> static __global__ void __launch_bounds__(CUDA_WARP) sort_c
         counts[e] = next[e];
 }
 
-/* One block. */
-static __global__ void __launch_bounds__(SORT_THREADS) sort_offsets(struct sort a, int64_t chunks)
+/* A thread per expert. */
+static __global__ void __launch_bounds__(KERN_MAX_EXPERTS) sort_offsets(struct sort a, int64_t chunks)
 {
-    CUDA_SHARED(int32_t[KERN_MAX_EXPERTS + 1], rows);
-    for (int64_t e = threadIdx.x; e < a.experts; e += SORT_THREADS) {
-        int32_t sum = 0;
-        for (int64_t c = 0; c < chunks; c++) {
-            int32_t n = a.counts[c * a.experts + e];
-            a.counts[c * a.experts + e] = sum;
-            sum += n;
-        }
-        rows[e] = sum;
+    CUDA_SHARED(int32_t[KERN_MAX_EXPERTS], rows);
+    const int64_t e = threadIdx.x;
+    int32_t sum = 0, first = 0;
+    for (int64_t c = 0; c < chunks && e < a.experts; c++) {
+        int32_t n = a.counts[c * a.experts + e];
+        a.counts[c * a.experts + e] = sum;
+        sum += n;
     }
+    rows[e] = sum;
     __syncthreads();
-    for (int64_t e = threadIdx.x; e < a.experts; e += SORT_THREADS) {
-        int32_t first = 0;
-        for (int64_t i = 0; i < e; i++)
-            first += rows[i];
-        for (int64_t c = 0; c < chunks; c++)
-            a.counts[c * a.experts + e] += first;
-        a.offsets[e] = first;
-        if (e == a.experts - 1)
-            a.offsets[a.experts] = first + rows[e];
-    }
+    if (e >= a.experts)
+        return;
+    for (int64_t i = 0; i < e; i++)
+        first += rows[i];
+    for (int64_t c = 0; c < chunks; c++)
+        a.counts[c * a.experts + e] += first;
+    a.offsets[e] = first;
+    if (e == a.experts - 1)
+        a.offsets[a.experts] = first + sum;
 }
 
 void KERN_FN(route_sort)(struct kern_stream *s, int64_t t, int64_t k, int64_t experts, const int32_t *ids,
@@ -82,14 +83,14 @@ void KERN_FN(route_sort)(struct kern_stream *s, int64_t t, int64_t k, int64_t ex
 {
     const int64_t n = t * k, least = (n + MOST_CHUNKS - 1) / MOST_CHUNKS, chunk = least > CHUNK ? least : CHUNK;
     const int64_t chunks = n > 0 ? (n + chunk - 1) / chunk : 1;
-    assert(experts <= KERN_MAX_EXPERTS + 1); /* one more: the tokens that no expert computes */
+    assert(experts <= KERN_MAX_EXPERTS);
     int32_t *counts = (int32_t *)cuda_scratch(s, (size_t)(chunks * experts) * sizeof(int32_t));
     if (!counts)
         return;
     struct sort a = {n, experts, chunk, ids, counts, place, source, offsets};
     const size_t shared = (size_t)experts * sizeof(int32_t);
     CUDA_LAUNCH(s, sort_chunk<false>, (unsigned)chunks, CUDA_WARP, shared, a);
-    CUDA_LAUNCH(s, sort_offsets, 1, SORT_THREADS, 0, a, chunks);
+    CUDA_LAUNCH(s, sort_offsets, 1, KERN_MAX_EXPERTS, 0, a, chunks);
     CUDA_LAUNCH(s, sort_chunk<true>, (unsigned)chunks, CUDA_WARP, shared, a);
 }
 

@@ -39,33 +39,28 @@ TEST(mixture_cells_of_four_workers)
     pairs(CELL_MIXTURE, 4);
 }
 
-/* The V in proof mode, with the norm of all ranks and a clip that bites; gpt2's head is tied. */
-TEST(zb_v_cells_of_four_workers)
+/* A schedule in proof mode, with the norm of all ranks and a clip that bites; gpt2's head is tied. */
+static void schedule_cells(enum pipe_schedule schedule)
 {
     static const enum cell_model models[] = {CELL_LLAMA, CELL_GPT2, CELL_MIXTURE};
     struct cells c = {0};
     for (int i = 0; i < 3; i++)
-        cells_schedule(&c, models[i], PIPE_ZB_V, 4);
+        cells_schedule(&c, models[i], schedule, 4);
     cells_run(&c);
     cells_fini(&c);
+}
+
+TEST(zb_v_cells_of_four_workers)
+{
+    schedule_cells(PIPE_ZB_V);
 }
 
 TEST(dualpipe_v_cells_of_four_workers)
 {
-    static const enum cell_model models[] = {CELL_LLAMA, CELL_GPT2, CELL_MIXTURE};
-    struct cells c = {0};
-    for (int i = 0; i < 3; i++)
-        cells_schedule(&c, models[i], PIPE_DUALPIPE_V, 4);
-    cells_run(&c);
-    cells_fini(&c);
+    schedule_cells(PIPE_DUALPIPE_V);
 }
 
 TEST(zb_h2_cells_of_four_workers)
 {
-    static const enum cell_model models[] = {CELL_LLAMA, CELL_GPT2, CELL_MIXTURE};
-    struct cells c = {0};
-    for (int i = 0; i < 3; i++)
-        cells_schedule(&c, models[i], PIPE_ZB_H2, 4);
-    cells_run(&c);
-    cells_fini(&c);
+    schedule_cells(PIPE_ZB_H2);
 }

@@ -423,14 +423,15 @@ static void blocks_new(struct compiler *c)
 
 /* ---- parameters in the compute type ---- */
 
-/* Without ZeRO: the parameters, or their copies at the start of SPACE_WORK. A rank without microbatches has no copies.
- */
+/* Without ZeRO: the parameters, or their copies at the start of SPACE_WORK. A rank without microbatches has no copies,
+ * unless its experts compute rows of other ranks' tokens. */
 static void values_whole(struct compiler *c)
 {
     struct program *p = c->p;
     const struct tensor_line copies = {
         .space = SPACE_WORK, .dtype = p->dtype, .suffix = ".copy", .name = "params.copy", .index = c->value};
-    if (p->dtype != p->wide && p->first_micro < p->end_micro)
+    const bool works = p->first_micro < p->end_micro || (experts_cross_micros(c) && zero_rounds(c) > 0);
+    if (p->dtype != p->wide && works)
         p->space_bytes[SPACE_WORK] = lay_out(c, &copies, 0, &c->all_copies);
     else
         memcpy(c->value, p->param_buffer, (size_t)c->g->n_tensors * sizeof(*c->value));

@@ -140,7 +140,7 @@ bool experts_divide_tokens(const struct compiler *c)
     return c->p->sharding.ep.share[AXIS_TP] > 1 && !c->own;
 }
 
-/* Rows of an activation with one row per token whose experts this rank asks for. */
+/* The rows of an activation that belong to the tokens which this rank sends to experts. */
 static struct graph_dim sent_rows(const struct compiler *c, int tokens)
 {
     struct graph_dim d = tp_rows(c, tokens);

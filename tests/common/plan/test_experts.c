@@ -430,15 +430,15 @@ static bool works_in_step(const struct fixture *f, const struct program *p)
 /* States are of the wide type or float64 beside copies in the compute type, with every stage of ZeRO. */
 TEST(programs_in_bfloat16_are_legal)
 {
-    for (size_t i = 0; i < N_CELLS; i++) /* expert parallelism needs CPUs, which compute in float32 */
-        for (size_t s = 0; s < N_SETTINGS && cells[i].ep < 2; s++) {
-            struct job_spec job = cell_job(&settings[s], &cells[i]);
+    for (size_t i = 0; i < N_CELLS; i++)
+        for (size_t s = 0; s < N_SETTINGS; s++) {
+            struct job_spec job = cell_job(setting_for(&cells[i], s), &cells[i]);
             struct fixture f;
             job.train.numerics = NUMERICS_FAST;
             job.train.dtype = DT_BF16;
             fixture_init(&f, &job, MODE_TRAIN);
             if (plan_check(&f.graph, f.programs, f.n, &f.why) != OK)
-                fail_msg("layout %zu, %s: %s", i, settings[s].name, f.why.text);
+                fail_msg("layout %zu, %s: %s", i, setting_for(&cells[i], s)->name, f.why.text);
             for (int t = 0; t < f.graph.n_tensors; t++)
                 for (int r = 0; f.graph.tensors[t].kind == GT_STATE && r < f.n; r++) {
                     const struct program *p = &f.programs[r];

@@ -279,7 +279,7 @@ TEST(schedules_from_a_file_are_one_worker)
     world_compare(&job);
 }
 
-/* PyTorch's form: the stages of its lines say that they are in a V. Evaluation has the same placement. */
+/* PyTorch's form: its lines hold the stages of a V. Evaluation has the same placement. */
 TEST(schedules_in_pytorchs_form_are_one_worker)
 {
     char v[] = "0F0,0F1,0F2,3F0,3I0,3W0,3F1,0B0,3B1,3F2,3I2,0B1,0I2,3W2,0W2\n"
