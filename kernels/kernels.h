@@ -230,14 +230,17 @@ struct kern_balance {
  *
  * A row of the first form depends on that row of a (and of c) and on B_e only: its bits are the same whatever rows
  * stand beside it. All matrices are dense. offsets[0] is 0; rows from offsets[experts] on are neither read nor written.
- */
+ *
+ * The last `borrowed` of the experts have their matrices, B_e or C_e, at `more`, the first of them at its start. Their
+ * results C_e are always written, never added to. */
 struct kern_grouped {
     bool trans_a, trans_b, accumulate;
     bool wide_c;                    /* as in struct kern_gemm */
     int64_t experts, rows, m, n, k; /* rows: the most that there are; m with trans_a, k without */
+    int64_t borrowed;               /* of the experts; 0: `more` is not used */
     const int32_t *offsets;         /* [experts + 1] */
     const void *a, *b;
-    void *c;
+    void *c, *more;
 };
 
 #define KERN_POSITIONS_BASE 10000.0

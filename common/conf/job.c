@@ -49,6 +49,8 @@ static const struct schema_name pipe_names[] = {
 #undef X
 static const struct schema_name qk_norm_names[] = {
     {"none", QK_NORM_NONE}, {"head", QK_NORM_HEAD}, {"whole", QK_NORM_WHOLE}, {0}};
+static const struct schema_name expert_load_names[] = {
+    {"routed", EXPERT_LOAD_ROUTED}, {"balanced", EXPERT_LOAD_BALANCED}, {0}};
 static const struct schema_name recompute_names[] = {
     {"none", RECOMPUTE_NONE},           {"full", RECOMPUTE_FULL},       {"pointwise", RECOMPUTE_POINTWISE},
     {"attention", RECOMPUTE_ATTENTION}, {"experts", RECOMPUTE_EXPERTS}, {0}};
@@ -520,6 +522,10 @@ static const struct schema_row rows[] = {
     {INT(parallel.ep, 1, JOB_MAX_WORKERS, "1", FREE,
          "Expert-parallel degree: over how many ranks the experts of a layer are cut. tp, then cp, then fsdp are "
          "filled, of the last one also a part that divides it; cpu only.")},
+    {ENUM(parallel.expert_load, expert_load_names, "routed", FREE,
+          "Which rows of experts a rank computes (parallel.ep). routed: those that the router sends to its experts. "
+          "balanced: equally many on every rank, whatever the router chooses: a rank with few rows borrows experts of "
+          "another rank for one layer and microbatch. Memory then does not depend on the routing.")},
     {ENUM(parallel.recompute, recompute_names, "none", FREE,
           "Activation checkpointing: what the backward pass recomputes instead of keeping it. full: everything in a "
           "layer except its input. pointwise: normalization layers and activation functions. attention: the "

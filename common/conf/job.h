@@ -47,6 +47,9 @@ enum pipe_schedule {
 #undef X
 /* RMSNorm of queries and keys before their rotation: none; of each head's columns; of all columns of a token. */
 enum qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_WHOLE };
+/* The rows of experts that a rank of an ep group computes: those that the router sends to its experts; equally many on
+ * all ranks. */
+enum expert_load { EXPERT_LOAD_ROUTED, EXPERT_LOAD_BALANCED };
 /* Activation checkpointing: the backward pass recomputes nothing; everything in a layer except its input;
  * normalization layers and activation functions; attention. */
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_FULL, RECOMPUTE_POINTWISE, RECOMPUTE_ATTENTION, RECOMPUTE_EXPERTS };
@@ -123,6 +126,7 @@ struct job_parallel {
     enum pipe_schedule schedule;
     char *schedule_csv; /* for PIPE_FILE: the text of the schedule (docs/internals/schedules.md); "": none */
     enum recompute recompute;
+    enum expert_load expert_load;
 };
 
 /* What a job does if the checkpoint that it loads cannot be read. */

@@ -350,6 +350,20 @@ static bool experts_broken(const struct job_spec *j, char ret[SENTENCE])
            BROKEN("this version cuts experts over ranks on CPUs only: write 1, or run.device cpu");
 }
 
+static bool load_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    if (j->parallel.expert_load == EXPERT_LOAD_ROUTED)
+        return false;
+    if (j->parallel.ep == 1)
+        return BROKEN("balances ranks among which experts are divided, but parallel.ep is 1: write routed, or set "
+                      "parallel.ep");
+    if (j->train.numerics == NUMERICS_CANONICAL)
+        return BROKEN("the gradient of an expert is then a sum of parts of several ranks, whose order train.numerics "
+                      "canonical does not allow: write routed, or train.numerics fast");
+    return j->run.device == DEVICE_CUDA &&
+           BROKEN("this version balances experts on CPUs only: write routed, or run.device cpu");
+}
+
 static bool recompute_broken(const struct job_spec *j, char ret[SENTENCE])
 {
     return j->parallel.recompute == RECOMPUTE_EXPERTS && !j->model.experts &&
@@ -499,6 +513,7 @@ static const struct rule rules[] = {
     {OVER(parallel.workers, mesh_broken)},
     {OVER(parallel.min_workers, range_broken)},
     {OVER(parallel.ep, experts_broken)},
+    {OVER(parallel.expert_load, load_broken)},
     {OVER(parallel.recompute, recompute_broken)},
     {OVER(parallel.tp, tensor_broken)},
     {OVER(parallel.tp, whole_norm_broken)},

@@ -136,11 +136,16 @@ struct buffer {
  *   keep                  m experts; totals as for balance
  *   route_sort            m tokens, n experts, k choices
  *   rows_*                m tokens, n columns, k choices; m k rows
- *   grouped_gemm          as kern_grouped: m rows of all experts, n, k of each product, seq experts; OPF_TRANS_A (m is
- *                         then the inner dimension, k the rows of each result), OPF_TRANS_B, OPF_ACC
+ *   grouped_gemm          as kern_grouped: m rows of all experts, n, k of each product, seq experts, of which the last
+ *                         seq_kv are borrowed, with matrices or results in `more`; OPF_TRANS_A (m is then the inner
+ *                         dimension, k the rows of each result), OPF_TRANS_B, OPF_ACC
  *   exchange              all-to-all of rows of experts: m rows of x, k rows of y, n columns; how many go to each
  *                         member follows from `all` (exchange.h). OPF_INVERSE: back to the ranks that have the tokens
  *   arrive                m elements of `all`, n experts of the model: the order of the rows that arrive here
+ *   arrange               m tokens, k choices: home rows, sorted by expert, are put into the order of the ranks that
+ *                         compute them; `place` and `source` follow
+ *   borrow                k own experts with matrices of n elements: y receives those that this rank borrows, at most m
+ *   give_back             the same: adds the gradients of borrowed experts to those of their ranks. room: one matrix
  *   gate*                 m tokens, n columns
  *   tree_leaf             m elements. h = sumtree_height(n_micros, first_micro, micro), c = sumtree_merges(the same):
  *                         when c is 0 instance h of `tree` = x; else instance h-1 += x, then instance h-2 += instance
@@ -186,9 +191,12 @@ struct buffer {
     X(OP_ROWS_GATHER, "rows_gather", "rrw")   /* x, source, rows */                                                    \
     X(OP_ROWS_SUM, "rows_sum", "rrrw")        /* rows, [weights], place, y */                                          \
     X(OP_ROWS_SUM_GRAD, "rows_sum_grad", "rrrrww") /* rows, weights, place, dy, d_rows, d_weights */                   \
-    X(OP_GROUPED_GEMM, "grouped_gemm", "rrwr")     /* a, b, c, offsets */                                              \
+    X(OP_GROUPED_GEMM, "grouped_gemm", "rrwrr")    /* a, b, c, offsets, [more]: written with OPF_TRANS_A */            \
     X(OP_EXCHANGE, "exchange", "rrw")              /* x, all, y */                                                     \
     X(OP_ARRIVE, "arrive", "rwww")                 /* all, index, inverse, offsets */                                  \
+    X(OP_ARRANGE, "arrange", "rarww")              /* all, place, source by expert, source, moved */                   \
+    X(OP_BORROW, "borrow", "rrw")                  /* matrices of own experts, all, matrices of borrowed ones */       \
+    X(OP_GIVE_BACK, "give_back", "rrwa")           /* gradients of borrowed experts, all, room, those of own ones */   \
     X(OP_GATE, "gate", "rrw")                      /* x, z, y */                                                       \
     X(OP_GATE_GRAD, "gate_grad", "rrrww")          /* x, z, dy, dx, dz */                                              \
     X(OP_POSITIONS, "positions", "rrw")            /* x, rows (i32), y; y may be x */                                  \
@@ -348,7 +356,8 @@ struct program {
     int n_segments;
     int64_t own_seq;     /* tokens of a sample on this rank */
     int64_t max_arrived; /* the bound of SYM_ARRIVED: every token of the ep group chooses as many of this rank's experts
-                          * as it can. 0: no expert parallelism */
+                          * as it can; balanced: this rank's part of all choices. 0: no expert parallelism */
+    bool balanced;       /* every rank of an ep group computes equally many rows (exchange.h) */
     int64_t max_samples; /* the bound of SYM_SAMPLES; SYM_TOKENS is bounded by max_samples * seq */
     double loss_scale; /* 1 / (tokens of the global batch). cross_entropy multiplies gradients with it, so gradients of
                         * ranks and microbatches are summed, never averaged */

@@ -29,7 +29,8 @@ struct grouped_args {
 
 static struct one_product product_of(const struct kern_grouped *g, int64_t e)
 {
-    int64_t lo = g->offsets[e], rows = g->offsets[e + 1] - lo;
+    const int64_t lo = g->offsets[e], rows = g->offsets[e + 1] - lo, own = g->experts - g->borrowed;
+    const int64_t at = (e < own ? e : e - own) * g->n * (g->trans_a ? g->m : g->k); /* of its matrix */
     if (g->trans_a)
         return (struct one_product){.m = g->m,
                                     .n = g->n,
@@ -37,10 +38,10 @@ static struct one_product product_of(const struct kern_grouped *g, int64_t e)
                                     .a_row = 1,
                                     .a_step = g->m,
                                     .ldb = g->n,
-                                    .add = g->accumulate,
+                                    .add = g->accumulate && e < own,
                                     .a = (const float *)g->a + lo * g->m,
                                     .b = (const float *)g->b + lo * g->n,
-                                    .c = (float *)g->c + e * g->m * g->n};
+                                    .c = (float *)(e < own ? g->c : g->more) + at};
     return (struct one_product){.m = rows,
                                 .n = g->n,
                                 .k = g->k,
@@ -50,7 +51,7 @@ static struct one_product product_of(const struct kern_grouped *g, int64_t e)
                                 .trans_b = g->trans_b,
                                 .add = g->accumulate,
                                 .a = (const float *)g->a + lo * g->k,
-                                .b = (const float *)g->b + e * g->n * g->k,
+                                .b = (const float *)(e < own ? g->b : g->more) + at,
                                 .c = (float *)g->c + lo * g->n};
 }
 

@@ -16,6 +16,14 @@ template <class OUT> struct plain_tile {
     }
 };
 
+/* The matrix of expert e, of which each has `size` elements. */
+template <class T>
+static __device__ __forceinline__ T *matrix_of(const struct kern_grouped &g, T *base, int64_t e, int64_t size)
+{
+    const int64_t own = g.experts - g.borrowed;
+    return e < own ? base + e * size : (T *)g.more + (e - own) * size;
+}
+
 /* The first form: tiles of 64 rows of one expert. An expert's last tile of rows may be short, so there are at most rows
  * / 64 + experts of them, for each tile of columns. */
 template <class TILES> static __global__ void __launch_bounds__(TILES::THREADS) grouped_rows(struct kern_grouped g)
@@ -35,7 +43,8 @@ template <class TILES> static __global__ void __launch_bounds__(TILES::THREADS) 
         if (e == g.experts)
             return;
         struct tile_operand a = {(const elem *)g.a + lo * g.k, rows, g.k, 1};
-        struct tile_operand b = {(const elem *)g.b + e * g.k * g.n, g.n, g.trans_b ? g.k : 1, g.trans_b ? 1 : g.n};
+        struct tile_operand b = {matrix_of(g, (const elem *)g.b, e, g.k * g.n), g.n, g.trans_b ? g.k : 1,
+                                 g.trans_b ? 1 : g.n};
         int64_t row = (tile - first) / across * TILE, column = (tile - first) % across * TILES::COLUMNS;
         TILES::run(a, b, g.k, row, column, g.n, g.accumulate, (out *)g.c + lo * g.n);
     }
@@ -50,8 +59,8 @@ template <class TILES> static __global__ void __launch_bounds__(TILES::THREADS) 
         int64_t e = tile / each, at = tile % each, lo = g.offsets[e], rows = g.offsets[e + 1] - lo;
         struct tile_operand a = {(const elem *)g.a + lo * g.m, g.m, 1, g.m};
         struct tile_operand b = {(const elem *)g.b + lo * g.n, g.n, 1, g.n};
-        TILES::run(a, b, rows, at / across * TILE, at % across * TILES::COLUMNS, g.n, g.accumulate,
-                   (out *)g.c + e * g.m * g.n);
+        TILES::run(a, b, rows, at / across * TILE, at % across * TILES::COLUMNS, g.n,
+                   g.accumulate && e < g.experts - g.borrowed, matrix_of(g, (out *)g.c, e, g.m * g.n));
     }
 }
 
@@ -83,8 +92,9 @@ template <bool A_ALONG_K, bool B_ALONG_K, class OUT> struct fast_tile {
 
 template <class OUT> static bool launch_fast(struct kern_stream *s, const struct kern_grouped *g)
 {
-    const void *p[] = {g->a, g->b, g->c};
-    if (!vec_all_aligned(3, p) || g->n % TENSOR_RUN != 0 || (g->trans_a ? g->m : g->k) % TENSOR_RUN != 0)
+    const void *p[] = {g->a, g->b, g->c, g->more};
+    if (!vec_all_aligned(g->borrowed ? 4 : 3, p) || g->n % TENSOR_RUN != 0 ||
+        (g->trans_a ? g->m : g->k) % TENSOR_RUN != 0)
         return false;
     if (g->trans_a)
         launch_results<fast_tile<false, false, OUT>>(s, g);

@@ -316,12 +316,15 @@ err_t KERN_FN(grouped_gemm)(struct kern_stream *s, const struct kern_grouped *g)
     err_t err = OK;
     for (int64_t e = 0; e < g->experts && !err; e++) {
         int64_t lo = g->offsets[e], rows = g->offsets[e + 1] - lo;
+        const int64_t own = g->experts - g->borrowed, size = g->n * (g->trans_a ? g->m : g->k);
+        real *base = e < own ? (real *)(g->trans_a ? g->c : (void *)g->b) : (real *)g->more;
+        real *matrix = base + (e < own ? e : e - own) * size;
         const real *a = (const real *)g->a + lo * (g->trans_a ? g->m : g->k);
-        const real *b = (const real *)g->b + (g->trans_a ? lo * g->n : e * g->n * g->k);
-        real *c = (real *)g->c + (g->trans_a ? e * g->m * g->n : lo * g->n);
+        const real *b = g->trans_a ? (const real *)g->b + lo * g->n : matrix;
+        real *c = g->trans_a ? matrix : (real *)g->c + lo * g->n;
         const struct kern_gemm one = {.trans_a = g->trans_a,
                                       .trans_b = g->trans_b,
-                                      .accumulate = g->accumulate,
+                                      .accumulate = g->accumulate && (e < own || !g->trans_a),
                                       .wide_c = g->wide_c,
                                       .m = g->trans_a ? g->m : rows,
                                       .n = g->n,

@@ -54,7 +54,7 @@ struct kcase {
     int64_t seq_kv;   /* 0: seq */
     int64_t lo, cols; /* with PART; dropout and normal: the first column, columns of the whole matrix; routers: the
                          first set, experts that count for a group */
-    int64_t parts;    /* loss_join; routers: sets */
+    int64_t parts;    /* loss_join; routers: sets; products of experts: borrowed ones */
     int64_t pad;      /* elements between rows, if the kernel takes strides */
     double limit;     /* clip; normal: the deviation; routers: the scale */
     unsigned flags;

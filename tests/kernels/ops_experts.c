@@ -199,6 +199,7 @@ static struct kern_grouped grouped_of(const struct kcase *c)
                                  .accumulate = c->flags & ADD_TO,
                                  .wide_c = c->flags & WIDE_C,
                                  .experts = c->vocab,
+                                 .borrowed = c->parts,
                                  .rows = c->t,
                                  .m = c->m,
                                  .n = c->n,
@@ -214,12 +215,16 @@ static struct case_operand by_rows(enum role role, const struct kcase *c, int64_
 
 static void grouped_shape(const struct kcase *c, struct case_operand *o)
 {
-    bool grad = c->flags & TRANS_A;
+    const bool grad = c->flags & TRANS_A;
+    const int64_t own = c->vocab - c->parts, each = c->n * (grad ? c->m : c->k);
     o[0] = operand_of(IN, OFFSETS, c->vocab + 1);
     o[1] = by_rows(IN, c, grad ? c->m : c->k);
-    o[2] = grad ? by_rows(IN, c, c->n) : operand_in(c->vocab * c->n * c->k);
-    o[3] = grad ? operand_of(c->flags & ADD_TO ? ACC : OUT, REALS, c->vocab * c->m * c->n) : by_rows(OUT, c, c->n);
+    o[2] = grad ? by_rows(IN, c, c->n) : operand_in(own * each);
+    o[3] = grad ? operand_of(c->flags & ADD_TO ? ACC : OUT, REALS, own * each) : by_rows(OUT, c, c->n);
     o[3].wide = c->flags & WIDE_C;
+    if (c->parts)
+        o[4] = grad ? operand_out(c->parts * each) : operand_in(c->parts * each);
+    o[4].wide = grad && c->flags & WIDE_C;
 }
 
 static err_t grouped_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
@@ -229,6 +234,7 @@ static err_t grouped_call(const struct kern_ops *k, struct kern_stream *s, const
     g.a = p[1];
     g.b = p[2];
     g.c = p[3];
+    g.more = p[4];
     return k->grouped_gemm(s, &g);
 }
 

@@ -71,8 +71,9 @@ void cell_name(const struct cell *c, char *ret, size_t size)
         at += (size_t)snprintf(ret + at, size - at, " recompute %s", recompute_names[c->factor[CELL_RECOMPUTE]]);
     if (c->factor[CELL_EP])
         at += (size_t)snprintf(ret + at, size - at, " ep %d", ep_of(c));
-    snprintf(ret + at, size - at, "%s%s%s", routing_names[c->factor[CELL_ROUTING]],
-             c->factor[CELL_UNEVEN] ? " uneven" : "", has_comm_thread(c) ? " comm thread" : "");
+    snprintf(ret + at, size - at, "%s%s%s%s", c->factor[CELL_LOAD] ? " balanced" : "",
+             routing_names[c->factor[CELL_ROUTING]], c->factor[CELL_UNEVEN] ? " uneven" : "",
+             has_comm_thread(c) ? " comm thread" : "");
 }
 
 /* The pipeline determines the number of the model's layers. */
@@ -182,6 +183,7 @@ static void set_layout(struct sets *s, const struct cell *c)
     set_word(s, "parallel.schedule", schedule_of(c)->name);
     set_key(s, "parallel.chunks", chunks_of(c));
     set_key(s, "parallel.ep", ep_of(c));
+    set_word(s, "parallel.expert_load", f[CELL_LOAD] ? "balanced" : "routed");
     set_word(s, "parallel.recompute", recompute_names[f[CELL_RECOMPUTE]]);
     set_word(s, "run.comm_thread", has_comm_thread(c) ? "on" : "off");
 }
@@ -232,11 +234,17 @@ static bool legal(const struct cell *c)
         return false;
     if ((f[CELL_EP] || f[CELL_ROUTING]) && c->model != CELL_MIXTURE)
         return false;
-    if (!ep_of(c))
+    if (!ep_of(c) || (f[CELL_LOAD] && !f[CELL_EP]))
         return false;
     if (c->model == CELL_OLMO && f[CELL_TP] > 1)
         return false;
     return f[CELL_TP] <= most_tp(c);
+}
+
+/* Whether the cell of this turn balances its experts: every second one, with every stage of ZeRO. */
+static int balances(int turn)
+{
+    return (turn + turn / 4) % 2;
 }
 
 /* Sets the factors that are not axes to legal values that change from cell to cell. */
@@ -252,6 +260,7 @@ static struct cell with_choices(struct cell c, int turn)
     f[CELL_EP] = c.model == CELL_MIXTURE ? 1 + turn % 3 : 0;
     while (f[CELL_EP] && !legal(&c))
         f[CELL_EP]--;
+    f[CELL_LOAD] = f[CELL_EP] ? balances(turn) : 0;
     if (!legal(&c))
         f[CELL_UNEVEN] = 0;
     return c;
@@ -291,10 +300,10 @@ void cells_schedule(struct cells *c, enum cell_model model, int schedule, int mo
 
 /* ---- triples ---- */
 
-static const int values[CELL_FACTORS][8] = {{1, 2, 3},    {1, 2, 3},    {1, 2, 3}, {1, 2, 3},
-                                            {1, 2, 3},    {0, 1, 2, 3}, {0, 1, 2}, {0, 1, 2, 3, 4, 5, 6},
-                                            {0, 1, 2, 3}, {0, 1, 2, 3}, {0, 1},    {0, 1, 2}};
-static const int n_values[CELL_FACTORS] = {3, 3, 3, 3, 3, 4, 3, PIPE_FILE, 4, 4, 2, 3};
+static const int values[CELL_FACTORS][8] = {
+    {1, 2, 3},    {1, 2, 3},    {1, 2, 3}, {1, 2, 3}, {1, 2, 3}, {0, 1, 2, 3}, {0, 1, 2}, {0, 1, 2, 3, 4, 5, 6},
+    {0, 1, 2, 3}, {0, 1, 2, 3}, {0, 1},    {0, 1, 2}, {0, 1}};
+static const int n_values[CELL_FACTORS] = {3, 3, 3, 3, 3, 4, 3, PIPE_FILE, 4, 4, 2, 3, 2};
 
 struct triple {
     int factor[3], value[3];
@@ -317,8 +326,8 @@ static bool complete_triple(const struct triple *t, int most, uint64_t seed, str
     }
     for (int i = 0; t && i < 3; i++)
         c->factor[t->factor[i]] = t->value[i];
-    static const int of_experts[] = {CELL_EP, CELL_ROUTING};
-    for (int i = 0; i < 2 && !legal(c); i++)
+    static const int of_experts[] = {CELL_LOAD, CELL_EP, CELL_ROUTING};
+    for (int i = 0; i < 3 && !legal(c); i++)
         if (!t || (t->factor[0] != of_experts[i] && t->factor[1] != of_experts[i] && t->factor[2] != of_experts[i]))
             c->factor[of_experts[i]] = 0;
     return legal(c) && cell_workers(c) <= most;
@@ -399,6 +408,7 @@ static int add_folds(struct cells *c, struct cell one, int stages, int turn)
         for (int k = 0; k < (one.factor[CELL_FSDP] > 1 ? stages : 1); k++, turn++) {
             x = with_choices(one, turn);
             x.factor[CELL_EP] = n;
+            x.factor[CELL_LOAD] = balances(turn);
             x.factor[CELL_ZERO] = one.factor[CELL_FSDP] > 1 ? (k + (stages < 4 ? turn / stages : 0)) % 4 : 0;
             if (legal(&x))
                 add_cell(c, &x);

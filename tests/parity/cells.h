@@ -24,6 +24,7 @@ enum cell_factor {
     CELL_EP,        /* 0: ep is 1; n: the n-th larger value that folds over tp, cp and fsdp */
     CELL_UNEVEN,    /* 1: sizes of heads, vocabulary, sequence and layers that no degree divides */
     CELL_ROUTING,   /* enum cell_routing */
+    CELL_LOAD,      /* enum expert_load; balanced only with ep above 1 */
     CELL_FACTORS
 };
 

@@ -122,6 +122,10 @@ static const char *const layouts[] = {
     "parallel={workers: 2, tp: 2, ep: 2, recompute: experts}",
     "parallel={workers: 4, tp: 2, sp: false, cp: 2, ep: 4}",
     "parallel={workers: 8, pp: 2, fsdp: 4, ep: 4, recompute: experts}",
+    "parallel={workers: 2, fsdp: 2, ep: 2, expert_load: balanced}",
+    "parallel={workers: 4, fsdp: 4, zero: 3, ep: 4, expert_load: balanced}",
+    "parallel={workers: 4, tp: 2, sp: false, cp: 2, ep: 4, recompute: experts, expert_load: balanced}",
+    "parallel={workers: 8, pp: 2, fsdp: 4, ep: 4, expert_load: balanced}",
 };
 
 TEST(any_routing_fits_the_plan)
@@ -137,6 +141,10 @@ TEST(any_routing_fits_the_plan)
                              x->norm[r], one->loss[0], one->norm[0]);
                 assert_in_range(x->most[r], 0, x->bound[r]);
             }
+            for (int r = 0; r < (int)x->m.job.parallel.workers;
+                 r++) /* equally many rows, whatever the router chooses */
+                if (x->m.job.parallel.expert_load == EXPERT_LOAD_BALANCED)
+                    assert_int_equal(x->most[r], x->bound[r]);
             if (routing != USUAL) { /* the rank that has the experts which all tokens choose */
                 const int rank = chosen(x, STEPS - 1) ? (int)x->m.job.parallel.workers - 1 : 0;
                 assert_int_equal(x->most[rank], x->bound[rank]);

@@ -61,11 +61,13 @@ struct engine_trace {
 };
 
 #define ENGINE_RANGE_NAME 24
+struct exchange; /* common/plan/exchange.h */
 /* What a program needs besides memory. */
 struct program_bindings {
     struct comm_group **groups;
     bool *borrowed;            /* by group: true if the group belongs to the training program */
     int64_t *counts;           /* scratch space of ops that call the comm: elements per member of a group, two lists */
+    struct exchange *exchange; /* by stream; NULL: no expert parallelism */
     int64_t *arrived;          /* by layer, then by slot of an action: rows that arrived for this rank's experts */
     int slots;                 /* of actions */
     struct comm_part **units;  /* by unit: program.units in the form that the comm takes */

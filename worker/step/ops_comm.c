@@ -163,4 +163,6 @@ const run_op_fn run_comm_ops[OP_KIND_COUNT] = {
     [OP_SHIFT] = op_shift,
     [OP_TREE_REDUCE] = op_tree_reduce,
     [OP_EXCHANGE] = run_exchange,
+    [OP_BORROW] = run_borrow,
+    [OP_GIVE_BACK] = run_give_back,
 };

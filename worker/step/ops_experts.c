@@ -137,7 +137,9 @@ static err_t op_grouped_gemm(const struct run *r, const struct op *op)
                                    .offsets = run_arg(r, op, 3),
                                    .a = run_arg(r, op, 0),
                                    .b = run_arg(r, op, 1),
-                                   .c = run_arg(r, op, 2)};
+                                   .c = run_arg(r, op, 2),
+                                   .borrowed = op->seq_kv,
+                                   .more = run_arg(r, op, 4)};
     return KERN(r)->grouped_gemm(run_stream(r, op), &g);
 }
 
@@ -157,14 +159,15 @@ static err_t op_gate_grad(const struct run *r, const struct op *op)
 
 /* ---- expert parallelism ---- */
 
-static struct exchange exchange_of(const struct run *r, const struct op *op, int all)
+/* Who computes what in the op's layer. Compute thread and communication thread may both ask, each for its own ops. */
+static const struct exchange *exchange_of(const struct run *r, const struct op *op, int all)
 {
     const struct sharding *s = &r->program->sharding;
     const struct graph_cut experts = {.experts = true};
-    return (struct exchange){.members = sharding_parts(s, &experts),
-                             .me = sharding_part(s, &experts, s->coord),
-                             .experts = router(r, op)->experts,
-                             .offsets = run_arg(r, op, all)};
+    struct exchange *x = &r->bindings->exchange[op->stream];
+    x->me = sharding_part(s, &experts, s->coord);
+    exchange_plan(x, run_arg(r, op, all), r->program->balanced);
+    return x;
 }
 
 static int64_t *arrived_of(const struct run *r, const struct op *op)
@@ -180,25 +183,145 @@ int64_t run_rows(const struct run *r, const struct op *op)
 /* The device is the processor: expert parallelism on GPUs is refused before a job starts. */
 static err_t op_arrive(const struct run *r, const struct op *op)
 {
-    const struct exchange x = exchange_of(r, op, 0);
-    exchange_order(&x, run_arg(r, op, 1), run_arg(r, op, 2), run_arg(r, op, 3));
-    *arrived_of(r, op) = exchange_arrived(&x);
+    const struct exchange *x = exchange_of(r, op, 0);
+    exchange_order(x, run_arg(r, op, 1), run_arg(r, op, 2), run_arg(r, op, 3));
+    *arrived_of(r, op) = x->rows[x->me];
+    return OK;
+}
+
+static err_t op_arrange(const struct run *r, const struct op *op)
+{
+    const int64_t rows = run_dim(r, op->m) * run_dim(r, op->k);
+    const int32_t *by_expert = run_arg(r, op, 2);
+    int32_t *place = run_arg(r, op, 1), *source = run_arg(r, op, 3), *moved = run_arg(r, op, 4);
+    exchange_home(exchange_of(r, op, 0), moved);
+    for (int64_t i = 0; i < rows; i++) {
+        place[i] = moved[place[i]];
+        source[moved[i]] = by_expert[i];
+    }
     return OK;
 }
 
 err_t run_exchange(const struct run *r, const struct op *op)
 {
-    const struct exchange x = exchange_of(r, op, 1);
+    const struct exchange *x = exchange_of(r, op, 1);
     const bool back = op->flags & OPF_INVERSE;
     const int64_t cols = run_dim(r, op->n);
-    int64_t *send = r->bindings->counts, *recv = send + x.members;
-    for (int i = 0; i < x.members; i++) {
-        int64_t out = exchange_rows(&x, x.me, i) * cols, in = exchange_rows(&x, i, x.me) * cols;
+    int64_t *send = r->bindings->counts, *recv = send + x->members;
+    for (int i = 0; i < x->members; i++) {
+        int64_t out = exchange_rows(x, x->me, i) * cols, in = exchange_rows(x, i, x->me) * cols;
         send[i] = back ? in : out;
         recv[i] = back ? out : in;
     }
     return comm_all_to_all(r->bindings->groups[op->group], run_stream(r, op), run_arg(r, op, 0), send,
                            run_arg(r, op, 2), recv, r->program->buffers[op->arg[0].buffer].dtype);
+}
+
+/* ---- borrowed experts ---- */
+
+/* The matrices of one op: which of them go between two ranks follows from the exchange. */
+struct borrowing {
+    const struct exchange *x;
+    struct comm_group *group;
+    struct kern_stream *stream;
+    int64_t matrix; /* elements */
+    enum dtype dtype;
+};
+
+static struct borrowing borrowing_of(const struct run *r, const struct op *op)
+{
+    return (struct borrowing){.x = exchange_of(r, op, 1),
+                              .group = r->bindings->groups[op->group],
+                              .stream = run_stream(r, op),
+                              .matrix = run_dim(r, op->n),
+                              .dtype = r->program->buffers[op->arg[0].buffer].dtype};
+}
+
+/* Calls back for each expert that `borrower` borrows, in the order of its slots, with the bytes before the expert's
+ * matrix in the buffers of both ranks. */
+typedef err_t (*borrowed_fn)(const struct borrowing *b, int borrower, int64_t at_lender, int64_t at_borrower,
+                             void *arg);
+
+static err_t each_borrowed(const struct borrowing *b, int borrower, borrowed_fn fn, void *arg)
+{
+    const int64_t bytes = b->matrix * (int64_t)dtype_bytes(b->dtype);
+    int64_t lo, hi, lender_lo = 0, lender_hi;
+    err_t e = OK;
+    exchange_experts(b->x, borrower, &lo, &hi);
+    if (b->x->lender[borrower] >= 0)
+        exchange_experts(b->x, b->x->lender[borrower], &lender_lo, &lender_hi);
+    for (int64_t k = hi - lo; k < b->x->shares[borrower] && !e; k++)
+        e = fn(b, borrower, (exchange_shares(b->x, borrower)[k].expert - lender_lo) * bytes, (k - (hi - lo)) * bytes,
+               arg);
+    return e;
+}
+
+static err_t lend(const struct borrowing *b, int borrower, int64_t at_lender, int64_t at_borrower, void *arg)
+{
+    (void)at_borrower;
+    return comm_send(b->group, b->stream, (char *)arg + at_lender, b->matrix * (int64_t)dtype_bytes(b->dtype),
+                     borrower);
+}
+
+static err_t receive_lent(const struct borrowing *b, int borrower, int64_t at_lender, int64_t at_borrower, void *arg)
+{
+    (void)at_lender;
+    return comm_recv(b->group, b->stream, (char *)arg + at_borrower, b->matrix * (int64_t)dtype_bytes(b->dtype),
+                     b->x->lender[borrower]);
+}
+
+/* A rank lends before it borrows. A lender has lent all before it borrows itself (exchange_plan), so no ranks wait for
+ * each other in a circle. */
+err_t run_borrow(const struct run *r, const struct op *op)
+{
+    const struct borrowing b = borrowing_of(r, op);
+    err_t e = OK;
+    for (int i = 0; i < b.x->members && !e; i++)
+        if (b.x->lender[i] == b.x->me)
+            e = each_borrowed(&b, i, lend, run_arg(r, op, 0));
+    return e ? e : each_borrowed(&b, b.x->me, receive_lent, run_arg(r, op, 2));
+}
+
+static err_t send_back(const struct borrowing *b, int borrower, int64_t at_lender, int64_t at_borrower, void *arg)
+{
+    (void)at_lender;
+    return comm_send(b->group, b->stream, (char *)arg + at_borrower, b->matrix * (int64_t)dtype_bytes(b->dtype),
+                     b->x->lender[borrower]);
+}
+
+struct returned {
+    void *room, *own;
+};
+
+#define ADD_TO(type)                        \
+    for (int64_t i = 0; i < b->matrix; i++) \
+        ((type *)to)[i] += ((const type *)returned->room)[i];
+
+static err_t add_returned(const struct borrowing *b, int borrower, int64_t at_lender, int64_t at_borrower, void *arg)
+{
+    const struct returned *returned = arg;
+    void *to = (char *)returned->own + at_lender;
+    err_t e = comm_recv(b->group, b->stream, returned->room, b->matrix * (int64_t)dtype_bytes(b->dtype), borrower);
+    (void)at_borrower;
+    if (e)
+        return e;
+    if (b->dtype == DT_F64)
+        ADD_TO(double)
+    else
+        ADD_TO(float)
+    return OK;
+}
+
+/* A rank gives back what it has borrowed before it receives what it has lent: the other way round than run_borrow. */
+err_t run_give_back(const struct run *r, const struct op *op)
+{
+    const struct borrowing b = borrowing_of(r, op);
+    struct returned to = {run_arg(r, op, 2), run_arg(r, op, 3)};
+    err_t e = each_borrowed(&b, b.x->me, send_back, run_arg(r, op, 0));
+    for (int i = 0; i < b.x->members && !e; i++)
+        if (b.x->lender[i] == b.x->me)
+            e = each_borrowed(&b, i, add_returned, &to);
+    return e;
 }
 
 const run_op_fn run_expert_ops[OP_KIND_COUNT] = {
@@ -215,4 +338,5 @@ const run_op_fn run_expert_ops[OP_KIND_COUNT] = {
     [OP_GATE] = op_gate,
     [OP_GATE_GRAD] = op_gate_grad,
     [OP_ARRIVE] = op_arrive,
+    [OP_ARRANGE] = op_arrange,
 };

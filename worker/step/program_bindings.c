@@ -2,6 +2,8 @@
  * for a profiler. Everything is created before the first step. */
 #include "worker/step/run.h"
 
+#include "common/plan/exchange.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,6 +51,22 @@ static err_t make_arrived(const struct program *p, struct program_bindings *r, s
         r->slots = p->actions[i].slot >= r->slots ? p->actions[i].slot + 1 : r->slots;
     r->arrived = calloc((size_t)layers * (size_t)r->slots, sizeof(*r->arrived));
     return r->arrived ? OK : why_set(why, ERR_NOMEM, "out of memory");
+}
+
+/* The plan of an exchange is made for each op that needs it. */
+static err_t make_exchange(const struct engine *e, const struct program *p, struct program_bindings *r, struct why *why)
+{
+    const struct graph_cut cut = {.experts = true};
+    int64_t experts = 0;
+    for (int i = 0; i < e->config.graph->n_nodes; i++)
+        experts = e->config.graph->nodes[i].op == GO_ROUTE ? e->config.graph->nodes[i].router.experts : experts;
+    if (!p->sharding.ep.axes || !experts)
+        return OK;
+    r->exchange = calloc(STREAM_COUNT, sizeof(*r->exchange));
+    err_t err = r->exchange ? OK : ERR_NOMEM;
+    for (int s = 0; s < STREAM_COUNT && !err; s++)
+        err = exchange_init(&r->exchange[s], sharding_parts(&p->sharding, &cut), experts);
+    return err ? why_set(why, err, "out of memory") : OK;
 }
 
 /* Converts the units of ZeRO to the form that the comm takes. */
@@ -153,6 +171,7 @@ err_t program_bindings_init(struct engine *e, const struct program *p, struct pr
     find_streams(p, ret);
     err_t err = make_groups(e, p, ret, why);
     err = err ? err : make_arrived(p, ret, why);
+    err = err ? err : make_exchange(e, p, ret, why);
     err = err ? err : make_units(p, ret, why);
     err = err ? err : find_reads(p, ret, why);
     err = err ? err : make_events(e, p, ret, why);
@@ -169,6 +188,9 @@ void program_bindings_fini(struct engine *e, const struct program *p, struct pro
     free(r->units);
     free(r->borrowed);
     free(r->counts);
+    for (int s = 0; r->exchange && s < STREAM_COUNT; s++)
+        exchange_fini(&r->exchange[s]);
+    free(r->exchange);
     free(r->arrived);
     free(r->reads);
     for (int i = 0; i < r->n_events; i++)

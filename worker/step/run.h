@@ -94,8 +94,10 @@ NODISCARD err_t profile_op(const struct run *r, const struct op *op, run_op_fn f
 /* Call after waiting for the streams. */
 void profile_collect(const struct run *r);
 
-/* The op of the kind exchange, for the table of ops that call the comm. */
+/* Ops between the ranks of expert parallelism, for the table of ops that call the comm. */
 NODISCARD err_t run_exchange(const struct run *r, const struct op *op);
+NODISCARD err_t run_borrow(const struct run *r, const struct op *op);
+NODISCARD err_t run_give_back(const struct run *r, const struct op *op);
 
 extern const run_op_fn run_kernel_ops[OP_KIND_COUNT], run_expert_ops[OP_KIND_COUNT], run_step_ops[OP_KIND_COUNT],
     run_comm_ops[OP_KIND_COUNT];

@@ -300,6 +300,53 @@ static err_t apply_balance(struct rank_check *c, const struct op *op)
     return e;
 }
 
+/* ---- borrowed experts ---- */
+
+/* The op that wrote operand i; NULL: none. */
+static const struct op *writer_of(const struct rank_check *c, int i)
+{
+    return c->reach[i].n ? &c->p->ops[c->state[rank_interval(c, i, 0)].writer] : NULL;
+}
+
+/* Checks that a product of rows of borrowed experts has copies of the matrices that it multiplies other rows with. */
+static err_t check_borrowed(const struct rank_check *c, const struct op *op)
+{
+    const bool reads = op->arg[4].buffer >= 0 && !(op->flags & OPF_TRANS_A);
+    const struct op *w = reads ? writer_of(c, 4) : NULL;
+    return !reads || (w && w->kind == OP_BORROW && w->arg[0].buffer == op->arg[1].buffer)
+               ? OK
+               : check_fail(&c->at, c->why, "multiplies rows of borrowed experts with other matrices than those of %s",
+                            c->p->buffers[op->arg[1].buffer].name);
+}
+
+static err_t apply_grouped(struct rank_check *c, const struct op *op)
+{
+    err_t e = check_borrowed(c, op);
+    return e ? e : apply_kernel(c, op);
+}
+
+/* The gradients of own experts become complete: they get the parts of the product that wrote both. */
+static err_t apply_give_back(struct rank_check *c, const struct op *op)
+{
+    const struct op *w = writer_of(c, 0);
+    const unsigned axes = c->p->sharding.ep.axes;
+    if (!w || w->kind != OP_GROUPED_GEMM || !(w->flags & OPF_TRANS_A) || w->arg[2].buffer != op->arg[3].buffer)
+        return check_fail(&c->at, c->why, "gives back gradients of other experts than those of %s",
+                          c->p->buffers[op->arg[3].buffer].name);
+    for (int k = 0; k < c->reach[2].n; k++)
+        rank_lose(c, rank_interval(c, 2, k));
+    for (int k = 0; k < c->reach[3].n; k++) {
+        struct value_layout *l = &c->state[rank_interval(c, 3, k)].layout;
+        for (int a = 0; a < AXIS_COUNT && !l->zero; a++) {
+            if (axes >> a & 1 && !(l->on[a] & ON_LENT))
+                return check_fail(&c->at, c->why, "gives gradients back to %s a second time",
+                                  rank_name(c, rank_interval(c, 3, k)));
+            l->on[a] &= (unsigned char)~ON_LENT;
+        }
+    }
+    return OK;
+}
+
 /* ---- messages ---- */
 
 static err_t post_add(struct rank_check *c, int interval, bool send)
@@ -407,6 +454,10 @@ err_t rank_apply(struct rank_check *c, const struct op *op)
     case OP_BALANCE:
     case OP_KEEP:
         return apply_balance(c, op);
+    case OP_GROUPED_GEMM:
+        return apply_grouped(c, op);
+    case OP_GIVE_BACK:
+        return apply_give_back(c, op);
     case OP_SEND:
     case OP_RECV:
         return apply_post(c, op);

@@ -52,12 +52,20 @@ bool check_is_collective(const struct op *op)
     case OP_UNIT_SCATTER:
     case OP_SHIFT:
     case OP_EXCHANGE:
+    case OP_BORROW:
+    case OP_GIVE_BACK:
         return true;
     case OP_TREE_REDUCE: /* without a group the rank joins its own nodes alone */
         return op->group >= 0;
     default:
         return false;
     }
+}
+
+bool check_between_experts(const struct program *p, const struct op *op)
+{
+    return op->kind == OP_EXCHANGE || op->kind == OP_BORROW || op->kind == OP_GIVE_BACK ||
+           (op->kind == OP_GATHER && p->buffers[op->arg[0].buffer].dtype == DT_I32);
 }
 
 unsigned check_group_axes(const struct program *p, int group)
@@ -140,6 +148,7 @@ static const unsigned optional[OP_KIND_COUNT] = {
     [OP_LAYERNORM_GRAD] = 1 << 5,  [OP_LOSS_JOIN] = 1 << 3,
     [OP_ROUTE] = 1 << 1 | 15 << 4, [OP_ROUTE_GRAD] = 1 << 4 | 1 << 5,
     [OP_ROWS_SUM] = 1 << 1,        [OP_SNAPSHOT] = 1 << 3,
+    [OP_GROUPED_GEMM] = 1 << 4,
 };
 
 static err_t check_operands(const struct check_at *at, const struct op *op, struct why *why)
@@ -234,7 +243,7 @@ static err_t check_axis(const struct check_at *at, const struct graph *g, const 
     if (op->kind == OP_SHIFT && check_group_axes(at->p, op->group) == 1u << AXIS_TP)
         is = 1u << AXIS_TP; /* own tokens instead of keys and values */
     const char *name = at->p->buffers[op->arg[0].buffer].name;
-    if (op->kind == OP_EXCHANGE || (op->kind == OP_GATHER && at->p->buffers[op->arg[0].buffer].dtype == DT_I32))
+    if (check_between_experts(at->p, op))
         return check_group_exchanges(at, op->group, name, why); /* rows of experts, and their offsets */
     if (!is)
         return OK;

@@ -40,6 +40,8 @@ int64_t check_extent(const struct program *p, const struct op *op, int i);
 /* ---- groups ---- */
 
 bool check_is_collective(const struct op *op);
+/* Whether it moves rows or matrices of experts, or the offsets of rows, over a group of expert parallelism. */
+bool check_between_experts(const struct program *p, const struct op *op);
 /* The axes on which the members of a group differ. */
 unsigned check_group_axes(const struct program *p, int group);
 /* Checks that the group is this rank's group of expert parallelism. `name` is for the message. */
@@ -83,6 +85,7 @@ enum value_on {
     ON_EXPERTS_PIECE, /* the same of experts, between the ranks that have the same ones */
     ON_GROUP,         /* the same on all ranks of the group of expert parallelism, others elsewhere */
     ON_SUM = 8,       /* a flag: the value is a share of a sum over the ranks that hold the same part */
+    ON_LENT = 16,     /* a flag: ranks that borrowed experts have parts of the sum */
 };
 
 /* The distribution of a value. On an axis of size 1 every value is whole. `zero`: the value is all zeros, which fit

@@ -122,19 +122,34 @@ static int64_t shape_extent(const struct program *p, const struct op *op, char s
     }
 }
 
-/* Operands a, b, c, offsets. With OPF_TRANS_A the m rows are the inner dimension, and a result has k x n elements. */
+/* Operands a, b, c, offsets, more. With OPF_TRANS_A the m rows are the inner dimension, and a result has k x n
+ * elements.
+ */
 static struct operand_rows grouped_rows(const struct op *op, int i, int64_t m, int64_t n, int64_t k)
 {
-    bool ta = op->flags & OPF_TRANS_A;
+    const bool ta = op->flags & OPF_TRANS_A;
+    const int64_t own = op->seq - op->seq_kv;
+    if (i == 4)
+        return ta                        ? (struct operand_rows){op->seq_kv * k, n, n}
+               : op->flags & OPF_TRANS_B ? (struct operand_rows){op->seq_kv * n, k, k}
+                                         : (struct operand_rows){op->seq_kv * k, n, n};
     struct operand_rows rows = {m, i == 0 || (i == 1 && !ta) ? k : n, i == 0 || (i == 1 && !ta) ? k : n};
     if (i == 3)
         return one_row(op->seq + 1);
     if (i == 1 && !ta)
-        return op->flags & OPF_TRANS_B ? (struct operand_rows){op->seq * n, k, k}
-                                       : (struct operand_rows){op->seq * k, n, n};
+        return op->flags & OPF_TRANS_B ? (struct operand_rows){own * n, k, k} : (struct operand_rows){own * k, n, n};
     if (i == 2 && ta)
-        rows.n = op->seq * k;
+        rows.n = own * k;
     return rows;
+}
+
+/* Matrices of own experts, all, of borrowed ones; gradients of borrowed ones, all, room for one, of own ones. */
+static struct operand_rows borrow_rows(const struct program *p, const struct op *op, int i, int64_t m, int64_t n,
+                                       int64_t k)
+{
+    const bool back = op->kind == OP_GIVE_BACK;
+    const int64_t rows[] = {back ? m : k, 0, back ? 1 : m, k};
+    return one_row(i == 1 ? (op->group >= 0 ? p->groups[op->group].n : 1) : rows[i] * n);
 }
 
 /* Operands x, all, y; all, index, inverse, offsets. */
@@ -159,6 +174,9 @@ static struct operand_rows rows_of(const struct program *p, const struct op *op,
     case OP_EXCHANGE:
     case OP_ARRIVE:
         return exchange_rows_of(p, op, i, m, n, program_dim(p, op->k, p->max_samples));
+    case OP_BORROW:
+    case OP_GIVE_BACK:
+        return borrow_rows(p, op, i, m, n, program_dim(p, op->k, p->max_samples));
     case OP_GROUPED_GEMM:
         return grouped_rows(op, i, m, n, program_dim(p, op->k, p->max_samples));
     case OP_ATTENTION_JOIN:
@@ -235,6 +253,8 @@ static err_t check_experts(const struct check_at *at, const struct graph *g, con
 {
     const struct program *p = at->p;
     const int i = op->flags & OPF_TRANS_A ? 2 : 1;
+    if (p->balanced != (op->arg[4].buffer >= 0))
+        return check_fail(at, why, p->balanced ? "leaves out the rows of borrowed experts" : "borrows experts");
     const struct operand_rows r =
         grouped_rows(op, i, program_dim(p, op->m, p->max_samples), op->n.factor, op->k.factor);
     return check_matrix(at, g, op->arg[i].buffer, r.n, r.width, r.stride, why);
@@ -345,6 +365,7 @@ static err_t check_tokens(const struct check_at *at, const struct op *op, int i,
     const struct buffer *b = &at->p->buffers[op->arg[i].buffer];
     enum graph_sym rows = b->ndim ? b->dim[0].sym : SYM_ONE, is = op->m.sym;
     bool own = op->kind == OP_OWN_GATHER || op->kind == OP_OWN_SCATTER || op->kind == OP_EXCHANGE;
+    own |= op->kind == OP_BORROW || op->kind == OP_GIVE_BACK;
     bool inner = op->kind == OP_GEMM && op->flags & OPF_TRANS_A && i < 2;
     bool some = op->kind == OP_GEMM && i > 2 && parts_rows(at->p, op) >= 0;
     some |= op->kind == OP_COPY && i == 0 && check_copies_own(at->p, op);

@@ -91,10 +91,11 @@ static int64_t seq_at(const struct program *p, const int coord[AXIS_COUNT])
 }
 
 /* Tokens of all ranks that exchange rows with this one, in their largest microbatches; each sends its own tokens. */
-static int64_t group_tokens(const struct program *p)
+static int64_t group_tokens(const struct program *p, int *ret_ranks)
 {
     int own[AXIS_COUNT], at[AXIS_COUNT];
     int64_t n = 0, lo, hi;
+    *ret_ranks = 0;
     mesh_coords(&p->mesh, p->rank, own);
     for (int r = 0; r < mesh_workers(&p->mesh); r++) {
         bool same = true;
@@ -103,22 +104,25 @@ static int64_t group_tokens(const struct program *p)
             same &= at[a] / p->sharding.ep.share[a] == own[a] / p->sharding.ep.share[a];
         layout_split(p->max_samples * seq_at(p, at), p->mesh.size[AXIS_TP], at[AXIS_TP], &lo, &hi);
         n += same ? hi - lo : 0;
+        *ret_ranks += same;
     }
     return n;
 }
 
 /* Checks that buffers have room for all rows that may arrive: every token of the ep group may choose as many of this
- * rank's experts as there are, or as it chooses in all. */
+ * rank's experts as there are, or as it chooses in all; balanced: this rank's part of all choices, rounded up. */
 static err_t check_arrived(const struct graph *g, const struct program *p, struct why *why)
 {
-    int64_t most = 0, tokens = group_tokens(p);
+    int ranks;
+    int64_t most = 0, tokens = group_tokens(p, &ranks);
     for (int i = 0; i < g->n_nodes && p->sharding.ep.axes; i++) {
         const struct graph_tensor *w = &g->tensors[g->nodes[i].in[1] >= 0 ? g->nodes[i].in[1] : 0];
         if (g->nodes[i].op != GO_EXPERTS)
             continue;
         int64_t experts = p->sharding.param[g->nodes[i].in[1]].rows / (w->dim[0].factor / w->experts);
         int64_t k = g->nodes[i].router.k < experts ? g->nodes[i].router.k : experts;
-        most = tokens * k > most ? tokens * k : most;
+        int64_t rows = p->balanced ? (tokens * g->nodes[i].router.k + ranks - 1) / ranks : tokens * k;
+        most = rows > most ? rows : most;
     }
     return p->max_arrived == most
                ? OK

@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-#define BASE(on) ((on) & ~ON_SUM)
+#define BASE(on) ((on) & ~(ON_SUM | ON_LENT))
 
 /* ---- messages ---- */
 
@@ -21,6 +21,8 @@ static const char *name_of(const struct check_op *c, int i)
 
 static const char *layout_word(unsigned on)
 {
+    if (on & ON_LENT)
+        return "without the parts of ranks that borrowed experts";
     if (on & ON_SUM)
         return "a share of a sum";
     static const char *const words[] = {[ON_WHOLE] = "whole",
@@ -94,7 +96,7 @@ struct value_layout layout_of_input(const struct program *p)
 int layout_partial(const struct value_layout *l)
 {
     for (int a = 0; a < AXIS_COUNT && !l->zero; a++)
-        if (l->on[a] & ON_SUM)
+        if (l->on[a] & (ON_SUM | ON_LENT))
             return a;
     return -1;
 }
@@ -340,19 +342,24 @@ static void loss_result(const struct check_op *c, struct value_layout *ret)
 /* The experts of a rank are on `rest` ranks of an axis, whose rows are of other tokens: a gradient is a share there. */
 static err_t grouped_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
 {
+    const bool more = c->op->arg[4].buffer >= 0, lends = more && c->op->flags & OPF_TRANS_A, borrows = more && !lends;
     bool zero = in[0].zero || in[1].zero;
     for (int a = 0; a < AXIS_COUNT && !zero; a++) {
         bool experts = in[0].on[a] == ON_EXPERTS && in[1].on[a] == ON_EXPERTS;
         err_t e = experts ? OK : gemm_axis(c, a, in[0].on[a], in[1].on[a], &ret[2].on[a]);
         bool share = c->op->flags & OPF_TRANS_A && sharding_rest(&c->at->p->sharding, a) > 1;
         if (experts)
-            ret[2].on[a] = (unsigned char)(ON_EXPERTS | (share ? ON_SUM : 0));
+            ret[2].on[a] = (unsigned char)(ON_EXPERTS | (share ? ON_SUM : 0) | (lends ? ON_LENT : 0));
+        if (experts && lends)
+            ret[4].on[a] = ON_EXPERTS;
         if (!e && in[3].on[a] != in[0].on[a])
             e = pair_fail(c, a, 3, in[3].on[a], 0, in[0].on[a]);
+        if (!e && borrows && in[4].on[a] != in[1].on[a])
+            e = pair_fail(c, a, 4, in[4].on[a], 1, in[1].on[a]);
         if (e)
             return e;
     }
-    ret[2].zero = zero;
+    ret[2].zero = ret[4].zero = zero;
     return OK;
 }
 
@@ -452,6 +459,34 @@ static err_t arrive_layouts(const struct check_op *c, const struct value_layout 
         for (int i = 1; i < 4; i++)
             ret[i].on[a] = (unsigned char)(axes >> a & 1 ? ON_EXPERTS : in[0].on[a]);
     }
+    return OK;
+}
+
+/* What is of the tokens keeps its layout. */
+static err_t arrange_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+{
+    const unsigned axes = c->at->p->sharding.ep.axes;
+    for (int a = 0; a < AXIS_COUNT; a++) {
+        if (axes >> a & 1 && in[0].on[a] != gathered(c, a))
+            return want_fail(c, a, 0, in[0].on[a], "the offsets of all ranks of the group");
+        if (in[2].on[a] != in[1].on[a])
+            return pair_fail(c, a, 2, in[2].on[a], 1, in[1].on[a]);
+    }
+    ret[1] = ret[3] = ret[4] = in[1];
+    return OK;
+}
+
+/* Borrowed matrices are sharded as the own ones. */
+static err_t borrow_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+{
+    const unsigned axes = c->at->p->sharding.ep.axes;
+    for (int a = 0; a < AXIS_COUNT; a++) {
+        if (axes >> a & 1 && in[1].on[a] != gathered(c, a))
+            return want_fail(c, a, 1, in[1].on[a], "the offsets of all ranks of the group");
+        if (in[0].on[a] != (axes >> a & 1 ? ON_EXPERTS : ON_WHOLE))
+            return want_fail(c, a, 0, in[0].on[a], "the local tensor");
+    }
+    ret[2] = in[0];
     return OK;
 }
 
@@ -628,6 +663,10 @@ err_t layout_of_op(const struct check_op *c, const struct value_layout in[OP_MAX
         return exchange_layouts(c, in, ret);
     case OP_ARRIVE:
         return arrive_layouts(c, in, ret);
+    case OP_ARRANGE:
+        return arrange_layouts(c, in, ret);
+    case OP_BORROW:
+        return borrow_layouts(c, in, ret);
     case OP_ROUTE:
         return route_layouts(c, in, ret);
     case OP_AUX_LOSS:
@@ -664,7 +703,10 @@ err_t layout_add(const struct check_op *c, int buffer, struct value_layout *into
     if (more->zero)
         return OK;
     for (int a = 0; a < AXIS_COUNT && !into->zero; a++) {
-        if (into->on[a] == more->on[a])
+        if (into->on[a] & more->on[a] & ON_LENT)
+            return check_fail(c->at, c->why, "adds to %s, which is without the parts of ranks that borrowed experts",
+                              name);
+        if (into->on[a] == (more->on[a] & ~ON_LENT))
             continue;
         if (reduced >> a & 1 && more->on[a] & ON_SUM)
             return check_fail(c->at, c->why, "adds to %s after its reduce", name);
@@ -683,6 +725,9 @@ err_t layout_reduce(const struct check_op *c, int buffer, unsigned axes, struct 
             continue;
         if (*reduced >> a & 1)
             return check_fail(c->at, c->why, "reduces %s a second time in this step", name);
+        if (!l->zero && l->on[a] & ON_LENT)
+            return check_fail(c->at, c->why, "reduces %s, which is without the parts of ranks that borrowed experts",
+                              name);
         if (!l->zero && !(l->on[a] & ON_SUM))
             return check_fail(c->at, c->why, "reduces %s over %s, where it is %s, not a share of a sum", name,
                               mesh_axis_name((enum mesh_axis)a), layout_word(l->on[a]));

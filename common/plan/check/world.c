@@ -251,8 +251,7 @@ static int at_collective(const struct rank_run *r, int group)
  * expert parallelism is folded over ranks with other samples. */
 static bool of_one_micro(const struct program *p, const struct op *op)
 {
-    bool rows = op->kind == OP_EXCHANGE || (op->kind == OP_GATHER && p->buffers[op->arg[0].buffer].dtype == DT_I32);
-    if (rows)
+    if (check_between_experts(p, op))
         return p->sharding.ep.share[AXIS_FSDP] == 1;
     return op->kind == OP_OWN_GATHER || op->kind == OP_OWN_SCATTER || op->kind == OP_GATHER || op->kind == OP_SHIFT;
 }
@@ -275,7 +274,8 @@ static bool same_call(const struct rank_run *a, const struct queue_item *x, cons
 {
     const struct op *p = &a->p->ops[x->op], *q = &b->p->ops[y->op];
     bool unit = p->kind == OP_UNIT_GATHER || p->kind == OP_UNIT_SCATTER, micro = of_one_micro(a->p, p);
-    bool each = p->kind == OP_SHIFT || p->kind == OP_EXCHANGE; /* the ranks' numbers of elements differ */
+    bool each = p->kind == OP_SHIFT || p->kind == OP_EXCHANGE || p->kind == OP_BORROW ||
+                p->kind == OP_GIVE_BACK; /* the ranks' numbers of elements differ */
     return p->kind == q->kind && p->reduce == q->reduce && p->unit == q->unit &&
            (unit || each || item_extent(a, x, p->m) == item_extent(b, y, q->m)) &&
            (!micro || a->p->actions[x->action].micro == b->p->actions[y->action].micro) &&

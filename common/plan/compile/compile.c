@@ -278,6 +278,7 @@ static void compiler_init(struct compiler *c)
     pitch_find(c);
     held_new(c);
     micros_new(c);
+    p->balanced = p->sharding.ep.axes && c->job->parallel.expert_load == EXPERT_LOAD_BALANCED;
     p->max_arrived = experts_max_arrived(c);
     group_new(c);
 }

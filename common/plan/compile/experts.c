@@ -23,6 +23,9 @@
  * Without sequence parallelism all ranks of tp have all tokens and route them alike. Each one sends its own part of
  * them, as if it had only these; the results, and the gradients of x and of the weights, are gathered over tp.
  *
+ * With parallel.expert_load balanced a rank also computes rows of experts that it borrows (borrow.c). Home rows are
+ * then arranged by the rank that computes them, which only the offsets of all ranks say.
+ *
  * Each expert has the rows of all ranks of the group, so the gradients of experts are complete there. The sum over a
  * token's experts is made at home, in ascending order of the experts, whoever computed them. */
 #include "common/plan/compile/internal.h"
@@ -235,6 +238,10 @@ int64_t experts_max_arrived(const struct compiler *c)
             const struct sharding_param *q = &p->sharding.param[c->g->nodes[i].in[1]];
             const struct graph_router *r = &c->g->nodes[i].router;
             int64_t experts = q->rows / (c->g->tensors[c->g->nodes[i].in[1]].dim[0].factor / r->experts);
+            const struct graph_cut all = {.experts = true};
+            const int64_t parts = sharding_parts(&p->sharding, &all);
+            if (p->balanced)
+                return (group_tokens(c) * r->k + parts - 1) / parts - MUTANT(ARRIVED_TOO_SMALL);
             return group_tokens(c) * (r->k < experts ? r->k : experts) - MUTANT(ARRIVED_TOO_SMALL);
         }
     return 0;
@@ -304,23 +311,38 @@ static int return_rows(struct compiler *c, int i, int rows, int all, int inverse
     return home;
 }
 
-/* Gathers the offsets of all ranks in a new buffer. Sets the order of the rows that will arrive. */
-static int gather_offsets(struct compiler *c, int i, int mine, const int out[3])
+/* Home rows that are sorted by expert: into the order of the ranks that compute them. */
+static void arrange(struct compiler *c, int i, int all, int place, int by_expert, int source)
 {
-    const struct graph_router *r = &c->g->nodes[i].router;
+    const int tokens = c->g->nodes[i].in[0];
+    const int args[] = {all, place, by_expert, source, exchange_buffer(c, i, "moved", home_rows(c, i, tokens), 0)};
+    struct op *op = sent_op(c, i, OP_ARRANGE, tokens);
+    for (int k = 0; k < 5; k++)
+        op_arg(op, k, args[k]);
+}
+
+/* Gathers the offsets of all ranks in a new buffer. */
+static int gather_offsets(struct compiler *c, int i, int mine)
+{
+    const int64_t numbers = c->g->nodes[i].router.experts + 1;
     struct op *op = compile_collective_experts(c, OP_GATHER, i);
     int64_t members = c->err || op->group < 0 ? 1 : c->p->groups[op->group].n;
-    op->m = dim_one(r->experts + 1);
+    op->m = dim_one(numbers);
     op_arg(op, 0, mine);
-    int all = exchange_buffer(c, i, "all", dim_one(members * (r->experts + 1)), 0);
+    int all = exchange_buffer(c, i, "all", dim_one(members * numbers), 0);
     op_arg(&c->p->ops[c->p->n_ops - 1], 1, all);
-    op = compile_op(c, OP_ARRIVE, i);
-    op->m = dim_one(members * (r->experts + 1));
-    op->n = dim_one(r->experts);
+    return all;
+}
+
+/* The order of the rows that will arrive. */
+static void order_arrived(struct compiler *c, int i, int all, const int out[3])
+{
+    struct op *op = compile_op(c, OP_ARRIVE, i);
+    op->m = c->err ? dim_one(0) : c->p->buffers[all].dim[0];
+    op->n = dim_one(c->g->nodes[i].router.experts);
     op_arg(op, 0, all);
     for (int k = 0; k < 3; k++)
         op_arg(op, 1 + k, out[k]);
-    return all;
 }
 
 /* ---- dispatch and products ---- */
@@ -336,32 +358,38 @@ static void sort_rows(struct compiler *c, int i, int ids, int place, int source,
 void experts_dispatch(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
-    const bool parallel = is_parallel(c);
+    const bool parallel = is_parallel(c), arranges = c->p->balanced && !MUTANT(ROWS_NOT_ARRANGED);
     int x = compile_value(c, n->in[0]), ids = compile_value(c, n->in[1]), out[7] = {-1, -1, -1, -1, -1, -1, -1};
     (void)kind;
     for (int k = 0; k < 7; k++)
         if (k < 4 || (parallel && k > 4))
             out[k] = compile_new_value(c, n->out[k]);
-    int home = out[0], offsets = out[3];
+    int home = out[0], offsets = out[3], source = out[2];
     x = own_part(c, i, "x", x, tp_cols(c, n->in[0]));
     ids = own_part(c, i, "ids", ids, n->router.k);
     if (parallel) {
         home = exchange_buffer(c, i, "sent", home_rows(c, i, n->in[0]), tp_cols(c, n->in[0]));
         offsets = exchange_buffer(c, i, "sent.offsets", dim_one(n->router.experts + 1), 0);
     }
-    sort_rows(c, i, ids, out[1], out[2], offsets);
+    if (arranges)
+        source = exchange_buffer(c, i, "source", home_rows(c, i, n->in[0]), 0);
+    sort_rows(c, i, ids, out[1], source, offsets);
+    if (parallel)
+        c->act[n->out[4]] = gather_offsets(c, i, offsets);
+    if (arranges)
+        arrange(c, i, c->act[n->out[4]], out[1], source, out[2]);
     struct op *op = rows_op(c, i, OP_ROWS_GATHER, n->in[0]);
     op_arg(op, 0, x);
     op_arg(op, 1, out[2]);
     op_arg(op, 2, home);
     if (parallel) {
-        const int order[] = {out[5], out[6], out[3]};
-        c->act[n->out[4]] = gather_offsets(c, i, offsets, order);
+        order_arrived(c, i, c->act[n->out[4]], (const int[]){out[5], out[6], out[3]});
         send_rows(c, i, home, c->act[n->out[4]], out[MUTANT(ROWS_TURNED_AROUND) ? 6 : 5], out[0], n->in[0]);
     }
 }
 
-static struct op *product_op(struct compiler *c, int i, int64_t n, int64_t k)
+/* `more`: the matrices or gradients of borrowed experts, -1: none. */
+static struct op *product_op(struct compiler *c, int i, int64_t n, int64_t k, int more)
 {
     const struct graph_node *node = &c->g->nodes[i];
     struct op *op = compile_op(c, OP_GROUPED_GEMM, i);
@@ -371,7 +399,11 @@ static struct op *product_op(struct compiler *c, int i, int64_t n, int64_t k)
     op->seq = node->router.experts;
     if (is_parallel(c))
         op->seq = c->p->sharding.param[node->in[1]].rows / (c->g->tensors[node->in[1]].dim[0].factor / op->seq);
+    if (more >= 0)
+        op->seq_kv = borrow_slots(c, node->router.experts);
+    op->seq += op->seq_kv;
     op_arg(op, 3, compile_value(c, node->in[2]));
+    op_arg(op, 4, more);
     return op;
 }
 
@@ -380,7 +412,8 @@ void experts_product(struct compiler *c, int i, enum op_kind kind)
     const struct graph_node *n = &c->g->nodes[i];
     int x = compile_value(c, n->in[0]), y = compile_new_value(c, n->out[0]);
     (void)kind;
-    struct op *op = product_op(c, i, tp_cols(c, n->out[0]), tp_cols(c, n->in[0]));
+    int more = borrow_matrices(c, i);
+    struct op *op = product_op(c, i, tp_cols(c, n->out[0]), tp_cols(c, n->in[0]), more);
     op->flags = OPF_TRANS_B;
     op_arg(op, 0, x);
     op_arg(op, 1, compile_value(c, n->in[1]));
@@ -486,11 +519,13 @@ void experts_weight_grad(struct compiler *c, int i, int dy)
     int64_t out = tp_cols(c, n->out[0]), in = tp_cols(c, n->in[0]);
     int x = compile_forward_value(c, n->in[0]);
     (void)compile_forward_value(c, n->in[2]);
-    struct op *op = product_op(c, i, in, out);
+    int more = borrow_gradients(c, i);
+    struct op *op = product_op(c, i, in, out, more);
     op->flags = OPF_TRANS_A | (c->grad_started[n->in[1]] ? OPF_ACC : 0);
     op_arg(op, 0, dy);
     op_arg(op, 1, x);
     op_arg(op, 2, c->p->grad_buffer[n->in[1]]);
+    borrow_give_back(c, i, more);
     if (!MUTANT(EXPERTS_UNMARKED))
         compile_mark_shares(c, n->in[1],
                             (c->own || experts_divide_tokens(c)) && sharding_rest(&c->p->sharding, AXIS_TP) > 1);
@@ -505,7 +540,8 @@ static void input_grad(struct compiler *c, int i, int dy)
     bool acc = compile_grad_may_overwrite(c, dx) && dx != dy;
     if (!acc)
         dx = compile_work_buffer(c, n->in[0], ".grad");
-    struct op *op = product_op(c, i, tp_cols(c, n->in[0]), tp_cols(c, n->out[0]));
+    int more = borrow_matrices(c, i);
+    struct op *op = product_op(c, i, tp_cols(c, n->in[0]), tp_cols(c, n->out[0]), more);
     op->flags = acc ? OPF_ACC : 0;
     op_arg(op, 0, dy);
     op_arg(op, 1, compile_value(c, n->in[1]));

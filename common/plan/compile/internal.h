@@ -10,6 +10,7 @@
  *   stages.c             stages of the graph, lists of a chunk     memory_plan.c      offsets by lifetime
  *   pipeline_exchange.c  messages between two slots                events.c           events between streams
  *   experts.c            routers, rows by expert, their products
+ *   borrow.c             experts of other ranks, for balance
  *
  * Order of the passes:
  *
@@ -305,6 +306,17 @@ void experts_gate_grad(struct compiler *c, int node, enum op_kind kind);
 void experts_weight_grad(struct compiler *c, int node, int dy);
 /* Whether routers add to the numbers of the step: in training, where the model has experts. */
 bool experts_count(const struct compiler *c);
+
+/* ---- borrow.c: experts of other ranks, where every rank computes equally many rows ---- */
+
+/* Experts that this rank may borrow; 0 without balance. */
+int64_t borrow_slots(const struct compiler *c, int64_t experts);
+/* Of product i: a new buffer with the matrices of borrowed experts; -1 without balance. */
+int borrow_matrices(struct compiler *c, int i);
+/* Of product i: a new buffer for the gradients of borrowed experts; -1 without balance. Once they are computed,
+ * borrow_give_back adds them to those of the ranks that have the experts. */
+int borrow_gradients(struct compiler *c, int i);
+void borrow_give_back(struct compiler *c, int i, int gradients);
 
 /* ---- backward.c ---- */
 

@@ -286,7 +286,7 @@ struct op_range zero_rewrite_list(struct compiler *c, struct op_range list, bool
 static bool joins_op(const struct compiler *c, const struct op *op)
 {
     const bool rows = op->kind == OP_EXCHANGE || op->kind == OP_ARRIVE || op->kind == OP_GROUPED_GEMM ||
-                      op->m.sym == SYM_ARRIVED ||
+                      op->kind == OP_BORROW || op->kind == OP_GIVE_BACK || op->m.sym == SYM_ARRIVED ||
                       (op->kind == OP_GATHER && c->p->buffers[op->arg[0].buffer].dtype == DT_I32);
     return op->kind == OP_UNIT_GATHER || op->kind == OP_UNIT_SCATTER || (rows && experts_cross_micros(c));
 }

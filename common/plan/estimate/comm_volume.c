@@ -58,6 +58,9 @@ static int64_t elements(const struct program *p, const struct op *op, int64_t sa
         return of_unit(p, op, g, me);
     case OP_EXCHANGE: /* if all experts have equally many rows */
         return (op->flags & OPF_INVERSE ? program_dim(p, op->k, samples) : m) * n / g->n * (g->n - 1);
+    case OP_BORROW: /* if each rank borrows one expert */
+    case OP_GIVE_BACK:
+        return n;
     case OP_SHIFT:
         return program_dim(p, op->k, samples);
     case OP_RECV:

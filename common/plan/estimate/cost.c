@@ -59,6 +59,8 @@ static struct op_cost gemm(const struct program *p, const struct op *op, int64_t
 static struct op_cost grouped(const struct program *p, const struct op *op, int64_t samples)
 {
     struct op_cost cost = whole(p, op, samples);
+    if (op->arg[4].buffer >= 0) /* of borrowed experts as many as there may be; at least one is likely */
+        cost.bytes -= (double)arg_bytes(p, op, 4, samples) * (1 - 1 / (double)op->seq_kv);
     cost.flops = 2 * (double)dim(p, op->m, samples) * (double)op->n.factor * (double)op->k.factor;
     if (op->flags & OPF_ACC)
         cost.bytes += arg_bytes(p, op, 2, samples);

@@ -132,7 +132,7 @@ TEST(values)
          "router_groups, router_groups_kept, router_group_best, aux_loss, aux_scope, expert_bias, z_loss, found \"3\""},
         {"parallel.dp=2", "parallel.dp: unknown key; did you mean parallel.workers (dp is workers / (fsdp tp pp cp))? "
                           "(keys of parallel: workers, min_workers, zero, fsdp, tp, sp, async_tp, pp, schedule, "
-                          "schedule_csv, chunks, prefetch, reshard, cp, ep, recompute)"},
+                          "schedule_csv, chunks, prefetch, reshard, cp, ep, expert_load, recompute)"},
         {"seq_len=2", "seq_len: unknown key; did you mean train.seq? (top level: name, model, data, train, parallel, "
                       "checkpoint, run)"},
         {"train.stps=3", "train.stps: unknown key; did you mean train.steps? (keys of train: " TRAIN_KEYS ")"},
@@ -220,6 +220,8 @@ TEST(rules)
          "job.yaml:6: parallel.workers: fsdp x tp x pp x cp is more than 1048576 workers"},
         {"parallel.pp=5", "parallel.pp: 5 stages need as many layers, but model.layers is 4: write at most that"},
         {"parallel.ep=2", "parallel.ep: the model has no experts: write 1, or set model.experts"},
+        {"parallel.expert_load=balanced", "parallel.expert_load: balances ranks among which experts are divided, but "
+                                          "parallel.ep is 1: write routed, or set parallel.ep"},
         {"parallel.recompute=experts", "parallel.recompute: the model has no experts: write none, full, pointwise or "
                                        "attention, or set model.experts"},
         {"parallel.zero=1",

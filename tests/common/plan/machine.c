@@ -411,30 +411,43 @@ static void run_grouped(struct machine *m, const struct op *op, int64_t t)
                                    .n = op->n.factor,
                                    .k = ta ? 0 : op->k.factor,
                                    .offsets = A(3),
+                                   .borrowed = op->seq_kv,
                                    .a = A(0),
                                    .b = A(1),
-                                   .c = A(2)};
+                                   .c = A(2),
+                                   .more = A(4)};
     assert_int_equal(m->k->grouped_gemm(m->s, &g), OK);
 }
 
-/* The exchange of the op's layer, from the operand with the offsets of all ranks. */
-struct exchange machine_exchange(const struct machine *m, const struct op *op, int all)
+const struct exchange *machine_exchange(struct machine *m, const struct op *op, int all)
 {
     const struct sharding *s = &m->p->sharding;
     const struct graph_cut experts = {.experts = true};
-    return (struct exchange){.members = sharding_parts(s, &experts),
-                             .me = sharding_part(s, &experts, s->coord),
-                             .experts = m->g->nodes[op->node].router.experts,
-                             .offsets = (const int32_t *)(const void *)machine_operand_at(m, op, all)};
+    struct exchange *x = &m->exchange;
+    if (!x->members)
+        assert_int_equal(exchange_init(x, sharding_parts(s, &experts), m->g->nodes[op->node].router.experts), OK);
+    x->me = sharding_part(s, &experts, s->coord);
+    exchange_plan(x, (const int32_t *)(const void *)machine_operand_at(m, op, all), m->p->balanced);
+    return x;
 }
 
 static void run_arrive(struct machine *m, const struct op *op)
 {
-    const struct exchange x = machine_exchange(m, op, 0);
-    assert_true(exchange_arrived(&x) <= m->p->max_arrived);
-    exchange_order(&x, A(1), A(2), A(3));
+    const struct exchange *x = machine_exchange(m, op, 0);
+    assert_true(x->rows[x->me] <= m->p->max_arrived);
+    exchange_order(x, A(1), A(2), A(3));
     assert_in_range(m->action->slot, 0, MACHINE_SLOTS - 1);
-    m->arrived[op->layer][m->action->slot] = exchange_arrived(&x);
+    m->arrived[op->layer][m->action->slot] = x->rows[x->me];
+}
+
+static void run_arrange(struct machine *m, const struct op *op, int64_t rows)
+{
+    int32_t *place = A(1), *by_expert = A(2), *source = A(3), *moved = A(4);
+    exchange_home(machine_exchange(m, op, 0), moved);
+    for (int64_t i = 0; i < rows; i++) {
+        place[i] = moved[place[i]];
+        source[moved[i]] = by_expert[i];
+    }
 }
 
 static void run_experts(struct machine *m, const struct op *op, int64_t t, int64_t n)
@@ -461,6 +474,9 @@ static void run_experts(struct machine *m, const struct op *op, int64_t t, int64
         break;
     case OP_ARRIVE:
         run_arrive(m, op);
+        break;
+    case OP_ARRANGE:
+        run_arrange(m, op, t * choices);
         break;
     case OP_ROWS_GATHER:
         k->rows_gather(s, t, choices, n, A(1), A(0), A(2));
@@ -615,6 +631,7 @@ void machine_op(struct machine *m, const struct op *op)
     case OP_GATE:
     case OP_GATE_GRAD:
     case OP_ARRIVE:
+    case OP_ARRANGE:
         run_experts(m, op, t, n);
         break;
     default:
@@ -722,6 +739,7 @@ void machine_fini(struct machine *m)
 {
     for (int s = 0; s < SPACE_COUNT; s++)
         free(m->space[s]);
+    exchange_fini(&m->exchange);
     dev_stream_free(m->s);
     dev_close(m->dev);
 }

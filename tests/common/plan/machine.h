@@ -33,6 +33,7 @@ struct machine {
     struct widened widened[OP_MAX_OPERANDS];
     int n_widened;
     int64_t arrived[64][MACHINE_SLOTS]; /* by layer and slot: SYM_ARRIVED */
+    struct exchange exchange;           /* of the op that runs */
     double lr, limit;                   /* of machine_update */
     int64_t step;
 };
@@ -54,8 +55,8 @@ void machine_enter(struct machine *m, const struct action *a); /* fills the batc
 void machine_op(struct machine *m, const struct op *op);
 int64_t machine_dim(const struct machine *m, const struct op *op, struct graph_dim d);
 char *machine_operand_at(const struct machine *m, const struct op *op, int i);
-/* The exchange of the op's layer, from operand `all` with the offsets of all ranks. */
-struct exchange machine_exchange(const struct machine *m, const struct op *op, int all);
+/* The exchange of the op's layer, from operand `all` with the offsets of all ranks; valid until the next call. */
+const struct exchange *machine_exchange(struct machine *m, const struct op *op, int all);
 int64_t machine_samples(const struct program *p, const struct action *a);
 /* Element i of an operand in the action entered last; the same of instance `slot`; a number rounded to the operand's
  * type. */

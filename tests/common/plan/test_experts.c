@@ -313,6 +313,18 @@ TEST(layouts_with_recomputation_are_one_worker)
     }
 }
 
+/* Every rank computes equally many rows; with recomputation it borrows experts once more. */
+TEST(balanced_experts_are_one_worker)
+{
+    for (size_t i = 0; i < N_CELLS; i++)
+        for (size_t s = i % 5; s < N_SETTINGS && cells[i].ep; s += 5) {
+            struct job_spec job = cell_job(setting_for(&cells[i], s), &cells[i]);
+            job.parallel.expert_load = EXPERT_LOAD_BALANCED;
+            job.parallel.recompute = s % 2 ? RECOMPUTE_EXPERTS : RECOMPUTE_NONE;
+            world_compare(&job);
+        }
+}
+
 /* Fewer tokens in a microbatch than ranks of tp: some have none of their own. */
 TEST(ranks_without_own_tokens_are_one_worker)
 {

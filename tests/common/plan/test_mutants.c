@@ -22,7 +22,7 @@ static const struct cell {
     const char *csv;    /* of 3 microbatches */
     bool experts, sets; /* layers have experts; the auxiliary loss balances samples */
     int ep;
-    bool batch; /* the auxiliary loss balances the batch */
+    bool batch, balanced; /* the auxiliary loss balances the batch; every rank computes equally many rows */
 } cells[] = {
     {"dp 3", ARCH_LLAMA, .dp = 3},
     {"dp 2, fsdp 2, zero 1", ARCH_LLAMA, .dp = 2, .fsdp = 2, .zero = 1},
@@ -59,6 +59,7 @@ static const struct cell {
     {"ep 2 over part of tp", ARCH_LLAMA, .tp = 4, .experts = true, .ep = 2},
     {"ep 2 over part of fsdp, zero 3", ARCH_LLAMA, .fsdp = 4, .zero = 3, .experts = true, .ep = 2},
     {"ep 2 over fsdp, zero 1", ARCH_LLAMA, .fsdp = 2, .zero = 1, .experts = true, .ep = 2},
+    {"ep 2 over cp, balanced", ARCH_LLAMA, .cp = 2, .experts = true, .ep = 2, .balanced = true},
     {"tp 2, heads normed", ARCH_LLAMA, .tp = 2, .qk_norm = QK_NORM_HEAD},
     {"tp 4, heads normed, no sp", ARCH_LLAMA, .tp = 4, .qk_norm = QK_NORM_HEAD, .no_sp = true},
 };
@@ -83,6 +84,7 @@ static void try_cell(const struct cell *c)
     job.parallel.pp = one_or(c->pp);
     job.parallel.cp = one_or(c->cp);
     job.parallel.ep = one_or(c->ep);
+    job.parallel.expert_load = c->balanced ? EXPERT_LOAD_BALANCED : EXPERT_LOAD_ROUTED;
     job.parallel.chunks = one_or(c->chunks);
     job.parallel.sp = !c->no_sp;
     job.parallel.async_tp = c->async;

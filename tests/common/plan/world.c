@@ -100,12 +100,12 @@ static void run_gather(const struct meeting *m)
 static void copy_exchanged(const struct meeting *m, int from, int to, bool back)
 {
     const int64_t cols = extent(m->member[0], m->op[0]->n);
-    const struct exchange x = machine_exchange(&m->member[from]->machine, m->op[from], 1);
-    int64_t sent = 0, arrived = 0, n = exchange_rows(&x, from, to);
+    const struct exchange *x = machine_exchange(&m->member[from]->machine, m->op[from], 1);
+    int64_t sent = 0, arrived = 0, n = exchange_rows(x, from, to);
     for (int i = 0; i < to; i++)
-        sent += exchange_rows(&x, from, i);
+        sent += exchange_rows(x, from, i);
     for (int i = 0; i < from; i++)
-        arrived += exchange_rows(&x, i, to);
+        arrived += exchange_rows(x, i, to);
     for (int64_t i = 0; i < n * cols; i++)
         if (back)
             set(m->member[from], m->op[from], 2, sent * cols + i, get(m->member[to], m->op[to], 0, arrived * cols + i));
@@ -118,6 +118,27 @@ static void run_exchange(const struct meeting *m)
     for (int from = 0; from < m->n; from++)
         for (int to = 0; to < m->n; to++)
             copy_exchanged(m, from, to, m->op[0]->flags & OPF_INVERSE);
+}
+
+/* Copies the matrices that `to` borrows, or adds the gradients that it has of them to those of their rank. */
+static void run_borrow(const struct meeting *m, int to)
+{
+    const struct exchange *x = machine_exchange(&m->member[to]->machine, m->op[to], 1);
+    const int64_t n = m->op[to]->n.factor;
+    int64_t own_lo, own_hi, lo, hi;
+    exchange_experts(x, to, &own_lo, &own_hi);
+    for (int64_t k = own_hi - own_lo; k < x->shares[to]; k++) {
+        const int from = x->lender[to];
+        exchange_experts(x, from, &lo, &hi);
+        const int64_t slot = (k - (own_hi - own_lo)) * n, at = (exchange_shares(x, to)[k].expert - lo) * n;
+        assert_in_range(slot / n, 0, m->op[to]->m.factor - 1);
+        for (int64_t i = 0; i < n; i++)
+            if (m->op[to]->kind == OP_BORROW)
+                set(m->member[to], m->op[to], 2, slot + i, get(m->member[from], m->op[from], 0, at + i));
+            else
+                set(m->member[from], m->op[from], 3, at + i,
+                    get(m->member[from], m->op[from], 3, at + i) + get(m->member[to], m->op[to], 0, slot + i));
+    }
 }
 
 static void run_own(const struct meeting *m, bool scatter)
@@ -269,6 +290,11 @@ static void run_collective(const struct meeting *m)
     case OP_EXCHANGE:
         run_exchange(m);
         break;
+    case OP_BORROW:
+    case OP_GIVE_BACK:
+        for (int i = 0; i < m->n; i++)
+            run_borrow(m, i);
+        break;
     default:
         fail_msg("%s is no collective", op_name(m->op[0]->kind));
     }
@@ -286,6 +312,8 @@ static bool is_collective(const struct op *op)
     case OP_TREE_REDUCE:
     case OP_SHIFT:
     case OP_EXCHANGE:
+    case OP_BORROW:
+    case OP_GIVE_BACK:
         return op->group >= 0;
     default:
         return false;
