@@ -1,16 +1,18 @@
 /* The table of backends. A CPU backend is compiled once per instruction set; kern_find returns the best one that this
  * processor supports. */
 #include "kernels/kernels.h"
+#include "kernels/matmul.h"
 #include "kernels/variants.h"
 
 #include <string.h>
 
 extern const struct kern_ops kern_ref_f32_ops, kern_ref_f64_ops;
 #ifdef KERN_CPU /* builds with DTD_KERNELS_ONLY and without oneDNN omit the fast kernels */
-extern const struct kern_ops kern_cpu_base_ops;
+extern const struct kern_ops kern_cpu_base_ops, kern_cpu_bf16_base_ops;
 #endif
 #ifdef KERN_CPU_X86
 extern const struct kern_ops kern_cpu_avx2_ops, kern_cpu_avx512_ops;
+extern const struct kern_ops kern_cpu_bf16_avx2_ops, kern_cpu_bf16_avx512_ops, kern_cpu_bf16_native_ops;
 #endif
 
 static bool always_supported(void)
@@ -33,6 +35,11 @@ static bool has_avx512(void)
            __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vl");
 }
+
+static bool has_bf16(void)
+{
+    return has_avx512() && __builtin_cpu_supports("avx512bf16") && matmul_is_native();
+}
 #endif
 
 /* Best first within a name. */
@@ -41,12 +48,14 @@ static const struct {
     const struct kern_ops *ops;
     bool (*present)(void);
 } backends[] = {
-    {"", &kern_ref_f32_ops, always_supported},      {"", &kern_ref_f64_ops, always_supported},
+    {"", &kern_ref_f32_ops, always_supported},       {"", &kern_ref_f64_ops, always_supported},
 #ifdef KERN_CPU_X86
-    {"avx512", &kern_cpu_avx512_ops, has_avx512},   {"avx2", &kern_cpu_avx2_ops, has_avx2},
+    {"avx512", &kern_cpu_avx512_ops, has_avx512},    {"avx2", &kern_cpu_avx2_ops, has_avx2},
+    {"native", &kern_cpu_bf16_native_ops, has_bf16}, {"avx512", &kern_cpu_bf16_avx512_ops, has_avx512},
+    {"avx2", &kern_cpu_bf16_avx2_ops, has_avx2},
 #endif
 #ifdef KERN_CPU
-    {"base", &kern_cpu_base_ops, always_supported},
+    {"base", &kern_cpu_base_ops, always_supported},  {"base", &kern_cpu_bf16_base_ops, always_supported},
 #endif
 };
 

@@ -1,7 +1,7 @@
 /* Kernels: the operations that every backend implements, specified once.
  *
  * A backend fills one `struct kern_ops` per compute type: `ref` (float32 and float64, plain C, the oracle), `cpu`
- * (float32, fast), `cuda` (float32 and bfloat16). Rules that hold for all of them:
+ * (float32 and bfloat16, fast), `cuda` (float32 and bfloat16). Rules that hold for all of them:
  *  - matrices are row-major, and dense where no row stride is given; elements between rows are neither read nor
  *    written. T is the number of tokens of one microbatch, whose samples follow one another;
  *  - every call takes a stream and may return before the work is done (kernels/device.h);

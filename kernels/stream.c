@@ -1,6 +1,7 @@
 /* See stream.h. The thread sanitizer does not see libgomp's barriers, which are futexes, so we annotate the transfer of
  * a region's data to its threads and back. */
 #include "kernels/stream.h"
+#include "kernels/matmul.h"
 
 #include <limits.h>
 #include <stdatomic.h>
@@ -52,6 +53,9 @@ err_t cpu_stream_new(struct dev *d, int threads, struct kern_stream **ret)
 void cpu_stream_free(struct kern_stream *s)
 {
     struct cpu_stream *c = (struct cpu_stream *)s;
+#ifdef KERN_CPU
+    matmul_cache_free(c->matmuls);
+#endif
     free(c->scratch);
     free(c);
 }
@@ -85,9 +89,11 @@ static int limited(int threads)
     return threads < most ? threads : most;
 }
 
-void kern_stream_limit(int threads)
+int kern_stream_limit(int threads)
 {
-    omp_set_num_threads(limited(threads));
+    int most = limited(threads);
+    omp_set_num_threads(most);
+    return most;
 }
 
 static void region_part(const struct parallel_region *r, int part)

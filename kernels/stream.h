@@ -16,6 +16,7 @@ struct cpu_stream {
     int threads;             /* at least 1 */
     void *scratch;
     size_t scratch_bytes;
+    struct matmul_cache *matmuls; /* prepared products (matmul.h), NULL before the first */
 };
 
 /* threads 0: one */
@@ -31,8 +32,9 @@ static inline int kern_stream_threads(const struct kern_stream *s)
  * exceeds every earlier request. */
 NODISCARD err_t kern_stream_scratch(struct kern_stream *s, size_t bytes, void **ret);
 
-/* Limits the threads of the calling thread's next parallel region, which is oneDNN's next product. */
-void kern_stream_limit(int threads);
+/* Limits the threads of the calling thread's next parallel region, which is oneDNN's next product. Returns the limit:
+ * `threads`, or the process's limit if that is less. */
+int kern_stream_limit(int threads);
 
 /* Calls fn(arg, part, lo, hi) on parts of [0, n) that are split at multiples of `grain`, part < threads. The value that
  * fn computes for an index must not depend on the split. Returns when all parts are done. */

@@ -4,8 +4,8 @@
 
 #include "kernels/kernels.h"
 
-/* The index-th runnable table, best first within a name; NULL after the last. isa: "avx512", "avx2", "base"; "" for
- * ref. */
+/* The index-th runnable table, best first within a name; NULL after the last. isa: "avx512", "avx2", "base"; for
+ * bfloat16 also "native", whose products use the processor's own instructions; "" for ref. */
 const struct kern_ops *kern_variant(int index, const char **ret_isa);
 
 #endif

@@ -50,13 +50,13 @@ static ALWAYS_INLINE void add_lanes(const void *constants, const vf in[], vf out
     out[0] = in[0] + in[1];
 }
 
-MAP_RANGE(swiglu_range, 2, 1, swiglu_lanes)
-MAP_RANGE(swiglu_grad_range, 3, 2, swiglu_grad_lanes)
-MAP_RANGE(gelu_range, 1, 1, gelu_lanes)
-MAP_RANGE(gelu_grad_range, 2, 1, gelu_grad_lanes)
-MAP_RANGE(relu_range, 1, 1, relu_lanes)
-MAP_RANGE(relu_grad_range, 2, 1, relu_grad_lanes)
-MAP_RANGE(add_range, 2, 1, add_lanes)
+MAP_RANGE(swiglu_range, 2, 1, ELEM, ELEM, swiglu_lanes)
+MAP_RANGE(swiglu_grad_range, 3, 2, ELEM, ELEM, swiglu_grad_lanes)
+MAP_RANGE(gelu_range, 1, 1, ELEM, ELEM, gelu_lanes)
+MAP_RANGE(gelu_grad_range, 2, 1, ELEM, ELEM, gelu_grad_lanes)
+MAP_RANGE(relu_range, 1, 1, ELEM, ELEM, relu_lanes)
+MAP_RANGE(relu_grad_range, 2, 1, ELEM, ELEM, relu_grad_lanes)
+MAP_RANGE(add_range, 2, 1, ELEM, ELEM, add_lanes)
 
 void KERN_FN(swiglu)(struct kern_stream *s, int64_t n, const void *a, const void *b, void *y)
 {
@@ -95,8 +95,8 @@ static void map_rows(void *arg, int part, int64_t lo, int64_t hi)
     for (int64_t i = lo; i < hi; i++) {
         struct cpu_map row = *a->m;
         for (int k = 0; k < MAP_MAX; k++) {
-            row.in[k] = row.in[k] ? row.in[k] + i * a->stride : NULL;
-            row.out[k] = row.out[k] ? row.out[k] + i * a->stride : NULL;
+            row.in[k] = row.in[k] ? (const elem *)row.in[k] + i * a->stride : NULL;
+            row.out[k] = row.out[k] ? (elem *)row.out[k] + i * a->stride : NULL;
         }
         a->fn(&row, part, 0, a->n);
     }
@@ -113,14 +113,14 @@ static void run_rows(struct kern_stream *s, struct cpu_map *m, kern_range_fn *fn
         kern_stream_run(s, rows, 1 + MAP_GRAIN / (n + 1), map_rows, &a);
 }
 
-void KERN_FN(gelu_rows)(struct kern_stream *s, int64_t rows, int64_t n, int64_t stride, const float *x, float *y)
+void KERN_FN(gelu_rows)(struct kern_stream *s, int64_t rows, int64_t n, int64_t stride, const elem *x, elem *y)
 {
     struct cpu_map m = {.in = {x}, .out = {y}};
     run_rows(s, &m, gelu_range, rows, n, stride);
 }
 
-void KERN_FN(gelu_grad_rows)(struct kern_stream *s, int64_t rows, int64_t n, int64_t stride, const float *x,
-                             const float *dy, float *dx)
+void KERN_FN(gelu_grad_rows)(struct kern_stream *s, int64_t rows, int64_t n, int64_t stride, const elem *x,
+                             const elem *dy, elem *dx)
 {
     struct cpu_map m = {.in = {x, dy}, .out = {dx}};
     run_rows(s, &m, gelu_grad_range, rows, n, stride);

@@ -86,10 +86,10 @@ static void scale_row(float *x, int64_t n, float factor)
         x[j] *= factor;
 }
 
-static void give_scaled(int64_t n, const float *restrict from, float factor, float *restrict to)
+static void give_scaled(int64_t n, const float *restrict from, float factor, elem *restrict to)
 {
-    for (int64_t j = 0; j < n; j++)
-        to[j] = from[j] * factor;
+    for (int64_t j = 0; j < n; j += VF)
+        e_store_part(to, j, n, v_load_part(from, j, n) * factor);
 }
 
 /* Replaces scores by weights relative to the running maximum, and rescales the sums and outputs of earlier blocks of
@@ -119,11 +119,12 @@ static void forward_queries(const struct attn_head *h, int64_t q0, struct attn_w
     const struct kern_attention *a = h->a;
     struct attn_block b = {.q0 = q0, .nq = attn_min(ATTN_QUERIES, a->seq - q0)};
     int64_t keys = attn_keys_until(a, b.q0 + b.nq);
-    const float *q = (const float *)a->q + h->q_at + q0 * a->q_stride;
-    float *o = (float *)a->o + h->o_at + q0 * a->o_stride;
+    elem *o = (elem *)a->o + h->o_at + q0 * a->o_stride;
+    KERN_FN(tile_pack_rows)
+    (b.nq, a->head_dim, w->padded, (const elem *)a->q + h->q_at + q0 * a->q_stride, a->q_stride, w->q);
     for (b.k0 = 0; b.k0 < keys; b.k0 += ATTN_KEYS) {
         b.nk = attn_min(ATTN_KEYS, keys - b.k0);
-        KERN_FN(attn_scores)(a, &b, q, a->q_stride, w->k_columns, w->s);
+        KERN_FN(attn_scores)(a, &b, w->q, w->padded, w->k_columns, w->s);
         softmax_block(h, &b, w);
         KERN_FN(attn_weighted)(a, &b, w->s, w->v_rows, w->padded, w->out);
     }
@@ -139,8 +140,8 @@ static void forward_group(const struct attn_job *job, int64_t sample, int64_t kv
     const struct kern_attention *a = job->a;
     int64_t group = a->heads / a->kv_heads;
     struct attn_head h = KERN_FN(attn_head)(a, sample, kv * group);
-    KERN_FN(tile_pack_transposed)(attn_keys(a), a->head_dim, (const float *)a->k + h.k_at, a->k_stride, w->k_columns);
-    KERN_FN(tile_pack_rows)(attn_keys(a), a->head_dim, w->padded, (const float *)a->v + h.v_at, a->v_stride, w->v_rows);
+    KERN_FN(tile_pack_transposed)(attn_keys(a), a->head_dim, (const elem *)a->k + h.k_at, a->k_stride, w->k_columns);
+    KERN_FN(tile_pack_rows)(attn_keys(a), a->head_dim, w->padded, (const elem *)a->v + h.v_at, a->v_stride, w->v_rows);
     for (int64_t i = 0; i < group; i++) {
         h = KERN_FN(attn_head)(a, sample, kv * group + i);
         for (int64_t q0 = 0; q0 < a->seq; q0 += ATTN_QUERIES)
@@ -173,13 +174,13 @@ static size_t work_layout(const struct kern_attention *a, bool grad, char *at, s
     w->max = carve(&c, ATTN_QUERIES);
     w->sum = carve(&c, ATTN_QUERIES);
     w->out = carve(&c, ATTN_QUERIES * padded);
+    w->q = carve(&c, ATTN_QUERIES * padded);
     w->k_columns = carve(&c, columns);
     if (!grad) {
         w->v_rows = carve(&c, rows);
         return c.bytes;
     }
     w->dp = carve(&c, scores);
-    w->q = carve(&c, ATTN_QUERIES * padded);
     w->d_o = carve(&c, ATTN_QUERIES * padded);
     w->v_columns = carve(&c, columns);
     w->k_rows = carve(&c, rows);

@@ -12,17 +12,17 @@ static void take_queries(const struct attn_job *job, const struct attn_head *h, 
                          struct attn_work *w)
 {
     const struct kern_attention *a = h->a;
-    const float *o = (const float *)a->o + h->o_at + b->q0 * a->o_stride;
+    const elem *o = (const elem *)a->o + h->o_at + b->q0 * a->o_stride;
     KERN_FN(tile_pack_rows)
-    (b->nq, a->head_dim, w->padded, (const float *)a->q + h->q_at + b->q0 * a->q_stride, a->q_stride, w->q);
+    (b->nq, a->head_dim, w->padded, (const elem *)a->q + h->q_at + b->q0 * a->q_stride, a->q_stride, w->q);
     KERN_FN(tile_pack_rows)
-    (b->nq, a->head_dim, w->padded, (const float *)job->grad->d_o + h->o_at + b->q0 * a->o_stride, a->o_stride, w->d_o);
+    (b->nq, a->head_dim, w->padded, (const elem *)job->grad->d_o + h->o_at + b->q0 * a->o_stride, a->o_stride, w->d_o);
     for (int64_t i = 0; i < b->nq; i++) {
         vf sum = {0};
         for (int64_t j = 0; j < a->head_dim; j += VF) {
-            const float *p = o + i * a->o_stride + j;
-            __builtin_prefetch(p + TILE_AHEAD * a->o_stride);
-            vf x = a->head_dim - j >= VF ? v_load(p) : v_load_n(p, a->head_dim - j);
+            const elem *row = o + i * a->o_stride;
+            __builtin_prefetch(row + j + TILE_AHEAD * a->o_stride);
+            vf x = e_load_part(row, j, a->head_dim);
             sum = v_fma(x, v_load(w->d_o + i * w->padded + j), sum);
         }
         w->sum[i] = v_sum(sum);
@@ -74,20 +74,14 @@ static void backward_block(const struct attn_head *h, const struct attn_block *b
     KERN_FN(attn_weighted)(a, b, w->dp, w->k_rows, w->padded, w->out);
 }
 
-static void add_to_row(int64_t n, const float *restrict from, float *restrict to)
-{
-    for (int64_t j = 0; j < n; j++)
-        to[j] += from[j];
-}
-
-static void give_rows(int64_t n, int64_t width, bool add, const float *from, int64_t padded, float *to, int64_t stride)
+static void give_rows(int64_t n, int64_t width, bool add, const float *from, int64_t padded, elem *to, int64_t stride)
 {
     for (int64_t i = 0; i < n; i++, from += padded, to += stride) {
         tile_expect_row(to + TILE_AHEAD * stride, width, 1);
-        if (add)
-            add_to_row(width, from, to);
-        else
-            memcpy(to, from, (size_t)width * sizeof(float));
+        for (int64_t j = 0; j < width; j += VF) {
+            vf x = v_load_part(from, j, width);
+            e_store_part(to, j, width, add ? e_load_part(to, j, width) + x : x);
+        }
     }
 }
 
@@ -103,7 +97,7 @@ static void backward_head(const struct attn_job *job, const struct attn_head *h,
             backward_block(h, &b, w);
         }
         give_rows(b.nq, a->head_dim, job->grad->acc_q, w->out, w->padded,
-                  (float *)job->grad->d_q + h->q_at + q0 * a->q_stride, a->q_stride);
+                  (elem *)job->grad->d_q + h->q_at + q0 * a->q_stride, a->q_stride);
     }
 }
 
@@ -114,17 +108,17 @@ static void backward_group(const struct attn_job *job, int64_t sample, int64_t k
     int64_t group = a->heads / a->kv_heads, keys = attn_keys(a);
     size_t bytes = (size_t)(keys * w->padded) * sizeof(float);
     struct attn_head h = KERN_FN(attn_head)(a, sample, kv * group);
-    KERN_FN(tile_pack_transposed)(keys, a->head_dim, (const float *)a->k + h.k_at, a->k_stride, w->k_columns);
-    KERN_FN(tile_pack_transposed)(keys, a->head_dim, (const float *)a->v + h.v_at, a->v_stride, w->v_columns);
-    KERN_FN(tile_pack_rows)(keys, a->head_dim, w->padded, (const float *)a->k + h.k_at, a->k_stride, w->k_rows);
+    KERN_FN(tile_pack_transposed)(keys, a->head_dim, (const elem *)a->k + h.k_at, a->k_stride, w->k_columns);
+    KERN_FN(tile_pack_transposed)(keys, a->head_dim, (const elem *)a->v + h.v_at, a->v_stride, w->v_columns);
+    KERN_FN(tile_pack_rows)(keys, a->head_dim, w->padded, (const elem *)a->k + h.k_at, a->k_stride, w->k_rows);
     memset(w->dk_rows, 0, bytes);
     memset(w->dv_rows, 0, bytes);
     for (int64_t i = 0; i < group; i++) {
         h = KERN_FN(attn_head)(a, sample, kv * group + i);
         backward_head(job, &h, w);
     }
-    give_rows(keys, a->head_dim, g->acc_kv, w->dk_rows, w->padded, (float *)g->d_k + h.k_at, a->k_stride);
-    give_rows(keys, a->head_dim, g->acc_kv, w->dv_rows, w->padded, (float *)g->d_v + h.v_at, a->v_stride);
+    give_rows(keys, a->head_dim, g->acc_kv, w->dk_rows, w->padded, (elem *)g->d_k + h.k_at, a->k_stride);
+    give_rows(keys, a->head_dim, g->acc_kv, w->dv_rows, w->padded, (elem *)g->d_v + h.v_at, a->v_stride);
 }
 
 err_t KERN_FN(attention_grad)(struct kern_stream *s, const struct kern_attention_grad *g)

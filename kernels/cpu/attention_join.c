@@ -3,15 +3,12 @@
 
 #include <assert.h>
 
-static void join_row(int64_t n, float *o, float *lse, const float *o2, float lse2)
+static void join_row(int64_t n, elem *o, float *lse, const elem *o2, float lse2)
 {
     float max = *lse > lse2 ? *lse : lse2, own = expf(*lse - max), other = expf(lse2 - max), sum = own + other;
     vf a = v_set(own / sum), b = v_set(other / sum);
-    int64_t j = 0;
-    for (; j + VF <= n; j += VF)
-        v_store(o + j, v_fma(v_load(o + j), a, v_load(o2 + j) * b));
-    if (j < n)
-        v_store_n(o + j, v_fma(v_load_n(o + j, n - j), a, v_load_n(o2 + j, n - j) * b), n - j);
+    for (int64_t j = 0; j < n; j += VF)
+        e_store_part(o, j, n, v_fma(e_load_part(o, j, n), a, e_load_part(o2, j, n) * b));
     *lse = max + logf(sum);
 }
 
@@ -21,8 +18,8 @@ static void join_rows(void *arg, int part, int64_t lo, int64_t hi)
     for (int64_t row = lo; row < hi; row++)
         for (int64_t h = 0; h < a->heads; h++) {
             int64_t at = (row / a->seq * a->heads + h) * a->seq + row % a->seq;
-            join_row(a->head_dim, (float *)a->o + row * a->o_stride + h * a->head_dim, (float *)a->lse + at,
-                     (const float *)a->o2 + row * a->o2_stride + h * a->head_dim, ((const float *)a->lse2)[at]);
+            join_row(a->head_dim, (elem *)a->o + row * a->o_stride + h * a->head_dim, (float *)a->lse + at,
+                     (const elem *)a->o2 + row * a->o2_stride + h * a->head_dim, ((const float *)a->lse2)[at]);
         }
 }
 

@@ -5,18 +5,18 @@
 
 struct copy_args {
     int64_t n, ldx, ldy;
-    const float *x;
-    float *y;
+    const elem *x;
+    elem *y;
 };
 
 static void copy_rows(void *arg, int part, int64_t lo, int64_t hi)
 {
     const struct copy_args *a = arg;
     if (a->ldx == a->n && a->ldy == a->n)
-        memcpy(a->y + lo * a->n, a->x + lo * a->n, (size_t)((hi - lo) * a->n) * sizeof(float));
+        memcpy(a->y + lo * a->n, a->x + lo * a->n, (size_t)((hi - lo) * a->n) * sizeof(elem));
     else
         for (int64_t i = lo; i < hi; i++)
-            memcpy(a->y + i * a->ldy, a->x + i * a->ldx, (size_t)a->n * sizeof(float));
+            memcpy(a->y + i * a->ldy, a->x + i * a->ldx, (size_t)a->n * sizeof(elem));
 }
 
 void KERN_FN(copy_cols)(struct kern_stream *s, int64_t rows, int64_t n, const void *x, int64_t ldx, void *y,

@@ -48,18 +48,18 @@ static ALWAYS_INLINE vf dropped(const struct dropout_args *a, vu word, vf x)
 }
 
 /* One vector of a row of n elements, from element `j` on; it may extend past either end of the row. */
-static ALWAYS_INLINE void drop_vector(const struct dropout_args *a, vu word, int64_t j, int64_t n, const float *x,
-                                      float *y)
+static ALWAYS_INLINE void drop_vector(const struct dropout_args *a, vu word, int64_t j, int64_t n, const elem *x,
+                                      elem *y)
 {
     if (j >= 0 && j + VF <= n) {
-        v_store(y + j, dropped(a, word, v_load(x + j)));
+        e_store(y + j, dropped(a, word, e_load(x + j)));
         return;
     }
-    float lane[VF] = {0};
+    elem lane[VF] = {0};
     for (int64_t k = 0; k < VF; k++)
         if (j + k >= 0 && j + k < n)
             lane[k] = x[j + k];
-    v_store(lane, dropped(a, word, v_load(lane)));
+    e_store(lane, dropped(a, word, e_load(lane)));
     for (int64_t k = 0; k < VF; k++)
         if (j + k >= 0 && j + k < n)
             y[j + k] = lane[k];
@@ -69,8 +69,8 @@ static void drop_row(const struct dropout_args *a, int64_t i)
 {
     const struct kern_dropout *d = &a->d;
     int64_t first = d->rows[i] * d->cols + d->col0, lead = first % 4;
-    const float *x = (const float *)d->x + i * d->n;
-    float *y = (float *)d->y + i * d->n;
+    const elem *x = (const elem *)d->x + i * d->n;
+    elem *y = (elem *)d->y + i * d->n;
     for (int64_t j = -lead; j < d->n; j += GROUP) {
         vu word[2];
         words_at(d, (uint64_t)(first + j) / 4, word);

@@ -5,8 +5,9 @@
 struct embed_args {
     int64_t t, d, seq, lo, hi;
     const int32_t *ids;
-    const float *table, *pos, *dy;
-    float *y, *d_table, *d_pos;
+    const elem *table, *pos, *dy;
+    elem *y;
+    float *d_table, *d_pos;
 };
 
 static bool is_here(const struct embed_args *a, int64_t token)
@@ -15,15 +16,15 @@ static bool is_here(const struct embed_args *a, int64_t token)
 }
 
 /* row, pos: may be NULL */
-static void embed_row(int64_t d, const float *restrict row, const float *restrict pos, float *restrict y)
+static void embed_row(int64_t d, const elem *restrict row, const elem *restrict pos, elem *restrict y)
 {
     if (row && pos)
-        for (int64_t j = 0; j < d; j++)
-            y[j] = row[j] + pos[j];
+        for (int64_t j = 0; j < d; j += VF)
+            e_store_part(y, j, d, e_load_part(row, j, d) + e_load_part(pos, j, d));
     else if (row || pos)
-        memcpy(y, row ? row : pos, (size_t)d * sizeof(float));
+        memcpy(y, row ? row : pos, (size_t)d * sizeof(elem));
     else
-        memset(y, 0, (size_t)d * sizeof(float));
+        memset(y, 0, (size_t)d * sizeof(elem));
 }
 
 static void embed_rows(void *arg, int part, int64_t lo, int64_t hi)
@@ -42,17 +43,17 @@ void KERN_FN(embed)(struct kern_stream *s, int64_t t, int64_t d, int64_t seq, in
     kern_stream_run(s, t, 8, embed_rows, &a);
 }
 
-static void add_row(int64_t lo, int64_t hi, const float *restrict from, float *restrict to)
+static void add_row(int64_t lo, int64_t hi, const elem *restrict from, float *restrict to)
 {
-    for (int64_t j = lo; j < hi; j++)
-        to[j] += from[j];
+    for (int64_t j = lo; j < hi; j += VF)
+        v_store_part(to, j, hi, v_load_part(to, j, hi) + e_load_part(from, j, hi));
 }
 
 static void embed_grad_columns(void *arg, int part, int64_t lo, int64_t hi)
 {
     const struct embed_args *a = arg;
     for (int64_t i = 0; i < a->t; i++) {
-        const float *dy = a->dy + i * a->d;
+        const elem *dy = a->dy + i * a->d;
         if (is_here(a, i))
             add_row(lo, hi, dy, a->d_table + (a->ids[i] - a->lo) * a->d);
         if (a->d_pos)

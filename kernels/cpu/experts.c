@@ -26,29 +26,17 @@ void KERN_FN(route_sort)(struct kern_stream *s, int64_t t, int64_t k, int64_t ex
 struct rows_args {
     int64_t k, d;
     const int32_t *index; /* source or place */
-    const float *weights, *x, *dy;
-    float *y, *dx, *d_weights;
+    const float *weights;
+    const elem *x, *dy;
+    elem *y, *dx;
+    float *d_weights;
 };
-
-/* Loads a vector at column j, or the remaining elements of the row. */
-static ALWAYS_INLINE vf part_load(const float *p, int64_t j, int64_t d)
-{
-    return d - j >= VF ? v_load(p + j) : v_load_n(p + j, d - j);
-}
-
-static ALWAYS_INLINE void part_store(float *p, int64_t j, int64_t d, vf x)
-{
-    if (d - j >= VF)
-        v_store(p + j, x);
-    else
-        v_store_n(p + j, x, d - j);
-}
 
 static void gather_rows(void *arg, int part, int64_t lo, int64_t hi)
 {
     const struct rows_args *a = arg;
     for (int64_t r = lo; r < hi; r++)
-        memcpy(a->y + r * a->d, a->x + a->index[r] / a->k * a->d, (size_t)a->d * sizeof(float));
+        memcpy(a->y + r * a->d, a->x + a->index[r] / a->k * a->d, (size_t)a->d * sizeof(elem));
 }
 
 void KERN_FN(rows_gather)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, const int32_t *source, const void *x,
@@ -67,8 +55,8 @@ static void sum_rows(void *arg, int part, int64_t lo, int64_t hi)
         for (int64_t c = 0; c < a->d; c += VF) {
             vf sum = {0};
             for (int64_t j = 0; j < a->k; j++)
-                sum = v_fma(v_set(weights ? weights[j] : 1), part_load(a->x + place[j] * a->d, c, a->d), sum);
-            part_store(a->y + i * a->d, c, a->d, sum);
+                sum = v_fma(v_set(weights ? weights[j] : 1), e_load_part(a->x + place[j] * a->d, c, a->d), sum);
+            e_store_part(a->y + i * a->d, c, a->d, sum);
         }
     }
 }
@@ -81,13 +69,13 @@ void KERN_FN(rows_sum)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, c
 }
 
 /* dx = factor dy. Returns the product of dy and x; dx may be x or dy. */
-static float scale_and_multiply(int64_t d, float factor, const float *x, const float *dy, float *dx)
+static float scale_and_multiply(int64_t d, float factor, const elem *x, const elem *dy, elem *dx)
 {
     vf sum = {0};
     for (int64_t c = 0; c < d; c += VF) {
-        vf g = part_load(dy, c, d);
-        sum = v_fma(g, part_load(x, c, d), sum);
-        part_store(dx, c, d, g * factor);
+        vf g = e_load_part(dy, c, d);
+        sum = v_fma(g, e_load_part(x, c, d), sum);
+        e_store_part(dx, c, d, g * factor);
     }
     return v_sum(sum);
 }
@@ -113,8 +101,8 @@ void KERN_FN(rows_sum_grad)(struct kern_stream *s, int64_t t, int64_t k, int64_t
 
 struct gate_args {
     int64_t d;
-    const float *x, *z, *dy;
-    float *y, *dx, *dz;
+    const elem *x, *z, *dy;
+    elem *y, *dx, *dz;
 };
 
 static double opening(float z)
@@ -126,9 +114,10 @@ static void gate_rows(void *arg, int part, int64_t lo, int64_t hi)
 {
     const struct gate_args *a = arg;
     for (int64_t i = lo; i < hi; i++) {
-        const float *x = a->x + i * a->d, open = (float)opening(a->z[i]);
+        const elem *x = a->x + i * a->d;
+        float open = (float)opening(e_value(a->z[i]));
         for (int64_t c = 0; c < a->d; c += VF)
-            part_store(a->y + i * a->d, c, a->d, part_load(x, c, a->d) * open);
+            e_store_part(a->y + i * a->d, c, a->d, e_load_part(x, c, a->d) * open);
     }
 }
 
@@ -142,9 +131,9 @@ static void gate_grad_rows(void *arg, int part, int64_t lo, int64_t hi)
 {
     const struct gate_args *a = arg;
     for (int64_t i = lo; i < hi; i++) {
-        double open = opening(a->z[i]);
+        double open = opening(e_value(a->z[i]));
         float product = scale_and_multiply(a->d, (float)open, a->x + i * a->d, a->dy + i * a->d, a->dx + i * a->d);
-        a->dz[i] = (float)(open * (1 - open) * (double)product);
+        a->dz[i] = e_of((float)(open * (1 - open) * (double)product));
     }
 }
 

@@ -1,8 +1,8 @@
-/* Matrix products by oneDNN, with the sums and activations that belong to them.
+/* Matrix products by oneDNN, with the sums and activations that belong to them. product_f32.c and product_bf16.c have
+ * the products themselves.
  *
- * The bias is written to C before the product, which then adds to it: beta = 1 costs oneDNN nothing. An activation is a
- * separate pass over the result and takes 3 % of the product's time. Applying it block by block while rows are in cache
- * would be slower, because each block's product would pack B again. */
+ * An activation is a separate pass over the result and takes 3 % of the product's time. Applying it block by block
+ * while rows are in cache would be slower, because each block's product would pack B again. */
 #include "kernels/cpu/cpu.h"
 
 #include "common/base/log.h"
@@ -25,30 +25,29 @@ err_t KERN_FN(sgemm)(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k
 }
 
 /* The destination of the product before the activation. */
-static float *product_of(const struct kern_gemm *g)
+static void *product_of(const struct kern_gemm *g)
 {
     return g->act == KERN_ACT_GELU ? g->aux : g->c;
 }
 
 struct sum_args {
     int64_t k, stride; /* k: terms of a sum; stride: elements between rows as stored */
-    const float *x;
+    const elem *x;
     float *out;
 };
 
 /* sum[0..columns) += eight rows, or fewer at the end, summed as a tree */
-static void add_rows(int64_t rows, int64_t columns, int64_t n, const float *dy, float *sum)
+static void add_rows(int64_t rows, int64_t columns, int64_t n, const elem *dy, float *sum)
 {
-    if (rows < 8) {
-        for (int64_t i = 0; i < rows; i++)
-            for (int64_t j = 0; j < columns; j++)
-                sum[j] += dy[i * n + j];
-        return;
-    }
-    for (int64_t j = 0; j < columns; j++) {
-        const float *p = dy + j;
-        float a = (p[0] + p[n]) + (p[2 * n] + p[3 * n]), b = (p[4 * n] + p[5 * n]) + (p[6 * n] + p[7 * n]);
-        sum[j] += a + b;
+    for (int64_t i = 0; i < rows && rows < 8; i++)
+        for (int64_t j = 0; j < columns; j += VF)
+            v_store_part(sum, j, columns, v_load_part(sum, j, columns) + e_load_part(dy + i * n, j, columns));
+    for (int64_t j = 0; j < columns && rows == 8; j += VF) {
+        vf row[8];
+        for (int i = 0; i < 8; i++)
+            row[i] = e_load_part(dy + i * n, j, columns);
+        vf a = (row[0] + row[1]) + (row[2] + row[3]), b = (row[4] + row[5]) + (row[6] + row[7]);
+        v_store_part(sum, j, columns, v_load_part(sum, j, columns) + (a + b));
     }
 }
 
@@ -71,21 +70,21 @@ static void row_sums(void *arg, int part, int64_t lo, int64_t hi)
 {
     const struct sum_args *a = arg;
     for (int64_t i = lo; i < hi; i++) {
-        const float *x = a->x + i * a->stride;
+        const elem *x = a->x + i * a->stride;
         vf sum = {0}, other = {0};
         int64_t l = 0;
         for (; l + 2 * VF <= a->k; l += 2 * VF) {
-            sum += v_load(x + l);
-            other += v_load(x + l + VF);
+            sum += e_load(x + l);
+            other += e_load(x + l + VF);
         }
         for (; l < a->k; l += VF)
-            sum += a->k - l < VF ? v_load_n(x + l, a->k - l) : v_load(x + l);
+            sum += e_load_part(x, l, a->k);
         a->out[i] += v_sum(sum + other);
     }
 }
 
 /* out[n] += sums over k of a matrix stored as [k, n] if `columns`, else as [n, k] */
-static void add_sums(struct kern_stream *s, bool columns, int64_t n, int64_t k, const float *x, int64_t stride,
+static void add_sums(struct kern_stream *s, bool columns, int64_t n, int64_t k, const elem *x, int64_t stride,
                      float *out)
 {
     struct sum_args a = {k, stride, x, out};
@@ -98,32 +97,27 @@ void KERN_FN(bias_grad)(struct kern_stream *s, int64_t t, int64_t n, const void 
 }
 
 /* Fills rows of x with the bias, or with zero. */
-static void prefill_rows(void *arg, int part, int64_t lo, int64_t hi)
+static void fill_rows(void *arg, int part, int64_t lo, int64_t hi)
 {
     const struct kern_gemm *g = arg;
-    const float *bias = g->bias;
-    for (int64_t i = lo; i < hi; i++) {
-        float *row = product_of(g) + i * g->ldc;
-        int64_t j = 0;
-        for (; j + VF <= g->n; j += VF) {
-            v_expect_store(row + j);
-            v_store(row + j, bias ? v_load(bias + j) : (vf){0});
+    for (int64_t i = lo; i < hi; i++)
+        for (int64_t j = 0; j < g->n; j += VF) {
+            vf x = g->bias ? e_load_part(g->bias, j, g->n) : (vf){0};
+            if (g->wide_c)
+                v_store_part((float *)product_of(g) + i * g->ldc, j, g->n, x);
+            else
+                e_store_part((elem *)product_of(g) + i * g->ldc, j, g->n, x);
         }
-        v_store_n(row + j, bias ? v_load_n(bias + j, g->n - j) : (vf){0}, g->n - j);
-    }
 }
 
 /* x = op(A) op(B) + bias, or c += */
 static err_t product(struct kern_stream *s, const struct kern_gemm *g)
 {
-    bool prefill = g->bias || (g->k == 0 && !g->accumulate);
-    if (prefill)
-        kern_stream_run(s, g->m, 16, prefill_rows, (void *)g);
-    if (g->k == 0)
-        return OK;
-    kern_stream_limit(kern_stream_threads(s));
-    return KERN_FN(sgemm)(g->trans_a, g->trans_b, g->m, g->n, g->k, 1, g->a, g->lda, g->b, g->ldb,
-                          g->accumulate || prefill ? 1 : 0, product_of(g), g->ldc);
+    if (g->k > 0)
+        return KERN_FN(product)(s, g, product_of(g));
+    if (!g->accumulate)
+        kern_stream_run(s, g->m, 16, fill_rows, (void *)g);
+    return OK;
 }
 
 err_t KERN_FN(gemm)(struct kern_stream *s, const struct kern_gemm *g)

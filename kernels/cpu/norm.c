@@ -1,4 +1,5 @@
-/* Root-mean-square norm and layer norm, preceded by the residual sum; formulas as in ref/norm.c.
+/* Root-mean-square norm and layer norm, preceded by the residual sum; formulas as in ref/norm.c. The
+ * statistics are those of the stored residual sum, which is what the backward reads.
  *
  * A row is read from memory once and then from cache. The backward processes blocks of 16 rows: first their input
  * gradients, then, while the rows are still in cache, their contribution to the weights' gradients, column by column.
@@ -11,53 +12,42 @@ struct norm_args {
     int64_t t, d;
     float eps;
     bool centered; /* layer norm */
-    const float *x, *res, *w, *b;
-    float *r, *y, *mean, *rstd;
+    const elem *x, *res, *w, *b;
+    elem *r, *y;
+    float *mean, *rstd;
     /* the backward uses x, w, the statistics, and these */
-    const float *dy, *d_res, *c_mean, *c_rstd;
-    float *dx, *dw, *db;
+    const elem *dy, *d_res;
+    const float *c_mean, *c_rstd;
+    elem *dx;
+    float *dw, *db;
 };
 
-/* Loads a vector at column j, or the remaining elements of the row. */
-static ALWAYS_INLINE vf part_load(const float *p, int64_t j, int64_t d)
-{
-    return d - j >= VF ? v_load(p + j) : v_load_n(p + j, d - j);
-}
-
-static ALWAYS_INLINE void part_store(float *p, int64_t j, int64_t d, vf x)
-{
-    if (d - j >= VF)
-        v_store(p + j, x);
-    else
-        v_store_n(p + j, x, d - j);
-}
-
 /* Returns the sums of x (after the residual sum, which is written) and of its squares. */
-static ALWAYS_INLINE float row_sum(const struct norm_args *a, const float *x, const float *res, float *r, bool squares)
+static ALWAYS_INLINE float row_sum(const struct norm_args *a, const elem *x, const elem *res, elem *r, bool squares)
 {
     vf sum = {0};
     for (int64_t j = 0; j < a->d; j += VF) {
-        vf v = part_load(x, j, a->d);
+        vf v = e_load_part(x, j, a->d);
         if (res) {
-            v += part_load(res, j, a->d);
-            part_store(r, j, a->d, v);
+            v = e_rounded(v + e_load_part(res, j, a->d));
+            e_store_part(r, j, a->d, v);
         }
         sum = squares ? v_fma(v, v, sum) : sum + v;
     }
     return v_sum(sum);
 }
 
-static float squares_around(const float *x, int64_t d, float mean)
+static float squares_around(const elem *x, int64_t d, float mean)
 {
     vf sum = {0};
     int64_t j = 0;
     for (; j + VF <= d; j += VF) {
-        vf v = v_load(x + j) - mean;
+        vf v = e_load(x + j) - mean;
         sum = v_fma(v, v, sum);
     }
     float rest = 0;
     for (; j < d; j++)
-        rest += (x[j] - mean) * (x[j] - mean);
+        rest += (e_value(x[j]) - mean) * (e_value(x[j]) - mean);
     return v_sum(sum) + rest;
 }
 
@@ -65,13 +55,13 @@ static void rms_rows(void *arg, int part, int64_t lo, int64_t hi)
 {
     const struct norm_args *a = arg;
     for (int64_t i = lo; i < hi; i++) {
-        const float *x = a->x + i * a->d, *res = a->res ? a->res + i * a->d : NULL;
-        float *r = res ? a->r + i * a->d : NULL, *y = a->y + i * a->d;
+        const elem *x = a->x + i * a->d, *res = a->res ? a->res + i * a->d : NULL;
+        elem *r = res ? a->r + i * a->d : NULL, *y = a->y + i * a->d;
         float mean_square = row_sum(a, x, res, r, true) / (float)a->d, k = 1 / sqrtf(mean_square + a->eps);
-        const float *row = res ? r : x;
+        const elem *row = res ? r : x;
         for (int64_t j = 0; j < a->d; j += VF) {
-            v_expect_store(y + j);
-            part_store(y, j, a->d, part_load(row, j, a->d) * k * part_load(a->w, j, a->d));
+            v_expect_store((const float *)(y + j));
+            e_store_part(y, j, a->d, e_load_part(row, j, a->d) * k * e_load_part(a->w, j, a->d));
         }
         a->rstd[i] = k;
     }
@@ -81,15 +71,15 @@ static void layer_rows(void *arg, int part, int64_t lo, int64_t hi)
 {
     const struct norm_args *a = arg;
     for (int64_t i = lo; i < hi; i++) {
-        const float *x = a->x + i * a->d, *res = a->res ? a->res + i * a->d : NULL;
-        float *r = res ? a->r + i * a->d : NULL, *y = a->y + i * a->d;
+        const elem *x = a->x + i * a->d, *res = a->res ? a->res + i * a->d : NULL;
+        elem *r = res ? a->r + i * a->d : NULL, *y = a->y + i * a->d;
         float mean = row_sum(a, x, res, r, false) / (float)a->d;
-        const float *row = res ? r : x;
+        const elem *row = res ? r : x;
         float k = 1 / sqrtf(squares_around(row, a->d, mean) / (float)a->d + a->eps);
         for (int64_t j = 0; j < a->d; j += VF) {
-            vf h = (part_load(row, j, a->d) - mean) * k;
-            v_expect_store(y + j);
-            part_store(y, j, a->d, v_fma(h, part_load(a->w, j, a->d), part_load(a->b, j, a->d)));
+            vf h = (e_load_part(row, j, a->d) - mean) * k;
+            v_expect_store((const float *)(y + j));
+            e_store_part(y, j, a->d, v_fma(h, e_load_part(a->w, j, a->d), e_load_part(a->b, j, a->d)));
         }
         a->mean[i] = mean;
         a->rstd[i] = k;
@@ -123,21 +113,22 @@ void KERN_FN(layernorm)(struct kern_stream *s, int64_t t, int64_t d, double eps,
 
 static void input_grad_row(const struct norm_args *a, int64_t i)
 {
-    const float *x = a->x + i * a->d, *dy = a->dy + i * a->d, *past = a->d_res ? a->d_res + i * a->d : NULL;
-    float *dx = a->dx + i * a->d, mean = a->centered ? a->c_mean[i] : 0, k = a->c_rstd[i];
+    const elem *x = a->x + i * a->d, *dy = a->dy + i * a->d, *past = a->d_res ? a->d_res + i * a->d : NULL;
+    elem *dx = a->dx + i * a->d;
+    float mean = a->centered ? a->c_mean[i] : 0, k = a->c_rstd[i];
     vf sum_g = {0}, sum_gh = {0};
     for (int64_t j = 0; j < a->d; j += VF) {
-        vf g = part_load(dy, j, a->d) * part_load(a->w, j, a->d);
+        vf g = e_load_part(dy, j, a->d) * e_load_part(a->w, j, a->d);
         sum_g += g;
-        sum_gh = v_fma(g, (part_load(x, j, a->d) - mean) * k, sum_gh);
+        sum_gh = v_fma(g, (e_load_part(x, j, a->d) - mean) * k, sum_gh);
     }
     float mean_g = a->centered ? v_sum(sum_g) / (float)a->d : 0, mean_gh = v_sum(sum_gh) / (float)a->d;
     for (int64_t j = 0; j < a->d; j += VF) {
-        vf g = part_load(dy, j, a->d) * part_load(a->w, j, a->d), h = (part_load(x, j, a->d) - mean) * k;
+        vf g = e_load_part(dy, j, a->d) * e_load_part(a->w, j, a->d), h = (e_load_part(x, j, a->d) - mean) * k;
         vf v = (g - mean_g - h * mean_gh) * k;
         if (past)
-            v += part_load(past, j, a->d);
-        part_store(dx, j, a->d, v);
+            v += e_load_part(past, j, a->d);
+        e_store_part(dx, j, a->d, v);
     }
 }
 
@@ -153,14 +144,14 @@ static void weight_grad_block(const struct norm_args *a, int64_t row, int64_t en
     for (int64_t j = lo; j < hi; j += VF) {
         vf sum_w = {0}, sum_b = {0};
         for (int64_t i = row; i < end; i++) {
-            vf dy = part_load(a->dy + i * a->d, j, hi), x = part_load(a->x + i * a->d, j, hi);
+            vf dy = e_load_part(a->dy + i * a->d, j, hi), x = e_load_part(a->x + i * a->d, j, hi);
             float mean = a->centered ? a->c_mean[i] : 0;
             sum_w = v_fma(dy, (x - mean) * a->c_rstd[i], sum_w);
             sum_b += dy;
         }
-        part_store(a->dw, j, hi, part_load(a->dw, j, hi) + sum_w);
+        v_store_part(a->dw, j, hi, v_load_part(a->dw, j, hi) + sum_w);
         if (a->centered)
-            part_store(a->db, j, hi, part_load(a->db, j, hi) + sum_b);
+            v_store_part(a->db, j, hi, v_load_part(a->db, j, hi) + sum_b);
     }
 }
 

@@ -20,7 +20,7 @@ static ALWAYS_INLINE void adamw_lanes(const void *constants, const vf in[], vf o
     out[2] = v;
 }
 
-MAP_RANGE(adamw_range, 4, 3, adamw_lanes)
+MAP_RANGE(adamw_range, 4, 3, WIDE, WIDE, adamw_lanes)
 
 void KERN_FN(adamw)(struct kern_stream *s, const struct kern_adamw *a)
 {
@@ -89,12 +89,12 @@ void KERN_FN(clip)(struct kern_stream *s, const struct kern_clip *c)
     *c->factor = !whole ? NAN : c->limit > 0 && norm > c->limit ? c->limit / norm : 1;
 }
 
-/* In this backend the wide type is float32 itself. */
-static void cast_range(void *arg, int part, int64_t lo, int64_t hi)
+static ALWAYS_INLINE void cast_lanes(const void *constants, const vf in[], vf out[])
 {
-    const struct cpu_map *m = arg;
-    memcpy(m->out[0] + lo, m->in[0] + lo, (size_t)(hi - lo) * sizeof(float));
+    out[0] = in[0];
 }
+
+MAP_RANGE(cast_range, 1, 1, WIDE, ELEM, cast_lanes)
 
 void KERN_FN(cast)(struct kern_stream *s, int64_t n, const void *x, void *y)
 {

@@ -7,15 +7,16 @@
 struct positions_args {
     int64_t d, seq, column, width; /* column, width: first column and width of the chunk */
     const int32_t *rows;
-    const float *x;
-    float *y;
+    const elem *x;
+    elem *y;
     double frequency[CHUNK / 2]; /* radians per position, by pair of columns */
 };
 
 static void add_row(const struct positions_args *a, int64_t i)
 {
-    const float *x = a->x + i * a->d + a->column;
-    float *y = a->y + i * a->d + a->column, at[CHUNK];
+    const elem *x = a->x + i * a->d + a->column;
+    elem *y = a->y + i * a->d + a->column;
+    float at[CHUNK];
     double pos = (double)(a->rows[i] % a->seq);
     for (int64_t j = 0; j < a->width; j += VF) {
         vd angle, sine, cosine;
@@ -26,8 +27,8 @@ static void add_row(const struct positions_args *a, int64_t i)
             at[j + 2 * k + 1] = (float)cosine[k];
         }
     }
-    for (int64_t j = 0; j < a->width; j++)
-        y[j] = x[j] + at[j];
+    for (int64_t j = 0; j < a->width; j += VF)
+        e_store_part(y, j, a->width, e_load_part(x, j, a->width) + v_load(at + j));
 }
 
 static void add_rows(void *arg, int part, int64_t lo, int64_t hi)

@@ -12,7 +12,7 @@ struct rope_args {
     int64_t t, seq, pos0, heads, head_dim, stride, column,
         width;  /* column, width: first column and width of the chunk */
     float sign; /* -1 rotates by the negative angle */
-    float *x;
+    elem *x;
     double frequency[CHUNK / 2]; /* radians per position, by pair */
 };
 
@@ -51,15 +51,11 @@ static ALWAYS_INLINE vf turn(vf x, const struct factors *f, int64_t j)
     return v_fma(x, v_load(f->c + j), swap_neighbours(x) * v_load(f->s + j));
 }
 
-static void turn_row(const struct rope_args *a, const struct factors *f, float *x)
+static void turn_row(const struct rope_args *a, const struct factors *f, elem *x)
 {
-    for (int64_t h = 0; h < a->heads; h++, x += a->head_dim) {
-        int64_t j = 0;
-        for (; j + VF <= a->width; j += VF)
-            v_store(x + j, turn(v_load(x + j), f, j));
-        if (j < a->width)
-            v_store_n(x + j, turn(v_load_n(x + j, a->width - j), f, j), a->width - j);
-    }
+    for (int64_t h = 0; h < a->heads; h++, x += a->head_dim)
+        for (int64_t j = 0; j < a->width; j += VF)
+            e_store_part(x, j, a->width, turn(e_load_part(x, j, a->width), f, j));
 }
 
 static void turn_positions(void *arg, int part, int64_t lo, int64_t hi)

@@ -331,7 +331,7 @@ static void grad_tokens(void *arg, int part, int64_t lo, int64_t hi)
         if (a->aux != 0)
             through_aux(a, &t, f->sums + set_of(f, i) * KERN_ROUTE_NUMBERS(experts), dz);
         for (int64_t e = 0; e < experts; e++)
-            ((float *)a->d_logits)[i * experts + e] = (float)dz[e];
+            ((elem *)a->d_logits)[i * experts + e] = e_of((float)dz[e]);
     }
 }
 

@@ -96,34 +96,34 @@ static ALWAYS_INLINE void transpose(vf row[VF])
 }
 
 /* Packs a square of VF rows and columns. */
-static void pack_square(const float *from, int64_t stride, float *to)
+static void pack_square(const elem *from, int64_t stride, float *to)
 {
     vf row[VF];
-    UNROLLED for (int i = 0; i < VF; i++) row[i] = v_load(from + i * stride);
+    UNROLLED for (int i = 0; i < VF; i++) row[i] = e_load(from + i * stride);
     transpose(row);
     UNROLLED for (int i = 0; i < VF; i++) v_store(to + i * PANEL, row[i]);
 }
 #else
-static void pack_square(const float *from, int64_t stride, float *to)
+static void pack_square(const elem *from, int64_t stride, float *to)
 {
     for (int i = 0; i < VF; i++)
         for (int j = 0; j < VF; j++)
-            to[j * PANEL + i] = from[i * stride + j];
+            to[j * PANEL + i] = e_value(from[i * stride + j]);
 }
 #endif
 
 /* Packs VF columns of a panel, of whose source rows only `rows` exist. */
-static void pack_columns(int64_t rows, int64_t width, const float *from, int64_t stride, float *to)
+static void pack_columns(int64_t rows, int64_t width, const elem *from, int64_t stride, float *to)
 {
     int64_t d = 0;
     for (; rows >= VF && d + VF <= width; d += VF)
         pack_square(from + d, stride, to + d * PANEL);
     for (; d < width; d++)
         for (int64_t j = 0; j < VF; j++)
-            to[d * PANEL + j] = j < rows ? from[j * stride + d] : 0;
+            to[d * PANEL + j] = j < rows ? e_value(from[j * stride + d]) : 0;
 }
 
-void KERN_FN(tile_pack_transposed)(int64_t n, int64_t width, const float *from, int64_t stride, float *to)
+void KERN_FN(tile_pack_transposed)(int64_t n, int64_t width, const elem *from, int64_t stride, float *to)
 {
     for (int64_t first = 0; first < n; first += PANEL, to += width * PANEL)
         for (int64_t j = 0; j < PANEL; j += VF) {
@@ -133,11 +133,11 @@ void KERN_FN(tile_pack_transposed)(int64_t n, int64_t width, const float *from, 
         }
 }
 
-void KERN_FN(tile_pack_rows)(int64_t n, int64_t width, int64_t padded, const float *from, int64_t stride, float *to)
+void KERN_FN(tile_pack_rows)(int64_t n, int64_t width, int64_t padded, const elem *from, int64_t stride, float *to)
 {
     for (int64_t i = 0; i < n; i++, from += stride, to += padded) {
         tile_expect_row(from + TILE_AHEAD * stride, width, 0);
-        memcpy(to, from, (size_t)width * sizeof(float));
+        e_widen_row(width, from, to);
         memset(to + width, 0, (size_t)(padded - width) * sizeof(float));
     }
 }

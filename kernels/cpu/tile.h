@@ -1,5 +1,6 @@
 /* Small products for attention: the operands are already in cache and have at most a few hundred rows. oneDNN would
- * pack them first and cannot skip the masked part of a causal product. Private to kernels/cpu. */
+ * pack them first and cannot skip the masked part of a causal product. Packing widens elements to float32. Private to
+ * kernels/cpu. */
 #ifndef DTD_KERNELS_CPU_TILE_H
 #define DTD_KERNELS_CPU_TILE_H
 
@@ -12,9 +13,9 @@
 
 /* Prefetches a row for reading (0) or writing (1). Rows of one head are about a page apart, too far for the hardware to
  * predict. Prefetching beyond the last row is harmless. */
-static ALWAYS_INLINE void tile_expect_row(const float *row, int64_t width, const int write)
+static ALWAYS_INLINE void tile_expect_row(const elem *row, int64_t width, const int write)
 {
-    for (int64_t j = 0; j < width; j += 16)
+    for (int64_t j = 0; j < width; j += 64 / (int64_t)sizeof(elem))
         if (write)
             __builtin_prefetch(row + j, 1); /* clang requires a literal */
         else
@@ -32,9 +33,9 @@ void KERN_FN(tile_block)(int64_t m, int64_t vectors, int64_t k, const float *a, 
 
 /* Transposes rows into columns: to[panel][d][PANEL] = from[panel * PANEL + j][d], d < width; rows beyond n are zero.
  * `to` has space for whole panels. */
-void KERN_FN(tile_pack_transposed)(int64_t n, int64_t width, const float *from, int64_t stride, float *to);
+void KERN_FN(tile_pack_transposed)(int64_t n, int64_t width, const elem *from, int64_t stride, float *to);
 
 /* to[n][padded] = from[n][width], the rest zero */
-void KERN_FN(tile_pack_rows)(int64_t n, int64_t width, int64_t padded, const float *from, int64_t stride, float *to);
+void KERN_FN(tile_pack_rows)(int64_t n, int64_t width, int64_t padded, const elem *from, int64_t stride, float *to);
 
 #endif

@@ -13,15 +13,15 @@ static struct dev *cpu(void)
     return d;
 }
 
-/* Runs all compiled variants of a name, float32. */
-static void compare_all(const char *name)
+/* Runs all compiled variants of a name and type. */
+static void compare_all(const char *name, enum dtype dtype)
 {
     const struct kern_ops *k;
     const char *isa;
     for (int i = 0; (k = kern_variant(i, &isa)); i++) {
         char label[32];
         struct cases_options o = {.label = label};
-        if (strcmp(k->name, name) != 0 || k->dtype != DT_F32)
+        if (strcmp(k->name, name) != 0 || k->dtype != dtype)
             continue;
         snprintf(label, sizeof(label), "%s %s", name, isa);
         assert_int_equal(cases_run(cpu(), k, &o), n_kcases);
@@ -30,12 +30,17 @@ static void compare_all(const char *name)
 
 TEST(cpu_agrees_with_the_oracle)
 {
-    compare_all("cpu");
+    compare_all("cpu", DT_F32);
+}
+
+TEST(cpu_in_bfloat16_agrees_with_the_oracle)
+{
+    compare_all("cpu", DT_BF16);
 }
 
 TEST(float32_oracle_agrees_with_float64)
 {
-    compare_all("ref");
+    compare_all("ref", DT_F32);
 }
 
 /* Each kernel has a TINY case, for runs that can afford only one. */
@@ -89,9 +94,8 @@ TEST(bits_do_not_depend_on_alignment)
 }
 
 /* oneDNN may split products along k when it has several threads; our own kernels never do. */
-TEST(bits_do_not_depend_on_threads)
+static void compare_threads(const struct kern_ops *k)
 {
-    const struct kern_ops *k = kern_find("cpu", DT_F32);
     const struct cases_options products = {.op = "gemm", .label = "cpu, 3 threads", .threads = 3};
     assert_true(cases_run(cpu(), k, &products) > 20);
     for (int j = 0; j < n_kcases; j++) {
@@ -103,6 +107,35 @@ TEST(bits_do_not_depend_on_threads)
             fail_msg("%s: different bits with 3 threads", case_text(&kcases[j]));
         values_fini(&v);
     }
+}
+
+TEST(bits_do_not_depend_on_threads)
+{
+    compare_threads(kern_find("cpu", DT_F32));
+    compare_threads(kern_find("cpu", DT_BF16));
+}
+
+/* A stream keeps a limited number of prepared products, so the first ones have been dropped when they return. */
+TEST(products_of_many_shapes_are_prepared_again)
+{
+    const struct kern_ops *k = kern_find("cpu", DT_BF16);
+    const uint16_t one = 0x3f80, two = 0x4000;
+    uint16_t a[700], b[700], c;
+    struct kernel_setup r;
+    for (int i = 0; i < 700; i++) {
+        a[i] = one;
+        b[i] = two;
+    }
+    kernel_setup_init(&r, cpu(), k, 1);
+    for (int i = 0; i < 1400; i++) {
+        int terms = 1 + i % 700;
+        struct kern_gemm g = {.m = 1, .n = 1, .k = terms, .lda = terms, .ldb = 1, .ldc = 1, .a = a, .b = b, .c = &c};
+        assert_ok(k->gemm(r.s, &g));
+        double want = 2.0 * terms, got = element_get(DT_BF16, &c);
+        if (fabs(got - want) > want * 0x1p-8)
+            fail_msg("%d terms of 2 are %g", terms, got);
+    }
+    kernel_setup_fini(&r);
 }
 
 /* ---- finite differences ---- */
@@ -192,6 +225,23 @@ TEST(tables_are_found_by_name_and_type)
     assert_int_equal(kern_find("ref", DT_F32)->dtype, DT_F32);
     assert_string_equal(kern_find("cpu", DT_F32)->name, "cpu");
     assert_null(kern_find("cpu", DT_F64));
+    assert_int_equal(kern_find("cpu", DT_BF16)->wide, DT_F32);
     assert_null(kern_find("ref", DT_BF16));
     assert_null(kern_find("tpu", DT_F32));
+}
+
+/* A target of probability p = 1 / (1 + e^-6) has the gradient p - 1 = -0.00247, less than bfloat16 resolves near p. */
+TEST(gradient_of_a_likely_target_is_rounded_once)
+{
+    const struct kern_ops *k = kern_find("cpu", DT_BF16);
+    const int32_t target = 0;
+    uint16_t logits[2] = {0x40c0, 0}; /* 6, 0 */
+    double loss = 0, p = 1 / (1 + exp(-6.0));
+    struct kernel_setup r;
+    kernel_setup_init(&r, cpu(), k, 1);
+    k->cross_entropy(r.s, 1, 2, 2, &target, true, 1, logits, &loss);
+    kernel_setup_fini(&r);
+    assert_true(fabs(loss + log(p)) < 1e-6);
+    assert_true(fabs(element_get(DT_BF16, &logits[0]) - (p - 1)) < (1 - p) * 0x1p-8);
+    assert_true(fabs(element_get(DT_BF16, &logits[1]) - (1 - p)) < (1 - p) * 0x1p-8);
 }

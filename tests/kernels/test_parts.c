@@ -1,6 +1,6 @@
 /* Results of parts combine to the result of the whole: attention over parts of the keys, a loss over parts of the
  * vocabulary, an embedding over parts of its table, squares and dropout over any split. On every table of the
- * processor; in float64 to 1e-12. */
+ * processor; in float64 to 1e-12. In bfloat16 a whole is rounded once and its parts up to four times. */
 #include "common/base/rng.h"
 #include "kernels/variants.h"
 #include "tests/kernels/values.h"
@@ -8,12 +8,11 @@
 
 #include <math.h>
 
-/* Arrays of a table's type, which is its own wide type here. */
 struct table {
     const struct kern_ops *k;
     struct kern_stream *s;
-    size_t size;
-    double near; /* the allowed difference between two computations of the same number near 1 */
+    size_t size, wide_size;
+    double near, wide_near; /* the allowed difference between two computations of the same number near 1 */
     const char *isa;
 };
 
@@ -30,16 +29,19 @@ static void each_table(void (*check)(const struct table *t))
     struct table t = {0};
     for (int i = 0; (t.k = kern_variant(i, &t.isa)); i++) {
         t.size = dtype_bytes(t.k->dtype);
-        t.near = t.k->dtype == DT_F64 ? 1e-12 : 4e-6;
+        t.wide_size = dtype_bytes(t.k->wide);
+        t.wide_near = t.k->wide == DT_F64 ? 1e-12 : 4e-6;
+        t.near = t.k->dtype == DT_BF16 ? 4 * 0x1p-8 : t.wide_near;
         assert_ok(dev_stream_new(cpu(), 2, false, &t.s, NULL));
         check(&t);
         dev_stream_free(t.s);
     }
 }
 
+/* An array that is large enough for n elements of either type. */
 static void *array_new(const struct table *t, int64_t n)
 {
-    void *p = calloc((size_t)n + 1, t->size);
+    void *p = calloc((size_t)n + 1, t->wide_size);
     assert_non_null(p);
     return p;
 }
@@ -52,18 +54,43 @@ static void *array_of(const struct table *t, int64_t n, const char *name)
     return p;
 }
 
+static void *wide_of(const struct table *t, int64_t n, const char *name)
+{
+    char *p = array_new(t, n);
+    for (int64_t i = 0; i < n; i++)
+        element_put(t->k->wide, p + (size_t)i * t->wide_size, rng_normal(5, rng_stream(name), (uint64_t)i));
+    return p;
+}
+
 static void *at(const struct table *t, const void *p, int64_t i)
 {
     return (char *)p + i * (int64_t)t->size;
 }
 
+static void *wide_at(const struct table *t, const void *p, int64_t i)
+{
+    return (char *)p + i * (int64_t)t->wide_size;
+}
+
+static void compare_number(const struct table *t, const char *what, int64_t i, double near, double got, double whole)
+{
+    if (!(fabs(got - whole) <= near * fmax(1, fabs(whole))))
+        fail_msg("%s %s %s: %s[%lld] is %.17g, whole %.17g", t->k->name, dtype_name(t->k->dtype), t->isa, what,
+                 (long long)i, got, whole);
+}
+
 static void expect_near(const struct table *t, const char *what, int64_t n, const void *got, const void *want)
 {
-    for (int64_t i = 0; i < n; i++) {
-        double a = element_get(t->k->dtype, at(t, got, i)), b = element_get(t->k->dtype, at(t, want, i));
-        if (!(fabs(a - b) <= t->near * fmax(1, fabs(b))))
-            fail_msg("%s %s: %s[%lld] is %.17g, whole %.17g", t->k->name, t->isa, what, (long long)i, a, b);
-    }
+    for (int64_t i = 0; i < n; i++)
+        compare_number(t, what, i, t->near, element_get(t->k->dtype, at(t, got, i)),
+                       element_get(t->k->dtype, at(t, want, i)));
+}
+
+static void expect_near_wide(const struct table *t, const char *what, int64_t n, const void *got, const void *want)
+{
+    for (int64_t i = 0; i < n; i++)
+        compare_number(t, what, i, t->wide_near, element_get(t->k->wide, wide_at(t, got, i)),
+                       element_get(t->k->wide, wide_at(t, want, i)));
 }
 
 /* ---- attention ---- */
@@ -196,11 +223,12 @@ static void attention_in(const struct table *t, const struct token_part *whole, 
         rows_move(t, &p[i], KV, got.d_k, p[i].d_k, true);
         rows_move(t, &p[i], KV, got.d_v, p[i].d_v, true);
         for (int64_t h = 0; h < BATCH * HEADS; h++)
-            memcpy(at(t, got.lse, h * SEQ + p[i].first), at(t, p[i].lse, h * p[i].n), (size_t)p[i].n * t->size);
+            memcpy(wide_at(t, got.lse, h * SEQ + p[i].first), wide_at(t, p[i].lse, h * p[i].n),
+                   (size_t)p[i].n * t->wide_size);
         piece_free(&p[i]);
     }
     expect_near(t, "o", BATCH * SEQ * Q, got.o, whole->o);
-    expect_near(t, "lse", BATCH * SEQ * HEADS, got.lse, whole->lse);
+    expect_near_wide(t, "lse", BATCH * SEQ * HEADS, got.lse, whole->lse);
     expect_near(t, "d_q", BATCH * SEQ * Q, got.d_q, whole->d_q);
     expect_near(t, "d_k", BATCH * SEQ * KV, got.d_k, whole->d_k);
     expect_near(t, "d_v", BATCH * SEQ * KV, got.d_v, whole->d_v);
@@ -249,14 +277,14 @@ static void check_join_extremes(const struct table *t)
                  {5, NAN, NAN, NAN},  {NAN, 5, NAN, NAN},  {0, 0, 1.5, 0.69314718}, {-1000, -1000, 1.5, -999.30685282}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         double memory[4];
-        enum dtype type = t->k->dtype;
+        enum dtype type = t->k->dtype, wide = t->k->wide;
         struct kern_attention_join join = {1, 1, 1, 1, 1, 1, &memory[0], &memory[1], &memory[2], &memory[3]};
         element_put(type, &memory[0], 1);
-        element_put(type, &memory[1], cases[i].lse);
+        element_put(wide, &memory[1], cases[i].lse);
         element_put(type, &memory[2], 2);
-        element_put(type, &memory[3], cases[i].lse2);
+        element_put(wide, &memory[3], cases[i].lse2);
         t->k->attention_join(t->s, &join);
-        double o = element_get(type, &memory[0]), lse = element_get(type, &memory[1]);
+        double o = element_get(type, &memory[0]), lse = element_get(wide, &memory[1]);
         assert_true(isnan(cases[i].want_o) ? isnan(o) : fabs(o - cases[i].want_o) < 1e-6);
         assert_true(isnan(cases[i].want_lse) ? isnan(lse) : fabs(lse - cases[i].want_lse) < 1e-7 * fabs(lse) + 1e-7);
     }
@@ -365,7 +393,7 @@ static void check_embed(const struct table *t)
     int32_t ids[TOKENS];
     void *table = array_of(t, ROWS * WIDTH, "table"), *pos = array_of(t, POSITIONS * WIDTH, "pos");
     void *dy = array_of(t, TOKENS * WIDTH, "dy"), *whole = array_new(t, TOKENS * WIDTH);
-    void *d_whole = array_of(t, ROWS * WIDTH, "before"), *d_parts = array_of(t, ROWS * WIDTH, "before");
+    void *d_whole = wide_of(t, ROWS * WIDTH, "before"), *d_parts = wide_of(t, ROWS * WIDTH, "before");
     void *sum = array_new(t, TOKENS * WIDTH), *part = array_new(t, TOKENS * WIDTH);
     for (int i = 0; i < TOKENS; i++)
         ids[i] = (int32_t)(rng_uniform(1, 3, (uint64_t)i) * ROWS);
@@ -376,10 +404,10 @@ static void check_embed(const struct table *t)
                     p ? NULL : pos, part);
         t->k->add(t->s, TOKENS * WIDTH, sum, part, sum);
         t->k->embed_grad(t->s, TOKENS, WIDTH, POSITIONS, edges[p], edges[p + 1], ids, dy,
-                         at(t, d_parts, edges[p] * WIDTH), NULL);
+                         wide_at(t, d_parts, edges[p] * WIDTH), NULL);
     }
     expect_near(t, "embedding", TOKENS * WIDTH, sum, whole);
-    assert_memory_equal(d_parts, d_whole, ROWS * WIDTH * t->size);
+    assert_memory_equal(d_parts, d_whole, ROWS * WIDTH * t->wide_size);
     void *all[] = {table, pos, dy, whole, d_whole, d_parts, sum, part};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         free(all[i]);
@@ -396,21 +424,21 @@ TEST(an_embedding_over_parts_of_its_table_is_the_embedding)
 static void check_squares(const struct table *t)
 {
     enum { N = 10000 };
-    void *x = array_of(t, N, "x");
+    void *x = wide_of(t, N, "x");
     for (int block = 1; block < 4000; block = block * 3 + 130) {
         static double whole[N], piece[N];
         int blocks = (N + block - 1) / block;
         t->k->sumsq_blocks(t->s, N, block, x, whole);
         for (int first = 0; first < blocks; first += 1 + first) {
             int64_t lo = (int64_t)first * block, hi = lo + 3 * block < N ? lo + 3 * block : N;
-            t->k->sumsq_blocks(t->s, hi - lo, block, at(t, x, lo), piece);
+            t->k->sumsq_blocks(t->s, hi - lo, block, wide_at(t, x, lo), piece);
             assert_memory_equal(piece, whole + first, (size_t)((hi - lo + block - 1) / block) * sizeof(double));
         }
         double sum = 0, want = 0;
         for (int i = 0; i < blocks; i++)
             sum += whole[i];
         for (int i = 0; i < N; i++)
-            want += pow(element_get(t->k->dtype, at(t, x, i)), 2);
+            want += pow(element_get(t->k->wide, wide_at(t, x, i)), 2);
         assert_true(fabs(sum - want) < 1e-12 * want);
     }
     free(x);
