@@ -70,6 +70,15 @@ const struct kern_ops *kern_variant(int index, const char **ret_isa)
     return NULL;
 }
 
+bool kern_multiplies_bfloat16(void)
+{
+#ifdef KERN_CPU_X86
+    return has_bf16();
+#else
+    return false;
+#endif
+}
+
 const struct kern_ops *kern_find(const char *name, enum dtype dtype)
 {
     const struct kern_ops *ops;

@@ -371,6 +371,10 @@ struct kern_ops {
  * device "cpu"; the tables of other devices come from dev_kernels. */
 const struct kern_ops *kern_find(const char *name, enum dtype dtype);
 
+/* Whether this processor multiplies bfloat16 itself. Otherwise the table "cpu" widens it to float32 first, which saves
+ * memory but no time. */
+bool kern_multiplies_bfloat16(void);
+
 #ifdef __cplusplus
 }
 #endif

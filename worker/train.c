@@ -16,6 +16,7 @@
 #include "common/base/log.h"
 #include "common/data/data.h"
 #include "common/plan/models/build.h"
+#include "kernels/kernels.h"
 #include "worker/device.h"
 #include "worker/share.h"
 #include "worker/state.h"
@@ -431,6 +432,8 @@ static err_t run_steps(struct train *t, struct why *why)
     memset(t->own_bytes, 0xff, sizeof(t->own_bytes));
     log_info("ready step=%" PRId64 " threads=%d comm_thread=%s", t->engine.step, t->engine.config.threads,
              t->engine.comm_thread ? "on" : "off");
+    if (t->job.train.dtype == DT_BF16 && t->job.run.device == DEVICE_CPU && !kern_multiplies_bfloat16())
+        log_info("bfloat16 saves memory but no time: this processor has neither AVX512_BF16 nor AMX");
     link_report_ready(t->config->link, t->engine.step);
     while (t->engine.step < t->job.train.steps && stop == LINK_GO_ON) {
         err_t err = one_step(t, &saved, &stop, why);

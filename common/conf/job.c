@@ -468,7 +468,8 @@ static const struct schema_row rows[] = {
     {ENUM(train.dtype, dtype_names, "float32", FREE,
           "Type of activations and matrix products. If the key is left out and train.numerics is proof: float64. With "
           "bfloat16, parameters and optimizer state are stored in float32, so a resumed job may change between "
-          "float32 and bfloat16, but not to or from float64."),
+          "float32 and bfloat16, but not to or from float64. On a CPU, bfloat16 needs AVX512_BF16 or AMX to save time; "
+          "on other processors it saves memory only."),
      .also = dtype_also},
     {ENUM(train.numerics, numerics_names, "fast", FREE,
           "fast: the fastest kernels. canonical: results are bit-identical on any number of workers. proof: float64 "

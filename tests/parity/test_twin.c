@@ -88,15 +88,18 @@ TEST(gpt2_gradient_is_the_derivative_of_the_loss)
 /* K is the longest sum of the model's step: the tokens of the batch or the vocabulary. The factor covers the chain of
  * layers; 0.4 was measured for both models. */
 #define TWIN_FACTOR 4.0
+/* In bfloat16 the bound of the CUDA module's kernels (tests/cuda_host/test_train.c), which round at the same places. */
+#define HALF_FACTOR 1.5
 
-static void compare_twin(const char *yaml)
+/* A step with `sets`, whose type rounds by at most eps. */
+static void compare_twin(const char *yaml, const char *const *sets, double eps, double factor)
 {
     struct parity_model a, b;
     parity_model_init(&a, yaml, NULL);
-    parity_model_init(&b, yaml, (const char *[]){"train.numerics=fast", NULL});
+    parity_model_init(&b, yaml, sets);
     struct parity_result *exact = parity_run(&a, 1, NULL), *fast = parity_run(&b, 1, NULL);
     double k = fmax((double)(a.job.train.global_batch * a.job.train.seq), (double)a.job.model.vocab);
-    double bound = TWIN_FACTOR * 0x1p-24 * sqrt(k), worst = 0, rms = 0;
+    double bound = factor * eps * sqrt(k), worst = 0, rms = 0;
     for (int64_t i = 0; i < exact->n; i++)
         rms += exact->grad[i] * exact->grad[i] / (double)exact->n;
     rms = sqrt(rms);
@@ -113,8 +116,8 @@ static void compare_twin(const char *yaml)
             worst = fmax(worst, fabs(exact->grad[at + i] - fast->grad[at + i]) / largest);
         at += n;
     }
-    printf("worst gradient difference: %.1f eps sqrt(K); loss: %.2g eps\n", worst / (0x1p-24 * sqrt(k)),
-           fabs(exact->loss[0] - fast->loss[0]) / exact->loss[0] / 0x1p-24);
+    printf("worst gradient difference: %.2g eps sqrt(K); loss: %.2g eps\n", worst / (eps * sqrt(k)),
+           fabs(exact->loss[0] - fast->loss[0]) / exact->loss[0] / eps);
     assert_true(worst > 0 && worst <= bound);
     assert_true(fabs(exact->loss[0] - fast->loss[0]) <= bound * exact->loss[0]);
     parity_result_free(exact);
@@ -125,12 +128,38 @@ static void compare_twin(const char *yaml)
 
 TEST(float32_llama_step_is_near_its_float64_twin)
 {
-    compare_twin(parity_llama);
+    compare_twin(parity_llama, (const char *[]){"train.numerics=fast", NULL}, 0x1p-24, TWIN_FACTOR);
 }
 
 TEST(float32_gpt2_step_is_near_its_float64_twin)
 {
-    compare_twin(parity_gpt2);
+    compare_twin(parity_gpt2, (const char *[]){"train.numerics=fast", NULL}, 0x1p-24, TWIN_FACTOR);
+}
+
+#define HALF "train.numerics=fast", "train.dtype=bfloat16"
+
+static void compare_halves(const char *yaml)
+{
+    const char *const layouts[][6] = {
+        {HALF, NULL},
+        {HALF, "parallel.workers=2", NULL},
+        {HALF, "parallel.workers=2", "parallel.fsdp=2", "parallel.zero=3", NULL},
+        {HALF, "parallel.workers=2", "parallel.tp=2", NULL},
+        {HALF, "parallel.workers=2", "parallel.cp=2", NULL},
+        {HALF, "parallel.workers=2", "parallel.pp=2", NULL},
+    };
+    for (size_t i = 0; i < sizeof(layouts) / sizeof(layouts[0]); i++)
+        compare_twin(yaml, layouts[i], 0x1p-9, HALF_FACTOR);
+}
+
+TEST(bfloat16_llama_step_is_near_its_float64_twin)
+{
+    compare_halves(parity_llama);
+}
+
+TEST(bfloat16_gpt2_step_is_near_its_float64_twin)
+{
+    compare_halves(parity_gpt2);
 }
 
 /* ---- evaluation ---- */

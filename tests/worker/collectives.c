@@ -9,6 +9,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 
@@ -177,9 +178,19 @@ void ranks_killed_on_nodes(const char *backend, rank_fn fn)
 
 /* ---- values ---- */
 
+/* The nearest bfloat16, of two equally near ones the even one; x is small. */
+static double to_half(double x)
+{
+    int power;
+    frexp(x, &power);
+    return ldexp(nearbyint(ldexp(x, 8 - power)), power - 8);
+}
+
 double ranks_value(int rank, int64_t i, enum dtype dtype)
 {
     int64_t k = (i * 37 + rank * 101) % 1009 - 504;
+    if (dtype == DT_BF16)
+        return to_half((double)k / 7.0);
     return dtype == DT_F32 ? (double)((float)k / 7.0f) : dtype == DT_F64 ? (double)k / 7.0 : (double)(k * 1001);
 }
 
@@ -192,6 +203,11 @@ static void put(void *x, int64_t i, enum dtype dtype, double v)
     case DT_F64:
         ((double *)x)[i] = v;
         break;
+    case DT_BF16: {
+        float f = (float)v;
+        memcpy((uint16_t *)x + i, (const uint16_t *)&f + 1, sizeof(uint16_t));
+        break;
+    }
     case DT_I32:
         ((int32_t *)x)[i] = (int32_t)v;
         break;
@@ -208,6 +224,12 @@ double ranks_get(const void *x, int64_t i, enum dtype dtype)
         return (double)((const float *)x)[i];
     case DT_F64:
         return ((const double *)x)[i];
+    case DT_BF16: {
+        uint16_t half[2] = {0, ((const uint16_t *)x)[i]};
+        float f;
+        memcpy(&f, half, sizeof(f));
+        return (double)f;
+    }
     case DT_I32:
         return ((const int32_t *)x)[i];
     default:
@@ -215,15 +237,17 @@ double ranks_get(const void *x, int64_t i, enum dtype dtype)
     }
 }
 
-/* Reduces in rank order and rounds to the type after each step. */
+/* Reduces in rank order and rounds to the type after each step; bfloat16 to float32, and at the end to bfloat16. */
 double ranks_oracle(const int *ranks, int n, int64_t i, enum dtype dtype, enum reduce_op op)
 {
     double acc = ranks_value(ranks[0], i, dtype);
     for (int r = 1; r < n; r++) {
         double x = ranks_value(ranks[r], i, dtype);
         acc = op == REDUCE_MIN ? fmin(acc, x) : op == REDUCE_MAX ? fmax(acc, x) : acc + x;
-        acc = dtype == DT_F32 ? (double)(float)acc : acc;
+        acc = dtype == DT_F32 || dtype == DT_BF16 ? (double)(float)acc : acc;
     }
+    if (dtype == DT_BF16)
+        return to_half(op == REDUCE_AVG ? (double)((float)acc / (float)n) : acc);
     if (op == REDUCE_AVG)
         acc = dtype == DT_F32 ? (double)((float)acc / (float)n) : dtype == DT_F64 ? acc / n : trunc(acc / n);
     return acc;
@@ -235,7 +259,7 @@ void ranks_fill(void *x, int64_t n, enum dtype dtype, int rank)
         put(x, i, dtype, ranks_value(rank, i, dtype));
 }
 
-static const enum dtype dtypes[] = {DT_F32, DT_F64, DT_I32, DT_I64};
+static const enum dtype dtypes[] = {DT_F32, DT_F64, DT_I32, DT_I64, DT_BF16};
 static const enum reduce_op ops[] = {REDUCE_SUM, REDUCE_MIN, REDUCE_MAX, REDUCE_AVG};
 static const int64_t sizes[] = {0, 1, 3, 511, 1025, 33000, 100003}; /* small, with empty slices, several blocks */
 const int ranks_everybody[] = {0, 1, 2, 3, 4, 5};

@@ -280,25 +280,6 @@ TEST(scatters_of_units_have_the_bits_of_an_all_reduce)
     ranks_run_worlds(scatter_units);
 }
 
-static int no_halves(struct comm *c, struct comm_group *all, int rank, int world)
-{
-    int64_t counts[6] = {1, 1, 1, 1, 1, 1};
-    struct comm_part part = {0, 0, counts};
-    uint16_t x[8] = {0}, y[8] = {0};
-    const int64_t before = comm_group_bytes(all);
-    CHECK(comm_unit_scatter(all, ranks_stream, x, y, &part, 1, DT_BF16, false) == ERR_UNSUPPORTED);
-    CHECK(strstr(comm_why(c), "bfloat16"));
-    CHECK(comm_all_reduce(all, ranks_stream, x, 8, DT_BF16, REDUCE_SUM) == ERR_UNSUPPORTED);
-    CHECK(comm_reduce_scatter(all, ranks_stream, x, y, counts, DT_BF16, REDUCE_SUM) == ERR_UNSUPPORTED);
-    CHECK(comm_group_bytes(all) == before);
-    return 0;
-}
-
-TEST(sums_in_bfloat16_are_refused)
-{
-    ranks_run_worlds(no_halves);
-}
-
 /* ---- groups ---- */
 
 static int some_of_five(struct comm *c, struct comm_group *all, int rank, int world)
@@ -375,8 +356,7 @@ static int gathers(struct comm *c, struct comm_group *all, int rank, int world)
 static int scatters(struct comm *c, struct comm_group *all, int rank, int world)
 {
     int rc = scatter_units(c, all, rank, world);
-    rc = rc ? rc : some_of_five(c, all, rank, world);
-    return rc ? rc : no_halves(c, all, rank, world);
+    return rc ? rc : some_of_five(c, all, rank, world);
 }
 
 TEST(gathers_of_units_over_stream)
@@ -464,6 +444,5 @@ TEST(staged_gathers_of_units_match_the_oracle)
 TEST(staged_scatters_of_units_have_the_bits_of_an_all_reduce)
 {
     run_staged(scatter_units);
-    run_staged(no_halves);
     run_staged(some_of_five);
 }

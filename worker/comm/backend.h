@@ -8,7 +8,6 @@
 
 struct comm_backend {
     const char *name;
-    bool sums_bf16;
     err_t (*open)(const struct comm_config *config, struct comm **ret, struct why *why);
     void (*close)(struct comm *c);
     void (*abort)(struct comm *c);

@@ -157,22 +157,18 @@ static err_t unsupported(struct comm_group *g, const char *what, const char *ins
                    instead);
 }
 
-/* Whether the backend can sum the dtype. */
-static err_t check_sum(struct comm_group *g, enum dtype dtype)
+static void check_sum(const struct comm_group *g, enum dtype dtype)
 {
     assert(g->me >= 0);
     assert(dtype == DT_F32 || dtype == DT_F64 || dtype == DT_I32 || dtype == DT_I64 || dtype == DT_BF16);
-    if (dtype != DT_BF16 || g->comm->backend->sums_bf16)
-        return OK;
-    return unsupported(g, "sums in bfloat16", "sum in float32");
 }
 
 err_t comm_all_reduce(struct comm_group *g, struct kern_stream *s, void *x, int64_t n, enum dtype dtype,
                       enum reduce_op op)
 {
     assert(n >= 0);
-    err_t err = check_sum(g, dtype);
-    err = err ? err : g->comm->backend->all_reduce(g, s, x, n, dtype, op);
+    check_sum(g, dtype);
+    err_t err = g->comm->backend->all_reduce(g, s, x, n, dtype, op);
     return count(g, err, (g->n - 2) * slice(g, n) + n, dtype);
 }
 
@@ -186,8 +182,8 @@ err_t comm_all_gather(struct comm_group *g, struct kern_stream *s, const void *s
 err_t comm_reduce_scatter(struct comm_group *g, struct kern_stream *s, const void *src, void *dst,
                           const int64_t *counts, enum dtype dtype, enum reduce_op op)
 {
-    err_t err = check_sum(g, dtype);
-    err = err ? err : g->comm->backend->reduce_scatter(g, s, src, dst, counts, dtype, op);
+    check_sum(g, dtype);
+    err_t err = g->comm->backend->reduce_scatter(g, s, src, dst, counts, dtype, op);
     return count(g, err, (g->n - 1) * counts[g->me], dtype);
 }
 
@@ -227,13 +223,13 @@ err_t comm_unit_scatter(struct comm_group *g, struct kern_stream *s, const void 
                         const struct comm_part *parts, int n, enum dtype dtype, bool add)
 {
     int64_t own = 0;
-    err_t err = check_sum(g, dtype);
+    check_sum(g, dtype);
     assert(parts_are_good(g, parts, n));
     if (!g->comm->backend->unit_scatter)
         return unsupported(g, "scatters of units", "use parallel.zero 0");
     for (int k = 0; k < n; k++)
         own += parts[k].counts[g->me];
-    err = err ? err : g->comm->backend->unit_scatter(g, s, local, pieces, parts, n, dtype, add);
+    err_t err = g->comm->backend->unit_scatter(g, s, local, pieces, parts, n, dtype, add);
     return count(g, err, (g->n - 1) * own, dtype);
 }
 

@@ -79,8 +79,8 @@ void comm_group_free(struct comm_group *g);
  *
  * On the host, sums run in a fixed order (rank 0, 1, ..), so every rank gets the same bits, and an element's sum has
  * the bits of comm_all_reduce whichever collective computes it. The order is independent of nodes: the same ranks get
- * the same bits on any number of nodes. Sums take F32, F64, I32 and I64, and BF16 if the backend supports it (nccl;
- * else ERR_UNSUPPORTED). Collectives that only move data take any dtype.
+ * the same bits on any number of nodes. Sums take F32, F64, I32, I64, and BF16, which is summed in float32 and rounded
+ * once, also where nodes exchange partial sums. Collectives that only move data take any dtype.
  *
  * A buffer may lie in comm_shared (members read it in place, without a copy) or in private memory (copied through the
  * segment in blocks). The members of a group may mix the two. */

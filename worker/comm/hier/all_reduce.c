@@ -52,17 +52,14 @@ static void sum(const struct hier_relay *r, const struct hier_item *item, const 
     const struct hier_all_reduce_call *c = call_of(r);
     const void **src = r->g->src;
     int n = 0;
-    if (!first)
-        src[n++] = acc;
     for (int i = run->first; i < run->first + run->n; i++)
         src[n++] = c->visible[r->g->local_at[i]] + item->at * r->size;
-    shm_reduce(acc, src, n, item->m, c->dtype, c->op == REDUCE_AVG ? REDUCE_SUM : c->op, false);
+    shm_reduce_onto(acc, first, src, n, item->m, c->dtype, c->op == REDUCE_AVG ? REDUCE_SUM : c->op);
 }
 
 static void finish(const struct hier_relay *r, const struct hier_item *item, uint8_t *acc)
 {
-    if (call_of(r)->op == REDUCE_AVG)
-        shm_divide(acc, item->m, call_of(r)->dtype, r->g->base.n);
+    shm_finish(acc, item->m, call_of(r)->dtype, call_of(r)->op == REDUCE_AVG ? r->g->base.n : 1);
 }
 
 /* On the root's node the root's buffer holds the result of a broadcast; elsewhere it arrives in this rank's buffer. */
@@ -152,12 +149,14 @@ static int largest_node(const struct hier_group *g)
     return most;
 }
 
-static void set_up(struct hier_all_reduce_call *c, struct hier_group *g, void *x, int64_t n, int64_t size)
+static void set_up(struct hier_all_reduce_call *c, struct hier_group *g, void *x, int64_t n, enum dtype dtype)
 {
-    *c = (struct hier_all_reduce_call){.x = x, .n = n, .root = -1, .channels = largest_node(g)};
+    const int64_t size = (int64_t)dtype_bytes(dtype), sum_size = (int64_t)dtype_bytes(shm_partial_type(dtype));
+    *c = (struct hier_all_reduce_call){.x = x, .n = n, .root = -1, .channels = largest_node(g), .dtype = dtype};
     c->relay = (struct hier_relay){.g = g,
                                    .size = size,
-                                   .piece = hier_piece(g, n, HIER_STAGE / size, size),
+                                   .sum_size = sum_size,
+                                   .piece = hier_piece(g, n, HIER_STAGE / size, sum_size),
                                    .next = next_piece,
                                    .sum = sum,
                                    .finish = finish,
@@ -175,8 +174,7 @@ err_t hier_all_reduce(struct comm_group *group, struct kern_stream *s, void *x, 
         return hier_result(group, shm_all_reduce(g->inner, s, x, n, dtype, op));
     if (n * size <= SMALL_BYTES && n * size * group->n <= HIER_STAGE)
         return hier_result(group, hier_reduce_small(g, x, n, dtype, op));
-    set_up(&c, g, x, n, size);
-    c.dtype = dtype;
+    set_up(&c, g, x, n, dtype);
     c.op = op;
     c.route = &g->all_reduce;
     return hier_result(group, run_rounds(&c));
@@ -190,9 +188,8 @@ err_t hier_broadcast(struct comm_group *group, struct kern_stream *s, void *x, i
         return hier_result(group, shm_broadcast(g->inner, s, x, bytes, root));
     if (bytes == 0)
         return hier_barrier(group);
-    set_up(&c, g, x, bytes, 1);
+    set_up(&c, g, x, bytes, DT_U8);
     c.root = root;
-    c.dtype = DT_U8;
     c.route = &g->broadcast[g->node_at[root]];
     return hier_result(group, run_rounds(&c));
 }

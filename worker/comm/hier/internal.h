@@ -160,18 +160,21 @@ struct hier_item {
 };
 struct hier_relay {
     struct hier_group *g;
-    int64_t size, piece; /* bytes of an element; most elements of a piece */
+    int64_t size, sum_size; /* bytes of an element; of a partial sum (shm_partial_type) */
+    int64_t piece;          /* most elements of a piece */
     /* The next of this rank's pieces, in the order that all ranks share; false when there are no more. */
     bool (*next)(struct hier_relay *r, struct hier_item *ret);
     /* acc = (first ? 0 : acc) + the members of the run */
     void (*sum)(const struct hier_relay *r, const struct hier_item *item, const struct hier_run *run, uint8_t *acc,
                 bool first);
+    /* Turns the partial sum into elements. */
     void (*finish)(const struct hier_relay *r, const struct hier_item *item, uint8_t *acc);
     /* Address at which the result lies or is received; NULL: in scratch memory. */
     uint8_t *(*place)(const struct hier_relay *r, const struct hier_item *item);
     void (*deliver)(const struct hier_relay *r, const struct hier_item *item, const uint8_t *result);
 };
-/* Size of a piece, in elements, for a buffer of n elements: at most `most`, a multiple of 64, the same on all ranks. */
+/* Size of a piece, in elements, for a buffer of n elements whose partial sums have `size` bytes: at most `most`, a
+ * multiple of 64, the same on all ranks. */
 int64_t hier_piece(const struct hier_group *g, int64_t n, int64_t most, int64_t size);
 err_t hier_relay(struct hier_relay *r);
 

@@ -58,16 +58,17 @@ static int member_of(const struct hier_relay *r, const struct hier_relay_slot *s
     return hier_owner(r->g, step->with, s->item.channel);
 }
 
-static void post_recv(const struct hier_relay *r, struct hier_relay_slot *s, const struct hier_step *step, uint8_t *to)
+static void post_recv(const struct hier_relay *r, struct hier_relay_slot *s, const struct hier_step *step, uint8_t *to,
+                      int64_t size)
 {
-    hier_recv(r->g, member_of(r, s, step), to, s->item.m * r->size, &s->in);
+    hier_recv(r->g, member_of(r, s, step), to, s->item.m * size, &s->in);
     s->posted = true;
 }
 
 static void post_send(const struct hier_relay *r, struct hier_relay_slot *s, const struct hier_step *step,
-                      uint8_t *from)
+                      uint8_t *from, int64_t size)
 {
-    hier_send(r->g, member_of(r, s, step), from, s->item.m * r->size, &s->out);
+    hier_send(r->g, member_of(r, s, step), from, s->item.m * size, &s->out);
     s->sending = true;
 }
 
@@ -89,26 +90,26 @@ static bool take_step(const struct hier_relay *r, struct hier_relay_slot *s, con
         return false;
     switch (step->kind) {
     case STEP_RECV_SUM:
-        post_recv(r, s, step, s->sum);
+        post_recv(r, s, step, s->sum, r->sum_size);
         return false;
     case STEP_SUM:
         r->sum(r, &s->item, &r->g->runs[step->with], s->sum, step->with == 0);
         return true;
     case STEP_SEND_SUM:
-        post_send(r, s, step, s->sum);
+        post_send(r, s, step, s->sum, r->sum_size);
         return true;
     case STEP_FINISH:
         r->finish(r, &s->item, s->sum);
         s->result = s->sum;
         return true;
     case STEP_RECV:
-        post_recv(r, s, step, s->result);
+        post_recv(r, s, step, s->result, r->size);
         return false;
     case STEP_DELIVER:
         r->deliver(r, &s->item, s->result);
         return true;
     case STEP_SEND:
-        post_send(r, s, step, s->result);
+        post_send(r, s, step, s->result, r->size);
         return true;
     }
     return true;
@@ -149,7 +150,7 @@ static bool start_pieces(struct hier_relay_run *run)
     bool taken = false;
     while (!run->dry && run->end - run->first < run->n_slots) {
         struct hier_relay_slot *s = slot_of(run, run->end);
-        uint8_t *sum = hier_of(&r->g->base)->scratch + (s - run->slot) * r->piece * r->size;
+        uint8_t *sum = hier_of(&r->g->base)->scratch + (s - run->slot) * r->piece * r->sum_size;
         *s = (struct hier_relay_slot){.sum = sum};
         run->dry = !run->r->next(run->r, &s->item);
         if (run->dry)

@@ -118,19 +118,16 @@ static void sum(const struct hier_relay *r, const struct hier_item *item, const 
         int n = 0;
         if (!fragment(c, item->owner, k, at, item->at, item->at + item->m, &lo, &hi))
             continue;
-        uint8_t *to = acc + (lo - item->at) * r->size;
-        if (!first)
-            src[n++] = to;
         for (int i = run->first; i < run->first + run->n; i++)
             src[n++] = summand(c, i, item->owner, k, lo - at, lo);
-        shm_reduce(to, src, n, hi - lo, c->dtype, c->op == REDUCE_AVG ? REDUCE_SUM : c->op, false);
+        shm_reduce_onto(acc + (lo - item->at) * r->sum_size, first, src, n, hi - lo, c->dtype,
+                        c->op == REDUCE_AVG ? REDUCE_SUM : c->op);
     }
 }
 
 static void finish(const struct hier_relay *r, const struct hier_item *item, uint8_t *acc)
 {
-    if (call_of(r)->op == REDUCE_AVG)
-        shm_divide(acc, item->m, call_of(r)->dtype, r->g->base.n);
+    shm_finish(acc, item->m, call_of(r)->dtype, call_of(r)->op == REDUCE_AVG ? r->g->base.n : 1);
 }
 
 /* Called by the owner: writes the result to its pieces. */
@@ -198,7 +195,7 @@ static void set_up(struct hier_scatter_call *c, const struct comm_part *parts, i
             c->totals[i] += parts[k].counts[i];
         c->longest = hier_max(c->longest, c->totals[i]);
     }
-    c->relay.piece = hier_piece(g, c->longest, most, size);
+    c->relay.piece = hier_piece(g, c->longest, most, c->relay.sum_size);
     c->block = most / c->relay.piece * c->relay.piece;
 }
 
@@ -207,6 +204,7 @@ static err_t scatter_all(struct comm_group *group, struct hier_scatter_call *c, 
     err_t err = n ? OK : hier_barrier(group);
     c->relay.g = hier_group_of(group);
     c->relay.size = (int64_t)dtype_bytes(c->dtype);
+    c->relay.sum_size = (int64_t)dtype_bytes(shm_partial_type(c->dtype));
     c->relay.next = next_piece;
     c->relay.sum = sum;
     c->relay.finish = finish;

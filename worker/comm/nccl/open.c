@@ -173,7 +173,6 @@ static void *no_shared(struct comm *c)
 
 static const struct comm_backend backend = {
     .name = "nccl",
-    .sums_bf16 = true,
     .open = nccl_open,
     .close = nccl_close,
     .abort = nccl_abort,

@@ -82,6 +82,58 @@ static const struct {
     [DT_I64] = ROW(i64),
 };
 
+/* ---- bfloat16: joined in float32, then rounded to nearest even ---- */
+
+static void widen_halves(int64_t n, const uint16_t *x, float *to)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits = (uint32_t)x[i] << 16;
+        memcpy(&to[i], &bits, sizeof(bits));
+    }
+}
+
+static void round_halves(int64_t n, const float *x, uint16_t *to)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof(bits));
+        to[i] = (uint16_t)(x[i] != x[i] ? bits >> 16 | 0x40 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    }
+}
+
+/* acc = (first ? nothing : acc, then) the elements from `at` on of each source, m <= PIECE */
+static void join_halves(float *acc, bool first, const void *const *src, int n_src, int64_t at, int64_t m,
+                        enum reduce_op op)
+{
+    float x[PIECE];
+    if (first)
+        widen_halves(m, (const uint16_t *)src[0] + at, acc);
+    for (int i = first ? 1 : 0; i < n_src; i++) {
+        widen_halves(m, (const uint16_t *)src[i] + at, x);
+        table[DT_F32].combine[op](acc, x, m);
+    }
+}
+
+/* The result is rounded before it is added to dst: jobs on several nodes receive it rounded, and have to get the same
+ * bits. */
+static void reduce_halves(uint16_t *dst, const void *const *src, int n_src, int64_t at, int64_t m, enum reduce_op op,
+                          bool add)
+{
+    float acc[PIECE], x[PIECE];
+    uint16_t rounded[PIECE];
+    join_halves(acc, true, src, n_src, at, m, op);
+    if (op == REDUCE_AVG)
+        table[DT_F32].divide(acc, m, n_src);
+    round_halves(m, acc, rounded);
+    if (add) {
+        widen_halves(m, rounded, acc);
+        widen_halves(m, dst + at, x);
+        table[DT_F32].combine[REDUCE_SUM](acc, x, m);
+        round_halves(m, acc, rounded);
+    }
+    memcpy(dst + at, rounded, (size_t)m * sizeof(*dst));
+}
+
 void shm_reduce(void *dst, const void *const *src, int n_src, int64_t n, enum dtype dtype, enum reduce_op op, bool add)
 {
     _Alignas(64) uint8_t acc[PIECE * 8];
@@ -89,6 +141,10 @@ void shm_reduce(void *dst, const void *const *src, int n_src, int64_t n, enum dt
     for (int64_t at = 0; at < n; at += PIECE) {
         int64_t m = n - at < PIECE ? n - at : PIECE;
         size_t skip = (size_t)at * size, bytes = (size_t)m * size;
+        if (dtype == DT_BF16) {
+            reduce_halves(dst, src, n_src, at, m, op, add);
+            continue;
+        }
         if (n_src == 1)
             memcpy(acc, (const uint8_t *)src[0] + skip, bytes);
         else
@@ -103,7 +159,46 @@ void shm_reduce(void *dst, const void *const *src, int n_src, int64_t n, enum dt
     }
 }
 
-void shm_divide(void *x, int64_t n, enum dtype dtype, int by)
+/* ---- sums of which each node computes a part ---- */
+
+enum dtype shm_partial_type(enum dtype dtype)
 {
-    table[dtype].divide(x, n, by);
+    return dtype == DT_BF16 ? DT_F32 : dtype;
+}
+
+void shm_reduce_onto(void *acc, bool first, const void *const *src, int n_src, int64_t n, enum dtype dtype,
+                     enum reduce_op op)
+{
+    const int64_t size = (int64_t)dtype_bytes(dtype);
+    for (int64_t at = 0; at < n; at += PIECE) {
+        int64_t m = n - at < PIECE ? n - at : PIECE;
+        uint8_t *to = (uint8_t *)acc + at * size;
+        if (dtype == DT_BF16) {
+            join_halves((float *)acc + at, first, src, n_src, at, m, op);
+            continue;
+        }
+        if (first)
+            memcpy(to, (const uint8_t *)src[0] + at * size, (size_t)(m * size));
+        for (int i = first ? 1 : 0; i < n_src; i++)
+            table[dtype].combine[op](to, (const uint8_t *)src[i] + at * size, m);
+    }
+}
+
+/* The halves replace the sums that have been read: rounding goes through a buffer, piece by piece. */
+static void round_in_place(void *acc, int64_t n)
+{
+    uint16_t rounded[PIECE];
+    for (int64_t at = 0; at < n; at += PIECE) {
+        int64_t m = n - at < PIECE ? n - at : PIECE;
+        round_halves(m, (const float *)acc + at, rounded);
+        memcpy((uint8_t *)acc + at * (int64_t)sizeof(*rounded), rounded, (size_t)m * sizeof(*rounded));
+    }
+}
+
+void shm_finish(void *acc, int64_t n, enum dtype dtype, int by)
+{
+    if (by > 1)
+        table[shm_partial_type(dtype)].divide(acc, n, by);
+    if (dtype == DT_BF16)
+        round_in_place(acc, n);
 }

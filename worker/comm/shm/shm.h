@@ -175,8 +175,13 @@ static inline bool shm_is_dead(const struct shm_comm *s)
  * of the sources. With `add` dst = dst + the result, and dst must not be a source. Every element is computed alone, so
  * the result has the same bits however the range is split. */
 void shm_reduce(void *dst, const void *const *src, int n_src, int64_t n, enum dtype dtype, enum reduce_op op, bool add);
-/* x = x / by: the last step of AVG. */
-void shm_divide(void *x, int64_t n, enum dtype dtype, int by);
+/* The same in parts, for sources on several nodes. A partial sum is of the type of shm_partial_type, so that bfloat16
+ * is summed in float32 over all nodes. acc = (first ? nothing : acc, then) the sources; AVG adds like SUM. */
+enum dtype shm_partial_type(enum dtype dtype);
+void shm_reduce_onto(void *acc, bool first, const void *const *src, int n_src, int64_t n, enum dtype dtype,
+                     enum reduce_op op);
+/* Turns a partial sum into n elements of the dtype at the same address, divided by `by`: 1 unless the op is AVG. */
+void shm_finish(void *acc, int64_t n, enum dtype dtype, int by);
 
 /* Host memory only. Each call is complete on return; `stream` is not used. */
 err_t shm_all_reduce(struct comm_group *g, struct kern_stream *stream, void *x, int64_t n, enum dtype dtype,
