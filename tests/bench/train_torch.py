@@ -61,7 +61,9 @@ def measure(args, threads):
     for _ in range(args.steps):
         start = time.perf_counter()
         optimizer.zero_grad(set_to_none=False)
-        step_model(ids, targets).backward()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=args.bf16):
+            loss = step_model(ids, targets)
+        loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         times.append(time.perf_counter() - start)
@@ -74,6 +76,7 @@ def report(args, step_s, processes):
     flop = 6 * matmul + 12 * LAYERS * DIM * args.seq
     print(json.dumps({
         "bench": "train_torch", "torch": torch.__version__, "mode": "compile" if args.compile else "eager",
+        "dtype": "bfloat16" if args.bf16 else "float32",
         "processes": processes, "threads": args.threads if not args.ddp else 1, "batch": args.batch, "seq": args.seq,
         "step_s": round(step_s, 4), "tokens_per_s": round(tokens, 1), "gflops": round(tokens * flop * 1e-9, 1)}), flush=True)
 
@@ -93,6 +96,7 @@ def main():
     for name, default in (("batch", 4), ("seq", 64), ("threads", 1), ("steps", 4)):
         p.add_argument("--" + name, type=int, default=default)
     p.add_argument("--compile", action="store_true")
+    p.add_argument("--bf16", action="store_true", help="autocast to bfloat16")
     p.add_argument("--ddp", action="store_true")
     p.add_argument("--port", default="29511")
     args = p.parse_args()
