@@ -188,11 +188,12 @@ static void set_layout(struct sets *s, const struct cell *c)
     set_word(s, "run.comm_thread", has_comm_thread(c) ? "on" : "off");
 }
 
-void cell_init(const struct cell *c, const char *numerics, struct parity_model *ret)
+void cell_init(const struct cell *c, const char *numerics, const char *dtype, struct parity_model *ret)
 {
     struct sets s = {.n = 0};
     const bool alone = c->factor[CELL_ZERO] < 0;
     set_word(&s, "train.numerics", numerics);
+    set_word(&s, "train.dtype", dtype);
     set_model(&s, c, alone ? -c->factor[CELL_ZERO] : layers_of(c));
     if (!alone)
         set_layout(&s, c);

@@ -39,8 +39,8 @@ void cell_name(const struct cell *c, char *ret, size_t size);
 /* The same cell on one worker, with which it is compared. */
 struct cell cell_alone(const struct cell *c);
 bool cell_same(const struct cell *a, const struct cell *b);
-/* The model with the cell's layout; `numerics` as in a job file. */
-void cell_init(const struct cell *c, const char *numerics, struct parity_model *ret);
+/* The model with the cell's layout; `numerics` and `dtype` as in a job file. */
+void cell_init(const struct cell *c, const char *numerics, const char *dtype, struct parity_model *ret);
 
 struct cells {
     struct cell *list;
@@ -65,8 +65,9 @@ void cells_folds(struct cells *c, int most);
 
 /* Runs all cells and compares each with one worker; the workers are started once for each world size. Compared are the
  * losses of four steps, an evaluation, every gradient of the first step and every parameter after the fourth in proof
- * mode, and a float32 step with the fast kernels. Every tenth cell runs over comm "stream" in two network namespaces,
- * if these can be created. Prints the failed cells and the numbers of cells, and fails the test if any cell failed. */
+ * mode, and a step with the fast kernels in float32 and in bfloat16. Every tenth cell runs over comm "stream" in two
+ * network namespaces, if these can be created. Prints the failed cells and the numbers of cells, and fails the test if
+ * any cell failed. */
 void cells_run(const struct cells *c);
 
 #endif

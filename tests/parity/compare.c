@@ -47,7 +47,7 @@ static bool tensors_differ(const struct graph *g, const double *a, const double 
 bool parity_gradients_differ(const struct graph *g, const double *a, const double *b, int64_t total, double bound,
                              char *why, size_t size)
 {
-    return tensors_differ(g, a, b, total, &(struct bounds){"float32 gradient", bound, rms(a, total)}, why, size);
+    return tensors_differ(g, a, b, total, &(struct bounds){"gradient", bound, rms(a, total)}, why, size);
 }
 
 void parity_check_zero(const struct graph *g, const double *grad, int64_t total)
