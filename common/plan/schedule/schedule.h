@@ -150,6 +150,10 @@ struct schedule_times {
  * schedule that was not checked has no such times. Freed by schedule_times_fini. */
 NODISCARD err_t schedule_simulate(const struct schedule *s, const struct schedule_cost *cost,
                                   struct schedule_times *ret, struct why *why);
+/* The same for one of many steps with post-validation: `ahead` is that of schedule_ahead. The makespan is the time from
+ * one norm to the next. Spans of slots that run ahead are those for the next step. */
+NODISCARD err_t schedule_simulate_ahead(const struct schedule *s, int ahead, const struct schedule_cost *cost,
+                                        struct schedule_times *ret, struct why *why);
 void schedule_times_fini(struct schedule_times *t); /* legal on a zeroed one */
 
 /* ---- sends and receives ---- */
@@ -183,6 +187,18 @@ void schedule_posts_fini(struct schedule_posts *p); /* legal on a zeroed one */
 /* Simulates the exchanges with sends that block until they are received. ERR_INVALID: `why` names the first rank that
  * does not finish. */
 NODISCARD err_t schedule_posts_check(const struct schedule_posts *p, const struct schedule *s, struct why *why);
+
+/* ---- post-validation ---- */
+
+/* How many forwards rank 0 runs of the next step while the last rank finishes this one; each later rank runs one less.
+ * That is one for each later rank, less where the row does not begin with so many forwards of chunk 0, or where a
+ * message would be sent among these slots and received after them, or the other way round. So a rank that discards them
+ * has no message in flight. `posts` are those of `s`. */
+int schedule_ahead(const struct schedule *s, const struct schedule_posts *posts);
+static inline int schedule_ahead_of(int ahead, int rank)
+{
+    return ahead > rank ? ahead - rank : 0;
+}
 
 /* ---- text ---- */
 

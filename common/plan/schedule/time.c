@@ -2,7 +2,11 @@
  * value wakes the rank that reads it. Every slot is visited once or twice, so the time is linear in their number.
  *
  * `ready` has, for each (stage, microbatch), the times at which the forward and the gradient of the input were
- * complete; -1 before. */
+ * complete; -1 before.
+ *
+ * With slots that run ahead, the play is one step of many: it begins when all ranks have the norm of the step before,
+ * and ends when they have this one's. A rank's first slots then come last, for the next step, and those of this step
+ * have run before time 0. */
 #include "common/plan/schedule/schedule.h"
 
 #include <stdlib.h>
@@ -12,17 +16,32 @@ struct schedule_clock {
     const struct schedule *s;
     const struct schedule_cost *cost;
     struct schedule_times *times;
-    double *ready[2]; /* forward, gradient of the input */
-    int *next;        /* by rank */
+    double *ready[3]; /* forward, gradient of the input, forward of the next step */
+    int ahead;        /* slots of rank 0 that run ahead */
+    int *next;        /* by rank: slots that have run */
     int *awake;       /* a stack of ranks; each is in it at most once */
     bool *is_awake;
     int n_awake;
 };
 
-static double *ready_of(struct schedule_clock *k, const struct schedule_work *w)
+/* The slot of the row that runs as the rank's i-th. */
+static int slot_at(const struct schedule_clock *k, int rank, int i)
+{
+    const int n = k->s->rows[rank].n;
+    return n ? (i + schedule_ahead_of(k->ahead, rank)) % n : 0;
+}
+
+/* Whether the rank's next slot belongs to the next step. */
+static bool is_next_step(const struct schedule_clock *k, int rank)
+{
+    return k->next[rank] >= k->s->rows[rank].n - schedule_ahead_of(k->ahead, rank);
+}
+
+static double *ready_of(struct schedule_clock *k, const struct schedule_work *w, bool next_step)
 {
     size_t stage = (size_t)schedule_stage(k->s, w->rank, w->chunk);
-    return &k->ready[w->kind != SLOT_FORWARD][stage * (size_t)k->s->micros + (size_t)w->micro];
+    const int list = w->kind != SLOT_FORWARD ? 1 : next_step ? 2 : 0;
+    return &k->ready[list][stage * (size_t)k->s->micros + (size_t)w->micro];
 }
 
 static void wake_rank(struct schedule_clock *k, int rank)
@@ -40,7 +59,7 @@ static bool values_at(struct schedule_clock *k, int rank, const struct slot *slo
     *ret = 0;
     if (!schedule_source(k->s, rank, slot, &from))
         return true;
-    double made = *ready_of(k, &from);
+    double made = *ready_of(k, &from, is_next_step(k, rank));
     *ret = made + (from.rank == rank ? 0 : k->cost->latency);
     return made >= 0;
 }
@@ -53,10 +72,11 @@ static double seconds_of(const struct schedule_clock *k, const struct slot *slot
 static void run_slot(struct schedule_clock *k, int rank, double values)
 {
     struct schedule_rank_times *t = &k->times->ranks[rank];
-    int i = k->next[rank]++;
-    const struct slot *slot = &k->s->rows[rank].slots[i];
-    struct schedule_span *span = &t->spans[i];
-    double idle_since = i ? t->spans[i - 1].end : 0;
+    const bool next_step = is_next_step(k, rank);
+    const int i = k->next[rank]++, at = slot_at(k, rank, i);
+    const struct slot *slot = &k->s->rows[rank].slots[at];
+    struct schedule_span *span = &t->spans[at];
+    double idle_since = i ? t->spans[slot_at(k, rank, i - 1)].end : 0;
     struct schedule_work self = {rank, slot->kind, slot->chunk, slot->micro}, to;
     span->start = values > idle_since ? values : idle_since;
     span->end = span->start + seconds_of(k, slot);
@@ -64,9 +84,14 @@ static void run_slot(struct schedule_clock *k, int rank, double values)
     if (span->end > k->times->makespan)
         k->times->makespan = span->end;
     if (slot->kind != SLOT_WEIGHT)
-        *ready_of(k, &self) = span->end;
+        *ready_of(k, &self, next_step) = span->end;
     if (schedule_target(k->s, rank, slot, &to))
         wake_rank(k, to.rank);
+}
+
+static const struct slot *slot_next(const struct schedule_clock *k, int rank)
+{
+    return k->next[rank] < k->s->rows[rank].n ? &k->s->rows[rank].slots[slot_at(k, rank, k->next[rank])] : NULL;
 }
 
 static void run_all(struct schedule_clock *k)
@@ -77,14 +102,10 @@ static void run_all(struct schedule_clock *k)
     while (k->n_awake) {
         int r = k->awake[--k->n_awake];
         k->is_awake[r] = false;
-        while (k->next[r] < k->s->rows[r].n && values_at(k, r, &k->s->rows[r].slots[k->next[r]], &values))
+        const struct slot *slot;
+        while ((slot = slot_next(k, r)) && values_at(k, r, slot, &values))
             run_slot(k, r, values);
     }
-}
-
-static const struct slot *slot_next(const struct schedule_clock *k, int rank)
-{
-    return k->next[rank] < k->s->rows[rank].n ? &k->s->rows[rank].slots[k->next[rank]] : NULL;
 }
 
 /* The rank for which this one's next slot waits; the slot must be waiting. */
@@ -101,7 +122,8 @@ static void print_wait(const struct schedule_clock *k, int rank, char *ret, size
     size_t at = strlen(ret);
     snprintf(ret + at, size - at,
              "%srank %d, slot %d: %s of chunk %d on microbatch %d waits for its input from rank %d", at ? "; " : "",
-             rank, k->next[rank], slot_name(slot->kind), slot->chunk, slot->micro, waits_for(k, rank));
+             rank, slot_at(k, rank, k->next[rank]), slot_name(slot->kind), slot->chunk, slot->micro,
+             waits_for(k, rank));
 }
 
 /* Reports the waits that begin at a rank that cannot continue: the cycle to which they lead, or the wait for a rank
@@ -155,12 +177,12 @@ static err_t schedule_clock_init(struct schedule_clock *k)
     k->next = calloc(ranks, sizeof(int));
     k->awake = calloc(ranks, sizeof(int));
     k->is_awake = calloc(ranks, sizeof(bool));
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         k->ready[i] = malloc(work * sizeof(double));
         for (size_t j = 0; k->ready[i] && j < work; j++)
             k->ready[i][j] = -1;
     }
-    return k->next && k->awake && k->is_awake && k->ready[0] && k->ready[1] ? OK : ERR_NOMEM;
+    return k->next && k->awake && k->is_awake && k->ready[0] && k->ready[1] && k->ready[2] ? OK : ERR_NOMEM;
 }
 
 static void schedule_clock_fini(struct schedule_clock *k)
@@ -170,6 +192,17 @@ static void schedule_clock_fini(struct schedule_clock *k)
     free(k->is_awake);
     free(k->ready[0]);
     free(k->ready[1]);
+    free(k->ready[2]);
+}
+
+/* The slots that ran ahead were complete at the start. */
+static void set_ahead(struct schedule_clock *k)
+{
+    for (int r = 0; r < k->s->ranks; r++)
+        for (int i = 0; i < schedule_ahead_of(k->ahead, r); i++) {
+            const struct slot *slot = &k->s->rows[r].slots[i];
+            *ready_of(k, &(struct schedule_work){r, slot->kind, slot->chunk, slot->micro}, false) = 0;
+        }
 }
 
 /* The slots of a schedule that was not checked may have any values. */
@@ -186,11 +219,11 @@ static err_t check_ranges(const struct schedule *s, struct why *why)
     return OK;
 }
 
-err_t schedule_simulate(const struct schedule *s, const struct schedule_cost *cost, struct schedule_times *ret,
-                        struct why *why)
+err_t schedule_simulate_ahead(const struct schedule *s, int ahead, const struct schedule_cost *cost,
+                              struct schedule_times *ret, struct why *why)
 {
     struct schedule_times times = {0};
-    struct schedule_clock k = {.s = s, .cost = cost, .times = &times};
+    struct schedule_clock k = {.s = s, .cost = cost, .times = &times, .ahead = ahead};
     err_t err = schedule_check_size(s->ranks, s->chunks, s->micros, why);
     if (!err)
         err = check_ranges(s, why);
@@ -202,6 +235,7 @@ err_t schedule_simulate(const struct schedule *s, const struct schedule_cost *co
     if (err)
         (void)why_set(why, err, "out of memory for the times of a schedule of %d ranks", s->ranks);
     if (!err) {
+        set_ahead(&k);
         run_all(&k);
         err = set_bubbles(&k, why);
     }
@@ -211,6 +245,12 @@ err_t schedule_simulate(const struct schedule *s, const struct schedule_cost *co
     else
         *ret = times;
     return err;
+}
+
+err_t schedule_simulate(const struct schedule *s, const struct schedule_cost *cost, struct schedule_times *ret,
+                        struct why *why)
+{
+    return schedule_simulate_ahead(s, 0, cost, ret, why);
 }
 
 void schedule_times_fini(struct schedule_times *t)

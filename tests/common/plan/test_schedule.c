@@ -203,6 +203,72 @@ TEST(zb_h2_waits_inside_as_its_authors_state)
             }
 }
 
+/* Post-validation removes the offset between ranks from zb-h2's bubble: what remains is the wait inside of a rank's own
+ * slots, the formula of its authors. */
+static double bubble_ahead(enum schedule_kind kind, int p, int m, const double fbw[3])
+{
+    const int v = min_chunks(kind);
+    struct schedule s = built(kind, p, v, m);
+    struct schedule_posts posts;
+    struct schedule_times t;
+    const struct schedule_cost cost = costs(fbw[0], fbw[1], fbw[2], v);
+    assert_ok(schedule_posts_init(&posts, &s, NULL));
+    assert_int_equal(schedule_ahead(&s, &posts), p - 1);
+    assert_ok(schedule_simulate_ahead(&s, p - 1, &cost, &t, NULL));
+    const double bubble = t.makespan - m * (fbw[0] + fbw[1] + fbw[2]);
+    for (int r = 0; r < p; r++) {
+        assert_true(fabs(t.ranks[r].bubble - bubble) < 1e-9);
+        for (int i = 1; i < p - 1 - r; i++) /* the slots that run ahead are the last */
+            assert_true(t.ranks[r].spans[i].start >= t.ranks[r].spans[s.rows[r].n - 1].end);
+    }
+    schedule_times_fini(&t);
+    schedule_posts_fini(&posts);
+    schedule_fini(&s);
+    return bubble;
+}
+
+TEST(post_validation_leaves_the_wait_inside)
+{
+    static const double parts[][3] = {{1, 1, 1}, {2, 3, 2}, {3, 2, 2}, {2, 2, 1}};
+    for (int p = 2; p <= MAX_P; p++)
+        for (int m = 2 * p - 1; m <= 4 * p; m++) {
+            for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
+                assert_true(fabs(bubble_ahead(SCHEDULE_ZB_H2, p, m, parts[i]) -
+                                 (p - 1) * (parts[i][0] + parts[i][1] - 2 * parts[i][2])) < 1e-9);
+            assert_true(fabs(bubble_ahead(SCHEDULE_ZB_V, p, m, parts[0])) < 1e-9);
+        }
+}
+
+/* With few microbatches or another order fewer slots can run ahead, and in most orders a rank that begins first is not
+ * among the first to finish; the cut is still one that no message crosses. */
+TEST(no_message_crosses_the_cut_of_slots_that_run_ahead)
+{
+    int most = 0;
+    for (int kind = 0; kind < SCHEDULE_KIND_COUNT; kind++)
+        for (int p = 2; p <= MAX_P; p++)
+            for (int m = 1; m <= MAX_M; m++) {
+                struct schedule s = built((enum schedule_kind)kind, p, min_chunks((enum schedule_kind)kind), m);
+                struct schedule_posts posts;
+                assert_ok(schedule_posts_init(&posts, &s, NULL));
+                const int ahead = schedule_ahead(&s, &posts);
+                assert_true(ahead <= least(p - 1, m));
+                most = ahead > most ? ahead : most;
+                for (int r = 0; r + 1 < p; r++) {
+                    int sent = 0, received = 0;
+                    for (int i = 0; i < s.rows[r].n; i++)
+                        sent += s.rows[r].slots[i].kind == SLOT_FORWARD && s.rows[r].slots[i].chunk == 0 &&
+                                posts.ranks[r].send[i] < ahead - r;
+                    for (int i = 0; i < s.rows[r + 1].n; i++)
+                        received += s.rows[r + 1].slots[i].kind == SLOT_FORWARD && s.rows[r + 1].slots[i].chunk == 0 &&
+                                    posts.ranks[r + 1].receive[i] < ahead - r - 1;
+                    assert_int_equal(sent, received);
+                }
+                schedule_posts_fini(&posts);
+                schedule_fini(&s);
+            }
+    assert_int_equal(most, MAX_P - 1);
+}
+
 /* In a V all ranks keep the same number of activations, that of ZB-H1 (two chunks are one of its stages), and at equal
  * costs no rank waits between its first and its last slot. */
 TEST(the_v_is_even)
