@@ -27,7 +27,7 @@ static const struct {
     [ACT_WEIGHT] = {"#a3c644", "for weights"}, [ACT_EXCHANGE] = {"#f29900", "exchange"},
     [ACT_GATHER] = {"#8e63ce", "gather"},      [ACT_REDUCE] = {"#d9534f", "reduce"},
     [ACT_NORM] = {"#c2185b", "norm"},          [ACT_UPDATE] = {"#795548", "update"},
-    [ACT_SNAPSHOT] = {"#607d8b", "snapshot"},
+    [ACT_RESTORE] = {"#9e9d24", "restore"},    [ACT_SNAPSHOT] = {"#607d8b", "snapshot"},
 };
 
 static void print_text(FILE *out, const char *text)

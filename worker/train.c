@@ -369,6 +369,15 @@ static err_t agree_to_stop(struct train *t, const struct engine_result *r, enum 
     return err;
 }
 
+/* Whether the step after the one that comes now follows it with nothing in between. A save only reads the state, and a
+ * stop ends the epoch; ranks that then have begun another step leave it. */
+static bool next_is_step(const struct train *t)
+{
+    const struct job_train *j = &t->job.train;
+    const int64_t step = t->engine.step + 1;
+    return step < j->steps && !(t->valid.set && due(step, j->eval_every, j->steps));
+}
+
 /* Runs the step run.timeline_step, with a timeline. */
 static err_t timed_step(struct train *t, const struct engine_feed *feed, struct engine_result *ret, struct why *why)
 {
@@ -389,6 +398,7 @@ static err_t one_step(struct train *t, bool *ret_saved, enum link_stop_kind *ret
     int64_t start = clock_mono_ns();
     if (!j->run.threads)
         core_share_follow(t->share, t->engine.config.threads);
+    t->engine.next_is_step = next_is_step(t);
     err_t err = j->run.timeline_step == t->engine.step + 1 ? timed_step(t, &feed, &r, why)
                                                            : engine_step(&t->engine, &feed, &r, why);
     if (!err)

@@ -512,6 +512,11 @@ static const struct schema_row rows[] = {
           "Pipeline schedule as CSV text, one line per pipeline rank, in dtd's form or PyTorch's (schedule file; "
           "formats: "
           "docs/internals/schedules.md).")},
+    {BOOL(parallel.post_validation, "false", FREE,
+          "Ranks of a pipeline that finish a step early (zb-h2, zb-v) update at once, as if the norm of the gradients "
+          "required no clipping, and begin the next step. If the norm then clips or is not a number, they go back and "
+          "repeat the update. Results do not change by a bit. A copy of parameters and moments costs 12 bytes per "
+          "parameter (float64: 24).")},
     {INT(parallel.chunks, 1, 64, "1", FREE,
          "Model stages per pipeline rank (interleaved, file; zb-v and dualpipe-v have 2).")},
     {INT(parallel.prefetch, 0, 64, "1", FREE,

@@ -124,7 +124,8 @@ struct job_parallel {
     bool sp, async_tp;   /* async_tp (needs tp > 1 and sp): matmuls overlap the collectives before and after them */
     bool reshard;        /* zero 3: free gathered parameters between forward and backward */
     enum pipe_schedule schedule;
-    char *schedule_csv; /* for PIPE_FILE: the text of the schedule (docs/internals/schedules.md); "": none */
+    bool post_validation; /* zb-h2, zb-v: ranks update before the norm is complete */
+    char *schedule_csv;   /* for PIPE_FILE: the text of the schedule (docs/internals/schedules.md); "": none */
     enum recompute recompute;
     enum expert_load expert_load;
 };

@@ -409,6 +409,24 @@ static bool schedule_file_broken(const struct job_spec *j, char ret[SENTENCE])
            BROKEN("only parallel.schedule file uses it: leave the key out");
 }
 
+/* Other schedules have no rank that finishes a step before the others and is the first in the next one. The routers'
+ * numbers change their states in the update, so the next forward needs the sums of all ranks; a tied table on two ranks
+ * needs the gradient of the last one. */
+static bool post_validation_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    const struct job_parallel *p = &j->parallel;
+    if (!p->post_validation)
+        return false;
+    if (p->pp < 2 || (p->schedule != PIPE_ZB_H2 && p->schedule != PIPE_ZB_V))
+        return BROKEN("it needs a pipeline of at least 2 ranks with the schedule zb-h2 or zb-v: write false, or "
+                      "parallel.schedule zb-h2");
+    if (j->model.experts)
+        return BROKEN("the update of a model with experts needs the numbers of all ranks' routers: write false");
+    return p->schedule == PIPE_ZB_H2 && j->model.tied &&
+           BROKEN("the tied table is on the first and on the last rank, and its update needs the gradient of both: "
+                  "write false, or parallel.schedule zb-v with parallel.chunks 2");
+}
+
 static bool tensor_broken(const struct job_spec *j, char ret[SENTENCE])
 {
     return j->parallel.tp > j->model.heads &&
@@ -508,6 +526,7 @@ static const struct rule rules[] = {
     {OVER(parallel.pp, stages_broken)},
     {OVER(parallel.chunks, chunks_broken)},
     {OVER(parallel.schedule_csv, schedule_file_broken)},
+    {OVER(parallel.post_validation, post_validation_broken)},
     {OVER(parallel.workers, mesh_broken)},
     {OVER(parallel.min_workers, range_broken)},
     {OVER(parallel.ep, experts_broken)},

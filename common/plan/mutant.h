@@ -9,6 +9,11 @@
 
 /* X(NAME, the bug) */
 #define MUTANT_LIST(X)                                                                                    \
+    X(ONE_AHEAD_TOO_MANY, "a rank runs a slot ahead whose message the next rank expects later")           \
+    X(ZEROED_AHEAD, "slots that run ahead zero the losses of the step before")                            \
+    X(KEPT_WITHOUT_MOMENTS, "an update with an assumed factor keeps only parameters")                     \
+    X(RESTORED_WITHOUT_MOMENTS, "moments are not restored after a wrong clip factor")                     \
+    X(NEVER_RESTORED, "nothing is restored after a wrong clip factor")                                    \
     X(PIECE_BEGINS_EARLY, "a piece begins a grain early")                                                 \
     X(NORM_COUNTS_REPLICAS, "every replica counts its squares in the norm")                               \
     X(NORM_COUNTS_STAGES, "both stages of a tied head count its squares")                                 \

@@ -65,6 +65,14 @@ static int64_t own_tokens(const struct program *p, enum graph_sym sym, int64_t t
     return first ? lo : hi - lo;
 }
 
+int program_find(const struct program *p, enum action_kind kind, int from)
+{
+    for (int i = from; i < p->n_actions; i++)
+        if (p->actions[i].kind == kind)
+            return i;
+    return -1;
+}
+
 int64_t program_dim(const struct program *p, struct graph_dim d, int64_t samples)
 {
     int64_t tokens = samples * (p->own_seq ? p->own_seq : p->seq);

@@ -296,11 +296,18 @@ struct op {
     X(ACT_REDUCE, "reduce")     /* the unit's gradient over its groups; unit -1: the losses */                \
     X(ACT_NORM, "norm")                                                                                       \
     X(ACT_UPDATE, "update")                                                                                   \
+    X(ACT_RESTORE, "restore")   /* only after an update with a clip factor that was assumed and is wrong */   \
     X(ACT_SNAPSHOT, "snapshot") /* only on steps that save */
 
 #define X(kind, name) kind,
 enum action_kind { ACTION_LIST(X) ACT_COUNT };
 #undef X
+
+/* Whether only some steps run an action of this kind. */
+static inline bool action_is_rare(enum action_kind kind)
+{
+    return kind == ACT_SNAPSHOT || kind == ACT_RESTORE;
+}
 
 struct action {
     enum action_kind kind;
@@ -370,6 +377,11 @@ struct program {
      * after the position of interest do not matter). */
     struct action *actions;
     int n_actions;
+    /* Post-validation (parallel.post_validation), 0 and 0: this rank does not use it. Actions [0, n_ahead) may run
+     * before the actions [validate, n_actions) of the step before, but after its update with an assumed clip factor
+     * of 1. They overwrite nothing that these read. `validate` is the reduce of the losses; norm, update and restore
+     * follow. */
+    int n_ahead, validate;
     struct group *groups;
     int n_groups;
     int n_events;
@@ -415,6 +427,8 @@ int64_t program_dim(const struct program *p, struct graph_dim d, int64_t samples
 /* The member of the tp group to which a symbol of own tokens belongs; -1: it is another symbol. *ret_first: the symbol
  * is the index of the member's first token, not the number of its tokens. */
 int program_dim_member(const struct program *p, enum graph_sym sym, bool *ret_first);
+/* The index of the first action of a kind, from action `from` on; -1: none. */
+int program_find(const struct program *p, enum action_kind kind, int from);
 const char *op_name(enum op_kind kind);
 const char *op_operands(enum op_kind kind); /* the r/w/a string of OP_LIST */
 /* How this op accesses operand i: 'r', 'w' or 'a', with its flags applied; 0 after the last operand. */

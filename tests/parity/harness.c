@@ -202,9 +202,13 @@ static err_t run_steps(struct engine *e, int64_t last, const struct parity_optio
     struct parity_feed data = {e->config.job->train.seq, e->config.job->model.vocab};
     const struct engine_feed feed = o && o->feed ? *o->feed : (struct engine_feed){parity_sample, &data};
     bool first = true;
+    double valid = 0;
     err_t err = o && o->before ? o->before(o->arg, e, why) : OK;
     while (!err && e->step < last) {
         struct engine_result one;
+        if (o && o->each)
+            o->each(o->arg, e);
+        e->next_is_step = e->step + 1 < last && !(o && o->pause && (e->step + 1) % o->pause == 0);
         err = engine_step(e, &feed, &one, why);
         if (!err && e->config.rank == 0) {
             r->loss[e->step - 1] = one.loss;
@@ -213,8 +217,15 @@ static err_t run_steps(struct engine *e, int64_t last, const struct parity_optio
         if (!err && first)
             parity_collect(e, PARITY_GRAD, r->grad, false);
         first = false;
+        if (!err && o && o->evaluate && e->step % o->evaluate == 0)
+            err = engine_eval(e, &feed, 500, 500 + 2 * e->config.job->train.global_batch, &valid, why);
+        if (!err && o && o->save_at == e->step && save_state(e, o->save))
+            err = ERR_INTERNAL;
     }
-    double valid = 0;
+    if (e->config.rank == 0) {
+        r->ahead = e->ahead.updates;
+        r->repeated = e->ahead.repeated;
+    }
     if (!err)
         err = engine_eval(e, &feed, 1000, 1000 + 3 * e->config.job->train.global_batch - 2, &valid, why);
     if (e->config.rank == 0)
@@ -279,7 +290,7 @@ int parity_run_rank(const struct parity_model *m, int fd, uint64_t epoch, int ra
     int rc = !err && o && o->load ? load_state(&e, o->load) : 0;
     err = err || rc ? err : run_steps(&e, last, o, r, &why);
     rc = err || rc ? 1 : compare_replicas(&e, all, r);
-    rc = rc || !o || !o->save ? rc : save_state(&e, o->save);
+    rc = rc || !o || !o->save || o->save_at ? rc : save_state(&e, o->save);
     if (err)
         snprintf(message, 512, "%s %.480s", err_name(err), why.text);
     if (rc && comm)

@@ -43,6 +43,7 @@ struct parity_result {
         valid; /* loss and norm: by step number - 1; valid: after the last step */
     double *grad, *param;
     double state[PARITY_MAX_STATES]; /* all states of the graph after the last step; beyond them 0 */
+    int64_t ahead, repeated;         /* rank 0: updates with an assumed clip factor; those that were repeated */
     int replicas_differ;             /* ranks whose final parameters differ from those of rank 0 */
     size_t bytes;
 };
@@ -65,8 +66,12 @@ struct parity_options {
     struct dev *(*open)(void); /* opens the device, which `close` closes; NULL: the CPU */
     void (*close)(struct dev *d);
     const struct engine_feed *feed; /* NULL: the generated data */
+    int64_t evaluate;               /* evaluates after every so many steps too, whatever has begun; 0: never */
+    int64_t save_at;                /* with `save`: the step after which the state is stored; 0: the last */
+    int64_t pause;                  /* after every so many steps, ranks do not begin the next one ahead; 0: never */
     /* Called on every rank after the parameters are filled, before the first step. */
     err_t (*before)(void *arg, struct engine *e, struct why *why);
+    void (*each)(void *arg, struct engine *e); /* before every step */
     void *arg;
 };
 

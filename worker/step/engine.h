@@ -109,6 +109,10 @@ struct engine_posts {
     int n;
 };
 
+/* Payload bytes that this rank received from peers (comm_group_bytes), indexed by the set of axes that the group spans:
+ * bits 1 << axis, without axes of size 1. */
+#define ENGINE_AXIS_SETS (1 << AXIS_COUNT)
+
 struct comm_thread;   /* comm_thread.h */
 struct engine_timer;  /* profile.c */
 struct engine_verify; /* verify.c */
@@ -132,14 +136,19 @@ struct engine {
     int64_t updates;  /* updates that the optimizer's moments contain */
     int64_t skipped, skipped_in_row; /* steps of this epoch whose loss or norm was not a number (train.nan skip) */
     struct engine_posts posts;
+    /* The owner sets this before engine_step, on all ranks alike, if its next call on the engine after this step,
+     * except for a snapshot, is engine_step with the same feed. With post-validation, ranks then begin that step. */
+    bool next_is_step;
+    struct {
+        bool begun;                           /* the next step's first slots have run */
+        int64_t axis_bytes[ENGINE_AXIS_SETS]; /* which they received */
+        int64_t updates,
+            repeated; /* in this epoch: updates with an assumed clip factor; those whose factor was wrong */
+    } ahead;
     struct engine_verify *verify;   /* NULL: replicas are not compared */
     struct engine_profile *profile; /* owned by the caller; NULL: nothing is measured */
     struct engine_timer *timer;
 };
-
-/* Payload bytes that this rank received from peers (comm_group_bytes), indexed by the set of axes that the group spans:
- * bits 1 << axis, without axes of size 1. */
-#define ENGINE_AXIS_SETS (1 << AXIS_COUNT)
 
 /* Of the routers of a model with experts: the metrics expert_* (common/rpc/metric.h). */
 struct engine_routers {

@@ -263,15 +263,14 @@ static err_t op_positions(const struct run *r, const struct op *op)
 /* Steps are counted from 1. A step that is repeated after a resume drops the same elements. */
 static err_t op_dropout(const struct run *r, const struct op *op)
 {
-    const struct engine *e = r->engine;
     const struct kern_dropout d = {
         .t = run_dim(r, op->m),
         .n = run_dim(r, op->n),
         .cols = run_dim(r, op->k),
         .col0 = op->col0,
         .rate = op->rate,
-        .seed = e->config.job->train.seed,
-        .step = e->step + 1,
+        .seed = r->engine->config.job->train.seed,
+        .step = r->step,
         .site = op->site,
         .rows = run_arg(r, op, 1),
         .x = run_arg(r, op, 0),

@@ -36,6 +36,7 @@ static int ops_run(const struct program *p)
 static err_t make_timer(struct engine *e, struct engine_timer *t)
 {
     int eval = e->has_eval ? ops_run(&e->eval) : 0, train = e->has_train ? ops_run(&e->train) : 0;
+    train *= e->has_train && e->train.validate ? 2 : 1; /* slots that run ahead, and a second update */
     t->cap = eval > train ? eval : train;
     t->spans = calloc((size_t)t->cap + 1, sizeof(*t->spans));
     t->by_clock = e->config.dev->ops->host_memory;

@@ -155,7 +155,7 @@ static bool op_writes(const struct op *op, int buffer)
 static void find_streams(const struct program *p, struct program_bindings *r)
 {
     for (int i = 0; i < p->n_actions; i++)
-        for (int k = 0; p->actions[i].kind != ACT_SNAPSHOT && k < p->actions[i].n_ops; k++) {
+        for (int k = 0; !action_is_rare(p->actions[i].kind) && k < p->actions[i].n_ops; k++) {
             const struct op *op = &p->ops[p->actions[i].first_op + k];
             r->uses[op->stream] = true;
             if (op_writes(op, p->loss_buffer))

@@ -154,18 +154,16 @@ static err_t run_action(struct run *r, const struct action *a, struct why *why)
     return OK;
 }
 
-static err_t run_actions(struct run *r, run_before_fn before, void *arg, struct why *why)
+static err_t run_actions(struct run *r, int first, int end, const struct run_host *host, struct why *why)
 {
     struct dev *dev = r->engine->config.dev;
     err_t err = OK;
-    for (int i = 0; !err && i < r->program->n_actions; i++) {
+    for (int i = first; !err && i < end; i++) {
         const struct action *a = &r->program->actions[i];
-        if (a->kind == ACT_SNAPSHOT)
-            continue; /* snapshot_copy runs it, on steps that save */
         if (canceled(r))
             return ERR_CANCELED;
         dev_range_begin(dev, r->bindings->ranges[i]);
-        err = before(arg, a);
+        err = host->before(host->arg, a);
         err = err ? err : run_action(r, a, why);
         dev_range_end(dev);
     }
@@ -198,8 +196,7 @@ static err_t wait_for_streams(const struct run *r, struct why *why)
     return err;
 }
 
-/* Adds `sign` times the bytes that the groups have received so far, by the axes of size above 1 that a group spans. */
-static void count_bytes(const struct run *r, int sign)
+void run_count_bytes(const struct run *r, int sign)
 {
     const struct program *p = r->program;
     for (int i = 0; r->axis_bytes && i < p->n_groups; i++) {
@@ -212,19 +209,56 @@ static void count_bytes(const struct run *r, int sign)
     }
 }
 
-err_t run_program(struct run *r, run_before_fn before, void *arg, struct why *why)
+static err_t unless_canceled(const struct run *r, err_t err, struct why *why)
 {
-    r->engine->posts.n = 0;
-    count_bytes(r, -1);
-    err_t err = profile_begin(r->engine);
-    err = err ? err : run_actions(r, before, arg, why);
+    return canceled(r) || err == ERR_CANCELED ? why_set(why, ERR_CANCELED, "the epoch has ended") : err;
+}
+
+err_t run_start(struct run *r, bool fresh)
+{
+    if (fresh)
+        r->engine->posts.n = 0;
+    run_count_bytes(r, -1);
+    return profile_begin(r->engine);
+}
+
+err_t run_part(struct run *r, int first, int end, const struct run_host *host, struct why *why)
+{
+    err_t err = run_actions(r, first, end, host, why);
     err = finish_comm(r, err, why);
-    err = err ? err : host_fetch(r->engine, r->program, r->bindings);
     err = err ? err : wait_for_streams(r, why);
-    if (canceled(r) || err == ERR_CANCELED)
-        return why_set(why, ERR_CANCELED, "the epoch has ended");
-    count_bytes(r, 1);
+    return unless_canceled(r, err, why);
+}
+
+err_t run_fetch(struct run *r, struct why *why)
+{
+    err_t err = host_fetch(r->engine, r->program, r->bindings);
+    return unless_canceled(r, err ? err : wait_for_streams(r, why), why);
+}
+
+void run_end(const struct run *r)
+{
+    run_count_bytes(r, 1);
+    profile_collect(r);
+}
+
+/* Actions that only some steps run are the last ones. */
+static int actions_of_step(const struct program *p)
+{
+    int n = p->n_actions;
+    while (n > 0 && action_is_rare(p->actions[n - 1].kind))
+        n--;
+    return n;
+}
+
+err_t run_program(struct run *r, const struct run_host *host, struct why *why)
+{
+    err_t err = run_start(r, true);
+    err = err ? err : run_actions(r, 0, actions_of_step(r->program), host, why);
+    err = finish_comm(r, err, why);
+    err = unless_canceled(r, err, why);
+    err = err ? err : run_fetch(r, why);
     if (!err)
-        profile_collect(r);
+        run_end(r);
     return err;
 }

@@ -13,6 +13,7 @@ struct run {
     const struct action *action;
     int64_t samples; /* samples in the action's microbatch; program.max_samples if the action has none */
     double lr;
+    int64_t step;        /* number of the step, from 1 */
     int64_t update;      /* number of the update since the moments were zero, from 1 */
     int64_t *axis_bytes; /* ENGINE_AXIS_SETS numbers that run_program adds to; NULL: not counted */
 };
@@ -43,11 +44,23 @@ static inline struct kern_stream *run_stream(const struct run *r, const struct o
 NODISCARD err_t run_waits(const struct run *r, const struct op *op);
 NODISCARD err_t run_record(const struct run *r, const struct op *op);
 
-/* Called before the first op of an action; an error ends the run. */
-typedef err_t (*run_before_fn)(void *arg, const struct action *a);
-/* Runs all actions except the snapshot, copies the scalars to the host and waits for the streams. ERR_CANCELED when the
- * epoch has ended in the meantime. */
-NODISCARD err_t run_program(struct run *r, run_before_fn before, void *arg, struct why *why);
+/* What the host does before the first op of an action; an error ends the run. */
+struct run_host {
+    err_t (*before)(void *arg, const struct action *a);
+    void *arg;
+};
+/* Runs all actions that every step runs, copies the scalars to the host and waits for the streams. ERR_CANCELED when
+ * the epoch has ended in the meantime. */
+NODISCARD err_t run_program(struct run *r, const struct run_host *host, struct why *why);
+
+/* The same in parts: run_start, any number of run_part, run_fetch, run_end. `fresh`: no message of an earlier run is in
+ * flight. A part is actions [first, end); it waits for the streams. */
+NODISCARD err_t run_start(struct run *r, bool fresh);
+NODISCARD err_t run_part(struct run *r, int first, int end, const struct run_host *host, struct why *why);
+NODISCARD err_t run_fetch(struct run *r, struct why *why);
+void run_end(const struct run *r);
+/* Adds `sign` times the bytes that the groups have received so far, by the axes of size above 1 that a group spans. */
+void run_count_bytes(const struct run *r, int sign);
 
 /* The buffer of a part of the batch; -1: the program does not read that part. */
 static inline int batch_buffer(const struct program *p, enum batch_part part)
@@ -75,6 +88,15 @@ NODISCARD err_t host_batch_written(struct engine *e, const struct program *p, co
                                    const struct host_batch *b, int64_t n);
 /* Queues the copies of the scalars to the host, each after its last writer. */
 NODISCARD err_t host_fetch(struct engine *e, const struct program *p, const struct program_bindings *bindings);
+
+/* ---- ahead.c ---- */
+
+/* Runs a step of a program with program.validate, in place of run_program. `next` runs the first slots of the next
+ * step, with `next_host`; NULL: none. */
+NODISCARD err_t ahead_step(struct run *r, struct run *next, struct run_host *host, struct run_host *next_host,
+                           struct why *why);
+/* Forgets slots that ran ahead, if there are any. All ranks do it between the same two steps. */
+NODISCARD err_t ahead_discard(struct engine *e);
 
 /* ---- verify.c ---- */
 

@@ -4,7 +4,8 @@
  * Losses are float64 sums per microbatch. After the program's reduction every rank has all of them and adds them in the
  * order of the microbatches, so the reported loss has the same bits for every number of workers. When loss or norm is
  * not a number, the clip factor is NaN too, and an update with that factor changes nothing. Such a step is rejected
- * after it has run; the parameters are those before it. */
+ * after it has run; the parameters are those before it. With post-validation a rank may have updated by then, and
+ * ahead.c has restored what the update overwrote. */
 #include "worker/step/engine.h"
 
 #include "common/base/log.h"
@@ -191,6 +192,22 @@ static err_t before_action(void *arg, const struct action *a)
                                                    : OK; /* -1: the action only takes part in collectives */
 }
 
+/* Consumes the owner's promise that the next call is a step. */
+static err_t run_step(struct run *r, struct pass *ps, struct why *why)
+{
+    struct engine *e = r->engine;
+    struct run next = *r;
+    struct pass next_pass = *ps;
+    struct run_host host = {before_action, ps}, next_host = {before_action, &next_pass};
+    const bool goes_on = e->next_is_step;
+    e->next_is_step = false;
+    if (!e->train.validate)
+        return run_program(r, &host, why);
+    next.step++;
+    next_pass.first += e->config.job->train.global_batch;
+    return ahead_step(r, goes_on ? &next : NULL, &host, &next_host, why);
+}
+
 err_t engine_step(struct engine *e, const struct engine_feed *feed, struct engine_result *ret, struct why *why)
 {
     const struct job_train *t = &e->config.job->train;
@@ -199,11 +216,12 @@ err_t engine_step(struct engine *e, const struct engine_feed *feed, struct engin
                     .program = &e->train,
                     .bindings = &e->train_bindings,
                     .lr = job_lr(t, e->step + 1),
+                    .step = e->step + 1,
                     .update = e->updates + 1,
                     .axis_bytes = ret->axis_bytes};
     assert(e->has_train);
     *ret = (struct engine_result){0};
-    err_t err = run_program(&r, before_action, &ps, why);
+    err_t err = run_step(&r, &ps, why);
     if (err)
         return err;
     ret->loss = sum_losses(e, &e->train) * e->train.loss_scale;
@@ -228,11 +246,15 @@ err_t engine_eval(struct engine *e, const struct engine_feed *feed, int64_t firs
 {
     const int64_t batch = e->config.job->train.global_batch;
     struct pass ps = {e, &e->eval, &e->eval_bindings, feed, 0, end, why};
-    struct run r = {.engine = e, .program = &e->eval, .bindings = &e->eval_bindings};
+    struct run r = {.engine = e, .program = &e->eval, .bindings = &e->eval_bindings, .step = e->step + 1};
+    const struct run_host host = {before_action, &ps};
     double sum = 0.0;
     assert(e->has_eval && end > first);
+    err_t err = ahead_discard(e);
+    if (err)
+        return why_set(why, err, "the messages of a discarded step cannot be completed: %s", err_text(err));
     for (ps.first = first; ps.first < end; ps.first += batch) {
-        err_t err = run_program(&r, before_action, &ps, why);
+        err = run_program(&r, &host, why);
         if (err)
             return err;
         sum += sum_losses(e, &e->eval);
@@ -292,8 +314,9 @@ err_t engine_logits(struct engine *e, const int32_t *ids, int64_t n, const void 
 {
     struct prompt prompt = {e, ids, n, why};
     struct run r = {.engine = e, .program = &e->eval, .bindings = &e->eval_bindings};
+    const struct run_host host = {fill_prompt, &prompt};
     assert(e->config.generate && n >= 1 && n <= e->eval.seq);
-    err_t err = run_program(&r, fill_prompt, &prompt, why);
+    err_t err = run_program(&r, &host, why);
     err = err ? err : find_row(e, n, ret, why);
     return err ? why_prefix(why, err, "generation failed") : OK;
 }

@@ -428,6 +428,13 @@ err_t rank_message_over(struct rank_check *c, const struct clock *now, enum op_s
 
 /* ---- one op ---- */
 
+/* Whether a copy writes what post-validation keeps: no value of the step (ahead.c). */
+static bool is_keep(const struct rank_check *c, const struct op *op)
+{
+    const struct buffer *to = &c->p->buffers[op->arg[1].buffer];
+    return op->kind == OP_COPY && to->space == SPACE_OPT && to->tensor < 0;
+}
+
 err_t rank_apply(struct rank_check *c, const struct op *op)
 {
     switch (op->kind) {
@@ -464,6 +471,8 @@ err_t rank_apply(struct rank_check *c, const struct op *op)
     case OP_SNAPSHOT:
     case OP_PUSH:
         return OK;
+    case OP_COPY:
+        return is_keep(c, op) ? OK : apply_kernel(c, op);
     default:
         return apply_kernel(c, op);
     }

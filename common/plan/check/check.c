@@ -357,6 +357,8 @@ static err_t check_all(const struct graph *g, const struct program *programs, st
         e = check_batch(programs, facts, n, why);
     if (!e)
         e = check_world(programs, facts, n, why);
+    if (!e)
+        e = check_ahead(programs, n, why);
     return e ? e : check_sums(g, programs, facts, n, why);
 }
 

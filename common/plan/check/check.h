@@ -8,7 +8,7 @@
  *   rank.c      two steps of one rank, with reach.c, apply.c and sums.c
  *   once.c      norm and update, once per step                ring.c    ring attention
  *   batch.c     microbatches add up to the global batch       world.c   two steps of all ranks together
- *   parts.c     values that are computed or sent in parts
+ *   parts.c     values that are computed or sent in parts     ahead.c   post-validation
  *
  * Private to common/plan. */
 #ifndef DTD_COMMON_PLAN_CHECK_CHECK_H
@@ -205,5 +205,7 @@ err_t check_unit(const struct check_at *at, const struct graph *g, const struct 
 err_t check_held_alike(const struct program *programs, int n, struct why *why);
 err_t check_batch(const struct program *programs, const struct rank_facts *facts, int n, struct why *why);
 err_t check_world(const struct program *programs, const struct rank_facts *facts, int n, struct why *why);
+/* Checks what the programs state in n_ahead and validate. */
+err_t check_ahead(const struct program *programs, int n, struct why *why);
 
 #endif

@@ -149,7 +149,7 @@ static err_t step_check(struct rank_check *c, int step, bool saves)
     start_step(c);
     for (int a = 0; a < c->p->n_actions && !e; a++) {
         const struct action *action = &c->p->actions[a];
-        if (action->kind == ACT_SNAPSHOT && !saves)
+        if (action->kind == ACT_RESTORE || (action->kind == ACT_SNAPSHOT && !saves)) /* ahead.c checks the restore */
             continue;
         c->at.action = a;
         c->at.op = action->first_op;

@@ -336,6 +336,20 @@ static void grads_new(struct compiler *c)
         trees_new(c, &local, size);
 }
 
+/* Room for what an update with an assumed clip factor overwrites, after the moments. */
+static void kept_new(struct compiler *c, int64_t end)
+{
+    const struct tensor_line l = {.space = SPACE_OPT, .dtype = c->p->wide};
+    const int of[] = {c->all_params, c->all_m, c->all_v};
+    static const char *const names[] = {"kept.params", "kept.exp_avg", "kept.exp_avg_sq"};
+    for (int i = 0; i < 3 && !c->err; i++) {
+        const int64_t bytes = c->p->buffers[of[i]].bytes;
+        c->kept[i] = run_new(c, &l, names[i], end, bytes);
+        end = align(end + bytes, ALIGN);
+    }
+    c->p->space_bytes[SPACE_OPT] = end;
+}
+
 static void buffers_train(struct compiler *c)
 {
     struct program *p = c->p;
@@ -354,6 +368,8 @@ static void buffers_train(struct compiler *c)
     set_run(c, first, second, c->all_m);
     set_run(c, second, third, c->all_v);
     p->space_bytes[SPACE_OPT] = end;
+    if (compile_ahead(c) > 0)
+        kept_new(c, end);
     grads_new(c);
 }
 

@@ -272,6 +272,7 @@ static void compiler_init(struct compiler *c)
     p->rows_buffer = p->totals_buffer = p->closeness_buffer = p->aux_buffer = -1;
     cp_init_segments(c);
     c->all_grads = c->all_params = c->all_copies = c->all_states = c->all_m = c->all_v = c->blocks = -1;
+    c->kept[0] = c->kept[1] = c->kept[2] = -1;
     if (c->err)
         return;
     count_uses(c);
@@ -354,15 +355,16 @@ static void zero_between_chunks(struct compiler *c, int t)
     op_arg(op, 0, b);
 }
 
-static struct op_range pass_begin(struct compiler *c)
+int compile_ahead(const struct compiler *c)
 {
-    int first = c->p->n_ops;
+    const int rank = c->p->sharding.coord[AXIS_PP];
+    return schedule_ahead_of(c->order->ahead, rank) + (rank == 0 && c->order->ahead && MUTANT(ONE_AHEAD_TOO_MANY));
+}
+
+static void zero_gradients(struct compiler *c)
+{
     struct program *p = c->p;
     struct op *op;
-    if (p->mode != MODE_GENERATE)
-        zero_losses(c);
-    if (c->all_copies >= 0)
-        cast_params(c);
     bool idle = p->first_micro == p->end_micro && p->mode == MODE_TRAIN && !p->tree_depth;
     for (int unit = c->g->n_units - 1; unit >= 0 && idle && !c->err;
          unit--) { /* a rank without microbatches adds zero */
@@ -376,7 +378,34 @@ static struct op_range pass_begin(struct compiler *c)
     for (int t = 0; t < c->g->n_tensors && p->mode == MODE_TRAIN && !idle && !c->err; t++)
         if (p->sharding.param[t].chunks && !MUTANT(CHUNKS_FROM_THE_STEP_BEFORE))
             zero_between_chunks(c, t);
-    return pass_end(c, first);
+}
+
+static void begin(struct compiler *c, int first)
+{
+    compile_action(c, (struct action){.kind = ACT_BEGIN, .micro = -1, .unit = -1}, pass_end(c, first));
+}
+
+void compile_zeroes(struct compiler *c)
+{
+    const int first = c->p->n_ops;
+    zero_losses(c);
+    zero_gradients(c);
+    begin(c, first);
+}
+
+/* Losses and gradients are those of the step before while slots run ahead, so they are zeroed after these. */
+static void pass_begin(struct compiler *c)
+{
+    const int first = c->p->n_ops;
+    const bool later = compile_ahead(c) > 0 && !MUTANT(ZEROED_AHEAD);
+    if (c->p->mode != MODE_GENERATE && !later)
+        zero_losses(c);
+    if (c->all_copies >= 0)
+        cast_params(c);
+    if (!later)
+        zero_gradients(c);
+    if (!later || c->p->n_ops > first)
+        begin(c, first);
 }
 
 static void compile_program(struct compiler *c)
@@ -390,7 +419,7 @@ static void compile_program(struct compiler *c)
     if (p->mode == MODE_GENERATE)    /* only the last stage gathers logits */
         compile_group(c, 1u << AXIS_CP | 1u << AXIS_TP);
     if (p->mode != MODE_GENERATE || c->all_copies >= 0)
-        compile_action(c, (struct action){.kind = ACT_BEGIN, .micro = -1, .unit = -1}, pass_begin(c));
+        pass_begin(c);
     zero_emit_gathers(c);
     pipeline_emit(c);
     if (p->mode != MODE_GENERATE)
@@ -398,6 +427,7 @@ static void compile_program(struct compiler *c)
     if (p->mode == MODE_TRAIN) {
         step_end_norm(c);
         step_end_update(c);
+        step_end_restore(c);
         step_end_snapshot(c);
     }
     memory_plan_place(c);

@@ -28,6 +28,7 @@ struct pipeline_order {
     enum program_mode mode;
     struct schedule schedule;    /* of the replica with most microbatches */
     struct schedule_posts posts; /* empty where a pipeline has one rank */
+    int ahead;                   /* schedule_ahead; 0: no post-validation */
 };
 
 /* `ret` keeps no pointer into `job`. Freed by pipeline_order_fini. */

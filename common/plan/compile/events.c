@@ -293,7 +293,8 @@ static void follow_steps(struct event_pass *s, bool saves)
     for (int step = 0; step < 2; step++)
         for (int a = 0; a < p->n_actions; a++) {
             const struct action *action = &p->actions[a];
-            for (int i = 0; i < action->n_ops && (saves || action->kind != ACT_SNAPSHOT) && !s->c->err; i++)
+            const bool runs = !action_is_rare(action->kind) || (saves && action->kind == ACT_SNAPSHOT);
+            for (int i = 0; i < action->n_ops && runs && !s->c->err; i++)
                 follow_op(s, action->first_op + i, action);
         }
 }

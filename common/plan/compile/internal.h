@@ -98,7 +98,8 @@ struct compiler {
     /* groups.c, by set of axes: 1 + the group; 0: not looked up yet; -1: the rank is alone */
     int group_of[AXES_ALL + 1], group_of_fold[2][AXES_ALL + 1]; /* of fold: of experts, of the rest */
     int all_grads, all_params, all_copies, all_states, all_m, all_v;
-    int blocks; /* of squares, over all parameters as the buffers before it */
+    int kept[3]; /* post-validation: what the update overwrites, of params, m and v; -1: none */
+    int blocks;  /* of squares, over all parameters as the buffers before it */
 };
 
 /* A range of ops, which actions name. */
@@ -136,6 +137,11 @@ bool compile_may_overwrite(const struct compiler *c, int t);
  * for i alone; -1: none. The matmul then does the GELU's work (OPF_GELU, OPF_GELU_GRAD), and the GELU emits no op. */
 int compile_gelu_after(const struct compiler *c, int i);
 int compile_gelu_before(const struct compiler *c, int i);
+
+/* Post-validation: how many of this rank's slots run ahead of the step before; 0: none, or the job does not use it. */
+int compile_ahead(const struct compiler *c);
+/* Adds the action that zeroes sums at the start of a step, after the slots that run ahead. */
+void compile_zeroes(struct compiler *c);
 
 /* Whether a unit holds experts: their matrices have units of their own. The same on all ranks. */
 bool compile_unit_of_experts(const struct compiler *c, int unit);
@@ -381,6 +387,7 @@ void step_end_groups(struct compiler *c);
 void step_end_reduce(struct compiler *c);
 void step_end_norm(struct compiler *c);
 void step_end_update(struct compiler *c);
+void step_end_restore(struct compiler *c);
 void step_end_snapshot(struct compiler *c);
 
 /* ---- stages.c ---- */

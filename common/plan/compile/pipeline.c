@@ -181,6 +181,8 @@ err_t pipeline_order_init(const struct job_spec *job, enum program_mode mode, st
     e = e ? e : pipeline_schedule(job, &o.mesh, mode, &o.schedule, why);
     if (!e && o.schedule.ranks > 1)
         e = schedule_posts_init(&o.posts, &o.schedule, why);
+    if (!e && o.schedule.ranks > 1 && mode == MODE_TRAIN && job->parallel.post_validation)
+        o.ahead = schedule_ahead(&o.schedule, &o.posts);
     if (e)
         pipeline_order_fini(&o);
     else
@@ -351,6 +353,10 @@ static void run_row(struct compiler *c)
     const struct schedule_row *row = row_of(c);
     struct exchanges *x = k->schedule->ranks > 1 ? exchanges_new(c, k->chunks, k->n) : NULL;
     for (int i = 0; i <= row->n && !c->err; i++) {
+        if (i > 0 && i == compile_ahead(c)) {
+            c->p->n_ahead = c->p->n_actions;
+            compile_zeroes(c);
+        }
         if (x)
             exchange_action(c, x, i);
         if (i < row->n && !c->err)

@@ -16,7 +16,11 @@
  * The reduces are on the communication stream, in the order in which the last backward completes the units, so that on
  * an asynchronous device a unit is reduced while the backward of the next one runs. The squares of the norm are
  * computed unit by unit, but summed in the graph's order: each block of squares is counted by one rank and is zero on
- * all others, and adding zeros is exact. */
+ * all others, and adding zeros is exact.
+ *
+ * With post-validation everything that needs the ranks of other stages comes last: the sum of the losses and that of
+ * the blocks. A rank that runs slots ahead does so before these (worker/step/ahead.c). Its update first copies what it
+ * overwrites, and the restore copies it back. */
 #include "common/plan/compile/internal.h"
 #include "common/plan/mutant.h"
 
@@ -214,7 +218,8 @@ static void reduce_unit(struct compiler *c, int unit)
 
 void step_end_reduce(struct compiler *c)
 {
-    reduce_losses(c);
+    if (!c->order->ahead)
+        reduce_losses(c);
     for (int unit = c->g->n_units - 1; unit >= 0 && !c->err && c->p->mode == MODE_TRAIN; unit--)
         if (c->unit_run[unit] >= 0)
             reduce_unit(c, unit);
@@ -238,25 +243,38 @@ static void norm_unit(struct compiler *c, int unit)
     }
 }
 
-static void norm_blocks(struct compiler *c)
+static void norm_blocks(struct compiler *c, int group)
 {
-    int64_t n = c->p->sharding.n_blocks;
-    int group = compile_group(c, norm_axes(c)); /* -1: this rank counts all blocks */
     if (group >= 0) {
         struct op *op = compile_op(c, OP_ZERO, -1);
-        op->m = dim_one(n);
+        op->m = dim_one(c->p->sharding.n_blocks);
         op_arg(op, 0, c->blocks);
     }
     for (int unit = c->g->n_units - 1; unit >= 0; unit--)
         norm_unit(c, unit);
-    if (group >= 0)
-        op_arg(comm_op(c, OP_ALL_REDUCE, group, n), 0, c->blocks);
+}
+
+/* Ends the action of this rank's own squares. What follows needs all ranks, so it comes after the slots that run ahead.
+ */
+static void norm_validate(struct compiler *c, int first)
+{
+    compile_action(c, (struct action){.kind = ACT_NORM, .micro = -1, .unit = -1},
+                   (struct op_range){first, c->p->n_ops - first});
+    c->p->validate = compile_ahead(c) > 0 ? c->p->n_actions : 0;
+    reduce_losses(c);
 }
 
 void step_end_norm(struct compiler *c)
 {
+    const int group = compile_group(c, norm_axes(c)); /* -1: this rank counts all blocks */
     int first = c->p->n_ops;
-    norm_blocks(c);
+    norm_blocks(c, group);
+    if (c->order->ahead) {
+        norm_validate(c, first);
+        first = c->p->n_ops;
+    }
+    if (group >= 0)
+        op_arg(comm_op(c, OP_ALL_REDUCE, group, c->p->sharding.n_blocks), 0, c->blocks);
     struct op *op = compile_op(c, OP_CLIP, -1);
     op->m = dim_one(c->p->sharding.n_blocks);
     op->n = dim_one(c->p->n_micros);
@@ -299,10 +317,25 @@ static void update_routers(struct compiler *c)
     }
 }
 
+/* Copies parameters and moments to where they are kept, or back. */
+static void copy_kept(struct compiler *c, bool back)
+{
+    const int of[] = {c->all_params, c->all_m, c->all_v};
+    const int n = (back && MUTANT(RESTORED_WITHOUT_MOMENTS)) || (!back && MUTANT(KEPT_WITHOUT_MOMENTS)) ? 1 : 3;
+    for (int i = 0; i < n && !c->err; i++) {
+        struct op *op = compile_op(c, OP_COPY, -1);
+        op->m = c->err ? dim_one(0) : c->p->buffers[of[i]].dim[0];
+        op_arg(op, 0, back ? c->kept[i] : of[i]);
+        op_arg(op, 1, back ? of[i] : c->kept[i]);
+    }
+}
+
 void step_end_update(struct compiler *c)
 {
     struct program *p = c->p;
     int first = p->n_ops;
+    if (compile_ahead(c) > 0)
+        copy_kept(c, false);
     for (int t = 0; t < c->g->n_tensors; t++) {
         if (!has_piece(c, t))
             continue;
@@ -320,6 +353,16 @@ void step_end_update(struct compiler *c)
     update_routers(c);
     compile_action(c, (struct action){.kind = ACT_UPDATE, .micro = -1, .unit = -1},
                    (struct op_range){first, p->n_ops - first});
+}
+
+void step_end_restore(struct compiler *c)
+{
+    const int first = c->p->n_ops;
+    if (compile_ahead(c) == 0 || MUTANT(NEVER_RESTORED))
+        return;
+    copy_kept(c, true);
+    compile_action(c, (struct action){.kind = ACT_RESTORE, .micro = -1, .unit = -1},
+                   (struct op_range){first, c->p->n_ops - first});
 }
 
 void step_end_snapshot(struct compiler *c)

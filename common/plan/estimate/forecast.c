@@ -44,7 +44,7 @@ struct pending_post {
 
 struct runner {
     const struct program *p;
-    int action, op;
+    int turn, action, op;                /* turn: actions before this one; action: its index in program.actions */
     double stream[STREAM_COUNT], *event; /* event: time of its last record */
     struct messages *sends, *recvs;      /* by peer */
     struct pending_post *pending;
@@ -59,16 +59,34 @@ struct forecast_run {
     err_t err;
 };
 
+/* The action that a rank runs as its i-th in one of many steps. With post-validation the update comes before the
+ * actions that run ahead, and these before those that validate. */
+static int action_at(const struct program *p, int i)
+{
+    if (!p->validate)
+        return i;
+    const int update = program_find(p, ACT_UPDATE, p->validate), own = p->validate - p->n_ahead;
+    if (i < own)
+        return i + p->n_ahead;
+    if (i == own)
+        return update;
+    if (i <= p->validate)
+        return i - own - 1;
+    return i <= update ? i - 1 : i;
+}
+
 static const struct op *next_op(struct runner *r)
 {
     const struct program *p = r->p;
     assert(p);
-    while (r->action < p->n_actions &&
-           (r->op >= p->actions[r->action].n_ops || p->actions[r->action].kind == ACT_SNAPSHOT)) {
-        r->action++;
+    while (r->turn < p->n_actions) {
+        const struct action *a = &p->actions[r->action = action_at(p, r->turn)];
+        if (r->op < a->n_ops && !action_is_rare(a->kind))
+            return &p->ops[a->first_op + r->op];
+        r->turn++;
         r->op = 0;
     }
-    return r->action < p->n_actions ? &p->ops[p->actions[r->action].first_op + r->op] : NULL;
+    return NULL;
 }
 
 static int64_t samples_of(const struct runner *r)

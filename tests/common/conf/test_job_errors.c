@@ -57,6 +57,14 @@ TEST(files)
         {"name: x\nmodel: {dim: 8, layers: 1, heads: 2, qk_norm: whole}\ndata: {train: [a]}\ntrain: {steps: 1}\n"
          "parallel: {workers: 2, tp: 2}\n",
          "job.yaml:5: parallel.tp: model.qk_norm whole needs all heads of a token on one worker: write 1"},
+        {"name: x\nmodel: {dim: 8, layers: 2, heads: 2, tied: true}\ndata: {train: [a]}\ntrain: {steps: 1}\n"
+         "parallel: {workers: 2, pp: 2, schedule: zb-h2, post_validation: true}\n",
+         "job.yaml:5: parallel.post_validation: the tied table is on the first and on the last rank, and its update "
+         "needs the gradient of both: write false, or parallel.schedule zb-v with parallel.chunks 2"},
+        {"name: x\nmodel: {dim: 8, layers: 2, heads: 2, experts: 2}\ndata: {train: [a]}\ntrain: {steps: 1}\n"
+         "parallel: {workers: 2, pp: 2, schedule: zb-h2, post_validation: true}\n",
+         "job.yaml:5: parallel.post_validation: the update of a model with experts needs the numbers of all ranks' "
+         "routers: write false"},
         {HEAD "train:\n  steps: many\n",
          "job.yaml:5: train.steps: expected an integer from 1 to 1000000000, found \"many\""},
         {HEAD "train:\n  stps: 1\n",
@@ -132,7 +140,7 @@ TEST(values)
          "router_groups, router_groups_kept, router_group_best, aux_loss, aux_scope, expert_bias, z_loss, found \"3\""},
         {"parallel.dp=2", "parallel.dp: unknown key; did you mean parallel.workers (dp is workers / (fsdp tp pp cp))? "
                           "(keys of parallel: workers, min_workers, zero, fsdp, tp, sp, async_tp, pp, schedule, "
-                          "schedule_csv, chunks, prefetch, reshard, cp, ep, expert_load, recompute)"},
+                          "schedule_csv, post_validation, chunks, prefetch, reshard, cp, ep, expert_load, recompute)"},
         {"seq_len=2", "seq_len: unknown key; did you mean train.seq? (top level: name, model, data, train, parallel, "
                       "checkpoint, run)"},
         {"train.stps=3", "train.stps: unknown key; did you mean train.steps? (keys of train: " TRAIN_KEYS ")"},
@@ -232,6 +240,12 @@ TEST(rules)
          "parallel.cp: each rank takes two pieces of the sequence, which has 256 tokens: write at most 128"},
         {"parallel.async_tp=true", "parallel.async_tp: it overlaps the collectives of tensor parallelism, but "
                                    "parallel.tp is 1: write false, or parallel.tp of at least 2"},
+        {"parallel.post_validation=true",
+         "parallel.post_validation: it needs a pipeline of at least 2 ranks with the schedule zb-h2 or zb-v: write "
+         "false, or parallel.schedule zb-h2"},
+        {"parallel={post_validation: true, pp: 2, workers: 2, schedule: zb-h1}",
+         "parallel.post_validation: it needs a pipeline of at least 2 ranks with the schedule zb-h2 or zb-v: write "
+         "false, or parallel.schedule zb-h2"},
         {"parallel={async_tp: true, tp: 2, workers: 2, sp: false}",
          "parallel.async_tp: it overlaps the collectives of sequence parallelism, but parallel.sp is false: write "
          "false, or parallel.sp true"},

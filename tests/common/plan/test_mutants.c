@@ -23,6 +23,7 @@ static const struct cell {
     bool experts, sets; /* layers have experts; the auxiliary loss balances samples */
     int ep;
     bool batch, balanced; /* the auxiliary loss balances the batch; every rank computes equally many rows */
+    bool ahead;           /* post-validation */
 } cells[] = {
     {"dp 3", ARCH_LLAMA, .dp = 3},
     {"dp 2, fsdp 2, zero 1", ARCH_LLAMA, .dp = 2, .fsdp = 2, .zero = 1},
@@ -47,6 +48,9 @@ static const struct cell {
      .csv = "F0.0,F0.1,F0.2,F1.0,F1.1,F1.2,B1.0,B1.1,B1.2,B0.0,B0.1,B0.2\n"
             "F0.0,F0.1,F0.2,F1.0,F1.1,F1.2,B1.0,B1.1,B1.2,B0.0,B0.1,B0.2\n"},
     {"pp 2, fsdp 2, zero 2", ARCH_LLAMA, .pp = 2, .fsdp = 2, .zero = 2},
+    {"pp 2, zb-h2, post-validation", ARCH_LLAMA, .pp = 2, .schedule = PIPE_ZB_H2, .ahead = true},
+    {"pp 2, fsdp 2, zero 2, zb-v, tied, post-validation", ARCH_GPT2, .pp = 2, .fsdp = 2, .zero = 2, .chunks = 2,
+     .schedule = PIPE_ZB_V, .ahead = true},
     {"tp 3, async", ARCH_GPT2, .tp = 3, .async = true},
     {"experts, dp 2", ARCH_LLAMA, .dp = 2, .experts = true},
     {"experts, tp 2", ARCH_LLAMA, .tp = 2, .experts = true, .sets = true},
@@ -88,6 +92,7 @@ static void try_cell(const struct cell *c)
     job.parallel.chunks = one_or(c->chunks);
     job.parallel.sp = !c->no_sp;
     job.parallel.async_tp = c->async;
+    job.parallel.post_validation = c->ahead;
     job.parallel.schedule = c->schedule;
     job.parallel.schedule_csv = (char *)c->csv;
     job.train.global_batch = c->csv ? 3 * job.train.micro_batch : job.train.global_batch;

@@ -389,7 +389,7 @@ static const struct op *next_op(const struct world_rank *r)
 static void enter(struct world_rank *r)
 {
     while (r->action < r->program.n_actions &&
-           (r->program.actions[r->action].kind == ACT_SNAPSHOT || !r->program.actions[r->action].n_ops))
+           (action_is_rare(r->program.actions[r->action].kind) || !r->program.actions[r->action].n_ops))
         r->action++;
     r->over = r->action >= r->program.n_actions;
     r->op = 0;
