@@ -2,13 +2,20 @@
  * of losses, norms, parameters and moments is that of a run that waits for the norm, with clipping in every third step,
  * steps that are not numbers, saves while the next step has begun, and pauses. */
 #include "tests/parity/harness.h"
+#include "tests/parity/rank.h"
+#include "tests/worker/record_device.h"
 
 #include <math.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #define STEPS 50
 #define SAVED 21 /* a step that clips */
 
 #define LAYOUT(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+/* On which device and how connected the ranks run. */
+enum place { ON_A_NODE, ON_HIDDEN_MEMORY, ON_TWO_NODES };
 
 /* What happens in a step: in which steps the norm clips, and which have a loss that is not a number. */
 struct script {
@@ -18,6 +25,7 @@ struct script {
     int64_t clips; /* in every so many steps; 0: never */
     bool fails;
     int64_t pause, evaluate; /* parity_options */
+    enum place place;
 };
 
 static bool is_clipped(const struct script *s, int64_t step)
@@ -71,22 +79,63 @@ static struct parity_model model_of(const char *yaml, const char *const *layout,
     return m;
 }
 
+struct nodes_run {
+    const struct parity_model *m;
+    const struct parity_options *options;
+    int segment[2];
+    struct parity_result *r;
+};
+
+static int run_on_node(void *arg, int fd, int rank)
+{
+    const struct nodes_run *n = arg;
+    char why[512] = "no sentence";
+    (void)fd;
+    int rc = parity_run_rank(n->m, n->segment[n->options->nodes->node_of[rank]], 1, rank, STEPS, n->options, n->r, why);
+    if (rc)
+        fprintf(stderr, "rank %d: %s\n", rank, why);
+    return rc;
+}
+
+/* Each stage of a pipeline of two ranks is on a node of its own. */
+static struct parity_result *run_on_nodes(const struct parity_model *m, struct parity_options options)
+{
+    struct parity_nodes nodes = {.address = "127.0.0.1", .store = memory_store_new()};
+    struct nodes_run n = {m, &options, {-1, -1}, parity_result_new(m)};
+    for (int i = 0; i < (int)m->job.parallel.workers; i++)
+        nodes.node_of[i] = 2 * i / (int)m->job.parallel.workers;
+    options.nodes = &nodes;
+    options.comm = "stream";
+    for (int i = 0; i < 2; i++)
+        assert_true((n.segment[i] = memfd_create("node", MFD_CLOEXEC)) >= 0);
+    parity_fork((int)m->job.parallel.workers, run_on_node, &n);
+    assert_int_equal(n.r->replicas_differ, 0);
+    close(n.segment[0]);
+    close(n.segment[1]);
+    return n.r;
+}
+
 static struct outcome play(const struct parity_model *m, struct script script, struct store *load)
 {
     struct outcome o = {.middle = store_new(&m->graph, m->job.train.dtype == DT_F64 ? DT_F64 : DT_F32)};
     script.data = (struct parity_feed){m->job.train.seq, m->job.model.vocab};
     script.batch = m->job.train.global_batch;
     const struct engine_feed feed = {scripted_sample, &script};
-    const struct parity_options options = {.feed = &feed,
-                                           .before = script_begin,
-                                           .each = script_step,
-                                           .arg = &script,
-                                           .pause = script.pause,
-                                           .evaluate = script.evaluate,
-                                           .load = load,
-                                           .save = o.middle,
-                                           .save_at = SAVED};
-    o.r = parity_run(m, STEPS, &options);
+    struct parity_options options = {.feed = &feed,
+                                     .before = script_begin,
+                                     .each = script_step,
+                                     .arg = &script,
+                                     .pause = script.pause,
+                                     .evaluate = script.evaluate,
+                                     .load = load,
+                                     .save = o.middle,
+                                     .save_at = SAVED};
+    if (script.place == ON_HIDDEN_MEMORY) {
+        options.comm = "staged";
+        options.open = rec_open;
+        options.close = rec_close;
+    }
+    o.r = script.place == ON_TWO_NODES ? run_on_nodes(m, options) : parity_run(m, STEPS, &options);
     return o;
 }
 
@@ -207,4 +256,22 @@ TEST(a_v_with_a_tied_table)
 TEST(dropout)
 {
     compare(parity_transformer, LAYOUT("parallel.workers=2", ZB_H2(2), "train.numerics=fast"), both);
+}
+
+/* The device is asynchronous, and the host reads losses and the factor from a mirror. */
+TEST(hidden_memory)
+{
+    const struct script script = {.clips = 3, .place = ON_HIDDEN_MEMORY};
+    compare(parity_llama, LAYOUT("parallel.workers=2", ZB_H2(2), "train.numerics=fast"), script);
+    compare(parity_llama, LAYOUT("parallel.workers=4", ZB_H2(4), "train.numerics=fast"), script);
+    compare(parity_gpt2, LAYOUT("parallel.workers=2", ZB_V(2), "train.numerics=fast"), script);
+}
+
+/* Messages over a wire need their sender until they are pushed. */
+TEST(two_nodes)
+{
+    const struct script script = {.clips = 3, .fails = true, .place = ON_TWO_NODES};
+    compare(parity_llama, LAYOUT("parallel.workers=2", ZB_H2(2), "train.numerics=fast"), script);
+    compare(parity_llama, LAYOUT("parallel.workers=4", ZB_H2(4), "train.numerics=fast"), script);
+    compare(parity_llama, LAYOUT("parallel.workers=4", ZB_H2(4), "train.numerics=fast", "run.comm_thread=on"), script);
 }
