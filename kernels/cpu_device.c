@@ -1,6 +1,6 @@
-/* The processor as a device. Allocation touches all memory: this puts pages on the NUMA node of the thread that will
- * use them, and a machine that is short of memory fails before the first step. A stream is the calling thread, so
- * queued work is already done and events are always complete. */
+/* The processor as a device. Allocation only maps memory, which the operating system's kernel clears when it is first
+ * touched: the threads that compute do this together, each on its own NUMA node, and nothing is cleared twice. A stream
+ * is the calling thread, so queued work is already done and events are always complete. */
 #include "common/base/clock.h"
 #include "kernels/devices.h"
 #include "kernels/kernels.h"
@@ -91,7 +91,6 @@ static err_t cpu_alloc(struct dev *d, size_t bytes, const char *what, void **ret
         return why_set(why, ERR_NOMEM, "cannot allocate %zu bytes of %s: %s; use a smaller micro_batch or model", bytes,
                        what, strerror(errno));
     madvise(p, bytes, MADV_HUGEPAGE); /* advice only: an operating system kernel without huge pages uses small ones */
-    memset(p, 0, bytes);
     *ret = p;
     return OK;
 }

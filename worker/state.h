@@ -5,15 +5,25 @@
 
 #include "worker/link/link.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
+
 /* The shared memory that dtd-io reads and writes as well. It outlives epochs and only grows. */
 struct arena {
     int fd;
     void *map;
     size_t bytes;
     struct dev *pinned; /* device for which it is pinned; NULL: not pinned */
+    pthread_t filler;   /* thread that allocates the pages, if `filling` */
+    bool filling;
+    _Atomic size_t filled; /* offset up to which a thread has taken the pages */
+    _Atomic int fill_errno;
 };
-/* Makes the arena at least `bytes` large, allocates its pages, and pins it for a device with memory of its own. */
+/* Makes the arena at least `bytes` large, and pins it for a device with memory of its own. For the processor, a thread
+ * then allocates the pages while the first steps run. */
 NODISCARD err_t arena_need(struct arena *a, struct dev *dev, size_t bytes, struct why *why);
+/* Waits until all pages are allocated, and helps. Called before the arena is used. */
+NODISCARD err_t arena_wait(struct arena *a, struct why *why);
 void arena_fini(struct arena *a); /* call before the device is closed; the descriptor still belongs to the caller */
 
 struct train_state {
@@ -33,7 +43,8 @@ void state_fini(struct train_state *s);
 
 /* Loads parameters, optimizer state, step and data position from the step folder at `path`. `fresh`: the optimizer
  * state is not loaded, and the moments start at zero; otherwise a checkpoint that lacks any of it is an error, because
- * each rank would decide for its own part. `step` is control's value, used if the checkpoint does not contain its step.
+ * each rank would decide for its own part. The caller has called arena_wait. `step` is control's value, used if the
+ * checkpoint does not contain its step.
  */
 NODISCARD err_t state_load(struct train_state *s, const char *path, int64_t step, bool fresh, struct why *why);
 

@@ -230,6 +230,8 @@ static err_t make_state(struct train *t, struct why *why)
     const char *path = t->epoch->resume_path[0] ? t->epoch->resume_path : c->resume_from;
     bool fresh = c->optimizer == OPTIMIZER_FRESH && strcmp(path, c->resume_from) == 0; /* its own steps are whole */
     err_t err = state_init(&t->state, t->config->link, &t->engine, t->arena, why);
+    if (!err && path[0])
+        err = arena_wait(t->arena, why);
     if (err)
         return err;
     t->fatal = true;

@@ -379,6 +379,32 @@ TEST(the_end_of_an_epoch_is_no_failure)
     rec_close(dev);
 }
 
+/* Memory that is as it was allocated is not cleared a second time, and memory that was used is. */
+TEST(the_first_moments_are_zero_also_after_steps)
+{
+    struct bench b;
+    struct dev *dev = rec_open();
+    struct why why = {""};
+    begin_alone(&b, dev, parity_gpt2);
+    const size_t bytes = b.e.space_bytes[SPACE_OPT];
+    uint8_t *zero = calloc(1, bytes), *at = malloc(bytes);
+    assert_true(bytes > 0 && zero && at);
+    for (int round = 0; round < 2; round++) {
+        assert_ok(dev_copy(b.e.stream[STREAM_COMPUTE], at, b.e.space[SPACE_OPT], bytes));
+        assert_ok(dev_stream_sync(b.e.stream[STREAM_COMPUTE], &why));
+        assert_memory_equal(at, zero, bytes);
+        step(&b);
+        assert_ok(dev_copy(b.e.stream[STREAM_COMPUTE], at, b.e.space[SPACE_OPT], bytes));
+        assert_ok(dev_stream_sync(b.e.stream[STREAM_COMPUTE], &why));
+        assert_true(memcmp(at, zero, bytes) != 0);
+        assert_ok(engine_fill_state(&b.e, &why));
+    }
+    free(zero);
+    free(at);
+    end(&b);
+    rec_close(dev);
+}
+
 /* ---- generation, profile ---- */
 
 static void logits(struct dev *dev, const char *yaml, const char *const *sets, const int32_t *ids, int n, float *ret)

@@ -5,9 +5,27 @@
 
 #include "worker/state.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* ---- a machine that may run out of memory ---- */
+
+static _Atomic off_t memory_ends = INT64_MAX; /* offset from which on a file gets no pages */
+
+int fallocate(int fd, int mode, off_t at, off_t bytes)
+{
+    if (at + bytes <= memory_ends)
+        return (int)syscall(SYS_fallocate, fd, mode, at, bytes);
+    errno = ENOSPC;
+    return -1;
+}
 
 /* ---- the link ---- */
 
@@ -224,4 +242,54 @@ TEST(the_arena_is_pinned_while_it_is_mapped)
     begin(&b, test_cpu());
     assert_null(b.arena.pinned);
     end(&b);
+}
+
+/* A thread allocates the arena's pages. Whoever waits for it has all of them, and the contents that were there. */
+TEST(all_pages_of_the_arena_are_there_after_the_wait)
+{
+    const size_t bytes = (size_t)100 << 20;
+    struct arena a = {.fd = memfd_create("arena", MFD_CLOEXEC)};
+    struct why why;
+    struct stat st;
+    assert_int_equal(ftruncate(a.fd, (off_t)bytes), 0);
+    assert_int_equal(pwrite(a.fd, "kept", 5, (off_t)(bytes / 2)), 5);
+    assert_ok(arena_need(&a, test_cpu(), bytes, &why));
+    assert_ok(arena_wait(&a, &why));
+    assert_int_equal(fstat(a.fd, &st), 0);
+    assert_int_equal(st.st_blocks * 512, a.bytes);
+    assert_string_equal((char *)a.map + bytes / 2, "kept");
+    assert_ok(arena_wait(&a, &why));
+    arena_fini(&a);
+    close(a.fd);
+}
+
+TEST(an_arena_without_memory_is_an_error_of_the_next_step_or_wait)
+{
+    struct bench b;
+    struct why why = {""};
+    begin(&b, test_cpu());
+    assert_ok(arena_wait(&b.arena, &why));
+    memory_ends = (off_t)b.arena.bytes;
+    assert_ok(arena_need(&b.arena, test_cpu(), b.arena.bytes + ((size_t)64 << 20), &why));
+    assert_err(ERR_NOMEM, arena_wait(&b.arena, &why));
+    assert_non_null(strstr(why.text, "checkpoint arena: No space left on device; use fewer workers"));
+    assert_err(ERR_NOMEM, state_poll(&b.state, &why));
+    assert_err(ERR_NOMEM, state_save(&b.state, 1.0, &why));
+    memory_ends = INT64_MAX; /* the next epoch tries again */
+    assert_ok(arena_need(&b.arena, test_cpu(), b.arena.bytes, &why));
+    assert_ok(state_save(&b.state, 1.0, &why));
+    end(&b);
+}
+
+TEST(an_arena_may_end_before_it_is_filled)
+{
+    for (int i = 0; i < 20; i++) {
+        struct arena a = {.fd = memfd_create("arena", MFD_CLOEXEC)};
+        struct why why;
+        assert_ok(arena_need(&a, test_cpu(), (size_t)32 << 20, &why));
+        assert_ok(arena_need(&a, test_cpu(), (size_t)48 << 20, &why));
+        arena_fini(&a);
+        assert_null(a.map);
+        close(a.fd);
+    }
 }

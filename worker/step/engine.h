@@ -130,6 +130,7 @@ struct engine {
     size_t memory_bytes;
     void *space[SPACE_COUNT]; /* on the device */
     size_t space_bytes[SPACE_COUNT];
+    bool moments_untouched; /* nothing was written there since dev_alloc, which returns zeros */
     struct engine_host host;
     int64_t step;     /* number of the last finished step of the job; changes only when the whole step has finished */
     int64_t position; /* samples consumed so far, which is the global index of the next step's first sample */

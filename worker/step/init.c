@@ -43,7 +43,7 @@ err_t engine_zero_moments(struct engine *e, struct why *why)
 {
     err_t err = OK;
     e->updates = 0;
-    if (e->space[SPACE_OPT])
+    if (e->space[SPACE_OPT] && !e->moments_untouched)
         err = dev_zero(e->stream[STREAM_COMPUTE], e->space[SPACE_OPT], e->space_bytes[SPACE_OPT]);
     if (err)
         return why_set(why, err, "cannot clear the optimizer's state: %s", err_text(err));

@@ -286,6 +286,7 @@ err_t snapshot_restore(const struct snapshot *s, struct engine *e, const void *a
 {
     struct kern_stream *stream = e->stream[STREAM_COMPUTE];
     err_t err = OK;
+    e->moments_untouched = false;
     for (int i = first; !err && i < end; i++) {
         const struct snapshot_piece *x = &s->pieces[i];
         uint8_t *from = (uint8_t *)arena + x->arena_offset; /* only read */

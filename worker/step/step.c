@@ -221,6 +221,7 @@ err_t engine_step(struct engine *e, const struct engine_feed *feed, struct engin
                     .axis_bytes = ret->axis_bytes};
     assert(e->has_train);
     *ret = (struct engine_result){0};
+    e->moments_untouched = false;
     err_t err = run_step(&r, &ps, why);
     if (err)
         return err;

@@ -176,13 +176,22 @@ static void place_parts(struct shm_comm *s, uint8_t *map)
     memset(s->lanes + (size_t)s->base.rank * world, 0, world * sizeof(struct shm_lane));
 }
 
-/* Maps the whole segment in place of the head, and allocates and clears this rank's shared bytes. */
+/* Whether no page of the range was ever allocated: it then reads as zeros. */
+static bool is_hole(int fd, size_t at, size_t bytes)
+{
+    off_t data = lseek(fd, (off_t)at, SEEK_DATA);
+    return data < 0 ? errno == ENXIO : (size_t)data >= at + bytes;
+}
+
+/* Maps the whole segment in place of the head, and allocates this rank's shared bytes. They are cleared only if an
+ * earlier epoch used them: the operating system's kernel clears new pages when they are first touched. */
 static err_t map_all(struct shm_comm *s, struct why *why)
 {
     const struct comm *c = &s->base;
     size_t slot = (size_t)(s->ctl - s->head->ctl), bytes = shared_offset(s->ctl, c->world);
     size_t mine = shared_offset(s->ctl, c->rank);
     s->shared_bytes = shared_offset(s->ctl, c->rank + 1) - mine;
+    const bool is_new = is_hole(s->fd, mine, s->shared_bytes);
     if (s->shared_bytes && fallocate(s->fd, 0, (off_t)mine, (off_t)s->shared_bytes) < 0 && errno != EOPNOTSUPP)
         return why_set(why, ERR_NOMEM,
                        "no memory for %zu bytes of gradients in the shared segment: %s; use fewer "
@@ -197,7 +206,8 @@ static err_t map_all(struct shm_comm *s, struct why *why)
     s->ctl = &s->head->ctl[slot];
     place_parts(s, map);
     madvise(s->shared[c->rank], s->shared_bytes, MADV_HUGEPAGE); /* a hint; if it fails, small pages are used */
-    memset(s->shared[c->rank], 0, s->shared_bytes);
+    if (!is_new)
+        memset(s->shared[c->rank], 0, s->shared_bytes);
     return OK;
 }
 
