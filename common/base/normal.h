@@ -73,13 +73,21 @@ NORMAL_FN NORMAL_REAL NORMAL_NAME(cosine)(NORMAL_REAL v, NORMAL_WORD upper)
     return NORMAL_MUL(NORMAL_SUB(n, 2.0), sine);
 }
 
-/* The number that the 32-bit words a, b, c, d make: u = (a, b) + 2^-53 in (0, 1], v = (c, d). */
-NORMAL_FN NORMAL_REAL NORMAL_NAME(of_words)(NORMAL_WORD a, NORMAL_WORD b, NORMAL_WORD c, NORMAL_WORD d)
+/* The two factors of the number that the 32-bit words a, b, c, d make: u = (a, b) + 2^-53 in (0, 1], v = (c, d). */
+NORMAL_FN NORMAL_REAL NORMAL_NAME(radius)(NORMAL_WORD a, NORMAL_WORD b)
 {
     NORMAL_REAL u = NORMAL_ADD(NORMAL_NAME(uniform)(a, b), 0x1p-53);
-    NORMAL_REAL v = NORMAL_NAME(uniform)(c, d);
-    NORMAL_REAL radius = NORMAL_SQRT(NORMAL_MUL(NORMAL_NAME(log)(u), -2.0));
-    return NORMAL_MUL(radius, NORMAL_NAME(cosine)(v, c >> 31));
+    return NORMAL_SQRT(NORMAL_MUL(NORMAL_NAME(log)(u), -2.0));
+}
+
+NORMAL_FN NORMAL_REAL NORMAL_NAME(direction)(NORMAL_WORD c, NORMAL_WORD d)
+{
+    return NORMAL_NAME(cosine)(NORMAL_NAME(uniform)(c, d), c >> 31);
+}
+
+NORMAL_FN NORMAL_REAL NORMAL_NAME(of_words)(NORMAL_WORD a, NORMAL_WORD b, NORMAL_WORD c, NORMAL_WORD d)
+{
+    return NORMAL_MUL(NORMAL_NAME(radius)(a, b), NORMAL_NAME(direction)(c, d));
 }
 
 #undef NORMAL_STEP
