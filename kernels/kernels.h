@@ -243,6 +243,22 @@ struct kern_grouped {
     void *c, *more;
 };
 
+/* The order of the rows that arrive at a rank of expert parallelism. Each member of the group has home rows, sorted by
+ * expert; all[i, e] is the first of member i's for expert e, and all[i, experts] their number. The rows for the experts
+ * [lo, hi) of this rank arrive by member. A product needs them by expert, then by member.
+ *
+ *   index[r]    where row r of the product stands among the arrived rows
+ *   inverse     the inverse of index
+ *   offsets     [hi - lo + 1], the first row of each of this rank's experts, and the number of rows
+ *   choices[r]  sources[h], plus the number of home rows of the members before: h is row r among the home rows of all
+ *               members, one member's after another's */
+struct kern_arrive {
+    int64_t members, experts, lo, hi;
+    const int32_t *all;                           /* [members, experts + 1] */
+    const int32_t *sources;                       /* by home row of all members; NULL without `choices` */
+    int32_t *index, *inverse, *offsets, *choices; /* NULL: not wanted */
+};
+
 #define KERN_POSITIONS_BASE 10000.0
 
 struct kern_ops {
@@ -348,6 +364,7 @@ struct kern_ops {
      * 1], the first row of each expert. */
     void (*route_sort)(struct kern_stream *s, int64_t t, int64_t k, int64_t experts, const int32_t *ids, int32_t *place,
                        int32_t *source, int32_t *offsets);
+    void (*arrive)(struct kern_stream *s, const struct kern_arrive *a);
     /* y[r] = x[source[r] / k], r < T k; x[T,d], y[T k,d] */
     void (*rows_gather)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, const int32_t *source, const void *x,
                         void *y);

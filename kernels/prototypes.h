@@ -62,6 +62,7 @@ void KERN_FN(aux_loss)(struct kern_stream *s, int64_t sets, int64_t experts, con
                        double *total);
 void KERN_FN(route_sort)(struct kern_stream *s, int64_t t, int64_t k, int64_t experts, const int32_t *ids,
                          int32_t *place, int32_t *source, int32_t *offsets);
+void KERN_FN(arrive)(struct kern_stream *s, const struct kern_arrive *a);
 void KERN_FN(rows_gather)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, const int32_t *source, const void *x,
                           void *y);
 void KERN_FN(rows_sum)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, const int32_t *place,
@@ -78,21 +79,21 @@ void KERN_FN(gate_grad)(struct kern_stream *s, int64_t t, int64_t d, const void 
 #endif
 
 /* The rows of a table, in the order of struct kern_ops; the backend supplies `name` and the types. */
-#define KERN_TABLE(backend, type, wide_type)                                                                           \
-    {                                                                                                                  \
-        .name = (backend), .dtype = (type), .wide = (wide_type), .gemm = KERN_FN(gemm),                                \
-        .bias_grad = KERN_FN(bias_grad), .embed = KERN_FN(embed), .embed_grad = KERN_FN(embed_grad),                   \
-        .rmsnorm = KERN_FN(rmsnorm), .rmsnorm_grad = KERN_FN(rmsnorm_grad), .layernorm = KERN_FN(layernorm),           \
-        .layernorm_grad = KERN_FN(layernorm_grad), .rope = KERN_FN(rope), .positions = KERN_FN(positions),             \
-        .attention = KERN_FN(attention), .attention_grad = KERN_FN(attention_grad),                                    \
-        .attention_join = KERN_FN(attention_join), .swiglu = KERN_FN(swiglu), .swiglu_grad = KERN_FN(swiglu_grad),     \
-        .gelu = KERN_FN(gelu), .gelu_grad = KERN_FN(gelu_grad), .relu = KERN_FN(relu),                                 \
-        .relu_grad = KERN_FN(relu_grad), .add = KERN_FN(add), .dropout = KERN_FN(dropout),                             \
-        .copy_cols = KERN_FN(copy_cols), .cross_entropy = KERN_FN(cross_entropy), .loss_part = KERN_FN(loss_part),     \
-        .loss_join = KERN_FN(loss_join), .adamw = KERN_FN(adamw), .sumsq_blocks = KERN_FN(sumsq_blocks),               \
-        .clip = KERN_FN(clip), .cast = KERN_FN(cast), .normal = KERN_FN(normal), .route = KERN_FN(route),              \
-        .route_grad = KERN_FN(route_grad), .route_sort = KERN_FN(route_sort), .rows_gather = KERN_FN(rows_gather),     \
-        .rows_sum = KERN_FN(rows_sum), .rows_sum_grad = KERN_FN(rows_sum_grad), .grouped_gemm = KERN_FN(grouped_gemm), \
-        .gate = KERN_FN(gate), .gate_grad = KERN_FN(gate_grad), .balance = KERN_FN(balance), .keep = KERN_FN(keep),    \
-        .aux_loss = KERN_FN(aux_loss),                                                                                 \
+#define KERN_TABLE(backend, type, wide_type)                                                                         \
+    {                                                                                                                \
+        .name = (backend), .dtype = (type), .wide = (wide_type), .gemm = KERN_FN(gemm),                              \
+        .bias_grad = KERN_FN(bias_grad), .embed = KERN_FN(embed), .embed_grad = KERN_FN(embed_grad),                 \
+        .rmsnorm = KERN_FN(rmsnorm), .rmsnorm_grad = KERN_FN(rmsnorm_grad), .layernorm = KERN_FN(layernorm),         \
+        .layernorm_grad = KERN_FN(layernorm_grad), .rope = KERN_FN(rope), .positions = KERN_FN(positions),           \
+        .attention = KERN_FN(attention), .attention_grad = KERN_FN(attention_grad),                                  \
+        .attention_join = KERN_FN(attention_join), .swiglu = KERN_FN(swiglu), .swiglu_grad = KERN_FN(swiglu_grad),   \
+        .gelu = KERN_FN(gelu), .gelu_grad = KERN_FN(gelu_grad), .relu = KERN_FN(relu),                               \
+        .relu_grad = KERN_FN(relu_grad), .add = KERN_FN(add), .dropout = KERN_FN(dropout),                           \
+        .copy_cols = KERN_FN(copy_cols), .cross_entropy = KERN_FN(cross_entropy), .loss_part = KERN_FN(loss_part),   \
+        .loss_join = KERN_FN(loss_join), .adamw = KERN_FN(adamw), .sumsq_blocks = KERN_FN(sumsq_blocks),             \
+        .clip = KERN_FN(clip), .cast = KERN_FN(cast), .normal = KERN_FN(normal), .route = KERN_FN(route),            \
+        .route_grad = KERN_FN(route_grad), .route_sort = KERN_FN(route_sort), .arrive = KERN_FN(arrive),             \
+        .rows_gather = KERN_FN(rows_gather), .rows_sum = KERN_FN(rows_sum), .rows_sum_grad = KERN_FN(rows_sum_grad), \
+        .grouped_gemm = KERN_FN(grouped_gemm), .gate = KERN_FN(gate), .gate_grad = KERN_FN(gate_grad),               \
+        .balance = KERN_FN(balance), .keep = KERN_FN(keep), .aux_loss = KERN_FN(aux_loss),                           \
     }

@@ -527,7 +527,7 @@ static const struct schema_row rows[] = {
          "Context-parallel degree: the sequence is split over so many workers (ring attention).")},
     {INT(parallel.ep, 1, JOB_MAX_WORKERS, "1", FREE,
          "Expert-parallel degree: over how many ranks the experts of a layer are cut. tp, then cp, then fsdp are "
-         "filled, of the last one also a part that divides it; cpu only.")},
+         "filled, of the last one also a part that divides it.")},
     {ENUM(parallel.expert_load, expert_load_names, "routed", FREE,
           "Which rows of experts a rank computes (parallel.ep). routed: those that the router sends to its experts. "
           "balanced: equally many on every rank, whatever the router chooses: a rank with few rows borrows experts of "

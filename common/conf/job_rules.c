@@ -339,13 +339,10 @@ static bool experts_broken(const struct job_spec *j, char ret[SENTENCE])
         return BROKEN("experts are cut over tp, then cp, then fsdp, %" PRId64 " x %" PRId64 " x %" PRId64
                       " ranks: of the last axis over a part that divides it, of the others over all: write %" PRId64,
                       p->tp, p->cp, p->fsdp, near);
-    if (j->train.numerics == NUMERICS_CANONICAL && p->ep > p->tp * p->cp)
-        return BROKEN(
-            "ranks with other samples, whose sums train.numerics canonical keeps apart: write at most %" PRId64
-            ", or train.numerics fast",
-            p->tp * p->cp);
-    return j->run.device == DEVICE_CUDA &&
-           BROKEN("this version cuts experts over ranks on CPUs only: write 1, or run.device cpu");
+    return j->train.numerics == NUMERICS_CANONICAL && p->ep > p->tp * p->cp &&
+           BROKEN("ranks with other samples, whose sums train.numerics canonical keeps apart: write at most %" PRId64
+                  ", or train.numerics fast",
+                  p->tp * p->cp);
 }
 
 static bool load_broken(const struct job_spec *j, char ret[SENTENCE])

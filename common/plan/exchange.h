@@ -56,8 +56,9 @@ int64_t exchange_slots(int members, int64_t experts, int member);
 const struct exchange_share *exchange_shares(const struct exchange *x, int member);
 /* Rows that member `from` sends to member `to`. */
 int64_t exchange_rows(const struct exchange *x, int from, int to);
-/* index[r]: where row r stands among the arrived ones; inverse: the inverse of it; offsets: the first row of each of
- * this member's experts, then of each expert that it may borrow, and the number of rows. Not borrowed: no rows. */
+/* The obvious form of the kernel `arrive` (kernels/kernels.h), for borrowed experts too. index[r]: where row r stands
+ * among the arrived ones; inverse: the inverse of it; offsets: the first row of each of this member's experts, then of
+ * each expert that it may borrow, and the number of rows. Not borrowed: no rows. */
 void exchange_order(const struct exchange *x, int32_t *index, int32_t *inverse, int32_t *offsets);
 /* moved[r]: where row r of this member, sorted by expert, stands among its home rows. */
 void exchange_home(const struct exchange *x, int32_t *moved);

@@ -23,6 +23,38 @@ void KERN_FN(route_sort)(struct kern_stream *s, int64_t t, int64_t k, int64_t ex
     }
 }
 
+/* Row `first` and those behind it are the n rows of one member for one expert; its first is arrived row `at` and home
+ * row `home` of the member, whose home rows begin at `base`. */
+static void write_run(const struct kern_arrive *a, int32_t first, int32_t n, int32_t at, int32_t home, int32_t base)
+{
+    for (int32_t i = 0; i < n && a->index; i++)
+        a->index[first + i] = at + i;
+    for (int32_t i = 0; i < n && a->inverse; i++)
+        a->inverse[at + i] = first + i;
+    for (int32_t i = 0; i < n && a->choices; i++)
+        a->choices[first + i] = base + a->sources[base + home + i];
+}
+
+/* One thread, as for route_sort. */
+void KERN_FN(arrive)(struct kern_stream *s, const struct kern_arrive *a)
+{
+    int32_t row = 0;
+    for (int64_t e = a->lo; e < a->hi; e++) {
+        int32_t sent = 0, base = 0;
+        if (a->offsets)
+            a->offsets[e - a->lo] = row;
+        for (int64_t i = 0; i < a->members; i++) {
+            const int32_t *first = a->all + i * (a->experts + 1), n = first[e + 1] - first[e];
+            write_run(a, row, n, sent + first[e] - first[a->lo], first[e], base);
+            row += n;
+            sent += first[a->hi] - first[a->lo];
+            base += first[a->experts];
+        }
+    }
+    if (a->offsets)
+        a->offsets[a->hi - a->lo] = row;
+}
+
 struct rows_args {
     int64_t k, d;
     const int32_t *index; /* source or place */

@@ -94,6 +94,49 @@ void KERN_FN(route_sort)(struct kern_stream *s, int64_t t, int64_t k, int64_t ex
     CUDA_LAUNCH(s, sort_chunk<true>, (unsigned)chunks, CUDA_WARP, shared, a);
 }
 
+/* ---- the order of rows that arrive ---- */
+
+#define RUN_THREADS 128
+
+/* A block processes the rows of one member for one expert, which stand together in all three orders. It finds their
+ * first places from the offsets of all members, which it reads once; a group has few members. */
+static __global__ void __launch_bounds__(RUN_THREADS) arrive_runs(struct kern_arrive a)
+{
+    const int64_t e = a.lo + blockIdx.x / a.members, me = blockIdx.x % a.members;
+    int32_t begin = 0, row = 0, end = 0, sent = 0, base = 0;
+    for (int64_t i = 0; i < a.members; i++) {
+        const int32_t *first = a.all + i * (a.experts + 1);
+        begin += first[e] - first[a.lo];
+        end += first[e + 1] - first[a.lo];
+        if (i < me) {
+            row += first[e + 1] - first[e];
+            sent += first[a.hi] - first[a.lo];
+            base += first[a.experts];
+        }
+    }
+    const int32_t *mine = a.all + me * (a.experts + 1);
+    const int32_t n = mine[e + 1] - mine[e], at = sent + mine[e] - mine[a.lo];
+    row += begin;
+    for (int32_t i = (int32_t)threadIdx.x; i < n; i += RUN_THREADS) {
+        if (a.index)
+            a.index[row + i] = at + i;
+        if (a.inverse)
+            a.inverse[at + i] = row + i;
+        if (a.choices)
+            a.choices[row + i] = base + a.sources[base + mine[e] + i];
+    }
+    if (!a.offsets || me > 0 || threadIdx.x > 0)
+        return;
+    a.offsets[e - a.lo] = begin;
+    if (e == a.hi - 1)
+        a.offsets[a.hi - a.lo] = end;
+}
+
+void KERN_FN(arrive)(struct kern_stream *s, const struct kern_arrive *a)
+{
+    CUDA_LAUNCH(s, arrive_runs, (unsigned)((a->hi - a->lo) * a->members), RUN_THREADS, 0, *a);
+}
+
 /* ---- rows ---- */
 
 struct rows {

@@ -276,6 +276,32 @@ void KERN_FN(route_sort)(struct kern_stream *s, int64_t t, int64_t k, int64_t ex
     offsets[experts] = row;
 }
 
+/* Row by row: which member's home row it is, and how many rows of this rank that member and those before have sent. */
+void KERN_FN(arrive)(struct kern_stream *s, const struct kern_arrive *a)
+{
+    int32_t row = 0;
+    for (int64_t e = a->lo; e < a->hi; e++) {
+        int32_t sent = 0, home = 0; /* of the members before */
+        if (a->offsets)
+            a->offsets[e - a->lo] = row;
+        for (int64_t i = 0; i < a->members; i++) {
+            const int32_t *first = a->all + i * (a->experts + 1);
+            for (int32_t h = first[e]; h < first[e + 1]; h++, row++) {
+                if (a->index)
+                    a->index[row] = sent + h - first[a->lo];
+                if (a->inverse)
+                    a->inverse[sent + h - first[a->lo]] = row;
+                if (a->choices)
+                    a->choices[row] = home + a->sources[home + h];
+            }
+            sent += first[a->hi] - first[a->lo];
+            home += first[a->experts];
+        }
+    }
+    if (a->offsets)
+        a->offsets[a->hi - a->lo] = row;
+}
+
 void KERN_FN(rows_gather)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, const int32_t *source, const void *x,
                           void *y)
 {

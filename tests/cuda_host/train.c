@@ -88,23 +88,24 @@ struct train_rank {
     void *arena;
 };
 
-static err_t dump(struct engine *e, const int *buffers, double *to)
+/* Copies the pieces of a rank to their places in `to`, or counts the elements that differ. The processor cannot read
+ * the device's memory, so the engine's spaces are copied first. */
+static err_t collect(struct train_rank *r, enum parity_what what, double *to, bool differ, int64_t *ret_differ)
 {
-    const struct program *p = &e->train;
-    for (int t = 0; t < e->config.graph->n_tensors; t++) {
-        if (e->config.graph->tensors[t].kind != GT_PARAM)
-            continue;
-        const struct buffer *b = &p->buffers[buffers[t]];
-        float *x = malloc((size_t)b->bytes);
-        err_t err = dev_copy(e->stream[STREAM_COMPUTE], x, engine_buffer(e, p, buffers[t]), (size_t)b->bytes);
-        err = err ? err : dev_stream_sync(e->stream[STREAM_COMPUTE], NULL);
-        for (int64_t i = 0; !err && i < b->bytes / 4; i++)
-            *to++ = (double)x[i];
-        free(x);
-        if (err)
-            return err;
-    }
-    return OK;
+    struct engine copy = r->e;
+    uint8_t *memory = malloc(copy.memory_bytes);
+    err_t err = dev_copy(copy.stream[STREAM_COMPUTE], memory, copy.memory, copy.memory_bytes);
+    err = err ? err : dev_stream_sync(copy.stream[STREAM_COMPUTE], NULL);
+    for (int s = 0; s < SPACE_COUNT; s++)
+        if (copy.space[s])
+            copy.space[s] = memory + ((uint8_t *)copy.space[s] - (uint8_t *)copy.memory);
+    pthread_mutex_lock(&r->team->lock); /* replicas write the same numbers */
+    int64_t n = err ? 0 : parity_collect(&copy, what, to, differ);
+    pthread_mutex_unlock(&r->team->lock);
+    free(memory);
+    if (!err && ret_differ)
+        *ret_differ = n;
+    return err;
 }
 
 static err_t take_snapshot(struct train_rank *r, struct why *why)
@@ -150,8 +151,8 @@ static err_t run_steps(struct train_rank *r, struct why *why)
             res->loss[step - 1] = one.loss;
             res->norm[step - 1] = one.grad_norm;
         }
-        if (!err && step == 1 && r->rank == 0)
-            err = dump(&r->e, r->e.train.grad_buffer, res->grad);
+        if (!err && step == 1)
+            err = collect(r, PARITY_GRAD, res->grad, false, NULL);
         if (!err && step == t->options->snapshot)
             err = take_snapshot(r, why);
         if (step == 1)
@@ -200,14 +201,12 @@ static err_t open_rank(struct train_rank *r, struct why *why)
 static err_t compare_replicas(struct train_rank *r)
 {
     struct train_result *res = r->team->result;
-    double *mine = malloc((size_t)res->n_params * sizeof(double));
-    err_t err = dump(&r->e, r->e.train.param_buffer, mine);
-    if (r->rank == 0)
-        memcpy(res->param, mine, (size_t)res->n_params * sizeof(double));
+    int64_t differ = 0;
+    err_t err = collect(r, PARITY_PARAM, res->param, false, NULL);
     pthread_barrier_wait(&r->team->all);
-    if (memcmp(mine, res->param, (size_t)res->n_params * sizeof(double)) != 0)
+    err = err ? err : collect(r, PARITY_PARAM, res->param, true, &differ);
+    if (differ > 0)
         __atomic_fetch_add(&res->replicas_differ, 1, __ATOMIC_SEQ_CST);
-    free(mine);
     return err;
 }
 

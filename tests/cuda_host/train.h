@@ -21,7 +21,7 @@ struct train_options {
 struct train_result {
     int64_t n, n_params;
     double loss[TRAIN_MAX_STEPS], norm[TRAIN_MAX_STEPS], valid;
-    double *grad, *param; /* of rank 0: after the first step, after the last */
+    double *grad, *param; /* of all ranks: after the first step, after the last */
     void *arena[TRAIN_MAX_RANKS];
     size_t arena_bytes[TRAIN_MAX_RANKS];
     int replicas_differ;

@@ -317,6 +317,14 @@ const struct kcase kcases[] = {
     {"route_sort", .t = 40, .k = 3, .vocab = 1024}, /* most experts have no rows */
     {"route_sort", .t = 1100, .k = 1, .vocab = 3},
     {"route_sort", .t = 0, .k = 2, .vocab = 8},
+    {"arrive", .t = 1, .vocab = 1, .parts = 1, .cols = 1},
+    {"arrive", TINY, .t = 37, .vocab = 5, .parts = 3, .lo = 1, .cols = 3},
+    {"arrive", TINY, .t = 37, .vocab = 5, .parts = 3, .lo = 1, .cols = 3, .flags = GRAD},
+    {"arrive", .t = 400, .vocab = 64, .parts = 8, .lo = 24, .cols = 8},
+    {"arrive", .t = 400, .vocab = 64, .parts = 8, .lo = 24, .cols = 8, .flags = GRAD},
+    {"arrive", .t = 90, .vocab = 1024, .parts = 4, .lo = 0, .cols = 256},
+    {"arrive", .t = 30, .vocab = 7, .parts = 7, .lo = 6, .cols = 1, .flags = GRAD}, /* an expert of each member */
+    {"arrive", .t = 0, .vocab = 8, .parts = 2, .lo = 4, .cols = 4},
     {"rows_gather", .t = 1, .k = 1, .d = 1},
     {"rows_gather", TINY, .t = 9, .k = 3, .d = 37},
     {"rows_gather", .t = 300, .k = 2, .d = 64},

@@ -77,7 +77,8 @@ enum content {
     ROW_NUMBERS, /* of the case's sets */
     CHOICES,     /* k different experts per token, ascending */
     PERMUTATION,
-    OFFSETS, /* first rows of the experts; some have none */
+    OFFSETS,     /* first rows of the experts; some have none */
+    ALL_OFFSETS, /* of home rows: of `parts` members, the numbers of whose rows are those of member_rows */
     DOUBLES,
     STATS,           /* statistics of a softmax: largest, sum, target's logit, repeated */
     SQUARES,         /* positive */
@@ -150,6 +151,12 @@ static inline int64_t vocab_cols(const struct kcase *c)
 static inline int64_t used_rows(const struct kcase *c)
 {
     return c->t - c->t / 8;
+}
+
+/* The home rows of member i of an exchange; one of three members has none. */
+static inline int64_t member_rows(const struct kcase *c, int64_t i)
+{
+    return i % 3 == 1 ? 0 : c->t + i;
 }
 
 /* exp magnifies the rounding of its argument by the argument; the bound grows as for this many terms of a sum */

@@ -125,6 +125,41 @@ static err_t route_sort_call(const struct kern_ops *k, struct kern_stream *s, co
     return OK;
 }
 
+/* `parts` members; the experts of the rank are the `cols` ones from `lo` on. GRAD: only the choices. */
+static int64_t home_rows(const struct kcase *c)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < c->parts; i++)
+        n += member_rows(c, i);
+    return n;
+}
+
+static void arrive_shape(const struct kcase *c, struct case_operand *o)
+{
+    const bool choices = c->flags & GRAD;
+    o[0] = operand_of(IN, ALL_OFFSETS, c->parts * (c->vocab + 1));
+    o[1] = operand_when(choices, operand_of(IN, PERMUTATION, home_rows(c)));
+    o[2] = o[3] = operand_when(!choices, operand_of(OUT, PERMUTATION, home_rows(c)));
+    o[4] = operand_when(!choices, operand_of(OUT, OFFSETS, c->cols + 1));
+    o[5] = operand_when(choices, operand_of(OUT, PERMUTATION, home_rows(c)));
+}
+
+static err_t arrive_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
+{
+    const struct kern_arrive a = {.members = c->parts,
+                                  .experts = c->vocab,
+                                  .lo = c->lo,
+                                  .hi = c->lo + c->cols,
+                                  .all = p[0],
+                                  .sources = p[1],
+                                  .index = p[2],
+                                  .inverse = p[3],
+                                  .offsets = p[4],
+                                  .choices = p[5]};
+    k->arrive(s, &a);
+    return OK;
+}
+
 static void rows_gather_shape(const struct kcase *c, struct case_operand *o)
 {
     o[0] = operand_of(IN, PERMUTATION, c->t * c->k);
@@ -338,6 +373,7 @@ const struct op_desc ops_experts[] = {
     {"route", route_shape, route_call, .terms = route_terms, .floor = 1, .exact_doubles = true},
     {"route_grad", route_grad_shape, route_grad_call, route_grad_link, .terms = route_terms},
     {"route_sort", route_sort_shape, route_sort_call, .terms = exact},
+    {"arrive", arrive_shape, arrive_call, .terms = exact},
     {"rows_gather", rows_gather_shape, rows_gather_call, .terms = exact},
     {"rows_sum", rows_sum_shape, rows_sum_call, .terms = rows_sum_terms, .floor = 1},
     {"rows_sum_grad", rows_sum_grad_shape, rows_sum_grad_call, rows_sum_grad_link, .terms = columns_terms,

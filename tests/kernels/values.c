@@ -233,6 +233,21 @@ static void fill_offsets(const struct kcase *c, uint64_t stream, int32_t *to)
     }
 }
 
+/* All rows of every fourth member are for one expert. */
+static void fill_all_offsets(const struct kcase *c, uint64_t stream, int32_t *to)
+{
+    for (int64_t i = 0; i < c->parts; i++, to += c->vocab + 1) {
+        const int64_t rows = member_rows(c, i), only = i % 4 == 2 ? c->vocab / 2 : -1;
+        to[0] = 0;
+        for (int64_t e = 1; e <= c->vocab; e++) {
+            double share = rng_uniform(11, stream, (uint64_t)(i * c->vocab + e));
+            int32_t left = (int32_t)rows - to[e - 1], n = (int32_t)(share * share * (double)(left + 1));
+            n = only == e - 1 ? left : only >= 0 ? 0 : n;
+            to[e] = e == c->vocab ? (int32_t)rows : to[e - 1] + n;
+        }
+    }
+}
+
 static void fill_ints(const struct kcase *c, const struct case_operand *o, uint64_t stream, int32_t *to)
 {
     if (o->content == CHOICES)
@@ -241,6 +256,8 @@ static void fill_ints(const struct kcase *c, const struct case_operand *o, uint6
         fill_permutation(o->n, stream, to);
     else if (o->content == OFFSETS)
         fill_offsets(c, stream, to);
+    else if (o->content == ALL_OFFSETS)
+        fill_all_offsets(c, stream, to);
     else
         for (int64_t j = 0; j < o->n; j++)
             to[j] = random_id(o->content, c, stream, (uint64_t)j);

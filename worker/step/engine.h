@@ -6,9 +6,10 @@
  * threads use only `cancel` and the abort of the comm. The communication thread uses the buffers of the ops that run on
  * it, and is idle between two calls of this header.
  *
- * A step only queues work on the device's streams. The compute thread waits in two places: before it overwrites a copy
- * of a batch that the device still uses (engine_host.ring), and at the end of the program, once for each stream that
- * the program uses, after loss and norm have been copied to the host. On a device whose memory is host memory the
+ * A step only queues work on the device's streams. The compute thread waits in three places: before it overwrites a
+ * copy of a batch that the device still uses (engine_host.ring); with expert parallelism, in every layer and
+ * microbatch, for the numbers of rows that ranks will exchange; and at the end of the program, once for each stream
+ * that the program uses, after loss and norm have been copied to the host. On a device whose memory is host memory the
  * streams are the compute thread itself, so waits return at once; the exception is the communication stream, which may
  * be a thread (comm_thread.h). */
 #ifndef DTD_WORKER_STEP_ENGINE_H
@@ -70,6 +71,10 @@ struct program_bindings {
     struct exchange *exchange; /* by stream; NULL: no expert parallelism */
     int64_t *arrived;          /* by layer, then by slot of an action: rows that arrived for this rank's experts */
     int slots;                 /* of actions */
+    int32_t *offsets;          /* in the order of `arrived`: offsets_each offsets of the rows that ranks exchange,
+                                  pinned; NULL if the host reads those of the device, or there are none */
+    int64_t offsets_each;
+    size_t offsets_bytes;
     struct comm_part **units;  /* by unit: program.units in the form that the comm takes */
     uint8_t *reads;            /* by chunk: set of enum batch_part that its actions read */
     struct dev_event **events; /* events of the program */

@@ -2,6 +2,7 @@
  * common/plan/exchange.h has the order of the rows that go from rank to rank. */
 #include "worker/step/run.h"
 
+#include "common/base/log.h"
 #include "common/plan/exchange.h"
 
 #define KERN(r) ((r)->engine->kernels)
@@ -130,7 +131,7 @@ static err_t op_grouped_gemm(const struct run *r, const struct op *op)
                                    .accumulate = op->flags & OPF_ACC,
                                    .wide_c = r->program->buffers[op->arg[2].buffer].dtype != r->program->dtype,
                                    .experts = op->seq,
-                                   .rows = run_dim(r, op->m),
+                                   .rows = run_rows(r, op),
                                    .m = ta ? run_dim(r, op->k) : 0,
                                    .n = run_dim(r, op->n),
                                    .k = ta ? 0 : run_dim(r, op->k),
@@ -159,6 +160,24 @@ static err_t op_gate_grad(const struct run *r, const struct op *op)
 
 /* ---- expert parallelism ---- */
 
+/* The index of the op's layer and the action's slot: of what is known of their exchange. */
+static int exchange_index(const struct run *r, const struct op *op)
+{
+    return op->layer * r->bindings->slots + r->action->slot;
+}
+
+static int64_t *arrived_of(const struct run *r, const struct op *op)
+{
+    return &r->bindings->arrived[exchange_index(r, op)];
+}
+
+/* The offsets that `arrive` of the op's layer has read, where the host reads them. */
+static int32_t *host_offsets(const struct run *r, const struct op *op, int all)
+{
+    const struct program_bindings *b = r->bindings;
+    return b->offsets ? b->offsets + exchange_index(r, op) * b->offsets_each : run_arg(r, op, all);
+}
+
 /* Who computes what in the op's layer. Compute thread and communication thread may both ask, each for its own ops. */
 static const struct exchange *exchange_of(const struct run *r, const struct op *op, int all)
 {
@@ -166,13 +185,8 @@ static const struct exchange *exchange_of(const struct run *r, const struct op *
     const struct graph_cut experts = {.experts = true};
     struct exchange *x = &r->bindings->exchange[op->stream];
     x->me = sharding_part(s, &experts, s->coord);
-    exchange_plan(x, run_arg(r, op, all), r->program->balanced);
+    exchange_plan(x, host_offsets(r, op, all), r->program->balanced);
     return x;
-}
-
-static int64_t *arrived_of(const struct run *r, const struct op *op)
-{
-    return &r->bindings->arrived[op->layer * r->bindings->slots + r->action->slot];
 }
 
 int64_t run_rows(const struct run *r, const struct op *op)
@@ -180,12 +194,41 @@ int64_t run_rows(const struct run *r, const struct op *op)
     return op->m.sym == SYM_ARRIVED ? op->m.factor * *arrived_of(r, op) : run_dim(r, op->m);
 }
 
-/* The device is the processor: expert parallelism on GPUs is refused before a job starts. */
+/* The host needs the numbers of rows to queue their exchange, and waits for them here, once in a layer and microbatch.
+ * After the end of an epoch the wait may succeed with meaningless numbers. */
+static err_t fetch_offsets(const struct run *r, const struct op *op)
+{
+    struct kern_stream *s = run_stream(r, op);
+    if (!r->bindings->offsets)
+        return OK;
+    struct why why = {""};
+    err_t err = dev_copy(s, host_offsets(r, op, 0), run_arg(r, op, 0), (size_t)run_dim(r, op->m) * sizeof(int32_t));
+    err = err ? err : dev_stream_sync(s, &why);
+    if (run_canceled(r))
+        return ERR_CANCELED;
+    if (why.text[0])
+        log_error("stream_failed error=%s why=\"%s\"", err_name(err), why.text);
+    return err;
+}
+
 static err_t op_arrive(const struct run *r, const struct op *op)
 {
+    err_t err = fetch_offsets(r, op);
+    if (err)
+        return err;
     const struct exchange *x = exchange_of(r, op, 0);
-    exchange_order(x, run_arg(r, op, 1), run_arg(r, op, 2), run_arg(r, op, 3));
+    struct kern_arrive a = {.members = x->members,
+                            .experts = x->experts,
+                            .all = run_arg(r, op, 0),
+                            .index = run_arg(r, op, 1),
+                            .inverse = run_arg(r, op, 2),
+                            .offsets = run_arg(r, op, 3)};
+    exchange_experts(x, x->me, &a.lo, &a.hi);
     *arrived_of(r, op) = x->rows[x->me];
+    if (r->program->balanced) /* on CPUs only */
+        exchange_order(x, a.index, a.inverse, a.offsets);
+    else
+        KERN(r)->arrive(run_stream(r, op), &a);
     return OK;
 }
 

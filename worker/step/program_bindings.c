@@ -40,8 +40,18 @@ static err_t make_groups(struct engine *e, const struct program *p, struct progr
     return OK;
 }
 
-/* One number for each layer and slot. */
-static err_t make_arrived(const struct program *p, struct program_bindings *r, struct why *why)
+/* The most elements of offsets that ranks exchange rows by. */
+static int64_t most_offsets(const struct program *p)
+{
+    int64_t most = 0;
+    for (int i = 0; i < p->n_ops; i++)
+        if (p->ops[i].kind == OP_ARRIVE && p->ops[i].m.factor > most)
+            most = p->ops[i].m.factor;
+    return most;
+}
+
+/* One number for each layer and slot, and what ranks exchange there. */
+static err_t make_arrived(struct engine *e, const struct program *p, struct program_bindings *r, struct why *why)
 {
     int layers = 1;
     r->slots = 1;
@@ -50,7 +60,13 @@ static err_t make_arrived(const struct program *p, struct program_bindings *r, s
     for (int i = 0; i < p->n_actions; i++)
         r->slots = p->actions[i].slot >= r->slots ? p->actions[i].slot + 1 : r->slots;
     r->arrived = calloc((size_t)layers * (size_t)r->slots, sizeof(*r->arrived));
-    return r->arrived ? OK : why_set(why, ERR_NOMEM, "out of memory");
+    if (!r->arrived)
+        return why_set(why, ERR_NOMEM, "out of memory");
+    r->offsets_each = most_offsets(p);
+    r->offsets_bytes = (size_t)layers * (size_t)r->slots * (size_t)r->offsets_each * sizeof(*r->offsets);
+    if (e->config.dev->ops->host_memory || !r->offsets_bytes)
+        return OK;
+    return dev_host_alloc(e->config.dev, r->offsets_bytes, "numbers of rows of experts", (void **)&r->offsets, why);
 }
 
 /* The plan of an exchange is made for each op that needs it. */
@@ -170,7 +186,7 @@ err_t program_bindings_init(struct engine *e, const struct program *p, struct pr
 {
     find_streams(p, ret);
     err_t err = make_groups(e, p, ret, why);
-    err = err ? err : make_arrived(p, ret, why);
+    err = err ? err : make_arrived(e, p, ret, why);
     err = err ? err : make_exchange(e, p, ret, why);
     err = err ? err : make_units(p, ret, why);
     err = err ? err : find_reads(p, ret, why);
@@ -192,6 +208,7 @@ void program_bindings_fini(struct engine *e, const struct program *p, struct pro
         exchange_fini(&r->exchange[s]);
     free(r->exchange);
     free(r->arrived);
+    dev_host_free(e->config.dev, r->offsets, r->offsets_bytes);
     free(r->reads);
     for (int i = 0; i < r->n_events; i++)
         dev_event_free(e->config.dev, r->events[i]);

@@ -118,7 +118,7 @@ static err_t run_op(const struct run *r, const struct op *op)
     return err ? err : run_record(r, op);
 }
 
-static bool canceled(const struct run *r)
+bool run_canceled(const struct run *r)
 {
     const _Atomic int *cancel = r->engine->config.cancel;
     return cancel && atomic_load(cancel);
@@ -134,7 +134,7 @@ static const char *error_text(const struct run *r, const struct op *op, err_t er
 static err_t op_failed(const struct run *r, const struct op *op, err_t err, struct why *why)
 {
     const struct action *a = r->action;
-    if (err != ERR_CANCELED && !canceled(r))
+    if (err != ERR_CANCELED && !run_canceled(r))
         log_error("op_failed action=%s micro=%d op=%s index=%d error=%s", action_name(a->kind), a->micro,
                   op_name(op->kind), (int)(op - r->program->ops), err_name(err));
     return why_set(why, err, "%s in %s failed: %s", op_name(op->kind), action_name(a->kind), error_text(r, op, err));
@@ -160,7 +160,7 @@ static err_t run_actions(struct run *r, int first, int end, const struct run_hos
     err_t err = OK;
     for (int i = first; !err && i < end; i++) {
         const struct action *a = &r->program->actions[i];
-        if (canceled(r))
+        if (run_canceled(r))
             return ERR_CANCELED;
         dev_range_begin(dev, r->bindings->ranges[i]);
         err = host->before(host->arg, a);
@@ -177,7 +177,7 @@ static err_t finish_comm(const struct run *r, err_t err, struct why *why)
     const struct engine *e = r->engine;
     if (!e->comm_thread)
         return err;
-    if (canceled(r))
+    if (run_canceled(r))
         comm_abort(e->comm);
     struct comm_failure f = comm_thread_finish(e->comm_thread, err != OK);
     if (!f.err || (f.err == ERR_CANCELED && err))
@@ -211,7 +211,7 @@ void run_count_bytes(const struct run *r, int sign)
 
 static err_t unless_canceled(const struct run *r, err_t err, struct why *why)
 {
-    return canceled(r) || err == ERR_CANCELED ? why_set(why, ERR_CANCELED, "the epoch has ended") : err;
+    return run_canceled(r) || err == ERR_CANCELED ? why_set(why, ERR_CANCELED, "the epoch has ended") : err;
 }
 
 err_t run_start(struct run *r, bool fresh)

@@ -44,6 +44,9 @@ static inline struct kern_stream *run_stream(const struct run *r, const struct o
 NODISCARD err_t run_waits(const struct run *r, const struct op *op);
 NODISCARD err_t run_record(const struct run *r, const struct op *op);
 
+/* Whether the epoch has ended. */
+bool run_canceled(const struct run *r);
+
 /* What the host does before the first op of an action; an error ends the run. */
 struct run_host {
     err_t (*before)(void *arg, const struct action *a);
