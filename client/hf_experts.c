@@ -203,6 +203,7 @@ static const char *misfit(const struct hf_family *f, const struct job_model *m)
         {!f->renormalised || is_renormalised(m), "model.router softmax without model.router_norm"},
         {!m->router_bias, "model.router_bias"},
         {m->expert_bias == 0, "model.expert_bias"},
+        {m->expert_capacity == 0, "model.expert_capacity"},
         {m->router_scale == 1, "model.router_scale"},
         {m->router_groups == 1, "model.router_groups"},
         {f->uneven || hf_sparse_layers(m) == m->layers, "model.moe_every or model.dense_layers"},

@@ -193,6 +193,25 @@ struct kern_route {
     double *sums, *totals, *closeness;
 };
 
+/* Which choices an expert with a capacity keeps (Fedus et al. 2021): at most `capacity` among the tokens of one sample.
+ * Of more it keeps those of the first tokens, or with `by_weight` those with the largest weights, of equal ones those
+ * of the first tokens; a weight of NaN counts as the largest. The samples are set0 .. set0 + sets - 1, and rows[i] is
+ * the index of a token, as in struct kern_route.
+ *
+ * table[sets][by_weight ? 2 : 1][seq][k] has all choices of the samples: 1 + id of each, then the weights. `choices`
+ * writes those of this rank's t tokens and 0 for all others; the sum over the ranks that have tokens of the samples is
+ * the table that `drop` reads. So what is kept does not depend on which rank has which tokens. `drop` writes kept =
+ * ids, or -1 for a choice that is dropped, and adds their number to *dropped, which may be NULL. */
+struct kern_drop {
+    int64_t t, k, experts, seq, sets, set0, capacity;
+    bool by_weight;
+    const int32_t *ids, *rows; /* [t, k], [t] */
+    const void *weights;       /* wide [t, k]; read by `choices` with by_weight */
+    double *table;
+    int32_t *kept; /* [t, k] */
+    double *dropped;
+};
+
 /* d_logits = the gradient through the weights, and of the two losses that a router has (Fedus et al. 2021; Zoph et al.
  * 2022), which are added to the loss of the step:
  *
@@ -360,20 +379,23 @@ struct kern_ops {
      * token has chosen adds nothing. sums[sets, KERN_ROUTE_NUMBERS] */
     void (*aux_loss)(struct kern_stream *s, int64_t sets, int64_t experts, const double *sums, double scale,
                      double *total);
+    void (*choices)(struct kern_stream *s, const struct kern_drop *d);
+    NODISCARD err_t (*drop)(struct kern_stream *s, const struct kern_drop *d);
     /* From ids[T,k]: place[T,k], the row of each choice; source[T k], the choice t k + j of each row; offsets[experts +
-     * 1], the first row of each expert. */
+     * 1], the first row of each expert. A choice with an id of -1 has no row: its place is -1, and there are as many
+     * rows less; source is -1 for these. */
     void (*route_sort)(struct kern_stream *s, int64_t t, int64_t k, int64_t experts, const int32_t *ids, int32_t *place,
                        int32_t *source, int32_t *offsets);
     void (*arrive)(struct kern_stream *s, const struct kern_arrive *a);
-    /* y[r] = x[source[r] / k], r < T k; x[T,d], y[T k,d] */
+    /* y[r] = x[source[r] / k], r < T k; not written where source[r] is -1. x[T,d], y[T k,d] */
     void (*rows_gather)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, const int32_t *source, const void *x,
                         void *y);
-    /* y[t] = sum over j, ascending, of weights[t,j] x[place[t,j]]; weights (wide) may be NULL: all 1. x[T k,d], y[T,d]
-     */
+    /* y[t] = sum over j, ascending, of weights[t,j] x[place[t,j]], without places of -1; weights (wide) may be NULL:
+     * all 1. x[T k,d], y[T,d] */
     void (*rows_sum)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, const int32_t *place, const void *weights,
                      const void *x, void *y);
     /* dx[place[t,j]] = weights[t,j] dy[t]; d_weights[t,j] = the product of dy[t] and x[place[t,j]], wide. dx may alias
-     * x. */
+     * x. For a place of -1 d_weights is 0. */
     void (*rows_sum_grad)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, const int32_t *place,
                           const void *weights, const void *x, const void *dy, void *dx, void *d_weights);
     NODISCARD err_t (*grouped_gemm)(struct kern_stream *s, const struct kern_grouped *g);

@@ -60,6 +60,8 @@ void KERN_FN(balance)(struct kern_stream *s, const struct kern_balance *b);
 void KERN_FN(keep)(struct kern_stream *s, int64_t n, const double *from, const double *factor, double *to);
 void KERN_FN(aux_loss)(struct kern_stream *s, int64_t sets, int64_t experts, const double *sums, double scale,
                        double *total);
+void KERN_FN(choices)(struct kern_stream *s, const struct kern_drop *d);
+NODISCARD err_t KERN_FN(drop)(struct kern_stream *s, const struct kern_drop *d);
 void KERN_FN(route_sort)(struct kern_stream *s, int64_t t, int64_t k, int64_t experts, const int32_t *ids,
                          int32_t *place, int32_t *source, int32_t *offsets);
 void KERN_FN(arrive)(struct kern_stream *s, const struct kern_arrive *a);
@@ -96,4 +98,5 @@ void KERN_FN(gate_grad)(struct kern_stream *s, int64_t t, int64_t d, const void 
         .rows_gather = KERN_FN(rows_gather), .rows_sum = KERN_FN(rows_sum), .rows_sum_grad = KERN_FN(rows_sum_grad), \
         .grouped_gemm = KERN_FN(grouped_gemm), .gate = KERN_FN(gate), .gate_grad = KERN_FN(gate_grad),               \
         .balance = KERN_FN(balance), .keep = KERN_FN(keep), .aux_loss = KERN_FN(aux_loss),                           \
+        .choices = KERN_FN(choices), .drop = KERN_FN(drop),                                                          \
     }

@@ -30,6 +30,7 @@ static const struct schema_name router_names[] = {{"softmax", ROUTER_SOFTMAX},
                                                   {0}};
 static const struct schema_name aux_scope_names[] = {
     {"sample", AUX_SAMPLE}, {"micro_batch", AUX_MICRO_BATCH}, {"batch", AUX_BATCH}, {0}};
+static const struct schema_name drop_names[] = {{"position", DROP_POSITION}, {"probability", DROP_PROBABILITY}, {0}};
 static const struct schema_name lr_names[] = {
     {"constant", LR_CONSTANT}, {"cosine", LR_COSINE}, {"linear", LR_LINEAR}, {"wsd", LR_WSD}, {0}};
 static const struct schema_name nan_names[] = {{"stop", NAN_STOP}, {"skip", NAN_SKIP}, {0}};
@@ -411,6 +412,16 @@ static const struct schema_row rows[] = {
            "Step of the biases that balance experts without a loss (DeepSeek-V3): after each update the bias of an "
            "expert rises by about this much if it had fewer tokens than the mean, and falls if it had more. 0: no "
            "biases; 0.001 is usual.")},
+    {FLOAT(
+        model.expert_capacity, 0, 1e6, "0", FREE,
+        "Capacity factor (Switch Transformer): among the train.seq tokens of a sample an expert computes at most this "
+        "factor times the mean, train.seq x model.experts_per_token / model.experts, rounded up; the other choices "
+        "are dropped. 0: no token is dropped; 1.25 is usual.")},
+    {ENUM(
+        model.expert_drop, drop_names, "position", FREE,
+        "Which choices an expert keeps if a sample has more than model.expert_capacity allows. position: those of the "
+        "first tokens (Switch Transformer). probability: those with the largest weights, of equal ones those of the "
+        "first tokens; a token's result then depends on later tokens.")},
     {FLOAT(model.z_loss, 0, 1e6, "0", FREE,
            "Coefficient of the router's z-loss, which keeps its scores small. 0: none; 0.001 is usual.")},
 

@@ -30,6 +30,9 @@ enum tokenizer_kind { TOKENIZER_BYTES, TOKENIZER_WORDS, TOKENIZER_BPE };
 enum router_kind { ROUTER_SOFTMAX, ROUTER_SOFTMAX_TOPK, ROUTER_SIGMOID, ROUTER_SWITCH };
 /* The tokens over which the auxiliary loss balances experts. */
 enum aux_scope { AUX_SAMPLE, AUX_MICRO_BATCH, AUX_BATCH };
+/* The choices that an expert with a capacity keeps: those of the first tokens of a sample, or those with the largest
+ * weights. */
+enum drop_rule { DROP_POSITION, DROP_PROBABILITY };
 /* wsd: warm-up, stable, decay: constant until the last train.decay steps, then linear decay. */
 enum lr_schedule { LR_CONSTANT, LR_COSINE, LR_LINEAR, LR_WSD };
 /* When the loss or gradient norm of a step is not finite: the job stops, or the step counts but updates nothing. */
@@ -79,7 +82,9 @@ struct job_model {
     int64_t router_groups, router_groups_kept, router_group_best;
     double aux_loss, z_loss; /* coefficients, 0: no such loss */
     enum aux_scope aux_scope;
-    double expert_bias; /* step of the biases that balance experts, 0: no biases */
+    double expert_bias;     /* step of the biases that balance experts, 0: no biases */
+    double expert_capacity; /* most tokens of a sample that an expert computes, over their mean; 0: all of them */
+    enum drop_rule expert_drop;
     /* llama only; the other architectures have their own attention. */
     int64_t head_dim; /* columns of a head; 0: dim / heads */
     bool qkv_bias;    /* the products that make queries, keys and values have biases */

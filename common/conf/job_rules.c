@@ -183,6 +183,19 @@ static bool group_best_broken(const struct job_spec *j, char ret[SENTENCE])
            BROKEN("a group has %" PRId64 " experts: write at most %" PRId64, each, each);
 }
 
+static bool capacity_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    return j->model.expert_capacity > 0 && !j->model.experts &&
+           BROKEN("there are no experts: write 0, or set model.experts");
+}
+
+static bool drop_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    return j->model.expert_drop != DROP_POSITION && !(j->model.expert_capacity > 0) &&
+           BROKEN(
+               "no token is dropped, since model.expert_capacity is 0: write position, or set model.expert_capacity");
+}
+
 static bool moe_every_broken(const struct job_spec *j, char ret[SENTENCE])
 {
     const struct job_model *m = &j->model;
@@ -511,6 +524,8 @@ static const struct rule rules[] = {
     {OVER(model.router_groups, groups_broken)},
     {OVER(model.router_groups_kept, groups_kept_broken)},
     {OVER(model.router_group_best, group_best_broken)},
+    {OVER(model.expert_capacity, capacity_broken)},
+    {OVER(model.expert_drop, drop_broken)},
     {OVER(model.moe_every, moe_every_broken)},
     {OVER(model.dense_layers, dense_layers_broken)},
     {OVER(model.shared_gate, shared_gate_broken)},

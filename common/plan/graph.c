@@ -1,6 +1,7 @@
 /* Operators' names, and the counts that estimates read. */
 #include "common/plan/graph.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,6 +51,12 @@ int graph_boxes(const struct graph_tensor *t, const struct box *box, struct box 
         ret[n++] = whole ? box_of_experts(box, expert, whole, 0, rows) : box_of_experts(box, expert, 1, row, next - at);
     }
     return n;
+}
+
+int64_t graph_capacity(const struct graph_router *r, int64_t seq)
+{
+    const double most = (double)(seq * r->k) / (double)r->experts * r->capacity;
+    return most < (double)seq ? (int64_t)ceil(most * (1 - 1e-9)) : seq; /* a token chooses an expert at most once */
 }
 
 void graph_fini(struct graph *g)

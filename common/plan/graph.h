@@ -107,6 +107,7 @@ struct graph_tensor {
     X(GO_ADD, "add", false)             /* a, b -> y */                                                                \
     X(GO_ROUTE, "route", false)         /* logits[, biases][, numbers of the last step] -> ids, weights[, numbers of   \
                                          the sets of the auxiliary loss] */                                            \
+    X(GO_DROP, "drop", false)           /* ids, weights -> the ids that experts with a capacity keep, -1 for others */ \
     X(GO_DISPATCH, "dispatch", false) /* x, ids -> rows by expert, place, source, offsets[, all, index, inverse: with  \
                                          expert parallelism, exchange.h] */                                            \
     X(GO_EXPERTS, "experts", false)   /* rows, w, offsets -> y: each expert's rows times its [out,in] matrix */        \
@@ -130,8 +131,15 @@ struct graph_router {
     double scale, aux, z;
     double bias; /* rate of the biases of the choice (struct kern_balance); 0: none */
     enum aux_scope scope;
+    double capacity; /* factor; 0: no choice is dropped */
+    enum drop_rule drop;
     int index; /* among the model's routers */
 };
+
+/* The most tokens of a sample of `seq` tokens that an expert of the router computes: seq k / experts * capacity,
+ * rounded up. A product that is above a whole number by less than a billionth of itself is that number, so that factors
+ * with decimals mean what they say (10 * 1.1 in float64 is above 11). */
+int64_t graph_capacity(const struct graph_router *r, int64_t seq);
 
 struct graph_node {
     enum graph_op op;
@@ -143,7 +151,7 @@ struct graph_node {
     int site;                          /* dropout: number of the dropout in the model */
     double eps, theta;
     bool causal, trans_w;
-    struct graph_router router; /* route, dispatch, experts, combine */
+    struct graph_router router; /* route, drop, dispatch, experts, combine */
 };
 
 struct graph {

@@ -102,6 +102,11 @@
     X(COUNTS_OF_THE_LAST, "numbers of tokens of experts are those of the last microbatch")                \
     X(COUNTS_OF_THE_FIRST, "the biases of every router follow the first router's numbers")                \
     X(COUNTS_NOT_KEPT, "the auxiliary loss of the batch never gets the numbers of a step")                \
+    X(CHOICES_NOT_SUMMED, "an expert's capacity holds for a rank's part of a sample")                     \
+    X(DROPPED_BY_POSITION, "experts keep the first choices, whatever their weights")                      \
+    X(TOKENS_OF_THE_FIRST_KEPT, "choices are dropped as if they were of other tokens")                    \
+    X(DROPS_COUNTED_BY_ALL, "every tp rank counts the choices that are dropped")                          \
+    X(NOTHING_DROPPED, "experts compute the rows of dropped choices too")                                 \
     X(BIASES_MOVED_TWICE, "the biases of a router are moved twice")
 
 #define X(name, what) MUTANT_##name,

@@ -134,6 +134,10 @@ struct buffer {
  *                         program.loss_scale, so the sum over all microbatches is that of the step
  *   balance               m experts, rate; totals begin at those of the router of op.node
  *   keep                  m experts; totals as for balance
+ *   choices, drop         m tokens, n experts, k choices, by the router of op.node (kern_drop). `rows` has the index of
+ *                         each token in the global batch. The table has all samples of the microbatch, in which other
+ *                         ranks may have tokens: it is summed over them in between. weights are absent if the experts
+ *                         keep the choices of the first tokens, dropped where nothing reads it
  *   route_sort            m tokens, n experts, k choices
  *   rows_*                m tokens, n columns, k choices; m k rows
  *   grouped_gemm          as kern_grouped: m rows of all experts, n, k of each product, seq experts, of which the last
@@ -187,6 +191,8 @@ struct buffer {
     X(OP_ROUTE_GRAD, "route_grad", "rrrrrrw") /* logits, ids, weights, d_weights, [rows], [numbers],                   \
                                                  d_logits */                                                           \
     X(OP_AUX_LOSS, "aux_loss", "ra")          /* numbers of the whole sets, losses (f64) */                            \
+    X(OP_CHOICES, "choices", "rrrw")          /* ids, [weights], rows, table (f64) */                                  \
+    X(OP_DROP, "drop", "rrrwa")               /* ids, rows, table, kept ids, [dropped] (f64) */                        \
     X(OP_ROUTE_SORT, "route_sort", "rwww")    /* ids, place, source, offsets */                                        \
     X(OP_ROWS_GATHER, "rows_gather", "rrw")   /* x, source, rows */                                                    \
     X(OP_ROWS_SUM, "rows_sum", "rrrw")        /* rows, [weights], place, y */                                          \
@@ -396,8 +402,9 @@ struct program {
      * KERN_ROUTE_NUMBERS], sums over all tokens; closeness: f64[routers], the largest 1 / gap (kern_route). The reduce
      * gives all of them to all ranks. */
     int totals_buffer, closeness_buffer;
-    int aux_buffer;  /* f64[routers], the auxiliary loss of each, times its coefficient; -1: none has one */
-    int rows_buffer; /* i32 per token of the microbatch: sample in the global batch * seq + position; -1: no op
+    int aux_buffer;     /* f64[routers], the auxiliary loss of each, times its coefficient; -1: none has one */
+    int dropped_buffer; /* f64[routers], the number of choices that each has dropped; -1: experts have no capacity */
+    int rows_buffer;    /* i32 per token of the microbatch: sample in the global batch * seq + position; -1: no op
                         reads it */
     /* Buffers; -1 where the mode has none.
      * loss: f64[n_micros]; element i is the sum over the tokens of microbatch i, 0 until it is computed. The reduce

@@ -4,23 +4,28 @@
 #define TOKENS 8 /* a part's least number of tokens: a few KiB of rows each */
 
 /* A counting sort, O(t k + experts). It runs on one thread: a choice takes about a nanosecond, while a token's products
- * take microseconds. offsets[e + 1] counts the rows of e, then is the next free row of e. */
+ * take microseconds. offsets[e + 1] counts the rows of e, then is the next free row of e. Choices that were dropped
+ * have no row; the end of `source` has none of the rows. */
 void KERN_FN(route_sort)(struct kern_stream *s, int64_t t, int64_t k, int64_t experts, const int32_t *ids,
                          int32_t *place, int32_t *source, int32_t *offsets)
 {
     int32_t row = 0;
     memset(offsets, 0, (size_t)(experts + 1) * sizeof(*offsets));
     for (int64_t i = 0; i < t * k; i++)
-        offsets[ids[i] + 1]++;
+        if (ids[i] >= 0)
+            offsets[ids[i] + 1]++;
     for (int64_t e = 0; e < experts; e++) {
         int32_t rows = offsets[e + 1];
         offsets[e + 1] = row;
         row += rows;
     }
     for (int64_t i = 0; i < t * k; i++) {
-        place[i] = offsets[ids[i] + 1]++;
-        source[place[i]] = (int32_t)i;
+        place[i] = ids[i] < 0 ? -1 : offsets[ids[i] + 1]++;
+        if (place[i] >= 0)
+            source[place[i]] = (int32_t)i;
     }
+    for (int64_t i = row; i < t * k; i++)
+        source[i] = -1;
 }
 
 /* Row `first` and those behind it are the n rows of one member for one expert; its first is arrived row `at` and home
@@ -67,7 +72,7 @@ struct rows_args {
 static void gather_rows(void *arg, int part, int64_t lo, int64_t hi)
 {
     const struct rows_args *a = arg;
-    for (int64_t r = lo; r < hi; r++)
+    for (int64_t r = lo; r < hi && a->index[r] >= 0; r++)
         memcpy(a->y + r * a->d, a->x + a->index[r] / a->k * a->d, (size_t)a->d * sizeof(elem));
 }
 
@@ -87,7 +92,8 @@ static void sum_rows(void *arg, int part, int64_t lo, int64_t hi)
         for (int64_t c = 0; c < a->d; c += VF) {
             vf sum = {0};
             for (int64_t j = 0; j < a->k; j++)
-                sum = v_fma(v_set(weights ? weights[j] : 1), e_load_part(a->x + place[j] * a->d, c, a->d), sum);
+                if (place[j] >= 0)
+                    sum = v_fma(v_set(weights ? weights[j] : 1), e_load_part(a->x + place[j] * a->d, c, a->d), sum);
             e_store_part(a->y + i * a->d, c, a->d, sum);
         }
     }
@@ -117,7 +123,10 @@ static void sum_rows_grad(void *arg, int part, int64_t lo, int64_t hi)
     const struct rows_args *a = arg;
     for (int64_t i = lo * a->k; i < hi * a->k; i++) {
         int64_t row = a->index[i] * a->d;
-        a->d_weights[i] = scale_and_multiply(a->d, a->weights[i], a->x + row, a->dy + i / a->k * a->d, a->dx + row);
+        if (row < 0)
+            a->d_weights[i] = 0;
+        else
+            a->d_weights[i] = scale_and_multiply(a->d, a->weights[i], a->x + row, a->dy + i / a->k * a->d, a->dx + row);
     }
 }
 

@@ -17,8 +17,8 @@
 
 struct sort {
     int64_t n, experts, chunk; /* choices, of which a chunk has `chunk` */
-    const int32_t *ids;
-    int32_t *counts; /* [chunks, experts] */
+    const int32_t *ids;        /* -1: the choice has no row */
+    int32_t *counts;           /* [chunks, experts] */
     int32_t *place, *source, *offsets;
 };
 
@@ -40,11 +40,10 @@ template <bool PLACE> static __global__ void __launch_bounds__(CUDA_WARP) sort_c
             before += same && l < lane;
             behind += same && l > lane;
         }
-        if (PLACE && id >= 0) {
-            int32_t row = next[id] + before;
-            a.place[i] = row;
-            a.source[row] = (int32_t)i;
-        }
+        if (PLACE && i < hi)
+            a.place[i] = id < 0 ? -1 : next[id] + before;
+        if (PLACE && id >= 0)
+            a.source[next[id] + before] = (int32_t)i;
         __syncwarp();
         if (id >= 0 && behind == 0)
             next[id] += before + 1;
@@ -54,12 +53,12 @@ template <bool PLACE> static __global__ void __launch_bounds__(CUDA_WARP) sort_c
         counts[e] = next[e];
 }
 
-/* A thread per expert. */
+/* A thread per expert; together they mark the end of `source`, which has no row. */
 static __global__ void __launch_bounds__(KERN_MAX_EXPERTS) sort_offsets(struct sort a, int64_t chunks)
 {
     CUDA_SHARED(int32_t[KERN_MAX_EXPERTS], rows);
     const int64_t e = threadIdx.x;
-    int32_t sum = 0, first = 0;
+    int32_t sum = 0, first = 0, all = 0;
     for (int64_t c = 0; c < chunks && e < a.experts; c++) {
         int32_t n = a.counts[c * a.experts + e];
         a.counts[c * a.experts + e] = sum;
@@ -67,6 +66,10 @@ static __global__ void __launch_bounds__(KERN_MAX_EXPERTS) sort_offsets(struct s
     }
     rows[e] = sum;
     __syncthreads();
+    for (int64_t i = 0; i < a.experts; i++)
+        all += rows[i];
+    for (int64_t i = all + e; i < a.n; i += KERN_MAX_EXPERTS)
+        a.source[i] = -1;
     if (e >= a.experts)
         return;
     for (int64_t i = 0; i < e; i++)
@@ -152,6 +155,8 @@ template <bool WHOLE> static __global__ void __launch_bounds__(MOST_THREADS) gat
 {
     for (int64_t i = blockIdx.x; i < a.t * a.k; i += gridDim.x) {
         const elem *x = a.x + a.index[i] / a.k * a.d;
+        if (a.index[i] < 0)
+            break; /* no row follows */
         FOR_COLUMNS(j, a.d)
         {
             float v[VEC];
@@ -169,6 +174,8 @@ template <bool WHOLE> static __global__ void __launch_bounds__(MOST_THREADS) sum
             float sum[VEC] = {};
             for (int64_t c = i * a.k; c < (i + 1) * a.k; c++) {
                 float v[VEC], w = a.weights ? a.weights[c] : 1;
+                if (a.index[c] < 0)
+                    continue;
                 row_load<WHOLE>(a.x + a.index[c] * a.d, j, a.d, v);
 #pragma unroll
                 for (int e = 0; e < VEC; e++)
@@ -184,6 +191,11 @@ template <bool WHOLE> static __global__ void __launch_bounds__(MOST_THREADS) sum
     for (int64_t i = blockIdx.x; i < a.t * a.k; i += gridDim.x) {
         const int64_t row = a.index[i] * a.d;
         float w = a.weights[i], sum = 0;
+        if (row < 0) {
+            if (threadIdx.x == 0)
+                a.d_weights[i] = 0;
+            continue;
+        }
         FOR_COLUMNS(j, a.d)
         {
             float v[VEC], g[VEC];

@@ -259,12 +259,62 @@ void KERN_FN(balance)(struct kern_stream *s, const struct kern_balance *b)
     }
 }
 
+/* ---- capacity ---- */
+
+static double *sample_of(const struct kern_drop *d, int64_t i, int64_t *ret_token)
+{
+    const int64_t at = d->rows[i] - d->set0 * d->seq;
+    *ret_token = at % d->seq;
+    return d->table + at / d->seq * (d->by_weight ? 2 : 1) * d->seq * d->k;
+}
+
+void KERN_FN(choices)(struct kern_stream *s, const struct kern_drop *d)
+{
+    memset(d->table, 0, (size_t)(d->sets * (d->by_weight ? 2 : 1) * d->seq * d->k) * sizeof(double));
+    for (int64_t i = 0; i < d->t; i++)
+        for (int64_t j = 0; j < d->k; j++) {
+            int64_t token;
+            double *to = sample_of(d, i, &token) + token * d->k + j;
+            to[0] = d->ids[i * d->k + j] + 1;
+            if (d->by_weight)
+                to[d->seq * d->k] = (double)((const real *)d->weights)[i * d->k + j];
+        }
+}
+
+/* Whether a choice with weight a and an earlier token comes before one with weight b, or with `later` one with a later
+ * token. */
+static bool comes_first(double a, double b, bool later)
+{
+    if (isnan(a) || isnan(b) || a == b)
+        return isnan(a) == isnan(b) ? !later : isnan(a);
+    return a > b;
+}
+
+err_t KERN_FN(drop)(struct kern_stream *s, const struct kern_drop *d)
+{
+    const int64_t n = d->seq * d->k;
+    for (int64_t i = 0; i < d->t * d->k; i++) {
+        int64_t token, before = 0;
+        const double *sample = sample_of(d, i / d->k, &token), *weights = d->by_weight ? sample + n : NULL;
+        const int64_t me = token * d->k + i % d->k;
+        for (int64_t c = 0; c < n; c++)
+            if (c / d->k != token && sample[c] == d->ids[i] + 1)
+                before += weights ? comes_first(weights[c], weights[me], c > me) : c < me;
+        d->kept[i] = before < d->capacity ? d->ids[i] : -1;
+        if (d->dropped && before >= d->capacity)
+            *d->dropped += 1;
+    }
+    return OK;
+}
+
 /* ---- rows by expert ---- */
 
 void KERN_FN(route_sort)(struct kern_stream *s, int64_t t, int64_t k, int64_t experts, const int32_t *ids,
                          int32_t *place, int32_t *source, int32_t *offsets)
 {
     int32_t row = 0;
+    for (int64_t i = 0; i < t * k; i++)
+        place[i] = source[i] = -1;
     for (int64_t e = 0; e < experts; e++) {
         offsets[e] = row;
         for (int64_t i = 0; i < t * k; i++)
@@ -305,7 +355,7 @@ void KERN_FN(arrive)(struct kern_stream *s, const struct kern_arrive *a)
 void KERN_FN(rows_gather)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, const int32_t *source, const void *x,
                           void *y)
 {
-    for (int64_t r = 0; r < t * k; r++)
+    for (int64_t r = 0; r < t * k && source[r] >= 0; r++)
         memcpy((real *)y + r * d, (const real *)x + source[r] / k * d, (size_t)d * sizeof(real));
 }
 
@@ -316,8 +366,9 @@ void KERN_FN(rows_sum)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, c
         for (int64_t c = 0; c < d; c++) {
             double sum = 0;
             for (int64_t j = 0; j < k; j++)
-                sum += (weights ? (double)((const real *)weights)[i * k + j] : 1) *
-                       (double)((const real *)x)[place[i * k + j] * d + c];
+                if (place[i * k + j] >= 0)
+                    sum += (weights ? (double)((const real *)weights)[i * k + j] : 1) *
+                           (double)((const real *)x)[place[i * k + j] * d + c];
             ((real *)y)[i * d + c] = (real)sum;
         }
 }
@@ -326,6 +377,10 @@ void KERN_FN(rows_sum_grad)(struct kern_stream *s, int64_t t, int64_t k, int64_t
                             const void *weights, const void *x, const void *dy, void *dx, void *d_weights)
 {
     for (int64_t i = 0; i < t * k; i++) {
+        if (place[i] < 0) {
+            ((real *)d_weights)[i] = 0;
+            continue;
+        }
         const real *from = (const real *)x + place[i] * d, *dyi = (const real *)dy + i / k * d;
         double sum = 0;
         for (int64_t c = 0; c < d; c++)

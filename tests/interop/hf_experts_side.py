@@ -4,6 +4,7 @@ reference in float64, gradients of a step with both; exports must hold the same 
 
 The reference is a whole model in plain torch: transformers computes softmax, norms and rotary positions in float32 even in
 a float64 model."""
+import fractions
 import json
 import math
 import os
@@ -87,6 +88,8 @@ class Reference:
         self.p = {k: v.double().requires_grad_() for k, v in tensors.items()}
         self.gap = math.inf  # smallest difference of logits between the last chosen expert and the next one
         self.routers = []    # logits and choices of each layer of the last forward
+        self.capacity, self.drop = "0", "position"
+        self.dropped = 0
 
     def linear(self, x, name):
         return F.linear(x, self.p[name + ".weight"], self.p.get(name + ".bias"))
@@ -125,13 +128,31 @@ class Reference:
         w = z.softmax(-1).gather(-1, ids)
         if mixtral or c.norm_topk_prob:
             w = w / w.sum(-1, keepdim=True)
+        kept = self.kept(ids, w, z.shape[-1])
         y = torch.zeros_like(x)
         for e in range(z.shape[-1]):
-            mine = (w * (ids == e)).sum(-1, keepdim=True)
+            mine = (w * (ids == e) * kept).sum(-1, keepdim=True)
             y = y + mine * self.dense(x, at + "experts.%d." % e, names)
         if at + "shared_expert_gate.weight" in self.p:
             y = y + torch.sigmoid(self.linear(x, at + "shared_expert_gate")) * self.dense(x, at + "shared_expert.")
         return y
+
+    def kept(self, ids, w, experts):
+        """Which choices [samples, tokens, k] are computed: of each sample an expert keeps the first ones, or the largest."""
+        ret = torch.ones_like(ids, dtype=torch.bool)
+        factor, (samples, tokens, k) = fractions.Fraction(self.capacity), ids.shape
+        if factor == 0:
+            return ret
+        most = math.ceil(factor * tokens * k / experts)
+        for s in range(samples):
+            for e in range(experts):
+                choices = [(t, j) for t in range(tokens) for j in range(k) if ids[s, t, j] == e]
+                if self.drop == "probability":
+                    choices.sort(key=lambda c: -w[s][c].item())  # a stable sort: of equal ones the first token
+                for c in choices[most:]:
+                    ret[s][c] = False
+        self.dropped += ids.numel() - ret.sum().item()
+        return ret
 
     def __call__(self, ids):
         c, self.routers = self.c, []
@@ -251,6 +272,7 @@ MODELS = {
     "olmoe": lambda: made("olmoe", intermediate_size=21, num_experts=9, num_experts_per_tok=4),
     "olmoe, renormalised": lambda: made("olmoe", intermediate_size=16, num_experts=4, num_experts_per_tok=2,
                                         num_key_value_heads=4, norm_topk_prob=True),
+    "olmoe, one expert, the rule of Switch": lambda: made("olmoe", intermediate_size=16, num_experts=4, num_experts_per_tok=1),
 }
 
 
@@ -319,6 +341,18 @@ def check_gradients(name, model, reference, step):
                                "model.z_loss=%g" % z_loss, "model.aux_scope=" + scope)
         same(name + ", gradients in float64" + what, 1e-9, turned(of_names(ours, names), config),
              {k: p.grad for k, p in reference.p.items()})
+    for factor, drop, micro in ("0.5", "position", 1), ("1.1", "position", 3), ("0.7", "probability", 3):
+        reference.capacity, reference.drop, reference.dropped = factor, drop, 0
+        reference.zero_grad()
+        reference.loss(batch, 0.3, 0.05).backward()
+        if not reference.dropped:
+            fail("%s: no choice is dropped with a capacity of %s" % (name, factor))
+        loss, ours = gradients(step, lines, "train.numerics=proof", "train.dtype=float64", "model.aux_loss=0.3",
+                               "model.z_loss=0.05", "model.expert_capacity=" + factor, "model.expert_drop=" + drop,
+                               "train.micro_batch=%d" % micro)
+        same("%s, %d of %d choices dropped by %s" % (name, reference.dropped, sum(i.numel() for _, i in reference.routers), drop),
+             1e-9, turned(of_names(ours, names), config), {k: p.grad for k, p in reference.p.items()})
+    reference.capacity = "0"
 
 
 def check(name, model, folder):

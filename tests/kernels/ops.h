@@ -36,6 +36,7 @@ enum flags {
     TIES = 16777216,        /* many equal logits */
     ZERO_LOGITS = 33554432, /* all are equal */
     LOSSES = 67108864,      /* with the auxiliary losses */
+    DROPPED = 134217728,    /* some choices have no row */
 };
 
 /* The kinds of runs that include a case. */
@@ -49,7 +50,8 @@ struct kcase {
     const char *op;
     enum effort effort;
     int64_t t, d, seq, vocab; /* rows, columns; vocab: also the number of experts */
-    int64_t m, n, k;          /* products; element-wise kernels: n; routers: groups, kept groups, choices of a token */
+    int64_t m, n, k;          /* products; element-wise kernels: n; routers: groups, kept groups, choices of a token;
+                                 drop: own tokens, capacity, choices of a token */
     int64_t heads, kv_heads, head_dim;
     int64_t seq_kv;   /* 0: seq */
     int64_t lo, cols; /* with PART; dropout and normal: the first column, columns of the whole matrix; routers: the
@@ -75,8 +77,10 @@ enum content {
     IDS,
     TARGETS,
     ROW_NUMBERS, /* of the case's sets */
-    CHOICES,     /* k different experts per token, ascending */
-    PERMUTATION,
+    TOKEN_ROWS,  /* of different tokens of the case's sets */
+    CHOICES,     /* k different experts per token, ascending; with DROPPED some are -1 */
+    PERMUTATION, /* with DROPPED, of the rows that are left; the others are -1, in random places */
+    PACKED,      /* the same, with the others at the end */
     OFFSETS,     /* first rows of the experts; some have none */
     ALL_OFFSETS, /* of home rows: of `parts` members, the numbers of whose rows are those of member_rows */
     DOUBLES,
@@ -157,6 +161,12 @@ static inline int64_t used_rows(const struct kcase *c)
 static inline int64_t member_rows(const struct kcase *c, int64_t i)
 {
     return i % 3 == 1 ? 0 : c->t + i;
+}
+
+/* The rows of the case's choices: all, or with DROPPED those that are left. */
+static inline int64_t rows_left(const struct kcase *c)
+{
+    return c->t * c->k - (c->flags & DROPPED ? (c->t * c->k + 2) / 3 : 0);
 }
 
 /* exp magnifies the rounding of its argument by the argument; the bound grows as for this many terms of a sum */

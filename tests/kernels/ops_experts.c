@@ -110,7 +110,70 @@ static int64_t route_terms(const struct kcase *c)
     return c->t + c->vocab + GATE_TERMS;
 }
 
+/* ---- capacity ---- */
+
+static struct kern_drop drop_of(const struct kcase *c)
+{
+    return (struct kern_drop){.t = c->t,
+                              .k = c->k,
+                              .experts = c->vocab,
+                              .seq = c->seq,
+                              .sets = c->parts,
+                              .set0 = c->lo,
+                              .capacity = c->n,
+                              .by_weight = c->flags & BIAS};
+}
+
+/* ids, weights, rows, table; of `drop` also the kept ids and the number of the others */
+static void choices_shape(const struct kcase *c, struct case_operand *o)
+{
+    enum content content = c->flags & TIES ? HALVES : c->flags & SOME_NAN ? POISONED : REALS;
+    o[0] = operand_of(IN, CHOICES, c->t * c->k);
+    o[1] = operand_when(c->flags & BIAS, operand_wide(operand_of(IN, content, c->t * c->k)));
+    o[2] = operand_of(IN, TOKEN_ROWS, c->t);
+    o[3] = operand_of(OUT, DOUBLES, c->parts * (c->flags & BIAS ? 2 : 1) * c->seq * c->k);
+}
+
+static err_t choices_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
+{
+    struct kern_drop d = drop_of(c);
+    d.ids = p[0];
+    d.weights = p[1];
+    d.rows = p[2];
+    d.table = p[3];
+    k->choices(s, &d);
+    return OK;
+}
+
+static void drop_shape(const struct kcase *c, struct case_operand *o)
+{
+    choices_shape(c, o);
+    o[4] = operand_of(OUT, CHOICES, c->m * c->k);
+    o[5] = operand_of(ACC, COUNTS, 1);
+}
+
+/* The table of all tokens of the sets, then the choices of the first m. */
+static err_t drop_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
+{
+    struct kern_drop d = drop_of(c);
+    err_t err = choices_call(k, s, c, p);
+    d.t = c->m;
+    d.ids = p[0];
+    d.rows = p[2];
+    d.table = p[3];
+    d.kept = p[4];
+    d.dropped = p[5];
+    return err ? err : k->drop(s, &d);
+}
+
 /* ---- rows by expert ---- */
+
+static struct case_operand rows_of(enum role role, const struct kcase *c)
+{
+    struct case_operand o = operand_of(role, REALS, c->t * c->k * c->d);
+    o.unused = (c->t * c->k - rows_left(c)) * c->d;
+    return o;
+}
 
 static void route_sort_shape(const struct kcase *c, struct case_operand *o)
 {
@@ -162,9 +225,9 @@ static err_t arrive_call(const struct kern_ops *k, struct kern_stream *s, const 
 
 static void rows_gather_shape(const struct kcase *c, struct case_operand *o)
 {
-    o[0] = operand_of(IN, PERMUTATION, c->t * c->k);
+    o[0] = operand_of(IN, PACKED, c->t * c->k);
     o[1] = operand_in(c->t * c->d);
-    o[2] = operand_out(c->t * c->k * c->d);
+    o[2] = rows_of(OUT, c);
 }
 
 static err_t rows_gather_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
@@ -177,7 +240,7 @@ static void rows_sum_shape(const struct kcase *c, struct case_operand *o)
 {
     o[0] = operand_of(IN, PERMUTATION, c->t * c->k);
     o[1] = operand_when(c->flags & BIAS, operand_wide(operand_in(c->t * c->k)));
-    o[2] = operand_in(c->t * c->k * c->d);
+    o[2] = rows_of(IN, c);
     o[3] = operand_out(c->t * c->d);
 }
 
@@ -196,9 +259,9 @@ static void rows_sum_grad_shape(const struct kcase *c, struct case_operand *o)
 {
     o[0] = operand_of(IN, PERMUTATION, c->t * c->k);
     o[1] = operand_wide(operand_in(c->t * c->k));
-    o[2] = operand_in(c->t * c->k * c->d);
+    o[2] = rows_of(IN, c);
     o[3] = operand_in(c->t * c->d);
-    o[4] = operand_out(c->t * c->k * c->d);
+    o[4] = rows_of(OUT, c);
     o[5] = operand_wide(operand_out(c->t * c->k));
 }
 
@@ -372,6 +435,8 @@ static int64_t aux_loss_terms(const struct kcase *c)
 const struct op_desc ops_experts[] = {
     {"route", route_shape, route_call, .terms = route_terms, .floor = 1, .exact_doubles = true},
     {"route_grad", route_grad_shape, route_grad_call, route_grad_link, .terms = route_terms},
+    {"choices", choices_shape, choices_call, .terms = exact},
+    {"drop", drop_shape, drop_call, .terms = exact},
     {"route_sort", route_sort_shape, route_sort_call, .terms = exact},
     {"arrive", arrive_shape, arrive_call, .terms = exact},
     {"rows_gather", rows_gather_shape, rows_gather_call, .terms = exact},

@@ -204,13 +204,20 @@ static int32_t random_id(enum content content, const struct kcase *c, uint64_t s
     return (int32_t)(u * (double)c->vocab);
 }
 
+static int32_t kept_or_not(const struct kcase *c, uint64_t stream, uint64_t i, int32_t id)
+{
+    return c->flags & DROPPED && rng_uniform(12, stream, i) < 0.3 ? -1 : id;
+}
+
 /* Chooses each expert with the probability that leaves all sets of k equally likely. */
 static void fill_choices(const struct kcase *c, uint64_t stream, int32_t *ids)
 {
     for (int64_t i = 0; i < c->t; i++)
         for (int64_t e = 0, n = 0; e < c->vocab; e++)
-            if (rng_uniform(11, stream, (uint64_t)(i * c->vocab + e)) * (double)(c->vocab - e) < (double)(c->k - n))
-                ids[i * c->k + n++] = (int32_t)e;
+            if (rng_uniform(11, stream, (uint64_t)(i * c->vocab + e)) * (double)(c->vocab - e) < (double)(c->k - n)) {
+                ids[i * c->k + n] = kept_or_not(c, stream, (uint64_t)(i * c->k + n), (int32_t)e);
+                n++;
+            }
 }
 
 static void fill_permutation(int64_t n, uint64_t stream, int32_t *to)
@@ -220,6 +227,26 @@ static void fill_permutation(int64_t n, uint64_t stream, int32_t *to)
         to[i] = to[other];
         to[other] = (int32_t)i;
     }
+}
+
+/* Rows, of which only `left` exist. */
+static void fill_rows(int64_t n, int64_t left, bool packed, uint64_t stream, int32_t *to)
+{
+    fill_permutation(packed ? left : n, stream, to);
+    for (int64_t i = 0; i < n; i++)
+        to[i] = (packed ? i : to[i]) < left ? to[i] : -1;
+}
+
+static void fill_token_rows(const struct kcase *c, int64_t n, uint64_t stream, int32_t *to)
+{
+    const int64_t all = c->parts * c->seq;
+    int32_t *rows = calloc((size_t)all + 1, sizeof(*rows));
+    assert_non_null(rows);
+    assert_true(n <= all);
+    fill_permutation(all, stream, rows);
+    for (int64_t i = 0; i < n; i++)
+        to[i] = rows[i] + (int32_t)(c->lo * c->seq);
+    free(rows);
 }
 
 /* Random boundaries in ascending order; every fourth expert has no rows, unless it is the only one. */
@@ -252,8 +279,10 @@ static void fill_ints(const struct kcase *c, const struct case_operand *o, uint6
 {
     if (o->content == CHOICES)
         fill_choices(c, stream, to);
-    else if (o->content == PERMUTATION)
-        fill_permutation(o->n, stream, to);
+    else if (o->content == PERMUTATION || o->content == PACKED)
+        fill_rows(o->n, rows_left(c), o->content == PACKED, stream, to);
+    else if (o->content == TOKEN_ROWS)
+        fill_token_rows(c, o->n, stream, to);
     else if (o->content == OFFSETS)
         fill_offsets(c, stream, to);
     else if (o->content == ALL_OFFSETS)

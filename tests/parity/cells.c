@@ -143,6 +143,8 @@ static void set_experts(struct sets *s, const struct cell *c)
     set_word(s, "model.aux_scope", uneven ? "micro_batch" : "sample");
     set_word(s, "model.z_loss", "0.01");
     set_word(s, "model.expert_bias", uneven ? "0.02" : "0.003");
+    set_word(s, "model.expert_capacity", uneven ? "0.9" : balance ? "1" : "0");
+    set_word(s, "model.expert_drop", uneven || !balance ? "position" : "probability");
 }
 
 static void set_model(struct sets *s, const struct cell *c, int layers)

@@ -1,7 +1,7 @@
 /* Any routing fits the planned memory: as the first parameters give it; all tokens choose the same experts, which are
  * all on one rank; and the same with experts of another rank in every step. What the workers allocate is the plan,
  * nothing is allocated after the first step, the bound of rows that may arrive is reached, and the step is that of one
- * worker. */
+ * worker. With a capacity all layouts drop as many choices. */
 #include "tests/parity/rank.h"
 
 #include <malloc.h>
@@ -15,6 +15,7 @@ struct routed {
     enum { USUAL, SAME, ALTERNATING } routing;
     double loss[MAX_WORLD], norm[MAX_WORLD];
     int64_t most[MAX_WORLD], bound[MAX_WORLD]; /* rows that arrived in a layer and microbatch */
+    int64_t dropped[MAX_WORLD];
 };
 
 #define EXPERTS 8
@@ -93,14 +94,15 @@ static int route_rank(void *arg, int fd, int rank)
     x->norm[rank] = result.grad_norm;
     x->most[rank] = err ? 0 : most_arrived(&r.e);
     x->bound[rank] = err ? 0 : r.e.train.max_arrived;
+    x->dropped[rank] = result.routers.dropped;
     parity_rank_close(&r);
     return bad;
 }
 
-static struct routed *route(const char *layout, int routing)
+static struct routed *route(const char *layout, int routing, const char *capacity)
 {
     const char *sets[] = {"model={experts: 8, experts_per_token: 2, expert_ffn: 11, aux_loss: 0.1, router_bias: true}",
-                          "train={verify_every: 0, global_batch: 8}", layout, NULL};
+                          "train={verify_every: 0, global_batch: 8}", layout, capacity, NULL};
     struct routed *x = mmap(NULL, sizeof(*x), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(x != MAP_FAILED);
     parity_model_init(&x->m, parity_llama, sets);
@@ -128,29 +130,44 @@ static const char *const layouts[] = {
     "parallel={workers: 8, pp: 2, fsdp: 4, ep: 4, expert_load: balanced}",
 };
 
+static void check_layouts(int routing, const char *capacity)
+{
+    struct routed *one = route("parallel={workers: 1}", routing, capacity);
+    for (size_t i = 0; i < sizeof(layouts) / sizeof(layouts[0]); i++) {
+        struct routed *x = route(layouts[i], routing, capacity);
+        const bool balanced = x->m.job.parallel.expert_load == EXPERT_LOAD_BALANCED;
+        for (int r = 0; r < (int)x->m.job.parallel.workers; r++) {
+            if (!(fabs(x->loss[r] - one->loss[0]) <= 1e-12 * one->loss[0] &&
+                  fabs(x->norm[r] - one->norm[0]) <= 1e-10 * one->norm[0]))
+                fail_msg("%s: loss %.17g and norm %.17g, of one worker %.17g and %.17g", layouts[i], x->loss[r],
+                         x->norm[r], one->loss[0], one->norm[0]);
+            assert_in_range(x->most[r], 0, x->bound[r]);
+            assert_int_equal(x->dropped[r], one->dropped[0]);
+            if (balanced && !capacity) /* equally many rows, whatever the router chooses */
+                assert_int_equal(x->most[r], x->bound[r]);
+        }
+        if (routing != USUAL) { /* the rank that has the experts which all tokens choose */
+            const int rank = chosen(x, STEPS - 1) ? (int)x->m.job.parallel.workers - 1 : 0;
+            const int64_t of = balanced ? EXPERTS : EXPERTS / x->m.job.parallel.ep;
+            const int64_t full = capacity ? of : CHOICES; /* experts that fill the bound */
+            assert_int_equal(x->most[rank] * full, x->bound[rank] * CHOICES);
+        }
+        routed_free(x);
+    }
+    assert_true((one->dropped[0] > 0) == (capacity != NULL));
+    routed_free(one);
+}
+
 TEST(any_routing_fits_the_plan)
 {
+    for (int routing = USUAL; routing <= ALTERNATING; routing++)
+        check_layouts(routing, NULL);
+}
+
+TEST(every_layout_drops_the_same_choices)
+{
     for (int routing = USUAL; routing <= ALTERNATING; routing++) {
-        struct routed *one = route("parallel={workers: 1}", routing);
-        for (size_t i = 0; i < sizeof(layouts) / sizeof(layouts[0]); i++) {
-            struct routed *x = route(layouts[i], routing);
-            for (int r = 0; r < (int)x->m.job.parallel.workers; r++) {
-                if (!(fabs(x->loss[r] - one->loss[0]) <= 1e-12 * one->loss[0] &&
-                      fabs(x->norm[r] - one->norm[0]) <= 1e-10 * one->norm[0]))
-                    fail_msg("%s: loss %.17g and norm %.17g, of one worker %.17g and %.17g", layouts[i], x->loss[r],
-                             x->norm[r], one->loss[0], one->norm[0]);
-                assert_in_range(x->most[r], 0, x->bound[r]);
-            }
-            for (int r = 0; r < (int)x->m.job.parallel.workers;
-                 r++) /* equally many rows, whatever the router chooses */
-                if (x->m.job.parallel.expert_load == EXPERT_LOAD_BALANCED)
-                    assert_int_equal(x->most[r], x->bound[r]);
-            if (routing != USUAL) { /* the rank that has the experts which all tokens choose */
-                const int rank = chosen(x, STEPS - 1) ? (int)x->m.job.parallel.workers - 1 : 0;
-                assert_int_equal(x->most[rank], x->bound[rank]);
-            }
-            routed_free(x);
-        }
-        routed_free(one);
+        check_layouts(routing, "model={expert_capacity: 0.75}");
+        check_layouts(routing, "model={expert_capacity: 0.75, expert_drop: probability}");
     }
 }

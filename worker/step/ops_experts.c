@@ -94,6 +94,41 @@ static err_t op_route_grad(const struct run *r, const struct op *op)
     return OK;
 }
 
+static struct kern_drop drop_of(const struct run *r, const struct op *op)
+{
+    const struct graph_router *x = router(r, op);
+    const struct micro *micro = &r->program->micros[r->action->micro];
+    return (struct kern_drop){.t = run_dim(r, op->m),
+                              .k = x->k,
+                              .experts = x->experts,
+                              .seq = r->program->seq,
+                              .sets = micro->samples,
+                              .set0 = micro->first,
+                              .capacity = graph_capacity(x, r->program->seq),
+                              .by_weight = x->drop == DROP_PROBABILITY,
+                              .ids = run_arg(r, op, 0)};
+}
+
+static err_t op_choices(const struct run *r, const struct op *op)
+{
+    struct kern_drop k = drop_of(r, op);
+    k.weights = run_arg(r, op, 1);
+    k.rows = run_arg(r, op, 2);
+    k.table = run_arg(r, op, 3);
+    KERN(r)->choices(run_stream(r, op), &k);
+    return OK;
+}
+
+static err_t op_drop(const struct run *r, const struct op *op)
+{
+    struct kern_drop k = drop_of(r, op);
+    k.rows = run_arg(r, op, 1);
+    k.table = run_arg(r, op, 2);
+    k.kept = run_arg(r, op, 3);
+    k.dropped = run_arg(r, op, 4);
+    return KERN(r)->drop(run_stream(r, op), &k);
+}
+
 static err_t op_route_sort(const struct run *r, const struct op *op)
 {
     KERN(r)->route_sort(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->k), run_dim(r, op->n), run_arg(r, op, 0),
@@ -237,10 +272,12 @@ static err_t op_arrange(const struct run *r, const struct op *op)
     const int64_t rows = run_dim(r, op->m) * run_dim(r, op->k);
     const int32_t *by_expert = run_arg(r, op, 2);
     int32_t *place = run_arg(r, op, 1), *source = run_arg(r, op, 3), *moved = run_arg(r, op, 4);
-    exchange_home(exchange_of(r, op, 0), moved);
+    const struct exchange *x = exchange_of(r, op, 0);
+    const int64_t sent = x->offsets[x->me * (x->experts + 1) + x->experts]; /* without dropped choices */
+    exchange_home(x, moved);
     for (int64_t i = 0; i < rows; i++) {
-        place[i] = moved[place[i]];
-        source[moved[i]] = by_expert[i];
+        place[i] = place[i] < 0 ? -1 : moved[place[i]];
+        source[i < sent ? moved[i] : i] = by_expert[i];
     }
     return OK;
 }
@@ -373,6 +410,8 @@ const run_op_fn run_expert_ops[OP_KIND_COUNT] = {
     [OP_AUX_LOSS] = op_aux_loss,
     [OP_BALANCE] = op_balance,
     [OP_KEEP] = op_keep,
+    [OP_CHOICES] = op_choices,
+    [OP_DROP] = op_drop,
     [OP_ROUTE_SORT] = op_route_sort,
     [OP_ROWS_GATHER] = op_rows_gather,
     [OP_ROWS_SUM] = op_rows_sum,

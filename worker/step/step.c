@@ -114,7 +114,6 @@ static void add_router(const struct graph_router *r, const double *totals, doubl
     ret->entropy += totals[2 * r->experts] / tokens / even;
     ret->aux += r->scope == AUX_BATCH ? aux_of_batch(r, totals, tokens) : 0;
     ret->z += r->z * totals[2 * r->experts + 1] / tokens;
-    ret->dropped += llround(tokens * (double)r->k - sum);
     ret->n++;
 }
 
@@ -127,6 +126,7 @@ static void sum_routers(const struct engine *e, struct engine_routers *ret)
     const double *totals = engine_host_buffer(e, p, p->totals_buffer);
     const double *closeness = engine_host_buffer(e, p, p->closeness_buffer);
     const double *aux = p->aux_buffer >= 0 ? engine_host_buffer(e, p, p->aux_buffer) : NULL;
+    const double *dropped = p->dropped_buffer >= 0 ? engine_host_buffer(e, p, p->dropped_buffer) : NULL;
     double closest = 0;
     for (int i = 0; i < g->n_nodes; i++) {
         const struct graph_router *r = &g->nodes[i].router;
@@ -136,6 +136,7 @@ static void sum_routers(const struct engine *e, struct engine_routers *ret)
         totals += 2 * r->experts + 2;
         closest = closeness[r->index] > closest ? closeness[r->index] : closest;
         ret->aux += aux ? aux[r->index] : 0;
+        ret->dropped += dropped ? llround(dropped[r->index]) : 0;
     }
     ret->entropy /= ret->n > 0 ? ret->n : 1;
     ret->gap = 1 / closest;

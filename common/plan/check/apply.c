@@ -138,7 +138,7 @@ bool rank_is_blocks(const struct rank_check *c, int buffer)
     const struct buffer *b = &c->p->buffers[buffer];
     return b->space == SPACE_HOST && b->dtype == DT_F64 && buffer != c->p->loss_buffer && buffer != c->p->norm_buffer &&
            buffer != c->p->clip_buffer && buffer != c->p->totals_buffer && buffer != c->p->closeness_buffer &&
-           buffer != c->p->aux_buffer;
+           buffer != c->p->aux_buffer && buffer != c->p->dropped_buffer;
 }
 
 /* Whether the op zeroes only a part of a value to which this microbatch has already written. The rest keeps its state.

@@ -142,13 +142,21 @@ err_t check_group_exchanges(const struct check_at *at, int group, const char *na
 
 /* Bit i: operand i may be absent. */
 static const unsigned optional[OP_KIND_COUNT] = {
-    [OP_EMBED] = 1 << 2,           [OP_EMBED_GRAD] = 1 << 3,
-    [OP_GEMM] = 1 << 2 | 7 << 4,   [OP_RMSNORM] = 1 << 1 | 1 << 3,
-    [OP_RMSNORM_GRAD] = 1 << 4,    [OP_LAYERNORM] = 1 << 1 | 1 << 4,
-    [OP_LAYERNORM_GRAD] = 1 << 5,  [OP_LOSS_JOIN] = 1 << 3,
-    [OP_ROUTE] = 1 << 1 | 15 << 4, [OP_ROUTE_GRAD] = 1 << 4 | 1 << 5,
-    [OP_ROWS_SUM] = 1 << 1,        [OP_SNAPSHOT] = 1 << 3,
+    [OP_EMBED] = 1 << 2,
+    [OP_EMBED_GRAD] = 1 << 3,
+    [OP_GEMM] = 1 << 2 | 7 << 4,
+    [OP_RMSNORM] = 1 << 1 | 1 << 3,
+    [OP_RMSNORM_GRAD] = 1 << 4,
+    [OP_LAYERNORM] = 1 << 1 | 1 << 4,
+    [OP_LAYERNORM_GRAD] = 1 << 5,
+    [OP_LOSS_JOIN] = 1 << 3,
+    [OP_ROUTE] = 1 << 1 | 15 << 4,
+    [OP_ROUTE_GRAD] = 1 << 4 | 1 << 5,
+    [OP_ROWS_SUM] = 1 << 1,
+    [OP_SNAPSHOT] = 1 << 3,
     [OP_GROUPED_GEMM] = 1 << 4,
+    [OP_CHOICES] = 1 << 1,
+    [OP_DROP] = 1 << 4,
 };
 
 static err_t check_operands(const struct check_at *at, const struct op *op, struct why *why)

@@ -99,6 +99,8 @@ static int64_t shape_extent(const struct program *p, const struct op *op, char s
         return 2 * n + 2;
     case 'e':
         return n + 1;
+    case 'c': /* a table of choices; check_drop checks its size */
+        return 1;
     case 't':
         return m;
     case 'n':
@@ -328,6 +330,37 @@ static err_t check_router(const struct check_at *at, const struct graph *g, cons
     return OK;
 }
 
+/* Checks that a choice is kept or dropped by the table of the router's samples, and of the tokens that the op has. */
+static err_t check_drop(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
+{
+    const int rows = op->kind == OP_CHOICES ? 2 : 1, table = op->kind == OP_CHOICES ? 3 : 2;
+    const struct graph_node *n = op->node >= 0 ? &g->nodes[op->node] : NULL;
+    const struct program *p = at->p;
+    bool own = op->m.sym == SYM_OWN;
+    if (!n || n->op != GO_DROP || op->n.factor != n->router.experts || op->k.factor != n->router.k)
+        return check_fail(at, why, "drops choices of another router than its own");
+    const bool weights = n->router.drop == DROP_PROBABILITY;
+    const int64_t size = (weights ? 2 : 1) * p->seq * op->k.factor;
+    const struct buffer *b = &p->buffers[op->arg[table].buffer];
+    if (b->ndim != 1 || b->dim[0].sym != SYM_SAMPLES || b->dim[0].factor != size || op->arg[table].offset.factor)
+        return check_fail(at, why, "needs a table of %lld numbers for each sample", (long long)size);
+    if (op->kind == OP_CHOICES && weights != (op->arg[1].buffer >= 0))
+        return check_fail(at, why,
+                          weights ? "compares choices without their weights" : "reads weights that it does not need");
+    if (own != (op->arg[rows].offset.sym == SYM_OWN0) || (!own && op->arg[rows].offset.factor))
+        return check_fail(at, why, "uses the positions of other tokens than those that it processes");
+    return OK;
+}
+
+/* Checks that rows are made of the choices of their dispatch, and not of those before some were dropped. A copy of own
+ * tokens is another buffer. */
+static err_t check_sort(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
+{
+    const int ids = at->p->buffers[op->arg[0].buffer].tensor;
+    bool others = op->node >= 0 && ids >= 0 && ids != g->nodes[op->node].in[1] && at->p->mode != MODE_GENERATE;
+    return others ? check_fail(at, why, "sorts %s, which are not the choices of its node", g->tensors[ids].name) : OK;
+}
+
 /* Checks that the experts of a token are added with their weights, and its rows' gradients without. */
 static err_t check_row_sum(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
 {
@@ -420,6 +453,10 @@ err_t check_operand_shapes(const struct check_at *at, const struct graph *g, con
         e = check_vocab(at, g, op, why);
     if (!e && (op->kind == OP_ROUTE || op->kind == OP_ROUTE_GRAD))
         e = check_router(at, g, op, why);
+    if (!e && (op->kind == OP_CHOICES || op->kind == OP_DROP))
+        e = check_drop(at, g, op, why);
+    if (!e && op->kind == OP_ROUTE_SORT)
+        e = check_sort(at, g, op, why);
     if (!e && op->kind == OP_ROWS_SUM)
         e = check_row_sum(at, g, op, why);
     if (!e && (op->kind == OP_RMSNORM || op->kind == OP_RMSNORM_GRAD))

@@ -109,19 +109,27 @@ static int64_t group_tokens(const struct program *p, int *ret_ranks)
     return n;
 }
 
-/* Checks that buffers have room for all rows that may arrive: every token of the ep group may choose as many of this
- * rank's experts as there are, or as it chooses in all; balanced: this rank's part of all choices, rounded up. */
-static err_t check_arrived(const struct graph *g, const struct program *p, struct why *why)
+/* The most rows that may arrive: for `experts` experts of this rank, every token of the ep group chooses as many of
+ * them as there are, or as it chooses in all; where experts have a capacity, it holds in each sample of the group.
+ * Balanced: this rank's part of the rows of all experts, rounded up. */
+static int64_t rows_arriving(const struct program *p, const struct graph_router *r, int64_t experts)
 {
     int ranks;
-    int64_t most = 0, tokens = group_tokens(p, &ranks);
+    const int64_t n = p->balanced ? r->experts : experts, rows = group_tokens(p, &ranks) * (r->k < n ? r->k : n);
+    const int64_t kept = p->max_samples * p->sharding.ep.share[AXIS_FSDP] * n * graph_capacity(r, p->seq);
+    const int64_t most = r->capacity > 0 && p->mode != MODE_GENERATE && kept < rows ? kept : rows;
+    return p->balanced ? (most + ranks - 1) / ranks : most;
+}
+
+static err_t check_arrived(const struct graph *g, const struct program *p, struct why *why)
+{
+    int64_t most = 0;
     for (int i = 0; i < g->n_nodes && p->sharding.ep.axes; i++) {
         const struct graph_tensor *w = &g->tensors[g->nodes[i].in[1] >= 0 ? g->nodes[i].in[1] : 0];
         if (g->nodes[i].op != GO_EXPERTS)
             continue;
         int64_t experts = p->sharding.param[g->nodes[i].in[1]].rows / (w->dim[0].factor / w->experts);
-        int64_t k = g->nodes[i].router.k < experts ? g->nodes[i].router.k : experts;
-        int64_t rows = p->balanced ? (tokens * g->nodes[i].router.k + ranks - 1) / ranks : tokens * k;
+        int64_t rows = rows_arriving(p, &g->nodes[i].router, experts);
         most = rows > most ? rows : most;
     }
     return p->max_arrived == most

@@ -364,12 +364,12 @@ static err_t grouped_layouts(const struct check_op *c, const struct value_layout
 }
 
 /* Ranks that have the same tokens count them once: the first rank of tp. */
-static err_t counted_once(const struct check_op *c, const struct value_layout *logits)
+static err_t counted_once(const struct check_op *c, int operand, const struct value_layout *logits)
 {
     const struct program *p = c->at->p;
     int coord[AXIS_COUNT];
     mesh_coords(&p->mesh, p->rank, coord);
-    bool counts = c->op->arg[5].buffer >= 0, should = logits->on[AXIS_TP] == ON_ROWS || coord[AXIS_TP] == 0;
+    bool counts = c->op->arg[operand].buffer >= 0, should = logits->on[AXIS_TP] == ON_ROWS || coord[AXIS_TP] == 0;
     if (p->totals_buffer < 0 || counts == should)
         return OK;
     return check_fail(c->at, c->why,
@@ -393,7 +393,35 @@ static err_t route_layouts(const struct check_op *c, const struct value_layout *
             return want_fail(c, a, 7, in[7].on[a], "the biases of all experts");
     loss_result(c, &ret[5]);
     loss_result(c, &ret[6]);
-    return counted_once(c, &in[0]);
+    return counted_once(c, 5, &in[0]);
+}
+
+/* A part of a sample over cp, or over tp where tokens are divided: a table of its choices is a share of that of all. */
+static err_t choices_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+{
+    for (int a = 0; a < AXIS_COUNT; a++) {
+        unsigned on = in[0].on[a];
+        if (on & ON_SUM)
+            return share_fail(c, 0, a);
+        if (c->op->arg[1].buffer >= 0 && !in[1].zero && in[1].on[a] != on)
+            return pair_fail(c, a, 1, in[1].on[a], 0, on);
+        ret[3].on[a] = (unsigned char)(on == ON_ROWS && !is_batch(a) ? ON_SUM : on);
+    }
+    return OK;
+}
+
+static err_t drop_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+{
+    for (int a = 0; a < AXIS_COUNT; a++) {
+        unsigned on = in[0].on[a], table = in[2].on[a];
+        if ((on | table) & ON_SUM)
+            return share_fail(c, on & ON_SUM ? 0 : 2, a);
+        if (table != (is_batch(a) ? on : ON_WHOLE))
+            return want_fail(c, a, 2, table, "all choices of a sample");
+        ret[3].on[a] = (unsigned char)on;
+    }
+    loss_result(c, &ret[4]);
+    return counted_once(c, 4, &in[0]);
 }
 
 /* The layout of home rows and their offsets, also on a rank without tokens, for which they are empty. */
@@ -669,6 +697,10 @@ err_t layout_of_op(const struct check_op *c, const struct value_layout in[OP_MAX
         return borrow_layouts(c, in, ret);
     case OP_ROUTE:
         return route_layouts(c, in, ret);
+    case OP_CHOICES:
+        return choices_layouts(c, in, ret);
+    case OP_DROP:
+        return drop_layouts(c, in, ret);
     case OP_AUX_LOSS:
         return aux_layouts(c, in, ret);
     case OP_ROUTE_GRAD:

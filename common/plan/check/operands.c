@@ -28,6 +28,8 @@ const struct operand_rules check_operands[OP_KIND_COUNT] = {
     [OP_ROUTE] = {.shape = "MtKK-Tsn", .type = "wiiwfffw"},
     [OP_ROUTE_GRAD] = {.shape = "MKKKt-M", .type = "wiwwifd"},
     [OP_AUX_LOSS] = {.shape = "-s", .type = "ff"},
+    [OP_CHOICES] = {.shape = "KKtc", .type = "iwif"},
+    [OP_DROP] = {.shape = "KtcKs", .type = "iifif"},
     [OP_ROUTE_SORT] = {.shape = "KKKe", .type = "iiii", .class = "tttt"},
     [OP_ROWS_GATHER] = {.shape = "MKR", .type = "did", .class = "ttt"},
     [OP_ROWS_SUM] = {.shape = "RKKM", .type = "dwid", .class = "tttt"},

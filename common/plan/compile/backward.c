@@ -448,6 +448,14 @@ static void loss(struct compiler *c, int i, enum op_kind kind)
     assert(c->err || c->grad[logits] >= 0);
 }
 
+/* A choice has none. */
+static void no_gradient(struct compiler *c, int i, enum op_kind kind)
+{
+    (void)c;
+    (void)i;
+    (void)kind;
+}
+
 static const struct {
     void (*emit)(struct compiler *c, int node, enum op_kind kind);
     enum op_kind kind;
@@ -466,6 +474,7 @@ static const struct {
     [GO_POSITIONS] = {positions, OP_POSITIONS},
     [GO_DROPOUT] = {dropout, OP_DROPOUT},
     [GO_ROUTE] = {experts_route_grad, OP_ROUTE_GRAD},
+    [GO_DROP] = {no_gradient, OP_DROP},
     [GO_DISPATCH] = {experts_dispatch_grad, OP_ROWS_SUM},
     [GO_EXPERTS] = {experts_product_grad, OP_GROUPED_GEMM},
     [GO_COMBINE] = {experts_combine_grad, OP_ROWS_SUM_GRAD},

@@ -418,16 +418,20 @@ static void loss_new(struct compiler *c)
 static void totals_new(struct compiler *c)
 {
     int64_t numbers = 0;
-    bool sets = false;
-    for (int i = 0; i < c->g->n_nodes; i++)
+    bool sets = false, limits = false;
+    for (int i = 0; i < c->g->n_nodes; i++) {
+        limits |= c->g->nodes[i].op == GO_DROP;
         if (c->g->nodes[i].op == GO_ROUTE) {
             numbers += 2 * c->g->nodes[i].router.experts + 2;
             sets |= c->g->nodes[i].out[2] >= 0;
         }
+    }
     c->p->totals_buffer = host_new(c, "router.totals", -1, DT_F64, dim_one(numbers));
     c->p->closeness_buffer = host_new(c, "router.closeness", -1, DT_F64, dim_one(c->g->n_routers));
     if (sets)
         c->p->aux_buffer = host_new(c, "router.aux", -1, DT_F64, dim_one(c->g->n_routers));
+    if (limits)
+        c->p->dropped_buffer = host_new(c, "router.dropped", -1, DT_F64, dim_one(c->g->n_routers));
 }
 
 static void blocks_new(struct compiler *c)
@@ -505,6 +509,8 @@ static bool asks_rows(const struct compiler *c)
 {
     for (int i = 0; i < c->g->n_nodes; i++) {
         enum graph_op op = c->g->nodes[i].op;
+        if (op == GO_DROP && experts_have_limits(c))
+            return true;
         bool samples = op == GO_ROUTE && c->g->nodes[i].out[2] >= 0 && c->g->nodes[i].router.scope == AUX_SAMPLE;
         if (op == GO_POSITIONS || (op == GO_DROPOUT && compile_drops(c)) || (samples && experts_count(c)))
             return true;

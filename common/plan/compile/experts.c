@@ -3,7 +3,10 @@
  *   route      logits -> ids, weights. Where the model has an auxiliary loss, also the numbers of its sets of tokens; a
  *              set may be spread over cp, and over tp with sequence parallelism, and is summed there at once, since the
  *              backward needs the counts of the whole set
- *   dispatch   a row for each choice of a token, sorted by expert
+ *   drop       ids -> ids, where experts have a capacity: -1 for the choices of a sample that are too many. All ranks
+ *              that have tokens of the sample need all its choices, so each writes its own in a table, and the tables
+ *              are summed
+ *   dispatch   a row for each choice of a token that was not dropped, sorted by expert
  *   experts    a product for each expert, with its own rows
  *   combine    the weighted sum of a token's rows
  *
@@ -126,6 +129,70 @@ void experts_route(struct compiler *c, int i, enum op_kind kind)
     }
 }
 
+/* ---- capacity ---- */
+
+bool experts_have_limits(const struct compiler *c)
+{
+    return c->p->mode != MODE_GENERATE;
+}
+
+static int choices_buffer(struct compiler *c, int i, struct graph_dim *ret_size)
+{
+    const struct graph_router *r = &c->g->nodes[i].router;
+    struct buffer b = {.tensor = -1, .dtype = DT_F64, .ndim = 1, .space = SPACE_WORK, .run = -1, .slots = 1};
+    b.dim[0] = (struct graph_dim){SYM_SAMPLES, (r->drop == DROP_PROBABILITY ? 2 : 1) * c->p->seq * r->k};
+    snprintf(b.name, sizeof(b.name), "layer.%d.router.choices", c->g->nodes[i].layer);
+    *ret_size = b.dim[0];
+    return compile_buffer(c, &b);
+}
+
+static void sum_choices(struct compiler *c, int i, int table, struct graph_dim size)
+{
+    if (compile_group(c, set_axes(c)) < 0 || MUTANT(CHOICES_NOT_SUMMED))
+        return;
+    struct op *op = compile_collective(c, OP_ALL_REDUCE, i, set_axes(c));
+    op->m = size;
+    op->reduce = REDUCE_SUM;
+    op_arg(op, 0, table);
+}
+
+/* The table of all choices of the microbatch's samples. */
+static int all_choices(struct compiler *c, int i, int ids)
+{
+    const struct graph_node *n = &c->g->nodes[i];
+    struct graph_dim size;
+    int table = choices_buffer(c, i, &size);
+    struct op *op = router_op(c, i, OP_CHOICES, n->in[0]);
+    op_arg(op, 0, ids);
+    op_arg(op, 1, n->router.drop == DROP_PROBABILITY && !MUTANT(DROPPED_BY_POSITION) ? compile_value(c, n->in[1]) : -1);
+    compile_op_rows(c, op, 2, n->in[0]);
+    op_arg(op, 3, table);
+    sum_choices(c, i, table, size);
+    return table;
+}
+
+void experts_drop(struct compiler *c, int i, enum op_kind kind)
+{
+    const struct graph_node *n = &c->g->nodes[i];
+    int ids = compile_value(c, n->in[0]);
+    if (!experts_have_limits(c)) {
+        compile_set_value(c, n->out[0], ids);
+        return;
+    }
+    int table = all_choices(c, i, ids), kept = compile_new_value(c, n->out[0]);
+    struct op *op = router_op(c, i, kind, n->in[0]);
+    op_arg(op, 0, ids);
+    compile_op_rows(c, op, 1, n->in[0]);
+    if (MUTANT(TOKENS_OF_THE_FIRST_KEPT))
+        op->arg[1].offset = dim_one(0);
+    op_arg(op, 2, table);
+    op_arg(op, 3, kept);
+    if (experts_count(c) && (c->own || tp_index(c) == 0 || MUTANT(DROPS_COUNTED_BY_ALL))) {
+        op_arg(op, 4, c->p->dropped_buffer);
+        op->arg[4].offset = dim_one(n->router.index);
+    }
+}
+
 /* ---- expert parallelism ---- */
 
 static bool is_parallel(const struct compiler *c)
@@ -239,10 +306,12 @@ int64_t experts_max_arrived(const struct compiler *c)
             const struct graph_router *r = &c->g->nodes[i].router;
             int64_t experts = q->rows / (c->g->tensors[c->g->nodes[i].in[1]].dim[0].factor / r->experts);
             const struct graph_cut all = {.experts = true};
-            const int64_t parts = sharding_parts(&p->sharding, &all);
-            if (p->balanced)
-                return (group_tokens(c) * r->k + parts - 1) / parts - MUTANT(ARRIVED_TOO_SMALL);
-            return group_tokens(c) * (r->k < experts ? r->k : experts) - MUTANT(ARRIVED_TOO_SMALL);
+            const int64_t parts = p->balanced ? sharding_parts(&p->sharding, &all) : 1;
+            experts = p->balanced ? r->experts : experts;
+            int64_t rows = group_tokens(c) * (r->k < experts ? r->k : experts);
+            int64_t kept = p->max_samples * p->sharding.ep.share[AXIS_FSDP] * experts * graph_capacity(r, p->seq);
+            bool limited = r->capacity > 0 && experts_have_limits(c) && kept < rows;
+            return ((limited ? kept : rows) + parts - 1) / parts - MUTANT(ARRIVED_TOO_SMALL);
         }
     return 0;
 }
@@ -355,11 +424,18 @@ static void sort_rows(struct compiler *c, int i, int ids, int place, int source,
         op_arg(op, k, args[k]);
 }
 
+/* The choices of the rows: those that were kept, where experts have a capacity. */
+static int sent_ids(const struct compiler *c, int i)
+{
+    const int t = c->g->nodes[i].in[1], from = c->producer[t];
+    return MUTANT(NOTHING_DROPPED) && c->g->nodes[from].op == GO_DROP ? c->g->nodes[from].in[0] : t;
+}
+
 void experts_dispatch(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
     const bool parallel = is_parallel(c), arranges = c->p->balanced && !MUTANT(ROWS_NOT_ARRANGED);
-    int x = compile_value(c, n->in[0]), ids = compile_value(c, n->in[1]), out[7] = {-1, -1, -1, -1, -1, -1, -1};
+    int x = compile_value(c, n->in[0]), ids = compile_value(c, sent_ids(c, i)), out[7] = {-1, -1, -1, -1, -1, -1, -1};
     (void)kind;
     for (int k = 0; k < 7; k++)
         if (k < 4 || (parallel && k > 4))
@@ -564,6 +640,14 @@ void experts_product_grad(struct compiler *c, int i, enum op_kind kind)
     input_grad(c, i, dy);
 }
 
+/* The node of the router of dispatch i. */
+static const struct graph_node *router_before(const struct compiler *c, int i)
+{
+    while (c->g->nodes[i].op != GO_ROUTE)
+        i--;
+    return &c->g->nodes[i];
+}
+
 /* A token's gradient is the sum of those of its rows. */
 void experts_dispatch_grad(struct compiler *c, int i, enum op_kind kind)
 {
@@ -574,7 +658,7 @@ void experts_dispatch_grad(struct compiler *c, int i, enum op_kind kind)
     int dx = compile_work_buffer(c, n->in[0], ".grad"), own = own_part_new(c, i, "x.grad", dx, tp_cols(c, n->in[0]));
     struct op *op = rows_op(c, i, kind, n->in[0]);
     op_arg(op, 0, d_rows);
-    op_arg(op, 1, MUTANT(WEIGHTS_TWICE) ? compile_value(c, c->g->nodes[i - 1].out[1]) : -1);
+    op_arg(op, 1, MUTANT(WEIGHTS_TWICE) ? compile_value(c, router_before(c, i)->out[1]) : -1);
     op_arg(op, 2, place);
     op_arg(op, 3, own);
     whole_from(c, i, own, dx, tp_cols(c, n->in[0]));

@@ -16,7 +16,7 @@
 #include <assert.h>
 #include <stdio.h>
 
-static int set_value(struct compiler *c, int t, int buffer)
+int compile_set_value(struct compiler *c, int t, int buffer)
 {
     c->full[t] = -1; /* it was gathered from the previous value */
     return c->act[t] = buffer;
@@ -24,7 +24,7 @@ static int set_value(struct compiler *c, int t, int buffer)
 
 int compile_new_value(struct compiler *c, int t)
 {
-    return t < 0 ? -1 : set_value(c, t, compile_work_buffer(c, t, ""));
+    return t < 0 ? -1 : compile_set_value(c, t, compile_work_buffer(c, t, ""));
 }
 
 /* Whether the op that reads t may overwrite t's buffer. */
@@ -66,7 +66,7 @@ static void embed(struct compiler *c, int i, enum op_kind kind)
         if (c->p->segments[s].len > 0)
             embed_segment(c, i, kind, s, y, share);
     if (share)
-        set_value(c, n->out[0], tp_sum_shares(c, n->out[0], y, ""));
+        compile_set_value(c, n->out[0], tp_sum_shares(c, n->out[0], y, ""));
 }
 
 struct op *compile_product(struct compiler *c, int i, int x, int y, int aux)
@@ -109,7 +109,7 @@ static void linear(struct compiler *c, int i, enum op_kind kind)
         return;
     }
     if (async_tp_overlaps_sum(c, i)) {
-        set_value(c, n->out[0], async_tp_emit_sum(c, i));
+        compile_set_value(c, n->out[0], async_tp_emit_sum(c, i));
         return;
     }
     x = cut == LINEAR_BY_OUT ? tp_all_tokens(c, n->in[0]) : compile_value(c, n->in[0]);
@@ -119,7 +119,7 @@ static void linear(struct compiler *c, int i, enum op_kind kind)
         compile_product_buffers(c, i, &y, &aux);
     compile_product(c, i, x, y, aux);
     if (cut == LINEAR_BY_IN)
-        set_value(c, n->out[0], tp_sum_shares(c, n->out[0], y, ""));
+        compile_set_value(c, n->out[0], tp_sum_shares(c, n->out[0], y, ""));
 }
 
 static int sum_of(const struct graph_node *n)
@@ -136,7 +136,7 @@ static void norm_of(struct compiler *c, int i, enum op_kind kind, int x, int res
         rstd = layer ? compile_new_value(c, n->out[2]) : -1, r = -1;
     int w = compile_value(c, n->in[2]), b = layer ? compile_value(c, n->in[3]) : -1, add = compile_value(c, res);
     if (sum >= 0)
-        r = may_overwrite(c, res) ? set_value(c, sum, add) : compile_new_value(c, sum);
+        r = may_overwrite(c, res) ? compile_set_value(c, sum, add) : compile_new_value(c, sum);
     const int rms_args[] = {x, add, w, r, y, stat};
     const int layer_args[] = {x, add, w, b, r, y, stat, rstd};
     struct op *op = compile_op(c, kind, i);
@@ -215,7 +215,7 @@ static void binary(struct compiler *c, int i, enum op_kind kind)
     const struct graph_node *n = &c->g->nodes[i];
     bool in_place = kind == OP_ADD && may_overwrite(c, n->in[0]);
     int a = compile_value(c, n->in[0]), b = compile_value(c, n->in[1]);
-    int y = in_place ? set_value(c, n->out[0], a) : compile_new_value(c, n->out[0]);
+    int y = in_place ? compile_set_value(c, n->out[0], a) : compile_new_value(c, n->out[0]);
     struct op *op = compile_op(c, kind, i);
     op->m = tp_rows(c, n->out[0]);
     op->n = dim_one(tp_cols(c, n->out[0]));
@@ -286,7 +286,7 @@ static void whole_logits(struct compiler *c, int i)
     b.dim[0] = dim_one(c->p->seq);
     b.dim[1] = dim_one(vocab);
     snprintf(b.name, sizeof(b.name), "logits.whole");
-    int y = set_value(c, t, compile_buffer(c, &b));
+    int y = compile_set_value(c, t, compile_buffer(c, &b));
     op = compile_op(c, OP_ZERO, i);
     op->m = dim_one(c->p->seq);
     op->n = dim_one(vocab);
@@ -337,7 +337,8 @@ static void positions(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
     bool taken = may_overwrite(c, n->in[0]);
-    int x = compile_value(c, n->in[0]), y = taken ? set_value(c, n->out[0], x) : compile_new_value(c, n->out[0]);
+    int x = compile_value(c, n->in[0]),
+        y = taken ? compile_set_value(c, n->out[0], x) : compile_new_value(c, n->out[0]);
     struct op *op = compile_op(c, kind, i);
     op->m = tp_rows(c, n->out[0]);
     op->n = dim_one(tp_cols(c, n->out[0]));
@@ -376,11 +377,12 @@ static void dropout(struct compiler *c, int i, enum op_kind kind)
     const struct graph_node *n = &c->g->nodes[i];
     (void)kind;
     if (!compile_drops(c)) {
-        set_value(c, n->out[0], compile_value(c, n->in[0]));
+        compile_set_value(c, n->out[0], compile_value(c, n->in[0]));
         return;
     }
     bool taken = may_overwrite(c, n->in[0]);
-    int x = compile_value(c, n->in[0]), y = taken ? set_value(c, n->out[0], x) : compile_new_value(c, n->out[0]);
+    int x = compile_value(c, n->in[0]),
+        y = taken ? compile_set_value(c, n->out[0], x) : compile_new_value(c, n->out[0]);
     compile_dropout(c, i, x, y);
 }
 
@@ -402,6 +404,7 @@ static const struct {
     [GO_POSITIONS] = {positions, OP_POSITIONS},
     [GO_DROPOUT] = {dropout, OP_DROPOUT},
     [GO_ROUTE] = {experts_route, OP_ROUTE},
+    [GO_DROP] = {experts_drop, OP_DROP},
     [GO_DISPATCH] = {experts_dispatch, OP_ROUTE_SORT},
     [GO_EXPERTS] = {experts_product, OP_GROUPED_GEMM},
     [GO_COMBINE] = {experts_combine, OP_ROWS_SUM},

@@ -284,6 +284,8 @@ void compile_node_again(struct compiler *c, int node);
 
 /* Sets operand i to the batch index of each row of t. */
 void compile_op_rows(struct compiler *c, struct op *op, int i, int t);
+/* From here on the value of t is in `buffer`, which is returned. */
+int compile_set_value(struct compiler *c, int t, int buffer);
 /* A new buffer for the value of t; -1 for an absent tensor. */
 int compile_new_value(struct compiler *c, int t);
 
@@ -299,6 +301,7 @@ bool experts_cross_micros(const struct compiler *c);
 /* Elements before the numbers of router `node` in the buffer of all. */
 int64_t experts_totals_before(const struct compiler *c, int node);
 void experts_route(struct compiler *c, int node, enum op_kind kind);
+void experts_drop(struct compiler *c, int node, enum op_kind kind);
 void experts_dispatch(struct compiler *c, int node, enum op_kind kind);
 void experts_product(struct compiler *c, int node, enum op_kind kind);
 void experts_combine(struct compiler *c, int node, enum op_kind kind);
@@ -310,6 +313,9 @@ void experts_combine_grad(struct compiler *c, int node, enum op_kind kind);
 void experts_gate_grad(struct compiler *c, int node, enum op_kind kind);
 /* The weight gradient of a product whose dy is given. */
 void experts_weight_grad(struct compiler *c, int node, int dy);
+/* Whether experts with a capacity drop choices: in training and evaluation. A generator runs a sample that is not
+ * complete, so it computes all choices. */
+bool experts_have_limits(const struct compiler *c);
 /* Whether routers add to the numbers of the step: in training, where the model has experts. */
 bool experts_count(const struct compiler *c);
 

@@ -55,7 +55,8 @@ static void mark_inputs(const struct compiler *c, bool *inputs)
 /* A choice of experts is never made again: the weights and all that follows belong to the first one. */
 static bool discards_full(const struct compiler *c, int t)
 {
-    return layer_of(c, t) >= 0 && c->g->nodes[c->producer[t]].op != GO_ROUTE;
+    const enum graph_op op = layer_of(c, t) >= 0 ? c->g->nodes[c->producer[t]].op : GO_ROUTE;
+    return op != GO_ROUTE && op != GO_DROP;
 }
 
 static bool discards_pointwise(const struct compiler *c, int t)

@@ -124,10 +124,10 @@ static void reduce_losses(struct compiler *c)
     struct op *op =
         comm_op(c, OP_ALL_REDUCE, compile_group(c, MUTANT(LOSSES_OF_REPLICAS) ? AXES_DATA : AXES_ALL), c->p->n_micros);
     op_arg(op, 0, c->p->loss_buffer);
-    const int numbers[] = {c->p->totals_buffer, c->p->closeness_buffer, c->p->aux_buffer};
-    for (int i = 0; i < 3 && numbers[i] >= 0; i++) {
+    const int numbers[] = {c->p->totals_buffer, c->p->closeness_buffer, c->p->aux_buffer, c->p->dropped_buffer};
+    for (int i = 0; i < 4; i++) {
         const unsigned axes = AXES_ALL & ~(MUTANT(COUNTS_WITHOUT_TP) ? AXIS(AXIS_TP) : 0);
-        if (compile_group(c, axes) < 0)
+        if (numbers[i] < 0 || compile_group(c, axes) < 0)
             continue;
         op = comm_op(c, OP_ALL_REDUCE, compile_group(c, axes), c->p->buffers[numbers[i]].dim[0].factor);
         op->reduce = numbers[i] == c->p->closeness_buffer ? REDUCE_MAX : REDUCE_SUM;

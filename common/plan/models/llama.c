@@ -11,7 +11,7 @@
  * With model.experts, layers have a mixture of experts in place of the feed-forward (names and initialisation are
  * torchtitan's too). The weights of all experts are one tensor, one matrix below the other:
  *
- *   x -> router -> route -> ids, weights
+ *   x -> router -> route -> ids, weights [-> drop -> ids]
  *   x, ids -> dispatch -> rows -> w1, w3, swiglu, w2 -> combine with the weights -> y
  *   x -> shared experts, a feed-forward [-> gate] -> added to y
  *
@@ -216,6 +216,20 @@ static int expert_weight(struct graph_builder *b, const struct block *k, int whi
     return t;
 }
 
+/* The ids that are left where experts have a capacity. */
+static int drop(struct graph_builder *b, const struct block *k, const struct graph_router *r, int ids, int weights)
+{
+    if (r->capacity <= 0)
+        return ids;
+    int kept = graph_add_index(b, k->layer, "router.kept", true, r->k);
+    struct graph_node *n = graph_add_node(b, GO_DROP, k->layer);
+    n->in[0] = ids;
+    n->in[1] = weights;
+    n->out[0] = kept;
+    n->router = *r;
+    return kept;
+}
+
 /* Returns the weights of the chosen experts; *ret_ids: the experts. */
 static int route(struct graph_builder *b, const struct block *k, const struct graph_router *r, int x, int *ret_ids)
 {
@@ -245,7 +259,7 @@ static int route(struct graph_builder *b, const struct block *k, const struct gr
     n->out[1] = weights;
     n->out[2] = numbers;
     n->router = *r;
-    *ret_ids = ids;
+    *ret_ids = drop(b, k, r, ids, weights);
     return weights;
 }
 
@@ -320,6 +334,8 @@ static int mixture(struct graph_builder *b, const struct block *k, int x)
                              .z = m->z_loss,
                              .bias = m->expert_bias,
                              .scope = m->aux_scope,
+                             .capacity = m->expert_capacity,
+                             .drop = m->expert_drop,
                              .index = b->g->n_routers++};
     int ids, weights = route(b, k, &r, x, &ids), y = routed_experts(b, k, &r, x, ids, weights);
     if (!m->shared_experts)

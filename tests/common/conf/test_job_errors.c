@@ -132,12 +132,16 @@ TEST(values)
         {"run.env.9=1", "run.env: expected a name of letters, digits and underscores for each key (the name of an "
                         "environment variable), found the string \"9\""},
         {"run.env.A=[1]", "run.env: expected a string for each key, found a list"},
-        {"model=3",
-         "model: expected a map with some of the keys arch, dim, layers, heads, kv_heads, head_dim, "
-         "qkv_bias, qk_norm, ffn, vocab, "
-         "norm_eps, rope_theta, tied, causal, experts, experts_per_token, expert_ffn, shared_experts, "
-         "shared_gate, moe_every, dense_layers, router, router_norm, router_bias, router_scale, "
-         "router_groups, router_groups_kept, router_group_best, aux_loss, aux_scope, expert_bias, z_loss, found \"3\""},
+        {"model.expert_capacity=-1", "model.expert_capacity: expected a number from 0 to 1000000, found \"-1\""},
+        {"model.expert_capacity=.inf",
+         "model.expert_capacity: expected a number from 0 to 1000000, found \".inf\"; it is not a finite number"},
+        {"model.expert_drop=random", "model.expert_drop: expected one of position, probability, found \"random\""},
+        {"model=3", "model: expected a map with some of the keys arch, dim, layers, heads, kv_heads, head_dim, "
+                    "qkv_bias, qk_norm, ffn, vocab, "
+                    "norm_eps, rope_theta, tied, causal, experts, experts_per_token, expert_ffn, shared_experts, "
+                    "shared_gate, moe_every, dense_layers, router, router_norm, router_bias, router_scale, "
+                    "router_groups, router_groups_kept, router_group_best, aux_loss, aux_scope, expert_bias, "
+                    "expert_capacity, expert_drop, z_loss, found \"3\""},
         {"parallel.dp=2", "parallel.dp: unknown key; did you mean parallel.workers (dp is workers / (fsdp tp pp cp))? "
                           "(keys of parallel: workers, min_workers, zero, fsdp, tp, sp, async_tp, pp, schedule, "
                           "schedule_csv, post_validation, chunks, prefetch, reshard, cp, ep, expert_load, recompute)"},
@@ -206,6 +210,10 @@ TEST(rules)
          "model.moe_every: no layer would have experts, since model.layers is 4: write at most 4"},
         {"model={experts: 4, moe_every: 2, dense_layers: 4}",
          "model.dense_layers: no layer would have experts: write at most 3"},
+        {"model={expert_capacity: 1.25}", "model.expert_capacity: there are no experts: write 0, or set model.experts"},
+        {"model={experts: 4, expert_drop: probability}",
+         "model.expert_drop: no token is dropped, since model.expert_capacity is 0: write position, or set "
+         "model.expert_capacity"},
         {"model={experts: 4, shared_gate: true}",
          "model.shared_gate: there are no shared experts: write false, or set model.shared_experts"},
         {"data.lowercase=true", "data.lowercase: only the tokenizer words supports this: write false"},

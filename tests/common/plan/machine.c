@@ -399,6 +399,33 @@ static void run_route(struct machine *m, const struct op *op, int64_t t)
     m->k->route_grad(m->s, &g);
 }
 
+static void run_drop(struct machine *m, const struct op *op, int64_t t)
+{
+    const struct graph_router *r = &m->g->nodes[op->node].router;
+    const struct micro *micro = &m->p->micros[m->action->micro];
+    struct kern_drop d = {.t = t,
+                          .k = r->k,
+                          .experts = r->experts,
+                          .seq = m->p->seq,
+                          .sets = m->samples,
+                          .set0 = micro->first,
+                          .capacity = graph_capacity(r, m->p->seq),
+                          .by_weight = r->drop == DROP_PROBABILITY,
+                          .ids = A(0)};
+    if (op->kind == OP_CHOICES) {
+        d.weights = A(1);
+        d.rows = A(2);
+        d.table = A(3);
+        m->k->choices(m->s, &d);
+        return;
+    }
+    d.rows = A(1);
+    d.table = A(2);
+    d.kept = A(3);
+    d.dropped = A(4);
+    assert_int_equal(m->k->drop(m->s, &d), OK);
+}
+
 static void run_grouped(struct machine *m, const struct op *op, int64_t t)
 {
     const bool ta = op->flags & OPF_TRANS_A;
@@ -443,10 +470,11 @@ static void run_arrive(struct machine *m, const struct op *op)
 static void run_arrange(struct machine *m, const struct op *op, int64_t rows)
 {
     int32_t *place = A(1), *by_expert = A(2), *source = A(3), *moved = A(4);
-    exchange_home(machine_exchange(m, op, 0), moved);
-    for (int64_t i = 0; i < rows; i++) {
-        place[i] = moved[place[i]];
-        source[moved[i]] = by_expert[i];
+    const struct exchange *x = machine_exchange(m, op, 0);
+    exchange_home(x, moved);
+    for (int64_t i = 0; i < rows; i++) { /* dropped choices are -1, behind the others */
+        place[i] = place[i] < 0 ? -1 : moved[place[i]];
+        source[by_expert[i] < 0 ? i : moved[i]] = by_expert[i];
     }
 }
 
@@ -459,6 +487,10 @@ static void run_experts(struct machine *m, const struct op *op, int64_t t, int64
     case OP_ROUTE:
     case OP_ROUTE_GRAD:
         run_route(m, op, t);
+        break;
+    case OP_CHOICES:
+    case OP_DROP:
+        run_drop(m, op, t);
         break;
     case OP_KEEP:
         k->keep(s, t, A(0), A(1), A(2));
@@ -620,6 +652,8 @@ void machine_op(struct machine *m, const struct op *op)
         break;
     case OP_ROUTE:
     case OP_ROUTE_GRAD:
+    case OP_CHOICES:
+    case OP_DROP:
     case OP_ROUTE_SORT:
     case OP_AUX_LOSS:
     case OP_KEEP:

@@ -15,19 +15,32 @@ static const struct setting {
     bool norm, bias, gate;
     double scale, aux, z;
     enum aux_scope scope;
-    double rate;
+    double rate, capacity;
+    enum drop_rule drop;
 } settings[] = {
-    {"mixtral", 4, 2, 1, 1, 1, 0, ROUTER_SOFTMAX_TOPK, false, false, false, 1, 0, 0, AUX_SAMPLE, 0},
-    {"qwen2", 5, 2, 1, 1, 1, 2, ROUTER_SOFTMAX, false, false, true, 1, 0, 0, AUX_SAMPLE, 0},
-    {"qwen3", 6, 3, 1, 1, 1, 0, ROUTER_SOFTMAX, true, false, false, 1, 0.5, 0, AUX_MICRO_BATCH, 0},
-    {"deepseek_v2", 6, 2, 3, 2, 1, 1, ROUTER_SOFTMAX, false, false, false, 1.5, 0.25, 0.01, AUX_SAMPLE, 0.01},
-    {"deepseek_v3", 8, 3, 4, 2, 2, 1, ROUTER_SIGMOID, true, false, false, 2.5, 0.5, 0.02, AUX_SAMPLE, 0.05},
-    {"gpt_oss", 4, 2, 1, 1, 1, 0, ROUTER_SOFTMAX_TOPK, true, true, false, 1, 0, 0.01, AUX_SAMPLE, 0.125},
-    {"sigmoid", 4, 2, 1, 1, 1, 0, ROUTER_SIGMOID, false, false, false, 1, 0.5, 0, AUX_MICRO_BATCH, 0.1},
-    {"qwen3_batch", 5, 2, 1, 1, 1, 0, ROUTER_SOFTMAX, true, false, false, 1, 0.5, 0.01, AUX_BATCH, 0},
-    {"deepseek_batch", 8, 3, 4, 2, 2, 1, ROUTER_SIGMOID, true, false, false, 2.5, 0.5, 0, AUX_BATCH, 0.05},
-    {"switch", 3, 1, 1, 1, 1, 0, ROUTER_SWITCH, false, false, false, 1, 0.5, 0.01, AUX_MICRO_BATCH, 0.02},
-    {"all", 3, 3, 1, 1, 1, 0, ROUTER_SOFTMAX, false, false, false, 1, 0, 0, AUX_SAMPLE, 0},
+    {"mixtral", 4, 2, 1, 1, 1, 0, ROUTER_SOFTMAX_TOPK, false, false, false, 1, 0, 0, AUX_SAMPLE, 0, 0, DROP_POSITION},
+    {"qwen2", 5, 2, 1, 1, 1, 2, ROUTER_SOFTMAX, false, false, true, 1, 0, 0, AUX_SAMPLE, 0, 0, DROP_POSITION},
+    {"qwen3", 6, 3, 1, 1, 1, 0, ROUTER_SOFTMAX, true, false, false, 1, 0.5, 0, AUX_MICRO_BATCH, 0, 0, DROP_POSITION},
+    {"deepseek_v2", 6, 2, 3, 2, 1, 1, ROUTER_SOFTMAX, false, false, false, 1.5, 0.25, 0.01, AUX_SAMPLE, 0.01, 0,
+     DROP_POSITION},
+    {"deepseek_v3", 8, 3, 4, 2, 2, 1, ROUTER_SIGMOID, true, false, false, 2.5, 0.5, 0.02, AUX_SAMPLE, 0.05, 0,
+     DROP_POSITION},
+    {"gpt_oss", 4, 2, 1, 1, 1, 0, ROUTER_SOFTMAX_TOPK, true, true, false, 1, 0, 0.01, AUX_SAMPLE, 0.125, 0,
+     DROP_POSITION},
+    {"sigmoid", 4, 2, 1, 1, 1, 0, ROUTER_SIGMOID, false, false, false, 1, 0.5, 0, AUX_MICRO_BATCH, 0.1, 0,
+     DROP_POSITION},
+    {"qwen3_batch", 5, 2, 1, 1, 1, 0, ROUTER_SOFTMAX, true, false, false, 1, 0.5, 0.01, AUX_BATCH, 0, 0, DROP_POSITION},
+    {"deepseek_batch", 8, 3, 4, 2, 2, 1, ROUTER_SIGMOID, true, false, false, 2.5, 0.5, 0, AUX_BATCH, 0.05, 0,
+     DROP_POSITION},
+    {"switch", 3, 1, 1, 1, 1, 0, ROUTER_SWITCH, false, false, false, 1, 0.5, 0.01, AUX_MICRO_BATCH, 0.02, 0,
+     DROP_POSITION},
+    {"all", 3, 3, 1, 1, 1, 0, ROUTER_SOFTMAX, false, false, false, 1, 0, 0, AUX_SAMPLE, 0, 0, DROP_POSITION},
+    {"switch_capacity", 3, 1, 1, 1, 1, 0, ROUTER_SWITCH, false, false, false, 1, 0.5, 0, AUX_SAMPLE, 0.02, 1,
+     DROP_POSITION},
+    {"capacity", 5, 2, 1, 1, 1, 1, ROUTER_SOFTMAX, true, false, false, 1, 0.5, 0.01, AUX_MICRO_BATCH, 0.05, 0.7,
+     DROP_POSITION},
+    {"probability", 6, 3, 3, 2, 1, 0, ROUTER_SIGMOID, true, false, false, 2.5, 0.25, 0, AUX_SAMPLE, 0, 0.8,
+     DROP_PROBABILITY},
 };
 #define N_SETTINGS (sizeof(settings) / sizeof(settings[0]))
 
@@ -49,6 +62,8 @@ static void set_experts(struct job_model *m, const struct setting *s)
     m->z_loss = s->z;
     m->aux_scope = s->scope;
     m->expert_bias = s->rate;
+    m->expert_capacity = s->capacity;
+    m->expert_drop = s->drop;
 }
 
 static struct job_spec job_of(const struct setting *s, int workers)

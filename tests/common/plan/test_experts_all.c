@@ -49,6 +49,8 @@ static void draw_model(struct draw *d, struct job_model *m)
     m->z_loss = coin(d) ? 0.02 : 0;
     m->aux_scope = (enum aux_scope)pick(d, 3);
     m->expert_bias = coin(d) ? 0.03 : 0;
+    m->expert_capacity = coin(d) ? 0.25 * (1 + pick(d, 6)) : 0;
+    m->expert_drop = coin(d) ? DROP_PROBABILITY : DROP_POSITION;
 }
 
 static void draw_layout(struct draw *d, struct job_parallel *p)
@@ -109,13 +111,15 @@ static void print_job(int number, const struct job_spec *job)
     const struct job_parallel *p = &job->parallel;
     print_message(
         "case %d: workers %d fsdp %d zero %d cp %d tp %d sp %d pp %d ep %d %s recompute %d tied %d; experts %d of "
-        "%d, router %d norm %d groups %d/%d best %d shared %d every %d dense %d aux %g scope %d z %g bias %g; batch %d "
+        "%d, router %d norm %d groups %d/%d best %d shared %d every %d dense %d aux %g scope %d z %g bias %g capacity "
+        "%g %d; batch %d "
         "by %d, seq %d\n",
         number, (int)p->workers, (int)p->fsdp, (int)p->zero, (int)p->cp, (int)p->tp, p->sp, (int)p->pp, (int)p->ep,
         job_schedule_row(p->schedule)->name, (int)p->recompute, m->tied, (int)m->experts_per_token, (int)m->experts,
         (int)m->router, m->router_norm, (int)m->router_groups_kept, (int)m->router_groups, (int)m->router_group_best,
         (int)m->shared_experts, (int)m->moe_every, (int)m->dense_layers, m->aux_loss, (int)m->aux_scope, m->z_loss,
-        m->expert_bias, (int)job->train.global_batch, (int)job->train.micro_batch, (int)job->train.seq);
+        m->expert_bias, m->expert_capacity, (int)m->expert_drop, (int)job->train.global_batch,
+        (int)job->train.micro_batch, (int)job->train.seq);
 }
 
 static uint64_t number_of(const char *name, uint64_t other)

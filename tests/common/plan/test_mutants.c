@@ -24,6 +24,7 @@ static const struct cell {
     int ep;
     bool batch, balanced; /* the auxiliary loss balances the batch; every rank computes equally many rows */
     bool ahead;           /* post-validation */
+    double capacity;      /* of experts, by probability */
 } cells[] = {
     {"dp 3", ARCH_LLAMA, .dp = 3},
     {"dp 2, fsdp 2, zero 1", ARCH_LLAMA, .dp = 2, .fsdp = 2, .zero = 1},
@@ -64,6 +65,8 @@ static const struct cell {
     {"ep 2 over part of fsdp, zero 3", ARCH_LLAMA, .fsdp = 4, .zero = 3, .experts = true, .ep = 2},
     {"ep 2 over fsdp, zero 1", ARCH_LLAMA, .fsdp = 2, .zero = 1, .experts = true, .ep = 2},
     {"ep 2 over cp, balanced", ARCH_LLAMA, .cp = 2, .experts = true, .ep = 2, .balanced = true},
+    {"capacity, tp 2", ARCH_LLAMA, .tp = 2, .experts = true, .capacity = 0.75},
+    {"capacity, tp 2, no sp", ARCH_LLAMA, .tp = 2, .no_sp = true, .experts = true, .capacity = 0.75},
     {"tp 2, heads normed", ARCH_LLAMA, .tp = 2, .qk_norm = QK_NORM_HEAD},
     {"tp 4, heads normed, no sp", ARCH_LLAMA, .tp = 4, .qk_norm = QK_NORM_HEAD, .no_sp = true},
 };
@@ -103,6 +106,8 @@ static void try_cell(const struct cell *c)
         job.model.expert_ffn = 24;
         job.model.expert_bias = 0.05;
         job.model.aux_loss = 0.5;
+        job.model.expert_capacity = c->capacity;
+        job.model.expert_drop = c->capacity > 0 ? DROP_PROBABILITY : DROP_POSITION;
         job.model.aux_scope = c->batch ? AUX_BATCH : c->sets ? AUX_SAMPLE : AUX_MICRO_BATCH;
     }
     job.train.dropout = c->dropout ? 0.25 : 0;

@@ -34,7 +34,7 @@ struct test_world {
     double loss, norm; /* of the last step */
     /* By graph tensor, global elements. */
     double **grad, **param;
-    double losses[WORLD_STEPS], norms[WORLD_STEPS], aux[WORLD_STEPS];
+    double losses[WORLD_STEPS], norms[WORLD_STEPS], aux[WORLD_STEPS], dropped[WORLD_STEPS];
 };
 
 /* ---- operands as numbers ---- */
@@ -610,6 +610,15 @@ static double aux_of(const struct world_rank *r, const struct graph *g)
     return sum;
 }
 
+/* The number of choices that experts with a capacity dropped. */
+static double dropped_of(const struct world_rank *r, const struct graph *g)
+{
+    double sum = 0;
+    for (int i = 0; r->program.dropped_buffer >= 0 && i < g->n_routers; i++)
+        sum += machine_get(&r->machine, r->program.dropped_buffer, i);
+    return sum;
+}
+
 static void run_steps(struct test_world *w)
 {
     for (int s = 0; s < WORLD_STEPS; s++) {
@@ -620,12 +629,15 @@ static void run_steps(struct test_world *w)
             if (i > 0 && (loss != w->losses[s] || norm != w->norms[s]))
                 fail_msg("step %d: rank %d has loss %.17g and norm %.17g, rank 0 %.17g and %.17g", s, i, loss, norm,
                          w->losses[s], w->norms[s]);
-            double aux = aux_of(r, &w->graph);
+            double aux = aux_of(r, &w->graph), dropped = dropped_of(r, &w->graph);
+            if (i > 0 && dropped != w->dropped[s])
+                fail_msg("step %d: rank %d has dropped %g choices, rank 0 %g", s, i, dropped, w->dropped[s]);
             if (i > 0 && aux != w->aux[s])
                 fail_msg("step %d: rank %d has the auxiliary loss %.17g, rank 0 %.17g", s, i, aux, w->aux[s]);
             w->losses[s] = loss;
             w->norms[s] = norm;
             w->aux[s] = aux;
+            w->dropped[s] = dropped;
         }
     }
 }
@@ -743,9 +755,12 @@ static void compare(const struct job_spec *one, const struct job_spec *other, do
         if (!(fabs(a->norms[s] - b->norms[s]) <= bound * fabs(a->norms[s])))
             fail_msg("norm of step %d: %.17g and %.17g", s, a->norms[s], b->norms[s]);
     }
-    for (int s = 0; s < WORLD_STEPS; s++)
+    for (int s = 0; s < WORLD_STEPS; s++) {
         if (!(fabs(a->aux[s] - b->aux[s]) <= (proof < 0 ? 1e-12 : proof) * fabs(a->aux[s])))
             fail_msg("auxiliary loss of step %d: %.17g and %.17g", s, a->aux[s], b->aux[s]);
+        if (a->dropped[s] != b->dropped[s])
+            fail_msg("choices dropped in step %d: %g and %g", s, a->dropped[s], b->dropped[s]);
+    }
     compare_states(a, a->param, b->param);
     compare_all(a, b, a->param, b->param, "the value", proof);
     world_fini(a);
