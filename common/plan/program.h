@@ -455,7 +455,7 @@ struct save_item {
 };
 NODISCARD err_t plan_save_items(const struct program *p, const struct graph *g, struct save_item **ret, int *ret_n);
 #define PLAN_ARENA_ALIGN 4096 /* bytes: each item starts at a multiple, for direct I/O without a copy */
-/* Bytes of the arena for the items that this rank saves. */
+/* Bytes of the arena for the items that this rank saves, and on rank 0 for the optimizer's step. */
 NODISCARD err_t plan_arena_bytes(const struct program *p, const struct graph *g, int64_t *ret);
 
 #endif

@@ -208,7 +208,7 @@ err_t plan_arena_bytes(const struct program *p, const struct graph *g, int64_t *
     err_t e = plan_save_items(p, g, &items, &n);
     if (e)
         return e;
-    int64_t bytes = 0;
+    int64_t bytes = p->rank == 0 ? PLAN_ARENA_ALIGN : 0; /* the optimizer's step, which rank 0 saves */
     for (int i = 0; i < n; i++) {
         struct box boxes[GRAPH_BOXES_MAX];
         int parts = graph_boxes(&g->tensors[items[i].tensor], &items[i].box, boxes);

@@ -214,17 +214,21 @@ TEST(a_communication_thread_is_forecast)
     assert_true(!plan_rates_of(&job).one_thread && plan_rates_of(&job).one_call);
 }
 
-static void check_memory_of_ranks(const struct job_spec *job)
+static void check_memory_of_ranks(struct job_spec *job)
 {
-    struct fixture f;
-    struct plan_memory all[MAX_RANKS], m;
-    fixture_init(&f, job, MODE_TRAIN);
-    assert_ok(plan_memory_of_ranks(job, &f.graph, all, &f.why));
-    for (int r = 0; r < f.n; r++) {
-        plan_memory(&f.programs[r], DEVICE_CPU, &m);
-        assert_memory_equal(&m, &all[r], sizeof(m));
+    static const enum dtype dtypes[] = {DT_F32, DT_BF16};
+    for (int i = 0; i < 2; i++) {
+        struct fixture f;
+        struct plan_memory all[MAX_RANKS], m;
+        job->train.dtype = dtypes[i];
+        fixture_init(&f, job, MODE_TRAIN);
+        assert_ok(plan_memory_of_ranks(job, &f.graph, all, &f.why));
+        for (int r = 0; r < f.n; r++) {
+            plan_memory(&f.programs[r], DEVICE_CPU, &m);
+            assert_memory_equal(&m, &all[r], sizeof(m));
+        }
+        fixture_fini(&f);
     }
-    fixture_fini(&f);
 }
 
 /* The same with experts, whose number `ep` divides or not, on folds over whole axes and parts of them, where ranks have
