@@ -245,3 +245,36 @@ TEST(gradient_of_a_likely_target_is_rounded_once)
     assert_true(fabs(element_get(DT_BF16, &logits[0]) - (p - 1)) < (1 - p) * 0x1p-8);
     assert_true(fabs(element_get(DT_BF16, &logits[1]) - (1 - p)) < (1 - p) * 0x1p-8);
 }
+
+/* With x = 1 and a residual of 0x1.8p-9 the sum 1.0029 is stored as 1. The statistics are those of
+ * the stored sum, because the backward computes with it: rstd is 1 / sqrt(1 + eps), and the mean is 1. */
+static void check_statistics(const struct kern_ops *k, const char *isa)
+{
+    enum { D = 37 };
+    const double eps = 0.25, rstd = 1 / sqrt(1 + eps);
+    uint16_t x[D], res[D], w[D], b[D] = {0}, r[D], y[D];
+    float mean, scale;
+    struct kernel_setup setup;
+    for (int j = 0; j < D; j++) {
+        element_put(DT_BF16, &x[j], 1);
+        element_put(DT_BF16, &res[j], 0x1.8p-9);
+        element_put(DT_BF16, &w[j], 1);
+    }
+    kernel_setup_init(&setup, cpu(), k, 1);
+    k->rmsnorm(setup.s, 1, D, eps, x, res, w, r, y, &scale);
+    if (element_get(DT_BF16, r) != 1 || fabs((double)scale - rstd) > 1e-6)
+        fail_msg("%s: rmsnorm of %g has rstd %.9g instead of %.9g", isa, element_get(DT_BF16, r), (double)scale, rstd);
+    k->layernorm(setup.s, 1, D, eps, x, res, w, b, r, y, &mean, &scale);
+    if (fabs((double)mean - 1) > 1e-6 || fabs((double)scale - 2) > 1e-6 || element_get(DT_BF16, y) != 0)
+        fail_msg("%s: layernorm has mean %.9g and rstd %.9g", isa, (double)mean, (double)scale);
+    kernel_setup_fini(&setup);
+}
+
+TEST(statistics_of_a_norm_are_of_the_rounded_residual)
+{
+    const struct kern_ops *k;
+    const char *isa;
+    for (int i = 0; (k = kern_variant(i, &isa)); i++)
+        if (k->dtype == DT_BF16)
+            check_statistics(k, isa);
+}

@@ -163,6 +163,73 @@ TEST(states_of_routers_resume_in_any_layout)
     }
 }
 
+/* ---- types ---- */
+
+/* Loads the state of a job in one type into a job in another, which first saves it again and then trains on. Returns
+ * the largest relative difference of its losses from those of the first job without a stop. */
+static double move_between_types(const char *from, const char *to, const char *const *before, const char *const *after)
+{
+    char name[SNAPSHOT_NAME_MAX], first[48], second[48];
+    const char *a[16] = {"train.numerics=fast", first}, *b[16] = {"train.numerics=fast", second};
+    snprintf(first, sizeof(first), "train.dtype=%s", from);
+    snprintf(second, sizeof(second), "train.dtype=%s", to);
+    for (int i = 0; before[i]; i++)
+        a[i + 2] = before[i];
+    for (int i = 0; after[i]; i++)
+        b[i + 2] = after[i];
+    struct parity_model m, other;
+    parity_model_init(&m, parity_llama, a);
+    parity_model_init(&other, parity_llama, b);
+    struct store *saved = store_new(&m.graph, DT_F32), *again = store_new(&m.graph, DT_F32);
+    const struct parity_options save = {.save = saved}, copy = {.load = saved, .save = again}, load = {.load = saved};
+    struct parity_result *whole = parity_run(&m, STEPS, NULL), *stopped = parity_run(&m, STOP, &save);
+    struct parity_result *copied = parity_run(&other, STOP, &copy), *resumed = parity_run(&other, STEPS, &load);
+    int64_t differ = store_differences(saved, again, name);
+    if (differ)
+        fail_msg("%s to %s: %lld elements differ after loading, first in %s", from, to, (long long)differ, name);
+    double worst = 0;
+    for (int s = STOP; s < STEPS; s++)
+        worst = fmax(worst, fabs(whole->loss[s] - resumed->loss[s]) / whole->loss[s]);
+    assert_true(resumed->loss[STEPS - 1] < whole->loss[0] - 0.2);
+    parity_result_free(whole);
+    parity_result_free(stopped);
+    parity_result_free(copied);
+    parity_result_free(resumed);
+    store_free(saved);
+    store_free(again);
+    parity_model_fini(&m);
+    parity_model_fini(&other);
+    return worst;
+}
+
+/* Parameters and moments are float32 in both types, so loading changes no bit; the next steps round differently. */
+TEST(a_checkpoint_moves_between_float32_and_bfloat16)
+{
+    static const char *const types[] = {"float32", "bfloat16", "float32"};
+    const char *const *const layouts[] = {
+        LAYOUT("parallel.workers=2"),
+        LAYOUT("parallel.workers=2", "parallel.fsdp=2", "parallel.zero=3"),
+        LAYOUT("parallel.workers=2", "parallel.fsdp=2", "parallel.zero=1"),
+        LAYOUT("parallel.workers=2", "parallel.tp=2"),
+        LAYOUT("parallel.workers=2", "parallel.pp=2"),
+    };
+    const int n = sizeof(layouts) / sizeof(layouts[0]);
+    for (int i = 0; i < n; i++)
+        for (int way = 0; way < 2; way++) {
+            double worst = move_between_types(types[way], types[way + 1], layouts[i], layouts[(i + 1) % n]);
+            printf("%s to %s: losses differ by %.2g\n", types[way], types[way + 1], worst);
+            assert_true(worst > 0 && worst < 2e-3);
+        }
+}
+
+TEST(bfloat16_resume_in_the_same_layout_is_bit_for_bit)
+{
+    assert_true(move_between_types("bfloat16", "bfloat16", WORKERS_2, WORKERS_2) == 0);
+    assert_true(move_between_types("bfloat16", "bfloat16",
+                                   LAYOUT("parallel.workers=2", "parallel.fsdp=2", "parallel.zero=2"),
+                                   LAYOUT("parallel.workers=2", "parallel.fsdp=2", "parallel.zero=2")) == 0);
+}
+
 /* ---- experts ---- */
 
 #define EXPERTS                                                                                                    \
