@@ -173,6 +173,9 @@ void program_print(const struct program *p, const struct graph *g, FILE *out)
     fprintf(out, " arena %" PRId64 "\nbuffers\n", p->arena_bytes);
     for (int i = 0; i < p->n_buffers; i++)
         print_buffer(&p->buffers[i], out);
+    if (p->validate)
+        fprintf(out, "ahead of the step before: actions 0 to %d; it then runs from action %d on\n", p->n_ahead - 1,
+                p->validate);
     fputs("actions\n", out);
     for (int i = 0; i < p->n_actions; i++)
         print_action(p, i, out);

@@ -102,6 +102,21 @@ TEST(tiny_zero_bubble_pipeline_prints_as_before)
     fixture_fini(&f);
 }
 
+/* The first of three ranks, which runs two forwards ahead of the step before. */
+TEST(tiny_post_validation_prints_as_before)
+{
+    struct job_spec job = job_small(ARCH_LLAMA, 3);
+    struct fixture f;
+    job.model.layers = 3;
+    job.parallel.pp = 3;
+    job.parallel.schedule = PIPE_ZB_H2;
+    job.parallel.post_validation = true;
+    job.train.global_batch = 5 * job.train.micro_batch;
+    fixture_init(&f, &job, MODE_TRAIN);
+    assert_golden(&f, 0, "llama_post_validation");
+    fixture_fini(&f);
+}
+
 TEST(tiny_canonical_gpt2_prints_as_before)
 {
     struct job_spec job = job_small(ARCH_GPT2, 1);

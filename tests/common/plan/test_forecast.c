@@ -110,6 +110,24 @@ TEST(the_bubble_of_a_v_is_smaller)
         }
 }
 
+/* Post-validation leaves nothing of zb-h2's bubble, which is (p - 1) / (3 m + p - 1) without it, and of zb-v's. Stages
+ * differ in cost because of the head. */
+TEST(post_validation_leaves_no_bubble)
+{
+    for (int p = 2; p <= 4; p += 2)
+        for (int m = 2 * p; m <= 32; m *= 2)
+            for (int v = 0; v < 2; v++) {
+                struct job_spec job = piped(p, m, v ? PIPE_ZB_V : PIPE_ZB_H2, v + 1);
+                const double waits = bubble_of(&job), formula = (p - 1.0) / ((v + 1) * 3 * m + p - 1);
+                job.parallel.post_validation = true;
+                const double early = bubble_of(&job);
+                if (fabs(waits - formula) > 0.02 || early > 0.02)
+                    fail_msg("p %d, m %d, v %d: bubbles %g and %g, not %g and 0", p, m, v + 1, waits, early, formula);
+                const struct plan_rates pushes = {1e9, 1e30, 1e30, 0, false, true};
+                assert_true(bubble_with(&job, &pushes) < 1); /* no rank waits in a cycle */
+            }
+}
+
 /* Where a push occupies the stream until its receiver arrives, adjacent ranks exchange values once for a forward and a
  * backward, so no rank waits for the slower of the two. */
 TEST(chunks_lose_little_where_a_push_lasts)

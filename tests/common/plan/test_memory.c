@@ -230,6 +230,34 @@ TEST(fits_is_exact_in_a_v)
                 }
 }
 
+/* Every rank but the last keeps a copy of parameters and moments: three numbers where moments are two. */
+TEST(post_validation_keeps_three_numbers_per_parameter)
+{
+    static const struct mesh meshes[] = {{{2, 1, 1, 1, 1}}, {{3, 2, 1, 1, 1}}, {{2, 1, 2, 1, 1}}};
+    for (size_t i = 0; i < sizeof(meshes) / sizeof(meshes[0]); i++)
+        for (int zero = 0; zero <= (meshes[i].size[AXIS_FSDP] > 1 ? 3 : 0); zero++) {
+            struct plan_memory waits[16], early[16];
+            struct job_spec job = on_mesh(meshes[i], zero);
+            struct graph g;
+            struct why why;
+            job.parallel.schedule = PIPE_ZB_H2;
+            job.train.global_batch = 16;
+            job.train.micro_batch = 1;
+            assert_ok(graph_build(&job.model, job.train.seq, &g, &why));
+            assert_ok(plan_memory_of_ranks(&job, &g, waits, &why));
+            job.parallel.post_validation = true;
+            assert_ok(plan_memory_of_ranks(&job, &g, early, &why));
+            assert_exact(&job);
+            const int workers = (int)job.parallel.workers, last = workers - workers / meshes[i].size[AXIS_PP];
+            for (int r = 0; r < workers; r++) {
+                const int64_t moments = waits[r].bytes[SPACE_OPT], kept = early[r].bytes[SPACE_OPT] - moments;
+                if (2 * kept != (r < last ? 3 * moments : 0))
+                    fail_msg("rank %d keeps %lld bytes beside moments of %lld", r, (long long)kept, (long long)moments);
+            }
+            graph_fini(&g);
+        }
+}
+
 /* Thousands of ranks have few kinds. */
 TEST(a_job_of_4096_workers_is_forecast_in_a_second)
 {
