@@ -320,7 +320,11 @@ static bool incidents_copy(const Dtd__JobStatus *s, struct client_job *ret)
             return false;
         ret->n_incident++;
     }
-    return true;
+    if (!s->start)
+        return true;
+    struct incident borrowed;
+    fields_decode(&incident_fields, &s->start->base, &borrowed);
+    return fields_copy(&incident_fields, &borrowed, &ret->start) == OK;
 }
 
 /* The name of a user that control has not looked up yet, because it does not wait for the name service. Jobs of a list

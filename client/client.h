@@ -43,6 +43,7 @@ struct client_job {
     char *user; /* owner of the job */
     struct incident *incident;
     int n_incident;
+    struct incident start; /* durations of the first start; epoch 0: unknown */
 };
 
 struct client_checkpoint {

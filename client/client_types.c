@@ -13,6 +13,7 @@ void client_job_fini(struct client_job *job)
     }
     for (int i = 0; i < job->n_incident; i++)
         fields_fini(&incident_fields, &job->incident[i]);
+    fields_fini(&incident_fields, &job->start);
     free(job->worker);
     free(job->incident);
     free(job->job);

@@ -7,6 +7,7 @@
 #include "client/json.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -41,10 +42,9 @@ static void lines_print(const struct field *f, const char *text)
     }
 }
 
-static void incident_print(int number, const struct incident *in)
+static void fields_print(const struct incident *in)
 {
     char text[OUT_NUMBER], unit[OUT_NUMBER];
-    printf("%d  %s  epoch %" PRIu64 "\n", number, out_time(in->wall_ms, text), in->epoch);
     for (int i = 0; i < incident_fields.n; i++) {
         const struct field *f = &incident_fields.field[i];
         if (!f->label || !field_shown(f, in))
@@ -54,6 +54,24 @@ static void incident_print(int number, const struct incident *in)
         else
             printf("    %-12s %s%s\n", f->label, field_text(f, in, text), field_unit(f, unit));
     }
+}
+
+static void incident_print(int number, const struct incident *in)
+{
+    char text[OUT_NUMBER];
+    printf("%d  %s  epoch %" PRIu64 "\n", number, out_time(in->wall_ms, text), in->epoch);
+    fields_print(in);
+}
+
+/* The line of the total has another label here. */
+static void start_print(const struct incident *start)
+{
+    char when[OUT_NUMBER], total[OUT_NUMBER];
+    struct incident parts = *start;
+    parts.recover_ms = NAN;
+    printf("start  %s  %s ms from submit to first step\n", out_time(start->wall_ms, when),
+           out_real(start->recover_ms, 4, total));
+    fields_print(&parts);
 }
 
 static int why_print(const struct why_args *a, const struct client_job *job)
@@ -70,6 +88,8 @@ static int why_print(const struct why_args *a, const struct client_job *job)
     }
     printf("job %s (%s) %s %s%s%s\n", job->job, job->name, strcmp(job->state, "failed") == 0 ? "has" : "is", job->state,
            job->reason[0] ? ": " : "", job->reason);
+    if (job->start.epoch && a->incident == 0)
+        start_print(&job->start);
     if (job->n_incident == 0)
         printf("no incidents\n");
     for (int i = 0; i < job->n_incident; i++)

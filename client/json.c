@@ -177,6 +177,8 @@ json_t *json_of_job(const struct client_job *job)
     for (int i = 0; i < job->n_incident; i++)
         array_append(&incidents, json_of_fields(&incident_fields, &job->incident[i]));
     set_field(&ret, "incident", incidents);
+    if (job->start.epoch)
+        set_field(&ret, "start", json_of_fields(&incident_fields, &job->start));
     return ret;
 }
 

@@ -54,8 +54,9 @@ struct train {
     struct train_state state;
     struct split data, valid, test;
     struct core_share *share;
-    err_t load_error; /* of the checkpoint that the epoch begins with */
-    bool fatal;       /* an error of the current stage is fatal: it would happen again after a restart */
+    double part_ms[LOAD_PARTS]; /* durations of the parts of epoch_begin */
+    err_t load_error;           /* of the checkpoint that the epoch begins with */
+    bool fatal;                 /* an error of the current stage is fatal: it would happen again after a restart */
 };
 
 /* ---- data ---- */
@@ -221,19 +222,27 @@ static err_t open_comm(struct train *t, struct why *why)
     if (err)
         return why_set(why, err, "cannot create the group of all ranks: %s",
                        comm_why(t->comm)[0] ? comm_why(t->comm) : err_text(err));
-    return engine_start(&t->engine, t->comm, why);
+    return OK;
+}
+
+/* The checkpoint with which the epoch begins; "": none. */
+static const char *first_checkpoint(const struct train *t)
+{
+    return t->epoch->resume_path[0] ? t->epoch->resume_path : t->job.checkpoint.resume_from;
+}
+
+static err_t make_memory(struct train *t, struct why *why)
+{
+    err_t err = engine_start(&t->engine, t->comm, why);
+    err = err ? err : state_init(&t->state, t->config->link, &t->engine, t->arena, why);
+    return !err && first_checkpoint(t)[0] ? arena_wait(t->arena, why) : err;
 }
 
 static err_t make_state(struct train *t, struct why *why)
 {
     const struct job_checkpoint *c = &t->job.checkpoint;
-    const char *path = t->epoch->resume_path[0] ? t->epoch->resume_path : c->resume_from;
+    const char *path = first_checkpoint(t);
     bool fresh = c->optimizer == OPTIMIZER_FRESH && strcmp(path, c->resume_from) == 0; /* its own steps are whole */
-    err_t err = state_init(&t->state, t->config->link, &t->engine, t->arena, why);
-    if (!err && path[0])
-        err = arena_wait(t->arena, why);
-    if (err)
-        return err;
     t->fatal = true;
     if (!path[0])
         return engine_fill_state(&t->engine, why);
@@ -241,15 +250,31 @@ static err_t make_state(struct train *t, struct why *why)
     return t->load_error;
 }
 
+struct train_stage {
+    err_t (*run)(struct train *t, struct why *why);
+    enum load_part part;
+};
+
+static const struct train_stage stages[] = {
+    {read_spec, LOAD_DATA},     /* job file */
+    {open_data, LOAD_DATA},     /* prepared data */
+    {open_device, LOAD_DATA},   /* processor or GPU */
+    {make_engine, LOAD_PLAN},   /* the program of this rank */
+    {open_comm, LOAD_JOIN},     /* all ranks meet */
+    {make_memory, LOAD_MEMORY}, /* as the program needs it */
+    {make_state, LOAD_STATE},   /* parameters and optimizer state */
+};
+
 static err_t epoch_begin(struct train *t, struct why *why)
 {
+    err_t err = OK;
     t->fatal = true;
-    err_t err = read_spec(t, why);
-    err = err ? err : open_data(t, why);
-    err = err ? err : open_device(t, why);
-    err = err ? err : make_engine(t, why);
-    err = err ? err : open_comm(t, why);
-    return err ? err : make_state(t, why);
+    for (size_t i = 0; !err && i < sizeof(stages) / sizeof(stages[0]); i++) {
+        int64_t start = clock_mono_ns();
+        err = stages[i].run(t, why);
+        t->part_ms[stages[i].part] += (double)(clock_mono_ns() - start) * 1e-6;
+    }
+    return err;
 }
 
 /* ---- steps ---- */
@@ -446,7 +471,7 @@ static err_t run_steps(struct train *t, struct why *why)
              t->engine.comm_thread ? "on" : "off");
     if (t->job.train.dtype == DT_BF16 && t->job.run.device == DEVICE_CPU && !kern_multiplies_bfloat16())
         log_info("bfloat16 saves memory but no time: this processor has neither AVX512_BF16 nor AMX");
-    link_report_ready(t->config->link, t->engine.step);
+    link_report_ready(t->config->link, t->engine.step, t->part_ms);
     while (t->engine.step < t->job.train.steps && stop == LINK_GO_ON) {
         err_t err = one_step(t, &saved, &stop, why);
         if (err) {

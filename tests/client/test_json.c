@@ -9,17 +9,17 @@ TEST(job_has_every_field_and_leaves_out_what_is_not)
     char w_state[] = "exited", w_node[] = "n2", seen[] = "s", decided[] = "d", log[] = "l";
     struct client_worker w = {
         .rank = 1, .pid = 42, .state = w_state, .node = w_node, .exit_status = -1, .exit_signal = 9};
-    struct incident in = {.wall_ms = 5,
-                          .epoch = 2,
-                          .seen = seen,
-                          .decided = decided,
-                          .log = log,
-                          .detect_ms = 1.5,
-                          .recover_ms = NAN,
-                          .restart_ms = 7.5,
-                          .load_ms = NAN,
-                          .step_ms = NAN,
-                          .lost_steps = 12};
+    struct incident in = incident_none, start = incident_none;
+    in.wall_ms = 5;
+    in.epoch = 2;
+    in.seen = seen;
+    in.decided = decided;
+    in.log = log;
+    in.detect_ms = 1.5;
+    in.restart_ms = 7.5;
+    in.lost_steps = 12;
+    start.epoch = 1;
+    start.slots_ms = 0.25;
     struct client_job job = {.job = id,
                              .name = name,
                              .state = state,
@@ -40,7 +40,8 @@ TEST(job_has_every_field_and_leaves_out_what_is_not)
                              .spec_yaml = none,
                              .user = name,
                              .incident = &in,
-                             .n_incident = 1};
+                             .n_incident = 1,
+                             .start = start};
     job.last = (struct metric){.step = 10,
                                .loss = NAN,
                                .valid_loss = NAN,
@@ -75,6 +76,8 @@ TEST(job_has_every_field_and_leaves_out_what_is_not)
     assert_null(json_object_get(incident, "load_ms"));
     assert_int_equal(12, json_integer_value(json_object_get(incident, "lost_steps")));
     assert_string_equal(json_string_value(json_object_get(incident, "log")), "l");
+    assert_null(json_object_get(incident, "slots_ms"));
+    assert_true(json_real_value(json_object_get(json_object_get(j, "start"), "slots_ms")) == 0.25);
     json_decref(j);
 }
 

@@ -19,7 +19,7 @@ def table(name):
 
 
 rows = table(section)
-for part, other in (("last", "metrics"), ("incident[]", "why")):
+for part, other in (("last", "metrics"), ("incident[]", "why"), ("start", "why")):
     if section == "status":
         rows.update({f"{part}.{key}": row for key, row in table(other).items()})
 

@@ -379,6 +379,27 @@ TEST(the_end_of_an_epoch_is_no_failure)
     rec_close(dev);
 }
 
+TEST(a_rank_alone_shares_nothing_except_leaves_of_a_tree)
+{
+    static const char *const canonical[] = {"train.numerics=canonical", NULL};
+    static const struct {
+        const char *const *sets;
+        bool shares;
+    } cases[] = {{alone, false}, {two, true}, {canonical, true}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct parity_model m;
+        struct engine e;
+        struct why why = {""};
+        parity_model_init(&m, parity_gpt2, cases[i].sets);
+        const struct engine_config config = {
+            .dev = test_cpu(), .job = &m.job, .graph = &m.graph, .world = (int)m.job.parallel.workers};
+        assert_ok(engine_init(&e, &config, &why));
+        assert_int_equal(engine_shared_bytes(&e) > 0, cases[i].shares);
+        engine_fini(&e);
+        parity_model_fini(&m);
+    }
+}
+
 /* Memory that is as it was allocated is not cleared a second time, and memory that was used is. */
 TEST(the_first_moments_are_zero_also_after_steps)
 {

@@ -25,6 +25,7 @@ struct seen_report {
     uint64_t epoch;
     int64_t step;
     bool fatal;
+    double plan_ms; /* of a READY; -1: it has no parts */
     char text[128];
 };
 
@@ -92,7 +93,8 @@ static void on_report(void *owner, struct rpc_call *call, const ProtobufCMessage
     const Dtd__WorkerReport *r = (const Dtd__WorkerReport *)(const void *)request;
     if (f->n_reports < MAX_SEEN) {
         struct seen_report *s = &f->reports[f->n_reports++];
-        *s = (struct seen_report){(int)r->kind, r->epoch, r->step, r->fatal, ""};
+        *s = (struct seen_report){
+            (int)r->kind, r->epoch, r->step, r->fatal, r->n_part_ms == LOAD_PARTS ? r->part_ms[LOAD_PLAN] : -1, ""};
         snprintf(s->text, sizeof(s->text), "%s", r->text ? r->text : "");
     }
     answer(call);
@@ -413,7 +415,7 @@ TEST(an_epoch_from_start_to_idle)
     struct fake *f = fake_start();
     begin(f, 3);
     assert_true(f->token_right);
-    link_report_ready(f->link, 30);
+    link_report_ready(f->link, 30, (double[LOAD_PARTS]){0});
     for (int i = 1; i <= 200; i++)
         link_report_metric(f->link, &(struct metric){.step = 30 + i, .loss = 2.5, .valid_loss = NAN});
     wait_until(f, look_reports, METRIC, 200);
@@ -427,6 +429,21 @@ TEST(an_epoch_from_start_to_idle)
     link_leave(f->link);
     wait_until(f, look_reports, IDLE, 1);
     begin(f, 4);
+    link_leave(f->link);
+    fake_stop(f);
+}
+
+TEST(the_parts_of_loading_go_with_ready_also_to_a_new_control)
+{
+    struct fake *f = fake_start();
+    const double parts[LOAD_PARTS] = {[LOAD_PLAN] = 2.5};
+    begin(f, 3);
+    link_report_ready(f->link, 30, parts);
+    wait_until(f, look_reports, READY, 1);
+    fake_do(f, drop_conns, 0);
+    wait_until(f, look_reports, READY, 2);
+    for (int i = 0; i < 2; i++)
+        assert_true(f->reports[i].plan_ms == 2.5);
     link_leave(f->link);
     fake_stop(f);
 }
@@ -455,7 +472,7 @@ TEST(reports_wait_until_control_is_back)
 {
     struct fake *f = fake_start();
     begin(f, 3);
-    link_report_ready(f->link, 0);
+    link_report_ready(f->link, 0, (double[LOAD_PARTS]){0});
     for (int i = 1; i <= 500; i++) {
         link_report_metric(f->link, &(struct metric){.step = i, .valid_loss = 1.0});
         if (i % 100 == 50)

@@ -30,6 +30,14 @@ struct report *report_new(struct link *l, Dtd__WorkerReport__Kind kind, uint64_t
     return r;
 }
 
+void report_parts(struct report *r, const double *part_ms, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        r->part_ms[i] = part_ms[i];
+    r->msg.part_ms = r->part_ms;
+    r->msg.n_part_ms = n;
+}
+
 void report_free(struct report *r)
 {
     if (!r)
@@ -87,6 +95,7 @@ static struct report *report_copy(struct link *l, const struct report *r)
     c->msg.fatal = r->msg.fatal;
     c->msg.has_step = r->msg.has_step;
     c->msg.step = r->msg.step;
+    report_parts(c, r->part_ms, r->msg.n_part_ms);
     return c;
 }
 

@@ -22,6 +22,7 @@ struct report {
     Dtd__WorkerReport msg;
     Dtd__Metric metric_msg; /* borrows from `metric` */
     struct metric metric;
+    double part_ms[LOAD_PARTS]; /* of `msg`, if it has any */
     bool sent;
 };
 
@@ -92,6 +93,8 @@ void control_flush(struct link *l);
 /* any thread, under mu */
 void control_push(struct link *l, struct report *r);
 struct report *report_new(struct link *l, Dtd__WorkerReport__Kind kind, uint64_t epoch, const char *text);
+/* The first n <= LOAD_PARTS durations go with the report. */
+void report_parts(struct report *r, const double *part_ms, size_t n);
 void report_free(struct report *r);
 void control_cancel(struct link *l);
 

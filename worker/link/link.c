@@ -202,12 +202,14 @@ enum link_stop_kind link_stop_asked(struct link *l)
 
 /* ---- reports ---- */
 
+/* `part_ms` may be NULL. */
 static void push_state(struct link *l, Dtd__WorkerReport__Kind kind, int64_t step, bool fatal, err_t load_error,
-                       const char *text)
+                       const char *text, const double *part_ms)
 {
     pthread_mutex_lock(&l->mu);
     struct report *r = report_new(l, kind, l->epoch, text);
     if (r) {
+        report_parts(r, part_ms, part_ms ? LOAD_PARTS : 0);
         r->msg.has_step = true;
         r->msg.step = step;
         r->msg.has_fatal = fatal;
@@ -219,19 +221,19 @@ static void push_state(struct link *l, Dtd__WorkerReport__Kind kind, int64_t ste
     pthread_mutex_unlock(&l->mu);
 }
 
-void link_report_ready(struct link *l, int64_t step)
+void link_report_ready(struct link *l, int64_t step, const double part_ms[LOAD_PARTS])
 {
-    push_state(l, DTD__WORKER_REPORT__KIND__READY, step, false, OK, NULL);
+    push_state(l, DTD__WORKER_REPORT__KIND__READY, step, false, OK, NULL, part_ms);
 }
 
 void link_report_done(struct link *l, int64_t step)
 {
-    push_state(l, DTD__WORKER_REPORT__KIND__DONE, step, false, OK, NULL);
+    push_state(l, DTD__WORKER_REPORT__KIND__DONE, step, false, OK, NULL, NULL);
 }
 
 void link_report_failed(struct link *l, int64_t step, bool fatal, err_t load_error, const char *text)
 {
-    push_state(l, DTD__WORKER_REPORT__KIND__FAILED, step, fatal, load_error, text);
+    push_state(l, DTD__WORKER_REPORT__KIND__FAILED, step, fatal, load_error, text, NULL);
 }
 
 void link_report_metric(struct link *l, const struct metric *m)

@@ -11,6 +11,7 @@
 
 #include "common/base/ticket.h"
 #include "common/ckpt/ckpt.h"
+#include "common/rpc/incident.h"
 #include "common/rpc/metric.h"
 #include "worker/comm/comm.h"
 #include "worker/step/snapshot.h"
@@ -65,7 +66,8 @@ enum link_stop_kind link_stop_asked(struct link *l);
 
 /* ---- reports ---- */
 
-void link_report_ready(struct link *l, int64_t step);
+/* `part_ms`: durations of the parts of loading. */
+void link_report_ready(struct link *l, int64_t step, const double part_ms[LOAD_PARTS]);
 /* Sends the metric of a step. The link sets its epoch and time. */
 void link_report_metric(struct link *l, const struct metric *m);
 void link_report_done(struct link *l, int64_t step);

@@ -94,9 +94,13 @@ static bool is_shared(const struct engine *e, enum buffer_space s)
     return s == SPACE_GRAD || s == SPACE_SENT || (s == SPACE_PARAM && units);
 }
 
+/* A rank alone has no peers; only the tree of canonical sums reads its leaves from shared memory. Private memory is
+ * faster to allocate, because it may have huge pages. */
 size_t engine_shared_bytes(const struct engine *e)
 {
     size_t bytes = 0;
+    if (e->config.world == 1 && e->config.job->train.numerics == NUMERICS_FAST)
+        return 0;
     for (enum buffer_space s = 0; s < SPACE_COUNT; s++)
         bytes += is_shared(e, s) ? aligned(e->space_bytes[s]) : 0;
     return bytes;
@@ -126,7 +130,7 @@ static void place_spaces(struct engine *e, bool shared, uint8_t *at)
 
 static err_t make_memory(struct engine *e, struct why *why)
 {
-    void *shared = e->comm ? comm_shared(e->comm) : NULL;
+    void *shared = e->comm && engine_shared_bytes(e) ? comm_shared(e->comm) : NULL;
     if (shared)
         place_spaces(e, true, shared);
     e->memory_bytes = engine_device_bytes(e) - (shared ? engine_shared_bytes(e) : 0);

@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,16 +24,21 @@ static void incident_logged(void *owner, uint64_t job, const struct state_result
     jobs_tick(jobs);
 }
 
-static void log_incident(struct job *j)
+static void log_fields(struct job *j, const struct incident *i, int64_t wall_ms)
 {
-    struct incident *i = &j->incident.fields;
-    i->restarts = j->incident.ends ? j->restarts : -1;
-    const struct record r = {.kind = RECORD_INCIDENT, .wall_ms = i->wall_ms, .job = j->id, .incident = *i};
+    const struct record r = {.kind = RECORD_INCIDENT, .wall_ms = wall_ms, .job = j->id, .incident = *i};
     if (outbox_add(&j->jobs->outbox, &r, incident_logged))
         log_error("incident not logged job=%" PRIu64 " seen=%s", j->id, i->seen);
     else
         j->incidents_due++;
     j->dirty = true;
+}
+
+static void log_incident(struct job *j)
+{
+    struct incident *i = &j->incident.fields;
+    i->restarts = j->incident.ends ? j->restarts : -1;
+    log_fields(j, i, i->wall_ms);
 }
 
 void job_incident_open(struct job *j, const char *seen, double detect_ms, bool by_exit)
@@ -125,39 +131,120 @@ void job_incident_killed(struct job *j, const char *seen, const char *words)
     }
 }
 
-/* Returns the duration in ms of the part of the recovery that ends now. */
-static double end_part(struct job_incident *i)
+/* ---- durations ---- */
+
+/* Returns the duration in ms of the part that ends now. */
+static double end_part(int64_t *part_ns)
 {
     int64_t now = clock_mono_ns();
-    double ms = (double)(now - i->part_ns) / 1e6;
-    i->part_ns = now;
+    double ms = (double)(now - *part_ns) / 1e6;
+    *part_ns = now;
     return ms;
+}
+
+/* The part that ends when the job enters a phase; 0: none. */
+static const size_t part_before[] = {
+    [PHASE_GATHERING] = offsetof(struct incident, slots_ms), [PHASE_SCANNING] = offsetof(struct incident, connect_ms),
+    [PHASE_COMMITTING] = offsetof(struct incident, scan_ms), [PHASE_LOADING] = offsetof(struct incident, log_ms),
+    [PHASE_STEPPING] = offsetof(struct incident, load_ms),
+};
+
+static void end_phase(struct incident *fields, int64_t begin_ns, int64_t *part_ns, enum job_phase to)
+{
+    size_t at = (size_t)to < sizeof(part_before) / sizeof(part_before[0]) ? part_before[to] : 0;
+    if (at)
+        *(double *)(void *)((char *)fields + at) = end_part(part_ns);
+    if (to == PHASE_LOADING)
+        fields->restart_ms = (double)(*part_ns - begin_ns) / 1e6;
 }
 
 void job_incident_phase(struct job *j, enum job_phase to)
 {
     struct job_incident *i = &j->incident;
-    if (i->open && to == PHASE_LOADING)
-        i->fields.restart_ms = end_part(i);
-    else if (i->open && to == PHASE_STEPPING)
-        i->fields.load_ms = end_part(i);
+    struct job_start *s = &j->start;
+    if (i->open)
+        end_phase(&i->fields, i->decided_ns, &i->part_ns, to);
+    if (to == PHASE_ENDING || to == PHASE_QUITTING || to == PHASE_REJOINING)
+        s->open = false; /* from here on, incidents measure; a new leader has not seen all parts */
+    if (s->open)
+        end_phase(&s->fields, s->begin_ns, &s->part_ns, to);
+}
+
+static const size_t load_fields[LOAD_PARTS] = {
+    [LOAD_DATA] = offsetof(struct incident, data_ms),   [LOAD_PLAN] = offsetof(struct incident, plan_ms),
+    [LOAD_JOIN] = offsetof(struct incident, join_ms),   [LOAD_MEMORY] = offsetof(struct incident, memory_ms),
+    [LOAD_STATE] = offsetof(struct incident, state_ms),
+};
+
+static void keep_slowest(struct incident *fields, const double part_ms[LOAD_PARTS])
+{
+    double now = 0, before = 0;
+    for (int k = 0; k < LOAD_PARTS; k++) {
+        now += part_ms[k];
+        before += *(double *)(void *)((char *)fields + load_fields[k]);
+    }
+    for (int k = 0; k < LOAD_PARTS && !(now <= before); k++) /* `before` is NAN at first */
+        *(double *)(void *)((char *)fields + load_fields[k]) = part_ms[k];
+}
+
+void job_incident_loaded(struct job *j, const double part_ms[LOAD_PARTS])
+{
+    if (j->incident.open)
+        keep_slowest(&j->incident.fields, part_ms);
+    if (j->start.open)
+        keep_slowest(&j->start.fields, part_ms);
 }
 
 /* The first METRIC may precede the last READY. That rank then counts as loaded, so that the durations of the parts
  * still add up to the total. */
+static void end_step(struct incident *fields, int64_t begin_ns, int64_t *part_ns)
+{
+    if (!isnan(fields->restart_ms) && isnan(fields->load_ms))
+        fields->load_ms = end_part(part_ns);
+    double step_ms = end_part(part_ns);
+    if (!isnan(fields->load_ms))
+        fields->step_ms = step_ms;
+    fields->recover_ms = (double)(*part_ns - begin_ns) / 1e6;
+}
+
+static void record_start(struct job *j)
+{
+    struct job_start *s = &j->start;
+    snprintf(s->decided, sizeof(s->decided), "epoch %" PRIu64 " with %d workers", j->epoch, j->n_workers);
+    s->fields.epoch = j->epoch;
+    s->fields.decided = s->decided;
+    log_fields(j, &s->fields, clock_wall_ms());
+    log_info("started job=%" PRIu64 " ms=%.0f restart_ms=%.0f load_ms=%.0f step_ms=%.0f", j->id, s->fields.recover_ms,
+             s->fields.restart_ms, s->fields.load_ms, s->fields.step_ms);
+}
+
 void job_incident_recovered(struct job *j)
 {
     struct job_incident *i = &j->incident;
-    if (!i->open || !job_in_epoch(j)) /* a late report of the epoch that failed */
+    struct job_start *s = &j->start;
+    if (!job_in_epoch(j)) /* a late report of the epoch that failed */
         return;
-    i->open = false;
-    if (!isnan(i->fields.restart_ms) && isnan(i->fields.load_ms))
-        i->fields.load_ms = end_part(i);
-    double step_ms = end_part(i);
-    if (!isnan(i->fields.load_ms))
-        i->fields.step_ms = step_ms;
-    i->fields.recover_ms = (double)(i->part_ns - i->decided_ns) / 1e6;
-    log_incident(j);
+    if (i->open) {
+        i->open = false;
+        end_step(&i->fields, i->decided_ns, &i->part_ns);
+        log_incident(j);
+    }
+    if (s->open) {
+        s->open = false;
+        end_step(&s->fields, s->begin_ns, &s->part_ns);
+        record_start(j);
+    }
+}
+
+void job_incident_start(struct job *j)
+{
+    struct job_start *s = &j->start;
+    const int64_t waited_ms = clock_wall_ms() - j->submitted_ms;
+    *s = (struct job_start){.open = true, .fields = incident_none};
+    s->part_ns = s->begin_ns = clock_mono_ns() - (waited_ms > 0 ? waited_ms : 0) * 1000000;
+    s->fields.is_start = true;
+    s->fields.seen = "submitted";
+    s->fields.wall_ms = j->submitted_ms;
 }
 
 /* Peers' failure reports often arrive before the SIGCHLD of the worker that exited and are less precise, so an exit

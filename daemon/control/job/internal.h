@@ -117,6 +117,14 @@ struct job_incident {
     char killed[160]; /* which workers were killed after their time of grace: follows `decided`; "": none */
 };
 
+/* The first start of the job, until its first step is complete. */
+struct job_start {
+    bool open;
+    struct incident fields;    /* for the log */
+    int64_t begin_ns, part_ns; /* monotonic times of the submit, and of the beginning of the current part */
+    char decided[64];          /* of `fields` */
+};
+
 struct job_folder {
     struct state_checkpoint c; /* path is ours */
     bool own;                  /* this job's: in the catalog, or written since it was submitted */
@@ -227,6 +235,7 @@ struct job {
     int64_t deadline_ms; /* of the phase; 0: none */
     struct job_hang hang;
     struct job_incident incident;
+    struct job_start start;
     struct job_folder *folders; /* of the last scan */
     int n_folders;
     bool retention_due; /* job_retention is to run */
@@ -374,6 +383,10 @@ void job_incident_attach_log(struct job *j, const char *log, bool by_exit);
 /* Attaches the error that worker `rank` recorded at `when_s` (seconds since 1970), if no worker recorded one earlier.
  * An error that is later than the incident is a consequence of it. */
 void job_incident_attach_error(struct job *j, int rank, const char *error, int64_t when_s);
+/* The job was submitted and has had no epoch: measures its first start. */
+void job_incident_start(struct job *j);
+/* A worker has loaded its state; see enum load_part. */
+void job_incident_loaded(struct job *j, const double part_ms[LOAD_PARTS]);
 void job_incident_decided(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void job_incident_recovered(struct job *j);
 /* The job enters phase `to`: records how long the part of the recovery before it took. */

@@ -108,6 +108,8 @@ err_t job_new(struct jobs *jobs, const struct state_job *s, struct job **ret)
         job_free(j);
         return err;
     }
+    if (!over && !j->epoch)
+        job_incident_start(j);
     job_cancel(j, &(struct job_cancel){.desired = s->desired, .grace_ms = JOB_GRACE_OF_FILE});
     *ret = j;
     return OK;

@@ -138,7 +138,8 @@ struct worker_report {
     const struct metric *metric; /* NULL: none */
     const char *text;            /* never NULL */
     bool fatal;
-    err_t load_error; /* REPORT_FAILED: the error of loading the epoch's checkpoint; OK: it is another one */
+    err_t load_error;      /* REPORT_FAILED: the error of loading the epoch's checkpoint; OK: it is another one */
+    const double *part_ms; /* REPORT_READY: LOAD_PARTS durations; NULL: an older worker reports none */
 };
 void job_worker_report(struct job *j, int rank, const struct worker_report *r);
 

@@ -94,6 +94,8 @@ void job_worker_report(struct job *j, int rank, const struct worker_report *r)
         break;
     case REPORT_READY:
         w->ready = w->ready || r->epoch == j->epoch;
+        if (r->epoch == j->epoch && r->part_ms)
+            job_incident_loaded(j, r->part_ms);
         break;
     case REPORT_METRIC:
         if (r->metric)

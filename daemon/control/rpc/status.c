@@ -49,6 +49,11 @@ static err_t fill_lists(struct job_status *s, const struct job *j, const struct 
         s->msg.n_incident++;
         err = fields_encode(&incident_fields, &state->incidents[k], FIELDS_FOR_CLIENTS, &m->base);
     }
+    if (!err && state && state->start.epoch) {
+        dtd__incident__init(&s->start);
+        s->msg.start = &s->start;
+        err = fields_encode(&incident_fields, &state->start, FIELDS_FOR_CLIENTS, &s->start.base);
+    }
     s->msg.n_worker = nw;
     s->msg.worker = s->worker_refs;
     s->msg.incident = s->incident_refs;
@@ -120,6 +125,9 @@ void job_status_fini(struct job_status *s)
 {
     for (size_t k = 0; k < s->msg.n_incident; k++)
         fields_encoded_fini(&s->incidents[k].base);
+    if (s->msg.start)
+        fields_encoded_fini(&s->start.base);
+    s->msg.start = NULL;
     if (s->last.base.descriptor)
         fields_encoded_fini(&s->last.base);
     s->msg.n_incident = 0;

@@ -13,6 +13,7 @@ struct job_status {
     char id[24], parent[24], user[80];
     Dtd__WorkerStatus *workers;
     Dtd__WorkerStatus **worker_refs;
+    Dtd__Incident start;
     Dtd__Incident *incidents;
     Dtd__Incident **incident_refs;
 };

@@ -165,7 +165,8 @@ void rpc_worker_report(void *owner, struct rpc_call *call, const ProtobufCMessag
                                     .text = m->text ? m->text : "",
                                     .step = m->has_step ? m->step : -1,
                                     .fatal = m->has_fatal && m->fatal,
-                                    .load_error = m->has_load_error ? (err_t)m->load_error : OK};
+                                    .load_error = m->has_load_error ? (err_t)m->load_error : OK,
+                                    .part_ms = m->n_part_ms == LOAD_PARTS ? m->part_ms : NULL};
     job_worker_report(j, job_process_rank(j, p), &r);
     if (r.kind == REPORT_METRIC && server->jobs->leaving)
         rpc_server_park(call);

@@ -120,6 +120,12 @@ static err_t put_incidents(const struct state_job *job, struct lists *l, void **
         err = fields_encode(&incident_fields, &job->incidents[i], FIELDS_FOR_DAEMONS, &p->base);
         pointers[i] = p;
     }
+    if (!err && job->start.epoch) {
+        m->start = &l->incidents[l->n_encoded++];
+        dtd__record_incident__init(m->start);
+        m->start->job = job->id;
+        err = fields_encode(&incident_fields, &job->start, FIELDS_FOR_DAEMONS, &m->start->base);
+    }
     return err;
 }
 
@@ -390,6 +396,15 @@ static err_t read_incidents(const Dtd__SnapshotJob *m, struct state_job *job)
     return err;
 }
 
+static err_t read_start(const Dtd__SnapshotJob *m, struct state_job *job)
+{
+    struct incident borrowed;
+    if (!m->start)
+        return OK;
+    fields_decode(&incident_fields, &m->start->base, &borrowed);
+    return fields_copy(&incident_fields, &borrowed, &job->start);
+}
+
 static err_t read_job(const Dtd__SnapshotJob *m, struct state_job *job)
 {
     if (m->end < END_NONE || m->end > END_CANCELED || m->desired < DESIRED_RUN || m->desired > DESIRED_SAVED)
@@ -413,6 +428,8 @@ static err_t read_job(const Dtd__SnapshotJob *m, struct state_job *job)
         err = read_checkpoints(m, job);
     if (!err)
         err = read_incidents(m, job);
+    if (!err)
+        err = read_start(m, job);
     return err;
 }
 

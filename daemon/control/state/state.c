@@ -41,6 +41,7 @@ void state_job_free(struct state_job *job)
         free_checkpoint(&job->checkpoints[i]);
     for (int i = 0; i < job->n_incidents; i++)
         free_incident(&job->incidents[i]);
+    free_incident(&job->start);
     epoch_fini(&job->epoch);
     free(job->checkpoints);
     free(job->incidents);
@@ -452,9 +453,22 @@ static void remove_old_logs(struct state_job *job)
     }
 }
 
+static err_t apply_start(struct state_job *job, const struct incident *start)
+{
+    struct incident copy;
+    err_t err = fields_copy(&incident_fields, start, &copy);
+    if (err)
+        return err;
+    free_incident(&job->start);
+    job->start = copy;
+    return OK;
+}
+
 static err_t apply_incident(struct state_job *job, const struct record *r, struct state_result *ret)
 {
     (void)ret;
+    if (r->incident.is_start)
+        return apply_start(job, &r->incident);
     struct incident i, *same = find_incident(job, &r->incident);
     err_t err = same ? OK : state_incident_reserve(job);
     err = err ? err : fields_copy(&incident_fields, &r->incident, &i);

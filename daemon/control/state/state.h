@@ -55,6 +55,7 @@ struct state_job {
     int n_checkpoints;
     struct incident *incidents; /* in order of time */
     int n_incidents;
+    struct incident start; /* durations of the first start; epoch 0: unknown */
 };
 
 struct state_node {

@@ -57,18 +57,18 @@ TEST(incident_is_golden)
                                      0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0xf0, 0x3f, 0x51, 0x00, 0x00, 0x00, 0x00, 0x00,
                                      0x00, 0xf0, 0x3f, 0x58, 0x0c, 0x62, 0x03, 0x6c, 0x6f, 0x67, 0x68, 0x03};
     struct record r = {.kind = RECORD_INCIDENT, .job = 4, .wall_ms = 2}, back;
-    r.incident = (struct incident){.epoch = 2,
-                                   .wall_ms = 99,
-                                   .seen = "seen",
-                                   .decided = "decided",
-                                   .detect_ms = 1.5,
-                                   .recover_ms = 2.5,
-                                   .restart_ms = 0.5,
-                                   .load_ms = 1,
-                                   .step_ms = 1,
-                                   .lost_steps = 12,
-                                   .log = "log",
-                                   .restarts = 3};
+    r.incident = incident_none;
+    r.incident.epoch = 2;
+    r.incident.wall_ms = 99;
+    r.incident.seen = "seen";
+    r.incident.decided = "decided";
+    r.incident.detect_ms = 1.5;
+    r.incident.recover_ms = 2.5;
+    r.incident.restart_ms = 0.5;
+    r.incident.load_ms = r.incident.step_ms = 1;
+    r.incident.lost_steps = 12;
+    r.incident.log = "log";
+    r.incident.restarts = 3;
     assert_bytes(&r, golden, sizeof(golden));
     assert_ok(record_decode(golden, sizeof(golden), &back));
     assert_true(back.incident.epoch == 2 && back.incident.wall_ms == 99 && back.incident.restart_ms == 0.5);

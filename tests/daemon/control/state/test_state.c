@@ -356,6 +356,33 @@ TEST(incident_is_completed_in_place)
     state_free(s);
 }
 
+/* The durations of the first start are kept beside the incidents, also in a snapshot; a later record replaces them. */
+TEST(the_first_start_is_no_incident)
+{
+    struct state *a = fresh(), *b = fresh();
+    struct buf bytes = {0};
+    submitted(a);
+    assert_int_equal(0, state_job_find(a, 1)->start.epoch);
+    for (int i = 1; i <= 2; i++) {
+        struct record r = incident(1, 1000, 100 * i);
+        r.incident.is_start = true;
+        r.incident.slots_ms = 12.5;
+        assert_err(OK, apply_bytes(a, &r).err);
+    }
+    assert_ok(state_snapshot(a, &bytes));
+    assert_ok(state_restore(b, bytes.data, bytes.len));
+    const struct state_job *jobs[] = {state_job_find(a, 1), state_job_find(b, 1)};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(0, jobs[i]->n_incidents);
+        assert_true(jobs[i]->start.recover_ms == 200);
+        assert_true(jobs[i]->start.slots_ms == 12.5);
+        assert_string_equal(jobs[i]->start.decided, "epoch 2 from step 100");
+    }
+    buf_fini(&bytes);
+    state_free(a);
+    state_free(b);
+}
+
 TEST(jobs_are_bounded_and_the_oldest_ended_one_is_removed)
 {
     struct state *s = fresh();
