@@ -181,13 +181,15 @@ struct kern_router {
  * +infinity, or all are -infinity) gets ids 0 .. k-1 and NaN weights; it has no gap. sums[sets, KERN_ROUTE_NUMBERS] is
  * written and totals[KERN_ROUTE_NUMBERS] added to. *closeness becomes the larger of itself and of the largest 1 / gap
  * over tokens; the gap is the difference between the k-th and the next score + bias of the experts that could be
- * chosen, infinite where there is no next one (a tie: closeness infinite). Each may be NULL. Row i belongs to set
+ * chosen, infinite where there is no next one (a tie: closeness infinite). Each may be NULL. Where `given` is not NULL,
+ * ids become these, which are ascending experts; no choice is made, so there is no gap. Row i belongs to set
  * rows[i] / seq - set0, or to set 0 where rows is NULL. */
 struct kern_route {
     struct kern_router router;
     int64_t t, seq, sets, set0;
     const void *logits, *bias; /* wide [t, experts]; wide [experts], NULL: no bias */
     const int32_t *rows;       /* [t], as in struct kern_dropout */
+    const int32_t *given;      /* [t, k] */
     int32_t *ids;              /* [t, k] */
     void *weights;             /* wide [t, k] */
     double *sums, *totals, *closeness;

@@ -501,6 +501,13 @@ static const struct schema_row rows[] = {
          "difference is an error. 0: never."),
      .unit = UNIT_COUNT},
     {UINT(train.seed, "1", FIXED, "Random seed for parameter initialization, sample order and dropout.")},
+    {TEXT(train.save_routing, check_path_or_none, "\"\"", FREE,
+          "Folder in which every worker saves the experts that routers choose, by step, sample and token. A relative "
+          "path "
+          "starts at the job file's folder. \"\": they are not saved.")},
+    {TEXT(train.replay_routing, check_path_or_none, "\"\"", FREE,
+          "Folder of another job's train.save_routing: routers use the experts of that job, with weights of their own "
+          "scores. The job may have any other layout and type. \"\": routers choose.")},
 
     {INT(parallel.workers, 1, JOB_MAX_WORKERS, "1", FREE,
          "Number of workers; a multiple of fsdp x tp x pp x cp. The quotient is the data-parallel degree.")},
@@ -825,8 +832,9 @@ err_t job_resume_check(const struct job_spec *before, const struct job_spec *aft
 
 err_t job_paths_resolve(struct job_spec *job, const char *folder, struct why *why)
 {
-    char **const paths[] = {&job->run.workdir, &job->run.algorithms, &job->checkpoint.dir, &job->checkpoint.resume_from,
-                            &job->data.cache};
+    char **const paths[] = {
+        &job->run.workdir, &job->run.algorithms,     &job->checkpoint.dir,      &job->checkpoint.resume_from,
+        &job->data.cache,  &job->train.save_routing, &job->train.replay_routing};
     if (folder[0] != '/')
         return why_set(why, ERR_INVALID, "%s: the folder must be an absolute path", folder);
     for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {

@@ -119,6 +119,7 @@ struct job_train {
     int dtype; /* enum dtype; DT_F32, DT_BF16 or DT_F64 */
     enum numerics numerics;
     uint64_t seed;
+    char *save_routing, *replay_routing; /* folders of routing (worker/step/routing_file.h); "": none */
 };
 
 struct job_parallel {

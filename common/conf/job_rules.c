@@ -472,6 +472,33 @@ static bool device_broken(const struct job_spec *j, char ret[SENTENCE])
                   j->train.numerics == NUMERICS_PROOF ? "proof" : "canonical");
 }
 
+static bool routing_broken(const struct job_spec *j, const char *dir, char ret[SENTENCE])
+{
+    if (!dir || !dir[0])
+        return false;
+    if (!j->model.experts)
+        return BROKEN("there are no routers: write \"\", or set model.experts");
+    if (j->parallel.post_validation)
+        return BROKEN("with parallel.post_validation routers of two steps run at once: write \"\", or "
+                      "parallel.post_validation false");
+    return j->run.device != DEVICE_CPU &&
+           BROKEN("this needs workers on CPUs in this version: write \"\", or run.device cpu");
+}
+
+static bool save_routing_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    return routing_broken(j, j->train.save_routing, ret);
+}
+
+static bool replay_routing_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    const char *save = j->train.save_routing, *replay = j->train.replay_routing;
+    if (routing_broken(j, replay, ret))
+        return true;
+    return replay && save && replay[0] && strcmp(save, replay) == 0 &&
+           BROKEN("train.save_routing would overwrite it: write another folder there");
+}
+
 #define GPU_HEAD 256 /* columns; kernels/cuda/attention.h */
 
 /* Runs after heads_broken, so the heads divide the columns. */
@@ -554,6 +581,8 @@ static const struct rule rules[] = {
     {OVER(run.nodes, nodes_broken)},
     {OVER(run.device, device_broken)},
     {OVER(run.device, wide_heads_broken)},
+    {OVER(train.save_routing, save_routing_broken)},
+    {OVER(train.replay_routing, replay_routing_broken)},
     {OVER(run.comm, comm_broken)},
     {OVER(run.comm_thread, comm_thread_broken)},
     {OVER(train.dtype, dtype_broken)},

@@ -223,7 +223,11 @@ static void route_segments(void *arg, int part, int64_t lo, int64_t hi)
         for (int64_t i = segment->lo; i < segment->hi; i++) {
             struct token_scores t;
             score_token(&r->router, (const float *)r->logits + i * experts, &t);
-            double gap = choose(&r->router, &t, r->bias, r->ids + i * k);
+            double gap = INFINITY;
+            if (r->given)
+                memcpy(r->ids + i * k, r->given + i * k, (size_t)k * sizeof(*r->ids));
+            else
+                gap = choose(&r->router, &t, r->bias, r->ids + i * k);
             segment->gap = gap < segment->gap ? gap : segment->gap;
             weigh(&r->router, &t, r->ids + i * k, (float *)r->weights + i * k);
             if (numbers)

@@ -162,6 +162,13 @@ static __device__ double choose(const struct kern_router &r, const struct token_
     return next.id < 0 ? 0 : 1 / (last.value - next.value);
 }
 
+static __device__ void take_given(const struct kern_router &r, const int32_t *given, int *ids)
+{
+    FOR_EXPERTS(j, r.k)
+    ids[j] = given[j];
+    __syncwarp();
+}
+
 /* The weights of the chosen experts. */
 static __device__ void weigh(const struct kern_router &r, const struct token_scores &t, const int *ids, float *weights)
 {
@@ -219,7 +226,11 @@ static __global__ void __launch_bounds__(CUDA_WARP) route_tokens(struct route_pi
     double *share = (double *)cuda_shared(), *value = share + r.experts, *rank = value + r.experts;
     for (int64_t i = a.lo + blockIdx.x; i < a.hi; i += gridDim.x) {
         struct token_scores t = score_token(r, (const float *)a.r.logits + i * r.experts, share);
-        double closeness = choose(r, t, (const float *)a.r.bias, value, rank, ids);
+        double closeness = 0;
+        if (a.r.given)
+            take_given(r, a.r.given + i * r.k, ids);
+        else
+            closeness = choose(r, t, (const float *)a.r.bias, value, rank, ids);
         FOR_EXPERTS(j, r.k)
         a.r.ids[i * r.k + j] = ids[j];
         weigh(r, t, ids, (float *)a.r.weights + i * r.k);

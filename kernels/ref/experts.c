@@ -145,7 +145,11 @@ void KERN_FN(route)(struct kern_stream *s, const struct kern_route *r)
     for (int64_t i = 0; i < r->t; i++) {
         struct token_route x;
         score_token(&r->router, (const real *)r->logits + i * experts, &x);
-        double gap = choose(&r->router, &x, r->bias, r->ids + i * k);
+        double gap = INFINITY;
+        if (r->given)
+            memcpy(r->ids + i * k, r->given + i * k, (size_t)k * sizeof(*r->ids));
+        else
+            gap = choose(&r->router, &x, r->bias, r->ids + i * k);
         weigh(&r->router, &x, r->ids + i * k, (real *)r->weights + i * k);
         if (r->sums)
             add_numbers(&r->router, &x, r->ids + i * k, r->sums + set_of(r, i) * numbers);

@@ -37,6 +37,7 @@ enum flags {
     ZERO_LOGITS = 33554432, /* all are equal */
     LOSSES = 67108864,      /* with the auxiliary losses */
     DROPPED = 134217728,    /* some choices have no row */
+    GIVEN = 268435456,      /* routers choose nothing */
 };
 
 /* The kinds of runs that include a case. */

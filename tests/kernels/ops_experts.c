@@ -48,6 +48,7 @@ static void route_shape(const struct kcase *c, struct case_operand *o)
     o[5] = operand_when(sums, operand_of(OUT, DOUBLES, c->parts * numbers_of(c)));
     o[6] = operand_when(sums, operand_of(ACC, DOUBLES, numbers_of(c)));
     o[7] = operand_when(sums, operand_of(ACC, CLOSENESS, 1));
+    o[8] = operand_when(c->flags & GIVEN, operand_of(IN, CHOICES, c->t * c->k));
 }
 
 static err_t route_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
@@ -61,6 +62,7 @@ static err_t route_call(const struct kern_ops *k, struct kern_stream *s, const s
     r.sums = p[5];
     r.totals = p[6];
     r.closeness = p[7];
+    r.given = p[8];
     k->route(s, &r);
     return OK;
 }

@@ -7,6 +7,7 @@
 #include "common/plan/check/plan_check.h"
 #include "common/plan/compile/compile.h"
 #include "worker/step/comm_thread.h"
+#include "worker/step/routing.h"
 
 #include <stdlib.h>
 
@@ -171,6 +172,7 @@ err_t engine_start(struct engine *e, struct comm *comm, struct why *why)
     err = err ? err : make_comm_thread(e, why);
     err = err ? err : make_streams(e, why);
     err = err ? err : host_init(e, why);
+    err = err ? err : routing_init(e, why);
     if (!err && e->has_train)
         err = program_bindings_init(e, &e->train, &e->train_bindings, why);
     if (!err && e->has_eval)
@@ -187,6 +189,7 @@ void engine_fini(struct engine *e)
             dev_stream_free(e->stream[s]);
     profile_free(e);
     verify_fini(e);
+    routing_fini(e);
     program_bindings_fini(e, &e->eval, &e->eval_bindings); /* uses groups of the training program */
     program_bindings_fini(e, &e->train, &e->train_bindings);
     host_fini(e);

@@ -151,6 +151,7 @@ struct engine {
         int64_t updates,
             repeated; /* in this epoch: updates with an assumed clip factor; those whose factor was wrong */
     } ahead;
+    struct routing *routing;        /* NULL: choices of routers are neither saved nor given */
     struct engine_verify *verify;   /* NULL: replicas are not compared */
     struct engine_profile *profile; /* owned by the caller; NULL: nothing is measured */
     struct engine_timer *timer;

@@ -4,6 +4,7 @@
 
 #include "common/base/log.h"
 #include "common/plan/exchange.h"
+#include "worker/step/routing.h"
 
 #define KERN(r) ((r)->engine->kernels)
 
@@ -50,7 +51,9 @@ static err_t op_route(const struct run *r, const struct op *op)
     k.totals = run_arg(r, op, 5);
     k.closeness = run_arg(r, op, 6);
     k.bias = run_arg(r, op, 7);
+    k.given = routing_given(r, op);
     KERN(r)->route(run_stream(r, op), &k);
+    routing_made(r, op, k.ids);
     return OK;
 }
 

@@ -9,7 +9,7 @@
 #include "worker/step/engine.h"
 
 #include "common/base/log.h"
-#include "worker/step/run.h"
+#include "worker/step/routing.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -222,8 +222,9 @@ err_t engine_step(struct engine *e, const struct engine_feed *feed, struct engin
                     .axis_bytes = ret->axis_bytes};
     assert(e->has_train);
     *ret = (struct engine_result){0};
+    err_t err = routing_begin(e, why);
     e->moments_untouched = false;
-    err_t err = run_step(&r, &ps, why);
+    err = err ? err : run_step(&r, &ps, why);
     if (err)
         return err;
     ret->loss = sum_losses(e, &e->train) * e->train.loss_scale;
@@ -232,6 +233,7 @@ err_t engine_step(struct engine *e, const struct engine_feed *feed, struct engin
     sum_routers(e, &ret->routers);
     if (!is_number(e))
         err = skip_or_reject_step(e, ret, why);
+    err = err ? err : routing_end(e, why);
     if (err)
         return err;
     e->position += t->global_batch;

@@ -7,7 +7,8 @@
     "steps, seq, global_batch, micro_batch, lr, min_lr_ratio, schedule, warmup, decay, weight_decay, clip, beta1, " \
     "beta2, "                                                                                                       \
     "eps, "                                                                                                         \
-    "dtype, numerics, eval_every, eval_batches, dropout, nan, nan_limit, verify_every, seed"
+    "dtype, numerics, eval_every, eval_batches, dropout, nan, nan_limit, verify_every, seed, "                      \
+    "save_routing, replay_routing"
 
 struct mistake {
     const char *given, *message;
@@ -210,6 +211,7 @@ TEST(rules)
          "model.moe_every: no layer would have experts, since model.layers is 4: write at most 4"},
         {"model={experts: 4, moe_every: 2, dense_layers: 4}",
          "model.dense_layers: no layer would have experts: write at most 3"},
+        {"train.save_routing=a", "train.save_routing: there are no routers: write \"\", or set model.experts"},
         {"model={expert_capacity: 1.25}", "model.expert_capacity: there are no experts: write 0, or set model.experts"},
         {"model={experts: 4, expert_drop: probability}",
          "model.expert_drop: no token is dropped, since model.expert_capacity is 0: write position, or set "
