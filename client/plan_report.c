@@ -24,17 +24,25 @@ static void memory_print(const struct spec_facts *f)
 }
 
 static const char *const recompute_names[SPEC_RECOMPUTES] = {"none", "experts", "full"};
+static const char *const load_names[SPEC_LOADS] = {"routed", "balanced"};
 
-/* How much a worker needs with each way to keep the rows of experts. */
-static void recompute_print(const struct spec_facts *f)
+/* How much a worker needs with each way to divide and to keep the rows of experts. */
+static void experts_print(const struct spec_facts *f)
 {
     char a[OUT_NUMBER];
-    if (!f->recompute_bytes[0])
+    if (!f->expert_bytes[0][0])
         return;
-    printf("  Experts    any routing fits; memory per worker with parallel.recompute");
+    printf("  Experts    any routing fits; memory per worker by expert_load (rows) and recompute (columns):\n");
+    printf("    %-12s", "");
     for (int i = 0; i < SPEC_RECOMPUTES; i++)
-        printf("%s %s: %s", i ? "," : "", recompute_names[i], out_bytes(f->recompute_bytes[i], a));
+        printf(" %10s", recompute_names[i]);
     putchar('\n');
+    for (int load = 0; load < SPEC_LOADS && f->expert_bytes[load][0]; load++) {
+        printf("    %-12s", load_names[load]);
+        for (int i = 0; i < SPEC_RECOMPUTES; i++)
+            printf(" %10s", out_bytes(f->expert_bytes[load][i], a));
+        putchar('\n');
+    }
 }
 
 /* "rank 3" or "ranks 0-3" */
@@ -150,7 +158,7 @@ void plan_report_print(const struct job_spec *job, const struct spec_facts *f)
     forecast_print(job, f);
     memory_print(f);
     ranks_print(f);
-    recompute_print(f);
+    experts_print(f);
     printf("  Checkpoint every %" PRId64 " steps in %s\n", job->checkpoint.every, job->checkpoint.dir);
 }
 
@@ -194,12 +202,17 @@ static json_t *forecast_json(const struct spec_facts *f)
                      f->rates.flops, "memory", f->rates.memory, "link", f->rates.link, "latency", f->rates.latency);
 }
 
-static json_t *recompute_json(const struct spec_facts *f)
+/* By expert_load, then by recompute. */
+static json_t *experts_json(const struct spec_facts *f)
 {
-    json_t *bytes = json_object();
-    for (int i = 0; i < SPEC_RECOMPUTES && f->recompute_bytes[i]; i++)
-        json_object_set_new(bytes, recompute_names[i], json_integer(f->recompute_bytes[i]));
-    return bytes;
+    json_t *loads = json_object();
+    for (int load = 0; load < SPEC_LOADS && f->expert_bytes[load][0]; load++) {
+        json_t *bytes = json_object();
+        for (int i = 0; i < SPEC_RECOMPUTES; i++)
+            json_object_set_new(bytes, recompute_names[i], json_integer(f->expert_bytes[load][i]));
+        json_object_set_new(loads, load_names[load], bytes);
+    }
+    return loads;
 }
 
 json_t *plan_report_json(const struct job_spec *job, const struct spec_facts *f)
@@ -215,6 +228,6 @@ json_t *plan_report_json(const struct job_spec *job, const struct spec_facts *f)
         (json_int_t)f->train_samples, "valid_tokens", (json_int_t)f->valid_tokens, "valid_samples",
         (json_int_t)f->valid_samples, "test_tokens", (json_int_t)f->test_tokens, "test_samples",
         (json_int_t)f->test_samples, "node_bytes", (json_int_t)f->node_bytes, "workers", f->workers, "microbatches",
-        micros, "memory_per_worker", memory_json(&f->memory), "recompute", recompute_json(f), "ranks", ranks_json(f),
+        micros, "memory_per_worker", memory_json(&f->memory), "expert_memory", experts_json(f), "ranks", ranks_json(f),
         "forecast", forecast_json(f), "checkpoint_dir", json_of_text(job->checkpoint.dir, strlen(job->checkpoint.dir)));
 }

@@ -335,20 +335,30 @@ static err_t memory_facts(const struct job_spec *job, const struct graph *g, int
     return err;
 }
 
-/* What the job would need with the other ways to keep the rows of experts. */
-static err_t recompute_facts(const struct job_spec *job, const struct graph *g, int n, struct spec_facts *ret,
-                             struct why *why)
+static int64_t most_bytes(const struct plan_memory *ranks, int n)
+{
+    int64_t most = 0;
+    for (int rank = 0; rank < n; rank++)
+        most = ranks[rank].total_bytes > most ? ranks[rank].total_bytes : most;
+    return most;
+}
+
+/* What the job would need with the other ways to divide and to keep the rows of experts. */
+static err_t expert_facts(const struct job_spec *job, const struct graph *g, int n, struct spec_facts *ret,
+                          struct why *why)
 {
     struct plan_memory *ranks = calloc((size_t)n, sizeof(*ranks));
+    const bool balances =
+        job->parallel.ep > 1 && job->train.numerics != NUMERICS_CANONICAL && job->run.device == DEVICE_CPU;
     err_t err = ranks ? OK : ERR_NOMEM;
-    for (int i = 0; i < SPEC_RECOMPUTES && !err; i++) {
-        struct job_spec other = *job;
-        other.parallel.recompute = spec_recomputes[i];
-        err = plan_memory_of_ranks(&other, g, ranks, why);
-        for (int rank = 0; rank < n && !err; rank++)
-            if (ranks[rank].total_bytes > ret->recompute_bytes[i])
-                ret->recompute_bytes[i] = ranks[rank].total_bytes;
-    }
+    for (int load = 0; load < (balances ? SPEC_LOADS : 1); load++)
+        for (int i = 0; i < SPEC_RECOMPUTES && !err; i++) {
+            struct job_spec other = *job;
+            other.parallel.expert_load = (enum expert_load)load;
+            other.parallel.recompute = spec_recomputes[i];
+            err = plan_memory_of_ranks(&other, g, ranks, why);
+            ret->expert_bytes[load][i] = err ? 0 : most_bytes(ranks, n);
+        }
     free(ranks);
     return err;
 }
@@ -379,7 +389,7 @@ static err_t plan_make(const struct job_spec *job, double most, struct spec_fact
     if (!err && (most == 0 || work_of(job, &g, &mesh) <= most))
         err = plan_of_all(job, &g, mesh_workers(&mesh), most > 0, ret, why);
     if (!err && ret->micros && most > 0 && job->model.experts)
-        err = recompute_facts(job, &g, mesh_workers(&mesh), ret, why);
+        err = expert_facts(job, &g, mesh_workers(&mesh), ret, why);
     ret->params = g.n_params;
     ret->flops_per_token = graph_flops_per_token(&g, &job->model, job->train.seq, true);
     graph_fini(&g);

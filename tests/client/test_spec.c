@@ -59,9 +59,12 @@ TEST(a_plan_names_the_memory_of_each_way_to_keep_rows_of_experts)
     static const char *const sets[][2] = {{"parallel.recompute=none"},
                                           {"parallel.recompute=experts"},
                                           {"parallel.recompute=full"},
+                                          {"parallel.recompute=none", "parallel.expert_load=balanced"},
+                                          {"parallel.recompute=experts", "parallel.expert_load=balanced"},
+                                          {"parallel.recompute=full", "parallel.expert_load=balanced"},
                                           {"model.experts=0", "parallel.ep=1"}};
     char path[PATH_MAX];
-    int64_t named[SPEC_RECOMPUTES], needed[4];
+    int64_t named[SPEC_LOADS][SPEC_RECOMPUTES], needed[7];
     snprintf(path, sizeof(path), "%s/text", test_tmpdir());
     FILE *f = fopen(path, "w");
     assert_non_null(f);
@@ -69,20 +72,21 @@ TEST(a_plan_names_the_memory_of_each_way_to_keep_rows_of_experts)
         fprintf(f, "line %d of a text that is long enough for some samples\n", i);
     fclose(f);
     assert_int_equal(chdir(test_tmpdir()), 0);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 7; i++) {
         struct job_spec job;
         struct spec_facts facts = {0};
         struct why why;
-        if (job_parse("job.yaml", text, sizeof(text) - 1, sets[i], i == 3 ? 2 : 1, &job, &why) ||
+        if (job_parse("job.yaml", text, sizeof(text) - 1, sets[i], sets[i][1] ? 2 : 1, &job, &why) ||
             spec_plan(&job, NULL, &facts, &why))
             fail_msg("%s: %s", sets[i][0], why.text);
         needed[i] = facts.memory.total_bytes;
         if (i == 0)
-            memcpy(named, facts.recompute_bytes, sizeof(named));
-        assert_int_equal(facts.recompute_bytes[0] > 0, i < 3);
+            memcpy(named, facts.expert_bytes, sizeof(named));
+        assert_int_equal(facts.expert_bytes[0][0] > 0, i < 6);
         spec_facts_fini(&facts);
         job_fini(&job);
     }
     assert_memory_equal(named, needed, sizeof(named));
-    assert_true(named[1] < named[0] && named[2] < named[1]);
+    for (int load = 0; load < SPEC_LOADS; load++)
+        assert_true(named[load][1] < named[load][0] && named[load][2] < named[load][1]);
 }
