@@ -120,11 +120,14 @@ static void forward_queries(const struct attn_head *h, int64_t q0, struct attn_w
     struct attn_block b = {.q0 = q0, .nq = attn_min(ATTN_QUERIES, a->seq - q0)};
     int64_t keys = attn_keys_until(a, b.q0 + b.nq);
     elem *o = (elem *)a->o + h->o_at + q0 * a->o_stride;
-    KERN_FN(tile_pack_rows)
-    (b.nq, a->head_dim, w->padded, (const elem *)a->q + h->q_at + q0 * a->q_stride, a->q_stride, w->q);
+    const elem *q = (const elem *)a->q + h->q_at + q0 * a->q_stride;
+    const bool in_place = KERN_CPU_BITS == 32;
+    if (!in_place)
+        KERN_FN(tile_pack_rows)(b.nq, a->head_dim, w->padded, q, a->q_stride, w->q);
     for (b.k0 = 0; b.k0 < keys; b.k0 += ATTN_KEYS) {
         b.nk = attn_min(ATTN_KEYS, keys - b.k0);
-        KERN_FN(attn_scores)(a, &b, w->q, w->padded, w->k_columns, w->s);
+        KERN_FN(attn_scores)
+        (a, &b, in_place ? (const float *)q : w->q, in_place ? a->q_stride : w->padded, w->k_columns, w->s);
         softmax_block(h, &b, w);
         KERN_FN(attn_weighted)(a, &b, w->s, w->v_rows, w->padded, w->out);
     }
