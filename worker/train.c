@@ -462,6 +462,14 @@ static err_t finish(struct train *t, bool saved, struct why *why)
                       t->engine.step, t->job.checkpoint.dir, t->config->job);
 }
 
+/* Once per job: by rank 0 in its first epoch. */
+static void report_slow_bfloat16(const struct train *t)
+{
+    if (t->job.train.dtype == DT_BF16 && t->job.run.device == DEVICE_CPU && t->epoch->rank == 0 &&
+        t->epoch->epoch == 1 && !kern_multiplies_bfloat16())
+        log_info("bfloat16 saves memory but no time: this processor has neither AVX512_BF16 nor AMX");
+}
+
 static err_t run_steps(struct train *t, struct why *why)
 {
     enum link_stop_kind stop = LINK_GO_ON;
@@ -469,8 +477,7 @@ static err_t run_steps(struct train *t, struct why *why)
     memset(t->own_bytes, 0xff, sizeof(t->own_bytes));
     log_info("ready step=%" PRId64 " threads=%d comm_thread=%s", t->engine.step, t->engine.config.threads,
              t->engine.comm_thread ? "on" : "off");
-    if (t->job.train.dtype == DT_BF16 && t->job.run.device == DEVICE_CPU && !kern_multiplies_bfloat16())
-        log_info("bfloat16 saves memory but no time: this processor has neither AVX512_BF16 nor AMX");
+    report_slow_bfloat16(t);
     link_report_ready(t->config->link, t->engine.step, t->part_ms);
     while (t->engine.step < t->job.train.steps && stop == LINK_GO_ON) {
         err_t err = one_step(t, &saved, &stop, why);
