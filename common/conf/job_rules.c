@@ -273,8 +273,9 @@ static bool dtype_broken(const struct job_spec *j, char ret[SENTENCE])
     enum dtype dtype = (enum dtype)j->train.dtype;
     if (j->train.numerics == NUMERICS_PROOF && dtype != DT_F64)
         return BROKEN("train.numerics proof computes in float64: write float64, or leave the key out");
-    if (j->train.numerics == NUMERICS_CANONICAL && dtype != DT_F32)
-        return BROKEN("train.numerics canonical computes in float32: write float32, or leave the key out");
+    if (j->train.numerics == NUMERICS_CANONICAL && dtype == DT_F64)
+        return BROKEN(
+            "train.numerics canonical computes in float32 or bfloat16: write one of them, or leave the key out");
     if (dtype == DT_F64 && j->run.device == DEVICE_CUDA)
         return BROKEN("this version does not support float64 on a GPU: write float32 or bfloat16, or run.device cpu");
     return false;

@@ -6,14 +6,21 @@
 
 #define STEPS 20
 
-static struct parity_result *run(const char *yaml, const char *numerics, int workers, struct parity_model *m)
+static struct parity_result *run_in(const char *yaml, const char *numerics, const char *dtype, int workers,
+                                    struct parity_model *m)
 {
-    char w[32], n[48];
+    char w[32], n[48], d[48];
     snprintf(w, sizeof(w), "parallel.workers=%d", workers);
     snprintf(n, sizeof(n), "train.numerics=%s", numerics);
-    const char *sets[] = {w, n, NULL};
+    snprintf(d, sizeof(d), "train.dtype=%s", dtype);
+    const char *sets[] = {w, n, d, NULL};
     parity_model_init(m, yaml, sets);
     return parity_run(m, STEPS, NULL);
+}
+
+static struct parity_result *run(const char *yaml, const char *numerics, int workers, struct parity_model *m)
+{
+    return run_in(yaml, numerics, strcmp(numerics, "proof") == 0 ? "float64" : "float32", workers, m);
 }
 
 static void check_learns(const struct parity_result *r)
@@ -49,13 +56,13 @@ TEST(gpt2_in_proof_mode)
     proof_matrix(parity_gpt2);
 }
 
-static void canonical_matrix(const char *yaml)
+static void canonical_matrix(const char *yaml, const char *dtype)
 {
     struct parity_model one, many;
-    struct parity_result *a = run(yaml, "canonical", 1, &one);
+    struct parity_result *a = run_in(yaml, "canonical", dtype, 1, &one);
     check_learns(a);
     for (int workers = 2; workers <= 5; workers++) {
-        struct parity_result *b = run(yaml, "canonical", workers, &many);
+        struct parity_result *b = run_in(yaml, "canonical", dtype, workers, &many);
         parity_compare_bits(a, b, STEPS);
         parity_result_free(b);
         parity_model_fini(&many);
@@ -66,12 +73,22 @@ static void canonical_matrix(const char *yaml)
 
 TEST(llama_in_canonical_numerics_bit_for_bit)
 {
-    canonical_matrix(parity_llama);
+    canonical_matrix(parity_llama, "float32");
 }
 
 TEST(gpt2_in_canonical_numerics_bit_for_bit)
 {
-    canonical_matrix(parity_gpt2);
+    canonical_matrix(parity_gpt2, "float32");
+}
+
+TEST(llama_in_canonical_bfloat16_bit_for_bit)
+{
+    canonical_matrix(parity_llama, "bfloat16");
+}
+
+TEST(gpt2_in_canonical_bfloat16_bit_for_bit)
+{
+    canonical_matrix(parity_gpt2, "bfloat16");
 }
 
 /* Fast numerics do not promise equal bits, but equal training. */

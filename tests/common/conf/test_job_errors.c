@@ -229,9 +229,8 @@ TEST(rules)
         {"train={numerics: proof, dtype: float32}",
          "train.dtype: train.numerics proof computes in float64: write float64, or leave the key out"},
         {"train={numerics: canonical, dtype: float64}",
-         "train.dtype: train.numerics canonical computes in float32: write float32, or leave the key out"},
-        {"train={numerics: canonical, dtype: bfloat16}",
-         "train.dtype: train.numerics canonical computes in float32: write float32, or leave the key out"},
+         "train.dtype: train.numerics canonical computes in float32 or bfloat16: write one of them, or leave the key "
+         "out"},
         {"parallel={workers: 7, tp: 3}",
          "parallel.workers: 7 workers are not a multiple of fsdp x tp x pp x cp, which is 3: write 6 or 9"},
         {"parallel={fsdp: 1000000, tp: 1000000, cp: 1000000, pp: 2}",
