@@ -155,6 +155,8 @@ static void check_gradient(const struct setting *s, enum recompute recompute)
         &m); /* with a rate of 0: only keeps the numbers, so those of the step before are of the same batch */
     double loss = machine_run(&m);
     assert_true(loss > 1 && loss < 1000);
+    if (s->capacity > 0) /* of both routers */
+        assert_true(machine_get(&m, m.p->dropped_buffer, 0) + machine_get(&m, m.p->dropped_buffer, 1) > 0);
     double closest = fmax(machine_get(&m, m.p->closeness_buffer, 0), machine_get(&m, m.p->closeness_buffer, 1));
     if (s->k < s->experts)
         assert_true(closest > 1 && closest < 1e4); /* no choice changes within the differences */
