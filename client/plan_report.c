@@ -10,16 +10,26 @@ static const char *const space_names[SPACE_COUNT] = {
     [SPACE_PARAM] = "parameters", [SPACE_OPT] = "optimizer", [SPACE_GRAD] = "gradients",
     [SPACE_WORK] = "activations", [SPACE_SENT] = "messages", [SPACE_HOST] = "host"};
 
+static const char *kept_text(const struct plan_memory *m, char *text, size_t size)
+{
+    char a[OUT_NUMBER];
+    text[0] = 0;
+    if (m->kept_bytes)
+        snprintf(text, size, ", %s of it kept for post-validation", out_bytes(m->kept_bytes, a));
+    return text;
+}
+
 static void memory_print(const struct spec_facts *f)
 {
-    char a[OUT_NUMBER], b[OUT_NUMBER], c[OUT_NUMBER];
+    char a[OUT_NUMBER], b[OUT_NUMBER], c[OUT_NUMBER], kept[80];
     if (f->memory.device_bytes)
         printf("  GPU memory %s per worker\n", out_bytes(f->memory.device_bytes, a));
     printf("  Memory     %s per worker, %s in total; %s available on this node\n", out_bytes(f->memory.host_bytes, a),
            out_bytes(f->memory.host_bytes * f->workers, b), out_bytes(f->node_bytes, c));
     for (int s = 0; s < SPACE_COUNT; s++)
         if (f->memory.bytes[s])
-            printf("    %-12s %10s\n", space_names[s], out_bytes(f->memory.bytes[s], a));
+            printf("    %-12s %10s%s\n", space_names[s], out_bytes(f->memory.bytes[s], a),
+                   s == SPACE_OPT ? kept_text(&f->memory, kept, sizeof(kept)) : "");
     printf("    %-12s %10s\n", "snapshot", out_bytes(f->memory.arena_bytes, a));
 }
 
@@ -168,6 +178,8 @@ static json_t *memory_json(const struct plan_memory *m)
     for (int s = 0; s < SPACE_COUNT; s++)
         json_object_set_new(memory, space_names[s], json_integer(m->bytes[s]));
     json_object_set_new(memory, "snapshot", json_integer(m->arena_bytes));
+    if (m->kept_bytes)
+        json_object_set_new(memory, "kept", json_integer(m->kept_bytes));
     json_object_set_new(memory, "device", json_integer(m->device_bytes));
     json_object_set_new(memory, "node", json_integer(m->host_bytes));
     json_object_set_new(memory, "total", json_integer(m->total_bytes));

@@ -388,6 +388,7 @@ struct program {
      * of 1. They overwrite nothing that these read. `validate` is the reduce of the losses; norm, update and restore
      * follow. */
     int n_ahead, validate;
+    int64_t kept_bytes; /* of space_bytes[SPACE_OPT]: copies of what the update overwrites */
     struct group *groups;
     int n_groups;
     int n_events;

@@ -28,6 +28,8 @@ cmp "$tmp/values-waits" "$tmp/values-early" || fail "losses or norms differ from
 cmp "$tmp/hashes-waits" "$tmp/hashes-early" || fail "the tensors differ from those of the job that waits"
 hashes "$tmp/waits/step-200" >"$tmp/hashes-waits-200"
 hashes "$tmp/early/step-200" | cmp "$tmp/hashes-waits-200" || fail "the tensors of step 200 differ"
+dtctl plan "$tmp/job.yaml" "${pipe[@]}" -o json | jq -e '.ranks[0].kept * 5 == .ranks[0].optimizer * 3' >/dev/null ||
+  fail "the plan does not show the copy of parameters and moments"
 dtctl plan "$tmp/job.yaml" "${pipe[@]}" --measured "$tmp/early" >"$tmp/plan"
 grep -q "Measured   step 20 of epoch 1" "$tmp/plan" || { cat "$tmp/plan"; fail "the step was not measured"; }
 

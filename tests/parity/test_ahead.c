@@ -235,12 +235,20 @@ TEST(a_replica_without_a_microbatch)
     compare(parity_llama, LAYOUT("parallel.workers=6", ZB_H2(2), "train.global_batch=4", "train.numerics=fast"), both);
 }
 
-TEST(shards)
+TEST(shards_of_everything)
 {
     compare(parity_llama,
             LAYOUT("parallel.workers=4", ZB_H2(2), "parallel.fsdp=2", "parallel.zero=3", "train.numerics=fast"), both);
+}
+
+TEST(shards_of_moments)
+{
     compare(parity_llama,
             LAYOUT("parallel.workers=4", ZB_H2(2), "parallel.fsdp=2", "parallel.zero=1", "train.numerics=fast"), both);
+}
+
+TEST(tensor_parallel_stages)
+{
     compare(parity_llama, LAYOUT("parallel.workers=4", ZB_H2(2), "parallel.tp=2", "train.numerics=fast"), both);
 }
 
@@ -264,6 +272,11 @@ TEST(hidden_memory)
     const struct script script = {.clips = 3, .place = ON_HIDDEN_MEMORY};
     compare(parity_llama, LAYOUT("parallel.workers=2", ZB_H2(2), "train.numerics=fast"), script);
     compare(parity_llama, LAYOUT("parallel.workers=4", ZB_H2(4), "train.numerics=fast"), script);
+}
+
+TEST(hidden_memory_in_a_v)
+{
+    const struct script script = {.clips = 3, .place = ON_HIDDEN_MEMORY};
     compare(parity_gpt2, LAYOUT("parallel.workers=2", ZB_V(2), "train.numerics=fast"), script);
 }
 

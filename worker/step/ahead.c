@@ -43,7 +43,7 @@ err_t ahead_discard(struct engine *e)
 }
 
 /* Every post of these slots is complete, or will be without other ranks: they have all passed the norm. */
-static err_t repeat_update(struct run *r, struct run_host *host, struct why *why)
+static err_t repeat_update(struct run *r, const struct run_host *host, struct why *why)
 {
     const struct program *p = r->program;
     const int update = program_find(p, ACT_UPDATE, p->validate), restore = program_find(p, ACT_RESTORE, update);
@@ -56,7 +56,7 @@ static err_t repeat_update(struct run *r, struct run_host *host, struct why *why
     return err ? why_set(why, err, "the messages of a discarded step cannot be completed: %s", err_text(err)) : OK;
 }
 
-static err_t run_next(struct run *next, struct run_host *host, struct why *why)
+static err_t run_next(struct run *next, const struct run_host *host, struct why *why)
 {
     run_count_bytes(next, -1);
     err_t err = run_part(next, 0, next->program->n_ahead, host, why);
@@ -67,13 +67,13 @@ static err_t run_next(struct run *next, struct run_host *host, struct why *why)
 }
 
 /* Bytes of slots that ran ahead belong to the step whose slots they are. */
-static void move_bytes(int64_t *to, int64_t *from, int sign)
+static void move_bytes(int64_t *to, const int64_t *from, int sign)
 {
     for (int i = 0; i < ENGINE_AXIS_SETS; i++)
         to[i] += sign * from[i];
 }
 
-static err_t run_parts(struct run *r, struct run *next, struct run_host *host, struct run_host *next_host,
+static err_t run_parts(struct run *r, struct run *next, const struct run_host *host, const struct run_host *next_host,
                        struct why *why)
 {
     struct engine *e = r->engine;
@@ -89,7 +89,8 @@ static err_t run_parts(struct run *r, struct run *next, struct run_host *host, s
     return err ? err : run_part(r, p->validate, update, host, why);
 }
 
-err_t ahead_step(struct run *r, struct run *next, struct run_host *host, struct run_host *next_host, struct why *why)
+err_t ahead_step(struct run *r, struct run *next, const struct run_host *host, const struct run_host *next_host,
+                 struct why *why)
 {
     struct engine *e = r->engine;
     int64_t ahead[ENGINE_AXIS_SETS] = {0};

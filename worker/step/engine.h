@@ -9,9 +9,9 @@
  * A step only queues work on the device's streams. The compute thread waits in three places: before it overwrites a
  * copy of a batch that the device still uses (engine_host.ring); with expert parallelism, in every layer and
  * microbatch, for the numbers of rows that ranks will exchange; and at the end of the program, once for each stream
- * that the program uses, after loss and norm have been copied to the host. On a device whose memory is host memory the
- * streams are the compute thread itself, so waits return at once; the exception is the communication stream, which may
- * be a thread (comm_thread.h). */
+ * that the program uses, after loss and norm have been copied to the host. With post-validation it also waits after
+ * each part of a step (ahead.c). On a device whose memory is host memory the streams are the compute thread itself, so
+ * waits return at once; the exception is the communication stream, which may be a thread (comm_thread.h). */
 #ifndef DTD_WORKER_STEP_ENGINE_H
 #define DTD_WORKER_STEP_ENGINE_H
 

@@ -96,8 +96,8 @@ NODISCARD err_t host_fetch(struct engine *e, const struct program *p, const stru
 
 /* Runs a step of a program with program.validate, in place of run_program. `next` runs the first slots of the next
  * step, with `next_host`; NULL: none. */
-NODISCARD err_t ahead_step(struct run *r, struct run *next, struct run_host *host, struct run_host *next_host,
-                           struct why *why);
+NODISCARD err_t ahead_step(struct run *r, struct run *next, const struct run_host *host,
+                           const struct run_host *next_host, struct why *why);
 /* Forgets slots that ran ahead, if there are any. All ranks do it between the same two steps. */
 NODISCARD err_t ahead_discard(struct engine *e);
 

@@ -199,7 +199,7 @@ static err_t run_step(struct run *r, struct pass *ps, struct why *why)
     struct engine *e = r->engine;
     struct run next = *r;
     struct pass next_pass = *ps;
-    struct run_host host = {before_action, ps}, next_host = {before_action, &next_pass};
+    const struct run_host host = {before_action, ps}, next_host = {before_action, &next_pass};
     const bool goes_on = e->next_is_step;
     e->next_is_step = false;
     if (!e->train.validate)

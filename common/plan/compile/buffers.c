@@ -347,6 +347,7 @@ static void kept_new(struct compiler *c, int64_t end)
         c->kept[i] = run_new(c, &l, names[i], end, bytes);
         end = align(end + bytes, ALIGN);
     }
+    c->p->kept_bytes = end - c->p->space_bytes[SPACE_OPT];
     c->p->space_bytes[SPACE_OPT] = end;
 }
 

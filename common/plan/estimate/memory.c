@@ -15,7 +15,7 @@
 
 void plan_memory(const struct program *p, enum device device, struct plan_memory *ret)
 {
-    struct plan_memory m = {.arena_bytes = p->arena_bytes};
+    struct plan_memory m = {.arena_bytes = p->arena_bytes, .kept_bytes = p->kept_bytes};
     int64_t spaces = 0;
     for (int s = 0; s < SPACE_COUNT; s++) {
         m.bytes[s] = p->space_bytes[s];

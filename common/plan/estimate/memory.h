@@ -8,6 +8,7 @@
  * Memory that libraries allocate (a CUDA context, the workspace of a matmul, NCCL's buffers) is not included. */
 struct plan_memory {
     int64_t bytes[SPACE_COUNT], arena_bytes;
+    int64_t kept_bytes;   /* of bytes[SPACE_OPT]: what post-validation keeps */
     int64_t device_bytes; /* 0 where the device's memory is the node's */
     int64_t host_bytes;
     int64_t total_bytes; /* device_bytes + host_bytes */

@@ -251,7 +251,7 @@ TEST(post_validation_keeps_three_numbers_per_parameter)
             const int workers = (int)job.parallel.workers, last = workers - workers / meshes[i].size[AXIS_PP];
             for (int r = 0; r < workers; r++) {
                 const int64_t moments = waits[r].bytes[SPACE_OPT], kept = early[r].bytes[SPACE_OPT] - moments;
-                if (2 * kept != (r < last ? 3 * moments : 0))
+                if (2 * kept != (r < last ? 3 * moments : 0) || kept != early[r].kept_bytes)
                     fail_msg("rank %d keeps %lld bytes beside moments of %lld", r, (long long)kept, (long long)moments);
             }
             graph_fini(&g);
