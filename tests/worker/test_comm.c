@@ -2,6 +2,7 @@
  * and the beginning and end of epochs. A few cases run ranks as threads. */
 #include "tests/lib/test.h"
 #include "tests/worker/collectives.h"
+#include "worker/comm/shm/shm.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -402,6 +403,26 @@ TEST(ranks_may_be_threads)
         assert_int_equal(t[r].rc, 0);
     }
     close(fd);
+}
+
+/* Every byte arrives, and none beside them changes, wherever the lines of a cache begin. */
+TEST(bytes_pass_as_a_copy_whatever_their_place)
+{
+    enum { SPACE = 3 * 4096 };
+    static const size_t sizes[] = {0, 1, 63, 4095, 4096, 4097, 4160, 4223, 8191};
+    static uint8_t from[SPACE], to[SPACE], expected[SPACE];
+    for (int i = 0; i < SPACE; i++)
+        from[i] = (uint8_t)(i * 7 + i / 256);
+    for (int spins = 0; spins <= 1; spins++)
+        for (size_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++)
+            for (size_t at = 0; at < 130; at++) {
+                const struct shm_comm s = {.spins = spins};
+                memset(to, 0xaa, sizeof(to));
+                memset(expected, 0xaa, sizeof(expected));
+                memcpy(expected + at, from + at / 2, sizes[k]);
+                shm_pass(&s, to + at, from + at / 2, sizes[k]);
+                assert_memory_equal(to, expected, sizeof(to));
+            }
 }
 
 TEST(ranks_agree_on_a_number)

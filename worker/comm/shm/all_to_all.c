@@ -51,14 +51,15 @@ static void publish(struct comm_group *g, const uint8_t *src, const int64_t *cou
 
 /* Copies the intersection of the part and the block that begins at `begin` of the stream: with `in` from the packed
  * part to the block, else from the block to the packed part. */
-static void copy_piece(const struct shm_send_part *p, int64_t begin, uint8_t *block, uint8_t *packed, bool in)
+static void copy_piece(const struct comm_group *g, const struct shm_send_part *p, int64_t begin, uint8_t *block,
+                       uint8_t *packed, bool in)
 {
     int64_t lo = p->at > begin ? p->at : begin, end = begin + (int64_t)SHM_BLOCK;
     int64_t hi = p->at + p->bytes < end ? p->at + p->bytes : end;
     if (lo >= hi)
         return;
     if (in)
-        memcpy(block + (lo - begin), packed + (lo - p->at), (size_t)(hi - lo));
+        shm_pass(shm_of(g), block + (lo - begin), packed + (lo - p->at), (size_t)(hi - lo));
     else
         memcpy(packed + (lo - p->at), block + (lo - begin), (size_t)(hi - lo));
 }
@@ -69,7 +70,7 @@ static void write_block(struct comm_group *g, const uint8_t *src, int64_t round)
     uint8_t *block = shm_window(g, g->me)->in[round & 1];
     for (int i = 0; i < g->n && l->base == SHM_PRIVATE; i++) {
         if (i != g->me)
-            copy_piece(&l->part[i], round * (int64_t)SHM_BLOCK, block, (uint8_t *)src, true);
+            copy_piece(g, &l->part[i], round * (int64_t)SHM_BLOCK, block, (uint8_t *)src, true);
         src += l->part[i].bytes;
     }
 }
@@ -81,7 +82,7 @@ static void read_round(struct comm_group *g, uint8_t *dst, int64_t round)
         const struct shm_send_list *l = list_of(g, i);
         const struct shm_send_part *p = &l->part[g->me];
         if (l->base == SHM_PRIVATE && i != g->me) {
-            copy_piece(p, round * (int64_t)SHM_BLOCK, shm_window(g, i)->in[round & 1], dst, false);
+            copy_piece(g, p, round * (int64_t)SHM_BLOCK, shm_window(g, i)->in[round & 1], dst, false);
         } else if (l->base != SHM_PRIVATE && round == 0 && p->bytes > 0) {
             memcpy(dst, (uint8_t *)shm_of(g)->head + l->base + p->at, (size_t)p->bytes);
         }

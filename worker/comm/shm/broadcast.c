@@ -20,8 +20,8 @@ static int64_t block_bytes(const struct shm_broadcast_call *c, int64_t round)
 static void write_block(const struct shm_broadcast_call *c, int64_t round)
 {
     if (c->g->me == c->root && !shm_peer_range(c->g, c->root, 0))
-        memcpy(shm_window(c->g, c->root)->in[round & 1], c->x + round * (int64_t)SHM_BLOCK,
-               (size_t)block_bytes(c, round));
+        shm_pass(shm_of(c->g), shm_window(c->g, c->root)->in[round & 1], c->x + round * (int64_t)SHM_BLOCK,
+                 (size_t)block_bytes(c, round));
 }
 
 static void read_block(const struct shm_broadcast_call *c, int64_t round)

@@ -56,7 +56,8 @@ static void write_block(const struct shm_gather_call *c, int64_t round)
     for (int k = 0; k < c->n && !c->shared && at < end; k++) {
         int64_t bytes = bytes_of(c, k, c->g->me), lo = max_of(at, begin), hi = min_of(at + bytes, end);
         if (lo < hi)
-            memcpy(block + (lo - begin), c->pieces + c->parts[k].piece * c->size + (lo - at), (size_t)(hi - lo));
+            shm_pass(shm_of(c->g), block + (lo - begin), c->pieces + c->parts[k].piece * c->size + (lo - at),
+                     (size_t)(hi - lo));
         at += bytes;
     }
 }

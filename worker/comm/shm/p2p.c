@@ -35,7 +35,7 @@ static struct shm_chunk make_chunk(struct shm_comm *s, const struct shm_post *p,
     size_t left = p->bytes - p->at, bytes = left < s->box_bytes ? left : s->box_bytes;
     uint8_t *box = s->boxes + ((size_t)(lane - s->lanes) * SHM_SLOTS + slot) * s->box_bytes;
     if (bytes > 0)
-        memcpy(box, p->buffer + p->at, bytes);
+        shm_pass(s, box, p->buffer + p->at, bytes);
     return (struct shm_chunk){(uint64_t)(box - base), bytes, p->bytes};
 }
 

@@ -58,7 +58,8 @@ static void write_cell(const struct shm_scatter_call *c, int j, int64_t begin, u
         int64_t count = c->parts[k].counts[j], lo = max_of(at, begin), hi = min_of(at + count, begin + c->cell);
         const uint8_t *part = c->local + (c->parts[k].local + before(c, k, j)) * c->size;
         if (lo < hi)
-            memcpy(cell + (lo - begin) * c->size, part + (lo - at) * c->size, (size_t)((hi - lo) * c->size));
+            shm_pass(shm_of(c->g), cell + (lo - begin) * c->size, part + (lo - at) * c->size,
+                     (size_t)((hi - lo) * c->size));
         at += count;
     }
 }

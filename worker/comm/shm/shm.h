@@ -171,6 +171,10 @@ static inline bool shm_is_dead(const struct shm_comm *s)
     return atomic_load(&s->ctl->joined) & SHM_DEAD;
 }
 
+/* Copies to memory that another rank will read, and has read before. The caller's next barrier or atomic store
+ * publishes the bytes. */
+void shm_pass(const struct shm_comm *s, void *to, const void *from, size_t bytes);
+
 /* dst = the sources 0, 1, .. combined in that order, n elements; AVG divides by the number of sources. dst may be one
  * of the sources. With `add` dst = dst + the result, and dst must not be a source. Every element is computed alone, so
  * the result has the same bits however the range is split. */

@@ -129,7 +129,7 @@ static void write_results(struct comm_group *g, const struct shm_tree *t, const 
             memmove(peer + (size_t)t->at * size, root, bytes);
     }
     if (window)
-        memcpy(window, root, bytes);
+        shm_pass(shm_of(g), window, root, bytes);
 }
 
 /* Sums this rank's slice of elements [begin, begin + n). */
