@@ -16,14 +16,15 @@ struct sysfs_tree {
 };
 
 /* Machines, from the output of `lscpu` and `numactl -H`. */
-extern const struct sysfs_tree sysfs_one;         /* 8 cores, no SMT */
-extern const struct sysfs_tree sysfs_one_smt;     /* a desktop: 4 cores of 2 threads */
-extern const struct sysfs_tree sysfs_two_sockets; /* 0-15,32-47 and 16-31,48-63 */
-extern const struct sysfs_tree sysfs_four_nodes;  /* 4 nodes per socket: 2 EPYC of 64 cores, NPS4 */
-extern const struct sysfs_tree sysfs_memory_only; /* GH200: 72 cores, the GPU's memory as nodes 1 to 8 */
-extern const struct sysfs_tree sysfs_gaps;        /* POWER9: nodes 0, 8, 252 to 255; 4 consecutive threads per core */
-extern const struct sysfs_tree sysfs_offline;     /* sysfs_two_sockets without 8-15,40-47 and 24; 56 is online */
-extern const struct sysfs_tree sysfs_large;       /* 1,152 CPUs in 8 nodes */
+extern const struct sysfs_tree sysfs_one;          /* 8 cores, no SMT */
+extern const struct sysfs_tree sysfs_one_smt;      /* a desktop: 4 cores of 2 threads */
+extern const struct sysfs_tree sysfs_two_sockets;  /* 0-15,32-47 and 16-31,48-63 */
+extern const struct sysfs_tree sysfs_four_nodes;   /* 4 nodes per socket: 2 EPYC of 64 cores, NPS4 */
+extern const struct sysfs_tree sysfs_four_sockets; /* 64 cores without SMT, numbered across the sockets in turn */
+extern const struct sysfs_tree sysfs_memory_only;  /* GH200: 72 cores, the GPU's memory as nodes 1 to 8 */
+extern const struct sysfs_tree sysfs_gaps;         /* POWER9: nodes 0, 8, 252 to 255; 4 consecutive threads per core */
+extern const struct sysfs_tree sysfs_offline;      /* sysfs_two_sockets without 8-15,40-47 and 24; 56 is online */
+extern const struct sysfs_tree sysfs_large;        /* 1,152 CPUs in 8 nodes */
 
 /* Writes the tree into test_tmpdir()/name and returns that path, which the next call overwrites. */
 const char *sysfs_tree_write(const struct sysfs_tree *t, const char *name);

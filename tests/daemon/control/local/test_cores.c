@@ -412,3 +412,49 @@ TEST(no_physical_core_is_split)
             }
         }
 }
+
+static bool spans_nodes(const uint8_t *cpus)
+{
+    int first = -1;
+    for (int i = 0; i < s.at.n_cpus; i++) {
+        if (!cpus_has(cpus, s.at.cpu[i].number))
+            continue;
+        if (first >= 0 && s.at.cpu[i].node != first)
+            return true;
+        first = s.at.cpu[i].node;
+    }
+    return false;
+}
+
+/* 64 cores in 4 nodes: any number of workers gets disjoint sets of equal size. As many of them as fit into the 16 cores
+ * of a node stay in one; only the others span nodes. */
+TEST(workers_divide_64_cores_of_4_nodes)
+{
+    on(&sysfs_four_sockets, "");
+    for (int workers = 1; workers <= 64; workers++) {
+        const int share = 64 / workers, fit = 4 * (16 / share);
+        int spanning = 0;
+        memset(s.users, 0, sizeof(s.users));
+        for (int w = 0; w < workers; w++) {
+            uint8_t cpus[CHANNEL_MAX_CPUS / 8];
+            cores_bind(&s, workers, 0, CORES_ANY, cpus);
+            assert_int_equal(share, count(cpus));
+            spanning += spans_nodes(cpus);
+        }
+        for (int i = 0; i < s.at.n_cpus; i++)
+            assert_true(s.users[i] <= 1);
+        if (spanning != (workers > fit ? workers - fit : 0))
+            fail_msg("%d workers of %d cores: %d span nodes, where %d fit", workers, share, spanning, fit);
+    }
+}
+
+/* Ranks that follow each other are neighbors: rings and pairs of ranks exchange most of their bytes within a node. */
+TEST(consecutive_ranks_are_in_one_of_4_nodes)
+{
+    on(&sysfs_four_sockets, "");
+    EXPECT("0,4,8,12,16,20,24,28", 8, 0, CORES_ANY);
+    EXPECT("32,36,40,44,48,52,56,60", 8, 0, CORES_ANY);
+    EXPECT("1,5,9,13,17,21,25,29", 8, 0, CORES_ANY);
+    EXPECT("33,37,41,45,49,53,57,61", 8, 0, CORES_ANY);
+    EXPECT("2,6,10,14,18,22,26,30", 8, 0, CORES_ANY);
+}
