@@ -1,6 +1,6 @@
-/* The processor as a device. Allocation only maps memory, which the operating system's kernel clears when it is first
- * touched: the threads that compute do this together, each on its own NUMA node, and nothing is cleared twice. A stream
- * is the calling thread, so queued work is already done and events are always complete. */
+/* The processor as a device. Allocation provides all pages: this puts them on the NUMA node of the thread that will use
+ * them, and a machine that is short of memory fails before the first step. A stream is the calling thread, so queued
+ * work is already done and events are always complete. */
 #include "common/base/clock.h"
 #include "kernels/devices.h"
 #include "kernels/kernels.h"
@@ -84,6 +84,19 @@ static const struct kern_ops *cpu_kernels(enum dtype dtype)
     return fast ? fast : kern_find("ref", dtype);
 }
 
+/* Provides zeroed pages by writes. A page that is read first would be a page of the shared zeros; its first write then
+ * splits a huge page into small ones. The operating system's kernel clears pages itself; before Linux 5.14 only a write
+ * makes it do so. Returns false without memory. */
+static bool populate(void *p, size_t bytes)
+{
+    if (madvise(p, bytes, MADV_POPULATE_WRITE) == 0)
+        return true;
+    if (errno == ENOMEM)
+        return false;
+    memset(p, 0, bytes);
+    return true;
+}
+
 static err_t cpu_alloc(struct dev *d, size_t bytes, const char *what, void **ret, struct why *why)
 {
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -91,6 +104,11 @@ static err_t cpu_alloc(struct dev *d, size_t bytes, const char *what, void **ret
         return why_set(why, ERR_NOMEM, "cannot allocate %zu bytes of %s: %s; use a smaller micro_batch or model", bytes,
                        what, strerror(errno));
     madvise(p, bytes, MADV_HUGEPAGE); /* advice only: an operating system kernel without huge pages uses small ones */
+    if (!populate(p, bytes)) {
+        munmap(p, bytes);
+        return why_set(why, ERR_NOMEM, "no memory for %zu bytes of %s; use a smaller micro_batch or model", bytes,
+                       what);
+    }
     *ret = p;
     return OK;
 }

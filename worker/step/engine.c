@@ -1,7 +1,6 @@
 /* Life cycle of an engine. The order of the steps follows from their needs: compiled programs determine the size of
  * memory, the gradients may lie in the comm's segment, and groups need the comm. Everything on the device is one
- * allocation, so a job whose memory the device or the limits refuse fails before the first step. A processor provides
- * pages when they are first touched, most of them in that step. */
+ * allocation, so a job either has all its memory before the first step or fails at once. */
 #include "worker/step/engine.h"
 
 #include "common/plan/check/plan_check.h"
