@@ -107,12 +107,13 @@ static void print_result(const struct options *o, const struct parity_model *m, 
         computing += (double)sim.computing_ns[i] / (double)m->job.parallel.workers / n;
     const double layers = (double)m->job.model.layers / (double)m->job.parallel.pp;
     qsort(step, (size_t)n, sizeof(*step), by_value);
+    const int64_t median = step[n / 2];
     printf("{\"bench\": \"pipeline\", \"schedule\": \"%s\", \"workers\": %d, \"pp\": %d, \"micros\": %d, "
            "\"post_validation\": %s, \"slot_ms\": %.1f, \"step_ms\": %.1f, \"ideal_ms\": %.1f, \"bubble\": %.3f, "
            "\"repeated\": %d, \"commit\": \"%s\"}\n",
            job_schedule_row(m->job.parallel.schedule)->name, (int)m->job.parallel.workers, (int)m->job.parallel.pp,
-           (int)micros, m->job.parallel.post_validation ? "true" : "false", o->slot_ms, (double)step[n / 2] * 1e-6,
-           3 * micros * o->slot_ms * layers, 1 - computing / (double)step[n / 2], (int)r->repeated, peak_commit());
+           (int)micros, m->job.parallel.post_validation ? "true" : "false", o->slot_ms, (double)median * 1e-6,
+           3 * micros * o->slot_ms * layers, 1 - computing / (double)median, (int)r->repeated, peak_commit());
 }
 
 static bool read_options(int argc, char **argv, struct options *o)

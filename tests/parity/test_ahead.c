@@ -183,108 +183,113 @@ static void compare(const char *yaml, const char *const *layout, struct script s
 
 static const struct script both = {.clips = 3, .fails = true};
 
-#define ZB_H2(n) "parallel.schedule=zb-h2", "parallel.pp=" #n, "model.layers=4"
-#define ZB_V(n) "parallel.schedule=zb-v", "parallel.chunks=2", "parallel.pp=" #n, "model.layers=4"
+#define ZB_H2_OF_2 "parallel.schedule=zb-h2", "parallel.pp=2", "model.layers=4"
+#define ZB_H2_OF_4 "parallel.schedule=zb-h2", "parallel.pp=4", "model.layers=4"
+#define ZB_V_OF_2 "parallel.schedule=zb-v", "parallel.chunks=2", "parallel.pp=2", "model.layers=4"
 
 TEST(two_ranks_that_clip_and_skip)
 {
-    compare(parity_llama, LAYOUT("parallel.workers=2", ZB_H2(2)), both);
-    compare(parity_llama, LAYOUT("parallel.workers=2", ZB_H2(2), "train.numerics=fast"),
+    compare(parity_llama, LAYOUT("parallel.workers=2", ZB_H2_OF_2), both);
+    compare(parity_llama, LAYOUT("parallel.workers=2", ZB_H2_OF_2, "train.numerics=fast"),
             (struct script){.clips = 3, .fails = true, .pause = 7});
 }
 
 TEST(nothing_is_repeated_without_clipping)
 {
-    compare(parity_llama, LAYOUT("parallel.workers=2", ZB_H2(2)), (struct script){0});
+    compare(parity_llama, LAYOUT("parallel.workers=2", ZB_H2_OF_2), (struct script){0});
 }
 
 /* An evaluation uses the memory of what has run ahead, which the next step then runs again. */
 TEST(an_evaluation_in_between)
 {
     const struct script script = {.clips = 3, .evaluate = 7};
-    compare(parity_llama, LAYOUT("parallel.workers=2", ZB_H2(2), "train.numerics=fast"), script);
-    compare(parity_llama, LAYOUT("parallel.workers=4", ZB_H2(4), "train.numerics=fast"), script);
+    compare(parity_llama, LAYOUT("parallel.workers=2", ZB_H2_OF_2, "train.numerics=fast"), script);
+    compare(parity_llama, LAYOUT("parallel.workers=4", ZB_H2_OF_4, "train.numerics=fast"), script);
 }
 
 /* Every message of a discarded slot is waited for: the comm has room for 64 (COMM_POSTS), fewer than are discarded. */
 TEST(clipping_in_every_step)
 {
-    compare(parity_llama, LAYOUT("parallel.workers=4", ZB_H2(4), "train.numerics=fast"), (struct script){.clips = 1});
+    compare(parity_llama, LAYOUT("parallel.workers=4", ZB_H2_OF_4, "train.numerics=fast"), (struct script){.clips = 1});
 }
 
 TEST(four_ranks)
 {
-    compare(parity_llama, LAYOUT("parallel.workers=4", ZB_H2(4), "train.numerics=fast"), both);
-    compare(parity_llama, LAYOUT("parallel.workers=4", ZB_H2(4), "train.global_batch=16"), both);
+    compare(parity_llama, LAYOUT("parallel.workers=4", ZB_H2_OF_4, "train.numerics=fast"), both);
+    compare(parity_llama, LAYOUT("parallel.workers=4", ZB_H2_OF_4, "train.global_batch=16"), both);
 }
 
 TEST(canonical_replicas)
 {
-    compare(parity_llama, LAYOUT("parallel.workers=4", ZB_H2(2), "train.numerics=canonical"), both);
+    compare(parity_llama, LAYOUT("parallel.workers=4", ZB_H2_OF_2, "train.numerics=canonical"), both);
 }
 
 TEST(replicas_with_a_comm_thread)
 {
-    compare(parity_llama, LAYOUT("parallel.workers=4", ZB_H2(2), "train.numerics=fast", "run.comm_thread=on"),
+    compare(parity_llama, LAYOUT("parallel.workers=4", ZB_H2_OF_2, "train.numerics=fast", "run.comm_thread=on"),
             (struct script){.clips = 3, .fails = true, .pause = 5});
 }
 
 /* 2 microbatches for 3 replicas: one of them only joins in collectives. */
 TEST(a_replica_without_a_microbatch)
 {
-    compare(parity_llama, LAYOUT("parallel.workers=6", ZB_H2(2), "train.global_batch=4", "train.numerics=fast"), both);
+    compare(parity_llama, LAYOUT("parallel.workers=6", ZB_H2_OF_2, "train.global_batch=4", "train.numerics=fast"),
+            both);
 }
 
 TEST(shards_of_everything)
 {
     compare(parity_llama,
-            LAYOUT("parallel.workers=4", ZB_H2(2), "parallel.fsdp=2", "parallel.zero=3", "train.numerics=fast"), both);
+            LAYOUT("parallel.workers=4", ZB_H2_OF_2, "parallel.fsdp=2", "parallel.zero=3", "train.numerics=fast"),
+            both);
 }
 
 TEST(shards_of_moments)
 {
     compare(parity_llama,
-            LAYOUT("parallel.workers=4", ZB_H2(2), "parallel.fsdp=2", "parallel.zero=1", "train.numerics=fast"), both);
+            LAYOUT("parallel.workers=4", ZB_H2_OF_2, "parallel.fsdp=2", "parallel.zero=1", "train.numerics=fast"),
+            both);
 }
 
 TEST(tensor_parallel_stages)
 {
-    compare(parity_llama, LAYOUT("parallel.workers=4", ZB_H2(2), "parallel.tp=2", "train.numerics=fast"), both);
+    compare(parity_llama, LAYOUT("parallel.workers=4", ZB_H2_OF_2, "parallel.tp=2", "train.numerics=fast"), both);
 }
 
 /* The V has a tied table on rank 0. */
 TEST(a_v_with_a_tied_table)
 {
-    compare(parity_gpt2, LAYOUT("parallel.workers=2", ZB_V(2), "train.numerics=fast"), both);
+    compare(parity_gpt2, LAYOUT("parallel.workers=2", ZB_V_OF_2, "train.numerics=fast"), both);
     compare(parity_gpt2,
-            LAYOUT("parallel.workers=4", ZB_V(2), "train.numerics=fast", "parallel.fsdp=2", "parallel.zero=2"), both);
+            LAYOUT("parallel.workers=4", ZB_V_OF_2, "train.numerics=fast", "parallel.fsdp=2", "parallel.zero=2"), both);
 }
 
 /* What runs ahead draws the random numbers of its own step. */
 TEST(dropout)
 {
-    compare(parity_transformer, LAYOUT("parallel.workers=2", ZB_H2(2), "train.numerics=fast"), both);
+    compare(parity_transformer, LAYOUT("parallel.workers=2", ZB_H2_OF_2, "train.numerics=fast"), both);
 }
 
 /* The device is asynchronous, and the host reads losses and the factor from a mirror. */
 TEST(hidden_memory)
 {
     const struct script script = {.clips = 3, .place = ON_HIDDEN_MEMORY};
-    compare(parity_llama, LAYOUT("parallel.workers=2", ZB_H2(2), "train.numerics=fast"), script);
-    compare(parity_llama, LAYOUT("parallel.workers=4", ZB_H2(4), "train.numerics=fast"), script);
+    compare(parity_llama, LAYOUT("parallel.workers=2", ZB_H2_OF_2, "train.numerics=fast"), script);
+    compare(parity_llama, LAYOUT("parallel.workers=4", ZB_H2_OF_4, "train.numerics=fast"), script);
 }
 
 TEST(hidden_memory_in_a_v)
 {
     const struct script script = {.clips = 3, .place = ON_HIDDEN_MEMORY};
-    compare(parity_gpt2, LAYOUT("parallel.workers=2", ZB_V(2), "train.numerics=fast"), script);
+    compare(parity_gpt2, LAYOUT("parallel.workers=2", ZB_V_OF_2, "train.numerics=fast"), script);
 }
 
 /* Messages over a wire need their sender until they are pushed. */
 TEST(two_nodes)
 {
     const struct script script = {.clips = 3, .fails = true, .place = ON_TWO_NODES};
-    compare(parity_llama, LAYOUT("parallel.workers=2", ZB_H2(2), "train.numerics=fast"), script);
-    compare(parity_llama, LAYOUT("parallel.workers=4", ZB_H2(4), "train.numerics=fast"), script);
-    compare(parity_llama, LAYOUT("parallel.workers=4", ZB_H2(4), "train.numerics=fast", "run.comm_thread=on"), script);
+    compare(parity_llama, LAYOUT("parallel.workers=2", ZB_H2_OF_2, "train.numerics=fast"), script);
+    compare(parity_llama, LAYOUT("parallel.workers=4", ZB_H2_OF_4, "train.numerics=fast"), script);
+    compare(parity_llama, LAYOUT("parallel.workers=4", ZB_H2_OF_4, "train.numerics=fast", "run.comm_thread=on"),
+            script);
 }
