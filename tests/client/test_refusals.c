@@ -54,7 +54,7 @@ TEST(a_plan_is_drawn)
     run_expect(&r, 0, "dtctl plan job.yaml --set parallel.workers=4 --set parallel.pp=2 --timeline step.svg");
     expect_text(r.out, "a step over pp");
     expect_text(r.out, "bubble");
-    expect_text(r.out, "    rank 0 ");
+    expect_text(r.out, "    rank 3 ");
     run_expect(&r, 0, "cat step.svg");
     expect_text(r.out, "<svg xmlns=");
     expect_text(r.out, "small: forecast of a step");
@@ -97,7 +97,7 @@ TEST(a_plan_of_thousands_is_quick)
                "dtctl plan job.yaml --set parallel.workers=2048 --set parallel.fsdp=16 --set parallel.zero=3 "
                "--set train.global_batch=8192");
     expect_text(r.out, "too large to compile for 2048 ranks");
-    expect_text(r.out, "ranks 0-");
+    expect_text(r.out, "ranks 1-");
     run_expect(&r, 2, "dtctl plan job.yaml --set parallel.workers=2048 --set train.global_batch=8192 --timeline a.svg");
     expect_text(r.err, "too large for a forecast");
 }
