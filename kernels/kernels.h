@@ -389,9 +389,10 @@ struct kern_ops {
     void (*route_sort)(struct kern_stream *s, int64_t t, int64_t k, int64_t experts, const int32_t *ids, int32_t *place,
                        int32_t *source, int32_t *offsets);
     void (*arrive)(struct kern_stream *s, const struct kern_arrive *a);
-    /* y[r] = x[source[r] / k], r < T k; not written where source[r] is -1. x[T,d], y[T k,d] */
-    void (*rows_gather)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, const int32_t *source, const void *x,
-                        void *y);
+    /* y[r] = weights[source[r]] x[source[r] / k], r < rows; not written where source[r] is -1. x[T,d], y[rows,d].
+     * weights (wide, [T,k]) may be NULL: all 1. */
+    void (*rows_gather)(struct kern_stream *s, int64_t rows, int64_t k, int64_t d, const int32_t *source,
+                        const void *weights, const void *x, void *y);
     /* y[t] = sum over j, ascending, of weights[t,j] x[place[t,j]], without places of -1; weights (wide) may be NULL:
      * all 1. x[T k,d], y[T,d] */
     void (*rows_sum)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, const int32_t *place, const void *weights,

@@ -65,8 +65,8 @@ NODISCARD err_t KERN_FN(drop)(struct kern_stream *s, const struct kern_drop *d);
 void KERN_FN(route_sort)(struct kern_stream *s, int64_t t, int64_t k, int64_t experts, const int32_t *ids,
                          int32_t *place, int32_t *source, int32_t *offsets);
 void KERN_FN(arrive)(struct kern_stream *s, const struct kern_arrive *a);
-void KERN_FN(rows_gather)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, const int32_t *source, const void *x,
-                          void *y);
+void KERN_FN(rows_gather)(struct kern_stream *s, int64_t rows, int64_t k, int64_t d, const int32_t *source,
+                          const void *weights, const void *x, void *y);
 void KERN_FN(rows_sum)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, const int32_t *place,
                        const void *weights, const void *x, void *y);
 void KERN_FN(rows_sum_grad)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, const int32_t *place,

@@ -72,15 +72,20 @@ struct rows_args {
 static void gather_rows(void *arg, int part, int64_t lo, int64_t hi)
 {
     const struct rows_args *a = arg;
-    for (int64_t r = lo; r < hi && a->index[r] >= 0; r++)
-        memcpy(a->y + r * a->d, a->x + a->index[r] / a->k * a->d, (size_t)a->d * sizeof(elem));
+    for (int64_t r = lo; r < hi && a->index[r] >= 0; r++) {
+        const elem *x = a->x + a->index[r] / a->k * a->d;
+        if (!a->weights)
+            memcpy(a->y + r * a->d, x, (size_t)a->d * sizeof(elem));
+        for (int64_t c = 0; c < a->d && a->weights; c += VF)
+            e_store_part(a->y + r * a->d, c, a->d, e_load_part(x, c, a->d) * a->weights[a->index[r]]);
+    }
 }
 
-void KERN_FN(rows_gather)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, const int32_t *source, const void *x,
-                          void *y)
+void KERN_FN(rows_gather)(struct kern_stream *s, int64_t rows, int64_t k, int64_t d, const int32_t *source,
+                          const void *weights, const void *x, void *y)
 {
-    struct rows_args a = {.k = k, .d = d, .index = source, .x = x, .y = y};
-    kern_stream_run(s, t * k, TOKENS, gather_rows, &a);
+    struct rows_args a = {.k = k, .d = d, .index = source, .weights = weights, .x = x, .y = y};
+    kern_stream_run(s, rows, TOKENS, gather_rows, &a);
 }
 
 static void sum_rows(void *arg, int part, int64_t lo, int64_t hi)

@@ -151,16 +151,21 @@ struct rows {
     float *d_weights;
 };
 
+/* t: rows of y */
 template <bool WHOLE> static __global__ void __launch_bounds__(MOST_THREADS) gather_rows(struct rows a)
 {
-    for (int64_t i = blockIdx.x; i < a.t * a.k; i += gridDim.x) {
+    for (int64_t i = blockIdx.x; i < a.t; i += gridDim.x) {
         const elem *x = a.x + a.index[i] / a.k * a.d;
         if (a.index[i] < 0)
             break; /* no row follows */
+        const float w = a.weights ? a.weights[a.index[i]] : 1;
         FOR_COLUMNS(j, a.d)
         {
             float v[VEC];
             row_load<WHOLE>(x, j, a.d, v);
+#pragma unroll
+            for (int e = 0; e < VEC; e++)
+                v[e] *= w;
             row_store<WHOLE>(a.y + i * a.d, j, a.d, v);
         }
     }
@@ -220,16 +225,16 @@ static bool rows_whole(const struct rows *a)
     return vec_all_aligned(4, rows) && a->d % VEC == 0;
 }
 
-/* Floor: x T times and y T k times d elements. */
-void KERN_FN(rows_gather)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, const int32_t *source, const void *x,
-                          void *y)
+/* Floor: x once for each token, and y rows times d elements. */
+void KERN_FN(rows_gather)(struct kern_stream *s, int64_t rows, int64_t k, int64_t d, const int32_t *source,
+                          const void *weights, const void *x, void *y)
 {
-    struct rows a = {t, k, d, source, NULL, (const elem *)x, NULL, (elem *)y, NULL, NULL};
+    struct rows a = {rows, k, d, source, (const float *)weights, (const elem *)x, NULL, (elem *)y, NULL, NULL};
     int threads = row_threads(d, MOST_THREADS);
     if (rows_whole(&a))
-        CUDA_LAUNCH(s, gather_rows<true>, grid_blocks(s, t * k, threads), threads, 0, a);
+        CUDA_LAUNCH(s, gather_rows<true>, grid_blocks(s, rows, threads), threads, 0, a);
     else
-        CUDA_LAUNCH(s, gather_rows<false>, grid_blocks(s, t * k, threads), threads, 0, a);
+        CUDA_LAUNCH(s, gather_rows<false>, grid_blocks(s, rows, threads), threads, 0, a);
 }
 
 /* Floor: x T k times and y T times d elements. */

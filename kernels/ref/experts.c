@@ -356,11 +356,14 @@ void KERN_FN(arrive)(struct kern_stream *s, const struct kern_arrive *a)
         a->offsets[a->hi - a->lo] = row;
 }
 
-void KERN_FN(rows_gather)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, const int32_t *source, const void *x,
-                          void *y)
+void KERN_FN(rows_gather)(struct kern_stream *s, int64_t rows, int64_t k, int64_t d, const int32_t *source,
+                          const void *weights, const void *x, void *y)
 {
-    for (int64_t r = 0; r < t * k && source[r] >= 0; r++)
-        memcpy((real *)y + r * d, (const real *)x + source[r] / k * d, (size_t)d * sizeof(real));
+    for (int64_t r = 0; r < rows && source[r] >= 0; r++)
+        for (int64_t c = 0; c < d; c++) {
+            double w = weights ? (double)((const real *)weights)[source[r]] : 1;
+            ((real *)y)[r * d + c] = (real)(w * (double)((const real *)x)[source[r] / k * d + c]);
+        }
 }
 
 void KERN_FN(rows_sum)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, const int32_t *place,

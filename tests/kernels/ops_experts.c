@@ -228,14 +228,20 @@ static err_t arrive_call(const struct kern_ops *k, struct kern_stream *s, const 
 static void rows_gather_shape(const struct kcase *c, struct case_operand *o)
 {
     o[0] = operand_of(IN, PACKED, c->t * c->k);
-    o[1] = operand_in(c->t * c->d);
-    o[2] = rows_of(OUT, c);
+    o[1] = operand_when(c->flags & BIAS, operand_wide(operand_in(c->t * c->k)));
+    o[2] = operand_in(c->t * c->d);
+    o[3] = rows_of(OUT, c);
 }
 
 static err_t rows_gather_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
 {
-    k->rows_gather(s, c->t, c->k, c->d, p[0], p[1], p[2]);
+    k->rows_gather(s, c->t * c->k, c->k, c->d, p[0], p[1], p[2], p[3]);
     return OK;
+}
+
+static int64_t gathered_terms(const struct kcase *c)
+{
+    return c->flags & BIAS ? 1 : 0;
 }
 
 static void rows_sum_shape(const struct kcase *c, struct case_operand *o)
@@ -441,7 +447,7 @@ const struct op_desc ops_experts[] = {
     {"drop", drop_shape, drop_call, .terms = exact},
     {"route_sort", route_sort_shape, route_sort_call, .terms = exact},
     {"arrive", arrive_shape, arrive_call, .terms = exact},
-    {"rows_gather", rows_gather_shape, rows_gather_call, .terms = exact},
+    {"rows_gather", rows_gather_shape, rows_gather_call, .terms = gathered_terms},
     {"rows_sum", rows_sum_shape, rows_sum_call, .terms = rows_sum_terms, .floor = 1},
     {"rows_sum_grad", rows_sum_grad_shape, rows_sum_grad_call, rows_sum_grad_link, .terms = columns_terms,
      .aliases = {{4, 2}}, .floor = 1},

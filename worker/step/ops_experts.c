@@ -141,7 +141,8 @@ static err_t op_route_sort(const struct run *r, const struct op *op)
 
 static err_t op_rows_gather(const struct run *r, const struct op *op)
 {
-    KERN(r)->rows_gather(run_stream(r, op), run_rows(r, op), run_dim(r, op->k), run_dim(r, op->n), run_arg(r, op, 1),
+    const int64_t k = run_dim(r, op->k);
+    KERN(r)->rows_gather(run_stream(r, op), run_rows(r, op) * k, k, run_dim(r, op->n), run_arg(r, op, 1), NULL,
                          run_arg(r, op, 0), run_arg(r, op, 2));
     return OK;
 }

@@ -511,7 +511,7 @@ static void run_experts(struct machine *m, const struct op *op, int64_t t, int64
         run_arrange(m, op, t * choices);
         break;
     case OP_ROWS_GATHER:
-        k->rows_gather(s, t, choices, n, A(1), A(0), A(2));
+        k->rows_gather(s, t * choices, choices, n, A(1), NULL, A(0), A(2));
         break;
     case OP_ROWS_SUM:
         k->rows_sum(s, t, choices, n, A(2), A(1), A(0), A(3));
