@@ -52,6 +52,8 @@ static const struct schema_name qk_norm_names[] = {
     {"none", QK_NORM_NONE}, {"head", QK_NORM_HEAD}, {"whole", QK_NORM_WHOLE}, {0}};
 static const struct schema_name expert_load_names[] = {
     {"routed", EXPERT_LOAD_ROUTED}, {"balanced", EXPERT_LOAD_BALANCED}, {0}};
+static const struct schema_name dispatch_names[] = {
+    {"all_to_all", DISPATCH_ALL_TO_ALL}, {"all_gather", DISPATCH_ALL_GATHER}, {0}};
 static const struct schema_name recompute_names[] = {
     {"none", RECOMPUTE_NONE},           {"full", RECOMPUTE_FULL},       {"pointwise", RECOMPUTE_POINTWISE},
     {"attention", RECOMPUTE_ATTENTION}, {"experts", RECOMPUTE_EXPERTS}, {0}};
@@ -550,6 +552,11 @@ static const struct schema_row rows[] = {
           "Which rows of experts a rank computes (parallel.ep). routed: those that the router sends to its experts. "
           "balanced: equally many on every rank, whatever the router chooses: a rank with few rows borrows experts of "
           "another rank for one layer and microbatch. Memory then does not depend on the routing.")},
+    {ENUM(
+        parallel.dispatch, dispatch_names, "all_to_all", FREE,
+        "How tokens get to the ranks of their experts (ep). all_to_all: a row for each choice of an expert of another "
+        "rank. all_gather: every token to every rank of the group, and each takes the rows of its experts; fewer "
+        "bytes if ep is below model.experts_per_token. Results return by all_to_all with both.")},
     {ENUM(parallel.recompute, recompute_names, "none", FREE,
           "Activation checkpointing: what the backward pass recomputes instead of keeping it. full: everything in a "
           "layer except its input. pointwise: normalization layers and activation functions. attention: the "

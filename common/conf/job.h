@@ -56,6 +56,8 @@ enum expert_load { EXPERT_LOAD_ROUTED, EXPERT_LOAD_BALANCED };
 /* Activation checkpointing: the backward pass recomputes nothing; everything in a layer except its input;
  * normalization layers and activation functions; attention. */
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_FULL, RECOMPUTE_POINTWISE, RECOMPUTE_ATTENTION, RECOMPUTE_EXPERTS };
+/* How the rows of tokens get to the ranks of their experts. */
+enum dispatch { DISPATCH_ALL_TO_ALL, DISPATCH_ALL_GATHER };
 enum device { DEVICE_CPU, DEVICE_CUDA };
 /* Backends of worker/comm. auto: stream on a CPU (which uses shm alone on one node); on GPUs, nccl if every worker has
  * its own GPU, else staged. */
@@ -134,6 +136,7 @@ struct job_parallel {
     char *schedule_csv;   /* for PIPE_FILE: the text of the schedule (docs/internals/schedules.md); "": none */
     enum recompute recompute;
     enum expert_load expert_load;
+    enum dispatch dispatch;
 };
 
 /* What a job does if the checkpoint that it loads cannot be read. */

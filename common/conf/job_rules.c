@@ -373,6 +373,20 @@ static bool load_broken(const struct job_spec *j, char ret[SENTENCE])
            BROKEN("this version balances experts on CPUs only: write routed, or run.device cpu");
 }
 
+static bool dispatch_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    if (j->parallel.dispatch == DISPATCH_ALL_TO_ALL)
+        return false;
+    if (j->parallel.ep == 1)
+        return BROKEN("parallel.ep is 1, so tokens stay with their ranks: leave the key out, or set parallel.ep");
+    if (j->parallel.expert_load == EXPERT_LOAD_BALANCED)
+        return BROKEN("a rank takes the rows of its own experts only, not those that parallel.expert_load balanced "
+                      "lends it: write all_to_all, or parallel.expert_load routed");
+    return j->model.expert_capacity > 0 &&
+           BROKEN("every token needs a row for each of its choices, but model.expert_capacity drops some: write "
+                  "all_to_all, or model.expert_capacity 0");
+}
+
 static bool recompute_broken(const struct job_spec *j, char ret[SENTENCE])
 {
     return j->parallel.recompute == RECOMPUTE_EXPERTS && !j->model.experts &&
@@ -571,6 +585,7 @@ static const struct rule rules[] = {
     {OVER(parallel.min_workers, range_broken)},
     {OVER(parallel.ep, experts_broken)},
     {OVER(parallel.expert_load, load_broken)},
+    {OVER(parallel.dispatch, dispatch_broken)},
     {OVER(parallel.recompute, recompute_broken)},
     {OVER(parallel.tp, tensor_broken)},
     {OVER(parallel.tp, whole_norm_broken)},

@@ -140,6 +140,11 @@ static int furthest(const struct exchange *x, int64_t all, int sign, int64_t *re
     return found;
 }
 
+int64_t exchange_home_rows(const struct exchange *x, int member)
+{
+    return x->offsets[member * (x->experts + 1) + x->experts];
+}
+
 static void plan_balanced(struct exchange *x)
 {
     int64_t all = 0, lacks, has;

@@ -56,6 +56,8 @@ int64_t exchange_slots(int members, int64_t experts, int member);
 const struct exchange_share *exchange_shares(const struct exchange *x, int member);
 /* Rows that member `from` sends to member `to`. */
 int64_t exchange_rows(const struct exchange *x, int from, int to);
+/* Home rows of a member, for all experts. */
+int64_t exchange_home_rows(const struct exchange *x, int member);
 /* The obvious form of the kernel `arrive` (kernels/kernels.h), for borrowed experts too. index[r]: where row r stands
  * among the arrived ones; inverse: the inverse of it; offsets: the first row of each of this member's experts, then of
  * each expert that it may borrow, and the number of rows. Not borrowed: no rows. */

@@ -92,6 +92,7 @@
     X(NOT_GIVEN_BACK, "the gradients of borrowed experts are not given back")                             \
     X(BORROWED_FROM_ANOTHER, "rows of borrowed experts are multiplied with another matrix")               \
     X(ROWS_NOT_ARRANGED, "rows sorted by expert are sent as if sorted by rank")                           \
+    X(GRADIENTS_NOT_WEIGHED, "gradients of rows that a rank takes from all tokens miss their weights")    \
     X(ARRIVED_TOO_SMALL, "a buffer has room for one row less than may arrive")                            \
     X(WEIGHTS_LEFT_OUT, "a token's experts are added without their weights")                              \
     X(WEIGHTS_TWICE, "the gradients of a token's rows are weighed a second time")                         \

@@ -90,6 +90,34 @@ int64_t program_dim(const struct program *p, struct graph_dim d, int64_t samples
     }
 }
 
+/* Tokens of a sample that the rank with this index on cp has: its first and its last part (ring attention). */
+static int64_t seq_of(const struct program *p, int index)
+{
+    const int cp = p->mesh.size[AXIS_CP], parts[] = {index, 2 * cp - 1 - index};
+    int64_t n = 0, lo, hi;
+    for (int i = 0; i < 2; i++) {
+        layout_split(p->seq, 2 * cp, parts[i], &lo, &hi);
+        n += hi - lo;
+    }
+    return n;
+}
+
+int64_t program_group_tokens(const struct program *p, int64_t samples)
+{
+    const struct sharding *s = &p->sharding;
+    const int *share = s->ep.share, tp = s->mesh.size[AXIS_TP];
+    const int cp_0 = s->coord[AXIS_CP] / share[AXIS_CP] * share[AXIS_CP];
+    const int tp_0 = s->coord[AXIS_TP] / share[AXIS_TP] * share[AXIS_TP];
+    int64_t n = 0;
+    for (int i = cp_0; i < cp_0 + share[AXIS_CP]; i++)
+        for (int j = tp_0; j < tp_0 + share[AXIS_TP]; j++) {
+            int64_t lo, hi;
+            layout_split(samples * seq_of(p, i), tp, j, &lo, &hi);
+            n += hi - lo;
+        }
+    return n * share[AXIS_FSDP];
+}
+
 void program_fini(struct program *p)
 {
     for (int i = 0; i < p->n_groups; i++)

@@ -150,6 +150,12 @@ struct buffer {
  *                         compute them; `place` and `source` follow
  *   borrow                k own experts with matrices of n elements: y receives those that this rank borrows, at most m
  *   give_back             the same: adds the gradients of borrowed experts to those of their ranks. room: one matrix
+ *   gather_tokens         all-gather of n elements of each token: the m tokens that this rank sends to experts, with k
+ *                         choices each. How many the other members have follows from `all`; y receives those of all
+ *                         members, at most `seq` tokens
+ *   sources               m elements of `all`, n experts of the model; sources of seq rows: the choice of each row of
+ *                         this rank's experts, counted over the tokens of all members (kern_arrive)
+ *   rows_pick             m rows of n columns: row r is that of token choices[r] / k of x, which has seq tokens
  *   gate*                 m tokens, n columns
  *   tree_leaf             m elements. h = sumtree_height(n_micros, first_micro, micro), c = sumtree_merges(the same):
  *                         when c is 0 instance h of `tree` = x; else instance h-1 += x, then instance h-2 += instance
@@ -199,10 +205,13 @@ struct buffer {
     X(OP_ROWS_SUM_GRAD, "rows_sum_grad", "rrrrww") /* rows, weights, place, dy, d_rows, d_weights */                   \
     X(OP_GROUPED_GEMM, "grouped_gemm", "rrwrr")    /* a, b, c, offsets, [more]: written with OPF_TRANS_A */            \
     X(OP_EXCHANGE, "exchange", "rrw")              /* x, all, y */                                                     \
-    X(OP_ARRIVE, "arrive", "rwww")                 /* all, index, inverse, offsets */                                  \
+    X(OP_ARRIVE, "arrive", "rwww")                 /* all, [index], inverse, offsets */                                \
     X(OP_ARRANGE, "arrange", "rarww")              /* all, place, source by expert, source, moved */                   \
     X(OP_BORROW, "borrow", "rrw")                  /* matrices of own experts, all, matrices of borrowed ones */       \
     X(OP_GIVE_BACK, "give_back", "rrwa")           /* gradients of borrowed experts, all, room, those of own ones */   \
+    X(OP_GATHER_TOKENS, "gather_tokens", "rrw")    /* x, all, y */                                                     \
+    X(OP_SOURCES, "sources", "rrw")                /* all, sources of all members, choices */                          \
+    X(OP_ROWS_PICK, "rows_pick", "rrrw")           /* x, choices, [weights of all choices], rows */                    \
     X(OP_GATE, "gate", "rrw")                      /* x, z, y */                                                       \
     X(OP_GATE_GRAD, "gate_grad", "rrrww")          /* x, z, dy, dx, dz */                                              \
     X(OP_POSITIONS, "positions", "rrw")            /* x, rows (i32), y; y may be x */                                  \
@@ -432,6 +441,9 @@ static inline int64_t buffer_row(const struct buffer *b)
 /* The extent of a dimension for a microbatch of `samples` samples; of SYM_ARRIVED, which only the running program
  * knows, the bound. */
 int64_t program_dim(const struct program *p, struct graph_dim d, int64_t samples);
+/* Tokens that the ranks of this rank's group of expert parallelism have together, if each has a microbatch of `samples`
+ * samples. */
+int64_t program_group_tokens(const struct program *p, int64_t samples);
 /* The member of the tp group to which a symbol of own tokens belongs; -1: it is another symbol. *ret_first: the symbol
  * is the index of the member's first token, not the number of its tokens. */
 int program_dim_member(const struct program *p, enum graph_sym sym, bool *ret_first);

@@ -273,7 +273,7 @@ static const struct {
     uint64_t seeds;
 } parts[] = {
     {"parallel={workers: 2, fsdp: 2, zero: 0, ep: 2}", 2},
-    {"parallel={workers: 2, tp: 2, ep: 2, recompute: experts}", 1},
+    {"parallel={workers: 2, tp: 2, ep: 2, recompute: experts, dispatch: all_gather}", 1},
     {"parallel={workers: 4, fsdp: 4, zero: 0, ep: 4}", 1},
     {"parallel={workers: 4, fsdp: 2, tp: 2, sp: true, zero: 3, ep: 4}", 1},
     {"parallel={workers: 4, fsdp: 2, cp: 2, zero: 1, ep: 2}", 1},

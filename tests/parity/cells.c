@@ -3,7 +3,7 @@
 #include "tests/parity/cells.h"
 
 #define MAX_TEXT 64
-#define MAX_SETS 40
+#define MAX_SETS 48
 
 static const char *const model_names[CELL_MODELS] = {"llama", "gpt2", "transformer", "mixture", "qwen", "olmo"};
 static const char *const model_texts[CELL_MODELS] = {parity_llama, parity_gpt2,  parity_transformer,
@@ -56,6 +56,20 @@ static bool has_comm_thread(const struct cell *c)
     return cell_workers(c) > 1 && sum % 2;
 }
 
+static bool has_capacity(const struct cell *c)
+{
+    return c->factor[CELL_UNEVEN] || c->factor[CELL_ROUTING] == ROUTING_BALANCE;
+}
+
+/* Of the cells with expert parallelism, those whose tokens are gathered: neither experts with a capacity nor borrowed
+ * ones allow that. */
+static bool gathers_tokens(const struct cell *c)
+{
+    const int *f = c->factor;
+    const bool legal = f[CELL_EP] && !f[CELL_LOAD] && !has_capacity(c);
+    return legal && (f[CELL_ZERO] + f[CELL_RECOMPUTE] + f[CELL_ROUTING] + f[CELL_CP]) % 2;
+}
+
 void cell_name(const struct cell *c, char *ret, size_t size)
 {
     static const char *const axes[] = {"dp", "fsdp", "tp", "pp", "cp", "zero"};
@@ -71,7 +85,10 @@ void cell_name(const struct cell *c, char *ret, size_t size)
         at += (size_t)snprintf(ret + at, size - at, " recompute %s", recompute_names[c->factor[CELL_RECOMPUTE]]);
     if (c->factor[CELL_EP])
         at += (size_t)snprintf(ret + at, size - at, " ep %d", ep_of(c));
-    snprintf(ret + at, size - at, "%s%s%s%s", c->factor[CELL_LOAD] ? " balanced" : "",
+    snprintf(ret + at, size - at, "%s%s%s%s",
+             c->factor[CELL_LOAD] ? " balanced"
+             : gathers_tokens(c)  ? " all-gather"
+                                  : "",
              routing_names[c->factor[CELL_ROUTING]], c->factor[CELL_UNEVEN] ? " uneven" : "",
              has_comm_thread(c) ? " comm thread" : "");
 }
@@ -143,7 +160,7 @@ static void set_experts(struct sets *s, const struct cell *c)
     set_word(s, "model.aux_scope", uneven ? "micro_batch" : "sample");
     set_word(s, "model.z_loss", "0.01");
     set_word(s, "model.expert_bias", uneven ? "0.02" : "0.003");
-    set_word(s, "model.expert_capacity", uneven ? "0.9" : balance ? "1" : "0");
+    set_word(s, "model.expert_capacity", !has_capacity(c) ? "0" : uneven ? "0.9" : "1");
     set_word(s, "model.expert_drop", uneven || !balance ? "position" : "probability");
 }
 
@@ -186,6 +203,7 @@ static void set_layout(struct sets *s, const struct cell *c)
     set_key(s, "parallel.chunks", chunks_of(c));
     set_key(s, "parallel.ep", ep_of(c));
     set_word(s, "parallel.expert_load", f[CELL_LOAD] ? "balanced" : "routed");
+    set_word(s, "parallel.dispatch", gathers_tokens(c) ? "all_gather" : "all_to_all");
     set_word(s, "parallel.recompute", recompute_names[f[CELL_RECOMPUTE]]);
     set_word(s, "run.comm_thread", has_comm_thread(c) ? "on" : "off");
 }

@@ -2,6 +2,7 @@
  * those of the program, whose ops are added up by the rules of worker/comm/comm.h. With even shards they also equal the
  * formulas of the literature. */
 #include "common/plan/compile/compile.h"
+#include "common/plan/estimate/forecast.h"
 #include "tests/parity/rank.h"
 
 #include <sys/mman.h>
@@ -43,6 +44,8 @@ static int64_t op_elements(const struct program *p, const struct op *op, int n, 
                 sum += k == me ? 0 : part;
             }
         return sum;
+    case OP_GATHER_TOKENS: /* if every rank has as many tokens */
+        return (n - 1) * m * cols;
     case OP_EXCHANGE: /* if every token chooses all experts, of which each rank has equally many */
         return (op->flags & OPF_INVERSE ? program_dim(p, op->k, samples) : m) / n * (n - 1) * cols;
     case OP_RECV:
@@ -248,6 +251,60 @@ TEST(experts_exchange_what_the_formula_gives)
                 fail_msg("%s", why.text);
             assert_int_equal(exchanged(&p),
                              4 * k * tokens * h * (rows[i].e - 1) / rows[i].e * 8 * layers / pp * micros);
+            program_fini(&p);
+        }
+        free_counted(c);
+    }
+}
+
+/* The gathered tokens, the numbers of their home rows and their weights, of all other ranks of the group. */
+static int64_t gathered(const struct program *p)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < p->n_actions; i++)
+        for (int k = 0; k < p->actions[i].n_ops; k++) {
+            const struct op *op = &p->ops[p->actions[i].first_op + k];
+            const int64_t samples = p->micros[p->actions[i].micro < 0 ? 0 : p->actions[i].micro].samples;
+            const int64_t bytes = op->kind != OP_GATHER_TOKENS
+                                      ? 0
+                                      : op_elements(p, op, p->groups[op->group].n, 0, samples) *
+                                            (int64_t)dtype_bytes(p->buffers[op->arg[0].buffer].dtype);
+            if (bytes != (op->kind == OP_GATHER_TOKENS ? plan_op_wire(p, op, samples) : 0))
+                fail_msg("the plan has %lld bytes for a gather of %lld", (long long)plan_op_wire(p, op, samples),
+                         (long long)bytes);
+            sum += bytes;
+        }
+    return sum;
+}
+
+/* In each layer and microbatch two gathers bring 2 T H (e - 1) numbers, and as many of T k int32 and T k weights; the
+ * results and the gradients of tokens return by two exchanges as above. */
+TEST(gathered_tokens_bring_what_the_formula_gives)
+{
+    static const struct {
+        const char *layout;
+        int64_t e, ranks;
+    } rows[] = {
+        {"parallel={workers: 2, fsdp: 2, ep: 2, dispatch: all_gather}", 2, 1},
+        {"parallel={workers: 4, fsdp: 4, zero: 3, ep: 4, dispatch: all_gather}", 4, 1},
+        {"parallel={workers: 2, tp: 2, ep: 2, dispatch: all_gather}", 2, 2},
+        {"parallel={workers: 2, tp: 2, sp: false, ep: 2, dispatch: all_gather}", 2, 2},
+        {"parallel={workers: 4, cp: 2, tp: 2, ep: 4, dispatch: all_gather}", 4, 4},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const int64_t k = 4, h = 48, layers = 2, seq = 12, samples = 2, batch = 16, e = rows[i].e;
+        struct counted *c = COUNT(parity_llama, "model={experts: 4, experts_per_token: 4, expert_ffn: 8, heads: 8}",
+                                  "train.global_batch=16", rows[i].layout);
+        const int world = (int)c->m.job.parallel.workers;
+        const int64_t tokens = samples * seq / rows[i].ranks;
+        const int64_t turns = layers * (batch / samples / (world / rows[i].ranks));
+        for (int r = 0; r < world; r++) {
+            struct program p;
+            struct why why;
+            if (plan_compile(&c->m.job, &c->m.graph, MODE_TRAIN, r, &p, &why))
+                fail_msg("%s", why.text);
+            assert_int_equal(gathered(&p), (2 * h * 8 + k * 4 + k * 8) * tokens * (e - 1) * turns);
+            assert_int_equal(exchanged(&p), 2 * k * tokens * h * (e - 1) / e * 8 * turns);
             program_fini(&p);
         }
         free_counted(c);

@@ -117,6 +117,34 @@ TEST(a_communication_thread_moves_work_only)
     same_bits_with_thread(parity_llama, "canonical", list, 3);
 }
 
+/* The rows of experts and their order are the same, however tokens get to them. */
+static void same_bits_gathered(const char *numerics, const char *experts, const char *const *const *layouts, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const char *rows[16] = {experts}, *gathered[16] = {experts, "parallel.dispatch=all_gather"};
+        for (int k = 0; layouts[i][k]; k++)
+            rows[k + 1] = gathered[k + 2] = layouts[i][k];
+        same_bits(parity_llama, numerics, (const char *const *const[]){rows, gathered}, 2);
+    }
+}
+
+TEST(gathered_tokens_make_the_same_rows)
+{
+    static const char few[] = "model={experts: 5, experts_per_token: 2, expert_ffn: 11, aux_loss: 0.1}";
+    static const char many[] = "model={experts: 7, experts_per_token: 6, expert_ffn: 11, aux_loss: 0.1}";
+    const char *const *const list[] = {
+        LAYOUT("parallel={workers: 2, tp: 2, ep: 2}"),
+        LAYOUT("parallel={workers: 2, tp: 2, sp: false, ep: 2, recompute: experts}"),
+        LAYOUT("parallel={workers: 4, cp: 2, tp: 2, ep: 4}"),
+        LAYOUT("parallel={workers: 2, fsdp: 2, zero: 1, ep: 2}", "train.global_batch=6"), /* one has a turn more */
+        LAYOUT("parallel={workers: 4, fsdp: 4, zero: 3, ep: 4, recompute: full}"),
+        LAYOUT("parallel={workers: 4, pp: 2, fsdp: 2, zero: 0, ep: 2, schedule: zb-h1}"),
+    };
+    same_bits_gathered("proof", few, list, 6);
+    same_bits_gathered("fast", many, list, 6);
+    same_bits_gathered("canonical", few, list, 3);
+}
+
 TEST(recomputation_moves_work_only)
 {
 #define CUT "parallel.workers=4", "parallel.tp=2", "parallel.cp=2"

@@ -165,4 +165,5 @@ const run_op_fn run_comm_ops[OP_KIND_COUNT] = {
     [OP_EXCHANGE] = run_exchange,
     [OP_BORROW] = run_borrow,
     [OP_GIVE_BACK] = run_give_back,
+    [OP_GATHER_TOKENS] = run_gather_tokens,
 };

@@ -408,6 +408,39 @@ err_t run_give_back(const struct run *r, const struct op *op)
     return e;
 }
 
+/* ---- all-gather of the tokens ---- */
+
+/* The home rows of a member are k for each of its tokens. */
+err_t run_gather_tokens(const struct run *r, const struct op *op)
+{
+    const struct exchange *x = exchange_of(r, op, 1);
+    const int64_t n = run_dim(r, op->n), k = run_dim(r, op->k);
+    for (int i = 0; i < x->members; i++)
+        r->bindings->counts[i] = exchange_home_rows(x, i) / k * n;
+    return comm_all_gather(r->bindings->groups[op->group], run_stream(r, op), run_arg(r, op, 0), run_arg(r, op, 2),
+                           r->bindings->counts, r->program->buffers[op->arg[0].buffer].dtype);
+}
+
+static err_t op_sources(const struct run *r, const struct op *op)
+{
+    const struct exchange *x = exchange_of(r, op, 0);
+    struct kern_arrive a = {.members = x->members,
+                            .experts = x->experts,
+                            .all = run_arg(r, op, 0),
+                            .sources = run_arg(r, op, 1),
+                            .choices = run_arg(r, op, 2)};
+    exchange_experts(x, x->me, &a.lo, &a.hi);
+    KERN(r)->arrive(run_stream(r, op), &a);
+    return OK;
+}
+
+static err_t op_rows_pick(const struct run *r, const struct op *op)
+{
+    KERN(r)->rows_gather(run_stream(r, op), run_rows(r, op), run_dim(r, op->k), run_dim(r, op->n), run_arg(r, op, 1),
+                         run_arg(r, op, 2), run_arg(r, op, 0), run_arg(r, op, 3));
+    return OK;
+}
+
 const run_op_fn run_expert_ops[OP_KIND_COUNT] = {
     [OP_ROUTE] = op_route,
     [OP_ROUTE_GRAD] = op_route_grad,
@@ -425,4 +458,6 @@ const run_op_fn run_expert_ops[OP_KIND_COUNT] = {
     [OP_GATE_GRAD] = op_gate_grad,
     [OP_ARRIVE] = op_arrive,
     [OP_ARRANGE] = op_arrange,
+    [OP_SOURCES] = op_sources,
+    [OP_ROWS_PICK] = op_rows_pick,
 };

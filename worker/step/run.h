@@ -121,6 +121,7 @@ void profile_collect(const struct run *r);
 
 /* Ops between the ranks of expert parallelism, for the table of ops that call the comm. */
 NODISCARD err_t run_exchange(const struct run *r, const struct op *op);
+NODISCARD err_t run_gather_tokens(const struct run *r, const struct op *op);
 NODISCARD err_t run_borrow(const struct run *r, const struct op *op);
 NODISCARD err_t run_give_back(const struct run *r, const struct op *op);
 

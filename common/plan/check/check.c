@@ -54,6 +54,7 @@ bool check_is_collective(const struct op *op)
     case OP_EXCHANGE:
     case OP_BORROW:
     case OP_GIVE_BACK:
+    case OP_GATHER_TOKENS:
         return true;
     case OP_TREE_REDUCE: /* without a group the rank joins its own nodes alone */
         return op->group >= 0;
@@ -64,8 +65,8 @@ bool check_is_collective(const struct op *op)
 
 bool check_between_experts(const struct program *p, const struct op *op)
 {
-    return op->kind == OP_EXCHANGE || op->kind == OP_BORROW || op->kind == OP_GIVE_BACK ||
-           (op->kind == OP_GATHER && p->buffers[op->arg[0].buffer].dtype == DT_I32);
+    return op->kind == OP_EXCHANGE || op->kind == OP_GATHER_TOKENS || op->kind == OP_BORROW ||
+           op->kind == OP_GIVE_BACK || (op->kind == OP_GATHER && p->buffers[op->arg[0].buffer].dtype == DT_I32);
 }
 
 unsigned check_group_axes(const struct program *p, int group)
@@ -157,6 +158,8 @@ static const unsigned optional[OP_KIND_COUNT] = {
     [OP_GROUPED_GEMM] = 1 << 4,
     [OP_CHOICES] = 1 << 1,
     [OP_DROP] = 1 << 4,
+    [OP_ARRIVE] = 1 << 1,
+    [OP_ROWS_PICK] = 1 << 2,
 };
 
 static err_t check_operands(const struct check_at *at, const struct op *op, struct why *why)

@@ -164,6 +164,20 @@ static struct operand_rows exchange_rows_of(const struct program *p, const struc
     return i == 1 ? one_row(members) : (struct operand_rows){i == 0 ? m : k, n, n};
 }
 
+/* Operands x, all, y; all, sources, choices; x, choices, weights, rows. */
+static struct operand_rows gathered_rows(const struct program *p, const struct op *op, int i, int64_t m, int64_t n,
+                                         int64_t k)
+{
+    const int64_t members = op->group >= 0 ? p->groups[op->group].n : 1;
+    if (op->kind == OP_SOURCES)
+        return one_row(i == 0 ? m : i == 1 ? op->seq : p->max_arrived);
+    if (op->kind == OP_GATHER_TOKENS)
+        return i == 1 ? one_row(members) : (struct operand_rows){i == 0 ? m : op->seq, n, n};
+    if (i == 1)
+        return one_row(m);
+    return (struct operand_rows){i == 3 ? m : op->seq, i == 2 ? k : n, i == 2 ? k : n};
+}
+
 static struct operand_rows rows_of(const struct program *p, const struct op *op, int i)
 {
     int64_t m = program_dim(p, op->m, p->max_samples), n = program_dim(p, op->n, p->max_samples);
@@ -179,6 +193,10 @@ static struct operand_rows rows_of(const struct program *p, const struct op *op,
     case OP_BORROW:
     case OP_GIVE_BACK:
         return borrow_rows(p, op, i, m, n, program_dim(p, op->k, p->max_samples));
+    case OP_GATHER_TOKENS:
+    case OP_SOURCES:
+    case OP_ROWS_PICK:
+        return gathered_rows(p, op, i, m, n, program_dim(p, op->k, p->max_samples));
     case OP_GROUPED_GEMM:
         return grouped_rows(op, i, m, n, program_dim(p, op->k, p->max_samples));
     case OP_ATTENTION_JOIN:
@@ -361,10 +379,16 @@ static err_t check_sort(const struct check_at *at, const struct graph *g, const 
     return others ? check_fail(at, why, "sorts %s, which are not the choices of its node", g->tensors[ids].name) : OK;
 }
 
-/* Checks that the experts of a token are added with their weights, and its rows' gradients without. */
+/* Checks that the experts of a token are added with their weights, and its rows' gradients without; and that rows which
+ * a rank takes from all tokens have no weights, and their gradients have them. */
 static err_t check_row_sum(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
 {
-    bool combines = op->node >= 0 && g->nodes[op->node].op == GO_COMBINE, weighted = op->arg[1].buffer >= 0;
+    const bool picks = op->kind == OP_ROWS_PICK;
+    bool combines = op->node >= 0 && g->nodes[op->node].op == GO_COMBINE;
+    bool weighted = op->arg[picks ? 2 : 1].buffer >= 0;
+    if (picks && combines != weighted)
+        return check_fail(at, why,
+                          combines ? "takes gradients of rows without their weights" : "weighs rows of tokens");
     return combines == weighted ? OK
                                 : check_fail(at, why,
                                              combines ? "adds the experts of a token without their weights"
@@ -457,7 +481,7 @@ err_t check_operand_shapes(const struct check_at *at, const struct graph *g, con
         e = check_drop(at, g, op, why);
     if (!e && op->kind == OP_ROUTE_SORT)
         e = check_sort(at, g, op, why);
-    if (!e && op->kind == OP_ROWS_SUM)
+    if (!e && (op->kind == OP_ROWS_PICK || op->kind == OP_ROWS_SUM))
         e = check_row_sum(at, g, op, why);
     if (!e && (op->kind == OP_RMSNORM || op->kind == OP_RMSNORM_GRAD))
         e = check_heads(at, g, op, why);

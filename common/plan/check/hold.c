@@ -138,10 +138,28 @@ static err_t check_arrived(const struct graph *g, const struct program *p, struc
                          (long long)p->max_arrived, (long long)most);
 }
 
+/* Checks that what is gathered of all tokens of the group has room for those of their largest microbatches. */
+static err_t check_gathered(const struct graph *g, const struct program *p, struct why *why)
+{
+    int ranks;
+    const int64_t all = group_tokens(p, &ranks);
+    for (int i = 0; i < p->n_ops; i++) {
+        const struct op *op = &p->ops[i];
+        const int64_t each = op->kind == OP_SOURCES && op->node >= 0 ? g->nodes[op->node].router.k : 1;
+        if (op->kind != OP_GATHER_TOKENS && op->kind != OP_SOURCES && op->kind != OP_ROWS_PICK)
+            continue;
+        if (op->seq != each * all)
+            return why_set(why, ERR_INVALID, "op %d (%s) of rank %d has room for %lld of %lld elements of all tokens",
+                           i, op_name(op->kind), p->rank, (long long)op->seq, (long long)(each * all));
+    }
+    return OK;
+}
+
 err_t check_holdings(const struct graph *g, const struct program *p, struct why *why)
 {
     err_t e = check_segments(p, why);
     e = e ? e : check_arrived(g, p, why);
+    e = e ? e : check_gathered(g, p, why);
     for (int t = 0; t < g->n_tensors && !e; t++)
         if (g->tensors[t].kind == GT_PARAM)
             e = check_param(g, p, t, why);

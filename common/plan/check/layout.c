@@ -518,6 +518,54 @@ static err_t borrow_layouts(const struct check_op *c, const struct value_layout 
     return OK;
 }
 
+/* Checks that operand i is of all ranks of the group of expert parallelism. */
+static err_t gathered_layout(const struct check_op *c, const struct value_layout *in, int i)
+{
+    for (int a = 0; a < AXIS_COUNT; a++)
+        if (c->at->p->sharding.ep.axes >> a & 1 && in[i].on[a] != gathered(c, a))
+            return in[i].on[a] & ON_SUM ? share_fail(c, i, a)
+                                        : want_fail(c, a, i, in[i].on[a], "that of all ranks of the group");
+    return OK;
+}
+
+/* The tokens of one rank become those of all ranks of the group. */
+static err_t gather_tokens_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+{
+    const struct value_layout x = home_layout(c, &in[0]);
+    err_t e = gathered_layout(c, in, 1);
+    ret[2] = x;
+    for (int a = 0; a < AXIS_COUNT && !e; a++) {
+        if (!(c->at->p->sharding.ep.axes >> a & 1))
+            continue;
+        if (!x.zero && x.on[a] != ON_ROWS)
+            e = x.on[a] & ON_SUM ? share_fail(c, 0, a) : want_fail(c, a, 0, x.on[a], layout_word(ON_ROWS));
+        ret[2].on[a] = (unsigned char)gathered(c, a);
+    }
+    return e;
+}
+
+/* From values of all ranks of the group, operands 0 and `other`, what belongs to this rank's experts. */
+static err_t picked_layouts(const struct check_op *c, const struct value_layout *in, int other, int to,
+                            struct value_layout *ret)
+{
+    err_t e = gathered_layout(c, in, 0);
+    if (!e && c->op->arg[other].buffer >= 0)
+        e = gathered_layout(c, in, other);
+    ret[to] = in[0];
+    for (int a = 0; a < AXIS_COUNT && !e; a++)
+        if (c->at->p->sharding.ep.axes >> a & 1)
+            ret[to].on[a] = ON_EXPERTS;
+    return e;
+}
+
+static err_t rows_pick_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+{
+    for (int a = 0; a < AXIS_COUNT; a++)
+        if (c->at->p->sharding.ep.axes >> a & 1 && in[1].on[a] != ON_EXPERTS)
+            return want_fail(c, a, 1, in[1].on[a], layout_word(ON_EXPERTS));
+    return picked_layouts(c, in, 2, 3, ret);
+}
+
 static err_t route_grad_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
 {
     const bool of_batch = c->op->node >= 0 && c->g->nodes[c->op->node].in[2] >= 0;
@@ -695,6 +743,12 @@ err_t layout_of_op(const struct check_op *c, const struct value_layout in[OP_MAX
         return arrange_layouts(c, in, ret);
     case OP_BORROW:
         return borrow_layouts(c, in, ret);
+    case OP_GATHER_TOKENS:
+        return gather_tokens_layouts(c, in, ret);
+    case OP_SOURCES:
+        return picked_layouts(c, in, 1, 2, ret);
+    case OP_ROWS_PICK:
+        return rows_pick_layouts(c, in, ret);
     case OP_ROUTE:
         return route_layouts(c, in, ret);
     case OP_CHOICES:

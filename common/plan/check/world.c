@@ -274,7 +274,7 @@ static bool same_call(const struct rank_run *a, const struct queue_item *x, cons
 {
     const struct op *p = &a->p->ops[x->op], *q = &b->p->ops[y->op];
     bool unit = p->kind == OP_UNIT_GATHER || p->kind == OP_UNIT_SCATTER, micro = of_one_micro(a->p, p);
-    bool each = p->kind == OP_SHIFT || p->kind == OP_EXCHANGE || p->kind == OP_BORROW ||
+    bool each = p->kind == OP_SHIFT || p->kind == OP_EXCHANGE || p->kind == OP_GATHER_TOKENS || p->kind == OP_BORROW ||
                 p->kind == OP_GIVE_BACK; /* the ranks' numbers of elements differ */
     return p->kind == q->kind && p->reduce == q->reduce && p->unit == q->unit &&
            (unit || each || item_extent(a, x, p->m) == item_extent(b, y, q->m)) &&

@@ -37,13 +37,6 @@ static int64_t pieces_of(int64_t seq, int cp, int index, struct seq_piece ret[PL
     return before;
 }
 
-int64_t cp_own_seq(const struct program *p, int index)
-{
-    struct seq_piece pieces[PLAN_MAX_SEGMENTS];
-    const int cp = p->mesh.size[AXIS_CP];
-    return cp > 1 ? pieces_of(p->seq, cp, index, pieces) : p->seq;
-}
-
 void cp_init_segments(struct compiler *c)
 {
     struct program *p = c->p;

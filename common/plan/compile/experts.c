@@ -23,6 +23,15 @@
  *   gather          back in the order of arrival: `inverse`
  *   exchange        home rows                                         -> combine
  *
+ * With parallel.dispatch all_gather the tokens go to all ranks of the group instead, and each takes its rows of them:
+ *
+ *   gather_tokens   the tokens, and of each one's choices the home rows (`source`)
+ *   sources         which choice, of those of all ranks, each row belongs to; stands for `index`
+ *   rows_pick       the rows                                          -> products
+ *
+ * The rows and their order are the same. So are those of the backward, where the gradients of the tokens' sums are
+ * gathered and each rank weighs those that it takes. Results return by exchange, as above.
+ *
  * Without sequence parallelism all ranks of tp have all tokens and route them alike. Each one sends its own part of
  * them, as if it had only these; the results, and the gradients of x and of the weights, are gathered over tp.
  *
@@ -277,24 +286,6 @@ static void whole_from(struct compiler *c, int i, int own, int all, int64_t per_
     op_arg(op, 1, all);
 }
 
-/* The most tokens that the ranks of this rank's group have together. */
-static int64_t group_tokens(const struct compiler *c)
-{
-    const struct program *p = c->p;
-    const struct sharding *s = &p->sharding;
-    const int *share = s->ep.share, tp = s->mesh.size[AXIS_TP];
-    const int cp_0 = s->coord[AXIS_CP] / share[AXIS_CP] * share[AXIS_CP];
-    const int tp_0 = s->coord[AXIS_TP] / share[AXIS_TP] * share[AXIS_TP];
-    int64_t n = 0;
-    for (int i = cp_0; i < cp_0 + share[AXIS_CP]; i++)
-        for (int j = tp_0; j < tp_0 + share[AXIS_TP]; j++) {
-            int64_t lo, hi;
-            layout_split(p->max_samples * cp_own_seq(p, i), tp, j, &lo, &hi);
-            n += hi - lo;
-        }
-    return n * share[AXIS_FSDP];
-}
-
 int64_t experts_max_arrived(const struct compiler *c)
 {
     const struct program *p = c->p;
@@ -308,7 +299,7 @@ int64_t experts_max_arrived(const struct compiler *c)
             const struct graph_cut all = {.experts = true};
             const int64_t parts = p->balanced ? sharding_parts(&p->sharding, &all) : 1;
             experts = p->balanced ? r->experts : experts;
-            int64_t rows = group_tokens(c) * (r->k < experts ? r->k : experts);
+            int64_t rows = program_group_tokens(p, p->max_samples) * (r->k < experts ? r->k : experts);
             int64_t kept = p->max_samples * p->sharding.ep.share[AXIS_FSDP] * experts * graph_capacity(r, p->seq);
             bool limited = r->capacity > 0 && experts_have_limits(c) && kept < rows;
             return ((limited ? kept : rows) + parts - 1) / parts - MUTANT(ARRIVED_TOO_SMALL);
@@ -380,6 +371,77 @@ static int return_rows(struct compiler *c, int i, int rows, int all, int inverse
     return home;
 }
 
+/* ---- all-gather of the tokens ---- */
+
+static bool gathers_tokens(const struct compiler *c)
+{
+    return is_parallel(c) && c->job->parallel.dispatch == DISPATCH_ALL_GATHER;
+}
+
+/* `per_token` elements of each token of all ranks, in a new buffer; x has those of this rank's tokens. */
+static int tokens_of_all(struct compiler *c, int i, const char *name, int x, int all, int64_t per_token, int tokens)
+{
+    if (c->err)
+        return -1;
+    const int64_t most = program_group_tokens(c->p, c->p->max_samples);
+    struct buffer b = {.tensor = -1, .dtype = c->p->buffers[x].dtype, .space = SPACE_WORK, .run = -1, .slots = 1};
+    b.ndim = 2;
+    b.dim[0] = dim_one(most);
+    b.dim[1] = dim_one(per_token);
+    snprintf(b.name, sizeof(b.name), "layer.%d.experts.%s.all", c->g->nodes[i].layer, name);
+    int y = compile_buffer(c, &b);
+    struct op *op = compile_collective_experts(c, OP_GATHER_TOKENS, i);
+    op->m = sent_rows(c, tokens);
+    op->n = dim_one(per_token);
+    op->k = dim_one(c->g->nodes[i].router.k);
+    op->seq = most;
+    op_arg(op, 0, x);
+    op_arg(op, 1, all);
+    op_arg(op, 2, y);
+    return y;
+}
+
+/* The choice of each row, in `choices`; `source` has the choice of each home row of this rank. */
+static void find_choices(struct compiler *c, int i, int source, int all, int choices)
+{
+    const struct graph_router *r = &c->g->nodes[i].router;
+    int sources = tokens_of_all(c, i, "source", source, all, r->k, c->g->nodes[i].in[0]);
+    struct op *op = compile_op(c, OP_SOURCES, i);
+    op->m = c->err ? dim_one(0) : c->p->buffers[all].dim[0];
+    op->n = dim_one(r->experts);
+    op->seq = program_group_tokens(c->p, c->p->max_samples) * r->k;
+    op_arg(op, 0, all);
+    op_arg(op, 1, sources);
+    op_arg(op, 2, choices);
+}
+
+/* The rows of this rank's experts, of x, which has the tokens of all ranks. */
+static void pick_rows(struct compiler *c, int i, int x, int choices, int weights, int rows, int64_t cols)
+{
+    struct op *op = compile_op(c, OP_ROWS_PICK, i);
+    op->m = (struct graph_dim){SYM_ARRIVED, 1};
+    op->n = dim_one(cols);
+    op->k = dim_one(c->g->nodes[i].router.k);
+    op->seq = program_group_tokens(c->p, c->p->max_samples);
+    op_arg(op, 0, x);
+    op_arg(op, 1, choices);
+    op_arg(op, 2, weights);
+    op_arg(op, 3, rows);
+}
+
+/* The gradients of the rows of this rank's experts: those of the sums of all ranks' tokens, times the weights. */
+static void pick_gradients(struct compiler *c, int i, int dy, int weights, int d_rows)
+{
+    const struct graph_node *n = &c->g->nodes[i];
+    const int all = compile_value(c, n->in[3]), choices = compile_value(c, n->in[4]);
+    const int64_t cols = tp_cols(c, n->out[0]);
+    int dy_all = tokens_of_all(c, i, "y.grad", dy, all, cols, n->out[0]);
+    int weights_all = tokens_of_all(c, i, "weights", weights, all, n->router.k, n->out[0]);
+    pick_rows(c, i, dy_all, choices, MUTANT(GRADIENTS_NOT_WEIGHED) ? -1 : weights_all, d_rows, cols);
+}
+
+/* ---- the order of rows ---- */
+
 /* Home rows that are sorted by expert: into the order of the ranks that compute them. */
 static void arrange(struct compiler *c, int i, int all, int place, int by_expert, int source)
 {
@@ -410,7 +472,7 @@ static void order_arrived(struct compiler *c, int i, int all, const int out[3])
     op->m = c->err ? dim_one(0) : c->p->buffers[all].dim[0];
     op->n = dim_one(c->g->nodes[i].router.experts);
     op_arg(op, 0, all);
-    for (int k = 0; k < 3; k++)
+    for (int k = gathers_tokens(c) ? 1 : 0; k < 3; k++)
         op_arg(op, 1 + k, out[k]);
 }
 
@@ -431,6 +493,19 @@ static int sent_ids(const struct compiler *c, int i)
     return MUTANT(NOTHING_DROPPED) && c->g->nodes[from].op == GO_DROP ? c->g->nodes[from].in[0] : t;
 }
 
+/* Takes the rows of this rank's experts from x, of which it gathers all ranks' tokens. */
+static void dispatch_gathered(struct compiler *c, int i, int x, int ids, const int out[7])
+{
+    const struct graph_node *n = &c->g->nodes[i];
+    const int64_t cols = tp_cols(c, n->in[0]);
+    int offsets = exchange_buffer(c, i, "sent.offsets", dim_one(n->router.experts + 1), 0);
+    sort_rows(c, i, ids, out[1], out[2], offsets);
+    int all = c->act[n->out[4]] = gather_offsets(c, i, offsets);
+    order_arrived(c, i, all, (const int[]){out[5], out[6], out[3]});
+    find_choices(c, i, out[2], all, out[5]);
+    pick_rows(c, i, tokens_of_all(c, i, "x", x, all, cols, n->in[0]), out[5], -1, out[0], cols);
+}
+
 void experts_dispatch(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
@@ -443,6 +518,10 @@ void experts_dispatch(struct compiler *c, int i, enum op_kind kind)
     int home = out[0], offsets = out[3], source = out[2];
     x = own_part(c, i, "x", x, tp_cols(c, n->in[0]));
     ids = own_part(c, i, "ids", ids, n->router.k);
+    if (gathers_tokens(c)) {
+        dispatch_gathered(c, i, x, ids, out);
+        return;
+    }
     if (parallel) {
         home = exchange_buffer(c, i, "sent", home_rows(c, i, n->in[0]), tp_cols(c, n->in[0]));
         offsets = exchange_buffer(c, i, "sent.offsets", dim_one(n->router.experts + 1), 0);
@@ -580,10 +659,12 @@ void experts_combine_grad(struct compiler *c, int i, enum op_kind kind)
         op_arg(op, k, args[k]);
     whole_from(c, i, own, d_weights, n->router.k);
     int d_rows = d_home;
-    if (is_parallel(c)) {
+    if (is_parallel(c))
         d_rows = compile_work_buffer(c, n->in[0], ".grad");
+    if (gathers_tokens(c))
+        pick_gradients(c, i, dy, weights, d_rows);
+    else if (is_parallel(c))
         send_rows(c, i, d_home, compile_value(c, n->in[3]), compile_value(c, n->in[4]), d_rows, n->out[0]);
-    }
     compile_add_gradient(c, n->in[0], d_rows);
     compile_add_gradient(c, n->in[1], d_weights);
 }

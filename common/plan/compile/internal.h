@@ -244,8 +244,6 @@ int async_tp_emit_sum(struct compiler *c, int i);
 
 /* Fills program.segments and own_seq. */
 void cp_init_segments(struct compiler *c);
-/* Tokens of a sample on the rank with this coordinate of cp. */
-int64_t cp_own_seq(const struct program *p, int index);
 /* Sets the op's rows and positions to the tokens of segment s; without cp to all tokens. */
 void cp_set_segment(const struct compiler *c, struct op *op, int s);
 /* Elements before segment s in a buffer with `per_token` elements a token. */

@@ -286,7 +286,8 @@ struct op_range zero_rewrite_list(struct compiler *c, struct op_range list, bool
 static bool joins_op(const struct compiler *c, const struct op *op)
 {
     const bool rows = op->kind == OP_EXCHANGE || op->kind == OP_ARRIVE || op->kind == OP_GROUPED_GEMM ||
-                      op->kind == OP_BORROW || op->kind == OP_GIVE_BACK || op->m.sym == SYM_ARRIVED ||
+                      op->kind == OP_GATHER_TOKENS || op->kind == OP_SOURCES || op->kind == OP_BORROW ||
+                      op->kind == OP_GIVE_BACK || op->m.sym == SYM_ARRIVED ||
                       (op->kind == OP_GATHER && c->p->buffers[op->arg[0].buffer].dtype == DT_I32);
     return op->kind == OP_UNIT_GATHER || op->kind == OP_UNIT_SCATTER || (rows && experts_cross_micros(c));
 }
@@ -309,7 +310,7 @@ struct op_range zero_join_list(struct compiler *c, struct op_range list)
             continue;
         if (from.kind == OP_GATHER) /* offsets: no rows for any expert */
             join_with_zeros(c, &from, from.m);
-        if (from.kind == OP_EXCHANGE && !(from.flags & OPF_INVERSE))
+        if (from.kind == OP_GATHER_TOKENS || (from.kind == OP_EXCHANGE && !(from.flags & OPF_INVERSE)))
             join_with_zeros(c, &from, dim_one(0));
         if (from.kind == OP_UNIT_SCATTER && !(experts && experts_cross_micros(c)))
             join_with_zeros(c, &from, c->p->buffers[from.arg[0].buffer].dim[0]);

@@ -145,7 +145,8 @@ TEST(values)
                     "expert_capacity, expert_drop, z_loss, found \"3\""},
         {"parallel.dp=2", "parallel.dp: unknown key; did you mean parallel.workers (dp is workers / (fsdp tp pp cp))? "
                           "(keys of parallel: workers, min_workers, zero, fsdp, tp, sp, async_tp, pp, schedule, "
-                          "schedule_csv, post_validation, chunks, prefetch, reshard, cp, ep, expert_load, recompute)"},
+                          "schedule_csv, post_validation, chunks, prefetch, reshard, cp, ep, expert_load, dispatch, "
+                          "recompute)"},
         {"seq_len=2", "seq_len: unknown key; did you mean train.seq? (top level: name, model, data, train, parallel, "
                       "checkpoint, run)"},
         {"train.stps=3", "train.stps: unknown key; did you mean train.steps? (keys of train: " TRAIN_KEYS ")"},
@@ -236,6 +237,8 @@ TEST(rules)
         {"parallel={fsdp: 1000000, tp: 1000000, cp: 1000000, pp: 2}",
          "job.yaml:6: parallel.workers: fsdp x tp x pp x cp is more than 1048576 workers"},
         {"parallel.pp=5", "parallel.pp: 5 stages need as many layers, but model.layers is 4: write at most that"},
+        {"parallel.dispatch=all_gather", "parallel.dispatch: parallel.ep is 1, so tokens stay with their ranks: leave "
+                                         "the key out, or set parallel.ep"},
         {"parallel.ep=2", "parallel.ep: the model has no experts: write 1, or set model.experts"},
         {"parallel.expert_load=balanced", "parallel.expert_load: balances ranks among which experts are divided, but "
                                           "parallel.ep is 1: write routed, or set parallel.ep"},
@@ -368,6 +371,33 @@ TEST(expert_parallelism)
         err_t err = job_parse("job.yaml", JOB_TEXT, strlen(JOB_TEXT), sets, 3, &j, &why);
         if (err != (says ? ERR_INVALID : OK) || (err && !strstr(why.text, says)))
             fail_msg("%s gives %s %s", sets[2], err_name(err), why.text);
+        if (!err)
+            job_fini(&j);
+    }
+}
+
+/* All ranks count the rows of a token alike: one for each choice, on the rank of the expert. */
+TEST(gathered_tokens)
+{
+#define GATHERED "parallel={workers: 2, tp: 2, ep: 2, dispatch: all_gather"
+    static const struct {
+        const char *sets[2], *says;
+    } rows[] = {
+        {{"model={experts: 12, experts_per_token: 2}", GATHERED "}"}, NULL},
+        {{"model={experts: 12, experts_per_token: 2, expert_capacity: 0}", GATHERED ", expert_load: routed}"}, NULL},
+        {{"model={experts: 12, experts_per_token: 2}", GATHERED ", expert_load: balanced}"},
+         "parallel.dispatch: a rank takes the rows of its own experts only, not those that parallel.expert_load "
+         "balanced lends it: write all_to_all, or parallel.expert_load routed"},
+        {{"model={experts: 12, experts_per_token: 2, expert_capacity: 1.25}", GATHERED "}"},
+         "parallel.dispatch: every token needs a row for each of its choices, but model.expert_capacity drops some: "
+         "write all_to_all, or model.expert_capacity 0"},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct job_spec j;
+        struct why why = {0};
+        err_t err = job_parse("job.yaml", JOB_TEXT, strlen(JOB_TEXT), rows[i].sets, 2, &j, &why);
+        if (err != (rows[i].says ? ERR_INVALID : OK) || (err && !strstr(why.text, rows[i].says)))
+            fail_msg("%s %s gives %s %s", rows[i].sets[0], rows[i].sets[1], err_name(err), why.text);
         if (!err)
             job_fini(&j);
     }

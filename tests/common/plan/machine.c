@@ -462,7 +462,9 @@ static void run_arrive(struct machine *m, const struct op *op)
 {
     const struct exchange *x = machine_exchange(m, op, 0);
     assert_true(x->rows[x->me] <= m->p->max_arrived);
-    exchange_order(x, A(1), A(2), A(3));
+    int32_t *unused = calloc((size_t)m->p->max_arrived + 1, sizeof(*unused));
+    exchange_order(x, op->arg[1].buffer >= 0 ? A(1) : unused, A(2), A(3));
+    free(unused);
     assert_in_range(m->action->slot, 0, MACHINE_SLOTS - 1);
     m->arrived[op->layer][m->action->slot] = x->rows[x->me];
 }
@@ -476,6 +478,23 @@ static void run_arrange(struct machine *m, const struct op *op, int64_t rows)
         place[i] = place[i] < 0 ? -1 : moved[place[i]];
         source[by_expert[i] < 0 ? i : moved[i]] = by_expert[i];
     }
+}
+
+/* By the definition: row by row, in the order of experts, then members. */
+static void run_sources(struct machine *m, const struct op *op)
+{
+    const struct exchange *x = machine_exchange(m, op, 0);
+    const int32_t *sources = A(1);
+    int32_t *choices = A(2);
+    int64_t lo, hi, row = 0;
+    exchange_experts(x, x->me, &lo, &hi);
+    for (int64_t e = lo; e < hi; e++)
+        for (int i = 0, base = 0; i < x->members; base += (int)exchange_home_rows(x, i++)) {
+            const int32_t *first = x->offsets + i * (x->experts + 1);
+            for (int32_t h = first[e]; h < first[e + 1]; h++)
+                choices[row++] = base + sources[base + h];
+        }
+    assert_int_equal(row, m->arrived[op->layer][m->action->slot]);
 }
 
 static void run_experts(struct machine *m, const struct op *op, int64_t t, int64_t n)
@@ -509,6 +528,12 @@ static void run_experts(struct machine *m, const struct op *op, int64_t t, int64
         break;
     case OP_ARRANGE:
         run_arrange(m, op, t * choices);
+        break;
+    case OP_SOURCES:
+        run_sources(m, op);
+        break;
+    case OP_ROWS_PICK:
+        k->rows_gather(s, t, choices, n, A(1), A(2), A(0), A(3));
         break;
     case OP_ROWS_GATHER:
         k->rows_gather(s, t * choices, choices, n, A(1), NULL, A(0), A(2));
@@ -664,6 +689,8 @@ void machine_op(struct machine *m, const struct op *op)
     case OP_GROUPED_GEMM:
     case OP_GATE:
     case OP_GATE_GRAD:
+    case OP_SOURCES:
+    case OP_ROWS_PICK:
     case OP_ARRIVE:
     case OP_ARRANGE:
         run_experts(m, op, t, n);

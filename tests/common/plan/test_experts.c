@@ -342,6 +342,20 @@ TEST(balanced_experts_are_one_worker)
         }
 }
 
+/* With every way to keep rows, also where ranks have no microbatch in a turn. */
+TEST(layouts_that_gather_tokens_are_one_worker)
+{
+    static const enum recompute kinds[] = {RECOMPUTE_NONE, RECOMPUTE_EXPERTS, RECOMPUTE_FULL};
+    for (size_t i = 0; i < N_CELLS; i++) {
+        struct job_spec job = cell_job(setting_for(&cells[i], i), &cells[i]);
+        job.parallel.recompute = kinds[i % 3];
+        job.parallel.dispatch = DISPATCH_ALL_GATHER;
+        job.model.expert_capacity = 0;
+        if (cells[i].ep > 1)
+            world_compare(&job);
+    }
+}
+
 /* Fewer tokens in a microbatch than ranks of tp: some have none of their own. */
 TEST(ranks_without_own_tokens_are_one_worker)
 {
@@ -465,6 +479,8 @@ TEST(programs_in_bfloat16_are_legal)
             struct fixture f;
             job.train.numerics = NUMERICS_FAST;
             job.train.dtype = DT_BF16;
+            if (s % 2 && cells[i].ep > 1 && !(job.model.expert_capacity > 0))
+                job.parallel.dispatch = DISPATCH_ALL_GATHER;
             fixture_init(&f, &job, MODE_TRAIN);
             if (plan_check(&f.graph, f.programs, f.n, &f.why) != OK)
                 fail_msg("layout %zu, %s: %s", i, setting_for(&cells[i], s)->name, f.why.text);

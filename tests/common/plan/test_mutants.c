@@ -23,6 +23,7 @@ static const struct cell {
     bool experts, sets; /* layers have experts; the auxiliary loss balances samples */
     int ep;
     bool batch, balanced; /* the auxiliary loss balances the batch; every rank computes equally many rows */
+    bool gather;          /* tokens are gathered by the ranks of the experts */
     bool ahead;           /* post-validation */
     double capacity;      /* of experts, by probability */
 } cells[] = {
@@ -59,6 +60,7 @@ static const struct cell {
     {"experts, cp 2", ARCH_LLAMA, .cp = 2, .experts = true, .sets = true},
     {"experts, dp 2, batch", ARCH_LLAMA, .dp = 2, .experts = true, .batch = true},
     {"ep 2 over tp", ARCH_LLAMA, .dp = 2, .tp = 2, .experts = true, .ep = 2},
+    {"ep 2 over tp, all-gather", ARCH_LLAMA, .tp = 2, .experts = true, .ep = 2, .gather = true},
     {"ep 2 over cp", ARCH_LLAMA, .cp = 2, .experts = true, .ep = 2},
     {"ep 2 over tp, no sp", ARCH_LLAMA, .tp = 2, .no_sp = true, .experts = true, .ep = 2},
     {"ep 2 over part of tp", ARCH_LLAMA, .tp = 4, .experts = true, .ep = 2},
@@ -92,6 +94,7 @@ static void try_cell(const struct cell *c)
     job.parallel.cp = one_or(c->cp);
     job.parallel.ep = one_or(c->ep);
     job.parallel.expert_load = c->balanced ? EXPERT_LOAD_BALANCED : EXPERT_LOAD_ROUTED;
+    job.parallel.dispatch = c->gather ? DISPATCH_ALL_GATHER : DISPATCH_ALL_TO_ALL;
     job.parallel.chunks = one_or(c->chunks);
     job.parallel.sp = !c->no_sp;
     job.parallel.async_tp = c->async;

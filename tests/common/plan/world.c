@@ -141,6 +141,21 @@ static void run_borrow(const struct meeting *m, int to)
     }
 }
 
+static void run_gather_tokens(const struct meeting *m)
+{
+    const struct exchange *x = machine_exchange(&m->member[0]->machine, m->op[0], 1);
+    const int64_t n = extent(m->member[0], m->op[0]->n), k = extent(m->member[0], m->op[0]->k);
+    int64_t at = 0;
+    for (int from = 0; from < m->n; from++) {
+        const int64_t mine = exchange_home_rows(x, from) / k * n;
+        for (int64_t i = 0; i < mine; i++)
+            for (int to = 0; to < m->n; to++)
+                set(m->member[to], m->op[to], 2, at + i, get(m->member[from], m->op[from], 0, i));
+        at += mine;
+    }
+    assert_true(at <= m->op[0]->seq * n);
+}
+
 static void run_own(const struct meeting *m, bool scatter)
 {
     int64_t tokens = extent(m->member[0], m->op[0]->m), cols = extent(m->member[0], m->op[0]->n);
@@ -295,6 +310,9 @@ static void run_collective(const struct meeting *m)
         for (int i = 0; i < m->n; i++)
             run_borrow(m, i);
         break;
+    case OP_GATHER_TOKENS:
+        run_gather_tokens(m);
+        break;
     default:
         fail_msg("%s is no collective", op_name(m->op[0]->kind));
     }
@@ -314,6 +332,7 @@ static bool is_collective(const struct op *op)
     case OP_EXCHANGE:
     case OP_BORROW:
     case OP_GIVE_BACK:
+    case OP_GATHER_TOKENS:
         return op->group >= 0;
     default:
         return false;
