@@ -7,7 +7,7 @@
 
 /* A committed entry of the log. */
 struct fact {
-    raft_term term;
+    raft_term term, committed_in; /* of the entry; of the leader that committed it */
     enum raft_entry_type type;
     uint64_t hash;
     const void *data;

@@ -22,13 +22,16 @@ static int control_pid(void)
     return pid;
 }
 
-/* The parts that control measures add up; those of loading are the ones that worker_double reports for rank 1. */
+/* The parts that control measures add up; those of loading are the ones that worker_double reports for rank 1, or for
+ * rank 0 if the recovery was over before rank 1's report arrived. */
 static void expect_parts(const struct incident *i)
 {
     assert_true(fabs(i->restart_ms + i->load_ms + i->step_ms - i->recover_ms) < 1.0);
     assert_true(fabs(i->slots_ms + i->connect_ms + i->scan_ms + i->log_ms - i->restart_ms) < 1.0);
     assert_true(i->slots_ms >= 0 && i->connect_ms > 0 && i->scan_ms > 0 && i->log_ms > 0);
-    assert_true(i->data_ms == 1 && i->plan_ms == 2 && i->join_ms == 4 && i->memory_ms == 8 && i->state_ms == 16);
+    const double is[] = {i->data_ms, i->plan_ms, i->join_ms, i->memory_ms, i->state_ms};
+    static const double of_rank_0[] = {9, 1, 1, 1, 1}, of_rank_1[] = {1, 2, 4, 8, 16};
+    assert_true(!memcmp(is, of_rank_1, sizeof(is)) || !memcmp(is, of_rank_0, sizeof(is)));
 }
 
 TEST(killed_worker_makes_a_new_epoch)
