@@ -493,9 +493,6 @@ static bool routing_broken(const struct job_spec *j, const char *dir, char ret[S
         return false;
     if (!j->model.experts)
         return BROKEN("there are no routers: write \"\", or set model.experts");
-    if (j->parallel.post_validation)
-        return BROKEN("with parallel.post_validation routers of two steps run at once: write \"\", or "
-                      "parallel.post_validation false");
     return j->run.device != DEVICE_CPU &&
            BROKEN("this needs workers on CPUs in this version: write \"\", or run.device cpu");
 }

@@ -1,5 +1,6 @@
-/* The exchange of rows between the ranks of expert parallelism: who computes which rows, who sends how many rows to
- * whom, and the order of the rows that arrive. Pure functions of the offsets that all ranks have gathered.
+/* The exchange of rows between the ranks of expert parallelism: which rank computes which rows, how many rows each rank
+ * sends to each other one, and the order of the rows that arrive. Pure functions of the offsets that all ranks have
+ * gathered.
  *
  *   home     rows sorted by the rank that computes them, then by expert, then by token: those for one rank are
  *            contiguous
@@ -46,7 +47,7 @@ struct exchange {
 /* Memory for the exchanges of a group. The caller sets `me`. */
 NODISCARD err_t exchange_init(struct exchange *x, int members, int64_t experts);
 void exchange_fini(struct exchange *x); /* legal on a zeroed one */
-/* Decides who computes what. `offsets` must live as long as the functions below are called. */
+/* Decides which member computes which rows. `offsets` must live as long as the functions below are called. */
 void exchange_plan(struct exchange *x, const int32_t *offsets, bool balanced);
 
 /* The experts [lo, hi) of a member, and the most that it may borrow. */

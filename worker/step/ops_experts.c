@@ -217,7 +217,8 @@ static int32_t *host_offsets(const struct run *r, const struct op *op, int all)
     return b->offsets ? b->offsets + exchange_index(r, op) * b->offsets_each : run_arg(r, op, all);
 }
 
-/* Who computes what in the op's layer. Compute thread and communication thread may both ask, each for its own ops. */
+/* Which rank computes which rows in the op's layer. Compute thread and communication thread may both ask, each for its
+ * own ops. */
 static const struct exchange *exchange_of(const struct run *r, const struct op *op, int all)
 {
     const struct sharding *s = &r->program->sharding;
@@ -374,33 +375,26 @@ static err_t send_back(const struct borrowing *b, int borrower, int64_t at_lende
 }
 
 struct returned {
+    const struct kern_ops *kernels;
     void *room, *own;
 };
-
-#define ADD_TO(type)                        \
-    for (int64_t i = 0; i < b->matrix; i++) \
-        ((type *)to)[i] += ((const type *)returned->room)[i];
 
 static err_t add_returned(const struct borrowing *b, int borrower, int64_t at_lender, int64_t at_borrower, void *arg)
 {
     const struct returned *returned = arg;
     void *to = (char *)returned->own + at_lender;
-    err_t e = comm_recv(b->group, b->stream, returned->room, b->matrix * (int64_t)dtype_bytes(b->dtype), borrower);
     (void)at_borrower;
-    if (e)
-        return e;
-    if (b->dtype == DT_F64)
-        ADD_TO(double)
-    else
-        ADD_TO(float)
-    return OK;
+    err_t e = comm_recv(b->group, b->stream, returned->room, b->matrix * (int64_t)dtype_bytes(b->dtype), borrower);
+    if (!e)
+        returned->kernels->add(b->stream, b->matrix, to, returned->room, to);
+    return e;
 }
 
 /* A rank gives back what it has borrowed before it receives what it has lent: the other way round than run_borrow. */
 err_t run_give_back(const struct run *r, const struct op *op)
 {
     const struct borrowing b = borrowing_of(r, op);
-    struct returned to = {run_arg(r, op, 2), run_arg(r, op, 3)};
+    struct returned to = {run_wide_kernels(r), run_arg(r, op, 2), run_arg(r, op, 3)};
     err_t e = each_borrowed(&b, b.x->me, send_back, run_arg(r, op, 0));
     for (int i = 0; i < b.x->members && !e; i++)
         if (b.x->lender[i] == b.x->me)

@@ -4,20 +4,17 @@
 
 #include "common/plan/sumtree.h"
 
-/* Pushes a leaf onto the stack of finished nodes; siblings at the top merge (common/plan/sumtree.h). Gradients are
- * wide, so the table of that type adds them. */
+/* Pushes a leaf onto the stack of finished nodes; siblings at the top merge (common/plan/sumtree.h). */
 static err_t op_tree_leaf(const struct run *r, const struct op *op)
 {
     const struct program *p = r->program;
-    const enum dtype type = r->engine->kernels->wide;
-    const struct kern_ops *k =
-        type == r->engine->kernels->dtype ? r->engine->kernels : dev_kernels(r->engine->config.dev, type);
+    const struct kern_ops *k = run_wide_kernels(r);
     struct kern_stream *s = run_stream(r, op);
     int64_t n = run_dim(r, op->m);
     int height = sumtree_height(p->n_micros, p->first_micro, r->action->micro);
     int merges = sumtree_merges(p->n_micros, p->first_micro, r->action->micro);
     if (merges == 0)
-        return dev_copy(s, run_arg_slot(r, op, 1, height), run_arg(r, op, 0), (size_t)n * dtype_bytes(type));
+        return dev_copy(s, run_arg_slot(r, op, 1, height), run_arg(r, op, 0), (size_t)n * dtype_bytes(k->dtype));
     void *top = run_arg_slot(r, op, 1, height - 1);
     k->add(s, n, top, run_arg(r, op, 0), top);
     for (int i = 1; i < merges; i++) {

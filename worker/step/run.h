@@ -40,6 +40,12 @@ static inline struct kern_stream *run_stream(const struct run *r, const struct o
 {
     return r->engine->stream[op->stream];
 }
+/* The kernels for elements of the wide type, such as gradients. */
+static inline const struct kern_ops *run_wide_kernels(const struct run *r)
+{
+    const struct kern_ops *k = r->engine->kernels;
+    return k->wide == k->dtype ? k : dev_kernels(r->engine->config.dev, k->wide);
+}
 /* Every op waits for its events before it runs and records its own event afterwards. */
 NODISCARD err_t run_waits(const struct run *r, const struct op *op);
 NODISCARD err_t run_record(const struct run *r, const struct op *op);

@@ -478,46 +478,6 @@ static err_t exchange_layouts(const struct check_op *c, const struct value_layou
     return OK;
 }
 
-static err_t arrive_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
-{
-    const unsigned axes = c->at->p->sharding.ep.axes;
-    for (int a = 0; a < AXIS_COUNT; a++) {
-        if (axes >> a & 1 && in[0].on[a] != gathered(c, a))
-            return want_fail(c, a, 0, in[0].on[a], "the offsets of all ranks of the group");
-        for (int i = 1; i < 4; i++)
-            ret[i].on[a] = (unsigned char)(axes >> a & 1 ? ON_EXPERTS : in[0].on[a]);
-    }
-    return OK;
-}
-
-/* What is of the tokens keeps its layout. */
-static err_t arrange_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
-{
-    const unsigned axes = c->at->p->sharding.ep.axes;
-    for (int a = 0; a < AXIS_COUNT; a++) {
-        if (axes >> a & 1 && in[0].on[a] != gathered(c, a))
-            return want_fail(c, a, 0, in[0].on[a], "the offsets of all ranks of the group");
-        if (in[2].on[a] != in[1].on[a])
-            return pair_fail(c, a, 2, in[2].on[a], 1, in[1].on[a]);
-    }
-    ret[1] = ret[3] = ret[4] = in[1];
-    return OK;
-}
-
-/* Borrowed matrices are sharded as the own ones. */
-static err_t borrow_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
-{
-    const unsigned axes = c->at->p->sharding.ep.axes;
-    for (int a = 0; a < AXIS_COUNT; a++) {
-        if (axes >> a & 1 && in[1].on[a] != gathered(c, a))
-            return want_fail(c, a, 1, in[1].on[a], "the offsets of all ranks of the group");
-        if (in[0].on[a] != (axes >> a & 1 ? ON_EXPERTS : ON_WHOLE))
-            return want_fail(c, a, 0, in[0].on[a], "the local tensor");
-    }
-    ret[2] = in[0];
-    return OK;
-}
-
 /* Checks that operand i is of all ranks of the group of expert parallelism. */
 static err_t gathered_layout(const struct check_op *c, const struct value_layout *in, int i)
 {
@@ -526,6 +486,35 @@ static err_t gathered_layout(const struct check_op *c, const struct value_layout
             return in[i].on[a] & ON_SUM ? share_fail(c, i, a)
                                         : want_fail(c, a, i, in[i].on[a], "that of all ranks of the group");
     return OK;
+}
+
+static err_t arrive_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+{
+    const unsigned axes = c->at->p->sharding.ep.axes;
+    for (int a = 0; a < AXIS_COUNT; a++)
+        for (int i = 1; i < 4; i++)
+            ret[i].on[a] = (unsigned char)(axes >> a & 1 ? ON_EXPERTS : in[0].on[a]);
+    return gathered_layout(c, in, 0);
+}
+
+/* What is of the tokens keeps its layout. */
+static err_t arrange_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+{
+    ret[1] = ret[3] = ret[4] = in[1];
+    for (int a = 0; a < AXIS_COUNT; a++)
+        if (in[2].on[a] != in[1].on[a])
+            return pair_fail(c, a, 2, in[2].on[a], 1, in[1].on[a]);
+    return gathered_layout(c, in, 0);
+}
+
+/* Borrowed matrices are sharded as the own ones. */
+static err_t borrow_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+{
+    ret[2] = in[0];
+    for (int a = 0; a < AXIS_COUNT; a++)
+        if (in[0].on[a] != (c->at->p->sharding.ep.axes >> a & 1 ? ON_EXPERTS : ON_WHOLE))
+            return want_fail(c, a, 0, in[0].on[a], "the local tensor");
+    return gathered_layout(c, in, 1);
 }
 
 /* The tokens of one rank become those of all ranks of the group. */

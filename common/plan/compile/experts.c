@@ -36,7 +36,7 @@
  * them, as if it had only these; the results, and the gradients of x and of the weights, are gathered over tp.
  *
  * With parallel.expert_load balanced a rank also computes rows of experts that it borrows (borrow.c). Home rows are
- * then arranged by the rank that computes them, which only the offsets of all ranks say.
+ * then arranged by the rank that computes them, which follows from the offsets of all ranks.
  *
  * Each expert has the rows of all ranks of the group, so the gradients of experts are complete there. The sum over a
  * token's experts is made at home, in ascending order of the experts, whoever computed them. */

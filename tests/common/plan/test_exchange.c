@@ -218,3 +218,22 @@ TEST(a_load_of_three_ranks)
     }
     exchange_fini(&x);
 }
+
+/* Of equally empty ranks the lower one is first, and of experts with equally many rows. */
+TEST(ties_go_to_the_lower)
+{
+    const int32_t ranks[] = {0, 6, 6, 6, 0, 0, 0, 0, 0, 0, 0, 0};
+    const int32_t experts[] = {0, 4, 8, 8, 8, 0, 0, 0, 0, 0};
+    struct exchange x;
+    assert_ok(exchange_init(&x, 3, 3));
+    exchange_plan(&x, ranks, true);
+    assert_int_equal(exchange_shares(&x, 1)[1].first, 4);
+    assert_int_equal(exchange_shares(&x, 2)[1].first, 2);
+    exchange_fini(&x);
+    assert_ok(exchange_init(&x, 2, 4));
+    exchange_plan(&x, experts, true);
+    assert_int_equal(x.shares[1], 3);
+    assert_int_equal(exchange_shares(&x, 1)[2].expert, 0);
+    assert_int_equal(exchange_shares(&x, 1)[2].rows, 4);
+    exchange_fini(&x);
+}
