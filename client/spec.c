@@ -4,6 +4,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/file.h"
+#include "common/conf/job_rules.h"
 #include "common/data/data.h"
 #include "common/plan/check/plan_check.h"
 #include "common/plan/compile/compile.h"
@@ -348,10 +349,9 @@ static err_t expert_facts(const struct job_spec *job, const struct graph *g, int
                           struct why *why)
 {
     struct plan_memory *ranks = calloc((size_t)n, sizeof(*ranks));
-    const bool balances =
-        job->parallel.ep > 1 && job->train.numerics != NUMERICS_CANONICAL && job->run.device == DEVICE_CPU;
+    const int loads = job_may_balance(job) ? SPEC_LOADS : 1;
     err_t err = ranks ? OK : ERR_NOMEM;
-    for (int load = 0; load < (balances ? SPEC_LOADS : 1); load++)
+    for (int load = 0; load < loads; load++)
         for (int i = 0; i < SPEC_RECOMPUTES && !err; i++) {
             struct job_spec other = *job;
             other.parallel.expert_load = (enum expert_load)load;

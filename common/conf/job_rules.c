@@ -387,6 +387,14 @@ static bool dispatch_broken(const struct job_spec *j, char ret[SENTENCE])
                   "all_to_all, or model.expert_capacity 0");
 }
 
+bool job_may_balance(const struct job_spec *job)
+{
+    struct job_spec j = *job;
+    char sentence[SENTENCE];
+    j.parallel.expert_load = EXPERT_LOAD_BALANCED;
+    return !load_broken(&j, sentence) && !dispatch_broken(&j, sentence);
+}
+
 static bool recompute_broken(const struct job_spec *j, char ret[SENTENCE])
 {
     return j->parallel.recompute == RECOMPUTE_EXPERTS && !j->model.experts &&

@@ -62,9 +62,10 @@ TEST(a_plan_names_the_memory_of_each_way_to_keep_rows_of_experts)
                                           {"parallel.recompute=none", "parallel.expert_load=balanced"},
                                           {"parallel.recompute=experts", "parallel.expert_load=balanced"},
                                           {"parallel.recompute=full", "parallel.expert_load=balanced"},
-                                          {"model.experts=0", "parallel.ep=1"}};
+                                          {"model.experts=0", "parallel.ep=1"},
+                                          {"parallel.dispatch=all_gather"}};
     char path[PATH_MAX];
-    int64_t named[SPEC_LOADS][SPEC_RECOMPUTES], needed[7];
+    int64_t named[SPEC_LOADS][SPEC_RECOMPUTES], needed[8];
     snprintf(path, sizeof(path), "%s/text", test_tmpdir());
     FILE *f = fopen(path, "w");
     assert_non_null(f);
@@ -72,7 +73,7 @@ TEST(a_plan_names_the_memory_of_each_way_to_keep_rows_of_experts)
         fprintf(f, "line %d of a text that is long enough for some samples\n", i);
     fclose(f);
     assert_int_equal(chdir(test_tmpdir()), 0);
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < 8; i++) {
         struct job_spec job;
         struct spec_facts facts = {0};
         struct why why;
@@ -82,7 +83,8 @@ TEST(a_plan_names_the_memory_of_each_way_to_keep_rows_of_experts)
         needed[i] = facts.memory.total_bytes;
         if (i == 0)
             memcpy(named, facts.expert_bytes, sizeof(named));
-        assert_int_equal(facts.expert_bytes[0][0] > 0, i < 6);
+        assert_int_equal(facts.expert_bytes[0][0] > 0, i != 6);
+        assert_int_equal(facts.expert_bytes[1][0] > 0, i < 6); /* tokens of all ranks cannot be balanced */
         spec_facts_fini(&facts);
         job_fini(&job);
     }
