@@ -16,7 +16,8 @@ write_job
 up
 for table in "$tmp"/places/*.table; do
   layout=$(basename "$table" .table) deaths=$(wc -l <"$table")
-  steps=$((deaths + 4)) # one step for each kill, beginning with the third step
+  # One step for each kill, beginning with the third step. An evaluation may be some steps away.
+  steps=$((deaths + 4 + 4 * $(grep -c '^eval' "$table" || true)))
   common=(--set train.steps=$steps --set checkpoint.every=3 --set train.schedule=constant --set model.dim=32
     --set 'data.valid=[text.txt]' --set train.eval_every=1 --set train.eval_batches=1 --set run.restarts=$((deaths + 1)))
   while read -r set; do common+=(--set "$set"); done <"${table%.table}.sets"

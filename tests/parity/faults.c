@@ -14,7 +14,9 @@
 
 /* Results have equal bits only if no product is split differently: canonical numerics, or one thread. */
 #define ONE_THREAD "train.numerics=fast", "run.threads=1"
-#define MAX_SETS 12
+#define EXPERTS "model.experts=5", "model.experts_per_token=2", "model.expert_ffn=12", "model.shared_experts=1"
+#define BALANCE "model.aux_loss=0.1", "model.aux_scope=batch", "model.expert_bias=0.01"
+#define MAX_SETS 24
 
 static const char *const layouts[][MAX_SETS] = {
     {"parallel.workers=4", "parallel.pp=2", "parallel.fsdp=2", "parallel.zero=3", "run.comm_thread=on"},
@@ -26,12 +28,21 @@ static const char *const layouts[][MAX_SETS] = {
     {"parallel.workers=4", "parallel.tp=2", "parallel.cp=2", "model.arch=transformer", "model.kv_heads=0",
      "train.dropout=0.1", "parallel.recompute=pointwise", ONE_THREAD},
     {"parallel.workers=3", "model.arch=gpt2", "model.kv_heads=0", "parallel.recompute=pointwise"},
+    {"parallel.workers=4", "parallel.fsdp=2", "parallel.zero=3", "parallel.ep=2", EXPERTS, BALANCE,
+     "model.shared_gate=true", "parallel.expert_load=balanced", ONE_THREAD, "run.comm_thread=on"},
+    {"parallel.workers=4", "parallel.tp=2", "parallel.sp=false", "parallel.ep=2", EXPERTS, "model.aux_loss=0.1",
+     "parallel.dispatch=all_gather", ONE_THREAD},
+    {"parallel.workers=2", "parallel.fsdp=2", "parallel.ep=2", EXPERTS, "model.expert_capacity=1", ONE_THREAD},
+    /* Each step's norm clips, so each step that another one follows at once is restored. */
+    {"parallel.workers=2", "parallel.pp=2", "parallel.schedule=zb-v", "parallel.post_validation=true",
+     "train.clip=0.001", "model.layers=4", "parallel.chunks=2", "train.eval_every=5"},
 };
 #define N_LAYOUTS ((int)(sizeof(layouts) / sizeof(layouts[0])))
 
-/* Ops that no program for the CPU has today: casts are for bfloat16, and the backward ops of GELU and bias are fused
- * with a product. */
-static const bool rare[OP_KIND_COUNT] = {[OP_CAST] = true, [OP_GELU_GRAD] = true, [OP_BIAS_GRAD] = true};
+/* Ops that no float32 program for the CPU has: casts are for bfloat16, the backward ops of GELU and bias are fused with
+ * a product, and only a GPU computes what arrives with an op of its own. */
+static const bool rare[OP_KIND_COUNT] = {
+    [OP_CAST] = true, [OP_GELU_GRAD] = true, [OP_BIAS_GRAD] = true, [OP_ARRIVE] = true};
 
 static const char *const modes[] = {"train", "eval"};
 
