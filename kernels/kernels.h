@@ -398,7 +398,7 @@ struct kern_ops {
     void (*rows_sum)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, const int32_t *place, const void *weights,
                      const void *x, void *y);
     /* dx[place[t,j]] = weights[t,j] dy[t]; d_weights[t,j] = the product of dy[t] and x[place[t,j]], wide. dx may alias
-     * x. For a place of -1 d_weights is 0. */
+     * x, or be NULL: not needed. For a place of -1 d_weights is 0. */
     void (*rows_sum_grad)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, const int32_t *place,
                           const void *weights, const void *x, const void *dy, void *dx, void *d_weights);
     NODISCARD err_t (*grouped_gemm)(struct kern_stream *s, const struct kern_grouped *g);

@@ -552,6 +552,11 @@ static const struct schema_row rows[] = {
           "Which rows of experts a rank computes (parallel.ep). routed: those that the router sends to its experts. "
           "balanced: equally many on every rank, whatever the router chooses: a rank with few rows borrows experts of "
           "another rank for one layer and microbatch. Memory then does not depend on the routing.")},
+    {FLOAT(parallel.expert_rows, 0, 1e6, "0", FREE,
+           "For how many rows of experts a rank has room at once (parallel.ep), as a multiple of their mean. Where the "
+           "router sends more, a layer computes them in rounds, one after another; a round without rows costs next to "
+           "nothing. 0: room for all rows that any routing sends; 1.25 is usual. Needs parallel.recompute experts or "
+           "full.")},
     {ENUM(
         parallel.dispatch, dispatch_names, "all_to_all", FREE,
         "How tokens get to the ranks of their experts (ep). all_to_all: a row for each choice of an expert of another "

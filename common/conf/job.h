@@ -136,6 +136,7 @@ struct job_parallel {
     char *schedule_csv;   /* for PIPE_FILE: the text of the schedule (docs/internals/schedules.md); "": none */
     enum recompute recompute;
     enum expert_load expert_load;
+    double expert_rows; /* rows of experts for which a rank has room at once, over their mean; 0: all that may come */
     enum dispatch dispatch;
 };
 

@@ -387,6 +387,32 @@ static bool dispatch_broken(const struct job_spec *j, char ret[SENTENCE])
                   "all_to_all, or model.expert_capacity 0");
 }
 
+static bool rows_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    const struct job_parallel *p = &j->parallel;
+    if (p->expert_rows == 0)
+        return false;
+    if (p->expert_rows < 1)
+        return BROKEN("a rank needs room for the mean at least: write 1 or more, or 0 for all rows that may come");
+    if (p->ep == 1)
+        return BROKEN("parallel.ep is 1, so a rank always has the mean: write 0, or set parallel.ep");
+    if (p->expert_load == EXPERT_LOAD_BALANCED)
+        return BROKEN("with parallel.expert_load balanced a rank never has more rows than the mean: write 0, or "
+                      "parallel.expert_load routed");
+    if (p->dispatch == DISPATCH_ALL_GATHER)
+        return BROKEN(
+            "a rank takes all its rows at once from the tokens that parallel.dispatch all_gather sends: write "
+            "0, or parallel.dispatch all_to_all");
+    if (p->recompute != RECOMPUTE_EXPERTS && p->recompute != RECOMPUTE_FULL)
+        return BROKEN("a round overwrites the rows of the round before it, so the backward computes them again: write "
+                      "0, or parallel.recompute experts");
+    if (j->train.numerics == NUMERICS_CANONICAL)
+        return BROKEN("the gradient of an expert is then a sum over rounds, whose order train.numerics canonical does "
+                      "not allow: write 0, or train.numerics fast");
+    return j->run.device == DEVICE_CUDA &&
+           BROKEN("this version computes rounds on CPUs only: write 0, or run.device cpu");
+}
+
 bool job_may_balance(const struct job_spec *job)
 {
     struct job_spec j = *job;
@@ -591,6 +617,7 @@ static const struct rule rules[] = {
     {OVER(parallel.ep, experts_broken)},
     {OVER(parallel.expert_load, load_broken)},
     {OVER(parallel.dispatch, dispatch_broken)},
+    {OVER(parallel.expert_rows, rows_broken)},
     {OVER(parallel.recompute, recompute_broken)},
     {OVER(parallel.tp, tensor_broken)},
     {OVER(parallel.tp, whole_norm_broken)},

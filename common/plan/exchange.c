@@ -157,6 +157,7 @@ static void plan_balanced(struct exchange *x)
 void exchange_plan(struct exchange *x, const int32_t *offsets, bool balanced)
 {
     x->offsets = offsets;
+    x->before = 0;
     plan_routed(x);
     if (balanced)
         plan_balanced(x);
@@ -169,6 +170,29 @@ static int64_t rows_from(const struct exchange *x, const struct exchange_share *
     *lo = s->first > begin[from] ? s->first : begin[from];
     *hi = s->first + s->rows < begin[from + 1] ? s->first + s->rows : begin[from + 1];
     return *hi > *lo ? *hi - *lo : 0;
+}
+
+static int64_t limit(int64_t n, int64_t most)
+{
+    return n < 0 ? 0 : n < most ? n : most;
+}
+
+void exchange_round(struct exchange *x, int64_t first, int64_t rows)
+{
+    x->before = 0;
+    for (int to = 0; to < x->members; to++) {
+        int64_t at = 0, lo, hi;
+        for (int64_t k = 0; k < x->shares[to]; k++) {
+            struct exchange_share *s = &shares_of(x, to)[k];
+            const int64_t n = s->rows, skipped = limit(first - at, n), end = limit(first + rows - at, n);
+            const struct exchange_share earlier = {s->expert, s->first, skipped};
+            x->before += rows_from(x, &earlier, x->me, &lo, &hi);
+            s->first += skipped;
+            s->rows = end - skipped;
+            at += n;
+        }
+        x->rows[to] = limit(at - first, rows);
+    }
 }
 
 int64_t exchange_rows(const struct exchange *x, int from, int to)
@@ -203,7 +227,7 @@ void exchange_order(const struct exchange *x, int32_t *index, int32_t *inverse, 
 void exchange_home(const struct exchange *x, int32_t *moved)
 {
     const int32_t *mine = x->offsets + x->me * (x->experts + 1);
-    int64_t home = 0;
+    int64_t home = x->before;
     for (int to = 0; to < x->members; to++)
         for (int64_t k = 0; k < x->shares[to]; k++) {
             const struct exchange_share *s = &shares_of(x, to)[k];

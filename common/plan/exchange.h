@@ -14,6 +14,9 @@
  *   balanced  every rank computes equally many rows: a rank with few rows borrows the experts of a rank with many, at
  *             most all experts of one rank, and computes a share of their rows
  *
+ * In rounds every rank computes so many of its rows at once, in their order, from the first on. Home rows are then
+ * sorted by round first, so that those of one round stand together, for one rank after another.
+ *
  * The balanced plan follows MoonEP: the emptiest rank takes exactly what it lacks from the fullest one, from the
  * experts with most rows, and is finished. So there are at most members - 1 moves, each rank borrows from one other at
  * most, and a copy is never copied. Ties go to the lower rank and to the lower expert. */
@@ -39,6 +42,7 @@ struct exchange {
     int *lender;       /* the member whose experts it borrows, -1: none */
     int64_t *shares;   /* number of its shares: first those of its own experts, all of them, then borrowed ones */
     int64_t *rows;     /* that it computes */
+    int64_t before;    /* home rows of `me` in earlier rounds */
     int64_t *position; /* scratch */
     int64_t *begin;    /* [experts][members + 1]: of each expert, the first row of each sender */
     struct exchange_share *share; /* [members][2 * experts of the largest member] */
@@ -49,6 +53,9 @@ NODISCARD err_t exchange_init(struct exchange *x, int members, int64_t experts);
 void exchange_fini(struct exchange *x); /* legal on a zeroed one */
 /* Decides which member computes which rows. `offsets` must live as long as the functions below are called. */
 void exchange_plan(struct exchange *x, const int32_t *offsets, bool balanced);
+
+/* Limits a plan to one round: to rows [first, first + rows) of each member. */
+void exchange_round(struct exchange *x, int64_t first, int64_t rows);
 
 /* The experts [lo, hi) of a member, and the most that it may borrow. */
 void exchange_experts(const struct exchange *x, int member, int64_t *ret_lo, int64_t *ret_hi);
@@ -63,7 +70,7 @@ int64_t exchange_home_rows(const struct exchange *x, int member);
  * among the arrived ones; inverse: the inverse of it; offsets: the first row of each of this member's experts, then of
  * each expert that it may borrow, and the number of rows. Not borrowed: no rows. */
 void exchange_order(const struct exchange *x, int32_t *index, int32_t *inverse, int32_t *offsets);
-/* moved[r]: where row r of this member, sorted by expert, stands among its home rows. */
+/* moved[r]: where row r of this member, sorted by expert, stands among its home rows; of a round, for its rows only. */
 void exchange_home(const struct exchange *x, int32_t *moved);
 
 #endif

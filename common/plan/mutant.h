@@ -93,6 +93,10 @@
     X(BORROWED_FROM_ANOTHER, "rows of borrowed experts are multiplied with another matrix")               \
     X(ROWS_NOT_ARRANGED, "rows sorted by expert are sent as if sorted by rank")                           \
     X(GRADIENTS_NOT_WEIGHED, "gradients of rows that a rank takes from all tokens miss their weights")    \
+    X(ROUND_LEFT_OUT, "the last round of experts' rows is not computed")                                  \
+    X(ROUND_OF_ANOTHER, "a round's rows return to the home rows of the first one")                        \
+    X(ROUND_TOO_SMALL, "a round has one row less than its part of the rows that may come")                \
+    X(ROUNDS_OVERWRITE, "a round overwrites the gradient of an expert")                                   \
     X(ARRIVED_TOO_SMALL, "a buffer has room for one row less than may arrive")                            \
     X(WEIGHTS_LEFT_OUT, "a token's experts are added without their weights")                              \
     X(WEIGHTS_TWICE, "the gradients of a token's rows are weighed a second time")                         \

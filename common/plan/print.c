@@ -88,6 +88,8 @@ static void print_parts(const struct op *op, FILE *out)
             fprintf(out, " %s %" PRId64, rows[i].name, rows[i].value);
     if (op->vocab_hi)
         fprintf(out, " vocab %" PRId64 "..%" PRId64, op->vocab_lo, op->vocab_hi - 1);
+    if (op->round)
+        fprintf(out, " round %d", op->round);
     if (op->kind == OP_DROPOUT)
         fprintf(out, " rate %g site %d", op->rate, op->site);
 }

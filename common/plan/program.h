@@ -200,9 +200,9 @@ struct buffer {
     X(OP_CHOICES, "choices", "rrrw")          /* ids, [weights], rows, table (f64) */                                  \
     X(OP_DROP, "drop", "rrrwa")               /* ids, rows, table, kept ids, [dropped] (f64) */                        \
     X(OP_ROUTE_SORT, "route_sort", "rwww")    /* ids, place, source, offsets */                                        \
-    X(OP_ROWS_GATHER, "rows_gather", "rrw")   /* x, source, rows */                                                    \
+    X(OP_ROWS_GATHER, "rows_gather", "rrrw")  /* x, source, [weights of all choices], rows */                          \
     X(OP_ROWS_SUM, "rows_sum", "rrrw")        /* rows, [weights], place, y */                                          \
-    X(OP_ROWS_SUM_GRAD, "rows_sum_grad", "rrrrww") /* rows, weights, place, dy, d_rows, d_weights */                   \
+    X(OP_ROWS_SUM_GRAD, "rows_sum_grad", "rrrrww") /* rows, weights, place, dy, [d_rows], d_weights */                 \
     X(OP_GROUPED_GEMM, "grouped_gemm", "rrwrr")    /* a, b, c, offsets, [more]: written with OPF_TRANS_A */            \
     X(OP_EXCHANGE, "exchange", "rrw")              /* x, all, y */                                                     \
     X(OP_ARRIVE, "arrive", "rwww")                 /* all, [index], inverse, offsets */                                \
@@ -289,6 +289,7 @@ struct op {
     int64_t vocab_lo, vocab_hi, col0; /* vocab_hi 0: the table has the whole vocabulary */
     double eps, theta, rate;
     int site;       /* dropout */
+    int round;      /* of the rounds in which a layer computes rows of experts, from 1; 0: of none */
     int unit;       /* unit_gather, unit_scatter */
     int peer, from; /* indices in the group: send, recv, shift */
     /* Events, -1: none; needed only between streams. A wait refers to the latest record before it in the order of
@@ -378,7 +379,10 @@ struct program {
     int n_segments;
     int64_t own_seq;     /* tokens of a sample on this rank */
     int64_t max_arrived; /* the bound of SYM_ARRIVED: every token of the ep group chooses as many of this rank's experts
-                          * as it can; balanced: this rank's part of all choices. 0: no expert parallelism */
+                          * as it can; balanced: this rank's part of all choices; in rounds: those of one round. 0: no
+                          * expert parallelism */
+    int rounds;          /* in which a layer computes rows of experts; 1: all at once */
+    int64_t round_rows;  /* with more rounds: rows of each in the order of exchange.h, on every rank of the ep group */
     bool balanced;       /* every rank of an ep group computes equally many rows (exchange.h) */
     int64_t max_samples; /* the bound of SYM_SAMPLES; SYM_TOKENS is bounded by max_samples * seq */
     double loss_scale; /* 1 / (tokens of the global batch). cross_entropy multiplies gradients with it, so gradients of

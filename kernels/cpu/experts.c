@@ -111,14 +111,15 @@ void KERN_FN(rows_sum)(struct kern_stream *s, int64_t t, int64_t k, int64_t d, c
     kern_stream_run(s, t, TOKENS, sum_rows, &a);
 }
 
-/* dx = factor dy. Returns the product of dy and x; dx may be x or dy. */
+/* dx = factor dy. Returns the product of dy and x; dx may be x or dy, or NULL. */
 static float scale_and_multiply(int64_t d, float factor, const elem *x, const elem *dy, elem *dx)
 {
     vf sum = {0};
     for (int64_t c = 0; c < d; c += VF) {
         vf g = e_load_part(dy, c, d);
         sum = v_fma(g, e_load_part(x, c, d), sum);
-        e_store_part(dx, c, d, g * factor);
+        if (dx)
+            e_store_part(dx, c, d, g * factor);
     }
     return v_sum(sum);
 }
@@ -131,7 +132,8 @@ static void sum_rows_grad(void *arg, int part, int64_t lo, int64_t hi)
         if (row < 0)
             a->d_weights[i] = 0;
         else
-            a->d_weights[i] = scale_and_multiply(a->d, a->weights[i], a->x + row, a->dy + i / a->k * a->d, a->dx + row);
+            a->d_weights[i] = scale_and_multiply(a->d, a->weights[i], a->x + row, a->dy + i / a->k * a->d,
+                                                 a->dx ? a->dx + row : NULL);
     }
 }
 

@@ -211,7 +211,8 @@ template <bool WHOLE> static __global__ void __launch_bounds__(MOST_THREADS) sum
                 sum = fmaf(v[e], g[e], sum);
                 g[e] *= w;
             }
-            row_store<WHOLE>(a.dx + row, j, a.d, g);
+            if (a.dx)
+                row_store<WHOLE>(a.dx + row, j, a.d, g);
         }
         sum = block_sum(sum);
         if (threadIdx.x == 0)

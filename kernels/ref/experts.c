@@ -392,7 +392,7 @@ void KERN_FN(rows_sum_grad)(struct kern_stream *s, int64_t t, int64_t k, int64_t
         double sum = 0;
         for (int64_t c = 0; c < d; c++)
             sum += (double)from[c] * (double)dyi[c];
-        for (int64_t c = 0; c < d; c++)
+        for (int64_t c = 0; c < d && dx; c++)
             ((real *)dx)[place[i] * d + c] = (real)((double)((const real *)weights)[i] * (double)dyi[c]);
         ((real *)d_weights)[i] = (real)sum;
     }

@@ -142,8 +142,8 @@ static err_t op_route_sort(const struct run *r, const struct op *op)
 static err_t op_rows_gather(const struct run *r, const struct op *op)
 {
     const int64_t k = run_dim(r, op->k);
-    KERN(r)->rows_gather(run_stream(r, op), run_rows(r, op) * k, k, run_dim(r, op->n), run_arg(r, op, 1), NULL,
-                         run_arg(r, op, 0), run_arg(r, op, 2));
+    KERN(r)->rows_gather(run_stream(r, op), run_rows(r, op) * k, k, run_dim(r, op->n), run_arg(r, op, 1),
+                         run_arg(r, op, 2), run_arg(r, op, 0), run_arg(r, op, 3));
     return OK;
 }
 
@@ -219,13 +219,15 @@ static int32_t *host_offsets(const struct run *r, const struct op *op, int all)
 
 /* Which rank computes which rows in the op's layer. Compute thread and communication thread may both ask, each for its
  * own ops. */
-static const struct exchange *exchange_of(const struct run *r, const struct op *op, int all)
+static struct exchange *exchange_of(const struct run *r, const struct op *op, int all)
 {
     const struct sharding *s = &r->program->sharding;
     const struct graph_cut experts = {.experts = true};
     struct exchange *x = &r->bindings->exchange[op->stream];
     x->me = sharding_part(s, &experts, s->coord);
     exchange_plan(x, host_offsets(r, op, all), r->program->balanced);
+    if (op->round)
+        exchange_round(x, (op->round - 1) * r->program->round_rows, r->program->round_rows);
     return x;
 }
 
@@ -265,7 +267,7 @@ static err_t op_arrive(const struct run *r, const struct op *op)
                             .offsets = run_arg(r, op, 3)};
     exchange_experts(x, x->me, &a.lo, &a.hi);
     *arrived_of(r, op) = x->rows[x->me];
-    if (r->program->balanced) /* on CPUs only */
+    if (r->program->balanced || op->round) /* on CPUs only */
         exchange_order(x, a.index, a.inverse, a.offsets);
     else
         KERN(r)->arrive(run_stream(r, op), &a);
@@ -277,9 +279,14 @@ static err_t op_arrange(const struct run *r, const struct op *op)
     const int64_t rows = run_dim(r, op->m) * run_dim(r, op->k);
     const int32_t *by_expert = run_arg(r, op, 2);
     int32_t *place = run_arg(r, op, 1), *source = run_arg(r, op, 3), *moved = run_arg(r, op, 4);
-    const struct exchange *x = exchange_of(r, op, 0);
-    const int64_t sent = x->offsets[x->me * (x->experts + 1) + x->experts]; /* without dropped choices */
-    exchange_home(x, moved);
+    struct exchange *x = exchange_of(r, op, 0);
+    const int64_t sent = exchange_home_rows(x, x->me); /* without dropped choices */
+    for (int round = 0; round < r->program->rounds; round++) {
+        exchange_plan(x, x->offsets, r->program->balanced);
+        if (r->program->rounds > 1)
+            exchange_round(x, round * r->program->round_rows, r->program->round_rows);
+        exchange_home(x, moved);
+    }
     for (int64_t i = 0; i < rows; i++) {
         place[i] = place[i] < 0 ? -1 : moved[place[i]];
         source[i < sent ? moved[i] : i] = by_expert[i];
@@ -287,19 +294,26 @@ static err_t op_arrange(const struct run *r, const struct op *op)
     return OK;
 }
 
+/* All ranks skip a round in which none has rows. */
 err_t run_exchange(const struct run *r, const struct op *op)
 {
     const struct exchange *x = exchange_of(r, op, 1);
     const bool back = op->flags & OPF_INVERSE;
     const int64_t cols = run_dim(r, op->n);
-    int64_t *send = r->bindings->counts, *recv = send + x->members;
+    const enum dtype dtype = r->program->buffers[op->arg[0].buffer].dtype;
+    const int64_t before = x->before * cols * (int64_t)dtype_bytes(dtype); /* of home rows */
+    int64_t *send = r->bindings->counts, *recv = send + x->members, all = 0;
     for (int i = 0; i < x->members; i++) {
         int64_t out = exchange_rows(x, x->me, i) * cols, in = exchange_rows(x, i, x->me) * cols;
         send[i] = back ? in : out;
         recv[i] = back ? out : in;
+        all += x->rows[i];
     }
-    return comm_all_to_all(r->bindings->groups[op->group], run_stream(r, op), run_arg(r, op, 0), send,
-                           run_arg(r, op, 2), recv, r->program->buffers[op->arg[0].buffer].dtype);
+    if (op->round && all == 0)
+        return OK;
+    return comm_all_to_all(r->bindings->groups[op->group], run_stream(r, op),
+                           (char *)run_arg(r, op, 0) + (back ? 0 : before), send,
+                           (char *)run_arg(r, op, 2) + (back ? before : 0), recv, dtype);
 }
 
 /* ---- borrowed experts ---- */

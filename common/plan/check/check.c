@@ -154,6 +154,8 @@ static const unsigned optional[OP_KIND_COUNT] = {
     [OP_ROUTE] = 1 << 1 | 15 << 4,
     [OP_ROUTE_GRAD] = 1 << 4 | 1 << 5,
     [OP_ROWS_SUM] = 1 << 1,
+    [OP_ROWS_GATHER] = 1 << 2,
+    [OP_ROWS_SUM_GRAD] = 1 << 4,
     [OP_SNAPSHOT] = 1 << 3,
     [OP_GROUPED_GEMM] = 1 << 4,
     [OP_CHOICES] = 1 << 1,
@@ -347,6 +349,8 @@ static err_t check_one(const struct graph *g, const struct program *p, struct ra
     err_t e = check_holdings(g, p, why);
     if (!e)
         e = check_structure(g, p, why);
+    if (!e)
+        e = check_rounds(p, why);
     return e ? e : check_rank(g, p, facts, why);
 }
 

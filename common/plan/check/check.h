@@ -8,6 +8,7 @@
  *   rank.c      two steps of one rank, with reach.c, apply.c and sums.c
  *   once.c      norm and update, once per step                ring.c    ring attention
  *   batch.c     microbatches add up to the global batch       world.c   two steps of all ranks together
+ *   rounds.c    rounds, in which experts' rows are computed
  *   parts.c     values that are computed or sent in parts     ahead.c   post-validation
  *
  * Private to common/plan. */
@@ -203,6 +204,8 @@ err_t check_sums(const struct graph *g, const struct program *programs, const st
 err_t check_holdings(const struct graph *g, const struct program *p, struct why *why);
 err_t check_unit(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why);
 err_t check_held_alike(const struct program *programs, int n, struct why *why);
+/* Checks that the rounds of a layer have the same ops, in the same order (rounds.c). */
+err_t check_rounds(const struct program *p, struct why *why);
 err_t check_batch(const struct program *programs, const struct rank_facts *facts, int n, struct why *why);
 err_t check_world(const struct program *programs, const struct rank_facts *facts, int n, struct why *why);
 /* Checks what the programs state in n_ahead and validate. */

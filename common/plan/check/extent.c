@@ -380,11 +380,12 @@ static err_t check_sort(const struct check_at *at, const struct graph *g, const 
 }
 
 /* Checks that the experts of a token are added with their weights, and its rows' gradients without; and that rows which
- * a rank takes from all tokens have no weights, and their gradients have them. */
+ * a rank takes from tokens, its own or all, have no weights, and their gradients have them. */
 static err_t check_row_sum(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
 {
-    const bool picks = op->kind == OP_ROWS_PICK;
+    const bool picks = op->kind == OP_ROWS_PICK || op->kind == OP_ROWS_GATHER;
     bool combines = op->node >= 0 && g->nodes[op->node].op == GO_COMBINE;
+    combines &= op->kind != OP_ROWS_GATHER || op->m.sym != SYM_ARRIVED; /* else it sorts rows */
     bool weighted = op->arg[picks ? 2 : 1].buffer >= 0;
     if (picks && combines != weighted)
         return check_fail(at, why,
@@ -481,7 +482,7 @@ err_t check_operand_shapes(const struct check_at *at, const struct graph *g, con
         e = check_drop(at, g, op, why);
     if (!e && op->kind == OP_ROUTE_SORT)
         e = check_sort(at, g, op, why);
-    if (!e && (op->kind == OP_ROWS_PICK || op->kind == OP_ROWS_SUM))
+    if (!e && (op->kind == OP_ROWS_PICK || op->kind == OP_ROWS_GATHER || op->kind == OP_ROWS_SUM))
         e = check_row_sum(at, g, op, why);
     if (!e && (op->kind == OP_RMSNORM || op->kind == OP_RMSNORM_GRAD))
         e = check_heads(at, g, op, why);

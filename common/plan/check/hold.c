@@ -121,9 +121,20 @@ static int64_t rows_arriving(const struct program *p, const struct graph_router 
     return p->balanced ? (most + ranks - 1) / ranks : most;
 }
 
+/* Checks that all rows which may come to the rank with most experts have a round, and that no round is unneeded. */
+static err_t check_rounds_room(const struct program *p, int64_t most, struct why *why)
+{
+    const bool all = p->rounds == 1 && p->round_rows == 0, enough = p->round_rows * p->rounds >= most;
+    if (all || (p->rounds > 1 && enough && p->round_rows * (p->rounds - 1) < most))
+        return OK;
+    return why_set(why, ERR_INVALID, "rank %d computes experts in %d rounds of %lld rows; %lld may come to a rank",
+                   p->rank, p->rounds, (long long)p->round_rows, (long long)most);
+}
+
 static err_t check_arrived(const struct graph *g, const struct program *p, struct why *why)
 {
-    int64_t most = 0;
+    int64_t most = 0, of_any = 0;
+    int ranks;
     for (int i = 0; i < g->n_nodes && p->sharding.ep.axes; i++) {
         const struct graph_tensor *w = &g->tensors[g->nodes[i].in[1] >= 0 ? g->nodes[i].in[1] : 0];
         if (g->nodes[i].op != GO_EXPERTS)
@@ -131,7 +142,14 @@ static err_t check_arrived(const struct graph *g, const struct program *p, struc
         int64_t experts = p->sharding.param[g->nodes[i].in[1]].rows / (w->dim[0].factor / w->experts);
         int64_t rows = rows_arriving(p, &g->nodes[i].router, experts);
         most = rows > most ? rows : most;
+        (void)group_tokens(p, &ranks);
+        rows = rows_arriving(p, &g->nodes[i].router, (g->nodes[i].router.experts + ranks - 1) / ranks);
+        of_any = rows > of_any ? rows : of_any;
     }
+    err_t e = check_rounds_room(p, of_any, why);
+    if (e)
+        return e;
+    most = p->rounds > 1 && p->round_rows < most ? p->round_rows : most;
     return p->max_arrived == most
                ? OK
                : why_set(why, ERR_INVALID, "rank %d has room for %lld rows of experts; %lld may arrive", p->rank,

@@ -31,7 +31,7 @@ const struct operand_rules check_operands[OP_KIND_COUNT] = {
     [OP_CHOICES] = {.shape = "KKtc", .type = "iwif"},
     [OP_DROP] = {.shape = "KtcKs", .type = "iifif"},
     [OP_ROUTE_SORT] = {.shape = "KKKe", .type = "iiii", .class = "tttt"},
-    [OP_ROWS_GATHER] = {.shape = "MKR", .type = "did", .class = "ttt"},
+    [OP_ROWS_GATHER] = {.shape = "MKKR", .type = "diwd", .class = "tttt"},
     [OP_ROWS_SUM] = {.shape = "RKKM", .type = "dwid", .class = "tttt"},
     [OP_ROWS_SUM_GRAD] = {.shape = "RKKMRK", .type = "dwiddw", .class = "tttttt", .alias = {{4, 0}}},
     [OP_GROUPED_GEMM] = {.type = "ddeie"},

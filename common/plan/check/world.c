@@ -276,7 +276,7 @@ static bool same_call(const struct rank_run *a, const struct queue_item *x, cons
     bool unit = p->kind == OP_UNIT_GATHER || p->kind == OP_UNIT_SCATTER, micro = of_one_micro(a->p, p);
     bool each = p->kind == OP_SHIFT || p->kind == OP_EXCHANGE || p->kind == OP_GATHER_TOKENS || p->kind == OP_BORROW ||
                 p->kind == OP_GIVE_BACK; /* the ranks' numbers of elements differ */
-    return p->kind == q->kind && p->reduce == q->reduce && p->unit == q->unit &&
+    return p->kind == q->kind && p->reduce == q->reduce && p->unit == q->unit && p->round == q->round &&
            (unit || each || item_extent(a, x, p->m) == item_extent(b, y, q->m)) &&
            (!micro || a->p->actions[x->action].micro == b->p->actions[y->action].micro) &&
            same_part(&a->facts->parts[x->op], &b->facts->parts[y->op]) &&

@@ -481,6 +481,12 @@ static const struct {
     [GO_GATE] = {experts_gate_grad, OP_GATE_GRAD},
 };
 
+void compile_node_backward(struct compiler *c, int i)
+{
+    if (!dispatch_waits(c, i))
+        rules[c->g->nodes[i].op].emit(c, i, rules[c->g->nodes[i].op].kind);
+}
+
 void compile_backward(struct compiler *c, struct sharding_stage nodes, enum pass_half half)
 {
     c->half = half;
@@ -496,5 +502,5 @@ void compile_backward(struct compiler *c, struct sharding_stage nodes, enum pass
         if (half == PASS_WEIGHTS)
             emit_weight_gradient(c, i);
         else
-            rules[c->g->nodes[i].op].emit(c, i, rules[c->g->nodes[i].op].kind);
+            compile_node_backward(c, i);
 }

@@ -44,6 +44,7 @@ struct op *compile_op(struct compiler *c, enum op_kind kind, int node)
     op_clear(op, kind, node);
     if (node >= 0)
         op->layer = c->g->nodes[node].layer;
+    op->round = c->round;
     return op;
 }
 
@@ -279,8 +280,7 @@ static void compiler_init(struct compiler *c)
     pitch_find(c);
     held_new(c);
     micros_new(c);
-    p->balanced = p->sharding.ep.axes && c->job->parallel.expert_load == EXPERT_LOAD_BALANCED;
-    p->max_arrived = experts_max_arrived(c);
+    dispatch_init(c);
     group_new(c);
 }
 

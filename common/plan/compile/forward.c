@@ -411,8 +411,10 @@ static const struct {
     [GO_GATE] = {experts_gate, OP_GATE},
 };
 
-static void emit(struct compiler *c, int i)
+void compile_node(struct compiler *c, int i)
 {
+    if (dispatch_waits(c, i))
+        return;
     rules[c->g->nodes[i].op].emit(c, i, rules[c->g->nodes[i].op].kind);
 }
 
@@ -422,7 +424,7 @@ void compile_forward(struct compiler *c, struct sharding_stage nodes)
     for (int t = 0; t < c->g->n_tensors; t++)
         c->full[t] = -1;
     for (int i = nodes.first_node; i < nodes.end_node && !c->err; i++)
-        emit(c, i);
+        compile_node(c, i);
 }
 
 /* ---- recomputation ---- */
@@ -452,8 +454,8 @@ void compile_node_again(struct compiler *c, int maker)
     if (n->op == GO_GELU)
         unary(c, maker, rules[n->op].kind);
     else
-        emit(c, maker);
+        compile_node(c, maker);
     for (int i = maker + 1; t >= 0 && i <= c->producer[t]; i++)
         if (c->g->nodes[i].op == GO_ROPE && c->g->nodes[i].out[0] == t)
-            emit(c, i);
+            compile_node(c, i);
 }

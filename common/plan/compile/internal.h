@@ -9,7 +9,8 @@
  *   zero.c               ZeRO's gathers and scatters               pipeline.c         slots of a schedule as actions
  *   stages.c             stages of the graph, lists of a chunk     memory_plan.c      offsets by lifetime
  *   pipeline_exchange.c  messages between two slots                events.c           events between streams
- *   experts.c            routers, rows by expert, their products
+ *   experts.c            routers, and the products of experts
+ *   dispatch.c           rows of experts, from the tokens to their sums
  *   borrow.c             experts of other ranks, for balance
  *
  * Order of the passes:
@@ -63,7 +64,9 @@ struct compiler {
     bool *grad_started; /* this backward has written the parameter's gradient */
     bool *discarded;    /* recompute.c: the value does not exist in this backward until recompute_emit makes it */
     bool *pitched;      /* pitch.c: rows of the tensor and of its gradient are padded */
-    int *home;          /* by node: the home rows that a combine has summed, with expert parallelism */
+    int *home;          /* by node, with expert parallelism: the home rows that a combine has summed or a dispatch has
+                         * sent; their gradients, in the backward of rounds */
+    int round;          /* dispatch.c: the round that is being emitted; 0: none */
     int *weight_dy;     /* by node: the dy that the second half of a split backward multiplies with */
     enum pass_half half; /* of the backward that is being emitted */
 
@@ -266,6 +269,8 @@ int64_t pitch_of(const struct compiler *c, int t);
 /* Emits the forward of a chunk's nodes. Before the call c->act has the buffer of the activation that comes from another
  * stage. */
 void compile_forward(struct compiler *c, struct sharding_stage nodes);
+/* Emits the forward of a node. */
+void compile_node(struct compiler *c, int node);
 /* Emits the whole matmul of linear i: y = x W; `aux` receives the input of a fused GELU, else -1. Valid until the next
  * op. */
 struct op *compile_product(struct compiler *c, int i, int x, int y, int aux);
@@ -289,8 +294,8 @@ int compile_new_value(struct compiler *c, int t);
 
 /* ---- experts.c: rules of the operators of a mixture of experts ---- */
 
-/* program.max_arrived */
-int64_t experts_max_arrived(const struct compiler *c);
+/* An op of router i on the rows of `tokens`. */
+struct op *experts_router_op(struct compiler *c, int i, enum op_kind kind, int tokens);
 /* Whether the ranks of tp, which have all tokens, divide them among them for the experts: with expert parallelism and
  * without sequence parallelism. */
 bool experts_divide_tokens(const struct compiler *c);
@@ -317,6 +322,13 @@ bool experts_have_limits(const struct compiler *c);
 /* Whether routers add to the numbers of the step: in training, where the model has experts. */
 bool experts_count(const struct compiler *c);
 
+/* ---- dispatch.c ---- */
+
+/* Sets max_arrived, rounds and balance of the program. */
+void dispatch_init(struct compiler *c);
+/* Whether node i belongs to rounds, so that the rule of its combine emits it, in each of them. */
+bool dispatch_waits(const struct compiler *c, int i);
+
 /* ---- borrow.c: experts of other ranks, where every rank computes equally many rows ---- */
 
 /* Experts that this rank may borrow; 0 without balance. */
@@ -330,6 +342,8 @@ void borrow_give_back(struct compiler *c, int i, int gradients);
 
 /* ---- backward.c ---- */
 
+/* Emits the backward of a node. */
+void compile_node_backward(struct compiler *c, int node);
 /* The value of t from the forward, computed again where it was discarded. */
 int compile_forward_value(struct compiler *c, int t);
 /* Adds one consumer's part of t's gradient, in `buffer`. */
@@ -352,6 +366,8 @@ int compile_take_grad(struct compiler *c, int t);
 void recompute_discard(struct compiler *c, struct sharding_stage nodes);
 /* Whether the value of t is discarded and has not been computed again. */
 bool recompute_discarded(const struct compiler *c, int t);
+/* The outputs of a node, which was emitted again, exist for the rest of the backward. */
+void recompute_keep(struct compiler *c, int node);
 /* Emits the forward of a node again, after everything discarded that it reads. */
 void recompute_emit(struct compiler *c, int node);
 

@@ -113,8 +113,7 @@ bool recompute_discarded(const struct compiler *c, int t)
     return t >= 0 && c->discarded[t];
 }
 
-/* The outputs of a node that was emitted again exist for the rest of the backward. */
-static void keep_emitted(struct compiler *c, int node)
+void recompute_keep(struct compiler *c, int node)
 {
     const struct graph_node *n = &c->g->nodes[node];
     int gelu = n->op == GO_LINEAR ? compile_gelu_after(c, node) : -1;
@@ -133,5 +132,5 @@ void recompute_emit(struct compiler *c, int node)
         if (recompute_discarded(c, n->in[k]))
             recompute_emit(c, compile_producer(c, n->in[k]));
     compile_node_again(c, node);
-    keep_emitted(c, node);
+    recompute_keep(c, node);
 }

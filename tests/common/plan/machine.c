@@ -446,7 +446,7 @@ static void run_grouped(struct machine *m, const struct op *op, int64_t t)
     assert_int_equal(m->k->grouped_gemm(m->s, &g), OK);
 }
 
-const struct exchange *machine_exchange(struct machine *m, const struct op *op, int all)
+struct exchange *machine_exchange(struct machine *m, const struct op *op, int all)
 {
     const struct sharding *s = &m->p->sharding;
     const struct graph_cut experts = {.experts = true};
@@ -455,6 +455,8 @@ const struct exchange *machine_exchange(struct machine *m, const struct op *op, 
         assert_int_equal(exchange_init(x, sharding_parts(s, &experts), m->g->nodes[op->node].router.experts), OK);
     x->me = sharding_part(s, &experts, s->coord);
     exchange_plan(x, (const int32_t *)(const void *)machine_operand_at(m, op, all), m->p->balanced);
+    if (op->round)
+        exchange_round(x, (op->round - 1) * m->p->round_rows, m->p->round_rows);
     return x;
 }
 
@@ -472,8 +474,13 @@ static void run_arrive(struct machine *m, const struct op *op)
 static void run_arrange(struct machine *m, const struct op *op, int64_t rows)
 {
     int32_t *place = A(1), *by_expert = A(2), *source = A(3), *moved = A(4);
-    const struct exchange *x = machine_exchange(m, op, 0);
-    exchange_home(x, moved);
+    struct exchange *x = machine_exchange(m, op, 0);
+    for (int round = 0; round < m->p->rounds; round++) {
+        exchange_plan(x, x->offsets, m->p->balanced);
+        if (m->p->rounds > 1)
+            exchange_round(x, round * m->p->round_rows, m->p->round_rows);
+        exchange_home(x, moved);
+    }
     for (int64_t i = 0; i < rows; i++) { /* dropped choices are -1, behind the others */
         place[i] = place[i] < 0 ? -1 : moved[place[i]];
         source[by_expert[i] < 0 ? i : moved[i]] = by_expert[i];
@@ -536,7 +543,7 @@ static void run_experts(struct machine *m, const struct op *op, int64_t t, int64
         k->rows_gather(s, t, choices, n, A(1), A(2), A(0), A(3));
         break;
     case OP_ROWS_GATHER:
-        k->rows_gather(s, t * choices, choices, n, A(1), NULL, A(0), A(2));
+        k->rows_gather(s, t * choices, choices, n, A(1), A(2), A(0), A(3));
         break;
     case OP_ROWS_SUM:
         k->rows_sum(s, t, choices, n, A(2), A(1), A(0), A(3));

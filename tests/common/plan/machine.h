@@ -56,7 +56,7 @@ void machine_op(struct machine *m, const struct op *op);
 int64_t machine_dim(const struct machine *m, const struct op *op, struct graph_dim d);
 char *machine_operand_at(const struct machine *m, const struct op *op, int i);
 /* The exchange of the op's layer, from operand `all` with the offsets of all ranks; valid until the next call. */
-const struct exchange *machine_exchange(struct machine *m, const struct op *op, int all);
+struct exchange *machine_exchange(struct machine *m, const struct op *op, int all);
 int64_t machine_samples(const struct program *p, const struct action *a);
 /* Element i of an operand in the action entered last; the same of instance `slot`; a number rounded to the operand's
  * type. */

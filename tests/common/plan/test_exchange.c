@@ -167,6 +167,40 @@ static void check_orders(const struct load *l, struct exchange *x)
     }
 }
 
+/* Rounds of `rows` rows: what each rank computes of its rows, in their order, and where the home rows of a round stand:
+ * behind those of all rounds before it, for one rank after another. */
+static void check_rounds(const struct load *l, struct exchange *x, bool balanced, int64_t rows)
+{
+    enum { MOST = 1 << 16 };
+    static int32_t moved[MOST];
+    static uint8_t met[MOST];
+    for (int me = 0; me < l->members; me++) {
+        int64_t before = 0, all = 0;
+        memset(met, 0, sizeof(met));
+        x->me = me;
+        exchange_plan(x, l->offsets, balanced);
+        for (int i = 0; i < l->members; i++)
+            all = x->rows[i] > all ? x->rows[i] : all;
+        for (int64_t first = 0; first < all + rows; first += rows) {
+            exchange_plan(x, l->offsets, balanced);
+            int64_t whole = x->rows[me], expected = whole < first ? 0 : whole - first < rows ? whole - first : rows;
+            exchange_round(x, first, rows);
+            assert_int_equal(x->rows[me], expected);
+            assert_int_equal(x->before, before);
+            memset(moved, -1, sizeof(moved));
+            exchange_home(x, moved);
+            for (int to = 0; to < l->members; to++)
+                before += exchange_rows(x, me, to);
+            for (int64_t r = 0; r < exchange_home_rows(x, me); r++)
+                if (moved[r] >= 0) {
+                    assert_in_range(moved[r], x->before, before - 1);
+                    assert_int_equal(met[moved[r]]++, 0);
+                }
+        }
+        assert_int_equal(before, exchange_home_rows(x, me));
+    }
+}
+
 static void check_load(uint64_t seed, bool balanced)
 {
     static struct load l;
@@ -184,6 +218,8 @@ static void check_load(uint64_t seed, bool balanced)
             assert_int_equal(x.lender[i], -1);
     if (seed / 5 % 20 == 0)
         check_orders(&l, &x);
+    if (seed / 5 % 50 == 0)
+        check_rounds(&l, &x, balanced, 1 + (int64_t)(seed % 37) * 8);
     exchange_fini(&x);
 }
 
@@ -215,6 +251,28 @@ TEST(a_load_of_three_ranks)
         assert_int_equal(x.lender[i], i ? 0 : -1);
         for (int64_t k = 0; k < x.shares[i]; k++)
             assert_memory_equal(&exchange_shares(&x, i)[k], &expected[i][k], sizeof(expected[i][k]));
+    }
+    exchange_fini(&x);
+}
+
+/* By hand: rank 0 has five rows of expert 0, the first three its own, and two of expert 1, both of rank 1. In rounds of
+ * three it computes its own rows of expert 0; then those of rank 1, and one of expert 1; then the other one. */
+TEST(rounds_of_a_rank)
+{
+    const int32_t offsets[] = {0, 3, 3, 4, 4, 0, 2, 4, 4, 4};
+    const struct exchange_share expected[3][2] = {
+        {{0, 0, 3}, {1, 0, 0}}, {{0, 3, 2}, {1, 0, 1}}, {{0, 5, 0}, {1, 1, 1}}};
+    const int64_t before[] = {0, 0, 3}; /* of rank 1 */
+    struct exchange x;
+    assert_ok(exchange_init(&x, 2, 4));
+    x.me = 1;
+    for (int round = 0; round < 3; round++) {
+        exchange_plan(&x, offsets, false);
+        exchange_round(&x, 3 * round, 3);
+        assert_memory_equal(exchange_shares(&x, 0), expected[round], sizeof(expected[round]));
+        assert_int_equal(x.rows[0], round < 2 ? 3 : 1);
+        assert_int_equal(x.rows[1], round ? 0 : 1);
+        assert_int_equal(x.before, before[round]);
     }
     exchange_fini(&x);
 }

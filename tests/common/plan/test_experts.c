@@ -342,6 +342,61 @@ TEST(balanced_experts_are_one_worker)
         }
 }
 
+/* A half backward cannot keep the rows of all rounds for the other half. */
+static bool splits(const struct cell *c)
+{
+    return c->schedule == PIPE_ZB_H1 || c->schedule == PIPE_ZB_H2 || c->schedule == PIPE_ZB_V ||
+           c->schedule == PIPE_DUALPIPE_V;
+}
+
+/* From the fewest rows that a rank may have room for, so that there are most rounds, to one round for all. */
+TEST(experts_in_rounds_are_one_worker)
+{
+    int most = 1, one = 0;
+    for (size_t i = 0; i < N_CELLS; i++)
+        for (size_t s = i % 4; s < N_SETTINGS && cells[i].ep && !splits(&cells[i]); s += 4) {
+            struct job_spec job = cell_job(setting_for(&cells[i], s), &cells[i]);
+            struct fixture f;
+            job.parallel.recompute = s % 2 ? RECOMPUTE_EXPERTS : RECOMPUTE_FULL;
+            job.parallel.expert_rows = 1 + (double)(i % 5) * 0.375;
+            world_compare(&job);
+            fixture_init(&f, &job, MODE_TRAIN);
+            most = f.programs[0].rounds > most ? f.programs[0].rounds : most;
+            one += f.programs[0].rounds == 1;
+            fixture_fini(&f);
+        }
+    assert_in_range(most, 3, 8);
+    assert_true(one > 0);
+}
+
+TEST(evaluation_in_rounds_is_one_worker)
+{
+    for (size_t i = 0; i < N_CELLS; i += 3) {
+        struct job_spec job = cell_job(setting_for(&cells[i], i), &cells[i]);
+        job.parallel.recompute = RECOMPUTE_EXPERTS;
+        job.parallel.expert_rows = 1.1;
+        if (cells[i].ep && !splits(&cells[i]))
+            world_compare_passes(&job);
+    }
+}
+
+TEST(a_half_backward_refuses_rounds)
+{
+    struct job_spec job = cell_job(&settings[4], &cells[26]);
+    struct fixture f = {0};
+    struct program p;
+    assert_true(splits(&cells[26]) && cells[26].ep == 2);
+    job.parallel.recompute = RECOMPUTE_EXPERTS;
+    job.parallel.expert_rows = 1;
+    assert_ok(graph_build(&job.model, job.train.seq, &f.graph, &f.why));
+    assert_int_equal(plan_compile(&job, &f.graph, MODE_TRAIN, 0, &p, &f.why), ERR_INVALID);
+    assert_string_equal(f.why.text,
+                        "parallel.expert_rows computes rows of experts in rounds, and the second half of a backward "
+                        "that parallel.schedule splits would need the rows of all of them: write parallel.expert_rows "
+                        "0, or parallel.schedule 1f1b");
+    graph_fini(&f.graph);
+}
+
 /* With every way to keep rows, also where ranks have no microbatch in a turn. */
 TEST(layouts_that_gather_tokens_are_one_worker)
 {

@@ -23,7 +23,7 @@ static const struct cell {
     bool experts, sets; /* layers have experts; the auxiliary loss balances samples */
     int ep;
     bool batch, balanced; /* the auxiliary loss balances the batch; every rank computes equally many rows */
-    bool gather;          /* tokens are gathered by the ranks of the experts */
+    bool gather, rounds;  /* tokens are gathered by the ranks of the experts; rows are computed in rounds */
     bool ahead;           /* post-validation */
     double capacity;      /* of experts, by probability */
 } cells[] = {
@@ -67,6 +67,7 @@ static const struct cell {
     {"ep 2 over part of fsdp, zero 3", ARCH_LLAMA, .fsdp = 4, .zero = 3, .experts = true, .ep = 2},
     {"ep 2 over fsdp, zero 1", ARCH_LLAMA, .fsdp = 2, .zero = 1, .experts = true, .ep = 2},
     {"ep 2 over cp, balanced", ARCH_LLAMA, .cp = 2, .experts = true, .ep = 2, .balanced = true},
+    {"ep 2 over tp, rounds", ARCH_LLAMA, .dp = 2, .tp = 2, .experts = true, .ep = 2, .rounds = true},
     {"capacity, tp 2", ARCH_LLAMA, .tp = 2, .experts = true, .capacity = 0.75},
     {"capacity, tp 2, no sp", ARCH_LLAMA, .tp = 2, .no_sp = true, .experts = true, .capacity = 0.75},
     {"tp 2, heads normed", ARCH_LLAMA, .tp = 2, .qk_norm = QK_NORM_HEAD},
@@ -94,6 +95,7 @@ static void try_cell(const struct cell *c)
     job.parallel.cp = one_or(c->cp);
     job.parallel.ep = one_or(c->ep);
     job.parallel.expert_load = c->balanced ? EXPERT_LOAD_BALANCED : EXPERT_LOAD_ROUTED;
+    job.parallel.expert_rows = c->rounds ? 1 : 0;
     job.parallel.dispatch = c->gather ? DISPATCH_ALL_GATHER : DISPATCH_ALL_TO_ALL;
     job.parallel.chunks = one_or(c->chunks);
     job.parallel.sp = !c->no_sp;
@@ -102,7 +104,7 @@ static void try_cell(const struct cell *c)
     job.parallel.schedule = c->schedule;
     job.parallel.schedule_csv = (char *)c->csv;
     job.train.global_batch = c->csv ? 3 * job.train.micro_batch : job.train.global_batch;
-    job.parallel.recompute = c->recompute;
+    job.parallel.recompute = c->rounds ? RECOMPUTE_EXPERTS : c->recompute;
     if (c->experts) {
         job.model.experts = 6;
         job.model.experts_per_token = 2;

@@ -101,7 +101,7 @@ static void copy_exchanged(const struct meeting *m, int from, int to, bool back)
 {
     const int64_t cols = extent(m->member[0], m->op[0]->n);
     const struct exchange *x = machine_exchange(&m->member[from]->machine, m->op[from], 1);
-    int64_t sent = 0, arrived = 0, n = exchange_rows(x, from, to);
+    int64_t sent = x->before, arrived = 0, n = exchange_rows(x, from, to);
     for (int i = 0; i < to; i++)
         sent += exchange_rows(x, from, i);
     for (int i = 0; i < from; i++)
