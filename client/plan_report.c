@@ -34,7 +34,16 @@ static void memory_print(const struct spec_facts *f)
 }
 
 static const char *const recompute_names[SPEC_RECOMPUTES] = {"none", "experts", "full"};
-static const char *const load_names[SPEC_LOADS] = {"routed", "balanced"};
+static const char *const row_names[SPEC_ROWS] = {"routed", "rounds", "balanced"};
+
+/* Whether the job may divide rows in this way. */
+static bool has_rows(const struct spec_facts *f, int rows)
+{
+    bool has = false;
+    for (int i = 0; i < SPEC_RECOMPUTES; i++)
+        has |= f->expert_bytes[rows][i] > 0;
+    return has;
+}
 
 /* How much a worker needs with each way to divide and to keep the rows of experts. */
 static void experts_print(const struct spec_facts *f)
@@ -42,15 +51,19 @@ static void experts_print(const struct spec_facts *f)
     char a[OUT_NUMBER];
     if (!f->expert_bytes[0][0])
         return;
-    printf("  Experts    any routing fits; memory per worker by expert_load (rows) and recompute (columns):\n");
-    printf("    %-12s", "");
+    printf("  Experts    any routing fits; memory per worker by parallel.recompute (columns):\n");
+    printf("    %-16s", "");
     for (int i = 0; i < SPEC_RECOMPUTES; i++)
         printf(" %10s", recompute_names[i]);
     putchar('\n');
-    for (int load = 0; load < SPEC_LOADS && f->expert_bytes[load][0]; load++) {
-        printf("    %-12s", load_names[load]);
+    for (int rows = 0; rows < SPEC_ROWS; rows++) {
+        char rounds[32];
+        snprintf(rounds, sizeof(rounds), "expert_rows %g", f->expert_rows);
+        if (!has_rows(f, rows))
+            continue;
+        printf("    %-16s", rows == SPEC_ROUNDS ? rounds : row_names[rows]);
         for (int i = 0; i < SPEC_RECOMPUTES; i++)
-            printf(" %10s", out_bytes(f->expert_bytes[load][i], a));
+            printf(" %10s", f->expert_bytes[rows][i] ? out_bytes(f->expert_bytes[rows][i], a) : "-");
         putchar('\n');
     }
 }
@@ -214,17 +227,20 @@ static json_t *forecast_json(const struct spec_facts *f)
                      f->rates.flops, "memory", f->rates.memory, "link", f->rates.link, "latency", f->rates.latency);
 }
 
-/* By expert_load, then by recompute. */
+/* By the way to divide rows, then by recompute. */
 static json_t *experts_json(const struct spec_facts *f)
 {
-    json_t *loads = json_object();
-    for (int load = 0; load < SPEC_LOADS && f->expert_bytes[load][0]; load++) {
+    json_t *all = json_object();
+    for (int rows = 0; rows < SPEC_ROWS; rows++) {
         json_t *bytes = json_object();
         for (int i = 0; i < SPEC_RECOMPUTES; i++)
-            json_object_set_new(bytes, recompute_names[i], json_integer(f->expert_bytes[load][i]));
-        json_object_set_new(loads, load_names[load], bytes);
+            if (f->expert_bytes[rows][i])
+                json_object_set_new(bytes, recompute_names[i], json_integer(f->expert_bytes[rows][i]));
+        if (has_rows(f, rows))
+            json_object_set(all, row_names[rows], bytes);
+        json_decref(bytes);
     }
-    return loads;
+    return all;
 }
 
 json_t *plan_report_json(const struct job_spec *job, const struct spec_facts *f)

@@ -344,20 +344,33 @@ static int64_t most_bytes(const struct plan_memory *ranks, int n)
     return most;
 }
 
-/* What the job would need with the other ways to divide and to keep the rows of experts. */
+/* The job with another way to divide and to keep the rows of experts; false: it may not have that. */
+static bool expert_choice(const struct job_spec *job, enum spec_rows rows, enum recompute recompute, double room,
+                          struct job_spec *ret)
+{
+    *ret = *job;
+    ret->parallel.expert_load = rows == SPEC_BALANCED ? EXPERT_LOAD_BALANCED : EXPERT_LOAD_ROUTED;
+    ret->parallel.expert_rows = rows == SPEC_ROUNDS ? room : 0;
+    ret->parallel.recompute = recompute;
+    return rows == SPEC_ROUTED || (rows == SPEC_BALANCED ? job_may_balance(ret) : job_may_round(ret));
+}
+
+/* What the job would need with each of them. A schedule that splits backwards is found to allow no rounds when the job
+ * is compiled. */
 static err_t expert_facts(const struct job_spec *job, const struct graph *g, int n, struct spec_facts *ret,
                           struct why *why)
 {
     struct plan_memory *ranks = calloc((size_t)n, sizeof(*ranks));
-    const int loads = job_may_balance(job) ? SPEC_LOADS : 1;
     err_t err = ranks ? OK : ERR_NOMEM;
-    for (int load = 0; load < loads; load++)
+    ret->expert_rows = job->parallel.expert_rows > 0 ? job->parallel.expert_rows : 1.25;
+    for (enum spec_rows rows = SPEC_ROUTED; rows < SPEC_ROWS; rows++)
         for (int i = 0; i < SPEC_RECOMPUTES && !err; i++) {
-            struct job_spec other = *job;
-            other.parallel.expert_load = (enum expert_load)load;
-            other.parallel.recompute = spec_recomputes[i];
+            struct job_spec other;
+            if (!expert_choice(job, rows, spec_recomputes[i], ret->expert_rows, &other))
+                continue;
             err = plan_memory_of_ranks(&other, g, ranks, why);
-            ret->expert_bytes[load][i] = err ? 0 : most_bytes(ranks, n);
+            ret->expert_bytes[rows][i] = err ? 0 : most_bytes(ranks, n);
+            err = rows == SPEC_ROUNDS && err == ERR_INVALID ? OK : err;
         }
     free(ranks);
     return err;

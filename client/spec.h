@@ -26,7 +26,8 @@ NODISCARD err_t spec_resolve_tokenizer(struct job_spec *job, const char *folder,
 /* The choices of parallel.recompute that change how the rows of experts are kept. */
 static const enum recompute spec_recomputes[] = {RECOMPUTE_NONE, RECOMPUTE_EXPERTS, RECOMPUTE_FULL};
 #define SPEC_RECOMPUTES 3
-#define SPEC_LOADS 2 /* enum expert_load */
+/* The ways to divide the rows of experts: all at once, in rounds, equally many on each rank. */
+enum spec_rows { SPEC_ROUTED, SPEC_ROUNDS, SPEC_BALANCED, SPEC_ROWS };
 
 struct spec_facts {
     int64_t train_tokens, train_samples, valid_tokens, valid_samples, test_tokens, test_samples, vocab;
@@ -38,9 +39,10 @@ struct spec_facts {
     int *micros; /* microbatches of each rank per step; NULL: no rank was compiled */
     int n_micros;
     struct plan_memory *ranks; /* by rank */
-    /* With experts: total bytes of the rank that needs most, by parallel.expert_load and parallel.recompute. 0: not
-     * computed, or the job cannot choose it. */
-    int64_t expert_bytes[SPEC_LOADS][SPEC_RECOMPUTES];
+    /* With experts: total bytes of the rank that needs most, by the way to divide rows and parallel.recompute. 0:
+     * not computed, or the job cannot choose it. */
+    int64_t expert_bytes[SPEC_ROWS][SPEC_RECOMPUTES];
+    double expert_rows;       /* parallel.expert_rows of the rounds */
     struct plan_rates rates;  /* rates that the forecast assumes */
     struct forecast forecast; /* of one step; n 0: none */
 };

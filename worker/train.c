@@ -342,6 +342,7 @@ static void report(struct train *t, const struct engine_result *r, double step_s
         m.expert_entropy = r->routers.entropy;
         m.expert_gap = r->routers.gap;
         m.expert_dropped = r->routers.dropped;
+        m.expert_rounds = r->routers.rounds;
         m.aux_loss = t->job.model.aux_loss > 0 ? r->routers.aux : NAN;
         m.z_loss = t->job.model.z_loss > 0 ? r->routers.z : NAN;
     }

@@ -421,6 +421,12 @@ bool job_may_balance(const struct job_spec *job)
     return !load_broken(&j, sentence) && !dispatch_broken(&j, sentence);
 }
 
+bool job_may_round(const struct job_spec *job)
+{
+    char sentence[SENTENCE];
+    return !rows_broken(job, sentence);
+}
+
 static bool recompute_broken(const struct job_spec *j, char ret[SENTENCE])
 {
     return j->parallel.recompute == RECOMPUTE_EXPERTS && !j->model.experts &&

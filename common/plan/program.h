@@ -205,7 +205,7 @@ struct buffer {
     X(OP_ROWS_SUM_GRAD, "rows_sum_grad", "rrrrww") /* rows, weights, place, dy, [d_rows], d_weights */                 \
     X(OP_GROUPED_GEMM, "grouped_gemm", "rrwrr")    /* a, b, c, offsets, [more]: written with OPF_TRANS_A */            \
     X(OP_EXCHANGE, "exchange", "rrw")              /* x, all, y */                                                     \
-    X(OP_ARRIVE, "arrive", "rwww")                 /* all, [index], inverse, offsets */                                \
+    X(OP_ARRIVE, "arrive", "rwwwa")                /* all, [index], inverse, offsets, [rounds] (f64) */                \
     X(OP_ARRANGE, "arrange", "rarww")              /* all, place, source by expert, source, moved */                   \
     X(OP_BORROW, "borrow", "rrw")                  /* matrices of own experts, all, matrices of borrowed ones */       \
     X(OP_GIVE_BACK, "give_back", "rrwa")           /* gradients of borrowed experts, all, room, those of own ones */   \
@@ -365,6 +365,20 @@ struct micro {
     int64_t first, samples;
 };
 
+/* Numbers of the routers of a step, which the reduce gives to all ranks. */
+enum number {
+    NUMBER_TOTALS,    /* f64[routers][KERN_ROUTE_NUMBERS], sums over all tokens */
+    NUMBER_CLOSENESS, /* f64[routers], the largest 1 / gap (kern_route) */
+    NUMBER_AUX,       /* f64[routers], the auxiliary loss of each, times its coefficient; where one has such a loss */
+    NUMBER_DROPPED,   /* f64[routers], the number of choices that each has dropped; where experts have a capacity */
+    NUMBER_ROUNDS,    /* f64[routers], the most rounds in which experts computed rows; where there are rounds */
+    NUMBER_COUNT
+};
+static inline enum reduce_op number_reduce(enum number i)
+{
+    return i == NUMBER_CLOSENESS || i == NUMBER_ROUNDS ? REDUCE_MAX : REDUCE_SUM;
+}
+
 enum program_mode { MODE_TRAIN, MODE_EVAL, MODE_GENERATE };
 
 struct program {
@@ -381,10 +395,11 @@ struct program {
     int64_t max_arrived; /* the bound of SYM_ARRIVED: every token of the ep group chooses as many of this rank's experts
                           * as it can; balanced: this rank's part of all choices; in rounds: those of one round. 0: no
                           * expert parallelism */
-    int rounds;          /* in which a layer computes rows of experts; 1: all at once */
-    int64_t round_rows;  /* with more rounds: rows of each in the order of exchange.h, on every rank of the ep group */
-    bool balanced;       /* every rank of an ep group computes equally many rows (exchange.h) */
-    int64_t max_samples; /* the bound of SYM_SAMPLES; SYM_TOKENS is bounded by max_samples * seq */
+    int64_t mean_arrived; /* rows if all experts are equally busy, for the largest microbatches of the group */
+    int rounds;           /* in which a layer computes rows of experts; 1: all at once */
+    int64_t round_rows;   /* with more rounds: rows of each in the order of exchange.h, on every rank of the ep group */
+    bool balanced;        /* every rank of an ep group computes equally many rows (exchange.h) */
+    int64_t max_samples;  /* the bound of SYM_SAMPLES; SYM_TOKENS is bounded by max_samples * seq */
     double loss_scale; /* 1 / (tokens of the global batch). cross_entropy multiplies gradients with it, so gradients of
                         * ranks and microbatches are summed, never averaged */
     struct buffer *buffers;
@@ -412,14 +427,9 @@ struct program {
     int *param_buffer, *grad_buffer, *m_buffer, *v_buffer;
     struct fsdp_unit *units; /* by unit; without ZeRO empty */
     int n_units;
-    /* Numbers of this step's routers, -1: the model has none, or this is no training. totals: f64[routers][
-     * KERN_ROUTE_NUMBERS], sums over all tokens; closeness: f64[routers], the largest 1 / gap (kern_route). The reduce
-     * gives all of them to all ranks. */
-    int totals_buffer, closeness_buffer;
-    int aux_buffer;     /* f64[routers], the auxiliary loss of each, times its coefficient; -1: none has one */
-    int dropped_buffer; /* f64[routers], the number of choices that each has dropped; -1: experts have no capacity */
-    int rows_buffer;    /* i32 per token of the microbatch: sample in the global batch * seq + position; -1: no op
-                        reads it */
+    int number_buffer[NUMBER_COUNT]; /* -1: the program does not count them */
+    int rows_buffer; /* i32 per token of the microbatch: sample in the global batch * seq + position; -1: no op
+                     reads it */
     /* Buffers; -1 where the mode has none.
      * loss: f64[n_micros]; element i is the sum over the tokens of microbatch i, 0 until it is computed. The reduce
      * gives all elements to all ranks. The loss of the step is their sum in ascending order * loss_scale, which has the
@@ -436,6 +446,15 @@ struct program {
 };
 
 void program_fini(struct program *p);
+
+/* Which numbers of the step the buffer has; NUMBER_COUNT: none. */
+static inline enum number program_number(const struct program *p, int buffer)
+{
+    int i = 0;
+    while (i < NUMBER_COUNT && (buffer < 0 || p->number_buffer[i] != buffer))
+        i++;
+    return (enum number)i;
+}
 
 /* Elements from one row of a matrix to the next. */
 static inline int64_t buffer_row(const struct buffer *b)

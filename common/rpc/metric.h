@@ -33,6 +33,7 @@
     X(REAL, expert_entropy, FIELD_OPTIONAL, .column = "ENTROPY", .width = 7, .late = 6, .digits = 3, .rare = true) \
     X(REAL, expert_gap, FIELD_OPTIONAL, .column = "GAP", .width = 8, .late = 9, .digits = 2, .rare = true) \
     X(INT, expert_dropped, FIELD_OPTIONAL, .column = "DROPPED", .width = 7, .late = 9, .rare = true) \
+    X(INT, expert_rounds, FIELD_OPTIONAL, .column = "ROUNDS", .width = 6, .late = 9, .rare = true) \
     X(REAL, aux_loss, FIELD_OPTIONAL, .column = "AUX", .width = 9, .late = 9, .digits = 5, .rare = true, .label = "Aux loss") \
     X(REAL, z_loss, FIELD_OPTIONAL, .column = "Z", .width = 9, .late = 9, .digits = 5, .rare = true, .label = "Z-loss") \
     X(INT, workers, FIELD_REQUIRED, .column = "WORKERS", .width = 7, .late = 7) \

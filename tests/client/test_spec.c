@@ -59,13 +59,17 @@ TEST(a_plan_names_the_memory_of_each_way_to_keep_rows_of_experts)
     static const char *const sets[][2] = {{"parallel.recompute=none"},
                                           {"parallel.recompute=experts"},
                                           {"parallel.recompute=full"},
+                                          {"parallel.recompute=experts", "parallel.expert_rows=1.25"},
+                                          {"parallel.recompute=full", "parallel.expert_rows=1.25"},
                                           {"parallel.recompute=none", "parallel.expert_load=balanced"},
                                           {"parallel.recompute=experts", "parallel.expert_load=balanced"},
                                           {"parallel.recompute=full", "parallel.expert_load=balanced"},
                                           {"model.experts=0", "parallel.ep=1"},
-                                          {"parallel.dispatch=all_gather"}};
+                                          {"parallel.dispatch=all_gather"},
+                                          {"parallel.schedule=zb-h1"}};
+    enum { CHOICES = 8, DENSE = 8, GATHERED, SPLIT, ALL };
     char path[PATH_MAX];
-    int64_t named[SPEC_LOADS][SPEC_RECOMPUTES], needed[8];
+    int64_t named[SPEC_ROWS * SPEC_RECOMPUTES], needed[ALL];
     snprintf(path, sizeof(path), "%s/text", test_tmpdir());
     FILE *f = fopen(path, "w");
     assert_non_null(f);
@@ -73,7 +77,7 @@ TEST(a_plan_names_the_memory_of_each_way_to_keep_rows_of_experts)
         fprintf(f, "line %d of a text that is long enough for some samples\n", i);
     fclose(f);
     assert_int_equal(chdir(test_tmpdir()), 0);
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < ALL; i++) {
         struct job_spec job;
         struct spec_facts facts = {0};
         struct why why;
@@ -83,12 +87,16 @@ TEST(a_plan_names_the_memory_of_each_way_to_keep_rows_of_experts)
         needed[i] = facts.memory.total_bytes;
         if (i == 0)
             memcpy(named, facts.expert_bytes, sizeof(named));
-        assert_int_equal(facts.expert_bytes[0][0] > 0, i != 6);
-        assert_int_equal(facts.expert_bytes[1][0] > 0, i < 6); /* tokens of all ranks cannot be balanced */
+        assert_int_equal(facts.expert_bytes[SPEC_ROUTED][0] > 0, i != DENSE);
+        assert_int_equal(facts.expert_bytes[SPEC_ROUNDS][0], 0); /* rows of earlier rounds are not kept */
+        assert_int_equal(facts.expert_bytes[SPEC_ROUNDS][1] > 0, i < CHOICES);
+        assert_int_equal(facts.expert_bytes[SPEC_BALANCED][0] > 0, i < CHOICES || i == SPLIT);
         spec_facts_fini(&facts);
         job_fini(&job);
     }
-    assert_memory_equal(named, needed, sizeof(named));
-    for (int load = 0; load < SPEC_LOADS; load++)
-        assert_true(named[load][1] < named[load][0] && named[load][2] < named[load][1]);
+    for (int i = 0, k = 0; i < SPEC_ROWS * SPEC_RECOMPUTES; i++)
+        if (i != SPEC_ROUNDS * SPEC_RECOMPUTES)
+            assert_int_equal(named[i], needed[k++]);
+    for (int i = 1; i < SPEC_RECOMPUTES; i++)
+        assert_true(needed[i] < needed[i - 1] && needed[2 + i] < needed[i] && needed[5 + i] < needed[2 + i]);
 }

@@ -70,6 +70,16 @@ static bool gathers_tokens(const struct cell *c)
     return legal && (f[CELL_ZERO] + f[CELL_RECOMPUTE] + f[CELL_ROUTING] + f[CELL_CP]) % 2;
 }
 
+/* Of the other cells without balance, those that compute rows of experts again, in whole backwards. */
+static bool has_rounds(const struct cell *c)
+{
+    const int *f = c->factor;
+    const bool again = f[CELL_RECOMPUTE] == RECOMPUTE_FULL || f[CELL_RECOMPUTE] == RECOMPUTE_EXPERTS;
+    const enum pipe_schedule s = (enum pipe_schedule)f[CELL_SCHEDULE];
+    const bool whole = s == PIPE_1F1B || s == PIPE_GPIPE || s == PIPE_INTERLEAVED;
+    return f[CELL_EP] && !f[CELL_LOAD] && again && whole && !gathers_tokens(c);
+}
+
 void cell_name(const struct cell *c, char *ret, size_t size)
 {
     static const char *const axes[] = {"dp", "fsdp", "tp", "pp", "cp", "zero"};
@@ -88,6 +98,7 @@ void cell_name(const struct cell *c, char *ret, size_t size)
     snprintf(ret + at, size - at, "%s%s%s%s",
              c->factor[CELL_LOAD] ? " balanced"
              : gathers_tokens(c)  ? " all-gather"
+             : has_rounds(c)      ? " in rounds"
                                   : "",
              routing_names[c->factor[CELL_ROUTING]], c->factor[CELL_UNEVEN] ? " uneven" : "",
              has_comm_thread(c) ? " comm thread" : "");
@@ -203,6 +214,7 @@ static void set_layout(struct sets *s, const struct cell *c)
     set_key(s, "parallel.chunks", chunks_of(c));
     set_key(s, "parallel.ep", ep_of(c));
     set_word(s, "parallel.expert_load", f[CELL_LOAD] ? "balanced" : "routed");
+    set_word(s, "parallel.expert_rows", !has_rounds(c) ? "0" : f[CELL_UNEVEN] ? "1.3" : "1");
     set_word(s, "parallel.dispatch", gathers_tokens(c) ? "all_gather" : "all_to_all");
     set_word(s, "parallel.recompute", recompute_names[f[CELL_RECOMPUTE]]);
     set_word(s, "run.comm_thread", has_comm_thread(c) ? "on" : "off");

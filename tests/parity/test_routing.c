@@ -14,8 +14,8 @@ struct routed {
     struct parity_model m;
     enum { USUAL, SAME, ALTERNATING } routing;
     double loss[MAX_WORLD], norm[MAX_WORLD];
-    int64_t most[MAX_WORLD], bound[MAX_WORLD]; /* rows that arrived in a layer and microbatch */
-    int64_t dropped[MAX_WORLD];
+    int64_t most[MAX_WORLD], bound[MAX_WORLD];     /* rows that arrived in a layer and microbatch */
+    int64_t dropped[MAX_WORLD], rounds[MAX_WORLD]; /* of the last step */
 };
 
 #define EXPERTS 8
@@ -95,6 +95,7 @@ static int route_rank(void *arg, int fd, int rank)
     x->most[rank] = err ? 0 : most_arrived(&r.e);
     x->bound[rank] = err ? 0 : r.e.train.max_arrived;
     x->dropped[rank] = result.routers.dropped;
+    x->rounds[rank] = result.routers.rounds;
     parity_rank_close(&r);
     return bad;
 }
@@ -128,7 +129,26 @@ static const char *const layouts[] = {
     "parallel={workers: 4, fsdp: 4, zero: 3, ep: 4, expert_load: balanced}",
     "parallel={workers: 4, tp: 2, sp: false, cp: 2, ep: 4, recompute: experts, expert_load: balanced}",
     "parallel={workers: 8, pp: 2, fsdp: 4, ep: 4, expert_load: balanced}",
+    "parallel={workers: 2, fsdp: 2, ep: 2, recompute: experts, expert_rows: 1}",
+    "parallel={workers: 4, fsdp: 4, zero: 3, ep: 4, recompute: experts, expert_rows: 1.25}",
+    "parallel={workers: 4, tp: 2, sp: false, cp: 2, ep: 4, recompute: full, expert_rows: 2}",
+    "parallel={workers: 8, pp: 2, fsdp: 4, ep: 4, recompute: experts, expert_rows: 3}",
 };
+
+/* If all tokens choose experts of one rank, it has all rows of its group, ep times the mean. A capacity may leave so
+ * few that a rank has room for all of them. */
+static void check_rounds(const struct routed *x, const char *layout)
+{
+    const double room = x->m.job.parallel.expert_rows;
+    const bool limited = x->m.job.model.expert_capacity > 0, all = x->routing != USUAL && !limited;
+    for (int r = 0; r < (int)x->m.job.parallel.workers; r++) {
+        assert_int_equal(x->rounds[r], room > 0 ? x->rounds[0] : -1);
+        if (all && room > 0 && x->rounds[r] != (int64_t)ceil((double)x->m.job.parallel.ep / room))
+            fail_msg("%s: %lld rounds", layout, (long long)x->rounds[r]);
+        if (room > 0 && !(limited && x->rounds[r] < 0))
+            assert_in_range(x->rounds[r], 1, (int64_t)ceil((double)x->m.job.parallel.ep / room));
+    }
+}
 
 static void check_layouts(int routing, const char *capacity)
 {
@@ -146,7 +166,9 @@ static void check_layouts(int routing, const char *capacity)
             if (balanced && !capacity) /* equally many rows, whatever the router chooses */
                 assert_int_equal(x->most[r], x->bound[r]);
         }
-        if (routing != USUAL) { /* the rank that has the experts which all tokens choose */
+        check_rounds(x, layouts[i]);
+        if (routing != USUAL &&
+            !(x->m.job.parallel.expert_rows > 0)) { /* the rank that has the experts which all tokens choose */
             const int rank = chosen(x, STEPS - 1) ? (int)x->m.job.parallel.workers - 1 : 0;
             const int64_t of = balanced ? EXPERTS : EXPERTS / x->m.job.parallel.ep;
             const int64_t full = capacity ? of : CHOICES; /* experts that fill the bound */

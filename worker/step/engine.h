@@ -163,6 +163,7 @@ struct engine_routers {
     double load, entropy, gap;
     double aux, z; /* losses, with their coefficients, of all layers */
     int64_t dropped;
+    int64_t rounds; /* the most in which experts computed their rows; -1: they compute them at once */
 };
 
 struct engine_result {

@@ -142,10 +142,8 @@ err_t host_fetch(struct engine *e, const struct program *p, const struct program
     if (!mirrored(e))
         return OK;
     err_t err = fetch_scalar(e, p, p->loss_buffer, bindings->loss_stream);
-    err = err ? err : fetch_scalar(e, p, p->totals_buffer, bindings->loss_stream);
-    err = err ? err : fetch_scalar(e, p, p->closeness_buffer, bindings->loss_stream);
-    err = err ? err : fetch_scalar(e, p, p->aux_buffer, bindings->loss_stream);
-    err = err ? err : fetch_scalar(e, p, p->dropped_buffer, bindings->loss_stream);
+    for (int i = 0; i < NUMBER_COUNT && !err; i++)
+        err = fetch_scalar(e, p, p->number_buffer[i], bindings->loss_stream);
     err = err ? err : fetch_scalar(e, p, p->norm_buffer, bindings->clip_stream);
     return err ? err : fetch_scalar(e, p, p->clip_buffer, bindings->clip_stream);
 }

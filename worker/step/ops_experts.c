@@ -253,6 +253,13 @@ static err_t fetch_offsets(const struct run *r, const struct op *op)
     return err;
 }
 
+/* A round counts if a rank of the group has rows in it. */
+static void count_round(const struct exchange *x, int round, double *most)
+{
+    for (int i = 0; most && i < x->members; i++)
+        *most = x->rows[i] > 0 && round > *most ? round : *most;
+}
+
 static err_t op_arrive(const struct run *r, const struct op *op)
 {
     err_t err = fetch_offsets(r, op);
@@ -267,6 +274,7 @@ static err_t op_arrive(const struct run *r, const struct op *op)
                             .offsets = run_arg(r, op, 3)};
     exchange_experts(x, x->me, &a.lo, &a.hi);
     *arrived_of(r, op) = x->rows[x->me];
+    count_round(x, op->round, run_arg(r, op, 4));
     if (r->program->balanced || op->round) /* on CPUs only */
         exchange_order(x, a.index, a.inverse, a.offsets);
     else

@@ -121,13 +121,18 @@ static void sum_routers(const struct engine *e, struct engine_routers *ret)
 {
     const struct program *p = &e->train;
     const struct graph *g = e->config.graph;
-    if (p->totals_buffer < 0)
+    if (p->number_buffer[NUMBER_TOTALS] < 0)
         return;
-    const double *totals = engine_host_buffer(e, p, p->totals_buffer);
-    const double *closeness = engine_host_buffer(e, p, p->closeness_buffer);
-    const double *aux = p->aux_buffer >= 0 ? engine_host_buffer(e, p, p->aux_buffer) : NULL;
-    const double *dropped = p->dropped_buffer >= 0 ? engine_host_buffer(e, p, p->dropped_buffer) : NULL;
+    const double *totals = engine_host_buffer(e, p, p->number_buffer[NUMBER_TOTALS]);
+    const double *closeness = engine_host_buffer(e, p, p->number_buffer[NUMBER_CLOSENESS]);
+    const double *aux =
+        p->number_buffer[NUMBER_AUX] >= 0 ? engine_host_buffer(e, p, p->number_buffer[NUMBER_AUX]) : NULL;
+    const double *dropped =
+        p->number_buffer[NUMBER_DROPPED] >= 0 ? engine_host_buffer(e, p, p->number_buffer[NUMBER_DROPPED]) : NULL;
+    const double *rounds =
+        p->number_buffer[NUMBER_ROUNDS] >= 0 ? engine_host_buffer(e, p, p->number_buffer[NUMBER_ROUNDS]) : NULL;
     double closest = 0;
+    ret->rounds = rounds ? 0 : -1;
     for (int i = 0; i < g->n_nodes; i++) {
         const struct graph_router *r = &g->nodes[i].router;
         if (g->nodes[i].op != GO_ROUTE)
@@ -137,6 +142,7 @@ static void sum_routers(const struct engine *e, struct engine_routers *ret)
         closest = closeness[r->index] > closest ? closeness[r->index] : closest;
         ret->aux += aux ? aux[r->index] : 0;
         ret->dropped += dropped ? llround(dropped[r->index]) : 0;
+        ret->rounds = rounds && llround(rounds[r->index]) > ret->rounds ? llround(rounds[r->index]) : ret->rounds;
     }
     ret->entropy /= ret->n > 0 ? ret->n : 1;
     ret->gap = 1 / closest;

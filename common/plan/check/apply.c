@@ -137,8 +137,7 @@ bool rank_is_blocks(const struct rank_check *c, int buffer)
 {
     const struct buffer *b = &c->p->buffers[buffer];
     return b->space == SPACE_HOST && b->dtype == DT_F64 && buffer != c->p->loss_buffer && buffer != c->p->norm_buffer &&
-           buffer != c->p->clip_buffer && buffer != c->p->totals_buffer && buffer != c->p->closeness_buffer &&
-           buffer != c->p->aux_buffer && buffer != c->p->dropped_buffer;
+           buffer != c->p->clip_buffer && program_number(c->p, buffer) == NUMBER_COUNT;
 }
 
 /* Whether the op zeroes only a part of a value to which this microbatch has already written. The rest keeps its state.
@@ -283,7 +282,8 @@ static err_t check_balance(struct rank_check *c, const struct op *op)
         return check_fail(&c->at, c->why, "changes another state than its router's");
     for (int i = 0; i < op->node; i++)
         at += c->g->nodes[i].op == GO_ROUTE ? 2 * c->g->nodes[i].router.experts + 2 : 0;
-    if (op->arg[0].buffer != c->p->totals_buffer || op->arg[0].offset.factor != at || op->m.factor != n->router.experts)
+    if (op->arg[0].buffer != c->p->number_buffer[NUMBER_TOTALS] || op->arg[0].offset.factor != at ||
+        op->m.factor != n->router.experts)
         return check_fail(&c->at, c->why, "changes a state of a router by the numbers of another one");
     if (op->arg[1].buffer != c->p->clip_buffer || (op->kind == OP_BALANCE && op->rate != n->router.bias))
         return check_fail(&c->at, c->why, "moves biases at another rate than its router's, or in a skipped step");

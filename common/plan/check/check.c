@@ -160,7 +160,7 @@ static const unsigned optional[OP_KIND_COUNT] = {
     [OP_GROUPED_GEMM] = 1 << 4,
     [OP_CHOICES] = 1 << 1,
     [OP_DROP] = 1 << 4,
-    [OP_ARRIVE] = 1 << 1,
+    [OP_ARRIVE] = 1 << 1 | 1 << 4,
     [OP_ROWS_PICK] = 1 << 2,
 };
 

@@ -160,7 +160,7 @@ static struct operand_rows exchange_rows_of(const struct program *p, const struc
 {
     const int64_t members = op->group >= 0 ? p->groups[op->group].n : 1;
     if (op->kind == OP_ARRIVE)
-        return one_row(i == 0 ? m : i == 3 ? 1 : p->max_arrived); /* offsets: of one expert at least */
+        return one_row(i == 0 ? m : i > 2 ? 1 : p->max_arrived); /* offsets: of one expert at least */
     return i == 1 ? one_row(members) : (struct operand_rows){i == 0 ? m : k, n, n};
 }
 

@@ -370,7 +370,7 @@ static err_t counted_once(const struct check_op *c, int operand, const struct va
     int coord[AXIS_COUNT];
     mesh_coords(&p->mesh, p->rank, coord);
     bool counts = c->op->arg[operand].buffer >= 0, should = logits->on[AXIS_TP] == ON_ROWS || coord[AXIS_TP] == 0;
-    if (p->totals_buffer < 0 || counts == should)
+    if (p->number_buffer[NUMBER_TOTALS] < 0 || counts == should)
         return OK;
     return check_fail(c->at, c->why,
                       counts ? "counts tokens that the first rank of tp counts too" : "does not count its tokens");
@@ -494,6 +494,7 @@ static err_t arrive_layouts(const struct check_op *c, const struct value_layout 
     for (int a = 0; a < AXIS_COUNT; a++)
         for (int i = 1; i < 4; i++)
             ret[i].on[a] = (unsigned char)(axes >> a & 1 ? ON_EXPERTS : in[0].on[a]);
+    loss_result(c, &ret[4]);
     return gathered_layout(c, in, 0);
 }
 

@@ -36,7 +36,7 @@ const struct operand_rules check_operands[OP_KIND_COUNT] = {
     [OP_ROWS_SUM_GRAD] = {.shape = "RKKMRK", .type = "dwiddw", .class = "tttttt", .alias = {{4, 0}}},
     [OP_GROUPED_GEMM] = {.type = "ddeie"},
     [OP_EXCHANGE] = {.type = "did"},
-    [OP_ARRIVE] = {.type = "iiii"},
+    [OP_ARRIVE] = {.type = "iiiif"},
     [OP_ARRANGE] = {.shape = "-KKKK", .type = "iiiii"},
     [OP_BORROW] = {.type = "did"},
     [OP_GIVE_BACK] = {.type = "wiww"},

@@ -93,8 +93,7 @@ static err_t step_end(struct rank_check *c, int step)
         const struct value_state *s = &c->state[i];
         const struct buffer *b = rank_buffer(c, i);
         const int buffer = c->intervals.at[i].buffer;
-        bool loss = buffer == p->loss_buffer || buffer == p->totals_buffer || buffer == p->closeness_buffer ||
-                    buffer == p->aux_buffer || buffer == p->dropped_buffer;
+        bool loss = buffer == p->loss_buffer || program_number(p, buffer) != NUMBER_COUNT;
         int axis = s->value == VALUE_SET ? layout_partial(&s->layout) : -1;
         if (axis >= 0 && !s->spent && (loss || (rank_is_grad(c, i) && rank_has_piece(c, i))))
             return why_set(c->why, ERR_INVALID,

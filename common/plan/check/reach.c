@@ -235,8 +235,7 @@ err_t rank_operand(struct rank_check *c, const struct op *op, const struct clock
 /* Numbers of routers are sums over all microbatches of the step. */
 static bool is_of_step(const struct rank_check *c, int buffer)
 {
-    return buffer == c->p->totals_buffer || buffer == c->p->closeness_buffer || buffer == c->p->aux_buffer ||
-           buffer == c->p->dropped_buffer;
+    return program_number(c->p, buffer) != NUMBER_COUNT;
 }
 
 err_t rank_overwrite(const struct rank_check *c, int interval)

@@ -21,7 +21,7 @@ err_t rank_all_reduce(struct rank_check *c, const struct op *op)
     int64_t size = (int64_t)dtype_bytes(c->p->buffers[op->arg[0].buffer].dtype);
     int64_t lo =
         c->p->buffers[op->arg[0].buffer].offset + program_dim(c->p, op->arg[0].offset, c->p->max_samples) * size;
-    if (op->reduce != (op->arg[0].buffer == c->p->closeness_buffer ? REDUCE_MAX : REDUCE_SUM))
+    if (op->reduce != number_reduce(program_number(c->p, op->arg[0].buffer)))
         return check_fail(&c->at, c->why,
                           "does not sum %s, of which every rank has a share, or takes no maximum where it should",
                           c->p->buffers[op->arg[0].buffer].name);

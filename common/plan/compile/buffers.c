@@ -427,12 +427,14 @@ static void totals_new(struct compiler *c)
             sets |= c->g->nodes[i].out[2] >= 0;
         }
     }
-    c->p->totals_buffer = host_new(c, "router.totals", -1, DT_F64, dim_one(numbers));
-    c->p->closeness_buffer = host_new(c, "router.closeness", -1, DT_F64, dim_one(c->g->n_routers));
+    c->p->number_buffer[NUMBER_TOTALS] = host_new(c, "router.totals", -1, DT_F64, dim_one(numbers));
+    c->p->number_buffer[NUMBER_CLOSENESS] = host_new(c, "router.closeness", -1, DT_F64, dim_one(c->g->n_routers));
     if (sets)
-        c->p->aux_buffer = host_new(c, "router.aux", -1, DT_F64, dim_one(c->g->n_routers));
+        c->p->number_buffer[NUMBER_AUX] = host_new(c, "router.aux", -1, DT_F64, dim_one(c->g->n_routers));
     if (limits)
-        c->p->dropped_buffer = host_new(c, "router.dropped", -1, DT_F64, dim_one(c->g->n_routers));
+        c->p->number_buffer[NUMBER_DROPPED] = host_new(c, "router.dropped", -1, DT_F64, dim_one(c->g->n_routers));
+    if (c->p->rounds > 1)
+        c->p->number_buffer[NUMBER_ROUNDS] = host_new(c, "router.rounds", -1, DT_F64, dim_one(c->g->n_routers));
 }
 
 static void blocks_new(struct compiler *c)

@@ -270,7 +270,9 @@ static void compiler_init(struct compiler *c)
         !c->unit_used || !p->units)
         c->err = ERR_NOMEM;
     p->ids_buffer = p->targets_buffer = p->logits_buffer = p->loss_buffer = p->norm_buffer = p->clip_buffer = -1;
-    p->rows_buffer = p->totals_buffer = p->closeness_buffer = p->aux_buffer = p->dropped_buffer = -1;
+    p->rows_buffer = -1;
+    for (int i = 0; i < NUMBER_COUNT; i++)
+        p->number_buffer[i] = -1;
     cp_init_segments(c);
     c->all_grads = c->all_params = c->all_copies = c->all_states = c->all_m = c->all_v = c->blocks = -1;
     c->kept[0] = c->kept[1] = c->kept[2] = -1;
@@ -327,13 +329,13 @@ static void zero_losses(struct compiler *c)
     struct op *op = compile_op(c, OP_ZERO, -1);
     op->m = dim_one(p->n_micros);
     op_arg(op, 0, p->loss_buffer);
-    const int numbers[] = {p->totals_buffer, p->closeness_buffer, p->aux_buffer, p->dropped_buffer};
-    for (int i = 0; i < 4; i++) {
-        if (numbers[i] < 0)
+    for (int i = 0; i < NUMBER_COUNT; i++) {
+        const int b = p->number_buffer[i];
+        if (b < 0)
             continue;
         op = compile_op(c, OP_ZERO, -1);
-        op->m = c->err ? dim_one(0) : p->buffers[numbers[i]].dim[0];
-        op_arg(op, 0, numbers[i]);
+        op->m = c->err ? dim_one(0) : p->buffers[b].dim[0];
+        op_arg(op, 0, b);
     }
 }
 

@@ -171,6 +171,8 @@ void dispatch_init(struct compiler *c)
         else
             p->max_arrived = most_rows(c, &n->router, own);
         p->max_arrived -= MUTANT(ARRIVED_TOO_SMALL);
+        p->mean_arrived = divide_up(program_group_tokens(p, p->max_samples) * n->router.k, members);
+        p->mean_arrived = p->mean_arrived < p->max_arrived ? p->mean_arrived : p->max_arrived;
         set_rounds(c, &n->router, members);
         if (in_rounds(c) && p->max_arrived > p->round_rows)
             p->max_arrived = p->round_rows;
@@ -341,6 +343,14 @@ static int gather_offsets(struct compiler *c, int i, int mine)
     return all;
 }
 
+/* The node of the router of dispatch i. */
+static const struct graph_node *router_before(const struct compiler *c, int i)
+{
+    while (c->g->nodes[i].op != GO_ROUTE)
+        i--;
+    return &c->g->nodes[i];
+}
+
 /* The order of the rows that will arrive. */
 static void order_arrived(struct compiler *c, int i, int all, const int out[3])
 {
@@ -350,6 +360,10 @@ static void order_arrived(struct compiler *c, int i, int all, const int out[3])
     op_arg(op, 0, all);
     for (int k = gathers_tokens(c) ? 1 : 0; k < 3; k++)
         op_arg(op, 1 + k, out[k]);
+    if (!in_rounds(c) || !experts_count(c))
+        return;
+    op_arg(op, 4, c->p->number_buffer[NUMBER_ROUNDS]);
+    op->arg[4].offset = dim_one(router_before(c, i)->router.index);
 }
 
 /* ---- dispatch and products ---- */
@@ -608,14 +622,6 @@ void experts_combine_grad(struct compiler *c, int i, enum op_kind kind)
     if (!in_rounds(c))
         compile_add_gradient(c, n->in[0], d_rows);
     compile_add_gradient(c, n->in[1], d_weights);
-}
-
-/* The node of the router of dispatch i. */
-static const struct graph_node *router_before(const struct compiler *c, int i)
-{
-    while (c->g->nodes[i].op != GO_ROUTE)
-        i--;
-    return &c->g->nodes[i];
 }
 
 /* A token's gradient is the sum of those of its rows. */

@@ -76,7 +76,7 @@ static void add_aux_loss(struct compiler *c, int i, int numbers)
     op->n = dim_one(n->router.experts);
     op->rate = n->router.aux;
     op_arg(op, 0, numbers);
-    op_arg(op, 1, c->p->aux_buffer);
+    op_arg(op, 1, c->p->number_buffer[NUMBER_AUX]);
     op->arg[1].offset = dim_one(n->router.index);
 }
 
@@ -89,7 +89,7 @@ void experts_route(struct compiler *c, int i, enum op_kind kind)
     if (counts && MUTANT(COUNTS_OF_THE_LAST)) {
         struct op *zero = compile_op(c, OP_ZERO, -1);
         zero->m = dim_one(2 * n->router.experts + 2);
-        op_arg(zero, 0, c->p->totals_buffer);
+        op_arg(zero, 0, c->p->number_buffer[NUMBER_TOTALS]);
         zero->arg[0].offset = dim_one(experts_totals_before(c, i));
     }
     struct op *op = experts_router_op(c, i, kind, n->in[0]);
@@ -103,9 +103,9 @@ void experts_route(struct compiler *c, int i, enum op_kind kind)
     op_arg(op, 4, numbers);
     /* Ranks that have the same tokens count them once. */
     if (counts && (c->own || tp_index(c) == 0 || MUTANT(ROUTES_COUNTED_BY_ALL))) {
-        op_arg(op, 5, c->p->totals_buffer);
+        op_arg(op, 5, c->p->number_buffer[NUMBER_TOTALS]);
         op->arg[5].offset = dim_one(experts_totals_before(c, i));
-        op_arg(op, 6, c->p->closeness_buffer);
+        op_arg(op, 6, c->p->number_buffer[NUMBER_CLOSENESS]);
         op->arg[6].offset = dim_one(n->router.index);
     }
     op_arg(op, 7, MUTANT(CHOSEN_WITHOUT_BIASES) ? -1 : compile_value(c, n->in[1]));
@@ -174,7 +174,7 @@ void experts_drop(struct compiler *c, int i, enum op_kind kind)
     op_arg(op, 2, table);
     op_arg(op, 3, kept);
     if (experts_count(c) && (c->own || tp_index(c) == 0 || MUTANT(DROPS_COUNTED_BY_ALL))) {
-        op_arg(op, 4, c->p->dropped_buffer);
+        op_arg(op, 4, c->p->number_buffer[NUMBER_DROPPED]);
         op->arg[4].offset = dim_one(n->router.index);
     }
 }

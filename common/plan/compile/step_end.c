@@ -124,14 +124,14 @@ static void reduce_losses(struct compiler *c)
     struct op *op =
         comm_op(c, OP_ALL_REDUCE, compile_group(c, MUTANT(LOSSES_OF_REPLICAS) ? AXES_DATA : AXES_ALL), c->p->n_micros);
     op_arg(op, 0, c->p->loss_buffer);
-    const int numbers[] = {c->p->totals_buffer, c->p->closeness_buffer, c->p->aux_buffer, c->p->dropped_buffer};
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < NUMBER_COUNT; i++) {
+        const int b = c->p->number_buffer[i];
         const unsigned axes = AXES_ALL & ~(MUTANT(COUNTS_WITHOUT_TP) ? AXIS(AXIS_TP) : 0);
-        if (numbers[i] < 0 || compile_group(c, axes) < 0)
+        if (b < 0 || compile_group(c, axes) < 0)
             continue;
-        op = comm_op(c, OP_ALL_REDUCE, compile_group(c, axes), c->p->buffers[numbers[i]].dim[0].factor);
-        op->reduce = numbers[i] == c->p->closeness_buffer ? REDUCE_MAX : REDUCE_SUM;
-        op_arg(op, 0, numbers[i]);
+        op = comm_op(c, OP_ALL_REDUCE, compile_group(c, axes), c->p->buffers[b].dim[0].factor);
+        op->reduce = number_reduce((enum number)i);
+        op_arg(op, 0, b);
     }
     compile_action(c, (struct action){.kind = ACT_REDUCE, .micro = -1, .unit = -1},
                    (struct op_range){first, c->p->n_ops - first});
@@ -298,7 +298,7 @@ static void update_state(struct compiler *c, enum op_kind kind, int i, int t)
     struct op *op = compile_op(c, kind, i);
     op->m = dim_one(n->router.experts);
     op->rate = kind == OP_BALANCE ? n->router.bias : 0;
-    op_arg(op, 0, c->p->totals_buffer);
+    op_arg(op, 0, c->p->number_buffer[NUMBER_TOTALS]);
     op->arg[0].offset = dim_one(MUTANT(COUNTS_OF_THE_FIRST) ? 0 : experts_totals_before(c, i));
     op_arg(op, 1, c->p->clip_buffer);
     op_arg(op, 2, state);

@@ -58,8 +58,9 @@ static int64_t elements(const struct program *p, const struct op *op, int64_t sa
         return of_unit(p, op, g, me);
     case OP_GATHER_TOKENS: /* if all members have a microbatch of as many samples */
         return (program_group_tokens(p, samples) - m) * n;
-    case OP_EXCHANGE: /* if all experts have equally many rows */
-        return (op->flags & OPF_INVERSE ? program_dim(p, op->k, samples) : m) * n / g->n * (g->n - 1);
+    case OP_EXCHANGE: /* if all experts have equally many rows, which the first round then computes */
+        return op->round > 1 ? 0
+                             : (op->flags & OPF_INVERSE ? program_dim(p, op->k, samples) : m) * n / g->n * (g->n - 1);
     case OP_BORROW: /* if each rank borrows one expert */
     case OP_GIVE_BACK:
         return n;

@@ -6,8 +6,11 @@
  * tables of which only some rows are read, column ranges of one matrix, additions in place. */
 #include "common/plan/estimate/cost.h"
 
+/* Of rows that arrive, whose number depends on the routing, as many as if all experts are equally busy. */
 static int64_t dim(const struct program *p, struct graph_dim d, int64_t samples)
 {
+    if (d.sym == SYM_ARRIVED)
+        return d.factor * ((p->mean_arrived * samples + p->max_samples - 1) / p->max_samples);
     return program_dim(p, d, samples);
 }
 
@@ -141,7 +144,12 @@ static const cost_fn kinds[OP_KIND_COUNT] = {
     [OP_COPY_COLS] = part,      [OP_SHIFT] = part,  [OP_GROUPED_GEMM] = grouped,
 };
 
+/* Later rounds have no rows unless a rank has more than it has room for. */
 void plan_op_cost(const struct program *p, const struct op *op, int64_t samples, struct op_cost *ret)
 {
+    if (op->round > 1) {
+        *ret = (struct op_cost){0, 0};
+        return;
+    }
     *ret = (kinds[op->kind] ? kinds[op->kind] : whole)(p, op, samples);
 }

@@ -143,10 +143,11 @@ TEST(values)
                     "shared_gate, moe_every, dense_layers, router, router_norm, router_bias, router_scale, "
                     "router_groups, router_groups_kept, router_group_best, aux_loss, aux_scope, expert_bias, "
                     "expert_capacity, expert_drop, z_loss, found \"3\""},
-        {"parallel.dp=2", "parallel.dp: unknown key; did you mean parallel.workers (dp is workers / (fsdp tp pp cp))? "
-                          "(keys of parallel: workers, min_workers, zero, fsdp, tp, sp, async_tp, pp, schedule, "
-                          "schedule_csv, post_validation, chunks, prefetch, reshard, cp, ep, expert_load, dispatch, "
-                          "recompute)"},
+        {"parallel.dp=2",
+         "parallel.dp: unknown key; did you mean parallel.workers (dp is workers / (fsdp tp pp cp))? "
+         "(keys of parallel: workers, min_workers, zero, fsdp, tp, sp, async_tp, pp, schedule, "
+         "schedule_csv, post_validation, chunks, prefetch, reshard, cp, ep, expert_load, expert_rows, dispatch, "
+         "recompute)"},
         {"seq_len=2", "seq_len: unknown key; did you mean train.seq? (top level: name, model, data, train, parallel, "
                       "checkpoint, run)"},
         {"train.stps=3", "train.stps: unknown key; did you mean train.steps? (keys of train: " TRAIN_KEYS ")"},
@@ -304,7 +305,7 @@ TEST(rules)
 }
 
 struct pair {
-    const char *sets[2], *message; /* NULL: both are accepted */
+    const char *sets[3], *message; /* of the sets the last may be NULL. No message: they are accepted */
 };
 
 static void check_pairs(const struct pair *m, size_t n)
@@ -312,7 +313,7 @@ static void check_pairs(const struct pair *m, size_t n)
     for (size_t i = 0; i < n; i++) {
         struct job_spec j;
         struct why why = {0};
-        err_t err = job_parse("job.yaml", JOB_TEXT, strlen(JOB_TEXT), m[i].sets, 2, &j, &why);
+        err_t err = job_parse("job.yaml", JOB_TEXT, strlen(JOB_TEXT), m[i].sets, m[i].sets[2] ? 3 : 2, &j, &why);
         if (err != (m[i].message ? ERR_INVALID : OK) || (err && !strstr(why.text, m[i].message)))
             fail_msg("%s %s gives %s %s", m[i].sets[0], m[i].sets[1], err_name(err), why.text);
         if (!err)
@@ -397,6 +398,38 @@ TEST(gathered_tokens)
         {{"model={experts: 12, experts_per_token: 2, expert_capacity: 1.25}", GATHERED "}"},
          "parallel.dispatch: every token needs a row for each of its choices, but model.expert_capacity drops some: "
          "write all_to_all, or model.expert_capacity 0"},
+    };
+    PAIRS(rows);
+}
+
+/* Rows of experts in rounds: only where a rank may get more rows than the mean, and computes them again. */
+TEST(rounds_of_experts)
+{
+#define ROUNDS "parallel={workers: 2, tp: 2, ep: 2, recompute: experts, expert_rows: 1.25"
+#define MIXTURE "model={experts: 12, experts_per_token: 2}"
+    static const struct pair rows[] = {
+        {{MIXTURE, ROUNDS "}"}, NULL},
+        {{MIXTURE, "parallel={workers: 2, tp: 2, ep: 2, recompute: full, expert_rows: 1}"}, NULL},
+        {{MIXTURE, "parallel={workers: 2, tp: 2, ep: 2, expert_rows: 0}"}, NULL},
+        {{MIXTURE, "parallel={workers: 2, tp: 2, ep: 2, recompute: experts, expert_rows: 0.9}"},
+         "parallel.expert_rows: a rank needs room for the mean at least: write 1 or more, or 0 for all rows that may "
+         "come"},
+        {{MIXTURE, "parallel={workers: 2, tp: 2, recompute: experts, expert_rows: 1.25}"},
+         "parallel.expert_rows: parallel.ep is 1, so a rank always has the mean: write 0, or set parallel.ep"},
+        {{MIXTURE, ROUNDS ", expert_load: balanced}"},
+         "parallel.expert_rows: with parallel.expert_load balanced a rank never has more rows than the mean: write 0, "
+         "or parallel.expert_load routed"},
+        {{MIXTURE, ROUNDS ", dispatch: all_gather}"},
+         "parallel.expert_rows: a rank takes all its rows at once from the tokens that parallel.dispatch all_gather "
+         "sends: write 0, or parallel.dispatch all_to_all"},
+        {{MIXTURE, "parallel={workers: 2, tp: 2, ep: 2, recompute: attention, expert_rows: 1.25}"},
+         "parallel.expert_rows: a round overwrites the rows of the round before it, so the backward computes them "
+         "again: write 0, or parallel.recompute experts"},
+        {{MIXTURE, ROUNDS "}", "train.numerics=canonical"},
+         "parallel.expert_rows: the gradient of an expert is then a sum over rounds, whose order train.numerics "
+         "canonical does not allow: write 0, or train.numerics fast"},
+        {{MIXTURE, ROUNDS "}", "run.device=cuda"},
+         "parallel.expert_rows: this version computes rounds on CPUs only: write 0, or run.device cpu"},
     };
     PAIRS(rows);
 }

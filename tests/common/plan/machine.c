@@ -469,6 +469,10 @@ static void run_arrive(struct machine *m, const struct op *op)
     free(unused);
     assert_in_range(m->action->slot, 0, MACHINE_SLOTS - 1);
     m->arrived[op->layer][m->action->slot] = x->rows[x->me];
+    double *rounds = A(4);
+    for (int i = 0; rounds && i < x->members; i++)
+        if (x->rows[i] > 0 && op->round > *rounds)
+            *rounds = op->round;
 }
 
 static void run_arrange(struct machine *m, const struct op *op, int64_t rows)

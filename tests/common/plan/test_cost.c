@@ -33,6 +33,38 @@ TEST(the_flops_of_a_step_are_the_formulas)
     fixture_fini(&f);
 }
 
+/* Each token's row for each of its 2 experts passes three matrices [12, 16] in each of 2 layers, forward and twice
+ * backward. The ranks of expert parallelism share these products as if all experts are equally busy, whatever a rank
+ * has room for; recomputed experts pass forward once more. */
+TEST(the_flops_of_experts_are_the_formula_in_every_layout)
+{
+    static const struct {
+        int workers, ep;
+        enum recompute recompute;
+        double rows, passes;
+    } cases[] = {{1, 1, RECOMPUTE_NONE, 0, 3},    {4, 4, RECOMPUTE_NONE, 0, 3},    {4, 2, RECOMPUTE_NONE, 0, 3},
+                 {4, 4, RECOMPUTE_EXPERTS, 0, 4}, {4, 4, RECOMPUTE_EXPERTS, 1, 4}, {4, 2, RECOMPUTE_FULL, 1.5, 4}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct job_spec job = job_small(ARCH_LLAMA, cases[i].workers);
+        struct fixture f;
+        double flops = 0;
+        job.model.experts = 4;
+        job.model.experts_per_token = 2;
+        job.model.expert_ffn = 12;
+        job.parallel.fsdp = cases[i].workers;
+        job.parallel.ep = cases[i].ep;
+        job.parallel.recompute = cases[i].recompute;
+        job.parallel.expert_rows = cases[i].rows;
+        job.train.global_batch = 4 * job.train.micro_batch;
+        fixture_init(&f, &job, MODE_TRAIN);
+        for (int r = 0; r < f.n; r++)
+            flops += sum_of(&f.programs[r], OP_GROUPED_GEMM).flops;
+        const double tokens = (double)(job.train.global_batch * 8);
+        assert_float_equal(flops, 2 * cases[i].passes * tokens * 2 * 3 * 12 * 16 * 2, 0.5);
+        fixture_fini(&f);
+    }
+}
+
 TEST(the_update_moves_seven_numbers_per_parameter)
 {
     struct fixture f;

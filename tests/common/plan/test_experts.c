@@ -107,17 +107,17 @@ static double whole_loss(const struct machine *m, double loss)
         if (m->g->nodes[i].op != GO_ROUTE)
             continue;
         for (int64_t e = 0; e < r->experts; e++) {
-            double n = machine_get(m, m->p->totals_buffer, at + e);
+            double n = machine_get(m, m->p->number_buffer[NUMBER_TOTALS], at + e);
             counts += n;
-            product += n * machine_get(m, m->p->totals_buffer, at + r->experts + e);
+            product += n * machine_get(m, m->p->number_buffer[NUMBER_TOTALS], at + r->experts + e);
         }
         double aux = r->aux * (double)r->experts / counts * product / tokens;
         if (r->aux > 0 && r->scope != AUX_BATCH &&
-            !(fabs(machine_get(m, m->p->aux_buffer, r->index) - aux) <= 1e-12 * aux))
+            !(fabs(machine_get(m, m->p->number_buffer[NUMBER_AUX], r->index) - aux) <= 1e-12 * aux))
             fail_msg("router %d: auxiliary loss %.17g, expected %.17g", r->index,
-                     machine_get(m, m->p->aux_buffer, r->index), aux);
+                     machine_get(m, m->p->number_buffer[NUMBER_AUX], r->index), aux);
         sum += aux;
-        sum += r->z * machine_get(m, m->p->totals_buffer, at + 2 * r->experts + 1) / tokens;
+        sum += r->z * machine_get(m, m->p->number_buffer[NUMBER_TOTALS], at + 2 * r->experts + 1) / tokens;
         at += 2 * r->experts + 2;
     }
     return sum;
@@ -156,8 +156,11 @@ static void check_gradient(const struct setting *s, enum recompute recompute)
     double loss = machine_run(&m);
     assert_true(loss > 1 && loss < 1000);
     if (s->capacity > 0) /* of both routers */
-        assert_true(machine_get(&m, m.p->dropped_buffer, 0) + machine_get(&m, m.p->dropped_buffer, 1) > 0);
-    double closest = fmax(machine_get(&m, m.p->closeness_buffer, 0), machine_get(&m, m.p->closeness_buffer, 1));
+        assert_true(machine_get(&m, m.p->number_buffer[NUMBER_DROPPED], 0) +
+                        machine_get(&m, m.p->number_buffer[NUMBER_DROPPED], 1) >
+                    0);
+    double closest = fmax(machine_get(&m, m.p->number_buffer[NUMBER_CLOSENESS], 0),
+                          machine_get(&m, m.p->number_buffer[NUMBER_CLOSENESS], 1));
     if (s->k < s->experts)
         assert_true(closest > 1 && closest < 1e4); /* no choice changes within the differences */
     else

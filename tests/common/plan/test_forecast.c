@@ -294,6 +294,9 @@ TEST(memory_of_ranks_with_experts_is_that_of_their_programs)
         job.parallel.ep = rows[i].ep;
         job.train.global_batch = rows[i].batch;
         check_memory_of_ranks(&job);
+        job.parallel.recompute = RECOMPUTE_EXPERTS;
+        job.parallel.expert_rows = 1.1;
+        check_memory_of_ranks(&job);
     }
 }
 

@@ -624,8 +624,8 @@ static double losses_of(const struct world_rank *r)
 static double aux_of(const struct world_rank *r, const struct graph *g)
 {
     double sum = 0;
-    for (int i = 0; r->program.aux_buffer >= 0 && i < g->n_routers; i++)
-        sum += machine_get(&r->machine, r->program.aux_buffer, i);
+    for (int i = 0; r->program.number_buffer[NUMBER_AUX] >= 0 && i < g->n_routers; i++)
+        sum += machine_get(&r->machine, r->program.number_buffer[NUMBER_AUX], i);
     return sum;
 }
 
@@ -633,8 +633,8 @@ static double aux_of(const struct world_rank *r, const struct graph *g)
 static double dropped_of(const struct world_rank *r, const struct graph *g)
 {
     double sum = 0;
-    for (int i = 0; r->program.dropped_buffer >= 0 && i < g->n_routers; i++)
-        sum += machine_get(&r->machine, r->program.dropped_buffer, i);
+    for (int i = 0; r->program.number_buffer[NUMBER_DROPPED] >= 0 && i < g->n_routers; i++)
+        sum += machine_get(&r->machine, r->program.number_buffer[NUMBER_DROPPED], i);
     return sum;
 }
 
