@@ -178,3 +178,27 @@ TEST(overlapped_tensor_parallelism_with_other_axes)
     for (int i = 0; i < 3; i++)
         SAME_BITS(models[i], "proof", beside[i]);
 }
+
+/* Rounds change which rows stand together in a product, and so no bit of a row. Sums over rows may differ: the
+ * gradients of experts. */
+TEST(rounds_do_not_change_a_bit_of_the_forward)
+{
+    static const char experts[] = "model={experts: 5, experts_per_token: 2, expert_ffn: 11, aux_loss: 0.1}";
+    static const char *const layouts[] = {"workers: 2, tp: 2, sp: false, ep: 2", "workers: 4, cp: 2, tp: 2, ep: 4",
+                                          "workers: 4, fsdp: 4, zero: 3, ep: 4", "workers: 4, pp: 2, fsdp: 2, ep: 2"};
+    static const char *const numerics[] = {"proof", "fast"};
+    for (size_t i = 0; i < sizeof(layouts) / sizeof(layouts[0]) * 2; i++) {
+        struct parity_model one, other;
+        char at_once[96], rounds[96];
+        snprintf(at_once, sizeof(at_once), "parallel={%s, recompute: experts}", layouts[i / 2]);
+        snprintf(rounds, sizeof(rounds), "parallel={%s, recompute: experts, expert_rows: 1}", layouts[i / 2]);
+        struct parity_result *a = run(parity_llama, numerics[i % 2], LAYOUT(experts, at_once), &one);
+        struct parity_result *b = run(parity_llama, numerics[i % 2], LAYOUT(experts, rounds), &other);
+        if (memcmp(a->loss, b->loss, sizeof(a->loss[0])) != 0)
+            fail_msg("%s: loss %a at once, %a in rounds", layouts[i / 2], a->loss[0], b->loss[0]);
+        parity_result_free(a);
+        parity_result_free(b);
+        parity_model_fini(&one);
+        parity_model_fini(&other);
+    }
+}
