@@ -122,7 +122,8 @@ int cmd_ckpt_import(struct global *g, int argc, char **argv)
         .children = global_children,
         .args_doc = "DIR JOB.yaml|FOLDER",
         .doc =
-            "Makes a checkpoint step-0 from a Hugging Face model (gpt2, llama, qwen2, qwen3, mixtral, qwen2_moe, "
+            "Makes a checkpoint step-0 from a Hugging Face model (gpt2, llama, mistral, qwen2, qwen3, mixtral, "
+            "qwen2_moe, "
             "qwen3_moe, olmoe). With a job file, the checkpoint is "
             "written into its checkpoint.dir, and `dtctl resume` trains it. With FOLDER, it is written there, with a "
             "job file made from config.json, for `dtctl generate` or `dtctl resume --set data.train=...`."

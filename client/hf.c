@@ -2,6 +2,7 @@
 #include "client/hf.h"
 
 #include "client/hf_experts.h"
+#include "client/hf_rope.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -45,9 +46,10 @@ static const struct name_row llama_rest[] = {
 };
 
 static const struct hf_llama families[] = {
-    {"llama", "LlamaForCausalLM", false, QK_NORM_NONE, 0, 2048},
-    {"qwen2", "Qwen2ForCausalLM", true, QK_NORM_NONE, 0, 32768},
-    {"qwen3", "Qwen3ForCausalLM", false, QK_NORM_HEAD, 128, 32768},
+    {"llama", "LlamaForCausalLM", false, QK_NORM_NONE, 0, 2048, 0},
+    {"qwen2", "Qwen2ForCausalLM", true, QK_NORM_NONE, 0, 32768, 0},
+    {"qwen3", "Qwen3ForCausalLM", false, QK_NORM_HEAD, 128, 32768, 0},
+    {"mistral", "MistralForCausalLM", false, QK_NORM_NONE, 0, 131072, 4096},
 };
 #define N_FAMILIES (sizeof(families) / sizeof(families[0]))
 
@@ -94,6 +96,7 @@ static bool llama_name(const struct job_model *m, const struct hf_family *family
         return false;
     snprintf(ret->name, sizeof(ret->name), "%s%s", in_layer ? prefix : "", row->theirs);
     ret->head_dim = row->turn == HEADS ? job_head_dim(m) : 0;
+    ret->turned = (int64_t)((double)ret->head_dim * (m->rope_part > 0 ? m->rope_part : 1)) / 2 * 2;
     return true;
 }
 
@@ -153,11 +156,12 @@ void hf_map_fini(struct hf_map *map)
 }
 
 /* Part p of pair i of a head is row p * half + i in Hugging Face's order, and row 2 i + p in dtd's. */
-void hf_rows(int64_t head_dim, int64_t rows, size_t row_bytes, bool to_hf, const void *src, void *dst)
+void hf_rows(int64_t head_dim, int64_t turned, int64_t rows, size_t row_bytes, bool to_hf, const void *src, void *dst)
 {
-    int64_t half = head_dim / 2;
+    int64_t half = turned / 2;
     for (int64_t r = 0; r < rows; r++) {
-        int64_t base = r / head_dim * head_dim, i = (r - base) / 2, p = (r - base) % 2, theirs = base + p * half + i;
+        int64_t base = r / head_dim * head_dim, i = (r - base) / 2, p = (r - base) % 2;
+        int64_t theirs = r - base < turned ? base + p * half + i : r;
         memcpy((uint8_t *)dst + (size_t)(to_hf ? theirs : r) * row_bytes,
                (const uint8_t *)src + (size_t)(to_hf ? r : theirs) * row_bytes, row_bytes);
     }
@@ -199,14 +203,13 @@ static json_t *gpt2_config(const struct job_model *m, int64_t ffn, int64_t posit
 static json_t *llama_config(const struct job_model *m, const struct hf_llama *f, int64_t ffn, int64_t positions)
 {
     int64_t kv_heads = m->kv_heads ? m->kv_heads : m->heads;
-    json_t *ret = json_pack("{s:[s], s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:b, s:b, s:f, s:b}",
-                            "architectures", f->architecture, "model_type", f->type, "hidden_act", "silu", "vocab_size",
-                            (json_int_t)m->vocab, "hidden_size", (json_int_t)m->dim, "intermediate_size",
-                            (json_int_t)ffn, "num_hidden_layers", (json_int_t)m->layers, "num_attention_heads",
-                            (json_int_t)m->heads, "num_key_value_heads", (json_int_t)kv_heads, "head_dim",
-                            (json_int_t)job_head_dim(m), "max_position_embeddings", (json_int_t)positions,
-                            "rms_norm_eps", m->norm_eps, "rope_theta", m->rope_theta, "attention_bias", 0, "mlp_bias",
-                            0, "attention_dropout", 0.0, "tie_word_embeddings", m->tied);
+    json_t *ret = json_pack(
+        "{s:[s], s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:b, s:b, s:f, s:b}", "architectures",
+        f->architecture, "model_type", f->type, "hidden_act", "silu", "vocab_size", (json_int_t)m->vocab, "hidden_size",
+        (json_int_t)m->dim, "intermediate_size", (json_int_t)ffn, "num_hidden_layers", (json_int_t)m->layers,
+        "num_attention_heads", (json_int_t)m->heads, "num_key_value_heads", (json_int_t)kv_heads, "head_dim",
+        (json_int_t)job_head_dim(m), "max_position_embeddings", (json_int_t)positions, "rms_norm_eps", m->norm_eps,
+        "attention_bias", 0, "mlp_bias", 0, "attention_dropout", 0.0, "tie_word_embeddings", m->tied);
     if (ret && f != families)
         json_object_del(ret, "mlp_bias");
     if (ret && f->qkv_bias)
@@ -232,7 +235,7 @@ enum dtype hf_config_dtype(const json_t *config)
 /* Keys that the checkpoint decides; all others of an imported config.json stay as they were. */
 static bool is_decided(const char *key)
 {
-    if (hf_family_decides(key))
+    if (hf_family_decides(key) || hf_rope_decides(key))
         return true;
     static const char *const keys[] = {"architectures",
                                        "model_type",
@@ -248,7 +251,6 @@ static bool is_decided(const char *key)
                                        "intermediate_size",
                                        "num_hidden_layers",
                                        "rms_norm_eps",
-                                       "rope_theta",
                                        "head_dim",
                                        "num_attention_heads",
                                        "num_key_value_heads",
@@ -272,16 +274,6 @@ static int positions_keep(json_t *config, const json_t *kept)
                : 0;
 }
 
-/* transformers 5 has rope_theta within rope_parameters. */
-static int rope_keep(json_t *config, double rope_theta)
-{
-    json_t *rope = json_object_get(config, "rope_parameters");
-    if (!json_is_object(rope))
-        return 0;
-    json_object_del(config, "rope_theta");
-    return json_object_set_new(rope, "rope_theta", json_real(rope_theta));
-}
-
 static bool kept_apply(json_t *config, const json_t *kept, const struct job_model *m)
 {
     const char *key;
@@ -301,7 +293,7 @@ static bool kept_apply(json_t *config, const json_t *kept, const struct job_mode
         json_object_del(config, "head_dim");
     if (!json_object_get(kept, "n_ctx"))
         json_object_del(config, "n_ctx"); /* older versions of transformers write it beside n_positions */
-    return !positions_keep(config, kept) && !rope_keep(config, m->rope_theta);
+    return !positions_keep(config, kept);
 }
 
 err_t hf_config_print(const struct job_model *m, const struct graph *g, int64_t positions, enum dtype dtype,
@@ -321,7 +313,8 @@ err_t hf_config_print(const struct job_model *m, const struct graph *g, int64_t 
     bool gpt2_ids =
         m->arch == ARCH_GPT2 && m->vocab > GPT2_END; /* null otherwise, or transformers would assume these ids */
     const char *dtype_key = dtype_keys[!json_object_get(kept, dtype_keys[0])];
-    bool made = config && (!family || hf_family_print(family, m, expert, config)) &&
+    bool made = config && (!llama || hf_rope_print(m, kept, config)) &&
+                (!family || hf_family_print(family, m, expert, config)) &&
                 !json_object_set_new(config, dtype_key, json_string(dtype_name(dtype))) &&
                 !json_object_set_new(config, "bos_token_id", gpt2_ids ? json_integer(GPT2_END) : json_null()) &&
                 !json_object_set_new(config, "eos_token_id", gpt2_ids ? json_integer(GPT2_END) : json_null()) &&
@@ -410,30 +403,18 @@ static err_t gpt2_read(const struct config *c, struct job_model *m, int64_t *ret
     return err;
 }
 
-static err_t rope_read(const struct config *c, struct job_model *m)
-{
-    const json_t *rope = json_object_get(c->root, "rope_parameters");
-    const json_t *scaling = json_object_get(c->root, "rope_scaling");
-    const json_t *either = json_is_object(rope) ? rope : scaling;
-    const json_t *named = json_object_get(either, "rope_type"); /* "type" in configs of 2023 */
-    const char *type = json_string_value(named ? named : json_object_get(either, "type"));
-    const json_t *partial = json_object_get(json_is_object(rope) ? rope : c->root, "partial_rotary_factor");
-    bool plain = !json_is_object(rope) && !json_is_object(scaling);
-    if (!plain && (!type || strcmp(type, "default") != 0))
-        return why_set(c->why, ERR_UNSUPPORTED, "%s: rope_type is \"%.60s\"; dtd supports only \"default\"", HF_CONFIG,
-                       type ? type : "");
-    if (json_is_number(partial) && json_number_value(partial) != 1)
-        return why_set(c->why, ERR_UNSUPPORTED, "%s: partial_rotary_factor is not 1; dtd rotates whole heads",
-                       HF_CONFIG);
-    err_t err = config_real(c, c->root, "rope_theta", 10000, &m->rope_theta);
-    return err || !json_is_object(rope) ? err : config_real(c, rope, "rope_theta", m->rope_theta, &m->rope_theta);
-}
-
 /* Windows of attention, which dtd does not have. In a qwen, sliding_window counts only with use_sliding_window. */
-static err_t windows_read(const struct config *c, const struct hf_llama *f)
+static err_t windows_read(const struct config *c, const struct hf_llama *f, int64_t positions)
 {
     static const char *const llama[] = {"sliding_window", NULL}, *const qwen[] = {"use_sliding_window", NULL};
-    err_t err = config_without(c, f == families ? llama : qwen);
+    const json_t *window = json_object_get(c->root, "sliding_window");
+    err_t err = f->window ? OK : config_without(c, f == families ? llama : qwen);
+    if (f->window && !json_is_null(window) && (window ? json_integer_value(window) : f->window) < positions)
+        err = why_set(
+            c->why, ERR_UNSUPPORTED,
+            "%s: sliding_window is %lld, below max_position_embeddings, %lld; dtd has no windows. For sequences "
+            "of at most that length windows change nothing: set max_position_embeddings to it",
+            HF_CONFIG, (long long)(window ? json_integer_value(window) : f->window), (long long)positions);
     const json_t *types = json_object_get(c->root, "layer_types");
     for (size_t i = 0; !err && i < json_array_size(types); i++) {
         const char *type = json_string_value(json_array_get(types, i));
@@ -461,8 +442,8 @@ static err_t llama_read(const struct config *c, const struct hf_llama *f, struct
     err = err ? err : config_real(c, c->root, "rms_norm_eps", 1e-6, &m->norm_eps);
     err = err ? err : config_text(c, "hidden_act", "silu", silu);
     err = err ? err : config_without(c, without);
-    err = err ? err : windows_read(c, f);
-    err = err ? err : rope_read(c, m);
+    err = err ? err : windows_read(c, f, *ret_positions);
+    err = err ? err : hf_rope_read(c->root, *ret_positions, m, c->why);
     m->head_dim = head_dim * m->heads == m->dim ? 0 : head_dim; /* 0: dim / heads, as job files without the key */
     m->qkv_bias = f->qkv_bias;
     m->qk_norm = f->qk_norm;
@@ -496,8 +477,9 @@ static err_t model_read(const struct config *c, struct job_model *m, int64_t *re
     if (family)
         return family_read(c, family, m, ret_positions);
     hf_family_list(list, sizeof(list));
-    return why_set(c->why, ERR_UNSUPPORTED, "%s: model_type is \"%.60s\"; dtd supports gpt2, llama, qwen2, qwen3, %s",
-                   HF_CONFIG, type ? type : "", list);
+    return why_set(c->why, ERR_UNSUPPORTED,
+                   "%s: model_type is \"%.60s\"; dtd supports gpt2, llama, mistral, qwen2, qwen3, %s", HF_CONFIG,
+                   type ? type : "", list);
 }
 
 err_t hf_config_read(const char *text, size_t len, struct job_model *ret, int64_t *ret_positions, struct why *why)

@@ -28,6 +28,7 @@ struct hf_tensor {
     int64_t cols;                      /* elements of a row */
     int expert;                        /* -1: a whole tensor */
     int64_t head_dim;                  /* the rows of each head of this size are reordered; 0: same order */
+    int64_t turned;                    /* of a head, from the first on; the others keep their order */
     /* A second name, which a file may have in place of `name`; "": none. With fused_parts 0 the tensor is the same.
      * Else it is [experts, fused_parts * rows, cols], and this one is part fused_part of its expert. */
     char other[GRAPH_NAME_MAX + 32];
@@ -41,7 +42,7 @@ struct hf_map {
 NODISCARD err_t hf_map(const struct graph *g, const struct job_model *m, struct hf_map *ret, struct why *why);
 void hf_map_fini(struct hf_map *map);
 /* Reorders the rows of whole heads, to Hugging Face's order or from it. src and dst must not overlap. */
-void hf_rows(int64_t head_dim, int64_t rows, size_t row_bytes, bool to_hf, const void *src, void *dst);
+void hf_rows(int64_t head_dim, int64_t turned, int64_t rows, size_t row_bytes, bool to_hf, const void *src, void *dst);
 
 /* `positions`: rows of the position table (gpt2), longest sequence (llama). `kept`: config.json of the model that was
  * imported, or NULL: its keys that the checkpoint does not decide (tokens, dropout, a longer sequence) stay. */

@@ -12,6 +12,7 @@ struct hf_llama {
     bool qkv_bias;
     enum qk_norm qk_norm;
     int64_t head_dim, positions;
+    int64_t window; /* sliding_window of a config.json that does not have the field; 0: the family has no windows */
 };
 
 struct hf_family;

@@ -108,7 +108,7 @@ static err_t rows_read(struct exporting *e, const struct hf_tensor *h, int64_t f
         .fqn = h->tensor->name, .box = rows_box(h, first, n), .dtype = e->dtype, .dst = h->head_dim ? room : ret};
     err_t err = ckpt_read(e->ckpt, &want, 1, &stats, e->why);
     if (!err && h->head_dim)
-        hf_rows(h->head_dim, n, (size_t)h->cols * dtype_bytes(e->dtype), true, room, ret);
+        hf_rows(h->head_dim, h->turned, n, (size_t)h->cols * dtype_bytes(e->dtype), true, room, ret);
     return err;
 }
 

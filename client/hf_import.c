@@ -1,6 +1,7 @@
 /* Import writes an ordinary dtd checkpoint of step 0: parameters in float32, the job file and the tokenizer's
  * vocabulary. It has no optimizer state; a job that resumes from it starts the optimizer at zero. All checks are made
  * before the first byte is written. */
+#include "client/hf_rope.h"
 #include "client/hf_source.h"
 
 #include "client/spec.h"
@@ -119,6 +120,35 @@ static err_t experts_compare(struct importing *m)
     return OK;
 }
 
+static err_t numbers_compare(struct importing *m)
+{
+    const struct job_model *a = &m->job.model, *b = &m->model;
+    const struct {
+        const char *key;
+        double job, config;
+    } rows[] = {{"norm_eps", a->norm_eps, b->norm_eps},
+                {"rope_theta", a->rope_theta, b->rope_theta},
+                {"rope_part", a->rope_part, b->rope_part},
+                {"rope_factor", a->rope_factor, b->rope_factor},
+                {"rope_original", (double)a->rope_original, (double)b->rope_original},
+                {"rope_low", a->rope_low, b->rope_low},
+                {"rope_high", a->rope_high, b->rope_high},
+                {"rope_fast", a->rope_fast, b->rope_fast},
+                {"rope_slow", a->rope_slow, b->rope_slow},
+                {"rope_exact", a->rope_exact, b->rope_exact},
+                {"rope_attention", a->rope_attention, b->rope_attention},
+                {"rope_mscale", a->rope_mscale, b->rope_mscale},
+                {"rope_mscale_all", a->rope_mscale_all, b->rope_mscale_all}};
+    const size_t n = job_arch_rules(a->arch)->rotary ? sizeof(rows) / sizeof(rows[0]) : 1;
+    for (size_t i = 0; i < n; i++)
+        if (rows[i].job != rows[i].config)
+            return why_set(m->why, ERR_INVALID, "%s: model.%s must be %.17g, as in %s", m->x->job, rows[i].key,
+                           rows[i].config, m->x->dir);
+    return a->rope_type == b->rope_type ? OK
+                                        : why_set(m->why, ERR_INVALID, "%s: model.rope_type must be %s, as in %s",
+                                                  m->x->job, hf_rope_name(b->rope_type), m->x->dir);
+}
+
 static err_t model_compare(struct importing *m)
 {
     struct job_model *a = &m->job.model;
@@ -150,10 +180,8 @@ static err_t model_compare(struct importing *m)
                        : b->qk_norm == QK_NORM_WHOLE ? "whole"
                                                      : "none",
                        m->x->dir);
-    if (a->norm_eps != b->norm_eps || (job_arch_rules(a->arch)->rotary && a->rope_theta != b->rope_theta))
-        return why_set(m->why, ERR_INVALID, "%s: model.norm_eps and model.rope_theta must be %.17g and %.17g, as in %s",
-                       m->x->job, b->norm_eps, b->rope_theta, m->x->dir);
-    return experts_compare(m);
+    err_t err = numbers_compare(m);
+    return err ? err : experts_compare(m);
 }
 
 /* Refuses a tokenizer that is not the model's own: its ids would mean other words. */
@@ -481,7 +509,7 @@ static err_t tensor_read(struct importing *m, const struct hf_tensor *h, float *
     float *theirs = malloc((size_t)n * sizeof(*theirs));
     err_t err = theirs ? safetensors_read(&w->file->file, w->tensor, at, n, DT_F32, theirs, m->why) : no_memory(m);
     if (!err)
-        hf_rows(h->head_dim, h->rows, (size_t)h->cols * sizeof(*data), false, theirs, data);
+        hf_rows(h->head_dim, h->turned, h->rows, (size_t)h->cols * sizeof(*data), false, theirs, data);
     free(theirs);
     return err;
 }

@@ -282,6 +282,13 @@ struct kern_arrive {
 
 #define KERN_POSITIONS_BASE 10000.0
 
+/* Which columns of a head rotate, and how fast. */
+struct kern_rope {
+    int64_t pairs;           /* at most head_dim / 2 */
+    const double *frequency; /* [pairs], radians per position; in host memory, read before the kernel returns */
+    double factor;           /* of the rotated columns; usually 1 */
+};
+
 struct kern_ops {
     const char *name; /* "ref", "cpu", "cuda" */
     enum dtype dtype, wide;
@@ -314,11 +321,11 @@ struct kern_ops {
     void (*layernorm_grad)(struct kern_stream *s, int64_t t, int64_t d, const void *x, const void *w, const void *mean,
                            const void *rstd, const void *dy, const void *d_res, void *dx, void *dw, void *db);
 
-    /* Rotary positions in place on x[T, heads*head_dim] with row stride: neighbouring pairs (2i, 2i+1) rotate by pos *
-     * theta^(-2i/head_dim), pos = pos0 + t % seq (Su et al. 2021; the pairing of Meta's llama and torchtitan).
-     * `inverse` rotates by the negative angle: the gradient. */
+    /* Rotary positions in place on x[T, heads*head_dim] with row stride: neighbouring pairs (2i, 2i+1), i < pairs,
+     * rotate by pos * frequency[i], pos = pos0 + t % seq, and are multiplied by `factor` (Su et al. 2021; the pairing
+     * of Meta's llama and torchtitan). Other columns stay. `inverse` rotates by the negative angle: the gradient. */
     void (*rope)(struct kern_stream *s, int64_t t, int64_t seq, int64_t pos0, int64_t heads, int64_t head_dim,
-                 int64_t stride, double theta, bool inverse, void *x);
+                 int64_t stride, const struct kern_rope *rope, bool inverse, void *x);
 
     /* y[i, j] = x[i, j] + (j even: sin, odd: cos)(pos * KERN_POSITIONS_BASE^(-(j - j % 2) / d)), pos = rows[i] % seq
      * (Vaswani et al. 2017, 3.5); y may be x. rows as in struct kern_dropout. */

@@ -25,7 +25,7 @@ void KERN_FN(layernorm_grad)(struct kern_stream *s, int64_t t, int64_t d, const 
                              const void *mean, const void *rstd, const void *dy, const void *d_res, void *dx, void *dw,
                              void *db);
 void KERN_FN(rope)(struct kern_stream *s, int64_t t, int64_t seq, int64_t pos0, int64_t heads, int64_t head_dim,
-                   int64_t stride, double theta, bool inverse, void *x);
+                   int64_t stride, const struct kern_rope *rope, bool inverse, void *x);
 void KERN_FN(positions)(struct kern_stream *s, int64_t t, int64_t d, int64_t seq, const int32_t *rows, const void *x,
                         void *y);
 NODISCARD err_t KERN_FN(attention)(struct kern_stream *s, const struct kern_attention *a);

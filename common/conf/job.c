@@ -50,6 +50,9 @@ static const struct schema_name pipe_names[] = {
 #undef X
 static const struct schema_name qk_norm_names[] = {
     {"none", QK_NORM_NONE}, {"head", QK_NORM_HEAD}, {"whole", QK_NORM_WHOLE}, {0}};
+static const struct schema_name rope_names[] = {{"default", ROPE_DEFAULT}, {"linear", ROPE_LINEAR},
+                                                {"llama3", ROPE_LLAMA3},   {"dynamic", ROPE_DYNAMIC},
+                                                {"yarn", ROPE_YARN},       {NULL, 0}};
 static const struct schema_name expert_load_names[] = {
     {"routed", EXPERT_LOAD_ROUTED}, {"balanced", EXPERT_LOAD_BALANCED}, {0}};
 static const struct schema_name dispatch_names[] = {
@@ -372,6 +375,32 @@ static const struct schema_row rows[] = {
            "Epsilon of the normalization layers, added to the variance (LayerNorm) or mean square (RMSNorm).")},
     {FLOAT(model.rope_theta, 1, 1e12, "10000", FIXED,
            "Base of the rotary position embeddings, where the architecture has them.")},
+    {FLOAT(model.rope_part, 0, 1, "1", FIXED,
+           "The part of a head's columns that rotary positions turn, from the first on (partial_rotary_factor of "
+           "transformers); the columns are those of an even number, rounded down.")},
+    {ENUM(model.rope_type, rope_names, "default", FIXED,
+          "How rotary positions are stretched to sequences longer than those that a model was first trained on, as "
+          "rope_type of transformers. linear: all by model.rope_factor; llama3 (Llama 3.1 to 3.3): slow ones; yarn: a "
+          "mixture, also of the scores; dynamic: only sequences longer than model.rope_original.")},
+    {FLOAT(model.rope_factor, 0, 1e6, "0", FIXED,
+           "By how much linear, llama3, dynamic and yarn stretch positions. 0: not set.")},
+    {INT(model.rope_original, 0, 1 << 30, "0", FIXED,
+         "llama3, yarn, dynamic: the length of the sequences that the model was first trained on "
+         "(original_max_position_embeddings of transformers). 0: not set.")},
+    {FLOAT(model.rope_low, 0, 1e6, "1", FIXED,
+           "llama3: rope_original over the wavelength from which on positions are stretched (low_freq_factor).")},
+    {FLOAT(model.rope_high, 0, 1e6, "4", FIXED,
+           "llama3: rope_original over the wavelength up to which positions are not stretched (high_freq_factor).")},
+    {FLOAT(model.rope_fast, 0, 1e6, "32", FIXED,
+           "yarn: turns within rope_original from which on a pair is not stretched (beta_fast).")},
+    {FLOAT(model.rope_slow, 0, 1e6, "1", FIXED,
+           "yarn: turns within rope_original up to which a pair is stretched whole (beta_slow).")},
+    {BOOL(model.rope_exact, "false", FIXED,
+          "yarn: the mixture does not begin and end at whole pairs (truncate: false in transformers).")},
+    {FLOAT(model.rope_attention, 0, 1e6, "0", FIXED,
+           "yarn: factor of rotated queries and keys (attention_factor). 0: from model.rope_factor.")},
+    {FLOAT(model.rope_mscale, 0, 1e6, "0", FIXED, "yarn: mscale of DeepSeek's models. 0: not set.")},
+    {FLOAT(model.rope_mscale_all, 0, 1e6, "0", FIXED, "yarn: mscale_all_dim of DeepSeek's models. 0: not set.")},
     {BOOL(model.tied, "false", FIXED, tied_help)},
     {BOOL(model.causal, "false", FIXED,
           "Causal attention mask (transformer; the other architectures always have one). Without it every token "

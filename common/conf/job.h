@@ -65,12 +65,24 @@ enum comm_kind { COMM_AUTO, COMM_SHM, COMM_NCCL, COMM_STAGED, COMM_STREAM, COMM_
 /* Whether a worker on a CPU communicates on a separate thread; auto: if it has a core for the thread. */
 enum comm_thread_kind { COMM_THREAD_AUTO, COMM_THREAD_ON, COMM_THREAD_OFF };
 
+/* Ways to stretch rotary positions beyond the sequences that a model was first trained on (plan/models/rope.c). */
+enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_DYNAMIC, ROPE_YARN };
+
 struct job_model {
     enum model_arch arch;
     int64_t dim, layers, heads, kv_heads, ffn; /* kv_heads 0: heads; ffn 0: the width of the row in models.inc */
     int64_t vocab;                             /* 0: the tokenizer's vocabulary size */
     double norm_eps, rope_theta;
-    bool tied;   /* head shares the embedding table */
+    enum rope_type rope_type;
+    double rope_part; /* of a head's columns, those that rotate; 0: all, as 1 */
+    /* The other fields of rope_type are those of the config.json of transformers. 0: not set. */
+    double rope_factor;
+    int64_t rope_original;                               /* original_max_position_embeddings */
+    double rope_low, rope_high;                          /* llama3: low_freq_factor, high_freq_factor */
+    double rope_fast, rope_slow;                         /* yarn: beta_fast, beta_slow */
+    bool rope_exact;                                     /* yarn: the opposite of `truncate` */
+    double rope_attention, rope_mscale, rope_mscale_all; /* yarn: attention_factor, mscale, mscale_all_dim */
+    bool tied;                                           /* head shares the embedding table */
     bool causal; /* transformer: mask later tokens; the other architectures always do */
     /* A mixture of experts in place of the feed-forward (llama); experts 0: none, and the other fields are not used. */
     int64_t experts, experts_per_token;
@@ -96,7 +108,7 @@ struct job_model {
 /* The values of a model without experts that are not 0 in a job file that does not name them. */
 #define JOB_MODEL_DENSE                                                                                     \
     .experts_per_token = 2, .moe_every = 1, .router_scale = 1, .router_groups = 1, .router_groups_kept = 1, \
-    .router_group_best = 1
+    .router_group_best = 1, .rope_part = 1, .rope_low = 1, .rope_high = 4, .rope_fast = 32, .rope_slow = 1
 
 struct job_data {
     char **train, **valid, **test; /* absolute paths, resolved by the client; the file may have patterns */

@@ -68,6 +68,43 @@ static bool rotary_broken(const struct job_spec *j, char ret[SENTENCE])
                   m->dim / m->heads, arch->name);
 }
 
+static bool rope_type_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    const struct job_model *m = &j->model;
+    const bool original = m->rope_type == ROPE_LLAMA3 || m->rope_type == ROPE_DYNAMIC || m->rope_type == ROPE_YARN;
+    if (m->rope_type == ROPE_DEFAULT)
+        return false;
+    if (!job_arch_rules(m->arch)->rotary)
+        return BROKEN("%s has no rotary positions: write default", job_arch_rules(m->arch)->name);
+    if (m->rope_factor < 1)
+        return BROKEN("it needs model.rope_factor, at least 1: set it, or write default");
+    if (original && !m->rope_original)
+        return BROKEN(
+            "it needs model.rope_original, original_max_position_embeddings of transformers: set it, or write "
+            "default");
+    if (m->rope_type == ROPE_LLAMA3 && m->rope_low >= m->rope_high)
+        return BROKEN("model.rope_low must be below model.rope_high: write 1 and 4, as in Llama 3");
+    if (m->rope_type == ROPE_YARN && m->rope_slow >= m->rope_fast)
+        return BROKEN("model.rope_slow must be below model.rope_fast: write 1 and 32, as in most models");
+    return m->rope_type == ROPE_DYNAMIC && j->train.seq > m->rope_original &&
+           BROKEN("positions of sequences longer than model.rope_original would depend on the length of each: write a "
+                  "train.seq of at most %" PRId64,
+                  m->rope_original);
+}
+
+static bool rope_part_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    const struct job_model *m = &j->model;
+    if (m->rope_part == 1)
+        return false;
+    if (!job_arch_rules(m->arch)->rotary)
+        return BROKEN("%s has no rotary positions: write 1", job_arch_rules(m->arch)->name);
+    const int64_t columns = (int64_t)((double)job_head_dim(m) * m->rope_part);
+    return columns < 2 && BROKEN("%" PRId64 " of %" PRId64 " columns of a head turn; positions turn pairs: write at "
+                                 "least %.6g",
+                                 columns, job_head_dim(m), 2 / (double)job_head_dim(m));
+}
+
 #define MAX_WIDTH (1 << 20) /* columns of all heads; model.dim has the same bound */
 
 static bool head_dim_broken(const struct job_spec *j, char ret[SENTENCE])
@@ -594,6 +631,8 @@ static const struct rule rules[] = {
     {OVER(model.heads, rotary_broken)},
     {OVER(model.kv_heads, grouped_broken)},
     {OVER(model.head_dim, head_dim_broken)},
+    {OVER(model.rope_type, rope_type_broken)},
+    {OVER(model.rope_part, rope_part_broken)},
     {OVER(model.qkv_bias, qkv_bias_broken)},
     {OVER(model.qk_norm, qk_norm_broken)},
     {OVER(model.tied, tied_broken)},

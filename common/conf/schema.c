@@ -182,7 +182,7 @@ static const struct schema_section *section_find(const struct schema *schema, co
 
 static err_t complain_unknown(const struct schema_reader *r, struct schema_origin at, const char *path, struct why *why)
 {
-    char names[400], text[sizeof(why->text)];
+    char names[800], text[sizeof(why->text)];
     const char *alias = alias_find(r->schema, path), *near = alias ? alias : nearest_key(r->schema, path);
     const char *point = strchr(path, '.');
     const struct schema_section *section = point ? section_find(r->schema, path, (size_t)(point - path)) : NULL;
@@ -475,7 +475,7 @@ static err_t walk(struct schema_reader *r, const char *path, const struct tree_n
 static err_t walk_section(struct schema_reader *r, const char *path, const struct tree_node *node, const char *set,
                           struct why *why)
 {
-    char text[600], names[400], found[MAX_SHOWN + 64];
+    char text[1000], names[800], found[MAX_SHOWN + 64];
     if (node->kind != TREE_MAP) {
         list_names(r->schema, path[0] ? path : NULL, names, sizeof(names));
         describe(node, found, sizeof(found));

@@ -63,6 +63,7 @@ void graph_fini(struct graph *g)
 {
     free(g->tensors);
     free(g->nodes);
+    free(g->rope.frequency);
     memset(g, 0, sizeof(*g));
 }
 

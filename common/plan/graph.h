@@ -149,12 +149,21 @@ struct graph_node {
     int64_t in_col[GRAPH_MAX_IN];      /* first column of the input in its tensor (q, k, v in one matrix); else 0 */
     int64_t heads, kv_heads, head_dim; /* rmsnorm: heads 0: over all columns */
     int site;                          /* dropout: number of the dropout in the model */
-    double eps, theta;
+    double eps;
     bool causal, trans_w;
     struct graph_router router; /* route, drop, dispatch, experts, combine */
 };
 
+/* The rotation of positions (models/rope.c): pair i of the first `pairs` of a head turns by frequency[i] radians per
+ * position, and is multiplied by `factor`. */
+struct graph_rope {
+    int64_t pairs;
+    double *frequency;
+    double factor;
+};
+
 struct graph {
+    struct graph_rope rope; /* of all heads; no pairs: the model has no rope */
     struct graph_tensor *tensors;
     int n_tensors;
     struct graph_node *nodes; /* each after the nodes that make its inputs */

@@ -92,7 +92,7 @@ struct buffer {
  *   bias_grad             m tokens, n columns
  *   rmsnorm*, layernorm*  m tokens, n columns, eps. [res] absent: [r] absent too, the kernel gets NULL. rmsnorm* of
  *                         heads: m is tokens * heads, n the columns of a head
- *   rope                  m tokens, heads, head_dim, lda (row stride), theta, OPF_INVERSE; pos0 0, seq is program.seq
+ *   rope                  m tokens, heads, head_dim, lda (row stride), OPF_INVERSE; pos0 0, seq is program.seq
  *   attention*            m samples, heads, kv_heads, head_dim, OPF_CAUSAL; lda: stride of q and d_q, ldb: of k, v,
  *                         d_k and d_v, ldc: of o and d_o; seq is program.seq. Where q, k and v are columns of one
  *                         matrix, operand.col says which
@@ -287,7 +287,7 @@ struct op {
     int64_t seq, seq_kv, pos0; /* 0: program.seq, the same as seq, 0. embed's operand pos is the table of all positions,
                                   and the kernel gets a pointer to its row pos0 */
     int64_t vocab_lo, vocab_hi, col0; /* vocab_hi 0: the table has the whole vocabulary */
-    double eps, theta, rate;
+    double eps, rate;
     int site;       /* dropout */
     int round;      /* of the rounds in which a layer computes rows of experts, from 1; 0: of none */
     int unit;       /* unit_gather, unit_scatter */

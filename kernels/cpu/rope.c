@@ -10,8 +10,8 @@
 
 struct rope_args {
     int64_t t, seq, pos0, heads, head_dim, stride, column,
-        width;  /* column, width: first column and width of the chunk */
-    float sign; /* -1 rotates by the negative angle */
+        width;           /* column, width: first column and width of the chunk */
+    double cosine, sine; /* factors; a negative one of the sine rotates by the negative angle */
     elem *x;
     double frequency[CHUNK / 2]; /* radians per position, by pair */
 };
@@ -28,8 +28,8 @@ static void factors_at(const struct rope_args *a, int64_t pos, struct factors *f
         memcpy(&angle, a->frequency + j / 2, sizeof(angle));
         v_sincos(angle * (double)pos, &sine, &cosine);
         for (int k = 0; k < VD; k++) {
-            f->c[j + 2 * k] = f->c[j + 2 * k + 1] = (float)cosine[k];
-            f->s[j + 2 * k + 1] = (float)sine[k] * a->sign;
+            f->c[j + 2 * k] = f->c[j + 2 * k + 1] = (float)(cosine[k] * a->cosine);
+            f->s[j + 2 * k + 1] = (float)(sine[k] * a->sine);
             f->s[j + 2 * k] = -f->s[j + 2 * k + 1];
         }
     }
@@ -70,21 +70,22 @@ static void turn_positions(void *arg, int part, int64_t lo, int64_t hi)
 }
 
 void KERN_FN(rope)(struct kern_stream *s, int64_t t, int64_t seq, int64_t pos0, int64_t heads, int64_t head_dim,
-                   int64_t stride, double theta, bool inverse, void *x)
+                   int64_t stride, const struct kern_rope *rope, bool inverse, void *x)
 {
-    assert(head_dim % 2 == 0 && stride >= heads * head_dim);
+    assert(2 * rope->pairs <= head_dim && stride >= heads * head_dim);
     struct rope_args a = {.t = t,
                           .seq = seq,
                           .pos0 = pos0,
                           .heads = heads,
                           .head_dim = head_dim,
                           .stride = stride,
-                          .sign = inverse ? -1 : 1,
+                          .cosine = rope->factor,
+                          .sine = inverse ? -rope->factor : rope->factor,
                           .x = x};
-    for (a.column = 0; a.column < head_dim; a.column += CHUNK) {
-        a.width = head_dim - a.column < CHUNK ? head_dim - a.column : CHUNK;
-        for (int64_t j = 0; j < a.width; j += 2)
-            a.frequency[j / 2] = pow(theta, -(double)(a.column + j) / (double)head_dim);
+    const int64_t columns = 2 * rope->pairs;
+    for (a.column = 0; a.column < columns; a.column += CHUNK) {
+        a.width = columns - a.column < CHUNK ? columns - a.column : CHUNK;
+        memcpy(a.frequency, rope->frequency + a.column / 2, (size_t)a.width / 2 * sizeof(a.frequency[0]));
         kern_stream_run(s, seq < t ? seq : t, 16, turn_positions, &a);
     }
 }

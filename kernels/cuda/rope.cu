@@ -17,7 +17,7 @@
 struct rope {
     int64_t t, seq, pos0, heads, head_dim, stride;
     int64_t column, width; /* the columns of every head that this launch processes */
-    float sign;
+    float cosine, sine;    /* factors; a negative one of the sine rotates by the negative angle */
     elem *x;
     double quarters[FREQUENCIES]; /* quarter turns per position, for the pairs from `column` on */
 };
@@ -57,7 +57,8 @@ static __device__ __forceinline__ void turn_run(const struct rope &a, int64_t to
 #pragma unroll
     for (int k = 0; k < VEC / 2; k++) {
         turn(pos * a.quarters[min(j / 2 + k, a.width / 2 - 1)], &c[k], &s[k]);
-        s[k] *= a.sign;
+        c[k] *= a.cosine;
+        s[k] *= a.sine;
     }
     for (int64_t h = group * HEADS; h < (group + 1) * HEADS && h < a.heads; h++) {
         elem *p = a.x + token * a.stride + h * a.head_dim + a.column;
@@ -84,7 +85,7 @@ static void rope_launch(struct kern_stream *s, const struct rope *a)
 {
     int64_t runs = (a->width + VEC - 1) / VEC, groups = (a->heads + HEADS - 1) / HEADS;
     unsigned blocks = grid_for(s, a->t * groups * runs, THREADS);
-    if (vec_aligned(a->x) && a->stride % VEC == 0 && a->head_dim % VEC == 0)
+    if (vec_aligned(a->x) && a->stride % VEC == 0 && a->head_dim % VEC == 0 && a->width % VEC == 0)
         CUDA_LAUNCH(s, rope_runs<true>, blocks, THREADS, 0, *a);
     else
         CUDA_LAUNCH(s, rope_runs<false>, blocks, THREADS, 0, *a);
@@ -92,9 +93,9 @@ static void rope_launch(struct kern_stream *s, const struct rope *a)
 
 /* Floor: x read and written. */
 void KERN_FN(rope)(struct kern_stream *s, int64_t t, int64_t seq, int64_t pos0, int64_t heads, int64_t head_dim,
-                   int64_t stride, double theta, bool inverse, void *x)
+                   int64_t stride, const struct kern_rope *rope, bool inverse, void *x)
 {
-    assert(head_dim % 2 == 0 && stride >= heads * head_dim);
+    assert(2 * rope->pairs <= head_dim && stride >= heads * head_dim);
     struct rope a = {};
     a.t = t;
     a.seq = seq;
@@ -102,12 +103,14 @@ void KERN_FN(rope)(struct kern_stream *s, int64_t t, int64_t seq, int64_t pos0, 
     a.heads = heads;
     a.head_dim = head_dim;
     a.stride = stride;
-    a.sign = inverse ? -1.0f : 1.0f;
+    a.cosine = (float)rope->factor;
+    a.sine = inverse ? -a.cosine : a.cosine;
     a.x = (elem *)x;
-    for (a.column = 0; a.column < head_dim; a.column += 2 * FREQUENCIES) {
-        a.width = head_dim - a.column < 2 * FREQUENCIES ? head_dim - a.column : 2 * FREQUENCIES;
+    const int64_t columns = 2 * rope->pairs;
+    for (a.column = 0; a.column < columns; a.column += 2 * FREQUENCIES) {
+        a.width = columns - a.column < 2 * FREQUENCIES ? columns - a.column : 2 * FREQUENCIES;
         for (int64_t j = 0; j < a.width; j += 2)
-            a.quarters[j / 2] = pow(theta, -(double)(a.column + j) / (double)head_dim) / QUARTER;
+            a.quarters[j / 2] = rope->frequency[(a.column + j) / 2] / QUARTER;
         rope_launch(s, &a);
     }
 }

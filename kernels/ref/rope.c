@@ -5,14 +5,14 @@
 #include <math.h>
 
 void KERN_FN(rope)(struct kern_stream *s, int64_t t, int64_t seq, int64_t pos0, int64_t heads, int64_t head_dim,
-                   int64_t stride, double theta, bool inverse, void *x)
+                   int64_t stride, const struct kern_rope *rope, bool inverse, void *x)
 {
-    assert(head_dim % 2 == 0 && stride >= heads * head_dim);
+    assert(2 * rope->pairs <= head_dim && stride >= heads * head_dim);
     for (int64_t i = 0; i < t; i++)
         for (int64_t h = 0; h < heads; h++)
-            for (int64_t j = 0; j < head_dim; j += 2) {
-                double angle = (double)(pos0 + i % seq) * pow(theta, -(double)j / (double)head_dim);
-                double c = cos(angle), sn = inverse ? -sin(angle) : sin(angle);
+            for (int64_t j = 0; j < 2 * rope->pairs; j += 2) {
+                double angle = (double)(pos0 + i % seq) * rope->frequency[j / 2];
+                double c = rope->factor * cos(angle), sn = rope->factor * (inverse ? -sin(angle) : sin(angle));
                 real *p = (real *)x + i * stride + h * head_dim + j;
                 double even = (double)p[0], odd = (double)p[1];
                 p[0] = (real)(even * c - odd * sn);

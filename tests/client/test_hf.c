@@ -28,12 +28,12 @@ TEST(rows_are_turned_by_pairs)
     for (int r = 0; r < ROWS; r++)
         for (int c = 0; c < COLS; c++)
             ours[r][c] = (float)(r * 100 + c);
-    hf_rows(DIM, ROWS, sizeof(ours[0]), true, ours, theirs);
+    hf_rows(DIM, DIM, ROWS, sizeof(ours[0]), true, ours, theirs);
     for (int h = 0; h < HEADS; h++)
         for (int i = 0; i < DIM / 2; i++)
             for (int p = 0; p < 2; p++)
                 assert_memory_equal(theirs[h * DIM + p * DIM / 2 + i], ours[h * DIM + 2 * i + p], sizeof(ours[0]));
-    hf_rows(DIM, ROWS, sizeof(ours[0]), false, theirs, back);
+    hf_rows(DIM, DIM, ROWS, sizeof(ours[0]), false, theirs, back);
     assert_memory_equal(back, ours, sizeof(ours));
 }
 
@@ -98,6 +98,10 @@ TEST(names_of_llama)
     "\"num_key_value_heads\": 2, \"intermediate_size\": 48, \"vocab_size\": 256, \"rms_norm_eps\": 1e-5, "       \
     "\"max_position_embeddings\": 32"
 
+#define MISTRAL                                                                                                \
+    "\"model_type\": \"mistral\", \"hidden_size\": 32, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, " \
+    "\"num_key_value_heads\": 2, \"intermediate_size\": 48, \"vocab_size\": 256, \"rms_norm_eps\": 1e-5"
+
 /* Width of heads, biases and norms; a field that is missing has transformers' default. */
 TEST(families_of_llama)
 {
@@ -111,6 +115,9 @@ TEST(families_of_llama)
         {"{" LLAMA ", \"head_dim\": 16}", 16, false, QK_NORM_NONE},
         {"{" QWEN("2") ", \"sliding_window\": 9, \"use_sliding_window\": false}", 0, true, QK_NORM_NONE},
         {"{" QWEN("3") "}", 128, false, QK_NORM_HEAD},
+        {"{" MISTRAL ", \"sliding_window\": null}", 0, false, QK_NORM_NONE},
+        {"{" MISTRAL ", \"sliding_window\": 32, \"max_position_embeddings\": 32, \"head_dim\": 16}", 16, false,
+         QK_NORM_NONE},
         {"{" QWEN("3") ", \"head_dim\": 8, \"layer_types\": [\"full_attention\"]}", 0, false, QK_NORM_HEAD},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -159,7 +166,7 @@ TEST(configs_that_are_refused)
     } cases[] = {
         {"{", ERR_INVALID, "config.json, line 1"},
         {"{\"model_type\": \"bert\"}", ERR_UNSUPPORTED, "model_type is \"bert\""},
-        {"{}", ERR_UNSUPPORTED, "dtd supports gpt2, llama, qwen2, qwen3, mixtral"},
+        {"{}", ERR_UNSUPPORTED, "dtd supports gpt2, llama, mistral, qwen2, qwen3, mixtral"},
         {"{" QWEN("2") ", \"use_sliding_window\": true}", ERR_UNSUPPORTED, "use_sliding_window is set"},
         {"{" QWEN("3") ", \"attention_bias\": true}", ERR_UNSUPPORTED, "attention_bias is set"},
         {"{" QWEN("3") ", \"layer_types\": [\"full_attention\", \"sliding_attention\"]}", ERR_UNSUPPORTED,
@@ -169,9 +176,24 @@ TEST(configs_that_are_refused)
         {"{" LLAMA ", \"attention_bias\": true}", ERR_UNSUPPORTED, "attention_bias is set"},
         {"{" LLAMA ", \"hidden_act\": \"gelu\"}", ERR_UNSUPPORTED, "hidden_act is \"gelu\"; dtd supports \"silu\""},
         {"{" LLAMA ", \"head_dim\": -2}", ERR_INVALID, "head_dim is missing or not a number"},
-        {"{" LLAMA ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0}}", ERR_UNSUPPORTED, "\"llama3\""},
-        {"{" LLAMA ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}}", ERR_UNSUPPORTED, "\"linear\""},
-        {"{" LLAMA ", \"rope_parameters\": {\"rope_type\": \"yarn\"}}", ERR_UNSUPPORTED, "\"yarn\""},
+        {"{" LLAMA ", \"rope_scaling\": {\"rope_type\": \"longrope\", \"factor\": 8.0}}", ERR_UNSUPPORTED,
+         "rope_type is \"longrope\"; dtd supports default, linear, llama3, dynamic and yarn"},
+        {"{" LLAMA ", \"rope_parameters\": {\"rope_type\": \"yarn\"}}", ERR_INVALID, "need the field factor"},
+        {"{" LLAMA ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": -2}}", ERR_INVALID,
+         "factor is not a number"},
+        {"{" LLAMA ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2, \"slope\": 1}}", ERR_UNSUPPORTED,
+         "rotary positions of the type linear have the field slope, which dtd does not know"},
+        {"{" LLAMA ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2, \"beta_fast\": 1}}", ERR_UNSUPPORTED,
+         "the type linear have the field beta_fast"},
+        {"{" LLAMA ", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2, \"truncate\": 1}}", ERR_INVALID,
+         "truncate is neither true nor false"},
+        {"{" LLAMA ", \"partial_rotary_factor\": 1.5}", ERR_INVALID, "partial_rotary_factor is above 1"},
+        {"{" LLAMA ", \"rope_scaling\": {\"type\": \"llama3\", \"factor\": 2, \"original_max_position_embeddings\": "
+         "\"x\"}}",
+         ERR_INVALID, "original_max_position_embeddings is not a number from 1"},
+        {"{" MISTRAL "}", ERR_UNSUPPORTED, "sliding_window is 4096, below max_position_embeddings, 131072"},
+        {"{" MISTRAL ", \"sliding_window\": 31, \"max_position_embeddings\": 32}", ERR_UNSUPPORTED,
+         "sliding_window is 31, below max_position_embeddings, 32"},
         {"{" LLAMA ", \"rope_theta\": -1}", ERR_INVALID, "rope_theta is not a number above 0"},
         {"{" MIXTRAL "}", ERR_INVALID, "num_local_experts is missing, and versions of transformers differ"},
         {"{" MIXTRAL ", \"num_local_experts\": 1}", ERR_INVALID, "num_experts_per_tok is 2, but there are 1"},
@@ -179,7 +201,7 @@ TEST(configs_that_are_refused)
         {"{" MIXTRAL_OF_3 ", \"num_experts\": 4}", ERR_INVALID, "are two names of one number"},
         {"{" MIXTRAL_OF_3 ", \"sliding_window\": 4096}", ERR_UNSUPPORTED, "sliding_window is set, which"},
         {"{" MIXTRAL_OF_3 ", \"router_jitter_noise\": 0.01}", ERR_UNSUPPORTED, "while training: set it to 0"},
-        {"{" MIXTRAL_OF_3 ", \"rope_scaling\": {\"type\": \"yarn\"}}", ERR_UNSUPPORTED, "\"yarn\""},
+        {"{" MIXTRAL_OF_3 ", \"rope_scaling\": {\"type\": \"yarn\"}}", ERR_INVALID, "need the field factor"},
         {"{" GPT2 ", \"activation_function\": \"relu\"}", ERR_UNSUPPORTED, "activation_function is \"relu\""},
         {"{" GPT2 ", \"scale_attn_weights\": false}", ERR_UNSUPPORTED, "scale_attn_weights is false"},
         {"{" GPT2 ", \"tie_word_embeddings\": false}", ERR_UNSUPPORTED, "tie_word_embeddings is false"},
@@ -230,6 +252,42 @@ TEST(configs_that_are_read)
     assert_true(m.arch == ARCH_GPT2 && m.ffn == 64 && m.kv_heads == 2 && m.tied && positions == 12);
 }
 
+/* Both spellings; the dictionary counts before the field beside it, and rope_scaling before rope_parameters. */
+TEST(rotary_positions_that_are_read)
+{
+    static const struct {
+        const char *text;
+        struct job_model m;
+    } cases[] = {
+        {"{" LLAMA "}", {.rope_theta = 1e4, .rope_part = 1}},
+        {"{" LLAMA ", \"rope_theta\": 5e5, \"rope_scaling\": {\"factor\": 32.0, \"high_freq_factor\": 4.0, "
+         "\"low_freq_factor\": 1.0, \"original_max_position_embeddings\": 8192, \"rope_type\": \"llama3\"}}",
+         {.rope_theta = 5e5, .rope_part = 1, .rope_type = ROPE_LLAMA3, .rope_factor = 32, .rope_original = 8192}},
+        {"{" LLAMA ", \"max_position_embeddings\": 77, \"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4, "
+         "\"rope_theta\": 1e6, \"partial_rotary_factor\": 0.5}, \"rope_theta\": 3}",
+         {.rope_theta = 1e6, .rope_part = 0.5, .rope_type = ROPE_YARN, .rope_factor = 4, .rope_original = 77}},
+        {"{" LLAMA
+         ", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 7e5}, \"rope_scaling\": {\"type\": "
+         "\"linear\", \"factor\": 2}}",
+         {.rope_theta = 7e5, .rope_part = 1, .rope_type = ROPE_LINEAR, .rope_factor = 2}},
+        {"{" LLAMA ", \"max_position_embeddings\": 99, \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}}",
+         {.rope_theta = 1e4, .rope_part = 1, .rope_type = ROPE_DYNAMIC, .rope_factor = 2, .rope_original = 99}},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const struct job_model *want = &cases[i].m;
+        struct job_model m;
+        int64_t positions;
+        struct why why = {0};
+        if (hf_config_read(cases[i].text, strlen(cases[i].text), &m, &positions, &why))
+            fail_msg("%s: %s", cases[i].text, why.text);
+        if (m.rope_theta != want->rope_theta || m.rope_part != want->rope_part || m.rope_type != want->rope_type ||
+            m.rope_factor != want->rope_factor || m.rope_original != want->rope_original)
+            fail_msg("%s: read as theta %g, part %g, type %d, factor %g, original %lld", cases[i].text, m.rope_theta,
+                     m.rope_part, (int)m.rope_type, m.rope_factor, (long long)m.rope_original);
+        assert_true(m.rope_low == 1 && m.rope_high == 4 && m.rope_fast == 32 && m.rope_slow == 1 && !m.rope_exact);
+    }
+}
+
 /* A config.json that an export writes, without one of an import, describes the same model. */
 static void config_round_trip(const struct job_model *m, const char *type)
 {
@@ -249,6 +307,9 @@ static void config_round_trip(const struct job_model *m, const char *type)
     assert_true(back.router_norm == m->router_norm && back.moe_every == m->moe_every);
     assert_true(back.head_dim == m->head_dim && back.qkv_bias == m->qkv_bias && back.qk_norm == m->qk_norm);
     assert_true(back.dense_layers == m->dense_layers && back.dim == m->dim && back.layers == m->layers);
+    assert_true(back.rope_type == m->rope_type && back.rope_factor == m->rope_factor && back.rope_fast == m->rope_fast);
+    assert_true(back.rope_part == m->rope_part && back.rope_original == m->rope_original);
+    assert_true(back.rope_exact == m->rope_exact && back.rope_attention == m->rope_attention);
     assert_true(back.rope_theta == m->rope_theta && back.norm_eps == m->norm_eps && positions == 16);
     buf_fini(&text);
     graph_fini(&g);

@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models as tokenizer_models, pre_tokenizers, trainers
 from transformers import (AutoConfig, AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig,
-                          LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+                          LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
+                          Qwen3ForCausalLM)
 
 DTCTL, LOGITS = sys.argv[1:]
 
@@ -79,6 +80,16 @@ def models():
     llama.update(tie_word_embeddings=False)
     yield "qwen2", Qwen2ForCausalLM(Qwen2Config(**llama))
     yield "qwen3", Qwen3ForCausalLM(Qwen3Config(head_dim=12, **llama))
+    llama.pop("rope_parameters")
+    for rope in ({"rope_type": "linear", "factor": 4.0}, {"rope_type": "dynamic", "factor": 2.0},
+                 {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                  "original_max_position_embeddings": 16},
+                 {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 8.0},
+                 {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "truncate": False,
+                  "mscale": 0.7, "mscale_all_dim": 1.0}):
+        yield "llama, " + rope["rope_type"], LlamaForCausalLM(
+            LlamaConfig(head_dim=24, rope_parameters={"rope_theta": 1e3, **rope}, **llama))
+    yield "mistral", MistralForCausalLM(MistralConfig(head_dim=12, sliding_window=None, **llama))
 
 
 def check(name, model, folder):

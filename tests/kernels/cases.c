@@ -98,6 +98,10 @@ const struct kcase kcases[] = {
     {"rope", .t = 40, .seq = 100, .heads = 2, .head_dim = 64, .flags = INVERSE},
     {"rope", .t = 6, .seq = 3, .heads = 1, .head_dim = 300, .flags = INVERSE, .pad = 1},
     {"rope", .t = 24, .seq = 12, .heads = 6, .head_dim = 128, .pad = 16},
+    {"rope", TINY, .t = 15, .seq = 5, .heads = 3, .head_dim = 22, .n = 4, .limit = 1.25,
+     .pad = 3}, /* a part of a head */
+    {"rope", .t = 24, .seq = 12, .heads = 6, .head_dim = 128, .n = 24, .flags = INVERSE},
+    {"rope", .t = 6, .seq = 3, .heads = 2, .head_dim = 400, .n = 150, .limit = 0.5},
     {"rope", .t = 8200, .seq = 8200, .heads = 1, .head_dim = 8}, /* distant positions */
     {"attention", .t = 1, .seq = 1, .heads = 1, .kv_heads = 1, .head_dim = 1, .flags = CAUSAL},
     {"attention", .t = 14, .seq = 7, .heads = 2, .kv_heads = 2, .head_dim = 5},

@@ -2,6 +2,7 @@
  * are in the order of the kernel's arguments. */
 #include "tests/kernels/ops.h"
 
+#include <math.h>
 #include <stddef.h>
 
 /* ---- products ---- */
@@ -258,8 +259,13 @@ static void rope_shape(const struct kcase *c, struct case_operand *o)
 
 static err_t rope_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
 {
+    double frequency[256];
+    const int64_t pairs = c->n ? c->n : c->head_dim / 2;
+    for (int64_t i = 0; i < pairs; i++)
+        frequency[i] = pow(10000, -(double)i / (double)pairs);
+    const struct kern_rope rope = {pairs, frequency, c->limit > 0 ? c->limit : 1};
     k->rope(s, c->t, c->seq, 3 /* as after a prefix of 3 tokens */, c->heads, c->head_dim,
-            c->heads * c->head_dim + c->pad, 10000, c->flags & INVERSE, p[0]);
+            c->heads * c->head_dim + c->pad, &rope, c->flags & INVERSE, p[0]);
     return OK;
 }
 

@@ -129,14 +129,19 @@ TEST(inverse_rope_is_its_adjoint)
         rx[i] = x[i] = rng_normal(1, 1, (uint64_t)i);
         ry[i] = y[i] = rng_normal(1, 2, (uint64_t)i);
     }
-    k->rope(s, T, SEQ, 5, H, D, H * D, 10000, false, rx);
-    k->rope(s, T, SEQ, 5, H, D, H * D, 10000, true, ry);
+    static const double frequency[] = {1, 0.1, 0.01};
+    const struct kern_rope stretched = {3, frequency, 1.5}, plain = {3, frequency, 1};
+    k->rope(s, T, SEQ, 5, H, D, H * D, &stretched, false, rx);
+    k->rope(s, T, SEQ, 5, H, D, H * D, &stretched, true, ry);
     for (int i = 0; i < N; i++) {
         left += rx[i] * y[i];
         right += x[i] * ry[i];
     }
     assert_true(fabs(left - right) < 1e-12);
-    k->rope(s, T, SEQ, 5, H, D, H * D, 10000, true, rx);
+    for (int i = 0; i < N; i++)
+        rx[i] = x[i];
+    k->rope(s, T, SEQ, 5, H, D, H * D, &plain, false, rx);
+    k->rope(s, T, SEQ, 5, H, D, H * D, &plain, true, rx);
     for (int i = 0; i < N; i++)
         assert_true(fabs(rx[i] - x[i]) < 1e-13);
     dev_stream_free(s);
@@ -148,7 +153,7 @@ TEST(rope_is_exact_far_out)
     const struct kern_ops *k = kern_find("cpu", DT_F32);
     struct kern_stream *s = new_stream();
     float x[2] = {1, 0};
-    k->rope(s, 1, 1, 1000003, 1, 2, 2, 10000, false, x);
+    k->rope(s, 1, 1, 1000003, 1, 2, 2, &(struct kern_rope){1, &(double){1}, 1}, false, x);
     assert_true(fabs((double)x[0] - cos(1000003.0)) < 1e-7 && fabs((double)x[1] - sin(1000003.0)) < 1e-7);
     dev_stream_free(s);
 }

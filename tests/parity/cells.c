@@ -192,6 +192,10 @@ static void set_model(struct sets *s, const struct cell *c, int layers)
         set_key(s, "model.head_dim", 10);
         set_word(s, "model.qkv_bias", "true");
         set_word(s, "model.qk_norm", "head");
+        set_word(s, "model.rope_part", "0.6");
+        set_word(s, "model.rope_type", uneven ? "llama3" : "yarn");
+        set_word(s, "model.rope_factor", "4");
+        set_word(s, "model.rope_original", "12");
     }
     if (c->model == CELL_OLMO)
         set_word(s, "model.qk_norm", "whole");

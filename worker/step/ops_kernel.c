@@ -138,8 +138,10 @@ static err_t op_layernorm_grad(const struct run *r, const struct op *op)
 
 static err_t op_rope(const struct run *r, const struct op *op)
 {
+    const struct graph_rope *g = &r->engine->config.graph->rope;
+    const struct kern_rope rope = {g->pairs, g->frequency, g->factor};
     KERN(r)->rope(run_stream(r, op), run_dim(r, op->m), seq_of(r, op), op->pos0, op->heads, op->head_dim, op->lda,
-                  op->theta, op->flags & OPF_INVERSE, run_arg(r, op, 0));
+                  &rope, op->flags & OPF_INVERSE, run_arg(r, op, 0));
     return OK;
 }
 

@@ -318,7 +318,6 @@ static void rope(struct compiler *c, int i, enum op_kind kind)
         op->heads = tp_heads(c, x, n->heads);
         op->head_dim = n->head_dim;
         op->lda = pitch_of(c, x);
-        op->theta = n->theta;
         op_arg(op, 0, c->grad[x]);
         op->arg[0].col = tp_col(c, x, n->in_col[0]);
         op->arg[0].offset = cp_segment_offset(c, s, op->lda);

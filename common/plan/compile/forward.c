@@ -163,7 +163,6 @@ static void rope(struct compiler *c, int i, enum op_kind kind)
         op->heads = tp_heads(c, n->in[0], n->heads);
         op->head_dim = n->head_dim;
         op->lda = pitch_of(c, n->in[0]);
-        op->theta = n->theta;
         op_arg(op, 0, compile_value(c, n->in[0]));
         op->arg[0].col = tp_col(c, n->in[0], n->in_col[0]);
         op->arg[0].offset = cp_segment_offset(c, s, op->lda);

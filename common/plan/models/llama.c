@@ -87,7 +87,6 @@ static void rope(struct graph_builder *b, const struct block *k, int x, int64_t 
     n->in[0] = n->out[0] = x;
     n->heads = heads;
     n->head_dim = k->m->head_dim;
-    n->theta = k->m->rope_theta;
 }
 
 /* Queries, keys and values: in this order in what follows. */
@@ -360,6 +359,7 @@ void graph_build_llama(struct graph_builder *b, const struct job_model *m)
     double head_std = 1 / sqrt((double)m->dim);
     struct graph_param table = {0, INIT_NORMAL, m->tied ? head_std : 1, m->vocab, m->dim};
     struct graph_param head = {head_unit, INIT_NORMAL, head_std, m->vocab, m->dim};
+    graph_set_rope(b, m);
     int w_embed = graph_add_param(b, table, "tok_embeddings.weight");
     graph_cut(b, w_embed, 0, m->vocab);
     int ids = graph_add_input(b, GT_IDS, "ids");

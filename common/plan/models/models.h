@@ -6,6 +6,7 @@
 #ifndef DTD_COMMON_PLAN_MODELS_MODELS_H
 #define DTD_COMMON_PLAN_MODELS_MODELS_H
 
+#include "common/conf/job.h"
 #include "common/plan/graph.h"
 
 struct graph_builder {
@@ -16,6 +17,8 @@ struct graph_builder {
     struct graph_node sink; /* what graph_add_node answers after a failure */
 };
 
+/* The rotation of positions of a model that has rope nodes. */
+void graph_set_rope(struct graph_builder *b, const struct job_model *m);
 /* A parameter of one (cols 0) or two dimensions; its name is made from fmt; returns its index. */
 struct graph_param {
     int unit;

@@ -139,7 +139,9 @@ TEST(values)
         {"model.expert_drop=random", "model.expert_drop: expected one of position, probability, found \"random\""},
         {"model=3", "model: expected a map with some of the keys arch, dim, layers, heads, kv_heads, head_dim, "
                     "qkv_bias, qk_norm, ffn, vocab, "
-                    "norm_eps, rope_theta, tied, causal, experts, experts_per_token, expert_ffn, shared_experts, "
+                    "norm_eps, rope_theta, rope_part, rope_type, rope_factor, rope_original, rope_low, rope_high, "
+                    "rope_fast, rope_slow, rope_exact, rope_attention, rope_mscale, rope_mscale_all, tied, causal, "
+                    "experts, experts_per_token, expert_ffn, shared_experts, "
                     "shared_gate, moe_every, dense_layers, router, router_norm, router_bias, router_scale, "
                     "router_groups, router_groups_kept, router_group_best, aux_loss, aux_scope, expert_bias, "
                     "expert_capacity, expert_drop, z_loss, found \"3\""},
@@ -398,6 +400,37 @@ TEST(gathered_tokens)
         {{"model={experts: 12, experts_per_token: 2, expert_capacity: 1.25}", GATHERED "}"},
          "parallel.dispatch: every token needs a row for each of its choices, but model.expert_capacity drops some: "
          "write all_to_all, or model.expert_capacity 0"},
+    };
+    PAIRS(rows);
+}
+
+/* Rotary positions that are stretched need what they are stretched by. */
+TEST(rotary_positions)
+{
+#define LLAMA3 "model={rope_type: llama3, rope_factor: 8, rope_original: 64"
+    static const struct pair rows[] = {
+        {{LLAMA3 "}", "train.seq=128"}, NULL},
+        {{"model={rope_type: linear, rope_factor: 2}", "train.seq=128"}, NULL},
+        {{"model={rope_type: dynamic, rope_factor: 2, rope_original: 128}", "train.seq=128"}, NULL},
+        {{"model.rope_part=0.5", "train.seq=128"}, NULL},
+        {{"model.rope_type=linear", "train.seq=128"},
+         "model.rope_type: it needs model.rope_factor, at least 1: set it, or write default"},
+        {{"model={rope_type: yarn, rope_factor: 4}", "train.seq=128"},
+         "model.rope_type: it needs model.rope_original, original_max_position_embeddings of transformers: set it, or "
+         "write default"},
+        {{LLAMA3 ", rope_low: 4}", "train.seq=128"},
+         "model.rope_type: model.rope_low must be below model.rope_high: write 1 and 4, as in Llama 3"},
+        {{"model={rope_type: yarn, rope_factor: 4, rope_original: 64, rope_fast: 1}", "train.seq=128"},
+         "model.rope_type: model.rope_slow must be below model.rope_fast: write 1 and 32, as in most models"},
+        {{"model={rope_type: dynamic, rope_factor: 2, rope_original: 64}", "train.seq=128"},
+         "model.rope_type: positions of sequences longer than model.rope_original would depend on the length of each: "
+         "write a train.seq of at most 64"},
+        {{"model={rope_part: 0.01}", "train.seq=128"},
+         "model.rope_part: 0 of 32 columns of a head turn; positions turn pairs: write at least 0.0625"},
+        {{"model={arch: gpt2, kv_heads: 0, rope_part: 0.5}", "train.seq=128"},
+         "model.rope_part: gpt2 has no rotary positions: write 1"},
+        {{"model={arch: gpt2, kv_heads: 0, rope_type: linear, rope_factor: 2}", "train.seq=128"},
+         "model.rope_type: gpt2 has no rotary positions: write default"},
     };
     PAIRS(rows);
 }

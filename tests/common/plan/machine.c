@@ -640,7 +640,8 @@ void machine_op(struct machine *m, const struct op *op)
         run_norms(m, op, t, n);
         break;
     case OP_ROPE:
-        k->rope(s, t, op->seq ? op->seq : m->p->seq, op->pos0, op->heads, op->head_dim, op->lda, op->theta,
+        k->rope(s, t, op->seq ? op->seq : m->p->seq, op->pos0, op->heads, op->head_dim, op->lda,
+                &(struct kern_rope){m->g->rope.pairs, m->g->rope.frequency, m->g->rope.factor},
                 (op->flags & OPF_INVERSE) != 0, A(0));
         break;
     case OP_ATTENTION:

@@ -197,7 +197,7 @@ static void build_gelus(struct graph_builder *b)
     n = graph_add_node(b, GO_ROPE, -1); /* rotates the matmul's output */
     n->in[0] = n->out[0] = h6;
     n->heads = n->head_dim = 4;
-    n->theta = 100;
+    graph_set_rope(b, &(struct job_model){.dim = 16, .heads = 4, .rope_theta = 100});
     int g6 = op2(b, GO_GELU, h6, -1);
     int g7 = op2(b, GO_GELU, linear(b, g6, "g", true, true), -1); /* between two matmuls */
     int end = op2(b, GO_ADD, linear(b, g7, "h", true, false), s2);
