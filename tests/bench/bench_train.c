@@ -1,16 +1,19 @@
 /* Training throughput without a daemon: forks the workers over one segment, binds each to a core of its own (on GPUs:
  * to a device, in turn), runs a few steps and prints JSON lines.
  *
- *   bench_train [--model gpt2-124m|llama-1b] [--device cpu|cuda] [--dtype float32|bfloat16] [--workers N] [--batch B]
- *               [--seq T] [--steps S] [--layers L] [--peak GFLOPS] [--peak-side N] [--algorithms FILE]
- *               [--set KEY=VALUE]... [--ops]
+ *   bench_train [--model gpt2-124m|llama-160m|llama-1b] [--device cpu|cuda] [--dtype float32|bfloat16] [--workers N]
+ *               [--threads N] [--alone] [--batch B] [--seq T] [--steps S] [--layers L] [--peak GFLOPS] [--peak-side N]
+ *               [--algorithms FILE] [--set KEY=VALUE]... [--ops]
  *
  * Each worker processes B samples of T tokens per step (weak scaling), in the layout of --set. Every worker reports the
- * median of its step times; the slowest counts. FLOP per token are 6 N + 12 L h s (PaLM appendix B; full square of the
- * attention) and 6 N + 6 L h s (its causal half). Both are printed as shares of the rate of products measured on one
- * worker's device, and on a GPU also of the vendor's figure (MFU). Another JSON line has the time for filling the
- * initial parameters. --ops adds a JSON line for every kind of op and of action of rank 0: its time, and the least time
- * for its operations and bytes at the measured rates (common/plan/estimate/cost.c).
+ * median and its shortest step; the slowest worker counts. FLOP per token are 6 N + 12 L h s (PaLM appendix B; full
+ * square of the attention) and 6 N + 6 L h s (its causal half). Both are printed as shares of the rate of products
+ * measured on one worker's device, and on a GPU also of the vendor's figure (MFU). Another JSON line has the time for
+ * filling the initial parameters. --ops adds a JSON line for every kind of op and of action of rank 0: its time, and
+ * the least time for its operations and bytes at the measured rates (common/plan/estimate/cost.c).
+ *
+ * --threads gives each worker as many cores and compute threads. With --alone the workers are jobs of one worker each
+ * that run at the same time and exchange nothing: what the machine gives to so many workers before any communication.
  *
  * On GPUs products use the algorithms in FILE. The first step times those that FILE lacks and adds them
  * (docs/internals/kernels.md); without the option the library's first proposals are used. The JSON line has the file's
@@ -41,12 +44,13 @@
 #define MAX_STEPS 100
 #define MAX_SETS 16
 
-/* Published shapes; llama-1b is Llama 3.2 1B. */
+/* Published shapes; llama-160m is JackFram/llama-160m, llama-1b is Llama 3.2 1B. */
 static const struct model {
     const char *name, *yaml;
     int layers;
 } models[] = {
     {"gpt2-124m", "arch: gpt2, dim: 768, heads: 12, vocab: 50257", 12},
+    {"llama-160m", "arch: llama, dim: 768, heads: 12, ffn: 3072, vocab: 32000", 12},
     {"llama-1b",
      "arch: llama, dim: 2048, heads: 32, kv_heads: 8, ffn: 8192, vocab: 128256, tied: true, rope_theta: 500000.0", 16},
 };
@@ -54,15 +58,15 @@ static const struct model {
 struct options {
     const struct model *model;
     const char *device, *dtype, *algorithms; /* algorithms: a file; NULL: none */
-    int workers, batch, seq, steps, layers, peak_side;
+    int workers, threads, batch, seq, steps, layers, peak_side;
     double peak;
-    bool ops;
+    bool ops, alone;
     const char *sets[MAX_SETS];
     int n_sets;
 };
 
 struct shared {
-    double step_s[MAX_WORKERS][MAX_STEPS], fill_s[MAX_WORKERS], loss;
+    double step_s[MAX_WORKERS][MAX_STEPS], fill_s[MAX_WORKERS], loss[MAX_WORKERS];
     int64_t logits_row[MAX_WORKERS]; /* 0: the rank has no logits */
     struct nvml_facts
         gpu; /* of rank 0, read directly after the measured steps, while the clocks are those of the steps */
@@ -97,21 +101,26 @@ static err_t copy_sample(void *arg, int64_t index, int32_t *ret_ids, int32_t *re
     return OK;
 }
 
-static void bind_to_core(int rank)
+/* Worker k gets the cores k * threads to (k + 1) * threads - 1 of those that this process may use, in turn. */
+static void bind_to_cores(int worker, int threads)
 {
-    cpu_set_t all, one;
-    CPU_ZERO(&one);
+    cpu_set_t all, mine;
+    CPU_ZERO(&mine);
     if (sched_getaffinity(0, sizeof(all), &all))
         return;
-    int want = rank % CPU_COUNT(&all);
-    for (int c = 0; c < CPU_SETSIZE; c++)
-        if (CPU_ISSET(c, &all) && want-- == 0)
-            CPU_SET(c, &one);
-    if (sched_setaffinity(0, sizeof(one), &one))
+    const int n = CPU_COUNT(&all);
+    for (int c = 0, at = 0; c < CPU_SETSIZE; c++)
+        if (CPU_ISSET(c, &all)) {
+            if ((at - worker * threads % n + n) % n < threads)
+                CPU_SET(c, &mine);
+            at++;
+        }
+    if (sched_setaffinity(0, sizeof(mine), &mine))
         perror("sched_setaffinity");
 }
 
-static int run_steps(struct engine *e, const struct options *o, struct feed *f, struct shared *sh, struct why *why)
+static int run_steps(struct engine *e, const struct options *o, struct feed *f, double *ret_s, double *ret_loss,
+                     struct why *why)
 {
     const struct engine_feed feed = {copy_sample, f};
     struct engine_result r = {0};
@@ -119,9 +128,9 @@ static int run_steps(struct engine *e, const struct options *o, struct feed *f, 
         int64_t start_engine = clock_mono_ns();
         if (engine_step(e, &feed, &r, why))
             return 1;
-        sh->step_s[e->config.rank][s] = (double)(clock_mono_ns() - start_engine) * 1e-9;
+        ret_s[s] = (double)(clock_mono_ns() - start_engine) * 1e-9;
     }
-    sh->loss = r.loss;
+    *ret_loss = r.loss;
     return 0;
 }
 
@@ -181,8 +190,8 @@ static void print_ops(const struct engine *e, const struct engine_profile *p, in
 
 /* Runs after the measured steps, so that neither the work of the first step nor the profiling is part of their times.
  */
-static int print_profile(struct engine *e, const struct options *o, struct feed *f, const struct peak_dev *peak,
-                         struct why *why)
+static int print_profile(struct engine *e, const struct options *o, struct feed *f, bool print,
+                         const struct peak_dev *peak, struct why *why)
 {
     enum { STEPS = 2 };
     struct engine_profile p = {{0}, {0}, {0}, NULL};
@@ -191,7 +200,7 @@ static int print_profile(struct engine *e, const struct options *o, struct feed 
     err_t err = o->ops ? engine_profile_start(e, &p, why) : OK;
     for (int s = 0; !err && o->ops && s < STEPS; s++)
         err = engine_step(e, &feed, &r, why);
-    if (!err && o->ops && e->config.rank == 0)
+    if (!err && o->ops && print)
         print_ops(e, &p, STEPS, peak);
     return err != 0;
 }
@@ -244,30 +253,35 @@ static err_t open_device(const struct options *o, int rank, struct dev **ret, st
 }
 
 /* The process exits here, which frees the memory of the engine. */
-static int run_rank(const struct job_spec *job, const struct graph *g, const struct options *o, int fd, int rank,
-                    struct shared *sh)
+static int run_worker(const struct job_spec *job, const struct graph *g, const struct options *o, int fd, int worker,
+                      struct shared *sh)
 {
     struct engine e;
     struct feed f;
     struct comm *comm = NULL;
     struct why why = {""};
     struct dev *dev = NULL;
-    bind_to_core(rank);
-    err_t err = open_device(o, rank, &dev, &why);
-    const struct engine_config config = {.dev = dev, .job = job, .graph = g, .rank = rank, .world = o->workers};
-    if (!err && rank == 0)
+    bind_to_cores(worker, o->threads);
+    err_t err = open_device(o, worker, &dev, &why);
+    const struct engine_config config = {.dev = dev,
+                                         .job = job,
+                                         .graph = g,
+                                         .rank = o->alone ? 0 : worker,
+                                         .world = o->alone ? 1 : o->workers,
+                                         .threads = o->threads};
+    if (!err && worker == 0)
         err = peak_dev_measure(dev, (enum dtype)job->train.dtype, o->peak_side, &sh->peak, &why);
     err = err ? err : start_engine(&e, &config, &comm, fd, &why);
-    err = err ? err : time_fill(&e, &sh->fill_s[rank], &why);
+    err = err ? err : time_fill(&e, &sh->fill_s[worker], &why);
     err = err ? err : feed_init(&f, job, &why);
     if (!err)
-        sh->logits_row[rank] = logits_row(&e.train);
-    int failed = err || run_steps(&e, o, &f, sh, &why);
-    if (!failed && rank == 0)
+        sh->logits_row[worker] = logits_row(&e.train);
+    int failed = err || run_steps(&e, o, &f, sh->step_s[worker], &sh->loss[worker], &why);
+    if (!failed && worker == 0)
         read_clocks(dev, &sh->gpu);
-    failed = failed || print_profile(&e, o, &f, &sh->peak, &why);
+    failed = failed || print_profile(&e, o, &f, worker == 0, &sh->peak, &why);
     if (failed)
-        fprintf(stderr, "rank %d: %s\n", rank, why.text);
+        fprintf(stderr, "worker %d: %s\n", worker, why.text);
     if (failed && comm)
         comm_abort(comm);
     return failed;
@@ -279,12 +293,14 @@ static int by_value(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* The first step is not counted: it touches all memory for the first time. */
-static double median_step(const struct options *o, struct shared *sh, int rank)
+/* Sorts a worker's step times and returns their median; `ret_best` gets the shortest. The first step is not counted: it
+ * touches all memory for the first time. */
+static double median_step(const struct options *o, struct shared *sh, int worker, double *ret_best)
 {
     int first = o->steps > 1;
-    qsort(sh->step_s[rank] + first, (size_t)(o->steps - first), sizeof(double), by_value);
-    return sh->step_s[rank][first + (o->steps - first) / 2];
+    qsort(sh->step_s[worker] + first, (size_t)(o->steps - first), sizeof(double), by_value);
+    *ret_best = sh->step_s[worker][first];
+    return sh->step_s[worker][first + (o->steps - first) / 2];
 }
 
 /* Prints the time of the slowest worker. Each worker fills the parameters of its layout with as many threads as its
@@ -321,24 +337,27 @@ static void print_algorithms(const char *path)
 
 static void print_result(const struct options *o, const struct job_spec *job, const struct graph *g, struct shared *sh)
 {
-    double step = 0, peak = o->peak > 0 ? o->peak : sh->peak.gflops, nominal = sh->peak.nominal_gflops;
+    double step = 0, best = 0, peak = o->peak > 0 ? o->peak : sh->peak.gflops, nominal = sh->peak.nominal_gflops;
     int64_t row = 0;
     for (int r = 0; r < o->workers; r++) {
-        double m = median_step(o, sh, r);
+        double b, m = median_step(o, sh, r, &b);
         step = m > step ? m : step;
+        best = b > best ? b : best;
         row = sh->logits_row[r] > row ? sh->logits_row[r] : row;
     }
     double tokens = (double)o->workers * o->batch * o->seq / step;
     double full = tokens * graph_flops_per_token(g, &job->model, o->seq, false) * 1e-9;
+    const double cores = (double)o->workers * o->threads;
     double half = tokens * graph_flops_per_token(g, &job->model, o->seq, true) * 1e-9;
     printf("{\"bench\": \"train\", \"model\": \"%s\", \"device\": \"%s\", \"dtype\": \"%s\", \"workers\": %d, "
-           "\"batch\": %d, \"seq\": %d, \"vocab\": %lld, \"logits_row\": %lld, \"step_s\": %.5f, \"tokens_per_s\": "
+           "\"threads\": %d, \"alone\": %s, \"batch\": %d, \"seq\": %d, \"vocab\": %lld, \"logits_row\": %lld, "
+           "\"step_s\": %.5f, \"best_step_s\": %.5f, \"tokens_per_s\": "
            "%.1f, \"gflops\": %.1f, "
            "\"gflops_causal_half\": %.1f, \"peak_gflops\": %.1f, \"peak_gbs\": %.1f, \"share_of_peak\": %.3f, "
            "\"share_causal_half\": %.3f, ",
-           o->model->name, o->device, o->dtype, o->workers, o->batch, o->seq, (long long)job->model.vocab,
-           (long long)row, step, tokens, full, half, peak, sh->peak.gbs, full / peak / o->workers,
-           half / peak / o->workers);
+           o->model->name, o->device, o->dtype, o->workers, o->threads, o->alone ? "true" : "false", o->batch, o->seq,
+           (long long)job->model.vocab, (long long)row, step, best, tokens, full, half, peak, sh->peak.gbs,
+           full / peak / cores, half / peak / cores);
     for (int i = 0; i < o->n_sets; i++)
         printf("%s%s%s", i ? " " : "\"sets\": \"", o->sets[i], i + 1 < o->n_sets ? "" : "\", ");
     if (job->run.device == DEVICE_CUDA)
@@ -349,7 +368,7 @@ static void print_result(const struct options *o, const struct job_spec *job, co
         printf("\"sm_mhz\": %lld, \"memory_mhz\": %lld, \"power_w\": %.0f, \"throttle\": %lld, ",
                (long long)sh->gpu.sm_mhz, (long long)sh->gpu.memory_mhz, (double)sh->gpu.power_mw * 1e-3,
                (long long)sh->gpu.throttle);
-    printf("\"loss\": %.4f, \"on\": \"%s\", \"cpus\": %ld, \"commit\": \"%s\"}\n", sh->loss, sh->peak.name,
+    printf("\"loss\": %.4f, \"on\": \"%s\", \"cpus\": %ld, \"commit\": \"%s\"}\n", sh->loss[0], sh->peak.name,
            sysconf(_SC_NPROCESSORS_ONLN), peak_commit());
 }
 
@@ -359,13 +378,14 @@ static int run_bench(const struct options *o)
     struct graph g;
     struct why why;
     char yaml[1024];
+    const int world = o->alone ? 1 : o->workers;
     int failed = 0, fd = memfd_create("bench", MFD_CLOEXEC);
     snprintf(yaml, sizeof(yaml),
              "name: bench\nmodel: {%s, layers: %d}\ndata: {train: [/nothing], tokenizer: words}\n"
              "train: {steps: 1000, seq: %d, global_batch: %d, micro_batch: %d, lr: 1.0e-4, clip: 1.0, dtype: %s}\n"
              "parallel: {workers: %d}\ncheckpoint: {dir: /nowhere}\nrun: {device: %s, workers_per_gpu: %d}\n",
-             o->model->yaml, o->layers > 0 ? o->layers : o->model->layers, o->seq, o->batch * o->workers, o->batch,
-             o->dtype, o->workers, o->device, o->workers);
+             o->model->yaml, o->layers > 0 ? o->layers : o->model->layers, o->seq, o->batch * world, o->batch, o->dtype,
+             world, o->device, world);
     if (job_parse("bench", yaml, strlen(yaml), o->sets, o->n_sets, &job, &why) ||
         graph_build(&job.model, o->seq, &g, &why)) {
         fprintf(stderr, "%s\n", why.text);
@@ -378,7 +398,7 @@ static int run_bench(const struct options *o)
     }
     for (int r = 0; r < o->workers; r++)
         if (fork() == 0)
-            _exit(run_rank(&job, &g, o, fd, r, sh));
+            _exit(run_worker(&job, &g, o, o->alone ? memfd_create("bench", MFD_CLOEXEC) : fd, r, sh));
     for (int status; wait(&status) > 0;)
         failed += !WIFEXITED(status) || WEXITSTATUS(status) != 0;
     if (!failed) {
@@ -402,28 +422,30 @@ int main(int argc, char **argv)
                         .device = "cpu",
                         .dtype = "float32",
                         .workers = 1,
+                        .threads = 1,
                         .batch = 4,
                         .seq = 64,
                         .steps = 4,
                         .peak_side = 8192};
-    static const struct option longs[] = {{"workers", 1, NULL, 'w'},    {"batch", 1, NULL, 'b'},
-                                          {"seq", 1, NULL, 't'},        {"steps", 1, NULL, 's'},
-                                          {"layers", 1, NULL, 'l'},     {"peak", 1, NULL, 'p'},
-                                          {"ops", 0, NULL, 'o'},        {"model", 1, NULL, 'm'},
-                                          {"device", 1, NULL, 'd'},     {"dtype", 1, NULL, 'y'},
-                                          {"set", 1, NULL, 'e'},        {"peak-side", 1, NULL, 'k'},
-                                          {"algorithms", 1, NULL, 'a'}, {0}};
+    static const struct option longs[] = {
+        {"workers", 1, NULL, 'w'},    {"batch", 1, NULL, 'b'},   {"seq", 1, NULL, 't'},   {"steps", 1, NULL, 's'},
+        {"layers", 1, NULL, 'l'},     {"peak", 1, NULL, 'p'},    {"ops", 0, NULL, 'o'},   {"model", 1, NULL, 'm'},
+        {"device", 1, NULL, 'd'},     {"dtype", 1, NULL, 'y'},   {"set", 1, NULL, 'e'},   {"peak-side", 1, NULL, 'k'},
+        {"algorithms", 1, NULL, 'a'}, {"threads", 1, NULL, 'n'}, {"alone", 0, NULL, 'i'}, {0}};
     for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
         int *number = c == 'w'   ? &o.workers
                       : c == 'b' ? &o.batch
                       : c == 't' ? &o.seq
                       : c == 's' ? &o.steps
+                      : c == 'n' ? &o.threads
                       : c == 'k' ? &o.peak_side
                                  : &o.layers;
         if (c == 'p')
             o.peak = atof(optarg);
         else if (c == 'o')
             o.ops = true;
+        else if (c == 'i')
+            o.alone = true;
         else if (c == 'm')
             o.model = model_find(optarg);
         else if (c == 'd')

@@ -96,18 +96,22 @@ static fma_loop_fn choose_loop(double *ret_flops)
     return fma_base;
 }
 
+double peak_fma_loop(void)
+{
+    double flops;
+    fma_loop_fn loop = choose_loop(&flops);
+    return isnan(loop(1, 0.5f)) ? 0 : flops * 1e-9; /* uses the sum; otherwise the compiler would remove the loop */
+}
+
 double peak_fma_gflops(void)
 {
-    double flops, best = 0;
-    fma_loop_fn loop = choose_loop(&flops);
-    float sum = 0;
+    double best = 0;
     for (int i = 0; i < TRIES; i++) {
         int64_t start = thread_ns();
-        sum += loop((float)i, 0.5f);
-        double rate = flops / (double)(thread_ns() - start);
+        double rate = peak_fma_loop() * 1e9 / (double)(thread_ns() - start);
         best = rate > best ? rate : best;
     }
-    return isnan(sum) ? 0 : best; /* uses the sums; otherwise the compiler would remove the loop */
+    return best;
 }
 
 double peak_memory_gbs(void)

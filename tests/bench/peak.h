@@ -6,6 +6,8 @@
 
 /* float32 fused multiply-adds of the widest vectors, each counted as two operations, in GFLOP/s. */
 double peak_fma_gflops(void);
+/* The loop of peak_fma_gflops once, about 2 ms; returns its work in GFLOP. */
+double peak_fma_loop(void);
 /* Memory bandwidth of a core in GB/s: y = a y + b over an array far larger than the caches, counting both read and
  * written bytes. 0 if there is no memory for it. */
 double peak_memory_gbs(void);
