@@ -3,6 +3,14 @@
  * kind), and with Open MPI if `--mpi FILE` names the output of comm_mpi. One JSON line per case; a ratio above 1 means
  * faster than the other.
  *
+ * Before each call every rank writes its source anew, as a training step does, so the bytes lie in the writer's cache
+ * and have to come from there. `still`: the same with sources that never change. After the first call the floor's loops
+ * then read from their own cache, and no line moves between processors.
+ *
+ * No other rank can read private buffers, so their bytes have to be written to the segment first, into lines that
+ * another processor has read. `copied_floor` does this by memcpy before the loop in place, and copies a result out that
+ * has to be private: the floor that private buffers can reach.
+ *
  * dtd and the floor take turns within one run, call by call, and medians are compared, so that other load on the
  * machine affects both equally. The time of a call is that between two barriers, including the second. Ranks are bound
  * to processors in turn; otherwise the scheduler may wake several ranks on one processor. */
@@ -27,7 +35,7 @@ struct bench {
     struct comm_group *g;
     struct shm_comm *s;
     float *src, *dst; /* of the current variant: private or shared */
-    float *shared_src, *shared_dst;
+    float *shared_src, *shared_dst, *private;
     int64_t n; /* elements of the large buffer */
     int64_t counts[MAX_RANKS];
     int64_t part_counts[MAX_RANKS]; /* of a tensor of the unit */
@@ -192,19 +200,44 @@ static err_t our_sendrecv(const struct bench *b)
     return comm_sendrecv(b->g, NULL, b->src, b->n * 4, (me + 1) % n, b->dst, b->n * 4, (me + n - 1) % n);
 }
 
+/* ---- what the floor copies for private buffers ---- */
+
+/* Elements that other ranks read; which ones does not matter for the time. */
+static int64_t all_of(const struct bench *b)
+{
+    return b->n;
+}
+
+static int64_t part_of(const struct bench *b)
+{
+    return b->n / b->g->n;
+}
+
+static int64_t others_of(const struct bench *b)
+{
+    return b->n - b->n / b->g->n;
+}
+
+static int64_t root_only(const struct bench *b)
+{
+    return b->g->me ? 0 : b->n;
+}
+
 static const struct {
     const char *name;
     err_t (*ours)(const struct bench *b);
     void (*floor)(const struct bench *b);
+    int64_t (*copied)(const struct bench *b);
+    bool back; /* the result is in the shared source, and is copied back */
 } cases[] = {
-    {"all_reduce", our_all_reduce, floor_all_reduce},
-    {"all_gather", our_all_gather, floor_all_gather},
-    {"reduce_scatter", our_reduce_scatter, floor_reduce_scatter},
-    {"unit_gather", our_unit_gather, floor_unit_gather},
-    {"unit_scatter", our_unit_scatter, floor_unit_scatter},
-    {"broadcast", our_broadcast, floor_broadcast},
-    {"all_to_all", our_all_to_all, floor_all_to_all},
-    {"sendrecv", our_sendrecv, floor_sendrecv},
+    {"all_reduce", our_all_reduce, floor_all_reduce, all_of, true},
+    {"all_gather", our_all_gather, floor_all_gather, part_of, false},
+    {"reduce_scatter", our_reduce_scatter, floor_reduce_scatter, others_of, false},
+    {"unit_gather", our_unit_gather, floor_unit_gather, part_of, false},
+    {"unit_scatter", our_unit_scatter, floor_unit_scatter, others_of, false},
+    {"broadcast", our_broadcast, floor_broadcast, root_only, false},
+    {"all_to_all", our_all_to_all, floor_all_to_all, others_of, false},
+    {"sendrecv", our_sendrecv, floor_sendrecv, all_of, false},
 };
 #define N_CASES ((int)(sizeof(cases) / sizeof(cases[0])))
 static const int64_t sizes[] = {64 << 10, 1 << 20, 64 << 20};
@@ -230,14 +263,39 @@ static double median(double *x, int n)
     return x[n / 2];
 }
 
-static double time_one(const struct bench *b, int i, bool ours)
+/* Every call writes other numbers, so that no line can stay valid in another cache. */
+static void write_source(const struct bench *b, float *to, int turn)
 {
+    for (int64_t i = 0; i < b->n; i++)
+        to[i] = (float)(turn & 7);
+}
+
+enum way { OURS, FLOOR, COPIED_FLOOR, WAYS };
+
+static void call_way(const struct bench *b, int i, enum way way)
+{
+    const size_t bytes = (size_t)cases[i].copied(b) * 4;
+    if (way == OURS) {
+        if (cases[i].ours(b))
+            exit(1);
+        return;
+    }
+    if (way == COPIED_FLOOR)
+        memcpy(b->shared_src, b->private, bytes);
+    cases[i].floor(b);
+    if (way == COPIED_FLOOR && cases[i].back)
+        memcpy(b->private, b->shared_src, bytes);
+}
+
+/* `turn` -1: with the source as it is. */
+static double time_one(const struct bench *b, int i, enum way way, int turn)
+{
+    float *const source[WAYS] = {b->src, b->shared_src, b->private};
+    if (turn >= 0)
+        write_source(b, source[way], turn);
     wait_all(b);
     double start = now_s();
-    if (!ours)
-        cases[i].floor(b);
-    else if (cases[i].ours(b))
-        exit(1);
+    call_way(b, i, way);
     wait_all(b);
     return now_s() - start;
 }
@@ -258,34 +316,43 @@ static double mpi_seconds(const char *file, const char *name, int ranks, int64_t
     return found;
 }
 
-static void print_case(const struct bench *b, int i, bool shared, double ours, double least, const char *mpi_file)
+/* Fills the medians of all ways, in seconds. All ranks make the same number of turns, which rank 0 publishes. */
+static void measure(struct bench *b, int i, bool fresh, double ret[WAYS])
 {
-    double mpi = mpi_seconds(mpi_file, cases[i].name, b->g->n, b->n * 4);
-    printf("{\"comm\": \"%s\", \"ranks\": %d, \"bytes\": %lld, \"buffers\": \"%s\", \"us\": %.1f, \"gb_s\": %.2f, "
-           "\"floor_us\": %.1f, \"of_floor\": %.2f",
-           cases[i].name, b->g->n, (long long)b->n * 4, shared ? "shared" : "private", ours * 1e6,
-           (double)b->n * 4e-9 / ours, least * 1e6, least / ours);
-    if (mpi > 0)
-        printf(", \"open_mpi_us\": %.1f, \"of_open_mpi\": %.2f", mpi * 1e6, mpi / ours);
-    printf("}\n");
-    fflush(stdout);
-}
-
-/* All ranks make the same number of turns, which rank 0 publishes. */
-static void measure_case(struct bench *b, int i, bool shared, const char *mpi_file)
-{
-    double ours[MAX_TURNS], least[MAX_TURNS];
-    double once = time_one(b, i, true) + time_one(b, i, false);
+    double took[WAYS][MAX_TURNS], once = 0;
+    for (int w = 0; w < WAYS; w++)
+        once += time_one(b, i, w, -1);
     int64_t turns = once > 0 ? (int64_t)(BUDGET_S / once) : MAX_TURNS;
     turns = turns < 3 ? 3 : turns > MAX_TURNS ? MAX_TURNS : turns;
     if (comm_agree(b->g, &turns, REDUCE_MIN))
         exit(1);
-    for (int t = 0; t < turns; t++) {
-        least[t] = time_one(b, i, false);
-        ours[t] = time_one(b, i, true);
-    }
-    if (b->g->me == 0)
-        print_case(b, i, shared, median(ours, (int)turns), median(least, (int)turns), mpi_file);
+    for (int t = 0; t < turns; t++)
+        for (int w = 0; w < WAYS; w++)
+            took[w][t] = time_one(b, i, w, fresh ? t : -1);
+    for (int w = 0; w < WAYS; w++)
+        ret[w] = median(took[w], (int)turns);
+}
+
+static void measure_case(struct bench *b, int i, bool shared, const char *mpi_file)
+{
+    double fresh[WAYS], still[WAYS], mpi = mpi_seconds(mpi_file, cases[i].name, b->g->n, b->n * 4);
+    measure(b, i, true, fresh);
+    measure(b, i, false, still);
+    if (b->g->me)
+        return;
+    printf("{\"comm\": \"%s\", \"ranks\": %d, \"bytes\": %lld, \"buffers\": \"%s\", \"us\": %.1f, \"gb_s\": %.2f, "
+           "\"floor_us\": %.1f, \"of_floor\": %.2f",
+           cases[i].name, b->g->n, (long long)b->n * 4, shared ? "shared" : "private", fresh[OURS] * 1e6,
+           (double)b->n * 4e-9 / fresh[OURS], fresh[FLOOR] * 1e6, fresh[FLOOR] / fresh[OURS]);
+    if (!shared)
+        printf(", \"copied_floor_us\": %.1f, \"of_copied_floor\": %.2f", fresh[COPIED_FLOOR] * 1e6,
+               fresh[COPIED_FLOOR] / fresh[OURS]);
+    printf(", \"still_us\": %.1f, \"still_floor_us\": %.1f, \"of_still_floor\": %.2f", still[OURS] * 1e6,
+           still[FLOOR] * 1e6, still[FLOOR] / still[OURS]);
+    if (mpi > 0)
+        printf(", \"open_mpi_us\": %.1f, \"of_open_mpi\": %.2f", mpi * 1e6, mpi / still[OURS]);
+    printf("}\n");
+    fflush(stdout);
 }
 
 static void set_counts(struct bench *b)
@@ -299,15 +366,15 @@ static void set_counts(struct bench *b)
         b->parts[k] = (struct comm_part){.local = k * piece * b->g->n, .piece = k * piece, .counts = b->part_counts};
 }
 
-static void run_sizes(struct bench *b, float *private, const char *mpi_file)
+static void run_sizes(struct bench *b, const char *mpi_file)
 {
     const int64_t most = sizes[2] / 4;
     for (int i = 0; i < N_CASES; i++)
         for (size_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++)
             for (int shared = 0; shared <= 1; shared++) {
                 b->n = sizes[k] / 4;
-                b->src = shared ? b->shared_src : private;
-                b->dst = shared ? b->shared_dst : private + most;
+                b->src = shared ? b->shared_src : b->private;
+                b->dst = shared ? b->shared_dst : b->private + most;
                 set_counts(b);
                 measure_case(b, i, shared, mpi_file);
             }
@@ -343,9 +410,10 @@ static int run_rank(int fd, int rank, int world, const char *mpi_file)
         return 1;
     memset(private, 0, 2 * most);
     b.s = (struct shm_comm *)c;
+    b.private = private;
     b.shared_src = comm_shared(c);
     b.shared_dst = b.shared_src + most / 4;
-    run_sizes(&b, private, mpi_file);
+    run_sizes(&b, mpi_file);
     comm_group_free(b.g);
     comm_close(c);
     free(private);
