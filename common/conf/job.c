@@ -553,7 +553,7 @@ static const struct schema_row rows[] = {
     {BOOL(parallel.sp, "true", FREE, "Sequence parallelism, in combination with tensor parallelism.")},
     {BOOL(parallel.async_tp, "false", FREE,
           "Asynchronous tensor parallelism: the forward pass overlaps matrix products with the collectives before and "
-          "after them. Needs parallel.sp.")},
+          "after them. Needs parallel.sp, and GPUs or run.comm_thread on.")},
     {INT(parallel.pp, 1, JOB_MAX_WORKERS, "1", FREE, "Pipeline-parallel degree.")},
     {ENUM(parallel.schedule, pipe_names, "1f1b", FREE,
           "Pipeline schedule. file: take the schedule from parallel.schedule_csv.")},

@@ -544,9 +544,12 @@ static bool async_broken(const struct job_spec *j, char ret[SENTENCE])
         return BROKEN(
             "it overlaps the collectives of tensor parallelism, but parallel.tp is 1: write false, or parallel.tp of "
             "at least 2");
-    return !j->parallel.sp &&
-           BROKEN("it overlaps the collectives of sequence parallelism, but parallel.sp is false: write "
-                  "false, or parallel.sp true");
+    if (!j->parallel.sp)
+        return BROKEN("it overlaps the collectives of sequence parallelism, but parallel.sp is false: write "
+                      "false, or parallel.sp true");
+    return j->run.device == DEVICE_CPU && j->run.comm_thread != COMM_THREAD_ON &&
+           BROKEN("a worker on a CPU computes nothing while it communicates, unless it has a thread for that: write "
+                  "false, or run.comm_thread on where every worker has a core to spare");
 }
 
 static bool context_broken(const struct job_spec *j, char ret[SENTENCE])

@@ -268,7 +268,8 @@ static int run_worker(const struct job_spec *job, const struct graph *g, const s
                                          .graph = g,
                                          .rank = o->alone ? 0 : worker,
                                          .world = o->alone ? 1 : o->workers,
-                                         .threads = o->threads};
+                                         .threads = o->threads,
+                                         .comm_thread = job->run.comm_thread == COMM_THREAD_ON};
     if (!err && worker == 0)
         err = peak_dev_measure(dev, (enum dtype)job->train.dtype, o->peak_side, &sh->peak, &why);
     err = err ? err : start_engine(&e, &config, &comm, fd, &why);

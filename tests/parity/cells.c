@@ -221,7 +221,7 @@ static void set_layout(struct sets *s, const struct cell *c)
     set_word(s, "parallel.expert_rows", !has_rounds(c) ? "0" : f[CELL_UNEVEN] ? "1.3" : "1");
     set_word(s, "parallel.dispatch", gathers_tokens(c) ? "all_gather" : "all_to_all");
     set_word(s, "parallel.recompute", recompute_names[f[CELL_RECOMPUTE]]);
-    set_word(s, "run.comm_thread", has_comm_thread(c) ? "on" : "off");
+    set_word(s, "run.comm_thread", has_comm_thread(c) || f[CELL_SP] == 2 ? "on" : "off");
 }
 
 void cell_init(const struct cell *c, const char *numerics, const char *dtype, struct parity_model *ret)
@@ -234,6 +234,8 @@ void cell_init(const struct cell *c, const char *numerics, const char *dtype, st
     if (!alone)
         set_layout(&s, c);
     parity_model_init(ret, model_texts[c->model], s.list);
+    if (!has_comm_thread(c)) /* a job file has async_tp on a CPU only with this thread; the bits do not depend on it */
+        ret->job.run.comm_thread = COMM_THREAD_OFF;
 }
 
 /* ---- lists ---- */

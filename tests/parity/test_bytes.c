@@ -143,7 +143,8 @@ TEST(bytes_on_every_axis_equal_the_program)
     free_counted(COUNT(parity_gpt2, "parallel.workers=4", "parallel.fsdp=2", "parallel.zero=2", "parallel.tp=2"));
     free_counted(COUNT(parity_gpt2, "parallel.workers=4", "parallel.tp=2", "parallel.sp=false", "parallel.cp=2"));
     free_counted(COUNT(parity_llama, "parallel.workers=8", "parallel.pp=2", "parallel.tp=2", "parallel.cp=2"));
-    free_counted(COUNT(parity_gpt2, "parallel.workers=3", "parallel.tp=3", "parallel.async_tp=true"));
+    free_counted(
+        COUNT(parity_gpt2, "parallel.workers=3", "parallel.tp=3", "parallel.async_tp=true", "run.comm_thread=on"));
     free_counted(COUNT(parity_llama, "parallel.workers=4", "parallel.pp=2", "parallel.fsdp=2", "parallel.zero=1",
                        "train.global_batch=8"));
 }

@@ -156,7 +156,7 @@ TEST(recomputation_moves_work_only)
     SAME_BITS(parity_transformer, "fast", list);
 }
 
-#define ASYNC(...) LAYOUT(__VA_ARGS__), LAYOUT(__VA_ARGS__, "parallel.async_tp=true")
+#define ASYNC(...) LAYOUT(__VA_ARGS__), LAYOUT(__VA_ARGS__, "parallel.async_tp=true", "run.comm_thread=on")
 static const char *const models[] = {parity_llama, parity_gpt2, parity_transformer};
 
 TEST(overlapped_tensor_parallelism_moves_work_only)

@@ -85,7 +85,8 @@ TEST(top_one_is_the_likeliest)
 static const char yaml[] = MODEL;
 /* The spec of the training job, which has nothing to do with generation. */
 static const char laid_out[] = MODEL "parallel: {workers: 8, fsdp: 2, zero: 3, tp: 2, pp: 2, async_tp: true, "
-                                     "schedule: zb-h1, recompute: full, min_workers: 8}\n";
+                                     "schedule: zb-h1, recompute: full, min_workers: 8}\n"
+                                     "run: {comm_thread: on}\n";
 
 /* Writes the model's initial parameters as a committed checkpoint. */
 static void make_checkpoint(char *ret, size_t size)

@@ -264,6 +264,10 @@ TEST(rules)
         {"parallel={async_tp: true, tp: 2, workers: 2, sp: false}",
          "parallel.async_tp: it overlaps the collectives of sequence parallelism, but parallel.sp is false: write "
          "false, or parallel.sp true"},
+        {"parallel={async_tp: true, tp: 2, workers: 2}",
+         "parallel.async_tp: a worker on a CPU computes nothing while it communicates, unless it has a thread for "
+         "that: "
+         "write false, or run.comm_thread on where every worker has a core to spare"},
         {"parallel.chunks=2",
          "parallel.chunks: 2 stages per pipeline rank, but parallel.pp is 1: write 1, or parallel.pp of at least 2"},
         {"parallel={chunks: 2, pp: 2}",

@@ -82,7 +82,9 @@ TEST(each_key)
         /* gpt2 has no key-value heads of its own. */
         JOB(&before, "model.kv_heads=0", TRAINED);
         JOB(&after, "model.kv_heads=0", TRAINED, cases[i].set,
-            strstr(cases[i].set, "gpt2") ? "model.tied=true" : "name=x");
+            strstr(cases[i].set, "gpt2")       ? "model.tied=true"
+            : strstr(cases[i].set, "async_tp") ? "run.comm_thread=on"
+                                               : "name=x");
         err_t err = job_resume_check(&before, &after, &why);
         if (err != (cases[i].may ? OK : ERR_INVALID))
             fail_msg("%s: %s: %s", cases[i].set, err_name(err), why.text);
