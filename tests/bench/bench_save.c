@@ -1,7 +1,6 @@
-/* Measures saves and loads by real dtd-io processes: from Io.Save to COMMITTED, and from Io.Load of files that are not
- * in the page cache to the reply. Beside them: write and fsync of the same bytes by one thread per rank, and direct
- * reads and writes by many threads, which is what the disk can do. It is a case of the test library, because it needs
- * the test harness; its results are the lines that begin with a brace. tests/bench/save runs it. */
+/* Measures saves and loads by real dtd-io processes, beside PyTorch and the disk itself; tests/bench/save describes the
+ * figures and runs it. It is a case of the test library, because it needs the test harness; its results are the lines
+ * that begin with a brace. */
 #include "tests/daemon/io/io_harness.h"
 
 #include "common/base/clock.h"
@@ -10,10 +9,46 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/wait.h>
 
 #define RANKS 2
-#define MAX_ROUNDS 25
+#define MAX_ROUNDS 26 /* the last is not counted */
 #define COLUMNS 1024
+
+enum figure {
+    SAVE,
+    LOAD,
+    LOAD_WARM,
+    PLAIN,
+    DISK_WRITE,
+    DISK_READ,
+    CACHE_READ,
+    TORCH_SAVE,
+    TORCH_LOAD,
+    TORCH_LOAD_WARM,
+    N_FIGURES
+};
+static const char *const figure_names[N_FIGURES] = {"save",       "load",           "load_warm",  "plain",
+                                                    "disk_write", "disk_read",      "cache_read", "torch_save",
+                                                    "torch_load", "torch_load_warm"};
+static const struct ratio {
+    const char *name;
+    enum figure of, to; /* seconds of `of` divided by those of `to` */
+} ratios[] = {
+    {"save_of_plain", PLAIN, SAVE},
+    {"save_of_disk", DISK_WRITE, SAVE},
+    {"load_of_disk", DISK_READ, LOAD},
+    {"load_of_cache", CACHE_READ, LOAD_WARM},
+    {"save_of_torch", TORCH_SAVE, SAVE},
+    {"load_of_torch", TORCH_LOAD, LOAD},
+    {"load_warm_of_torch", TORCH_LOAD_WARM, LOAD_WARM},
+};
+
+struct torch { /* save_torch.py */
+    pid_t pid; /* 0: there is none */
+    FILE *to, *from;
+    char version[64];
+};
 
 struct bench {
     struct io_test t[RANKS];
@@ -21,7 +56,8 @@ struct bench {
     int n_ios, mib, rounds;
     struct fixture f;
     struct fixture_tensor tensor;
-    double save_s[MAX_ROUNDS], load_s[MAX_ROUNDS], plain_s[MAX_ROUNDS], write_s[MAX_ROUNDS], read_s[MAX_ROUNDS];
+    struct torch torch;
+    double s[N_FIGURES][MAX_ROUNDS]; /* seconds */
 };
 
 static int env_setting(const char *name, int fallback, int most)
@@ -54,11 +90,11 @@ static double median(double *v, int n)
 
 struct plain {
     char path[PATH_MAX];
-    const void *data;
+    void *data;
     size_t bytes;
 };
 
-static void *plain_run(void *arg)
+static void *plain_write(void *arg)
 {
     const struct plain *p = arg;
     int fd = open(p->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
@@ -69,30 +105,47 @@ static void *plain_run(void *arg)
     return NULL;
 }
 
-static double plain_once(const struct bench *b)
+static void *plain_read(void *arg)
+{
+    const struct plain *p = arg;
+    int fd = open(p->path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || file_pread_all(fd, p->data, p->bytes, 0) || close(fd)) {
+        perror(p->path);
+        abort();
+    }
+    return NULL;
+}
+
+static double plain_all(struct plain p[RANKS], void *(*run)(void *))
 {
     pthread_t thread[RANKS];
+    double from = now_s();
+    for (int r = 0; r < RANKS; r++)
+        assert_int_equal(pthread_create(&thread[r], NULL, run, &p[r]), 0);
+    for (int r = 0; r < RANKS; r++)
+        pthread_join(thread[r], NULL);
+    return now_s() - from;
+}
+
+/* After the writes the files are in the page cache. */
+static void plain_once(const struct bench *b, double *ret_write_s, double *ret_read_s)
+{
     struct plain p[RANKS];
     for (int r = 0; r < RANKS; r++) {
         const struct io_worker *w = &b->w[r];
         p[r] = (struct plain){.data = w->test->maps[w->slot], .bytes = ((size_t)b->mib << 20) / RANKS};
-        snprintf(p[r].path, sizeof(p[r].path), "%s/plain-%d", b->t[0].root, r);
+        snprintf(p[r].path, sizeof(p[r].path), "%s/plain-%d", b->t[0].dir, r);
     }
-    double from = now_s();
-    for (int r = 0; r < RANKS; r++)
-        assert_int_equal(pthread_create(&thread[r], NULL, plain_run, &p[r]), 0);
-    for (int r = 0; r < RANKS; r++)
-        pthread_join(thread[r], NULL);
-    double took = now_s() - from;
+    *ret_write_s = plain_all(p, plain_write);
+    *ret_read_s = plain_all(p, plain_read);
     for (int r = 0; r < RANKS; r++)
         unlink(p[r].path);
-    return took;
 }
 
-/* ---- the disk: direct reads and writes of 4 MiB by several threads, each its own part of a file ---- */
+/* ---- the disk: direct reads and writes of 1 MiB by several threads, each its own part of a file ---- */
 
 #define DISK_THREADS 8
-#define DISK_BYTES ((size_t)4 << 20)
+#define DISK_BYTES ((size_t)1 << 20) /* faster than 4 MiB here, since the blocks stay in the cache */
 
 struct disk {
     int fd;
@@ -120,7 +173,7 @@ static double disk_once(const struct bench *b, bool write)
     pthread_t thread[DISK_THREADS];
     struct disk d[DISK_THREADS];
     char path[PATH_MAX];
-    snprintf(path, sizeof(path), "%s/disk", b->t[0].root);
+    snprintf(path, sizeof(path), "%s/disk", b->t[0].dir);
     int fd = open(path, O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0666);
     size_t bytes = (size_t)b->mib << 20;
     assert_true(fd >= 0);
@@ -150,9 +203,10 @@ static double disk_once(const struct bench *b, bool write)
 
 /* ---- dtd-io ---- */
 
-/* Nothing of the step may be in the page cache. */
-static void forget(const char *folder)
+/* Brings all files of the folder into the page cache, or drops them from it. */
+static void cache(const char *folder, bool wanted)
 {
+    static char block[1 << 20];
     char path[PATH_MAX + 300];
     DIR *dir = opendir(folder);
     assert_non_null(dir);
@@ -160,19 +214,24 @@ static void forget(const char *folder)
         snprintf(path, sizeof(path), "%s/%s", folder, e->d_name);
         int fd = open(path, O_RDONLY | O_CLOEXEC);
         assert_true(fd >= 0);
-        (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+        while (wanted && e->d_type == DT_REG && read(fd, block, sizeof(block)) > 0)
+            ;
+        if (!wanted)
+            (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
         close(fd);
     }
     closedir(dir);
 }
 
-static double load_once(struct bench *b, const char *path)
+static double load_once(struct bench *b, const char *path, bool warm)
 {
     struct io_op op[RANKS];
-    forget(path);
     for (int r = 0; r < RANKS; r++)
-        io_load(&b->w[r], &b->f, path, r, &op[r]); /* fills the arenas with other bytes; the loop sends it */
+        memset(b->w[r].test->maps[b->w[r].slot], 0xee, b->w[r].test->arena_bytes);
+    cache(path, warm);
     double from = now_s();
+    for (int r = 0; r < RANKS; r++)
+        io_load_into(&b->w[r], &b->f, path, r, &op[r]);
     for (int r = 0; r < RANKS; r++) {
         io_until(&b->t[0], &op[r].done, 600000, "the load");
         assert_ok(op[r].err);
@@ -183,23 +242,100 @@ static double load_once(struct bench *b, const char *path)
     return took;
 }
 
-static double save_once(struct bench *b, int64_t step, double *ret_load_s)
+static double save_once(struct bench *b, int64_t step)
 {
     struct io_op op[RANKS];
-    char path[PATH_MAX];
     for (int r = 0; r < RANKS; r++)
-        io_save(&b->w[r], &b->f, 1, step, r, RANKS, &op[r]); /* copied into the arenas; the loop sends it */
+        io_fill(&b->w[r], &b->f, r);
     double from = now_s();
+    for (int r = 0; r < RANKS; r++)
+        io_save_filled(&b->w[r], &b->f, 1, step, r, RANKS, &op[r]);
     for (int r = 0; r < RANKS; r++) {
         io_until(&b->t[0], &op[r].done, 600000, "the save");
         assert_ok(op[r].err);
     }
-    double took = now_s() - from;
-    assert_ok(ckpt_step_dir(b->t[0].root, step, path, sizeof(path)));
-    assert_ok(ckpt_verify(path, NULL, NULL, NULL));
-    *ret_load_s = load_once(b, path);
-    assert_ok(ckpt_remove(b->t[0].root, step, NULL));
+    return now_s() - from;
+}
+
+static void dtd_round(struct bench *b, int i)
+{
+    char path[PATH_MAX];
+    b->s[SAVE][i] = save_once(b, i + 1);
+    assert_ok(ckpt_step_dir(b->t[0].root, i + 1, path, sizeof(path)));
+    b->s[LOAD][i] = load_once(b, path, false);
+    b->s[LOAD_WARM][i] = load_once(b, path, true);
+    assert_ok(ckpt_remove(b->t[0].root, i + 1, NULL));
+}
+
+/* ---- PyTorch ---- */
+
+static void torch_start(struct bench *b, const char *python)
+{
+    struct torch *t = &b->torch;
+    int to[2], from[2];
+    char script[PATH_MAX], mib[16];
+    if (!python || !*python)
+        return;
+    snprintf(script, sizeof(script), "%s/tests/bench/save_torch.py", getenv("DTD_SOURCE"));
+    snprintf(mib, sizeof(mib), "%d", b->mib);
+    assert_int_equal(pipe2(to, O_CLOEXEC), 0);
+    assert_int_equal(pipe2(from, O_CLOEXEC), 0);
+    t->pid = fork();
+    assert_true(t->pid >= 0);
+    if (t->pid == 0) {
+        if (dup2(to[0], 0) == 0 && dup2(from[1], 1) == 1)
+            execl(python, python, script, mib, (char *)NULL);
+        _exit(127);
+    }
+    close(to[0]);
+    close(from[1]);
+    t->to = fdopen(to[1], "w");
+    t->from = fdopen(from[0], "r");
+    assert_true(t->to && t->from);
+    if (fscanf(t->from, "ready %63s", t->version) != 1)
+        fail_msg("%s does not start with %s", script, python);
+}
+
+static void torch_stop(struct torch *t)
+{
+    if (!t->pid)
+        return;
+    fclose(t->to);
+    waitpid(t->pid, NULL, 0);
+    fclose(t->from);
+}
+
+static double torch_once(struct torch *t, const char *verb, const char *folder)
+{
+    double took = 0;
+    fprintf(t->to, "%s %s\n", verb, folder);
+    fflush(t->to);
+    if (fscanf(t->from, "%lf", &took) != 1)
+        fail_msg("save_torch.py ended before it answered %s", verb);
     return took;
+}
+
+static void torch_round(struct bench *b, int i)
+{
+    char path[PATH_MAX];
+    if (!b->torch.pid)
+        return;
+    snprintf(path, sizeof(path), "%s/torch-%d", b->t[0].dir, i);
+    b->s[TORCH_SAVE][i] = torch_once(&b->torch, "save", path);
+    cache(path, false);
+    b->s[TORCH_LOAD][i] = torch_once(&b->torch, "load", path);
+    cache(path, true);
+    b->s[TORCH_LOAD_WARM][i] = torch_once(&b->torch, "load", path);
+    assert_ok(file_remove_tree(path));
+}
+
+/* ---- all ---- */
+
+static void floor_round(struct bench *b, int i)
+{
+    plain_once(b, &b->s[PLAIN][i], &b->s[CACHE_READ][i]);
+    b->s[DISK_WRITE][i] = disk_once(b, true);
+    b->s[DISK_READ][i] = disk_once(b, false);
 }
 
 static void start(struct bench *b)
@@ -230,33 +366,57 @@ static void stop(struct bench *b)
     fixture_free(&b->f);
 }
 
-/* The two take turns, so that both run under the same load. The first turn is not counted. */
+static void figures_print(const struct bench *b)
+{
+    for (int k = 0; k < N_FIGURES; k++) {
+        double v[MAX_ROUNDS];
+        if (b->s[k][0] == 0)
+            continue; /* without PyTorch */
+        memcpy(v, b->s[k], sizeof(v));
+        double middle = median(v, b->rounds); /* sorts */
+        printf(", \"%s_s\": %.3f, \"%s_spread_s\": [%.3f, %.3f]", figure_names[k], middle, figure_names[k], v[0],
+               v[b->rounds - 1]);
+    }
+}
+
+static void ratios_print(const struct bench *b)
+{
+    for (size_t k = 0; k < sizeof(ratios) / sizeof(ratios[0]); k++) {
+        double v[MAX_ROUNDS];
+        if (b->s[ratios[k].of][0] == 0)
+            continue;
+        for (int i = 0; i < b->rounds; i++)
+            v[i] = b->s[ratios[k].of][i] / b->s[ratios[k].to][i];
+        printf(", \"%s\": %.3f", ratios[k].name, median(v, b->rounds));
+    }
+}
+
+/* All sides run under the same load, since they take turns, and each is the first one in a third of the rounds. The
+ * round before the first is not counted. */
 static void measure_saves(int n_ios)
 {
+    static void (*const side[])(struct bench *, int) = {dtd_round, torch_round, floor_round};
     static struct bench b;
     b = (struct bench){.n_ios = n_ios,
                        .mib = env_setting("BENCH_MIB", 256, 16384),
-                       .rounds = env_setting("BENCH_ROUNDS", 5, MAX_ROUNDS)};
+                       .rounds = env_setting("BENCH_ROUNDS", 5, MAX_ROUNDS - 1)};
+    torch_start(&b, getenv("BENCH_PYTHON"));
     start(&b);
-    double once;
-    (void)save_once(&b, 1, &once);
-    (void)plain_once(&b);
-    for (int i = 0; i < b.rounds; i++) {
-        b.save_s[i] = save_once(&b, i + 2, &b.load_s[i]);
-        b.plain_s[i] = plain_once(&b);
-        b.write_s[i] = disk_once(&b, true);
-        b.read_s[i] = disk_once(&b, false);
-    }
-    double save_s = median(b.save_s, b.rounds), load_s = median(b.load_s, b.rounds),
-           plain_s = median(b.plain_s, b.rounds), write_s = median(b.write_s, b.rounds),
-           read_s = median(b.read_s, b.rounds);
-    printf("{\"bench\": \"save\", \"ios\": %d, \"ranks\": %d, \"mib\": %d, \"tensors\": %d, \"rounds\": %d, "
-           "\"save_s\": %.4f, \"load_s\": %.4f, \"plain_s\": %.4f, \"disk_write_s\": %.4f, \"disk_read_s\": %.4f, "
-           "\"save_of_plain\": %.3f, \"save_of_disk\": %.3f, \"load_of_disk\": %.3f}\n",
-           n_ios, RANKS, b.mib, b.f.n_tensors, b.rounds, save_s, load_s, plain_s, write_s, read_s, plain_s / save_s,
-           write_s / save_s, read_s / load_s);
+    for (int k = 0; k < 3; k++)
+        side[k](&b, MAX_ROUNDS - 1);
+    for (int i = 0; i < b.rounds; i++)
+        for (int k = 0; k < 3; k++)
+            side[(i + k) % 3](&b, i);
+    printf("{\"bench\": \"save\", \"ios\": %d, \"ranks\": %d, \"mib\": %d, \"tensors\": %d, \"rounds\": %d", n_ios,
+           RANKS, b.mib, b.f.n_tensors, b.rounds);
+    if (b.torch.pid)
+        printf(", \"torch\": \"%s\"", b.torch.version);
+    figures_print(&b);
+    ratios_print(&b);
+    printf("}\n");
     fflush(stdout);
     stop(&b);
+    torch_stop(&b.torch);
 }
 
 TEST(one_io)

@@ -430,13 +430,9 @@ static void save_came(void *arg, const struct rpc_result *result)
     snprintf(op->text, sizeof(op->text), "%s", result->text);
 }
 
-void io_save(struct io_worker *w, const struct fixture *f, uint64_t epoch, int64_t step, int rank, int world,
-             struct io_op *ret)
+void io_fill(struct io_worker *w, const struct fixture *f, int rank)
 {
     static struct pieces p;
-    Dtd__SaveRequest m = DTD__SAVE_REQUEST__INIT;
-    Dtd__Scalar s = DTD__SCALAR__INIT, *scalars[] = {&s};
-    *ret = (struct io_op){0};
     pieces_make(&p, f, rank);
     assert_true(p.bytes <= w->test->arena_bytes);
     size_t n = 0;
@@ -444,6 +440,16 @@ void io_save(struct io_worker *w, const struct fixture *f, uint64_t epoch, int64
         if (f->pieces[i].rank == rank)
             memcpy((char *)w->test->maps[w->slot] + p.piece[n++].arena_offset, f->pieces[i].piece.data,
                    piece_bytes(&f->pieces[i].piece));
+}
+
+void io_save_filled(struct io_worker *w, const struct fixture *f, uint64_t epoch, int64_t step, int rank, int world,
+                    struct io_op *ret)
+{
+    static struct pieces p;
+    Dtd__SaveRequest m = DTD__SAVE_REQUEST__INIT;
+    Dtd__Scalar s = DTD__SCALAR__INIT, *scalars[] = {&s};
+    *ret = (struct io_op){0};
+    pieces_make(&p, f, rank);
     m.epoch = epoch;
     m.step = step;
     m.rank = rank;
@@ -460,6 +466,13 @@ void io_save(struct io_worker *w, const struct fixture *f, uint64_t epoch, int64
     assert_ok(rpc_send(w->conn, IO_SAVE, &m.base, 0, save_came, ret, NULL));
 }
 
+void io_save(struct io_worker *w, const struct fixture *f, uint64_t epoch, int64_t step, int rank, int world,
+             struct io_op *ret)
+{
+    io_fill(w, f, rank);
+    io_save_filled(w, f, epoch, step, rank, world, ret);
+}
+
 static void load_came(void *arg, const struct rpc_result *result)
 {
     struct io_op *op = arg;
@@ -474,20 +487,25 @@ static void load_came(void *arg, const struct rpc_result *result)
     op->step = r->n_scalar == 1 && r->scalar[0]->has_i ? r->scalar[0]->i : -1;
 }
 
-void io_load(struct io_worker *w, const struct fixture *f, const char *path, int rank, struct io_op *ret)
+void io_load_into(struct io_worker *w, const struct fixture *f, const char *path, int rank, struct io_op *ret)
 {
     static struct pieces p;
     Dtd__LoadRequest m = DTD__LOAD_REQUEST__INIT;
     char *names[] = {(char *)(uintptr_t) "train_state.step", (char *)(uintptr_t) "no.such"};
     *ret = (struct io_op){0};
     pieces_make(&p, f, rank);
-    memset(w->test->maps[w->slot], 0xee, w->test->arena_bytes);
     m.path = (char *)(uintptr_t)path;
     m.piece = p.pointer;
     m.n_piece = p.n;
     m.scalar = names;
     m.n_scalar = 2;
     assert_ok(rpc_send(w->conn, IO_LOAD, &m.base, 0, load_came, ret, NULL));
+}
+
+void io_load(struct io_worker *w, const struct fixture *f, const char *path, int rank, struct io_op *ret)
+{
+    memset(w->test->maps[w->slot], 0xee, w->test->arena_bytes);
+    io_load_into(w, f, path, rank, ret);
 }
 
 void io_check_loaded(const struct io_worker *w, const struct fixture *f, int rank)

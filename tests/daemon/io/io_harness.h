@@ -89,10 +89,17 @@ struct io_op { /* a Save or Load in progress */
     char text[512];
     int64_t needed, read, step;
 };
-/* Copies rank's pieces into the arena of the worker's slot and calls Save. */
+/* Copies rank's pieces into the arena of the worker's slot. */
+void io_fill(struct io_worker *w, const struct fixture *f, int rank);
+/* Calls Save with what is in the arena; the request is sent at once. */
+void io_save_filled(struct io_worker *w, const struct fixture *f, uint64_t epoch, int64_t step, int rank, int world,
+                    struct io_op *ret);
+/* io_fill and io_save_filled. */
 void io_save(struct io_worker *w, const struct fixture *f, uint64_t epoch, int64_t step, int rank, int world,
              struct io_op *ret);
-/* Calls Load for the rank's pieces of `f`; io_check_loaded checks the result. */
+/* Calls Load for the rank's pieces of `f`; the request is sent at once. io_check_loaded checks the result. */
+void io_load_into(struct io_worker *w, const struct fixture *f, const char *path, int rank, struct io_op *ret);
+/* The same after filling the arena with other bytes. */
 void io_load(struct io_worker *w, const struct fixture *f, const char *path, int rank, struct io_op *ret);
 void io_check_loaded(const struct io_worker *w, const struct fixture *f, int rank);
 
