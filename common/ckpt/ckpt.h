@@ -111,6 +111,10 @@ struct ckpt; /* an open step folder */
  * a blob is read completely. Errors name file and extent. */
 NODISCARD err_t ckpt_open(const char *dir, struct ckpt **ret, struct why *why);
 void ckpt_close(struct ckpt *c);
+/* Shares the reads of tensors with other readers of the process: what several of them need is read from the disk once.
+ * `claims` (read_claims.h) outlives c. */
+struct read_claims;
+void ckpt_share_reads(struct ckpt *c, struct read_claims *claims);
 /* Renames tensors and scalars in memory by rules "FROM=TO": a name that begins with FROM, also after
  * "optimizer.state.", begins with TO instead. A `*` in FROM stands for one component of a name (without a dot), and a
  * `*` in TO for the same; each has at most one. The first rule that fits counts. ERR_INVALID: two tensors get the same

@@ -23,32 +23,39 @@ struct ckpt {
     int64_t step;
     struct ckpt_file *files; /* the files that .metadata names, sorted by name */
     int n_files;
-    char **kept; /* strings that ckpt_scalar returned; freed by ckpt_close */
+    struct read_claims *claims; /* shared with other readers of the process, or NULL */
+    char **kept;                /* strings that ckpt_scalar returned; freed by ckpt_close */
     int n_kept;
 };
 
 const struct ckpt_file *ckpt_file_find(const struct ckpt *c, const char *name);
 
-/* Reads one file through a window. With a manifest the window consists of whole extents, which are verified when they
- * are loaded; without one, of blocks of 4 KiB. Reading in ascending order reads no byte twice. */
+struct file_reader;
+struct file_range;
+struct read_claims;
+
+/* Reads files through a window. With a manifest the window is an extent, which is verified when it is loaded; without
+ * one, it consists of pages. Reading in ascending order reads no byte twice. */
 struct extent_reader {
     const char *dir;
+    struct read_claims *claims; /* NULL: none */
     const struct ckpt_file *file;
-    int fd;
-    uint8_t *window;
+    struct file_reader *source;
+    const uint8_t *window;
     uint64_t at, len; /* position of the window in the file */
-    uint64_t end;     /* of the last read: the next one may continue there */
-    int64_t bytes_read;
 };
 
-void extent_reader_init(struct extent_reader *r, const char *dir); /* no file is open */
+void extent_reader_init(struct extent_reader *r, const char *dir, struct read_claims *claims); /* no file is open */
 void extent_reader_fini(struct extent_reader *r);
 /* Switches to this file. If it is open already, the window is kept. */
 NODISCARD err_t extent_reader_open(struct extent_reader *r, const struct ckpt_file *file, struct why *why);
-/* After OK the window contains byte `from`. If it had to be loaded, it also contains as many bytes up to `to` as fit.
- */
+/* As file_reader_expect. Before the first load. */
+NODISCARD err_t extent_reader_expect(struct extent_reader *r, const struct file_range *ranges, size_t n);
+/* After OK the window contains byte `from`. Without a manifest, it contains as many bytes up to `to` as fit if it had
+ * to be loaded. */
 NODISCARD err_t extent_reader_load(struct extent_reader *r, uint64_t from, uint64_t to, struct why *why);
 uint64_t extent_reader_grain(const struct extent_reader *r);
+int64_t extent_reader_bytes(const struct extent_reader *r); /* number of bytes read so far */
 /* Copies bytes through as many windows as needed. */
 NODISCARD err_t extent_reader_copy(struct extent_reader *r, uint64_t from, void *dst, size_t len, struct why *why);
 

@@ -1,58 +1,58 @@
-/* The extent_reader returns bytes only after it has checked the CRC-32C of their extent, or if there is no manifest. It
- * loads a complete window, verifies it, and reads from it, so reading in order never loads an extent twice. */
-#include "common/base/file.h"
+/* The extent_reader returns bytes only after it has checked the CRC-32C of their extent, or if there is no manifest. */
 #include "common/ckpt/ckpt_priv.h"
+#include "common/ckpt/file_reader.h"
 #include "common/ckpt/sums.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#define WINDOW_BYTES ((uint64_t)8 << 20) /* 8 extents per read: fewer system calls */
-#define AHEAD_BYTES (4 * WINDOW_BYTES)   /* the disk reads on while a window is verified and copied */
-#define BLOCK_BYTES 4096u                /* a page, which the kernel reads in any case */
-
-void extent_reader_init(struct extent_reader *r, const char *dir)
+void extent_reader_init(struct extent_reader *r, const char *dir, struct read_claims *claims)
 {
-    *r = (struct extent_reader){.dir = dir, .fd = -1};
+    *r = (struct extent_reader){.dir = dir, .claims = claims};
 }
 
 void extent_reader_fini(struct extent_reader *r)
 {
-    if (r->fd >= 0)
-        close(r->fd);
-    free(r->window);
-    extent_reader_init(r, NULL);
+    file_reader_free(r->source);
+    extent_reader_init(r, NULL, NULL);
+}
+
+static err_t source_need(struct extent_reader *r)
+{
+    return r->source ? OK : file_reader_new(r->dir, r->claims, &r->source);
+}
+
+err_t extent_reader_expect(struct extent_reader *r, const struct file_range *ranges, size_t n)
+{
+    err_t err = source_need(r);
+    if (!err)
+        file_reader_expect(r->source, ranges, n);
+    return err;
 }
 
 err_t extent_reader_open(struct extent_reader *r, const struct ckpt_file *file, struct why *why)
 {
-    char path[PATH_MAX];
     if (r->file == file)
         return OK;
-    if (r->fd >= 0)
-        close(r->fd);
-    r->fd = -1;
     r->file = NULL;
-    r->len = r->end = 0;
-    if (!r->window && !(r->window = malloc(WINDOW_BYTES)))
-        return why_set(why, ERR_NOMEM, "out of memory for a window of %llu bytes", (unsigned long long)WINDOW_BYTES);
-    if ((size_t)snprintf(path, sizeof(path), "%s/%s", r->dir, file->name) >= sizeof(path))
-        return why_set(why, ERR_LIMIT, "the path %.200s is too long", r->dir);
-    r->fd = file_open_plain(path);
-    if (r->fd < 0)
-        return why_set(why, err_from_errno(errno), "%s: %s", path, strerror(errno));
-    r->file = file;
-    return OK;
+    r->len = 0;
+    err_t err = source_need(r);
+    if (err)
+        return why_set(why, err, "out of memory for a reader of %s", r->dir);
+    err = file_reader_open(r->source, file, why);
+    if (!err)
+        r->file = file;
+    return err;
 }
 
 uint64_t extent_reader_grain(const struct extent_reader *r)
 {
-    return r->file->sums ? CKPT_EXTENT_BYTES : BLOCK_BYTES;
+    return file_reader_grain(r->file);
+}
+
+int64_t extent_reader_bytes(const struct extent_reader *r)
+{
+    return r->source ? file_reader_bytes(r->source) : 0;
 }
 
 static err_t window_verify(const struct extent_reader *r, struct why *why)
@@ -71,27 +71,19 @@ static err_t window_verify(const struct extent_reader *r, struct why *why)
 
 err_t extent_reader_load(struct extent_reader *r, uint64_t from, uint64_t to, struct why *why)
 {
+    struct file_window w;
     if (from >= r->at && from - r->at < r->len)
         return OK;
-    uint64_t grain = extent_reader_grain(r), start = from - from % grain, end = to > from ? to : from + 1;
+    r->len = 0;
     if (from >= r->file->size)
         return why_set(why, ERR_CORRUPT, "%s/%s ends before byte %llu", r->dir, r->file->name,
                        (unsigned long long)from);
-    end = end > r->file->size ? r->file->size : end;
-    end = (end + grain - 1) / grain * grain;
-    end = end - start > WINDOW_BYTES ? start + WINDOW_BYTES : end;
-    end = end > r->file->size ? r->file->size : end;
-    r->at = start;
-    r->len = 0;
-    err_t err = file_pread_all(r->fd, r->window, (size_t)(end - start), (off_t)start);
+    err_t err = file_reader_get(r->source, r->file, from, to, &w, why);
     if (err)
-        return why_set(why, err, "%s/%s: bytes %llu to %llu: %s", r->dir, r->file->name, (unsigned long long)start,
-                       (unsigned long long)end, err_text(err));
-    if (start == r->end)
-        (void)posix_fadvise(r->fd, (off_t)end, AHEAD_BYTES, POSIX_FADV_WILLNEED);
-    r->end = end;
-    r->len = end - start;
-    r->bytes_read += (int64_t)r->len;
+        return err;
+    r->window = w.data;
+    r->at = w.at;
+    r->len = w.len;
     err = window_verify(r, why);
     if (err)
         r->len = 0;

@@ -70,7 +70,7 @@ static err_t manifest_open(struct ckpt *c, struct why *why)
 static err_t file_whole(const struct ckpt *c, const struct ckpt_file *f, struct buf *ret, struct why *why)
 {
     struct extent_reader r;
-    extent_reader_init(&r, c->dir);
+    extent_reader_init(&r, c->dir, c->claims);
     err_t err = extent_reader_open(&r, f, why);
     if (!err)
         err = buf_reserve(ret, (size_t)f->size + 1);
@@ -339,7 +339,7 @@ err_t ckpt_scalar(struct ckpt *c, const char *fqn, struct ckpt_scalar *ret, stru
     struct ckpt_scalar s = {.fqn = (char *)(uintptr_t)l->fqn};
     struct extent_reader r;
     struct blob_source src;
-    extent_reader_init(&r, c->dir);
+    extent_reader_init(&r, c->dir, c->claims);
     blob_source_init(&src, &r, (uint64_t)l->offset, (uint64_t)l->length);
     err_t err = extent_reader_open(&r, ckpt_file_find(c, l->file), why);
     if (!err) {
@@ -353,6 +353,11 @@ err_t ckpt_scalar(struct ckpt *c, const char *fqn, struct ckpt_scalar *ret, stru
     if (!err)
         *ret = s;
     return err;
+}
+
+void ckpt_share_reads(struct ckpt *c, struct read_claims *claims)
+{
+    c->claims = claims;
 }
 
 bool ckpt_has_manifest(const struct ckpt *c)

@@ -8,6 +8,7 @@
  * torch keeps the strides of a transposed tensor. */
 #include "common/ckpt/blob.h"
 #include "common/ckpt/ckpt_priv.h"
+#include "common/ckpt/file_reader.h"
 #include "common/ckpt/sums.h"
 
 #include <assert.h>
@@ -91,7 +92,12 @@ static int job_compare(const void *x, const void *y)
     const struct read_job *a = x, *b = y;
     if (a->file != b->file)
         return a->file < b->file ? -1 : 1;
-    return a->chunk->offset < b->chunk->offset ? -1 : a->chunk->offset > b->chunk->offset;
+    if (a->chunk != b->chunk)
+        return a->chunk->offset < b->chunk->offset ? -1 : a->chunk->offset > b->chunk->offset;
+    int c = 0;
+    for (int d = 0; !c && d < a->part.ndim; d++)
+        c = a->part.offset[d] < b->part.offset[d] ? -1 : a->part.offset[d] > b->part.offset[d];
+    return c; /* the order of the first elements */
 }
 
 /* ---- streaming the runs of one chunk ---- */
@@ -312,18 +318,73 @@ static err_t chunk_read(const struct ckpt *c, struct extent_reader *r, const str
                : OK;
 }
 
+/* ---- reading ahead ---- */
+
+/* Row-major index of an element, in the box. */
+static uint64_t element_in(const struct box *b, const int64_t *at)
+{
+    uint64_t i = 0;
+    for (int d = 0; d < b->ndim; d++)
+        i = i * (uint64_t)b->size[d] + (uint64_t)(at[d] - b->offset[d]);
+    return i;
+}
+
+/* Whether the part leaves out so much between its first and its last element that whole extents of the chunk are not
+ * needed. */
+static bool has_holes(const struct read_job *j, uint64_t element_bytes)
+{
+    uint64_t inner = element_bytes;
+    for (int d = j->part.ndim - 1; d > 0; d--) {
+        if ((uint64_t)(j->chunk->box.size[d] - j->part.size[d]) * inner >= CKPT_EXTENT_BYTES)
+            return true;
+        inner *= (uint64_t)j->chunk->box.size[d];
+    }
+    return false;
+}
+
+/* The bytes of a job, without opening the archive: its header and the end of it are `over` bytes. */
+static struct file_range job_range(const struct read_job *j)
+{
+    const struct ckpt_chunk *k = j->chunk;
+    uint64_t size = dtype_bytes(j->tensor->dtype), bytes = (uint64_t)box_elements(&k->box) * size;
+    uint64_t over = (uint64_t)k->length > bytes ? (uint64_t)k->length - bytes : 0, start = (uint64_t)k->offset;
+    if (has_holes(j, size))
+        return (struct file_range){j->file, start, start + over};
+    int64_t last[BOX_MAX_DIMS];
+    for (int d = 0; d < j->part.ndim; d++)
+        last[d] = j->part.offset[d] + j->part.size[d] - 1;
+    return (struct file_range){j->file, start + element_in(&k->box, j->part.offset) * size,
+                               start + over + (element_in(&k->box, last) + 1) * size};
+}
+
+/* A range for each job, and one for the header of its chunk if that lies elsewhere. They are sorted as the jobs. */
+static size_t ranges_of(const struct read_jobs *jobs, struct file_range *ret)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < jobs->n; i++) {
+        const struct read_job *j = &jobs->v[i];
+        bool first = !i || j[-1].chunk != j->chunk;
+        if (first)
+            ret[n++] = (struct file_range){j->file, (uint64_t)j->chunk->offset, (uint64_t)j->chunk->offset + 1};
+        ret[n++] = job_range(j);
+    }
+    return n;
+}
+
 static err_t jobs_run(const struct ckpt *c, const struct read_jobs *jobs, int64_t *bytes_read, struct why *why)
 {
     struct extent_reader r;
-    extent_reader_init(&r, c->dir);
-    err_t err = OK;
+    struct file_range *ranges = calloc(2 * jobs->n, sizeof(*ranges));
+    extent_reader_init(&r, c->dir, c->claims);
+    err_t err = ranges ? extent_reader_expect(&r, ranges, ranges_of(jobs, ranges)) : ERR_NOMEM;
     for (size_t i = 0, j; i < jobs->n && !err; i = j) {
         for (j = i + 1; j < jobs->n && jobs->v[j].chunk == jobs->v[i].chunk;)
             j++;
         err = chunk_read(c, &r, jobs->v + i, j - i, why);
     }
-    *bytes_read = r.bytes_read;
+    *bytes_read = extent_reader_bytes(&r);
     extent_reader_fini(&r);
+    free(ranges);
     return err;
 }
 

@@ -2,6 +2,7 @@
  * manifest. Without one: the CRC-32 of every archive that .metadata names; torch writes no other checksums. */
 #include "common/ckpt/blob.h"
 #include "common/ckpt/ckpt_priv.h"
+#include "common/ckpt/file_reader.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -27,8 +28,11 @@ static err_t file_verify(const struct ckpt *c, const struct manifest_file *f, st
 {
     const struct ckpt_file file = {f->name, f->size, f};
     struct extent_reader r;
-    extent_reader_init(&r, c->dir);
-    err_t err = extent_reader_open(&r, &file, why);
+    const struct file_range whole = {&file, 0, f->size};
+    extent_reader_init(&r, c->dir, c->claims);
+    err_t err = extent_reader_expect(&r, &whole, 1);
+    if (!err)
+        err = extent_reader_open(&r, &file, why);
     for (uint64_t at = 0; at < f->size && !err; at = r.at + r.len) {
         err = extent_reader_load(&r, at, f->size, why);
         if (!err)

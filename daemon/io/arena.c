@@ -1,13 +1,19 @@
 /* An arena is memory of the worker, which may extend it at any time. Therefore each operation reads the size again and
  * checks every piece against it. A worker never shrinks its arena; where the descriptor allows it, the arena is sealed
- * against shrinking, so that access to the mapping cannot fault. */
+ * against shrinking, so that access to the mapping cannot fault.
+ *
+ * The mapping is kept, since the kernel needs 60 ms to map or unmap the pages of 1 GiB. Each operation holds a
+ * reference to the mapping that it uses, and the slot holds one to the newest; an extended arena gets a new mapping. */
 #include "daemon/io/io.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+
+#define TOUCH_BYTES ((size_t)8 << 20)
 
 static err_t piece_place(const struct io_arena *a, struct ckpt_piece *p, uint64_t offset, struct why *why)
 {
@@ -24,36 +30,133 @@ static err_t piece_place(const struct io_arena *a, struct ckpt_piece *p, uint64_
     return OK;
 }
 
-err_t io_arena_map(int fd, bool write, struct io_request *r, struct io_arena *ret, struct why *why)
+static struct io_arena *arena_new(struct io_arena_slot *slot, size_t bytes, struct why *why)
 {
     static uint8_t nothing[1];
-    struct stat st;
-    struct io_arena a = {.map = nothing};
-    (void)fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK);
-    if (fstat(fd, &st))
-        return why_set(why, ERR_IO, "the arena of slot %d cannot be examined: %s", r->slot, strerror(errno));
-    if (st.st_size > 0) {
-        a.bytes = (size_t)st.st_size;
-        /* Without MAP_POPULATE a load would take a page fault for every 4 KiB. */
-        a.map = mmap(NULL, a.bytes, write ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED | (write ? MAP_POPULATE : 0),
-                     fd, 0);
-        if (a.map == MAP_FAILED)
-            return why_set(why, err_from_errno(errno), "the arena of slot %d cannot be mapped: %s", r->slot,
-                           strerror(errno));
+    struct io_arena *a = calloc(1, sizeof(*a));
+    if (!a) {
+        why_set(why, ERR_NOMEM, "out of memory for an arena");
+        return NULL;
     }
-    err_t err = OK;
-    for (int i = 0; i < r->n_pieces && !err; i++)
-        err = piece_place(&a, &r->pieces[i], r->arena_offsets[i], why);
+    *a = (struct io_arena){.map = nothing, .bytes = bytes, .refs = 1};
+    if (bytes)
+        a->map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, slot->fd, 0);
+    if (a->map == MAP_FAILED) {
+        why_set(why, err_from_errno(errno), "an arena of %zu bytes cannot be mapped: %s", bytes, strerror(errno));
+        free(a);
+        return NULL;
+    }
+    return a;
+}
+
+static void arena_drop(struct io_arena *a)
+{
+    if (!a || --a->refs)
+        return;
+    if (a->bytes)
+        munmap(a->map, a->bytes);
+    free(a);
+}
+
+/* With the slot's lock. */
+static err_t newest_get(struct io_arena_slot *slot, struct io_arena **ret, struct why *why)
+{
+    struct stat st;
+    (void)fcntl(slot->fd, F_ADD_SEALS, F_SEAL_SHRINK);
+    if (fstat(slot->fd, &st))
+        return why_set(why, ERR_IO, "the arena cannot be examined: %s", strerror(errno));
+    if (!slot->newest || slot->newest->bytes != (size_t)st.st_size) {
+        struct io_arena *a = arena_new(slot, (size_t)st.st_size, why);
+        if (!a)
+            return ERR_NOMEM;
+        arena_drop(slot->newest);
+        slot->newest = a;
+    }
+    slot->newest->refs++;
+    *ret = slot->newest;
+    return OK;
+}
+
+static err_t arena_hold(struct io_arena_slot *slot, struct io_arena **ret, struct why *why)
+{
+    uv_mutex_lock(&slot->lock);
+    err_t err = newest_get(slot, ret, why);
+    uv_mutex_unlock(&slot->lock);
+    return err;
+}
+
+void io_arena_put(struct io_arena_slot *slot, struct io_arena *a)
+{
+    uv_mutex_lock(&slot->lock);
+    arena_drop(a);
+    uv_mutex_unlock(&slot->lock);
+}
+
+err_t io_arena_get(struct io_arena_slot *slot, struct io_request *r, struct io_arena **ret, struct why *why)
+{
+    struct io_arena *a;
+    err_t err = arena_hold(slot, &a, why);
     if (err)
-        io_arena_unmap(&a);
+        return why_prefix(why, err, "slot %d", r->slot);
+    for (int i = 0; i < r->n_pieces && !err; i++)
+        err = piece_place(a, &r->pieces[i], r->arena_offsets[i], why);
+    if (err)
+        io_arena_put(slot, a);
     else
         *ret = a;
     return err;
 }
 
-void io_arena_unmap(struct io_arena *a)
+/* ---- mapping the pages ---- */
+
+struct touch_work {
+    struct io_work work;
+    struct io_arena_slot *slot;
+};
+
+static bool claim_touch(struct io_arena_slot *slot, struct io_arena *a)
 {
-    if (a->bytes)
-        munmap(a->map, a->bytes);
-    *a = (struct io_arena){0};
+    uv_mutex_lock(&slot->lock);
+    bool mine = !a->touched;
+    a->touched = true;
+    uv_mutex_unlock(&slot->lock);
+    return mine;
+}
+
+/* Step by step, so that the load, which faults where it is ahead, never waits long for the lock of the address space.
+ */
+static void touch_run(struct io_work *w)
+{
+    struct io_arena_slot *slot = ((struct touch_work *)w)->slot;
+    struct io_arena *a;
+    if (arena_hold(slot, &a, &w->why))
+        return; /* the load reports it */
+    bool mine = claim_touch(slot, a);
+    for (size_t at = 0; mine && at < a->bytes; at += TOUCH_BYTES) {
+        size_t n = a->bytes - at < TOUCH_BYTES ? a->bytes - at : TOUCH_BYTES;
+        mine = madvise(a->map + at, n, MADV_POPULATE_WRITE) == 0; /* before Linux 5.14, pages are mapped when used */
+    }
+    io_arena_put(slot, a);
+}
+
+static void touch_done(struct io_work *w)
+{
+    free(w);
+}
+
+void io_arena_touch(struct io *io, int slot)
+{
+    struct touch_work *t = calloc(1, sizeof(*t));
+    if (!t)
+        return; /* only slower */
+    t->slot = &io->arenas[slot];
+    t->work.run = touch_run;
+    t->work.done = touch_done;
+    io_work_start(io, &t->work);
+}
+
+void io_arena_slot_fini(struct io_arena_slot *slot)
+{
+    arena_drop(slot->newest);
+    uv_mutex_destroy(&slot->lock);
 }

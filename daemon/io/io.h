@@ -10,6 +10,7 @@
 
 #include "common/base/ticket.h"
 #include "common/ckpt/lease.h"
+#include "common/ckpt/read_claims.h"
 #include "common/rpc/methods.h"
 
 #include <limits.h>
@@ -89,11 +90,22 @@ void io_retry(struct io *io);
 struct io_arena {
     uint8_t *map;
     size_t bytes;
+    int refs;
+    bool touched; /* its pages are being mapped, or have been */
 };
-/* Maps the worker's arena, descriptor 5 + slot, at its present size and sets the address of every piece. ERR_INVALID: a
- * piece lies outside the arena. */
-NODISCARD err_t io_arena_map(int fd, bool write, struct io_request *r, struct io_arena *ret, struct why *why);
-void io_arena_unmap(struct io_arena *a);
+struct io_arena_slot {
+    int fd;          /* 5 + slot */
+    uv_mutex_t lock; /* of the newest mapping and of all references; operations run in threads */
+    struct io_arena *newest;
+};
+/* The mapping of the worker's arena at its present size; sets the address of every piece. ERR_INVALID: a piece lies
+ * outside the arena. */
+NODISCARD err_t io_arena_get(struct io_arena_slot *slot, struct io_request *r, struct io_arena **ret, struct why *why);
+void io_arena_put(struct io_arena_slot *slot, struct io_arena *a);
+/* Maps the pages of the arena in a thread, unless that has been done: without that a load, which starts beside it,
+ * would take a page fault for every 4 KiB. */
+void io_arena_touch(struct io *io, int slot);
+void io_arena_slot_fini(struct io_arena_slot *slot);
 
 /* ---- the job's other dtd-ios (share.c) ---- */
 
@@ -283,9 +295,10 @@ struct io {
     uv_timer_t poll_timer;
     int64_t word_wait_ms, save_wait_ms; /* options, see main.c */
 
-    int *arenas;              /* descriptor by slot */
-    int *loading;             /* number of loads in progress by slot */
-    struct io_part **writing; /* by slot: the part that is being written from the slot's arena, or NULL */
+    struct io_arena_slot *arenas; /* by slot */
+    struct read_claims claims;    /* of all loads; threads use it */
+    int *loading;                 /* number of loads in progress by slot */
+    struct io_part **writing;     /* by slot: the part that is being written from the slot's arena, or NULL */
     struct io_request *deferred;
     struct io_save *saves;
 

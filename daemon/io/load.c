@@ -13,7 +13,7 @@ struct load_work {
     struct io_work work;
     struct io_request *request;
     struct io_spec spec; /* of a checkpoint of another job, whose names the spec may map; else empty */
-    int arena;
+    struct io_arena_slot *arena;
     struct ckpt_read_stats stats;
     struct ckpt_scalar *scalars;
     int n_scalars;
@@ -83,13 +83,14 @@ static err_t scalars_read(struct load_work *l, struct ckpt *c, struct why *why)
 static void load_run(struct io_work *w)
 {
     struct load_work *l = (struct load_work *)w;
-    struct io_arena arena;
+    struct io_arena *arena;
     struct ckpt *c;
-    w->err = io_arena_map(l->arena, true, l->request, &arena, &w->why);
+    w->err = io_arena_get(l->arena, l->request, &arena, &w->why);
     if (w->err)
         return;
     w->err = ckpt_open(l->request->path, &c, &w->why);
     if (!w->err) {
+        ckpt_share_reads(c, &w->io->claims);
         w->err = ckpt_rename(c, l->spec.map, l->spec.n_map, &w->why);
         if (!w->err)
             w->err = tensors_read(l, c, &w->why);
@@ -97,7 +98,7 @@ static void load_run(struct io_work *w)
             w->err = scalars_read(l, c, &w->why);
         ckpt_close(c);
     }
-    io_arena_unmap(&arena);
+    io_arena_put(l->arena, arena);
 }
 
 static void load_free(struct load_work *l)
@@ -149,8 +150,9 @@ void io_load_take(struct io *io, struct io_request *r)
     l->request = r;
     l->work.run = load_run;
     l->work.done = load_done;
-    l->arena = io->arenas[r->slot];
+    l->arena = &io->arenas[r->slot];
     l->started_ms = clock_mono_ms();
     io->loading[r->slot]++;
+    io_arena_touch(io, r->slot);
     io_work_start(io, &l->work);
 }

@@ -75,22 +75,25 @@ static err_t inherit(struct io *io, struct why *why)
     io->arenas = calloc(n, sizeof(*io->arenas));
     io->loading = calloc(n, sizeof(*io->loading));
     io->writing = calloc(n, sizeof(struct io_part *));
-    if (!io->arenas || !io->loading || !io->writing)
+    if (!io->arenas || !io->loading || !io->writing || read_claims_init(&io->claims))
         return why_set(why, ERR_NOMEM, "out of memory for %zu slots", n);
     for (int k = 0; k < io->ticket.slots; k++) {
-        io->arenas[k] = ARENA_FD + k;
+        io->arenas[k].fd = ARENA_FD + k;
+        if (uv_mutex_init(&io->arenas[k].lock))
+            return why_set(why, ERR_NOMEM, "a mutex cannot be created");
         if (fcntl(ARENA_FD + k, F_SETFD, FD_CLOEXEC) < 0)
             return why_set(why, ERR_INVALID, "descriptor %d, the arena of slot %d, is not open", ARENA_FD + k, k);
     }
     return OK;
 }
 
-/* The parts of all ranks are written at the same time, while dirwork uses another thread, the renewal of the lease one
- * more, and looking for files of other nodes a third. libuv's default is 4. */
+/* The parts of all ranks are written at the same time, or read while their arenas are mapped. Meanwhile dirwork uses
+ * another thread, the renewal of the lease one more, and looking for files of other nodes a third. libuv's default
+ * is 4. */
 static void size_thread_pool(int slots)
 {
     char n[16];
-    snprintf(n, sizeof(n), "%d", slots + 3 > 4 ? (slots + 3 < 64 ? slots + 3 : 64) : 4);
+    snprintf(n, sizeof(n), "%d", 2 * slots + 3 < 64 ? 2 * slots + 3 : 64);
     setenv("UV_THREADPOOL_SIZE", n, 0);
 }
 
@@ -123,6 +126,9 @@ static void io_fini(struct io *io)
     io_spec_fini(&io->spec);
     io_share_fini(io);
     io_owner_fini(io);
+    for (int k = 0; k < io->ticket.slots; k++)
+        io_arena_slot_fini(&io->arenas[k]);
+    read_claims_fini(&io->claims);
     free(io->arenas);
     free(io->loading);
     free(io->writing);

@@ -396,7 +396,7 @@ struct write_work {
     struct io_work work;
     struct io_request *request;
     struct io_part *part;
-    int arena;
+    struct io_arena_slot *arena;
     bool shared, committer;
     bool durable;             /* the part has an index, and the committer may rely on it */
     bool failed_by_committer; /* the committer had already failed the save */
@@ -416,16 +416,16 @@ static bool committed_before(struct write_work *w)
 static err_t part_write(struct write_work *w, struct why *why)
 {
     struct io_request *r = w->request;
-    struct io_arena arena;
+    struct io_arena *arena;
     char dir[PATH_MAX];
     err_t err = ckpt_partial_dir_of(w->root, r->step, &w->at.me, dir, sizeof(dir));
     if (err)
         return why_set(why, err, "the path %.200s is too long", w->root);
-    err = io_arena_map(w->arena, false, r, &arena, why);
+    err = io_arena_get(w->arena, r, &arena, why);
     if (err)
         return err;
     err = ckpt_part_write(dir, r->rank, r->pieces, r->n_pieces, r->scalars, r->n_scalars, &w->written, why);
-    io_arena_unmap(&arena);
+    io_arena_put(w->arena, arena);
     return err;
 }
 
@@ -537,7 +537,7 @@ static void write_start(struct io *io, struct io_part *p, struct io_request *r)
     w->work.done = write_done;
     w->request = r;
     w->part = p;
-    w->arena = io->arenas[r->slot];
+    w->arena = &io->arenas[r->slot];
     w->shared = p->save->shared;
     w->committer = p->save->committer;
     w->at = (struct ckpt_shared_save){.root = w->root, .me = p->save->me, .step = r->step, .world = r->world};

@@ -6,6 +6,7 @@
 
 #include <dirent.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -554,6 +555,41 @@ TEST(load_names_what_is_wrong)
     assert_non_null(strstr(op.text, "__0_0.distcp"));
     assert_non_null(strstr(op.text, "extent 0"));
     fixture_free(&f);
+    io_worker_close(&w);
+    io_test_stop(&t);
+}
+
+/* Saves the fixture alone as the step, and loads it again. */
+static void save_and_load(struct io_test *t, struct io_worker *w, const struct fixture *f, int64_t step)
+{
+    struct io_op op;
+    io_save(w, f, 1, step, 0, 1, &op);
+    wait_done(t, &op, OK);
+    io_load(w, f, step_path(t, step), 0, &op);
+    wait_done(t, &op, OK);
+    io_check_loaded(w, f, 0);
+}
+
+TEST(an_arena_that_grows)
+{
+    static const struct fixture_tensor big[] = {{"big", DT_F32, 2, {768, 1024}}};
+    struct fixture small = sharded(1), f = {.tensors = big, .n_tensors = 1};
+    struct io_test t;
+    struct io_worker w;
+    fixture_shard(&f, 1);
+    io_test_start(&t, 1, 1 * MIB);
+    io_say_epoch(&t, 1, 0);
+    io_worker_open(&w, &t, 0);
+    save_and_load(&t, &w, &small, 1);
+    munmap(t.maps[0], t.arena_bytes);
+    t.arena_bytes = 4 * MIB;
+    assert_int_equal(ftruncate(t.arenas[0], (off_t)t.arena_bytes), 0);
+    t.maps[0] = mmap(NULL, t.arena_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, t.arenas[0], 0);
+    assert_true(t.maps[0] != MAP_FAILED);
+    save_and_load(&t, &w, &f, 2);
+    save_and_load(&t, &w, &small, 3);
+    fixture_free(&f);
+    fixture_free(&small);
     io_worker_close(&w);
     io_test_stop(&t);
 }
