@@ -112,8 +112,7 @@ void io_arena_slot_fini(struct io_arena_slot *slot);
 /* A file that is looked for repeatedly, with increasing pauses. */
 struct io_poll {
     bool on, running;
-    int pause_ms;
-    int64_t next_ms, deadline_ms;
+    int64_t since_ms, next_ms, deadline_ms;
 };
 void io_poll_begin(struct io *io, struct io_poll *p, int64_t wait_ms);
 void io_poll_again(struct io *io, struct io_poll *p);

@@ -1,7 +1,8 @@
 /* Coordination of the dtd-ios of one job, one per node, which share only the checkpoint directory. They exchange state
  * by files in it (common/ckpt/shared.h), so that checkpoints can be committed while control is unreachable. Network
- * file systems do not notify other nodes of new files. Therefore a dtd-io polls: after 20 ms, then at intervals that
- * double up to 500 ms. One timer serves all polls. */
+ * file systems do not notify other nodes of new files. Therefore a dtd-io polls. It notices a file late by at most a
+ * sixteenth of the time for which it has waited: a save that takes long is not delayed by much, and causes little load
+ * on the file server. One timer serves all polls. */
 #include "daemon/io/io.h"
 
 #include "common/base/clock.h"
@@ -13,9 +14,10 @@
 #include <string.h>
 #include <sys/random.h>
 
-#define FIRST_PAUSE_MS 20 /* parts of one save are written at about the same time on all nodes */
-#define MAX_PAUSE_MS 500  /* keeps the load on the file server small while a save takes long */
-#define MAX_RANK 65536    /* bounds the memory that one malformed EPOCH command can allocate */
+#define WAIT_PER_PAUSE 16
+#define MIN_PAUSE_MS 2   /* parts of one save are written at about the same time on all nodes; a look takes 0.1 ms */
+#define MAX_PAUSE_MS 500 /* a user notices no delay of a save that has taken more than 8 s */
+#define MAX_RANK 65536   /* bounds the memory that one malformed EPOCH command can allocate */
 
 /* ---- polling ---- */
 
@@ -40,14 +42,14 @@ static void poll_timer_arm(struct io *io)
 void io_poll_begin(struct io *io, struct io_poll *p, int64_t wait_ms)
 {
     int64_t now = clock_mono_ms();
-    *p = (struct io_poll){.on = true, .pause_ms = FIRST_PAUSE_MS, .next_ms = now, .deadline_ms = now + wait_ms};
+    *p = (struct io_poll){.on = true, .since_ms = now, .next_ms = now, .deadline_ms = now + wait_ms};
     poll_timer_arm(io);
 }
 
 void io_poll_again(struct io *io, struct io_poll *p)
 {
-    p->next_ms = clock_mono_ms() + p->pause_ms;
-    p->pause_ms = p->pause_ms * 2 < MAX_PAUSE_MS ? p->pause_ms * 2 : MAX_PAUSE_MS;
+    int64_t now = clock_mono_ms(), pause = (now - p->since_ms) / WAIT_PER_PAUSE;
+    p->next_ms = now + (pause < MIN_PAUSE_MS ? MIN_PAUSE_MS : pause < MAX_PAUSE_MS ? pause : MAX_PAUSE_MS);
     poll_timer_arm(io);
 }
 
