@@ -38,9 +38,13 @@ struct file_writer {
     int in_flight;
     uint8_t *blocks;
     bool busy[N_BLOCKS];
-    int block;   /* that is being filled */
-    size_t fill; /* its bytes */
-    off_t at;    /* bytes that were submitted, without the zeros of the last write */
+    int block;     /* that is being filled */
+    size_t fill;   /* its bytes */
+    uint8_t *held; /* the last FILE_WRITER_ALIGN bytes of those that file_writer_hold appended */
+    bool held_busy;
+    size_t held_len; /* of what is to be replaced, at the end of `held`; 0: nothing is held */
+    off_t held_at;
+    off_t at; /* bytes that were submitted, without the zeros of the last write */
     err_t err;
 };
 
@@ -105,26 +109,23 @@ static void drain(struct file_writer *w)
         reap(w);
 }
 
-static void submit(struct file_writer *w, const void *data, size_t len, bool *busy)
+static void submit_at(struct file_writer *w, const void *data, size_t len, off_t at, bool *busy)
 {
     if (!w->err && !w->has_ring)
-        w->err = write_now(w, data, len, w->at);
+        w->err = write_now(w, data, len, at);
     while (!w->err && w->has_ring && !w->free)
         reap(w);
-    if (w->err || !w->has_ring) {
-        w->at += (off_t)len;
+    if (w->err || !w->has_ring)
         return;
-    }
     struct write *x = w->free;
     struct io_uring_sqe *sqe = io_uring_get_sqe(&w->ring); /* there is one: each write is submitted at once */
     w->free = x->next_free;
-    *x = (struct write){.data = data, .len = len, .at = w->at, .busy = busy};
+    *x = (struct write){.data = data, .len = len, .at = at, .busy = busy};
     if (busy)
         *busy = true;
-    io_uring_prep_write(sqe, w->fd, data, (unsigned)len, (uint64_t)w->at);
+    io_uring_prep_write(sqe, w->fd, data, (unsigned)len, (uint64_t)at);
     io_uring_sqe_set_data(sqe, x);
     w->in_flight++;
-    w->at += (off_t)len;
     int status;
     do
         status = io_uring_submit(&w->ring);
@@ -133,6 +134,12 @@ static void submit(struct file_writer *w, const void *data, size_t len, bool *bu
         w->err = err_from_errno(-status);
         write_end(w, x);
     }
+}
+
+static void submit(struct file_writer *w, const void *data, size_t len, bool *busy)
+{
+    submit_at(w, data, len, w->at, busy);
+    w->at += (off_t)len;
 }
 
 /* ---- blocks ---- */
@@ -166,11 +173,12 @@ err_t file_writer_new(int fd, const char *path, struct file_writer **ret)
     if (!w)
         return ERR_NOMEM;
     *w = (struct file_writer){.fd = fd, .path = path, .direct = true};
-    w->blocks = aligned_alloc(FILE_WRITER_ALIGN, N_BLOCKS * BLOCK_BYTES);
+    w->blocks = aligned_alloc(FILE_WRITER_ALIGN, N_BLOCKS * BLOCK_BYTES + FILE_WRITER_ALIGN);
     if (!w->blocks) {
         free(w);
         return ERR_NOMEM;
     }
+    w->held = w->blocks + N_BLOCKS * BLOCK_BYTES;
     for (int i = 0; i < MAX_WRITES; i++) {
         w->writes[i].next_free = w->free;
         w->free = &w->writes[i];
@@ -208,6 +216,32 @@ err_t file_writer_put(struct file_writer *w, const void *data, size_t len)
         len -= n;
     }
     return file_writer_copy(w, p, len);
+}
+
+/* Bytes of the block that precede the held ones in the same unit of the disk move with them. */
+bool file_writer_hold(struct file_writer *w, const void *data, size_t len)
+{
+    size_t lead = (size_t)(w->at + (off_t)w->fill) % FILE_WRITER_ALIGN;
+    if (!len || lead + len != FILE_WRITER_ALIGN || lead > w->fill || w->held_len)
+        return false;
+    while (w->held_busy)
+        reap(w);
+    w->fill -= lead;
+    memcpy(w->held, w->blocks + (size_t)w->block * BLOCK_BYTES + w->fill, lead);
+    memcpy(w->held + lead, data, len);
+    block_submit(w);
+    w->held_len = len;
+    w->held_at = w->at;
+    w->at += FILE_WRITER_ALIGN;
+    return true;
+}
+
+err_t file_writer_release(struct file_writer *w, const void *data)
+{
+    memcpy(w->held + FILE_WRITER_ALIGN - w->held_len, data, w->held_len);
+    w->held_len = 0;
+    submit_at(w, w->held, FILE_WRITER_ALIGN, w->held_at, &w->held_busy);
+    return w->err;
 }
 
 err_t file_writer_end(struct file_writer *w)

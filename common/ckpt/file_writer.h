@@ -9,6 +9,7 @@
 
 #include "common/base/err.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #define FILE_WRITER_ALIGN                                                                       \
@@ -23,6 +24,12 @@ NODISCARD err_t file_writer_new(int fd, const char *path, struct file_writer **r
 NODISCARD err_t file_writer_copy(struct file_writer *w, const void *data, size_t len);
 /* Appends the data, which must remain unchanged until file_writer_end or file_writer_free. */
 NODISCARD err_t file_writer_put(struct file_writer *w, const void *data, size_t len);
+/* Appends `len` bytes that file_writer_release will replace, and which are not written before. False: not possible, and
+ * nothing is appended. It is possible if they end at a multiple of FILE_WRITER_ALIGN in the file, do not cross another
+ * one, and nothing else is held. */
+bool file_writer_hold(struct file_writer *w, const void *data, size_t len);
+/* `data` are as many bytes as were held. */
+NODISCARD err_t file_writer_release(struct file_writer *w, const void *data);
 /* Waits until all is written, and sets the file's size to the bytes that were appended. Does not fsync. */
 NODISCARD err_t file_writer_end(struct file_writer *w);
 /* Waits for writes in flight. NULL is allowed. */

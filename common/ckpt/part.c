@@ -1,6 +1,8 @@
 /* One pass over the tensors. For each, the CRC-32 of the payload is computed first, because the header before the
- * payload contains it; the CRC-32C of extents is computed while bytes are written. Payloads are aligned to 64 bytes in
- * the file, large ones to 4096, for direct I/O and mappings. The gaps are zeros, which extents cover too. */
+ * payload contains it; the CRC-32C of extents is computed while bytes are written. For a huge payload the disk would
+ * have to wait for that CRC-32: there the header is held back until both sums have been computed in one pass. Payloads
+ * are aligned to 64 bytes in the file, large ones to 4096, for direct I/O and mappings. The gaps are zeros, which
+ * extents cover too. */
 #include "common/ckpt/part.h"
 
 #include "common/base/file.h"
@@ -20,6 +22,10 @@
 
 #define LARGE_BYTES 65536u          /* the padding of a larger piece is below 6 % of it */
 #define SUM_BYTES ((size_t)4 << 20) /* the disk begins with a piece when the sums of so many bytes are known */
+/* The CRC-32 of less takes 1 ms. The extent that contains a held header is read twice, which is 6 % of this on average.
+ */
+#define HUGE_BYTES ((size_t)8 << 20)
+#define BOTH_BYTES ((size_t)256 << 10) /* stays in a core's cache between two checksums */
 
 struct part_stream {
     int fd;
@@ -39,6 +45,23 @@ static err_t stream_put(struct part_stream *s, const uint8_t *data, size_t len)
     for (size_t at = 0, n; at < len && !err; at += n) {
         n = len - at < SUM_BYTES ? len - at : SUM_BYTES;
         err = sums_extents_add(&s->sums, data + at, n);
+        if (!err)
+            err = file_writer_put(s->writer, data + at, n);
+    }
+    return err;
+}
+
+/* The same, and *crc is continued by the CRC-32 of the data. */
+static err_t stream_put_summed(struct part_stream *s, const uint8_t *data, size_t len, uint32_t *crc)
+{
+    err_t err = OK;
+    for (size_t at = 0, n; at < len && !err; at += n) {
+        n = len - at < SUM_BYTES ? len - at : SUM_BYTES;
+        for (size_t k = 0, m; k < n && !err; k += m) {
+            m = n - k < BOTH_BYTES ? n - k : BOTH_BYTES;
+            *crc = sums_crc32(*crc, data + at + k, m);
+            err = sums_extents_add(&s->sums, data + at + k, m);
+        }
         if (!err)
             err = file_writer_put(s->writer, data + at, n);
     }
@@ -74,26 +97,63 @@ static bool piece_is_empty_shard(const struct ckpt_piece *p)
     return box_elements(&p->box) == 0 && box_elements(&all) != 0;
 }
 
-static err_t piece_write(struct part_stream *s, struct ckpt_part *part, const struct ckpt_piece *p, struct buf *scratch)
+static err_t blob_make(const struct ckpt_piece *p, size_t bytes, uint32_t crc, struct buf scratch[2])
 {
-    size_t bytes = (size_t)box_elements(&p->box) * dtype_bytes(p->dtype);
-    struct buf *head = &scratch[0], *tail = &scratch[1];
-    head->len = tail->len = 0;
-    err_t err = blob_tensor_write(p->dtype, p->ndim, p->box.size, bytes, sums_crc32(0, p->data, bytes), head, tail);
-    if (!err)
-        err = stream_align(s, head->len, bytes >= LARGE_BYTES ? FILE_WRITER_ALIGN : ZIP_PAYLOAD_ALIGN);
-    struct part_entry *e = err ? NULL : part_entry_add(part, p->fqn, strlen(p->fqn));
+    scratch[0].len = scratch[1].len = 0;
+    return blob_tensor_write(p->dtype, p->ndim, p->box.size, bytes, crc, &scratch[0], &scratch[1]);
+}
+
+static err_t entry_make(const struct part_stream *s, struct ckpt_part *part, const struct ckpt_piece *p, size_t length)
+{
+    struct part_entry *e = part_entry_add(part, p->fqn, strlen(p->fqn));
     if (!e)
-        return err ? err : ERR_NOMEM;
+        return ERR_NOMEM;
     e->dtype = p->dtype;
     e->box = p->box;
     memcpy(e->shape, p->shape, sizeof(e->shape));
     e->offset = (int64_t)s->sums.bytes;
-    e->length = (int64_t)(head->len + bytes + tail->len);
-    err = stream_copy(s, head->data, head->len);
+    e->length = (int64_t)length;
+    return OK;
+}
+
+/* The header is held. It lies in one extent, of which the payload fills the rest, and which is complete therefore. */
+static err_t huge_write(struct part_stream *s, const struct ckpt_piece *p, size_t bytes, struct buf scratch[2])
+{
+    uint64_t extent = s->sums.bytes / CKPT_EXTENT_BYTES;
+    uint32_t before = s->sums.crc, crc = 0; /* before: of the extent's bytes up to the header */
+    err_t err = sums_extents_add(&s->sums, scratch[0].data, scratch[0].len);
+    size_t rest = (size_t)(0 - s->sums.bytes) % CKPT_EXTENT_BYTES;
+    if (!err)
+        err = stream_put_summed(s, p->data, bytes, &crc);
+    if (!err)
+        err = blob_make(p, bytes, crc, scratch);
+    if (err)
+        return err;
+    before = sums_crc32c(before, scratch[0].data, scratch[0].len);
+    sums_extents_replace(&s->sums, extent, sums_crc32c(before, p->data, rest));
+    err = file_writer_release(s->writer, scratch[0].data);
+    return err ? err : stream_copy(s, scratch[1].data, scratch[1].len);
+}
+
+static err_t piece_write(struct part_stream *s, struct ckpt_part *part, const struct ckpt_piece *p,
+                         struct buf scratch[2])
+{
+    size_t bytes = (size_t)box_elements(&p->box) * dtype_bytes(p->dtype);
+    bool huge = bytes >= HUGE_BYTES;
+    err_t err = blob_make(p, bytes, huge ? 0 : sums_crc32(0, p->data, bytes), scratch);
+    if (!err)
+        err = stream_align(s, scratch[0].len, bytes >= LARGE_BYTES ? FILE_WRITER_ALIGN : ZIP_PAYLOAD_ALIGN);
+    if (!err)
+        err = entry_make(s, part, p, scratch[0].len + bytes + scratch[1].len);
+    if (!err && huge && file_writer_hold(s->writer, scratch[0].data, scratch[0].len))
+        return huge_write(s, p, bytes, scratch);
+    if (!err && huge)
+        err = blob_make(p, bytes, sums_crc32(0, p->data, bytes), scratch);
+    if (!err)
+        err = stream_copy(s, scratch[0].data, scratch[0].len);
     if (!err)
         err = stream_put(s, p->data, bytes);
-    return err ? err : stream_copy(s, tail->data, tail->len);
+    return err ? err : stream_copy(s, scratch[1].data, scratch[1].len);
 }
 
 static err_t scalar_write(struct part_stream *s, struct ckpt_part *part, const struct ckpt_scalar *v,

@@ -5,6 +5,7 @@
 
 #include <isa-l/crc.h>
 #include <openssl/evp.h>
+#include <string.h>
 
 #define PIECE (1u << 30) /* crc32_iscsi takes the length as int */
 
@@ -73,4 +74,9 @@ err_t sums_extents_add(struct sums_extents *s, const void *data, size_t len)
 err_t sums_extents_end(struct sums_extents *s)
 {
     return s->bytes % CKPT_EXTENT_BYTES ? extent_close(s) : OK;
+}
+
+void sums_extents_replace(struct sums_extents *s, uint64_t extent, uint32_t crc)
+{
+    memcpy(s->crcs.data + extent * sizeof(crc), &crc, sizeof(crc));
 }

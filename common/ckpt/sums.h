@@ -25,6 +25,8 @@ struct sums_extents {
 void sums_extents_fini(struct sums_extents *s);
 NODISCARD err_t sums_extents_add(struct sums_extents *s, const void *data, size_t len);
 NODISCARD err_t sums_extents_end(struct sums_extents *s);
+/* Replaces the checksum of a complete extent. */
+void sums_extents_replace(struct sums_extents *s, uint64_t extent, uint32_t crc);
 static inline uint64_t sums_extents_count(uint64_t bytes, uint64_t extent_bytes)
 {
     return bytes / extent_bytes + (bytes % extent_bytes != 0);

@@ -3,18 +3,21 @@
 #include "common/ckpt/file_writer.h"
 
 #include "common/base/file.h"
+#include "common/base/log.h"
 #include "common/base/rng.h"
 #include "tests/lib/test.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <liburing.h>
+#include <linux/magic.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #define MIB ((size_t)1 << 20)
@@ -83,9 +86,11 @@ static uint64_t number(uint64_t seed, uint64_t n)
     return (uint64_t)r[0] << 32 | r[1];
 }
 
+static const char *folder; /* NULL: test_tmpdir() */
+
 static int file_new(char path[300])
 {
-    snprintf(path, 300, "%s/file", test_tmpdir());
+    snprintf(path, 300, "%s/file", folder ? folder : test_tmpdir());
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     assert_true(fd >= 0);
     return fd;
@@ -121,6 +126,30 @@ static size_t write_parts(struct file_writer *w, uint64_t seed)
     }
 }
 
+/* Huge parts after a held header of random length, which is replaced when some parts have followed it. */
+static size_t write_held(struct file_writer *w, uint64_t seed)
+{
+    size_t bytes = 0;
+    for (uint64_t n = 0; bytes < 16 * MIB; n++) {
+        uint64_t r = number(seed, n);
+        size_t lead = (size_t)r % (3 * MIB), len = 1 + (size_t)(r >> 32) % FILE_WRITER_ALIGN;
+        lead += (0 - (bytes + lead + len)) & (FILE_WRITER_ALIGN - 1);
+        memcpy(expected + bytes, memory, lead);
+        assert_ok(file_writer_copy(w, memory, lead));
+        bytes += lead;
+        assert_true(file_writer_hold(w, memory + 77, len));
+        assert_false(file_writer_hold(w, memory + 77, FILE_WRITER_ALIGN)); /* one at a time */
+        memcpy(expected + bytes, memory + 1000, len);
+        bytes += len;
+        memcpy(expected + bytes, memory, 2 * MIB + 5);
+        assert_ok(file_writer_put(w, memory, 2 * MIB + 5));
+        bytes += 2 * MIB + 5;
+        assert_false(file_writer_hold(w, memory, 77)); /* does not end at a boundary */
+        assert_ok(file_writer_release(w, memory + 1000));
+    }
+    return bytes;
+}
+
 static void write_files(void)
 {
     char path[300];
@@ -128,7 +157,7 @@ static void write_files(void)
         struct file_writer *w;
         int fd = file_new(path);
         assert_ok(file_writer_new(fd, path, &w));
-        size_t bytes = write_parts(w, seed);
+        size_t bytes = seed % 3 ? write_parts(w, seed) : write_held(w, seed);
         assert_ok(file_writer_end(w));
         file_writer_free(w);
         close(fd);
@@ -173,12 +202,47 @@ TEST(without_io_uring)
     teardown();
 }
 
+/* write_files; its log must have this reason, at level debug. */
+static void write_files_logged(const char *why)
+{
+    static char log[65536];
+    char path[300], expected_line[400];
+    snprintf(path, sizeof(path), "%s/log", test_tmpdir());
+    int saved = dup(2), fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    setenv("DTD_LOG", "debug", 1);
+    log_init("test");
+    assert_true(saved >= 0 && fd >= 0 && dup2(fd, 2) == 2);
+    write_files();
+    dup2(saved, 2);
+    ssize_t n = pread(fd, log, sizeof(log) - 1, 0);
+    log[n < 0 ? 0 : n] = '\0';
+    snprintf(expected_line, sizeof(expected_line), "writes through the page cache path=%s/file why=\"%s\"",
+             test_tmpdir(), why);
+    if (!strstr(log, expected_line) || !strstr(log, " debug "))
+        fail_msg("there is no line %s in:\n%s", expected_line, log);
+    close(saved);
+    close(fd);
+}
+
 TEST(without_direct_writes)
 {
     setup();
     direct = OPEN_REFUSES;
-    write_files();
+    write_files_logged("Invalid argument");
     assert_false(is_direct);
+    teardown();
+}
+
+TEST(on_a_tmpfs)
+{
+    char shm[] = "/dev/shm/dtd-test-XXXXXX";
+    struct statfs st;
+    if (statfs("/dev/shm", &st) || st.f_type != TMPFS_MAGIC || !mkdtemp(shm))
+        TEST_SKIP("/dev/shm is no tmpfs");
+    setup();
+    folder = shm;
+    write_files();
+    assert_ok(file_remove_tree(shm));
     teardown();
 }
 
@@ -187,7 +251,7 @@ TEST(where_a_direct_write_is_refused)
     setup();
     ring = false;
     direct = WRITE_REFUSES;
-    write_files();
+    write_files_logged("the file system refuses a direct write");
     assert_false(is_direct);
     teardown();
 }

@@ -134,11 +134,15 @@ static err_t bytes_read(void *arg, uint64_t offset, void *dst, size_t len, struc
     return OK;
 }
 
-/* Properties of dtd's archives that only other readers use: the payloads' CRC-32 and alignment. */
+/* Properties of dtd's archives that only other readers use: the payloads' CRC-32, in both places, and alignment. The
+ * headers of huge payloads are written after them; two of these follow each other, and one begins in the extent in
+ * which the other one ends. */
 TEST(crc_and_alignment_of_our_archives)
 {
-    static const struct fixture_tensor t[] = {{"a", DT_F32, 2, {9, 5}}, {"b", DT_BF16, 2, {300, 700}}};
-    struct fixture f = {.tensors = t, .n_tensors = 2};
+    static const struct fixture_tensor t[] = {{"a", DT_F32, 2, {9, 5}},       {"b", DT_BF16, 2, {300, 700}},
+                                              {"c", DT_F32, 2, {3100, 1024}}, {"d", DT_F32, 2, {2100, 1001}},
+                                              {"e", DT_F32, 2, {7, 3}},       {"f", DT_F32, 2, {2048, 1024}}};
+    struct fixture f = {.tensors = t, .n_tensors = 6};
     char path[PATH_MAX + 64];
     struct buf file = {0};
     const struct ckpt_tensor *tensors;
@@ -146,17 +150,18 @@ TEST(crc_and_alignment_of_our_archives)
     fixture_save(&f, test_tmpdir(), 1, 1, 1);
     assert_ok(ckpt_step_dir(test_tmpdir(), 1, dir, sizeof(dir)));
     snprintf(path, sizeof(path), "%s/__0_0.distcp", dir);
-    assert_ok(file_read(path, 1 << 24, &file));
+    assert_ok(file_read(path, 1 << 26, &file));
+    assert_ok(ckpt_verify(dir, NULL, NULL, NULL));
     struct ckpt *c = open_it();
-    assert_int_equal(ckpt_tensors(c, &tensors), 2);
-    for (int i = 0; i < 2; i++) {
-        const struct ckpt_chunk *k = &tensors[i].chunks[0];
+    assert_int_equal(ckpt_tensors(c, &tensors), 6);
+    for (int i = 0; i < 12; i++) {
+        const struct ckpt_chunk *k = &tensors[i / 2].chunks[0];
         struct bytes b = {file.data + k->offset, (size_t)k->length};
         const struct zip_source src = {bytes_read, &b, b.len};
         struct blob_tensor blob;
-        assert_ok(blob_tensor_read(&src, false, &blob, NULL));
+        assert_ok(blob_tensor_read(&src, i % 2, &blob, NULL));
         assert_int_equal(blob.crc, sums_crc32(0, b.data + blob.payload, blob.payload_bytes));
-        assert_int_equal(((uint64_t)k->offset + blob.payload) % (i ? 4096 : 64), 0);
+        assert_int_equal(((uint64_t)k->offset + blob.payload) % (blob.payload_bytes >= 65536 ? 4096 : 64), 0);
         assert_int_equal(blob.payload % 64, 0);
     }
     buf_fini(&file);
