@@ -3,14 +3,15 @@
  *
  *   bench_train [--model gpt2-124m|llama-160m|llama-1b] [--device cpu|cuda] [--dtype float32|bfloat16] [--workers N]
  *               [--threads N] [--alone] [--batch B] [--seq T] [--steps S] [--layers L] [--peak GFLOPS] [--peak-side N]
- *               [--algorithms FILE] [--set KEY=VALUE]... [--ops]
+ *               [--algorithms FILE] [--set KEY=VALUE]... [--ops] [--save]
  *
  * Each worker processes B samples of T tokens per step (weak scaling), in the layout of --set. Every worker reports the
  * median and its shortest step; the slowest worker counts. FLOP per token are 6 N + 12 L h s (PaLM appendix B; full
  * square of the attention) and 6 N + 6 L h s (its causal half). Both are printed as shares of the rate of products
  * measured on one worker's device, and on a GPU also of the vendor's figure (MFU). Another JSON line has the time for
  * filling the initial parameters. --ops adds a JSON line for every kind of op and of action of rank 0: its time, and
- * the least time for its operations and bytes at the measured rates (common/plan/estimate/cost.c).
+ * the least time for its operations and bytes at the measured rates (common/plan/estimate/cost.c). --save adds a JSON
+ * line for what a save costs the training (tests/bench/stall.h).
  *
  * --threads gives each worker as many cores and compute threads. With --alone the workers are jobs of one worker each
  * that run at the same time and exchange nothing: what the machine gives to so many workers before any communication.
@@ -28,6 +29,7 @@
 #include "common/plan/models/build.h"
 #include "tests/bench/peak.h"
 #include "tests/bench/peak_dev.h"
+#include "tests/bench/stall.h"
 #include "worker/nvml.h"
 #include "worker/step/engine.h"
 
@@ -60,7 +62,7 @@ struct options {
     const char *device, *dtype, *algorithms; /* algorithms: a file; NULL: none */
     int workers, threads, batch, seq, steps, layers, peak_side;
     double peak;
-    bool ops, alone;
+    bool ops, alone, save;
     const char *sets[MAX_SETS];
     int n_sets;
 };
@@ -281,6 +283,8 @@ static int run_worker(const struct job_spec *job, const struct graph *g, const s
     if (!failed && worker == 0)
         read_clocks(dev, &sh->gpu);
     failed = failed || print_profile(&e, o, &f, worker == 0, &sh->peak, &why);
+    if (!failed && o->save && worker == 0)
+        failed = stall_print(&e, &why) != OK;
     if (failed)
         fprintf(stderr, "worker %d: %s\n", worker, why.text);
     if (failed && comm)
@@ -428,11 +432,23 @@ int main(int argc, char **argv)
                         .seq = 64,
                         .steps = 4,
                         .peak_side = 8192};
-    static const struct option longs[] = {
-        {"workers", 1, NULL, 'w'},    {"batch", 1, NULL, 'b'},   {"seq", 1, NULL, 't'},   {"steps", 1, NULL, 's'},
-        {"layers", 1, NULL, 'l'},     {"peak", 1, NULL, 'p'},    {"ops", 0, NULL, 'o'},   {"model", 1, NULL, 'm'},
-        {"device", 1, NULL, 'd'},     {"dtype", 1, NULL, 'y'},   {"set", 1, NULL, 'e'},   {"peak-side", 1, NULL, 'k'},
-        {"algorithms", 1, NULL, 'a'}, {"threads", 1, NULL, 'n'}, {"alone", 0, NULL, 'i'}, {0}};
+    static const struct option longs[] = {{"workers", 1, NULL, 'w'},
+                                          {"batch", 1, NULL, 'b'},
+                                          {"seq", 1, NULL, 't'},
+                                          {"steps", 1, NULL, 's'},
+                                          {"layers", 1, NULL, 'l'},
+                                          {"peak", 1, NULL, 'p'},
+                                          {"ops", 0, NULL, 'o'},
+                                          {"model", 1, NULL, 'm'},
+                                          {"device", 1, NULL, 'd'},
+                                          {"dtype", 1, NULL, 'y'},
+                                          {"set", 1, NULL, 'e'},
+                                          {"peak-side", 1, NULL, 'k'},
+                                          {"algorithms", 1, NULL, 'a'},
+                                          {"threads", 1, NULL, 'n'},
+                                          {"alone", 0, NULL, 'i'},
+                                          {"save", 0, NULL, 'v'},
+                                          {0}};
     for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
         int *number = c == 'w'   ? &o.workers
                       : c == 'b' ? &o.batch
@@ -447,6 +463,8 @@ int main(int argc, char **argv)
             o.ops = true;
         else if (c == 'i')
             o.alone = true;
+        else if (c == 'v')
+            o.save = true;
         else if (c == 'm')
             o.model = model_find(optarg);
         else if (c == 'd')

@@ -1,7 +1,9 @@
-/* Preloaded: reads of files whose path contains the text in the file $EIO_FILE fail with EIO, as on a broken disk. */
+/* Preloaded: reads of files whose path contains the text in the file $EIO_FILE fail, as on a broken disk: with EIO, or
+ * with EBADF by io_uring, which has no other way to fail a read from outside. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <liburing.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,4 +47,17 @@ ssize_t pread64(int fd, void *data, size_t len, off64_t offset)
 ssize_t pread(int fd, void *data, size_t len, off_t offset)
 {
     return pread64(fd, data, len, offset);
+}
+
+int io_uring_submit(struct io_uring *r)
+{
+    static int (*next)(struct io_uring *);
+    if (!next)
+        *(void **)&next = dlsym(RTLD_NEXT, "io_uring_submit");
+    for (unsigned i = r->sq.sqe_head; i != r->sq.sqe_tail; i++) {
+        struct io_uring_sqe *sqe = &r->sq.sqes[i & *r->sq.kring_mask];
+        if (sqe->opcode == IORING_OP_READ && is_broken(sqe->fd))
+            sqe->fd = -1;
+    }
+    return next(r);
 }
