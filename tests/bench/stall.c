@@ -50,6 +50,7 @@ static err_t measure(struct snapshot *s, struct engine *e, void *arena, const vo
            "\"memcpy_s\": %.5f, \"stall_of_memcpy\": %.3f, \"spread\": [%.3f, %.3f], \"commit\": \"%s\"}\n",
            s->bytes, s->n, ROUNDS, stall[ROUNDS / 2], copy[ROUNDS / 2], ratio[ROUNDS / 2], ratio[0], ratio[ROUNDS - 1],
            peak_commit());
+    fflush(stdout); /* a worker ends with _exit */
     return OK;
 }
 

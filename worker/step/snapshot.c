@@ -3,6 +3,7 @@
 #include "worker/step/snapshot.h"
 
 #include "worker/step/fault.h"
+#include "worker/step/past_cache.h"
 #include "worker/step/rows.h"
 
 #include <assert.h>
@@ -237,7 +238,8 @@ static struct dev_event *snapshot_event(const struct engine *e)
     return e->train_bindings.events[op->event];
 }
 
-/* Copies between the arena, where the box is dense, and its rows on the device. */
+/* Copies between the arena, where the box is dense, and its rows on the device. s NULL: the device is the processor,
+ * and dtd-io, not this process, reads the arena next. */
 static err_t copy_piece(const struct snapshot_piece *x, struct kern_stream *s, uint8_t *arena, bool to_arena)
 {
     const struct box_rows rows = rows_of(&x->box, x->stride);
@@ -247,7 +249,10 @@ static err_t copy_piece(const struct snapshot_piece *x, struct kern_stream *s, u
     for (int64_t at = 0, run; !err && at < n; at += run) {
         run = rows_run(&rows, at, n);
         uint8_t *dense = arena + (size_t)at * size, *data = (uint8_t *)x->data + (size_t)rows_place(&rows, at) * size;
-        err = dev_copy(s, to_arena ? dense : data, to_arena ? data : dense, (size_t)run * size);
+        if (!s)
+            copy_past_cache(dense, data, (size_t)run * size);
+        else
+            err = dev_copy(s, to_arena ? dense : data, to_arena ? data : dense, (size_t)run * size);
     }
     return err;
 }
@@ -256,6 +261,7 @@ err_t snapshot_copy(struct snapshot *s, struct engine *e, void *arena)
 {
     struct run r = {.engine = e, .program = &e->train, .bindings = &e->train_bindings};
     const struct op *op = snapshot_op(e, &r.action);
+    const bool past_cache = e->config.dev->ops->host_memory;
     err_t err = run_waits(&r, op);
     s->updates = (float)e->updates;
     for (int i = 0; !err && i < s->n; i++) {
@@ -266,7 +272,7 @@ err_t snapshot_copy(struct snapshot *s, struct engine *e, void *arena)
         if (x->host)
             memcpy(to, x->data, x->bytes);
         else
-            err = copy_piece(x, run_stream(&r, op), to, true);
+            err = copy_piece(x, past_cache ? NULL : run_stream(&r, op), to, true);
     }
     return err ? err : run_record(&r, op);
 }
