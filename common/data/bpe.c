@@ -5,7 +5,7 @@
  *
  * The ids must not depend on where the stream is cut. So the encoder holds back the end of the pending text: as many
  * bytes as a special token might need, an incomplete character, and the piece that the pattern might continue to match,
- * as reported by PCRE2's hard partial matching, which includes look-aheads. It tries again when there is twice as much
+ * look-aheads included (regex_match). It tries again when there is twice as much
  * text, so a text that the pattern never cuts costs at most twice its length. */
 #include "common/data/bpe_priv.h"
 
@@ -18,7 +18,6 @@
 #define CACHE_SLOTS (1u << 15)
 #define CACHE_TEXT 30
 #define CACHE_IDS 8
-#define JIT_STACK ((size_t)16 << 20)
 
 struct cached {
     uint8_t len, n; /* len 0: free */
@@ -32,10 +31,9 @@ struct bpe_encoder {
     size_t try_at; /* do not try before so many bytes are pending */
     struct bpe_work work;
     struct cached *cache;
-    pcre2_match_data *match;
-    pcre2_match_context *context;
-    pcre2_jit_stack *stack;
-    int32_t *out; /* place of the next id; there is one for each pending byte */
+    struct regex_matcher *matcher;
+    struct buf classes; /* of the run that is being split */
+    int32_t *out;       /* place of the next id; there is one for each pending byte */
 };
 
 /* ---- create and free ---- */
@@ -52,7 +50,7 @@ void bpe_free(struct bpe *b)
     vocab_fini(&b->whole_tokens);
     free(b->whole_ids);
     buf_fini(&b->pattern);
-    pcre2_code_free(b->code);
+    regex_free(b->regex);
     free(b);
 }
 
@@ -74,15 +72,10 @@ err_t bpe_encoder_new(const struct bpe *b, struct bpe_encoder **ret)
         return ERR_NOMEM;
     e->bpe = b;
     e->cache = calloc(CACHE_SLOTS, sizeof(*e->cache));
-    e->match = pcre2_match_data_create(1, NULL);
-    e->context = pcre2_match_context_create(NULL);
-    e->stack = b->jit ? pcre2_jit_stack_create(32 << 10, JIT_STACK, NULL) : NULL;
-    if (!e->cache || !e->match || !e->context || (b->jit && !e->stack)) {
+    if (!e->cache || regex_matcher_new(b->regex, &e->matcher)) {
         bpe_encoder_free(e);
         return ERR_NOMEM;
     }
-    if (e->stack)
-        pcre2_jit_stack_assign(e->context, NULL, e->stack);
     *ret = e;
     return OK;
 }
@@ -94,9 +87,8 @@ void bpe_encoder_free(struct bpe_encoder *e)
     buf_fini(&e->pending);
     bpe_work_fini(&e->work);
     free(e->cache);
-    pcre2_match_data_free(e->match);
-    pcre2_match_context_free(e->context);
-    pcre2_jit_stack_free(e->stack);
+    regex_matcher_free(e->matcher);
+    buf_fini(&e->classes);
     free(e);
 }
 
@@ -148,41 +140,49 @@ static err_t emit(struct bpe_encoder *e, const uint8_t *p, size_t n)
     return err;
 }
 
-/* Finds one match from `at` on. *ret: 1: found, 0: none, -1: more text may change the result. */
-static err_t match(struct bpe_encoder *e, const uint8_t *text, size_t n, size_t at, bool whole, int *ret)
+/* Bytes of the next n characters, which are valid UTF-8. */
+static size_t chars_bytes(const uint8_t *p, size_t n)
 {
-    uint32_t options = whole ? 0 : PCRE2_PARTIAL_HARD;
-    int rc = PCRE2_ERROR_JIT_STACKLIMIT;
-    if (e->bpe->jit)
-        rc = pcre2_jit_match(e->bpe->code, text, n, at, options, e->match, e->context);
-    if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
-        rc = pcre2_match(e->bpe->code, text, n, at, options | PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, e->match, e->context);
-    *ret = rc >= 0 ? 1 : rc == PCRE2_ERROR_NOMATCH ? 0 : -1;
-    if (rc >= 0 || rc == PCRE2_ERROR_NOMATCH || rc == PCRE2_ERROR_PARTIAL)
-        return OK;
-    return rc == PCRE2_ERROR_NOMEMORY ? ERR_NOMEM : ERR_LIMIT;
+    size_t at = 0;
+    for (; n; n--)
+        at += p[at] < 0x80 ? 1 : p[at] < 0xe0 ? 2 : p[at] < 0xf0 ? 3 : 4;
+    return at;
+}
+
+static err_t classify(struct bpe_encoder *e, const uint8_t *text, size_t n, size_t *ret_chars)
+{
+    e->classes.len = 0;
+    err_t err = buf_reserve(&e->classes, n);
+    if (!err)
+        *ret_chars = regex_classify(e->bpe->regex, text, n, e->classes.data);
+    return err;
 }
 
 /* Encodes a run of valid UTF-8. `whole`: later text does not belong to it. ret: number of encoded bytes. */
 static err_t split(struct bpe_encoder *e, const uint8_t *text, size_t n, bool whole, size_t *ret)
 {
-    const PCRE2_SIZE *found = pcre2_get_ovector_pointer(e->match);
-    size_t at = 0;
-    err_t err = OK;
-    while (!err && at < n) {
+    size_t chars = 0, at = 0, start, end;
+    const uint8_t *from = text;
+    err_t err = classify(e, text, n, &chars);
+    bool ascii = chars == n;
+    regex_matcher_reset(e->matcher);
+    while (!err && at < chars) {
         int rc;
-        err = match(e, text, n, at, whole, &rc);
-        if (err || rc < 0 || (!rc && !whole))
+        err = regex_match(e->matcher, e->classes.data, chars, at, whole, &rc, &start, &end);
+        if (err || rc < 0)
             break;
-        size_t start = rc ? found[0] : n, end = rc ? found[1] : n;
-        if (start > at) /* text that the pattern skips is a piece too */
-            err = emit(e, text + at, start - at);
-        if (!err && end > start)
-            err = emit(e, text + start, end - start);
-        if (!err)
-            at = end;
+        if (!rc)
+            start = end = chars;
+        size_t gap = ascii ? start - at : chars_bytes(from, start - at);
+        size_t len = ascii ? end - start : chars_bytes(from + gap, end - start);
+        if (gap) /* text that the pattern skips is a piece too */
+            err = emit(e, from, gap);
+        if (!err && len)
+            err = emit(e, from + gap, len);
+        from += gap + len;
+        at = end;
     }
-    *ret = at;
+    *ret = err ? 0 : (size_t)(from - text);
     return err;
 }
 

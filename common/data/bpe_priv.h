@@ -2,12 +2,9 @@
 #ifndef DTD_COMMON_DATA_BPE_PRIV_H
 #define DTD_COMMON_DATA_BPE_PRIV_H
 
-#define PCRE2_CODE_UNIT_WIDTH 8
-
 #include "common/data/bpe.h"
+#include "common/data/regex.h"
 #include "common/data/vocab.h"
-
-#include <pcre2.h>
 
 /* An entry of the hash table of merges, keyed by the pair of ids; id -1: free. */
 struct bpe_merge {
@@ -45,8 +42,7 @@ struct bpe {
     struct vocab whole_tokens; /* if `whole`: the tokens' bytes, and below their ids */
     int32_t *whole_ids;
     struct buf pattern; /* as the file has it */
-    pcre2_code *code;
-    bool jit;
+    struct regex *regex;
 };
 
 /* ---- bpe_merge.c ---- */
@@ -67,11 +63,8 @@ void bpe_work_fini(struct bpe_work *w);
 NODISCARD err_t bpe_merge_piece(const struct bpe *b, const uint8_t *text, size_t n, struct bpe_work *work,
                                 int32_t *ret_ids, size_t *ret_n);
 
-/* ---- bpe_pattern.c ---- */
+/* ---- bpe_read.c ---- */
 
 extern const char bpe_gpt2_pattern[];
-/* Compiles a pattern from a Hugging Face file (Oniguruma syntax) with PCRE2. Only syntax with the same meaning in both
- * engines is accepted, and no lookbehind. ERR_UNSUPPORTED: the sentence names the construct and its position. */
-NODISCARD err_t bpe_pattern_compile(struct bpe *b, const char *pattern, size_t len, struct why *why);
 
 #endif

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+const char bpe_gpt2_pattern[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+
 struct bpe_reader {
     struct bpe *b;
     struct why *why;
@@ -436,6 +438,16 @@ static err_t pre_step(struct bpe_reader *r, const json_t *step, const json_t **p
     return json_is_string(*pattern) ? OK : unsupported(r, "pre_tokenizer", step);
 }
 
+static err_t pattern_set(struct bpe_reader *r, const char *pattern)
+{
+    size_t len = strlen(pattern);
+    err_t err = regex_new(pattern, len, REGEX_ONIGURUMA, &r->b->regex, r->why);
+    if (err)
+        return err;
+    err = buf_append(&r->b->pattern, pattern, len);
+    return err ? no_memory(r) : OK;
+}
+
 static err_t pre_read(struct bpe_reader *r, const json_t *pre)
 {
     const json_t *steps = has_type(pre, "Sequence") ? json_object_get(pre, "pretokenizers") : NULL, *pattern = NULL;
@@ -450,7 +462,7 @@ static err_t pre_read(struct bpe_reader *r, const json_t *pre)
     if (!done)
         return unsupported(r, "pre_tokenizer", pre ? pre : json_null());
     const char *text = pattern ? json_string_value(pattern) : bpe_gpt2_pattern;
-    err = bpe_pattern_compile(r->b, text, strlen(text), r->why);
+    err = pattern_set(r, text);
     return err ? why_prefix(r->why, err, "%s, pre_tokenizer", r->file) : OK;
 }
 
@@ -506,7 +518,7 @@ static err_t pair_read(struct bpe_reader *r, const json_t *root, const struct bp
     err = err ? err : merges_text(r, merges);
     r->file = file;
     err = err ? err : specials_of_vocab(r);
-    return err ? err : bpe_pattern_compile(r->b, bpe_gpt2_pattern, strlen(bpe_gpt2_pattern), r->why);
+    return err ? err : pattern_set(r, bpe_gpt2_pattern);
 }
 
 static err_t read_all(struct bpe_reader *r, const struct bpe_text *vocab, const struct bpe_text *merges)

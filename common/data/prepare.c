@@ -12,6 +12,7 @@
 #include "common/data/sha.h"
 #include "common/data/shard.h"
 #include "common/data/tokenizer.h"
+#include "common/data/unicode.h"
 #include "common/data/vocab.h"
 
 #include <errno.h>
@@ -192,6 +193,8 @@ static err_t name_set(struct preparation *x)
     if (!err)
         err = buf_printf(&text, "dtd-data 1\ntokenizer %s\nlowercase %d\nvocab %s\n", kind, x->p->lowercase,
                          vocab_sha256);
+    if (!err && x->p->tokenizer == TOKENIZER_BPE) /* other tables may give other ids */
+        err = buf_printf(&text, "unicode %s\n", UNICODE_TABLES);
     for (int i = 0; !err && i < x->p->n_files; i++)
         err = buf_printf(&text, "file %s\n", x->sources[i].sha256);
     if (!err)
