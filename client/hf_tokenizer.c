@@ -191,7 +191,8 @@ static err_t pair_compare(const struct hf_source *s, const struct hf_tokenizer *
 {
     char paths[2][PATH_MAX], *list[] = {paths[0], paths[1]};
     bool agrees;
-    if (t->n_paths != 1 || !hf_source_has(s, "vocab.json", paths[0]) || !hf_source_has(s, "merges.txt", paths[1]))
+    if (t->n_paths != 1 || !tokenizer_plain(t->tokenizer) || !hf_source_has(s, "vocab.json", paths[0]) ||
+        !hf_source_has(s, "merges.txt", paths[1]))
         return OK;
     err_t err = pair_agrees(s, t, list, &agrees);
     if (!err && !agrees)

@@ -72,11 +72,9 @@ static size_t least(const int32_t *ranks, size_t n)
     return best;
 }
 
-static size_t merge_short(const struct bpe *b, const uint8_t *text, size_t n, int32_t *ids)
+static size_t merge_short(const struct bpe *b, size_t n, int32_t *ids)
 {
     int32_t ranks[SHORT], made[SHORT];
-    for (size_t i = 0; i < n; i++)
-        ids[i] = b->bytes[text[i]];
     for (size_t i = 0; i + 1 < n; i++)
         ranks[i] = rank_of(b, ids[i], ids[i + 1], &made[i]);
     while (n > 1) {
@@ -106,7 +104,7 @@ void bpe_work_fini(struct bpe_work *w)
     free(w->ranks);
     free(w->made);
     free(w->heap);
-    *w = (struct bpe_work){0};
+    *w = (struct bpe_work){.steps = w->steps};
 }
 
 /* The heap needs 3 n entries: every place is pushed once at the start, and each merge pushes at most two. */
@@ -135,6 +133,7 @@ static void heap_push(struct bpe_work *w, uint64_t key)
     for (; i && w->heap[(i - 1) / 2] > key; i = (i - 1) / 2)
         w->heap[i] = w->heap[(i - 1) / 2];
     w->heap[i] = key;
+    w->steps++;
 }
 
 static uint64_t heap_pop(struct bpe_work *w)
@@ -147,6 +146,7 @@ static uint64_t heap_pop(struct bpe_work *w)
             break;
         w->heap[i] = w->heap[child];
         i = child;
+        w->steps++;
     }
     w->heap[i] = key;
     return top;
@@ -173,12 +173,13 @@ static void merge_at(const struct bpe *b, struct bpe_work *w, int32_t i)
         pair_update(b, w, w->prev[i]);
 }
 
-static size_t merge_long(const struct bpe *b, const uint8_t *text, size_t n, struct bpe_work *w, int32_t *ret)
+/* Leaves in w->ranks the number of the id with which each of the new ids begins. */
+static size_t merge_long(const struct bpe *b, size_t n, struct bpe_work *w, int32_t *ret)
 {
     size_t count = 0;
     w->n_heap = 0;
     for (size_t i = 0; i < n; i++) {
-        w->ids[i] = b->bytes[text[i]];
+        w->ids[i] = ret[i];
         w->prev[i] = (int32_t)i - 1;
         w->next[i] = i + 1 < n ? (int32_t)i + 1 : -1;
     }
@@ -190,12 +191,31 @@ static size_t merge_long(const struct bpe *b, const uint8_t *text, size_t n, str
         if (w->ranks[i] == (int32_t)(top >> 32)) /* else the heap entry is out of date */
             merge_at(b, w, i);
     }
-    for (int32_t i = 0; i >= 0; i = w->next[i])
+    for (int32_t i = 0, next; i >= 0; i = next) {
+        next = w->next[i];
+        w->ranks[count] = i; /* count <= i, and ranks are not needed any more */
         ret[count++] = w->ids[i];
+    }
     return count;
 }
 
 /* ---- either algorithm ---- */
+
+err_t bpe_merge_ids(const struct bpe *b, int32_t *ids, size_t n, struct bpe_work *work, const uint32_t **ret_starts,
+                    size_t *ret_n)
+{
+    if (n <= SHORT && !ret_starts) {
+        *ret_n = merge_short(b, n, ids);
+        return OK;
+    }
+    err_t err = n > INT32_MAX / 4 ? ERR_LIMIT : work_reserve(work, n);
+    if (err)
+        return err;
+    *ret_n = merge_long(b, n, work, ids);
+    if (ret_starts)
+        *ret_starts = (const uint32_t *)(const void *)work->ranks;
+    return OK;
+}
 
 err_t bpe_merge_piece(const struct bpe *b, const uint8_t *text, size_t n, struct bpe_work *work, int32_t *ret_ids,
                       size_t *ret_n)
@@ -206,12 +226,7 @@ err_t bpe_merge_piece(const struct bpe *b, const uint8_t *text, size_t n, struct
         *ret_n = 1;
         return OK;
     }
-    if (n <= SHORT) {
-        *ret_n = merge_short(b, text, n, ret_ids);
-        return OK;
-    }
-    err_t err = work_reserve(work, n);
-    if (!err)
-        *ret_n = merge_long(b, text, n, work, ret_ids);
-    return err;
+    for (size_t i = 0; i < n; i++)
+        ret_ids[i] = b->bytes[text[i]];
+    return bpe_merge_ids(b, ret_ids, n, work, NULL, ret_n);
 }

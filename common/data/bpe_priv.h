@@ -57,8 +57,13 @@ struct bpe_work {
     int32_t *ids, *next, *prev, *ranks, *made;
     uint64_t *heap;
     size_t cap, n_heap;
+    uint64_t steps; /* of the heap, a measure of work */
 };
 void bpe_work_fini(struct bpe_work *w);
+/* Merges ids[n], n > 0, in place. ret_starts (or NULL): for each of the *ret_n ids that are left, the number of the id
+ * with which it begins; valid until the next call. */
+NODISCARD err_t bpe_merge_ids(const struct bpe *b, int32_t *ids, size_t n, struct bpe_work *work,
+                              const uint32_t **ret_starts, size_t *ret_n);
 /* Encodes one piece of n > 0 bytes; writes at most n ids. */
 NODISCARD err_t bpe_merge_piece(const struct bpe *b, const uint8_t *text, size_t n, struct bpe_work *work,
                                 int32_t *ret_ids, size_t *ret_n);

@@ -36,6 +36,9 @@ bool tokenizer_bpe_parts(const void *vocab, size_t len, size_t *ret_at, size_t r
 NODISCARD err_t tokenizer_new_from(enum tokenizer_kind kind, const void *vocab, size_t len, bool lowercase,
                                    struct tokenizer **ret, struct why *why);
 void tokenizer_free(struct tokenizer *t);
+/* False for a tokenizer.json with a normalizer or another model than byte-level BPE: a pair of vocab.json and
+ * merges.txt does not describe such a tokenizer completely. */
+bool tokenizer_plain(const struct tokenizer *t);
 /* Whether both have the same tokens, merges, special tokens and pattern, so that every text gets the same ids. */
 bool tokenizer_same(const struct tokenizer *a, const struct tokenizer *b);
 

@@ -23,7 +23,7 @@
 struct regex {
     uint8_t *classes; /* of every code point */
     pcre2_code *code;
-    bool jit, avoids_letters;
+    bool jit, keeps_words, takes_letters, has_letters, takes_space;
 };
 
 struct regex_matcher {
@@ -31,7 +31,7 @@ struct regex_matcher {
     pcre2_match_data *match;
     pcre2_match_context *context;
     pcre2_jit_stack *stack;
-    uint64_t work, taken, longest;
+    uint64_t work, work_before, taken, longest; /* work_before: up to the reset */
 };
 
 /* ---- classes ---- */
@@ -120,9 +120,24 @@ size_t regex_classify(const struct regex *r, const uint8_t *text, size_t n, uint
     return count;
 }
 
-bool regex_avoids_letters(const struct regex *r)
+bool regex_keeps_words(const struct regex *r)
 {
-    return r->avoids_letters;
+    return r->keeps_words;
+}
+
+bool regex_takes_letters(const struct regex *r)
+{
+    return r->takes_letters;
+}
+
+bool regex_has_letters(const struct regex *r)
+{
+    return r->has_letters;
+}
+
+bool regex_takes_space(const struct regex *r)
+{
+    return r->takes_space;
 }
 
 /* ---- compiling ---- */
@@ -171,14 +186,80 @@ static err_t compile(struct regex *r, const struct buf *text, struct why *why)
     return OK;
 }
 
-static bool letters_avoided(const struct regex *r, const struct classes *c)
+/* ---- whether a text may be cut before a space between letters ---- */
+
+static bool set_has(const struct regex_program *p, unsigned set, uint32_t first, uint32_t last)
 {
-    const struct class_mask none = {{0}};
-    for (uint32_t i = 0; i < 26; i++)
-        if (memcmp(&c->masks[r->classes['a' + i]], &none, sizeof(none)) != 0 ||
-            memcmp(&c->masks[r->classes['A' + i]], &none, sizeof(none)) != 0)
+    const struct unicode_range *list = (const struct unicode_range *)(const void *)p->sets[set].data;
+    for (size_t i = 0; i < p->sets[set].len / sizeof(*list); i++)
+        if (list[i].first <= last && list[i].last >= first)
+            return true;
+    return false;
+}
+
+/* Walks the units of the pattern. Within one alternative at the top, a set with a letter must not come before a set
+ * with a space, nor must a group with both be repeated. */
+static bool words_kept(const struct regex_program *p)
+{
+    const uint16_t *units = (const uint16_t *)(const void *)p->units.data;
+    bool letter = false, space = false, repeats = false;
+    int depth = 0;
+    size_t n = p->units.len / sizeof(*units);
+    for (size_t i = 0; i < n; i++) {
+        depth += units[i] == '(';
+        depth -= units[i] == ')';
+        if (units[i] == '|' && !depth) {
+            letter = space = repeats = false;
+            continue;
+        }
+        repeats |= units[i] == ')' && i + 1 < n && (units[i + 1] == '*' || units[i + 1] == '+' || units[i + 1] == '{');
+        if (units[i] >= REGEX_SET_UNIT) {
+            unsigned set = units[i] - REGEX_SET_UNIT;
+            letter |= set_has(p, set, 'a', 'z') || set_has(p, set, 'A', 'Z');
+            bool here = set_has(p, set, ' ', ' ');
+            space |= here;
+            if (here && letter)
+                return false;
+        }
+        if (repeats && letter && space)
             return false;
+    }
     return true;
+}
+
+static bool letters_named(const struct regex_program *p)
+{
+    for (unsigned i = 0; i < (unsigned)p->n_sets; i++)
+        if (set_has(p, i, 'a', 'z') || set_has(p, i, 'A', 'Z'))
+            return true;
+    return false;
+}
+
+static bool takes(struct regex_matcher *m, uint32_t c)
+{
+    uint8_t class = m->regex->classes[c];
+    size_t start, end;
+    int rc;
+    regex_matcher_reset(m);
+    return !regex_match(m, &class, 1, 0, true, &rc, &start, &end) && rc;
+}
+
+/* Tries texts of one character. A look-ahead sees the end of the text there, and a space in a longer text: only one
+ * that tells these apart would matter, and words_kept refuses those. */
+static err_t words_check(struct regex *r, const struct regex_program *p)
+{
+    struct regex_matcher *m;
+    err_t err = regex_matcher_new(r, &m);
+    if (err)
+        return err;
+    r->keeps_words = words_kept(p);
+    r->has_letters = letters_named(p);
+    r->takes_space = takes(m, ' ');
+    r->takes_letters = true;
+    for (uint32_t i = 0; i < 26; i++)
+        r->takes_letters &= takes(m, 'a' + i) && takes(m, 'A' + i);
+    regex_matcher_free(m);
+    return OK;
 }
 
 static err_t program_compile(struct regex *r, const struct regex_program *p, struct why *why)
@@ -191,8 +272,8 @@ static err_t program_compile(struct regex *r, const struct regex_program *p, str
         why_set(why, err, "the pattern: %s",
                 err == ERR_LIMIT ? "it distinguishes more than 256 classes of characters" : err_text(err));
     err = err ? err : compile(r, &text, why);
-    if (!err)
-        r->avoids_letters = letters_avoided(r, c);
+    if (!err && (err = words_check(r, p)))
+        why_set(why, err, "%s", err_text(err));
     buf_fini(&text);
     free(c);
     return err;
@@ -261,7 +342,8 @@ void regex_matcher_free(struct regex_matcher *m)
 
 void regex_matcher_reset(struct regex_matcher *m)
 {
-    m->work = m->taken = m->longest = 0;
+    m->work_before = m->work;
+    m->taken = m->longest = 0;
 }
 
 uint64_t regex_work(const struct regex_matcher *m)
@@ -282,7 +364,7 @@ static int match_window(struct regex_matcher *m, const uint8_t *classes, size_t 
 
 static err_t work_check(const struct regex_matcher *m)
 {
-    return m->work > WORK_FREE + 16 * m->longest + WORK_PER_CHAR * m->taken ? ERR_LIMIT : OK;
+    return m->work - m->work_before > WORK_FREE + 16 * m->longest + WORK_PER_CHAR * m->taken ? ERR_LIMIT : OK;
 }
 
 static err_t error_of(int rc)

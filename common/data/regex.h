@@ -28,8 +28,15 @@ NODISCARD err_t regex_new(const char *pattern, size_t len, enum regex_syntax syn
 void regex_free(struct regex *r);
 /* Translates text[n], which is valid UTF-8, to classes. Writes at most n and returns the number of characters. */
 size_t regex_classify(const struct regex *r, const uint8_t *text, size_t n, uint8_t *ret);
-/* Whether no set of the pattern has an ASCII letter, so that a match contains none. */
-bool regex_avoids_letters(const struct regex *r);
+/* Whether no match contains an ASCII letter directly followed by a space, or looks across this place. Conservative. */
+bool regex_keeps_words(const struct regex *r);
+/* Whether, in addition, every ASCII letter is in a match. */
+bool regex_takes_letters(const struct regex *r);
+
+/* Whether a set of the pattern has an ASCII letter. */
+bool regex_has_letters(const struct regex *r);
+/* Whether a text of one space has a match. */
+bool regex_takes_space(const struct regex *r);
 
 /* State of matching, of one thread. */
 struct regex_matcher;
@@ -42,7 +49,7 @@ void regex_matcher_reset(struct regex_matcher *m);
  * bounded by a multiple of the length of the text. */
 NODISCARD err_t regex_match(struct regex_matcher *m, const uint8_t *classes, size_t n, size_t at, bool whole, int *ret,
                             size_t *ret_start, size_t *ret_end);
-/* Characters that were given to PCRE2 since the reset, a measure of work. */
+/* Characters that were given to PCRE2 since the matcher was created, a measure of work. */
 uint64_t regex_work(const struct regex_matcher *m);
 
 #endif

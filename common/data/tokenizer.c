@@ -14,8 +14,9 @@ struct tokenizer {
     bool lowercase;
     struct vocab words;
     int32_t unk, eos;
-    struct bpe *bpe;
-    struct buf vocab; /* content of the vocab file */
+    struct bpe *bpe;     /* byte-level encoding without a normalizer */
+    struct chain *chain; /* any other tokenizer of tokenizer files */
+    struct buf vocab;    /* content of the vocab file */
 };
 
 static bool is_space(uint8_t c)
@@ -102,16 +103,27 @@ void encoder_init(struct encoder *e, const struct tokenizer *tokenizer, struct b
     e->splitter.arg = e;
     e->splitter.n = 0;
     e->bpe = NULL;
+    e->chain = NULL;
 }
 
 void encoder_fini(struct encoder *e)
 {
     bpe_encoder_free(e->bpe);
+    chain_encoder_free(e->chain);
     e->bpe = NULL;
+    e->chain = NULL;
+}
+
+static err_t feed_chain(struct encoder *e, const uint8_t *text, size_t len, bool last)
+{
+    err_t err = e->chain ? OK : chain_encoder_new(e->tokenizer->chain, &e->chain);
+    return err ? err : chain_encoder_feed(e->chain, text, len, last, e->ids);
 }
 
 static err_t feed_bpe(struct encoder *e, const uint8_t *text, size_t len, bool last)
 {
+    if (e->tokenizer->chain)
+        return feed_chain(e, text, len, last);
     err_t err = e->bpe ? OK : bpe_encoder_new(e->tokenizer->bpe, &e->bpe);
     return err ? err : bpe_encoder_feed(e->bpe, text, len, last, e->ids);
 }
@@ -162,6 +174,8 @@ err_t tokenizer_decode(const struct tokenizer *t, int32_t id, struct buf *ret)
         return ERR_INVALID;
     if (t->kind == TOKENIZER_BYTES)
         return buf_append(ret, &byte, 1);
+    if (t->chain)
+        return chain_decode(t->chain, id, ret);
     if (t->kind == TOKENIZER_BPE) {
         size_t len;
         const uint8_t *text = bpe_token(t->bpe, id, &len);
@@ -265,6 +279,8 @@ static err_t bpe_make(const struct bpe_text *vocab, const struct bpe_text *merge
     if (err)
         return why_set(why, err, "%s", err_text(err));
     err = bpe_new(vocab, merges, &t->bpe, why);
+    if (err == ERR_UNSUPPORTED && !merges)
+        err = chain_new(vocab, &t->chain, why);
     if (!err) {
         err = merges ? buf_printf(&t->vocab, PAIR, vocab->len, merges->len) : OK;
         err = err ? err : buf_append(&t->vocab, vocab->data, vocab->len);
@@ -375,6 +391,7 @@ void tokenizer_free(struct tokenizer *t)
     if (!t)
         return;
     bpe_free(t->bpe);
+    chain_free(t->chain);
     vocab_fini(&t->words);
     buf_fini(&t->vocab);
     free(t);
@@ -386,7 +403,7 @@ int64_t tokenizer_vocab(const struct tokenizer *t)
     case TOKENIZER_WORDS:
         return t->words.n;
     case TOKENIZER_BPE:
-        return bpe_vocab(t->bpe);
+        return t->chain ? chain_vocab(t->chain) : bpe_vocab(t->bpe);
     case TOKENIZER_BYTES:
         break;
     }
@@ -409,11 +426,16 @@ bool tokenizer_lowercase(const struct tokenizer *t)
     return t->lowercase;
 }
 
+bool tokenizer_plain(const struct tokenizer *t)
+{
+    return !t->chain;
+}
+
 bool tokenizer_same(const struct tokenizer *a, const struct tokenizer *b)
 {
     if (a->kind != b->kind || a->lowercase != b->lowercase)
         return false;
-    if (a->kind == TOKENIZER_BPE)
+    if (a->bpe && b->bpe)
         return bpe_same(a->bpe, b->bpe);
     return a->vocab.len == b->vocab.len && (!a->vocab.len || memcmp(a->vocab.data, b->vocab.data, a->vocab.len) == 0);
 }

@@ -4,6 +4,7 @@
 #define DTD_COMMON_DATA_TOKENIZER_H
 
 #include "common/data/bpe.h"
+#include "common/data/chain.h"
 #include "common/data/data.h"
 #include "common/data/vocab.h"
 
@@ -27,7 +28,8 @@ struct encoder {
     const struct tokenizer *tokenizer;
     struct buf *ids; /* int32 ids are appended */
     struct splitter splitter;
-    struct bpe_encoder *bpe; /* created by the first feed */
+    struct bpe_encoder *bpe; /* one of the two, created by the first feed */
+    struct chain_encoder *chain;
 };
 void encoder_init(struct encoder *e, const struct tokenizer *tokenizer, struct buf *ids);
 void encoder_fini(struct encoder *e);

@@ -173,7 +173,7 @@ def main():
         found = importlib.metadata.version(package)
         if found != version:
             sys.exit("unicode_generate.py: %s %s is needed, and %s is installed" % (package, version, found))
-    print("/* Made by unicode_generate.py. Do not edit. */")
+    print("/* Made by unicode_generate.py. Do not edit. */\n// clang-format off")
     print_categories()
     print_sets()
     print_strings("lower", mapped(normalizers.Lowercase()), "Lowercase")

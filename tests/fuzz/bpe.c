@@ -33,9 +33,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (tokenizer_bpe_new(data, size, &t, NULL))
         return 0;
     err_t err = tokenizer_encode(t, data, size, &ids);
-    require(!err || err == ERR_LIMIT);
+    require(!err || err == ERR_LIMIT || err == ERR_UNSUPPORTED);
     if (!err) {
-        check_decodes(t, &ids, data, size);
+        if (tokenizer_plain(t)) /* a normalizer changes the text */
+            check_decodes(t, &ids, data, size);
         encoder_init(&e, t, &pieces);
         err = encoder_feed(&e, data, cut);
         err = err ? err : encoder_feed(&e, data + cut, size - cut);

@@ -141,4 +141,5 @@ def main():
                     sample + [" zebrafish ocelots zebrafishes"], lambda t: other.encode(t, add_special_tokens=False).ids)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -444,13 +444,14 @@ TEST(fields_that_are_refused)
     static const struct {
         const char *model, *pre, *part;
     } cases[] = {
-        {"\"byte_fallback\": true, ", SMALL_BYTE_LEVEL, "model.byte_fallback: true"},
+        {"\"continuing_subword_prefix\": \"##\", ", SMALL_BYTE_LEVEL, "model.continuing_subword_prefix: \"##\""},
         {"\"end_of_word_suffix\": \"</w>\", ", SMALL_BYTE_LEVEL, "model.end_of_word_suffix: \"</w>\""},
         {"\"dropout\": 0.1, ", SMALL_BYTE_LEVEL, "model.dropout: 0.1"},
-        {"", "null", "pre_tokenizer: null"},
-        {"", "{\"type\": \"Whitespace\"}", "pre_tokenizer: {\"type\":\"Whitespace\"}"},
-        {"", "{\"type\": \"ByteLevel\", \"add_prefix_space\": true}", "add_prefix_space"},
-        {"", "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}", "pre_tokenizer"},
+        {"", "{\"type\": \"UnicodeScripts\"}", "pre_tokenizer.type: \"UnicodeScripts\""},
+        {"", "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"FixedLength\", \"length\": 0}]}",
+         "pre_tokenizer.pretokenizers[0].type: \"FixedLength\""},
+        {"", "{\"type\": \"ByteLevel\", \"use_regex\": false, \"cut\": 3}", "pre_tokenizer.cut: 3"},
+        {"", "{\"type\": \"Metaspace\", \"prepend_scheme\": \"last\"}", "pre_tokenizer.prepend_scheme: \"last\""},
     };
     static const struct {
         const char *pattern;

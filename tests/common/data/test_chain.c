@@ -1,0 +1,317 @@
+/* Tokenizers as chains of steps: ids and the bytes that they cover, on files small enough to follow by hand, streams
+ * cut anywhere, work, and refusals. tests/interop/interop_tok.py compares with tokenizers itself. */
+#include "common/data/chain.h"
+#include "common/data/tokenizer.h"
+#include "tests/common/data/files.h"
+
+#include <string.h>
+
+#define MARK "\xe2\x96\x81"
+
+/* A BPE of characters like Llama 2's. */
+#define LLAMA(normalizer, pre, vocab, merges)                                                                          \
+    "{\"added_tokens\": [{\"id\": 0, \"content\": \"<s>\", \"special\": true, \"normalized\": false}], "               \
+    "\"normalizer\": " normalizer ", \"pre_tokenizer\": " pre                                                          \
+    ", \"post_processor\": {\"type\": \"TemplateProcessing\","                                                         \
+    "\"single\": [{\"SpecialToken\": {\"id\": \"<s>\", \"type_id\": 0}}, {\"Sequence\": {\"id\": \"A\", \"type_id\": " \
+    "0}}], "                                                                                                           \
+    "\"special_tokens\": {\"<s>\": {\"id\": \"<s>\", \"ids\": [0], \"tokens\": [\"<s>\"]}}}, "                         \
+    "\"decoder\": {\"type\": \"Sequence\", \"decoders\": [{\"type\": \"Replace\", \"pattern\": {\"String\": \"" MARK   \
+    "\"}, \"content\": \" \"}, {\"type\": \"ByteFallback\"}, {\"type\": \"Fuse\"}]}, "                                 \
+    "\"model\": {\"type\": \"BPE\", \"unk_token\": \"?\", \"fuse_unk\": true, \"byte_fallback\": true, \"vocab\": {"   \
+    "\"<s>\": 0, \"?\": 1, \"" MARK "\": 2, \"a\": 3, \"b\": 4, \"ab\": 5, \"" MARK "ab\": 6, \"<0xC3>\": 7, "         \
+    "\"<0xA9>\": 8" vocab "}, \"merges\": [\"a b\", [\"" MARK "\", \"ab\"]" merges "]}}"
+#define LEGACY                                                                                                   \
+    "{\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Prepend\", \"prepend\": \"" MARK "\"}, {\"type\": " \
+    "\"Replace\", \"pattern\": {\"String\": \" \"}, \"content\": \"" MARK "\"}]}"
+
+static struct chain *of(const char *json)
+{
+    struct chain *c = NULL;
+    struct why why = {0};
+    const struct bpe_text text = {"tokenizer.json", (const uint8_t *)json, strlen(json)};
+    if (chain_new(&text, &c, &why))
+        fail_msg("%s", why.text);
+    return c;
+}
+
+/* The ids with what they cover, as "6:0-2 0:2-5". */
+static void check_ids(const struct chain *c, const char *text, const char *expected)
+{
+    struct chain_encoder *e;
+    struct buf ids = {0}, spans = {0}, found = {0};
+    assert_ok(chain_encoder_new(c, &e));
+    assert_ok(chain_encode(e, (const uint8_t *)text, strlen(text), &ids, &spans));
+    assert_int_equal(ids.len / sizeof(int32_t), spans.len / sizeof(struct chain_span));
+    for (size_t i = 0; i < ids.len / sizeof(int32_t); i++) {
+        const struct chain_span *s = (const struct chain_span *)(const void *)spans.data + i;
+        assert_ok(buf_printf(&found, "%s%d:%u-%u", i ? " " : "", ((const int32_t *)(const void *)ids.data)[i], s->from,
+                             s->to));
+    }
+    assert_ok(buf_append(&found, "", 1));
+    assert_string_equal((char *)found.data, expected);
+    buf_fini(&ids);
+    buf_fini(&spans);
+    buf_fini(&found);
+    chain_encoder_free(e);
+}
+
+TEST(byte_fallback_and_spans)
+{
+    struct chain *c = of(LLAMA(LEGACY, "null", "", ""));
+    struct buf text = {0};
+    size_t n;
+    check_ids(c, "ab ab", "6:0-2 6:2-5");
+    check_ids(c, "b<s>ab", "2:0-1 4:0-1 0:1-4 6:4-6");
+    check_ids(c, "a\xc3\xa9", "2:0-1 3:0-1 7:1-3 8:1-3");
+    check_ids(c, "axya", "2:0-1 3:0-1 1:1-3 3:3-4"); /* one unknown token for two characters */
+    check_ids(c, "a\xff", "2:0-1 3:0-1 1:1-2");
+    check_ids(c, "", "");
+    assert_int_equal(chain_vocab(c), 9);
+    assert_int_equal(chain_template(c, false, &n)[0], 0);
+    assert_int_equal(n, 1);
+    chain_template(c, true, &n);
+    assert_int_equal(n, 0);
+    assert_ok(chain_decode(c, 6, &text));
+    assert_ok(chain_decode(c, 7, &text));
+    assert_ok(chain_decode(c, 8, &text));
+    assert_int_equal(text.len, 5);
+    assert_memory_equal(text.data, " ab\xc3\xa9", 5);
+    buf_fini(&text);
+    chain_free(c);
+}
+
+TEST(metaspace_at_the_beginning)
+{
+    struct chain *first =
+        of(LLAMA("null", "{\"type\": \"Metaspace\", \"prepend_scheme\": \"first\", \"split\": false}", "", ""));
+    struct chain *never =
+        of(LLAMA("null", "{\"type\": \"Metaspace\", \"add_prefix_space\": false, \"split\": true}", "", ""));
+    check_ids(first, "ab<s>ab", "6:0-2 0:2-5 5:5-7");
+    check_ids(first, " ab", "6:0-3");
+    check_ids(never, "ab ab", "5:0-2 6:2-5");
+    chain_free(first);
+    chain_free(never);
+}
+
+#define UNIGRAM                                                                                                   \
+    "{\"added_tokens\": [], \"normalizer\": null, \"pre_tokenizer\": null, \"model\": {\"type\": \"Unigram\", "   \
+    "\"unk_id\": 0, "                                                                                             \
+    "\"vocab\": [[\"<unk>\", 0], [\"a\", -1], [\"b\", -1], [\"ab\", -2], [\"c\", -3.5], [\"bc\", -4], [\"abc\", " \
+    "-5.25]]}}"
+
+TEST(unigram_by_hand)
+{
+    struct chain *c = of(UNIGRAM);
+    check_ids(c, "ab", "3:0-2");        /* -2 = -1 - 1: the longest piece keeps a tie */
+    check_ids(c, "abc", "1:0-1 5:1-3"); /* -5 > -5.25 > -5.5 */
+    check_ids(c, "xyab", "0:0-2 3:2-4");
+    check_ids(c, "a\xc3\xa9", "1:0-1 0:1-3");
+    chain_free(c);
+}
+
+#define WORDPIECE                                                                                                    \
+    "{\"added_tokens\": [], \"normalizer\": {\"type\": \"BertNormalizer\"}, \"pre_tokenizer\": {\"type\": "          \
+    "\"BertPreTokenizer\"}, \"post_processor\": {\"type\": \"BertProcessing\", \"sep\": [\"[SEP]\", 7], \"cls\": "   \
+    "[\"[CLS]\", 6]}, \"decoder\": {\"type\": \"WordPiece\", \"prefix\": \"##\", \"cleanup\": true}, \"model\": "    \
+    "{\"type\": \"WordPiece\", \"unk_token\": \"[UNK]\", \"continuing_subword_prefix\": \"##\", "                    \
+    "\"max_input_chars_per_word\": 10, \"vocab\": {\"[UNK]\": 0, \"un\": 1, \"##aff\": 2, \"##able\": 3, \"!\": 4, " \
+    "\"\xe4\xb8\xad\": 5, \"[CLS]\": 6, \"[SEP]\": 7}}}"
+
+TEST(wordpiece_by_hand)
+{
+    struct chain *c = of(WORDPIECE);
+    size_t n;
+    check_ids(c,
+              "Un\xc3\xa4"
+              "ffable!",
+              "1:0-2 2:2-6 3:6-10 4:10-11"); /* the word of BERT's paper, with an accent */
+    check_ids(c, "unaffx un", "0:0-6 1:7-9");
+    check_ids(c, "un\xe4\xb8\xadun", "1:0-2 5:2-5 1:5-7");
+    check_ids(c, "unaffableaffable", "0:0-16"); /* more than 10 characters */
+    assert_int_equal(*chain_template(c, false, &n), 6);
+    assert_int_equal(*chain_template(c, true, &n), 7);
+    chain_free(c);
+}
+
+/* ---- streams ---- */
+
+static void stream(const struct chain *c, const struct buf *text, size_t chunk, struct buf *ids)
+{
+    struct chain_encoder *e;
+    assert_ok(chain_encoder_new(c, &e));
+    chain_encoder_cut(e, 1);
+    for (size_t at = 0, n; at < text->len; at += n) {
+        n = chunk < text->len - at ? chunk : text->len - at;
+        assert_ok(chain_encoder_feed(e, text->data + at, n, false, ids));
+    }
+    assert_ok(chain_encoder_feed(e, NULL, 0, true, ids));
+    chain_encoder_free(e);
+}
+
+static void check_stream(const char *json)
+{
+    static const char *const parts[] = {"a",        "b",    "ab",           " ",  "  ",  "\n", MARK, "<s>",
+                                        "\xc3\xa9", "\xff", "\xe4\xb8\xad", " a", "b a", "1",  "-",  "e\xcc\x81"};
+    struct chain *c = of(json);
+    struct chain_encoder *e;
+    uint64_t state = 5;
+    assert_true(chain_cuts(c));
+    assert_ok(chain_encoder_new(c, &e));
+    for (int i = 0; i < 300; i++) {
+        struct buf text = {0}, ids = {0}, cut = {0}, spans = {0};
+        for (size_t k = random_next(&state) % 60 + 1; k; k--) {
+            const char *part = parts[random_next(&state) % (sizeof(parts) / sizeof(parts[0]))];
+            assert_ok(buf_append(&text, part, strlen(part)));
+        }
+        assert_ok(chain_encode(e, text.data, text.len, &ids, &spans));
+        stream(c, &text, 1 + (size_t)i % 7, &cut);
+        assert_int_equal(ids.len, cut.len);
+        assert_memory_equal(ids.data, cut.data, ids.len);
+        buf_fini(&text);
+        buf_fini(&ids);
+        buf_fini(&cut);
+        buf_fini(&spans);
+    }
+    chain_encoder_free(e);
+    chain_free(c);
+}
+
+#define METASPACE(scheme) "{\"type\": \"Metaspace\", \"prepend_scheme\": \"" scheme "\", \"split\": true}"
+
+TEST(a_stream_gives_the_ids_of_the_whole)
+{
+    check_stream(LLAMA(LEGACY, "null", "", ""));
+    check_stream(LLAMA("null", METASPACE("first"), "", ""));
+    check_stream(LLAMA("{\"type\": \"NFKC\"}", METASPACE("always"), "", ""));
+    check_stream(
+        LLAMA("{\"type\": \"Strip\", \"strip_left\": true, \"strip_right\": true}", METASPACE("always"), "", ""));
+    check_stream(WORDPIECE);
+}
+
+/* What reaches across a space between letters forbids to cut there. */
+TEST(what_forbids_to_cut_a_stream)
+{
+    static const char *const cases[] = {
+        LLAMA(LEGACY, "null", ", \"b" MARK "\": 9, \"ab" MARK "\": 10", ", [\"b\", \"" MARK "\"]"),
+        LLAMA("{\"type\": \"Replace\", \"pattern\": {\"String\": \"b a\"}, \"content\": \"x\"}", METASPACE("first"), "",
+              ""),
+        LLAMA("{\"type\": \"Replace\", \"pattern\": {\"Regex\": \"\\\\s+\"}, \"content\": \"x\"}", METASPACE("first"),
+              "", ""),
+        LLAMA("null", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"a b\"}, \"behavior\": \"Isolated\"}", "", ""),
+        LLAMA("null", "{\"type\": \"Split\", \"pattern\": {\"String\": \" \"}, \"behavior\": \"MergedWithPrevious\"}",
+              "", ""),
+        UNIGRAM,
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct chain *c = of(cases[i]);
+        if (chain_cuts(c))
+            fail_msg("case %zu", i);
+        chain_free(c);
+    }
+}
+
+/* ---- work ---- */
+
+static uint64_t work_of(const struct chain *c, const char *part, size_t n)
+{
+    struct chain_encoder *e;
+    struct buf text = {0}, ids = {0};
+    for (size_t i = 0; i < n; i++)
+        assert_ok(buf_append(&text, part, strlen(part)));
+    assert_ok(chain_encoder_new(c, &e));
+    assert_ok(chain_encoder_feed(e, text.data, text.len, true, &ids));
+    uint64_t work = chain_encoder_work(e);
+    chain_encoder_free(e);
+    buf_fini(&text);
+    buf_fini(&ids);
+    return work;
+}
+
+/* Twice the text is at most a little more than twice the work: n log n, with n = 2^14 and 2^15. */
+TEST(work_is_n_log_n)
+{
+    static const char *const files[] = {LLAMA(LEGACY, "null", "", ""), LLAMA("{\"type\": \"NFC\"}", "null", "", ""),
+                                        UNIGRAM, WORDPIECE},
+                             *const parts[] = {"a",        "ab",   " ",        MARK,
+                                               "x",        "<s>",  "\xcc\x81", "\xcc\xa3\xcc\x81",
+                                               "\xc3\xa9", "\xff", "<",        "abc"};
+    for (size_t f = 0; f < sizeof(files) / sizeof(files[0]); f++) {
+        struct chain *c = of(files[f]);
+        for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+            uint64_t half = work_of(c, parts[i], 1 << 14), all = work_of(c, parts[i], 1 << 15);
+            if (!half || all > half * 9 / 4 || all > (uint64_t)400 << 15)
+                fail_msg("file %zu, \"%s\": %llu, then %llu", f, parts[i], (unsigned long long)half,
+                         (unsigned long long)all);
+        }
+        chain_free(c);
+    }
+}
+
+/* ---- refusals ---- */
+
+#define WITH(field, value) \
+    "{\"" field "\": " value ", \"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1}, \"merges\": []}}"
+
+TEST(files_that_are_refused)
+{
+    static const struct {
+        const char *json;
+        err_t code;
+        const char *part;
+    } cases[] = {
+        {"{", ERR_INVALID, "tokenizer.json, line 1"},
+        {"{}", ERR_INVALID, "model: it is missing"},
+        {WITH("normalizer", "{\"type\": \"Nmt\"}"), ERR_UNSUPPORTED, "normalizer.type: \"Nmt\""},
+        {WITH("normalizer", "{\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"NFC\"}, {\"type\": \"X\"}]}"),
+         ERR_UNSUPPORTED, "normalizer.normalizers[1].type: \"X\""},
+        {WITH("normalizer", "{\"type\": \"NFC\", \"form\": 2}"), ERR_UNSUPPORTED, "normalizer.form: 2"},
+        {WITH("normalizer", "{\"type\": \"Precompiled\", \"precompiled_charsmap\": \"AAAA\"}"), ERR_INVALID,
+         "is damaged"},
+        {WITH("normalizer", "{\"type\": \"Replace\", \"pattern\": {\"Regex\": \"(?<=a)b\"}, \"content\": \"\"}"),
+         ERR_UNSUPPORTED, "normalizer: byte 0 of the pattern"},
+        {WITH("decoder", "{\"type\": \"CTC\"}"), ERR_UNSUPPORTED, "decoder.type: \"CTC\""},
+        {WITH("post_processor",
+              "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"x\"}}, {\"Sequence\": "
+              "{\"id\": \"A\"}}], \"special_tokens\": {}}"),
+         ERR_INVALID, "special_tokens lacks a token"},
+        {WITH("surprise", "1"), ERR_UNSUPPORTED, "the file.surprise: 1"},
+        {WITH("added_tokens", "[{\"id\": 7, \"content\": \"x\"}]"), ERR_INVALID,
+         "\"x\" has the id 7, but tokenizers gives it 2"},
+        {WITH("added_tokens", "[{\"id\": 2, \"content\": \"x\", \"glow\": true}]"), ERR_UNSUPPORTED,
+         "added_tokens[0].glow: true"},
+        {"{\"normalizer\": {\"type\": \"Strip\"}, \"added_tokens\": [{\"id\": 1, \"content\": \"  \"}], \"model\": "
+         "{\"type\": \"BPE\", \"vocab\": {\"a\": 0}, \"merges\": []}}",
+         ERR_UNSUPPORTED, "nothing is left of \"  \" by the normalizer"},
+        {"{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 0}, \"merges\": []}}", ERR_INVALID,
+         "has its id already"},
+        {"{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 99999999999}, \"merges\": []}}", ERR_INVALID,
+         "its id is not a number"},
+        {"{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1}, \"merges\": [\"a b\"]}}", ERR_INVALID,
+         "model.merges[0]: \"a\" and \"b\": the vocabulary lacks the merged token"},
+        {"{\"model\": {\"type\": \"BPE\", \"dropout\": 0.1, \"vocab\": {}, \"merges\": []}}", ERR_UNSUPPORTED,
+         "model.dropout: 0.1"},
+        {"{\"model\": {\"type\": \"Unigram\", \"vocab\": [[\"a\"]]}}", ERR_INVALID, "model.vocab[0]"},
+        {"{\"model\": {\"type\": \"Unigram\", \"unk_id\": 5, \"vocab\": [[\"a\", 0]]}}", ERR_INVALID, "model.unk_id"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct chain *c;
+        struct why why = {0};
+        const struct bpe_text text = {"tokenizer.json", (const uint8_t *)cases[i].json, strlen(cases[i].json)};
+        err_t err = chain_new(&text, &c, &why);
+        if (err != cases[i].code || !strstr(why.text, cases[i].part))
+            fail_msg("%s: %s: \"%s\", not \"%s\"", cases[i].json, err_name(err), why.text, cases[i].part);
+    }
+}
+
+TEST(a_text_that_needs_an_unknown_token)
+{
+    struct chain *c = of("{\"model\": {\"type\": \"Unigram\", \"vocab\": [[\"a\", 0]]}}");
+    struct chain_encoder *e;
+    struct buf ids = {0};
+    assert_ok(chain_encoder_new(c, &e));
+    assert_err(ERR_UNSUPPORTED, chain_encoder_feed(e, (const uint8_t *)"ab", 2, true, &ids));
+    buf_fini(&ids);
+    chain_encoder_free(e);
+    chain_free(c);
+}
