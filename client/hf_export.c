@@ -246,7 +246,7 @@ static err_t tokenizer_write(struct exporting *e)
     if (!err && tokenizer_bpe_parts(vocab.data, vocab.len, &at, n))
         err = pair_write(e, &vocab, at, n);
     else if (!err)
-        err = small_write(e, "tokenizer.json", vocab.data, vocab.len);
+        err = small_write(e, tokenizer_file_name(vocab.data, vocab.len), vocab.data, vocab.len);
     if (!err && !json_object_get(e->kept, "tokenizer_config.json"))
         err = small_write(e, "tokenizer_config.json", config, strlen(config));
     buf_fini(&vocab);

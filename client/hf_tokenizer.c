@@ -101,13 +101,19 @@ static err_t added_of_map(const struct hf_source *s, json_t *map, struct added_l
     return OK;
 }
 
-/* Whether the tokenizer gives this text exactly this id, as one token. */
+/* Whether the tokenizer gives this text exactly this id, as one token. In a .model, no text gives a control token, and
+ * it suffices that the id is spelled like this. */
 static err_t token_has(const struct tokenizer *t, const struct tokenizer_added *x, bool *ret)
 {
-    struct buf ids = {0};
+    struct buf ids = {0}, text = {0};
     err_t err = tokenizer_encode(t, x->content, strlen(x->content), &ids);
     *ret = !err && ids.len == sizeof(int32_t) && *(const int32_t *)(const void *)ids.data == x->id;
+    if (!err && !*ret && tokenizer_controls_hidden(t) && x->id < tokenizer_vocab(t)) {
+        err = tokenizer_decode(t, (int32_t)x->id, &text);
+        *ret = !err && text.len == strlen(x->content) && memcmp(text.data, x->content, text.len) == 0;
+    }
     buf_fini(&ids);
+    buf_fini(&text);
     return err;
 }
 
@@ -154,17 +160,21 @@ static err_t added_apply(const struct hf_source *s, struct hf_tokenizer *t, stru
     }
     return why_set(s->why, ERR_INVALID,
                    "%s: tokenizer_config.json or added_tokens.json gives \"%.80s\" the id %" PRId64
-                   ", but tokenizer.json does not. Save the tokenizer again with transformers, so that they agree",
-                   s->dir, a->list[0].content, a->list[0].id);
+                   ", but %s does not. Save the tokenizer again with transformers, so that they agree",
+                   s->dir, a->list[0].content, a->list[0].id, strrchr(t->paths[0], '/') + 1);
 }
 
 static err_t files_read(const struct hf_source *s, struct hf_tokenizer *t)
 {
     char *list[] = {t->paths[0], t->paths[1]};
-    bool whole = hf_source_has(s, "tokenizer.json", t->paths[0]);
-    if (!whole && !(hf_source_has(s, "vocab.json", t->paths[0]) && hf_source_has(s, "merges.txt", t->paths[1])))
+    static const char *const whole[] = {"tokenizer.json", "tokenizer.model", "tekken.json"};
+    for (size_t i = 0; !t->n_paths && i < sizeof(whole) / sizeof(whole[0]); i++) {
+        bool pair =
+            i == 1 && hf_source_has(s, "vocab.json", t->paths[0]) && hf_source_has(s, "merges.txt", t->paths[1]);
+        t->n_paths = pair ? 2 : hf_source_has(s, whole[i], t->paths[0]);
+    }
+    if (!t->n_paths)
         return OK;
-    t->n_paths = whole ? 1 : 2;
     return tokenizer_bpe_files(list, t->n_paths, &t->tokenizer, s->why);
 }
 

@@ -31,6 +31,8 @@ struct bpe;
  * that are neither bytes nor results of merges are special tokens. ERR_INVALID: the sentence names file, place and
  * cause. ERR_UNSUPPORTED: it names the field that requires an unsupported feature. */
 NODISCARD err_t bpe_new(const struct bpe_text *vocab, const struct bpe_text *merges, struct bpe **ret, struct why *why);
+/* From a .tiktoken file (base64 and rank in each line) or a tekken.json. */
+NODISCARD err_t bpe_ranks_new(const struct bpe_text *file, struct bpe **ret, struct why *why);
 void bpe_free(struct bpe *b);
 bool bpe_same(const struct bpe *a, const struct bpe *b);
 /* Calls `each` with the texts and ids of the special tokens. An error of `each` ends the walk. */

@@ -61,6 +61,11 @@ bool chain_cuts(const struct chain *c)
     return c->cuts;
 }
 
+bool chain_hides_controls(const struct chain *c)
+{
+    return c->sentencepiece;
+}
+
 void chain_encoder_free(struct chain_encoder *e)
 {
     if (!e)

@@ -15,6 +15,8 @@ struct chain;
 /* From a tokenizer.json. ERR_INVALID: the sentence names file, place and cause. ERR_UNSUPPORTED: it names the field
  * that requires an unsupported feature. */
 NODISCARD err_t chain_new(const struct bpe_text *json, struct chain **ret, struct why *why);
+/* From a SentencePiece .model, of the kinds unigram and bpe. */
+NODISCARD err_t chain_sentencepiece_new(const struct bpe_text *file, struct chain **ret, struct why *why);
 void chain_free(struct chain *c);
 /* Largest id + 1. */
 int64_t chain_vocab(const struct chain *c);
@@ -26,6 +28,9 @@ NODISCARD err_t chain_decode(const struct chain *c, int32_t id, struct buf *ret)
 const int32_t *chain_template(const struct chain *c, bool after, size_t *ret_n);
 /* Whether a stream can be cut at a space between letters, so that memory does not grow with the text. */
 bool chain_cuts(const struct chain *c);
+
+/* Whether it comes from a .model, in which no text gives a control piece. */
+bool chain_hides_controls(const struct chain *c);
 
 /* Bytes of the text that a token covers. */
 struct chain_span {

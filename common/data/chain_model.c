@@ -152,6 +152,91 @@ static err_t bpe_encode(struct chain_encoder *e, struct chain_piece p)
     return err ? err : bpe_emit(e, p, ids, at, made);
 }
 
+/* ---- SentencePiece's BPE: unknown characters take part in merging, and become bytes or unk afterwards ---- */
+
+enum { UNKNOWN = -2, FROZEN = -3 }; /* ids of symbols; FROZEN - id: a user-defined piece, which does not merge */
+
+static size_t frozen_at(const struct chain *c, const uint8_t *p, size_t n, int32_t *ret)
+{
+    size_t found = 0;
+    uint32_t node = 0;
+    for (size_t i = 0; i < n && c->kept.n && (node = trie_step(&c->kept, node, p[i])); i++)
+        if (c->kept.values[node] >= 0) {
+            found = i + 1;
+            *ret = FROZEN - c->kept.values[node];
+        }
+    return found;
+}
+
+/* *ret: whether every symbol is a piece that may merge. */
+static err_t sp_symbols(struct chain_encoder *e, struct chain_piece p, bool *ret)
+{
+    const struct chain *c = e->chain;
+    struct symbols s = {.e = e};
+    const uint8_t *text = e->a.data.data;
+    uint32_t ch;
+    *ret = true;
+    e->symbols.len = e->starts.len = 0;
+    for (size_t i = p.from, n; !s.err && i < p.to; i += n) {
+        int32_t id = 0;
+        n = frozen_at(c, text + i, p.to - i, &id);
+        if (!n) {
+            n = char_at(text + i, &ch);
+            id = n == 1 ? c->ascii[text[i]] : chain_id(c, text + i, n);
+            id = id < 0 ? UNKNOWN : id;
+        }
+        *ret &= id >= 0 && id < c->n_tokens;
+        symbol_add(&s, id, i);
+    }
+    return s.err;
+}
+
+/* Whether a symbol that is left is no piece. */
+static bool sp_unknown(const struct chain *c, int32_t id)
+{
+    return id == UNKNOWN || id >= c->n_tokens;
+}
+
+static err_t sp_emit(struct chain_encoder *e, struct chain_piece p, const int32_t *ids, const uint32_t *at, size_t n)
+{
+    const struct chain *c = e->chain;
+    const uint32_t *starts = (const uint32_t *)(const void *)e->starts.data;
+    err_t err = OK;
+    for (size_t i = 0; !err && i < n; i++) {
+        size_t from = starts[at[i]], k = i;
+        if (!sp_unknown(c, ids[i])) {
+            size_t to = i + 1 < n ? starts[at[i + 1]] : p.to;
+            err = emit(e, ids[i] <= FROZEN ? FROZEN - ids[i] : ids[i], from, to - from);
+            continue;
+        }
+        while (k + 1 < n && sp_unknown(c, ids[k + 1]))
+            k++;
+        size_t to = k + 1 < n ? starts[at[k + 1]] : p.to;
+        bool done = false;
+        err = c->byte_fallback ? emit_bytes(e, from, to - from, &done) : OK;
+        err = err || done ? err : emit(e, c->unk, from, to - from);
+        i = k;
+    }
+    return err;
+}
+
+static err_t sp_encode(struct chain_encoder *e, struct chain_piece p)
+{
+    bool plain;
+    size_t made = 0;
+    const uint32_t *at = NULL;
+    err_t err = sp_symbols(e, p, &plain);
+    size_t n = e->symbols.len / sizeof(int32_t);
+    int32_t *ids = (int32_t *)(void *)e->symbols.data;
+    if (err)
+        return err;
+    plain &= !e->spans;
+    err = bpe_merge_ids(&e->chain->merges, ids, n, &e->work, plain ? NULL : &at, &made);
+    if (err)
+        return err;
+    return plain ? buf_append(e->ids, ids, made * sizeof(*ids)) : sp_emit(e, p, ids, at, made);
+}
+
 /* ---- Unigram: the path of the largest sum of scores, the first of several ---- */
 
 struct node {
@@ -162,7 +247,7 @@ struct node {
 
 static void node_offer(const struct chain *c, struct node *to, size_t from, int32_t id, double score)
 {
-    if (c->single)
+    if (c->sentencepiece)
         score = (double)(float)score;
     if (to->from == UINT32_MAX || score > to->score)
         *to = (struct node){score, id, (uint32_t)from};
@@ -195,7 +280,7 @@ static uint64_t viterbi(const struct chain *c, const uint8_t *p, size_t n, struc
 static err_t unigram_unknown(struct chain_encoder *e, size_t at, size_t n)
 {
     const struct chain *c = e->chain;
-    int32_t id = c->single ? -1 : chain_id(c, e->a.data.data + at, n);
+    int32_t id = c->sentencepiece ? -1 : chain_id(c, e->a.data.data + at, n);
     bool done = false;
     if (id >= 0)
         return emit(e, id, at, n);
@@ -298,7 +383,7 @@ static err_t model_encode(struct chain_encoder *e, struct chain_piece p)
 {
     switch (e->chain->model) {
     case MODEL_BPE:
-        return bpe_encode(e, p);
+        return e->chain->sentencepiece ? sp_encode(e, p) : bpe_encode(e, p);
     case MODEL_UNIGRAM:
         return unigram_encode(e, p);
     case MODEL_WORDPIECE:

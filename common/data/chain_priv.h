@@ -107,9 +107,9 @@ struct chain {
     struct trie pieces;    /* UNIGRAM: values are ids */
     double *scores;        /* UNIGRAM: by id */
     double unk_score;
-    bool single;       /* UNIGRAM: sums are rounded to float, as SentencePiece has them */
-    struct buf prefix; /* WORDPIECE: continuing_subword_prefix */
-    int64_t max_chars; /* WORDPIECE */
+    bool sentencepiece; /* of a .model: sums are rounded to float; bytes of unknown characters come after merging */
+    struct buf prefix;  /* WORDPIECE: continuing_subword_prefix */
+    int64_t max_chars;  /* WORDPIECE */
 
     bool decode_bytes, decode_space, decode_fallback, decode_wordpiece;
     bool cuts; /* see chain_cuts */

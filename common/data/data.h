@@ -23,15 +23,20 @@ NODISCARD err_t tokenizer_bytes_new(struct tokenizer **ret);
 /* From the content of a `vocab` file: one word per line, the line number is the id. Bounded. */
 NODISCARD err_t tokenizer_words_new(const void *vocab, size_t len, bool lowercase, struct tokenizer **ret,
                                     struct why *why);
-/* From vocab.json and merges.txt, in any order, or from a tokenizer.json. Errors name file, line or field, and cause.
+/* From vocab.json and merges.txt, in any order, or from a tokenizer.json, a .model of SentencePiece, a .tiktoken or a
+ * tekken.json; the content tells which it is. Errors name file, line or field, and cause.
  */
 NODISCARD err_t tokenizer_bpe_files(char *const *files, int n, struct tokenizer **ret, struct why *why);
-/* From the content of a `vocab` file: a tokenizer.json, or "dtd-bpe 1 N M\n", N bytes of vocab.json, M of merges.txt.
+/* From the content of a `vocab` file: any of these files, or "dtd-bpe 1 N M\n", N bytes of vocab.json, M of merges.txt.
  */
 NODISCARD err_t tokenizer_bpe_new(const void *vocab, size_t len, struct tokenizer **ret, struct why *why);
 /* True if such a `vocab` file contains two files: the first has ret_n[0] bytes at *ret_at, and the second, of ret_n[1]
  * bytes, follows. */
 bool tokenizer_bpe_parts(const void *vocab, size_t len, size_t *ret_at, size_t ret_n[2]);
+/* The usual name of a file with this content: "tokenizer.json", "tokenizer.model", "tekken.json" or
+ * "tokenizer.tiktoken".
+ */
+const char *tokenizer_file_name(const void *vocab, size_t len);
 /* A tokenizer of any kind, from the content of its `vocab` file. */
 NODISCARD err_t tokenizer_new_from(enum tokenizer_kind kind, const void *vocab, size_t len, bool lowercase,
                                    struct tokenizer **ret, struct why *why);
@@ -39,6 +44,8 @@ void tokenizer_free(struct tokenizer *t);
 /* False for a tokenizer.json with a normalizer or another model than byte-level BPE: a pair of vocab.json and
  * merges.txt does not describe such a tokenizer completely. */
 bool tokenizer_plain(const struct tokenizer *t);
+/* Whether a text never gives a control token, whatever it contains (a .model of SentencePiece). */
+bool tokenizer_controls_hidden(const struct tokenizer *t);
 /* Whether both have the same tokens, merges, special tokens and pattern, so that every text gets the same ids. */
 bool tokenizer_same(const struct tokenizer *a, const struct tokenizer *b);
 

@@ -271,6 +271,63 @@ err_t tokenizer_words_new(const void *vocab, size_t len, bool lowercase, struct 
 #define PAIR "dtd-bpe 1 %zu %zu\n"
 #define PAIR_LINE 64
 
+static bool is_json(const struct bpe_text *t)
+{
+    size_t i = 0;
+    while (i < t->len && is_space(t->data[i]))
+        i++;
+    return i < t->len && t->data[i] == '{';
+}
+
+/* tekken.json begins with "config"; a tokenizer.json has no such field at the top. */
+static bool is_tekken(const struct bpe_text *t)
+{
+    size_t n = t->len < 256 ? t->len : 256;
+    return is_json(t) && memmem(t->data, n, "\"config\"", 8) && !memmem(t->data, n, "\"added_tokens\"", 14);
+}
+
+/* A line of base64, a space and digits. */
+static bool is_tiktoken(const struct bpe_text *t)
+{
+    static const char base64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=";
+    size_t i = 0;
+    while (i < t->len && t->data[i] && strchr(base64, t->data[i]))
+        i++;
+    return i && i % 4 == 0 && i + 1 < t->len && t->data[i] == ' ' && t->data[i + 1] >= '0' && t->data[i + 1] <= '9';
+}
+
+/* The first field of a ModelProto is a list of pieces: key 0x0a. */
+static bool is_sentencepiece(const struct bpe_text *t)
+{
+    return t->len > 2 && t->data[0] == '\n' && !is_json(t);
+}
+
+static bool is_whole(const struct bpe_text *t)
+{
+    return is_json(t) || is_tiktoken(t) || is_sentencepiece(t);
+}
+
+const char *tokenizer_file_name(const void *vocab, size_t len)
+{
+    const struct bpe_text t = {"", vocab, len};
+    if (is_tekken(&t))
+        return "tekken.json";
+    if (is_tiktoken(&t))
+        return "tokenizer.tiktoken";
+    return is_sentencepiece(&t) ? "tokenizer.model" : "tokenizer.json";
+}
+
+static err_t model_read(struct tokenizer *t, const struct bpe_text *vocab, const struct bpe_text *merges,
+                        struct why *why)
+{
+    if (!merges && (is_tekken(vocab) || is_tiktoken(vocab)))
+        return bpe_ranks_new(vocab, &t->bpe, why);
+    if (!merges && is_sentencepiece(vocab))
+        return chain_sentencepiece_new(vocab, &t->chain, why);
+    err_t err = bpe_new(vocab, merges, &t->bpe, why);
+    return err == ERR_UNSUPPORTED && !merges ? chain_new(vocab, &t->chain, why) : err;
+}
+
 static err_t bpe_make(const struct bpe_text *vocab, const struct bpe_text *merges, struct tokenizer **ret,
                       struct why *why)
 {
@@ -278,9 +335,7 @@ static err_t bpe_make(const struct bpe_text *vocab, const struct bpe_text *merge
     err_t err = tokenizer_new(TOKENIZER_BPE, false, &t);
     if (err)
         return why_set(why, err, "%s", err_text(err));
-    err = bpe_new(vocab, merges, &t->bpe, why);
-    if (err == ERR_UNSUPPORTED && !merges)
-        err = chain_new(vocab, &t->chain, why);
+    err = model_read(t, vocab, merges, why);
     if (!err) {
         err = merges ? buf_printf(&t->vocab, PAIR, vocab->len, merges->len) : OK;
         err = err ? err : buf_append(&t->vocab, vocab->data, vocab->len);
@@ -328,20 +383,14 @@ err_t tokenizer_bpe_new(const void *vocab, size_t len, struct tokenizer **ret, s
     return bpe_make(&first, &second, ret, why);
 }
 
-static bool is_json(const struct bpe_text *t)
-{
-    size_t i = 0;
-    while (i < t->len && is_space(t->data[i]))
-        i++;
-    return i < t->len && t->data[i] == '{';
-}
-
 static err_t bpe_of_texts(const struct bpe_text *texts, int n, struct tokenizer **ret, struct why *why)
 {
-    if (n == 1 && is_json(&texts[0]))
+    if (n == 1 && is_whole(&texts[0]))
         return bpe_make(&texts[0], NULL, ret, why);
     if (n == 1)
-        return why_set(why, ERR_INVALID, "%s: it is not a tokenizer.json; a merges.txt needs its vocab.json too",
+        return why_set(why, ERR_INVALID,
+                       "%s: it is not a tokenizer.json, a .model of SentencePiece, a .tiktoken or a tekken.json; a "
+                       "merges.txt needs its vocab.json too",
                        texts[0].name);
     bool swapped = is_json(&texts[1]);
     if (is_json(&texts[0]) == swapped)
@@ -429,6 +478,11 @@ bool tokenizer_lowercase(const struct tokenizer *t)
 bool tokenizer_plain(const struct tokenizer *t)
 {
     return !t->chain;
+}
+
+bool tokenizer_controls_hidden(const struct tokenizer *t)
+{
+    return t->chain && chain_hides_controls(t->chain);
 }
 
 bool tokenizer_same(const struct tokenizer *a, const struct tokenizer *b)

@@ -1,9 +1,9 @@
 """Tokenizer files with the settings of known models and with every supported step, compared id by id with Hugging Face's
-tokenizers. Exit status 77 (skipped) without it.
+tokenizers; and .model, .tiktoken and tekken.json files, compared with sentencepiece and tiktoken. Exit status 77 (skipped) without it.
 
-    interop_tok.py BPE_TOOL
+    interop_tok.py BPE_TOOL tok_side.py|sp_side.py
 
-DTD_TORCH_PYTHON names a python with tokenizers. Vocabularies are trained there, on text files of this machine.
+DTD_TORCH_PYTHON names a python with tokenizers, tiktoken and, optionally, sentencepiece and mistral-common. Vocabularies are trained there, on text files of this machine.
 DTD_TOK_TEXTS: number of hostile texts for each file (default 400); from 3000 on, all code points are tried.
 """
 import os
@@ -20,10 +20,10 @@ def main():
     python = os.environ.get("DTD_TORCH_PYTHON")
     if not python:
         skip("DTD_TORCH_PYTHON does not name a python with tokenizers")
-    if subprocess.run([python, "-c", "import tokenizers"], capture_output=True).returncode:
-        skip("%s has no tokenizers" % python)
+    if subprocess.run([python, "-c", "import tokenizers, tiktoken"], capture_output=True).returncode:
+        skip("%s has no tokenizers or no tiktoken" % python)
     here = os.path.dirname(os.path.abspath(__file__))
-    sys.exit(subprocess.run([python, os.path.join(here, "tok_side.py"), sys.argv[1]],
+    sys.exit(subprocess.run([python, os.path.join(here, sys.argv[2]), sys.argv[1]],
                             env={**os.environ, "RUST_BACKTRACE": "0", "TOKENIZERS_PARALLELISM": "false"}).returncode)
 
 

@@ -134,6 +134,166 @@ TEST(wordpiece_by_hand)
     chain_free(c);
 }
 
+/* ---- SentencePiece ---- */
+
+/* A piece: its text, score and type. */
+static void piece_put(struct buf *b, const char *text, float score, int type)
+{
+    size_t n = strlen(text);
+    assert_ok(buf_printf(b, "\n%c\n%c%s%c", (char)(n + 9), (char)n, text, 0x15));
+    assert_ok(buf_append(b, &score, sizeof(score)));
+    assert_ok(buf_printf(b, "%c%c", 0x18, type));
+}
+
+/* Ends the model: its kind, whether it has byte fallback, and a normalizer without a prefix. */
+static struct chain *model_of(struct buf *b, int kind, bool fallback)
+{
+    struct chain *c = NULL;
+    struct why why = {0};
+    const uint8_t end[] = {0x12, 5, 0x18, (uint8_t)kind, 0x98, 0x02, fallback, 0x1a, 4, 0x18, 0, 0x20, 0};
+    assert_ok(buf_append(b, end, sizeof(end)));
+    const struct bpe_text text = {"x.model", b->data, b->len};
+    if (chain_sentencepiece_new(&text, &c, &why))
+        fail_msg("%s", why.text);
+    return c;
+}
+
+TEST(a_sentencepiece_bpe_by_hand)
+{
+    struct buf b = {0};
+    piece_put(&b, "<unk>", 0, 2);
+    piece_put(&b, "a", -9, 1);
+    piece_put(&b, "b", -9, 1);
+    piece_put(&b, "bb", -2, 1);
+    piece_put(&b, "ab", -2, 1); /* the same score: the leftmost pair merges first */
+    piece_put(&b, "aX", -1, 1); /* X alone is no piece */
+    piece_put(&b, "u:", 0, 4);
+    piece_put(&b, "<0x58>", 0, 6);
+    piece_put(&b, "<s>", 0, 3);
+    struct chain *c = model_of(&b, 2, true);
+    check_ids(c, "abb", "4:0-2 2:2-3");
+    check_ids(c, "bbab", "3:0-2 4:2-4");
+    check_ids(c, "aX", "5:0-2");
+    check_ids(c, "XX", "7:0-1 7:1-2");
+    check_ids(c, "au:b", "1:0-1 6:1-3 2:3-4");
+    check_ids(c, "zz", "0:0-2");  /* no bytes for z */
+    check_ids(c, "<s>", "0:0-3"); /* a text never gives a control piece */
+    chain_free(c);
+    buf_fini(&b);
+}
+
+TEST(a_sentencepiece_unigram_by_hand)
+{
+    struct buf b = {0};
+    piece_put(&b, "<unk>", 0, 2);
+    piece_put(&b, "a", -1, 1);
+    piece_put(&b, "aa", -2, 1);
+    piece_put(&b, MARK, -1, 1);
+    piece_put(&b, "ab", -50, 4); /* user-defined: its score does not count */
+    struct chain *c = model_of(&b, 1, false);
+    check_ids(c, "aa", "2:0-2");
+    check_ids(c, "aab a", "1:0-1 4:1-3 3:3-4 1:4-5");
+    check_ids(c, "a<unk>", "1:0-1 0:1-6");
+    chain_free(c);
+    buf_fini(&b);
+}
+
+TEST(models_that_are_refused)
+{
+    static const struct {
+        const char *bytes;
+        size_t n;
+        const char *part;
+    } cases[] = {
+        {"\n\x05\n\x03"
+         "abc",
+         6, "it is damaged"},
+        {"\n\x05\n\x03"
+         "abc",
+         7, "no piece for unknown"},
+        {"\n\x02\n\x00", 4, "piece 0: it is empty"},
+        {"\x12\x02\x18\x02", 4, "it is damaged, or not a SentencePiece model"},
+        {"\n\x05\n\x03"
+         "abc\x12\x02\x18\x03",
+         11, "neither unigram nor bpe"},
+        {"\n\x05\n\x03"
+         "abc\x1a\x04\x12\x02zz",
+         13, "map of characters is damaged"},
+        {"\xff\xff\xff\xff", 4, "it is damaged"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct chain *c;
+        struct why why = {0};
+        const struct bpe_text text = {"x.model", (const uint8_t *)cases[i].bytes, cases[i].n};
+        if (chain_sentencepiece_new(&text, &c, &why) == OK || !strstr(why.text, cases[i].part))
+            fail_msg("case %zu: \"%s\", not \"%s\"", i, why.text, cases[i].part);
+    }
+}
+
+/* ---- vocabularies with ranks ---- */
+
+static void base64_put(struct buf *b, const uint8_t *p, size_t n)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    uint32_t v = (uint32_t)p[0] << 16 | (n > 1 ? (uint32_t)p[1] << 8 : 0) | (n > 2 ? p[2] : 0);
+    assert_ok(buf_printf(b, "%c%c%c%c", digits[v >> 18], digits[v >> 12 & 63], n > 1 ? digits[v >> 6 & 63] : '=',
+                         n > 2 ? digits[v & 63] : '='));
+}
+
+/* 256 bytes, then "bc", "ab" and "abc", with 2 special tokens in front. */
+static void tekken_make(struct buf *b, int size)
+{
+    static const char *const more[] = {"bc", "ab", "abc"};
+    assert_ok(buf_printf(b,
+                         "{\"config\": {\"pattern\": \"\\\\p{L}+|\\\\s+$|.\", \"default_vocab_size\": %d, "
+                         "\"default_num_special_tokens\": 2}, \"vocab\": [",
+                         size));
+    for (int i = 0; i < 259; i++) {
+        uint8_t byte = (uint8_t)i;
+        assert_ok(buf_printf(b, "%s{\"rank\": %d, \"token_bytes\": \"", i ? ", " : "", i));
+        base64_put(b, i < 256 ? &byte : (const uint8_t *)more[i - 256], i < 256 ? 1 : strlen(more[i - 256]));
+        assert_ok(buf_printf(b, "\"}"));
+    }
+    assert_ok(buf_printf(b, "]}"));
+}
+
+TEST(a_tekken_file)
+{
+    struct buf b = {0}, ids = {0};
+    struct tokenizer *t;
+    struct why why = {0};
+    tekken_make(&b, 261);
+    if (tokenizer_bpe_new(b.data, b.len, &t, &why))
+        fail_msg("%s", why.text);
+    assert_int_equal(tokenizer_vocab(t), 261);
+    assert_ok(tokenizer_encode(t, "abc bca", 7, &ids));
+    const int32_t expected[] = {260, 2 + ' ', 258, 2 + 'a'};
+    assert_int_equal(ids.len, sizeof(expected));
+    assert_memory_equal(ids.data, expected, sizeof(expected));
+    tokenizer_free(t);
+    buf_fini(&b);
+    tekken_make(&b, 262);
+    assert_err(ERR_INVALID, tokenizer_bpe_new(b.data, b.len, &t, &why));
+    assert_non_null(strstr(why.text, "default_vocab_size"));
+    buf_fini(&b);
+    buf_fini(&ids);
+}
+
+TEST(tiktoken_files_that_are_refused)
+{
+    static const struct {
+        const char *text, *part;
+    } cases[] = {{"YQ== 0\nYg== 1\n", "no known vocabulary has 2 tokens"},
+                 {"YQ== 0\nYg==\n", "no known vocabulary has 2"}};
+    for (size_t i = 0; i < 2; i++) {
+        struct tokenizer *t;
+        struct why why = {0};
+        assert_err(ERR_UNSUPPORTED, tokenizer_bpe_new(cases[i].text, strlen(cases[i].text), &t, &why));
+        if (!strstr(why.text, cases[i].part))
+            fail_msg("%s", why.text);
+    }
+}
+
 /* ---- streams ---- */
 
 static void stream(const struct chain *c, const struct buf *text, size_t chunk, struct buf *ids)
