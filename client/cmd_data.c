@@ -27,7 +27,7 @@ static const struct argp_option cache_option[] = {
 static const struct argp_option prepare_options[] = {
     {"tokenizer", 't', "KIND", 0, "bytes (default), words or bpe", 0},
     {"tokenizer-file", 'f', "FILE", 0,
-     "bpe only: a tokenizer.json; or, given twice, vocab.json and merges.txt (Hugging Face's formats)", 0},
+     "bpe only: a tokenizer.json, .model, .tiktoken or tekken.json; or, given twice, vocab.json and merges.txt", 0},
     {"lowercase", 'l', 0, 0, "words only: fold A-Z to a-z", 0},
     {"raw", 'r', 0, 0, "Accept files that are no text (compressed, UTF-16, numbers) and take their bytes as they are",
      0},
@@ -211,6 +211,7 @@ static int data_info(struct global *g, int argc, char **argv)
 static const struct command table[] = {
     {"prepare", "convert text to token shards", data_prepare_run},
     {"info", "show a prepared set", data_info},
+    {"tokenize", "show the tokens of a text", data_tokenize},
 };
 
 int cmd_data(struct global *g, int argc, char **argv)

@@ -18,7 +18,7 @@ const struct command commands[] = {
     {"rerun", "submit a job that has ended again", cmd_rerun},
     {"plan", "show what a job needs, without starting it", cmd_plan},
     {"ckpt", "list, inspect and verify checkpoints", cmd_ckpt},
-    {"data", "prepare training data, or show a prepared set", cmd_data},
+    {"data", "prepare training data, show a prepared set or the tokens of a text", cmd_data},
     {"generate", "continue a prompt with a trained model", cmd_generate},
     {"node", "show the daemon's processes, slots and log; drain a node", cmd_node},
     {"store", "open, list and close c10d stores for PyTorch", cmd_store},

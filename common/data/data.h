@@ -64,6 +64,14 @@ int64_t tokenizer_vocab(const struct tokenizer *t);
 const void *tokenizer_vocab_file(const struct tokenizer *t, size_t *ret_len);
 /* Appends int32 ids. */
 NODISCARD err_t tokenizer_encode(const struct tokenizer *t, const void *text, size_t len, struct buf *ret_ids);
+/* Bytes of a text that a token covers. */
+struct tokenizer_span {
+    uint32_t from, to;
+};
+/* Like tokenizer_encode, for a text of at most 64 MiB, and appends a struct tokenizer_span for each id. `special`: with
+ * the ids that the file's post-processor puts before and behind a text; they cover nothing. */
+NODISCARD err_t tokenizer_explain(const struct tokenizer *t, const void *text, size_t len, bool special,
+                                  struct buf *ids, struct buf *spans, struct why *why);
 /* Appends the text of one id (words: followed by a space, <eos> as a newline). ERR_INVALID: the id is out of range. */
 NODISCARD err_t tokenizer_decode(const struct tokenizer *t, int32_t id, struct buf *ret);
 

@@ -480,6 +480,11 @@ bool tokenizer_plain(const struct tokenizer *t)
     return !t->chain;
 }
 
+const struct chain *tokenizer_chain(const struct tokenizer *t)
+{
+    return t->chain;
+}
+
 bool tokenizer_controls_hidden(const struct tokenizer *t)
 {
     return t->chain && chain_hides_controls(t->chain);

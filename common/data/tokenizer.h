@@ -37,6 +37,8 @@ NODISCARD err_t encoder_feed(struct encoder *e, const uint8_t *text, size_t len)
 NODISCARD err_t encoder_finish(struct encoder *e);
 
 enum tokenizer_kind tokenizer_kind(const struct tokenizer *t);
+/* NULL: the tokenizer is no chain of steps. */
+const struct chain *tokenizer_chain(const struct tokenizer *t);
 bool tokenizer_lowercase(const struct tokenizer *t);
 /* Writes the vocabulary file of counted words: by descending count, then by bytes. Adds <unk> and <eos> if they are
  * missing. */

@@ -14,10 +14,11 @@ TEST(every_command_has_help_with_an_example)
         if (!strstr(" ckpt cluster data help store ", commands[i].name)) /* for groups, the subcommands have examples */
             expect_text(r.out, "Example");
     }
-    static const char *const sub[] = {
-        "ckpt ls",         "ckpt inspect", "ckpt verify",    "data prepare",  "data info",      "cluster init",
-        "cluster token",   "cluster join", "cluster status", "cluster leave", "cluster remove", "cluster rotate",
-        "cluster recover", "store open",   "store ls",       "store close",   "node drain",     "node undrain"};
+    static const char *const sub[] = {"ckpt ls",        "ckpt inspect",    "ckpt verify",   "data prepare",
+                                      "data info",      "data tokenize",   "cluster init",  "cluster token",
+                                      "cluster join",   "cluster status",  "cluster leave", "cluster remove",
+                                      "cluster rotate", "cluster recover", "store open",    "store ls",
+                                      "store close",    "node drain",      "node undrain"};
     for (size_t i = 0; i < sizeof(sub) / sizeof(sub[0]); i++) {
         snprintf(line, sizeof(line), "dtctl %s --help", sub[i]);
         run_expect(&r, 0, line);
@@ -87,6 +88,8 @@ TEST(wrong_arguments_are_refused)
         {"dtctl data prepare x --tokenizer-file y", "for --tokenizer bpe"},
         {"dtctl data prepare x --vocab-from y", "for --tokenizer words and bpe"},
         {"dtctl data prepare x --lowercase", "for --tokenizer words"},
+        {"dtctl data tokenize a.txt", "Give --tokenizer-file"},
+        {"dtctl data tokenize -f t.json a.txt b.txt", "one text at a time"},
         {"dtctl generate", "which checkpoint or job?"},
         {"dtctl generate x --temperature warm", "--temperature warm"},
         {"dtctl --dtd-dir= status", "--dtd-dir"},
@@ -137,6 +140,27 @@ TEST(data_prepare_and_info)
     run_expect(&r, 3, "dtctl data prepare missing.txt");
     expect_text(r.err, "missing.txt");
     run_expect(&r, 3, "dtctl data info 0000000000000000000000000000000000000000000000000000000000000000");
+}
+
+TEST(data_tokenize_shows_ids_places_and_pieces)
+{
+    struct run_result r;
+    run_write(
+        "t.json",
+        "{\"normalizer\": {\"type\": \"Lowercase\"}, \"pre_tokenizer\": {\"type\": \"Whitespace\"}, "
+        "\"post_processor\": "
+        "{\"type\": \"BertProcessing\", \"cls\": [\"[A]\", 3], \"sep\": [\"[Z]\", 4]}, \"model\": {\"type\": "
+        "\"WordLevel\", \"unk_token\": \"?\", \"vocab\": {\"?\": 0, \"to\": 1, \"be\": 2, \"[A]\": 3, \"[Z]\": 4}}}");
+    run_write("a.txt", "To  be or");
+    run_expect(&r, 0, "dtctl data tokenize -f t.json a.txt | tr -s ' '");
+    expect_text(r.out, " 0 1 0 2 \"to\"\n 1 2 4 6 \"be\"\n 2 0 7 9 \"?\"\n");
+    run_expect(&r, 0, "dtctl data tokenize -f t.json --special -o json <a.txt | tr -d ' \\n'");
+    expect_text(r.out, "{\"vocab\":5,\"tokens\":[{\"id\":3,\"piece\":\"[A]\",\"from\":0,\"to\":0},{\"id\":1,");
+    expect_text(r.out, "{\"id\":4,\"piece\":\"[Z]\",\"from\":9,\"to\":9}]}");
+    run_expect(&r, 3, "dtctl data tokenize -f missing.json a.txt");
+    run_write("bad.json", "{\"model\": {\"type\": \"Magic\"}}");
+    run_expect(&r, 2, "dtctl data tokenize -f bad.json a.txt");
+    expect_text(r.err, "model.type: \"Magic\" is not supported");
 }
 
 TEST(ckpt_commands_name_what_is_missing)
