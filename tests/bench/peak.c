@@ -62,6 +62,23 @@ __attribute__((target("avx2,fma"))) static float fma_avx2(float start, float fac
 }
 #endif
 
+#if defined(__x86_64__)
+__attribute__((target("avx512f,avx512bf16"))) static float dot_avx512(float start, float factor)
+{
+    __m512 sum[SUMS];
+    __m512bh a = _mm512_cvtne2ps_pbh(_mm512_set1_ps(factor), _mm512_set1_ps(factor));
+    float r = 0;
+    for (int i = 0; i < SUMS; i++)
+        sum[i] = _mm512_set1_ps(start + (float)i);
+    for (int round = 0; round < ROUNDS; round++) {
+        _Pragma("GCC unroll 16") for (int i = 0; i < SUMS; i++) sum[i] = _mm512_dpbf16_ps(sum[i], a, a);
+    }
+    for (int i = 0; i < SUMS; i++)
+        r += _mm512_reduce_add_ps(sum[i]);
+    return r;
+}
+#endif
+
 typedef float vec4 __attribute__((vector_size(16)));
 
 static float fma_base(float start, float factor)
@@ -103,15 +120,33 @@ double peak_fma_loop(void)
     return isnan(loop(1, 0.5f)) ? 0 : flops * 1e-9; /* uses the sum; otherwise the compiler would remove the loop */
 }
 
-double peak_fma_gflops(void)
+static double best_gflops(fma_loop_fn loop, double flops)
 {
     double best = 0;
+    float sum = 0;
     for (int i = 0; i < TRIES; i++) {
         int64_t start = thread_ns();
-        double rate = peak_fma_loop() * 1e9 / (double)(thread_ns() - start);
+        sum += loop((float)i, 0.5f);
+        double rate = flops / (double)(thread_ns() - start);
         best = rate > best ? rate : best;
     }
-    return best;
+    return isnan(sum) ? 0 : best; /* uses the sums; otherwise the compiler would remove the loop */
+}
+
+double peak_fma_gflops(void)
+{
+    double flops;
+    fma_loop_fn loop = choose_loop(&flops);
+    return best_gflops(loop, flops);
+}
+
+double peak_bf16_gflops(void)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512bf16"))
+        return best_gflops(dot_avx512, 4.0 * 16 * SUMS * ROUNDS);
+#endif
+    return peak_fma_gflops();
 }
 
 double peak_memory_gbs(void)

@@ -8,6 +8,9 @@
 double peak_fma_gflops(void);
 /* The loop of peak_fma_gflops once, about 2 ms; returns its work in GFLOP. */
 double peak_fma_loop(void);
+/* The same with pairs of bfloat16 (AVX512_BF16), or of float32 if the processor has no instructions for them. AMX is
+ * not measured. */
+double peak_bf16_gflops(void);
 /* Memory bandwidth of a core in GB/s: y = a y + b over an array far larger than the caches, counting both read and
  * written bytes. 0 if there is no memory for it. */
 double peak_memory_gbs(void);

@@ -139,7 +139,7 @@ err_t peak_dev_measure(struct dev *dev, enum dtype dtype, int side, struct peak_
     snprintf(ret->name, sizeof(ret->name), "%s", facts.model);
     if (!dev->ops->host_memory)
         return measure_gpu(dev, dtype, side, ret, why);
-    ret->gflops = peak_fma_gflops();
+    ret->gflops = dtype == DT_BF16 ? peak_bf16_gflops() : peak_fma_gflops();
     ret->gbs = peak_memory_gbs();
     return OK;
 }
