@@ -130,6 +130,7 @@ static err_t bpe_emit(struct chain_encoder *e, struct chain_piece p, const int32
         return buf_append(e->ids, ids, n * sizeof(*ids));
     for (size_t i = 0; !err && i < n; i++) {
         size_t from = starts[at[i]], to = i + 1 < n ? starts[at[i + 1]] : p.to;
+        to = to > from ? to : p.to; /* an unknown character may stand behind later bytes */
         err = emit(e, ids[i], from, to - from);
     }
     return err;

@@ -65,7 +65,7 @@ static bool flag(const json_t *o, const char *key, bool missing)
 static bool in_list(const char *list, const char *key)
 {
     size_t n = strlen(key);
-    for (const char *at = list; (at = strstr(at, key)); at += n)
+    for (const char *at = list; n && (at = strstr(at, key)); at += n)
         if ((at == list || at[-1] == ' ') && (!at[n] || at[n] == ' '))
             return true;
     return false;

@@ -435,6 +435,7 @@ TEST(files_that_are_refused)
               "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"x\"}}, {\"Sequence\": "
               "{\"id\": \"A\"}}], \"special_tokens\": {}}"),
          ERR_INVALID, "special_tokens lacks a token"},
+        {WITH("", "1"), ERR_UNSUPPORTED, "the file: 1 is not supported"},
         {WITH("surprise", "1"), ERR_UNSUPPORTED, "the file.surprise: 1"},
         {WITH("added_tokens", "[{\"id\": 7, \"content\": \"x\"}]"), ERR_INVALID,
          "\"x\" has the id 7, but tokenizers gives it 2"},
