@@ -350,7 +350,7 @@ static struct file_range job_range(const struct read_job *j)
     uint64_t over = (uint64_t)k->length > bytes ? (uint64_t)k->length - bytes : 0, start = (uint64_t)k->offset;
     if (has_holes(j, size))
         return (struct file_range){j->file, start, start + over};
-    int64_t last[BOX_MAX_DIMS];
+    int64_t last[BOX_MAX_DIMS] = {0};
     for (int d = 0; d < j->part.ndim; d++)
         last[d] = j->part.offset[d] + j->part.size[d] - 1;
     return (struct file_range){j->file, start + element_in(&k->box, j->part.offset) * size,

@@ -58,31 +58,32 @@ static void arena_drop(struct io_arena *a)
     free(a);
 }
 
-/* With the slot's lock. */
-static err_t newest_get(struct io_arena_slot *slot, struct io_arena **ret, struct why *why)
+/* With the slot's lock. NULL with a sentence: it cannot be mapped. */
+static struct io_arena *newest_hold(struct io_arena_slot *slot, struct why *why)
 {
     struct stat st;
     (void)fcntl(slot->fd, F_ADD_SEALS, F_SEAL_SHRINK);
-    if (fstat(slot->fd, &st))
-        return why_set(why, ERR_IO, "the arena cannot be examined: %s", strerror(errno));
+    if (fstat(slot->fd, &st)) {
+        why_set(why, ERR_IO, "the arena cannot be examined: %s", strerror(errno));
+        return NULL;
+    }
     if (!slot->newest || slot->newest->bytes != (size_t)st.st_size) {
         struct io_arena *a = arena_new(slot, (size_t)st.st_size, why);
         if (!a)
-            return ERR_NOMEM;
+            return NULL;
         arena_drop(slot->newest);
         slot->newest = a;
     }
     slot->newest->refs++;
-    *ret = slot->newest;
-    return OK;
+    return slot->newest;
 }
 
-static err_t arena_hold(struct io_arena_slot *slot, struct io_arena **ret, struct why *why)
+static struct io_arena *arena_hold(struct io_arena_slot *slot, struct why *why)
 {
     uv_mutex_lock(&slot->lock);
-    err_t err = newest_get(slot, ret, why);
+    struct io_arena *a = newest_hold(slot, why);
     uv_mutex_unlock(&slot->lock);
-    return err;
+    return a;
 }
 
 void io_arena_put(struct io_arena_slot *slot, struct io_arena *a)
@@ -94,10 +95,10 @@ void io_arena_put(struct io_arena_slot *slot, struct io_arena *a)
 
 err_t io_arena_get(struct io_arena_slot *slot, struct io_request *r, struct io_arena **ret, struct why *why)
 {
-    struct io_arena *a;
-    err_t err = arena_hold(slot, &a, why);
-    if (err)
-        return why_prefix(why, err, "slot %d", r->slot);
+    struct io_arena *a = arena_hold(slot, why);
+    err_t err = OK;
+    if (!a)
+        return why_prefix(why, ERR_NOMEM, "slot %d", r->slot);
     for (int i = 0; i < r->n_pieces && !err; i++)
         err = piece_place(a, &r->pieces[i], r->arena_offsets[i], why);
     if (err)
@@ -128,8 +129,8 @@ static bool claim_touch(struct io_arena_slot *slot, struct io_arena *a)
 static void touch_run(struct io_work *w)
 {
     struct io_arena_slot *slot = ((struct touch_work *)w)->slot;
-    struct io_arena *a;
-    if (arena_hold(slot, &a, &w->why))
+    struct io_arena *a = arena_hold(slot, &w->why);
+    if (!a)
         return; /* the load reports it */
     bool mine = claim_touch(slot, a);
     for (size_t at = 0; mine && at < a->bytes; at += TOUCH_BYTES) {
