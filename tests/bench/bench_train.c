@@ -13,6 +13,10 @@
  * the least time for its operations and bytes at the measured rates (common/plan/estimate/cost.c). --save adds a JSON
  * line for what a save costs the training (tests/bench/stall.h).
  *
+ * With parallel.pp equal to the workers --ops also prints a line `train_pipeline`: the time of each stage per
+ * microbatch in the measured steps, the time that these stages need in the schedule if nothing else is lost, and that
+ * as a share of the measured step. It does not depend on how fast the machine is at that moment.
+ *
  * --threads gives each worker as many cores and compute threads. With --alone the workers are jobs of one worker each
  * that run at the same time and exchange nothing: what the machine gives to so many workers before any communication.
  *
@@ -67,12 +71,18 @@ struct options {
     int n_sets;
 };
 
+/* The seconds of one profiled step on a rank of a pipeline. */
+struct stage {
+    double step, forward, backward, weight, end; /* backward: with the one for inputs; end: sums, norm and update */
+};
+
 struct shared {
     double step_s[MAX_WORKERS][MAX_STEPS], fill_s[MAX_WORKERS], loss[MAX_WORKERS];
     int64_t logits_row[MAX_WORKERS]; /* 0: the rank has no logits */
     struct nvml_facts
         gpu; /* of rank 0, read directly after the measured steps, while the clocks are those of the steps */
     struct peak_dev peak; /* of rank 0's device */
+    struct stage stages[MAX_WORKERS];
 };
 
 /* Random tokens, generated before the first step, so that a step copies them like tokens of a file. Samples begin at
@@ -190,20 +200,32 @@ static void print_ops(const struct engine *e, const struct engine_profile *p, in
     fflush(stdout);
 }
 
+static void note_stage(const struct engine_profile *p, double step_s, int steps, struct stage *ret)
+{
+    const double per_step = 1e-9 / steps;
+    ret->step = step_s / steps;
+    ret->forward = (double)p->action_ns[ACT_FORWARD] * per_step;
+    ret->backward = (double)(p->action_ns[ACT_BACKWARD] + p->action_ns[ACT_INPUT]) * per_step;
+    ret->weight = (double)p->action_ns[ACT_WEIGHT] * per_step;
+    ret->end = (double)(p->action_ns[ACT_REDUCE] + p->action_ns[ACT_NORM] + p->action_ns[ACT_UPDATE]) * per_step;
+}
+
 /* Runs after the measured steps, so that neither the work of the first step nor the profiling is part of their times.
  */
-static int print_profile(struct engine *e, const struct options *o, struct feed *f, bool print,
-                         const struct peak_dev *peak, struct why *why)
+static int print_profile(struct engine *e, const struct options *o, struct feed *f, bool print, struct shared *sh,
+                         struct stage *stage, struct why *why)
 {
     enum { STEPS = 2 };
     struct engine_profile p = {{0}, {0}, {0}, NULL};
     const struct engine_feed feed = {copy_sample, f};
     struct engine_result r;
     err_t err = o->ops ? engine_profile_start(e, &p, why) : OK;
+    const int64_t start = clock_mono_ns();
     for (int s = 0; !err && o->ops && s < STEPS; s++)
         err = engine_step(e, &feed, &r, why);
+    note_stage(&p, (double)(clock_mono_ns() - start) * 1e-9, STEPS, stage);
     if (!err && o->ops && print)
-        print_ops(e, &p, STEPS, peak);
+        print_ops(e, &p, STEPS, &sh->peak);
     return err != 0;
 }
 
@@ -282,7 +304,7 @@ static int run_worker(const struct job_spec *job, const struct graph *g, const s
     int failed = err || run_steps(&e, o, &f, sh->step_s[worker], &sh->loss[worker], &why);
     if (!failed && worker == 0)
         read_clocks(dev, &sh->gpu);
-    failed = failed || print_profile(&e, o, &f, worker == 0, &sh->peak, &why);
+    failed = failed || print_profile(&e, o, &f, worker == 0, sh, &sh->stages[worker], &why);
     if (!failed && o->save && worker == 0)
         failed = stall_print(&e, &why) != OK;
     if (failed)
@@ -377,6 +399,52 @@ static void print_result(const struct options *o, const struct job_spec *job, co
            sysconf(_SC_NPROCESSORS_ONLN), peak_commit());
 }
 
+/* What a rank of a pipeline needs besides the work of its own stage. Stages before it pass one microbatch forward
+ * before its first slot and one backward after its last. Those after it do both twice, at the begin and at the end of
+ * the step, while the rank computes as many of its own slots as there are such stages. With equal stages the sum is the
+ * bubble of docs/internals/schedules.md, "The rules"; in zero-bubble schedules a rank that waits computes gradients of
+ * weights. */
+static double bubble_of(const struct options *o, const struct shared *sh, int rank, int micros)
+{
+    double before = 0, after = 0;
+    for (int i = 0; i < o->workers; i++) {
+        const struct stage *x = &sh->stages[i], *own = &sh->stages[rank];
+        const double one = (x->forward + x->backward - x->weight) / micros;
+        before += i < rank ? one : 0;
+        after += i > rank ? 2 * one - (own->forward + own->backward - own->weight) / micros : 0;
+    }
+    return before + (after > 0 ? after : 0);
+}
+
+/* The step if nothing is lost but the bubble: that of the rank that needs most. */
+static double ideal_step(const struct options *o, const struct shared *sh, int micros)
+{
+    double most = 0, end = 1e30;
+    for (int r = 0; r < o->workers; r++) {
+        const struct stage *own = &sh->stages[r];
+        double s = own->forward + own->backward + own->weight + bubble_of(o, sh, r, micros);
+        most = s > most ? s : most;
+        end = own->end < end ? own->end : end; /* the others wait in their sums */
+    }
+    return most + end;
+}
+
+/* Only schedules with one chunk per rank, whose formula ideal_step has. */
+static void print_pipeline(const struct options *o, const struct job_spec *job, const struct shared *sh)
+{
+    const int64_t micros = job->train.global_batch / job->train.micro_batch;
+    if (!o->ops || o->workers < 2 || job->parallel.pp != o->workers || job->parallel.chunks != 1)
+        return;
+    const double ideal = ideal_step(o, sh, (int)micros);
+    printf("{\"bench\": \"train_pipeline\", \"schedule\": \"%s\", \"micros\": %lld, \"stage_ms\": [",
+           job_schedule_row(job->parallel.schedule)->name, (long long)micros);
+    for (int r = 0; r < o->workers; r++)
+        printf("%s%.2f", r ? ", " : "",
+               (sh->stages[r].forward + sh->stages[r].backward + sh->stages[r].weight) * 1e3 / (double)micros);
+    printf("], \"step_s\": %.5f, \"ideal_s\": %.5f, \"share\": %.3f}\n", sh->stages[0].step, ideal,
+           ideal / sh->stages[0].step);
+}
+
 static int run_bench(const struct options *o)
 {
     struct job_spec job;
@@ -408,6 +476,7 @@ static int run_bench(const struct options *o)
         failed += !WIFEXITED(status) || WEXITSTATUS(status) != 0;
     if (!failed) {
         print_fill(o, &g, sh);
+        print_pipeline(o, &job, sh);
         print_result(o, &job, &g, sh);
     }
     return failed != 0;

@@ -264,10 +264,6 @@ TEST(rules)
         {"parallel={async_tp: true, tp: 2, workers: 2, sp: false}",
          "parallel.async_tp: it overlaps the collectives of sequence parallelism, but parallel.sp is false: write "
          "false, or parallel.sp true"},
-        {"parallel={async_tp: true, tp: 2, workers: 2}",
-         "parallel.async_tp: a worker on a CPU computes nothing while it communicates, unless it has a thread for "
-         "that: "
-         "write false, or run.comm_thread on where every worker has a core to spare"},
         {"parallel.chunks=2",
          "parallel.chunks: 2 stages per pipeline rank, but parallel.pp is 1: write 1, or parallel.pp of at least 2"},
         {"parallel={chunks: 2, pp: 2}",
@@ -327,6 +323,22 @@ static void check_pairs(const struct pair *m, size_t n)
     }
 }
 #define PAIRS(list) check_pairs(list, sizeof(list) / sizeof((list)[0]))
+
+/* Only GPUs and workers with a communication thread overlap anything. */
+TEST(asynchronous_tensor_parallelism)
+{
+#define OVERLAPPED "parallel={async_tp: true, tp: 2, workers: 2}"
+#define NO_THREAD                                                                                                    \
+    "parallel.async_tp: a worker on a CPU computes nothing while it communicates, unless it has a thread for that: " \
+    "write false, or run.comm_thread on where every worker has a core to spare"
+    static const struct pair rows[] = {
+        {{OVERLAPPED, "run.comm_thread=auto"}, NO_THREAD},
+        {{OVERLAPPED, "run.comm_thread=off"}, NO_THREAD},
+        {{OVERLAPPED, "run.comm_thread=on"}, NULL},
+        {{OVERLAPPED, "run.device=cuda"}, NULL},
+    };
+    PAIRS(rows);
+}
 
 /* Rules over two keys of a GPU job. */
 TEST(devices)
