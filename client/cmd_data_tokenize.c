@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MAX_TEXT ((size_t)16 << 20) /* a table of more tokens helps nobody */
+#define MAX_TEXT ((size_t)16 << 20) /* a table of more tokens is of no use */
 
 struct tokenize_args {
     struct global *global;

@@ -3,7 +3,9 @@
 #define DTD_COMMON_BASE_UTF8_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* Length of the sequence at s, whose string is NUL-terminated, and its code point. 0: not legal UTF-8 (a stray or
  * missing byte, an overlong form, a surrogate, a code point beyond U+10FFFF). */
@@ -35,6 +37,25 @@ static inline bool utf8_valid(const char *s)
             return false;
     }
     return true;
+}
+
+/* Number of valid bytes at the start of p[n]. The caller ensures that a NUL follows. */
+static inline size_t utf8_run(const uint8_t *p, size_t n)
+{
+    size_t i = 0;
+    while (i < n) {
+        uint64_t v;
+        uint32_t c;
+        if (n - i >= 8 && (memcpy(&v, p + i, 8), !(v & 0x8080808080808080u))) {
+            i += 8;
+            continue;
+        }
+        int len = utf8_decode((const char *)p + i, &c);
+        if (!len || (size_t)len > n - i)
+            break;
+        i += (size_t)len;
+    }
+    return i;
 }
 
 #endif

@@ -85,8 +85,8 @@ static err_t path_make(const struct file_reader *r, const struct ckpt_file *file
     return OK;
 }
 
-/* Only the owner of a file, and who may write to it, learns from mincore what is in the page cache; others are told
- * that all of it is. */
+/* The kernel reports by mincore what is in the page cache only to the owner of a file and to processes that may write
+ * to it; to others it reports that all of it is. */
 static void cache_watch(struct open_file *of, const struct stat *st, const char *path)
 {
     bool truth = st->st_uid == geteuid() || access(path, W_OK) == 0;

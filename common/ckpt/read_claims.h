@@ -3,7 +3,7 @@
  * cache, from which the other readers get it. Replicas of a model on one node load the same bytes; readers of different
  * shards never meet, and need no page cache.
  *
- * Embedded by value in the caller, who shares it between threads; outlives all readers that use it. */
+ * Embedded by value in the caller, which shares it between threads; outlives all readers that use it. */
 #ifndef DTD_COMMON_CKPT_READ_CLAIMS_H
 #define DTD_COMMON_CKPT_READ_CLAIMS_H
 
@@ -23,7 +23,7 @@ struct read_claims {
 
 NODISCARD err_t read_claims_init(struct read_claims *c);
 void read_claims_fini(struct read_claims *c);
-/* Enters a file with `n_units` units. NULL: out of memory; the file is then read as if nobody else did. */
+/* Enters a file with `n_units` units. NULL: out of memory; the file is then read as if no other reader had it. */
 struct read_claim *read_claims_enter(struct read_claims *c, dev_t dev, ino_t ino, uint64_t n_units);
 void read_claims_leave(struct read_claims *c, struct read_claim *claim);
 /* True: the caller may read the unit past the page cache. A caller claims each unit once. */

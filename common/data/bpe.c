@@ -188,25 +188,6 @@ static err_t split(struct bpe_encoder *e, const uint8_t *text, size_t n, bool wh
 
 /* ---- runs of valid UTF-8 ---- */
 
-/* Number of valid bytes at the start of p[n]. The caller ensures that a NUL follows. */
-static size_t utf8_run(const uint8_t *p, size_t n)
-{
-    size_t i = 0;
-    while (i < n) {
-        uint64_t v;
-        uint32_t c;
-        if (n - i >= 8 && (memcpy(&v, p + i, 8), !(v & 0x8080808080808080u))) {
-            i += 8;
-            continue;
-        }
-        int len = utf8_decode((const char *)p + i, &c);
-        if (!len || (size_t)len > n - i)
-            break;
-        i += (size_t)len;
-    }
-    return i;
-}
-
 /* Whether p[n] is an incomplete character. */
 static bool utf8_unfinished(const uint8_t *p, size_t n)
 {

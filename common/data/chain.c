@@ -185,25 +185,6 @@ static err_t raw_token(void *arg, const struct added_token *t, size_t from, size
 
 /* ---- text that may not be UTF-8 ---- */
 
-/* Number of valid bytes at the start of p[n]; a NUL follows. */
-static size_t utf8_run(const uint8_t *p, size_t n)
-{
-    size_t i = 0;
-    while (i < n) {
-        uint64_t v;
-        uint32_t c;
-        if (n - i >= 8 && (memcpy(&v, p + i, 8), !(v & 0x8080808080808080u))) {
-            i += 8;
-            continue;
-        }
-        int len = utf8_decode((const char *)p + i, &c);
-        if (!len || (size_t)len > n - i)
-            break;
-        i += (size_t)len;
-    }
-    return i;
-}
-
 static err_t spans_put(struct chain_text *t, size_t from, size_t n)
 {
     err_t err = OK;

@@ -24,7 +24,7 @@ struct unicode_ranges {
     size_t n;
 };
 
-/* Sets of characters; each says which component uses it. */
+/* Sets of characters, each with the component that uses it. */
 enum unicode_set {
     UNICODE_WHITE_SPACE,  /* 25 characters, the same in all components */
     UNICODE_WORD,         /* \w of Whitespace, and of added tokens with single_word */

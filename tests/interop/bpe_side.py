@@ -1,4 +1,4 @@
-"""The part of interop_bpe.py that runs in the Python with tokenizers."""
+"""The part of interop_tok.py that runs in the Python with tokenizers."""
 import glob
 import json
 import os

@@ -2,14 +2,16 @@
  * are torchtitan's (common/ckpt). */
 #include "worker/step/snapshot.h"
 
+#include "common/base/past_cache.h"
 #include "worker/step/fault.h"
-#include "worker/step/past_cache.h"
 #include "worker/step/rows.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define PAST_CACHE_LEAST ((size_t)64 << 10) /* less may still be in the cache when dtd-io reads it */
 
 static size_t aligned(size_t n)
 {
@@ -238,6 +240,15 @@ static struct dev_event *snapshot_event(const struct engine *e)
     return e->train_bindings.events[op->event];
 }
 
+/* Pieces are large together, and each is smaller than what glibc writes past the caches. */
+static void copy_to_arena(void *to, const void *from, size_t bytes)
+{
+    if (bytes < PAST_CACHE_LEAST)
+        memcpy(to, from, bytes);
+    else
+        copy_past_cache(to, from, bytes);
+}
+
 /* Copies between the arena, where the box is dense, and its rows on the device. s NULL: the device is the processor,
  * and dtd-io, not this process, reads the arena next. */
 static err_t copy_piece(const struct snapshot_piece *x, struct kern_stream *s, uint8_t *arena, bool to_arena)
@@ -250,7 +261,7 @@ static err_t copy_piece(const struct snapshot_piece *x, struct kern_stream *s, u
         run = rows_run(&rows, at, n);
         uint8_t *dense = arena + (size_t)at * size, *data = (uint8_t *)x->data + (size_t)rows_place(&rows, at) * size;
         if (!s)
-            copy_past_cache(dense, data, (size_t)run * size);
+            copy_to_arena(dense, data, (size_t)run * size);
         else
             err = dev_copy(s, to_arena ? dense : data, to_arena ? data : dense, (size_t)run * size);
     }

@@ -3,7 +3,7 @@
  * With expert parallelism a rank has some of the experts, and rows go to the ranks of their experts and come back:
  *
  *   sort, gather    home rows, sorted by expert                       (exchange.h)
- *   gather          the offsets of all ranks: who sends how much to whom
+ *   gather          the offsets of all ranks: how much each rank sends to each other one
  *   exchange        the rows that arrived, by sender
  *   gather          the same by expert: `index`                       -> products
  *   gather          back in the order of arrival: `inverse`

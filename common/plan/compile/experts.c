@@ -16,7 +16,7 @@
  *
  * With expert parallelism a rank has some of the experts, and rows go to the ranks of their experts and come back
  * (dispatch.c). Each expert has the rows of all ranks of the group, so the gradients of experts are complete there. The
- * sum over a token's experts is made at home, in ascending order of the experts, whoever computed them. */
+ * sum over a token's experts is made at home, in ascending order of the experts, whichever ranks computed them. */
 #include "common/plan/compile/internal.h"
 #include "common/plan/mutant.h"
 

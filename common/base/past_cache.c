@@ -1,6 +1,5 @@
-/* memcpy of glibc does the same, but only from three quarters of the last cache on. Pieces of a snapshot are smaller,
- * and together much larger. */
-#include "worker/step/past_cache.h"
+/* memcpy of glibc does the same, but only from three quarters of the last cache on. */
+#include "common/base/past_cache.h"
 
 #include <stdint.h>
 #include <string.h>
@@ -8,7 +7,6 @@
 #ifdef __SSE2__
 #include <emmintrin.h>
 
-#define LEAST ((size_t)64 << 10) /* less may still be in the cache when dtd-io reads it */
 #define LINE 64
 
 static void lines_copy(uint8_t *to, const uint8_t *from, size_t lines)
@@ -23,16 +21,13 @@ static void lines_copy(uint8_t *to, const uint8_t *from, size_t lines)
         _mm_stream_si128(y + 2, c);
         _mm_stream_si128(y + 3, d);
     }
-    _mm_sfence(); /* later stores of this thread, by which others learn of these, do not order them */
+    _mm_sfence(); /* a later store of this thread, by which others learn of these, does not order them */
 }
 
 void copy_past_cache(void *to, const void *from, size_t bytes)
 {
-    if (bytes < LEAST) {
-        memcpy(to, from, bytes);
-        return;
-    }
-    const size_t head = -(uintptr_t)to % LINE, lines = (bytes - head) / LINE, done = head + lines * LINE;
+    const size_t before = -(uintptr_t)to % LINE, head = before < bytes ? before : bytes;
+    const size_t lines = (bytes - head) / LINE, done = head + lines * LINE;
     memcpy(to, from, head);
     lines_copy((uint8_t *)to + head, (const uint8_t *)from + head, lines);
     memcpy((uint8_t *)to + done, (const uint8_t *)from + done, bytes - done);

@@ -1,5 +1,5 @@
-/* Sizes and alignments around the limits: the bytes are those of the source, and no others change. */
-#include "worker/step/past_cache.h"
+/* Sizes around lines, and all alignments: the bytes are those of the source, and no others change. */
+#include "common/base/past_cache.h"
 
 #include "tests/lib/test.h"
 
