@@ -25,14 +25,14 @@ static const struct argp_option cache_option[] = {
     {0}};
 
 static const struct argp_option prepare_options[] = {
-    {"tokenizer", 't', "KIND", 0, "bytes (default), words or bpe", 0},
+    {"tokenizer", 't', "KIND", 0, "bytes (default), words, split or bpe", 0},
     {"tokenizer-file", 'f', "FILE", 0,
      "bpe only: a tokenizer.json, .model, .tiktoken or tekken.json; or, given twice, vocab.json and merges.txt", 0},
-    {"lowercase", 'l', 0, 0, "words only: fold A-Z to a-z", 0},
+    {"lowercase", 'l', 0, 0, "words: fold A-Z to a-z; split: Python's str.lower()", 0},
     {"raw", 'r', 0, 0, "Accept files that are no text (compressed, UTF-16, numbers) and take their bytes as they are",
      0},
     {"vocab-from", 'v', "HASH", 0,
-     "words and bpe only: use the vocabulary of another prepared set (for validation data)", 0},
+     "words, split and bpe: use the vocabulary of another prepared set (for validation data)", 0},
     {0}};
 
 static error_t parse_cache(int key, char *arg, struct argp_state *state)
@@ -51,7 +51,7 @@ static const struct argp_child children[] = {
 static bool parse_kind(const char *name, enum tokenizer_kind *ret)
 {
     static const char *const names[] = {
-        [TOKENIZER_BYTES] = "bytes", [TOKENIZER_WORDS] = "words", [TOKENIZER_BPE] = "bpe"};
+        [TOKENIZER_BYTES] = "bytes", [TOKENIZER_WORDS] = "words", [TOKENIZER_BPE] = "bpe", [TOKENIZER_SPLIT] = "split"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (strcmp(names[i], name) == 0) {
             *ret = (enum tokenizer_kind)i;
@@ -62,10 +62,10 @@ static bool parse_kind(const char *name, enum tokenizer_kind *ret)
 
 static void check_kind(const struct data_args *a, struct argp_state *state)
 {
-    if (a->tokenizer != TOKENIZER_WORDS && a->lowercase)
-        argp_error(state, "--lowercase is for --tokenizer words");
+    if (!tokenizer_counts_words(a->tokenizer) && a->lowercase)
+        argp_error(state, "--lowercase is for --tokenizer words and split");
     if (a->tokenizer == TOKENIZER_BYTES && a->vocab_from)
-        argp_error(state, "--vocab-from is for --tokenizer words and bpe");
+        argp_error(state, "--vocab-from is for --tokenizer words, split and bpe");
     if (a->tokenizer != TOKENIZER_BPE && a->n_tokenizer_files)
         argp_error(state, "--tokenizer-file is for --tokenizer bpe");
     if (a->tokenizer == TOKENIZER_BPE && !a->n_tokenizer_files == !a->vocab_from)
@@ -83,7 +83,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case 't':
         if (!parse_kind(arg, &a->tokenizer))
-            argp_error(state, "--tokenizer %s: the tokenizers are bytes, words and bpe", arg);
+            argp_error(state, "--tokenizer %s: the tokenizers are bytes, words, split and bpe", arg);
         return 0;
     case 'f':
         if (a->n_tokenizer_files == 2)

@@ -218,12 +218,11 @@ static err_t job_given(struct importing *m)
         return err;
     err = model_compare(m);
     d = &m->job.data;
-    if (!err && d->tokenizer == TOKENIZER_WORDS)
-        err =
-            why_set(m->why, ERR_INVALID,
-                    "%s: data.tokenizer: the vocabulary of words is made from the training files and does not match a "
-                    "Hugging Face model. Set it to bpe or bytes",
-                    m->x->job);
+    if (!err && tokenizer_counts_words(d->tokenizer))
+        err = why_set(m->why, ERR_INVALID,
+                      "%s: data.tokenizer: this vocabulary is made from the training files and does not match a "
+                      "Hugging Face model. Set it to bpe or bytes",
+                      m->x->job);
     if (!err && m->job.model.arch == ARCH_GPT2 && m->job.train.seq > m->positions)
         err = why_set(m->why, ERR_INVALID,
                       "%s: train.seq: %s has %" PRId64 " positions. Set the key to that value or less", m->x->job,

@@ -142,6 +142,8 @@ static err_t read_prompt(struct generator *g, struct why *why)
     err_t err = tokenizer_encode(g->tokenizer, prompt, strlen(prompt), &g->ids);
     if (!err && g->ids.len == 0)
         err = tokenizer_encode(g->tokenizer, "\n", 1, &g->ids);
+    if (!err && g->ids.len == 0) /* split drops the words that it does not know */
+        return why_set(why, ERR_INVALID, "the model knows no word of the prompt; write words of its training text");
     return err ? why_set(why, err, "cannot encode the prompt: %s", err_text(err)) : OK;
 }
 
@@ -328,7 +330,7 @@ static err_t generate_text(struct generator *g, struct why *why)
 {
     g->terminal = isatty(STDOUT_FILENO);
     err_t err = buf_printf(&g->text, "%s%s", g->ask->prompt,
-                           g->job.data.tokenizer == TOKENIZER_WORDS && g->ask->prompt[0] ? " " : "");
+                           tokenizer_counts_words(g->job.data.tokenizer) && g->ask->prompt[0] ? " " : "");
     err = err ? why_set(why, err, "out of memory") : write_text(g, why);
     for (int64_t i = 0; !err && i < g->ask->tokens; i++)
         err = next_token(g, i, why);

@@ -22,7 +22,7 @@ static const struct schema_name arch_names[] = {
     {0}};
 #undef X
 static const struct schema_name tokenizer_names[] = {
-    {"bytes", TOKENIZER_BYTES}, {"words", TOKENIZER_WORDS}, {"bpe", TOKENIZER_BPE}, {0}};
+    {"bytes", TOKENIZER_BYTES}, {"words", TOKENIZER_WORDS}, {"bpe", TOKENIZER_BPE}, {"split", TOKENIZER_SPLIT}, {0}};
 static const struct schema_name router_names[] = {{"softmax", ROUTER_SOFTMAX},
                                                   {"softmax_topk", ROUTER_SOFTMAX_TOPK},
                                                   {"sigmoid", ROUTER_SIGMOID},
@@ -465,12 +465,15 @@ static const struct schema_row rows[] = {
            "Test files, evaluated once, in full, after the last step. Paths as in data.train.")},
     {ENUM(data.tokenizer, tokenizer_names, "bytes", FIXED,
           "bytes: one token per byte, 256 in all. words: split at white space, with an end-of-line token after each "
-          "line and a vocabulary built from the training files. bpe: byte-level byte-pair encoding, as in GPT-2, read "
-          "from data.tokenizer_files.")},
+          "line and a vocabulary built from the training files. split: Python's text.split(), with the sorted words of "
+          "the "
+          "training files as vocabulary; words of other files that are not in it are dropped. bpe: read from "
+          "data.tokenizer_files.")},
     {ITEMS(data.tokenizer_files, data.n_tokenizer_files, SCHEMA_LIST, check_path, "[]", FREE,
            "Tokenizer files in Hugging Face format (bpe): vocab.json and merges.txt, or tokenizer.json. Paths as in "
            "data.train. A resumed job may name other paths if the content is the same.")},
-    {BOOL(data.lowercase, "false", FIXED, "Convert A-Z to a-z before tokenization (words).")},
+    {BOOL(data.lowercase, "false", FIXED,
+          "Convert to lower case before tokenization: words A-Z only, split as Python's str.lower().")},
     {BOOL(data.raw, "false", FREE,
           "Accept files that are no text (compressed, UTF-16, token ids, tables) and train on their bytes as they are. "
           "Without it they are refused.")},

@@ -24,7 +24,13 @@ enum model_arch {
 #include "common/conf/models.inc"
 };
 #undef X
-enum tokenizer_kind { TOKENIZER_BYTES, TOKENIZER_WORDS, TOKENIZER_BPE };
+enum tokenizer_kind { TOKENIZER_BYTES, TOKENIZER_WORDS, TOKENIZER_BPE, TOKENIZER_SPLIT };
+/* Whether the vocabulary is made of the words of the training files. */
+static inline bool tokenizer_counts_words(enum tokenizer_kind kind)
+{
+    return kind == TOKENIZER_WORDS || kind == TOKENIZER_SPLIT;
+}
+
 /* How a router turns its logits into the choice and the weights of experts (kernels/kernels.h, struct kern_router).
  * switch: softmax with one expert per token, whose weight is its probability. */
 enum router_kind { ROUTER_SOFTMAX, ROUTER_SOFTMAX_TOPK, ROUTER_SIGMOID, ROUTER_SWITCH };

@@ -263,8 +263,8 @@ static bool vocab_broken(const struct job_spec *j, char ret[SENTENCE])
 
 static bool lowercase_broken(const struct job_spec *j, char ret[SENTENCE])
 {
-    return j->data.lowercase && j->data.tokenizer != TOKENIZER_WORDS &&
-           BROKEN("only the tokenizer words supports this: write false");
+    return j->data.lowercase && !tokenizer_counts_words(j->data.tokenizer) &&
+           BROKEN("only the tokenizers words and split support this: write false");
 }
 
 static bool tokenizer_files_broken(const struct job_spec *j, char ret[SENTENCE])

@@ -14,7 +14,7 @@
 #define VERSION 1
 
 static const char *const tokenizer_names[] = {
-    [TOKENIZER_BYTES] = "bytes", [TOKENIZER_WORDS] = "words", [TOKENIZER_BPE] = "bpe"};
+    [TOKENIZER_BYTES] = "bytes", [TOKENIZER_WORDS] = "words", [TOKENIZER_BPE] = "bpe", [TOKENIZER_SPLIT] = "split"};
 #define N_TOKENIZERS ((int)(sizeof(tokenizer_names) / sizeof(tokenizer_names[0])))
 
 const char *index_tokenizer_name(enum tokenizer_kind kind)

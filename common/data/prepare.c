@@ -168,7 +168,7 @@ static err_t read_sources(struct preparation *x, sink_fn *sink, void *arg)
 
 static err_t measure_sources(struct preparation *x)
 {
-    bool counts = x->p->tokenizer == TOKENIZER_WORDS && !x->tokenizer;
+    bool counts = tokenizer_counts_words(x->p->tokenizer) && !x->tokenizer;
     for (int i = 0; i < x->p->n_files; i++) {
         struct stat st;
         if (stat(x->p->files[i], &st))
@@ -193,7 +193,8 @@ static err_t name_set(struct preparation *x)
     if (!err)
         err = buf_printf(&text, "dtd-data 1\ntokenizer %s\nlowercase %d\nvocab %s\n", kind, x->p->lowercase,
                          vocab_sha256);
-    if (!err && x->p->tokenizer == TOKENIZER_BPE) /* other tables may give other ids */
+    bool tables = x->p->tokenizer == TOKENIZER_BPE || x->p->tokenizer == TOKENIZER_SPLIT;
+    if (!err && tables) /* other tables may give other ids */
         err = buf_printf(&text, "unicode %s\n", UNICODE_TABLES);
     for (int i = 0; !err && i < x->p->n_files; i++)
         err = buf_printf(&text, "file %s\n", x->sources[i].sha256);
@@ -204,6 +205,20 @@ static err_t name_set(struct preparation *x)
 }
 
 /* ---- tokenizers ---- */
+
+static err_t fail_encode(struct preparation *x, err_t err)
+{
+    if (err == ERR_UNSUPPORTED)
+        return why_set(x->why, err, "a word has more than %d bytes; if the files are not text, use the tokenizer bytes",
+                       VOCAB_WORD_MAX_BYTES);
+    if (err != ERR_LIMIT)
+        return fail(x, err);
+    return why_set(
+        x->why, err,
+        "the tokenizer's pattern does not split %zu MiB of the text; if the files are not text, use the tokenizer "
+        "bytes",
+        BPE_MAX_PIECE >> 20);
+}
 
 static err_t borrow_vocab(struct preparation *x)
 {
@@ -240,30 +255,37 @@ static err_t count_word(void *arg, const uint8_t *word, size_t len)
 struct counting {
     struct preparation *x;
     struct splitter splitter;
+    struct split split;
 };
 
 static err_t count_piece(void *arg, const uint8_t *data, size_t len)
 {
     struct counting *c = arg;
-    err_t err = splitter_feed(&c->splitter, data, len);
+    bool split = c->x->p->tokenizer == TOKENIZER_SPLIT;
+    err_t err = split ? split_feed(&c->split, data, len) : splitter_feed(&c->splitter, data, len);
     if (err == ERR_LIMIT)
         return why_set(c->x->why, err, "more than %d different words; use the tokenizer bytes", VOCAB_MAX_WORDS);
-    return err ? fail(c->x, err) : OK;
+    return err ? fail_encode(c->x, err) : OK;
 }
 
 static err_t count_vocab(struct preparation *x)
 {
     struct vocab words = {0};
     struct buf vocab = {0};
-    struct counting c = {.x = x, .splitter = {.lowercase = x->p->lowercase, .emit = count_word, .arg = &words}};
+    bool lower = x->p->lowercase;
+    struct counting c = {.x = x,
+                         .splitter = {.lowercase = lower, .emit = count_word, .arg = &words},
+                         .split = {.lowercase = lower, .emit = count_word, .arg = &words}};
     err_t err = read_sources(x, count_piece, &c);
+    if (!err && (err = split_finish(&c.split)))
+        fail_encode(x, err);
     if (!err) {
-        err = tokenizer_vocab_print(&words, &vocab);
+        err = tokenizer_vocab_print(x->p->tokenizer, &words, &vocab);
         if (err)
             fail(x, err);
     }
     if (!err)
-        err = tokenizer_words_new(vocab.data, vocab.len, x->p->lowercase, &x->tokenizer, x->why);
+        err = tokenizer_new_from(x->p->tokenizer, vocab.data, vocab.len, lower, &x->tokenizer, x->why);
     buf_fini(&vocab);
     vocab_fini(&words);
     return err;
@@ -273,7 +295,7 @@ static err_t make_tokenizer(struct preparation *x)
 {
     if (x->tokenizer)
         return OK;
-    if (x->p->tokenizer == TOKENIZER_WORDS)
+    if (tokenizer_counts_words(x->p->tokenizer))
         return count_vocab(x);
     err_t err = tokenizer_bytes_new(&x->tokenizer);
     return err ? fail(x, err) : OK;
@@ -294,17 +316,6 @@ static err_t write_ids(struct set_writer *w)
                                  (int64_t)(w->ids.len / sizeof(int32_t)), w->x->why);
     w->ids.len = 0;
     return err;
-}
-
-static err_t fail_encode(struct preparation *x, err_t err)
-{
-    if (err != ERR_LIMIT)
-        return fail(x, err);
-    return why_set(
-        x->why, err,
-        "the tokenizer's pattern does not split %zu MiB of the text; if the files are not text, use the tokenizer "
-        "bytes",
-        BPE_MAX_PIECE >> 20);
 }
 
 static err_t write_piece(void *arg, const uint8_t *data, size_t len)
@@ -458,8 +469,8 @@ static err_t check_request(const struct data_prepare *p, struct why *why)
 {
     if (p->n_files < 1)
         return why_set(why, ERR_INVALID, "no files to prepare");
-    if (p->tokenizer != TOKENIZER_WORDS && p->lowercase)
-        return why_set(why, ERR_INVALID, "only the tokenizer words supports lowercase");
+    if (!tokenizer_counts_words(p->tokenizer) && p->lowercase)
+        return why_set(why, ERR_INVALID, "only the tokenizers words and split support lowercase");
     if (p->shard_tokens < 0 || p->shard_tokens > INDEX_MAX_TOKENS)
         return why_set(why, ERR_INVALID, "%" PRId64 " is not a legal number of tokens per shard", p->shard_tokens);
     return OK;

@@ -13,7 +13,7 @@ struct tokenizer {
     enum tokenizer_kind kind;
     bool lowercase;
     struct vocab words;
-    int32_t unk, eos;
+    int32_t unk, eos;    /* words */
     struct bpe *bpe;     /* byte-level encoding without a normalizer */
     struct chain *chain; /* any other tokenizer of tokenizer files */
     struct buf vocab;    /* content of the vocab file */
@@ -85,6 +85,14 @@ err_t splitter_finish(struct splitter *s)
 
 /* ---- encoding ---- */
 
+/* split has no unknown word: such a word is dropped. */
+static err_t emit_known(void *arg, const uint8_t *word, size_t len)
+{
+    struct encoder *e = arg;
+    int32_t id = vocab_find(&e->tokenizer->words, word, len);
+    return id < 0 ? OK : buf_append(e->ids, &id, sizeof(id));
+}
+
 static err_t emit_id(void *arg, const uint8_t *word, size_t len)
 {
     struct encoder *e = arg;
@@ -102,6 +110,7 @@ void encoder_init(struct encoder *e, const struct tokenizer *tokenizer, struct b
     e->splitter.emit = emit_id;
     e->splitter.arg = e;
     e->splitter.n = 0;
+    e->split = (struct split){.lowercase = tokenizer->lowercase, .emit = emit_known, .arg = e};
     e->bpe = NULL;
     e->chain = NULL;
 }
@@ -132,6 +141,8 @@ err_t encoder_feed(struct encoder *e, const uint8_t *text, size_t len)
 {
     if (e->tokenizer->kind == TOKENIZER_WORDS)
         return splitter_feed(&e->splitter, text, len);
+    if (e->tokenizer->kind == TOKENIZER_SPLIT)
+        return split_feed(&e->split, text, len);
     if (e->tokenizer->kind == TOKENIZER_BPE)
         return feed_bpe(e, text, len, false);
     if (len > SIZE_MAX / sizeof(int32_t))
@@ -150,6 +161,8 @@ err_t encoder_finish(struct encoder *e)
 {
     if (e->tokenizer->kind == TOKENIZER_BPE)
         return feed_bpe(e, NULL, 0, true);
+    if (e->tokenizer->kind == TOKENIZER_SPLIT)
+        return split_finish(&e->split);
     return e->tokenizer->kind == TOKENIZER_WORDS ? splitter_finish(&e->splitter) : OK;
 }
 
@@ -181,7 +194,7 @@ err_t tokenizer_decode(const struct tokenizer *t, int32_t id, struct buf *ret)
         const uint8_t *text = bpe_token(t->bpe, id, &len);
         return buf_append(ret, text, len);
     }
-    if (id == t->eos)
+    if (t->kind == TOKENIZER_WORDS && id == t->eos)
         return buf_append(ret, "\n", 1);
     err_t err = buf_reserve(ret, (size_t)t->words.list[id].len + 1);
     if (!err)
@@ -224,7 +237,7 @@ static err_t vocab_line_add(struct tokenizer *t, const uint8_t *word, size_t len
     return OK;
 }
 
-static err_t vocab_file_read(struct tokenizer *t, const uint8_t *vocab, size_t len, struct why *why)
+static err_t lines_read(struct tokenizer *t, const uint8_t *vocab, size_t len, struct why *why)
 {
     const uint8_t *end = vocab + len;
     while (vocab < end) {
@@ -236,6 +249,16 @@ static err_t vocab_file_read(struct tokenizer *t, const uint8_t *vocab, size_t l
             return err;
         vocab = stop + 1;
     }
+    return OK;
+}
+
+static err_t vocab_file_read(struct tokenizer *t, const uint8_t *vocab, size_t len, struct why *why)
+{
+    err_t err = lines_read(t, vocab, len, why);
+    if (err)
+        return err;
+    if (t->kind == TOKENIZER_SPLIT)
+        return t->words.n ? OK : why_set(why, ERR_INVALID, "vocabulary: it has no word");
     t->unk = vocab_find(&t->words, TOKENIZER_UNK, strlen(TOKENIZER_UNK));
     t->eos = vocab_find(&t->words, TOKENIZER_EOS, strlen(TOKENIZER_EOS));
     if (t->unk < 0 || t->eos < 0)
@@ -243,12 +266,13 @@ static err_t vocab_file_read(struct tokenizer *t, const uint8_t *vocab, size_t l
     return OK;
 }
 
-err_t tokenizer_words_new(const void *vocab, size_t len, bool lowercase, struct tokenizer **ret, struct why *why)
+static err_t counted_new(enum tokenizer_kind kind, const void *vocab, size_t len, bool lowercase,
+                         struct tokenizer **ret, struct why *why)
 {
     struct tokenizer *t;
     if (len > (size_t)VOCAB_MAX_BYTES + VOCAB_MAX_WORDS)
         return why_set(why, ERR_LIMIT, "vocabulary: the file is too large (%zu bytes)", len);
-    err_t err = tokenizer_new(TOKENIZER_WORDS, lowercase, &t);
+    err_t err = tokenizer_new(kind, lowercase, &t);
     if (err)
         return why_set(why, err, "vocabulary: %s", err_text(err));
     err = vocab_file_read(t, vocab, len, why);
@@ -263,6 +287,11 @@ err_t tokenizer_words_new(const void *vocab, size_t len, bool lowercase, struct 
     }
     *ret = t;
     return OK;
+}
+
+err_t tokenizer_words_new(const void *vocab, size_t len, bool lowercase, struct tokenizer **ret, struct why *why)
+{
+    return counted_new(TOKENIZER_WORDS, vocab, len, lowercase, ret, why);
 }
 
 /* ---- byte-pair encoding ---- */
@@ -425,7 +454,8 @@ err_t tokenizer_new_from(enum tokenizer_kind kind, const void *vocab, size_t len
     err_t err;
     switch (kind) {
     case TOKENIZER_WORDS:
-        return tokenizer_words_new(vocab, len, lowercase, ret, why);
+    case TOKENIZER_SPLIT:
+        return counted_new(kind, vocab, len, lowercase, ret, why);
     case TOKENIZER_BPE:
         return tokenizer_bpe_new(vocab, len, ret, why);
     case TOKENIZER_BYTES:
@@ -450,6 +480,7 @@ int64_t tokenizer_vocab(const struct tokenizer *t)
 {
     switch (t->kind) {
     case TOKENIZER_WORDS:
+    case TOKENIZER_SPLIT:
         return t->words.n;
     case TOKENIZER_BPE:
         return t->chain ? chain_vocab(t->chain) : bpe_vocab(t->bpe);
@@ -501,31 +532,35 @@ bool tokenizer_same(const struct tokenizer *a, const struct tokenizer *b)
 
 /* ---- building a vocabulary ---- */
 
+typedef int order_fn(const void *a, const void *b, void *vocab);
+
 static int compare_words(const void *a, const void *b, void *arg)
 {
     const struct vocab *w = arg;
     int32_t i = *(const int32_t *)a, j = *(const int32_t *)b;
     const struct vocab_entry *x = &w->list[i], *y = &w->list[j];
-    if (x->count != y->count)
-        return x->count > y->count ? -1 : 1;
     int order = memcmp(vocab_text(w, i), vocab_text(w, j), x->len < y->len ? x->len : y->len);
     return order ? order : (x->len > y->len) - (x->len < y->len);
 }
 
-err_t tokenizer_vocab_print(struct vocab *counted, struct buf *ret)
+static int compare_counts(const void *a, const void *b, void *arg)
 {
-    int32_t id;
-    err_t err = vocab_add(counted, TOKENIZER_UNK, strlen(TOKENIZER_UNK), &id);
-    if (!err)
-        err = vocab_add(counted, TOKENIZER_EOS, strlen(TOKENIZER_EOS), &id);
-    if (err)
-        return err;
-    int32_t *order = malloc((size_t)counted->n * sizeof(*order));
+    const struct vocab *w = arg;
+    const struct vocab_entry *x = &w->list[*(const int32_t *)a], *y = &w->list[*(const int32_t *)b];
+    if (x->count != y->count)
+        return x->count > y->count ? -1 : 1;
+    return compare_words(a, b, arg);
+}
+
+static err_t print_sorted(const struct vocab *counted, order_fn *compare, struct buf *ret)
+{
+    err_t err = OK;
+    int32_t *order = malloc(((size_t)counted->n + 1) * sizeof(*order));
     if (!order)
         return ERR_NOMEM;
     for (int32_t i = 0; i < counted->n; i++)
         order[i] = i;
-    qsort_r(order, (size_t)counted->n, sizeof(*order), compare_words, counted);
+    qsort_r(order, (size_t)counted->n, sizeof(*order), compare, (void *)counted);
     for (int32_t i = 0; !err && i < counted->n; i++) {
         err = buf_append(ret, vocab_text(counted, order[i]), counted->list[order[i]].len);
         if (!err)
@@ -533,4 +568,15 @@ err_t tokenizer_vocab_print(struct vocab *counted, struct buf *ret)
     }
     free(order);
     return err;
+}
+
+err_t tokenizer_vocab_print(enum tokenizer_kind kind, struct vocab *counted, struct buf *ret)
+{
+    int32_t id;
+    if (kind == TOKENIZER_SPLIT)
+        return print_sorted(counted, compare_words, ret);
+    err_t err = vocab_add(counted, TOKENIZER_UNK, strlen(TOKENIZER_UNK), &id);
+    if (!err)
+        err = vocab_add(counted, TOKENIZER_EOS, strlen(TOKENIZER_EOS), &id);
+    return err ? err : print_sorted(counted, compare_counts, ret);
 }

@@ -6,6 +6,7 @@
 #include "common/data/bpe.h"
 #include "common/data/chain.h"
 #include "common/data/data.h"
+#include "common/data/split.h"
 #include "common/data/vocab.h"
 
 #define TOKENIZER_EOS "<eos>"
@@ -28,6 +29,7 @@ struct encoder {
     const struct tokenizer *tokenizer;
     struct buf *ids; /* int32 ids are appended */
     struct splitter splitter;
+    struct split split;
     struct bpe_encoder *bpe; /* one of the two, created by the first feed */
     struct chain_encoder *chain;
 };
@@ -40,8 +42,8 @@ enum tokenizer_kind tokenizer_kind(const struct tokenizer *t);
 /* NULL: the tokenizer is no chain of steps. */
 const struct chain *tokenizer_chain(const struct tokenizer *t);
 bool tokenizer_lowercase(const struct tokenizer *t);
-/* Writes the vocabulary file of counted words: by descending count, then by bytes. Adds <unk> and <eos> if they are
- * missing. */
-NODISCARD err_t tokenizer_vocab_print(struct vocab *counted, struct buf *ret);
+/* Writes the vocabulary file of counted words. For words: by descending count, then by bytes; <unk> and <eos> are added
+ * if they are missing. For split: by bytes, which is the order of Python's sorted(). */
+NODISCARD err_t tokenizer_vocab_print(enum tokenizer_kind kind, struct vocab *counted, struct buf *ret);
 
 #endif

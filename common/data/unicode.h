@@ -36,6 +36,8 @@ enum unicode_set {
     UNICODE_BERT_SPACE,   /* what it makes a space */
     UNICODE_BERT_CHINESE, /* what it puts between spaces with handle_chinese_chars */
     UNICODE_BERT_ACCENTS, /* what it removes with strip_accents, after decomposition */
+    UNICODE_CASED,        /* these two decide which sigma is final, as in Python's str.lower */
+    UNICODE_CASE_IGNORABLE,
     UNICODE_GRAPHEME_EXTEND,
     UNICODE_GRAPHEME_SPACING,
     UNICODE_GRAPHEME_PREPEND,

@@ -163,6 +163,9 @@ def print_sets():
         assert onig(r"\p{%s}" % cat) == {c for c in CHARS if ucd.category(chr(c)) == cat}, cat
     for script in SCRIPTS:
         print_ranges("script_" + script.lower(), onig(r"\p{%s}" % script), "the script " + script)
+    for what in "Cased", "Case_Ignorable":
+        pattern = regex.compile(r"\p{%s}" % what)
+        print_ranges(what.lower(), [c for c in CHARS if pattern.match(chr(c))], what + ", for the final sigma")
     for what in "Extend", "SpacingMark", "Prepend", "Control":
         pattern = regex.compile(r"\p{Grapheme_Cluster_Break=%s}" % what)
         print_ranges("grapheme_" + what.lower(), [c for c in CHARS if pattern.match(chr(c))], "Grapheme_Cluster_Break " + what)

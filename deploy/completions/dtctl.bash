@@ -32,7 +32,7 @@ _dtctl() {
   --dtype) COMPREPLY=($(compgen -W "float32 bfloat16" -- "$cur")); return ;;
   --stop-signal) COMPREPLY=($(compgen -W "TERM INT HUP QUIT USR1 USR2 ALRM" -- "$cur")); return ;;
   --tokenizer-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-  --tokenizer) COMPREPLY=($(compgen -W "bytes words bpe" -- "$cur")); return ;;
+  --tokenizer) COMPREPLY=($(compgen -W "bytes words split bpe" -- "$cur")); return ;;
   esac
 
   case $command in

@@ -87,6 +87,29 @@ TEST(validation_takes_the_training_vocabulary)
     assert_non_null(strstr(why.text, "no vocabulary"));
 }
 
+/* sorted(set(text.lower().split())) of the training text; other words of the validation text are dropped. */
+TEST(split_as_python_does)
+{
+    char *train[] = {file_make_text("t", " = Title = \n b \xc3\x84 a\x1f"
+                                         "B\n")},
+         *valid[] = {file_make_text("v", "A X = b")};
+    char hash[65], valid_hash[65];
+    size_t len;
+    struct data_prepare p = {.tokenizer = TOKENIZER_SPLIT, .lowercase = true};
+    struct data_set *set = prepare_open(p, 1, train, hash);
+    const char *vocab = tokenizer_vocab_file(data_tokenizer(set), &len), *expected = "=\na\nb\ntitle\n\xc3\xa4\n";
+    assert_int_equal(len, strlen(expected));
+    assert_memory_equal(vocab, expected, len);
+    CHECK_TOKENS(set, 0, 3, 0, 2, 4, 1, 2);
+    data_close(set);
+    p.vocab_from = hash;
+    set = prepare_open(p, 1, valid, valid_hash);
+    CHECK_TOKENS(set, 1, 0, 2);
+    data_close(set);
+    p.lowercase = false;
+    assert_err(ERR_INVALID, prepare(p, 1, valid, valid_hash, NULL));
+}
+
 /* Files that the system's own tools made of a text, and the formats of token ids that nanoGPT and llm.c read. */
 TEST(files_that_are_no_text_are_refused)
 {

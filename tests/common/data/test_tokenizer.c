@@ -116,7 +116,7 @@ TEST(vocabulary_order)
         assert_ok(vocab_add(&w, cases[i].word, strlen(cases[i].word), &id));
         w.list[id].count = cases[i].count;
     }
-    assert_ok(tokenizer_vocab_print(&w, &vocab));
+    assert_ok(tokenizer_vocab_print(TOKENIZER_WORDS, &w, &vocab));
     assert_ok(buf_append(&vocab, "", 1));
     assert_string_equal((char *)vocab.data, "often\n<eos>\na\nab\nb\nrare\n<unk>\n");
     buf_fini(&vocab);
