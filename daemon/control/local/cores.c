@@ -17,7 +17,7 @@
 #define THREADS (2 * CHANNEL_MAX_CPUS)
 
 enum way {
-    BY_NUMBER, /* in the order of their numbers: the topology is not known, or has one NUMA node */
+    BY_NUMBER, /* in the order of their numbers: the node of the worker's GPU is not known */
     APART,     /* each CPU on a physical core of its own */
     WHOLE,     /* all threads of a physical core */
 };
@@ -145,7 +145,7 @@ static enum way choose_way(const struct cores *s, int wanted, int home)
     int cores = 0;
     for (int i = 0; i < s->at.n_cpus; i++)
         cores += s->at.cpu[i].core == i;
-    if (home == CORES_UNKNOWN || s->at.n_cpu_nodes < 2)
+    if (home == CORES_UNKNOWN)
         return BY_NUMBER;
     return wanted <= cores ? APART : WHOLE;
 }
@@ -161,17 +161,30 @@ static void assign_cpus(struct deal *d, int home, int width, uint8_t taken[CHANN
         assign_turn(d);
 }
 
+static int threads_per_core(const struct topology *t)
+{
+    int threads[CHANNEL_MAX_CPUS] = {0}, most = 1;
+    for (int i = 0; i < t->n_cpus; i++)
+        if (++threads[t->cpu[i].core] > most)
+            most = threads[t->cpu[i].core];
+    return most;
+}
+
+/* Workers that want whole cores and an odd thread share the cores of these threads with each other. That does not count
+ * as sharing here, because it would send every second worker to another node than its neighbor. */
 static int choose_home(struct deal *d, int width)
 {
     uint8_t taken[CHANNEL_MAX_CPUS / 8];
+    const int odd = d->way == WHOLE ? width % threads_per_core(&d->s->at) : 0;
     int best = 0, far = CHANNEL_MAX_CPUS, shared = CHANNEL_MAX_CPUS; /* worse than any */
     for (int home = 0; home < d->s->at.n_nodes && far + shared > 0; home++) {
         assign_cpus(d, home, width, taken);
-        if (d->far > far || (d->far == far && d->shared >= shared))
+        int extra = d->shared > odd ? d->shared - odd : 0;
+        if (d->far > far || (d->far == far && extra >= shared))
             continue;
         best = home;
         far = d->far;
-        shared = d->shared;
+        shared = extra;
     }
     return best;
 }
@@ -183,8 +196,10 @@ int cores_bind(struct cores *s, int workers, int threads, int home, uint8_t ret_
     memset(ret_cpus, 0, CHANNEL_MAX_CPUS / 8);
     if (workers > n || width > n)
         return 0;
+    if (s->at.n_cpu_nodes < 2)
+        home = CORES_ANY;
     struct deal d = {.s = s, .way = choose_way(s, workers * width, home), .stays = home >= 0};
-    assign_cpus(&d, d.way != BY_NUMBER && home == CORES_ANY ? choose_home(&d, width) : home, width, taken);
+    assign_cpus(&d, home == CORES_ANY ? choose_home(&d, width) : home, width, taken);
     for (int i = 0; i < n; i++)
         if (cpus_has(taken, i)) {
             s->users[i]++;

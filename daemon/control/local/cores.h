@@ -14,7 +14,7 @@ struct cores {
 /* The NUMA node in which a worker's CPUs should be: the index of a node in `at`, or one of these. */
 enum cores_home {
     CORES_ANY = -1,     /* any node, but the same one for all its CPUs: the worker has no GPU */
-    CORES_UNKNOWN = -2, /* the node of its GPU is not known: CPUs by number, as on a machine with one node */
+    CORES_UNKNOWN = -2, /* the node of its GPU is not known: CPUs by number */
 };
 
 /* Reads the CPUs of this process's own affinity, and their topology from sysfs. If the topology is not usable, logs a
@@ -30,14 +30,16 @@ int cores_default(const struct cores *s);
  * The set is empty (the worker is not bound) if the job has more workers than there are CPUs: two workers bound to one
  * CPU would wait for each other at every barrier, even if another CPU were idle.
  *
- * If our CPUs are in one node, or `home` is CORES_UNKNOWN, CPUs are used in ascending order of their numbers. On
- * several nodes, CPUs of the home node come first, then those of other nodes by their distance from it. Within a node:
+ * If our CPUs are in one node, `home` has no effect. On several nodes, CPUs of the home node come first, then those of
+ * other nodes by their distance from it; with CORES_UNKNOWN, CPUs are used in ascending order of their numbers. Within
+ * a node:
  *   - If the workers together want more CPUs than there are physical cores, a worker gets whole cores with all their
  *     threads.
  *   - Otherwise a worker gets one thread of each core, starting with cores that no worker uses. A worker without a GPU
  *     gets an unused core in another node rather than a second thread on a shared core, which adds little.
  * With CORES_ANY the home is the node that has the most of the wanted CPUs; among equals, the node whose cores are
- * shared least with other workers; among equals of both, the first node, so that consecutive ranks are in one node. */
+ * shared least with other workers, apart from an odd last thread; among equals of both, the first node, so that
+ * consecutive ranks are in one node. */
 int cores_bind(struct cores *s, int workers, int threads, int home, uint8_t ret_cpus[CHANNEL_MAX_CPUS / 8]);
 /* Counts a worker that an earlier control bound to these CPUs. */
 void cores_use(struct cores *s, const uint8_t cpus[CHANNEL_MAX_CPUS / 8]);

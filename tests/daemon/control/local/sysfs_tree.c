@@ -70,7 +70,7 @@ static void make_dirs(char *path)
     assert_int_equal(0, mkdir(path, 0700));
 }
 
-static void write_line(const char *root, const char *folder, const char *file, const char *text)
+void sysfs_tree_write_line(const char *root, const char *folder, const char *file, const char *text)
 {
     char path[4096];
     snprintf(path, sizeof(path), "%s/devices/system/%s", root, folder);
@@ -99,7 +99,7 @@ static void write_cpu(const struct sysfs_tree *t, const char *root, const uint8_
     }
     cpus_print(siblings, MAX, list, sizeof(list));
     snprintf(folder, sizeof(folder), "cpu/cpu%d/topology", c);
-    write_line(root, folder, "thread_siblings_list", list);
+    sysfs_tree_write_line(root, folder, "thread_siblings_list", list);
 }
 
 static void find_online(const struct sysfs_tree *t, uint8_t ret[MAX / 8])
@@ -123,13 +123,13 @@ const char *sysfs_tree_write(const struct sysfs_tree *t, const char *name)
     for (int i = 0; t->node[i].cpus; i++) {
         char folder[64];
         snprintf(folder, sizeof(folder), "node/node%d", t->node[i].number);
-        write_line(root, folder, "cpulist", t->node[i].cpus);
+        sysfs_tree_write_line(root, folder, "cpulist", t->node[i].cpus);
         if (t->node[i].distance)
-            write_line(root, folder, "distance", t->node[i].distance);
+            sysfs_tree_write_line(root, folder, "distance", t->node[i].distance);
         cpus_add(nodes, t->node[i].number);
     }
     cpus_print(nodes, MAX, list, sizeof(list));
-    write_line(root, "node", "online", list);
+    sysfs_tree_write_line(root, "node", "online", list);
     for (int c = 0; c < MAX; c++)
         if (cpus_has(online, c))
             write_cpu(t, root, online, c);

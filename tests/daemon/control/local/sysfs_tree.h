@@ -26,6 +26,8 @@ extern const struct sysfs_tree sysfs_gaps;         /* POWER9: nodes 0, 8, 252 to
 extern const struct sysfs_tree sysfs_offline;      /* sysfs_two_sockets without 8-15,40-47 and 24; 56 is online */
 extern const struct sysfs_tree sysfs_large;        /* 1,152 CPUs in 8 nodes */
 
+/* Writes a file of such a folder: a line of text in root/devices/system/folder/file. */
+void sysfs_tree_write_line(const char *root, const char *folder, const char *file, const char *text);
 /* Writes the tree into test_tmpdir()/name and returns that path, which the next call overwrites. */
 const char *sysfs_tree_write(const struct sysfs_tree *t, const char *name);
 /* The topology of the CPUs in a list ("": all CPUs of the tree) on such a machine; fails the test on an error. */

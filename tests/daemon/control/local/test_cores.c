@@ -158,11 +158,9 @@ TEST(on_one_node_cores_go_by_their_numbers)
     const int homes[] = {CORES_ANY, CORES_UNKNOWN, 0};
     on(&sysfs_one, "");
     compare(homes, 3);
-    on(&sysfs_one_smt, "");
-    compare(homes, 3);
     on(&sysfs_memory_only, "");
     compare(homes, 3);
-    on(&sysfs_two_sockets, "16-23,50-55");
+    on(&sysfs_two_sockets, "16-23,56-59");
     assert_int_equal(CORES_UNKNOWN, cores_home(&s, 0)); /* a GPU in the other node */
     compare(homes, 3);
 }
@@ -174,6 +172,21 @@ TEST(where_a_gpus_node_is_not_known_cores_go_by_their_numbers)
     compare(unknown, 1);
     assert_int_equal(CORES_UNKNOWN, cores_home(&s, -1));
     assert_int_equal(CORES_UNKNOWN, cores_home(&s, 99));
+}
+
+/* Workers of one node, too, do not share physical cores. */
+TEST(on_one_node_siblings_belong_to_one_worker)
+{
+    on(&sysfs_one_smt, "");
+    EXPECT("0-1,4-5", 2, 0, CORES_ANY);
+    EXPECT("2-3,6-7", 2, 0, CORES_UNKNOWN);
+    on(&sysfs_one_smt, "");
+    EXPECT("0-3", 1, 4, CORES_ANY); /* four threads on four cores */
+    on(&sysfs_gaps, "0-79");        /* siblings have consecutive numbers */
+    EXPECT("0,4,8", 4, 3, CORES_ANY);
+    EXPECT("12,16,20", 4, 3, CORES_ANY);
+    on(&sysfs_two_sockets, "16-23,48-55");
+    EXPECT("16-19,48-51", 2, 0, cores_home(&s, 0));
 }
 
 /* ---- a worker has a GPU ---- */
