@@ -18,6 +18,7 @@
 #include "common/plan/models/build.h"
 #include "kernels/kernels.h"
 #include "worker/device.h"
+#include "worker/numa.h"
 #include "worker/share.h"
 #include "worker/state.h"
 #include "worker/timeline.h"
@@ -543,14 +544,26 @@ static bool run_epoch(const struct train_config *config, const struct link_epoch
     return !err || !worker_device_lost(device);
 }
 
+/* Before anything is allocated. */
+static void bind_memory(struct numa *n)
+{
+    numa_init(n);
+    err_t err = numa_interleave(n);
+    if (n->n_nodes > 1)
+        log_info("the worker's cores are in several NUMA nodes, memory is %s nodes=%d",
+                 err ? "in the node of the thread that first writes to it" : "taken from them in turn", n->n_nodes);
+}
+
 err_t train_serve(const struct train_config *config)
 {
     struct worker_device device = {.index = config->device};
     struct arena arena = {.fd = config->arena_fd};
     struct core_share share;
+    struct numa numa;
     struct link_epoch epoch;
     err_t err = OK;
     core_share_init(&share);
+    bind_memory(&numa);
     while (!err && (err = link_next(config->link, &epoch)) == OK) {
         err = run_epoch(config, &epoch, &device, &arena, &share) ? OK : ERR_INTERNAL;
         link_leave(config->link);
