@@ -141,7 +141,7 @@ void dev_range_begin(struct dev *d, const char *name);
 void dev_range_end(struct dev *d);
 
 /* A loadable module exports `struct dev_module dtd_cuda_module`. The loader checks `abi` before it calls anything. */
-#define DEV_MODULE_ABI 9
+#define DEV_MODULE_ABI 10
 struct dev_module {
     int abi;
     const struct dev_ops *device;

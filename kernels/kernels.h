@@ -25,6 +25,7 @@
 #include "common/base/err.h"
 #include "kernels/device.h"
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -53,24 +54,45 @@ struct kern_gemm {
     void *a_sum, *b_sum;      /* may be NULL */
 };
 
-/* Scaled dot-product attention, softmax(q k^T / sqrt(head_dim) [+ causal mask]) v, per sample and head. q, o:
+/* Scaled dot-product attention, softmax(cap(scale q k^T) [+ mask]) v, per sample and head, with cap(s) = softcap
+ * tanh(s / softcap), or s if softcap is 0 (Gemma 2, arXiv 2408.00118, 2.1). q, o:
  * [batch*seq, heads*head_dim]; k, v: [batch*seq_kv, kv_heads*head_dim]; row strides in elements, so that q, k and v may
  * lie side by side in one matrix. lse[batch, heads, seq]: natural log of the row's sum of exp. kv_heads divides heads.
+ *
+ * The query at position i sees the keys at positions j with
+ *
+ *   j <= i            if causal
+ *   j > i - window    with a window: `window` keys with the query's own
+ *   j >= begin[row]   with begin: those of the query's own document. row is the query's row of q; begin is not above
+ *                     the query's position and never decreases within a sample
+ *
+ * The first query has position q_pos0 and the first key k_pos0; causal requires that they are equal. A key that a query
+ * does not see changes no bit of the query's results, unless the key or its value is not finite.
+ *
  * The keys may be any part of those that the queries see (context parallelism): o and lse then belong to that part, and
- * attention_join combines the parts. */
+ * attention_join combines the parts. A query that sees no key of the part gets o = 0 and lse = -infinity. */
 struct kern_attention {
     int64_t batch, seq, heads, kv_heads, head_dim;
     int64_t seq_kv; /* keys per sample, 0: seq; causal requires seq */
     int64_t q_stride, k_stride, v_stride, o_stride;
     bool causal;
+    int64_t window; /* 0: none */
+    int64_t q_pos0, k_pos0;
+    double scale, softcap; /* 0: 1 / sqrt(head_dim), none */
+    const int32_t *begin;  /* [batch*seq]; NULL: none */
     const void *q, *k, *v;
     void *o, *lse;
 };
 
-/* d* have the strides of their forward counterparts. With s = q k^T / sqrt(head_dim): p = exp(s - lse),
- * ds = p (d_o v^T - rowsum(d_o o)), d_q = ds k / sqrt(head_dim), d_k = ds^T q / sqrt(head_dim), d_v = p^T d_o (Dao
- * 2023). o and lse belong to the whole row. k and v may be a part of its keys: d_k and d_v are then complete, and d_q
- * is one term of the sum over all parts. */
+static inline double kern_attention_scale(const struct kern_attention *a)
+{
+    return a->scale != 0 ? a->scale : 1 / sqrt((double)a->head_dim);
+}
+
+/* d* have the strides of their forward counterparts. With s = cap(scale q k^T): p = exp(s - lse), ds = cap' p (d_o v^T
+ * - rowsum(d_o o)), d_q = scale ds k, d_k = scale ds^T q, d_v = p^T d_o (Dao 2023), where cap' = 1 - (s / softcap)^2,
+ * or 1 without softcap. o and lse belong to the whole row. k and v may be a part of its keys: d_k and d_v are then
+ * complete, and d_q is one term of the sum over all parts. */
 struct kern_attention_grad {
     struct kern_attention fwd; /* o and lse hold the forward's results */
     const void *d_o;           /* o_stride */

@@ -109,7 +109,19 @@ struct job_model {
     int64_t head_dim; /* columns of a head; 0: dim / heads */
     bool qkv_bias;    /* the products that make queries, keys and values have biases */
     enum qk_norm qk_norm;
+    int64_t window;        /* keys that a query sees with its own (kernels/kernels.h); 0: all before it */
+    int64_t window_from;   /* layers before this one have no window */
+    int64_t window_period; /* nor has layer i with (i + 1) % window_period == 0; 0: there are no such layers */
+    double score_softcap, score_scale; /* 0: none; head_dim^-0.5 */
+    bool documents; /* any architecture: attention does not read across documents. The key is one of `data` */
 };
+
+/* Whether attention in the layer has the window of the model. */
+static inline bool job_layer_has_window(const struct job_model *m, int64_t layer)
+{
+    bool whole = m->window_period && (layer + 1) % m->window_period == 0;
+    return m->window && layer >= m->window_from && !whole;
+}
 
 /* The values of a model without experts that are not 0 in a job file that does not name them. */
 #define JOB_MODEL_DENSE                                                                                     \

@@ -42,6 +42,7 @@ enum graph_tensor_kind {
     GT_NUMBERS,    /* float64, numbers of sets of tokens: kept for the backward, has no gradient */
     GT_IDS,        /* int32 token ids, an input */
     GT_TARGETS,    /* int32, an input */
+    GT_BEGIN,      /* int32, an input: the position in its sample at which each token's document begins */
 };
 
 enum graph_init { INIT_NONE, INIT_ZERO, INIT_ONE, INIT_NORMAL };
@@ -98,7 +99,7 @@ struct graph_tensor {
     X(GO_RMSNORM, "rmsnorm", false)     /* x[, res], w -> y, rstd[, r]; with heads: each head's columns apart */       \
     X(GO_LAYERNORM, "layernorm", false) /* x[, res], w, b -> y, mean, rstd[, r] */                                     \
     X(GO_ROPE, "rope", false)           /* x -> x in place: in[0] == out[0] */                                         \
-    X(GO_ATTENTION, "attention", false) /* q, k, v -> o, lse (q, k, v may be column ranges of one tensor) */           \
+    X(GO_ATTENTION, "attention", false) /* q, k, v[, begin] -> o, lse (q, k, v may be column ranges of one tensor) */  \
     X(GO_SWIGLU, "swiglu", true)        /* a, b -> y */                                                                \
     X(GO_GELU, "gelu", true)            /* x -> y */                                                                   \
     X(GO_RELU, "relu", true)            /* x -> y */                                                                   \
@@ -151,6 +152,8 @@ struct graph_node {
     int site;                          /* dropout: number of the dropout in the model */
     double eps;
     bool causal, trans_w;
+    int64_t window;             /* attention: struct kern_attention; 0: none */
+    double softcap, scale;      /* the same; 0: none, head_dim^-0.5 */
     struct graph_router router; /* route, drop, dispatch, experts, combine */
 };
 
@@ -169,6 +172,7 @@ struct graph {
     struct graph_node *nodes; /* each after the nodes that make its inputs */
     int n_nodes;
     int logits, loss_node, ids, targets;
+    int begin; /* -1: attention reads across documents */
     int n_units, n_routers;
     int64_t n_params;        /* elements */
     int64_t n_params_matmul; /* elements that a token's matmuls read, for FLOPs: a tied head once, embeddings not; of

@@ -61,6 +61,8 @@
     X(RING_BACKWARDS, "keys go round the ring backwards")                                                 \
     X(FUTURE_SEEN, "queries attend to keys of a later piece")                                             \
     X(DIAGONAL_UNMASKED, "queries attend to later keys of their own piece")                               \
+    X(WINDOW_CUT, "a piece whose last key alone is in the window is left out")                            \
+    X(KEYS_MISPLACED, "a window counts from the first position of the sequence")                          \
     X(PART_NOT_JOINED, "the attention to a piece of keys is not joined")                                  \
     X(NOT_HOME, "the gradient of keys stops one step before its owner")                                   \
     X(MICROBATCH_OVERWRITES, "a later microbatch overwrites the gradient of a weight")                    \

@@ -82,7 +82,8 @@ static void print_parts(const struct op *op, FILE *out)
     const struct {
         const char *name;
         int64_t value;
-    } rows[] = {{"seq", op->seq}, {"seq_kv", op->seq_kv}, {"pos", op->pos0}, {"col", op->col0}};
+    } rows[] = {{"seq", op->seq},        {"seq_kv", op->seq_kv}, {"pos", op->pos0},
+                {"pos_kv", op->pos0_kv}, {"window", op->window}, {"col", op->col0}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         if (rows[i].value)
             fprintf(out, " %s %" PRId64, rows[i].name, rows[i].value);
@@ -90,6 +91,10 @@ static void print_parts(const struct op *op, FILE *out)
         fprintf(out, " vocab %" PRId64 "..%" PRId64, op->vocab_lo, op->vocab_hi - 1);
     if (op->round)
         fprintf(out, " round %d", op->round);
+    if (op->softcap != 0)
+        fprintf(out, " softcap %g", op->softcap);
+    if (op->scale != 0)
+        fprintf(out, " scale %g", op->scale);
     if (op->kind == OP_DROPOUT)
         fprintf(out, " rate %g site %d", op->rate, op->site);
 }

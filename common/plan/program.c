@@ -24,7 +24,7 @@ char op_mode(const struct op *op, int i)
 {
     char mode = op_operands(op->kind)[i];
     bool add_q = op->kind == OP_ATTENTION_GRAD && i == 6 && op->flags & OPF_ACC_Q;
-    bool add_kv = op->kind == OP_ATTENTION_GRAD && i > 6 && mode && op->flags & OPF_ACC_KV;
+    bool add_kv = op->kind == OP_ATTENTION_GRAD && i > 6 && mode == 'w' && op->flags & OPF_ACC_KV;
     bool add_grouped = op->kind == OP_GROUPED_GEMM && i == 2 && op->flags & OPF_ACC;
     if (op->kind == OP_EXCHANGE && i == 2 && op->round && op->flags & OPF_INVERSE)
         return 'a'; /* other rounds write the other rows */

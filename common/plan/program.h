@@ -95,7 +95,8 @@ struct buffer {
  *   rope                  m tokens, heads, head_dim, lda (row stride), OPF_INVERSE; pos0 0, seq is program.seq
  *   attention*            m samples, heads, kv_heads, head_dim, OPF_CAUSAL; lda: stride of q and d_q, ldb: of k, v,
  *                         d_k and d_v, ldc: of o and d_o; seq is program.seq. Where q, k and v are columns of one
- *                         matrix, operand.col says which
+ *                         matrix, operand.col says which. window, softcap and scale as kern_attention. begin: the
+ *                         position in its sample at which the document of each query begins
  *   cross_entropy         m tokens, n vocabulary, lda (of the logits), OPF_GRAD; scale is program.loss_scale; the loss
  *                         is one f64
  *   all_reduce            m elements of the buffer's own dtype, group, reduce
@@ -116,9 +117,10 @@ struct buffer {
  *   copy_cols             m rows of n columns, row strides lda and ldb
  *   embed*                the table has vocabulary rows [vocab_lo, vocab_hi); other ids give zeros and get no
  *                         gradient; positions begin at pos0, samples are op.seq long
- *   attention*, rope      seq_kv and op.seq where not 0 replace program.seq, pos0 as given; OPF_ACC_Q, OPF_ACC_KV in
- *                         the gradient: d_q, or d_k and d_v, are added to. o and lse of attention_grad are those of
- *                         the whole row, even where k and v have only a part of the keys
+ *   attention*, rope      seq_kv and op.seq where not 0 replace program.seq, pos0 as given; pos0_kv is that of the
+ *                         keys, and both are given with a window or `begin`; OPF_ACC_Q, OPF_ACC_KV in the gradient:
+ *                         d_q, or d_k and d_v, are added to. o and lse of attention_grad are those of the whole row,
+ *                         even where k and v have only a part of the keys
  *   attention_join        m samples, heads, head_dim, op.seq, ldc: o and lse become those of both parts (online
  *                         softmax)
  *   loss_part             m tokens, n columns of the vocabulary from vocab_lo on, lda: stats[3 t ..] = largest logit,
@@ -169,29 +171,29 @@ struct buffer {
  *                         OPF_DECAY; g is multiplied by the clip factor
  *   snapshot              no field: the worker copies its plan_save_items into the arena */
 #define OP_LIST(X)                                                                                                     \
-    X(OP_ZERO, "zero", "w")                             /* x */                                                        \
-    X(OP_COPY, "copy", "rw")                            /* x, y */                                                     \
-    X(OP_EMBED, "embed", "rrrw")                        /* ids, table, [pos], y */                                     \
-    X(OP_EMBED_GRAD, "embed_grad", "rraa")              /* ids, dy, d_table, [d_pos] */                                \
-    X(OP_GEMM, "gemm", "rrrwaaa")                       /* a, b, [bias], c, [aux], [a_sum], [b_sum]; c is added to     \
-                                                           with OPF_ACC; aux is written with OPF_GELU, read with       \
-                                                           OPF_GELU_GRAD, absent else */                               \
-    X(OP_CAST, "cast", "rw")                            /* x (a parameter), y (in the compute type) */                 \
-    X(OP_BIAS_GRAD, "bias_grad", "ra")                  /* dy, db */                                                   \
-    X(OP_RMSNORM, "rmsnorm", "rrrwww")                  /* x, [res], w, [r], y, rstd */                                \
-    X(OP_RMSNORM_GRAD, "rmsnorm_grad", "rrrrrwa")       /* x, w, rstd, dy, [d_res], dx, dw */                          \
-    X(OP_LAYERNORM, "layernorm", "rrrrwwww")            /* x, [res], w, b, [r], y, mean, rstd */                       \
-    X(OP_LAYERNORM_GRAD, "layernorm_grad", "rrrrrrwaa") /* x, w, mean, rstd, dy, [d_res], dx, dw, db */                \
-    X(OP_ROPE, "rope", "a")                             /* x in place; OPF_INVERSE for the gradient */                 \
-    X(OP_ATTENTION, "attention", "rrrww")               /* q, k, v, o, lse */                                          \
-    X(OP_ATTENTION_GRAD, "attention_grad", "rrrrrrwww") /* q, k, v, o, lse, d_o, d_q, d_k, d_v */                      \
-    X(OP_SWIGLU, "swiglu", "rrw")                       /* a, b, y */                                                  \
-    X(OP_SWIGLU_GRAD, "swiglu_grad", "rrrww")           /* a, b, dy, da, db */                                         \
-    X(OP_GELU, "gelu", "rw")                            /* x, y */                                                     \
-    X(OP_GELU_GRAD, "gelu_grad", "rrw")                 /* x, dy, dx */                                                \
-    X(OP_RELU, "relu", "rw")                            /* x, y */                                                     \
-    X(OP_RELU_GRAD, "relu_grad", "rrw")                 /* x, dy, dx */                                                \
-    X(OP_ADD, "add", "rrw")                             /* a, b, y */                                                  \
+    X(OP_ZERO, "zero", "w")                              /* x */                                                       \
+    X(OP_COPY, "copy", "rw")                             /* x, y */                                                    \
+    X(OP_EMBED, "embed", "rrrw")                         /* ids, table, [pos], y */                                    \
+    X(OP_EMBED_GRAD, "embed_grad", "rraa")               /* ids, dy, d_table, [d_pos] */                               \
+    X(OP_GEMM, "gemm", "rrrwaaa")                        /* a, b, [bias], c, [aux], [a_sum], [b_sum]; c is added to    \
+                                                            with OPF_ACC; aux is written with OPF_GELU, read with      \
+                                                            OPF_GELU_GRAD, absent else */                              \
+    X(OP_CAST, "cast", "rw")                             /* x (a parameter), y (in the compute type) */                \
+    X(OP_BIAS_GRAD, "bias_grad", "ra")                   /* dy, db */                                                  \
+    X(OP_RMSNORM, "rmsnorm", "rrrwww")                   /* x, [res], w, [r], y, rstd */                               \
+    X(OP_RMSNORM_GRAD, "rmsnorm_grad", "rrrrrwa")        /* x, w, rstd, dy, [d_res], dx, dw */                         \
+    X(OP_LAYERNORM, "layernorm", "rrrrwwww")             /* x, [res], w, b, [r], y, mean, rstd */                      \
+    X(OP_LAYERNORM_GRAD, "layernorm_grad", "rrrrrrwaa")  /* x, w, mean, rstd, dy, [d_res], dx, dw, db */               \
+    X(OP_ROPE, "rope", "a")                              /* x in place; OPF_INVERSE for the gradient */                \
+    X(OP_ATTENTION, "attention", "rrrwwr")               /* q, k, v, o, lse, [begin] (i32) */                          \
+    X(OP_ATTENTION_GRAD, "attention_grad", "rrrrrrwwwr") /* q, k, v, o, lse, d_o, d_q, d_k, d_v, [begin] (i32) */      \
+    X(OP_SWIGLU, "swiglu", "rrw")                        /* a, b, y */                                                 \
+    X(OP_SWIGLU_GRAD, "swiglu_grad", "rrrww")            /* a, b, dy, da, db */                                        \
+    X(OP_GELU, "gelu", "rw")                             /* x, y */                                                    \
+    X(OP_GELU_GRAD, "gelu_grad", "rrw")                  /* x, dy, dx */                                               \
+    X(OP_RELU, "relu", "rw")                             /* x, y */                                                    \
+    X(OP_RELU_GRAD, "relu_grad", "rrw")                  /* x, dy, dx */                                               \
+    X(OP_ADD, "add", "rrw")                              /* a, b, y */                                                 \
     X(OP_ROUTE, "route", "rrwwwaar")          /* logits, [rows], ids, weights, [numbers], [totals], [closeness] (f64), \
                                                  [biases] */                                                           \
     X(OP_ROUTE_GRAD, "route_grad", "rrrrrrw") /* logits, ids, weights, d_weights, [rows], [numbers],                   \
@@ -261,7 +263,8 @@ enum op_flags {
 
 enum op_stream { STREAM_COMPUTE, STREAM_COMM, STREAM_COPY, STREAM_COUNT };
 
-#define OP_MAX_OPERANDS 9
+#define OP_MAX_OPERANDS 10
+#define ATTENTION_BEGIN(kind) ((kind) == OP_ATTENTION ? 5 : 9) /* the operand `begin` of both kinds */
 #define OP_MAX_WAITS 6
 
 /* An operand: a buffer and a position in it. Column and offset are both added to the buffer's address. */
@@ -286,12 +289,13 @@ struct op {
     int64_t heads, kv_heads, head_dim;
     int64_t seq, seq_kv, pos0; /* 0: program.seq, the same as seq, 0. embed's operand pos is the table of all positions,
                                   and the kernel gets a pointer to its row pos0 */
+    int64_t pos0_kv, window;   /* attention */
     int64_t vocab_lo, vocab_hi, col0; /* vocab_hi 0: the table has the whole vocabulary */
-    double eps, rate;
-    int site;       /* dropout */
-    int round;      /* of the rounds in which a layer computes rows of experts, from 1; 0: of none */
-    int unit;       /* unit_gather, unit_scatter */
-    int peer, from; /* indices in the group: send, recv, shift */
+    double eps, rate, softcap, scale; /* softcap, scale: attention */
+    int site;                         /* dropout */
+    int round;                        /* of the rounds in which a layer computes rows of experts, from 1; 0: of none */
+    int unit;                         /* unit_gather, unit_scatter */
+    int peer, from;                   /* indices in the group: send, recv, shift */
     /* Events, -1: none; needed only between streams. A wait refers to the latest record before it in the order of
      * actions, of any slot; to the previous step's when this step has none yet; and returns at once when there never
      * was one. A stream runs in order, so the latest record also covers all earlier microbatches. */
@@ -428,8 +432,10 @@ struct program {
     struct fsdp_unit *units; /* by unit; without ZeRO empty */
     int n_units;
     int number_buffer[NUMBER_COUNT]; /* -1: the program does not count them */
-    int rows_buffer; /* i32 per token of the microbatch: sample in the global batch * seq + position; -1: no op
-                     reads it */
+    int rows_buffer;  /* i32 per token of the microbatch: sample in the global batch * seq + position; -1: no op
+                      reads it */
+    int begin_buffer; /* i32 per token of the microbatch, in the order of ids: the position in its sample at which the
+                     token's document begins; -1: attention reads across documents */
     /* Buffers; -1 where the mode has none.
      * loss: f64[n_micros]; element i is the sum over the tokens of microbatch i, 0 until it is computed. The reduce
      * gives all elements to all ranks. The loss of the step is their sum in ascending order * loss_scale, which has the

@@ -1,7 +1,8 @@
 /* Attention by definition: the whole matrix of weights of one head, in double, row by row.
  *
- * With p = exp(s - lse), s = scale q k^T, the gradient of s is p (dp - rowsum(do o)), dp = do v^T. o and lse belong to
- * all keys that a query sees; this call may have only some of those keys. */
+ * With p = exp(s - lse), s = cap(scale q k^T), the gradient of s is p (dp - rowsum(do o)), dp = do v^T, and that of
+ * scale q k^T is cap' times it. o and lse belong to all keys that a query sees; this call may have only some of those
+ * keys. */
 #include "kernels/ref/ref.h"
 #include "kernels/stream.h"
 
@@ -13,6 +14,7 @@ struct head {
     const struct kern_attention *a;
     const real *q, *k, *v, *o;
     int64_t q_at, k_at, v_at, o_at; /* element offsets, also in the matrices of gradients */
+    int64_t row;                    /* first query of the sample */
 };
 
 /* The number of keys of a sample. */
@@ -28,7 +30,8 @@ static struct head head_of(const struct kern_attention *a, int64_t sample, int64
                      .q_at = row * a->q_stride + h * a->head_dim,
                      .k_at = row_kv * a->k_stride + kv * a->head_dim,
                      .v_at = row_kv * a->v_stride + kv * a->head_dim,
-                     .o_at = row * a->o_stride + h * a->head_dim};
+                     .o_at = row * a->o_stride + h * a->head_dim,
+                     .row = row};
     r.q = (const real *)a->q + r.q_at;
     r.k = (const real *)a->k + r.k_at;
     r.v = (const real *)a->v + r.v_at;
@@ -44,36 +47,45 @@ static double dot(int64_t n, const real *a, const real *b)
     return sum;
 }
 
-static int64_t visible_keys(const struct kern_attention *a, int64_t i)
-{
-    return a->causal ? i + 1 : keys_of(a);
-}
-
-static double score(const struct head *h, int64_t i, int64_t j)
+static bool sees(const struct head *h, int64_t i, int64_t j)
 {
     const struct kern_attention *a = h->a;
-    return dot(a->head_dim, h->q + i * a->q_stride, h->k + j * a->k_stride) / sqrt((double)a->head_dim);
+    const int64_t query = a->q_pos0 + i, key = a->k_pos0 + j;
+    return (!a->causal || key <= query) && (!a->window || key > query - a->window) &&
+           (!a->begin || key >= a->begin[h->row + i]);
 }
 
-/* p[visible keys] = the weights of query i; returns the log of the row's sum of exp. */
+/* cap(scale q k^T), and its derivative by scale q k^T. */
+static double score(const struct head *h, int64_t i, int64_t j, double *slope)
+{
+    const struct kern_attention *a = h->a;
+    const double s = dot(a->head_dim, h->q + i * a->q_stride, h->k + j * a->k_stride) * kern_attention_scale(a);
+    const double t = a->softcap != 0 ? tanh(s / a->softcap) : 0;
+    *slope = 1 - t * t;
+    return a->softcap != 0 ? a->softcap * t : s;
+}
+
+/* p[keys] = the weights of query i; returns the log of the row's sum of exp. */
 static double weights(const struct head *h, int64_t i, double *p)
 {
-    int64_t n = visible_keys(h->a, i);
-    double max = -INFINITY, sum = 0;
+    const int64_t n = keys_of(h->a);
+    double max = -INFINITY, sum = 0, slope;
     for (int64_t j = 0; j < n; j++) {
-        p[j] = score(h, i, j);
+        p[j] = sees(h, i, j) ? score(h, i, j, &slope) : -INFINITY;
         max = p[j] > max ? p[j] : max;
     }
-    for (int64_t j = 0; j < n; j++)
-        sum += exp(p[j] - max);
-    for (int64_t j = 0; j < n; j++)
-        p[j] = exp(p[j] - max) / sum;
-    return max + log(sum);
+    for (int64_t j = 0; j < n; j++) {
+        p[j] = sees(h, i, j) ? exp(p[j] - max) : 0;
+        sum += p[j];
+    }
+    for (int64_t j = 0; j < n && sum != 0; j++)
+        p[j] /= sum;
+    return sum != 0 ? max + log(sum) : -INFINITY;
 }
 
 err_t KERN_FN(attention)(struct kern_stream *s, const struct kern_attention *a)
 {
-    assert(a->heads % a->kv_heads == 0 && (!a->causal || keys_of(a) == a->seq));
+    assert(a->heads % a->kv_heads == 0 && (!a->causal || (keys_of(a) == a->seq && a->q_pos0 == a->k_pos0)));
     void *scratch;
     err_t err = kern_stream_scratch(s, (size_t)keys_of(a) * sizeof(double), &scratch);
     if (err != OK)
@@ -85,8 +97,8 @@ err_t KERN_FN(attention)(struct kern_stream *s, const struct kern_attention *a)
             ((real *)a->lse)[hb * a->seq + i] = (real)weights(&h, i, p);
             for (int64_t d = 0; d < a->head_dim; d++) {
                 double sum = 0;
-                for (int64_t j = 0; j < visible_keys(a, i); j++)
-                    sum += p[j] * (double)h.v[j * a->v_stride + d];
+                for (int64_t j = 0; j < keys_of(a); j++)
+                    sum += p[j] != 0 ? p[j] * (double)h.v[j * a->v_stride + d] : 0; /* unseen v may be infinite */
                 ((real *)a->o + h.o_at)[i * a->o_stride + d] = (real)sum;
             }
         }
@@ -101,9 +113,9 @@ static void weights_grad(const struct head *h, const real *lse, const real *d_o,
     for (int64_t i = 0; i < a->seq; i++, p += keys_of(a), ds += keys_of(a)) {
         double sum = dot(a->head_dim, d_o + i * a->o_stride, h->o + i * a->o_stride);
         for (int64_t j = 0; j < keys_of(a); j++) {
-            double dp = dot(a->head_dim, d_o + i * a->o_stride, h->v + j * a->v_stride);
-            p[j] = j < visible_keys(a, i) ? exp(score(h, i, j) - (double)lse[i]) : 0;
-            ds[j] = p[j] * (dp - sum) / sqrt((double)a->head_dim);
+            double dp = dot(a->head_dim, d_o + i * a->o_stride, h->v + j * a->v_stride), slope = 0;
+            p[j] = sees(h, i, j) ? exp(score(h, i, j, &slope) - (double)lse[i]) : 0;
+            ds[j] = p[j] * (dp - sum) * slope * kern_attention_scale(a);
         }
     }
 }
@@ -146,7 +158,7 @@ static void head_grad(const struct kern_attention_grad *g, int64_t hb, double *p
 err_t KERN_FN(attention_grad)(struct kern_stream *s, const struct kern_attention_grad *g)
 {
     const struct kern_attention *a = &g->fwd;
-    assert(a->heads % a->kv_heads == 0 && (!a->causal || keys_of(a) == a->seq));
+    assert(a->heads % a->kv_heads == 0 && (!a->causal || (keys_of(a) == a->seq && a->q_pos0 == a->k_pos0)));
     void *scratch;
     err_t err = kern_stream_scratch(s, (size_t)(a->seq * keys_of(a)) * 2 * sizeof(double), &scratch);
     if (err != OK)

@@ -11,8 +11,8 @@
  * is passed on, copied or added. */
 static bool takes_travelling(enum op_kind kind, int i)
 {
-    bool keys =
-        (kind == OP_ATTENTION && (i == 1 || i == 2)) || (kind == OP_ATTENTION_GRAD && (i == 1 || i == 2 || i > 6));
+    bool keys = (kind == OP_ATTENTION && (i == 1 || i == 2)) ||
+                (kind == OP_ATTENTION_GRAD && (i == 1 || i == 2 || i == 7 || i == 8));
     return keys || kind == OP_SHIFT || kind == OP_COPY_COLS || kind == OP_COPY || kind == OP_ADD;
 }
 

@@ -48,12 +48,14 @@ static struct operand_rows gemm_rows(const struct op *op, int i, int64_t m, int6
     return one_row(i == 5 ? m : n); /* a_sum; bias, b_sum */
 }
 
-/* Operands q, k, v, o, lse, d_o, d_q, d_k, d_v. Queries, o and lse have seq tokens of a sample, keys and values seq_kv.
- */
+/* Operands q, k, v, o, lse[, d_o, d_q, d_k, d_v], begin. Queries, o, lse and begin have seq tokens of a sample, keys
+ * and values seq_kv. */
 static struct operand_rows attention_rows(const struct program *p, const struct op *op, int i, int64_t samples)
 {
     int64_t seq = op->seq ? op->seq : p->seq, seq_kv = op->seq_kv ? op->seq_kv : seq;
     int64_t q = op->heads * op->head_dim, kv = op->kv_heads * op->head_dim;
+    if (i == ATTENTION_BEGIN(op->kind))
+        return one_row(samples * seq);
     switch (i) {
     case 0:
     case 6:
@@ -411,6 +413,22 @@ static err_t check_heads(const struct check_at *at, const struct graph *g, const
                       (long long)node->head_dim);
 }
 
+/* Checks that attention has the mask and the scores of its node. ring.c checks the positions of a part of the keys. */
+static err_t check_mask(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
+{
+    const struct graph_node *node = op->node >= 0 ? &g->nodes[op->node] : NULL;
+    const int i = ATTENTION_BEGIN(op->kind), begin = op->arg[i].buffer;
+    if (!node || node->op != GO_ATTENTION)
+        return check_fail(at, why, "is of no attention of the model");
+    if (op->window != node->window || op->softcap != node->softcap || op->scale != node->scale)
+        return check_fail(at, why, "has a window of %lld, a cap of %g and a scale of %g; its node has %lld, %g and %g",
+                          (long long)op->window, op->softcap, op->scale, (long long)node->window, node->softcap,
+                          node->scale);
+    if (begin != (node->in[3] >= 0 ? at->p->begin_buffer : -1))
+        return check_fail(at, why, begin < 0 ? "reads across documents" : "reads no buffer of documents");
+    return OK;
+}
+
 static bool counts_tokens(enum graph_sym sym)
 {
     return sym == SYM_OWN || sym == SYM_TOKENS || sym == SYM_ARRIVED || sym >= SYM_MEMBER;
@@ -486,6 +504,8 @@ err_t check_operand_shapes(const struct check_at *at, const struct graph *g, con
         e = check_row_sum(at, g, op, why);
     if (!e && (op->kind == OP_RMSNORM || op->kind == OP_RMSNORM_GRAD))
         e = check_heads(at, g, op, why);
+    if (!e && (op->kind == OP_ATTENTION || op->kind == OP_ATTENTION_GRAD))
+        e = check_mask(at, g, op, why);
     if (!e && (op->kind == OP_DROPOUT || op->kind == OP_POSITIONS))
         e = check_random(at, g, op, why);
     return e;

@@ -196,7 +196,8 @@ static bool is_shared(const struct check_op *c, int t)
 static bool makes_shares(const struct check_op *c, int i)
 {
     int node = c->op->node;
-    return c->op->kind == OP_ATTENTION_GRAD && i >= 7 && node >= 0 && is_shared(c, c->g->nodes[node].in[i - 6]);
+    return c->op->kind == OP_ATTENTION_GRAD && (i == 7 || i == 8) && node >= 0 &&
+           is_shared(c, c->g->nodes[node].in[i - 6]);
 }
 
 static err_t token_op_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)

@@ -122,7 +122,7 @@ static bool action_names(const struct rank_check *c, const struct action *a, int
 /* The host's writes of a microbatch, which the worker queues on the compute stream before the first op of a forward. */
 static err_t host_writes_inputs(struct rank_check *c, const struct action *a)
 {
-    const int inputs[] = {c->p->ids_buffer, c->p->targets_buffer, c->p->rows_buffer};
+    const int inputs[] = {c->p->ids_buffer, c->p->targets_buffer, c->p->rows_buffer, c->p->begin_buffer};
     const struct value_layout l = layout_of_input(c->p);
     struct clock *now = &c->streams[STREAM_COMPUTE];
     err_t e = OK;

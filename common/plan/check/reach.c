@@ -12,7 +12,7 @@
 
 static bool alias_allowed(const struct op *op, int written, int other)
 {
-    if (op->kind == OP_ATTENTION_GRAD && written >= 6 && other >= 6) /* column ranges of one matrix */
+    if (op->kind == OP_ATTENTION_GRAD && written >= 6 && other >= 6 && other < 9) /* column ranges of one matrix */
         return op->arg[written].col != op->arg[other].col;
     const struct operand_rules *rules = &check_operands[op->kind];
     for (int i = 0; i < OPERAND_MAX_ALIASES && rules->alias[i].written; i++)

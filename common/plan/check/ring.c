@@ -64,6 +64,22 @@ static err_t pair_fail(const struct check_op *c, const struct ring_segment *q, c
                       (long long)q->hi - 1, (long long)k->lo, (long long)k->hi - 1, what);
 }
 
+/* Whether a query of segment q sees a key of segment k. */
+static bool ring_sees(const struct graph_node *node, const struct ring_segment *q, const struct ring_segment *k)
+{
+    bool later = node->causal && k->lo > q->hi - 1, before = node->window && k->hi - 1 <= q->lo - node->window;
+    return q->lo < q->hi && k->lo < k->hi && !later && !before;
+}
+
+/* A window and the beginnings of documents are positions in the sequence. */
+static bool ring_placed(const struct op *op, const struct graph_node *node, const struct ring_segment *q,
+                        const struct ring_segment *k)
+{
+    const struct op_operand *begin = &op->arg[ATTENTION_BEGIN(op->kind)];
+    bool placed = op->pos0 == q->lo && op->pos0_kv == k->lo;
+    return (!node->window || placed) && (node->in[3] < 0 || (placed && begin->offset.factor == q->before));
+}
+
 err_t ring_pair(const struct check_op *c, int away, uint64_t *seen)
 {
     const struct op *op = c->op;
@@ -76,8 +92,10 @@ err_t ring_pair(const struct check_op *c, int away, uint64_t *seen)
     uint64_t bit = 1ull << (i * 2 * ring_size(c->at->p) + k.part);
     if (((op->flags & OPF_CAUSAL) != 0) != (node->causal && q.part == k.part))
         return pair_fail(c, &q, &k, "with the wrong mask");
-    if (node->causal && k.part > q.part)
-        return pair_fail(c, &q, &k, "which come later");
+    if (!ring_sees(node, &q, &k))
+        return pair_fail(c, &q, &k, "which come later, or are before the window");
+    if (ring_size(c->at->p) > 1 && !ring_placed(op, node, &q, &k))
+        return pair_fail(c, &q, &k, "with a mask for other positions");
     if (*seen & bit)
         return pair_fail(c, &q, &k, "a second time");
     *seen |= bit;
@@ -92,9 +110,7 @@ err_t ring_complete(const struct check_op *c, uint64_t seen)
         for (int away = 0; away < n; away++)
             for (int j = 0; j < 2; j++) {
                 struct ring_segment q = ring_segment_of(p, 0, i), k = ring_segment_of(p, away, j);
-                bool empty = q.lo == q.hi || k.lo == k.hi;
-                bool due = !empty && (!c->g->nodes[c->op->node].causal || k.part <= q.part);
-                if (due && !(seen >> (i * 2 * n + k.part) & 1))
+                if (ring_sees(&c->g->nodes[c->op->node], &q, &k) && !(seen >> (i * 2 * n + k.part) & 1))
                     return check_fail(c->at, c->why,
                                       "is the last of its list, but no op computes attention from positions "
                                       "%lld..%lld to %lld..%lld",

@@ -541,6 +541,8 @@ void compile_buffers(struct compiler *c)
     p->ids_buffer = input_new(c, "ids", c->g->ids);
     if (asks_rows(c))
         p->rows_buffer = input_new(c, "rows", -1);
+    if (c->g->begin >= 0)
+        p->begin_buffer = input_new(c, "begin", c->g->begin);
     if (p->mode != MODE_GENERATE) {
         p->targets_buffer = input_new(c, "targets", c->g->targets);
         loss_new(c);

@@ -83,6 +83,8 @@ int compile_value(const struct compiler *c, int t)
         return c->p->ids_buffer;
     case GT_TARGETS:
         return c->p->targets_buffer;
+    case GT_BEGIN:
+        return c->p->begin_buffer;
     case GT_ACTIVATION:
     case GT_STAT:
     case GT_INDEX:
@@ -270,7 +272,7 @@ static void compiler_init(struct compiler *c)
         !c->unit_used || !p->units)
         c->err = ERR_NOMEM;
     p->ids_buffer = p->targets_buffer = p->logits_buffer = p->loss_buffer = p->norm_buffer = p->clip_buffer = -1;
-    p->rows_buffer = -1;
+    p->rows_buffer = p->begin_buffer = -1;
     for (int i = 0; i < NUMBER_COUNT; i++)
         p->number_buffer[i] = -1;
     cp_init_segments(c);

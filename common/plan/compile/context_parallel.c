@@ -88,6 +88,11 @@ struct op *cp_attention_op(struct compiler *c, enum op_kind kind, int node)
     op->lda = pitch_of(c, n->in[0]);
     op->ldb = pitch_of(c, n->in[1]);
     op->ldc = tp_cols(c, n->out[0]);
+    op->window = n->window;
+    op->softcap = n->softcap;
+    op->scale = n->scale;
+    if (n->in[3] >= 0)
+        op_arg(op, ATTENTION_BEGIN(kind), c->p->begin_buffer);
     return op;
 }
 
@@ -187,12 +192,14 @@ static void op_at(struct op *op, int i, int buffer, int64_t col, struct graph_di
     op->arg[i].offset = offset;
 }
 
-/* Whether queries of piece q attend to any key of piece k. */
+/* Whether queries of piece q attend to any key of piece k: whether the first query sees the last key through a window.
+ * Where documents begin is known only when the program runs. */
 static bool may_attend(const struct compiler *c, const struct kv_ring *r, const struct seq_piece *q,
                        const struct seq_piece *k)
 {
-    return q->seg.len > 0 && k->seg.len > 0 &&
-           (!c->g->nodes[r->node].causal || k->part <= q->part + MUTANT(FUTURE_SEEN));
+    const struct graph_node *n = &c->g->nodes[r->node];
+    bool near = !n->window || k->seg.pos0 + k->seg.len > q->seg.pos0 - n->window + 1 + MUTANT(WINDOW_CUT);
+    return q->seg.len > 0 && k->seg.len > 0 && near && (!n->causal || k->part <= q->part + MUTANT(FUTURE_SEEN));
 }
 
 /* The attention op of a pair. It is causal only on the diagonal. */
@@ -205,6 +212,12 @@ static struct op *pair_op(struct compiler *c, const struct kv_ring *r, enum op_k
         op->flags &= ~(uint32_t)OPF_CAUSAL;
     op->seq = q->seg.len;
     op->seq_kv = k->seg.len;
+    if (n->window || n->in[3] >= 0) {
+        op->pos0 = q->seg.pos0;
+        op->pos0_kv = MUTANT(KEYS_MISPLACED) ? 0 : k->seg.pos0;
+    }
+    if (n->in[3] >= 0)
+        op->arg[ATTENTION_BEGIN(kind)].offset = rows_before(q, 1);
     op->ldb = r->row;
     op_at(op, 0, compile_value(c, n->in[0]), tp_col(c, n->in[0], n->in_col[0]), rows_before(q, op->lda));
     op_at(op, 1, kv, 0, rows_before(k, r->row));

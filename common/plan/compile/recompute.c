@@ -101,8 +101,8 @@ void recompute_discard(struct compiler *c, struct sharding_stage nodes)
         mark_inputs(c, inputs);
     for (int t = 0; t < c->g->n_tensors; t++) {
         enum graph_tensor_kind kind = c->g->tensors[t].kind;
-        bool made = kind != GT_PARAM && kind != GT_IDS && kind != GT_TARGETS && c->producer[t] >= nodes.first_node &&
-                    c->producer[t] < nodes.end_node;
+        bool input = kind == GT_IDS || kind == GT_TARGETS || kind == GT_BEGIN;
+        bool made = kind != GT_PARAM && !input && c->producer[t] >= nodes.first_node && c->producer[t] < nodes.end_node;
         c->discarded[t] = made && !inputs[t] && discards(c, t);
     }
     free(inputs);

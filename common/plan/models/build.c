@@ -167,6 +167,8 @@ int graph_add_input(struct graph_builder *b, enum graph_tensor_kind kind, const 
         b->g->ids = t;
     if (t >= 0 && kind == GT_TARGETS)
         b->g->targets = t;
+    if (t >= 0 && kind == GT_BEGIN)
+        b->g->begin = t;
     return t;
 }
 
@@ -233,6 +235,21 @@ void graph_add_loss(struct graph_builder *b, int logits)
     n->in[1] = targets;
     b->g->logits = logits;
     b->g->loss_node = b->g->n_nodes - 1;
+}
+
+void graph_set_scores(struct graph_node *attention, const struct job_model *m, int layer)
+{
+    attention->window = job_layer_has_window(m, layer) ? m->window : 0;
+    attention->softcap = m->score_softcap;
+    attention->scale = m->score_scale;
+}
+
+void graph_add_documents(struct graph_builder *b)
+{
+    int begin = graph_add_input(b, GT_BEGIN, "begin");
+    for (int i = 0; i < b->g->n_nodes; i++)
+        if (b->g->nodes[i].op == GO_ATTENTION)
+            b->g->nodes[i].in[3] = begin;
 }
 
 /* ---- what the rows of models.inc say ---- */
@@ -403,9 +420,11 @@ err_t graph_build(const struct job_model *model, int64_t seq, struct graph *ret,
     if (e)
         return e;
     m.head_dim = job_head_dim(&m);
-    struct graph g = {0};
+    struct graph g = {.begin = -1};
     struct graph_builder b = {.g = &g, .seq = seq};
     archs[m.arch].build(&b, &m);
+    if (m.documents)
+        graph_add_documents(&b);
     if (b.err) {
         graph_fini(&g);
         return why_set(why, b.err, "no memory for the graph of a model of %lld layers", (long long)m.layers);

@@ -43,7 +43,7 @@ void graph_stack_experts(struct graph_builder *b, int tensor, int64_t experts);
 int graph_add_activation(struct graph_builder *b, int layer, const char *name, int64_t cols);
 /* [tokens * per_token] kept for the backward. */
 int graph_add_stat(struct graph_builder *b, int layer, const char *name, int64_t per_token);
-/* ids or targets: [tokens]. */
+/* ids, targets or begin: [tokens]. */
 int graph_add_input(struct graph_builder *b, enum graph_tensor_kind kind, const char *name);
 /* A node whose inputs and outputs are all -1 yet; valid until the next call. */
 struct graph_node *graph_add_node(struct graph_builder *b, enum graph_op op, int layer);
@@ -60,6 +60,10 @@ void graph_add_experts(struct graph_builder *b, int layer, const struct graph_ro
                        int y);
 /* The loss over logits, and the inputs that the worker fills. */
 void graph_add_loss(struct graph_builder *b, int logits);
+/* The window, the cap and the scale of a causal attention in this layer. */
+void graph_set_scores(struct graph_node *attention, const struct job_model *m, int layer);
+/* Queries see only keys of their own document: adds the input `begin`, which every attention of the graph reads. */
+void graph_add_documents(struct graph_builder *b);
 
 /* graph_build_llama, ...: one function per row of models.inc. `m` is resolved: no zero that stands for a default. */
 #define X(id, name, builder, rotary, grouped, head, ffn) \

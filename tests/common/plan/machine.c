@@ -220,6 +220,12 @@ static void run_attention(struct machine *m, const struct op *op, int64_t batch)
                                .v_stride = op->ldb,
                                .o_stride = op->ldc,
                                .causal = (op->flags & OPF_CAUSAL) != 0,
+                               .window = op->window,
+                               .q_pos0 = op->pos0,
+                               .k_pos0 = op->pos0_kv,
+                               .scale = op->scale,
+                               .softcap = op->softcap,
+                               .begin = A(ATTENTION_BEGIN(op->kind)),
                                .q = A(0),
                                .k = A(1),
                                .v = A(2),
@@ -739,6 +745,17 @@ static bool action_reads(const struct machine *m, int buffer)
     return false;
 }
 
+void begins_fill(int64_t samples, int64_t seq, int32_t *begin)
+{
+    for (int64_t i = 0, at = 0, length = 0; i < samples * seq; i++) {
+        if (i % seq == 0 || i % seq == at + length) {
+            at = i % seq;
+            length++;
+        }
+        begin[i] = (int32_t)at;
+    }
+}
+
 static void fill_inputs(struct machine *m)
 {
     const struct program *p = m->p;
@@ -748,6 +765,8 @@ static void fill_inputs(struct machine *m)
         fill_tokens(m, p->targets_buffer, m->targets);
     if (action_reads(m, p->rows_buffer))
         fill_tokens(m, p->rows_buffer, NULL);
+    if (action_reads(m, p->begin_buffer))
+        fill_tokens(m, p->begin_buffer, m->begin);
 }
 
 int64_t machine_samples(const struct program *p, const struct action *a)

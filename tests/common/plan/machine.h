@@ -30,6 +30,7 @@ struct machine {
     const struct action *action;
     int64_t samples;
     const int32_t *ids, *targets; /* of the global batch */
+    const int32_t *begin;         /* the same, if the graph reads it; machine_init leaves it NULL */
     struct widened widened[OP_MAX_OPERANDS];
     int n_widened;
     int64_t arrived[64][MACHINE_SLOTS]; /* by layer and slot: SYM_ARRIVED */
@@ -42,6 +43,9 @@ struct machine {
 void machine_init(struct machine *m, const struct program *p, const struct graph *g, const int32_t *ids,
                   const int32_t *targets);
 void machine_fini(struct machine *m);
+/* Where the document of each token begins: begin[samples * seq]. Documents are 1, 2, 3, ... tokens long, and every
+ * sample begins one. */
+void begins_fill(int64_t samples, int64_t seq, int32_t *begin);
 /* Everything up to the norm; returns the loss. */
 double machine_run(struct machine *m);
 /* Norm, clip and update of a step that machine_run has begun; increments m->step. Returns the norm. */

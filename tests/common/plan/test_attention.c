@@ -3,16 +3,23 @@
 #include "common/plan/check/plan_check.h"
 #include "tests/common/plan/world.h"
 
-/* As in Qwen2, Qwen3, OLMoE; all keys together. */
+/* As in Qwen2, Qwen3, OLMoE, Mistral, Gemma 2; documents; all keys together. */
 static const struct variant {
     const char *name;
     int64_t head_dim;
     bool bias;
     enum qk_norm norm;
-} variants[] = {{"bias", 0, true, QK_NORM_NONE},
-                {"norm of heads", 6, false, QK_NORM_HEAD},
-                {"norm of all", 0, false, QK_NORM_WHOLE},
-                {"all", 10, true, QK_NORM_HEAD}};
+    int64_t window, period;
+    double softcap;
+    bool documents;
+} variants[] = {{"bias", .bias = true},
+                {"norm of heads", .head_dim = 6, .norm = QK_NORM_HEAD},
+                {"norm of all", .norm = QK_NORM_WHOLE},
+                {"window", .window = 3},
+                {"capped scores", .window = 2, .period = 2, .softcap = 0.5},
+                {"documents", .documents = true},
+                {"all", .head_dim = 10, .bias = true, .norm = QK_NORM_HEAD, .window = 4, .period = 2, .softcap = 2,
+                 .documents = true}};
 #define N_VARIANTS (sizeof(variants) / sizeof(variants[0]))
 
 static struct job_spec job_of(const struct variant *v, int workers)
@@ -21,6 +28,10 @@ static struct job_spec job_of(const struct variant *v, int workers)
     job.model.head_dim = v->head_dim;
     job.model.qkv_bias = v->bias;
     job.model.qk_norm = v->norm;
+    job.model.window = v->window;
+    job.model.window_period = v->period;
+    job.model.score_softcap = v->softcap;
+    job.model.documents = v->documents;
     job.train.global_batch = 5;
     return job;
 }

@@ -63,11 +63,14 @@ static void check_fixtures(struct fixture *train, struct fixture *eval)
 {
     struct machine mt, me;
     int32_t ids[BATCH], targets[BATCH];
+    int32_t begin[BATCH];
     fill_batch(ids, targets);
+    begins_fill(BATCH / train->job.train.seq, train->job.train.seq, begin);
     if (plan_check(&train->graph, train->programs, 1, &train->why) != OK)
         fail_msg("%s", train->why.text);
     machine_init(&mt, &train->programs[0], &train->graph, ids, targets);
     machine_init(&me, &eval->programs[0], &eval->graph, ids, targets);
+    mt.begin = me.begin = begin;
     init_params(&mt, &train->graph);
     init_params(&me, &eval->graph);
     double loss = machine_run(&mt), again = machine_run(&mt), evaluated = machine_run(&me);
@@ -212,6 +215,7 @@ static void built_init(struct fixture *f, const struct job_spec *job, enum progr
 {
     struct graph_builder b = {.g = &f->graph, .seq = job->train.seq};
     memset(f, 0, sizeof(*f));
+    f->graph.begin = -1;
     f->job = *job;
     f->n = 1;
     build(&b);
@@ -338,6 +342,37 @@ TEST(norms_of_all_heads_together_have_the_right_gradient)
     check_attention(0, false, QK_NORM_WHOLE, NUMERICS_FAST, RECOMPUTE_NONE);
     check_attention(6, true, QK_NORM_WHOLE, NUMERICS_CANONICAL, RECOMPUTE_POINTWISE);
     check_attention(6, false, QK_NORM_WHOLE, NUMERICS_FAST, RECOMPUTE_FULL);
+}
+
+/* Windows, capped scores, scores of another scale, documents: each alone, then all of them. */
+TEST(masks_and_scores_have_the_right_gradient)
+{
+    static const struct {
+        int64_t window, from, period;
+        double softcap, scale;
+        bool documents;
+    } models[] = {{.window = 3},
+                  {.softcap = 0.5},
+                  {.scale = 0.3},
+                  {.documents = true},
+                  {.window = 2, .from = 1, .softcap = 0.5, .scale = 2, .documents = true},
+                  {.window = 1, .period = 2, .documents = true}};
+    for (size_t i = 0; i < sizeof(models) / sizeof(models[0]); i++) {
+        struct job_spec job = job_of(ARCH_LLAMA, i % 2 ? NUMERICS_CANONICAL : NUMERICS_FAST);
+        struct fixture train, eval;
+        job.model.window = models[i].window;
+        job.model.window_from = models[i].from;
+        job.model.window_period = models[i].period;
+        job.model.score_softcap = models[i].softcap;
+        job.model.score_scale = models[i].scale;
+        job.model.documents = models[i].documents;
+        job.parallel.recompute = i % 3 ? RECOMPUTE_NONE : RECOMPUTE_ATTENTION;
+        fixture_init(&train, &job, MODE_TRAIN);
+        fixture_init(&eval, &job, MODE_EVAL);
+        check_fixtures(&train, &eval);
+        fixture_fini(&train);
+        fixture_fini(&eval);
+    }
 }
 
 TEST(gpt2_gradient_is_the_difference)

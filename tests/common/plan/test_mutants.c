@@ -19,6 +19,8 @@ static const struct cell {
     enum pipe_schedule schedule;
     enum recompute recompute;
     enum qk_norm qk_norm;
+    int64_t window;
+    bool documents;
     const char *csv;    /* of 3 microbatches */
     bool experts, sets; /* layers have experts; the auxiliary loss balances samples */
     int ep;
@@ -70,6 +72,8 @@ static const struct cell {
     {"ep 2 over tp, rounds", ARCH_LLAMA, .dp = 2, .tp = 2, .experts = true, .ep = 2, .rounds = true},
     {"capacity, tp 2", ARCH_LLAMA, .tp = 2, .experts = true, .capacity = 0.75},
     {"capacity, tp 2, no sp", ARCH_LLAMA, .tp = 2, .no_sp = true, .experts = true, .capacity = 0.75},
+    {"cp 2, window", ARCH_LLAMA, .cp = 2, .window = 4},
+    {"cp 2, documents", ARCH_LLAMA, .cp = 2, .documents = true},
     {"tp 2, heads normed", ARCH_LLAMA, .tp = 2, .qk_norm = QK_NORM_HEAD},
     {"tp 4, heads normed, no sp", ARCH_LLAMA, .tp = 4, .qk_norm = QK_NORM_HEAD, .no_sp = true},
 };
@@ -88,6 +92,8 @@ static void try_cell(const struct cell *c)
     job.model.vocab = 150; /* more rows than a grain, so that shards cut them */
     job.model.ffn = 144;
     job.model.qk_norm = c->qk_norm;
+    job.model.window = c->window;
+    job.model.documents = c->documents;
     job.parallel.fsdp = one_or(c->fsdp);
     job.parallel.zero = c->zero;
     job.parallel.tp = one_or(c->tp);

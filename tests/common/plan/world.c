@@ -30,7 +30,7 @@ struct test_world {
     struct graph graph;
     int n;
     struct world_rank rank[MAX_WORLD];
-    int32_t *ids, *targets;
+    int32_t *ids, *targets, *begin;
     double loss, norm; /* of the last step */
     /* By graph tensor, global elements. */
     double **grad, **param;
@@ -610,6 +610,8 @@ static void make_batch(struct test_world *w)
         w->ids[i] = (int32_t)((i * 7 + i * i / 3) % w->job.model.vocab);
         w->targets[i] = (int32_t)((i * 5 + 3) % w->job.model.vocab);
     }
+    w->begin = malloc((size_t)n * sizeof(int32_t));
+    begins_fill(n / w->job.train.seq, w->job.train.seq, w->begin);
 }
 
 static double losses_of(const struct world_rank *r)
@@ -680,6 +682,7 @@ static void world_begin(struct test_world *w, const struct job_spec *job, enum p
             fail_msg("plan_compile of rank %d: %s", i, why.text);
         all[i] = r->program;
         machine_init(&r->machine, &r->program, &w->graph, w->ids, w->targets);
+        r->machine.begin = w->begin;
         r->machine.lr = 1e-2;
         r->machine.limit = 1e-3;
         each_param(w, r, true, fill_one);
@@ -712,6 +715,7 @@ static void world_fini(struct test_world *w)
     graph_fini(&w->graph);
     free(w->ids);
     free(w->targets);
+    free(w->begin);
 }
 
 /* ---- comparing ---- */
