@@ -48,15 +48,19 @@ static void weights_grad_row(float *s, float *dp, int64_t n, float scale, float 
     memset(dp + n, 0, TILE_ROWS * sizeof(float));
 }
 
-/* Adds to sums of keys or values: out[nk, padded] += w^T rows, from the first row that sees a strip's first key. */
+/* Adds to sums of keys or values: out[nk, padded] += w^T rows, of the rows that see a key of a strip. */
 static void add_transposed(const struct kern_attention *a, const struct attn_block *b, const float *w,
                            const float *rows, int64_t padded, float *out)
 {
     for (int64_t j = 0; j < b->nk; j += TILE_ROWS) {
-        int64_t strip = attn_min(TILE_ROWS, b->nk - j), first = a->causal ? b->k0 + j - b->q0 : 0;
-        first = first > 0 ? first : 0;
+        int64_t strip = attn_min(TILE_ROWS, b->nk - j), first = attn_max(a->causal ? b->k0 + j - b->q0 : 0, 0);
+        int64_t end = b->nq;
+        while (end > first && b->from[end - 1] >= b->k0 + j + strip)
+            end--;
+        if (end == first)
+            continue;
         KERN_FN(tile_block)
-        (strip, padded / VF, b->nq - first, w + first * ATTN_PITCH + j, 1, ATTN_PITCH, rows + first * padded, padded,
+        (strip, padded / VF, end - first, w + first * ATTN_PITCH + j, 1, ATTN_PITCH, rows + first * padded, padded,
          out + (b->k0 + j) * padded, padded, true);
     }
 }
@@ -66,9 +70,13 @@ static void backward_block(const struct attn_head *h, const struct attn_block *b
     const struct kern_attention *a = h->a;
     KERN_FN(attn_scores)(a, b, w->q, w->padded, w->k_columns, w->s);
     KERN_FN(attn_scores)(a, b, w->d_o, w->padded, w->v_columns, w->dp);
-    for (int64_t i = 0; i < b->nq; i++)
-        weights_grad_row(w->s + i * ATTN_PITCH, w->dp + i * ATTN_PITCH, attn_visible(a, b, i), h->scale,
-                         h->lse[b->q0 + i], w->sum[i]);
+    for (int64_t i = 0; i < b->nq; i++) {
+        float *s = w->s + i * ATTN_PITCH, *dp = w->dp + i * ATTN_PITCH;
+        int64_t strip = attn_strip(b, i);
+        if (KERN_FN(attn_mask_row)(h, b, i, s, dp, w->sum[i]))
+            weights_grad_row(s + strip, dp + strip, attn_visible(a, b, i) - strip, h->scale, h->lse[b->q0 + i],
+                             h->cap != 0 ? 0 : w->sum[i]);
+    }
     add_transposed(a, b, w->s, w->d_o, w->padded, w->dv_rows);
     add_transposed(a, b, w->dp, w->q, w->padded, w->dk_rows);
     KERN_FN(attn_weighted)(a, b, w->dp, w->k_rows, w->padded, w->out);
@@ -89,10 +97,10 @@ static void backward_head(const struct attn_job *job, const struct attn_head *h,
 {
     const struct kern_attention *a = h->a;
     for (int64_t q0 = 0; q0 < a->seq; q0 += ATTN_QUERIES) {
-        struct attn_block b = {.q0 = q0, .nq = attn_min(ATTN_QUERIES, a->seq - q0)};
+        struct attn_block b = KERN_FN(attn_begin)(h, q0, w);
         int64_t keys = attn_keys_until(a, b.q0 + b.nq);
         take_queries(job, h, &b, w);
-        for (b.k0 = 0; b.k0 < keys; b.k0 += ATTN_KEYS) {
+        for (; b.k0 < keys; b.k0 += ATTN_KEYS, b.more = true) {
             b.nk = attn_min(ATTN_KEYS, keys - b.k0);
             backward_block(h, &b, w);
         }

@@ -6,7 +6,7 @@
 
 #include "kernels/kernels.h"
 
-#define MAX_OPERANDS 9
+#define MAX_OPERANDS 10
 
 enum flags {
     TRANS_A = 1,
@@ -38,6 +38,7 @@ enum flags {
     LOSSES = 67108864,      /* with the auxiliary losses */
     DROPPED = 134217728,    /* some choices have no row */
     GIVEN = 268435456,      /* routers choose nothing */
+    DOCUMENTS = 536870912,  /* attention: of different lengths */
 };
 
 /* The kinds of runs that include a case. */
@@ -55,6 +56,9 @@ struct kcase {
                                  drop: own tokens, capacity, choices of a token */
     int64_t heads, kv_heads, head_dim;
     int64_t seq_kv;   /* 0: seq */
+    int64_t window;   /* attention: 0: none */
+    int64_t ahead;    /* attention: position of the first query, less that of the first key */
+    double softcap;   /* attention: 0: none; limit is then the scale */
     int64_t lo, cols; /* with PART; dropout and normal: the first column, columns of the whole matrix; routers: the
                          first set, experts that count for a group */
     int64_t parts;    /* loss_join; routers: sets; products of experts: borrowed ones */
@@ -79,6 +83,7 @@ enum content {
     TARGETS,
     ROW_NUMBERS, /* of the case's sets */
     TOKEN_ROWS,  /* of different tokens of the case's sets */
+    BEGINS,      /* where documents begin: several in a sample, or in earlier keys */
     CHOICES,     /* k different experts per token, ascending; with DROPPED some are -1 */
     PERMUTATION, /* with DROPPED, of the rows that are left; the others are -1, in random places */
     PACKED,      /* the same, with the others at the end */
@@ -174,6 +179,8 @@ static inline int64_t rows_left(const struct kcase *c)
 #define GATE_TERMS 8
 
 #define LOSS_SCALE 0.125
+
+#define CASE_POS0 5 /* position of the first key of an attention */
 
 static inline struct case_operand operand_in(int64_t n)
 {

@@ -282,7 +282,12 @@ static struct kern_attention attention_of(const struct kcase *c)
                                    .k_stride = kv,
                                    .v_stride = kv + c->pad,
                                    .o_stride = q + c->pad,
-                                   .causal = c->flags & CAUSAL};
+                                   .causal = c->flags & CAUSAL,
+                                   .window = c->window,
+                                   .q_pos0 = CASE_POS0 + c->ahead,
+                                   .k_pos0 = CASE_POS0,
+                                   .scale = c->limit,
+                                   .softcap = c->softcap};
 }
 
 static void attention_shape(const struct kcase *c, struct case_operand *o)
@@ -294,6 +299,7 @@ static void attention_shape(const struct kcase *c, struct case_operand *o)
     o[2] = operand_rows(operand_in(0), keys, a.kv_heads * a.head_dim, a.v_stride);
     o[3] = operand_rows(operand_out(0), c->t, a.heads * a.head_dim, a.o_stride);
     o[4] = operand_wide(operand_out(c->t * a.heads));
+    o[5] = operand_when(c->flags & DOCUMENTS, operand_of(IN, BEGINS, c->t));
 }
 
 static err_t attention_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
@@ -304,12 +310,14 @@ static err_t attention_call(const struct kern_ops *k, struct kern_stream *s, con
     a.v = p[2];
     a.o = p[3];
     a.lse = p[4];
+    a.begin = p[5];
     return k->attention(s, &a);
 }
 
 static void attention_grad_shape(const struct kcase *c, struct case_operand *o)
 {
     attention_shape(c, o);
+    o[9] = o[5];
     o[3].role = o[4].role = IN;
     o[4].content = c->flags & PART ? LOG_SUMS : REALS;
     o[5] = o[3];
@@ -333,6 +341,7 @@ static err_t attention_grad_call(const struct kern_ops *k, struct kern_stream *s
     g.fwd.v = p[2];
     g.fwd.o = p[3];
     g.fwd.lse = p[4];
+    g.fwd.begin = p[9];
     return k->attention_grad(s, &g);
 }
 
@@ -344,6 +353,7 @@ static void attention_grad_link(const struct kcase *c, struct grad_link *l)
     l->forward = "attention";
     for (int i = 0; i < 5; i++)
         l->from[i] = i;
+    l->from[9] = 5;
     l->seed[5] = 3;
     for (int i = 0; i < 3; i++)
         l->target[6 + i] = i;

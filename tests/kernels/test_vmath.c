@@ -77,6 +77,15 @@ static void check_sigmoid(const struct vmath_probe *p, const char *isa)
     assert_true(y[0] < 5e-38f && y[1] == 1 && isnan(y[2]) && y[3] == 0.5f && y[4] < 5e-38f && y[5] == 1);
 }
 
+static void check_tanh(const struct vmath_probe *p, const char *isa)
+{
+    check_bound(isa, "tanh ulp", worst(p->tanh, tanh, -12, 12), 4);
+    check_bound(isa, "tanh ulp near 0", worst(p->tanh, tanh, -0.7, 0.7), 4);
+    float x[16] = {-INFINITY, INFINITY, NAN, 0, -200, 200, 1e-20f}, y[16];
+    p->tanh(16, x, y);
+    assert_true(y[0] == -1 && y[1] == 1 && isnan(y[2]) && y[3] == 0 && y[4] == -1 && y[5] == 1 && y[6] == 1e-20f);
+}
+
 static void check_sincos(const struct vmath_probe *p, const char *isa)
 {
     double x[N], s[N], c[N], most = 0;
@@ -122,6 +131,11 @@ TEST(exp_is_within_its_bound)
 TEST(sigmoid_is_within_its_bound)
 {
     each_isa(check_sigmoid);
+}
+
+TEST(tanh_is_within_its_bound)
+{
+    each_isa(check_tanh);
 }
 
 TEST(sincos_is_within_its_bound)

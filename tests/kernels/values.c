@@ -18,11 +18,11 @@ const char *case_text(const struct kcase *c)
     static char text[320];
     snprintf(text, sizeof(text),
              "%s t=%lld d=%lld seq=%lld/%lld vocab=%lld[%lld,+%lld) m=%lld n=%lld k=%lld heads=%lld/%lld x %lld "
-             "pad=%lld parts=%lld limit=%g flags=%u alias=%d",
+             "pad=%lld parts=%lld window=%lld ahead=%lld softcap=%g limit=%g flags=%u alias=%d",
              c->op, (long long)c->t, (long long)c->d, (long long)c->seq, (long long)c->seq_kv, (long long)c->vocab,
              (long long)c->lo, (long long)c->cols, (long long)c->m, (long long)c->n, (long long)c->k,
              (long long)c->heads, (long long)c->kv_heads, (long long)c->head_dim, (long long)c->pad,
-             (long long)c->parts, c->limit, c->flags, c->alias);
+             (long long)c->parts, (long long)c->window, (long long)c->ahead, c->softcap, c->limit, c->flags, c->alias);
     return text;
 }
 
@@ -275,6 +275,21 @@ static void fill_all_offsets(const struct kcase *c, uint64_t stream, int32_t *to
     }
 }
 
+/* Each sample begins in a document that may begin before its first query, among the keys or before them. Documents have
+ * about a quarter of a sample's tokens; some have one. */
+static void fill_begins(const struct kcase *c, uint64_t stream, int32_t *to)
+{
+    for (int64_t i = 0, begin = 0; i < c->t; i++) {
+        const int64_t at = CASE_POS0 + c->ahead + i % c->seq;
+        const double u = rng_uniform(11, stream, (uint64_t)i);
+        if (i % c->seq == 0)
+            begin = at - (int64_t)(u * (double)(c->ahead + CASE_POS0));
+        else if (u * (double)c->seq < 4)
+            begin = at;
+        to[i] = (int32_t)begin;
+    }
+}
+
 static void fill_ints(const struct kcase *c, const struct case_operand *o, uint64_t stream, int32_t *to)
 {
     if (o->content == CHOICES)
@@ -283,6 +298,8 @@ static void fill_ints(const struct kcase *c, const struct case_operand *o, uint6
         fill_rows(o->n, rows_left(c), o->content == PACKED, stream, to);
     else if (o->content == TOKEN_ROWS)
         fill_token_rows(c, o->n, stream, to);
+    else if (o->content == BEGINS)
+        fill_begins(c, stream, to);
     else if (o->content == OFFSETS)
         fill_offsets(c, stream, to);
     else if (o->content == ALL_OFFSETS)

@@ -23,6 +23,12 @@ static void probe_sigmoid(int64_t n, const float *x, float *y)
         v_store(y + i, v_sigmoid(v_load(x + i)));
 }
 
+static void probe_tanh(int64_t n, const float *x, float *y)
+{
+    for (int64_t i = 0; i < n; i += VF)
+        v_store(y + i, v_tanh(v_load(x + i)));
+}
+
 static void probe_sincos(int64_t n, const double *x, double *sine, double *cosine)
 {
     for (int64_t i = 0; i < n; i += VD) {
@@ -34,4 +40,4 @@ static void probe_sincos(int64_t n, const double *x, double *sine, double *cosin
     }
 }
 
-const struct vmath_probe PROBE_NAME(KERN_CPU_ISA) = {probe_exp, probe_exp_d, probe_sigmoid, probe_sincos};
+const struct vmath_probe PROBE_NAME(KERN_CPU_ISA) = {probe_exp, probe_exp_d, probe_sigmoid, probe_tanh, probe_sincos};

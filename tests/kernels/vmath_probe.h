@@ -8,6 +8,7 @@ struct vmath_probe {
     void (*exp)(int64_t n, const float *x, float *y);
     void (*exp_d)(int64_t n, const double *x, double *y);
     void (*sigmoid)(int64_t n, const float *x, float *y);
+    void (*tanh)(int64_t n, const float *x, float *y);
     void (*sincos)(int64_t n, const double *x, double *sine, double *cosine);
 };
 
