@@ -33,6 +33,11 @@
 extern "C" {
 #endif
 
+/* A loss of a row is rounded to a multiple of 1 / KERN_LOSS_GRID, less than a hundredth of what float32 logits leave
+ * uncertain. Sums in float64 are then exact up to 2^27, 12 million tokens of GPT-2 before it has learnt anything, so
+ * their bits depend neither on their order nor on how a batch is divided into microbatches. */
+#define KERN_LOSS_GRID 67108864.0 /* 2^26 */
+
 /* The activation that a product applies to its result before storing it; f(x) is the tanh form of GELU, as in
  * kern_ops.gelu. */
 enum kern_act {
@@ -376,7 +381,8 @@ struct kern_ops {
 
     /* Softmax and cross-entropy over logits[T,v], ld elements between rows, targets int32; a target of -1 is ignored.
      * *loss_sum += sum over t of (lse - logit[target]), in float64. With `grad`, logits become (softmax - onehot) *
-     * scale in place (zero rows where the target is -1). */
+     * scale in place (zero rows where the target is -1). `cpu` and `cuda` round the loss of each row to
+     * KERN_LOSS_GRID. */
     void (*cross_entropy)(struct kern_stream *s, int64_t t, int64_t v, int64_t ld, const int32_t *targets, bool grad,
                           double scale, void *logits, double *loss_sum);
     /* The same if the vocabulary's columns are sharded (Megatron-LM, Shoeybi et al. 2019). This rank has v >= 0

@@ -302,7 +302,7 @@ static err_t evaluate(struct train *t, const struct split *split, int64_t batche
 {
     const struct job_train *j = &t->job.train;
     struct reading reading = {split, j->seq};
-    const struct engine_feed feed = {split_sample, &reading};
+    const struct engine_feed feed = {.sample = split_sample, .arg = &reading};
     int64_t end = split->n;
     if (batches > 0 && batches < end / j->global_batch)
         end = batches * j->global_batch;
@@ -421,7 +421,7 @@ static err_t timed_step(struct train *t, const struct engine_feed *feed, struct 
 static err_t one_step(struct train *t, bool *ret_saved, enum link_stop_kind *ret_stop, struct why *why)
 {
     const struct job_spec *j = &t->job;
-    const struct engine_feed feed = {train_sample, t};
+    const struct engine_feed feed = {.sample = train_sample, .arg = t};
     struct engine_result r;
     struct losses l = {.valid = NAN, .test = NAN};
     int64_t start = clock_mono_ns();

@@ -404,8 +404,10 @@ struct program {
     int64_t round_rows;   /* with more rounds: rows of each in the order of exchange.h, on every rank of the ep group */
     bool balanced;        /* every rank of an ep group computes equally many rows (exchange.h) */
     int64_t max_samples;  /* the bound of SYM_SAMPLES; SYM_TOKENS is bounded by max_samples * seq */
-    double loss_scale; /* 1 / (tokens of the global batch). cross_entropy multiplies gradients with it, so gradients of
-                        * ranks and microbatches are summed, never averaged */
+    double loss_scale; /* 1 / (tokens of the global batch). Losses multiply gradients with it, so gradients of ranks and
+                        * microbatches are summed, never averaged. Where targets do not count (-1), the worker gives
+                        * cross_entropy and loss_join 1 / (targets of the global batch that count) instead; losses of
+                        * routers are means over all tokens */
     struct buffer *buffers;
     int n_buffers;
     struct op *ops;

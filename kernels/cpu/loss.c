@@ -119,6 +119,11 @@ static elem target_grad(elem logit, float max, float factor, float scale)
     return e_of(v_exp(v_set(e_value(logit)) - max)[0] * factor - scale);
 }
 
+static double on_grid(double loss)
+{
+    return rint(loss * KERN_LOSS_GRID) / KERN_LOSS_GRID;
+}
+
 static double loss_row(const struct loss_args *a, int64_t i)
 {
     elem *x = a->logits + i * a->ld;
@@ -140,7 +145,7 @@ static double loss_row(const struct loss_args *a, int64_t i)
             grad_run(x, a->v, max, factor);
         x[target] = target_grad(logit, max, factor, a->scale);
     }
-    return log(sum) + ((double)max - (double)e_value(logit));
+    return on_grid(log(sum) + ((double)max - (double)e_value(logit)));
 }
 
 static void loss_rows(void *arg, int part, int64_t lo, int64_t hi)
@@ -221,7 +226,7 @@ static double join_row(const struct loss_args *a, int64_t i)
         if (here)
             x[hot] = target_grad(own, (float)max, factor, a->scale);
     }
-    return log(sum) + (max - logit);
+    return on_grid(log(sum) + (max - logit));
 }
 
 static void join_rows(void *arg, int part, int64_t lo, int64_t hi)

@@ -105,6 +105,11 @@ static __device__ __forceinline__ void row_grad(const struct loss_row &r, bool c
     }
 }
 
+static __device__ __forceinline__ double on_grid(double loss)
+{
+    return rint(loss * KERN_LOSS_GRID) / KERN_LOSS_GRID;
+}
+
 /* The target's logit is read before any thread may write the gradient, because block_sum waits for all threads. */
 template <bool ALIGNED> static __global__ void __launch_bounds__(MOST_THREADS) loss_rows(struct loss a)
 {
@@ -117,7 +122,7 @@ template <bool ALIGNED> static __global__ void __launch_bounds__(MOST_THREADS) l
         if (a.grad)
             row_grad<ALIGNED>(r, target >= 0, target, a.scale, max, 1.0f / total);
         if (threadIdx.x == 0)
-            a.losses[i] = target < 0 ? 0 : (double)logf(total) + ((double)max - (double)own);
+            a.losses[i] = target < 0 ? 0 : on_grid((double)logf(total) + ((double)max - (double)own));
     }
 }
 
@@ -199,7 +204,7 @@ static __device__ double whole_row(const struct loss_part &a, int64_t i, double 
     }
     *largest = max;
     *total = sum;
-    return log(sum) + (max - logit);
+    return on_grid(log(sum) + (max - logit));
 }
 
 /* One thread combines the row's statistics for all threads. */

@@ -134,7 +134,7 @@ static void bind_to_cores(int worker, int threads)
 static int run_steps(struct engine *e, const struct options *o, struct feed *f, double *ret_s, double *ret_loss,
                      struct why *why)
 {
-    const struct engine_feed feed = {copy_sample, f};
+    const struct engine_feed feed = {.sample = copy_sample, .arg = f};
     struct engine_result r = {0};
     for (int s = 0; s < o->steps; s++) {
         int64_t start_engine = clock_mono_ns();
@@ -217,7 +217,7 @@ static int print_profile(struct engine *e, const struct options *o, struct feed 
 {
     enum { STEPS = 2 };
     struct engine_profile p = {{0}, {0}, {0}, NULL};
-    const struct engine_feed feed = {copy_sample, f};
+    const struct engine_feed feed = {.sample = copy_sample, .arg = f};
     struct engine_result r;
     err_t err = o->ops ? engine_profile_start(e, &p, why) : OK;
     const int64_t start = clock_mono_ns();

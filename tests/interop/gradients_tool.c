@@ -68,7 +68,7 @@ static err_t step_run(const struct parity_model *m, struct ckpt *ckpt, struct ba
     struct engine e = {0};
     struct comm *comm = NULL;
     struct engine_result r;
-    const struct engine_feed feed = {sample_of, b};
+    const struct engine_feed feed = {.sample = sample_of, .arg = b};
     const struct engine_config config = {.dev = test_cpu(), .job = &m->job, .graph = &m->graph, .world = 1};
     err_t err = engine_init(&e, &config, why);
     const struct comm_config cc = {.backend = "shm",

@@ -53,6 +53,21 @@ void parity_model_fini(struct parity_model *m)
     job_fini(&m->job);
 }
 
+static bool counts(const struct parity_feed *f, int64_t index, int64_t i)
+{
+    const bool some = index % 5 != 0 && rng_uniform(7, 3, (uint64_t)(index * f->seq + i)) < 0.6;
+    return f->mask == PARITY_ALL || (f->mask == PARITY_SOME && some) || (f->mask == PARITY_OTHERS && !some);
+}
+
+err_t parity_count(void *arg, int64_t index, int64_t *ret)
+{
+    const struct parity_feed *f = arg;
+    *ret = 0;
+    for (int64_t i = 0; i < f->seq; i++)
+        *ret += counts(f, index, i);
+    return OK;
+}
+
 err_t parity_sample(void *arg, int64_t index, int32_t *ret_ids, int32_t *ret_targets)
 {
     const struct parity_feed *f = arg;
@@ -61,7 +76,7 @@ err_t parity_sample(void *arg, int64_t index, int32_t *ret_ids, int32_t *ret_tar
         double dice = rng_uniform(7, 2, (uint64_t)(index * f->seq + i));
         ret_ids[i] = (int32_t)token;
         token = dice < 0.8 ? (token * 3 + 1) % f->vocab : (int64_t)(dice * (double)f->vocab);
-        ret_targets[i] = (int32_t)token;
+        ret_targets[i] = counts(f, index, i) ? (int32_t)token : -1;
     }
     return OK;
 }
@@ -199,8 +214,9 @@ static int save_state(struct engine *e, struct store *store)
 static err_t run_steps(struct engine *e, int64_t last, const struct parity_options *o, struct parity_result *r,
                        struct why *why)
 {
-    struct parity_feed data = {e->config.job->train.seq, e->config.job->model.vocab};
-    const struct engine_feed feed = o && o->feed ? *o->feed : (struct engine_feed){parity_sample, &data};
+    struct parity_feed data = {.seq = e->config.job->train.seq, .vocab = e->config.job->model.vocab};
+    const struct engine_feed feed =
+        o && o->feed ? *o->feed : (struct engine_feed){.sample = parity_sample, .arg = &data};
     bool first = true;
     double valid = 0;
     err_t err = o && o->before ? o->before(o->arg, e, why) : OK;

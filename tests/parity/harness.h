@@ -84,9 +84,13 @@ struct parity_result *parity_run(const struct parity_model *m, int64_t last, con
 
 /* The generated data: sample `index` of `seq` tokens below the vocabulary. It is learnable: a token is mostly the
  * successor of the one before. */
-err_t parity_sample(void *graph, int64_t index, int32_t *ret_ids, int32_t *ret_targets);
+err_t parity_sample(void *feed, int64_t index, int32_t *ret_ids, int32_t *ret_targets);
+err_t parity_count(void *feed, int64_t index, int64_t *ret); /* targets that count */
+/* Which targets count: all; about six of ten, but none of every fifth sample; the others; none. */
+enum parity_mask { PARITY_ALL, PARITY_SOME, PARITY_OTHERS, PARITY_NONE };
 struct parity_feed {
     int64_t seq, vocab;
+    enum parity_mask mask;
 };
 
 #endif

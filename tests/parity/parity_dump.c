@@ -1,6 +1,6 @@
 /* Writes float64 steps of the small models for torch_steps.py: `parity_dump ARCH FOLDER STEPS TEXT [KEY=VALUE..]`. TEXT
- * is a file whose words, in lower case, are the data; `-`: the generated data. The other arguments override keys of the
- * model's job.
+ * is a file whose words, in lower case, are the data; `-`: the generated data; `masked`: the same, of whose targets
+ * some are -1 and do not count. The other arguments override keys of the model's job.
  *
  * FOLDER/index has "key value.." lines (model numbers, learning rates, losses, norms) and one "param NAME DECAY DIMS.."
  * line for each parameter in order. init, grad, param: raw float64 of all parameters. tokens: raw int32, ids and then
@@ -33,6 +33,13 @@ static err_t sample_of(void *arg, int64_t index, int32_t *ret_ids, int32_t *ret_
     if (!d->set)
         return parity_sample(&d->made_up, index, ret_ids, ret_targets);
     return data_sample(d->set, seq, data_sampler(1, data_samples(d->set, seq), index), ret_ids, ret_targets);
+}
+
+static err_t count_of(void *arg, int64_t index, int64_t *ret)
+{
+    struct dump *d = arg;
+    *ret = d->model.job.train.seq;
+    return d->set ? OK : parity_count(&d->made_up, index, ret);
 }
 
 static err_t rotated(void *arg, int64_t index, int32_t *ret_ids, int32_t *ret_targets)
@@ -118,7 +125,7 @@ static err_t take_logits(void *arg, struct engine *e, struct why *why)
 {
     struct dump *d = arg;
     const int64_t batch = e->config.job->train.global_batch;
-    const struct engine_feed feed = {rotated, d};
+    const struct engine_feed feed = {.sample = rotated, .arg = d};
     const struct micro *last = last_micro(&e->eval);
     err_t err = OK;
     double loss;
@@ -226,13 +233,14 @@ static int write_index(const struct dump *d, const struct parity_result *r)
 
 static int run_and_write(struct dump *d)
 {
-    const struct engine_feed feed = {sample_of, d};
+    const struct engine_feed feed = {sample_of, d, count_of};
     const struct parity_options plain = {.feed = &feed}, asked = {.feed = &feed, .before = take_logits, .arg = d};
     const int64_t vocab = d->model.job.model.vocab,
                   n = d->model.job.train.global_batch * d->model.job.train.seq * vocab;
     double *generated = calloc((size_t)vocab, sizeof(*generated));
     struct why why = {""};
-    d->made_up = (struct parity_feed){d->model.job.train.seq, vocab};
+    d->made_up.seq = d->model.job.train.seq;
+    d->made_up.vocab = vocab;
     d->logits = mmap(NULL, (size_t)n * sizeof(double), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (d->logits == MAP_FAILED || !generated)
         return 1;
@@ -269,7 +277,8 @@ int main(int argc, char **argv)
     d.steps = atoll(argv[3]);
     for (int i = 5; i < argc; i++)
         sets[n++] = argv[i];
-    if (strcmp(argv[4], "-") != 0) {
+    d.made_up.mask = strcmp(argv[4], "masked") == 0 ? PARITY_SOME : PARITY_ALL;
+    if (strcmp(argv[4], "-") != 0 && !d.made_up.mask) {
         if (text_open(&d, argv[4], &why)) {
             fprintf(stderr, "%s\n", why.text);
             return 1;

@@ -26,7 +26,7 @@ void parity_fork(int world, parity_rank_fn fn, void *arg)
 err_t parity_rank_open(struct parity_rank *r, const struct parity_model *m, int fd, int rank, struct why *why)
 {
     r->m = m;
-    r->data = (struct parity_feed){m->job.train.seq, m->job.model.vocab};
+    r->data = (struct parity_feed){.seq = m->job.train.seq, .vocab = m->job.model.vocab};
     const struct engine_config config = {.dev = test_cpu(),
                                          .job = &m->job,
                                          .graph = &m->graph,
@@ -48,7 +48,7 @@ err_t parity_rank_open(struct parity_rank *r, const struct parity_model *m, int 
 
 err_t parity_rank_step(struct parity_rank *r, struct engine_result *ret, struct why *why)
 {
-    const struct engine_feed feed = {parity_sample, &r->data};
+    const struct engine_feed feed = {.sample = parity_sample, .arg = &r->data};
     return engine_step(&r->e, &feed, ret, why);
 }
 

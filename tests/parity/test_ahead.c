@@ -118,9 +118,9 @@ static struct parity_result *run_on_nodes(const struct parity_model *m, struct p
 static struct outcome play(const struct parity_model *m, struct script script, struct store *load)
 {
     struct outcome o = {.middle = store_new(&m->graph, m->job.train.dtype == DT_F64 ? DT_F64 : DT_F32)};
-    script.data = (struct parity_feed){m->job.train.seq, m->job.model.vocab};
+    script.data = (struct parity_feed){.seq = m->job.train.seq, .vocab = m->job.model.vocab};
     script.batch = m->job.train.global_batch;
-    const struct engine_feed feed = {scripted_sample, &script};
+    const struct engine_feed feed = {.sample = scripted_sample, .arg = &script};
     struct parity_options options = {.feed = &feed,
                                      .before = script_begin,
                                      .each = script_step,

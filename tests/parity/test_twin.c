@@ -56,8 +56,8 @@ static void finite_differences(const char *yaml)
     struct comm *comm = open_alone(&e);
     assert_ok(engine_start(&e, comm, &why));
     assert_ok(engine_fill_state(&e, &why));
-    struct parity_feed data = {m.job.train.seq, m.job.model.vocab};
-    const struct engine_feed feed = {parity_sample, &data};
+    struct parity_feed data = {.seq = m.job.train.seq, .vocab = m.job.model.vocab};
+    const struct engine_feed feed = {.sample = parity_sample, .arg = &data};
     void *params = malloc(e.space_bytes[SPACE_PARAM]), *grads = malloc(e.space_bytes[SPACE_GRAD]);
     memcpy(params, e.space[SPACE_PARAM], e.space_bytes[SPACE_PARAM]);
     assert_ok(engine_step(&e, &feed, &result, &why));
@@ -176,8 +176,8 @@ TEST(an_evaluation_is_the_mean_over_its_samples)
     struct comm *comm = open_alone(&e);
     assert_ok(engine_start(&e, comm, &why));
     assert_ok(engine_fill_state(&e, &why));
-    struct parity_feed data = {m.job.train.seq, m.job.model.vocab};
-    const struct engine_feed feed = {parity_sample, &data};
+    struct parity_feed data = {.seq = m.job.train.seq, .vocab = m.job.model.vocab};
+    const struct engine_feed feed = {.sample = parity_sample, .arg = &data};
     const int64_t first = 5, end = 5 + 2 * m.job.train.global_batch - 3; /* the second batch is not full */
     assert_ok(engine_eval(&e, &feed, first, end, &together, &why));
     for (int64_t i = first; i < end; i++) {
@@ -245,8 +245,8 @@ TEST(the_update_is_adamw_with_clipping)
         if (m.graph.tensors[k].kind == GT_PARAM)
             for (int64_t i = 0, n = e.train.buffers[e.train.param_buffer[k]].bytes / 8; i < n; i++)
                 (at++)->p = ((double *)engine_buffer(&e, &e.train, e.train.param_buffer[k]))[i];
-    struct parity_feed data = {m.job.train.seq, m.job.model.vocab};
-    const struct engine_feed feed = {parity_sample, &data};
+    struct parity_feed data = {.seq = m.job.train.seq, .vocab = m.job.model.vocab};
+    const struct engine_feed feed = {.sample = parity_sample, .arg = &data};
     for (int step = 1; step <= 4; step++) {
         assert_ok(engine_step(&e, &feed, &r, &why));
         check_update(&e, x, step, &r);
@@ -269,8 +269,8 @@ static void check_refused_step(const char *const *sets)
     struct comm *comm = open_alone(&e);
     assert_ok(engine_start(&e, comm, &why));
     assert_ok(engine_fill_state(&e, &why));
-    struct parity_feed data = {m.job.train.seq, m.job.model.vocab};
-    const struct engine_feed feed = {parity_sample, &data};
+    struct parity_feed data = {.seq = m.job.train.seq, .vocab = m.job.model.vocab};
+    const struct engine_feed feed = {.sample = parity_sample, .arg = &data};
     assert_ok(engine_step(&e, &feed, &result, &why));
     int last = m.graph.n_tensors - 1;
     while (m.graph.tensors[last].kind != GT_PARAM)

@@ -171,7 +171,7 @@ def same_with(forward, c, params, steps, files, tokens, bounds):
     optimizer = torch.optim.AdamW([g for g in groups if g["params"]], betas=(c["beta1"], c["beta2"]), eps=c["eps"])
     for i, (lr, loss_ours, norm_ours) in enumerate(steps):
         logits = forward(p, tokens[i, :, 0], c)
-        loss = F.cross_entropy(logits.view(-1, logits.shape[-1]), tokens[i, :, 1].reshape(-1))
+        loss = F.cross_entropy(logits.view(-1, logits.shape[-1]), tokens[i, :, 1].reshape(-1), ignore_index=-1)
         optimizer.zero_grad()
         loss.backward()
         if i == 0:
@@ -288,6 +288,7 @@ def main(program, text):
         plain = ["train.dropout=0", "model.ffn=0"] if arch == "transformer" else []
         for layout in LAYOUTS:
             check(program, arch, layout, 3, "-", plain, FORMULAS)
+            check(program, arch, layout, 3, "masked", plain, FORMULAS)
         for layout in LAYOUTS:
             check(program, arch, layout, 20, text, COURSE + plain, RECIPE)
     for family, (keys, _) in RELATIVES.items():

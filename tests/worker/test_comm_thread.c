@@ -362,7 +362,7 @@ static int ends_in_sample(void *arg, int fd, int rank)
     if (err)
         return SAY("rank %d: %s\n", rank, why.text);
     r.e.config.cancel = &cancel;
-    err = engine_step(&r.e, &(struct engine_feed){end_in_sample, &r}, &result, &why);
+    err = engine_step(&r.e, &(struct engine_feed){.sample = end_in_sample, .arg = &r}, &result, &why);
     int bad = says_canceled(&r, rank, err, &why);
     parity_rank_close(&r);
     return bad;
@@ -401,7 +401,7 @@ static int flagged_in_sample(void *arg, int fd, int rank)
     spy_on(&r)->wait = wait_seen;
     r.e.config.cancel = &cancel;
     if (rank == 1)
-        err = engine_step(&r.e, &(struct engine_feed){flag_in_sample, &r}, &result, &why);
+        err = engine_step(&r.e, &(struct engine_feed){.sample = flag_in_sample, .arg = &r}, &result, &why);
     bool right = rank == 1 ? err == ERR_CANCELED && atomic_load(&cancel) : err == OK;
     parity_rank_close(&r);
     return right ? 0 : SAY("rank %d: %s %s\n", rank, err_name(err), why.text);

@@ -44,8 +44,8 @@ static void begin(struct bench *b, struct dev *dev, const char *yaml, const char
     assert_int_equal(comm_open(&cc, &b->comm, &why), OK);
     assert_int_equal(engine_start(&b->e, b->comm, &why), OK);
     assert_int_equal(engine_fill_state(&b->e, &why), OK);
-    b->data = (struct parity_feed){b->m.job.train.seq, b->m.job.model.vocab};
-    b->feed = (struct engine_feed){parity_sample, &b->data};
+    b->data = (struct parity_feed){.seq = b->m.job.train.seq, .vocab = b->m.job.model.vocab};
+    b->feed = (struct engine_feed){.sample = parity_sample, .arg = &b->data};
 }
 
 static void end(struct bench *b)

@@ -111,7 +111,7 @@ static void begin(struct bench *b, struct dev *dev)
     assert_ok(engine_start(&b->e, b->comm, &why));
     assert_ok(engine_fill_state(&b->e, &why));
     assert_ok(state_init(&b->state, NULL, &b->e, &b->arena, &why));
-    b->data = (struct parity_feed){b->m.job.train.seq, b->m.job.model.vocab};
+    b->data = (struct parity_feed){.seq = b->m.job.train.seq, .vocab = b->m.job.model.vocab};
     fake.is = &b->arena;
     fake.log[0] = '\0';
 }
@@ -127,7 +127,7 @@ static void end(struct bench *b)
 
 static void step(struct bench *b)
 {
-    const struct engine_feed feed = {parity_sample, &b->data};
+    const struct engine_feed feed = {.sample = parity_sample, .arg = &b->data};
     struct engine_result r;
     struct why why = {""};
     assert_ok(engine_step(&b->e, &feed, &r, &why));

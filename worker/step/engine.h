@@ -27,9 +27,13 @@
 
 /* The source of a batch. The owner defines the order of samples; `index` counts in that order. */
 struct engine_feed {
-    /* ids[seq], targets[seq]; an error ends the step */
+    /* ids[seq], targets[seq]; an error ends the step. A target of -1 does not count in the loss */
     err_t (*sample)(void *arg, int64_t index, int32_t *ret_ids, int32_t *ret_targets);
     void *arg;
+    /* How many targets of the sample count in the loss; NULL: all of every sample. Every rank asks for every sample of
+     * the global batch, because the mean is over the targets of all ranks, and each must know their number before the
+     * first backward. */
+    err_t (*count)(void *arg, int64_t index, int64_t *ret);
 };
 
 struct engine_config {
@@ -167,7 +171,8 @@ struct engine_routers {
 };
 
 struct engine_result {
-    double loss, grad_norm, lr;
+    double loss, grad_norm, lr; /* loss: the mean over `targets`; 0 if there are none */
+    int64_t targets;            /* of the global batch: those that count in the loss */
     struct engine_routers routers;
     int64_t axis_bytes[ENGINE_AXIS_SETS]; /* in this step */
     bool skipped;                         /* loss or norm was not a number: the step is counted but changed nothing */
@@ -186,7 +191,8 @@ void engine_fini(struct engine *e); /* legal on a zeroed engine; must precede co
 NODISCARD err_t engine_fill_state(struct engine *e, struct why *why);
 NODISCARD err_t engine_zero_moments(struct engine *e, struct why *why);
 /* One update. The feed is called for samples position .. position + global_batch - 1, of which this rank reads its own
- * microbatches. Errors:
+ * microbatches. If no target of the batch counts, loss and gradient are 0, and the optimizer updates with that gradient
+ * as with any other. Errors:
  *   ERR_CANCELED  the epoch has ended, whatever failed because of that
  *   ERR_INVALID   loss or norm is not a number; nothing was updated and the step number is unchanged. With train.nan
  *                 skip this is returned only after train.nan_limit such steps in a row
@@ -196,7 +202,8 @@ NODISCARD err_t engine_step(struct engine *e, const struct engine_feed *feed, st
 /* Checks that all replicas of every parameter are bit-identical. Collective; all ranks get the same result. ERR_CORRUPT
  * names the first tensor that differs and the ranks that hold it. OK without a check when train.verify_every is 0. */
 NODISCARD err_t engine_verify(struct engine *e, struct why *why);
-/* Mean loss over samples first .. end-1 of the feed; the same number on all ranks. */
+/* Mean loss over the targets that count, of samples first .. end-1 of the feed; the same number on all ranks. NaN if
+ * there are none. */
 NODISCARD err_t engine_eval(struct engine *e, const struct engine_feed *feed, int64_t first, int64_t end, double *ret,
                             struct why *why);
 /* Generation: the logits of the token after ids[0 .. n), n <= seq: vocab elements of program.dtype in host memory that

@@ -298,15 +298,15 @@ static err_t op_loss_part(const struct run *r, const struct op *op)
 static err_t op_loss_join(const struct run *r, const struct op *op)
 {
     KERN(r)->loss_join(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), op->lda, op->vocab_lo,
-                       run_dim(r, op->k), run_arg(r, op, 1), run_arg(r, op, 2), op->flags & OPF_GRAD,
-                       r->program->loss_scale, run_arg(r, op, 0), run_arg(r, op, 3));
+                       run_dim(r, op->k), run_arg(r, op, 1), run_arg(r, op, 2), op->flags & OPF_GRAD, r->loss_scale,
+                       run_arg(r, op, 0), run_arg(r, op, 3));
     return OK;
 }
 
 static err_t op_cross_entropy(const struct run *r, const struct op *op)
 {
     KERN(r)->cross_entropy(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), op->lda, run_arg(r, op, 1),
-                           op->flags & OPF_GRAD, r->program->loss_scale, run_arg(r, op, 0), run_arg(r, op, 2));
+                           op->flags & OPF_GRAD, r->loss_scale, run_arg(r, op, 0), run_arg(r, op, 2));
     return OK;
 }
 

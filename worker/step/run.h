@@ -13,6 +13,7 @@ struct run {
     const struct action *action;
     int64_t samples; /* samples in the action's microbatch; program.max_samples if the action has none */
     double lr;
+    double loss_scale;   /* 1 / (targets of the global batch that count in the loss); 0: there are none */
     int64_t step;        /* number of the step, from 1 */
     int64_t update;      /* number of the update since the moments were zero, from 1 */
     int64_t *axis_bytes; /* ENGINE_AXIS_SETS numbers that run_program adds to; NULL: not counted */

@@ -38,6 +38,29 @@ static err_t read_sample(const struct pass *ps, int64_t index, int32_t *ids, int
     return OK;
 }
 
+/* Counts the targets of samples [first, end) of the feed that count in the loss. */
+static err_t count_targets(const struct pass *ps, int64_t first, int64_t end, int64_t *ret)
+{
+    int64_t sum = 0, one = ps->program->seq;
+    for (int64_t i = first; i < end; i++) {
+        err_t err = ps->feed->count ? ps->feed->count(ps->feed->arg, i, &one) : OK;
+        if (err)
+            return why_set(ps->why, err, "sample %" PRId64 " cannot be read: %s", i, err_text(err));
+        sum += one;
+    }
+    *ret = sum;
+    return OK;
+}
+
+/* All ranks compute the same scale without a message, so it has the same bits in every layout. */
+static err_t scale_losses(const struct pass *ps, struct run *r, int64_t *ret_targets)
+{
+    err_t err = count_targets(ps, ps->first, ps->first + ps->engine->config.job->train.global_batch, ret_targets);
+    if (!err)
+        r->loss_scale = *ret_targets > 0 ? 1.0 / (double)*ret_targets : 0;
+    return err;
+}
+
 /* Writes `n` tokens of the sample, from token `from` on, to `to`: the value that the part holds for each. */
 static void put_tokens(enum batch_part part, const struct pass *ps, int64_t sample, int64_t from, int64_t n,
                        int32_t *to)
@@ -212,7 +235,9 @@ static err_t run_step(struct run *r, struct pass *ps, struct why *why)
         return run_program(r, &host, why);
     next.step++;
     next_pass.first += e->config.job->train.global_batch;
-    return ahead_step(r, goes_on ? &next : NULL, &host, &next_host, why);
+    int64_t targets = 0;
+    err_t err = goes_on ? scale_losses(&next_pass, &next, &targets) : OK;
+    return err ? err : ahead_step(r, goes_on ? &next : NULL, &host, &next_host, why);
 }
 
 err_t engine_step(struct engine *e, const struct engine_feed *feed, struct engine_result *ret, struct why *why)
@@ -230,10 +255,11 @@ err_t engine_step(struct engine *e, const struct engine_feed *feed, struct engin
     *ret = (struct engine_result){0};
     err_t err = routing_begin(e, why);
     e->moments_untouched = false;
+    err = err ? err : scale_losses(&ps, &r, &ret->targets);
     err = err ? err : run_step(&r, &ps, why);
     if (err)
         return err;
-    ret->loss = sum_losses(e, &e->train) * e->train.loss_scale;
+    ret->loss = sum_losses(e, &e->train) * r.loss_scale;
     ret->grad_norm = scalar(e, &e->train, e->train.norm_buffer);
     ret->lr = r.lr;
     sum_routers(e, &ret->routers);
@@ -259,17 +285,21 @@ err_t engine_eval(struct engine *e, const struct engine_feed *feed, int64_t firs
     struct run r = {.engine = e, .program = &e->eval, .bindings = &e->eval_bindings, .step = e->step + 1};
     const struct run_host host = {before_action, &ps};
     double sum = 0.0;
+    int64_t targets = 0;
     assert(e->has_eval && end > first);
     err_t err = ahead_discard(e);
     if (err)
         return why_set(why, err, "the messages of a discarded step cannot be completed: %s", err_text(err));
+    err = count_targets(&ps, first, end, &targets);
+    if (err)
+        return err;
     for (ps.first = first; ps.first < end; ps.first += batch) {
         err = run_program(&r, &host, why);
         if (err)
             return err;
         sum += sum_losses(e, &e->eval);
     }
-    *ret = sum / ((double)(end - first) * (double)e->eval.seq);
+    *ret = sum / (double)targets;
     return OK;
 }
 
