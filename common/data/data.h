@@ -98,6 +98,10 @@ struct data_prepare {
     const char *vocab_from; /* words, bpe: hash of the prepared set whose vocabulary is used (validation data); NULL:
                                words builds one from the files */
     const char *cache;      /* folder; NULL or "": $XDG_CACHE_HOME/dtd/data, else ~/.cache/dtd/data */
+    const char *format;     /* of the files (formats.h); NULL, "" or "auto": by content */
+    const char *field;      /* key or column of the text; NULL or "": the format's default */
+    const char *bos, *eos;  /* tokens around each document, as doc_ends.h defines them; NULL or "": file and auto */
+    int threads;            /* that encode documents; 0: one per usable CPU */
     void (*progress)(int64_t done_bytes, int64_t total_bytes, void *arg); /* may be NULL */
     void *arg;
     int64_t shard_tokens; /* maximum tokens per shard; 0: 2^30. Not part of the hash, because the data is the same */
@@ -122,7 +126,31 @@ int64_t data_samples(const struct data_set *d, int64_t seq);
  * embedding table. */
 NODISCARD err_t data_sample(const struct data_set *d, int64_t seq, int64_t index, int32_t *ret_ids,
                             int32_t *ret_targets);
-/* Reads every byte and compares the SHA-256 hashes with the index. ERR_CORRUPT: the sentence names the file. */
+
+/* ---- documents and weights: version 2 of the format ---- */
+
+/* Number of documents; 0: the set has no boundaries, because its text files are joined. */
+int64_t data_documents(const struct data_set *d);
+/* Whether the source gave weights: tokens whose prediction does not count in the loss (prompts). */
+bool data_weighted(const struct data_set *d);
+
+struct data_document {
+    int64_t number, begin, end; /* tokens [begin, end) of the set */
+};
+/* The document that contains token `at`; a set without boundaries is one document. ERR_INVALID: there is no such token.
+ * ERR_CORRUPT: the index of documents is damaged. */
+NODISCARD err_t data_document(const struct data_set *d, int64_t at, struct data_document *ret);
+/* For sample `index`, what data_sample leaves out.
+ * ret_begins[seq]: the place in the sample, from 0, where the document of each input begins; 0 if it begins before the
+ * sample. So attention of place i takes places ret_begins[i] to i, and its position in the document is i -
+ * ret_begins[i]. ret_weights[seq]: 1 if the target at this place counts in the loss, else 0. `documents` false:
+ * boundaries have no effect, all begins are 0, and weights are the source's. True: the weight is 0 also for a target
+ * that is the first token of a document, because nothing before it belongs to that document. */
+NODISCARD err_t data_sample_marks(const struct data_set *d, int64_t seq, int64_t index, bool documents,
+                                  int32_t *ret_begins, uint8_t *ret_weights);
+
+/* Reads every byte (of files that the set uses in place: a fingerprint) and compares the SHA-256 hashes with the index.
+ * ERR_CORRUPT: the sentence names the file. */
 NODISCARD err_t data_verify(const struct data_set *d, struct why *why);
 
 /* ---- the sampler: position -> sample, a bijection of [0, n) in every pass over the data ---- */

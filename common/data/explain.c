@@ -73,6 +73,30 @@ static err_t plain_explain(const struct explaining *x, const void *text, size_t 
     return fail(x, err);
 }
 
+static bool is_tokenizer_json(const struct tokenizer *t, const struct bpe_text *file)
+{
+    return tokenizer_kind(t) == TOKENIZER_BPE && file->len && file->data[0] == '{' &&
+           strcmp(tokenizer_file_name(file->data, file->len), "tokenizer.json") == 0;
+}
+
+err_t tokenizer_template(const struct tokenizer *t, bool after, struct buf *ids, struct why *why)
+{
+    struct bpe_text file = {.name = "tokenizer.json"};
+    const struct chain *c = tokenizer_chain(t);
+    struct chain *again = NULL;
+    size_t n;
+    file.data = tokenizer_vocab_file(t, &file.len);
+    err_t err = !c && is_tokenizer_json(t, &file) ? chain_new(&file, &again, why) : OK;
+    c = c ? c : again;
+    if (!err && c) {
+        const int32_t *list = chain_template(c, after, &n);
+        if ((err = buf_append(ids, list, n * sizeof(*list))))
+            why_set(why, err, "%s", err_text(err));
+    }
+    chain_free(again);
+    return err;
+}
+
 err_t tokenizer_explain(const struct tokenizer *t, const void *text, size_t len, bool special, struct buf *ids,
                         struct buf *spans, struct why *why)
 {
@@ -83,8 +107,7 @@ err_t tokenizer_explain(const struct tokenizer *t, const void *text, size_t len,
     file.data = tokenizer_vocab_file(t, &file.len);
     if (tokenizer_chain(t))
         return chain_explain(&x, tokenizer_chain(t), text, len, special);
-    bool json = tokenizer_kind(t) == TOKENIZER_BPE && file.len && file.data[0] == '{' &&
-                strcmp(tokenizer_file_name(file.data, file.len), "tokenizer.json") == 0;
+    bool json = is_tokenizer_json(t, &file);
     err_t err = json && special ? OK : plain_explain(&x, text, len, &done);
     if (err || done)
         return err;

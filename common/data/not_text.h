@@ -9,7 +9,7 @@
 #define NOT_TEXT_BYTES 512 /* of a file's beginning, where all known signatures are */
 
 /* Looks at the first n bytes of a file, and at the NUL bytes among the first `read` bytes. NULL: it may be text; else a
- * sentence about the file with a remedy, such as "it is compressed by gzip; decompress it with gunzip". */
+ * sentence about the file with a remedy, such as "it is compressed by xz; decompress it with xz -d". */
 const char *not_text(const uint8_t *head, size_t n, size_t nuls, size_t read);
 
 #endif

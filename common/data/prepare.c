@@ -9,6 +9,7 @@
 #include "common/data/data.h"
 #include "common/data/index.h"
 #include "common/data/not_text.h"
+#include "common/data/preparation.h"
 #include "common/data/sha.h"
 #include "common/data/shard.h"
 #include "common/data/tokenizer.h"
@@ -28,23 +29,7 @@
 #define PIECE (1 << 20)
 #define SHARD_TOKENS ((int64_t)1 << 30)
 
-struct source {
-    int64_t bytes;
-    char sha256[65]; /* "": not read yet */
-};
-
-struct preparation {
-    const struct data_prepare *p;
-    struct why *why;
-    char cache[PATH_MAX], temp[PATH_MAX];
-    struct source *sources; /* p->n_files */
-    struct tokenizer *tokenizer;
-    uint8_t *piece;
-    int64_t done, total;     /* bytes, over all passes */
-    struct data_index index; /* of the set that is written; the shard_writer owns its shards */
-};
-
-static err_t fail(struct preparation *x, err_t err)
+err_t preparation_fail(struct preparation *x, err_t err)
 {
     return why_set(x->why, err, "%s", err_text(err));
 }
@@ -59,7 +44,7 @@ static err_t fail_file(struct preparation *x, const char *path, int errnum)
 /* Receives the bytes of a pass. */
 typedef err_t sink_fn(void *arg, const uint8_t *data, size_t len);
 
-static void report(struct preparation *x, int64_t bytes)
+void preparation_report(struct preparation *x, int64_t bytes)
 {
     x->done += bytes;
     if (x->done > x->total)
@@ -89,98 +74,176 @@ static err_t check_text(struct preparation *x, const char *path, const uint8_t *
                 : OK;
 }
 
-/* Passes the bytes of fd to the hash and the sink. Adds a newline if the text does not end with one, so that the last
- * line of a file and the first line of the next stay separate. */
-static err_t read_pieces(struct preparation *x, int fd, const char *path, struct sha *sha, sink_fn *sink, void *arg)
+/* How a pass reads a file. */
+struct pass {
+    bool content; /* decompressed; false: the file's own bytes */
+    bool checks;  /* that the content is text */
+    sink_fn *sink;
+    void *arg;
+};
+
+/* Passes the bytes of a file to the hash (NULL: none) and the sink. Adds a newline if the text does not end with one,
+ * so that the last line of a file and the first line of the next stay separate. */
+static err_t read_pieces(struct preparation *x, struct input_file *f, const struct pass *pass, struct sha *sha)
 {
+    struct byte_stream *s = pass->content ? f->stream : &f->counted;
+    bool checks = pass->checks;
     uint8_t last = '\n';
-    bool first = true;
-    for (;;) {
-        ssize_t n = read(fd, x->piece, PIECE);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return fail_file(x, path, errno);
+    for (int64_t before = 0;; before = f->consumed) {
+        size_t n;
+        err_t err = s->ops->read(s, x->piece, PIECE, &n, x->why);
+        if (err)
+            return err;
         if (n == 0)
             break;
-        err_t err = first ? check_text(x, path, x->piece, (size_t)n) : OK;
+        err = checks ? check_text(x, s->name, x->piece, n) : OK;
+        checks = false;
+        if (!err && sha && (err = sha_add(sha, x->piece, n)))
+            preparation_fail(x, err);
+        if (!err && pass->sink)
+            err = pass->sink(pass->arg, x->piece, n);
         if (err)
             return err;
-        first = false;
-        err = sha_add(sha, x->piece, (size_t)n);
-        if (err)
-            return fail(x, err);
         last = x->piece[n - 1];
-        err = sink ? sink(arg, x->piece, (size_t)n) : OK;
-        if (err)
-            return err;
-        report(x, n);
+        preparation_report(x, f->consumed - before);
     }
-    return sink && last != '\n' ? sink(arg, (const uint8_t *)"\n", 1) : OK;
+    return pass->sink && last != '\n' ? pass->sink(pass->arg, (const uint8_t *)"\n", 1) : OK;
 }
 
-static err_t open_source(struct preparation *x, const char *path, int *ret)
+static err_t hash_pieces(struct preparation *x, struct source *s, struct input_file *f, const struct pass *pass)
 {
-    struct stat st;
-    /* Without O_NONBLOCK, opening a pipe would block. */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return fail_file(x, path, errno);
-    if (!fstat(fd, &st) && S_ISREG(st.st_mode)) {
-        *ret = fd;
-        return OK;
-    }
-    close(fd);
-    return why_set(x->why, ERR_INVALID, "%s: it is not a regular file", path);
-}
-
-/* Reads source i completely. The first pass stores its hash, and later passes compare it. */
-static err_t read_source(struct preparation *x, int i, sink_fn *sink, void *arg)
-{
-    const char *path = x->p->files[i];
-    struct source *s = &x->sources[i];
     struct sha sha = {0};
     char sha256[65];
-    int fd = -1;
-    err_t err = open_source(x, path, &fd);
-    if (err)
-        return err;
-    err = sha_init(&sha);
-    err = err ? fail(x, err) : read_pieces(x, fd, path, &sha, sink, arg);
+    err_t err = sha_init(&sha);
+    err = err ? preparation_fail(x, err) : read_pieces(x, f, pass, &sha);
     if (!err && (err = sha_hex(&sha, sha256)))
-        fail(x, err);
+        preparation_fail(x, err);
     if (!err && !s->sha256[0])
         memcpy(s->sha256, sha256, sizeof(sha256));
     if (!err && strcmp(s->sha256, sha256) != 0)
-        err = why_set(x->why, ERR_AGAIN, "%s: the file changed while it was read; run the command again", path);
+        err =
+            why_set(x->why, ERR_AGAIN, "%s: the file changed while it was read; run the command again", s->input.path);
     sha_fini(&sha);
-    close(fd);
     return err;
 }
 
-static err_t read_sources(struct preparation *x, sink_fn *sink, void *arg)
+/* Reads a file completely. The first pass stores the hash of its bytes; later passes compare it if they read the same
+ * bytes. */
+static err_t read_source(struct preparation *x, struct source *s, const struct pass *pass)
+{
+    struct input_file f;
+    err_t err = input_file_open(&s->input, &f, x->why);
+    if (err)
+        return err;
+    err = pass->content && s->input.codec ? read_pieces(x, &f, pass, NULL) : hash_pieces(x, s, &f, pass);
+    if (!err)
+        err = input_file_same(&s->input, &f, x->why);
+    input_file_close(&f);
+    return err;
+}
+
+static err_t hash_sources(struct preparation *x)
 {
     err_t err = OK;
-    for (int i = 0; !err && i < x->p->n_files; i++)
-        err = read_source(x, i, sink, arg);
+    for (int i = 0; !err && i < x->p->n_files; i++) {
+        const struct pass pass = {.checks = x->kind == INPUT_TEXT && !x->sources[i].input.codec};
+        err = read_source(x, &x->sources[i], &pass);
+    }
     return err;
 }
 
-static err_t measure_sources(struct preparation *x)
+static err_t read_text(struct preparation *x, sink_fn *sink, void *arg)
 {
-    bool counts = tokenizer_counts_words(x->p->tokenizer) && !x->tokenizer;
-    for (int i = 0; i < x->p->n_files; i++) {
-        struct stat st;
-        if (stat(x->p->files[i], &st))
-            return fail_file(x, x->p->files[i], errno);
-        x->sources[i].bytes = st.st_size;
-        x->index.source_bytes += st.st_size;
+    err_t err = OK;
+    for (int i = 0; !err && i < x->p->n_files; i++) {
+        const struct pass pass = {true, x->sources[i].input.codec != NULL, sink, arg};
+        err = read_source(x, &x->sources[i], &pass);
     }
-    x->total = x->index.source_bytes * (counts ? 3 : 2);
+    return err;
+}
+
+/* ---- what the files are ---- */
+
+static err_t check_kinds(struct preparation *x)
+{
+    const struct input *first = &x->sources[0].input;
+    x->kind = first->format->kind;
+    x->plain = x->kind == INPUT_TEXT;
+    for (int i = 0; i < x->p->n_files; i++) {
+        const struct input *in = &x->sources[i].input;
+        x->plain = x->plain && !in->codec;
+        if (in->format->kind != x->kind)
+            return why_set(x->why, ERR_INVALID,
+                           "%s is %s, but %s is %s: files of one list are all text, or all have documents. Set "
+                           "data.format if one is not recognised",
+                           first->path, first->format->name, in->path, in->format->name);
+    }
     return OK;
 }
 
+static err_t find_inputs(struct preparation *x)
+{
+    bool counts = tokenizer_counts_words(x->p->tokenizer) && !x->tokenizer;
+    for (int i = 0; i < x->p->n_files; i++) {
+        err_t err = input_find(x->p->files[i], x->p->format, x->p->raw, &x->sources[i].input, x->why);
+        if (err)
+            return err;
+        x->index.source_bytes += x->sources[i].input.identity.bytes;
+    }
+    x->total = x->index.source_bytes * (counts ? 3 : 2);
+    return check_kinds(x);
+}
+
+static bool is_set(const char *option)
+{
+    return option && option[0];
+}
+
+static err_t make_ends(struct preparation *x)
+{
+    const struct data_prepare *p = x->p;
+    if (x->kind == INPUT_DOCUMENTS)
+        return doc_ends_make(p->tokenizer, x->tokenizer, p->bos, p->eos, &x->ends, x->why);
+    const char *key = is_set(p->field) ? "field" : is_set(p->bos) ? "bos" : is_set(p->eos) ? "eos" : NULL;
+    if (!key)
+        return OK;
+    return why_set(
+        x->why, ERR_INVALID,
+        "data.%s: %s is plain text, which has no documents: text files are joined. Leave the key out, or write "
+        "the documents as JSON lines",
+        key, p->files[0]);
+}
+
 /* ---- the name of the set ---- */
+
+static err_t print_ids(struct buf *text, const char *key, const struct buf *ids)
+{
+    err_t err = buf_printf(text, "%s", key);
+    for (size_t i = 0; !err && i < ids->len / sizeof(int32_t); i++)
+        err = buf_printf(text, " %d", ((const int32_t *)(const void *)ids->data)[i]);
+    return err ? err : buf_printf(text, "\n");
+}
+
+/* The lines that sets of plain text do not have. */
+static err_t name_documents(struct preparation *x, struct buf *text)
+{
+    err_t err = OK;
+    if (is_set(x->p->field))
+        err = buf_printf(text, "field %s\n", x->p->field);
+    if (!err)
+        err = print_ids(text, "before", &x->ends.before);
+    if (!err)
+        err = print_ids(text, "after", &x->ends.after);
+    return err || !x->ends.line ? err : buf_printf(text, "line\n");
+}
+
+static err_t name_file(const struct preparation *x, const struct source *s, struct buf *text)
+{
+    if (x->plain)
+        return buf_printf(text, "file %s\n", s->sha256);
+    return buf_printf(text, "file %s %s %s\n", s->input.format->name, s->input.codec ? s->input.codec->name : "-",
+                      s->sha256);
+}
 
 static err_t name_set(struct preparation *x)
 {
@@ -191,17 +254,19 @@ static err_t name_set(struct preparation *x)
     char vocab_sha256[65] = "-";
     err_t err = vocab ? sha_of(vocab, len, vocab_sha256) : OK;
     if (!err)
-        err = buf_printf(&text, "dtd-data 1\ntokenizer %s\nlowercase %d\nvocab %s\n", kind, x->p->lowercase,
-                         vocab_sha256);
+        err = buf_printf(&text, "dtd-data %d\ntokenizer %s\nlowercase %d\nvocab %s\n", x->plain ? 1 : 2, kind,
+                         x->p->lowercase, vocab_sha256);
     bool tables = x->p->tokenizer == TOKENIZER_BPE || x->p->tokenizer == TOKENIZER_SPLIT;
     if (!err && tables) /* other tables may give other ids */
         err = buf_printf(&text, "unicode %s\n", UNICODE_TABLES);
+    if (!err && !x->plain)
+        err = name_documents(x, &text);
     for (int i = 0; !err && i < x->p->n_files; i++)
-        err = buf_printf(&text, "file %s\n", x->sources[i].sha256);
+        err = name_file(x, &x->sources[i], &text);
     if (!err)
         err = sha_of(text.data, text.len, x->index.hash);
     buf_fini(&text);
-    return err ? fail(x, err) : OK;
+    return err ? preparation_fail(x, err) : OK;
 }
 
 /* ---- tokenizers ---- */
@@ -212,7 +277,7 @@ static err_t fail_encode(struct preparation *x, err_t err)
         return why_set(x->why, err, "a word has more than %d bytes; if the files are not text, use the tokenizer bytes",
                        VOCAB_WORD_MAX_BYTES);
     if (err != ERR_LIMIT)
-        return fail(x, err);
+        return preparation_fail(x, err);
     return why_set(
         x->why, err,
         "the tokenizer's pattern does not split %zu MiB of the text; if the files are not text, use the tokenizer "
@@ -268,6 +333,24 @@ static err_t count_piece(void *arg, const uint8_t *data, size_t len)
     return err ? fail_encode(c->x, err) : OK;
 }
 
+/* Ends the last word of a document. */
+static err_t count_finish(struct counting *c)
+{
+    bool split = c->x->p->tokenizer == TOKENIZER_SPLIT;
+    err_t err = split ? split_finish(&c->split) : splitter_finish(&c->splitter);
+    return err ? fail_encode(c->x, err) : OK;
+}
+
+static err_t count_document(void *arg, int source, const struct document *d)
+{
+    struct counting *c = arg;
+    bool open = c->x->ends.line && d->len && d->text[d->len - 1] != '\n';
+    err_t err = count_piece(c, d->text, d->len);
+    if (!err && open)
+        err = count_piece(c, (const uint8_t *)"\n", 1);
+    return err ? err : count_finish(c);
+}
+
 static err_t count_vocab(struct preparation *x)
 {
     struct vocab words = {0};
@@ -276,13 +359,13 @@ static err_t count_vocab(struct preparation *x)
     struct counting c = {.x = x,
                          .splitter = {.lowercase = lower, .emit = count_word, .arg = &words},
                          .split = {.lowercase = lower, .emit = count_word, .arg = &words}};
-    err_t err = read_sources(x, count_piece, &c);
-    if (!err && (err = split_finish(&c.split)))
-        fail_encode(x, err);
+    err_t err = x->kind == INPUT_TEXT ? read_text(x, count_piece, &c) : documents_each(x, count_document, &c);
+    if (!err && x->kind == INPUT_TEXT)
+        err = count_finish(&c);
     if (!err) {
         err = tokenizer_vocab_print(x->p->tokenizer, &words, &vocab);
         if (err)
-            fail(x, err);
+            preparation_fail(x, err);
     }
     if (!err)
         err = tokenizer_new_from(x->p->tokenizer, vocab.data, vocab.len, lower, &x->tokenizer, x->why);
@@ -298,7 +381,7 @@ static err_t make_tokenizer(struct preparation *x)
     if (tokenizer_counts_words(x->p->tokenizer))
         return count_vocab(x);
     err_t err = tokenizer_bytes_new(&x->tokenizer);
-    return err ? fail(x, err) : OK;
+    return err ? preparation_fail(x, err) : OK;
 }
 
 /* ---- writing ---- */
@@ -325,13 +408,17 @@ static err_t write_piece(void *arg, const uint8_t *data, size_t len)
     return err ? fail_encode(w->x, err) : write_ids(w);
 }
 
-static err_t write_tokens(struct set_writer *w)
+static err_t write_text(struct set_writer *w)
 {
-    err_t err = read_sources(w->x, write_piece, w);
+    err_t err = read_text(w->x, write_piece, w);
     if (!err && (err = encoder_finish(&w->encoder)))
         fail_encode(w->x, err);
-    if (!err)
-        err = write_ids(w);
+    return err ? err : write_ids(w);
+}
+
+static err_t write_tokens(struct set_writer *w)
+{
+    err_t err = w->x->kind == INPUT_TEXT ? write_text(w) : documents_write(w->x, &w->shards);
     if (!err)
         err = shard_writer_finish(&w->shards, w->x->why);
     if (!err && !w->shards.tokens)
@@ -347,7 +434,7 @@ static err_t write_vocab(struct preparation *x)
     if (!vocab)
         return OK;
     err_t err = sha_of(vocab, len, x->index.vocab_sha256);
-    return err ? fail(x, err) : shard_file_write(x->temp, INDEX_VOCAB, vocab, len, x->why);
+    return err ? preparation_fail(x, err) : shard_file_write(x->temp, INDEX_VOCAB, vocab, len, x->why);
 }
 
 static err_t write_index(struct preparation *x, const struct shard_writer *shards)
@@ -357,7 +444,7 @@ static err_t write_index(struct preparation *x, const struct shard_writer *shard
     x->index.n_shards = shards->n_shards;
     x->index.shards = shards->shards;
     err_t err = index_print(&x->index, &text);
-    err = err ? fail(x, err) : shard_file_write(x->temp, INDEX_FILE, text.data, text.len, x->why);
+    err = err ? preparation_fail(x, err) : shard_file_write(x->temp, INDEX_FILE, text.data, text.len, x->why);
     x->index.shards = NULL;
     buf_fini(&text);
     return err;
@@ -379,7 +466,7 @@ static err_t write_set(struct preparation *x)
     if (!err)
         err = write_index(x, &w.shards);
     if (!err && (err = file_sync_dir(x->temp)))
-        fail(x, err);
+        preparation_fail(x, err);
     shard_writer_fini(&w.shards);
     encoder_fini(&w.encoder);
     buf_fini(&w.ids);
@@ -417,7 +504,7 @@ static err_t publish(struct preparation *x)
         return err;
     if (!rename(x->temp, dir)) {
         err = file_sync_dir(x->cache);
-        return err ? fail(x, err) : OK;
+        return err ? preparation_fail(x, err) : OK;
     }
     if (errno != EEXIST && errno != ENOTEMPTY)
         return fail_file(x, dir, errno);
@@ -451,9 +538,11 @@ static err_t run(struct preparation *x)
     else if (x->p->tokenizer == TOKENIZER_BPE)
         err = tokenizer_bpe_files(x->p->tokenizer_files, x->p->n_tokenizer_files, &x->tokenizer, x->why);
     if (!err)
-        err = measure_sources(x);
+        err = find_inputs(x);
     if (!err)
-        err = read_sources(x, NULL, NULL);
+        err = make_ends(x);
+    if (!err)
+        err = hash_sources(x);
     if (!err)
         err = name_set(x);
     if (!err)
@@ -461,7 +550,7 @@ static err_t run(struct preparation *x)
     if (err == ERR_NOTFOUND && x->index.hash[0])
         err = make_set(x);
     if (!err)
-        report(x, x->total - x->done);
+        preparation_report(x, x->total - x->done);
     return err;
 }
 
@@ -486,10 +575,12 @@ err_t data_prepare(const struct data_prepare *p, char ret_hash[65], struct why *
         return err;
     x.piece = malloc(PIECE);
     x.sources = calloc((size_t)p->n_files, sizeof(*x.sources));
-    err = x.piece && x.sources ? run(&x) : fail(&x, ERR_NOMEM);
+    err = x.piece && x.sources ? run(&x) : preparation_fail(&x, ERR_NOMEM);
     if (!err)
         memcpy(ret_hash, x.index.hash, sizeof(x.index.hash));
     tokenizer_free(x.tokenizer);
+    doc_ends_fini(&x.ends);
+    index_fini(&x.index);
     free(x.piece);
     free(x.sources);
     return err;

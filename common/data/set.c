@@ -6,6 +6,7 @@
 #include "common/base/file.h"
 #include "common/data/cache.h"
 #include "common/data/index.h"
+#include "common/data/place.h"
 #include "common/data/sha.h"
 #include "common/data/vocab.h"
 
@@ -21,17 +22,26 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* A whole file. */
 struct mapped {
-    const void *data;
-    int64_t start; /* index of its first token in the set */
+    const uint8_t *data;
     size_t bytes;
+};
+
+struct mapped_shard {
+    struct mapped file;
+    const uint8_t *tokens;
+    enum token_type type;
+    int64_t start; /* index of its first token in the set */
 };
 
 struct data_set {
     char dir[PATH_MAX];
     struct data_index index;
     struct tokenizer *tokenizer;
-    struct mapped *shards; /* index.n_shards */
+    struct mapped_shard *shards; /* index.n_shards */
+    struct mapped documents;     /* u64 ends of documents in tokens, ascending; none: no boundaries */
+    struct mapped weights;       /* bit i % 8 of byte i / 8: whether the prediction of token i counts; none: all do */
 };
 
 /* ---- opening ---- */
@@ -93,55 +103,97 @@ static err_t load_tokenizer(struct data_set *d, struct why *why)
     return err;
 }
 
-static err_t map_shard(struct mapped *m, const char *path, struct why *why)
+static err_t map_file(struct mapped *m, int fd, const char *path, size_t bytes, struct why *why)
 {
+    void *data = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+    if (data == MAP_FAILED)
+        return why_set(why, err_from_errno(errno), "%s: %s", path, strerror(errno));
+    *m = (struct mapped){data, bytes};
+    return OK;
+}
+
+/* Maps a file of the set, which must have this size. */
+static err_t map_own(struct data_set *d, const char *name, int64_t bytes, struct mapped *ret, struct why *why)
+{
+    char path[PATH_MAX];
     struct stat st;
+    err_t err = cache_join(d->dir, name, path, sizeof(path), why);
+    if (err)
+        return err;
     int fd = file_open_plain(path);
     if (fd < 0)
         return why_set(why, errno == ENOENT ? ERR_CORRUPT : err_from_errno(errno), "%s: %s", path, strerror(errno));
-    err_t err = OK;
-    if (fstat(fd, &st)) {
+    if (fstat(fd, &st))
         err = why_set(why, err_from_errno(errno), "%s: %s", path, strerror(errno));
-    } else if ((uint64_t)st.st_size != m->bytes) {
-        err =
-            why_set(why, ERR_CORRUPT, "%s: %lld bytes, but the index says %zu", path, (long long)st.st_size, m->bytes);
-    } else {
-        void *data = mmap(NULL, m->bytes, PROT_READ, MAP_SHARED, fd, 0);
-        if (data == MAP_FAILED)
-            err = why_set(why, err_from_errno(errno), "%s: %s", path, strerror(errno));
-        else
-            m->data = data;
-    }
+    else if (st.st_size != bytes)
+        err = why_set(why, ERR_CORRUPT, "%s: %lld bytes, but the index says %lld", path, (long long)st.st_size,
+                      (long long)bytes);
+    else
+        err = map_file(ret, fd, path, (size_t)bytes, why);
     close(fd);
     return err;
 }
 
-static err_t shard_path(const struct data_set *d, int i, char *ret, size_t size, struct why *why)
+/* Maps somebody else's file of tokens. ERR_CORRUPT, as for a damaged set, if it is gone or has changed: preparing it
+ * again mends the set. */
+static err_t map_place(const struct index_place *p, struct mapped *ret, struct why *why)
+{
+    struct stat st;
+    err_t err = OK;
+    int fd = file_open_plain(p->path);
+    if (fd < 0)
+        return why_set(why, errno == ENOENT ? ERR_CORRUPT : err_from_errno(errno),
+                       "%s: %s; the set reads its tokens from this file. Put it back, or prepare the data again",
+                       p->path, strerror(errno));
+    if (fstat(fd, &st))
+        err = why_set(why, err_from_errno(errno), "%s: %s", p->path, strerror(errno));
+    else if (st.st_size != p->bytes || place_mtime_ns(&st) != p->mtime_ns)
+        err =
+            why_set(why, ERR_CORRUPT,
+                    "%s: the file has changed since it was prepared, and the set reads its tokens from it; prepare the "
+                    "data again",
+                    p->path);
+    else
+        err = map_file(ret, fd, p->path, (size_t)p->bytes, why);
+    close(fd);
+    return err;
+}
+
+static err_t map_shard(struct data_set *d, int i, struct mapped_shard *m, struct why *why)
 {
     char name[32];
+    const struct index_shard *s = &d->index.shards[i];
+    m->type = s->place ? s->place->type : d->index.wide ? TOKEN_U32 : TOKEN_U16;
     snprintf(name, sizeof(name), INDEX_SHARD, i);
-    return cache_join(d->dir, name, ret, size, why);
+    err_t err = s->place ? map_place(s->place, &m->file, why)
+                         : map_own(d, name, s->tokens * token_types[m->type].bytes, &m->file, why);
+    if (!err)
+        m->tokens = m->file.data + (s->place ? s->place->offset : 0);
+    return err;
 }
 
 static err_t map_shards(struct data_set *d, struct why *why)
 {
-    char path[PATH_MAX];
     int64_t start = 0;
+    err_t err = OK;
     d->shards = calloc((size_t)d->index.n_shards, sizeof(*d->shards));
     if (!d->shards)
         return why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
-    for (int i = 0; i < d->index.n_shards; i++) {
-        struct mapped *m = &d->shards[i];
-        m->start = start;
-        m->bytes = (size_t)(d->index.shards[i].tokens * index_token_bytes(&d->index));
+    for (int i = 0; !err && i < d->index.n_shards; i++) {
+        d->shards[i].start = start;
         start += d->index.shards[i].tokens;
-        err_t err = shard_path(d, i, path, sizeof(path), why);
-        if (!err)
-            err = map_shard(m, path, why);
-        if (err)
-            return err;
+        err = map_shard(d, i, &d->shards[i], why);
     }
-    return OK;
+    return err;
+}
+
+static err_t map_marks(struct data_set *d, struct why *why)
+{
+    const struct data_index *x = &d->index;
+    err_t err = x->documents ? map_own(d, INDEX_DOCUMENTS, x->documents * 8, &d->documents, why) : OK;
+    if (!err && x->weights_sha256[0])
+        err = map_own(d, INDEX_WEIGHTS, (x->tokens + 7) / 8, &d->weights, why);
+    return err;
 }
 
 err_t data_open(const char *cache, const char *hash, struct data_set **ret, struct why *why)
@@ -163,6 +215,8 @@ err_t data_open(const char *cache, const char *hash, struct data_set **ret, stru
         err = load_tokenizer(d, why);
     if (!err)
         err = map_shards(d, why);
+    if (!err)
+        err = map_marks(d, why);
     if (err) {
         data_close(d);
         return err;
@@ -171,13 +225,20 @@ err_t data_open(const char *cache, const char *hash, struct data_set **ret, stru
     return OK;
 }
 
+static void unmap(const struct mapped *m)
+{
+    if (m->data)
+        munmap((void *)m->data, m->bytes);
+}
+
 void data_close(struct data_set *d)
 {
     if (!d)
         return;
     for (int i = 0; d->shards && i < d->index.n_shards; i++)
-        if (d->shards[i].data)
-            munmap((void *)d->shards[i].data, d->shards[i].bytes);
+        unmap(&d->shards[i].file);
+    unmap(&d->documents);
+    unmap(&d->weights);
     free(d->shards);
     tokenizer_free(d->tokenizer);
     index_fini(&d->index);
@@ -221,34 +282,15 @@ static int shard_of(const struct data_set *d, int64_t at)
     return low;
 }
 
-/* Converts n tokens, from element `first` of a shard, to int32. Returns the largest. */
-static uint32_t widen(const struct data_set *d, const struct mapped *m, int64_t first, int64_t n, int32_t *ret)
-{
-    uint32_t largest = 0;
-    if (d->index.wide) {
-        const uint32_t *in = (const uint32_t *)m->data + first;
-        for (int64_t i = 0; i < n; i++) {
-            uint32_t id = le32toh(in[i]);
-            largest = id > largest ? id : largest;
-            ret[i] = (int32_t)id;
-        }
-        return largest;
-    }
-    const uint16_t *in = (const uint16_t *)m->data + first;
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t id = le16toh(in[i]);
-        largest = id > largest ? id : largest;
-        ret[i] = (int32_t)id;
-    }
-    return largest;
-}
-
 /* Copies n tokens from token `at` of the set; they may lie in several shards. */
 static err_t copy_tokens(const struct data_set *d, int64_t at, int64_t n, int32_t *ret)
 {
     for (int i = shard_of(d, at); n; i++) {
-        int64_t first = at - d->shards[i].start, room = d->index.shards[i].tokens - first, part = n < room ? n : room;
-        if (widen(d, &d->shards[i], first, part, ret) >= (uint64_t)d->index.vocab)
+        const struct mapped_shard *m = &d->shards[i];
+        const struct token_type_row *type = &token_types[m->type];
+        int64_t first = at - m->start, room = d->index.shards[i].tokens - first, part = n < room ? n : room;
+        uint64_t any = type->widen(m->tokens + first * type->bytes, part, ret);
+        if (token_ids_illegal(ret, part, any, d->index.vocab))
             return ERR_CORRUPT;
         at += part;
         n -= part;
@@ -269,19 +311,137 @@ err_t data_sample(const struct data_set *d, int64_t seq, int64_t index, int32_t 
     return err;
 }
 
+/* ---- documents and weights ---- */
+
+int64_t data_documents(const struct data_set *d)
+{
+    return d->index.documents;
+}
+
+bool data_weighted(const struct data_set *d)
+{
+    return d->weights.data != NULL;
+}
+
+static int64_t document_end(const struct data_set *d, int64_t i)
+{
+    uint64_t end;
+    memcpy(&end, d->documents.data + i * 8, sizeof(end));
+    return (int64_t)le64toh(end);
+}
+
+/* The document that contains token `at`: the first with a greater end. n: none, because the file is damaged. */
+static int64_t document_of(const struct data_set *d, int64_t at)
+{
+    int64_t low = 0, high = d->index.documents;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (document_end(d, middle) > at)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+err_t data_document(const struct data_set *d, int64_t at, struct data_document *ret)
+{
+    if (at < 0 || at >= d->index.tokens)
+        return ERR_INVALID;
+    struct data_document found = {0, 0, d->index.tokens};
+    if (d->index.documents) {
+        found.number = document_of(d, at);
+        if (found.number == d->index.documents)
+            return ERR_CORRUPT;
+        found.begin = found.number ? document_end(d, found.number - 1) : 0;
+        found.end = document_end(d, found.number);
+        if (found.begin < 0 || found.begin > at || found.end > d->index.tokens)
+            return ERR_CORRUPT;
+    }
+    *ret = found;
+    return OK;
+}
+
+static void copy_weights(const struct data_set *d, int64_t at, int64_t n, uint8_t *ret)
+{
+    if (!d->weights.data)
+        memset(ret, 1, (size_t)n);
+    for (int64_t i = 0; d->weights.data && i < n; i++)
+        ret[i] = d->weights.data[(at + i) / 8] >> (at + i) % 8 & 1;
+}
+
+/* Targets are tokens `at + 1` to `at + seq`. A target that begins a document belongs to none of the sample's, so
+ * nothing that the model sees can predict it. */
+static err_t separate(const struct data_set *d, int64_t at, int64_t seq, int32_t *begins, uint8_t *weights)
+{
+    struct data_document document = {0};
+    err_t err = data_document(d, at, &document);
+    int64_t begin = 0, n = document.number;
+    for (int64_t end = err ? 0 : document.end, i = 0; !err && i < seq; i++) {
+        begins[i] = (int32_t)begin;
+        if (at + i + 1 < end)
+            continue;
+        weights[i] = 0;
+        begin = i + 1;
+        if (++n < d->index.documents && document_end(d, n) <= end)
+            return ERR_CORRUPT;
+        end = n < d->index.documents ? document_end(d, n) : INT64_MAX;
+    }
+    return err;
+}
+
+err_t data_sample_marks(const struct data_set *d, int64_t seq, int64_t index, bool documents, int32_t *ret_begins,
+                        uint8_t *ret_weights)
+{
+    if (seq < 1 || index < 0 || index >= data_samples(d, seq))
+        return ERR_INVALID;
+    copy_weights(d, index * seq + 1, seq, ret_weights);
+    if (documents && d->index.documents)
+        return separate(d, index * seq, seq, ret_begins, ret_weights);
+    memset(ret_begins, 0, (size_t)seq * sizeof(*ret_begins));
+    return OK;
+}
+
+/* ---- verifying ---- */
+
+static err_t verify_file(const struct data_set *d, const char *name, const struct mapped *m, const char *expected,
+                         struct why *why)
+{
+    char sha256[65];
+    err_t err = sha_of(m->data, m->bytes, sha256);
+    if (err)
+        return why_set(why, err, "%s/%s: %s", d->dir, name, err_text(err));
+    return strcmp(sha256, expected) == 0
+               ? OK
+               : why_set(why, ERR_CORRUPT,
+                         "%s/%s: it does not match its hash; remove the folder and prepare the data again", d->dir,
+                         name);
+}
+
+static err_t verify_place(const struct index_shard *s, const struct mapped *m, struct why *why)
+{
+    char found[65];
+    err_t err = place_fingerprint(m->data, m->bytes, found);
+    if (err)
+        return why_set(why, err, "%s: %s", s->place->path, err_text(err));
+    return strcmp(found, s->sha256) == 0
+               ? OK
+               : why_set(why, ERR_CORRUPT, "%s: its content has changed; prepare the data again", s->place->path);
+}
+
 err_t data_verify(const struct data_set *d, struct why *why)
 {
-    for (int i = 0; i < d->index.n_shards; i++) {
-        char path[PATH_MAX], sha256[65];
-        err_t err = shard_path(d, i, path, sizeof(path), why);
-        if (err)
-            return err;
-        err = sha_of(d->shards[i].data, d->shards[i].bytes, sha256);
-        if (err)
-            return why_set(why, err, "%s: %s", path, err_text(err));
-        if (strcmp(sha256, d->index.shards[i].sha256) != 0)
-            return why_set(why, ERR_CORRUPT,
-                           "%s: it does not match its hash; remove the folder and prepare the data again", path);
+    err_t err = OK;
+    for (int i = 0; !err && i < d->index.n_shards; i++) {
+        char name[32];
+        const struct index_shard *s = &d->index.shards[i];
+        snprintf(name, sizeof(name), INDEX_SHARD, i);
+        err = s->place ? verify_place(s, &d->shards[i].file, why)
+                       : verify_file(d, name, &d->shards[i].file, s->sha256, why);
     }
-    return OK;
+    if (!err && d->documents.data)
+        err = verify_file(d, INDEX_DOCUMENTS, &d->documents, d->index.documents_sha256, why);
+    if (!err && d->weights.data)
+        err = verify_file(d, INDEX_WEIGHTS, &d->weights, d->index.weights_sha256, why);
+    return err;
 }

@@ -180,6 +180,19 @@ err_t tokenizer_encode(const struct tokenizer *t, const void *text, size_t len, 
     return err;
 }
 
+const uint8_t *tokenizer_token(const struct tokenizer *t, int32_t id, size_t *ret_len)
+{
+    *ret_len = 0;
+    if (id < 0 || id >= tokenizer_vocab(t) || t->kind == TOKENIZER_BYTES)
+        return NULL;
+    if (t->chain)
+        return chain_token(t->chain, id, ret_len);
+    if (t->kind == TOKENIZER_BPE)
+        return bpe_token(t->bpe, id, ret_len);
+    *ret_len = t->words.list[id].len;
+    return vocab_text(&t->words, id);
+}
+
 err_t tokenizer_decode(const struct tokenizer *t, int32_t id, struct buf *ret)
 {
     uint8_t byte = (uint8_t)id;

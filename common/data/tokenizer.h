@@ -45,5 +45,9 @@ bool tokenizer_lowercase(const struct tokenizer *t);
 /* Writes the vocabulary file of counted words. For words: by descending count, then by bytes; <unk> and <eos> are added
  * if they are missing. For split: by bytes, which is the order of Python's sorted(). */
 NODISCARD err_t tokenizer_vocab_print(enum tokenizer_kind kind, struct vocab *counted, struct buf *ret);
+/* The spelling of a token, as its file has it; *ret_len 0: no token has this id, or the tokenizer is bytes. */
+const uint8_t *tokenizer_token(const struct tokenizer *t, int32_t id, size_t *ret_len);
+/* Appends the ids that the file's post-processor puts before (`after` false) or behind a text. */
+NODISCARD err_t tokenizer_template(const struct tokenizer *t, bool after, struct buf *ids, struct why *why);
 
 #endif

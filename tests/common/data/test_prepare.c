@@ -116,10 +116,8 @@ TEST(files_that_are_no_text_are_refused)
     static const struct {
         const char *command, *part;
     } cases[] = {
-        {"gzip -c text > none", "none: it is compressed by gzip; decompress it with gunzip"},
-        {"xz -c text > none", "it is compressed by xz"},
+        {"xz -c text > none", "none: it is compressed by xz; decompress it with xz -d"},
         {"bzip2 -c text > none", "it is compressed by bzip2"},
-        {"zstd -q -c text > none", "it is compressed by zstd"},
         {"tar -cf none text", "it is a tar archive"},
         {"iconv -f UTF-8 -t UTF-16 text > none", "it is UTF-16; convert it with iconv"},
         {"iconv -f UTF-8 -t UTF-16LE text > none", "it has too many NUL bytes for a text"},
@@ -153,7 +151,7 @@ TEST(files_that_are_no_text_are_refused)
             fail_msg("%s: %s: \"%s\"", cases[i].command, err_name(err), why.text);
         assert_ok(prepare((struct data_prepare){.raw = true}, 1, &file, hash, &why));
     }
-    assert_true(tried >= 6);
+    assert_true(tried >= 5);
     buf_fini(&text);
 }
 

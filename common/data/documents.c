@@ -1,0 +1,175 @@
+/* One thread reads files in order, others encode, and the first one writes what comes back in the same order. So the
+ * set's bytes do not depend on the number of threads. */
+#include "common/base/cpus.h"
+#include "common/data/batch.h"
+#include "common/data/marks.h"
+#include "common/data/preparation.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_THREADS 64 /* one thread reads and writes, and cannot feed more */
+
+/* ---- reading ---- */
+
+static err_t refuse_turns(struct preparation *x, const struct input *in, const struct document *d)
+{
+    return why_set(x->why, ERR_UNSUPPORTED,
+                   "%s: row %" PRId64
+                   " is a conversation (%s, ..). Conversations need a chat template, and there is none "
+                   "yet; write input_ids and loss_mask instead",
+                   in->path, d->row, d->turns[0].role);
+}
+
+static err_t read_documents(struct preparation *x, int i, each_document_fn *each, void *arg)
+{
+    struct input_reader r;
+    const struct input *in = &x->sources[i].input;
+    const char *field = x->p->field;
+    const struct doc_options o = {.field = field && field[0] ? field : NULL};
+    bool end = false;
+    int64_t reported = 0;
+    err_t err = input_reader_open(in, &o, &r, x->why);
+    if (err)
+        return err;
+    while (!err && !end) {
+        struct document d;
+        err = r.docs->ops->next(r.docs, &d, &end, x->why);
+        if (!err && !end)
+            err = d.n_turns ? refuse_turns(x, in, &d) : each(arg, i, &d);
+        preparation_report(x, r.file.consumed - reported);
+        reported = r.file.consumed;
+    }
+    if (!err)
+        err = input_file_same(in, &r.file, x->why);
+    input_reader_close(&r);
+    if (!err) /* what a reader of a source left out */
+        preparation_report(x, in->identity.bytes - reported);
+    return err;
+}
+
+err_t documents_each(struct preparation *x, each_document_fn *each, void *arg)
+{
+    err_t err = OK;
+    for (int i = 0; !err && i < x->p->n_files; i++)
+        err = read_documents(x, i, each, arg);
+    return err;
+}
+
+/* ---- writing ---- */
+
+struct documents_writer {
+    struct preparation *x;
+    struct shard_writer *shards;
+    struct marks_writer marks;
+    struct batch_pool *pool;
+    struct batch *batch; /* being filled; NULL: none */
+};
+
+static err_t write_batch(struct documents_writer *w, const struct batch *b)
+{
+    const struct batch_doc *docs = (const struct batch_doc *)(const void *)b->docs.data;
+    const uint8_t *weights = b->weights.data;
+    struct index_source *source = &w->x->index.sources[b->source];
+    if (b->err)
+        return why_set(w->x->why, b->err, "%s", b->why.text);
+    int64_t tokens = (int64_t)(b->ids.len / sizeof(int32_t));
+    err_t err = shard_writer_put(w->shards, (const int32_t *)(const void *)b->ids.data, tokens, w->x->why);
+    source->tokens += tokens;
+    for (size_t i = 0; !err && i < b->docs.len / sizeof(*docs); i++) {
+        if (!docs[i].tokens)
+            continue;
+        err = marks_writer_put(&w->marks, docs[i].tokens, docs[i].weighted ? weights : NULL, w->x->why);
+        weights += docs[i].weighted ? docs[i].tokens : 0;
+        source->documents++;
+    }
+    return err;
+}
+
+static err_t write_oldest(struct documents_writer *w, bool *ret_none)
+{
+    struct batch *b = batch_pool_take(w->pool);
+    *ret_none = !b;
+    if (!b)
+        return OK;
+    err_t err = write_batch(w, b);
+    batch_pool_release(w->pool, b);
+    return err;
+}
+
+static void put_batch(struct documents_writer *w)
+{
+    if (w->batch)
+        batch_pool_put(w->pool, w->batch);
+    w->batch = NULL;
+}
+
+static err_t add_document(void *arg, int source, const struct document *d)
+{
+    struct documents_writer *w = arg;
+    bool none;
+    err_t err = OK;
+    if (w->batch && (w->batch->source != source || batch_full(w->batch)))
+        put_batch(w);
+    while (!err && !w->batch && !(w->batch = batch_pool_empty(w->pool)))
+        err = write_oldest(w, &none);
+    if (err)
+        return err;
+    w->batch->source = source;
+    w->batch->path = w->x->p->files[source];
+    return batch_add(w->batch, d, w->x->why);
+}
+
+static err_t write_all(struct documents_writer *w)
+{
+    struct data_index *index = &w->x->index;
+    bool none = false;
+    err_t err = documents_each(w->x, add_document, w);
+    if (!err)
+        put_batch(w);
+    while (!err && !none)
+        err = write_oldest(w, &none);
+    if (!err)
+        err = marks_writer_finish(&w->marks, index->documents_sha256, index->weights_sha256, w->x->why);
+    index->documents = w->marks.documents;
+    return err;
+}
+
+static err_t list_sources(struct preparation *x)
+{
+    int n = x->p->n_files;
+    x->index.sources = calloc((size_t)n, sizeof(*x->index.sources));
+    if (!x->index.sources)
+        return preparation_fail(x, ERR_NOMEM);
+    x->index.n_sources = n;
+    for (int i = 0; i < n; i++) {
+        struct index_source *s = &x->index.sources[i];
+        *s = (struct index_source){.path = strdup(x->p->files[i]),
+                                   .format = strdup(x->sources[i].input.format->name),
+                                   .bytes = x->sources[i].input.identity.bytes};
+        if (!s->path || !s->format)
+            return preparation_fail(x, ERR_NOMEM);
+    }
+    return OK;
+}
+
+static int thread_count(const struct preparation *x)
+{
+    int n = x->p->threads ? x->p->threads : cpus_usable(NULL, 0);
+    return n < 1 ? 1 : n > MAX_THREADS ? MAX_THREADS : n;
+}
+
+err_t documents_write(struct preparation *x, struct shard_writer *shards)
+{
+    struct documents_writer w = {.x = x, .shards = shards};
+    err_t err = list_sources(x);
+    if (err)
+        return err;
+    marks_writer_init(&w.marks, x->temp);
+    err = batch_pool_new(x->tokenizer, &x->ends, thread_count(x), &w.pool);
+    err = err ? preparation_fail(x, err) : write_all(&w);
+    batch_pool_free(w.pool);
+    marks_writer_fini(&w.marks);
+    return err;
+}

@@ -1,0 +1,30 @@
+/* The formats of data files (data.format), in the order in which they are recognised. For common/data only. A new
+ * format is a row of the table in formats.c. */
+#ifndef DTD_COMMON_DATA_FORMATS_H
+#define DTD_COMMON_DATA_FORMATS_H
+
+#include "common/data/stream.h"
+
+enum input_kind {
+    INPUT_TEXT,      /* files are joined: one stream of text */
+    INPUT_DOCUMENTS, /* a doc_reader */
+};
+
+struct format_row {
+    const char *name;
+    enum input_kind kind;
+    bool (*is)(const uint8_t *head, size_t len, const char *path);
+    /* Documents: exactly one of the two is set. A reader of a source needs any byte at any time, so the file must not
+     * be compressed. */
+    err_t (*open_stream)(struct byte_stream *in, const struct doc_options *o, struct doc_reader **ret, struct why *why);
+    err_t (*open_source)(struct byte_source *in, const struct doc_options *o, struct doc_reader **ret, struct why *why);
+};
+
+/* By the first bytes of the file's content. Never NULL: what no other format recognises is text. */
+const struct format_row *format_recognise(const uint8_t *head, size_t len, const char *path);
+/* NULL: there is none of this name. */
+const struct format_row *format_find(const char *name);
+/* "auto, text, jsonl, ..": for messages. */
+const char *format_names(void);
+
+#endif

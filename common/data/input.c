@@ -1,0 +1,130 @@
+/* The format is that of the content: a compressed file is opened twice, once to look at its first bytes. */
+#include "common/data/input.h"
+
+#include <stddef.h>
+#include <string.h>
+
+/* ---- open files ---- */
+
+/* Counts what passes. */
+static err_t counted_read(struct byte_stream *s, void *ret, size_t cap, size_t *ret_n, struct why *why)
+{
+    struct input_file *f = (struct input_file *)((char *)s - offsetof(struct input_file, counted));
+    err_t err = f->stored->ops->read(f->stored, ret, cap, ret_n, why);
+    if (!err)
+        f->consumed += (int64_t)*ret_n;
+    return err;
+}
+
+static const struct byte_stream_ops counted_ops = {counted_read, NULL};
+
+err_t input_file_open(const struct input *in, struct input_file *ret, struct why *why)
+{
+    struct input_file *f = ret; /* f->counted is inside */
+    *f = (struct input_file){.counted = {&counted_ops, in->path}};
+    err_t err = file_source_open(in->path, &f->source, why);
+    if (!err)
+        err = stream_of_source(f->source, 0, f->source->size, &f->stored, why);
+    if (!err && in->codec)
+        err = in->codec->open(&f->counted, &f->stream, why);
+    if (err)
+        input_file_close(f);
+    else if (!in->codec)
+        f->stream = &f->counted;
+    return err;
+}
+
+err_t input_file_same(const struct input *in, const struct input_file *f, struct why *why)
+{
+    return file_source_same(f->source, &in->identity, why);
+}
+
+void input_file_close(struct input_file *f)
+{
+    if (f->stream && f->stream != &f->counted)
+        f->stream->ops->close(f->stream);
+    if (f->stored)
+        f->stored->ops->close(f->stored);
+    if (f->source)
+        f->source->ops->close(f->source);
+    f->stream = f->stored = NULL;
+    f->source = NULL;
+}
+
+/* ---- what a file is ---- */
+
+static err_t read_head(const struct input *in, uint8_t head[DOC_HEAD_BYTES], size_t *ret_n, struct why *why)
+{
+    struct input_file f;
+    err_t err = input_file_open(in, &f, why);
+    if (err)
+        return err;
+    err = stream_read_full(f.stream, head, DOC_HEAD_BYTES, ret_n, why);
+    input_file_close(&f);
+    return err;
+}
+
+static err_t find_codec(struct input *in, uint8_t *head, size_t *n, struct why *why)
+{
+    in->codec = stream_codec_find(head, *n);
+    if (!in->codec)
+        return OK;
+    err_t err = read_head(in, head, n, why);
+    if (!err && stream_codec_find(head, *n))
+        err = why_set(why, ERR_UNSUPPORTED, "%s: it is compressed twice; decompress it once", in->path);
+    return err;
+}
+
+static err_t find_format(struct input *in, const char *format, const uint8_t *head, size_t n, struct why *why)
+{
+    bool automatic = !format || !format[0] || strcmp(format, "auto") == 0;
+    in->format = automatic ? format_recognise(head, n, in->path) : format_find(format);
+    if (!in->format)
+        return why_set(why, ERR_INVALID, "data.format: \"%.40s\" is not a format; the formats are %s", format,
+                       format_names());
+    if (in->format->open_source && in->codec)
+        return why_set(why, ERR_UNSUPPORTED, "%s: a %s file inside %s cannot be read; decompress it", in->path,
+                       in->format->name, in->codec->name);
+    return OK;
+}
+
+err_t input_find(const char *path, const char *format, bool raw, struct input *ret, struct why *why)
+{
+    struct input in = {.path = path};
+    struct byte_source *source;
+    uint8_t head[DOC_HEAD_BYTES];
+    size_t n = 0;
+    err_t err = file_source_open(path, &source, why);
+    if (err)
+        return err;
+    file_source_identity(source, &in.identity);
+    source->ops->close(source);
+    if (raw)
+        in.format = format_find("text");
+    else if (!(err = read_head(&in, head, &n, why)) && !(err = find_codec(&in, head, &n, why)))
+        err = find_format(&in, format, head, n, why);
+    if (!err)
+        *ret = in;
+    return err;
+}
+
+/* ---- documents ---- */
+
+err_t input_reader_open(const struct input *in, const struct doc_options *o, struct input_reader *ret, struct why *why)
+{
+    ret->docs = NULL;
+    err_t err = input_file_open(in, &ret->file, why);
+    if (err)
+        return err;
+    err = in->format->open_source ? in->format->open_source(ret->file.source, o, &ret->docs, why)
+                                  : in->format->open_stream(ret->file.stream, o, &ret->docs, why);
+    if (err)
+        input_file_close(&ret->file);
+    return err;
+}
+
+void input_reader_close(struct input_reader *r)
+{
+    r->docs->ops->close(r->docs);
+    input_file_close(&r->file);
+}

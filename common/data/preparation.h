@@ -1,0 +1,44 @@
+/* A preparation in progress, for the files that share the work. For common/data only. */
+#ifndef DTD_COMMON_DATA_PREPARATION_H
+#define DTD_COMMON_DATA_PREPARATION_H
+
+#include "common/data/data.h"
+#include "common/data/doc_ends.h"
+#include "common/data/index.h"
+#include "common/data/input.h"
+#include "common/data/shard.h"
+
+#include <limits.h>
+
+struct source {
+    struct input input;
+    char sha256[65]; /* "": not read yet */
+};
+
+struct preparation {
+    const struct data_prepare *p;
+    struct why *why;
+    char cache[PATH_MAX], temp[PATH_MAX];
+    struct source *sources; /* p->n_files */
+    enum input_kind kind;   /* of all of them */
+    bool plain;             /* text, not compressed: the first version of the format */
+    struct tokenizer *tokenizer;
+    struct doc_ends ends;
+    uint8_t *piece;
+    int64_t done, total;     /* bytes, over all passes */
+    struct data_index index; /* of the set that is written; the shard_writer owns its shards */
+};
+
+err_t preparation_fail(struct preparation *x, err_t err);
+void preparation_report(struct preparation *x, int64_t bytes);
+
+/* ---- sources that are documents (documents.c) ---- */
+
+/* Calls `each` with all documents in order; `source` is the number of the file. */
+typedef err_t each_document_fn(void *arg, int source, const struct document *d);
+NODISCARD err_t documents_each(struct preparation *x, each_document_fn *each, void *arg);
+/* Encodes all documents and writes tokens, documents.bin and weights.bin. Fills in the index's documents and sources.
+ */
+NODISCARD err_t documents_write(struct preparation *x, struct shard_writer *shards);
+
+#endif

@@ -1,0 +1,295 @@
+/* Sets with documents: boundaries and weights are compared with lists that the test makes itself, for every sample. */
+#include "tests/common/data/files.h"
+
+static err_t prepare(struct data_prepare p, int n, char *const *files, char ret_hash[65], struct why *why)
+{
+    p.files = files;
+    p.n_files = n;
+    p.cache = file_path("cache");
+    return data_prepare(&p, ret_hash, why);
+}
+
+static struct data_set *prepare_open(struct data_prepare p, int n, char *const *files)
+{
+    struct data_set *set = NULL;
+    struct why why = {0};
+    char hash[65];
+    if (prepare(p, n, files, hash, &why) || data_open(file_path("cache"), hash, &set, &why))
+        fail_msg("%s", why.text);
+    return set;
+}
+
+/* A set as lists. */
+struct expected {
+    int32_t ids[4096];
+    uint8_t weights[4096];
+    int64_t begins[4096]; /* of the document of each token */
+    int64_t tokens, documents;
+};
+
+static void expect_document(struct expected *e, const int32_t *ids, const uint8_t *weights, int64_t n)
+{
+    int64_t begin = e->tokens;
+    for (int64_t i = 0; i < n; i++, e->tokens++) {
+        e->ids[e->tokens] = ids[i];
+        e->weights[e->tokens] = weights ? weights[i] : 1;
+        e->begins[e->tokens] = begin;
+    }
+    e->documents++;
+}
+
+static void expect_text(struct expected *e, const char *text)
+{
+    int32_t ids[1024];
+    int64_t n = (int64_t)strlen(text);
+    for (int64_t i = 0; i < n; i++)
+        ids[i] = (uint8_t)text[i];
+    expect_document(e, ids, NULL, n);
+}
+
+static void check_sample(const struct data_set *set, const struct expected *e, int64_t seq, int64_t i)
+{
+    int32_t ids[64], targets[64], begins[64], joined[64];
+    uint8_t weights[64], source[64];
+    assert_ok(data_sample(set, seq, i, ids, targets));
+    assert_ok(data_sample_marks(set, seq, i, true, begins, weights));
+    assert_ok(data_sample_marks(set, seq, i, false, joined, source));
+    for (int64_t k = 0; k < seq; k++) {
+        int64_t at = i * seq + k, begin = e->begins[at] < i * seq ? 0 : e->begins[at] - i * seq;
+        bool first = e->begins[at + 1] == at + 1;
+        if (ids[k] != e->ids[at] || targets[k] != e->ids[at + 1] || begins[k] != begin ||
+            weights[k] != (first ? 0 : e->weights[at + 1]) || joined[k] != 0 || source[k] != e->weights[at + 1])
+            fail_msg("seq %d, sample %d, place %d: id %d, begin %d, weight %d", (int)seq, (int)i, (int)k, ids[k],
+                     begins[k], weights[k]);
+    }
+}
+
+static void check_set(const struct data_set *set, const struct expected *e)
+{
+    assert_int_equal(data_tokens(set), e->tokens);
+    assert_int_equal(data_documents(set), e->documents);
+    for (int64_t seq = 1; seq <= 64; seq += seq < 9 ? 1 : 11)
+        for (int64_t i = 0; i < data_samples(set, seq); i++)
+            check_sample(set, e, seq, i);
+    for (int64_t at = 0; at < e->tokens; at++) {
+        struct data_document d;
+        assert_ok(data_document(set, at, &d));
+        assert_int_equal(d.begin, e->begins[at]);
+        assert_true(d.end == e->tokens || e->begins[d.end] == d.end);
+        assert_true(d.end > at && e->begins[d.end - 1] == d.begin);
+    }
+    assert_ok(data_verify(set, NULL));
+}
+
+TEST(each_line_is_a_document)
+{
+    static struct expected e;
+    char *files[] = {
+        file_make_text("a.jsonl", "{\"text\": \"one\"}\n\n{\"id\": 3, \"text\": \"two\\n\"}\r\n"),
+        file_make_text("b.jsonl", "{\"text\": \"\"}\n{\"text\": null}\n  \n{\"text\":\"\\u00e9\\ud83d\\ude00\"}")};
+    struct data_set *set = prepare_open((struct data_prepare){0}, 2, files);
+    expect_text(&e, "one");
+    expect_text(&e, "two\n");
+    expect_text(&e, "\xc3\xa9\xf0\x9f\x98\x80");
+    check_set(set, &e);
+    assert_false(data_weighted(set));
+    data_close(set);
+}
+
+TEST(text_files_have_no_documents)
+{
+    char *files[] = {file_make_text("a", "one\n"), file_make_text("b", "two\n")};
+    struct data_set *set = prepare_open((struct data_prepare){0}, 2, files);
+    struct data_document d;
+    int32_t begins[7];
+    uint8_t weights[7];
+    assert_int_equal(data_documents(set), 0);
+    assert_ok(data_document(set, 5, &d));
+    assert_int_equal(d.begin, 0);
+    assert_int_equal(d.end, 8);
+    assert_ok(data_sample_marks(set, 7, 0, true, begins, weights));
+    for (int i = 0; i < 7; i++)
+        assert_true(begins[i] == 0 && weights[i] == 1);
+    data_close(set);
+}
+/* The value comes from sha256sum, of the five lines of text that docs/formats/prepared-data.md specifies. */
+/* printf 'dtd-data 1\\ntokenizer bytes\\nlowercase 0\\nvocab -\\nfile %s\\n' $(printf 'one\\n' | sha256sum) gives it,
+ * too. */
+TEST(sets_of_text_keep_their_names)
+{
+    char *files[] = {file_make_text("a", "one\n")}, hash[65];
+    struct why why = {0};
+    assert_ok(prepare((struct data_prepare){0}, 1, files, hash, &why));
+    assert_string_equal(hash, "0643761c670639274594932dea519409572d1dad37638d8823a62fdc1f4ee439");
+}
+
+TEST(weights_come_from_labels_and_masks)
+{
+    static struct expected e;
+    char *files[] = {file_make_text("plain.jsonl", "{\"input_ids\": [1, 2, 3, 4, 5, 6, 7, 8, 9]}\n"),
+                     file_make_text("labels.jsonl",
+                                    "{\"input_ids\": [10, 11, 12], \"labels\": [-100, -100, 12]}\n"
+                                    "{\"labels\": [20], \"input_ids\": [20], \"attention_mask\": [1]}\n"),
+                     file_make_text("masks.jsonl", "{\"input_ids\": [30, 31], \"loss_mask\": [0, 1]}\n"
+                                                   "{\"input_ids\": [], \"loss_mask\": []}\n"
+                                                   "{\"input_ids\": [40, 41], \"loss_mask\": [true, false]}\n")};
+    struct data_set *set = prepare_open((struct data_prepare){0}, 3, files);
+    expect_document(&e, (const int32_t[]){1, 2, 3, 4, 5, 6, 7, 8, 9}, NULL, 9);
+    expect_document(&e, (const int32_t[]){10, 11, 12}, (const uint8_t[]){0, 0, 1}, 3);
+    expect_document(&e, (const int32_t[]){20}, NULL, 1);
+    expect_document(&e, (const int32_t[]){30, 31}, (const uint8_t[]){0, 1}, 2);
+    expect_document(&e, (const int32_t[]){40, 41}, (const uint8_t[]){1, 0}, 2);
+    check_set(set, &e);
+    assert_true(data_weighted(set));
+    data_close(set);
+}
+
+/* Thousands of documents of random length, in batches of several threads, in shards of a few tokens. */
+TEST(the_set_does_not_depend_on_threads)
+{
+    static struct expected e;
+    static char text[1 << 20];
+    uint64_t state = 99;
+    size_t at = 0;
+    for (int i = 0; i < 300; i++) {
+        uint8_t weights[16];
+        int32_t ids[16];
+        int n = 1 + (int)(random_next(&state) % 15);
+        at += (size_t)sprintf(text + at, "{\"input_ids\": [");
+        for (int k = 0; k < n; k++)
+            at += (size_t)sprintf(text + at, "%s%d", k ? ", " : "", ids[k] = (int)(random_next(&state) % 256));
+        at += (size_t)sprintf(text + at, "], \"loss_mask\": [");
+        for (int k = 0; k < n; k++)
+            at += (size_t)sprintf(text + at, "%s%d", k ? ", " : "", weights[k] = random_next(&state) % 2);
+        at += (size_t)sprintf(text + at, "]}\n");
+        expect_document(&e, ids, weights, n);
+    }
+    char *files[] = {file_make("many.jsonl", text, at)};
+    for (int threads = 1; threads <= 3; threads++) {
+        struct data_set *set =
+            prepare_open((struct data_prepare){.threads = threads, .shard_tokens = 1000 + threads}, 1, files);
+        check_set(set, &e);
+        data_close(set);
+        char command[PATH_MAX + 16];
+        snprintf(command, sizeof(command), "rm -r %s", file_path("cache"));
+        assert_int_equal(system(command), 0);
+    }
+}
+
+TEST(words_get_one_end_of_line_per_document)
+{
+    char *files[] = {file_make_text("a.jsonl", "{\"text\": \"a b\"}\n{\"text\": \"a\\n\"}\n")};
+    struct data_set *set = prepare_open((struct data_prepare){.tokenizer = TOKENIZER_WORDS}, 1, files);
+    static struct expected e;
+    expect_document(&e, (const int32_t[]){1, 2, 0}, NULL, 3); /* a b <eos> */
+    expect_document(&e, (const int32_t[]){1, 0}, NULL, 2);
+    check_set(set, &e);
+    data_close(set);
+}
+
+static const struct {
+    const char *name, *text, *part;
+    err_t err;
+} refused[] = {
+    {"both.jsonl", "{\"text\": \"a\", \"input_ids\": [1]}\n", "has the keys text and input_ids", ERR_INVALID},
+    {"two.jsonl", "{\"text\": \"a\"}\n{\"input_ids\": [1]}\n", "line 2 has the key input_ids, but the lines before",
+     ERR_INVALID},
+    {"none.jsonl", "{\"content\": \"a\"}\n", "line 1 has none of the keys", ERR_INVALID},
+    {"twice.jsonl", "{\"text\": \"a\", \"text\": \"b\"}\n", "the key text occurs twice", ERR_INVALID},
+    {"number.jsonl", "{\"text\": 7}\n", "the value of text is not a string", ERR_INVALID},
+    {"list.jsonl", "{\"text\": \"a\"}\n[1]\n", "line 2: it is not a JSON object", ERR_INVALID},
+    {"cut.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b", "line 2, byte 12: a string does not end", ERR_INVALID},
+    {"behind.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\"} x\n", "something follows the value", ERR_INVALID},
+    {"control.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\tc\"}\n", "a control character in a string", ERR_INVALID},
+    {"shift.jsonl", "{\"input_ids\": [1, 2], \"labels\": [2, 3]}\n", "labels are not shifted", ERR_INVALID},
+    {"short.jsonl", "{\"input_ids\": [1, 2], \"labels\": [1]}\n", "labels has 1 elements, but input_ids has 2",
+     ERR_INVALID},
+    {"masks.jsonl", "{\"input_ids\": [1], \"labels\": [1], \"loss_mask\": [1]}\n", "labels and loss_mask", ERR_INVALID},
+    {"padded.jsonl", "{\"input_ids\": [1, 0], \"attention_mask\": [1, 0]}\n", "the line is padded", ERR_UNSUPPORTED},
+    {"fraction.jsonl", "{\"input_ids\": [1.0]}\n", "an integer is expected", ERR_INVALID},
+    {"vocab.jsonl", "{\"input_ids\": [1]}\n{\"input_ids\": [300]}\n", "row 1: token id 300, but the tokenizer has 256",
+     ERR_INVALID},
+    {"turns.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]}\n", "row 0 is a conversation",
+     ERR_UNSUPPORTED},
+    {"prompt.jsonl", "{\"prompt\": \"a\", \"completion\": \"b\"}\n", "is a conversation (prompt", ERR_UNSUPPORTED},
+    {"parts.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\"}]}]}\n", "a list of parts",
+     ERR_UNSUPPORTED},
+    {"role.jsonl", "{\"messages\": [{\"content\": \"hi\"}]}\n", "needs the keys role and content", ERR_INVALID},
+    {"tools.jsonl", "{\"messages\": [{\"role\": \"a\", \"content\": \"b\", \"tool_calls\": [1]}]}\n", "tool_calls",
+     ERR_UNSUPPORTED},
+    {"empty.jsonl", "{\"text\": \"\"}\n", "the files are empty", ERR_INVALID},
+};
+
+TEST(bad_lines_are_refused)
+{
+    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+        char *file = file_make_text(refused[i].name, refused[i].text), hash[65];
+        struct why why = {0};
+        err_t err = prepare((struct data_prepare){0}, 1, &file, hash, &why);
+        if (err != refused[i].err || !strstr(why.text, refused[i].part) || !strstr(why.text, refused[i].name))
+            fail_msg("%s: %s: \"%s\"", refused[i].name, err_name(err), why.text);
+    }
+}
+
+TEST(text_and_documents_do_not_mix)
+{
+    char *files[] = {file_make_text("a.jsonl", "{\"text\": \"a\"}\n"), file_make_text("b.txt", "b\n")}, hash[65];
+    struct why why = {0};
+    assert_err(ERR_INVALID, prepare((struct data_prepare){0}, 2, files, hash, &why));
+    assert_non_null(strstr(why.text, "b.txt is text"));
+    assert_err(ERR_INVALID, prepare((struct data_prepare){.format = "xml"}, 1, files, hash, &why));
+    assert_non_null(strstr(why.text, "the formats are auto, jsonl, text"));
+    assert_err(ERR_INVALID, prepare((struct data_prepare){.eos = "none"}, 1, files + 1, hash, &why));
+    assert_non_null(strstr(why.text, "data.eos"));
+    /* As text, the lines are what they are. */
+    struct data_set *set = prepare_open((struct data_prepare){.format = "text"}, 2, files);
+    assert_int_equal(data_tokens(set), 14 + 2);
+    data_close(set);
+}
+
+TEST(the_key_of_the_text_can_be_named)
+{
+    static struct expected e;
+    char *files[] = {file_make_text("a.jsonl", "{\"body\": \"x\", \"text\": 3, \"messages\": []}\n")}, hash[65];
+    struct why why = {0};
+    struct data_set *set = prepare_open((struct data_prepare){.field = "body"}, 1, files);
+    expect_text(&e, "x");
+    assert_int_equal(data_documents(set), 1);
+    assert_int_equal(data_tokens(set), 1);
+    data_close(set);
+    assert_err(ERR_INVALID, prepare((struct data_prepare){.field = "title"}, 1, files, hash, &why));
+    assert_non_null(strstr(why.text, "no key \"title\" (data.field)"));
+}
+
+/* The files of marks are covered by the checks of the set. */
+TEST(damaged_marks_are_noticed)
+{
+    static const char *const names[] = {"documents.bin", "weights.bin"};
+    char *files[] = {file_make_text("a.jsonl", "{\"input_ids\": [1, 2, 3, 4], \"loss_mask\": [1, 0, 1, 0]}\n"
+                                               "{\"input_ids\": [1, 2, 3, 4, 5]}\n")};
+    for (int i = 0; i < 2; i++) {
+        char hash[65], path[PATH_MAX];
+        struct why why = {0};
+        struct data_set *set;
+        assert_ok(prepare((struct data_prepare){0}, 1, files, hash, &why));
+        snprintf(path, sizeof(path), "%s/%s/%s", file_path("cache"), hash, names[i]);
+        int fd = open(path, O_RDWR);
+        uint8_t byte;
+        assert_int_equal(pread(fd, &byte, 1, 0), 1);
+        byte ^= 0x80;
+        assert_int_equal(pwrite(fd, &byte, 1, 0), 1);
+        assert_ok(data_open(file_path("cache"), hash, &set, &why));
+        assert_err(ERR_CORRUPT, data_verify(set, &why));
+        assert_non_null(strstr(why.text, names[i]));
+        if (i == 0) { /* the first document would end behind the second */
+            int32_t begins[8];
+            uint8_t weights[8];
+            assert_err(ERR_CORRUPT, data_sample_marks(set, 8, 0, true, begins, weights));
+        }
+        data_close(set);
+        assert_int_equal(ftruncate(fd, 1), 0);
+        close(fd);
+        assert_err(ERR_CORRUPT, data_open(file_path("cache"), hash, &set, &why));
+        assert_non_null(strstr(why.text, names[i]));
+    }
+}
