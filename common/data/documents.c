@@ -52,7 +52,7 @@ static err_t read_documents(struct preparation *x, int i, each_document_fn *each
 err_t documents_each(struct preparation *x, each_document_fn *each, void *arg)
 {
     err_t err = OK;
-    for (int i = 0; !err && i < x->p->n_files; i++)
+    for (int i = 0; !err && i < x->n_sources; i++)
         err = read_documents(x, i, each, arg);
     return err;
 }
@@ -117,7 +117,7 @@ static err_t add_document(void *arg, int source, const struct document *d)
     if (err)
         return err;
     w->batch->source = source;
-    w->batch->path = w->x->p->files[source];
+    w->batch->path = w->x->sources[source].input.path;
     return batch_add(w->batch, d, w->x->why);
 }
 
@@ -136,16 +136,16 @@ static err_t write_all(struct documents_writer *w)
     return err;
 }
 
-static err_t list_sources(struct preparation *x)
+err_t documents_list(struct preparation *x)
 {
-    int n = x->p->n_files;
+    int n = x->n_sources;
     x->index.sources = calloc((size_t)n, sizeof(*x->index.sources));
     if (!x->index.sources)
         return preparation_fail(x, ERR_NOMEM);
     x->index.n_sources = n;
     for (int i = 0; i < n; i++) {
         struct index_source *s = &x->index.sources[i];
-        *s = (struct index_source){.path = strdup(x->p->files[i]),
+        *s = (struct index_source){.path = strdup(x->sources[i].input.path),
                                    .format = strdup(x->sources[i].input.format->name),
                                    .bytes = x->sources[i].input.identity.bytes};
         if (!s->path || !s->format)
@@ -163,7 +163,7 @@ static int thread_count(const struct preparation *x)
 err_t documents_write(struct preparation *x, struct shard_writer *shards)
 {
     struct documents_writer w = {.x = x, .shards = shards};
-    err_t err = list_sources(x);
+    err_t err = documents_list(x);
     if (err)
         return err;
     marks_writer_init(&w.marks, x->temp);

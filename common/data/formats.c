@@ -10,16 +10,33 @@ static bool is_any(const uint8_t *head, size_t len, const char *path)
     return true;
 }
 
+#define TOKENS(name, i)                                         \
+    {                                                           \
+        name, INPUT_TOKENS, NULL, NULL, NULL, &token_formats[i] \
+    }
 static const struct format_row formats[] = {
-    {"jsonl", INPUT_DOCUMENTS, jsonl_is, jsonl_open, NULL},
-    {"text", INPUT_TEXT, is_any, NULL, NULL},
+    TOKENS("megatron", 0),
+    TOKENS("llmc", 1),
+    TOKENS("datatrove", 2),
+    TOKENS("npy", 3),
+    TOKENS("uint16", 4),
+    TOKENS("uint32", 5),
+    TOKENS("int32", 6),
+    TOKENS("int64", 7),
+    {"jsonl", INPUT_DOCUMENTS, jsonl_is, jsonl_open, NULL, NULL},
+    {"text", INPUT_TEXT, is_any, NULL, NULL, NULL},
 };
 #define N_FORMATS (sizeof(formats) / sizeof(formats[0]))
+
+static bool is_format(const struct format_row *f, const uint8_t *head, size_t len, const char *path)
+{
+    return f->tokens ? f->tokens->is(head, len, path) : f->is(head, len, path);
+}
 
 const struct format_row *format_recognise(const uint8_t *head, size_t len, const char *path)
 {
     size_t i = 0;
-    while (!formats[i].is(head, len, path)) /* the last row is text */
+    while (!is_format(&formats[i], head, len, path)) /* the last row is text */
         i++;
     return &formats[i];
 }

@@ -4,10 +4,12 @@
 #define DTD_COMMON_DATA_FORMATS_H
 
 #include "common/data/stream.h"
+#include "common/data/token_file.h"
 
 enum input_kind {
     INPUT_TEXT,      /* files are joined: one stream of text */
     INPUT_DOCUMENTS, /* a doc_reader */
+    INPUT_TOKENS,    /* ids that somebody else made, used where they are */
 };
 
 struct format_row {
@@ -18,6 +20,7 @@ struct format_row {
      * be compressed. */
     err_t (*open_stream)(struct byte_stream *in, const struct doc_options *o, struct doc_reader **ret, struct why *why);
     err_t (*open_source)(struct byte_source *in, const struct doc_options *o, struct doc_reader **ret, struct why *why);
+    const struct token_format *tokens; /* for INPUT_TOKENS, also instead of `is` */
 };
 
 /* By the first bytes of the file's content. Never NULL: what no other format recognises is text. */

@@ -1,7 +1,9 @@
 /* The format is that of the content: a compressed file is opened twice, once to look at its first bytes. */
 #include "common/data/input.h"
 
+#include <limits.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- open files ---- */
@@ -82,30 +84,65 @@ static err_t find_format(struct input *in, const char *format, const uint8_t *he
     if (!in->format)
         return why_set(why, ERR_INVALID, "data.format: \"%.40s\" is not a format; the formats are %s", format,
                        format_names());
-    if (in->format->open_source && in->codec)
+    if ((in->format->open_source || in->format->tokens) && in->codec)
         return why_set(why, ERR_UNSUPPORTED, "%s: a %s file inside %s cannot be read; decompress it", in->path,
                        in->format->name, in->codec->name);
     return OK;
 }
 
-err_t input_find(const char *path, const char *format, bool raw, struct input *ret, struct why *why)
+static err_t identify(struct input *in, struct why *why)
 {
-    struct input in = {.path = path};
     struct byte_source *source;
-    uint8_t head[DOC_HEAD_BYTES];
-    size_t n = 0;
-    err_t err = file_source_open(path, &source, why);
+    err_t err = file_source_open(in->path, &source, why);
     if (err)
         return err;
-    file_source_identity(source, &in.identity);
+    file_source_identity(source, &in->identity);
     source->ops->close(source);
-    if (raw)
-        in.format = format_find("text");
-    else if (!(err = read_head(&in, head, &n, why)) && !(err = find_codec(&in, head, &n, why)))
-        err = find_format(&in, format, head, n, why);
+    return OK;
+}
+
+/* Takes the file that an index belongs to. */
+static err_t find_main(struct input *in, const uint8_t *head, size_t n, struct why *why)
+{
+    char path[PATH_MAX];
+    if (!token_file_main(in->path, head, n, path))
+        return OK;
+    free(in->path);
+    in->path = strdup(path);
+    return in->path ? identify(in, why) : why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+}
+
+static err_t find_content(struct input *in, const char *format, struct why *why)
+{
+    uint8_t head[DOC_HEAD_BYTES];
+    size_t n = 0;
+    err_t err = read_head(in, head, &n, why);
     if (!err)
+        err = find_main(in, head, n, why);
+    if (!err)
+        err = find_codec(in, head, &n, why);
+    return err ? err : find_format(in, format, head, n, why);
+}
+
+err_t input_find(const char *path, const char *format, bool raw, struct input *ret, struct why *why)
+{
+    struct input in = {.path = strdup(path)};
+    err_t err = in.path ? identify(&in, why) : why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+    if (!err && raw)
+        in.format = format_find("text");
+    else if (!err)
+        err = find_content(&in, format, why);
+    if (err)
+        input_fini(&in);
+    else
         *ret = in;
     return err;
+}
+
+void input_fini(struct input *in)
+{
+    free(in->path);
+    in->path = NULL;
 }
 
 /* ---- documents ---- */

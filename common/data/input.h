@@ -7,17 +7,19 @@
 #include "common/data/formats.h"
 
 struct input {
-    const char *path;
+    char *path;                       /* owned; another one than was named if that is an index beside the file */
     const struct stream_codec *codec; /* NULL: not compressed */
     const struct format_row *format;
     struct file_identity identity;
 };
 
 /* `format`: a name of the table, or NULL, "" or "auto": by content. `raw`: the bytes as they are, text and not
- * compressed. `path` must stay valid. */
+ * compressed. */
 NODISCARD err_t input_find(const char *path, const char *format, bool raw, struct input *ret, struct why *why);
 
-/* An open file. */
+void input_fini(struct input *in);
+
+/* An open file. `in` stays valid. */
 struct input_file {
     struct byte_source *source;
     struct byte_stream *stored, *stream; /* the file's bytes, and its content; equal without compression */

@@ -31,7 +31,7 @@ static const struct signature signatures[] = {
     SIGN("ARROW1", "it is an Arrow file; write its column of text into a text file"),
     SIGN("\xff\xff\xff\xff", "it is an Arrow stream or an array of numbers; write its text into a text file"),
     SIGN("\x89HDF", "it is an HDF5 file; write its text into a text file"),
-    SIGN("\x93NUMPY", "it is a NumPy array; dtd reads text and makes the tokens itself"),
+    SIGN("\x93NUMPY", "it is a NumPy array; data.format auto takes token ids from one"),
     SIGN("SQLite format 3", "it is an SQLite database; write its text into a text file"),
     SIGN("%PDF-", "it is a PDF; convert it with pdftotext"),
     SIGN("\x7f"
@@ -43,7 +43,7 @@ static const struct signature signatures[] = {
     SIGN("\xff\xfe", "it is UTF-16; convert it with iconv -f UTF-16 -t UTF-8"),
     SIGN("\xfe\xff", "it is UTF-16; convert it with iconv -f UTF-16 -t UTF-8"),
     SIGN("\0\0\xfe\xff", "it is UTF-32; convert it with iconv -f UTF-32 -t UTF-8"),
-    SIGN("\x88\xd8\x34\x01", "it has token ids in the format of llm.c; dtd reads text and makes the tokens itself"),
+    SIGN("\x88\xd8\x34\x01", "it has token ids in the format of llm.c; data.format auto takes them"),
 };
 
 const char *not_text(const uint8_t *head, size_t n, size_t nuls, size_t read)

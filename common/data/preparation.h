@@ -12,21 +12,25 @@
 
 struct source {
     struct input input;
-    char sha256[65]; /* "": not read yet */
+    char sha256[65]; /* of the bytes, of ids a fingerprint; "": not read yet */
+    /* of ids only: */
+    struct token_file tokens;
+    char index_sha256[65], losses_sha256[65]; /* of the files beside it; "": none */
 };
 
 struct preparation {
     const struct data_prepare *p;
     struct why *why;
     char cache[PATH_MAX], temp[PATH_MAX];
-    struct source *sources; /* p->n_files */
-    enum input_kind kind;   /* of all of them */
-    bool plain;             /* text, not compressed: the first version of the format */
+    struct source *sources;
+    int n_sources;        /* at most p->n_files: an .idx and its .bin are one */
+    enum input_kind kind; /* of all of them */
+    bool plain;           /* text, not compressed: the first version of the format */
     struct tokenizer *tokenizer;
     struct doc_ends ends;
     uint8_t *piece;
     int64_t done, total;     /* bytes, over all passes */
-    struct data_index index; /* of the set that is written; the shard_writer owns its shards */
+    struct data_index index; /* of the set that is written */
 };
 
 err_t preparation_fail(struct preparation *x, err_t err);
@@ -40,5 +44,14 @@ NODISCARD err_t documents_each(struct preparation *x, each_document_fn *each, vo
 /* Encodes all documents and writes tokens, documents.bin and weights.bin. Fills in the index's documents and sources.
  */
 NODISCARD err_t documents_write(struct preparation *x, struct shard_writer *shards);
+/* Fills in the index's sources, without documents and tokens. */
+NODISCARD err_t documents_list(struct preparation *x);
+
+/* ---- sources that are ids (tokens.c) ---- */
+
+/* Opens the files and sets their fingerprints; checks a part of the ids against the vocabulary. */
+NODISCARD err_t tokens_open(struct preparation *x);
+/* Fills in the index, and writes documents.bin and weights.bin. */
+NODISCARD err_t tokens_write(struct preparation *x);
 
 #endif

@@ -145,7 +145,7 @@ static err_t read_source(struct preparation *x, struct source *s, const struct p
 static err_t hash_sources(struct preparation *x)
 {
     err_t err = OK;
-    for (int i = 0; !err && i < x->p->n_files; i++) {
+    for (int i = 0; !err && i < x->n_sources; i++) {
         const struct pass pass = {.checks = x->kind == INPUT_TEXT && !x->sources[i].input.codec};
         err = read_source(x, &x->sources[i], &pass);
     }
@@ -155,7 +155,7 @@ static err_t hash_sources(struct preparation *x)
 static err_t read_text(struct preparation *x, sink_fn *sink, void *arg)
 {
     err_t err = OK;
-    for (int i = 0; !err && i < x->p->n_files; i++) {
+    for (int i = 0; !err && i < x->n_sources; i++) {
         const struct pass pass = {true, x->sources[i].input.codec != NULL, sink, arg};
         err = read_source(x, &x->sources[i], &pass);
     }
@@ -169,27 +169,53 @@ static err_t check_kinds(struct preparation *x)
     const struct input *first = &x->sources[0].input;
     x->kind = first->format->kind;
     x->plain = x->kind == INPUT_TEXT;
-    for (int i = 0; i < x->p->n_files; i++) {
+    for (int i = 0; i < x->n_sources; i++) {
         const struct input *in = &x->sources[i].input;
         x->plain = x->plain && !in->codec;
         if (in->format->kind != x->kind)
-            return why_set(x->why, ERR_INVALID,
-                           "%s is %s, but %s is %s: files of one list are all text, or all have documents. Set "
-                           "data.format if one is not recognised",
-                           first->path, first->format->name, in->path, in->format->name);
+            return why_set(
+                x->why, ERR_INVALID,
+                "%s is %s, but %s is %s: files of one list are all text, or all documents, or all token ids. "
+                "Set data.format if one is not recognised",
+                first->path, first->format->name, in->path, in->format->name);
     }
     return OK;
 }
 
+static int compare_sources(const void *a, const void *b)
+{
+    return strcmp(((const struct source *)a)->input.path, ((const struct source *)b)->input.path);
+}
+
+/* A pair of files that both are in the list is one source. */
+static void merge_pairs(struct preparation *x)
+{
+    int n = 0;
+    qsort(x->sources, (size_t)x->n_sources, sizeof(*x->sources), compare_sources);
+    for (int i = 0; i < x->n_sources; i++) {
+        if (n && compare_sources(&x->sources[n - 1], &x->sources[i]) == 0)
+            input_fini(&x->sources[i].input);
+        else
+            x->sources[n++] = x->sources[i];
+    }
+    x->n_sources = n;
+}
+
 static err_t find_inputs(struct preparation *x)
 {
-    bool counts = tokenizer_counts_words(x->p->tokenizer) && !x->tokenizer;
+    bool counts = tokenizer_counts_words(x->p->tokenizer) && !x->tokenizer, pairs = false;
     for (int i = 0; i < x->p->n_files; i++) {
-        err_t err = input_find(x->p->files[i], x->p->format, x->p->raw, &x->sources[i].input, x->why);
+        struct input *in = &x->sources[i].input;
+        err_t err = input_find(x->p->files[i], x->p->format, x->p->raw, in, x->why);
         if (err)
             return err;
-        x->index.source_bytes += x->sources[i].input.identity.bytes;
+        x->n_sources++;
+        pairs |= strcmp(in->path, x->p->files[i]) != 0;
     }
+    if (pairs)
+        merge_pairs(x);
+    for (int i = 0; i < x->n_sources; i++)
+        x->index.source_bytes += x->sources[i].input.identity.bytes;
     x->total = x->index.source_bytes * (counts ? 3 : 2);
     return check_kinds(x);
 }
@@ -202,6 +228,9 @@ static bool is_set(const char *option)
 static err_t make_ends(struct preparation *x)
 {
     const struct data_prepare *p = x->p;
+    if (x->kind == INPUT_TOKENS)
+        return doc_ends_make(p->tokenizer, x->tokenizer, is_set(p->bos) ? p->bos : "none",
+                             is_set(p->eos) ? p->eos : "none", &x->ends, x->why);
     if (x->kind == INPUT_DOCUMENTS)
         return doc_ends_make(p->tokenizer, x->tokenizer, p->bos, p->eos, &x->ends, x->why);
     const char *key = is_set(p->field) ? "field" : is_set(p->bos) ? "bos" : is_set(p->eos) ? "eos" : NULL;
@@ -241,8 +270,9 @@ static err_t name_file(const struct preparation *x, const struct source *s, stru
 {
     if (x->plain)
         return buf_printf(text, "file %s\n", s->sha256);
-    return buf_printf(text, "file %s %s %s\n", s->input.format->name, s->input.codec ? s->input.codec->name : "-",
-                      s->sha256);
+    return buf_printf(text, "file %s %s %s%s%s%s%s\n", s->input.format->name,
+                      s->input.codec ? s->input.codec->name : "-", s->sha256, s->index_sha256[0] ? " " : "",
+                      s->index_sha256, s->losses_sha256[0] ? " " : "", s->losses_sha256);
 }
 
 static err_t name_set(struct preparation *x)
@@ -261,7 +291,7 @@ static err_t name_set(struct preparation *x)
         err = buf_printf(&text, "unicode %s\n", UNICODE_TABLES);
     if (!err && !x->plain)
         err = name_documents(x, &text);
-    for (int i = 0; !err && i < x->p->n_files; i++)
+    for (int i = 0; !err && i < x->n_sources; i++)
         err = name_file(x, &x->sources[i], &text);
     if (!err)
         err = sha_of(text.data, text.len, x->index.hash);
@@ -437,39 +467,46 @@ static err_t write_vocab(struct preparation *x)
     return err ? preparation_fail(x, err) : shard_file_write(x->temp, INDEX_VOCAB, vocab, len, x->why);
 }
 
-static err_t write_index(struct preparation *x, const struct shard_writer *shards)
+static err_t write_index(struct preparation *x)
 {
     struct buf text = {0};
-    x->index.tokens = shards->tokens;
-    x->index.n_shards = shards->n_shards;
-    x->index.shards = shards->shards;
     err_t err = index_print(&x->index, &text);
     err = err ? preparation_fail(x, err) : shard_file_write(x->temp, INDEX_FILE, text.data, text.len, x->why);
-    x->index.shards = NULL;
     buf_fini(&text);
+    return err;
+}
+
+/* Encodes text or documents into shards of the set. */
+static err_t write_shards(struct preparation *x)
+{
+    struct set_writer w = {.x = x};
+    shard_writer_init(&w.shards, x->temp, x->index.wide, x->p->shard_tokens ? x->p->shard_tokens : SHARD_TOKENS);
+    encoder_init(&w.encoder, x->tokenizer, &w.ids);
+    err_t err = write_tokens(&w);
+    x->index.tokens = w.shards.tokens;
+    x->index.n_shards = w.shards.n_shards;
+    x->index.shards = w.shards.shards;
+    w.shards.shards = NULL;
+    shard_writer_fini(&w.shards);
+    encoder_fini(&w.encoder);
+    buf_fini(&w.ids);
     return err;
 }
 
 /* Writes the set into x->temp. */
 static err_t write_set(struct preparation *x)
 {
-    struct set_writer w = {.x = x};
     x->index.tokenizer = x->p->tokenizer;
     x->index.lowercase = x->p->lowercase;
     x->index.vocab = tokenizer_vocab(x->tokenizer);
     x->index.wide = x->index.vocab > 65535;
-    shard_writer_init(&w.shards, x->temp, x->index.wide, x->p->shard_tokens ? x->p->shard_tokens : SHARD_TOKENS);
-    encoder_init(&w.encoder, x->tokenizer, &w.ids);
-    err_t err = write_tokens(&w);
+    err_t err = x->kind == INPUT_TOKENS ? tokens_write(x) : write_shards(x);
     if (!err)
         err = write_vocab(x);
     if (!err)
-        err = write_index(x, &w.shards);
+        err = write_index(x);
     if (!err && (err = file_sync_dir(x->temp)))
         preparation_fail(x, err);
-    shard_writer_fini(&w.shards);
-    encoder_fini(&w.encoder);
-    buf_fini(&w.ids);
     return err;
 }
 
@@ -542,7 +579,7 @@ static err_t run(struct preparation *x)
     if (!err)
         err = make_ends(x);
     if (!err)
-        err = hash_sources(x);
+        err = x->kind == INPUT_TOKENS ? tokens_open(x) : hash_sources(x);
     if (!err)
         err = name_set(x);
     if (!err)
@@ -581,6 +618,10 @@ err_t data_prepare(const struct data_prepare *p, char ret_hash[65], struct why *
     tokenizer_free(x.tokenizer);
     doc_ends_fini(&x.ends);
     index_fini(&x.index);
+    for (int i = 0; i < x.n_sources; i++) {
+        input_fini(&x.sources[i].input);
+        token_file_close(&x.sources[i].tokens);
+    }
     free(x.piece);
     free(x.sources);
     return err;

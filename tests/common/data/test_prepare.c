@@ -122,9 +122,6 @@ TEST(files_that_are_no_text_are_refused)
         {"iconv -f UTF-8 -t UTF-16 text > none", "it is UTF-16; convert it with iconv"},
         {"iconv -f UTF-8 -t UTF-16LE text > none", "it has too many NUL bytes for a text"},
         {"iconv -f UTF-8 -t UTF-32LE text > none", "it has too many NUL bytes for a text"},
-        {"python3 -c 'import struct, sys; sys.stdout.buffer.write(struct.pack(\"<256i\", 20240520, *[0] * 255))' > "
-         "none",
-         "it has token ids in the format of llm.c"},
         {"python3 -c 'import struct, sys; sys.stdout.buffer.write(struct.pack(\"<4000H\", *[i * 7919 % 50257 for i in "
          "range(3000)] + [13] * 1000))' > none",
          "it has too many NUL bytes for a text"},
@@ -151,7 +148,7 @@ TEST(files_that_are_no_text_are_refused)
             fail_msg("%s: %s: \"%s\"", cases[i].command, err_name(err), why.text);
         assert_ok(prepare((struct data_prepare){.raw = true}, 1, &file, hash, &why));
     }
-    assert_true(tried >= 5);
+    assert_true(tried >= 4);
     buf_fini(&text);
 }
 
