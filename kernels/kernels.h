@@ -335,13 +335,14 @@ struct kern_ops {
                        const int32_t *ids, const void *dy, void *d_table, void *d_pos);
 
     /* r = x + res when res is not NULL (r, the residual stream, is then written); otherwise r is x and `r` is not
-     * written. y = r * rstd * w, rstd[T] = 1/sqrt(mean(r^2) + eps). r may alias x or res. */
-    void (*rmsnorm)(struct kern_stream *s, int64_t t, int64_t d, double eps, const void *x, const void *res,
-                    const void *w, void *r, void *y, void *rstd);
+     * written. y = r * rstd * w, rstd[T] = 1/sqrt(mean(r^2) + eps). r may alias x or res. plus_one: 1 + w in place of
+     * w, with one rounding less than a stored sum would have (Gemma). */
+    void (*rmsnorm)(struct kern_stream *s, int64_t t, int64_t d, double eps, bool plus_one, const void *x,
+                    const void *res, const void *w, void *r, void *y, void *rstd);
     /* dx = gradient through the norm (+ d_res[T,d] when not NULL: the gradient of the residual path); dw += ; dx may
      * alias d_res. x is the norm's input (the forward's r). */
-    void (*rmsnorm_grad)(struct kern_stream *s, int64_t t, int64_t d, const void *x, const void *w, const void *rstd,
-                         const void *dy, const void *d_res, void *dx, void *dw);
+    void (*rmsnorm_grad)(struct kern_stream *s, int64_t t, int64_t d, bool plus_one, const void *x, const void *w,
+                         const void *rstd, const void *dy, const void *d_res, void *dx, void *dw);
     /* As rmsnorm, with mean subtraction and bias: y = (r - mean) * rstd * w + b. */
     void (*layernorm)(struct kern_stream *s, int64_t t, int64_t d, double eps, const void *x, const void *res,
                       const void *w, const void *b, void *r, void *y, void *mean, void *rstd);
@@ -368,9 +369,21 @@ struct kern_ops {
     /* da = , db = ; da may alias a, db may alias b */
     void (*swiglu_grad)(struct kern_stream *s, int64_t n, const void *a, const void *b, const void *dy, void *da,
                         void *db);
+    /* y = gelu(a) * b, the tanh form; aliases as for swiglu */
+    void (*geglu)(struct kern_stream *s, int64_t n, const void *a, const void *b, void *y);
+    void (*geglu_grad)(struct kern_stream *s, int64_t n, const void *a, const void *b, const void *dy, void *da,
+                       void *db);
     /* The tanh form, as in GPT-2; x and y may alias only in the gradient (dx may alias dy). */
     void (*gelu)(struct kern_stream *s, int64_t n, const void *x, void *y);
     void (*gelu_grad)(struct kern_stream *s, int64_t n, const void *x, const void *dy, void *dx);
+    /* y = x (1 + erf(x / sqrt 2)) / 2 (Hendrycks and Gimpel 2016); aliases as for gelu */
+    void (*gelu_erf)(struct kern_stream *s, int64_t n, const void *x, void *y);
+    void (*gelu_erf_grad)(struct kern_stream *s, int64_t n, const void *x, const void *dy, void *dx);
+    /* y = c x; y may alias x */
+    void (*scale)(struct kern_stream *s, int64_t n, double c, const void *x, void *y);
+    /* y = c tanh(x / c) (Gemma 2's soft-cap); dx = dy (1 - tanh(x / c)^2), which may alias dy */
+    void (*cap)(struct kern_stream *s, int64_t n, double c, const void *x, void *y);
+    void (*cap_grad)(struct kern_stream *s, int64_t n, double c, const void *x, const void *dy, void *dx);
     void (*relu)(struct kern_stream *s, int64_t n, const void *x, void *y);
     void (*relu_grad)(struct kern_stream *s, int64_t n, const void *x, const void *dy, void *dx);
     /* y = a + b, y may alias either */

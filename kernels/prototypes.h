@@ -15,10 +15,10 @@ void KERN_FN(embed)(struct kern_stream *s, int64_t t, int64_t d, int64_t seq, in
                     const int32_t *ids, const void *table, const void *pos, void *y);
 void KERN_FN(embed_grad)(struct kern_stream *s, int64_t t, int64_t d, int64_t seq, int64_t lo, int64_t hi,
                          const int32_t *ids, const void *dy, void *d_table, void *d_pos);
-void KERN_FN(rmsnorm)(struct kern_stream *s, int64_t t, int64_t d, double eps, const void *x, const void *res,
-                      const void *w, void *r, void *y, void *rstd);
-void KERN_FN(rmsnorm_grad)(struct kern_stream *s, int64_t t, int64_t d, const void *x, const void *w, const void *rstd,
-                           const void *dy, const void *d_res, void *dx, void *dw);
+void KERN_FN(rmsnorm)(struct kern_stream *s, int64_t t, int64_t d, double eps, bool plus_one, const void *x,
+                      const void *res, const void *w, void *r, void *y, void *rstd);
+void KERN_FN(rmsnorm_grad)(struct kern_stream *s, int64_t t, int64_t d, bool plus_one, const void *x, const void *w,
+                           const void *rstd, const void *dy, const void *d_res, void *dx, void *dw);
 void KERN_FN(layernorm)(struct kern_stream *s, int64_t t, int64_t d, double eps, const void *x, const void *res,
                         const void *w, const void *b, void *r, void *y, void *mean, void *rstd);
 void KERN_FN(layernorm_grad)(struct kern_stream *s, int64_t t, int64_t d, const void *x, const void *w,
@@ -36,6 +36,14 @@ void KERN_FN(swiglu_grad)(struct kern_stream *s, int64_t n, const void *a, const
                           void *db);
 void KERN_FN(gelu)(struct kern_stream *s, int64_t n, const void *x, void *y);
 void KERN_FN(gelu_grad)(struct kern_stream *s, int64_t n, const void *x, const void *dy, void *dx);
+void KERN_FN(geglu)(struct kern_stream *s, int64_t n, const void *a, const void *b, void *y);
+void KERN_FN(geglu_grad)(struct kern_stream *s, int64_t n, const void *a, const void *b, const void *dy, void *da,
+                         void *db);
+void KERN_FN(gelu_erf)(struct kern_stream *s, int64_t n, const void *x, void *y);
+void KERN_FN(gelu_erf_grad)(struct kern_stream *s, int64_t n, const void *x, const void *dy, void *dx);
+void KERN_FN(scale)(struct kern_stream *s, int64_t n, double c, const void *x, void *y);
+void KERN_FN(cap)(struct kern_stream *s, int64_t n, double c, const void *x, void *y);
+void KERN_FN(cap_grad)(struct kern_stream *s, int64_t n, double c, const void *x, const void *dy, void *dx);
 void KERN_FN(relu)(struct kern_stream *s, int64_t n, const void *x, void *y);
 void KERN_FN(relu_grad)(struct kern_stream *s, int64_t n, const void *x, const void *dy, void *dx);
 void KERN_FN(add)(struct kern_stream *s, int64_t n, const void *a, const void *b, void *y);
@@ -81,22 +89,23 @@ void KERN_FN(gate_grad)(struct kern_stream *s, int64_t t, int64_t d, const void 
 #endif
 
 /* The rows of a table, in the order of struct kern_ops; the backend supplies `name` and the types. */
-#define KERN_TABLE(backend, type, wide_type)                                                                         \
-    {                                                                                                                \
-        .name = (backend), .dtype = (type), .wide = (wide_type), .gemm = KERN_FN(gemm),                              \
-        .bias_grad = KERN_FN(bias_grad), .embed = KERN_FN(embed), .embed_grad = KERN_FN(embed_grad),                 \
-        .rmsnorm = KERN_FN(rmsnorm), .rmsnorm_grad = KERN_FN(rmsnorm_grad), .layernorm = KERN_FN(layernorm),         \
-        .layernorm_grad = KERN_FN(layernorm_grad), .rope = KERN_FN(rope), .positions = KERN_FN(positions),           \
-        .attention = KERN_FN(attention), .attention_grad = KERN_FN(attention_grad),                                  \
-        .attention_join = KERN_FN(attention_join), .swiglu = KERN_FN(swiglu), .swiglu_grad = KERN_FN(swiglu_grad),   \
-        .gelu = KERN_FN(gelu), .gelu_grad = KERN_FN(gelu_grad), .relu = KERN_FN(relu),                               \
-        .relu_grad = KERN_FN(relu_grad), .add = KERN_FN(add), .dropout = KERN_FN(dropout),                           \
-        .copy_cols = KERN_FN(copy_cols), .cross_entropy = KERN_FN(cross_entropy), .loss_part = KERN_FN(loss_part),   \
-        .loss_join = KERN_FN(loss_join), .adamw = KERN_FN(adamw), .sumsq_blocks = KERN_FN(sumsq_blocks),             \
-        .clip = KERN_FN(clip), .cast = KERN_FN(cast), .normal = KERN_FN(normal), .route = KERN_FN(route),            \
-        .route_grad = KERN_FN(route_grad), .route_sort = KERN_FN(route_sort), .arrive = KERN_FN(arrive),             \
-        .rows_gather = KERN_FN(rows_gather), .rows_sum = KERN_FN(rows_sum), .rows_sum_grad = KERN_FN(rows_sum_grad), \
-        .grouped_gemm = KERN_FN(grouped_gemm), .gate = KERN_FN(gate), .gate_grad = KERN_FN(gate_grad),               \
-        .balance = KERN_FN(balance), .keep = KERN_FN(keep), .aux_loss = KERN_FN(aux_loss),                           \
-        .choices = KERN_FN(choices), .drop = KERN_FN(drop),                                                          \
+#define KERN_TABLE(backend, type, wide_type)                                                                           \
+    {                                                                                                                  \
+        .name = (backend), .dtype = (type), .wide = (wide_type), .gemm = KERN_FN(gemm),                                \
+        .bias_grad = KERN_FN(bias_grad), .embed = KERN_FN(embed), .embed_grad = KERN_FN(embed_grad),                   \
+        .rmsnorm = KERN_FN(rmsnorm), .rmsnorm_grad = KERN_FN(rmsnorm_grad), .layernorm = KERN_FN(layernorm),           \
+        .layernorm_grad = KERN_FN(layernorm_grad), .rope = KERN_FN(rope), .positions = KERN_FN(positions),             \
+        .attention = KERN_FN(attention), .attention_grad = KERN_FN(attention_grad),                                    \
+        .attention_join = KERN_FN(attention_join), .swiglu = KERN_FN(swiglu), .swiglu_grad = KERN_FN(swiglu_grad),     \
+        .gelu = KERN_FN(gelu), .gelu_grad = KERN_FN(gelu_grad), .relu = KERN_FN(relu), .geglu = KERN_FN(geglu),        \
+        .geglu_grad = KERN_FN(geglu_grad), .gelu_erf = KERN_FN(gelu_erf), .gelu_erf_grad = KERN_FN(gelu_erf_grad),     \
+        .scale = KERN_FN(scale), .cap = KERN_FN(cap), .cap_grad = KERN_FN(cap_grad), .relu_grad = KERN_FN(relu_grad),  \
+        .add = KERN_FN(add), .dropout = KERN_FN(dropout), .copy_cols = KERN_FN(copy_cols),                             \
+        .cross_entropy = KERN_FN(cross_entropy), .loss_part = KERN_FN(loss_part), .loss_join = KERN_FN(loss_join),     \
+        .adamw = KERN_FN(adamw), .sumsq_blocks = KERN_FN(sumsq_blocks), .clip = KERN_FN(clip), .cast = KERN_FN(cast),  \
+        .normal = KERN_FN(normal), .route = KERN_FN(route), .route_grad = KERN_FN(route_grad),                         \
+        .route_sort = KERN_FN(route_sort), .arrive = KERN_FN(arrive), .rows_gather = KERN_FN(rows_gather),             \
+        .rows_sum = KERN_FN(rows_sum), .rows_sum_grad = KERN_FN(rows_sum_grad), .grouped_gemm = KERN_FN(grouped_gemm), \
+        .gate = KERN_FN(gate), .gate_grad = KERN_FN(gate_grad), .balance = KERN_FN(balance), .keep = KERN_FN(keep),    \
+        .aux_loss = KERN_FN(aux_loss), .choices = KERN_FN(choices), .drop = KERN_FN(drop),                             \
     }

@@ -50,9 +50,23 @@ static const struct schema_name pipe_names[] = {
 #undef X
 static const struct schema_name qk_norm_names[] = {
     {"none", QK_NORM_NONE}, {"head", QK_NORM_HEAD}, {"whole", QK_NORM_WHOLE}, {0}};
-static const struct schema_name rope_names[] = {{"default", ROPE_DEFAULT}, {"linear", ROPE_LINEAR},
-                                                {"llama3", ROPE_LLAMA3},   {"dynamic", ROPE_DYNAMIC},
-                                                {"yarn", ROPE_YARN},       {NULL, 0}};
+static const struct schema_name rope_names[] = {{"default", ROPE_DEFAULT},
+                                                {"linear", ROPE_LINEAR},
+                                                {"llama3", ROPE_LLAMA3},
+                                                {"dynamic", ROPE_DYNAMIC},
+                                                {"yarn", ROPE_YARN},
+                                                {"longrope", ROPE_LONGROPE},
+                                                {NULL, 0}};
+static const struct schema_name norm_names[] = {{"rms", NORM_RMS}, {"rms1", NORM_RMS1}, {"layer", NORM_LAYER}, {0}};
+static const struct schema_name norm_place_names[] = {
+    {"before", NORM_BEFORE}, {"after", NORM_AFTER}, {"both", NORM_BOTH}, {0}};
+static const struct schema_name branches_names[] = {
+    {"serial", BRANCHES_SERIAL}, {"parallel", BRANCHES_PARALLEL}, {"one_norm", BRANCHES_ONE_NORM}, {0}};
+static const struct schema_name activation_names[] = {{"auto", ACTIVATION_AUTO},
+                                                      {"silu", ACTIVATION_SILU},
+                                                      {"gelu", ACTIVATION_GELU},
+                                                      {"gelu_erf", ACTIVATION_GELU_ERF},
+                                                      {0}};
 static const struct schema_name expert_load_names[] = {
     {"routed", EXPERT_LOAD_ROUTED}, {"balanced", EXPERT_LOAD_BALANCED}, {0}};
 static const struct schema_name dispatch_names[] = {
@@ -128,6 +142,21 @@ static const char *check_hash(const char *text)
 {
     bool legal = !text[0] || (strlen(text) == 64 && strspn(text, "0123456789abcdef") == 64);
     return legal ? NULL : "a hash of 64 hex digits, or \"\"";
+}
+
+static const char *check_factor(const char *text)
+{
+    char *end;
+    const double x = strtod(text, &end);
+    return *text && !*end && isfinite(x) && x > 0 ? NULL : "numbers above 0";
+}
+
+static const char *check_rope_layers(const char *text)
+{
+    return strspn(text, "01l") == strlen(text) && strlen(text) <= 4096
+               ? NULL
+               : "at most 4096 characters 1 (rotates), 0 (does not) and l (rotates by model.rope_local_theta), one for "
+                 "each layer";
 }
 
 /* FIXED: a resumed job must keep the value. FREE: it may change the value. */
@@ -381,11 +410,14 @@ static const struct schema_row rows[] = {
     {ENUM(model.rope_type, rope_names, "default", FIXED,
           "How rotary positions are stretched to sequences longer than those that a model was first trained on, as "
           "rope_type of transformers. linear: all by model.rope_factor; llama3 (Llama 3.1 to 3.3): slow ones; yarn: a "
-          "mixture, also of the scores; dynamic: only sequences longer than model.rope_original.")},
+          "mixture, also of the scores; dynamic: only sequences longer than model.rope_original; longrope (Phi-3): "
+          "each pair by its factor in model.rope_short, or in model.rope_long if train.seq is above "
+          "model.rope_original.")},
     {FLOAT(model.rope_factor, 0, 1e6, "0", FIXED,
-           "By how much linear, llama3, dynamic and yarn stretch positions. 0: not set.")},
+           "By how much linear, llama3, dynamic and yarn stretch positions. longrope: the factor from which that of "
+           "rotated queries and keys is computed. 0: not set.")},
     {INT(model.rope_original, 0, 1 << 30, "0", FIXED,
-         "llama3, yarn, dynamic: the length of the sequences that the model was first trained on "
+         "llama3, yarn, dynamic, longrope: the length of the sequences that the model was first trained on "
          "(original_max_position_embeddings of transformers). 0: not set.")},
     {FLOAT(model.rope_low, 0, 1e6, "1", FIXED,
            "llama3: rope_original over the wavelength from which on positions are stretched (low_freq_factor).")},
@@ -398,9 +430,46 @@ static const struct schema_row rows[] = {
     {BOOL(model.rope_exact, "false", FIXED,
           "yarn: the mixture does not begin and end at whole pairs (truncate: false in transformers).")},
     {FLOAT(model.rope_attention, 0, 1e6, "0", FIXED,
-           "yarn: factor of rotated queries and keys (attention_factor). 0: from model.rope_factor.")},
+           "yarn, longrope: factor of rotated queries and keys (attention_factor). 0: from model.rope_factor.")},
     {FLOAT(model.rope_mscale, 0, 1e6, "0", FIXED, "yarn: mscale of DeepSeek's models. 0: not set.")},
     {FLOAT(model.rope_mscale_all, 0, 1e6, "0", FIXED, "yarn: mscale_all_dim of DeepSeek's models. 0: not set.")},
+    {ITEMS(model.rope_short, model.n_rope_short, SCHEMA_LIST, check_factor, "[]", FIXED,
+           "longrope: a divisor of the frequency of each pair of a head's rotated columns (short_factor), for a "
+           "train.seq of at most model.rope_original.")},
+    {ITEMS(model.rope_long, model.n_rope_long, SCHEMA_LIST, check_factor, "[]", FIXED,
+           "longrope: the same for a longer train.seq (long_factor).")},
+    {TEXT(model.rope_layers, check_rope_layers, "\"\"", FIXED,
+          "How each layer rotates queries and keys (llama): a character per layer, repeated if there are more layers. "
+          "1: by model.rope_theta and model.rope_type; 0: not at all; l: by model.rope_local_theta, unstretched. "
+          "1110 is SmolLM3, lllll1 is Gemma 3. \"\": all layers as 1.")},
+    {FLOAT(model.rope_local_theta, 0, 1e12, "0", FIXED,
+           "Base of the rotary positions of layers that have l in model.rope_layers. 0: there are none.")},
+    {BOOL(model.out_bias, "false", FIXED, "A bias in the product behind attention (llama).")},
+    {BOOL(model.ffn_bias, "false", FIXED, "Biases in the products of the feed-forward (llama).")},
+    {BOOL(model.head_bias, "false", FIXED, "A bias of the logits (llama), as Phi-2 has it.")},
+    {BOOL(model.ffn_plain, "false", FIXED,
+          "A feed-forward of two matrices around the activation (llama), as in GPT-NeoX, instead of three of which one "
+          "is a gate.")},
+    {ENUM(model.activation, activation_names, "auto", FIXED,
+          "Activation of the feed-forward (llama, gpt2). gelu is its tanh form (gelu_new, gelu_pytorch_tanh), gelu_erf "
+          "the exact one (gelu of transformers). auto: silu in llama, gelu in gpt2. A gate has silu or gelu.")},
+    {ENUM(model.norm, norm_names, "rms", FIXED,
+          "Normalization layers of llama. rms: RMSNorm; rms1: RMSNorm with 1 + weight as factors (Gemma); layer: "
+          "LayerNorm with biases (GPT-NeoX, StarCoder2, Phi-2).")},
+    {ENUM(model.norm_place, norm_place_names, "before", FIXED,
+          "What is normalized (llama). before: the input of attention and feed-forward; after: their output, before "
+          "the residual sum (OLMo 2); both (Gemma 2).")},
+    {ENUM(model.branches, branches_names, "serial", FIXED,
+          "serial: the feed-forward reads the sum behind attention. parallel: both read the same sum (GPT-NeoX); "
+          "one_norm: with one norm for both (Phi-2). llama only.")},
+    {FLOAT(model.embed_scale, 1e-6, 1e6, "1", FIXED, "Factor of the embedding (llama); sqrt(dim) in Gemma.")},
+    {FLOAT(model.residual_scale, 1e-6, 1e6, "1", FIXED,
+           "Factor of the output of attention and of the feed-forward in the residual sums (llama; Granite).")},
+    {FLOAT(model.score_scale, 0, 1e6, "0", FIXED,
+           "Factor of the scores of attention (llama; Granite, Gemma 2). 0: 1 / sqrt(head_dim).")},
+    {FLOAT(model.logit_scale, 1e-6, 1e6, "1", FIXED, "Factor of the logits (llama): 1 / logits_scaling of Granite.")},
+    {FLOAT(model.logit_cap, 0, 1e6, "0", FIXED,
+           "Logits x become c tanh(x / c) with this c (llama; final_logit_softcapping of Gemma 2). 0: they do not.")},
     {BOOL(model.tied, "false", FIXED, tied_help)},
     {BOOL(model.causal, "false", FIXED,
           "Causal attention mask (transformer; the other architectures always have one). Without it every token "
@@ -832,6 +901,47 @@ err_t job_parse(const char *file, const char *text, size_t len, const char *cons
 void job_fini(struct job_spec *job)
 {
     schema_fini(schema_of(job), job);
+}
+
+static void list_free(char **list, int n)
+{
+    for (int i = 0; i < n && list; i++)
+        free(list[i]);
+    free(list);
+}
+
+static err_t list_copy(char *const *list, int n, char ***ret)
+{
+    *ret = n ? calloc((size_t)n, sizeof(**ret)) : NULL;
+    if (n && !*ret)
+        return ERR_NOMEM;
+    for (int i = 0; i < n; i++)
+        if (!((*ret)[i] = strdup(list[i])))
+            return ERR_NOMEM;
+    return OK;
+}
+
+void job_model_fini(struct job_model *m)
+{
+    list_free(m->rope_short, m->n_rope_short);
+    list_free(m->rope_long, m->n_rope_long);
+    free(m->rope_layers);
+    memset(m, 0, sizeof(*m));
+}
+
+err_t job_model_copy(const struct job_model *m, struct job_model *ret)
+{
+    struct job_model copy = *m;
+    copy.rope_short = copy.rope_long = NULL;
+    copy.rope_layers = m->rope_layers ? strdup(m->rope_layers) : NULL;
+    err_t err = m->rope_layers && !copy.rope_layers ? ERR_NOMEM : OK;
+    err = err ? err : list_copy(m->rope_short, m->n_rope_short, &copy.rope_short);
+    err = err ? err : list_copy(m->rope_long, m->n_rope_long, &copy.rope_long);
+    if (err)
+        job_model_fini(&copy);
+    else
+        *ret = copy;
+    return err;
 }
 
 err_t job_print(const struct job_spec *job, struct buf *ret)

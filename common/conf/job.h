@@ -72,7 +72,16 @@ enum comm_kind { COMM_AUTO, COMM_SHM, COMM_NCCL, COMM_STAGED, COMM_STREAM, COMM_
 enum comm_thread_kind { COMM_THREAD_AUTO, COMM_THREAD_ON, COMM_THREAD_OFF };
 
 /* Ways to stretch rotary positions beyond the sequences that a model was first trained on (plan/models/rope.c). */
-enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_DYNAMIC, ROPE_YARN };
+enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_DYNAMIC, ROPE_YARN, ROPE_LONGROPE };
+/* rms1: an RMSNorm whose factors are 1 + weight (Gemma). */
+enum norm_kind { NORM_RMS, NORM_RMS1, NORM_LAYER };
+/* Where a branch is normalized: its input; its output, before the residual sum (OLMo 2); both (Gemma 2). */
+enum norm_place { NORM_BEFORE, NORM_AFTER, NORM_BOTH };
+/* The feed-forward reads the residual stream behind the attention; the one before it (GPT-NeoX); with the norm of the
+ * attention (Phi-2). */
+enum branches { BRANCHES_SERIAL, BRANCHES_PARALLEL, BRANCHES_ONE_NORM };
+/* auto: that of the architecture. gelu is the tanh form. */
+enum activation { ACTIVATION_AUTO, ACTIVATION_SILU, ACTIVATION_GELU, ACTIVATION_GELU_ERF };
 
 struct job_model {
     enum model_arch arch;
@@ -88,8 +97,14 @@ struct job_model {
     double rope_fast, rope_slow;                         /* yarn: beta_fast, beta_slow */
     bool rope_exact;                                     /* yarn: the opposite of `truncate` */
     double rope_attention, rope_mscale, rope_mscale_all; /* yarn: attention_factor, mscale, mscale_all_dim */
-    bool tied;                                           /* head shares the embedding table */
-    bool causal; /* transformer: mask later tokens; the other architectures always do */
+    char **rope_short, **rope_long;                      /* longrope: short_factor, long_factor; numbers */
+    int n_rope_short, n_rope_long;
+    /* One character per layer, from the first on, repeated as often as there are layers (job_rope_of); NULL or "": all
+     * are '1'. */
+    char *rope_layers;
+    double rope_local_theta; /* of layers with 'l'; 0: there are none */
+    bool tied;               /* head shares the embedding table */
+    bool causal;             /* transformer: mask later tokens; the other architectures always do */
     /* A mixture of experts in place of the feed-forward (llama); experts 0: none, and the other fields are not used. */
     int64_t experts, experts_per_token;
     int64_t expert_ffn;              /* width of one expert; 0: ffn */
@@ -114,6 +129,15 @@ struct job_model {
     int64_t window_period; /* nor has layer i with (i + 1) % window_period == 0; 0: there are no such layers */
     double score_softcap, score_scale; /* 0: none; head_dim^-0.5 */
     bool documents; /* any architecture: attention does not read across documents. The key is one of `data` */
+    bool out_bias, ffn_bias, head_bias; /* biases of the attention's output, the feed-forward, the output head */
+    bool ffn_plain;                     /* two matrices instead of three: no gate */
+    enum norm_kind norm;
+    enum norm_place norm_place;
+    enum branches branches;
+    enum activation activation; /* gpt2 too */
+    /* Factors of the embedding, of each branch, of the logits; 0: 1. */
+    double embed_scale, residual_scale, logit_scale;
+    double logit_cap; /* c tanh(logits / c); 0: none */
 };
 
 /* Whether attention in the layer has the window of the model. */
@@ -126,7 +150,8 @@ static inline bool job_layer_has_window(const struct job_model *m, int64_t layer
 /* The values of a model without experts that are not 0 in a job file that does not name them. */
 #define JOB_MODEL_DENSE                                                                                     \
     .experts_per_token = 2, .moe_every = 1, .router_scale = 1, .router_groups = 1, .router_groups_kept = 1, \
-    .router_group_best = 1, .rope_part = 1, .rope_low = 1, .rope_high = 4, .rope_fast = 32, .rope_slow = 1
+    .router_group_best = 1, .rope_part = 1, .rope_low = 1, .rope_high = 4, .rope_fast = 32, .rope_slow = 1, \
+    .embed_scale = 1, .residual_scale = 1, .logit_scale = 1
 
 struct job_data {
     char **train, **valid, **test; /* absolute paths, resolved by the client; the file may have patterns */
@@ -270,6 +295,19 @@ static inline int64_t job_head_dim(const struct job_model *m)
 {
     return m->head_dim ? m->head_dim : m->dim / m->heads;
 }
+/* How queries and keys of a layer rotate: '1' by model.rope_theta and rope_type, 'l' by model.rope_local_theta, '0' not
+ * at all. */
+static inline char job_rope_of(const struct job_model *m, int64_t layer)
+{
+    int64_t n = 0;
+    while (m->rope_layers && m->rope_layers[n])
+        n++;
+    return n ? m->rope_layers[layer % n] : '1';
+}
+/* Frees the lists and texts of a model section that belongs to no job, and zeroes it. */
+void job_model_fini(struct job_model *m);
+/* Copies a model section with its lists and texts. *ret is written on success only. */
+NODISCARD err_t job_model_copy(const struct job_model *m, struct job_model *ret);
 /* The learning rate of step `step` (1-based). It rises linearly to lr at step `warmup`, then follows the schedule,
  * which reaches lr x min_lr_ratio at step `steps` and stays there (constant: stays at lr). */
 double job_lr(const struct job_train *t, int64_t step);

@@ -8,6 +8,7 @@
 
 #include <inttypes.h>
 #include <stddef.h>
+#include <string.h>
 
 #define SENTENCE 400
 
@@ -68,15 +69,32 @@ static bool rotary_broken(const struct job_spec *j, char ret[SENTENCE])
                   m->dim / m->heads, arch->name);
 }
 
+/* A divisor for each pair that rotates. */
+static bool longrope_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    const struct job_model *m = &j->model;
+    const int64_t pairs = (int64_t)((double)job_head_dim(m) * m->rope_part) / 2;
+    const struct {
+        const char *key;
+        int n;
+    } lists[] = {{"model.rope_short", m->n_rope_short}, {"model.rope_long", m->n_rope_long}};
+    for (int i = 0; i < 2; i++)
+        if (lists[i].n != pairs)
+            return BROKEN("%s has %d numbers, but %" PRId64 " pairs of a head rotate: write one for each", lists[i].key,
+                          lists[i].n, pairs);
+    return m->rope_attention == 0 && m->rope_factor < 1 &&
+           BROKEN("it needs model.rope_factor, at least 1, or model.rope_attention: set one of them");
+}
+
 static bool rope_type_broken(const struct job_spec *j, char ret[SENTENCE])
 {
     const struct job_model *m = &j->model;
-    const bool original = m->rope_type == ROPE_LLAMA3 || m->rope_type == ROPE_DYNAMIC || m->rope_type == ROPE_YARN;
+    const bool original = m->rope_type != ROPE_DEFAULT && m->rope_type != ROPE_LINEAR;
     if (m->rope_type == ROPE_DEFAULT)
         return false;
     if (!job_arch_rules(m->arch)->rotary)
         return BROKEN("%s has no rotary positions: write default", job_arch_rules(m->arch)->name);
-    if (m->rope_factor < 1)
+    if (m->rope_factor < 1 && m->rope_type != ROPE_LONGROPE)
         return BROKEN("it needs model.rope_factor, at least 1: set it, or write default");
     if (original && !m->rope_original)
         return BROKEN(
@@ -84,6 +102,8 @@ static bool rope_type_broken(const struct job_spec *j, char ret[SENTENCE])
             "default");
     if (m->rope_type == ROPE_LLAMA3 && m->rope_low >= m->rope_high)
         return BROKEN("model.rope_low must be below model.rope_high: write 1 and 4, as in Llama 3");
+    if (m->rope_type == ROPE_LONGROPE)
+        return longrope_broken(j, ret);
     if (m->rope_type == ROPE_YARN && m->rope_slow >= m->rope_fast)
         return BROKEN("model.rope_slow must be below model.rope_fast: write 1 and 32, as in most models");
     return m->rope_type == ROPE_DYNAMIC && j->train.seq > m->rope_original &&
@@ -103,6 +123,79 @@ static bool rope_part_broken(const struct job_spec *j, char ret[SENTENCE])
     return columns < 2 && BROKEN("%" PRId64 " of %" PRId64 " columns of a head turn; positions turn pairs: write at "
                                  "least %.6g",
                                  columns, job_head_dim(m), 2 / (double)job_head_dim(m));
+}
+
+static bool rope_layers_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    const struct job_model *m = &j->model;
+    if (!m->rope_layers || !m->rope_layers[0])
+        return false;
+    if (m->arch != ARCH_LLAMA)
+        return BROKEN("this key is for llama, not for %s: leave it out", job_arch_rules(m->arch)->name);
+    return strchr(m->rope_layers, 'l') && !(m->rope_local_theta > 1) &&
+           BROKEN("layers with l need model.rope_local_theta, above 1: set it, or write 1 for l");
+}
+
+/* Keys of the parts of which llama's relatives are made. */
+#define LLAMA_ONLY(key, is_set)                                                                          \
+    static bool key##_broken(const struct job_spec *j, char ret[SENTENCE])                               \
+    {                                                                                                    \
+        const struct job_model *m = &j->model;                                                           \
+        return m->arch != ARCH_LLAMA && (is_set) &&                                                      \
+               BROKEN("this key is for llama, not for %s: leave it out", job_arch_rules(m->arch)->name); \
+    }
+LLAMA_ONLY(rope_local_theta, m->rope_local_theta > 0)
+LLAMA_ONLY(out_bias, m->out_bias)
+LLAMA_ONLY(head_bias, m->head_bias)
+LLAMA_ONLY(norm, m->norm != NORM_RMS)
+LLAMA_ONLY(norm_place, m->norm_place != NORM_BEFORE)
+LLAMA_ONLY(branches, m->branches != BRANCHES_SERIAL)
+LLAMA_ONLY(embed_scale, m->embed_scale != 1)
+LLAMA_ONLY(residual_scale, m->residual_scale != 1)
+LLAMA_ONLY(score_scale, m->score_scale > 0)
+LLAMA_ONLY(logit_scale, m->logit_scale != 1)
+LLAMA_ONLY(logit_cap, m->logit_cap > 0)
+
+/* Experts are gated feed-forwards without biases. */
+static bool ffn_key_broken(const struct job_spec *j, bool is_set, char ret[SENTENCE])
+{
+    if (!is_set)
+        return false;
+    if (j->model.arch != ARCH_LLAMA)
+        return BROKEN("this key is for llama, not for %s: leave it out", job_arch_rules(j->model.arch)->name);
+    return j->model.experts && BROKEN("experts are gated and have no biases: leave the key out, or model.experts 0");
+}
+
+static bool ffn_bias_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    return ffn_key_broken(j, j->model.ffn_bias, ret);
+}
+
+static bool ffn_plain_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    return ffn_key_broken(j, j->model.ffn_plain, ret);
+}
+
+static bool activation_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    const struct job_model *m = &j->model;
+    const enum activation a = m->activation;
+    if (m->arch == ARCH_TRANSFORMER)
+        return a != ACTIVATION_AUTO && BROKEN("transformer has ReLU: write auto");
+    if (m->arch == ARCH_GPT2)
+        return a == ACTIVATION_SILU && BROKEN("gpt2 has gelu or gelu_erf: write one of them, or auto");
+    if (m->ffn_plain)
+        return a != ACTIVATION_GELU && a != ACTIVATION_GELU_ERF &&
+               BROKEN("a feed-forward with model.ffn_plain has gelu or gelu_erf: write one of them");
+    if (a == ACTIVATION_GELU_ERF)
+        return BROKEN("a gate has silu or gelu: write one of them, or model.ffn_plain true");
+    return m->experts && a == ACTIVATION_GELU && BROKEN("the gate of experts has silu: write auto");
+}
+
+static bool norm_place_after_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    return j->model.branches != BRANCHES_SERIAL && j->model.norm_place == NORM_AFTER &&
+           BROKEN("branches that are parallel read a normalized input: write before, or model.branches serial");
 }
 
 #define MAX_WIDTH (1 << 20) /* columns of all heads; model.dim has the same bound */
@@ -636,6 +729,22 @@ static const struct rule rules[] = {
     {OVER(model.head_dim, head_dim_broken)},
     {OVER(model.rope_type, rope_type_broken)},
     {OVER(model.rope_part, rope_part_broken)},
+    {OVER(model.rope_layers, rope_layers_broken)},
+    {OVER(model.rope_local_theta, rope_local_theta_broken)},
+    {OVER(model.out_bias, out_bias_broken)},
+    {OVER(model.ffn_bias, ffn_bias_broken)},
+    {OVER(model.head_bias, head_bias_broken)},
+    {OVER(model.ffn_plain, ffn_plain_broken)},
+    {OVER(model.activation, activation_broken)},
+    {OVER(model.norm, norm_broken)},
+    {OVER(model.norm_place, norm_place_broken)},
+    {OVER(model.norm_place, norm_place_after_broken)},
+    {OVER(model.branches, branches_broken)},
+    {OVER(model.embed_scale, embed_scale_broken)},
+    {OVER(model.residual_scale, residual_scale_broken)},
+    {OVER(model.score_scale, score_scale_broken)},
+    {OVER(model.logit_scale, logit_scale_broken)},
+    {OVER(model.logit_cap, logit_cap_broken)},
     {OVER(model.qkv_bias, qkv_bias_broken)},
     {OVER(model.qk_norm, qk_norm_broken)},
     {OVER(model.tied, tied_broken)},

@@ -63,7 +63,8 @@ void graph_fini(struct graph *g)
 {
     free(g->tensors);
     free(g->nodes);
-    free(g->rope.frequency);
+    for (int i = 0; i < GRAPH_ROPES; i++)
+        free(g->ropes[i].frequency);
     memset(g, 0, sizeof(*g));
 }
 

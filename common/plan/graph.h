@@ -85,8 +85,9 @@ struct graph_tensor {
     bool decay; /* weight decay applies: true for matrices and embedding tables, false for biases and norms */
     /* The exact gradient of elements [zero_lo, zero_hi) is zero, so the computed one is rounding error, which Adam
      * amplifies: comparisons skip these elements. It is the key part of gpt2's c_attn.bias, which adds the same number
-     * to every score of a row. Both 0: no such elements. */
-    int64_t zero_lo, zero_hi;
+     * to every score of a row. Both 0: no such elements. With zero_every above 0 it is so in each run of that many
+     * elements, as in the unrotated columns of each head (graph_grad_is_zero). */
+    int64_t zero_lo, zero_hi, zero_every;
     int unit; /* FSDP unit: 0 embedding, 1 + layer, last head */
 };
 
@@ -101,7 +102,11 @@ struct graph_tensor {
     X(GO_ROPE, "rope", false)           /* x -> x in place: in[0] == out[0] */                                         \
     X(GO_ATTENTION, "attention", false) /* q, k, v[, begin] -> o, lse (q, k, v may be column ranges of one tensor) */  \
     X(GO_SWIGLU, "swiglu", true)        /* a, b -> y */                                                                \
-    X(GO_GELU, "gelu", true)            /* x -> y */                                                                   \
+    X(GO_GEGLU, "geglu", true)          /* a, b -> y; GELU in its tanh form */                                         \
+    X(GO_GELU, "gelu", true)            /* x -> y; the tanh form */                                                    \
+    X(GO_GELU_ERF, "gelu_erf", true)    /* x -> y */                                                                   \
+    X(GO_SCALE, "scale", false)         /* x -> y = factor x */                                                        \
+    X(GO_CAP, "cap", false)             /* x -> y = factor tanh(x / factor) */                                         \
     X(GO_RELU, "relu", true)            /* x -> y */                                                                   \
     X(GO_POSITIONS, "positions", false) /* x -> y = x + sinusoids of the position (Vaswani et al. 2017, 3.5) */        \
     X(GO_DROPOUT, "dropout", false)     /* x -> y in training with train.dropout; else y is x */                       \
@@ -150,6 +155,9 @@ struct graph_node {
     int64_t in_col[GRAPH_MAX_IN];      /* first column of the input in its tensor (q, k, v in one matrix); else 0 */
     int64_t heads, kv_heads, head_dim; /* rmsnorm: heads 0: over all columns */
     int site;                          /* dropout: number of the dropout in the model */
+    int rope;                          /* rope: index in graph.ropes */
+    bool plus_one;                     /* rmsnorm: its factors are 1 + w */
+    double factor;                     /* scale, cap */
     double eps;
     bool causal, trans_w;
     int64_t window;             /* attention: struct kern_attention; 0: none */
@@ -165,8 +173,11 @@ struct graph_rope {
     double factor;
 };
 
+/* By model.rope_theta and rope_type; by model.rope_local_theta. */
+#define GRAPH_ROPES 2
+
 struct graph {
-    struct graph_rope rope; /* of all heads; no pairs: the model has no rope */
+    struct graph_rope ropes[GRAPH_ROPES]; /* no pairs: no node has this one */
     struct graph_tensor *tensors;
     int n_tensors;
     struct graph_node *nodes; /* each after the nodes that make its inputs */
@@ -180,6 +191,13 @@ struct graph {
 };
 
 void graph_fini(struct graph *g);
+
+/* Whether the exact gradient of element i is zero (zero_lo). */
+static inline bool graph_grad_is_zero(const struct graph_tensor *t, int64_t i)
+{
+    const int64_t at = t->zero_every ? i % t->zero_every : i;
+    return at >= t->zero_lo && at < t->zero_hi;
+}
 
 /* Whether a checkpoint has a value of the tensor. */
 static inline bool graph_is_stored(const struct graph_tensor *t)

@@ -83,15 +83,16 @@ struct buffer {
  *
  *   zero                  m * n elements of the buffer's own dtype
  *   copy, gelu*, relu*,
- *   add, swiglu*          m rows, n columns, dense: elements
+ *   add, swiglu*, geglu*  m rows, n columns, dense: elements
+ *   scale, cap*           the same; rate: the factor
  *   embed, embed_grad     m tokens, n columns (d); seq is program.seq
  *   gemm                  m, n, k, lda, ldb, ldc, OPF_TRANS_A, OPF_TRANS_B, OPF_ACC, OPF_GELU, OPF_GELU_GRAD as
  *                         kern_gemm; wide_c where c's dtype is not the program's. aux is present with OPF_GELU and
  *                         OPF_GELU_GRAD, which exclude OPF_ACC
  *   cast                  m elements: all parameters, with the gaps between them
  *   bias_grad             m tokens, n columns
- *   rmsnorm*, layernorm*  m tokens, n columns, eps. [res] absent: [r] absent too, the kernel gets NULL. rmsnorm* of
- *                         heads: m is tokens * heads, n the columns of a head
+ *   rmsnorm*, layernorm*  m tokens, n columns, eps; OPF_PLUS_ONE: w is added to 1. [res] absent: [r] absent too, the
+ *                         kernel gets NULL. rmsnorm* of heads: m is tokens * heads, n the columns of a head
  *   rope                  m tokens, heads, head_dim, lda (row stride), OPF_INVERSE; pos0 0, seq is program.seq
  *   attention*            m samples, heads, kv_heads, head_dim, OPF_CAUSAL; lda: stride of q and d_q, ldb: of k, v,
  *                         d_k and d_v, ldc: of o and d_o; seq is program.seq. Where q, k and v are columns of one
@@ -189,6 +190,13 @@ struct buffer {
     X(OP_ATTENTION_GRAD, "attention_grad", "rrrrrrwwwr") /* q, k, v, o, lse, d_o, d_q, d_k, d_v, [begin] (i32) */      \
     X(OP_SWIGLU, "swiglu", "rrw")                        /* a, b, y */                                                 \
     X(OP_SWIGLU_GRAD, "swiglu_grad", "rrrww")            /* a, b, dy, da, db */                                        \
+    X(OP_GEGLU, "geglu", "rrw")                          /* a, b, y */                                                 \
+    X(OP_GEGLU_GRAD, "geglu_grad", "rrrww")              /* a, b, dy, da, db */                                        \
+    X(OP_GELU_ERF, "gelu_erf", "rw")                     /* x, y */                                                    \
+    X(OP_GELU_ERF_GRAD, "gelu_erf_grad", "rrw")          /* x, dy, dx */                                               \
+    X(OP_SCALE, "scale", "rw")                           /* x, y: the gradient too; y may be x */                      \
+    X(OP_CAP, "cap", "rw")                               /* x, y */                                                    \
+    X(OP_CAP_GRAD, "cap_grad", "rrw")                    /* x, dy, dx; dx may be dy */                                 \
     X(OP_GELU, "gelu", "rw")                             /* x, y */                                                    \
     X(OP_GELU_GRAD, "gelu_grad", "rrw")                  /* x, dy, dx */                                               \
     X(OP_RELU, "relu", "rw")                             /* x, y */                                                    \
@@ -259,6 +267,7 @@ enum op_flags {
     OPF_GELU_GRAD = 256,
     OPF_ACC_Q = 512,
     OPF_ACC_KV = 1024,
+    OPF_PLUS_ONE = 2048, /* rmsnorm: 1 + w */
 };
 
 enum op_stream { STREAM_COMPUTE, STREAM_COMM, STREAM_COPY, STREAM_COUNT };

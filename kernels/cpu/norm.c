@@ -10,8 +10,8 @@
 
 struct norm_args {
     int64_t t, d;
-    float eps;
-    bool centered; /* layer norm */
+    float eps, one; /* factors are one + w */
+    bool centered;  /* layer norm */
     const elem *x, *res, *w, *b;
     elem *r, *y;
     float *mean, *rstd;
@@ -61,7 +61,7 @@ static void rms_rows(void *arg, int part, int64_t lo, int64_t hi)
         const elem *row = res ? r : x;
         for (int64_t j = 0; j < a->d; j += VF) {
             v_expect_store((const float *)(y + j));
-            e_store_part(y, j, a->d, e_load_part(row, j, a->d) * k * e_load_part(a->w, j, a->d));
+            e_store_part(y, j, a->d, e_load_part(row, j, a->d) * k * (a->one + e_load_part(a->w, j, a->d)));
         }
         a->rstd[i] = k;
     }
@@ -86,10 +86,11 @@ static void layer_rows(void *arg, int part, int64_t lo, int64_t hi)
     }
 }
 
-void KERN_FN(rmsnorm)(struct kern_stream *s, int64_t t, int64_t d, double eps, const void *x, const void *res,
-                      const void *w, void *r, void *y, void *rstd)
+void KERN_FN(rmsnorm)(struct kern_stream *s, int64_t t, int64_t d, double eps, bool plus_one, const void *x,
+                      const void *res, const void *w, void *r, void *y, void *rstd)
 {
-    struct norm_args a = {.t = t, .d = d, .eps = (float)eps, .x = x, .res = res, .w = w, .r = r, .y = y, .rstd = rstd};
+    struct norm_args a = {
+        .t = t, .d = d, .eps = (float)eps, .one = plus_one, .x = x, .res = res, .w = w, .r = r, .y = y, .rstd = rstd};
     kern_stream_run(s, t, BLOCK, rms_rows, &a);
 }
 
@@ -118,13 +119,14 @@ static void input_grad_row(const struct norm_args *a, int64_t i)
     float mean = a->centered ? a->c_mean[i] : 0, k = a->c_rstd[i];
     vf sum_g = {0}, sum_gh = {0};
     for (int64_t j = 0; j < a->d; j += VF) {
-        vf g = e_load_part(dy, j, a->d) * e_load_part(a->w, j, a->d);
+        vf g = e_load_part(dy, j, a->d) * (a->one + e_load_part(a->w, j, a->d));
         sum_g += g;
         sum_gh = v_fma(g, (e_load_part(x, j, a->d) - mean) * k, sum_gh);
     }
     float mean_g = a->centered ? v_sum(sum_g) / (float)a->d : 0, mean_gh = v_sum(sum_gh) / (float)a->d;
     for (int64_t j = 0; j < a->d; j += VF) {
-        vf g = e_load_part(dy, j, a->d) * e_load_part(a->w, j, a->d), h = (e_load_part(x, j, a->d) - mean) * k;
+        vf g = e_load_part(dy, j, a->d) * (a->one + e_load_part(a->w, j, a->d)),
+           h = (e_load_part(x, j, a->d) - mean) * k;
         vf v = (g - mean_g - h * mean_gh) * k;
         if (past)
             v += e_load_part(past, j, a->d);
@@ -176,10 +178,11 @@ static void norm_grad(struct kern_stream *s, struct norm_args *a)
     }
 }
 
-void KERN_FN(rmsnorm_grad)(struct kern_stream *s, int64_t t, int64_t d, const void *x, const void *w, const void *rstd,
-                           const void *dy, const void *d_res, void *dx, void *dw)
+void KERN_FN(rmsnorm_grad)(struct kern_stream *s, int64_t t, int64_t d, bool plus_one, const void *x, const void *w,
+                           const void *rstd, const void *dy, const void *d_res, void *dx, void *dw)
 {
-    struct norm_args a = {.t = t, .d = d, .x = x, .w = w, .c_rstd = rstd, .dy = dy, .d_res = d_res, .dx = dx, .dw = dw};
+    struct norm_args a = {
+        .t = t, .d = d, .one = plus_one, .x = x, .w = w, .c_rstd = rstd, .dy = dy, .d_res = d_res, .dx = dx, .dw = dw};
     norm_grad(s, &a);
 }
 

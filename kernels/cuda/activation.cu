@@ -4,6 +4,7 @@
  *
  * Sigmoids are 1 / (1 + exp(-x)): exp is exact to 2 units in the last place and reaches 0 and infinity at the ends. */
 #include "kernels/cuda/vec.h"
+#include "kernels/normal_tail.h"
 
 #define OPERANDS 3
 
@@ -11,13 +12,17 @@ struct map {
     struct span span;
     const elem *in[OPERANDS];
     elem *out[2];
+    float c[2]; /* constants of the operation */
 };
 
 static struct map map_of(int64_t n, const void *a, const void *b, const void *c, void *y, void *z)
 {
     const struct span_array arrays[] = {
         {a, sizeof(elem)}, {b, sizeof(elem)}, {c, sizeof(elem)}, {y, sizeof(elem)}, {z, sizeof(elem)}};
-    return map{span_of(n, VEC, 5, arrays), {(const elem *)a, (const elem *)b, (const elem *)c}, {(elem *)y, (elem *)z}};
+    return map{span_of(n, VEC, 5, arrays),
+               {(const elem *)a, (const elem *)b, (const elem *)c},
+               {(elem *)y, (elem *)z},
+               {0, 0}};
 }
 
 /* N contiguous elements from i on. */
@@ -33,7 +38,7 @@ template <class OP, int N> static __device__ __forceinline__ void map_at(const s
 #pragma unroll
         for (int j = 0; j < OP::IN; j++)
             x[j] = in[j][k];
-        OP::at(x, y);
+        OP::at(m.c, x, y);
 #pragma unroll
         for (int j = 0; j < OP::OUT; j++)
             out[j][k] = y[j];
@@ -69,7 +74,7 @@ static __device__ __forceinline__ float gelu_gate(float x)
 
 struct op_swiglu {
     enum { IN = 2, OUT = 1 };
-    static __device__ __forceinline__ void at(const float *x, float *y)
+    static __device__ __forceinline__ void at(const float *c, const float *x, float *y)
     {
         y[0] = x[0] * sigmoid(x[0]) * x[1];
     }
@@ -77,7 +82,7 @@ struct op_swiglu {
 
 struct op_swiglu_grad {
     enum { IN = 3, OUT = 2 };
-    static __device__ __forceinline__ void at(const float *x, float *y)
+    static __device__ __forceinline__ void at(const float *c, const float *x, float *y)
     {
         float a = x[0], b = x[1], dy = x[2], k = sigmoid(a);
         y[0] = dy * b * k * fmaf(a, 1.0f - k, 1.0f);
@@ -87,7 +92,7 @@ struct op_swiglu_grad {
 
 struct op_gelu {
     enum { IN = 1, OUT = 1 };
-    static __device__ __forceinline__ void at(const float *x, float *y)
+    static __device__ __forceinline__ void at(const float *c, const float *x, float *y)
     {
         y[0] = x[0] * gelu_gate(x[0]);
     }
@@ -95,7 +100,7 @@ struct op_gelu {
 
 struct op_gelu_grad {
     enum { IN = 2, OUT = 1 };
-    static __device__ __forceinline__ void at(const float *x, float *y)
+    static __device__ __forceinline__ void at(const float *c, const float *x, float *y)
     {
         float v = x[0], k = gelu_gate(v);
         float inner = fmaf(v * v, 3 * GELU_CUBIC * GELU_SCALE2, GELU_SCALE2);
@@ -103,9 +108,87 @@ struct op_gelu_grad {
     }
 };
 
+struct op_geglu {
+    enum { IN = 2, OUT = 1 };
+    static __device__ __forceinline__ void at(const float *c, const float *x, float *y)
+    {
+        y[0] = x[0] * gelu_gate(x[0]) * x[1];
+    }
+};
+
+struct op_geglu_grad {
+    enum { IN = 3, OUT = 2 };
+    static __device__ __forceinline__ void at(const float *c, const float *x, float *y)
+    {
+        float a = x[0], k = gelu_gate(a);
+        float inner = fmaf(a * a, 3 * GELU_CUBIC * GELU_SCALE2, GELU_SCALE2);
+        y[0] = x[2] * x[1] * fmaf(a * k * (1.0f - k), inner, k);
+        y[1] = x[2] * a * k;
+    }
+};
+
+/* P(X < x); *ret_bell is exp(-x^2 / 2). */
+static __device__ __forceinline__ float normal_below(float x, float *ret_bell)
+{
+    const float terms[] = NORMAL_TAIL_TERMS;
+    float a = fabsf(x), square = x * x, t = 1.0f / fmaf(NORMAL_TAIL_STEP, a, 1.0f), p = terms[0];
+#pragma unroll
+    for (int i = 1; i < 10; i++)
+        p = fmaf(p, t, terms[i]);
+    float bell = expf(-0.5f * square);
+    if (a < 14) /* beyond, the rest of the square may be infinite */
+        bell = fmaf(-0.5f * fmaf(x, x, -square), bell, bell);
+    *ret_bell = bell;
+    return x < 0 ? bell * t * p : 1.0f - bell * t * p;
+}
+
+struct op_gelu_erf {
+    enum { IN = 1, OUT = 1 };
+    static __device__ __forceinline__ void at(const float *c, const float *x, float *y)
+    {
+        float bell;
+        y[0] = x[0] * normal_below(x[0], &bell);
+    }
+};
+
+struct op_gelu_erf_grad {
+    enum { IN = 2, OUT = 1 };
+    static __device__ __forceinline__ void at(const float *c, const float *x, float *y)
+    {
+        float bell, below = normal_below(x[0], &bell);
+        y[0] = x[1] * fmaf(x[0] * NORMAL_PEAK, bell, below);
+    }
+};
+
+struct op_scale {
+    enum { IN = 1, OUT = 1 };
+    static __device__ __forceinline__ void at(const float *c, const float *x, float *y)
+    {
+        y[0] = x[0] * c[0];
+    }
+};
+
+struct op_cap {
+    enum { IN = 1, OUT = 1 };
+    static __device__ __forceinline__ void at(const float *c, const float *x, float *y)
+    {
+        y[0] = c[0] * tanhf(x[0] * c[1]);
+    }
+};
+
+/* 1 - tanh(u)^2 = 4 e / (1 + e)^2 with e = exp(-2 |u|), without its cancellation. */
+struct op_cap_grad {
+    enum { IN = 2, OUT = 1 };
+    static __device__ __forceinline__ void at(const float *c, const float *x, float *y)
+    {
+        float e = expf(-2.0f * fabsf(x[0] * c[1])), k = 1.0f / (1.0f + e);
+        y[0] = x[1] * (4.0f * e * k * k);
+    }
+};
+
 struct op_relu {
     enum { IN = 1, OUT = 1 };
-    static __device__ __forceinline__ void at(const float *x, float *y)
+    static __device__ __forceinline__ void at(const float *c, const float *x, float *y)
     {
         y[0] = x[0] <= 0 ? 0 : x[0]; /* a NaN is passed on */
     }
@@ -113,7 +196,7 @@ struct op_relu {
 
 struct op_relu_grad {
     enum { IN = 2, OUT = 1 };
-    static __device__ __forceinline__ void at(const float *x, float *y)
+    static __device__ __forceinline__ void at(const float *c, const float *x, float *y)
     {
         y[0] = x[0] <= 0 ? 0 : x[1];
     }
@@ -121,7 +204,7 @@ struct op_relu_grad {
 
 struct op_add {
     enum { IN = 2, OUT = 1 };
-    static __device__ __forceinline__ void at(const float *x, float *y)
+    static __device__ __forceinline__ void at(const float *c, const float *x, float *y)
     {
         y[0] = x[0] + x[1];
     }
@@ -154,6 +237,63 @@ void KERN_FN(gelu_grad)(struct kern_stream *s, int64_t n, const void *x, const v
 {
     struct map m = map_of(n, x, dy, NULL, dx, NULL);
     MAP_LAUNCH(s, op_gelu_grad, m);
+}
+
+/* Floor: 3 arrays. */
+void KERN_FN(geglu)(struct kern_stream *s, int64_t n, const void *a, const void *b, void *y)
+{
+    struct map m = map_of(n, a, b, NULL, y, NULL);
+    MAP_LAUNCH(s, op_geglu, m);
+}
+
+/* Floor: 5 arrays. */
+void KERN_FN(geglu_grad)(struct kern_stream *s, int64_t n, const void *a, const void *b, const void *dy, void *da,
+                         void *db)
+{
+    struct map m = map_of(n, a, b, dy, da, db);
+    MAP_LAUNCH(s, op_geglu_grad, m);
+}
+
+/* Floor: 2 arrays. */
+void KERN_FN(gelu_erf)(struct kern_stream *s, int64_t n, const void *x, void *y)
+{
+    struct map m = map_of(n, x, NULL, NULL, y, NULL);
+    MAP_LAUNCH(s, op_gelu_erf, m);
+}
+
+/* Floor: 3 arrays. */
+void KERN_FN(gelu_erf_grad)(struct kern_stream *s, int64_t n, const void *x, const void *dy, void *dx)
+{
+    struct map m = map_of(n, x, dy, NULL, dx, NULL);
+    MAP_LAUNCH(s, op_gelu_erf_grad, m);
+}
+
+static struct map map_with(struct map m, double c)
+{
+    m.c[0] = (float)c;
+    m.c[1] = (float)(1 / c);
+    return m;
+}
+
+/* Floor: 2 arrays. */
+void KERN_FN(scale)(struct kern_stream *s, int64_t n, double c, const void *x, void *y)
+{
+    struct map m = map_with(map_of(n, x, NULL, NULL, y, NULL), c);
+    MAP_LAUNCH(s, op_scale, m);
+}
+
+/* Floor: 2 arrays. */
+void KERN_FN(cap)(struct kern_stream *s, int64_t n, double c, const void *x, void *y)
+{
+    struct map m = map_with(map_of(n, x, NULL, NULL, y, NULL), c);
+    MAP_LAUNCH(s, op_cap, m);
+}
+
+/* Floor: 3 arrays. */
+void KERN_FN(cap_grad)(struct kern_stream *s, int64_t n, double c, const void *x, const void *dy, void *dx)
+{
+    struct map m = map_with(map_of(n, x, dy, NULL, dx, NULL), c);
+    MAP_LAUNCH(s, op_cap_grad, m);
 }
 
 /* Floor: 2 arrays. */

@@ -21,7 +21,7 @@
 
 struct norm {
     int64_t t, d;
-    float eps;
+    float eps, one; /* factors are one + w */
     const elem *x, *res, *w, *b;
     elem *r, *y;
     float *mean, *rstd;
@@ -70,7 +70,7 @@ template <bool WHOLE> static __device__ __forceinline__ float squares_around(con
     return block_sum(sum);
 }
 
-/* y = (x - mean) * rstd * w [+ b] */
+/* y = (x - mean) * rstd * (one + w) [+ b] */
 template <bool WHOLE>
 static __device__ __forceinline__ void row_scale(const struct norm &a, int64_t row, const elem *x, float mean, float k)
 {
@@ -84,7 +84,7 @@ static __device__ __forceinline__ void row_scale(const struct norm &a, int64_t r
             row_load<WHOLE>(a.b, j, a.d, b);
 #pragma unroll
         for (int e = 0; e < VEC; e++)
-            v[e] = fmaf((v[e] - mean) * k, w[e], b[e]);
+            v[e] = fmaf((v[e] - mean) * k, a.one + w[e], b[e]);
         row_store<WHOLE>(y, j, a.d, v);
     }
 }
@@ -123,11 +123,21 @@ static bool norm_whole(const struct norm *a)
 }
 
 /* Floor: 2 arrays of T d elements (x, y), 4 with a residual (x, res, r, y), and w. */
-void KERN_FN(rmsnorm)(struct kern_stream *s, int64_t t, int64_t d, double eps, const void *x, const void *res,
-                      const void *w, void *r, void *y, void *rstd)
+void KERN_FN(rmsnorm)(struct kern_stream *s, int64_t t, int64_t d, double eps, bool plus_one, const void *x,
+                      const void *res, const void *w, void *r, void *y, void *rstd)
 {
-    struct norm a = {t,         d,         (float)eps, (const elem *)x, (const elem *)res, (const elem *)w, NULL,
-                     (elem *)r, (elem *)y, NULL,       (float *)rstd};
+    struct norm a = {t,
+                     d,
+                     (float)eps,
+                     plus_one ? 1.0f : 0.0f,
+                     (const elem *)x,
+                     (const elem *)res,
+                     (const elem *)w,
+                     NULL,
+                     (elem *)r,
+                     (elem *)y,
+                     NULL,
+                     (float *)rstd};
     int threads = row_threads(d, MOST_THREADS);
     if (norm_whole(&a))
         CUDA_LAUNCH(s, rmsnorm_rows<true>, grid_blocks(s, t, threads), threads, 0, a);
@@ -139,9 +149,18 @@ void KERN_FN(rmsnorm)(struct kern_stream *s, int64_t t, int64_t d, double eps, c
 void KERN_FN(layernorm)(struct kern_stream *s, int64_t t, int64_t d, double eps, const void *x, const void *res,
                         const void *w, const void *b, void *r, void *y, void *mean, void *rstd)
 {
-    struct norm a = {
-        t,         d,         (float)eps,    (const elem *)x, (const elem *)res, (const elem *)w, (const elem *)b,
-        (elem *)r, (elem *)y, (float *)mean, (float *)rstd};
+    struct norm a = {t,
+                     d,
+                     (float)eps,
+                     0,
+                     (const elem *)x,
+                     (const elem *)res,
+                     (const elem *)w,
+                     (const elem *)b,
+                     (elem *)r,
+                     (elem *)y,
+                     (float *)mean,
+                     (float *)rstd};
     int threads = row_threads(d, MOST_THREADS);
     if (norm_whole(&a))
         CUDA_LAUNCH(s, layernorm_rows<true>, grid_blocks(s, t, threads), threads, 0, a);
@@ -156,11 +175,12 @@ struct norm_grad {
     const elem *x, *w, *dy, *d_res;
     const float *mean, *rstd; /* mean: NULL without centering */
     elem *dx;
+    float one;      /* factors are one + w */
     float *partial; /* [gridDim.x, 1 or 2, d]: dw, then db with centering */
     bool in_shared; /* the sums stay in shared memory until the end */
 };
 
-/* One run of VEC columns of a row, loaded: g = dy * w, h = (x - mean) * rstd. */
+/* One run of VEC columns of a row, loaded: g = dy * (one + w), h = (x - mean) * rstd. */
 struct norm_run {
     float dy[VEC], g[VEC], h[VEC];
 };
@@ -175,7 +195,7 @@ static __device__ __forceinline__ void run_load(const struct norm_grad &a, int64
     row_load<WHOLE>(a.w, j, a.d, w);
 #pragma unroll
     for (int e = 0; e < VEC; e++) {
-        ret->g[e] = ret->dy[e] * w[e];
+        ret->g[e] = ret->dy[e] * (a.one + w[e]);
         ret->h[e] = (ret->h[e] - mean) * k;
     }
 }
@@ -317,28 +337,36 @@ static void norm_grad_run(struct kern_stream *s, struct norm_grad a, void *dw, v
         KERN_FN(partials_add)(s, plan.blocks, a.d, stride, a.partial + a.d, (float *)db);
 }
 
-/* Floor: 3 arrays of T d elements (x, dy, dx), 4 with d_res. */
-void KERN_FN(rmsnorm_grad)(struct kern_stream *s, int64_t t, int64_t d, const void *x, const void *w, const void *rstd,
-                           const void *dy, const void *d_res, void *dx, void *dw)
+static struct norm_grad norm_grad_of(int64_t t, int64_t d, const void *x, const void *w, const void *mean,
+                                     const void *rstd, const void *dy, const void *d_res, void *dx)
 {
-    KERN_FN(layernorm_grad)(s, t, d, x, w, NULL, rstd, dy, d_res, dx, dw, NULL);
+    return norm_grad{t,
+                     d,
+                     (const elem *)x,
+                     (const elem *)w,
+                     (const elem *)dy,
+                     (const elem *)d_res,
+                     (const float *)mean,
+                     (const float *)rstd,
+                     (elem *)dx,
+                     0,
+                     NULL,
+                     false};
 }
 
-/* Floor: as rmsnorm_grad; without mean and db it is the same. */
+/* Floor: 3 arrays of T d elements (x, dy, dx), 4 with d_res. */
+void KERN_FN(rmsnorm_grad)(struct kern_stream *s, int64_t t, int64_t d, bool plus_one, const void *x, const void *w,
+                           const void *rstd, const void *dy, const void *d_res, void *dx, void *dw)
+{
+    struct norm_grad a = norm_grad_of(t, d, x, w, NULL, rstd, dy, d_res, dx);
+    a.one = plus_one ? 1.0f : 0.0f;
+    norm_grad_run(s, a, dw, NULL);
+}
+
+/* Floor: as rmsnorm_grad. */
 void KERN_FN(layernorm_grad)(struct kern_stream *s, int64_t t, int64_t d, const void *x, const void *w,
                              const void *mean, const void *rstd, const void *dy, const void *d_res, void *dx, void *dw,
                              void *db)
 {
-    const struct norm_grad a = {t,
-                                d,
-                                (const elem *)x,
-                                (const elem *)w,
-                                (const elem *)dy,
-                                (const elem *)d_res,
-                                (const float *)mean,
-                                (const float *)rstd,
-                                (elem *)dx,
-                                NULL,
-                                false};
-    norm_grad_run(s, a, dw, db);
+    norm_grad_run(s, norm_grad_of(t, d, x, w, mean, rstd, dy, d_res, dx), dw, db);
 }

@@ -54,6 +54,67 @@ void KERN_FN(gelu_grad)(struct kern_stream *s, int64_t n, const void *x, const v
         ((real *)dx)[i] = (real)(KERN_FN(gelu_slope)((double)((const real *)x)[i]) * (double)((const real *)dy)[i]);
 }
 
+void KERN_FN(geglu)(struct kern_stream *s, int64_t n, const void *a, const void *b, void *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        ((real *)y)[i] = (real)(KERN_FN(gelu_of)((double)((const real *)a)[i]) * (double)((const real *)b)[i]);
+}
+
+void KERN_FN(geglu_grad)(struct kern_stream *s, int64_t n, const void *a, const void *b, const void *dy, void *da,
+                         void *db)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double gate = (double)((const real *)a)[i], value = (double)((const real *)b)[i];
+        double g = (double)((const real *)dy)[i];
+        ((real *)da)[i] = (real)(g * value * KERN_FN(gelu_slope)(gate));
+        ((real *)db)[i] = (real)(g * KERN_FN(gelu_of)(gate));
+    }
+}
+
+/* The normal distribution; erfc keeps its digits where 1 + erf would lose them. */
+static double normal_below(double x)
+{
+    return 0.5 * erfc(-x * M_SQRT1_2);
+}
+
+void KERN_FN(gelu_erf)(struct kern_stream *s, int64_t n, const void *x, void *y)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double v = (double)((const real *)x)[i];
+        ((real *)y)[i] = (real)(v * normal_below(v));
+    }
+}
+
+#define NORMAL_PEAK 0.39894228040143267794 /* 1 / sqrt(2 pi) */
+
+void KERN_FN(gelu_erf_grad)(struct kern_stream *s, int64_t n, const void *x, const void *dy, void *dx)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double v = (double)((const real *)x)[i], slope = normal_below(v) + v * NORMAL_PEAK * exp(-0.5 * v * v);
+        ((real *)dx)[i] = (real)(slope * (double)((const real *)dy)[i]);
+    }
+}
+
+void KERN_FN(scale)(struct kern_stream *s, int64_t n, double c, const void *x, void *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        ((real *)y)[i] = (real)(c * (double)((const real *)x)[i]);
+}
+
+void KERN_FN(cap)(struct kern_stream *s, int64_t n, double c, const void *x, void *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        ((real *)y)[i] = (real)(c * tanh((double)((const real *)x)[i] / c));
+}
+
+void KERN_FN(cap_grad)(struct kern_stream *s, int64_t n, double c, const void *x, const void *dy, void *dx)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double k = 1 / cosh((double)((const real *)x)[i] / c); /* 1 - tanh^2 without its cancellation */
+        ((real *)dx)[i] = (real)(k * k * (double)((const real *)dy)[i]);
+    }
+}
+
 void KERN_FN(relu)(struct kern_stream *s, int64_t n, const void *x, void *y)
 {
     const real *v = x;

@@ -31,15 +31,16 @@ static double reciprocal_deviation(int64_t d, const real *x, double mean, double
     return 1 / sqrt(sum / (double)d + eps);
 }
 
-void KERN_FN(rmsnorm)(struct kern_stream *s, int64_t t, int64_t d, double eps, const void *x, const void *res,
-                      const void *w, void *r, void *y, void *rstd)
+void KERN_FN(rmsnorm)(struct kern_stream *s, int64_t t, int64_t d, double eps, bool plus_one, const void *x,
+                      const void *res, const void *w, void *r, void *y, void *rstd)
 {
+    const double one = plus_one ? 1 : 0;
     for (int64_t i = 0; i < t; i++) {
         const real *row = residual_sum(d, (const real *)x + i * d, res ? (const real *)res + i * d : NULL,
                                        res ? (real *)r + i * d : NULL);
         double k = reciprocal_deviation(d, row, 0, eps);
         for (int64_t j = 0; j < d; j++)
-            ((real *)y)[i * d + j] = (real)((double)row[j] * k * (double)((const real *)w)[j]);
+            ((real *)y)[i * d + j] = (real)((double)row[j] * k * (one + (double)((const real *)w)[j]));
         ((real *)rstd)[i] = (real)k;
     }
 }
@@ -59,18 +60,18 @@ void KERN_FN(layernorm)(struct kern_stream *s, int64_t t, int64_t d, double eps,
     }
 }
 
-/* One row of the gradient; `centered` for layer norm. `d_res` may be NULL. */
-static void input_grad(int64_t d, bool centered, const real *x, const real *w, double mean, double rstd, const real *dy,
-                       const real *d_res, real *dx)
+/* One row of the gradient; `centered` for layer norm; factors are one + w. `d_res` may be NULL. */
+static void input_grad(int64_t d, bool centered, const real *x, double one, const real *w, double mean, double rstd,
+                       const real *dy, const real *d_res, real *dx)
 {
     double sum_g = 0, sum_gh = 0;
     for (int64_t j = 0; j < d; j++) {
-        double g = (double)dy[j] * (double)w[j];
+        double g = (double)dy[j] * (one + (double)w[j]);
         sum_g += centered ? g : 0;
         sum_gh += g * ((double)x[j] - mean) * rstd;
     }
     for (int64_t j = 0; j < d; j++) {
-        double g = (double)dy[j] * (double)w[j], h = ((double)x[j] - mean) * rstd;
+        double g = (double)dy[j] * (one + (double)w[j]), h = ((double)x[j] - mean) * rstd;
         dx[j] = (real)(rstd * (g - sum_g / (double)d - h * (sum_gh / (double)d)) + (d_res ? (double)d_res[j] : 0));
     }
 }
@@ -90,13 +91,13 @@ static void weight_grad(int64_t t, int64_t d, const real *x, const real *mean, c
     }
 }
 
-void KERN_FN(rmsnorm_grad)(struct kern_stream *s, int64_t t, int64_t d, const void *x, const void *w, const void *rstd,
-                           const void *dy, const void *d_res, void *dx, void *dw)
+void KERN_FN(rmsnorm_grad)(struct kern_stream *s, int64_t t, int64_t d, bool plus_one, const void *x, const void *w,
+                           const void *rstd, const void *dy, const void *d_res, void *dx, void *dw)
 {
     weight_grad(t, d, x, NULL, rstd, dy, dw, NULL);
     for (int64_t i = 0; i < t; i++)
-        input_grad(d, false, (const real *)x + i * d, w, 0, (double)((const real *)rstd)[i], (const real *)dy + i * d,
-                   d_res ? (const real *)d_res + i * d : NULL, (real *)dx + i * d);
+        input_grad(d, false, (const real *)x + i * d, plus_one ? 1 : 0, w, 0, (double)((const real *)rstd)[i],
+                   (const real *)dy + i * d, d_res ? (const real *)d_res + i * d : NULL, (real *)dx + i * d);
 }
 
 void KERN_FN(layernorm_grad)(struct kern_stream *s, int64_t t, int64_t d, const void *x, const void *w,
@@ -105,7 +106,7 @@ void KERN_FN(layernorm_grad)(struct kern_stream *s, int64_t t, int64_t d, const 
 {
     weight_grad(t, d, x, mean, rstd, dy, dw, db);
     for (int64_t i = 0; i < t; i++)
-        input_grad(d, true, (const real *)x + i * d, w, (double)((const real *)mean)[i],
+        input_grad(d, true, (const real *)x + i * d, 0, w, (double)((const real *)mean)[i],
                    (double)((const real *)rstd)[i], (const real *)dy + i * d,
                    d_res ? (const real *)d_res + i * d : NULL, (real *)dx + i * d);
 }

@@ -94,7 +94,7 @@ static double worst(const struct graph *g, const double *truth, const double *x,
             largest = fmax(largest, fabs(truth[at + i]));
         for (int64_t i = 0; i < n; i++) {
             double d = fabs(truth[at + i] - x[at + i]) / largest / eps;
-            if (!(i >= s->zero_lo && i < s->zero_hi) && !(d <= ret))
+            if (!graph_grad_is_zero(s, i) && !(d <= ret))
                 ret = isnan(d) ? INFINITY : d;
         }
         at += n;
@@ -114,7 +114,7 @@ static double rms_off(const struct graph *g, const double *truth, const double *
             continue;
         int64_t n = s->dim[0].factor * (s->ndim > 1 ? s->dim[1].factor : 1);
         for (int64_t i = 0; i < n; i++) {
-            bool zero = i >= s->zero_lo && i < s->zero_hi;
+            bool zero = graph_grad_is_zero(s, i);
             off += zero ? 0 : (truth[at + i] - x[at + i]) * (truth[at + i] - x[at + i]);
             all += truth[at + i] * truth[at + i];
         }

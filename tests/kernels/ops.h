@@ -39,6 +39,7 @@ enum flags {
     DROPPED = 134217728,    /* some choices have no row */
     GIVEN = 268435456,      /* routers choose nothing */
     DOCUMENTS = 536870912,  /* attention: of different lengths */
+    PLUS_ONE = 1073741824,   /* norms */
 };
 
 /* The kinds of runs that include a case. */

@@ -20,11 +20,23 @@
         return OK;                                                                                             \
     }
 
+#define UNARY_WITH(name)                                                                                       \
+    static err_t name##_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p) \
+    {                                                                                                          \
+        k->name(s, c->n, c->limit, p[0], p[1]);                                                                \
+        return OK;                                                                                             \
+    }
+
 UNARY(gelu)
+UNARY(gelu_erf)
+UNARY_WITH(scale)
+UNARY_WITH(cap)
 UNARY(relu)
 UNARY(cast)
 BINARY(swiglu)
+BINARY(geglu)
 BINARY(gelu_grad)
+BINARY(gelu_erf_grad)
 BINARY(relu_grad)
 BINARY(add)
 
@@ -70,6 +82,24 @@ static void relu_grad_link(const struct kcase *c, struct grad_link *l)
     l->forward = "relu";
 }
 
+static void gelu_erf_grad_link(const struct kcase *c, struct grad_link *l)
+{
+    gelu_grad_link(c, l);
+    l->forward = "gelu_erf";
+}
+
+static err_t cap_grad_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
+{
+    k->cap_grad(s, c->n, c->limit, p[0], p[1], p[2]);
+    return OK;
+}
+
+static void cap_grad_link(const struct kcase *c, struct grad_link *l)
+{
+    gelu_grad_link(c, l);
+    l->forward = "cap";
+}
+
 static void swiglu_grad_shape(const struct kcase *c, struct case_operand *o)
 {
     o[0] = o[1] = o[2] = operand_in(c->n);
@@ -90,6 +120,18 @@ static void swiglu_grad_link(const struct kcase *c, struct grad_link *l)
     l->seed[2] = 2;
     l->target[3] = 0;
     l->target[4] = 1;
+}
+
+static err_t geglu_grad_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
+{
+    k->geglu_grad(s, c->n, p[0], p[1], p[2], p[3], p[4]);
+    return OK;
+}
+
+static void geglu_grad_link(const struct kcase *c, struct grad_link *l)
+{
+    swiglu_grad_link(c, l);
+    l->forward = "geglu";
 }
 
 /* ---- loss and optimizer ---- */
@@ -203,6 +245,14 @@ const struct op_desc ops_flat[] = {
     {"swiglu", binary_shape, swiglu_call, .terms = gate_terms},
     {"swiglu_grad", swiglu_grad_shape, swiglu_grad_call, swiglu_grad_link, .terms = gate_terms,
      .aliases = {{3, 0}, {4, 1}}},
+    {"geglu", binary_shape, geglu_call, .terms = gate_terms},
+    {"geglu_grad", swiglu_grad_shape, geglu_grad_call, geglu_grad_link, .terms = gate_terms,
+     .aliases = {{3, 0}, {4, 1}}},
+    {"gelu_erf", unary_shape, gelu_erf_call, .terms = gate_terms},
+    {"gelu_erf_grad", binary_shape, gelu_erf_grad_call, gelu_erf_grad_link, .terms = gate_terms, .aliases = {{2, 1}}},
+    {"scale", unary_shape, scale_call, .terms = exact, .aliases = {{1, 0}}},
+    {"cap", unary_shape, cap_call, .terms = gate_terms},
+    {"cap_grad", binary_shape, cap_grad_call, cap_grad_link, .terms = gate_terms, .aliases = {{2, 1}}},
     {"gelu", unary_shape, gelu_call, .terms = gate_terms},
     {"gelu_grad", binary_shape, gelu_grad_call, gelu_grad_link, .terms = gate_terms, .aliases = {{2, 1}}},
     {"relu", unary_shape, relu_call, .terms = exact},

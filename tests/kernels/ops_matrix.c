@@ -153,7 +153,7 @@ static void rmsnorm_shape(const struct kcase *c, struct case_operand *o)
 
 static err_t rmsnorm_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
 {
-    k->rmsnorm(s, c->t, c->d, NORM_EPS, p[0], p[1], p[2], p[3], p[4], p[5]);
+    k->rmsnorm(s, c->t, c->d, NORM_EPS, c->flags & PLUS_ONE, p[0], p[1], p[2], p[3], p[4], p[5]);
     return OK;
 }
 
@@ -170,7 +170,7 @@ static void rmsnorm_grad_shape(const struct kcase *c, struct case_operand *o)
 
 static err_t rmsnorm_grad_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
 {
-    k->rmsnorm_grad(s, c->t, c->d, p[0], p[1], p[2], p[3], p[4], p[5], p[6]);
+    k->rmsnorm_grad(s, c->t, c->d, c->flags & PLUS_ONE, p[0], p[1], p[2], p[3], p[4], p[5], p[6]);
     return OK;
 }
 

@@ -217,9 +217,17 @@ static void nan_case(const struct kern_ops *k, struct kern_stream *s, const char
         assert_true(isnan(y[at]));
         k->relu(s, N, x, y);
         assert_true(isnan(y[at]));
+        k->gelu_erf(s, N, x, y);
+        assert_true(isnan(y[at]));
+        k->scale(s, N, 2, x, y);
+        assert_true(isnan(y[at]));
+        k->cap(s, N, 2, x, y);
+        assert_true(isnan(y[at]));
+        k->geglu(s, N, x, w, y);
+        assert_true(isnan(y[at]));
         k->swiglu(s, N, x, w, y);
         assert_true(isnan(y[at]));
-        k->rmsnorm(s, 1, N, 1e-5, x, NULL, w, NULL, y, stat);
+        k->rmsnorm(s, 1, N, 1e-5, false, x, NULL, w, NULL, y, stat);
         assert_true(isnan(y[0]));
         k->sumsq_blocks(s, N, 1024, x, blocks);
         assert_true(isnan(blocks[0]));

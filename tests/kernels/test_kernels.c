@@ -261,7 +261,7 @@ static void check_statistics(const struct kern_ops *k, const char *isa)
         element_put(DT_BF16, &w[j], 1);
     }
     kernel_setup_init(&setup, cpu(), k, 1);
-    k->rmsnorm(setup.s, 1, D, eps, x, res, w, r, y, &scale);
+    k->rmsnorm(setup.s, 1, D, eps, false, x, res, w, r, y, &scale);
     if (element_get(DT_BF16, r) != 1 || fabs((double)scale - rstd) > 1e-6)
         fail_msg("%s: rmsnorm of %g has rstd %.9g instead of %.9g", isa, element_get(DT_BF16, r), (double)scale, rstd);
     k->layernorm(setup.s, 1, D, eps, x, res, w, b, r, y, &mean, &scale);

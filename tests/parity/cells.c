@@ -3,11 +3,12 @@
 #include "tests/parity/cells.h"
 
 #define MAX_TEXT 64
-#define MAX_SETS 48
+#define MAX_SETS 56
 
-static const char *const model_names[CELL_MODELS] = {"llama", "gpt2", "transformer", "mixture", "qwen", "olmo"};
-static const char *const model_texts[CELL_MODELS] = {parity_llama, parity_gpt2,  parity_transformer,
-                                                     parity_llama, parity_llama, parity_llama};
+static const char *const model_names[CELL_MODELS] = {"llama", "gpt2", "transformer", "mixture",
+                                                     "qwen",  "olmo", "neox",        "gemma"};
+static const char *const model_texts[CELL_MODELS] = {parity_llama, parity_gpt2,  parity_transformer, parity_llama,
+                                                     parity_llama, parity_llama, parity_llama,       parity_llama};
 static const char *const sp_names[] = {"", " sp", " sp async"};
 static const char *const routing_names[] = {"", " sparse", " balance"};
 static const char *const recompute_names[] = {"none", "full", "pointwise", "attention", "experts"};
@@ -175,6 +176,39 @@ static void set_experts(struct sets *s, const struct cell *c)
     set_word(s, "model.expert_drop", uneven || !balance ? "position" : "probability");
 }
 
+/* GPT-NeoX; uneven: Phi-2 with a layer that does not rotate. */
+static void set_neox(struct sets *s, bool uneven)
+{
+    set_word(s, "model.norm", "layer");
+    set_word(s, "model.branches", uneven ? "one_norm" : "parallel");
+    set_word(s, "model.ffn_plain", "true");
+    set_word(s, "model.activation", uneven ? "gelu" : "gelu_erf");
+    set_word(s, "model.qkv_bias", "true");
+    set_word(s, "model.out_bias", "true");
+    set_word(s, "model.ffn_bias", "true");
+    set_word(s, "model.head_bias", uneven ? "true" : "false");
+    set_word(s, "model.rope_part", "0.67");
+    set_word(s, "model.rope_layers", uneven ? "10" : "1");
+}
+
+/* Gemma 3 with the soft-cap of Gemma 2; uneven: Granite. */
+static void set_gemma(struct sets *s, bool uneven)
+{
+    set_word(s, "model.embed_scale", "7");
+    set_word(s, "model.score_scale", "0.25");
+    set_word(s, "model.residual_scale", uneven ? "0.5" : "1");
+    set_word(s, "model.logit_scale", uneven ? "0.25" : "1");
+    if (uneven)
+        return;
+    set_word(s, "model.logit_cap", "3");
+    set_word(s, "model.norm", "rms1");
+    set_word(s, "model.norm_place", "both");
+    set_word(s, "model.activation", "gelu");
+    set_word(s, "model.qk_norm", "head");
+    set_word(s, "model.rope_layers", "l1");
+    set_word(s, "model.rope_local_theta", "100");
+}
+
 static void set_model(struct sets *s, const struct cell *c, int layers)
 {
     const bool uneven = c->factor[CELL_UNEVEN], llama = model_texts[c->model] == parity_llama;
@@ -197,8 +231,14 @@ static void set_model(struct sets *s, const struct cell *c, int layers)
         set_word(s, "model.rope_factor", "4");
         set_word(s, "model.rope_original", "12");
     }
-    if (c->model == CELL_OLMO)
+    if (c->model == CELL_OLMO) {
         set_word(s, "model.qk_norm", "whole");
+        set_word(s, "model.norm_place", uneven ? "before" : "after");
+    }
+    if (c->model == CELL_NEOX)
+        set_neox(s, uneven);
+    if (c->model == CELL_GEMMA)
+        set_gemma(s, uneven);
     set_key(s, "model.vocab", uneven ? 301 : 300);
     set_key(s, "train.seq", uneven ? 19 : 24);
 }

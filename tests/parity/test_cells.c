@@ -29,6 +29,16 @@ TEST(olmo_cells_of_four_workers)
     pairs(CELL_OLMO, 4);
 }
 
+TEST(neox_cells_of_four_workers)
+{
+    pairs(CELL_NEOX, 4);
+}
+
+TEST(gemma_cells_of_four_workers)
+{
+    pairs(CELL_GEMMA, 4);
+}
+
 TEST(transformer_cells_of_four_workers)
 {
     pairs(CELL_TRANSFORMER, 4);

@@ -39,6 +39,16 @@ TEST(olmo_pairs_of_axes)
     assert_true(run(all_pairs, CELL_OLMO) >= 50);
 }
 
+TEST(neox_pairs_of_axes)
+{
+    assert_true(run(all_pairs, CELL_NEOX) >= 80);
+}
+
+TEST(gemma_pairs_of_axes)
+{
+    assert_true(run(all_pairs, CELL_GEMMA) >= 80);
+}
+
 TEST(transformer_pairs_of_axes)
 {
     assert_true(run(all_pairs, CELL_TRANSFORMER) >= 80);
@@ -57,6 +67,11 @@ TEST(llama_triples_of_choices)
 TEST(qwen_triples_of_choices)
 {
     assert_true(run(all_triples, CELL_QWEN) >= 80);
+}
+
+TEST(gemma_triples_of_choices)
+{
+    assert_true(run(all_triples, CELL_GEMMA) >= 80);
 }
 
 TEST(transformer_triples_of_choices)

@@ -107,16 +107,17 @@ static err_t op_bias_grad(const struct run *r, const struct op *op)
 
 static err_t op_rmsnorm(const struct run *r, const struct op *op)
 {
-    KERN(r)->rmsnorm(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), op->eps, run_arg(r, op, 0),
-                     run_arg(r, op, 1), run_arg(r, op, 2), run_arg(r, op, 3), run_arg(r, op, 4), run_arg(r, op, 5));
+    KERN(r)->rmsnorm(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), op->eps, op->flags & OPF_PLUS_ONE,
+                     run_arg(r, op, 0), run_arg(r, op, 1), run_arg(r, op, 2), run_arg(r, op, 3), run_arg(r, op, 4),
+                     run_arg(r, op, 5));
     return OK;
 }
 
 static err_t op_rmsnorm_grad(const struct run *r, const struct op *op)
 {
-    KERN(r)->rmsnorm_grad(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), run_arg(r, op, 0), run_arg(r, op, 1),
-                          run_arg(r, op, 2), run_arg(r, op, 3), run_arg(r, op, 4), run_arg(r, op, 5),
-                          run_arg(r, op, 6));
+    KERN(r)->rmsnorm_grad(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), op->flags & OPF_PLUS_ONE,
+                          run_arg(r, op, 0), run_arg(r, op, 1), run_arg(r, op, 2), run_arg(r, op, 3), run_arg(r, op, 4),
+                          run_arg(r, op, 5), run_arg(r, op, 6));
     return OK;
 }
 
@@ -138,7 +139,8 @@ static err_t op_layernorm_grad(const struct run *r, const struct op *op)
 
 static err_t op_rope(const struct run *r, const struct op *op)
 {
-    const struct graph_rope *g = &r->engine->config.graph->rope;
+    const struct graph *graph = r->engine->config.graph;
+    const struct graph_rope *g = &graph->ropes[graph->nodes[op->node].rope];
     const struct kern_rope rope = {g->pairs, g->frequency, g->factor};
     KERN(r)->rope(run_stream(r, op), run_dim(r, op->m), seq_of(r, op), op->pos0, op->heads, op->head_dim, op->lda,
                   &rope, op->flags & OPF_INVERSE, run_arg(r, op, 0));
@@ -236,6 +238,50 @@ static err_t op_gelu_grad(const struct run *r, const struct op *op)
     return OK;
 }
 
+static err_t op_geglu(const struct run *r, const struct op *op)
+{
+    KERN(r)->geglu(run_stream(r, op), elements(r, op), run_arg(r, op, 0), run_arg(r, op, 1), run_arg(r, op, 2));
+    return OK;
+}
+
+static err_t op_geglu_grad(const struct run *r, const struct op *op)
+{
+    KERN(r)->geglu_grad(run_stream(r, op), elements(r, op), run_arg(r, op, 0), run_arg(r, op, 1), run_arg(r, op, 2),
+                        run_arg(r, op, 3), run_arg(r, op, 4));
+    return OK;
+}
+
+static err_t op_gelu_erf(const struct run *r, const struct op *op)
+{
+    KERN(r)->gelu_erf(run_stream(r, op), elements(r, op), run_arg(r, op, 0), run_arg(r, op, 1));
+    return OK;
+}
+
+static err_t op_gelu_erf_grad(const struct run *r, const struct op *op)
+{
+    KERN(r)->gelu_erf_grad(run_stream(r, op), elements(r, op), run_arg(r, op, 0), run_arg(r, op, 1), run_arg(r, op, 2));
+    return OK;
+}
+
+static err_t op_scale(const struct run *r, const struct op *op)
+{
+    KERN(r)->scale(run_stream(r, op), elements(r, op), op->rate, run_arg(r, op, 0), run_arg(r, op, 1));
+    return OK;
+}
+
+static err_t op_cap(const struct run *r, const struct op *op)
+{
+    KERN(r)->cap(run_stream(r, op), elements(r, op), op->rate, run_arg(r, op, 0), run_arg(r, op, 1));
+    return OK;
+}
+
+static err_t op_cap_grad(const struct run *r, const struct op *op)
+{
+    KERN(r)->cap_grad(run_stream(r, op), elements(r, op), op->rate, run_arg(r, op, 0), run_arg(r, op, 1),
+                      run_arg(r, op, 2));
+    return OK;
+}
+
 static err_t op_relu(const struct run *r, const struct op *op)
 {
     KERN(r)->relu(run_stream(r, op), elements(r, op), run_arg(r, op, 0), run_arg(r, op, 1));
@@ -329,6 +375,13 @@ const run_op_fn run_kernel_ops[OP_KIND_COUNT] = {
     [OP_SWIGLU_GRAD] = op_swiglu_grad,
     [OP_GELU] = op_gelu,
     [OP_GELU_GRAD] = op_gelu_grad,
+    [OP_GEGLU] = op_geglu,
+    [OP_GEGLU_GRAD] = op_geglu_grad,
+    [OP_GELU_ERF] = op_gelu_erf,
+    [OP_GELU_ERF_GRAD] = op_gelu_erf_grad,
+    [OP_SCALE] = op_scale,
+    [OP_CAP] = op_cap,
+    [OP_CAP_GRAD] = op_cap_grad,
     [OP_RELU] = op_relu,
     [OP_RELU_GRAD] = op_relu_grad,
     [OP_ADD] = op_add,

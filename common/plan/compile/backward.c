@@ -295,6 +295,7 @@ static void norm(struct compiler *c, int i, enum op_kind kind)
     const int layer_args[] = {in, w, stat, rstd, dy, d_res, dx, dw, db};
     struct op *op = compile_op(c, kind, i);
     tp_set_norm(c, op, i);
+    op->flags = n->plus_one ? OPF_PLUS_ONE : 0;
     op->eps = n->eps;
     for (int k = 0; k < (layer ? 9 : 7); k++)
         op_arg(op, k, layer ? layer_args[k] : rms_args[k]);
@@ -390,9 +391,24 @@ static void unary(struct compiler *c, int i, enum op_kind kind)
     int dy = compile_take_grad(c, n->out[0]), dx = last ? dy : compile_work_buffer(c, n->in[0], ".grad");
     struct op *op = compile_op(c, kind, i);
     elementwise(c, op, n->out[0]);
+    op->rate = n->factor;
     op_arg(op, 0, x);
     op_arg(op, 1, dy);
     op_arg(op, 2, dx);
+    compile_add_gradient(c, n->in[0], dx);
+}
+
+static void scale(struct compiler *c, int i, enum op_kind kind)
+{
+    const struct graph_node *n = &c->g->nodes[i];
+    sum_shares(c, n->out[0]);
+    bool last = compile_grad_may_overwrite(c, c->grad[n->out[0]]);
+    int dy = compile_take_grad(c, n->out[0]), dx = last ? dy : compile_work_buffer(c, n->in[0], ".grad");
+    struct op *op = compile_op(c, kind, i);
+    elementwise(c, op, n->out[0]);
+    op->rate = n->factor;
+    op_arg(op, 0, dy);
+    op_arg(op, 1, dx);
     compile_add_gradient(c, n->in[0], dx);
 }
 
@@ -466,7 +482,11 @@ static const struct {
     [GO_ROPE] = {rope, OP_ROPE},
     [GO_ATTENTION] = {attention, OP_ATTENTION_GRAD},
     [GO_SWIGLU] = {swiglu, OP_SWIGLU_GRAD},
+    [GO_GEGLU] = {swiglu, OP_GEGLU_GRAD},
     [GO_GELU] = {gelu, OP_GELU_GRAD},
+    [GO_GELU_ERF] = {unary, OP_GELU_ERF_GRAD},
+    [GO_SCALE] = {scale, OP_SCALE},
+    [GO_CAP] = {unary, OP_CAP_GRAD},
     [GO_RELU] = {unary, OP_RELU_GRAD},
     [GO_ADD] = {add, OP_ADD},
     [GO_LOSS] = {loss, OP_CROSS_ENTROPY},

@@ -101,7 +101,8 @@ bool compile_may_overwrite(const struct compiler *c, int t)
         return false;
     enum graph_op op = c->g->nodes[producer].op;
     return op == GO_LINEAR || op == GO_EMBED || op == GO_ADD || op == GO_POSITIONS || op == GO_DROPOUT ||
-           op == GO_EXPERTS || op == GO_COMBINE || op == GO_GATE; /* their backward does not read their output */
+           op == GO_SCALE || op == GO_EXPERTS || op == GO_COMBINE ||
+           op == GO_GATE; /* their backward does not read their output */
 }
 
 /* Tensor t is made by a `from` node, and a `to` node is its only reader. */

@@ -141,6 +141,7 @@ static void norm_of(struct compiler *c, int i, enum op_kind kind, int x, int res
     const int layer_args[] = {x, add, w, b, r, y, stat, rstd};
     struct op *op = compile_op(c, kind, i);
     tp_set_norm(c, op, i);
+    op->flags = n->plus_one ? OPF_PLUS_ONE : 0;
     op->eps = n->eps;
     for (int k = 0; k < (layer ? 8 : 6); k++)
         op_arg(op, k, layer ? layer_args[k] : rms_args[k]);
@@ -193,7 +194,22 @@ static void unary(struct compiler *c, int i, enum op_kind kind)
     struct op *op = compile_op(c, kind, i);
     op->m = tp_rows(c, n->out[0]);
     op->n = dim_one(tp_cols(c, n->out[0]));
+    op->rate = n->factor;
     op_arg(op, 0, compile_value(c, n->in[0]));
+    op_arg(op, 1, y);
+}
+
+static void scale(struct compiler *c, int i, enum op_kind kind)
+{
+    const struct graph_node *n = &c->g->nodes[i];
+    bool taken = may_overwrite(c, n->in[0]);
+    int x = compile_value(c, n->in[0]),
+        y = taken ? compile_set_value(c, n->out[0], x) : compile_new_value(c, n->out[0]);
+    struct op *op = compile_op(c, kind, i);
+    op->m = tp_rows(c, n->out[0]);
+    op->n = dim_one(tp_cols(c, n->out[0]));
+    op->rate = n->factor;
+    op_arg(op, 0, x);
     op_arg(op, 1, y);
 }
 
@@ -396,7 +412,11 @@ static const struct {
     [GO_ROPE] = {rope, OP_ROPE},
     [GO_ATTENTION] = {attention, OP_ATTENTION},
     [GO_SWIGLU] = {binary, OP_SWIGLU},
+    [GO_GEGLU] = {binary, OP_GEGLU},
     [GO_GELU] = {gelu, OP_GELU},
+    [GO_GELU_ERF] = {unary, OP_GELU_ERF},
+    [GO_SCALE] = {scale, OP_SCALE},
+    [GO_CAP] = {unary, OP_CAP},
     [GO_RELU] = {unary, OP_RELU},
     [GO_ADD] = {binary, OP_ADD},
     [GO_LOSS] = {loss, OP_CROSS_ENTROPY},

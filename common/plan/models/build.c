@@ -354,6 +354,22 @@ static err_t check_attention(const struct job_model *m, const struct arch *arch,
                    m->qkv_bias ? "model.qkv_bias" : "model.qk_norm", arch->name);
 }
 
+static err_t check_rope(const struct job_model *m, struct why *why)
+{
+    const int64_t pairs = (int64_t)((double)job_head_dim(m) * (m->rope_part > 0 ? m->rope_part : 1)) / 2;
+    const char *local = m->rope_layers ? strchr(m->rope_layers, 'l') : NULL;
+    if (m->rope_type == ROPE_LONGROPE && (m->n_rope_short != pairs || m->n_rope_long != pairs || m->rope_original < 2))
+        return why_set(why, ERR_INVALID,
+                       "model.rope_type longrope needs %lld numbers in model.rope_short and model.rope_long, and "
+                       "model.rope_original",
+                       (long long)pairs);
+    return local && !(m->rope_local_theta > 1)
+               ? why_set(why, ERR_INVALID,
+                         "model.rope_layers has l, but model.rope_local_theta is %g; it must be above 1",
+                         m->rope_local_theta)
+               : OK;
+}
+
 static err_t check_model(const struct job_model *m, int64_t seq, struct why *why)
 {
     const struct {
@@ -388,6 +404,7 @@ static err_t check_model(const struct job_model *m, int64_t seq, struct why *why
     if (arch->rotary && !(m->rope_theta > 1))
         return why_set(why, ERR_INVALID, "model.rope_theta is %g; it must be above 1; 10000 is usual", m->rope_theta);
     e = check_attention(m, arch, why);
+    e = e ? e : check_rope(m, why);
     e = e ? e : check_divides("model.kv_heads", m->kv_heads, "model.heads", m->heads, why);
     return e || !m->experts ? e : check_experts(m, why);
 }
@@ -402,7 +419,11 @@ static struct job_model with_defaults(const struct job_model *model)
     m.router_groups = m.router_groups ? m.router_groups : 1;
     m.router_groups_kept = m.router_groups_kept ? m.router_groups_kept : 1;
     m.router_group_best = m.router_group_best ? m.router_group_best : 1;
-    m.router_scale = m.router_scale != 0 ? m.router_scale : 1;
+    double *const factors[] = {&m.router_scale, &m.embed_scale, &m.residual_scale, &m.logit_scale};
+    for (size_t i = 0; i < sizeof(factors) / sizeof(factors[0]); i++)
+        *factors[i] = *factors[i] != 0 ? *factors[i] : 1;
+    if (m.activation == ACTIVATION_AUTO)
+        m.activation = m.arch == ARCH_GPT2 ? ACTIVATION_GELU : ACTIVATION_SILU;
     if (m.ffn == 0 && m.dim > 0 && m.dim <= MAX_WIDTH)
         m.ffn = (arch->ffn * m.dim / arch->ffn_over + arch->ffn_step - 1) / arch->ffn_step * arch->ffn_step;
     m.expert_ffn = m.expert_ffn ? m.expert_ffn : m.ffn;

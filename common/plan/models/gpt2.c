@@ -1,6 +1,7 @@
 /* GPT-2 (Radford et al. 2019): pre-norm with LayerNorm, learned positions, one matrix for q, k and v, GELU in its tanh
- * form, biases everywhere, the head shares the embedding's table. Names and shapes are Hugging Face's, whose Conv1D
- * stores weights [in, out]; the tied head has no tensor of its own. The position table has as many rows as train.seq.
+ * form (or by model.activation the exact one), biases everywhere, the head shares the embedding's table. Names and
+ * shapes are Hugging Face's, whose Conv1D stores weights [in, out]; the tied head has no tensor of its own. The
+ * position table has as many rows as train.seq.
  *
  * Initialisation: normal 0.02, and 0.02 / sqrt(2 layers) for the two products that add to the residual stream (the
  * paper's scaling, as in Hugging Face's _init_weights); biases 0. */
@@ -103,13 +104,14 @@ static int mlp(struct graph_builder *b, const struct job_model *m, int layer, do
     struct weights c_fc = affine(b, layer, "mlp.c_fc", std_normal, m->dim, m->ffn);
     struct weights c_proj = affine(b, layer, "mlp.c_proj", residual_std, m->ffn, m->dim);
     int h = linear(b, layer, x, c_fc, "fc", m->ffn);
-    int y = graph_add_activation(b, layer, "gelu", m->ffn);
+    const enum graph_op op = m->activation == ACTIVATION_GELU_ERF ? GO_GELU_ERF : GO_GELU;
+    int y = graph_add_activation(b, layer, graph_op_name(op), m->ffn);
     const int by_col[] = {c_fc.w, h, y};
     for (int i = 0; i < 3; i++)
         graph_cut(b, by_col[i], 1, m->ffn);
     graph_cut(b, c_fc.b, 0, m->ffn);
     graph_cut(b, c_proj.w, 0, m->ffn);
-    struct graph_node *n = graph_add_node(b, GO_GELU, layer);
+    struct graph_node *n = graph_add_node(b, op, layer);
     n->in[0] = h;
     n->out[0] = y;
     return linear(b, layer, y, c_proj, "mlp", m->dim);

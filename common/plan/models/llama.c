@@ -1,7 +1,10 @@
 /* Llama: pre-norm with RMSNorm, rotary positions on neighbouring pairs, grouped-query attention, SwiGLU, no biases
- * (Touvron et al. 2023; Llama 2 and 3). Names are torchtitan's, so that its checkpoints open here and ours there. Three
- * keys make the attention of its relatives: biases of wq, wk and wv (Qwen2), heads of another width (Qwen3), RMSNorm of
- * queries and keys (Qwen3, OLMoE).
+ * (Touvron et al. 2023; Llama 2 and 3). Names are torchtitan's, so that its checkpoints open here and ours there. Keys
+ * of the job file change its parts to those of its relatives (docs/use/models.md): biases, heads of another width,
+ * norms of queries and keys, LayerNorm, norms behind the branches, branches in parallel, a plain feed-forward, factors.
+ *
+ *   norm_place before    x + f(norm(x))        after    x + norm(f(x))        both    x + norm(f(norm(x)))
+ *   branches parallel    x + attention(norm(x)) + feed_forward(norm(x))
  *
  * Initialisation is torchtitan's, torchtitan/models/llama3/model/model.py with depth_init: wq, wk, wv and w1 normal
  * 0.02; wo, w2 and w3 normal 0.02 / sqrt(2 (layer + 1)), layers counted from 0; the embedding normal 1; the head normal
@@ -36,11 +39,11 @@ static int weight(struct graph_builder *b, const struct block *k, const char *na
     return graph_add_param(b, p, "layers.%d.%s.weight", k->layer, name);
 }
 
-/* A vector of the attention. */
+/* A vector of a layer. */
 static int vector(struct graph_builder *b, const struct block *k, const char *name, enum graph_init init, int64_t rows)
 {
     struct graph_param p = {.unit = k->unit, .init = init, .rows = rows};
-    return graph_add_param(b, p, "layers.%d.attention.%s", k->layer, name);
+    return graph_add_param(b, p, "layers.%d.%s", k->layer, name);
 }
 
 static int linear(struct graph_builder *b, const struct block *k, int x, int w, int bias, const char *name,
@@ -51,26 +54,80 @@ static int linear(struct graph_builder *b, const struct block *k, int x, int w, 
     return y;
 }
 
-/* Returns the normed y; *x becomes the residual stream behind the sum. res -1: no sum yet. */
-static int norm(struct graph_builder *b, const struct job_model *m, int layer, int w, const char *name, int *x, int res)
+/* Operators without parameters of dim columns. */
+static int sum(struct graph_builder *b, const struct job_model *m, int layer, const char *name, int x, int y)
 {
-    char text[32];
+    int z = graph_add_activation(b, layer, name, m->dim);
+    struct graph_node *n = graph_add_node(b, GO_ADD, layer);
+    n->in[0] = x;
+    n->in[1] = y;
+    n->out[0] = z;
+    return z;
+}
+
+/* x itself for a factor of 1. */
+static int scaled(struct graph_builder *b, int layer, const char *name, int x, double factor, int64_t cols)
+{
+    if (factor == 1)
+        return x;
+    int y = graph_add_activation(b, layer, name, cols);
+    struct graph_node *n = graph_add_node(b, GO_SCALE, layer);
+    n->in[0] = x;
+    n->out[0] = y;
+    n->factor = factor;
+    return y;
+}
+
+/* ---- norms ---- */
+
+static void norm_node(struct graph_builder *b, const struct job_model *m, int layer, const int in[4], const int out[4])
+{
+    const bool centred = m->norm == NORM_LAYER; /* y, mean, rstd, sum; else y, rstd, sum */
+    struct graph_node *n = graph_add_node(b, centred ? GO_LAYERNORM : GO_RMSNORM, layer);
+    memcpy(n->in, in, 4 * sizeof(*in));
+    n->out[0] = out[0];
+    n->out[1] = centred ? out[1] : out[2];
+    n->out[2] = centred ? out[2] : out[3];
+    n->out[3] = centred ? out[3] : -1;
+    n->plus_one = m->norm == NORM_RMS1;
+    n->eps = m->norm_eps;
+}
+
+/* Its parameters are "layers.L.NAME.weight" and .bias, or those of NAME outside the layers. Returns the normed y; *x
+ * becomes the residual stream behind the sum. res -1: no sum yet. */
+static int norm(struct graph_builder *b, const struct job_model *m, int unit, int layer, const char *name, int *x,
+                int res)
+{
+    const bool centred = m->norm == NORM_LAYER;
+    const struct graph_param scale = {unit, m->norm == NORM_RMS1 ? INIT_ZERO : INIT_ONE, 0, m->dim, 0};
+    const struct graph_param shift = {unit, INIT_ZERO, 0, m->dim, 0};
+    char text[48], at[32] = "";
+    if (layer >= 0)
+        snprintf(at, sizeof(at), "layers.%d.", layer);
+    int w = graph_add_param(b, scale, "%s%s.weight", at, name);
+    int bias = centred ? graph_add_param(b, shift, "%s%s.bias", at, name) : -1;
     int y = graph_add_activation(b, layer, name, m->dim);
+    snprintf(text, sizeof(text), "%s.mean", name);
+    int mean = centred ? graph_add_stat(b, layer, text, 1) : -1;
     snprintf(text, sizeof(text), "%s.rstd", name);
     int rstd = graph_add_stat(b, layer, text, 1);
     snprintf(text, sizeof(text), "%s.sum", name);
     int r = res < 0 ? -1 : graph_add_activation(b, layer, text, m->dim);
-    struct graph_node *n = graph_add_node(b, GO_RMSNORM, layer);
-    n->in[0] = *x;
-    n->in[1] = res;
-    n->in[2] = w;
-    n->out[0] = y;
-    n->out[1] = rstd;
-    n->out[2] = r;
-    n->eps = m->norm_eps;
+    norm_node(b, m, layer, (const int[]){*x, res, w, bias}, (const int[]){y, mean, rstd, r});
     *x = r < 0 ? *x : r;
     return y;
 }
+
+/* What a branch adds to the residual stream. */
+static int branch_end(struct graph_builder *b, const struct block *k, const char *norm_name, const char *name, int y)
+{
+    const struct job_model *m = k->m;
+    if (m->norm_place != NORM_BEFORE)
+        y = norm(b, m, k->unit, k->layer, norm_name, &y, -1);
+    return scaled(b, k->layer, name, y, m->residual_scale, m->dim);
+}
+
+/* ---- attention ---- */
 
 /* Cuts dimension `dim` of a tensor by query heads, or by key-value heads. */
 static void cut_heads(struct graph_builder *b, const struct block *k, int tensor, int dim, bool kv)
@@ -81,12 +138,17 @@ static void cut_heads(struct graph_builder *b, const struct block *k, int tensor
         graph_cut_heads(b, tensor, dim, 1, k->m->heads, k->m->kv_heads);
 }
 
+/* Positions of queries or keys; none where the layer does not rotate them. */
 static void rope(struct graph_builder *b, const struct block *k, int x, int64_t heads)
 {
+    const char kind = job_rope_of(k->m, k->layer);
+    if (kind == '0')
+        return;
     struct graph_node *n = graph_add_node(b, GO_ROPE, k->layer);
     n->in[0] = n->out[0] = x;
     n->heads = heads;
     n->head_dim = k->m->head_dim;
+    n->rope = kind == 'l';
 }
 
 /* Queries, keys and values: in this order in what follows. */
@@ -95,9 +157,9 @@ struct projection {
     bool kv;
 };
 static const struct projection projections[3] = {
-    {"attention.wq", "wq.bias", "q_norm.weight", "q", "q_norm", "q_norm.rstd", false},
-    {"attention.wk", "wk.bias", "k_norm.weight", "k", "k_norm", "k_norm.rstd", true},
-    {"attention.wv", "wv.bias", NULL, "v", NULL, NULL, true},
+    {"attention.wq", "attention.wq.bias", "attention.q_norm.weight", "q", "q_norm", "q_norm.rstd", false},
+    {"attention.wk", "attention.wk.bias", "attention.k_norm.weight", "k", "k_norm", "k_norm.rstd", true},
+    {"attention.wv", "attention.wv.bias", NULL, "v", NULL, NULL, true},
 };
 
 static int64_t columns(const struct block *k, const struct projection *p)
@@ -111,7 +173,7 @@ static int qk_norm(struct graph_builder *b, const struct block *k, const struct 
     const struct job_model *m = k->m;
     const bool whole = m->qk_norm == QK_NORM_WHOLE;
     const int64_t heads = p->kv ? m->kv_heads : m->heads, cols = columns(k, p);
-    int w = vector(b, k, p->norm_weight, INIT_ONE, whole ? cols : m->head_dim);
+    int w = vector(b, k, p->norm_weight, m->norm == NORM_RMS1 ? INIT_ZERO : INIT_ONE, whole ? cols : m->head_dim);
     int y = graph_add_activation(b, k->layer, p->normed, cols);
     int rstd = graph_add_stat(b, k->layer, p->rstd, whole ? 1 : heads);
     cut_heads(b, k, y, 1, p->kv);
@@ -123,20 +185,36 @@ static int qk_norm(struct graph_builder *b, const struct block *k, const struct 
     n->out[1] = rstd;
     n->heads = whole ? 0 : heads;
     n->head_dim = whole ? 0 : m->head_dim;
+    n->plus_one = m->norm == NORM_RMS1;
     n->eps = m->norm_eps;
     return y;
 }
 
-/* ret: queries, keys, values as attention reads them; returns the weight of its output. */
-static int project(struct graph_builder *b, const struct block *k, int x, int ret[3])
+/* A key's bias adds q . b to every score of a row, and softmax does not see it, unless it rotates with the position or
+ * a norm follows. */
+static void mark_key_bias(struct graph_builder *b, const struct block *k, int bias)
+{
+    const struct job_model *m = k->m;
+    const int64_t turned = job_rope_of(m, k->layer) == '0' ? 0 : 2 * b->g->ropes[0].pairs;
+    if (b->err || bias < 0 || m->qk_norm != QK_NORM_NONE || turned >= m->head_dim)
+        return;
+    struct graph_tensor *t = &b->g->tensors[bias];
+    t->zero_lo = turned;
+    t->zero_hi = t->zero_every = m->head_dim;
+}
+
+/* ret: queries, keys, values as attention reads them; ret_out: weight and bias of its output. */
+static void project(struct graph_builder *b, const struct block *k, int x, int ret[3], int ret_out[2])
 {
     const struct job_model *m = k->m;
     int w[3], bias[3] = {-1, -1, -1};
     for (int i = 0; i < 3; i++)
         w[i] = weight(b, k, projections[i].weight, 0.02, columns(k, &projections[i]), m->dim);
-    int wo = weight(b, k, "attention.wo", k->residual_std, m->dim, k->q_dim);
+    ret_out[0] = weight(b, k, "attention.wo", k->residual_std, m->dim, k->q_dim);
     for (int i = 0; i < 3 && m->qkv_bias; i++)
         bias[i] = vector(b, k, projections[i].bias, INIT_ZERO, columns(k, &projections[i]));
+    ret_out[1] = m->out_bias ? vector(b, k, "attention.wo.bias", INIT_ZERO, m->dim) : -1;
+    mark_key_bias(b, k, bias[1]);
     for (int i = 0; i < 3; i++) {
         const struct projection *p = &projections[i];
         ret[i] = linear(b, k, x, w[i], bias[i], p->value, columns(k, p));
@@ -144,16 +222,16 @@ static int project(struct graph_builder *b, const struct block *k, int x, int re
         cut_heads(b, k, bias[i], 0, p->kv);
         cut_heads(b, k, ret[i], 1, p->kv);
     }
-    cut_heads(b, k, wo, 1, false);
+    cut_heads(b, k, ret_out[0], 1, false);
     for (int i = 0; i < 2 && m->qk_norm != QK_NORM_NONE; i++)
         ret[i] = qk_norm(b, k, &projections[i], ret[i]);
-    return wo;
 }
 
 static int attention(struct graph_builder *b, const struct block *k, int x)
 {
     const struct job_model *m = k->m;
-    int qkv[3], wo = project(b, k, x, qkv);
+    int qkv[3], out[2];
+    project(b, k, x, qkv, out);
     rope(b, k, qkv[0], m->heads);
     rope(b, k, qkv[1], m->kv_heads);
     int o = graph_add_activation(b, k->layer, "o", k->q_dim);
@@ -170,38 +248,63 @@ static int attention(struct graph_builder *b, const struct block *k, int x)
     n->head_dim = m->head_dim;
     n->causal = true;
     graph_set_scores(n, m, k->layer);
-    return linear(b, k, o, wo, -1, "attn", m->dim);
+    return linear(b, k, o, out[0], out[1], "attn", m->dim);
 }
 
-/* The gated feed-forward with matrices of `name`: w2(silu(w1 x) * w3 x). `at` is the prefix of its activations. */
+/* ---- feed-forward ---- */
+
+static int activation(struct graph_builder *b, const struct block *k, enum graph_op op, const char *at, int x, int y,
+                      int64_t ffn)
+{
+    char text[GRAPH_NAME_MAX / 2];
+    snprintf(text, sizeof(text), "%s%s", at, graph_op_name(op));
+    int z = graph_add_activation(b, k->layer, text, ffn);
+    struct graph_node *n = graph_add_node(b, op, k->layer);
+    n->in[0] = x;
+    n->in[1] = y;
+    n->out[0] = z;
+    return z;
+}
+
+/* A product of the feed-forward `name`, by matrix `which` of `w` and its bias. */
+static int ffn_linear(struct graph_builder *b, const struct block *k, int x, const int w[3], const int bias[3],
+                      int which, const char *at, const char *name, int64_t cols)
+{
+    char text[GRAPH_NAME_MAX / 2];
+    snprintf(text, sizeof(text), "%s%s", at, name);
+    return linear(b, k, x, w[which], bias[which], text, cols);
+}
+
+/* The feed-forward with matrices of `name`: w2(f(w1 x) * w3 x), or w2(f(w1 x)) without a gate. `at` is the prefix of
+ * its activations. */
 static int feed_forward(struct graph_builder *b, const struct block *k, int x, const char *name, const char *at,
                         int64_t ffn)
 {
     const struct job_model *m = k->m;
-    char text[3][GRAPH_NAME_MAX / 2];
-    int w[3];
-    for (int i = 0; i < 3; i++) {
-        snprintf(text[i], sizeof(text[i]), "%s.w%d", name, i + 1);
-        w[i] = i == 1 ? weight(b, k, text[i], k->residual_std, m->dim, ffn)
-                      : weight(b, k, text[i], i ? k->residual_std : 0.02, ffn, m->dim);
+    const int n = m->ffn_plain ? 2 : 3;
+    char text[GRAPH_NAME_MAX / 2];
+    int w[3] = {-1, -1, -1}, bias[3] = {-1, -1, -1};
+    for (int i = 0; i < n; i++) {
+        snprintf(text, sizeof(text), "%s.w%d", name, i + 1);
+        w[i] = i == 1 ? weight(b, k, text, k->residual_std, m->dim, ffn)
+                      : weight(b, k, text, i ? k->residual_std : 0.02, ffn, m->dim);
     }
-    static const char *const parts[] = {"gate", "up", "swiglu"};
-    for (int i = 0; i < 3; i++)
-        snprintf(text[i], sizeof(text[i]), "%s%s", at, parts[i]);
-    int gate = linear(b, k, x, w[0], -1, text[0], ffn);
-    int up = linear(b, k, x, w[2], -1, text[1], ffn);
-    int y = graph_add_activation(b, k->layer, text[2], ffn);
-    const int by_row[] = {w[0], w[2]}, by_col[] = {w[1], gate, up, y};
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < n && m->ffn_bias; i++) {
+        snprintf(text, sizeof(text), "%s.w%d.bias", name, i + 1);
+        bias[i] = vector(b, k, text, INIT_ZERO, i == 1 ? m->dim : ffn);
+    }
+    int gate = ffn_linear(b, k, x, w, bias, 0, at, m->ffn_plain ? "up" : "gate", ffn);
+    int up = m->ffn_plain ? -1 : ffn_linear(b, k, x, w, bias, 2, at, "up", ffn);
+    const enum graph_op op = m->ffn_plain ? m->activation == ACTIVATION_GELU ? GO_GELU : GO_GELU_ERF
+                             : m->activation == ACTIVATION_GELU ? GO_GEGLU
+                                                                : GO_SWIGLU;
+    int y = activation(b, k, op, at, gate, up, ffn);
+    const int by_row[] = {w[0], w[2], bias[0], bias[2]}, by_col[] = {w[1], gate, up, y};
+    for (int i = 0; i < 4; i++)
         graph_cut(b, by_row[i], 0, ffn);
     for (int i = 0; i < 4; i++)
         graph_cut(b, by_col[i], 1, ffn);
-    struct graph_node *n = graph_add_node(b, GO_SWIGLU, k->layer);
-    n->in[0] = gate;
-    n->in[1] = up;
-    n->out[0] = y;
-    snprintf(text[0], sizeof(text[0]), "%sffn", at);
-    return linear(b, k, y, w[1], -1, text[0], m->dim);
+    return ffn_linear(b, k, y, w, bias, 1, at, "ffn", m->dim);
 }
 
 /* ---- experts ---- */
@@ -340,12 +443,7 @@ static int mixture(struct graph_builder *b, const struct block *k, int x)
     int ids, weights = route(b, k, &r, x, &ids), y = routed_experts(b, k, &r, x, ids, weights);
     if (!m->shared_experts)
         return y;
-    int shared = shared_experts(b, k, x), sum = graph_add_activation(b, k->layer, "ffn", m->dim);
-    struct graph_node *n = graph_add_node(b, GO_ADD, k->layer);
-    n->in[0] = y;
-    n->in[1] = shared;
-    n->out[0] = sum;
-    return sum;
+    return sum(b, m, k->layer, "ffn", y, shared_experts(b, k, x));
 }
 
 static bool has_experts(const struct job_model *m, int layer)
@@ -353,13 +451,88 @@ static bool has_experts(const struct job_model *m, int layer)
     return m->experts && layer >= m->dense_layers && (layer + 1) % m->moe_every == 0;
 }
 
+static int feed_forward_or_experts(struct graph_builder *b, const struct block *k, int y)
+{
+    return has_experts(k->m, k->layer) ? mixture(b, k, y) : feed_forward(b, k, y, "feed_forward", "", k->m->ffn);
+}
+
+/* The residual stream is *x, to which the next norm adds *res; -1: nothing. */
+static void layer_serial(struct graph_builder *b, const struct block *k, int *x, int *res)
+{
+    const struct job_model *m = k->m;
+    int y = norm(b, m, k->unit, k->layer, "attention_norm", x, *res);
+    *res = branch_end(b, k, "attention_post_norm", "attn.scaled", attention(b, k, y));
+    y = norm(b, m, k->unit, k->layer, "ffn_norm", x, *res);
+    *res = branch_end(b, k, "ffn_post_norm", "ffn.scaled", feed_forward_or_experts(b, k, y));
+}
+
+static void layer_parallel(struct graph_builder *b, const struct block *k, int *x, int *res)
+{
+    const struct job_model *m = k->m;
+    int y = norm(b, m, k->unit, k->layer, "attention_norm", x, *res);
+    int z = m->branches == BRANCHES_ONE_NORM ? y : norm(b, m, k->unit, k->layer, "ffn_norm", x, -1);
+    int a = branch_end(b, k, "attention_post_norm", "attn.scaled", attention(b, k, y));
+    int f = branch_end(b, k, "ffn_post_norm", "ffn.scaled", feed_forward_or_experts(b, k, z));
+    *res = sum(b, m, k->layer, "branches", a, f);
+}
+
+/* No norm reads the stream, so the sums are nodes of their own. */
+static void layer_after(struct graph_builder *b, const struct block *k, int *x)
+{
+    const struct job_model *m = k->m;
+    int a = branch_end(b, k, "attention_post_norm", "attn.scaled", attention(b, k, *x));
+    *x = sum(b, m, k->layer, "attn.sum", a, *x);
+    a = branch_end(b, k, "ffn_post_norm", "ffn.scaled", feed_forward_or_experts(b, k, *x));
+    *x = sum(b, m, k->layer, "ffn.sum", a, *x);
+}
+
+static void layer(struct graph_builder *b, const struct block *k, int *x, int *res)
+{
+    if (k->m->norm_place == NORM_AFTER)
+        layer_after(b, k, x);
+    else if (k->m->branches == BRANCHES_SERIAL)
+        layer_serial(b, k, x, res);
+    else
+        layer_parallel(b, k, x, res);
+}
+
+static int capped(struct graph_builder *b, const struct job_model *m, int x)
+{
+    if (m->logit_cap == 0)
+        return x;
+    int y = graph_add_activation(b, -1, "logits.capped", m->vocab);
+    struct graph_node *n = graph_add_node(b, GO_CAP, -1);
+    n->in[0] = x;
+    n->out[0] = y;
+    n->factor = m->logit_cap;
+    graph_cut(b, y, 1, m->vocab);
+    return y;
+}
+
+/* The logits' factor is applied to the input of the head, which is smaller, unless the head has a bias. */
+static void head(struct graph_builder *b, const struct job_model *m, int unit, int w_embed, int x)
+{
+    const struct graph_param table = {unit, INIT_NORMAL, 1 / sqrt((double)m->dim), m->vocab, m->dim};
+    int w = m->tied ? w_embed : graph_add_param(b, table, "output.weight");
+    int bias =
+        m->head_bias ? graph_add_param(b, (struct graph_param){unit, INIT_ZERO, 0, m->vocab, 0}, "output.bias") : -1;
+    const double before = m->head_bias ? 1 : m->logit_scale, behind = m->head_bias ? m->logit_scale : 1;
+    int y = scaled(b, -1, "norm.scaled", x, before, m->dim);
+    int logits = graph_add_activation(b, -1, "logits", m->vocab);
+    graph_cut(b, w, 0, m->vocab);
+    graph_cut(b, bias, 0, m->vocab);
+    graph_cut(b, logits, 1, m->vocab);
+    graph_add_linear(b, -1, y, w, bias, false, logits);
+    logits = scaled(b, -1, "logits.scaled", logits, behind, m->vocab);
+    graph_cut(b, logits, 1, m->vocab);
+    graph_add_loss(b, capped(b, m, logits));
+}
+
 void graph_build_llama(struct graph_builder *b, const struct job_model *m)
 {
     const int units = m->experts ? 2 : 1; /* of a layer */
     int head_unit = 1 + units * (int)m->layers;
-    double head_std = 1 / sqrt((double)m->dim);
-    struct graph_param table = {0, INIT_NORMAL, m->tied ? head_std : 1, m->vocab, m->dim};
-    struct graph_param head = {head_unit, INIT_NORMAL, head_std, m->vocab, m->dim};
+    struct graph_param table = {0, INIT_NORMAL, m->tied ? 1 / sqrt((double)m->dim) : 1, m->vocab, m->dim};
     graph_set_rope(b, m);
     int w_embed = graph_add_param(b, table, "tok_embeddings.weight");
     graph_cut(b, w_embed, 0, m->vocab);
@@ -369,23 +542,12 @@ void graph_build_llama(struct graph_builder *b, const struct job_model *m)
     n->in[0] = ids;
     n->in[1] = w_embed;
     n->out[0] = x;
+    x = scaled(b, -1, "embed.scaled", x, m->embed_scale, m->dim);
     int res = -1;
     for (int l = 0; l < m->layers; l++) {
         struct block k = {
             l, 1 + units * l, m, m->heads * m->head_dim, m->kv_heads * m->head_dim, 0.02 / sqrt(2.0 * (l + 1))};
-        struct graph_param scale = {k.unit, INIT_ONE, 0, m->dim, 0};
-        int w = graph_add_param(b, scale, "layers.%d.attention_norm.weight", l);
-        res = attention(b, &k, norm(b, m, l, w, "attention_norm", &x, res));
-        w = graph_add_param(b, scale, "layers.%d.ffn_norm.weight", l);
-        int y = norm(b, m, l, w, "ffn_norm", &x, res);
-        res = has_experts(m, l) ? mixture(b, &k, y) : feed_forward(b, &k, y, "feed_forward", "", m->ffn);
+        layer(b, &k, &x, &res);
     }
-    int w = graph_add_param(b, (struct graph_param){head_unit, INIT_ONE, 0, m->dim, 0}, "norm.weight");
-    int y = norm(b, m, -1, w, "norm", &x, res);
-    int w_head = m->tied ? w_embed : graph_add_param(b, head, "output.weight");
-    int logits = graph_add_activation(b, -1, "logits", m->vocab);
-    graph_cut(b, w_head, 0, m->vocab);
-    graph_cut(b, logits, 1, m->vocab);
-    graph_add_linear(b, -1, y, w_head, -1, false, logits);
-    graph_add_loss(b, logits);
+    head(b, m, head_unit, w_embed, norm(b, m, head_unit, -1, "norm", &x, res));
 }

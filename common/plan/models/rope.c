@@ -6,7 +6,9 @@
  *   llama3    by the wavelength w = 2 pi / f: f below original / high, f / s above original / low, a mixture between
  *   dynamic   default up to `original` positions; longer sequences are refused (job_rules.c)
  *   yarn      by the index i: f below the pair that turns `fast` times within `original` positions, f / s above that
- *             which turns `slow` times, a mixture between (Peng et al. 2023) */
+ *             which turns `slow` times, a mixture between (Peng et al. 2023)
+ *   longrope  f / short_i, or f / long_i for sequences above `original` (Ding et al. 2024). transformers chooses by the
+ *             longest sequence of each forward, dtd by train.seq */
 #include "common/plan/models/models.h"
 
 #include <math.h>
@@ -56,22 +58,59 @@ static double yarn_factor(const struct job_model *m)
     return magnitude(m->rope_factor, 1);
 }
 
-void graph_set_rope(struct graph_builder *b, const struct job_model *m)
+static double longrope_factor(const struct job_model *m)
 {
-    struct graph_rope *r = &b->g->rope;
+    if (m->rope_attention > 0)
+        return m->rope_attention;
+    return m->rope_factor > 1 ? sqrt(1 + log(m->rope_factor) / log((double)m->rope_original)) : 1;
+}
+
+/* The divisor of pair i. Where there are fewer than pairs, graph_build has refused the model. */
+static double longrope_divisor(const struct job_model *m, int64_t seq, int64_t i)
+{
+    const bool is_long = seq > m->rope_original;
+    const int n = is_long ? m->n_rope_long : m->n_rope_short;
+    return i < n ? strtod((is_long ? m->rope_long : m->rope_short)[i], NULL) : 1;
+}
+
+static double frequency(const struct graph_builder *b, const struct job_model *m, int64_t pairs, int64_t i)
+{
+    const double f = pow(m->rope_theta, -(double)(2 * i) / (double)(2 * pairs));
+    switch (m->rope_type) {
+    case ROPE_LINEAR:
+        return f / m->rope_factor;
+    case ROPE_LLAMA3:
+        return llama3(m, f);
+    case ROPE_YARN:
+        return yarn(m, pairs, i, f);
+    case ROPE_LONGROPE:
+        return f / longrope_divisor(m, b->seq, i);
+    default:
+        return f;
+    }
+}
+
+static void rope_fill(struct graph_builder *b, const struct job_model *m, struct graph_rope *r)
+{
     const double part = m->rope_part > 0 ? m->rope_part : 1;
     r->pairs = (int64_t)((double)job_head_dim(m) * part) / 2;
-    r->factor = m->rope_type == ROPE_YARN ? yarn_factor(m) : 1;
+    r->factor = m->rope_type == ROPE_YARN ? yarn_factor(m) : m->rope_type == ROPE_LONGROPE ? longrope_factor(m) : 1;
     r->frequency = calloc((size_t)r->pairs + 1, sizeof(*r->frequency));
     if (!r->frequency) {
         b->err = b->err ? b->err : ERR_NOMEM;
         return;
     }
-    for (int64_t i = 0; i < r->pairs; i++) {
-        const double f = pow(m->rope_theta, -(double)(2 * i) / (double)(2 * r->pairs));
-        r->frequency[i] = m->rope_type == ROPE_LINEAR   ? f / m->rope_factor
-                          : m->rope_type == ROPE_LLAMA3 ? llama3(m, f)
-                          : m->rope_type == ROPE_YARN   ? yarn(m, r->pairs, i, f)
-                                                        : f;
-    }
+    for (int64_t i = 0; i < r->pairs; i++)
+        r->frequency[i] = frequency(b, m, r->pairs, i);
+}
+
+void graph_set_rope(struct graph_builder *b, const struct job_model *m)
+{
+    struct job_model local = *m;
+    rope_fill(b, m, &b->g->ropes[0]);
+    if (!(m->rope_local_theta > 0))
+        return;
+    local.rope_type = ROPE_DEFAULT;
+    local.rope_theta = m->rope_local_theta;
+    rope_fill(b, &local, &b->g->ropes[1]);
 }

@@ -137,14 +137,17 @@ TEST(values)
         {"model.expert_capacity=.inf",
          "model.expert_capacity: expected a number from 0 to 1000000, found \".inf\"; it is not a finite number"},
         {"model.expert_drop=random", "model.expert_drop: expected one of position, probability, found \"random\""},
-        {"model=3", "model: expected a map with some of the keys arch, dim, layers, heads, kv_heads, head_dim, "
-                    "qkv_bias, qk_norm, ffn, vocab, "
-                    "norm_eps, rope_theta, rope_part, rope_type, rope_factor, rope_original, rope_low, rope_high, "
-                    "rope_fast, rope_slow, rope_exact, rope_attention, rope_mscale, rope_mscale_all, tied, causal, "
-                    "experts, experts_per_token, expert_ffn, shared_experts, "
-                    "shared_gate, moe_every, dense_layers, router, router_norm, router_bias, router_scale, "
-                    "router_groups, router_groups_kept, router_group_best, aux_loss, aux_scope, expert_bias, "
-                    "expert_capacity, expert_drop, z_loss, found \"3\""},
+        {"model=3",
+         "model: expected a map with some of the keys arch, dim, layers, heads, kv_heads, head_dim, "
+         "qkv_bias, qk_norm, ffn, vocab, "
+         "norm_eps, rope_theta, rope_part, rope_type, rope_factor, rope_original, rope_low, rope_high, "
+         "rope_fast, rope_slow, rope_exact, rope_attention, rope_mscale, rope_mscale_all, rope_short, rope_long, "
+         "rope_layers, rope_local_theta, out_bias, ffn_bias, head_bias, ffn_plain, activation, norm, "
+         "norm_place, branches, embed_scale, residual_scale, score_scale, logit_scale, logit_cap, tied, causal, "
+         "experts, experts_per_token, expert_ffn, shared_experts, "
+         "shared_gate, moe_every, dense_layers, router, router_norm, router_bias, router_scale, "
+         "router_groups, router_groups_kept, router_group_best, aux_loss, aux_scope, expert_bias, "
+         "expert_capacity, expert_drop, z_loss, found \"3\""},
         {"parallel.dp=2",
          "parallel.dp: unknown key; did you mean parallel.workers (dp is workers / (fsdp tp pp cp))? "
          "(keys of parallel: workers, min_workers, zero, fsdp, tp, sp, async_tp, pp, schedule, "

@@ -53,6 +53,14 @@ static void element_set(enum dtype dtype, char *at, int64_t i, double value)
     }
 }
 
+static const struct kern_rope *rope_of(const struct machine *m, const struct op *op)
+{
+    static struct kern_rope ret;
+    const struct graph_rope *r = &m->g->ropes[m->g->nodes[op->node].rope];
+    ret = (struct kern_rope){r->pairs, r->frequency, r->factor};
+    return &ret;
+}
+
 static char *buffer_at(const struct machine *m, int buffer)
 {
     const struct buffer *b = &m->p->buffers[buffer];
@@ -198,9 +206,10 @@ static void run_norms(struct machine *m, const struct op *op, int64_t t, int64_t
     const struct kern_ops *k = m->k;
     struct kern_stream *s = m->s;
     if (op->kind == OP_RMSNORM)
-        k->rmsnorm(s, t, n, op->eps, norm_input(m, op, 3, t * n), NULL, A(2), NULL, A(4), A(5));
+        k->rmsnorm(s, t, n, op->eps, op->flags & OPF_PLUS_ONE, norm_input(m, op, 3, t * n), NULL, A(2), NULL, A(4),
+                   A(5));
     else if (op->kind == OP_RMSNORM_GRAD)
-        k->rmsnorm_grad(s, t, n, A(0), A(1), A(2), A(3), A(4), A(5), A(6));
+        k->rmsnorm_grad(s, t, n, op->flags & OPF_PLUS_ONE, A(0), A(1), A(2), A(3), A(4), A(5), A(6));
     else if (op->kind == OP_LAYERNORM)
         k->layernorm(s, t, n, op->eps, norm_input(m, op, 4, t * n), NULL, A(2), A(3), NULL, A(5), A(6), A(7));
     else
@@ -592,6 +601,27 @@ static void run_elements(struct machine *m, const struct op *op, int64_t n)
     case OP_GELU_GRAD:
         k->gelu_grad(s, n, A(0), A(1), A(2));
         break;
+    case OP_GEGLU:
+        k->geglu(s, n, A(0), A(1), A(2));
+        break;
+    case OP_GEGLU_GRAD:
+        k->geglu_grad(s, n, A(0), A(1), A(2), A(3), A(4));
+        break;
+    case OP_GELU_ERF:
+        k->gelu_erf(s, n, A(0), A(1));
+        break;
+    case OP_GELU_ERF_GRAD:
+        k->gelu_erf_grad(s, n, A(0), A(1), A(2));
+        break;
+    case OP_SCALE:
+        k->scale(s, n, op->rate, A(0), A(1));
+        break;
+    case OP_CAP:
+        k->cap(s, n, op->rate, A(0), A(1));
+        break;
+    case OP_CAP_GRAD:
+        k->cap_grad(s, n, op->rate, A(0), A(1), A(2));
+        break;
     case OP_RELU:
         k->relu(s, n, A(0), A(1));
         break;
@@ -646,8 +676,7 @@ void machine_op(struct machine *m, const struct op *op)
         run_norms(m, op, t, n);
         break;
     case OP_ROPE:
-        k->rope(s, t, op->seq ? op->seq : m->p->seq, op->pos0, op->heads, op->head_dim, op->lda,
-                &(struct kern_rope){m->g->rope.pairs, m->g->rope.frequency, m->g->rope.factor},
+        k->rope(s, t, op->seq ? op->seq : m->p->seq, op->pos0, op->heads, op->head_dim, op->lda, rope_of(m, op),
                 (op->flags & OPF_INVERSE) != 0, A(0));
         break;
     case OP_ATTENTION:
@@ -664,6 +693,13 @@ void machine_op(struct machine *m, const struct op *op)
     case OP_SWIGLU_GRAD:
     case OP_GELU:
     case OP_GELU_GRAD:
+    case OP_GEGLU:
+    case OP_GEGLU_GRAD:
+    case OP_GELU_ERF:
+    case OP_GELU_ERF_GRAD:
+    case OP_SCALE:
+    case OP_CAP:
+    case OP_CAP_GRAD:
     case OP_RELU:
     case OP_RELU_GRAD:
     case OP_ADD:

@@ -45,12 +45,12 @@ TEST(frequencies_are_those_of_transformers)
     for (size_t i = 0; i < sizeof(models) / sizeof(models[0]); i++) {
         struct graph g;
         build(&models[i].m, &g);
-        const int64_t n = g.rope.pairs, at[] = {0, 1, n / 4, n / 2, 3 * n / 4, n - 1};
+        const int64_t n = g.ropes[0].pairs, at[] = {0, 1, n / 4, n / 2, 3 * n / 4, n - 1};
         assert_int_equal(n, models[i].m.dim / 2);
-        assert_true(fabs(g.rope.factor - models[i].factor) < 1e-7);
+        assert_true(fabs(g.ropes[0].factor - models[i].factor) < 1e-7);
         for (int k = 0; k < 6; k++)
-            if (!(fabs(g.rope.frequency[at[k]] / models[i].frequency[k] - 1) < 3e-7))
-                fail_msg("model %zu: frequency %d is %.9g, expected %.9g", i, k, g.rope.frequency[at[k]],
+            if (!(fabs(g.ropes[0].frequency[at[k]] / models[i].frequency[k] - 1) < 3e-7))
+                fail_msg("model %zu: frequency %d is %.9g, expected %.9g", i, k, g.ropes[0].frequency[at[k]],
                          models[i].frequency[k]);
         graph_fini(&g);
     }
@@ -62,13 +62,58 @@ TEST(a_part_of_a_head_turns_as_a_smaller_head)
     struct graph part, small;
     build(&(struct job_model){.dim = 64, .rope_theta = 1e4, .rope_part = 0.25}, &part);
     build(&(struct job_model){.dim = 16, .rope_theta = 1e4}, &small);
-    assert_int_equal(part.rope.pairs, 8);
-    assert_memory_equal(part.rope.frequency, small.rope.frequency, 8 * sizeof(double));
+    assert_int_equal(part.ropes[0].pairs, 8);
+    assert_memory_equal(part.ropes[0].frequency, small.ropes[0].frequency, 8 * sizeof(double));
     graph_fini(&part);
     build(&(struct job_model){.dim = 64, .rope_theta = 1e4, .rope_part = 0.36}, &part);
-    assert_int_equal(part.rope.pairs, 11);
+    assert_int_equal(part.ropes[0].pairs, 11);
     graph_fini(&part);
     graph_fini(&small);
+}
+
+/* Phi-3 with 131,072 positions: short factors of 1.1, long ones of 5. A sequence of as many tokens as the model was
+ * first trained on is short. */
+TEST(longrope_chooses_by_the_sequence)
+{
+    static const double expected[] = {.909090877, .750367403, .0909090936, .0090909088, 9.09090915e-4, 1.10138863e-4};
+    static char short_text[] = "1.1", long_text[] = "5";
+    static const int at[] = {0, 1, 12, 24, 36, 47};
+    char *shorts[48], *longs[48];
+    for (int i = 0; i < 48; i++) {
+        shorts[i] = short_text;
+        longs[i] = long_text;
+    }
+    const struct job_model m = {.arch = ARCH_LLAMA,
+                                .dim = 96,
+                                .layers = 1,
+                                .heads = 1,
+                                .vocab = 32,
+                                .norm_eps = 1e-5,
+                                .rope_theta = 1e4,
+                                .rope_type = ROPE_LONGROPE,
+                                .rope_factor = 32,
+                                .rope_original = 4096,
+                                .rope_short = shorts,
+                                .rope_long = longs,
+                                .n_rope_short = 48,
+                                .n_rope_long = 48};
+    for (int is_long = 0; is_long < 2; is_long++) {
+        struct graph g;
+        struct why why;
+        assert_ok(graph_build(&m, 4096 + is_long, &g, &why));
+        assert_true(fabs(g.ropes[0].factor - 1.19023807) < 1e-7);
+        for (int k = 0; k < 6; k++) {
+            double want = is_long ? expected[k] * 1.1 / 5 : expected[k];
+            assert_true(fabs(g.ropes[0].frequency[at[k]] / want - 1) < 3e-7);
+        }
+        graph_fini(&g);
+    }
+    struct job_model few = m;
+    struct graph g;
+    struct why why;
+    few.n_rope_long = 47;
+    assert_err(ERR_INVALID, graph_build(&few, 16, &g, &why));
+    assert_message(&why, "needs 48 numbers");
 }
 
 TEST(factors_of_yarn)
@@ -87,8 +132,8 @@ TEST(factors_of_yarn)
                                   .rope_mscale = cases[i].mscale,
                                   .rope_mscale_all = cases[i].all},
               &g);
-        if (!(fabs(g.rope.factor - cases[i].factor) < 1e-7))
-            fail_msg("factor %.9g, expected %.9g", g.rope.factor, cases[i].factor);
+        if (!(fabs(g.ropes[0].factor - cases[i].factor) < 1e-7))
+            fail_msg("factor %.9g, expected %.9g", g.ropes[0].factor, cases[i].factor);
         graph_fini(&g);
     }
 }
