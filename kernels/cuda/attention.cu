@@ -7,7 +7,8 @@
  * rounded for that product, while their sum is over the unrounded weights. Everything is in base 2:
  * 2^(scale log2(e) (s - max)).
  *
- * Tiles beyond the causal diagonal are not visited. Within a head, the queries that see the most keys start first. The
+ * Tiles beyond the causal diagonal, and those before the window or the document of every query of the block, are not
+ * visited. Within a head, the queries that see the most keys start first. The
  * shapes fix the order of every sum. A NaN in a key makes its weight, and so the sum, NaN. */
 #include "kernels/cuda/attention.h"
 
@@ -22,7 +23,7 @@ struct forward_args {
     int heads, group; /* group: number of heads that share keys */
     int keys;         /* number of keys in a sample */
     unsigned blocks;  /* blocks of queries, per head */
-    float scale;      /* log2(e) / sqrt(head_dim) */
+    struct attn_bounds bounds;
     bool q_chunks, k_chunks, v_chunks, o_chunks;
 };
 
@@ -59,24 +60,38 @@ static __device__ __forceinline__ float quad_sum(float x)
     return x + __shfl_xor_sync(CUDA_WARP_ALL, x, 2);
 }
 
-/* Replaces scores of keys that row `query` (and query + 8) must not see by -inf. `key` is the tile's first key, `keys`
- * the number of keys. */
-template <int C>
-static __device__ __forceinline__ void mask(float (&s)[C / 8][4], int query, int key, int keys, bool causal)
+/* Replaces scores of keys that row `query` (and query + 8) must not see by -inf. `key` is the tile's first key. */
+template <int C, bool PLAIN>
+static __device__ __forceinline__ void mask(float (&s)[C / 8][4], const struct forward_args &f, int sample, int query,
+                                            int key)
 {
+    int first[2] = {0, 0};
+    for (int r = 0; r < 2 && !PLAIN; r++)
+        first[r] = attn_first(f.a, f.bounds.shift, sample, query + r * 8);
     key += attn_lane() % 4 * 2;
 #pragma unroll
     for (int n = 0; n < C / 8; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             int k = key + n * 8 + e % 2;
-            if (k >= keys || (causal && k > query + e / 2 * 8))
+            if (k >= f.keys || (f.a.causal && k > query + e / 2 * 8) || (!PLAIN && k < first[e / 2]))
                 s[n][e] = -INFINITY;
         }
 }
 
-/* Replaces scores by weights relative to the running maximum, and rescales the sum and output of earlier keys. */
-template <int D, int C>
+/* Caps scores, but for the factor. */
+template <int C> static __device__ __forceinline__ void cap(float (&s)[C / 8][4], float in)
+{
+#pragma unroll
+    for (int n = 0; n < C / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            s[n][e] = tanhf(s[n][e] * in);
+}
+
+/* Replaces scores by weights relative to the running maximum, and rescales the sum and output of earlier keys. Only if
+ * PLAIN is false a row may have seen no key yet: its maximum is then -inf. */
+template <int D, int C, bool PLAIN>
 static __device__ __forceinline__ void softmax(float (&s)[C / 8][4], float scale, struct running *run,
                                                float (&out)[D / 8][4])
 {
@@ -88,13 +103,14 @@ static __device__ __forceinline__ void softmax(float (&s)[C / 8][4], float scale
         for (int n = 0; n < C / 8; n++)
             max = fmaxf(max, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
         max = quad_max(max);
-        down[r] = ptx_exp2((run->max[r] - max) * scale);
+        const float from = !PLAIN && max == -INFINITY ? 0 : max;
+        down[r] = ptx_exp2((run->max[r] - from) * scale);
         float sum = 0;
 #pragma unroll
         for (int n = 0; n < C / 8; n++)
 #pragma unroll
             for (int e = 2 * r; e < 2 * r + 2; e++) {
-                s[n][e] = ptx_exp2(fmaf(s[n][e], scale, -max * scale));
+                s[n][e] = ptx_exp2(fmaf(s[n][e], scale, -from * scale));
                 sum += s[n][e];
             }
         run->sum[r] = run->sum[r] * down[r] + sum;
@@ -138,8 +154,8 @@ static __device__ __forceinline__ struct forward_head head_of(const struct forwa
     return h;
 }
 
-/* Writes out / sum and the log of the sum for the warp's 16 rows. */
-template <int D>
+/* Writes out / sum and the log of the sum for the warp's 16 rows; 0 and -inf for a row that has seen no key. */
+template <int D, bool PLAIN>
 static __device__ __forceinline__ void finish(const struct forward_args &f, const struct running &run,
                                               const float (&out)[D / 8][4], elem *tile)
 {
@@ -151,17 +167,19 @@ static __device__ __forceinline__ void finish(const struct forward_args &f, cons
                                 (int)a.head_dim, f.o_chunks};
     float *lse = (float *)a.lse + first * a.heads + p.head * a.seq;
     float sum[2] = {quad_sum(run.sum[0]), quad_sum(run.sum[1])}, factor[2] = {1 / sum[0], 1 / sum[1]};
+    for (int r = 0; r < 2 && !PLAIN; r++)
+        factor[r] = sum[r] == 0 ? 0 : factor[r];
     int lane = attn_lane();
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int i = row + lane / 4 + r * 8;
         if (lane % 4 == 0 && i < o.n)
-            lse[i] = (run.max[r] * f.scale + log2f(sum[r])) * ATTN_LN2;
+            lse[i] = (run.max[r] * f.bounds.factor + log2f(sum[r])) * ATTN_LN2;
     }
     attn_give<D, D>(tile, out, factor, attn_from(o, row), false);
 }
 
-template <int D>
+template <int D, bool PLAIN>
 __global__ void __launch_bounds__(forward_shape<D>::threads, forward_shape<D>::blocks)
     attention_forward(struct forward_args f)
 {
@@ -176,15 +194,21 @@ __global__ void __launch_bounds__(forward_shape<D>::threads, forward_shape<D>::b
     struct attn_own<D, S::held> q;
     struct running run = {{-INFINITY, -INFINITY}, {0, 0}};
     float s[S::cols / 8][4], out[D / 8][4] = {};
-    const elem *k_at = attn_mine<D, S::threads>(h.k), *v_at = attn_mine<D, S::threads>(h.v);
+    int key = 0;
+    if (!PLAIN) {
+        key = attn_first(f.a, f.bounds.shift, p.sample, p.query) / S::cols * S::cols;
+        key = key < keys ? key : keys;
+    }
+    const elem *k_at = attn_mine<D, S::threads>(attn_from(h.k, key));
+    const elem *v_at = attn_mine<D, S::threads>(attn_from(h.v, key));
     attn_fetch_once<D, S::rows, S::threads>(own, h.q, p.query);
-    attn_fetch<D, S::cols, S::threads, S::hide>(pair, h.k, 0, k_at);
-    attn_fetch<D, S::cols, S::threads, S::hide>(pair + tile, h.v, 0, v_at);
+    attn_fetch<D, S::cols, S::threads, S::hide>(pair, h.k, key, k_at);
+    attn_fetch<D, S::cols, S::threads, S::hide>(pair + tile, h.v, key, v_at);
     ptx_async_wait();
     __syncthreads(); /* the rows of q have arrived */
     q.load(mine);
     int here = 0; /* offset of the current pair from the first */
-    for (int key = 0; key < keys; key += S::cols, here = 2 * tile - here) {
+    for (; key < keys; key += S::cols, here = 2 * tile - here) {
         elem *now = pair + here, *next = pair + 2 * tile - here;
         ptx_async_wait();
         __syncthreads(); /* `now` has arrived, and no thread uses `next` any more */
@@ -193,23 +217,30 @@ __global__ void __launch_bounds__(forward_shape<D>::threads, forward_shape<D>::b
             attn_fetch<D, S::cols, S::threads, S::hide>(next + tile, h.v, key + S::cols, v_at);
         }
         attn_scores<D, S::cols, attn_unroll(D)>(q, now, s);
-        if (key + S::cols > f.keys || (f.a.causal && key + S::cols - 1 > row))
-            mask<S::cols>(s, row + attn_lane() / 4, key, f.keys, f.a.causal);
-        softmax<D, S::cols>(s, f.scale, &run, out);
+        if (!PLAIN && f.bounds.cap_in != 0)
+            cap<S::cols>(s, f.bounds.cap_in);
+        if (key + S::cols > f.keys || (f.a.causal && key + S::cols - 1 > row) ||
+            (!PLAIN && key < attn_first(f.a, f.bounds.shift, p.sample, row + 15)))
+            mask<S::cols, PLAIN>(s, f, p.sample, row + attn_lane() / 4, key);
+        softmax<D, S::cols, PLAIN>(s, f.bounds.factor, &run, out);
         attn_weighted<D, S::cols, D>(s, now + tile, out);
     }
-    finish<D>(f, run, out, mine);
+    finish<D, PLAIN>(f, run, out, mine);
 }
 
-#define FORWARD(D)                                                                                             \
-    {                                                                                                          \
-        D, attention_forward<D>, forward_shape<D>::rows, 1, forward_shape<D>::shared, &forward_allowed[D / 32] \
+#define FORWARD(D, PLAIN)                                                                    \
+    {                                                                                        \
+        D, attention_forward<D, PLAIN>, forward_shape<D>::rows, 1, forward_shape<D>::shared, \
+            &forward_allowed[PLAIN][D / 32]                                                  \
+    }
+#define FORWARDS(PLAIN)                                                                                       \
+    {                                                                                                         \
+        FORWARD(32, PLAIN), FORWARD(64, PLAIN), FORWARD(96, PLAIN), FORWARD(128, PLAIN), FORWARD(192, PLAIN), \
+            FORWARD(256, PLAIN)                                                                               \
     }
 
-static uint64_t forward_allowed[9];
-static const struct attn_variant<struct forward_args> forwards[] = {
-    FORWARD(32), FORWARD(64), FORWARD(96), FORWARD(128), FORWARD(192), FORWARD(256)
-};
+static uint64_t forward_allowed[2][9];
+static const struct attn_variant<struct forward_args> forwards[2][6] = {FORWARDS(false), FORWARDS(true)};
 
 /* Dynamic shared memory of a block, bytes; tests/kernels/cuda/resources records these lines in
  * docs/internals/kernels.md. */
@@ -234,7 +265,7 @@ SHARED(256, 99840);
 
 err_t KERN_FN(attention)(struct kern_stream *s, const struct kern_attention *a)
 {
-    const struct attn_variant<struct forward_args> *v = forwards;
+    const struct attn_variant<struct forward_args> *v = forwards[attn_is_plain(a)];
     attn_check(a);
     while (v->head_dim < a->head_dim)
         v++;
@@ -246,7 +277,7 @@ err_t KERN_FN(attention)(struct kern_stream *s, const struct kern_attention *a)
                                    .group = (int)(a->heads / a->kv_heads),
                                    .keys = (int)attn_keys(a),
                                    .blocks = (unsigned)attn_blocks(a->seq, v->rows),
-                                   .scale = ATTN_LOG2E / sqrtf((float)a->head_dim),
+                                   .bounds = attn_bounds_of(a),
                                    .q_chunks = attn_in_chunks(a->q, a->q_stride, a->head_dim),
                                    .k_chunks = attn_in_chunks(a->k, a->k_stride, a->head_dim),
                                    .v_chunks = attn_in_chunks(a->v, a->v_stride, a->head_dim),

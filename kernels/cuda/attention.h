@@ -63,7 +63,44 @@ static inline void attn_check(const struct kern_attention *a)
 {
     assert(a->kv_heads > 0 && a->heads % a->kv_heads == 0 && a->head_dim > 0 && a->head_dim <= 256);
     assert(a->seq <= ATTN_SEQ_MAX && attn_keys(a) <= ATTN_SEQ_MAX);
-    assert(!a->causal || attn_keys(a) == a->seq);
+    assert(!a->causal || (attn_keys(a) == a->seq && a->q_pos0 == a->k_pos0));
+}
+
+/* Whether the call needs no more than a causal mask. Each kernel is compiled for such calls (PLAIN) and again for
+ * windows, documents and capped scores, which take registers. */
+static inline bool attn_is_plain(const struct kern_attention *a)
+{
+    return !a->window && !a->begin && a->softcap == 0;
+}
+
+/* The window and the cap as kernels take them. Query i sees no key before i + shift; scores are weighed after
+ * s = tanh(s cap_in), unless cap_in is 0, and then multiplied by `factor`, log2(e) included. */
+struct attn_bounds {
+    int shift;
+    float cap_in, factor;
+};
+
+static inline struct attn_bounds attn_bounds_of(const struct kern_attention *a)
+{
+    const int64_t shift = a->window ? a->q_pos0 - a->k_pos0 - a->window + 1 : -ATTN_SEQ_MAX;
+    const double scale = kern_attention_scale(a);
+    struct attn_bounds b;
+    b.shift = (int)(shift > -ATTN_SEQ_MAX ? shift : -ATTN_SEQ_MAX);
+    b.cap_in = a->softcap != 0 ? (float)(scale / a->softcap) : 0;
+    b.factor = (float)(a->softcap != 0 ? a->softcap : scale) * ATTN_LOG2E;
+    return b;
+}
+
+/* The first key that a query of a sample may see, which never decreases from query to query. A query that does not
+ * exist counts as the last one. */
+static __device__ __forceinline__ int attn_first(const struct kern_attention &a, int shift, int sample, int query)
+{
+    int seq = (int)a.seq;
+    query = query < seq ? query : seq - 1;
+    int first = query + shift;
+    int begin = a.begin ? a.begin[(int64_t)sample * seq + query] - (int)a.k_pos0 : 0;
+    first = first > begin ? first : begin;
+    return first > 0 ? first : 0;
 }
 
 /* Rows of one head in device memory. With `chunks`, they may be copied in whole chunks of 16 bytes: address, stride and

@@ -30,15 +30,18 @@ struct grad_args {
     int owners, group; /* number of heads of owned rows; number of heads that share keys */
     int keys;          /* number of keys in a sample */
     unsigned blocks;   /* blocks of owned rows, per head */
-    float scale;       /* 1 / sqrt(head_dim) */
+    float scale;       /* of d_q and d_k */
+    struct attn_bounds bounds;
     bool q_chunks, k_chunks, v_chunks, o_chunks, d_0_chunks, d_1_chunks;
 };
 
-/* As forward_shape in attention.cu: the largest number of blocks without spills. */
-constexpr int grad_blocks(int d, bool keys)
+/* As forward_shape in attention.cu: the largest number of blocks without spills. Bounds take registers. */
+constexpr int grad_blocks(int d, bool keys, bool plain)
 {
     if (sizeof(elem) == 4)
         return !keys && d == 192 ? 2 : 0;
+    if (!plain && (d == 64 || d == 96))
+        return keys || d == 96 ? 0 : 3;
     if (keys)
         return d <= 96 || d == 192 ? 3 : 0;
     return d == 64 ? 4 : d == 96 || d == 256 ? 0 : 3;
@@ -51,7 +54,6 @@ template <int D, bool KEYS> struct grad_shape {
     static constexpr bool held = sizeof(elem) == 2 && bytes <= 128;
     static constexpr int parts = bytes <= 256 ? 1 : (KEYS ? 2 : 1) * (bytes <= 512 ? 1 : 2);
     static constexpr int threads = rows / 16 * CUDA_WARP;
-    static constexpr int blocks = grad_blocks(D, KEYS);
     static constexpr int unroll =
         !KEYS && bytes == 512 && sizeof(elem) == 2 ? 8 : attn_unroll(D); /* else dq 256 spills */
     static constexpr int width = D / parts;                              /* columns of a block's results */
@@ -168,10 +170,24 @@ struct walk {
     int64_t stats;
 };
 
+/* The first query from `low` on, below `end`, that sees no key up to `key` through a window or of its document; `end`
+ * if all see one. */
+static __device__ __forceinline__ int query_beyond(const struct grad_args &f, int sample, int key, int low, int end)
+{
+    while (low < end) {
+        int middle = low + (end - low) / 2;
+        if (attn_first(f.a, f.bounds.shift, sample, middle) > key)
+            end = middle;
+        else
+            low = middle + 1;
+    }
+    return end;
+}
+
 /* The tiles that contain a row that sees, or is seen by, an owned row. */
-template <int D, bool KEYS>
+template <int D, bool KEYS, bool PLAIN>
 static __device__ __forceinline__ struct walk walk_begin(const struct grad_args &f, const struct grad_head &h,
-                                                         int owned)
+                                                         int sample, int owned)
 {
     using S = grad_shape<D, KEYS>;
     struct walk w;
@@ -181,6 +197,12 @@ static __device__ __forceinline__ struct walk walk_begin(const struct grad_args 
         w.first = owned / S::cols * S::cols;
     if (f.a.causal && !KEYS && owned + S::rows < f.keys)
         w.end = owned + S::rows;
+    if (!PLAIN && KEYS)
+        w.end = query_beyond(f, sample, owned + S::rows - 1, w.first, w.end);
+    if (!PLAIN && !KEYS) {
+        w.first = attn_first(f.a, f.bounds.shift, sample, owned) / S::cols * S::cols;
+        w.first = w.first < w.end ? w.first : w.end;
+    }
     w.row = w.first;
     w.left = (w.end - w.first + S::cols - 1) / S::cols * (KEYS ? f.group : 1);
     w.stats = h.stats + w.first;
@@ -230,15 +252,33 @@ static __device__ __forceinline__ void bring(const struct grad_args &f, const st
 }
 
 /* Whether owned row `r` and visited row `c` do not see each other. */
-template <bool KEYS> static __device__ __forceinline__ bool hidden(const struct grad_args &f, int r, int c)
+template <bool KEYS, bool PLAIN>
+static __device__ __forceinline__ bool hidden(const struct grad_args &f, int sample, int r, int c)
 {
     int query = KEYS ? c : r, key = KEYS ? r : c;
-    return key >= f.keys || (f.a.causal && key > query);
+    return key >= f.keys || (f.a.causal && key > query) ||
+           (!PLAIN && key < attn_first(f.a, f.bounds.shift, sample, query));
 }
 
-/* Replaces s by p and dp by ds, without the scale. */
+/* Caps scores, but for the factor, and multiplies the gradients of weights, less dot, by the slope. */
 template <int C, bool KEYS>
-static __device__ __forceinline__ void weigh(float (&s)[C / 8][4], float (&dp)[C / 8][4], float scale,
+static __device__ __forceinline__ void cap(float (&s)[C / 8][4], float (&dp)[C / 8][4], float in, const float (&dot)[2],
+                                           const float *stats)
+{
+    int t = attn_lane() % 4;
+#pragma unroll
+    for (int n = 0; n < C / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            s[n][e] = tanhf(s[n][e] * in);
+            dp[n][e] -= KEYS ? stats[C + n * 8 + 2 * t + e % 2] : dot[e / 2];
+            dp[n][e] *= fmaf(-s[n][e], s[n][e], 1.0f);
+        }
+}
+
+/* Replaces s by p and, unless they are capped, dp by ds, without the scale. */
+template <int C, bool KEYS>
+static __device__ __forceinline__ void weigh(float (&s)[C / 8][4], float (&dp)[C / 8][4], float scale, bool capped,
                                              const float (&lse)[2], const float (&dot)[2], const float *stats)
 {
     int t = attn_lane() % 4;
@@ -248,28 +288,34 @@ static __device__ __forceinline__ void weigh(float (&s)[C / 8][4], float (&dp)[C
         for (int e = 0; e < 4; e++) {
             int c = n * 8 + 2 * t + e % 2;
             s[n][e] = ptx_exp2(fmaf(s[n][e], scale, -(KEYS ? stats[c] : lse[e / 2])));
-            dp[n][e] -= KEYS ? stats[C + c] : dot[e / 2];
+            if (!capped)
+                dp[n][e] -= KEYS ? stats[C + c] : dot[e / 2];
         }
 }
 
 /* Sets the weights of hidden pairs to zero, whatever 2^x returned. */
-template <int C, bool KEYS>
-static __device__ __forceinline__ void mask(float (&p)[C / 8][4], const struct grad_args &f, int row, int col)
+template <int C, bool KEYS, bool PLAIN>
+static __device__ __forceinline__ void mask(float (&p)[C / 8][4], const struct grad_args &f, int sample, int row,
+                                            int col)
 {
     int lane = attn_lane();
 #pragma unroll
     for (int n = 0; n < C / 8; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            if (hidden<KEYS>(f, row + lane / 4 + e / 2 * 8, col + n * 8 + lane % 4 * 2 + e % 2))
+            if (hidden<KEYS, PLAIN>(f, sample, row + lane / 4 + e / 2 * 8, col + n * 8 + lane % 4 * 2 + e % 2))
                 p[n][e] = 0;
 }
 
 /* Whether a warp's 16 rows from `row` on and a tile's rows from `col` on all see each other. */
-template <int C, bool KEYS> static __device__ __forceinline__ bool all_seen(const struct grad_args &f, int row, int col)
+template <int C, bool KEYS, bool PLAIN>
+static __device__ __forceinline__ bool all_seen(const struct grad_args &f, int sample, int row, int col)
 {
     int last = KEYS ? row + 15 : col + C - 1, query = KEYS ? col : row;
-    return last < f.keys && !(f.a.causal && last > query);
+    bool seen = last < f.keys && !(f.a.causal && last > query);
+    if (PLAIN || !seen)
+        return seen;
+    return attn_first(f.a, f.bounds.shift, sample, KEYS ? col + C - 1 : row + 15) <= (KEYS ? row : col);
 }
 
 /* A warp's left factors and results. */
@@ -282,18 +328,21 @@ template <int D, bool KEYS> struct grad_warp {
 };
 
 /* Adds the contribution of one pair of tiles, rows from `col` on. */
-template <int D, bool KEYS>
-static __device__ __forceinline__ void take(struct grad_warp<D, KEYS> &w, const struct grad_args &f, int part, int col,
-                                            const elem *pair, const float *stats)
+template <int D, bool KEYS, bool PLAIN>
+static __device__ __forceinline__ void take(struct grad_warp<D, KEYS> &w, const struct grad_args &f, int sample,
+                                            int part, int col, const elem *pair, const float *stats)
 {
     using S = grad_shape<D, KEYS>;
     constexpr int C = S::cols, W = S::width, tile = C * attn_pitch(D);
     float s[C / 8][4], dp[C / 8][4];
     attn_scores<D, C, S::unroll>(w.own[0], pair, s);
     attn_scores<D, C, S::unroll>(w.own[1], pair + tile, dp);
-    weigh<C, KEYS>(s, dp, f.scale * ATTN_LOG2E, w.lse, w.dot, stats);
-    if (!all_seen<C, KEYS>(f, w.row, col))
-        mask<C, KEYS>(s, f, w.row, col);
+    bool capped = !PLAIN && f.bounds.cap_in != 0;
+    if (capped)
+        cap<C, KEYS>(s, dp, f.bounds.cap_in, w.dot, stats);
+    weigh<C, KEYS>(s, dp, f.bounds.factor, capped, w.lse, w.dot, stats);
+    if (!all_seen<C, KEYS, PLAIN>(f, sample, w.row, col))
+        mask<C, KEYS, PLAIN>(s, f, sample, w.row, col);
     if constexpr (KEYS)
         attn_weighted<D, C, W>(s, pair + tile + part * W, w.out1);
 #pragma unroll
@@ -325,8 +374,8 @@ static __device__ __forceinline__ void give(const struct grad_warp<D, KEYS> &w, 
         attn_give<D, W>(mine[1], w.out1, plain, to[1], f.add);
 }
 
-template <int D, bool KEYS>
-__global__ void __launch_bounds__(grad_shape<D, KEYS>::threads, grad_shape<D, KEYS>::blocks)
+template <int D, bool KEYS, bool PLAIN>
+__global__ void __launch_bounds__(grad_shape<D, KEYS>::threads, grad_blocks(D, KEYS, PLAIN))
     attention_backward(struct grad_args f)
 {
     using S = grad_shape<D, KEYS>;
@@ -346,7 +395,7 @@ __global__ void __launch_bounds__(grad_shape<D, KEYS>::threads, grad_shape<D, KE
     }
     for (int i = 0; i < 2; i++)
         attn_fetch_once<D, S::rows, S::threads>(own + i * S::rows * pitch, h.own[i], p.first);
-    struct walk walk = walk_begin<D, KEYS>(f, h, p.first);
+    struct walk walk = walk_begin<D, KEYS, PLAIN>(f, h, p.sample, p.first);
     bring<D, KEYS>(f, h, walk, pairs, stats);
     ptx_async_wait();
     __syncthreads(); /* the owned rows have arrived */
@@ -359,24 +408,25 @@ __global__ void __launch_bounds__(grad_shape<D, KEYS>::threads, grad_shape<D, KE
         walk_next<C>(walk, h, f.a.seq);
         if (walk.left > 0)
             bring<D, KEYS>(f, h, walk, pairs + there * 2 * tile, stats + there * 2 * C);
-        take<D, KEYS>(w, f, p.part, row, pairs + here * 2 * tile, stats + here * 2 * C);
+        take<D, KEYS, PLAIN>(w, f, p.sample, p.part, row, pairs + here * 2 * tile, stats + here * 2 * C);
     }
     give<D, KEYS>(w, f, mine);
 }
 
-#define BACKWARD(D, KEYS)                                                                      \
-    {                                                                                          \
-        D, attention_backward<D, KEYS>, grad_shape<D, KEYS>::rows, grad_shape<D, KEYS>::parts, \
-            grad_shape<D, KEYS>::shared, &backward_allowed[KEYS][D / 32]                       \
+#define BACKWARD(D, KEYS, PLAIN)                                                                      \
+    {                                                                                                 \
+        D, attention_backward<D, KEYS, PLAIN>, grad_shape<D, KEYS>::rows, grad_shape<D, KEYS>::parts, \
+            grad_shape<D, KEYS>::shared, &backward_allowed[PLAIN][KEYS][D / 32]                       \
     }
-#define BACKWARDS(KEYS)                                                                                       \
-    {                                                                                                         \
-        BACKWARD(32, KEYS), BACKWARD(64, KEYS), BACKWARD(96, KEYS), BACKWARD(128, KEYS), BACKWARD(192, KEYS), \
-            BACKWARD(256, KEYS)                                                                               \
+#define BACKWARDS(KEYS, PLAIN)                                                                                       \
+    {                                                                                                                \
+        BACKWARD(32, KEYS, PLAIN), BACKWARD(64, KEYS, PLAIN), BACKWARD(96, KEYS, PLAIN), BACKWARD(128, KEYS, PLAIN), \
+            BACKWARD(192, KEYS, PLAIN), BACKWARD(256, KEYS, PLAIN)                                                   \
     }
 
-static uint64_t backward_allowed[2][9];
-static const struct attn_variant<struct grad_args> backwards[2][6] = {BACKWARDS(false), BACKWARDS(true)};
+static uint64_t backward_allowed[2][2][9];
+static const struct attn_variant<struct grad_args> backwards[2][2][6] = {
+    {BACKWARDS(false, false), BACKWARDS(true, false)}, {BACKWARDS(false, true), BACKWARDS(true, true)}};
 
 /* Dynamic shared memory of a block, bytes, of dq and of dk and dv; tests/kernels/cuda/resources records these lines in
  * docs/internals/kernels.md. */
@@ -424,7 +474,7 @@ static void launch_dot(struct kern_stream *s, const struct kern_attention_grad *
 static err_t launch_half(struct kern_stream *s, struct grad_args f, bool keys)
 {
     const struct kern_attention *a = &f.a;
-    const struct attn_variant<struct grad_args> *v = backwards[keys];
+    const struct attn_variant<struct grad_args> *v = backwards[attn_is_plain(a)][keys];
     while (v->head_dim < a->head_dim)
         v++;
     err_t err = attn_allow(s, v);
@@ -458,7 +508,8 @@ err_t KERN_FN(attention_grad)(struct kern_stream *s, const struct kern_attention
     f.add = g->acc_q;
     f.group = (int)(a->heads / a->kv_heads);
     f.keys = (int)attn_keys(a);
-    f.scale = 1 / sqrtf((float)a->head_dim);
+    f.scale = (float)kern_attention_scale(a);
+    f.bounds = attn_bounds_of(a);
     f.q_chunks = attn_in_chunks(a->q, a->q_stride, a->head_dim);
     f.k_chunks = attn_in_chunks(a->k, a->k_stride, a->head_dim);
     f.v_chunks = attn_in_chunks(a->v, a->v_stride, a->head_dim);

@@ -202,6 +202,121 @@ TEST(loss_survives_large_logits)
     }
 }
 
+/* ---- masks of attention ---- */
+
+enum { MASK_SEQ = 500, MASK_WIDTH = 8 };
+
+/* One head of one sample, and its gradients. */
+struct mask_run {
+    float q[MASK_SEQ * MASK_WIDTH], k[MASK_SEQ * MASK_WIDTH], v[MASK_SEQ * MASK_WIDTH], d_o[MASK_SEQ * MASK_WIDTH];
+    float o[MASK_SEQ * MASK_WIDTH], lse[MASK_SEQ];
+    float d_q[MASK_SEQ * MASK_WIDTH], d_k[MASK_SEQ * MASK_WIDTH], d_v[MASK_SEQ * MASK_WIDTH];
+};
+
+/* Inputs are random; those of rows [lo, hi) depend on `other`. */
+static void mask_run(const struct kern_ops *k, struct kern_stream *s, int64_t window, const int32_t *begin, int other,
+                     int64_t lo, int64_t hi, struct mask_run *r)
+{
+    float *const in[] = {r->q, r->k, r->v, r->d_o};
+    for (int64_t i = 0; i < MASK_SEQ * MASK_WIDTH; i++)
+        for (int j = 0; j < 4; j++) {
+            bool changed = other && i / MASK_WIDTH >= lo && i / MASK_WIDTH < hi;
+            in[j][i] = (float)rng_normal(7, (uint64_t)(j + (changed ? 4 * other : 0)), (uint64_t)i);
+        }
+    const struct kern_attention_grad g = {.fwd = {.batch = 1,
+                                                  .seq = MASK_SEQ,
+                                                  .heads = 1,
+                                                  .kv_heads = 1,
+                                                  .head_dim = MASK_WIDTH,
+                                                  .q_stride = MASK_WIDTH,
+                                                  .k_stride = MASK_WIDTH,
+                                                  .v_stride = MASK_WIDTH,
+                                                  .o_stride = MASK_WIDTH,
+                                                  .causal = true,
+                                                  .window = window,
+                                                  .softcap = window ? 0 : 20,
+                                                  .begin = begin,
+                                                  .q = r->q,
+                                                  .k = r->k,
+                                                  .v = r->v,
+                                                  .o = r->o,
+                                                  .lse = r->lse},
+                                          .d_o = r->d_o,
+                                          .d_q = r->d_q,
+                                          .d_k = r->d_k,
+                                          .d_v = r->d_v};
+    assert_ok(k->attention(s, &g.fwd));
+    assert_ok(k->attention_grad(s, &g));
+}
+
+static bool rows_equal(const float *a, const float *b, int64_t lo, int64_t hi)
+{
+    return memcmp(a + lo * MASK_WIDTH, b + lo * MASK_WIDTH, (size_t)((hi - lo) * MASK_WIDTH) * sizeof(float)) == 0;
+}
+
+static bool results_equal(const struct mask_run *a, const struct mask_run *b, int64_t lo, int64_t hi)
+{
+    return rows_equal(a->o, b->o, lo, hi) && rows_equal(a->d_q, b->d_q, lo, hi) && rows_equal(a->d_k, b->d_k, lo, hi) &&
+           rows_equal(a->d_v, b->d_v, lo, hi) &&
+           memcmp(a->lse + lo, b->lse + lo, (size_t)(hi - lo) * sizeof(float)) == 0;
+}
+
+static void each_f32(void (*check)(const struct kern_ops *k, struct kern_stream *s, const char *isa))
+{
+    const struct kern_ops *k;
+    const char *isa;
+    for (int v = 0; (k = kern_variant(v, &isa)); v++) {
+        if (k->dtype != DT_F32)
+            continue;
+        struct kern_stream *s = new_stream();
+        check(k, s, isa);
+        dev_stream_free(s);
+    }
+}
+
+/* Documents of 3, 97, 1, 250 and 149 tokens. */
+static void leak_case(const struct kern_ops *k, struct kern_stream *s, const char *isa)
+{
+    static const int64_t ends[] = {3, 100, 101, 351, MASK_SEQ};
+    static struct mask_run a, b;
+    int32_t begin[MASK_SEQ];
+    for (int64_t d = 0, i = 0; d < 5; d++)
+        for (; i < ends[d]; i++)
+            begin[i] = (int32_t)(d ? ends[d - 1] : 0);
+    mask_run(k, s, 0, begin, 0, 0, 0, &a);
+    for (int64_t d = 0; d < 5; d++) {
+        const int64_t lo = d ? ends[d - 1] : 0, hi = ends[d];
+        mask_run(k, s, 0, begin, 1, lo, hi, &b);
+        if (!results_equal(&a, &b, 0, lo) || !results_equal(&a, &b, hi, MASK_SEQ))
+            fail_msg("%s %s: document %d changes another one", k->name, isa, (int)d);
+        assert_false(results_equal(&a, &b, lo, hi));
+    }
+}
+
+/* A token changes no bit of the results of another document in the same row, forward and backward. */
+TEST(documents_do_not_change_each_other)
+{
+    each_f32(leak_case);
+}
+
+/* Through a window of 200 tokens, token 150 is seen by the queries up to 349. */
+static void window_case(const struct kern_ops *k, struct kern_stream *s, const char *isa)
+{
+    static struct mask_run a, b;
+    mask_run(k, s, 200, NULL, 0, 0, 0, &a);
+    mask_run(k, s, 200, NULL, 1, 150, 151, &b);
+    if (!rows_equal(a.o, b.o, 0, 150) || !rows_equal(a.o, b.o, 350, MASK_SEQ))
+        fail_msg("%s %s: a token is seen outside the window", k->name, isa);
+    for (int64_t i = 150; i < 350; i++)
+        if (rows_equal(a.o, b.o, i, i + 1))
+            fail_msg("%s %s: query %d does not see token 150", k->name, isa, (int)i);
+}
+
+TEST(a_window_has_as_many_keys_as_it_says)
+{
+    each_f32(window_case);
+}
+
 /* One NaN in the input must appear in every result that depends on it, because a run detects it only there. */
 static void nan_case(const struct kern_ops *k, struct kern_stream *s, const char *isa)
 {
