@@ -3,6 +3,7 @@
 
 #include "client/hf_experts.h"
 #include "client/hf_rope.h"
+#include "client/hf_window.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -46,10 +47,10 @@ static const struct name_row llama_rest[] = {
 };
 
 static const struct hf_llama families[] = {
-    {"llama", "LlamaForCausalLM", false, QK_NORM_NONE, 0, 2048, 0},
-    {"qwen2", "Qwen2ForCausalLM", true, QK_NORM_NONE, 0, 32768, 0},
-    {"qwen3", "Qwen3ForCausalLM", false, QK_NORM_HEAD, 128, 32768, 0},
-    {"mistral", "MistralForCausalLM", false, QK_NORM_NONE, 0, 131072, 4096},
+    {"llama", "LlamaForCausalLM", false, QK_NORM_NONE, 0, 2048, 0, HF_WINDOWS_UNKNOWN},
+    {"qwen2", "Qwen2ForCausalLM", true, QK_NORM_NONE, 0, 32768, 0, HF_WINDOWS_QWEN},
+    {"qwen3", "Qwen3ForCausalLM", false, QK_NORM_HEAD, 128, 32768, 0, HF_WINDOWS_QWEN},
+    {"mistral", "MistralForCausalLM", false, QK_NORM_NONE, 0, 131072, 4096, HF_WINDOWS_ALL},
 };
 #define N_FAMILIES (sizeof(families) / sizeof(families[0]))
 
@@ -58,19 +59,24 @@ static err_t family_of(const struct job_model *m, const struct hf_llama **ret, c
                        struct why *why)
 {
     *ret_experts = NULL;
+    if (m->score_softcap > 0 || m->score_scale > 0)
+        return why_set(why, ERR_UNSUPPORTED, "dtd exports no Hugging Face model with %s",
+                       m->score_softcap > 0 ? "model.score_softcap" : "model.score_scale");
     if (m->experts) {
         err_t err = hf_family_choose(m, ret_experts, why);
         *ret = err ? NULL : hf_family_llama(*ret_experts);
         return err;
     }
     for (size_t i = 0; i < N_FAMILIES; i++)
-        if (families[i].qkv_bias == m->qkv_bias && families[i].qk_norm == m->qk_norm) {
+        if (families[i].qkv_bias == m->qkv_bias && families[i].qk_norm == m->qk_norm &&
+            hf_window_fits(&families[i], m)) {
             *ret = &families[i];
             return OK;
         }
     return why_set(why, ERR_UNSUPPORTED,
                    "dtd knows no Hugging Face model with this attention; model.qkv_bias and model.qk_norm are false "
-                   "and none in llama, true and none in qwen2, false and head in qwen3");
+                   "and none in llama, true and none in qwen2, false and head in qwen3. Windows are those of mistral, "
+                   "in all layers, or of the two qwens");
 }
 
 static const struct name_row *row_find(const struct name_row *rows, const char *ours)
@@ -212,6 +218,10 @@ static json_t *llama_config(const struct job_model *m, const struct hf_llama *f,
         "attention_bias", 0, "mlp_bias", 0, "attention_dropout", 0.0, "tie_word_embeddings", m->tied);
     if (ret && f != families)
         json_object_del(ret, "mlp_bias");
+    if (ret && !hf_window_print(f, m, ret)) {
+        json_decref(ret);
+        return NULL;
+    }
     if (ret && f->qkv_bias)
         json_object_del(ret, "attention_bias");
     if (ret && f->qkv_bias && job_head_dim(m) * m->heads == m->dim)
@@ -403,28 +413,6 @@ static err_t gpt2_read(const struct config *c, struct job_model *m, int64_t *ret
     return err;
 }
 
-/* Windows of attention, which dtd does not have. In a qwen, sliding_window counts only with use_sliding_window. */
-static err_t windows_read(const struct config *c, const struct hf_llama *f, int64_t positions)
-{
-    static const char *const llama[] = {"sliding_window", NULL}, *const qwen[] = {"use_sliding_window", NULL};
-    const json_t *window = json_object_get(c->root, "sliding_window");
-    err_t err = f->window ? OK : config_without(c, f == families ? llama : qwen);
-    if (f->window && !json_is_null(window) && (window ? json_integer_value(window) : f->window) < positions)
-        err = why_set(
-            c->why, ERR_UNSUPPORTED,
-            "%s: sliding_window is %lld, below max_position_embeddings, %lld; dtd has no windows. For sequences "
-            "of at most that length windows change nothing: set max_position_embeddings to it",
-            HF_CONFIG, (long long)(window ? json_integer_value(window) : f->window), (long long)positions);
-    const json_t *types = json_object_get(c->root, "layer_types");
-    for (size_t i = 0; !err && i < json_array_size(types); i++) {
-        const char *type = json_string_value(json_array_get(types, i));
-        if (!type || strcmp(type, "full_attention") != 0)
-            err = why_set(c->why, ERR_UNSUPPORTED, "%s: layer_types has \"%.60s\"; dtd supports \"full_attention\"",
-                          HF_CONFIG, type ? type : "");
-    }
-    return err;
-}
-
 static err_t llama_read(const struct config *c, const struct hf_llama *f, struct job_model *m, int64_t *ret_positions)
 {
     static const char *const without[] = {"attention_bias", "mlp_bias", NULL};
@@ -442,7 +430,7 @@ static err_t llama_read(const struct config *c, const struct hf_llama *f, struct
     err = err ? err : config_real(c, c->root, "rms_norm_eps", 1e-6, &m->norm_eps);
     err = err ? err : config_text(c, "hidden_act", "silu", silu);
     err = err ? err : config_without(c, without);
-    err = err ? err : windows_read(c, f, *ret_positions);
+    err = err ? err : hf_window_read(f, c->root, m, c->why);
     err = err ? err : hf_rope_read(c->root, *ret_positions, m, c->why);
     m->head_dim = head_dim * m->heads == m->dim ? 0 : head_dim; /* 0: dim / heads, as job files without the key */
     m->qkv_bias = f->qkv_bias;

@@ -8,6 +8,7 @@
  * transformers 5 keeps them in memory as two tensors per layer, gate_up_proj [experts, 2 width, hidden] with the rows
  * of the gate first, and down_proj [experts, hidden, width]; a file may have these (hf_tensor.other). */
 #include "client/hf_experts.h"
+#include "client/hf_window.h"
 
 #include "common/conf/job_rules.h"
 
@@ -66,9 +67,6 @@ static const struct expert_field mixtral_fields[] = {
     {0},
 };
 static const struct refused_field mixtral_refused[] = {
-    {"sliding_window", "null",
-     "attention in dtd reads all earlier tokens. If no sequence will be longer than the window, the "
-     "model is the same without it: set it to null"},
     {"router_jitter_noise", "0.0", "it only adds noise while training: set it to 0"},
     {"attention_bias", NULL, "transformers has no such bias in this model"},
     {0},
@@ -105,7 +103,7 @@ static const struct expert_field olmoe_fields[] = {
 };
 /* sliding_window counts only with use_sliding_window. */
 static const struct refused_field qwen_refused[] = {
-    {"use_sliding_window", "false", "attention in dtd reads all earlier tokens"},
+    {"use_sliding_window", "false", "dtd has no windows in this family"},
     {"sliding_window", "null", NULL},
     {"dual_chunk_attention_config", NULL,
      "attention in dtd reads all earlier tokens. Remove it to train on sequences "
@@ -113,7 +111,7 @@ static const struct refused_field qwen_refused[] = {
     {0},
 };
 static const struct refused_field qwen3_refused[] = {
-    {"use_sliding_window", "false", "attention in dtd reads all earlier tokens"},
+    {"use_sliding_window", "false", "dtd has no windows in this family"},
     {"sliding_window", "null", NULL},
     {"attention_bias", "false", "attention has no biases beside its norms"},
     {0},
@@ -125,24 +123,24 @@ static const struct refused_field olmoe_refused[] = {
 };
 
 static const struct hf_family families[] = {
-    {{"mixtral", "MixtralForCausalLM", false, QK_NORM_NONE, 0, 131072, 0},
+    {{"mixtral", "MixtralForCausalLM", false, QK_NORM_NONE, 0, 131072, 0, HF_WINDOWS_ALL},
      mixtral_rows,
      mixtral_fields,
      mixtral_refused,
      .renormalised = true},
-    {{"qwen2_moe", "Qwen2MoeForCausalLM", true, QK_NORM_NONE, 0, 32768, 0},
+    {{"qwen2_moe", "Qwen2MoeForCausalLM", true, QK_NORM_NONE, 0, 32768, 0, HF_WINDOWS_UNUSED},
      qwen_rows,
      qwen2_fields,
      qwen_refused,
      .uneven = true,
      .shared = true,
      .any_bias = true},
-    {{"qwen3_moe", "Qwen3MoeForCausalLM", false, QK_NORM_HEAD, 0, 32768, 0},
+    {{"qwen3_moe", "Qwen3MoeForCausalLM", false, QK_NORM_HEAD, 0, 32768, 0, HF_WINDOWS_UNUSED},
      qwen_rows,
      qwen3_fields,
      qwen3_refused,
      .uneven = true},
-    {{"olmoe", "OlmoeForCausalLM", false, QK_NORM_WHOLE, 0, 4096, 0},
+    {{"olmoe", "OlmoeForCausalLM", false, QK_NORM_WHOLE, 0, 4096, 0, HF_WINDOWS_UNKNOWN},
      qwen_rows,
      olmoe_fields,
      olmoe_refused,
@@ -198,6 +196,7 @@ static const char *misfit(const struct hf_family *f, const struct job_model *m)
         {m->qk_norm == f->llama.qk_norm, f->llama.qk_norm == QK_NORM_NONE   ? "model.qk_norm"
                                          : f->llama.qk_norm == QK_NORM_HEAD ? "model.qk_norm other than head"
                                                                             : "model.qk_norm other than whole"},
+        {hf_window_fits(&f->llama, m), "model.window"},
         {f->any_bias || m->qkv_bias == f->llama.qkv_bias, "model.qkv_bias"},
         {m->router != ROUTER_SIGMOID, "model.router sigmoid"},
         {!f->renormalised || is_renormalised(m), "model.router softmax without model.router_norm"},

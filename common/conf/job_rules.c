@@ -152,6 +152,8 @@ LLAMA_ONLY(norm_place, m->norm_place != NORM_BEFORE)
 LLAMA_ONLY(branches, m->branches != BRANCHES_SERIAL)
 LLAMA_ONLY(embed_scale, m->embed_scale != 1)
 LLAMA_ONLY(residual_scale, m->residual_scale != 1)
+LLAMA_ONLY(window, m->window > 0)
+LLAMA_ONLY(score_softcap, m->score_softcap > 0)
 LLAMA_ONLY(score_scale, m->score_scale > 0)
 LLAMA_ONLY(logit_scale, m->logit_scale != 1)
 LLAMA_ONLY(logit_cap, m->logit_cap > 0)
@@ -227,6 +229,26 @@ static bool qk_norm_broken(const struct job_spec *j, char ret[SENTENCE])
 {
     return j->model.qk_norm != QK_NORM_NONE && j->model.arch != ARCH_LLAMA &&
            BROKEN("%s does not normalize queries and keys: write none", job_arch_rules(j->model.arch)->name);
+}
+
+static bool without_window_broken(const struct job_spec *j, int64_t value, char ret[SENTENCE])
+{
+    return value && !j->model.window && BROKEN("no layer has a window: set model.window, or write 0");
+}
+
+static bool window_from_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    return without_window_broken(j, j->model.window_from, ret) ||
+           (j->model.window && j->model.window_from >= j->model.layers &&
+            BROKEN("the model has %" PRId64 " layers, so none has the window: write at most %" PRId64
+                   ", or model.window 0",
+                   j->model.layers, j->model.layers - 1));
+}
+
+static bool window_period_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    return without_window_broken(j, j->model.window_period, ret) ||
+           (j->model.window_period == 1 && BROKEN("no layer would have the window: write 0, or model.window 0"));
 }
 
 /* With tensor parallelism a worker has some of the heads, but this norm is over all of them. */
@@ -742,11 +764,15 @@ static const struct rule rules[] = {
     {OVER(model.branches, branches_broken)},
     {OVER(model.embed_scale, embed_scale_broken)},
     {OVER(model.residual_scale, residual_scale_broken)},
-    {OVER(model.score_scale, score_scale_broken)},
     {OVER(model.logit_scale, logit_scale_broken)},
     {OVER(model.logit_cap, logit_cap_broken)},
     {OVER(model.qkv_bias, qkv_bias_broken)},
     {OVER(model.qk_norm, qk_norm_broken)},
+    {OVER(model.window, window_broken)},
+    {OVER(model.window_from, window_from_broken)},
+    {OVER(model.window_period, window_period_broken)},
+    {OVER(model.score_softcap, score_softcap_broken)},
+    {OVER(model.score_scale, score_scale_broken)},
     {OVER(model.tied, tied_broken)},
     {OVER(model.experts, experts_arch_broken)},
     {OVER(model.experts_per_token, choices_broken)},

@@ -70,6 +70,9 @@ void graph_fini(struct graph *g)
 
 double graph_flops_per_token(const struct graph *g, const struct job_model *model, int64_t seq, bool causal_half)
 {
-    double scores = (double)model->layers * (double)(model->heads * job_head_dim(model)) * (double)seq;
+    double keys = 0, window = (double)(model->window < seq ? model->window : seq);
+    for (int64_t l = 0; l < model->layers; l++)
+        keys += job_layer_has_window(model, l) ? 2 * window - window * window / (double)seq : (double)seq;
+    double scores = keys * (double)(model->heads * job_head_dim(model));
     return 6.0 * (double)g->n_params_matmul + (causal_half ? 6.0 : 12.0) * scores;
 }

@@ -218,7 +218,8 @@ const char *graph_op_name(enum graph_op op);
 bool graph_op_is_activation(enum graph_op op);
 
 /* FLOPs of one training token, forward and backward: 6 N + {12 | 6} L h s, with the attention's full square or its
- * causal half; N = n_params_matmul. Source: PaLM, appendix B. docs/internals/program.md has the formulas of parallel
+ * causal half; N = n_params_matmul. In a layer with a window of W < s the half is W - W^2 / 2s in place of s / 2, and
+ * the full square twice that. Source: PaLM, appendix B. docs/internals/program.md has the formulas of parallel
  * training. */
 double graph_flops_per_token(const struct graph *g, const struct job_model *model, int64_t seq, bool causal_half);
 

@@ -102,6 +102,54 @@ TEST(names_of_llama)
     "\"model_type\": \"mistral\", \"hidden_size\": 32, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, " \
     "\"num_key_value_heads\": 2, \"intermediate_size\": 48, \"vocab_size\": 256, \"rms_norm_eps\": 1e-5"
 
+#define LAYERS(n) "\"num_hidden_layers\": " #n ", "
+#define QWEN_OF(n, rest)                                                                                        \
+    "{\"model_type\": \"qwen2\", \"hidden_size\": 32, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, " \
+    "\"intermediate_size\": 48, \"vocab_size\": 256, " LAYERS(n) rest "}"
+#define FULL "\"full_attention\""
+#define SLIDING "\"sliding_attention\""
+
+/* The layers of configuration_qwen2.py and configuration_mistral.py of transformers. */
+TEST(windows_of_llama)
+{
+    static const struct {
+        const char *text;
+        int64_t window, from, period;
+    } cases[] = {
+        {"{" MISTRAL "}", 4096, 0, 0},
+        {"{" MISTRAL ", \"sliding_window\": null}", 0, 0, 0},
+        {"{" MISTRAL ", \"sliding_window\": 9}", 9, 0, 0},
+        {QWEN_OF(40, "\"sliding_window\": 9"), 0, 0, 0},
+        {QWEN_OF(40, "\"use_sliding_window\": true"), 4096, 28, 0},
+        {QWEN_OF(28, "\"use_sliding_window\": true"), 0, 0, 0},
+        {QWEN_OF(4, "\"use_sliding_window\": true, \"sliding_window\": null"), 0, 0, 0},
+        {QWEN_OF(4, "\"use_sliding_window\": true, \"sliding_window\": 7, \"max_window_layers\": 0"), 7, 0, 0},
+        {QWEN_OF(3, "\"use_sliding_window\": true, \"layer_types\": [" FULL ", " SLIDING ", " SLIDING "]"), 4096, 1, 0},
+        {QWEN_OF(3, "\"use_sliding_window\": true, \"layer_types\": [" SLIDING ", " SLIDING ", " FULL "]"), 4096, 0, 3},
+        {QWEN_OF(4, "\"use_sliding_window\": true, \"layer_types\": [" SLIDING ", " FULL ", " SLIDING ", " FULL "]"),
+         4096, 0, 2},
+        {QWEN_OF(3, "\"use_sliding_window\": true, \"layer_types\": [" FULL ", " FULL ", " FULL "]"), 0, 0, 0},
+        {QWEN_OF(3, "\"sliding_window\": 9, \"layer_types\": [" FULL ", " FULL ", " FULL "]"), 0, 0, 0},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct job_model m;
+        int64_t positions;
+        struct why why = {0};
+        if (hf_config_read(cases[i].text, strlen(cases[i].text), &m, &positions, &why))
+            fail_msg("%s: %s", cases[i].text, why.text);
+        assert_int_equal(m.window, cases[i].window);
+        assert_int_equal(m.window_from, cases[i].from);
+        assert_int_equal(m.window_period, cases[i].period);
+    }
+    static const char odd[] =
+        QWEN_OF(4, "\"use_sliding_window\": true, \"layer_types\": [" FULL ", " SLIDING ", " FULL ", " FULL "]");
+    struct job_model m;
+    int64_t positions;
+    struct why why = {0};
+    assert_err(ERR_UNSUPPORTED, hf_config_read(odd, strlen(odd), &m, &positions, &why));
+    assert_non_null(strstr(why.text, "no windows in the layers that layer_types names"));
+}
+
 /* Width of heads, biases and norms; a field that is missing has transformers' default. */
 TEST(families_of_llama)
 {
@@ -118,7 +166,8 @@ TEST(families_of_llama)
         {"{" MISTRAL ", \"sliding_window\": null}", 0, false, QK_NORM_NONE},
         {"{" MISTRAL ", \"sliding_window\": 32, \"max_position_embeddings\": 32, \"head_dim\": 16}", 16, false,
          QK_NORM_NONE},
-        {"{" QWEN("3") ", \"head_dim\": 8, \"layer_types\": [\"full_attention\"]}", 0, false, QK_NORM_HEAD},
+        {"{" QWEN("3") ", \"head_dim\": 8, \"layer_types\": [\"full_attention\", \"full_attention\"]}", 0, false,
+         QK_NORM_HEAD},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct job_model m;
@@ -167,10 +216,23 @@ TEST(configs_that_are_refused)
         {"{", ERR_INVALID, "config.json, line 1"},
         {"{\"model_type\": \"bert\"}", ERR_UNSUPPORTED, "model_type is \"bert\""},
         {"{}", ERR_UNSUPPORTED, "dtd supports gpt2, llama, mistral, qwen2, qwen3, mixtral"},
-        {"{" QWEN("2") ", \"use_sliding_window\": true}", ERR_UNSUPPORTED, "use_sliding_window is set"},
+        {"{" QWEN("2") ", \"use_sliding_window\": true, \"sliding_window\": -1}", ERR_INVALID,
+         "sliding_window is neither null nor a number from 1 to 16777216"},
+        {"{" QWEN("2") ", \"use_sliding_window\": true, \"max_window_layers\": \"x\"}", ERR_INVALID,
+         "max_window_layers is neither null nor a number from 0"},
+        {"{" QWEN("2") ", \"layer_types\": [\"full_attention\"]}", ERR_INVALID,
+         "layer_types is not a list of 2 entries"},
+        {"{" QWEN("2") ", \"layer_types\": [\"full_attention\", \"chunked_attention\"]}", ERR_UNSUPPORTED,
+         "layer_types has \"chunked_attention\"; dtd supports \"full_attention\" and \"sliding_attention\""},
+        {"{" MISTRAL ", \"layer_types\": [\"full_attention\", \"sliding_attention\"]}", ERR_UNSUPPORTED,
+         "layer_types has \"full_attention\", which dtd does not support in mistral with a sliding_window"},
+        {"{" LLAMA ", \"layer_types\": [\"full_attention\", \"sliding_attention\"]}", ERR_UNSUPPORTED,
+         "layer_types has \"sliding_attention\", which dtd does not support in llama"},
+        {"{" QWEN("2_moe") ", \"use_sliding_window\": true}", ERR_UNSUPPORTED,
+         "use_sliding_window is set, which dtd does not support in qwen2_moe"},
         {"{" QWEN("3") ", \"attention_bias\": true}", ERR_UNSUPPORTED, "attention_bias is set"},
-        {"{" QWEN("3") ", \"layer_types\": [\"full_attention\", \"sliding_attention\"]}", ERR_UNSUPPORTED,
-         "layer_types has \"sliding_attention\""},
+        {"{" QWEN("3") ", \"layer_types\": [\"full_attention\", \"sliding_attention\"]}", ERR_INVALID,
+         "layer_types has \"sliding_attention\", but sliding_window is no number"},
         {"{" LLAMA ", \"sliding_window\": 9}", ERR_UNSUPPORTED, "sliding_window is set"},
         {"{\"model_type\": \"llama\"}", ERR_INVALID, "hidden_size is missing"},
         {"{" LLAMA ", \"attention_bias\": true}", ERR_UNSUPPORTED, "attention_bias is set"},
@@ -191,15 +253,12 @@ TEST(configs_that_are_refused)
         {"{" LLAMA ", \"rope_scaling\": {\"type\": \"llama3\", \"factor\": 2, \"original_max_position_embeddings\": "
          "\"x\"}}",
          ERR_INVALID, "original_max_position_embeddings is not a number from 1"},
-        {"{" MISTRAL "}", ERR_UNSUPPORTED, "sliding_window is 4096, below max_position_embeddings, 131072"},
-        {"{" MISTRAL ", \"sliding_window\": 31, \"max_position_embeddings\": 32}", ERR_UNSUPPORTED,
-         "sliding_window is 31, below max_position_embeddings, 32"},
+        {"{" MISTRAL ", \"sliding_window\": \"x\"}", ERR_INVALID, "sliding_window is neither null nor a number"},
         {"{" LLAMA ", \"rope_theta\": -1}", ERR_INVALID, "rope_theta is not a number above 0"},
         {"{" MIXTRAL "}", ERR_INVALID, "num_local_experts is missing, and versions of transformers differ"},
         {"{" MIXTRAL ", \"num_local_experts\": 1}", ERR_INVALID, "num_experts_per_tok is 2, but there are 1"},
         {"{" MIXTRAL ", \"num_local_experts\": 4096}", ERR_UNSUPPORTED, "dtd has at most 1024 and 64"},
         {"{" MIXTRAL_OF_3 ", \"num_experts\": 4}", ERR_INVALID, "are two names of one number"},
-        {"{" MIXTRAL_OF_3 ", \"sliding_window\": 4096}", ERR_UNSUPPORTED, "sliding_window is set, which"},
         {"{" MIXTRAL_OF_3 ", \"router_jitter_noise\": 0.01}", ERR_UNSUPPORTED, "while training: set it to 0"},
         {"{" MIXTRAL_OF_3 ", \"rope_scaling\": {\"type\": \"yarn\"}}", ERR_INVALID, "need the field factor"},
         {"{" GPT2 ", \"activation_function\": \"relu\"}", ERR_UNSUPPORTED, "activation_function is \"relu\""},
@@ -306,6 +365,8 @@ static void config_round_trip(const struct job_model *m, const char *type)
     assert_true(back.shared_experts == m->shared_experts && back.shared_gate == m->shared_gate);
     assert_true(back.router_norm == m->router_norm && back.moe_every == m->moe_every);
     assert_true(back.head_dim == m->head_dim && back.qkv_bias == m->qkv_bias && back.qk_norm == m->qk_norm);
+    assert_true(back.window == m->window && back.window_from == m->window_from);
+    assert_true(back.window_period == m->window_period);
     assert_true(back.dense_layers == m->dense_layers && back.dim == m->dim && back.layers == m->layers);
     assert_true(back.rope_type == m->rope_type && back.rope_factor == m->rope_factor && back.rope_fast == m->rope_fast);
     assert_true(back.rope_part == m->rope_part && back.rope_original == m->rope_original);
@@ -324,6 +385,9 @@ TEST(configs_of_experts)
 {
     config_round_trip(&mixtral, "MixtralForCausalLM");
     struct job_model m = mixtral;
+    m.window = 9;
+    config_round_trip(&m, "MixtralForCausalLM");
+    m.window = 0;
     m.router = ROUTER_SOFTMAX;
     m.qk_norm = QK_NORM_WHOLE;
     config_round_trip(&m, "OlmoeForCausalLM");

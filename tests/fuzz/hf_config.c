@@ -32,6 +32,8 @@ static void check_same(const struct job_model *a, const struct job_model *b)
     check(a->arch == b->arch && a->dim == b->dim && a->layers == b->layers && a->heads == b->heads, "another size");
     check(a->kv_heads == b->kv_heads && a->vocab == b->vocab && a->tied == b->tied, "another head or vocabulary");
     check(a->head_dim == b->head_dim && a->qkv_bias == b->qkv_bias && a->qk_norm == b->qk_norm, "another attention");
+    for (int64_t l = 0; l < a->layers; l++)
+        check(job_layer_has_window(a, l) == job_layer_has_window(b, l) && a->window == b->window, "another window");
     check(a->norm_eps == b->norm_eps && a->rope_theta == b->rope_theta, "another number");
     check(a->experts == b->experts && a->shared_experts == b->shared_experts, "other experts");
     if (!a->experts) {

@@ -230,6 +230,11 @@ static void set_model(struct sets *s, const struct cell *c, int layers)
         set_word(s, "model.rope_type", uneven ? "llama3" : "yarn");
         set_word(s, "model.rope_factor", "4");
         set_word(s, "model.rope_original", "12");
+        set_key(s, "model.window", uneven ? 5 : 9);
+        set_key(s, "model.window_period", uneven ? 2 : 0);
+        set_key(s, "model.window_from", uneven ? 0 : 1);
+        set_word(s, "model.score_softcap", "1.5");
+        set_word(s, "model.score_scale", "0.5");
     }
     if (c->model == CELL_OLMO) {
         set_word(s, "model.qk_norm", "whole");

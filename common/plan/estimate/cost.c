@@ -83,9 +83,31 @@ static struct op_cost embed(const struct program *p, const struct op *op, int64_
     return cost;
 }
 
+/* 1 + 2 + ... + n; 0 for n <= 0 */
+static double triangle(double n)
+{
+    return n > 0 ? n * (n + 1) / 2 : 0;
+}
+
+/* The number of pairs (i, j), i < seq and j < keys, with j < i + shift: of row i clamp(i + shift, 0, keys). */
+static double pairs_before(double seq, double keys, double shift)
+{
+    return triangle(seq - 1 + shift) - triangle(shift - 1) - triangle(seq - 1 + shift - keys) +
+           triangle(shift - 1 - keys);
+}
+
+/* The number of (query, key) pairs of a sample and head: with a causal mask those with j < i + 1, and with a window not
+ * those with j < i + pos0 - pos0_kv - window + 1. Where documents begin is not known here. */
+static double visible_pairs(const struct op *op, double seq, double keys)
+{
+    double pairs = op->flags & OPF_CAUSAL ? pairs_before(seq, keys, 1) : seq * keys;
+    if (op->window)
+        pairs -= pairs_before(seq, keys, (double)(op->pos0 - op->pos0_kv - op->window + 1));
+    return pairs;
+}
+
 /* q, o and their gradients have `heads` times head_dim columns, k and v kv_heads times head_dim. Each pair of positions
- * takes two matmuls forward and five backward; with a causal mask, half of the pairs and the diagonal count. Queries
- * and keys may be segments of a sequence. */
+ * takes two matmuls forward and five backward. Queries and keys may be segments of a sequence. */
 static struct op_cost attention(const struct program *p, const struct op *op, int64_t samples)
 {
     bool grad = op->kind == OP_ATTENTION_GRAD;
@@ -93,7 +115,7 @@ static struct op_cost attention(const struct program *p, const struct op *op, in
     double t = (double)(batch * seq), type = (double)dtype_bytes(p->dtype);
     double q = t * (double)(op->heads * op->head_dim);
     double kv = (double)(batch * keys) * (double)(op->kv_heads * op->head_dim);
-    double pairs = q * (op->flags & OPF_CAUSAL ? ((double)keys + 1) / 2 : (double)keys);
+    double pairs = (double)(batch * op->heads * op->head_dim) * visible_pairs(op, (double)seq, (double)keys);
     double lse = t * (double)op->heads * (double)dtype_bytes(p->wide);
     if (grad)
         return (struct op_cost){10 * pairs, (4 * q + 4 * kv) * type + lse};

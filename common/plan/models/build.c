@@ -237,9 +237,9 @@ void graph_add_loss(struct graph_builder *b, int logits)
     b->g->loss_node = b->g->n_nodes - 1;
 }
 
-void graph_set_scores(struct graph_node *attention, const struct job_model *m, int layer)
+void graph_set_scores(const struct graph_builder *b, struct graph_node *attention, const struct job_model *m, int layer)
 {
-    attention->window = job_layer_has_window(m, layer) ? m->window : 0;
+    attention->window = job_layer_has_window(m, layer) && m->window < b->seq ? m->window : 0;
     attention->softcap = m->score_softcap;
     attention->scale = m->score_scale;
 }

@@ -247,7 +247,7 @@ static int attention(struct graph_builder *b, const struct block *k, int x)
     n->kv_heads = m->kv_heads;
     n->head_dim = m->head_dim;
     n->causal = true;
-    graph_set_scores(n, m, k->layer);
+    graph_set_scores(b, n, m, k->layer);
     return linear(b, k, o, out[0], out[1], "attn", m->dim);
 }
 

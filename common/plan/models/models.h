@@ -60,8 +60,9 @@ void graph_add_experts(struct graph_builder *b, int layer, const struct graph_ro
                        int y);
 /* The loss over logits, and the inputs that the worker fills. */
 void graph_add_loss(struct graph_builder *b, int logits);
-/* The window, the cap and the scale of a causal attention in this layer. */
-void graph_set_scores(struct graph_node *attention, const struct job_model *m, int layer);
+/* The window, the cap and the scale of a causal attention in this layer. A window that no sample fills is none. */
+void graph_set_scores(const struct graph_builder *b, struct graph_node *attention, const struct job_model *m,
+                      int layer);
 /* Queries see only keys of their own document: adds the input `begin`, which every attention of the graph reads. */
 void graph_add_documents(struct graph_builder *b);
 

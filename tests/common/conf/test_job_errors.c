@@ -139,11 +139,11 @@ TEST(values)
         {"model.expert_drop=random", "model.expert_drop: expected one of position, probability, found \"random\""},
         {"model=3",
          "model: expected a map with some of the keys arch, dim, layers, heads, kv_heads, head_dim, "
-         "qkv_bias, qk_norm, ffn, vocab, "
+         "qkv_bias, qk_norm, window, window_from, window_period, score_softcap, score_scale, ffn, vocab, "
          "norm_eps, rope_theta, rope_part, rope_type, rope_factor, rope_original, rope_low, rope_high, "
          "rope_fast, rope_slow, rope_exact, rope_attention, rope_mscale, rope_mscale_all, rope_short, rope_long, "
          "rope_layers, rope_local_theta, out_bias, ffn_bias, head_bias, ffn_plain, activation, norm, "
-         "norm_place, branches, embed_scale, residual_scale, score_scale, logit_scale, logit_cap, tied, causal, "
+         "norm_place, branches, embed_scale, residual_scale, logit_scale, logit_cap, tied, causal, "
          "experts, experts_per_token, expert_ffn, shared_experts, "
          "shared_gate, moe_every, dense_layers, router, router_norm, router_bias, router_scale, "
          "router_groups, router_groups_kept, router_group_best, aux_loss, aux_scope, expert_bias, "
@@ -190,6 +190,19 @@ TEST(rules)
          "model.qkv_bias: gpt2 always has biases, and this key is for llama: write false"},
         {"model={arch: transformer, kv_heads: 0, qk_norm: head}",
          "model.qk_norm: transformer does not normalize queries and keys: write none"},
+        {"model={arch: gpt2, tied: true, kv_heads: 0, window: 16}",
+         "model.window: this key is for llama, not for gpt2: leave it out"},
+        {"model={arch: transformer, kv_heads: 0, score_softcap: 50}",
+         "model.score_softcap: this key is for llama, not for transformer: leave it out"},
+        {"model={arch: gpt2, tied: true, kv_heads: 0, score_scale: 0.1}",
+         "model.score_scale: this key is for llama, not for gpt2: leave it out"},
+        {"model.window_from=1", "model.window_from: no layer has a window: set model.window, or write 0"},
+        {"model.window_period=2", "model.window_period: no layer has a window: set model.window, or write 0"},
+        {"model={window: 8, window_period: 1}",
+         "model.window_period: no layer would have the window: write 0, or model.window 0"},
+        {"model={layers: 4, window: 8, window_from: 4}",
+         "model.window_from: the model has 4 layers, so none has the window: write at most 3, or model.window 0"},
+        {"model.sliding_window=8", "model.sliding_window: unknown key; did you mean model.window?"},
         {"model.qk_norm=heads", "model.qk_norm: expected one of none, head, whole, found \"heads\""},
         {"model={arch: gpt2, tied: true}",
          "job.yaml:2: model.kv_heads: gpt2 has no grouped-query attention: write 0 or 8"},

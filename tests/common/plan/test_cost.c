@@ -33,6 +33,27 @@ TEST(the_flops_of_a_step_are_the_formulas)
     fixture_fini(&f);
 }
 
+/* Through a window of 3 the 8 tokens see 1 + 2 + 6 * 3 keys in the first layer; the second has no window. The ranks of a
+ * ring count each pair once. */
+TEST(a_window_counts_the_keys_that_are_seen)
+{
+    for (int cp = 1; cp <= 4; cp++) {
+        struct job_spec job = job_small(ARCH_LLAMA, cp);
+        struct fixture f;
+        double forward = 0;
+        job.parallel.cp = cp;
+        job.model.window = 3;
+        job.model.window_period = 2;
+        fixture_init(&f, &job, MODE_TRAIN);
+        for (int r = 0; r < f.n; r++)
+            forward += sum_of(&f.programs[r], OP_ATTENTION).flops;
+        assert_float_equal(forward, 4.0 * 16 * (1 + 2 + 6 * 3 + 8 * 9 / 2) * 10, 0.5);
+        assert_float_equal(graph_flops_per_token(&f.graph, &job.model, 8, true),
+                           6.0 * (double)f.graph.n_params_matmul + 12 * 16 * (3 - 9.0 / 16 + 4), 1e-6);
+        fixture_fini(&f);
+    }
+}
+
 /* Each token's row for each of its 2 experts passes three matrices [12, 16] in each of 2 layers, forward and twice
  * backward. The ranks of expert parallelism share these products as if all experts are equally busy, whatever a rank
  * has room for; recomputed experts pass forward once more. */
