@@ -1,0 +1,12 @@
+/* Parquet files, read by the default column and by one of another name. */
+#include "common/data/parquet.h"
+#include "tests/fuzz/table.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    fuzz_read(&parquet_format, data, size, NULL);
+    fuzz_read(&parquet_format, data, size, "c");
+    return 0;
+}
