@@ -154,6 +154,8 @@ static err_t decisions_forget(const struct spec_args *a, struct job_spec *job)
         job->checkpoint.optimizer = OPTIMIZER_AUTO;
     if (!spec_args_has(a, "checkpoint.map"))
         spec_map_clear(job);
+    if (!spec_args_has(a, "data.order"))
+        job->data.order = CHANGE_KEEP; /* it was for the resume that changed the order */
     return spec_args_has(a, "checkpoint.take_over") ? OK : spec_text_set(&job->checkpoint.take_over, "");
 }
 

@@ -157,6 +157,20 @@ static void forecast_print(const struct job_spec *job, const struct spec_facts *
            out_bytes((int64_t)f->rates.link, b));
 }
 
+static void passes_print(const struct job_spec *job, const struct spec_facts *f)
+{
+    char count[OUT_NUMBER];
+    const double all = (double)(job->train.steps * job->train.global_batch);
+    if (!job->data.n_weights) {
+        printf("  Passes     %.2f over the data\n", f->sources[0].passes);
+        return;
+    }
+    for (int i = 0; i < f->n_sources; i++)
+        printf("  Source %-3d %.2f passes over %s: %s samples of %" PRId64 ", %.2f %% of the training\n", i + 1,
+               f->sources[i].passes, job->data.train[i], out_count((double)f->sources[i].taken, count),
+               f->sources[i].samples, 100 * (double)f->sources[i].taken / all);
+}
+
 void plan_report_print(const struct job_spec *job, const struct spec_facts *f)
 {
     char a[OUT_NUMBER], b[OUT_NUMBER];
@@ -170,8 +184,7 @@ void plan_report_print(const struct job_spec *job, const struct spec_facts *f)
         printf("  Validation %" PRId64 " tokens, %" PRId64 " samples\n", f->valid_tokens, f->valid_samples);
     if (f->test_tokens)
         printf("  Test       %" PRId64 " tokens, %" PRId64 " samples\n", f->test_tokens, f->test_samples);
-    printf("  Passes     %.2f over the data\n",
-           (double)(job->train.steps * job->train.global_batch) / (double)f->train_samples);
+    passes_print(job, f);
     printf("  Compute    %s FLOP a token, %s a step\n", out_count(f->flops_per_token, a),
            out_count(f->flops_per_token * (double)(job->train.global_batch * job->train.seq), b));
     if (f->micros) {
@@ -243,19 +256,31 @@ static json_t *experts_json(const struct spec_facts *f)
     return all;
 }
 
+static json_t *sources_json(const struct job_spec *job, const struct spec_facts *f)
+{
+    json_t *all = json_array();
+    for (int i = 0; job->data.n_weights && i < f->n_sources; i++)
+        json_array_append_new(all, json_pack("{s:o, s:I, s:I, s:f}", "files",
+                                             json_of_text(job->data.train[i], strlen(job->data.train[i])), "samples",
+                                             (json_int_t)f->sources[i].samples, "taken",
+                                             (json_int_t)f->sources[i].taken, "passes", f->sources[i].passes));
+    return all;
+}
+
 json_t *plan_report_json(const struct job_spec *job, const struct spec_facts *f)
 {
     json_t *micros = json_array();
     for (int rank = 0; rank < f->workers && f->micros; rank++)
         json_array_append_new(micros, json_integer(f->micros[rank]));
     return json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:o, s:o, s:o, s:o, s:o, s:o}", "name",
-        job->name, "parameters", (json_int_t)f->params, "steps", (json_int_t)job->train.steps, "tokens_per_step",
-        (json_int_t)job->train.global_batch * (json_int_t)job->train.seq, "vocab", (json_int_t)f->vocab,
-        "flops_per_token", f->flops_per_token, "train_tokens", (json_int_t)f->train_tokens, "train_samples",
-        (json_int_t)f->train_samples, "valid_tokens", (json_int_t)f->valid_tokens, "valid_samples",
+        "{s:s, s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "name", job->name, "parameters", (json_int_t)f->params, "steps", (json_int_t)job->train.steps,
+        "tokens_per_step", (json_int_t)job->train.global_batch * (json_int_t)job->train.seq, "vocab",
+        (json_int_t)f->vocab, "flops_per_token", f->flops_per_token, "train_tokens", (json_int_t)f->train_tokens,
+        "train_samples", (json_int_t)f->train_samples, "valid_tokens", (json_int_t)f->valid_tokens, "valid_samples",
         (json_int_t)f->valid_samples, "test_tokens", (json_int_t)f->test_tokens, "test_samples",
-        (json_int_t)f->test_samples, "node_bytes", (json_int_t)f->node_bytes, "workers", f->workers, "microbatches",
-        micros, "memory_per_worker", memory_json(&f->memory), "expert_memory", experts_json(f), "ranks", ranks_json(f),
-        "forecast", forecast_json(f), "checkpoint_dir", json_of_text(job->checkpoint.dir, strlen(job->checkpoint.dir)));
+        (json_int_t)f->test_samples, "node_bytes", (json_int_t)f->node_bytes, "workers", f->workers, "sources",
+        sources_json(job, f), "microbatches", micros, "memory_per_worker", memory_json(&f->memory), "expert_memory",
+        experts_json(f), "ranks", ranks_json(f), "forecast", forecast_json(f), "checkpoint_dir",
+        json_of_text(job->checkpoint.dir, strlen(job->checkpoint.dir)));
 }

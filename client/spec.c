@@ -2,10 +2,12 @@
  * named by the hash of its content and is reused by the next submit. */
 #include "client/spec.h"
 
+#include "client/spec_mix.h"
+
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/conf/job_rules.h"
-#include "common/data/data.h"
+#include "common/data/mixture.h"
 #include "common/plan/check/plan_check.h"
 #include "common/plan/compile/compile.h"
 #include "common/plan/estimate/memory.h"
@@ -66,7 +68,9 @@ err_t spec_resolve(struct job_spec *job, const char *folder, struct why *why)
 {
     struct job_data *d = &job->data;
     err_t err = job_paths_resolve(job, folder, why);
-    err = err ? err : files_resolve("data.train", folder, &d->train, &d->n_train, why);
+    err = err             ? err
+          : mixture_is(d) ? spec_mix_resolve(job, folder, why)
+                          : files_resolve("data.train", folder, &d->train, &d->n_train, why);
     err = err ? err : files_resolve("data.valid", folder, &d->valid, &d->n_valid, why);
     err = err ? err : files_resolve("data.test", folder, &d->test, &d->n_test, why);
     return err ? err : spec_resolve_tokenizer(job, folder, why);
@@ -203,17 +207,23 @@ struct data_files {
     bool again; /* prepare even if the set of `hash` exists: the files may have changed */
 };
 
+static bool set_exists(const struct job_spec *job, const char *hash)
+{
+    struct data_set *set;
+    if (!hash[0] || data_open(job->data.cache, hash, &set, NULL))
+        return false;
+    data_close(set);
+    return true;
+}
+
 /* Prepares one list of files, unless the set that the spec names exists. The hash must not change. */
 static err_t set_prepare(const struct job_spec *job, const struct data_files *f, struct out_progress *progress,
                          struct why *why)
 {
     char found[65];
-    struct data_set *set;
     struct preparing preparing = {progress, f->what};
-    if ((*f->hash)[0] && !f->again && data_open(job->data.cache, *f->hash, &set, NULL) == OK) {
-        data_close(set);
+    if (!f->again && set_exists(job, *f->hash))
         return OK;
-    }
     const struct data_prepare p = {.files = f->paths,
                                    .n_files = f->n,
                                    .tokenizer = job->data.tokenizer,
@@ -230,7 +240,7 @@ static err_t set_prepare(const struct job_spec *job, const struct data_files *f,
         out_progress_clear(progress);
     if (err)
         return why_prefix(why, err, "%s", f->what);
-    if ((*f->hash)[0] && strcmp(*f->hash, found) != 0)
+    if ((*f->hash)[0] && strcmp(*f->hash, found) != 0 && job->data.order == CHANGE_KEEP)
         return why_set(
             why, ERR_INVALID,
             "%s: the files are not those that the checkpoint was trained on (hash %.12s, now %.12s). Restore "
@@ -239,11 +249,64 @@ static err_t set_prepare(const struct job_spec *job, const struct data_files *f,
     return spec_text_set(f->hash, found);
 }
 
-static err_t data_make(struct job_spec *job, bool new_train, struct out_progress *progress, struct why *why)
+/* Hashes of a mixture's other sources: as many as there are now, "" where none is known yet. */
+static err_t more_hashes_fit(struct job_data *d)
+{
+    const int want = mixture_is(d) ? d->n_weights - 1 : 0;
+    char **hashes = calloc((size_t)want + 1, sizeof(*hashes));
+    bool all = hashes != NULL;
+    for (int i = 0; all && i < want; i++)
+        all = (hashes[i] = strdup(i < d->n_more_hashes ? d->more_hashes[i] : "")) != NULL;
+    char **gone = all ? d->more_hashes : hashes;
+    data_paths_free(gone, !gone ? 0 : all ? d->n_more_hashes : want);
+    if (!all)
+        return ERR_NOMEM;
+    d->more_hashes = hashes;
+    d->n_more_hashes = want;
+    return OK;
+}
+
+/* The sources after the first use its vocabulary. Files of a set that exists need not. */
+static err_t source_make(struct job_spec *job, int i, bool new_train, struct out_progress *progress, struct why *why)
+{
+    struct job_data *d = &job->data;
+    char what[32], **found, **hash = i ? &d->more_hashes[i - 1] : &d->train_hash;
+    int n;
+    if (!new_train && set_exists(job, *hash))
+        return OK;
+    snprintf(what, sizeof(what), "data.train[%d]", i);
+    err_t err = data_resolve("/", &d->train[i], 1, &found, &n, NULL, why);
+    if (err)
+        return why_prefix(why, err, "%s", what);
+    const struct data_files source = {what, found, n, i ? d->train_hash : NULL, hash, new_train};
+    err = set_prepare(job, &source, progress, why);
+    data_paths_free(found, n);
+    return err;
+}
+
+static err_t sources_make(struct job_spec *job, bool new_train, struct out_progress *progress, struct why *why)
+{
+    struct job_data *d = &job->data;
+    err_t err = OK;
+    for (int i = 0; !err && i < d->n_train; i++)
+        err = source_make(job, i, new_train, progress, why);
+    return err;
+}
+
+static err_t train_make(struct job_spec *job, bool new_train, struct out_progress *progress, struct why *why)
 {
     struct job_data *d = &job->data;
     const struct data_files train = {"data.train", d->train, d->n_train, NULL, &d->train_hash, new_train};
-    err_t err = set_prepare(job, &train, progress, why);
+    err_t err = more_hashes_fit(d);
+    if (err)
+        return why_set(why, err, "%s", err_text(err));
+    return mixture_is(d) ? sources_make(job, new_train, progress, why) : set_prepare(job, &train, progress, why);
+}
+
+static err_t data_make(struct job_spec *job, bool new_train, struct out_progress *progress, struct why *why)
+{
+    struct job_data *d = &job->data;
+    err_t err = train_make(job, new_train, progress, why);
     const struct data_files others[] = {{"data.valid", d->valid, d->n_valid, d->train_hash, &d->valid_hash, false},
                                         {"data.test", d->test, d->n_test, d->train_hash, &d->test_hash, false}};
     for (int i = 0; !err && i < 2; i++)
@@ -286,7 +349,7 @@ static err_t data_check(struct job_spec *job, struct spec_facts *ret, struct why
 {
     const struct job_data *d = &job->data;
     int64_t vocab;
-    err_t err = set_check(job, "data.train", d->train_hash, &ret->train_tokens, &ret->train_samples, &ret->vocab, why);
+    err_t err = spec_mix_check(job, ret, why);
     if (!err && d->n_valid)
         err = set_check(job, "data.valid", d->valid_hash, &ret->valid_tokens, &ret->valid_samples, &vocab, why);
     if (!err && d->n_test)
@@ -411,9 +474,11 @@ static err_t plan_make(const struct job_spec *job, double most, struct spec_fact
 
 void spec_facts_fini(struct spec_facts *f)
 {
+    free(f->sources);
     free(f->micros);
     free(f->ranks);
     forecast_fini(&f->forecast);
+    f->sources = NULL;
     f->micros = NULL;
     f->ranks = NULL;
 }

@@ -29,7 +29,15 @@ static const enum recompute spec_recomputes[] = {RECOMPUTE_NONE, RECOMPUTE_EXPER
 /* The ways to divide the rows of experts: all at once, in rounds, equally many on each rank. */
 enum spec_rows { SPEC_ROUTED, SPEC_ROUNDS, SPEC_BALANCED, SPEC_ROWS };
 
+/* A source of the training data: its samples in one pass, how many the job takes from it, and passes over it. */
+struct spec_source {
+    int64_t samples, taken;
+    double passes;
+};
+
 struct spec_facts {
+    struct spec_source *sources; /* one, or those of a mixture */
+    int n_sources;
     int64_t train_tokens, train_samples, valid_tokens, valid_samples, test_tokens, test_samples, vocab;
     int64_t params;
     double flops_per_token;

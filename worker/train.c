@@ -14,7 +14,7 @@
 #include "common/base/clock.h"
 #include "common/base/cpus.h"
 #include "common/base/log.h"
-#include "common/data/data.h"
+#include "common/data/mixture.h"
 #include "common/plan/models/build.h"
 #include "kernels/kernels.h"
 #include "worker/device.h"
@@ -34,7 +34,7 @@
     120000 /* limit for all ranks to join; their nodes may open GPUs and read data at different speeds \
             */
 
-/* A prepared data set, cut into samples; set NULL: the job has none. */
+/* A prepared set for evaluations, cut into samples; set NULL: the job has none. */
 struct split {
     struct data_set *set;
     int64_t n;
@@ -53,7 +53,8 @@ struct train {
     int64_t own_bytes[ENGINE_AXIS_SETS]; /* this rank's bytes in the step in which `traffic` was summed; -1: none yet */
     struct traffic traffic;              /* bytes of a step, summed over all ranks */
     struct train_state state;
-    struct split data, valid, test;
+    struct mixture data;
+    struct split valid, test;
     struct core_share *share;
     double part_ms[LOAD_PARTS]; /* durations of the parts of epoch_begin */
     err_t load_error;           /* of the checkpoint that the epoch begins with */
@@ -65,8 +66,7 @@ struct train {
 static err_t train_sample(void *arg, int64_t index, int32_t *ret_ids, int32_t *ret_targets)
 {
     const struct train *t = arg;
-    int64_t at = data_sampler(t->job.train.seed, t->data.n, index);
-    return data_sample(t->data.set, t->job.train.seq, at, ret_ids, ret_targets);
+    return mixture_sample(&t->data, index, ret_ids, ret_targets);
 }
 
 static err_t open_split(const struct train *t, const char *hash, const char *what, struct split *ret, struct why *why)
@@ -86,19 +86,20 @@ static err_t open_split(const struct train *t, const char *hash, const char *wha
 static err_t open_data(struct train *t, struct why *why)
 {
     const struct job_data *d = &t->job.data;
-    err_t err = open_split(t, d->train_hash, "training", &t->data, why);
+    err_t err = mixture_open(&t->job, &t->data, why);
     if (!err && t->job.train.eval_every > 0 && d->valid_hash[0])
         err = open_split(t, d->valid_hash, "validation", &t->valid, why);
     if (!err && d->test_hash[0])
         err = open_split(t, d->test_hash, "test", &t->test, why);
     if (err)
         return err;
+    const int64_t vocab = data_vocab(t->data.sources[0].set);
     if (t->job.model.vocab == 0)
-        t->job.model.vocab = data_vocab(t->data.set);
-    if (t->job.model.vocab < data_vocab(t->data.set))
+        t->job.model.vocab = vocab;
+    if (t->job.model.vocab < vocab)
         return why_set(why, ERR_INVALID,
                        "model.vocab is %" PRId64 ", but the data has %" PRId64 " different tokens; use 0",
-                       t->job.model.vocab, data_vocab(t->data.set));
+                       t->job.model.vocab, vocab);
     return OK;
 }
 
@@ -512,7 +513,7 @@ static void epoch_end(struct train *t, err_t err, const struct why *why)
     comm_group_free(t->all);
     engine_fini(&t->engine);
     comm_close(t->comm);
-    data_close(t->data.set);
+    mixture_close(&t->data);
     data_close(t->valid.set);
     data_close(t->test.set);
     graph_fini(&t->graph);

@@ -8,6 +8,7 @@
 #include "common/base/caller.h"
 #include "common/base/dtype.h"
 #include "common/conf/job_rules.h"
+#include "common/conf/number.h"
 #include "common/conf/schema.h"
 
 #include <ctype.h>
@@ -23,6 +24,8 @@ static const struct schema_name arch_names[] = {
 #undef X
 static const struct schema_name tokenizer_names[] = {
     {"bytes", TOKENIZER_BYTES}, {"words", TOKENIZER_WORDS}, {"bpe", TOKENIZER_BPE}, {"split", TOKENIZER_SPLIT}, {0}};
+static const struct schema_name shuffle_names[] = {{"samples", SHUFFLE_SAMPLES}, {"blocks", SHUFFLE_BLOCKS}, {0}};
+static const struct schema_name order_names[] = {{"keep", CHANGE_KEEP}, {"new", CHANGE_NEW}, {0}};
 static const struct schema_name router_names[] = {{"softmax", ROUTER_SOFTMAX},
                                                   {"softmax_topk", ROUTER_SOFTMAX_TOPK},
                                                   {"sigmoid", ROUTER_SIGMOID},
@@ -136,6 +139,19 @@ static const char *check_path_or_none(const char *text)
 static const char *check_incarnation(const char *text)
 {
     return !*text || (strlen(text) == 16 && strspn(text, "0123456789abcdef") == 16) ? NULL : "16 hex digits";
+}
+
+/* common/data/order.c reads the digits. */
+static const char *check_weight(const char *text)
+{
+    double value;
+    return !number_double_parse(text, &value) && value > 0 ? NULL : "a number above 0";
+}
+
+static const char *check_passes(const char *text)
+{
+    int64_t value;
+    return !number_int_parse(text, &value) && value >= 0 ? NULL : "a whole number, at least 0";
 }
 
 static const char *check_hash(const char *text)
@@ -560,10 +576,27 @@ static const struct schema_row rows[] = {
     {BOOL(data.raw, "false", FREE,
           "Accept files that are no text (compressed, UTF-16, token ids, tables) and train on their bytes as they are. "
           "Without it they are refused.")},
+    {ITEMS(data.weights, data.n_weights, SCHEMA_LIST, check_weight, "[]", FIXED,
+           "Makes a mixture of the items of data.train: one number above 0 for each item, which is a source. Samples "
+           "come from the sources in these proportions, exact to one sample after any number of steps. []: all files "
+           "are one source, without proportions.")},
+    {ITEMS(data.passes, data.n_passes, SCHEMA_LIST, check_passes, "[]", FIXED,
+           "The most passes over each source of a mixture, 0: no limit. A source leaves the mixture after its last "
+           "pass, and the others keep their proportions. []: no limits.")},
+    {ENUM(data.shuffle, shuffle_names, "samples", FIXED,
+          "samples: the samples of a source are shuffled. blocks: blocks of 4 Mi tokens are, and samples within "
+          "windows of 16 blocks, so that large files are read nearly in order: for data on Lustre or GPFS that does "
+          "not fit into memory.")},
+    {ENUM(data.order, order_names, "keep", FREE,
+          "keep: a resumed job has the data and the order of its checkpoint. new: it may have other files, weights, "
+          "passes, and another shuffle; it goes on at the same position of the new order, so samples may come again or "
+          "be left out.")},
     {TEXT(data.cache, check_path_or_none, "\"\"", FREE,
           "Folder for tokenized data. \"\": dtd/data in the user's cache folder (XDG_CACHE_HOME, or ~/.cache).")},
     {TEXT(data.train_hash, check_hash, "\"\"", FIXED,
           "Hash that names the tokenized training data. dtctl sets it; do not set it yourself.")},
+    {ITEMS(data.more_hashes, data.n_more_hashes, SCHEMA_LIST, check_hash, "[]", FIXED,
+           "Hashes of the other sources of a mixture, in order. dtctl sets them; do not set them yourself.")},
     {TEXT(data.valid_hash, check_hash, "\"\"", FREE,
           "Hash that names the tokenized validation data. dtctl sets it; do not set it yourself.")},
     {TEXT(data.test_hash, check_hash, "\"\"", FREE,
@@ -969,6 +1002,52 @@ static enum dtype saved_dtype(const struct job_spec *job)
     return job->train.dtype == DT_BF16 ? DT_F32 : (enum dtype)job->train.dtype;
 }
 
+static bool same_texts(char *const *a, int n_a, char *const *b, int n_b)
+{
+    bool same = n_a == n_b;
+    for (int i = 0; same && i < n_a; i++)
+        same = strcmp(a[i], b[i]) == 0;
+    return same;
+}
+
+#define KEEP_ORDER                                                                                       \
+    "To go on with it from the same position of the new order, where samples may come again or be left " \
+    "out: --set data.order=new"
+
+/* The keys that make the order of the data. */
+static err_t order_check(const struct job_spec *before, const struct job_spec *after, struct why *why)
+{
+    const struct job_data *a = &before->data, *b = &after->data;
+    if (!a->train_hash[0] || !b->train_hash[0] || b->order == CHANGE_NEW)
+        return OK;
+    if (strcmp(a->train_hash, b->train_hash) != 0 ||
+        !same_texts(a->more_hashes, a->n_more_hashes, b->more_hashes, b->n_more_hashes))
+        return why_set(why, ERR_INVALID,
+                       "data.train: the checkpoint was trained on other files, and its place in them means nothing in "
+                       "these. To train its weights on other data, begin anew with them: dtctl ckpt export CHECKPOINT "
+                       "MODEL, then dtctl ckpt import MODEL JOB.yaml. " KEEP_ORDER);
+    const char *key = !same_texts(a->weights, a->n_weights, b->weights, b->n_weights) ? "data.weights"
+                      : !same_texts(a->passes, a->n_passes, b->passes, b->n_passes)   ? "data.passes"
+                      : a->shuffle != b->shuffle                                      ? "data.shuffle"
+                                                                                      : NULL;
+    return key ? why_set(why, ERR_INVALID,
+                         "%s: the checkpoint has another, and so another order of the data. " KEEP_ORDER, key)
+               : OK;
+}
+
+/* Takes these keys from another job, without ownership. */
+static void order_take(struct job_data *to, const struct job_data *from)
+{
+    to->train_hash = from->train_hash;
+    to->more_hashes = from->more_hashes;
+    to->n_more_hashes = from->n_more_hashes;
+    to->weights = from->weights;
+    to->n_weights = from->n_weights;
+    to->passes = from->passes;
+    to->n_passes = from->n_passes;
+    to->shuffle = from->shuffle;
+}
+
 err_t job_resume_check(const struct job_spec *before, const struct job_spec *after, struct why *why)
 {
     if (job_is_command(before) || job_is_command(after))
@@ -981,16 +1060,14 @@ err_t job_resume_check(const struct job_spec *before, const struct job_spec *aft
             "other type: leave the key out, or start a new job",
             dtype_name((enum dtype)before->train.dtype), dtype_name((enum dtype)after->train.dtype),
             dtype_name(saved_dtype(before)));
-    if (before->data.train_hash[0] && after->data.train_hash[0] &&
-        strcmp(before->data.train_hash, after->data.train_hash) != 0)
-        return why_set(why, ERR_INVALID,
-                       "data.train: the checkpoint was trained on other files, and its place in them means nothing in "
-                       "these. To train its weights on other data, begin anew with them: dtctl ckpt export CHECKPOINT "
-                       "MODEL, then dtctl ckpt import MODEL JOB.yaml");
+    err_t err = order_check(before, after, why);
+    if (err)
+        return err;
     /* A model that was imported and not trained yet has placeholders for what only training fixes. */
     struct job_spec compared = *before;
+    if (!before->data.train_hash[0] || after->data.order == CHANGE_NEW)
+        order_take(&compared.data, &after->data);
     if (!before->data.train_hash[0]) {
-        compared.data.train_hash = after->data.train_hash;
         compared.train.seq = after->train.seq;
         compared.train.global_batch = after->train.global_batch;
         compared.train.seed = after->train.seed;

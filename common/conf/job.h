@@ -153,6 +153,11 @@ static inline bool job_layer_has_window(const struct job_model *m, int64_t layer
     .router_group_best = 1, .rope_part = 1, .rope_low = 1, .rope_high = 4, .rope_fast = 32, .rope_slow = 1, \
     .embed_scale = 1, .residual_scale = 1, .logit_scale = 1
 
+/* Whether all samples of a source are shuffled, or blocks of them and then the samples of windows of blocks. */
+enum data_shuffle { SHUFFLE_SAMPLES, SHUFFLE_BLOCKS };
+/* keep: a resumed job must have the checkpoint's order of the data. new: it may have another one. */
+enum data_change { CHANGE_KEEP, CHANGE_NEW };
+
 struct job_data {
     char **train, **valid, **test; /* absolute paths, resolved by the client; the file may have patterns */
     int n_train, n_valid, n_test;
@@ -160,10 +165,18 @@ struct job_data {
     char **tokenizer_files; /* bpe: vocab.json and merges.txt, or tokenizer.json; resolved like train */
     int n_tokenizer_files;
     bool lowercase;
-    bool raw;    /* take files that are no text as they are */
+    bool raw; /* take files that are no text as they are */
+    /* A mixture: for each item of `train`, which then keeps its pattern, its weight and the most passes over it. Both
+     * are decimal numbers; n_weights 0: all files of `train` are joined into one source. */
+    char **weights, **passes;
+    int n_weights, n_passes;
+    enum data_shuffle shuffle;
+    enum data_change order;
     char *cache; /* folder for prepared data sets; "": in the user's cache */
     /* Names of the prepared data sets, set by the client at submit; "": none yet. */
     char *train_hash, *valid_hash, *test_hash;
+    char **more_hashes; /* of a mixture: the sets of its second source, its third, .. */
+    int n_more_hashes;
 };
 
 struct job_train {

@@ -395,6 +395,22 @@ static bool train_empty(const struct job_spec *j, char ret[SENTENCE])
     return !j->data.n_train && BROKEN("the list is empty: write at least one file or pattern");
 }
 
+static bool weights_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    const struct job_data *d = &j->data;
+    return d->n_weights && d->n_weights != d->n_train &&
+           BROKEN("%d weights for %d items of data.train: write one for each; an item may be a pattern", d->n_weights,
+                  d->n_train);
+}
+
+static bool passes_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    const struct job_data *d = &j->data;
+    return d->n_passes && d->n_passes != d->n_weights &&
+           BROKEN("%d numbers for %d sources: write one for each item of data.train, and data.weights too, or []",
+                  d->n_passes, d->n_weights);
+}
+
 static bool micro_batch_broken(const struct job_spec *j, char ret[SENTENCE])
 {
     return j->train.micro_batch > j->train.global_batch &&
@@ -787,6 +803,8 @@ static const struct rule rules[] = {
     {OVER(model.shared_gate, shared_gate_broken)},
     {OVER(model.vocab, vocab_broken)},
     {OVER(data.lowercase, lowercase_broken)},
+    {OVER(data.weights, weights_broken)},
+    {OVER(data.passes, passes_broken)},
     {OVER(data.tokenizer_files, tokenizer_files_broken)},
     {OVER(train.micro_batch, micro_batch_broken)},
     {OVER(train.warmup, warmup_broken)},

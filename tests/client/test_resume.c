@@ -224,6 +224,41 @@ TEST(resume_of_a_folder)
     stop(f);
 }
 
+/* A mixture: its sources are prepared one by one, the plan names the passes over each, and a resume keeps the order of
+ * the data unless it is told not to. */
+TEST(a_mixture_is_planned_and_resumed)
+{
+    const struct fake_script script = {.steps = 20, .end_state = "done", .checkpoint_dir = root};
+    struct run_result r;
+    char line[512], text[4096] = "";
+    prepare();
+    for (int i = 0; i < 60; i++)
+        strcat(text, "other text, which is not the same\n");
+    run_write("other.txt", text);
+    run_expect(&r, 0, "dtctl plan job.yaml --set 'data.train=[text.txt, other.txt]' --set 'data.weights=[3, 1]'");
+    expect_text(r.out, "Source 1   0.38 passes over "); /* 30 of 79 samples of 16 tokens */
+    expect_text(r.out, "Source 2   0.08 passes over "); /* 10 of 127 */
+    expect_text(r.out, "25.00 % of the training");
+    run_expect(&r, 0,
+               "dtctl plan job.yaml --set 'data.train=[text.txt, other.txt]' --set 'data.weights=[3, 1]' -o json");
+    expect_text(r.out, "\"taken\": 30");
+    run_expect(&r, 2,
+               "dtctl plan job.yaml --set 'data.train=[text.txt, other.txt]' --set 'data.weights=[3, 1]' --set "
+               "'data.passes=[1, 1]' --set train.steps=100");
+    expect_text(r.err, "data.passes: the sources give 206 samples, but 100 steps of 4 samples need 400");
+
+    struct fake_control *f = start(&script);
+    snprintf(line, sizeof(line),
+             "dtctl resume ckpt --more 5 --detach --set 'data.train=[text.txt, other.txt]' --set "
+             "'data.weights=[3, 1]'");
+    run_expect(&r, 2, line);
+    expect_text(r.err, "--set data.order=new");
+    strcat(line, " --set data.order=new");
+    run_expect(&r, 0, line);
+    expect_text(fake_spec(f), "weights: [\"3\", \"1\"]");
+    stop(f);
+}
+
 TEST(batch_resumes_from_the_newest_step)
 {
     static const struct {

@@ -174,6 +174,14 @@ TEST(rules)
         {"checkpoint.map=['a=b.*']", "checkpoint.map: expected FROM=TO with at most one * in FROM and, if FROM has "
                                      "one, at most one in TO, found the "
                                      "string \"a=b.*\""},
+        {"data.weights=[0.5, 0.5]",
+         "data.weights: 2 weights for 1 items of data.train: write one for each; an item may "
+         "be a pattern"},
+        {"data.passes=[1]", "data.passes: 1 numbers for 0 sources: write one for each item of data.train, and "
+                            "data.weights too, or []"},
+        {"data={train: [a], weights: [0]}", "data.weights: expected a number above 0, found \"0\""},
+        {"data={train: [a], weights: [1], passes: [-1]}", "data.passes: expected a whole number, at least 0, found "
+                                                          "\"-1\""},
         {"data.train=[]", "data.train: the list is empty: write at least one file or pattern"},
         {"model.heads=7", "model.heads: model.dim 256 is not divisible by 7 heads: write 4 heads, or model.dim 259"},
         {"model.kv_heads=3", "model.kv_heads: 8 heads are not divisible by 3 key-value heads: write 2"},

@@ -144,6 +144,43 @@ TEST(other_training_data)
     job_fini(&after);
 }
 
+#define HASH_A "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+#define HASH_B "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+#define MIXED "data.train=[a, b]", TRAINED, "data.more_hashes=[" HASH_A "]", "data.weights=[7, 3]", "data.passes=[0, 2]"
+
+/* What makes the order of the data: a resume keeps it, unless it is told to begin a new one. */
+TEST(other_order_of_the_data)
+{
+    static const struct {
+        const char *set, *key;
+    } rows[] = {
+        {"data.weights=[7, 2]", "data.weights: "},
+        {"data.passes=[0, 3]", "data.passes: "},
+        {"data.passes=[]", "data.passes: "},
+        {"data.shuffle=blocks", "data.shuffle: "},
+        {"data.more_hashes=[" HASH_B "]", "data.train: "},
+        {"data.train_hash=" HASH_B, "data.train: "},
+    };
+    struct why why = {0};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct job_spec before, same, after, told;
+        JOB(&before, MIXED);
+        JOB(&same, MIXED);
+        JOB(&after, MIXED, rows[i].set);
+        JOB(&told, MIXED, rows[i].set, "data.order=new");
+        assert_ok(job_resume_check(&before, &same, &why));
+        assert_err(ERR_INVALID, job_resume_check(&before, &after, &why));
+        assert_ptr_equal(strstr(why.text, rows[i].key), why.text);
+        assert_non_null(strstr(why.text, "--set data.order=new"));
+        if (job_resume_check(&before, &told, &why))
+            fail_msg("%s: %s", rows[i].set, why.text);
+        job_fini(&before);
+        job_fini(&same);
+        job_fini(&after);
+        job_fini(&told);
+    }
+}
+
 /* An imported model has a job file with placeholders: what only training fixes may be chosen, what the model is may
  * not. */
 TEST(a_model_that_was_never_trained)
