@@ -16,7 +16,7 @@
 #define BPE_MAX_BYTES ((size_t)64 << 20) /* of a file; more than the tokenizer files of common models have */
 #define BPE_MAX_TOKENS (1 << 24)         /* ids are smaller */
 #define BPE_MAX_SPECIALS 4096            /* matched literally in the text */
-#define BPE_MAX_PIECE ((size_t)16 << 20) /* text that the pattern does not cut; bounds memory */
+#define BPE_MAX_PIECE ((size_t)32 << 20) /* text that the pattern does not cut; bounds memory */
 #define BPE_MAX_PATTERN 4096
 
 /* The content of a file and its name for messages. */

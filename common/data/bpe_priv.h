@@ -54,7 +54,7 @@ void bpe_merges_add(struct bpe *b, int32_t left, int32_t right, int32_t rank, in
 const struct bpe_merge *bpe_merges_find(const struct bpe *b, int32_t left, int32_t right);
 /* Working memory for one piece, grown as needed. */
 struct bpe_work {
-    int32_t *ids, *next, *prev, *ranks, *made;
+    int32_t *ids, *next, *prev, *ranks;
     uint64_t *heap;
     size_t cap, n_heap;
     uint64_t steps; /* of the heap, a measure of work */
