@@ -17,7 +17,7 @@ struct data_args {
     int n_files, n_tokenizer_files;
     enum tokenizer_kind tokenizer;
     bool lowercase, raw;
-    const char *cache, *vocab_from;
+    const char *cache, *vocab_from, *format, *field, *bos, *eos;
 };
 
 static const struct argp_option cache_option[] = {
@@ -29,8 +29,11 @@ static const struct argp_option prepare_options[] = {
     {"tokenizer-file", 'f', "FILE", 0,
      "bpe only: a tokenizer.json, .model, .tiktoken or tekken.json; or, given twice, vocab.json and merges.txt", 0},
     {"lowercase", 'l', 0, 0, "words: fold A-Z to a-z; split: Python's str.lower()", 0},
-    {"raw", 'r', 0, 0, "Accept files that are no text (compressed, UTF-16, numbers) and take their bytes as they are",
-     0},
+    {"raw", 'r', 0, 0, "Take the bytes of files as they are, whatever they contain", 0},
+    {"format", 'F', "FORMAT", 0, "Format of the files (data.format; default: auto, by content)", 0},
+    {"field", 'k', "KEY", 0, "Key or column of the text in files of documents (data.field)", 0},
+    {"bos", 'b', "TOKEN", 0, "Token before each document: file (default), none, always, or its text (data.bos)", 0},
+    {"eos", 'e', "TOKEN", 0, "Token behind each document: auto (default), none, always, or its text (data.eos)", 0},
     {"vocab-from", 'v', "HASH", 0,
      "words, split and bpe: use the vocabulary of another prepared set (for validation data)", 0},
     {0}};
@@ -99,6 +102,18 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case 'v':
         a->vocab_from = arg;
         return 0;
+    case 'F':
+        a->format = arg;
+        return 0;
+    case 'k':
+        a->field = arg;
+        return 0;
+    case 'b':
+        a->bos = arg;
+        return 0;
+    case 'e':
+        a->eos = arg;
+        return 0;
     case ARGP_KEY_ARGS:
         a->files = state->argv + state->next;
         a->n_files = state->argc - state->next;
@@ -162,6 +177,10 @@ static int prepare(struct data_args *args)
                                    .tokenizer = args->tokenizer,
                                    .lowercase = args->lowercase,
                                    .raw = args->raw,
+                                   .format = args->format,
+                                   .field = args->field,
+                                   .bos = args->bos,
+                                   .eos = args->eos,
                                    .tokenizer_files = args->tokenizer_files,
                                    .n_tokenizer_files = args->n_tokenizer_files,
                                    .vocab_from = args->vocab_from,
@@ -182,9 +201,9 @@ static int data_prepare_run(struct global *g, int argc, char **argv)
         .children = children,
         .args_doc = "FILE...",
         .doc =
-            "Converts text to token shards. The hash of content and tokenizer is the name of the set; a set that "
-            "exists "
-            "is not prepared again. `dtctl submit` prepares its data by itself."
+            "Converts text and documents to token shards, and names files of token ids. The hash of content and "
+            "tokenizer is the name of the set; a set that exists is not prepared again. `dtctl submit` prepares its "
+            "data by itself."
             "\vExamples:\n  dtctl data prepare book.txt\n  dtctl data prepare 'wiki/*.txt' --tokenizer words "
             "--lowercase\n  dtctl data prepare book.txt --tokenizer bpe --tokenizer-file vocab.json --tokenizer-file "
             "merges.txt"};
@@ -211,6 +230,7 @@ static int data_info(struct global *g, int argc, char **argv)
 static const struct command table[] = {
     {"prepare", "convert text to token shards", data_prepare_run},
     {"info", "show a prepared set", data_info},
+    {"show", "show the sources and samples of a prepared set", data_show},
     {"tokenize", "show the tokens of a text", data_tokenize},
 };
 

@@ -103,6 +103,7 @@ int cmd_ckpt_export(struct global *g, int argc, char **argv);
 int cmd_ckpt_import(struct global *g, int argc, char **argv);
 int cmd_ckpt_upcycle(struct global *g, int argc, char **argv);
 int cmd_data(struct global *g, int argc, char **argv);
+int data_show(struct global *g, int argc, char **argv);
 int data_tokenize(struct global *g, int argc, char **argv);
 int cmd_generate(struct global *g, int argc, char **argv);
 int cmd_store(struct global *g, int argc, char **argv);

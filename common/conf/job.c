@@ -136,6 +136,11 @@ static const char *check_path_or_none(const char *text)
     return strlen(text) < 4096 ? NULL : "a path of at most 4095 bytes";
 }
 
+static const char *check_short(const char *text)
+{
+    return strlen(text) < 256 ? NULL : "a text of at most 255 bytes";
+}
+
 static const char *check_incarnation(const char *text)
 {
     return !*text || (strlen(text) == 16 && strspn(text, "0123456789abcdef") == 16) ? NULL : "16 hex digits";
@@ -573,9 +578,25 @@ static const struct schema_row rows[] = {
            "data.train. A resumed job may name other paths if the content is the same.")},
     {BOOL(data.lowercase, "false", FIXED,
           "Convert to lower case before tokenization: words A-Z only, split as Python's str.lower().")},
+    {TEXT(data.format, check_short, "auto", FREE,
+          "Format of the data files. auto: by their content (docs/use/data.md lists the formats). text: files are "
+          "joined. "
+          "jsonl: one document per line. uint16, uint32, int32 or int64: token ids and nothing else.")},
+    {TEXT(
+        data.field, check_short, "\"\"", FREE,
+        "Key or column of the text in files of documents. \"\": text, input_ids, messages, or prompt and completion.")},
+    {TEXT(data.bos, check_short, "\"\"", FREE,
+          "Token before each document. \"\" or file: what the tokenizer file's post-processor puts there. none. "
+          "always: the "
+          "token with a usual name. Else the text of a token, such as <s>. For token ids: where documents begin.")},
+    {TEXT(data.eos, check_short, "\"\"", FREE,
+          "Token behind each document. \"\" or auto: always, if the tokenizer has a token with a usual name. none. "
+          "always. "
+          "Else the text of a token, such as </s>. For token ids: where documents end.")},
     {BOOL(data.raw, "false", FREE,
-          "Accept files that are no text (compressed, UTF-16, token ids, tables) and train on their bytes as they are. "
-          "Without it they are refused.")},
+          "Train on the bytes of files as they are, whatever they contain. Without it, formats are recognised, and "
+          "what is "
+          "none of them and no text (UTF-16, pictures, programs) is refused.")},
     {ITEMS(data.weights, data.n_weights, SCHEMA_LIST, check_weight, "[]", FIXED,
            "Makes a mixture of the items of data.train: one number above 0 for each item, which is a source. Samples "
            "come from the sources in these proportions, exact to one sample after any number of steps. []: all files "

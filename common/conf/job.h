@@ -165,7 +165,8 @@ struct job_data {
     char **tokenizer_files; /* bpe: vocab.json and merges.txt, or tokenizer.json; resolved like train */
     int n_tokenizer_files;
     bool lowercase;
-    bool raw; /* take files that are no text as they are */
+    char *format, *field, *bos, *eos; /* as in struct data_prepare */
+    bool raw;                         /* take files as they are, as text */
     /* A mixture: for each item of `train`, which then keeps its pattern, its weight and the most passes over it. Both
      * are decimal numbers; n_weights 0: all files of `train` are joined into one source. */
     char **weights, **passes;

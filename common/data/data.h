@@ -133,6 +133,9 @@ NODISCARD err_t data_sample(const struct data_set *d, int64_t seq, int64_t index
 int64_t data_documents(const struct data_set *d);
 /* Whether the source gave weights: tokens whose prediction does not count in the loss (prompts). */
 bool data_weighted(const struct data_set *d);
+/* For n tokens from token `at` on: 1 if the prediction of the token counts in the loss, else 0. ERR_INVALID: as for
+ * data_copy. */
+NODISCARD err_t data_weights(const struct data_set *d, int64_t at, int64_t n, uint8_t *ret);
 
 struct data_document {
     int64_t number, begin, end; /* tokens [begin, end) of the set */
@@ -148,6 +151,18 @@ NODISCARD err_t data_document(const struct data_set *d, int64_t at, struct data_
  * that is the first token of a document, because nothing before it belongs to that document. */
 NODISCARD err_t data_sample_marks(const struct data_set *d, int64_t seq, int64_t index, bool documents,
                                   int32_t *ret_begins, uint8_t *ret_weights);
+
+/* Copies n tokens from token `at` on. ERR_INVALID: the set has fewer. ERR_CORRUPT: as for data_sample. */
+NODISCARD err_t data_copy(const struct data_set *d, int64_t at, int64_t n, int32_t *ret);
+
+/* A file from which the set was made. Its strings are valid as long as d. */
+struct data_source {
+    const char *path, *format;
+    int64_t bytes, documents, tokens;
+};
+/* Number of files; 0: the set does not list them, because it is of version 1. */
+int data_sources(const struct data_set *d);
+struct data_source data_source(const struct data_set *d, int i);
 
 /* Reads every byte (of files that the set uses in place: a fingerprint) and compares the SHA-256 hashes with the index.
  * ERR_CORRUPT: the sentence names the file. */

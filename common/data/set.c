@@ -311,6 +311,22 @@ err_t data_sample(const struct data_set *d, int64_t seq, int64_t index, int32_t 
     return err;
 }
 
+err_t data_copy(const struct data_set *d, int64_t at, int64_t n, int32_t *ret)
+{
+    return at < 0 || n < 0 || at > d->index.tokens - n ? ERR_INVALID : n ? copy_tokens(d, at, n, ret) : OK;
+}
+
+int data_sources(const struct data_set *d)
+{
+    return d->index.n_sources;
+}
+
+struct data_source data_source(const struct data_set *d, int i)
+{
+    const struct index_source *s = &d->index.sources[i];
+    return (struct data_source){s->path, s->format, s->bytes, s->documents, s->tokens};
+}
+
 /* ---- documents and weights ---- */
 
 int64_t data_documents(const struct data_set *d)
@@ -368,6 +384,14 @@ static void copy_weights(const struct data_set *d, int64_t at, int64_t n, uint8_
         memset(ret, 1, (size_t)n);
     for (int64_t i = 0; d->weights.data && i < n; i++)
         ret[i] = d->weights.data[(at + i) / 8] >> (at + i) % 8 & 1;
+}
+
+err_t data_weights(const struct data_set *d, int64_t at, int64_t n, uint8_t *ret)
+{
+    if (at < 0 || n < 0 || at > d->index.tokens - n)
+        return ERR_INVALID;
+    copy_weights(d, at, n, ret);
+    return OK;
 }
 
 /* Targets are tokens `at + 1` to `at + seq`. A target that begins a document belongs to none of the sample's, so

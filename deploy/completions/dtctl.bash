@@ -53,7 +53,7 @@ _dtctl() {
   node) sub="drain undrain" options="--reason" ;;
   cluster) sub="init token join status leave remove rotate recover" options="--name --listen --advertise --domain --uses --hours --yes --wait" ;;
   store) sub="open ls close" options="--name" ;;
-  data) sub="prepare info tokenize" options="--tokenizer --tokenizer-file --lowercase --raw --vocab-from --cache --special" ;;
+  data) sub="prepare info show tokenize" options="--tokenizer --tokenizer-file --lowercase --raw --format --field --bos --eos --vocab-from --cache --samples --special" ;;
   esac
   if [[ $cur == -* ]]; then
     COMPREPLY=($(compgen -W "$options $global" -- "$cur"))

@@ -14,11 +14,11 @@ TEST(every_command_has_help_with_an_example)
         if (!strstr(" ckpt cluster data help store ", commands[i].name)) /* for groups, the subcommands have examples */
             expect_text(r.out, "Example");
     }
-    static const char *const sub[] = {"ckpt ls",        "ckpt inspect",    "ckpt verify",   "data prepare",
-                                      "data info",      "data tokenize",   "cluster init",  "cluster token",
-                                      "cluster join",   "cluster status",  "cluster leave", "cluster remove",
-                                      "cluster rotate", "cluster recover", "store open",    "store ls",
-                                      "store close",    "node drain",      "node undrain"};
+    static const char *const sub[] = {"ckpt ls",        "ckpt inspect",   "ckpt verify",     "data prepare",
+                                      "data info",      "data show",      "data tokenize",   "cluster init",
+                                      "cluster token",  "cluster join",   "cluster status",  "cluster leave",
+                                      "cluster remove", "cluster rotate", "cluster recover", "store open",
+                                      "store ls",       "store close",    "node drain",      "node undrain"};
     for (size_t i = 0; i < sizeof(sub) / sizeof(sub[0]); i++) {
         snprintf(line, sizeof(line), "dtctl %s --help", sub[i]);
         run_expect(&r, 0, line);
@@ -140,6 +140,29 @@ TEST(data_prepare_and_info)
     run_expect(&r, 3, "dtctl data prepare missing.txt");
     expect_text(r.err, "missing.txt");
     run_expect(&r, 3, "dtctl data info 0000000000000000000000000000000000000000000000000000000000000000");
+}
+
+TEST(data_show_shows_sources_and_samples)
+{
+    struct run_result r;
+    run_write("a.jsonl", "{\"body\": \"one\"}\n{\"body\": \"two\\nlines\"}\n");
+    run_write("m.jsonl", "{\"input_ids\": [104, 105, 33], \"loss_mask\": [0, 1, 1]}\n");
+    run_expect(&r, 0, "dtctl data show $(dtctl data prepare a.jsonl --field body | cut -d' ' -f1) -n 20");
+    expect_text(r.out, "12 tokens, vocabulary 256, 2 documents\n");
+    expect_text(r.out, "jsonl   /");
+    expect_text(r.out, "document 0, 3 tokens:\n  one\n");
+    expect_text(r.out, "document 1, 9 tokens:\n  two\n  lines\n");
+    run_expect(&r, 0, "dtctl data show $(dtctl data prepare m.jsonl | cut -d' ' -f1)");
+    expect_text(r.out, "1 documents, with a loss mask");
+    expect_text(r.out, "document 0, 3 tokens (2 in the loss):\n  hi!\n");
+    run_expect(&r, 0, "dtctl data show $(dtctl data prepare m.jsonl | cut -d' ' -f1) -o json | tr -d ' \\n'");
+    expect_text(r.out, "\"ids\":[104,105,33],\"weights\":[0,1,1],\"text\":\"hi!\"");
+    run_write("a.txt", "plain text\n");
+    run_expect(&r, 0, "dtctl data show $(dtctl data prepare a.txt | cut -d' ' -f1) --samples 1");
+    expect_text(r.out, "11 tokens, vocabulary 256\n\ntokens from 0:\n  plain text\n");
+    run_expect(&r, 2, "dtctl data show");
+    run_expect(&r, 2, "dtctl data prepare a.jsonl --field title");
+    expect_text(r.err, "no key \"title\"");
 }
 
 TEST(data_tokenize_shows_ids_places_and_pieces)
