@@ -2,13 +2,14 @@
  * weights), a u64 row, a u64 length and the bytes, or i32 ids and u8 weights; in the machine's byte order. Each file
  * ends with kind 3 and the sentence of its error, which is empty if there was none, in place of the bytes. */
 #include "common/data/arrow.h"
+#include "common/data/hdf5.h"
 #include "common/data/parquet.h"
 #include "tests/common/data/source_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-static const struct doc_format *const formats[] = {&parquet_format, &arrow_format};
+static const struct doc_format *const formats[] = {&parquet_format, &arrow_format, &hdf5_format};
 
 static const struct doc_format *format_of(struct byte_source *in)
 {
