@@ -6,9 +6,10 @@
 #include <inttypes.h>
 #include <string.h>
 
-static const char *const space_names[SPACE_COUNT] = {
-    [SPACE_PARAM] = "parameters", [SPACE_OPT] = "optimizer", [SPACE_GRAD] = "gradients",
-    [SPACE_WORK] = "activations", [SPACE_SENT] = "messages", [SPACE_HOST] = "host"};
+static const char *const space_names[SPACE_CACHE] =
+    {/* no job has a cache */
+     [SPACE_PARAM] = "parameters", [SPACE_OPT] = "optimizer", [SPACE_GRAD] = "gradients",
+     [SPACE_WORK] = "activations", [SPACE_SENT] = "messages", [SPACE_HOST] = "host"};
 
 static const char *kept_text(const struct plan_memory *m, char *text, size_t size)
 {
@@ -26,7 +27,7 @@ static void memory_print(const struct spec_facts *f)
         printf("  GPU memory %s per worker\n", out_bytes(f->memory.device_bytes, a));
     printf("  Memory     %s per worker, %s in total; %s available on this node\n", out_bytes(f->memory.host_bytes, a),
            out_bytes(f->memory.host_bytes * f->workers, b), out_bytes(f->node_bytes, c));
-    for (int s = 0; s < SPACE_COUNT; s++)
+    for (int s = 0; s < SPACE_CACHE; s++)
         if (f->memory.bytes[s])
             printf("    %-12s %10s%s\n", space_names[s], out_bytes(f->memory.bytes[s], a),
                    s == SPACE_OPT ? kept_text(&f->memory, kept, sizeof(kept)) : "");
@@ -116,13 +117,13 @@ static void ranks_print(const struct spec_facts *f)
     if (alike_until(f, 0) == f->workers - 1)
         return;
     printf("    %-14s", "");
-    for (int s = 0; s < SPACE_COUNT; s++)
+    for (int s = 0; s < SPACE_CACHE; s++)
         printf(" %12s", space_names[s]);
     printf(" %12s\n", "snapshot");
     for (int first = 0, last; first < f->workers && lines < MAX_LINES; first = last + 1, lines++) {
         last = alike_until(f, first);
         printf("    %-14s", ranks_text(first, last, text, sizeof(text)));
-        for (int s = 0; s < SPACE_COUNT; s++)
+        for (int s = 0; s < SPACE_CACHE; s++)
             printf(" %12s", out_bytes(f->ranks[first].bytes[s], a));
         printf(" %12s\n", out_bytes(f->ranks[first].arena_bytes, a));
         if (last + 1 < f->workers && lines + 1 == MAX_LINES)
@@ -201,7 +202,7 @@ void plan_report_print(const struct job_spec *job, const struct spec_facts *f)
 static json_t *memory_json(const struct plan_memory *m)
 {
     json_t *memory = json_object();
-    for (int s = 0; s < SPACE_COUNT; s++)
+    for (int s = 0; s < SPACE_CACHE; s++)
         json_object_set_new(memory, space_names[s], json_integer(m->bytes[s]));
     json_object_set_new(memory, "snapshot", json_integer(m->arena_bytes));
     if (m->kept_bytes)

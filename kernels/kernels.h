@@ -116,6 +116,20 @@ struct kern_attention_join {
     const void *o2, *lse2;
 };
 
+/* Attention of the newest tokens of one sequence over the keys and values of all of its tokens so far, in the generation
+ * of text. The n queries are those of tokens pos0 .. pos0 + n - 1; k and v have the rows of tokens 0 .. pos0 + n - 1.
+ * Token i sees tokens j <= i, with a window only those with i - j < window. The weights are the softmax of the scores
+ * scale q k^T; with a softcap of softcap tanh(scale q k^T / softcap) (Gemma 2). The result of a query depends neither
+ * on n nor on the other queries: its bits are the same whether its tokens come one by one or together. */
+struct kern_attention_cached {
+    int64_t n, pos0, heads, kv_heads, head_dim;
+    int64_t q_stride, k_stride, v_stride, o_stride;
+    int64_t window;        /* 0: none */
+    double scale, softcap; /* 0: 1 / sqrt(head_dim); 0: none */
+    const void *q, *k, *v;
+    void *o;
+};
+
 /* Columns col0 .. col0 + n of rows[i], i < t, of a matrix with `cols` columns: y = keep ? x / (1 - rate) : 0, 0 <= rate
  * < 1, x and y dense [t, n], y may be x. An element is kept if its random word is at least KERN_DROPOUT_BOUND(rate).
  * With e = rows[i] cols + col0 + j the word is number e % 4 of Philox4x32-10 (Salmon et al. 2011; common/base/rng.h) at
@@ -363,6 +377,7 @@ struct kern_ops {
     NODISCARD err_t (*attention)(struct kern_stream *s, const struct kern_attention *a);
     NODISCARD err_t (*attention_grad)(struct kern_stream *s, const struct kern_attention_grad *a);
     void (*attention_join)(struct kern_stream *s, const struct kern_attention_join *a);
+    NODISCARD err_t (*attention_cached)(struct kern_stream *s, const struct kern_attention_cached *a);
 
     /* y[T,f] = silu(a) * b; a, b, y dense [T,f] */
     void (*swiglu)(struct kern_stream *s, int64_t n, const void *a, const void *b, void *y);

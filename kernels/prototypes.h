@@ -31,6 +31,7 @@ void KERN_FN(positions)(struct kern_stream *s, int64_t t, int64_t d, int64_t seq
 NODISCARD err_t KERN_FN(attention)(struct kern_stream *s, const struct kern_attention *a);
 NODISCARD err_t KERN_FN(attention_grad)(struct kern_stream *s, const struct kern_attention_grad *a);
 void KERN_FN(attention_join)(struct kern_stream *s, const struct kern_attention_join *a);
+NODISCARD err_t KERN_FN(attention_cached)(struct kern_stream *s, const struct kern_attention_cached *a);
 void KERN_FN(swiglu)(struct kern_stream *s, int64_t n, const void *a, const void *b, void *y);
 void KERN_FN(swiglu_grad)(struct kern_stream *s, int64_t n, const void *a, const void *b, const void *dy, void *da,
                           void *db);
@@ -96,8 +97,9 @@ void KERN_FN(gate_grad)(struct kern_stream *s, int64_t t, int64_t d, const void 
         .rmsnorm = KERN_FN(rmsnorm), .rmsnorm_grad = KERN_FN(rmsnorm_grad), .layernorm = KERN_FN(layernorm),           \
         .layernorm_grad = KERN_FN(layernorm_grad), .rope = KERN_FN(rope), .positions = KERN_FN(positions),             \
         .attention = KERN_FN(attention), .attention_grad = KERN_FN(attention_grad),                                    \
-        .attention_join = KERN_FN(attention_join), .swiglu = KERN_FN(swiglu), .swiglu_grad = KERN_FN(swiglu_grad),     \
-        .gelu = KERN_FN(gelu), .gelu_grad = KERN_FN(gelu_grad), .relu = KERN_FN(relu), .geglu = KERN_FN(geglu),        \
+        .attention_join = KERN_FN(attention_join), .attention_cached = KERN_FN(attention_cached),                      \
+        .swiglu = KERN_FN(swiglu), .swiglu_grad = KERN_FN(swiglu_grad), .gelu = KERN_FN(gelu),                         \
+        .gelu_grad = KERN_FN(gelu_grad), .relu = KERN_FN(relu), .geglu = KERN_FN(geglu),                               \
         .geglu_grad = KERN_FN(geglu_grad), .gelu_erf = KERN_FN(gelu_erf), .gelu_erf_grad = KERN_FN(gelu_erf_grad),     \
         .scale = KERN_FN(scale), .cap = KERN_FN(cap), .cap_grad = KERN_FN(cap_grad), .relu_grad = KERN_FN(relu_grad),  \
         .add = KERN_FN(add), .dropout = KERN_FN(dropout), .copy_cols = KERN_FN(copy_cols),                             \

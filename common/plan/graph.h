@@ -23,6 +23,7 @@ enum graph_sym {
     SYM_OWN,        /* programs only: number of this rank's own tokens, a part of all that the tp group has */
     SYM_ARRIVED,    /* programs only: rows that arrived at this rank for its experts, in this layer and microbatch */
     SYM_OWN0,       /* programs only: index of the first of them */
+    SYM_RUNS,       /* decoding programs only: runs of tokens, each of one sequence (program.h, MODE_DECODE) */
     SYM_MEMBER = 8, /* programs only, and all values from here on: SYM_MEMBER + 2 j is the number of own tokens of
                      * member j of the tp group, SYM_MEMBER + 2 j + 1 the index of the first of them */
 };

@@ -5,15 +5,15 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-static const char *const space_names[SPACE_COUNT] = {"param", "opt", "grad", "work", "sent", "host"};
-static const char *const mode_names[] = {"train", "eval", "generate"};
+static const char *const space_names[SPACE_COUNT] = {"param", "opt", "grad", "work", "sent", "host", "cache"};
+static const char *const mode_names[] = {"train", "eval", "generate", "decode"};
 
 static void print_dim(FILE *out, struct graph_dim d)
 {
-    /* T tokens and B samples of the microbatch; O own tokens, O0 index of the first; O.2 and O0.2: those of member 2.
-     */
-    static const char *const symbols[] = {[SYM_ONE] = "",  [SYM_TOKENS] = "T", [SYM_SAMPLES] = "B",
-                                          [SYM_OWN] = "O", [SYM_OWN0] = "O0",  [SYM_ARRIVED] = "R"};
+    /* T tokens and B samples of the microbatch; O own tokens, O0 index of the first; O.2 and O0.2: those of member 2;
+     * R rows that arrived for experts; U runs of tokens. */
+    static const char *const symbols[] = {[SYM_ONE] = "",    [SYM_TOKENS] = "T",  [SYM_SAMPLES] = "B", [SYM_OWN] = "O",
+                                          [SYM_OWN0] = "O0", [SYM_ARRIVED] = "R", [SYM_RUNS] = "U"};
     if (d.sym == SYM_ONE || d.factor != 1)
         fprintf(out, "%" PRId64, d.factor);
     if (d.sym < SYM_MEMBER)
@@ -176,7 +176,8 @@ void program_print(const struct program *p, const struct graph *g, FILE *out)
     fprintf(out, ", seq %" PRId64 ", micros %d..%d of %d\n", p->seq, p->first_micro, p->end_micro, p->n_micros);
     fputs("bytes", out);
     for (int s = 0; s < SPACE_COUNT; s++)
-        fprintf(out, " %s %" PRId64, space_names[s], p->space_bytes[s]);
+        if (s != SPACE_CACHE || p->space_bytes[s])
+            fprintf(out, " %s %" PRId64, space_names[s], p->space_bytes[s]);
     fprintf(out, " arena %" PRId64 "\nbuffers\n", p->arena_bytes);
     for (int i = 0; i < p->n_buffers; i++)
         print_buffer(&p->buffers[i], out);

@@ -87,6 +87,8 @@ int64_t program_dim(const struct program *p, struct graph_dim d, int64_t samples
         return d.factor * tokens;
     case SYM_ARRIVED:
         return d.factor * p->max_arrived;
+    case SYM_RUNS:
+        return d.factor * p->sequences;
     default:
         return d.factor * own_tokens(p, d.sym, tokens);
     }

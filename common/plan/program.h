@@ -33,6 +33,8 @@ enum buffer_space {
     SPACE_SENT,  /* messages to other stages of a pipeline, until they are received; lies in the shared segment */
     SPACE_HOST,  /* written or read by the host: token ids, targets, scalars in float64; on a GPU the device has it, and
                   * the host a mirror */
+    SPACE_CACHE, /* decoding: keys and values of earlier tokens, [sequences * seq, columns of the rank's heads] for each
+                  * attention; they outlive an execution of the program. No job has it */
     SPACE_COUNT
 };
 
@@ -94,10 +96,14 @@ struct buffer {
  *   rmsnorm*, layernorm*  m tokens, n columns, eps; OPF_PLUS_ONE: w is added to 1. [res] absent: [r] absent too, the
  *                         kernel gets NULL. rmsnorm* of heads: m is tokens * heads, n the columns of a head
  *   rope                  m tokens, heads, head_dim, lda (row stride), OPF_INVERSE; pos0 0, seq is program.seq
- *   attention*            m samples, heads, kv_heads, head_dim, OPF_CAUSAL; lda: stride of q and d_q, ldb: of k, v,
+ *   attention, _grad      m samples, heads, kv_heads, head_dim, OPF_CAUSAL; lda: stride of q and d_q, ldb: of k, v,
  *                         d_k and d_v, ldc: of o and d_o; seq is program.seq. Where q, k and v are columns of one
  *                         matrix, operand.col says which. window, softcap and scale as kern_attention. begin: the
  *                         position in its sample at which the document of each query begins
+ *   attention_cached      decoding: m tokens of all runs, heads, kv_heads, head_dim, strides as attention. Keys and
+ *                         values enter the cache of their sequence; then each token sees the cache up to itself. The
+ *                         cache has dense rows, seq for each of seq_kv sequences
+ *   last_rows             decoding: m runs, n columns: the last row of each run; lda between rows of x
  *   cross_entropy         m tokens, n vocabulary, lda (of the logits), OPF_GRAD; scale is program.loss_scale; the loss
  *                         is one f64
  *   all_reduce            m elements of the buffer's own dtype, group, reduce
@@ -118,7 +124,8 @@ struct buffer {
  *   copy_cols             m rows of n columns, row strides lda and ldb
  *   embed*                the table has vocabulary rows [vocab_lo, vocab_hi); other ids give zeros and get no
  *                         gradient; positions begin at pos0, samples are op.seq long
- *   attention*, rope      seq_kv and op.seq where not 0 replace program.seq, pos0 as given; pos0_kv is that of the
+ *   attention, _grad,
+ *   rope                  seq_kv and op.seq where not 0 replace program.seq, pos0 as given; pos0_kv is that of the
  *                         keys, and both are given with a window or `begin`; OPF_ACC_Q, OPF_ACC_KV in the gradient:
  *                         d_q, or d_k and d_v, are added to. o and lse of attention_grad are those of the whole row,
  *                         even where k and v have only a part of the keys
@@ -188,6 +195,8 @@ struct buffer {
     X(OP_ROPE, "rope", "a")                              /* x in place; OPF_INVERSE for the gradient */                \
     X(OP_ATTENTION, "attention", "rrrwwr")               /* q, k, v, o, lse, [begin] (i32) */                          \
     X(OP_ATTENTION_GRAD, "attention_grad", "rrrrrrwwwr") /* q, k, v, o, lse, d_o, d_q, d_k, d_v, [begin] (i32) */      \
+    X(OP_ATTENTION_CACHE, "attention_cached", "rrraaw")  /* q, k, v, cached keys, cached values, o */                  \
+    X(OP_LAST_ROWS, "last_rows", "rw")                   /* x, y */                                                    \
     X(OP_SWIGLU, "swiglu", "rrw")                        /* a, b, y */                                                 \
     X(OP_SWIGLU_GRAD, "swiglu_grad", "rrrww")            /* a, b, dy, da, db */                                        \
     X(OP_GEGLU, "geglu", "rrw")                          /* a, b, y */                                                 \
@@ -392,7 +401,18 @@ static inline enum reduce_op number_reduce(enum number i)
     return i == NUMBER_CLOSENESS || i == NUMBER_ROUNDS ? REDUCE_MAX : REDUCE_SUM;
 }
 
-enum program_mode { MODE_TRAIN, MODE_EVAL, MODE_GENERATE };
+/* MODE_DECODE generates with a cache. An execution of the program processes runs of tokens: a run is some tokens of one
+ * sequence, next to each other, from any position on, and all keys and values before them are in the cache. So the
+ * program serves for prompts, in as many executions as necessary, and then for one token of each sequence at a time.
+ * SYM_TOKENS is the number of tokens of all runs, one after another, and SYM_RUNS the number of runs; the worker gives
+ * both for each execution. The program computes the logits of the last token of each run. */
+enum program_mode { MODE_TRAIN, MODE_EVAL, MODE_GENERATE, MODE_DECODE };
+
+/* Whether there is neither a loss nor a batch. */
+static inline bool mode_generates(enum program_mode mode)
+{
+    return mode == MODE_GENERATE || mode == MODE_DECODE;
+}
 
 struct program {
     enum program_mode mode;
@@ -412,7 +432,9 @@ struct program {
     int rounds;           /* in which a layer computes rows of experts; 1: all at once */
     int64_t round_rows;   /* with more rounds: rows of each in the order of exchange.h, on every rank of the ep group */
     bool balanced;        /* every rank of an ep group computes equally many rows (exchange.h) */
-    int64_t max_samples;  /* the bound of SYM_SAMPLES; SYM_TOKENS is bounded by max_samples * seq */
+    int64_t max_samples;  /* the bound of SYM_SAMPLES; SYM_TOKENS is bounded by max_samples * seq. Decoding: each token
+                           * is a sample (own_seq is 1), and seq is the most tokens of a sequence */
+    int64_t sequences;    /* decoding: the bound of SYM_RUNS, and the number of sequences in the cache; else 0 */
     double loss_scale; /* 1 / (tokens of the global batch). Losses multiply gradients with it, so gradients of ranks and
                         * microbatches are summed, never averaged. Where targets do not count (-1), the worker gives
                         * cross_entropy and loss_join 1 / (targets of the global batch that count) instead; losses of
@@ -423,7 +445,7 @@ struct program {
     int n_ops;
     /* train: one whole step. eval: begin, the forwards of one global batch, the reduce of the losses. generate: begin
      * where parameters are cast, then one forward, micro 0, of one sample of seq tokens (attention is causal, so tokens
-     * after the position of interest do not matter). */
+     * after the position of interest do not matter). decode: the same, on runs of tokens. */
     struct action *actions;
     int n_actions;
     /* Post-validation (parallel.post_validation), 0 and 0: this rank does not use it. Actions [0, n_ahead) may run

@@ -19,6 +19,10 @@ NODISCARD err_t KERN_FN(sgemm)(bool trans_a, bool trans_b, int64_t m, int64_t n,
 /* x = op(A) op(B) + bias, or with `accumulate` x +=, of a product with k > 0; x is the g->c or g->aux to write. */
 NODISCARD err_t KERN_FN(product)(struct kern_stream *s, const struct kern_gemm *g, void *x);
 
+/* The same for a product with few rows, k > 0 and without `accumulate`, which few_rows.c computes itself. */
+bool KERN_FN(has_few_rows)(const struct kern_gemm *g);
+void KERN_FN(few_rows)(struct kern_stream *s, const struct kern_gemm *g, void *x);
+
 /* gelu and gelu_grad of a matrix with `stride` elements between rows; dx may be dy. */
 void KERN_FN(gelu_rows)(struct kern_stream *s, int64_t rows, int64_t n, int64_t stride, const elem *x, elem *y);
 void KERN_FN(gelu_grad_rows)(struct kern_stream *s, int64_t rows, int64_t n, int64_t stride, const elem *x,

@@ -1,5 +1,5 @@
 /* Matrix products by oneDNN, with the sums and activations that belong to them. product_f32.c and product_bf16.c have
- * the products themselves.
+ * the products themselves; those with few rows are in few_rows.c.
  *
  * An activation is a separate pass over the result and takes 3 % of the product's time. Applying it block by block
  * while rows are in cache would be slower, because each block's product would pack B again. */
@@ -113,6 +113,10 @@ static void fill_rows(void *arg, int part, int64_t lo, int64_t hi)
 /* x = op(A) op(B) + bias, or c += */
 static err_t product(struct kern_stream *s, const struct kern_gemm *g)
 {
+    if (g->k > 0 && KERN_FN(has_few_rows)(g)) {
+        KERN_FN(few_rows)(s, g, product_of(g));
+        return OK;
+    }
     if (g->k > 0)
         return KERN_FN(product)(s, g, product_of(g));
     if (!g->accumulate)

@@ -71,6 +71,48 @@ static err_t attention_join_call(const struct kern_ops *k, struct kern_stream *s
     return OK;
 }
 
+/* c->seq tokens are in the cache already; c->k is the window, c->limit the softcap. With ADD_TO the scale is given. */
+static struct kern_attention_cached cached_of(const struct kcase *c)
+{
+    int64_t q = c->heads * c->head_dim + c->pad, kv = c->kv_heads * c->head_dim + 2 * c->pad;
+    return (struct kern_attention_cached){.n = c->t,
+                                          .pos0 = c->seq,
+                                          .heads = c->heads,
+                                          .kv_heads = c->kv_heads,
+                                          .head_dim = c->head_dim,
+                                          .q_stride = q,
+                                          .k_stride = kv,
+                                          .v_stride = kv + c->pad,
+                                          .o_stride = q + c->pad,
+                                          .window = c->k,
+                                          .scale = c->flags & ADD_TO ? 0.3 : 0,
+                                          .softcap = c->limit};
+}
+
+static void attention_cached_shape(const struct kcase *c, struct case_operand *o)
+{
+    struct kern_attention_cached a = cached_of(c);
+    o[0] = operand_rows(operand_in(0), a.n, a.heads * a.head_dim, a.q_stride);
+    o[1] = operand_rows(operand_in(0), a.pos0 + a.n, a.kv_heads * a.head_dim, a.k_stride);
+    o[2] = operand_rows(operand_in(0), a.pos0 + a.n, a.kv_heads * a.head_dim, a.v_stride);
+    o[3] = operand_rows(operand_out(0), a.n, a.heads * a.head_dim, a.o_stride);
+}
+
+static err_t attention_cached_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
+{
+    struct kern_attention_cached a = cached_of(c);
+    a.q = p[0];
+    a.k = p[1];
+    a.v = p[2];
+    a.o = p[3];
+    return k->attention_cached(s, &a);
+}
+
+static int64_t attention_cached_terms(const struct kcase *c)
+{
+    return c->seq + c->t + c->head_dim;
+}
+
 static int64_t gate_terms(const struct kcase *c)
 {
     return GATE_TERMS;
@@ -153,6 +195,7 @@ const struct op_desc ops_part[] = {
     {"loss_part", loss_part_shape, loss_part_call, .terms = loss_terms},
     {"loss_join", loss_join_shape, loss_join_call, .terms = loss_terms},
     {"attention_join", attention_join_shape, attention_join_call, .terms = gate_terms},
+    {"attention_cached", attention_cached_shape, attention_cached_call, .terms = attention_cached_terms},
     {"dropout", dropout_shape, dropout_call, .terms = NULL, .aliases = {{2, 1}}},
     {"positions", dropout_shape, positions_call, .terms = gate_terms, .aliases = {{2, 1}}},
     {"normal", normal_shape, normal_call, .terms = exact, .anywhere = true},

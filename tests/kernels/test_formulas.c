@@ -317,6 +317,50 @@ TEST(a_window_has_as_many_keys_as_it_says)
     each_f32(window_case);
 }
 
+/* Three keys, by arithmetic: with q = 1 and scale 1 the scores are the keys 0, ln 2, ln 4, so the weights are as 1 : 2
+ * : 4. A window of 2 leaves the last two; a scale of 2 squares the weights; a softcap c replaces ln 4 by c tanh(ln 4 /
+ * c). */
+TEST(cached_attention_follows_its_formula)
+{
+    const float q[1] = {1}, keys[3] = {0, 0.69314718f, 1.38629436f}, values[3] = {10, 20, 40};
+    const double capped = exp(tanh(log(4))), half = exp(tanh(log(2)));
+    const struct {
+        double window, scale, softcap, want;
+    } rows[] = {{0, 1, 0, (10 + 2 * 20 + 4 * 40) / 7.0},
+                {2, 1, 0, (2 * 20 + 4 * 40) / 6.0},
+                {1, 1, 0, 40},
+                {3, 2, 0, (10 + 4 * 20 + 16 * 40) / 21.0},
+                {0, 0, 0, (10 + 2 * 20 + 4 * 40) / 7.0},
+                {0, 1, 1, (10 + half * 20 + capped * 40) / (1 + half + capped)}};
+    const struct kern_ops *k;
+    const char *isa;
+    struct kern_stream *s = new_stream();
+    for (int v = 0; (k = kern_variant(v, &isa)); v++)
+        for (size_t i = 0; k->dtype == DT_F32 && i < sizeof(rows) / sizeof(rows[0]); i++) {
+            float o[1];
+            const struct kern_attention_cached a = {.n = 1,
+                                                    .pos0 = 2,
+                                                    .heads = 1,
+                                                    .kv_heads = 1,
+                                                    .head_dim = 1,
+                                                    .q_stride = 1,
+                                                    .k_stride = 1,
+                                                    .v_stride = 1,
+                                                    .o_stride = 1,
+                                                    .window = (int64_t)rows[i].window,
+                                                    .scale = rows[i].scale,
+                                                    .softcap = rows[i].softcap,
+                                                    .q = q,
+                                                    .k = keys,
+                                                    .v = values,
+                                                    .o = o};
+            assert_ok(k->attention_cached(s, &a));
+            if (fabs((double)o[0] - rows[i].want) > 2e-5)
+                fail_msg("%s %s: row %zu is %g, expected %g", k->name, isa, i, (double)o[0], rows[i].want);
+        }
+    dev_stream_free(s);
+}
+
 /* One NaN in the input must appear in every result that depends on it, because a run detects it only there. */
 static void nan_case(const struct kern_ops *k, struct kern_stream *s, const char *isa)
 {
@@ -364,6 +408,23 @@ static void nan_case(const struct kern_ops *k, struct kern_stream *s, const char
         assert_ok(k->attention(s, &a));
         if (!isnan(y[N - 1]))
             fail_msg("%s %s: attention loses a NaN at key %d", k->name, isa, at);
+        const struct kern_attention_cached c = {.n = 1,
+                                                .pos0 = N - 1,
+                                                .heads = 1,
+                                                .kv_heads = 1,
+                                                .head_dim = 1,
+                                                .q_stride = 1,
+                                                .k_stride = 1,
+                                                .v_stride = 1,
+                                                .o_stride = 1,
+                                                .q = w,
+                                                .k = x,
+                                                .v = w,
+                                                .o = y};
+        y[0] = 0;
+        assert_ok(k->attention_cached(s, &c));
+        if (!isnan(y[0]))
+            fail_msg("%s %s: attention over a cache loses a NaN at key %d", k->name, isa, at);
         k->cross_entropy(s, 1, N, N, &target, true, 1, x, &loss);
         if (!isnan(loss))
             fail_msg("%s %s: the loss loses a NaN at %d", k->name, isa, at);

@@ -73,7 +73,7 @@ err_t engine_init(struct engine *e, const struct engine_config *config, struct w
     if (!err && config->eval && !config->generate)
         err = compile(e, MODE_EVAL, &e->eval, &e->has_eval, why);
     if (!err && config->generate)
-        err = compile(e, MODE_GENERATE, &e->eval, &e->has_eval, why);
+        err = compile(e, config->decode ? MODE_DECODE : MODE_GENERATE, &e->eval, &e->has_eval, why);
     if (!err)
         err = find_kernels(e, why);
     if (err)
@@ -118,7 +118,8 @@ size_t engine_device_bytes(const struct engine *e)
  * because they must have the same offset on all ranks. */
 static void place_spaces(struct engine *e, bool shared, uint8_t *at)
 {
-    static const enum buffer_space order[] = {SPACE_GRAD, SPACE_SENT, SPACE_PARAM, SPACE_OPT, SPACE_WORK, SPACE_HOST};
+    static const enum buffer_space order[] = {SPACE_GRAD, SPACE_SENT, SPACE_PARAM, SPACE_OPT,
+                                              SPACE_WORK, SPACE_HOST, SPACE_CACHE};
     for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
         enum buffer_space s = order[i];
         if (e->space[s] || (shared && !is_shared(e, s)))

@@ -45,6 +45,9 @@ struct engine_config {
     int threads;               /* threads of CPU kernels; 0: one */
     bool comm_thread;          /* run collectives on a thread of their own where the device cannot overlap them */
     bool generate;             /* compile only the generation program, without comm and optimizer */
+    bool decode;               /* with `generate`: compile the program that has a cache of keys and values instead. It
+                                * has room for train.micro_batch sequences of train.seq tokens, and processes at most
+                                * train.global_batch tokens at a time */
     const _Atomic int *cancel; /* read between actions; NULL: the engine cannot be canceled */
 };
 
@@ -104,7 +107,7 @@ struct engine_host {
         struct dev_event *copied; /* the device has finished copying this entry */
     } ring[ENGINE_RING];
     int turn;
-    void *row;       /* one row of logits, for generation */
+    void *row;       /* for generation: one row of logits; with a cache a row for each sequence */
     int32_t *sample; /* ids and targets of one whole sample, in ordinary host memory */
 };
 
@@ -209,6 +212,19 @@ NODISCARD err_t engine_eval(struct engine *e, const struct engine_feed *feed, in
 /* Generation: the logits of the token after ids[0 .. n), n <= seq: vocab elements of program.dtype in host memory that
  * the engine owns. NULL on a rank that holds no logits. */
 NODISCARD err_t engine_logits(struct engine *e, const int32_t *ids, int64_t n, const void **ret, struct why *why);
+
+/* Generation with a cache (engine_config.decode). A run is ids[0 .. n) of a sequence, at positions first .. first + n -
+ * 1. All runs of a call are of different sequences; together they have at most train.global_batch tokens. The tokens
+ * before `first` of the same sequence must have been in earlier calls, and a call with a smaller `first` replaces those
+ * from there on. */
+struct engine_run {
+    int64_t sequence, first, n;
+    const int32_t *ids;
+};
+/* The logits of the tokens after n runs: row i, from element i * *ret_stride on, has the vocab elements of run i, in
+ * host memory that the engine owns. NULL on a rank that holds no logits. */
+NODISCARD err_t engine_decode(struct engine *e, const struct engine_run *runs, int n, const void **ret,
+                              int64_t *ret_stride, struct why *why);
 
 /* Starts measuring; the results of every later step are added to the caller's profile. */
 NODISCARD err_t engine_profile_start(struct engine *e, struct engine_profile *profile, struct why *why);

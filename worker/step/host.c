@@ -41,8 +41,11 @@ static size_t ring_bytes(const struct engine *e, size_t ret[BATCH_PARTS])
 
 static size_t row_bytes(const struct engine *e)
 {
-    const struct graph *g = e->config.graph;
-    return e->config.generate ? (size_t)g->tensors[g->logits].dim[1].factor * dtype_bytes(e->eval.dtype) : 0;
+    const struct program *p = &e->eval;
+    if (!e->config.generate || p->logits_buffer < 0)
+        return 0;
+    return (size_t)(p->sequences ? p->sequences : 1) * (size_t)buffer_row(&p->buffers[p->logits_buffer]) *
+           dtype_bytes(p->dtype);
 }
 
 static err_t make_ring(struct engine *e, uint8_t *at, const size_t bytes[BATCH_PARTS])

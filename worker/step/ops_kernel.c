@@ -43,19 +43,45 @@ static int64_t vocab_end(const struct run *r, const struct op *op, int table)
     return run_dim(r, r->program->buffers[op->arg[table].buffer].dim[0]);
 }
 
-/* The first row of this segment in the table of positions. */
-static void *positions(const struct run *r, const struct op *op, int arg)
+/* The address of row `row` of an operand with `stride` elements between rows; NULL for an absent one. */
+static void *row_of(const struct run *r, const struct op *op, int arg, int64_t row, int64_t stride)
 {
-    uint8_t *pos = run_arg(r, op, arg);
-    if (!pos)
-        return NULL;
-    return pos + (size_t)(op->pos0 * run_dim(r, op->n)) * dtype_bytes(r->program->buffers[op->arg[arg].buffer].dtype);
+    uint8_t *x = run_arg(r, op, arg);
+    return x ? x + (size_t)(row * stride) * dtype_bytes(r->program->buffers[op->arg[arg].buffer].dtype) : NULL;
+}
+
+/* Tokens whose positions follow one another, in each of their samples: all tokens of the op, or while decoding one of
+ * the runs. */
+struct token_part {
+    int64_t first, n, seq, pos0; /* index of the first token; tokens; tokens of a sample; position of its first */
+};
+
+static int parts_of(const struct run *r)
+{
+    return r->n_runs ? r->n_runs : 1;
+}
+
+static struct token_part part_of(const struct run *r, const struct op *op, int i)
+{
+    struct token_part p = {0, run_dim(r, op->m), seq_of(r, op), op->pos0};
+    for (int k = 0; k < i; k++)
+        p.first += r->runs[k].n;
+    if (r->n_runs) {
+        p.n = p.seq = r->runs[i].n;
+        p.pos0 = r->runs[i].first;
+    }
+    return p;
 }
 
 static err_t op_embed(const struct run *r, const struct op *op)
 {
-    KERN(r)->embed(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), seq_of(r, op), op->vocab_lo,
-                   vocab_end(r, op, 1), run_arg(r, op, 0), run_arg(r, op, 1), positions(r, op, 2), run_arg(r, op, 3));
+    const int64_t d = run_dim(r, op->n);
+    for (int i = 0; i < parts_of(r); i++) {
+        const struct token_part p = part_of(r, op, i);
+        KERN(r)->embed(run_stream(r, op), p.n, d, p.seq, op->vocab_lo, vocab_end(r, op, 1),
+                       row_of(r, op, 0, p.first, 1), run_arg(r, op, 1), row_of(r, op, 2, p.pos0, d),
+                       row_of(r, op, 3, p.first, d));
+    }
     return OK;
 }
 
@@ -63,7 +89,7 @@ static err_t op_embed_grad(const struct run *r, const struct op *op)
 {
     KERN(r)->embed_grad(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), seq_of(r, op), op->vocab_lo,
                         vocab_end(r, op, 2), run_arg(r, op, 0), run_arg(r, op, 1), run_arg(r, op, 2),
-                        positions(r, op, 3));
+                        row_of(r, op, 3, op->pos0, run_dim(r, op->n)));
     return OK;
 }
 
@@ -142,8 +168,11 @@ static err_t op_rope(const struct run *r, const struct op *op)
     const struct graph *graph = r->engine->config.graph;
     const struct graph_rope *g = &graph->ropes[graph->nodes[op->node].rope];
     const struct kern_rope rope = {g->pairs, g->frequency, g->factor};
-    KERN(r)->rope(run_stream(r, op), run_dim(r, op->m), seq_of(r, op), op->pos0, op->heads, op->head_dim, op->lda,
-                  &rope, op->flags & OPF_INVERSE, run_arg(r, op, 0));
+    for (int i = 0; i < parts_of(r); i++) {
+        const struct token_part p = part_of(r, op, i);
+        KERN(r)->rope(run_stream(r, op), p.n, p.seq, p.pos0, op->heads, op->head_dim, op->lda, &rope,
+                      op->flags & OPF_INVERSE, row_of(r, op, 0, p.first, op->lda));
+    }
     return OK;
 }
 
@@ -210,6 +239,53 @@ static err_t op_attention_join(const struct run *r, const struct op *op)
         .lse2 = run_arg(r, op, 3),
     };
     KERN(r)->attention_join(run_stream(r, op), &a);
+    return OK;
+}
+
+/* Keys or values of a run enter the cache of its sequence; returns the first row of the sequence there. */
+static void *enter_cache(const struct run *r, const struct op *op, const struct token_part *p, int64_t sequence,
+                         int from, int to)
+{
+    const int64_t cols = op->kv_heads * op->head_dim, row = sequence * op->seq;
+    KERN(r)->copy_cols(run_stream(r, op), p->n, cols, row_of(r, op, from, p->first, op->ldb), op->ldb,
+                       row_of(r, op, to, row + p->pos0, cols), cols);
+    return row_of(r, op, to, row, cols);
+}
+
+static err_t op_attention_cached(const struct run *r, const struct op *op)
+{
+    const int64_t cols = op->kv_heads * op->head_dim;
+    err_t err = OK;
+    for (int i = 0; !err && i < r->n_runs; i++) {
+        const struct token_part p = part_of(r, op, i);
+        const struct kern_attention_cached a = {
+            .n = p.n,
+            .pos0 = p.pos0,
+            .heads = op->heads,
+            .kv_heads = op->kv_heads,
+            .head_dim = op->head_dim,
+            .q_stride = op->lda,
+            .k_stride = cols,
+            .v_stride = cols,
+            .o_stride = op->ldc,
+            .q = row_of(r, op, 0, p.first, op->lda),
+            .k = enter_cache(r, op, &p, r->runs[i].sequence, 1, 3),
+            .v = enter_cache(r, op, &p, r->runs[i].sequence, 2, 4),
+            .o = row_of(r, op, 5, p.first, op->ldc),
+        };
+        err = KERN(r)->attention_cached(run_stream(r, op), &a);
+    }
+    return err;
+}
+
+static err_t op_last_rows(const struct run *r, const struct op *op)
+{
+    const int64_t n = run_dim(r, op->n);
+    for (int i = 0; i < r->n_runs; i++) {
+        const struct token_part p = part_of(r, op, i);
+        KERN(r)->copy_cols(run_stream(r, op), 1, n, row_of(r, op, 0, p.first + p.n - 1, op->lda), op->lda,
+                           row_of(r, op, 1, i, n), n);
+    }
     return OK;
 }
 
@@ -388,6 +464,8 @@ const run_op_fn run_kernel_ops[OP_KIND_COUNT] = {
     [OP_CROSS_ENTROPY] = op_cross_entropy,
     [OP_ATTENTION_JOIN] = op_attention_join,
     [OP_COPY_COLS] = op_copy_cols,
+    [OP_ATTENTION_CACHE] = op_attention_cached,
+    [OP_LAST_ROWS] = op_last_rows,
     [OP_POSITIONS] = op_positions,
     [OP_DROPOUT] = op_dropout,
     [OP_LOSS_PART] = op_loss_part,

@@ -145,6 +145,7 @@ static err_t run_action(struct run *r, const struct action *a, struct why *why)
     const struct program *p = r->program;
     r->action = a;
     r->samples = a->micro >= 0 && a->micro < p->n_micros ? p->micros[a->micro].samples : p->max_samples;
+    r->samples = r->n_runs ? r->tokens : r->samples;
     for (int i = 0; i < a->n_ops; i++) {
         const struct op *op = &p->ops[a->first_op + i];
         err_t err = run_op(r, op);

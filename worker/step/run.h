@@ -11,7 +11,10 @@ struct run {
     const struct program *program;
     const struct program_bindings *bindings;
     const struct action *action;
-    int64_t samples; /* samples in the action's microbatch; program.max_samples if the action has none */
+    int64_t samples;               /* samples in the action's microbatch; program.max_samples if the action has none */
+    const struct engine_run *runs; /* decoding: the runs of tokens, */
+    int n_runs;                    /* their number, else 0, */
+    int64_t tokens;                /* and that of their tokens */
     double lr;
     double loss_scale;   /* 1 / (targets of the global batch that count in the loss); 0: there are none */
     int64_t step;        /* number of the step, from 1 */
@@ -33,7 +36,7 @@ void *run_arg_slot(const struct run *r, const struct op *op, int index, int64_t 
 int64_t run_slot(const struct buffer *b, const struct action *a);
 static inline int64_t run_dim(const struct run *r, struct graph_dim d)
 {
-    return program_dim(r->program, d, r->samples);
+    return d.sym == SYM_RUNS ? d.factor * r->n_runs : program_dim(r->program, d, r->samples);
 }
 /* The first dimension of an op: of rows that arrived for experts, how many there are in this microbatch. */
 int64_t run_rows(const struct run *r, const struct op *op);

@@ -332,17 +332,17 @@ static err_t fill_prompt(void *arg, const struct action *a)
     return host_batch_written(e, p, a, &b, p->own_seq);
 }
 
-/* The logits of the last token, where the host can read them; NULL on a rank that has no logits. */
-static err_t find_row(struct engine *e, int64_t n, const void **ret, struct why *why)
+/* Rows of the logits, where the host can read them; NULL on a rank that has no logits. */
+static err_t find_rows(struct engine *e, int64_t first, int64_t n, const void **ret, struct why *why)
 {
     const struct program *p = &e->eval;
     *ret = NULL;
     if (p->logits_buffer < 0)
         return OK;
     const struct buffer *logits = &p->buffers[p->logits_buffer];
-    size_t size = dtype_bytes(p->dtype), bytes = (size_t)logits->dim[1].factor * size;
+    const size_t each = (size_t)buffer_row(logits) * dtype_bytes(p->dtype), bytes = (size_t)n * each;
     const uint8_t *row = engine_buffer(e, p, p->logits_buffer);
-    row += (size_t)((n - 1) * buffer_row(logits)) * size;
+    row += (size_t)first * each;
     *ret = e->host.row ? e->host.row : row;
     if (!e->host.row)
         return OK;
@@ -357,6 +357,62 @@ err_t engine_logits(struct engine *e, const int32_t *ids, int64_t n, const void 
     const struct run_host host = {fill_prompt, &prompt};
     assert(e->config.generate && n >= 1 && n <= e->eval.seq);
     err_t err = run_program(&r, &host, why);
-    err = err ? err : find_row(e, n, ret, why);
+    err = err ? err : find_rows(e, n - 1, 1, ret, why);
     return err ? why_prefix(why, err, "generation failed") : OK;
+}
+
+/* ---- generation with a cache ---- */
+
+struct token_runs {
+    struct engine *engine;
+    const struct engine_run *runs;
+    int n;
+    int64_t tokens;
+    struct why *why;
+};
+
+static void fill_run(const struct engine_run *run, const struct host_batch *b, int64_t at)
+{
+    if (b->part[BATCH_IDS])
+        memcpy(b->part[BATCH_IDS] + at, run->ids, (size_t)run->n * sizeof(*run->ids));
+    for (int64_t i = 0; b->part[BATCH_ROWS] && i < run->n; i++)
+        b->part[BATCH_ROWS][at + i] = (int32_t)(run->first + i);
+}
+
+static err_t fill_runs(void *arg, const struct action *a)
+{
+    const struct token_runs *t = arg;
+    struct engine *e = t->engine;
+    struct host_batch b;
+    int64_t at = 0;
+    if (a->kind != ACT_FORWARD || a->micro < 0)
+        return OK;
+    err_t err = host_batch(e, &e->eval, &e->eval_bindings, a, &b, t->why);
+    if (err || !e->eval_bindings.reads[a->chunk])
+        return err;
+    for (int i = 0; i < t->n; at += t->runs[i++].n)
+        fill_run(&t->runs[i], &b, at);
+    return host_batch_written(e, &e->eval, a, &b, t->tokens);
+}
+
+err_t engine_decode(struct engine *e, const struct engine_run *runs, int n, const void **ret, int64_t *ret_stride,
+                    struct why *why)
+{
+    const struct program *p = &e->eval;
+    struct token_runs t = {e, runs, n, 0, why};
+    const struct run_host host = {fill_runs, &t};
+    assert(e->config.decode && n >= 1 && n <= p->sequences);
+    for (int i = 0; i < n; i++) {
+        assert(runs[i].n >= 1 && runs[i].sequence < p->sequences && runs[i].first + runs[i].n <= p->seq);
+        t.tokens += runs[i].n;
+    }
+    assert(t.tokens <= p->max_samples);
+    struct run r = {
+        .engine = e, .program = p, .bindings = &e->eval_bindings, .runs = runs, .n_runs = n, .tokens = t.tokens};
+    err_t err = run_program(&r, &host, why);
+    err = err ? err : find_rows(e, 0, n, ret, why);
+    if (err)
+        return why_prefix(why, err, "generation failed");
+    *ret_stride = *ret ? buffer_row(&p->buffers[p->logits_buffer]) : 0;
+    return OK;
 }

@@ -49,7 +49,7 @@ static err_t check_shares(const struct program *programs, int r, int *next, stru
     if (p->n_micros != programs->n_micros || p->loss_scale != programs->loss_scale ||
         memcmp(p->micros, programs->micros, (size_t)p->n_micros * sizeof(*p->micros)) != 0)
         return why_set(why, ERR_INVALID, "ranks 0 and %d have different microbatches in the global batch", r);
-    if (p->mode == MODE_GENERATE)
+    if (mode_generates(p->mode))
         return OK;
     /* The first rank of a range of microbatches: the first stage, context part 0 and tensor part 0. */
     if (coord[AXIS_PP] == 0 && coord[AXIS_CP] == 0 && coord[AXIS_TP] == 0) {
@@ -91,13 +91,13 @@ err_t check_batch(const struct program *programs, const struct rank_facts *facts
     for (int r = 0; r < n && !e; r++) {
         int chunks = programs[r].sharding.chunks > 1 ? programs[r].sharding.chunks : 1;
         e = check_shares(programs, r, &next, why);
-        for (int m = 0; m < programs[r].n_micros && !e && programs->mode != MODE_GENERATE; m++)
+        for (int m = 0; m < programs[r].n_micros && !e && !mode_generates(programs->mode); m++)
             for (int chunk = 0; chunk < chunks && !e; chunk++)
                 e = check_chunk(&programs[r], m, chunk, why);
     }
-    if (!e && programs->mode != MODE_GENERATE && next != programs->n_micros)
+    if (!e && !mode_generates(programs->mode) && next != programs->n_micros)
         e = why_set(why, ERR_INVALID, "no rank has microbatches %d to %d", next, programs->n_micros - 1);
-    for (int m = 0; m < programs->n_micros && !e && programs->mode != MODE_GENERATE; m++)
+    for (int m = 0; m < programs->n_micros && !e && !mode_generates(programs->mode); m++)
         e = check_losses(programs, facts, n, m, why);
     return e;
 }

@@ -72,6 +72,21 @@ static struct operand_rows attention_rows(const struct program *p, const struct 
     }
 }
 
+/* Operands q, k, v, cached keys, cached values, o. */
+static struct operand_rows cached_rows(const struct op *op, int i, int64_t m)
+{
+    const int64_t q = op->heads * op->head_dim, kv = op->kv_heads * op->head_dim;
+    if (i == 0 || i == 5)
+        return (struct operand_rows){m, q, i ? op->ldc : op->lda};
+    return i < 3 ? (struct operand_rows){m, kv, op->ldb} : (struct operand_rows){op->seq * op->seq_kv, kv, kv};
+}
+
+/* Operands x, of all tokens, and y, of runs. */
+static struct operand_rows last_rows_of(const struct program *p, const struct op *op, int i, int64_t m, int64_t n)
+{
+    return i ? (struct operand_rows){m, n, n} : (struct operand_rows){p->max_samples, n, op->lda};
+}
+
 /* o, lse, o2, lse2 */
 static struct operand_rows join_rows(const struct program *p, const struct op *op, int i, int64_t samples)
 {
@@ -189,6 +204,10 @@ static struct operand_rows rows_of(const struct program *p, const struct op *op,
     case OP_ATTENTION:
     case OP_ATTENTION_GRAD:
         return attention_rows(p, op, i, m);
+    case OP_ATTENTION_CACHE:
+        return cached_rows(op, i, m);
+    case OP_LAST_ROWS:
+        return last_rows_of(p, op, i, m, n);
     case OP_EXCHANGE:
     case OP_ARRIVE:
         return exchange_rows_of(p, op, i, m, n, program_dim(p, op->k, p->max_samples));
@@ -377,7 +396,7 @@ static err_t check_drop(const struct check_at *at, const struct graph *g, const 
 static err_t check_sort(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
 {
     const int ids = at->p->buffers[op->arg[0].buffer].tensor;
-    bool others = op->node >= 0 && ids >= 0 && ids != g->nodes[op->node].in[1] && at->p->mode != MODE_GENERATE;
+    bool others = op->node >= 0 && ids >= 0 && ids != g->nodes[op->node].in[1] && !mode_generates(at->p->mode);
     return others ? check_fail(at, why, "sorts %s, which are not the choices of its node", g->tensors[ids].name) : OK;
 }
 
@@ -431,7 +450,7 @@ static err_t check_mask(const struct check_at *at, const struct graph *g, const 
 
 static bool counts_tokens(enum graph_sym sym)
 {
-    return sym == SYM_OWN || sym == SYM_TOKENS || sym == SYM_ARRIVED || sym >= SYM_MEMBER;
+    return sym == SYM_OWN || sym == SYM_TOKENS || sym == SYM_ARRIVED || sym == SYM_RUNS || sym >= SYM_MEMBER;
 }
 
 /* Checks that an op on own tokens uses no buffers of all tokens or of another rank's tokens, and the other way round.
@@ -445,17 +464,20 @@ static err_t check_tokens(const struct check_at *at, const struct op *op, int i,
     bool inner = op->kind == OP_GEMM && op->flags & OPF_TRANS_A && i < 2;
     bool some = op->kind == OP_GEMM && i > 2 && parts_rows(at->p, op) >= 0;
     some |= op->kind == OP_COPY && i == 0 && check_copies_own(at->p, op);
+    is = op->kind == OP_LAST_ROWS && i == 0 ? SYM_TOKENS : is;
     is = inner ? op->k.sym : op->kind == OP_GEMM && i != 0 && i != 3 && i != 4 ? SYM_ONE : is;
     is = op->kind == OP_SHIFT && i == 1 ? op->k.sym : is;
     if (own || some || b->space == SPACE_HOST || !counts_tokens(is) || !counts_tokens(rows) || is == rows)
         return OK;
     return check_fail(at, why, "processes %s tokens but uses %s, which has %s",
                       is == SYM_OWN       ? "own"
+                      : is == SYM_RUNS    ? "the last"
                       : is == SYM_TOKENS  ? "all"
                       : is == SYM_ARRIVED ? "arrived"
                                           : "a member's",
                       b->name,
                       rows == SYM_OWN       ? "own ones"
+                      : rows == SYM_RUNS    ? "those of runs"
                       : rows == SYM_TOKENS  ? "all"
                       : rows == SYM_ARRIVED ? "arrived ones"
                                             : "a member's");

@@ -117,7 +117,7 @@ static int64_t rows_arriving(const struct program *p, const struct graph_router 
     int ranks;
     const int64_t n = p->balanced ? r->experts : experts, rows = group_tokens(p, &ranks) * (r->k < n ? r->k : n);
     const int64_t kept = p->max_samples * p->sharding.ep.share[AXIS_FSDP] * n * graph_capacity(r, p->seq);
-    const int64_t most = r->capacity > 0 && p->mode != MODE_GENERATE && kept < rows ? kept : rows;
+    const int64_t most = r->capacity > 0 && !mode_generates(p->mode) && kept < rows ? kept : rows;
     return p->balanced ? (most + ranks - 1) / ranks : most;
 }
 
@@ -314,7 +314,7 @@ err_t check_held_alike(const struct program *programs, int n, struct why *why)
         e = check_groups_alike(programs, &programs[r], why);
         if (!e)
             e = check_units_alike(&programs[r - coord[AXIS_FSDP] * stride], &programs[r], why);
-        if (!e && programs->mode != MODE_GENERATE)
+        if (!e && !mode_generates(programs->mode))
             e = check_sequence(programs, n, r, why);
     }
     return e;

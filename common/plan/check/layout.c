@@ -148,7 +148,7 @@ static err_t check_main(const struct check_op *c, int axis, int i, unsigned on)
 {
     enum op_kind k = c->op->kind;
     bool norm = k == OP_RMSNORM || k == OP_RMSNORM_GRAD || k == OP_LAYERNORM || k == OP_LAYERNORM_GRAD;
-    bool attention = k == OP_ATTENTION || k == OP_ATTENTION_GRAD;
+    bool attention = k == OP_ATTENTION || k == OP_ATTENTION_GRAD || k == OP_ATTENTION_CACHE;
     if ((on & ON_SUM) && !is_linear(c->op))
         return share_fail(c, i, axis);
     if (BASE(on) == ON_PIECE)

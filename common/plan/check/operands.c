@@ -18,6 +18,8 @@ const struct operand_rules check_operands[OP_KIND_COUNT] = {
     [OP_ROPE] = {.type = "d", .class = "t"},
     [OP_ATTENTION] = {.type = "ddddwi", .class = "ttttti"},
     [OP_ATTENTION_GRAD] = {.type = "ddddwddddi", .class = "ttttttttti"},
+    [OP_ATTENTION_CACHE] = {.type = "dddddd", .class = "tttttt"},
+    [OP_LAST_ROWS] = {.type = "dd", .class = "tt"},
     [OP_SWIGLU] = {.shape = "MMM", .type = "ddd", .class = "ttt"},
     [OP_SWIGLU_GRAD] = {.shape = "MMMMM", .type = "ddddd", .class = "ttttt", .alias = {{3, 0}, {4, 1}}},
     [OP_GEGLU] = {.shape = "MMM", .type = "ddd", .class = "ttt"},

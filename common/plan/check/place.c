@@ -8,8 +8,8 @@
 
 #define ALIGN 64
 
-static const char *const space_names[SPACE_COUNT] = {"SPACE_PARAM", "SPACE_OPT",  "SPACE_GRAD",
-                                                     "SPACE_WORK",  "SPACE_SENT", "SPACE_HOST"};
+static const char *const space_names[SPACE_COUNT] = {"SPACE_PARAM", "SPACE_OPT",  "SPACE_GRAD", "SPACE_WORK",
+                                                     "SPACE_SENT",  "SPACE_HOST", "SPACE_CACHE"};
 
 void intervals_fini(struct interval_table *p)
 {

@@ -50,14 +50,14 @@ static err_t op_check(struct rank_check *c, const struct op *op)
 
 /* ---- steps ---- */
 
-/* Parameters, moments and states outlive a step. Everything else, gathered and cast parameters too, must be computed
- * again. */
+/* Parameters, moments, states and caches outlive a step. Everything else, gathered and cast parameters too, must be
+ * computed again. */
 static bool outlives(const struct rank_check *c, int interval)
 {
     const struct buffer *b = rank_buffer(c, interval);
     int buffer = c->intervals.at[interval].buffer;
     if (b->tensor < 0 || !rank_is_param(c, b))
-        return b->space == SPACE_OPT || b->space == SPACE_PARAM;
+        return b->space == SPACE_OPT || b->space == SPACE_PARAM || b->space == SPACE_CACHE;
     return buffer == c->p->param_buffer[b->tensor] || buffer == c->p->m_buffer[b->tensor] ||
            buffer == c->p->v_buffer[b->tensor];
 }
@@ -178,6 +178,7 @@ static void state_init(struct rank_check *c)
         struct value_layout l = {{0}, false};
         if (rank_is_param(c, b))
             l = layout_of_param(c->p, c->g, b->tensor, true);
+        l.zero = b->space == SPACE_CACHE; /* empty: any layout may be written */
         c->state[i] = (struct value_state){.value = VALUE_SET, .layout = l, .micro = NO_MICRO, .sum_hi = INT64_MAX};
     }
 }

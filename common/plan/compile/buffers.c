@@ -277,6 +277,22 @@ static void parts_new(struct compiler *c, int unit)
     c->err = c->err ? c->err : u->parts ? OK : ERR_NOMEM;
 }
 
+int compile_cache(struct compiler *c, int node, int in, const char *name)
+{
+    const struct graph_node *n = &c->g->nodes[node];
+    struct program *p = c->p;
+    struct buffer b = {.tensor = -1, .dtype = p->dtype, .ndim = 2, .space = SPACE_CACHE, .run = -1, .slots = 1};
+    b.dim[0] = dim_one(p->sequences * p->seq);
+    b.dim[1] = dim_one(tp_heads(c, n->in[in], n->kv_heads) * n->head_dim);
+    b.offset = p->space_bytes[SPACE_CACHE];
+    b.planned = true;
+    snprintf(b.name, sizeof(b.name), "layer.%d.cache.%s", n->layer, name);
+    int i = compile_buffer(c, &b);
+    if (i >= 0)
+        p->space_bytes[SPACE_CACHE] = align(b.offset + p->buffers[i].bytes, ALIGN);
+    return i;
+}
+
 /* ---- training ---- */
 
 /* The stack of the canonical tree: tree_depth copies of all gradients, after the gradients themselves; a buffer for
@@ -543,7 +559,7 @@ void compile_buffers(struct compiler *c)
         p->rows_buffer = input_new(c, "rows", -1);
     if (c->g->begin >= 0)
         p->begin_buffer = input_new(c, "begin", c->g->begin);
-    if (p->mode != MODE_GENERATE) {
+    if (!mode_generates(p->mode)) {
         p->targets_buffer = input_new(c, "targets", c->g->targets);
         loss_new(c);
     }

@@ -142,6 +142,20 @@ static void count_uses(struct compiler *c)
     }
 }
 
+/* The last product and what follows it are computed for the last token of each run alone. */
+static void find_head(struct compiler *c)
+{
+    const int stages = c->p->sharding.n_stages, end = c->g->n_nodes - (stages > 1 ? stages - 1 : 0);
+    c->head = c->head_end = end; /* stages_cut_graph adds its nodes behind all others */
+    for (int i = end - 1; i >= 0 && c->p->mode == MODE_DECODE && c->head == end; i--)
+        c->head = c->g->nodes[i].op == GO_LINEAR ? i : c->head;
+}
+
+bool compile_of_runs(const struct compiler *c, int t)
+{
+    return c->producer[t] >= c->head && c->producer[t] < c->head_end;
+}
+
 bool compile_unit_of_experts(const struct compiler *c, int unit)
 {
     for (int t = 0; t < c->g->n_tensors; t++)
@@ -168,8 +182,13 @@ static void micros_new(struct compiler *c)
 {
     struct program *p = c->p;
     const struct job_train *t = &c->job->train;
-    int64_t b = p->mode == MODE_GENERATE ? 1 : t->micro_batch, batch = p->mode == MODE_GENERATE ? 1 : t->global_batch;
+    const bool generates = mode_generates(p->mode);
+    int64_t b = generates ? 1 : t->micro_batch, batch = generates ? 1 : t->global_batch;
     int64_t lo, hi;
+    if (p->mode == MODE_DECODE) { /* each token is a sample */
+        b = batch = t->global_batch;
+        p->sequences = t->micro_batch;
+    }
     p->n_micros = (int)((batch + b - 1) / b);
     p->micros = calloc((size_t)p->n_micros, sizeof(*p->micros));
     if (!p->micros) {
@@ -181,7 +200,7 @@ static void micros_new(struct compiler *c)
     int coord[AXIS_COUNT], ranks = p->mesh.size[AXIS_DP] * p->mesh.size[AXIS_FSDP];
     mesh_coords(&p->mesh, p->rank, coord);
     int index = coord[AXIS_DP] * p->mesh.size[AXIS_FSDP] + coord[AXIS_FSDP];
-    layout_split(p->n_micros, p->mode == MODE_GENERATE ? 1 : ranks, p->mode == MODE_GENERATE ? 0 : index, &lo, &hi);
+    layout_split(p->n_micros, generates ? 1 : ranks, generates ? 0 : index, &lo, &hi);
     p->first_micro = (int)lo;
     p->end_micro = (int)hi;
     p->max_samples = p->micros[0].samples;
@@ -267,7 +286,7 @@ static void compiler_init(struct compiler *c)
     c->unit_waits = calloc((size_t)units + 1, sizeof(*c->unit_waits));
     c->unit_used = calloc((size_t)units + 1, sizeof(*c->unit_used));
     p->units = calloc((size_t)units + 1, sizeof(*p->units));
-    c->own = p->mesh.size[AXIS_TP] > 1 && c->job->parallel.sp;
+    c->own = p->mesh.size[AXIS_TP] > 1 && c->job->parallel.sp && p->mode != MODE_DECODE; /* one token: no parts */
     c->async = c->own && c->job->parallel.async_tp;
     if (!c->consumers || !c->grad_started || !c->tp_shares || !c->discarded || !c->pitched || !c->unit_waits ||
         !c->unit_used || !p->units)
@@ -282,6 +301,7 @@ static void compiler_init(struct compiler *c)
     if (c->err)
         return;
     count_uses(c);
+    find_head(c);
     pitch_find(c);
     held_new(c);
     micros_new(c);
@@ -405,7 +425,7 @@ static void pass_begin(struct compiler *c)
 {
     const int first = c->p->n_ops;
     const bool later = compile_ahead(c) > 0 && !MUTANT(ZEROED_AHEAD);
-    if (c->p->mode != MODE_GENERATE && !later)
+    if (!mode_generates(c->p->mode) && !later)
         zero_losses(c);
     if (c->all_copies >= 0)
         cast_params(c);
@@ -423,13 +443,13 @@ static void compile_program(struct compiler *c)
     pipeline_init(c);
     compile_buffers(c);
     compile_group(c, 1u << AXIS_PP); /* groups that only some ranks use are added here, in the same order on all */
-    if (p->mode == MODE_GENERATE)    /* only the last stage gathers logits */
+    if (mode_generates(p->mode))     /* only the last stage gathers logits */
         compile_group(c, 1u << AXIS_CP | 1u << AXIS_TP);
-    if (p->mode != MODE_GENERATE || c->all_copies >= 0)
+    if (!mode_generates(p->mode) || c->all_copies >= 0)
         pass_begin(c);
     zero_emit_gathers(c);
     pipeline_emit(c);
-    if (p->mode != MODE_GENERATE)
+    if (!mode_generates(p->mode))
         step_end_reduce(c);
     if (p->mode == MODE_TRAIN) {
         step_end_norm(c);

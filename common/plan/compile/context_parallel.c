@@ -45,6 +45,10 @@ void cp_init_segments(struct compiler *c)
     p->segments[0] = (struct segment){0, p->seq, 0};
     p->n_segments = 1;
     p->own_seq = p->seq;
+    if (p->mode == MODE_DECODE) {
+        p->segments[0].len = p->own_seq = 1;
+        return;
+    }
     if (cp == 1)
         return;
     mesh_coords(&p->mesh, p->rank, coord);

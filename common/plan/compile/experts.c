@@ -119,7 +119,7 @@ void experts_route(struct compiler *c, int i, enum op_kind kind)
 
 bool experts_have_limits(const struct compiler *c)
 {
-    return c->p->mode != MODE_GENERATE;
+    return !mode_generates(c->p->mode);
 }
 
 static int choices_buffer(struct compiler *c, int i, struct graph_dim *ret_size)

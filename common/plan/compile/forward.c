@@ -77,7 +77,7 @@ struct op *compile_product(struct compiler *c, int i, int x, int y, int aux)
     int bias = compile_value(c, n->in[2]);
     struct op *op = compile_op(c, OP_GEMM, i);
     op->flags = (n->trans_w ? 0 : OPF_TRANS_B) | (aux >= 0 ? OPF_GELU : 0);
-    op->m = cut == LINEAR_WHOLE ? tp_rows(c, n->out[0]) : dim_tokens(1);
+    op->m = cut == LINEAR_WHOLE || compile_of_runs(c, n->out[0]) ? tp_rows(c, n->out[0]) : dim_tokens(1);
     op->n = dim_one(out);
     op->k = dim_one(in);
     op->lda = in;
@@ -98,6 +98,23 @@ void compile_product_buffers(struct compiler *c, int i, int *ret_y, int *ret_aux
     *ret_aux = gelu >= 0 ? made : -1;
 }
 
+/* Decoding: the last row of each run of x, which is an input of node i. */
+static int last_rows(struct compiler *c, int i, int t, int x)
+{
+    struct buffer b = {.tensor = -1, .dtype = c->p->dtype, .ndim = 2, .space = SPACE_WORK, .run = -1, .slots = 1};
+    b.dim[0] = (struct graph_dim){SYM_RUNS, 1};
+    b.dim[1] = dim_one(tp_cols(c, t));
+    snprintf(b.name, sizeof(b.name), "%s.last", c->g->tensors[t].name);
+    int y = compile_buffer(c, &b);
+    struct op *op = compile_op(c, OP_LAST_ROWS, i);
+    op->m = b.dim[0];
+    op->n = b.dim[1];
+    op->lda = pitch_of(c, t);
+    op_arg(op, 0, x);
+    op_arg(op, 1, y);
+    return y;
+}
+
 static void linear(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
@@ -113,6 +130,8 @@ static void linear(struct compiler *c, int i, enum op_kind kind)
         return;
     }
     x = cut == LINEAR_BY_OUT ? tp_all_tokens(c, n->in[0]) : compile_value(c, n->in[0]);
+    if (i == c->head)
+        x = last_rows(c, i, n->in[0], x);
     if (cut == LINEAR_BY_IN)
         y = tp_new_share(c, n->out[0], "");
     else
@@ -170,9 +189,38 @@ static void rope(struct compiler *c, int i, enum op_kind kind)
     }
 }
 
+/* Operands: q, k, v, the caches of k and v, o. */
+static void attention_cached(struct compiler *c, int i)
+{
+    const struct graph_node *n = &c->g->nodes[i];
+    if (!n->causal) {
+        c->err =
+            why_set(c->why, ERR_UNSUPPORTED,
+                    "model.causal is false: a token sees the tokens after it, so the model cannot continue a text");
+        return;
+    }
+    const int o = compile_new_value(c, n->out[0]), k = compile_cache(c, i, 1, "keys"),
+              v = compile_cache(c, i, 2, "values");
+    struct op *op = cp_attention_op(c, OP_ATTENTION_CACHE, i);
+    op->m = dim_tokens(1);
+    op->seq = c->p->seq;
+    op->seq_kv = c->p->sequences;
+    for (int j = 0; j < 3; j++) {
+        op_arg(op, j, compile_value(c, n->in[j]));
+        op->arg[j].col = tp_col(c, n->in[j], n->in_col[j]);
+    }
+    op_arg(op, 3, k);
+    op_arg(op, 4, v);
+    op_arg(op, 5, o);
+}
+
 static void attention(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
+    if (c->p->mode == MODE_DECODE) {
+        attention_cached(c, i);
+        return;
+    }
     int o = compile_new_value(c, n->out[0]), lse = compile_new_value(c, n->out[1]);
     if (c->p->n_segments > 1) {
         cp_emit_attention(c, i);
@@ -288,28 +336,30 @@ static void loss_of_parts(struct compiler *c, int i)
     op_arg(op, 3, loss);
 }
 
-/* Generation reads the logits of one sample as a dense matrix [seq, vocabulary]. Each rank of tp and cp copies its part
+/* Generation reads the logits of one sample as a dense matrix [seq, vocabulary], of the last tokens of runs as [runs,
+ * vocabulary]. Each rank of tp and cp copies its part
  * into a zeroed matrix, and an all-reduce adds them, which is exact because all other addends are zero. */
 static void whole_logits(struct compiler *c, int i)
 {
     const unsigned axes = 1u << AXIS_TP | 1u << AXIS_CP;
     int t = c->g->nodes[i].in[0], x = compile_value(c, t);
+    const struct graph_dim rows = c->p->mode == MODE_DECODE ? (struct graph_dim){SYM_RUNS, 1} : dim_one(c->p->seq);
     int64_t vocab = c->g->tensors[t].dim[1].factor;
     struct buffer b = {.tensor = -1, .dtype = c->p->dtype, .ndim = 2, .space = SPACE_WORK, .run = -1, .slots = 1};
     struct op part = {0}, *op;
     tp_set_vocab(c, &part, t);
-    b.dim[0] = dim_one(c->p->seq);
+    b.dim[0] = rows;
     b.dim[1] = dim_one(vocab);
     snprintf(b.name, sizeof(b.name), "logits.whole");
     int y = compile_set_value(c, t, compile_buffer(c, &b));
     op = compile_op(c, OP_ZERO, i);
-    op->m = dim_one(c->p->seq);
+    op->m = rows;
     op->n = dim_one(vocab);
     op_arg(op, 0, y);
     for (int s = 0; s < c->p->n_segments; s++) {
         const struct segment *seg = &c->p->segments[s];
         op = compile_op(c, OP_COPY_COLS, i);
-        op->m = dim_one(seg->len);
+        op->m = c->p->mode == MODE_DECODE ? rows : dim_one(seg->len);
         op->n = dim_one(tp_cols(c, t));
         op->lda = pitch_of(c, t);
         op->ldb = vocab;
@@ -319,7 +369,7 @@ static void whole_logits(struct compiler *c, int i)
         op->arg[1].offset = dim_one(seg->pos0 * vocab + part.vocab_lo);
     }
     op = compile_collective(c, OP_ALL_REDUCE, i, axes);
-    op->m = dim_one(c->p->seq * vocab);
+    op->m = (struct graph_dim){rows.sym, rows.factor * vocab};
     op->reduce = REDUCE_SUM;
     op_arg(op, 0, y);
 }
@@ -327,7 +377,7 @@ static void whole_logits(struct compiler *c, int i)
 static void loss(struct compiler *c, int i, enum op_kind kind)
 {
     const struct mesh *mesh = &c->p->mesh;
-    if (c->p->mode == MODE_GENERATE) {
+    if (mode_generates(c->p->mode)) {
         if (mesh->size[AXIS_TP] > 1 || mesh->size[AXIS_CP] > 1)
             whole_logits(c, i);
         return;

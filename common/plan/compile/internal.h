@@ -52,7 +52,9 @@ struct compiler {
     /* The graph, read backwards. */
     int *consumers; /* number of nodes that read the tensor; rope, which works in place, does not count */
     int *producer;  /* the last node that writes it: the rope that rotates it in place, else the node that makes it */
-    int *reader;    /* a node that reads it; the only one where consumers is 1 */
+    int head, head_end; /* decoding: the last linear node, which reads the last row of each run, and the end of the
+                         * nodes after it; else head is head_end */
+    int *reader;        /* a node that reads it; the only one where consumers is 1 */
 
     /* Values and gradients: buffers. */
     int *act;           /* of an activation or statistic */
@@ -146,6 +148,9 @@ int compile_ahead(const struct compiler *c);
 /* Adds the action that zeroes sums at the start of a step, after the slots that run ahead. */
 void compile_zeroes(struct compiler *c);
 
+/* Decoding: whether t has a row for each run instead of each token. */
+bool compile_of_runs(const struct compiler *c, int t);
+
 /* Whether a unit holds experts: their matrices have units of their own. The same on all ranks. */
 bool compile_unit_of_experts(const struct compiler *c, int unit);
 
@@ -174,6 +179,8 @@ int compile_buffer(struct compiler *c, const struct buffer *b);
 int compile_work_buffer(struct compiler *c, int tensor, const char *suffix);
 /* The same with another type of element. */
 int compile_typed_buffer(struct compiler *c, int tensor, const char *suffix, enum dtype dtype);
+/* Decoding: a cache of input `in`, keys or values, of attention `node`. */
+int compile_cache(struct compiler *c, int node, int in, const char *name);
 /* A buffer in SPACE_SENT as large as one instance of buffer b; its name is "sent.<index>". */
 int compile_sent_buffer(struct compiler *c, int b, int index);
 /* ZeRO 3: new buffers for the gathered parameters of a unit, in c->value and c->unit_values. */

@@ -18,7 +18,7 @@ static int most_micros(const struct job_spec *job, const struct mesh *m, enum pr
 {
     int64_t ranks = (int64_t)m->size[AXIS_DP] * m->size[AXIS_FSDP];
     int64_t micros = (job->train.global_batch + job->train.micro_batch - 1) / job->train.micro_batch;
-    return mode == MODE_GENERATE ? 1 : (int)((micros + ranks - 1) / ranks);
+    return mode_generates(mode) ? 1 : (int)((micros + ranks - 1) / ranks);
 }
 
 static err_t rows_new(struct schedule *s, int slots)

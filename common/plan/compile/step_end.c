@@ -92,7 +92,7 @@ static int tp_group(struct compiler *c, int t)
 
 void step_end_groups(struct compiler *c)
 {
-    const unsigned logits = c->p->mode == MODE_GENERATE ? AXIS(AXIS_CP) : 0; /* generation gathers them */
+    const unsigned logits = mode_generates(c->p->mode) ? AXIS(AXIS_CP) : 0; /* generation gathers them */
     const unsigned cp = AXIS(AXIS_CP), dp = AXIS(AXIS_DP);
     /* cp | tp: the sets of a router */
     const unsigned sets[] = {AXES_ALL,           AXES_DATA,   AXES_DATA | cp, dp | cp,

@@ -25,6 +25,13 @@ bool tp_is_arrived(const struct compiler *c, int t)
     return c->g->tensors[t].by_expert && c->p->sharding.ep.axes;
 }
 
+static enum graph_sym rows_sym(const struct compiler *c, int t)
+{
+    if (compile_of_runs(c, t))
+        return SYM_RUNS;
+    return tp_is_own(c, t) ? SYM_OWN : SYM_TOKENS;
+}
+
 struct graph_dim tp_local_dim(const struct compiler *c, int t, int d)
 {
     const struct graph_tensor *g = &c->g->tensors[t];
@@ -34,8 +41,8 @@ struct graph_dim tp_local_dim(const struct compiler *c, int t, int d)
                                          sharding_part(&c->p->sharding, &g->cut, c->p->sharding.coord));
     if (tp_is_arrived(c, t) && d == 0)
         return (struct graph_dim){SYM_ARRIVED, 1};
-    if (dim.sym == SYM_TOKENS && tp_is_own(c, t))
-        dim.sym = SYM_OWN;
+    if (dim.sym == SYM_TOKENS)
+        dim.sym = rows_sym(c, t);
     return dim;
 }
 
@@ -49,7 +56,7 @@ struct graph_dim tp_rows(const struct compiler *c, int t)
     if (tp_is_arrived(c, t))
         return (struct graph_dim){SYM_ARRIVED, 1};
     int64_t per_token = c->g->tensors[t].ndim > 1 ? c->g->tensors[t].dim[0].factor : 1;
-    return (struct graph_dim){tp_is_own(c, t) ? SYM_OWN : SYM_TOKENS, per_token};
+    return (struct graph_dim){rows_sym(c, t), per_token};
 }
 
 int64_t tp_heads(const struct compiler *c, int t, int64_t all)

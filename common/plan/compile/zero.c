@@ -333,7 +333,7 @@ int zero_rounds(const struct compiler *c)
 {
     const struct program *p = c->p;
     const bool units = zero_stage(c) == 3 || (p->mode == MODE_TRAIN && zero_scatters(c));
-    if (p->mode == MODE_GENERATE)
+    if (mode_generates(p->mode))
         return p->end_micro - p->first_micro;
     if (units)
         return most_micros_of(c, p->mesh.size[AXIS_FSDP]);
