@@ -52,6 +52,8 @@ enum kern_act {
 struct kern_gemm {
     bool trans_a, trans_b, accumulate;
     bool wide_c; /* c has the table's wide type, as the gradient of a parameter does */
+    bool few; /* generation: with few rows, a kernel may be used that reads each weight once but sums in another order.
+               * Without it, the bits of a row do not depend on m */
     enum kern_act act;
     int64_t m, n, k, lda, ldb, ldc;
     const void *a, *b, *bias; /* bias may be NULL */
@@ -116,11 +118,11 @@ struct kern_attention_join {
     const void *o2, *lse2;
 };
 
-/* Attention of the newest tokens of one sequence over the keys and values of all of its tokens so far, in the generation
- * of text. The n queries are those of tokens pos0 .. pos0 + n - 1; k and v have the rows of tokens 0 .. pos0 + n - 1.
- * Token i sees tokens j <= i, with a window only those with i - j < window. The weights are the softmax of the scores
- * scale q k^T; with a softcap of softcap tanh(scale q k^T / softcap) (Gemma 2). The result of a query depends neither
- * on n nor on the other queries: its bits are the same whether its tokens come one by one or together. */
+/* Attention of the newest tokens of one sequence over the keys and values of all of its tokens so far, in the
+ * generation of text. The n queries are those of tokens pos0 .. pos0 + n - 1; k and v have the rows of tokens 0 .. pos0
+ * + n - 1. Token i sees tokens j <= i, with a window only those with i - j < window. The weights are the softmax of the
+ * scores scale q k^T; with a softcap of softcap tanh(scale q k^T / softcap) (Gemma 2). The result of a query depends
+ * neither on n nor on the other queries: its bits are the same whether its tokens come one by one or together. */
 struct kern_attention_cached {
     int64_t n, pos0, heads, kv_heads, head_dim;
     int64_t q_stride, k_stride, v_stride, o_stride;

@@ -23,7 +23,7 @@ struct few {
 
 bool KERN_FN(has_few_rows)(const struct kern_gemm *g)
 {
-    return g->m <= MOST_ROWS && !g->trans_a && !g->accumulate && !g->wide_c;
+    return g->few && g->m <= MOST_ROWS && !g->trans_a && !g->accumulate && !g->wide_c;
 }
 
 static float biased(const struct few *a, int64_t j, float sum)

@@ -4,11 +4,11 @@
 
 const struct kcase kcases[] = {
     {"gemm", .m = 1, .n = 1, .k = 1},
-    {"gemm", .m = 1, .n = 257, .k = 63},
-    {"gemm", .m = 1, .n = 5000, .k = 70, .pad = 3},
-    {"gemm", .m = 3, .n = 1501, .k = 67, .flags = BIAS},
-    {"gemm", .m = 8, .n = 530, .k = 129, .flags = BIAS | TRANS_B, .pad = 5},
-    {"gemm", .m = 5, .n = 9, .k = 40, .flags = GELU | BIAS | TRANS_B},
+    {"gemm", .m = 1, .n = 257, .k = 63, .parts = 1},
+    {"gemm", .m = 1, .n = 5000, .k = 70, .pad = 3, .parts = 1},
+    {"gemm", .m = 3, .n = 1501, .k = 67, .flags = BIAS, .parts = 1},
+    {"gemm", .m = 8, .n = 530, .k = 129, .flags = BIAS | TRANS_B, .pad = 5, .parts = 1},
+    {"gemm", .m = 5, .n = 9, .k = 40, .flags = GELU | BIAS | TRANS_B, .parts = 1},
     {"gemm", .m = 17, .n = 33, .k = 70, .pad = 3},
     {"gemm", .m = 5, .n = 7, .k = 0, .flags = BIAS, .pad = 1},
     {"gemm", .m = 5, .n = 7, .k = 0, .flags = ADD_TO},

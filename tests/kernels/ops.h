@@ -39,7 +39,7 @@ enum flags {
     DROPPED = 134217728,    /* some choices have no row */
     GIVEN = 268435456,      /* routers choose nothing */
     DOCUMENTS = 536870912,  /* attention: of different lengths */
-    PLUS_ONE = 1073741824,   /* norms */
+    PLUS_ONE = 1073741824,  /* norms */
 };
 
 /* The kinds of runs that include a case. */
@@ -62,7 +62,7 @@ struct kcase {
     double softcap;   /* attention: 0: none; limit is then the scale */
     int64_t lo, cols; /* with PART; dropout and normal: the first column, columns of the whole matrix; routers: the
                          first set, experts that count for a group */
-    int64_t parts;    /* loss_join; routers: sets; products of experts: borrowed ones */
+    int64_t parts;    /* loss_join; routers: sets; products of experts: borrowed ones; gemm: 1: kern_gemm.few */
     int64_t pad;      /* elements between rows, if the kernel takes strides */
     double limit;     /* clip; normal: the deviation; routers: the scale */
     unsigned flags;

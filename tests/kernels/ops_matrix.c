@@ -14,6 +14,7 @@ static struct kern_gemm gemm_of(const struct kcase *c)
                               .trans_b = tb,
                               .accumulate = c->flags & ADD_TO,
                               .wide_c = c->flags & WIDE_C,
+                              .few = c->parts,
                               .act = c->flags & GELU        ? KERN_ACT_GELU
                                      : c->flags & GELU_GRAD ? KERN_ACT_GELU_GRAD
                                                             : KERN_ACT_NONE,

@@ -436,14 +436,15 @@ static err_t check_heads(const struct check_at *at, const struct graph *g, const
 static err_t check_mask(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
 {
     const struct graph_node *node = op->node >= 0 ? &g->nodes[op->node] : NULL;
-    const int i = ATTENTION_BEGIN(op->kind), begin = op->arg[i].buffer;
+    const bool cached = op->kind == OP_ATTENTION_CACHE; /* a text is one document */
+    const int begin = cached ? -1 : op->arg[ATTENTION_BEGIN(op->kind)].buffer;
     if (!node || node->op != GO_ATTENTION)
         return check_fail(at, why, "is of no attention of the model");
     if (op->window != node->window || op->softcap != node->softcap || op->scale != node->scale)
         return check_fail(at, why, "has a window of %lld, a cap of %g and a scale of %g; its node has %lld, %g and %g",
                           (long long)op->window, op->softcap, op->scale, (long long)node->window, node->softcap,
                           node->scale);
-    if (begin != (node->in[3] >= 0 ? at->p->begin_buffer : -1))
+    if (!cached && begin != (node->in[3] >= 0 ? at->p->begin_buffer : -1))
         return check_fail(at, why, begin < 0 ? "reads across documents" : "reads no buffer of documents");
     return OK;
 }
@@ -526,7 +527,7 @@ err_t check_operand_shapes(const struct check_at *at, const struct graph *g, con
         e = check_row_sum(at, g, op, why);
     if (!e && (op->kind == OP_RMSNORM || op->kind == OP_RMSNORM_GRAD))
         e = check_heads(at, g, op, why);
-    if (!e && (op->kind == OP_ATTENTION || op->kind == OP_ATTENTION_GRAD))
+    if (!e && (op->kind == OP_ATTENTION || op->kind == OP_ATTENTION_GRAD || op->kind == OP_ATTENTION_CACHE))
         e = check_mask(at, g, op, why);
     if (!e && (op->kind == OP_DROPOUT || op->kind == OP_POSITIONS))
         e = check_random(at, g, op, why);
