@@ -3,8 +3,8 @@
  *
  * gpt2: names and layouts are those of Hugging Face. llama: dtd uses torchtitan's names. The rows of q and k, with
  * their biases and norms, are interleaved in dtd (rotary positions rotate neighbouring rows, as in Meta's training
- * code); Hugging Face stores the first rows of all pairs before the second rows. qwen2 and qwen3 are model.arch llama
- * with other keys. */
+ * code); Hugging Face stores the first rows of all pairs before the second rows. The other families are model.arch
+ * llama with other keys (hf_llama.h, hf_experts.h). */
 #ifndef DTD_CLIENT_HF_H
 #define DTD_CLIENT_HF_H
 
@@ -29,6 +29,9 @@ struct hf_tensor {
     int expert;                        /* -1: a whole tensor */
     int64_t head_dim;                  /* the rows of each head of this size are reordered; 0: same order */
     int64_t turned;                    /* of a head, from the first on; the others keep their order */
+    /* unit above 0: one of several that are one tensor there, of file_rows rows, and follow each other in the map. Row
+     * r is row r / unit * stride + place + r % unit of it. */
+    int64_t unit, stride, place, file_rows;
     /* A second name, which a file may have in place of `name`; "": none. With fused_parts 0 the tensor is the same.
      * Else it is [experts, fused_parts * rows, cols], and this one is part fused_part of its expert. */
     char other[GRAPH_NAME_MAX + 32];
@@ -38,8 +41,10 @@ struct hf_map {
     struct hf_tensor *list; /* in the order of the graph, and of a tensor's experts */
     int n;
 };
-/* Maps every parameter of the graph. ERR_UNSUPPORTED: Hugging Face has no such model; the sentence says why. */
-NODISCARD err_t hf_map(const struct graph *g, const struct job_model *m, struct hf_map *ret, struct why *why);
+/* Maps every parameter of the graph. `type`: the model_type to which the model belongs if it can; NULL: any.
+ * ERR_UNSUPPORTED: Hugging Face has no such model; the sentence says why. */
+NODISCARD err_t hf_map(const struct graph *g, const struct job_model *m, const char *type, struct hf_map *ret,
+                       struct why *why);
 void hf_map_fini(struct hf_map *map);
 /* Reorders the rows of whole heads, to Hugging Face's order or from it. src and dst must not overlap. */
 void hf_rows(int64_t head_dim, int64_t turned, int64_t rows, size_t row_bytes, bool to_hf, const void *src, void *dst);
@@ -51,7 +56,7 @@ NODISCARD err_t hf_config_print(const struct job_model *m, const struct graph *g
 /* The dtype that a config.json names; DT_NONE: none. */
 enum dtype hf_config_dtype(const json_t *config);
 /* Reads config.json. ERR_UNSUPPORTED names a field that dtd's models do not support. Every size in *ret is set: none is
- * 0 for "default". */
+ * 0 for "default". The caller frees *ret with job_model_fini. */
 NODISCARD err_t hf_config_read(const char *text, size_t len, struct job_model *ret, int64_t *ret_positions,
                                struct why *why);
 

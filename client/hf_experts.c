@@ -8,7 +8,6 @@
  * transformers 5 keeps them in memory as two tensors per layer, gate_up_proj [experts, 2 width, hidden] with the rows
  * of the gate first, and down_proj [experts, hidden, width]; a file may have these (hf_tensor.other). */
 #include "client/hf_experts.h"
-#include "client/hf_window.h"
 
 #include "common/conf/job_rules.h"
 
@@ -67,6 +66,9 @@ static const struct expert_field mixtral_fields[] = {
     {0},
 };
 static const struct refused_field mixtral_refused[] = {
+    {"sliding_window", "null",
+     "attention in dtd reads all earlier tokens. If no sequence will be longer than the window, the "
+     "model is the same without it: set it to null"},
     {"router_jitter_noise", "0.0", "it only adds noise while training: set it to 0"},
     {"attention_bias", NULL, "transformers has no such bias in this model"},
     {0},
@@ -103,7 +105,7 @@ static const struct expert_field olmoe_fields[] = {
 };
 /* sliding_window counts only with use_sliding_window. */
 static const struct refused_field qwen_refused[] = {
-    {"use_sliding_window", "false", "dtd has no windows in this family"},
+    {"use_sliding_window", "false", "attention in dtd reads all earlier tokens"},
     {"sliding_window", "null", NULL},
     {"dual_chunk_attention_config", NULL,
      "attention in dtd reads all earlier tokens. Remove it to train on sequences "
@@ -111,7 +113,7 @@ static const struct refused_field qwen_refused[] = {
     {0},
 };
 static const struct refused_field qwen3_refused[] = {
-    {"use_sliding_window", "false", "dtd has no windows in this family"},
+    {"use_sliding_window", "false", "attention in dtd reads all earlier tokens"},
     {"sliding_window", "null", NULL},
     {"attention_bias", "false", "attention has no biases beside its norms"},
     {0},
@@ -122,25 +124,36 @@ static const struct refused_field olmoe_refused[] = {
     {0},
 };
 
+/* config.json has sizes of heads. Their windows are in `refused`. */
+#define ANY .any = 1u << HF_HEAD_DIM | 1u << HF_GROUPED | 1u << HF_ROPE_PART, .window = HF_WINDOW_SWITCH
+
 static const struct hf_family families[] = {
-    {{"mixtral", "MixtralForCausalLM", false, QK_NORM_NONE, 0, 131072, 0, HF_WINDOWS_ALL},
+    {{.type = "mixtral", .architecture = "MixtralForCausalLM", ANY, .positions = 131072},
      mixtral_rows,
      mixtral_fields,
      mixtral_refused,
      .renormalised = true},
-    {{"qwen2_moe", "Qwen2MoeForCausalLM", true, QK_NORM_NONE, 0, 32768, 0, HF_WINDOWS_UNUSED},
+    {{.type = "qwen2_moe", .architecture = "Qwen2MoeForCausalLM", .part = {[HF_QKV_BIAS] = 1}, ANY, .positions = 32768},
      qwen_rows,
      qwen2_fields,
      qwen_refused,
      .uneven = true,
      .shared = true,
      .any_bias = true},
-    {{"qwen3_moe", "Qwen3MoeForCausalLM", false, QK_NORM_HEAD, 0, 32768, 0, HF_WINDOWS_UNUSED},
+    {{.type = "qwen3_moe",
+      .architecture = "Qwen3MoeForCausalLM",
+      .part = {[HF_QK_NORM] = QK_NORM_HEAD},
+      ANY,
+      .positions = 32768},
      qwen_rows,
      qwen3_fields,
      qwen3_refused,
      .uneven = true},
-    {{"olmoe", "OlmoeForCausalLM", false, QK_NORM_WHOLE, 0, 4096, 0, HF_WINDOWS_UNKNOWN},
+    {{.type = "olmoe",
+      .architecture = "OlmoeForCausalLM",
+      .part = {[HF_QK_NORM] = QK_NORM_WHOLE},
+      ANY,
+      .positions = 4096},
      qwen_rows,
      olmoe_fields,
      olmoe_refused,
@@ -189,15 +202,19 @@ static bool is_renormalised(const struct job_model *m)
 /* The key that this family does not have; NULL: the model fits. */
 static const char *misfit(const struct hf_family *f, const struct job_model *m)
 {
+    struct hf_llama like = f->llama;
+    like.any |= 1u << HF_QK_NORM | 1u << HF_QKV_BIAS; /* rows of their own */
+    const enum hf_part part = hf_llama_misfit(&like, m);
     const struct {
         bool fits;
         const char *key;
     } rows[] = {
-        {m->qk_norm == f->llama.qk_norm, f->llama.qk_norm == QK_NORM_NONE   ? "model.qk_norm"
-                                         : f->llama.qk_norm == QK_NORM_HEAD ? "model.qk_norm other than head"
-                                                                            : "model.qk_norm other than whole"},
-        {hf_window_fits(&f->llama, m), "model.window"},
-        {f->any_bias || m->qkv_bias == f->llama.qkv_bias, "model.qkv_bias"},
+        {(int)m->qk_norm == f->llama.part[HF_QK_NORM], f->llama.part[HF_QK_NORM] == QK_NORM_NONE ? "model.qk_norm"
+                                                       : f->llama.part[HF_QK_NORM] == QK_NORM_HEAD
+                                                           ? "model.qk_norm other than head"
+                                                           : "model.qk_norm other than whole"},
+        {f->any_bias || m->qkv_bias == (f->llama.part[HF_QKV_BIAS] != 0), "model.qkv_bias"},
+        {part == HF_PARTS, hf_part_key(part)},
         {m->router != ROUTER_SIGMOID, "model.router sigmoid"},
         {!f->renormalised || is_renormalised(m), "model.router softmax without model.router_norm"},
         {!m->router_bias, "model.router_bias"},

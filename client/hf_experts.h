@@ -3,26 +3,7 @@
 #ifndef DTD_CLIENT_HF_EXPERTS_H
 #define DTD_CLIENT_HF_EXPERTS_H
 
-#include "client/hf.h"
-
-/* Which fields of config.json give a family windows (hf_window.h). */
-enum hf_windows {
-    HF_WINDOWS_UNKNOWN, /* transformers has no windows in this family */
-    HF_WINDOWS_UNUSED,  /* dtd refuses use_sliding_window; sliding_window counts only with it */
-    HF_WINDOWS_ALL,     /* sliding_window, in all layers */
-    HF_WINDOWS_QWEN,    /* use_sliding_window, sliding_window, max_window_layers, layer_types */
-};
-
-/* What a family of model.arch llama has in its attention. Where transformers has a default for a field that config.json
- * may leave out, `head_dim` and `positions` are that; head_dim 0: hidden_size / heads. */
-struct hf_llama {
-    const char *type, *architecture; /* model_type; the class in transformers */
-    bool qkv_bias;
-    enum qk_norm qk_norm;
-    int64_t head_dim, positions;
-    int64_t window; /* HF_WINDOWS_ALL: sliding_window of a config.json that does not have the field; 0: none */
-    enum hf_windows windows;
-};
+#include "client/hf_llama.h"
 
 struct hf_family;
 

@@ -45,9 +45,24 @@ static err_t no_memory(struct exporting *e)
     return why_set(e->why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
 }
 
+/* Of the tensor there; entries that are one tensor follow each other, and the first one counts for all. */
+static int64_t file_rows(const struct hf_tensor *h)
+{
+    return h->unit ? h->file_rows : h->rows;
+}
+
+/* The number of entries from i on that are one tensor in the file. */
+static int same_tensor(const struct exporting *e, int i)
+{
+    int n = 1;
+    while (e->map.list[i].unit && i + n < e->map.n && strcmp(e->map.list[i].name, e->map.list[i + n].name) == 0)
+        n++;
+    return n;
+}
+
 static int64_t tensor_bytes(const struct exporting *e, int i)
 {
-    return e->map.list[i].rows * e->map.list[i].cols * (int64_t)dtype_bytes(e->dtype);
+    return file_rows(&e->map.list[i]) * e->map.list[i].cols * (int64_t)dtype_bytes(e->dtype);
 }
 
 /* ---- the folder ---- */
@@ -129,20 +144,41 @@ static err_t tensor_write(struct exporting *e, int fd, const struct hf_tensor *h
     return err;
 }
 
+/* Writes a tensor of which entries first .. first + n - 1 are parts. They are put together in memory. */
+static err_t joined_write(struct exporting *e, int fd, int first, int n)
+{
+    const struct hf_tensor *h = &e->map.list[first];
+    const size_t row = (size_t)h->cols * dtype_bytes(e->dtype), bytes = (size_t)h->file_rows * row;
+    uint8_t *all = malloc(bytes), *part = malloc(2 * bytes);
+    err_t err = all && part ? OK : no_memory(e);
+    for (int i = 0; !err && i < n; i++, h++) {
+        err = rows_read(e, h, 0, h->rows, part + bytes, part);
+        for (int64_t r = 0; !err && r < h->rows; r += h->unit)
+            memcpy(all + (size_t)(r / h->unit * h->stride + h->place) * row, part + (size_t)r * row,
+                   (size_t)h->unit * row);
+    }
+    if (!err && (err = file_write_all(fd, all, bytes)))
+        why_set(e->why, err, "%s: %s", e->x->dir, err_text(err));
+    free(all);
+    free(part);
+    return err;
+}
+
 static err_t header_write(struct exporting *e, int fd, const struct shard *s)
 {
     struct buf header = {0};
     uint64_t data;
     struct safetensor *list = calloc((size_t)(s->end - s->first) + 1, sizeof(*list));
     err_t err = list ? OK : ERR_NOMEM;
-    for (int i = s->first; !err && i < s->end; i++) {
+    int n = 0;
+    for (int i = s->first; !err && i < s->end; i += same_tensor(e, i)) {
         const struct hf_tensor *h = &e->map.list[i];
-        list[i - s->first] = (struct safetensor){.name = (char *)(uintptr_t)h->name,
-                                                 .dtype = e->dtype,
-                                                 .ndim = h->tensor->ndim,
-                                                 .shape = {h->rows, h->cols}};
+        list[n++] = (struct safetensor){.name = (char *)(uintptr_t)h->name,
+                                        .dtype = e->dtype,
+                                        .ndim = h->tensor->ndim,
+                                        .shape = {file_rows(h), h->cols}};
     }
-    err = err ? err : safetensors_header(list, s->end - s->first, &header, &data);
+    err = err ? err : safetensors_header(list, n, &header, &data);
     err = err ? err : file_write_all(fd, header.data, header.len);
     if (err)
         why_set(e->why, err, "%s: %s", e->x->dir, err_text(err));
@@ -165,8 +201,10 @@ static err_t shard_write(struct exporting *e, const struct shard *s)
     if (fd < 0)
         return why_set(e->why, err_from_errno(errno), "%s: %s", temp, strerror(errno));
     err = header_write(e, fd, s);
-    for (int i = s->first; !err && i < s->end; i++)
-        err = tensor_write(e, fd, &e->map.list[i]);
+    for (int i = s->first, n; !err && i < s->end; i += n) {
+        n = same_tensor(e, i);
+        err = e->map.list[i].unit ? joined_write(e, fd, i, n) : tensor_write(e, fd, &e->map.list[i]);
+    }
     if (!err && (fsync(fd) || rename(temp, path)))
         err = why_set(e->why, err_from_errno(errno), "%s: %s", temp, strerror(errno));
     close(fd);
@@ -186,16 +224,17 @@ static err_t shards_plan(struct exporting *e)
     e->shards = calloc((size_t)e->map.n + 1, sizeof(*e->shards));
     if (!e->shards)
         return no_memory(e);
-    for (int i = 0; i < e->map.n; i++) {
+    for (int i = 0, n; i < e->map.n; i += n) {
         int64_t size = tensor_bytes(e, i);
+        n = same_tensor(e, i);
         if (!i || bytes + size > e->x->shard_bytes) {
             e->shards[e->n_shards++].first = i;
             bytes = 0;
         }
-        e->shards[e->n_shards - 1].end = i + 1;
+        e->shards[e->n_shards - 1].end = i + n;
         bytes += size;
         e->done->tensors++;
-        e->done->params += e->map.list[i].rows * e->map.list[i].cols;
+        e->done->params += file_rows(&e->map.list[i]) * e->map.list[i].cols;
     }
     for (int i = 0; i < e->n_shards; i++)
         if (e->n_shards == 1)
@@ -211,7 +250,7 @@ static err_t index_write(struct exporting *e)
     json_t *map = json_object();
     int64_t bytes = 0;
     for (int s = 0; map && s < e->n_shards; s++)
-        for (int i = e->shards[s].first; i < e->shards[s].end; i++) {
+        for (int i = e->shards[s].first; i < e->shards[s].end; i += same_tensor(e, i)) {
             bytes += tensor_bytes(e, i);
             json_object_set_new(map, e->map.list[i].name, json_string(e->shards[s].name));
         }
@@ -312,7 +351,13 @@ static err_t source_open(struct exporting *e)
     buf_fini(&yaml);
     if (!err)
         err = graph_build(&e->job.model, e->job.train.seq, &e->graph, e->why);
-    return err ? err : hf_map(&e->graph, &e->job.model, &e->map, e->why);
+    return err;
+}
+
+static err_t map_make(struct exporting *e)
+{
+    const char *type = json_string_value(json_object_get(e->config, "model_type"));
+    return hf_map(&e->graph, &e->job.model, type, &e->map, e->why);
 }
 
 err_t hf_export(const struct hf_export *x, struct hf_done *ret, struct why *why)
@@ -322,6 +367,7 @@ err_t hf_export(const struct hf_export *x, struct hf_done *ret, struct why *why)
     snprintf(done.path, sizeof(done.path), "%s", x->dir);
     err_t err = source_open(&e);
     err = err ? err : kept_read(&e);
+    err = err ? err : map_make(&e);
     dtype_choose(&e);
     done.dtype = e.dtype;
     err = err ? err : dir_make(&e);

@@ -1,7 +1,7 @@
 /* Import writes an ordinary dtd checkpoint of step 0: parameters in float32, the job file and the tokenizer's
  * vocabulary. It has no optimizer state; a job that resumes from it starts the optimizer at zero. All checks are made
  * before the first byte is written. */
-#include "client/hf_rope.h"
+#include "client/hf_llama.h"
 #include "client/hf_source.h"
 
 #include "client/spec.h"
@@ -28,6 +28,7 @@ struct importing {
     struct hf_done *done;
     struct why *why;
     struct job_model model; /* read from config.json */
+    char type[64];          /* its model_type */
     int64_t positions;
     struct job_spec job;
     struct hf_source source;
@@ -60,12 +61,22 @@ static void aux_explain(struct importing *m, const struct buf *text)
     json_decref(config);
 }
 
+static void type_set(struct importing *m, const struct buf *text)
+{
+    json_t *config = json_loadb((const char *)text->data, text->len, 0, NULL);
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    snprintf(m->type, sizeof(m->type), "%s", type ? type : "");
+    json_decref(config);
+}
+
 static err_t config_load(struct importing *m)
 {
     struct buf text = {0};
     err_t err = hf_source_load(&m->source, HF_CONFIG, MAX_CONFIG, &text);
     if (!err && (err = hf_config_read((const char *)text.data, text.len, &m->model, &m->positions, m->why)))
         why_prefix(m->why, err, "%s", m->x->dir);
+    if (!err)
+        type_set(m, &text);
     if (!err && m->model.experts)
         aux_explain(m, &text);
     buf_fini(&text);
@@ -137,6 +148,12 @@ static err_t numbers_compare(struct importing *m)
                 {"rope_slow", a->rope_slow, b->rope_slow},
                 {"rope_exact", a->rope_exact, b->rope_exact},
                 {"rope_attention", a->rope_attention, b->rope_attention},
+                {"rope_local_theta", a->rope_local_theta, b->rope_local_theta},
+                {"embed_scale", a->embed_scale, b->embed_scale},
+                {"residual_scale", a->residual_scale, b->residual_scale},
+                {"score_scale", a->score_scale, b->score_scale},
+                {"logit_scale", a->logit_scale, b->logit_scale},
+                {"logit_cap", a->logit_cap, b->logit_cap},
                 {"rope_mscale", a->rope_mscale, b->rope_mscale},
                 {"rope_mscale_all", a->rope_mscale_all, b->rope_mscale_all},
                 {"window", (double)a->window, (double)b->window},
@@ -149,9 +166,34 @@ static err_t numbers_compare(struct importing *m)
         if (rows[i].job != rows[i].config)
             return why_set(m->why, ERR_INVALID, "%s: model.%s must be %.17g, as in %s", m->x->job, rows[i].key,
                            rows[i].config, m->x->dir);
-    return a->rope_type == b->rope_type ? OK
-                                        : why_set(m->why, ERR_INVALID, "%s: model.rope_type must be %s, as in %s",
-                                                  m->x->job, hf_rope_name(b->rope_type), m->x->dir);
+    return OK;
+}
+
+/* Keys whose values are words: compared as a job file prints them. */
+static err_t words_compare(struct importing *m)
+{
+    static const char *const keys[] = {"model.qk_norm",     "model.activation", "model.norm",
+                                       "model.norm_place",  "model.branches",   "model.rope_type",
+                                       "model.rope_layers", "model.rope_short", "model.rope_long"};
+    struct job_spec config = m->job;
+    err_t err = OK;
+    config.model = m->model;
+    for (int i = 0; i < job_schema.n_rows && !err; i++)
+        for (size_t k = 0; k < sizeof(keys) / sizeof(keys[0]) && !err; k++) {
+            struct buf a = {0}, b = {0};
+            if (strcmp(job_schema.rows[i].key, keys[k]) != 0)
+                continue;
+            err = schema_value_print(&job_schema.rows[i], &m->job, &a);
+            err = err ? err : schema_value_print(&job_schema.rows[i], &config, &b);
+            if (err)
+                err = no_memory(m);
+            else if (a.len != b.len || memcmp(a.data, b.data, a.len) != 0)
+                err = why_set(m->why, ERR_INVALID, "%s: %s must be %.*s, as in %s", m->x->job, keys[k],
+                              b.len < 200 ? (int)b.len : 200, (const char *)b.data, m->x->dir);
+            buf_fini(&a);
+            buf_fini(&b);
+        }
+    return err;
 }
 
 static err_t model_compare(struct importing *m)
@@ -164,6 +206,8 @@ static err_t model_compare(struct importing *m)
     a->vocab = a->vocab ? a->vocab : b->vocab;
     a->kv_heads = a->kv_heads ? a->kv_heads : a->heads;
     a->ffn = a->ffn ? a->ffn : b->ffn;
+    const enum activation usual = a->arch == ARCH_GPT2 ? ACTIVATION_GELU : ACTIVATION_SILU;
+    a->activation = a->activation == usual ? ACTIVATION_AUTO : a->activation; /* as the model read from config.json */
     const struct {
         const char *key;
         int64_t job, config;
@@ -175,17 +219,16 @@ static err_t model_compare(struct importing *m)
                 {"vocab", a->vocab, b->vocab},
                 {"tied", a->tied, b->tied},
                 {"head_dim", job_head_dim(a), job_head_dim(b)},
-                {"qkv_bias", a->qkv_bias, b->qkv_bias}};
+                {"qkv_bias", a->qkv_bias, b->qkv_bias},
+                {"out_bias", a->out_bias, b->out_bias},
+                {"ffn_bias", a->ffn_bias, b->ffn_bias},
+                {"head_bias", a->head_bias, b->head_bias},
+                {"ffn_plain", a->ffn_plain, b->ffn_plain}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         if (rows[i].job != rows[i].config)
             return key_differs(m, rows[i].key, rows[i].job, rows[i].config);
-    if (a->qk_norm != b->qk_norm)
-        return why_set(m->why, ERR_INVALID, "%s: model.qk_norm must be %s, as in %s", m->x->job,
-                       b->qk_norm == QK_NORM_HEAD    ? "head"
-                       : b->qk_norm == QK_NORM_WHOLE ? "whole"
-                                                     : "none",
-                       m->x->dir);
     err_t err = numbers_compare(m);
+    err = err ? err : words_compare(m);
     return err ? err : experts_compare(m);
 }
 
@@ -330,12 +373,27 @@ static err_t job_make(struct importing *m)
     if (err)
         return err;
     name_make(full, name, sizeof(name));
-    m->job.model = m->model;
+    job_model_fini(&m->job.model);
+    if (job_model_copy(&m->model, &m->job.model))
+        return no_memory(m);
     m->job.train.seq = m->model.arch == ARCH_GPT2 || m->positions < 4096 ? m->positions : 4096;
     if (spec_text_set(&m->job.name, name) || spec_text_set(&m->job.checkpoint.dir, full))
         return no_memory(m);
     err = tokenizer_choose(m);
     return err ? err : job_check(m);
+}
+
+/* Which of two tables of positions the job computes with. transformers chooses anew for each sequence. */
+static void longrope_explain(struct importing *m)
+{
+    const struct job_spec *j = &m->job;
+    const bool is_long = j->train.seq > j->model.rope_original;
+    if (j->model.rope_type == ROPE_LONGROPE)
+        hf_source_warn(&m->source,
+                       "%s: positions are %s, of model.rope_%s, because train.seq %" PRId64
+                       " is %s model.rope_original %" PRId64 "; transformers chooses by the length of each sequence",
+                       m->x->dir, is_long ? "the long ones" : "the short ones", is_long ? "long" : "short",
+                       j->train.seq, is_long ? "above" : "at most", j->model.rope_original);
 }
 
 static err_t tokenizer_check(struct importing *m)
@@ -350,12 +408,31 @@ static err_t tokenizer_check(struct importing *m)
 
 /* ---- the head ---- */
 
-#define HEAD "lm_head.weight"
 #define COMPARED ((int64_t)1 << 20) /* elements at a time; 8 MiB of memory */
+
+/* The family whose names the tensors outside the layers have; NULL: gpt2. */
+static const struct hf_llama *family_of(const struct importing *m)
+{
+    const struct hf_llama *f = hf_llama_find(m->type);
+    return m->model.arch == ARCH_GPT2 ? NULL : f ? f : &hf_llamas[0];
+}
 
 static const char *embedding_name(const struct importing *m)
 {
-    return m->model.arch == ARCH_GPT2 ? "transformer.wte.weight" : "model.embed_tokens.weight";
+    const struct hf_llama *f = family_of(m);
+    return f ? hf_llama_rest(f, "tok_embeddings.weight") : "transformer.wte.weight";
+}
+
+static const char *head_name(const struct importing *m)
+{
+    const struct hf_llama *f = family_of(m);
+    return f ? hf_llama_rest(f, "output.weight") : "lm_head.weight";
+}
+
+static const char *names_prefix(const struct importing *m)
+{
+    const struct hf_llama *f = family_of(m);
+    return !f ? "transformer." : f->model ? f->model : "model.";
 }
 
 static err_t weights_equal(struct importing *m, const struct hf_weight *a, const struct hf_weight *b, bool *ret)
@@ -377,7 +454,7 @@ static err_t weights_equal(struct importing *m, const struct hf_weight *a, const
 /* transformers does not tie a head that differs from the embedding, although config.json says that it is tied. */
 static err_t head_decide(struct importing *m)
 {
-    const struct hf_weight *head = hf_source_find(&m->source, HEAD);
+    const struct hf_weight *head = hf_source_find(&m->source, head_name(m));
     const struct hf_weight *embedding = hf_source_find(&m->source, embedding_name(m));
     bool equal;
     if (!m->model.tied || !head || !embedding)
@@ -404,7 +481,7 @@ static err_t head_decide(struct importing *m)
 static const struct hf_weight *weight_named(const struct importing *m, const char *name)
 {
     const struct hf_weight *w = hf_source_find(&m->source, name);
-    return !w && m->model.tied && strcmp(name, embedding_name(m)) == 0 ? hf_source_find(&m->source, HEAD) : w;
+    return !w && m->model.tied && strcmp(name, embedding_name(m)) == 0 ? hf_source_find(&m->source, head_name(m)) : w;
 }
 
 /* *ret_parts: 0: the weight has the tensor's own shape; else it holds all experts' (hf_tensor.fused_parts). */
@@ -423,7 +500,8 @@ static bool shape_fits(const struct safetensor *have, const struct hf_tensor *wa
 {
     bool positions = strcmp(want->name, "transformer.wpe.weight") == 0;
     return have->ndim == want->tensor->ndim &&
-           (have->shape[0] == want->rows || (positions && have->shape[0] > want->rows)) &&
+           (have->shape[0] == (want->unit ? want->file_rows : want->rows) ||
+            (positions && have->shape[0] > want->rows)) &&
            (have->ndim < 2 || have->shape[1] == want->cols);
 }
 
@@ -480,12 +558,14 @@ static err_t wanted_check(struct importing *m)
 /* Tensors without information: constants that older versions saved, and a head that equals the embedding. */
 static bool is_ignored(const struct importing *m, const char *name)
 {
-    static const char *const ends[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq", ".position_ids"};
+    static const char *const ends[] = {".attn.bias",           ".attn.masked_bias",
+                                       ".attention.bias",      ".attention.masked_bias",
+                                       ".rotary_emb.inv_freq", ".position_ids"};
     size_t n = strlen(name);
     for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++)
         if (n > strlen(ends[i]) && strcmp(name + n - strlen(ends[i]), ends[i]) == 0)
             return true;
-    return m->model.tied && strcmp(name, HEAD) == 0;
+    return m->model.tied && strcmp(name, head_name(m)) == 0;
 }
 
 static err_t extra_check(struct importing *m)
@@ -502,16 +582,29 @@ static err_t extra_check(struct importing *m)
 
 /* ---- the checkpoint ---- */
 
-/* Reads rows into `data`, in dtd's order. */
-static err_t tensor_read(struct importing *m, const struct hf_tensor *h, float *data)
+/* Reads rows into `data`, in their own order. */
+static err_t rows_read(struct importing *m, const struct hf_tensor *h, float *data)
 {
     int parts;
     const struct hf_weight *w = weight_find(m, h, &parts);
     const int64_t n = h->rows * h->cols, at = parts ? ((int64_t)h->expert * parts + h->fused_part) * n : 0;
-    if (!h->head_dim)
+    err_t err = OK;
+    if (!h->unit)
         return safetensors_read(&w->file->file, w->tensor, at, n, DT_F32, data, m->why);
+    for (int64_t r = 0; !err && r < h->rows; r += h->unit)
+        err = safetensors_read(&w->file->file, w->tensor, (r / h->unit * h->stride + h->place) * h->cols,
+                               h->unit * h->cols, DT_F32, data + r * h->cols, m->why);
+    return err;
+}
+
+/* Reads rows into `data`, in dtd's order. */
+static err_t tensor_read(struct importing *m, const struct hf_tensor *h, float *data)
+{
+    const int64_t n = h->rows * h->cols;
+    if (!h->head_dim)
+        return rows_read(m, h, data);
     float *theirs = malloc((size_t)n * sizeof(*theirs));
-    err_t err = theirs ? safetensors_read(&w->file->file, w->tensor, at, n, DT_F32, theirs, m->why) : no_memory(m);
+    err_t err = theirs ? rows_read(m, h, theirs) : no_memory(m);
     if (!err)
         hf_rows(h->head_dim, h->turned, h->rows, (size_t)h->cols * sizeof(*data), false, theirs, data);
     free(theirs);
@@ -662,6 +755,7 @@ static void importing_fini(struct importing *m)
     hf_map_fini(&m->map);
     graph_fini(&m->graph);
     job_fini(&m->job);
+    job_model_fini(&m->model);
 }
 
 err_t hf_import(const struct hf_import *x, struct hf_done *ret, struct why *why)
@@ -669,13 +763,15 @@ err_t hf_import(const struct hf_import *x, struct hf_done *ret, struct why *why)
     struct hf_done done = {0};
     struct importing m = {.x = x, .done = &done, .why = why, .source = {.dir = x->dir, .done = &done, .why = why}};
     err_t err = config_load(&m);
-    err = err ? err : hf_source_open(&m.source, m.model.arch);
+    err = err ? err : hf_source_open(&m.source, names_prefix(&m));
     err = err ? err : head_decide(&m);
     err = err ? err : hf_tokenizer_read(&m.source, &m.folder);
     err = err ? err : x->job ? job_given(&m) : job_make(&m);
+    if (!err)
+        longrope_explain(&m);
     err = err ? err : tokenizer_check(&m);
     err = err ? err : graph_build(&m.job.model, m.job.train.seq, &m.graph, why);
-    err = err ? err : hf_map(&m.graph, &m.job.model, &m.map, why);
+    err = err ? err : hf_map(&m.graph, &m.job.model, m.type, &m.map, why);
     err = err ? err : wanted_check(&m);
     err = err ? err : extra_check(&m);
     err = err ? err : spec_check_dir(&m.job, NULL, why);

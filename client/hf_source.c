@@ -116,10 +116,9 @@ static err_t index_open(struct hf_source *s, const json_t *index)
 /* ---- names ---- */
 
 /* Removes the components that wrappers add, and adds the prefix of the complete model. */
-static char *name_clean(const char *name, enum model_arch arch)
+static char *name_clean(const char *name, const char *prefix)
 {
     static const char *const wrappers[] = {"_orig_mod.", "module."};
-    const char *prefix = arch == ARCH_GPT2 ? "transformer." : "model.";
     char *ret = malloc(strlen(name) + strlen(prefix) + 1), *to = ret;
     if (!ret)
         return NULL;
@@ -134,7 +133,8 @@ static char *name_clean(const char *name, enum model_arch arch)
             break;
     }
     *to = '\0';
-    if (strncmp(ret, prefix, strlen(prefix)) != 0 && strncmp(ret, "lm_head.", 8) != 0) {
+    if (strncmp(ret, prefix, strlen(prefix)) != 0 && strncmp(ret, "lm_head.", 8) != 0 &&
+        strncmp(ret, "embed_out.", 10) != 0) {
         memmove(ret + strlen(prefix), ret, strlen(ret) + 1);
         memcpy(ret, prefix, strlen(prefix));
     }
@@ -153,7 +153,7 @@ static const char *assigned_elsewhere(const json_t *index, const struct hf_file 
     return file && strcmp(file, f->name) != 0 ? file : NULL;
 }
 
-static err_t weights_add(struct hf_source *s, const json_t *index, const struct hf_file *f, enum model_arch arch)
+static err_t weights_add(struct hf_source *s, const json_t *index, const struct hf_file *f, const char *prefix)
 {
     struct hf_weight *more = realloc(s->weights, (size_t)(s->n_weights + f->file.n + 1) * sizeof(*more));
     if (!more)
@@ -167,7 +167,7 @@ static err_t weights_add(struct hf_source *s, const json_t *index, const struct 
             continue;
         }
         struct hf_weight *w = &more[s->n_weights];
-        *w = (struct hf_weight){name_clean(f->file.list[i].name, arch), &f->file.list[i], f};
+        *w = (struct hf_weight){name_clean(f->file.list[i].name, prefix), &f->file.list[i], f};
         if (!w->name)
             return no_memory(s);
         s->n_weights++;
@@ -175,11 +175,11 @@ static err_t weights_add(struct hf_source *s, const json_t *index, const struct 
     return OK;
 }
 
-static err_t weights_list(struct hf_source *s, const json_t *index, enum model_arch arch)
+static err_t weights_list(struct hf_source *s, const json_t *index, const char *prefix)
 {
     err_t err = OK;
     for (int i = 0; !err && i < s->n_files; i++)
-        err = weights_add(s, index, &s->files[i], arch);
+        err = weights_add(s, index, &s->files[i], prefix);
     if (err || !s->n_weights)
         return err;
     qsort(s->weights, (size_t)s->n_weights, sizeof(*s->weights), weight_compare);
@@ -193,7 +193,7 @@ static err_t weights_list(struct hf_source *s, const json_t *index, enum model_a
     return OK;
 }
 
-err_t hf_source_open(struct hf_source *s, enum model_arch arch)
+err_t hf_source_open(struct hf_source *s, const char *prefix)
 {
     char path[PATH_MAX];
     json_t *index = NULL;
@@ -210,7 +210,7 @@ err_t hf_source_open(struct hf_source *s, enum model_arch arch)
         err = why_set(s->why, ERR_NOTFOUND, "%s has neither %s nor %s", s->dir, HF_MODEL, HF_INDEX);
     if (!err && index)
         err = index_open(s, index);
-    err = err ? err : weights_list(s, index, arch);
+    err = err ? err : weights_list(s, index, prefix);
     json_decref(index);
     return err;
 }

@@ -42,8 +42,9 @@ bool hf_source_has(const struct hf_source *s, const char *name, char ret_path[PA
 NODISCARD err_t hf_source_load(const struct hf_source *s, const char *name, size_t most, struct buf *ret);
 /* Parses a file of JSON; *ret is NULL if there is none. The caller owns *ret. */
 NODISCARD err_t hf_source_json(const struct hf_source *s, const char *name, json_t **ret);
-/* Opens model.safetensors, or the files that its index names. `arch` decides which prefix may be missing. */
-NODISCARD err_t hf_source_open(struct hf_source *s, enum model_arch arch);
+/* Opens model.safetensors, or the files that its index names. `prefix` may be missing in names other than the head's.
+ */
+NODISCARD err_t hf_source_open(struct hf_source *s, const char *prefix);
 void hf_source_close(struct hf_source *s);
 const struct hf_weight *hf_source_find(const struct hf_source *s, const char *name);
 /* Adds a line to the warnings of the import. */

@@ -69,7 +69,7 @@ static void print_shape(const struct op *op, FILE *out)
 
 static void print_flags(const struct op *op, FILE *out)
 {
-    static const char *const names[] = {"ta",    "tb",   "acc",       "inverse", "grad",  "causal",
+    static const char *const names[] = {"ta",    "tb",   "acc",       "inverse", "grad",   "causal",
                                         "decay", "gelu", "gelu_grad", "acc_q",   "acc_kv", "plus_one"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (op->flags >> i & 1)

@@ -1,8 +1,10 @@
 /* Hugging Face models: names, row order, config.json, and import and export of models bit for bit. */
 #include "client/hf.h"
+#include "client/hf_config.h"
 
 #include "common/base/file.h"
 #include "common/ckpt/safetensors.h"
+#include "common/conf/schema.h"
 #include "common/plan/models/build.h"
 #include "tests/lib/test.h"
 
@@ -62,7 +64,7 @@ TEST(names_of_llama)
     struct hf_map map;
     struct why why = {0};
     assert_ok(graph_build(&m, 16, &g, &why));
-    assert_ok(hf_map(&g, &m, &map, &why));
+    assert_ok(hf_map(&g, &m, NULL, &map, &why));
     assert_int_equal(map.n, 3 + 2 * 9);
     size_t found = 0;
     for (int i = 0; i < map.n; i++) {
@@ -102,54 +104,6 @@ TEST(names_of_llama)
     "\"model_type\": \"mistral\", \"hidden_size\": 32, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, " \
     "\"num_key_value_heads\": 2, \"intermediate_size\": 48, \"vocab_size\": 256, \"rms_norm_eps\": 1e-5"
 
-#define LAYERS(n) "\"num_hidden_layers\": " #n ", "
-#define QWEN_OF(n, rest)                                                                                        \
-    "{\"model_type\": \"qwen2\", \"hidden_size\": 32, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, " \
-    "\"intermediate_size\": 48, \"vocab_size\": 256, " LAYERS(n) rest "}"
-#define FULL "\"full_attention\""
-#define SLIDING "\"sliding_attention\""
-
-/* The layers of configuration_qwen2.py and configuration_mistral.py of transformers. */
-TEST(windows_of_llama)
-{
-    static const struct {
-        const char *text;
-        int64_t window, from, period;
-    } cases[] = {
-        {"{" MISTRAL "}", 4096, 0, 0},
-        {"{" MISTRAL ", \"sliding_window\": null}", 0, 0, 0},
-        {"{" MISTRAL ", \"sliding_window\": 9}", 9, 0, 0},
-        {QWEN_OF(40, "\"sliding_window\": 9"), 0, 0, 0},
-        {QWEN_OF(40, "\"use_sliding_window\": true"), 4096, 28, 0},
-        {QWEN_OF(28, "\"use_sliding_window\": true"), 0, 0, 0},
-        {QWEN_OF(4, "\"use_sliding_window\": true, \"sliding_window\": null"), 0, 0, 0},
-        {QWEN_OF(4, "\"use_sliding_window\": true, \"sliding_window\": 7, \"max_window_layers\": 0"), 7, 0, 0},
-        {QWEN_OF(3, "\"use_sliding_window\": true, \"layer_types\": [" FULL ", " SLIDING ", " SLIDING "]"), 4096, 1, 0},
-        {QWEN_OF(3, "\"use_sliding_window\": true, \"layer_types\": [" SLIDING ", " SLIDING ", " FULL "]"), 4096, 0, 3},
-        {QWEN_OF(4, "\"use_sliding_window\": true, \"layer_types\": [" SLIDING ", " FULL ", " SLIDING ", " FULL "]"),
-         4096, 0, 2},
-        {QWEN_OF(3, "\"use_sliding_window\": true, \"layer_types\": [" FULL ", " FULL ", " FULL "]"), 0, 0, 0},
-        {QWEN_OF(3, "\"sliding_window\": 9, \"layer_types\": [" FULL ", " FULL ", " FULL "]"), 0, 0, 0},
-    };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct job_model m;
-        int64_t positions;
-        struct why why = {0};
-        if (hf_config_read(cases[i].text, strlen(cases[i].text), &m, &positions, &why))
-            fail_msg("%s: %s", cases[i].text, why.text);
-        assert_int_equal(m.window, cases[i].window);
-        assert_int_equal(m.window_from, cases[i].from);
-        assert_int_equal(m.window_period, cases[i].period);
-    }
-    static const char odd[] =
-        QWEN_OF(4, "\"use_sliding_window\": true, \"layer_types\": [" FULL ", " SLIDING ", " FULL ", " FULL "]");
-    struct job_model m;
-    int64_t positions;
-    struct why why = {0};
-    assert_err(ERR_UNSUPPORTED, hf_config_read(odd, strlen(odd), &m, &positions, &why));
-    assert_non_null(strstr(why.text, "no windows in the layers that layer_types names"));
-}
-
 /* Width of heads, biases and norms; a field that is missing has transformers' default. */
 TEST(families_of_llama)
 {
@@ -182,7 +136,7 @@ TEST(families_of_llama)
     }
 }
 
-/* No family has both, or a norm over all heads. */
+/* No family has both, or a norm over all heads and no other. */
 TEST(attention_that_no_family_has)
 {
     for (int norm = QK_NORM_HEAD; norm <= QK_NORM_WHOLE; norm++) {
@@ -200,9 +154,209 @@ TEST(attention_that_no_family_has)
         struct hf_map map;
         struct why why = {0};
         assert_ok(graph_build(&m, 16, &g, &why));
-        assert_err(ERR_UNSUPPORTED, hf_map(&g, &m, &map, &why));
-        assert_non_null(strstr(why.text, "false and head in qwen3"));
+        assert_err(ERR_UNSUPPORTED, hf_map(&g, &m, NULL, &map, &why));
+        assert_non_null(strstr(why.text, "has another model.qk_norm"));
         graph_fini(&g);
+    }
+}
+
+/* ---- no field is ignored ---- */
+
+/* Files as transformers writes them, of each family; an object with "rope_parameters" in the form of version 5. */
+#define SIZES(type)                                                                                                  \
+    "\"model_type\": \"" type "\", \"hidden_size\": 64, \"num_hidden_layers\": 4, \"num_attention_heads\": 4, "      \
+    "\"intermediate_size\": 96, \"vocab_size\": 256, \"max_position_embeddings\": 64, \"initializer_range\": 0.02, " \
+    "\"use_cache\": true, \"bos_token_id\": 1, \"attention_dropout\": 0.1, \"tie_word_embeddings\": true"
+#define RMS ", \"num_key_value_heads\": 2, \"rms_norm_eps\": 1e-6, \"hidden_act\": \"silu\""
+#define ROPE ", \"rope_theta\": 1e4"
+#define LAYER_NORM ", \"layer_norm_eps\": 1e-5, \"hidden_act\": \"gelu_new\""
+#define GEMMA                                                                                             \
+    ", \"num_key_value_heads\": 2, \"rms_norm_eps\": 1e-6, \"head_dim\": 32, \"attention_bias\": false, " \
+    "\"hidden_activation\": \"gelu_pytorch_tanh\""
+#define GEMMA_LAYERS                                                                               \
+    ", \"query_pre_attn_scalar\": 24, \"final_logit_softcapping\": 20.0, \"sliding_window\": 64, " \
+    "\"layer_types\": [\"sliding_attention\", \"full_attention\", \"sliding_attention\", \"sliding_attention\"]"
+
+static const char *const whole_configs[] = {
+    "{" SIZES("llama") RMS ROPE
+    ", \"attention_bias\": false, \"mlp_bias\": false, \"head_dim\": 16, \"pretraining_tp\": 1}",
+    "{" SIZES("llama") RMS ", \"rope_parameters\": {\"rope_type\": \"yarn\", \"rope_theta\": 1e4, \"factor\": 4.0, "
+                           "\"original_max_position_embeddings\": 16, \"beta_fast\": 16.0, \"beta_slow\": 2.0, "
+                           "\"attention_factor\": 1.5}}",
+    "{" SIZES("mistral") RMS ROPE ", \"sliding_window\": null, \"head_dim\": 32}",
+    "{" SIZES("qwen2") RMS ROPE ", \"use_sliding_window\": false}",
+    "{" SIZES("qwen3") RMS ROPE ", \"attention_bias\": false, \"head_dim\": 32, \"use_sliding_window\": false}",
+    "{" SIZES("granite") RMS ROPE ", \"embedding_multiplier\": 12.0, \"residual_multiplier\": 0.2, "
+                                  "\"attention_multiplier\": 0.1, \"logits_scaling\": 8.0, \"mlp_bias\": false}",
+    "{" SIZES("smollm3") RMS ROPE ", \"no_rope_layers\": [1, 1, 1, 0], \"use_sliding_window\": false}",
+    "{" SIZES("smollm3") RMS ROPE ", \"no_rope_layer_interval\": 2}",
+    "{" SIZES("phi3") RMS ROPE ", \"partial_rotary_factor\": 0.75, \"sliding_window\": null, \"embd_pdrop\": 0.1}",
+    "{" SIZES("phi3") RMS ROPE
+    ", \"original_max_position_embeddings\": 16, \"rope_scaling\": {\"type\": \"su\", "
+    "\"short_factor\": [1, 1, 1, 1, 1, 1, 1, 1], \"long_factor\": [2, 2, 2, 2, 2, 2, 2, 2]}}",
+    "{" SIZES("olmo2") RMS ROPE ", \"attention_bias\": false}",
+    "{" SIZES("gpt_neox") LAYER_NORM ", \"rotary_pct\": 0.25, \"rotary_emb_base\": 10000, \"attention_bias\": true, "
+                                     "\"use_parallel_residual\": true, \"hidden_dropout\": 0.1}",
+    "{" SIZES("phi") LAYER_NORM ROPE ", \"partial_rotary_factor\": 0.5, \"num_key_value_heads\": 2, "
+                                     "\"qk_layernorm\": false, \"resid_pdrop\": 0.1}",
+    "{" SIZES("starcoder2") ROPE ", \"num_key_value_heads\": 2, \"norm_epsilon\": 1e-5, \"use_bias\": true, "
+                                 "\"hidden_act\": \"gelu\", \"sliding_window\": null}",
+    "{" SIZES("gemma") GEMMA ROPE "}",
+    "{" SIZES("gemma2") GEMMA ROPE GEMMA_LAYERS ", \"attn_logit_softcapping\": null}",
+    "{" SIZES("gemma3_text") GEMMA GEMMA_LAYERS ", \"rope_theta\": 1e6, \"rope_local_base_freq\": 1e4, "
+                                                "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8.0}}",
+    "{" SIZES("gemma3_text") GEMMA GEMMA_LAYERS
+    ", \"rope_parameters\": {\"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 1e4}, "
+    "\"full_attention\": {\"rope_type\": \"default\", \"rope_theta\": 1e6}}}",
+};
+
+/* The model section as a job file prints it, and the positions. */
+static bool config_text(const json_t *config, struct buf *ret)
+{
+    char *text = json_dumps(config, JSON_COMPACT);
+    struct job_spec job = {0};
+    int64_t positions;
+    struct why why = {0};
+    err_t err = hf_config_read(text, strlen(text), &job.model, &positions, &why);
+    free(text);
+    if (err) {
+        assert_true(why.text[0]);
+        return false;
+    }
+    for (int i = 0; i < job_schema.n_rows; i++)
+        if (strncmp(job_schema.rows[i].key, "model.", 6) == 0) {
+            assert_ok(schema_value_print(&job_schema.rows[i], &job, ret));
+            assert_ok(buf_printf(ret, " "));
+        }
+    assert_ok(buf_printf(ret, "%lld", (long long)positions));
+    job_model_fini(&job.model);
+    return true;
+}
+
+/* Another value of the same kind; NULL: there are no more. */
+static json_t *other_value(const json_t *v, int turn)
+{
+    if (json_is_integer(v))
+        return turn < 3 ? json_integer(turn == 0   ? json_integer_value(v) + 1
+                                       : turn == 1 ? 2 * json_integer_value(v)
+                                                   : 1)
+                        : NULL;
+    if (json_is_real(v))
+        return turn < 3 ? json_real(json_real_value(v) * (turn == 0 ? 1.25 : turn == 1 ? 0.5 : 3)) : NULL;
+    if (json_is_boolean(v))
+        return turn < 1 ? json_boolean(json_is_false(v)) : NULL;
+    if (json_is_null(v))
+        return turn < 2 ? (turn ? json_real(7.5) : json_integer(3)) : NULL;
+    if (json_is_string(v))
+        return turn < 3 ? json_string(turn == 0 ? "gelu" : turn == 1 ? "silu" : "another") : NULL;
+    return turn < 1 ? json_array() : NULL;
+}
+
+/* Fields that have no effect beside others in the files above. */
+static bool is_void(const json_t *root, const char *key)
+{
+    static const struct {
+        const char *type, *key; /* why */
+    } rows[] = {
+        {"gemma", "hidden_activation"},       /* "gelu" is another name of the tanh form */
+        {"gemma2", "hidden_activation"},      /* the same */
+        {"gemma3_text", "hidden_activation"}, /* the same */
+        {"gemma2", "sliding_window"},         /* longer than all sequences */
+        {"gemma3_text", "sliding_window"},    /* the same */
+    };
+    const char *type = json_string_value(json_object_get(root, "model_type"));
+    for (size_t i = 0; type && i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (strcmp(type, rows[i].type) == 0 && strcmp(key, rows[i].key) == 0)
+            return true;
+    return false;
+}
+
+/* Changes one value in an object, and in objects within; returns the number of changes. */
+static int mutate_all(json_t *root, json_t *object, const char *before)
+{
+    const char *key;
+    json_t *value, *copy = json_copy(object);
+    int n = 0;
+    json_object_foreach(copy, key, value)
+    {
+        if (json_is_object(value)) {
+            n += mutate_all(root, json_object_get(object, key), before);
+            continue;
+        }
+        for (int turn = 0;; turn++) {
+            struct buf after = {0};
+            json_t *other = other_value(value, turn);
+            if (!other)
+                break;
+            const bool same = json_equal(other, value);
+            assert_int_equal(json_object_set_new(object, key, other), 0);
+            if (!same && config_text(root, &after) && strcmp((const char *)after.data, before) == 0 &&
+                !hf_config_idle(key) && !is_void(root, key)) {
+                char *text = json_dumps(root, JSON_COMPACT);
+                fail_msg("%s changes nothing: %s", key, text);
+            }
+            buf_fini(&after);
+            n++;
+        }
+        assert_int_equal(json_object_set(object, key, value), 0);
+    }
+    json_decref(copy);
+    return n;
+}
+
+/* A field either changes the model, or it is known to have no effect, or the file is refused. */
+TEST(every_field_counts_or_is_refused)
+{
+    int n = 0;
+    for (size_t i = 0; i < sizeof(whole_configs) / sizeof(whole_configs[0]); i++) {
+        json_t *config = json_loads(whole_configs[i], 0, NULL);
+        struct buf before = {0}, again = {0};
+        assert_non_null(config);
+        if (!config_text(config, &before))
+            fail_msg("%s", whole_configs[i]);
+        n += mutate_all(config, config, (const char *)before.data);
+        assert_true(config_text(config, &again));
+        assert_string_equal((const char *)again.data, (const char *)before.data);
+        for (int k = 0; k < 3; k++) { /* fields that nobody knows */
+            static const char *const unknown[] = {"new_factor", "window_of_experts", "alibi"};
+            struct buf none = {0};
+            json_object_set_new(config, unknown[k], json_real(2));
+            assert_false(config_text(config, &none));
+            json_object_del(config, unknown[k]);
+            n++;
+        }
+        buf_fini(&before);
+        buf_fini(&again);
+        json_decref(config);
+    }
+    assert_true(n >= 300);
+}
+
+/* What is written without an imported file is read as the same model. */
+TEST(every_family_is_written)
+{
+    for (size_t i = 0; i < sizeof(whole_configs) / sizeof(whole_configs[0]); i++) {
+        struct job_model m;
+        struct graph g;
+        struct buf text = {0}, before = {0}, after = {0};
+        int64_t positions;
+        struct why why = {0};
+        assert_ok(hf_config_read(whole_configs[i], strlen(whole_configs[i]), &m, &positions, &why));
+        json_t *config = json_loads(whole_configs[i], 0, NULL);
+        assert_true(config_text(config, &before));
+        json_decref(config);
+        if (graph_build(&m, 64, &g, &why))
+            fail_msg("%s: %s", whole_configs[i], why.text);
+        assert_ok(hf_config_print(&m, &g, 64, DT_F32, NULL, &text));
+        config = json_loads((const char *)text.data, 0, NULL);
+        if (!config_text(config, &after) || strcmp((const char *)before.data, (const char *)after.data) != 0)
+            fail_msg("%s\nis written as\n%s", whole_configs[i], (const char *)text.data);
+        json_decref(config);
+        buf_fini(&text);
+        buf_fini(&before);
+        buf_fini(&after);
+        graph_fini(&g);
+        job_model_fini(&m);
     }
 }
 
@@ -215,31 +369,21 @@ TEST(configs_that_are_refused)
     } cases[] = {
         {"{", ERR_INVALID, "config.json, line 1"},
         {"{\"model_type\": \"bert\"}", ERR_UNSUPPORTED, "model_type is \"bert\""},
-        {"{}", ERR_UNSUPPORTED, "dtd supports gpt2, llama, mistral, qwen2, qwen3, mixtral"},
-        {"{" QWEN("2") ", \"use_sliding_window\": true, \"sliding_window\": -1}", ERR_INVALID,
-         "sliding_window is neither null nor a number from 1 to 16777216"},
-        {"{" QWEN("2") ", \"use_sliding_window\": true, \"max_window_layers\": \"x\"}", ERR_INVALID,
-         "max_window_layers is neither null nor a number from 0"},
-        {"{" QWEN("2") ", \"layer_types\": [\"full_attention\"]}", ERR_INVALID,
-         "layer_types is not a list of 2 entries"},
-        {"{" QWEN("2") ", \"layer_types\": [\"full_attention\", \"chunked_attention\"]}", ERR_UNSUPPORTED,
-         "layer_types has \"chunked_attention\"; dtd supports \"full_attention\" and \"sliding_attention\""},
-        {"{" MISTRAL ", \"layer_types\": [\"full_attention\", \"sliding_attention\"]}", ERR_UNSUPPORTED,
-         "layer_types has \"full_attention\", which dtd does not support in mistral with a sliding_window"},
-        {"{" LLAMA ", \"layer_types\": [\"full_attention\", \"sliding_attention\"]}", ERR_UNSUPPORTED,
-         "layer_types has \"sliding_attention\", which dtd does not support in llama"},
-        {"{" QWEN("2_moe") ", \"use_sliding_window\": true}", ERR_UNSUPPORTED,
-         "use_sliding_window is set, which dtd does not support in qwen2_moe"},
-        {"{" QWEN("3") ", \"attention_bias\": true}", ERR_UNSUPPORTED, "attention_bias is set"},
-        {"{" QWEN("3") ", \"layer_types\": [\"full_attention\", \"sliding_attention\"]}", ERR_INVALID,
-         "layer_types has \"sliding_attention\", but sliding_window is no number"},
+        {"{}", ERR_UNSUPPORTED, "dtd supports gpt2, llama, qwen2, qwen3, mistral, granite"},
+        {"{" QWEN("2") ", \"use_sliding_window\": true}", ERR_UNSUPPORTED, "use_sliding_window is set"},
+        {"{" QWEN("3") ", \"attention_bias\": 1}", ERR_INVALID, "attention_bias is neither true nor false"},
+        {"{" QWEN("3") ", \"layer_types\": [\"full_attention\", \"sliding_attention\"]}", ERR_UNSUPPORTED,
+         "layer_types has \"sliding_attention\""},
         {"{" LLAMA ", \"sliding_window\": 9}", ERR_UNSUPPORTED, "sliding_window is set"},
         {"{\"model_type\": \"llama\"}", ERR_INVALID, "hidden_size is missing"},
-        {"{" LLAMA ", \"attention_bias\": true}", ERR_UNSUPPORTED, "attention_bias is set"},
+        {"{" LLAMA ", \"quantization_config\": {\"bits\": 4}}", ERR_UNSUPPORTED,
+         "does not know the field quantization_config"},
+        {"{" LLAMA ", \"residual_multiplier\": 2}", ERR_UNSUPPORTED, "does not know the field residual_multiplier"},
+        {"{" LLAMA ", \"hidden_act\": \"quick_gelu\"}", ERR_UNSUPPORTED, "hidden_act is \"quick_gelu\""},
         {"{" LLAMA ", \"hidden_act\": \"gelu\"}", ERR_UNSUPPORTED, "hidden_act is \"gelu\"; dtd supports \"silu\""},
         {"{" LLAMA ", \"head_dim\": -2}", ERR_INVALID, "head_dim is missing or not a number"},
-        {"{" LLAMA ", \"rope_scaling\": {\"rope_type\": \"longrope\", \"factor\": 8.0}}", ERR_UNSUPPORTED,
-         "rope_type is \"longrope\"; dtd supports default, linear, llama3, dynamic and yarn"},
+        {"{" LLAMA ", \"rope_scaling\": {\"rope_type\": \"longrope\", \"factor\": 8.0}}", ERR_INVALID,
+         "need the field short_factor, a list of numbers"},
         {"{" LLAMA ", \"rope_parameters\": {\"rope_type\": \"yarn\"}}", ERR_INVALID, "need the field factor"},
         {"{" LLAMA ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": -2}}", ERR_INVALID,
          "factor is not a number"},
@@ -253,12 +397,15 @@ TEST(configs_that_are_refused)
         {"{" LLAMA ", \"rope_scaling\": {\"type\": \"llama3\", \"factor\": 2, \"original_max_position_embeddings\": "
          "\"x\"}}",
          ERR_INVALID, "original_max_position_embeddings is not a number from 1"},
-        {"{" MISTRAL ", \"sliding_window\": \"x\"}", ERR_INVALID, "sliding_window is neither null nor a number"},
+        {"{" MISTRAL "}", ERR_UNSUPPORTED, "sliding_window is 4096, below max_position_embeddings, 131072"},
+        {"{" MISTRAL ", \"sliding_window\": 31, \"max_position_embeddings\": 32}", ERR_UNSUPPORTED,
+         "sliding_window is 31, below max_position_embeddings, 32"},
         {"{" LLAMA ", \"rope_theta\": -1}", ERR_INVALID, "rope_theta is not a number above 0"},
         {"{" MIXTRAL "}", ERR_INVALID, "num_local_experts is missing, and versions of transformers differ"},
         {"{" MIXTRAL ", \"num_local_experts\": 1}", ERR_INVALID, "num_experts_per_tok is 2, but there are 1"},
         {"{" MIXTRAL ", \"num_local_experts\": 4096}", ERR_UNSUPPORTED, "dtd has at most 1024 and 64"},
         {"{" MIXTRAL_OF_3 ", \"num_experts\": 4}", ERR_INVALID, "are two names of one number"},
+        {"{" MIXTRAL_OF_3 ", \"sliding_window\": 4096}", ERR_UNSUPPORTED, "sliding_window is set, which"},
         {"{" MIXTRAL_OF_3 ", \"router_jitter_noise\": 0.01}", ERR_UNSUPPORTED, "while training: set it to 0"},
         {"{" MIXTRAL_OF_3 ", \"rope_scaling\": {\"type\": \"yarn\"}}", ERR_INVALID, "need the field factor"},
         {"{" GPT2 ", \"activation_function\": \"relu\"}", ERR_UNSUPPORTED, "activation_function is \"relu\""},
@@ -365,8 +512,6 @@ static void config_round_trip(const struct job_model *m, const char *type)
     assert_true(back.shared_experts == m->shared_experts && back.shared_gate == m->shared_gate);
     assert_true(back.router_norm == m->router_norm && back.moe_every == m->moe_every);
     assert_true(back.head_dim == m->head_dim && back.qkv_bias == m->qkv_bias && back.qk_norm == m->qk_norm);
-    assert_true(back.window == m->window && back.window_from == m->window_from);
-    assert_true(back.window_period == m->window_period);
     assert_true(back.dense_layers == m->dense_layers && back.dim == m->dim && back.layers == m->layers);
     assert_true(back.rope_type == m->rope_type && back.rope_factor == m->rope_factor && back.rope_fast == m->rope_fast);
     assert_true(back.rope_part == m->rope_part && back.rope_original == m->rope_original);
@@ -385,9 +530,6 @@ TEST(configs_of_experts)
 {
     config_round_trip(&mixtral, "MixtralForCausalLM");
     struct job_model m = mixtral;
-    m.window = 9;
-    config_round_trip(&m, "MixtralForCausalLM");
-    m.window = 0;
     m.router = ROUTER_SOFTMAX;
     m.qk_norm = QK_NORM_WHOLE;
     config_round_trip(&m, "OlmoeForCausalLM");
@@ -460,7 +602,7 @@ TEST(experts_without_a_family)
         m.dense_layers = cases[i].change.dense_layers;
         m.shared_experts = cases[i].change.shared_experts;
         assert_ok(graph_build(&m, 16, &g, &why));
-        assert_err(ERR_UNSUPPORTED, hf_map(&g, &m, &map, &why));
+        assert_err(ERR_UNSUPPORTED, hf_map(&g, &m, NULL, &map, &why));
         if (!strstr(why.text, cases[i].part))
             fail_msg("\"%s\", not \"%s\"", why.text, cases[i].part);
         graph_fini(&g);
@@ -482,7 +624,7 @@ static void folder_list(const struct job_model *m, int64_t seq, struct hf_folder
     struct hf_map map;
     struct why why = {0};
     assert_ok(graph_build(m, seq, &g, &why));
-    assert_ok(hf_map(&g, m, &map, &why));
+    assert_ok(hf_map(&g, m, NULL, &map, &why));
     for (f->n = 0; f->n < map.n; f->n++) {
         struct safetensor *t = &f->list[f->n];
         *t = (struct safetensor){.name = strdup(map.list[f->n].name), .dtype = DT_F32};

@@ -1,8 +1,10 @@
 /* A config.json of a Hugging Face model. Of an accepted one all sizes are in range, and an export of its model, with
  * and without the keys of this one, writes a config.json that is read as the same model. */
 #include "client/hf.h"
+#include "common/conf/schema.h"
 #include "common/plan/models/build.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,8 +29,37 @@ static void check_sizes(const struct job_model *m)
     check(m->moe_every >= 1 && m->dense_layers >= 0 && m->router_groups == 1, "a key of the experts is out of range");
 }
 
+/* Each key of the model as a job file prints it, except those of experts, which are compared below, and widths that a
+ * dense model does not use. */
+static void check_keys(const struct job_model *a, const struct job_model *b)
+{
+    struct job_spec x = {.model = *a}, y = {.model = *b};
+    for (int i = 0; i < job_schema.n_rows; i++) {
+        const struct schema_row *row = &job_schema.rows[i];
+        struct buf s = {0}, t = {0};
+        if (strncmp(row->key, "model.", 6) != 0 || a->experts)
+            continue;
+        if (row->type == SCHEMA_FLOAT) { /* config.json may have the reciprocal, or its square */
+            double u, v;
+            memcpy(&u, (const char *)&x + row->offset, sizeof(u));
+            memcpy(&v, (const char *)&y + row->offset, sizeof(v));
+            check(fabs(u - v) <= 1e-12 * fabs(u), row->key);
+            continue;
+        }
+        check(!schema_value_print(row, &x, &s) && !schema_value_print(row, &y, &t), "a key cannot be printed");
+        if (s.len != t.len || memcmp(s.data, t.data, s.len) != 0) {
+            fprintf(stderr, "%s: %.*s and %.*s\n", row->key, (int)s.len, (const char *)s.data, (int)t.len,
+                    (const char *)t.data);
+            check(false, "another model");
+        }
+        buf_fini(&s);
+        buf_fini(&t);
+    }
+}
+
 static void check_same(const struct job_model *a, const struct job_model *b)
 {
+    check_keys(a, b);
     check(a->arch == b->arch && a->dim == b->dim && a->layers == b->layers && a->heads == b->heads, "another size");
     check(a->kv_heads == b->kv_heads && a->vocab == b->vocab && a->tied == b->tied, "another head or vocabulary");
     check(a->head_dim == b->head_dim && a->qkv_bias == b->qkv_bias && a->qk_norm == b->qk_norm, "another attention");
@@ -62,6 +93,7 @@ static void check_round_trip(const struct job_model *m, const json_t *kept)
     if (hf_config_read((const char *)text.data, text.len, &back, &positions, &why))
         check(false, why.text);
     check_same(m, &back);
+    job_model_fini(&back);
     buf_fini(&text);
     graph_fini(&g);
 }
@@ -82,5 +114,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     check_round_trip(&m, NULL);
     check_round_trip(&m, kept);
     json_decref(kept);
+    job_model_fini(&m);
     return 0;
 }

@@ -7,7 +7,17 @@
 
 /* mixture: llama with experts. qwen: llama with biases of q, k and v, with heads that are wider than dim / heads, and
  * with norms of heads. olmo: llama with norms of all heads together, which needs tp 1. */
-enum cell_model { CELL_LLAMA, CELL_GPT2, CELL_TRANSFORMER, CELL_MIXTURE, CELL_QWEN, CELL_OLMO, CELL_NEOX, CELL_GEMMA, CELL_MODELS };
+enum cell_model {
+    CELL_LLAMA,
+    CELL_GPT2,
+    CELL_TRANSFORMER,
+    CELL_MIXTURE,
+    CELL_QWEN,
+    CELL_OLMO,
+    CELL_NEOX,
+    CELL_GEMMA,
+    CELL_MODELS
+};
 /* usual: two experts of a few for each token. sparse: one of many experts, so that in a microbatch some have no
  * token. balance: losses of the router that are larger than the loss of the tokens. */
 enum cell_routing { ROUTING_USUAL, ROUTING_SPARSE, ROUTING_BALANCE };
