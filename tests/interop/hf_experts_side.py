@@ -413,7 +413,7 @@ def check_made_config(name, model, folder, tensors):
 def check_config_refusals(folder):
     """Fields that transformers would compute with."""
     for type_name, field, value, part in (
-            ("mixtral", "sliding_window", 8, "set it to null"), ("mixtral", "router_jitter_noise", 0.01, "set it to 0"),
+            ("mixtral", "router_jitter_noise", 0.01, "set it to 0"),
             ("qwen2_moe", "use_sliding_window", True, "use_sliding_window is set"),
             ("qwen2_moe", "shared_expert_intermediate_size", 17, "is not a multiple of moe_intermediate_size 16"),
             ("qwen3_moe", "mlp_only_layers", [2], "only the first layers can be without"),

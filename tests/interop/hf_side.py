@@ -92,6 +92,57 @@ def models():
     yield "mistral", MistralForCausalLM(MistralConfig(head_dim=12, sliding_window=None, **llama))
 
 
+def unit_gain(model):
+    """Weights of standard deviation 1 / sqrt(inputs), norms near 1, biases near 0: with the small weights of a fresh model
+    its attention is nearly uniform, and a wrong mask or cap would not show."""
+    torch.manual_seed(13)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            std = p.shape[-1] ** -0.5 if p.ndim == 2 else 0.2
+            p.copy_(torch.randn_like(p) * std + (1 if "norm" in name else 0))
+    return model.eval()
+
+
+def windows():
+    keys = dict(vocab_size=256, hidden_size=64, intermediate_size=96, num_attention_heads=8, num_key_value_heads=2,
+                max_position_embeddings=64, rms_norm_eps=1e-5, num_hidden_layers=4, attn_implementation="eager")
+    yield "mistral, window 9", MistralForCausalLM(MistralConfig(head_dim=12, sliding_window=9, **keys))
+    qwen = dict(use_sliding_window=True, sliding_window=20, **keys)
+    yield "qwen2, window from layer 1", Qwen2ForCausalLM(Qwen2Config(max_window_layers=1, **qwen))
+    types = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
+    yield "qwen3, window but every third layer", Qwen3ForCausalLM(Qwen3Config(layer_types=types, head_dim=12, **qwen))
+
+
+def largest_difference(model, step, lines):
+    with torch.no_grad():
+        return max((mine.double() - model(torch.tensor([ids])).logits[0, -1].double()).abs().max().item()
+                   for ids, mine in zip(lines, logits(step, lines), strict=True))
+
+
+def check_window(name, model, folder):
+    """Logits behind the window agree, those of a window that is wider by one token do not, and the export has the
+    window, also without the config.json of the import."""
+    theirs, ours, back = folder + "/theirs", folder + "/ours", folder + "/back"
+    rng = random.Random(3)
+    lines = [[rng.randrange(256) for _ in range(n)] for n in (5, 33, 48)]
+    unit_gain(model).save_pretrained(theirs)
+    step = json.loads(run("ckpt", "import", theirs, ours, "-o", "json"))["path"]
+    near = largest_difference(model, step, lines)
+    run("ckpt", "export", ours, back)
+    same_tensors(name, load_file(theirs + "/model.safetensors"), load_file(back + "/model.safetensors"))
+    again = AutoModelForCausalLM.from_pretrained(back, attn_implementation="eager")
+    exported = largest_difference(again.eval(), step, lines)
+    written = json.load(open(back + "/config.json"))
+    written["sliding_window"] += 1
+    json.dump(written, open(back + "/config.json", "w"))
+    other = largest_difference(AutoModelForCausalLM.from_pretrained(back, attn_implementation="eager").eval(), step, lines)
+    if not near <= 2e-5 or not exported <= 2e-5:
+        sys.exit("%s: logits differ by %g, and by %g as exported" % (name, near, exported))
+    if not other > 5e-4:
+        sys.exit("%s: a window of one token more changes logits by %g only" % (name, other))
+    print("%s: logits within %.1e, with a wider window %.1e" % (name, near, other))
+
+
 def check(name, model, folder):
     theirs, ours, back = folder + "/theirs", folder + "/ours", folder + "/back"
     model.save_pretrained(theirs)
@@ -218,6 +269,9 @@ def main():
     for name, model in models():
         with tempfile.TemporaryDirectory() as folder:
             check(name, shaken(model), folder)
+    for name, model in windows():
+        with tempfile.TemporaryDirectory() as folder:
+            check_window(name, model, folder)
 
 
 main()

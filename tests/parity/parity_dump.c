@@ -205,6 +205,9 @@ static void print_index(FILE *f, const struct dump *d, const struct parity_resul
             "norm_eps %.17g\nrope_theta %.17g\nclip %.17g\nweight_decay %.17g\nbeta1 %.17g\nbeta2 %.17g\neps %.17g\n",
             j->model.norm_eps, j->model.rope_theta, j->train.clip, j->train.weight_decay, j->train.beta1,
             j->train.beta2, j->train.eps);
+    fprintf(f, "window %lld\nwindow_from %lld\nwindow_period %lld\nsoftcap %.17g\nscale %.17g\n",
+            (long long)j->model.window, (long long)j->model.window_from, (long long)j->model.window_period,
+            j->model.score_softcap, j->model.score_scale);
     for (int s = 0; s < d->steps; s++)
         fprintf(f, "step %.17g %.17g %.17g\n", job_lr(&j->train, s + 1), r->loss[s], r->norm[s]);
     for (int t = 0; t < d->model.graph.n_tensors; t++) {

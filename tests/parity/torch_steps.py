@@ -57,13 +57,18 @@ def read_tensors(folder, name, params):
     return out
 
 
-def attention(q, k, v, heads, kv_heads, causal=True):
+def attention(q, k, v, heads, kv_heads, causal=True, window=0, softcap=0.0, scale=0.0):
+    """A window has so many keys, with the query's own; scores are capped before the mask (Gemma 2)."""
     b, s, _ = q.shape
     q, k, v = (x.view(b, s, n, -1).transpose(1, 2) for x, n in ((q, heads), (k, kv_heads), (v, kv_heads)))
     k, v = (x.repeat_interleave(heads // kv_heads, dim=1) for x in (k, v))
-    scores = q @ k.transpose(2, 3) / q.shape[-1] ** 0.5
+    scores = q @ k.transpose(2, 3) * (scale or q.shape[-1] ** -0.5)
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
     if causal:
         scores = scores.masked_fill(torch.ones(s, s, dtype=torch.bool).triu(1), float("-inf"))
+    if window:
+        scores = scores.masked_fill(torch.ones(s, s, dtype=torch.bool).tril(-window), float("-inf"))
     return (scores.softmax(-1) @ v).transpose(1, 2).reshape(b, s, -1)
 
 
@@ -94,7 +99,9 @@ def llama(p, ids, c):
         q, k, v = (h @ w[f"attention.{n}.weight"].T + w.get(f"attention.{n}.bias", 0) for n in ("wq", "wk", "wv"))
         if "attention.q_norm.weight" in w:
             q, k = (qk_norm(x, w[f"attention.{n}_norm.weight"], norm) for x, n in ((q, "q"), (k, "k")))
-        o = attention(rope(q, heads, c["rope_theta"]), rope(k, kv, c["rope_theta"]), v, heads, kv)
+        whole = i < c["window_from"] or (c["window_period"] and (i + 1) % c["window_period"] == 0)
+        o = attention(rope(q, heads, c["rope_theta"]), rope(k, kv, c["rope_theta"]), v, heads, kv,
+                      window=0 if whole else int(c["window"]), softcap=c["softcap"], scale=c["scale"])
         x = x + o @ w["attention.wo.weight"].T
         h = norm(x, w["ffn_norm.weight"])
         x = x + (F.silu(h @ w["feed_forward.w1.weight"].T) * (h @ w["feed_forward.w3.weight"].T)) @ w["feed_forward.w2.weight"].T
@@ -209,7 +216,7 @@ def name_theirs(fqn):
 
 
 def model_theirs(family, c, ffn):
-    """Qwen2 and Qwen3; llama with the attention of OLMoE, whose other layers are experts."""
+    """Qwen2, Qwen3 and Mistral; llama with the attention of OLMoE, whose other layers are experts."""
     import transformers as hf
     from transformers.models.olmoe.modeling_olmoe import OlmoeAttention
     keys = dict(vocab_size=int(c["vocab"]), hidden_size=int(c["dim"]), intermediate_size=ffn, num_hidden_layers=int(c["layers"]),
@@ -218,6 +225,11 @@ def model_theirs(family, c, ffn):
                 rope_parameters={"rope_type": "default", "rope_theta": c["rope_theta"]})
     if family == "qwen2":
         return hf.Qwen2ForCausalLM(hf.Qwen2Config(**keys))
+    if family == "mistral":
+        return hf.MistralForCausalLM(hf.MistralConfig(sliding_window=int(c["window"]), **keys))
+    if family == "qwen2, window":
+        return hf.Qwen2ForCausalLM(hf.Qwen2Config(use_sliding_window=True, sliding_window=int(c["window"]),
+                                                  max_window_layers=int(c["window_from"]), **keys))
     if family == "qwen3":
         return hf.Qwen3ForCausalLM(hf.Qwen3Config(head_dim=int(c["head_dim"]), **keys))
     model, config = hf.LlamaForCausalLM(hf.LlamaConfig(**keys)), hf.OlmoeConfig(**keys)
@@ -249,6 +261,9 @@ RELATIVES = {
     "qwen2": (["model.qkv_bias=true"], True),
     "qwen3": (["model.head_dim=12", "model.qk_norm=head"], True),
     "olmoe": (["model.qk_norm=whole"], True),
+    "mistral": (["model.window=5"], True),
+    "qwen2, window": (["model.qkv_bias=true", "model.window=4", "model.window_from=1"], True),
+    "scores of Gemma 2": (["model.window=6", "model.window_period=2", "model.score_softcap=0.7", "model.score_scale=0.4"], False),
     "all": (["model.head_dim=6", "model.qkv_bias=true", "model.qk_norm=head"], False),
 }
 LAYOUTS = {

@@ -210,7 +210,6 @@ TEST(rules)
          "model.window_period: no layer would have the window: write 0, or model.window 0"},
         {"model={layers: 4, window: 8, window_from: 4}",
          "model.window_from: the model has 4 layers, so none has the window: write at most 3, or model.window 0"},
-        {"model.sliding_window=8", "model.sliding_window: unknown key; did you mean model.window?"},
         {"model.qk_norm=heads", "model.qk_norm: expected one of none, head, whole, found \"heads\""},
         {"model={arch: gpt2, tied: true}",
          "job.yaml:2: model.kv_heads: gpt2 has no grouped-query attention: write 0 or 8"},
