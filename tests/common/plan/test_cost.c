@@ -33,8 +33,8 @@ TEST(the_flops_of_a_step_are_the_formulas)
     fixture_fini(&f);
 }
 
-/* Through a window of 3 the 8 tokens see 1 + 2 + 6 * 3 keys in the first layer; the second has no window. The ranks of a
- * ring count each pair once. */
+/* Through a window of 3 the 8 tokens see 1 + 2 + 6 * 3 keys in the first layer; the second has no window. The ranks of
+ * a ring count each pair once. */
 TEST(a_window_counts_the_keys_that_are_seen)
 {
     for (int cp = 1; cp <= 4; cp++) {
