@@ -60,7 +60,8 @@ static err_t call_gemm(struct bench *x, const struct row *r)
     return x->k->gemm(x->s, &g);
 }
 
-static struct kern_attention attention_of(struct bench *x)
+/* `window`: 0: none. */
+static struct kern_attention attention_of(struct bench *x, int64_t window)
 {
     return (struct kern_attention){.batch = x->batch,
                                    .seq = x->seq,
@@ -72,6 +73,7 @@ static struct kern_attention attention_of(struct bench *x)
                                    .v_stride = 3 * DIM,
                                    .o_stride = DIM,
                                    .causal = true,
+                                   .window = window,
                                    .q = x->a,
                                    .k = x->a + DIM,
                                    .v = x->a + 2 * DIM,
@@ -81,14 +83,14 @@ static struct kern_attention attention_of(struct bench *x)
 
 static err_t call_attention(struct bench *x, const struct row *r)
 {
-    struct kern_attention a = attention_of(x);
+    struct kern_attention a = attention_of(x, r->n);
     return x->k->attention(x->s, &a);
 }
 
 static err_t call_attention_grad(struct bench *x, const struct row *r)
 {
     struct kern_attention_grad g = {
-        .fwd = attention_of(x), .d_o = x->d, .d_q = x->c, .d_k = x->c + DIM, .d_v = x->c + 2 * DIM};
+        .fwd = attention_of(x, r->n), .d_o = x->d, .d_q = x->c, .d_k = x->c + DIM, .d_v = x->c + 2 * DIM};
     return x->k->attention_grad(x->s, &g);
 }
 
@@ -292,6 +294,9 @@ static int step_rows(struct row *r, int64_t t, int64_t seq)
     n += alone_rows(r, n);
     r[n++] = (struct row){.name = "attention", .times = LAYERS, .call = call_attention, .flops = 4 * pairs};
     r[n++] = (struct row){.name = "attention_grad", .times = LAYERS, .call = call_attention_grad, .flops = 8 * pairs};
+    const int64_t window = seq / 4; /* which leaves 7/16 of the causal half */
+    r[n++] = (struct row){"attention_window", 0, call_attention, .n = window, .flops = 4 * pairs * 7 / 16};
+    r[n++] = (struct row){"attention_window_grad", 0, call_attention_grad, .n = window, .flops = 8 * pairs * 7 / 16};
     r[n++] = (struct row){"bias_grad_768", 0, call_bias_grad, .n = DIM, .bytes = f * td};
     r[n++] = (struct row){"bias_grad_2304", 0, call_bias_grad, .n = 3 * DIM, .bytes = f * 3 * td};
     r[n++] = (struct row){"bias_grad_3072", 0, call_bias_grad, .n = FFN, .bytes = f * 4 * td};
