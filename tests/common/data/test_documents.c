@@ -213,3 +213,97 @@ TEST(damaged_marks_are_noticed)
         assert_non_null(strstr(why.text, names[i]));
     }
 }
+
+/* ? 0, to 1, be 2, <s> 3, </s> 4; the post-processor puts <s> before a text. */
+static const char tokenizer_json[] =
+    "{\"added_tokens\": [{\"id\": 3, \"content\": \"<s>\", \"special\": true}, {\"id\": 4, \"content\": \"</s>\", "
+    "\"special\": true}], \"pre_tokenizer\": {\"type\": \"Whitespace\"}, \"post_processor\": {\"type\": "
+    "\"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<s>\", \"type_id\": 0}}, {\"Sequence\": "
+    "{\"id\": \"A\", \"type_id\": 0}}], \"pair\": [], \"special_tokens\": {\"<s>\": {\"id\": \"<s>\", \"ids\": [3], "
+    "\"tokens\": [\"<s>\"]}}}, \"model\": {\"type\": \"WordLevel\", \"unk_token\": \"?\", \"vocab\": {\"?\": 0, "
+    "\"to\": 1, \"be\": 2, \"<s>\": 3, \"</s>\": 4}}}";
+
+TEST(tokens_around_documents)
+{
+    static const struct {
+        const char *bos, *eos;
+        int32_t ids[8];
+        int n; /* of the first document, "to be" */
+    } cases[] = {
+        {NULL, NULL, {3, 1, 2, 4, 3, 2, 4}, 4},
+        {"file", "none", {3, 1, 2, 3, 2}, 3},
+        {"none", "none", {1, 2, 2}, 2},
+        {"none", "always", {1, 2, 4, 2, 4}, 3},
+        {"always", "auto", {3, 1, 2, 4, 3, 2, 4}, 4},
+        {"to", "be", {0}, 0},
+    };
+    char *tokenizer[] = {file_make_text("tokenizer.json", tokenizer_json)};
+    char *files[] = {file_make_text("a.jsonl", "{\"text\": \"to be\"}\n{\"text\": \"be\"}\n")};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        static struct expected e;
+        struct data_prepare p = {.tokenizer = TOKENIZER_BPE,
+                                 .tokenizer_files = tokenizer,
+                                 .n_tokenizer_files = 1,
+                                 .bos = cases[i].bos,
+                                 .eos = cases[i].eos};
+        if (i == 5)
+            files[0] = file_make_text("b.jsonl", "{\"text\": \"be be\"}\n{\"text\": \"be be\"}\n");
+        e = (struct expected){0};
+        struct data_set *set = prepare_open(p, 1, files);
+        if (i < 5) {
+            expect_document(&e, cases[i].ids, NULL, cases[i].n);
+            expect_document(&e, cases[i].ids + cases[i].n, NULL, cases[i].n - 1);
+        } else { /* any token may be named */
+            expect_document(&e, (const int32_t[]){1, 2, 2, 2}, NULL, 4);
+            expect_document(&e, (const int32_t[]){1, 2, 2, 2}, NULL, 4);
+        }
+        check_set(set, &e);
+        data_close(set);
+    }
+}
+
+TEST(a_doubled_begin_is_refused)
+{
+    char *tokenizer[] = {file_make_text("tokenizer.json", tokenizer_json)}, hash[65];
+    char *files[] = {file_make_text("a.jsonl", "{\"text\": \"to be\"}\n{\"text\": \"<s> be\"}\n")};
+    struct data_prepare p = {.tokenizer = TOKENIZER_BPE, .tokenizer_files = tokenizer, .n_tokenizer_files = 1};
+    struct why why = {0};
+    assert_err(ERR_INVALID, prepare(p, 1, files, hash, &why));
+    assert_non_null(strstr(why.text, "a.jsonl: row 1: the text begins with the token that data.bos puts before"));
+    p.bos = "none";
+    assert_ok(prepare(p, 1, files, hash, &why));
+    p.bos = "<bos>";
+    assert_err(ERR_INVALID, prepare(p, 1, files, hash, &why));
+    assert_string_equal(why.text, "data.bos: the tokenizer has no token \"<bos>\"");
+    assert_err(ERR_INVALID, prepare((struct data_prepare){.eos = "always"}, 1, files, hash, &why));
+    assert_non_null(strstr(why.text, "data.eos: the tokenizer bytes has no such token; write none"));
+}
+
+/* Ids of somebody else get no tokens; a token tells where documents of a file without an index begin or end. */
+TEST(tokens_cut_files_of_ids)
+{
+    static const uint16_t ids[] = {3, 1, 4, 3, 2, 2, 4, 3, 1};
+    static const int64_t ends[3][4] = {{3, 7, 9}, {3, 7, 9}, {9}};
+    char *tokenizer[] = {file_make_text("tokenizer.json", tokenizer_json)};
+    char *files[] = {file_make("train.bin", ids, sizeof(ids))};
+    for (int i = 0; i < 3; i++) {
+        static struct expected e;
+        struct data_prepare p = {.tokenizer = TOKENIZER_BPE,
+                                 .tokenizer_files = tokenizer,
+                                 .n_tokenizer_files = 1,
+                                 .format = "uint16",
+                                 .bos = i == 1 ? "<s>" : NULL,
+                                 .eos = i == 0 ? "always" : NULL};
+        struct data_set *set = prepare_open(p, 1, files);
+        e = (struct expected){0};
+        for (int64_t k = 0, begin = 0; begin < 9; begin = ends[i][k++]) {
+            int32_t wide[9];
+            for (int64_t at = begin; at < ends[i][k]; at++)
+                wide[at - begin] = ids[at];
+            expect_document(&e, wide, NULL, ends[i][k] - begin);
+        }
+        e.documents = i < 2 ? 3 : 0;
+        check_set(set, &e);
+        data_close(set);
+    }
+}
