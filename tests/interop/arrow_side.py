@@ -1,10 +1,12 @@
 """interop_tables.py's comparison of Arrow with pyarrow: files and streams x compression x types x batch sizes."""
 import itertools
+import os
 
+import datasets
 import pyarrow as pa
 import pyarrow.ipc as ipc
 
-from tables import IDS, TEXTS, Cases, check_cut, check_flipped, of_ids, of_texts
+from tables import IDS, TEXTS, Cases, check_cut, check_flipped, of_ids, of_texts, path, read
 
 HOW = list(itertools.product([ipc.new_file, ipc.new_stream], [None, "lz4", "zstd"]))
 
@@ -91,8 +93,45 @@ def damaged():
         check_flipped("%s-%s.arrow" % (new.__name__, codec), whole, of_texts(TEXTS[:300]), 400, False)
 
 
+def folders():
+    """Folders of datasets: a cache with one file and with several, map, filter, save_to_disk behind a shuffle, a DatasetDict."""
+    text = path("lines.txt")
+    with open(text, "w") as f:
+        f.write("".join("line %d\n" % i if i % 5 else "\n" for i in range(3000)))
+    data = datasets.load_dataset("text", data_files=text, cache_dir=path("cache"))
+    rows = data["train"]["text"][:]
+    cache = os.path.dirname(data["train"].cache_files[0]["filename"])
+    shuffled, pairs = data["train"].shuffle(seed=3), data["train"].train_test_split(0.1, seed=1)
+    shuffled.save_to_disk(path("saved"), num_shards=3)
+    tokens = data["train"].map(lambda row: {"input_ids": list(row["text"].encode())}, remove_columns="text")
+    tokens.save_to_disk(path("tokens"))
+    pairs.save_to_disk(path("dict"))
+    datasets.DatasetDict({"train": tokens}).save_to_disk(path("one"))
+    filtered = data["train"].filter(lambda row: row["text"])
+    several = datasets.Dataset.from_generator(lambda n: ({"text": "%d" % i} for i in n), gen_kwargs={"n": list(range(100))}, num_proc=4,
+                                              cache_dir=path("cache"))
+    ids = of_ids([list(t.encode()) for t in rows])
+    expected = [
+        ([cache], of_texts(rows)), ([path("tokens")], ids), ([path("one")], ids), ([path("dict")], "the splits train, test"),
+        ([path("dict/test")], of_texts(pairs["test"]["text"][:])), ([f["filename"] for f in filtered.cache_files], None),
+    ]
+    for files, want in expected:
+        results = read(files)
+        if want is None:  # a filter caches its indices beside the data
+            assert any("indices" in why for _, why in results), results
+        elif isinstance(want, str):
+            assert want in results[0][1], results[0][1]
+        else:
+            assert results == [(want, "")], (files, results[0][1], results[0][0][:2], want[:2])
+    for folder, want in (path("saved"), shuffled["text"][:]), (os.path.dirname(several.cache_files[0]["filename"]), several["text"][:]):
+        results = read([folder], count=3 if folder == path("saved") else 4)
+        assert [t for docs, why in results for _, t in docs] == [t.encode() for t in want] and not any(why for _, why in results), folder
+    print("folders of datasets agree")
+
+
 texts()
 lists()
 course()
+folders()
 refused()
 damaged()

@@ -1,7 +1,8 @@
-/* table_tool [--field NAME] FILE..: writes the documents of tables, each as a u8 kind (0 text, 1 ids, 2 ids with
+/* table_tool [--field NAME] FILE|FOLDER..: writes the documents of tables, each as a u8 kind (0 text, 1 ids, 2 ids with
  * weights), a u64 row, a u64 length and the bytes, or i32 ids and u8 weights; in the machine's byte order. Each file
  * ends with kind 3 and the sentence of its error, which is empty if there was none, in place of the bytes. */
 #include "common/data/arrow.h"
+#include "common/data/datasets.h"
 #include "common/data/hdf5.h"
 #include "common/data/parquet.h"
 #include "tests/common/data/source_file.h"
@@ -78,6 +79,28 @@ static bool print_file(const char *path, const struct doc_options *o)
     return true;
 }
 
+/* The files of a folder of datasets, one after the other. */
+static bool print_folder(const char *dir, const struct doc_options *o)
+{
+    struct why why = {0};
+    char **paths;
+    int n;
+    bool ok = true;
+    err_t err = datasets_files(dir, &paths, &n, &why);
+    if (err) {
+        why_prefix(&why, err, "%s", err_name(err));
+        print_head(3, 0, strlen(why.text));
+        fwrite(why.text, 1, strlen(why.text), stdout);
+        return true;
+    }
+    for (int i = 0; i < n; i++) {
+        ok = ok && print_file(paths[i], o);
+        free(paths[i]);
+    }
+    free(paths);
+    return ok;
+}
+
 int main(int argc, char **argv)
 {
     struct doc_options o = {0};
@@ -87,7 +110,7 @@ int main(int argc, char **argv)
         i = 3;
     }
     for (; i < argc; i++)
-        if (!print_file(argv[i], &o)) {
+        if (!(datasets_is_folder(argv[i]) ? print_folder : print_file)(argv[i], &o)) {
             fprintf(stderr, "table_tool: %s cannot be opened\n", argv[i]);
             return 2;
         }
