@@ -1,15 +1,15 @@
 /* The datasets of one group are the columns of a table, so weights stand beside the ids as in the other formats.
- * data.field is the path of a dataset; without it the root group is looked at, and nothing is guessed about splits. */
+ * data.field is the path of a dataset; without it the root group is looked at, and nothing is guessed about splits.
+ *
+ * All of it runs in a process of its own (apart.h). */
 #include "common/data/hdf5.h"
+#include "common/data/apart.h"
 #include "common/data/hdf5_priv.h"
 
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static pthread_mutex_t hdf5_lock = PTHREAD_MUTEX_INITIALIZER;
 
 struct hdf5_reader {
     struct doc_reader base;
@@ -32,8 +32,9 @@ static bool hdf5_is(const uint8_t *head, size_t len, const char *path)
     return false;
 }
 
-static err_t read_next(struct hdf5_reader *r, struct document *ret, bool *ret_end, struct why *why)
+static err_t hdf5_next(struct doc_reader *base, struct document *ret, bool *ret_end, struct why *why)
 {
+    struct hdf5_reader *r = (struct hdf5_reader *)base;
     struct table_value values[TABLE_ROLES] = {0};
     bool none;
     err_t err = OK;
@@ -46,16 +47,9 @@ static err_t read_next(struct hdf5_reader *r, struct document *ret, bool *ret_en
     return err ? err : table_document(&r->table, r->row++, values, ret, &none, why); /* HDF5 has no nulls */
 }
 
-static err_t hdf5_next(struct doc_reader *base, struct document *ret, bool *ret_end, struct why *why)
+static void hdf5_close(struct doc_reader *base)
 {
-    pthread_mutex_lock(&hdf5_lock);
-    err_t err = read_next((struct hdf5_reader *)base, ret, ret_end, why);
-    pthread_mutex_unlock(&hdf5_lock);
-    return err;
-}
-
-static void close_all(struct hdf5_reader *r)
-{
+    struct hdf5_reader *r = (struct hdf5_reader *)base;
     for (int role = 0; role < TABLE_ROLES; role++)
         hdf5_rows_fini(&r->rows[role]);
     hdf5_group_fini(&r->group);
@@ -65,13 +59,6 @@ static void close_all(struct hdf5_reader *r)
     table_fini(&r->table);
     free(r->name);
     free(r);
-}
-
-static void hdf5_close(struct doc_reader *base)
-{
-    pthread_mutex_lock(&hdf5_lock);
-    close_all((struct hdf5_reader *)base);
-    pthread_mutex_unlock(&hdf5_lock);
 }
 
 /* All columns must have as many rows. */
@@ -119,7 +106,7 @@ static err_t open_all(struct hdf5_reader *r, const struct doc_options *o, struct
     return err ? err : open_rows(r, why);
 }
 
-static err_t hdf5_open(struct byte_source *in, const struct doc_options *o, struct doc_reader **ret, struct why *why)
+static err_t open_inside(struct byte_source *in, const struct doc_options *o, struct doc_reader **ret, struct why *why)
 {
     static const struct doc_reader_ops ops = {.next = hdf5_next, .close = hdf5_close};
     struct hdf5_reader *r = calloc(1, sizeof(*r));
@@ -128,14 +115,18 @@ static err_t hdf5_open(struct byte_source *in, const struct doc_options *o, stru
     r->base.ops = &ops;
     r->in = in;
     r->file = -1;
-    pthread_mutex_lock(&hdf5_lock);
     err_t err = open_all(r, o, why);
     if (err)
-        close_all(r);
-    pthread_mutex_unlock(&hdf5_lock);
-    if (!err)
+        hdf5_close(&r->base);
+    else
         *ret = &r->base;
     return err;
+}
+
+static err_t hdf5_open(struct byte_source *in, const struct doc_options *o, struct doc_reader **ret, struct why *why)
+{
+    static const struct doc_format inside = {.name = "HDF5", .open = open_inside};
+    return apart_open(&inside, in, o, ret, why);
 }
 
 const struct doc_format hdf5_format = {.name = "hdf5", .is = hdf5_is, .open = hdf5_open};

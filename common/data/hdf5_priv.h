@@ -1,5 +1,5 @@
-/* The parts of the HDF5 reader: the file driver, the datasets of a group, and the rows of a dataset. All functions are
- * called with the reader's lock held. */
+/* The parts of the HDF5 reader: the file driver, the datasets of a group, and the rows of a dataset. All of it
+ * runs in a process with one thread. */
 #ifndef DTD_COMMON_DATA_HDF5_PRIV_H
 #define DTD_COMMON_DATA_HDF5_PRIV_H
 

@@ -4,7 +4,7 @@ import itertools
 import h5py
 import numpy as np
 
-from tables import IDS, TEXTS, Cases, check_cut, of_ids, of_texts, path
+from tables import IDS, TEXTS, Cases, check_cut, check_flipped, of_ids, of_texts, path
 
 ROWS = [t.replace("\0", "") for t in TEXTS if t is not None]  # h5py refuses a NUL
 FILTERS = [{}, dict(chunks=True), dict(compression="gzip"), dict(compression="gzip", shuffle=True), dict(compression="gzip", fletcher32=True),
@@ -107,6 +107,10 @@ def damaged():
         cases.check()
         whole = open(file, "rb").read()
         check_cut("%s.h5" % (how or "plain"), whole)
+        check_flipped("%s.h5" % (how or "plain"), whole, of_ids(rows.tolist()), 200, False)
+    with h5py.File(file, "w") as f:
+        f.create_dataset("text", data=ROWS[:50], dtype=h5py.string_dtype())
+    check_flipped("strings.h5", open(file, "rb").read(), of_texts(ROWS[:50]), 100, False)
 
 
 strings()
