@@ -162,6 +162,9 @@ static void passes_print(const struct job_spec *job, const struct spec_facts *f)
 {
     char count[OUT_NUMBER];
     const double all = (double)(job->train.steps * job->train.global_batch);
+    for (int i = 0; i < f->n_sources && job->data.packing == PACKING_BEST_FIT; i++)
+        printf("  Packing    %.2f %% of the samples of %s are filled, the rest is padding\n",
+               100 * f->sources[i].filled, job->data.n_weights ? job->data.train[i] : "data.train");
     if (!job->data.n_weights) {
         printf("  Passes     %.2f over the data\n", f->sources[0].passes);
         return;
@@ -261,10 +264,11 @@ static json_t *sources_json(const struct job_spec *job, const struct spec_facts 
 {
     json_t *all = json_array();
     for (int i = 0; job->data.n_weights && i < f->n_sources; i++)
-        json_array_append_new(all, json_pack("{s:o, s:I, s:I, s:f}", "files",
-                                             json_of_text(job->data.train[i], strlen(job->data.train[i])), "samples",
-                                             (json_int_t)f->sources[i].samples, "taken",
-                                             (json_int_t)f->sources[i].taken, "passes", f->sources[i].passes));
+        json_array_append_new(all,
+                              json_pack("{s:o, s:I, s:I, s:f, s:f}", "files",
+                                        json_of_text(job->data.train[i], strlen(job->data.train[i])), "samples",
+                                        (json_int_t)f->sources[i].samples, "taken", (json_int_t)f->sources[i].taken,
+                                        "passes", f->sources[i].passes, "filled", f->sources[i].filled));
     return all;
 }
 

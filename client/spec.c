@@ -233,6 +233,7 @@ static err_t set_prepare(const struct job_spec *job, const struct data_files *f,
                                    .field = job->data.field,
                                    .bos = job->data.bos,
                                    .eos = job->data.eos,
+                                   .template = job->data.template,
                                    .tokenizer_files = job->data.tokenizer_files,
                                    .n_tokenizer_files = job->data.n_tokenizer_files,
                                    .vocab_from = job->data.tokenizer != TOKENIZER_BYTES ? f->vocab_from : NULL,
@@ -319,22 +320,23 @@ static err_t data_make(struct job_spec *job, bool new_train, struct out_progress
 }
 
 static err_t set_check(const struct job_spec *job, const char *what, const char *hash, int64_t *ret_tokens,
-                       int64_t *ret_samples, int64_t *ret_vocab, struct why *why)
+                       int64_t *ret_samples, struct why *why)
 {
     struct data_set *set;
+    struct data_view *view;
     err_t err = data_open(job->data.cache, hash, &set, why);
     if (err)
         return why_prefix(why, err, "%s", what);
-    *ret_tokens = data_tokens(set);
-    *ret_samples = data_samples(set, job->train.seq);
-    *ret_vocab = data_vocab(set);
+    err = view_open(set, &job->data, job->train.seq, &view, why);
+    if (err) {
+        why_prefix(why, err, "%s", what);
+    } else {
+        *ret_tokens = data_tokens(set);
+        *ret_samples = view_samples(view);
+        view_close(view);
+    }
     data_close(set);
-    if (*ret_samples < 1)
-        return why_set(why, ERR_INVALID,
-                       "%s: %" PRId64 " tokens, but one sample of train.seq %" PRId64 " needs %" PRId64
-                       ". Provide more text, or set train.seq to at most %" PRId64,
-                       what, *ret_tokens, job->train.seq, job->train.seq + 1, *ret_tokens > 1 ? *ret_tokens - 1 : 1);
-    return OK;
+    return err;
 }
 
 static err_t vocab_check(struct job_spec *job, int64_t vocab, struct why *why)
@@ -352,12 +354,11 @@ static err_t vocab_check(struct job_spec *job, int64_t vocab, struct why *why)
 static err_t data_check(struct job_spec *job, struct spec_facts *ret, struct why *why)
 {
     const struct job_data *d = &job->data;
-    int64_t vocab;
     err_t err = spec_mix_check(job, ret, why);
     if (!err && d->n_valid)
-        err = set_check(job, "data.valid", d->valid_hash, &ret->valid_tokens, &ret->valid_samples, &vocab, why);
+        err = set_check(job, "data.valid", d->valid_hash, &ret->valid_tokens, &ret->valid_samples, why);
     if (!err && d->n_test)
-        err = set_check(job, "data.test", d->test_hash, &ret->test_tokens, &ret->test_samples, &vocab, why);
+        err = set_check(job, "data.test", d->test_hash, &ret->test_tokens, &ret->test_samples, why);
     return err ? err : vocab_check(job, ret->vocab, why);
 }
 

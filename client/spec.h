@@ -33,6 +33,7 @@ enum spec_rows { SPEC_ROUTED, SPEC_ROUNDS, SPEC_BALANCED, SPEC_ROWS };
 struct spec_source {
     int64_t samples, taken;
     double passes;
+    double filled; /* part of its inputs that is not padding */
 };
 
 struct spec_facts {

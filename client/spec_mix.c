@@ -44,10 +44,11 @@ err_t spec_mix_check(const struct job_spec *job, struct spec_facts *ret, struct 
     ret->n_sources = ret->sources ? m.n : 0;
     for (int i = 0; i < ret->n_sources; i++) {
         ret->train_tokens += data_tokens(m.sources[i].set);
-        ret->train_samples += m.sources[i].samples;
-        ret->sources[i] = (struct spec_source){.samples = m.sources[i].samples,
+        ret->train_samples += view_samples(m.sources[i].view);
+        ret->sources[i] = (struct spec_source){.samples = view_samples(m.sources[i].view),
                                                .taken = order_count(m.order, i, positions),
-                                               .passes = mixture_passes(&m, i, positions)};
+                                               .passes = mixture_passes(&m, i, positions),
+                                               .filled = view_filled(m.sources[i].view)};
     }
     mixture_close(&m);
     return ret->sources ? OK : why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));

@@ -37,6 +37,7 @@
 /* A prepared set for evaluations, cut into samples; set NULL: the job has none. */
 struct split {
     struct data_set *set;
+    struct data_view *view;
     int64_t n;
 };
 
@@ -69,17 +70,35 @@ static err_t train_sample(void *arg, int64_t index, int32_t *ret_ids, int32_t *r
     return mixture_sample(&t->data, index, ret_ids, ret_targets);
 }
 
+static err_t train_begins(void *arg, int64_t index, int32_t *ret)
+{
+    const struct train *t = arg;
+    return mixture_begins(&t->data, index, ret);
+}
+
+static err_t train_count(void *arg, int64_t index, int64_t *ret)
+{
+    const struct train *t = arg;
+    return mixture_count(&t->data, index, ret);
+}
+
+static struct engine_feed train_feed(struct train *t)
+{
+    return (struct engine_feed){.sample = train_sample,
+                                .begins = train_begins,
+                                .count = mixture_masks(&t->data) ? train_count : NULL,
+                                .arg = t};
+}
+
 static err_t open_split(const struct train *t, const char *hash, const char *what, struct split *ret, struct why *why)
 {
     err_t err = data_open(t->job.data.cache, hash, &ret->set, why);
     if (err)
         return why_prefix(why, err, "%s data", what);
-    ret->n = data_samples(ret->set, t->job.train.seq);
-    if (ret->n < 1)
-        return why_set(why, ERR_INVALID,
-                       "the %s data has %" PRId64 " tokens, fewer than one sample of train.seq %" PRId64
-                       " and its next token; use more data or a smaller train.seq",
-                       what, data_tokens(ret->set), t->job.train.seq);
+    err = view_open(ret->set, &t->job.data, t->job.train.seq, &ret->view, why);
+    if (err)
+        return why_prefix(why, err, "%s data", what);
+    ret->n = view_samples(ret->view);
     return OK;
 }
 
@@ -286,24 +305,33 @@ static bool due(int64_t step, int64_t every, int64_t last)
     return every > 0 && (step % every == 0 || step == last);
 }
 
-/* Argument of split_sample, which reads a split in order. */
-struct reading {
-    const struct split *split;
-    int64_t seq;
-};
-
+/* A split is read in order. */
 static err_t split_sample(void *arg, int64_t index, int32_t *ret_ids, int32_t *ret_targets)
 {
-    const struct reading *r = arg;
-    return data_sample(r->split->set, r->seq, index, ret_ids, ret_targets);
+    const struct split *s = arg;
+    return view_sample(s->view, index, ret_ids, ret_targets);
+}
+
+static err_t split_begins(void *arg, int64_t index, int32_t *ret)
+{
+    const struct split *s = arg;
+    return view_begins(s->view, index, ret);
+}
+
+static err_t split_count(void *arg, int64_t index, int64_t *ret)
+{
+    const struct split *s = arg;
+    return view_count(s->view, index, ret);
 }
 
 /* Evaluates at most `batches` global batches of the split; 0: all of it. */
-static err_t evaluate(struct train *t, const struct split *split, int64_t batches, double *ret, struct why *why)
+static err_t evaluate(struct train *t, struct split *split, int64_t batches, double *ret, struct why *why)
 {
     const struct job_train *j = &t->job.train;
-    struct reading reading = {split, j->seq};
-    const struct engine_feed feed = {.sample = split_sample, .arg = &reading};
+    const struct engine_feed feed = {.sample = split_sample,
+                                     .begins = split_begins,
+                                     .count = view_masks(split->view) ? split_count : NULL,
+                                     .arg = split};
     int64_t end = split->n;
     if (batches > 0 && batches < end / j->global_batch)
         end = batches * j->global_batch;
@@ -337,6 +365,8 @@ static void report(struct train *t, const struct engine_result *r, double step_s
     m.test_loss = l->test;
     m.grad_norm = r->grad_norm;
     m.lr = r->lr;
+    if (mixture_masks(&t->data))
+        m.targets = r->targets;
     m.tokens_per_s = (double)(j->global_batch * j->seq) / step_s;
     m.step_s = step_s;
     if (r->routers.n) {
@@ -422,7 +452,7 @@ static err_t timed_step(struct train *t, const struct engine_feed *feed, struct 
 static err_t one_step(struct train *t, bool *ret_saved, enum link_stop_kind *ret_stop, struct why *why)
 {
     const struct job_spec *j = &t->job;
-    const struct engine_feed feed = {.sample = train_sample, .arg = t};
+    const struct engine_feed feed = train_feed(t);
     struct engine_result r;
     struct losses l = {.valid = NAN, .test = NAN};
     int64_t start = clock_mono_ns();
@@ -514,6 +544,8 @@ static void epoch_end(struct train *t, err_t err, const struct why *why)
     engine_fini(&t->engine);
     comm_close(t->comm);
     mixture_close(&t->data);
+    view_close(t->valid.view);
+    view_close(t->test.view);
     data_close(t->valid.set);
     data_close(t->test.set);
     graph_fini(&t->graph);

@@ -24,6 +24,16 @@ static const struct schema_name arch_names[] = {
 #undef X
 static const struct schema_name tokenizer_names[] = {
     {"bytes", TOKENIZER_BYTES}, {"words", TOKENIZER_WORDS}, {"bpe", TOKENIZER_BPE}, {"split", TOKENIZER_SPLIT}, {0}};
+static const struct schema_name documents_names[] = {
+    {"joined", DOCUMENTS_JOINED}, {"separate", DOCUMENTS_SEPARATE}, {0}};
+static const struct schema_name packing_names[] = {{"wrapped", PACKING_WRAPPED}, {"best_fit", PACKING_BEST_FIT}, {0}};
+static const struct schema_name template_names[] = {{"none", CHAT_NONE},
+                                                    {"llama3", CHAT_LLAMA3},
+                                                    {"chatml", CHAT_CHATML},
+                                                    {"mistral", CHAT_MISTRAL},
+                                                    {"gemma", CHAT_GEMMA},
+                                                    {"phi", CHAT_PHI},
+                                                    {0}};
 static const struct schema_name shuffle_names[] = {{"samples", SHUFFLE_SAMPLES}, {"blocks", SHUFFLE_BLOCKS}, {0}};
 static const struct schema_name order_names[] = {{"keep", CHANGE_KEEP}, {"new", CHANGE_NEW}, {0}};
 static const struct schema_name router_names[] = {{"softmax", ROUTER_SOFTMAX},
@@ -597,6 +607,16 @@ static const struct schema_row rows[] = {
           "Train on the bytes of files as they are, whatever they contain. Without it, formats are recognised, and "
           "what is "
           "none of them and no text (UTF-16, pictures, programs) is refused.")},
+    {ENUM(data.template, template_names, "none", FREE,
+          "How conversations (messages, prompt and completion) become tokens: as the chat template of Llama 3, ChatML "
+          "(Qwen, SmolLM), Mistral 7B v0.1, Gemma or Phi-3. Only the assistant's turns count in the loss, with the "
+          "token that ends them. Needs the tokenizer bpe.")},
+    {ENUM(data.documents, documents_names, "joined", FIXED,
+          "separate: attention does not read across documents that share a sample, and the first token of a document "
+          "is not predicted. joined: a sample is one text, whatever it contains.")},
+    {ENUM(data.packing, packing_names, "wrapped", FIXED,
+          "wrapped: documents follow each other and are cut every train.seq tokens. best_fit: samples are filled with "
+          "whole documents, as tightly as they fit, and only longer ones are cut; needs data.documents: separate.")},
     {ITEMS(data.weights, data.n_weights, SCHEMA_LIST, check_weight, "[]", FIXED,
            "Makes a mixture of the items of data.train: one number above 0 for each item, which is a source. Samples "
            "come from the sources in these proportions, exact to one sample after any number of steps. []: all files "
@@ -933,6 +953,7 @@ static err_t complete(const struct schema_reader *r, struct job_spec *job)
     }
     if (job->train.numerics == NUMERICS_PROOF && !schema_given(r, "train.dtype"))
         job->train.dtype = DT_F64;
+    job->model.documents = job->data.documents == DOCUMENTS_SEPARATE;
     if (job_arch_rules(job->model.arch)->head == HEAD_ALWAYS && !schema_given(r, "model.tied"))
         job->model.tied = true;
     return job->checkpoint.dir[0] ? OK : replace_text(&job->checkpoint.dir, "checkpoints", job->name);
@@ -1049,6 +1070,8 @@ static err_t order_check(const struct job_spec *before, const struct job_spec *a
                        "MODEL, then dtctl ckpt import MODEL JOB.yaml. " KEEP_ORDER);
     const char *key = !same_texts(a->weights, a->n_weights, b->weights, b->n_weights) ? "data.weights"
                       : !same_texts(a->passes, a->n_passes, b->passes, b->n_passes)   ? "data.passes"
+                      : a->documents != b->documents                                  ? "data.documents"
+                      : a->packing != b->packing                                      ? "data.packing"
                       : a->shuffle != b->shuffle                                      ? "data.shuffle"
                                                                                       : NULL;
     return key ? why_set(why, ERR_INVALID,
@@ -1067,6 +1090,8 @@ static void order_take(struct job_data *to, const struct job_data *from)
     to->passes = from->passes;
     to->n_passes = from->n_passes;
     to->shuffle = from->shuffle;
+    to->documents = from->documents;
+    to->packing = from->packing;
 }
 
 err_t job_resume_check(const struct job_spec *before, const struct job_spec *after, struct why *why)

@@ -153,6 +153,13 @@ static inline bool job_layer_has_window(const struct job_model *m, int64_t layer
     .router_group_best = 1, .rope_part = 1, .rope_low = 1, .rope_high = 4, .rope_fast = 32, .rope_slow = 1, \
     .embed_scale = 1, .residual_scale = 1, .logit_scale = 1
 
+/* joined: attention reads across documents, and their first tokens are predicted. separate: neither. */
+enum data_documents { DOCUMENTS_JOINED, DOCUMENTS_SEPARATE };
+/* wrapped: documents follow each other and are cut every train.seq tokens. best_fit: whole ones fill samples. */
+enum data_packing { PACKING_WRAPPED, PACKING_BEST_FIT };
+/* How conversations become tokens (common/data/chat.h). */
+enum chat_template { CHAT_NONE, CHAT_LLAMA3, CHAT_CHATML, CHAT_MISTRAL, CHAT_GEMMA, CHAT_PHI };
+
 /* Whether all samples of a source are shuffled, or blocks of them and then the samples of windows of blocks. */
 enum data_shuffle { SHUFFLE_SAMPLES, SHUFFLE_BLOCKS };
 /* keep: a resumed job must have the checkpoint's order of the data. new: it may have another one. */
@@ -171,6 +178,9 @@ struct job_data {
      * are decimal numbers; n_weights 0: all files of `train` are joined into one source. */
     char **weights, **passes;
     int n_weights, n_passes;
+    enum data_documents documents;
+    enum data_packing packing;
+    enum chat_template template;
     enum data_shuffle shuffle;
     enum data_change order;
     char *cache; /* folder for prepared data sets; "": in the user's cache */

@@ -411,6 +411,29 @@ static bool passes_broken(const struct job_spec *j, char ret[SENTENCE])
                   d->n_passes, d->n_weights);
 }
 
+static bool documents_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    const struct arch_rules *arch = job_arch_rules(j->model.arch);
+    return j->data.documents == DOCUMENTS_SEPARATE && !arch->rotary &&
+           BROKEN("%s has a table of positions, which this version cannot begin again in each document: write joined, "
+                  "or model.arch llama",
+                  arch->name);
+}
+
+static bool packing_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    return j->data.packing == PACKING_BEST_FIT && j->data.documents != DOCUMENTS_SEPARATE &&
+           BROKEN("a sample of whole documents needs boundaries between them: set data.documents to separate, or write "
+                  "wrapped");
+}
+
+static bool template_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    return j->data.template != CHAT_NONE && j->data.tokenizer != TOKENIZER_BPE &&
+           BROKEN("its tokens are in tokenizer files, which only the tokenizer bpe reads: write none, or set "
+                  "data.tokenizer to bpe");
+}
+
 static bool micro_batch_broken(const struct job_spec *j, char ret[SENTENCE])
 {
     return j->train.micro_batch > j->train.global_batch &&
@@ -803,6 +826,9 @@ static const struct rule rules[] = {
     {OVER(model.shared_gate, shared_gate_broken)},
     {OVER(model.vocab, vocab_broken)},
     {OVER(data.lowercase, lowercase_broken)},
+    {OVER(data.template, template_broken)},
+    {OVER(data.documents, documents_broken)},
+    {OVER(data.packing, packing_broken)},
     {OVER(data.weights, weights_broken)},
     {OVER(data.passes, passes_broken)},
     {OVER(data.tokenizer_files, tokenizer_files_broken)},

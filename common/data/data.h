@@ -100,8 +100,9 @@ struct data_prepare {
     const char *cache;      /* folder; NULL or "": $XDG_CACHE_HOME/dtd/data, else ~/.cache/dtd/data */
     const char *format;     /* of the files (formats.h); NULL, "" or "auto": by content */
     const char *field;      /* key or column of the text; NULL or "": the format's default */
-    const char *bos, *eos;  /* tokens around each document, as doc_ends.h defines them; NULL or "": file and auto */
-    int threads;            /* that encode documents; 0: one per usable CPU */
+    enum chat_template template; /* of conversations; CHAT_NONE: they are refused */
+    const char *bos, *eos; /* tokens around each document, as doc_ends.h defines them; NULL or "": file and auto */
+    int threads;           /* that encode documents; 0: one per usable CPU */
     void (*progress)(int64_t done_bytes, int64_t total_bytes, void *arg); /* may be NULL */
     void *arg;
     int64_t shard_tokens; /* maximum tokens per shard; 0: 2^30. Not part of the hash, because the data is the same */
@@ -163,6 +164,9 @@ struct data_source {
 /* Number of files; 0: the set does not list them, because it is of version 1. */
 int data_sources(const struct data_set *d);
 struct data_source data_source(const struct data_set *d, int i);
+
+/* Tokens [at, at + n) of the set, and whether the prediction of each counts in the source. */
+NODISCARD err_t data_read(const struct data_set *d, int64_t at, int64_t n, int32_t *ret_ids, uint8_t *ret_weights);
 
 /* Reads every byte (of files that the set uses in place: a fingerprint) and compares the SHA-256 hashes with the index.
  * ERR_CORRUPT: the sentence names the file. */

@@ -17,9 +17,31 @@ static err_t refuse_turns(struct preparation *x, const struct input *in, const s
 {
     return why_set(x->why, ERR_UNSUPPORTED,
                    "%s: row %" PRId64
-                   " is a conversation (%s, ..). Conversations need a chat template, and there is none "
-                   "yet; write input_ids and loss_mask instead",
+                   " is a conversation (%s, ..): set data.template to the chat template of the model, or write "
+                   "input_ids and loss_mask instead",
                    in->path, d->row, d->turns[0].role);
+}
+
+/* Passes a conversation on as ids with weights. */
+static err_t render_turns(struct preparation *x, int i, const struct document *d, each_document_fn *each, void *arg)
+{
+    const struct input *in = &x->sources[i].input;
+    struct buf ids = {0}, weights = {0};
+    if (!x->chat)
+        return refuse_turns(x, in, d);
+    err_t err = chat_render(x->chat, d->turns, d->n_turns, &ids, &weights, x->why);
+    if (err) {
+        why_prefix(x->why, err, "%s: row %" PRId64, in->path, d->row);
+    } else {
+        const struct document rendered = {.row = d->row,
+                                          .ids = (const int32_t *)(const void *)ids.data,
+                                          .weights = weights.data,
+                                          .n_ids = (int64_t)weights.len};
+        err = each(arg, i, &rendered);
+    }
+    buf_fini(&ids);
+    buf_fini(&weights);
+    return err;
 }
 
 static err_t read_documents(struct preparation *x, int i, each_document_fn *each, void *arg)
@@ -37,7 +59,7 @@ static err_t read_documents(struct preparation *x, int i, each_document_fn *each
         struct document d;
         err = r.docs->ops->next(r.docs, &d, &end, x->why);
         if (!err && !end)
-            err = d.n_turns ? refuse_turns(x, in, &d) : each(arg, i, &d);
+            err = d.n_turns ? render_turns(x, i, &d, each, arg) : each(arg, i, &d);
         preparation_report(x, r.file.consumed - reported);
         reported = r.file.consumed;
     }
@@ -166,10 +188,14 @@ err_t documents_write(struct preparation *x, struct shard_writer *shards)
     err_t err = documents_list(x);
     if (err)
         return err;
+    if (x->p->template != CHAT_NONE && (err = chat_new(x->p->template, x->tokenizer, &x->chat, x->why)))
+        return err;
     marks_writer_init(&w.marks, x->temp);
     err = batch_pool_new(x->tokenizer, &x->ends, thread_count(x), &w.pool);
     err = err ? preparation_fail(x, err) : write_all(&w);
     batch_pool_free(w.pool);
     marks_writer_fini(&w.marks);
+    chat_free(x->chat);
+    x->chat = NULL;
     return err;
 }

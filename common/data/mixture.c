@@ -2,7 +2,6 @@
 #include "common/data/mixture.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,25 +10,19 @@ const char *mixture_hash(const struct job_data *d, int source)
     return source ? d->more_hashes[source - 1] : d->train_hash;
 }
 
-static err_t too_short(const struct mixture_source *s, const struct job_spec *job, int i, struct why *why)
+/* Names the source of a mixture in an error. */
+static err_t source_fail(const struct job_data *d, int i, err_t err, struct why *why)
 {
-    char which[64] = "";
-    if (mixture_is(&job->data))
-        snprintf(which, sizeof(which), "source %d has ", i + 1);
-    const int64_t tokens = data_tokens(s->set);
-    return why_set(why, ERR_INVALID,
-                   "data.train: %s%" PRId64 " tokens, but one sample of train.seq %" PRId64 " needs %" PRId64
-                   ". Provide more text, or set train.seq to at most %" PRId64,
-                   which, tokens, job->train.seq, job->train.seq + 1, tokens > 1 ? tokens - 1 : 1);
+    if (!err || !mixture_is(d))
+        return err ? why_prefix(why, err, "data.train") : OK;
+    return why_prefix(why, err, "data.train[%d]", i);
 }
 
 static err_t source_open(const struct job_spec *job, int i, struct mixture_source *s, struct why *why)
 {
     err_t err = data_open(job->data.cache, mixture_hash(&job->data, i), &s->set, why);
-    if (err)
-        return why_prefix(why, err, "data.train");
-    s->samples = data_samples(s->set, job->train.seq);
-    return s->samples < 1 ? too_short(s, job, i, why) : OK;
+    err = err ? err : view_open(s->set, &job->data, job->train.seq, &s->view, why);
+    return source_fail(&job->data, i, err, why);
 }
 
 static err_t passes_read(const struct job_data *d, struct mixture_source *sources, struct why *why)
@@ -62,7 +55,10 @@ static err_t order_make(const struct job_spec *job, struct mixture *m, struct wh
     err_t err = s ? OK : ERR_NOMEM;
     for (int i = 0; !err && i < m->n; i++)
         s[i] = (struct order_source){
-            .samples = m->sources[i].samples, .weight = m->sources[i].weight, .passes = m->sources[i].passes};
+
+            .samples = view_samples(m->sources[i].view),
+            .weight = m->sources[i].weight,
+            .passes = m->sources[i].passes};
     err = err ? err : order_new(s, m->n, job->train.seed, job->data.shuffle, order_block_samples(m->seq), &m->order);
     free(s);
     if (err)
@@ -100,24 +96,58 @@ err_t mixture_open(const struct job_spec *job, struct mixture *ret, struct why *
 
 void mixture_close(struct mixture *m)
 {
-    for (int i = 0; m->sources && i < m->n; i++)
+    for (int i = 0; m->sources && i < m->n; i++) {
+        view_close(m->sources[i].view);
         data_close(m->sources[i].set);
+    }
     order_free(m->order);
     free(m->sources);
     *m = (struct mixture){0};
 }
 
-err_t mixture_sample(const struct mixture *m, int64_t position, int32_t *ret_ids, int32_t *ret_targets)
+bool mixture_masks(const struct mixture *m)
+{
+    bool masks = false;
+    for (int i = 0; i < m->n; i++)
+        masks = masks || view_masks(m->sources[i].view);
+    return masks;
+}
+
+static err_t find(const struct mixture *m, int64_t position, const struct data_view **ret, int64_t *ret_sample)
 {
     int source;
-    int64_t sample;
     if (position >= order_end(m->order))
         return ERR_INVALID;
-    order_at(m->order, position, &source, &sample);
-    return data_sample(m->sources[source].set, m->seq, sample, ret_ids, ret_targets);
+    order_at(m->order, position, &source, ret_sample);
+    *ret = m->sources[source].view;
+    return OK;
+}
+
+err_t mixture_sample(const struct mixture *m, int64_t position, int32_t *ret_ids, int32_t *ret_targets)
+{
+    const struct data_view *v;
+    int64_t sample;
+    err_t err = find(m, position, &v, &sample);
+    return err ? err : view_sample(v, sample, ret_ids, ret_targets);
+}
+
+err_t mixture_begins(const struct mixture *m, int64_t position, int32_t *ret)
+{
+    const struct data_view *v;
+    int64_t sample;
+    err_t err = find(m, position, &v, &sample);
+    return err ? err : view_begins(v, sample, ret);
+}
+
+err_t mixture_count(const struct mixture *m, int64_t position, int64_t *ret)
+{
+    const struct data_view *v;
+    int64_t sample;
+    err_t err = find(m, position, &v, &sample);
+    return err ? err : view_count(v, sample, ret);
 }
 
 double mixture_passes(const struct mixture *m, int source, int64_t positions)
 {
-    return (double)order_count(m->order, source, positions) / (double)m->sources[source].samples;
+    return (double)order_count(m->order, source, positions) / (double)view_samples(m->sources[source].view);
 }

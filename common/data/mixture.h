@@ -6,10 +6,11 @@
 #include "common/conf/job.h"
 #include "common/data/data.h"
 #include "common/data/order.h"
+#include "common/data/view.h"
 
 struct mixture_source {
     struct data_set *set;
-    int64_t samples;
+    struct data_view *view;
     int64_t weight, passes; /* as in order_source */
 };
 
@@ -32,8 +33,12 @@ const char *mixture_hash(const struct job_data *d, int source);
  * numbers, or all sources together give fewer samples than the job's steps need; the sentence begins with the key. */
 NODISCARD err_t mixture_open(const struct job_spec *job, struct mixture *ret, struct why *why);
 void mixture_close(struct mixture *m); /* legal on a zeroed struct */
-/* Writes the sample at the global position as data_sample does. */
+/* Whether targets of some samples may not count. */
+bool mixture_masks(const struct mixture *m);
+/* The sample at the global position, as the functions of view.h. */
 NODISCARD err_t mixture_sample(const struct mixture *m, int64_t position, int32_t *ret_ids, int32_t *ret_targets);
+NODISCARD err_t mixture_begins(const struct mixture *m, int64_t position, int32_t *ret);
+NODISCARD err_t mixture_count(const struct mixture *m, int64_t position, int64_t *ret);
 /* How often the job's steps pass over the source. */
 double mixture_passes(const struct mixture *m, int source, int64_t positions);
 

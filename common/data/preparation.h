@@ -2,6 +2,7 @@
 #ifndef DTD_COMMON_DATA_PREPARATION_H
 #define DTD_COMMON_DATA_PREPARATION_H
 
+#include "common/data/chat.h"
 #include "common/data/data.h"
 #include "common/data/doc_ends.h"
 #include "common/data/index.h"
@@ -28,6 +29,7 @@ struct preparation {
     bool plain;           /* text, not compressed: the first version of the format */
     struct tokenizer *tokenizer;
     struct doc_ends ends;
+    struct chat *chat; /* NULL: conversations are refused */
     uint8_t *piece;
     int64_t done, total;     /* bytes, over all passes */
     struct data_index index; /* of the set that is written */

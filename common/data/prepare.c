@@ -259,6 +259,8 @@ static err_t name_documents(struct preparation *x, struct buf *text)
     err_t err = OK;
     if (is_set(x->p->field))
         err = buf_printf(text, "field %s\n", x->p->field);
+    if (!err && x->p->template != CHAT_NONE)
+        err = buf_printf(text, "template %s\n", chat_name(x->p->template));
     if (!err)
         err = print_ids(text, "before", &x->ends.before);
     if (!err)

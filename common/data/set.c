@@ -394,6 +394,14 @@ err_t data_weights(const struct data_set *d, int64_t at, int64_t n, uint8_t *ret
     return OK;
 }
 
+err_t data_read(const struct data_set *d, int64_t at, int64_t n, int32_t *ret_ids, uint8_t *ret_weights)
+{
+    if (at < 0 || n < 1 || at > d->index.tokens - n)
+        return ERR_INVALID;
+    copy_weights(d, at, n, ret_weights);
+    return copy_tokens(d, at, n, ret_ids);
+}
+
 /* Targets are tokens `at + 1` to `at + seq`. A target that begins a document belongs to none of the sample's, so
  * nothing that the model sees can predict it. */
 static err_t separate(const struct data_set *d, int64_t at, int64_t seq, int32_t *begins, uint8_t *weights)

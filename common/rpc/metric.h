@@ -11,10 +11,11 @@
 #include "common/mesh/mesh.h"
 #include "common/rpc/fields.h"
 
-/* The expert_ fields belong to mixtures of experts: tokens of the busiest expert, over the mean of its layer, in the
- * worst layer; mean entropy of the routers' choices, 1: all experts are equally likely; the smallest difference between
- * a chosen score and the next; choices that no expert computed. aux_loss and z_loss: the losses of all routers, with
- * their coefficients; training minimizes loss + aux_loss + z_loss.
+/* targets: how many targets of the step count in the loss, where not all of them do. The expert_ fields belong to
+ * mixtures of experts: tokens of the busiest expert, over the mean of its layer, in the worst layer; mean entropy of
+ * the routers' choices, 1: all experts are equally likely; the smallest difference between a chosen score and the next;
+ * choices that no expert computed. aux_loss and z_loss: the losses of all routers, with their coefficients; training
+ * minimizes loss + aux_loss + z_loss.
  *
  * In the order of the columns of `dtctl metrics` and of the keys in JSON. One row is one line: a new row changes no
  * other. */
@@ -29,6 +30,7 @@
     X(REAL, tokens_per_s, FIELD_REQUIRED, .column = "TOK/S", .width = 9, .late = 1, .look = LOOK_COUNT, .line = "", \
       .unit = "tok/s") \
     X(REAL, step_s, FIELD_REQUIRED, .column = "STEP_S", .width = 8, .late = 5, .look = LOOK_FIXED, .digits = 4, .unit = "s") \
+    X(INT, targets, FIELD_OPTIONAL, .column = "TARGETS", .width = 9, .late = 6, .rare = true) \
     X(REAL, expert_load, FIELD_OPTIONAL, .column = "LOAD", .width = 6, .late = 6, .digits = 3, .rare = true) \
     X(REAL, expert_entropy, FIELD_OPTIONAL, .column = "ENTROPY", .width = 7, .late = 6, .digits = 3, .rare = true) \
     X(REAL, expert_gap, FIELD_OPTIONAL, .column = "GAP", .width = 8, .late = 9, .digits = 2, .rare = true) \

@@ -236,7 +236,7 @@ static int write_index(const struct dump *d, const struct parity_result *r)
 
 static int run_and_write(struct dump *d)
 {
-    const struct engine_feed feed = {sample_of, d, count_of};
+    const struct engine_feed feed = {.sample = sample_of, .arg = d, .count = count_of};
     const struct parity_options plain = {.feed = &feed}, asked = {.feed = &feed, .before = take_logits, .arg = d};
     const int64_t vocab = d->model.job.model.vocab,
                   n = d->model.job.train.global_batch * d->model.job.train.seq * vocab;

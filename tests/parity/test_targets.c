@@ -24,7 +24,7 @@ static struct masked_run run(const char *yaml, const char *numerics, enum parity
         sets[i + 3] = layout[i];
     parity_model_init(&x.m, yaml, sets);
     struct parity_feed data = {x.m.job.train.seq, x.m.job.model.vocab, mask};
-    const struct engine_feed feed = {parity_sample, &data, parity_count};
+    const struct engine_feed feed = {.sample = parity_sample, .arg = &data, .count = parity_count};
     const struct parity_options o = {.feed = &feed};
     x.r = parity_run(&x.m, last, &o);
     for (int64_t i = 0, one; i < x.m.job.train.global_batch; i++) {

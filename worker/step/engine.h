@@ -34,6 +34,9 @@ struct engine_feed {
      * the global batch, because the mean is over the targets of all ranks, and each must know their number before the
      * first backward. */
     err_t (*count)(void *arg, int64_t index, int64_t *ret);
+    /* begins[seq]: the first place of the sample that attention sees from each place; NULL: 0 for all. Called only if
+     * the model's attention does not read across documents. */
+    err_t (*begins)(void *arg, int64_t index, int32_t *ret);
 };
 
 struct engine_config {
@@ -94,7 +97,7 @@ struct program_bindings {
 };
 
 /* Inputs that the host fills for a microbatch. */
-enum batch_part { BATCH_IDS, BATCH_TARGETS, BATCH_ROWS, BATCH_PARTS };
+enum batch_part { BATCH_IDS, BATCH_TARGETS, BATCH_ROWS, BATCH_BEGIN, BATCH_PARTS };
 
 /* Host side of a device whose memory the host cannot access: a mirror of SPACE_HOST and ENGINE_RING copies of a batch
  * that are used in turn. Everything is one pinned allocation. */
@@ -108,7 +111,7 @@ struct engine_host {
     } ring[ENGINE_RING];
     int turn;
     void *row;       /* for generation: one row of logits; with a cache a row for each sequence */
-    int32_t *sample; /* ids and targets of one whole sample, in ordinary host memory */
+    int32_t *sample; /* ids, targets and begins of one whole sample, in ordinary host memory */
 };
 
 /* Messages that were posted and that no op has waited for yet. */

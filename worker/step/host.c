@@ -65,7 +65,7 @@ err_t host_init(struct engine *e, struct why *why)
 {
     struct engine_host *h = &e->host;
     size_t parts[BATCH_PARTS], mirror = aligned(e->space_bytes[SPACE_HOST]);
-    h->sample = calloc(2 * (size_t)e->config.job->train.seq, sizeof(*h->sample));
+    h->sample = calloc(3 * (size_t)e->config.job->train.seq, sizeof(*h->sample));
     if (!h->sample)
         return why_set(why, ERR_NOMEM, "out of memory");
     if (!mirrored(e))

@@ -78,7 +78,8 @@ void run_count_bytes(const struct run *r, int sign);
 /* The buffer of a part of the batch; -1: the program does not read that part. */
 static inline int batch_buffer(const struct program *p, enum batch_part part)
 {
-    return part == BATCH_IDS ? p->ids_buffer : part == BATCH_TARGETS ? p->targets_buffer : p->rows_buffer;
+    const int buffers[BATCH_PARTS] = {p->ids_buffer, p->targets_buffer, p->rows_buffer, p->begin_buffer};
+    return buffers[part];
 }
 
 NODISCARD err_t program_bindings_init(struct engine *e, const struct program *p, struct program_bindings *ret,

@@ -25,12 +25,16 @@ struct pass {
     struct why *why;
 };
 
-/* Reads sample `index` of the feed as ids[seq], targets[seq]; beyond the end, tokens that the loss ignores. */
-static err_t read_sample(const struct pass *ps, int64_t index, int32_t *ids, int32_t *targets)
+/* Reads sample `index` of the feed as ids[seq], targets[seq], begins[seq]; beyond the end, tokens that the loss
+ * ignores. */
+static err_t read_sample(const struct pass *ps, int64_t index, int32_t *ids, int32_t *targets, int32_t *begins)
 {
     const size_t n = (size_t)ps->program->seq;
+    memset(begins, 0, n * sizeof(*begins));
     if (index < ps->end) {
         err_t err = ps->feed->sample(ps->feed->arg, index, ids, targets);
+        if (!err && ps->feed->begins && ps->program->begin_buffer >= 0)
+            err = ps->feed->begins(ps->feed->arg, index, begins);
         return err ? why_set(ps->why, err, "sample %" PRId64 " cannot be read: %s", index, err_text(err)) : OK;
     }
     memset(ids, 0, n * sizeof(*ids));
@@ -66,7 +70,7 @@ static void put_tokens(enum batch_part part, const struct pass *ps, int64_t samp
                        int32_t *to)
 {
     const int64_t seq = ps->program->seq;
-    const int32_t *whole = ps->engine->host.sample + (part == BATCH_TARGETS ? seq : 0);
+    const int32_t *whole = ps->engine->host.sample + (part == BATCH_TARGETS ? seq : part == BATCH_BEGIN ? 2 * seq : 0);
     if (part != BATCH_ROWS) {
         memcpy(to, whole + from, (size_t)n * sizeof(*to));
         return;
@@ -96,7 +100,8 @@ static err_t fill_micro(const struct pass *ps, const struct action *a)
     struct host_batch b;
     err_t err = host_batch(e, p, ps->bindings, a, &b, ps->why);
     for (int64_t i = 0; !err && ps->bindings->reads[a->chunk] && i < m->samples; i++) {
-        err = read_sample(ps, ps->first + m->first + i, e->host.sample, e->host.sample + p->seq);
+        err = read_sample(ps, ps->first + m->first + i, e->host.sample, e->host.sample + p->seq,
+                          e->host.sample + 2 * p->seq);
         if (!err)
             place_sample(ps, m, i, &b);
     }
@@ -327,7 +332,7 @@ static err_t fill_prompt(void *arg, const struct action *a)
     if (err || !e->eval_bindings.reads[a->chunk])
         return err;
     memcpy(e->host.sample, pr->ids, (size_t)pr->n * sizeof(*pr->ids));
-    memset(e->host.sample + pr->n, 0, (size_t)(p->seq - pr->n) * sizeof(*pr->ids));
+    memset(e->host.sample + pr->n, 0, (size_t)(3 * p->seq - pr->n) * sizeof(*pr->ids));
     place_sample(&ps, &(struct micro){.first = 0, .samples = 1}, 0, &b);
     return host_batch_written(e, p, a, &b, p->own_seq);
 }

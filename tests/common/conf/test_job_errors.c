@@ -174,6 +174,11 @@ TEST(rules)
         {"checkpoint.map=['a=b.*']", "checkpoint.map: expected FROM=TO with at most one * in FROM and, if FROM has "
                                      "one, at most one in TO, found the "
                                      "string \"a=b.*\""},
+        {"data.packing=best_fit", "data.packing: a sample of whole documents needs boundaries between them: set "
+                                  "data.documents to separate, or write wrapped"},
+        {"data.template=chatml",
+         "data.template: its tokens are in tokenizer files, which only the tokenizer bpe reads: "
+         "write none, or set data.tokenizer to bpe"},
         {"data.weights=[0.5, 0.5]",
          "data.weights: 2 weights for 1 items of data.train: write one for each; an item may "
          "be a pattern"},

@@ -194,6 +194,7 @@ TEST(metric_is_golden)
                               .expert_entropy = NAN,
                               .expert_gap = NAN,
                               .expert_dropped = -1,
+                              .targets = -1,
                               .expert_rounds = -1,
                               .aux_loss = NAN,
                               .z_loss = NAN,

@@ -1,0 +1,29 @@
+/* A prepared set as samples of a fixed length: cut every `seq` tokens, or packed with whole documents; with the places
+ * where documents begin, and with -1 for targets that do not count. Any number of threads may read a view. */
+#ifndef DTD_COMMON_DATA_VIEW_H
+#define DTD_COMMON_DATA_VIEW_H
+
+#include "common/conf/job.h"
+#include "common/data/data.h"
+
+struct data_view;
+/* `set` stays the caller's, and open. ERR_INVALID: documents are separate, but the set has no boundaries; or there are
+ * too few tokens for one sample. The sentence begins with the key. */
+NODISCARD err_t view_open(const struct data_set *set, const struct job_data *d, int64_t seq, struct data_view **ret,
+                          struct why *why);
+void view_close(struct data_view *v);
+int64_t view_samples(const struct data_view *v);
+/* Whether targets of some samples may not count. */
+bool view_masks(const struct data_view *v);
+/* ids[seq], targets[seq]: the next token, or -1 where it does not count. Behind the last document of a packed sample
+ * both are padding: 0 and -1. */
+NODISCARD err_t view_sample(const struct data_view *v, int64_t index, int32_t *ret_ids, int32_t *ret_targets);
+/* begins[seq]: the place in the sample where the document of each input begins (0 if before the sample), that is, the
+ * first one that attention sees. All 0 where documents are joined. */
+NODISCARD err_t view_begins(const struct data_view *v, int64_t index, int32_t *ret);
+/* How many targets of the sample count. */
+NODISCARD err_t view_count(const struct data_view *v, int64_t index, int64_t *ret);
+/* The part of the inputs that is not padding. */
+double view_filled(const struct data_view *v);
+
+#endif
