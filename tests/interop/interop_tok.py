@@ -3,6 +3,7 @@ tokenizers; and .model, .tiktoken and tekken.json files, compared with sentencep
 them.
 
     interop_tok.py BPE_TOOL bpe_side.py|tok_side.py|sp_side.py
+    interop_tok.py DTCTL chat_side.py
 
 DTD_TORCH_PYTHON names a python with tokenizers, tiktoken and, optionally, sentencepiece and mistral-common. Vocabularies are trained there, on text files of this machine.
 DTD_TOK_TEXTS: number of hostile texts for each file (default 400); from 3000 on, all code points are tried.
