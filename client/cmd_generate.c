@@ -12,16 +12,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MAX_ARGS 20
+#define MAX_STOPS 16 /* as many as the worker takes */
+#define MAX_ARGS (32 + 2 * MAX_STOPS)
 
 struct generate_args {
     struct global *global;
     const char *checkpoint;
     struct buf text; /* of a prompt that was read from a file */
-    const char *prompt, *tokens, *temperature, *top_k, *seed, *tp, *pp;
+    const char *prompt, *prompts, *tokens, *temperature, *top_k, *top_p, *min_p, *penalty, *seed, *batch, *tp, *pp;
+    const char *stops[MAX_STOPS];
+    int n_stops;
+    bool ignore_eos, json;
 };
 
-enum { KEY_TP = 256, KEY_PP };
+enum { KEY_TP = 256, KEY_PP, KEY_TOP_P, KEY_MIN_P, KEY_PENALTY, KEY_STOP, KEY_IGNORE_EOS, KEY_PROMPTS, KEY_BATCH };
 
 static const struct argp_option options[] = {
     {"prompt", 'p', "TEXT", 0, "Text to continue (default: empty); -: read it from standard input", 0},
@@ -29,6 +33,14 @@ static const struct argp_option options[] = {
     {"tokens", 'n', "N", 0, "Number of tokens to generate (default 100)", 0},
     {"temperature", 't', "T", 0, "Sampling temperature; 0: always the most likely token (default 1)", 0},
     {"top-k", 'k', "K", 0, "Sample from the K most likely tokens; 0: from all (default 0)", 0},
+    {"top-p", KEY_TOP_P, "P", 0, "Sample from the most likely tokens that have probability P together (default 1)", 0},
+    {"min-p", KEY_MIN_P, "P", 0, "Sample from tokens at least P times as likely as the best one (default 0)", 0},
+    {"repetition-penalty", KEY_PENALTY, "X", 0, "Make tokens of the text less likely (default 1: no change)", 0},
+    {"stop", KEY_STOP, "TEXT", 0, "End the text before TEXT; may be repeated", 0},
+    {"ignore-eos", KEY_IGNORE_EOS, NULL, 0, "Go on after a token that ends a text", 0},
+    {"prompts", KEY_PROMPTS, "FILE", 0,
+     "Continue every line of a file; lines of JSON are strings or objects with a prompt", 0},
+    {"batch", KEY_BATCH, "N", 0, "With --prompts: so many at a time (default 8)", 0},
     {"seed", 's', "S", 0, "Seed; the same seed gives the same text (default 1)", 0},
     {"tp", KEY_TP, "N", 0, "Split every layer into N parts (default 1)", 0},
     {"pp", KEY_PP, "N", 0, "Split the layers into N stages (default 1)", 0},
@@ -122,6 +134,29 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case 's':
         a->seed = check_integer(state, "seed", arg);
         return 0;
+    case KEY_TOP_P:
+        a->top_p = check_real(state, "top-p", arg);
+        return 0;
+    case KEY_MIN_P:
+        a->min_p = check_real(state, "min-p", arg);
+        return 0;
+    case KEY_PENALTY:
+        a->penalty = check_real(state, "repetition-penalty", arg);
+        return 0;
+    case KEY_STOP:
+        if (!*arg || a->n_stops == MAX_STOPS)
+            argp_error(state, "--stop '%s': expected at most %d texts, none of them empty", arg, MAX_STOPS);
+        a->stops[a->n_stops++] = arg;
+        return 0;
+    case KEY_IGNORE_EOS:
+        a->ignore_eos = true;
+        return 0;
+    case KEY_PROMPTS:
+        a->prompts = arg;
+        return 0;
+    case KEY_BATCH:
+        a->batch = check_degree(state, "batch", arg);
+        return 0;
     case KEY_TP:
         a->tp = check_degree(state, "tp", arg);
         return 0;
@@ -136,6 +171,10 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case ARGP_KEY_NO_ARGS:
         argp_error(state, "which checkpoint or job?");
         return 0;
+    case ARGP_KEY_END:
+        if (a->prompts && *a->prompt)
+            argp_error(state, "use either --prompt, --file or --prompts");
+        return 0;
     default:
         return ARGP_ERR_UNKNOWN;
     }
@@ -146,10 +185,19 @@ static int worker_exec(const struct generate_args *args, const char *step_dir)
 {
     const struct {
         const char *option, *value;
-    } table[] = {{"--generate", step_dir},   {"--prompt", args->prompt},
-                 {"--tokens", args->tokens}, {"--temperature", args->temperature},
-                 {"--top-k", args->top_k},   {"--seed", args->seed},
-                 {"--tp", args->tp},         {"--pp", args->pp}};
+    } table[] = {{"--generate", step_dir},
+                 {"--prompt", args->prompts ? NULL : args->prompt},
+                 {"--prompts", args->prompts},
+                 {"--tokens", args->tokens},
+                 {"--temperature", args->temperature},
+                 {"--top-k", args->top_k},
+                 {"--top-p", args->top_p},
+                 {"--min-p", args->min_p},
+                 {"--repetition-penalty", args->penalty},
+                 {"--seed", args->seed},
+                 {"--batch", args->batch},
+                 {"--tp", args->tp},
+                 {"--pp", args->pp}};
     const char *argv[MAX_ARGS] = {"dt-worker"};
     char program[PATH_MAX];
     struct why why = {0};
@@ -162,12 +210,20 @@ static int worker_exec(const struct generate_args *args, const char *step_dir)
             argv[n++] = table[i].option;
             argv[n++] = table[i].value;
         }
+    for (int i = 0; i < args->n_stops; i++) {
+        argv[n++] = "--stop";
+        argv[n++] = args->stops[i];
+    }
+    if (args->ignore_eos)
+        argv[n++] = "--ignore-eos";
+    if (args->json)
+        argv[n++] = "--json";
     signal(SIGPIPE, SIG_DFL);
     execv(program, (char **)argv);
     return command_complain(EXIT_ERROR, "%s: %s", program, strerror(errno));
 }
 
-/* ---- JSON: the worker is a child process, and its output becomes one string ---- */
+/* ---- JSON: the worker is a child process, which prints an object in a line for each prompt ---- */
 
 static int worker_read(const struct generate_args *args, const char *step_dir, struct buf *ret)
 {
@@ -189,16 +245,41 @@ static int worker_read(const struct generate_args *args, const char *step_dir, s
     return WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_ERROR;
 }
 
-static int generate_json(const struct generate_args *args, const char *step_dir)
+/* The objects of all lines, each with the checkpoint; NULL: out of memory, or the worker printed something else. */
+static json_t *results_of(const struct buf *lines, const char *step_dir)
 {
-    struct buf text = {0};
-    int code = worker_read(args, step_dir, &text);
-    if (!code)
-        code = command_json(args->global,
-                            json_pack("{s:o, s:o, s:o}", "checkpoint", json_of_text(step_dir, strlen(step_dir)),
-                                      "prompt", json_of_text(args->prompt, strlen(args->prompt)), "text",
-                                      json_of_text((const char *)text.data, text.len)));
-    buf_fini(&text);
+    json_t *list = json_array();
+    const char *at = (const char *)lines->data, *end = at + lines->len;
+    while (list && at < end) {
+        const char *stop = memchr(at, '\n', (size_t)(end - at));
+        const size_t len = (size_t)((stop ? stop : end) - at);
+        json_t *one = json_loadb(at, len, 0, NULL);
+        if (json_object_set_new(one, "checkpoint", json_of_text(step_dir, strlen(step_dir))) ||
+            json_array_append_new(list, one)) {
+            json_decref(list);
+            return NULL;
+        }
+        at += len + 1;
+    }
+    return list;
+}
+
+/* One prompt gives an object, several an array, or with jsonl a line each. */
+static int generate_json(struct generate_args *args, const char *step_dir)
+{
+    struct buf lines = {0};
+    args->json = true;
+    int code = worker_read(args, step_dir, &lines);
+    json_t *list = code ? NULL : results_of(&lines, step_dir);
+    if (!code && !list)
+        code = command_complain(EXIT_ERROR, "the output of dt-worker is not JSON");
+    const bool whole = args->prompts && args->global->format == OUT_JSON;
+    if (!code && whole)
+        code = command_json(args->global, json_incref(list));
+    for (size_t i = 0; !code && !whole && i < json_array_size(list); i++)
+        code = command_json(args->global, json_incref(json_array_get(list, i)));
+    json_decref(list);
+    buf_fini(&lines);
     return code;
 }
 
@@ -213,7 +294,10 @@ int cmd_generate(struct global *g, int argc, char **argv)
             "Continues a prompt with the model of a checkpoint: a step folder, or the newest one of a folder of "
             "checkpoints or of a job. Only a job's number needs a daemon. The parts of a split model (--tp, --pp) are "
             "threads, each with its share of the parameters and of the cores; the text is the same except for "
-            "rounding. With -o json, prints an object with checkpoint, prompt and text (the prompt included)."
+            "rounding. A text ends after --tokens, at a token that ends a text (<|endoftext|>, </s> and others that "
+            "the "
+            "tokenizer has), or before a --stop. With -o json, prints an object with checkpoint, prompt, text (the "
+            "prompt included), tokens and ended (length, end or stop); with --prompts an array of them."
             "\vExample:\n  dtctl generate checkpoints/first-job --prompt \"This License\" --tokens 300 --temperature "
             "0.8"};
     struct generate_args args = {.global = g, .prompt = "", .tokens = "100"};

@@ -1,28 +1,22 @@
-/* checkpoint -> spec, tokenizer, graph -> generation program -> parameters -> one token at a time
+/* checkpoint -> spec, tokenizer, graph -> decoding program -> parameters -> tokens (continue.c)
  *
  * A model in parts (--tp, --pp) has one thread (rank) per part; they use the same transport as a job's workers on one
  * node. Each rank opens the checkpoint, loads its boxes and processes the same tokens. A rank with logits chooses the
  * next token, all ranks agree on it, and rank 0 writes the text. If a rank fails, all ranks end, and the cause is
- * printed once.
- *
- * Each token runs the whole window through the model: there is no cache of keys and values, and the result of a
- * position does not depend on later positions. If positions are rotary, the window is only as long as prompt and
- * continuation. Random numbers are counter-based: the same seed gives the same text on every machine that rounds in the
- * same way. */
+ * printed once. */
 #include "worker/generate.h"
 
 #include "common/base/cpus.h"
 #include "common/base/file.h"
-#include "common/base/rng.h"
 #include "common/ckpt/ckpt.h"
 #include "common/conf/job_rules.h"
 #include "common/data/data.h"
 #include "common/plan/models/build.h"
+#include "worker/continue.h"
+#include "worker/prompts.h"
 #include "worker/step/snapshot.h"
 
 #include <errno.h>
-#include <inttypes.h>
-#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -36,13 +30,13 @@
 /* Data that the ranks share. */
 struct generate_group {
     const struct generate *ask;
+    char *const *prompts;
+    int n_prompts;
     int world, fd; /* fd: the shared segment; -1 for a single rank */
     _Atomic int over;
 };
 
 struct generator {
-    bool terminal;     /* standard output is one */
-    uint8_t last_byte; /* written to the terminal */
     struct generate_group *group;
     const struct generate *ask;
     int rank;
@@ -54,58 +48,11 @@ struct generator {
     struct graph graph;
     struct dev *dev;
     struct engine engine;
-    struct buf ids, text;
-    int32_t *order;
+    struct buf *ids; /* by prompt */
     pthread_t thread;
     err_t err;
     struct why why;
 };
-
-/* ---- choosing ---- */
-
-struct ranked {
-    const float *logits;
-};
-
-static int by_logit(const void *a, const void *b, void *arg)
-{
-    const float *logits = ((const struct ranked *)arg)->logits;
-    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
-    if (logits[x] != logits[y])
-        return logits[x] > logits[y] ? -1 : 1;
-    return (x > y) - (x < y);
-}
-
-static int32_t largest(const float *logits, int64_t n)
-{
-    int64_t best = 0;
-    for (int64_t i = 1; i < n; i++)
-        if (logits[i] > logits[best])
-            best = i;
-    return (int32_t)best;
-}
-
-int32_t generate_choose(const float *logits, int64_t n, const struct generate *g, int64_t position, int32_t *order)
-{
-    struct ranked r = {logits};
-    int64_t k = g->top_k > 0 && g->top_k < n ? g->top_k : n;
-    double top = (double)logits[largest(logits, n)], sum = 0.0;
-    if (g->temperature <= 0.0)
-        return largest(logits, n);
-    for (int64_t i = 0; i < n; i++)
-        order[i] = (int32_t)i;
-    if (k < n)
-        qsort_r(order, (size_t)n, sizeof(*order), by_logit, &r);
-    for (int64_t i = 0; i < k; i++)
-        sum += exp(((double)logits[order[i]] - top) / g->temperature);
-    double left = rng_uniform(g->seed, rng_stream("generate"), (uint64_t)position) * sum;
-    for (int64_t i = 0; i < k; i++) {
-        left -= exp(((double)logits[order[i]] - top) / g->temperature);
-        if (left < 0.0)
-            return order[i];
-    }
-    return order[k - 1];
-}
 
 /* ---- the checkpoint ---- */
 
@@ -136,22 +83,40 @@ static err_t read_tokenizer(struct generator *g, struct why *why)
 }
 
 /* An empty prompt is encoded as the end of a line. */
-static err_t read_prompt(struct generator *g, struct why *why)
+static err_t read_prompt(struct generator *g, const char *prompt, struct buf *ids, struct why *why)
 {
-    const char *prompt = g->ask->prompt;
-    err_t err = tokenizer_encode(g->tokenizer, prompt, strlen(prompt), &g->ids);
-    if (!err && g->ids.len == 0)
-        err = tokenizer_encode(g->tokenizer, "\n", 1, &g->ids);
-    if (!err && g->ids.len == 0) /* split drops the words that it does not know */
+    err_t err = tokenizer_encode(g->tokenizer, prompt, strlen(prompt), ids);
+    if (!err && ids->len == 0)
+        err = tokenizer_encode(g->tokenizer, "\n", 1, ids);
+    if (!err && ids->len == 0) /* split drops the words that it does not know */
         return why_set(why, ERR_INVALID, "the model knows no word of the prompt; write words of its training text");
     return err ? why_set(why, err, "cannot encode the prompt: %s", err_text(err)) : OK;
 }
 
-/* Changes the spec to the layout of these ranks, which is independent of the job's layout. */
+static err_t read_prompts(struct generator *g, struct why *why)
+{
+    g->ids = calloc((size_t)g->group->n_prompts, sizeof(*g->ids));
+    err_t err = g->ids ? OK : why_set(why, ERR_NOMEM, "out of memory");
+    for (int i = 0; !err && i < g->group->n_prompts; i++)
+        err = read_prompt(g, g->group->prompts[i], &g->ids[i], why);
+    return err;
+}
+
+/* Tokens of the longest text, and of all prompts that are processed together at first. */
+static int64_t longest_text(const struct generator *g)
+{
+    size_t most = 0;
+    for (int i = 0; i < g->group->n_prompts; i++)
+        most = g->ids[i].len > most ? g->ids[i].len : most;
+    return (int64_t)(most / sizeof(int32_t)) + g->ask->tokens;
+}
+
+/* Changes the spec to the layout of these ranks, which is independent of the job's layout. A table of positions has as
+ * many as the job's samples; without one the window is only as long as the texts. */
 static void adapt_spec(struct generator *g)
 {
     struct job_train *t = &g->job.train;
-    int64_t need = (int64_t)(g->ids.len / sizeof(int32_t)) + g->ask->tokens;
+    const int64_t need = longest_text(g), batch = g->ask->batch;
     struct job_parallel *p = &g->job.parallel;
     p->workers = g->group->world;
     p->tp = g->ask->tp;
@@ -163,6 +128,9 @@ static void adapt_spec(struct generator *g)
     p->recompute = RECOMPUTE_NONE;
     t->numerics = NUMERICS_FAST;
     t->dtype = DT_F32;
+    t->micro_batch = batch;
+    t->global_batch = need * batch < CONTINUE_ROWS ? need * batch : CONTINUE_ROWS;
+    t->global_batch = t->global_batch < batch ? batch : t->global_batch;
     if (g->job.model.vocab == 0)
         g->job.model.vocab = tokenizer_vocab(g->tokenizer);
     if (job_arch_rules(g->job.model.arch)->rotary && need < t->seq)
@@ -221,6 +189,7 @@ static err_t make_engine(struct generator *g, struct why *why)
                                          .rank = g->rank,
                                          .world = world,
                                          .generate = true,
+                                         .decode = true,
                                          .threads = cores > world ? cores / world : 1,
                                          .cancel = &g->group->over};
     return engine_init(&g->engine, &config, why);
@@ -254,89 +223,37 @@ static err_t open_model(struct generator *g, struct why *why)
     err_t err = ckpt_open(g->ask->checkpoint, &g->ckpt, why);
     err = err ? err : read_spec(g, why);
     err = err ? err : read_tokenizer(g, why);
-    err = err ? err : read_prompt(g, why);
+    err = err ? err : read_prompts(g, why);
     if (err)
         return err;
     adapt_spec(g);
     err = graph_build(&g->job.model, g->job.train.seq, &g->graph, why);
+    g->job.train.seq = longest_text(g) < g->job.train.seq ? longest_text(g) : g->job.train.seq; /* of the cache */
     err = err ? err : dev_open("cpu", 0, &g->dev, why);
     err = err ? err : make_engine(g, why);
     err = err ? err : open_comm(g, why);
     err = err ? err : engine_start(&g->engine, g->comm, why);
-    err = err ? err : generate_load(&g->engine, g->ckpt, why);
-    if (err)
-        return err;
-    g->order = calloc((size_t)g->job.model.vocab, sizeof(*g->order));
-    return g->order ? OK : why_set(why, ERR_NOMEM, "out of memory");
+    return err ? err : generate_load(&g->engine, g->ckpt, why);
 }
 
 /* ---- generation ---- */
 
-/* On a terminal, control characters of the text are shown as '?': a model that was trained on logs or on hostile text
- * may write escape sequences, which would move the cursor, set the title or answer for the user. */
-static void make_safe(uint8_t *text, size_t n, uint8_t before)
-{
-    if (n && before == 0xc2 && text[0] >= 0x80 && text[0] < 0xa0) /* two tokens make one control character */
-        text[0] = '?';
-    for (size_t i = 0; i < n; i++) {
-        bool c1 = text[i] == 0xc2 && i + 1 < n && text[i + 1] >= 0x80 && text[i + 1] < 0xa0; /* in UTF-8 */
-        if (c1)
-            text[i + 1] = '?';
-        if (c1 || (text[i] < 0x20 && text[i] != '\n' && text[i] != '\t') || text[i] == 0x7f)
-            text[i] = '?';
-    }
-}
-
-static err_t write_text(struct generator *g, struct why *why)
-{
-    if (g->terminal && g->text.len) {
-        make_safe(g->text.data, g->text.len, g->last_byte);
-        g->last_byte = g->text.data[g->text.len - 1];
-    }
-    err_t err = g->rank == 0 ? file_write_all(STDOUT_FILENO, g->text.data, g->text.len) : OK;
-    g->text.len = 0;
-    return err ? why_set(why, err, "cannot write the text: %s", err_text(err)) : OK;
-}
-
-/* Chooses token i of the continuation, the same on all ranks; only the last stage has logits. */
-static err_t choose_token(struct generator *g, int64_t i, int64_t *ret, struct why *why)
-{
-    const void *logits;
-    int64_t n = (int64_t)(g->ids.len / sizeof(int32_t)), seq = g->job.train.seq, skip = n > seq ? n - seq : 0;
-    err_t err = engine_logits(&g->engine, (const int32_t *)(const void *)g->ids.data + skip, n - skip, &logits, why);
-    if (err)
-        return err;
-    /* Rows of the embedding beyond the vocabulary are padding and represent no token. */
-    int64_t choices =
-        tokenizer_vocab(g->tokenizer) < g->job.model.vocab ? tokenizer_vocab(g->tokenizer) : g->job.model.vocab;
-    *ret = logits ? generate_choose(logits, choices, g->ask, i, g->order) : -1;
-    err = g->all ? comm_agree(g->all, ret, REDUCE_MAX) : OK;
-    return err ? why_set(why, err, "the ranks cannot agree on a token: %s", comm_why(g->comm)) : OK;
-}
-
-static err_t next_token(struct generator *g, int64_t i, struct why *why)
-{
-    int64_t chosen;
-    err_t err = choose_token(g, i, &chosen, why);
-    if (err)
-        return err;
-    int32_t id = (int32_t)chosen;
-    err = buf_append(&g->ids, &id, sizeof(id));
-    err = err ? err : tokenizer_decode(g->tokenizer, id, &g->text);
-    return err ? why_set(why, err, "cannot decode token %d: %s", (int)id, err_text(err)) : write_text(g, why);
-}
-
 static err_t generate_text(struct generator *g, struct why *why)
 {
-    g->terminal = isatty(STDOUT_FILENO);
-    err_t err = buf_printf(&g->text, "%s%s", g->ask->prompt,
-                           tokenizer_counts_words(g->job.data.tokenizer) && g->ask->prompt[0] ? " " : "");
-    err = err ? why_set(why, err, "out of memory") : write_text(g, why);
-    for (int64_t i = 0; !err && i < g->ask->tokens; i++)
-        err = next_token(g, i, why);
-    if (!err)
-        err = buf_append(&g->text, "\n", 1) ? ERR_NOMEM : write_text(g, why);
-    return err;
+    /* Rows of the embedding beyond the vocabulary are padding and represent no token. */
+    const int64_t tokens = tokenizer_vocab(g->tokenizer), rows = g->job.model.vocab;
+    const struct continuation c = {.ask = g->ask,
+                                   .rank = g->rank,
+                                   .engine = &g->engine,
+                                   .comm = g->comm,
+                                   .all = g->all,
+                                   .tokenizer = g->tokenizer,
+                                   .words = tokenizer_counts_words(g->job.data.tokenizer),
+                                   .vocab = tokens < rows ? tokens : rows,
+                                   .prompts = g->group->prompts,
+                                   .ids = g->ids,
+                                   .n = g->group->n_prompts};
+    return continue_prompts(&c, why);
 }
 
 /* ---- the ranks ---- */
@@ -357,9 +274,9 @@ static void *rank_main(void *arg)
 
 static void generator_fini(struct generator *g)
 {
-    free(g->order);
-    buf_fini(&g->ids);
-    buf_fini(&g->text);
+    for (int i = 0; g->ids && i < g->group->n_prompts; i++)
+        buf_fini(&g->ids[i]);
+    free(g->ids);
     engine_fini(&g->engine);
     if (g->all)
         comm_group_free(g->all);
@@ -401,25 +318,39 @@ static err_t first_cause(const struct generator *ranks, int n, struct why *why)
     return first ? first->err : OK;
 }
 
-err_t generate_run(const struct generate *ask, struct why *why)
+static err_t generate_prompts(struct generate_group *group, struct why *why)
 {
-    struct generate_group group = {.ask = ask, .world = (int)(ask->tp * ask->pp), .fd = -1};
-    struct generator *ranks = calloc((size_t)group.world, sizeof(*ranks));
+    struct generator *ranks = calloc((size_t)group->world, sizeof(*ranks));
     if (!ranks)
         return why_set(why, ERR_NOMEM, "out of memory");
-    if (group.world > 1)
-        group.fd = memfd_create("dtd-generate", MFD_CLOEXEC);
-    if (group.world > 1 && group.fd < 0) {
+    if (group->world > 1)
+        group->fd = memfd_create("dtd-generate", MFD_CLOEXEC);
+    if (group->world > 1 && group->fd < 0) {
         free(ranks);
-        return why_set(why, err_from_errno(errno), "cannot create memory that %d ranks share: %s", group.world,
+        return why_set(why, err_from_errno(errno), "cannot create memory that %d ranks share: %s", group->world,
                        strerror(errno));
     }
-    run_ranks(&group, ranks);
-    err_t err = first_cause(ranks, group.world, why);
-    for (int r = 0; r < group.world; r++)
+    run_ranks(group, ranks);
+    err_t err = first_cause(ranks, group->world, why);
+    for (int r = 0; r < group->world; r++)
         generator_fini(&ranks[r]);
-    if (group.fd >= 0)
-        close(group.fd);
+    if (group->fd >= 0)
+        close(group->fd);
     free(ranks);
+    return err;
+}
+
+err_t generate_run(const struct generate *ask, struct why *why)
+{
+    struct generate g = *ask;
+    struct prompts file = {0};
+    err_t err = ask->prompts ? prompts_read(ask->prompts, &file, why) : OK;
+    char *const one[] = {(char *)ask->prompt};
+    struct generate_group group = {.ask = &g, .world = (int)(ask->tp * ask->pp), .fd = -1};
+    group.prompts = ask->prompts ? file.text : one;
+    group.n_prompts = ask->prompts ? file.n : 1;
+    g.batch = g.batch < group.n_prompts ? g.batch : group.n_prompts;
+    err = err ? err : generate_prompts(&group, why);
+    prompts_fini(&file);
     return err;
 }

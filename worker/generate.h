@@ -1,30 +1,35 @@
-/* `dt-worker --generate`: continues a prompt with the model of a checkpoint. It reads the step folder directly and
- * needs no daemon. There is one thread for each of the tp x pp parts of the model; except for rounding, the text does
- * not depend on the number of parts. */
+/* `dt-worker --generate`: continues prompts with the model of a checkpoint. It reads the step folder directly and needs
+ * no daemon. There is one thread for each of the tp x pp parts of the model; except for rounding, the text does not
+ * depend on the number of parts, nor on the other prompts. */
 #ifndef DTD_WORKER_GENERATE_H
 #define DTD_WORKER_GENERATE_H
 
 #include "common/base/err.h"
+#include "worker/choose.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define GENERATE_MAX_WAYS 64 /* of tp, and of pp */
+#define GENERATE_MAX_STOPS 16
+#define GENERATE_MAX_BATCH 256
 
 struct generate {
     const char *checkpoint, *prompt;
-    int64_t tokens, top_k; /* top_k 0: choose among all tokens */
-    double temperature;    /* 0: always choose the most likely token */
-    uint64_t seed;
-    int64_t tp, pp; /* degree of tensor parallelism, number of pipeline stages; 1 x 1: the model is not divided */
+    const char *prompts; /* file (worker/prompts.h); NULL: `prompt` is the only one */
+    int64_t tokens;      /* of each continuation at most */
+    struct choose_rule rule;
+    const char *stops[GENERATE_MAX_STOPS]; /* a continuation ends before the first of these texts */
+    int n_stops;
+    bool ignore_eos; /* it does not end at tokens that end a text */
+    bool json;       /* a line of JSON for each prompt */
+    int64_t batch;   /* prompts at a time */
+    int64_t tp, pp;  /* degree of tensor parallelism, number of pipeline stages; 1 x 1: the model is not divided */
 };
 
-/* Writes the prompt, and then each token of the continuation as it is chosen, to standard output. */
+/* Writes to standard output: for a single prompt the prompt, and then each token of the continuation as it is chosen;
+ * of several, each as soon as it and all before it are complete. */
 NODISCARD err_t generate_run(const struct generate *g, struct why *why);
-
-/* The next token from `n` logits: the argument of the largest when the temperature is 0, else drawn from
- * softmax(logits / temperature) over the top_k largest, with the random number of (seed, position). `order` is scratch
- * memory for n numbers. Equal logits are ordered by index. */
-int32_t generate_choose(const float *logits, int64_t n, const struct generate *g, int64_t position, int32_t *order);
 
 struct ckpt;
 struct engine;

@@ -24,6 +24,14 @@ enum {
     KEY_TOKENS,
     KEY_TEMPERATURE,
     KEY_TOP_K,
+    KEY_TOP_P,
+    KEY_MIN_P,
+    KEY_PENALTY,
+    KEY_STOP,
+    KEY_IGNORE_EOS,
+    KEY_PROMPTS,
+    KEY_BATCH,
+    KEY_JSON,
     KEY_SEED,
     KEY_TP,
     KEY_PP,
@@ -46,6 +54,14 @@ static const struct argp_option options[] = {
     {"tokens", KEY_TOKENS, "N", 0, "Number of tokens to generate (default 100)", 0},
     {"temperature", KEY_TEMPERATURE, "T", 0, "0: always choose the most likely token (default 1)", 0},
     {"top-k", KEY_TOP_K, "K", 0, "Choose among the K most likely tokens (default 0: all)", 0},
+    {"top-p", KEY_TOP_P, "P", 0, "Choose among the most likely tokens that have probability P together (default 1)", 0},
+    {"min-p", KEY_MIN_P, "P", 0, "Choose among tokens at least P times as likely as the best (default 0)", 0},
+    {"repetition-penalty", KEY_PENALTY, "X", 0, "Make tokens of the text less likely (default 1: no change)", 0},
+    {"stop", KEY_STOP, "TEXT", 0, "End the text before TEXT; may be repeated", 0},
+    {"ignore-eos", KEY_IGNORE_EOS, NULL, 0, "Go on after a token that ends a text", 0},
+    {"prompts", KEY_PROMPTS, "FILE", 0, "Continue every line of FILE, or the prompt of every line of JSON", 0},
+    {"batch", KEY_BATCH, "N", 0, "Prompts at a time (default 8)", 0},
+    {"json", KEY_JSON, NULL, 0, "Print a line of JSON for each prompt", 0},
     {"seed", KEY_SEED, "S", 0, "Seed of the random numbers; the same seed gives the same text (default 1)", 0},
     {"tp", KEY_TP, "N", 0, "Degree of tensor parallelism (default 1)", 0},
     {"pp", KEY_PP, "N", 0, "Number of pipeline stages (default 1)", 0},
@@ -72,22 +88,28 @@ static int64_t whole(struct argp_state *state, const char *option, const char *a
     return v;
 }
 
-/* Parses a number of parts of the model. */
-static int64_t ways(struct argp_state *state, const char *option, const char *arg)
+static int64_t positive(struct argp_state *state, const char *option, const char *arg, int max)
 {
-    int64_t v = whole(state, option, arg, GENERATE_MAX_WAYS);
+    int64_t v = whole(state, option, arg, max);
     if (v < 1)
-        argp_error(state, "--%s %s: expected a number from 1 to %d", option, arg, GENERATE_MAX_WAYS);
+        argp_error(state, "--%s %s: expected a number from 1 to %d", option, arg, max);
     return v;
 }
 
-static double real(struct argp_state *state, const char *option, const char *arg)
+static double real(struct argp_state *state, const char *option, const char *arg, int max)
 {
     char *end;
     double v = strtod(arg, &end);
-    if (end == arg || *end || !(v >= 0.0 && v <= 1000.0))
-        argp_error(state, "--%s %s: expected a number from 0 to 1000", option, arg);
+    if (end == arg || *end || !(v >= 0.0 && v <= max))
+        argp_error(state, "--%s %s: expected a number from 0 to %d", option, arg, max);
     return v;
+}
+
+static void add_stop(struct generate *g, const char *arg, struct argp_state *state)
+{
+    if (!*arg || g->n_stops == GENERATE_MAX_STOPS)
+        argp_error(state, "--stop '%s': expected at most %d texts, none of them empty", arg, GENERATE_MAX_STOPS);
+    g->stops[g->n_stops++] = arg;
 }
 
 static void check(const struct args *a, struct argp_state *state)
@@ -97,6 +119,8 @@ static void check(const struct args *a, struct argp_state *state)
         argp_error(state, "use exactly one of --job, --generate, --probe and --health");
     if (a->job && a->slot < 0)
         argp_error(state, "--job needs --slot");
+    if (a->generate.prompts && *a->generate.prompt)
+        argp_error(state, "use either --prompt or --prompts");
 }
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -122,19 +146,43 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         a->generate.tokens = whole(state, "tokens", arg, 1 << 30);
         break;
     case KEY_TEMPERATURE:
-        a->generate.temperature = real(state, "temperature", arg);
+        a->generate.rule.temperature = real(state, "temperature", arg, 1000);
         break;
     case KEY_TOP_K:
-        a->generate.top_k = whole(state, "top-k", arg, INT32_MAX);
+        a->generate.rule.top_k = whole(state, "top-k", arg, INT32_MAX);
+        break;
+    case KEY_TOP_P:
+        a->generate.rule.top_p = real(state, "top-p", arg, 1);
+        break;
+    case KEY_MIN_P:
+        a->generate.rule.min_p = real(state, "min-p", arg, 1);
+        break;
+    case KEY_PENALTY:
+        a->generate.rule.penalty = real(state, "repetition-penalty", arg, 100);
+        break;
+    case KEY_STOP:
+        add_stop(&a->generate, arg, state);
+        break;
+    case KEY_IGNORE_EOS:
+        a->generate.ignore_eos = true;
+        break;
+    case KEY_PROMPTS:
+        a->generate.prompts = arg;
+        break;
+    case KEY_BATCH:
+        a->generate.batch = positive(state, "batch", arg, GENERATE_MAX_BATCH);
+        break;
+    case KEY_JSON:
+        a->generate.json = true;
         break;
     case KEY_SEED:
-        a->generate.seed = (uint64_t)whole(state, "seed", arg, INT64_MAX);
+        a->generate.rule.seed = (uint64_t)whole(state, "seed", arg, INT64_MAX);
         break;
     case KEY_TP:
-        a->generate.tp = ways(state, "tp", arg);
+        a->generate.tp = positive(state, "tp", arg, GENERATE_MAX_WAYS);
         break;
     case KEY_PP:
-        a->generate.pp = ways(state, "pp", arg);
+        a->generate.pp = positive(state, "pp", arg, GENERATE_MAX_WAYS);
         break;
     case KEY_PROBE:
         a->probe = true;
@@ -186,8 +234,10 @@ int main(int argc, char **argv)
 {
     static const struct argp argp = {options, parse, NULL, "Trains as the worker of a dtd job, or continues a prompt.",
                                      NULL,    NULL,  NULL};
-    struct args a = {.slot = -1,
-                     .generate = {.prompt = "", .tokens = 100, .temperature = 1.0, .seed = 1, .tp = 1, .pp = 1}};
+    struct args a = {
+        .slot = -1,
+        .generate = {
+            .prompt = "", .tokens = 100, .rule = {.temperature = 1.0, .seed = 1}, .batch = 8, .tp = 1, .pp = 1}};
     struct why why = {""};
     if (argc > 1 && strcmp(argv[1], "--command") == 0) /* the remaining arguments belong to the program */
         return command_become(argv + 2);

@@ -384,7 +384,9 @@ TEST(generate_hands_its_line_to_the_worker)
     struct run_result r;
     char want[PATH_MAX + 128];
     prepare();
-    run_write("dt-worker", "#!/bin/sh\nprintf '%s|' \"$@\"\necho\nexit $(cat code)\n");
+    run_write("dt-worker", "#!/bin/sh\ncase \"$*\" in *--json) cat json ;; *) printf '%s|' "
+                           "\"$@\"; echo ;; esac\nexit $(cat code)\n");
+    run_write("json", "{\"prompt\":\"hi\",\"text\":\"hi all\"}\n{\"prompt\":\"ho\",\"text\":\"ho\"}\n");
     run_write("code", "0");
     run_expect(&r, 0, "cp \"$DTD_BIN/dtctl\" . && chmod +x dt-worker");
     run_expect(&r, 0, "./dtctl generate ckpt --prompt 'This is' --tokens 7 --temperature 0.5 --top-k 3 --seed 9");
@@ -398,8 +400,16 @@ TEST(generate_hands_its_line_to_the_worker)
     expect_text(r.out, "--prompt|from a file|");
     run_expect(&r, 3, "./dtctl generate ckpt -f nowhere.txt");
     run_expect(&r, 2, "./dtctl generate ckpt -f /dev/zero");
-    run_expect(&r, 0, "./dtctl generate ckpt/step-5 -o jsonl --prompt hi");
-    expect_text(r.out, "\"prompt\": \"hi\", \"text\": \"--generate|");
+    run_expect(&r, 0,
+               "./dtctl generate ckpt --top-p 0.9 --min-p 0.1 --repetition-penalty 1.2 --stop a --stop 'b c' "
+               "--ignore-eos --prompts many.txt --batch 3");
+    expect_text(r.out, "|--prompts|many.txt|--tokens|100|--top-p|0.9|--min-p|0.1|--repetition-penalty|1.2|--batch|3|"
+                       "--stop|a|--stop|b c|--ignore-eos|\n");
+    run_expect(&r, 0, "./dtctl generate ckpt/step-5 -o jsonl --prompts many.txt");
+    expect_text(r.out, "\"prompt\": \"hi\", \"text\": \"hi all\", \"checkpoint\": ");
+    assert_non_null(strstr(strchr(r.out, '\n'), "\"prompt\": \"ho\""));
+    run_expect(&r, 0, "./dtctl generate ckpt/step-5 -o json --prompts many.txt | grep -c '^\\['");
+    run_expect(&r, 2, "./dtctl generate ckpt --prompts many.txt --prompt x");
     struct fake_control *f = start(&(struct fake_script){.steps = 20, .end_state = "done", .checkpoint_dir = root});
     run_expect(&r, 0, "./dtctl generate 7 --prompt hi --tokens 1"); /* the newest checkpoint of the job */
     snprintf(want, sizeof(want), "--generate|%s/step-10|--prompt|hi|--tokens|1|\n", root);

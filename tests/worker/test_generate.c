@@ -1,4 +1,4 @@
-/* The choice of tokens against counted frequencies, and dt-worker --generate on a checkpoint that the test writes. */
+/* dt-worker --generate on a checkpoint that the test writes. */
 #include "tests/lib/test.h"
 
 #include "common/base/file.h"
@@ -7,81 +7,16 @@
 #include "worker/generate.h"
 #include "worker/step/snapshot.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <sys/wait.h>
-
-/* ---- choosing ---- */
-
-#define N 50
-
-static void fill(float *logits)
-{
-    for (int i = 0; i < N; i++)
-        logits[i] = (float)((i * 29) % 17) / 4.0f;
-}
-
-TEST(temperature_zero_takes_the_first_of_the_largest)
-{
-    float logits[N];
-    int32_t order[N];
-    struct generate g = {.temperature = 0, .seed = 3};
-    fill(logits);
-    int best = 0;
-    for (int i = 0; i < N; i++)
-        best = logits[i] > logits[best] ? i : best;
-    for (int position = 0; position < 20; position++)
-        assert_int_equal(generate_choose(logits, N, &g, position, order), best);
-}
-
-/* Frequencies over many positions follow the softmax within four standard deviations. */
-static void check_frequencies(const struct generate *g, int64_t k)
-{
-    float logits[N];
-    int32_t order[N];
-    double p[N], sum = 0;
-    int count[N] = {0};
-    const int draws = 20000;
-    fill(logits);
-    for (int i = 0; i < N; i++) {
-        int better = 0;
-        for (int j = 0; j < N; j++)
-            better += logits[j] > logits[i] || (logits[j] == logits[i] && j < i);
-        p[i] = better < k ? exp((double)logits[i] / g->temperature) : 0;
-        sum += p[i];
-    }
-    for (int position = 0; position < draws; position++)
-        count[generate_choose(logits, N, g, position, order)]++;
-    for (int i = 0; i < N; i++) {
-        double q = p[i] / sum, deviation = sqrt(draws * q * (1 - q));
-        if (fabs(count[i] - draws * q) > 4.5 * deviation)
-            fail_msg("token %d came %d times, %.1f expected", i, count[i], draws * q);
-    }
-}
-
-TEST(tokens_have_the_frequencies_of_softmax)
-{
-    check_frequencies(&(struct generate){.temperature = 1.0, .seed = 1}, N);
-    check_frequencies(&(struct generate){.temperature = 0.5, .seed = 2}, N);
-    check_frequencies(&(struct generate){.temperature = 2.0, .seed = 3, .top_k = 7}, 7);
-}
-
-TEST(top_one_is_the_likeliest)
-{
-    float logits[N];
-    int32_t order[N];
-    fill(logits);
-    struct generate one = {.temperature = 1.0, .top_k = 1}, zero = {.temperature = 0};
-    for (int position = 0; position < 50; position++)
-        assert_int_equal(generate_choose(logits, N, &one, position, order),
-                         generate_choose(logits, N, &zero, position, order));
-}
 
 /* ---- the program ---- */
 
 #define MODEL                                                                                   \
     "name: tiny\nmodel: {arch: llama, dim: 32, layers: 3, heads: 4, kv_heads: 2, vocab: 256}\n" \
     "data: {train: [/nothing], tokenizer: bytes}\n"                                             \
-    "train: {steps: 1, seq: 24, global_batch: 1, micro_batch: 1}\ncheckpoint: {dir: /nowhere}\n"
+    "train: {steps: 1, seq: 64, global_batch: 1, micro_batch: 1}\ncheckpoint: {dir: /nowhere}\n"
 static const char yaml[] = MODEL;
 /* The spec of the training job, which has nothing to do with generation. */
 static const char laid_out[] = MODEL "parallel: {workers: 8, fsdp: 2, zero: 3, tp: 2, pp: 2, async_tp: true, "
@@ -200,7 +135,7 @@ TEST(every_tensor_is_loaded_as_it_stands)
 
 static int run(const char *arguments, char *ret, size_t size)
 {
-    char command[1024];
+    char command[2048];
     const char *bin = getenv("DTD_BIN");
     snprintf(command, sizeof(command), "%s/dt-worker %s 2>&1", bin ? bin : "bin", arguments);
     FILE *f = popen(command, "r");
@@ -264,6 +199,92 @@ TEST(a_part_that_fails_ends_all)
     assert_non_null(strstr(text, "layers"));
 }
 
+/* One line of a text of many prompts. */
+static void line_of(const char *text, int line, char *ret, size_t size)
+{
+    for (; line > 0; line--)
+        text = strchr(text, '\n') + 1;
+    snprintf(ret, size, "%.*s", (int)strcspn(text, "\n"), text);
+}
+
+/* Prompts of different lengths share a batch, more than it has places; each gets the text that it gets alone. With
+ * temperature 0, because the random numbers are those of the prompt's number. All of them together have more tokens
+ * than one round processes. */
+TEST(prompts_do_not_depend_on_each_other)
+{
+    static const char *const prompts[] = {"Once upon a time there was a dog who knew the law",
+                                          "a",
+                                          "the dog and the cat and the mouse and the elephant",
+                                          "x y z and all other letters of the whole alphabet",
+                                          "zz",
+                                          "hello to everybody who can read these few letters",
+                                          "one two three four five six seven eight nine ten 11",
+                                          "a sentence with many words that nobody would write"};
+    static const char *const ways[] = {"--batch 1", "--batch 3", "--batch 8", "--batch 8 --tp 2", "--batch 4 --pp 3"};
+    char dir[512], path[512], arguments[1400], text[16384], line[4096], want[4096], alone[8][4096];
+    make_checkpoint(dir, sizeof(dir));
+    snprintf(path, sizeof(path), "%s/prompts.jsonl", test_tmpdir());
+    FILE *f = fopen(path, "w");
+    for (int i = 0; i < 8; i++) {
+        fprintf(f, i % 2 ? "\"%s\"\n" : "{\"id\": 3, \"prompt\": \"%s\"}\n", prompts[i]);
+        snprintf(arguments, sizeof(arguments), "--generate %s --prompt '%s' --tokens 12 --temperature 0 --json", dir,
+                 prompts[i]);
+        assert_int_equal(run(arguments, alone[i], sizeof(alone[i])), 0);
+        snprintf(want, sizeof(want), "{\"prompt\":\"%s\",\"text\":\"%s", prompts[i], prompts[i]);
+        assert_memory_equal(strstr(alone[i], "{\"prompt"), want, strlen(want)); /* after the window's message */
+        assert_non_null(strstr(alone[i], "\"tokens\":12,\"ended\":\"length\"}\n"));
+    }
+    fclose(f);
+    for (size_t w = 0; w < sizeof(ways) / sizeof(ways[0]); w++) {
+        snprintf(arguments, sizeof(arguments), "--generate %s --prompts %s --tokens 12 --temperature 0 --json %s", dir,
+                 path, ways[w]);
+        assert_int_equal(run(arguments, text, sizeof(text)), 0);
+        for (int i = 0; i < 8; i++) {
+            line_of(strstr(alone[i], "{\"prompt"), 0, want, sizeof(want));
+            line_of(strstr(text, "{\"prompt"), i, line, sizeof(line));
+            assert_string_equal(line, want);
+        }
+    }
+}
+
+/* With a letter of the continuation as a stop, the text ends before it. */
+TEST(a_stop_ends_the_text)
+{
+    char dir[512], arguments[1400], text[4096], whole_text[4096];
+    make_checkpoint(dir, sizeof(dir));
+    snprintf(arguments, sizeof(arguments), "--generate %s --prompt ab --tokens 60 --top-k 100", dir);
+    assert_int_equal(run(arguments, whole_text, sizeof(whole_text)), 0);
+    char *at = strstr(whole_text, "ab") + 2;
+    while (*at && !isalnum((unsigned char)*at))
+        at++;
+    assert_true(*at);
+    snprintf(arguments, sizeof(arguments), "--generate %s --prompt ab --tokens 60 --top-k 100 --stop %c", dir, *at);
+    assert_int_equal(run(arguments, text, sizeof(text)), 0);
+    memcpy(at, "\n", 2);
+    assert_string_equal(strstr(text, "ab"), strstr(whole_text, "ab"));
+}
+
+/* Beyond the window the text goes on, and the user is told once. */
+TEST(a_text_outgrows_the_window)
+{
+    char dir[512], arguments[800], text[8192];
+    make_checkpoint(dir, sizeof(dir));
+    snprintf(arguments, sizeof(arguments), "--generate %s --prompt ab --tokens 100 --temperature 0 --json", dir);
+    assert_int_equal(run(arguments, text, sizeof(text)), 0);
+    snprintf(arguments, sizeof(arguments), "--generate %s --tokens 0 --json", dir);
+    char empty[256];
+    assert_int_equal(run(arguments, empty, sizeof(empty)), 0);
+    assert_string_equal(empty, "{\"prompt\":\"\",\"text\":\"\",\"tokens\":0,\"ended\":\"length\"}\n");
+    const char *told = strstr(text, "window of 64 ");
+    assert_non_null(told);
+    assert_null(strstr(told + 1, "window of"));
+    assert_non_null(strstr(text, "\"tokens\":100"));
+    snprintf(arguments, sizeof(arguments), "--generate %s --prompt '%s' --tokens 2 --temperature 0 --json", dir,
+             "a prompt that is much longer than the whole window of the model, which is 64 tokens");
+    assert_int_equal(run(arguments, text, sizeof(text)), 0);
+    assert_non_null(strstr(text, "\"tokens\":2"));
+}
+
 TEST(failed_generation_names_the_cause)
 {
     char text[4096];
@@ -273,6 +294,11 @@ TEST(failed_generation_names_the_cause)
     assert_int_equal(run("--tokens -1 --generate x", text, sizeof(text)), 2);
     assert_int_equal(run("--tp 0 --generate x", text, sizeof(text)), 2);
     assert_int_equal(run("--pp 65 --generate x", text, sizeof(text)), 2);
+    assert_int_equal(run("--top-p 1.5 --generate x", text, sizeof(text)), 2);
+    assert_int_equal(run("--stop '' --generate x", text, sizeof(text)), 2);
+    assert_int_equal(run("--prompt a --prompts b --generate x", text, sizeof(text)), 2);
+    assert_int_equal(run("--generate x --prompts /no/such/file", text, sizeof(text)), 3);
+    assert_non_null(strstr(text, "/no/such/file"));
     assert_int_equal(run("", text, sizeof(text)), 2);
 }
 
