@@ -8,8 +8,10 @@
 
 static const char *const space_names[SPACE_CACHE] =
     {/* no job has a cache */
+
      [SPACE_PARAM] = "parameters", [SPACE_OPT] = "optimizer", [SPACE_GRAD] = "gradients",
-     [SPACE_WORK] = "activations", [SPACE_SENT] = "messages", [SPACE_HOST] = "host"};
+     [SPACE_WORK] = "activations", [SPACE_SENT] = "messages", [SPACE_SHARED] = "collectives",
+     [SPACE_HOST] = "host"};
 
 static const char *kept_text(const struct plan_memory *m, char *text, size_t size)
 {

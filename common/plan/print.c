@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-static const char *const space_names[SPACE_COUNT] = {"param", "opt", "grad", "work", "sent", "host", "cache"};
+static const char *const space_names[SPACE_COUNT] = {"param", "opt", "grad", "work", "sent", "shared", "host", "cache"};
 static const char *const mode_names[] = {"train", "eval", "generate", "decode"};
 
 static void print_dim(FILE *out, struct graph_dim d)

@@ -31,6 +31,8 @@ enum buffer_space {
                   * ops read in place of the parameters (bfloat16, ZeRO 1 and 2), which live as long as the program.
                   * Those of ZeRO 3 have lifetimes like activations */
     SPACE_SENT,  /* messages to other stages of a pipeline, until they are received; lies in the shared segment */
+    SPACE_SHARED, /* on CPUs: values of SPACE_WORK that other ranks read in collectives; lies in the shared segment, so
+                   * that they are read in place */
     SPACE_HOST,  /* written or read by the host: token ids, targets, scalars in float64; on a GPU the device has it, and
                   * the host a mirror */
     SPACE_CACHE, /* decoding: keys and values of earlier tokens, [sequences * seq, columns of the rank's heads] for each
@@ -63,8 +65,8 @@ struct buffer {
     enum buffer_space space;
     int run;        /* the buffer that contains this one (such as all gradients of a unit), -1: none */
     bool planned;   /* has its offset as long as the program runs. memory_plan.c assigns offsets to the others of
-                     * SPACE_WORK and SPACE_GRAD by lifetime; a buffer in a run moves with it, and until then its offset
-                     * counts from the start of the run */
+                     * SPACE_WORK, SPACE_SHARED and SPACE_GRAD by lifetime; a buffer in a run moves with it, and until
+                     * then its offset   counts from the start of the run */
     int64_t bytes;  /* of one instance, at the symbols' bounds */
     int64_t offset; /* bytes from the start of its space; 64-aligned, elements of the tree too; with a pitch aligned as
                      * its rows */

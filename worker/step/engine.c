@@ -86,12 +86,12 @@ static size_t aligned(size_t n)
     return (n + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
 }
 
-/* Spaces that peers access: gradients, which all ranks reduce; messages to other ranks; with ZeRO the pieces of the
- * parameters, which all ranks gather. */
+/* Spaces that peers access: gradients, which all ranks reduce; messages to other ranks; operands of other collectives;
+ * with ZeRO the pieces of the parameters, which all ranks gather. */
 static bool is_shared(const struct engine *e, enum buffer_space s)
 {
     bool units = (e->has_train && e->train.n_units) || (e->has_eval && e->eval.n_units);
-    return s == SPACE_GRAD || s == SPACE_SENT || (s == SPACE_PARAM && units);
+    return s == SPACE_GRAD || s == SPACE_SENT || s == SPACE_SHARED || (s == SPACE_PARAM && units);
 }
 
 /* A rank alone has no peers; only the tree of canonical sums reads its leaves from shared memory. Private memory is
@@ -118,8 +118,8 @@ size_t engine_device_bytes(const struct engine *e)
  * because they must have the same offset on all ranks. */
 static void place_spaces(struct engine *e, bool shared, uint8_t *at)
 {
-    static const enum buffer_space order[] = {SPACE_GRAD, SPACE_SENT, SPACE_PARAM, SPACE_OPT,
-                                              SPACE_WORK, SPACE_HOST, SPACE_CACHE};
+    static const enum buffer_space order[] = {SPACE_GRAD, SPACE_SENT, SPACE_SHARED, SPACE_PARAM,
+                                              SPACE_OPT,  SPACE_WORK, SPACE_HOST,   SPACE_CACHE};
     for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
         enum buffer_space s = order[i];
         if (e->space[s] || (shared && !is_shared(e, s)))

@@ -1,6 +1,7 @@
-/* Offsets of buffers. Buffers in spaces that live as long as the job must not overlap. Memory in SPACE_WORK is reused,
- * and so is memory in SPACE_GRAD where gradients of local tensors are released after every microbatch (ZeRO 2 and 3).
- * For these spaces the pairs of intervals that share bytes are listed, and rank.c checks that no value is lost. */
+/* Offsets of buffers. Buffers in spaces that live as long as the job must not overlap. Memory in SPACE_WORK and
+ * SPACE_SHARED is reused, and so is memory in SPACE_GRAD where gradients of local tensors are released after every
+ * microbatch (ZeRO 2 and 3). For these spaces the pairs of intervals that share bytes are listed, and rank.c checks
+ * that no value is lost. */
 #include "common/plan/check/check.h"
 
 #include <stdlib.h>
@@ -8,8 +9,8 @@
 
 #define ALIGN 64
 
-static const char *const space_names[SPACE_COUNT] = {"SPACE_PARAM", "SPACE_OPT",  "SPACE_GRAD", "SPACE_WORK",
-                                                     "SPACE_SENT",  "SPACE_HOST", "SPACE_CACHE"};
+static const char *const space_names[SPACE_COUNT] = {"SPACE_PARAM", "SPACE_OPT",    "SPACE_GRAD", "SPACE_WORK",
+                                                     "SPACE_SENT",  "SPACE_SHARED", "SPACE_HOST", "SPACE_CACHE"};
 
 void intervals_fini(struct interval_table *p)
 {
@@ -166,7 +167,8 @@ static err_t each_overlap(const struct program *p, struct interval_table *ret, c
     for (int i = 0; i < ret->n; i++) {
         for (int k = i + 1; k < ret->n && s[k].space == s[i].space && s[k].lo < s[i].hi; k++) {
             int a = s[i].interval, b = s[k].interval;
-            if (s[i].space != SPACE_WORK && (s[i].space != SPACE_GRAD || p->sharding.zero < 2))
+            if (s[i].space != SPACE_WORK && s[i].space != SPACE_SHARED &&
+                (s[i].space != SPACE_GRAD || p->sharding.zero < 2))
                 return why_set(why, ERR_INVALID, "rank %d: buffers %s and %s share bytes of %s", p->rank,
                                p->buffers[ret->at[a].buffer].name, p->buffers[ret->at[b].buffer].name,
                                space_names[s[i].space]);

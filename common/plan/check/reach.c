@@ -276,8 +276,9 @@ void rank_put(struct rank_check *c, int interval, const struct value_layout *l, 
 {
     const struct buffer *b = rank_buffer(c, interval);
     struct value_state *s = &c->state[interval];
-    bool of_micro = !rank_is_param(c, b) && !is_of_step(c, c->intervals.at[interval].buffer) &&
-                    (b->space == SPACE_WORK || b->space == SPACE_SENT || b->space == SPACE_HOST);
+    bool of_micro =
+        !rank_is_param(c, b) && !is_of_step(c, c->intervals.at[interval].buffer) &&
+        (b->space == SPACE_WORK || b->space == SPACE_SENT || b->space == SPACE_SHARED || b->space == SPACE_HOST);
     s->value = VALUE_SET;
     s->layout = *l;
     s->reduced = reduced;

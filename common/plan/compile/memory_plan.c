@@ -89,7 +89,7 @@ static int64_t align(int64_t bytes, int64_t to)
 
 static bool is_packed(const struct buffer *b)
 {
-    return !b->planned && (b->space == SPACE_WORK || b->space == SPACE_GRAD);
+    return !b->planned && (b->space == SPACE_WORK || b->space == SPACE_SHARED || b->space == SPACE_GRAD);
 }
 
 static void *allocate(struct memory_pass *k, size_t n, size_t size)
@@ -472,6 +472,44 @@ static void pack_fini(struct memory_pass *k)
         free(all[n]);
 }
 
+/* ---- what other ranks read ---- */
+
+/* Ops of which operand 0 is read by other ranks. Pieces and gradients of units lie in the segment anyway, and messages
+ * to other stages have buffers of their own. */
+static bool is_read_by_others(enum op_kind kind)
+{
+    static const bool table[OP_KIND_COUNT] = {
+        [OP_ALL_REDUCE] = true, [OP_OWN_GATHER] = true, [OP_OWN_SCATTER] = true,
+        [OP_GATHER] = true,     [OP_SHIFT] = true,      [OP_EXCHANGE] = true,
+        [OP_BORROW] = true,     [OP_GIVE_BACK] = true,  [OP_GATHER_TOKENS] = true,
+    };
+    return table[kind];
+}
+
+static int root_of(const struct program *p, int b)
+{
+    while (p->buffers[b].run >= 0)
+        b = p->buffers[b].run;
+    return b;
+}
+
+/* Moves the operands of collectives to the segment, where other ranks read them in place; from private memory they
+ * would be copied into it and out of it. Runs move as a whole. */
+static void share_operands(struct compiler *c)
+{
+    struct program *p = c->p;
+    if (c->job->run.device != DEVICE_CPU)
+        return;
+    for (int i = 0; i < p->n_ops; i++) {
+        const int b = is_read_by_others(p->ops[i].kind) ? p->ops[i].arg[0].buffer : -1;
+        struct buffer *root = b < 0 ? NULL : &p->buffers[root_of(p, b)];
+        if (root && is_packed(root) && root->space == SPACE_WORK && !root->pitch)
+            root->space = SPACE_SHARED;
+    }
+    for (int b = 0; b < p->n_buffers; b++)
+        p->buffers[b].space = p->buffers[root_of(p, b)].space;
+}
+
 void memory_plan_place(struct compiler *c)
 {
     struct program *p = c->p;
@@ -479,6 +517,7 @@ void memory_plan_place(struct compiler *c)
     size_t buffers = (size_t)p->n_buffers;
     if (c->err)
         return;
+    share_operands(c);
     k.uses = allocate(&k, buffers, sizeof(*k.uses));
     k.list_of = allocate(&k, (size_t)p->n_ops, sizeof(int));
     k.use_of = allocate(&k, buffers, sizeof(int));
@@ -500,6 +539,7 @@ void memory_plan_place(struct compiler *c)
     }
     if (!c->err) {
         pack_space(&k, SPACE_WORK);
+        pack_space(&k, SPACE_SHARED);
         pack_space(&k, SPACE_GRAD);
     }
     pack_fini(&k);

@@ -43,6 +43,38 @@ TEST(gpt2_in_sequence_parallel_is_one_worker)
     tensor_parallel(ARCH_GPT2, true);
 }
 
+/* Values of a step that other ranks read: of groups over tp and cp. */
+static int count_read_in(const struct program *p, enum buffer_space space)
+{
+    static const enum op_kind kinds[] = {OP_ALL_REDUCE, OP_OWN_GATHER, OP_OWN_SCATTER, OP_GATHER, OP_SHIFT};
+    int n = 0;
+    for (int i = 0; i < p->n_ops; i++)
+        for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++)
+            n += p->ops[i].kind == kinds[k] && p->buffers[p->ops[i].arg[0].buffer].space == space;
+    return n;
+}
+
+/* On a GPU the collectives have the device's memory, of which no part is better than another. */
+TEST(on_a_cpu_collectives_read_in_place)
+{
+    static const int axes[][2] = {{1, 2}, {2, 1}, {2, 2}}; /* cp, tp */
+    for (int arch = 0; arch < 2; arch++)
+        for (int i = 0; i < 6; i++)
+            for (int gpu = 0; gpu < 2; gpu++) {
+                struct job_spec job = job_of((enum model_arch)arch, 1, axes[i / 2][0], axes[i / 2][1], i % 2);
+                struct fixture f;
+                job.run.device = gpu ? DEVICE_CUDA : DEVICE_CPU;
+                fixture_init(&f, &job, MODE_TRAIN);
+                for (int r = 0; r < f.n; r++) {
+                    const struct program *p = &f.programs[r];
+                    assert_true((count_read_in(p, SPACE_WORK) > 0) == gpu);
+                    assert_true((count_read_in(p, SPACE_SHARED) > 0) == !gpu);
+                    assert_true((p->space_bytes[SPACE_SHARED] > 0) == !gpu);
+                }
+                fixture_fini(&f);
+            }
+}
+
 TEST(ranks_that_share_key_value_heads_are_one_worker)
 {
     for (int kv = 1; kv <= 3; kv++)
