@@ -57,6 +57,7 @@ struct train {
     struct mixture data;
     struct split valid, test;
     struct core_share *share;
+    int numa_node;              /* as in comm_config */
     double part_ms[LOAD_PARTS]; /* durations of the parts of epoch_begin */
     err_t load_error;           /* of the checkpoint that the epoch begins with */
     bool fatal;                 /* an error of the current stage is fatal: it would happen again after a restart */
@@ -219,6 +220,7 @@ static err_t open_comm(struct train *t, struct why *why)
                                        .store = link_store(t->config->link),
                                        .rank = ep->rank,
                                        .world = ep->world,
+                                       .numa_node = t->numa_node,
                                        .epoch = ep->epoch,
                                        .shared_bytes = engine_shared_bytes(&t->engine),
                                        .timeout_ms = ARRIVE_MS,
@@ -554,7 +556,7 @@ static void epoch_end(struct train *t, err_t err, const struct why *why)
 
 /* Returns false when the device has failed and the process must exit. */
 static bool run_epoch(const struct train_config *config, const struct link_epoch *epoch, struct worker_device *device,
-                      struct arena *arena, struct core_share *share)
+                      struct arena *arena, struct core_share *share, int numa_node)
 {
     struct why why = {""};
     struct train *t = calloc(1, sizeof(*t));
@@ -567,6 +569,7 @@ static bool run_epoch(const struct train_config *config, const struct link_epoch
     t->device = device;
     t->arena = arena;
     t->share = share;
+    t->numa_node = numa_node;
     log_info("epoch begins epoch=%" PRIu64 " rank=%d world=%d resume_step=%" PRId64, epoch->epoch, epoch->rank,
              epoch->world, epoch->resume_step);
     err_t err = epoch_begin(t, &why);
@@ -598,7 +601,7 @@ err_t train_serve(const struct train_config *config)
     core_share_init(&share);
     bind_memory(&numa);
     while (!err && (err = link_next(config->link, &epoch)) == OK) {
-        err = run_epoch(config, &epoch, &device, &arena, &share) ? OK : ERR_INTERNAL;
+        err = run_epoch(config, &epoch, &device, &arena, &share, numa.home) ? OK : ERR_INTERNAL;
         link_leave(config->link);
         link_epoch_fini(&epoch);
     }

@@ -24,6 +24,7 @@ struct kern_stream *ranks_stream;
 /* The nodes of a case's ranks; NULL: all are on one node. Set before the ranks are forked. */
 static const int *node_of;
 static int node_segments[MAX_NODES];
+static const int *numa_node_of; /* the same for NUMA nodes of one machine; NULL: one */
 static struct memory_store *store;
 static const uint8_t secret[32] = "an epoch's secret, for a test's";
 
@@ -57,6 +58,7 @@ int ranks_run_one(int fd, uint64_t epoch, int rank, int world, rank_fn fn)
                                  .dev = dev,
                                  .rank = rank,
                                  .world = world,
+                                 .numa_node = numa_node_of ? numa_node_of[rank] : 0,
                                  .epoch = epoch,
                                  .shared_bytes = SHARED_BYTES,
                                  .timeout_ms = 20000};
@@ -166,6 +168,24 @@ void ranks_run_nodes(const char *backend, rank_fn fn)
         ranks_run_forked(-1, 1, layouts[i].world, fn);
         leave_nodes();
     }
+}
+
+void ranks_run_numa(const int *nodes, int world, rank_fn fn)
+{
+    int fd = ranks_segment();
+    numa_node_of = nodes;
+    ranks_run_forked(fd, 1, world, fn);
+    numa_node_of = NULL;
+    close(fd);
+}
+
+void ranks_run_numa_nodes(rank_fn fn)
+{
+    static const struct {
+        int world, numa_node_of[MAX_RANKS];
+    } layouts[] = {{4, {0, 0, 1, 1}}, {6, {5, 5, 2, 2, 9, 9}}, {5, {0, 0, 1, 1, 1}}};
+    for (size_t i = 0; i < COUNT(layouts); i++)
+        ranks_run_numa(layouts[i].numa_node_of, layouts[i].world, fn);
 }
 
 void ranks_killed_on_nodes(const char *backend, rank_fn fn)

@@ -32,6 +32,9 @@ void ranks_run_worlds(rank_fn fn); /* of 1 to 5 ranks */
 /* Nodes with 2 and 2 ranks, with 2, 1 and 3, four with 1, and two nodes whose ranks are not consecutive; each node has
  * its own segment. Skips if the backend's module is not built. */
 void ranks_run_nodes(const char *backend, rank_fn fn);
+/* One machine of which the ranks appear to lie in these NUMA nodes; in nodes of two ranks, and of different numbers. */
+void ranks_run_numa(const int *nodes, int world, rank_fn fn);
+void ranks_run_numa_nodes(rank_fn fn);
 void ranks_need_ucx(void); /* skips if its module is not built */
 bool ranks_on_nodes(void); /* the case runs over several nodes, where a call takes longer */
 /* Whether `err` is an error of a call that is running when the epoch ends; over nodes it may also be a lost peer. */

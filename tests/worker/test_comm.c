@@ -48,6 +48,80 @@ TEST(reduce_scatter_matches_the_oracle)
     ranks_run_worlds(case_scatter_everything);
 }
 
+/* ---- NUMA nodes ---- */
+
+/* The oracle adds in the order of the ranks: the bits do not depend on the nodes. */
+TEST(all_reduce_over_numa_nodes)
+{
+    ranks_run_numa_nodes(case_all_reduce_everything);
+}
+
+TEST(reduce_scatter_over_numa_nodes)
+{
+    ranks_run_numa_nodes(case_scatter_everything);
+}
+
+TEST(buffers_lie_anywhere_over_numa_nodes)
+{
+    ranks_run_numa((const int[]){0, 0, 1, 1}, 4, case_places);
+}
+
+TEST(any_group_over_numa_nodes)
+{
+    ranks_run_numa((const int[]){0, 0, 1, 1, 1}, 5, case_groups);
+}
+
+/* Bytes between nodes that all ranks have moved since the last call. */
+static int64_t border_bytes(struct comm *c, struct comm_group *all, int64_t *seen)
+{
+    int64_t bytes = ((struct shm_comm *)c)->border_bytes - *seen;
+    *seen += bytes;
+    return comm_agree(all, &bytes, REDUCE_SUM) ? -1 : bytes;
+}
+
+/* The formulas of nodes.h, for four ranks in two nodes of two and a buffer of S bytes: 2 (K - 1) S = 2 S, and
+ * (K - 1) (1 + 1/K) S = 3/2 S; in nodes that do not lie together 2 (n - n/K) S = 4 S, and 2 S. */
+static int count_border(struct comm *c, struct comm_group *all, int rank, int world, int64_t halves_reduce,
+                        int64_t halves_scatter)
+{
+    enum { N = 1 << 17 };
+    float *x = comm_shared(c);
+    const int64_t counts[] = {N / 4, N / 4, N / 4, N / 4}, bytes = (int64_t)N * 4;
+    int64_t seen = 0;
+    ranks_fill(x, N, DT_F32, rank);
+    CHECK(border_bytes(c, all, &seen) == 0);
+    CHECK(comm_reduce_scatter(all, NULL, x, x + N, counts, DT_F32, REDUCE_SUM) == OK);
+    CHECK(border_bytes(c, all, &seen) == halves_scatter * bytes / 2);
+    CHECK(comm_all_reduce(all, NULL, x, N, DT_F32, REDUCE_SUM) == OK);
+    CHECK(border_bytes(c, all, &seen) == halves_reduce * bytes / 2);
+    for (int64_t i = 0; i < N; i++)
+        CHECK((double)x[i] == ranks_oracle(ranks_everybody, world, i, DT_F32, REDUCE_SUM));
+    return 0;
+}
+
+static int count_divided(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    return count_border(c, all, rank, world, 4, 3);
+}
+
+static int count_mixed(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    return count_border(c, all, rank, world, 8, 4);
+}
+
+static int count_none(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    return count_border(c, all, rank, world, 0, 0);
+}
+
+TEST(sums_cross_the_border_of_numa_nodes_once)
+{
+    ranks_run_numa((const int[]){0, 0, 1, 1}, 4, count_divided);
+    ranks_run_numa((const int[]){0, 1, 0, 1}, 4, count_mixed);
+    ranks_run_numa((const int[]){0, 0, -1, -1}, 4, count_mixed); /* where the others are is not known */
+    ranks_run_numa((const int[]){3, 3, 3, 3}, 4, count_none);
+}
+
 TEST(broadcast_matches_the_oracle)
 {
     ranks_run_worlds(case_broadcast_everything);

@@ -280,6 +280,12 @@ TEST(scatters_of_units_have_the_bits_of_an_all_reduce)
     ranks_run_worlds(scatter_units);
 }
 
+TEST(scatters_of_units_over_numa_nodes)
+{
+    ranks_run_numa((const int[]){0, 0, 1, 1}, 4, scatter_units);
+    ranks_run_numa((const int[]){1, 1, 0, 0, 2, 2}, 6, scatter_units);
+}
+
 /* ---- groups ---- */
 
 static int some_of_five(struct comm *c, struct comm_group *all, int rank, int world)

@@ -74,7 +74,7 @@ extern const struct comm_backend comm_backend_shm, comm_backend_staged, comm_bac
 
 /* The module of a backend ("dtd-nccl.so") exports one symbol: `struct comm_module dtd_nccl_module`. The number changes
  * whenever a struct of this header or comm.h changes. */
-#define COMM_MODULE_ABI 4
+#define COMM_MODULE_ABI 5
 struct comm_module {
     int abi;
     const struct comm_backend *backend;

@@ -51,6 +51,7 @@ struct comm_config {
     /* nccl, stream, ucx: the rendezvous; used during comm_open and comm_group_new. */
     const struct comm_store *store;
     int rank, world;
+    int numa_node;             /* shm: in which all cores and the memory of this rank are; -1: in several, or unknown */
     uint64_t epoch;            /* ranks of another epoch are refused: ERR_STALE */
     size_t shared_bytes;       /* shm: bytes that this rank needs in the segment, for gradients */
     int64_t timeout_ms;        /* limit for all ranks to join */

@@ -8,7 +8,7 @@
  * A window has two halves for each direction. A rank writes a half again only after a barrier that every rank reached
  * after it had read the half. Small buffers are published as a whole and reduced by every rank, which saves a barrier.
  * All ranks add in rank order, element by element, so all get the same bits. */
-#include "worker/comm/shm/shm.h"
+#include "worker/comm/shm/nodes.h"
 
 #include <assert.h>
 #include <string.h>
@@ -77,9 +77,12 @@ static void write_results(const struct shm_all_reduce_call *c, struct shm_all_re
 {
     size_t bytes = (size_t)(m * c->size);
     for (int step = 1; step < c->g->n; step++) {
-        uint8_t *peer = shm_peer_range(c->g, (c->g->me + step) % c->g->n, 0);
-        if (peer)
-            memcpy(peer + (b.at + at) * c->size, sum, bytes);
+        const int i = (c->g->me + step) % c->g->n;
+        uint8_t *peer = shm_peer_range(c->g, i, 0);
+        if (!peer)
+            continue;
+        memcpy(peer + (b.at + at) * c->size, sum, bytes);
+        shm_count_border(c->g, i, m * c->size);
     }
     if (c->n_private > !c->shared)
         shm_pass(shm_of(c->g), shm_window(c->g, c->g->me)->out[b.turn] + at * c->size, sum, bytes);
@@ -97,8 +100,10 @@ static void reduce_slice(const struct shm_all_reduce_call *c, struct shm_all_red
     for (int64_t at = lo; at < hi; at += piece) {
         int64_t m = hi - at < piece ? hi - at : piece;
         uint8_t *mine = c->x + (b.at + at) * c->size;
-        for (int i = 0; i < c->g->n; i++)
+        for (int i = 0; i < c->g->n; i++) {
             src[i] = base[i] + at * c->size;
+            shm_count_border(c->g, i, m * c->size);
+        }
         shm_reduce(mine, src, c->g->n, m, c->dtype, c->op, false);
         write_results(c, b, at, mine, m);
     }
@@ -134,6 +139,8 @@ static err_t reduce_blocks(struct shm_all_reduce_call *c)
         c->n_private += !shm_peer_range(c->g, i, 0);
     if (!err && c->n_private == 2 && is_pair(c))
         return reduce_pair(c);
+    if (!err && c->n_private == 0 && shm_nodes_pay(c->g, c->n / ((struct shm_group *)c->g)->per_node, c->dtype))
+        return shm_nodes_all_reduce(c->g, c->x, c->n, c->dtype, c->op);
     if (c->n_private == 0)
         c->block = c->n;
     for (int64_t at = 0; !err && at < c->n; at += c->block) {

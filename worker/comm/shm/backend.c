@@ -36,6 +36,37 @@ const struct comm_backend comm_backend_shm = {
     .copy = shm_copy,
 };
 
+static int numa_node_of(const struct shm_comm *s, const struct shm_group *g, int index)
+{
+    return s->ctl->member[g->base.ranks[index]].numa_node;
+}
+
+/* Divides the group into NUMA nodes if they are as nodes.h requires. */
+static void find_nodes(const struct shm_comm *s, struct shm_group *g)
+{
+    const int n = g->base.n;
+    int per = 1;
+    bool divided = n > 0 && numa_node_of(s, g, 0) >= 0;
+    while (per < n && numa_node_of(s, g, per) == numa_node_of(s, g, 0))
+        per++;
+    for (int i = 0; i < n; i++) {
+        const int node = numa_node_of(s, g, i);
+        divided &= node >= 0 && node == numa_node_of(s, g, i / per * per);
+        for (int k = 0; k < i / per; k++)
+            divided &= node != numa_node_of(s, g, k * per);
+    }
+    divided &= per > 1 && n % per == 0;
+    g->n_nodes = divided ? n / per : 1;
+    g->per_node = divided ? per : n;
+}
+
+void shm_count_border(const struct comm_group *g, int index, int64_t bytes)
+{
+    struct shm_comm *s = shm_of(g);
+    if (s->ctl->member[g->ranks[index]].numa_node != s->ctl->member[g->comm->rank].numa_node)
+        s->border_bytes += bytes;
+}
+
 err_t shm_group_new(struct comm *c, const int *ranks, int n, int me, struct comm_group **ret)
 {
     struct shm_comm *s = (struct shm_comm *)c;
@@ -46,6 +77,7 @@ err_t shm_group_new(struct comm *c, const int *ranks, int n, int me, struct comm
         return ERR_NOMEM;
     g->base = (struct comm_group){.comm = c, .n = n, .me = me, .ranks = (int *)(g + 1)};
     memcpy(g->base.ranks, ranks, (size_t)n * sizeof(int));
+    find_nodes(s, g);
     g->barrier = &s->ctl->barrier[s->n_groups++];
     *ret = &g->base;
     return OK;

@@ -5,22 +5,12 @@
  * with the next elements of that member's stream (that member's parts, one after another). Every rank then reduces one
  * cell's worth of its own stream, from shared and private buffers alike. If no buffer is private there is a single
  * round over everything. The destination may be the rank's own part of the source, because no other rank reads it. */
-#include "worker/comm/shm/shm.h"
+#include "worker/comm/shm/scatter.h"
+
+#include "worker/comm/shm/nodes.h"
 
 #include <assert.h>
 #include <string.h>
-
-struct shm_scatter_call {
-    struct comm_group *g;
-    const uint8_t *local;
-    uint8_t *pieces;
-    const struct comm_part *parts;
-    int n;
-    int64_t size, cell; /* bytes of an element; elements of a cell */
-    enum dtype dtype;
-    enum reduce_op op;
-    bool add, shared; /* shared: whether this rank's tensors are */
-};
 
 static int64_t min_of(int64_t a, int64_t b)
 {
@@ -32,21 +22,12 @@ static int64_t max_of(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* Number of elements before member i's part; for i == g->n, of all parts. */
-static int64_t before(const struct shm_scatter_call *c, int k, int i)
-{
-    int64_t at = 0;
-    for (int j = 0; j < i; j++)
-        at += c->parts[k].counts[j];
-    return at;
-}
-
 static void publish(struct shm_scatter_call *c)
 {
     struct shm_range ranges[SHM_PARTS];
     for (int k = 0; k < c->n; k++)
-        ranges[k] =
-            (struct shm_range){c->local + c->parts[k].local * c->size, (size_t)(before(c, k, c->g->n) * c->size)};
+        ranges[k] = (struct shm_range){c->local + c->parts[k].local * c->size,
+                                       (size_t)(shm_scatter_before(c, k, c->g->n) * c->size)};
     c->shared = shm_publish_ranges(c->g, ranges, c->n);
 }
 
@@ -56,7 +37,7 @@ static void write_cell(const struct shm_scatter_call *c, int j, int64_t begin, u
     int64_t at = 0; /* offset of the part in the stream */
     for (int k = 0; k < c->n && at < begin + c->cell; k++) {
         int64_t count = c->parts[k].counts[j], lo = max_of(at, begin), hi = min_of(at + count, begin + c->cell);
-        const uint8_t *part = c->local + (c->parts[k].local + before(c, k, j)) * c->size;
+        const uint8_t *part = c->local + (c->parts[k].local + shm_scatter_before(c, k, j)) * c->size;
         if (lo < hi)
             shm_pass(shm_of(c->g), cell + (lo - begin) * c->size, part + (lo - at) * c->size,
                      (size_t)((hi - lo) * c->size));
@@ -77,7 +58,7 @@ static void write_cells(const struct shm_scatter_call *c, int64_t round)
 static const uint8_t *summand(const struct shm_scatter_call *c, int i, int k, int64_t skip, int64_t round, int64_t done)
 {
     const struct comm_group *g = c->g;
-    int64_t from = before(c, k, g->me) + skip;
+    int64_t from = shm_scatter_before(c, k, g->me) + skip;
     if (i == g->me)
         return c->local + (c->parts[k].local + from) * c->size;
     const uint8_t *peer = shm_peer_range(g, i, k);
@@ -93,8 +74,10 @@ static void reduce_range(const struct shm_scatter_call *c, int64_t begin, int64_
     int64_t at = 0;
     for (int k = 0; k < c->n && at < end; k++) {
         int64_t count = c->parts[k].counts[c->g->me], lo = max_of(at, begin), hi = min_of(at + count, end);
-        for (int i = 0; i < c->g->n && lo < hi; i++)
+        for (int i = 0; i < c->g->n && lo < hi; i++) {
             src[i] = summand(c, i, k, lo - at, round, lo - begin);
+            shm_count_border(c->g, i, (hi - lo) * c->size);
+        }
         if (lo < hi)
             shm_reduce(c->pieces + (c->parts[k].piece + lo - at) * c->size, src, c->g->n, hi - lo, c->dtype, c->op,
                        c->add);
@@ -102,7 +85,7 @@ static void reduce_range(const struct shm_scatter_call *c, int64_t begin, int64_
     }
 }
 
-static int64_t longest_stream(const struct shm_scatter_call *c)
+int64_t shm_scatter_longest(const struct shm_scatter_call *c)
 {
     int64_t most = 0;
     for (int i = 0; i < c->g->n; i++) {
@@ -121,8 +104,11 @@ static err_t scatter_parts(struct shm_scatter_call *c)
     err_t err = shm_barrier(c->g);
     if (err)
         return err;
-    const int64_t longest = longest_stream(c);
-    if (shm_all_shared(c->g)) {
+    const int64_t longest = shm_scatter_longest(c);
+    const bool all_shared = shm_all_shared(c->g);
+    if (all_shared && shm_nodes_pay(c->g, longest * ((struct shm_group *)c->g)->n_nodes, c->dtype))
+        return shm_scatter_nodes(c);
+    if (all_shared) {
         reduce_range(c, 0, longest, 0);
         return shm_barrier(c->g);
     }

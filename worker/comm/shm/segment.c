@@ -125,6 +125,7 @@ static err_t join_epoch(struct shm_comm *s, const struct comm_config *config, st
     if (me->joined)
         return why_set(why, ERR_EXISTS, "rank %d of epoch %" PRIu64 " has joined already", config->rank, config->epoch);
     me->shared_bytes = config->shared_bytes;
+    me->numa_node = config->numa_node;
     if ((atomic_load(&s->ctl->joined) & ~SHM_DEAD) + 1 == s->ctl->world) {
         err = grow_file(s->fd, shared_offset(s->ctl, config->world), why);
         if (err)

@@ -53,6 +53,7 @@ struct shm_lane {
 
 struct shm_member {
     uint32_t joined;
+    int32_t numa_node; /* comm_config.numa_node */
     uint64_t shared_bytes;
 };
 
@@ -71,7 +72,7 @@ struct shm_head {
     uint64_t latest; /* newest epoch that any rank opened; written under the file lock */
     _Alignas(SHM_PAGE) struct shm_ctl ctl[SHM_EPOCHS];
 };
-#define SHM_MAGIC 0x3330306d68735444u /* "DTshm003" */
+#define SHM_MAGIC 0x3430306d68735444u /* "DTshm004" */
 
 /* A window has two input and two output blocks, used in turn: its rank writes block b+2 only after all members have
  * read block b. `ranges`: offsets of the rank's buffers from the start of the segment, see shm_publish_ranges. */
@@ -114,6 +115,7 @@ struct shm_comm {
     void *tree_nodes;
     size_t tree_cap;
     struct shm_posts posts;
+    int64_t border_bytes; /* that sums on shared buffers moved between this rank and ranks of other NUMA nodes */
     /* Set by a backend that builds on shm (hier), else NULL: a rank that waits calls it every SHM_WATCH_MS. It may kill
      * the epoch. */
     void (*watch)(void *arg);
@@ -124,6 +126,7 @@ struct shm_comm {
 struct shm_group {
     struct comm_group base;
     struct shm_barrier *barrier;
+    int n_nodes, per_node; /* see nodes.h; n_nodes 1: the group is not divided into NUMA nodes */
 };
 
 static inline struct shm_comm *shm_of(const struct comm_group *g)
@@ -134,6 +137,8 @@ static inline struct shm_window *shm_window(const struct comm_group *g, int inde
 {
     return &shm_of(g)->windows[g->ranks[index]];
 }
+/* Counts bytes that this rank reads from or writes to memory of member `index`, if that is in another NUMA node. */
+void shm_count_border(const struct comm_group *g, int index, int64_t bytes);
 /* Whether [x, x + bytes) lies in this rank's shared bytes; true for an empty range. */
 bool shm_is_shared(const struct comm_group *g, const void *x, size_t bytes);
 /* Publishes where this rank's n <= SHM_PARTS ranges lie; other members may read them after the next barrier. Returns
