@@ -57,6 +57,12 @@ def others():
     extreme = [[2**31 - 1, 0] * 70]
     pq.write_table(pa.table({"input_ids": pa.array(extreme, type=pa.list_(pa.int32()))}), cases.file("deltas", of_ids(extreme)),
                    use_dictionary=False, column_encoding={"input_ids.list.element": "DELTA_BINARY_PACKED"})
+    # From -100 to the largest id, a difference of 32 bits wraps around.
+    wraps, labels = [[5, 2**31 - 1] * 70], [[-100, 2**31 - 1] * 70]
+    kind = pa.list_(pa.int32())
+    pq.write_table(pa.table({"input_ids": pa.array(wraps, type=kind), "labels": pa.array(labels, type=kind)}),
+                   cases.file("deltas that wrap", [(0, wraps[0], [0, 1] * 70)]), use_dictionary=False,
+                   column_encoding={"labels.list.element": "DELTA_BINARY_PACKED"})
     pq.write_table(pa.table({"text": pa.array([], type=pa.string())}), cases.file("empty", []))
     with pq.ParquetWriter(cases.file("empty row group", of_texts(["a", "b"])), pa.schema([("text", pa.string())])) as w:
         for rows in [], ["a"], [], ["b"], []:

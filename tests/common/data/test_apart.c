@@ -24,7 +24,7 @@ static void odd_close(struct doc_reader *base)
 /* The first byte of the file says what the reader does. */
 static err_t odd_next(struct doc_reader *base, struct document *ret, bool *ret_end, struct why *why)
 {
-    static const int32_t ids[] = {1, 2, 3};
+    static int32_t ids[] = {1, 2, 3};
     static const uint8_t weights[] = {1, 0, 1};
     static uint8_t large[300000];
     struct odd_reader *r = (struct odd_reader *)base;
@@ -39,6 +39,8 @@ static err_t odd_next(struct doc_reader *base, struct document *ret, bool *ret_e
                               {.row = 4, .text = large, .len = sizeof(large)}};
     if (n < 4)
         *ret = rows[n];
+    if (first == 'n') /* what a reader that keeps its promise never sends */
+        ids[1] = -2;
     if (first == 'c' && n == 2)
         *nowhere = 1;
     while (first == 'l' && n == 2) /* a loop */
@@ -112,6 +114,7 @@ TEST(an_endless_loop_is_an_error)
 TEST(nonsense_is_an_error)
 {
     assert_refuses(&apart, "k", 1, NULL, ERR_CORRUPT, "sent nonsense");
+    assert_refuses(&apart, "n", 1, NULL, ERR_CORRUPT, "sent nonsense");
 }
 
 TEST(the_process_is_confined)

@@ -34,6 +34,26 @@ TEST(strings)
     assert_refuses(&arrow_format, stream, sizeof(stream), "x", ERR_INVALID, "no column x; the columns are: text");
 }
 
+/* pyarrow always writes offsets from 0 on; the format does not ask for it. */
+TEST(offsets_that_do_not_begin_at_zero)
+{
+    static const uint8_t offsets[] = {0, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0};
+    uint8_t copy[sizeof(stream)], *at;
+    memcpy(copy, stream, sizeof(stream));
+    at = memmem(copy, sizeof(copy), offsets, sizeof(offsets));
+    assert_non_null(at);
+    at[0] = 1;
+    assert_reads(&arrow_format, copy, sizeof(copy), NULL, "0 b\n2 \n");
+    at[0] = 3;
+    assert_refuses(&arrow_format, copy, sizeof(copy), NULL, ERR_CORRUPT,
+                   "t: column text, near row 0: a buffer is shorter");
+    at[0] = 2;
+    at[4] = 1;
+    assert_refuses(&arrow_format, copy, sizeof(copy), NULL, ERR_CORRUPT, "row 0: the offsets are not in order");
+    at[0] = 0xff, at[3] = 0xff;
+    assert_refuses(&arrow_format, copy, sizeof(copy), NULL, ERR_CORRUPT, "an offset is negative");
+}
+
 TEST(a_number_is_no_stream)
 {
     static const uint8_t numbers[] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff};

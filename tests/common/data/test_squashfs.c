@@ -31,6 +31,8 @@ static void make_files(void)
         snprintf(name, sizeof(name), "src/a/small-%02d.txt", i);
         file_make_text(name, name);
     }
+    assert_int_equal(mkdir(file_path("src/a-b"), 0755), 0);
+    file_make_text("src/a-b/small-99.txt", "");
     file_make_text("src/.hidden.txt", "no");
     assert_int_equal(symlink("0.bin", file_path("src/link.bin")), 0);
     free(data);
@@ -148,6 +150,7 @@ TEST(patterns)
     assert_list(s, "/*.bin", 4, "/0.bin", "/6.bin"); /* a link is no file, and a star matches no slash */
     assert_list(s, "/a/deep/[1-5].bin", 3, "/a/deep/1.bin", "/a/deep/5.bin");
     assert_list(s, "/a/small-*.txt", 50, "/a/small-00.txt", "/a/small-49.txt");
+    assert_list(s, "/*/small-*.txt", 51, "/a-b/small-99.txt", "/a/small-49.txt"); /* a folder's order is another */
     assert_list(s, "/a/small-07.txt", 1, "/a/small-07.txt", "/a/small-07.txt");
     assert_err(ERR_NOTFOUND, squashfs_list(s, "/*.txt", &names, &n, &why)); /* not the hidden one */
     assert_non_null(strstr(why.text, "set.sqsh: no file in the image matches /*.txt"));
