@@ -193,7 +193,8 @@ TEST(folders_that_do_not_fit_are_refused_by_name)
     folder_new(a);
     replay_free(run(layouts[0], 2, a, "", "train.seed=1"));
     refused(a, 3, "train.seed=1", "/step-3 has no files: step 3 was not saved there");
-    refused(a, 1, "train.seed=2", "belongs to another job: the hash of data.train and train.seed is");
+    refused(a, 1, "train.seed=2", "belongs to another job: the hash of the data, its order and train.seed is");
+    refused(a, 1, "data.shuffle=blocks", "belongs to another job: the hash of the data, its order and train.seed is");
     refused(a, 1, "model.experts=5", "belongs to another job: model.experts is 6 there and 5 here");
     refused(a, 1, "model.experts_per_token=1", "model.experts_per_token is 2 there and 1 here");
     refused(a, 1, "train.seq=8", "step-1/0-of-2 ");

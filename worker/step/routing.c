@@ -42,13 +42,27 @@ static int64_t tokens_of(const struct routing *x)
 
 /* ---- life ---- */
 
+static void add_texts(struct hash *h, char *const *texts, int n)
+{
+    for (int i = 0; i < n; i++)
+        hash_add(h, texts[i], strlen(texts[i]) + 1);
+}
+
+/* All that makes the order of the data. A job without a mixture has the number that it always had. */
 static int64_t data_of(const struct job_spec *job)
 {
+    const struct job_data *d = &job->data;
+    const int ways[] = {(int)d->shuffle, (int)d->documents, (int)d->packing};
     const char *data = text_of(job->data.train_hash);
     struct hash h;
     hash_init(&h);
     hash_add(&h, &job->train.seed, sizeof(job->train.seed));
     hash_add(&h, data, strlen(data));
+    add_texts(&h, d->more_hashes, d->n_more_hashes);
+    add_texts(&h, d->weights, d->n_weights);
+    add_texts(&h, d->passes, d->n_passes);
+    if (ways[0] || ways[1] || ways[2])
+        hash_add(&h, ways, sizeof(ways));
     return (int64_t)(hash_end(&h) & INT64_MAX);
 }
 
@@ -110,7 +124,7 @@ static err_t check_head(const struct routing *x, const struct routing_head *h, c
         {x->head.routers, h->routers, "the number of layers with experts"},
         {x->head.seq, h->seq, "train.seq"},
         {x->head.batch, h->batch, "train.global_batch"},
-        {x->head.data, h->data, "the hash of data.train and train.seed"},
+        {x->head.data, h->data, "the hash of the data, its order and train.seed"},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         if (rows[i].here != rows[i].there)
