@@ -146,21 +146,28 @@ static int print_set(const struct global *g, const char *cache, const char *hash
     return EXIT_DONE;
 }
 
+struct preparing {
+    struct out_progress line;
+    int64_t begin_ms;
+};
+
 static void on_progress(int64_t done, int64_t total, void *arg)
 {
-    struct out_progress *progress = arg;
-    char line[96], a[OUT_NUMBER], b[OUT_NUMBER];
+    struct preparing *p = arg;
+    char line[160], a[OUT_NUMBER], b[OUT_NUMBER], rate[OUT_NUMBER], left[OUT_NUMBER];
     int64_t now = clock_mono_ms();
-    if (!out_progress_due(progress, now))
+    if (!out_progress_due(&p->line, now))
         return;
-    snprintf(line, sizeof(line), "preparing  %.0f%%  %s of %s", total > 0 ? 100.0 * (double)done / (double)total : 0,
-             out_bytes(done, a), out_bytes(total, b));
-    out_progress_draw(progress, now, line);
+    double seconds = (double)(now - p->begin_ms) / 1e3, speed = seconds > 0 ? (double)done / seconds : 0;
+    snprintf(line, sizeof(line), "preparing  %.0f%%  %s of %s  %s/s  %s left",
+             total > 0 ? 100.0 * (double)done / (double)total : 0, out_bytes(done, a), out_bytes(total, b),
+             out_bytes((int64_t)speed, rate), out_duration(speed > 0 ? (double)(total - done) / speed : -1, left));
+    out_progress_draw(&p->line, now, line);
 }
 
 static int prepare(struct data_args *args)
 {
-    struct out_progress progress;
+    struct preparing progress = {.begin_ms = clock_mono_ms()};
     struct why why = {0};
     char cwd[PATH_MAX], repeated[PATH_MAX], hash[65], **paths;
     int n;
@@ -171,7 +178,7 @@ static int prepare(struct data_args *args)
         return command_fail(err, &why);
     if (repeated[0])
         fprintf(stderr, "dtctl: warning: %s is named more than once; it is read once\n", repeated);
-    out_progress_init(&progress, stderr);
+    out_progress_init(&progress.line, stderr);
     const struct data_prepare p = {.files = paths,
                                    .n_files = n,
                                    .tokenizer = args->tokenizer,
@@ -188,7 +195,7 @@ static int prepare(struct data_args *args)
                                    .progress = on_progress,
                                    .arg = &progress};
     err = data_prepare(&p, hash, &why);
-    out_progress_clear(&progress);
+    out_progress_clear(&progress.line);
     data_paths_free(paths, n);
     return err ? command_fail(err, &why) : print_set(args->global, args->cache, hash);
 }
