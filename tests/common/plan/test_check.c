@@ -112,6 +112,35 @@ TEST(generate_passes)
     }
 }
 
+/* A cache that is too small, one cache for keys and values, and a last row for every token. */
+TEST(wrong_decoding_is_refused)
+{
+    for (int fault = 0; fault < 4; fault++) {
+        struct job_spec job = job_small(ARCH_LLAMA, 2);
+        struct fixture f;
+        job.parallel.tp = 2;
+        fixture_init(&f, &job, MODE_DECODE);
+        if (fault == 0) {
+            assert_ok(plan_check(&f.graph, f.programs, f.n, &f.why));
+            fixture_fini(&f);
+            continue;
+        }
+        for (int i = 0; i < f.programs[1].n_ops; i++) {
+            struct op *op = &f.programs[1].ops[i];
+            if (op->kind == OP_ATTENTION_CACHE && fault == 1)
+                op->seq++;
+            if (op->kind == OP_ATTENTION_CACHE && fault == 2)
+                op->arg[3].buffer = op->arg[4].buffer;
+            if (op->kind == OP_LAST_ROWS && fault == 3)
+                op->m = (struct graph_dim){SYM_TOKENS, 1};
+        }
+        assert_refused(&f, 1,
+                       fault == 1   ? WORDS("(attention_cached)", "cache.keys")
+                       : fault == 2 ? WORDS("(attention_cached)", "cache.values")
+                                    : WORDS("(last_rows)", "norm.last"));
+    }
+}
+
 TEST(a_dropped_reduce_is_refused)
 {
     struct fixture f;

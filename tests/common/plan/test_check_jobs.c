@@ -65,6 +65,8 @@ TEST(generation_passes)
             const struct choice c = {1, 1, cp, tp, 0, tp - 1};
             struct job_spec job = job_of(&c, cp > 1 ? ARCH_LLAMA : ARCH_GPT2);
             check_job(&job, MODE_GENERATE);
+            if (cp == 1)
+                check_job(&job, MODE_DECODE);
         }
 }
 

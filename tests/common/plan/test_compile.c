@@ -48,6 +48,20 @@ TEST(tiny_llama_prints_as_before)
     fixture_fini(&f);
 }
 
+/* Three sequences, and at most eight tokens at a time. */
+TEST(tiny_llama_decoding_prints_as_before)
+{
+    struct job_spec job = job_small(ARCH_LLAMA, 2);
+    struct fixture f;
+    job.model.layers = 1;
+    job.parallel.tp = 2;
+    job.train.micro_batch = 3;
+    job.train.global_batch = 8;
+    fixture_init(&f, &job, MODE_DECODE);
+    assert_golden(&f, 1, "llama_decode");
+    fixture_fini(&f);
+}
+
 /* The middle one of three ranks; the first has more tokens than the others. */
 TEST(tiny_llama_in_parts_prints_as_before)
 {
