@@ -4,6 +4,7 @@
 #include "tests/parity/harness.h"
 
 #include "common/plan/models/build.h"
+#include "tests/worker/record_device.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -51,21 +52,22 @@ struct pieces {
     int64_t chunk, each;
 };
 
-struct bench_group {
+struct decode_group {
     const struct subject *subject;
     struct pieces pieces;
     int tp, pp, fd;
     int64_t seq;
-    float *got; /* [sequences][seq][VOCAB], written by the rank that has the logits; NAN where no call gave them */
+    struct dev *dev; /* NULL: the CPU */
+    float *got;      /* [sequences][seq][VOCAB], written by the rank that has the logits; NAN where no call gave them */
 };
 
-struct bench_rank {
-    struct bench_group *group;
+struct decode_rank {
+    struct decode_group *group;
     int rank;
     pthread_t thread;
 };
 
-static void model_init(struct parity_model *m, const struct subject *s, const struct bench_group *b)
+static void model_init(struct parity_model *m, const struct subject *s, const struct decode_group *b)
 {
     parity_model_init(m, s->yaml, s->sets);
     m->job.train.numerics = NUMERICS_FAST;
@@ -81,7 +83,7 @@ static void model_init(struct parity_model *m, const struct subject *s, const st
 }
 
 /* Decodes all tokens of all sequences, whose lengths differ, piece by piece. */
-static void decode_all(struct engine *e, const struct bench_group *b)
+static void decode_all(struct engine *e, const struct decode_group *b)
 {
     int64_t done[8] = {0}, left;
     int32_t ids[8][MOST];
@@ -116,15 +118,15 @@ static void decode_all(struct engine *e, const struct bench_group *b)
 
 static void *rank_main(void *arg)
 {
-    const struct bench_rank *r = arg;
-    struct bench_group *b = r->group;
+    const struct decode_rank *r = arg;
+    struct decode_group *b = r->group;
     const int world = b->tp * b->pp;
     struct parity_model m;
     struct engine e;
     struct comm *comm = NULL;
     struct why why = {""};
     model_init(&m, b->subject, b);
-    const struct engine_config config = {.dev = test_cpu(),
+    const struct engine_config config = {.dev = b->dev ? b->dev : test_cpu(),
                                          .job = &m.job,
                                          .graph = &m.graph,
                                          .rank = r->rank,
@@ -151,9 +153,9 @@ static void *rank_main(void *arg)
     return NULL;
 }
 
-static void decode_on_ranks(struct bench_group *b)
+static void decode_on_ranks(struct decode_group *b)
 {
-    struct bench_rank ranks[MOST_RANKS];
+    struct decode_rank ranks[MOST_RANKS];
     const int world = b->tp * b->pp;
     const int64_t n = b->pieces.sequences * b->seq * VOCAB;
     b->fd = world > 1 ? memfd_create("decode", MFD_CLOEXEC) : -1;
@@ -162,7 +164,7 @@ static void decode_on_ranks(struct bench_group *b)
         b->got[i] = NAN;
     (void)test_cpu();
     for (int r = 0; r < world; r++) {
-        ranks[r] = (struct bench_rank){b, r, 0};
+        ranks[r] = (struct decode_rank){b, r, 0};
         assert_int_equal(pthread_create(&ranks[r].thread, NULL, rank_main, &ranks[r]), 0);
     }
     for (int r = 0; r < world; r++)
@@ -174,7 +176,7 @@ static void decode_on_ranks(struct bench_group *b)
 /* want[sequences][seq][VOCAB] by one rank without a cache. */
 static void oracle(const struct subject *s, int sequences, int64_t seq, float *want)
 {
-    struct bench_group b = {s, {1, 1, 1}, 1, 1, -1, seq, NULL};
+    struct decode_group b = {s, {1, 1, 1}, 1, 1, -1, seq, NULL, NULL};
     struct parity_model m;
     struct engine e;
     struct why why = {""};
@@ -197,7 +199,7 @@ static void oracle(const struct subject *s, int sequences, int64_t seq, float *w
 }
 
 /* Compares every row that a call gave, and returns their number. */
-static int compare(const struct bench_group *b, const float *want)
+static int compare(const struct decode_group *b, const float *want)
 {
     int rows = 0;
     for (int64_t i = 0; i < b->pieces.sequences * b->seq; i++) {
@@ -224,7 +226,7 @@ static void check_subject(const struct subject *s, int tp, int pp, int64_t seq)
     float *want = malloc((size_t)(3 * seq * VOCAB) * sizeof(float));
     oracle(s, 3, seq, want);
     for (size_t w = 0; w < sizeof(ways) / sizeof(ways[0]); w++) {
-        struct bench_group b = {.subject = s, .pieces = ways[w], .tp = tp, .pp = pp, .seq = seq};
+        struct decode_group b = {.subject = s, .pieces = ways[w], .tp = tp, .pp = pp, .seq = seq};
         decode_on_ranks(&b);
         const int rows = compare(&b, want);
         assert_true(rows >= (int)(ways[w].each == 1 ? ways[w].sequences * (seq - 2) : ways[w].sequences));
@@ -252,7 +254,7 @@ TEST(parts_of_a_model_share_no_cache)
 /* A call that begins before the end of what is cached replaces it from there on. */
 TEST(a_sequence_can_be_replaced)
 {
-    struct bench_group b = {&subjects[0], {1, MOST, MOST}, 1, 1, -1, MOST, NULL};
+    struct decode_group b = {&subjects[0], {1, MOST, MOST}, 1, 1, -1, MOST, NULL, NULL};
     struct parity_model m;
     struct engine e;
     struct why why = {""};
@@ -277,10 +279,27 @@ TEST(a_sequence_can_be_replaced)
     parity_model_fini(&m);
 }
 
+/* On a device whose memory the host cannot access, as a GPU's: ids, positions and logits are copied. */
+TEST(a_device_with_hidden_memory_decodes)
+{
+    static const struct subject *const some[] = {&subjects[0], &subjects[2], &subjects[3]};
+    for (size_t i = 0; i < sizeof(some) / sizeof(some[0]); i++) {
+        struct decode_group b = {.subject = some[i], .pieces = {3, 11, 5}, .tp = 1, .pp = 1, .seq = MOST};
+        float *want = malloc((size_t)(3 * MOST * VOCAB) * sizeof(float));
+        oracle(some[i], 3, MOST, want);
+        b.dev = rec_open();
+        decode_on_ranks(&b);
+        rec_close(b.dev);
+        assert_true(compare(&b, want) > 10);
+        free(b.got);
+        free(want);
+    }
+}
+
 TEST(a_model_that_sees_later_tokens_is_refused)
 {
     const struct subject s = {"course", parity_transformer, {"model.causal=false", NULL}};
-    struct bench_group b = {&s, {1, 4, 4}, 1, 1, -1, MOST, NULL};
+    struct decode_group b = {&s, {1, 4, 4}, 1, 1, -1, MOST, NULL, NULL};
     struct parity_model m;
     struct engine e;
     struct why why = {""};
