@@ -419,7 +419,7 @@ def check_config_refusals(folder):
             ("qwen3_moe", "mlp_only_layers", [2], "only the first layers can be without"),
             ("qwen3_moe", "mlp_only_layers", [0, 1, 2], "leave no layer that has experts"),
             ("qwen3_moe", "attention_bias", True, "attention_bias is set"),
-            ("qwen3_moe", "rope_parameters", {"rope_type": "longrope", "factor": 2.0, "rope_theta": 1e4}, "rope_type is"),
+            ("qwen3_moe", "rope_parameters", {"rope_type": "longrope", "factor": 2.0, "rope_theta": 1e4}, "need the field short_factor"),
             ("olmoe", "clip_qkv", 0.5, "clip_qkv is set"), ("olmoe", "norm_topk_prob", 1, "is not true or false"),
             ("olmoe", "num_experts", None, "num_experts is missing")):
         config = AutoConfig.for_model(type_name, vocab_size=256, hidden_size=48, num_hidden_layers=3, num_attention_heads=4,

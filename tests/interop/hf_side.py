@@ -69,6 +69,8 @@ def models():
     gpt2 = GPT2Config(vocab_size=256, n_positions=48, n_embd=48, n_layer=3, n_head=4, attn_pdrop=0, embd_pdrop=0,
                       resid_pdrop=0, bos_token_id=0, eos_token_id=0)
     yield "gpt2", GPT2LMHeadModel(gpt2)
+    gpt2.activation_function, gpt2.n_inner = "gelu", 100
+    yield "gpt2, exact GELU", GPT2LMHeadModel(gpt2)
     llama = dict(vocab_size=256, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=8,
                  num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-5)
     yield "llama", LlamaForCausalLM(LlamaConfig(**llama))
