@@ -108,7 +108,7 @@ static err_t state_files(struct datasets_list *l, const json_t *state)
 
 static err_t read_state(struct datasets_list *l)
 {
-    json_t *state;
+    json_t *state = NULL;
     err_t err = read_json(l, "state.json", &state);
     if (err)
         return err;
@@ -136,7 +136,7 @@ static err_t list_folder(struct datasets_list *l);
 /* A DatasetDict: a folder for each split. */
 static err_t read_dict(struct datasets_list *l)
 {
-    json_t *dict;
+    json_t *dict = NULL;
     char names[320], path[PATH_MAX];
     err_t err = read_json(l, "dataset_dict.json", &dict);
     if (err)
@@ -240,7 +240,7 @@ static err_t info_files(struct datasets_list *l, const json_t *info)
 
 static err_t read_info(struct datasets_list *l)
 {
-    json_t *info;
+    json_t *info = NULL;
     err_t err = check_written(l);
     err = err ? err : read_json(l, "dataset_info.json", &info);
     if (err)

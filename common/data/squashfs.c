@@ -257,8 +257,8 @@ err_t squashfs_list(struct squashfs *s, const char *pattern, char ***ret, int *r
     sqfs_inode_generic_t *root = NULL;
     int rc = sqfs_dir_reader_get_root_inode(s->folders, &root);
     err_t err = rc ? fail_image(s, NULL, rc, why) : walk_folder(&w, "", root, 0);
-    size_t n = w.names.len / sizeof(char *);
     char **names = (char **)(void *)w.names.data;
+    size_t n = names ? w.names.len / sizeof(char *) : 0;
     if (!rc)
         sqfs_free(root);
     if (!err && n == 0)

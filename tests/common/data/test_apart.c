@@ -8,12 +8,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int *volatile nowhere;
-
 struct odd_reader {
     struct doc_reader base;
     struct byte_source *in;
-    volatile int n;
+    int n;
 };
 
 static void odd_close(struct doc_reader *base)
@@ -42,9 +40,9 @@ static err_t odd_next(struct doc_reader *base, struct document *ret, bool *ret_e
     if (first == 'n') /* what a reader that keeps its promise never sends */
         ids[1] = -2;
     if (first == 'c' && n == 2)
-        *nowhere = 1;
-    while (first == 'l' && n == 2) /* a loop */
-        r->n++;
+        __builtin_trap();
+    for (volatile unsigned turns = 0; first == 'l' && n == 2;)
+        turns++;
     if (first == 'e' && n == 2)
         return why_set(why, ERR_UNSUPPORTED, "row 2 of \033 is odd");
     if (first == 'k' && n == 2) /* writes to the pipe that is not a frame */
@@ -65,7 +63,7 @@ static err_t odd_open(struct byte_source *in, const struct doc_options *o, struc
                          write(1, "x", 1) >= 0 || kill(getppid(), 0) == 0))
         return why_set(why, ERR_INTERNAL, "the process is not confined");
     if (first == 'C')
-        *nowhere = 1;
+        __builtin_trap();
     struct odd_reader *r = calloc(1, sizeof(*r));
     assert_non_null(r);
     r->base.ops = &ops;
