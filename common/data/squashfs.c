@@ -271,7 +271,8 @@ err_t squashfs_list(struct squashfs *s, const char *pattern, char ***ret, int *r
         buf_fini(&w.names);
         return err;
     }
-    qsort(names, n, sizeof(*names), by_name);
+    if (names)
+        qsort(names, n, sizeof(*names), by_name);
     *ret = names;
     *ret_n = (int)n;
     return OK;
