@@ -39,7 +39,7 @@ struct grad_args {
 constexpr int grad_blocks(int d, bool keys, bool plain)
 {
     if (sizeof(elem) == 4)
-        return !plain ? 1 : !keys && d == 192 ? 2 : 0;
+        return !keys && d == 192 ? 2 : !plain && d >= 96 ? 1 : 0;
     if (!plain && (d == 64 || d == 96))
         return keys || d == 96 ? 0 : 3;
     if (keys)
