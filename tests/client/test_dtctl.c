@@ -83,7 +83,7 @@ TEST(wrong_arguments_are_refused)
         {"dtctl ckpt", "Usage: dtctl ckpt COMMAND"},
         {"dtctl ckpt ls", "which checkpoint folder"},
         {"dtctl data prepare", "give an argument"},
-        {"dtctl data prepare x --tokenizer wpe", "bytes, words and bpe"},
+        {"dtctl data prepare x --tokenizer wpe", "bytes, words, split and bpe"},
         {"dtctl data prepare x --tokenizer bpe", "give --tokenizer-file"},
         {"dtctl data prepare x --tokenizer-file y", "for --tokenizer bpe"},
         {"dtctl data prepare x --vocab-from y", "for --tokenizer words and bpe"},

@@ -828,7 +828,7 @@ TEST(jobs_that_do_not_fit)
     in.job = job_write("c.yaml", "dim: 32, layers: 2, heads: 4, kv_heads: 2, ffn: 48, rope_theta: 5", "");
     refuse(&in, "model.rope_theta must be");
     in.job = job_write("d.yaml", "dim: 32, layers: 2, heads: 4, kv_heads: 2, ffn: 48", ", tokenizer: words");
-    refuse(&in, "data.tokenizer: the vocabulary of words");
+    refuse(&in, "data.tokenizer: this vocabulary is made");
     in.job = job_write("e.yaml", "dim: 32, layers: 2, heads: 4, kv_heads: 2, ffn: 48, head_dim: 16", "");
     refuse(&in, "model.head_dim is 16, but ");
     in.job = job_write("f.yaml", "dim: 32, layers: 2, heads: 4, kv_heads: 2, ffn: 48, qkv_bias: true", "");

@@ -250,7 +250,7 @@ TEST(rules)
          "model.expert_capacity"},
         {"model={experts: 4, shared_gate: true}",
          "model.shared_gate: there are no shared experts: write false, or set model.shared_experts"},
-        {"data.lowercase=true", "data.lowercase: only the tokenizer words supports this: write false"},
+        {"data.lowercase=true", "data.lowercase: only the tokenizers words and split support this: write false"},
         {"data.tokenizer_files=[a]", "data.tokenizer_files: only the tokenizer bpe reads files: leave the key out"},
         {"data.tokenizer=bpe", "job.yaml: data.tokenizer_files: the tokenizer bpe needs its files: write [vocab.json, "
                                "merges.txt], or [tokenizer.json]"},
