@@ -1,6 +1,7 @@
 #include "common/data/formats.h"
 
 #include "common/data/jsonl.h"
+#include "common/data/tar.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -23,6 +24,7 @@ static const struct format_row formats[] = {
     TOKENS("uint32", 5),
     TOKENS("int32", 6),
     TOKENS("int64", 7),
+    {"tar", INPUT_DOCUMENTS, tar_is, tar_open, NULL, NULL},
     {"jsonl", INPUT_DOCUMENTS, jsonl_is, jsonl_open, NULL, NULL},
     {"text", INPUT_TEXT, is_any, NULL, NULL, NULL},
 };

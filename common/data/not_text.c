@@ -21,6 +21,8 @@ struct signature {
     }
 
 static const struct signature signatures[] = {
+    SIGN("\x1f\x8b", "it is compressed by gzip; decompress it with gunzip"),
+    SIGN("\x28\xb5\x2f\xfd", "it is compressed by zstd; decompress it with zstd -d"),
     SIGN("\xfd\x37zXZ\0", "it is compressed by xz; decompress it with xz -d"),
     SIGN("BZh", "it is compressed by bzip2; decompress it with bunzip2"),
     SIGN("\x04\x22\x4d\x18", "it is compressed by lz4; decompress it with lz4 -d"),

@@ -119,3 +119,50 @@ TEST(the_window_is_bounded)
     assert_err(ERR_UNSUPPORTED, prepare((struct data_prepare){0}, 1, &file, hash, &why));
     assert_non_null(strstr(why.text, "a window of more than 128 MiB"));
 }
+
+/* A JSON file, a text with a name of 200 characters, an empty file, a folder, a link, and what is not the user's. */
+static const char make_tree[] =
+    "rm -rf t && mkdir -p t/d && printf '{\"text\": \"one\"}\\n{\"text\": \"two\"}\\n' > t/a.jsonl && "
+    "printf 'a text\\n' > t/d/$(printf '%0200d' 7).txt && : > t/empty && ln -s a.jsonl t/link && "
+    "printf x > t/._a && printf y > t/__key__ && printf z > t/z";
+
+TEST(archives)
+{
+    static const char *const commands_of_tar[] = {
+        "tar -C t --sort=name --format=pax -cf packed .",
+        "tar -C t --sort=name --format=gnu -cf packed .",
+        "tar -C t --sort=name --format=ustar --transform 's/0000*//' -cf packed .",
+        "tar -C t --sort=name --format=gnu -czf packed .",
+        "tar -C t --sort=name --format=pax -cf - . | zstd -q > packed",
+    };
+    static struct expected e;
+    char *packed = file_path("packed");
+    e = (struct expected){0};
+    assert_true(run(make_tree));
+    expect_text(&e, "one");
+    expect_text(&e, "two");
+    expect_text(&e, "a text\n");
+    expect_text(&e, "z");
+    for (size_t i = 0; i < sizeof(commands_of_tar) / sizeof(commands_of_tar[0]); i++) {
+        if (i == 4 && !run("zstd -q --version > /dev/null"))
+            continue;
+        assert_true(run(commands_of_tar[i]));
+        struct data_set *set = prepare_open((struct data_prepare){0}, 1, &packed);
+        check_set(set, &e);
+        data_close(set);
+    }
+}
+
+TEST(damaged_archives)
+{
+    assert_true(run(make_tree));
+    check_refused("tar -C t --sort=name -cf - a.jsonl z | head -c 520 > packed", ERR_CORRUPT, "ends within a member");
+    check_refused("tar -C t --sort=name -cf - a.jsonl z | head -c 1100 > packed", ERR_CORRUPT, "ends within a header");
+    check_refused("tar -C t --sort=name -cf packed a.jsonl z && printf 9 | dd of=packed bs=1 seek=1150 conv=notrunc "
+                  "status=none",
+                  ERR_CORRUPT, "a header has a wrong checksum");
+    check_refused("tar -C t --sort=name -cf packed . && gzip -c packed > t/y.gz && tar -C t -cf packed y.gz",
+                  ERR_INVALID, "packed:/y.gz");
+    check_refused("printf '{\"text\": 3}\\n' > t/b.jsonl && tar -C t -cf packed b.jsonl", ERR_INVALID,
+                  "packed:/b.jsonl: line 1");
+}

@@ -124,8 +124,8 @@ TEST(agrees_with_jansson)
         check(texts[i], strlen(texts[i]));
 }
 
-/* Any text with one or two bytes changed. Bytes are ASCII, and no exponents are added, because jansson alone checks UTF-8
- * and the range of numbers. */
+/* Any text with one or two bytes changed. Bytes are ASCII, and no exponents are added, because jansson alone checks
+ * UTF-8 and the range of numbers. */
 TEST(agrees_with_jansson_on_changed_texts)
 {
     static const char bytes[] = " \t\r\n{}[]:,\"\\/+-.tfnulrsax\x01";
