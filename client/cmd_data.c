@@ -5,6 +5,7 @@
 
 #include "common/base/clock.h"
 #include "common/data/data.h"
+#include "common/data/tables.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -185,6 +186,7 @@ static int prepare(struct data_args *args)
                                    .lowercase = args->lowercase,
                                    .raw = args->raw,
                                    .format = args->format,
+                                   .tables = table_rows,
                                    .field = args->field,
                                    .bos = args->bos,
                                    .eos = args->eos,

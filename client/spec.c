@@ -8,6 +8,7 @@
 #include "common/base/file.h"
 #include "common/conf/job_rules.h"
 #include "common/data/mixture.h"
+#include "common/data/tables.h"
 #include "common/plan/check/plan_check.h"
 #include "common/plan/compile/compile.h"
 #include "common/plan/estimate/memory.h"
@@ -230,6 +231,7 @@ static err_t set_prepare(const struct job_spec *job, const struct data_files *f,
                                    .lowercase = job->data.lowercase,
                                    .raw = job->data.raw,
                                    .format = job->data.format,
+                                   .tables = table_rows,
                                    .field = job->data.field,
                                    .bos = job->data.bos,
                                    .eos = job->data.eos,

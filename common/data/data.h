@@ -87,6 +87,8 @@ NODISCARD err_t data_resolve(const char *dir, char *const *patterns, int n, char
                              char *ret_repeated, struct why *why);
 void data_paths_free(char **paths, int n);
 
+struct format_row;
+
 struct data_prepare {
     char *const *files; /* absolute paths */
     int n_files;
@@ -99,6 +101,8 @@ struct data_prepare {
                                words builds one from the files */
     const char *cache;      /* folder; NULL or "": $XDG_CACHE_HOME/dtd/data, else ~/.cache/dtd/data */
     const char *format;     /* of the files (formats.h); NULL, "" or "auto": by content */
+    /* Formats of dtd_tables: table_rows (tables.h); NULL: they are not known. */
+    const struct format_row *tables;
     const char *field;      /* key or column of the text; NULL or "": the format's default */
     enum chat_template template; /* of conversations; CHAT_NONE: they are refused */
     const char *bos, *eos; /* tokens around each document, as doc_ends.h defines them; NULL or "": file and auto */

@@ -27,35 +27,54 @@ static const struct format_row formats[] = {
     {"tar", INPUT_DOCUMENTS, tar_is, tar_open, NULL, NULL},
     {"jsonl", INPUT_DOCUMENTS, jsonl_is, jsonl_open, NULL, NULL},
     {"text", INPUT_TEXT, is_any, NULL, NULL, NULL},
+    {0},
 };
-#define N_FORMATS (sizeof(formats) / sizeof(formats[0]))
 
 static bool is_format(const struct format_row *f, const uint8_t *head, size_t len, const char *path)
 {
-    return f->tokens ? f->tokens->is(head, len, path) : f->is(head, len, path);
+    return f->tokens ? f->tokens->is(head, len, path) : f->docs ? f->docs->is(head, len, path) : f->is(head, len, path);
 }
 
-const struct format_row *format_recognise(const uint8_t *head, size_t len, const char *path)
+static const struct format_row *recognise(const struct format_row *rows, const uint8_t *head, size_t len,
+                                          const char *path)
 {
-    size_t i = 0;
-    while (!is_format(&formats[i], head, len, path)) /* the last row is text */
-        i++;
-    return &formats[i];
-}
-
-const struct format_row *format_find(const char *name)
-{
-    for (size_t i = 0; i < N_FORMATS; i++)
-        if (strcmp(formats[i].name, name) == 0)
-            return &formats[i];
+    for (const struct format_row *f = rows; f && f->name; f++)
+        if (is_format(f, head, len, path))
+            return f;
     return NULL;
 }
 
-const char *format_names(void)
+const struct format_row *format_recognise(const struct format_row *tables, const uint8_t *head, size_t len,
+                                          const char *path)
 {
-    static char names[N_FORMATS * 16 + 8];
-    size_t n = (size_t)snprintf(names, sizeof(names), "auto");
-    for (size_t i = 0; i < N_FORMATS; i++)
-        n += (size_t)snprintf(names + n, sizeof(names) - n, ", %s", formats[i].name);
-    return names;
+    const struct format_row *f = recognise(tables, head, len, path);
+    return f ? f : recognise(formats, head, len, path);
+}
+
+static const struct format_row *find(const struct format_row *rows, const char *name)
+{
+    for (const struct format_row *f = rows; f && f->name; f++)
+        if (strcmp(f->name, name) == 0)
+            return f;
+    return NULL;
+}
+
+const struct format_row *format_find(const struct format_row *tables, const char *name)
+{
+    const struct format_row *f = find(tables, name);
+    return f ? f : find(formats, name);
+}
+
+static void add_names(const struct format_row *rows, char ret[FORMAT_NAMES_BYTES])
+{
+    size_t n = strlen(ret);
+    for (const struct format_row *f = rows; f && f->name && n < FORMAT_NAMES_BYTES; f++)
+        n += (size_t)snprintf(ret + n, FORMAT_NAMES_BYTES - n, ", %s", f->name);
+}
+
+void format_names(const struct format_row *tables, char ret[FORMAT_NAMES_BYTES])
+{
+    strcpy(ret, "auto");
+    add_names(tables, ret);
+    add_names(formats, ret);
 }

@@ -77,14 +77,17 @@ static err_t find_codec(struct input *in, uint8_t *head, size_t *n, struct why *
     return err;
 }
 
-static err_t find_format(struct input *in, const char *format, const uint8_t *head, size_t n, struct why *why)
+static err_t find_format(struct input *in, const struct data_prepare *p, const uint8_t *head, size_t n, struct why *why)
 {
-    bool automatic = !format || !format[0] || strcmp(format, "auto") == 0;
-    in->format = automatic ? format_recognise(head, n, in->path) : format_find(format);
-    if (!in->format)
-        return why_set(why, ERR_INVALID, "data.format: \"%.40s\" is not a format; the formats are %s", format,
-                       format_names());
-    if ((in->format->open_source || in->format->tokens) && in->codec)
+    char names[FORMAT_NAMES_BYTES];
+    bool automatic = !p->format || !p->format[0] || strcmp(p->format, "auto") == 0;
+    in->format = automatic ? format_recognise(p->tables, head, n, in->path) : format_find(p->tables, p->format);
+    if (!in->format) {
+        format_names(p->tables, names);
+        return why_set(why, ERR_INVALID, "data.format: \"%.40s\" is not a format; the formats are %s", p->format,
+                       names);
+    }
+    if ((in->format->docs || in->format->tokens) && in->codec)
         return why_set(why, ERR_UNSUPPORTED, "%s: a %s file inside %s cannot be read; decompress it", in->path,
                        in->format->name, in->codec->name);
     return OK;
@@ -112,7 +115,7 @@ static err_t find_main(struct input *in, const uint8_t *head, size_t n, struct w
     return in->path ? identify(in, why) : why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
 }
 
-static err_t find_content(struct input *in, const char *format, struct why *why)
+static err_t find_content(struct input *in, const struct data_prepare *p, struct why *why)
 {
     uint8_t head[DOC_HEAD_BYTES];
     size_t n = 0;
@@ -121,17 +124,17 @@ static err_t find_content(struct input *in, const char *format, struct why *why)
         err = find_main(in, head, n, why);
     if (!err)
         err = find_codec(in, head, &n, why);
-    return err ? err : find_format(in, format, head, n, why);
+    return err ? err : find_format(in, p, head, n, why);
 }
 
-err_t input_find(const char *path, const char *format, bool raw, struct input *ret, struct why *why)
+err_t input_find(const char *path, const struct data_prepare *p, struct input *ret, struct why *why)
 {
     struct input in = {.path = strdup(path)};
     err_t err = in.path ? identify(&in, why) : why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
-    if (!err && raw)
-        in.format = format_find("text");
+    if (!err && p->raw)
+        in.format = format_find(NULL, "text");
     else if (!err)
-        err = find_content(&in, format, why);
+        err = find_content(&in, p, why);
     if (err)
         input_fini(&in);
     else
@@ -153,8 +156,8 @@ err_t input_reader_open(const struct input *in, const struct doc_options *o, str
     err_t err = input_file_open(in, &ret->file, why);
     if (err)
         return err;
-    err = in->format->open_source ? in->format->open_source(ret->file.source, o, &ret->docs, why)
-                                  : in->format->open_stream(ret->file.stream, o, &ret->docs, why);
+    err = in->format->docs ? in->format->docs->open(ret->file.source, o, &ret->docs, why)
+                           : in->format->open_stream(ret->file.stream, o, &ret->docs, why);
     if (err)
         input_file_close(&ret->file);
     return err;

@@ -3,6 +3,7 @@
 #ifndef DTD_COMMON_DATA_INPUT_H
 #define DTD_COMMON_DATA_INPUT_H
 
+#include "common/data/data.h"
 #include "common/data/file_source.h"
 #include "common/data/formats.h"
 
@@ -13,9 +14,8 @@ struct input {
     struct file_identity identity;
 };
 
-/* `format`: a name of the table, or NULL, "" or "auto": by content. `raw`: the bytes as they are, text and not
- * compressed. */
-NODISCARD err_t input_find(const char *path, const char *format, bool raw, struct input *ret, struct why *why);
+/* Uses `format`, `tables` and `raw` of p; raw: the bytes as they are, text and not compressed. */
+NODISCARD err_t input_find(const char *path, const struct data_prepare *p, struct input *ret, struct why *why);
 
 void input_fini(struct input *in);
 

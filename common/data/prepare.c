@@ -206,7 +206,7 @@ static err_t find_inputs(struct preparation *x)
     bool counts = tokenizer_counts_words(x->p->tokenizer) && !x->tokenizer, pairs = false;
     for (int i = 0; i < x->p->n_files; i++) {
         struct input *in = &x->sources[i].input;
-        err_t err = input_find(x->p->files[i], x->p->format, x->p->raw, in, x->why);
+        err_t err = input_find(x->p->files[i], x->p, in, x->why);
         if (err)
             return err;
         x->n_sources++;

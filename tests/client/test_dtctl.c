@@ -165,6 +165,35 @@ TEST(data_show_shows_sources_and_samples)
     expect_text(r.err, "no key \"title\"");
 }
 
+/* Two rows, typed in: tests/common/data/test_parquet.c explains the bytes. */
+static const char make_parquet[] =
+    "printf 'PAR1\\25\\0\\25\\24\\25\\24\\54\\25\\4\\25\\0\\25\\6\\25\\6\\0\\0\\2\\0\\0\\0ab\\0\\0\\0\\0"
+    "\\25\\2\\31\\54\\110\\1r\\25\\2\\0\\25\\14\\45\\0\\30\\4text\\0\\26\\4\\31\\34\\31\\34\\46\\10\\34"
+    "\\25\\14\\31\\25\\0\\31\\30\\4text\\25\\0\\26\\4\\26\\66\\26\\66\\46\\10\\0\\0"
+    "\\26\\66\\26\\4\\0\\0\\74\\0\\0\\0PAR1'";
+
+TEST(tables_give_the_documents_of_json_lines)
+{
+    struct run_result r;
+    char command[1024];
+    run_write("t.jsonl", "{\"text\": \"ab\"}\n{\"text\": \"\"}\n");
+    snprintf(command, sizeof(command), "%s >t.parquet", make_parquet);
+    run_expect(&r, 0, command);
+    run_expect(
+        &r, 0,
+        "a=$(dtctl data prepare t.parquet | cut -d' ' -f1) && b=$(dtctl data prepare t.jsonl | cut -d' ' -f1) && "
+        "test $a != $b && cd \"$XDG_CACHE_HOME/dtd/data\" && cmp $a/tokens-00000.bin $b/tokens-00000.bin && "
+        "cmp $a/documents.bin $b/documents.bin && dtctl data show $a");
+    expect_text(r.out, "2 tokens, vocabulary 256");
+    expect_text(r.out, "parquet  /");
+    run_expect(&r, 2, "dtctl data prepare t.parquet --field title");
+    expect_text(r.err, "t.parquet: no column title; the columns are: text");
+    run_expect(&r, 2, "gzip <t.parquet >t.gz && dtctl data prepare t.gz");
+    expect_text(r.err, "a parquet file inside gzip cannot be read; decompress it");
+    run_expect(&r, 2, "dtctl data prepare t.parquet --format xml");
+    expect_text(r.err, "the formats are auto, parquet, arrow, hdf5, megatron");
+}
+
 TEST(data_tokenize_shows_ids_places_and_pieces)
 {
     struct run_result r;
