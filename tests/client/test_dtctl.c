@@ -86,7 +86,7 @@ TEST(wrong_arguments_are_refused)
         {"dtctl data prepare x --tokenizer wpe", "bytes, words, split and bpe"},
         {"dtctl data prepare x --tokenizer bpe", "give --tokenizer-file"},
         {"dtctl data prepare x --tokenizer-file y", "for --tokenizer bpe"},
-        {"dtctl data prepare x --vocab-from y", "for --tokenizer words and bpe"},
+        {"dtctl data prepare x --vocab-from y", "for --tokenizer words, split and bpe"},
         {"dtctl data prepare x --lowercase", "for --tokenizer words"},
         {"dtctl data tokenize a.txt", "Give --tokenizer-file"},
         {"dtctl data tokenize -f t.json a.txt b.txt", "one text at a time"},
