@@ -174,7 +174,7 @@ static int prepare(struct data_args *args)
     int n;
     if (!getcwd(cwd, sizeof(cwd)))
         return command_complain(EXIT_ERROR, "the current folder does not exist any more");
-    err_t err = data_resolve(cwd, args->files, args->n_files, &paths, &n, repeated, &why);
+    err_t err = data_resolve(cwd, args->files, args->n_files, &table_containers, &paths, &n, repeated, &why);
     if (err)
         return command_fail(err, &why);
     if (repeated[0])

@@ -43,13 +43,14 @@ static err_t folder_of(const char *file, char ret[PATH_MAX], struct why *why)
 }
 
 /* Replaces a list of globs by the list of files that match. `what`: the key, for errors and the warning. */
-static err_t files_resolve(const char *what, const char *folder, char ***files, int *n, struct why *why)
+static err_t files_resolve(const char *what, const char *folder, const struct data_containers *containers,
+                           char ***files, int *n, struct why *why)
 {
     char **found, repeated[PATH_MAX];
     int n_found;
     if (!*n)
         return OK;
-    err_t err = data_resolve(folder, *files, *n, &found, &n_found, repeated, why);
+    err_t err = data_resolve(folder, *files, *n, containers, &found, &n_found, repeated, why);
     if (err)
         return why_prefix(why, err, "%s", what);
     if (repeated[0])
@@ -62,7 +63,8 @@ static err_t files_resolve(const char *what, const char *folder, char ***files, 
 
 err_t spec_resolve_tokenizer(struct job_spec *job, const char *folder, struct why *why)
 {
-    return files_resolve("data.tokenizer_files", folder, &job->data.tokenizer_files, &job->data.n_tokenizer_files, why);
+    return files_resolve("data.tokenizer_files", folder, NULL, &job->data.tokenizer_files, &job->data.n_tokenizer_files,
+                         why);
 }
 
 err_t spec_resolve(struct job_spec *job, const char *folder, struct why *why)
@@ -71,9 +73,9 @@ err_t spec_resolve(struct job_spec *job, const char *folder, struct why *why)
     err_t err = job_paths_resolve(job, folder, why);
     err = err             ? err
           : mixture_is(d) ? spec_mix_resolve(job, folder, why)
-                          : files_resolve("data.train", folder, &d->train, &d->n_train, why);
-    err = err ? err : files_resolve("data.valid", folder, &d->valid, &d->n_valid, why);
-    err = err ? err : files_resolve("data.test", folder, &d->test, &d->n_test, why);
+                          : files_resolve("data.train", folder, &table_containers, &d->train, &d->n_train, why);
+    err = err ? err : files_resolve("data.valid", folder, &table_containers, &d->valid, &d->n_valid, why);
+    err = err ? err : files_resolve("data.test", folder, &table_containers, &d->test, &d->n_test, why);
     return err ? err : spec_resolve_tokenizer(job, folder, why);
 }
 
@@ -282,7 +284,7 @@ static err_t source_make(struct job_spec *job, int i, bool new_train, struct out
     if (!new_train && set_exists(job, *hash))
         return OK;
     snprintf(what, sizeof(what), "data.train[%d]", i);
-    err_t err = data_resolve("/", &d->train[i], 1, &found, &n, NULL, why);
+    err_t err = data_resolve("/", &d->train[i], 1, &table_containers, &found, &n, NULL, why);
     if (err)
         return why_prefix(why, err, "%s", what);
     const struct data_files source = {what, found, n, i ? d->train_hash : NULL, hash, new_train};

@@ -3,6 +3,7 @@
 #include "client/spec_mix.h"
 
 #include "common/data/mixture.h"
+#include "common/data/tables.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -17,7 +18,7 @@ static err_t item_resolve(char **item, const char *folder, struct why *why)
         snprintf(path, sizeof(path), "%s%s%s", (*item)[0] == '/' ? "" : folder, (*item)[0] == '/' ? "" : "/", *item);
     if (len < 0 || (size_t)len >= sizeof(path))
         return why_set(why, ERR_LIMIT, "%.80s: the path is too long", *item);
-    err_t err = data_resolve("/", (char *const[]){path}, 1, &found, &n, NULL, why);
+    err_t err = data_resolve("/", (char *const[]){path}, 1, &table_containers, &found, &n, NULL, why);
     if (err)
         return err;
     data_paths_free(found, n);

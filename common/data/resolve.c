@@ -17,6 +17,7 @@
 struct paths {
     char **list;
     int n, cap;
+    const struct data_containers *containers;
 };
 
 void data_paths_free(char **paths, int n)
@@ -78,11 +79,37 @@ static char *full_pattern(const char *dir, const char *pattern)
     return full;
 }
 
+static bool is_container(const struct paths *p, const char *path, const struct stat *st)
+{
+    return S_ISDIR(st->st_mode) && p->containers && p->containers->is_folder(path);
+}
+
+/* The list is sorted in the end, so the files' order must be that of their names. */
+static err_t add_container(struct paths *p, const char *dir, struct why *why)
+{
+    char **files;
+    int n;
+    err_t err = p->containers->folder_files(dir, &files, &n, why);
+    if (err)
+        return err;
+    for (int i = 0; !err && i < n; i++)
+        err = i && strcmp(files[i - 1], files[i]) >= 0
+                  ? why_set(why, ERR_UNSUPPORTED,
+                            "%s: its list has %s before %s, but files are read in the order of their names; load the "
+                            "folder with datasets and write it again with save_to_disk",
+                            dir, files[i - 1], files[i])
+                  : add(p, files[i], why);
+    data_paths_free(files, n);
+    return err;
+}
+
 static err_t add_match(struct paths *p, const char *path, int *folders, struct why *why)
 {
     struct stat st;
     if (stat(path, &st))
         return why_set(why, err_from_errno(errno), "%s: %s", path, strerror(errno));
+    if (is_container(p, path, &st))
+        return add_container(p, path, why);
     if (S_ISDIR(st.st_mode)) {
         ++*folders;
         return OK;
@@ -109,15 +136,16 @@ static err_t add_pattern(struct paths *p, const char *dir, const char *pattern, 
     return err;
 }
 
-/* Adds a pattern that is the exact name of a file; file names may contain brackets. */
+/* Adds a pattern that is an exact name; names may contain brackets. */
 static err_t add_literal(struct paths *p, const char *dir, const char *pattern, bool *ret_done, struct why *why)
 {
     struct stat st;
     char *path = NULL;
     if (asprintf(&path, "%s%s%s", pattern[0] == '/' ? "" : dir, pattern[0] == '/' ? "" : "/", pattern) < 0)
         return why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
-    *ret_done = stat(path, &st) == 0 && S_ISREG(st.st_mode);
-    err_t err = *ret_done ? add(p, path, why) : OK;
+    bool exists = stat(path, &st) == 0, container = exists && is_container(p, path, &st);
+    *ret_done = container || (exists && S_ISREG(st.st_mode));
+    err_t err = container ? add_container(p, path, why) : *ret_done ? add(p, path, why) : OK;
     free(path);
     return err;
 }
@@ -145,10 +173,10 @@ static void sort_unique(struct paths *p, char *ret_repeated)
     p->n = n;
 }
 
-err_t data_resolve(const char *dir, char *const *patterns, int n, char ***ret_paths, int *ret_n, char *ret_repeated,
-                   struct why *why)
+err_t data_resolve(const char *dir, char *const *patterns, int n, const struct data_containers *containers,
+                   char ***ret_paths, int *ret_n, char *ret_repeated, struct why *why)
 {
-    struct paths p = {0};
+    struct paths p = {.containers = containers};
     if (ret_repeated)
         ret_repeated[0] = '\0';
     err_t err = dir[0] == '/' ? OK : why_set(why, ERR_INVALID, "%s: the folder must be an absolute path", dir);

@@ -1,6 +1,7 @@
 #include "common/data/tables.h"
 
 #include "common/data/arrow.h"
+#include "common/data/datasets.h"
 #include "common/data/hdf5.h"
 #include "common/data/parquet.h"
 
@@ -10,3 +11,5 @@ const struct format_row table_rows[] = {
     {"hdf5", INPUT_DOCUMENTS, NULL, NULL, &hdf5_format, NULL},
     {0},
 };
+
+const struct data_containers table_containers = {.is_folder = datasets_is_folder, .folder_files = datasets_files};

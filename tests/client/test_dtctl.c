@@ -177,7 +177,7 @@ TEST(tables_give_the_documents_of_json_lines)
     struct run_result r;
     char command[1024];
     run_write("t.jsonl", "{\"text\": \"ab\"}\n{\"text\": \"\"}\n");
-    snprintf(command, sizeof(command), "%s >t.parquet", make_parquet);
+    snprintf(command, sizeof(command), "mkdir set && %s >t.parquet", make_parquet);
     run_expect(&r, 0, command);
     run_expect(
         &r, 0,
@@ -186,6 +186,10 @@ TEST(tables_give_the_documents_of_json_lines)
         "cmp $a/documents.bin $b/documents.bin && dtctl data show $a");
     expect_text(r.out, "2 tokens, vocabulary 256");
     expect_text(r.out, "parquet  /");
+    run_write("set/state.json", "{\"_data_files\": [{\"filename\": \"t.parquet\"}]}"); /* a folder of datasets */
+    run_expect(&r, 0,
+               "cp t.parquet set && test $(dtctl data prepare set | cut -d' ' -f1) = $(dtctl data prepare t.parquet | "
+               "cut -d' ' -f1)");
     run_expect(&r, 2, "dtctl data prepare t.parquet --field title");
     expect_text(r.err, "t.parquet: no column title; the columns are: text");
     run_expect(&r, 2, "gzip <t.parquet >t.gz && dtctl data prepare t.gz");

@@ -1,5 +1,6 @@
 /* Folders as datasets 5.2 writes them. Its own folders are read in tests/interop. */
 #include "common/data/datasets.h"
+#include "common/data/tables.h"
 #include "tests/common/data/files.h"
 
 #include <errno.h>
@@ -97,6 +98,42 @@ TEST(cache_of_a_builder)
     assert_refused(dir, ERR_INVALID, "more than one file");
     file_make_text("c/dataset_info.json", "{\"splits\": {\"train\": {}, \"test\": {}}}");
     assert_refused(dir, ERR_INVALID, "the splits train, test; name the files of one");
+}
+
+static err_t resolve(const char *pattern, char ***ret, int *ret_n, struct why *why)
+{
+    return data_resolve(file_path(""), (char *const[]){(char *)(uintptr_t)pattern}, 1, &table_containers, ret, ret_n,
+                        NULL, why);
+}
+
+TEST(a_pattern_that_names_a_folder_names_its_files)
+{
+    char **paths;
+    int n;
+    struct why why = {0};
+    folder("all");
+    folder("all/[1]");
+    folder("all/none");
+    file_make_text("all/z.txt", "");
+    file_make_text("all/none/x.txt", "");
+    file_make_text("all/[1]/a.arrow", "");
+    file_make_text("all/[1]/b.arrow", "");
+    file_make_text("all/[1]/state.json",
+                   "{\"_data_files\": [{\"filename\": \"a.arrow\"}, {\"filename\": \"b.arrow\"}]}");
+    assert_ok(resolve("all/[1]", &paths, &n, &why));
+    assert_int_equal(n, 2);
+    assert_string_equal(paths[0], file_path("all/[1]/a.arrow"));
+    assert_string_equal(paths[1], file_path("all/[1]/b.arrow"));
+    data_paths_free(paths, n);
+    assert_ok(resolve("all/*", &paths, &n, &why)); /* other folders are skipped */
+    assert_int_equal(n, 3);
+    assert_string_equal(paths[2], file_path("all/z.txt"));
+    data_paths_free(paths, n);
+    assert_err(ERR_NOTFOUND, resolve("all/none", &paths, &n, &why));
+    file_make_text("all/[1]/state.json",
+                   "{\"_data_files\": [{\"filename\": \"b.arrow\"}, {\"filename\": \"a.arrow\"}]}");
+    assert_err(ERR_UNSUPPORTED, resolve("all/[1]", &paths, &n, &why));
+    assert_non_null(strstr(why.text, "in the order of their names"));
 }
 
 TEST(cache_that_is_being_written)

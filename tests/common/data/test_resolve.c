@@ -9,7 +9,7 @@ static err_t resolve(const char *dir, struct why *why, int n, const char *const 
     data_paths_free(found, n_found);
     found = NULL;
     n_found = 0;
-    return data_resolve(dir, (char *const *)patterns, n, &found, &n_found, repeated, why);
+    return data_resolve(dir, (char *const *)patterns, n, NULL, &found, &n_found, repeated, why);
 }
 #define RESOLVE(dir, why, ...) \
     resolve(dir, why, sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *), (const char *[]){__VA_ARGS__})
