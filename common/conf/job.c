@@ -589,9 +589,9 @@ static const struct schema_row rows[] = {
     {BOOL(data.lowercase, "false", FIXED,
           "Convert to lower case before tokenization: words A-Z only, split as Python's str.lower().")},
     {TEXT(data.format, check_short, "auto", FREE,
-          "Format of the data files. auto: by their content (docs/use/data.md lists the formats). text: files are "
-          "joined. "
-          "jsonl: one document per line. uint16, uint32, int32 or int64: token ids and nothing else.")},
+          "Format of the data files. auto: by their content (docs/use/data-formats.md lists the formats). text: files "
+          "are joined. jsonl: one document per line. parquet, arrow, hdf5: one document per row. megatron, llmc, "
+          "datatrove, npy: token ids. uint16, uint32, int32 or int64: token ids and nothing else.")},
     {TEXT(
         data.field, check_short, "\"\"", FREE,
         "Key or column of the text in files of documents. \"\": text, input_ids, messages, or prompt and completion.")},
