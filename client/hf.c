@@ -223,11 +223,13 @@ static int positions_keep(json_t *config, const json_t *kept)
                : 0;
 }
 
-/* Of two names of the activation, only those that the imported config.json has; and no other window than its own. */
-static void names_keep(json_t *config, const json_t *kept)
+/* Of two names of the activation, only those that the imported config.json has; and no length of a window beside its
+ * own where no layer has one. */
+static void names_keep(json_t *config, const json_t *kept, const struct job_model *m)
 {
     const bool same = json_equal(json_object_get(config, "model_type"), json_object_get(kept, "model_type"));
-    if (same && !json_object_get(kept, "sliding_window") && json_is_integer(json_object_get(config, "sliding_window")))
+    if (same && !m->window && !json_object_get(kept, "sliding_window") &&
+        json_is_integer(json_object_get(config, "sliding_window")))
         json_object_del(config, "sliding_window");
     static const char *const names[] = {"hidden_act", "hidden_activation"};
     for (size_t i = 0; i < 2; i++)
@@ -254,7 +256,7 @@ static bool kept_apply(json_t *config, const json_t *kept, const struct job_mode
         json_object_del(config, "head_dim");
     if (!json_object_get(kept, "n_ctx"))
         json_object_del(config, "n_ctx"); /* older versions of transformers write it beside n_positions */
-    names_keep(config, kept);
+    names_keep(config, kept, m);
     return !positions_keep(config, kept);
 }
 

@@ -66,9 +66,6 @@ static const struct expert_field mixtral_fields[] = {
     {0},
 };
 static const struct refused_field mixtral_refused[] = {
-    {"sliding_window", "null",
-     "attention in dtd reads all earlier tokens. If no sequence will be longer than the window, the "
-     "model is the same without it: set it to null"},
     {"router_jitter_noise", "0.0", "it only adds noise while training: set it to 0"},
     {"attention_bias", NULL, "transformers has no such bias in this model"},
     {0},
@@ -105,7 +102,7 @@ static const struct expert_field olmoe_fields[] = {
 };
 /* sliding_window counts only with use_sliding_window. */
 static const struct refused_field qwen_refused[] = {
-    {"use_sliding_window", "false", "attention in dtd reads all earlier tokens"},
+    {"use_sliding_window", "false", "windows are those of mixtral only"},
     {"sliding_window", "null", NULL},
     {"dual_chunk_attention_config", NULL,
      "attention in dtd reads all earlier tokens. Remove it to train on sequences "
@@ -113,7 +110,7 @@ static const struct refused_field qwen_refused[] = {
     {0},
 };
 static const struct refused_field qwen3_refused[] = {
-    {"use_sliding_window", "false", "attention in dtd reads all earlier tokens"},
+    {"use_sliding_window", "false", "windows are those of mixtral only"},
     {"sliding_window", "null", NULL},
     {"attention_bias", "false", "attention has no biases beside its norms"},
     {0},
@@ -124,16 +121,21 @@ static const struct refused_field olmoe_refused[] = {
     {0},
 };
 
-/* config.json has sizes of heads. Their windows are in `refused`. */
-#define ANY .any = 1u << HF_HEAD_DIM | 1u << HF_GROUPED | 1u << HF_ROPE_PART, .window = HF_WINDOW_SWITCH
+/* config.json has sizes of heads. */
+#define ANY .any = 1u << HF_HEAD_DIM | 1u << HF_GROUPED | 1u << HF_ROPE_PART
 
 static const struct hf_family families[] = {
-    {{.type = "mixtral", .architecture = "MixtralForCausalLM", ANY, .positions = 131072},
+    {{.type = "mixtral", .architecture = "MixtralForCausalLM", ANY, .positions = 131072, .window = HF_WINDOW_ALL},
      mixtral_rows,
      mixtral_fields,
      mixtral_refused,
      .renormalised = true},
-    {{.type = "qwen2_moe", .architecture = "Qwen2MoeForCausalLM", .part = {[HF_QKV_BIAS] = 1}, ANY, .positions = 32768},
+    {{.type = "qwen2_moe",
+      .architecture = "Qwen2MoeForCausalLM",
+      .part = {[HF_QKV_BIAS] = 1},
+      ANY,
+      .positions = 32768,
+      .window = HF_WINDOW_OFF},
      qwen_rows,
      qwen2_fields,
      qwen_refused,
@@ -144,7 +146,8 @@ static const struct hf_family families[] = {
       .architecture = "Qwen3MoeForCausalLM",
       .part = {[HF_QK_NORM] = QK_NORM_HEAD},
       ANY,
-      .positions = 32768},
+      .positions = 32768,
+      .window = HF_WINDOW_OFF},
      qwen_rows,
      qwen3_fields,
      qwen3_refused,
@@ -153,7 +156,8 @@ static const struct hf_family families[] = {
       .architecture = "OlmoeForCausalLM",
       .part = {[HF_QK_NORM] = QK_NORM_WHOLE},
       ANY,
-      .positions = 4096},
+      .positions = 4096,
+      .window = HF_WINDOW_OFF},
      qwen_rows,
      olmoe_fields,
      olmoe_refused,

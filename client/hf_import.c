@@ -159,8 +159,7 @@ static err_t numbers_compare(struct importing *m)
                 {"window", (double)a->window, (double)b->window},
                 {"window_from", (double)a->window_from, (double)b->window_from},
                 {"window_period", (double)a->window_period, (double)b->window_period},
-                {"score_softcap", a->score_softcap, b->score_softcap},
-                {"score_scale", a->score_scale, b->score_scale}};
+                {"score_softcap", a->score_softcap, b->score_softcap}};
     const size_t n = job_arch_rules(a->arch)->rotary ? sizeof(rows) / sizeof(rows[0]) : 1;
     for (size_t i = 0; i < n; i++)
         if (rows[i].job != rows[i].config)

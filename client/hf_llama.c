@@ -2,6 +2,7 @@
  *
  * A default is what the class of transformers assumes where config.json does not have the field. */
 #include "client/hf_llama.h"
+#include "client/hf_window.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -124,11 +125,13 @@ static const struct hf_field gemma2_fields[] = {
     ATTENTION_BIAS(false),
     {"query_pre_attn_scalar", HF_FIELD_ROOT, PART(SCORE_SCALE), OF(score_scale), 256},
     {"final_logit_softcapping", HF_FIELD_CAP, PART(LOGIT_CAP), OF(logit_cap), 30},
+    {"attn_logit_softcapping", HF_FIELD_CAP, PART(SCORE_CAP), OF(score_softcap), 50},
     {0}};
 static const struct hf_field gemma3_fields[] = {
     ATTENTION_BIAS(false),
     {"query_pre_attn_scalar", HF_FIELD_ROOT, PART(SCORE_SCALE), OF(score_scale), 256},
     {"final_logit_softcapping", HF_FIELD_CAP, PART(LOGIT_CAP), OF(logit_cap), 0},
+    {"attn_logit_softcapping", HF_FIELD_UNUSED, 0, 0, 0},
     {0}};
 static const struct hf_field granite_fields[] = {
     ATTENTION_BIAS(false),
@@ -157,7 +160,8 @@ const struct hf_llama hf_llamas[] = {
      .part = {[HF_QKV_BIAS] = 1},
      .any = WIDE,
      .positions = 32768,
-     .window = HF_WINDOW_SWITCH},
+     .window = HF_WINDOW_SWITCH,
+     .window_default = 4096},
     {.type = "qwen3",
      .kv_heads = 32,
      .architecture = "Qwen3ForCausalLM",
@@ -166,6 +170,7 @@ const struct hf_llama hf_llamas[] = {
      .head_dim = 128,
      .positions = 32768,
      .window = HF_WINDOW_SWITCH,
+     .window_default = 4096,
      .fields = attention_fields},
     {.type = "mistral",
      .kv_heads = 8,
@@ -180,7 +185,7 @@ const struct hf_llama hf_llamas[] = {
      .architecture = "SmolLM3ForCausalLM",
      .any = WIDE | PART(ROPE_LAYERS),
      .positions = 32768,
-     .window = HF_WINDOW_SWITCH,
+     .window = HF_WINDOW_OFF,
      .tied = true,
      .rope = {.theta = 2e6},
      .fields = llama_fields,
@@ -294,6 +299,8 @@ static const char *const part_keys[HF_PARTS] = {[HF_QKV_BIAS] = "model.qkv_bias"
                                                 [HF_SCORE_SCALE] = "model.score_scale",
                                                 [HF_LOGIT_SCALE] = "model.logit_scale",
                                                 [HF_LOGIT_CAP] = "model.logit_cap",
+                                                [HF_SCORE_CAP] = "model.score_softcap",
+                                                [HF_WINDOWS] = "model.window",
                                                 [HF_ROPE_LAYERS] = "model.rope_layers",
                                                 [HF_ROPE_PART] = "model.rope_part",
                                                 [HF_LONGROPE] = "model.rope_type",
@@ -342,6 +349,8 @@ int hf_part_of(const struct job_model *m, enum hf_part part)
         [HF_SCORE_SCALE] = m->score_scale > 0,
         [HF_LOGIT_SCALE] = is_factor(m->logit_scale),
         [HF_LOGIT_CAP] = m->logit_cap > 0,
+        [HF_SCORE_CAP] = m->score_softcap > 0,
+        [HF_WINDOWS] = hf_window_any(m),
         [HF_ROPE_LAYERS] = rope_part(m),
         [HF_ROPE_PART] = is_factor(m->rope_part),
         [HF_LONGROPE] = m->rope_type == ROPE_LONGROPE,
@@ -381,7 +390,7 @@ static bool field_fits(const struct hf_field *x, const struct job_model *m)
 
 enum hf_part hf_llama_misfit(const struct hf_llama *f, const struct job_model *m)
 {
-    unsigned any = f->any;
+    unsigned any = f->any | (hf_window_fits(f, m) ? PART(WINDOWS) : 0);
     for (const struct hf_field *x = f->fields; x && x->key; x++)
         any |= field_fits(x, m) ? x->parts : 0;
     for (int p = 0; p < HF_PARTS; p++)
@@ -531,6 +540,8 @@ static err_t fields_read(const struct hf_config *c, const struct hf_llama *f, st
         } else if (x->kind == HF_FIELD_PARALLEL) {
             err = hf_config_bool(c, x->key, x->otherwise != 0, &parallel);
             m->branches = parallel ? BRANCHES_PARALLEL : BRANCHES_SERIAL;
+        } else if (x->kind == HF_FIELD_UNUSED) {
+            (void)hf_config_get(c, x->key);
         } else {
             err = number_read(c, x, m);
         }
@@ -594,87 +605,18 @@ static err_t no_rope_read(const struct hf_config *c, struct job_model *m)
     return err;
 }
 
-static err_t window_refused(const struct hf_config *c, int64_t window, int64_t positions)
-{
-    return why_set(c->why, ERR_UNSUPPORTED,
-                   "%s: sliding_window is %lld, below max_position_embeddings, %lld; dtd has no windows. For sequences "
-                   "of at most that length windows change nothing: set max_position_embeddings to it",
-                   HF_CONFIG, (long long)window, (long long)positions);
-}
-
-/* ret: which layers have windows. */
-static err_t types_read(const struct hf_config *c, const struct hf_llama *f, const struct job_model *m, bool *ret,
-                        bool *ret_any)
-{
-    const json_t *types = hf_config_get(c, "layer_types");
-    int64_t every = f->window_every;
-    err_t err = OK;
-    if (f->window == HF_WINDOW_LAYERS && f->rope.local > 0) {
-        err = hf_config_int(c, "sliding_window_pattern", every, &every);
-        err = err ? err : hf_config_int(c, "_sliding_window_pattern", every, &every);
-    }
-    if (!err && types && (!json_is_array(types) || (int64_t)json_array_size(types) != m->layers))
-        err = why_set(c->why, ERR_INVALID, "%s: layer_types is not a list of num_hidden_layers names", HF_CONFIG);
-    for (int64_t l = 0; l < m->layers && !err; l++) {
-        const char *type = json_string_value(json_array_get(types, (size_t)l));
-        const bool sliding = type && strcmp(type, "sliding_attention") == 0;
-        if (types && (!type || (strcmp(type, "full_attention") != 0 && (!sliding || f->window != HF_WINDOW_LAYERS))))
-            err = why_set(c->why, ERR_UNSUPPORTED, "%s: layer_types has \"%.60s\"; dtd supports \"full_attention\"",
-                          HF_CONFIG, type ? type : "");
-        ret[l] = types ? sliding : f->window == HF_WINDOW_LAYERS && (l + 1) % every != 0;
-        *ret_any |= ret[l];
-    }
-    return err;
-}
-
-/* A window counts if there is one, and only in some families if a switch is on. */
-static err_t window_read(const struct hf_config *c, const struct hf_llama *f, bool some_layers, int64_t positions)
-{
-    static const char *const window_key[] = {"sliding_window", NULL}, *const switch_key[] = {"use_sliding_window",
-                                                                                             NULL};
-    static const char *const void_keys[] = {"sliding_window", "max_window_layers"};
-    if (f->window == HF_WINDOW_NONE)
-        return hf_config_without(c, window_key);
-    if (f->window == HF_WINDOW_SWITCH) {
-        for (size_t i = 0; i < 2; i++)
-            (void)hf_config_get(c, void_keys[i]);
-        return hf_config_without(c, switch_key);
-    }
-    const json_t *null = json_object_get(c->root, "sliding_window");
-    int64_t window;
-    err_t err = hf_config_int(c, "sliding_window", f->window_default, &window);
-    if (err || json_is_null(null) || !window || window >= positions)
-        return err;
-    return f->window == HF_WINDOW_ALL || some_layers ? window_refused(c, window, positions) : OK;
-}
-
 static err_t layers_read(const struct hf_config *c, const struct hf_llama *f, struct job_model *m, int64_t positions)
 {
-    bool any = false, *sliding = calloc((size_t)m->layers, sizeof(*sliding));
+    bool *sliding = calloc((size_t)m->layers, sizeof(*sliding));
     if (!sliding)
         return why_set(c->why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
-    err_t err = types_read(c, f, m, sliding, &any);
-    err = err ? err : window_read(c, f, any, positions);
+    err_t err = hf_window_read(c, f, positions, m, sliding);
     if (!err && f->rope.local > 0)
         err = rope_layers_set(c, m, sliding, 'l');
     if (!err && f->no_rope_layers)
         err = no_rope_read(c, m);
     free(sliding);
     return err;
-}
-
-/* Gemma 2's scores; Gemma 3 ignores the field. */
-static err_t score_cap_read(const struct hf_config *c, const struct hf_llama *f)
-{
-    const json_t *value = json_object_get(c->root, "attn_logit_softcapping");
-    if (f->window != HF_WINDOW_LAYERS)
-        return OK;
-    (void)hf_config_get(c, "attn_logit_softcapping");
-    if (f->rope.local > 0 || json_is_null(value))
-        return OK;
-    return why_set(c->why, ERR_UNSUPPORTED,
-                   "%s: attn_logit_softcapping is %g; dtd has no soft-cap of the scores of attention", HF_CONFIG,
-                   value ? json_number_value(value) : 50.0);
 }
 
 static err_t sizes_read(const struct hf_config *c, const struct hf_llama *f, struct job_model *m,
@@ -730,7 +672,6 @@ err_t hf_llama_read(const struct hf_config *c, const struct hf_llama *f, struct 
         m->activation = ACTIVATION_AUTO;
     err = err ? err : f->refused ? hf_config_without(c, f->refused) : OK;
     err = err ? err : fields_read(c, f, m);
-    err = err ? err : score_cap_read(c, f);
     err = err ? err : layers_read(c, f, m, *ret_positions);
     err = err ? err : hf_rope_read(c->root, &f->rope, *ret_positions, m, c->why);
     return err ? err : hf_config_bool(c, "tie_word_embeddings", f->tied, &m->tied);
@@ -767,14 +708,6 @@ static json_t *rope_list(const struct job_model *m)
     return list;
 }
 
-static json_t *types_list(const struct job_model *m)
-{
-    json_t *list = json_array();
-    for (int64_t l = 0; list && l < m->layers; l++)
-        json_array_append_new(list, json_string(job_rope_of(m, l) == 'l' ? "sliding_attention" : "full_attention"));
-    return list;
-}
-
 static const char *activation_name(const struct hf_llama *f, enum activation a)
 {
     return a == ACTIVATION_GELU_ERF ? "gelu"
@@ -796,15 +729,10 @@ static bool parts_print(const struct hf_llama *f, const struct job_model *m, int
                 set(config, f->eps ? f->eps : "rms_norm_eps", json_real(m->norm_eps)) &&
                 (!(f->any & PART(HEAD_DIM)) || set(config, "head_dim", json_integer(job_head_dim(m))));
     for (const struct hf_field *x = f->fields; made && x && x->key; x++)
-        made = set(config, x->key, field_value(x, m));
+        made = x->kind == HF_FIELD_UNUSED || set(config, x->key, field_value(x, m));
     if (made && f->no_rope_layers)
         made = set(config, "no_rope_layers", rope_list(m));
-    if (made && f->window == HF_WINDOW_ALL)
-        made = set(config, "sliding_window", json_null());
-    if (made && f->window == HF_WINDOW_LAYERS)
-        made = set(config, "layer_types", types_list(m)) && set(config, "sliding_window", json_integer(positions)) &&
-               set(config, "attn_logit_softcapping", json_null());
-    return made;
+    return made && hf_window_print(f, m, positions, config);
 }
 
 int64_t hf_llama_positions(const struct job_model *m, int64_t positions)

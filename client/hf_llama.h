@@ -23,6 +23,8 @@ enum hf_part {
     HF_SCORE_SCALE,
     HF_LOGIT_SCALE,
     HF_LOGIT_CAP,
+    HF_SCORE_CAP,
+    HF_WINDOWS,     /* in some layer; hf_window.h says in which a family has them */
     HF_ROPE_LAYERS, /* 0: all as usual, 1: some do not rotate, 2: some by the local base */
     HF_ROPE_PART,
     HF_LONGROPE,
@@ -47,6 +49,7 @@ enum hf_field_kind {
     HF_FIELD_ROOT,     /* number^-0.5 */
     HF_FIELD_CAP,      /* number, null for none */
     HF_FIELD_PARALLEL, /* bool: branches in parallel */
+    HF_FIELD_UNUSED,   /* transformers has it and does not compute with it */
 };
 struct hf_field {
     const char *key;
@@ -56,11 +59,12 @@ struct hf_field {
     double otherwise; /* where the field is missing */
 };
 
-/* Which layers have windows. Where none is shorter than the model's longest sequence, windows change nothing. */
+/* Which layers have windows of sliding_window tokens (hf_window.h). */
 enum hf_window {
-    HF_WINDOW_NONE,
-    HF_WINDOW_ALL,    /* if sliding_window is set */
-    HF_WINDOW_SWITCH, /* if use_sliding_window is set */
+    HF_WINDOW_NONE,   /* sliding_window must not be set */
+    HF_WINDOW_OFF,    /* use_sliding_window must not be set; without it sliding_window has no effect */
+    HF_WINDOW_ALL,    /* all, if sliding_window is set */
+    HF_WINDOW_SWITCH, /* with use_sliding_window those of layer_types, or from max_window_layers on */
     HF_WINDOW_LAYERS, /* those of layer_types; without it all but each `window_every`th */
 };
 
@@ -74,9 +78,9 @@ struct hf_llama {
     int64_t head_dim;  /* of a missing field; 0: hidden_size / heads */
     int64_t positions; /* max_position_embeddings of a missing field */
     enum hf_window window;
-    int64_t window_default, window_every;
-    const char *eps;         /* NULL: rms_norm_eps */
-    double eps_default;      /* 0: 1e-6 */
+    int64_t window_default, window_every; /* window_default: of a missing sliding_window; 0: none */
+    const char *eps;                      /* NULL: rms_norm_eps */
+    double eps_default;                   /* 0: 1e-6 */
     const char *act, *act_2; /* fields with the activation, the first that is set counts; NULL: hidden_act */
     const char *act_default; /* NULL: silu */
     bool gelu_is_tanh;       /* "gelu" means the tanh form */

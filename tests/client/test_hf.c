@@ -104,6 +104,73 @@ TEST(names_of_llama)
     "\"model_type\": \"mistral\", \"hidden_size\": 32, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, " \
     "\"num_key_value_heads\": 2, \"intermediate_size\": 48, \"vocab_size\": 256, \"rms_norm_eps\": 1e-5"
 
+#define FULL "\"full_attention\""
+#define SLIDING "\"sliding_attention\""
+#define OF_LAYERS(type, n, rest)                                                                                   \
+    "{\"model_type\": \"" type "\", \"hidden_size\": 32, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, " \
+    "\"intermediate_size\": 48, \"vocab_size\": 256, \"rope_theta\": 1e4, "                                        \
+    "\"num_hidden_layers\": " #n rest "}"
+#define QWEN_WINDOW(n, rest) OF_LAYERS("qwen2", n, ", \"use_sliding_window\": true" rest)
+#define GEMMA2_OF(n, rest) OF_LAYERS("gemma2", n, rest)
+#define GEMMA3_OF(n, rest) OF_LAYERS("gemma3_text", n, rest)
+
+/* The layers of transformers: configuration_mistral.py, configuration_qwen2.py, configuration_gemma2.py and so on. */
+TEST(windows_of_llama)
+{
+    static const struct {
+        const char *text;
+        int64_t window, from, period;
+        double cap;
+    } cases[] = {
+        {"{" MISTRAL "}", 4096, 0, 0, 0},
+        {"{" MISTRAL ", \"sliding_window\": null}", 0, 0, 0, 0},
+        {"{" MISTRAL ", \"sliding_window\": 9}", 9, 0, 0, 0},
+        {"{" MISTRAL ", \"sliding_window\": 9, \"layer_types\": [" SLIDING ", " SLIDING "]}", 9, 0, 0, 0},
+        {"{" MISTRAL ", \"sliding_window\": 32, \"max_position_embeddings\": 32}", 32, 0, 0, 0},
+        {OF_LAYERS("phi3", 2, ""), 0, 0, 0, 0},
+        {OF_LAYERS("phi3", 2, ", \"sliding_window\": 31"), 31, 0, 0, 0},
+        {OF_LAYERS("starcoder2", 2, ""), 0, 0, 0, 0},
+        {OF_LAYERS("starcoder2", 2, ", \"sliding_window\": 31"), 31, 0, 0, 0},
+        {"{" MIXTRAL_OF_3 "}", 0, 0, 0, 0},
+        {"{" MIXTRAL_OF_3 ", \"sliding_window\": 9}", 9, 0, 0, 0},
+        {OF_LAYERS("qwen2", 40, ", \"sliding_window\": 9"), 0, 0, 0, 0},
+        {QWEN_WINDOW(40, ""), 4096, 28, 0, 0},
+        {QWEN_WINDOW(28, ""), 0, 0, 0, 0},
+        {QWEN_WINDOW(4, ", \"sliding_window\": null"), 0, 0, 0, 0},
+        {QWEN_WINDOW(4, ", \"sliding_window\": 7, \"max_window_layers\": 0"), 7, 0, 0, 0},
+        {QWEN_WINDOW(3, ", \"layer_types\": [" FULL ", " SLIDING ", " SLIDING "]"), 4096, 1, 0, 0},
+        {QWEN_WINDOW(3, ", \"layer_types\": [" SLIDING ", " SLIDING ", " FULL "]"), 4096, 0, 3, 0},
+        {QWEN_WINDOW(4, ", \"layer_types\": [" SLIDING ", " FULL ", " SLIDING ", " FULL "]"), 4096, 0, 2, 0},
+        {QWEN_WINDOW(4, ", \"layer_types\": [" FULL ", " FULL ", " SLIDING ", " FULL "]"), 4096, 1, 2, 0},
+        {QWEN_WINDOW(4, ", \"layer_types\": [" FULL ", " SLIDING ", " SLIDING ", " FULL "]"), 4096, 1, 4, 0},
+        {QWEN_WINDOW(3, ", \"layer_types\": [" FULL ", " FULL ", " FULL "]"), 0, 0, 0, 0},
+        {OF_LAYERS("qwen2", 2, ", \"sliding_window\": 9, \"layer_types\": [" FULL ", " FULL "]"), 0, 0, 0, 0},
+        {GEMMA2_OF(4, ""), 4096, 0, 2, 50},
+        {GEMMA2_OF(4, ", \"attn_logit_softcapping\": null, \"sliding_window\": 31"), 31, 0, 2, 0},
+        {GEMMA2_OF(4, ", \"attn_logit_softcapping\": 7.5"), 4096, 0, 2, 7.5},
+        {GEMMA2_OF(2, ", \"layer_types\": [" FULL ", " FULL "]"), 0, 0, 0, 50},
+        {GEMMA3_OF(13, ", \"sliding_window\": 31"), 31, 0, 6, 0},
+        {GEMMA3_OF(13, ", \"sliding_window_pattern\": 4"), 4096, 0, 4, 0},
+        {GEMMA3_OF(5, ", \"attn_logit_softcapping\": 50.0"), 4096, 0, 0, 0}, /* it does not compute with the field */
+        /* no keys name these layers, but no sequence is longer than the window */
+        {GEMMA2_OF(3, ", \"max_position_embeddings\": 9, \"sliding_window\": 9, \"layer_types\": [" SLIDING ", " FULL
+                      ", " FULL "]"),
+         0, 0, 0, 50},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct job_model m;
+        int64_t positions;
+        struct why why = {0};
+        if (hf_config_read(cases[i].text, strlen(cases[i].text), &m, &positions, &why))
+            fail_msg("%s: %s", cases[i].text, why.text);
+        if (m.window != cases[i].window || m.window_from != cases[i].from || m.window_period != cases[i].period ||
+            m.score_softcap != cases[i].cap)
+            fail_msg("%s: window %lld, from %lld, period %lld, cap %g", cases[i].text, (long long)m.window,
+                     (long long)m.window_from, (long long)m.window_period, m.score_softcap);
+        job_model_fini(&m);
+    }
+}
+
 /* Width of heads, biases and norms; a field that is missing has transformers' default. */
 TEST(families_of_llama)
 {
@@ -160,6 +227,53 @@ TEST(attention_that_no_family_has)
     }
 }
 
+/* The family of a model that was not imported; NULL: none. */
+static void family_is(const struct job_model *m, const char *family, const char *part)
+{
+    struct graph g;
+    struct hf_map map;
+    struct buf text = {0};
+    struct why why = {0};
+    char name[64];
+    assert_ok(graph_build(m, 16, &g, &why));
+    err_t err = hf_map(&g, m, NULL, &map, &why);
+    if (family) {
+        if (err)
+            fail_msg("%s: %s", family, why.text);
+        assert_ok(hf_config_print(m, &g, 16, DT_F32, NULL, &text));
+        snprintf(name, sizeof(name), "\"model_type\": \"%s\"", family);
+        assert_non_null(strstr((const char *)text.data, name));
+        hf_map_fini(&map);
+    } else if (err != ERR_UNSUPPORTED || !strstr(why.text, part)) {
+        fail_msg("\"%s\", not \"%s\"", why.text, part);
+    }
+    buf_fini(&text);
+    graph_fini(&g);
+}
+
+/* An export without an imported config.json finds a family for the windows. */
+TEST(families_of_windows)
+{
+    struct job_model m = {JOB_MODEL_DENSE, .arch = ARCH_LLAMA, .dim = 32,    .layers = 4,      .heads = 4,
+                          .kv_heads = 2,   .ffn = 48,          .vocab = 256, .norm_eps = 1e-5, .rope_theta = 1e4};
+    family_is(&m, "llama", NULL);
+    m.window = 9;
+    family_is(&m, "mistral", NULL);
+    m.window_from = 4; /* no layer has it */
+    family_is(&m, "llama", NULL);
+    m.window_from = 1;
+    family_is(&m, NULL, "model.window"); /* qwen2 has biases, qwen3 norms */
+    m.qkv_bias = true;
+    family_is(&m, "qwen2", NULL);
+    m.qkv_bias = false;
+    m.qk_norm = QK_NORM_HEAD;
+    family_is(&m, "qwen3", NULL);
+    m.qk_norm = QK_NORM_NONE;
+    m.window_from = 0;
+    m.score_softcap = 50;
+    family_is(&m, NULL, "model.score_softcap");
+}
+
 /* ---- no field is ignored ---- */
 
 /* Files as transformers writes them, of each family; an object with "rope_parameters" in the form of version 5. */
@@ -174,8 +288,8 @@ TEST(attention_that_no_family_has)
     ", \"num_key_value_heads\": 2, \"rms_norm_eps\": 1e-6, \"head_dim\": 32, \"attention_bias\": false, " \
     "\"hidden_activation\": \"gelu_pytorch_tanh\""
 #define GEMMA_LAYERS                                                                               \
-    ", \"query_pre_attn_scalar\": 24, \"final_logit_softcapping\": 20.0, \"sliding_window\": 64, " \
-    "\"layer_types\": [\"sliding_attention\", \"full_attention\", \"sliding_attention\", \"sliding_attention\"]"
+    ", \"query_pre_attn_scalar\": 24, \"final_logit_softcapping\": 20.0, \"sliding_window\": 32, " \
+    "\"layer_types\": [\"sliding_attention\", \"full_attention\", \"sliding_attention\", \"full_attention\"]"
 
 static const char *const whole_configs[] = {
     "{" SIZES("llama") RMS ROPE
@@ -184,13 +298,16 @@ static const char *const whole_configs[] = {
                            "\"original_max_position_embeddings\": 16, \"beta_fast\": 16.0, \"beta_slow\": 2.0, "
                            "\"attention_factor\": 1.5}}",
     "{" SIZES("mistral") RMS ROPE ", \"sliding_window\": null, \"head_dim\": 32}",
-    "{" SIZES("qwen2") RMS ROPE ", \"use_sliding_window\": false}",
-    "{" SIZES("qwen3") RMS ROPE ", \"attention_bias\": false, \"head_dim\": 32, \"use_sliding_window\": false}",
+    "{" SIZES("mistral") RMS ROPE ", \"sliding_window\": 31}",
+    "{" SIZES("qwen2") RMS ROPE ", \"use_sliding_window\": true, \"sliding_window\": 31, \"max_window_layers\": 2}",
+    "{" SIZES("qwen3") RMS ROPE ", \"use_sliding_window\": true, \"sliding_window\": 31, \"head_dim\": 32, "
+                                "\"layer_types\": [" SLIDING ", " SLIDING ", " FULL ", " SLIDING "]}",
+    "{" SIZES("qwen3") RMS ROPE ", \"attention_bias\": false, \"head_dim\": 32}",
     "{" SIZES("granite") RMS ROPE ", \"embedding_multiplier\": 12.0, \"residual_multiplier\": 0.2, "
                                   "\"attention_multiplier\": 0.1, \"logits_scaling\": 8.0, \"mlp_bias\": false}",
     "{" SIZES("smollm3") RMS ROPE ", \"no_rope_layers\": [1, 1, 1, 0], \"use_sliding_window\": false}",
     "{" SIZES("smollm3") RMS ROPE ", \"no_rope_layer_interval\": 2}",
-    "{" SIZES("phi3") RMS ROPE ", \"partial_rotary_factor\": 0.75, \"sliding_window\": null, \"embd_pdrop\": 0.1}",
+    "{" SIZES("phi3") RMS ROPE ", \"partial_rotary_factor\": 0.75, \"sliding_window\": 31, \"embd_pdrop\": 0.1}",
     "{" SIZES("phi3") RMS ROPE
     ", \"original_max_position_embeddings\": 16, \"rope_scaling\": {\"type\": \"su\", "
     "\"short_factor\": [1, 1, 1, 1, 1, 1, 1, 1], \"long_factor\": [2, 2, 2, 2, 2, 2, 2, 2]}}",
@@ -200,9 +317,10 @@ static const char *const whole_configs[] = {
     "{" SIZES("phi") LAYER_NORM ROPE ", \"partial_rotary_factor\": 0.5, \"num_key_value_heads\": 2, "
                                      "\"qk_layernorm\": false, \"resid_pdrop\": 0.1}",
     "{" SIZES("starcoder2") ROPE ", \"num_key_value_heads\": 2, \"norm_epsilon\": 1e-5, \"use_bias\": true, "
-                                 "\"hidden_act\": \"gelu\", \"sliding_window\": null}",
+                                 "\"hidden_act\": \"gelu\", \"sliding_window\": 31}",
     "{" SIZES("gemma") GEMMA ROPE "}",
     "{" SIZES("gemma2") GEMMA ROPE GEMMA_LAYERS ", \"attn_logit_softcapping\": null}",
+    "{" SIZES("gemma2") GEMMA ROPE GEMMA_LAYERS ", \"attn_logit_softcapping\": 5.0}",
     "{" SIZES("gemma3_text") GEMMA GEMMA_LAYERS ", \"rope_theta\": 1e6, \"rope_local_base_freq\": 1e4, "
                                                 "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8.0}}",
     "{" SIZES("gemma3_text") GEMMA GEMMA_LAYERS
@@ -261,8 +379,6 @@ static bool is_void(const json_t *root, const char *key)
         {"gemma", "hidden_activation"},       /* "gelu" is another name of the tanh form */
         {"gemma2", "hidden_activation"},      /* the same */
         {"gemma3_text", "hidden_activation"}, /* the same */
-        {"gemma2", "sliding_window"},         /* longer than all sequences */
-        {"gemma3_text", "sliding_window"},    /* the same */
     };
     const char *type = json_string_value(json_object_get(root, "model_type"));
     for (size_t i = 0; type && i < sizeof(rows) / sizeof(rows[0]); i++)
@@ -370,10 +486,29 @@ TEST(configs_that_are_refused)
         {"{", ERR_INVALID, "config.json, line 1"},
         {"{\"model_type\": \"bert\"}", ERR_UNSUPPORTED, "model_type is \"bert\""},
         {"{}", ERR_UNSUPPORTED, "dtd supports gpt2, llama, qwen2, qwen3, mistral, granite"},
-        {"{" QWEN("2") ", \"use_sliding_window\": true}", ERR_UNSUPPORTED, "use_sliding_window is set"},
+        {"{" QWEN("2") ", \"use_sliding_window\": true, \"sliding_window\": -1}", ERR_INVALID,
+         "sliding_window is missing or not a number from 1 to 16777216"},
+        {"{" QWEN("2") ", \"use_sliding_window\": true, \"max_window_layers\": \"x\"}", ERR_INVALID,
+         "max_window_layers is not a number from 0"},
+        {"{" QWEN("2") ", \"use_sliding_window\": 1}", ERR_INVALID, "use_sliding_window is neither true nor false"},
+        {"{" QWEN("2") ", \"layer_types\": [" FULL "]}", ERR_INVALID, "layer_types is not a list of 2 entries"},
+        {"{" QWEN("2") ", \"layer_types\": [" FULL ", \"chunked_attention\"]}", ERR_UNSUPPORTED,
+         "layer_types has \"chunked_attention\"; dtd supports \"full_attention\" and \"sliding_attention\""},
+        {QWEN_WINDOW(4, ", \"layer_types\": [" FULL ", " SLIDING ", " FULL ", " FULL "]"), ERR_UNSUPPORTED,
+         "no windows in the layers that layer_types names"},
+        {GEMMA2_OF(3, ", \"max_position_embeddings\": 10, \"sliding_window\": 9, \"layer_types\": [" SLIDING ", " FULL
+                      ", " FULL "]"),
+         ERR_UNSUPPORTED, "no windows in the layers that layer_types names"},
+        {GEMMA2_OF(2, ", \"sliding_window\": null"), ERR_INVALID, "no sliding_window counts: write the number"},
+        {"{" MISTRAL ", \"layer_types\": [" FULL ", " SLIDING "]}", ERR_UNSUPPORTED,
+         "layer_types has \"full_attention\", which dtd does not support in mistral with a sliding_window"},
+        {"{" LLAMA ", \"layer_types\": [" FULL ", " SLIDING "]}", ERR_UNSUPPORTED,
+         "layer_types has \"sliding_attention\", which dtd does not support in llama"},
+        {OF_LAYERS("smollm3", 2, ", \"use_sliding_window\": true"), ERR_UNSUPPORTED, "use_sliding_window is set"},
+        {"{" QWEN("2_moe") ", \"use_sliding_window\": true}", ERR_UNSUPPORTED, "use_sliding_window is set"},
         {"{" QWEN("3") ", \"attention_bias\": 1}", ERR_INVALID, "attention_bias is neither true nor false"},
-        {"{" QWEN("3") ", \"layer_types\": [\"full_attention\", \"sliding_attention\"]}", ERR_UNSUPPORTED,
-         "layer_types has \"sliding_attention\""},
+        {"{" QWEN("3") ", \"layer_types\": [" FULL ", " SLIDING "]}", ERR_INVALID,
+         "write the number of tokens there, and set use_sliding_window to true"},
         {"{" LLAMA ", \"sliding_window\": 9}", ERR_UNSUPPORTED, "sliding_window is set"},
         {"{\"model_type\": \"llama\"}", ERR_INVALID, "hidden_size is missing"},
         {"{" LLAMA ", \"quantization_config\": {\"bits\": 4}}", ERR_UNSUPPORTED,
@@ -397,15 +532,12 @@ TEST(configs_that_are_refused)
         {"{" LLAMA ", \"rope_scaling\": {\"type\": \"llama3\", \"factor\": 2, \"original_max_position_embeddings\": "
          "\"x\"}}",
          ERR_INVALID, "original_max_position_embeddings is not a number from 1"},
-        {"{" MISTRAL "}", ERR_UNSUPPORTED, "sliding_window is 4096, below max_position_embeddings, 131072"},
-        {"{" MISTRAL ", \"sliding_window\": 31, \"max_position_embeddings\": 32}", ERR_UNSUPPORTED,
-         "sliding_window is 31, below max_position_embeddings, 32"},
+        {"{" MISTRAL ", \"sliding_window\": \"x\"}", ERR_INVALID, "sliding_window is missing or not a number"},
         {"{" LLAMA ", \"rope_theta\": -1}", ERR_INVALID, "rope_theta is not a number above 0"},
         {"{" MIXTRAL "}", ERR_INVALID, "num_local_experts is missing, and versions of transformers differ"},
         {"{" MIXTRAL ", \"num_local_experts\": 1}", ERR_INVALID, "num_experts_per_tok is 2, but there are 1"},
         {"{" MIXTRAL ", \"num_local_experts\": 4096}", ERR_UNSUPPORTED, "dtd has at most 1024 and 64"},
         {"{" MIXTRAL_OF_3 ", \"num_experts\": 4}", ERR_INVALID, "are two names of one number"},
-        {"{" MIXTRAL_OF_3 ", \"sliding_window\": 4096}", ERR_UNSUPPORTED, "sliding_window is set, which"},
         {"{" MIXTRAL_OF_3 ", \"router_jitter_noise\": 0.01}", ERR_UNSUPPORTED, "while training: set it to 0"},
         {"{" MIXTRAL_OF_3 ", \"rope_scaling\": {\"type\": \"yarn\"}}", ERR_INVALID, "need the field factor"},
         {"{" GPT2 ", \"activation_function\": \"relu\"}", ERR_UNSUPPORTED, "activation_function is \"relu\""},
@@ -512,6 +644,8 @@ static void config_round_trip(const struct job_model *m, const char *type)
     assert_true(back.shared_experts == m->shared_experts && back.shared_gate == m->shared_gate);
     assert_true(back.router_norm == m->router_norm && back.moe_every == m->moe_every);
     assert_true(back.head_dim == m->head_dim && back.qkv_bias == m->qkv_bias && back.qk_norm == m->qk_norm);
+    assert_true(back.window == m->window && back.window_from == m->window_from);
+    assert_true(back.window_period == m->window_period);
     assert_true(back.dense_layers == m->dense_layers && back.dim == m->dim && back.layers == m->layers);
     assert_true(back.rope_type == m->rope_type && back.rope_factor == m->rope_factor && back.rope_fast == m->rope_fast);
     assert_true(back.rope_part == m->rope_part && back.rope_original == m->rope_original);
@@ -530,6 +664,9 @@ TEST(configs_of_experts)
 {
     config_round_trip(&mixtral, "MixtralForCausalLM");
     struct job_model m = mixtral;
+    m.window = 9;
+    config_round_trip(&m, "MixtralForCausalLM");
+    m.window = 0;
     m.router = ROUTER_SOFTMAX;
     m.qk_norm = QK_NORM_WHOLE;
     config_round_trip(&m, "OlmoeForCausalLM");
@@ -828,7 +965,7 @@ TEST(jobs_that_do_not_fit)
     in.job = job_write("c.yaml", "dim: 32, layers: 2, heads: 4, kv_heads: 2, ffn: 48, rope_theta: 5", "");
     refuse(&in, "model.rope_theta must be");
     in.job = job_write("d.yaml", "dim: 32, layers: 2, heads: 4, kv_heads: 2, ffn: 48", ", tokenizer: words");
-    refuse(&in, "data.tokenizer: this vocabulary is made");
+    refuse(&in, "data.tokenizer: this vocabulary is made from the training files");
     in.job = job_write("e.yaml", "dim: 32, layers: 2, heads: 4, kv_heads: 2, ffn: 48, head_dim: 16", "");
     refuse(&in, "model.head_dim is 16, but ");
     in.job = job_write("f.yaml", "dim: 32, layers: 2, heads: 4, kv_heads: 2, ffn: 48, qkv_bias: true", "");

@@ -77,12 +77,13 @@ def opened(folder):
 
 SHORT, LONG = [1 + i / 20 for i in range(6)], [2 + i for i in range(6)]
 LONGROPE = {"rope_type": "longrope", "short_factor": SHORT, "long_factor": LONG, "rope_theta": 1e4}
-GEMMA = dict(head_dim=16, sliding_window=64, query_pre_attn_scalar=40)
+GEMMA = dict(head_dim=16, sliding_window=9, query_pre_attn_scalar=40)
 
 MODELS = {
     "smollm3": {},
     "smollm3, other layers": dict(no_rope_layers=[0, 1, 1, 0], attention_bias=True, mlp_bias=True),
     "phi3": {},
+    "phi3, window": dict(sliding_window=9),
     "phi3, part of a head": dict(hidden_size=64, partial_rotary_factor=0.75),
     "phi3, long": dict(rope_parameters=LONGROPE, original_max_position_embeddings=16),
     "phi3, short": dict(rope_parameters={**LONGROPE, "factor": 8.0}, original_max_position_embeddings=64),
@@ -90,22 +91,40 @@ MODELS = {
     "gpt_neox, serial, half": dict(hidden_size=64, use_parallel_residual=False, rotary_pct=0.5, attention_bias=False),
     "phi": dict(),
     "starcoder2": dict(),
+    "starcoder2, window": dict(sliding_window=9),
     "starcoder2, without biases": dict(use_bias=False, hidden_act="gelu", tie_word_embeddings=False),
     "olmo2": dict(),
     "gemma": dict(head_dim=16),
-    "gemma2": dict(attn_logit_softcapping=None, final_logit_softcapping=3.0, **GEMMA),
+    "gemma2": dict(attn_logit_softcapping=2.0, final_logit_softcapping=3.0, **GEMMA),
+    "gemma2, no cap, other layers": dict(attn_logit_softcapping=None, final_logit_softcapping=3.0, layer_types=[
+        "full_attention", "sliding_attention", "sliding_attention", "full_attention"], **GEMMA),
     "gemma3_text": dict(num_hidden_layers=7, **GEMMA),
     "gemma3_text, stretched": dict(num_hidden_layers=7, rope_parameters={
         "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e5},
         "sliding_attention": {"rope_type": "default", "rope_theta": 2e3}}, **GEMMA),
+    "mistral": dict(sliding_window=9),
+    "qwen2, window from layer 2": dict(use_sliding_window=True, sliding_window=9, max_window_layers=2),
+    "qwen3, window but every third layer": dict(
+        use_sliding_window=True, sliding_window=9, head_dim=16,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]),
     "granite": dict(embedding_multiplier=3.0, residual_multiplier=0.4, attention_multiplier=0.2, logits_scaling=0.25),
     "llama, biases": dict(attention_bias=True, mlp_bias=True),
     "qwen3, biases": dict(attention_bias=True, head_dim=16),
 }
 
+WIDER = [("sliding_window", 10), ("sliding_window", 8)]  # by one token, and narrower
+# Models whose layer_types are those that the other fields give.
+USUAL_LAYERS = ("gemma2", "gemma3_text", "qwen2, window from layer 2")
+
 # A field, another value, and that it moves logits: what config.json says is computed and not ignored.
 MUTATIONS = {
     "smollm3": [("no_rope_layers", [1, 1, 0, 1]), ("rms_norm_eps", 1e-3), ("hidden_act", "gelu_pytorch_tanh")],
+    "mistral": WIDER + [("sliding_window", None)],
+    "qwen2, window from layer 2": WIDER,
+    "qwen3, window but every third layer": WIDER,
+    "phi3, window": WIDER + [("sliding_window", None)],
+    "starcoder2, window": WIDER + [("sliding_window", None)],
+    "gemma2, no cap, other layers": [("attn_logit_softcapping", 2.0), ("layer_types", ["full_attention"] * 4)],
     "phi3": [("rope_parameters.partial_rotary_factor", 0.5), ("rms_norm_eps", 1e-3)],
     "phi3, long": [("rope_parameters.long_factor", SHORT), ("rope_parameters.attention_factor", 1.5),
                    ("original_max_position_embeddings", 64), ("rope_parameters.factor", 16.0)],
@@ -115,8 +134,10 @@ MUTATIONS = {
     "starcoder2": [("hidden_act", "gelu"), ("norm_epsilon", 1e-3)],
     "olmo2": [("rms_norm_eps", 1e-3), ("rope_parameters.rope_theta", 100.0)],
     "gemma": [("hidden_act", "silu"), ("rms_norm_eps", 1e-3)],
-    "gemma2": [("final_logit_softcapping", None), ("query_pre_attn_scalar", 16), ("hidden_activation", "silu")],
-    "gemma3_text": [("layer_types", ["full_attention"] * 3 + ["sliding_attention"] * 4), ("final_logit_softcapping", 2.0),
+    "gemma2": WIDER + [("attn_logit_softcapping", None), ("attn_logit_softcapping", 1.0), ("final_logit_softcapping", None),
+                       ("query_pre_attn_scalar", 16), ("hidden_activation", "silu")],
+    "gemma3_text": WIDER + [
+                    ("layer_types", ["full_attention"] * 3 + ["sliding_attention"] * 4), ("final_logit_softcapping", 2.0),
                     ("query_pre_attn_scalar", 16), ("rope_parameters.sliding_attention.rope_theta", 100.0),
                     ("rope_parameters.full_attention.rope_theta", 100.0)],
     "granite": [("embedding_multiplier", 1.0), ("residual_multiplier", 1.0), ("attention_multiplier", 0.5),
@@ -299,6 +320,10 @@ def without_defaults(config):
     return {k: v for k, v in config.items() if k in sizes or k not in usual or usual[k] != v}
 
 
+def without_types(config):
+    return {k: v for k, v in config.items() if k != "layer_types"}
+
+
 def check_config(what, folder, change, want, bound, export):
     """The same tensors with another config.json."""
     at = folder + "/" + what.replace(" ", "-").replace(",", "")
@@ -320,7 +345,7 @@ def changed(config, path, value):
 
 
 def check_mutation(name, folder, path, value, before):
-    at = "%s/%s" % (folder, path)
+    at = "%s/%s-%d" % (folder, path, len(os.listdir(folder)))
     shutil.copytree(folder + "/theirs", at)
     json.dump(changed(json.load(open(at + "/config.json")), path, value), open(at + "/config.json", "w"))
     theirs, (ours, _) = theirs_of(opened(at)), ours_of(at, at + "-in")
@@ -351,6 +376,8 @@ def check(name, folder):
     same_tensors(name + ", several files", tensors, parts)
     check_config(name + ", of transformers 4", folder, old_style, want, 2e-5, True)
     check_config(name + ", defaults left out", folder, without_defaults, want, 2e-5, True)
+    if name in USUAL_LAYERS:
+        check_config(name + ", layer_types left out", folder, without_types, want, 2e-5, True)
     for path, value in MUTATIONS.get(name, []):
         check_mutation(name, folder, path, value, want)
 
@@ -359,8 +386,7 @@ def check_refusals(folder):
     """Fields that transformers would compute with."""
     for name, field, value, part in (
             ("phi", "qk_layernorm", True, "qk_layernorm is set"), ("smollm3", "use_sliding_window", True, "is set"),
-            ("phi3", "sliding_window", 31, "sliding_window is 31"), ("gemma3_text", "sliding_window", 8, "sliding_window is 8"),
-            ("gemma2", "attn_logit_softcapping", 50.0, "attn_logit_softcapping is 50"),
+            ("gemma2", "layer_types", ["sliding_attention"] + ["full_attention"] * 3, "no windows in the layers"),
             ("gemma", "use_bidirectional_attention", True, "is set"), ("gpt_neox", "hidden_act", "gelu_fast", "hidden_act is"),
             ("gpt_neox", "rope_parameters", {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.2}, "odd"),
             ("olmo2", "layer_types", ["sliding_attention"] * 4, "layer_types has"),
