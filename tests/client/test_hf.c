@@ -272,6 +272,14 @@ TEST(families_of_windows)
     m.window_from = 0;
     m.score_softcap = 50;
     family_is(&m, NULL, "model.score_softcap");
+    static const char gemma3[] = GEMMA3_OF(7, ", \"sliding_window\": 9");
+    int64_t positions;
+    struct why why = {0};
+    assert_ok(hf_config_read(gemma3, strlen(gemma3), &m, &positions, &why));
+    family_is(&m, "gemma3_text", NULL);
+    m.window_period = 3; /* its windows are in the layers that rotate by the local base */
+    family_is(&m, NULL, "model.window");
+    job_model_fini(&m);
 }
 
 /* ---- no field is ignored ---- */

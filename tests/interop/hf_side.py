@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models as tokenizer_models, pre_tokenizers, trainers
 from transformers import (AutoConfig, AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig,
-                          LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
-                          Qwen3ForCausalLM)
+                          LlamaForCausalLM, MistralConfig, MistralForCausalLM, MixtralConfig, MixtralForCausalLM, Qwen2Config,
+                          Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
 
 DTCTL, LOGITS = sys.argv[1:]
 
@@ -109,6 +109,7 @@ def windows():
     keys = dict(vocab_size=256, hidden_size=64, intermediate_size=96, num_attention_heads=8, num_key_value_heads=2,
                 max_position_embeddings=64, rms_norm_eps=1e-5, num_hidden_layers=4, attn_implementation="eager")
     yield "mistral, window 9", MistralForCausalLM(MistralConfig(head_dim=12, sliding_window=9, **keys))
+    yield "mixtral, window 9", MixtralForCausalLM(MixtralConfig(head_dim=12, sliding_window=9, num_local_experts=4, **keys))
     qwen = dict(use_sliding_window=True, sliding_window=20, **keys)
     yield "qwen2, window from layer 1", Qwen2ForCausalLM(Qwen2Config(max_window_layers=1, **qwen))
     types = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
