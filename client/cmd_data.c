@@ -187,6 +187,7 @@ static int prepare(struct data_args *args)
                                    .raw = args->raw,
                                    .format = args->format,
                                    .tables = table_rows,
+                                   .containers = &table_containers,
                                    .field = args->field,
                                    .bos = args->bos,
                                    .eos = args->eos,

@@ -78,18 +78,24 @@ NODISCARD err_t tokenizer_decode(const struct tokenizer *t, int32_t id, struct b
 /* ---- preparing ---- */
 
 /* Names that stand for several files. dtd_tables has them (tables.h), because it links what daemons must not. */
+struct byte_source;
 struct data_containers {
     /* Folders of Hugging Face datasets (datasets.h): they stand for their files. */
     bool (*is_folder)(const char *dir);
     err_t (*folder_files)(const char *dir, char ***ret, int *ret_n, struct why *why);
+    /* Images (image.h). "IMAGE:/PATTERN" -> IMAGE (of PATH_MAX bytes) and "/PATTERN". */
+    bool (*split)(const char *name, char *ret_image, const char **ret_pattern);
+    err_t (*image_files)(const char *image, const char *pattern, char ***ret, int *ret_n, struct why *why);
+    err_t (*image_open)(const char *image, const char *path, struct byte_source **ret, struct why *why);
 };
 
 /* Expands patterns (glob(7); relative ones start at `dir`, which is absolute) to absolute paths of regular files,
  * sorted by byte value and unique; folders are skipped, except those of `containers` (NULL: none). Symbolic links are
- * followed and keep their names. A pattern that is the exact name of a file means that file. ERR_NOTFOUND: the sentence
- * names a pattern without a match. ERR_INVALID: it names a file whose name is not UTF-8. ret_repeated (of PATH_MAX
- * bytes, or NULL): a file that more than one pattern names and that is listed once; "": none. The caller owns ret_paths
- * and its strings: it moves them into a job_spec, or calls data_paths_free. */
+ * followed and keep their names. A pattern that is the exact name of a file means that file. IMAGE:/PATTERN means the
+ * files of an image, named IMAGE:/PATH. ERR_NOTFOUND: the sentence names a pattern without a match. ERR_INVALID: it
+ * names a file whose name is not UTF-8. ret_repeated (of PATH_MAX bytes, or NULL): a file that more than one pattern
+ * names and that is listed once; "": none. The caller owns ret_paths and its strings: it moves them into a job_spec, or
+ * calls data_paths_free. */
 NODISCARD err_t data_resolve(const char *dir, char *const *patterns, int n, const struct data_containers *containers,
                              char ***ret_paths, int *ret_n, char *ret_repeated, struct why *why);
 void data_paths_free(char **paths, int n);
@@ -110,8 +116,9 @@ struct data_prepare {
     const char *format;     /* of the files (formats.h); NULL, "" or "auto": by content */
     /* Formats of dtd_tables: table_rows (tables.h); NULL: they are not known. */
     const struct format_row *tables;
-    const char *field;           /* key or column of the text; NULL or "": the format's default */
-    enum chat_template template; /* of conversations; CHAT_NONE: they are refused */
+    const struct data_containers *containers; /* for files in images; NULL: none */
+    const char *field;                        /* key or column of the text; NULL or "": the format's default */
+    enum chat_template template;              /* of conversations; CHAT_NONE: they are refused */
     const char *bos, *eos; /* tokens around each document, as doc_ends.h defines them; NULL or "": file and auto */
     int threads;           /* that encode documents; 0: one per usable CPU */
     void (*progress)(int64_t done_bytes, int64_t total_bytes, void *arg); /* may be NULL */

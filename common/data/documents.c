@@ -67,7 +67,7 @@ static err_t read_documents(struct preparation *x, int i, each_document_fn *each
         err = input_file_same(in, &r.file, x->why);
     input_reader_close(&r);
     if (!err) /* what a reader of a source left out */
-        preparation_report(x, in->identity.bytes - reported);
+        preparation_report(x, in->bytes - reported);
     return err;
 }
 
@@ -169,7 +169,7 @@ err_t documents_list(struct preparation *x)
         struct index_source *s = &x->index.sources[i];
         *s = (struct index_source){.path = strdup(x->sources[i].input.path),
                                    .format = strdup(x->sources[i].input.format->name),
-                                   .bytes = x->sources[i].input.identity.bytes};
+                                   .bytes = x->sources[i].input.bytes};
         if (!s->path || !s->format)
             return preparation_fail(x, ERR_NOMEM);
     }

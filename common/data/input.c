@@ -5,8 +5,28 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- open files ---- */
+
+static err_t open_source(const struct input *in, struct input_file *f, struct why *why)
+{
+    err_t err = file_source_open(in->image ? in->image : in->path, &f->disk, why);
+    if (err || !in->image) {
+        f->source = f->disk;
+        return err;
+    }
+    return in->containers->image_open(in->image, in->inside, &f->source, why);
+}
+
+static void close_source(struct input_file *f)
+{
+    if (f->source && f->source != f->disk)
+        f->source->ops->close(f->source);
+    if (f->disk)
+        f->disk->ops->close(f->disk);
+    f->source = f->disk = NULL;
+}
 
 /* Counts what passes. */
 static err_t counted_read(struct byte_stream *s, void *ret, size_t cap, size_t *ret_n, struct why *why)
@@ -24,7 +44,7 @@ err_t input_file_open(const struct input *in, struct input_file *ret, struct why
 {
     struct input_file *f = ret; /* f->counted is inside */
     *f = (struct input_file){.counted = {&counted_ops, in->path}};
-    err_t err = file_source_open(in->path, &f->source, why);
+    err_t err = open_source(in, f, why);
     if (!err)
         err = stream_of_source(f->source, 0, f->source->size, &f->stored, why);
     if (!err && in->codec)
@@ -38,7 +58,7 @@ err_t input_file_open(const struct input *in, struct input_file *ret, struct why
 
 err_t input_file_same(const struct input *in, const struct input_file *f, struct why *why)
 {
-    return file_source_same(f->source, &in->identity, why);
+    return file_source_same(f->disk, &in->identity, why);
 }
 
 void input_file_close(struct input_file *f)
@@ -47,10 +67,8 @@ void input_file_close(struct input_file *f)
         f->stream->ops->close(f->stream);
     if (f->stored)
         f->stored->ops->close(f->stored);
-    if (f->source)
-        f->source->ops->close(f->source);
     f->stream = f->stored = NULL;
-    f->source = NULL;
+    close_source(f);
 }
 
 /* ---- what a file is ---- */
@@ -87,6 +105,10 @@ static err_t find_format(struct input *in, const struct data_prepare *p, const u
         return why_set(why, ERR_INVALID, "data.format: \"%.40s\" is not a format; the formats are %s", p->format,
                        names);
     }
+    if (in->format->tokens && in->image)
+        return why_set(why, ERR_UNSUPPORTED,
+                       "%s: token ids are used where they are, which a file in an image cannot be; unpack it",
+                       in->path);
     if ((in->format->docs || in->format->tokens) && in->codec)
         return why_set(why, ERR_UNSUPPORTED, "%s: a %s file inside %s cannot be read; decompress it", in->path,
                        in->format->name, in->codec->name);
@@ -95,20 +117,32 @@ static err_t find_format(struct input *in, const struct data_prepare *p, const u
 
 static err_t identify(struct input *in, struct why *why)
 {
-    struct byte_source *source;
-    err_t err = file_source_open(in->path, &source, why);
-    if (err)
-        return err;
-    file_source_identity(source, &in->identity);
-    source->ops->close(source);
-    return OK;
+    struct input_file f = {0};
+    err_t err = open_source(in, &f, why);
+    if (!err) {
+        file_source_identity(f.disk, &in->identity);
+        in->bytes = f.source->size;
+    }
+    close_source(&f);
+    return err;
+}
+
+/* A file that exists under the whole name is that file. */
+static err_t find_image(struct input *in, const struct data_prepare *p, struct why *why)
+{
+    char image[PATH_MAX];
+    if (!p->containers || access(in->path, F_OK) == 0 || !p->containers->split(in->path, image, &in->inside))
+        return OK;
+    in->containers = p->containers;
+    in->image = strdup(image);
+    return in->image ? OK : why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
 }
 
 /* Takes the file that an index belongs to. */
 static err_t find_main(struct input *in, const uint8_t *head, size_t n, struct why *why)
 {
     char path[PATH_MAX];
-    if (!token_file_main(in->path, head, n, path))
+    if (in->image || !token_file_main(in->path, head, n, path))
         return OK;
     free(in->path);
     in->path = strdup(path);
@@ -130,7 +164,8 @@ static err_t find_content(struct input *in, const struct data_prepare *p, struct
 err_t input_find(const char *path, const struct data_prepare *p, struct input *ret, struct why *why)
 {
     struct input in = {.path = strdup(path)};
-    err_t err = in.path ? identify(&in, why) : why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+    err_t err = in.path ? find_image(&in, p, why) : why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+    err = err ? err : identify(&in, why);
     if (!err && p->raw)
         in.format = format_find(NULL, "text");
     else if (!err)
@@ -145,7 +180,8 @@ err_t input_find(const char *path, const struct data_prepare *p, struct input *r
 void input_fini(struct input *in)
 {
     free(in->path);
-    in->path = NULL;
+    free(in->image);
+    in->path = in->image = NULL;
 }
 
 /* ---- documents ---- */

@@ -11,17 +11,21 @@ struct input {
     char *path;                       /* owned; another one than was named if that is an index beside the file */
     const struct stream_codec *codec; /* NULL: not compressed */
     const struct format_row *format;
-    struct file_identity identity;
+    char *image;        /* owned; NULL: the file is not in an image */
+    const char *inside; /* its path in the image: the end of `path` */
+    const struct data_containers *containers;
+    int64_t bytes;
+    struct file_identity identity; /* of the image, if the file is in one */
 };
 
-/* Uses `format`, `tables` and `raw` of p; raw: the bytes as they are, text and not compressed. */
+/* Uses `format`, `tables`, `containers` and `raw` of p; raw: the bytes as they are, text and not compressed. */
 NODISCARD err_t input_find(const char *path, const struct data_prepare *p, struct input *ret, struct why *why);
 
 void input_fini(struct input *in);
 
 /* An open file. `in` stays valid. */
 struct input_file {
-    struct byte_source *source;
+    struct byte_source *source, *disk;   /* the file, and the one on the disk: the image, or the same */
     struct byte_stream *stored, *stream; /* the file's bytes, and its content; equal without compression */
     int64_t consumed;                    /* bytes of the file that were read, for progress */
     struct byte_stream counted;

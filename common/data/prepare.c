@@ -215,7 +215,7 @@ static err_t find_inputs(struct preparation *x)
     if (pairs)
         merge_pairs(x);
     for (int i = 0; i < x->n_sources; i++)
-        x->index.source_bytes += x->sources[i].input.identity.bytes;
+        x->index.source_bytes += x->sources[i].input.bytes;
     x->total = x->index.source_bytes * (counts ? 3 : 2);
     return check_kinds(x);
 }

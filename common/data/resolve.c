@@ -103,6 +103,26 @@ static err_t add_container(struct paths *p, const char *dir, struct why *why)
     return err;
 }
 
+/* *ret_done: the pattern names files in an image that exists. */
+static err_t add_image(struct paths *p, const char *dir, const char *pattern, bool *ret_done, struct why *why)
+{
+    char image[PATH_MAX], path[2 * PATH_MAX], **files;
+    const char *inside;
+    struct stat st;
+    int n;
+    if (!p->containers || !p->containers->split(pattern, image, &inside))
+        return OK;
+    snprintf(path, sizeof(path), "%s%s%s", image[0] == '/' ? "" : dir, image[0] == '/' ? "" : "/", image);
+    *ret_done = stat(path, &st) == 0 && S_ISREG(st.st_mode);
+    err_t err = *ret_done ? p->containers->image_files(path, inside, &files, &n, why) : OK;
+    if (err || !*ret_done)
+        return err;
+    for (int i = 0; !err && i < n; i++)
+        err = add(p, files[i], why);
+    data_paths_free(files, n);
+    return err;
+}
+
 static err_t add_match(struct paths *p, const char *path, int *folders, struct why *why)
 {
     struct stat st;
@@ -183,6 +203,8 @@ err_t data_resolve(const char *dir, char *const *patterns, int n, const struct d
     for (int i = 0; !err && i < n; i++) {
         bool done = false;
         err = add_literal(&p, dir, patterns[i], &done, why);
+        if (!err && !done)
+            err = add_image(&p, dir, patterns[i], &done, why);
         if (!err && !done)
             err = add_pattern(&p, dir, patterns[i], why);
     }

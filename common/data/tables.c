@@ -3,7 +3,9 @@
 #include "common/data/arrow.h"
 #include "common/data/datasets.h"
 #include "common/data/hdf5.h"
+#include "common/data/image.h"
 #include "common/data/parquet.h"
+#include "common/data/squashfs.h"
 
 const struct format_row table_rows[] = {
     {"parquet", INPUT_DOCUMENTS, NULL, NULL, &parquet_format, NULL},
@@ -12,4 +14,8 @@ const struct format_row table_rows[] = {
     {0},
 };
 
-const struct data_containers table_containers = {.is_folder = datasets_is_folder, .folder_files = datasets_files};
+const struct data_containers table_containers = {.is_folder = datasets_is_folder,
+                                                 .folder_files = datasets_files,
+                                                 .split = squashfs_split,
+                                                 .image_files = image_files,
+                                                 .image_open = image_open};

@@ -77,7 +77,7 @@ err_t tokens_open(struct preparation *x)
             preparation_fail(x, err);
         err = err ? err : hash_beside(x, &f->index, s->index_sha256);
         err = err ? err : hash_beside(x, &f->losses, s->losses_sha256);
-        preparation_report(x, s->input.identity.bytes);
+        preparation_report(x, s->input.bytes);
     }
     return err;
 }

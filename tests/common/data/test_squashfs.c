@@ -1,6 +1,7 @@
 /* Images that mksquashfs makes of files whose bytes are known. Skipped without mksquashfs. */
 #include "common/data/parquet.h"
 #include "common/data/squashfs.h"
+#include "common/data/tables.h"
 #include "tests/common/data/files.h"
 
 static const size_t sizes[] = {0, 1, 4000, 131071, 131072, 131073, 1 << 20, 3000007};
@@ -66,6 +67,47 @@ static void free_names(char **names, int n)
     for (int i = 0; i < n; i++)
         free(names[i]);
     free(names);
+}
+
+static err_t prepare_files(const char *pattern, const char *format, char ret_hash[65], int *ret_n, struct why *why)
+{
+    char **paths;
+    err_t err =
+        data_resolve("/", (char *const[]){(char *)(uintptr_t)pattern}, 1, &table_containers, &paths, ret_n, NULL, why);
+    if (err)
+        return err;
+    const struct data_prepare p = {.files = paths,
+                                   .n_files = *ret_n,
+                                   .cache = file_path("cache"),
+                                   .tables = table_rows,
+                                   .containers = &table_containers,
+                                   .format = format};
+    err = data_prepare(&p, ret_hash, why);
+    data_paths_free(paths, *ret_n);
+    return err;
+}
+
+TEST(files_of_an_image_give_the_set_of_the_files)
+{
+    char name[PATH_MAX + 64], packed[65], loose[65];
+    int n;
+    struct why why = {0};
+    char *image = make_image("");
+    assert_ok(prepare_files(file_path("src/a/small-*.txt"), NULL, loose, &n, &why));
+    snprintf(name, sizeof(name), "%s:/a/small-*.txt", image);
+    assert_ok(prepare_files(name, NULL, packed, &n, &why));
+    assert_int_equal(n, 50);
+    assert_string_equal(packed, loose); /* the name has the hash of all bytes */
+    snprintf(name, sizeof(name), "%s:/a/small-07.txt", image);
+    assert_ok(prepare_files(name, NULL, packed, &n, &why));
+    assert_ok(prepare_files(file_path("src/a/small-07.txt"), NULL, loose, &n, &why));
+    assert_string_equal(packed, loose);
+    assert_err(ERR_UNSUPPORTED, prepare_files(name, "uint16", packed, &n, &why));
+    assert_non_null(strstr(why.text, "a file in an image cannot be; unpack it"));
+    snprintf(name, sizeof(name), "%s:/none*", image);
+    assert_err(ERR_NOTFOUND, prepare_files(name, NULL, packed, &n, &why));
+    snprintf(name, sizeof(name), "%s.no:/a", image);
+    assert_err(ERR_NOTFOUND, prepare_files(name, NULL, packed, &n, &why));
 }
 
 static void check_file(struct squashfs *s, size_t i)
