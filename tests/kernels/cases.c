@@ -232,7 +232,7 @@ const struct kcase kcases[] = {
     {"attention_grad", .t = 60, .seq = 30, .seq_kv = 41, .ahead = 41, .window = 20, .heads = 2, .kv_heads = 1,
      .head_dim = 32, .flags = PART},
     {"attention_grad", .t = 30, .seq = 30, .seq_kv = 41, .ahead = 60, .window = 25, .heads = 2, .kv_heads = 2,
-     .head_dim = 64, .softcap = 2, .flags = PART | ACC_Q},
+     .head_dim = 64, .softcap = 8, .flags = PART | ACC_Q},
     {"attention_grad", .t = 220, .seq = 110, .seq_kv = 90, .ahead = 100, .heads = 2, .kv_heads = 1, .head_dim = 16,
      .flags = DOCUMENTS | PART | ACC_KV},
     {"attention_grad", SLOW, .t = 300, .seq = 300, .seq_kv = 700, .ahead = 700, .window = 450, .heads = 1,
