@@ -1,5 +1,6 @@
 /* The wrappers over a device's table, and the table of kinds. The wrappers handle the cases that are the same for all
  * backends, such as 0 bytes and NULL, so that backends need not. */
+#include "common/base/module.h"
 #include "kernels/devices.h"
 
 #include <assert.h>
@@ -29,7 +30,7 @@ static const struct device_kind *kind_find(const char *name)
 static err_t module_ops(const struct device_kind *kind, const struct dev_ops **ret, struct why *why)
 {
     void *symbol;
-    err_t err = dev_module_load(kind->file, kind->symbol, &symbol, why);
+    err_t err = module_load(kind->file, kind->symbol, &symbol, why);
     if (err != OK)
         return err;
     const struct dev_module *m = symbol;

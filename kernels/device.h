@@ -147,11 +147,6 @@ struct dev_module {
     const struct dev_ops *device;
 };
 
-/* Loads the module `file` ("dtd-cuda.so") once and returns the address of `symbol`. Searches, in this order, the folder
- * named by DTD_MODULE_DIR, the program's own folder, and ../lib/dtd relative to it. The sentence of ERR_UNSUPPORTED
- * lists all places and the loader's own messages. Modules are never unloaded. */
-NODISCARD err_t dev_module_load(const char *file, const char *symbol, void **ret, struct why *why);
-
 #ifdef __cplusplus
 }
 #endif

@@ -4,6 +4,7 @@
 #define DTD_COMMON_DATA_HDF5_PRIV_H
 
 #include "common/base/buf.h"
+#include "common/data/hdf5_module.h"
 #include "common/data/source.h"
 #include "common/data/table.h"
 

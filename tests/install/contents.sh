@@ -35,6 +35,7 @@ dtd /usr/share/man/man8/dtd.8
 dtd /usr/share/zsh/site-functions/_dtctl
 dtd-cuda /usr/lib/dtd/dtd-cuda.so
 dtd-cuda /usr/lib/dtd/dtd-nccl.so
+dtd-hdf5 /usr/lib/dtd/dtd-hdf5.so
 dtd-ucx /usr/lib/dtd/dtd-ucx.so
 T
 while read -r package file; do
@@ -60,6 +61,7 @@ dtd libraft0
 dtd libssl3
 dtd-ucx dtd (= $version)
 dtd-ucx libucx0
+dtd-hdf5 dtd (= $version)
 dtd-cuda dtd (= $version)
 T
 

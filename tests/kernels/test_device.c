@@ -1,4 +1,5 @@
 /* Tests of the processor as a device and of the search for modules. */
+#include "common/base/module.h"
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 #include "tests/lib/test.h"
@@ -241,18 +242,18 @@ TEST(a_module_is_loaded_once)
 {
     void *first = NULL, *again = NULL;
     setenv("DTD_MODULE_DIR", test_tmpdir(), 1);
-    assert_err(ERR_UNSUPPORTED, dev_module_load("dtd-cuda.so", "dtd_cuda_module", &first, NULL));
+    assert_err(ERR_UNSUPPORTED, module_load("dtd-cuda.so", "dtd_cuda_module", &first, NULL));
     setenv("DTD_MODULE_DIR", modules("good"), 1);
-    assert_ok(dev_module_load("dtd-cuda.so", "dtd_cuda_module", &first, NULL));
+    assert_ok(module_load("dtd-cuda.so", "dtd_cuda_module", &first, NULL));
     setenv("DTD_MODULE_DIR", modules("old"), 1);
-    assert_ok(dev_module_load("dtd-cuda.so", "dtd_cuda_module", &again, NULL));
+    assert_ok(module_load("dtd-cuda.so", "dtd_cuda_module", &again, NULL));
     assert_ptr_equal(first, again);
 }
 
 static void *load(void *ret)
 {
     struct why why;
-    if (dev_module_load("dtd-cuda.so", "dtd_cuda_module", ret, &why) != OK)
+    if (module_load("dtd-cuda.so", "dtd_cuda_module", ret, &why) != OK)
         *(void **)ret = NULL;
     return NULL;
 }

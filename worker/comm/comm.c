@@ -3,6 +3,7 @@
  * not use them. */
 #include "worker/comm/comm.h"
 
+#include "common/base/module.h"
 #include "worker/comm/backend.h"
 
 #include <assert.h>
@@ -22,7 +23,7 @@ static const struct {
 static err_t load_module(const char *file, const char *symbol, const struct comm_backend **ret, struct why *why)
 {
     void *address;
-    err_t err = dev_module_load(file, symbol, &address, why);
+    err_t err = module_load(file, symbol, &address, why);
     if (err)
         return err;
     const struct comm_module *module = address;

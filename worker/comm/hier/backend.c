@@ -1,5 +1,6 @@
 /* The function tables of the hierarchical backend, open and close. The ranks of each node join over shm first; then
  * ranks of different nodes connect. */
+#include "common/base/module.h"
 #include "worker/comm/hier/internal.h"
 
 #include <assert.h>
@@ -91,7 +92,7 @@ static err_t find_wire(const char *name, const struct wire_ops **ret, struct why
         return OK;
     }
     prepare_ucx();
-    err_t err = dev_module_load("dtd-ucx.so", "dtd_ucx_module", &symbol, why);
+    err_t err = module_load("dtd-ucx.so", "dtd_ucx_module", &symbol, why);
     if (err)
         return why_prefix(why, err,
                           "run.comm ucx needs libucx0 and a dtd that was built with libucx-dev; stream needs "

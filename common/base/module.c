@@ -1,10 +1,11 @@
 /* A lock lets one thread at a time load modules. Modules stay loaded, because a module's library (CUDA's runtime) does
  * not survive unloading. A failure is not cached, so the user can remove the cause and retry in the same process. */
-#include "kernels/device.h"
+#include "common/base/module.h"
 
 #include <dlfcn.h>
 #include <limits.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,7 +91,7 @@ static err_t module_find(const char *file, void **ret, struct why *why)
     return OK;
 }
 
-err_t dev_module_load(const char *file, const char *symbol, void **ret, struct why *why)
+err_t module_load(const char *file, const char *symbol, void **ret, struct why *why)
 {
     void *handle = NULL, *address = NULL;
     pthread_mutex_lock(&lock);
