@@ -48,7 +48,7 @@ TEST(sequences_of_sources)
 /* After every prefix |given - weight part| is below one sample; given is counted. */
 static void check_prefixes(const int64_t *weights, int n, int64_t first, int64_t end)
 {
-    struct order_source s[16];
+    struct order_source s[16] = {0};
     int64_t given[16], sum = 0;
     for (int i = 0; i < n; i++) {
         s[i] = (struct order_source){.samples = 1000, .weight = weights[i]};
