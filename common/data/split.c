@@ -22,7 +22,7 @@ static size_t space_at_end(const struct split *s)
         return end[-1] <= ' ' && is_space(end[-1]) ? 1 : 0;
     for (size_t len = 2; len <= 3 && len <= s->n; len++) { /* no white space has more bytes */
         char text[4] = "";
-        uint32_t c;
+        uint32_t c = 0;
         memcpy(text, end - len, len);
         if (utf8_decode(text, &c) == (int)len && is_space(c))
             return len;

@@ -20,34 +20,10 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from hf_tools import dtctl, fail, refused, tool
+
 DTCTL, LOGITS, GRADIENTS = sys.argv[1:]
 transformers.utils.logging.disable_progress_bar()
-
-
-def fail(text):
-    sys.exit(text)
-
-
-def dtctl(*args):
-    done = subprocess.run([DTCTL] + list(args), capture_output=True, text=True)
-    if done.returncode:
-        fail("dtctl %s: %s" % (" ".join(args), done.stderr))
-    return done.stdout
-
-
-def refused(what, part, *args):
-    done = subprocess.run([DTCTL] + list(args), capture_output=True, text=True)
-    if not done.returncode or part not in done.stderr:
-        fail("%s: %r is not in %r" % (what, part, done.stderr))
-    print("%s: refused" % what)
-
-
-def tool(program, args, lines):
-    text = "".join(" ".join(map(str, line)) + "\n" for line in lines)
-    done = subprocess.run([program] + args, input=text, capture_output=True, text=True)
-    if done.returncode:
-        fail(done.stderr)
-    return done.stdout.splitlines()
 
 
 def logits(step, lines, *args):

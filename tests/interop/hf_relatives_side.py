@@ -8,7 +8,6 @@ import math
 import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 
@@ -19,36 +18,12 @@ import transformers
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-DTCTL, LOGITS, GRADIENTS = sys.argv[1:4]
+from hf_tools import dtctl, fail, refused, tool
+
+LOGITS, GRADIENTS = sys.argv[2:4]
 transformers.utils.logging.disable_progress_bar()
 transformers.utils.logging.set_verbosity_error()
 torch.set_num_threads(1)  # models this small are slower on several
-
-
-def fail(text):
-    sys.exit(text)
-
-
-def dtctl(*args):
-    done = subprocess.run([DTCTL] + list(args), capture_output=True, text=True)
-    if done.returncode:
-        fail("dtctl %s: %s" % (" ".join(args), done.stderr))
-    return done.stdout
-
-
-def refused(what, part, *args):
-    done = subprocess.run([DTCTL] + list(args), capture_output=True, text=True)
-    if not done.returncode or part not in done.stderr:
-        fail("%s: %r is not in %r" % (what, part, done.stderr))
-    print("%s: refused" % what)
-
-
-def tool(program, args, lines):
-    text = "".join(" ".join(map(str, line)) + "\n" for line in lines)
-    done = subprocess.run([program] + args, input=text, capture_output=True, text=True)
-    if done.returncode:
-        fail(done.stderr)
-    return done.stdout.splitlines()
 
 
 def logits(step, lines):

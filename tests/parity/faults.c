@@ -36,13 +36,17 @@ static const char *const layouts[][MAX_SETS] = {
     /* Each step's norm clips, so each step that another one follows at once is restored. */
     {"parallel.workers=2", "parallel.pp=2", "parallel.schedule=zb-v", "parallel.post_validation=true",
      "train.clip=0.001", "model.layers=4", "parallel.chunks=2", "train.eval_every=5"},
+    /* Relatives of llama. */
+    {"parallel.workers=2", "parallel.tp=2", "model.ffn_plain=true", "model.activation=gelu_erf", "model.norm=layer",
+     ONE_THREAD},
+    {"parallel.workers=2", "model.activation=gelu", "model.embed_scale=4", "model.logit_cap=3"},
 };
 #define N_LAYOUTS ((int)(sizeof(layouts) / sizeof(layouts[0])))
 
 /* Ops that no float32 program for the CPU has: casts are for bfloat16, the backward ops of GELU and bias are fused with
- * a product, and only a GPU computes what arrives with an op of its own. */
-static const bool rare[OP_KIND_COUNT] = {
-    [OP_CAST] = true, [OP_GELU_GRAD] = true, [OP_BIAS_GRAD] = true, [OP_ARRIVE] = true};
+ * a product, only a GPU computes what arrives with an op of its own, and two ops are for generation. */
+static const bool rare[OP_KIND_COUNT] = {[OP_CAST] = true,   [OP_GELU_GRAD] = true,       [OP_BIAS_GRAD] = true,
+                                         [OP_ARRIVE] = true, [OP_ATTENTION_CACHE] = true, [OP_LAST_ROWS] = true};
 
 static const char *const modes[] = {"train", "eval"};
 
