@@ -23,6 +23,7 @@ const struct command commands[] = {
     {"node", "show the daemon's processes, slots and log; drain a node", cmd_node},
     {"store", "open, list and close c10d stores for PyTorch", cmd_store},
     {"cluster", "join several nodes into one service: init, join, status", cmd_cluster},
+    {"web", "show nodes and jobs in a browser", cmd_web},
     {"version", "print the versions of dtctl and of the daemon", cmd_version},
     {"help", "show this list, or the help of a command", cmd_help},
 };

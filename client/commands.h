@@ -109,6 +109,7 @@ int cmd_generate(struct global *g, int argc, char **argv);
 int cmd_store(struct global *g, int argc, char **argv);
 int cmd_cluster(struct global *g, int argc, char **argv);
 int cmd_node(struct global *g, int argc, char **argv);
+int cmd_web(struct global *g, int argc, char **argv);
 int cmd_version(struct global *g, int argc, char **argv);
 int cmd_help(struct global *g, int argc, char **argv);
 

@@ -10,7 +10,7 @@ endif()
 
 include(GNUInstallDirs)
 set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME programs)
-install(TARGETS dtd dtd-control dtd-io dt-worker dtctl RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+install(TARGETS dtd dtd-control dtd-io dtd-web dt-worker dtctl RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 install(FILES docs/man/dtctl.1 DESTINATION "${CMAKE_INSTALL_MANDIR}/man1")
 install(FILES docs/man/dtd-job.5 DESTINATION "${CMAKE_INSTALL_MANDIR}/man5")
 install(FILES docs/man/dt-worker.8 docs/man/dtd.8 DESTINATION "${CMAKE_INSTALL_MANDIR}/man8")

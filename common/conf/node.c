@@ -106,6 +106,16 @@ static const struct schema_row rows[] = {
     {ROW(cluster.peers, SCHEMA_LIST, "[]",
          "Nodes through which this node joins the cluster, as `host:port` (with `cluster.key_file`)."),
      .count_offset = offsetof(struct node_conf, cluster.n_peers), .check = check_address},
+    {ROW(web.listen, SCHEMA_TEXT, "\"\"",
+         "Numeric `address:port` on which dtd-web serves the web page, such as `127.0.0.1:7812`. An address that is not "
+         "of the loopback interface needs `web.certificate`. \"\": it does not run."),
+     .check = check_address_or_none},
+    {ROW(web.certificate, SCHEMA_TEXT, "\"\"", "PEM file with the certificate of dtd-web, and those that signed it."),
+     .check = check_dir},
+    {ROW(web.key, SCHEMA_TEXT, "\"\"", "PEM file with the private key of `web.certificate`."), .check = check_dir},
+    {ROW(web.user, SCHEMA_TEXT, "\"\"",
+         "User that dtd-web of a system-wide dtd runs as, neither root nor `user`. \"\": `nobody`."),
+     .check = check_user},
 };
 
 static const struct schema_section sections[] = {
@@ -113,6 +123,7 @@ static const struct schema_section sections[] = {
     {"snapshot", "The replicated log of the cluster's state."},
     {"disk", "Disk space of the state folder."},
     {"cluster", "Cluster of several nodes."},
+    {"web", "The web page."},
 };
 
 const struct schema node_schema = {

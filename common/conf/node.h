@@ -37,6 +37,11 @@ struct node_conf {
         char **peers; /* host:port */
         int n_peers;
     } cluster;
+    struct {
+        char *listen;            /* numeric address:port; "": no dtd-web runs */
+        char *certificate, *key; /* PEM files; "": no TLS */
+        char *user;              /* of a system-wide dtd */
+    } web;
 };
 
 /* Errors are those of job_parse. */

@@ -21,18 +21,18 @@
 // clang-format off
 #define RPC_METHODS(X) \
     X(CLIENT_SUBMIT,          0x0101, Client,    Submit,         RPC_ROLE_CLIENT,  2048,     1, ONE) \
-    X(CLIENT_STATUS,          0x0102, Client,    Status,         RPC_ROLE_CLIENT,     1,  4096, ONE) \
-    X(CLIENT_LIST,            0x0103, Client,    List,           RPC_ROLE_CLIENT,     1, 16384, ONE) \
-    X(CLIENT_CANCEL,          0x0104, Client,    Cancel,         RPC_ROLE_CLIENT,     1,  4096, ONE) \
-    X(CLIENT_LOGS,            0x0105, Client,    Logs,           RPC_ROLE_CLIENT,     1,  1024, STREAM) \
-    X(CLIENT_METRICS,         0x0106, Client,    Metrics,        RPC_ROLE_CLIENT,     1,     4, STREAM) \
-    X(CLIENT_WATCH,           0x0107, Client,    Watch,          RPC_ROLE_CLIENT,     1,  4096, STREAM) \
-    X(CLIENT_CHECKPOINTS,     0x0108, Client,    Checkpoints,    RPC_ROLE_CLIENT,     1, 16384, ONE) \
-    X(CLIENT_NODE,            0x0109, Client,    Node,           RPC_ROLE_CLIENT,     1,    64, ONE) \
+    X(CLIENT_STATUS,          0x0102, Client,    Status,         RPC_CLIENTS,         1,  4096, ONE) \
+    X(CLIENT_LIST,            0x0103, Client,    List,           RPC_CLIENTS,         1, 16384, ONE) \
+    X(CLIENT_CANCEL,          0x0104, Client,    Cancel,         RPC_CLIENTS,         1,  4096, ONE) \
+    X(CLIENT_LOGS,            0x0105, Client,    Logs,           RPC_CLIENTS,         1,  1024, STREAM) \
+    X(CLIENT_METRICS,         0x0106, Client,    Metrics,        RPC_CLIENTS,         1,     4, STREAM) \
+    X(CLIENT_WATCH,           0x0107, Client,    Watch,          RPC_CLIENTS,         1,  4096, STREAM) \
+    X(CLIENT_CHECKPOINTS,     0x0108, Client,    Checkpoints,    RPC_CLIENTS,         1, 16384, ONE) \
+    X(CLIENT_NODE,            0x0109, Client,    Node,           RPC_CLIENTS,         1,    64, ONE) \
     X(CLIENT_SHUTDOWN,        0x010a, Client,    Shutdown,       RPC_ROLE_CLIENT,     1,     1, ONE) \
     X(CLIENT_CLUSTER_INIT,    0x010b, Client,    ClusterInit,    RPC_ROLE_CLIENT,     4,     1, ONE) \
     X(CLIENT_CLUSTER_JOIN,    0x010c, Client,    ClusterJoin,    RPC_ROLE_CLIENT,     4,     1, ONE) \
-    X(CLIENT_CLUSTER_STATUS,  0x010d, Client,    ClusterStatus,  RPC_ROLE_CLIENT,     1,  4096, ONE) \
+    X(CLIENT_CLUSTER_STATUS,  0x010d, Client,    ClusterStatus,  RPC_CLIENTS,         1,  4096, ONE) \
     X(CLIENT_CLUSTER_TOKEN,   0x010e, Client,    ClusterToken,   RPC_ROLE_CLIENT,     1,     4, ONE) \
     X(CLIENT_CLUSTER_REMOVE,  0x010f, Client,    ClusterRemove,  RPC_ROLE_CLIENT,     1,     1, ONE) \
     X(CLIENT_CLUSTER_LEAVE,   0x0110, Client,    ClusterLeave,   RPC_ROLE_CLIENT,     1,     1, ONE) \
@@ -43,6 +43,8 @@
     X(CLIENT_STORE_CLOSE,     0x0115, Client,    StoreClose,     RPC_ROLE_CLIENT,     1,     1, ONE) \
     X(CLIENT_STORE_LIST,      0x0116, Client,    StoreList,      RPC_ROLE_CLIENT,     1,  4096, ONE) \
     X(CLIENT_REMOVE,          0x0117, Client,    Remove,         RPC_ROLE_CLIENT,     1,     1, ONE) \
+    X(CLIENT_WEB_TOKEN,       0x0118, Client,    WebToken,       RPC_ROLE_CLIENT,     1,     1, ONE) \
+    X(CLIENT_WEB_LOGIN,       0x0119, Client,    WebLogin,       RPC_CLIENTS,         1,     1, ONE) \
     X(WORKER_HELLO,           0x0201, Worker,    Hello,          RPC_ROLE_ANY,        1,     1, ONE) \
     X(WORKER_COMMANDS,        0x0202, Worker,    Commands,       RPC_ROLE_WORKER,     1,  2048, STREAM) \
     X(WORKER_REPORT,          0x0203, Worker,    Report,         RPC_ROLE_WORKER,    64,     1, ONE) \
@@ -80,6 +82,8 @@
     X(SERVED_BY_LEADER, CLIENT_CHECKPOINTS,     rpc_client_checkpoints) \
     X(SERVED_LOCALLY,      CLIENT_NODE,            rpc_client_node) \
     X(SERVED_LOCALLY,      CLIENT_SHUTDOWN,        rpc_client_shutdown) \
+    X(SERVED_LOCALLY,      CLIENT_WEB_TOKEN,       rpc_client_web_token) \
+    X(SERVED_LOCALLY,      CLIENT_WEB_LOGIN,       rpc_client_web_login) \
     X(SERVED_LOCALLY,      CLIENT_STORE_OPEN,      rpc_client_store_open) \
     X(SERVED_BY_LEADER, CLIENT_STORE_CLOSE,     rpc_client_store_close) \
     X(SERVED_BY_LEADER, CLIENT_STORE_LIST,      rpc_client_store_list) \

@@ -40,6 +40,8 @@ enum rpc_role {
     RPC_ROLE_IO = 8,
     RPC_ROLE_PEER = 16,
     RPC_ROLE_JOIN = 32, /* authenticated by a join token: may only join the cluster */
+    RPC_ROLE_WEB = 64,  /* a client that logged in with a token of the web page: may look, and cancel */
+    RPC_CLIENTS = RPC_ROLE_CLIENT | RPC_ROLE_WEB,
 };
 
 struct rpc_conn;

@@ -1,0 +1,333 @@
+/* The requests of the page. Each becomes one call of dtd-control, whose answer goes back as JSON or text. Whether the
+ * user may see a job is decided by dtd-control alone. */
+#include "client/web/web.h"
+
+#include "client/convert.h"
+#include "client/json.h"
+
+#include "common/rpc/field_codec.h"
+#include "proto/client.pb-c.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define POINTS_DEFAULT 600
+#define POINTS_MAX 5000
+#define LINES_DEFAULT 1000
+#define LINES_MAX 20000
+#define LOG_BYTES_MAX (4 << 20)
+#define TOKEN_BODY_MAX 512
+
+/* ---- login ---- */
+
+static void login_known(void *arg, enum session_state state, const char *text)
+{
+    struct request *r = arg;
+    struct session *s = request_session(r);
+    if (state != SESSION_IN || !s) {
+        request_fail(r, state == SESSION_REFUSED ? ERR_DENIED : ERR_CLOSED, text);
+        return;
+    }
+    request_answer_json(r, 200,
+                        json_pack("{s:s, s:I, s:b}", "user", session_user(s), "uid", (json_int_t)session_uid(s),
+                                  "system", session_system(s)));
+}
+
+/* The token of the body; without a body, that of the cookie: dtd-web was restarted. */
+static void serve_login(struct request *r)
+{
+    size_t len;
+    const char *body = request_body(r, &len), *token = request_cookie(r);
+    json_t *value = len && len <= TOKEN_BODY_MAX ? json_loadb(body, len, JSON_REJECT_DUPLICATES, NULL) : NULL;
+    if (len)
+        token = json_string_value(json_object_get(value, "token"));
+    struct web *w = request_web(r);
+    struct session *s = NULL;
+    err_t err = token && token[0] && strlen(token) < WEB_TOKEN_BYTES ? OK : ERR_DENIED;
+    if (!err && !(s = session_find(w, token)))
+        err = session_open(w, token, &s);
+    if (!err && len)
+        request_set_cookie(r, token);
+    json_decref(value);
+    if (!err)
+        err = session_wait(s, login_known, r);
+    if (err)
+        request_fail(r, err, err == ERR_DENIED ? "log in with the address that `dtctl web` prints" : err_text(err));
+}
+
+static void serve_logout(struct request *r)
+{
+    request_set_cookie(r, NULL);
+    request_answer_json(r, 200, json_object());
+}
+
+/* ---- streams ---- */
+
+static void follow(struct request *r, const char *job)
+{
+    struct topic *t = session_topic(request_session(r), job);
+    if (t)
+        request_follow(r, t);
+    else
+        request_fail(r, ERR_NOMEM, err_text(ERR_NOMEM));
+}
+
+static void serve_events(struct request *r)
+{
+    follow(r, "");
+}
+
+static void serve_job_events(struct request *r)
+{
+    follow(r, request_job(r));
+}
+
+/* ---- a curve: the metrics of a job in few rows ---- */
+
+struct row {
+    struct metric last;
+    double loss_min, loss_max, step_s_max;
+    int64_t merged;
+};
+
+struct curve {
+    struct request *request;
+    struct row *rows;
+    int n, max;      /* at `max` rows, pairs of them become one */
+    int64_t per_row; /* steps in a full row */
+};
+
+static void row_merge(struct row *to, const struct row *from)
+{
+    to->last = from->last;
+    to->loss_min = fmin(to->loss_min, from->loss_min);
+    to->loss_max = fmax(to->loss_max, from->loss_max);
+    to->step_s_max = fmax(to->step_s_max, from->step_s_max);
+    to->merged += from->merged;
+}
+
+static void curve_halve(struct curve *c)
+{
+    for (int i = 0; i < c->n / 2; i++) {
+        c->rows[i] = c->rows[2 * i];
+        row_merge(&c->rows[i], &c->rows[2 * i + 1]);
+    }
+    c->n /= 2;
+    c->per_row *= 2;
+}
+
+/* A step that comes again takes the place of the rows from there on: the job was rolled back. */
+static void curve_add(struct curve *c, const struct metric *m)
+{
+    const struct row row = {*m, m->loss, m->loss, m->step_s, 1};
+    while (c->n && c->rows[c->n - 1].last.step >= m->step)
+        c->n--;
+    if (c->n && c->rows[c->n - 1].merged < c->per_row) {
+        row_merge(&c->rows[c->n - 1], &row);
+        return;
+    }
+    if (c->n == c->max)
+        curve_halve(c);
+    c->rows[c->n++] = row;
+}
+
+static json_t *json_of_number(double x)
+{
+    return isfinite(x) ? json_real(x) : json_null();
+}
+
+static json_t *json_of_row(const struct row *row)
+{
+    json_t *ret = json_of_metric(&row->last);
+    if (!ret || row->merged == 1)
+        return ret;
+    json_object_set_new(ret, "loss_min", json_of_number(row->loss_min));
+    json_object_set_new(ret, "loss_max", json_of_number(row->loss_max));
+    json_object_set_new(ret, "step_s_max", json_of_number(row->step_s_max));
+    json_object_set_new(ret, "steps_merged", json_integer(row->merged));
+    return ret;
+}
+
+static void metrics_answered(void *arg, const struct rpc_result *r)
+{
+    struct curve *c = arg;
+    if (r->reply) {
+        const struct metric m = metric_decode((const Dtd__Metric *)r->reply);
+        curve_add(c, &m);
+    }
+    if (!r->last)
+        return;
+    if (r->err) {
+        request_fail(c->request, r->err, r->text);
+    } else {
+        json_t *rows = json_array();
+        for (int i = 0; i < c->n; i++)
+            json_array_append_new(rows, json_of_row(&c->rows[i]));
+        request_answer_json(c->request, 200, rows);
+    }
+    free(c->rows);
+    free(c);
+}
+
+static void serve_metrics(struct request *r)
+{
+    struct curve *c = calloc(1, sizeof(*c));
+    int max = 2 * (int)request_number(r, "points", 10, POINTS_MAX, POINTS_DEFAULT);
+    Dtd__MetricsRequest q = DTD__METRICS_REQUEST__INIT;
+    q.job = (char *)request_job(r);
+    if (c)
+        *c = (struct curve){.request = r, .rows = malloc((size_t)max * sizeof(*c->rows)), .max = max, .per_row = 1};
+    err_t err =
+        c && c->rows ? session_call(request_session(r), CLIENT_METRICS, &q.base, metrics_answered, c, NULL) : ERR_NOMEM;
+    if (!err)
+        return;
+    request_fail(r, err, err_text(err));
+    if (c)
+        free(c->rows);
+    free(c);
+}
+
+/* ---- a job's checkpoints, log and end ---- */
+
+static void checkpoints_answered(void *arg, const struct rpc_result *r)
+{
+    struct client_checkpoint *list;
+    int n;
+    if (r->err || !r->reply || convert_checkpoints((const Dtd__CheckpointList *)r->reply, &list, &n)) {
+        request_fail(arg, r->err ? r->err : ERR_NOMEM, r->text);
+        return;
+    }
+    json_t *ret = json_array();
+    for (int i = 0; i < n; i++) {
+        json_t *one = json_pack("{s:I, s:I, s:o, s:I, s:I}", "step", (json_int_t)list[i].step, "epoch",
+                                (json_int_t)list[i].epoch, "path", json_of_text(list[i].path, strlen(list[i].path)),
+                                "bytes", (json_int_t)list[i].bytes, "committed_ms", (json_int_t)list[i].committed_ms);
+        json_object_set_new(one, "loss", json_of_number(list[i].loss));
+        json_array_append_new(ret, one);
+    }
+    client_checkpoints_free(list, n);
+    request_answer_json(arg, 200, ret);
+}
+
+static void serve_checkpoints(struct request *r)
+{
+    Dtd__JobRequest q = DTD__JOB_REQUEST__INIT;
+    q.job = (char *)request_job(r);
+    err_t err = session_call(request_session(r), CLIENT_CHECKPOINTS, &q.base, checkpoints_answered, r, NULL);
+    if (err)
+        request_fail(r, err, err_text(err));
+}
+
+struct log_text {
+    struct request *request;
+    struct session *session;
+    uint64_t call;
+    bool prefixed, full;
+    struct buf text;
+};
+
+/* Adds whole lines, each with its rank. A chunk may end within a line, at a \r. */
+static err_t log_add(struct log_text *l, int rank, const char *text, size_t len)
+{
+    err_t err = OK;
+    for (const char *end = text + len; !err && text < end;) {
+        const char *nl = memchr(text, '\n', (size_t)(end - text));
+        size_t n = (size_t)((nl ? nl + 1 : end) - text);
+        if (l->prefixed)
+            err = buf_printf(&l->text, "[%d] ", rank);
+        if (!err)
+            err = buf_append(&l->text, text, n);
+        if (!err && !nl)
+            err = buf_append(&l->text, "\n", 1);
+        text += n;
+    }
+    return err;
+}
+
+static void log_answered(void *arg, const struct rpc_result *r)
+{
+    struct log_text *l = arg;
+    const Dtd__LogChunk *chunk = (const Dtd__LogChunk *)r->reply;
+    if (chunk && !l->full && log_add(l, chunk->rank, (const char *)chunk->text.data, chunk->text.len))
+        l->full = true;
+    if (!l->full && l->text.len > LOG_BYTES_MAX) {
+        static const char rest[] = "[dtd] the rest is left out: ask for fewer lines, or use `dtctl logs`\n";
+        l->full = true;
+        if (buf_append(&l->text, rest, sizeof(rest) - 1))
+            l->text.len = 0;
+    }
+    if (l->full && !r->last)
+        session_cancel(l->session, l->call);
+    if (!r->last)
+        return;
+    if (r->err && !(l->full && r->err == ERR_CANCELED)) {
+        request_fail(l->request, r->err, r->text);
+        buf_fini(&l->text);
+    } else {
+        request_answer(l->request, 200, "text/plain; charset=utf-8", (char *)l->text.data, l->text.len);
+    }
+    free(l);
+}
+
+static void serve_log(struct request *r)
+{
+    struct log_text *l = calloc(1, sizeof(*l));
+    Dtd__LogsRequest q = DTD__LOGS_REQUEST__INIT;
+    q.job = (char *)request_job(r);
+    q.has_rank = q.has_tail_lines = true;
+    q.rank = (int32_t)request_number(r, "rank", -1, INT32_MAX, -1);
+    q.tail_lines = request_number(r, "lines", 1, LINES_MAX, LINES_DEFAULT);
+    if (l)
+        *l = (struct log_text){.request = r, .session = request_session(r), .prefixed = q.rank < 0};
+    err_t err = l ? session_call(l->session, CLIENT_LOGS, &q.base, log_answered, l, &l->call) : ERR_NOMEM;
+    if (!err)
+        return;
+    free(l);
+    request_fail(r, err, err_text(err));
+}
+
+static void cancel_answered(void *arg, const struct rpc_result *r)
+{
+    struct client_job job;
+    if (r->err || !r->reply || convert_job((const Dtd__JobStatus *)r->reply, &job)) {
+        request_fail(arg, r->err ? r->err : ERR_NOMEM, r->text);
+        return;
+    }
+    request_answer_json(arg, 200, json_of_job(&job));
+    client_job_fini(&job);
+}
+
+static void serve_cancel(struct request *r)
+{
+    size_t len;
+    const char *body = request_body(r, &len);
+    json_t *value = len ? json_loadb(body, len, JSON_REJECT_DUPLICATES, NULL) : json_object();
+    uint8_t id[16];
+    if (!json_is_object(value) || client_request_id(id)) {
+        json_decref(value);
+        request_fail(r, ERR_INVALID, "the body is not {\"save\": true}");
+        return;
+    }
+    Dtd__CancelRequest q = DTD__CANCEL_REQUEST__INIT;
+    q.request_id = (ProtobufCBinaryData){sizeof(id), id};
+    q.job = (char *)request_job(r);
+    q.has_save = true;
+    q.save = json_is_true(json_object_get(value, "save"));
+    json_decref(value);
+    err_t err = session_call(request_session(r), CLIENT_CANCEL, &q.base, cancel_answered, r, NULL);
+    if (err)
+        request_fail(r, err, err_text(err));
+}
+
+const struct api_route api_routes[] = {
+    {"POST", "/login", true, serve_login},
+    {"POST", "/logout", true, serve_logout},
+    {"GET", "/api/events", false, serve_events},
+    {"GET", "/api/jobs/ID/events", false, serve_job_events},
+    {"GET", "/api/jobs/ID/metrics", false, serve_metrics},
+    {"GET", "/api/jobs/ID/checkpoints", false, serve_checkpoints},
+    {"GET", "/api/jobs/ID/log", false, serve_log},
+    {"POST", "/api/jobs/ID/cancel", false, serve_cancel},
+};
+const int api_n_routes = sizeof(api_routes) / sizeof(api_routes[0]);
