@@ -56,11 +56,12 @@ static int print_lines(const char *const *lines, int n)
 /* An empty line means the same as no configuration file. */
 static int print_places(const struct node_conf *conf, bool system)
 {
-    const char *places[] = {conf->state_dir, conf->run_dir, conf->user},
-               *defaults[] = {PATH_SYSTEM_STATE_DIR, PATH_SYSTEM_RUN_DIR, "dtd"};
-    for (int i = 0; i < 3; i++)
+    const char *web = !conf->web.listen[0] ? "" : conf->web.user[0] ? conf->web.user : "nobody";
+    const char *places[] = {conf->state_dir, conf->run_dir, conf->user, web},
+               *defaults[] = {PATH_SYSTEM_STATE_DIR, PATH_SYSTEM_RUN_DIR, "dtd", ""};
+    for (int i = 0; i < 4; i++)
         places[i] = system && !places[i][0] ? defaults[i] : places[i];
-    return print_lines(places, 3);
+    return print_lines(places, 4);
 }
 
 static const char *environment(const char *name)
@@ -74,7 +75,7 @@ static int print_slurm(void)
     struct why why = {""};
     err_t err = slurm_make(environment, &state, &why);
     if (!err)
-        return print_lines((const char *[]){state.dir, "", "", state.conf}, 4);
+        return print_lines((const char *[]){state.dir, "", "", "", state.conf}, 5);
     fprintf(stderr, "dtd: %s\n", why.text);
     return 2;
 }
@@ -85,7 +86,10 @@ int main(int argc, char **argv)
         {"config", 'c', "FILE", 0, "Configuration of this node", 0},
         {"state-dir", 's', "DIR", 0, "Folder of the state", 0},
         {"system", 'S', 0, 0, "Serve all users of this machine", 0},
-        {"print-places", 'p', 0, 0, "Check the configuration, print its state_dir, run_dir and user, and exit", 0},
+        {"print-places", 'p', 0, 0,
+         "Check the configuration, print its state_dir, run_dir and user, and that of dtd-web if it is to run, and "
+         "exit",
+         0},
         {"print-system", 'P', 0, 0, "The same, with the defaults of a system-wide dtd", 0},
         {"print-slurm", 'L', 0, 0,
          "Write a configuration for Slurm's allocation, print the same and its file name, and exit", 0},

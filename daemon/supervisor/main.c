@@ -100,7 +100,7 @@ static void phase_move(struct supervisor *s, enum sv_phase to, int64_t ms)
 
 static bool any_process_runs(const struct supervisor *s)
 {
-    bool any = s->control > 0;
+    bool any = s->control > 0 || s->web > 0;
     for (int i = 0; i < SV_MAX_CHILDREN && !any; i++)
         any = s->children[i].job && s->children[i].state == CHANNEL_RUNNING;
     return any;
@@ -110,8 +110,10 @@ static bool any_process_runs(const struct supervisor *s)
 static void tick(struct supervisor *s)
 {
     int64_t now = clock_mono_ms();
-    if (s->phase == SV_SERVING && s->control < 0 && now >= s->control_retry_ms)
+    if (s->phase == SV_SERVING && s->control < 0 && now >= s->control_restart.retry_ms)
         sv_control_start(s);
+    if (s->phase == SV_SERVING && s->has_web && s->web < 0 && now >= s->web_restart.retry_ms)
+        sv_web_start(s);
     sv_service_tick(s);
     if (s->phase == SV_STOPPING && (s->control < 0 || now >= s->deadline_ms)) {
         phase_move(s, SV_ENDING, END_MS);
@@ -128,9 +130,12 @@ static void tick(struct supervisor *s)
 static int wait_ms(const struct supervisor *s)
 {
     int64_t until = s->phase != SV_SERVING ? s->deadline_ms
-                    : s->control < 0       ? s->control_retry_ms
+                    : s->control < 0       ? s->control_restart.retry_ms
                     : s->hang_ms           ? s->heartbeat_deadline_ms
                                            : -1;
+    bool web_waits = s->phase == SV_SERVING && s->has_web && s->web < 0;
+    if (web_waits && (until < 0 || s->web_restart.retry_ms < until))
+        until = s->web_restart.retry_ms;
     if (until < 0)
         return -1;
     int64_t ms = until - clock_mono_ms();
@@ -198,8 +203,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 }
 
 /* Only control reads the configuration and, under Slurm, creates it. This runs `dtd-control WHAT`, which prints lines:
- * the state directory, the folder of the socket, the user and, under Slurm, the configuration file. If it fails, it
- * prints the reason to standard error. */
+ * the state directory, the folder of the socket, the user, the user of dtd-web if that is to run, and, under Slurm, the
+ * configuration file. If it fails, it prints the reason to standard error. */
 static err_t places_read(const struct supervisor *s, const char *what, char *ret, size_t size, struct why *why)
 {
     int fd[2], status = 0;
@@ -234,6 +239,15 @@ static err_t start_system(struct supervisor *s, const char *run, const char *use
     return err == ERR_NOTFOUND ? why_prefix(why, ERR_INVALID, "user (create it with `systemd-sysusers`)") : err;
 }
 
+/* dtd-web speaks to strangers, so it must have no rights by its user. */
+static err_t find_web_user(struct supervisor *s, const char *name, struct why *why)
+{
+    err_t err = user_by_name(name, &s->web_user, why);
+    if (!err && (s->web_user.uid == 0 || s->web_user.uid == s->service.uid))
+        return why_set(why, ERR_INVALID, "web.user: %s is root or the user of dtd-control; choose another user", name);
+    return err == ERR_NOTFOUND ? why_prefix(why, ERR_INVALID, "web.user") : err;
+}
+
 static err_t start(struct supervisor *s, const struct dtd_arguments *a, struct why *why)
 {
     static char places[4 * PATH_MAX];
@@ -255,13 +269,16 @@ static err_t start(struct supervisor *s, const struct dtd_arguments *a, struct w
             return slurm ? why_set(why, err, "not started; see the message above") : err;
     }
     const char *state = strsep(&rest, "\n"), *run = rest ? strsep(&rest, "\n") : "",
-               *user = rest ? strsep(&rest, "\n") : "";
+               *user = rest ? strsep(&rest, "\n") : "", *web = rest ? strsep(&rest, "\n") : NULL;
+    s->has_web = web && web[0];
     if (slurm)
         s->config = rest ? strsep(&rest, "\n") : NULL;
     err = path_state_dir(a->given['s'] ? a->given['s'] : state, s->dir, sizeof(s->dir), why);
     memcpy(s->run, s->dir, sizeof(s->run));
     if (!err && s->system)
         err = start_system(s, run, user, why);
+    if (!err && s->system && s->has_web)
+        err = find_web_user(s, web, why);
     return err ? err : sv_init(s, why);
 }
 
@@ -276,7 +293,7 @@ static void leave_slurm(struct supervisor *s)
 
 int main(int argc, char **argv)
 {
-    static struct supervisor s = {.lock = -1, .listener = -1, .signals = -1, .channel = -1, .control = -1};
+    static struct supervisor s = {.lock = -1, .listener = -1, .signals = -1, .channel = -1, .control = -1, .web = -1};
     static const struct argp_option options[] = {
         {"config", 'c', "FILE", 0, "Configuration of this node", 0},
         {"state-dir", 's', "DIR", 0,

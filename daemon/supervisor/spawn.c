@@ -23,8 +23,8 @@
 
 #define MAX_FDS EXEC_MAX_FDS
 _Static_assert(MAX_FDS >= CHANNEL_MAX_SLOTS + 2 && EXEC_MAX_CPUS == CHANNEL_MAX_CPUS, "dtd-io gets every arena");
-/* The first restart of control is immediate. A control that exits within QUICK_EXIT_MS of its start would exit again,
- * so the following restarts wait 100 ms, 200 ms, .. up to 2 s, which keeps the load and the log small. */
+/* The first restart of control or dtd-web is immediate. One that exits within QUICK_EXIT_MS of its start would exit
+ * again, so the following restarts wait 100 ms, 200 ms, .. up to 2 s, which keeps the load and the log small. */
 #define BACKOFF_FIRST_MS 100
 #define BACKOFF_MAX_MS 2000
 #define QUICK_EXIT_MS 1000
@@ -186,15 +186,54 @@ void sv_children_signal(struct supervisor *s, int sig)
             kill(-c->pid, sig);
     if (s->control > 0)
         kill(s->control, sig);
+    if (s->web > 0)
+        kill(-s->web, sig);
 }
 
-/* ---- control ---- */
+/* ---- control and dtd-web ---- */
+
+static void restart_begin(struct sv_restart *r)
+{
+    r->since_ms = clock_mono_ms();
+    r->retry_ms = r->since_ms + BACKOFF_MAX_MS; /* in case the start fails */
+}
+
+static void restart_ended(struct sv_restart *r, int64_t now)
+{
+    if (now - r->since_ms >= QUICK_EXIT_MS)
+        r->backoff_ms = 0;
+    r->retry_ms = now + r->backoff_ms;
+    int64_t longer = r->backoff_ms ? r->backoff_ms * 2 : BACKOFF_FIRST_MS;
+    r->backoff_ms = longer < BACKOFF_MAX_MS ? longer : BACKOFF_MAX_MS;
+}
+
+/* dtd-web opens its own socket: whoever asks it again after a restart has lost nothing. */
+void sv_web_start(struct supervisor *s)
+{
+    const char *argv[] = {"dtd-web", "--run-dir", s->run, "--config", s->config, NULL};
+    const struct user *user = s->system ? &s->web_user : NULL;
+    restart_begin(&s->web_restart);
+    struct exec x = {.argv = argv, .log = sv_log_open(s, "web.log", user), .group = true, .user = user};
+    s->web = sv_exec(s, &x);
+    close(x.log);
+    if (s->web < 0)
+        log_error("dtd-web not started error=%s", strerror(errno));
+    else
+        log_info("dtd-web started pid=%d", s->web);
+}
+
+static void web_ended(struct supervisor *s, int status)
+{
+    log_warn("dtd-web ended pid=%d status=%d signal=%d; see web.log", s->web,
+             WIFEXITED(status) ? WEXITSTATUS(status) : -1, WIFSIGNALED(status) ? WTERMSIG(status) : 0);
+    s->web = -1;
+    restart_ended(&s->web_restart, clock_mono_ms());
+}
 
 void sv_control_start(struct supervisor *s)
 {
     int pair[2];
-    s->control_since_ms = clock_mono_ms();
-    s->control_retry_ms = s->control_since_ms + BACKOFF_MAX_MS; /* in case anything below fails */
+    restart_begin(&s->control_restart);
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair)) {
         log_error("control not started error=%s", strerror(errno));
         return;
@@ -232,15 +271,11 @@ static void control_ended(struct supervisor *s, int status)
     int64_t now = clock_mono_ms();
     log_warn("control ended pid=%d status=%d signal=%d after_ms=%" PRId64, s->control,
              WIFEXITED(status) ? WEXITSTATUS(status) : -1, WIFSIGNALED(status) ? WTERMSIG(status) : 0,
-             now - s->control_since_ms);
+             now - s->control_restart.since_ms);
     s->control = -1;
     sv_channel_read(s); /* the last message may be END */
     sv_channel_close(s);
-    if (now - s->control_since_ms >= QUICK_EXIT_MS)
-        s->control_backoff_ms = 0;
-    s->control_retry_ms = now + s->control_backoff_ms;
-    int64_t longer = s->control_backoff_ms ? s->control_backoff_ms * 2 : BACKOFF_FIRST_MS;
-    s->control_backoff_ms = longer < BACKOFF_MAX_MS ? longer : BACKOFF_MAX_MS;
+    restart_ended(&s->control_restart, now);
 }
 
 /* ---- the exit of a child ---- */
@@ -280,6 +315,8 @@ void sv_reap(struct supervisor *s)
             return;
         if (info.si_pid == s->control)
             control_ended(s, status);
+        else if (info.si_pid == s->web)
+            web_ended(s, status);
         else if (c)
             child_ended(c, status, now);
     }

@@ -54,6 +54,11 @@ struct sv_child {
 /* Each entry of the table, free ones too. */
 #define SV_EACH_CHILD(s, c) for (struct sv_child *c = (s)->children; c < (s)->children + SV_MAX_CHILDREN; c++)
 
+/* When a program of dtd was started, and when to start it again after its exit. */
+struct sv_restart {
+    int64_t since_ms, retry_ms, backoff_ms;
+};
+
 enum sv_phase {
     SV_SERVING,
     SV_STOPPING, /* control has been asked to stop the jobs */
@@ -72,7 +77,11 @@ struct supervisor {
     int lock, listener, signals;
     int channel; /* -1: no control process */
     pid_t control;
-    int64_t control_since_ms, control_retry_ms, control_backoff_ms;
+    struct sv_restart control_restart;
+    bool has_web;          /* dtd-web is to run */
+    struct user web_user;  /* of a system-wide dtd */
+    pid_t web;             /* -1: does not run */
+    struct sv_restart web_restart;
     bool listed_due, shutdown_due, reload_due;
     struct notify notify;
     int cut_error;                 /* errno of the last cut of a log, to log each failure once */
@@ -116,6 +125,7 @@ struct sv_child *sv_child_find(struct supervisor *s, uint64_t job, int slot);
 void sv_child_spawn(struct supervisor *s, const struct channel_msg *m);
 void sv_children_signal(struct supervisor *s, int sig);
 void sv_control_start(struct supervisor *s);
+void sv_web_start(struct supervisor *s);
 /* Collects every child process that has exited. */
 void sv_reap(struct supervisor *s);
 
