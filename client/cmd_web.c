@@ -141,19 +141,27 @@ static err_t serve_start(const struct web_args *a, int64_t port, bool quiet, cha
     return OK;
 }
 
+static pid_t server;
+
+static void end_server(int number)
+{
+    kill(server, SIGTERM);
+}
+
 static int serve(const struct web_args *a)
 {
     char url[128];
-    pid_t pid;
     struct why why = {0};
-    err_t err = serve_start(a, a->port < 0 ? PORT_DEFAULT : a->port, a->port < 0, url, sizeof(url), &pid, &why);
+    err_t err = serve_start(a, a->port < 0 ? PORT_DEFAULT : a->port, a->port < 0, url, sizeof(url), &server, &why);
     if (err && a->port < 0)
-        err = serve_start(a, 0, false, url, sizeof(url), &pid, &why);
+        err = serve_start(a, 0, false, url, sizeof(url), &server, &why);
     if (err)
         return command_fail(err, &why);
+    struct sigaction end = {.sa_handler = end_server};
+    sigaction(SIGINT, &end, NULL);
+    sigaction(SIGTERM, &end, NULL);
     int status, code = show(a, url, true);
-    signal(SIGINT, SIG_IGN); /* dtd-web gets it, too, and ends */
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+    while (waitpid(server, &status, 0) < 0 && errno == EINTR)
         ;
     return code != EXIT_DONE ? code : WIFEXITED(status) && WEXITSTATUS(status) == 0 ? EXIT_DONE : EXIT_ERROR;
 }

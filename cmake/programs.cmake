@@ -1,6 +1,6 @@
-# The five programs and their modules. deploy/quickstart builds and `cmake --install` installs them.
+# The six programs and their modules. deploy/quickstart builds and `cmake --install` installs them.
 add_custom_target(programs)
-foreach(program dtd dtd-control dtd-io dt-worker dtctl)
+foreach(program dtd dtd-control dtd-io dtd-web dt-worker dtctl)
   add_dependencies(programs ${program})
 endforeach()
 get_property(modules GLOBAL PROPERTY DTD_MODULES)

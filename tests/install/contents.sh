@@ -21,6 +21,7 @@ dtd /usr/bin/dtctl
 dtd /usr/bin/dtd
 dtd /usr/bin/dtd-control
 dtd /usr/bin/dtd-io
+dtd /usr/bin/dtd-web
 dtd /usr/lib/systemd/system/dtd.service
 dtd /usr/lib/sysusers.d/dtd.conf
 dtd /usr/lib/tmpfiles.d/dtd.conf
@@ -67,7 +68,7 @@ T
 
 promised=$(sed -n 's/^glibc_max=\([0-9.]*\).*/\1/p' "$tree/deploy/bundle")
 [ -n "$promised" ] || wrong "deploy/bundle has no line glibc_max="
-for file in "$build"/bin/{dtd,dtd-control,dtd-io,dt-worker,dtctl} "$build"/bin/dtd-*.so; do
+for file in "$build"/bin/{dtd,dtd-control,dtd-io,dtd-web,dt-worker,dtctl} "$build"/bin/dtd-*.so; do
   [ -e "$file" ] || continue
   newest=$(objdump -T "$file" | grep -oE '\(GLIBC_2\.[0-9]+(\.[0-9]+)?' | sed 's/.*_//' | sort -Vu | tail -n 1)
   [ "$(printf '%s\n' "$newest" "$promised" | sort -V | tail -n 1)" = "$promised" ] ||

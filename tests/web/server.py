@@ -1,0 +1,139 @@
+"""dtd-web over real HTTP: login, overview, a job's events, curves, log and end; what it refuses; hostile requests."""
+import json
+import os
+import signal
+import socket
+import threading
+import time
+
+from dtd import Browserless, Dtd, check
+
+dtd = Dtd()
+web = dtd.start_web()
+url, token = web["url"], web["address"].split("#token=")[1]
+page = Browserless(url)
+
+# ---- login ----
+status, headers, body = page.ask("GET", "/")
+check(status == 200 and b"<!doctype html>" in body.lower(), "the page is served to everybody")
+check("default-src 'self'" in headers["Content-Security-Policy"], "with a content security policy")
+check(page.ask("GET", "/api/events")[0] == 401, "the API is not")
+check(page.login("0-1900000000-" + "0" * 64)[0] == 403, "a token that nobody made is refused")
+check(page.login("x" * 5000)[0] in (403, 413), "a token that is too long is refused")
+status, who = page.login(token)
+check(status == 200 and who["uid"] == os.getuid(), "the token of `dtctl web` logs in")
+
+# ---- overview and a job ----
+job = dtd.submit("first", steps=60)
+overview = page.events("/api/events", lambda n, d: n == "overview" and any(j["job"] == job for j in d["jobs"]))[-1][1]
+check(overview["node"]["slots"] >= 2 and overview["user"] == who["user"], "the overview has node and user")
+events = page.events(f"/api/jobs/{job}/events", lambda n, d: n == "end", 90)
+steps = [m["step"] for n, d in events if n == "metrics" for m in d]
+check(events[0][0] == "status" and steps == sorted(set(steps)) and steps[-1] == 60, "a job's stream: status, metrics, end")
+check([d for n, d in events if n == "status"][-1]["state"] == "done", "and the last status")
+
+# ---- curves equal dtctl metrics ----
+want = {m["step"]: m for m in json.loads(dtd.dtctl("metrics", "-o", "json", job))}
+status, rows = page.json("GET", f"/api/jobs/{job}/metrics?points=600")
+check(len(rows) == 60 and all(want[r["step"]]["loss"] == r["loss"] for r in rows), "all rows if there is room")
+status, rows = page.json("GET", f"/api/jobs/{job}/metrics?points=10")
+check(10 <= len(rows) <= 20 and sum(r.get("steps_merged", 1) for r in rows) == 60, "few rows stand for all steps")
+at = 0
+for r in rows:
+    part = [want[s]["loss"] for s in range(at + 1, r["step"] + 1)]
+    at = r["step"]
+    assert (r.get("loss_min", r["loss"]), r.get("loss_max", r["loss"])) == (min(part), max(part)), r
+check(at == 60, "and have the least and the largest loss of theirs")
+
+# ---- checkpoints, log ----
+status, list_ = page.json("GET", f"/api/jobs/{job}/checkpoints")
+check(sorted(k["step"] for k in list_) == [20, 40, 60], "checkpoints")
+status, headers, text = page.ask("GET", f"/api/jobs/{job}/log?rank=1&lines=3")
+check(status == 200 and text.count(b"\n") == 3 and headers["Content-Type"].startswith("text/plain"), "three lines of a log")
+dtd.dtctl("run", "--", "printf", r"\033[31m<script>\377\000\n")
+printer = max(json.loads(dtd.dtctl("status", "-o", "json")), key=lambda j: int(j["job"]))["job"]
+status, headers, text = page.ask("GET", f"/api/jobs/{printer}/log")
+check(b"\033[31m<script>\377" in text and headers["X-Content-Type-Options"] == "nosniff", "any bytes of a log, as plain text")
+check(page.json("GET", "/api/jobs/999/metrics")[0] == 404, "a job that does not exist")
+
+# ---- cancel ----
+long = dtd.submit("long", steps=100000, every=0)
+dtd.wait(long, lambda s: s["step"] > 0)
+status, headers, data = page.ask("POST", f"/api/jobs/{long}/cancel", "{}", mark=False)
+check(status == 403, "a request without the page's mark changes nothing")
+status, headers, data = page.ask("POST", f"/api/jobs/{long}/cancel", "{}", headers={"Origin": "http://evil.example"})
+check(status == 403 and dtd.status(long)["state"] == "running", "nor one of another site")
+check(page.ask("GET", f"/api/jobs/{long}/cancel")[0] == 405, "nor a GET")
+check(page.ask("POST", f"/api/jobs/{long}/cancel", "{" + " " * 100000)[0] == 413, "a body that is too long")
+check(page.ask("POST", f"/api/jobs/{long}/cancel", "[")[0] == 400, "a body that is no JSON")
+check(page.json("POST", f"/api/jobs/{long}/cancel", "{}")[0] == 200, "the page cancels a job")
+check(dtd.wait(long, lambda s: s["state"] == "canceled")["reason"], "which ends")
+
+
+# ---- hostile bytes: each ends its own connection at most ----
+def raw(data, wait=2):
+    host, port = page.host.split(":")
+    with socket.create_connection((host, int(port)), timeout=wait) as s:
+        s.settimeout(wait)
+        try:
+            s.sendall(data)
+            return s.recv(4096)
+        except (socket.timeout, ConnectionError):
+            return b""
+
+
+HOSTILE_BYTES = [
+    b"", b"\0" * 100, b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET " + b"a" * 100000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 20000 + b"\r\n",
+    b"POST /login HTTP/1.1\r\nHost: x\r\nX-DTD: 1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /api/events HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"POST /login HTTP/1.1\r\nHost: x\r\nX-DTD: 1\r\nContent-Length: -1\r\n\r\n",
+    b"POST /login HTTP/1.1\r\nHost: x\r\nX-DTD: 1\r\nContent-Length: 99999999999999999999\r\n\r\n",
+    b"GET /../../etc/passwd HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /%2e%2e/%00/\xff\xfe HTTP/1.1\r\nHost: \xff\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: x\r\nCookie: dtd=" + b"\xff" * 500 + b"\r\n\r\n",
+    b"POST /login HTTP/1.1\r\nHost: x\r\nX-DTD: 1\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n",
+]
+for data in HOSTILE_BYTES:
+    answer = raw(data)
+    assert b"root:" not in answer and b"event:" not in answer, (data[:60], answer)
+check(page.ask("GET", "/")[0] == 200, f"alive after {len(HOSTILE_BYTES)} hostile requests")
+slow = [socket.create_connection(tuple(page.host.split(":"))) for _ in range(200)]
+for s in slow:
+    s.sendall(b"GET / HTTP/1.1\r\nHo")
+check(page.ask("GET", "/")[0] == 200, "200 connections that never end their request stop nobody")
+for s in slow:
+    s.close()
+
+# ---- control and dtd-web are started again ----
+pid = json.loads(dtd.dtctl("node", "-o", "json"))["control_pid"]
+got = []
+t = threading.Thread(target=lambda: got.extend(
+    page.events("/api/events", lambda n, d: n == "overview" and any(e[0] == "lost" for e in got_names), 30)))
+got_names = []
+
+
+def until(name, data):
+    got_names.append((name, data))
+    return name == "overview" and any(n == "lost" for n, _ in got_names)
+
+
+t = threading.Thread(target=lambda: page.events("/api/events", until, 30))
+t.start()
+while not got_names:
+    time.sleep(0.05)
+os.kill(pid, signal.SIGKILL)
+t.join(40)
+check(not t.is_alive() and got_names[-1][0] == "overview", "a stream outlives dtd-control: lost, then news")
+dtd.web.send_signal(signal.SIGINT)
+dtd.web.wait(20)
+check(dtd.web.returncode is not None, "Ctrl-C ends dtctl web")
+web = dtd.start_web()
+again = Browserless(web["url"])
+again.cookie = page.cookie.split("=")[0].rsplit("-", 1)[0] + "-" + again.host.split(":")[1] + "=" + page.cookie.split("=", 1)[1]
+check(again.json("POST", "/login")[0] == 200, "the cookie is valid for another dtd-web")
+os.remove(dtd.dir + "/state/cluster/web.key")
+dtd.web.send_signal(signal.SIGINT)
+dtd.web.wait(20)
+web = dtd.start_web()
+gone = Browserless(web["url"])
+gone.cookie = f"dtd-{gone.host.split(':')[1]}=" + page.cookie.split("=", 1)[1]
+check(gone.json("POST", "/login")[0] == 403, "but not after the key was deleted")
