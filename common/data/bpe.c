@@ -34,6 +34,7 @@ struct bpe_encoder {
     struct regex_matcher *matcher;
     struct buf classes; /* of the run that is being split */
     int32_t *out;       /* place of the next id; there is one for each pending byte */
+    bool plain;         /* the spelling of a special token is text */
 };
 
 /* ---- create and free ---- */
@@ -78,6 +79,11 @@ err_t bpe_encoder_new(const struct bpe *b, struct bpe_encoder **ret)
     }
     *ret = e;
     return OK;
+}
+
+void bpe_encoder_plain(struct bpe_encoder *e)
+{
+    e->plain = true;
 }
 
 void bpe_encoder_free(struct bpe_encoder *e)
@@ -239,16 +245,20 @@ static const struct bpe_special *special_at(const struct bpe *b, const struct bp
 }
 
 /* Start of the first special token in p[from .. to), which ends at `n` at the latest; `to`: none. */
-static size_t special_find(const struct bpe *b, enum bpe_pass pass, const uint8_t *p, size_t from, size_t to, size_t n,
-                           const struct bpe_special **ret)
+static size_t special_find(const struct bpe_encoder *e, enum bpe_pass pass, const uint8_t *p, size_t from, size_t to,
+                           size_t n, const struct bpe_special **ret)
 {
-    const struct bpe_specials *s = &b->specials[pass];
+    const struct bpe_specials *s = &e->bpe->specials[pass];
     *ret = NULL;
-    if (!s->n)
-        return to;
-    for (size_t i = from; i < to; i++)
-        if (s->first[p[i]] && (*ret = special_at(b, s, p + i, n - i)))
+    for (size_t i = from; s->n && i < to; i++) {
+        const struct bpe_special *x = s->first[p[i]] ? special_at(e->bpe, s, p + i, n - i) : NULL;
+        if (x && e->plain && x->special) {
+            i += x->len - 1; /* passed over as a whole, as tokenizers does with encode_special_tokens */
+        } else if (x) {
+            *ret = x;
             return i;
+        }
+    }
     return to;
 }
 
@@ -267,7 +277,7 @@ static err_t between(struct bpe_encoder *e, const uint8_t *text, size_t n, bool 
     err_t err = OK;
     while (!err && at < limit) {
         const struct bpe_special *special;
-        size_t stop = special_find(e->bpe, BPE_NORMALIZED, text, at, limit, n, &special);
+        size_t stop = special_find(e, BPE_NORMALIZED, text, at, limit, n, &special);
         err = segment(e, text + at, stop - at, whole || special, &done);
         at += done;
         if (err || at < stop || !special)
@@ -287,7 +297,7 @@ static err_t consume(struct bpe_encoder *e, bool last, size_t *ret_done)
     err_t err = OK;
     while (!err && at < limit) {
         const struct bpe_special *special;
-        size_t stop = special_find(e->bpe, BPE_AS_IS, text, at, limit, n, &special);
+        size_t stop = special_find(e, BPE_AS_IS, text, at, limit, n, &special);
         err = between(e, text + at, stop - at, last || special, &done);
         at += done;
         if (err || at < stop || !special)

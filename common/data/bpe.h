@@ -46,6 +46,8 @@ const uint8_t *bpe_token(const struct bpe *b, int32_t id, size_t *ret_len);
 struct bpe_encoder;
 NODISCARD err_t bpe_encoder_new(const struct bpe *b, struct bpe_encoder **ret);
 void bpe_encoder_free(struct bpe_encoder *e);
+/* From now on the spelling of a special token is text like any other. The text must come in one chunk. */
+void bpe_encoder_plain(struct bpe_encoder *e);
 /* Encodes a stream of text in chunks of any size; `last` marks the last chunk. Appends int32 ids as soon as later text
  * cannot change them. ERR_LIMIT: more than BPE_MAX_PIECE bytes that the pattern does not cut, or the match exceeds the
  * limits of the pattern engine. */

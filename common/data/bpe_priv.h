@@ -20,6 +20,7 @@ struct bpe_token {
 struct bpe_special {
     int32_t id;
     uint32_t offset, len; /* the matched text, in bpe.text */
+    bool special;         /* a plain encoder takes it for text; false: an added token that is an ordinary one */
 };
 struct bpe_specials {
     struct bpe_special *list; /* sorted by text; BPE_MAX_SPECIALS entries are allocated */

@@ -123,7 +123,7 @@ static err_t spelling_set(struct ranks_reader *r, int32_t id, const char *text, 
         return complain(r, err, "", err_text(err));
     b->tokens[id] = (struct bpe_token){(uint32_t)at, (uint32_t)n};
     if (special) {
-        s->list[s->n++] = (struct bpe_special){id, (uint32_t)at, (uint32_t)n};
+        s->list[s->n++] = (struct bpe_special){id, (uint32_t)at, (uint32_t)n, true};
         s->first[(uint8_t)text[0]] = true;
         s->longest = n > s->longest ? n : s->longest;
     }

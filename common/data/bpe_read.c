@@ -278,7 +278,7 @@ static err_t merges_json(struct bpe_reader *r, const json_t *list)
 
 /* ---- special tokens ---- */
 
-static err_t special_add(struct bpe_reader *r, enum bpe_pass pass, int32_t id, const char *text)
+static err_t special_add(struct bpe_reader *r, enum bpe_pass pass, int32_t id, const char *text, bool special)
 {
     struct bpe *b = r->b;
     struct bpe_specials *s = &b->specials[pass];
@@ -290,7 +290,7 @@ static err_t special_add(struct bpe_reader *r, enum bpe_pass pass, int32_t id, c
         return no_memory(r);
     if (b->text.len > UINT32_MAX)
         return complain(r, ERR_LIMIT, "", "more than 4 GiB of tokens");
-    s->list[s->n++] = (struct bpe_special){id, (uint32_t)offset, (uint32_t)len};
+    s->list[s->n++] = (struct bpe_special){id, (uint32_t)offset, (uint32_t)len, special};
     s->first[(uint8_t)text[0]] = true;
     s->longest = len > s->longest ? len : s->longest;
     return OK;
@@ -309,7 +309,7 @@ static err_t specials_of_vocab(struct bpe_reader *r)
             continue;
         err_t err = token_add(r, token, id, true, &bytes); /* special tokens are literal text */
         if (!err)
-            err = special_add(r, BPE_AS_IS, id, token);
+            err = special_add(r, BPE_AS_IS, id, token, true);
         if (err)
             return err;
     }
@@ -340,7 +340,7 @@ static err_t added_read(struct bpe_reader *r, const char *place, const json_t *i
                        content, (long long)id);
     err = r->made[id] ? OK : token_add(r, content, id, true, &bytes);
     enum bpe_pass pass = json_is_true(json_object_get(item, "normalized")) ? BPE_NORMALIZED : BPE_AS_IS;
-    return err ? err : special_add(r, pass, (int32_t)id, content);
+    return err ? err : special_add(r, pass, (int32_t)id, content, json_is_true(json_object_get(item, "special")));
 }
 
 static err_t specials_of_json(struct bpe_reader *r, const json_t *list)

@@ -66,6 +66,11 @@ bool chain_hides_controls(const struct chain *c)
     return c->sentencepiece;
 }
 
+void chain_encoder_plain(struct chain_encoder *e)
+{
+    e->plain = true;
+}
+
 void chain_encoder_free(struct chain_encoder *e)
 {
     if (!e)
@@ -160,7 +165,7 @@ static void text_swap(struct chain_text *a, struct chain_text *b)
 static err_t raw_gap(void *arg, size_t from, size_t to)
 {
     struct chain_encoder *e = arg;
-    const struct added_walk walk = {normal_gap, normal_token, e};
+    const struct added_walk walk = {normal_gap, normal_token, e, e->plain};
     e->at_start = !e->begun && !from;
     e->continues = e->begun && !from;
     text_clear(&e->a);
@@ -220,7 +225,7 @@ static err_t raw_fill(struct chain_encoder *e, const uint8_t *text, size_t len)
 /* Encodes text[len], behind which a NUL is. */
 static err_t chunk_encode(struct chain_encoder *e, const uint8_t *text, size_t len, struct buf *ids, struct buf *spans)
 {
-    const struct added_walk walk = {raw_gap, raw_token, e};
+    const struct added_walk walk = {raw_gap, raw_token, e, e->plain};
     e->ids = ids;
     e->spans = spans;
     e->raw.tracked = e->a.tracked = e->b.tracked = e->text.tracked = spans != NULL;

@@ -39,6 +39,8 @@ struct chain_span {
 struct chain_encoder;
 NODISCARD err_t chain_encoder_new(const struct chain *c, struct chain_encoder **ret);
 void chain_encoder_free(struct chain_encoder *e);
+/* As bpe_encoder_plain. */
+void chain_encoder_plain(struct chain_encoder *e);
 /* Encodes a stream of text in chunks of any size; `last` marks the last chunk. Appends int32 ids. ERR_LIMIT: more than
  * CHAIN_MAX_UNCUT bytes that cannot be cut, or a pattern exceeds its limits. ERR_UNSUPPORTED: the text has a character
  * that the vocabulary lacks, and there is no token for unknown ones. */

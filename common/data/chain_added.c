@@ -81,7 +81,7 @@ err_t added_walk(const struct added_tokens *a, enum bpe_pass pass, const uint8_t
         const struct added_token *x = found < 0 ? NULL : &a->list[found];
         size_t from = i, to = i + len;
         i += x ? len : 1;
-        if (!x || (x->single_word && word_beside(text, n, from, to)))
+        if (!x || (walk->plain && x->special) || (x->single_word && word_beside(text, n, from, to)))
             continue;
         if (x->lstrip) /* white space that the token before took makes this one shorter, down to nothing */
             from = from < done ? done : spaces_before(text, from, done);

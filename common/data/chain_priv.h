@@ -163,6 +163,7 @@ struct chain_encoder {
     struct chain_cached *cache;
     bool continues; /* the segment continues a text whose beginning was encoded before */
     bool at_start;  /* the segment begins the text */
+    bool plain;     /* the spelling of a special token is text */
     struct buf *ids, *spans;
     uint64_t count; /* of steps, without those of `work` */
 };
@@ -191,6 +192,7 @@ struct added_walk {
     err_t (*gap)(void *arg, size_t from, size_t to);
     err_t (*token)(void *arg, const struct added_token *t, size_t from, size_t to);
     void *arg;
+    bool plain; /* pass over special tokens */
 };
 NODISCARD err_t added_walk(const struct added_tokens *a, enum bpe_pass pass, const uint8_t *text, size_t n,
                            const struct added_walk *walk);

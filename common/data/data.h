@@ -64,6 +64,9 @@ int64_t tokenizer_vocab(const struct tokenizer *t);
 const void *tokenizer_vocab_file(const struct tokenizer *t, size_t *ret_len);
 /* Appends int32 ids. */
 NODISCARD err_t tokenizer_encode(const struct tokenizer *t, const void *text, size_t len, struct buf *ret_ids);
+/* The same, but no special token is found in the text: its spelling is encoded like other text, as transformers does
+ * with split_special_tokens. */
+NODISCARD err_t tokenizer_encode_plain(const struct tokenizer *t, const void *text, size_t len, struct buf *ret_ids);
 /* Bytes of a text that a token covers. */
 struct tokenizer_span {
     uint32_t from, to;

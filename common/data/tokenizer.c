@@ -180,6 +180,36 @@ err_t tokenizer_encode(const struct tokenizer *t, const void *text, size_t len, 
     return err;
 }
 
+/* In one chunk, so that no special token that is passed over lies across two. */
+static err_t encode_plain(struct encoder *e, const void *text, size_t len)
+{
+    const struct tokenizer *t = e->tokenizer;
+    if (t->chain) {
+        err_t err = chain_encoder_new(t->chain, &e->chain);
+        if (!err)
+            chain_encoder_plain(e->chain);
+        return err ? err : chain_encoder_feed(e->chain, text, len, true, e->ids);
+    }
+    err_t err = bpe_encoder_new(t->bpe, &e->bpe);
+    if (!err)
+        bpe_encoder_plain(e->bpe);
+    return err ? err : bpe_encoder_feed(e->bpe, text, len, true, e->ids);
+}
+
+err_t tokenizer_encode_plain(const struct tokenizer *t, const void *text, size_t len, struct buf *ret_ids)
+{
+    struct encoder e;
+    const size_t before = ret_ids->len;
+    if (t->kind != TOKENIZER_BPE)
+        return tokenizer_encode(t, text, len, ret_ids);
+    encoder_init(&e, t, ret_ids);
+    err_t err = encode_plain(&e, text, len);
+    encoder_fini(&e);
+    if (err)
+        ret_ids->len = before;
+    return err;
+}
+
 const uint8_t *tokenizer_token(const struct tokenizer *t, int32_t id, size_t *ret_len)
 {
     *ret_len = 0;

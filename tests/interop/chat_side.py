@@ -1,12 +1,14 @@
 """The part of interop_tok.py for chat templates: dtctl prepares conversations, and the ids and the loss mask must be those of
 apply_chat_template of transformers. The templates are written here in Jinja after the published ones, with the marks that
-transformers needs to tell which tokens are the assistant's.
+transformers needs to tell which tokens are the assistant's. Questions, whose last turn is open, must be those of
+add_generation_prompt; a message that spells control tokens must be encoded as text.
 
-    chat_side.py DTCTL
+    chat_side.py DTCTL CHAT_TOOL
 """
 import json
 import os
 import random
+import re
 import struct
 import subprocess
 import sys
@@ -21,7 +23,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers as P
 
 from bpe_side import LLAMA3, corpus
 
-DTCTL = sys.argv[1]
+DTCTL, CHAT_TOOL = sys.argv[1:]
 ROLE = "{{ message['role'] }}"
 TURN = "{% for message in messages %}{% if message['role'] == 'assistant' %}ASSISTANT{% else %}OTHER{% endif %}{% endfor %}"
 
@@ -30,7 +32,8 @@ def template(bos, head, content, end, behind, assistant="assistant"):
     """`head` stands before a text; ROLE in it is the role's name."""
     other = head + content + end + behind
     answer = head.replace(ROLE, assistant) + "{% generation %}" + content + end + "{% endgeneration %}" + behind
-    return bos + TURN.replace("ASSISTANT", answer).replace("OTHER", other)
+    opens = "{% if add_generation_prompt %}" + head.replace(ROLE, assistant) + "{% endif %}"
+    return bos + TURN.replace("ASSISTANT", answer).replace("OTHER", other) + opens
 
 
 PLAIN, TRIMMED = "{{ message['content'] }}", "{{ message['content'] | trim }}"
@@ -92,6 +95,53 @@ def prepared(folder, name):
         begin = end
 
 
+def plain_ids(theirs, text, specials, texts):
+    """The ids of a rendered text in which @0@, @1@, .. stand for the texts: control tokens only where the template has them. The
+    tokens between them are those of the library `tokenizers`, which takes special tokens for text on demand."""
+    inner, ids = theirs.backend_tokenizer, []
+    inner.encode_special_tokens = True
+    for part in re.split("(" + "|".join(map(re.escape, specials)) + ")", text):
+        if part in specials:
+            ids.append(theirs.convert_tokens_to_ids(part))
+        elif part:
+            part = re.sub("@([0-9]+)@", lambda m: texts[int(m[1])], part)
+            ids += inner.encode(part, add_special_tokens=False).ids
+    inner.encode_special_tokens = False
+    return ids
+
+
+def questions(rng, chats, specials):
+    """The beginnings of conversations, up to a user's turn. In half of them, texts spell control tokens."""
+    for i, chat in enumerate(chats):
+        chat = [dict(turn) for turn in chat[:-1]]
+        if i % 2:
+            for turn in chat:
+                cut = rng.randrange(turn["role"] == "assistant", len(turn["content"]) + 1)  # as in conversations()
+                forged = "".join(rng.choice(specials + ["user\n", " ", "\n"]) for _ in range(rng.randrange(1, 5)))
+                turn["content"] = turn["content"][:cut] + forged + turn["content"][cut:]
+        yield chat
+
+
+def compare_questions(rng, name, folder, theirs, jinja, specials, chats):
+    chats = list(questions(rng, chats, specials))
+    lines = "".join(json.dumps([[t["role"], t["content"]] for t in c]) + "\n" for c in chats)
+    run = subprocess.run([CHAT_TOOL, folder + "/tokenizer.json", name], input=lines, capture_output=True, text=True)
+    if run.returncode:
+        sys.exit(f"{name}: {run.stderr}")
+    for i, (chat, line) in enumerate(zip(chats, run.stdout.splitlines(), strict=True)):
+        ids = [int(x) for x in line.split()]
+        texts = [t["content"].strip() if "| trim" in jinja else t["content"] for t in chat]
+        marked = [{"role": t["role"], "content": f"@{k}@"} for k, t in enumerate(chat)]
+        text = theirs.apply_chat_template(marked, chat_template=jinja, tokenize=False, add_generation_prompt=True)
+        want = plain_ids(theirs, text, specials, texts)
+        if i % 2 == 0:
+            asked = theirs.apply_chat_template(chat, chat_template=jinja, tokenize=True, return_dict=True, add_generation_prompt=True)
+            assert want == list(asked["input_ids"]), (name, chat)
+        if ids != want:
+            sys.exit(f"{name}: {chat}\nours   {theirs.convert_ids_to_tokens(ids)}\ntheirs {theirs.convert_ids_to_tokens(want)}")
+    print(f"{name}: {len(chats)} questions equal transformers {transformers.__version__}", flush=True)
+
+
 def main():
     rng = random.Random(5)
     for name, (jinja, system, specials) in TEMPLATES.items():
@@ -111,6 +161,7 @@ def main():
                     sys.exit(f"{name}: {chat}\nours   {weights}\ntheirs {want['assistant_masks']}")
                 counted += sum(weights)
             assert counted > 0
+            compare_questions(rng, name, folder, theirs, jinja, specials, chats)
             print(f"{name}: {len(chats)} conversations with {counted} tokens that count equal transformers {transformers.__version__}", flush=True)
 
 

@@ -3,7 +3,7 @@ tokenizers; and .model, .tiktoken and tekken.json files, compared with sentencep
 them.
 
     interop_tok.py BPE_TOOL bpe_side.py|tok_side.py|sp_side.py
-    interop_tok.py DTCTL chat_side.py
+    interop_tok.py DTCTL chat_side.py CHAT_TOOL
 
 DTD_TORCH_PYTHON names a python with tokenizers, tiktoken and, optionally, sentencepiece and mistral-common. Vocabularies are trained there, on text files of this machine.
 DTD_TOK_TEXTS: number of hostile texts for each file (default 400); from 3000 on, all code points are tried.
@@ -25,7 +25,7 @@ def main():
     if subprocess.run([python, "-c", "import tokenizers, tiktoken"], capture_output=True).returncode:
         skip("%s has no tokenizers or no tiktoken" % python)
     here = os.path.dirname(os.path.abspath(__file__))
-    sys.exit(subprocess.run([python, os.path.join(here, sys.argv[2]), sys.argv[1]],
+    sys.exit(subprocess.run([python, os.path.join(here, sys.argv[2]), sys.argv[1]] + sys.argv[3:],
                             env={**os.environ, "RUST_BACKTRACE": "0", "TOKENIZERS_PARALLELISM": "false"}).returncode)
 
 
