@@ -9,10 +9,9 @@
  *
  * Random numbers are counter-based, by prompt and token: the same seed gives the same text on every machine that rounds
  * in the same way, whatever the batch is. */
-#include "worker/continue.h"
+#include "worker/continue_priv.h"
 
 #include "common/base/file.h"
-#include "worker/text_stream.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -20,56 +19,18 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MAX_ENDS 16
-
 /* Names of the tokens that end a text, of common models. A tokenizer has some of them, as single tokens. */
 static const char *const end_names[] = {"<|endoftext|>", "</s>",       "<eos>",   "<|end_of_text|>", "<|eot_id|>",
                                         "<|im_end|>",    "<|eom_id|>", "<|end|>", "<end_of_turn>",   "<|return|>"};
 
-enum end_reason { END_LENGTH, END_TOKEN, END_STOP };
-static const char *const end_reasons[] = {"length", "end", "stop"};
+static const char *const end_reasons[] = {"length", "end", "stop", "window", "interrupted"};
 
-struct sequence {
-    int prompt; /* index; -1: the place is free */
-    struct buf ids;
-    int64_t base;  /* index of the token at position 0 of the window */
-    int64_t known; /* tokens from `base` on that are in the cache */
-    int64_t made;  /* tokens of the continuation */
-    bool over;
-    enum end_reason reason;
-    struct text_stream stream;
-};
-
-/* The result of a prompt that waits until those before it have been written. */
-struct result {
-    bool ready;
-    int64_t made;
-    enum end_reason reason;
-    struct buf text;
-};
-
-struct loop {
-    const struct continuation *c;
-    struct sequence *places;
-    struct engine_run *runs;
-    struct sequence **run_of; /* by run */
-    struct result *results;   /* by prompt */
-    int next, written;        /* the prompt that starts next; that is written next */
-    bool streams;             /* tokens are written as they come: a single prompt as text */
-    int32_t ends[MAX_ENDS];
-    int n_ends;
-    struct choose_room room;
-    struct buf piece;
-    bool terminal;     /* standard output is one */
-    uint8_t last_byte; /* written to the terminal */
-};
-
-static int64_t count_ids(const struct buf *ids)
+int64_t loop_count(const struct buf *ids)
 {
     return (int64_t)(ids->len / sizeof(int32_t));
 }
 
-static const int32_t *ids_of(const struct buf *ids)
+const int32_t *loop_ids(const struct buf *ids)
 {
     return (const int32_t *)(const void *)ids->data;
 }
@@ -91,8 +52,7 @@ static void make_safe(uint8_t *text, size_t n, uint8_t before)
     }
 }
 
-/* Empties `text`. */
-static err_t write_text(struct loop *l, struct buf *text, struct why *why)
+err_t loop_write(struct loop *l, struct buf *text, struct why *why)
 {
     if (l->terminal && text->len) {
         make_safe(text->data, text->len, l->last_byte);
@@ -104,11 +64,11 @@ static err_t write_text(struct loop *l, struct buf *text, struct why *why)
 }
 
 /* JSON is UTF-8, a prompt may be anything. */
-static err_t legal_text(const char *text, struct buf *ret)
+static err_t legal_text(const char *text, size_t len, struct buf *ret)
 {
     struct text_stream s;
     text_stream_init(&s, NULL, 0);
-    err_t err = text_stream_add(&s, text, strlen(text));
+    err_t err = text_stream_add(&s, text, len);
     err = err ? err : text_stream_end(&s);
     err = err ? err : text_stream_take(&s, ret);
     text_stream_fini(&s);
@@ -120,15 +80,16 @@ static json_t *json_of(const struct buf *text)
     return json_stringn(text->len ? (const char *)text->data : "", text->len);
 }
 
-static err_t json_line(const struct loop *l, int prompt, struct buf *ret)
+err_t loop_json(const char *prompt, size_t len, const struct result *r, struct buf *ret)
 {
-    const struct result *r = &l->results[prompt];
     struct buf legal = {0};
-    err_t err = legal_text(l->c->prompts[prompt], &legal);
+    err_t err = legal_text(prompt, len, &legal);
     json_t *v = err ? NULL
                     : json_pack("{s:o, s:o, s:I, s:s}", "prompt", json_of(&legal), "text", json_of(&r->text), "tokens",
                                 (json_int_t)r->made, "ended", end_reasons[r->reason]);
-    char *line = v ? json_dumps(v, JSON_COMPACT) : NULL;
+    if (v && r->processed && json_object_set_new(v, "processed", json_integer((json_int_t)r->processed)))
+        err = ERR_NOMEM;
+    char *line = v && !err ? json_dumps(v, JSON_COMPACT) : NULL;
     err = line ? buf_printf(ret, "%s\n", line) : ERR_NOMEM;
     free(line);
     json_decref(v);
@@ -139,8 +100,9 @@ static err_t json_line(const struct loop *l, int prompt, struct buf *ret)
 /* A streamed text has been written but for the end of its line. */
 static err_t result_lines(const struct loop *l, int prompt, struct buf *ret)
 {
+    const char *text = l->c->prompts[prompt];
     if (l->c->ask->json)
-        return json_line(l, prompt, ret);
+        return loop_json(text, strlen(text), &l->results[prompt], ret);
     err_t err = buf_append(ret, l->results[prompt].text.data, l->results[prompt].text.len);
     return err ? err : buf_append(ret, "\n", 1);
 }
@@ -153,21 +115,20 @@ static err_t write_results(struct loop *l, struct why *why)
         struct result *r = &l->results[l->written];
         struct buf line = {0};
         err = result_lines(l, l->written, &line);
-        err = err ? why_set(why, err, "out of memory") : write_text(l, &line, why);
+        err = err ? why_set(why, err, "out of memory") : loop_write(l, &line, why);
         buf_fini(&line);
         buf_fini(&r->text);
     }
     return err;
 }
 
-/* Text of the sequence that no later token can change. */
-static err_t show(struct loop *l, struct sequence *s, struct why *why)
+err_t loop_show(struct loop *l, struct sequence *s, struct why *why)
 {
-    struct buf *to = l->streams ? &l->piece : &l->results[s->prompt].text;
+    struct buf *to = l->streams ? &l->piece : &s->text;
     err_t err = text_stream_take(&s->stream, to);
     if (err)
         return why_set(why, err, "out of memory");
-    return l->streams ? write_text(l, to, why) : OK;
+    return l->streams ? loop_write(l, to, why) : OK;
 }
 
 /* ---- sequences ---- */
@@ -185,10 +146,10 @@ static err_t start(struct loop *l, struct sequence *s, struct why *why)
     if (!err && c->words && prompt[0])
         err = text_stream_add(&s->stream, " ", 1);
     l->next++;
-    err = err ? why_set(why, err, "out of memory") : show(l, s, why);
+    err = err ? why_set(why, err, "out of memory") : loop_show(l, s, why);
     text_stream_fini(&s->stream);
     text_stream_init(&s->stream, c->ask->stops, c->ask->n_stops);
-    const int64_t n = count_ids(&s->ids), seq = c->engine->eval.seq;
+    const int64_t n = loop_count(&s->ids), seq = c->engine->eval.seq;
     s->base = n > seq ? n - seq : 0;
     s->over = c->ask->tokens == 0;
     return err;
@@ -198,10 +159,12 @@ static err_t finish(struct loop *l, struct sequence *s, struct why *why)
 {
     struct result *r = &l->results[s->prompt];
     err_t err = text_stream_end(&s->stream);
-    err = err ? why_set(why, err, "out of memory") : show(l, s, why);
+    err = err ? why_set(why, err, "out of memory") : loop_show(l, s, why);
     r->ready = true;
     r->made = s->made;
     r->reason = s->reason;
+    r->text = s->text;
+    s->text = (struct buf){0};
     text_stream_fini(&s->stream);
     buf_fini(&s->ids);
     s->prompt = -1;
@@ -230,9 +193,9 @@ static int64_t quarter(int64_t seq)
 static void make_room(struct loop *l, struct sequence *s)
 {
     const int64_t seq = l->c->engine->eval.seq;
-    if (count_ids(&s->ids) - s->base <= seq)
+    if (loop_count(&s->ids) - s->base <= seq)
         return;
-    while (count_ids(&s->ids) - s->base > seq)
+    while (loop_count(&s->ids) - s->base > seq)
         s->base += quarter(seq);
     s->known = 0;
 }
@@ -242,7 +205,7 @@ static void warn_of_window(const struct continuation *c)
     const int64_t seq = c->engine->eval.seq;
     int64_t most = 0;
     for (int i = 0; i < c->n; i++)
-        most = count_ids(&c->ids[i]) > most ? count_ids(&c->ids[i]) : most;
+        most = loop_count(&c->ids[i]) > most ? loop_count(&c->ids[i]) : most;
     if (most + c->ask->tokens > seq && c->rank == 0)
         fprintf(stderr,
                 "dt-worker: %" PRId64 " tokens are more than the window of %" PRId64
@@ -263,8 +226,8 @@ static int plan_round(struct loop *l)
         if (s->prompt < 0)
             continue;
         make_room(l, s);
-        int64_t left = count_ids(&s->ids) - s->base - s->known, take = left < room ? left : room;
-        l->runs[n] = (struct engine_run){i, s->known, take, ids_of(&s->ids) + s->base + s->known};
+        int64_t left = loop_count(&s->ids) - s->base - s->known, take = left < room ? left : room;
+        l->runs[n] = (struct engine_run){i, s->known, take, loop_ids(&s->ids) + s->base + s->known};
         l->run_of[n++] = s;
         s->known += take;
         room -= take;
@@ -280,18 +243,20 @@ static bool is_end(const struct loop *l, int32_t id)
     return false;
 }
 
-/* Chooses a token, the same on all ranks; `logits` NULL: another rank chooses. */
-static err_t choose(struct loop *l, const struct sequence *s, const float *logits, int32_t *ret, struct why *why)
+err_t loop_choose(struct loop *l, const struct sequence *s, const float *logits, int64_t least, int64_t *ret,
+                  struct why *why)
 {
     const uint64_t position = (uint64_t)s->prompt << 32 | (uint64_t)s->made;
     int64_t id =
-        logits ? choose_token(&l->c->ask->rule, logits, ids_of(&s->ids), count_ids(&s->ids), position, &l->room) : -1;
+        logits ? choose_token(&l->c->ask->rule, logits, loop_ids(&s->ids), loop_count(&s->ids), position, &l->room)
+               : -1;
+    id = id > least ? id : least;
     err_t err = l->c->all ? comm_agree(l->c->all, &id, REDUCE_MAX) : OK;
-    *ret = (int32_t)id;
+    *ret = id;
     return err ? why_set(why, err, "the ranks cannot agree on a token: %s", comm_why(l->c->comm)) : OK;
 }
 
-static err_t add_token(struct loop *l, struct sequence *s, int32_t id, struct why *why)
+err_t loop_add(struct loop *l, struct sequence *s, int32_t id, struct why *why)
 {
     const int64_t max = l->c->ask->tokens;
     struct buf text = {0};
@@ -308,7 +273,7 @@ static err_t add_token(struct loop *l, struct sequence *s, int32_t id, struct wh
         s->over = true;
         s->reason = END_STOP;
     }
-    return err ? why_set(why, err, "cannot decode token %d: %s", (int)id, err_text(err)) : show(l, s, why);
+    return err ? why_set(why, err, "cannot decode token %d: %s", (int)id, err_text(err)) : loop_show(l, s, why);
 }
 
 static err_t end_round(struct loop *l, int n, const float *logits, int64_t stride, struct why *why)
@@ -316,11 +281,11 @@ static err_t end_round(struct loop *l, int n, const float *logits, int64_t strid
     err_t err = OK;
     for (int i = 0; !err && i < n; i++) {
         struct sequence *s = l->run_of[i];
-        int32_t id;
-        if (s->base + s->known < count_ids(&s->ids)) /* more of its prompt follows */
+        int64_t id;
+        if (s->base + s->known < loop_count(&s->ids)) /* more of its prompt follows */
             continue;
-        err = choose(l, s, logits ? logits + i * stride : NULL, &id, why);
-        err = err ? err : add_token(l, s, id, why);
+        err = loop_choose(l, s, logits ? logits + i * stride : NULL, -1, &id, why);
+        err = err ? err : loop_add(l, s, (int32_t)id, why);
         if (!err && s->over)
             err = finish(l, s, why);
     }
@@ -352,16 +317,16 @@ static err_t find_ends(struct loop *l)
     for (size_t i = 0; !err && i < sizeof(end_names) / sizeof(end_names[0]) && !c->words && !c->ask->ignore_eos; i++) {
         ids.len = 0;
         err = tokenizer_encode(c->tokenizer, end_names[i], strlen(end_names[i]), &ids);
-        if (!err && count_ids(&ids) == 1)
-            l->ends[l->n_ends++] = *ids_of(&ids);
+        if (!err && loop_count(&ids) == 1)
+            l->ends[l->n_ends++] = *loop_ids(&ids);
     }
     buf_fini(&ids);
     return err;
 }
 
-_Static_assert(sizeof(end_names) / sizeof(end_names[0]) <= MAX_ENDS, "room for all ends");
+_Static_assert(sizeof(end_names) / sizeof(end_names[0]) < LOOP_MAX_ENDS, "room for all ends");
 
-static err_t loop_init(struct loop *l, const struct continuation *c)
+err_t loop_init(struct loop *l, const struct continuation *c)
 {
     const size_t places = (size_t)c->ask->batch;
     *l = (struct loop){.c = c,
@@ -379,12 +344,13 @@ static err_t loop_init(struct loop *l, const struct continuation *c)
     return err ? err : find_ends(l);
 }
 
-static void loop_fini(struct loop *l)
+void loop_fini(struct loop *l)
 {
     for (int64_t i = 0; l->places && i < l->c->ask->batch; i++)
         if (l->places[i].prompt >= 0) {
             text_stream_fini(&l->places[i].stream);
             buf_fini(&l->places[i].ids);
+            buf_fini(&l->places[i].text);
         }
     for (int i = 0; l->results && i < l->c->n; i++)
         buf_fini(&l->results[i].text);

@@ -1,4 +1,4 @@
-/* checkpoint -> spec, tokenizer, graph -> decoding program -> parameters -> tokens (continue.c)
+/* checkpoint -> spec, tokenizer, graph -> decoding program -> parameters -> tokens (continue.c, converse.c)
  *
  * A model in parts (--tp, --pp) has one thread (rank) per part; they use the same transport as a job's workers on one
  * node. Each rank opens the checkpoint, loads its boxes and processes the same tokens. A rank with logits chooses the
@@ -12,7 +12,9 @@
 #include "common/conf/job_rules.h"
 #include "common/data/data.h"
 #include "common/plan/models/build.h"
+#include "worker/chat_template.h"
 #include "worker/continue.h"
+#include "worker/converse.h"
 #include "worker/prompts.h"
 #include "worker/step/snapshot.h"
 
@@ -33,6 +35,7 @@ struct generate_group {
     char *const *prompts;
     int n_prompts;
     int world, fd; /* fd: the shared segment; -1 for a single rank */
+    struct converse_desk desk;
     _Atomic int over;
 };
 
@@ -45,6 +48,7 @@ struct generator {
     struct ckpt *ckpt;
     struct job_spec job;
     struct tokenizer *tokenizer;
+    struct chat *chat; /* NULL: prompts are continued */
     struct graph graph;
     struct dev *dev;
     struct engine engine;
@@ -93,6 +97,14 @@ static err_t read_prompt(struct generator *g, const char *prompt, struct buf *id
     return err ? why_set(why, err, "cannot encode the prompt: %s", err_text(err)) : OK;
 }
 
+static err_t open_chat(struct generator *g, struct why *why)
+{
+    enum chat_template template;
+    err_t err = chat_template_choose(g->ckpt, &g->job, g->ask->template, &template, why);
+    err = err ? err : chat_new(template, g->tokenizer, &g->chat, why);
+    return err ? err : converse_check_system(g->chat, g->ask->system, why);
+}
+
 static err_t read_prompts(struct generator *g, struct why *why)
 {
     g->ids = calloc((size_t)g->group->n_prompts, sizeof(*g->ids));
@@ -102,10 +114,12 @@ static err_t read_prompts(struct generator *g, struct why *why)
     return err;
 }
 
-/* Tokens of the longest text, and of all prompts that are processed together at first. */
+/* Tokens of the longest text. A conversation may fill the window. */
 static int64_t longest_text(const struct generator *g)
 {
     size_t most = 0;
+    if (g->chat)
+        return g->job.train.seq;
     for (int i = 0; i < g->group->n_prompts; i++)
         most = g->ids[i].len > most ? g->ids[i].len : most;
     return (int64_t)(most / sizeof(int32_t)) + g->ask->tokens;
@@ -223,7 +237,8 @@ static err_t open_model(struct generator *g, struct why *why)
     err_t err = ckpt_open(g->ask->checkpoint, &g->ckpt, why);
     err = err ? err : read_spec(g, why);
     err = err ? err : read_tokenizer(g, why);
-    err = err ? err : read_prompts(g, why);
+    if (!err)
+        err = g->ask->chat ? open_chat(g, why) : read_prompts(g, why);
     if (err)
         return err;
     adapt_spec(g);
@@ -253,7 +268,8 @@ static err_t generate_text(struct generator *g, struct why *why)
                                    .prompts = g->group->prompts,
                                    .ids = g->ids,
                                    .n = g->group->n_prompts};
-    return continue_prompts(&c, why);
+    const struct conversation v = {&c, g->chat, &g->group->desk};
+    return g->chat ? converse(&v, why) : continue_prompts(&c, why);
 }
 
 /* ---- the ranks ---- */
@@ -266,6 +282,7 @@ static void *rank_main(void *arg)
         g->err = generate_text(g, &g->why);
     if (g->err) {
         atomic_store(&g->group->over, 1);
+        converse_desk_close(&g->group->desk);
         if (g->comm)
             comm_abort(g->comm);
     }
@@ -283,6 +300,7 @@ static void generator_fini(struct generator *g)
     comm_close(g->comm);
     dev_close(g->dev);
     graph_fini(&g->graph);
+    chat_free(g->chat);
     tokenizer_free(g->tokenizer);
     job_fini(&g->job);
     ckpt_close(g->ckpt);
@@ -297,6 +315,7 @@ static void run_ranks(struct generate_group *group, struct generator *ranks)
     for (; n < group->world; n++)
         if (pthread_create(&ranks[n].thread, NULL, rank_main, &ranks[n])) {
             atomic_store(&group->over, 1);
+            converse_desk_close(&group->desk);
             ranks[n].err =
                 why_set(&ranks[n].why, ERR_NOMEM, "cannot start a thread for each of %d ranks", group->world);
             break;
@@ -345,12 +364,15 @@ err_t generate_run(const struct generate *ask, struct why *why)
     struct generate g = *ask;
     struct prompts file = {0};
     err_t err = ask->prompts ? prompts_read(ask->prompts, &file, why) : OK;
-    char *const one[] = {(char *)ask->prompt};
+    char *const one[] = {(char *)(ask->prompt ? ask->prompt : "")};
     struct generate_group group = {.ask = &g, .world = (int)(ask->tp * ask->pp), .fd = -1};
     group.prompts = ask->prompts ? file.text : one;
     group.n_prompts = ask->prompts ? file.n : 1;
     g.batch = g.batch < group.n_prompts ? g.batch : group.n_prompts;
+    g.tokens = g.tokens >= 0 ? g.tokens : g.chat ? GENERATE_ANSWER : GENERATE_TOKENS;
+    converse_desk_init(&group.desk);
     err = err ? err : generate_prompts(&group, why);
+    converse_desk_fini(&group.desk);
     prompts_fini(&file);
     return err;
 }

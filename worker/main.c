@@ -21,6 +21,9 @@ enum {
     KEY_DEVICE,
     KEY_GENERATE,
     KEY_PROMPT,
+    KEY_CHAT,
+    KEY_TEMPLATE,
+    KEY_SYSTEM,
     KEY_TOKENS,
     KEY_TEMPERATURE,
     KEY_TOP_K,
@@ -51,7 +54,10 @@ static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "Generate text from a checkpoint:", 2},
     {"generate", KEY_GENERATE, "CHECKPOINT", 0, "Step folder of the checkpoint", 0},
     {"prompt", KEY_PROMPT, "TEXT", 0, "Text to continue (default: empty)", 0},
-    {"tokens", KEY_TOKENS, "N", 0, "Number of tokens to generate (default 100)", 0},
+    {"chat", KEY_CHAT, NULL, 0, "Answer the prompt, or each line of standard input, as a turn of a conversation", 0},
+    {"template", KEY_TEMPLATE, "NAME", 0, "With --chat: the chat template (default: the checkpoint's)", 0},
+    {"system", KEY_SYSTEM, "TEXT", 0, "With --chat: the system message", 0},
+    {"tokens", KEY_TOKENS, "N", 0, "Number of tokens to generate (default 100, of an answer 1000)", 0},
     {"temperature", KEY_TEMPERATURE, "T", 0, "0: always choose the most likely token (default 1)", 0},
     {"top-k", KEY_TOP_K, "K", 0, "Choose among the K most likely tokens (default 0: all)", 0},
     {"top-p", KEY_TOP_P, "P", 0, "Choose among the most likely tokens that have probability P together (default 1)", 0},
@@ -112,6 +118,16 @@ static void add_stop(struct generate *g, const char *arg, struct argp_state *sta
     g->stops[g->n_stops++] = arg;
 }
 
+static void check_generate(const struct generate *g, struct argp_state *state)
+{
+    if (g->prompts && g->prompt && *g->prompt)
+        argp_error(state, "use either --prompt or --prompts");
+    if (!g->chat && (g->template || g->system))
+        argp_error(state, "--%s needs --chat", g->template ? "template" : "system");
+    if (g->chat && (g->prompts || g->ignore_eos))
+        argp_error(state, "use either --chat or --%s", g->prompts ? "prompts" : "ignore-eos");
+}
+
 static void check(const struct args *a, struct argp_state *state)
 {
     int modes = (a->job != NULL) + (a->generate.checkpoint != NULL) + a->probe + a->health;
@@ -119,8 +135,7 @@ static void check(const struct args *a, struct argp_state *state)
         argp_error(state, "use exactly one of --job, --generate, --probe and --health");
     if (a->job && a->slot < 0)
         argp_error(state, "--job needs --slot");
-    if (a->generate.prompts && *a->generate.prompt)
-        argp_error(state, "use either --prompt or --prompts");
+    check_generate(&a->generate, state);
 }
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -141,6 +156,15 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         break;
     case KEY_PROMPT:
         a->generate.prompt = arg;
+        break;
+    case KEY_CHAT:
+        a->generate.chat = true;
+        break;
+    case KEY_TEMPLATE:
+        a->generate.template = arg;
+        break;
+    case KEY_SYSTEM:
+        a->generate.system = arg;
         break;
     case KEY_TOKENS:
         a->generate.tokens = whole(state, "tokens", arg, 1 << 30);
@@ -234,10 +258,8 @@ int main(int argc, char **argv)
 {
     static const struct argp argp = {options, parse, NULL, "Trains as the worker of a dtd job, or continues a prompt.",
                                      NULL,    NULL,  NULL};
-    struct args a = {
-        .slot = -1,
-        .generate = {
-            .prompt = "", .tokens = 100, .rule = {.temperature = 1.0, .seed = 1}, .batch = 8, .tp = 1, .pp = 1}};
+    struct args a = {.slot = -1,
+                     .generate = {.tokens = -1, .rule = {.temperature = 1.0, .seed = 1}, .batch = 8, .tp = 1, .pp = 1}};
     struct why why = {""};
     if (argc > 1 && strcmp(argv[1], "--command") == 0) /* the remaining arguments belong to the program */
         return command_become(argv + 2);

@@ -1,14 +1,9 @@
 /* dt-worker --generate on a checkpoint that the test writes. */
-#include "tests/lib/test.h"
+#include "tests/worker/tiny_checkpoint.h"
 
-#include "common/base/file.h"
-#include "common/ckpt/ckpt.h"
-#include "common/plan/models/build.h"
 #include "worker/generate.h"
-#include "worker/step/snapshot.h"
 
 #include <ctype.h>
-#include <math.h>
 #include <sys/wait.h>
 
 /* ---- the program ---- */
@@ -23,49 +18,9 @@ static const char laid_out[] = MODEL "parallel: {workers: 8, fsdp: 2, zero: 3, t
                                      "schedule: zb-h1, recompute: full, min_workers: 8}\n"
                                      "run: {comm_thread: on}\n";
 
-/* Writes the model's initial parameters as a committed checkpoint. */
 static void make_checkpoint(char *ret, size_t size)
 {
-    struct job_spec job;
-    struct graph graph;
-    struct engine e;
-    struct snapshot s;
-    struct ckpt_part *part;
-    struct dev *dev;
-    struct why why = {""};
-    char partial[512];
-    static int64_t step; /* all cases may run in one process */
-    assert_ok(job_parse("tiny", yaml, strlen(yaml), NULL, 0, &job, &why));
-    assert_ok(graph_build(&job.model, job.train.seq, &graph, &why));
-    assert_ok(dev_open("cpu", 0, &dev, &why));
-    const struct engine_config config = {.dev = dev, .job = &job, .graph = &graph, .world = 1, .generate = true};
-    assert_ok(engine_init(&e, &config, &why));
-    assert_ok(engine_start(&e, NULL, &why));
-    assert_ok(engine_fill_state(&e, &why));
-    assert_ok(snapshot_plan_load(&e, false, &s));
-    struct ckpt_piece *pieces = calloc((size_t)s.n, sizeof(*pieces));
-    for (int i = 0; i < s.n; i++) {
-        pieces[i] = (struct ckpt_piece){.fqn = s.pieces[i].fqn,
-                                        .dtype = s.pieces[i].dtype,
-                                        .ndim = s.pieces[i].ndim,
-                                        .box = s.pieces[i].box,
-                                        .data = s.pieces[i].data};
-        memcpy(pieces[i].shape, s.pieces[i].shape, sizeof(s.pieces[i].shape));
-    }
-    assert_ok(ckpt_partial_dir(test_tmpdir(), ++step, 1, partial, sizeof(partial)));
-    assert_ok(file_make_dirs(partial, 0700));
-    assert_ok(ckpt_part_write(partial, 0, pieces, s.n, NULL, 0, &part, &why));
-    const struct ckpt_commit commit = {
-        .root = test_tmpdir(), .step = step, .epoch = 1, .job_yaml = laid_out, .loss = NAN};
-    assert_ok(ckpt_commit(&commit, &part, 1, &why));
-    assert_ok(ckpt_step_dir(test_tmpdir(), step, ret, size));
-    ckpt_part_free(part);
-    free(pieces);
-    snapshot_fini(&s);
-    engine_fini(&e);
-    dev_close(dev);
-    graph_fini(&graph);
-    job_fini(&job);
+    tiny_checkpoint(yaml, &(struct tiny_files){.job = laid_out}, ret, size);
 }
 
 /* q, k and v of gpt2 are one matrix, which is loaded as three boxes; the loaded values must equal the checkpoint's. */

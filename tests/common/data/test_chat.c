@@ -2,53 +2,17 @@
  * the expected ids follow from the published templates by reading. tests/interop/chat_side.py compares with
  * transformers. */
 #include "common/data/chat.h"
+#include "tests/common/data/chat_tokenizer.h"
 #include "tests/common/data/files.h"
 
 #include <stdio.h>
 
-static const char *const controls[] = {"<|begin_of_text|>",
-                                       "<|start_header_id|>",
-                                       "<|end_header_id|>",
-                                       "<|eot_id|>",
-                                       "<|im_start|>",
-                                       "<|im_end|>",
-                                       "<s>",
-                                       "</s>",
-                                       "<bos>",
-                                       "<start_of_turn>",
-                                       "<end_of_turn>",
-                                       "<|system|>",
-                                       "<|user|>",
-                                       "<|assistant|>",
-                                       "<|end|>",
-                                       "[INST]",
-                                       "[/INST]"};
-#define CONTROLS (int)(sizeof(controls) / sizeof(controls[0]))
-
-/* Byte-level BPE without merges: printable ASCII, newline and space have the ids 0, 1, ..; then the control tokens,
- * without the one named `lacks`. */
 static struct tokenizer *tokenizer_make(const char *lacks)
 {
     struct buf json = {0};
     struct tokenizer *t;
     struct why why = {0};
-    int n = 0, id = 96;
-    assert_ok(buf_printf(
-        &json,
-        "{\"version\": \"1.0\", \"normalizer\": null, \"pre_tokenizer\": {\"type\": "
-        "\"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}, \"decoder\": {\"type\": \"ByteLevel\"}, "
-        "\"added_tokens\": ["));
-    for (int i = 0; i < CONTROLS; i++)
-        if (strcmp(controls[i], lacks) != 0)
-            assert_ok(buf_printf(&json,
-                                 "%s{\"id\": %d, \"content\": \"%s\", \"single_word\": false, \"lstrip\": false, "
-                                 "\"rstrip\": false, \"normalized\": false, \"special\": true}",
-                                 id > 96 ? ", " : "", id, controls[i])),
-                id++;
-    assert_ok(buf_printf(&json, "], \"model\": {\"type\": \"BPE\", \"vocab\": {"));
-    for (int c = 0x21; c < 0x7f; c++, n++)
-        assert_ok(buf_printf(&json, "%s\"%s%c\": %d", n ? ", " : "", c == '"' || c == '\\' ? "\\" : "", c, n));
-    assert_ok(buf_printf(&json, ", \"\xc4\xa0\": 94, \"\xc4\x8a\": 95}, \"merges\": []}}"));
+    chat_tokenizer_json(lacks, &json);
     if (tokenizer_bpe_new(json.data, json.len, &t, &why))
         fail_msg("%s", why.text);
     buf_fini(&json);
@@ -189,9 +153,9 @@ static err_t ask(enum chat_template template, const char *lacks, const struct do
     ret->len = 0;
     for (size_t i = 0; !err && i < ids.len / sizeof(int32_t); i++) {
         const int32_t id = ((const int32_t *)(const void *)ids.data)[i];
-        assert_ok(buf_append(ret, "{", id >= 96));
+        assert_ok(buf_append(ret, "{", id >= CHAT_TOKENS));
         assert_ok(tokenizer_decode(t, id, ret));
-        assert_ok(buf_append(ret, "}", id >= 96));
+        assert_ok(buf_append(ret, "}", id >= CHAT_TOKENS));
     }
     assert_ok(buf_append(ret, "", 1));
     chat_free(c);
