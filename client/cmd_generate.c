@@ -1,8 +1,10 @@
-/* dtctl generate: continues a prompt with the model of a checkpoint. dtctl checks the arguments and finds the step,
- * then executes dt-worker in its own process, so that Ctrl-C and the exit status are the worker's. */
+/* dtctl generate: continues a prompt, or answers questions, with the model of a checkpoint. dtctl checks the arguments
+ * and finds the step, then executes dt-worker in its own process, so that Ctrl-C and the exit status are the worker's.
+ */
 #include "client/commands.h"
 #include "client/daemon.h"
 #include "client/json.h"
+#include "common/data/chat.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,15 +24,34 @@ struct generate_args {
     const char *prompt, *prompts, *tokens, *temperature, *top_k, *top_p, *min_p, *penalty, *seed, *batch, *tp, *pp;
     const char *stops[MAX_STOPS];
     int n_stops;
-    bool ignore_eos, json;
+    const char *template, *system;
+    bool ignore_eos, chat, json;
 };
 
-enum { KEY_TP = 256, KEY_PP, KEY_TOP_P, KEY_MIN_P, KEY_PENALTY, KEY_STOP, KEY_IGNORE_EOS, KEY_PROMPTS, KEY_BATCH };
+enum {
+    KEY_TP = 256,
+    KEY_PP,
+    KEY_TOP_P,
+    KEY_MIN_P,
+    KEY_PENALTY,
+    KEY_STOP,
+    KEY_IGNORE_EOS,
+    KEY_PROMPTS,
+    KEY_BATCH,
+    KEY_CHAT,
+    KEY_TEMPLATE,
+    KEY_SYSTEM
+};
 
 static const struct argp_option options[] = {
     {"prompt", 'p', "TEXT", 0, "Text to continue (default: empty); -: read it from standard input", 0},
     {"file", 'f', "FILE", 0, "Read the text to continue from a file; -: from standard input", 0},
-    {"tokens", 'n', "N", 0, "Number of tokens to generate (default 100)", 0},
+    {"chat", KEY_CHAT, NULL, 0,
+     "Answer the text as the user's turn of a conversation; without a text, each line of standard input", 0},
+    {"template", KEY_TEMPLATE, "NAME", 0,
+     "With --chat: the chat template (llama3, chatml, mistral, gemma or phi; default: the checkpoint's)", 0},
+    {"system", KEY_SYSTEM, "TEXT", 0, "With --chat: the system message (default: none)", 0},
+    {"tokens", 'n', "N", 0, "Number of tokens to generate (default 100, of an answer 1000)", 0},
     {"temperature", 't', "T", 0, "Sampling temperature; 0: always the most likely token (default 1)", 0},
     {"top-k", 'k', "K", 0, "Sample from the K most likely tokens; 0: from all (default 0)", 0},
     {"top-p", KEY_TOP_P, "P", 0, "Sample from the most likely tokens that have probability P together (default 1)", 0},
@@ -107,6 +128,26 @@ static void prompt_read(struct generate_args *a, const char *file, struct argp_s
     a->prompt = (const char *)a->text.data;
 }
 
+static const char *check_template(struct argp_state *state, const char *arg)
+{
+    enum chat_template template;
+    char list[128];
+    chat_list(list, sizeof(list));
+    if (!chat_find(arg, &template))
+        argp_error(state, "--template %s: expected one of %s", arg, list);
+    return arg;
+}
+
+static void check_chat(const struct generate_args *a, struct argp_state *state)
+{
+    if (a->prompts && a->prompt && *a->prompt)
+        argp_error(state, "use either --prompt, --file or --prompts");
+    if (!a->chat && (a->template || a->system))
+        argp_error(state, "--%s needs --chat", a->template ? "template" : "system");
+    if (a->chat && (a->prompts || a->ignore_eos))
+        argp_error(state, "use either --chat or --%s", a->prompts ? "prompts" : "ignore-eos");
+}
+
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     struct generate_args *a = state->input;
@@ -151,6 +192,15 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_IGNORE_EOS:
         a->ignore_eos = true;
         return 0;
+    case KEY_CHAT:
+        a->chat = true;
+        return 0;
+    case KEY_TEMPLATE:
+        a->template = check_template(state, arg);
+        return 0;
+    case KEY_SYSTEM:
+        a->system = arg;
+        return 0;
     case KEY_PROMPTS:
         a->prompts = arg;
         return 0;
@@ -172,8 +222,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         argp_error(state, "which checkpoint or job?");
         return 0;
     case ARGP_KEY_END:
-        if (a->prompts && *a->prompt)
-            argp_error(state, "use either --prompt, --file or --prompts");
+        check_chat(a, state);
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -188,6 +237,8 @@ static int worker_exec(const struct generate_args *args, const char *step_dir)
     } table[] = {{"--generate", step_dir},
                  {"--prompt", args->prompts ? NULL : args->prompt},
                  {"--prompts", args->prompts},
+                 {"--template", args->template},
+                 {"--system", args->system},
                  {"--tokens", args->tokens},
                  {"--temperature", args->temperature},
                  {"--top-k", args->top_k},
@@ -214,6 +265,8 @@ static int worker_exec(const struct generate_args *args, const char *step_dir)
         argv[n++] = "--stop";
         argv[n++] = args->stops[i];
     }
+    if (args->chat)
+        argv[n++] = "--chat";
     if (args->ignore_eos)
         argv[n++] = "--ignore-eos";
     if (args->json)
@@ -223,63 +276,99 @@ static int worker_exec(const struct generate_args *args, const char *step_dir)
     return command_complain(EXIT_ERROR, "%s: %s", program, strerror(errno));
 }
 
-/* ---- JSON: the worker is a child process, which prints an object in a line for each prompt ---- */
+/* ---- JSON: the worker is a child process, which prints an object in a line for each text ---- */
 
-static int worker_read(const struct generate_args *args, const char *step_dir, struct buf *ret)
+struct generate_results {
+    struct global *global;
+    const char *step_dir;
+    json_t *list; /* NULL: an object is printed as soon as it comes */
+};
+
+/* Adds the checkpoint to the object. */
+static int result_take(const struct generate_results *r, const char *line, size_t len)
 {
-    int fds[2], status = 0;
+    json_t *one = json_loadb(line, len, 0, NULL);
+    if (!one)
+        return command_complain(EXIT_ERROR, "the output of dt-worker is not JSON");
+    if (json_object_set_new(one, "checkpoint", json_of_text(r->step_dir, strlen(r->step_dir))) ||
+        (r->list && json_array_append(r->list, one))) {
+        json_decref(one);
+        return command_fail(ERR_NOMEM, NULL);
+    }
+    if (!r->list)
+        return command_json(r->global, one);
+    json_decref(one);
+    return 0;
+}
+
+static int results_read(const struct generate_results *r, int fd)
+{
+    FILE *f = fdopen(fd, "r");
+    char *line = NULL;
+    size_t size = 0;
+    ssize_t n;
+    int code = f ? 0 : command_complain(EXIT_ERROR, "the output of dt-worker: %s", strerror(errno));
+    while (!code && (n = getline(&line, &size, f)) > 0) {
+        code = result_take(r, line, (size_t)n);
+        fflush(stdout); /* a program may wait for this answer before it asks again */
+    }
+    free(line);
+    if (f)
+        fclose(f);
+    else
+        close(fd);
+    return code;
+}
+
+/* Of a conversation on a terminal, Ctrl-C is the worker's: it may end only an answer. */
+static int worker_wait(pid_t pid)
+{
+    int status = 0;
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGINT) {
+        signal(SIGINT, SIG_DFL);
+        raise(SIGINT);
+    }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_ERROR;
+}
+
+static int worker_read(const struct generate_args *args, const struct generate_results *r)
+{
+    int fds[2];
     if (pipe2(fds, O_CLOEXEC))
         return command_complain(EXIT_ERROR, "pipe: %s", strerror(errno));
     pid_t pid = fork();
     if (pid == 0) {
         dup2(fds[1], STDOUT_FILENO);
-        _exit(worker_exec(args, step_dir));
+        _exit(worker_exec(args, r->step_dir));
     }
     close(fds[1]);
-    err_t err = pid < 0 ? err_from_errno(errno) : output_read(fds[0], (size_t)1 << 30, ret);
-    close(fds[0]);
-    while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
-        ;
-    if (err)
-        return command_fail(err, NULL);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_ERROR;
-}
-
-/* The objects of all lines, each with the checkpoint; NULL: out of memory, or the worker printed something else. */
-static json_t *results_of(const struct buf *lines, const char *step_dir)
-{
-    json_t *list = json_array();
-    const char *at = (const char *)lines->data, *end = at + lines->len;
-    while (list && at < end) {
-        const char *stop = memchr(at, '\n', (size_t)(end - at));
-        const size_t len = (size_t)((stop ? stop : end) - at);
-        json_t *one = json_loadb(at, len, 0, NULL);
-        if (json_object_set_new(one, "checkpoint", json_of_text(step_dir, strlen(step_dir))) ||
-            json_array_append_new(list, one)) {
-            json_decref(list);
-            return NULL;
-        }
-        at += len + 1;
+    if (pid < 0) {
+        close(fds[0]);
+        return command_complain(EXIT_ERROR, "fork: %s", strerror(errno));
     }
-    return list;
+    if (args->chat)
+        signal(SIGINT, SIG_IGN);
+    const int code = results_read(r, fds[0]), worker = worker_wait(pid);
+    return worker ? worker : code;
 }
 
-/* One prompt gives an object, several an array, or with jsonl a line each. */
+/* One prompt gives an object, several an array, or with jsonl a line each. The answers before a turn that failed are
+ * printed too. */
 static int generate_json(struct generate_args *args, const char *step_dir)
 {
-    struct buf lines = {0};
+    const bool array = (args->prompts || (args->chat && !args->prompt)) && args->global->format == OUT_JSON;
+    struct generate_results r = {args->global, step_dir, array ? json_array() : NULL};
+    if (array && !r.list)
+        return command_fail(ERR_NOMEM, NULL);
     args->json = true;
-    int code = worker_read(args, step_dir, &lines);
-    json_t *list = code ? NULL : results_of(&lines, step_dir);
-    if (!code && !list)
-        code = command_complain(EXIT_ERROR, "the output of dt-worker is not JSON");
-    const bool whole = args->prompts && args->global->format == OUT_JSON;
-    if (!code && whole)
-        code = command_json(args->global, json_incref(list));
-    for (size_t i = 0; !code && !whole && i < json_array_size(list); i++)
-        code = command_json(args->global, json_incref(json_array_get(list, i)));
-    json_decref(list);
-    buf_fini(&lines);
+    int code = worker_read(args, &r);
+    if (array && (!code || (args->chat && json_array_size(r.list)))) {
+        const int printed = command_json(args->global, json_incref(r.list));
+        code = code ? code : printed;
+    }
+    json_decref(r.list);
     return code;
 }
 
@@ -292,15 +381,18 @@ int cmd_generate(struct global *g, int argc, char **argv)
         .args_doc = "CHECKPOINT|JOB",
         .doc =
             "Continues a prompt with the model of a checkpoint: a step folder, or the newest one of a folder of "
-            "checkpoints or of a job. Only a job's number needs a daemon. The parts of a split model (--tp, --pp) are "
+            "checkpoints or of a job; with --chat, answers it, or without a prompt each line of standard input, as "
+            "the turns of a conversation (on a terminal, Ctrl-C ends an answer, and Ctrl-D the conversation). Only a "
+            "job's number needs a daemon. The parts of a split model (--tp, --pp) are "
             "threads, each with its share of the parameters and of the cores; the text is the same except for "
             "rounding. A text ends after --tokens, at a token that ends a text (<|endoftext|>, </s> and others that "
             "the "
             "tokenizer has), or before a --stop. With -o json, prints an object with checkpoint, prompt, text (the "
-            "prompt included), tokens and ended (length, end or stop); with --prompts an array of them."
+            "prompt included), tokens and ended (length, end or stop); with --prompts an array of them. With --chat, "
+            "text is the answer."
             "\vExample:\n  dtctl generate checkpoints/first-job --prompt \"This License\" --tokens 300 --temperature "
-            "0.8"};
-    struct generate_args args = {.global = g, .prompt = "", .tokens = "100"};
+            "0.8\n  dtctl generate checkpoints/tuned --chat --system \"Answer briefly.\""};
+    struct generate_args args = {.global = g};
     struct why why = {0};
     char step[PATH_MAX];
     command_parse(&argp, argc, argv, &args);

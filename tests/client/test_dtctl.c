@@ -92,6 +92,12 @@ TEST(wrong_arguments_are_refused)
         {"dtctl data tokenize -f t.json a.txt b.txt", "one text at a time"},
         {"dtctl generate", "which checkpoint or job?"},
         {"dtctl generate x --temperature warm", "--temperature warm"},
+        {"dtctl generate x --chat --template alpaca",
+         "--template alpaca: expected one of llama3, chatml, mistral, gemma, phi"},
+        {"dtctl generate x --template phi", "--template needs --chat"},
+        {"dtctl generate x --system text", "--system needs --chat"},
+        {"dtctl generate x --chat --prompts file", "use either --chat or --prompts"},
+        {"dtctl generate x --chat --ignore-eos", "use either --chat or --ignore-eos"},
         {"dtctl --dtd-dir= status", "--dtd-dir"},
     };
     struct run_result r;

@@ -3,6 +3,7 @@
 #include "tests/common/data/chat_tokenizer.h"
 #include "tests/worker/tiny_checkpoint.h"
 
+#include <fcntl.h>
 #include <jansson.h>
 #include <poll.h>
 #include <pty.h>
@@ -335,4 +336,70 @@ TEST(a_question_on_a_terminal)
     terminal_await(&t, t.n - 2, "> ");
     terminal_type(&t, "x\x03");
     assert_int_equal(terminal_close(&t), 128 + SIGINT);
+}
+
+/* ---- dtctl ---- */
+
+static void start_dtctl(const char *dir, const char *format, int *ret_in, FILE **ret_out, pid_t *ret_pid)
+{
+    int in[2], out[2];
+    char path[512];
+    const char *bin = getenv("DTD_BIN");
+    snprintf(path, sizeof(path), "%s/dtctl", bin ? bin : "bin");
+    assert_int_equal(pipe2(in, O_CLOEXEC) | pipe2(out, O_CLOEXEC), 0);
+    *ret_pid = fork();
+    if (*ret_pid == 0) {
+        dup2(in[0], STDIN_FILENO);
+        dup2(out[1], STDOUT_FILENO);
+        execl(path, "dtctl", "generate", dir, "--chat", "--tokens", "5", "--temperature", "0", "-o", format, NULL);
+        _exit(127);
+    }
+    close(in[0]);
+    close(out[1]);
+    *ret_in = in[1];
+    *ret_out = fdopen(out[0], "r");
+}
+
+static void check_answer(const json_t *v, const char *dir, const char *prompt)
+{
+    assert_string_equal(string_of(v, "checkpoint"), dir);
+    assert_string_equal(string_of(v, "prompt"), prompt);
+    assert_string_equal(string_of(v, "ended"), "length");
+    assert_int_equal(json_integer_value(json_object_get(v, "tokens")), 5);
+    assert_true(strlen(string_of(v, "text")) >= 5);
+}
+
+/* With jsonl, an answer comes before the next question is asked; with json, all of them as an array at the end. */
+TEST(dtctl_prints_an_object_per_answer)
+{
+    static const char *const prompts[] = {"One", "Two"};
+    char dir[512], line[4096];
+    int in, status;
+    FILE *out;
+    pid_t pid;
+    make_checkpoint(MODEL("512", "chatml"), NULL, DULL, dir, sizeof(dir));
+    start_dtctl(dir, "jsonl", &in, &out, &pid);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(dprintf(in, "%s\n", prompts[i]), 4);
+        assert_non_null(fgets(line, sizeof(line), out));
+        json_t *v = line_of(line, 0);
+        check_answer(v, dir, prompts[i]);
+        json_decref(v);
+    }
+    close(in);
+    assert_null(fgets(line, sizeof(line), out));
+    fclose(out);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    start_dtctl(dir, "json", &in, &out, &pid);
+    assert_int_equal(dprintf(in, "%s\n%s\n", prompts[0], prompts[1]), 8);
+    close(in);
+    json_t *all = json_loadf(out, 0, NULL);
+    fclose(out);
+    assert_int_equal(json_array_size(all), 2);
+    for (size_t i = 0; i < 2; i++)
+        check_answer(json_array_get(all, i), dir, prompts[i]);
+    json_decref(all);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
 }
