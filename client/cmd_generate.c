@@ -308,10 +308,8 @@ static int results_read(const struct generate_results *r, int fd)
     size_t size = 0;
     ssize_t n;
     int code = f ? 0 : command_complain(EXIT_ERROR, "the output of dt-worker: %s", strerror(errno));
-    while (!code && (n = getline(&line, &size, f)) > 0) {
+    while (!code && (n = getline(&line, &size, f)) > 0)
         code = result_take(r, line, (size_t)n);
-        fflush(stdout); /* a program may wait for this answer before it asks again */
-    }
     free(line);
     if (f)
         fclose(f);
