@@ -617,6 +617,9 @@ static const struct schema_row rows[] = {
     {ENUM(data.packing, packing_names, "wrapped", FIXED,
           "wrapped: documents follow each other and are cut every train.seq tokens. best_fit: samples are filled with "
           "whole documents, as tightly as they fit, and only longer ones are cut; needs data.documents: separate.")},
+    {INT(data.stride, 0, 1 << 22, "0", FIXED,
+         "Tokens from the begin of a sample to the begin of the next, in all splits; 1 to train.seq. 0: train.seq, so "
+         "that samples do not overlap. 1: every window of train.seq tokens is a sample.")},
     {ITEMS(data.weights, data.n_weights, SCHEMA_LIST, check_weight, "[]", FIXED,
            "Makes a mixture of the items of data.train: one number above 0 for each item, which is a source. Samples "
            "come from the sources in these proportions, exact to one sample after any number of steps. []: all files "
@@ -1072,6 +1075,7 @@ static err_t order_check(const struct job_spec *before, const struct job_spec *a
                       : !same_texts(a->passes, a->n_passes, b->passes, b->n_passes)   ? "data.passes"
                       : a->documents != b->documents                                  ? "data.documents"
                       : a->packing != b->packing                                      ? "data.packing"
+                      : a->stride != b->stride                                        ? "data.stride"
                       : a->shuffle != b->shuffle                                      ? "data.shuffle"
                                                                                       : NULL;
     return key ? why_set(why, ERR_INVALID,
@@ -1092,6 +1096,7 @@ static void order_take(struct job_data *to, const struct job_data *from)
     to->shuffle = from->shuffle;
     to->documents = from->documents;
     to->packing = from->packing;
+    to->stride = from->stride;
 }
 
 err_t job_resume_check(const struct job_spec *before, const struct job_spec *after, struct why *why)

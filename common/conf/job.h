@@ -180,6 +180,7 @@ struct job_data {
     int n_weights, n_passes;
     enum data_documents documents;
     enum data_packing packing;
+    int64_t stride; /* tokens from the begin of a sample to that of the next; 0: train.seq */
     enum chat_template template;
     enum data_shuffle shuffle;
     enum data_change order;

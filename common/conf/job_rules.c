@@ -427,6 +427,17 @@ static bool packing_broken(const struct job_spec *j, char ret[SENTENCE])
                   "wrapped");
 }
 
+static bool stride_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    const int64_t stride = j->data.stride;
+    if (stride && j->data.packing == PACKING_BEST_FIT)
+        return BROKEN("samples of whole documents do not overlap: write 0, or set data.packing to wrapped");
+    return stride > j->train.seq &&
+           BROKEN("%lld is above train.seq %lld, so the tokens between two samples would never be read: write at most "
+                  "train.seq",
+                  (long long)stride, (long long)j->train.seq);
+}
+
 static bool template_broken(const struct job_spec *j, char ret[SENTENCE])
 {
     return j->data.template != CHAT_NONE && j->data.tokenizer != TOKENIZER_BPE &&
@@ -829,6 +840,7 @@ static const struct rule rules[] = {
     {OVER(data.template, template_broken)},
     {OVER(data.documents, documents_broken)},
     {OVER(data.packing, packing_broken)},
+    {OVER(data.stride, stride_broken)},
     {OVER(data.weights, weights_broken)},
     {OVER(data.passes, passes_broken)},
     {OVER(data.tokenizer_files, tokenizer_files_broken)},

@@ -141,7 +141,10 @@ void data_close(struct data_set *d);
 int64_t data_tokens(const struct data_set *d);
 int64_t data_vocab(const struct data_set *d);
 const struct tokenizer *data_tokenizer(const struct data_set *d);
-/* Number of samples of seq inputs and seq targets: floor((tokens - 1) / seq). */
+/* Tokens [at, at + seq) as ids[seq], and the tokens behind each of them as targets[seq]. ERR_INVALID: the set has
+ * fewer. ERR_CORRUPT: as for data_sample. */
+NODISCARD err_t data_window(const struct data_set *d, int64_t seq, int64_t at, int32_t *ret_ids, int32_t *ret_targets);
+/* Number of samples of seq inputs and seq targets that do not overlap: floor((tokens - 1) / seq). */
 int64_t data_samples(const struct data_set *d, int64_t seq);
 /* Writes ids[seq] and targets[seq] (the next tokens) of sample `index`. ERR_INVALID: there is no such sample.
  * ERR_CORRUPT: a token is outside the vocabulary (a damaged shard); the check keeps kernels from reading beyond the
@@ -165,13 +168,13 @@ struct data_document {
 /* The document that contains token `at`; a set without boundaries is one document. ERR_INVALID: there is no such token.
  * ERR_CORRUPT: the index of documents is damaged. */
 NODISCARD err_t data_document(const struct data_set *d, int64_t at, struct data_document *ret);
-/* For sample `index`, what data_sample leaves out.
+/* For the window at token `at`, which is sample at / seq where samples do not overlap, what data_window leaves out.
  * ret_begins[seq]: the place in the sample, from 0, where the document of each input begins; 0 if it begins before the
  * sample. So attention of place i takes places ret_begins[i] to i, and its position in the document is i -
  * ret_begins[i]. ret_weights[seq]: 1 if the target at this place counts in the loss, else 0. `documents` false:
  * boundaries have no effect, all begins are 0, and weights are the source's. True: the weight is 0 also for a target
  * that is the first token of a document, because nothing before it belongs to that document. */
-NODISCARD err_t data_sample_marks(const struct data_set *d, int64_t seq, int64_t index, bool documents,
+NODISCARD err_t data_window_marks(const struct data_set *d, int64_t seq, int64_t at, bool documents,
                                   int32_t *ret_begins, uint8_t *ret_weights);
 
 /* Copies n tokens from token `at` on. ERR_INVALID: the set has fewer. ERR_CORRUPT: as for data_sample. */

@@ -54,12 +54,12 @@ static err_t order_make(const struct job_spec *job, struct mixture *m, struct wh
     const int64_t needed = job->train.steps * job->train.global_batch;
     err_t err = s ? OK : ERR_NOMEM;
     for (int i = 0; !err && i < m->n; i++)
-        s[i] = (struct order_source){
-
-            .samples = view_samples(m->sources[i].view),
-            .weight = m->sources[i].weight,
-            .passes = m->sources[i].passes};
-    err = err ? err : order_new(s, m->n, job->train.seed, job->data.shuffle, order_block_samples(m->seq), &m->order);
+        s[i] = (struct order_source){.samples = view_samples(m->sources[i].view),
+                                     .weight = m->sources[i].weight,
+                                     .passes = m->sources[i].passes};
+    err = err ? err
+              : order_new(s, m->n, job->train.seed, job->data.shuffle,
+                          order_block_samples(view_stride(&job->data, m->seq)), &m->order);
     free(s);
     if (err)
         return why_set(why, err, "%s", err_text(err));

@@ -301,9 +301,9 @@ void order_at(const struct data_order *o, int64_t position, int *ret_source, int
 
 /* ---- shuffling ---- */
 
-int64_t order_block_samples(int64_t seq)
+int64_t order_block_samples(int64_t stride)
 {
-    return BLOCK_TOKENS / seq > 0 ? BLOCK_TOKENS / seq : 1;
+    return BLOCK_TOKENS / stride > 0 ? BLOCK_TOKENS / stride : 1;
 }
 
 int64_t order_shuffled(uint64_t seed, int64_t n, enum data_shuffle shuffle, int64_t block_samples, int64_t position)

@@ -43,7 +43,8 @@ int64_t order_count(const struct data_order *o, int source, int64_t position);
  * such blocks; so about 16 places of the files are read at a time, each nearly in order. Samples behind the last whole
  * block are in the last window. */
 int64_t order_shuffled(uint64_t seed, int64_t n, enum data_shuffle shuffle, int64_t block_samples, int64_t position);
-/* Samples of `seq` tokens in a block of 4 Mi tokens, 8 or 16 MiB: what Lustre and GPFS read at once. */
-int64_t order_block_samples(int64_t seq);
+/* Samples that begin every `stride` tokens in a block of 4 Mi tokens, 8 or 16 MiB: what Lustre and GPFS read at once.
+ */
+int64_t order_block_samples(int64_t stride);
 
 #endif

@@ -299,16 +299,27 @@ static err_t copy_tokens(const struct data_set *d, int64_t at, int64_t n, int32_
     return OK;
 }
 
-err_t data_sample(const struct data_set *d, int64_t seq, int64_t index, int32_t *ret_ids, int32_t *ret_targets)
+static bool has_window(const struct data_set *d, int64_t seq, int64_t at)
 {
-    if (seq < 1 || index < 0 || index >= data_samples(d, seq))
+    return seq >= 1 && at >= 0 && at <= d->index.tokens - 1 - seq;
+}
+
+err_t data_window(const struct data_set *d, int64_t seq, int64_t at, int32_t *ret_ids, int32_t *ret_targets)
+{
+    if (!has_window(d, seq, at))
         return ERR_INVALID;
-    err_t err = copy_tokens(d, index * seq, seq, ret_ids);
+    err_t err = copy_tokens(d, at, seq, ret_ids);
     if (!err)
-        err = copy_tokens(d, index * seq + seq, 1, &ret_targets[seq - 1]);
+        err = copy_tokens(d, at + seq, 1, &ret_targets[seq - 1]);
     if (!err)
         memcpy(ret_targets, ret_ids + 1, (size_t)(seq - 1) * sizeof(*ret_ids));
     return err;
+}
+
+err_t data_sample(const struct data_set *d, int64_t seq, int64_t index, int32_t *ret_ids, int32_t *ret_targets)
+{
+    return seq < 1 || index >= data_samples(d, seq) ? ERR_INVALID
+                                                    : data_window(d, seq, index * seq, ret_ids, ret_targets);
 }
 
 err_t data_copy(const struct data_set *d, int64_t at, int64_t n, int32_t *ret)
@@ -422,14 +433,14 @@ static err_t separate(const struct data_set *d, int64_t at, int64_t seq, int32_t
     return err;
 }
 
-err_t data_sample_marks(const struct data_set *d, int64_t seq, int64_t index, bool documents, int32_t *ret_begins,
+err_t data_window_marks(const struct data_set *d, int64_t seq, int64_t at, bool documents, int32_t *ret_begins,
                         uint8_t *ret_weights)
 {
-    if (seq < 1 || index < 0 || index >= data_samples(d, seq))
+    if (!has_window(d, seq, at))
         return ERR_INVALID;
-    copy_weights(d, index * seq + 1, seq, ret_weights);
+    copy_weights(d, at + 1, seq, ret_weights);
     if (documents && d->index.documents)
-        return separate(d, index * seq, seq, ret_begins, ret_weights);
+        return separate(d, at, seq, ret_begins, ret_weights);
     memset(ret_begins, 0, (size_t)seq * sizeof(*ret_begins));
     return OK;
 }

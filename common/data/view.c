@@ -13,10 +13,15 @@
 
 struct data_view {
     const struct data_set *set;
-    int64_t seq;
+    int64_t seq, stride; /* a cut sample begins every `stride` tokens */
     bool separate;
     struct packing pack; /* best_fit; rows NULL: wrapped */
 };
+
+int64_t view_stride(const struct job_data *d, int64_t seq)
+{
+    return d->stride ? d->stride : seq;
+}
 
 /* ---- opening ---- */
 
@@ -62,7 +67,7 @@ err_t view_open(const struct data_set *set, const struct job_data *d, int64_t se
     struct data_view *v = calloc(1, sizeof(*v));
     if (!v)
         return why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
-    *v = (struct data_view){.set = set, .seq = seq, .separate = separate};
+    *v = (struct data_view){.set = set, .seq = seq, .stride = view_stride(d, seq), .separate = separate};
     err_t err = d->packing == PACKING_BEST_FIT ? pack_documents(v, why) : OK;
     err = err ? err : check_samples(v, why);
     if (err) {
@@ -82,7 +87,8 @@ void view_close(struct data_view *v)
 
 int64_t view_samples(const struct data_view *v)
 {
-    return v->pack.rows ? v->pack.n_rows : data_samples(v->set, v->seq);
+    const int64_t starts = data_tokens(v->set) - v->seq; /* the last token is a target only */
+    return v->pack.rows ? v->pack.n_rows : starts > 0 ? (starts - 1) / v->stride + 1 : 0;
 }
 
 bool view_masks(const struct data_view *v)
@@ -107,7 +113,7 @@ static err_t marks_of(const struct data_view *v, int64_t index, int32_t **ret_be
     if (!begins)
         return ERR_NOMEM;
     uint8_t *weights = (uint8_t *)(begins + v->seq);
-    err_t err = data_sample_marks(v->set, v->seq, index, v->separate, begins, weights);
+    err_t err = data_window_marks(v->set, v->seq, index * v->stride, v->separate, begins, weights);
     if (err) {
         free(begins);
         return err;
@@ -121,7 +127,7 @@ static err_t cut_sample(const struct data_view *v, int64_t index, int32_t *ids, 
 {
     int32_t *begins;
     uint8_t *weights;
-    err_t err = data_sample(v->set, v->seq, index, ids, targets);
+    err_t err = data_window(v->set, v->seq, index * v->stride, ids, targets);
     if (err || !view_masks(v))
         return err;
     err = marks_of(v, index, &begins, &weights);

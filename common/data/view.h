@@ -1,5 +1,6 @@
-/* A prepared set as samples of a fixed length: cut every `seq` tokens, or packed with whole documents; with the places
- * where documents begin, and with -1 for targets that do not count. Any number of threads may read a view. */
+/* A prepared set as samples of a fixed length: one begins every data.stride tokens, or whole documents fill them; with
+ * the places where documents begin, and with -1 for targets that do not count. Any number of threads may read a view.
+ */
 #ifndef DTD_COMMON_DATA_VIEW_H
 #define DTD_COMMON_DATA_VIEW_H
 
@@ -12,7 +13,10 @@ struct data_view;
 NODISCARD err_t view_open(const struct data_set *set, const struct job_data *d, int64_t seq, struct data_view **ret,
                           struct why *why);
 void view_close(struct data_view *v);
+/* Cut samples: floor((tokens - 1 - seq) / stride) + 1, which is floor((tokens - 1) / seq) if they do not overlap. */
 int64_t view_samples(const struct data_view *v);
+/* Tokens from the begin of a cut sample to that of the next. */
+int64_t view_stride(const struct job_data *d, int64_t seq);
 /* Whether targets of some samples may not count. */
 bool view_masks(const struct data_view *v);
 /* ids[seq], targets[seq]: the next token, or -1 where it does not count. Behind the last document of a packed sample

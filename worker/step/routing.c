@@ -63,6 +63,8 @@ static int64_t data_of(const struct job_spec *job)
     add_texts(&h, d->passes, d->n_passes);
     if (ways[0] || ways[1] || ways[2])
         hash_add(&h, ways, sizeof(ways));
+    if (d->stride)
+        hash_add(&h, &d->stride, sizeof(d->stride));
     return (int64_t)(hash_end(&h) & INT64_MAX);
 }
 

@@ -176,6 +176,8 @@ TEST(rules)
                                      "string \"a=b.*\""},
         {"data.packing=best_fit", "data.packing: a sample of whole documents needs boundaries between them: set "
                                   "data.documents to separate, or write wrapped"},
+        {"data.stride=257", "data.stride: 257 is above train.seq 256, so the tokens between two samples would never be "
+                            "read: write at most train.seq"},
         {"data.template=chatml",
          "data.template: its tokens are in tokenizer files, which only the tokenizer bpe reads: "
          "write none, or set data.tokenizer to bpe"},

@@ -158,6 +158,7 @@ TEST(other_order_of_the_data)
         {"data.passes=[0, 3]", "data.passes: "},
         {"data.passes=[]", "data.passes: "},
         {"data.shuffle=blocks", "data.shuffle: "},
+        {"data.stride=1", "data.stride: "},
         {"data.documents=separate", "data.documents: "},
         {"data.more_hashes=[" HASH_B "]", "data.train: "},
         {"data.train_hash=" HASH_B, "data.train: "},

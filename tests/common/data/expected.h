@@ -55,8 +55,8 @@ static inline void check_sample(const struct data_set *set, const struct expecte
     int32_t ids[64], targets[64], begins[64], joined[64];
     uint8_t weights[64], source[64];
     assert_ok(data_sample(set, seq, i, ids, targets));
-    assert_ok(data_sample_marks(set, seq, i, true, begins, weights));
-    assert_ok(data_sample_marks(set, seq, i, false, joined, source));
+    assert_ok(data_window_marks(set, seq, i * seq, true, begins, weights));
+    assert_ok(data_window_marks(set, seq, i * seq, false, joined, source));
     for (int64_t k = 0; k < seq; k++) {
         int64_t at = i * seq + k, begin = e->begins[at] < i * seq ? 0 : e->begins[at] - i * seq;
         bool first = e->begins[at + 1] == at + 1;

@@ -27,7 +27,7 @@ TEST(text_files_have_no_documents)
     assert_ok(data_document(set, 5, &d));
     assert_int_equal(d.begin, 0);
     assert_int_equal(d.end, 8);
-    assert_ok(data_sample_marks(set, 7, 0, true, begins, weights));
+    assert_ok(data_window_marks(set, 7, 0, true, begins, weights));
     for (int i = 0; i < 7; i++)
         assert_true(begins[i] == 0 && weights[i] == 1);
     data_close(set);
@@ -204,7 +204,7 @@ TEST(damaged_marks_are_noticed)
         if (i == 0) { /* the first document would end behind the second */
             int32_t begins[8];
             uint8_t weights[8];
-            assert_err(ERR_CORRUPT, data_sample_marks(set, 8, 0, true, begins, weights));
+            assert_err(ERR_CORRUPT, data_window_marks(set, 8, 0, true, begins, weights));
         }
         data_close(set);
         assert_int_equal(ftruncate(fd, 1), 0);

@@ -41,6 +41,16 @@ static struct data_view *view_make(const struct data_set *set, enum data_documen
     return v;
 }
 
+static struct data_view *strided_make(const struct data_set *set, int64_t stride)
+{
+    struct data_view *v;
+    struct why why = {0};
+    const struct job_data d = {.documents = DOCUMENTS_SEPARATE, .stride = stride};
+    if (view_open(set, &d, SEQ, &v, &why))
+        fail_msg("%s", why.text);
+    return v;
+}
+
 struct place {
     int document, at; /* of a token */
 };
@@ -90,6 +100,35 @@ TEST(cut_samples_of_separate_documents)
             }
             assert_int_equal(count, expected);
         }
+        view_close(v);
+    }
+    data_close(set);
+}
+
+/* The samples of every stride are windows of the same list of tokens: stride 1 has all of them. */
+TEST(a_sample_begins_every_stride_tokens)
+{
+    char hash[65];
+    struct place place[512];
+    const int n = places_list(place);
+    struct data_set *set = documents_make(lengths, DOCUMENTS, hash);
+    for (int stride = 1; stride <= SEQ; stride++) {
+        struct data_view *v = strided_make(set, stride);
+        int64_t s = 0;
+        for (int at = 0; at + SEQ < n; at += stride, s++) {
+            int32_t ids[SEQ], targets[SEQ], begins[SEQ];
+            assert_ok(view_sample(v, s, ids, targets));
+            assert_ok(view_begins(v, s, begins));
+            for (int i = 0; i < SEQ; i++) {
+                struct place here = place[at + i], next = place[at + i + 1];
+                assert_int_equal(ids[i], token_of(here));
+                assert_int_equal(targets[i], counts(next) && next.document == here.document ? token_of(next) : -1);
+                assert_int_equal(begins[i], here.at >= i ? 0 : i - here.at);
+            }
+        }
+        assert_int_equal(view_samples(v), s);
+        int32_t ids[SEQ], targets[SEQ];
+        assert_err(ERR_INVALID, view_sample(v, s, ids, targets));
         view_close(v);
     }
     data_close(set);
