@@ -8,6 +8,7 @@
 #include "common/data/tables.h"
 
 #include <inttypes.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -166,6 +167,28 @@ static void on_progress(int64_t done, int64_t total, void *arg)
     out_progress_draw(&p->line, now, line);
 }
 
+static void on_say(const char *sentence, void *arg)
+{
+    struct preparing *p = arg;
+    out_progress_clear(&p->line);
+    fprintf(stderr, "dtctl: %s\n", sentence);
+}
+
+static volatile sig_atomic_t stop;
+
+static void on_stop(int signum)
+{
+    stop = signum;
+}
+
+/* The second signal ends the program at once; what was saved remains then, too. */
+static void catch_stop(void)
+{
+    const struct sigaction action = {.sa_handler = on_stop, .sa_flags = SA_RESETHAND};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
 static int prepare(struct data_args *args)
 {
     struct preparing progress = {.begin_ms = clock_mono_ms()};
@@ -196,10 +219,15 @@ static int prepare(struct data_args *args)
                                    .vocab_from = args->vocab_from,
                                    .cache = args->cache,
                                    .progress = on_progress,
+                                   .say = on_say,
+                                   .stop = &stop,
                                    .arg = &progress};
+    catch_stop();
     err = data_prepare(&p, hash, &why);
     out_progress_clear(&progress.line);
     data_paths_free(paths, n);
+    if (err == ERR_CANCELED)
+        return command_complain(EXIT_INTERRUPTED, "%s", why.text);
     return err ? command_fail(err, &why) : print_set(args->global, args->cache, hash);
 }
 
@@ -212,8 +240,8 @@ static int data_prepare_run(struct global *g, int argc, char **argv)
         .args_doc = "FILE...",
         .doc =
             "Converts text and documents to token shards, and names files of token ids. The hash of content and "
-            "tokenizer is the name of the set; a set that exists is not prepared again. `dtctl submit` prepares its "
-            "data by itself."
+            "tokenizer is the name of the set; a set that exists is not prepared again, and a "
+            "run that was interrupted is continued by the same command. `dtctl submit` prepares its data by itself."
             "\vExamples:\n  dtctl data prepare book.txt\n  dtctl data prepare 'wiki/*.txt' --tokenizer words "
             "--lowercase\n  dtctl data prepare book.txt --tokenizer bpe --tokenizer-file vocab.json --tokenizer-file "
             "merges.txt"};

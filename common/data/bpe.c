@@ -342,3 +342,8 @@ err_t bpe_encoder_feed(struct bpe_encoder *e, const uint8_t *text, size_t len, b
     }
     return err;
 }
+
+size_t bpe_encoder_pending(const struct bpe_encoder *e)
+{
+    return e->pending.len;
+}

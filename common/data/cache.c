@@ -12,7 +12,15 @@
 #include <unistd.h>
 
 #define TEMP_PREFIX ".preparing-"
-#define STALE_SECONDS 86400 /* a day: a running process writes far more often */
+
+/* Folders that no set is, and when they are removed: a running process writes far more often. */
+static const struct {
+    const char *prefix;
+    time_t stale_seconds;
+} leftovers[] = {
+    {TEMP_PREFIX, 86400},
+    {CACHE_UNFINISHED, 14 * 86400}, /* so that work interrupted before a holiday continues after it */
+};
 
 static const char *home(void)
 {
@@ -71,13 +79,13 @@ void cache_remove(const char *dir)
     rmdir(dir);
 }
 
-static void remove_stale(const char *cache, const char *name)
+static void remove_stale(const char *cache, const char *name, time_t seconds)
 {
     char path[4096];
     struct stat st;
     if (cache_join(cache, name, path, sizeof(path), NULL) || lstat(path, &st) || !S_ISDIR(st.st_mode))
         return;
-    if (time(NULL) - st.st_mtime > STALE_SECONDS)
+    if (time(NULL) - st.st_mtime > seconds)
         cache_remove(path);
 }
 
@@ -87,7 +95,8 @@ void cache_clean(const char *cache)
     if (!d)
         return;
     for (struct dirent *e; (e = readdir(d));)
-        if (strncmp(e->d_name, TEMP_PREFIX, strlen(TEMP_PREFIX)) == 0)
-            remove_stale(cache, e->d_name);
+        for (size_t i = 0; i < sizeof(leftovers) / sizeof(leftovers[0]); i++)
+            if (strncmp(e->d_name, leftovers[i].prefix, strlen(leftovers[i].prefix)) == 0)
+                remove_stale(cache, e->d_name, leftovers[i].stale_seconds);
     closedir(d);
 }

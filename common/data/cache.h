@@ -7,7 +7,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define CACHE_HASH 64 /* hex digits */
+#define CACHE_HASH 64                   /* hex digits */
+#define CACHE_UNFINISHED ".unfinished-" /* and a hash: a set that a later run may continue (unfinished.h) */
 
 /* `given` unless it is NULL or empty, else $XDG_CACHE_HOME/dtd/data, else ~/.cache/dtd/data. */
 NODISCARD err_t cache_dir(const char *given, char *ret, size_t size, struct why *why);
@@ -19,7 +20,7 @@ NODISCARD err_t cache_temp_new(const char *cache, char *ret, size_t size, struct
 /* Removes a folder of regular files, as far as possible. Errors are ignored, because leftovers in a cache do no harm.
  */
 void cache_remove(const char *dir);
-/* Removes folders of killed processes: unfinished sets that have not changed for a day. */
+/* Removes folders of killed processes that have not changed for a day, or for two weeks if they can be continued. */
 void cache_clean(const char *cache);
 
 #endif

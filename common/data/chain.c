@@ -290,6 +290,16 @@ err_t chain_encoder_feed(struct chain_encoder *e, const uint8_t *text, size_t le
     return err;
 }
 
+size_t chain_encoder_pending(const struct chain_encoder *e)
+{
+    return e->pending.len;
+}
+
+void chain_encoder_continue(struct chain_encoder *e)
+{
+    e->begun = true;
+}
+
 void chain_encoder_cut(struct chain_encoder *e, size_t bytes)
 {
     e->cut_bytes = e->try_at = bytes;

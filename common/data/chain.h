@@ -46,6 +46,10 @@ void chain_encoder_plain(struct chain_encoder *e);
  * that the vocabulary lacks, and there is no token for unknown ones. */
 NODISCARD err_t chain_encoder_feed(struct chain_encoder *e, const uint8_t *text, size_t len, bool last,
                                    struct buf *ids);
+/* Bytes of the stream's end that are not encoded yet. */
+size_t chain_encoder_pending(const struct chain_encoder *e);
+/* For a new encoder: text stands before what it is fed, up to a place where a stream was cut. */
+void chain_encoder_continue(struct chain_encoder *e);
 /* Cuts as soon as so many bytes are pending (default 1 MiB), if the text can be cut. Tests set it to 1. */
 void chain_encoder_cut(struct chain_encoder *e, size_t bytes);
 /* Steps of loops that might be more than linear (marks, heaps, tries, patterns), since the encoder was created. */

@@ -12,6 +12,7 @@
 #include "common/base/err.h"
 #include "common/conf/job.h"
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -125,11 +126,18 @@ struct data_prepare {
     const char *bos, *eos; /* tokens around each document, as doc_ends.h defines them; NULL or "": file and auto */
     int threads;           /* that encode documents; 0: one per usable CPU */
     void (*progress)(int64_t done_bytes, int64_t total_bytes, void *arg); /* may be NULL */
+    /* Called with a sentence where the run continues an interrupted one, or begins anew although there is one; may be
+     * NULL. */
+    void (*say)(const char *sentence, void *arg);
     void *arg;
+    const volatile sig_atomic_t *stop; /* not 0: end with ERR_CANCELED, so that a later run continues; may be NULL */
+    int64_t save_ms;      /* between two points from which a later run continues; 0: 10 s, -1: as often as possible */
     int64_t shard_tokens; /* maximum tokens per shard; 0: 2^30. Not part of the hash, because the data is the same */
 };
-/* Creates the set atomically, unless it exists already, possibly by another process. ret_hash: 64 hex digits and a NUL.
- * ERR_NOTFOUND: the sentence names a missing file. ERR_INVALID: the set would be empty, or a file is no text. */
+/* Creates the set atomically, unless it exists already, possibly by another process. A run that was interrupted is
+ * continued by the next one with the same inputs. ret_hash: 64 hex digits and a NUL.
+ * ERR_NOTFOUND: the sentence names a missing file. ERR_INVALID: the set would be empty, or a file is no text.
+ * ERR_CANCELED: `stop`; the sentence tells how to continue. */
 NODISCARD err_t data_prepare(const struct data_prepare *p, char ret_hash[65], struct why *why);
 
 /* ---- reading ---- */

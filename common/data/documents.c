@@ -44,7 +44,7 @@ static err_t render_turns(struct preparation *x, int i, const struct document *d
     return err;
 }
 
-static err_t read_documents(struct preparation *x, int i, each_document_fn *each, void *arg)
+static err_t read_documents(struct preparation *x, int i, int64_t skip, each_document_fn *each, void *arg)
 {
     struct input_reader r;
     const struct input *in = &x->sources[i].input;
@@ -57,8 +57,9 @@ static err_t read_documents(struct preparation *x, int i, each_document_fn *each
         return err;
     while (!err && !end) {
         struct document d;
-        err = r.docs->ops->next(r.docs, &d, &end, x->why);
-        if (!err && !end)
+        err = preparation_stopped(x);
+        err = err ? err : r.docs->ops->next(r.docs, &d, &end, x->why);
+        if (!err && !end && skip-- <= 0)
             err = d.n_turns ? render_turns(x, i, &d, each, arg) : each(arg, i, &d);
         preparation_report(x, r.file.consumed - reported);
         reported = r.file.consumed;
@@ -71,11 +72,13 @@ static err_t read_documents(struct preparation *x, int i, each_document_fn *each
     return err;
 }
 
-err_t documents_each(struct preparation *x, each_document_fn *each, void *arg)
+err_t documents_each(struct preparation *x, int from, int64_t offset, each_document_fn *each, void *arg)
 {
     err_t err = OK;
-    for (int i = 0; !err && i < x->n_sources; i++)
-        err = read_documents(x, i, each, arg);
+    for (int i = 0; i < from; i++)
+        preparation_report(x, x->sources[i].input.bytes);
+    for (int i = from; !err && i < x->n_sources; i++)
+        err = read_documents(x, i, i == from ? offset : 0, each, arg);
     return err;
 }
 
@@ -87,6 +90,8 @@ struct documents_writer {
     struct marks_writer marks;
     struct batch_pool *pool;
     struct batch *batch; /* being filled; NULL: none */
+    int source;          /* of what was written last */
+    int64_t offset;      /* documents of it that were written */
 };
 
 static err_t write_batch(struct documents_writer *w, const struct batch *b)
@@ -106,6 +111,12 @@ static err_t write_batch(struct documents_writer *w, const struct batch *b)
         weights += docs[i].weighted ? docs[i].tokens : 0;
         source->documents++;
     }
+    if (b->source != w->source)
+        w->offset = 0;
+    w->source = b->source;
+    w->offset += (int64_t)(b->docs.len / sizeof(*docs));
+    if (!err && preparation_saves(w->x))
+        err = preparation_save(w->x, w->source, w->offset, w->shards, &w->marks);
     return err;
 }
 
@@ -147,11 +158,13 @@ static err_t write_all(struct documents_writer *w)
 {
     struct data_index *index = &w->x->index;
     bool none = false;
-    err_t err = documents_each(w->x, add_document, w);
+    err_t err = documents_each(w->x, w->source, w->offset, add_document, w);
     if (!err)
         put_batch(w);
     while (!err && !none)
         err = write_oldest(w, &none);
+    if (err == ERR_CANCELED && preparation_save(w->x, w->source, w->offset, w->shards, &w->marks))
+        return err; /* what was saved before remains */
     if (!err)
         err = marks_writer_finish(&w->marks, index->documents_sha256, index->weights_sha256, w->x->why);
     index->documents = w->marks.documents;
@@ -182,6 +195,19 @@ static int thread_count(const struct preparation *x)
     return n < 1 ? 1 : n > MAX_THREADS ? MAX_THREADS : n;
 }
 
+/* Goes on where the journal ends. */
+static err_t continue_documents(struct documents_writer *w)
+{
+    const struct journal *j = &w->x->unfinished.journal;
+    w->source = j->source;
+    w->offset = j->offset;
+    for (int i = 0; i < j->n_counts; i++) {
+        w->x->index.sources[i].documents = j->counts[i].documents;
+        w->x->index.sources[i].tokens = j->counts[i].tokens;
+    }
+    return marks_writer_continue(&w->marks, j->documents, w->shards->tokens, j->weighted, j->bits, w->x->why);
+}
+
 err_t documents_write(struct preparation *x, struct shard_writer *shards)
 {
     struct documents_writer w = {.x = x, .shards = shards};
@@ -190,9 +216,11 @@ err_t documents_write(struct preparation *x, struct shard_writer *shards)
         return err;
     if (x->p->template != CHAT_NONE && (err = chat_new(x->p->template, x->tokenizer, &x->chat, x->why)))
         return err;
-    marks_writer_init(&w.marks, x->temp);
-    err = batch_pool_new(x->tokenizer, &x->ends, thread_count(x), &w.pool);
-    err = err ? preparation_fail(x, err) : write_all(&w);
+    marks_writer_init(&w.marks, x->unfinished.dir);
+    err = continue_documents(&w);
+    if (!err && (err = batch_pool_new(x->tokenizer, &x->ends, thread_count(x), &w.pool)))
+        preparation_fail(x, err);
+    err = err ? err : write_all(&w);
     batch_pool_free(w.pool);
     marks_writer_fini(&w.marks);
     chat_free(x->chat);

@@ -6,6 +6,7 @@
 #include "common/base/file.h"
 #include "common/data/cache.h"
 #include "common/data/index.h"
+#include "common/data/shard.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -76,6 +77,39 @@ void marks_writer_fini(struct marks_writer *w)
         sha_fini(&files[i]->sha);
         buf_fini(&files[i]->out);
     }
+}
+
+/* ---- continuing ---- */
+
+err_t marks_writer_continue(struct marks_writer *w, int64_t documents, int64_t tokens, bool weighted, uint8_t bits,
+                            struct why *why)
+{
+    w->documents = documents;
+    w->tokens = tokens;
+    w->weighted = weighted;
+    w->bits = bits;
+    err_t err = OK;
+    if (documents)
+        err = shard_file_continue(w->dir, INDEX_DOCUMENTS, documents * 8, &w->ends.sha, &w->ends.fd, why);
+    if (!err && weighted)
+        err = shard_file_continue(w->dir, INDEX_WEIGHTS, tokens / 8, &w->weights.sha, &w->weights.fd, why);
+    return err;
+}
+
+static err_t sync_file(const struct marks_writer *w, const char *name, struct mark_file *f, struct why *why)
+{
+    if (f->fd < 0)
+        return OK;
+    err_t err = flush(f);
+    if (!err && fdatasync(f->fd))
+        err = err_from_errno(errno);
+    return err ? fail(w, name, err, why) : OK;
+}
+
+err_t marks_writer_sync(struct marks_writer *w, struct why *why)
+{
+    err_t err = sync_file(w, INDEX_DOCUMENTS, &w->ends, why);
+    return err ? err : sync_file(w, INDEX_WEIGHTS, &w->weights, why);
 }
 
 /* ---- weights ---- */

@@ -7,7 +7,9 @@
 #include "common/data/doc_ends.h"
 #include "common/data/index.h"
 #include "common/data/input.h"
+#include "common/data/marks.h"
 #include "common/data/shard.h"
+#include "common/data/unfinished.h"
 
 #include <limits.h>
 
@@ -22,7 +24,10 @@ struct source {
 struct preparation {
     const struct data_prepare *p;
     struct why *why;
-    char cache[PATH_MAX], temp[PATH_MAX];
+    char cache[PATH_MAX];
+    struct buf name;              /* the text whose hash is the set's */
+    struct unfinished unfinished; /* the folder that is written; its journal is where writing begins */
+    int64_t saved_ms;             /* when a journal was written, or writing began */
     struct source *sources;
     int n_sources;        /* at most p->n_files: an .idx and its .bin are one */
     enum input_kind kind; /* of all of them */
@@ -37,12 +42,21 @@ struct preparation {
 
 err_t preparation_fail(struct preparation *x, err_t err);
 void preparation_report(struct preparation *x, int64_t bytes);
+/* ERR_CANCELED: the caller asked for the end; the sentence is set. */
+NODISCARD err_t preparation_stopped(struct preparation *x);
+/* Whether it is time to write a journal. */
+bool preparation_saves(const struct preparation *x);
+/* Writes one, behind sources 0 to `source` - 1, and `offset` documents or bytes of this one. `marks` NULL: the set has
+ * no documents. */
+NODISCARD err_t preparation_save(struct preparation *x, int source, int64_t offset, struct shard_writer *shards,
+                                 struct marks_writer *marks);
 
 /* ---- sources that are documents (documents.c) ---- */
 
-/* Calls `each` with all documents in order; `source` is the number of the file. */
+/* Calls `each` with all documents in order, but not with those before document `offset` of source `from`; `source` is
+ * the number of the file. */
 typedef err_t each_document_fn(void *arg, int source, const struct document *d);
-NODISCARD err_t documents_each(struct preparation *x, each_document_fn *each, void *arg);
+NODISCARD err_t documents_each(struct preparation *x, int from, int64_t offset, each_document_fn *each, void *arg);
 /* Encodes all documents and writes tokens, documents.bin and weights.bin. Fills in the index's documents and sources.
  */
 NODISCARD err_t documents_write(struct preparation *x, struct shard_writer *shards);

@@ -3,7 +3,12 @@
  * that changes meanwhile; otherwise a set's name would not match its content, and later users would read wrong data.
  *
  * The set is written to a new folder and renamed when it is durable. If two processes prepare the same set, both write
- * it; the second rename fails, and both use the set of the first. */
+ * it; the second rename fails, and both use the set of the first.
+ *
+ * Every few seconds the files become durable and a journal says how far they go (unfinished.h). Documents continue
+ * behind the last batch that was written. A text continues at the first byte that its encoder has not encoded yet: what
+ * it encodes does not depend on the bytes before, except that they exist. */
+#include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/data/cache.h"
 #include "common/data/data.h"
@@ -28,6 +33,7 @@
 
 #define PIECE (1 << 20)
 #define SHARD_TOKENS ((int64_t)1 << 30)
+#define SAVE_MS 10000 /* making so much of a set durable takes far less, and nobody minds to do so much again */
 
 err_t preparation_fail(struct preparation *x, err_t err)
 {
@@ -51,6 +57,13 @@ void preparation_report(struct preparation *x, int64_t bytes)
         x->done = x->total; /* a file has grown */
     if (x->p->progress)
         x->p->progress(x->done, x->total, x->p->arg);
+}
+
+err_t preparation_stopped(struct preparation *x)
+{
+    if (!x->p->stop || !*x->p->stop)
+        return OK;
+    return why_set(x->why, ERR_CANCELED, "interrupted; run the same command again to continue");
 }
 
 static size_t count_nuls(const uint8_t *data, size_t len)
@@ -91,7 +104,8 @@ static err_t read_pieces(struct preparation *x, struct input_file *f, const stru
     uint8_t last = '\n';
     for (int64_t before = 0;; before = f->consumed) {
         size_t n;
-        err_t err = s->ops->read(s, x->piece, PIECE, &n, x->why);
+        err_t err = preparation_stopped(x);
+        err = err ? err : s->ops->read(s, x->piece, PIECE, &n, x->why);
         if (err)
             return err;
         if (n == 0)
@@ -152,11 +166,15 @@ static err_t hash_sources(struct preparation *x)
     return err;
 }
 
-static err_t read_text(struct preparation *x, sink_fn *sink, void *arg)
+/* Of the files from number `from` on; *at is the number of the file that is read. */
+static err_t read_text(struct preparation *x, int from, int *at, sink_fn *sink, void *arg)
 {
     err_t err = OK;
-    for (int i = 0; !err && i < x->n_sources; i++) {
+    for (int i = 0; i < from; i++)
+        preparation_report(x, x->sources[i].input.bytes);
+    for (int i = from; !err && i < x->n_sources; i++) {
         const struct pass pass = {true, x->sources[i].input.codec != NULL, sink, arg};
+        *at = i;
         err = read_source(x, &x->sources[i], &pass);
     }
     return err;
@@ -279,25 +297,24 @@ static err_t name_file(const struct preparation *x, const struct source *s, stru
 
 static err_t name_set(struct preparation *x)
 {
-    struct buf text = {0};
+    struct buf *text = &x->name;
     size_t len;
     const char *kind = index_tokenizer_name(x->p->tokenizer);
     const void *vocab = x->tokenizer ? tokenizer_vocab_file(x->tokenizer, &len) : NULL;
     char vocab_sha256[65] = "-";
     err_t err = vocab ? sha_of(vocab, len, vocab_sha256) : OK;
     if (!err)
-        err = buf_printf(&text, "dtd-data %d\ntokenizer %s\nlowercase %d\nvocab %s\n", x->plain ? 1 : 2, kind,
+        err = buf_printf(text, "dtd-data %d\ntokenizer %s\nlowercase %d\nvocab %s\n", x->plain ? 1 : 2, kind,
                          x->p->lowercase, vocab_sha256);
     bool tables = x->p->tokenizer == TOKENIZER_BPE || x->p->tokenizer == TOKENIZER_SPLIT;
     if (!err && tables) /* other tables may give other ids */
-        err = buf_printf(&text, "unicode %s\n", UNICODE_TABLES);
+        err = buf_printf(text, "unicode %s\n", UNICODE_TABLES);
     if (!err && !x->plain)
-        err = name_documents(x, &text);
+        err = name_documents(x, text);
     for (int i = 0; !err && i < x->n_sources; i++)
-        err = name_file(x, &x->sources[i], &text);
+        err = name_file(x, &x->sources[i], text);
     if (!err)
-        err = sha_of(text.data, text.len, x->index.hash);
-    buf_fini(&text);
+        err = sha_of(text->data, text->len, x->index.hash);
     return err ? preparation_fail(x, err) : OK;
 }
 
@@ -391,7 +408,9 @@ static err_t count_vocab(struct preparation *x)
     struct counting c = {.x = x,
                          .splitter = {.lowercase = lower, .emit = count_word, .arg = &words},
                          .split = {.lowercase = lower, .emit = count_word, .arg = &words}};
-    err_t err = x->kind == INPUT_TEXT ? read_text(x, count_piece, &c) : documents_each(x, count_document, &c);
+    int file;
+    err_t err =
+        x->kind == INPUT_TEXT ? read_text(x, 0, &file, count_piece, &c) : documents_each(x, 0, 0, count_document, &c);
     if (!err && x->kind == INPUT_TEXT)
         err = count_finish(&c);
     if (!err) {
@@ -423,7 +442,37 @@ struct set_writer {
     struct shard_writer shards;
     struct encoder encoder;
     struct buf ids;
+    /* text: places in the joined text are relative to the begin of the file with which this run began */
+    int64_t skip;        /* bytes that an earlier run encoded */
+    int64_t fed;         /* place up to which the encoder has the text */
+    int file, last_file; /* that is read; for which begins are known */
+    int64_t *begins;     /* of each file that was read */
 };
+
+/* The first byte that is not encoded, as a file and a place in it. False: it is not known, or this run has encoded
+ * nothing. */
+static bool find_rest(struct set_writer *w, int *ret_file, int64_t *ret_offset)
+{
+    int file = w->last_file;
+    size_t pending;
+    if (!encoder_pending(&w->encoder, &pending))
+        return false;
+    int64_t at = w->fed - (int64_t)pending;
+    if (at <= w->skip)
+        return false;
+    while (file > w->x->unfinished.journal.source && w->begins[file] > at)
+        file--;
+    *ret_file = file;
+    *ret_offset = at - w->begins[file];
+    return true;
+}
+
+static err_t save_text(struct set_writer *w)
+{
+    int file;
+    int64_t offset;
+    return find_rest(w, &file, &offset) ? preparation_save(w->x, file, offset, &w->shards, NULL) : OK;
+}
 
 static err_t write_ids(struct set_writer *w)
 {
@@ -436,13 +485,36 @@ static err_t write_ids(struct set_writer *w)
 static err_t write_piece(void *arg, const uint8_t *data, size_t len)
 {
     struct set_writer *w = arg;
-    err_t err = encoder_feed(&w->encoder, data, len);
-    return err ? fail_encode(w->x, err) : write_ids(w);
+    while (w->last_file < w->file)
+        w->begins[++w->last_file] = w->fed;
+    size_t skip = (int64_t)len < w->skip - w->fed ? len : w->skip > w->fed ? (size_t)(w->skip - w->fed) : 0;
+    w->fed += (int64_t)len;
+    err_t err = skip == len ? OK : encoder_feed(&w->encoder, data + skip, len - skip);
+    if (err)
+        return fail_encode(w->x, err);
+    err = write_ids(w);
+    return err || skip == len || !preparation_saves(w->x) ? err : save_text(w);
+}
+
+/* Goes on where the journal ends. */
+static err_t continue_text(struct set_writer *w)
+{
+    const struct journal *j = &w->x->unfinished.journal;
+    w->begins = calloc((size_t)w->x->n_sources, sizeof(*w->begins));
+    w->file = w->last_file = j->source;
+    w->skip = j->offset;
+    err_t err = w->begins ? OK : ERR_NOMEM;
+    if (!err && (j->source || j->offset))
+        err = encoder_continue(&w->encoder);
+    return err ? preparation_fail(w->x, err) : OK;
 }
 
 static err_t write_text(struct set_writer *w)
 {
-    err_t err = read_text(w->x, write_piece, w);
+    err_t err = continue_text(w);
+    err = err ? err : read_text(w->x, w->file, &w->file, write_piece, w);
+    if (err == ERR_CANCELED && save_text(w))
+        return err; /* what was saved before remains */
     if (!err && (err = encoder_finish(&w->encoder)))
         fail_encode(w->x, err);
     return err ? err : write_ids(w);
@@ -466,25 +538,31 @@ static err_t write_vocab(struct preparation *x)
     if (!vocab)
         return OK;
     err_t err = sha_of(vocab, len, x->index.vocab_sha256);
-    return err ? preparation_fail(x, err) : shard_file_write(x->temp, INDEX_VOCAB, vocab, len, x->why);
+    return err ? preparation_fail(x, err) : shard_file_write(x->unfinished.dir, INDEX_VOCAB, vocab, len, x->why);
 }
 
 static err_t write_index(struct preparation *x)
 {
     struct buf text = {0};
     err_t err = index_print(&x->index, &text);
-    err = err ? preparation_fail(x, err) : shard_file_write(x->temp, INDEX_FILE, text.data, text.len, x->why);
+    err = err ? preparation_fail(x, err) : shard_file_write(x->unfinished.dir, INDEX_FILE, text.data, text.len, x->why);
     buf_fini(&text);
     return err;
+}
+
+static int64_t shard_cap(const struct preparation *x)
+{
+    return x->p->shard_tokens ? x->p->shard_tokens : SHARD_TOKENS;
 }
 
 /* Encodes text or documents into shards of the set. */
 static err_t write_shards(struct preparation *x)
 {
     struct set_writer w = {.x = x};
-    shard_writer_init(&w.shards, x->temp, x->index.wide, x->p->shard_tokens ? x->p->shard_tokens : SHARD_TOKENS);
+    shard_writer_init(&w.shards, x->unfinished.dir, x->index.wide, shard_cap(x));
     encoder_init(&w.encoder, x->tokenizer, &w.ids);
-    err_t err = write_tokens(&w);
+    err_t err = shard_writer_continue(&w.shards, x->unfinished.journal.shards, x->unfinished.journal.n_shards, x->why);
+    err = err ? err : write_tokens(&w);
     x->index.tokens = w.shards.tokens;
     x->index.n_shards = w.shards.n_shards;
     x->index.shards = w.shards.shards;
@@ -492,10 +570,52 @@ static err_t write_shards(struct preparation *x)
     shard_writer_fini(&w.shards);
     encoder_fini(&w.encoder);
     buf_fini(&w.ids);
+    free(w.begins);
     return err;
 }
 
-/* Writes the set into x->temp. */
+/* ---- saving ---- */
+
+bool preparation_saves(const struct preparation *x)
+{
+    int64_t ms = x->p->save_ms ? x->p->save_ms : SAVE_MS;
+    return x->unfinished.lock >= 0 && clock_mono_ms() - x->saved_ms >= ms;
+}
+
+static err_t fill_counts(const struct preparation *x, struct journal *j)
+{
+    j->n_counts = x->index.n_sources ? j->source + 1 : 0;
+    j->counts = calloc((size_t)j->n_counts + 1, sizeof(*j->counts));
+    for (int i = 0; j->counts && i < j->n_counts; i++)
+        j->counts[i] = (struct journal_count){x->index.sources[i].documents, x->index.sources[i].tokens};
+    return j->counts ? OK : ERR_NOMEM;
+}
+
+err_t preparation_save(struct preparation *x, int source, int64_t offset, struct shard_writer *shards,
+                       struct marks_writer *marks)
+{
+    struct journal j = {.cap = shards->cap, .source = source, .offset = offset, .n_shards = shards->n_shards};
+    if (x->unfinished.lock < 0)
+        return OK;
+    err_t err = shard_writer_sync(shards, x->why);
+    if (!err && marks)
+        err = marks_writer_sync(marks, x->why);
+    if (err)
+        return err;
+    memcpy(j.hash, x->index.hash, sizeof(j.hash));
+    j.documents = marks ? marks->documents : 0;
+    j.weighted = marks && marks->weighted;
+    j.bits = marks ? marks->bits : 0;
+    err = fill_counts(x, &j);
+    j.shards = shards->shards; /* lent */
+    err = err ? preparation_fail(x, err) : unfinished_save(&x->unfinished, &j, x->why);
+    j.shards = NULL;
+    journal_fini(&j);
+    x->saved_ms = clock_mono_ms();
+    return err;
+}
+
+/* Writes the set into x->unfinished.dir. */
 static err_t write_set(struct preparation *x)
 {
     x->index.tokenizer = x->p->tokenizer;
@@ -507,7 +627,7 @@ static err_t write_set(struct preparation *x)
         err = write_vocab(x);
     if (!err)
         err = write_index(x);
-    if (!err && (err = file_sync_dir(x->temp)))
+    if (!err && (err = file_sync_dir(x->unfinished.dir)))
         preparation_fail(x, err);
     return err;
 }
@@ -541,28 +661,54 @@ static err_t publish(struct preparation *x)
     err_t err = cache_join(x->cache, x->index.hash, dir, sizeof(dir), x->why);
     if (err)
         return err;
-    if (!rename(x->temp, dir)) {
+    unfinished_strip(&x->unfinished);
+    if (!rename(x->unfinished.dir, dir)) {
+        x->unfinished.dir[0] = '\0';
         err = file_sync_dir(x->cache);
         return err ? preparation_fail(x, err) : OK;
     }
     if (errno != EEXIST && errno != ENOTEMPTY)
         return fail_file(x, dir, errno);
-    cache_remove(x->temp);
     return find_set(x);
+}
+
+/* Ids in place take moments, so nothing of them is saved. */
+static err_t open_unfinished(struct preparation *x)
+{
+    struct why said = {0};
+    if (x->kind == INPUT_TOKENS)
+        return cache_temp_new(x->cache, x->unfinished.dir, sizeof(x->unfinished.dir), x->why);
+    const char **paths = calloc((size_t)x->n_sources, sizeof(*paths));
+    if (!paths)
+        return preparation_fail(x, ERR_NOMEM);
+    for (int i = 0; i < x->n_sources; i++)
+        paths[i] = x->sources[i].input.path;
+    const struct unfinished_inputs in = {x->index.hash, &x->name, paths, x->n_sources, shard_cap(x)};
+    err_t err = unfinished_open(x->cache, &in, &x->unfinished, &said, x->why);
+    free(paths);
+    if (!err && said.text[0] && x->p->say)
+        x->p->say(said.text, x->p->arg);
+    x->saved_ms = clock_mono_ms();
+    return err;
+}
+
+/* Whether the same inputs may succeed another time: the rest of an error is in them. */
+static bool may_continue(err_t err)
+{
+    return err != ERR_INVALID && err != ERR_UNSUPPORTED && err != ERR_CORRUPT;
 }
 
 static err_t make_set(struct preparation *x)
 {
     err_t err = make_tokenizer(x);
     if (!err)
-        err = cache_temp_new(x->cache, x->temp, sizeof(x->temp), x->why);
+        err = open_unfinished(x);
     if (err)
         return err;
     err = write_set(x);
     if (!err)
         err = publish(x);
-    if (err)
-        cache_remove(x->temp);
+    unfinished_close(&x->unfinished, err && may_continue(err));
     return err;
 }
 
@@ -606,7 +752,7 @@ static err_t check_request(const struct data_prepare *p, struct why *why)
 
 err_t data_prepare(const struct data_prepare *p, char ret_hash[65], struct why *why)
 {
-    struct preparation x = {.p = p, .why = why};
+    struct preparation x = {.p = p, .why = why, .unfinished = {.lock = -1}};
     err_t err = check_request(p, why);
     if (!err)
         err = cache_dir(p->cache, x.cache, sizeof(x.cache), why);
@@ -620,6 +766,7 @@ err_t data_prepare(const struct data_prepare *p, char ret_hash[65], struct why *
     tokenizer_free(x.tokenizer);
     doc_ends_fini(&x.ends);
     index_fini(&x.index);
+    buf_fini(&x.name);
     for (int i = 0; i < x.n_sources; i++) {
         input_fini(&x.sources[i].input);
         token_file_close(&x.sources[i].tokens);

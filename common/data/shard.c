@@ -13,7 +13,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#define PIECE ((int64_t)1 << 20)
 
 static err_t create(const char *dir, const char *name, int *ret, struct why *why)
 {
@@ -62,6 +65,89 @@ void shard_writer_fini(struct shard_writer *w)
     free(w->shards);
     buf_fini(&w->out);
 }
+
+/* ---- continuing ---- */
+
+static err_t hash_prefix(int fd, int64_t bytes, struct sha *sha)
+{
+    uint8_t *piece = malloc(PIECE);
+    err_t err = piece ? OK : ERR_NOMEM;
+    for (int64_t at = 0, n; !err && at < bytes; at += n) {
+        n = bytes - at < PIECE ? bytes - at : PIECE;
+        err = file_pread_all(fd, piece, (size_t)n, at);
+        err = err ? err : sha_add(sha, piece, (size_t)n);
+    }
+    free(piece);
+    return err;
+}
+
+err_t shard_file_continue(const char *dir, const char *name, int64_t bytes, struct sha *sha, int *ret_fd,
+                          struct why *why)
+{
+    char path[PATH_MAX];
+    err_t err = cache_join(dir, name, path, sizeof(path), why);
+    if (err)
+        return err;
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return why_set(why, err_from_errno(errno), "%s: %s", path, strerror(errno));
+    err = sha_init(sha);
+    err = err ? err : hash_prefix(fd, bytes, sha);
+    if (!err && (ftruncate(fd, bytes) || lseek(fd, bytes, SEEK_SET) != bytes))
+        err = err_from_errno(errno);
+    if (!err) {
+        *ret_fd = fd;
+        return OK;
+    }
+    close(fd);
+    return why_set(why, err, "continuing %s: %s", path, err_text(err));
+}
+
+static err_t check_length(const struct shard_writer *w, int i, int64_t tokens, struct why *why)
+{
+    char name[32], path[PATH_MAX];
+    struct stat st;
+    snprintf(name, sizeof(name), INDEX_SHARD, i);
+    err_t err = cache_join(w->dir, name, path, sizeof(path), why);
+    if (err)
+        return err;
+    if (stat(path, &st))
+        return why_set(why, err_from_errno(errno), "%s: %s", path, strerror(errno));
+    if (st.st_size != tokens * (w->wide ? 4 : 2))
+        return why_set(why, ERR_CORRUPT, "%s: its size does not match the journal", path);
+    return OK;
+}
+
+err_t shard_writer_continue(struct shard_writer *w, const struct index_shard *shards, int n, struct why *why)
+{
+    char name[32];
+    err_t err = OK;
+    w->shards = calloc((size_t)n + 1, sizeof(*w->shards));
+    if (!w->shards)
+        return why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+    w->cap_shards = n + 1;
+    for (int i = 0; !err && i < n; i++) {
+        w->shards[w->n_shards++] = shards[i];
+        w->tokens += shards[i].tokens;
+        snprintf(name, sizeof(name), INDEX_SHARD, i);
+        err = shards[i].sha256[0]
+                  ? check_length(w, i, shards[i].tokens, why)
+                  : shard_file_continue(w->dir, name, shards[i].tokens * (w->wide ? 4 : 2), &w->sha, &w->fd, why);
+    }
+    return err;
+}
+
+err_t shard_writer_sync(struct shard_writer *w, struct why *why)
+{
+    char name[32];
+    if (w->fd < 0 || !fdatasync(w->fd))
+        return OK;
+    err_t err = err_from_errno(errno);
+    snprintf(name, sizeof(name), INDEX_SHARD, w->n_shards - 1);
+    return failed(w->dir, name, err, why);
+}
+
+/* ---- writing ---- */
 
 static err_t open_shard(struct shard_writer *w, struct why *why)
 {

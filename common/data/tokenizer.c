@@ -166,6 +166,31 @@ err_t encoder_finish(struct encoder *e)
     return e->tokenizer->kind == TOKENIZER_WORDS ? splitter_finish(&e->splitter) : OK;
 }
 
+bool encoder_pending(const struct encoder *e, size_t *ret)
+{
+    size_t n = 0;
+    if (e->tokenizer->kind == TOKENIZER_WORDS)
+        n = e->splitter.n;
+    else if (e->tokenizer->kind == TOKENIZER_SPLIT)
+        n = e->split.n;
+    else if (e->chain)
+        n = chain_encoder_pending(e->chain);
+    else if (e->bpe)
+        n = bpe_encoder_pending(e->bpe);
+    *ret = n;
+    return e->tokenizer->kind != TOKENIZER_WORDS || n <= VOCAB_WORD_MAX_BYTES; /* else the word's length is forgotten */
+}
+
+err_t encoder_continue(struct encoder *e)
+{
+    if (e->tokenizer->kind != TOKENIZER_BPE || !e->tokenizer->chain)
+        return OK;
+    err_t err = e->chain ? OK : chain_encoder_new(e->tokenizer->chain, &e->chain);
+    if (!err)
+        chain_encoder_continue(e->chain);
+    return err;
+}
+
 err_t tokenizer_encode(const struct tokenizer *t, const void *text, size_t len, struct buf *ret_ids)
 {
     struct encoder e;

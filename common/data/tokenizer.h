@@ -37,6 +37,11 @@ void encoder_init(struct encoder *e, const struct tokenizer *tokenizer, struct b
 void encoder_fini(struct encoder *e);
 NODISCARD err_t encoder_feed(struct encoder *e, const uint8_t *text, size_t len);
 NODISCARD err_t encoder_finish(struct encoder *e);
+/* Number of bytes at the end of what was fed that are not encoded yet. An encoder that begins there, after
+ * encoder_continue, gives the same ids. False: it is not known now. */
+bool encoder_pending(const struct encoder *e, size_t *ret);
+/* For a new encoder: the text does not begin here, but behind text that another encoder had. */
+NODISCARD err_t encoder_continue(struct encoder *e);
 
 enum tokenizer_kind tokenizer_kind(const struct tokenizer *t);
 /* NULL: the tokenizer is no chain of steps. */

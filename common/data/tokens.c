@@ -190,7 +190,7 @@ static err_t add_places(struct preparation *x)
 err_t tokens_write(struct preparation *x)
 {
     struct marks_writer marks;
-    marks_writer_init(&marks, x->temp);
+    marks_writer_init(&marks, x->unfinished.dir);
     err_t err = add_places(x);
     if (!err && has_documents(x))
         err = put_documents(x, &marks);

@@ -148,6 +148,19 @@ TEST(data_prepare_and_info)
     run_expect(&r, 3, "dtctl data info 0000000000000000000000000000000000000000000000000000000000000000");
 }
 
+TEST(ctrl_c_leaves_work_that_continues)
+{
+    struct run_result r;
+    const char *start = "yes 'the way that can be spoken of is not the constant way' | head -c 60000000 > big.txt; "
+                        "\"$DTD_BIN/dtctl\" data prepare big.txt --tokenizer words --cache c & p=$!; "
+                        "until ls c/.unfinished-*/tokens-00000.bin >d 2>/dev/null; do sleep .01; done; kill -INT $p; wait $p";
+    run_expect(&r, 130, start);
+    expect_text(r.err, "dtctl: interrupted; run the same command again to continue");
+    run_expect(&r, 0, "dtctl data prepare big.txt --tokenizer words --cache c");
+    expect_text(r.err, "dtctl: continues: 0 of 1 files were done");
+    run_expect(&r, 0, "dtctl data prepare big.txt --tokenizer words --cache d2 && diff -r c d2");
+}
+
 TEST(data_show_shows_sources_and_samples)
 {
     struct run_result r;
