@@ -6,6 +6,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/file.h"
+#include "common/base/meminfo.h"
 #include "common/conf/job_rules.h"
 #include "common/data/mixture.h"
 #include "common/data/tables.h"
@@ -547,7 +548,7 @@ static err_t facts_make(struct job_spec *job, bool new_train, double most, struc
         err = data_check(job, facts, why);
     if (!err)
         err = plan_make(job, most, facts, why);
-    return err ? err : spec_node_bytes(&facts->node_bytes, why);
+    return err ? err : meminfo_available(&facts->node_bytes, why);
 }
 
 /* Hands the facts to the caller, or frees them after an error. */

@@ -105,7 +105,5 @@ NODISCARD err_t spec_text_set(char **field, const char *text);
 /* Finds a checkpoint in `path`, which is a folder of step folders, or a step folder: `step`, or the newest if `step` is
  * negative. ret: the step folder; ret_root: the folder that holds it. ERR_NOTFOUND names the newest one if any. */
 NODISCARD err_t spec_find_step(const char *path, int64_t step, char *ret, size_t size, char *ret_root, struct why *why);
-/* Available memory: MemAvailable, or less if a control group has a limit. */
-NODISCARD err_t spec_node_bytes(int64_t *ret, struct why *why);
 
 #endif

@@ -4,15 +4,6 @@
 #include <limits.h>
 #include <sys/stat.h>
 
-TEST(node_bytes_are_plausible)
-{
-    int64_t bytes = -1;
-    struct why why;
-    assert_ok(spec_node_bytes(&bytes, &why));
-    int64_t all = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
-    assert_true(bytes > 0 && bytes <= all);
-}
-
 static struct job_spec job_in(const char *dir)
 {
     static char text[PATH_MAX];

@@ -1,10 +1,13 @@
 /* The memory that is available on this node. In a container, MemAvailable counts the whole machine. Therefore the
  * limits of our control groups count too, and the smallest value is returned. */
-#include "client/spec.h"
+#include "common/base/meminfo.h"
+
 #include "common/base/file.h"
 
 #include <errno.h>
 #include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,7 +73,7 @@ static void groups_limit(int64_t *bytes)
     buf_fini(&text);
 }
 
-err_t spec_node_bytes(int64_t *ret, struct why *why)
+err_t meminfo_available(int64_t *ret, struct why *why)
 {
     struct buf text = {0};
     err_t err = file_read("/proc/meminfo", 65536, &text);
