@@ -7,6 +7,7 @@
 #include "common/data/cache.h"
 #include "common/data/index.h"
 #include "common/data/place.h"
+#include "common/data/set.h"
 #include "common/data/sha.h"
 #include "common/data/vocab.h"
 
@@ -243,6 +244,38 @@ void data_close(struct data_set *d)
     tokenizer_free(d->tokenizer);
     index_fini(&d->index);
     free(d);
+}
+
+/* ---- files ---- */
+
+int set_files(const struct data_set *d)
+{
+    return d->index.n_shards + (d->documents.data != NULL) + (d->weights.data != NULL);
+}
+
+err_t set_file(const struct data_set *d, int i, struct set_file *ret, struct why *why)
+{
+    const struct data_index *x = &d->index;
+    char shard[32];
+    const char *name = shard;
+    const struct mapped *m = i < x->n_shards ? &d->shards[i].file : NULL;
+    *ret = (struct set_file){0};
+    if (m) {
+        ret->sha256 = x->shards[i].sha256;
+        ret->place = x->shards[i].place;
+        snprintf(shard, sizeof(shard), INDEX_SHARD, i);
+    } else {
+        const bool documents = d->documents.data && i == x->n_shards;
+        m = documents ? &d->documents : &d->weights;
+        name = documents ? INDEX_DOCUMENTS : INDEX_WEIGHTS;
+        ret->sha256 = documents ? x->documents_sha256 : x->weights_sha256;
+    }
+    ret->data = m->data;
+    ret->bytes = m->bytes;
+    if (!ret->place)
+        return cache_join(d->dir, name, ret->path, sizeof(ret->path), why);
+    int n = snprintf(ret->path, sizeof(ret->path), "%s", ret->place->path);
+    return (size_t)n < sizeof(ret->path) ? OK : why_set(why, ERR_LIMIT, "%s: the path is too long", ret->place->path);
 }
 
 /* ---- reading ---- */
