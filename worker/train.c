@@ -1,4 +1,5 @@
-/* One epoch:   spec -> data -> device -> engine -> comm -> state (load or initial values) -> READY -> steps -> DONE
+/* One epoch:   spec -> data -> device -> engine -> staged data -> comm -> state (load or initial values) -> READY ->
+ * steps -> DONE
  *
  * Any error ends the epoch for this rank: it aborts the comm, so that no other rank waits for it, reports the error to
  * control, and waits for the next epoch. Errors that a restart cannot fix (in the spec, the data or the checkpoint, or
@@ -20,6 +21,7 @@
 #include "worker/device.h"
 #include "worker/numa.h"
 #include "worker/share.h"
+#include "worker/staged.h"
 #include "worker/state.h"
 #include "worker/timeline.h"
 
@@ -33,6 +35,7 @@
 #define ARRIVE_MS                                                                                      \
     120000 /* limit for all ranks to join; their nodes may open GPUs and read data at different speeds \
             */
+#define STAGE_BYTES_PER_MS 50000 /* 50 MB/s, of a busy file system: nodes stage at different speeds */
 
 /* A prepared set for evaluations, cut into samples; set NULL: the job has none. */
 struct split {
@@ -56,6 +59,7 @@ struct train {
     struct train_state state;
     struct mixture data;
     struct split valid, test;
+    int64_t staged_bytes; /* of the copy for which other nodes may still wait */
     struct core_share *share;
     int numa_node;              /* as in comm_config */
     double part_ms[LOAD_PARTS]; /* durations of the parts of epoch_begin */
@@ -211,6 +215,34 @@ static err_t make_engine(struct train *t, struct why *why)
     return err ? err : worker_device_fits(t->device, &t->engine, why);
 }
 
+/* Memory of the node that this worker will take. */
+static int64_t memory_need(const struct train *t)
+{
+    const bool cpu = t->job.run.device == DEVICE_CPU;
+    return (cpu ? (int64_t)engine_device_bytes(&t->engine) : 0) + (int64_t)t->engine.train.arena_bytes;
+}
+
+/* Not earlier, because the engine tells how much memory it leaves. */
+static err_t stage_data(struct train *t, struct why *why)
+{
+    if (strcmp(t->job.data.stage, "none") == 0)
+        return OK;
+    struct link_stage ask = {.world = t->epoch->world, .need_bytes = memory_need(t)};
+    struct data_set **sets = calloc((size_t)t->data.n + 2, sizeof(*sets));
+    if (!sets)
+        return why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+    for (int i = 0; i < t->data.n; i++)
+        sets[i] = t->data.sources[i].set;
+    sets[t->data.n] = t->valid.set;
+    sets[t->data.n + 1] = t->test.set;
+    err_t err = staged_use(t->config->link, &ask, sets, t->data.n + 2, why);
+    free(sets);
+    t->staged_bytes = ask.bytes;
+    if (err)
+        t->fatal = err == ERR_CORRUPT;
+    return err;
+}
+
 static err_t open_comm(struct train *t, struct why *why)
 {
     const struct link_epoch *ep = t->epoch;
@@ -223,7 +255,7 @@ static err_t open_comm(struct train *t, struct why *why)
                                        .numa_node = t->numa_node,
                                        .epoch = ep->epoch,
                                        .shared_bytes = engine_shared_bytes(&t->engine),
-                                       .timeout_ms = ARRIVE_MS,
+                                       .timeout_ms = ARRIVE_MS + t->staged_bytes / STAGE_BYTES_PER_MS,
                                        .cancel = link_cancel(t->config->link),
                                        .node_of = ep->node_of,
                                        .secret = ep->secret,
@@ -283,6 +315,7 @@ static const struct train_stage stages[] = {
     {open_data, LOAD_DATA},     /* prepared data */
     {open_device, LOAD_DATA},   /* processor or GPU */
     {make_engine, LOAD_PLAN},   /* the program of this rank */
+    {stage_data, LOAD_DATA},    /* a nearer copy of it */
     {open_comm, LOAD_JOIN},     /* all ranks meet */
     {make_memory, LOAD_MEMORY}, /* as the program needs it */
     {make_state, LOAD_STATE},   /* parameters and optimizer state */

@@ -151,6 +151,16 @@ static const char *check_short(const char *text)
     return strlen(text) < 256 ? NULL : "a text of at most 255 bytes";
 }
 
+/* daemon/io/stage.c takes the words; a relative folder would be another one for each dtd. */
+static const char *check_stage(const char *text)
+{
+    static const char *const words[] = {"none", "shm", "auto"};
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        if (strcmp(text, words[i]) == 0)
+            return NULL;
+    return text[0] == '/' && strlen(text) < 4096 ? NULL : "none, shm, auto, or the absolute path of a folder";
+}
+
 static const char *check_incarnation(const char *text)
 {
     return !*text || (strlen(text) == 16 && strspn(text, "0123456789abcdef") == 16) ? NULL : "16 hex digits";
@@ -637,6 +647,11 @@ static const struct schema_row rows[] = {
           "be left out.")},
     {TEXT(data.cache, check_path_or_none, "\"\"", FREE,
           "Folder for tokenized data. \"\": dtd/data in the user's cache folder (XDG_CACHE_HOME, or ~/.cache).")},
+    {TEXT(data.stage, check_stage, "none", FREE,
+          "Copies the tokenized data once per node before training, to a place that is nearer than data.cache; the "
+          "copy ends with the job. none. shm: to /dev/shm. A folder of each node. auto: to $SLURM_TMPDIR, or to "
+          "/dev/shm if the data is at most a fifth of free memory. Without room there, the data is read in place, and "
+          "the log of a worker gives the reason (docs/use/data.md).")},
     {TEXT(data.train_hash, check_hash, "\"\"", FIXED,
           "Hash that names the tokenized training data. dtctl sets it; do not set it yourself.")},
     {ITEMS(data.more_hashes, data.n_more_hashes, SCHEMA_LIST, check_hash, "[]", FIXED,

@@ -185,6 +185,7 @@ struct job_data {
     enum data_shuffle shuffle;
     enum data_change order;
     char *cache; /* folder for prepared data sets; "": in the user's cache */
+    char *stage; /* where they are copied before training: common/data/stage_choose.h */
     /* Names of the prepared data sets, set by the client at submit; "": none yet. */
     char *train_hash, *valid_hash, *test_hash;
     char **more_hashes; /* of a mixture: the sets of its second source, its third, .. */

@@ -146,6 +146,7 @@ struct data_set;
 /* Opens and checks a prepared set (sizes, hash of the index). Any number of threads may read it. */
 NODISCARD err_t data_open(const char *cache, const char *hash, struct data_set **ret, struct why *why);
 void data_close(struct data_set *d);
+const char *data_name(const struct data_set *d); /* its hash; valid as long as d */
 int64_t data_tokens(const struct data_set *d);
 int64_t data_vocab(const struct data_set *d);
 const struct tokenizer *data_tokenizer(const struct data_set *d);

@@ -280,6 +280,11 @@ err_t set_file(const struct data_set *d, int i, struct set_file *ret, struct why
 
 /* ---- reading ---- */
 
+const char *data_name(const struct data_set *d)
+{
+    return d->index.hash;
+}
+
 int64_t data_tokens(const struct data_set *d)
 {
     return d->index.tokens;

@@ -145,9 +145,10 @@ static err_t copy_file(struct copying *c, const struct set_file *f)
     return err;
 }
 
-err_t stage_copy(const struct data_set *d, int fd, const atomic_bool *cancel, bool *ret_target, struct why *why)
+err_t stage_copy(const struct data_set *d, int fd, int64_t at, const atomic_bool *cancel, bool *ret_target,
+                 struct why *why)
 {
-    struct copying c = {.fd = fd, .chunk = malloc(CHUNK), .cancel = cancel, .why = why};
+    struct copying c = {.fd = fd, .at = at, .chunk = malloc(CHUNK), .cancel = cancel, .why = why};
     err_t err = c.chunk ? OK : why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
     for (int i = 0; !err && i < set_files(d); i++) {
         struct set_file f;
@@ -165,12 +166,11 @@ err_t stage_copy(const struct data_set *d, int fd, const atomic_bool *cancel, bo
 
 /* ---- using the copy ---- */
 
-err_t stage_use(struct data_set *d, int fd, struct why *why)
+err_t stage_use(struct data_set *d, int fd, int64_t at, struct why *why)
 {
     struct stat st;
-    if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size != stage_bytes(d))
-        return why_set(why, ERR_INVALID, "the staged copy is not one of this set");
-    int64_t at = 0;
+    if (fstat(fd, &st) || !S_ISREG(st.st_mode) || at < 0 || at % (int64_t)ALIGN || st.st_size - at < stage_bytes(d))
+        return why_set(why, ERR_INVALID, "the staged copy is too short for this set");
     err_t err = OK;
     for (int i = 0; !err && i < set_files(d); i++) {
         struct set_file f;

@@ -53,6 +53,7 @@
     X(IO_HELLO,               0x0301, Io,        Hello,          RPC_ROLE_ANY,        1,     1, ONE) \
     X(IO_SAVE,                0x0302, Io,        Save,           RPC_ROLE_WORKER, 16384,     1, STREAM) \
     X(IO_LOAD,                0x0303, Io,        Load,           RPC_ROLE_WORKER, 16384, 16384, ONE) \
+    X(IO_STAGE,               0x0304, Io,        Stage,          RPC_ROLE_WORKER,     1,  1024, ONE) \
     X(IO_CONTROL_HELLO,       0x0401, IoControl, Hello,          RPC_ROLE_ANY,        1,     1, ONE) \
     X(IO_CONTROL_COMMANDS,    0x0402, IoControl, Commands,       RPC_ROLE_IO,         1,  2048, STREAM) \
     X(IO_CONTROL_REPORT,      0x0403, IoControl, Report,         RPC_ROLE_IO,        64,     1, ONE) \

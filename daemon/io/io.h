@@ -14,6 +14,7 @@
 #include "common/rpc/methods.h"
 
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <uv.h>
@@ -61,14 +62,15 @@ void io_work_start_dir(struct io *io, struct io_work *w);
 /* ---- requests of workers, as plain structs ---- */
 
 struct io_request {
-    enum io_request_kind { IO_REQUEST_HELLO, IO_REQUEST_SAVE, IO_REQUEST_LOAD } kind;
+    enum io_request_kind { IO_REQUEST_HELLO, IO_REQUEST_SAVE, IO_REQUEST_LOAD, IO_REQUEST_STAGE } kind;
     struct rpc_call *call; /* NULL: the caller has disconnected or canceled */
     int slot;
     uint64_t epoch;
     int64_t step;
     int rank, world;
     double loss;
-    char *path; /* of a load */
+    char *path;         /* of a load */
+    int64_t need_bytes; /* of a stage */
     struct ckpt_piece *pieces;
     uint64_t *arena_offsets;
     int n_pieces;
@@ -218,6 +220,31 @@ void io_save_fini(struct io *io);
 
 void io_load_take(struct io *io, struct io_request *r);
 
+/* ---- the copy of the job's data on this node (stage.c) ---- */
+
+struct io_staged_set {
+    char hash[65];
+    int64_t offset;
+};
+struct io_copy {
+    int fd; /* -1: the data is read in place */
+    char path[64];
+    uint64_t device, inode;
+    struct io_staged_set *sets;
+    int n;
+    int64_t bytes;
+};
+struct io_stage {
+    bool running;
+    bool known;     /* `copy` is the answer for requests of `epoch`, or of all epochs if there is a copy */
+    uint64_t epoch; /* in which it was made */
+    struct io_copy copy;
+    struct io_request *waiting; /* for the end of the work */
+    atomic_bool cancel;         /* ends the work; threads read it */
+};
+void io_stage_take(struct io *io, struct io_request *r);
+void io_stage_fini(struct io *io);
+
 /* ---- workers (server.c, rpc_worker.c) ---- */
 
 struct io_conn {
@@ -231,8 +258,10 @@ void io_server_hello(struct io *io, struct io_request *r); /* the token has been
 void rpc_worker_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_worker_save(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_worker_load(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+void rpc_worker_stage(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_worker_event(struct rpc_call *call, bool committed); /* sends an item of Save: WRITTEN or COMMITTED */
 void rpc_worker_hello_done(struct rpc_call *call);
+void rpc_worker_stage_done(struct rpc_call *call, const struct io_copy *copy, const char *note); /* note "": none */
 void rpc_worker_load_done(struct rpc_call *call, const struct ckpt_read_stats *stats, const struct ckpt_scalar *scalars,
                           int n_scalars);
 
@@ -298,6 +327,7 @@ struct io {
     struct read_claims claims;    /* of all loads; threads use it */
     int *loading;                 /* number of loads in progress by slot */
     struct io_part **writing;     /* by slot: the part that is being written from the slot's arena, or NULL */
+    struct io_stage stage;
     struct io_request *deferred;
     struct io_save *saves;
 

@@ -52,6 +52,7 @@ void io_quit(struct io *io)
     if (io->quitting)
         return;
     io->quitting = true;
+    atomic_store(&io->stage.cancel, true);
     io_retry(io); /* refuses the deferred requests */
     io_owner_release(io);
     uv_timer_start(&io->quit_timer, quit_timed_out, io->control_ready ? QUIT_MS : 0, 0);
@@ -123,6 +124,7 @@ static err_t io_start(struct io *io, struct why *why)
 static void io_fini(struct io *io)
 {
     io_save_fini(io);
+    io_stage_fini(io);
     io_spec_fini(&io->spec);
     io_share_fini(io);
     io_owner_fini(io);
@@ -169,8 +171,10 @@ int main(int argc, char **argv)
         {0}};
     static const struct argp argp = {
         options, parse_option, NULL, "Writes and reads the checkpoints of one job. Started by dtd.", NULL, NULL, NULL};
-    static struct io io = {
-        .word_wait_ms = WORD_WAIT_MS, .save_wait_ms = SAVE_WAIT_MS, .owner = {.renew_ms = CKPT_LEASE_RENEW_MS}};
+    static struct io io = {.word_wait_ms = WORD_WAIT_MS,
+                           .save_wait_ms = SAVE_WAIT_MS,
+                           .owner = {.renew_ms = CKPT_LEASE_RENEW_MS},
+                           .stage = {.copy = {.fd = -1}}};
     struct why why = {{0}};
     log_init("dtd-io");
     output_check_at_exit("dtd-io");

@@ -220,3 +220,49 @@ void rpc_worker_load_done(struct rpc_call *call, const struct ckpt_read_stats *s
     free(pointers);
     free(pairs);
 }
+
+/* ---- Stage ---- */
+
+void rpc_worker_stage(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    const Dtd__StageRequest *m = (const Dtd__StageRequest *)request;
+    struct io_request *r = request_new(call, IO_REQUEST_STAGE);
+    if (!r)
+        return;
+    if (m->world < 1 || m->need_bytes < 0 || m->need_bytes > INT64_MAX / m->world) {
+        request_refuse(r, ERR_INVALID, "the number of ranks or the memory of the worker is not legal");
+        return;
+    }
+    r->epoch = m->epoch;
+    r->world = m->world;
+    r->need_bytes = m->need_bytes;
+    io_take(owner, r);
+}
+
+void rpc_worker_stage_done(struct rpc_call *call, const struct io_copy *copy, const char *note)
+{
+    Dtd__StageReply reply = DTD__STAGE_REPLY__INIT;
+    Dtd__StagedSet *sets = calloc((size_t)copy->n + 1, sizeof(*sets)),
+                   **pointers = calloc((size_t)copy->n + 1, sizeof(Dtd__StagedSet *));
+    for (int i = 0; sets && pointers && i < copy->n; i++) {
+        dtd__staged_set__init(&sets[i]);
+        sets[i].hash = copy->sets[i].hash;
+        sets[i].offset = copy->sets[i].offset;
+        pointers[i] = &sets[i];
+    }
+    reply.path = copy->fd >= 0 ? (char *)(uintptr_t)copy->path : NULL;
+    reply.has_device = reply.has_inode = copy->fd >= 0;
+    reply.device = copy->device;
+    reply.inode = copy->inode;
+    reply.has_bytes = true;
+    reply.bytes = copy->bytes;
+    reply.set = pointers;
+    reply.n_set = (size_t)copy->n;
+    reply.note = *note ? (char *)(uintptr_t)note : NULL;
+    if (sets && pointers)
+        rpc_reply(call, &reply.base);
+    else
+        rpc_fail(call, ERR_NOMEM, "out of memory");
+    free(sets);
+    free(pointers);
+}

@@ -48,6 +48,8 @@ void io_defer(struct io *io, struct io_request *r)
 
 static bool must_wait(const struct io *io, const struct io_request *r)
 {
+    if (r->kind == IO_REQUEST_STAGE) /* with the epoch comes the job */
+        return !io->epoch_known || r->epoch > io->epoch;
     return io->loading[r->slot] || (r->kind == IO_REQUEST_SAVE && (!io->epoch_known || r->epoch > io->epoch ||
                                                                    (r->epoch == io->epoch && !io->prepared)));
 }
@@ -82,6 +84,8 @@ void io_take(struct io *io, struct io_request *r)
         io_server_hello(io, r);
     else if (r->kind == IO_REQUEST_SAVE)
         io_save_take(io, r);
+    else if (r->kind == IO_REQUEST_STAGE)
+        io_stage_take(io, r);
     else
         io_load_take(io, r);
 }
@@ -157,8 +161,10 @@ void io_server_hello(struct io *io, struct io_request *r)
 
 err_t io_server_start(struct io *io, int listen_fd)
 {
-    static const struct rpc_binding bindings[] = {
-        {IO_HELLO, rpc_worker_hello}, {IO_SAVE, rpc_worker_save}, {IO_LOAD, rpc_worker_load}};
+    static const struct rpc_binding bindings[] = {{IO_HELLO, rpc_worker_hello},
+                                                  {IO_SAVE, rpc_worker_save},
+                                                  {IO_LOAD, rpc_worker_load},
+                                                  {IO_STAGE, rpc_worker_stage}};
     rpc_methods_bind(bindings, (int)(sizeof(bindings) / sizeof(bindings[0])), io->methods);
     return rpc_listen(&io->loop, listen_fd, accepted, io, &io->listener);
 }

@@ -52,6 +52,14 @@ struct pending_load {
     struct why *why;
 };
 
+struct pending_stage {
+    Dtd__StageRequest msg;
+    struct link_stage *job;
+    bool sent, done;
+    err_t err;
+    struct why *why;
+};
+
 struct link {
     char job[32];
     int slot;
@@ -81,6 +89,7 @@ struct link {
     struct report *state_report;
     struct save *saves; /* newest first */
     struct pending_load *load;
+    struct pending_stage *stage;
     struct store_op *store_ops; /* in order of creation */
     int puts_in_flight;
     struct comm_store store;

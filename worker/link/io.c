@@ -173,6 +173,59 @@ static void send_load(struct link *l, struct rpc_conn *conn)
     }
 }
 
+/* ---- staged data ---- */
+
+static err_t copy_stage(struct link_stage *job, const Dtd__StageReply *reply)
+{
+    job->sets = calloc(reply->n_set + 1, sizeof(*job->sets));
+    if (!job->sets)
+        return ERR_NOMEM;
+    snprintf(job->path, sizeof(job->path), "%s", reply->path ? reply->path : "");
+    snprintf(job->note.text, sizeof(job->note.text), "%s", reply->note ? reply->note : "");
+    job->device = reply->device;
+    job->inode = reply->inode;
+    job->bytes = reply->bytes;
+    job->n_sets = (int)reply->n_set;
+    for (int i = 0; i < job->n_sets; i++) {
+        snprintf(job->sets[i].hash, sizeof(job->sets[i].hash), "%s", reply->set[i]->hash);
+        job->sets[i].offset = reply->set[i]->offset;
+    }
+    return OK;
+}
+
+static void on_stage_reply(void *arg, const struct rpc_result *result)
+{
+    struct link *l = arg;
+    pthread_mutex_lock(&l->mu);
+    struct pending_stage *stage = l->stage;
+    if (stage && stage->sent) {
+        stage->sent = false;
+        if (result->err != ERR_CLOSED) {
+            stage->done = true;
+            stage->err = result->err ? why_set(stage->why, result->err, "%s", result->text) : OK;
+        }
+        if (stage->done && !stage->err && result->reply)
+            stage->err = copy_stage(stage->job, (const Dtd__StageReply *)(const void *)result->reply);
+    }
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->mu);
+}
+
+static void send_stage(struct link *l, struct rpc_conn *conn)
+{
+    struct pending_stage *stage = l->stage;
+    if (!stage || stage->sent || stage->done)
+        return;
+    err_t err = rpc_send(conn, IO_STAGE, &stage->msg.base, 0, on_stage_reply, l, NULL);
+    stage->sent = !err;
+    if (err) {
+        stage->done = true;
+        stage->err =
+            why_set(stage->why, err, "the request for staged data could not be sent to dtd-io: %s", err_text(err));
+        pthread_cond_broadcast(&l->changed);
+    }
+}
+
 /* ---- connected and disconnected ---- */
 
 void io_flush(struct link *l)
@@ -183,6 +236,7 @@ void io_flush(struct link *l)
     pthread_mutex_lock(&l->mu);
     send_saves(l, conn);
     send_load(l, conn);
+    send_stage(l, conn);
     pthread_mutex_unlock(&l->mu);
 }
 
@@ -277,4 +331,26 @@ err_t link_load(struct link *l, struct link_load *job, struct why *why)
     pthread_mutex_unlock(&l->mu);
     message_load_free(load.msg);
     return load.done ? load.err : why_set(why, ERR_CANCELED, "the epoch ended during the load");
+}
+
+err_t link_stage(struct link *l, struct link_stage *job, struct why *why)
+{
+    struct pending_stage stage = {.msg = DTD__STAGE_REQUEST__INIT, .job = job, .why = why};
+    stage.msg.world = job->world;
+    stage.msg.need_bytes = job->need_bytes;
+    pthread_mutex_lock(&l->mu);
+    stage.msg.epoch = l->epoch;
+    l->stage = &stage;
+    uv_async_send(&l->wake);
+    while (!stage.done && !atomic_load(&l->cancel))
+        pthread_cond_wait(&l->changed, &l->mu);
+    l->stage = NULL;
+    pthread_mutex_unlock(&l->mu);
+    return stage.done ? stage.err : why_set(why, ERR_CANCELED, "the epoch ended while the data was staged");
+}
+
+void link_stage_fini(struct link_stage *stage)
+{
+    free(stage->sets);
+    stage->sets = NULL;
 }

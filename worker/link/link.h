@@ -104,4 +104,23 @@ struct link_load {
 };
 NODISCARD err_t link_load(struct link *l, struct link_load *load, struct why *why);
 
+/* Asks dtd-io for the copy of the job's data on this node (data.stage), and waits until it is complete. */
+struct link_staged_set {
+    char hash[65];
+    int64_t offset;
+};
+struct link_stage {
+    int world;
+    int64_t need_bytes; /* of memory that this worker will take */
+    /* Results. path "": there is no copy, and the data is read in place. */
+    char path[64];
+    uint64_t device, inode; /* of the file that must be found there */
+    struct link_staged_set *sets;
+    int n_sets;
+    int64_t bytes;
+    struct why note; /* for the log of this worker; "": none */
+};
+NODISCARD err_t link_stage(struct link *l, struct link_stage *stage, struct why *why);
+void link_stage_fini(struct link_stage *stage);
+
 #endif

@@ -157,6 +157,9 @@ TEST(values)
                       "checkpoint, run)"},
         {"train.stps=3", "train.stps: unknown key; did you mean train.steps? (keys of train: " TRAIN_KEYS ")"},
         {"train.lr.x=3", "train.lr.x: unknown key (keys of train: " TRAIN_KEYS ")"},
+        {"data.stage=ram", "data.stage: expected none, shm, auto, or the absolute path of a folder, found \"ram\""},
+        {"data.stage=scratch",
+         "data.stage: expected none, shm, auto, or the absolute path of a folder, found \"scratch\""},
         {"data.train=*.txt", "data.train: not YAML: while scanning an alias, did not find expected alphabetic or "
                              "numeric character; put a string that begins with * or & in quotes"},
         {"steps", "KEY=VALUE is needed, such as train.lr=1e-4"},

@@ -69,11 +69,11 @@ static void check_copy(struct data_set *set, const char *emptied)
     struct why why = {0};
     bool target = true;
     int fd = copy_new();
-    assert_ok(stage_copy(set, fd, &go_on, &target, &why));
+    assert_ok(stage_copy(set, fd, 0, &go_on, &target, &why));
     assert_false(target);
     if (emptied)
         empty_files(emptied);
-    assert_ok(stage_use(set, fd, &why));
+    assert_ok(stage_use(set, fd, 0, &why));
     close(fd);
     assert_int_equal(unlink(file_path("copy")), 0);
     const struct content after = content_of(set);
@@ -107,7 +107,7 @@ static void check_refused(struct data_set *set, err_t expected, bool expected_ta
     struct why why = {0};
     bool target = !expected_target;
     int fd = copy_new();
-    assert_err(expected, stage_copy(set, fd, &go_on, &target, &why));
+    assert_err(expected, stage_copy(set, fd, 0, &go_on, &target, &why));
     assert_int_equal(target, expected_target);
     if (!strstr(why.text, text))
         fail_msg("%s", why.text);
@@ -167,7 +167,7 @@ TEST(a_full_disk_is_no_fault_of_the_set)
     struct data_set *set = set_of_documents(hash);
     int fd = open("/dev/full", O_RDWR);
     assert_true(fd >= 0);
-    assert_err(ERR_NOSPACE, stage_copy(set, fd, &go_on, &target, &why));
+    assert_err(ERR_NOSPACE, stage_copy(set, fd, 0, &go_on, &target, &why));
     assert_true(target);
     close(fd);
     data_close(set);
@@ -181,25 +181,32 @@ TEST(copying_ends_when_it_is_canceled)
     const atomic_bool cancel = true;
     struct data_set *set = set_of_documents(hash);
     int fd = copy_new();
-    assert_err(ERR_CANCELED, stage_copy(set, fd, &cancel, &target, &why));
+    assert_err(ERR_CANCELED, stage_copy(set, fd, 0, &cancel, &target, &why));
     assert_false(target);
     close(fd);
     data_close(set);
 }
 
-TEST(the_copy_of_another_set_is_refused)
+TEST(sets_share_a_file)
 {
     char hash[65];
     struct why why = {0};
     bool target;
     struct data_set *set = set_of_documents(hash), *other = set_make(array_make(), TOKENIZER_BYTES, 0, hash);
+    const struct content before = content_of(set), other_before = content_of(other);
+    const int64_t at = stage_bytes(set);
     int fd = copy_new();
-    assert_ok(stage_copy(set, fd, &go_on, &target, &why));
-    const struct content before = content_of(other);
-    assert_err(ERR_INVALID, stage_use(other, fd, &why));
-    const struct content after = content_of(other);
-    assert_memory_equal(&before, &after, sizeof(before));
+    assert_ok(stage_copy(set, fd, 0, &go_on, &target, &why));
+    assert_err(ERR_INVALID, stage_use(other, fd, at, &why)); /* is not there yet */
+    assert_ok(stage_copy(other, fd, at, &go_on, &target, &why));
+    assert_err(ERR_INVALID, stage_use(other, fd, at + 4096, &why));
+    assert_err(ERR_INVALID, stage_use(other, fd, -at, &why));
+    assert_ok(stage_use(set, fd, 0, &why));
+    assert_ok(stage_use(other, fd, at, &why));
     close(fd);
+    const struct content after = content_of(set), other_after = content_of(other);
+    assert_memory_equal(&before, &after, sizeof(before));
+    assert_memory_equal(&other_before, &other_after, sizeof(before));
     data_close(set);
     data_close(other);
 }
