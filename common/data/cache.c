@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -99,4 +100,28 @@ void cache_clean(const char *cache)
             if (strncmp(e->d_name, leftovers[i].prefix, strlen(leftovers[i].prefix)) == 0)
                 remove_stale(cache, e->d_name, leftovers[i].stale_seconds);
     closedir(d);
+}
+
+static double mib(int64_t bytes)
+{
+    return (double)bytes / (1 << 20);
+}
+
+bool cache_is_tight(const char *cache, int64_t bytes, int64_t files, struct why *ret)
+{
+    struct statvfs st;
+    if (statvfs(cache, &st))
+        return false;
+    const int64_t free = (int64_t)(st.f_bavail * st.f_frsize);
+    const bool counts_files = st.f_files > 0; /* some file systems do not limit them */
+    if (bytes > free)
+        why_set(ret, OK, "%s: the prepared data will have about %.1f MiB, and %.1f MiB are free there. " CACHE_REMEDY,
+                cache, mib(bytes), mib(free));
+    else if (counts_files && files > (int64_t)st.f_favail)
+        why_set(ret, OK,
+                "%s: the prepared data will have about %lld files, and %lld more may be made there. " CACHE_REMEDY,
+                cache, (long long)files, (long long)st.f_favail);
+    else
+        return false;
+    return true;
 }

@@ -6,9 +6,10 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #define CACHE_HASH 64                   /* hex digits */
-#define CACHE_UNFINISHED ".unfinished-" /* and a hash: a set that a later run may continue (unfinished.h) */
+#define CACHE_UNFINISHED ".unfinished-" /* and a hash: a set that a later run may continue (unfinished.h) */ CACHE_REMEDY "Name folder with more room by data.cache (dtctl data prepare: --cache)"
 
 /* `given` unless it is NULL or empty, else $XDG_CACHE_HOME/dtd/data, else ~/.cache/dtd/data. */
 NODISCARD err_t cache_dir(const char *given, char *ret, size_t size, struct why *why);
@@ -22,5 +23,8 @@ NODISCARD err_t cache_temp_new(const char *cache, char *ret, size_t size, struct
 void cache_remove(const char *dir);
 /* Removes folders of killed processes that have not changed for a day, or for two weeks if they can be continued. */
 void cache_clean(const char *cache);
+/* True: the file system of the cache has hardly room for a set of about this size, and `ret` gives both. A quota may be
+ * smaller still. */
+bool cache_is_tight(const char *cache, int64_t bytes, int64_t files, struct why *ret);
 
 #endif

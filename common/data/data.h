@@ -129,6 +129,7 @@ struct data_prepare {
     /* Called with a sentence where the run continues an interrupted one, or begins anew although there is one; may be
      * NULL. */
     void (*say)(const char *sentence, void *arg);
+    void (*warn)(const char *text, void *arg); /* before a set is written that will hardly fit; may be NULL */
     void *arg;
     const volatile sig_atomic_t *stop; /* not 0: end with ERR_CANCELED, so that a later run continues; may be NULL */
     int64_t save_ms;      /* between two points from which a later run continues; 0: 10 s, -1: as often as possible */

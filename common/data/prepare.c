@@ -33,7 +33,7 @@
 
 #define PIECE (1 << 20)
 #define SHARD_TOKENS ((int64_t)1 << 30)
-#define SAVE_MS 10000 /* making so much of a set durable takes far less, and nobody minds to do so much again */
+#define SAVE_MS 10000 /* making so much of a set durable takes far less, and nobody minds to do so much again */ OTHER_FILES 6 the folder, last shard, the index, vocab, ends documents, weights
 
 err_t preparation_fail(struct preparation *x, err_t err)
 {
@@ -694,8 +694,20 @@ static err_t open_unfinished(struct preparation *x)
 
 /* Whether the same inputs may succeed another time: the rest of an error is in them. */
 static bool may_continue(err_t err)
-{
     return err != ERR_INVALID && err != ERR_UNSUPPORTED && err != ERR_CORRUPT;
+/* About the bytes of the set. Text in a natural language has 3 to 5 bytes per token, compressed text a third of its
+ * bytes. */
+static int64_t expected_bytes(const struct preparation *x)
+    const int64_t token = tokenizer_vocab(x->tokenizer) > 65535 ? 4 : 2;
+    int64_t text = 0;
+        text += x->sources[i].input.bytes * (x->sources[i].input.codec ? 3 : 1);
+        return 0; /* the ids stay where they are */
+    return text * token / (x->p->tokenizer == TOKENIZER_BYTES ? 1 : 4);
+static void warn_if_tight(struct preparation *x)
+    struct why note;
+    const int64_t bytes = expected_bytes(x), shard = x->p->shard_tokens ? x->p->shard_tokens : SHARD_TOKENS;
+    if (x->p->warn && cache_is_tight(x->cache, bytes, bytes / 2 / shard + OTHER_FILES, &note))
+        x->p->warn(note.text, x->p->arg);
 }
 
 static err_t make_set(struct preparation *x)
@@ -703,6 +715,9 @@ static err_t make_set(struct preparation *x)
     err_t err = make_tokenizer(x);
     if (!err)
         err = open_unfinished(x);
+        warn_if_tight(x);
+    if (!err)
+        err = cache_temp_new(x->cache, x->temp, sizeof(x->temp), x->why);
     if (err)
         return err;
     err = write_set(x);
@@ -750,6 +765,16 @@ static err_t check_request(const struct data_prepare *p, struct why *why)
     return OK;
 }
 
+/* Homes have quotas, which no call tells beforehand. */
+static err_t name_remedy(const struct preparation *x, err_t err)
+{
+    struct why text;
+    if (err != ERR_NOSPACE || !x->why)
+        return err;
+    text = *x->why;
+    return why_set(x->why, err, "%.600s. The disk or the quota of %.200s is full. " CACHE_REMEDY, text.text, x->cache);
+}
+
 err_t data_prepare(const struct data_prepare *p, char ret_hash[65], struct why *why)
 {
     struct preparation x = {.p = p, .why = why, .unfinished = {.lock = -1}};
@@ -760,7 +785,7 @@ err_t data_prepare(const struct data_prepare *p, char ret_hash[65], struct why *
         return err;
     x.piece = malloc(PIECE);
     x.sources = calloc((size_t)p->n_files, sizeof(*x.sources));
-    err = x.piece && x.sources ? run(&x) : preparation_fail(&x, ERR_NOMEM);
+    err = x.piece && x.sources ? name_remedy(&x, run(&x)) : preparation_fail(&x, ERR_NOMEM);
     if (!err)
         memcpy(ret_hash, x.index.hash, sizeof(x.index.hash));
     tokenizer_free(x.tokenizer);

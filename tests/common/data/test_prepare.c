@@ -3,7 +3,10 @@
 #include "common/data/vocab.h"
 #include "tests/common/data/files.h"
 
+#include <errno.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
@@ -416,6 +419,52 @@ TEST(a_write_that_fails_leaves_nothing)
     assert_non_null(strstr(why.text, "tokens-00000.bin"));
     assert_int_equal(file_count(file_path("cache"), ""), 0);
     assert_ok(prepare((struct data_prepare){0}, 1, files, hash, &why));
+}
+
+/* A small disk at the cache's place, in a mount namespace of this process. */
+static void mount_small_cache(const char *options)
+{
+    if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
+        TEST_SKIP("needs a mount namespace of its own (root): %s", strerror(errno));
+    mkdir(file_path("cache"), 0755);
+    if (mount("none", file_path("cache"), "tmpfs", 0, options))
+        TEST_SKIP("no tmpfs can be mounted: %s", strerror(errno));
+}
+
+static void keep_warning(const char *text, void *arg)
+{
+    snprintf(arg, 1024, "%s", text);
+}
+
+static void check_full(const char *options, size_t len, int64_t shard_tokens, const char *expected_warning)
+{
+    static char text[2 << 20];
+    memset(text, 'a', sizeof(text));
+    mount_small_cache(options);
+    char *files[] = {file_make("f", text, len)};
+    char hash[65], warning[1024] = "";
+    struct why why = {0};
+    struct data_prepare p = {.shard_tokens = shard_tokens, .warn = keep_warning, .arg = warning};
+    assert_err(ERR_NOSPACE, prepare(p, 1, files, hash, &why));
+    if (!strstr(warning, expected_warning) || !strstr(warning, "--cache"))
+        fail_msg("the warning: %s", warning);
+    if (!strstr(why.text, "/tokens-0") || !strstr(why.text, "is full") || !strstr(why.text, "--cache"))
+        fail_msg("the error: %s", why.text);
+    assert_int_equal(file_count(file_path("cache"), ""), 0);
+    warning[0] = '\0';
+    p.cache = file_path("other");
+    assert_ok(prepare(p, 1, files, hash, &why));
+    assert_string_equal(warning, "");
+}
+
+TEST(a_full_disk_and_its_remedy)
+{
+    check_full("size=1m", 2 << 20, 0, "the prepared data will have about 4.0 MiB, and 1.0 MiB are free");
+}
+
+TEST(a_disk_without_room_for_files)
+{
+    check_full("nr_inodes=10", 1000, 100, "the prepared data will have about 16 files, and 9 more");
 }
 
 TEST(leftovers_of_killed_preparers_go)
