@@ -89,12 +89,12 @@ static err_t inherit(struct io *io, struct why *why)
 }
 
 /* The parts of all ranks are written at the same time, or read while their arenas are mapped. Meanwhile dirwork uses
- * another thread, the renewal of the lease one more, and looking for files of other nodes a third. libuv's default
- * is 4. */
+ * another thread, the renewal of the lease one more, looking for files of other nodes a third, and the copy of the
+ * data a fourth. libuv's default is 4. */
 static void size_thread_pool(int slots)
 {
     char n[16];
-    snprintf(n, sizeof(n), "%d", 2 * slots + 3 < 64 ? 2 * slots + 3 : 64);
+    snprintf(n, sizeof(n), "%d", 2 * slots + 4 < 64 ? 2 * slots + 4 : 64);
     setenv("UV_THREADPOOL_SIZE", n, 0);
 }
 

@@ -4,7 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 [ "$(id -u)" = 0 ] || skip "a small file system can only be mounted by root"
 mkdir "$tmp/small"
-mount -t tmpfs -o size=8m none "$tmp/small" 2>/dev/null || skip "no tmpfs can be mounted here"
+mount -t tmpfs -o size=400m none "$tmp/small" 2>/dev/null || skip "no tmpfs can be mounted here"
 near=$tmp/small # in memory, and of this test alone
 used() { df --output=used "$near" | tail -n 1 | tr -d ' '; }
 is_used() { [ "$(used)" -gt 0 ]; }
@@ -16,6 +16,7 @@ long() { submit --set train.steps=1000000 --set checkpoint.every=0 --set data.st
 
 write_job
 yes "another file for the validation, of other words" 2>/dev/null | head -n 100 >"$tmp/valid.txt" || true
+export SLURM_TMPDIR=$near
 up
 eval=(--set data.valid="[valid.txt]" --set train.eval_every=10)
 job=$(submit "${eval[@]}" --set checkpoint.dir="$tmp/in-place")
@@ -24,20 +25,21 @@ losses "$job" >"$tmp/losses"
 hashes "$tmp/in-place/step-40" >"$tmp/hashes"
 [ "$(notes "$job" "")" = 0 ] || fail "a job without data.stage has a note"
 
-# the same bits from a copy, in the two kinds of places
-for where in shm "$near"; do
+# the same bits from a copy; of `auto` in $SLURM_TMPDIR
+for where in shm "$near" auto; do
   job=$(submit "${eval[@]}" --set checkpoint.dir="$tmp/of-${where##*/}" --set data.stage="$where")
   wait_done "$job"
   losses "$job" | cmp - "$tmp/losses" || fail "other losses from $where"
   hashes "$tmp/of-${where##*/}/step-40" | cmp - "$tmp/hashes" || fail "other tensors from $where"
-  [ "$(notes "$job" "the data is in .*/${where##*/}: .* MiB, copied in")" = 1 ] || fail "not one note of the copy in $where: $(dtctl logs "$job")"
+  folder=$([ $where = shm ] && echo /dev/shm || echo "$near")
+  [ "$(notes "$job" "the data is in $folder: .* MiB, copied in")" = 1 ] || fail "not one note of the copy in $where: $(dtctl logs "$job")"
 done
 wait_for 10 "the copy's end with its job" is_free
 
 # no room, or no folder that can be used: in place, and one line says why
 mkdir "$tmp/elsewhere"
 ln -s "$tmp/elsewhere" "$tmp/link"
-head -c 8m /dev/zero >"$near/ballast" 2>/dev/null || true
+head -c 400m /dev/zero >"$near/ballast" 2>/dev/null || true
 mkdir "$tmp/foreign"
 chown 12345 "$tmp/foreign"
 while IFS='|' read -r where text; do
@@ -96,6 +98,31 @@ up
 dtctl cancel "$job" >/dev/null
 wait_for 60 "the cancel" is_state "$job" canceled
 wait_for 10 "the copy's end with a cancel" is_free
+
+# during the copy: a worker is killed, and a cancel; the ids are zeros of a file without blocks
+truncate -s 300M "$tmp/zeros.bin"
+stop_in_copy() { # starts a job and stops its dtd-io before the copy is complete, as on a slow disk
+  job=$(long --set checkpoint.dir="$tmp/slow-$1" --set data.train="[$tmp/zeros.bin]" --set data.format=uint16)
+  for ((i = 0; i < 2000; i++)); do is_used && break; done
+  io=$(pid_of io)
+  kill -STOP "$io"
+  end="not staged error=ERR_CANCELED"
+  [ "$(used)" -lt 300000 ] || { echo "the copy was complete before it could be stopped: this part shows less"; end="the data is in"; }
+}
+stop_in_copy killed
+kill -9 "$(worker_pid "$job" 0)"
+kill -CONT "$io"
+wait_for 60 "the second epoch" status_epoch_steps "$job" 2
+[ "$(used)" -le 310000 ] || fail "$(used) KiB are used: there are two copies"
+dtctl cancel "$job" >/dev/null
+wait_for 30 "the cancel" is_state "$job" canceled
+wait_for 10 "the copy's end with a cancel" is_free
+stop_in_copy canceled
+dtctl cancel "$job" >/dev/null
+kill -CONT "$io"
+wait_for 30 "a cancel during the copy" is_state "$job" canceled
+wait_for 10 "the end of half a copy" is_free
+grep -q "$end" "$DTD_DIR/jobs/$job/io.log" || fail "the copy was not ended: $(cat "$DTD_DIR/jobs/$job/io.log")"
 
 # a damaged set is refused, and not trained on
 for f in "$tmp"/cache/dtd/data/*/tokens-00000.bin; do printf 'X' | dd of="$f" bs=1 seek=10 conv=notrunc 2>/dev/null; done
