@@ -62,16 +62,15 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 /* ---- the measured step ---- */
 
-/* ret: the argument of --measured itself, or the checkpoint folder of the job that it names. */
-static err_t measured_folder(const struct plan_args *a, char ret[PATH_MAX], struct why *why)
+err_t measured_folder_find(struct global *g, const char *text, char ret[PATH_MAX], struct why *why)
 {
     struct client_job job;
     int64_t id;
-    if (!arg_number(a->measured, INT64_MAX, &id)) {
-        snprintf(ret, PATH_MAX, "%s", a->measured);
+    if (!arg_number(text, INT64_MAX, &id)) {
+        snprintf(ret, PATH_MAX, "%s", text);
         return OK;
     }
-    err_t err = client_job_by_id(a->global, a->measured, &job, why);
+    err_t err = client_job_by_id(g, text, &job, why);
     if (err)
         return err;
     snprintf(ret, PATH_MAX, "%s", job.checkpoint_dir);
@@ -84,7 +83,7 @@ static err_t measured_step_load(const struct plan_args *a, const struct spec_fac
 {
     struct measured_step m;
     char folder[PATH_MAX];
-    err_t err = measured_folder(a, folder, why);
+    err_t err = measured_folder_find(a->global, a->measured, folder, why);
     err = err ? err : measured_load(folder, &m, why);
     if (err)
         return err;

@@ -95,10 +95,13 @@ int cmd_rm(struct global *g, int argc, char **argv);
 int cmd_resume(struct global *g, int argc, char **argv);
 int cmd_rerun(struct global *g, int argc, char **argv);
 int cmd_plan(struct global *g, int argc, char **argv);
+int cmd_explain(struct global *g, int argc, char **argv);
 int cmd_ckpt(struct global *g, int argc, char **argv);
 /* Resolves `path` (a step folder, a folder of steps, or a job's id) to a step folder: the newest where it is a choice.
  */
 NODISCARD err_t ckpt_step_find(struct global *g, const char *path, char ret[PATH_MAX], struct why *why);
+/* The argument of --measured itself, or the checkpoint folder of the job whose id it is. */
+NODISCARD err_t measured_folder_find(struct global *g, const char *text, char ret[PATH_MAX], struct why *why);
 int cmd_ckpt_export(struct global *g, int argc, char **argv);
 int cmd_ckpt_import(struct global *g, int argc, char **argv);
 int cmd_ckpt_upcycle(struct global *g, int argc, char **argv);

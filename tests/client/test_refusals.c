@@ -71,6 +71,30 @@ TEST(a_plan_is_drawn)
     expect_text(r.err, "absent/step.svg");
 }
 
+TEST(a_step_is_explained)
+{
+    struct run_result r;
+    files_write();
+    run_expect(&r, 0, "dtctl explain");
+    expect_text(r.out, "  zero-bubble ");
+    run_expect(&r, 0, "dtctl explain ring");
+    assert_string_equal(r.out, "explain-ring.html: open it in a browser\n");
+    run_expect(&r, 0, "grep -c 'Ring attention: each rank' explain-ring.html");
+    run_expect(&r, 0, "dtctl explain job.yaml --set parallel.fsdp=2 --html step.html --svg step.svg");
+    run_expect(&r, 0, "grep -c '\"name\":\"small\"' step.html && tail -1 step.svg");
+    assert_string_equal(r.out, "1\n</svg>\n");
+    run_expect(&r, 0, "dtctl explain zero3 -o json | grep -c '\"moves\": \\['");
+    run_expect(&r, 2, "dtctl explain zero4");
+    expect_text(r.err, "there is no layout and no job file 'zero4'; 'dtctl explain' lists the layouts");
+    run_expect(&r, 2, "dtctl explain zero3 --set parallel.workers=2");
+    expect_text(r.err, "zero3 is a ready-made layout, which --set does not change");
+    run_expect(&r, 2, "dtctl explain job.yaml --set parallel.workers=65");
+    expect_text(r.err, "parallel.workers: 65 workers do not fit on a page, which has room for 64");
+    run_expect(&r, 2, "dtctl explain ddp --html absent/step.html");
+    expect_text(r.err, "absent/step.html");
+    run_expect(&r, 2, "dtctl explain ddp --measured .");
+}
+
 TEST(the_order_of_a_pipeline_is_printed)
 {
     struct run_result r;

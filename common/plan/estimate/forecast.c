@@ -63,6 +63,7 @@ struct forecast_run {
     int n;
     const struct plan_rates *rates;
     struct forecast *f;
+    const struct forecast_watch *watch; /* NULL: nobody */
     err_t err;
 };
 
@@ -153,6 +154,8 @@ static void finish_op(struct forecast_run *k, int rank, const struct op *op, dou
 {
     struct runner *r = &k->ranks[rank];
     add_to_box(k, rank, op, start, end);
+    if (k->watch)
+        k->watch->op(k->watch->arg, rank, r->action, op, start, end);
     for (int s = 0; s < STREAM_COUNT; s++)
         if (s == (int)op->stream || k->rates->one_thread)
             r->stream[s] = end;
@@ -418,9 +421,15 @@ void forecast_sum(struct forecast *f)
 err_t plan_forecast(const struct program *programs, int n, const struct plan_rates *rates, struct forecast *ret,
                     struct why *why)
 {
+    return plan_forecast_watched(programs, n, rates, NULL, ret, why);
+}
+
+err_t plan_forecast_watched(const struct program *programs, int n, const struct plan_rates *rates,
+                            const struct forecast_watch *watch, struct forecast *ret, struct why *why)
+{
     struct forecast f = {.n = n, .ranks = calloc((size_t)n, sizeof(*f.ranks))};
     struct runner *ranks = calloc((size_t)n, sizeof(*ranks));
-    struct forecast_run k = {ranks, n, rates, &f, OK};
+    struct forecast_run k = {ranks, n, rates, &f, watch, OK};
     err_t e = OK;
     if (!f.ranks || !ranks) {
         free(f.ranks);

@@ -52,6 +52,14 @@ int64_t plan_op_wire(const struct program *p, const struct op *op, int64_t sampl
  * ranks wait for each other. Freed by forecast_fini. */
 NODISCARD err_t plan_forecast(const struct program *programs, int n, const struct plan_rates *rates,
                               struct forecast *ret, struct why *why);
+/* The same. watch->op receives each op of the step with its times, in the program's order on each rank. The members of
+ * a collective come one after another, in the order of the group. */
+struct forecast_watch {
+    void (*op)(void *arg, int rank, int action, const struct op *op, double start, double end);
+    void *arg;
+};
+NODISCARD err_t plan_forecast_watched(const struct program *programs, int n, const struct plan_rates *rates,
+                                      const struct forecast_watch *watch, struct forecast *ret, struct why *why);
 void forecast_fini(struct forecast *f); /* legal on a zeroed one */
 /* Computes all seconds and fractions from the boxes. */
 void forecast_sum(struct forecast *f);

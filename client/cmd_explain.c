@@ -1,0 +1,221 @@
+/* dtctl explain: a page that animates the step of a job, or of a ready-made one. It needs a daemon only to find the
+ * folder of a job's measured step. */
+#include "client/commands.h"
+#include "client/explain/explain.h"
+#include "client/measured.h"
+#include "client/spec_args.h"
+#include "common/plan/check/plan_check.h"
+#include "common/plan/compile/compile.h"
+#include "common/plan/models/build.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A page of more ranks is neither readable nor small. */
+#define EXPLAIN_MAX_RANKS 64
+/* Transfers of a step; a page of more than about 10 MB is slow to open. */
+#define EXPLAIN_MAX_MOVES 50000
+
+struct explain_args {
+    struct global *global;
+    struct spec_args spec;
+    const char *html, *svg, *measured;
+};
+
+enum { KEY_SVG = 256 };
+
+static const struct argp_option options[] = {
+    {"html", 'w', "FILE", 0, "Write the page to FILE; else to explain-NAME.html in this folder", 0},
+    {"svg", KEY_SVG, "FILE", 0,
+     "Write one picture of the step as an SVG file, for documents; no page unless --html asks", 0},
+    {"measured", 'm', "JOB|FOLDER", 0,
+     "Show the measured step of a job (run.timeline_step) instead of the forecast; a job's id, or its checkpoint.dir",
+     0},
+    {0}};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct explain_args *a = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = a->global;
+        state->child_inputs[1] = &a->spec;
+        return 0;
+    case 'w':
+        a->html = arg;
+        return 0;
+    case KEY_SVG:
+        a->svg = arg;
+        return 0;
+    case 'm':
+        a->measured = arg;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static void layouts_print(void)
+{
+    puts("Ready-made layouts:");
+    for (int i = 0; i < n_explain_layouts; i++)
+        printf("  %-14s %s\n", explain_layouts[i].name, explain_layouts[i].about);
+    puts("\nWrite a page with 'dtctl explain LAYOUT', or of your own job with 'dtctl explain JOBFILE'.");
+}
+
+/* ---- the job ---- */
+
+/* The job that is explained, compiled. */
+struct explained {
+    struct job_spec job;
+    struct graph graph;
+    struct program *programs;
+    int n;
+    struct measured_step measured;
+    struct explain animation;
+    const char *about;
+};
+
+static void explained_fini(struct explained *e)
+{
+    explain_fini(&e->animation);
+    for (int r = 0; r < e->n && e->programs; r++)
+        program_fini(&e->programs[r]);
+    free(e->programs);
+    measured_step_fini(&e->measured);
+    graph_fini(&e->graph);
+    job_fini(&e->job);
+}
+
+/* A job file gets its vocabulary and its checks from the data, as for `dtctl plan`. */
+static err_t job_of(const struct explain_args *a, struct explained *e, struct why *why)
+{
+    const struct explain_layout *l = explain_layout_find(a->spec.file);
+    struct out_progress progress;
+    struct spec_facts facts = {0};
+    if (l && a->spec.n_sets)
+        return why_set(why, ERR_INVALID,
+                       "%s is a ready-made layout, which --set does not change; write a job file and name it instead",
+                       l->name);
+    if (l) {
+        e->about = l->about;
+        return explain_layout_job(l, &e->job, why);
+    }
+    e->about = "";
+    err_t err = spec_args_read(&a->spec, &e->job, why);
+    if (err == ERR_NOTFOUND && !strchr(a->spec.file, '/') && !strchr(a->spec.file, '.'))
+        return why_set(why, err, "there is no layout and no job file '%s'; 'dtctl explain' lists the layouts",
+                       a->spec.file);
+    out_progress_init(&progress, stderr);
+    err = err ? err : spec_plan(&e->job, &progress, &facts, why);
+    spec_facts_fini(&facts);
+    return err;
+}
+
+static err_t compile_all(struct explained *e, struct why *why)
+{
+    struct mesh mesh;
+    err_t err = plan_mesh(&e->job, &mesh, why);
+    if (err)
+        return err;
+    if (mesh_workers(&mesh) > EXPLAIN_MAX_RANKS)
+        return why_set(
+            why, ERR_LIMIT,
+            "parallel.workers: %d workers do not fit on a page, which has room for %d. Explain a smaller job "
+            "of the same layout: --set parallel.workers=N",
+            mesh_workers(&mesh), EXPLAIN_MAX_RANKS);
+    err = graph_build(&e->job.model, e->job.train.seq, &e->graph, why);
+    if (err)
+        return err;
+    e->programs = calloc((size_t)mesh_workers(&mesh), sizeof(*e->programs));
+    if (!e->programs)
+        return why_set(why, ERR_NOMEM, "out of memory for the plans of %d workers", mesh_workers(&mesh));
+    err = plan_compile_all(&e->job, &e->graph, MODE_TRAIN, mesh_workers(&mesh), e->programs, why);
+    e->n = err ? 0 : mesh_workers(&mesh);
+    return err ? err : plan_check(&e->graph, e->programs, e->n, why);
+}
+
+static err_t measured_of(const struct explain_args *a, struct explained *e, struct why *why)
+{
+    char folder[PATH_MAX];
+    if (!a->measured)
+        return OK;
+    err_t err = measured_folder_find(a->global, a->measured, folder, why);
+    err = err ? err : measured_load(folder, &e->measured, why);
+    if (!err && e->measured.did.n != e->n)
+        return why_set(why, ERR_INVALID,
+                       "the measured step of %s has %d workers, but this job has %d. Add --set parallel.workers=%d and "
+                       "the other overrides of that job",
+                       a->measured, e->measured.did.n, e->n, e->measured.did.n);
+    return err;
+}
+
+static err_t explained_init(const struct explain_args *a, struct explained *e, struct why *why)
+{
+    err_t err = job_of(a, e, why);
+    err = err ? err : compile_all(e, why);
+    err = err ? err : measured_of(a, e, why);
+    if (err)
+        return err;
+    const struct plan_rates rates = plan_rates_of(&e->job);
+    err = explain_init(e->programs, &e->graph, e->n, &rates, a->measured ? &e->measured.did : NULL, &e->animation, why);
+    if (!err && e->animation.n_moves > EXPLAIN_MAX_MOVES)
+        return why_set(
+            why, ERR_LIMIT,
+            "a step of %d transfers does not fit on a page, which has room for %d; lower train.global_batch or "
+            "model.layers",
+            e->animation.n_moves, EXPLAIN_MAX_MOVES);
+    return err;
+}
+
+/* ---- files ---- */
+
+static err_t files_write(const struct explain_args *a, const struct explained *e, struct why *why)
+{
+    const struct explain_layout *l = explain_layout_find(a->spec.file);
+    const char *name = l ? l->name : e->job.name;
+    char path[PATH_MAX];
+    err_t err = OK;
+    if (a->svg)
+        err = explain_svg_write(&e->animation, name, a->svg, why);
+    if (err || (a->svg && !a->html))
+        return err;
+    snprintf(path, sizeof(path), "explain-%s.html", name);
+    err = explain_page_write(&e->animation, name, e->about, a->html ? a->html : path, why);
+    if (!err)
+        printf("%s: open it in a browser\n", a->html ? a->html : path);
+    return err;
+}
+
+int cmd_explain(struct global *g, int argc, char **argv)
+{
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse,
+        .children = spec_args_children,
+        .args_doc = "[LAYOUT|FILE]",
+        .doc = "Writes a page that animates a training step: what each rank holds, what moves between ranks, and how "
+               "long it takes, from the job's own plan and its forecast. Without an argument it lists the ready-made "
+               "layouts. With -o json it prints the data of the page. Starts nothing."
+               "\vExamples:\n  dtctl explain zero3\n  dtctl explain job.yaml --set parallel.pp=2 --html step.html\n  "
+               "dtctl explain 1f1b --svg 1f1b.svg"};
+    struct explain_args args = {.global = g};
+    struct explained e = {0};
+    struct why why = {0};
+    int code = EXIT_DONE;
+    command_parse(&argp, argc, argv, &args);
+    if (!args.spec.file) {
+        layouts_print();
+        return EXIT_DONE;
+    }
+    err_t err = explained_init(&args, &e, &why);
+    if (!err && g->format != OUT_TEXT && !args.html && !args.svg)
+        code = command_json(g, explain_json(&e.animation, e.job.name, e.about));
+    else if (!err)
+        err = files_write(&args, &e, &why);
+    if (err)
+        code = command_refuse(err, &why);
+    explained_fini(&e);
+    return code;
+}

@@ -1,0 +1,11 @@
+# cmake -DIN=FOLDER -DOUT=FILE.c -P embed.cmake: the page of `dtctl explain` as a string in C.
+file(READ "${IN}/explain.html" page)
+foreach(part css js)
+  string(TOUPPER "${part}" mark)
+  file(READ "${IN}/explain.${part}" text)
+  string(REPLACE "@${mark}@" "${text}" page "${page}")
+endforeach()
+file(WRITE "${OUT}.html" "${page}")
+file(READ "${OUT}.html" hex HEX)
+string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
+file(WRITE "${OUT}" "extern const char explain_template[];\nconst char explain_template[] = {${bytes}0};\n")
