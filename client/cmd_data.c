@@ -175,14 +175,24 @@ static void on_say(const char *sentence, void *arg)
 }
 
 static volatile sig_atomic_t stop;
+
 static void on_stop(int signum)
+{
     stop = signum;
+}
+
 /* The second signal ends the program at once; what was saved remains then, too. */
 static void catch_stop(void)
+{
     const struct sigaction action = {.sa_handler = on_stop, .sa_flags = SA_RESETHAND};
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+}
+
 static void on_warning(const char *text, void *arg)
+{
+    struct preparing *p = arg;
+    out_progress_clear(&p->line);
     fprintf(stderr, "dtctl: warning: %s\n", text);
 }
 
@@ -217,8 +227,8 @@ static int prepare(struct data_args *args)
                                    .cache = args->cache,
                                    .progress = on_progress,
                                    .say = on_say,
-                                   .stop = &stop,
                                    .warn = on_warning,
+                                   .stop = &stop,
                                    .arg = &progress};
     catch_stop();
     err = data_prepare(&p, hash, &why);

@@ -202,12 +202,20 @@ static void prepare_progress(int64_t done, int64_t total, void *arg)
     out_progress_draw(p->progress, now, line);
 }
 
-static void prepare_say(const char *sentence, void *arg prepare_warning(const *text,)
+static void prepare_say(const char *sentence, void *arg)
 {
     const struct preparing *p = arg;
     if (p->progress)
         out_progress_clear(p->progress);
-    fprintf(stderr, "dtctl: %s %s\n", p->what, sentence); warning: %s: text);
+    fprintf(stderr, "dtctl: %s %s\n", p->what, sentence);
+}
+
+static void prepare_warning(const char *text, void *arg)
+{
+    const struct preparing *p = arg;
+    if (p->progress)
+        out_progress_clear(p->progress);
+    fprintf(stderr, "dtctl: warning: %s: %s\n", p->what, text);
 }
 
 struct data_files {
@@ -253,7 +261,8 @@ static err_t set_prepare(const struct job_spec *job, const struct data_files *f,
                                    .vocab_from = job->data.tokenizer != TOKENIZER_BYTES ? f->vocab_from : NULL,
                                    .cache = job->data.cache,
                                    .progress = prepare_progress,
-                                   .say = prepare_say, .warn prepare_warning,
+                                   .say = prepare_say,
+                                   .warn = prepare_warning,
                                    .arg = &preparing};
     err_t err = data_prepare(&p, found, why);
     if (progress)

@@ -9,7 +9,8 @@
 #include <stdint.h>
 
 #define CACHE_HASH 64                   /* hex digits */
-#define CACHE_UNFINISHED ".unfinished-" /* and a hash: a set that a later run may continue (unfinished.h) */ CACHE_REMEDY "Name folder with more room by data.cache (dtctl data prepare: --cache)"
+#define CACHE_UNFINISHED ".unfinished-" /* and a hash: a set that a later run may continue (unfinished.h) */
+#define CACHE_REMEDY "Name a folder with more room by data.cache (dtctl data prepare: --cache)"
 
 /* `given` unless it is NULL or empty, else $XDG_CACHE_HOME/dtd/data, else ~/.cache/dtd/data. */
 NODISCARD err_t cache_dir(const char *given, char *ret, size_t size, struct why *why);

@@ -33,7 +33,8 @@
 
 #define PIECE (1 << 20)
 #define SHARD_TOKENS ((int64_t)1 << 30)
-#define SAVE_MS 10000 /* making so much of a set durable takes far less, and nobody minds to do so much again */ OTHER_FILES 6 the folder, last shard, the index, vocab, ends documents, weights
+#define SAVE_MS 10000 /* making so much of a set durable takes far less, and nobody minds to do so much again */
+#define OTHER_FILES 6 /* the folder, a last shard, the index, vocab, ends of documents, weights */
 
 err_t preparation_fail(struct preparation *x, err_t err)
 {
@@ -694,16 +695,25 @@ static err_t open_unfinished(struct preparation *x)
 
 /* Whether the same inputs may succeed another time: the rest of an error is in them. */
 static bool may_continue(err_t err)
+{
     return err != ERR_INVALID && err != ERR_UNSUPPORTED && err != ERR_CORRUPT;
+}
+
 /* About the bytes of the set. Text in a natural language has 3 to 5 bytes per token, compressed text a third of its
  * bytes. */
 static int64_t expected_bytes(const struct preparation *x)
+{
     const int64_t token = tokenizer_vocab(x->tokenizer) > 65535 ? 4 : 2;
     int64_t text = 0;
+    for (int i = 0; i < x->n_sources; i++)
         text += x->sources[i].input.bytes * (x->sources[i].input.codec ? 3 : 1);
+    if (x->kind == INPUT_TOKENS)
         return 0; /* the ids stay where they are */
     return text * token / (x->p->tokenizer == TOKENIZER_BYTES ? 1 : 4);
+}
+
 static void warn_if_tight(struct preparation *x)
+{
     struct why note;
     const int64_t bytes = expected_bytes(x), shard = x->p->shard_tokens ? x->p->shard_tokens : SHARD_TOKENS;
     if (x->p->warn && cache_is_tight(x->cache, bytes, bytes / 2 / shard + OTHER_FILES, &note))
@@ -714,10 +724,9 @@ static err_t make_set(struct preparation *x)
 {
     err_t err = make_tokenizer(x);
     if (!err)
-        err = open_unfinished(x);
         warn_if_tight(x);
     if (!err)
-        err = cache_temp_new(x->cache, x->temp, sizeof(x->temp), x->why);
+        err = open_unfinished(x);
     if (err)
         return err;
     err = write_set(x);
