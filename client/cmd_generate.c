@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #define MAX_STOPS 16 /* as many as the worker takes */
-#define MAX_ARGS (32 + 2 * MAX_STOPS)
+#define MAX_ARGS (40 + 2 * MAX_STOPS)
 
 struct generate_args {
     struct global *global;
@@ -128,14 +128,64 @@ static void prompt_read(struct generate_args *a, const char *file, struct argp_s
     a->prompt = (const char *)a->text.data;
 }
 
-static const char *check_template(struct argp_state *state, const char *arg)
+static const char *check_template(struct argp_state *state, const char *option, const char *arg)
 {
     enum chat_template template;
     char list[128];
     chat_list(list, sizeof(list));
     if (!chat_find(arg, &template))
-        argp_error(state, "--template %s: expected one of %s", arg, list);
+        argp_error(state, "--%s %s: expected one of %s", option, arg, list);
     return arg;
+}
+
+static const char *take_text(struct argp_state *state, const char *option, const char *arg)
+{
+    (void)state;
+    (void)option;
+    return arg;
+}
+
+/* Options that the worker has too and gets with their value. */
+static const struct generate_field {
+    int key;
+    const char *option;
+    const char *(*check)(struct argp_state *state, const char *option, const char *arg);
+    size_t offset;
+} fields[] = {
+#define FIELD(key, option, check, member)                          \
+    {                                                              \
+        key, option, check, offsetof(struct generate_args, member) \
+    }
+    FIELD(KEY_PROMPTS, "prompts", take_text, prompts),
+    FIELD(KEY_TEMPLATE, "template", check_template, template),
+    FIELD(KEY_SYSTEM, "system", take_text, system),
+    FIELD('n', "tokens", check_integer, tokens),
+    FIELD('t', "temperature", check_real, temperature),
+    FIELD('k', "top-k", check_integer, top_k),
+    FIELD(KEY_TOP_P, "top-p", check_real, top_p),
+    FIELD(KEY_MIN_P, "min-p", check_real, min_p),
+    FIELD(KEY_PENALTY, "repetition-penalty", check_real, penalty),
+    FIELD('s', "seed", check_integer, seed),
+    FIELD(KEY_BATCH, "batch", check_degree, batch),
+    FIELD(KEY_TP, "tp", check_degree, tp),
+    FIELD(KEY_PP, "pp", check_degree, pp),
+#undef FIELD
+};
+#define FIELDS (sizeof(fields) / sizeof(fields[0]))
+
+static const char **field_of(const struct generate_args *a, const struct generate_field *f)
+{
+    return (const char **)((char *)a + f->offset);
+}
+
+static error_t parse_field(struct generate_args *a, int key, const char *arg, struct argp_state *state)
+{
+    for (size_t i = 0; i < FIELDS; i++)
+        if (fields[i].key == key) {
+            *field_of(a, &fields[i]) = fields[i].check(state, fields[i].option, arg);
+            return 0;
+        }
+    return ARGP_ERR_UNKNOWN;
 }
 
 static void check_chat(const struct generate_args *a, struct argp_state *state)
@@ -163,27 +213,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case 'f':
         prompt_read(a, arg, state);
         return 0;
-    case 'n':
-        a->tokens = check_integer(state, "tokens", arg);
-        return 0;
-    case 't':
-        a->temperature = check_real(state, "temperature", arg);
-        return 0;
-    case 'k':
-        a->top_k = check_integer(state, "top-k", arg);
-        return 0;
-    case 's':
-        a->seed = check_integer(state, "seed", arg);
-        return 0;
-    case KEY_TOP_P:
-        a->top_p = check_real(state, "top-p", arg);
-        return 0;
-    case KEY_MIN_P:
-        a->min_p = check_real(state, "min-p", arg);
-        return 0;
-    case KEY_PENALTY:
-        a->penalty = check_real(state, "repetition-penalty", arg);
-        return 0;
     case KEY_STOP:
         if (!*arg || a->n_stops == MAX_STOPS)
             argp_error(state, "--stop '%s': expected at most %d texts, none of them empty", arg, MAX_STOPS);
@@ -194,24 +223,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_CHAT:
         a->chat = true;
-        return 0;
-    case KEY_TEMPLATE:
-        a->template = check_template(state, arg);
-        return 0;
-    case KEY_SYSTEM:
-        a->system = arg;
-        return 0;
-    case KEY_PROMPTS:
-        a->prompts = arg;
-        return 0;
-    case KEY_BATCH:
-        a->batch = check_degree(state, "batch", arg);
-        return 0;
-    case KEY_TP:
-        a->tp = check_degree(state, "tp", arg);
-        return 0;
-    case KEY_PP:
-        a->pp = check_degree(state, "pp", arg);
         return 0;
     case ARGP_KEY_ARG:
         if (a->checkpoint)
@@ -225,42 +236,32 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         check_chat(a, state);
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return parse_field(a, key, arg, state);
     }
 }
 
 /* Executes the worker. Returns only after an error, with its exit code. */
 static int worker_exec(const struct generate_args *args, const char *step_dir)
 {
-    const struct {
-        const char *option, *value;
-    } table[] = {{"--generate", step_dir},
-                 {"--prompt", args->prompts ? NULL : args->prompt},
-                 {"--prompts", args->prompts},
-                 {"--template", args->template},
-                 {"--system", args->system},
-                 {"--tokens", args->tokens},
-                 {"--temperature", args->temperature},
-                 {"--top-k", args->top_k},
-                 {"--top-p", args->top_p},
-                 {"--min-p", args->min_p},
-                 {"--repetition-penalty", args->penalty},
-                 {"--seed", args->seed},
-                 {"--batch", args->batch},
-                 {"--tp", args->tp},
-                 {"--pp", args->pp}};
-    const char *argv[MAX_ARGS] = {"dt-worker"};
-    char program[PATH_MAX];
+    const char *argv[MAX_ARGS] = {"dt-worker", "--generate", step_dir};
+    char program[PATH_MAX], names[FIELDS][24];
     struct why why = {0};
-    int n = 1;
+    int n = 3;
     err_t err = daemon_program("dt-worker", program, sizeof(program), &why);
     if (err)
         return command_fail(err, &why);
-    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
-        if (table[i].value) {
-            argv[n++] = table[i].option;
-            argv[n++] = table[i].value;
-        }
+    if (args->prompt && !args->prompts) {
+        argv[n++] = "--prompt";
+        argv[n++] = args->prompt;
+    }
+    for (size_t i = 0; i < FIELDS; i++) {
+        const char *value = *field_of(args, &fields[i]);
+        if (!value)
+            continue;
+        snprintf(names[i], sizeof(names[i]), "--%s", fields[i].option);
+        argv[n++] = names[i];
+        argv[n++] = value;
+    }
     for (int i = 0; i < args->n_stops; i++) {
         argv[n++] = "--stop";
         argv[n++] = args->stops[i];

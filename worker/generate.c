@@ -108,7 +108,9 @@ static err_t open_chat(struct generator *g, struct why *why)
 static err_t read_prompts(struct generator *g, struct why *why)
 {
     g->ids = calloc((size_t)g->group->n_prompts, sizeof(*g->ids));
-    err_t err = g->ids ? OK : why_set(why, ERR_NOMEM, "out of memory");
+    err_t err = OK;
+    if (!g->ids)
+        return why_set(why, ERR_NOMEM, "out of memory");
     for (int i = 0; !err && i < g->group->n_prompts; i++)
         err = read_prompt(g, g->group->prompts[i], &g->ids[i], why);
     return err;

@@ -138,6 +138,82 @@ static void check(const struct args *a, struct argp_state *state)
     check_generate(&a->generate, state);
 }
 
+/* How tokens are drawn; false: the option is another. */
+static bool parse_rule(struct generate *g, int key, const char *arg, struct argp_state *state)
+{
+    switch (key) {
+    case KEY_TEMPERATURE:
+        g->rule.temperature = real(state, "temperature", arg, 1000);
+        break;
+    case KEY_TOP_K:
+        g->rule.top_k = whole(state, "top-k", arg, INT32_MAX);
+        break;
+    case KEY_TOP_P:
+        g->rule.top_p = real(state, "top-p", arg, 1);
+        break;
+    case KEY_MIN_P:
+        g->rule.min_p = real(state, "min-p", arg, 1);
+        break;
+    case KEY_PENALTY:
+        g->rule.penalty = real(state, "repetition-penalty", arg, 100);
+        break;
+    case KEY_SEED:
+        g->rule.seed = (uint64_t)whole(state, "seed", arg, INT64_MAX);
+        break;
+    default:
+        return false;
+    }
+    return true;
+}
+
+static bool parse_generate(struct generate *g, int key, const char *arg, struct argp_state *state)
+{
+    switch (key) {
+    case KEY_GENERATE:
+        g->checkpoint = arg;
+        break;
+    case KEY_PROMPT:
+        g->prompt = arg;
+        break;
+    case KEY_CHAT:
+        g->chat = true;
+        break;
+    case KEY_TEMPLATE:
+        g->template = arg;
+        break;
+    case KEY_SYSTEM:
+        g->system = arg;
+        break;
+    case KEY_TOKENS:
+        g->tokens = whole(state, "tokens", arg, 1 << 30);
+        break;
+    case KEY_STOP:
+        add_stop(g, arg, state);
+        break;
+    case KEY_IGNORE_EOS:
+        g->ignore_eos = true;
+        break;
+    case KEY_PROMPTS:
+        g->prompts = arg;
+        break;
+    case KEY_BATCH:
+        g->batch = positive(state, "batch", arg, GENERATE_MAX_BATCH);
+        break;
+    case KEY_JSON:
+        g->json = true;
+        break;
+    case KEY_TP:
+        g->tp = positive(state, "tp", arg, GENERATE_MAX_WAYS);
+        break;
+    case KEY_PP:
+        g->pp = positive(state, "pp", arg, GENERATE_MAX_WAYS);
+        break;
+    default:
+        return parse_rule(g, key, arg, state);
+    }
+    return true;
+}
+
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     struct args *a = state->input;
@@ -150,63 +226,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         break;
     case KEY_DEVICE:
         a->device = whole(state, "device", arg, 1 << 10);
-        break;
-    case KEY_GENERATE:
-        a->generate.checkpoint = arg;
-        break;
-    case KEY_PROMPT:
-        a->generate.prompt = arg;
-        break;
-    case KEY_CHAT:
-        a->generate.chat = true;
-        break;
-    case KEY_TEMPLATE:
-        a->generate.template = arg;
-        break;
-    case KEY_SYSTEM:
-        a->generate.system = arg;
-        break;
-    case KEY_TOKENS:
-        a->generate.tokens = whole(state, "tokens", arg, 1 << 30);
-        break;
-    case KEY_TEMPERATURE:
-        a->generate.rule.temperature = real(state, "temperature", arg, 1000);
-        break;
-    case KEY_TOP_K:
-        a->generate.rule.top_k = whole(state, "top-k", arg, INT32_MAX);
-        break;
-    case KEY_TOP_P:
-        a->generate.rule.top_p = real(state, "top-p", arg, 1);
-        break;
-    case KEY_MIN_P:
-        a->generate.rule.min_p = real(state, "min-p", arg, 1);
-        break;
-    case KEY_PENALTY:
-        a->generate.rule.penalty = real(state, "repetition-penalty", arg, 100);
-        break;
-    case KEY_STOP:
-        add_stop(&a->generate, arg, state);
-        break;
-    case KEY_IGNORE_EOS:
-        a->generate.ignore_eos = true;
-        break;
-    case KEY_PROMPTS:
-        a->generate.prompts = arg;
-        break;
-    case KEY_BATCH:
-        a->generate.batch = positive(state, "batch", arg, GENERATE_MAX_BATCH);
-        break;
-    case KEY_JSON:
-        a->generate.json = true;
-        break;
-    case KEY_SEED:
-        a->generate.rule.seed = (uint64_t)whole(state, "seed", arg, INT64_MAX);
-        break;
-    case KEY_TP:
-        a->generate.tp = positive(state, "tp", arg, GENERATE_MAX_WAYS);
-        break;
-    case KEY_PP:
-        a->generate.pp = positive(state, "pp", arg, GENERATE_MAX_WAYS);
         break;
     case KEY_PROBE:
         a->probe = true;
@@ -221,7 +240,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         check(a, state);
         break;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return parse_generate(&a->generate, key, arg, state) ? 0 : ARGP_ERR_UNKNOWN;
     }
     return 0;
 }
