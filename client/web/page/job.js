@@ -1,0 +1,455 @@
+// The page of one job.
+
+import { getJson, post } from "./api.js";
+import { Chart, ChartGroup, fillTable } from "./chart.js";
+import { controlsOf } from "./controls.js";
+import { badgeOf, el, foreign, printable, setHidden, setText, speak, stateBadge, stateSign, tableOf } from "./dom.js";
+import { age, bytes, date, duration, loss, percent, plural, real, short, whole } from "./format.js";
+import { Incidents } from "./incidents.js";
+import { Log } from "./log.js";
+import { CHARTS, RARE_CHARTS, TABLE, lineOf } from "./metrics.js";
+import { Series } from "./series.js";
+
+const ENDED = ["done", "failed", "canceled"];
+const POINTS = 600;
+
+const hasEnded = (job) => ENDED.includes(job.state);
+
+// ---- one sentence: what the job does, or why it waits ----
+
+const reasonOf = (job) => printable(job.reason ?? "");
+const because = (text, reason) => (reason ? `${text}: ${reason}` : `${text}.`);
+
+function tookText(job) {
+  return job.started_ms && job.ended_ms ? ` after ${duration((job.ended_ms - job.started_ms) / 1000)}` : "";
+}
+
+function graceText(job) {
+  return job.grace_left_ms ? ` Workers that still run are killed in ${duration(job.grace_left_ms / 1000)}.` : "";
+}
+
+const SENTENCES = {
+  pending: (j) => because("The job waits", reasonOf(j)),
+  starting: (j) => because(`${plural(j.workers, "worker")} start`.replace(/^1 worker start/, "1 worker starts"), reasonOf(j)),
+  running: (j, eta) => `${j.steps ? "Training" : "Running"} on ${plural(j.workers, "worker")}${
+    j.max_workers > j.workers ? ` of ${whole(j.max_workers)} wanted` : ""}${
+    eta === undefined ? "" : `; about ${duration(eta)} left`}.${j.reason ? ` ${reasonOf(j)}` : ""}`,
+  recovering: (j) => because("The job recovers from an incident", reasonOf(j)),
+  stopping: (j) => because("The job stops", reasonOf(j)) + graceText(j),
+  done: (j) => because(`The job is done${tookText(j)}`, reasonOf(j)),
+  failed: (j) => because(`The job failed${tookText(j)}`, reasonOf(j)),
+  canceled: (j) => because(`The job was canceled${tookText(j)}`, reasonOf(j)),
+};
+
+const sentenceOf = (job, eta) => (SENTENCES[job.state] ?? ((j) => because(j.state, reasonOf(j))))(job, eta);
+
+// ---- tiles ----
+
+const lastOf = (key) => (p) => p.metric?.[key];
+
+function checkpointNote(p) {
+  const { job } = p, c = p.checkpoints?.filter((x) => x.step === job.checkpoint_step).at(-1);
+  const risk = Math.max(0, job.step - (job.checkpoint_step ?? 0));
+  const parts = [];
+  if (c) parts.push(`${age(c.committed_ms)} ago`);
+  if (!hasEnded(job) && job.steps) parts.push(`${plural(risk, "step")} at risk`);
+  return parts.join(" · ");
+}
+
+const TILES = [
+  { name: "Step", value: (p) => whole(p.job.step), note: (p) => (p.job.steps ? `of ${whole(p.job.steps)}` : "") },
+  { name: "Loss", value: (p) => loss(lastOf("loss")(p)), note: (p) => p.validText() },
+  { name: "Tokens per second", value: (p) => short(lastOf("tokens_per_s")(p)),
+    note: (p) => plural(p.job.workers, "worker") },
+  { name: "Step time", value: (p) => duration(lastOf("step_s")(p)), note: (p) => p.meanText() },
+  { name: "Gradient norm", value: (p) => real(lastOf("grad_norm")(p)),
+    note: (p) => (p.metric ? `learning rate ${real(p.metric.lr, 3)}` : "") },
+  { name: "Last checkpoint", value: (p) => (p.job.checkpoint_step === undefined ? "none" : `step ${whole(p.job.checkpoint_step)}`),
+    note: checkpointNote },
+  { name: "Epoch", value: (p) => whole(p.job.epoch), note: (p) => plural(p.job.restarts, "restart") },
+];
+
+class Tiles {
+  constructor() {
+    this.tiles = TILES.map((t) => ({ ...t, strong: el("dd", { class: "big" }), small: el("dd", { class: "muted" }) }));
+    this.element = el("dl", { class: "tiles" },
+      this.tiles.map((t) => el("div", { class: "tile" }, el("dt", {}, t.name), t.strong, t.small)));
+  }
+
+  set(page) {
+    for (const t of this.tiles) {
+      setText(t.strong, t.value(page));
+      setText(t.small, t.note(page));
+    }
+  }
+}
+
+// ---- the dialog that confirms a cancel ----
+
+function cancelDialog(job, done) {
+  const save = el("input", { type: "checkbox" });
+  save.checked = Boolean(job.steps);
+  const error = el("p", { class: "error", role: "alert", hidden: true });
+  const send = el("button", { type: "button", class: "danger", onclick: async () => {
+    send.disabled = true;
+    try {
+      done(await post(`/api/jobs/${encodeURIComponent(job.job)}/cancel`, { save: save.checked }));
+      dialog.close();
+    } catch (e) {
+      setText(error, e.message);
+      setHidden(error, false);
+      send.disabled = false;
+    }
+  } }, "Cancel the job");
+  const dialog = el("dialog", { "aria-labelledby": "cancel-title", onclose: () => dialog.remove() },
+    el("h2", { id: "cancel-title" }, "Cancel job ", foreign(`${job.job} ${job.name}`), "?"),
+    el("p", {}, "Its workers stop. dtctl resume can continue it from its last checkpoint later."),
+    el("label", { class: "choice" }, save, "Save a checkpoint first"), error,
+    el("div", { class: "tools end" }, el("button", { type: "button", onclick: () => dialog.close() }, "Keep it running"), send));
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
+// ---- the page ----
+
+const SECTIONS = [
+  { key: "charts", name: "Charts", build: (page, body, section) => page.buildCharts(body, section) },
+  { key: "incidents", name: "Incidents", build: (page, body) => page.buildIncidents(body) },
+  { key: "workers", name: "Workers", build: (page, body) => page.buildWorkers(body) },
+  { key: "log", name: "Log", build: (page, body) => page.buildLog(body) },
+  { key: "checkpoints", name: "Checkpoints", build: (page, body) => page.buildCheckpoints(body) },
+  { key: "file", name: "Job file", build: (page, body) => page.buildFile(body) },
+];
+
+class JobPage {
+  constructor(root, id, context) {
+    Object.assign(this, { root, id, context, job: null, metric: null, checkpoints: null });
+    this.series = new Series();
+    this.waiting = []; // metrics that arrive before the history
+    this.group = new ChartGroup(() => this.job?.started_ms ?? this.job?.submitted_ms ?? 0);
+    this.group.markers = () => this.markers();
+    this.build();
+    this.connect();
+    this.clock = setInterval(() => { if (this.job) this.tiles.set(this); }, 5000);
+    context.title(`Job ${printable(id)} · dtd`);
+  }
+
+  // ---- elements ----
+
+  build() {
+    const id = encodeURIComponent(this.id), link = (key, name) => el("a", { href: `#/job/${id}/${key}` }, name);
+    this.badge = stateBadge();
+    this.name = foreign("");
+    this.facts = el("p", { class: "muted facts" });
+    this.sentence = el("p", { class: "sentence" });
+    this.problem = el("p", { class: "warning", hidden: true });
+    this.bar = el("progress", { max: 1, "aria-label": "Progress" });
+    this.share = el("span", { class: "nowrap" });
+    this.progress = el("div", { class: "progress wide", hidden: true }, this.bar, this.share);
+    this.cancel = el("button", { type: "button", class: "danger", hidden: true,
+      onclick: () => cancelDialog(this.job, (job) => job.job && this.setStatus(job)) }, "Cancel");
+    this.tiles = new Tiles();
+    this.context.setPlace(el("a", { href: "#/" }, "Overview"), el("span", { "aria-hidden": "true" }, "›"),
+      el("span", { "aria-current": "page" }, `Job ${printable(this.id)}`));
+    this.loading = el("p", { class: "muted" }, "Loading the job …");
+    this.content = el("div", { hidden: true },
+      el("div", { class: "card head" },
+        el("div", { class: "tools" }, el("h1", {}, this.name), this.badge.element, el("span", { class: "fill" }), this.cancel),
+        this.sentence, this.problem, this.progress, this.facts),
+      this.tiles.element,
+      el("nav", { class: "sections", "aria-label": "Parts of this page" }, SECTIONS.map((s) => link(s.key, s.name))),
+      SECTIONS.map((s) => this.section(s)));
+    this.root.replaceChildren(this.loading, this.content);
+  }
+
+  section({ key, name, build }) {
+    const body = el("div", { class: key === "charts" ? "" : "card" });
+    const section = el("section", { id: `part-${key}`, "aria-labelledby": `title-${key}`, tabindex: -1 },
+      el("h2", { id: `title-${key}` }, name), body);
+    build(this, body, section);
+    return section;
+  }
+
+  buildCharts(body, section) {
+    this.chartSection = section;
+    this.grid = el("div", { class: "charts" });
+    for (const c of CHARTS) this.addChart(c);
+    this.rare = [...RARE_CHARTS];
+    this.table = el("table", { class: "numbers" });
+    const scroll = el("div", { class: "scroll card flush", hidden: true, tabindex: 0, role: "region",
+      "aria-label": "Values of the charts" }, this.table);
+    this.tableBox = scroll;
+    const toggle = el("button", { type: "button", "aria-expanded": "false", onclick: () => {
+      scroll.hidden = !scroll.hidden;
+      toggle.setAttribute("aria-expanded", String(!scroll.hidden));
+      setText(toggle, scroll.hidden ? "Show as table" : "Hide the table");
+      this.fillTable();
+    } }, "Show as table");
+    body.append(controlsOf(this.group), this.grid, el("div", { class: "tools" }, toggle), scroll);
+  }
+
+  addChart(c) {
+    const chart = new Chart({ ...c, lines: [lineOf(c, this.series, 0)] });
+    this.grid.append(this.group.add(chart));
+  }
+
+  buildIncidents(body) {
+    this.incidents = new Incidents(body, (incident) => this.zoomTo(incident));
+  }
+
+  buildWorkers(body) {
+    this.workers = body;
+    body.classList.add("flush", "scroll", "tall");
+  }
+
+  buildLog(body) {
+    this.log = new Log(body, this.id);
+  }
+
+  buildCheckpoints(body) {
+    this.checkpointBox = body;
+    body.classList.add("flush", "scroll", "tall");
+  }
+
+  buildFile(body) {
+    this.file = el("pre", { class: "file", tabindex: 0, "aria-label": "Job file" });
+    const copy = el("button", { type: "button", onclick: () => this.copyFile(copy) }, "Copy");
+    body.append(el("div", { class: "tools" }, el("span", { class: "fill" }), copy), this.file);
+  }
+
+  // The clipboard exists only on https and on this machine; elsewhere the text is selected for the reader's own copy.
+  async copyFile(button) {
+    try {
+      await navigator.clipboard.writeText(this.job.spec_yaml ?? "");
+      setText(button, "Copied");
+    } catch {
+      getSelection().selectAllChildren(this.file);
+      setText(button, "Selected: press Ctrl+C");
+    }
+    setTimeout(() => setText(button, "Copy"), 3000);
+  }
+
+  // ---- data ----
+
+  connect() {
+    const path = `/api/jobs/${encodeURIComponent(this.id)}`, { trouble } = this.context;
+    this.stream = new this.context.Stream(`${path}/events`, {
+      status: (job) => this.setStatus(job),
+      metrics: (rows) => this.addMetrics(rows),
+      lost: (data) => trouble("daemon", data.error),
+      end: () => this.stream.close(),
+    }, {
+      opened: () => this.loadHistory(),
+      broken: (text) => trouble("connection", text),
+    });
+    this.loadHistory();
+  }
+
+  // Also after each new connection, since steps may have passed meanwhile.
+  async loadHistory() {
+    if (this.isLoading) return;
+    this.isLoading = true;
+    try {
+      this.series.load(await getJson(`/api/jobs/${encodeURIComponent(this.id)}/metrics?points=${POINTS}`));
+      setHidden(this.loading, Boolean(this.job));
+    } catch (e) {
+      if (!this.job) setText(this.loading, e.message);
+    }
+    this.isLoading = false;
+    const rows = this.waiting;
+    this.waiting = [];
+    this.addMetrics(rows);
+    this.metricsChanged();
+  }
+
+  addMetrics(rows) {
+    if (this.isLoading) {
+      this.waiting.push(...rows);
+      return;
+    }
+    for (const row of rows) this.series.add(row);
+    if (rows.length) this.metricsChanged();
+  }
+
+  metricsChanged() {
+    const last = this.series.last;
+    if (last && (!this.metric || last.wall_ms >= this.metric.wall_ms)) this.metric = last;
+    this.rare = this.rare.filter((c) => {
+      if (!this.series.rows.some((r) => r[c.key] !== undefined)) return true;
+      this.addChart(c);
+      return false;
+    });
+    this.group.draw();
+    if (!this.tableBox.hidden) this.fillTable();
+    this.showHead();
+  }
+
+  setStatus(job) {
+    this.context.trouble("daemon", null);
+    const before = this.job?.state;
+    this.job = job;
+    if (job.last && (!this.metric || job.last.wall_ms >= this.metric.wall_ms)) this.metric = job.last;
+    setHidden(this.loading, true);
+    setHidden(this.content, false);
+    if (before && before !== job.state) speak(`Job ${job.job} is ${job.state}. ${reasonOf(job)}`);
+    if (job.checkpoint_step !== this.checkpointStep || !this.checkpoints) this.loadCheckpoints();
+    if (hasEnded(job)) this.log.jobEnded();
+    this.showHead();
+    this.showWorkers();
+    this.incidents.set(job);
+    this.log.setRanks(Math.max(0, ...job.worker.map((w) => w.rank + 1)));
+    setHidden(this.chartSection, !job.steps);
+    setText(this.file, printable(job.spec_yaml ?? ""));
+    this.group.draw();
+    this.scrollLater();
+  }
+
+  async loadCheckpoints() {
+    this.checkpointStep = this.job.checkpoint_step;
+    try {
+      this.checkpoints = await getJson(`/api/jobs/${encodeURIComponent(this.id)}/checkpoints`);
+      this.showCheckpoints();
+    } catch (e) {
+      this.checkpoints = [];
+      this.checkpointBox.replaceChildren(el("p", { class: "muted pad" }, e.message));
+    }
+    this.tiles.set(this);
+  }
+
+  // ---- display ----
+
+  eta() {
+    const { job } = this, s = this.series.stepSeconds() ?? this.metric?.step_s;
+    if (job.state !== "running" || !job.steps || !Number.isFinite(s) || job.step > job.steps) return undefined;
+    return (job.steps - this.step()) * s;
+  }
+
+  // Metrics arrive before the status that counts them; after a roll-back the status is right.
+  step() {
+    const m = this.series.last;
+    return m && m.epoch === this.job.epoch ? Math.max(m.step, this.job.step) : this.job.step;
+  }
+
+  validText() {
+    const p = this.series.points.filter((x) => Number.isFinite(x.valid_loss)).at(-1);
+    return p ? `validation ${loss(p.valid_loss)}` : "";
+  }
+
+  meanText() {
+    const s = this.series.stepSeconds();
+    return s === undefined ? "" : `mean ${duration(s)}`;
+  }
+
+  showHead() {
+    const { job } = this;
+    if (!job) return;
+    job.step = this.step();
+    const share = job.steps ? job.step / job.steps : 0, eta = this.eta(), name = printable(job.name);
+    this.badge.set(job.state);
+    setText(this.name, name);
+    setText(this.sentence, sentenceOf(job, eta));
+    setHidden(this.progress, !job.steps);
+    this.bar.value = share;
+    setText(this.share, `${percent(share)} · step ${whole(job.step)} of ${whole(job.steps)}`);
+    setHidden(this.problem, !job.checkpoint_error);
+    setText(this.problem, `The last checkpoint failed: ${printable(job.checkpoint_error ?? "")}`);
+    setText(this.facts, this.factText());
+    setHidden(this.cancel, hasEnded(job) || job.state === "stopping");
+    this.tiles.set(this);
+    const part = job.steps && !hasEnded(job) && job.state !== "pending" ? ` ${percent(share)}` : "";
+    const state = job.state === "running" && job.steps ? "training" : job.state;
+    this.context.title(`${stateSign(job.state)} ${state}${part} · ${name}`);
+  }
+
+  factText() {
+    const { job } = this;
+    return [`job ${job.job}`, job.user && `user ${printable(job.user)}`, `submitted ${date(job.submitted_ms)}`,
+      job.started_ms && `started ${date(job.started_ms)}`, job.ended_ms && `ended ${date(job.ended_ms)}`,
+      job.parent && `continues job ${printable(job.parent)}`].filter(Boolean).join(" · ");
+  }
+
+  showWorkers() {
+    const list = this.job.worker, text = JSON.stringify(list);
+    if (text === this.workersText) return;
+    this.workersText = text;
+    const states = new Map();
+    for (const w of list) states.set(w.state, (states.get(w.state) ?? 0) + 1);
+    const exit = (w) => (w.exit_signal !== undefined ? `signal ${w.exit_signal}`
+      : w.exit_status !== undefined ? `status ${w.exit_status}` : "");
+    const rows = list.map((w) => [whole(w.rank), foreign(w.node ?? ""), String(w.pid || "–"), badgeOf(w.state), exit(w)]);
+    this.workers.replaceChildren(
+      el("p", { class: "muted pad" }, list.length ? [...states].map(([s, n]) => `${n} ${s}`).join(", ")
+        : "The job has no workers now."),
+      list.length ? tableOf("Workers", ["Rank", "Node", "Process", "State", "Exit"], rows) : "");
+  }
+
+  showCheckpoints() {
+    const marks = (c) => [c.best && "best", c.final && "final", c.manifest === false && "no manifest"].filter(Boolean).join(", ");
+    const rows = [...this.checkpoints].reverse().map((c) => [whole(c.step), whole(c.epoch), loss(c.loss), bytes(c.bytes),
+      date(c.committed_ms), marks(c), foreign(c.path ?? "", { class: "path" })]);
+    this.checkpointBox.replaceChildren(rows.length
+      ? tableOf("Checkpoints", ["Step", "Epoch", "Loss", "Size", "Committed", "Marks", "Folder"], rows, { class: "cards" })
+      : el("p", { class: "muted pad" }, "No checkpoint yet."));
+  }
+
+  fillTable() {
+    fillTable(this.table, TABLE, this.series.rows);
+  }
+
+  // ---- incidents and epochs in the charts ----
+
+  // On the axis of steps, an incident lies at the last row that was not rolled back.
+  rowAt(wall_ms) {
+    return this.series.rows.filter((r) => r.wall_ms <= wall_ms).at(-1)?.step ?? 0;
+  }
+
+  markers() {
+    const incidents = this.job?.incident ?? [], ret = [], rows = this.series.rows;
+    incidents.forEach((x, i) => ret.push({ step: this.rowAt(x.wall_ms), wall_ms: x.wall_ms, text: `incident ${i + 1}`, bad: true }));
+    for (let i = 1; i < rows.length; i++) {
+      const before = rows[i - 1].epoch;
+      if (rows[i].epoch === before || incidents.some((x) => x.epoch >= before && x.epoch < rows[i].epoch)) continue;
+      ret.push({ step: rows[i].step, wall_ms: rows[i].wall_ms, text: `epoch ${rows[i].epoch}`, bad: false });
+    }
+    return ret.sort((a, b) => a.wall_ms - b.wall_ms);
+  }
+
+  // Some time before the incident and as long after the recovery, at least 40 steps.
+  zoomTo(incident) {
+    const s = this.series.stepSeconds() ?? 1, g = this.group;
+    const around = Math.max(20 * s, ((incident.recover_ms ?? 0) / 1000) * 2);
+    const at = g.axis === "time" ? g.x(null, incident) : this.rowAt(incident.wall_ms);
+    const width = g.axis === "time" ? around : Math.max(20, around / s);
+    g.setZoom([at - width, at + width]);
+    document.getElementById("part-charts").scrollIntoView();
+  }
+
+  // ---- parts of the page have addresses ----
+
+  go(part) {
+    this.part = part;
+    this.scrollLater();
+  }
+
+  scrollLater() {
+    if (!this.part || this.content.hidden) return;
+    const section = document.getElementById(`part-${this.part}`);
+    this.part = null;
+    requestAnimationFrame(() => {
+      section?.scrollIntoView();
+      section?.focus({ preventScroll: true });
+    });
+  }
+
+  close() {
+    this.stream.close();
+    this.log.close();
+    this.group.close();
+    clearInterval(this.clock);
+  }
+}
+
+export function openJob(root, id, context) {
+  const page = new JobPage(root, id, context);
+  return { close: () => page.close(), go: (part) => page.go(part) };
+}
