@@ -22,7 +22,9 @@ struct open_post {
     int from, to;
     bool send;
     double at, takes;
-    struct explain_move move; /* of a recv: what the message is */
+    int micro; /* of a send: what its rank has computed last */
+    bool gradient;
+    struct explain_move move; /* of a recv: the message */
 };
 
 /* Where the forecast has the ops of an action on a stream, and where the measured step has them. */
@@ -45,7 +47,8 @@ struct explain_run {
     struct place **places;    /* by rank, then by buffer */
     struct open_post *posts;
     int n_posts, cap_posts;
-    int members; /* of the collective that is being reported: members still to come */
+    const struct action **last; /* by rank: its last action with a microbatch, whose result the next send has */
+    int members;                /* of the collective that is being reported: members still to come */
     err_t err;
 };
 
@@ -223,6 +226,8 @@ static void add_member(struct explain_run *k, int rank, int action, const struct
 static void message_add(struct explain_run *k, const struct open_post *send, const struct open_post *recv)
 {
     struct explain_move m = recv->move;
+    m.micro = send->micro;
+    m.gradient = send->gradient;
     double takes = send->takes > recv->takes ? send->takes : recv->takes;
     m.start = send->at > recv->at ? send->at : recv->at;
     m.end = m.start + takes;
@@ -235,6 +240,8 @@ static void add_post(struct explain_run *k, int rank, int action, const struct o
     const bool send = op->kind == OP_SEND;
     const int64_t in = wire_of(k, rank, action, op);
     struct open_post post = {.from = send ? rank : peer, .to = send ? peer : rank, .send = send, .at = at};
+    post.micro = k->last[rank] ? k->last[rank]->micro : -1;
+    post.gradient = k->last[rank] && k->last[rank]->kind != ACT_FORWARD;
     post.takes = k->stretch * (k->rates->latency + (double)in / k->rates->link);
     if (!send) {
         post.move = move_of(k, rank, action, op, 2);
@@ -316,6 +323,9 @@ static err_t extents_init(struct explain_run *k, const struct forecast *measured
 static void on_op(void *arg, int rank, int action, const struct op *op, double start, double end)
 {
     struct explain_run *k = arg;
+    const struct action *a = &k->x->programs[rank].actions[action];
+    if (a->micro >= 0)
+        k->last[rank] = a;
     const double from = when(k, rank, action, op->stream, start), until = when(k, rank, action, op->stream, end);
     for (int i = 0; op_mode(op, i) && !k->err; i++)
         if (op->arg[i].buffer >= 0)
@@ -462,6 +472,7 @@ static err_t lives_init(struct explain_run *k)
     const int n = k->x->n;
     k->lives = calloc((size_t)n, sizeof(struct open_life *));
     k->places = calloc((size_t)n, sizeof(struct place *));
+    k->last = calloc((size_t)n, sizeof(struct action *));
     for (int r = 0; r < n && k->lives && k->places; r++) {
         k->places[r] = calloc((size_t)k->x->programs[r].n_buffers + 1, sizeof(struct place));
         const int instances = k->places[r] ? places_init(k->places[r], &k->x->programs[r]) : 0;
@@ -471,7 +482,7 @@ static err_t lives_init(struct explain_run *k)
         for (int i = 0; i < instances; i++)
             k->lives[r][i].action = -1;
     }
-    return k->lives && k->places ? OK : ERR_NOMEM;
+    return k->lives && k->places && k->last ? OK : ERR_NOMEM;
 }
 
 static void run_fini(struct explain_run *k)
@@ -488,6 +499,7 @@ static void run_fini(struct explain_run *k)
         move_fini(&k->posts[i].move);
     free(k->lives);
     free(k->places);
+    free(k->last);
     free(k->extents);
     free(k->posts);
 }

@@ -59,7 +59,7 @@ struct explain_move {
     bool back;     /* exchange: from the ranks of the experts back to those of the tokens */
     int turn;      /* shift: member i receives from member (i + turn) % n; else 0 */
     unsigned axes;
-    int unit, layer, micro; /* -1: none */
+    int unit, layer, micro; /* -1: none; of a message the microbatch whose values it has */
     double start, end;
 };
 

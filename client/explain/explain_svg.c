@@ -60,22 +60,57 @@ static const char *color_of(const struct forecast_box *b)
     return b->stream == STREAM_COMPUTE ? actions[b->kind].color : actions[ACT_EXCHANGE].color;
 }
 
-static void print_spans(FILE *out, const struct explain *x, int rank, bool compute, double y)
+static bool is_drawn(const struct forecast_box *b, bool compute)
+{
+    return (b->stream == STREAM_COMPUTE) == compute;
+}
+
+/* The boxes of one color, as one path. */
+static void print_boxes(FILE *out, const struct explain *x, int rank, bool compute, const char *color, bool odd,
+                        double y)
 {
     const struct forecast_rank *r = &x->did->ranks[rank];
     double drawn = LEFT - 1;
+    bool any = false;
     for (int i = 0; i < r->n; i++) {
         const struct forecast_box *b = &r->boxes[i];
         double from = x_of(x, b->start), until = x_of(x, b->end);
-        if ((b->stream == STREAM_COMPUTE) != compute || until - drawn < THIN)
+        if (!is_drawn(b, compute) || strcmp(color_of(b), color) != 0 || (b->chunk % 2) != odd || until - drawn < THIN)
             continue;
         from = from < drawn ? drawn : from;
-        fprintf(out, "<rect x=\"%.1f\" y=\"%.0f\" width=\"%.1f\" height=\"%.0f\" fill=\"%s\"%s/>\n", from, y,
-                until - from, compute ? COMPUTE : COMM, color_of(b), b->chunk % 2 ? " opacity=\".65\"" : "");
-        if (compute && b->micro >= 0 && until - from > 8)
-            fprintf(out, "<text x=\"%.1f\" y=\"%.1f\" class=\"m\">%d</text>\n", (from + until) / 2, y + 12, b->micro);
+        if (!any)
+            fprintf(out, "<path fill=\"%s\"%s d=\"", color, odd ? " opacity=\".65\"" : "");
+        fprintf(out, "M%.1f %.0fh%.1fv%.0fh%.1fz", from, y, until - from, compute ? COMPUTE : COMM, from - until);
+        any = true;
         drawn = until;
     }
+    if (any)
+        fputs("\"/>\n", out);
+}
+
+static void print_micros(FILE *out, const struct explain *x, int rank, double y)
+{
+    const struct forecast_rank *r = &x->did->ranks[rank];
+    fputs("<g class=\"m\">", out);
+    for (int i = 0; i < r->n; i++) {
+        const struct forecast_box *b = &r->boxes[i];
+        if (is_drawn(b, true) && b->micro >= 0 && x_of(x, b->end) - x_of(x, b->start) > 8)
+            fprintf(out, "<text x=\"%.0f\" y=\"%.0f\">%d</text>", x_of(x, (b->start + b->end) / 2), y + 12, b->micro);
+    }
+    fputs("</g>\n", out);
+}
+
+static void print_spans(FILE *out, const struct explain *x, int rank, bool compute, double y)
+{
+    for (int a = 0; a < ACT_COUNT; a++) {
+        bool shown = false;
+        for (int b = 0; b < a; b++)
+            shown |= strcmp(actions[a].color, actions[b].color) == 0;
+        for (int odd = 0; odd < 2 && !shown; odd++)
+            print_boxes(out, x, rank, compute, actions[a].color, odd, y);
+    }
+    if (compute)
+        print_micros(out, x, rank, y);
 }
 
 /* ---- memory ---- */
@@ -206,8 +241,8 @@ static void print_all(FILE *out, const struct explain *x, const char *name)
             "font-weight=\"bold\">",
             TOP + row * x->n + 6, TOP + row * x->n + 6, LEFT);
     print_text(out, name);
-    fprintf(out, ": %s step of %.3g ms, %.0f %% of it idle</text>\n", x->did == &x->forecast ? "forecast" : "measured",
-            x->seconds * 1e3, 100 * x->did->bubble);
+    fprintf(out, ": %s, %.3g ms, %.0f %% of it idle</text>\n",
+            x->did == &x->forecast ? "forecast of a step" : "measured step", x->seconds * 1e3, 100 * x->did->bubble);
     print_legend(out, x);
     for (int r = 0; r < x->n; r++) {
         double y = TOP + row * r;

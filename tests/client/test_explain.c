@@ -137,20 +137,44 @@ TEST(moves_bring_what_arithmetic_says)
     told_fini(&f);
 }
 
-/* A message goes from the rank that sends to the one that receives, and takes the time of its bytes on the link. */
-TEST(messages_go_between_neighbours)
+/* The forward or backward of a microbatch on a rank. */
+static const struct forecast_box *span_of(const struct told *f, int rank, enum action_kind kind, int micro)
+{
+    const struct forecast_rank *r = &f->x.did->ranks[rank];
+    for (int i = 0; i < r->n; i++)
+        if (r->boxes[i].stream == STREAM_COMPUTE && r->boxes[i].kind == kind && r->boxes[i].micro == micro)
+            return &r->boxes[i];
+    fail_msg("rank %d has no action %s of microbatch %d", rank, action_name(kind), micro);
+    return NULL;
+}
+
+/* A message leaves after its microbatch is computed, arrives before the next stage computes it, and takes the time of
+ * its bytes on the link. */
+static void check_messages(const char *layout)
 {
     struct told f;
-    told_init(&f, "gpipe");
+    int n = 0;
+    told_init(&f, layout);
     for (int i = 0; i < f.x.n_moves; i++) {
         const struct explain_move *m = &f.x.moves[i];
+        const enum action_kind kind = m->gradient ? ACT_BACKWARD : ACT_FORWARD;
         if (m->kind != OP_RECV)
             continue;
+        n++;
         assert_int_equal(m->ranks[1] - m->ranks[0], m->gradient ? -1 : 1);
         assert_int_equal(m->in[0], 0);
         assert_true(fabs(m->end - m->start - f.rates.latency - TOKENS * DIM * 4 / f.rates.link) < 1e-12);
+        assert_true(span_of(&f, m->ranks[0], kind, m->micro)->end <= m->start);
+        assert_true(span_of(&f, m->ranks[1], kind, m->micro)->start >= m->end - 1e-12);
     }
+    assert_int_equal(n, 2 * 3 * 8);
     told_fini(&f);
+}
+
+TEST(messages_have_what_their_rank_computed)
+{
+    check_messages("gpipe");
+    check_messages("1f1b");
 }
 
 /* ---- memory ---- */
@@ -388,7 +412,7 @@ TEST(the_page_is_complete_in_itself)
     free(text);
     assert_ok(explain_svg_write(&f.x, "a & b", picture, &f.why));
     text = file_text(picture);
-    assert_non_null(strstr(text, "a &amp; b: forecast step of"));
+    assert_non_null(strstr(text, "a &amp; b: forecast of a step, "));
     assert_non_null(strstr(text, "</svg>"));
     free(text);
     assert_int_equal(explain_page_write(&f.x, "x", "", "absent/page.html", &f.why), ERR_NOTFOUND);
