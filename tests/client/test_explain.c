@@ -26,12 +26,13 @@ struct told {
     struct why why;
 };
 
-static void programs_init(struct told *f, const char *layout)
+static void programs_init(struct told *f, const char *layout, const char *const *sets, int n_sets)
 {
     memset(f, 0, sizeof(*f));
     const struct explain_layout *l = explain_layout_find(layout);
     assert_non_null(l);
-    if (explain_layout_job(l, &f->job, &f->why) || graph_build(&f->job.model, f->job.train.seq, &f->graph, &f->why))
+    if (job_parse(layout, l->job, strlen(l->job), sets, n_sets, &f->job, &f->why) ||
+        graph_build(&f->job.model, f->job.train.seq, &f->graph, &f->why))
         fail_msg("%s: %s", layout, f->why.text);
     f->n = (int)f->job.parallel.workers;
     if (plan_compile_all(&f->job, &f->graph, MODE_TRAIN, f->n, f->programs, &f->why) ||
@@ -40,11 +41,16 @@ static void programs_init(struct told *f, const char *layout)
     f->rates = plan_rates_of(&f->job);
 }
 
-static void told_init(struct told *f, const char *layout)
+static void told_init_with(struct told *f, const char *layout, const char *const *sets, int n_sets)
 {
-    programs_init(f, layout);
+    programs_init(f, layout, sets, n_sets);
     if (explain_init(f->programs, &f->graph, f->n, &f->rates, NULL, &f->x, &f->why))
         fail_msg("%s: %s", layout, f->why.text);
+}
+
+static void told_init(struct told *f, const char *layout)
+{
+    told_init_with(f, layout, NULL, 0);
 }
 
 static void told_fini(struct told *f)
@@ -211,25 +217,60 @@ static void check_space(const struct told *f, const char *layout, int rank, enum
                  (long long)top, (long long)p->space_bytes[space]);
 }
 
+static void check_memory(const struct told *f, const char *layout)
+{
+    for (int r = 0; r < f->n; r++) {
+        struct plan_memory plan;
+        int64_t sum = 0;
+        plan_memory(&f->programs[r], DEVICE_CPU, &plan);
+        for (int s = 0; s < SPACE_COUNT; s++) {
+            assert_int_equal(f->x.ranks[r].reserved[s], plan.bytes[s]);
+            sum += f->x.ranks[r].reserved[s];
+        }
+        assert_int_equal(sum + plan.arena_bytes, plan.total_bytes);
+        assert_true(f->x.ranks[r].peak <= sum);
+    }
+    for (int r = 0; r<f->n; r += f->n> 1 ? f->n - 1 : 1)
+        for (enum buffer_space s = SPACE_GRAD; s <= SPACE_SHARED; s++)
+            check_space(f, layout, r, s);
+}
+
 TEST(memory_is_that_of_the_plan)
 {
     for (int i = 0; i < n_explain_layouts; i++) {
         struct told f;
         told_init(&f, explain_layouts[i].name);
-        for (int r = 0; r < f.n; r++) {
-            struct plan_memory plan;
-            int64_t sum = 0;
-            plan_memory(&f.programs[r], DEVICE_CPU, &plan);
-            for (int s = 0; s < SPACE_COUNT; s++) {
-                assert_int_equal(f.x.ranks[r].reserved[s], plan.bytes[s]);
-                sum += f.x.ranks[r].reserved[s];
-            }
-            assert_int_equal(sum + plan.arena_bytes, plan.total_bytes);
-            assert_true(f.x.ranks[r].peak <= sum);
-        }
-        for (int r = 0; r < f.n; r += f.n - 1)
-            for (enum buffer_space s = SPACE_GRAD; s <= SPACE_SHARED; s++)
-                check_space(&f, explain_layouts[i].name, r, s);
+        check_memory(&f, explain_layouts[i].name);
+        told_fini(&f);
+    }
+}
+
+/* Other ways to keep, to sum and to send values, over the ready-made layouts. */
+TEST(memory_is_that_of_the_plan_with_other_keys)
+{
+    static const struct {
+        const char *layout, *set[3];
+    } jobs[] = {
+        {"zero1", {"train.dtype=bfloat16"}},
+        {"zero2", {"train.dtype=bfloat16", "parallel.recompute=full"}},
+        {"zero3", {"parallel.reshard=false", "parallel.prefetch=2"}},
+        {"ddp", {"train.numerics=canonical"}},
+        {"zero3", {"train.numerics=canonical", "parallel.recompute=attention"}},
+        {"zero-bubble", {"parallel.schedule=zb-v", "parallel.chunks=2", "model.layers=8"}},
+        {"zero-bubble", {"parallel.schedule=zb-h2", "parallel.post_validation=true"}},
+        {"tensor", {"parallel.async_tp=true"}},
+        {"experts", {"parallel.expert_rows=1.25", "parallel.recompute=experts"}},
+        {"experts", {"parallel.expert_load=balanced", "parallel.recompute=experts"}},
+        {"gpipe", {"train.global_batch=3"}},
+        {"ring", {"model.window=20"}},
+    };
+    for (size_t i = 0; i < sizeof(jobs) / sizeof(jobs[0]); i++) {
+        struct told f;
+        int n = 0;
+        while (n < 3 && jobs[i].set[n])
+            n++;
+        told_init_with(&f, jobs[i].layout, jobs[i].set, n);
+        check_memory(&f, jobs[i].set[0]);
         told_fini(&f);
     }
 }

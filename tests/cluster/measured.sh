@@ -24,6 +24,13 @@ jq -e '.measured | .step == 2 and .epoch == 1 and (.ranks | length) == 2 and .se
 [ "$(grep -c '>measured</text>' "$tmp/step.svg")" = 2 ] || fail "the picture lacks the measured row of a rank"
 cut -d' ' -f1,2 "$tmp/ckpt/timeline/rank-1" | grep -q "exchange" || fail "rank 1 has no exchange"
 dtctl plan "$tmp/job.yaml" "${pipe[@]}" --measured "$tmp/ckpt" | grep -q "Measured   step 2 of epoch 1" || fail "plan --measured does not accept a checkpoint folder"
+dtctl explain "$tmp/job.yaml" "${pipe[@]}" --measured "$job" -o json >"$tmp/explained"
+jq -e --slurpfile m "$tmp/measured" '.measured and (.["end"] - $m[0].measured.seconds * 1e9 | fabs) < 2 and
+  (.moves | length) > 0 and (.["end"] as $last | .moves | all(.[8] >= 0 and .[8] <= .[9] and .[9] <= 1.5 * $last)) and
+  ([.moves[][10][]] | add) == ($m[0].forecast.bytes | add)' "$tmp/explained" >/dev/null || { head -c 600 "$tmp/explained"; fail "wrong data of the measured step"; }
+dtctl explain "$tmp/job.yaml" "${pipe[@]}" --measured "$tmp/ckpt" --html "$tmp/step.html" && grep -q '"measured":true' "$tmp/step.html" || fail "explain --measured writes no page"
+if dtctl explain ring --measured "$tmp/ckpt" 2>"$tmp/refused"; then fail "explain accepts the timeline of a job with another number of workers"; fi
+grep -q "has 2 workers, but this job has 4" "$tmp/refused" || { cat "$tmp/refused"; fail "the refusal of explain does not name both numbers of workers"; }
 if dtctl plan "$tmp/job.yaml" --set parallel.workers=3 --measured "$job" 2>"$tmp/refused"; then fail "plan accepts the timeline of a job with another number of workers"; fi
 grep -q "has 2 workers, but this plan has 3" "$tmp/refused" || { cat "$tmp/refused"; fail "the refusal does not name both numbers of workers"; }
 if dtctl plan "$tmp/job.yaml" --measured "$tmp" 2>"$tmp/refused"; then fail "plan accepts a folder without a timeline"; fi
