@@ -67,10 +67,11 @@ static void *grow(struct explain_run *k, void *all, int n, int *cap, size_t size
 
 /* ---- kinds ---- */
 
+/* By the names that compile/buffers.c and context_parallel.c give. */
 static bool is_gradient(const struct buffer *b)
 {
     size_t n = strlen(b->name);
-    return n > 5 && strcmp(b->name + n - 5, ".grad") == 0;
+    return (n > 5 && strcmp(b->name + n - 5, ".grad") == 0) || strstr(b->name, ".d_kv.");
 }
 
 static enum explain_kind kind_of(const struct explain *x, const struct buffer *b)

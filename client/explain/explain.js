@@ -145,11 +145,12 @@ const moveWords = {
   all_reduce: (m, w) => `All-reduce: ${w} sum ${values(m)}; all receive the sum.`,
   own_gather: (m, w) => `All-gather: ${w} gather the tokens of each other${layerText(m)}.`,
   own_scatter: (m, w) => `Reduce-scatter: ${w} sum their shares${layerText(m)}; each keeps the sum of its own tokens.`,
-  gather: (m, w) => `All-gather: ${w} gather numbers of each other${layerText(m)}.`,
+  gather: (m, w) => m.layer >= 0 ? `All-gather: ${w} send each other which experts their tokens have${layerText(m)}.`
+    : `All-gather: ${w} gather the parts of the loss that each has computed.`,
   recv: (m, w) => `Rank ${m.members[0]} sends the ${m.gradient ? 'gradients' : 'activations'}` +
     (m.micro >= 0 ? ` of microbatch ${m.micro}` : '') + ` to rank ${m.members[1]}.`,
-  shift: (m, w) => `Ring: ${w} pass keys and values${m.gradient ? ' (and their gradients)' : ''} on to the next rank` +
-    `${layerText(m)}.`,
+  shift: (m, w) => m.axes === 'tp' ? `Ring: ${w} pass tokens on to the next rank${layerText(m)}.`
+    : `Ring: ${w} pass ${m.gradient ? 'the gradients of ' : ''}keys and values on to the next rank${layerText(m)}.`,
   exchange: (m, w) => m.back ? `All-to-all: rows return from the experts to the ranks of their tokens${layerText(m)}.`
     : `All-to-all: ${w} send the rows of tokens to the ranks of their experts${layerText(m)}.`,
   borrow: (m, w) => `${w} borrow the matrices of busy experts${layerText(m)}.`,

@@ -135,6 +135,21 @@ TEST(moves_bring_what_arithmetic_says)
     assert_int_equal(moved(&f, OP_UNIT_SCATTER, EXPLAIN_GRAD, &n), 2 * 3 * PARAMS * 4);
     assert_int_equal(n, 2 * 6);
     told_fini(&f);
+    told_init(&f, "ring");
+    /* In 4 layers and 8 microbatches on 4 ranks keys and values make 3 hops, forward and again backward, and their
+     * gradients 4, back to their rank. A hop brings a quarter of the tokens to each rank: 256 columns of each. */
+    int kv = 0, grads = 0;
+    for (int i = 0; i < f.x.n_moves; i++) {
+        const struct explain_move *m = &f.x.moves[i];
+        if (m->kind != OP_SHIFT)
+            continue;
+        *(m->gradient ? &grads : &kv) += 1;
+        assert_int_equal(m->turn, 3); /* from the rank before */
+        assert_int_equal(m->in[2], TOKENS / 4 * 2 * DIM * 4);
+    }
+    assert_int_equal(kv, 8 * 4 * (3 + 3));
+    assert_int_equal(grads, 8 * 4 * 4);
+    told_fini(&f);
     told_init(&f, "tensor-whole");
     /* One sum of all tokens for attention and one for the feed-forward in each layer, forward and backward, and one
      * for the embedding's rows and one behind the head: 8 microbatches, two ranks. */
