@@ -18,7 +18,7 @@ _dtctl_command() { # the first word that is neither an option nor an option's va
 
 _dtctl() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
-  local commands="up down submit run status metrics logs why cancel rm rerun resume plan explain ckpt data generate node store cluster version help"
+  local commands="up down submit run status metrics logs why cancel rm rerun resume plan explain ckpt data generate node store cluster web version help"
   local global="--dtd-dir --output --help" command at options="" sub=""
   read -r command at <<<"$(_dtctl_command)"
   COMPREPLY=()
@@ -54,6 +54,7 @@ _dtctl() {
   node) sub="drain undrain" options="--reason" ;;
   cluster) sub="init token join status leave remove rotate recover" options="--name --listen --advertise --domain --uses --hours --yes --wait" ;;
   store) sub="open ls close" options="--name" ;;
+  web) options="--open --port" ;;
   data) sub="prepare info show tokenize" options="--tokenizer --tokenizer-file --lowercase --raw --format --field --bos --eos --vocab-from --cache --samples --special" ;;
   esac
   if [[ $cur == -* ]]; then

@@ -403,7 +403,7 @@ TEST(generate_hands_its_line_to_the_worker)
     run_expect(&r, 0,
                "./dtctl generate ckpt --top-p 0.9 --min-p 0.1 --repetition-penalty 1.2 --stop a --stop 'b c' "
                "--ignore-eos --prompts many.txt --batch 3");
-    expect_text(r.out, "|--prompts|many.txt|--tokens|100|--top-p|0.9|--min-p|0.1|--repetition-penalty|1.2|--batch|3|"
+    expect_text(r.out, "|--prompts|many.txt|--top-p|0.9|--min-p|0.1|--repetition-penalty|1.2|--batch|3|"
                        "--stop|a|--stop|b c|--ignore-eos|\n");
     run_expect(&r, 0, "./dtctl generate ckpt/step-5 -o jsonl --prompts many.txt");
     expect_text(r.out, "\"prompt\": \"hi\", \"text\": \"hi all\", \"checkpoint\": ");
