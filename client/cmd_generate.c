@@ -282,7 +282,7 @@ static int worker_exec(const struct generate_args *args, const char *step_dir)
 struct generate_results {
     struct global *global;
     const char *step_dir;
-    json_t *list; /* NULL: an object is printed as soon as it comes */
+    json_t *list; /* NULL: each object is printed as soon as it comes */
 };
 
 /* Adds the checkpoint to the object. */
@@ -353,18 +353,19 @@ static int worker_read(const struct generate_args *args, const struct generate_r
     return worker ? worker : code;
 }
 
-/* One prompt gives an object, several an array, or with jsonl a line each. The answers before a turn that failed are
- * printed too. */
+/* One prompt gives an object, several an array, or with jsonl a line each as it comes. If it fails there is no output,
+ * except for the answers before the turn of a conversation that failed. */
 static int generate_json(struct generate_args *args, const char *step_dir)
 {
-    const bool array = (args->prompts || (args->chat && !args->prompt)) && args->global->format == OUT_JSON;
-    struct generate_results r = {args->global, step_dir, array ? json_array() : NULL};
-    if (array && !r.list)
+    const bool conversation = args->chat && !args->prompt, several = args->prompts || conversation;
+    struct generate_results r = {args->global, step_dir, args->global->format == OUT_JSON ? json_array() : NULL};
+    if (args->global->format == OUT_JSON && !r.list)
         return command_fail(ERR_NOMEM, NULL);
     args->json = true;
     int code = worker_read(args, &r);
-    if (array && (!code || (args->chat && json_array_size(r.list)))) {
-        const int printed = command_json(args->global, json_incref(r.list));
+    json_t *all = several ? r.list : json_array_get(r.list, 0);
+    if (all && (!code || (conversation && json_array_size(r.list)))) {
+        const int printed = command_json(args->global, json_incref(all));
         code = code ? code : printed;
     }
     json_decref(r.list);
