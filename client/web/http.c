@@ -26,7 +26,7 @@
 #define BODY_MAX 4096
 #define IDLE_S 30 /* until a connection that neither reads nor writes is closed */
 #define BLOCK_BYTES 4096
-#define FILES_MAX 32
+#define FILES_MAX 64 /* of the page */
 
 struct packed_file {
     char etag[24];
