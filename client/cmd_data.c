@@ -19,7 +19,7 @@ struct data_args {
     int n_files, n_tokenizer_files;
     enum tokenizer_kind tokenizer;
     bool lowercase, raw;
-    const char *cache, *vocab_from, *format, *field, *bos, *eos;
+    const char *cache, *vocab_from, *format, *field, *label, *bos, *eos;
 };
 
 static const struct argp_option cache_option[] = {
@@ -34,8 +34,10 @@ static const struct argp_option prepare_options[] = {
     {"raw", 'r', 0, 0, "Take the bytes of files as they are, whatever they contain", 0},
     {"format", 'F', "FORMAT", 0, "Format of the files (data.format; default: auto, by content)", 0},
     {"field", 'k', "KEY", 0, "Key or column of the text in files of documents (data.field)", 0},
+    {"label", 'L', "KEY", 0, "Key or column of the class of each text, for models with labels (data.label)", 0},
     {"bos", 'b', "TOKEN", 0, "Token before each document: file (default), none, always, or its text (data.bos)", 0},
-    {"eos", 'e', "TOKEN", 0, "Token behind each document: auto (default), none, always, or its text (data.eos)", 0},
+    {"eos", 'e', "TOKEN", 0, "Token behind each document: auto (default), file, none, always, or its text (data.eos)",
+     0},
     {"vocab-from", 'v', "HASH", 0,
      "words, split and bpe: use the vocabulary of another prepared set (for validation data)", 0},
     {0}};
@@ -109,6 +111,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case 'k':
         a->field = arg;
+        return 0;
+    case 'L':
+        a->label = arg;
         return 0;
     case 'b':
         a->bos = arg;
@@ -219,6 +224,7 @@ static int prepare(struct data_args *args)
                                    .tables = table_rows,
                                    .containers = &table_containers,
                                    .field = args->field,
+                                   .label = args->label,
                                    .bos = args->bos,
                                    .eos = args->eos,
                                    .tokenizer_files = args->tokenizer_files,

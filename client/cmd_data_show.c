@@ -24,6 +24,7 @@ struct shown {
     int64_t n; /* tokens that are shown */
     int32_t ids[SHOWN_TOKENS];
     uint8_t weights[SHOWN_TOKENS];
+    int32_t label; /* -1: none */
     struct buf text;
 };
 
@@ -75,7 +76,11 @@ static err_t load(const struct data_set *d, int64_t at, struct shown *s)
     err = err ? err : data_copy(d, s->document.begin, s->n, s->ids);
     err = err ? err : data_weights(d, s->document.begin, s->n, s->weights);
     s->text.len = 0;
-    for (int64_t i = 0; !err && i < s->n; i++)
+    const int64_t text = data_labels(d) && s->n == n ? n - 1 : s->n; /* the last token is the label */
+    s->label = -1;
+    if (!err && data_labels(d))
+        err = data_copy(d, s->document.end - 1, 1, &s->label);
+    for (int64_t i = 0; !err && i < text; i++)
         err = tokenizer_decode(data_tokenizer(d), s->ids[i], &s->text);
     return err;
 }
@@ -154,6 +159,8 @@ static err_t print_sample(void *arg, const struct shown *s)
         printf("\ntokens from %" PRId64, s->document.begin);
     if (s->n < n)
         printf(", the first %" PRId64, s->n);
+    if (s->label >= 0)
+        printf(" with the label, which is %d", s->label);
     if (data_weighted(d))
         printf(" (%" PRId64 " in the loss)", counted);
     printf(":\n");
@@ -166,6 +173,8 @@ static err_t show_text(const struct data_set *d, const struct show_args *a)
     printf("%s  %" PRId64 " tokens, vocabulary %" PRId64, a->hash, data_tokens(d), data_vocab(d));
     if (data_documents(d))
         printf(", %" PRId64 " documents", data_documents(d));
+    if (data_labels(d))
+        printf(", %" PRId64 " labels", data_labels(d));
     printf("%s\n", data_weighted(d) ? ", with a loss mask" : "");
     print_sources(d);
     return each_sample(d, a->samples, print_sample, (void *)d);
@@ -196,6 +205,8 @@ static err_t add_sample(void *arg, const struct shown *s)
         json_pack("{s:I, s:I, s:I, s:o, s:o, s:o}", "document", (json_int_t)s->document.number, "begin",
                   (json_int_t)s->document.begin, "end", (json_int_t)s->document.end, "ids", ids, "weights", weights,
                   "text", json_of_text(s->text.data ? (const char *)s->text.data : "", s->text.len));
+    if (sample && s->label >= 0)
+        json_object_set_new(sample, "label", json_integer(s->label));
     return json_array_append_new(arg, sample) ? ERR_NOMEM : OK;
 }
 

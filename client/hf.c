@@ -45,10 +45,10 @@ static bool name_of(const struct job_model *m, const struct hf_llama *llama, con
                     struct hf_tensor *ret)
 {
     ret->head_dim = 0;
-    if (m->arch == ARCH_LLAMA)
+    if (m->arch == ARCH_LLAMA && strcmp(ret->tensor->name, HF_SCORE) != 0)
         return llama_name(m, llama, family, ret);
     snprintf(ret->name, sizeof(ret->name), "%s", ret->tensor->name);
-    return m->arch == ARCH_GPT2;
+    return m->arch != ARCH_TRANSFORMER;
 }
 
 /* Adds the tensor, or each expert's rows of it. */
@@ -181,6 +181,62 @@ enum dtype hf_config_dtype(const json_t *config)
     return DT_NONE;
 }
 
+/* ---- models with labels: GPT2ForSequenceClassification and its relatives ---- */
+
+#define FOR_TEXT "ForCausalLM"
+#define FOR_GPT2 "LMHeadModel"
+#define FOR_LABELS "ForSequenceClassification"
+
+/* "LlamaForCausalLM" -> "LlamaForSequenceClassification" */
+static json_t *architecture_with_labels(const char *name)
+{
+    char text[128];
+    const size_t len = strlen(name);
+    const char *end = strstr(name, FOR_TEXT) ? strstr(name, FOR_TEXT) : strstr(name, FOR_GPT2);
+    snprintf(text, sizeof(text), "%.*s%s", (int)(end ? (size_t)(end - name) : len), name, FOR_LABELS);
+    return json_pack("[s]", text);
+}
+
+/* The names of the classes, of which transformers takes the number; those of the imported model are kept. */
+static bool label_names(json_t *config, int64_t labels)
+{
+    json_t *names = json_object(), *numbers = json_object();
+    bool made = names && numbers;
+    if (json_object_size(json_object_get(config, "id2label")) == (size_t)labels) {
+        json_decref(names);
+        json_decref(numbers);
+        return true;
+    }
+    for (int64_t i = 0; made && i < labels; i++) {
+        char number[24], name[32];
+        snprintf(number, sizeof(number), "%" PRId64, i);
+        snprintf(name, sizeof(name), "LABEL_%" PRId64, i);
+        made = !json_object_set_new(names, number, json_string(name)) &&
+               !json_object_set_new(numbers, name, json_integer(i));
+    }
+    made = !json_object_set_new(config, "id2label", names) && made;
+    return !json_object_set_new(config, "label2id", numbers) && made;
+}
+
+/* transformers reads the class at the last token that is not pad_token_id; a model of language has none, and its users
+ * set eos_token_id. */
+static bool labels_print(json_t *config, const struct job_model *m)
+{
+    const char *name = json_string_value(json_array_get(json_object_get(config, "architectures"), 0));
+    json_t *names = architecture_with_labels(name ? name : "");
+    const json_t *pad = json_object_get(config, "pad_token_id");
+    if (!m->labels) {
+        json_decref(names);
+        return true;
+    }
+    if (!json_is_integer(pad))
+        pad = json_object_get(config, "eos_token_id");
+    return !json_object_set_new(config, "architectures", names) &&
+           !json_object_set_new(config, "num_labels", json_integer(m->labels)) && label_names(config, m->labels) &&
+           !json_object_set_new(config, "pad_token_id",
+                                json_is_integer(pad) ? json_integer(json_integer_value(pad)) : json_null());
+}
+
 /* Keys that the checkpoint decides; all others of an imported config.json stay as they were. */
 static bool is_decided(const char *key)
 {
@@ -285,7 +341,7 @@ err_t hf_config_print(const struct job_model *m, const struct graph *g, int64_t 
                 !json_object_set_new(config, dtype_key, json_string(dtype_name(dtype))) &&
                 !json_object_set_new(config, "bos_token_id", gpt2_ids ? json_integer(GPT2_END) : json_null()) &&
                 !json_object_set_new(config, "eos_token_id", gpt2_ids ? json_integer(GPT2_END) : json_null()) &&
-                (!kept || kept_apply(config, kept, m));
+                (!kept || kept_apply(config, kept, m)) && labels_print(config, m);
     if (made)
         text = json_dumps(config, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
     err_t err = text ? buf_printf(ret, "%s\n", text) : ERR_NOMEM;
@@ -349,6 +405,25 @@ static err_t type_refused(const struct hf_config *c, const char *type)
                    type ? type : "", list, experts);
 }
 
+/* num_labels, or as many as id2label names; transformers assumes 2. */
+static err_t labels_read(const struct hf_config *c, struct job_model *m)
+{
+    const char *name = json_string_value(json_array_get(json_object_get(c->root, "architectures"), 0));
+    const json_t *names = hf_config_get(c, "id2label"), *problem = hf_config_get(c, "problem_type");
+    const json_int_t otherwise = json_object_size(names) ? (json_int_t)json_object_size(names) : 2;
+    if (!name || !strstr(name, FOR_LABELS))
+        return OK;
+    err_t err = hf_config_int(c, "num_labels", otherwise, &m->labels);
+    if (!err && (m->labels < 2 || m->labels > 65536))
+        err = why_set(c->why, ERR_UNSUPPORTED, "%s: %" PRId64 " labels; dtd supports 2 to 65536", HF_CONFIG, m->labels);
+    if (!err && problem &&
+        strcmp(json_string_value(problem) ? json_string_value(problem) : "", "single_label_classification") != 0)
+        err = why_set(c->why, ERR_UNSUPPORTED,
+                      "%s: problem_type is not single_label_classification; dtd supports one class for each text",
+                      HF_CONFIG);
+    return err;
+}
+
 static err_t model_read(const struct hf_config *c, struct job_model *m, int64_t *ret_positions)
 {
     const char *type = json_string_value(json_object_get(c->root, "model_type"));
@@ -362,6 +437,7 @@ static err_t model_read(const struct hf_config *c, struct job_model *m, int64_t 
     err_t err = gpt2    ? gpt2_read(c, m, ret_positions)
                 : llama ? hf_llama_read(c, llama, m, ret_positions)
                         : family_read(c, family, m, ret_positions);
+    err = err ? err : labels_read(c, m);
     return err ? err : hf_config_rest(c, gpt2 ? NULL : llama ? llama_knows : experts_know);
 }
 

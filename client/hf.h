@@ -17,6 +17,7 @@
 #define HF_CONFIG "config.json"
 #define HF_MODEL "model.safetensors"
 #define HF_INDEX "model.safetensors.index.json"
+#define HF_SCORE "score.weight" /* the head of a model with labels, here and there */
 /* Default size of a file, close to the 5 GB that transformers 4 writes. */
 #define HF_SHARD_BYTES ((int64_t)5 << 30)
 

@@ -6,6 +6,7 @@
 
 #include "client/spec.h"
 #include "common/base/file.h"
+#include "common/base/rng.h"
 #include "common/conf/job_rules.h"
 #include "common/plan/models/build.h"
 
@@ -217,6 +218,7 @@ static err_t model_compare(struct importing *m)
                 {"ffn", a->ffn, b->ffn},
                 {"vocab", a->vocab, b->vocab},
                 {"tied", a->tied, b->tied},
+                {"labels", a->labels, b->labels ? b->labels : a->labels}, /* a model of language may get a new head */
                 {"head_dim", job_head_dim(a), job_head_dim(b)},
                 {"qkv_bias", a->qkv_bias, b->qkv_bias},
                 {"out_bias", a->out_bias, b->out_bias},
@@ -456,7 +458,7 @@ static err_t head_decide(struct importing *m)
     const struct hf_weight *head = hf_source_find(&m->source, head_name(m));
     const struct hf_weight *embedding = hf_source_find(&m->source, embedding_name(m));
     bool equal;
-    if (!m->model.tied || !head || !embedding)
+    if (!m->model.tied || !head || !embedding || m->job.model.labels)
         return OK;
     err_t err = weights_equal(m, head, embedding, &equal);
     if (err || equal)
@@ -522,10 +524,24 @@ static err_t fused_check(struct importing *m, const struct safetensor *have, con
                           HF_CONFIG);
 }
 
+/* A model of language has no head for labels: the training begins with a new one. */
+static bool is_new(const struct importing *m, const struct hf_tensor *h)
+{
+    return !m->model.labels && strcmp(h->name, HF_SCORE) == 0 && !hf_source_find(&m->source, h->name);
+}
+
 static err_t tensor_check(struct importing *m, const struct hf_tensor *want)
 {
     int parts;
     const struct hf_weight *w = weight_find(m, want, &parts);
+    if (is_new(m, want)) {
+        hf_source_warn(&m->source,
+                       "%s is a model of language: %s of %" PRId64
+                       " labels is new, with random numbers of the standard "
+                       "deviation %g from train.seed, and the head of the vocabulary is left out",
+                       m->x->dir, want->name, want->rows, want->tensor->init_std);
+        return OK;
+    }
     if (!w)
         return why_set(m->why, ERR_INVALID, "%s has no tensor %s, which its %s requires", m->x->dir, want->name,
                        HF_CONFIG);
@@ -561,6 +577,10 @@ static bool is_ignored(const struct importing *m, const char *name)
                                        ".attention.bias",      ".attention.masked_bias",
                                        ".rotary_emb.inv_freq", ".position_ids"};
     size_t n = strlen(name);
+    const struct hf_llama *f = family_of(m);
+    if (m->job.model.labels &&
+        (strcmp(name, head_name(m)) == 0 || (f && strcmp(name, hf_llama_rest(f, "output.bias")) == 0)))
+        return true;
     for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++)
         if (n > strlen(ends[i]) && strcmp(name + n - strlen(ends[i]), ends[i]) == 0)
             return true;
@@ -588,6 +608,12 @@ static err_t rows_read(struct importing *m, const struct hf_tensor *h, float *da
     const struct hf_weight *w = weight_find(m, h, &parts);
     const int64_t n = h->rows * h->cols, at = parts ? ((int64_t)h->expert * parts + h->fused_part) * n : 0;
     err_t err = OK;
+    if (is_new(m, h)) { /* as training would start it (engine_fill_state) */
+        for (int64_t i = 0; i < n; i++)
+            data[i] =
+                (float)(h->tensor->init_std * rng_normal(m->job.train.seed, rng_stream(h->tensor->name), (uint64_t)i));
+        return OK;
+    }
     if (!h->unit)
         return safetensors_read(&w->file->file, w->tensor, at, n, DT_F32, data, m->why);
     for (int64_t r = 0; !err && r < h->rows; r += h->unit)

@@ -133,7 +133,7 @@ static char *name_clean(const char *name, const char *prefix)
             break;
     }
     *to = '\0';
-    if (strncmp(ret, prefix, strlen(prefix)) != 0 && strncmp(ret, "lm_head.", 8) != 0 &&
+    if (strncmp(ret, prefix, strlen(prefix)) != 0 && strncmp(ret, "lm_head.", 8) != 0 && strcmp(ret, HF_SCORE) != 0 &&
         strncmp(ret, "embed_out.", 10) != 0) {
         memmove(ret + strlen(prefix), ret, strlen(ret) + 1);
         memcpy(ret, prefix, strlen(prefix));

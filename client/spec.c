@@ -255,6 +255,7 @@ static err_t set_prepare(const struct job_spec *job, const struct data_files *f,
                                    .field = job->data.field,
                                    .bos = job->data.bos,
                                    .eos = job->data.eos,
+                                   .label = job->model.labels ? job->data.label : NULL,
                                    .template = job->data.template,
                                    .tokenizer_files = job->data.tokenizer_files,
                                    .n_tokenizer_files = job->data.n_tokenizer_files,
@@ -351,7 +352,7 @@ static err_t set_check(const struct job_spec *job, const char *what, const char 
     err_t err = data_open(job->data.cache, hash, &set, why);
     if (err)
         return why_prefix(why, err, "%s", what);
-    err = view_open(set, &job->data, job->train.seq, &view, why);
+    err = view_open(set, &job->data, job->train.seq, job->model.labels, &view, why);
     if (err) {
         why_prefix(why, err, "%s", what);
     } else {

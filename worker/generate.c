@@ -19,6 +19,7 @@
 #include "worker/step/snapshot.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -70,7 +71,12 @@ static err_t read_spec(struct generator *g, struct why *why)
     if (!err)
         err = job_parse(CKPT_JOB_FILE, (const char *)yaml.data, yaml.len, NULL, 0, &g->job, why);
     buf_fini(&yaml);
-    return err;
+    return err || !g->job.model.labels
+               ? err
+               : why_set(why, ERR_UNSUPPORTED,
+                         "%s classifies texts (model.labels %" PRId64 ") and generates none; export it with dtctl ckpt "
+                         "export and use it with transformers",
+                         g->ask->checkpoint, g->job.model.labels);
 }
 
 static err_t read_tokenizer(struct generator *g, struct why *why)

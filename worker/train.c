@@ -100,7 +100,7 @@ static err_t open_split(const struct train *t, const char *hash, const char *wha
     err_t err = data_open(t->job.data.cache, hash, &ret->set, why);
     if (err)
         return why_prefix(why, err, "%s data", what);
-    err = view_open(ret->set, &t->job.data, t->job.train.seq, &ret->view, why);
+    err = view_open(ret->set, &t->job.data, t->job.train.seq, t->job.model.labels, &ret->view, why);
     if (err)
         return why_prefix(why, err, "%s data", what);
     ret->n = view_samples(ret->view);

@@ -526,6 +526,11 @@ static const struct schema_row rows[] = {
     {FLOAT(model.logit_cap, 0, 1e6, "0", FIXED,
            "Logits x become c tanh(x / c) with this c (llama; final_logit_softcapping of Gemma 2). 0: they do not.")},
     {BOOL(model.tied, "false", FIXED, tied_help)},
+    {INT(model.labels, 0, 65536, "0", FIXED,
+         "Classes of a text: the head has a row for each in place of the vocabulary, and the loss is the cross entropy "
+         "of "
+         "the text's class at its last token (gpt2, llama). Each row of data.train has a text and its class, an "
+         "integer from 0 on in data.label. 0: a language model.")},
     {BOOL(model.causal, "false", FIXED,
           "Causal attention mask (transformer; the other architectures always have one). Without it every token "
           "attends to later tokens too, including the one that it should predict.")},
@@ -605,13 +610,14 @@ static const struct schema_row rows[] = {
     {TEXT(
         data.field, check_short, "\"\"", FREE,
         "Key or column of the text in files of documents. \"\": text, input_ids, messages, or prompt and completion.")},
+    {TEXT(data.label, check_short, "label", FREE, "Key or column of the class of a row's text, with model.labels.")},
     {TEXT(data.bos, check_short, "\"\"", FREE,
           "Token before each document. \"\" or file: what the tokenizer file's post-processor puts there. none. "
           "always: the "
           "token with a usual name. Else the text of a token, such as <s>. For token ids: where documents begin.")},
     {TEXT(data.eos, check_short, "\"\"", FREE,
           "Token behind each document. \"\" or auto: always, if the tokenizer has a token with a usual name. none. "
-          "always. "
+          "always. file: what the tokenizer's file puts behind a text; with model.labels auto is this. "
           "Else the text of a token, such as </s>. For token ids: where documents end.")},
     {BOOL(data.raw, "false", FREE,
           "Train on the bytes of files as they are, whatever they contain. Without it, formats are recognised, and "

@@ -104,6 +104,7 @@ struct job_model {
     char *rope_layers;
     double rope_local_theta; /* of layers with 'l'; 0: there are none */
     bool tied;               /* head shares the embedding table */
+    int64_t labels;          /* classes of a text, which the head gives in place of tokens; 0: a language model */
     bool causal;             /* transformer: mask later tokens; the other architectures always do */
     /* A mixture of experts in place of the feed-forward (llama); experts 0: none, and the other fields are not used. */
     int64_t experts, experts_per_token;
@@ -173,6 +174,7 @@ struct job_data {
     int n_tokenizer_files;
     bool lowercase;
     char *format, *field, *bos, *eos; /* as in struct data_prepare */
+    char *label;                      /* the same, if the model has labels */
     bool raw;                         /* take files as they are, as text */
     /* A mixture: for each item of `train`, which then keeps its pattern, its weight and the most passes over it. Both
      * are decimal numbers; n_weights 0: all files of `train` are joined into one source. */

@@ -427,6 +427,24 @@ static bool packing_broken(const struct job_spec *j, char ret[SENTENCE])
                   "wrapped");
 }
 
+static bool labels_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    const struct job_data *d = &j->data;
+    if (!j->model.labels)
+        return false;
+    if (j->model.labels == 1)
+        return BROKEN("one class leaves nothing to learn: write at least 2");
+    if (j->model.arch == ARCH_TRANSFORMER)
+        return BROKEN("transformer has no head of classes: write 0, or model.arch gpt2 or llama");
+    const char *key = d->documents == DOCUMENTS_SEPARATE ? "data.documents: joined"
+                      : d->packing == PACKING_BEST_FIT   ? "data.packing: wrapped"
+                      : d->stride                        ? "data.stride: 0"
+                      : d->template != CHAT_NONE         ? "data.template: none"
+                                                         : NULL;
+    return key &&
+           BROKEN("each sample is one text with its class, so texts neither share samples nor overlap: write %s", key);
+}
+
 static bool stride_broken(const struct job_spec *j, char ret[SENTENCE])
 {
     const int64_t stride = j->data.stride;
@@ -689,7 +707,7 @@ static bool post_validation_broken(const struct job_spec *j, char ret[SENTENCE])
                       "parallel.schedule zb-h2");
     if (j->model.experts)
         return BROKEN("the update of a model with experts needs the numbers of all ranks' routers: write false");
-    return p->schedule == PIPE_ZB_H2 && j->model.tied &&
+    return p->schedule == PIPE_ZB_H2 && j->model.tied && !j->model.labels &&
            BROKEN("the tied table is on the first and on the last rank, and its update needs the gradient of both: "
                   "write false, or parallel.schedule zb-v with parallel.chunks 2");
 }
@@ -841,6 +859,7 @@ static const struct rule rules[] = {
     {OVER(data.documents, documents_broken)},
     {OVER(data.packing, packing_broken)},
     {OVER(data.stride, stride_broken)},
+    {OVER(model.labels, labels_broken)},
     {OVER(data.weights, weights_broken)},
     {OVER(data.passes, passes_broken)},
     {OVER(data.tokenizer_files, tokenizer_files_broken)},

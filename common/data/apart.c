@@ -31,7 +31,8 @@ struct apart_head {
     uint32_t kind;
     int32_t err;
     int64_t row;
-    uint64_t n; /* bytes, or ids */
+    uint64_t n;    /* bytes, or ids */
+    int64_t label; /* -1: none */
 };
 
 /* ---- the child ---- */
@@ -107,9 +108,9 @@ static err_t flush(struct apart_child *c)
     return err;
 }
 
-static err_t send_head(struct apart_child *c, enum apart_kind kind, err_t err, int64_t row, uint64_t n)
+static err_t send_head(struct apart_child *c, enum apart_kind kind, err_t err, int64_t row, uint64_t n, int64_t label)
 {
-    const struct apart_head h = {.kind = kind, .err = err, .row = row, .n = n};
+    const struct apart_head h = {.kind = kind, .err = err, .row = row, .n = n, .label = label};
     return buf_append(&c->out, &h, sizeof(h));
 }
 
@@ -117,7 +118,7 @@ static err_t send_document(struct apart_child *c, const struct document *d)
 {
     enum apart_kind kind = d->text ? APART_TEXT : d->weights ? APART_WEIGHTED_IDS : APART_IDS;
     size_t n = d->text ? d->len : (size_t)d->n_ids;
-    err_t err = send_head(c, kind, OK, d->row, n);
+    err_t err = send_head(c, kind, OK, d->row, n, d->labelled ? d->label : -1);
     if (!err)
         err = d->text ? buf_append(&c->out, d->text, n) : buf_append(&c->out, d->ids, n * sizeof(*d->ids));
     if (!err && kind == APART_WEIGHTED_IDS)
@@ -127,8 +128,8 @@ static err_t send_document(struct apart_child *c, const struct document *d)
 
 static void send_error(struct apart_child *c, err_t err, const struct why *why)
 {
-    if (!send_head(c, APART_ERROR, err, 0, strlen(why->text)) && !buf_append(&c->out, why->text, strlen(why->text)) &&
-        flush(c))
+    if (!send_head(c, APART_ERROR, err, 0, strlen(why->text), -1) &&
+        !buf_append(&c->out, why->text, strlen(why->text)) && flush(c))
         _exit(1);
 }
 
@@ -141,7 +142,7 @@ static void run_child(struct apart_child *c, const struct doc_format *format, st
     bool end = false;
     limit_time();
     err_t err = format->open(in, o, &r, &why);
-    if (!err && (err = send_head(c, APART_OPENED, OK, 0, 0)) == OK)
+    if (!err && (err = send_head(c, APART_OPENED, OK, 0, 0, -1)) == OK)
         err = flush(c);
     while (!err && !end) {
         limit_time();
@@ -151,7 +152,7 @@ static void run_child(struct apart_child *c, const struct doc_format *format, st
     }
     if (err)
         send_error(c, err, &why);
-    else if (send_head(c, APART_END, OK, 0, 0) || flush(c))
+    else if (send_head(c, APART_END, OK, 0, 0, -1) || flush(c))
         _exit(1);
     _exit(0); /* nothing of the parent's is flushed or freed */
 }
@@ -274,6 +275,8 @@ static err_t apart_next(struct doc_reader *base, struct document *ret, bool *ret
     else if (h.kind == APART_TEXT && h.n <= (uint64_t)TABLE_MAX_TEXT)
         err = receive_into(r, h.n, &r->text, why);
     else if (h.kind != APART_END)
+        err = fail_nonsense(r, why);
+    if (!err && h.label != -1 && !document_label(&d, h.label))
         err = fail_nonsense(r, why);
     d.text = h.kind == APART_TEXT ? r->text.data : NULL;
     d.len = d.text ? h.n : 0;

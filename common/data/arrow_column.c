@@ -89,14 +89,16 @@ err_t arrow_column_batch(struct arrow_column *c, struct arrow_batch *b, struct w
     if (flat_element(&b->flat, b->nodes, c->field->node, 16, 0) != b->length || b->flat.bad)
         return arrow_column_fail(c, ERR_CORRUPT, "its length is not that of the record batch; the file is damaged",
                                  why);
+    const bool offsets = layout == ARROW_TEXT || layout == ARROW_LIST;
     err_t err = open_bits(c, b, i++, 0, &c->valid, why);
-    if (!err && layout != ARROW_FIXED_LIST)
+    c->child_valid.absent = true;
+    if (!err && offsets)
         err = open_lane(c, b, i++, &c->offsets, why);
-    if (!err && layout != ARROW_TEXT)
+    if (!err && (layout == ARROW_LIST || layout == ARROW_FIXED_LIST))
         err = open_bits(c, b, i++, 1, &c->child_valid, why);
     if (!err)
         err = open_lane(c, b, i, &c->data, why);
-    if (!err && layout != ARROW_FIXED_LIST && b->length > 0)
+    if (!err && offsets && b->length > 0)
         err = begin_offsets(c, why);
     return err;
 }
@@ -161,7 +163,7 @@ static err_t next_length(struct arrow_column *c, int64_t *ret, struct why *why)
 {
     int64_t end;
     *ret = c->field->fixed;
-    if (c->field->layout == ARROW_FIXED_LIST)
+    if (c->field->layout == ARROW_FIXED_LIST || c->field->layout == ARROW_INT)
         return OK;
     err_t err = read_offset(c, &end, why);
     if (!err && end < c->offset)

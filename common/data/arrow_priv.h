@@ -14,6 +14,7 @@ enum arrow_layout {
     ARROW_TEXT,       /* validity, offsets, bytes */
     ARROW_LIST,       /* validity, offsets; of the child: validity, integers */
     ARROW_FIXED_LIST, /* validity; of the child: validity, integers */
+    ARROW_INT,        /* validity, integers */
 };
 
 /* A column that may be read. */
@@ -21,7 +22,7 @@ struct arrow_field {
     char *name;
     enum arrow_layout layout;
     int offset_bytes; /* 4 or 8 */
-    int64_t fixed;    /* ARROW_FIXED_LIST: integers in each row */
+    int64_t fixed;    /* ARROW_FIXED_LIST: integers in each row; ARROW_INT: 1 */
     int int_bytes;    /* of an integer: 1, 2, 4 or 8 */
     bool is_signed;   /* the integer */
     size_t node;      /* index of its first node in a record batch; that of the child follows */

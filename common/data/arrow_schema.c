@@ -96,19 +96,23 @@ static err_t count_field(struct flat *f, struct flat_ref field, struct arrow_sch
     return err;
 }
 
-/* The integers of a list. */
-static bool read_child(struct flat *f, struct flat_ref field, struct arrow_field *ret)
+static bool read_int(struct flat *f, struct flat_ref field, struct arrow_field *ret)
 {
-    struct flat_ref children = flat_vector(f, field, FIELD_CHILDREN, 4);
-    struct flat_ref child = children.n == 1 ? flat_table_at(f, children, 0) : (struct flat_ref){0};
-    struct flat_ref type = flat_table(f, child, FIELD_TYPE);
+    struct flat_ref type = flat_table(f, field, FIELD_TYPE);
     int64_t bits = flat_int(f, type, 0, 4, 0);
-    if (field_type(f, child) != T_INT || is_dictionary(f, child) ||
+    if (field_type(f, field) != T_INT || is_dictionary(f, field) ||
         (bits != 8 && bits != 16 && bits != 32 && bits != 64))
         return false;
     ret->int_bytes = (int)bits / 8;
     ret->is_signed = flat_int(f, type, 1, 1, 0) != 0;
     return true;
+}
+
+/* The integers of a list. */
+static bool read_child(struct flat *f, struct flat_ref field, struct arrow_field *ret)
+{
+    struct flat_ref children = flat_vector(f, field, FIELD_CHILDREN, 4);
+    return children.n == 1 && read_int(f, flat_table_at(f, children, 0), ret);
 }
 
 static const char *read_type(struct flat *f, struct flat_ref field, struct arrow_field *ret)
@@ -127,6 +131,10 @@ static const char *read_type(struct flat *f, struct flat_ref field, struct arrow
         ret->fixed = flat_int(f, flat_table(f, field, FIELD_TYPE), 0, 4, 0);
         if (type == T_FIXED_LIST && ret->fixed < 0)
             f->bad = true;
+    }
+    if (type == T_INT && read_int(f, field, ret)) {
+        ret->layout = ARROW_INT;
+        ret->fixed = 1;
     }
     return types[type].name ? types[type].name : "unknown";
 }
@@ -147,7 +155,8 @@ static err_t add_field(struct flat *f, struct flat_ref field, struct arrow_schem
     static const enum table_kind kinds[] = {[ARROW_OTHER] = TABLE_OTHER,
                                             [ARROW_TEXT] = TABLE_BYTES,
                                             [ARROW_LIST] = TABLE_INTS,
-                                            [ARROW_FIXED_LIST] = TABLE_INTS};
+                                            [ARROW_FIXED_LIST] = TABLE_INTS,
+                                            [ARROW_INT] = TABLE_INT};
     s->columns[s->n++] = (struct table_column){.name = x->name, .kind = kinds[x->layout], .type = type};
     return count_field(f, field, s, 0);
 }

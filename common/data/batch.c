@@ -34,7 +34,8 @@ static err_t add_ids(struct batch *b, const struct document *d, struct batch_doc
 
 err_t batch_add(struct batch *b, const struct document *d, struct why *why)
 {
-    struct batch_doc doc = {.row = d->row, .at = b->text.len, .len = d->len};
+    struct batch_doc doc = {
+        .row = d->row, .at = b->text.len, .len = d->len, .labelled = d->labelled, .label = d->label};
     err_t err = d->n_ids ? add_ids(b, d, &doc) : buf_append(&b->text, d->text, d->len);
     return no_memory(why, err ? err : buf_append(&b->docs, &doc, sizeof(doc)));
 }
@@ -131,14 +132,25 @@ static err_t make_ids(struct batch *b, struct batch_doc *d, int64_t vocab, struc
     return no_memory(why, err);
 }
 
+/* A text that gives no tokens has nothing to classify. */
+static err_t add_label(struct batch *b, struct batch_doc *d, struct why *why)
+{
+    if (!d->labelled || !d->tokens)
+        return OK;
+    d->tokens++;
+    return no_memory(why, buf_append(&b->ids, &d->label, sizeof(d->label)));
+}
+
 static void encode(struct batch *b, const struct tokenizer *t, const struct doc_ends *ends, struct encoder *e)
 {
     struct batch_doc *docs = (struct batch_doc *)(void *)b->docs.data;
     size_t n = b->docs.len / sizeof(*docs);
     e->ids = &b->ids;
-    for (size_t i = 0; !b->err && i < n; i++)
+    for (size_t i = 0; !b->err && i < n; i++) {
         b->err = docs[i].is_ids ? make_ids(b, &docs[i], tokenizer_vocab(t), &b->why)
                                 : make_text(b, &docs[i], ends, e, &b->why);
+        b->err = b->err ? b->err : add_label(b, &docs[i], &b->why);
+    }
 }
 
 /* ---- threads ---- */

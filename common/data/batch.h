@@ -9,7 +9,8 @@
 struct batch_doc {
     int64_t row;
     size_t at, len; /* in batch.text; of ids: in batch.given, in elements */
-    bool is_ids, weighted;
+    bool is_ids, weighted, labelled;
+    int32_t label;
     int64_t tokens;
 };
 

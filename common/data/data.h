@@ -122,7 +122,10 @@ struct data_prepare {
     const struct format_row *tables;
     const struct data_containers *containers; /* for files in images; NULL: none */
     const char *field;                        /* key or column of the text; NULL or "": the format's default */
-    enum chat_template template;              /* of conversations; CHAT_NONE: they are refused */
+    /* Key or column of each document's class. The set then has the class as one more token behind the document's, and
+     * is for models with labels only. NULL or "": none is read. */
+    const char *label;
+    enum chat_template template; /* of conversations; CHAT_NONE: they are refused */
     const char *bos, *eos; /* tokens around each document, as doc_ends.h defines them; NULL or "": file and auto */
     int threads;           /* that encode documents; 0: one per usable CPU */
     void (*progress)(int64_t done_bytes, int64_t total_bytes, void *arg); /* may be NULL */
@@ -166,6 +169,12 @@ NODISCARD err_t data_sample(const struct data_set *d, int64_t seq, int64_t index
 
 /* Number of documents; 0: the set has no boundaries, because its text files are joined. */
 int64_t data_documents(const struct data_set *d);
+/* The largest class and one; 0: the documents have no labels. */
+int64_t data_labels(const struct data_set *d);
+/* Document `number`. With labels its last token is its class. ERR_INVALID: there is none. ERR_CORRUPT: as for
+ * data_document. */
+struct data_document;
+NODISCARD err_t data_document_at(const struct data_set *d, int64_t number, struct data_document *ret);
 /* Whether the source gave weights: tokens whose prediction does not count in the loss (prompts). */
 bool data_weighted(const struct data_set *d);
 /* For n tokens from token `at` on: 1 if the prediction of the token counts in the loss, else 0. ERR_INVALID: as for

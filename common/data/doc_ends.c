@@ -66,6 +66,8 @@ static err_t make_after(const struct tokenizer *t, const char *eos, struct doc_e
 {
     if (strcmp(eos, "none") == 0)
         return OK;
+    if (strcmp(eos, "file") == 0)
+        return tokenizer_template(t, true, &e->after, why);
     if (strcmp(eos, "auto") != 0)
         return put_token(t, "data.eos", eos, eos_names, &e->after, why);
     err_t err = tokenizer_template(t, true, &e->after, why);
@@ -78,7 +80,8 @@ static err_t make_simple(enum tokenizer_kind kind, const char *bos, const char *
                          struct why *why)
 {
     const char *name = index_tokenizer_name(kind);
-    bool words = kind == TOKENIZER_WORDS, always = strcmp(eos, "always") == 0, none = strcmp(eos, "none") == 0;
+    bool words = kind == TOKENIZER_WORDS, always = strcmp(eos, "always") == 0,
+         none = strcmp(eos, "none") == 0 || strcmp(eos, "file") == 0;
     if (strcmp(bos, "file") != 0 && strcmp(bos, "none") != 0)
         return why_set(why, ERR_INVALID,
                        "data.bos: the tokenizer %s has no token for the begin of a document; write none", name);

@@ -45,11 +45,34 @@ static err_t render_turns(struct preparation *x, int i, const struct document *d
 }
 
 static err_t read_documents(struct preparation *x, int i, int64_t skip, each_document_fn *each, void *arg)
+/* With labels, the last token of a document is followed by one whose number is the label (data.h). */
+static err_t check_label(struct preparation *x, const struct input *in, const struct doc_options *o,
+                         const struct document *d)
+{
+    const int64_t row = d->row;
+    if (!o->label)
+        return OK;
+    if (!d->labelled)
+        return why_set(x->why, ERR_UNSUPPORTED,
+                       "%s: row %" PRId64 " has no label (data.label): labels are read from JSON lines, Parquet, Arrow "
+                       "and HDF5",
+                       in->path, row);
+    if (d->n_turns || d->weights)
+                       "%s: row %" PRId64 " has a label beside %s: with labels only the label counts in the loss",
+                       in->path, row, d->n_turns ? "a conversation" : "a mask of the loss");
+    if (x->tokenizer && d->label >= tokenizer_vocab(x->tokenizer))
+                       "%s: row %" PRId64 ": label %d, but a tokenizer of %" PRId64 " tokens allows labels below that",
+                       in->path, row, d->label, tokenizer_vocab(x->tokenizer));
+    x->index.labels = d->label >= x->index.labels ? d->label + 1 : x->index.labels;
+    return OK;
+}
+
+static err_t read_documents(struct preparation *x, int i, each_document_fn *each, void *arg)
 {
     struct input_reader r;
     const struct input *in = &x->sources[i].input;
-    const char *field = x->p->field;
-    const struct doc_options o = {.field = field && field[0] ? field : NULL};
+    const char *field = x->p->field, *label = x->p->label;
+    const struct doc_options o = {.field = field && field[0] ? field : NULL, .label = label && label[0] ? label : NULL};
     bool end = false;
     int64_t reported = 0;
     err_t err = input_reader_open(in, &o, &r, x->why);
@@ -60,6 +83,9 @@ static err_t read_documents(struct preparation *x, int i, int64_t skip, each_doc
         err = preparation_stopped(x);
         err = err ? err : r.docs->ops->next(r.docs, &d, &end, x->why);
         if (!err && !end && skip-- <= 0)
+        err = r.docs->ops->next(r.docs, &d, &end, x->why);
+        if (!err && !end)
+            err = check_label(x, in, &o, &d);
             err = d.n_turns ? render_turns(x, i, &d, each, arg) : each(arg, i, &d);
         preparation_report(x, r.file.consumed - reported);
         reported = r.file.consumed;

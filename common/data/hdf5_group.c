@@ -48,6 +48,8 @@ static enum hdf5_kind kind_of(hid_t type, int dimensions)
         return HDF5_OTHER;
     if (class == H5T_STRING)
         return H5Tis_variable_str(type) > 0 ? HDF5_STRINGS : HDF5_OTHER;
+    if (class == H5T_INTEGER)
+        return HDF5_NUMBERS;
     return class == H5T_VLEN ? vlen_kind(type) : HDF5_OTHER;
 }
 
@@ -101,11 +103,9 @@ static bool is_hard(hid_t group, const char *name)
 
 static enum table_kind column_kind(enum hdf5_kind kind)
 {
-    static const enum table_kind kinds[] = {[HDF5_OTHER] = TABLE_OTHER,
-                                            [HDF5_STRINGS] = TABLE_BYTES,
-                                            [HDF5_BYTE_LISTS] = TABLE_BYTES,
-                                            [HDF5_INT_LISTS] = TABLE_INTS,
-                                            [HDF5_GRID] = TABLE_INTS};
+    static const enum table_kind kinds[] = {
+        [HDF5_OTHER] = TABLE_OTHER,    [HDF5_STRINGS] = TABLE_BYTES, [HDF5_BYTE_LISTS] = TABLE_BYTES,
+        [HDF5_INT_LISTS] = TABLE_INTS, [HDF5_GRID] = TABLE_INTS,     [HDF5_NUMBERS] = TABLE_INT};
     return kinds[kind];
 }
 

@@ -62,7 +62,7 @@ static err_t open_rows(struct hdf5_reader *r, struct why *why)
         rows->io = &r->io;
         err = hdf5_rows_open(rows, &r->group, r->table.column[role], why);
         if (!err && r->n >= 0 && rows->rows != r->n)
-            err = why_set(why, ERR_INVALID, "%s: dataset %s has %" PRId64 " rows, but the token ids have %" PRId64,
+            err = why_set(why, ERR_INVALID, "%s: dataset %s has %" PRId64 " rows, but the dataset before has %" PRId64,
                           r->name, rows->column, rows->rows, r->n);
         r->n = rows->rows;
     }
@@ -87,7 +87,7 @@ static err_t open_group(struct hdf5_reader *r, const char *field, const char **r
 
 static err_t open_all(struct hdf5_reader *r, const struct doc_options *o, struct why *why)
 {
-    struct doc_options inside = {0};
+    struct doc_options inside = {.label = o ? o->label : NULL};
     err_t err = hdf5_driver_open(r->in, &r->io, &r->file, why);
     err = err ? err : open_group(r, o ? o->field : NULL, &inside.field, why);
     err = err ? err : table_choose(&r->table, r->name, r->group.columns, r->group.n, &inside, why);

@@ -23,6 +23,7 @@ enum hdf5_kind {
     HDF5_BYTE_LISTS, /* 1-D, variable-length lists of uint8 */
     HDF5_INT_LISTS,  /* 1-D, variable-length lists of other integers */
     HDF5_GRID,       /* 2-D integers: a row for each document */
+    HDF5_NUMBERS,    /* 1-D integers: one for each document */
 };
 
 /* The datasets and groups in a group, as columns. */

@@ -131,14 +131,20 @@ static err_t read_extent(struct hdf5_rows *r, struct why *why)
     return OK;
 }
 
+/* Integers of one size, in one or two dimensions; numbers are rows of width 1. */
+static bool is_plain(const struct hdf5_rows *r)
+{
+    return r->kind == HDF5_GRID || r->kind == HDF5_NUMBERS;
+}
+
 /* The rows of a batch, and the memory that libhdf5 needs to keep the chunks of one row. */
 static err_t plan_batches(struct hdf5_rows *r, hid_t plist, int64_t *ret_cache, struct why *why)
 {
     hsize_t chunk[2] = {1, 1};
-    bool grid = r->kind == HDF5_GRID;
+    const bool grid = is_plain(r);
     int64_t row_bytes = grid ? (r->width ? r->width : 1) * 8 : 16;
     bool chunked = H5Pget_layout(plist) == H5D_CHUNKED;
-    if (chunked && H5Pget_chunk(plist, grid ? 2 : 1, chunk) < 0)
+    if (chunked && H5Pget_chunk(plist, r->kind == HDF5_GRID ? 2 : 1, chunk) < 0)
         return fail_rows(r, "its chunks", why);
     if (chunk[0] == 0 || chunk[1] == 0 || chunk[0] > (hsize_t)MAX_CHUNK / 8 ||
         chunk[1] > (hsize_t)MAX_CHUNK / 8 / chunk[0])
@@ -189,7 +195,7 @@ static hid_t memory_type(const struct hdf5_rows *r)
 {
     if (r->kind == HDF5_BYTE_LISTS || r->kind == HDF5_INT_LISTS)
         return H5Tvlen_create(r->kind == HDF5_BYTE_LISTS ? H5T_NATIVE_UINT8 : H5T_NATIVE_INT64);
-    if (r->kind == HDF5_GRID)
+    if (is_plain(r))
         return H5Tcopy(H5T_NATIVE_INT64);
     return H5Dget_type(r->set); /* strings as they are: no conversion between ASCII and UTF-8 */
 }
@@ -213,7 +219,7 @@ err_t hdf5_rows_open(struct hdf5_rows *r, const struct hdf5_group *g, int column
 
 static size_t cell_bytes(const struct hdf5_rows *r)
 {
-    if (r->kind == HDF5_GRID)
+    if (is_plain(r))
         return (size_t)r->width * sizeof(int64_t);
     return r->kind == HDF5_STRINGS ? sizeof(char *) : sizeof(hvl_t);
 }
@@ -248,7 +254,7 @@ static err_t load_row(struct hdf5_rows *r, int64_t row, struct why *why)
     if (row >= r->first && row < r->first + r->loaded)
         return OK;
     err_t err = read_batch(r, row, n, why);
-    if (err == ERR_CORRUPT && n > 1 && r->kind != HDF5_GRID) /* many long values: one at a time */
+    if (err == ERR_CORRUPT && n > 1 && !is_plain(r)) /* many long values: one at a time */
         err = read_batch(r, row, 1, why);
     if (err)
         r->loaded = 0;

@@ -5,6 +5,7 @@
 
 #include "common/data/cache.h"
 #include "common/data/sha.h"
+#include "common/data/source.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -115,6 +116,8 @@ static err_t add_version_2(const struct data_index *x, json_t *object)
                                        x->documents_sha256, "weights_sha256", x->weights_sha256, "sources", sources)
                            : NULL;
     int rc = more ? json_object_update(object, more) : -1;
+    if (!rc && x->labels)
+        rc = json_object_set_new(object, "labels", json_integer(x->labels));
     json_decref(more);
     return rc ? ERR_NOMEM : OK;
 }
@@ -269,15 +272,18 @@ static bool hash_or_none(const char *hash)
 
 static err_t parse_version_2(json_t *object, struct data_index *x, struct why *why)
 {
-    json_int_t documents;
+    json_int_t documents, labels = 0;
     const char *documents_sha256, *weights_sha256;
     json_t *sources;
-    if (json_unpack(object, "{s:I,s:s,s:s,s:o}", "documents", &documents, "documents_sha256", &documents_sha256,
-                    "weights_sha256", &weights_sha256, "sources", &sources))
+    if (json_unpack(object, "{s:I,s:s,s:s,s:o,s?I}", "documents", &documents, "documents_sha256", &documents_sha256,
+                    "weights_sha256", &weights_sha256, "sources", &sources, "labels", &labels))
         return corrupt(why, "a field is missing or has the wrong type");
     if (documents < 0 || documents > INDEX_MAX_DOCUMENTS || documents > x->tokens || !hash_or_none(documents_sha256) ||
         !hash_or_none(weights_sha256) || !documents != !documents_sha256[0])
         return corrupt(why, "the number of documents or a hash is out of range");
+    if (labels < 0 || labels > DOC_MAX_LABEL + 1 || (labels && !documents))
+        return corrupt(why, "the number of labels is out of range");
+    x->labels = labels;
     x->documents = documents;
     memcpy(x->documents_sha256, documents_sha256, strlen(documents_sha256) + 1);
     memcpy(x->weights_sha256, weights_sha256, strlen(weights_sha256) + 1);

@@ -51,6 +51,7 @@ struct data_index {
     /* Version 2. A set without any of this is written as version 1, which older programs read. */
     int64_t documents;                             /* ends in documents.bin; 0: no boundaries */
     char documents_sha256[65], weights_sha256[65]; /* "": there is no such file */
+    int64_t labels;                                /* the largest class of a document and one; 0: they have none */
     int n_sources;
     struct index_source *sources;
 };

@@ -20,10 +20,11 @@ enum line_key {
     KEY_MESSAGES,
     KEY_PROMPT,
     KEY_COMPLETION,
+    KEY_LABEL, /* the one of doc_options, if it has a name */
     KEYS
 };
-static const char *const key_names[KEYS] = {"text",           "input_ids", "labels", "loss_mask",
-                                            "attention_mask", "messages",  "prompt", "completion"};
+static const char *const key_names[KEYS] = {"text",     "input_ids", "labels",     "loss_mask", "attention_mask",
+                                            "messages", "prompt",    "completion", ""};
 
 enum line_kind { KIND_NONE, KIND_TEXT, KIND_IDS, KIND_MESSAGES, KIND_PROMPT };
 static const char *const kind_names[] = {
@@ -44,6 +45,7 @@ struct jsonl_reader {
     struct doc_reader base;
     struct byte_stream *in;
     char *field; /* NULL: the keys tell the kind */
+    char *label; /* NULL: no label is read */
     enum line_kind kind;
     uint8_t *bytes;
     size_t from, len, cap; /* bytes[from, len) are not used yet */
@@ -122,14 +124,21 @@ static err_t next_line(struct jsonl_reader *r, const uint8_t **ret, size_t *ret_
 
 /* ---- keys ---- */
 
+static bool is_key(const char *key, const uint8_t *name, size_t len)
+{
+    return key && strlen(key) == len && memcmp(key, name, len) == 0;
+}
+
 static enum line_key find_key(const struct jsonl_reader *r, const uint8_t *name, size_t len)
 {
+    if (is_key(r->label, name, len))
+        return KEY_LABEL;
     if (r->field)
-        return strlen(r->field) == len && memcmp(r->field, name, len) == 0 ? KEY_TEXT : KEYS;
+        return is_key(r->field, name, len) ? KEY_TEXT : KEYS;
     int i = 0;
-    while (i < KEYS && (strlen(key_names[i]) != len || memcmp(key_names[i], name, len) != 0))
+    while (i < KEY_LABEL && (strlen(key_names[i]) != len || memcmp(key_names[i], name, len) != 0))
         i++;
-    return (enum line_key)i;
+    return i < KEY_LABEL ? (enum line_key)i : KEYS;
 }
 
 static bool read_string(struct jsonl_reader *r, struct json_scan *s, struct line_string *ret)
@@ -152,7 +161,9 @@ static err_t read_value(struct jsonl_reader *r, struct json_scan *s, enum line_k
 {
     if (key < KEYS && r->values[key])
         return why_set(why, ERR_INVALID, "%s: line %lld: the key %s occurs twice", r->in->name, (long long)r->row + 1,
-                       r->field ? r->field : key_names[key]);
+                       key == KEY_LABEL ? r->label
+                       : r->field       ? r->field
+                                        : key_names[key]);
     enum json_type type = json_scan_type(s);
     if (key < KEYS)
         r->values[key] = s->at;
@@ -473,6 +484,24 @@ static err_t make_turns(struct jsonl_reader *r, struct json_scan *s, struct docu
     return err;
 }
 
+/* ---- labels ---- */
+
+static err_t read_label(struct jsonl_reader *r, struct json_scan *s, struct document *ret, struct why *why)
+{
+    int64_t value = -1;
+    if (!r->label)
+        return OK;
+    if (!r->values[KEY_LABEL])
+        return why_set(why, ERR_INVALID, "%s: line %lld has no key \"%s\" (data.label)", r->in->name,
+                       (long long)r->row + 1, r->label);
+    s->at = r->values[KEY_LABEL];
+    s->error = NULL;
+    if (!json_scan_integer(s, &value) || !document_label(ret, value))
+        return why_set(why, ERR_INVALID, "%s: line %lld: the value of %s is no class: write an integer from 0 to %d",
+                       r->in->name, (long long)r->row + 1, r->label, DOC_MAX_LABEL);
+    return OK;
+}
+
 /* ---- the reader ---- */
 
 static bool is_blank(const uint8_t *line, size_t len)
@@ -494,7 +523,8 @@ static err_t read_line(struct jsonl_reader *r, const uint8_t *line, size_t len, 
         return fail_row(r, why, ERR_INVALID, "it is not a JSON object; each line is one object, {..}");
     err_t err = read_keys(r, &s, why);
     err = err ? err : find_kind(r, why);
-    return err ? err : make[r->kind](r, &s, ret, why);
+    err = err ? err : make[r->kind](r, &s, ret, why);
+    return err ? err : read_label(r, &s, ret, why);
 }
 
 static err_t jsonl_next(struct doc_reader *base, struct document *ret, bool *ret_end, struct why *why)
@@ -534,6 +564,7 @@ static void jsonl_close(struct doc_reader *base)
         buf_fini(bufs[i]);
     free(r->bytes);
     free(r->field);
+    free(r->label);
     free(r);
 }
 
@@ -541,7 +572,8 @@ err_t jsonl_open(struct byte_stream *in, const struct doc_options *o, struct doc
 {
     static const struct doc_reader_ops ops = {jsonl_next, jsonl_close};
     struct jsonl_reader *r = calloc(1, sizeof(*r));
-    if (!r || (o->field && !(r->field = strdup(o->field)))) {
+    if (!r || (o->field && !(r->field = strdup(o->field))) || (o->label && !(r->label = strdup(o->label)))) {
+        free(r ? r->field : NULL);
         free(r);
         return why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
     }

@@ -21,7 +21,7 @@ static err_t source_fail(const struct job_data *d, int i, err_t err, struct why 
 static err_t source_open(const struct job_spec *job, int i, struct mixture_source *s, struct why *why)
 {
     err_t err = data_open(job->data.cache, mixture_hash(&job->data, i), &s->set, why);
-    err = err ? err : view_open(s->set, &job->data, job->train.seq, &s->view, why);
+    err = err ? err : view_open(s->set, &job->data, job->train.seq, job->model.labels, &s->view, why);
     return source_fail(&job->data, i, err, why);
 }
 

@@ -63,6 +63,18 @@ static err_t next_string(struct parquet_column *c, struct table_value *ret, stru
     return parquet_values_bytes(&c->values, &ret->bytes, &ret->len) ? OK : fail_values(c, why);
 }
 
+static err_t next_int(struct parquet_column *c, struct table_value *ret, struct why *why)
+{
+    ret->null = c->def < (uint32_t)c->leaf->max_def;
+    if (ret->null)
+        return OK;
+    if (buf_reserve(&c->ints, sizeof(int64_t)))
+        return parquet_fail(c, ERR_NOMEM, why, "%s", err_text(ERR_NOMEM));
+    ret->ints = (const int64_t *)(const void *)c->ints.data;
+    ret->n = 1;
+    return parquet_values_int(&c->values, (int64_t *)(void *)c->ints.data) ? OK : fail_values(c, why);
+}
+
 static err_t add_int(struct parquet_column *c, struct why *why)
 {
     int64_t v;
@@ -110,7 +122,9 @@ err_t parquet_column_next(struct parquet_column *c, struct table_value *ret, str
     *ret = (struct table_value){0};
     if (err)
         return err;
-    return c->leaf->max_rep ? next_list(c, ret, why) : next_string(c, ret, why);
+    if (c->leaf->max_rep)
+        return next_list(c, ret, why);
+    return c->leaf->type == PQ_BYTE_ARRAY ? next_string(c, ret, why) : next_int(c, ret, why);
 }
 
 err_t parquet_column_end(struct parquet_column *c, struct why *why)

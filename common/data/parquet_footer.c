@@ -222,8 +222,9 @@ static enum table_kind kind_of(const struct parquet_leaf *l, const struct pq_ele
     if (l->type == PQ_BYTE_ARRAY && l->max_rep == 0)
         return c == CONVERTED_NONE || c == CONVERTED_UTF8 || c == CONVERTED_ENUM || c == CONVERTED_JSON ? TABLE_BYTES
                                                                                                         : TABLE_OTHER;
-    if ((l->type == PQ_INT32 || l->type == PQ_INT64) && l->max_rep == 1)
-        return c == CONVERTED_NONE || (c >= CONVERTED_UINT_8 && c <= CONVERTED_INT_64) ? TABLE_INTS : TABLE_OTHER;
+    if ((l->type == PQ_INT32 || l->type == PQ_INT64) && l->max_rep <= 1 &&
+        (c == CONVERTED_NONE || (c >= CONVERTED_UINT_8 && c <= CONVERTED_INT_64)))
+        return l->max_rep ? TABLE_INTS : TABLE_INT;
     return TABLE_OTHER;
 }
 

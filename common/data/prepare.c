@@ -244,14 +244,27 @@ static bool is_set(const char *option)
     return option && option[0];
 }
 
+/* The last token of a text classifies it, so a set with labels gets no token that the tokenizer's file does not add. */
+static const char *eos_of(const struct data_prepare *p)
+{
+    const bool usual = !is_set(p->eos) || strcmp(p->eos, "auto") == 0;
+    return is_set(p->label) && usual ? "file" : p->eos;
+}
+
 static err_t make_ends(struct preparation *x)
 {
     const struct data_prepare *p = x->p;
+    if (is_set(p->label) && x->kind != INPUT_DOCUMENTS)
+        return why_set(
+            x->why, ERR_INVALID,
+            "data.label: %s has no documents with labels: write JSON lines, Parquet, Arrow or HDF5 with a text "
+            "and a label in each row",
+            p->files[0]);
     if (x->kind == INPUT_TOKENS)
         return doc_ends_make(p->tokenizer, x->tokenizer, is_set(p->bos) ? p->bos : "none",
                              is_set(p->eos) ? p->eos : "none", &x->ends, x->why);
     if (x->kind == INPUT_DOCUMENTS)
-        return doc_ends_make(p->tokenizer, x->tokenizer, p->bos, p->eos, &x->ends, x->why);
+        return doc_ends_make(p->tokenizer, x->tokenizer, p->bos, eos_of(p), &x->ends, x->why);
     const char *key = is_set(p->field) ? "field" : is_set(p->bos) ? "bos" : is_set(p->eos) ? "eos" : NULL;
     if (!key)
         return OK;
@@ -278,6 +291,8 @@ static err_t name_documents(struct preparation *x, struct buf *text)
     err_t err = OK;
     if (is_set(x->p->field))
         err = buf_printf(text, "field %s\n", x->p->field);
+    if (!err && is_set(x->p->label))
+        err = buf_printf(text, "label %s\n", x->p->label);
     if (!err && x->p->template != CHAT_NONE)
         err = buf_printf(text, "template %s\n", chat_name(x->p->template));
     if (!err)

@@ -383,6 +383,11 @@ int64_t data_documents(const struct data_set *d)
     return d->index.documents;
 }
 
+int64_t data_labels(const struct data_set *d)
+{
+    return d->index.labels;
+}
+
 bool data_weighted(const struct data_set *d)
 {
     return d->weights.data != NULL;
@@ -423,6 +428,17 @@ err_t data_document(const struct data_set *d, int64_t at, struct data_document *
         if (found.begin < 0 || found.begin > at || found.end > d->index.tokens)
             return ERR_CORRUPT;
     }
+    *ret = found;
+    return OK;
+}
+
+err_t data_document_at(const struct data_set *d, int64_t number, struct data_document *ret)
+{
+    if (number < 0 || number >= d->index.documents)
+        return ERR_INVALID;
+    const struct data_document found = {number, number ? document_end(d, number - 1) : 0, document_end(d, number)};
+    if (found.begin < 0 || found.begin >= found.end || found.end > d->index.tokens)
+        return ERR_CORRUPT;
     *ret = found;
     return OK;
 }

@@ -47,10 +47,23 @@ struct document {
     int64_t n_ids;
     const struct doc_turn *turns;
     int n_turns;
+    bool labelled; /* whether `label` is its class, from 0 on */
+    int32_t label;
 };
+
+#define DOC_MAX_LABEL 65535
+
+/* Sets the class of a document. False: it is no class. */
+static inline bool document_label(struct document *d, int64_t value)
+{
+    d->labelled = value >= 0 && value <= DOC_MAX_LABEL;
+    d->label = d->labelled ? (int32_t)value : 0;
+    return d->labelled;
+}
 
 struct doc_options {
     const char *field; /* column or key of the text; NULL: the format's default ("text") */
+    const char *label; /* column or key of the document's class, an integer, which every document has; NULL: not read */
 };
 
 struct doc_reader;

@@ -75,12 +75,32 @@ static err_t choose_main(struct table *t, const struct table_column *columns, in
     int c = field ? find_column(columns, n, field) : text >= 0 ? text : ids;
     if (c < 0)
         return no_column(t, columns, n, field, why);
-    if (columns[c].kind == TABLE_OTHER)
+    if (columns[c].kind != TABLE_BYTES && columns[c].kind != TABLE_INTS)
         return why_set(why, ERR_UNSUPPORTED,
                        "%s: column %s: its type is %s. Text must be one string in each row, and token ids one list of "
                        "integers",
                        t->file, columns[c].name, columns[c].type);
     t->column[columns[c].kind == TABLE_BYTES ? TABLE_TEXT : TABLE_IDS] = c;
+    return OK;
+}
+
+static err_t choose_label(struct table *t, const struct table_column *columns, int n, const char *label,
+                          struct why *why)
+{
+    char names[320];
+    const int c = label ? find_column(columns, n, label) : -1;
+    if (!label)
+        return OK;
+    list_columns(columns, n, names);
+    if (c < 0)
+        return why_set(why, ERR_INVALID,
+                       "%s: no column %s; the columns are: %s. Set data.label to the one of the classes", t->file,
+                       label, names);
+    if (columns[c].kind != TABLE_INT)
+        return why_set(why, ERR_UNSUPPORTED,
+                       "%s: column %s: its type is %s. A label must be one integer in each row (data.label)", t->file,
+                       columns[c].name, columns[c].type);
+    t->column[TABLE_LABEL] = c;
     return OK;
 }
 
@@ -92,7 +112,7 @@ err_t table_choose(struct table *t, const char *file, const struct table_column 
         t->column[role] = -1;
     err_t err = choose_main(t, columns, n, o ? o->field : NULL, why);
     /* Labels that are no lists are those of a classifier, and no matter of the tokens. */
-    for (int role = TABLE_LABELS; !err && t->column[TABLE_IDS] >= 0 && role < TABLE_ROLES; role++) {
+    for (int role = TABLE_LABELS; !err && t->column[TABLE_IDS] >= 0 && role <= TABLE_ATTENTION_MASK; role++) {
         int c = find_column(columns, n, role_names[role]);
         if (c >= 0 && c != t->column[TABLE_IDS] && columns[c].kind == TABLE_INTS)
             t->column[role] = c;
@@ -100,7 +120,7 @@ err_t table_choose(struct table *t, const char *file, const struct table_column 
     if (!err && t->column[TABLE_LABELS] >= 0 && t->column[TABLE_LOSS_MASK] >= 0)
         err = why_set(why, ERR_INVALID,
                       "%s: it has the columns labels and loss_mask, and both give weights; remove one", file);
-    return err;
+    return err ? err : choose_label(t, columns, n, o ? o->label : NULL, why);
 }
 
 /* ---- documents ---- */
@@ -112,7 +132,7 @@ static err_t fail_row(const struct table *t, int64_t row, err_t err, struct why 
 
 static err_t check_lengths(const struct table *t, const struct table_value *values, struct why *why)
 {
-    for (int role = TABLE_LABELS; role < TABLE_ROLES; role++) {
+    for (int role = TABLE_LABELS; role <= TABLE_ATTENTION_MASK; role++) {
         if (t->column[role] < 0)
             continue;
         if (values[role].null)
@@ -187,6 +207,18 @@ static err_t make_tokens(struct table *t, const struct table_value *values, stru
     return OK;
 }
 
+static err_t make_label(const struct table *t, const struct table_value *v, struct document *ret, struct why *why)
+{
+    if (t->column[TABLE_LABEL] < 0)
+        return OK;
+    if (v->null || v->n != 1)
+        return why_set(why, ERR_INVALID, "its label is null");
+    return document_label(ret, v->ints[0])
+               ? OK
+               : why_set(why, ERR_INVALID, "its label is %" PRId64 ", but must be a class from 0 to %d", v->ints[0],
+                         DOC_MAX_LABEL);
+}
+
 err_t table_document(struct table *t, int64_t row, const struct table_value values[TABLE_ROLES], struct document *ret,
                      bool *ret_none, struct why *why)
 {
@@ -202,6 +234,7 @@ err_t table_document(struct table *t, int64_t row, const struct table_value valu
     } else {
         err = make_tokens(t, values, &d, why);
     }
+    err = err ? err : make_label(t, &values[TABLE_LABEL], &d, why);
     if (err)
         return fail_row(t, row, err, why);
     *ret = d;

@@ -13,6 +13,7 @@ enum table_kind {
     TABLE_OTHER, /* cannot be read */
     TABLE_BYTES, /* one string, or bytes, in each row */
     TABLE_INTS,  /* one list of integers in each row */
+    TABLE_INT,   /* one integer in each row; its value is a list of one */
 };
 
 struct table_column {
@@ -21,13 +22,15 @@ struct table_column {
     const char *type; /* for messages, in the words of the format: "list of DOUBLE" */
 };
 
-/* The columns that make a document. The first two exclude each other; the others only come with ids. */
+/* The columns that make a document. The first two exclude each other; the masks and labels of tokens only come with
+ * ids, and the label of the document with either. */
 enum table_role {
     TABLE_TEXT,
     TABLE_IDS,
     TABLE_LABELS,         /* -100: the token does not count in the loss; else the token's id */
     TABLE_LOSS_MASK,      /* 0: the token does not count in the loss; else 1 */
     TABLE_ATTENTION_MASK, /* 0: padding, which is left out; else 1 */
+    TABLE_LABEL,          /* the class of the document, of doc_options.label */
     TABLE_ROLES,
 };
 

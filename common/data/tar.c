@@ -21,7 +21,7 @@
 struct tar_reader {
     struct doc_reader base;
     struct byte_stream *in;
-    char *field;
+    char *field, *class;
     int64_t left, padding; /* bytes of the member, and behind it, that were not read yet */
     int64_t size;          /* from a pax header; -1: none */
     struct buf path, label, text;
@@ -270,7 +270,7 @@ static const struct byte_stream_ops member_ops = {member_read, NULL};
 
 static err_t open_member(struct tar_reader *r, struct why *why)
 {
-    const struct doc_options o = {r->field};
+    const struct doc_options o = {.field = r->field, .label = r->class};
     r->head_at = 0;
     r->head_len = r->left < DOC_HEAD_BYTES ? (size_t)r->left : DOC_HEAD_BYTES;
     err_t err = read_exactly(r, r->head, r->head_len, why);
@@ -347,6 +347,7 @@ static void tar_close(struct doc_reader *base)
     buf_fini(&r->label);
     buf_fini(&r->text);
     free(r->field);
+    free(r->class);
     free(r);
 }
 
@@ -354,7 +355,7 @@ err_t tar_open(struct byte_stream *in, const struct doc_options *o, struct doc_r
 {
     static const struct doc_reader_ops ops = {tar_next, tar_close};
     struct tar_reader *r = calloc(1, sizeof(*r));
-    if (!r || (o->field && !(r->field = strdup(o->field)))) {
+    if (!r || (o->field && !(r->field = strdup(o->field))) || (o->label && !(r->class = strdup(o->label)))) {
         free(r);
         return why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
     }

@@ -15,6 +15,7 @@ struct data_view {
     const struct data_set *set;
     int64_t seq, stride; /* a cut sample begins every `stride` tokens */
     bool separate;
+    int64_t labels;      /* above 0: a sample is a document, which begins it, and its label */
     struct packing pack; /* best_fit; rows NULL: wrapped */
 };
 
@@ -56,10 +57,32 @@ static err_t check_samples(const struct data_view *v, struct why *why)
                    tokens, v->seq, v->seq + 1, tokens > 1 ? tokens - 1 : 1);
 }
 
-err_t view_open(const struct data_set *set, const struct job_data *d, int64_t seq, struct data_view **ret,
-                struct why *why)
+static err_t check_labels(const struct data_set *set, int64_t labels, struct why *why)
+{
+    const int64_t found = data_labels(set);
+    if (found && !labels)
+        return why_set(why, ERR_INVALID,
+                       "the set was prepared with labels (data.label), but the model has none: set model.labels to at "
+                       "least %" PRId64,
+                       found);
+    if (labels && !found)
+        return why_set(why, ERR_INVALID,
+                       "the set was prepared without labels, but model.labels is %" PRId64
+                       ": leave its hash out, so that dtctl prepares it again",
+                       labels);
+    return found <= labels ? OK
+                           : why_set(why, ERR_INVALID,
+                                     "a document has the label %" PRId64 ", but model.labels is %" PRId64
+                                     ": write at least %" PRId64,
+                                     found - 1, labels, found);
+}
+
+err_t view_open(const struct data_set *set, const struct job_data *d, int64_t seq, int64_t labels,
+                struct data_view **ret, struct why *why)
 {
     const bool separate = d->documents == DOCUMENTS_SEPARATE;
+    if (check_labels(set, labels, why))
+        return ERR_INVALID;
     if (separate && !data_documents(set))
         return why_set(why, ERR_INVALID,
                        "the files have no boundaries between documents, because files of text are joined: set "
@@ -67,7 +90,8 @@ err_t view_open(const struct data_set *set, const struct job_data *d, int64_t se
     struct data_view *v = calloc(1, sizeof(*v));
     if (!v)
         return why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
-    *v = (struct data_view){.set = set, .seq = seq, .stride = view_stride(d, seq), .separate = separate};
+    *v = (struct data_view){
+        .set = set, .seq = seq, .stride = view_stride(d, seq), .separate = separate, .labels = labels};
     err_t err = d->packing == PACKING_BEST_FIT ? pack_documents(v, why) : OK;
     err = err ? err : check_samples(v, why);
     if (err) {
@@ -88,12 +112,14 @@ void view_close(struct data_view *v)
 int64_t view_samples(const struct data_view *v)
 {
     const int64_t starts = data_tokens(v->set) - v->seq; /* the last token is a target only */
+    if (v->labels)
+        return data_documents(v->set);
     return v->pack.rows ? v->pack.n_rows : starts > 0 ? (starts - 1) / v->stride + 1 : 0;
 }
 
 bool view_masks(const struct data_view *v)
 {
-    return v->separate || data_weighted(v->set);
+    return v->separate || v->labels || data_weighted(v->set);
 }
 
 double view_filled(const struct data_view *v)
@@ -102,6 +128,23 @@ double view_filled(const struct data_view *v)
     for (int64_t i = 0; i < v->pack.n_pieces; i++)
         inputs += v->pack.pieces[i].n;
     return v->pack.rows ? (double)inputs / ((double)v->pack.n_rows * (double)v->seq) : 1;
+}
+
+/* ---- documents with labels ---- */
+
+/* The first `seq` tokens of a document. Its last token is its label, the target at the last of them. */
+static err_t labelled_sample(const struct data_view *v, int64_t index, int32_t *ids, int32_t *targets)
+{
+    struct data_document d;
+    err_t err = data_document_at(v->set, index, &d);
+    const int64_t tokens = err ? 0 : d.end - 1 - d.begin, n = tokens < v->seq ? tokens : v->seq;
+    if (!err && n < 1)
+        return ERR_CORRUPT;
+    memset(ids + n, 0, (size_t)(v->seq - n) * sizeof(*ids));
+    memset(targets, 0xff, (size_t)v->seq * sizeof(*targets));
+    err = err ? err : data_copy(v->set, d.begin, n, ids);
+    err = err ? err : data_copy(v->set, d.end - 1, 1, &targets[n - 1]);
+    return !err && targets[n - 1] >= v->labels ? ERR_CORRUPT : err;
 }
 
 /* ---- cut samples ---- */
@@ -180,7 +223,7 @@ static void packed_begins(const struct data_view *v, int64_t index, int32_t *ret
         ret[place] = (int32_t)begin;
 }
 
-/* ---- both ---- */
+/* ---- all ---- */
 
 static bool has_sample(const struct data_view *v, int64_t index)
 {
@@ -191,6 +234,8 @@ err_t view_sample(const struct data_view *v, int64_t index, int32_t *ret_ids, in
 {
     if (!has_sample(v, index))
         return ERR_INVALID;
+    if (v->labels)
+        return labelled_sample(v, index, ret_ids, ret_targets);
     return v->pack.rows ? packed_sample(v, index, ret_ids, ret_targets) : cut_sample(v, index, ret_ids, ret_targets);
 }
 
@@ -200,10 +245,12 @@ err_t view_begins(const struct data_view *v, int64_t index, int32_t *ret)
     uint8_t *weights;
     if (!has_sample(v, index))
         return ERR_INVALID;
-    if (v->pack.rows) {
+    if (v->labels)
+        memset(ret, 0, (size_t)v->seq * sizeof(*ret));
+    if (v->pack.rows)
         packed_begins(v, index, ret);
+    if (v->labels || v->pack.rows)
         return OK;
-    }
     err_t err = marks_of(v, index, &begins, &weights);
     if (err)
         return err;

@@ -8,10 +8,11 @@
 #include "common/data/data.h"
 
 struct data_view;
-/* `set` stays the caller's, and open. ERR_INVALID: documents are separate, but the set has no boundaries; or there are
- * too few tokens for one sample. The sentence begins with the key. */
-NODISCARD err_t view_open(const struct data_set *set, const struct job_data *d, int64_t seq, struct data_view **ret,
-                          struct why *why);
+/* `set` stays the caller's, and open. labels: model.labels; above 0, a sample is the first `seq` tokens of a document
+ * with its label as the target of the last of them, and no other target. ERR_INVALID: documents are separate, but the
+ * set has no boundaries; there are too few tokens for one sample; or the labels are not those of the set. */
+NODISCARD err_t view_open(const struct data_set *set, const struct job_data *d, int64_t seq, int64_t labels,
+                          struct data_view **ret, struct why *why);
 void view_close(struct data_view *v);
 /* Cut samples: floor((tokens - 1 - seq) / stride) + 1, which is floor((tokens - 1) / seq) if they do not overlap. */
 int64_t view_samples(const struct data_view *v);

@@ -56,6 +56,7 @@ _dtctl() {
   store) sub="open ls close" options="--name" ;;
   web) options="--open --port" ;;
   data) sub="prepare info show tokenize" options="--tokenizer --tokenizer-file --lowercase --raw --format --field --bos --eos --vocab-from --cache --samples --special" ;;
+  data) sub="prepare info show tokenize" options="--tokenizer --tokenizer-file --lowercase --raw --format --field --label --bos --eos --vocab-from --cache --samples --special" ;;
   esac
   if [[ $cur == -* ]]; then
     COMPREPLY=($(compgen -W "$options $global" -- "$cur"))

@@ -38,6 +38,8 @@ static uint64_t mix(uint64_t sum, const void *data, size_t len)
 static uint64_t add(uint64_t sum, const struct document *d)
 {
     require((d->len != 0) + (d->n_ids != 0) + (d->n_turns != 0) == 1);
+    require(d->label >= 0 && d->label <= DOC_MAX_LABEL && (d->labelled || !d->label));
+    sum = mix(sum, &d->label, sizeof(d->label));
     sum = mix(sum, &d->row, sizeof(d->row));
     sum = mix(sum, d->text, d->len);
     sum = mix(sum, d->ids, (size_t)d->n_ids * sizeof(*d->ids));
@@ -51,13 +53,12 @@ static uint64_t add(uint64_t sum, const struct document *d)
 }
 
 /* Sums up all documents before the end or the first error. */
-static uint64_t sum_all(const uint8_t *data, size_t size, const char *field, bool drop, int *ret_n, err_t *ret_err)
+static uint64_t sum_all(const uint8_t *data, size_t size, struct doc_options o, bool drop, int *ret_n, err_t *ret_err)
 {
     static const struct byte_stream_ops drop_ops = {drops_read, NULL};
     struct memory_source source = memory_source(data, size);
     struct byte_stream *stream;
     struct doc_reader *r;
-    const struct doc_options o = {field};
     struct why why = {""};
     uint64_t sum = 1;
     bool end = false;
@@ -101,15 +102,16 @@ static int count_texts(const uint8_t *data, size_t size, bool *ret_all)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const char *const fields[] = {NULL, "text", "x"};
+    static const struct doc_options options[] = {
+        {.label = NULL}, {.field = "text"}, {.field = "x"}, {.label = "label"}, {.field = "text", .label = "x"}};
     bool all;
     int texts = count_texts(data, size, &all);
     jsonl_is(data, size < DOC_HEAD_BYTES ? size : DOC_HEAD_BYTES, "x.jsonl");
-    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
+    for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
         int n, n_drops;
         err_t err, err_drops;
-        uint64_t whole = sum_all(data, size, fields[i], false, &n, &err);
-        uint64_t pieces = sum_all(data, size, fields[i], true, &n_drops, &err_drops);
+        uint64_t whole = sum_all(data, size, options[i], false, &n, &err);
+        uint64_t pieces = sum_all(data, size, options[i], true, &n_drops, &err_drops);
         require(whole == pieces && n == n_drops && err == err_drops);
         if (all && i < 2)
             require(!err && n == texts);

@@ -19,7 +19,7 @@ static void read_all(const uint8_t *data, size_t size)
     struct memory_source source = memory_source(data, size);
     struct byte_stream *stream;
     struct doc_reader *r;
-    const struct doc_options o = {NULL};
+    const struct doc_options o = {.label = size % 2 ? "label" : NULL};
     struct why why = {""};
     bool end = false;
     int64_t rows = 0;

@@ -6,7 +6,7 @@ import datasets
 import pyarrow as pa
 import pyarrow.ipc as ipc
 
-from tables import IDS, TEXTS, Cases, check_cut, check_flipped, of_ids, of_texts, path, read
+from tables import IDS, LABELLED, TEXTS, Cases, check_cut, check_flipped, of_ids, of_labels, of_texts, path, read
 
 HOW = list(itertools.product([ipc.new_file, ipc.new_stream], [None, "lz4", "zstd"]))
 
@@ -62,6 +62,27 @@ def course():
     table = pa.table({"image_data": pa.array(rows, type=pa.binary()), "label": pa.array([i % 7 for i in range(20000)], type=pa.uint16())})
     write(cases.file("course", of_texts(rows)), table, ipc.new_file, None, 1)
     cases.check(field="image_data")
+    write(cases.file("course's labels", [row + (row[0] % 7,) for row in of_texts(rows)]), table, ipc.new_file, None, 1)
+    cases.check(field="image_data", label="label")
+
+
+def labels():
+    """A class beside each text; where the text is null there may be none."""
+    cases = Cases(".arrow")
+    for of in pa.int8(), pa.uint8(), pa.int16(), pa.uint16(), pa.int32(), pa.uint32(), pa.int64(), pa.uint64():
+        for new, codec, rows in (ipc.new_file, None, 100), (ipc.new_stream, "zstd", 7), (ipc.new_file, "lz4", 500):
+            values = pa.array([i % 100 if i % 5 else None for i in range(len(LABELLED))], type=of)
+            table = pa.table({"label": values, "text": pa.array(LABELLED)})
+            write(cases.file((of, codec, rows), of_labels(lambda i: i % 100)), table, new, codec, rows)
+            want = [(row - 3, *rest) for row, *rest in of_labels(lambda i: i % 100) if row >= 3]
+            write(cases.file((of, codec, rows, "slice"), want), table.slice(3), new, codec, rows)
+    cases.check(label="label")
+    for column, part in [(pa.array([None], type=pa.int64()), "row 0: its label is null"), (pa.array([-1]), "its label is -1, but"),
+                         (pa.array([65536]), "its label is 65536, but"), (pa.array([1.0]), "column label: its type is float"),
+                         (pa.array(["pos"]), "A label must be one integer"), (pa.array([[1]]), "A label must be one integer")]:
+        write(cases.file(part, part), pa.table({"label": column, "text": ["a"]}), ipc.new_file, None, 1)
+    write(cases.file("none", "no column label; the columns are: text. Set data.label"), pa.table({"text": ["a"]}), ipc.new_file, None, 1)
+    cases.check(label="label")
 
 
 def refused():
@@ -132,6 +153,7 @@ def folders():
 texts()
 lists()
 course()
+labels()
 folders()
 refused()
 damaged()

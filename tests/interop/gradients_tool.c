@@ -1,6 +1,7 @@
 /* gradients_tool STEP_FOLDER [KEY=VALUE ..] <samples >gradients: one training step of one worker from the parameters of
  * a checkpoint. Each line of input is a sample: token ids, of which every one predicts the next; all lines are of one
- * length and are one global batch. The arguments override keys of the checkpoint's job.
+ * length and are one global batch. Of a model with labels, a line is a number of tokens, as many tokens with padding
+ * behind them, and the class. The arguments override keys of the checkpoint's job.
  *
  * Prints "loss X" and then, for each parameter, its name, its shape in a checkpoint as AxBxC, and its gradient before
  * clipping. */
@@ -18,6 +19,7 @@
 #define MAX_IDS 1024
 
 struct batch {
+    bool labels; /* of a model with labels */
     int32_t ids[MAX_SAMPLES][MAX_IDS];
     int64_t samples, seq;
 };
@@ -25,8 +27,13 @@ struct batch {
 static err_t sample_of(void *arg, int64_t index, int32_t *ret_ids, int32_t *ret_targets)
 {
     const struct batch *b = arg;
-    memcpy(ret_ids, b->ids[index % b->samples], (size_t)b->seq * sizeof(*ret_ids));
-    memcpy(ret_targets, b->ids[index % b->samples] + 1, (size_t)b->seq * sizeof(*ret_targets));
+    const int32_t *line = b->ids[index % b->samples];
+    memcpy(ret_ids, line + b->labels, (size_t)b->seq * sizeof(*ret_ids));
+    memcpy(ret_targets, line + 1, (size_t)b->seq * sizeof(*ret_targets));
+    if (b->labels) {
+        memset(ret_targets, 0xff, (size_t)b->seq * sizeof(*ret_targets));
+        ret_targets[line[0] - 1] = line[b->seq + 1];
+    }
     return OK;
 }
 
@@ -44,7 +51,13 @@ static void batch_read(struct batch *b)
     free(line);
 }
 
-static err_t job_read(struct ckpt *ckpt, const struct batch *b, int n_sets, char **sets, struct parity_model *ret,
+static err_t one_target(void *arg, int64_t index, int64_t *ret)
+{
+    *ret = 1;
+    return OK;
+}
+
+static err_t job_read(struct ckpt *ckpt, struct batch *b, int n_sets, char **sets, struct parity_model *ret,
                       struct why *why)
 {
     struct buf yaml = {0};
@@ -53,11 +66,16 @@ static err_t job_read(struct ckpt *ckpt, const struct batch *b, int n_sets, char
         "train.clip=0", "train.warmup=0", "parallel.workers=1", "train.verify_every=0", "train.micro_batch=1", seq,
         batch};
     int n = 7;
+    err_t err = ckpt_small_file(ckpt, CKPT_JOB_FILE, &yaml, why);
+    struct job_spec job = {0};
+    err = err ? err : job_parse(CKPT_JOB_FILE, (const char *)yaml.data, yaml.len, NULL, 0, &job, why);
+    b->labels = !err && job.model.labels;
+    b->seq -= b->labels;
+    job_fini(&job);
     snprintf(seq, sizeof(seq), "train.seq=%lld", (long long)b->seq);
     snprintf(batch, sizeof(batch), "train.global_batch=%lld", (long long)b->samples);
     for (int i = 0; i < n_sets && n < 32; i++)
         all[n++] = sets[i];
-    err_t err = ckpt_small_file(ckpt, CKPT_JOB_FILE, &yaml, why);
     err = err ? err : job_parse(CKPT_JOB_FILE, (const char *)yaml.data, yaml.len, all, n, &ret->job, why);
     buf_fini(&yaml);
     return err ? err : graph_build(&ret->job.model, b->seq, &ret->graph, why);
@@ -68,7 +86,7 @@ static err_t step_run(const struct parity_model *m, struct ckpt *ckpt, struct ba
     struct engine e = {0};
     struct comm *comm = NULL;
     struct engine_result r;
-    const struct engine_feed feed = {.sample = sample_of, .arg = b};
+    const struct engine_feed feed = {.sample = sample_of, .count = b->labels ? one_target : NULL, .arg = b};
     const struct engine_config config = {.dev = test_cpu(), .job = &m->job, .graph = &m->graph, .world = 1};
     err_t err = engine_init(&e, &config, why);
     const struct comm_config cc = {.backend = "shm",

@@ -60,9 +60,31 @@ def course():
                 images[i] = np.frombuffer(row, np.uint8)
             f[split + "/targets"] = np.arange(len(rows), dtype=np.int16)
     cases.check(field="train/images")
+    with h5py.File(cases.file("course's labels", [row + (row[0],) for row in of_texts(rows)]), "w") as f:
+        images = f.create_dataset("val/images", (len(rows),), dtype=h5py.vlen_dtype(np.uint8))
+        for i, row in enumerate(rows):
+            images[i] = np.frombuffer(row, np.uint8)
+        f["val/targets"] = np.arange(len(rows), dtype=np.int16)
+    cases.check(field="val/images", label="targets")
     with h5py.File(cases.file("in groups", of_texts(ROWS)), "w") as f:
         f.create_dataset("/a/b/text", data=ROWS, dtype=h5py.string_dtype())
     cases.check(field="/a/b/text")
+
+
+def labels():
+    cases = Cases(".h5")
+    texts = ["text %d" % i for i in range(500)]
+    for of in "i1", "u1", ">i2", "u2", "i4", "u4", "i8":
+        for how in {}, {"chunks": (7,)}, {"chunks": (64,), "compression": "gzip", "shuffle": True}:
+            with h5py.File(cases.file((of, how), [row + (row[0] % 100,) for row in of_texts(texts)]), "w") as f:
+                f.create_dataset("text", data=texts, dtype=h5py.string_dtype())
+                f.create_dataset("label", data=np.arange(500) % 100, dtype=of, **how)
+    cases.check(label="label")
+    for data, part in [(np.array([1.0]), "1-D floats. A label must be"), (np.array([[1]]), "A label must be one integer"),
+                       (np.array([1, 2]), "has 2 rows, but the dataset before has 1"), (np.array([-3]), "its label is -3, but")]:
+        with h5py.File(cases.file(part, part), "w") as f:
+            f["text"], f["label"] = ["a"], data
+    cases.check(label="label")
 
 
 def refused():
@@ -75,7 +97,7 @@ def refused():
             f["text"] = data
     with h5py.File(cases.file("not written", "some of its rows were never written"), "w") as f:
         f.create_dataset("input_ids", (100, 4), dtype="i4", chunks=(10, 4))[:10] = 1
-    with h5py.File(cases.file("rows", "dataset labels has 1 rows, but the token ids have 2"), "w") as f:
+    with h5py.File(cases.file("rows", "dataset labels has 1 rows, but the dataset before has 2"), "w") as f:
         f["input_ids"], f["labels"] = [[1], [2]], [[1]]
     with h5py.File(cases.file("negative", "row 1: token 0 is -5"), "w") as f:
         f["input_ids"] = [[1], [-5]]
@@ -117,5 +139,6 @@ strings()
 grids()
 lists()
 course()
+labels()
 refused()
 damaged()

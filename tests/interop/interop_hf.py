@@ -2,7 +2,7 @@
 models with experts and the relatives of llama).
 
     interop_hf.py DTCTL LOGITS_TOOL                   # gpt2 and llama
-    interop_hf.py DTCTL LOGITS_TOOL GRADIENTS_TOOL experts|relatives
+    interop_hf.py DTCTL LOGITS_TOOL GRADIENTS_TOOL experts|labels|relatives
 
 DTD_TORCH_PYTHON names a python with them.
 """

@@ -1,5 +1,6 @@
 /* logits_tool STEP_FOLDER [float64] <ids >logits: for each line of token ids, prints a line with the logits of the next
- * token. It uses the parameters of a checkpoint and dtd's kernels, in float32; in float64 with the reference kernels.
+ * token, or of a model with labels those of the text's class. It uses the parameters of a checkpoint and dtd's kernels,
+ * in float32; in float64 with the reference kernels.
  */
 #include "common/ckpt/ckpt.h"
 #include "common/conf/job.h"
@@ -50,12 +51,13 @@ static err_t print_logits(struct model *m, char *line, struct why *why)
     static int32_t ids[1 << 16];
     int64_t n = 0;
     const void *logits;
+    const int64_t columns = m->job.model.labels ? m->job.model.labels : m->job.model.vocab;
     for (char *p = strtok(line, " \n"); p && n < 1 << 16; p = strtok(NULL, " \n"))
         ids[n++] = atoi(p);
     err_t err = engine_logits(&m->engine, ids, n, &logits, why);
-    for (int64_t i = 0; !err && i < m->job.model.vocab; i++)
+    for (int64_t i = 0; !err && i < columns; i++)
         printf("%.17g%c", m->wide ? ((const double *)logits)[i] : (double)((const float *)logits)[i],
-               i + 1 < m->job.model.vocab ? ' ' : '\n');
+               i + 1 < columns ? ' ' : '\n');
     return err;
 }
 

@@ -4,7 +4,7 @@ import itertools
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tables import IDS, TEXTS, Cases, check_cut, check_flipped, of_ids, of_texts
+from tables import IDS, LABELLED, TEXTS, Cases, check_cut, check_flipped, of_ids, of_labels, of_texts
 
 CODECS = ["none", "snappy", "gzip", "zstd", "lz4"]  # pyarrow's lz4 is LZ4_RAW
 SMALL = dict(row_group_size=1234, data_page_size=2000, write_batch_size=100)
@@ -75,6 +75,21 @@ def others():
     cases.check(field="s.a")
 
 
+def labels():
+    """A class beside each text; where the text is null there may be none."""
+    cases = Cases(".parquet")
+    for of in pa.int8(), pa.uint8(), pa.int16(), pa.int32(), pa.uint32(), pa.int64():
+        for how in {}, {"use_dictionary": False, "data_page_size": 64}, {"data_page_version": "2.0", "compression": "zstd", "row_group_size": 77}, \
+                {"use_dictionary": False, "column_encoding": {"label": "DELTA_BINARY_PACKED"}}:
+            values = pa.array([i % 100 if i % 5 else None for i in range(len(LABELLED))], type=of)
+            pq.write_table(pa.table({"text": LABELLED, "label": values}), cases.file((of, how), of_labels(lambda i: i % 100)), **how)
+    cases.check(label="label")
+    for column, part in [(pa.array([None], type=pa.int64()), "row 0: its label is null"), (pa.array([-1]), "its label is -1, but"),
+                         (pa.array([1.0]), "its type is DOUBLE. A label must be"), (pa.array([True]), "A label must be one integer")]:
+        pq.write_table(pa.table({"label": column, "text": ["a"]}), cases.file(part, part))
+    cases.check(label="label")
+
+
 def refused():
     cases = Cases(".parquet")
     text = pa.table({"text": ["a", "b", None]})
@@ -114,5 +129,6 @@ texts()
 lists()
 weights()
 others()
+labels()
 refused()
 damaged()

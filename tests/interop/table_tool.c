@@ -1,5 +1,6 @@
-/* table_tool [--field NAME] FILE|FOLDER..: writes the documents of tables, each as a u8 kind (0 text, 1 ids, 2 ids with
- * weights), a u64 row, a u64 length and the bytes, or i32 ids and u8 weights; in the machine's byte order. Each file
+/* table_tool [--field NAME [--label NAME]] FILE|FOLDER..: writes the documents of tables, each as a u8 kind (0 text, 1
+ * ids, 2 ids with weights), a u64 row, a u64 length and the bytes, or i32 ids and u8 weights; in the machine's byte
+ * order. The label of a document follows it, as kind 4, the row, and the label in place of a length. Each file
  * ends with kind 3 and the sentence of its error, which is empty if there was none, in place of the bytes. */
 #include "common/data/arrow.h"
 #include "common/data/datasets.h"
@@ -31,17 +32,24 @@ static void print_head(uint8_t kind, int64_t row, uint64_t n)
     fwrite(&n, sizeof(n), 1, stdout);
 }
 
+static void print_ids(const struct document *d)
+{
+    print_head(d->weights ? 2 : 1, d->row, (uint64_t)d->n_ids);
+    fwrite(d->ids, sizeof(int32_t), (size_t)d->n_ids, stdout);
+    if (d->weights)
+        fwrite(d->weights, 1, (size_t)d->n_ids, stdout);
+}
+
 static void print_document(const struct document *d)
 {
     if (d->text) {
         print_head(0, d->row, d->len);
         fwrite(d->text, 1, d->len, stdout);
-        return;
+    } else {
+        print_ids(d);
     }
-    print_head(d->weights ? 2 : 1, d->row, (uint64_t)d->n_ids);
-    fwrite(d->ids, sizeof(int32_t), (size_t)d->n_ids, stdout);
-    if (d->weights)
-        fwrite(d->weights, 1, (size_t)d->n_ids, stdout);
+    if (d->labelled)
+        print_head(4, d->row, (uint64_t)d->label);
 }
 
 static err_t print_documents(struct byte_source *in, const struct doc_options *o, struct why *why)
@@ -108,6 +116,10 @@ int main(int argc, char **argv)
     if (argc > 2 && strcmp(argv[1], "--field") == 0) {
         o.field = argv[2];
         i = 3;
+    }
+    if (argc > i + 1 && strcmp(argv[i], "--label") == 0) {
+        o.label = argv[i + 1];
+        i += 2;
     }
     for (; i < argc; i++)
         if (!(datasets_is_folder(argv[i]) ? print_folder : print_file)(argv[i], &o)) {

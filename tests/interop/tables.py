@@ -20,10 +20,10 @@ def path(name):
     return os.path.join(FOLDER.name, name)
 
 
-def read(files, field=None, count=None):
-    """For each file: its documents, (row, bytes) or (row, ids, weights or None), and the sentence of its error or "". A folder
+def read(files, field=None, count=None, label=None):
+    """For each file: its documents, (row, bytes) or (row, ids, weights or None), with `label` and the label, and the sentence of its error or "". A folder
     gives `count` of them."""
-    done = subprocess.run([TOOL] + (["--field", field] if field else []) + list(files), capture_output=True)
+    done = subprocess.run([TOOL] + (["--field", field] if field else []) + (["--label", label] if label else []) + list(files), capture_output=True)
     assert done.returncode == 0, done.stderr[-3000:].decode()
     data, at, all_files, docs = done.stdout, 0, [], []
     while at < len(data):
@@ -32,6 +32,9 @@ def read(files, field=None, count=None):
         if kind == 3:
             all_files.append((docs, data[at:at + n].decode()))
             docs = []
+        elif kind == 4:
+            docs[-1] += (n,)
+            continue
         elif kind == 0:
             docs.append((row, data[at:at + n]))
         else:
@@ -52,6 +55,14 @@ def of_ids(ids):
     return [(i, t, None) for i, t in enumerate(ids) if t is not None]
 
 
+LABELLED = ["row %d" % i if i % 5 else None for i in range(500)]
+
+
+def of_labels(label):
+    """LABELLED as documents with label(row)."""
+    return [row + (label(row[0]),) for row in of_texts(LABELLED)]
+
+
 class Cases:
     """Files with the documents that they must have, or a part of the sentence that refuses them."""
 
@@ -62,8 +73,8 @@ class Cases:
         self.cases.append((path("%d%s" % (len(self.cases), self.suffix)), what, want))
         return self.cases[-1][0]
 
-    def check(self, field=None):
-        for (name, what, want), (docs, why) in zip(self.cases, read([c[0] for c in self.cases], field)):
+    def check(self, field=None, label=None):
+        for (name, what, want), (docs, why) in zip(self.cases, read([c[0] for c in self.cases], field, label=label)):
             if isinstance(want, str):
                 assert want in why, "%s: %s: refused with '%s', expected '%s'" % (name, what, why, want)
             else:

@@ -237,6 +237,18 @@ void graph_add_loss(struct graph_builder *b, int logits)
     b->g->loss_node = b->g->n_nodes - 1;
 }
 
+/* Named and initialised as in GPT2ForSequenceClassification and its relatives. */
+void graph_add_labels(struct graph_builder *b, int unit, const struct job_model *m, int x)
+{
+    const struct graph_param table = {unit, INIT_NORMAL, 0.02, m->labels, m->dim};
+    int w = graph_add_param(b, table, "score.weight");
+    int logits = graph_add_activation(b, -1, "logits", m->labels);
+    graph_cut(b, w, 0, m->labels);
+    graph_cut(b, logits, 1, m->labels);
+    graph_add_linear(b, -1, x, w, -1, false, logits);
+    graph_add_loss(b, logits);
+}
+
 void graph_set_scores(const struct graph_builder *b, struct graph_node *attention, const struct job_model *m, int layer)
 {
     attention->window = job_layer_has_window(m, layer) && m->window < b->seq ? m->window : 0;

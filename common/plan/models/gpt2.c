@@ -138,6 +138,10 @@ void graph_build_gpt2(struct graph_builder *b, const struct job_model *m)
         res = mlp(b, m, l, residual_std, norm(b, m, l, "ln_2", &x, res));
     }
     int y = norm(b, m, -1, "ln_f", &x, res);
+    if (m->labels) {
+        graph_add_labels(b, 1 + (int)m->layers, m, y);
+        return;
+    }
     int logits = graph_add_activation(b, -1, "logits", m->vocab);
     graph_cut(b, logits, 1, m->vocab);
     graph_add_linear(b, -1, y, wte, -1, false, logits);

@@ -512,6 +512,10 @@ static int capped(struct graph_builder *b, const struct job_model *m, int x)
 /* The logits' factor is applied to the input of the head, which is smaller, unless the head has a bias. */
 static void head(struct graph_builder *b, const struct job_model *m, int unit, int w_embed, int x)
 {
+    if (m->labels) { /* without a bias, a factor or a cap, as in transformers */
+        graph_add_labels(b, unit, m, x);
+        return;
+    }
     const struct graph_param table = {unit, INIT_NORMAL, 1 / sqrt((double)m->dim), m->vocab, m->dim};
     int w = m->tied ? w_embed : graph_add_param(b, table, "output.weight");
     int bias =

@@ -60,6 +60,8 @@ void graph_add_experts(struct graph_builder *b, int layer, const struct graph_ro
                        int y);
 /* The loss over logits, and the inputs that the worker fills. */
 void graph_add_loss(struct graph_builder *b, int logits);
+/* The head of a model with m->labels: their logits from x, by score.weight, and the loss over them. */
+void graph_add_labels(struct graph_builder *b, int unit, const struct job_model *m, int x);
 /* The window, the cap and the scale of a causal attention in this layer. A window that no sample fills is none. */
 void graph_set_scores(const struct graph_builder *b, struct graph_node *attention, const struct job_model *m,
                       int layer);

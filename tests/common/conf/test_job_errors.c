@@ -143,8 +143,8 @@ TEST(values)
          "norm_eps, rope_theta, rope_part, rope_type, rope_factor, rope_original, rope_low, rope_high, "
          "rope_fast, rope_slow, rope_exact, rope_attention, rope_mscale, rope_mscale_all, rope_short, rope_long, "
          "rope_layers, rope_local_theta, out_bias, ffn_bias, head_bias, ffn_plain, activation, norm, "
-         "norm_place, branches, embed_scale, residual_scale, logit_scale, logit_cap, tied, causal, "
-         "experts, experts_per_token, expert_ffn, shared_experts, "
+         "norm_place, branches, embed_scale, residual_scale, logit_scale, logit_cap, tied, "
+         "labels, causal, experts, experts_per_token, expert_ffn, shared_experts, "
          "shared_gate, moe_every, dense_layers, router, router_norm, router_bias, router_scale, "
          "router_groups, router_groups_kept, router_group_best, aux_loss, aux_scope, expert_bias, "
          "expert_capacity, expert_drop, z_loss, found \"3\""},
@@ -181,6 +181,9 @@ TEST(rules)
                                   "data.documents to separate, or write wrapped"},
         {"data.stride=257", "data.stride: 257 is above train.seq 256, so the tokens between two samples would never be "
                             "read: write at most train.seq"},
+        {"model.labels=1", "model.labels: one class leaves nothing to learn: write at least 2"},
+        {"model={labels: 2, arch: transformer, kv_heads: 0}",
+         "model.labels: transformer has no head of classes: write 0, or model.arch gpt2 or llama"},
         {"data.template=chatml",
          "data.template: its tokens are in tokenizer files, which only the tokenizer bpe reads: "
          "write none, or set data.tokenizer to bpe"},

@@ -104,7 +104,7 @@ TEST(values_that_make_no_sense)
 TEST(null_is_no_document)
 {
     struct table_value v[TABLE_ROLES] = {[TABLE_TEXT] = {.null = true}};
-    struct table t = {.file = "t", .column = {0, -1, -1, -1, -1}};
+    struct table t = {.file = "t", .column = {0, -1, -1, -1, -1, -1}};
     struct document d;
     bool none = false;
     assert_ok(table_document(&t, 0, v, &d, &none, NULL));

@@ -36,7 +36,7 @@ static struct data_view *view_make(const struct data_set *set, enum data_documen
     struct data_view *v;
     struct why why = {0};
     const struct job_data d = {.documents = documents, .packing = packing};
-    if (view_open(set, &d, SEQ, &v, &why))
+    if (view_open(set, &d, SEQ, 0, &v, &why))
         fail_msg("%s", why.text);
     return v;
 }
@@ -46,7 +46,7 @@ static struct data_view *strided_make(const struct data_set *set, int64_t stride
     struct data_view *v;
     struct why why = {0};
     const struct job_data d = {.documents = DOCUMENTS_SEPARATE, .stride = stride};
-    if (view_open(set, &d, SEQ, &v, &why))
+    if (view_open(set, &d, SEQ, 0, &v, &why))
         fail_msg("%s", why.text);
     return v;
 }
@@ -194,13 +194,13 @@ TEST(joined_files_have_no_separate_documents)
     struct data_view *v;
     struct why why = {0};
     const struct job_data d = {.documents = DOCUMENTS_SEPARATE};
-    assert_int_equal(view_open(set, &d, SEQ, &v, &why), ERR_INVALID);
+    assert_int_equal(view_open(set, &d, SEQ, 0, &v, &why), ERR_INVALID);
     assert_non_null(strstr(why.text, "no boundaries between documents"));
     const struct job_data plain = {.documents = DOCUMENTS_JOINED};
-    assert_ok(view_open(set, &plain, SEQ, &v, &why));
+    assert_ok(view_open(set, &plain, SEQ, 0, &v, &why));
     assert_false(view_masks(v));
     view_close(v);
-    assert_int_equal(view_open(set, &plain, 1000, &v, &why), ERR_INVALID);
+    assert_int_equal(view_open(set, &plain, 1000, 0, &v, &why), ERR_INVALID);
     assert_non_null(strstr(why.text, "set train.seq to at most 48"));
     data_close(set);
 }
