@@ -241,6 +241,44 @@ TEST(odd_sizes_bfloat16_in_two_parts)
     odd_sizes(&bf16, 2);
 }
 
+/* A head of five rows, of which two ranks have two and three, and one target for each sample. */
+static void labels(const char *yaml, const struct bounds *b, const char *layout)
+{
+    struct parity_model proof, m;
+    const struct train_options o = {.comm = "nccl", .steps = STEPS};
+    char t[40];
+    snprintf(t, sizeof(t), "train.dtype=%s", b->dtype);
+    parity_model_init(&proof, yaml, (const char *[]){BATCH, "model.labels=5", NULL});
+    parity_model_init(&m, yaml,
+                      (const char *[]){"train.numerics=fast", "run.device=cuda", "run.workers_per_gpu=4", BATCH,
+                                       "parallel.workers=2", "model.labels=5", t, layout, NULL});
+    struct parity_result *truth = parity_run(&proof, STEPS, NULL);
+    struct train_result *first = train(&m, &o, 0), *again = train(&m, &o, 1);
+    check_near(&m, truth, first, b);
+    assert_true(train_same_bits(first, again));
+    train_result_free(first);
+    train_result_free(again);
+    parity_result_free(truth);
+    parity_model_fini(&m);
+    parity_model_fini(&proof);
+    check_nothing_left();
+}
+
+TEST(labels_float32)
+{
+    labels(parity_gpt2, &f32, "parallel.fsdp=2");
+}
+
+TEST(labels_bfloat16)
+{
+    labels(parity_gpt2, &bf16, "parallel.fsdp=2");
+}
+
+TEST(labels_bfloat16_in_two_parts)
+{
+    labels(parity_llama, &bf16, "parallel.tp=2");
+}
+
 TEST(llama_float32_over_nccl)
 {
     whole(parity_llama, &f32, "nccl");

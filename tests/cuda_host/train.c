@@ -141,8 +141,8 @@ static err_t run_steps(struct train_rank *r, struct why *why)
 {
     struct team *t = r->team;
     struct train_result *res = t->result;
-    struct parity_feed data = {.seq = t->model->job.train.seq, .vocab = t->model->job.model.vocab};
-    const struct engine_feed feed = {.sample = parity_sample, .arg = &data};
+    struct parity_feed data = parity_feed_of(&t->model->job);
+    const struct engine_feed feed = parity_engine_feed(&data);
     err_t err = OK;
     for (int64_t step = 1; step <= t->options->steps; step++) {
         struct engine_result one = {0};

@@ -62,8 +62,8 @@ static bool counts(const struct parity_feed *f, int64_t index, int64_t i)
 err_t parity_count(void *arg, int64_t index, int64_t *ret)
 {
     const struct parity_feed *f = arg;
-    *ret = 0;
-    for (int64_t i = 0; i < f->seq; i++)
+    *ret = f->labels > 0;
+    for (int64_t i = 0; i < f->seq && !f->labels; i++)
         *ret += counts(f, index, i);
     return OK;
 }
@@ -76,9 +76,22 @@ err_t parity_sample(void *arg, int64_t index, int32_t *ret_ids, int32_t *ret_tar
         double dice = rng_uniform(7, 2, (uint64_t)(index * f->seq + i));
         ret_ids[i] = (int32_t)token;
         token = dice < 0.8 ? (token * 3 + 1) % f->vocab : (int64_t)(dice * (double)f->vocab);
-        ret_targets[i] = counts(f, index, i) ? (int32_t)token : -1;
+        ret_targets[i] = !f->labels && counts(f, index, i) ? (int32_t)token : -1;
     }
+    if (f->labels)
+        ret_targets[(index % 4 ? 1 + index * 5 % f->seq : f->seq) - 1] = (int32_t)(index * 7 % f->labels);
     return OK;
+}
+
+struct parity_feed parity_feed_of(const struct job_spec *job)
+{
+    return (struct parity_feed){.seq = job->train.seq, .vocab = job->model.vocab, .labels = job->model.labels};
+}
+
+struct engine_feed parity_engine_feed(struct parity_feed *f)
+{
+    const bool all = f->mask == PARITY_ALL && !f->labels;
+    return (struct engine_feed){.sample = parity_sample, .arg = f, .count = all ? NULL : parity_count};
 }
 
 struct dev *test_cpu(void)
@@ -214,9 +227,8 @@ static int save_state(struct engine *e, struct store *store)
 static err_t run_steps(struct engine *e, int64_t last, const struct parity_options *o, struct parity_result *r,
                        struct why *why)
 {
-    struct parity_feed data = {.seq = e->config.job->train.seq, .vocab = e->config.job->model.vocab};
-    const struct engine_feed feed =
-        o && o->feed ? *o->feed : (struct engine_feed){.sample = parity_sample, .arg = &data};
+    struct parity_feed data = parity_feed_of(e->config.job);
+    const struct engine_feed feed = o && o->feed ? *o->feed : parity_engine_feed(&data);
     bool first = true;
     double valid = 0;
     err_t err = o && o->before ? o->before(o->arg, e, why) : OK;

@@ -91,6 +91,12 @@ enum parity_mask { PARITY_ALL, PARITY_SOME, PARITY_OTHERS, PARITY_NONE };
 struct parity_feed {
     int64_t seq, vocab;
     enum parity_mask mask;
+    /* Above 0: each sample has one target, a class below this, at the last token of a text that mostly ends before the
+     * sample. `mask` has no effect then. */
+    int64_t labels;
 };
+/* The data of a job, and what the engine needs of it. */
+struct parity_feed parity_feed_of(const struct job_spec *job);
+struct engine_feed parity_engine_feed(struct parity_feed *f);
 
 #endif

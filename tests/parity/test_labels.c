@@ -8,24 +8,6 @@
 #define STEPS 3
 #define LAYOUT(...) ((const char *const[]){__VA_ARGS__, NULL})
 
-/* The text of a sample ends before the sample in all but every fourth. */
-static err_t labelled(void *arg, int64_t index, int32_t *ret_ids, int32_t *ret_targets)
-{
-    const struct parity_feed *f = arg;
-    const int64_t n = index % 4 ? 1 + index * 5 % f->seq : f->seq;
-    err_t err = parity_sample(arg, index, ret_ids, ret_targets);
-    for (int64_t i = 0; i < f->seq; i++)
-        ret_targets[i] = -1;
-    ret_targets[n - 1] = (int32_t)(index * 7 % LABELS);
-    return err;
-}
-
-static err_t one(void *arg, int64_t index, int64_t *ret)
-{
-    *ret = 1;
-    return OK;
-}
-
 static struct parity_result *run(const char *yaml, const char *numerics, const char *const *layout)
 {
     struct parity_model m = {0};
@@ -35,10 +17,7 @@ static struct parity_result *run(const char *yaml, const char *numerics, const c
     for (int i = 0; layout[i]; i++)
         sets[i + 4] = layout[i];
     parity_model_init(&m, yaml, sets);
-    struct parity_feed data = {m.job.train.seq, m.job.model.vocab, PARITY_ALL};
-    const struct engine_feed feed = {.sample = labelled, .arg = &data, .count = one};
-    const struct parity_options o = {.feed = &feed};
-    struct parity_result *r = parity_run(&m, STEPS, &o);
+    struct parity_result *r = parity_run(&m, STEPS, NULL);
     parity_model_fini(&m);
     return r;
 }

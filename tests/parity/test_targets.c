@@ -23,7 +23,7 @@ static struct masked_run run(const char *yaml, const char *numerics, enum parity
     for (int i = 0; layout[i]; i++)
         sets[i + 3] = layout[i];
     parity_model_init(&x.m, yaml, sets);
-    struct parity_feed data = {x.m.job.train.seq, x.m.job.model.vocab, mask};
+    struct parity_feed data = {.seq = x.m.job.train.seq, .vocab = x.m.job.model.vocab, .mask = mask};
     const struct engine_feed feed = {.sample = parity_sample, .arg = &data, .count = parity_count};
     const struct parity_options o = {.feed = &feed};
     x.r = parity_run(&x.m, last, &o);
