@@ -20,6 +20,8 @@ rows=(--set "data.train=[$tmp/train.jsonl]" --set "data.valid=[$tmp/valid.jsonl]
 (cd "$tmp" && dtctl plan job.yaml "${rows[@]}") >"$tmp/plan"
 (cd "$tmp" && ! dtctl plan job.yaml "${rows[@]}" --set model.labels=2 2>"$tmp/few") || fail "two labels of three"
 grep -q 'a document has the label 2, but model.labels is 2: write at least 3' "$tmp/few" || fail "the refusal: $(cat "$tmp/few")"
+(cd "$tmp" && ! dtctl plan job.yaml "${rows[@]}" --set parallel.workers=4 --set parallel.tp=4 2>"$tmp/wide") || fail "four parts of three labels"
+grep -q 'parallel.tp is 4, but score.weight has only 3 parts; the nearest legal value is 3' "$tmp/wide" || fail "the refusal: $(cat "$tmp/wide")"
 (cd "$tmp" && ! dtctl plan job.yaml "${rows[@]}" --set "data.train=[$tmp/bare.jsonl]" 2>"$tmp/bare") || fail "a row without label"
 grep -q 'line 1 has no key "label" (data.label)' "$tmp/bare" || fail "the refusal: $(cat "$tmp/bare")"
 job=$(submit "${rows[@]}" --set checkpoint.dir="$tmp/two")

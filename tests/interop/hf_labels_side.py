@@ -137,6 +137,10 @@ def check_import(kind, labels, folder):
         if not torch.equal(model(lines).logits, again(lines).logits):
             fail("%s: the export has other logits" % name)
     print("%s: exported bit for bit" % name)
+    write_job(folder + "/job.yaml", kind, labels, folder + "/own")
+    if "is new" in tool_text("ckpt", "import", theirs, folder + "/job.yaml"):
+        fail("%s: the job's import has a new head" % name)
+    same_logits(name + ", with a job file", model, folder + "/own/step-0")
     job = folder + "/plain.yaml"
     write_job(job, kind, 0, folder + "/plain")
     refused(name + " as a model of language", "model.labels is 0, but", "ckpt", "import", theirs, job)
