@@ -44,7 +44,6 @@ static err_t render_turns(struct preparation *x, int i, const struct document *d
     return err;
 }
 
-static err_t read_documents(struct preparation *x, int i, int64_t skip, each_document_fn *each, void *arg)
 /* With labels, the last token of a document is followed by one whose number is the label (data.h). */
 static err_t check_label(struct preparation *x, const struct input *in, const struct doc_options *o,
                          const struct document *d)
@@ -58,16 +57,18 @@ static err_t check_label(struct preparation *x, const struct input *in, const st
                        "and HDF5",
                        in->path, row);
     if (d->n_turns || d->weights)
+        return why_set(x->why, ERR_UNSUPPORTED,
                        "%s: row %" PRId64 " has a label beside %s: with labels only the label counts in the loss",
                        in->path, row, d->n_turns ? "a conversation" : "a mask of the loss");
     if (x->tokenizer && d->label >= tokenizer_vocab(x->tokenizer))
+        return why_set(x->why, ERR_UNSUPPORTED,
                        "%s: row %" PRId64 ": label %d, but a tokenizer of %" PRId64 " tokens allows labels below that",
                        in->path, row, d->label, tokenizer_vocab(x->tokenizer));
     x->index.labels = d->label >= x->index.labels ? d->label + 1 : x->index.labels;
     return OK;
 }
 
-static err_t read_documents(struct preparation *x, int i, each_document_fn *each, void *arg)
+static err_t read_documents(struct preparation *x, int i, int64_t skip, each_document_fn *each, void *arg)
 {
     struct input_reader r;
     const struct input *in = &x->sources[i].input;
@@ -82,10 +83,9 @@ static err_t read_documents(struct preparation *x, int i, each_document_fn *each
         struct document d;
         err = preparation_stopped(x);
         err = err ? err : r.docs->ops->next(r.docs, &d, &end, x->why);
-        if (!err && !end && skip-- <= 0)
-        err = r.docs->ops->next(r.docs, &d, &end, x->why);
         if (!err && !end)
             err = check_label(x, in, &o, &d);
+        if (!err && !end && skip-- <= 0)
             err = d.n_turns ? render_turns(x, i, &d, each, arg) : each(arg, i, &d);
         preparation_report(x, r.file.consumed - reported);
         reported = r.file.consumed;
@@ -227,6 +227,8 @@ static err_t continue_documents(struct documents_writer *w)
     const struct journal *j = &w->x->unfinished.journal;
     w->source = j->source;
     w->offset = j->offset;
+    w->x->index.labels = j->labels;
+
     for (int i = 0; i < j->n_counts; i++) {
         w->x->index.sources[i].documents = j->counts[i].documents;
         w->x->index.sources[i].tokens = j->counts[i].tokens;

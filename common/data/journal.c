@@ -21,8 +21,8 @@ err_t journal_print(const struct journal *j, struct buf *ret)
     err_t err = buf_printf(ret, "dtd-journal %d " DTD_VERSION "\nset %s\ncap %" PRId64 "\nat %d %" PRId64 "\n", VERSION,
                            j->hash, j->cap, j->source, j->offset);
     if (!err)
-        err = buf_printf(ret, "documents %" PRId64 " %d %d\nshards %d\n", j->documents, j->weighted, j->bits,
-                         j->n_shards);
+        err = buf_printf(ret, "documents %" PRId64 " %d %d %" PRId64 "\nshards %d\n", j->documents, j->weighted,
+                         j->bits, j->labels, j->n_shards);
     for (int i = 0; !err && i < j->n_shards; i++)
         err = buf_printf(ret, "%" PRId64 " %s\n", j->shards[i].tokens,
                          j->shards[i].sha256[0] ? j->shards[i].sha256 : "-");
@@ -95,7 +95,8 @@ static bool parse(const char *at, struct journal *j)
                      j->hash, &j->cap, &j->source, &j->offset) &&
                 version == VERSION && j->cap > 0 && j->source >= 0 && j->source < 1 << 24 && j->offset >= 0;
     used = 0;
-    good = good && SCAN(&at, 3, " documents %" SCNd64 " %d %d", &j->documents, &weighted, &bits) && j->documents >= 0;
+    good = good && SCAN(&at, 4, " documents %" SCNd64 " %d %d %" SCNd64, &j->documents, &weighted, &bits, &j->labels) &&
+           j->documents >= 0 && j->labels >= 0;
     j->weighted = good && weighted;
     j->bits = good ? (uint8_t)bits : 0;
     return good && parse_shards(&at, j) && parse_counts(&at, j);

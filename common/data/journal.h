@@ -19,6 +19,7 @@ struct journal {
     struct index_shard *shards;
     int64_t documents;
     bool weighted;
+    int64_t labels; /* of the index */
     uint8_t bits; /* of weights.bin: its last byte, which is incomplete */
     int n_counts; /* of documents: sources 0 to `source`; of text: 0 */
     struct journal_count {

@@ -621,6 +621,7 @@ err_t preparation_save(struct preparation *x, int source, int64_t offset, struct
     memcpy(j.hash, x->index.hash, sizeof(j.hash));
     j.documents = marks ? marks->documents : 0;
     j.weighted = marks && marks->weighted;
+    j.labels = x->index.labels;
     j.bits = marks ? marks->bits : 0;
     err = fill_counts(x, &j);
     j.shards = shards->shards; /* lent */

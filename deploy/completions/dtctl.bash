@@ -55,7 +55,6 @@ _dtctl() {
   cluster) sub="init token join status leave remove rotate recover" options="--name --listen --advertise --domain --uses --hours --yes --wait" ;;
   store) sub="open ls close" options="--name" ;;
   web) options="--open --port" ;;
-  data) sub="prepare info show tokenize" options="--tokenizer --tokenizer-file --lowercase --raw --format --field --bos --eos --vocab-from --cache --samples --special" ;;
   data) sub="prepare info show tokenize" options="--tokenizer --tokenizer-file --lowercase --raw --format --field --label --bos --eos --vocab-from --cache --samples --special" ;;
   esac
   if [[ $cur == -* ]]; then

@@ -251,6 +251,25 @@ TEST(documents)
     killed_everywhere((struct data_prepare){.files = files, .n_files = FILES});
 }
 
+/* The largest label is in the first file, so a run that continues after it has to know it. */
+TEST(documents_with_labels)
+{
+    static const size_t bytes[FILES] = {600000, 5000000, 900, 700000, 60, 5000000, 500000};
+    char *files[FILES];
+    uint64_t state = 11;
+    for (int i = 0; i < FILES; i++) {
+        char name[16];
+        struct buf text = {0};
+        while (text.len < bytes[i])
+            assert_ok(buf_printf(&text, "{\"text\": \"%.*s\", \"label\": %d}\n", (int)(random_next(&state) % 60),
+                                 "the theory of a text that is long enough for any of the lengths", i ? i % 3 : 9));
+        snprintf(name, sizeof(name), "line-%d", i);
+        files[i] = file_make(name, text.data, text.len);
+        buf_fini(&text);
+    }
+    killed_everywhere((struct data_prepare){.files = files, .n_files = FILES, .label = "label"});
+}
+
 /* stop: the run ends by itself, and what it encoded is not encoded again. */
 TEST(an_interrupted_run_says_how_to_continue)
 {
