@@ -136,8 +136,8 @@ export function nearest(rows, xOf, x) {
 }
 
 export class Chart {
-  constructor({ title, unit, lines, text, robust }) {
-    Object.assign(this, { title, unit, lines, text, robust });
+  constructor({ title, unit, lines, text, robust, tick = tickText }) {
+    Object.assign(this, { title, unit, lines, text, robust, tick });
     this.canvas = el("canvas", { "aria-hidden": "true" });
     this.values = el("span", { class: "values" });
     this.empty = el("span", { class: "empty" }, "No values yet");
@@ -320,7 +320,7 @@ export class Chart {
       c.moveTo(LEFT, at);
       c.lineTo(right, at);
       c.stroke();
-      c.fillText(tickText(v, g.log ? v : ys[1] - ys[0]), LEFT - 7, at);
+      c.fillText(this.tick(v, ys[1] - ys[0]), LEFT - 7, at);
     }
     c.textBaseline = "top";
     for (const v of xs) {
@@ -372,7 +372,7 @@ export class Chart {
     c.fillStyle = g.color(line.color);
     c.globalAlpha = 0.18;
     let from = a;
-    const flush = (to) => {
+    const flush = (to) => { // draws the rows before `to`
       if (to - from < 1) return;
       c.beginPath();
       for (let i = from; i < to; i++) c.lineTo(x(g.x(line, rows[i])), y(this.edge(line.high, line, rows[i])));
@@ -380,12 +380,18 @@ export class Chart {
       c.fill();
     };
     for (let i = a; i < b; i++) {
-      if (inLog(this.edge(line.low, line, rows[i])) && inLog(this.edge(line.high, line, rows[i]))) continue;
+      const shown = inLog(this.edge(line.low, line, rows[i])) && inLog(this.edge(line.high, line, rows[i]));
+      if (shown && !this.pauseBefore(rows, i)) continue;
       flush(i);
-      from = i + 1;
+      from = shown ? i : i + 1;
     }
     flush(b);
     c.globalAlpha = 1;
+  }
+
+  // Nothing was trained between two epochs, so that no line crosses that time.
+  pauseBefore(rows, i) {
+    return this.group.axis === "time" && i > 0 && rows[i].epoch !== rows[i - 1].epoch;
   }
 
   edge(f, line, row) {
@@ -398,7 +404,7 @@ export class Chart {
     c.strokeStyle = this.group.color(line.color);
     c.lineJoin = "round";
     if (smooth !== values) {
-      c.globalAlpha = 0.3;
+      c.globalAlpha = this.lines.length > 1 ? 0.15 : 0.3; // several raw curves would cover each other
       c.lineWidth = 1;
       this.strokeValues(f, p, values);
       c.globalAlpha = 1;
@@ -421,6 +427,7 @@ export class Chart {
         continue;
       }
       const px = x(g.x(line, rows[i])), py = y(values[i]);
+      if (this.pauseBefore(rows, i)) pen = false;
       if (pen) c.lineTo(px, py);
       else c.moveTo(px, py);
       if (!pen && !shown(values[i + 1])) c.arc(px, py, 1.5, 0, 7);
@@ -448,19 +455,20 @@ export class Chart {
     }
   }
 
-  drawPoints({ c, x, y, domain }, { line }) {
+  drawPoints({ c, x, y, domain, right }, { line }) {
     const g = this.group;
     c.fillStyle = g.color(line.pointColor ?? line.color);
     c.strokeStyle = g.color("--card");
     c.lineWidth = 1;
-    for (const p of line.points?.() ?? []) {
+    const all = line.points?.() ?? [], size = all.length * 12 > right - LEFT ? 3.5 : 5;
+    for (const p of all) {
       const v = p[line.pointKey], px = g.x(line, p);
       if (!finite(v) || px < domain[0] || px > domain[1] || (g.log && v <= 0)) continue;
       c.beginPath();
-      c.moveTo(x(px), y(v) - 5);
-      c.lineTo(x(px) + 5, y(v));
-      c.lineTo(x(px), y(v) + 5);
-      c.lineTo(x(px) - 5, y(v));
+      c.moveTo(x(px), y(v) - size);
+      c.lineTo(x(px) + size, y(v));
+      c.lineTo(x(px), y(v) + size);
+      c.lineTo(x(px) - size, y(v));
       c.closePath();
       c.fill();
       c.stroke();

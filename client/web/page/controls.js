@@ -2,10 +2,13 @@
 
 import { el, setHidden } from "./dom.js";
 
-const number = (text) => {
-  const v = Number(text);
-  return v >= 0 && v < 1 ? v : 0;
-};
+// Single steps are noisy: the mean of some five rows shows the trend, and the rows stay visible behind it.
+const USUAL_SMOOTHING = 0.6;
+
+function number(text) {
+  const v = Number(text ?? USUAL_SMOOTHING);
+  return v >= 0 && v < 1 ? v : USUAL_SMOOTHING;
+}
 
 function stored(key) {
   try {

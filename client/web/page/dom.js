@@ -31,11 +31,13 @@ export function setHidden(e, hidden) {
   if (e.hidden !== hidden) e.hidden = hidden;
 }
 
+// Colours, cursor movements and titles that programs send to terminals.
+const ESCAPES = /\u001b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\u0007\u001b]*(?:\u0007|\u001b\\)?|[ -/]*[0-~])/g;
 // Control characters, and the characters that reverse the direction of the text after them, could disguise a name.
 const UNPRINTABLE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g;
 
 export function printable(text) {
-  return String(text ?? "").replace(UNPRINTABLE, "\ufffd");
+  return String(text ?? "").replace(ESCAPES, "").replace(UNPRINTABLE, "\ufffd");
 }
 
 // Foreign text in an isolated element, so that its direction does not reorder the text around it.

@@ -22,7 +22,7 @@ export function real(v, digits = 4) {
   const none = missing(v);
   if (none) return none;
   const size = Math.abs(v);
-  if (v !== 0 && (size < 1e-3 || size >= 1e7)) {
+  if (v !== 0 && (size < 1e-4 || size >= 1e7)) {
     return numberFormat({ notation: "scientific", maximumFractionDigits: digits - 1 }).format(v).replace("E", "e");
   }
   return numberFormat({ maximumSignificantDigits: Math.max(digits, Math.ceil(Math.log10(size + 1))) }).format(v);

@@ -12,6 +12,7 @@ import { Series } from "./series.js";
 
 const ENDED = ["done", "failed", "canceled"];
 const POINTS = 600;
+const UNKNOWN_MS = 1500; // a status arrives at once when there is one
 
 const hasEnded = (job) => ENDED.includes(job.state);
 
@@ -52,7 +53,7 @@ function checkpointNote(p) {
   const risk = Math.max(0, job.step - (job.checkpoint_step ?? 0));
   const parts = [];
   if (c) parts.push(`${age(c.committed_ms)} ago`);
-  if (!hasEnded(job) && job.steps) parts.push(`${plural(risk, "step")} at risk`);
+  if (!hasEnded(job) && job.step) parts.push(`${plural(risk, "step")} at risk`);
   return parts.join(" · ");
 }
 
@@ -105,9 +106,11 @@ function cancelDialog(job, done) {
     el("h2", { id: "cancel-title" }, "Cancel job ", foreign(`${job.job} ${job.name}`), "?"),
     el("p", {}, "Its workers stop. dtctl resume can continue it from its last checkpoint later."),
     el("label", { class: "choice" }, save, "Save a checkpoint first"), error,
-    el("div", { class: "tools end" }, el("button", { type: "button", onclick: () => dialog.close() }, "Keep it running"), send));
+    el("div", { class: "tools end" }, el("button", { type: "button", autofocus: true, onclick: () => dialog.close() },
+      "Keep it running"), send));
   document.body.append(dialog);
   dialog.showModal();
+  return dialog;
 }
 
 // ---- the page ----
@@ -147,7 +150,9 @@ class JobPage {
     this.share = el("span", { class: "nowrap" });
     this.progress = el("div", { class: "progress wide", hidden: true }, this.bar, this.share);
     this.cancel = el("button", { type: "button", class: "danger", hidden: true,
-      onclick: () => cancelDialog(this.job, (job) => job.job && this.setStatus(job)) }, "Cancel");
+      onclick: () => {
+        this.dialog = cancelDialog(this.job, (job) => job.job && this.setStatus(job));
+      } }, "Cancel");
     this.tiles = new Tiles();
     this.context.setPlace(el("a", { href: "#/" }, "Overview"), el("span", { "aria-hidden": "true" }, "›"),
       el("span", { "aria-current": "page" }, `Job ${printable(this.id)}`));
@@ -254,6 +259,7 @@ class JobPage {
       setHidden(this.loading, Boolean(this.job));
     } catch (e) {
       if (!this.job) setText(this.loading, e.message);
+      if (!this.job && e.status === 404) this.giveUpLater();
     }
     this.isLoading = false;
     const rows = this.waiting;
@@ -441,10 +447,21 @@ class JobPage {
     });
   }
 
+  // Without any answer about the job within this time, a 404 means that there is no such job; a job that waits may have
+  // no metrics yet.
+  giveUpLater() {
+    setTimeout(() => {
+      if (this.job) return;
+      this.stream.close();
+      this.log.close();
+    }, UNKNOWN_MS);
+  }
+
   close() {
     this.stream.close();
     this.log.close();
     this.group.close();
+    this.dialog?.close();
     clearInterval(this.clock);
   }
 }

@@ -1,23 +1,21 @@
 // The log viewer: the last lines of one rank or of all, with search. It follows the end while the reader is at the end.
 
 import { getText } from "./api.js";
-import { el, setHidden, setText } from "./dom.js";
+import { el, printable, setHidden, setText } from "./dom.js";
 import { plural, whole } from "./format.js";
 
 const POLL_MS = 2000;
+const RETRY_MS = 10000; // a job that waits has no log for a while
 const COUNTS = [200, 1000, 5000];
 
-// Colours, cursor movements and titles that programs send to terminals.
-const ESCAPES = /\u001b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\u0007\u001b]*(?:\u0007|\u001b\\)?|[ -/]*[0-~])/g;
-const CONTROLS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g;
 // A word that reports an error; not an ended epoch, which a recovery reports in every healthy worker.
 const ERROR = /\b(error|fatal|panic|traceback|exception|segmentation fault|out of memory|assertion|abort(?:ed)?)\b(?!=(?:OK|ERR_CANCELED)\b)/i;
 const HARMLESS = /\b(?:0|no) errors?\b/i;
 
 // A progress bar rewrites its line with carriage returns: the last version is what a terminal would show.
 export function plainLine(line) {
-  const text = line.replace(ESCAPES, "").replace(/\r+$/, "");
-  return text.slice(text.lastIndexOf("\r") + 1).replace(CONTROLS, "\ufffd");
+  const text = line.replace(/\r+$/, "");
+  return printable(text.slice(text.lastIndexOf("\r") + 1));
 }
 
 export const isError = (line) => ERROR.test(line) && !HARMLESS.test(line);
@@ -84,6 +82,7 @@ export class Log {
 
   async load() {
     clearTimeout(this.timer);
+    let pause = POLL_MS;
     const wanted = `${this.rank} ${this.count}`;
     try {
       const text = await getText(`/api/jobs/${encodeURIComponent(this.job)}/log?rank=${this.rank}&lines=${this.count}`);
@@ -92,8 +91,9 @@ export class Log {
     } catch (e) {
       setHidden(this.problem, false);
       setText(this.problem, e.message);
+      pause = RETRY_MS;
     }
-    if (!this.ended && !this.closed) this.timer = setTimeout(() => this.poll(), POLL_MS);
+    if (!this.ended && !this.closed) this.timer = setTimeout(() => this.poll(), pause);
   }
 
   // Nobody reads a hidden tab.

@@ -2,6 +2,7 @@
 
 import { lineLook } from "./chart.js";
 import { date, duration, loss, real, short, whole } from "./format.js";
+import { durationTickText } from "./scale.js";
 
 const bandLow = (row) => (Number.isFinite(row.loss_min) ? row.loss_min : undefined);
 const bandHigh = (row) => (Number.isFinite(row.loss_max) ? row.loss_max : undefined);
@@ -15,7 +16,8 @@ export const CHARTS = [
   { key: "grad_norm", title: "Gradient norm", text: (v) => real(v, 4) },
   { key: "lr", title: "Learning rate", text: (v) => real(v, 4), exact: true },
   { key: "tokens_per_s", title: "Tokens per second", text: short },
-  { key: "step_s", title: "Step time", text: duration, high: slowest, robust: true },
+  { key: "step_s", title: "Step time", text: duration, tick: durationTickText, high: slowest,
+    robust: true },
 ];
 
 // Metrics that only some jobs have; the chart appears with the first value.

@@ -39,7 +39,7 @@ class JobRow {
     this.name = foreign("", { class: "name" });
     this.number = el("span", { class: "muted" });
     this.bar = el("progress", { max: 1 });
-    this.steps = el("span", { class: "nowrap" });
+    this.steps = el("span", { class: "nowrap steps" });
     this.cells = {
       pick: el("label", { class: "hit" }, this.pick),
       state: this.badge.element,

@@ -49,6 +49,11 @@ export function tickText(v, step) {
 
 export const timeTickText = (v) => duration(v).replace(/ 00 (min|s|h)$/, "");
 
+// "52 ms" on the axis of a duration.
+export function durationTickText(v, step) {
+  return v < 1 ? `${tickText(v * 1000, step * 1000)} ms` : v < 60 ? `${tickText(v, step)} s` : timeTickText(v);
+}
+
 // The range of `values`; with `robust`, single values far from all others do not count.
 export function rangeOf(values, robust) {
   if (!values.length) return null;
