@@ -9,7 +9,7 @@ import { date, duration, whole } from "./format.js";
 import { logTicks, rangeOf, tickText, ticks, timeTickText } from "./scale.js";
 import { notFinite, smoothed } from "./series.js";
 
-const LEFT = 58, RIGHT = 12, TOP = 14, BOTTOM = 24;
+const LEFT = 66, RIGHT = 12, TOP = 14, BOTTOM = 24;
 const FONT = "11px system-ui, sans-serif";
 const DRAG_PX = 6; // a shorter movement is a click
 

@@ -12,6 +12,7 @@ import { Series } from "./series.js";
 
 const ENDED = ["done", "failed", "canceled"];
 const POINTS = 600;
+const AROUND = 15; // rows on each side of an incident that the charts zoom to
 const UNKNOWN_MS = 1500; // a status arrives at once when there is one
 
 const hasEnded = (job) => ENDED.includes(job.state);
@@ -67,7 +68,7 @@ const TILES = [
     note: (p) => (p.metric ? `learning rate ${real(p.metric.lr, 3)}` : "") },
   { name: "Last checkpoint", value: (p) => (p.job.checkpoint_step === undefined ? "none" : `step ${whole(p.job.checkpoint_step)}`),
     note: checkpointNote },
-  { name: "Epoch", value: (p) => whole(p.job.epoch), note: (p) => plural(p.job.restarts, "restart") },
+  { name: "Epoch", always: true, value: (p) => whole(p.job.epoch), note: (p) => plural(p.job.restarts, "restart") },
 ];
 
 class Tiles {
@@ -81,6 +82,8 @@ class Tiles {
     for (const t of this.tiles) {
       setText(t.strong, t.value(page));
       setText(t.small, t.note(page));
+      // The steps of a job that runs a command are its own affair.
+      setHidden(t.strong.parentElement, !page.job.steps && !t.always);
     }
   }
 }
@@ -140,7 +143,8 @@ class JobPage {
   // ---- elements ----
 
   build() {
-    const id = encodeURIComponent(this.id), link = (key, name) => el("a", { href: `#/job/${id}/${key}` }, name);
+    const href = (key) => `#/job/${encodeURIComponent(this.id)}/${key}`;
+    this.links = new Map(SECTIONS.map((s) => [s.key, el("a", { href: href(s.key) }, s.name)]));
     this.badge = stateBadge();
     this.name = foreign("");
     this.facts = el("p", { class: "muted facts" });
@@ -162,7 +166,7 @@ class JobPage {
         el("div", { class: "tools" }, el("h1", {}, this.name), this.badge.element, el("span", { class: "fill" }), this.cancel),
         this.sentence, this.problem, this.progress, this.facts),
       this.tiles.element,
-      el("nav", { class: "sections", "aria-label": "Parts of this page" }, SECTIONS.map((s) => link(s.key, s.name))),
+      el("nav", { class: "sections", "aria-label": "Parts of this page" }, [...this.links.values()]),
       SECTIONS.map((s) => this.section(s)));
     this.root.replaceChildren(this.loading, this.content);
   }
@@ -305,6 +309,7 @@ class JobPage {
     this.incidents.set(job);
     this.log.setRanks(Math.max(0, ...job.worker.map((w) => w.rank + 1)));
     setHidden(this.chartSection, !job.steps);
+    setHidden(this.links.get("charts"), !job.steps);
     setText(this.file, printable(job.spec_yaml ?? ""));
     this.group.draw();
     this.scrollLater();
@@ -420,13 +425,13 @@ class JobPage {
     return ret.sort((a, b) => a.wall_ms - b.wall_ms);
   }
 
-  // Some time before the incident and as long after the recovery, at least 40 steps.
+  // Some rows before the incident, and as many after the recovery.
   zoomTo(incident) {
-    const s = this.series.stepSeconds() ?? 1, g = this.group;
-    const around = Math.max(20 * s, ((incident.recover_ms ?? 0) / 1000) * 2);
-    const at = g.axis === "time" ? g.x(null, incident) : this.rowAt(incident.wall_ms);
-    const width = g.axis === "time" ? around : Math.max(20, around / s);
-    g.setZoom([at - width, at + width]);
+    const { rows } = this.series, g = this.group;
+    if (!rows.length) return;
+    const after = rows.findIndex((r) => r.wall_ms > incident.wall_ms), at = after < 0 ? rows.length : after;
+    const xOf = (i) => g.x(null, rows[Math.max(0, Math.min(rows.length - 1, i))]);
+    g.setZoom([xOf(at - 1 - AROUND), xOf(at + AROUND)]);
     document.getElementById("part-charts").scrollIntoView();
   }
 
