@@ -89,6 +89,8 @@ bool explain_has(const struct explain *x, int rank, int tensor, int unit);
 
 /* The animation as JSON (explain_json.c gives the form): a new reference, NULL: out of memory. */
 json_t *explain_json(const struct explain *x, const char *name, const char *about);
+/* The page with @DATA@ in place of the data; CMake makes it of explain.html, explain.css and explain.js. */
+extern const char explain_template[];
 /* Write the page, or one picture. */
 NODISCARD err_t explain_page_write(const struct explain *x, const char *name, const char *about, const char *path,
                                    struct why *why);

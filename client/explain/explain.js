@@ -168,10 +168,12 @@ function moveTexts(all) {
   for (const m of all) {
     const words = moveWords[m.op] || ((x, y) => `${m.op}: ${y} exchange ${values(x)}.`);
     const key = words(m, '@').replace(/\.$/, ` (${sizeText(m)}).`);
-    groups.set(key, (groups.get(key) || []).concat([listText(m.members)]));
+    groups.set(key, (groups.get(key) || []).concat([m.members]));
   }
   return [...groups].map(([text, lists]) => {
-    const filled = text.replace('@', [...new Set(lists)].map(l => 'ranks ' + l).join(', and '));
+    const all = [...new Set(lists.map(m => listText(m)))];
+    const who = all.length > 3 ? `${all.length} groups of ${lists[0].length} ranks` : all.map(l => 'ranks ' + l).join(', and ');
+    const filled = text.replace('@', who);
     return filled[0].toUpperCase() + filled.slice(1);
   });
 }
@@ -275,8 +277,11 @@ function columnsFor(width) {
   return Math.min(most, RANKS);
 }
 
+const axes = data.axes.map(([name, size], i) => ({ name, size, i })).filter(a => a.size > 1);
+const crowded = axes.length > 2; /* coordinates in short, to fit beside the rank */
+
 function coordText(r) {
-  return data.axes.map(([name, size], i) => size > 1 ? `${name} ${r.coords[i]}` : '').filter(s => s).join(' \u00b7 ');
+  return axes.map(a => a.name + (crowded ? '' : ' ') + r.coords[a.i]).join(crowded ? ' ' : ' \u00b7 ');
 }
 
 function drawCell(group, r, o, kind, x, y, width) {
@@ -284,6 +289,8 @@ function drawCell(group, r, o, kind, x, y, width) {
   make('rect', { x, y, width, height: CELL - 3, style: 'fill:var(--empty)' }, cell);
   const part = (low, high, opacity) => make('rect', { x: at(low), y, width: Math.max(1, at(high) - at(low)),
     height: CELL - 3, style: `fill:var(--k${kind})`, opacity }, cell);
+  make('title', {}, cell, `${data.units[o.unit].name}: ${data.kinds[kind]}; this rank owns ${o.elements} of ` +
+    `${data.units[o.unit].elements} elements`);
   const local = kind === OPT ? null : part(o.localLow, o.localHigh, 0);
   const piece = part(o.low, o.high, kind === GRAD ? 0 : 1);
   return { local, piece, kind, unit: o.unit };
@@ -293,7 +300,7 @@ function drawRank(svg, r, x, y) {
   const g = make('g', { class: 'rank', transform: `translate(${x},${y})` }, svg);
   const frame = make('rect', { width: BOX, height: HIGH, rx: 8, style: 'fill:var(--box);stroke:var(--line)' }, g);
   make('text', { x: 12, y: 18, 'font-weight': 600 }, g, `rank ${r.id}`);
-  make('text', { x: BOX - 12, y: 18, 'text-anchor': 'end', class: 'soft' }, g, coordText(r));
+  make('text', { x: BOX - 12, y: 18, 'text-anchor': 'end', class: crowded ? 'small' : 'soft' }, g, coordText(r));
   const pill = make('rect', { x: 12, y: 26, width: INNER, height: 18, rx: 4, style: 'fill:var(--empty)' }, g);
   const doing = make('text', { x: BOX / 2, y: 39, 'text-anchor': 'middle' }, g);
   const units = data.units.length, step = (INNER - 14) / units, cells = [];
@@ -312,10 +319,12 @@ function drawRank(svg, r, x, y) {
 }
 
 function layoutCluster() {
-  const width = Math.max(260, byId('cluster').clientWidth), cols = columnsFor(width);
+  /* Many ranks are drawn smaller where the window is wide. */
+  const shrink = RANKS > 16 && byId('cluster').clientWidth > 700 ? 0.72 : 1;
+  const width = Math.max(260, byId('cluster').clientWidth) / shrink, cols = columnsFor(width);
   const gap = cols > 1 ? Math.min(90, (width - cols * BOX - 8) / (cols - 1)) : 0, lines = Math.ceil(RANKS / cols);
   const left = (width - cols * BOX - (cols - 1) * gap) / 2, height = lines * (HIGH + 46) + 10;
-  const svg = make('svg', { viewBox: `0 0 ${width} ${height}`, height, role: 'img',
+  const svg = make('svg', { viewBox: `0 0 ${width} ${height}`, height: height * shrink, role: 'img',
     'aria-label': 'Each rank with the parameters (P), gradients (G) and optimizer state (O) that it holds of each unit ' +
       'of the model, and its memory. The caption says the same in words.' });
   boxes = ranks.map(r => drawRank(svg, r, left + (r.id % cols) * (BOX + gap), 28 + Math.floor(r.id / cols) * (HIGH + 46)));
@@ -627,7 +636,7 @@ function legends() {
 }
 
 function start() {
-  const mesh = data.axes.filter(a => a[1] > 1).map(a => `${a[0]} ${a[1]}`).join(' \u00d7 ') || 'one rank';
+  const mesh = axes.map(a => `${a.name} ${a.size}`).join(' \u00d7 ') || 'one rank';
   document.title = `${data.name}: a training step`;
   byId('title').textContent = `${data.name}: a training step`;
   byId('about').textContent = data.about;

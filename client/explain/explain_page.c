@@ -7,9 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* explain_template.c, which CMake writes. */
-extern const char explain_template[];
-
 /* In JSON, '<' occurs only within strings; escaped, no text of a user ends the element that holds the data. */
 static void print_data(FILE *out, const char *text)
 {

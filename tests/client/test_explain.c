@@ -198,6 +198,27 @@ TEST(messages_have_what_their_rank_computed)
     check_messages("1f1b");
 }
 
+/* The page has a sentence for every kind of transfer and of action. */
+TEST(every_move_has_words)
+{
+    char entry[64];
+    for (int i = 0; i < n_explain_layouts; i++) {
+        struct told f;
+        told_init(&f, explain_layouts[i].name);
+        for (int k = 0; k < f.x.n_moves; k++) {
+            snprintf(entry, sizeof(entry), "\n  %s: (m, w)", op_name(f.x.moves[k].kind));
+            if (!strstr(explain_template, entry))
+                fail_msg("explain.js has no words for %s", op_name(f.x.moves[k].kind));
+        }
+        told_fini(&f);
+    }
+    for (int a = 0; a < ACT_COUNT; a++) {
+        snprintf(entry, sizeof(entry), "\n  %s: ['", action_name((enum action_kind)a));
+        if (!strstr(explain_template, entry))
+            fail_msg("explain.js has no words for the action %s", action_name((enum action_kind)a));
+    }
+}
+
 /* ---- memory ---- */
 
 static int64_t instance_start(const struct program *p, const struct explain_life *l)

@@ -24,6 +24,21 @@ function stepTo(words) {
   return caption().includes(words);
 }
 
+/* The widths of the memory bars at a part of the step, against a scan of the data. */
+function barsAreRight(part) {
+  const data = JSON.parse(byId('data').textContent), t = data.end * part / 1000;
+  const reserved = data.ranks.map(r => r.reserved.reduce((a, b) => a + b));
+  byId('seek').value = part;
+  byId('seek').dispatchEvent(new Event('input'));
+  return data.ranks.every((r, i) => {
+    const bytes = data.kinds.map(() => 0), bars = byId('cluster').querySelectorAll('.rank')[i].querySelectorAll('rect[height="14"]');
+    for (let k = 0; k < r.memory.length; k += 3)
+      if (r.memory[k + 1] <= t)
+        bytes[r.memory[k]] = r.memory[k + 2];
+    return bytes.every((b, kind) => Math.abs(bars[kind].getAttribute('width') - 148 * b / Math.max(...reserved)) < 0.01);
+  });
+}
+
 async function use(expected) {
   const first = caption();
   check('the page begins with a caption', first.length > 10);
@@ -39,6 +54,8 @@ async function use(expected) {
     check(`a step says "${words}"`, stepTo(words));
     check(`${pieces} pieces move, not ${squares()}`, squares() === pieces);
   }
+  for (const part of [0, 150, 437, 700, 990])
+    check(`the memory bars are right at ${part} of 1000`, barsAreRight(part));
   key('Home');
   check('Home goes to the begin', caption() === first);
   byId('speed').value = '4';
