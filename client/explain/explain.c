@@ -125,8 +125,8 @@ static void use_instance(struct explain_run *k, int rank, int action, int buffer
     l->end = end > l->end ? end : l->end;
 }
 
-/* Whether the forecast says when the buffer has a value. Parameters, moments and what lies in SPACE_WORK as long as the
- * program have theirs all the time. */
+/* Whether the buffer has a value only in parts of the step. Parameters, moments and what lies in SPACE_WORK as long as
+ * the program have theirs all the time. */
 static bool has_lives(const struct buffer *b)
 {
     return b->space == SPACE_GRAD || b->space == SPACE_SENT ||
@@ -359,11 +359,11 @@ static void change_add(struct explain_run *k, struct explain_changes *c, double 
 /* From differences to sums: one change per moment and key at which the sum differs. */
 static err_t changes_sum(struct explain_changes *c, int keys)
 {
-    int64_t *now = calloc((size_t)keys, sizeof(*now)), *told = calloc((size_t)keys, sizeof(*told));
+    int64_t *now = calloc((size_t)keys, sizeof(*now)), *last = calloc((size_t)keys, sizeof(*last));
     int n = 0;
-    if (!now || !told) {
+    if (!now || !last) {
         free(now);
-        free(told);
+        free(last);
         return ERR_NOMEM;
     }
     if (c->n)
@@ -373,12 +373,12 @@ static err_t changes_sum(struct explain_changes *c, int keys)
         now[x.key] += x.bytes;
         if (i + 1 < c->n && c->all[i + 1].at == x.at && c->all[i + 1].key == x.key)
             continue;
-        if (now[x.key] != told[x.key])
-            c->all[n++] = (struct explain_change){x.at, x.key, told[x.key] = now[x.key]};
+        if (now[x.key] != last[x.key])
+            c->all[n++] = (struct explain_change){x.at, x.key, last[x.key] = now[x.key]};
     }
     c->n = n;
     free(now);
-    free(told);
+    free(last);
     return OK;
 }
 
@@ -505,7 +505,7 @@ static void run_fini(struct explain_run *k)
     free(k->posts);
 }
 
-/* With a measured step, a first forecast tells where in its action each op lies. */
+/* With a measured step, a first forecast gives the place of each op in its action. */
 static err_t run_all(struct explain_run *k, const struct forecast *measured, struct why *why)
 {
     struct explain *x = k->x;

@@ -33,7 +33,7 @@ static void append_all(json_t *to, const json_int_t *all, int n)
 
 static int stage_of(const struct program *p, const struct forecast_box *b)
 {
-    return b->micro < 0
+    return b->micro < 0 || b->chunk < 0 || b->chunk >= p->sharding.chunks
                ? -1
                : placement_stage(p->sharding.placement, p->mesh.size[AXIS_PP], p->sharding.coord[AXIS_PP], b->chunk);
 }

@@ -433,7 +433,7 @@ static int64_t last_of(json_t *flat, int kind)
 }
 
 /* Each rank of ZeRO 3 has a quarter, and together they have every element once. */
-TEST(the_json_says_what_ranks_own)
+TEST(the_json_has_what_ranks_own)
 {
     struct told f;
     int64_t own = 0;

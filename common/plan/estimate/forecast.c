@@ -63,7 +63,7 @@ struct forecast_run {
     int n;
     const struct plan_rates *rates;
     struct forecast *f;
-    const struct forecast_watch *watch; /* NULL: nobody */
+    const struct forecast_watch *watch; /* NULL: none */
     err_t err;
 };
 
