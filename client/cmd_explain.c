@@ -64,6 +64,15 @@ static void layouts_print(void)
     puts("\nWrite a page with 'dtctl explain LAYOUT', or of your own job with 'dtctl explain JOBFILE'.");
 }
 
+static json_t *layouts_json(void)
+{
+    json_t *ret = json_array();
+    for (int i = 0; i < n_explain_layouts; i++)
+        json_array_append_new(
+            ret, json_pack("{s:s, s:s}", "name", explain_layouts[i].name, "about", explain_layouts[i].about));
+    return ret;
+}
+
 /* ---- the job ---- */
 
 /* The job that is explained, compiled. */
@@ -206,6 +215,8 @@ int cmd_explain(struct global *g, int argc, char **argv)
     int code = EXIT_DONE;
     command_parse(&argp, argc, argv, &args);
     if (!args.spec.file) {
+        if (g->format != OUT_TEXT)
+            return command_json(g, layouts_json());
         layouts_print();
         return EXIT_DONE;
     }

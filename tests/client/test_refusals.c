@@ -77,6 +77,8 @@ TEST(a_step_is_explained)
     files_write();
     run_expect(&r, 0, "dtctl explain");
     expect_text(r.out, "  zero-bubble ");
+    run_expect(&r, 0, "dtctl explain -o jsonl");
+    expect_text(r.out, "{\"name\": \"ddp\", \"about\": \"Every rank has the whole model");
     run_expect(&r, 0, "dtctl explain ring");
     assert_string_equal(r.out, "explain-ring.html: open it in a browser\n");
     run_expect(&r, 0, "grep -c 'Ring attention: each rank' explain-ring.html");
