@@ -8,11 +8,13 @@
 #include "common/data/source.h"
 
 #include <jansson.h>
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define FORMAT "dtd-data"
 #define VERSION_MAX 2
+#define TRIM_BYTES ((size_t)256 << 10) /* of some 2,000 shards; smaller trees are not worth the call */
 
 static const char *const tokenizer_names[] = {
     [TOKENIZER_BYTES] = "bytes", [TOKENIZER_WORDS] = "words", [TOKENIZER_BPE] = "bpe", [TOKENIZER_SPLIT] = "split"};
@@ -335,6 +337,8 @@ err_t index_parse(const void *text, size_t len, struct data_index *ret, struct w
     if (!err)
         err = parse_fields(object, &x, why);
     json_decref(object);
+    if (len > TRIM_BYTES)
+        malloc_trim(0); /* jansson's tree is made of small pieces, which do not go back to the system by themselves */
     if (err) {
         index_fini(&x);
         return err;

@@ -157,6 +157,26 @@ static void check_string(const char *json, const char *expected, size_t n)
 }
 
 /* jansson refuses these; data of users has them. */
+/* Long strings with escapes at every place of a block; one in four has a byte that may not be there. */
+TEST(agrees_with_jansson_on_long_strings)
+{
+    static const char *const parts[] = {"\\n", "\\\\", "\\\"", "\\u00e9", "\\t", "\\/", "/", "\x7f"};
+    uint64_t state = 5;
+    for (int i = 0; i < 20000; i++) {
+        char text[700] = "\"";
+        size_t n = 1, len = random_next(&state) % 400, density = 2 + random_next(&state) % 60;
+        while (n < len) {
+            const char *part = parts[random_next(&state) % 8];
+            bool plain = random_next(&state) % density != 0;
+            n += (size_t)snprintf(text + n, sizeof(text) - n, "%s", plain ? "x" : part);
+        }
+        if (random_next(&state) % 4 == 0)
+            text[random_next(&state) % n] = "\x1f\x01\"\\q"[random_next(&state) % 5];
+        text[n++] = '"';
+        check(text, n);
+    }
+}
+
 TEST(surrogates_and_bytes_that_are_no_text)
 {
     check_string("\"a\\ud800b\"",
