@@ -151,9 +151,10 @@ TEST(data_prepare_and_info)
 TEST(ctrl_c_leaves_work_that_continues)
 {
     struct run_result r;
-    const char *start = "yes 'the way that can be spoken of is not the constant way' | head -c 60000000 > big.txt; "
-                        "\"$DTD_BIN/dtctl\" data prepare big.txt --tokenizer words --cache c & p=$!; "
-                        "until ls c/.unfinished-*/tokens-00000.bin >d 2>/dev/null; do sleep .01; done; kill -INT $p; wait $p";
+    const char *start =
+        "yes 'the way that can be spoken of is not the constant way' | head -c 60000000 > big.txt; "
+        "\"$DTD_BIN/dtctl\" data prepare big.txt --tokenizer words --cache c & p=$!; "
+        "until ls c/.unfinished-*/tokens-00000.bin >d 2>/dev/null; do sleep .01; done; kill -INT $p; wait $p";
     run_expect(&r, 130, start);
     expect_text(r.err, "dtctl: interrupted; run the same command again to continue");
     run_expect(&r, 0, "dtctl data prepare big.txt --tokenizer words --cache c");
@@ -179,9 +180,26 @@ TEST(data_show_shows_sources_and_samples)
     run_write("a.txt", "plain text\n");
     run_expect(&r, 0, "dtctl data show $(dtctl data prepare a.txt | cut -d' ' -f1) --samples 1");
     expect_text(r.out, "11 tokens, vocabulary 256\n\ntokens from 0:\n  plain text\n");
+    run_expect(&r, 0, "dtctl data show $(dtctl data prepare a.txt | cut -d' ' -f1) --samples 2");
+    expect_text(r.out, "tokens from 0:\n  plain text\n  \n\ntokens from 5:\n   text\n");
     run_expect(&r, 2, "dtctl data show");
     run_expect(&r, 2, "dtctl data prepare a.jsonl --field title");
     expect_text(r.err, "no key \"title\"");
+}
+
+/* Long documents are cut, control characters do not reach the terminal, and no document comes twice. */
+TEST(data_show_shows_parts_of_large_sets)
+{
+    struct run_result r;
+    char line[400];
+    snprintf(line, sizeof(line), "{\"text\": \"%0200d\"}\n{\"text\": \"a\\u0001b\"}\n", 0);
+    run_write("long.jsonl", line);
+    run_expect(&r, 0, "dtctl data show $(dtctl data prepare long.jsonl | cut -d' ' -f1) -n 200");
+    expect_text(r.out, "\n        2     203  ");
+    expect_text(r.out, "document 0, 200 tokens, the first 128:\n  0");
+    expect_text(r.out, "document 1, 3 tokens:\n  a\\x01b\n");
+    const char *first = strstr(r.out, "document 0,");
+    assert_null(strstr(first + 1, "document 0,"));
 }
 
 /* Two rows, typed in: tests/common/data/test_parquet.c explains the bytes. */

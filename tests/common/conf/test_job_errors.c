@@ -192,6 +192,12 @@ TEST(rules)
          "be a pattern"},
         {"data.passes=[1]", "data.passes: 1 numbers for 0 sources: write one for each item of data.train, and "
                             "data.weights too, or []"},
+        {"data={train: [a, b], weights: [1]}",
+         "data.weights: 1 weights for 2 items of data.train: write one for each; an "
+         "item may be a pattern"},
+        {"data={train: [a, b], weights: [1, 2], passes: [1]}",
+         "data.passes: 1 numbers for 2 sources: write one for each "
+         "item of data.train, and data.weights too, or []"},
         {"data={train: [a], weights: [0]}", "data.weights: expected a number above 0, found \"0\""},
         {"data={train: [a], weights: [1], passes: [-1]}", "data.passes: expected a whole number, at least 0, found "
                                                           "\"-1\""},

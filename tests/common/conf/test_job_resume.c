@@ -183,6 +183,20 @@ TEST(other_order_of_the_data)
     }
 }
 
+/* A new order may have another number of sources. */
+TEST(a_new_order_with_one_source_more)
+{
+    struct job_spec before, after;
+    struct why why = {0};
+    JOB(&before, MIXED);
+    JOB(&after, "data.train=[a, b, c]", TRAINED, "data.more_hashes=[" HASH_A ", " HASH_B "]", "data.weights=[7, 3, 1]",
+        "data.order=new");
+    if (job_resume_check(&before, &after, &why))
+        fail_msg("%s", why.text);
+    job_fini(&before);
+    job_fini(&after);
+}
+
 /* An imported model has a job file with placeholders: what only training fixes may be chosen, what the model is may
  * not. */
 TEST(a_model_that_was_never_trained)
