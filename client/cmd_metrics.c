@@ -1,7 +1,9 @@
 /* dtctl metrics: prints one row per step. Text columns have fixed widths, because each row is printed as it arrives.
- * JSON is a line per step with -o jsonl, and one array with -o json. */
+ * JSON is a line per step with -o jsonl, and one array with -o json. With --to, the rows are written for another
+ * program instead (client/export.c). */
 #include "client/client.h"
 #include "client/commands.h"
+#include "client/export.h"
 #include "client/field_text.h"
 #include "client/follow.h"
 #include "client/json.h"
@@ -13,6 +15,8 @@ struct metrics_args {
     const char *job;
     bool follow;
     int64_t from_step;
+    enum export_kind to;
+    const char *dir;
 };
 
 struct sink {
@@ -29,6 +33,11 @@ struct sink {
 static const struct argp_option options[] = {
     {"follow", 'f', 0, 0, "Continue with new steps until the job ends or Ctrl-C", 0},
     {"from", 's', "STEP", 0, "Start with this step", 0},
+    {"to", 't', "KIND", 0, "Write all steps for another program: tensorboard, wandb or csv", 0},
+    {"dir", 'd', "DIR", 0,
+     "Folder to write to (with --to). Default: that of the job file (run.tensorboard, run.wandb), else runs for "
+     "TensorBoard, the current folder for W&B, and standard output for CSV",
+     0},
     {0}};
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -42,6 +51,21 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         if (!arg_number(arg, INT64_MAX, &a->from_step))
             argp_error(state, "--from %s: expected the number of a step", arg);
         return 0;
+    case 't':
+        a->to = export_kind_of(arg);
+        if (!a->to)
+            argp_error(state, "--to %s: expected tensorboard, wandb or csv", arg);
+        return 0;
+    case 'd':
+        a->dir = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (a->dir && !a->to)
+            argp_error(state, "--dir needs --to tensorboard, wandb or csv");
+        if (a->to && (a->follow || a->from_step))
+            argp_error(state, "--to writes all steps: it takes neither --follow nor --from. While a job runs, its key "
+                              "run.tensorboard or run.wandb writes each step");
+        return parse_job(key, arg, state, a->global, &a->job);
     default:
         return parse_job(key, arg, state, a->global, &a->job);
     }
@@ -161,6 +185,77 @@ static int metrics_print(struct global *g, const struct metrics_args *args)
     return err ? command_fail(err, &why) : EXIT_DONE;
 }
 
+/* ---- --to ---- */
+
+struct rows {
+    const struct metrics_args *args;
+    struct metric *row;
+    size_t n, cap;
+    bool full; /* there is no memory for more */
+};
+
+/* A connection that is lost starts again with the first step. */
+static bool on_row(void *arg, const struct metric *m)
+{
+    struct rows *rows = arg;
+    if (rows->n == rows->cap) {
+        size_t cap = rows->cap ? 2 * rows->cap : 1024;
+        struct metric *more = realloc(rows->row, cap * sizeof(*more));
+        rows->full = !more;
+        if (!more)
+            return false;
+        rows->row = more;
+        rows->cap = cap;
+    }
+    rows->row[rows->n++] = *m;
+    return true;
+}
+
+static err_t rows_call(struct client *c, void *arg, struct why *why)
+{
+    struct rows *rows = arg;
+    const struct client_stream stream = {.metric = on_row, .arg = rows};
+    rows->n = 0;
+    return client_metrics(c, rows->args->job, false, 0, &stream, why);
+}
+
+static int result_print(struct global *g, const struct metrics_args *args, const struct export_result *r)
+{
+    const char *viewer = export_viewer(args->to);
+    if (g->format != OUT_TEXT)
+        return command_json(g, json_pack("{s:s?, s:I, s:I}", "path", r->path, "steps", (json_int_t)r->steps, "added",
+                                         (json_int_t)r->added));
+    char *path = r->path ? out_quoted(r->path) : NULL;
+    if (path && viewer)
+        printf("%zu steps, %zu of them new, in %s; to show them: %s %s\n", r->steps, r->added, r->path, viewer, path);
+    else if (path)
+        printf("%zu steps in %s\n", r->steps, r->path);
+    free(path);
+    return EXIT_DONE;
+}
+
+static int metrics_export(struct global *g, const struct metrics_args *args)
+{
+    struct rows rows = {.args = args};
+    struct export_result result = {0};
+    struct client_job job;
+    struct why why = {0};
+    err_t err = client_job_by_id(g, args->job, &job, &why);
+    if (err)
+        return command_fail(err, &why);
+    err = follow_call(g, rows_call, &rows, &why);
+    if (rows.full)
+        err = why_set(&why, ERR_NOMEM, "out of memory after %zu steps", rows.n);
+    if (err == ERR_CANCELED)
+        why_set(&why, err, "interrupted; nothing was written");
+    err = err ? err : export_write(args->to, &job, rows.row, rows.n, args->dir, &result, &why);
+    free(rows.row);
+    client_job_fini(&job);
+    int code = err ? command_fail(err, &why) : result.path ? result_print(g, args, &result) : EXIT_DONE;
+    free(result.path);
+    return code;
+}
+
 int cmd_metrics(struct global *g, int argc, char **argv)
 {
     static const struct argp argp = {
@@ -175,11 +270,14 @@ int cmd_metrics(struct global *g, int argc, char **argv)
             "step; skipped if the optimizer skipped the step because loss or norm was not finite; and bytes: the "
             "bytes that all workers received from each other in the step, by mesh axes, as dtctl plan forecasts "
             "them."
-            "\vExamples:\n  dtctl metrics 4 -f\n  dtctl metrics 4 -o jsonl | jq -r '[.step, .loss] | @tsv'"};
+            "\vExamples:\n  dtctl metrics 4 -f\n  dtctl metrics 4 -o jsonl | jq -r '[.step, .loss] | @tsv'\n"
+            "  dtctl metrics 4 --to tensorboard --dir runs\n  dtctl metrics 4 --to csv >loss.csv"};
     struct metrics_args args = {.global = g};
     struct why why = {0};
     char number[32];
     command_parse(&argp, argc, argv, &args);
     err_t err = follow_name(g, &args.job, number, &why);
-    return err ? command_fail(err, &why) : metrics_print(g, &args);
+    if (err)
+        return command_fail(err, &why);
+    return args.to ? metrics_export(g, &args) : metrics_print(g, &args);
 }

@@ -130,6 +130,8 @@ static err_t resolve_typed_paths(struct job_spec *job, const char *const *sets, 
         {"data.cache", &job->data.cache, &one},
         {"run.workdir", &job->run.workdir, &one},
         {"run.algorithms", &job->run.algorithms, &none},
+        {"run.tensorboard", &job->run.tensorboard, &one},
+        {"run.wandb", &job->run.wandb, &one},
     };
     char cwd[PATH_MAX];
     err_t err = OK;

@@ -828,6 +828,12 @@ static const struct schema_row rows[] = {
           "docs/internals/kernels.md). A "
           "product that is not in it is timed once and added, so that every job with the file computes the same bits. "
           "Empty: the folder algorithms in data.cache. none: nothing is timed.")},
+    {TEXT(run.tensorboard, check_path_or_none, "\"\"", FREE,
+          "Folder in which the job writes its metrics for TensorBoard while it runs, as the run jobID. A relative path "
+          "starts at the job file's folder. \"\": none (docs/use/watch.md).")},
+    {TEXT(run.wandb, check_path_or_none, "\"\"", FREE,
+          "Folder in which the job writes its metrics as an offline run of Weights & Biases while it runs, for wandb "
+          "sync. A relative path starts at the job file's folder. \"\": none (docs/use/watch.md).")},
 };
 
 static const char *check_argument(const char *text)
@@ -1150,8 +1156,9 @@ err_t job_resume_check(const struct job_spec *before, const struct job_spec *aft
 err_t job_paths_resolve(struct job_spec *job, const char *folder, struct why *why)
 {
     char **const paths[] = {
-        &job->run.workdir, &job->run.algorithms,     &job->checkpoint.dir,      &job->checkpoint.resume_from,
-        &job->data.cache,  &job->train.save_routing, &job->train.replay_routing};
+        &job->run.workdir, &job->run.algorithms,     &job->checkpoint.dir,       &job->checkpoint.resume_from,
+        &job->data.cache,  &job->train.save_routing, &job->train.replay_routing, &job->run.tensorboard,
+        &job->run.wandb};
     if (folder[0] != '/')
         return why_set(why, ERR_INVALID, "%s: the folder must be an absolute path", folder);
     for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {

@@ -279,6 +279,7 @@ void io_command(struct io *io, const struct io_command *c)
         op_start(io, c, remove_run, remove_done);
         break;
     case IO_CMD_METRICS:
+        io_curves_take(io, c->text);
         op_start(io, c, metrics_run, metrics_done);
         break;
     case IO_CMD_HISTORY:

@@ -24,11 +24,12 @@ struct io;
 /* ---- the job's spec (spec.c) ---- */
 
 struct io_spec {
-    char *yaml;              /* NULL: control has not sent it yet */
-    char *root;              /* the checkpoint directory */
-    char *cache, *data_hash; /* of the prepared training data */
-    char *resume_from;       /* the step folder of another job from which this one started; "": none */
-    char **map;              /* rules for ckpt_rename, for resume_from only */
+    char *yaml;                /* NULL: control has not sent it yet */
+    char *root;                /* the checkpoint directory */
+    char *cache, *data_hash;   /* of the prepared training data */
+    char *tensorboard, *wandb; /* folders for curves; "": none */
+    char *resume_from;         /* the step folder of another job from which this one started; "": none */
+    char **map;                /* rules for ckpt_rename, for resume_from only */
     int n_map;
     uint64_t take_over; /* incarnation of the job whose lease may be taken although it lives; 0: none */
     int64_t orphan_ms;  /* dtd-io exits when control has been unreachable for this long */
@@ -307,6 +308,27 @@ NODISCARD err_t rpc_control_report(struct io *io, struct rpc_conn *conn, const s
 /* False: the message is not a known command. */
 bool rpc_control_command(const ProtobufCMessage *m, struct io_command *ret);
 
+/* ---- curves for TensorBoard and W&B (curves.c) ---- */
+
+struct io_curves {
+    uv_thread_t thread;
+    bool tried, running; /* the thread starts with the first lines of a job that has run.tensorboard or run.wandb */
+    uv_mutex_t lock;     /* of all members below */
+    uv_cond_t more;
+    struct buf lines;       /* that the thread has not taken yet */
+    bool ending, lost;      /* no more lines come; some were dropped, so that the thread writes none after them */
+    bool ended, late, left; /* the thread has ended; is not waited for any more; may not use `wake` any more */
+    uv_async_t wake;        /* from the thread: it has ended */
+    uv_timer_t timer;
+};
+NODISCARD err_t io_curves_start(struct io *io);
+/* Lines of metrics; never waits for a file. */
+void io_curves_take(struct io *io, const char *lines);
+/* Lets the thread write what it has, for a few seconds. */
+void io_curves_end(struct io *io);
+bool io_curves_busy(struct io *io);
+void io_curves_stop(struct io *io);
+
 /* ---- the program ---- */
 
 struct io {
@@ -320,6 +342,7 @@ struct io {
     int64_t resume_step;
     struct io_share share;
     struct io_owner owner;
+    struct io_curves curves;
     uv_timer_t poll_timer;
     int64_t word_wait_ms, save_wait_ms; /* options, see main.c */
 

@@ -31,6 +31,7 @@ static void io_stop(struct io *io)
     io_control_stop(io);
     io_share_stop(io);
     io_owner_stop(io);
+    io_curves_stop(io);
     uv_close((uv_handle_t *)&io->quit_timer, NULL);
     uv_close((uv_handle_t *)&io->term, NULL);
 }
@@ -38,7 +39,7 @@ static void io_stop(struct io *io)
 void io_check_quit(struct io *io)
 {
     bool waits = io->n_reports && uv_is_active((uv_handle_t *)&io->quit_timer);
-    if (io->quitting && !io->n_work && !waits)
+    if (io->quitting && !io->n_work && !waits && !io_curves_busy(io))
         io_stop(io);
 }
 
@@ -55,6 +56,7 @@ void io_quit(struct io *io)
     atomic_store(&io->stage.cancel, true);
     io_retry(io); /* refuses the deferred requests */
     io_owner_release(io);
+    io_curves_end(io);
     uv_timer_start(&io->quit_timer, quit_timed_out, io->control_ready ? QUIT_MS : 0, 0);
     io_check_quit(io);
 }
@@ -113,6 +115,8 @@ static err_t io_start(struct io *io, struct why *why)
     if (io_share_start(io))
         return why_set(why, ERR_IO, "getrandom failed");
     if (io_owner_start(io))
+        return why_set(why, ERR_NOMEM, "a mutex cannot be created");
+    if (io_curves_start(io))
         return why_set(why, ERR_NOMEM, "a mutex cannot be created");
     err = io_server_start(io, LISTEN_FD);
     if (err)

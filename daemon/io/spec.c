@@ -14,6 +14,8 @@ void io_spec_fini(struct io_spec *s)
     free(s->root);
     free(s->cache);
     free(s->data_hash);
+    free(s->tensorboard);
+    free(s->wandb);
     free(s->resume_from);
     for (int i = 0; i < s->n_map; i++)
         free(s->map[i]);
@@ -27,14 +29,16 @@ err_t io_spec_copy(const struct io_spec *from, struct io_spec *ret)
                             .root = strdup(from->root),
                             .cache = strdup(from->cache),
                             .data_hash = strdup(from->data_hash),
+                            .tensorboard = strdup(from->tensorboard),
+                            .wandb = strdup(from->wandb),
                             .resume_from = strdup(from->resume_from),
                             .map = calloc((size_t)from->n_map + 1, sizeof(*ret->map)),
                             .take_over = from->take_over,
                             .orphan_ms = from->orphan_ms};
     while (ret->map && ret->n_map < from->n_map && (ret->map[ret->n_map] = strdup(from->map[ret->n_map])))
         ret->n_map++;
-    if (ret->yaml && ret->root && ret->cache && ret->data_hash && ret->resume_from && ret->map &&
-        ret->n_map == from->n_map)
+    if (ret->yaml && ret->root && ret->cache && ret->data_hash && ret->tensorboard && ret->wandb && ret->resume_from &&
+        ret->map && ret->n_map == from->n_map)
         return OK;
     io_spec_fini(ret);
     return ERR_NOMEM;
@@ -51,6 +55,8 @@ static err_t spec_take(const struct job_spec *job, const char *yaml, struct io_s
                               .root = or_empty(job->checkpoint.dir),
                               .cache = or_empty(job->data.cache),
                               .data_hash = or_empty(job->data.train_hash),
+                              .tensorboard = or_empty(job->run.tensorboard),
+                              .wandb = or_empty(job->run.wandb),
                               .resume_from = or_empty(job->checkpoint.resume_from),
                               .map = job->checkpoint.map,
                               .n_map = job->checkpoint.n_map,

@@ -1,5 +1,5 @@
 /* A line of metrics.jsonl: an accepted line, written and read again, gives the same values. */
-#include "daemon/control/job/metrics.h"
+#include "common/rpc/metric_line.h"
 
 #include <stdlib.h>
 
@@ -9,9 +9,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct metric row, again;
     struct buf line = {0};
-    if (metrics_parse((const char *)data, size, &row) || metrics_format(&row, &line))
+    if (metric_line_parse((const char *)data, size, &row) || metric_line_format(&row, &line))
         return 0;
-    if (metrics_parse((const char *)line.data, line.len, &again) || again.step != row.step ||
+    if (metric_line_parse((const char *)line.data, line.len, &again) || again.step != row.step ||
         again.epoch != row.epoch || again.workers != row.workers)
         abort();
     buf_fini(&line);

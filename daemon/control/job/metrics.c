@@ -4,13 +4,12 @@
 
 #include "common/base/file.h"
 #include "common/base/log.h"
+#include "common/rpc/metric_line.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <limits.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,97 +17,13 @@
 #include <unistd.h>
 
 #define MAX_PENDING_BYTES (4u << 20)
-/* A line has at most about 900 bytes today, 420 of them for traffic. The rest is space for more metrics. */
-#define MAX_LINE_BYTES 4096
 #define LOAD_BYTES ((size_t)1 << 20) /* some 10 ms of parsing, after which a load may be stopped */
-
-/* ---- lines ---- */
-
-static err_t put_field(struct buf *b, const struct field *f, const struct metric *m)
-{
-    const struct field_value v = field_get(f, m);
-    const char *comma = b->len && b->data[b->len - 1] != '{' ? ", " : "";
-    if (f->presence != FIELD_REQUIRED && field_absent(f, m))
-        return OK;
-    switch (f->kind) {
-    case FIELD_REAL:
-        return isfinite(v.real) ? buf_printf(b, "%s\"%s\": %.17g", comma, f->name, v.real)
-                                : buf_printf(b, "%s\"%s\": null", comma, f->name);
-    case FIELD_BOOL:
-        return buf_printf(b, "%s\"%s\": %s", comma, f->name, v.whole ? "true" : "false");
-    case FIELD_INT:
-    case FIELD_UINT:
-    case FIELD_TEXT: /* no metric is a text */
-        break;
-    }
-    return buf_printf(b, "%s\"%s\": %" PRId64, comma, f->name, v.whole);
-}
-
-/* , "bytes": {"dp": 123, "tp": 456} */
-static err_t put_traffic(struct buf *b, const struct traffic *t)
-{
-    char axes[MESH_AXES_NAME];
-    err_t err = t->n ? buf_printf(b, ", \"bytes\": {") : OK;
-    for (int i = 0; !err && i < t->n; i++)
-        err = buf_printf(b, "%s\"%s\": %" PRId64, i ? ", " : "", mesh_axes_name(t->axes[i], axes), t->bytes[i]);
-    return !err && t->n ? buf_printf(b, "}") : err;
-}
-
-err_t metrics_format(const struct metric *m, struct buf *ret)
-{
-    const size_t start = ret->len;
-    err_t err = buf_printf(ret, "{");
-    for (int i = 0; !err && i < metric_fields.n; i++)
-        err = put_field(ret, &metric_fields.field[i], m);
-    err = err ? err : put_traffic(ret, &m->traffic);
-    err = err ? err : buf_printf(ret, "}\n");
-    if (err)
-        ret->len = start;
-    return err;
-}
-
-/* A missing required field is 0, or NaN if it is a real: lines of older versions do not have every field. */
-static struct field_value value_of(const json_t *v)
-{
-    return (struct field_value){.whole = json_is_boolean(v) ? json_is_true(v) : json_integer_value(v),
-                                .real = json_is_number(v) ? json_number_value(v) : NAN};
-}
-
-static void get_traffic(const json_t *o, struct traffic *ret)
-{
-    const json_t *bytes = json_object_get(o, "bytes");
-    char name[MESH_AXES_NAME];
-    for (unsigned axes = 1; axes < 1u << AXIS_COUNT; axes++)
-        traffic_add(ret, axes, json_integer_value(json_object_get(bytes, mesh_axes_name(axes, name))));
-}
-
-err_t metrics_parse(const char *line, size_t len, struct metric *ret)
-{
-    if (len > MAX_LINE_BYTES)
-        return ERR_LIMIT;
-    json_t *o = json_loadb(line, len, 0, NULL);
-    struct metric m = metric_none;
-    for (int i = 0; i < metric_fields.n; i++) {
-        const struct field *f = &metric_fields.field[i];
-        const json_t *v = json_object_get(o, f->name);
-        if (v || f->presence == FIELD_REQUIRED)
-            field_set(f, &m, value_of(v));
-    }
-    get_traffic(o, &m.traffic);
-    bool valid =
-        json_is_integer(json_object_get(o, "step")) && m.workers >= 0 && m.workers <= INT_MAX && m.epoch <= INT64_MAX;
-    json_decref(o);
-    if (!valid)
-        return ERR_CORRUPT;
-    *ret = m;
-    return OK;
-}
 
 /* ---- the file being written ---- */
 
 static void read_last(struct metrics *m)
 {
-    char tail[2 * MAX_LINE_BYTES];
+    char tail[2 * METRIC_LINE_BYTES];
     struct stat st;
     int fd = open(m->path, O_RDWR | O_CLOEXEC);
     if (fd < 0)
@@ -123,7 +38,7 @@ static void read_last(struct metrics *m)
                 log_warn("incomplete line not cut off path=%s error=%s", m->path, strerror(errno));
             const char *begin = whole > 1 ? memrchr(tail, '\n', whole - 1) : NULL;
             size_t from = begin ? (size_t)(begin - tail) + 1 : 0;
-            m->has_last = whole > from && metrics_parse(tail + from, whole - from, &m->last) == OK;
+            m->has_last = whole > from && metric_line_parse(tail + from, whole - from, &m->last) == OK;
         }
     }
     close(fd);
@@ -216,7 +131,7 @@ void metrics_append(struct metrics *m, const struct metric *row)
 {
     m->last = *row;
     m->has_last = true;
-    if (metrics_format(row, &m->pending))
+    if (metric_line_format(row, &m->pending))
         m->dropped++;
     drop_oldest(m);
     if (!m->err) /* otherwise the timer tries again, so that a full disk does not cost a write per step */
@@ -233,7 +148,7 @@ void metrics_hold(struct metrics *m)
 void metrics_before(struct metrics *m, const struct metric *row)
 {
     struct buf line = {0};
-    if (metrics_format(row, &line) || buf_append(&m->pending, line.data, line.len)) {
+    if (metric_line_format(row, &line) || buf_append(&m->pending, line.data, line.len)) {
         m->dropped++;
     } else {
         memmove(m->pending.data + m->older + line.len, m->pending.data + m->older,
@@ -283,7 +198,7 @@ static err_t take_lines(struct metric_rows *rows, int64_t from_step, const char 
     err_t err = OK;
     while (!err && p < end && (nl = memchr(p, '\n', (size_t)(end - p)))) {
         struct metric row;
-        if (metrics_parse(p, (size_t)(nl - p), &row) == OK)
+        if (metric_line_parse(p, (size_t)(nl - p), &row) == OK)
             err = take_row(rows, from_step, &row);
         p = nl + 1;
     }
@@ -291,7 +206,8 @@ static err_t take_lines(struct metric_rows *rows, int64_t from_step, const char 
     return err;
 }
 
-/* A line that fills the block is none of metrics_format. Its two parts are not JSON, so no row is made from them. */
+/* A line that fills the block is none of metric_line_format. Its two parts are not JSON, so no row is made from them.
+ */
 static err_t take_file(struct metric_rows *rows, int64_t from_step, int fd, const atomic_bool *stop)
 {
     char *block = malloc(LOAD_BYTES);

@@ -37,10 +37,6 @@ void metrics_release(struct metrics *m);
 /* Tries to write the waiting lines. */
 void metrics_flush(struct metrics *m);
 
-/* A line with its newline, appended to ret. NaN and infinities become null, which is read back as NaN. */
-NODISCARD err_t metrics_format(const struct metric *row, struct buf *ret);
-NODISCARD err_t metrics_parse(const char *line, size_t len, struct metric *ret);
-
 struct metric_rows {
     struct metric *row;
     size_t n, cap;

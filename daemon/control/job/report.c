@@ -4,6 +4,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/rpc/metric_line.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -19,7 +20,7 @@
 static void keep_io_line(struct job *j, const struct metric *row)
 {
     struct buf *b = &j->io_lines;
-    if (metrics_format(row, b))
+    if (metric_line_format(row, b))
         return;
     while (b->len > IO_LINES_MAX) { /* dtd-io has been unreachable for long */
         size_t n = (size_t)((uint8_t *)memchr(b->data, '\n', b->len) - b->data) + 1;
@@ -195,7 +196,7 @@ static void on_history(struct job *j, const char *text)
     j->history_at += (int64_t)strlen(text);
     j->history = *text ? HISTORY_DUE : HISTORY_KNOWN;
     for (const char *end; (end = strchr(text, '\n')); text = end + 1)
-        if (metrics_parse(text, (size_t)(end - text), &row) == OK && is_new_line(j, &row))
+        if (metric_line_parse(text, (size_t)(end - text), &row) == OK && is_new_line(j, &row))
             metrics_before(&j->metrics, &row);
     if (j->history == HISTORY_KNOWN)
         metrics_release(&j->metrics);

@@ -1,6 +1,7 @@
 /* The metrics file: rows are read back as written, the newest epoch wins, and incomplete lines or a full disk lose
  * nothing else. */
 #include "common/base/file.h"
+#include "common/rpc/metric_line.h"
 #include "daemon/control/job/metrics.h"
 #include "tests/lib/test.h"
 
@@ -59,8 +60,8 @@ TEST(line_is_read_back)
                         .skipped = true,
                         .traffic = {2, {2, 20}, {1234567890123456, 5}}}; /* dp, fsdp x tp */
     struct metric out;
-    assert_ok(metrics_format(&in, &line));
-    assert_ok(metrics_parse((const char *)line.data, line.len, &out));
+    assert_ok(metric_line_format(&in, &line));
+    assert_ok(metric_line_parse((const char *)line.data, line.len, &out));
     assert_true(isnan(out.grad_norm));
     in.grad_norm = out.grad_norm = 0;
     assert_memory_equal(&in.step, &out.step, sizeof(in.step));
