@@ -1,4 +1,5 @@
 """Compares the curves of a job with its metrics (dtctl metrics -o jsonl): curves_check.py JSONL CSV (RUN WANDB_ROOT)...
+CSV -: there is none.
 
 The readers are those of the packages tensorboard and wandb. Without them only the CSV file is compared."""
 import csv
@@ -85,9 +86,8 @@ def check_wandb(root, rows):
 
 def main():
     rows = [json.loads(line) for line in open(sys.argv[1])]
-    with open(sys.argv[2], newline="") as f:
-        table = list(csv.DictReader(f))
-    for key in ("loss", "grad_norm", "lr", "tokens_per_s", "workers"):
+    table = list(csv.DictReader(open(sys.argv[2], newline=""))) if sys.argv[2] != "-" else None
+    for key in ("loss", "grad_norm", "lr", "tokens_per_s", "workers") if table else ():
         check("csv " + key, [(int(t["step"]), float(t[key])) for t in table], [(r["step"], r[key]) for r in rows])
     missing = []
     for run, root in zip(sys.argv[3::2], sys.argv[4::2]):
