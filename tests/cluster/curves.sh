@@ -23,6 +23,7 @@ status "$job" | jq -e '.epoch >= 2 and .restarts >= 1' >/dev/null || { status "$
 [ "$(find "$tmp/wb" -name '*.wandb' | wc -l)" = 1 ] || fail "not one W&B log for both epochs"
 ! grep -rq hidden "$tmp/tb" "$tmp/wb" || fail "a variable of run.env is in the files"
 
+wait_for 20 "the end of dtd-io" grep -q ' ended job=' "$DTD_DIR/jobs/$job/io.log"
 # Nothing is missing: the exports into the same folders leave every file as it is.
 sums() { find "$tmp/tb" "$tmp/wb" -type f -exec cksum {} + | sort; }
 sums >"$tmp/before"
@@ -48,6 +49,7 @@ python=${DTD_TORCH_PYTHON:-python3}
 echo plain >"$tmp/file"
 job=$(submit --set checkpoint.dir="$tmp/ckpt2" --set run.tensorboard="$tmp/file/tb" --set run.wandb="$tmp/wb3")
 wait_done "$job"
+wait_for 20 "the end of dtd-io" grep -q ' ended job=' "$DTD_DIR/jobs/$job/io.log"
 [ "$(grep -c 'curves end here key=run.tensorboard' "$DTD_DIR/jobs/$job/io.log")" = 1 ] || fail "not one line about the folder: $(cat "$DTD_DIR/jobs/$job/io.log")"
 dtctl metrics "$job" --to tensorboard --dir "$tmp/tb3" -o json | jq -e '.added == 40' >/dev/null || fail "the export after the failure"
 dtctl metrics "$job" --to wandb -o json | jq -e '.steps == 40 and .added == 0' >/dev/null || fail "W&B stopped with TensorBoard"

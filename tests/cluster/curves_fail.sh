@@ -29,6 +29,7 @@ mount -t tmpfs -o size=64k none "$tmp/small" 2>/dev/null || skip "no tmpfs can b
 job=$(submit --set train.steps=400 --set model.dim=128 --set checkpoint.every=400 --set checkpoint.dir="$tmp/ckpt2" \
   --set run.tensorboard="$tmp/small/tb" --set run.wandb="$tmp/small/wb")
 wait_done "$job" 90
+wait_for 20 "the end of dtd-io" grep -q ' ended job=' "$DTD_DIR/jobs/$job/io.log"
 [ "$(grep -c 'curves end here key=run.tensorboard' "$DTD_DIR/jobs/$job/io.log")" = 1 ] || fail "not one line about the full disk: $(grep curves "$DTD_DIR/jobs/$job/io.log")"
 [ "$(status "$job" | jq .restarts)" = 0 ] || fail "the job was restarted"
 mount -o remount,size=8m "$tmp/small"
