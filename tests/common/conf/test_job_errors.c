@@ -168,6 +168,34 @@ TEST(values)
     SETS(list);
 }
 
+TEST(samples_and_labels)
+{
+    static const struct mistake list[] = {
+        {"data.stride=257", "data.stride: 257 is above train.seq 256, so the tokens between two samples would never be "
+                            "read: write at most train.seq"},
+        {"model.labels=1", "model.labels: one class leaves nothing to learn: write at least 2"},
+        {"model={labels: 2, arch: transformer, kv_heads: 0}",
+         "model.labels: transformer has no head of classes: write 0, or model.arch gpt2 or llama"},
+        {"data={stride: 2, packing: best_fit, documents: separate}",
+         "data.stride: samples of whole documents do not overlap: write 0, or set data.packing to wrapped"},
+    };
+    SETS(list);
+}
+
+#define LABELLED(data)                                                                                            \
+    "name: x\nmodel: {dim: 8, layers: 1, heads: 2, labels: 2}\ndata: {train: [a], " data "}\ntrain: {steps: 1}\n" \
+    "checkpoint: {dir: /x}\n"
+#define ONE_TEXT                                                                                                     \
+    "job.yaml:2: model.labels: each sample is one text with its class, so texts neither share samples nor overlap: " \
+    "write "
+
+TEST(labels_want_one_text_a_sample)
+{
+    static const struct mistake list[] = {{LABELLED("documents: separate"), ONE_TEXT "data.documents: joined"},
+                                          {LABELLED("stride: 1"), ONE_TEXT "data.stride: 0"}};
+    FILES(list);
+}
+
 TEST(rules)
 {
     static const struct mistake list[] = {
@@ -179,11 +207,6 @@ TEST(rules)
                                      "string \"a=b.*\""},
         {"data.packing=best_fit", "data.packing: a sample of whole documents needs boundaries between them: set "
                                   "data.documents to separate, or write wrapped"},
-        {"data.stride=257", "data.stride: 257 is above train.seq 256, so the tokens between two samples would never be "
-                            "read: write at most train.seq"},
-        {"model.labels=1", "model.labels: one class leaves nothing to learn: write at least 2"},
-        {"model={labels: 2, arch: transformer, kv_heads: 0}",
-         "model.labels: transformer has no head of classes: write 0, or model.arch gpt2 or llama"},
         {"data.template=chatml",
          "data.template: its tokens are in tokenizer files, which only the tokenizer bpe reads: "
          "write none, or set data.tokenizer to bpe"},
