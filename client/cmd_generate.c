@@ -21,7 +21,8 @@ struct generate_args {
     struct global *global;
     const char *checkpoint;
     struct buf text; /* of a prompt that was read from a file */
-    const char *prompt, *prompts, *tokens, *temperature, *top_k, *top_p, *min_p, *penalty, *seed, *batch, *tp, *pp;
+    const char *prompt, *prompts, *tokens, *temperature, *top_k, *top_p, *min_p, *penalty, *seed, *batch, *dtype, *tp,
+        *pp;
     const char *stops[MAX_STOPS];
     int n_stops;
     const char *template, *system;
@@ -38,6 +39,7 @@ enum {
     KEY_IGNORE_EOS,
     KEY_PROMPTS,
     KEY_BATCH,
+    KEY_DTYPE,
     KEY_CHAT,
     KEY_TEMPLATE,
     KEY_SYSTEM
@@ -63,6 +65,7 @@ static const struct argp_option options[] = {
      "Continue every line of a file; lines of JSON are strings or objects with a prompt", 0},
     {"batch", KEY_BATCH, "N", 0, "With --prompts: so many at a time (default 8)", 0},
     {"seed", 's', "S", 0, "Seed; the same seed gives the same text (default 1)", 0},
+    {"dtype", KEY_DTYPE, "TYPE", 0, "float32 (default) or bfloat16, which needs half of the memory", 0},
     {"tp", KEY_TP, "N", 0, "Split every layer into N parts (default 1)", 0},
     {"pp", KEY_PP, "N", 0, "Split the layers into N stages (default 1)", 0},
     {0}};
@@ -138,6 +141,14 @@ static const char *check_template(struct argp_state *state, const char *option, 
     return arg;
 }
 
+static const char *check_dtype(struct argp_state *state, const char *option, const char *arg)
+{
+    const enum dtype type = dtype_parse(arg);
+    if (type != DT_F32 && type != DT_BF16)
+        argp_error(state, "--%s %s: expected float32 or bfloat16", option, arg);
+    return arg;
+}
+
 static const char *take_text(struct argp_state *state, const char *option, const char *arg)
 {
     (void)state;
@@ -167,6 +178,7 @@ static const struct generate_field {
     FIELD(KEY_PENALTY, "repetition-penalty", check_real, penalty),
     FIELD('s', "seed", check_integer, seed),
     FIELD(KEY_BATCH, "batch", check_degree, batch),
+    FIELD(KEY_DTYPE, "dtype", check_dtype, dtype),
     FIELD(KEY_TP, "tp", check_degree, tp),
     FIELD(KEY_PP, "pp", check_degree, pp),
 #undef FIELD

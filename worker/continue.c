@@ -243,6 +243,19 @@ static bool is_end(const struct loop *l, int32_t id)
     return false;
 }
 
+/* A bfloat16 is the upper half of a float32. */
+const float *loop_logits(struct loop *l, const void *logits, int64_t stride, int64_t at)
+{
+    if (!logits || l->c->engine->eval.dtype == DT_F32)
+        return logits ? (const float *)logits + at * stride : NULL;
+    const uint16_t *from = (const uint16_t *)logits + at * stride;
+    for (int64_t i = 0; i < l->c->vocab; i++) {
+        const uint32_t bits = (uint32_t)from[i] << 16;
+        memcpy(&l->row[i], &bits, sizeof(bits));
+    }
+    return l->row;
+}
+
 err_t loop_choose(struct loop *l, const struct sequence *s, const float *logits, int64_t least, int64_t *ret,
                   struct why *why)
 {
@@ -276,7 +289,7 @@ err_t loop_add(struct loop *l, struct sequence *s, int32_t id, struct why *why)
     return err ? why_set(why, err, "cannot decode token %d: %s", (int)id, err_text(err)) : loop_show(l, s, why);
 }
 
-static err_t end_round(struct loop *l, int n, const float *logits, int64_t stride, struct why *why)
+static err_t end_round(struct loop *l, int n, const void *logits, int64_t stride, struct why *why)
 {
     err_t err = OK;
     for (int i = 0; !err && i < n; i++) {
@@ -284,7 +297,7 @@ static err_t end_round(struct loop *l, int n, const float *logits, int64_t strid
         int64_t id;
         if (s->base + s->known < loop_count(&s->ids)) /* more of its prompt follows */
             continue;
-        err = loop_choose(l, s, logits ? logits + i * stride : NULL, -1, &id, why);
+        err = loop_choose(l, s, loop_logits(l, logits, stride, i), -1, &id, why);
         err = err ? err : loop_add(l, s, (int32_t)id, why);
         if (!err && s->over)
             err = finish(l, s, why);
@@ -334,11 +347,12 @@ err_t loop_init(struct loop *l, const struct continuation *c)
                        .runs = calloc(places, sizeof(*l->runs)),
                        .run_of = calloc(places, sizeof(struct sequence *)),
                        .results = calloc((size_t)c->n, sizeof(*l->results)),
+                       .row = calloc((size_t)c->vocab, sizeof(*l->row)),
                        .streams = c->n == 1 && !c->ask->json,
                        .terminal = isatty(STDOUT_FILENO)};
     for (size_t i = 0; l->places && i < places; i++)
         l->places[i].prompt = -1;
-    if (!l->places || !l->runs || !l->run_of || !l->results)
+    if (!l->places || !l->runs || !l->run_of || !l->results || !l->row)
         return ERR_NOMEM;
     err_t err = choose_room_init(&l->room, c->vocab);
     return err ? err : find_ends(l);
@@ -358,6 +372,7 @@ void loop_fini(struct loop *l)
     free(l->runs);
     free(l->run_of);
     free(l->results);
+    free(l->row);
     choose_room_fini(&l->room);
     buf_fini(&l->piece);
 }

@@ -41,6 +41,7 @@ struct loop {
     int32_t ends[LOOP_MAX_ENDS];
     int n_ends;
     struct choose_room room;
+    float *row; /* logits in float32, if the engine's are not */
     struct buf piece;
     bool terminal;     /* standard output is one */
     uint8_t last_byte; /* written to the terminal */
@@ -57,6 +58,8 @@ NODISCARD err_t loop_write(struct loop *l, struct buf *text, struct why *why);
 NODISCARD err_t loop_show(struct loop *l, struct sequence *s, struct why *why);
 /* Appends a line of JSON with prompt, text, tokens and ended; and processed, if it was counted. */
 NODISCARD err_t loop_json(const char *prompt, size_t len, const struct result *r, struct buf *ret);
+/* Row `at` of the engine's logits in float32; valid until the next call. */
+const float *loop_logits(struct loop *l, const void *logits, int64_t stride, int64_t at);
 /* Chooses a token, the same on all ranks. `logits` NULL: this rank does not choose; if no rank does, the token is -1.
  * `least`: the token is not below; the same on all ranks, or more on one whose wish overrules the choice. */
 NODISCARD err_t loop_choose(struct loop *l, const struct sequence *s, const float *logits, int64_t least, int64_t *ret,

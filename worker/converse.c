@@ -212,7 +212,8 @@ static err_t answer_round(struct talk *t, struct sequence *s, struct why *why)
     s->known += take;
     t->processed += take;
     if (!err)
-        err = loop_choose(l, s, take == left ? logits : NULL, atomic_load(&interrupted) ? INTERRUPTED : -1, &id, why);
+        err = loop_choose(l, s, take == left ? loop_logits(l, logits, stride, 0) : NULL,
+                          atomic_load(&interrupted) ? INTERRUPTED : -1, &id, why);
     if (err || id < 0)
         return err;
     if (id == INTERRUPTED) {

@@ -149,7 +149,7 @@ static void adapt_spec(struct generator *g)
     p->schedule = PIPE_1F1B;
     p->recompute = RECOMPUTE_NONE;
     t->numerics = NUMERICS_FAST;
-    t->dtype = DT_F32;
+    t->dtype = g->ask->dtype;
     t->micro_batch = batch;
     t->global_batch = need * batch < CONTINUE_ROWS ? need * batch : CONTINUE_ROWS;
     t->global_batch = t->global_batch < batch ? batch : t->global_batch;

@@ -4,6 +4,7 @@
 #ifndef DTD_WORKER_GENERATE_H
 #define DTD_WORKER_GENERATE_H
 
+#include "common/base/dtype.h"
 #include "common/base/err.h"
 #include "worker/choose.h"
 
@@ -27,10 +28,11 @@ struct generate {
     struct choose_rule rule;
     const char *stops[GENERATE_MAX_STOPS]; /* a continuation ends before the first of these texts */
     int n_stops;
-    bool ignore_eos; /* it does not end at tokens that end a text */
-    bool json;       /* a line of JSON for each prompt */
-    int64_t batch;   /* prompts at a time */
-    int64_t tp, pp;  /* degree of tensor parallelism, number of pipeline stages; 1 x 1: the model is not divided */
+    bool ignore_eos;  /* it does not end at tokens that end a text */
+    bool json;        /* a line of JSON for each prompt */
+    int64_t batch;    /* prompts at a time */
+    enum dtype dtype; /* of parameters, activations and the cache: DT_F32 or DT_BF16 */
+    int64_t tp, pp;   /* degree of tensor parallelism, number of pipeline stages; 1 x 1: the model is not divided */
 };
 
 /* Writes to standard output: for a single prompt the prompt, and then each token of the continuation as it is chosen;

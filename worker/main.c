@@ -38,6 +38,7 @@ enum {
     KEY_SEED,
     KEY_TP,
     KEY_PP,
+    KEY_DTYPE,
     KEY_PROBE,
     KEY_HEALTH,
     KEY_COMMAND
@@ -69,6 +70,7 @@ static const struct argp_option options[] = {
     {"batch", KEY_BATCH, "N", 0, "Prompts at a time (default 8)", 0},
     {"json", KEY_JSON, NULL, 0, "Print a line of JSON for each prompt", 0},
     {"seed", KEY_SEED, "S", 0, "Seed of the random numbers; the same seed gives the same text (default 1)", 0},
+    {"dtype", KEY_DTYPE, "TYPE", 0, "float32 (default) or bfloat16", 0},
     {"tp", KEY_TP, "N", 0, "Degree of tensor parallelism (default 1)", 0},
     {"pp", KEY_PP, "N", 0, "Number of pipeline stages (default 1)", 0},
     {NULL, 0, NULL, 0, "Inspect this machine:", 3},
@@ -109,6 +111,14 @@ static double real(struct argp_state *state, const char *option, const char *arg
     if (end == arg || *end || !(v >= 0.0 && v <= max))
         argp_error(state, "--%s %s: expected a number from 0 to %d", option, arg, max);
     return v;
+}
+
+static enum dtype compute_type(struct argp_state *state, const char *arg)
+{
+    const enum dtype type = dtype_parse(arg);
+    if (type != DT_F32 && type != DT_BF16)
+        argp_error(state, "--dtype %s: expected float32 or bfloat16", arg);
+    return type;
 }
 
 static void add_stop(struct generate *g, const char *arg, struct argp_state *state)
@@ -202,6 +212,9 @@ static bool parse_generate(struct generate *g, int key, const char *arg, struct 
     case KEY_JSON:
         g->json = true;
         break;
+    case KEY_DTYPE:
+        g->dtype = compute_type(state, arg);
+        break;
     case KEY_TP:
         g->tp = positive(state, "tp", arg, GENERATE_MAX_WAYS);
         break;
@@ -277,8 +290,10 @@ int main(int argc, char **argv)
 {
     static const struct argp argp = {options, parse, NULL, "Trains as the worker of a dtd job, or continues a prompt.",
                                      NULL,    NULL,  NULL};
-    struct args a = {.slot = -1,
-                     .generate = {.tokens = -1, .rule = {.temperature = 1.0, .seed = 1}, .batch = 8, .tp = 1, .pp = 1}};
+    struct args a = {
+        .slot = -1,
+        .generate = {
+            .tokens = -1, .rule = {.temperature = 1.0, .seed = 1}, .batch = 8, .dtype = DT_F32, .tp = 1, .pp = 1}};
     struct why why = {""};
     if (argc > 1 && strcmp(argv[1], "--command") == 0) /* the remaining arguments belong to the program */
         return command_become(argv + 2);

@@ -421,7 +421,8 @@ struct program {
     struct mesh mesh;
     int rank;
     enum dtype dtype; /* compute type: DT_F32, DT_BF16, or DT_F64 in proofs */
-    enum dtype wide;  /* type of parameters, their gradients, moments, statistics: DT_F32 for DT_BF16, else dtype */
+    enum dtype wide;  /* type of parameters (in MODE_DECODE: dtype), their gradients, moments, statistics: DT_F32 for
+                       * DT_BF16, else dtype */
     int64_t seq;      /* tokens of a whole sample */
     struct sharding sharding;
     struct segment segments[PLAN_MAX_SEGMENTS]; /* of this rank */

@@ -50,6 +50,7 @@ _dtctl() {
   plan) options="--set --optimizer --map --timeline --measured --schedule-csv" ;;
   generate) options="--prompt --file --chat --template --system --tokens --temperature --top-k --top-p --min-p --repetition-penalty --stop --ignore-eos --prompts --batch --seed --tp --pp" ;;
   explain) options="--html --svg --measured --set --optimizer --map" ;;
+  generate) options="--prompt --file --chat --template --system --tokens --temperature --top-k --top-p --min-p --repetition-penalty --stop --ignore-eos --prompts --batch --seed --dtype --tp --pp" ;;
   ckpt) sub="ls inspect verify export import upcycle" options="--no-hash --format --dtype --shard-bytes --experts --experts-per-token --set" ;;
   node) sub="drain undrain" options="--reason" ;;
   cluster) sub="init token join status leave remove rotate recover" options="--name --listen --advertise --domain --uses --hours --yes --wait" ;;

@@ -141,6 +141,26 @@ TEST(a_model_in_parts_makes_the_same_text)
     }
 }
 
+/* In bfloat16 the text begins as in float32, also in parts; later, small differences may choose another token. */
+TEST(bfloat16_makes_nearly_the_same_text)
+{
+    static const char *const ways[] = {"", "--tp 2", "--pp 3", "--batch 2"};
+    char dir[512], arguments[800], want[4096], text[4096];
+    make_checkpoint(dir, sizeof(dir));
+    snprintf(arguments, sizeof(arguments), "--generate %s --prompt 'Once upon' --tokens 30 --temperature 0", dir);
+    assert_int_equal(run(arguments, want, sizeof(want)), 0);
+    for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+        snprintf(arguments, sizeof(arguments),
+                 "--generate %s --prompt 'Once upon' --tokens 30 --temperature 0 --dtype bfloat16 %s", dir, ways[i]);
+        if (run(arguments, text, sizeof(text)))
+            fail_msg("%s: %s", ways[i], text);
+        assert_memory_equal(text, want, strlen("Once upon") + 6);
+    }
+    snprintf(arguments, sizeof(arguments), "--generate %s --dtype float64", dir);
+    assert_int_equal(run(arguments, text, sizeof(text)), 2);
+    assert_non_null(strstr(text, "--dtype float64: expected float32 or bfloat16"));
+}
+
 /* When one rank cannot write, all ranks end, and the error is printed once. */
 TEST(a_part_that_fails_ends_all)
 {

@@ -193,7 +193,8 @@ size_t engine_device_bytes(const struct engine *e);
 NODISCARD err_t engine_start(struct engine *e, struct comm *comm, struct why *why);
 void engine_fini(struct engine *e); /* legal on a zeroed engine; must precede comm_close */
 
-/* Draws the parameters from their distributions; moments and step become 0. */
+/* Draws the parameters from their distributions; moments and step become 0. Not for config.decode in bfloat16, whose
+ * parameters are narrower than the numbers that are drawn. */
 NODISCARD err_t engine_fill_state(struct engine *e, struct why *why);
 NODISCARD err_t engine_zero_moments(struct engine *e, struct why *why);
 /* One update. The feed is called for samples position .. position + global_batch - 1, of which this rank reads its own

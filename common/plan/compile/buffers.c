@@ -131,6 +131,12 @@ int compile_sent_buffer(struct compiler *c, int b, int index)
 
 /* ---- lines of parameters ---- */
 
+/* Generation with a cache changes no parameter, so it holds them in the compute type and needs no copies. */
+static enum dtype param_type(const struct compiler *c)
+{
+    return c->p->mode == MODE_DECODE ? c->p->dtype : c->p->wide;
+}
+
 /* A line to be laid out: a buffer per parameter, a run per unit, and a run over all units. */
 struct tensor_line {
     enum buffer_space space;
@@ -470,7 +476,7 @@ static void values_whole(struct compiler *c)
     const struct tensor_line copies = {
         .space = SPACE_WORK, .dtype = p->dtype, .suffix = ".copy", .name = "params.copy", .index = c->value};
     const bool works = p->first_micro < p->end_micro || (experts_cross_micros(c) && zero_rounds(c) > 0);
-    if (p->dtype != p->wide && works)
+    if (p->dtype != param_type(c) && works)
         p->space_bytes[SPACE_WORK] = lay_out(c, &copies, 0, &c->all_copies);
     else
         memcpy(c->value, p->param_buffer, (size_t)c->g->n_tensors * sizeof(*c->value));
@@ -543,7 +549,7 @@ void compile_buffers(struct compiler *c)
     const bool zero = zero_stage(c) > 0;
     step_end_groups(c);
     const struct tensor_line params = {.space = SPACE_PARAM,
-                                       .dtype = p->wide,
+                                       .dtype = param_type(c),
                                        .pieces = true,
                                        .suffix = "",
                                        .unit_name = zero && p->dtype == p->wide ? "params" : NULL,
