@@ -48,7 +48,6 @@ _dtctl() {
   resume) options="--workers --steps --more --step --set --optimizer --map --take-over --detach" ;;
   cancel) options="--save --grace --now" ;;
   plan) options="--set --optimizer --map --timeline --measured --schedule-csv" ;;
-  generate) options="--prompt --file --chat --template --system --tokens --temperature --top-k --top-p --min-p --repetition-penalty --stop --ignore-eos --prompts --batch --seed --tp --pp" ;;
   explain) options="--html --svg --measured --set --optimizer --map" ;;
   generate) options="--prompt --file --chat --template --system --tokens --temperature --top-k --top-p --min-p --repetition-penalty --stop --ignore-eos --prompts --batch --seed --dtype --tp --pp" ;;
   ckpt) sub="ls inspect verify export import upcycle" options="--no-hash --format --dtype --shard-bytes --experts --experts-per-token --set" ;;
