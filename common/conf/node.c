@@ -107,7 +107,8 @@ static const struct schema_row rows[] = {
          "Nodes through which this node joins the cluster, as `host:port` (with `cluster.key_file`)."),
      .count_offset = offsetof(struct node_conf, cluster.n_peers), .check = check_address},
     {ROW(web.listen, SCHEMA_TEXT, "\"\"",
-         "Numeric `address:port` on which dtd-web serves the web page, such as `127.0.0.1:7812`. An address that is not "
+         "Numeric `address:port` on which dtd-web serves the web page, such as `127.0.0.1:7812`. An address that is "
+         "not "
          "of the loopback interface needs `web.certificate`. \"\": it does not run."),
      .check = check_address_or_none},
     {ROW(web.certificate, SCHEMA_TEXT, "\"\"", "PEM file with the certificate of dtd-web, and those that signed it."),

@@ -20,8 +20,8 @@ struct journal {
     int64_t documents;
     bool weighted;
     int64_t labels; /* of the index */
-    uint8_t bits; /* of weights.bin: its last byte, which is incomplete */
-    int n_counts; /* of documents: sources 0 to `source`; of text: 0 */
+    uint8_t bits;   /* of weights.bin: its last byte, which is incomplete */
+    int n_counts;   /* of documents: sources 0 to `source`; of text: 0 */
     struct journal_count {
         int64_t documents, tokens;
     } * counts;

@@ -78,9 +78,9 @@ struct supervisor {
     int channel; /* -1: no control process */
     pid_t control;
     struct sv_restart control_restart;
-    bool has_web;          /* dtd-web is to run */
-    struct user web_user;  /* of a system-wide dtd */
-    pid_t web;             /* -1: does not run */
+    bool has_web;         /* dtd-web is to run */
+    struct user web_user; /* of a system-wide dtd */
+    pid_t web;            /* -1: does not run */
     struct sv_restart web_restart;
     bool listed_due, shutdown_due, reload_due;
     struct notify notify;
