@@ -58,7 +58,7 @@ function cardOf(incident, title, longest) {
     el("p", {}, foreign(incident.seen), incident.decided ? [" → ", foreign(incident.decided)] : null),
     total(incident) ? [barOf(incident, longest), legendOf(incident)] : null,
     el("p", { class: "muted" }, [
-      recovered === undefined ? null : `Back at work after ${ms(recovered)}`,
+      recovered === undefined ? null : `First step after ${ms(recovered)}`,
       incident.lost_steps === undefined ? null : `${plural(incident.lost_steps, "step")} repeated`,
     ].filter(Boolean).join(" · ")),
     partsOf(incident), evidenceOf(incident));
