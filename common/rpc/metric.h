@@ -2,7 +2,8 @@
  * client prints it.
  *
  * A new metric is a row here, and the code that computes it (worker/train.c). metrics.jsonl, `dtctl metrics`, the
- * progress line, `dtctl status` and `-o json` print it without further changes. A metric that has no number of its own
+ * progress line, `dtctl status` and `-o json` print it without further changes, and it is a curve in TensorBoard and
+ * W&B. A metric that has no number of its own
  * in proto/client.proto travels as a named value (FieldValue); older versions ignore it. Metrics are numbers: the
  * struct is copied by assignment, so that a row of kind TEXT does not compile (METRIC_MEMBER). */
 #ifndef DTD_COMMON_RPC_METRIC_H

@@ -22,6 +22,7 @@ struct curves_job {
 };
 
 struct curves_files {
+    const char *job;
     struct card card;
     struct tf_run tf;
     struct wandb_run wandb;
@@ -31,11 +32,12 @@ struct curves_files {
 
 /* ---- the thread ---- */
 
-static bool works(err_t err, const char *key, const struct why *why)
+/* The one line about a key whose files cannot be written. `kind`: of dtctl metrics --to. */
+static bool works(const struct curves_files *f, err_t err, const char *kind, const struct why *why)
 {
     if (err)
-        log_warn("curves end here key=%s why=\"%s\" remedy=\"dtctl metrics JOB --to %s adds the rest\"", key, why->text,
-                 key + strlen("run."));
+        log_warn("curves end here key=run.%s why=\"%s\" remedy=\"dtctl metrics %s --to %s adds the rest\"", kind,
+                 why->text, f->job, kind);
     return !err;
 }
 
@@ -43,16 +45,16 @@ static void files_open(struct curves_files *f, const struct curves_job *job)
 {
     char dir[PATH_MAX];
     struct why why = {""};
-    if (!works(card_make(job->job, job->submitted_ms, job->yaml, &f->card, &why), "run.tensorboard", &why))
+    if (!works(f, card_make(job->job, job->submitted_ms, job->yaml, &f->card, &why), "tensorboard", &why))
         return;
     if (job->tensorboard[0]) {
         bool fits = snprintf(dir, sizeof(dir), "%s/job%s", job->tensorboard, job->job) < (int)sizeof(dir);
         err_t err = fits ? tf_run_open(&f->tf, dir, &why)
                          : why_set(&why, ERR_LIMIT, "%s: the path is too long", job->tensorboard);
-        f->with_tf = works(err, "run.tensorboard", &why);
+        f->with_tf = works(f, err, "tensorboard", &why);
     }
     if (job->wandb[0])
-        f->with_wandb = works(wandb_run_open(&f->wandb, job->wandb, &f->card, &why), "run.wandb", &why);
+        f->with_wandb = works(f, wandb_run_open(&f->wandb, job->wandb, &f->card, &why), "wandb", &why);
 }
 
 static void files_close(struct curves_files *f)
@@ -99,9 +101,9 @@ static void files_add(struct curves_files *f, const struct buf *lines)
     if (err)
         why_set(&why, err, "%s", err_text(err));
     if (f->with_tf)
-        f->with_tf = works(err ? err : tf_run_add(&f->tf, &f->card, rows, n, &why), "run.tensorboard", &why);
+        f->with_tf = works(f, err ? err : tf_run_add(&f->tf, &f->card, rows, n, &why), "tensorboard", &why);
     if (f->with_wandb)
-        f->with_wandb = works(err ? err : wandb_run_add(&f->wandb, &f->card, rows, n, &why), "run.wandb", &why);
+        f->with_wandb = works(f, err ? err : wandb_run_add(&f->wandb, &f->card, rows, n, &why), "wandb", &why);
     if (!err && n) {
         f->last_step = rows[n - 1].step;
         f->last_ms = rows[n - 1].wall_ms;
@@ -117,9 +119,9 @@ static void files_end(struct curves_files *f)
     if (!f->card.steps || f->last_step < f->card.steps)
         return;
     if (f->with_tf)
-        works(tf_run_end(&f->tf, &f->card, true, f->last_ms, &why), "run.tensorboard", &why);
+        works(f, tf_run_end(&f->tf, &f->card, true, f->last_ms, &why), "tensorboard", &why);
     if (f->with_wandb)
-        works(wandb_run_end(&f->wandb, true, &why), "run.wandb", &why);
+        works(f, wandb_run_end(&f->wandb, true, &why), "wandb", &why);
 }
 
 /* Waits for lines; false: there are no more. */
@@ -140,7 +142,7 @@ static void curves_run(void *arg)
 {
     struct curves_job *job = arg;
     struct io_curves *c = &job->io->curves;
-    struct curves_files files = {0};
+    struct curves_files files = {.job = job->job};
     struct buf lines;
     bool lost;
     files_open(&files, job);
@@ -229,7 +231,8 @@ void io_curves_take(struct io *io, const char *lines)
     bool lost = c->lines.len > WAITING_BYTES || buf_append(&c->lines, lines, strlen(lines));
     if (lost && !c->lost)
         log_warn("curves end here why=\"a write to run.tensorboard or run.wandb hangs\" "
-                 "remedy=\"dtctl metrics JOB --to tensorboard or wandb adds the rest\"");
+                 "remedy=\"dtctl metrics %s --to tensorboard or wandb adds the rest\"",
+                 io->job);
     c->lost = c->lost || lost;
     uv_cond_signal(&c->more);
     uv_mutex_unlock(&c->lock);

@@ -1,10 +1,11 @@
 /* dtd-io: reads and writes the checkpoints of one job, as the job's user. Workers call it on its own socket; control
  * sends it commands over a link that reconnects automatically. dtd-io makes no scheduling decisions.
  *
- * One uv loop owns every struct here. Only work in uv's thread pool accesses files. Such work uses nothing but its own
- * operation: its inputs were copied into the operation, and the loop takes over the results afterwards. Work that
- * changes the checkpoint directory (scan, epoch, commit, remove, metrics) runs one after another in a queue, dirwork.
- * Writing parts, loading, and looking for the files of other nodes run in parallel to it. */
+ * One uv loop owns every struct here. Only work in uv's thread pool, and the thread of curves.c, access files. Such
+ * work uses nothing but its own operation: its inputs were copied into the operation, and the loop takes over the
+ * results afterwards. Work that changes the checkpoint directory (scan, epoch, commit, remove, metrics) runs one after
+ * another in a queue, dirwork. Writing parts, loading, and looking for the files of other nodes run in parallel to it.
+ */
 #ifndef DTD_DAEMON_IO_IO_H
 #define DTD_DAEMON_IO_IO_H
 
