@@ -299,8 +299,8 @@ static err_t take_event(struct tf_run *r, const struct tf_event *e)
 /* Takes the whole records of the block; *ret_used: their length. */
 static err_t take_records(struct tf_run *r, const uint8_t *block, size_t len, size_t *ret_used, bool *ret_damaged)
 {
-    const uint8_t *message;
-    size_t used = 0, message_len, n;
+    const uint8_t *message = NULL;
+    size_t used = 0, message_len = 0, n;
     struct tf_event e;
     err_t err = OK;
     while (!err && (n = tf_record_read(block + used, len - used, &message, &message_len, ret_damaged)) > 0) {

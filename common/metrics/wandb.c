@@ -110,9 +110,9 @@ static bool chunk_at(const struct wandb_reader *r, size_t *at, enum chunk *ret_t
 
 err_t wandb_next(struct wandb_reader *r, bool *ret_more, const uint8_t **ret, size_t *ret_len)
 {
-    size_t at = r->at < WANDB_HEADER_BYTES ? WANDB_HEADER_BYTES : r->at, len;
-    enum chunk type;
-    const uint8_t *p;
+    size_t at = r->at < WANDB_HEADER_BYTES ? WANDB_HEADER_BYTES : r->at, len = 0;
+    enum chunk type = CHUNK_WHOLE;
+    const uint8_t *p = NULL;
     err_t err = OK;
     *ret_more = false;
     r->joined.len = 0;
@@ -403,8 +403,8 @@ static err_t take_record(struct wandb_run *r, const uint8_t *message, size_t len
 static err_t take_log(struct wandb_run *r, const uint8_t *data, size_t len, struct why *why)
 {
     struct wandb_reader reader = {.data = data, .len = len};
-    const uint8_t *message;
-    size_t message_len;
+    const uint8_t *message = NULL;
+    size_t message_len = 0;
     bool more = true;
     err_t err = OK;
     if (len < sizeof(wandb_header)) /* torn before the first record */

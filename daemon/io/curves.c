@@ -144,7 +144,7 @@ static void curves_run(void *arg)
     struct io_curves *c = &job->io->curves;
     struct curves_files files = {.job = job->job};
     struct buf lines;
-    bool lost;
+    bool lost = false;
     files_open(&files, job);
     while (next_lines(c, &lines, &lost)) {
         if (!lost)

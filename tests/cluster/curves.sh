@@ -47,9 +47,22 @@ python=${DTD_TORCH_PYTHON:-python3}
 
 # A folder that cannot be written costs the job nothing but a line in dtd-io's log. The export fills it later.
 echo plain >"$tmp/file"
-job=$(submit --set checkpoint.dir="$tmp/ckpt2" --set run.tensorboard="$tmp/file/tb" --set run.wandb="$tmp/wb3")
+job=$(submit --set checkpoint.dir="$tmp/ckpt2" --set run.tensorboard="$tmp/file/tb" --set run.wandb=wb3)
 wait_done "$job"
 wait_for 20 "the end of dtd-io" grep -q ' ended job=' "$DTD_DIR/jobs/$job/io.log"
 [ "$(grep -c 'curves end here key=run.tensorboard' "$DTD_DIR/jobs/$job/io.log")" = 1 ] || fail "not one line about the folder: $(cat "$DTD_DIR/jobs/$job/io.log")"
 dtctl metrics "$job" --to tensorboard --dir "$tmp/tb3" -o json | jq -e '.added == 40' >/dev/null || fail "the export after the failure"
 dtctl metrics "$job" --to wandb -o json | jq -e '.steps == 40 and .added == 0' >/dev/null || fail "W&B stopped with TensorBoard"
+[ -d "$tmp/wb3/wandb" ] || fail "a relative folder does not start where it was typed"
+
+refused() { # WHAT EXPECTED COMMAND...
+  local what=$1 expected=$2
+  shift 2
+  if "$@" >"$tmp/said" 2>&1; then fail "accepted: $what"; fi
+  grep -q -- "$expected" "$tmp/said" || { cat "$tmp/said"; fail "$what: another reason"; }
+}
+refused "an unknown kind" "--to png: expected tensorboard, wandb or csv" dtctl metrics "$job" --to png
+refused "a folder without a kind" "--dir needs --to" dtctl metrics "$job" --dir "$tmp"
+refused "to follow" "takes neither --follow nor --from" dtctl metrics "$job" --to csv -f
+dtctl run --name words --workers-per-node 1 true >/dev/null
+refused "a command" "runs a command of its own" dtctl metrics words --to csv
