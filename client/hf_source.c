@@ -57,13 +57,42 @@ err_t hf_source_load(const struct hf_source *s, const char *name, size_t most, s
     return err;
 }
 
+#define INTEGER_DIGITS 18 /* as many fit into 63 bits, whatever they are */
+
+/* Copies JSON; an integer of more digits becomes a real number. transformers writes 1000000000000000019884624838656 as
+ * model_max_length of a tokenizer without a limit, and jansson refuses an integer that 64 bits cannot hold. */
+static err_t copy_json(const struct buf *text, struct buf *ret)
+{
+    bool quoted = false;
+    err_t err = OK;
+    for (size_t i = 0, n; !err && i < text->len; i += n) {
+        const uint8_t *p = text->data + i;
+        n = 1;
+        if (*p == '"')
+            quoted = !quoted;
+        else if (quoted && *p == '\\' && i + 1 < text->len)
+            n = 2;
+        for (; !quoted && *p >= '0' && *p <= '9' && i + n < text->len && p[n] >= '0' && p[n] <= '9'; n++)
+            ;
+        const bool goes_on = i + n < text->len && (p[n] == '.' || p[n] == 'e' || p[n] == 'E');
+        const bool follows = i > 0 && strchr(".eE+", p[-1]);
+        err = buf_append(ret, p, n);
+        if (!err && n > INTEGER_DIGITS && !goes_on && !follows)
+            err = buf_append(ret, ".0", 2);
+    }
+    return err;
+}
+
 static err_t json_load(const struct hf_source *s, const char *name, size_t most, json_t **ret)
 {
-    struct buf text = {0};
+    struct buf file = {0}, text = {0};
     json_error_t error;
-    err_t err = hf_source_load(s, name, most, &text);
+    err_t err = hf_source_load(s, name, most, &file);
+    if (!err && copy_json(&file, &text))
+        err = no_memory(s);
     if (!err && !(*ret = json_loadb((const char *)text.data, text.len, JSON_REJECT_DUPLICATES, &error)))
         err = why_set(s->why, ERR_INVALID, "%s/%s, line %d: %s", s->dir, name, error.line, error.text);
+    buf_fini(&file);
     buf_fini(&text);
     return err;
 }

@@ -32,7 +32,7 @@ static const char *program_of(const json_t *root)
 /* CHAT_NONE and *ret_any false: the file has no template. */
 static enum chat_template recognize(const char *file, const char *text, bool *ret_any)
 {
-    json_t *root = file == files[0] ? NULL : json_loads(text, 0, NULL);
+    json_t *root = file == files[0] ? NULL : json_loads(text, JSON_DECODE_INT_AS_REAL, NULL); /* some exceed 64 bits */
     const char *program = file == files[0] ? text : program_of(root);
     const enum chat_template found = program ? chat_recognize(program) : CHAT_NONE;
     *ret_any = program != NULL;

@@ -1,6 +1,7 @@
 /* Hugging Face models: names, row order, config.json, and import and export of models bit for bit. */
 #include "client/hf.h"
 #include "client/hf_config.h"
+#include "client/hf_source.h"
 
 #include "common/base/file.h"
 #include "common/ckpt/safetensors.h"
@@ -18,6 +19,26 @@ static char *path_of(const char *name)
     char *path = paths[next++ % 16];
     snprintf(path, PATH_MAX, "%s/%s", test_tmpdir(), name);
     return path;
+}
+
+/* ---- files ---- */
+
+/* As transformers writes it for a tokenizer without a limit. Digits in a text are no number. */
+TEST(integers_beyond_64_bits)
+{
+    static const char text[] = "{\"model_max_length\": 1000000000000000019884624838656, \"small\": -12, \"real\": "
+                               "0.12345678901234567890123, \"text\": \"\\\"1000000000000000000000\"}";
+    struct why why = {""};
+    const struct hf_source s = {.dir = test_tmpdir(), .why = &why};
+    json_t *v = NULL;
+    assert_ok(file_replace(path_of("tokenizer_config.json"), text, strlen(text), 0600));
+    if (hf_source_json(&s, "tokenizer_config.json", &v))
+        fail_msg("%s", why.text);
+    assert_true(json_real_value(json_object_get(v, "model_max_length")) == 1e30);
+    assert_int_equal(json_integer_value(json_object_get(v, "small")), -12);
+    assert_true(json_real_value(json_object_get(v, "real")) == 0.12345678901234567890123);
+    assert_string_equal(json_string_value(json_object_get(v, "text")), "\"1000000000000000000000");
+    json_decref(v);
 }
 
 /* ---- rows ---- */

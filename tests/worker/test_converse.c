@@ -184,7 +184,8 @@ TEST(the_template_comes_from_the_checkpoint)
 {
     static const char *const kept[] = {
         "{\"chat_template.jinja\": \"<|im_start|> <|im_end|>\", \"tokenizer_config.json\": \"{}\"}",
-        "{\"tokenizer_config.json\": \"{\\\"chat_template\\\": \\\"<|im_start|> <|im_end|>\\\"}\"}",
+        "{\"tokenizer_config.json\": \"{\\\"model_max_length\\\": 1000000000000000019884624838656, "
+        "\\\"chat_template\\\": \\\"<|im_start|> <|im_end|>\\\"}\"}",
         "{\"chat_template.json\": \"{\\\"chat_template\\\": \\\"<|im_start|> <|im_end|>\\\"}\"}",
         "{\"tokenizer_config.json\": \"{\\\"chat_template\\\": [{\\\"name\\\": \\\"tool\\\", \\\"template\\\": "
         "\\\"\\\"}, "
