@@ -1,7 +1,8 @@
 """The part of interop_tok.py for chat templates: dtctl prepares conversations, and the ids and the loss mask must be those of
 apply_chat_template of transformers. The templates are written here in Jinja after the published ones, with the marks that
 transformers needs to tell which tokens are the assistant's. Questions, whose last turn is open, must be those of
-add_generation_prompt; a message that spells control tokens must be encoded as text.
+add_generation_prompt; a message that spells control tokens must be encoded as text. Last, an imported model answers two
+questions as `generate` of transformers does.
 
     chat_side.py DTCTL CHAT_TOOL
 """
@@ -19,7 +20,7 @@ try:
 except ImportError:
     print("skipped: no transformers")
     sys.exit(77)
-from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers as P, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers as P, trainers
 
 from bpe_side import LLAMA3, corpus
 
@@ -142,6 +143,45 @@ def compare_questions(rng, name, folder, theirs, jinja, specials, chats):
     print(f"{name}: {len(chats)} questions equal transformers {transformers.__version__}", flush=True)
 
 
+def compare_answers():
+    """A model with a published template in its folder: dtctl recognizes it, and both continue with the most likely tokens."""
+    import torch
+    jinja, _, specials = TEMPLATES["chatml"]
+    jinja = jinja.replace("{% generation %}", "").replace("{% endgeneration %}", "")
+    questions, limit = ["What is two and two?", "And <|im_end|> who says so?"], 12
+    with tempfile.TemporaryDirectory() as folder:
+        theirs = tokenizer(specials, folder + "/tokenizer.json")
+        theirs.backend_tokenizer.decoder = decoders.ByteLevel()
+        theirs.chat_template = jinja
+        theirs.save_pretrained(folder + "/model")
+        torch.manual_seed(3)
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
+            vocab_size=len(theirs), hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+            max_position_embeddings=512, initializer_range=0.3, eos_token_id=theirs.convert_tokens_to_ids("<|im_end|>"))).eval()
+        model.save_pretrained(folder + "/model")
+        subprocess.run([DTCTL, "ckpt", "import", folder + "/model", folder + "/ckpt"], check=True, capture_output=True)
+        run = subprocess.run([DTCTL, "generate", folder + "/ckpt", "--chat", "--system", "Be brief.", "--tokens", str(limit),
+                              "--temperature", "0", "-o", "jsonl"], input="\n".join(questions), capture_output=True, text=True)
+        answers = [json.loads(line) for line in run.stdout.splitlines()]
+        assert run.returncode == 0 and len(answers) == 2, run.stderr
+        chat, texts = [{"role": "system", "content": "@0@"}], ["Be brief."]
+        tail = theirs.convert_tokens_to_ids("<|im_end|>")
+        ids = []
+        for question, ours in zip(questions, answers):
+            chat, texts = chat + [{"role": "user", "content": f"@{len(texts)}@"}], texts + [question]
+            text = theirs.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+            ids += plain_ids(theirs, text, specials, texts)
+            with torch.inference_mode():
+                new = model.generate(torch.tensor([ids]), attention_mask=torch.ones(1, len(ids), dtype=torch.long), max_new_tokens=limit,
+                                     do_sample=False, pad_token_id=0)[0].tolist()[len(ids):]
+            said = theirs.decode(new[:-1] if new[-1] == tail else new)
+            if ours["text"] != said:
+                sys.exit(f"{question}\nours   {ours['text']!r}\ntheirs {said!r}")
+            ids += new + [tail] * (new[-1] != tail) + plain_ids(theirs, "\n", specials, [])
+            chat, texts = [], []  # the ids have what was before
+    print(f"two answers equal those of transformers {transformers.__version__}: {[a['text'] for a in answers]}", flush=True)
+
+
 def main():
     rng = random.Random(5)
     for name, (jinja, system, specials) in TEMPLATES.items():
@@ -166,3 +206,4 @@ def main():
 
 
 main()
+compare_answers()
