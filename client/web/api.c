@@ -88,6 +88,7 @@ static void serve_job_events(struct request *r)
 struct row {
     struct metric last;
     double loss_min, loss_max, step_s_max;
+    bool not_finite; /* a loss is not a finite number; loss_min and loss_max leave it out */
     int64_t merged;
 };
 
@@ -98,9 +99,14 @@ struct curve {
     int64_t per_row; /* steps in a full row */
 };
 
+/* Losses of validation and test are rare, so the last one of the steps is kept. */
 static void row_merge(struct row *to, const struct row *from)
 {
+    const double valid = to->last.valid_loss, test = to->last.test_loss;
     to->last = from->last;
+    to->last.valid_loss = isnan(from->last.valid_loss) ? valid : from->last.valid_loss;
+    to->last.test_loss = isnan(from->last.test_loss) ? test : from->last.test_loss;
+    to->not_finite |= from->not_finite;
     to->loss_min = fmin(to->loss_min, from->loss_min);
     to->loss_max = fmax(to->loss_max, from->loss_max);
     to->step_s_max = fmax(to->step_s_max, from->step_s_max);
@@ -120,7 +126,7 @@ static void curve_halve(struct curve *c)
 /* A step that comes again takes the place of the rows from there on: the job was rolled back. */
 static void curve_add(struct curve *c, const struct metric *m)
 {
-    const struct row row = {*m, m->loss, m->loss, m->step_s, 1};
+    const struct row row = {*m, m->loss, m->loss, m->step_s, !isfinite(m->loss), 1};
     while (c->n && c->rows[c->n - 1].last.step >= m->step)
         c->n--;
     if (c->n && c->rows[c->n - 1].merged < c->per_row) {
@@ -145,6 +151,8 @@ static json_t *json_of_row(const struct row *row)
     json_object_set_new(ret, "loss_min", json_of_number(row->loss_min));
     json_object_set_new(ret, "loss_max", json_of_number(row->loss_max));
     json_object_set_new(ret, "step_s_max", json_of_number(row->step_s_max));
+    if (row->not_finite)
+        json_object_set_new(ret, "not_finite", json_true());
     json_object_set_new(ret, "steps_merged", json_integer(row->merged));
     return ret;
 }
