@@ -242,10 +242,30 @@ static err_t prefix_put(struct chain_encoder *e, const struct pre_step *s, struc
     return err;
 }
 
+/* bytes_put without spans: every byte of every byte-level text comes here. The characters have one or two bytes. */
+static err_t bytes_put_fast(struct chain_text *to, const uint8_t *text, size_t n)
+{
+    err_t err = buf_reserve(&to->data, 2 * n + 1);
+    if (err)
+        return err;
+    uint8_t *out = to->data.data + to->data.len;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t c = byte_char(text[i]);
+        bool two = c >= 0x80;
+        out[0] = (uint8_t)(two ? 0xc0 | c >> 6 : c);
+        out[1] = (uint8_t)(0x80 | (c & 0x3f));
+        out += 1 + two;
+    }
+    to->data.len = (size_t)(out - to->data.data);
+    return OK;
+}
+
 static err_t bytes_put(struct chain_encoder *e, const struct pre_step *s, struct chain_piece p, bool first)
 {
     err_t err = OK;
     (void)s, (void)first;
+    if (!e->b.tracked)
+        return bytes_put_fast(&e->b, e->a.data.data + p.from, p.to - p.from);
     for (size_t i = p.from; !err && i < p.to; i++)
         err = text_put_char(&e->b, byte_char(e->a.data.data[i]), text_span(&e->a, i, 1));
     return err;

@@ -2,6 +2,7 @@
  * cut anywhere, work, and refusals. tests/interop/interop_tok.py compares with tokenizers itself. */
 #include "common/data/chain.h"
 #include "common/data/tokenizer.h"
+#include "tests/common/data/bpe_vocab.h"
 #include "tests/common/data/files.h"
 
 #include <string.h>
@@ -475,4 +476,46 @@ TEST(a_text_that_needs_an_unknown_token)
     buf_fini(&ids);
     chain_encoder_free(e);
     chain_free(c);
+}
+
+/* A byte-level file with a normalizer is a chain; without one bpe.c encodes it. All characters below U+0800 that NFC
+ * keeps, and some above, have the same ids, with and without spans. */
+TEST(byte_level_as_without_a_chain)
+{
+    struct small *s = small_new();
+    struct buf json = {0}, text = {0}, ids = {0}, spans = {0}, expected = {0};
+    struct tokenizer *plain, *chained;
+    const char *null = strstr((char *)s->json.data, "null");
+    size_t before = (size_t)(null - (char *)s->json.data);
+    assert_ok(buf_append(&json, s->json.data, before));
+    assert_ok(buf_printf(&json, "{\"type\": \"NFC\"}"));
+    assert_ok(buf_append(&json, null + 4, s->json.len - before - 4));
+    char id[32], *at = strstr((char *)json.data, "\"id\": 556");
+    snprintf(id, sizeof(id), "\"id\": %03d", 256 + s->n); /* behind the vocabulary; the text does not have it */
+    memcpy(at, id, strlen(id));
+    for (uint32_t c = 1; c < 0x800; c++) {
+        if (c == 0x340 || c == 0x341 || c == 0x343 || c == 0x344 || c == 0x374 || c == 0x37e || c == 0x387)
+            continue; /* Python's unicodedata: NFC replaces these */
+        assert_ok(c < 0x80 ? buf_printf(&text, "the %c ", (int)c)
+                           : buf_printf(&text, "the %c%c ", (int)(0xc0 | c >> 6), (int)(0x80 | (c & 0x3f))));
+    }
+    assert_ok(buf_printf(&text, "\xe4\xb8\xad theory\n\n 2024 \xf0\x9f\x98\x80"));
+    assert_ok(tokenizer_bpe_new(s->json.data, s->json.len, &plain, NULL));
+    assert_ok(tokenizer_bpe_new(json.data, json.len, &chained, NULL));
+    assert_null(tokenizer_chain(plain));
+    assert_non_null(tokenizer_chain(chained));
+    assert_ok(tokenizer_encode(plain, text.data, text.len, &expected));
+    assert_ok(tokenizer_encode(chained, text.data, text.len, &ids));
+    assert_int_equal(ids.len, expected.len);
+    assert_memory_equal(ids.data, expected.data, ids.len);
+    ids.len = 0;
+    assert_ok(tokenizer_explain(chained, text.data, text.len, false, &ids, &spans, NULL));
+    assert_int_equal(ids.len, expected.len);
+    assert_memory_equal(ids.data, expected.data, ids.len);
+    struct buf *bufs[] = {&json, &text, &ids, &spans, &expected};
+    for (size_t i = 0; i < sizeof(bufs) / sizeof(bufs[0]); i++)
+        buf_fini(bufs[i]);
+    tokenizer_free(plain);
+    tokenizer_free(chained);
+    small_free(s);
 }
