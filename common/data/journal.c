@@ -90,7 +90,7 @@ static bool parse_counts(const char **at, struct journal *j)
 
 static bool parse(const char *at, struct journal *j)
 {
-    int used = 0, version, weighted, bits;
+    int used = 0, version = 0, weighted = 0, bits = 0;
     bool good = SCAN(&at, 5, "dtd-journal %d " DTD_VERSION " set %64s cap %" SCNd64 " at %d %" SCNd64, &version,
                      j->hash, &j->cap, &j->source, &j->offset) &&
                 version == VERSION && j->cap > 0 && j->source >= 0 && j->source < 1 << 24 && j->offset >= 0;

@@ -470,7 +470,7 @@ struct set_writer {
 static bool find_rest(struct set_writer *w, int *ret_file, int64_t *ret_offset)
 {
     int file = w->last_file;
-    size_t pending;
+    size_t pending = 0;
     if (!encoder_pending(&w->encoder, &pending))
         return false;
     int64_t at = w->fed - (int64_t)pending;
@@ -485,8 +485,8 @@ static bool find_rest(struct set_writer *w, int *ret_file, int64_t *ret_offset)
 
 static err_t save_text(struct set_writer *w)
 {
-    int file;
-    int64_t offset;
+    int file = 0;
+    int64_t offset = 0;
     return find_rest(w, &file, &offset) ? preparation_save(w->x, file, offset, &w->shards, NULL) : OK;
 }
 

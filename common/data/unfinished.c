@@ -155,7 +155,7 @@ static void remove_later(const struct unfinished *u)
 {
     DIR *d = opendir(u->dir);
     for (struct dirent *e; d && (e = readdir(d));) {
-        int shard, used = 0;
+        int shard = 0, used = 0;
         bool is_shard = sscanf(e->d_name, "tokens-%5d.bin%n", &shard, &used) == 1 && used && !e->d_name[used];
         bool keep = strcmp(e->d_name, LOCK_FILE) == 0 ||
                     (u->saved && ((is_shard && shard < u->journal.n_shards) || strcmp(e->d_name, JOURNAL_FILE) == 0 ||

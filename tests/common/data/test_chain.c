@@ -484,7 +484,7 @@ TEST(byte_level_as_without_a_chain)
 {
     struct small *s = small_new();
     struct buf json = {0}, text = {0}, ids = {0}, spans = {0}, expected = {0};
-    struct tokenizer *plain, *chained;
+    struct tokenizer *plain = NULL, *chained = NULL;
     const char *null = strstr((char *)s->json.data, "null");
     size_t before = (size_t)(null - (char *)s->json.data);
     assert_ok(buf_append(&json, s->json.data, before));
