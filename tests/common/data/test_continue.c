@@ -188,10 +188,10 @@ static bool killed_twice(struct data_prepare p, double first, double second)
 static void killed_everywhere(struct data_prepare p)
 {
     int continued = 0;
-    for (double at = 0.3; at < 0.92; at += 0.075)
+    for (double at = 0.3; at < 0.92; at += 0.15)
         continued += killed_twice(p, at, at + 0.07);
-    printf("%d of 9 runs continued\n", continued);
-    assert_true(continued >= 3);
+    printf("%d of 5 runs continued\n", continued);
+    assert_true(continued >= 2);
 }
 
 /* ---- cases ---- */
