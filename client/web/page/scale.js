@@ -18,7 +18,8 @@ function timeStep(span, about) {
 }
 
 export function ticks(min, max, about, isTime = false) {
-  if (!(max > min)) return [min];
+  // A range within the rounding of its numbers has one tick: the loop below could not tell its steps apart.
+  if (!(max - min > 1e-9 * Math.max(Math.abs(min), Math.abs(max))) || !Number.isFinite(max - min)) return [min];
   const step = isTime ? timeStep(max - min, about) : roundStep(max - min, about);
   const ret = [];
   for (let i = Math.ceil(min / step - 1e-9); i * step <= max + step * 1e-9; i++) ret.push(i * step);
