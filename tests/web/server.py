@@ -1,12 +1,15 @@
 """dtd-web over real HTTP: login, overview, a job's events, curves, log and end; what it refuses; hostile requests."""
+import http.client
 import json
 import os
 import signal
 import socket
+import ssl
+import subprocess
 import threading
 import time
 
-from dtd import Browserless, Dtd, check
+from dtd import BIN, Browserless, Dtd, check
 
 dtd = Dtd()
 web = dtd.start_web()
@@ -105,9 +108,6 @@ for s in slow:
 
 # ---- control and dtd-web are started again ----
 pid = json.loads(dtd.dtctl("node", "-o", "json"))["control_pid"]
-got = []
-t = threading.Thread(target=lambda: got.extend(
-    page.events("/api/events", lambda n, d: n == "overview" and any(e[0] == "lost" for e in got_names), 30)))
 got_names = []
 
 
@@ -137,3 +137,59 @@ web = dtd.start_web()
 gone = Browserless(web["url"])
 gone.cookie = f"dtd-{gone.host.split(':')[1]}=" + page.cookie.split("=", 1)[1]
 check(gone.json("POST", "/login")[0] == 403, "but not after the key was deleted")
+
+# ---- as a part of dtd, with TLS, and what is refused ----
+dtd.web.send_signal(signal.SIGINT)
+dtd.web.wait(20)
+dtd.web = None
+dtd.dtctl("down")
+pem = [dtd.dir + "/web.pem", dtd.dir + "/web.key"]
+subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+                "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-out", pem[0], "-keyout", pem[1]],
+               check=True, capture_output=True)
+with socket.socket() as s:
+    s.bind(("127.0.0.1", 0))
+    port = s.getsockname()[1]
+with open(dtd.dir + "/dtd.yaml", "w") as f:
+    f.write(f"web:\n  listen: 127.0.0.1:{port}\n  certificate: {pem[0]}\n  key: {pem[1]}\n")
+server = subprocess.Popen([BIN + "/dtd", "--config", dtd.dir + "/dtd.yaml", "--state-dir", dtd.env["DTD_DIR"]],
+                          stderr=subprocess.PIPE, text=True)
+context = ssl.create_default_context(cafile=pem[0])
+
+
+def secure_page(seconds=20):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            c = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=5)
+            c.request("GET", "/")
+            return c.getresponse().status
+        except (ConnectionError, TimeoutError):
+            time.sleep(0.1)
+    return None
+
+
+check(secure_page() == 200, "dtd starts dtd-web, with TLS")
+while not dtd.dtctl("node", ok=False):
+    time.sleep(0.1)
+address = dtd.dtctl("web").strip()
+check(address.startswith(f"https://127.0.0.1:{port}/#token="), "dtctl web prints its address")
+pids = {int(p) for p in os.listdir("/proc") if p.isdigit() and os.path.exists(f"/proc/{p}/cmdline")
+        and open(f"/proc/{p}/cmdline").read().startswith("dtd-web\0--run-dir\0" + dtd.env["DTD_DIR"])}
+check(len(pids) == 1, "one dtd-web runs")
+os.kill(pids.pop(), signal.SIGKILL)
+check(secure_page() == 200, "it is started again after a kill")
+dtd.dtctl("down")
+check(server.wait(20) == 0 and secure_page(1) is None, "and ends with dtd")
+
+
+def refusal(*options):
+    r = subprocess.run([BIN + "/dtd-web", "--run-dir", dtd.dir, *options], capture_output=True, text=True, timeout=20)
+    return r.stderr if r.returncode == 1 else f"exit {r.returncode}"
+
+
+check("web.certificate" in refusal("--listen", "0.0.0.0:0"), "an address of the network without TLS is refused")
+check("expected a numeric address" in refusal("--listen", "localhost:0"), "a host name is refused")
+with open(dtd.dir + "/bad.yaml", "w") as f:
+    f.write(f"web:\n  listen: 127.0.0.1:0\n  certificate: {pem[0]}\n  key: {dtd.dir}/nowhere.key\n")
+check("nowhere.key: No such file" in refusal("--config", dtd.dir + "/bad.yaml"), "a missing key is named")
