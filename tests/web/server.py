@@ -62,6 +62,10 @@ check(page.json("GET", "/api/jobs/999/metrics")[0] == 404, "a job that does not 
 # ---- cancel ----
 long = dtd.submit("long", steps=100000, every=0)
 dtd.wait(long, lambda s: s["step"] > 0)
+worker = next(w["pid"] for w in dtd.status(long)["worker"] if w["rank"] == 0)
+os.kill(worker, signal.SIGKILL)
+page.events(f"/api/jobs/{long}/events", lambda n, d: n == "status" and any("step_ms" in i for i in d["incident"]), 15)
+check(True, "a recovery is in the stream with all its durations")
 status, headers, data = page.ask("POST", f"/api/jobs/{long}/cancel", "{}", mark=False)
 check(status == 403, "a request without the page's mark changes nothing")
 status, headers, data = page.ask("POST", f"/api/jobs/{long}/cancel", "{}", headers={"Origin": "http://evil.example"})

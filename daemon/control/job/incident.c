@@ -19,9 +19,11 @@ static void incident_logged(void *owner, uint64_t job, const struct state_result
 {
     struct jobs *jobs = owner;
     struct job *j = jobs_find(jobs, job);
-    if (!j || --j->incidents_due)
+    if (!j)
         return;
-    jobs_tick(jobs);
+    j->dirty = true; /* the status has the incident only now */
+    if (--j->incidents_due == 0)
+        jobs_tick(jobs);
 }
 
 static void log_fields(struct job *j, const struct incident *i, int64_t wall_ms)
