@@ -11,7 +11,7 @@ import time
 
 BIN = os.environ["DTD_BIN"]
 JOB = """name: {name}
-model:      {{arch: llama, dim: 32, layers: 2, heads: 2, kv_heads: 2, ffn: 64}}
+model:      {{arch: llama, {size}}}
 data:       {{train: [{text}], valid: [{text}], tokenizer: bytes}}
 train:      {{steps: {steps}, seq: 32, global_batch: 4, micro_batch: 2, lr: 3.0e-3, warmup: 5, eval_every: 20, seed: 1}}
 parallel:   {{workers: 2}}
@@ -54,13 +54,13 @@ class Dtd:
             text += line
         return json.loads(text)
 
-    def submit(self, name, steps=60, every=20):
+    def submit(self, name, steps=60, every=20, size="dim: 32, layers: 2, heads: 2, kv_heads: 2, ffn: 64"):
         text, job = self.dir + "/text.txt", f"{self.dir}/{len(os.listdir(self.dir))}.yaml"
         if not os.path.exists(text):
             with open(text, "w") as f:
                 f.write("".join(f"{i} times {i % 7} is {i * (i % 7)}.\n" for i in range(4000)))
         with open(job, "w") as f:
-            f.write(JOB.format(name=json.dumps(name, ensure_ascii=False), text=text, steps=steps, every=every, dir=job + ".ckpt"))
+            f.write(JOB.format(name=json.dumps(name, ensure_ascii=False), text=text, steps=steps, every=every, size=size, dir=job + ".ckpt"))
         return json.loads(self.dtctl("submit", "-d", "-o", "json", job))["job"]
 
     def status(self, job):
