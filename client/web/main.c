@@ -2,6 +2,7 @@
  * of a node if the configuration has web.listen. */
 #include "client/web/web.h"
 
+#include "common/base/confine.h"
 #include "common/base/log.h"
 #include "common/base/output.h"
 #include "common/base/paths.h"
@@ -103,6 +104,8 @@ static err_t serve(struct web *w, const struct web_listen *listen, bool child, s
     if (uv_loop_init(&w->loop))
         return why_set(why, ERR_NOMEM, "out of memory");
     err_t err = http_start(w, listen, why);
+    if (!err)
+        err = confine(&(struct confine_files){0}, why); /* the socket listens, and the certificate is read */
     if (err)
         return err;
     char url[128];

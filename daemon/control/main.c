@@ -1,12 +1,13 @@
 /* dtd-control: reads arguments and configuration, then runs the event loop. */
 #include "daemon/control/control.h"
-#include "daemon/control/local/confine.h"
 #include "daemon/control/slurm/slurm.h"
 
+#include "common/base/confine.h"
 #include "common/base/log.h"
 
 #include <argp.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,6 +81,20 @@ static int print_slurm(void)
     return 2;
 }
 
+/* The probe writes probe.json into the state directory later, so that is readable as a whole. */
+static err_t confine_control(const struct control *n, struct why *why)
+{
+    static const char *const names[] = {"raft", "metrics", "cluster"};
+    char paths[3][PATH_MAX];
+    struct confine_files files = {.readable = {n->dir, n->config, n->conf.cluster.key_file}};
+    for (int i = 0; i < 3; i++) {
+        if (snprintf(paths[i], sizeof(paths[i]), "%s/%s", n->dir, names[i]) >= (int)sizeof(paths[i]))
+            return why_set(why, ERR_LIMIT, "the path of the state directory is too long");
+        files.writable[i] = paths[i];
+    }
+    return confine(&files, why);
+}
+
 int main(int argc, char **argv)
 {
     static const struct argp_option options[] = {
@@ -115,7 +130,7 @@ int main(int argc, char **argv)
         log_level_set(node.conf.log.level);
         signal(SIGPIPE, SIG_IGN);
         if (node.system)
-            err = confine(node.dir, node.config, node.conf.cluster.key_file, &why);
+            err = confine_control(&node, &why);
     }
     if (!err) {
         err = control_start(&node, &why);

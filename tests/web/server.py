@@ -181,7 +181,10 @@ check(address.startswith(f"https://127.0.0.1:{port}/#token="), "dtctl web prints
 pids = {int(p) for p in os.listdir("/proc") if p.isdigit() and os.path.exists(f"/proc/{p}/cmdline")
         and open(f"/proc/{p}/cmdline").read().startswith("dtd-web\0--run-dir\0" + dtd.env["DTD_DIR"])}
 check(len(pids) == 1, "one dtd-web runs")
-os.kill(pids.pop(), signal.SIGKILL)
+pid = pids.pop()
+status = open(f"/proc/{pid}/status").read()
+check("NoNewPrivs:\t1" in status and "Seccomp:\t2" in status, "it is confined")
+os.kill(pid, signal.SIGKILL)
 check(secure_page() == 200, "it is started again after a kill")
 dtd.dtctl("down")
 check(server.wait(20) == 0 and secure_page(1) is None, "and ends with dtd")

@@ -48,7 +48,7 @@ struct pool {
 };
 
 /* Starts the first thread, so that the pool always works: without any, a job would wait for ever. Threads inherit the
- * restrictions of confine.h, so it comes first. */
+ * restrictions of common/base/confine.h, so it comes first. */
 NODISCARD err_t pool_init(struct pool *pool, const struct pool_config *config);
 /* Checks that this process may start so many more threads: libuv aborts the process if it cannot start its own. */
 NODISCARD err_t pool_check_threads(int threads);

@@ -7,8 +7,8 @@
  * Started as root, it becomes nobody first, so that an attempt that succeeds does no harm. Only the NUMBERs are tried
  * as root, because the kernel refuses most of them to ordinary users anyway. Files are tried in folders that all users
  * may write to. */
+#include "common/base/confine.h"
 #include "common/base/log.h"
-#include "daemon/control/local/confine.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -282,7 +282,9 @@ static void make(const char *name)
 static void confine_or_end(void)
 {
     struct why why = {""};
-    if (confine(state, NULL, NULL, &why) == OK)
+    char raft[128];
+    snprintf(raft, sizeof(raft), "%s/raft", state);
+    if (confine(&(struct confine_files){{state}, {raft}}, &why) == OK)
         return;
     fprintf(stderr, "%s\n", why.text);
     _exit(2);

@@ -1,13 +1,12 @@
-/* Files are restricted by a list of what is allowed. Control cannot open anything else; this includes /home, /tmp and
- * devices.
+/* Files are restricted by a list of what is allowed. The process cannot open anything else; this includes /home, /tmp
+ * and devices.
  *
  * System calls are restricted by a list of what is refused (EPERM): libraries may make calls that we cannot foresee,
  * and a list of allowed calls would break them. The list contains the groups @clock, @debug, @module, @mount,
- * @obsolete,
- * @privileged, @raw-io, @reboot, @resources, @swap and @keyring of systemd.exec(5), and the calls that its settings
- * RestrictNamespaces=, RestrictSUIDSGID=, RestrictRealtime=, RestrictAddressFamilies=, LockPersonality= and
+ * @obsolete, @privileged, @raw-io, @reboot, @resources, @swap and @keyring of systemd.exec(5), and the calls that its
+ * settings RestrictNamespaces=, RestrictSUIDSGID=, RestrictRealtime=, RestrictAddressFamilies=, LockPersonality= and
  * MemoryDenyWriteExecute= refuse. */
-#include "daemon/control/local/confine.h"
+#include "common/base/confine.h"
 
 #include "common/base/log.h"
 
@@ -83,35 +82,30 @@ static bool allow_path(int ruleset, const char *path, uint64_t access)
     return ok;
 }
 
-/* A rule applies to a file or folder that exists now. The probe writes probe.json later, so the state directory itself
- * gets a rule for reading. */
-static bool allow_state(int ruleset, const char *dir, uint64_t everything)
+/* A rule applies to a file or folder that exists now. Of a folder in which files appear later, the folder itself gets a
+ * rule. */
+static bool allow_all(int ruleset, const char *const paths[CONFINE_MAX], uint64_t access)
 {
-    static const char *const names[] = {"", "/raft", "/metrics", "/cluster"};
     bool ok = true;
-    for (size_t i = 0; i < sizeof(names) / sizeof(*names) && ok; i++) {
-        char path[PATH_MAX];
-        ok = snprintf(path, sizeof(path), "%s%s", dir, names[i]) < (int)sizeof(path) &&
-             allow_path(ruleset, path, names[i][0] ? everything : READ);
-    }
+    for (int i = 0; i < CONFINE_MAX && ok; i++)
+        ok = !paths[i] || !paths[i][0] || allow_path(ruleset, paths[i], access);
     return ok;
 }
 
-static err_t confine_files(const char *dir, const char *const readable[2], struct why *why)
+static err_t restrict_files(const struct confine_files *needed, struct why *why)
 {
     uint64_t handled;
     int version = (int)syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
     if (version < 1) {
-        log_warn("this kernel has no Landlock: dtd-control can open every file that its user can error=%s",
+        log_warn("this kernel has no Landlock: this process can open every file that its user can error=%s",
                  strerror(errno));
         return OK;
     }
     int ruleset = ruleset_make(version, &handled);
-    bool ok = ruleset >= 0 && allow_state(ruleset, dir, handled);
+    bool ok =
+        ruleset >= 0 && allow_all(ruleset, needed->readable, READ) && allow_all(ruleset, needed->writable, handled);
     for (size_t i = 0; ok && i < sizeof(files) / sizeof(*files); i++)
         ok = allow_path(ruleset, files[i].path, files[i].access);
-    for (int i = 0; ok && i < 2; i++)
-        ok = !readable[i] || !readable[i][0] || allow_path(ruleset, readable[i], READ);
     if (ok)
         ok = syscall(SYS_landlock_restrict_self, ruleset, 0) == 0;
     err_t err = ok ? OK : why_set(why, err_from_errno(errno), "Landlock: %s", strerror(errno));
@@ -353,13 +347,13 @@ static void write_filter(struct filter *f)
     filter_return(f, SECCOMP_RET_ALLOW);
 }
 
-err_t confine(const char *dir, const char *config, const char *key_file, struct why *why)
+err_t confine(const struct confine_files *needed, struct why *why)
 {
     static struct filter f;
     umask(077);
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
         return why_set(why, err_from_errno(errno), "no_new_privs: %s", strerror(errno));
-    err_t err = confine_files(dir, (const char *const[2]){config, key_file}, why);
+    err_t err = restrict_files(needed, why);
     if (err)
         return err;
     f.n = 0;
