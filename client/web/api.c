@@ -329,6 +329,7 @@ static void serve_cancel(struct request *r)
 }
 
 const struct api_route api_routes[] = {
+    {"GET", "/metrics", true, scrape_serve},
     {"POST", "/login", true, serve_login},
     {"POST", "/logout", true, serve_logout},
     {"GET", "/api/events", false, serve_events},

@@ -274,6 +274,11 @@ const char *request_cookie(const struct request *r)
     return r->token;
 }
 
+const char *request_header(const struct request *r, const char *name)
+{
+    return MHD_lookup_connection_value(r->connection, MHD_HEADER_KIND, name);
+}
+
 const char *request_job(const struct request *r)
 {
     return r->job;
@@ -354,6 +359,9 @@ static struct request *request_new(struct web *w, struct MHD_Connection *c)
         return NULL;
     r->web = w;
     r->connection = c;
+    const char *bearer = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization");
+    if (bearer && strncasecmp(bearer, "Bearer ", 7) == 0)
+        cookie = bearer + 7;
     if (cookie && strlen(cookie) < sizeof(r->token))
         snprintf(r->token, sizeof(r->token), "%s", cookie);
     return r;

@@ -3,6 +3,7 @@
  *   http.c      the HTTP server: requests, routes, files of the page, cookies
  *   api.c       what a request asks dtd-control for, and its answer as JSON
  *   session.c   one connection to dtd-control for each user who is logged in
+ *   scrape.c    /metrics for Prometheus
  *   topic.c     what the open pages of a user follow: the overview, or one job
  *
  * A page holds a token that dtd-control made for its user (`dtctl web`). dtd-web has no rights of its own beyond those
@@ -66,7 +67,8 @@ void request_follow(struct request *r, struct topic *t);
 void request_set_cookie(struct request *r, const char *token); /* NULL: removes it */
 struct web *request_web(const struct request *r);
 struct session *request_session(const struct request *r); /* NULL for a request without a login */
-const char *request_cookie(const struct request *r);      /* its token; "": none */
+const char *request_cookie(const struct request *r);      /* its token, also of `Authorization: Bearer`; "": none */
+const char *request_header(const struct request *r, const char *name); /* NULL: it has none */
 const char *request_job(const struct request *r);
 const char *request_body(const struct request *r, size_t *ret_len);
 /* A number of the address's query; `otherwise`: it is absent or not between min and max. */
@@ -84,6 +86,8 @@ struct api_route {
 };
 extern const struct api_route api_routes[];
 extern const int api_n_routes;
+/* GET /metrics (scrape.c) */
+void scrape_serve(struct request *r);
 
 /* ---- sessions (session.c) ---- */
 

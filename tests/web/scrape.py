@@ -1,0 +1,85 @@
+"""/metrics: what it says of a job, in both formats, checked by promtool; then a real Prometheus scrapes it with the example
+configuration and evaluates the rules of deploy/prometheus."""
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+from dtd import Browserless, Dtd, check
+
+if not shutil.which("promtool") or not shutil.which("prometheus"):
+    print("skipped: prometheus is not installed (Debian: prometheus)")
+    sys.exit(77)
+rules = os.environ["DTD_SOURCE"] + "/deploy/prometheus"
+for what in (["check", "rules", rules + "/rules.yml"], ["test", "rules", rules + "/rules_test.yml"]):
+    r = subprocess.run(["promtool", *what], capture_output=True, text=True)
+    check(r.returncode == 0, f"promtool {what[0]} rules {r.stdout if r.returncode else ''}")
+
+dtd = Dtd()
+web = dtd.start_web()
+token = web["address"].split("#token=")[1]
+page = Browserless(web["url"])
+ended = dtd.submit("ended", steps=20)
+dtd.wait(ended, lambda s: s["state"] == "done")
+job = dtd.submit("long", steps=1000000, every=0)
+dtd.wait(job, lambda s: s["step"] > 0)
+
+
+def scrape(accept="", credentials=token):
+    return page.ask("GET", "/metrics", headers={"Accept": accept, "Authorization": "Bearer " + credentials})
+
+
+check(page.ask("GET", "/metrics")[0] == 403 and scrape(credentials="1-2-3")[0] == 403, "no series without a right token")
+status, headers, old = scrape()
+check(status == 200 and headers["Content-Type"].startswith("text/plain; version=0.0.4"), "the older format by default")
+r = subprocess.run(["promtool", "check", "metrics"], input=old, capture_output=True)
+check(r.returncode == 0 and not r.stderr, f"promtool finds no fault {r.stderr.decode()}")
+status, headers, new = scrape("application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
+check(headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0") and new.endswith(b"# EOF\n"), "OpenMetrics")
+new = new.decode()
+check("# TYPE dtd_job_restarts counter" in new and "\ndtd_job_restarts_total{" in new, "a counter as OpenMetrics names it")
+values = dict(re.findall(r'^([a-z_]+(?:\{[^}]*\})?) (\S+)$', new, re.M))
+check(values['dtd_jobs{state="running"}'] == values['dtd_jobs{state="done"}'] == "1", "jobs by state")
+check(not any(f'job_id="{ended}"' in v for v in values), "a job that has ended has no series")
+at = int(float(values[f'dtd_train_step{{job_id="{job}"}}']))
+row = next(r for r in json.loads(dtd.dtctl("metrics", "-o", "json", "--from", str(at), job)) if r["step"] == at)
+check(float(values[f'dtd_train_loss{{job_id="{job}"}}']) == row["loss"], "the loss of that step, to the last bit")
+check(float(values[f'dtd_job_world_size{{job_id="{job}"}}']) == 2 and values["dtd_nodes{state=\"up\"}"] == "1", "workers, nodes")
+
+# ---- a real Prometheus ----
+with socket.socket() as s:
+    s.bind(("127.0.0.1", 0))
+    port = s.getsockname()[1]
+shutil.copy(rules + "/rules.yml", dtd.dir)
+with open(dtd.dir + "/token", "w") as f:
+    f.write(token)
+with open(rules + "/prometheus.yml") as f:
+    config = f.read().replace("/etc/prometheus/dtd.token", dtd.dir + "/token").replace("127.0.0.1:7812", page.host)
+with open(dtd.dir + "/prometheus.yml", "w") as f:
+    f.write(config.replace("15s", "1s"))
+prometheus = subprocess.Popen(["prometheus", f"--config.file={dtd.dir}/prometheus.yml", f"--storage.tsdb.path={dtd.dir}/tsdb",
+                               f"--web.listen-address=127.0.0.1:{port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+try:
+    def query(path):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/{path}", timeout=10) as r:
+            return json.load(r)["data"]
+
+    result, end = [], time.monotonic() + 60
+    while not result and time.monotonic() < end:
+        try:
+            result = query("query?query=dtd_train_step")["result"]
+        except OSError:
+            pass
+        time.sleep(0.2)
+    check(len(result) == 1 and result[0]["metric"]["job_id"] == job, "Prometheus has the job's series")
+    check(result[0]["metric"]["job"] == "dtd" and "exported_job" not in result[0]["metric"], "no label collides with its own")
+    groups = query("rules")["groups"]
+    check(len(groups) == 1 and all(rule["health"] in ("ok", "unknown") for rule in groups[0]["rules"]), "its rules have no error")
+finally:
+    prometheus.terminate()
+    prometheus.wait()
