@@ -39,7 +39,7 @@ static void make_text(char *files[FILES])
     static const size_t bytes[FILES] = {900000, 0, 3, 2300000, 1, 0, 700000};
     uint64_t state = 7;
     for (int i = 0; i < FILES; i++) {
-        char name[16];
+        char name[24];
         struct buf text = {0};
         put_words(&text, bytes[i], &state);
         snprintf(name, sizeof(name), "text-%d", i);
@@ -69,7 +69,7 @@ static void make_lines(char *files[FILES])
     static const size_t bytes[FILES] = {600000, 9000000, 900, 700000, 60, 9000000, 500000};
     uint64_t state = 9;
     for (int i = 0; i < FILES; i++) {
-        char name[16];
+        char name[24];
         struct buf text = {0};
         while (text.len < bytes[i])
             put_line(&text, i, &state);
@@ -258,7 +258,7 @@ TEST(documents_with_labels)
     char *files[FILES];
     uint64_t state = 11;
     for (int i = 0; i < FILES; i++) {
-        char name[16];
+        char name[24];
         struct buf text = {0};
         while (text.len < bytes[i])
             assert_ok(buf_printf(&text, "{\"text\": \"%.*s\", \"label\": %d}\n", (int)(random_next(&state) % 60),
