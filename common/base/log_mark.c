@@ -30,7 +30,7 @@ int log_mark_attempt(const char *line, size_t len)
     const size_t n = sizeof(LOG_MARK) - 2; /* without the first newline and the last byte */
     char text[120], end[8];
     int attempt;
-    if (len < n || memcmp(line, LOG_MARK + 1, n) != 0)
+    if (len < n || memcmp(line, &LOG_MARK[1], n) != 0)
         return -1;
     snprintf(text, sizeof(text), "%.*s", (int)(len - n), line + n);
     bool mark = sscanf(text, "%*[0-9TZ:-], attempt %9d %4s", &attempt, end) == 2 && strcmp(end, "---") == 0;

@@ -173,8 +173,8 @@ NODISCARD err_t text_put_char(struct chain_text *t, uint32_t c, struct chain_spa
 void text_clear(struct chain_text *t);
 static inline struct chain_span text_span(const struct chain_text *t, size_t at, size_t n)
 {
-    const struct chain_span *s = (const struct chain_span *)(const void *)t->spans.data + at;
-    return t->tracked && n ? (struct chain_span){s->from, s[n - 1].to} : (struct chain_span){0, 0};
+    const struct chain_span *s = (const struct chain_span *)(const void *)t->spans.data;
+    return t->tracked && n ? (struct chain_span){s[at].from, s[at + n - 1].to} : (struct chain_span){0, 0};
 }
 /* Runs all normalizers over `t`. */
 NODISCARD err_t chain_normalize(struct chain_encoder *e, struct chain_text *t);
