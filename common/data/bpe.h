@@ -26,10 +26,12 @@ struct bpe_text {
     size_t len;
 };
 
+struct vocab_json;
 struct bpe;
-/* `merges` NULL: `vocab` is a complete tokenizer.json. Otherwise the two are vocab.json and merges.txt, and entries
- * that are neither bytes nor results of merges are special tokens. ERR_INVALID: the sentence names file, place and
- * cause. ERR_UNSUPPORTED: it names the field that requires an unsupported feature. */
+/* From a tokenizer.json; name: for messages. ERR_INVALID: the sentence names file, place and cause. ERR_UNSUPPORTED: it
+ * names the field that requires an unsupported feature. */
+NODISCARD err_t bpe_json_new(const char *name, const struct vocab_json *json, struct bpe **ret, struct why *why);
+/* From vocab.json and merges.txt: entries that are neither bytes nor results of merges are special tokens. */
 NODISCARD err_t bpe_new(const struct bpe_text *vocab, const struct bpe_text *merges, struct bpe **ret, struct why *why);
 /* From a .tiktoken file (base64 and rank in each line) or a tekken.json. */
 NODISCARD err_t bpe_ranks_new(const struct bpe_text *file, struct bpe **ret, struct why *why);

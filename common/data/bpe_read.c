@@ -2,6 +2,7 @@
  * 174..255 as the same code point, the other 68 bytes, in order, as U+0100 and up. So no token contains a space or a
  * newline, and merges.txt can be split at those. */
 #include "common/data/bpe_priv.h"
+#include "common/data/vocab_json.h"
 
 #include "common/base/utf8.h"
 
@@ -15,9 +16,9 @@ const char bpe_gpt2_pattern[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[
 struct bpe_reader {
     struct bpe *b;
     struct why *why;
-    const char *file;    /* name of the file, for messages */
-    const json_t *vocab; /* token -> id */
-    bool *made;          /* by id: whether a byte or a merge produces it */
+    const char *file; /* name of the file, for messages */
+    const struct vocab_json *json;
+    bool *made; /* by id: whether a byte or a merge produces it */
     struct buf joined;
 };
 
@@ -43,11 +44,12 @@ static int byte_of(uint32_t c)
     return c < 33 ? (int)c : c < 67 ? (int)c - 33 + 127 : 173;
 }
 
-/* Appends the bytes of a token. False, and nothing is appended, if a character does not encode a byte. */
-static bool bytes_of(const char *token, struct buf *ret, err_t *err)
+/* Appends the bytes of a token, which is UTF-8. False, and nothing is appended, if a character does not encode a byte.
+ */
+static bool bytes_of(const char *token, size_t n, struct buf *ret, err_t *err)
 {
     size_t before = ret->len;
-    while (*token && !*err) {
+    for (const char *end = token + n; token < end && !*err;) {
         uint32_t c;
         int len = utf8_decode(token, &c), byte = len ? byte_of(c) : -1;
         uint8_t value = (uint8_t)byte;
@@ -63,15 +65,15 @@ static bool bytes_of(const char *token, struct buf *ret, err_t *err)
 
 /* ---- the vocabulary ---- */
 
-static err_t token_add(struct bpe_reader *r, const char *token, int64_t id, bool plain, bool *ret_bytes)
+static err_t token_add(struct bpe_reader *r, const char *token, size_t n, int64_t id, bool plain, bool *ret_bytes)
 {
     struct bpe *b = r->b;
     struct bpe_token *t = &b->tokens[id];
     size_t offset = b->text.len;
     err_t err = OK;
-    bool bytes = !plain && bytes_of(token, &b->text, &err);
+    bool bytes = !plain && bytes_of(token, n, &b->text, &err);
     if (!err && !bytes)
-        err = buf_append(&b->text, token, strlen(token));
+        err = buf_append(&b->text, token, n);
     if (err)
         return no_memory(r);
     if (b->text.len > UINT32_MAX)
@@ -81,16 +83,25 @@ static err_t token_add(struct bpe_reader *r, const char *token, int64_t id, bool
     return OK;
 }
 
-static err_t id_check(struct bpe_reader *r, const char *token, const json_t *value, int64_t *ret)
+static err_t token_complain(struct bpe_reader *r, const char *token, size_t n, const char *what)
 {
     char place[120];
-    snprintf(place, sizeof(place), "token \"%.80s\"", token);
-    if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) >= BPE_MAX_TOKENS)
-        return complain(r, ERR_INVALID, place, "its id is not a number from 0 to 16777215");
-    if (!token[0])
-        return complain(r, ERR_INVALID, place, "the token is empty");
-    *ret = json_integer_value(value);
-    return OK;
+    snprintf(place, sizeof(place), "token \"%.*s\"", (int)(n < 80 ? n : 80), token);
+    return complain(r, ERR_INVALID, place, what);
+}
+
+static err_t id_check(struct bpe_reader *r, const char *token, size_t n, int64_t id)
+{
+    if (id < 0 || id >= BPE_MAX_TOKENS)
+        return token_complain(r, token, n, "its id is not a number from 0 to 16777215");
+    return n ? OK : token_complain(r, token, n, "the token is empty");
+}
+
+/* A word of the file. */
+static const char *word_of(const struct bpe_reader *r, int32_t number, size_t *ret_n)
+{
+    *ret_n = r->json->words.list[number].len;
+    return (const char *)vocab_text(&r->json->words, number);
 }
 
 /* Makes room for ids up to the largest. */
@@ -114,12 +125,12 @@ static err_t tokens_reserve(struct bpe_reader *r, int64_t largest)
 
 static err_t vocab_size(struct bpe_reader *r)
 {
-    const char *token;
-    json_t *value;
-    int64_t largest = -1, id;
-    json_object_foreach((json_t *)r->vocab, token, value)
-    {
-        err_t err = id_check(r, token, value, &id);
+    int64_t largest = -1;
+    for (int32_t i = 0; i < r->json->words.n; i++) {
+        size_t n;
+        const char *token = word_of(r, i, &n);
+        int64_t id = vocab_json_id(r->json, i);
+        err_t err = id_check(r, token, n, id);
         if (err)
             return err;
         largest = id > largest ? id : largest;
@@ -138,33 +149,33 @@ static err_t byte_check(struct bpe_reader *r)
     return OK;
 }
 
-static err_t vocab_read(struct bpe_reader *r)
+static err_t word_read(struct bpe_reader *r, int32_t number)
 {
     struct bpe *b = r->b;
-    const char *token;
-    json_t *value;
+    size_t n;
+    const char *token = word_of(r, number, &n);
+    const int64_t id = vocab_json_id(r->json, number);
     bool bytes;
+    char text[80];
+    if (b->tokens[id].len) {
+        snprintf(text, sizeof(text), "another token has its id %lld already", (long long)id);
+        return token_complain(r, token, n, text);
+    }
+    err_t err = token_add(r, token, n, id, false, &bytes);
+    if (!err && bytes && b->tokens[id].len == 1) {
+        b->bytes[b->text.data[b->tokens[id].offset]] = (int32_t)id;
+        r->made[id] = true;
+    }
+    return err;
+}
+
+static err_t vocab_read(struct bpe_reader *r)
+{
     err_t err = vocab_size(r);
     for (int i = 0; i < 256; i++)
-        b->bytes[i] = -1;
-    json_object_foreach((json_t *)r->vocab, token, value)
-    {
-        int64_t id = json_integer_value(value);
-        char text[200];
-        if (!err && b->tokens[id].len) {
-            snprintf(text, sizeof(text), "another token has its id %lld already", (long long)id);
-            char place[120];
-            snprintf(place, sizeof(place), "token \"%.80s\"", token);
-            err = complain(r, ERR_INVALID, place, text);
-        }
-        err = err ? err : token_add(r, token, id, false, &bytes);
-        if (err)
-            return err;
-        if (bytes && b->tokens[id].len == 1) {
-            b->bytes[b->text.data[b->tokens[id].offset]] = (int32_t)id;
-            r->made[id] = true;
-        }
-    }
+        r->b->bytes[i] = -1;
+    for (int32_t i = 0; !err && i < r->json->words.n; i++)
+        err = word_read(r, i);
     return err ? err : byte_check(r);
 }
 
@@ -179,8 +190,7 @@ static err_t merge_complain(struct bpe_reader *r, const char *place, const char 
 
 static int32_t vocab_id(const struct bpe_reader *r, const char *token, size_t n)
 {
-    const json_t *value = json_object_getn(r->vocab, token, n);
-    return value ? (int32_t)json_integer_value(value) : -1;
+    return (int32_t)vocab_json_find(r->json, token, n);
 }
 
 static err_t merge_read(struct bpe_reader *r, const char *place, int32_t rank, const char *left, size_t n_left,
@@ -248,41 +258,46 @@ static err_t merges_text(struct bpe_reader *r, const struct bpe_text *t)
     return err;
 }
 
+static err_t merge_item(struct bpe_reader *r, const char *place, size_t i)
+{
+    const struct vocab_json_merge *m = vocab_json_merge(r->json, i);
+    const char *text = (const char *)r->json->text.data;
+    switch (m->kind) {
+    case VOCAB_JSON_TEXT:
+        return merge_line(r, place, (int32_t)i, text + m->left, m->n_left);
+    case VOCAB_JSON_PAIR:
+        return merge_read(r, place, (int32_t)i, text + m->left, m->n_left, text + m->right, m->n_right);
+    case VOCAB_JSON_NONE:
+        break;
+    }
+    return complain(r, ERR_INVALID, place, "a merge must be two tokens");
+}
+
 /* model.merges: a list of "a b" or, in newer files, of ["a", "b"]. */
 static err_t merges_json(struct bpe_reader *r, const json_t *list)
 {
+    const size_t n = vocab_json_merges(r->json);
     char place[48];
-    size_t i;
-    const json_t *item;
     if (!json_is_array(list))
         return complain(r, ERR_INVALID, "model.merges", "it is missing or not a list");
-    err_t err = bpe_merges_init(r->b, json_array_size(list));
+    err_t err = bpe_merges_init(r->b, n);
     if (err)
         return complain(r, err, "model.merges", err_text(err));
-    json_array_foreach(list, i, item)
-    {
-        const json_t *left = json_array_get(item, 0), *right = json_array_get(item, 1);
+    for (size_t i = 0; !err && i < n; i++) {
         snprintf(place, sizeof(place), "model.merges[%zu]", i);
-        if (json_is_string(item))
-            err = merge_line(r, place, (int32_t)i, json_string_value(item), json_string_length(item));
-        else if (json_array_size(item) == 2 && json_is_string(left) && json_is_string(right))
-            err = merge_read(r, place, (int32_t)i, json_string_value(left), json_string_length(left),
-                             json_string_value(right), json_string_length(right));
-        else
-            err = complain(r, ERR_INVALID, place, "a merge must be two tokens");
-        if (err)
-            return err;
+        err = merge_item(r, place, i);
     }
-    return OK;
+    return err;
 }
 
 /* ---- special tokens ---- */
 
-static err_t special_add(struct bpe_reader *r, enum bpe_pass pass, int32_t id, const char *text, bool special)
+static err_t special_add(struct bpe_reader *r, enum bpe_pass pass, int32_t id, const char *text, size_t len,
+                         bool special)
 {
     struct bpe *b = r->b;
     struct bpe_specials *s = &b->specials[pass];
-    size_t offset = b->text.len, len = strlen(text);
+    size_t offset = b->text.len;
     if (b->specials[BPE_AS_IS].n + b->specials[BPE_NORMALIZED].n == BPE_MAX_SPECIALS)
         return complain(r, ERR_INVALID, "",
                         "more than 4096 tokens that no merge produces: the merges belong to another vocabulary");
@@ -299,32 +314,31 @@ static err_t special_add(struct bpe_reader *r, enum bpe_pass pass, int32_t id, c
 /* vocab.json does not mark special tokens; those that encoding cannot produce count as special. */
 static err_t specials_of_vocab(struct bpe_reader *r)
 {
-    const char *token;
-    json_t *value;
-    bool bytes;
-    json_object_foreach((json_t *)r->vocab, token, value)
-    {
-        int32_t id = (int32_t)json_integer_value(value);
+    err_t err = OK;
+    for (int32_t i = 0; !err && i < r->json->words.n; i++) {
+        size_t n;
+        const char *token = word_of(r, i, &n);
+        const int32_t id = (int32_t)vocab_json_id(r->json, i);
+        bool bytes;
         if (r->made[id])
             continue;
-        err_t err = token_add(r, token, id, true, &bytes); /* special tokens are literal text */
-        if (!err)
-            err = special_add(r, BPE_AS_IS, id, token, true);
-        if (err)
-            return err;
+        err = token_add(r, token, n, id, true, &bytes); /* special tokens are literal text */
+        err = err ? err : special_add(r, BPE_AS_IS, id, token, n, true);
     }
-    return OK;
+    return err;
 }
 
 static err_t added_read(struct bpe_reader *r, const char *place, const json_t *item)
 {
     static const char *const flags[] = {"single_word", "lstrip", "rstrip"};
     const char *content = json_string_value(json_object_get(item, "content"));
-    int64_t id;
+    const json_t *stated = json_object_get(item, "id");
+    const int64_t id = json_is_integer(stated) ? json_integer_value(stated) : -1;
+    const size_t n = content ? strlen(content) : 0;
     bool bytes;
     if (!content)
         return complain(r, ERR_INVALID, place, "content is missing or not a string");
-    err_t err = id_check(r, content, json_object_get(item, "id"), &id);
+    err_t err = id_check(r, content, n, id);
     if (err)
         return why_prefix(r->why, err, "%s", place);
     for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++)
@@ -334,13 +348,12 @@ static err_t added_read(struct bpe_reader *r, const char *place, const json_t *i
     err = tokens_reserve(r, id);
     if (err)
         return err;
-    const json_t *there = json_object_get(r->vocab, content);
-    if (r->b->tokens[id].len && (!there || json_integer_value(there) != id))
+    if (r->b->tokens[id].len && vocab_json_find(r->json, content, n) != id)
         return why_set(r->why, ERR_INVALID, "%s, %s: \"%.80s\": another token has its id %lld already", r->file, place,
                        content, (long long)id);
-    err = r->made[id] ? OK : token_add(r, content, id, true, &bytes);
+    err = r->made[id] ? OK : token_add(r, content, n, id, true, &bytes);
     enum bpe_pass pass = json_is_true(json_object_get(item, "normalized")) ? BPE_NORMALIZED : BPE_AS_IS;
-    return err ? err : special_add(r, pass, (int32_t)id, content, json_is_true(json_object_get(item, "special")));
+    return err ? err : special_add(r, pass, (int32_t)id, content, n, json_is_true(json_object_get(item, "special")));
 }
 
 static err_t specials_of_json(struct bpe_reader *r, const json_t *list)
@@ -414,8 +427,8 @@ static err_t model_check(struct bpe_reader *r, const json_t *model)
         if (!is_empty(json_object_get(model, fields[i])))
             return unsupported(r, name, json_object_get(model, fields[i]));
     }
-    r->vocab = json_object_get(model, "vocab");
-    return json_is_object(r->vocab) ? OK : complain(r, ERR_INVALID, "model.vocab", "it is missing or not an object");
+    bool there = json_is_object(json_object_get(model, "vocab"));
+    return there ? OK : complain(r, ERR_INVALID, "model.vocab", "it is missing or not an object");
 }
 
 /* Reads one step of the pre-tokenizer. `pattern`: that of a Split before, else NULL. `ret_done`: this was the last
@@ -469,23 +482,21 @@ static err_t pre_read(struct bpe_reader *r, const json_t *pre)
 static err_t whole_tokens_read(struct bpe_reader *r)
 {
     struct bpe *b = r->b;
-    const char *token;
-    json_t *value;
     struct buf bytes = {0};
     err_t err = OK;
-    b->whole_ids = malloc((json_object_size(r->vocab) + 1) * sizeof(*b->whole_ids));
+    b->whole_ids = malloc(((size_t)r->json->words.n + 1) * sizeof(*b->whole_ids));
     if (!b->whole_ids)
         return no_memory(r);
-    json_object_foreach((json_t *)r->vocab, token, value)
-    {
+    for (int32_t i = 0; !err && i < r->json->words.n; i++) {
+        size_t n;
+        const char *token = word_of(r, i, &n);
         int32_t number;
         bytes.len = 0;
-        if (!bytes_of(token, &bytes, &err))
+        if (!bytes_of(token, n, &bytes, &err))
             continue;
         err = err ? err : vocab_add(&b->whole_tokens, bytes.data, bytes.len, &number);
-        if (err)
-            break;
-        b->whole_ids[number] = (int32_t)json_integer_value(value);
+        if (!err)
+            b->whole_ids[number] = (int32_t)vocab_json_id(r->json, i);
     }
     buf_fini(&bytes);
     return err ? complain(r, err, "model.vocab", err_text(err)) : OK;
@@ -506,13 +517,12 @@ static err_t tokenizer_read(struct bpe_reader *r, const json_t *root)
     return err || !r->b->whole ? err : whole_tokens_read(r);
 }
 
-/* ---- either ---- */
+/* ---- vocab.json and merges.txt ---- */
 
-static err_t pair_read(struct bpe_reader *r, const json_t *root, const struct bpe_text *merges)
+static err_t pair_read(struct bpe_reader *r, const struct bpe_text *merges)
 {
     const char *file = r->file;
-    r->vocab = root;
-    if (json_is_object(json_object_get(root, "model")))
+    if (r->json->model)
         return complain(r, ERR_INVALID, "", "it is a tokenizer.json, which needs no separate merges file");
     err_t err = vocab_read(r);
     err = err ? err : merges_text(r, merges);
@@ -521,41 +531,46 @@ static err_t pair_read(struct bpe_reader *r, const json_t *root, const struct bp
     return err ? err : pattern_set(r, bpe_gpt2_pattern);
 }
 
-static err_t read_all(struct bpe_reader *r, const struct bpe_text *vocab, const struct bpe_text *merges)
-{
-    json_error_t error;
-    json_t *root = json_loadb((const char *)vocab->data, vocab->len, JSON_REJECT_DUPLICATES, &error);
-    if (!root)
-        return why_set(r->why, ERR_INVALID, "%s, line %d: %s", vocab->name, error.line, error.text);
-    err_t err = json_is_object(root) ? OK : complain(r, ERR_INVALID, "", "it is not a JSON object");
-    if (!err)
-        err = merges ? pair_read(r, root, merges) : tokenizer_read(r, root);
-    json_decref(root);
-    if (!err)
-        specials_sort(r->b);
-    return err;
-}
+/* ---- either ---- */
 
-err_t bpe_new(const struct bpe_text *vocab, const struct bpe_text *merges, struct bpe **ret, struct why *why)
+/* merges NULL: a tokenizer.json. */
+static err_t make(const char *name, const struct vocab_json *json, const struct bpe_text *merges, struct bpe **ret,
+                  struct why *why)
 {
     struct bpe *b = calloc(1, sizeof(*b));
-    struct bpe_reader r = {.b = b, .why = why, .file = vocab->name};
+    struct bpe_reader r = {.b = b, .why = why, .file = name, .json = json};
     if (!b)
         return no_memory(&r);
     err_t err = OK;
     for (int pass = 0; !err && pass < BPE_PASSES; pass++)
         if (!(b->specials[pass].list = malloc(BPE_MAX_SPECIALS * sizeof(struct bpe_special))))
             err = no_memory(&r);
-    if (!err && (vocab->len > BPE_MAX_BYTES || (merges && merges->len > BPE_MAX_BYTES)))
-        err = complain(&r, ERR_LIMIT, "", "more than 64 MiB");
-    if (!err)
-        err = read_all(&r, vocab, merges);
+    err = err ? err : merges ? pair_read(&r, merges) : tokenizer_read(&r, json->root);
     buf_fini(&r.joined);
     free(r.made);
     if (err) {
         bpe_free(b);
         return err;
     }
+    specials_sort(b);
     *ret = b;
     return OK;
+}
+
+err_t bpe_json_new(const char *name, const struct vocab_json *json, struct bpe **ret, struct why *why)
+{
+    return make(name, json, NULL, ret, why);
+}
+
+err_t bpe_new(const struct bpe_text *vocab, const struct bpe_text *merges, struct bpe **ret, struct why *why)
+{
+    struct vocab_json json;
+    if (merges->len > BPE_MAX_BYTES)
+        return why_set(why, ERR_LIMIT, "%s: more than 64 MiB", vocab->name);
+    err_t err = vocab_json_read(vocab, VOCAB_JSON_WORDS, &json, why);
+    if (err)
+        return err;
+    err = make(vocab->name, &json, merges, ret, why);
+    vocab_json_fini(&json);
+    return err;
 }

@@ -1,6 +1,7 @@
 /* Reads a tokenizer.json. Every object is read by a row of a table: its type, the keys that it may have, and a
  * function. A type or a key that is not in the table is refused by its name and place, unless its value is empty. */
 #include "common/data/chain_priv.h"
+#include "common/data/vocab_json.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -13,6 +14,8 @@
 
 struct json_reader {
     struct chain_reader r;
+    const struct vocab_json *json;
+    struct buf joined; /* the token that is looked for */
     int depth;
 };
 
@@ -421,30 +424,33 @@ static err_t pre_read(struct json_reader *j, const json_t *o, const char *place)
 
 /* ---- the vocabulary ---- */
 
-static err_t word_read(struct json_reader *j, const char *token, size_t len, const json_t *value)
+static err_t word_read(struct json_reader *j, int32_t number)
 {
+    const struct vocab *words = &j->json->words;
+    const uint8_t *token = vocab_text(words, number);
+    const uint32_t n = words->list[number].len;
+    const int64_t id = vocab_json_id(j->json, number);
+    const char *what = id < 0 || id >= BPE_MAX_TOKENS                    ? "its id is not a number from 0 to 16777215"
+                       : id < j->r.c->n_tokens && j->r.c->tokens[id].len ? "another token has its id already"
+                                                                         : NULL;
     char place[PLACE];
-    snprintf(place, sizeof(place), "token \"%.80s\"", token);
-    int64_t id = json_is_integer(value) ? json_integer_value(value) : -1;
-    if (id < 0 || id >= BPE_MAX_TOKENS)
-        return complain(j, ERR_INVALID, place, "its id is not a number from 0 to 16777215");
-    if (id < j->r.c->n_tokens && j->r.c->tokens[id].len)
-        return complain(j, ERR_INVALID, place, "another token has its id already");
-    return chain_word_add(&j->r, (const uint8_t *)token, len, id);
+    if (!what)
+        return chain_word_add(&j->r, token, n, id);
+    snprintf(place, sizeof(place), "token \"%.*s\"", (int)(n < 80 ? n : 80), (const char *)token);
+    return complain(j, ERR_INVALID, place, what);
 }
 
 static err_t vocab_read(struct json_reader *j, const json_t *model)
 {
-    const json_t *vocab = json_object_get(model, "vocab");
-    const char *token;
-    json_t *value;
+    const struct vocab_json *v = j->json;
     int64_t largest = -1;
-    if (!json_is_object(vocab))
+    if (!json_is_object(json_object_get(model, "vocab")))
         return complain(j, ERR_INVALID, "model.vocab", "it is missing or not an object");
-    json_object_foreach((json_t *)vocab, token, value) largest =
-        json_integer_value(value) > largest ? json_integer_value(value) : largest;
+    for (int32_t i = 0; i < v->words.n; i++)
+        largest = vocab_json_id(v, i) > largest ? vocab_json_id(v, i) : largest;
     err_t err = largest < BPE_MAX_TOKENS ? chain_reserve(&j->r, largest + 1) : OK; /* or word_read names the token */
-    json_object_foreach((json_t *)vocab, token, value) err = err ? err : word_read(j, token, strlen(token), value);
+    for (int32_t i = 0; !err && i < v->words.n; i++)
+        err = word_read(j, i);
     chain_words_finish(j->r.c);
     return err;
 }
@@ -467,14 +473,13 @@ static err_t merge_read(struct json_reader *j, size_t i, const char *left, size_
                         size_t n_right)
 {
     struct chain *c = j->r.c;
-    struct buf joined = {0};
     int32_t a = chain_id(c, (const uint8_t *)left, n_left), b = chain_id(c, (const uint8_t *)right, n_right);
-    err_t err = buf_append(&joined, left, n_left);
-    err = err ? err : buf_append(&joined, right, n_right);
-    int32_t made = err ? -1 : chain_id(c, joined.data, joined.len);
-    buf_fini(&joined);
+    j->joined.len = 0;
+    err_t err = buf_append(&j->joined, left, n_left);
+    err = err ? err : buf_append(&j->joined, right, n_right);
     if (err)
         return no_memory(j, err);
+    int32_t made = chain_id(c, j->joined.data, j->joined.len);
     if (a < 0 || b < 0 || made < 0)
         return why_set(j->r.why, ERR_INVALID, "%s, model.merges[%zu]: \"%.*s\" and \"%.*s\": the vocabulary lacks %s",
                        j->r.file, i, (int)(n_left < 60 ? n_left : 60), left, (int)(n_right < 60 ? n_right : 60), right,
@@ -485,27 +490,26 @@ static err_t merge_read(struct json_reader *j, size_t i, const char *left, size_
     return OK;
 }
 
-static err_t merge_item(struct json_reader *j, size_t i, const json_t *item)
+static err_t merge_item(struct json_reader *j, size_t i)
 {
-    const json_t *a = json_array_get(item, 0), *b = json_array_get(item, 1);
-    const char *text = json_string_value(item), *space = text ? strchr(text, ' ') : NULL;
-    if (text && strncmp(text, "#version", 8) == 0)
+    const struct vocab_json_merge *m = vocab_json_merge(j->json, i);
+    const char *left = (const char *)j->json->text.data + m->left, *end = left + m->n_left;
+    const char *space = m->kind == VOCAB_JSON_TEXT ? memchr(left, ' ', m->n_left) : NULL;
+    if (m->kind == VOCAB_JSON_PAIR)
+        return merge_read(j, i, left, m->n_left, (const char *)j->json->text.data + m->right, m->n_right);
+    if (m->kind == VOCAB_JSON_TEXT && m->n_left >= 8 && memcmp(left, "#version", 8) == 0)
         return OK;
-    if (space && space > text && space[1] && !strchr(space + 1, ' '))
-        return merge_read(j, i, text, (size_t)(space - text), space + 1, strlen(space + 1));
-    if (json_array_size(item) == 2 && json_is_string(a) && json_is_string(b))
-        return merge_read(j, i, json_string_value(a), json_string_length(a), json_string_value(b),
-                          json_string_length(b));
+    if (space && space > left && space + 1 < end && !memchr(space + 1, ' ', (size_t)(end - space - 1)))
+        return merge_read(j, i, left, (size_t)(space - left), space + 1, (size_t)(end - space - 1));
     return why_set(j->r.why, ERR_INVALID, "%s, model.merges[%zu]: a merge must be two tokens", j->r.file, i);
 }
 
 static err_t bpe_read(struct json_reader *j, const json_t *o, const char *place)
 {
-    const json_t *merges = json_object_get(o, "merges"), *item;
+    const size_t n = vocab_json_merges(j->json);
     struct chain *c = j->r.c;
-    size_t i;
     (void)place;
-    if (!json_is_array(merges))
+    if (!json_is_array(json_object_get(o, "merges")))
         return complain(j, ERR_INVALID, "model.merges", "it is missing or not a list");
     c->model = MODEL_BPE;
     c->fuse_unk = flag(o, "fuse_unk", false);
@@ -513,8 +517,9 @@ static err_t bpe_read(struct json_reader *j, const json_t *o, const char *place)
     c->whole = flag(o, "ignore_merges", false);
     err_t err = vocab_read(j, o);
     err = err ? err : unk_read(j, o, NULL, false);
-    err = err ? err : no_memory(j, bpe_merges_init(&c->merges, json_array_size(merges)));
-    json_array_foreach(merges, i, item) err = err ? err : merge_item(j, i, item);
+    err = err ? err : no_memory(j, bpe_merges_init(&c->merges, n));
+    for (size_t i = 0; !err && i < n; i++)
+        err = merge_item(j, i);
     return err;
 }
 
@@ -846,8 +851,6 @@ static err_t decoder_read(struct json_reader *j, const json_t *o, const char *pl
 
 static err_t root_read(struct json_reader *j, const json_t *root)
 {
-    if (!json_is_object(root))
-        return complain(j, ERR_INVALID, "", "it is not a JSON object");
     err_t err =
         keys_check(j, root, "the file",
                    "version truncation padding added_tokens normalizer pre_tokenizer post_processor decoder model");
@@ -860,22 +863,30 @@ static err_t root_read(struct json_reader *j, const json_t *root)
     return err ? err : chain_finish(&j->r);
 }
 
-err_t chain_new(const struct bpe_text *json, struct chain **ret, struct why *why)
+err_t chain_json_new(const char *name, const struct vocab_json *json, struct chain **ret, struct why *why)
 {
     struct chain *c = calloc(1, sizeof(*c));
-    struct json_reader j = {.r = {c, json->name, why}};
-    json_error_t error;
+    struct json_reader j = {.r = {c, name, why}, .json = json};
     if (!c)
-        return why_set(why, ERR_NOMEM, "%s: %s", json->name, err_text(ERR_NOMEM));
+        return why_set(why, ERR_NOMEM, "%s: %s", name, err_text(ERR_NOMEM));
     c->unk = -1;
-    json_t *root = json_loadb((const char *)json->data, json->len, JSON_REJECT_DUPLICATES, &error);
-    err_t err =
-        root ? root_read(&j, root) : why_set(why, ERR_INVALID, "%s, line %d: %s", json->name, error.line, error.text);
-    json_decref(root);
+    err_t err = root_read(&j, json->root);
+    buf_fini(&j.joined);
     if (err) {
         chain_free(c);
         return err;
     }
     *ret = c;
     return OK;
+}
+
+err_t chain_new(const struct bpe_text *file, struct chain **ret, struct why *why)
+{
+    struct vocab_json json;
+    err_t err = vocab_json_read(file, VOCAB_JSON_TOKENIZER, &json, why);
+    if (err)
+        return err;
+    err = chain_json_new(file->name, &json, ret, why);
+    vocab_json_fini(&json);
+    return err;
 }

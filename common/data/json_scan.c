@@ -165,7 +165,10 @@ static bool unicode_escape(struct json_scan *s, uint8_t ret[4], size_t *ret_n)
             s->at += 6;
         }
     }
-    if (c >= 0xd800 && c < 0xe000)
+    const bool half = c >= 0xd800 && c < 0xe000;
+    if (s->strict && (half || !c))
+        return fail(s, "an escape is no character");
+    if (half)
         c = 0xfffd;
     *ret_n = utf8_put(c, ret);
     return true;

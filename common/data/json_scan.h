@@ -16,7 +16,8 @@ struct json_scan {
     const uint8_t *begin, *at, *end;
     const char *error; /* a literal; NULL: none */
     int depth;
-    err_t err; /* ERR_INVALID, or ERR_NOMEM */
+    err_t err;   /* ERR_INVALID, or ERR_NOMEM */
+    bool strict; /* \u0000 and half a surrogate pair are errors */
 };
 
 enum json_type { JSON_NONE, JSON_IS_OBJECT, JSON_IS_LIST, JSON_IS_STRING, JSON_IS_NUMBER, JSON_IS_WORD };

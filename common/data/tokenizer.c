@@ -4,6 +4,7 @@
 #include "common/data/tokenizer.h"
 
 #include "common/base/file.h"
+#include "common/data/vocab_json.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -414,6 +415,20 @@ const char *tokenizer_file_name(const void *vocab, size_t len)
     return is_sentencepiece(&t) ? "tokenizer.model" : "tokenizer.json";
 }
 
+/* A tokenizer.json: of the two readers the faster one, if it supports the file. */
+static err_t json_read(struct tokenizer *t, const struct bpe_text *file, struct why *why)
+{
+    struct vocab_json json;
+    err_t err = vocab_json_read(file, VOCAB_JSON_TOKENIZER, &json, why);
+    if (err)
+        return err;
+    err = bpe_json_new(file->name, &json, &t->bpe, why);
+    if (err == ERR_UNSUPPORTED)
+        err = chain_json_new(file->name, &json, &t->chain, why);
+    vocab_json_fini(&json);
+    return err;
+}
+
 static err_t model_read(struct tokenizer *t, const struct bpe_text *vocab, const struct bpe_text *merges,
                         struct why *why)
 {
@@ -421,8 +436,7 @@ static err_t model_read(struct tokenizer *t, const struct bpe_text *vocab, const
         return bpe_ranks_new(vocab, &t->bpe, why);
     if (!merges && is_sentencepiece(vocab))
         return chain_sentencepiece_new(vocab, &t->chain, why);
-    err_t err = bpe_new(vocab, merges, &t->bpe, why);
-    return err == ERR_UNSUPPORTED && !merges ? chain_new(vocab, &t->chain, why) : err;
+    return merges ? bpe_new(vocab, merges, &t->bpe, why) : json_read(t, vocab, why);
 }
 
 static err_t bpe_make(const struct bpe_text *vocab, const struct bpe_text *merges, struct tokenizer **ret,
