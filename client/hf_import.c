@@ -14,15 +14,18 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MAX_CONFIG ((size_t)1 << 20) /* far above the size of any, so that a damaged file cannot use up the memory */
-#define PART ((int64_t)1 << 30)      /* few files even of a large model, and little memory beside it */
-#define EPOCH 1                      /* the first epoch of a job, although no job has run */
+#define MAX_CONFIG ((size_t)1 << 20)   /* far above the size of any, so that a damaged file cannot use up the memory */
+#define PART_MOST ((int64_t)1 << 30)   /* a larger part saves no time */
+#define PART_LEAST ((int64_t)64 << 20) /* few files even of a model whose tensors are small */
+#define PAGE ((size_t)4096)            /* direct writes need no copy of memory that begins at a multiple of it */
+#define EPOCH 1                        /* the first epoch of a job, although no job has run */
 
 struct importing {
     const struct hf_import *x;
@@ -39,6 +42,7 @@ struct importing {
     struct graph graph;
     struct hf_map map;
     bool *used; /* by weight of the source: the model has it */
+    int64_t part_bytes;
     struct ckpt_part **parts;
     int n_parts;
 };
@@ -641,9 +645,13 @@ static int64_t tensor_bytes(const struct hf_tensor *h)
     return h->rows * h->cols * (int64_t)sizeof(float);
 }
 
-static int64_t part_bytes(const struct importing *m)
+/* Two parts are in memory: the one that is written, and the next one. */
+static int64_t part_bytes_choose(const struct importing *m)
 {
-    return m->x->part_bytes ? m->x->part_bytes : PART;
+    int64_t bytes = PART_LEAST;
+    for (int i = 0; i < m->map.n; i++)
+        bytes = tensor_bytes(&m->map.list[i]) > bytes ? tensor_bytes(&m->map.list[i]) : bytes;
+    return m->x->part_bytes ? m->x->part_bytes : bytes < PART_MOST ? bytes : PART_MOST;
 }
 
 /* The end of a piece that begins with this tensor: as many experts of one tensor as fit, or one whole tensor. */
@@ -651,15 +659,62 @@ static int piece_end(const struct importing *m, int first)
 {
     const struct hf_tensor *h = &m->map.list[first];
     int n = 1;
-    while (first + n < m->map.n && h[n].tensor == h->tensor && (n + 1) * tensor_bytes(h) <= part_bytes(m))
+    while (first + n < m->map.n && h[n].tensor == h->tensor && (n + 1) * tensor_bytes(h) <= m->part_bytes)
         n++;
     return first + n;
 }
 
-static err_t piece_read(struct importing *m, int first, int end, struct ckpt_piece *ret)
+/* ---- parts: a thread reads one while the one before is written ---- */
+
+struct part_load {
+    struct importing m; /* with `why` of its own: the thread only reads the others' fields */
+    struct why why;
+    int first, end; /* the tensors of the part, in the map */
+    struct ckpt_piece *pieces;
+    int n;
+    int64_t bytes;
+    uint8_t *data; /* of all pieces, each aligned for direct writes; used again, since new memory must be zeroed */
+    size_t room;
+    pthread_t thread;
+    bool running;
+    err_t err;
+};
+
+static size_t aligned(int64_t bytes)
+{
+    return ((size_t)bytes + PAGE - 1) & ~(PAGE - 1);
+}
+
+static int64_t piece_bytes(const struct importing *m, int first)
+{
+    return tensor_bytes(&m->map.list[first]) * (piece_end(m, first) - first);
+}
+
+/* The part has the tensors from `first` on that fit into it, at least one. */
+static err_t part_plan(struct part_load *p, int first)
+{
+    const struct importing *m = &p->m;
+    size_t room = 0;
+    p->bytes = 0;
+    for (p->first = p->end = first; p->end < m->map.n; p->end = piece_end(m, p->end)) {
+        const int64_t bytes = piece_bytes(m, p->end);
+        if (p->end > first && p->bytes + bytes > m->part_bytes)
+            break;
+        p->bytes += bytes;
+        room += aligned(bytes);
+    }
+    if (room <= p->room)
+        return OK;
+    free(p->data);
+    p->data = aligned_alloc(PAGE, room);
+    p->room = p->data ? room : 0;
+    return p->data ? OK : no_memory(&p->m);
+}
+
+static err_t piece_read(struct importing *m, int first, int end, float *data, struct ckpt_piece *ret)
 {
     const struct hf_tensor *h = &m->map.list[first];
-    *ret = (struct ckpt_piece){.fqn = h->tensor->name, .dtype = DT_F32};
+    *ret = (struct ckpt_piece){.fqn = h->tensor->name, .dtype = DT_F32, .data = data};
     ret->ndim = graph_shape(h->tensor, ret->shape);
     ret->box.ndim = ret->ndim;
     memcpy(ret->box.size, ret->shape, sizeof(ret->shape));
@@ -667,44 +722,83 @@ static err_t piece_read(struct importing *m, int first, int end, struct ckpt_pie
         ret->box.offset[0] = h->expert;
         ret->box.size[0] = end - first;
     }
-    float *data = malloc((size_t)(tensor_bytes(h) * (end - first)));
-    err_t err = data ? OK : no_memory(m);
+    err_t err = OK;
     for (int i = first; !err && i < end; i++)
         err = tensor_read(m, &m->map.list[i], data + (i - first) * h->rows * h->cols);
-    ret->data = data;
     return err;
 }
 
-/* Writes a part with the tensors from `first` on that fit into it. ret_end: the first tensor of the next part. */
-static err_t part_write(struct importing *m, const char *dir, int first, int *ret_end)
+static void *part_read(void *arg)
 {
-    struct ckpt_piece *pieces = calloc((size_t)m->map.n, sizeof(*pieces));
-    int64_t bytes = 0;
-    int n = 0, at = first;
-    err_t err = OK;
-    if (!pieces)
-        return no_memory(m);
-    while (!err && at < m->map.n) {
-        int end = piece_end(m, at);
-        int64_t size = tensor_bytes(&m->map.list[at]) * (end - at);
-        if (n && bytes + size > part_bytes(m))
-            break;
-        bytes += size;
-        err = piece_read(m, at, end, &pieces[n++]);
-        at = end;
+    struct part_load *p = arg;
+    size_t place = 0;
+    p->n = 0;
+    p->err = OK;
+    for (int at = p->first, end; !p->err && at < p->end; at = end) {
+        end = piece_end(&p->m, at);
+        p->err = piece_read(&p->m, at, end, (float *)(void *)(p->data + place), &p->pieces[p->n++]);
+        place += aligned(piece_bytes(&p->m, at));
     }
-    if (!err)
-        err = ckpt_part_write(dir, m->n_parts, pieces, n, NULL, 0, &m->parts[m->n_parts], m->why);
-    for (int i = 0; i < n; i++)
-        free((void *)(uintptr_t)pieces[i].data);
-    free(pieces);
+    return NULL;
+}
+
+/* part_load_end waits for it, and returns its error. */
+static void part_load_start(struct part_load *p, int first)
+{
+    p->err = part_plan(p, first);
+    if (p->err)
+        return;
+    int code = pthread_create(&p->thread, NULL, part_read, p);
+    p->running = !code;
+    if (code)
+        p->err = why_set(&p->why, err_from_errno(code), "a thread cannot be started: %s", strerror(code));
+}
+
+static err_t part_load_end(struct part_load *p, struct why *why)
+{
+    if (p->running)
+        pthread_join(p->thread, NULL);
+    p->running = false;
+    return p->err ? why_set(why, p->err, "%s", p->why.text) : OK;
+}
+
+static err_t part_write(struct importing *m, const char *dir, const struct part_load *p)
+{
+    err_t err = ckpt_part_write(dir, m->n_parts, p->pieces, p->n, NULL, 0, &m->parts[m->n_parts], m->why);
     if (err)
         return err;
     m->n_parts++;
-    m->done->tensors += at - first;
-    m->done->params += bytes / (int64_t)sizeof(float);
-    *ret_end = at;
+    m->done->tensors += p->end - p->first;
+    m->done->params += p->bytes / (int64_t)sizeof(float);
     return OK;
+}
+
+static err_t parts_write(struct importing *m, const char *dir)
+{
+    struct part_load loads[2] = {{.m = *m}, {.m = *m}};
+    err_t err = OK;
+    for (int i = 0; i < 2; i++) {
+        loads[i].m.why = &loads[i].why;
+        loads[i].pieces = calloc((size_t)m->map.n + 1, sizeof(struct ckpt_piece));
+        err = loads[i].pieces ? err : no_memory(m);
+    }
+    if (!err)
+        part_load_start(&loads[0], 0);
+    for (int turn = 0, end = 0; !err && end < m->map.n; turn = !turn) {
+        struct part_load *now = &loads[turn];
+        err = part_load_end(now, m->why);
+        end = now->end;
+        if (!err && end < m->map.n)
+            part_load_start(&loads[!turn], end);
+        err = err ? err : part_write(m, dir, now);
+    }
+    for (int i = 0; i < 2; i++) {
+        if (loads[i].running)
+            pthread_join(loads[i].thread, NULL);
+        free(loads[i].pieces);
+        free(loads[i].data);
+    }
+    return err;
 }
 
 static err_t checkpoint_commit(struct importing *m, const char *root)
@@ -752,8 +846,8 @@ static err_t checkpoint_write(struct importing *m)
     if (ckpt_partial_dir(root, 0, EPOCH, dir, sizeof(dir)))
         return why_set(m->why, ERR_LIMIT, "%s: the path is too long", root);
     err_t err = OK;
-    for (int at = 0; !err && at < m->map.n;)
-        err = part_write(m, dir, at, &at);
+    m->part_bytes = part_bytes_choose(m);
+    err = m->map.n ? parts_write(m, dir) : OK;
     if (!err)
         err = tokenizer_write(m);
     if (!err)
