@@ -525,29 +525,29 @@ static err_t bpe_read(struct json_reader *j, const json_t *o, const char *place)
 
 /* ---- the other models ---- */
 
-static err_t piece_read(struct json_reader *j, size_t i, const json_t *item, double *least)
+static err_t piece_read(struct json_reader *j, size_t i, double *least)
 {
     struct chain *c = j->r.c;
-    const json_t *text = json_array_get(item, 0), *score = json_array_get(item, 1);
+    const struct vocab_json_piece *piece = vocab_json_piece(j->json, i);
+    const uint8_t *p = j->json->text.data + piece->text;
     char place[PLACE];
-    snprintf(place, sizeof(place), "model.vocab[%zu]", i);
-    if (!json_is_string(text) || !json_is_number(score) || !isfinite(json_number_value(score)))
+    if (!piece->valid || !isfinite(piece->score)) {
+        snprintf(place, sizeof(place), "model.vocab[%zu]", i);
         return complain(j, ERR_INVALID, place, "it is not a piece and its score");
-    const uint8_t *p = (const uint8_t *)json_string_value(text);
-    size_t n = json_string_length(text);
-    c->scores[i] = json_number_value(score);
+    }
+    c->scores[i] = piece->score;
     *least = c->scores[i] < *least ? c->scores[i] : *least;
-    if (!n)
+    if (!piece->n)
         return OK; /* an empty piece matches nothing */
-    err_t err = chain_word_add(&j->r, p, n, (int64_t)i);
-    return err ? err : no_memory(j, trie_add(&c->pieces, p, n, (int32_t)i));
+    err_t err = chain_word_add(&j->r, p, piece->n, (int64_t)i);
+    return err ? err : no_memory(j, trie_add(&c->pieces, p, piece->n, (int32_t)i));
 }
 
 static err_t unigram_read(struct json_reader *j, const json_t *o, const char *place)
 {
-    const json_t *vocab = json_object_get(o, "vocab"), *unk = json_object_get(o, "unk_id"), *item;
+    const json_t *unk = json_object_get(o, "unk_id");
+    const size_t n = vocab_json_pieces(j->json);
     struct chain *c = j->r.c;
-    size_t i, n = json_array_size(vocab);
     double least = INFINITY;
     (void)place;
     if (!n || n > BPE_MAX_TOKENS)
@@ -556,7 +556,8 @@ static err_t unigram_read(struct json_reader *j, const json_t *o, const char *pl
     c->byte_fallback = flag(o, "byte_fallback", false);
     c->scores = calloc(n, sizeof(*c->scores));
     err_t err = c->scores ? chain_reserve(&j->r, (int64_t)n) : no_memory(j, ERR_NOMEM);
-    json_array_foreach(vocab, i, item) err = err ? err : piece_read(j, i, item, &least);
+    for (size_t i = 0; !err && i < n; i++)
+        err = piece_read(j, i, &least);
     c->unk = json_is_integer(unk) ? (int32_t)json_integer_value(unk) : -1;
     if (!err && json_is_integer(unk) && (json_integer_value(unk) < 0 || json_integer_value(unk) >= (json_int_t)n))
         return complain(j, ERR_INVALID, "model.unk_id", "there is no such piece");

@@ -1,4 +1,4 @@
-/* One scan of the file fills the tables and finds the places of the two large values; jansson reads a copy without
+/* One scan of the file fills the tables and finds the places of the large values; jansson reads a copy without
  * them. The scan accepts no file that jansson refuses. A file that it does not accept is read by jansson as a whole,
  * whose sentence has the line of the error. */
 #include "common/data/vocab_json.h"
@@ -6,13 +6,21 @@
 #include "common/base/utf8.h"
 #include "common/data/json_scan.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
+
+/* A value of the file that becomes a table; begin NULL: it is not there. */
+struct large {
+    const uint8_t *begin, *end;
+    const char *empty; /* a value of the same type */
+};
 
 struct vocab_scan {
     struct json_scan s;
     struct vocab_json *v;
     struct buf decoded;
-    const uint8_t *vocab[2], *merges[2]; /* begin and end of the values; NULL: not there */
+    struct large vocab, merges;
 };
 
 static bool fail(struct vocab_scan *x, err_t err, const char *error)
@@ -80,7 +88,7 @@ static bool words_scan(struct vocab_scan *x)
     return !x->s.error;
 }
 
-/* ---- merges ---- */
+/* ---- texts in lists ---- */
 
 static bool text_scan(struct vocab_scan *x, uint32_t *ret, uint32_t *ret_n)
 {
@@ -93,6 +101,57 @@ static bool text_scan(struct vocab_scan *x, uint32_t *ret, uint32_t *ret_n)
     *ret_n = (uint32_t)n;
     return put(x, &x->v->text, text, n);
 }
+
+/* ---- pieces ---- */
+
+/* The value of a number of JSON, behind which the text goes on. */
+static bool score_scan(struct vocab_scan *x, double *ret)
+{
+    const uint8_t *from = x->s.at;
+    if (!json_scan_skip(&x->s))
+        return false;
+    *ret = strtod((const char *)from, NULL);
+    return true;
+}
+
+#define PLAIN_SCORE 1e18 /* jansson refuses integers beyond 64 bits and real numbers that overflow */
+
+/* A list is a piece if it begins with a string and a number. */
+static bool piece_list_scan(struct vocab_scan *x, struct vocab_json_piece *p, bool *ret_plain)
+{
+    size_t n = 0, found = 0;
+    for (bool more = json_scan_enter(&x->s, '['); more; more = json_scan_more(&x->s, ']'), n++) {
+        const enum json_type type = json_scan_type(&x->s);
+        const bool text = n == 0 && type == JSON_IS_STRING, score = n == 1 && type == JSON_IS_NUMBER;
+        if (text ? !text_scan(x, &p->text, &p->n) : score ? !score_scan(x, &p->score) : !json_scan_skip(&x->s))
+            return false;
+        found += text || score;
+    }
+    p->valid = found == 2;
+    *ret_plain = p->valid && n == 2 && fabs(p->score) < PLAIN_SCORE;
+    return !x->s.error;
+}
+
+static bool piece_scan(struct vocab_scan *x)
+{
+    struct vocab_json_piece p = {.valid = false};
+    const bool list = json_scan_type(&x->s) == JSON_IS_LIST;
+    const uint8_t *from = x->s.at;
+    bool plain = false;
+    if (list ? !piece_list_scan(x, &p, &plain) : !json_scan_skip(&x->s))
+        return false;
+    return (plain || odd_check(x, from)) && put(x, &x->v->pieces, &p, sizeof(p));
+}
+
+static bool pieces_scan(struct vocab_scan *x)
+{
+    for (bool more = json_scan_enter(&x->s, '['); more; more = json_scan_more(&x->s, ']'))
+        if (!piece_scan(x))
+            return false;
+    return !x->s.error;
+}
+
+/* ---- merges ---- */
 
 /* A list is a merge if it has two items, both strings. */
 static bool pair_scan(struct vocab_scan *x, struct vocab_json_merge *m)
@@ -141,15 +200,27 @@ static bool is(const uint8_t *key, size_t n, const char *name)
 }
 
 /* Scans a large value, and notes its place. */
-static bool large_scan(struct vocab_scan *x, const uint8_t *place[2], bool (*scan)(struct vocab_scan *x))
+static bool large_scan(struct vocab_scan *x, struct large *place, const char *empty, bool (*scan)(struct vocab_scan *x))
 {
-    if (place[0])
+    if (place->begin)
         return fail(x, ERR_INVALID, "a key occurs twice");
-    place[0] = x->s.at;
-    if (!scan(x))
-        return false;
-    place[1] = x->s.at;
-    return true;
+    place->begin = x->s.at;
+    place->empty = empty;
+    bool ok = scan(x);
+    place->end = x->s.at;
+    return ok;
+}
+
+static bool model_value_scan(struct vocab_scan *x, const uint8_t *key, size_t n)
+{
+    const enum json_type type = json_scan_type(&x->s);
+    if (type == JSON_IS_OBJECT && is(key, n, "vocab"))
+        return large_scan(x, &x->vocab, "{}", words_scan);
+    if (type == JSON_IS_LIST && is(key, n, "vocab"))
+        return large_scan(x, &x->vocab, "[]", pieces_scan);
+    if (type == JSON_IS_LIST && is(key, n, "merges"))
+        return large_scan(x, &x->merges, "[]", merges_scan);
+    return json_scan_skip(&x->s);
 }
 
 static bool model_scan(struct vocab_scan *x)
@@ -158,14 +229,7 @@ static bool model_scan(struct vocab_scan *x)
     size_t n;
     for (bool more = json_scan_enter(&x->s, '{'); more; more = json_scan_more(&x->s, '}')) {
         x->decoded.len = 0;
-        if (!json_scan_key(&x->s, &x->decoded, &key, &n))
-            return false;
-        enum json_type type = json_scan_type(&x->s);
-        bool vocab = type == JSON_IS_OBJECT && is(key, n, "vocab");
-        bool merges = type == JSON_IS_LIST && is(key, n, "merges");
-        if (vocab    ? !large_scan(x, x->vocab, words_scan)
-            : merges ? !large_scan(x, x->merges, merges_scan)
-                     : !json_scan_skip(&x->s))
+        if (!json_scan_key(&x->s, &x->decoded, &key, &n) || !model_value_scan(x, key, n))
             return false;
     }
     return !x->s.error;
@@ -200,23 +264,19 @@ static err_t complain(const struct bpe_text *file, const struct vocab_scan *x, s
                                 : "it is not JSON");
 }
 
-/* Copies the file, with "{}" and "[]" for the two values. */
+/* Copies the file, with empty values for the large ones. */
 static err_t rest_copy(const struct bpe_text *file, const struct vocab_scan *x, struct buf *ret)
 {
-    bool swap = x->vocab[0] && x->merges[0] && x->merges[0] < x->vocab[0];
-    const struct {
-        const uint8_t *const *place;
-        const char *text;
-    } values[] = {{x->vocab, "{}"}, {x->merges, "[]"}};
+    const bool swap = x->merges.begin < x->vocab.begin;
+    const struct large *places[] = {swap ? &x->merges : &x->vocab, swap ? &x->vocab : &x->merges};
     const uint8_t *at = file->data;
     err_t err = OK;
     for (int i = 0; i < 2; i++) {
-        const uint8_t *const *place = values[i ^ swap].place;
-        if (!place[0])
+        if (!places[i]->begin)
             continue;
-        err = err ? err : buf_append(ret, at, (size_t)(place[0] - at));
-        err = err ? err : buf_append(ret, values[i ^ swap].text, 2);
-        at = place[1];
+        err = err ? err : buf_append(ret, at, (size_t)(places[i]->begin - at));
+        err = err ? err : buf_append(ret, places[i]->empty, 2);
+        at = places[i]->end;
     }
     return err ? err : buf_append(ret, at, (size_t)(file->data + file->len - at));
 }
@@ -269,6 +329,7 @@ void vocab_json_fini(struct vocab_json *v)
     json_decref(v->root);
     vocab_fini(&v->words);
     buf_fini(&v->ids);
+    buf_fini(&v->pieces);
     buf_fini(&v->merges);
     buf_fini(&v->text);
     *v = (struct vocab_json){0};

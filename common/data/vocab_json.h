@@ -18,13 +18,21 @@ struct vocab_json_merge {
     uint32_t left, n_left, right, n_right; /* places in `text`; TEXT: it is `left` */
 };
 
+/* An item of model.vocab, if that is a list: a piece and its score, or neither. */
+struct vocab_json_piece {
+    bool valid;
+    uint32_t text, n; /* place in `text` */
+    double score;
+};
+
 struct vocab_json {
-    json_t *root;       /* TOKENIZER: the file, with {} as model.vocab and [] as model.merges; WORDS: NULL */
+    json_t *root;       /* TOKENIZER: the file, without items of model.vocab and model.merges; WORDS: NULL */
     struct vocab words; /* of model.vocab, or of the file, in the file's order */
     struct buf ids;     /* int64_t for each word; -1: its value is not an integer */
     bool model;         /* WORDS: the value of "model" is an object, so the file is a tokenizer.json */
+    struct buf pieces;  /* struct vocab_json_piece */
     struct buf merges;  /* struct vocab_json_merge */
-    struct buf text;    /* of merges */
+    struct buf text;    /* of pieces and merges */
 };
 
 /* The words and merges are empty if the file has none, or values of other types, which then are in `root`. ERR_INVALID:
@@ -41,6 +49,14 @@ static inline int64_t vocab_json_find(const struct vocab_json *v, const void *wo
 {
     int32_t number = vocab_find(&v->words, word, n);
     return number < 0 ? -1 : vocab_json_id(v, number);
+}
+static inline size_t vocab_json_pieces(const struct vocab_json *v)
+{
+    return v->pieces.len / sizeof(struct vocab_json_piece);
+}
+static inline const struct vocab_json_piece *vocab_json_piece(const struct vocab_json *v, size_t i)
+{
+    return (const struct vocab_json_piece *)(const void *)v->pieces.data + i;
 }
 static inline size_t vocab_json_merges(const struct vocab_json *v)
 {

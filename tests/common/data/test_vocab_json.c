@@ -41,17 +41,33 @@ static void compare_merges(const struct vocab_json *v, const json_t *list)
     }
 }
 
+static void compare_pieces(const struct vocab_json *v, const json_t *list)
+{
+    assert_int_equal(vocab_json_pieces(v), json_array_size(list));
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const struct vocab_json_piece *p = vocab_json_piece(v, i);
+        const json_t *item = json_array_get(list, i), *text = json_array_get(item, 0), *score = json_array_get(item, 1);
+        assert_int_equal(p->valid, json_is_string(text) && json_is_number(score));
+        if (!p->valid)
+            continue;
+        const double expected = json_number_value(score);
+        compare_text(v, p->text, p->n, text);
+        assert_memory_equal(&p->score, &expected, sizeof(expected));
+    }
+}
+
 /* The tree with empty values in place of the two that became tables. */
 static void compare_rest(const struct vocab_json *v, json_t *root)
 {
     json_t *model = json_object_get(root, "model");
     json_t *vocab = json_object_get(model, "vocab"), *merges = json_object_get(model, "merges");
     compare_words(v, json_is_object(vocab) ? vocab : NULL);
+    compare_pieces(v, json_is_array(vocab) ? vocab : NULL);
     compare_merges(v, json_is_array(merges) ? merges : NULL);
     if (json_is_object(vocab))
         json_object_clear(vocab);
-    if (json_is_array(merges))
-        json_array_clear(merges);
+    json_array_clear(vocab);
+    json_array_clear(merges);
     assert_true(json_equal(v->root, root));
 }
 
@@ -96,6 +112,12 @@ static const char *const texts[] = {
     "{\"model\": {\"vocab\": [[\"a\", -1.5]], \"merges\": {\"a\": 1}}, \"vocab\": {\"a\": 1}, \"merges\": [1]}",
     "{\"model\": {\"vocab\": {\"\\u00e9\\n\": 1, \"\\ud83d\\ude00\": 2, \"\xc3\xa9\": 3}, \"merges\": [\"\\\\ "
     "\\\"\"]}}",
+    "{\"model\": {\"vocab\": [[\"a\", -1.25], [\"\\u00e9\", 2, 3], [\"\", 1e-400], [1, \"a\"], [\"a\"], 7, [\"a\", "
+    "0.1]]}}",
+    "{\"model\": {\"vocab\": [[\"a\", 1e999]]}}",
+    "{\"model\": {\"vocab\": [[\"a\", 9223372036854775808]]}}",
+    "{\"model\": {\"vocab\": [[\"a\", 1, {\"a\": 1, \"a\": 2}]]}}",
+    "{\"model\": {\"vocab\": [], \"vocab\": {}}}",
     "{\"model\": {\"vocab\": {}, \"merges\": []}}",
     "{\"model\": [], \"vocab\": {\"a\": 1}}",
     "{\"vocab\": {\"vocab\": {\"a\": 1}}, \"model\": {\"model\": {\"vocab\": {\"a\": 1}}}}",
