@@ -359,6 +359,19 @@ struct kern_ops {
      * alias d_res. x is the norm's input (the forward's r). */
     void (*rmsnorm_grad)(struct kern_stream *s, int64_t t, int64_t d, bool plus_one, const void *x, const void *w,
                          const void *rstd, const void *dy, const void *d_res, void *dx, void *dw);
+    /* The same if a row's columns are sharded over ranks. Each has d columns, and `whole` is the number of all.
+     *   row_dots          sums[T] = sum over the columns of a * b (* w, or 1 + w with plus_one, when w is not NULL), in
+     *                     float64: of x and x in the forward, of x and dy with w in the backward
+     *   rmsnorm_part      with the sums of x and x over all ranks: y and rstd
+     *   rmsnorm_part_grad with the sums of x and dy over all ranks: dx (which is not added to anything), dw +=. Of
+     * ranks with the same columns and shares of dy, all but one give NULL for the sums; then the sum of their dx is the
+     * gradient */
+    void (*row_dots)(struct kern_stream *s, int64_t t, int64_t d, bool plus_one, const void *a, const void *b,
+                     const void *w, double *sums);
+    void (*rmsnorm_part)(struct kern_stream *s, int64_t t, int64_t d, int64_t whole, double eps, bool plus_one,
+                         const void *x, const void *w, const double *sums, void *y, void *rstd);
+    void (*rmsnorm_part_grad)(struct kern_stream *s, int64_t t, int64_t d, int64_t whole, bool plus_one, const void *x,
+                              const void *w, const void *rstd, const double *sums, const void *dy, void *dx, void *dw);
     /* As rmsnorm, with mean subtraction and bias: y = (r - mean) * rstd * w + b. */
     void (*layernorm)(struct kern_stream *s, int64_t t, int64_t d, double eps, const void *x, const void *res,
                       const void *w, const void *b, void *r, void *y, void *mean, void *rstd);

@@ -19,6 +19,13 @@ void KERN_FN(rmsnorm)(struct kern_stream *s, int64_t t, int64_t d, double eps, b
                       const void *res, const void *w, void *r, void *y, void *rstd);
 void KERN_FN(rmsnorm_grad)(struct kern_stream *s, int64_t t, int64_t d, bool plus_one, const void *x, const void *w,
                            const void *rstd, const void *dy, const void *d_res, void *dx, void *dw);
+void KERN_FN(row_dots)(struct kern_stream *s, int64_t t, int64_t d, bool plus_one, const void *a, const void *b,
+                       const void *w, double *sums);
+void KERN_FN(rmsnorm_part)(struct kern_stream *s, int64_t t, int64_t d, int64_t whole, double eps, bool plus_one,
+                           const void *x, const void *w, const double *sums, void *y, void *rstd);
+void KERN_FN(rmsnorm_part_grad)(struct kern_stream *s, int64_t t, int64_t d, int64_t whole, bool plus_one,
+                                const void *x, const void *w, const void *rstd, const double *sums, const void *dy,
+                                void *dx, void *dw);
 void KERN_FN(layernorm)(struct kern_stream *s, int64_t t, int64_t d, double eps, const void *x, const void *res,
                         const void *w, const void *b, void *r, void *y, void *mean, void *rstd);
 void KERN_FN(layernorm_grad)(struct kern_stream *s, int64_t t, int64_t d, const void *x, const void *w,
@@ -94,9 +101,10 @@ void KERN_FN(gate_grad)(struct kern_stream *s, int64_t t, int64_t d, const void 
     {                                                                                                                  \
         .name = (backend), .dtype = (type), .wide = (wide_type), .gemm = KERN_FN(gemm),                                \
         .bias_grad = KERN_FN(bias_grad), .embed = KERN_FN(embed), .embed_grad = KERN_FN(embed_grad),                   \
-        .rmsnorm = KERN_FN(rmsnorm), .rmsnorm_grad = KERN_FN(rmsnorm_grad), .layernorm = KERN_FN(layernorm),           \
-        .layernorm_grad = KERN_FN(layernorm_grad), .rope = KERN_FN(rope), .positions = KERN_FN(positions),             \
-        .attention = KERN_FN(attention), .attention_grad = KERN_FN(attention_grad),                                    \
+        .rmsnorm = KERN_FN(rmsnorm), .rmsnorm_grad = KERN_FN(rmsnorm_grad), .row_dots = KERN_FN(row_dots),             \
+        .rmsnorm_part = KERN_FN(rmsnorm_part), .rmsnorm_part_grad = KERN_FN(rmsnorm_part_grad),                        \
+        .layernorm = KERN_FN(layernorm), .layernorm_grad = KERN_FN(layernorm_grad), .rope = KERN_FN(rope),             \
+        .positions = KERN_FN(positions), .attention = KERN_FN(attention), .attention_grad = KERN_FN(attention_grad),   \
         .attention_join = KERN_FN(attention_join), .attention_cached = KERN_FN(attention_cached),                      \
         .swiglu = KERN_FN(swiglu), .swiglu_grad = KERN_FN(swiglu_grad), .gelu = KERN_FN(gelu),                         \
         .gelu_grad = KERN_FN(gelu_grad), .relu = KERN_FN(relu), .geglu = KERN_FN(geglu),                               \

@@ -441,7 +441,7 @@ static const struct schema_row rows[] = {
           "always have biases.")},
     {ENUM(model.qk_norm, qk_norm_names, "none", FIXED,
           "RMSNorm of queries and keys before their rotation (llama). head: over each head's columns, with one weight "
-          "for all heads, as in Qwen3; whole: over all columns of a token, as in OLMoE; it needs parallel.tp 1.")},
+          "for all heads, as in Qwen3; whole: over all columns of a token, as in OLMo 2.")},
     {INT(model.window, 0, 1 << 24, "0", FIXED,
          "Tokens that a token attends to, with itself (llama): a sliding window, as in Mistral 7B v0.1. 0: all "
          "tokens before it.")},

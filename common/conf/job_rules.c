@@ -251,13 +251,6 @@ static bool window_period_broken(const struct job_spec *j, char ret[SENTENCE])
            (j->model.window_period == 1 && BROKEN("no layer would have the window: write 0, or model.window 0"));
 }
 
-/* With tensor parallelism a worker has some of the heads, but this norm is over all of them. */
-static bool whole_norm_broken(const struct job_spec *j, char ret[SENTENCE])
-{
-    return j->parallel.tp > 1 && j->model.qk_norm == QK_NORM_WHOLE &&
-           BROKEN("model.qk_norm whole needs all heads of a token on one worker: write 1");
-}
-
 static bool grouped_broken(const struct job_spec *j, char ret[SENTENCE])
 {
     const struct job_model *m = &j->model;
@@ -878,7 +871,6 @@ static const struct rule rules[] = {
     {OVER(parallel.expert_rows, rows_broken)},
     {OVER(parallel.recompute, recompute_broken)},
     {OVER(parallel.tp, tensor_broken)},
-    {OVER(parallel.tp, whole_norm_broken)},
     {OVER(parallel.async_tp, async_broken)},
     {OVER(parallel.cp, context_broken)},
     {OVER(parallel.zero, zero_broken)},

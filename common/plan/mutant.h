@@ -48,6 +48,9 @@
     X(NORM_SHARES_UNMARKED, "a norm's gradient from own tokens is not marked as a share")                 \
     X(HEAD_NORM_UNMARKED, "the gradient of a norm from some of the heads is not marked as a share")       \
     X(FIRST_HEAD_NORMED, "a norm of heads covers as many rows as there are tokens")                       \
+    X(SQUARES_BY_ALL, "every rank that holds a key-value head counts its squares")                        \
+    X(SQUARES_NOT_SUMMED, "a norm of all columns uses the squares of its own columns")                    \
+    X(DOTS_BY_ALL, "every rank that holds a key-value head subtracts the dot product of a row")           \
     X(KV_SHARES_UNMARKED, "a key-value head's gradient from some query heads is not marked as a share")   \
     X(SHARE_OVERWRITTEN, "the second consumer's share overwrites the first's")                            \
     X(WEIGHTS_FORGOTTEN, "the second half of a split backward omits a matmul")                            \

@@ -97,6 +97,9 @@ struct buffer {
  *   bias_grad             m tokens, n columns
  *   rmsnorm*, layernorm*  m tokens, n columns, eps; OPF_PLUS_ONE: w is added to 1. [res] absent: [r] absent too, the
  *                         kernel gets NULL. rmsnorm* of heads: m is tokens * heads, n the columns of a head
+ *   row_dots, rmsnorm_part*
+ *                         m tokens, n columns of this rank, k columns of all ranks, eps, OPF_PLUS_ONE: an rmsnorm whose
+ *                         columns are sharded. The sums are those of all ranks once they are reduced
  *   rope                  m tokens, heads, head_dim, lda (row stride), OPF_INVERSE; pos0 0, seq is program.seq
  *   attention, _grad      m samples, heads, kv_heads, head_dim, OPF_CAUSAL; lda: stride of q and d_q, ldb: of k, v,
  *                         d_k and d_v, ldc: of o and d_o; seq is program.seq. Where q, k and v are columns of one
@@ -181,38 +184,41 @@ struct buffer {
  *                         OPF_DECAY; g is multiplied by the clip factor
  *   snapshot              no field: the worker copies its plan_save_items into the arena */
 #define OP_LIST(X)                                                                                                     \
-    X(OP_ZERO, "zero", "w")                              /* x */                                                       \
-    X(OP_COPY, "copy", "rw")                             /* x, y */                                                    \
-    X(OP_EMBED, "embed", "rrrw")                         /* ids, table, [pos], y */                                    \
-    X(OP_EMBED_GRAD, "embed_grad", "rraa")               /* ids, dy, d_table, [d_pos] */                               \
-    X(OP_GEMM, "gemm", "rrrwaaa")                        /* a, b, [bias], c, [aux], [a_sum], [b_sum]; c is added to    \
-                                                            with OPF_ACC; aux is written with OPF_GELU, read with      \
-                                                            OPF_GELU_GRAD, absent else */                              \
-    X(OP_CAST, "cast", "rw")                             /* x (a parameter), y (in the compute type) */                \
-    X(OP_BIAS_GRAD, "bias_grad", "ra")                   /* dy, db */                                                  \
-    X(OP_RMSNORM, "rmsnorm", "rrrwww")                   /* x, [res], w, [r], y, rstd */                               \
-    X(OP_RMSNORM_GRAD, "rmsnorm_grad", "rrrrrwa")        /* x, w, rstd, dy, [d_res], dx, dw */                         \
-    X(OP_LAYERNORM, "layernorm", "rrrrwwww")             /* x, [res], w, b, [r], y, mean, rstd */                      \
-    X(OP_LAYERNORM_GRAD, "layernorm_grad", "rrrrrrwaa")  /* x, w, mean, rstd, dy, [d_res], dx, dw, db */               \
-    X(OP_ROPE, "rope", "a")                              /* x in place; OPF_INVERSE for the gradient */                \
-    X(OP_ATTENTION, "attention", "rrrwwr")               /* q, k, v, o, lse, [begin] (i32) */                          \
-    X(OP_ATTENTION_GRAD, "attention_grad", "rrrrrrwwwr") /* q, k, v, o, lse, d_o, d_q, d_k, d_v, [begin] (i32) */      \
-    X(OP_ATTENTION_CACHE, "attention_cached", "rrraaw")  /* q, k, v, cached keys, cached values, o */                  \
-    X(OP_LAST_ROWS, "last_rows", "rw")                   /* x, y */                                                    \
-    X(OP_SWIGLU, "swiglu", "rrw")                        /* a, b, y */                                                 \
-    X(OP_SWIGLU_GRAD, "swiglu_grad", "rrrww")            /* a, b, dy, da, db */                                        \
-    X(OP_GEGLU, "geglu", "rrw")                          /* a, b, y */                                                 \
-    X(OP_GEGLU_GRAD, "geglu_grad", "rrrww")              /* a, b, dy, da, db */                                        \
-    X(OP_GELU_ERF, "gelu_erf", "rw")                     /* x, y */                                                    \
-    X(OP_GELU_ERF_GRAD, "gelu_erf_grad", "rrw")          /* x, dy, dx */                                               \
-    X(OP_SCALE, "scale", "rw")                           /* x, y: the gradient too; y may be x */                      \
-    X(OP_CAP, "cap", "rw")                               /* x, y */                                                    \
-    X(OP_CAP_GRAD, "cap_grad", "rrw")                    /* x, dy, dx; dx may be dy */                                 \
-    X(OP_GELU, "gelu", "rw")                             /* x, y */                                                    \
-    X(OP_GELU_GRAD, "gelu_grad", "rrw")                  /* x, dy, dx */                                               \
-    X(OP_RELU, "relu", "rw")                             /* x, y */                                                    \
-    X(OP_RELU_GRAD, "relu_grad", "rrw")                  /* x, dy, dx */                                               \
-    X(OP_ADD, "add", "rrw")                              /* a, b, y */                                                 \
+    X(OP_ZERO, "zero", "w")                                 /* x */                                                    \
+    X(OP_COPY, "copy", "rw")                                /* x, y */                                                 \
+    X(OP_EMBED, "embed", "rrrw")                            /* ids, table, [pos], y */                                 \
+    X(OP_EMBED_GRAD, "embed_grad", "rraa")                  /* ids, dy, d_table, [d_pos] */                            \
+    X(OP_GEMM, "gemm", "rrrwaaa")                           /* a, b, [bias], c, [aux], [a_sum], [b_sum]; c is added to \
+                                                               with OPF_ACC; aux is written with OPF_GELU, read with   \
+                                                               OPF_GELU_GRAD, absent else */                           \
+    X(OP_CAST, "cast", "rw")                                /* x (a parameter), y (in the compute type) */             \
+    X(OP_BIAS_GRAD, "bias_grad", "ra")                      /* dy, db */                                               \
+    X(OP_RMSNORM, "rmsnorm", "rrrwww")                      /* x, [res], w, [r], y, rstd */                            \
+    X(OP_RMSNORM_GRAD, "rmsnorm_grad", "rrrrrwa")           /* x, w, rstd, dy, [d_res], dx, dw */                      \
+    X(OP_ROW_DOTS, "row_dots", "rrrw")                      /* a, b, [w], sums (f64) */                                \
+    X(OP_RMSNORM_PART, "rmsnorm_part", "rrrww")             /* x, w, sums (f64), y, rstd */                            \
+    X(OP_RMSNORM_PART_GRAD, "rmsnorm_part_grad", "rrrrrwa") /* x, w, rstd, [sums] (f64), dy, dx, dw */                 \
+    X(OP_LAYERNORM, "layernorm", "rrrrwwww")                /* x, [res], w, b, [r], y, mean, rstd */                   \
+    X(OP_LAYERNORM_GRAD, "layernorm_grad", "rrrrrrwaa")     /* x, w, mean, rstd, dy, [d_res], dx, dw, db */            \
+    X(OP_ROPE, "rope", "a")                                 /* x in place; OPF_INVERSE for the gradient */             \
+    X(OP_ATTENTION, "attention", "rrrwwr")                  /* q, k, v, o, lse, [begin] (i32) */                       \
+    X(OP_ATTENTION_GRAD, "attention_grad", "rrrrrrwwwr")    /* q, k, v, o, lse, d_o, d_q, d_k, d_v, [begin] (i32) */   \
+    X(OP_ATTENTION_CACHE, "attention_cached", "rrraaw")     /* q, k, v, cached keys, cached values, o */               \
+    X(OP_LAST_ROWS, "last_rows", "rw")                      /* x, y */                                                 \
+    X(OP_SWIGLU, "swiglu", "rrw")                           /* a, b, y */                                              \
+    X(OP_SWIGLU_GRAD, "swiglu_grad", "rrrww")               /* a, b, dy, da, db */                                     \
+    X(OP_GEGLU, "geglu", "rrw")                             /* a, b, y */                                              \
+    X(OP_GEGLU_GRAD, "geglu_grad", "rrrww")                 /* a, b, dy, da, db */                                     \
+    X(OP_GELU_ERF, "gelu_erf", "rw")                        /* x, y */                                                 \
+    X(OP_GELU_ERF_GRAD, "gelu_erf_grad", "rrw")             /* x, dy, dx */                                            \
+    X(OP_SCALE, "scale", "rw")                              /* x, y: the gradient too; y may be x */                   \
+    X(OP_CAP, "cap", "rw")                                  /* x, y */                                                 \
+    X(OP_CAP_GRAD, "cap_grad", "rrw")                       /* x, dy, dx; dx may be dy */                              \
+    X(OP_GELU, "gelu", "rw")                                /* x, y */                                                 \
+    X(OP_GELU_GRAD, "gelu_grad", "rrw")                     /* x, dy, dx */                                            \
+    X(OP_RELU, "relu", "rw")                                /* x, y */                                                 \
+    X(OP_RELU_GRAD, "relu_grad", "rrw")                     /* x, dy, dx */                                            \
+    X(OP_ADD, "add", "rrw")                                 /* a, b, y */                                              \
     X(OP_ROUTE, "route", "rrwwwaar")          /* logits, [rows], ids, weights, [numbers], [totals], [closeness] (f64), \
                                                  [biases] */                                                           \
     X(OP_ROUTE_GRAD, "route_grad", "rrrrrrw") /* logits, ids, weights, d_weights, [rows], [numbers],                   \

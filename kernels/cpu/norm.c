@@ -20,6 +20,10 @@ struct norm_args {
     const float *c_mean, *c_rstd;
     elem *dx;
     float *dw, *db;
+    /* of a norm whose columns are sharded; `whole`: the number of all */
+    int64_t whole;
+    double *dots;
+    const double *sums;
 };
 
 /* Returns the sums of x (after the residual sum, which is written) and of its squares. */
@@ -203,4 +207,88 @@ void KERN_FN(layernorm_grad)(struct kern_stream *s, int64_t t, int64_t d, const 
                           .dw = dw,
                           .db = db};
     norm_grad(s, &a);
+}
+
+/* ---- columns of a row on several ranks ---- */
+
+static void dot_rows(void *arg, int part, int64_t lo, int64_t hi)
+{
+    const struct norm_args *a = arg;
+    for (int64_t i = lo; i < hi; i++) {
+        vf sum = {0};
+        for (int64_t j = 0; j < a->d; j += VF) {
+            vf v = e_load_part(a->dy + i * a->d, j, a->d);
+            if (a->w)
+                v *= a->one + e_load_part(a->w, j, a->d);
+            sum = v_fma(e_load_part(a->x + i * a->d, j, a->d), v, sum);
+        }
+        a->dots[i] = (double)v_sum(sum);
+    }
+}
+
+void KERN_FN(row_dots)(struct kern_stream *s, int64_t t, int64_t d, bool plus_one, const void *a, const void *b,
+                       const void *w, double *sums)
+{
+    struct norm_args args = {.t = t, .d = d, .one = plus_one, .x = a, .dy = b, .w = w, .dots = sums};
+    kern_stream_run(s, t, BLOCK, dot_rows, &args);
+}
+
+static void part_rows(void *arg, int part, int64_t lo, int64_t hi)
+{
+    const struct norm_args *a = arg;
+    for (int64_t i = lo; i < hi; i++) {
+        float k = 1 / sqrtf((float)(a->sums[i] / (double)a->whole) + a->eps);
+        for (int64_t j = 0; j < a->d; j += VF)
+            e_store_part(a->y + i * a->d, j, a->d,
+                         e_load_part(a->x + i * a->d, j, a->d) * k * (a->one + e_load_part(a->w, j, a->d)));
+        a->rstd[i] = k;
+    }
+}
+
+void KERN_FN(rmsnorm_part)(struct kern_stream *s, int64_t t, int64_t d, int64_t whole, double eps, bool plus_one,
+                           const void *x, const void *w, const double *sums, void *y, void *rstd)
+{
+    struct norm_args a = {.t = t,
+                          .d = d,
+                          .eps = (float)eps,
+                          .one = plus_one,
+                          .x = x,
+                          .w = w,
+                          .y = y,
+                          .rstd = rstd,
+                          .whole = whole,
+                          .sums = sums};
+    kern_stream_run(s, t, BLOCK, part_rows, &a);
+}
+
+static void part_grad_rows(void *arg, int part, int64_t lo, int64_t hi)
+{
+    const struct norm_args *a = arg;
+    for (int64_t i = lo; i < hi; i++) {
+        float k = a->c_rstd[i], mean = a->sums ? (float)(a->sums[i] / (double)a->whole) * k : 0;
+        for (int64_t j = 0; j < a->d; j += VF) {
+            vf g = e_load_part(a->dy + i * a->d, j, a->d) * (a->one + e_load_part(a->w, j, a->d)),
+               h = e_load_part(a->x + i * a->d, j, a->d) * k;
+            e_store_part(a->dx + i * a->d, j, a->d, (g - h * mean) * k);
+        }
+    }
+}
+
+void KERN_FN(rmsnorm_part_grad)(struct kern_stream *s, int64_t t, int64_t d, int64_t whole, bool plus_one,
+                                const void *x, const void *w, const void *rstd, const double *sums, const void *dy,
+                                void *dx, void *dw)
+{
+    struct norm_args a = {.t = t,
+                          .d = d,
+                          .one = plus_one,
+                          .x = x,
+                          .w = w,
+                          .c_rstd = rstd,
+                          .dy = dy,
+                          .dx = dx,
+                          .dw = dw,
+                          .whole = whole,
+                          .sums = sums};
+    kern_stream_run(s, d, 64, weight_grad_columns, &a);
+    kern_stream_run(s, t, BLOCK, part_grad_rows, &a);
 }

@@ -178,6 +178,9 @@ struct norm_grad {
     float one;      /* factors are one + w */
     float *partial; /* [gridDim.x, 1 or 2, d]: dw, then db with centering */
     bool in_shared; /* the sums stay in shared memory until the end */
+    /* columns of a row on several ranks: dot products of rows, all columns */
+    const double *dots;
+    int64_t whole;
 };
 
 /* One run of VEC columns of a row, loaded: g = dy * (one + w), h = (x - mean) * rstd. */
@@ -259,7 +262,8 @@ static __device__ __forceinline__ void input_grad(const struct norm_grad &a, int
     }
 }
 
-template <bool WHOLE, bool CENTERED> static __device__ __forceinline__ void norm_grad_block(const struct norm_grad &a)
+template <bool WHOLE, bool CENTERED, bool PART>
+static __device__ __forceinline__ void norm_grad_block(const struct norm_grad &a)
 {
     int64_t columns = (CENTERED ? 2 : 1) * a.d;
     float *out = a.partial + blockIdx.x * columns, *sums = a.in_shared ? (float *)cuda_shared() : out;
@@ -273,7 +277,8 @@ template <bool WHOLE, bool CENTERED> static __device__ __forceinline__ void norm
     for (int64_t i = blockIdx.x; i < a.t; i += gridDim.x) {
         float mean = CENTERED ? a.mean[i] : 0, k = a.rstd[i];
         float2 sum = grad_sums<WHOLE, CENTERED>(a, i, mean, k, sums);
-        input_grad<WHOLE>(a, i, mean, k, CENTERED ? sum.x / (float)a.d : 0, sum.y / (float)a.d);
+        float mean_gh = !PART ? sum.y / (float)a.d : a.dots ? (float)(a.dots[i] / (double)a.whole) * k : 0;
+        input_grad<WHOLE>(a, i, mean, k, CENTERED ? sum.x / (float)a.d : 0, mean_gh);
     }
     if (!a.in_shared)
         return;
@@ -284,12 +289,17 @@ template <bool WHOLE, bool CENTERED> static __device__ __forceinline__ void norm
 
 template <bool WHOLE> static __global__ void __launch_bounds__(MOST_THREADS) rmsnorm_grad_rows(struct norm_grad a)
 {
-    norm_grad_block<WHOLE, false>(a);
+    norm_grad_block<WHOLE, false, false>(a);
 }
 
 template <bool WHOLE> static __global__ void __launch_bounds__(MOST_THREADS) layernorm_grad_rows(struct norm_grad a)
 {
-    norm_grad_block<WHOLE, true>(a);
+    norm_grad_block<WHOLE, true, false>(a);
+}
+
+template <bool WHOLE> static __global__ void __launch_bounds__(MOST_THREADS) rmsnorm_part_grad_rows(struct norm_grad a)
+{
+    norm_grad_block<WHOLE, false, true>(a);
 }
 
 /* How the rows are distributed over blocks, and where their sums go. */
@@ -328,6 +338,10 @@ static void norm_grad_run(struct kern_stream *s, struct norm_grad a, void *dw, v
         CUDA_LAUNCH(s, layernorm_grad_rows<true>, plan.blocks, plan.threads, plan.shared, a);
     else if (db)
         CUDA_LAUNCH(s, layernorm_grad_rows<false>, plan.blocks, plan.threads, plan.shared, a);
+    else if (a.whole && whole)
+        CUDA_LAUNCH(s, rmsnorm_part_grad_rows<true>, plan.blocks, plan.threads, plan.shared, a);
+    else if (a.whole)
+        CUDA_LAUNCH(s, rmsnorm_part_grad_rows<false>, plan.blocks, plan.threads, plan.shared, a);
     else if (whole)
         CUDA_LAUNCH(s, rmsnorm_grad_rows<true>, plan.blocks, plan.threads, plan.shared, a);
     else
@@ -351,7 +365,9 @@ static struct norm_grad norm_grad_of(int64_t t, int64_t d, const void *x, const 
                      (elem *)dx,
                      0,
                      NULL,
-                     false};
+                     false,
+                     NULL,
+                     0};
 }
 
 /* Floor: 3 arrays of T d elements (x, dy, dx), 4 with d_res. */
@@ -369,4 +385,84 @@ void KERN_FN(layernorm_grad)(struct kern_stream *s, int64_t t, int64_t d, const 
                              void *db)
 {
     norm_grad_run(s, norm_grad_of(t, d, x, w, mean, rstd, dy, d_res, dx), dw, db);
+}
+
+/* ---- columns of a row on several ranks ---- */
+
+struct row_dots {
+    int64_t t, d;
+    float one;
+    const elem *a, *b, *w;
+    double *sums;
+};
+
+template <bool WHOLE> static __global__ void __launch_bounds__(MOST_THREADS) dot_rows(struct row_dots x)
+{
+    for (int64_t i = blockIdx.x; i < x.t; i += gridDim.x) {
+        float sum = 0;
+        FOR_COLUMNS(j, x.d)
+        {
+            float a[VEC], b[VEC], w[VEC];
+            row_load<WHOLE>(x.a + i * x.d, j, x.d, a);
+            row_load<WHOLE>(x.b + i * x.d, j, x.d, b);
+            if (x.w)
+                row_load<WHOLE>(x.w, j, x.d, w);
+#pragma unroll
+            for (int e = 0; e < VEC; e++)
+                sum = fmaf(a[e], x.w ? b[e] * (x.one + w[e]) : b[e], sum);
+        }
+        sum = block_sum(sum);
+        if (threadIdx.x == 0)
+            x.sums[i] = (double)sum;
+    }
+}
+
+/* Floor: T d elements of a, the same of b unless it is a. */
+void KERN_FN(row_dots)(struct kern_stream *s, int64_t t, int64_t d, bool plus_one, const void *a, const void *b,
+                       const void *w, double *sums)
+{
+    struct row_dots x = {t, d, plus_one ? 1.0f : 0.0f, (const elem *)a, (const elem *)b, (const elem *)w, sums};
+    const void *rows[] = {a, b, w};
+    int threads = row_threads(d, MOST_THREADS);
+    if (vec_all_aligned(3, rows) && d % VEC == 0)
+        CUDA_LAUNCH(s, dot_rows<true>, grid_blocks(s, t, threads), threads, 0, x);
+    else
+        CUDA_LAUNCH(s, dot_rows<false>, grid_blocks(s, t, threads), threads, 0, x);
+}
+
+template <bool WHOLE>
+static __global__ void __launch_bounds__(MOST_THREADS)
+    rmsnorm_part_rows(struct norm a, const double *sums, double whole)
+{
+    for (int64_t i = blockIdx.x; i < a.t; i += gridDim.x) {
+        float k = 1.0f / sqrtf((float)(sums[i] / whole) + a.eps);
+        row_scale<WHOLE>(a, i, a.x + i * a.d, 0, k);
+        if (threadIdx.x == 0)
+            a.rstd[i] = k;
+    }
+}
+
+/* Floor: 2 arrays of T d elements (x, y), and w. */
+void KERN_FN(rmsnorm_part)(struct kern_stream *s, int64_t t, int64_t d, int64_t whole, double eps, bool plus_one,
+                           const void *x, const void *w, const double *sums, void *y, void *rstd)
+{
+    struct norm a = {t,    d,         (float)eps, plus_one ? 1.0f : 0.0f, (const elem *)x, NULL, (const elem *)w, NULL,
+                     NULL, (elem *)y, NULL,       (float *)rstd};
+    int threads = row_threads(d, MOST_THREADS);
+    if (norm_whole(&a))
+        CUDA_LAUNCH(s, rmsnorm_part_rows<true>, grid_blocks(s, t, threads), threads, 0, a, sums, (double)whole);
+    else
+        CUDA_LAUNCH(s, rmsnorm_part_rows<false>, grid_blocks(s, t, threads), threads, 0, a, sums, (double)whole);
+}
+
+/* Floor: 3 arrays of T d elements (x, dy, dx). */
+void KERN_FN(rmsnorm_part_grad)(struct kern_stream *s, int64_t t, int64_t d, int64_t whole, bool plus_one,
+                                const void *x, const void *w, const void *rstd, const double *sums, const void *dy,
+                                void *dx, void *dw)
+{
+    struct norm_grad a = norm_grad_of(t, d, x, w, NULL, rstd, dy, NULL, dx);
+    a.one = plus_one ? 1.0f : 0.0f;
+    a.dots = sums;
+    a.whole = whole;
+    norm_grad_run(s, a, dw, NULL);
 }

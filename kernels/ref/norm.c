@@ -100,6 +100,47 @@ void KERN_FN(rmsnorm_grad)(struct kern_stream *s, int64_t t, int64_t d, bool plu
                    (const real *)dy + i * d, d_res ? (const real *)d_res + i * d : NULL, (real *)dx + i * d);
 }
 
+void KERN_FN(row_dots)(struct kern_stream *s, int64_t t, int64_t d, bool plus_one, const void *a, const void *b,
+                       const void *w, double *sums)
+{
+    const double one = plus_one ? 1 : 0;
+    for (int64_t i = 0; i < t; i++) {
+        sums[i] = 0;
+        for (int64_t j = 0; j < d; j++) {
+            double factor = w ? one + (double)((const real *)w)[j] : 1;
+            sums[i] += (double)((const real *)a)[i * d + j] * (double)((const real *)b)[i * d + j] * factor;
+        }
+    }
+}
+
+void KERN_FN(rmsnorm_part)(struct kern_stream *s, int64_t t, int64_t d, int64_t whole, double eps, bool plus_one,
+                           const void *x, const void *w, const double *sums, void *y, void *rstd)
+{
+    const double one = plus_one ? 1 : 0;
+    for (int64_t i = 0; i < t; i++) {
+        double k = 1 / sqrt(sums[i] / (double)whole + eps);
+        for (int64_t j = 0; j < d; j++)
+            ((real *)y)[i * d + j] =
+                (real)((double)((const real *)x)[i * d + j] * k * (one + (double)((const real *)w)[j]));
+        ((real *)rstd)[i] = (real)k;
+    }
+}
+
+void KERN_FN(rmsnorm_part_grad)(struct kern_stream *s, int64_t t, int64_t d, int64_t whole, bool plus_one,
+                                const void *x, const void *w, const void *rstd, const double *sums, const void *dy,
+                                void *dx, void *dw)
+{
+    const double one = plus_one ? 1 : 0;
+    weight_grad(t, d, x, NULL, rstd, dy, dw, NULL);
+    for (int64_t i = 0; i < t; i++) {
+        double k = (double)((const real *)rstd)[i], mean = sums ? sums[i] * k / (double)whole : 0;
+        for (int64_t j = i * d; j < (i + 1) * d; j++) {
+            double g = (double)((const real *)dy)[j] * (one + (double)((const real *)w)[j - i * d]);
+            ((real *)dx)[j] = (real)(k * (g - (double)((const real *)x)[j] * k * mean));
+        }
+    }
+}
+
 void KERN_FN(layernorm_grad)(struct kern_stream *s, int64_t t, int64_t d, const void *x, const void *w,
                              const void *mean, const void *rstd, const void *dy, const void *d_res, void *dx, void *dw,
                              void *db)

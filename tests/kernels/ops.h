@@ -54,7 +54,7 @@ struct kcase {
     enum effort effort;
     int64_t t, d, seq, vocab; /* rows, columns; vocab: also the number of experts */
     int64_t m, n, k;          /* products; element-wise kernels: n; routers: groups, kept groups, choices of a token;
-                                 drop: own tokens, capacity, choices of a token */
+                                 drop: own tokens, capacity, choices of a token; norms: k columns of all ranks */
     int64_t heads, kv_heads, head_dim;
     int64_t seq_kv;   /* 0: seq */
     int64_t window;   /* attention: 0: none */

@@ -241,6 +241,54 @@ static void layernorm_grad_link(const struct kcase *c, struct grad_link *l)
 }
 
 /* The residual sum may be used as rounded by a store; a bias may then cancel most of the product. */
+/* Columns of rows that have k columns on all ranks. RES: with factors, or with sums. Not linked as a gradient, because
+ * the sums, too, depend on x: test_parts.c compares all parts with the whole. */
+static void row_dots_shape(const struct kcase *c, struct case_operand *o)
+{
+    o[0] = operand_in(c->t * c->d);
+    o[1] = operand_in(c->t * c->d);
+    o[2] = operand_when(c->flags & RES, operand_of(IN, WEIGHTS, c->d));
+    o[3] = operand_of(OUT, DOUBLES, c->t);
+}
+
+static err_t row_dots_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
+{
+    k->row_dots(s, c->t, c->d, c->flags & PLUS_ONE, p[0], p[1], p[2], p[3]);
+    return OK;
+}
+
+static void norm_part_shape(const struct kcase *c, struct case_operand *o)
+{
+    o[0] = operand_in(c->t * c->d);
+    o[1] = operand_of(IN, WEIGHTS, c->d);
+    o[2] = operand_of(IN, SQUARES, c->t);
+    o[3] = operand_out(c->t * c->d);
+    o[4] = operand_wide(operand_out(c->t));
+}
+
+static err_t norm_part_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
+{
+    k->rmsnorm_part(s, c->t, c->d, c->k, NORM_EPS, c->flags & PLUS_ONE, p[0], p[1], p[2], p[3], p[4]);
+    return OK;
+}
+
+static void norm_part_grad_shape(const struct kcase *c, struct case_operand *o)
+{
+    o[0] = operand_in(c->t * c->d);
+    o[1] = operand_of(IN, WEIGHTS, c->d);
+    o[2] = operand_wide(operand_of(IN, POSITIVE, c->t));
+    o[3] = operand_when(c->flags & RES, operand_of(IN, DOUBLES, c->t));
+    o[4] = operand_in(c->t * c->d);
+    o[5] = operand_out(c->t * c->d);
+    o[6] = operand_wide(operand_acc(c->d));
+}
+
+static err_t norm_part_grad_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
+{
+    k->rmsnorm_part_grad(s, c->t, c->d, c->k, c->flags & PLUS_ONE, p[0], p[1], p[2], p[3], p[4], p[5], p[6]);
+    return OK;
+}
+
 static double norm_between(const struct kcase *c)
 {
     return c->flags & RES ? 3 : 0;
@@ -384,6 +432,9 @@ const struct op_desc ops_matrix[] = {
     {"rmsnorm", rmsnorm_shape, rmsnorm_call, .terms = norm_terms, .aliases = {{3, 0}, {3, 1}}, .between = norm_between},
     {"rmsnorm_grad", rmsnorm_grad_shape, rmsnorm_grad_call, rmsnorm_grad_link, .terms = norm_terms, .aliases = {{5, 4}},
      .floor = 0.1},
+    {"row_dots", row_dots_shape, row_dots_call, .terms = norm_terms},
+    {"rmsnorm_part", norm_part_shape, norm_part_call, .terms = norm_terms},
+    {"rmsnorm_part_grad", norm_part_grad_shape, norm_part_grad_call, .terms = norm_terms, .floor = 0.1},
     {"layernorm", layernorm_shape, layernorm_call, .terms = norm_terms, .aliases = {{4, 0}, {4, 1}},
      .between = norm_between},
     {"layernorm_grad",

@@ -418,6 +418,102 @@ TEST(an_embedding_over_parts_of_its_table_is_the_embedding)
     each_table(check_embed);
 }
 
+/* ---- norms ---- */
+
+enum { NORM_PARTS = 3 };
+
+/* Columns [lo, hi) of a norm, and the results there. */
+struct norm_part {
+    int64_t lo, n;
+    void *x, *dy, *y, *dx, *rstd;
+    double sums[TOKENS];
+};
+
+static void *columns_of(const struct table *t, const void *x, int64_t lo, int64_t n)
+{
+    void *ret = array_new(t, TOKENS * n);
+    t->k->copy_cols(t->s, TOKENS, n, at(t, x, lo), WIDTH, ret, n);
+    return ret;
+}
+
+static void join_sums(struct norm_part *parts)
+{
+    for (int i = 0; i < TOKENS; i++) {
+        double sum = 0;
+        for (int p = 0; p < NORM_PARTS; p++)
+            sum += parts[p].sums[i];
+        for (int p = 0; p < NORM_PARTS; p++)
+            parts[p].sums[i] = sum;
+    }
+}
+
+/* The norm of x in parts, as ranks compute it; y, dx and the weight's gradient get the columns of all parts. */
+static void norm_in_parts(const struct table *t, const void *x, const void *w, const void *dy, bool plus_one, void *y,
+                          void *dx, void *dw)
+{
+    static const int edges[] = {0, 5, 13, WIDTH};
+    struct norm_part parts[NORM_PARTS] = {0};
+    for (int i = 0; i < NORM_PARTS; i++) {
+        struct norm_part *p = &parts[i];
+        p->lo = edges[i];
+        p->n = edges[i + 1] - edges[i];
+        p->x = columns_of(t, x, p->lo, p->n);
+        p->dy = columns_of(t, dy, p->lo, p->n);
+        p->y = array_new(t, TOKENS * p->n);
+        p->dx = array_new(t, TOKENS * p->n);
+        p->rstd = array_new(t, TOKENS);
+        t->k->row_dots(t->s, TOKENS, p->n, false, p->x, p->x, NULL, p->sums);
+    }
+    join_sums(parts);
+    for (struct norm_part *p = parts; p < parts + NORM_PARTS; p++) {
+        t->k->rmsnorm_part(t->s, TOKENS, p->n, WIDTH, 1e-5, plus_one, p->x, at(t, w, p->lo), p->sums, p->y, p->rstd);
+        t->k->row_dots(t->s, TOKENS, p->n, plus_one, p->x, p->dy, at(t, w, p->lo), p->sums);
+    }
+    join_sums(parts);
+    for (struct norm_part *p = parts; p < parts + NORM_PARTS; p++) {
+        t->k->rmsnorm_part_grad(t->s, TOKENS, p->n, WIDTH, plus_one, p->x, at(t, w, p->lo), p->rstd, p->sums, p->dy,
+                                p->dx, wide_at(t, dw, p->lo));
+        t->k->copy_cols(t->s, TOKENS, p->n, p->y, p->n, at(t, y, p->lo), WIDTH);
+        t->k->copy_cols(t->s, TOKENS, p->n, p->dx, p->n, at(t, dx, p->lo), WIDTH);
+        void *all[] = {p->x, p->dy, p->y, p->dx, p->rstd};
+        for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+            free(all[i]);
+    }
+}
+
+static void check_norm(const struct table *t)
+{
+    void *x = array_of(t, TOKENS * WIDTH, "x"), *w = array_of(t, WIDTH, "w"), *dy = array_of(t, TOKENS * WIDTH, "dy"),
+         *rstd = array_new(t, TOKENS);
+    for (int plus_one = 0; plus_one < 2; plus_one++) {
+        void *y[2], *dx[2], *dw[2];
+        for (int i = 0; i < 2; i++) {
+            y[i] = array_new(t, TOKENS * WIDTH);
+            dx[i] = array_new(t, TOKENS * WIDTH);
+            dw[i] = wide_of(t, WIDTH, "dw");
+        }
+        t->k->rmsnorm(t->s, TOKENS, WIDTH, 1e-5, plus_one, x, NULL, w, NULL, y[0], rstd);
+        t->k->rmsnorm_grad(t->s, TOKENS, WIDTH, plus_one, x, w, rstd, dy, NULL, dx[0], dw[0]);
+        norm_in_parts(t, x, w, dy, plus_one, y[1], dx[1], dw[1]);
+        expect_near(t, "y", TOKENS * WIDTH, y[1], y[0]);
+        expect_near(t, "dx", TOKENS * WIDTH, dx[1], dx[0]);
+        expect_near_wide(t, "dw", WIDTH, dw[1], dw[0]);
+        for (int i = 0; i < 2; i++) {
+            free(y[i]);
+            free(dx[i]);
+            free(dw[i]);
+        }
+    }
+    void *all[] = {x, w, dy, rstd};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        free(all[i]);
+}
+
+TEST(a_norm_over_parts_of_its_columns_is_the_norm)
+{
+    each_table(check_norm);
+}
+
 /* ---- squares ---- */
 
 /* A piece that begins and ends at block boundaries has the bits of its blocks, and so has a single block. */

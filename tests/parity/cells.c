@@ -320,8 +320,6 @@ static bool legal(const struct cell *c)
         return false;
     if (!ep_of(c) || (f[CELL_LOAD] && !f[CELL_EP]))
         return false;
-    if (c->model == CELL_OLMO && f[CELL_TP] > 1)
-        return false;
     return f[CELL_TP] <= most_tp(c);
 }
 

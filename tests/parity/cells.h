@@ -6,7 +6,7 @@
 #include "tests/parity/harness.h"
 
 /* mixture: llama with experts. qwen: llama with biases of q, k and v, with heads that are wider than dim / heads, and
- * with norms of heads. olmo: llama with norms of all heads together, which needs tp 1. */
+ * with norms of heads. olmo: llama with norms of all heads together. */
 enum cell_model {
     CELL_LLAMA,
     CELL_GPT2,

@@ -39,6 +39,7 @@ static const char *const layouts[][MAX_SETS] = {
     /* Relatives of llama. */
     {"parallel.workers=2", "parallel.tp=2", "model.ffn_plain=true", "model.activation=gelu_erf", "model.norm=layer",
      ONE_THREAD},
+    {"parallel.workers=2", "parallel.tp=2", "model.qk_norm=whole", "model.norm_place=after", ONE_THREAD},
     {"parallel.workers=2", "model.activation=gelu", "model.embed_scale=4", "model.logit_cap=3"},
 };
 #define N_LAYOUTS ((int)(sizeof(layouts) / sizeof(layouts[0])))

@@ -308,8 +308,7 @@ def main(program, text):
             check(program, arch, layout, 20, text, COURSE + plain, RECIPE)
     for family, (keys, _) in RELATIVES.items():
         for layout in LAYOUTS:
-            if family != "olmoe" or layout != "tp 2":
-                check(program, "llama", layout, 3, "-", keys, FORMULAS, family)
+            check(program, "llama", layout, 3, "-", keys, FORMULAS, family)
     check(program, "transformer", "cp 2", 3, "-", ["train.dropout=0", "model.causal=true"], FORMULAS)
 
 

@@ -148,6 +148,29 @@ static err_t op_rmsnorm_grad(const struct run *r, const struct op *op)
     return OK;
 }
 
+static err_t op_row_dots(const struct run *r, const struct op *op)
+{
+    KERN(r)->row_dots(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), op->flags & OPF_PLUS_ONE,
+                      run_arg(r, op, 0), run_arg(r, op, 1), run_arg(r, op, 2), run_arg(r, op, 3));
+    return OK;
+}
+
+static err_t op_rmsnorm_part(const struct run *r, const struct op *op)
+{
+    KERN(r)->rmsnorm_part(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), op->k.factor, op->eps,
+                          op->flags & OPF_PLUS_ONE, run_arg(r, op, 0), run_arg(r, op, 1), run_arg(r, op, 2),
+                          run_arg(r, op, 3), run_arg(r, op, 4));
+    return OK;
+}
+
+static err_t op_rmsnorm_part_grad(const struct run *r, const struct op *op)
+{
+    KERN(r)->rmsnorm_part_grad(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), op->k.factor,
+                               op->flags & OPF_PLUS_ONE, run_arg(r, op, 0), run_arg(r, op, 1), run_arg(r, op, 2),
+                               run_arg(r, op, 3), run_arg(r, op, 4), run_arg(r, op, 5), run_arg(r, op, 6));
+    return OK;
+}
+
 static err_t op_layernorm(const struct run *r, const struct op *op)
 {
     KERN(r)->layernorm(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), op->eps, run_arg(r, op, 0),
@@ -446,6 +469,9 @@ const run_op_fn run_kernel_ops[OP_KIND_COUNT] = {
     [OP_BIAS_GRAD] = op_bias_grad,
     [OP_RMSNORM] = op_rmsnorm,
     [OP_RMSNORM_GRAD] = op_rmsnorm_grad,
+    [OP_ROW_DOTS] = op_row_dots,
+    [OP_RMSNORM_PART] = op_rmsnorm_part,
+    [OP_RMSNORM_PART_GRAD] = op_rmsnorm_part_grad,
     [OP_LAYERNORM] = op_layernorm,
     [OP_LAYERNORM_GRAD] = op_layernorm_grad,
     [OP_ROPE] = op_rope,

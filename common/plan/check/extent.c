@@ -432,6 +432,18 @@ static err_t check_heads(const struct check_at *at, const struct graph *g, const
                       (long long)node->head_dim);
 }
 
+/* Checks that the rows of a norm whose columns are sharded have as many columns as those of its node. */
+static err_t check_whole(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
+{
+    const struct graph_node *node = op->node >= 0 ? &g->nodes[op->node] : NULL;
+    if (!node || node->op != GO_RMSNORM || node->heads)
+        return check_fail(at, why, "is of no norm of all columns of a token");
+    if (op->kind == OP_ROW_DOTS || (op->k.sym == SYM_ONE && op->k.factor == g->tensors[node->in[0]].dim[1].factor))
+        return OK;
+    return check_fail(at, why, "divides by %lld columns; a token has %lld", (long long)op->k.factor,
+                      (long long)g->tensors[node->in[0]].dim[1].factor);
+}
+
 /* Checks that attention has the mask and the scores of its node. ring.c checks the positions of a part of the keys. */
 static err_t check_mask(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
 {
@@ -527,6 +539,8 @@ err_t check_operand_shapes(const struct check_at *at, const struct graph *g, con
         e = check_row_sum(at, g, op, why);
     if (!e && (op->kind == OP_RMSNORM || op->kind == OP_RMSNORM_GRAD))
         e = check_heads(at, g, op, why);
+    if (!e && (op->kind == OP_ROW_DOTS || op->kind == OP_RMSNORM_PART || op->kind == OP_RMSNORM_PART_GRAD))
+        e = check_whole(at, g, op, why);
     if (!e && (op->kind == OP_ATTENTION || op->kind == OP_ATTENTION_GRAD || op->kind == OP_ATTENTION_CACHE))
         e = check_mask(at, g, op, why);
     if (!e && (op->kind == OP_DROPOUT || op->kind == OP_POSITIONS))

@@ -636,6 +636,109 @@ static err_t loss_layouts(const struct check_op *c, const struct value_layout *i
     return OK;
 }
 
+/* ---- norms whose columns are sharded ---- */
+
+/* Whether this rank is the first of those that have its columns of the input of the op's node. */
+static bool counts_columns(const struct check_op *c)
+{
+    const struct sharding *sharding = &c->at->p->sharding;
+    const struct graph_cut *cut = &c->g->tensors[c->g->nodes[c->op->node].in[0]].cut;
+    const int tp = sharding->mesh.size[AXIS_TP];
+    int boxes, first = 0, mine = sharding_cut_box(cut, tp, sharding->coord[AXIS_TP], &boxes);
+    while (cut->segments && sharding_cut_box(cut, tp, first, &boxes) != mine)
+        first++;
+    return !cut->segments || first == sharding->coord[AXIS_TP];
+}
+
+/* Layout of a number per token that is computed from all columns. */
+static unsigned of_tokens(unsigned on)
+{
+    return on == ON_COLS ? ON_WHOLE : on;
+}
+
+static err_t want_layout(const struct check_op *c, int axis, const struct value_layout *in, int i, unsigned want)
+{
+    const unsigned on = in[i].on[axis];
+    if (c->op->arg[i].buffer < 0 || in[i].zero || on == want)
+        return OK;
+    return on & ON_SUM && !(want & ON_SUM) ? share_fail(c, i, axis) : pair_fail(c, axis, i, on, 0, in[0].on[axis]);
+}
+
+/* x and its factors: neither may be a share, of x a rank has columns or rows. */
+static err_t parts_input(const struct check_op *c, int axis, const struct value_layout *in, int factors)
+{
+    const unsigned on = in[0].on[axis];
+    if (on & ON_SUM)
+        return share_fail(c, 0, axis);
+    if (on != ON_WHOLE && on != ON_ROWS && on != ON_COLS)
+        return want_fail(c, axis, 0, on, "the local tensor");
+    return want_layout(c, axis, in, factors, of_vector(on, false));
+}
+
+/* The sums of columns are shares. With a share of operand 1 they are too, and then all holders of the columns add
+ * theirs; otherwise the first of them does. */
+static err_t row_dots_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+{
+    ret[3].zero = in[0].zero || in[1].zero;
+    for (int a = 0; a < AXIS_COUNT && !ret[3].zero; a++) {
+        const unsigned on = in[0].on[a], share = in[1].on[a] & ON_SUM;
+        err_t e = parts_input(c, a, in, 2);
+        if (!e)
+            e = want_layout(c, a, in, 1, on | share);
+        if (!e && a == AXIS_TP && on == ON_COLS && !share && !counts_columns(c))
+            e = check_fail(c->at, c->why, "counts columns of %s that an earlier rank of tp counts", name_of(c, 0));
+        if (e)
+            return e;
+        ret[3].on[a] = (unsigned char)(on == ON_COLS ? ON_SUM : on | share);
+    }
+    return OK;
+}
+
+static err_t norm_part_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+{
+    ret[3].zero = ret[4].zero = in[0].zero;
+    if (!in[0].zero && in[2].zero && counts_columns(c))
+        return check_fail(c->at, c->why, "reads %s, in which this rank's columns of %s do not count", name_of(c, 2),
+                          name_of(c, 0));
+    for (int a = 0; a < AXIS_COUNT && !in[0].zero; a++) {
+        const unsigned on = in[0].on[a];
+        err_t e = parts_input(c, a, in, 1);
+        if (!e)
+            e = want_layout(c, a, in, 2, of_tokens(on));
+        if (e)
+            return e;
+        ret[3].on[a] = (unsigned char)on;
+        ret[4].on[a] = (unsigned char)of_tokens(on);
+    }
+    return OK;
+}
+
+/* From a share of dy follow shares of dx and of the weight's gradient, in which the first holder of the columns has the
+ * term of the dot product. */
+static err_t norm_part_grad_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+{
+    const bool shared = !in[4].zero && in[4].on[AXIS_TP] & ON_SUM, counted = c->op->arg[3].buffer >= 0;
+    ret[5].zero = ret[6].zero = in[4].zero;
+    if (counted != (!shared || counts_columns(c)))
+        return check_fail(c->at, c->why,
+                          counted ? "subtracts a dot product that an earlier rank of tp subtracts from %s"
+                                  : "does not subtract the dot product of %s",
+                          name_of(c, 4));
+    for (int a = 0; a < AXIS_COUNT && !in[4].zero; a++) {
+        const unsigned on = in[0].on[a], share = in[4].on[a] & ON_SUM;
+        err_t e = parts_input(c, a, in, 1);
+        for (int i = 2; i < 4 && !e; i++)
+            e = want_layout(c, a, in, i, of_tokens(on));
+        if (!e)
+            e = want_layout(c, a, in, 4, on | share);
+        if (e)
+            return e;
+        ret[5].on[a] = (unsigned char)(on | share);
+        ret[6].on[a] = (unsigned char)(of_vector_grad(on, false) | share);
+    }
+    return OK;
+}
+
 /* ---- collectives of one value ---- */
 
 static err_t own_gather_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
@@ -754,6 +857,12 @@ err_t layout_of_op(const struct check_op *c, const struct value_layout in[OP_MAX
         return embed_layouts(c, in, ret);
     case OP_EMBED_GRAD:
         return embed_grad_layouts(c, in, ret);
+    case OP_ROW_DOTS:
+        return row_dots_layouts(c, in, ret);
+    case OP_RMSNORM_PART:
+        return norm_part_layouts(c, in, ret);
+    case OP_RMSNORM_PART_GRAD:
+        return norm_part_grad_layouts(c, in, ret);
     case OP_CROSS_ENTROPY:
     case OP_LOSS_JOIN:
         return loss_layouts(c, in, ret);

@@ -276,11 +276,35 @@ static void linear(struct compiler *c, int i, enum op_kind kind)
 
 /* ---- other operators ---- */
 
+/* The gradient of x if other ranks have some of a row's columns. The term of the row's dot product is in the gradient
+ * once, even where several ranks hold the columns and each has a share of dy. */
+static void norm_of_parts(struct compiler *c, int i)
+{
+    const struct graph_node *n = &c->g->nodes[i];
+    const int x = n->in[0], rstd = compile_forward_value(c, n->out[1]), in = compile_forward_value(c, x),
+              dw = param_grad_added(c, n->in[2], i, false), dy = compile_take_grad(c, n->out[0]),
+              sums = compile_row_dots(c, i, in, dy);
+    const bool counted = tp_counts(c, x) || MUTANT(DOTS_BY_ALL);
+    const int args[] = {in, compile_value(c, n->in[2]),         rstd, counted ? sums : -1,
+                        dy, compile_work_buffer(c, x, ".grad"), dw};
+    struct op *op = compile_op(c, OP_RMSNORM_PART_GRAD, i);
+    tp_set_norm(c, op, i);
+    op->k = c->g->tensors[x].dim[1];
+    op->flags = n->plus_one ? OPF_PLUS_ONE : 0;
+    for (int k = 0; k < 7; k++)
+        op_arg(op, k, args[k]);
+    compile_add_gradient(c, x, args[5]);
+}
+
 /* dx is the gradient of the sum x + res, and so of both addends. It includes d_res, the gradient that bypasses the
  * norm. It overwrites d_res unless that buffer has another user, or is dy too (y and the sum were added). */
 static void norm(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
+    if (tp_norm_is_cut(c, i)) {
+        norm_of_parts(c, i);
+        return;
+    }
     bool layer = kind == OP_LAYERNORM_GRAD;
     int x = n->in[0], res = n->in[1], r = layer ? n->out[3] : n->out[2], sum = r >= 0 ? r : x;
     int stat = compile_forward_value(c, n->out[1]), rstd = layer ? compile_forward_value(c, n->out[2]) : -1,

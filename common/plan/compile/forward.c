@@ -146,6 +146,59 @@ static int sum_of(const struct graph_node *n)
     return n->op == GO_LAYERNORM ? n->out[3] : n->op == GO_RMSNORM ? n->out[2] : -1;
 }
 
+/* `per_token` f64 for each token of this rank. */
+static int stats_buffer(struct compiler *c, const char *name, int64_t per_token)
+{
+    struct buffer b = {.tensor = -1, .dtype = DT_F64, .ndim = 1, .space = SPACE_WORK, .run = -1, .slots = 1};
+    b.dim[0] = dim_tokens(per_token);
+    snprintf(b.name, sizeof(b.name), "%s", name);
+    return compile_buffer(c, &b);
+}
+
+/* Columns that several ranks have count once in a sum over the ranks: the others give zero. */
+int compile_row_dots(struct compiler *c, int i, int x, int dy)
+{
+    const struct graph_node *n = &c->g->nodes[i];
+    const bool counted = dy >= 0 || tp_counts(c, n->in[0]) || MUTANT(SQUARES_BY_ALL);
+    char name[GRAPH_NAME_MAX + 16];
+    snprintf(name, sizeof(name), "%s.%s", c->g->tensors[n->out[0]].name, dy >= 0 ? "dots" : "squares");
+    int sums = stats_buffer(c, name, 1);
+    struct op *op = compile_op(c, counted ? OP_ROW_DOTS : OP_ZERO, i);
+    op->m = dim_tokens(1);
+    op->n = dim_one(counted ? tp_cols(c, n->in[0]) : 1);
+    if (counted) {
+        op->flags = n->plus_one && dy >= 0 ? OPF_PLUS_ONE : 0;
+        op_arg(op, 0, x);
+        op_arg(op, 1, dy >= 0 ? dy : x);
+        op_arg(op, 2, dy >= 0 ? compile_value(c, n->in[2]) : -1);
+    }
+    op_arg(op, counted ? 3 : 0, sums);
+    if (MUTANT(SQUARES_NOT_SUMMED))
+        return sums;
+    op = compile_collective(c, OP_ALL_REDUCE, i, 1u << AXIS_TP);
+    op->m = dim_tokens(1);
+    op->n = dim_one(1);
+    op->reduce = REDUCE_SUM;
+    op_arg(op, 0, sums);
+    return sums;
+}
+
+/* A norm of all columns of a token, of which other ranks have some. */
+static void norm_of_parts(struct compiler *c, int i)
+{
+    const struct graph_node *n = &c->g->nodes[i];
+    const int x = compile_value(c, n->in[0]), sums = compile_row_dots(c, i, x, -1),
+              args[] = {x, compile_value(c, n->in[2]), sums, compile_new_value(c, n->out[0]),
+                        compile_new_value(c, n->out[1])};
+    struct op *op = compile_op(c, OP_RMSNORM_PART, i);
+    tp_set_norm(c, op, i);
+    op->k = c->g->tensors[n->in[0]].dim[1];
+    op->flags = n->plus_one ? OPF_PLUS_ONE : 0;
+    op->eps = n->eps;
+    for (int k = 0; k < 5; k++)
+        op_arg(op, k, args[k]);
+}
+
 /* Operands: x, [res], w, (b,) [r], y, (mean,) rstd. `res` and `sum` are tensors; -1: the norm adds nothing to x. */
 static void norm_of(struct compiler *c, int i, enum op_kind kind, int x, int res, int sum)
 {
@@ -169,6 +222,10 @@ static void norm_of(struct compiler *c, int i, enum op_kind kind, int x, int res
 static void norm(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
+    if (tp_norm_is_cut(c, i)) {
+        norm_of_parts(c, i);
+        return;
+    }
     norm_of(c, i, kind, compile_value(c, n->in[0]), n->in[1], sum_of(n));
 }
 
@@ -288,15 +345,6 @@ static void binary(struct compiler *c, int i, enum op_kind kind)
 }
 
 /* ---- the loss ---- */
-
-/* `per_token` f64 for each token of this rank. */
-static int stats_buffer(struct compiler *c, const char *name, int64_t per_token)
-{
-    struct buffer b = {.tensor = -1, .dtype = DT_F64, .ndim = 1, .space = SPACE_WORK, .run = -1, .slots = 1};
-    b.dim[0] = dim_tokens(per_token);
-    snprintf(b.name, sizeof(b.name), "%s", name);
-    return compile_buffer(c, &b);
-}
 
 static struct op *loss_op(struct compiler *c, int i, enum op_kind kind)
 {

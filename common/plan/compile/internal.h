@@ -222,6 +222,13 @@ int64_t tp_heads(const struct compiler *c, int t, int64_t all);
 /* Sets the op's rows and columns to those of norm i: tokens and all columns, or, where the norm is over heads, the
  * local heads of all tokens and the columns of one. */
 void tp_set_norm(const struct compiler *c, struct op *op, int i);
+/* Whether node i is a norm of all columns of a token, of which this rank has some. */
+bool tp_norm_is_cut(const struct compiler *c, int i);
+/* Whether this rank is the first of those that have its columns of t. */
+bool tp_counts(const struct compiler *c, int t);
+/* forward.c: the sums over all ranks, f64 for each token, of the squares of x, the input of node i, a norm; or, with
+ * `dy` >= 0, the gradient of its result, of x times dy times the factors. */
+int compile_row_dots(struct compiler *c, int i, int x, int dy);
 /* The local column at which column `col` of the whole tensor begins; `col` is the first of one of its segments. */
 int64_t tp_col(const struct compiler *c, int t, int64_t col);
 /* Sets the op's range of vocabulary rows to those of table t on this rank; leaves it 0 where the rank has all. */

@@ -12,12 +12,34 @@
 #include <assert.h>
 #include <stdio.h>
 
+bool tp_norm_is_cut(const struct compiler *c, int i)
+{
+    const struct graph_node *n = &c->g->nodes[i];
+    return n->op == GO_RMSNORM && !n->heads && tp_size(c) > 1 && c->g->tensors[n->in[0]].cut.segments;
+}
+
+bool tp_counts(const struct compiler *c, int t)
+{
+    const struct graph_cut *cut = &c->g->tensors[t].cut;
+    int boxes, mine = sharding_cut_box(cut, tp_size(c), tp_index(c), &boxes);
+    for (int i = 0; i < tp_index(c); i++)
+        if (sharding_cut_box(cut, tp_size(c), i, &boxes) == mine)
+            return false;
+    return true;
+}
+
+/* Whether t is a number of each token from columns that are sharded: every rank has it for all tokens. */
+static bool is_of_parts(const struct compiler *c, int t)
+{
+    return c->g->tensors[t].kind == GT_STAT && c->producer[t] >= 0 && tp_norm_is_cut(c, c->producer[t]);
+}
+
 bool tp_is_own(const struct compiler *c, int t)
 {
     const struct graph_tensor *g = &c->g->tensors[t];
     bool by_token = g->kind == GT_ACTIVATION || g->kind == GT_STAT || g->kind == GT_INDEX;
     bool divided = experts_divide_tokens(c) && c->producer[t] >= 0 && c->g->nodes[c->producer[t]].op == GO_DISPATCH;
-    return (c->own || divided) && !g->cut.segments && by_token && !tp_is_arrived(c, t);
+    return (c->own || divided) && !g->cut.segments && by_token && !tp_is_arrived(c, t) && !is_of_parts(c, t);
 }
 
 bool tp_is_arrived(const struct compiler *c, int t)

@@ -55,9 +55,6 @@ TEST(files)
          "job.yaml: model.dim: required key is missing (Hidden size: width of the residual stream.)"},
         {HEAD, "job.yaml: train.steps: required key is missing (Total number of training steps (optimizer updates), "
                "including those before a resume.)"},
-        {"name: x\nmodel: {dim: 8, layers: 1, heads: 2, qk_norm: whole}\ndata: {train: [a]}\ntrain: {steps: 1}\n"
-         "parallel: {workers: 2, tp: 2}\n",
-         "job.yaml:5: parallel.tp: model.qk_norm whole needs all heads of a token on one worker: write 1"},
         {"name: x\nmodel: {dim: 8, layers: 2, heads: 2, tied: true}\ndata: {train: [a]}\ntrain: {steps: 1}\n"
          "parallel: {workers: 2, pp: 2, schedule: zb-h2, post_validation: true}\n",
          "job.yaml:5: parallel.post_validation: the tied table is on the first and on the last rank, and its update "

@@ -210,6 +210,12 @@ static void run_norms(struct machine *m, const struct op *op, int64_t t, int64_t
                    A(5));
     else if (op->kind == OP_RMSNORM_GRAD)
         k->rmsnorm_grad(s, t, n, op->flags & OPF_PLUS_ONE, A(0), A(1), A(2), A(3), A(4), A(5), A(6));
+    else if (op->kind == OP_ROW_DOTS)
+        k->row_dots(s, t, n, op->flags & OPF_PLUS_ONE, A(0), A(1), A(2), A(3));
+    else if (op->kind == OP_RMSNORM_PART)
+        k->rmsnorm_part(s, t, n, op->k.factor, op->eps, op->flags & OPF_PLUS_ONE, A(0), A(1), A(2), A(3), A(4));
+    else if (op->kind == OP_RMSNORM_PART_GRAD)
+        k->rmsnorm_part_grad(s, t, n, op->k.factor, op->flags & OPF_PLUS_ONE, A(0), A(1), A(2), A(3), A(4), A(5), A(6));
     else if (op->kind == OP_LAYERNORM)
         k->layernorm(s, t, n, op->eps, norm_input(m, op, 4, t * n), NULL, A(2), A(3), NULL, A(5), A(6), A(7));
     else
@@ -671,6 +677,9 @@ void machine_op(struct machine *m, const struct op *op)
         break;
     case OP_RMSNORM:
     case OP_RMSNORM_GRAD:
+    case OP_ROW_DOTS:
+    case OP_RMSNORM_PART:
+    case OP_RMSNORM_PART_GRAD:
     case OP_LAYERNORM:
     case OP_LAYERNORM_GRAD:
         run_norms(m, op, t, n);

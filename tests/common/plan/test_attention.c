@@ -57,8 +57,7 @@ TEST(every_axis_is_one_worker)
             job.parallel.pp = cells[i].pp;
             job.parallel.cp = cells[i].cp;
             job.parallel.sp = cells[i].sp;
-            if (variants[v].norm != QK_NORM_WHOLE || cells[i].tp == 1)
-                world_compare(&job);
+            world_compare(&job);
         }
 }
 
@@ -71,8 +70,7 @@ TEST(sizes_that_no_rank_divides_are_one_worker)
                 job.parallel.tp = tp;
                 job.parallel.sp = sp > 0;
                 job.parallel.async_tp = sp > 1;
-                if (variants[v].norm != QK_NORM_WHOLE)
-                    world_compare(&job);
+                world_compare(&job);
             }
 }
 
@@ -82,8 +80,6 @@ TEST(recomputed_values_equal_kept_ones)
         for (int tp = 1; tp <= 2; tp++)
             for (size_t v = 0; v < N_VARIANTS; v++) {
                 struct job_spec kept = job_of(&variants[v], 2), again;
-                if (variants[v].norm == QK_NORM_WHOLE && tp > 1)
-                    continue;
                 kept.parallel.tp = tp;
                 again = kept;
                 again.parallel.recompute = (enum recompute)how;
@@ -99,8 +95,7 @@ TEST(a_backward_in_halves_is_one_worker)
             job.parallel.pp = 2;
             job.parallel.tp = tp;
             job.parallel.schedule = PIPE_ZB_H1;
-            if (variants[v].norm != QK_NORM_WHOLE || tp == 1)
-                world_compare(&job);
+            world_compare(&job);
         }
 }
 
@@ -112,22 +107,77 @@ TEST(evaluation_and_generation_are_one_worker)
         world_compare_passes(&job);
         job.parallel.cp = 1;
         job.parallel.tp = 2;
-        if (variants[v].norm != QK_NORM_WHOLE)
-            world_compare_passes(&job);
+        world_compare_passes(&job);
     }
 }
 
-/* The checker refuses the norm of all heads where a rank has some of them. */
-TEST(a_norm_of_all_heads_needs_all_heads)
+/* Op number `at` of its kind in the program of `rank`, with tp 4 and two key-value heads: queries and keys take turns.
+ */
+static struct op *part_op(struct fixture *f, int rank, enum op_kind kind, int at)
 {
-    struct job_spec job = job_of(&variants[2], 2);
-    struct fixture f;
-    job.parallel.tp = 2;
-    job.parallel.sp = false;
-    fixture_init(&f, &job, MODE_TRAIN);
-    assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
-    assert_message(&f.why, "sharded by columns on tp; it needs all columns of a token");
-    fixture_fini(&f);
+    struct program *p = &f->programs[rank];
+    for (int i = 0; i < p->n_ops; i++)
+        if (p->ops[i].kind == kind && p->ops[i].node >= 0 && f->graph.nodes[p->ops[i].node].op == GO_RMSNORM && !at--)
+            return &p->ops[i];
+    fail_msg("rank %d has no such op", rank);
+    return NULL;
+}
+
+static void break_kind(struct op *op)
+{
+    op->kind = OP_RMSNORM;
+    op->arg[5] = op->arg[4]; /* rstd */
+    op->arg[4] = op->arg[3];
+    op->arg[2] = op->arg[1];
+    op->arg[1].buffer = op->arg[3].buffer = -1;
+    op->k = (struct graph_dim){SYM_ONE, 0};
+}
+
+static void break_columns(struct op *op)
+{
+    op->k = op->n;
+}
+
+static void break_count(struct op *op)
+{
+    op->kind = OP_ZERO;
+    op->n.factor = 1;
+    op->arg[0] = op->arg[3];
+    for (int i = 1; i < 4; i++)
+        op->arg[i].buffer = -1;
+}
+
+static void break_sums(struct op *op)
+{
+    op->arg[3].buffer = -1;
+}
+
+/* What the checker says to a norm of all heads of which the rank has some. Planted bugs of test_mutants.c are others.
+ */
+TEST(a_norm_of_all_heads_has_the_sums_of_all_ranks)
+{
+    static const struct {
+        enum op_kind kind;
+        void (*damage)(struct op *op);
+        const char *says;
+    } rows[] = {
+        {OP_RMSNORM_PART, break_kind, "sharded by columns on tp; it needs all columns of a token"},
+        {OP_RMSNORM_PART, break_columns, "divides by 4 columns; a token has 16"},
+        {OP_ROW_DOTS, break_count, "in which this rank's columns of layer.0.q do not count"},
+        {OP_RMSNORM_PART_GRAD, break_sums, "does not subtract the dot product of"},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct job_spec job = job_of(&variants[2], 4);
+        struct fixture f;
+        job.parallel.tp = 4;
+        fixture_init(&f, &job, MODE_TRAIN);
+        assert_err(OK, plan_check(&f.graph, f.programs, f.n, &f.why));
+        for (int r = 0; r < 4; r++)
+            rows[i].damage(part_op(&f, r, rows[i].kind, 0));
+        assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
+        assert_message(&f.why, rows[i].says);
+        fixture_fini(&f);
+    }
 }
 
 /* Statistics are numbers per head and token. Their norm covers the heads of the rank. */

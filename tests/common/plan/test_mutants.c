@@ -76,6 +76,7 @@ static const struct cell {
     {"cp 2, documents", ARCH_LLAMA, .cp = 2, .documents = true},
     {"tp 2, heads normed", ARCH_LLAMA, .tp = 2, .qk_norm = QK_NORM_HEAD},
     {"tp 4, heads normed, no sp", ARCH_LLAMA, .tp = 4, .qk_norm = QK_NORM_HEAD, .no_sp = true},
+    {"tp 4, all heads normed together", ARCH_LLAMA, .tp = 4, .qk_norm = QK_NORM_WHOLE},
 };
 #define N_CELLS (sizeof(cells) / sizeof(cells[0]))
 
