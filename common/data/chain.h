@@ -16,8 +16,8 @@ struct chain;
 /* From a tokenizer.json. ERR_INVALID: the sentence names file, place and cause. ERR_UNSUPPORTED: it names the field
  * that requires an unsupported feature. */
 NODISCARD err_t chain_new(const struct bpe_text *json, struct chain **ret, struct why *why);
-/* The same from a file that is read already; name: for messages. */
-NODISCARD err_t chain_json_new(const char *name, const struct vocab_json *json, struct chain **ret, struct why *why);
+/* The same from a file that is read already, of which it takes the words; name: for messages. */
+NODISCARD err_t chain_json_new(const char *name, struct vocab_json *json, struct chain **ret, struct why *why);
 /* From a SentencePiece .model, of the kinds unigram and bpe. */
 NODISCARD err_t chain_sentencepiece_new(const struct bpe_text *file, struct chain **ret, struct why *why);
 void chain_free(struct chain *c);

@@ -14,7 +14,7 @@
 
 struct json_reader {
     struct chain_reader r;
-    const struct vocab_json *json;
+    struct vocab_json *json;
     struct buf joined; /* the token that is looked for */
     int depth;
 };
@@ -435,9 +435,24 @@ static err_t word_read(struct json_reader *j, int32_t number)
                                                                          : NULL;
     char place[PLACE];
     if (!what)
-        return chain_word_add(&j->r, token, n, id);
+        return chain_spelling_set(&j->r, token, n, id);
     snprintf(place, sizeof(place), "token \"%.*s\"", (int)(n < 80 ? n : 80), (const char *)token);
     return complain(j, ERR_INVALID, place, what);
+}
+
+/* Takes the table, which the scan has made already. */
+static err_t words_take(struct json_reader *j)
+{
+    struct chain *c = j->r.c;
+    const int32_t n = j->json->words.n;
+    c->ids = malloc(((size_t)n + 1) * sizeof(*c->ids));
+    if (!c->ids)
+        return no_memory(j, ERR_NOMEM);
+    for (int32_t i = 0; i < n; i++)
+        c->ids[i] = (int32_t)vocab_json_id(j->json, i);
+    c->words = j->json->words;
+    j->json->words = (struct vocab){0};
+    return OK;
 }
 
 static err_t vocab_read(struct json_reader *j, const json_t *model)
@@ -451,6 +466,7 @@ static err_t vocab_read(struct json_reader *j, const json_t *model)
     err_t err = largest < BPE_MAX_TOKENS ? chain_reserve(&j->r, largest + 1) : OK; /* or word_read names the token */
     for (int32_t i = 0; !err && i < v->words.n; i++)
         err = word_read(j, i);
+    err = err ? err : words_take(j);
     chain_words_finish(j->r.c);
     return err;
 }
@@ -864,7 +880,7 @@ static err_t root_read(struct json_reader *j, const json_t *root)
     return err ? err : chain_finish(&j->r);
 }
 
-err_t chain_json_new(const char *name, const struct vocab_json *json, struct chain **ret, struct why *why)
+err_t chain_json_new(const char *name, struct vocab_json *json, struct chain **ret, struct why *why)
 {
     struct chain *c = calloc(1, sizeof(*c));
     struct json_reader j = {.r = {c, name, why}, .json = json};
