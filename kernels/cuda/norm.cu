@@ -178,9 +178,12 @@ struct norm_grad {
     float one;      /* factors are one + w */
     float *partial; /* [gridDim.x, 1 or 2, d]: dw, then db with centering */
     bool in_shared; /* the sums stay in shared memory until the end */
-    /* columns of a row on several ranks: dot products of rows, all columns */
-    const double *dots;
-    int64_t whole;
+};
+
+/* Columns of a row on several ranks: its dot product over all of them, NULL: another rank subtracts it; how many. */
+struct norm_dots {
+    const double *of_row;
+    double whole;
 };
 
 /* One run of VEC columns of a row, loaded: g = dy * (one + w), h = (x - mean) * rstd. */
@@ -263,7 +266,7 @@ static __device__ __forceinline__ void input_grad(const struct norm_grad &a, int
 }
 
 template <bool WHOLE, bool CENTERED, bool PART>
-static __device__ __forceinline__ void norm_grad_block(const struct norm_grad &a)
+static __device__ __forceinline__ void norm_grad_block(const struct norm_grad &a, const struct norm_dots &dots)
 {
     int64_t columns = (CENTERED ? 2 : 1) * a.d;
     float *out = a.partial + blockIdx.x * columns, *sums = a.in_shared ? (float *)cuda_shared() : out;
@@ -277,7 +280,7 @@ static __device__ __forceinline__ void norm_grad_block(const struct norm_grad &a
     for (int64_t i = blockIdx.x; i < a.t; i += gridDim.x) {
         float mean = CENTERED ? a.mean[i] : 0, k = a.rstd[i];
         float2 sum = grad_sums<WHOLE, CENTERED>(a, i, mean, k, sums);
-        float mean_gh = !PART ? sum.y / (float)a.d : a.dots ? (float)(a.dots[i] / (double)a.whole) * k : 0;
+        float mean_gh = !PART ? sum.y / (float)a.d : dots.of_row ? (float)(dots.of_row[i] / dots.whole) * k : 0;
         input_grad<WHOLE>(a, i, mean, k, CENTERED ? sum.x / (float)a.d : 0, mean_gh);
     }
     if (!a.in_shared)
@@ -289,17 +292,18 @@ static __device__ __forceinline__ void norm_grad_block(const struct norm_grad &a
 
 template <bool WHOLE> static __global__ void __launch_bounds__(MOST_THREADS) rmsnorm_grad_rows(struct norm_grad a)
 {
-    norm_grad_block<WHOLE, false, false>(a);
+    norm_grad_block<WHOLE, false, false>(a, norm_dots{});
 }
 
 template <bool WHOLE> static __global__ void __launch_bounds__(MOST_THREADS) layernorm_grad_rows(struct norm_grad a)
 {
-    norm_grad_block<WHOLE, true, false>(a);
+    norm_grad_block<WHOLE, true, false>(a, norm_dots{});
 }
 
-template <bool WHOLE> static __global__ void __launch_bounds__(MOST_THREADS) rmsnorm_part_grad_rows(struct norm_grad a)
+template <bool WHOLE>
+static __global__ void __launch_bounds__(MOST_THREADS) rmsnorm_part_grad_rows(struct norm_grad a, struct norm_dots dots)
 {
-    norm_grad_block<WHOLE, false, true>(a);
+    norm_grad_block<WHOLE, false, true>(a, dots);
 }
 
 /* How the rows are distributed over blocks, and where their sums go. */
@@ -338,10 +342,6 @@ static void norm_grad_run(struct kern_stream *s, struct norm_grad a, void *dw, v
         CUDA_LAUNCH(s, layernorm_grad_rows<true>, plan.blocks, plan.threads, plan.shared, a);
     else if (db)
         CUDA_LAUNCH(s, layernorm_grad_rows<false>, plan.blocks, plan.threads, plan.shared, a);
-    else if (a.whole && whole)
-        CUDA_LAUNCH(s, rmsnorm_part_grad_rows<true>, plan.blocks, plan.threads, plan.shared, a);
-    else if (a.whole)
-        CUDA_LAUNCH(s, rmsnorm_part_grad_rows<false>, plan.blocks, plan.threads, plan.shared, a);
     else if (whole)
         CUDA_LAUNCH(s, rmsnorm_grad_rows<true>, plan.blocks, plan.threads, plan.shared, a);
     else
@@ -365,9 +365,7 @@ static struct norm_grad norm_grad_of(int64_t t, int64_t d, const void *x, const 
                      (elem *)dx,
                      0,
                      NULL,
-                     false,
-                     NULL,
-                     0};
+                     false};
 }
 
 /* Floor: 3 arrays of T d elements (x, dy, dx), 4 with d_res. */
@@ -462,7 +460,13 @@ void KERN_FN(rmsnorm_part_grad)(struct kern_stream *s, int64_t t, int64_t d, int
 {
     struct norm_grad a = norm_grad_of(t, d, x, w, NULL, rstd, dy, NULL, dx);
     a.one = plus_one ? 1.0f : 0.0f;
-    a.dots = sums;
-    a.whole = whole;
-    norm_grad_run(s, a, dw, NULL);
+    struct norm_dots dots = {sums, (double)whole};
+    struct norm_grad_plan plan;
+    if (!norm_grad_begin(s, &a, &plan))
+        return;
+    if (norm_grad_whole(&a))
+        CUDA_LAUNCH(s, rmsnorm_part_grad_rows<true>, plan.blocks, plan.threads, plan.shared, a, dots);
+    else
+        CUDA_LAUNCH(s, rmsnorm_part_grad_rows<false>, plan.blocks, plan.threads, plan.shared, a, dots);
+    KERN_FN(partials_add)(s, plan.blocks, d, d, a.partial, (float *)dw);
 }

@@ -273,6 +273,8 @@ LAYOUTS = {
     "pp 2": ["parallel.workers=2", "parallel.pp=2"],
     "cp 2": ["parallel.workers=2", "parallel.cp=2"],
 }
+# Two workers have the same key-value head.
+WIDE = {"tp 4": ["parallel.workers=4", "parallel.tp=4"]}
 # The course's settings: words, 32 tokens, AdamW with a learning rate of 2e-3 and torch.optim's defaults, no schedule.
 # The net is narrower.
 COURSE = ["train.seq=32", "train.global_batch=8", "train.lr=2.0e-3", "train.schedule=constant", "train.warmup=0", "train.decay=0",
@@ -282,7 +284,7 @@ COURSE = ["train.seq=32", "train.global_batch=8", "train.lr=2.0e-3", "train.sche
 def check(program, arch, layout, steps, text, sets, bounds, family=None):
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([program, arch, folder, str(steps), text, *sets, *LAYOUTS[layout]], check=True)
+        subprocess.run([program, arch, folder, str(steps), text, *sets, *(LAYOUTS | WIDE)[layout]], check=True)
         c, rows, params = read_index(folder)
         files = [read_tensors(folder, n, params) for n in ("init", "grad", "param")]
         files += [torch.frombuffer(bytearray(open(f"{folder}/{n}", "rb").read()), dtype=F64) for n in ("logits", "generated")]
@@ -307,7 +309,7 @@ def main(program, text):
         for layout in LAYOUTS:
             check(program, arch, layout, 20, text, COURSE + plain, RECIPE)
     for family, (keys, _) in RELATIVES.items():
-        for layout in LAYOUTS:
+        for layout in [*LAYOUTS, "tp 4"] if family == "olmoe" else LAYOUTS:
             check(program, "llama", layout, 3, "-", keys, FORMULAS, family)
     check(program, "transformer", "cp 2", 3, "-", ["train.dropout=0", "model.causal=true"], FORMULAS)
 

@@ -75,6 +75,20 @@ TEST(tiny_llama_in_parts_prints_as_before)
     fixture_fini(&f);
 }
 
+/* Two ranks have one key-value head: the second of them does not count its squares. */
+TEST(tiny_olmo_prints_as_before)
+{
+    struct job_spec job = job_small(ARCH_LLAMA, 4);
+    struct fixture f;
+    job.parallel.tp = 4;
+    job.model.layers = 1;
+    job.model.qk_norm = QK_NORM_WHOLE;
+    job.model.norm_place = NORM_AFTER;
+    fixture_init(&f, &job, MODE_TRAIN);
+    assert_golden(&f, 1, "olmo_tp");
+    fixture_fini(&f);
+}
+
 /* The first of two ranks: sends its outputs in the order of 1f1b. */
 TEST(tiny_pipeline_prints_as_before)
 {
