@@ -79,6 +79,26 @@ TEST(gpt2_canonical_pipelines_bit_for_bit)
     SAME_BITS(parity_gpt2, "canonical", list);
 }
 
+/* Norms of all heads, which are summed over tp in both directions; with tp 4 two workers have one key-value head. */
+TEST(canonical_norms_over_tp_bit_for_bit)
+{
+#define OLMO "model.heads=8", "model.qk_norm=whole", "model.norm_place=after"
+    const char *const *const two[] = {
+        LAYOUT(OLMO, "parallel.workers=2", "parallel.tp=2"),
+        LAYOUT(OLMO, "parallel.workers=4", "parallel.tp=2"),
+        LAYOUT(OLMO, "parallel.workers=4", "parallel.tp=2", "parallel.fsdp=2", "parallel.zero=3"),
+        LAYOUT(OLMO, "parallel.workers=2", "parallel.tp=2", "parallel.recompute=full"),
+        LAYOUT(OLMO, "parallel.workers=2", "parallel.tp=2", "run.comm_thread=on"),
+    };
+    const char *const *const four[] = {
+        LAYOUT(OLMO, "parallel.workers=4", "parallel.tp=4"),
+        LAYOUT(OLMO, "parallel.workers=8", "parallel.tp=4"),
+        LAYOUT(OLMO, "parallel.workers=4", "parallel.tp=4", "run.comm_thread=on"),
+    };
+    SAME_BITS(parity_llama, "canonical", two);
+    SAME_BITS(parity_llama, "canonical", four);
+}
+
 TEST(prefetch_and_resharding_move_work_only)
 {
 #define ZERO3 "parallel.workers=4", "parallel.fsdp=2", "parallel.tp=2", "parallel.zero=3"
