@@ -9,6 +9,7 @@ import tempfile
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models as tokenizer_models, pre_tokenizers, trainers
 from transformers import (AutoConfig, AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig,
@@ -64,6 +65,18 @@ def shaken(model):
     return model.eval()
 
 
+RECENT = int(transformers.__version__.split(".")[0]) >= 5
+
+
+def rope_keys(rope):
+    """The keys of a configuration for rotary positions, as this version of transformers spells them."""
+    if RECENT:
+        return {"rope_parameters": rope}
+    scaling = {k: v for k, v in rope.items() if k != "rope_theta"}
+    scaled = scaling.get("rope_type", "default") != "default"
+    return {"rope_theta": rope["rope_theta"], **({"rope_scaling": scaling} if scaled else {})}
+
+
 def models():
     torch.manual_seed(5)
     gpt2 = GPT2Config(vocab_size=256, n_positions=48, n_embd=48, n_layer=3, n_head=4, attn_pdrop=0, embd_pdrop=0,
@@ -77,12 +90,13 @@ def models():
     llama.update(num_key_value_heads=8, tie_word_embeddings=True)
     yield "llama, tied", LlamaForCausalLM(LlamaConfig(**llama))
     yield "llama, wide heads", LlamaForCausalLM(LlamaConfig(head_dim=12, **llama))
-    llama.update(num_key_value_heads=2, rms_norm_eps=1e-6, rope_parameters={"rope_type": "default", "rope_theta": 1e6})
+    llama.update(num_key_value_heads=2, rms_norm_eps=1e-6, **rope_keys({"rope_type": "default", "rope_theta": 1e6}))
     yield "qwen2, tied", Qwen2ForCausalLM(Qwen2Config(**llama))
     llama.update(tie_word_embeddings=False)
     yield "qwen2", Qwen2ForCausalLM(Qwen2Config(**llama))
     yield "qwen3", Qwen3ForCausalLM(Qwen3Config(head_dim=12, **llama))
-    llama.pop("rope_parameters")
+    for key in rope_keys({"rope_theta": 0, "rope_type": "linear"}):
+        llama.pop(key, None)
     for rope in ({"rope_type": "linear", "factor": 4.0}, {"rope_type": "dynamic", "factor": 2.0},
                  {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                   "original_max_position_embeddings": 16},
@@ -90,7 +104,7 @@ def models():
                  {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "truncate": False,
                   "mscale": 0.7, "mscale_all_dim": 1.0}):
         yield "llama, " + rope["rope_type"], LlamaForCausalLM(
-            LlamaConfig(head_dim=24, rope_parameters={"rope_theta": 1e3, **rope}, **llama))
+            LlamaConfig(head_dim=24, **rope_keys({"rope_theta": 1e3, **rope}), **llama))
     yield "mistral", MistralForCausalLM(MistralConfig(head_dim=12, sliding_window=None, **llama))
 
 
@@ -258,7 +272,8 @@ def heads(folder):
     done = json.loads(run("ckpt", "import", theirs, folder + "/head-in", "-o", "json"))
     equal("warnings", ["ties the head" in w for w in done["warnings"]], [True])
     save_file(t, theirs + "/model.safetensors", metadata={"format": "pt"})
-    same_logits("a head of its own", AutoModelForCausalLM.from_pretrained(theirs).eval(), done["path"])
+    if RECENT:  # earlier versions tie the head although the file has one
+        same_logits("a head of its own", AutoModelForCausalLM.from_pretrained(theirs).eval(), done["path"])
 
 
 def main():
