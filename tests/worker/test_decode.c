@@ -58,7 +58,7 @@ struct decode_group {
     int tp, pp, fd;
     int64_t seq;
     struct dev *dev; /* NULL: the CPU */
-    float *got;      /* [sequences][seq][VOCAB], written by the rank that has the logits; NAN where no call gave them */
+    float *got;      /* [ranks][sequences][seq][VOCAB]; NAN where the rank got no logits. In the end rank 0's has all */
 };
 
 struct decode_rank {
@@ -94,8 +94,27 @@ static void take_row(const struct engine *e, const void *logits, int64_t at, flo
     }
 }
 
+static int64_t group_floats(const struct decode_group *b)
+{
+    return b->pieces.sequences * b->seq * VOCAB;
+}
+
+/* Ranks that have the same logits have the same bits of them. */
+static void merge_ranks(struct decode_group *b, int world)
+{
+    const int64_t n = group_floats(b);
+    for (int r = 1; r < world; r++)
+        for (int64_t i = 0; i < n; i++) {
+            const float x = b->got[r * n + i];
+            if (isnan(b->got[i]))
+                b->got[i] = x;
+            else if (!isnan(x))
+                assert_memory_equal(&b->got[i], &x, sizeof(x));
+        }
+}
+
 /* Decodes all tokens of all sequences, whose lengths differ, piece by piece. */
-static void decode_all(struct engine *e, const struct decode_group *b)
+static void decode_all(struct engine *e, const struct decode_group *b, float *got)
 {
     int64_t done[8] = {0}, left;
     int32_t ids[8][MOST];
@@ -123,7 +142,7 @@ static void decode_all(struct engine *e, const struct decode_group *b)
         if (engine_decode(e, runs, n, &logits, &stride, &why))
             fail_msg("%s: %s", b->subject->name, why.text);
         for (int i = 0; logits && i < n; i++)
-            take_row(e, logits, i * stride, b->got + ((int64_t)of[i] * b->seq + done[of[i]] - 1) * VOCAB);
+            take_row(e, logits, i * stride, got + ((int64_t)of[i] * b->seq + done[of[i]] - 1) * VOCAB);
     } while (left);
 }
 
@@ -157,7 +176,7 @@ static void *rank_main(void *arg)
         assert_ok(comm_open(&cc, &comm, &why));
     assert_ok(engine_start(&e, comm, &why));
     assert_ok(engine_fill_state(&e, &why));
-    decode_all(&e, b);
+    decode_all(&e, b, b->got + r->rank * group_floats(b));
     engine_fini(&e);
     comm_close(comm);
     parity_model_fini(&m);
@@ -168,7 +187,7 @@ static void decode_on_ranks(struct decode_group *b)
 {
     struct decode_rank ranks[MOST_RANKS];
     const int world = b->tp * b->pp;
-    const int64_t n = b->pieces.sequences * b->seq * VOCAB;
+    const int64_t n = world * group_floats(b);
     b->fd = world > 1 ? memfd_create("decode", MFD_CLOEXEC) : -1;
     b->got = malloc((size_t)n * sizeof(float));
     for (int64_t i = 0; i < n; i++)
@@ -180,6 +199,7 @@ static void decode_on_ranks(struct decode_group *b)
     }
     for (int r = 0; r < world; r++)
         pthread_join(ranks[r].thread, NULL);
+    merge_ranks(b, world);
     if (b->fd >= 0)
         close(b->fd);
 }
@@ -379,7 +399,7 @@ TEST(logits_in_bfloat16_are_near_those_in_float32)
                 copy_params(&e[0], &e[1]);
             else
                 assert_ok(engine_fill_state(&e[0], &why));
-            decode_all(&e[k], &b);
+            decode_all(&e[k], &b, b.got);
         }
         assert_true(e[1].space_bytes[SPACE_PARAM] < e[0].space_bytes[SPACE_PARAM] * 3 / 4);
         for (int64_t row = 0; row < 3 * MOST; row++)
