@@ -172,7 +172,7 @@ static void on_progress(int64_t done, int64_t total, void *arg)
     out_progress_draw(&p->line, now, line);
 }
 
-static void on_say(const char *sentence, void *arg)
+static void on_report(const char *sentence, void *arg)
 {
     struct preparing *p = arg;
     out_progress_clear(&p->line);
@@ -232,7 +232,7 @@ static int prepare(struct data_args *args)
                                    .vocab_from = args->vocab_from,
                                    .cache = args->cache,
                                    .progress = on_progress,
-                                   .say = on_say,
+                                   .report = on_report,
                                    .warn = on_warning,
                                    .stop = &stop,
                                    .arg = &progress};

@@ -96,8 +96,8 @@ static int show(const struct web_args *a, const char *url, bool serves)
     char expires[OUT_NUMBER];
     printf("%s\n", address);
     fflush(stdout);
-    fprintf(stderr, "Whoever has this address acts as you until %s. %s\n", out_time(a->reply->expires_ms, expires),
-            serves ? "Ctrl-C ends the page." : "It is a bookmark for a week.");
+    fprintf(stderr, "Keep the address secret: until %s it shows your jobs and can cancel them. %s\n",
+            out_time(a->reply->expires_ms, expires), serves ? "Ctrl-C ends the page." : "It is a bookmark for a week.");
     if (a->open)
         browser_open(address);
     return EXIT_DONE;
@@ -128,10 +128,10 @@ static err_t serve_start(const struct web_args *a, int64_t port, bool quiet, cha
     }
     close(out[1]);
     FILE *f = pid > 0 ? fdopen(out[0], "r") : NULL;
-    bool told = f && fgets(ret_url, (int)size, f);
+    bool started = f && fgets(ret_url, (int)size, f);
     if (f)
         fclose(f);
-    if (!told) {
+    if (!started) {
         if (pid > 0)
             waitpid(pid, NULL, 0);
         return why_set(why, ERR_IO, "dtd-web did not start");

@@ -204,7 +204,7 @@ static void prepare_progress(int64_t done, int64_t total, void *arg)
     out_progress_draw(p->progress, now, line);
 }
 
-static void prepare_say(const char *sentence, void *arg)
+static void prepare_report(const char *sentence, void *arg)
 {
     const struct preparing *p = arg;
     if (p->progress)
@@ -264,7 +264,7 @@ static err_t set_prepare(const struct job_spec *job, const struct data_files *f,
                                    .vocab_from = job->data.tokenizer != TOKENIZER_BYTES ? f->vocab_from : NULL,
                                    .cache = job->data.cache,
                                    .progress = prepare_progress,
-                                   .say = prepare_say,
+                                   .report = prepare_report,
                                    .warn = prepare_warning,
                                    .arg = &preparing};
     err_t err = data_prepare(&p, found, why);

@@ -28,7 +28,7 @@ struct session {
     uint32_t uid;
     bool system;
     enum session_state state;
-    bool was_in, closing;
+    bool closing;
     struct rpc_link *link;
     struct topic *topics;
     struct waiter waiters[WAITERS_MAX];
@@ -39,7 +39,7 @@ struct session {
 
 /* ---- login ---- */
 
-static void tell_waiters(struct session *s, const char *text)
+static void answer_waiters(struct session *s, const char *text)
 {
     int n = s->n_waiters;
     s->n_waiters = 0;
@@ -56,7 +56,8 @@ static void login_answered(void *arg, const struct rpc_result *r)
         s->state = SESSION_REFUSED;
         for (struct topic *t = s->topics; t; t = topic_next(t))
             topic_down(t, r->text);
-        tell_waiters(s, r->text);
+        answer_waiters(s, r->text);
+        session_close(s); /* else strangers with wrong tokens would leave no room for others */
         return;
     }
     if (r->err || !r->reply) { /* control is ending or busy: the next connection tries again */
@@ -68,9 +69,8 @@ static void login_answered(void *arg, const struct rpc_result *r)
     s->uid = m->uid;
     s->system = m->system;
     s->state = SESSION_IN;
-    s->was_in = true;
     rpc_link_healthy(s->link);
-    tell_waiters(s, "");
+    answer_waiters(s, "");
     for (struct topic *t = s->topics; t; t = topic_next(t))
         topic_up(t);
 }
@@ -89,12 +89,10 @@ static void link_down(void *owner, err_t err)
     struct session *s = owner;
     if (s->state == SESSION_REFUSED)
         return;
-    bool first = s->state == SESSION_CONNECTING && !s->was_in;
     s->state = SESSION_CONNECTING;
     for (struct topic *t = s->topics; t; t = topic_next(t))
         topic_down(t, "dtd does not answer; trying again");
-    if (first)
-        tell_waiters(s, "dtd does not answer. Start it: dtctl up");
+    answer_waiters(s, "dtd does not answer. Start it: dtctl up");
 }
 
 /* ---- opening and closing ---- */
@@ -133,7 +131,7 @@ void session_close(struct session *s)
     LIST_REMOVE(s, entry);
     s->web->n_sessions--;
     s->state = SESSION_REFUSED;
-    tell_waiters(s, "the session has ended");
+    answer_waiters(s, "the session has ended");
     while (s->topics) {
         struct topic *t = s->topics;
         s->topics = topic_next(t);
@@ -169,7 +167,7 @@ static void tick(uv_timer_t *timer)
     }
     if (s->topics)
         s->used_ms = clock_mono_ms();
-    if (s->state == SESSION_REFUSED || clock_mono_ms() - s->used_ms > IDLE_MS)
+    if (clock_mono_ms() - s->used_ms > IDLE_MS)
         session_close(s);
 }
 

@@ -32,7 +32,6 @@ struct topic {
     struct topic *next;
     char job[WEB_JOB_BYTES]; /* "": the overview */
     LIST_HEAD(, stream) streams;
-    int n_streams;
     bool ended, closing;
     struct frame *ring[RING]; /* frame i is in ring[i % RING] */
     uint64_t n_frames;
@@ -163,7 +162,6 @@ static void end_streams(struct topic *t)
             http_resume(session_web(t->session), s->connection);
         s->waits = false;
     }
-    t->n_streams = 0;
 }
 
 void topic_close(struct topic *t)
@@ -193,7 +191,7 @@ void topic_link(struct topic *t, struct topic *next)
 
 bool topic_unused(const struct topic *t)
 {
-    return t->n_streams == 0;
+    return LIST_EMPTY(&t->streams);
 }
 
 void topic_keep_alive(struct topic *t)
@@ -412,7 +410,6 @@ err_t stream_open(struct topic *t, struct MHD_Connection *connection, struct str
         return ERR_NOMEM;
     *s = (struct stream){.topic = t, .connection = connection, .fresh = true, .at = t->n_frames};
     LIST_INSERT_HEAD(&t->streams, s, entry);
-    t->n_streams++;
     if (t->job[0] && !t->ended) /* the last call may have failed */
         watch_start(t);
     *ret = s;
@@ -421,10 +418,8 @@ err_t stream_open(struct topic *t, struct MHD_Connection *connection, struct str
 
 void stream_close(struct stream *s)
 {
-    if (s->topic) {
+    if (s->topic)
         LIST_REMOVE(s, entry);
-        s->topic->n_streams--;
-    }
     frame_drop(s->frame);
     free(s);
 }

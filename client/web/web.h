@@ -2,13 +2,14 @@
  *
  *   http.c      the HTTP server: requests, routes, files of the page, cookies
  *   api.c       what a request asks dtd-control for, and its answer as JSON
- *   session.c   one connection to dtd-control for each user who is logged in
+ *   session.c   one connection to dtd-control for each token that is logged in
  *   scrape.c    /metrics for Prometheus
  *   topic.c     what the open pages of a user follow: the overview, or one job
  *
  * A page holds a token that dtd-control made for its user (`dtctl web`). dtd-web has no rights of its own beyond those
  * of its process's user, and gives these up on each connection: it logs in with the page's token before any other
- * call. All pages of a user share his connection, and what several of them follow is requested once. */
+ * call. Pages with the same token share
+ * its connection, and what several of them follow is requested once. */
 #ifndef DTD_CLIENT_WEB_WEB_H
 #define DTD_CLIENT_WEB_WEB_H
 

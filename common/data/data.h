@@ -131,7 +131,7 @@ struct data_prepare {
     void (*progress)(int64_t done_bytes, int64_t total_bytes, void *arg); /* may be NULL */
     /* Called with a sentence where the run continues an interrupted one, or begins anew although there is one; may be
      * NULL. */
-    void (*say)(const char *sentence, void *arg);
+    void (*report)(const char *sentence, void *arg);
     void (*warn)(const char *text, void *arg); /* before a set is written that will hardly fit; may be NULL */
     void *arg;
     const volatile sig_atomic_t *stop; /* not 0: end with ERR_CANCELED, so that a later run continues; may be NULL */
@@ -141,7 +141,7 @@ struct data_prepare {
 /* Creates the set atomically, unless it exists already, possibly by another process. A run that was interrupted is
  * continued by the next one with the same inputs. ret_hash: 64 hex digits and a NUL.
  * ERR_NOTFOUND: the sentence names a missing file. ERR_INVALID: the set would be empty, or a file is no text.
- * ERR_CANCELED: `stop`; the sentence tells how to continue. */
+ * ERR_CANCELED: `stop`; the error has the command that continues. */
 NODISCARD err_t data_prepare(const struct data_prepare *p, char ret_hash[65], struct why *why);
 
 /* ---- reading ---- */

@@ -33,7 +33,7 @@
 
 #define PIECE (1 << 20)
 #define SHARD_TOKENS ((int64_t)1 << 30)
-#define SAVE_MS 10000 /* making so much of a set durable takes far less, and nobody minds to do so much again */
+#define SAVE_MS 10000 /* of work are lost at most; a save takes far less */
 #define OTHER_FILES 6 /* the folder, a last shard, the index, vocab, ends of documents, weights */
 
 err_t preparation_fail(struct preparation *x, err_t err)
@@ -692,7 +692,7 @@ static err_t publish(struct preparation *x)
 /* Ids in place take moments, so nothing of them is saved. */
 static err_t open_unfinished(struct preparation *x)
 {
-    struct why said = {0};
+    struct why note = {0};
     if (x->kind == INPUT_TOKENS)
         return cache_temp_new(x->cache, x->unfinished.dir, sizeof(x->unfinished.dir), x->why);
     const char **paths = calloc((size_t)x->n_sources, sizeof(*paths));
@@ -701,10 +701,10 @@ static err_t open_unfinished(struct preparation *x)
     for (int i = 0; i < x->n_sources; i++)
         paths[i] = x->sources[i].input.path;
     const struct unfinished_inputs in = {x->index.hash, &x->name, paths, x->n_sources, shard_cap(x)};
-    err_t err = unfinished_open(x->cache, &in, &x->unfinished, &said, x->why);
+    err_t err = unfinished_open(x->cache, &in, &x->unfinished, &note, x->why);
     free(paths);
-    if (!err && said.text[0] && x->p->say)
-        x->p->say(said.text, x->p->arg);
+    if (!err && note.text[0] && x->p->report)
+        x->p->report(note.text, x->p->arg);
     x->saved_ms = clock_mono_ms();
     return err;
 }
@@ -790,7 +790,7 @@ static err_t check_request(const struct data_prepare *p, struct why *why)
     return OK;
 }
 
-/* Homes have quotas, which no call tells beforehand. */
+/* No call reports the quota of a home before a write exceeds it. */
 static err_t name_remedy(const struct preparation *x, err_t err)
 {
     struct why text;

@@ -80,8 +80,8 @@ static const char *rule_name(const char *line)
 }
 
 /* Names the first difference between two texts of inputs. */
-static void tell_difference(const struct unfinished_inputs *in, const struct buf *old, const struct buf *new,
-                            struct why *said)
+static void note_difference(const struct unfinished_inputs *in, const struct buf *old, const struct buf *new,
+                            struct why *note)
 {
     const char *a = (const char *)old->data, *a_end = a + old->len;
     const char *b = (const char *)new->data, *b_end = b + new->len;
@@ -91,9 +91,9 @@ static void tell_difference(const struct unfinished_inputs *in, const struct buf
         bool is_file = strncmp(b, "file ", 5) == 0;
         if (a_next - a != b_next - b || memcmp(a, b, (size_t)(b_next - b)) != 0) {
             if (is_file && file < in->n_paths)
-                why_set(said, OK, "starts anew: %s has changed since the run that was interrupted", in->paths[file]);
+                why_set(note, OK, "starts anew: %s has changed since the run that was interrupted", in->paths[file]);
             else
-                why_set(said, OK, "starts anew: the run that was interrupted had another %s", rule_name(b));
+                why_set(note, OK, "starts anew: the run that was interrupted had another %s", rule_name(b));
             return;
         }
         file += is_file;
@@ -102,7 +102,7 @@ static void tell_difference(const struct unfinished_inputs *in, const struct buf
     }
 }
 
-static void compare_other(const struct unfinished_inputs *in, const char *dir, const struct buf *mine, struct why *said)
+static void compare_other(const struct unfinished_inputs *in, const char *dir, const struct buf *mine, struct why *note)
 {
     char path[PATH_MAX];
     struct buf other = {0};
@@ -112,13 +112,13 @@ static void compare_other(const struct unfinished_inputs *in, const char *dir, c
     err = err ? err : file_read_plain(path, INPUTS_MAX_BYTES, &other);
     err = err ? err : buf_append(&other, "", 1); /* strncmp of the last line ends here */
     if (!err && other.len > line && memcmp(other.data, mine->data, line) == 0)
-        tell_difference(in, &other, mine, said);
+        note_difference(in, &other, mine, note);
     buf_fini(&other);
 }
 
 /* The same files, but another content, tokenizer or rule: the user may wonder why nothing continues. */
 static void compare_others(const char *cache, const struct unfinished_inputs *in, const struct buf *mine,
-                           struct why *said)
+                           struct why *note)
 {
     DIR *d = opendir(cache);
     for (struct dirent *e; d && (e = readdir(d));) {
@@ -126,7 +126,7 @@ static void compare_others(const char *cache, const struct unfinished_inputs *in
         bool other = strncmp(e->d_name, CACHE_UNFINISHED, strlen(CACHE_UNFINISHED)) == 0 &&
                      strcmp(e->d_name + strlen(CACHE_UNFINISHED), in->hash) != 0;
         if (other && !cache_join(cache, e->d_name, dir, sizeof(dir), NULL))
-            compare_other(in, dir, mine, said);
+            compare_other(in, dir, mine, note);
     }
     if (d)
         closedir(d);
@@ -134,7 +134,7 @@ static void compare_others(const char *cache, const struct unfinished_inputs *in
 
 /* ---- opening ---- */
 
-static void read_journal(struct unfinished *u, const struct unfinished_inputs *in, struct why *said)
+static void read_journal(struct unfinished *u, const struct unfinished_inputs *in, struct why *note)
 {
     char path[PATH_MAX];
     struct buf text = {0};
@@ -147,7 +147,7 @@ static void read_journal(struct unfinished *u, const struct unfinished_inputs *i
     if (u->saved)
         return;
     journal_fini(j);
-    why_set(said, OK, "starts anew: the journal of the run that was interrupted is damaged, or of another version");
+    why_set(note, OK, "starts anew: the journal of the run that was interrupted is damaged, or of another version");
 }
 
 /* Removes the files that the journal does not describe: they were made after it. */
@@ -170,10 +170,10 @@ static void remove_later(const struct unfinished *u)
 }
 
 static err_t open_folder(const struct unfinished_inputs *in, const struct buf *mine, struct unfinished *u,
-                         struct why *said, struct why *why)
+                         struct why *note, struct why *why)
 {
     char path[PATH_MAX];
-    read_journal(u, in, said);
+    read_journal(u, in, note);
     remove_later(u);
     if (u->saved)
         return OK;
@@ -184,7 +184,7 @@ static err_t open_folder(const struct unfinished_inputs *in, const struct buf *m
 }
 
 /* Sets u->lock, or makes the folder a private one. */
-static err_t claim_folder(const char *cache, const struct unfinished_inputs *in, struct unfinished *u, struct why *said,
+static err_t claim_folder(const char *cache, const struct unfinished_inputs *in, struct unfinished *u, struct why *note,
                           struct why *why)
 {
     int n = snprintf(u->dir, sizeof(u->dir), "%s/%s%s", cache, CACHE_UNFINISHED, in->hash);
@@ -195,26 +195,26 @@ static err_t claim_folder(const char *cache, const struct unfinished_inputs *in,
     u->lock = lock_folder(u->dir);
     if (u->lock >= 0)
         return OK;
-    why_set(said, OK,
+    why_set(note, OK,
             "another process prepares this set, or the file system of the cache has no locks: this run cannot be "
             "continued if it is interrupted");
     return cache_temp_new(cache, u->dir, sizeof(u->dir), why);
 }
 
 err_t unfinished_open(const char *cache, const struct unfinished_inputs *in, struct unfinished *ret,
-                      struct why *ret_said, struct why *why)
+                      struct why *ret_note, struct why *why)
 {
     struct unfinished u = {.lock = -1};
     struct buf mine = {0};
-    ret_said->text[0] = '\0';
+    ret_note->text[0] = '\0';
     err_t err = print_inputs(in, &mine);
-    err = err ? why_set(why, err, "%s", err_text(err)) : claim_folder(cache, in, &u, ret_said, why);
+    err = err ? why_set(why, err, "%s", err_text(err)) : claim_folder(cache, in, &u, ret_note, why);
     if (!err && u.lock >= 0) {
-        err = open_folder(in, &mine, &u, ret_said, why);
+        err = open_folder(in, &mine, &u, ret_note, why);
         if (!err && u.saved)
-            why_set(ret_said, OK, "continues: %d of %d files were done", u.journal.source, in->n_paths);
-        else if (!err && !ret_said->text[0])
-            compare_others(cache, in, &mine, ret_said);
+            why_set(ret_note, OK, "continues: %d of %d files were done", u.journal.source, in->n_paths);
+        else if (!err && !ret_note->text[0])
+            compare_others(cache, in, &mine, ret_note);
     }
     buf_fini(&mine);
     if (err)

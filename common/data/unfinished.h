@@ -24,10 +24,10 @@ struct unfinished_inputs {
     int64_t cap; /* maximum tokens per shard; a journal of another size is not continued */
 };
 
-/* Opens the folder, or creates it. If another process has it, *ret is a private folder. ret_said: what the user should
+/* Opens the folder, or creates it. If another process has it, *ret is a private folder. ret_note: what the user should
  * know; "": nothing. */
 NODISCARD err_t unfinished_open(const char *cache, const struct unfinished_inputs *in, struct unfinished *ret,
-                                struct why *ret_said, struct why *why);
+                                struct why *ret_note, struct why *why);
 /* Makes the journal durable; the files that it describes are. */
 NODISCARD err_t unfinished_save(struct unfinished *u, const struct journal *j, struct why *why);
 /* Removes what does not belong to the set, before the folder gets the set's name. */

@@ -207,7 +207,7 @@ static void restart_ended(struct sv_restart *r, int64_t now)
     r->backoff_ms = longer < BACKOFF_MAX_MS ? longer : BACKOFF_MAX_MS;
 }
 
-/* dtd-web opens its own socket: whoever asks it again after a restart has lost nothing. */
+/* dtd-web opens its own socket, because browsers repeat a request after its restart. */
 void sv_web_start(struct supervisor *s)
 {
     const char *argv[] = {"dtd-web", "--run-dir", s->run, "--config", s->config, NULL};

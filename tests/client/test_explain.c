@@ -16,7 +16,7 @@
 #define PARAMS (4 * LAYER + 2 * 256 * DIM + DIM) /* with embedding, head and the last norm */
 #define TOKENS INT64_C(64)                       /* of a microbatch */
 
-struct told {
+struct explained {
     struct job_spec job;
     struct graph graph;
     struct program programs[8];
@@ -26,7 +26,7 @@ struct told {
     struct why why;
 };
 
-static void programs_init(struct told *f, const char *layout, const char *const *sets, int n_sets)
+static void programs_init(struct explained *f, const char *layout, const char *const *sets, int n_sets)
 {
     memset(f, 0, sizeof(*f));
     const struct explain_layout *l = explain_layout_find(layout);
@@ -41,19 +41,19 @@ static void programs_init(struct told *f, const char *layout, const char *const 
     f->rates = plan_rates_of(&f->job);
 }
 
-static void told_init_with(struct told *f, const char *layout, const char *const *sets, int n_sets)
+static void explained_init_with(struct explained *f, const char *layout, const char *const *sets, int n_sets)
 {
     programs_init(f, layout, sets, n_sets);
     if (explain_init(f->programs, &f->graph, f->n, &f->rates, NULL, &f->x, &f->why))
         fail_msg("%s: %s", layout, f->why.text);
 }
 
-static void told_init(struct told *f, const char *layout)
+static void explained_init(struct explained *f, const char *layout)
 {
-    told_init_with(f, layout, NULL, 0);
+    explained_init_with(f, layout, NULL, 0);
 }
 
-static void told_fini(struct told *f)
+static void explained_fini(struct explained *f)
 {
     explain_fini(&f->x);
     for (int r = 0; r < f->n; r++)
@@ -62,7 +62,7 @@ static void told_fini(struct told *f)
     job_fini(&f->job);
 }
 
-static int64_t moved(const struct told *f, enum op_kind kind, enum explain_kind what, int *ret_n)
+static int64_t moved(const struct explained *f, enum op_kind kind, enum explain_kind what, int *ret_n)
 {
     int64_t sum = 0;
     int n = 0;
@@ -94,10 +94,10 @@ static int64_t held(const struct explain_changes *c, int key, double t)
 TEST(moves_bring_the_bytes_of_the_forecast)
 {
     for (int i = 0; i < n_explain_layouts; i++) {
-        struct told f;
+        struct explained f;
         struct forecast plan;
         int64_t bytes[FORECAST_AXES] = {0};
-        told_init(&f, explain_layouts[i].name);
+        explained_init(&f, explain_layouts[i].name);
         assert_ok(plan_forecast(f.programs, f.n, &f.rates, &plan, &f.why));
         for (int k = 0; k < f.x.n_moves; k++) {
             unsigned axes = 0;
@@ -112,30 +112,30 @@ TEST(moves_bring_the_bytes_of_the_forecast)
                          a, (long long)plan.bytes[a]);
         assert_true(f.x.seconds == plan.seconds);
         forecast_fini(&plan);
-        told_fini(&f);
+        explained_fini(&f);
     }
 }
 
 TEST(moves_bring_what_arithmetic_says)
 {
-    struct told f;
+    struct explained f;
     int n;
-    told_init(&f, "ddp");
+    explained_init(&f, "ddp");
     /* An all-reduce of N elements brings 2 N (n - 1) / n to each of n ranks. */
     assert_int_equal(moved(&f, OP_ALL_REDUCE, EXPLAIN_GRAD, &n), 2 * 3 * PARAMS * 4);
     assert_int_equal(n, 6); /* a unit each */
-    told_fini(&f);
-    told_init(&f, "1f1b");
+    explained_fini(&f);
+    explained_init(&f, "1f1b");
     /* 8 microbatches over 3 boundaries, there and back */
     assert_int_equal(moved(&f, OP_RECV, EXPLAIN_ACT, &n), 2 * 3 * 8 * TOKENS * DIM * 4);
     assert_int_equal(n, 2 * 3 * 8);
-    told_fini(&f);
-    told_init(&f, "zero3");
+    explained_fini(&f);
+    explained_init(&f, "zero3");
     /* Each rank reduces two microbatches, and sends the other three ranks their pieces. */
     assert_int_equal(moved(&f, OP_UNIT_SCATTER, EXPLAIN_GRAD, &n), 2 * 3 * PARAMS * 4);
     assert_int_equal(n, 2 * 6);
-    told_fini(&f);
-    told_init(&f, "ring");
+    explained_fini(&f);
+    explained_init(&f, "ring");
     /* In 4 layers and 8 microbatches on 4 ranks keys and values make 3 hops, forward and again backward, and their
      * gradients 4, back to their rank. A hop brings a quarter of the tokens to each rank: 256 columns of each. */
     int kv = 0, grads = 0;
@@ -149,17 +149,17 @@ TEST(moves_bring_what_arithmetic_says)
     }
     assert_int_equal(kv, 8 * 4 * (3 + 3));
     assert_int_equal(grads, 8 * 4 * 4);
-    told_fini(&f);
-    told_init(&f, "tensor-whole");
+    explained_fini(&f);
+    explained_init(&f, "tensor-whole");
     /* One sum of all tokens for attention and one for the feed-forward in each layer, forward and backward, and one
      * for the embedding's rows and one behind the head: 8 microbatches, two ranks. */
     moved(&f, OP_ALL_REDUCE, EXPLAIN_ACT, &n);
     assert_int_equal(n, 8 * (2 * 2 * 4 + 2));
-    told_fini(&f);
+    explained_fini(&f);
 }
 
 /* The forward or backward of a microbatch on a rank. */
-static const struct forecast_box *span_of(const struct told *f, int rank, enum action_kind kind, int micro)
+static const struct forecast_box *span_of(const struct explained *f, int rank, enum action_kind kind, int micro)
 {
     const struct forecast_rank *r = &f->x.did->ranks[rank];
     for (int i = 0; i < r->n; i++)
@@ -173,9 +173,9 @@ static const struct forecast_box *span_of(const struct told *f, int rank, enum a
  * its bytes on the link. */
 static void check_messages(const char *layout)
 {
-    struct told f;
+    struct explained f;
     int n = 0;
-    told_init(&f, layout);
+    explained_init(&f, layout);
     for (int i = 0; i < f.x.n_moves; i++) {
         const struct explain_move *m = &f.x.moves[i];
         const enum action_kind kind = m->gradient ? ACT_BACKWARD : ACT_FORWARD;
@@ -189,7 +189,7 @@ static void check_messages(const char *layout)
         assert_true(span_of(&f, m->ranks[1], kind, m->micro)->start >= m->end - 1e-12);
     }
     assert_int_equal(n, 2 * 3 * 8);
-    told_fini(&f);
+    explained_fini(&f);
 }
 
 TEST(messages_have_what_their_rank_computed)
@@ -203,14 +203,14 @@ TEST(every_move_has_words)
 {
     char entry[64];
     for (int i = 0; i < n_explain_layouts; i++) {
-        struct told f;
-        told_init(&f, explain_layouts[i].name);
+        struct explained f;
+        explained_init(&f, explain_layouts[i].name);
         for (int k = 0; k < f.x.n_moves; k++) {
             snprintf(entry, sizeof(entry), "\n  %s: (m, w)", op_name(f.x.moves[k].kind));
             if (!strstr(explain_template, entry))
                 fail_msg("explain.js has no words for %s", op_name(f.x.moves[k].kind));
         }
-        told_fini(&f);
+        explained_fini(&f);
     }
     for (int a = 0; a < ACT_COUNT; a++) {
         snprintf(entry, sizeof(entry), "\n  %s: ['", action_name((enum action_kind)a));
@@ -228,7 +228,7 @@ static int64_t instance_start(const struct program *p, const struct explain_life
 }
 
 /* No two buffers share bytes while both are live, and the highest byte is the plan's last. */
-static void check_space(const struct told *f, const char *layout, int rank, enum buffer_space space)
+static void check_space(const struct explained *f, const char *layout, int rank, enum buffer_space space)
 {
     const struct program *p = &f->programs[rank];
     const struct explain_rank *r = &f->x.ranks[rank];
@@ -253,7 +253,7 @@ static void check_space(const struct told *f, const char *layout, int rank, enum
                  (long long)top, (long long)p->space_bytes[space]);
 }
 
-static void check_memory(const struct told *f, const char *layout)
+static void check_memory(const struct explained *f, const char *layout)
 {
     for (int r = 0; r < f->n; r++) {
         struct plan_memory plan;
@@ -274,10 +274,10 @@ static void check_memory(const struct told *f, const char *layout)
 TEST(memory_is_that_of_the_plan)
 {
     for (int i = 0; i < n_explain_layouts; i++) {
-        struct told f;
-        told_init(&f, explain_layouts[i].name);
+        struct explained f;
+        explained_init(&f, explain_layouts[i].name);
         check_memory(&f, explain_layouts[i].name);
-        told_fini(&f);
+        explained_fini(&f);
     }
 }
 
@@ -301,21 +301,21 @@ TEST(memory_is_that_of_the_plan_with_other_keys)
         {"ring", {"model.window=20"}},
     };
     for (size_t i = 0; i < sizeof(jobs) / sizeof(jobs[0]); i++) {
-        struct told f;
+        struct explained f;
         int n = 0;
         while (n < 3 && jobs[i].set[n])
             n++;
-        told_init_with(&f, jobs[i].layout, jobs[i].set, n);
+        explained_init_with(&f, jobs[i].layout, jobs[i].set, n);
         check_memory(&f, jobs[i].set[0]);
-        told_fini(&f);
+        explained_fini(&f);
     }
 }
 
 /* Parameters, gradients and two moments in float32; all are there when the last backward begins its first layer. */
 TEST(data_parallel_ranks_peak_at_all_that_is_reserved)
 {
-    struct told f;
-    told_init(&f, "ddp");
+    struct explained f;
+    explained_init(&f, "ddp");
     int64_t sum = 0;
     for (int s = 0; s < SPACE_COUNT; s++)
         sum += f.x.ranks[0].reserved[s];
@@ -323,7 +323,7 @@ TEST(data_parallel_ranks_peak_at_all_that_is_reserved)
     assert_int_equal(held(&f.x.ranks[0].memory, EXPLAIN_PARAM, 0), PARAMS * 4);
     assert_int_equal(held(&f.x.ranks[0].memory, EXPLAIN_OPT, 0), PARAMS * 8);
     assert_int_equal(held(&f.x.ranks[0].memory, EXPLAIN_GRAD, 0), 0);
-    told_fini(&f);
+    explained_fini(&f);
 }
 
 /* ---- pieces ---- */
@@ -331,9 +331,9 @@ TEST(data_parallel_ranks_peak_at_all_that_is_reserved)
 /* A rank has a layer's parameters whole when their all-gather ends, and not before. */
 TEST(gathered_parameters_are_there_from_the_gather_on)
 {
-    struct told f;
+    struct explained f;
     int gathers = 0;
-    told_init(&f, "zero3");
+    explained_init(&f, "zero3");
     for (int i = 0; i < f.x.n_moves; i++) {
         const struct explain_move *m = &f.x.moves[i];
         const int key = m->unit * EXPLAIN_PARTS + EXPLAIN_WHOLE;
@@ -353,15 +353,15 @@ TEST(gathered_parameters_are_there_from_the_gather_on)
     /* two moments of a quarter; the space has room for the largest piece of any rank */
     const int64_t moments = held(&f.x.ranks[0].memory, EXPLAIN_OPT, 0);
     assert_true(moments >= PARAMS * 2 && moments < PARAMS * 2 * 1.005);
-    told_fini(&f);
+    explained_fini(&f);
 }
 
 /* After the reduce-scatter a rank of ZeRO 2 has its piece of the sum, and the gradients of the whole layer are gone. */
 TEST(summed_gradients_are_pieces)
 {
-    struct told f;
+    struct explained f;
     int scatters = 0;
-    told_init(&f, "zero2");
+    explained_init(&f, "zero2");
     for (int i = 0; i < f.x.n_moves; i++) {
         const struct explain_move *m = &f.x.moves[i];
         if (m->kind != OP_UNIT_SCATTER || m->unit < 1 || m->unit > 4)
@@ -377,7 +377,7 @@ TEST(summed_gradients_are_pieces)
         assert_int_equal(sums, LAYER * 4);
     }
     assert_int_equal(scatters, 2 * 4);
-    told_fini(&f);
+    explained_fini(&f);
 }
 
 /* ---- the measured step ---- */
@@ -385,10 +385,10 @@ TEST(summed_gradients_are_pieces)
 /* A measured step that took twice the forecast's time everywhere. */
 TEST(a_measured_step_moves_everything)
 {
-    struct told f;
+    struct explained f;
     struct forecast twice;
     struct explain x;
-    told_init(&f, "zero2");
+    explained_init(&f, "zero2");
     assert_ok(plan_forecast(f.programs, f.n, &f.rates, &twice, &f.why));
     for (int r = 0; r < twice.n; r++)
         for (int i = 0; i < twice.ranks[r].n; i++) {
@@ -408,7 +408,7 @@ TEST(a_measured_step_moves_everything)
     assert_int_equal(x.ranks[0].peak, f.x.ranks[0].peak);
     explain_fini(&x);
     forecast_fini(&twice);
-    told_fini(&f);
+    explained_fini(&f);
 }
 
 /* ---- files ---- */
@@ -435,9 +435,9 @@ static int64_t last_of(json_t *flat, int kind)
 /* Each rank of ZeRO 3 has a quarter, and together they have every element once. */
 TEST(the_json_has_what_ranks_own)
 {
-    struct told f;
+    struct explained f;
     int64_t own = 0;
-    told_init(&f, "zero3");
+    explained_init(&f, "zero3");
     json_t *data = explain_json(&f.x, "zero3", "about"), *rank;
     size_t r;
     assert_non_null(data);
@@ -456,7 +456,7 @@ TEST(the_json_has_what_ranks_own)
             wire += f.x.moves[i].in[k];
     assert_int_equal(sum_of_moves(data), wire);
     json_decref(data);
-    told_fini(&f);
+    explained_fini(&f);
 }
 
 static char *file_text(const char *path)
@@ -473,11 +473,11 @@ static char *file_text(const char *path)
 /* The page loads nothing, and no name ends the element that holds the data. */
 TEST(the_page_is_complete_in_itself)
 {
-    struct told f;
+    struct explained f;
     char page[PATH_MAX], picture[PATH_MAX];
     snprintf(page, sizeof(page), "%s/page.html", test_tmpdir());
     snprintf(picture, sizeof(picture), "%s/page.svg", test_tmpdir());
-    told_init(&f, "1f1b");
+    explained_init(&f, "1f1b");
     assert_ok(explain_page_write(&f.x, "</script><b>", "", page, &f.why));
     char *text = file_text(page);
     assert_non_null(strstr(text, "default-src 'none'"));
@@ -493,5 +493,5 @@ TEST(the_page_is_complete_in_itself)
     assert_non_null(strstr(text, "</svg>"));
     free(text);
     assert_int_equal(explain_page_write(&f.x, "x", "", "absent/page.html", &f.why), ERR_NOTFOUND);
-    told_fini(&f);
+    explained_fini(&f);
 }

@@ -23,6 +23,8 @@ check("default-src 'self'" in headers["Content-Security-Policy"], "with a conten
 check(page.ask("GET", "/api/events")[0] == 401, "the API is not")
 check(page.login("0-1900000000-" + "0" * 64)[0] == 403, "a token that nobody made is refused")
 check(page.login("x" * 5000)[0] in (403, 413), "a token that is too long is refused")
+refused = [page.login(f"{i}-1900000000-" + "0" * 64)[0] for i in range(300)]
+check(set(refused) == {403}, "and 300 of them leave room for others")
 status, who = page.login(token)
 check(status == 200 and who["uid"] == os.getuid(), "the token of `dtctl web` logs in")
 

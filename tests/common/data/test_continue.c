@@ -81,7 +81,7 @@ static void make_lines(char *files[FILES])
 
 /* ---- runs ---- */
 
-static char said[1024];
+static char reported[1024];
 
 struct run {
     double kill_at; /* part of all bytes; above 1: never */
@@ -102,18 +102,18 @@ static void on_progress(int64_t done, int64_t total, void *arg)
         stop = 1;
 }
 
-static void on_say(const char *sentence, void *arg)
+static void on_report(const char *sentence, void *arg)
 {
     (void)arg;
-    snprintf(said, sizeof(said), "%s", sentence);
+    snprintf(reported, sizeof(reported), "%s", sentence);
 }
 
 static err_t prepare(struct data_prepare p, struct run *run, char ret_hash[65], struct why *why)
 {
-    said[0] = '\0';
+    reported[0] = '\0';
     stop = 0;
     p.progress = on_progress;
-    p.say = on_say;
+    p.report = on_report;
     p.arg = run;
     p.stop = &stop;
     p.save_ms = -1;
@@ -179,7 +179,7 @@ static bool killed_twice(struct data_prepare p, double first, double second)
     kill_at(p, second);
     if (prepare(p, &whole, hash, &why))
         fail_msg("%s", why.text);
-    bool continued = strstr(said, "continues: ") != NULL;
+    bool continued = strstr(reported, "continues: ") != NULL;
     assert_string_equal(hash, expected);
     check_equal(cache, other, hash);
     return continued;
@@ -282,20 +282,20 @@ TEST(an_interrupted_run_says_how_to_continue)
     assert_non_null(strstr(why.text, "run the same command again to continue"));
     assert_int_equal(file_count(cache, CACHE_UNFINISHED), 1);
     assert_ok(prepare(p, &whole, hash, &why));
-    assert_string_equal(said, "continues: 5 of 7 files were done");
+    assert_string_equal(reported, "continues: 5 of 7 files were done");
     assert_int_equal(file_count(cache, CACHE_UNFINISHED), 0);
     assert_ok(prepare(p, &whole, hash, &why));
-    assert_string_equal(said, "");
+    assert_string_equal(reported, "");
 }
 
-/* Ends a run, changes something, and compares what the next one says. */
+/* Ends a run, changes something, and compares what the next one reports. */
 static void check_anew(struct data_prepare p, const char *expected)
 {
     struct run whole = {2, 0};
     struct why why = {0};
     char hash[65];
     assert_ok(prepare(p, &whole, hash, &why));
-    assert_string_equal(said, expected);
+    assert_string_equal(reported, expected);
 }
 
 TEST(other_inputs_begin_anew)
@@ -345,7 +345,7 @@ TEST(a_damaged_journal_is_not_continued)
     buf_fini(&text);
 }
 
-/* A shard that is shorter than the journal says is never published. */
+/* A shard that is shorter than in the journal is never published. */
 TEST(a_shard_that_lost_its_end_is_refused_once)
 {
     char *files[FILES], hash[65], *cache = file_path("cache");
