@@ -123,12 +123,10 @@ static void curve_halve(struct curve *c)
     c->per_row *= 2;
 }
 
-/* A step that comes again takes the place of the rows from there on: the job was rolled back. */
+/* The rows have ascending steps: dtd-control leaves out the rows of steps that ran again. */
 static void curve_add(struct curve *c, const struct metric *m)
 {
     const struct row row = {*m, m->loss, m->loss, m->step_s, !isfinite(m->loss), 1};
-    while (c->n && c->rows[c->n - 1].last.step >= m->step)
-        c->n--;
     if (c->n && c->rows[c->n - 1].merged < c->per_row) {
         row_merge(&c->rows[c->n - 1], &row);
         return;
