@@ -24,6 +24,9 @@ kill -9 "$(worker_pid "$long" 1)"
 back() { status "$long" | jq -e '.restarts == 1 and .state == "running" and .incident[0].recover_ms != null'; }
 wait_for 60 "the recovery" back
 dtctl why "$long" -o json | check why
+has_window() { dtctl metrics "$long" --ranks -o json | jq -e 'length > 0'; }
+wait_for 60 "a window of usage" has_window
+dtctl metrics "$long" --ranks -o json | check usage
 dtctl status "$long" -o json | check status
 dtctl cancel "$long" -o json | check status
 dtctl store open -n one -o json | check "store open"

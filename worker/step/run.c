@@ -93,9 +93,12 @@ static uint64_t ticket_of_waits(const struct run *r, const struct op *op)
     return last;
 }
 
-/* Two readings of the clock cost some 50 ns, the smallest communication some 10 us. */
-static err_t run_comm_now(const struct run *r, const struct op *op, run_op_fn fn, struct op_span *span)
+/* Counts the time of communication, where it is complete when the op returns. Two readings of the clock cost some
+ * 50 ns, the smallest communication some 10 us. */
+static err_t run_counted(const struct run *r, const struct op *op, run_op_fn fn, struct op_span *span)
 {
+    if (!run_comm_ops[op->kind] || !r->engine->config.dev->ops->host_memory)
+        return run_op_now(r, op, fn, span);
     const int64_t start = clock_mono_ns();
     err_t err = run_op_now(r, op, fn, span);
     r->engine->spent.comm_ns += clock_mono_ns() - start;
@@ -136,8 +139,7 @@ static err_t run_op(const struct run *r, const struct op *op)
     if (r->engine->comm_thread)
         return run_beside(r, op, fn);
     err_t err = run_waits(r, op);
-    const bool timed = run_comm_ops[op->kind] && r->engine->config.dev->ops->host_memory;
-    err = err ? err : (timed ? run_comm_now : run_op_now)(r, op, fn, span_of(r, op));
+    err = err ? err : run_counted(r, op, fn, span_of(r, op));
     return err ? err : run_record(r, op);
 }
 

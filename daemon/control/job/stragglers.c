@@ -6,8 +6,7 @@
 #define SLOW 1.10      /* above what ranks of equal work differ by chance */
 #define SLOW_ENDS 1.05 /* lower, so that a rank near the limit does not come and go */
 #define WINDOWS 3      /* one slow step, or a window with it, is no pattern */
-#define LEAST_MS 30000
-#define LEAST_STEPS 20
+#define LEAST_MS 30000 /* on a node with too few cores, ranks differ by chance for some windows */
 
 void stragglers_fini(struct stragglers *s)
 {
@@ -56,14 +55,8 @@ static int sort_ranks(const struct usage_sample *w, struct peer_time *ret)
 
 /* ---- ranks ---- */
 
-static double steps_in(const struct usage_sample *w, int rank)
-{
-    const double step_s = *usage_at(w, USAGE_step_s, rank);
-    return step_s > 0 ? (double)w->window_ms * 1e-3 / step_s : 0;
-}
-
 /* True: it has become a straggler, or is none any more. */
-static bool rank_add(struct straggler_rank *k, const struct usage_sample *w, int rank, double ratio)
+static bool rank_add(struct straggler_rank *k, const struct usage_sample *w, double ratio)
 {
     const bool was = k->named;
     k->ratio = ratio;
@@ -74,8 +67,7 @@ static bool rank_add(struct straggler_rank *k, const struct usage_sample *w, int
     if (k->windows++ == 0)
         k->since_ms = w->wall_ms - w->window_ms;
     k->ms += w->window_ms;
-    k->steps += steps_in(w, rank);
-    k->named = was || (k->windows >= WINDOWS && (k->ms >= LEAST_MS || k->steps >= LEAST_STEPS));
+    k->named = was || (k->windows >= WINDOWS && k->ms >= LEAST_MS);
     return k->named != was;
 }
 
@@ -97,7 +89,7 @@ err_t stragglers_add(struct stragglers *s, const struct usage_sample *window, bo
             end++;
         const double median = sorted[first + (end - first - 1) / 2].compute_s;
         for (int i = first; i < end; i++)
-            changed |= rank_add(&s->rank[sorted[i].rank], window, sorted[i].rank, sorted[i].compute_s / median);
+            changed |= rank_add(&s->rank[sorted[i].rank], window, sorted[i].compute_s / median);
     }
     free(sorted);
     *ret_changed = changed;

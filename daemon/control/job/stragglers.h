@@ -16,7 +16,6 @@ struct straggler_rank {
     int windows;      /* in a row, in which it was slow */
     int64_t since_ms; /* beginning of the first of them */
     int64_t ms;       /* their sum */
-    double steps;     /* in them */
     double ratio;     /* in the newest */
     bool named;
 };
@@ -29,8 +28,8 @@ struct stragglers {
 
 void stragglers_fini(struct stragglers *s);
 /* Takes the next window. A rank is compared with the ranks whose plans have the same work. It is a straggler after
- * three windows in a row of more than 1.10 times the median of them, which took 30 s or 20 steps, until a window of
- * less than 1.05 times. A window without numbers of it changes nothing. The median of an even number of ranks is the
+ * three windows in a row of more than 1.10 times the median of them, which together took at least 30 s, until a window
+ * of less than 1.05 times. A window without numbers of it changes nothing. The median of an even number of ranks is the
  * smaller of both middles, so that the slower of two ranks can be found. True: a rank has become a straggler, or is
  * none any more. */
 NODISCARD err_t stragglers_add(struct stragglers *s, const struct usage_sample *window, bool *ret_changed);

@@ -21,7 +21,6 @@
 #define IO_USAGE_SEND (1u << 20) /* at once; a command has at most 2 MiB */
 #define HISTORY_MS 60000         /* a shared file system that is slow */
 #define IO_USAGE_MS 1000         /* one write per second to a file on a shared file system */
-#define STRAGGLERS_MAX 16        /* that are named in a status; more are no stragglers, but a slow job */
 
 /* ---- reports ---- */
 
@@ -63,14 +62,14 @@ static err_t name_nodes(const struct job *j, struct usage_sample *s)
 static void find_stragglers(struct job *j, const struct usage_sample *s)
 {
     bool changed = false;
-    struct straggler list[STRAGGLERS_MAX];
+    struct straggler list[JOB_STRAGGLERS_MAX];
     if (stragglers_add(&j->stragglers, s, &changed))
         log_warn("stragglers not found job=%" PRIu64 " error=%s", j->id, err_text(ERR_NOMEM));
     if (!changed)
         return;
-    int n = stragglers_list(&j->stragglers, list, STRAGGLERS_MAX);
+    int n = stragglers_list(&j->stragglers, list, JOB_STRAGGLERS_MAX);
     log_info("stragglers changed job=%" PRIu64 " epoch=%" PRIu64 " n=%d", j->id, j->epoch, n);
-    for (int i = 0; i < n && i < STRAGGLERS_MAX; i++)
+    for (int i = 0; i < n && i < JOB_STRAGGLERS_MAX; i++)
         log_info("straggler job=%" PRIu64 " rank=%d node=%s ratio=%.2f", j->id, list[i].rank, s->node[list[i].rank],
                  list[i].ratio);
     j->dirty = true;
