@@ -117,6 +117,29 @@ TEST(a_gpu_without_a_sample_has_no_compute_time)
     usage_meter_fini(&m);
 }
 
+/* The driver is asked on another thread, so its first answer comes some time after the start. */
+TEST(the_driver_is_asked_for_the_gpu)
+{
+    struct usage_gpu *g = usage_gpu_start("GPU-fake-1");
+    struct usage u = usage_none;
+    assert_non_null(g);
+    for (int i = 0; i < 500 && isnan(u.gpu_util); i++) {
+        usleep(10000);
+        usage_gpu_fill(g, &u);
+    }
+    assert_near(0.73, u.gpu_util);
+    assert_near(21474836480.0, u.gpu_bytes);
+    assert_near(41, u.gpu_celsius);
+    assert_near(98.765, u.gpu_watts);
+    usage_gpu_stop(g);
+    u = usage_none;
+    g = usage_gpu_start("GPU-fake-99"); /* there is no such GPU */
+    usleep(100000);
+    usage_gpu_fill(g, &u);
+    assert_true(isnan(u.gpu_util) && isnan(u.gpu_bytes) && isnan(u.gpu_celsius) && isnan(u.gpu_watts));
+    usage_gpu_stop(g);
+}
+
 TEST(a_large_job_has_longer_windows)
 {
     struct dev dev;
