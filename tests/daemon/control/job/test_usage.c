@@ -102,6 +102,11 @@ TEST(a_new_epoch_begins_a_new_window)
     assert_int_equal(1, add(&w, 3, 1, 0, report_of(40, 20, 0.1, 0.06), &s));
     assert_int_equal(3, s.epoch);
     usage_sample_fini(&s);
+    assert_int_equal(0, add(&w, 3, 2, 0, report_of(40, 20, 0.1, 0.06), &s));
+    assert_int_equal(0, add(&w, 4, 2, 1, report_of(40, 20, 0.1, 0.06), &s)); /* as many ranks as before */
+    assert_int_equal(2, add(&w, 4, 2, 0, report_of(40, 20, 0.1, 0.08), &s));
+    assert_near(0.08, *usage_at(&s, USAGE_compute_s, 0));
+    usage_sample_fini(&s);
     usage_windows_fini(&w);
 }
 
