@@ -361,7 +361,7 @@ static bool slow_detection(const struct report *r, char text[ADVICE_TEXT])
     if (!r->has_spec || !(each > DETECTION_MS))
         return false;
     snprintf(text, ADVICE_TEXT,
-             "A failure was detected %.0f s after the last step, on average. run.hang_seconds (%" PRId64
+             "A failure was decided on %.0f s after it, or after the last step, on average. run.hang_seconds (%" PRId64
              " now) is the time limit for a step that hangs; set it to a few times the longest step.",
              each * 1e-3, r->spec.run.hang_seconds);
     return true;

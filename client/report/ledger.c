@@ -3,7 +3,8 @@
  * whatever the clocks of the nodes say; times that go backwards make pieces of length zero.
  *
  * Only the newest row of a step is known. The rows of lost steps are gone, so the time between the last row of an epoch
- * and its incident is that of the lost steps. It is at most one step longer than they took; what exceeds that is
+ * and the failure is theirs, with the step that the failure broke off. Where control does not know when the failure
+ * was, because it was not there itself, lost steps have at most twice the time of as many median steps; the rest is
  * detection. */
 #include "client/report/ledger.h"
 
@@ -137,7 +138,7 @@ static void spend_failure(struct sweep *s, const struct span *p, int64_t workers
     const struct incident *in = p->last;
     const int64_t lost = in->lost_steps > 0 ? in->lost_steps : 0;
     const int64_t failed = in->wall_ms - duration(in->detect_ms);
-    const int64_t most = s->at + (lost + 1) * s->step_ms;
+    const int64_t most = in->detect_ms > 0 ? failed : s->at + 2 * (lost + 1) * s->step_ms;
     spend(s, failed < most ? failed : most, workers, LEDGER_RECOMPUTED);
     spend(s, in->wall_ms, workers, LEDGER_DETECTION);
 }

@@ -14,7 +14,7 @@
     X(SKIPPED, "skipped", "Skipped steps", "steps whose loss or norm was not finite and which updated nothing") \
     X(STARTING, "starting", "Starting", "from the slots to the first step")                                     \
     X(STALL, "checkpoint_stall", "Checkpoint stall", "training waits for a checkpoint")                         \
-    X(DETECTION, "detection", "Detection", "from the last step before a failure to the decision")               \
+    X(DETECTION, "detection", "Detection", "from a failure, or the last report before it, to the decision")     \
     X(RESTART, "restart", "Restart", "from that decision to the next step")                                     \
     X(ENDING, "ending", "Ending", "from the last step to the end of the job")                                   \
     X(OTHER, "other", "Between steps", "reports, and a step that is not complete yet")

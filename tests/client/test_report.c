@@ -375,7 +375,7 @@ static void incident_add(struct sample *s, uint64_t epoch, int step, const char 
     in->epoch = epoch;
     in->seen = seen;
     in->decided = "new epoch";
-    in->detect_ms = 1;
+    in->detect_ms = (double)detect_ms;
     in->recover_ms = 1000;
     in->lost_steps = 0;
     delay(s, step, detect_ms + 2000);
@@ -513,7 +513,7 @@ static const struct {
     {"no_checkpoint", make_no_checkpoint, "checkpoint.every; it is 100 now"},
     {"interval", make_interval, "A checkpoint stalls training for 8 s"},
     {"stalls", make_stalls, "7 % of the time"},
-    {"slow_detection", make_slow_detection, "89 s after the last step"},
+    {"slow_detection", make_slow_detection, "decided on 90 s after it"},
     {"same_failure", make_same_failure, "2 incidents begin alike"},
     {"slow_start", make_slow_start, "opening data and device: 80 s"},
     {"fewer_workers", make_fewer_workers,
