@@ -7,17 +7,25 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct report_args {
     struct global *global;
     const char *job, *to;
     bool pdf;
+    int64_t wait_s; /* for the end of the job */
 };
 
 static const struct argp_option options[] = {
-    {"to", 't', "FILE", 0, "File to write: FILE.html or FILE.pdf. Default: job-JOB.html in this folder", 0}, {0}};
+    {"to", 't', "FILE", 0,
+     "File to write: FILE.html or FILE.pdf; or a folder, for job-JOB.html in it. Default: the current folder", 0},
+    {"wait", 'w', "SECONDS", 0, "Wait up to so many seconds until the job has ended", 0},
+    {0}};
+
+#define WAIT_MAX_S (366 * 86400) /* a year: longer than any job */
 
 static bool ends_in(const char *text, const char *end)
 {
@@ -32,8 +40,10 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case 't':
         a->to = arg;
         a->pdf = ends_in(arg, ".pdf");
-        if (!a->pdf && !ends_in(arg, ".html"))
-            argp_error(state, "--to %s: the name must end in .html or .pdf", arg);
+        return 0;
+    case 'w':
+        if (!arg_number(arg, WAIT_MAX_S, &a->wait_s))
+            argp_error(state, "--wait %s: expected a number of seconds", arg);
         return 0;
     default:
         return parse_job(key, arg, state, a->global, &a->job);
@@ -109,7 +119,55 @@ static err_t gather_call(struct client *c, void *arg, struct why *why)
     return err ? err : client_checkpoints(c, g->id, &g->checkpoint, &g->n_checkpoints, why);
 }
 
+#define WAIT_POLL_US 200000
+
+/* ERR_TIMEOUT: it has not ended. */
+static err_t wait_for_end(const struct report_args *a, struct why *why)
+{
+    const int64_t until = clock_wall_ms() + a->wait_s * 1000;
+    for (;;) {
+        struct client_job job;
+        err_t err = client_job_by_id(a->global, a->job, &job, why);
+        if (err)
+            return err;
+        const bool ended = client_job_ended(&job);
+        client_job_fini(&job);
+        if (ended)
+            return OK;
+        if (clock_wall_ms() >= until)
+            return why_set(why, ERR_TIMEOUT, "job %s has not ended within %lld s; there is no report of it", a->job,
+                           (long long)a->wait_s);
+        usleep(WAIT_POLL_US);
+    }
+}
+
 /* ---- the file ---- */
+
+static err_t folder_make(const char *folder, struct why *why)
+{
+    if (file_make_dirs(folder, 0777))
+        return why_set(why, err_from_errno(errno), "--to %s: %s. Name a file that ends in .html or .pdf, or a folder",
+                       folder, strerror(errno));
+    return OK;
+}
+
+/* Where the report goes: --to, or the file job-JOB.html in the folder that --to names. An absent folder is made, since
+ * nobody is there when run.report finds it missing. */
+static err_t path_choose(const struct report_args *a, char ret[PATH_MAX], struct why *why)
+{
+    const char *to = a->to ? a->to : ".";
+    const bool file = a->to && (a->pdf || ends_in(a->to, ".html"));
+    const int n = file ? snprintf(ret, PATH_MAX, "%s", to) : snprintf(ret, PATH_MAX, "%s/job-%s.html", to, a->job);
+    if (n >= PATH_MAX)
+        return why_set(why, ERR_LIMIT, "--to %s: the path is too long", to);
+    char *slash = strrchr(ret, '/');
+    if (!slash || slash == ret)
+        return OK;
+    *slash = 0;
+    err_t err = folder_make(ret, why);
+    *slash = '/';
+    return err;
+}
 
 static err_t report_write(const struct report_args *a, const struct report *r, const char *path, struct why *why)
 {
@@ -156,12 +214,12 @@ static int report_run(const struct report_args *a, struct gathered *g)
                                     .n_checkpoints = g->n_checkpoints,
                                     .cluster = g->cluster,
                                     .now_ms = clock_wall_ms()};
-    snprintf(path, sizeof(path), "job-%s.html", g->id);
-    err_t err = report_init(&in, &r, &why);
+    err_t err = path_choose(a, path, &why);
+    err = err ? err : report_init(&in, &r, &why);
     if (err)
         return command_fail(err, &why);
-    err = report_write(a, &r, a->to ? a->to : path, &why);
-    const int code = err ? command_fail(err, &why) : result_print(a, &r, a->to ? a->to : path);
+    err = report_write(a, &r, path, &why);
+    const int code = err ? command_fail(err, &why) : result_print(a, &r, path);
     report_fini(&r);
     return code;
 }
@@ -189,7 +247,8 @@ int cmd_report(struct global *g, int argc, char **argv)
     if (err)
         return command_fail(err, &why);
     struct gathered gathered = {.id = args.job};
-    err = follow_call(g, gather_call, &gathered, &why);
+    err = args.wait_s ? wait_for_end(&args, &why) : OK;
+    err = err ? err : follow_call(g, gather_call, &gathered, &why);
     const int code = err ? command_fail(err, &why) : report_run(&args, &gathered);
     gathered_fini(&gathered);
     return code;

@@ -132,6 +132,7 @@ static err_t resolve_typed_paths(struct job_spec *job, const char *const *sets, 
         {"run.algorithms", &job->run.algorithms, &none},
         {"run.tensorboard", &job->run.tensorboard, &one},
         {"run.wandb", &job->run.wandb, &one},
+        {"run.report", &job->run.report, &one},
     };
     char cwd[PATH_MAX];
     err_t err = OK;

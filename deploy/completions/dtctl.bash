@@ -44,7 +44,7 @@ _dtctl() {
   metrics) options="--follow --from --to --dir" ;;
   logs) options="--follow --rank --tail" ;;
   why) options="--incident" ;;
-  report) options="--to" ;;
+  report) options="--to --wait" ;;
   rerun) options="--set --optimizer --map --detach" ;;
   resume) options="--workers --steps --more --step --set --optimizer --map --take-over --detach" ;;
   cancel) options="--save --grace --now" ;;

@@ -20,7 +20,7 @@ status "$job" | jq -e --slurpfile r "$tmp/json" '.ended_ms - .submitted_ms == ($
 grep -q "Measured: step 3 of epoch 1" "$tmp/$job.html" || fail "the measured step is missing"
 grep -q "was killed by signal 9" "$tmp/$job.html" || fail "the incident is missing"
 ! grep -q "<script" "$tmp/$job.html" || fail "the page has a script"
-(cd "$tmp" && dtctl report small) | grep -qx "job-$job.html" || fail "a report by name goes to job-$job.html"
+(cd "$tmp" && dtctl report small) | grep -qx "./job-$job.html" || fail "a report by name goes to job-$job.html"
 
 bad=$(submit --set checkpoint.dir=bad --set train.lr=1000 --set train.clip=0 --set train.weight_decay=100 --set train.warmup=0 --set checkpoint.every=0 --set train.nan=skip --set train.nan_limit=30)
 wait_for 60 "the end of job $bad" ended "$bad"
@@ -32,10 +32,36 @@ wait_for 60 "the end of job $command" ended "$command"
 report "$command" >/dev/null || fail "no report of a command that failed at its start"
 grep -q "No step is complete yet" "$tmp/$command.html" || fail "the report of a command has steps"
 
-dtctl report "$job" --to "$tmp/none/x.html" 2>"$tmp/err" && fail "a report in a folder that does not exist"
-grep -q "none/x.html" "$tmp/err" || { cat "$tmp/err"; fail "the message has no path"; }
-dtctl report "$job" --to x.txt 2>"$tmp/err" && fail "a report in another format"
-grep -q "must end in .html or .pdf" "$tmp/err" || { cat "$tmp/err"; fail "the message has no remedy"; }
+dtctl report "$job" --to "$tmp/json" 2>"$tmp/err" && fail "a report in a folder that is a file"
+grep -q "Name a file that ends in .html or .pdf, or a folder" "$tmp/err" || { cat "$tmp/err"; fail "the message has no remedy"; }
+
+# run.report: after each kind of end, with the state that the job ended with.
+ends() { # STATE WORDS SET...
+  local state=$1 words=$2 one
+  shift 2
+  one=$(submit --set run.report="$tmp/made/reports" --set checkpoint.dir="$state" "$@")
+  if [ "$state" = canceled ]; then
+    wait_for 30 "step 10" reached "$one" 10
+    dtctl cancel "$one" >/dev/null
+  fi
+  wait_for 60 "the end of job $one" ended "$one"
+  is_state "$one" "$state" || fail "job $one is not $state"
+  wait_for 20 "the report of job $one" test -e "$tmp/made/reports/job-$one.html"
+  grep -q "<td>State</td><td>$state: [^<]*$words" "$tmp/made/reports/job-$one.html" ||
+    { grep "<td>State" "$tmp/made/reports/job-$one.html"; fail "the report of a job that is $state"; }
+  wait_for 10 "the end of dtctl report" eval "! pgrep -f 'dtctl report $one --to $tmp/made'"
+}
+ends "done" "all steps done"
+ends canceled "" --set train.steps=100000
+ends failed "" --set train.lr=1000 --set train.clip=0 --set train.weight_decay=100 --set train.warmup=0 --set train.nan=stop --set train.steps=200
+now=$(submit --set train.steps=100000 --set checkpoint.dir=now)
+dtctl report "$now" --to "$tmp/now.html" --wait 1 2>"$tmp/err" && fail "--wait returned before the end"
+grep -q "job $now has not ended within 1 s" "$tmp/err" || { cat "$tmp/err"; fail "--wait has no message"; }
+[ ! -e "$tmp/now.html" ] || fail "a report after --wait timed out"
+dtctl cancel "$now" >/dev/null
+dtctl report "$now" --to "$tmp/now.html" --wait 30 >/dev/null || fail "--wait"
+grep -q "<td>State</td><td>canceled" "$tmp/now.html" || fail "the report came before the end"
+
 cp "$DTD_BIN/dtctl" "$tmp/alone"
 "$tmp/alone" report "$job" --to "$tmp/x.pdf" 2>"$tmp/err" && fail "a PDF without the module"
 grep -q "PDF needs the package dtd-report; --to FILE.html needs no package" "$tmp/err" || { cat "$tmp/err"; fail "no remedy"; }
