@@ -171,8 +171,10 @@ static void draw_x(const struct axes *a, bool time)
     tick = !time && tick < 1 ? 1 : tick;
     for (double x = ceil(a->x0 / tick - 1e-9) * tick; x <= a->x1 + range * 1e-9; x += tick) {
         line2(a->c, x_of(a, x), a->f.y + a->f.h, x_of(a, x), a->f.y + a->f.h + 3, INK_DIM, 0.6, false);
-        label(a->c, x_of(a, x), a->f.y + a->f.h + 10, ANCHOR_MIDDLE, INK_DIM,
-              time ? plot_time(x, range, text) : plot_number(x, text));
+        /* The last label ends with the axis, because numbers may stand right of it. */
+        const bool last = x_of(a, x) > a->f.x + a->f.w - 12;
+        label(a->c, last ? a->f.x + a->f.w : x_of(a, x), a->f.y + a->f.h + 10, last ? ANCHOR_END : ANCHOR_MIDDLE,
+              INK_DIM, time ? plot_time(x, range, text) : plot_number(x, text));
     }
 }
 

@@ -350,6 +350,70 @@ static void grid_plot(const struct report *r, struct doc *d, enum usage_column c
     doc_plot(d, p);
 }
 
+/* ---- nodes ---- */
+
+static const struct {
+    enum usage_column column;
+    const char *title;
+} node_columns[] = {{USAGE_compute_s, "kernels s"},         {USAGE_cpu, "cores"},
+                    {USAGE_rss_bytes, "memory GiB"},        {USAGE_gpu_util, "GPU %"},
+                    {USAGE_gpu_bytes, "GPU GiB"},           {USAGE_gpu_celsius, "GPU °C"},
+                    {USAGE_read_bytes_per_s, "read MiB/s"}, {USAGE_write_bytes_per_s, "write MiB/s"}};
+#define NODE_COLUMNS (sizeof(node_columns) / sizeof(node_columns[0]))
+#define NODES_MAX 256 /* rows; `dtctl metrics --ranks` has all */
+
+/* Whether an earlier rank is on the same node. */
+static bool node_again(const struct usage_samples *u, int rank)
+{
+    for (int k = 0; k < rank; k++)
+        if (strcmp(u->node[k], u->node[rank]) == 0)
+            return true;
+    return false;
+}
+
+static void node_cell(const struct report *r, struct doc *d, int first, enum usage_column column)
+{
+    double sum = 0;
+    char text[PLOT_NUMBER];
+    int n = 0;
+    for (int k = first; k < r->usage.ranks; k++) {
+        const double v = usage_mean(&r->usage, column, k);
+        if (strcmp(r->usage.node[k], r->usage.node[first]) != 0 || !isfinite(v))
+            continue;
+        sum += v;
+        n++;
+    }
+    doc_cell(d, "%s", n ? plot_number(sum / n * usage_columns[column].factor, text) : "-");
+}
+
+/* The mean over time and over the ranks of each node. */
+static void node_table(const struct report *r, struct doc *d)
+{
+    static const bool right[] = {false, true, true, true, true, true, true, true, true, true};
+    const char *titles[NODE_COLUMNS + 2] = {"node", "ranks"};
+    bool used[NODE_COLUMNS];
+    int columns = 2, rows = 0;
+    for (size_t i = 0; i < NODE_COLUMNS; i++) {
+        used[i] = isfinite(usage_mean(&r->usage, node_columns[i].column, -1));
+        if (used[i])
+            titles[columns++] = node_columns[i].title;
+    }
+    doc_table(d, "Mean of the ranks of each node", columns, titles, right);
+    for (int first = 0; first < r->usage.ranks && rows < NODES_MAX; first++) {
+        int ranks = 0;
+        if (node_again(&r->usage, first))
+            continue;
+        for (int k = first; k < r->usage.ranks; k++)
+            ranks += strcmp(r->usage.node[k], r->usage.node[first]) == 0;
+        doc_cell(d, "%s", r->usage.node[first][0] ? r->usage.node[first] : "unknown");
+        doc_cell(d, "%d", ranks);
+        for (size_t i = 0; i < NODE_COLUMNS; i++)
+            if (used[i])
+                node_cell(r, d, first, node_columns[i].column);
+        rows++;
+    }
+}
+
 static void usage_section(const struct report *r, struct doc *d)
 {
     doc_page(d);
@@ -363,6 +427,7 @@ static void usage_section(const struct report *r, struct doc *d)
              "rank over time; right of it the mean of each rank. Values that are missing are grey.");
     for (int i = 0; i < USAGE_COLUMNS; i++)
         grid_plot(r, d, (enum usage_column)i);
+    node_table(r, d);
 }
 
 /* ---- the plan ---- */

@@ -5,6 +5,7 @@
 #include "client/report/html.h"
 #include "client/report/pages.h"
 #include "client/report/sections.h"
+#include "client/report/series.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "tests/lib/test.h"
@@ -582,13 +583,17 @@ TEST(page_has_the_numbers)
     static struct sample s;
     struct buf page = {0};
     sample_init(&s);
+    s.compute[3] = s.compute[1] = 0.95;
     sample_end(&s);
     html_of(&s, &page);
     assert_has(&page, "<td>Total</td><td class=\"r\">1612.0</td><td class=\"r\">100.0 %</td>"); /* 4 x 403 s */
-    assert_has(&page, "<td>Productive</td><td class=\"r\">1600.0</td>");
+    assert_has(&page, "<td>Productive</td><td class=\"r\">1520.0</td>");
+    /* Two of four ranks wait in a second, for 0.1 s of communication each. */
+    assert_has(&page, "<td>Waiting for slower ranks</td><td class=\"r\">80.0</td>");
     assert_has(&page, "<td>Starting</td><td class=\"r\">12.0</td>");
     assert_has(&page, "finds anything to change");
-    assert_has(&page, "data:image/png;base64,iVBORw0KGgo"); /* a colour map */
+    assert_has(&page, "<td>b</td><td class=\"r\">2</td><td class=\"r\">0.875</td>"); /* kernels: (0.8 + 0.95) / 2 */
+    assert_has(&page, "data:image/png;base64,iVBORw0KGgo");                          /* a colour map */
     sample_fini(&s);
     buf_fini(&page);
 }
@@ -750,32 +755,102 @@ TEST(pdf_of_hostile_names)
     buf_fini(&text);
 }
 
-/* DTD_REPORT_OUT: a folder in which the sample is left as page and PDF, to be looked at. */
+/* ---- jobs of many ranks and steps, to be looked at ---- */
+
+#define MANY_RANKS 64
+
+/* Samples of 64 ranks, of which rank 37 is slow, in 300 windows; the last third has only 48 ranks. */
+static void many_ranks(struct usage_samples *u)
+{
+    struct buf text = {0};
+    for (int i = 0; i < 300; i++) {
+        const int ranks = i < 200 ? MANY_RANKS : 48;
+        assert_ok(buf_printf(&text, "{\"wall_ms\":%lld,\"window_ms\":4000,\"step\":%d,\"epoch\":1",
+                             (long long)(BEGIN + 3000 + 4000 * (i + 1)), i));
+        for (int column = 0; column < 3; column++) {
+            static const char *const names[] = {"compute_s", "rss_bytes", "gpu_celsius"};
+            assert_ok(buf_printf(&text, ",\"%s\":[", names[column]));
+            for (int r = 0; r < ranks; r++) {
+                const double v[] = {(r == 37 ? 0.9 : 0.8) + 0.02 * sin(i * 0.1 + r), 1e9 + 1e6 * i + 2e7 * r,
+                                    60 + r % 8 + 8 * sin(i * 0.02)};
+                put_real(&text, v[column], r == ranks - 1);
+            }
+        }
+        assert_ok(buf_printf(&text, "}\n"));
+    }
+    assert_ok(usage_parse((char *)text.data, text.len, u));
+    buf_fini(&text);
+}
+
+/* A rank that leaves has no values after that: its cells are grey, and its mean is that of the time before. */
+TEST(grid_of_an_elastic_job)
+{
+    static struct sample s;
+    bool any = false;
+    double low, mean, high;
+    sample_init(&s);
+    s.r.job = &s.job;
+    many_ranks(&s.r.usage);
+    struct plot *p = plot_new(PLOT_GRID, "memory", "GiB");
+    assert_true(series_grid(&s.r, USAGE_rss_bytes, p, &any));
+    assert_true(any);
+    assert_int_equal(p->ranks, MANY_RANKS);
+    assert_true(isnan(p->cell[63 * p->bins + p->bins - 1]));
+    assert_false(isnan(p->cell[47 * p->bins + p->bins - 1]));
+    assert_true(plot_grid_range(p, 63, &low, &mean, &high));
+    assert_true(fabs(mean * (1 << 30) - (1e9 + 1e6 * 99.5 + 2e7 * 63)) < 1e6); /* windows 0 to 199 */
+    plot_free(p);
+    sample_fini(&s);
+}
+
+static void look_write(struct sample *s, const char *name)
+{
+    char path[512];
+    struct buf page = {0};
+    snprintf(path, sizeof(path), "%s/%s.pdf", getenv("DTD_REPORT_OUT"), name);
+    pdf_write(s, path);
+    html_of(s, &page);
+    snprintf(path, sizeof(path), "%s/%s.html", getenv("DTD_REPORT_OUT"), name);
+    assert_ok(file_replace(path, page.data, page.len - 1, 0666));
+    buf_fini(&page);
+}
+
+/* DTD_REPORT_OUT: a folder in which samples are left as page and PDF, to be looked at. */
 TEST(samples_to_look_at)
 {
     static struct sample s;
-    char path[512];
-    struct buf page = {0};
-    const char *folder = getenv("DTD_REPORT_OUT");
-    if (!folder)
+    if (!getenv("DTD_REPORT_OUT"))
         TEST_SKIP("DTD_REPORT_OUT is not set");
     sample_init(&s);
-    make_waiting(&s);
+    for (int i = 0; i < n_advice_rules; i++) /* advice of all kinds */
+        if (i % 3 == 0)
+            faults[i].make(&s);
     make_same_failure(&s);
-    make_not_finite(&s);
-    s.celsius = 70;
     sample_end(&s);
-    for (size_t i = 0; i < s.r.usage.n; i++)
-        for (int k = 0; k < 4; k++) {
-            s.r.usage.row[i].value[USAGE_cpu][k] += sin((double)i * 0.3 + k);
-            s.r.usage.row[i].value[USAGE_gpu_celsius][k] += 5 * k + (double)i * 0.2;
-        }
-    s.r.usage.row[20].value[USAGE_cpu][2] = NAN;
-    snprintf(path, sizeof(path), "%s/sample.pdf", folder);
-    pdf_write(&s, path);
-    html_of(&s, &page);
-    snprintf(path, sizeof(path), "%s/sample.html", folder);
-    assert_ok(file_replace(path, page.data, page.len - 1, 0666));
+    look_write(&s, "sample");
     sample_fini(&s);
-    buf_fini(&page);
+
+    const int64_t n = 200000;
+    struct metric *row = malloc((size_t)n * sizeof(*row));
+    uint64_t random = 1;
+    assert_non_null(row);
+    sample_init(&s);
+    sample_end(&s);
+    usage_samples_fini(&s.r.usage);
+    many_ranks(&s.r.usage);
+    for (int64_t i = 0; i < n; i++) {
+        row[i] = s.row[i % STEPS];
+        row[i].step = i + 1;
+        row[i].loss = i / 100 == 777 ? NAN : 3 + 7 * exp(-(double)i * 3e-5) + 0.002 * draw(&random, 500);
+        row[i].valid_loss = i % 20000 == 19999 ? 3.2 + 7 * exp(-(double)i * 3e-5) : NAN;
+        row[i].grad_norm = 0.3 + 0.0001 * draw(&random, 5000);
+        row[i].workers = i < 150000 ? 64 : 48;
+        row[i].epoch = i < 150000 ? 1 : 2;
+        row[i].wall_ms = BEGIN + 3000 + 1000 * (i + 1);
+    }
+    s.r.in.row = row;
+    s.r.in.n_rows = (size_t)n;
+    look_write(&s, "many");
+    free(row);
+    sample_fini(&s);
 }
