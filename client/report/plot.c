@@ -21,6 +21,7 @@
 #define STACK 20.0
 #define SPAN 13.0
 #define SMALL 7.0
+#define TICKS_MAX 32 /* of an axis; a tick may vanish beside huge values, and the loop must end */
 
 struct plot *plot_new(enum plot_form form, const char *title, const char *unit)
 {
@@ -123,7 +124,7 @@ uint32_t plot_map(double share, bool warm)
     static const uint32_t cool_map[] = {0x12214a, 0x1f5f8b, 0x2a9d8f, 0x95cb6c, 0xf7ec8b};
     static const uint32_t warm_map[] = {0xfff7d6, 0xf7c873, 0xe8833a, 0xb5392c, 0x5a1020};
     const uint32_t *map = warm ? warm_map : cool_map;
-    const double at = (share < 0 ? 0 : share > 1 ? 1 : share) * 4;
+    const double at = 4 * (share > 1 ? 1 : share > 0 ? share : 0); /* NAN is 0 */
     const int i = at >= 4 ? 3 : (int)at;
     uint32_t rgb = 0;
     for (int shift = 16; shift >= 0; shift -= 8) {
@@ -169,7 +170,9 @@ static void draw_x(const struct axes *a, bool time)
     const double range = a->x1 - a->x0, unit = time ? time_units[time_unit(range)].seconds : 1;
     double tick = plot_tick(range / unit, 6) * unit;
     tick = !time && tick < 1 ? 1 : tick;
-    for (double x = ceil(a->x0 / tick - 1e-9) * tick; x <= a->x1 + range * 1e-9; x += tick) {
+    const double first = ceil(a->x0 / tick - 1e-9);
+    for (int i = 0; i < TICKS_MAX && (first + i) * tick <= a->x1 + range * 1e-9; i++) {
+        const double x = (first + i) * tick;
         line2(a->c, x_of(a, x), a->f.y + a->f.h, x_of(a, x), a->f.y + a->f.h + 3, INK_DIM, 0.6, false);
         /* The last label ends with the axis, because numbers may stand right of it. */
         const bool last = x_of(a, x) > a->f.x + a->f.w - 12;
@@ -182,7 +185,9 @@ static void draw_y(const struct axes *a, int n)
 {
     char text[PLOT_NUMBER];
     const double range = a->y1 - a->y0, tick = plot_tick(range, n);
-    for (double y = ceil(a->y0 / tick - 1e-9) * tick; y <= a->y1 + range * 1e-9; y += tick) {
+    const double first = ceil(a->y0 / tick - 1e-9);
+    for (int i = 0; i < TICKS_MAX && (first + i) * tick <= a->y1 + range * 1e-9; i++) {
+        const double y = (first + i) * tick;
         line2(a->c, a->f.x, y_of(a, y), a->f.x + a->f.w, y_of(a, y), INK_LINE, 0.4, false);
         label(a->c, a->f.x - 4, y_of(a, y) + 2.5, ANCHOR_END, INK_DIM,
               plot_number(fabs(y) < tick * 1e-6 ? 0 : y, text));

@@ -12,6 +12,8 @@
 #include <string.h>
 
 #define FILE_BYTES ((size_t)256 << 20) /* control bounds the number of samples; this only keeps a wrong file out */
+#define WALL_MAX_MS (INT64_C(1) << 50) /* far beyond any date; sums of a few such times do not overflow */
+#define VALUE_MAX 1e30                 /* beyond any quantity; differences and squares of such values are finite */
 #define RANKS_MAX (1 << 20)            /* JOB_MAX_WORKERS */
 
 #define X(name, title, unit, factor, warm) [USAGE_##name] = {#name, title, unit, factor, warm},
@@ -64,7 +66,8 @@ static err_t columns_read(const json_t *line, struct usage_row *row)
             return ERR_NOMEM;
         for (int r = 0; r < row->ranks; r++) {
             const json_t *v = json_array_get(list, (size_t)r);
-            row->value[c][r] = json_is_number(v) ? json_number_value(v) : NAN;
+            const double value = json_is_number(v) ? json_number_value(v) : NAN;
+            row->value[c][r] = fabs(value) < VALUE_MAX ? value : NAN;
         }
     }
     return OK;
@@ -115,9 +118,11 @@ static err_t line_read(const char *text, size_t len, struct usage_samples *u)
                             .step = whole_of(line, "step"),
                             .ranks = ranks_of(line)};
     const int64_t epoch = whole_of(line, "epoch");
+    row.window_ms = row.window_ms > 0 ? row.window_ms : 0;
     row.epoch = epoch > 0 ? (uint64_t)epoch : 0;
     err_t err = OK;
-    if (row.wall_ms < 0 || row.ranks == 0 || (u->n && row.wall_ms < u->row[u->n - 1].wall_ms)) {
+    if (row.wall_ms < 0 || row.wall_ms > WALL_MAX_MS || row.window_ms > row.wall_ms || row.ranks == 0 ||
+        (u->n && row.wall_ms < u->row[u->n - 1].wall_ms)) {
         u->bad++;
     } else {
         err = rows_room(u);
