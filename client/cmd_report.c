@@ -59,6 +59,7 @@ struct gathered {
     size_t n_rows, cap;
     struct client_checkpoint *checkpoint;
     int n_checkpoints;
+    struct usage_samples usage;
     char cluster[128];
     bool full; /* there is no memory for more rows */
 };
@@ -68,6 +69,7 @@ static void gathered_fini(struct gathered *g)
     client_job_fini(&g->job);
     client_checkpoints_free(g->checkpoint, g->n_checkpoints);
     free(g->row);
+    usage_samples_fini(&g->usage);
     *g = (struct gathered){.id = g->id};
 }
 
@@ -87,6 +89,13 @@ static bool on_row(void *arg, const struct metric *m)
     return true;
 }
 
+static bool on_usage(void *arg, const struct usage_sample *sample)
+{
+    struct gathered *g = arg;
+    g->full = usage_samples_add(&g->usage, sample) != OK;
+    return !g->full;
+}
+
 /* The name of the cluster is that of its leader, since clusters have none of their own. */
 static void cluster_take(struct client *c, struct gathered *g)
 {
@@ -104,7 +113,7 @@ static void cluster_take(struct client *c, struct gathered *g)
 static err_t gather_call(struct client *c, void *arg, struct why *why)
 {
     struct gathered *g = arg;
-    const struct client_stream stream = {.metric = on_row, .arg = g};
+    const struct client_stream stream = {.metric = on_row, .usage = on_usage, .arg = g};
     gathered_fini(g);
     err_t err = client_status(c, g->id, &g->job, why);
     if (err)
@@ -114,6 +123,8 @@ static err_t gather_call(struct client *c, void *arg, struct why *why)
                        g->job.user);
     cluster_take(c, g);
     err = client_metrics(c, g->id, false, 0, &stream, why);
+    err = err ? err : client_usage(c, g->id, false, 0, &stream, why);
+    err = err == ERR_UNSUPPORTED ? OK : err; /* a leader of an older version has none */
     if (g->full)
         err = why_set(why, ERR_NOMEM, "out of memory after %zu steps", g->n_rows);
     return err ? err : client_checkpoints(c, g->id, &g->checkpoint, &g->n_checkpoints, why);
@@ -212,6 +223,7 @@ static int report_run(const struct report_args *a, struct gathered *g)
                                     .n_rows = g->n_rows,
                                     .checkpoint = g->checkpoint,
                                     .n_checkpoints = g->n_checkpoints,
+                                    .usage = &g->usage,
                                     .cluster = g->cluster,
                                     .now_ms = clock_wall_ms()};
     err_t err = path_choose(a, path, &why);

@@ -596,7 +596,7 @@ err_t spec_plan(struct job_spec *job, struct out_progress *progress, struct spec
     return facts_return(err, &facts, ret);
 }
 
-err_t spec_forecast(const struct job_spec *job, struct spec_facts *ret, struct why *why)
+err_t spec_plan_model(const struct job_spec *job, struct spec_facts *ret, struct why *why)
 {
     struct spec_facts facts = {0};
     err_t err = plan_make(job, PLAN_WORK, &facts, why);

@@ -11,7 +11,9 @@
 #include <string.h>
 
 /* Limits. Each is a place where a remedy usually gains more than it costs. */
-#define SLOW_RANK 1.10  /* a rank's time in kernels, over the median rank's: beyond the noise of healthy nodes */
+#define SLOW_RANK                                                                                                    \
+    1.10 /* a rank's time in kernels, over the median of those with the same work: beyond the noise of healthy nodes \
+          */
 #define SPREAD 2.0      /* the 99th percentile of step times, over the median */
 #define DATA_SHARE 0.05 /* of the step, spent waiting for data */
 #define COMM_SHARE 0.25 /* of the step, spent in communication */
@@ -86,58 +88,73 @@ static double step_quantile(const struct report *r, double share)
 
 /* ---- speed ---- */
 
-/* Means of a column by rank, in a new array; NULL: no rank has a value. */
-static double *rank_means(const struct report *r, enum usage_column column)
+struct slow {
+    int rank; /* -1: none */
+    double ratio;
+};
+
+static bool same_work(double a, double b)
 {
-    double *ret = r->usage.ranks ? malloc((size_t)r->usage.ranks * sizeof(*ret)) : NULL;
-    bool any = false;
-    for (int i = 0; ret && i < r->usage.ranks; i++) {
-        ret[i] = usage_mean(&r->usage, column, i);
-        any |= isfinite(ret[i]);
-    }
-    if (!any) {
-        free(ret);
-        ret = NULL;
-    }
-    return ret;
+    return a == b || (isnan(a) && isnan(b));
 }
 
-static double median_of(const double *value, int n)
+/* Compares the ranks with as much work as rank `first`, whose values are gathered in `peers`, with their median. */
+static void compare_peers(const double *value, const double *work, int n_ranks, int first, double *peers,
+                          struct slow *ret)
 {
-    double *sorted = malloc((size_t)n * sizeof(*sorted)), ret = NAN;
-    size_t finite = 0;
-    for (int i = 0; sorted && i < n; i++)
-        if (isfinite(value[i]))
-            sorted[finite++] = value[i];
-    if (finite) {
-        ret = select_kth(sorted, finite, finite / 2);
-        if (finite % 2 == 0)
-            ret = (ret + select_kth(sorted, finite, finite / 2 - 1)) / 2;
+    size_t n = 0;
+    int worst = first;
+    for (int i = first; i < n_ranks; i++)
+        if (isfinite(value[i]) && same_work(work[i], work[first])) {
+            worst = value[i] > value[worst] || isnan(value[worst]) ? i : worst;
+            peers[n++] = value[i];
+        }
+    if (n < 2)
+        return;
+    double median = select_kth(peers, n, n / 2);
+    if (n % 2 == 0)
+        median = (median + select_kth(peers, n, n / 2 - 1)) / 2;
+    if (value[worst] / median > ret->ratio)
+        *ret = (struct slow){worst, value[worst] / median};
+}
+
+/* Stages of a pipeline differ in their work by the plan, so each is compared with its own kind. There are few kinds. */
+static struct slow slowest_of(const struct report *r)
+{
+    const size_t n = (size_t)r->usage.ranks;
+    struct slow ret = {-1, SLOW_RANK};
+    double *value = calloc(n + 1, sizeof(double)), *work = calloc(n + 1, sizeof(double)),
+           *peers = calloc(n + 1, sizeof(double));
+    bool ok = value && work && peers;
+    for (int i = 0; ok && i < r->usage.ranks; i++) {
+        value[i] = usage_mean(&r->usage, USAGE_compute_s, i);
+        work[i] = usage_mean(&r->usage, USAGE_planned_flop, i);
     }
-    free(sorted);
+    for (int first = 0; ok && first < r->usage.ranks; first++) {
+        bool again = false;
+        for (int i = 0; i < first && !again; i++)
+            again = same_work(work[i], work[first]);
+        if (!again)
+            compare_peers(value, work, r->usage.ranks, first, peers, &ret);
+    }
+    free(value);
+    free(work);
+    free(peers);
     return ret;
 }
 
 static bool slow_rank(const struct report *r, char text[ADVICE_TEXT])
 {
-    double *means = rank_means(r, USAGE_compute_s);
-    int worst = 0;
-    if (!means)
+    const struct slow s = slowest_of(r);
+    if (s.rank < 0)
         return false;
-    for (int i = 1; i < r->usage.ranks; i++)
-        if (means[i] > means[worst])
-            worst = i;
-    const double median = median_of(means, r->usage.ranks), ratio = means[worst] / median;
-    free(means);
-    if (r->usage.ranks < 2 || !(ratio > SLOW_RANK))
-        return false;
-    const char *node = r->usage.node[worst];
+    const char *node = r->usage.node[s.rank];
     snprintf(
         text, ADVICE_TEXT,
-        "Rank %d%s%s computes for %.0f %% longer than the median rank, and the others wait for it. Look there for "
-        "other "
-        "processes and a low clock (dtctl node); if it stays slow, drain the node: dtctl node drain %s --reason TEXT.",
-        worst, node[0] ? " on node " : "", node, (ratio - 1) * 100, node[0] ? node : "NODE");
+        "Rank %d%s%s computes for %.0f %% longer than the median of the ranks with the same work, and the others wait "
+        "for it. Look there for other processes and a low clock (dtctl node); if it stays slow, drain the node: "
+        "dtctl node drain %s --reason TEXT.",
+        s.rank, node[0] ? " on node " : "", node, (s.ratio - 1) * 100, node[0] ? node : "NODE");
     return true;
 }
 
@@ -284,7 +301,7 @@ static bool hot_gpu(const struct report *r, char text[ADVICE_TEXT])
 static bool memory_far(const struct report *r, char text[ADVICE_TEXT])
 {
     char a[OUT_NUMBER], b[OUT_NUMBER];
-    const enum usage_column used = isfinite(usage_most(&r->usage, USAGE_gpu_bytes)) ? USAGE_gpu_bytes : USAGE_rss_bytes;
+    const enum usage_field used = isfinite(usage_most(&r->usage, USAGE_gpu_bytes)) ? USAGE_gpu_bytes : USAGE_rss_bytes;
     const double most = usage_most(&r->usage, used), planned = usage_most(&r->usage, USAGE_planned_bytes);
     if (!(most < MEMORY_USED * planned))
         return false;

@@ -46,16 +46,21 @@ static err_t plan_take(struct report *r)
         return OK;
     }
     r->spec.parallel.workers = report_workers(r) ? report_workers(r) : workers;
-    err_t err = spec_forecast(&r->spec, &r->plan.facts, &why);
+    err_t err = spec_plan_model(&r->spec, &r->plan.facts, &why);
     r->spec.parallel.workers = workers;
     r->plan.made = err == OK;
     snprintf(r->plan.missing, sizeof(r->plan.missing), "%s%s", err ? "The plan cannot be made here: " : "", why.text);
     return err == ERR_NOMEM ? err : OK;
 }
 
-/* Samples of the ranks are measured in the epochs of this job only; another job may have used the folder before. */
+/* Control has the samples of the job's own time; beside the checkpoints may be those of a job before it. */
 static err_t usage_take(struct report *r)
 {
+    if (r->in.usage && r->in.usage->n) {
+        r->usage = *r->in.usage;
+        return OK;
+    }
+    r->own_usage = true;
     err_t err = usage_read(r->job->checkpoint_dir, &r->usage);
     if (!err && r->usage.n && r->usage.row[r->usage.n - 1].wall_ms < r->job->submitted_ms)
         usage_samples_fini(&r->usage);
@@ -87,7 +92,8 @@ err_t report_init(const struct report_input *in, struct report *ret, struct why 
 void report_fini(struct report *r)
 {
     job_fini(&r->spec);
-    usage_samples_fini(&r->usage);
+    if (r->own_usage)
+        usage_samples_fini(&r->usage);
     spec_facts_fini(&r->plan.facts);
     measured_step_fini(&r->measured);
 }

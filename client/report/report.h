@@ -9,7 +9,7 @@
 #include "client/client.h"
 #include "client/measured.h"
 #include "client/report/ledger.h"
-#include "client/report/usage_lines.h"
+#include "client/report/usage_samples.h"
 #include "client/spec.h"
 #include "common/conf/job.h"
 
@@ -26,8 +26,9 @@ struct report_input {
     size_t n_rows;
     const struct client_checkpoint *checkpoint;
     int n_checkpoints;
-    const char *cluster; /* name of the node that leads, or of this node; "": unknown */
-    int64_t now_ms;      /* end of the report for a job that has not ended */
+    const struct usage_samples *usage; /* NULL, or without rows: those beside the checkpoints are read */
+    const char *cluster;               /* name of the node that leads, or of this node; "": unknown */
+    int64_t now_ms;                    /* end of the report for a job that has not ended */
 };
 
 struct report {
@@ -35,8 +36,9 @@ struct report {
     const struct client_job *job;
     int64_t end_ms; /* of the job, or of the report */
     bool ended, has_spec;
-    struct job_spec spec; /* empty unless has_spec */
-    struct usage_samples usage;
+    struct job_spec spec;       /* empty unless has_spec */
+    struct usage_samples usage; /* may belong to the input: own_usage */
+    bool own_usage;
     struct report_plan plan;
     struct measured_step measured; /* did.n 0: no step was timed */
     struct ledger ledger;

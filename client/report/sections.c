@@ -230,16 +230,12 @@ static void metric_number(const struct report *r, struct doc *d, int i)
                    high * factor);
 }
 
-static void usage_number(const struct report *r, struct doc *d, enum usage_column column)
+static void usage_number(const struct report *r, struct doc *d, const struct usage_shown *c)
 {
-    const struct usage_column_row *c = &usage_columns[column];
-    const double mean = usage_mean(&r->usage, column, -1);
-    double low = INFINITY;
-    for (size_t i = 0; i < r->usage.n; i++)
-        for (int k = 0; r->usage.row[i].value[column] && k < r->usage.row[i].ranks; k++)
-            low = fmin(low, r->usage.row[i].value[column][k]);
+    const double mean = usage_mean(&r->usage, c->field, -1);
     if (isfinite(mean))
-        number_row(d, c->title, c->unit, low * c->factor, mean * c->factor, usage_most(&r->usage, column) * c->factor);
+        number_row(d, c->title, c->unit, usage_least(&r->usage, c->field) * c->factor, mean * c->factor,
+                   usage_most(&r->usage, c->field) * c->factor);
 }
 
 static void numbers_table(const struct report *r, struct doc *d)
@@ -253,8 +249,8 @@ static void numbers_table(const struct report *r, struct doc *d)
     doc_table(d, "Numbers over all steps and ranks", 5, titles, right);
     for (size_t i = 0; i < sizeof(metric_numbers) / sizeof(metric_numbers[0]); i++)
         metric_number(r, d, (int)i);
-    for (int i = 0; i < USAGE_COLUMNS; i++)
-        usage_number(r, d, (enum usage_column)i);
+    for (int i = 0; i < n_usage_shown; i++)
+        usage_number(r, d, &usage_shown[i]);
 }
 
 /* ---- advice ---- */
@@ -332,14 +328,14 @@ static void training_section(const struct report *r, struct doc *d)
 
 /* ---- utilisation ---- */
 
-static void grid_plot(const struct report *r, struct doc *d, enum usage_column column)
+static void grid_plot(const struct report *r, struct doc *d, const struct usage_shown *c)
 {
     struct plot *p;
     bool any = false;
-    if (!isfinite(usage_mean(&r->usage, column, -1)))
+    if (!isfinite(usage_mean(&r->usage, c->field, -1)))
         return;
-    p = plot_new(PLOT_GRID, usage_columns[column].title, usage_columns[column].unit);
-    if (p && !series_grid(r, column, p, &any)) {
+    p = plot_new(PLOT_GRID, c->title, c->unit);
+    if (p && !series_grid(r, c->field, p, &any)) {
         plot_free(p);
         p = NULL;
     }
@@ -353,14 +349,15 @@ static void grid_plot(const struct report *r, struct doc *d, enum usage_column c
 /* ---- nodes ---- */
 
 static const struct {
-    enum usage_column column;
+    enum usage_field column;
     const char *title;
 } node_columns[] = {{USAGE_compute_s, "kernels s"},         {USAGE_cpu, "cores"},
                     {USAGE_rss_bytes, "memory GiB"},        {USAGE_gpu_util, "GPU %"},
                     {USAGE_gpu_bytes, "GPU GiB"},           {USAGE_gpu_celsius, "GPU °C"},
                     {USAGE_read_bytes_per_s, "read MiB/s"}, {USAGE_write_bytes_per_s, "write MiB/s"}};
 #define NODE_COLUMNS (sizeof(node_columns) / sizeof(node_columns[0]))
-#define NODES_MAX 256 /* rows; `dtctl metrics --ranks` has all */
+#define NODE_RANKS_MAX 4096 /* each is compared with all: more would take seconds, for a table that nobody reads */
+#define NODES_MAX 256       /* rows; `dtctl metrics --ranks` has all */
 
 /* Whether an earlier rank is on the same node. */
 static bool node_again(const struct usage_samples *u, int rank)
@@ -371,7 +368,7 @@ static bool node_again(const struct usage_samples *u, int rank)
     return false;
 }
 
-static void node_cell(const struct report *r, struct doc *d, int first, enum usage_column column)
+static void node_cell(const struct report *r, struct doc *d, int first, enum usage_field column)
 {
     double sum = 0;
     char text[PLOT_NUMBER];
@@ -383,7 +380,7 @@ static void node_cell(const struct report *r, struct doc *d, int first, enum usa
         sum += v;
         n++;
     }
-    doc_cell(d, "%s", n ? plot_number(sum / n * usage_columns[column].factor, text) : "-");
+    doc_cell(d, "%s", n ? plot_number(sum / n * usage_shown_of(column)->factor, text) : "-");
 }
 
 /* The mean over time and over the ranks of each node. */
@@ -393,6 +390,8 @@ static void node_table(const struct report *r, struct doc *d)
     const char *titles[NODE_COLUMNS + 2] = {"node", "ranks"};
     bool used[NODE_COLUMNS];
     int columns = 2, rows = 0;
+    if (r->usage.ranks > NODE_RANKS_MAX)
+        return;
     for (size_t i = 0; i < NODE_COLUMNS; i++) {
         used[i] = isfinite(usage_mean(&r->usage, node_columns[i].column, -1));
         if (used[i])
@@ -414,6 +413,25 @@ static void node_table(const struct report *r, struct doc *d)
     }
 }
 
+/* Ranks that are slow now, of a job that runs. */
+static void straggler_table(const struct report *r, struct doc *d)
+{
+    static const char *const titles[] = {"rank", "node", "over the median", "since", "finding"};
+    static const bool right[] = {true, false, true, false, false};
+    char text[OUT_NUMBER];
+    if (!r->job->n_straggler)
+        return;
+    doc_table(d, "Slow ranks", 5, titles, right);
+    for (int i = 0; i < r->job->n_straggler; i++) {
+        const struct client_straggler *s = &r->job->straggler[i];
+        doc_cell(d, "%d", s->rank);
+        doc_cell(d, "%s", s->node);
+        doc_cell(d, "%.2f", s->ratio);
+        doc_cell(d, "%s", out_time(s->since_ms, text));
+        doc_cell(d, "%s", s->text);
+    }
+}
+
 static void usage_section(const struct report *r, struct doc *d)
 {
     doc_page(d);
@@ -425,9 +443,10 @@ static void usage_section(const struct report *r, struct doc *d)
     doc_text(d,
              "For each quantity: the mean of all ranks over time with a band from the least to the most; below it each "
              "rank over time; right of it the mean of each rank. Values that are missing are grey.");
-    for (int i = 0; i < USAGE_COLUMNS; i++)
-        grid_plot(r, d, (enum usage_column)i);
+    for (int i = 0; i < n_usage_shown; i++)
+        grid_plot(r, d, &usage_shown[i]);
     node_table(r, d);
+    straggler_table(r, d);
 }
 
 /* ---- the plan ---- */

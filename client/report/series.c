@@ -141,13 +141,13 @@ struct cells {
     int per_row; /* ranks that share a row */
 };
 
-static void row_add(const struct usage_row *row, enum usage_column column, int bin, const struct plot *p,
+static void row_add(const struct usage_sample *row, enum usage_field field, int bin, const struct plot *p,
                     const struct cells *cells)
 {
-    for (int rank = 0; row->value[column] && rank < row->ranks; rank++) {
+    for (int rank = 0; rank < row->ranks; rank++) {
         const size_t at = (size_t)(rank / cells->per_row) * (size_t)p->bins + (size_t)bin;
-        if (isfinite(row->value[column][rank])) {
-            cells->sum[at] += row->value[column][rank];
+        if (isfinite(*usage_at(row, field, rank))) {
+            cells->sum[at] += *usage_at(row, field, rank);
             cells->n[at]++;
         }
     }
@@ -181,16 +181,16 @@ static int grid_bins(const struct report *r, double x0, double x1)
     return bins < 1 ? 1 : (int)bins;
 }
 
-bool series_grid(const struct report *r, enum usage_column column, struct plot *p, bool *ret_any)
+bool series_grid(const struct report *r, enum usage_field field, struct plot *p, bool *ret_any)
 {
-    const struct usage_column_row *about = &usage_columns[column];
+    const struct usage_shown *about = usage_shown_of(field);
     const struct usage_samples *u = &r->usage;
     const int per_row = (u->ranks + SERIES_RANK_ROWS - 1) / SERIES_RANK_ROWS;
     p->time = true;
     p->x0 = (double)(u->row[0].wall_ms - u->row[0].window_ms - r->job->submitted_ms) * 1e-3;
     p->x1 = (double)(u->row[u->n - 1].wall_ms - r->job->submitted_ms) * 1e-3;
     p->x1 = p->x1 > p->x0 ? p->x1 : p->x0 + 1;
-    p->warm = about->warm;
+    p->warm = about && about->warm;
     p->ranks = (u->ranks + per_row - 1) / per_row;
     p->bins = grid_bins(r, p->x0, p->x1);
     const size_t n = (size_t)p->ranks * (size_t)p->bins;
@@ -200,11 +200,11 @@ bool series_grid(const struct report *r, enum usage_column column, struct plot *
     *ret_any = false;
     for (size_t i = 0; ok && i < u->n; i++) {
         const double x = (double)(u->row[i].wall_ms - u->row[i].window_ms / 2 - r->job->submitted_ms) * 1e-3;
-        row_add(&u->row[i], column, bin_of(x, p->x0, p->x1, p->bins), p, &cells);
+        row_add(&u->row[i], field, bin_of(x, p->x0, p->x1, p->bins), p, &cells);
     }
     for (size_t i = 0; ok && i < n; i++) {
         *ret_any |= cells.n[i] && cells.sum[i] != 0;
-        p->cell[i] = cells.n[i] ? cells.sum[i] / cells.n[i] * about->factor : NAN;
+        p->cell[i] = cells.n[i] ? cells.sum[i] / cells.n[i] * (about ? about->factor : 1) : NAN;
     }
     free(cells.n);
     return ok;

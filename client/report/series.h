@@ -16,6 +16,6 @@ bool series_metric(const struct report *r, const char *field, const char *label,
 /* Marks of epochs and incidents over steps. */
 bool series_marks(const struct report *r, struct plot *ret);
 /* Sets bins, ranks and labels of a grid from a column of the samples. *ret_any: it has a value that is not 0. */
-bool series_grid(const struct report *r, enum usage_column column, struct plot *ret, bool *ret_any);
+bool series_grid(const struct report *r, enum usage_field field, struct plot *ret, bool *ret_any);
 
 #endif

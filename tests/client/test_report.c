@@ -205,15 +205,18 @@ TEST(usage_lines)
     static const char text[] =
         "{\"wall_ms\":1000,\"window_ms\":500,\"step\":7,\"epoch\":1,\"node\":[\"a\",\"b\"],\"step_s\":[0.5,0.5],"
         "\"compute_s\":[0.4,0.2],\"comm_s\":[0.1,0.3],\"cpu\":[1,null]}\n"
-        "broken\n{\"wall_ms\":900,\"cpu\":[1,1]}\n" /* damaged; back in time */
-        "{\"wall_ms\":2000,\"step\":9,\"epoch\":2,\"node\":[\"a\",\"c\",\"d\"],\"cpu\":[3,5,1],\"unknown\":[1]}";
+        "broken\n{\"wall_ms\":900,\"window_ms\":1,\"step\":7,\"epoch\":1,\"node\":[\"a\"],\"cpu\":[1]}\n" /* damaged;
+                                                                                                             back in
+                                                                                                             time */
+        "{\"wall_ms\":2000,\"window_ms\":900,\"step\":9,\"epoch\":2,\"node\":[\"a\",\"c\",\"d\"],\"cpu\":[3,5,1],"
+        "\"unknown\":[1]}";
     struct usage_samples u;
     assert_ok(usage_parse(text, strlen(text), &u));
     assert_int_equal(u.n, 2);
     assert_int_equal(u.bad, 2);
     assert_int_equal(u.ranks, 3);
     assert_string_equal(u.node[1], "c");
-    assert_null(u.row[1].value[USAGE_step_s]);
+    assert_true(isnan(*usage_at(&u.row[1], USAGE_step_s, 0)));
     assert_true(usage_mean(&u, USAGE_cpu, -1) == 2.5); /* (1 + 3 + 5 + 1) / 4 */
     assert_true(usage_mean(&u, USAGE_cpu, 1) == 5);
     assert_true(isnan(usage_mean(&u, USAGE_gpu_util, -1)));
@@ -236,7 +239,7 @@ struct sample {
     struct incident incident[4];
     struct client_checkpoint checkpoint[8];
     int micros[4];
-    double compute[4], comm[4], data, cpu, rss, gpu_util, celsius;
+    double compute[4], comm[4], flop[4], data, cpu, rss, gpu_util, celsius;
     char *yaml_stage;
 };
 
@@ -279,6 +282,7 @@ static void sample_init(struct sample *s)
         s->micros[i] = 2;
         s->compute[i] = 0.8;
         s->comm[i] = 0.1;
+        s->flop[i] = 1e12;
         s->checkpoint[i] = (struct client_checkpoint){.job = "4",
                                                       .path = "",
                                                       .step = 100 * (i + 1),
@@ -344,6 +348,7 @@ static void sample_end(struct sample *s)
         put_same(&text, "step_s", 1);
         put_column(&text, "compute_s", s->compute);
         put_column(&text, "comm_s", s->comm);
+        put_column(&text, "planned_flop", s->flop);
         put_same(&text, "data_s", s->data);
         put_same(&text, "cpu", s->cpu);
         put_same(&text, "rss_bytes", s->rss);
@@ -506,7 +511,8 @@ static const struct {
     void (*make)(struct sample *s);
     const char *number;
 } faults[] = {
-    {"slow_rank", make_slow_rank, "Rank 2 on node b computes for 11 % longer"},
+    {"slow_rank", make_slow_rank,
+     "Rank 2 on node b computes for 11 % longer than the median of the ranks with the same work"},
     {"waiting", make_waiting, "14 % of the time"},
     {"spread", make_spread, "2.5 s or more, 2.5 times the median of 1 s"},
     {"idle_ranks", make_idle_ranks, "rank 3 computes 1 of the 2 microbatches"},
@@ -540,6 +546,25 @@ TEST(advice_of_a_job_without_faults)
     for (int i = 0; i < n_advice_rules; i++)
         if (advice_rules[i].applies(&s.r, text))
             fail_msg("%s: %s", advice_rules[i].name, text);
+    sample_fini(&s);
+}
+
+/* A stage of a pipeline that has more work than the others is not slow. */
+TEST(a_rank_with_more_work_is_not_slow)
+{
+    static struct sample s;
+    char text[ADVICE_TEXT];
+    sample_init(&s);
+    s.compute[2] = s.compute[3] = 0.95;
+    s.flop[2] = s.flop[3] = 1.2e12;
+    sample_end(&s);
+    assert_string_equal(advice_rules[0].name, "slow_rank");
+    assert_false(advice_rules[0].applies(&s.r, text));
+    sample_fini(&s);
+    sample_init(&s);
+    s.compute[1] = 0.95; /* the same time with the work of ranks 0, 2 and 3 */
+    sample_end(&s);
+    assert_true(advice_rules[0].applies(&s.r, text));
     sample_fini(&s);
 }
 
@@ -774,6 +799,9 @@ static void many_ranks(struct usage_samples *u)
         const int ranks = i < 200 ? MANY_RANKS : 48;
         assert_ok(buf_printf(&text, "{\"wall_ms\":%lld,\"window_ms\":4000,\"step\":%d,\"epoch\":1",
                              (long long)(BEGIN + 3000 + 4000 * (i + 1)), i));
+        for (int r = 0; r < ranks; r++)
+            assert_ok(
+                buf_printf(&text, "%s\"node-%02d\"%s", r ? "," : ",\"node\":[", r / 8, r == ranks - 1 ? "]" : ""));
         for (int column = 0; column < 3; column++) {
             static const char *const names[] = {"compute_s", "rss_bytes", "gpu_celsius"};
             assert_ok(buf_printf(&text, ",\"%s\":[", names[column]));

@@ -8,13 +8,13 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void draw(const struct report *r, enum usage_column column)
+static void draw(const struct report *r, const struct usage_shown *c)
 {
-    struct plot *p = plot_new(PLOT_GRID, usage_columns[column].title, usage_columns[column].unit);
+    struct plot *p = plot_new(PLOT_GRID, c->title, c->unit);
     struct buf out = {0};
     struct svg svg;
     bool any;
-    if (!p || !series_grid(r, column, p, &any))
+    if (!p || !series_grid(r, c->field, p, &any))
         abort();
     svg_init(&svg, &out);
     plot_draw(p, &svg.base, (struct frame){0, 0, 640, plot_height(p, 640)});
@@ -32,8 +32,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         abort();
     if (r.usage.n && (r.usage.ranks < 1 || usage_wait_at(&r.usage, r.usage.row[0].wall_ms) > 1))
         abort();
-    for (int c = 0; r.usage.n && r.usage.ranks <= 4096 && c < USAGE_COLUMNS; c++)
-        draw(&r, (enum usage_column)c);
+    for (int c = 0; r.usage.n && r.usage.ranks <= 4096 && c < n_usage_shown; c++)
+        draw(&r, &usage_shown[c]);
     usage_samples_fini(&r.usage);
     return 0;
 }
