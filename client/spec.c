@@ -594,3 +594,10 @@ err_t spec_plan(struct job_spec *job, struct out_progress *progress, struct spec
     err_t err = facts_make(job, false, PLAN_WORK, progress, &facts, why);
     return facts_return(err, &facts, ret);
 }
+
+err_t spec_plan_model(const struct job_spec *job, struct spec_facts *ret, struct why *why)
+{
+    struct spec_facts facts = {0};
+    err_t err = plan_make(job, PLAN_WORK, &facts, why);
+    return facts_return(err, &facts, ret);
+}

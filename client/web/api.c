@@ -335,6 +335,10 @@ const struct api_route api_routes[] = {
     {"GET", "/api/jobs/ID/metrics", false, serve_metrics},
     {"GET", "/api/jobs/ID/checkpoints", false, serve_checkpoints},
     {"GET", "/api/jobs/ID/log", false, serve_log},
+    {"GET", "/api/jobs/ID/plan", false, plan_serve_table},
+    {"GET", "/api/jobs/ID/timeline.svg", false, plan_serve_timeline},
+    {"GET", "/api/jobs/ID/explain", false, plan_serve_explain},
+    {"GET", "/api/layouts", false, plan_serve_layouts},
     {"POST", "/api/jobs/ID/cancel", false, serve_cancel},
 };
 const int api_n_routes = sizeof(api_routes) / sizeof(api_routes[0]);
