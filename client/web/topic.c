@@ -36,6 +36,7 @@ struct topic {
     struct frame *ring[RING]; /* frame i is in ring[i % RING] */
     uint64_t n_frames;
     struct frame *newest; /* the state for a new stream; NULL: not known yet */
+    uint64_t newest_at;   /* the frame after it */
     uv_timer_t timer;
     int outstanding; /* calls; the topic lives until they have ended */
     /* The overview. */
@@ -114,6 +115,7 @@ static void publish_state(struct topic *t, struct frame *f)
     t->newest = f;
     f->refs++;
     publish(t, f);
+    t->newest_at = t->n_frames;
 }
 
 /* ---- life ---- */
@@ -431,7 +433,8 @@ static struct frame *next_frame(struct stream *s)
     struct frame *f = NULL;
     if (s->fresh && t->newest) {
         f = t->newest;
-        s->at = t->n_frames;
+        /* What followed it, such as the end, is news for this stream as well. */
+        s->at = t->n_frames - t->newest_at < RING ? t->newest_at : t->n_frames;
     } else if (s->at < t->n_frames) {
         f = t->ring[s->at++ % RING];
     }

@@ -71,8 +71,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))
         self.send_header("Content-Security-Policy", POLICY)
-        self.end_headers()
-        self.wfile.write(data)
+        try:
+            self.end_headers()
+            self.wfile.write(data)
+        except OSError:
+            pass  # the page has gone elsewhere
 
     def do_POST(self):
         self.rfile.read(int(self.headers.get("Content-Length") or 0))

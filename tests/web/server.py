@@ -48,6 +48,13 @@ steps = [m["step"] for n, d in events if n == "metrics" for m in d]
 check(events[0][0] == "status" and steps == sorted(set(steps)) and steps[-1] == 60, "a job's stream: status, metrics, end")
 check([d for n, d in events if n == "status"][-1]["state"] == "done", "and the last status")
 
+again = page.events(f"/api/jobs/{job}/events", lambda n, d: n == "end", 10)
+check([n for n, _ in again] == ["status", "end"], "of a job that has ended: its status, end")
+load = page.events("/api/events", lambda n, d: n == "overview" and "cores_used" in d["node"].get("load", {}), 20)[-1][1]["node"]["load"]
+total = next(int(line.split()[1]) for line in open("/proc/meminfo") if line.startswith("MemTotal:"))
+check(load["cores"] == os.cpu_count() and load["memory_bytes"] == 1024 * total, "and its cores and memory")
+check(0 <= load["cores_used"] <= os.cpu_count() and 0 < load["memory_used_bytes"] < 1024 * total, "with what is used of them")
+
 # ---- curves equal dtctl metrics ----
 want = {m["step"]: m for m in json.loads(dtd.dtctl("metrics", "-o", "json", job))}
 status, rows = page.json("GET", f"/api/jobs/{job}/metrics?points=600")

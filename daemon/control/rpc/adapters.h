@@ -59,6 +59,9 @@ void rpc_node_attend(struct rpc_server *s);                       /* opens the c
 void rpc_node_list(struct rpc_server *s);                         /* reports all processes and the facts */
 void rpc_node_child(struct rpc_server *s, const struct child *c); /* reports one process */
 void rpc_node_facts(struct rpc_server *s);                        /* reports slots and GPUs */
+/* A node's load with what is wrong with its GPUs, whose texts are borrowed. */
+struct node_load rpc_node_load_of(const struct node_load *load, const struct gpus *g);
+void rpc_node_load(struct rpc_server *s); /* reports how busy the node is */
 /* Reads the end of the log of a worker of this node: whole lines of the last process that wrote to it, at most
  * size - 1 bytes and a NUL. NUL bytes of the log become spaces. Returns the number of bytes. */
 size_t rpc_log_tail(const struct rpc_server *s, uint64_t job, int slot, char *ret, size_t size);

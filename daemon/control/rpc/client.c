@@ -11,6 +11,7 @@
 #include "common/base/clock.h"
 #include "common/base/cpus.h"
 #include "common/base/log.h"
+#include "common/rpc/node_load_codec.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -605,12 +606,23 @@ static void fill_numa_nodes(const struct rpc_server *server, Dtd__NodeReply *m, 
     }
 }
 
+struct node_load rpc_node_load_of(const struct node_load *load, const struct gpus *g)
+{
+    struct node_load ret = *load;
+    for (int i = 0; i < ret.n_gpu; i++) {
+        const char *sick = gpus_sick(g, (int)ret.gpu[i].gpu);
+        ret.gpu[i].sick = *sick ? sick : NULL;
+    }
+    return ret;
+}
+
 void rpc_client_node(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     struct rpc_server *server = owner;
     Dtd__NodeReply m = DTD__NODE_REPLY__INIT;
     char host[256] = "", warning[2500];
     struct numa_reply *numa;
+    struct node_load_message load;
     size_t count = 0;
     for (const struct child *c = server->local->children.head; c; c = c->next)
         count += is_io(c);
@@ -641,7 +653,11 @@ void rpc_client_node(void *owner, struct rpc_call *call, const ProtobufCMessage 
     m.has_gpu_probe_ms = true;
     m.gpu_probe_ms = probe_gpus_ms(server->local);
     fill_numa_nodes(server, &m, &numa);
+    const struct node_load now = rpc_node_load_of(&server->local->load.now, &server->local->gpus);
+    if (node_load_encode(&now, &load) == OK)
+        m.load = &load.m;
     rpc_reply(call, &m.base);
+    node_load_encoded_fini(&load);
     free(numa);
     free(m.numa_node);
     free(io);

@@ -11,6 +11,7 @@
  * reports. */
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/rpc/node_load_codec.h"
 #include "daemon/control/job/job.h"
 #include "daemon/control/local/error_file.h"
 #include "daemon/control/rpc/adapters.h"
@@ -265,6 +266,11 @@ void rpc_peer_report(void *owner, struct rpc_call *call, const ProtobufCMessage 
         rpc_fail(call, ERR_AGAIN, "this node is not the leader, or the reporting node has no command stream");
         return;
     }
+    if (m->load) {
+        node_load_decode(m->load, &a->load);
+        rpc_reply(call, &empty.base);
+        return;
+    }
     if (m->facts)
         take_facts(a, m->facts);
     for (size_t i = 0; i < m->n_child; i++)
@@ -468,6 +474,17 @@ void rpc_node_facts(struct rpc_server *server)
     fill_facts(server, &f);
     m.facts = &f.m;
     send_report(server, &m);
+}
+
+void rpc_node_load(struct rpc_server *server)
+{
+    struct node_load_message load;
+    Dtd__AgentReport m = DTD__AGENT_REPORT__INIT;
+    if (node_load_encode(&server->local->load.now, &load) == OK) {
+        m.load = &load.m;
+        send_report(server, &m);
+    }
+    node_load_encoded_fini(&load);
 }
 
 static void fill_child(Dtd__AgentChild *m, const struct child *c, char proc[2])
