@@ -30,8 +30,8 @@ static void login_known(void *arg, enum session_state state, const char *text)
         return;
     }
     request_answer_json(r, 200,
-                        json_pack("{s:s, s:I, s:b}", "user", session_user(s), "uid", (json_int_t)session_uid(s),
-                                  "system", session_system(s)));
+                        json_pack("{s:s, s:I, s:b, s:b}", "user", session_user(s), "uid", (json_int_t)session_uid(s),
+                                  "system", session_system(s), "operator", session_is_operator(s)));
 }
 
 /* The token of the body; without a body, that of the cookie: dtd-web was restarted. */

@@ -26,7 +26,7 @@ struct session {
     char token[WEB_TOKEN_BYTES];
     char user[80];
     uint32_t uid;
-    bool system;
+    bool system, is_operator;
     enum session_state state;
     bool closing;
     struct rpc_link *link;
@@ -68,6 +68,7 @@ static void login_answered(void *arg, const struct rpc_result *r)
     snprintf(s->user, sizeof(s->user), "%s", m->user);
     s->uid = m->uid;
     s->system = m->system;
+    s->is_operator = m->has_operator_ && m->operator_;
     s->state = SESSION_IN;
     rpc_link_healthy(s->link);
     answer_waiters(s, "");
@@ -232,6 +233,11 @@ const char *session_user(const struct session *s)
 uint32_t session_uid(const struct session *s)
 {
     return s->uid;
+}
+
+bool session_is_operator(const struct session *s)
+{
+    return s->is_operator;
 }
 
 bool session_system(const struct session *s)

@@ -125,6 +125,7 @@ enum session_state session_state(const struct session *s);
 const char *session_user(const struct session *s);
 uint32_t session_uid(const struct session *s);
 bool session_system(const struct session *s);
+bool session_is_operator(const struct session *s); /* he sees the jobs of all users */
 struct web *session_web(const struct session *s);
 /* ERR_CLOSED: dtd-control does not answer now. */
 NODISCARD err_t session_call(struct session *s, enum rpc_method_id method, const ProtobufCMessage *request,

@@ -440,11 +440,17 @@ class JobPage {
     setHidden(this.problem, !job.checkpoint_error);
     setText(this.problem, `The last checkpoint failed: ${printable(job.checkpoint_error ?? "")}`);
     setText(this.facts, this.factText());
-    setHidden(this.cancel, hasEnded(job) || job.state === "stopping");
+    setHidden(this.cancel, hasEnded(job) || job.state === "stopping" || !this.mayCancel());
     this.tiles.set(this);
     const part = job.steps && !hasEnded(job) && job.state !== "pending" ? ` ${percent(share)}` : "";
     const state = job.state === "running" && job.steps ? "training" : job.state;
     this.context.title(`${stateSign(job.state)} ${state}${part} · ${name}`);
+  }
+
+  // An operator sees the jobs of others and cannot cancel them.
+  mayCancel() {
+    const { user } = this.context;
+    return !user.system || user.uid === 0 || this.job.user === undefined || this.job.user === user.user;
   }
 
   factText() {

@@ -29,6 +29,8 @@ void rpc_client_tick(struct rpc_server *s);
 void rpc_client_forget(struct rpc_server *s);
 /* The job with this id. If there is none, or the caller does not own it, fails the call and returns NULL. */
 struct job *rpc_client_job(struct rpc_server *s, struct rpc_call *call, const char *id);
+/* The same for what only shows the job: also for an operator of the web page. */
+struct job *rpc_client_job_to_see(struct rpc_server *server, struct rpc_call *call, const char *id);
 
 /* ---- the functions of rpc_job_outbound ---- */
 NODISCARD err_t rpc_worker_start(struct rpc_call *attend, const struct worker_start *start);

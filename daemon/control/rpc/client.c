@@ -21,11 +21,11 @@
 #include <string.h>
 #include <unistd.h>
 
-static bool own_or_fail(struct rpc_server *server, struct rpc_call *call, const struct job *j)
+static bool own_or_fail(struct rpc_server *server, struct rpc_call *call, const struct job *j, bool only_see)
 {
     char owner[80];
     const struct job_view v = job_view_of(j);
-    if (rpc_caller_owns(server, call, j))
+    if (only_see ? rpc_caller_sees(server, call, j) : rpc_caller_owns(server, call, j))
         return true;
     rpc_fail(call, ERR_DENIED,
              "job %" PRIu64 " belongs to %s; only its owner and root may do that. `dtctl status` lists it", v.id,
@@ -33,7 +33,7 @@ static bool own_or_fail(struct rpc_server *server, struct rpc_call *call, const 
     return false;
 }
 
-struct job *rpc_client_job(struct rpc_server *server, struct rpc_call *call, const char *id)
+static struct job *find_job(struct rpc_server *server, struct rpc_call *call, const char *id, bool only_see)
 {
     char *end;
     errno = 0;
@@ -41,7 +41,17 @@ struct job *rpc_client_job(struct rpc_server *server, struct rpc_call *call, con
     struct job *j = id[0] >= '0' && id[0] <= '9' && !*end && !errno ? jobs_find(server->jobs, number) : NULL;
     if (!j)
         rpc_fail(call, ERR_NOTFOUND, "no job %.64s; `dtctl status` lists the jobs", id);
-    return j && own_or_fail(server, call, j) ? j : NULL;
+    return j && own_or_fail(server, call, j, only_see) ? j : NULL;
+}
+
+struct job *rpc_client_job(struct rpc_server *server, struct rpc_call *call, const char *id)
+{
+    return find_job(server, call, id, false);
+}
+
+struct job *rpc_client_job_to_see(struct rpc_server *server, struct rpc_call *call, const char *id)
+{
+    return find_job(server, call, id, true);
 }
 
 static void reply_status(struct rpc_server *server, struct rpc_call *call, struct job *j)
@@ -58,7 +68,7 @@ static void reply_status(struct rpc_server *server, struct rpc_call *call, struc
 
 void rpc_client_status(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
-    struct job *j = rpc_client_job(owner, call, ((const Dtd__JobRequest *)request)->job);
+    struct job *j = rpc_client_job_to_see(owner, call, ((const Dtd__JobRequest *)request)->job);
     if (j)
         reply_status(owner, call, j);
 }
@@ -491,7 +501,7 @@ void rpc_client_list(void *owner, struct rpc_call *call, const ProtobufCMessage 
     for (struct job *j = server->jobs->head; j && all && refs; j = job_next(j)) {
         if (job_status_fill(&all[filled], server, j, false))
             break;
-        if (!rpc_caller_owns(server, call, j))
+        if (!rpc_caller_sees(server, call, j))
             job_status_hide(&all[filled]);
         refs[filled] = &all[filled].msg;
         filled++;
@@ -525,7 +535,7 @@ void rpc_client_checkpoints(void *owner, struct rpc_call *call, const ProtobufCM
 {
     struct rpc_server *server = owner;
     char *id = ((const Dtd__JobRequest *)request)->job;
-    const struct job *j = rpc_client_job(server, call, id);
+    const struct job *j = rpc_client_job_to_see(server, call, id);
     if (!j)
         return;
     const struct state_job *s = job_view_of(j).logged;

@@ -38,14 +38,19 @@ static struct peer *peer_of(struct rpc_server *server, struct node_view *a, cons
     uint64_t job = o->is_process ? o->job : 0;
     LIST_FOREACH(p, &a->peers, link)
     {
-        if (p->job == job && p->slot == o->slot && p->uid == (uint32_t)o->uid)
+        if (p->job == job && p->slot == o->slot && p->uid == (uint32_t)o->uid && p->is_operator == o->is_operator)
             return p;
         count++;
     }
     p = count < NODE_MAX_PEERS ? calloc(1, sizeof(*p)) : NULL;
     if (!p)
         return NULL;
-    *p = (struct peer){.server = server, .from = a->name, .job = job, .slot = o->slot, .uid = (uint32_t)o->uid};
+    *p = (struct peer){.server = server,
+                       .from = a->name,
+                       .job = job,
+                       .slot = o->slot,
+                       .uid = (uint32_t)o->uid,
+                       .is_operator = o->is_operator};
     LIST_INSERT_HEAD(&a->peers, p, link);
     return p;
 }
