@@ -83,6 +83,17 @@ static void serve_job_events(struct request *r)
     follow(r, request_job(r));
 }
 
+static void serve_log_events(struct request *r)
+{
+    struct topic *t =
+        session_log_topic(request_session(r), request_job(r), (int)request_number(r, "rank", -1, INT32_MAX, -1),
+                          request_number(r, "lines", 1, LINES_MAX, LINES_DEFAULT));
+    if (t)
+        request_follow(r, t);
+    else
+        request_fail(r, ERR_NOMEM, err_text(ERR_NOMEM));
+}
+
 /* ---- a curve: the metrics of a job in few rows ---- */
 
 struct row {
@@ -335,6 +346,7 @@ const struct api_route api_routes[] = {
     {"GET", "/api/jobs/ID/metrics", false, serve_metrics},
     {"GET", "/api/jobs/ID/checkpoints", false, serve_checkpoints},
     {"GET", "/api/jobs/ID/log", false, serve_log},
+    {"GET", "/api/jobs/ID/log/events", false, serve_log_events},
     {"GET", "/api/jobs/ID/plan", false, plan_serve_table},
     {"GET", "/api/jobs/ID/timeline.svg", false, plan_serve_timeline},
     {"GET", "/api/jobs/ID/explain", false, plan_serve_explain},

@@ -264,6 +264,14 @@ void session_cancel(struct session *s, uint64_t call)
         rpc_cancel(conn, call);
 }
 
+static void add_topic(struct session *s, struct topic *t)
+{
+    topic_link(t, s->topics);
+    s->topics = t;
+    if (s->state == SESSION_IN)
+        topic_up(t);
+}
+
 struct topic *session_topic(struct session *s, const char *job)
 {
     for (struct topic *t = s->topics; t; t = topic_next(t))
@@ -272,9 +280,16 @@ struct topic *session_topic(struct session *s, const char *job)
     struct topic *t;
     if (topic_open(s, job, &t))
         return NULL;
-    topic_link(t, s->topics);
-    s->topics = t;
-    if (s->state == SESSION_IN)
-        topic_up(t);
+    add_topic(s, t);
+    return t;
+}
+
+struct topic *session_log_topic(struct session *s, const char *job, int rank, int64_t lines)
+{
+    struct topic *t;
+    if (topic_open(s, job, &t))
+        return NULL;
+    topic_follow_log(t, rank, lines);
+    add_topic(s, t);
     return t;
 }

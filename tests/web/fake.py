@@ -84,7 +84,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         path, _, query = self.path.partition("?")
         self.server.asked.append(self.path)
-        if path.endswith("/events"):
+        if path.endswith("/log/events"):
+            self.log()
+        elif path.endswith("/events"):
             self.events()
         elif path.startswith("/api/"):
             self.api(path.rsplit("/", 1)[1], query)
@@ -107,13 +109,30 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.answer("".join(json.dumps(x) + "\n" for x in lines or s), "application/jsonl")
         elif what == "metrics":
             self.answer(json.dumps(metrics(s)))
-        elif what == "log":
-            self.answer("step 1\n", "text/plain")
         elif what in self.server.more:
             kind, body = self.server.more[what]
             self.answer(body, kind)
         else:
             self.answer("[]")
+
+    def log(self):
+        """The pieces of `server.log`, as they are put there."""
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        try:
+            self.wfile.write(b"event: begin\ndata: {}\n\n")
+            sent = 0
+            while not self.server.ended.wait(0.1):
+                fresh = self.server.log[sent:]
+                sent += len(fresh)
+                if fresh:
+                    self.wfile.write(f"event: log\ndata: {json.dumps(fresh)}\n\n".encode())
+                self.wfile.write(b":\n\n")
+                self.wfile.flush()
+        except OSError:
+            pass
 
     def events(self):
         self.send_response(200)
@@ -140,7 +159,7 @@ class Fake(http.server.ThreadingHTTPServer):
     def __init__(self, samples, straggler=None, more=None):
         super().__init__(("127.0.0.1", 0), Handler)
         self.samples, self.status, self.more = samples, status(samples, straggler), more or {}
-        self.news, self.asked, self.ended = [], [], threading.Event()
+        self.news, self.asked, self.log, self.ended = [], [], [], threading.Event()
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     @property

@@ -104,6 +104,34 @@ key("End")
 key("w")
 check("500 ms" in reading("rank 3 "), "a sample of the stream is in the picture and the table")
 
+# ---- the log as it is written: levels, the first error, a line in two pieces, search ----
+LOG = "return [...document.querySelectorAll('.log div')].filter(e => !e.hidden).map(e => e.textContent)"
+fake.log += [[0, "begin\nwarn: slow disk\n"], [1, "step 1\n0 errors so far\n"], [0, "Traceback (most recent call last)\nprogr"]]
+browser.until(LOG + ".length === 6", what="six lines of the log")
+check(browser.run(LOG)[-1] == "[0] progr", "a line without an end is shown")
+fake.log.append([0, "ess 50 %\rprogress 100 %\n"])
+browser.until("return " + LOG[7:] + ".at(-1) === '[0] progress 100 %'", what="its end, as a terminal shows it")
+check(browser.run("return document.querySelector('.first-error').textContent").startswith("[0] Traceback"), "the first error is marked")
+
+
+def level(name):
+    browser.run("const s = document.getElementById('log-level'); s.value = [...s.options].find(o => o.textContent === arguments[0]).value;"
+                "s.dispatchEvent(new Event('change'))", name)
+    return browser.run(LOG)
+
+
+check(level("errors") == ["[0] Traceback (most recent call last)"], "only errors: no line that counts none")
+check(level("warnings and errors") == ["[0] warn: slow disk", "[0] Traceback (most recent call last)"], "warnings and errors")
+fake.log.append([1, "error: disk is full\n"])
+browser.until(LOG + ".length === 3", what="a new error passes the level")
+level("all")
+browser.run("const s = document.getElementById('log-search'); s.value = 'DISK'; s.dispatchEvent(new Event('input'))")
+marks = "return [...document.querySelectorAll('.log mark')].map(m => m.parentElement.textContent)"
+check(browser.run(marks) == ["[0] warn: slow disk", "[1] error: disk is full"], "search marks the lines")
+fake.log.append([1, "no disk\n"])
+browser.until("return document.querySelectorAll('.log mark').length === 3", what="a new line with the word")
+check(True, "and those that arrive later")
+
 for width in (390, 800, 1400):
     for dark in (False, True):
         browser.look(width, dark)

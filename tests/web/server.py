@@ -79,6 +79,21 @@ status, headers, text = page.ask("GET", f"/api/jobs/{printer}/log")
 check(b"\033[31m<script>\377" in text and headers["X-Content-Type-Options"] == "nosniff", "any bytes of a log, as plain text")
 check(page.json("GET", "/api/jobs/999/metrics")[0] == 404, "a job that does not exist")
 
+# ---- the log as it is written ----
+def said(events, rank):
+    return "".join(text for n, d in events if n == "log" for r, text in d if r == rank)
+
+
+ended = page.events(f"/api/jobs/{job}/log/events?rank=1&lines=3", lambda n, d: n == "end", 15)
+whole = dtd.dtctl("logs", job, "--rank", "1").replace("[rank 1] ", "")
+check(ended[0][0] == "begin" and said(ended, 1).splitlines() == whole.splitlines()[-3:], "the last lines of a log, to its end")
+slow = dtd.dtctl("run", "-d", "-o", "json", "--", "sh", "-c", "for i in 1 2 3; do echo line $i; sleep 1; done; echo gone")
+slow = json.loads(slow)["job"]
+times = []
+live = page.events(f"/api/jobs/{slow}/log/events", lambda n, d: times.append(time.monotonic()) or n == "end", 30)
+at = [t for t, (n, _) in zip(times, live) if n == "log"]
+check(said(live, 0).split("\n") == ["line 1", "line 2", "line 3", "gone", ""] and len(at) >= 3 and at[-1] - at[0] > 1.5, "and line by line while it is written")
+
 # ---- the plan ----
 status, plan = page.json("GET", f"/api/jobs/{job}/plan")
 told = json.loads(dtd.dtctl("plan", "-o", "json", f"{dtd.dir}/{dtd.files['first']}"))

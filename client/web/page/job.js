@@ -239,7 +239,7 @@ class JobPage {
   }
 
   buildLog(body) {
-    this.log = new Log(body, this.id);
+    this.log = new Log(body, this.id, this.context.Stream);
   }
 
   buildCheckpoints(body) {
@@ -375,7 +375,6 @@ class JobPage {
     setHidden(this.content, false);
     if (before && before !== job.state) speak(`Job ${job.job} is ${job.state}. ${reasonOf(job)}`);
     if (job.checkpoint_step !== this.checkpointStep || !this.checkpoints) this.loadCheckpoints();
-    if (hasEnded(job)) this.log.jobEnded();
     this.showHead();
     this.showWorkers();
     this.plan.setJob(job);
