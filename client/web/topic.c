@@ -22,6 +22,7 @@
 #define POLL_MS 1000
 #define FLUSH_MS 200
 #define LOG_BATCH_BYTES (32 << 10) /* of a frame; RING of them are more than the lines that a page begins with */
+#define USAGE_RECENT_MS 60000      /* a window of the past minute is shown until the next one is complete */
 #define BATCH_MAX 256              /* metrics in a frame; a job with more steps in FLUSH_MS gets several frames */
 
 struct frame {
@@ -34,6 +35,8 @@ struct topic {
     struct session *session;
     struct topic *next;
     char job[WEB_JOB_BYTES]; /* "": the overview */
+    uint64_t ranks;          /* the call for the usage of the ranks of a job that is followed; 0: none */
+    bool usage;              /* of the ranks of the job; false: its status and metrics */
     LIST_HEAD(, stream) streams;
     bool ended, closing;
     struct frame *ring[RING]; /* frame i is in ring[i % RING] */
@@ -155,7 +158,8 @@ err_t topic_open(struct session *s, const char *job, struct topic **ret)
     if (!t)
         return ERR_NOMEM;
     t->session = s;
-    snprintf(t->job, sizeof(t->job), "%s", job);
+    t->usage = strncmp(job, WEB_USAGE, strlen(WEB_USAGE)) == 0;
+    snprintf(t->job, sizeof(t->job), "%s", job + (t->usage ? strlen(WEB_USAGE) : 0));
     LIST_INIT(&t->streams);
     uv_timer_init(&session_web(s)->loop, &t->timer);
     t->timer.data = t;
@@ -182,12 +186,15 @@ void topic_close(struct topic *t)
     uv_timer_stop(&t->timer);
     if (t->watch)
         session_cancel(t->session, t->watch);
+    if (t->ranks)
+        session_cancel(t->session, t->ranks);
     free_if_idle(t);
 }
 
 bool topic_is(const struct topic *t, const char *job)
 {
-    return !t->is_log && strcmp(t->job, job) == 0;
+    const bool usage = strncmp(job, WEB_USAGE, strlen(WEB_USAGE)) == 0;
+    return !t->is_log && usage == t->usage && strcmp(t->job, job + (usage ? strlen(WEB_USAGE) : 0)) == 0;
 }
 
 struct topic *topic_next(const struct topic *t)
@@ -391,6 +398,44 @@ static void watch_answered(void *arg, const struct rpc_result *r)
         call_ended(t, r);
 }
 
+/* ---- the usage of its ranks ---- */
+
+/* The first frame of a stream is the newest window; a page gets earlier ones by GET /api/jobs/ID/usage. */
+static void usage_answered(void *arg, const struct rpc_result *r)
+{
+    struct topic *t = arg;
+    struct usage_sample s;
+    if (r->reply && !t->closing && convert_usage((const Dtd__UsageSample *)r->reply, &s) == OK) {
+        json_t *value = json_of_usage(&s);
+        publish_state(t, frame_of_json("usage", value));
+        json_decref(value);
+        usage_sample_fini(&s);
+    }
+    if (!r->last)
+        return;
+    t->ended = !r->err;
+    call_ended(t, r);
+}
+
+/* The stream of a job has it too, so that a page needs one connection for both. */
+static void ranks_answered(void *arg, const struct rpc_result *r)
+{
+    struct topic *t = arg;
+    struct usage_sample s;
+    if (r->reply && !t->closing && convert_usage((const Dtd__UsageSample *)r->reply, &s) == OK) {
+        json_t *value = json_of_usage(&s);
+        publish(t, frame_of_json("usage", value));
+        json_decref(value);
+        usage_sample_fini(&s);
+    }
+    if (!r->last)
+        return;
+    t->ranks = 0;
+    t->outstanding--;
+    if (t->closing)
+        free_if_idle(t);
+}
+
 /* ---- the log of a job ---- */
 
 static void take_chunk(struct topic *t, const Dtd__LogChunk *m)
@@ -448,9 +493,17 @@ static void watch_start(struct topic *t)
         return;
     }
     Dtd__JobRequest q = DTD__JOB_REQUEST__INIT;
-    q.job = t->job;
-    if (!t->watch && !session_call(t->session, CLIENT_WATCH, &q.base, watch_answered, t, &t->watch))
-        t->outstanding++;
+    Dtd__UsageRequest u = DTD__USAGE_REQUEST__INIT;
+    q.job = u.job = t->job;
+    u.has_follow = u.follow = u.has_from_ms = true;
+    u.from_ms = clock_wall_ms() - USAGE_RECENT_MS;
+    if (t->watch)
+        return;
+    err_t err = t->usage ? session_call(t->session, CLIENT_USAGE, &u.base, usage_answered, t, &t->watch)
+                         : session_call(t->session, CLIENT_WATCH, &q.base, watch_answered, t, &t->watch);
+    t->outstanding += !err;
+    if (!err && !t->usage && !t->ranks)
+        t->outstanding += !session_call(t->session, CLIENT_USAGE, &u.base, ranks_answered, t, &t->ranks);
 }
 
 /* ---- the session's connection ---- */

@@ -54,11 +54,6 @@ def metrics(samples):
              "step_s": s["step_s"][0], "workers": len(s["node"]), "epoch": s["epoch"], "wall_ms": s["wall_ms"]} for s in samples]
 
 
-def mean(values):
-    known = [v for v in values if v is not None]
-    return sum(known) / len(known) if known else None
-
-
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
@@ -100,13 +95,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def api(self, what, query):
         s = self.server.samples
-        lines = {"mean=1": [{k: ([mean(v)] if isinstance(v, list) and k != "node" else v) for k, v in x.items() if k != "node"} for x in s],
-                 "last=1": s[-1:]}.get(query)
-        if lines is None and query.startswith("field="):
-            field = query[6:]
-            lines = [{k: v for k, v in x.items() if not isinstance(v, list) or k in ("node", field)} for x in s]
         if what == "usage":
-            self.answer("".join(json.dumps(x) + "\n" for x in lines or s), "application/jsonl")
+            self.answer("".join(json.dumps(x) + "\n" for x in s), "application/x-ndjson")
         elif what == "metrics":
             self.answer(json.dumps(metrics(s)))
         elif what in self.server.more:

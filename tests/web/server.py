@@ -123,9 +123,11 @@ check(set(answers) <= {200, 429} and 200 in answers, "of many plans at once, tho
 zombies = [p for p in os.listdir("/proc") if p.isdigit() and stat_of(p)[:2] == ("Z", dtd.web_pid())]
 check(not zombies, "no process of a plan is left")
 
-# ---- cancel ----
+# ---- usage of ranks, and cancel ----
 long = dtd.submit("long", steps=100000, every=0)
 dtd.wait(long, lambda s: s["step"] > 0)
+sample = page.events(f"/api/jobs/{long}/events", lambda n, d: n == "usage", 20)[-1][1]
+check(len(sample["compute_s"]) == 2 and 0 < sample["compute_s"][0] <= sample["step_s"][0], "a job's stream has the usage of its ranks")
 worker = next(w["pid"] for w in dtd.status(long)["worker"] if w["rank"] == 0)
 os.kill(worker, signal.SIGKILL)
 page.events(f"/api/jobs/{long}/events", lambda n, d: n == "status" and any("step_ms" in i for i in d["incident"]), 15)
