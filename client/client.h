@@ -14,6 +14,7 @@
 #include "common/rpc/incident.h"
 #include "common/rpc/methods.h"
 #include "common/rpc/metric.h"
+#include "common/rpc/metric_point.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -143,6 +144,7 @@ struct client_log {
 struct client_stream {
     bool (*log)(void *arg, const struct client_log *chunk);
     bool (*metric)(void *arg, const struct metric *metric);
+    bool (*point)(void *arg, const struct metric_point *point); /* client_metrics_part: instead of `metric` */
     bool (*status)(void *arg, const struct client_job *job);
     bool (*tick)(void *arg);
     void *arg;
@@ -152,6 +154,14 @@ NODISCARD err_t client_logs(struct client *c, const char *job, int rank, bool fo
                             const struct client_stream *stream, struct why *why);
 NODISCARD err_t client_metrics(struct client *c, const char *job, bool follow, int64_t from_step,
                                const struct client_stream *stream, struct why *why);
+/* At most one of the numbers is above 0: the first step, the largest number of points that all steps are joined to, or
+ * the number of the last steps. A leader of an older version sends all rows. */
+struct client_metrics_part {
+    bool follow;
+    int64_t from_step, points, last;
+};
+NODISCARD err_t client_metrics_part(struct client *c, const char *job, const struct client_metrics_part *part,
+                                    const struct client_stream *stream, struct why *why);
 /* Streams the job's status at every change, and every metric, until the job has ended; with a callback `log` also the
  * output of all workers, from the start of their logs to the end. */
 NODISCARD err_t client_watch(struct client *c, const char *job, const struct client_stream *stream, struct why *why);

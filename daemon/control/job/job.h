@@ -73,6 +73,8 @@ struct job_rank_view job_rank_view_of(const struct job *j, int rank);
 /* The next one by id; NULL: none. The first is jobs.head. */
 struct job *job_next(const struct job *j);
 bool job_over(const struct job *j);
+/* metrics_curve_due of its metrics. */
+bool job_curve_due(struct job *j);
 /* The list of clients that watch it. */
 struct watch **job_watches(struct job *j);
 

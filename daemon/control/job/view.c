@@ -46,6 +46,11 @@ struct job *job_next(const struct job *j)
     return j->next;
 }
 
+bool job_curve_due(struct job *j)
+{
+    return metrics_curve_due(&j->metrics);
+}
+
 struct watch **job_watches(struct job *j)
 {
     return &j->watches;

@@ -55,6 +55,7 @@ struct rpc_server {
     struct pool reads;              /* short reads of log files */
     struct pool parses;             /* files of metrics, which may take long */
     LIST_HEAD(, watch) watch_loads; /* Metrics calls that have rows in memory, or will have */
+    bool extends_curve;             /* a task of `parses` extends a curve file */
     struct user_names names;
 };
 
