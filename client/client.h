@@ -15,6 +15,7 @@
 #include "common/rpc/methods.h"
 #include "common/rpc/metric.h"
 #include "common/rpc/metric_point.h"
+#include "common/rpc/totals.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -45,6 +46,8 @@ struct client_job {
     struct incident *incident;
     int n_incident;
     struct incident start; /* durations of the first start; epoch 0: unknown */
+    bool has_totals;       /* the job has not ended, and the leader counts */
+    struct totals totals;
 };
 
 struct client_checkpoint {

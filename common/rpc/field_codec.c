@@ -343,3 +343,36 @@ void metric_point_decode(const Dtd__Metric *message, struct metric_point *ret)
             ret->of[f - metric_fields.field] = (struct metric_spread){s->min, s->max, s->sum, s->n};
     }
 }
+
+/* ---- totals ---- */
+
+err_t totals_encode(const struct totals *t, struct totals_message *ret)
+{
+    dtd__job_totals__init(&ret->msg);
+    ret->msg.histogram = ret->list;
+    for (int d = 0; d < TOTALS_DURATIONS; d++) {
+        Dtd__JobHistogram *to = ret->list[d] = &ret->histogram[d];
+        dtd__job_histogram__init(to);
+        to->name = (char *)totals_bounds[d].name;
+        to->n = (int64_t *)t->duration[d].n;
+        to->n_n = (size_t)totals_bounds[d].n + 1;
+        to->sum = t->duration[d].sum;
+        ret->msg.n_histogram++;
+    }
+    return fields_encode(&totals_fields, t, FIELDS_FOR_CLIENTS, &ret->msg.base);
+}
+
+void totals_decode(const Dtd__JobTotals *message, struct totals *ret)
+{
+    *ret = (struct totals){0};
+    fields_decode(&totals_fields, &message->base, ret);
+    for (size_t i = 0; i < message->n_histogram; i++)
+        for (int d = 0; d < TOTALS_DURATIONS; d++) {
+            const Dtd__JobHistogram *from = message->histogram[i];
+            if (strcmp(from->name, totals_bounds[d].name) != 0)
+                continue;
+            ret->duration[d].sum = from->sum;
+            for (size_t k = 0; k < from->n_n && (int)k <= totals_bounds[d].n; k++)
+                ret->duration[d].n[k] = from->n[k];
+        }
+}

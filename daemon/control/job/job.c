@@ -80,7 +80,9 @@ static err_t job_fill(struct job *j, const struct state_job *s)
     for (int k = 0; k < j->max_workers; k++)
         j->workers[k].device = -1;
     snprintf(path, sizeof(path), "%s/metrics/%" PRIu64 ".jsonl", j->jobs->dir, j->id);
-    return metrics_init(&j->metrics, path);
+    err = metrics_init(&j->metrics, path);
+    j->totals.top_step = j->metrics.has_last ? j->metrics.last.step : 0;
+    return err;
 }
 
 err_t job_new(struct jobs *jobs, const struct state_job *s, struct job **ret)

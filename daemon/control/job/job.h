@@ -13,6 +13,7 @@
 #include "daemon/control/job/metrics.h"
 #include "daemon/control/job/placement.h"
 #include "daemon/control/job/rendezvous.h"
+#include "daemon/control/job/totals.h"
 #include "daemon/control/state/state.h"
 
 #include <sys/types.h>
@@ -56,6 +57,7 @@ struct job_view {
     int64_t grace_left_ms; /* while it stops: until workers that still run are killed; 0: no such wait */
     int restarts;
     const struct metrics *metrics;
+    const struct totals *totals;
 };
 struct job_view job_view_of(const struct job *j);
 

@@ -26,7 +26,8 @@ struct job_view job_view_of(const struct job *j)
                              .max_workers = j->max_workers,
                              .grace_left_ms = job_grace_left_ms(j),
                              .restarts = j->restarts,
-                             .metrics = &j->metrics};
+                             .metrics = &j->metrics,
+                             .totals = &j->totals.t};
 }
 
 struct job_rank_view job_rank_view_of(const struct job *j, int rank)

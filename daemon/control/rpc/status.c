@@ -104,6 +104,10 @@ err_t job_status_fill(struct job_status *s, struct rpc_server *server, struct jo
         err = metric_encode(&v.metrics->last, &s->last);
         s->msg.last = &s->last;
     }
+    if (!err && !job_over(j)) {
+        err = totals_encode(v.totals, &s->totals);
+        s->msg.totals = &s->totals.msg;
+    }
     if (state)
         fill_state(s, state);
     if (!err && full)
@@ -119,6 +123,7 @@ void job_status_hide(struct job_status *s)
     s->msg.has_checkpoint_step = false;
     s->msg.step = s->msg.steps = 0;
     s->msg.last = NULL;
+    s->msg.totals = NULL;
 }
 
 void job_status_fini(struct job_status *s)
@@ -130,6 +135,8 @@ void job_status_fini(struct job_status *s)
     s->msg.start = NULL;
     if (s->last.base.descriptor)
         fields_encoded_fini(&s->last.base);
+    if (s->totals.msg.base.descriptor)
+        fields_encoded_fini(&s->totals.msg.base);
     s->msg.n_incident = 0;
     free(s->workers);
     free(s->worker_refs);
