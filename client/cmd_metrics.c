@@ -7,6 +7,7 @@
 #include "client/field_text.h"
 #include "client/follow.h"
 #include "client/json.h"
+#include "client/rank_usage.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -18,7 +19,7 @@
 struct metrics_args {
     struct global *global;
     const char *job;
-    bool follow;
+    bool follow, ranks;
     int64_t from_step, points, last;
     enum export_kind to;
     const char *dir;
@@ -44,6 +45,7 @@ static const struct argp_option options[] = {
     {"last", KEY_LAST, "N", OPTION_ARG_OPTIONAL, "Only the last N steps; without N, the last one", 0},
     {"points", KEY_POINTS, "N", 0,
      "All steps in at most N points: the newest values of each point, and the smallest, largest and mean ones", 0},
+    {"ranks", 'r', 0, 0, "Show what each rank does: times of a step, memory, processor and GPU", 0},
     {"to", 't', "KIND", 0, "Write all steps for another program: tensorboard, wandb or csv", 0},
     {"dir", 'd', "DIR", 0,
      "Folder to write to (with --to). Default: that of the job file (run.tensorboard, run.wandb), else runs for "
@@ -71,6 +73,10 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         if (!arg_number(arg, POINTS_MAX, &a->points) || !a->points)
             argp_error(state, "--points %s: expected a number of points from 1 to %d", arg, POINTS_MAX);
         return 0;
+        return 0;
+    case 'r':
+        a->ranks = true;
+        return 0;
     case 't':
         a->to = export_kind_of(arg);
         if (!a->to)
@@ -82,6 +88,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case ARGP_KEY_END:
         if (a->dir && !a->to)
             argp_error(state, "--dir needs --to tensorboard, wandb or csv");
+        if (a->ranks && (a->to || a->from_step || a->last || a->points))
+            argp_error(state, "--ranks takes none of --to, --from, --last and --points; -o jsonl prints all windows of "
+                              "the job");
         if ((a->from_step > 0) + (a->last > 0) + (a->points > 0) > 1)
             argp_error(state, "of --from, --last and --points only one is possible");
         if (a->to && (a->follow || a->from_step || a->last || a->points))
@@ -369,16 +378,21 @@ int cmd_metrics(struct global *g, int argc, char **argv)
         .doc =
             "Prints a job's metrics, one row per step. A step that was repeated after a failure appears once, with the "
             "values of the newest epoch. With -o jsonl, prints one object per line: step, loss, grad_norm, lr, "
-            "tokens_per_s, step_s, workers, epoch, wall_ms; valid_loss if the step evaluated; test_loss of the last "
+            "tokens_per_s, step_s, mfu (the share of the peak rate of the workers that the model uses), workers, "
+            "epoch, wall_ms; valid_loss if the step evaluated; test_loss of the last "
             "step; skipped if the optimizer skipped the step because loss or norm was not finite; and bytes: the "
             "bytes that all workers received from each other in the step, by mesh axes, as dtctl plan forecasts "
             "them. With --last or --points, a job of millions of steps answers as fast as a short one. A point has the "
             "values of its newest step, and in JSON also steps, NAME_min, NAME_max and NAME_mean of the finite values, "
-            "and not_finite: how many of its steps have a loss that is not finite."
+            "and not_finite: how many of its steps have a loss that is not finite. With --ranks, prints the newest "
+            "window of a few seconds of all ranks: means of their steps, of which COMPUTE is not spent waiting; with "
+            "-o "
+            "jsonl all windows, one object per line with a list for each number."
             "\vExamples:\n  dtctl metrics 4 -f\n  dtctl metrics 4 -o jsonl | jq -r '[.step, .loss] | @tsv'\n"
             "  dtctl metrics 4 --last -o json\n"
             "  dtctl metrics 4 --points 1000 -o jsonl | jq -r '[.step, .loss_min, .loss_max] | @tsv'\n"
-            "  dtctl metrics 4 --to tensorboard --dir runs\n  dtctl metrics 4 --to csv >loss.csv"};
+            "  dtctl metrics 4 --ranks\n  dtctl metrics 4 --to tensorboard --dir runs\n"
+            "  dtctl metrics 4 --to csv >loss.csv"};
     struct metrics_args args = {.global = g};
     struct why why = {0};
     char number[32];
@@ -386,5 +400,7 @@ int cmd_metrics(struct global *g, int argc, char **argv)
     err_t err = follow_name(g, &args.job, number, &why);
     if (err)
         return command_fail(err, &why);
+    if (args.ranks)
+        return rank_usage_print(g, args.job, args.follow);
     return args.to ? metrics_export(g, &args) : metrics_print(g, &args);
 }

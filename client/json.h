@@ -14,6 +14,8 @@ json_t *json_of_metric(const struct metric *m);
  * NAME_min, NAME_max and NAME_mean of its finite values, and not_finite: the number of steps whose loss is not finite.
  */
 json_t *json_of_point(const struct metric_point *p);
+/* As a line of usage.jsonl. */
+json_t *json_of_usage(const struct usage_sample *s);
 json_t *json_of_job(const struct client_job *job);
 /* An array of the job's incidents. `only`: the number of the incident to return, counted from 1; 0: all. */
 json_t *json_of_incidents(const struct client_job *job, int only);

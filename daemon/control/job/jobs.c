@@ -56,7 +56,7 @@ void jobs_forget(struct jobs *jobs)
 {
     for (struct job **at = &jobs->head; *at;) {
         struct job *j = *at;
-        if (job_over(j) && !j->watches && !state_job_find(jobs->replica->state, j->id)) {
+        if (job_over(j) && !j->watches && !j->usage_watches && !state_job_find(jobs->replica->state, j->id)) {
             *at = j->next;
             job_free(j);
         } else {
@@ -168,6 +168,7 @@ void jobs_flush_metrics(struct jobs *jobs)
 {
     for (struct job *j = jobs->head; j; j = j->next) {
         metrics_flush(&j->metrics);
+        usage_file_flush(&j->usage);
         job_totals_tick(&j->totals, j->placed && !job_over(j) ? j->n_workers : 0, clock_mono_ms());
     }
 }
