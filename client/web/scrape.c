@@ -4,6 +4,7 @@
 #include "client/web/web.h"
 
 #include "client/convert.h"
+#include "common/base/clock.h"
 #include "common/rpc/methods.h"
 #include "proto/client.pb-c.h"
 
@@ -14,6 +15,17 @@
 #include <string.h>
 
 #define JOBS_MAX 1000
+/* Series of single ranks are bounded: jobs with more workers, and further jobs, have none. */
+#define USAGE_JOBS_MAX 32
+#define USAGE_WORKERS_MAX 64
+#define USAGE_AGE_MS 30000 /* several windows; clocks of nodes differ */
+
+/* The newest window of a job's ranks. */
+struct rank_usage {
+    struct scrape *scrape;
+    const char *job;
+    struct usage_sample sample; /* without ranks: there is none */
+};
 
 struct scrape {
     struct request *request;
@@ -24,6 +36,8 @@ struct scrape {
     struct client_cluster cluster;
     struct client_job *jobs;
     int n_jobs;
+    struct rank_usage usage[USAGE_JOBS_MAX];
+    int n_usage;
     int stores; /* -1: not known */
     struct buf text;
 };
@@ -200,6 +214,11 @@ static double tokens_per_s(const struct client_job *j)
     return j->has_last ? j->last.tokens_per_s : NAN;
 }
 
+static double mfu(const struct client_job *j)
+{
+    return j->has_last ? j->last.mfu : NAN;
+}
+
 static double checkpoint_step(const struct client_job *j)
 {
     return j->checkpoint_step >= 0 ? (double)j->checkpoint_step : NAN;
@@ -230,6 +249,7 @@ static const struct {
     {{"dtd_train_grad_norm", "gauge", "", "Norm of the gradient."}, grad_norm, true},
     {{"dtd_train_learning_rate", "gauge", "", "Learning rate."}, lr, false},
     {{"dtd_train_tokens_per_second", "gauge", "", "Tokens per second of the last complete step."}, tokens_per_s, false},
+    {{"dtd_train_mfu_ratio", "gauge", "ratio", "Share of the workers' peak rate that the model uses."}, mfu, false},
     {{"dtd_checkpoint_last_step", "gauge", "", "Step of the last committed checkpoint."}, checkpoint_step, false},
     {{"dtd_checkpoint_failing", "gauge", "", "Whether the last save failed."}, checkpoint_failed, false},
 };
@@ -385,6 +405,62 @@ static void put_jobs(struct scrape *s)
     put_totals(s, n);
 }
 
+/* ---- ranks ---- */
+
+static const struct {
+    struct family family;
+    enum usage_field field;
+} rank_families[] = {
+    {{"dtd_train_rank_compute_seconds", "gauge", "seconds",
+      "Seconds of a step that the rank computes, of the newest window."},
+     USAGE_compute_s},
+    {{"dtd_train_rank_gpu_utilization_ratio", "gauge", "ratio",
+      "Share of the time in which a kernel ran on the rank's GPU."},
+     USAGE_gpu_util},
+    {{"dtd_train_rank_gpu_memory_used_bytes", "gauge", "bytes", "Memory in use on the rank's GPU."}, USAGE_gpu_bytes},
+    {{"dtd_train_rank_gpu_temperature_celsius", "gauge", "celsius", "Temperature of the rank's GPU."},
+     USAGE_gpu_celsius},
+    {{"dtd_train_rank_gpu_power_watts", "gauge", "watts", "Power of the rank's GPU."}, USAGE_gpu_watts},
+};
+
+static void put_rank_sample(struct scrape *s, const struct family *f, const char *job, int rank, const char *node,
+                            double value)
+{
+    char number[16];
+    snprintf(number, sizeof(number), "%d", rank);
+    begin_sample(s, f);
+    put(s, "{");
+    put_label(s, "job_id", job);
+    put(s, ",");
+    put_label(s, "rank", number);
+    put(s, ",");
+    put_label(s, "node", node);
+    put(s, "}");
+    end_sample(s, value);
+}
+
+static void put_ranks(struct scrape *s)
+{
+    static const struct family slow = {"dtd_train_straggler_ratio", "gauge", "ratio",
+                                       "Compute time of a slow rank over that of the median."};
+    put_head(s, &slow);
+    for (int i = 0; i < s->n_jobs; i++)
+        for (int k = 0; k < s->jobs[i].n_straggler && !client_job_ended(&s->jobs[i]); k++) {
+            const struct client_straggler *one = &s->jobs[i].straggler[k];
+            put_rank_sample(s, &slow, s->jobs[i].job, one->rank, one->node, one->ratio);
+        }
+    for (size_t f = 0; f < sizeof(rank_families) / sizeof(rank_families[0]); f++) {
+        put_head(s, &rank_families[f].family);
+        for (int i = 0; i < s->n_usage; i++)
+            for (int rank = 0; rank < s->usage[i].sample.ranks; rank++) {
+                const double value = *usage_at(&s->usage[i].sample, rank_families[f].field, rank);
+                if (!isnan(value))
+                    put_rank_sample(s, &rank_families[f].family, s->usage[i].job, rank, s->usage[i].sample.node[rank],
+                                    value);
+            }
+    }
+}
+
 static void put_stores(struct scrape *s)
 {
     static const struct family stores = {"dtd_stores", "gauge", "", "Open c10d stores of the cluster."};
@@ -400,6 +476,7 @@ static void finish(struct scrape *s)
     if (!s->err) {
         put_nodes(s);
         put_jobs(s);
+        put_ranks(s);
         put_stores(s);
         if (s->open_metrics)
             put(s, "# EOF\n");
@@ -417,6 +494,8 @@ static void finish(struct scrape *s)
         client_node_fini(&s->node);
     if (s->has_cluster)
         client_cluster_fini(&s->cluster);
+    for (int i = 0; i < s->n_usage; i++)
+        usage_sample_fini(&s->usage[i].sample);
     client_jobs_free(s->jobs, s->n_jobs);
     free(s);
 }
@@ -443,6 +522,35 @@ static void cluster_answered(void *arg, const struct rpc_result *r)
     part_ended(s, r);
 }
 
+/* A leader of an older version has none, and then there are no series. */
+static void usage_answered(void *arg, const struct rpc_result *r)
+{
+    struct rank_usage *u = arg;
+    struct usage_sample sample;
+    if (r->reply && !convert_usage((const Dtd__UsageSample *)r->reply, &sample)) {
+        usage_sample_fini(&u->sample);
+        u->sample = sample;
+    }
+    part_ended(u->scrape, r);
+}
+
+static void ask_usage(struct scrape *s)
+{
+    Dtd__UsageRequest q = DTD__USAGE_REQUEST__INIT;
+    q.has_from_ms = true;
+    q.from_ms = clock_wall_ms() - USAGE_AGE_MS;
+    for (int i = 0; i < s->n_jobs && s->n_usage < USAGE_JOBS_MAX; i++) {
+        const struct client_job *j = &s->jobs[i];
+        if (strcmp(j->state, "running") != 0 || !j->has_last || j->workers > USAGE_WORKERS_MAX)
+            continue;
+        struct rank_usage *u = &s->usage[s->n_usage++];
+        *u = (struct rank_usage){.scrape = s, .job = j->job};
+        q.job = j->job;
+        s->outstanding +=
+            session_call(request_session(s->request), CLIENT_USAGE, &q.base, usage_answered, u, NULL) == OK;
+    }
+}
+
 static void jobs_answered(void *arg, const struct rpc_result *r)
 {
     struct scrape *s = arg;
@@ -450,6 +558,8 @@ static void jobs_answered(void *arg, const struct rpc_result *r)
         s->err = r->err;
     else if (r->reply)
         s->err = convert_jobs((const Dtd__JobList *)r->reply, &s->jobs, &s->n_jobs);
+    if (r->reply && !s->err && request_session(s->request))
+        ask_usage(s);
     part_ended(s, r);
 }
 

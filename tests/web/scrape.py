@@ -72,6 +72,14 @@ productive = float(values[f'dtd_job_worker_seconds_total{{job_id="{job}",state="
 check(abs(productive - 2 * sum(r["step_s"] for r in rows)) < 1e-6, "worker seconds of steps")
 check(float(values["dtd_job_allocated_worker_seconds_total" + J]) <= 2 * (time.time() - json.loads(dtd.dtctl("status", "-o", "json", job))["submitted_ms"] / 1e3),
       "no more worker seconds than two workers can have")
+until = time.monotonic() + 30 # the first window ends after 2 s
+ranks = {}
+while len(ranks) < 2 and time.monotonic() < until:
+    time.sleep(0.5)
+    text = scrape()[2].decode()
+    ranks = dict(re.findall(r'^dtd_train_rank_compute_seconds\{job_id="\d+",rank="(\d+)",node="[^"]+"\} (\S+)$', text, re.M))
+windows = [json.loads(line)["compute_s"] for line in dtd.dtctl("metrics", "--ranks", "-o", "jsonl", job).splitlines()]
+check([float(ranks["0"]), float(ranks["1"])] in windows, f"times of ranks are those of dtctl metrics --ranks: {ranks}")
 check(values["dtd_failures_total" + J] == values["dtd_train_recomputed_steps_total" + J] == "0", "nothing failed yet")
 
 # ---- a worker is killed ----
