@@ -122,6 +122,9 @@ err_t convert_job(const Dtd__JobStatus *s, struct client_job *ret)
                              .has_last = s->last != NULL};
     if (s->last)
         job.last = metric_decode(s->last);
+    job.has_totals = s->totals != NULL;
+    if (s->totals)
+        totals_decode(s->totals, &job.totals);
     if (!texts_copy(s, &job) || !workers_copy(s, &job) || !incidents_copy(s, &job) || !stragglers_copy(s, &job)) {
         client_job_fini(&job);
         return ERR_NOMEM;

@@ -103,6 +103,34 @@ json_t *json_of_metric(const struct metric *m)
     return ret;
 }
 
+static void set_spread(json_t **o, const char *name, const struct metric_spread *s)
+{
+    const struct {
+        const char *suffix;
+        double value;
+    } parts[] = {{"min", s->min}, {"max", s->max}, {"mean", s->sum / (double)s->n}};
+    char key[64];
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+        snprintf(key, sizeof(key), "%s_%s", name, parts[i].suffix);
+        set_field(o, key, json_real(parts[i].value));
+    }
+}
+
+json_t *json_of_point(const struct metric_point *p)
+{
+    json_t *ret = json_of_metric(&p->last);
+    if (p->steps == 1)
+        return ret;
+    set_int(&ret, "steps", p->steps);
+    for (int i = 0; i < metric_fields.n; i++)
+        if (p->of[i].n && metric_has_spread(&metric_fields.field[i]))
+            set_spread(&ret, metric_fields.field[i].name, &p->of[i]);
+    const int64_t finite = p->of[field_find(&metric_fields, "loss") - metric_fields.field].n;
+    if (finite < p->steps)
+        set_int(&ret, "not_finite", p->steps - finite);
+    return ret;
+}
+
 json_t *json_of_usage(const struct usage_sample *s)
 {
     struct buf line = {0};

@@ -227,6 +227,7 @@ static void on_timer(uv_timer_t *timer)
         record_full_log(n);
         outbox_retry(&n->jobs.outbox);
         jobs_flush_metrics(&n->jobs);
+        rpc_curves_tick(&n->rpc);
         jobs_forget(&n->jobs);
     }
     probe_tick(&n->local);

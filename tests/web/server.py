@@ -68,6 +68,23 @@ for r in rows:
     assert (r.get("loss_min", r["loss"]), r.get("loss_max", r["loss"])) == (min(part), max(part)), r
 check(at == 60, "and have the least and the largest loss of theirs")
 
+# ---- dtctl metrics --points, --last ----
+points = [json.loads(line) for line in dtd.dtctl("metrics", "--points", "7", "-o", "jsonl", job).splitlines()]
+check(len(points) == 7 and sum(p.get("steps", 1) for p in points) == 60, "--points joins all steps")
+at = 0
+for p in points:
+    part = [want[s] for s in range(at + 1, p["step"] + 1)]
+    at = p["step"]
+    for key in ("loss", "grad_norm", "step_s"):
+        values = [m[key] for m in part]
+        assert (p[key + "_min"], p[key + "_max"]) == (min(values), max(values)), p
+        assert abs(p[key + "_mean"] - sum(values) / len(values)) < 1e-12 * max(values), p
+    assert p["loss"] == part[-1]["loss"] and "not_finite" not in p, p
+table = dtd.dtctl("metrics", "--points", "7", job).splitlines()
+check(len(table) == 8 and table[0].split()[:4] == ["STEP", "STEPS", "LOSS", "LOSS_MIN"] and table[7].split()[0] == "60", "also as a table")
+last = [json.loads(dtd.dtctl("metrics", *a, "-o", "json", job)) for a in (("--last",), ("--last=3",), ("--last=99",), ("-f", "--last=2"))]
+check(last == [[want[60]], [want[s] for s in (58, 59, 60)], list(want.values()), [want[59], want[60]]], "--last has the last steps")
+
 # ---- checkpoints, log ----
 status, list_ = page.json("GET", f"/api/jobs/{job}/checkpoints")
 check(sorted(k["step"] for k in list_) == [20, 40, 60], "checkpoints")

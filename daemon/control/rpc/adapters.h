@@ -52,6 +52,8 @@ NODISCARD err_t rpc_node_look(struct rpc_call *attend);
 void rpc_peer_forgotten(struct node_view *a);
 void rpc_watch_changed(struct job *j);
 void rpc_watch_metric(struct job *j, const struct metric *row);
+/* Extends the curve files of jobs whose metrics have grown; called about once a second. */
+void rpc_curves_tick(struct rpc_server *server);
 
 /* For c10d_owners: closes a store, or the port to it, on another node. */
 NODISCARD err_t rpc_node_store_close(struct rpc_call *attend, uint32_t uid, const char *name);

@@ -59,6 +59,7 @@ struct rpc_server {
     struct pool parses;                   /* files of metrics, which may take long */
     LIST_HEAD(, watch) watch_loads;       /* Metrics calls that have rows in memory, or will have */
     LIST_HEAD(, usage_watch) usage_loads; /* the same of Usage calls */
+    bool extends_curve;                   /* a task of `parses` extends a curve file */
     struct user_names names;
 };
 
