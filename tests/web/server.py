@@ -152,6 +152,19 @@ check(True, "a recovery is in the stream with all its durations")
 status, rows = page.json("GET", f"/api/jobs/{long}/metrics?points=5000")
 at = [r["step"] for r in rows]
 check(at[0] == 1 and at == sorted(set(at)), "a step that ran again is in the curve once")
+
+# ---- usage of ranks ----
+events = page.events(f"/api/jobs/{long}/usage/events", lambda n, d: n == "usage" and d["epoch"] >= 2, 30)
+shown = events[-1][1]
+check(len(shown["compute_s"]) == len(shown["node"]) == 2 and all(c > 0 for c in shown["compute_s"]), "a window of the usage of ranks")
+status, headers, text = page.ask("GET", f"/api/jobs/{long}/usage")
+rows = [json.loads(line) for line in text.splitlines()]
+at = [r["wall_ms"] for r in rows]
+check(status == 200 and at == sorted(set(at)) and rows[-1]["wall_ms"] >= shown["wall_ms"], "all windows, one a line")
+check(rows == json.loads(dtd.dtctl("metrics", "--ranks", "-o", "json", long))[: len(rows)], "as dtctl prints them")
+events = page.events(f"/api/jobs/{job}/usage/events", lambda n, d: n == "end", 30)
+check(events[-1][0] == "end", "the usage of a job that has ended ends")
+
 status, headers, data = page.ask("POST", f"/api/jobs/{long}/cancel", "{}", mark=False)
 check(status == 403, "a request without the page's mark changes nothing")
 status, headers, data = page.ask("POST", f"/api/jobs/{long}/cancel", "{}", headers={"Origin": "http://evil.example"})
