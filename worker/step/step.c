@@ -284,7 +284,11 @@ err_t engine_step(struct engine *e, const struct engine_feed *feed, struct engin
         e->updates++;
         e->skipped_in_row = 0;
     }
-    return t->verify_every && e->step % t->verify_every == 0 ? engine_verify(e, why) : OK;
+    const int64_t start = clock_mono_ns();
+    if (t->verify_every && e->step % t->verify_every == 0)
+        err = engine_verify(e, why); /* waits for the other ranks */
+    e->spent.comm_ns += clock_mono_ns() - start;
+    return err;
 }
 
 err_t engine_eval(struct engine *e, const struct engine_feed *feed, int64_t first, int64_t end, double *ret,
