@@ -463,8 +463,8 @@ static void run_until_joined(uv_loop_t *loop, const struct usage_file *f)
 /* A thread joins the lines while new ones arrive; none is lost. */
 TEST(the_file_stays_bounded)
 {
-    uv_loop_t loop;
-    struct pool pool;
+    static uv_loop_t loop; /* the threads of a pool run until the process exits */
+    static struct pool pool;
     struct usage_file f;
     struct stat st;
     assert_int_equal(0, uv_loop_init(&loop));
