@@ -89,6 +89,7 @@ struct job_worker {
     uint64_t rendezvous_epoch;   /* the last one whose store it used */
     double usage_credit;         /* reports of usage that it may send at once */
     int64_t usage_ms;            /* monotonic time of the last one; 0: none yet */
+    int64_t usage_refused_ms;    /* when a refusal may be logged again */
 };
 
 enum io_scan { SCAN_DUE, SCAN_ASKED, SCAN_DONE };

@@ -160,6 +160,8 @@ void job_worker_report(struct job *j, int rank, const struct worker_report *r);
 bool job_usage_valid(const struct usage_report *r);
 /* Whether this worker may report usage now; counts the report. False: it reports far more often than it should. */
 bool job_usage_allowed(struct job *j, int rank);
+/* A report was refused. Whether that is to be logged: at most once a minute, so that no worker fills the log. */
+bool job_usage_refused(struct job *j, int rank);
 void job_usage_report(struct job *j, int rank, uint64_t epoch, const struct usage_report *r);
 
 enum io_report_kind {

@@ -145,12 +145,13 @@ static const struct kind_pair kinds[] = {
 };
 
 /* An honest worker sends neither: its connection is closed, or, if another node forwards it, its report is refused. */
-static void refuse_usage(struct rpc_call *call, const struct job *j, int rank, const char *why)
+static void refuse_usage(struct rpc_call *call, struct job *j, int rank, const char *why)
 {
     const struct peer *peer = rpc_caller_peer(call);
     struct rpc_conn *conn = peer && !peer->from ? peer->conn : NULL;
-    log_warn("usage refused job=%" PRIu64 " rank=%d why=\"%s\"%s", job_view_of(j).id, rank, why,
-             conn ? " connection=closed" : "");
+    if (job_usage_refused(j, rank))
+        log_warn("usage refused job=%" PRIu64 " rank=%d why=\"%s\"%s", job_view_of(j).id, rank, why,
+                 conn ? " connection=closed" : "");
     rpc_fail(call, ERR_LIMIT, "usage: %s", why);
     if (conn)
         rpc_conn_close(conn);
