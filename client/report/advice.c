@@ -340,13 +340,14 @@ static bool no_checkpoint(const struct report *r, char text[ADVICE_TEXT])
 /* Young and Daly: the time between checkpoints that loses least is sqrt(2 x cost of one x time between failures). */
 static bool interval(const struct report *r, char text[ADVICE_TEXT])
 {
-    const int n = failures(r), saves = r->in.n_checkpoints;
+    const int n = failures(r);
+    const int64_t saves = r->ledger.saves;
     const double step_s = step_quantile(r, 0.5);
     const double lost = part_share(r, LEDGER_RECOMPUTED) + part_share(r, LEDGER_STALL);
     if (!r->has_spec || n == 0 || saves == 0 || r->spec.checkpoint.every <= 0 || !(step_s > 0) || !r->ledger.stall_ms ||
         lost < INTERVAL_SHARE)
         return false;
-    const double cost = (double)r->ledger.stall_ms * 1e-3 / saves;
+    const double cost = (double)r->ledger.stall_ms * 1e-3 / (double)saves;
     const double between = (double)r->ledger.wall_ms * 1e-3 / n, best = sqrt(2 * cost * between);
     const double now = step_s * (double)r->spec.checkpoint.every;
     const double every = fmax(1, round(best / step_s));

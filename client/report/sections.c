@@ -570,11 +570,14 @@ static void checkpoint_section(const struct report *r, struct doc *d)
     for (int i = 0; i < n; i++)
         sorted[i] = &r->in.checkpoint[i];
     qsort(sorted, (size_t)n, sizeof(*sorted), by_step);
+    if (r->ledger.saves)
+        doc_text(d, "Training waited %.3f s for %" PRId64 " saves.", (double)r->ledger.stall_ms * 1e-3,
+                 r->ledger.saves);
     if (n == 0)
-        doc_text(d, "The job has no checkpoint.");
+        doc_text(d, "There is no checkpoint.");
     else
-        doc_text(d, "%d checkpoints%s. Training waited %.3f s for all of them that are listed in the catalog.", n,
-                 n > TABLE_ROWS ? "; the newest ones follow" : "", (double)r->ledger.stall_ms * 1e-3);
+        doc_text(d, "%d checkpoint%s kept%s.", n, n == 1 ? " is" : "s are",
+                 n > TABLE_ROWS ? "; the newest ones follow" : "");
     if (n) {
         doc_table(d, "", 5, titles, right);
         checkpoint_rows(r, d, sorted);
