@@ -213,11 +213,15 @@ static bool communication(const struct report *r, char text[ADVICE_TEXT])
                          part_share(r, LEDGER_WAITING);
     if (!(share > COMM_SHARE))
         return false;
-    snprintf(text, ADVICE_TEXT,
-             "Ranks spend %.0f %% of a step in communication. Larger microbatches (train.micro_batch), fewer ranks of "
-             "tensor parallelism (parallel.tp %" PRId64 "), or run.comm: ucx on a fast network lower it; dtctl plan "
-             "compares layouts.",
-             share * 100, r->spec.parallel.tp);
+    char less[96] = "";
+    if (r->spec.parallel.tp > 1)
+        snprintf(less, sizeof(less), " fewer ranks of tensor parallelism (parallel.tp: %" PRId64 " now),",
+                 r->spec.parallel.tp);
+    snprintf(
+        text, ADVICE_TEXT,
+        "Ranks spend %.0f %% of a step in communication. Larger microbatches (train.micro_batch),%s or run.comm: ucx "
+        "on a fast network lower it; dtctl plan compares layouts.",
+        share * 100, less);
     return true;
 }
 
