@@ -49,9 +49,9 @@ static double select_kth(double *v, size_t n, size_t k)
         const double pivot = fmax(fmin(a, b), fmin(fmax(a, b), c));
         size_t i = low, j = high;
         while (i <= j) {
-            for (; v[i] < pivot; i++) {
+            for (; i < high && v[i] < pivot; i++) {
             }
-            for (; v[j] > pivot; j--) {
+            for (; j > low && v[j] > pivot; j--) {
             }
             if (i <= j) {
                 const double swap = v[i];
@@ -75,7 +75,7 @@ static double select_kth(double *v, size_t n, size_t k)
 /* The share-th smallest step time; NAN: unknown. */
 static double step_quantile(const struct report *r, double share)
 {
-    double *all = r->in.n_rows ? malloc(r->in.n_rows * sizeof(*all)) : NULL, ret = NAN;
+    double *all = r->in.n_rows ? calloc(r->in.n_rows, sizeof(*all)) : NULL, ret = NAN;
     size_t n = 0;
     for (size_t i = 0; all && i < r->in.n_rows; i++)
         if (isfinite(r->in.row[i].step_s))

@@ -554,6 +554,40 @@ TEST(advice_of_a_job_without_faults)
     sample_fini(&s);
 }
 
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* The quantiles in a sentence are those of the sorted times, in any order of the steps and with equal ones. */
+TEST(quantiles_equal_those_of_sorted_times)
+{
+    static struct sample s;
+    const struct advice_rule *spread = &advice_rules[2];
+    uint64_t random = 7;
+    assert_string_equal(spread->name, "spread");
+    for (int round = 0; round < 300; round++) {
+        double sorted[STEPS];
+        char text[ADVICE_TEXT], expected[128];
+        sample_init(&s);
+        sample_end(&s);
+        const uint32_t kinds = 1 + draw(&random, round % 2 ? 5 : 1000);
+        for (int i = 0; i < STEPS; i++)
+            sorted[i] = s.row[i].step_s =
+                draw(&random, 40) ? 1 + draw(&random, kinds) * 1e-3 : 4 + draw(&random, kinds);
+        qsort(sorted, STEPS, sizeof(sorted[0]), by_size);
+        const double slow = sorted[(int)(0.99 * (STEPS - 1))], median = sorted[(STEPS - 1) / 2];
+        snprintf(expected, sizeof(expected), "takes %.3g s or more, %.1f times the median of %.3g s", slow,
+                 slow / median, median);
+        if (spread->applies(&s.r, text) != (slow > 2 * median))
+            fail_msg("round %d: %s", round, expected);
+        if (slow > 2 * median && !strstr(text, expected))
+            fail_msg("no \"%s\" in: %s", expected, text);
+        sample_fini(&s);
+    }
+}
+
 /* A stage of a pipeline that has more work than the others is not slow. */
 TEST(a_rank_with_more_work_is_not_slow)
 {
