@@ -126,6 +126,7 @@ enum session_state session_state(const struct session *s);
 const char *session_user(const struct session *s);
 uint32_t session_uid(const struct session *s);
 bool session_system(const struct session *s);
+bool session_is_operator(const struct session *s); /* he sees the jobs of all users */
 struct web *session_web(const struct session *s);
 /* ERR_CLOSED: dtd-control does not answer now. */
 NODISCARD err_t session_call(struct session *s, enum rpc_method_id method, const ProtobufCMessage *request,
@@ -134,11 +135,15 @@ void session_cancel(struct session *s, uint64_t call);
 /* The topic of a job, with "" of the overview, or with WEB_USAGE and a job of the usage of its ranks; NULL: out of
  * memory. It lives while pages follow it. */
 struct topic *session_topic(struct session *s, const char *job);
+/* A topic of the log of a job, for one stream. */
+struct topic *session_log_topic(struct session *s, const char *job, int rank, int64_t lines);
 
 /* ---- topics (topic.c) ---- */
 
 NODISCARD err_t topic_open(struct session *s, const char *job, struct topic **ret);
 void topic_close(struct topic *t); /* ends its streams */
+/* Instead of the job, its log: of one rank, or -1: of all, beginning with the last lines. Before topic_up. */
+void topic_follow_log(struct topic *t, int rank, int64_t lines);
 bool topic_is(const struct topic *t, const char *job);
 struct topic *topic_next(const struct topic *t);
 void topic_link(struct topic *t, struct topic *next);

@@ -54,11 +54,6 @@ def metrics(samples):
              "step_s": s["step_s"][0], "workers": len(s["node"]), "epoch": s["epoch"], "wall_ms": s["wall_ms"]} for s in samples]
 
 
-def mean(values):
-    known = [v for v in values if v is not None]
-    return sum(known) / len(known) if known else None
-
-
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
@@ -71,8 +66,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))
         self.send_header("Content-Security-Policy", POLICY)
-        self.end_headers()
-        self.wfile.write(data)
+        try:
+            self.end_headers()
+            self.wfile.write(data)
+        except OSError:
+            pass  # the page has gone elsewhere
 
     def do_POST(self):
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -81,7 +79,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         path, _, query = self.path.partition("?")
         self.server.asked.append(self.path)
-        if path.endswith("/events"):
+        if path.endswith("/log/events"):
+            self.log()
+        elif path.endswith("/events"):
             self.events()
         elif path.startswith("/api/"):
             self.api(path.rsplit("/", 1)[1], query)
@@ -95,22 +95,34 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def api(self, what, query):
         s = self.server.samples
-        lines = {"mean=1": [{k: ([mean(v)] if isinstance(v, list) and k != "node" else v) for k, v in x.items() if k != "node"} for x in s],
-                 "last=1": s[-1:]}.get(query)
-        if lines is None and query.startswith("field="):
-            field = query[6:]
-            lines = [{k: v for k, v in x.items() if not isinstance(v, list) or k in ("node", field)} for x in s]
         if what == "usage":
-            self.answer("".join(json.dumps(x) + "\n" for x in lines or s), "application/jsonl")
+            self.answer("".join(json.dumps(x) + "\n" for x in s), "application/x-ndjson")
         elif what == "metrics":
             self.answer(json.dumps(metrics(s)))
-        elif what == "log":
-            self.answer("step 1\n", "text/plain")
         elif what in self.server.more:
             kind, body = self.server.more[what]
             self.answer(body, kind)
         else:
             self.answer("[]")
+
+    def log(self):
+        """The pieces of `server.log`, as they are put there."""
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        try:
+            self.wfile.write(b"event: begin\ndata: {}\n\n")
+            sent = 0
+            while not self.server.ended.wait(0.1):
+                fresh = self.server.log[sent:]
+                sent += len(fresh)
+                if fresh:
+                    self.wfile.write(f"event: log\ndata: {json.dumps(fresh)}\n\n".encode())
+                self.wfile.write(b":\n\n")
+                self.wfile.flush()
+        except OSError:
+            pass
 
     def events(self):
         self.send_response(200)
@@ -137,7 +149,7 @@ class Fake(http.server.ThreadingHTTPServer):
     def __init__(self, samples, straggler=None, more=None):
         super().__init__(("127.0.0.1", 0), Handler)
         self.samples, self.status, self.more = samples, status(samples, straggler), more or {}
-        self.news, self.asked, self.ended = [], [], threading.Event()
+        self.news, self.asked, self.log, self.ended = [], [], [], threading.Event()
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     @property

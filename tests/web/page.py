@@ -48,6 +48,9 @@ drawn = """const c = document.querySelector('canvas'), g = c.getContext('2d');
     for (let i = 0; i < d.length; i += 4) seen.add(d[i] << 16 | d[i + 1] << 8 | d[i + 2]); return seen.size > 3;"""
 browser.until(drawn, what="the first curve is drawn")
 check(True, "a running job is followed")
+browser.until("return document.querySelector('.heat') && !document.querySelector('.heat .empty:not([hidden])')"
+              " && /\\d+(\\.\\d+)? MiB/.test(document.querySelector('.ranks tbody').textContent)", what="the usage of the ranks")
+check(browser.run("return document.querySelectorAll('.ranks tbody tr').length") == 2, "its ranks have a picture and a table")
 look_at("job")
 
 browser.open(web["url"] + f"/#/job/{second}/plan")

@@ -92,7 +92,7 @@ check(rows()[-1][0] == "5", "pressed again, the last")
 browser.click("Compute")
 check([r[0] for r in rows()] == [str(r) for r in range(16)], "and a third time in the order of ranks")
 share = browser.run("const b = document.querySelector('.memory-bar'); return b.firstChild.getBoundingClientRect().width / b.clientWidth")
-used = last["rss_bytes"][0] + last["gpu_bytes"][0]
+used = last["gpu_bytes"][0]
 check(abs(share - used / 4.2e10) < 0.02, "the bar of memory is as long as what is used of the planned bytes")
 
 changed = sample_lines(16, 121, straggler=5)[-1]
@@ -103,6 +103,34 @@ browser.until("return [...document.querySelectorAll('.ranks tbody tr')].some(r =
 key("End")
 key("w")
 check("500 ms" in reading("rank 3 "), "a sample of the stream is in the picture and the table")
+
+# ---- the log as it is written: levels, the first error, a line in two pieces, search ----
+LOG = "return [...document.querySelectorAll('.log div')].filter(e => !e.hidden).map(e => e.textContent)"
+fake.log += [[0, "begin\nwarn: slow disk\n"], [1, "step 1\n0 errors so far\n"], [0, "Traceback (most recent call last)\nprogr"]]
+browser.until(LOG + ".length === 6", what="six lines of the log")
+check(browser.run(LOG)[-1] == "[0] progr", "a line without an end is shown")
+fake.log.append([0, "ess 50 %\rprogress 100 %\n"])
+browser.until("return " + LOG[7:] + ".at(-1) === '[0] progress 100 %'", what="its end, as a terminal shows it")
+check(browser.run("return document.querySelector('.first-error').textContent").startswith("[0] Traceback"), "the first error is marked")
+
+
+def level(name):
+    browser.run("const s = document.getElementById('log-level'); s.value = [...s.options].find(o => o.textContent === arguments[0]).value;"
+                "s.dispatchEvent(new Event('change'))", name)
+    return browser.run(LOG)
+
+
+check(level("errors") == ["[0] Traceback (most recent call last)"], "only errors: no line that counts none")
+check(level("warnings and errors") == ["[0] warn: slow disk", "[0] Traceback (most recent call last)"], "warnings and errors")
+fake.log.append([1, "error: disk is full\n"])
+browser.until(LOG + ".length === 3", what="a new error passes the level")
+level("all")
+browser.run("const s = document.getElementById('log-search'); s.value = 'DISK'; s.dispatchEvent(new Event('input'))")
+marks = "return [...document.querySelectorAll('.log mark')].map(m => m.parentElement.textContent)"
+check(browser.run(marks) == ["[0] warn: slow disk", "[1] error: disk is full"], "search marks the lines")
+fake.log.append([1, "no disk\n"])
+browser.until("return document.querySelectorAll('.log mark').length === 3", what="a new line with the word")
+check(True, "and those that arrive later")
 
 for width in (390, 800, 1400):
     for dark in (False, True):
@@ -145,7 +173,7 @@ check(abs(darkest / len(pixels) - 777 / 2048) < 0.01, "a straggler among 2048 ra
 check(sorted(sum(p) for p in pixels)[0] + 100 < sorted(sum(p) for p in pixels)[5], "which differs from all others")
 key("w")
 check("rank 777 " in reading("rank 777 "), "and is found by the keyboard")
-check(sum("field=" in p for p in fake.asked) == 1, "the cells of one field were loaded, once")
+check(sum("/usage?" in p for p in fake.asked) == 1, "the history was loaded once")
 frame = browser.run("""const p = document.querySelector('.heat'), r = p.getBoundingClientRect(), all = [];
     const next = () => new Promise(done => requestAnimationFrame(done));
     return (async () => { for (let i = 0; i < 60; i++) {

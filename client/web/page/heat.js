@@ -46,8 +46,8 @@ function cutRange(columns, min, max, n) {
 }
 
 export class HeatMap {
-  constructor({ group, usage, load, stragglers }) {
-    Object.assign(this, { group, usage, load, stragglers, at: null, stale: true });
+  constructor({ group, usage, stragglers }) {
+    Object.assign(this, { group, usage, stragglers, at: null, stale: true });
     this.key = FIELDS[0].key;
     this.relative = false;
     this.build();
@@ -106,12 +106,10 @@ export class HeatMap {
     this.fieldText = text;
     if (shown.length && !shown.includes(this.spec)) this.key = shown[0].key;
     this.field.replaceChildren(...shown.map((f) => el("option", { value: f.key, selected: f.key === this.key }, f.name)));
-    if (shown.length) this.load(this.key);
   }
 
   choose(key) {
     this.key = key;
-    if (!this.usage.cells.has(key)) this.load(key);
     this.changed();
   }
 
@@ -127,7 +125,7 @@ export class HeatMap {
 
   // The windows within the zoom of all charts.
   windows() {
-    const list = this.usage.cells.get(this.key)?.list ?? [], { zoom } = this.group;
+    const list = this.usage.windows.filter((w) => w.columns[this.key]), { zoom } = this.group;
     if (!zoom) return list;
     return list.filter((w) => {
       const x = this.group.x(null, w);
@@ -136,18 +134,20 @@ export class HeatMap {
   }
 
   columnOf(w) {
-    if (!this.relative) return w.column;
-    if (!w.ratios) {
-      w.middle = median(w.column.filter(finite));
-      w.ratios = w.column.map((v) => (w.middle > 0 ? v / w.middle : NaN));
+    const column = w.columns[this.key];
+    if (!this.relative) return column;
+    w.ratios ??= {};
+    if (!w.ratios[this.key]) {
+      const middle = median(column.filter(finite));
+      w.ratios[this.key] = column.map((v) => (middle > 0 ? v / middle : NaN));
     }
-    return w.ratios;
+    return w.ratios[this.key];
   }
 
   // ---- the image ----
 
   prepare(height) {
-    const list = this.windows(), ranks = Math.max(0, ...list.map((w) => w.column.length));
+    const list = this.windows(), ranks = Math.max(0, ...list.map((w) => w.columns[this.key].length));
     const rows = Math.min(ranks, Math.max(1, Math.floor(height)));
     this.shown = { list, ranks, rows, columns: list.map((w) => this.columnOf(w)) };
     this.shown.range = this.spec.most && !this.relative ? [0, this.spec.most] : heatRange(this.shown.columns);
@@ -339,7 +339,7 @@ export class HeatMap {
     const { list, ranks, range } = this.shown, w = this.at && list[this.at.i];
     let parts = [];
     if (w && range) {
-      const { rank } = this.at, v = w.column[rank], middle = median(w.column.filter(finite));
+      const { rank } = this.at, column = w.columns[this.key], v = column[rank], middle = median(column.filter(finite));
       const ratio = finite(v) && middle > 0 ? ` · ${real(v / middle, 3)} × the median` : "";
       parts = [el("strong", {}, `rank ${whole(rank)}`), w.node?.[rank] ? ["on ", foreign(w.node[rank])] : "",
         el("span", { title: date(w.wall_ms) }, `step ${whole(w.step)}, ${time(w.wall_ms)}`),

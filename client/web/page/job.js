@@ -227,7 +227,7 @@ class JobPage {
   addRankPictures() {
     this.rankPictures.hidden = false;
     const parts = new StackChart(() => this.usage.parts());
-    this.heat = new HeatMap({ group: this.group, usage: this.usage, load: (key) => this.loadCells(key),
+    this.heat = new HeatMap({ group: this.group, usage: this.usage,
       stragglers: () => this.job?.straggler ?? [] });
     this.rankPictures.append(this.group.add(parts), this.heat.element);
     this.group.follow(this.heat);
@@ -239,7 +239,7 @@ class JobPage {
   }
 
   buildLog(body) {
-    this.log = new Log(body, this.id);
+    this.log = new Log(body, this.id, this.context.Stream);
   }
 
   buildCheckpoints(body) {
@@ -278,7 +278,7 @@ class JobPage {
     }, {
       opened: () => {
         this.loadHistory();
-        if (this.usage.newest) this.loadUsage();
+        this.loadUsage();
       },
       broken: (text) => trouble("connection", text),
     });
@@ -305,38 +305,24 @@ class JobPage {
 
   // ---- usage of the ranks ----
 
-  usagePath(more) {
-    return `/api/jobs/${encodeURIComponent(this.id)}/usage?${more}`;
-  }
-
-  // The means of all fields, and the whole newest sample. Cells of a field are loaded when they are shown: all of them
-  // together can be a hundred million bytes.
   async loadUsage() {
     try {
-      const cellsToo = this.heat; // else they are loaded when it appears
-      const means = samplesOf(await getText(this.usagePath("mean=1")));
-      const [newest] = samplesOf(await getText(this.usagePath("last=1")));
-      this.usage.loadMeans(means);
-      if (newest) this.addUsage(newest);
-      if (cellsToo) this.loadCells(this.heat.key);
+      const text = await getText(`/api/jobs/${encodeURIComponent(this.id)}/usage?points=${POINTS / 2}`);
+      this.usage.load(samplesOf(text));
+      this.context.trouble("usage", null);
     } catch (e) {
       if (e.status !== 404) this.context.trouble("usage", e.message);
     }
-  }
-
-  async loadCells(key) {
-    try {
-      this.usage.loadCells(key, samplesOf(await getText(this.usagePath(`field=${key}`))));
-      this.heat?.changed();
-    } catch (e) {
-      this.context.trouble("usage", e.message);
-    }
+    this.usageChanged();
   }
 
   addUsage(sample) {
-    this.context.trouble("usage", null);
-    if (!this.usage.newest) this.loadUsage();
     this.usage.add(sample);
+    this.usageChanged();
+  }
+
+  usageChanged() {
+    if (!this.usage.newest) return;
     if (!this.heat) this.addRankPictures();
     this.heat.setFields();
     this.heat.changed();
@@ -375,7 +361,6 @@ class JobPage {
     setHidden(this.content, false);
     if (before && before !== job.state) speak(`Job ${job.job} is ${job.state}. ${reasonOf(job)}`);
     if (job.checkpoint_step !== this.checkpointStep || !this.checkpoints) this.loadCheckpoints();
-    if (hasEnded(job)) this.log.jobEnded();
     this.showHead();
     this.showWorkers();
     this.plan.setJob(job);
@@ -440,11 +425,17 @@ class JobPage {
     setHidden(this.problem, !job.checkpoint_error);
     setText(this.problem, `The last checkpoint failed: ${printable(job.checkpoint_error ?? "")}`);
     setText(this.facts, this.factText());
-    setHidden(this.cancel, hasEnded(job) || job.state === "stopping");
+    setHidden(this.cancel, hasEnded(job) || job.state === "stopping" || !this.mayCancel());
     this.tiles.set(this);
     const part = job.steps && !hasEnded(job) && job.state !== "pending" ? ` ${percent(share)}` : "";
     const state = job.state === "running" && job.steps ? "training" : job.state;
     this.context.title(`${stateSign(job.state)} ${state}${part} · ${name}`);
+  }
+
+  // An operator sees the jobs of others and cannot cancel them.
+  mayCancel() {
+    const { user } = this.context;
+    return !user.system || user.uid === 0 || this.job.user === undefined || this.job.user === user.user;
   }
 
   factText() {

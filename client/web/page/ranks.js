@@ -11,8 +11,8 @@ const finite = (v) => typeof v === "number" && Number.isFinite(v);
 const exitOf = (w) => (w.exit_signal !== undefined ? `signal ${w.exit_signal}`
   : w.exit_status !== undefined ? `status ${w.exit_status}` : "");
 
-// Memory of the rank on its node and on its GPU, beside what the plan has computed for both together.
-const usedOf = (r) => (finite(r.rss_bytes) || finite(r.gpu_bytes) ? (r.rss_bytes ?? 0) + (r.gpu_bytes ?? 0) : undefined);
+// Memory of the device that computes, beside what the plan has computed for it.
+const usedOf = (r) => (finite(r.gpu_bytes) ? r.gpu_bytes : r.rss_bytes);
 
 // `by`: the value to sort by; `wide`: a cell of its own kind. Columns of fields appear with their first value.
 const COLUMNS = [
@@ -22,8 +22,8 @@ const COLUMNS = [
   { key: "node", label: "Node", by: (r) => r.node ?? "", cell: (r) => foreign(r.node ?? "") },
   { key: "state", label: "State", by: (r) => r.state ?? "", cell: (r) => (r.state ? badgeOf(r.state) : "") },
   ...FIELDS.map((f) => ({ key: f.key, label: f.short, title: f.name, by: (r) => r[f.key] ?? -1,
-    cell: (r) => (finite(r[f.key]) ? f.text(r[f.key]) : "–"), shown: (t) => t.has(f.key),
-    hidden: f.key === "rss_bytes" || f.key === "gpu_bytes" })),
+    cell: (r) => (finite(r[f.key]) ? f.text(r[f.key]) : "–"), shown: (t) => t.has(f.key) && (f.key !== "rss_bytes" || t.has("gpu_bytes")),
+    hidden: f.key === "gpu_bytes" })),
   { key: "memory", label: "Memory used / planned", by: (r) => usedOf(r) ?? -1, cell: (r, t) => memoryBar(r, t),
     shown: (t) => t.has("rss_bytes") || t.has("gpu_bytes") },
   { key: "pid", label: "Process", by: (r) => r.pid ?? 0, cell: (r) => String(r.pid || "–") },

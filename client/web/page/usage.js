@@ -1,9 +1,10 @@
-// What each rank used in each window of time, at most MAX_WINDOWS windows however long the job is. When a list is full,
-// neighbours are joined in pairs, as the server does with its own.
+// What each rank used in each window of time, at most MAX_WINDOWS windows however long the job is, and at most MAX_CELLS
+// numbers. When the list is full, neighbours are joined in pairs, as the server does with its own.
 
 import { bytes, duration, percent, real, whole } from "./format.js";
 
-const MAX_WINDOWS = 600;
+const MAX_WINDOWS = 600, LEAST_WINDOWS = 40;
+const MAX_CELLS = 16e6; // of four bytes
 
 const rate = (v) => `${bytes(v)}/s`;
 
@@ -46,114 +47,101 @@ export function meanOf(values) {
   return n ? sum / n : undefined;
 }
 
-// Neighbours of one epoch become one; a value that only one of them has stays.
+// A value that only one of two neighbours has stays.
 function joinColumns(a, b, wa, wb) {
-  const ret = new Float32Array(Math.max(a.length, b.length)).fill(NaN);
+  const ret = new Float32Array(b.length);
   for (let i = 0; i < ret.length; i++) {
-    const x = i < a.length ? a[i] : NaN, y = i < b.length ? b[i] : NaN;
-    ret[i] = Number.isNaN(x) ? y : Number.isNaN(y) ? x : (x * wa + y * wb) / (wa + wb);
+    const x = a[i], y = b[i];
+    ret[i] = Number.isNaN(y) ? x : Number.isNaN(x) ? y : (x * wa + y * wb) / (wa + wb);
   }
   return ret;
 }
 
-const newer = (a, b) => ({ ...b, window_ms: a.window_ms + b.window_ms });
-
-export function joinCells(a, b) {
-  return { ...newer(a, b), column: joinColumns(a.column, b.column, a.window_ms, b.window_ms) };
-}
-
-export function joinMeans(a, b) {
-  const ret = newer(a, b);
-  for (const { key } of FIELDS) {
-    const x = a[key], y = b[key];
-    ret[key] = !finite(x) ? y : !finite(y) ? x : (x * a.window_ms + y * b.window_ms) / (a.window_ms + b.window_ms);
+function joinWindows(a, b) {
+  const ret = { ...a, ...b, window_ms: a.window_ms + b.window_ms, columns: { ...a.columns, ...b.columns } };
+  for (const [key, column] of Object.entries(b.columns)) {
+    if (a.columns[key]) ret.columns[key] = joinColumns(a.columns[key], column, a.window_ms, b.window_ms);
+    ret[key] = meanOf(ret.columns[key]);
   }
   return ret;
-}
-
-// Windows in the order of time.
-export class Windows {
-  constructor(join) {
-    Object.assign(this, { join, list: [], span_ms: 0 });
-  }
-
-  // A window that the list has already is left out: a stream begins with what the history ended with.
-  add(w) {
-    const last = this.list.at(-1);
-    if (last && w.wall_ms <= last.wall_ms) return;
-    if (last && last.epoch === w.epoch && last.window_ms + w.window_ms <= this.span_ms) {
-      this.list[this.list.length - 1] = this.join(last, w);
-      return;
-    }
-    this.list.push(w);
-    if (this.list.length > MAX_WINDOWS) this.halve();
-  }
-
-  halve() {
-    const list = [];
-    for (let i = 0; i < this.list.length; i += 2) {
-      const a = this.list[i], b = this.list[i + 1];
-      if (b && a.epoch === b.epoch) list.push(this.join(a, b));
-      else list.push(...(b ? [a, b] : [a]));
-    }
-    this.list = list;
-    this.span_ms = 2 * Math.max(this.span_ms, ...list.map((w) => w.window_ms / 2));
-  }
 }
 
 // JSON has no NaN: a missing value is null.
-const columnOf = (values) => Float32Array.from(values ?? [], (v) => (finite(v) ? v : NaN));
+const columnOf = (values) => Float32Array.from(values, (v) => (finite(v) ? v : NaN));
 
-const placeOf = ({ wall_ms, window_ms, step, epoch }) => ({ wall_ms, window_ms, step, epoch });
+// A window has the mean over the ranks of each field under its name, like a row of a chart, and the columns of all ranks.
+function windowOf(sample) {
+  const { wall_ms, window_ms, step, epoch, node } = sample, ret = { wall_ms, window_ms, step, epoch, node, columns: {} };
+  for (const { key } of FIELDS) {
+    if (!sample[key]?.some(finite)) continue;
+    ret.columns[key] = columnOf(sample[key]);
+    ret[key] = meanOf(sample[key]);
+  }
+  return ret;
+}
+
+const alike = (a, b) => a.epoch === b.epoch && a.node?.length === b.node?.length;
 
 export class Usage {
   constructor() {
     this.newest = null; // the whole last sample
-    this.means = new Windows(joinMeans); // rows with the mean over the ranks of each field
-    this.cells = new Map(); // field: Windows with a column of all ranks
+    this.windows = []; // in the order of time
+    this.span_ms = 0; // a window takes the next one until it is so long
+  }
+
+  // The history, of which a stream may have brought the last windows already.
+  load(samples) {
+    const before = this.windows;
+    this.windows = samples.map(windowOf);
+    this.span_ms = Math.max(0, ...this.windows.map((w) => w.window_ms));
+    const last = this.windows.at(-1)?.wall_ms ?? 0;
+    this.windows.push(...before.filter((w) => w.wall_ms > last));
+    this.shrink();
+    if (samples.length && !(this.newest?.wall_ms >= samples.at(-1).wall_ms)) this.newest = samples.at(-1);
   }
 
   add(sample) {
     if (this.newest && sample.wall_ms <= this.newest.wall_ms) return;
     this.newest = sample;
-    this.addMeans(sample);
-    for (const [key, windows] of this.cells) this.addCells(windows, sample, key);
-  }
-
-  addMeans(sample) {
-    const row = placeOf(sample);
-    for (const { key } of FIELDS) {
-      const v = meanOf(sample[key]);
-      if (v !== undefined) row[key] = v;
+    const w = windowOf(sample), last = this.windows.at(-1);
+    if (last && alike(last, w) && last.window_ms + w.window_ms <= this.span_ms) {
+      this.windows[this.windows.length - 1] = joinWindows(last, w);
+      return;
     }
-    this.means.add(row);
+    this.windows.push(w);
+    this.shrink();
   }
 
-  addCells(windows, sample, key) {
-    windows.add({ ...placeOf(sample), node: sample.node, column: columnOf(sample[key]) });
+  shrink() {
+    const ranks = this.newest?.node?.length ?? this.windows.at(-1)?.node?.length ?? 1;
+    const most = Math.min(MAX_WINDOWS, Math.max(LEAST_WINDOWS, Math.floor(MAX_CELLS / (ranks * FIELDS.length))));
+    while (this.windows.length > most) this.halve();
   }
 
-  loadMeans(samples) {
-    this.means = new Windows(joinMeans);
-    for (const s of samples) this.addMeans(s);
-    if (this.newest) this.addMeans(this.newest);
-  }
-
-  loadCells(key, samples) {
-    const windows = new Windows(joinCells);
-    for (const s of samples) this.addCells(windows, s, key);
-    if (this.newest) this.addCells(windows, this.newest, key);
-    this.cells.set(key, windows);
+  // Pairs of one epoch become one; if each window is of another epoch, the older half goes.
+  halve() {
+    const list = [];
+    for (let i = 0; i < this.windows.length; i++) {
+      const a = this.windows[i], b = this.windows[i + 1];
+      if (b && alike(a, b)) {
+        list.push(joinWindows(a, b));
+        i++;
+      } else {
+        list.push(a);
+      }
+    }
+    this.windows = list.length < this.windows.length ? list : list.slice(list.length >> 1);
+    this.span_ms = Math.max(...this.windows.map((w) => w.window_ms));
   }
 
   has(key) {
     return Boolean(this.newest?.[key]?.some(finite));
   }
 
-  // Rows of the stacked picture: each part has its value, and its top edge under the key `top_KEY`.
+  // Rows of the stacked picture: each part has its value, and its edges under the keys `low_KEY` and `top_KEY`.
   parts() {
-    return this.means.list.filter((w) => finite(w.step_s)).map((w) => {
-      const row = placeOf(w);
+    return this.windows.filter((w) => finite(w.step_s)).map((w) => {
+      const row = { wall_ms: w.wall_ms, step: w.step, epoch: w.epoch };
       let top = 0;
       for (const { key } of PARTS) {
         const v = key === "other_s" ? Math.max(0, w.step_s - top) : (w[key] ?? 0);

@@ -24,7 +24,9 @@ struct peer {
     const char *from; /* the node that it is connected to; NULL: this one */
     uint64_t job;     /* 0: a client */
     int slot;
-    uint32_t uid; /* the user, from the kernel */
+    uint32_t uid;     /* the user, from the kernel */
+    bool is_page;     /* it logged in with a token of the web page */
+    bool is_operator; /* of a forwarded call: the node that forwards it says so */
 };
 
 /* Owned by the daemon (control.h). */
@@ -57,6 +59,7 @@ struct rpc_server {
     struct pool parses;                   /* files of metrics, which may take long */
     LIST_HEAD(, watch) watch_loads;       /* Metrics calls that have rows in memory, or will have */
     LIST_HEAD(, usage_watch) usage_loads; /* the same of Usage calls */
+    bool extends_curve;                   /* a task of `parses` extends a curve file */
     struct user_names names;
 };
 
