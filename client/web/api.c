@@ -3,6 +3,7 @@
 #include "client/web/web.h"
 
 #include "client/convert.h"
+#include "client/export.h"
 #include "client/json.h"
 
 #include "common/rpc/field_codec.h"
@@ -15,6 +16,7 @@
 
 #define POINTS_DEFAULT 600
 #define POINTS_MAX 5000
+#define CSV_ROWS_MAX 100000 /* of a table for download; a longer job has rows that stand for several steps */
 #define LINES_DEFAULT 1000
 #define LINES_MAX 20000
 #define LOG_BYTES_MAX (4 << 20)
@@ -201,6 +203,7 @@ struct row {
 
 struct curve {
     struct request *request;
+    bool is_csv; /* the answer is the table of `dtctl metrics --to csv`, without the extremes of joined rows */
     struct row *rows;
     int n, max;      /* at `max` rows, pairs of them become one */
     int64_t per_row; /* steps in a full row */
@@ -262,6 +265,22 @@ static json_t *json_of_row(const struct row *row)
     return ret;
 }
 
+static void csv_answer(struct curve *c)
+{
+    struct metric *all = malloc((size_t)(c->n ? c->n : 1) * sizeof(*all));
+    struct buf text = {0};
+    for (int i = 0; all && i < c->n; i++)
+        all[i] = c->rows[i].last;
+    err_t err = all ? export_csv_format(all, (size_t)c->n, &text) : ERR_NOMEM;
+    free(all);
+    if (!err) {
+        request_answer(c->request, 200, "text/csv; charset=utf-8", (char *)text.data, text.len);
+        return;
+    }
+    buf_fini(&text);
+    request_fail(c->request, err, err_text(err));
+}
+
 static void metrics_answered(void *arg, const struct rpc_result *r)
 {
     struct curve *c = arg;
@@ -273,6 +292,8 @@ static void metrics_answered(void *arg, const struct rpc_result *r)
         return;
     if (r->err) {
         request_fail(c->request, r->err, r->text);
+    } else if (c->is_csv) {
+        csv_answer(c);
     } else {
         json_t *rows = json_array();
         for (int i = 0; i < c->n; i++)
@@ -283,14 +304,14 @@ static void metrics_answered(void *arg, const struct rpc_result *r)
     free(c);
 }
 
-static void serve_metrics(struct request *r)
+static void curve_start(struct request *r, int max, bool is_csv)
 {
     struct curve *c = calloc(1, sizeof(*c));
-    int max = 2 * (int)request_number(r, "points", 10, POINTS_MAX, POINTS_DEFAULT);
     Dtd__MetricsRequest q = DTD__METRICS_REQUEST__INIT;
     q.job = (char *)request_job(r);
     if (c)
-        *c = (struct curve){.request = r, .rows = malloc((size_t)max * sizeof(*c->rows)), .max = max, .per_row = 1};
+        *c = (struct curve){
+            .request = r, .rows = malloc((size_t)max * sizeof(*c->rows)), .max = max, .per_row = 1, .is_csv = is_csv};
     err_t err =
         c && c->rows ? session_call(request_session(r), CLIENT_METRICS, &q.base, metrics_answered, c, NULL) : ERR_NOMEM;
     if (!err)
@@ -299,6 +320,16 @@ static void serve_metrics(struct request *r)
     if (c)
         free(c->rows);
     free(c);
+}
+
+static void serve_metrics(struct request *r)
+{
+    curve_start(r, 2 * (int)request_number(r, "points", 10, POINTS_MAX, POINTS_DEFAULT), false);
+}
+
+static void serve_csv(struct request *r)
+{
+    curve_start(r, CSV_ROWS_MAX, true);
 }
 
 /* ---- a job's checkpoints, log and end ---- */
@@ -440,6 +471,7 @@ const struct api_route api_routes[] = {
     {"GET", "/api/events", false, serve_events},
     {"GET", "/api/jobs/ID/events", false, serve_job_events},
     {"GET", "/api/jobs/ID/metrics", false, serve_metrics},
+    {"GET", "/api/jobs/ID/metrics.csv", false, serve_csv},
     {"GET", "/api/jobs/ID/usage", false, serve_usage},
     {"GET", "/api/jobs/ID/usage/events", false, serve_usage_events},
     {"GET", "/api/jobs/ID/checkpoints", false, serve_checkpoints},

@@ -68,6 +68,9 @@ for r in rows:
     assert (r.get("loss_min", r["loss"]), r.get("loss_max", r["loss"])) == (min(part), max(part)), r
 check(at == 60, "and have the least and the largest loss of theirs")
 
+status, headers, table = page.ask("GET", f"/api/jobs/{job}/metrics.csv")
+check(headers["Content-Type"].startswith("text/csv") and table.decode() == dtd.dtctl("metrics", job, "--to", "csv"), "the table for download")
+
 # ---- checkpoints, log ----
 status, list_ = page.json("GET", f"/api/jobs/{job}/checkpoints")
 check(sorted(k["step"] for k in list_) == [20, 40, 60], "checkpoints")
