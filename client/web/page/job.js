@@ -230,7 +230,7 @@ class JobPage {
 
   addRankPictures() {
     this.rankPictures.hidden = false;
-    const parts = new StackChart(() => this.usage.parts());
+    const parts = new StackChart(() => this.usage.parts(this.group.axis));
     this.heat = new HeatMap({ group: this.group, usage: this.usage,
       stragglers: () => this.job?.straggler ?? [] });
     this.rankPictures.append(this.group.add(parts), this.heat.element);

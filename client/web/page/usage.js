@@ -140,8 +140,14 @@ export class Usage {
 
   // Rows of the stacked picture: each part has its value, and its edges under the keys `low_KEY` and `top_KEY`. A window
   // has a row at its begin and one at its end.
-  parts() {
+  parts(axis) {
     const known = this.windows.filter((w) => finite(w.step_s));
+    // On the axis of steps, those that ran again have their last values.
+    let least = Infinity;
+    for (let i = known.length - 1; axis === "step" && i >= 0; i--) {
+      if (known[i].step >= least) known.splice(i, 1);
+      else least = known[i].step;
+    }
     return known.flatMap((w, i) => {
       const before = known[i - 1], follows = before && before.epoch === w.epoch && before.step < w.step;
       const steps = Math.max(1, Math.round(w.window_ms / 1000 / w.step_s));
