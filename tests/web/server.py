@@ -85,6 +85,9 @@ check(len(table) == 8 and table[0].split()[:4] == ["STEP", "STEPS", "LOSS", "LOS
 last = [json.loads(dtd.dtctl("metrics", *a, "-o", "json", job)) for a in (("--last",), ("--last=3",), ("--last=99",), ("-f", "--last=2"))]
 check(last == [[want[60]], [want[s] for s in (58, 59, 60)], list(want.values()), [want[59], want[60]]], "--last has the last steps")
 
+status, headers, table = page.ask("GET", f"/api/jobs/{job}/metrics.csv")
+check(headers["Content-Type"].startswith("text/csv") and table.decode() == dtd.dtctl("metrics", job, "--to", "csv"), "the table for download")
+
 # ---- checkpoints, log ----
 status, list_ = page.json("GET", f"/api/jobs/{job}/checkpoints")
 check(sorted(k["step"] for k in list_) == [20, 40, 60], "checkpoints")
