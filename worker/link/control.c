@@ -248,11 +248,19 @@ static void command_stop(struct link *l, const Dtd__WorkerCommand *c)
     l->stop_epoch = c->has_epoch ? c->epoch : l->next.epoch ? l->next.epoch : l->epoch;
 }
 
+static void command_profile(struct link *l, const Dtd__WorkerCommand *c)
+{
+    if (!c->has_epoch || !c->has_profile || !c->has_profile_steps || c->profile_steps < 1 ||
+        c->profile_steps > LINK_PROFILE_STEPS || c->profile >= LINK_PROFILE_IDS)
+        return;
+    l->profile = (struct link_profile){.id = c->profile, .steps = c->profile_steps};
+    l->profile_epoch = c->epoch;
+}
+
 static void (*const commands[])(struct link *l, const Dtd__WorkerCommand *c) = {
-    [DTD__WORKER_COMMAND__KIND__START] = command_start,
-    [DTD__WORKER_COMMAND__KIND__END] = command_end,
-    [DTD__WORKER_COMMAND__KIND__QUIT] = command_quit,
-    [DTD__WORKER_COMMAND__KIND__STOP] = command_stop,
+    [DTD__WORKER_COMMAND__KIND__START] = command_start,     [DTD__WORKER_COMMAND__KIND__END] = command_end,
+    [DTD__WORKER_COMMAND__KIND__QUIT] = command_quit,       [DTD__WORKER_COMMAND__KIND__STOP] = command_stop,
+    [DTD__WORKER_COMMAND__KIND__PROFILE] = command_profile,
 };
 
 static void on_command(void *arg, const struct rpc_result *result)

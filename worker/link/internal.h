@@ -81,7 +81,9 @@ struct link {
     int rank;
     struct link_epoch next; /* epoch 0: none */
     enum link_stop_kind stop;
-    uint64_t stop_epoch; /* epoch to which `stop` applies */
+    uint64_t stop_epoch;         /* epoch to which `stop` applies */
+    struct link_profile profile; /* the newest request; steps 0: none */
+    uint64_t profile_epoch;      /* epoch to which it applies */
     int64_t orphan_ms;
     struct comm *comm;
     struct report_list reports;
