@@ -4,16 +4,16 @@
  *     at least  (this rank enters) - (rank 0 leaves)
  *     at most   (this rank leaves) - (rank 0 enters)
  *
- * whatever the network does. Several rounds narrow the bounds. The ranks leave a barrier almost at the same time, so
- * the median of the differences between these moments is the best value within them. */
+ * whatever the network does. The barriers follow each other at once, so that the ranks wait in them and do not sleep;
+ * the luckiest of them give the bounds. The middle is the best value: a message takes about as long in both
+ * directions. */
 #include "worker/clocks.h"
 
 #include "common/base/clock.h"
 
-#include <stdlib.h>
 #include <time.h>
 
-#define ROUNDS 16 /* a barrier takes microseconds on a node and a fraction of a millisecond between nodes */
+#define ROUNDS 64 /* a barrier takes microseconds on a node and a fraction of a millisecond between nodes */
 
 static int64_t system_mono(void *arg)
 {
@@ -31,12 +31,6 @@ static int64_t system_wall(void *arg)
 
 const struct clocks clocks_of_system = {system_mono, system_wall, NULL};
 
-static int by_size(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
 /* Sends rank 0's number to all ranks. */
 static err_t share(struct comm_group *all, int rank, int64_t mine, int64_t *ret)
 {
@@ -44,34 +38,29 @@ static err_t share(struct comm_group *all, int rank, int64_t mine, int64_t *ret)
     return comm_agree(all, ret, REDUCE_MAX);
 }
 
-static int64_t clamp(int64_t x, int64_t lo, int64_t hi)
-{
-    return x < lo ? lo : x > hi ? hi : x;
-}
-
 err_t clocks_measure(struct comm_group *all, int rank, const struct clocks *c, struct recorded_clock *ret)
 {
     struct recorded_clock r = {.lo = INT64_MIN, .hi = INT64_MAX};
-    int64_t ahead[ROUNDS] = {0}, first_enters = 0, first_leaves = 0;
+    int64_t enters[ROUNDS] = {0}, leaves[ROUNDS] = {0}, first_enters = 0, first_leaves = 0;
     err_t err = OK;
     for (int i = 0; !err && i < ROUNDS; i++) {
-        const int64_t enters = c->mono(c->arg);
+        enters[i] = c->mono(c->arg);
         err = comm_barrier(all);
-        const int64_t leaves = c->mono(c->arg);
-        err = err ? err : share(all, rank, enters, &first_enters);
-        err = err ? err : share(all, rank, leaves, &first_leaves);
-        if (enters - first_leaves > r.lo)
-            r.lo = enters - first_leaves;
-        if (leaves - first_enters < r.hi)
-            r.hi = leaves - first_enters;
-        ahead[i] = leaves - first_leaves;
+        leaves[i] = c->mono(c->arg);
+    }
+    for (int i = 0; !err && i < ROUNDS; i++) {
+        err = share(all, rank, enters[i], &first_enters);
+        err = err ? err : share(all, rank, leaves[i], &first_leaves);
+        if (enters[i] - first_leaves > r.lo)
+            r.lo = enters[i] - first_leaves;
+        if (leaves[i] - first_enters < r.hi)
+            r.hi = leaves[i] - first_enters;
     }
     if (err)
         return err;
-    qsort(ahead, ROUNDS, sizeof(ahead[0]), by_size);
-    r.best = clamp(ahead[ROUNDS / 2], r.lo, r.hi);
     if (rank == 0)
-        r.lo = r.best = r.hi = 0;
+        r.lo = r.hi = 0;
+    r.best = r.lo + (r.hi - r.lo) / 2;
     r.at = c->mono(c->arg);
     r.wall = c->wall(c->arg);
     *ret = r;

@@ -16,22 +16,20 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* The bounds of all ranks on the node of rank `k`, with the best value of the rank that has the narrowest ones. */
+/* The bounds of all ranks on the node of rank `k`. */
 static struct recorded_clock clock_of_node(const struct profile *p, int k, int which)
 {
-    struct recorded_clock ret = p->rank[k].clock[which], narrow = ret;
+    struct recorded_clock ret = p->rank[k].clock[which];
     for (int i = 0; i < p->n; i++) {
         const struct recorded_clock *c = &p->rank[i].clock[which];
         if (p->rank[i].node != p->rank[k].node)
             continue;
         ret.lo = most(ret.lo, c->lo);
         ret.hi = least(ret.hi, c->hi);
-        if (c->hi - c->lo < narrow.hi - narrow.lo)
-            narrow = *c;
     }
     if (ret.lo > ret.hi)
         return p->rank[k].clock[which];
-    ret.best = most(ret.lo, least(ret.hi, narrow.best));
+    ret.best = ret.lo + (ret.hi - ret.lo) / 2;
     return ret;
 }
 
