@@ -245,8 +245,10 @@ static void print_result(const struct profile_result *r)
     print_difference(r);
     if (lost_ops(r->p))
         printf("%" PRId64 " ops had no room and are missing: record fewer steps\n", lost_ops(r->p));
-    printf("%s: %" PRId64 " slices, %" PRId64 " messages, clocks agree within %.1f us. Open it in ui.perfetto.dev\n",
-           r->path, r->facts.slices, r->facts.flows, (double)worst_error(r->p) * 1e-3);
+    printf("%s: %" PRId64 " slices, %" PRId64 " messages. Open it in ui.perfetto.dev\n", r->path, r->facts.slices,
+           r->facts.flows);
+    if (worst_error(r->p))
+        printf("Times of different nodes agree within %.1f us\n", (double)worst_error(r->p) * 1e-3);
 }
 
 static json_t *rank_json(const struct profile_result *r, int k)

@@ -2,8 +2,9 @@
  * (worker/clocks.c). Ranks of one node read the same clock, so the bounds of all of them hold for each. Only where they
  * exclude each other do the processes of a node have different clocks, as in time namespaces; then each keeps its own.
  *
- * Clocks of two nodes also run at slightly different rates: between the two measurements the difference is taken as
- * growing evenly. */
+ * Clocks of two nodes also run at slightly different rates. If both measurements allow the same difference, it is taken
+ * for all of the recording: what they differ by is then the error of the measurements. Otherwise the difference is
+ * taken as growing evenly from one to the other. */
 #include "client/profile/profile.h"
 
 static int64_t most(int64_t a, int64_t b)
@@ -31,6 +32,13 @@ static struct recorded_clock clock_of_node(const struct profile *p, int k, int w
         return p->rank[k].clock[which];
     ret.best = ret.lo + (ret.hi - ret.lo) / 2;
     return ret;
+}
+
+static void find_best(struct recorded_clock *begin, struct recorded_clock *end)
+{
+    const int64_t lo = most(begin->lo, end->lo), hi = least(begin->hi, end->hi);
+    if (lo <= hi)
+        begin->best = end->best = lo + (hi - lo) / 2;
 }
 
 static int64_t error_of(const struct recorded_clock *c)
@@ -76,7 +84,8 @@ static struct rate rate_of(const struct recorded *r, const struct recorded *firs
 void profile_align(struct profile *p)
 {
     for (int k = 0; k < p->n; k++) {
-        const struct recorded_clock begin = clock_of_node(p, k, 0), end = clock_of_node(p, k, 1);
+        struct recorded_clock begin = clock_of_node(p, k, 0), end = clock_of_node(p, k, 1);
+        find_best(&begin, &end);
         const struct rate rate = rate_of(&p->rank[k], &p->rank[0], &begin, &end);
         p->error_ns[k] = most(error_of(&begin), error_of(&end));
         shift_all(&p->rank[k], &rate);

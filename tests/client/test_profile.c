@@ -87,15 +87,21 @@ TEST(times_of_a_rank_are_those_of_rank_0)
     f[0].r.clock[0] = clock_at(1000000, 0, 0, 0);
     f[0].r.clock[1] = clock_at(2000000, 0, 0, 0);
     /* Rank 1's clock is ahead by 500,000 and then, a million later, by 500,100: it runs fast. */
-    f[1].r.clock[0] = clock_at(1600000, 499000, 500000, 500400);
-    f[1].r.clock[1] = clock_at(2600000, 500050, 500100, 502100);
+    f[1].r.clock[0] = clock_at(1600000, 499960, 500000, 500040);
+    f[1].r.clock[1] = clock_at(2600000, 500060, 500100, 500140);
     did(&f[0], 0, 300, 400);
     did(&f[1], 0, 0, 500000); /* from 1,100,000 of rank 0's clock, for 500,000 less the half of 100 */
     align_two(f, error);
     assert_true(f[0].events[0].from == 300 && f[0].events[0].to == 400);
     assert_int_equal(f[1].events[0].from, 100000);
     assert_int_equal(f[1].events[0].to, 600000 - 50);
-    assert_true(error[0] == 0 && error[1] == 2000);
+    assert_true(error[0] == 0 && error[1] == 40);
+    /* Both measurements allow 500,010 to 500,030: no rate is known. */
+    f[1].r.clock[0] = clock_at(1600000, 499000, 499520, 500030);
+    f[1].r.clock[1] = clock_at(2600000, 500010, 500500, 500990);
+    f[1].events[0] = (struct recorded_event){0, 500000, 0, 0};
+    align_two(f, error);
+    assert_true(f[1].events[0].from == 100000 - 20 && f[1].events[0].to == 600000 - 20 && error[1] == 1020);
 }
 
 TEST(bounds_of_all_ranks_of_a_node_hold_for_each)
@@ -117,7 +123,7 @@ TEST(bounds_of_all_ranks_of_a_node_hold_for_each)
     f[1].r.clock[0] = clock_at(6000, 4900, 5000, 5050);
     f[1].r.clock[1] = clock_at(7000, 4900, 5000, 5100);
     align_two(f, error);
-    assert_true(f[1].events[0].from == 10 && f[1].events[0].to == 20 && error[1] == 100);
+    assert_true(f[1].events[0].from == 6000 - 4975 - 1000 + 10 && f[1].events[0].to == 45 && error[1] == 125);
 }
 
 /* ---- rows ---- */

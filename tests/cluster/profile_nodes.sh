@@ -33,6 +33,6 @@ jq -e '.clock_error_ns > 0 and .clock_error_ns < 1e8 and [.ranks[].node] == ["a"
   { cat "$tmp/said"; fail "wrong precision of the clocks"; }
 zcat "$tmp/trace.json.gz" | jq -e '[.traceEvents[] | select(.name == "process_labels").args.labels | test("^[ab], pid [0-9]+, clock")] == [true, true, true, true]' >/dev/null || fail "the processes have no labels"
 on b profile "$job" --steps 1 --to "$tmp/other.json.gz" >"$tmp/said" # by the follower
-grep -q "clocks agree within" "$tmp/said" || { cat "$tmp/said"; fail "the follower"; }
+grep -q "Times of different nodes agree within" "$tmp/said" || { cat "$tmp/said"; fail "the follower"; }
 on a cancel --now "$job" >/dev/null
 end_nodes
