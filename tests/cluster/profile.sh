@@ -46,6 +46,7 @@ refused "is being profiled already: 0 of its 4 workers have written their 64 ste
 kill -CONT "$(worker_pid "$job" 3)"
 wait $long || { cat "$tmp/long"; fail "a second request has disturbed the first profile"; }
 check "$tmp/long.json.gz" --files "$tmp/ckpt/profile" --ranks 4 --steps 64 --pipeline 8
+[ "$(grep -c "profile begins" "$DTD_DIR/jobs/$job/rank-0.log")" = 5 ] || fail "a profile has run more than once"
 cancel "$job"
 refused "job $job is canceled: only a running job has steps to profile" profile "$job"
 refused "no job 77" profile 77
