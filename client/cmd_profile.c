@@ -142,6 +142,7 @@ static err_t record_steps(struct global *g, struct profile_call *k, struct why *
 
 struct profile_result {
     const struct profile *p;
+    const char *job; /* its number */
     struct rank_summary *ranks;
     struct profile_difference most;
     struct trace_facts facts;
@@ -190,9 +191,10 @@ static int64_t lost_ops(const struct profile *p)
     return sum;
 }
 
+/* NULL: unknown. */
 static const char *node_name(const struct profile *p, int rank)
 {
-    return p->node && p->node[rank] && p->node[rank][0] ? p->node[rank] : "-";
+    return p->node && p->node[rank] && p->node[rank][0] ? p->node[rank] : NULL;
 }
 
 static void print_table(const struct profile_result *r)
@@ -207,7 +209,8 @@ static void print_table(const struct profile_result *r)
         const struct rank_summary *s = &r->ranks[k];
         const int row = out_table_row(&t);
         out_table_set(&t, row, 0, "%d", k);
-        out_table_set(&t, row, 1, "%s", node_name(r->p, k));
+        if (node_name(r->p, k))
+            out_table_set(&t, row, 1, "%s", node_name(r->p, k));
         out_table_set(&t, row, 2, "%.2f", s->step_s * 1e3);
         out_table_set(&t, row, 3, "%.2f", s->compute_s * 1e3);
         out_table_set(&t, row, 4, "%.2f", s->comm_s * 1e3);
@@ -254,17 +257,17 @@ static void print_result(const struct profile_result *r)
 static json_t *rank_json(const struct profile_result *r, int k)
 {
     const struct rank_summary *s = &r->ranks[k];
-    return json_pack("{s:i, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "rank", k, "node", node_name(r->p, k),
-                     "step_s", s->step_s, "compute_s", s->compute_s, "comm_s", s->comm_s, "exposed_s", s->exposed_s,
-                     "data_s", s->data_s, "save_s", s->save_s, "bubble", s->bubble, "clock_error_s",
-                     (double)r->p->error_ns[k] * 1e-9);
+    json_t *ret =
+        json_pack("{s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "rank", k, "step_s", s->step_s, "compute_s",
+                  s->compute_s, "comm_s", s->comm_s, "exposed_s", s->exposed_s, "data_s", s->data_s, "save_s",
+                  s->save_s, "bubble", s->bubble, "clock_error_s", (double)r->p->error_ns[k] * 1e-9);
+    if (ret && node_name(r->p, k))
+        json_object_set_new(ret, "node", json_string(node_name(r->p, k)));
+    return ret;
 }
 
-static json_t *difference_json(const struct profile_result *r)
+static json_t *difference_json(const struct profile_difference *d)
 {
-    const struct profile_difference *d = &r->most;
-    if (d->rank < 0)
-        return json_null();
     return json_pack("{s:i, s:s, s:f, s:f}", "rank", d->rank, "action", action_name(d->kind), "measured_s",
                      d->measured_s, "forecast_s", d->forecast_s);
 }
@@ -275,11 +278,14 @@ static json_t *result_json(const struct profile_result *r)
     json_t *ranks = json_array();
     for (int k = 0; ranks && k < r->p->n; k++)
         json_array_append_new(ranks, rank_json(r, k));
-    return json_pack("{s:I, s:I, s:I, s:i, s:I, s:s, s:I, s:I, s:i, s:I, s:o, s:o}", "job", (json_int_t)first->job,
-                     "epoch", (json_int_t)first->epoch, "first_step", (json_int_t)first->first, "steps", first->steps,
-                     "clock_error_ns", (json_int_t)worst_error(r->p), "file", r->path, "slices",
-                     (json_int_t)r->facts.slices, "messages", (json_int_t)r->facts.flows, "files", r->facts.files,
-                     "lost_ops", (json_int_t)lost_ops(r->p), "ranks", ranks, "difference", difference_json(r));
+    json_t *ret = json_pack("{s:s, s:I, s:I, s:i, s:f, s:s, s:i, s:I, s:I, s:I, s:o}", "job", r->job, "epoch",
+                            (json_int_t)first->epoch, "first_step", (json_int_t)first->first, "steps", first->steps,
+                            "clock_error_s", (double)worst_error(r->p) * 1e-9, "file", r->path, "files", r->facts.files,
+                            "slices", (json_int_t)r->facts.slices, "messages", (json_int_t)r->facts.flows, "lost_ops",
+                            (json_int_t)lost_ops(r->p), "ranks", ranks);
+    if (ret && r->most.rank >= 0)
+        json_object_set_new(ret, "difference", difference_json(&r->most));
+    return ret;
 }
 
 static err_t make_result(const struct profile_args *a, struct profile *p, const struct client_job *job,
@@ -308,7 +314,7 @@ static const char **nodes_of(const struct client_job *job, int n)
 static err_t gather(const struct profile_args *a, const Dtd__ProfileReply *reply, const struct client_job *job,
                     int *ret_code, struct why *why)
 {
-    struct profile_result r = {.most = {.rank = -1}};
+    struct profile_result r = {.job = job->job, .most = {.rank = -1}};
     struct profile p = {0};
     const char **node = NULL;
     err_t err = profile_load(reply->dir, reply->id, &p, why);

@@ -16,13 +16,15 @@
 /* 24 bytes each: a recording takes at most 384 MiB of memory. Later ops are counted as lost. */
 #define MAX_EVENTS (16 << 20)
 
+/* Spans of a step that are not reads for an action: that for the scale of the loss, and those of worker/train.c. */
+#define OTHER_HOSTS (2 + 2 * HOST_COUNT)
+
 static err_t allocate(struct recorder *r, const struct engine *e, int steps)
 {
     const int64_t wanted = (int64_t)engine_record_room(e) * (steps + 1);
     const int cap = wanted < MAX_EVENTS ? (int)wanted : MAX_EVENTS;
-    const int hosts = (e->train.n_micros + 1 + 4 * HOST_COUNT) * (steps + 1) * (e->train.n_actions + 1);
     r->record.cap = cap;
-    r->record.cap_hosts = hosts < 1 << 20 && hosts > 0 ? hosts : 1 << 20;
+    r->record.cap_hosts = (e->train.n_actions + OTHER_HOSTS) * (steps + 1); /* at most one read for each action */
     r->record.events = malloc(((size_t)cap + 1) * sizeof(*r->record.events));
     r->record.hosts = malloc(((size_t)r->record.cap_hosts + 1) * sizeof(*r->record.hosts));
     r->to.step = calloc((size_t)steps + 1, sizeof(*r->to.step));

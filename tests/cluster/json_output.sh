@@ -24,6 +24,7 @@ kill -9 "$(worker_pid "$long" 1)"
 back() { status "$long" | jq -e '.restarts == 1 and .state == "running" and .incident[0].recover_ms != null'; }
 wait_for 60 "the recovery" back
 dtctl why "$long" -o json | check why
+dtctl profile "$long" --to "$tmp/trace.json.gz" -o json | check profile
 dtctl status "$long" -o json | check status
 dtctl cancel "$long" -o json | check status
 dtctl store open -n one -o json | check "store open"

@@ -19,7 +19,7 @@ pipe=(--set parallel.workers=4 --set parallel.pp=4 --set model.layers=4 --set tr
 job=$(submit "${endless[@]}" "${pipe[@]}")
 wait_for 60 "step 3" reached "$job" 3
 dtctl profile "$job" --to "$tmp/pipe.json.gz" -o json >"$tmp/said"
-jq -e '.steps == 3 and .lost_ops == 0 and .messages == 144 and .clock_error_ns == 0 and (.ranks | length) == 4 and
+jq -e '.steps == 3 and .lost_ops == 0 and .messages == 144 and .clock_error_s == 0 and (.ranks | length) == 4 and
   all(.ranks[]; .step_s > 0 and .compute_s > 0 and .compute_s < .step_s and .exposed_s <= .comm_s + 1e-12 and
       .bubble > 0 and .bubble < 1) and .difference.forecast_s >= 0' "$tmp/said" >/dev/null || { cat "$tmp/said"; fail "wrong summary"; }
 # 3 steps of 8 microbatches over 3 borders, forward and back

@@ -107,6 +107,7 @@ struct report *report_new(struct link *l, Dtd__WorkerReport__Kind kind, uint64_t
 /* The first n <= LOAD_PARTS durations go with the report. */
 void report_parts(struct report *r, const double *part_ms, size_t n);
 void report_free(struct report *r);
+void control_push_profiled(struct link *l, uint64_t id, const char *text);
 void control_cancel(struct link *l);
 
 /* io.c; loop thread */

@@ -247,12 +247,7 @@ void link_report_failed(struct link *l, int64_t step, bool fatal, err_t load_err
 void link_report_profiled(struct link *l, uint64_t id, const char *text)
 {
     pthread_mutex_lock(&l->mu);
-    struct report *r = report_new(l, DTD__WORKER_REPORT__KIND__PROFILED, l->epoch, text);
-    if (r) {
-        r->msg.has_profile = true;
-        r->msg.profile = id;
-    }
-    control_push(l, r);
+    control_push_profiled(l, id, text);
     pthread_mutex_unlock(&l->mu);
 }
 

@@ -230,7 +230,8 @@ static err_t before_action(void *arg, const struct action *a)
         return OK; /* -1: the action only takes part in collectives */
     const int64_t begin = profile_data_begin(ps->engine);
     err_t err = fill_micro(ps, a);
-    profile_data_end(ps->engine, ps->step, begin);
+    if (ps->program == &ps->engine->train)
+        profile_data_end(ps->engine, ps->step, begin);
     return err;
 }
 
