@@ -113,8 +113,7 @@ static void timer_closed(uv_handle_t *timer)
     struct session *s = timer->data;
     struct web *w = s->web;
     free(s);
-    if (--w->live == 0 && w->all_closed)
-        w->all_closed(w);
+    web_part_closed(w);
 }
 
 static void link_closed(void *owner)

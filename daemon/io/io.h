@@ -29,6 +29,7 @@ struct io_spec {
     char *root;                /* the checkpoint directory */
     char *cache, *data_hash;   /* of the prepared training data */
     char *tensorboard, *wandb; /* folders for curves; "": none */
+    char *report;              /* file or folder for the report of the job; "": none */
     char *resume_from;         /* the step folder of another job from which this one started; "": none */
     char **map;                /* rules for ckpt_rename, for resume_from only */
     int n_map;
@@ -269,7 +270,16 @@ void rpc_worker_load_done(struct rpc_call *call, const struct ckpt_read_stats *s
 
 /* ---- control (control.c, rpc_control.c) ---- */
 
-enum io_command_kind { IO_CMD_EPOCH, IO_CMD_REMOVE, IO_CMD_METRICS, IO_CMD_QUIT, IO_CMD_SCAN, IO_CMD_HISTORY };
+enum io_command_kind {
+    IO_CMD_EPOCH,
+    IO_CMD_REMOVE,
+    IO_CMD_METRICS,
+    IO_CMD_QUIT,
+    IO_CMD_SCAN,
+    IO_CMD_HISTORY,
+    IO_CMD_USAGE,
+    IO_CMD_USAGE_HISTORY,
+};
 struct io_command {
     enum io_command_kind kind;
     uint64_t epoch;
@@ -285,7 +295,15 @@ struct io_command {
 };
 void io_command(struct io *io, const struct io_command *c);
 
-enum io_report_kind { IO_COMMITTED, IO_SAVE_FAILED, IO_SCANNED, IO_REMOVED, IO_HISTORY, IO_LOST };
+enum io_report_kind {
+    IO_COMMITTED,
+    IO_SAVE_FAILED,
+    IO_SCANNED,
+    IO_REMOVED,
+    IO_HISTORY,
+    IO_LOST,
+    IO_USAGE_HISTORY,
+};
 struct io_queued_report {
     enum io_report_kind kind;
     uint64_t epoch;
@@ -372,6 +390,9 @@ struct io {
     uv_signal_t term;
     bool quitting, stopped;
 };
+
+/* Starts `dtctl report` for a job with run.report, when control ends this dtd-io (job_report.c). */
+void io_job_report_start(const struct io *io);
 
 /* Finishes the work in progress, then ends the loop. */
 void io_quit(struct io *io);

@@ -11,6 +11,17 @@ import time
 
 from dtd import BIN, Browserless, Dtd, check
 
+
+
+def stat_of(pid):
+    """State and parent of a process."""
+    try:
+        fields = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
+        return fields[0], int(fields[1])
+    except (OSError, IndexError):
+        return "", 0
+
+
 dtd = Dtd()
 web = dtd.start_web()
 url, token = web["url"], web["address"].split("#token=")[1]
@@ -60,6 +71,35 @@ printer = max(json.loads(dtd.dtctl("status", "-o", "json")), key=lambda j: int(j
 status, headers, text = page.ask("GET", f"/api/jobs/{printer}/log")
 check(b"\033[31m<script>\377" in text and headers["X-Content-Type-Options"] == "nosniff", "any bytes of a log, as plain text")
 check(page.json("GET", "/api/jobs/999/metrics")[0] == 404, "a job that does not exist")
+
+# ---- the plan ----
+status, plan = page.json("GET", f"/api/jobs/{job}/plan")
+told = json.loads(dtd.dtctl("plan", "-o", "json", f"{dtd.dir}/{dtd.files['first']}"))
+same = ["parameters", "steps", "flops_per_token", "workers", "layout", "microbatches", "memory_per_worker", "ranks", "forecast"]
+check(status == 200 and [plan[k] for k in same] == [told[k] for k in same], "the plan equals that of dtctl plan")
+check(plan["layout"] == {"dp": 2} and "train_tokens" not in plan, "it has the layout, and nothing about data that it has not read")
+status, headers, picture = page.ask("GET", f"/api/jobs/{job}/timeline.svg")
+dtd.dtctl("plan", f"{dtd.dir}/{dtd.files['first']}", "--timeline", dtd.dir + "/step.svg")
+check(headers["Content-Type"] == "image/svg+xml" and picture == open(dtd.dir + "/step.svg", "rb").read(), "its timeline too")
+status, headers, text = page.ask("GET", f"/api/jobs/{job}/explain")
+check(status == 200 and b'src="/explain.js"' in text and b"<style>" not in text and text.count(b"<script") == 2
+      and b'<script type="application/json"' in text, "the explained step, with no inline script or style")
+check(page.ask("GET", "/explain.js")[0] == page.ask("GET", "/explain.css")[0] == 200, "whose files are served")
+status, layouts = page.json("GET", "/api/layouts")
+check({"zero3", "1f1b", "3d"} <= {x["name"] for x in layouts}, "the ready-made layouts")
+check(all(page.ask("GET", f"/api/layouts?layout={x['name']}")[0] == 200 for x in layouts), "each has a page")
+check(page.ask("GET", "/api/layouts?layout=nope")[0] == 404, "one that does not exist")
+status, said = page.json("GET", f"/api/jobs/{printer}/plan")
+check(status == 404 and "command" in said["error"], "a command has no plan")
+answers = []
+asks = [threading.Thread(target=lambda: answers.append(page.ask("GET", "/api/layouts?layout=3d")[0])) for _ in range(20)]
+for one in asks:
+    one.start()
+for one in asks:
+    one.join()
+check(set(answers) <= {200, 429} and 200 in answers, "of many plans at once, those that are too many are refused")
+zombies = [p for p in os.listdir("/proc") if p.isdigit() and stat_of(p)[:2] == ("Z", dtd.web_pid())]
+check(not zombies, "no process of a plan is left")
 
 # ---- cancel ----
 long = dtd.submit("long", steps=100000, every=0)

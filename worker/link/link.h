@@ -13,6 +13,7 @@
 #include "common/ckpt/ckpt.h"
 #include "common/rpc/incident.h"
 #include "common/rpc/metric.h"
+#include "common/rpc/usage.h"
 #include "worker/comm/comm.h"
 #include "worker/step/snapshot.h"
 
@@ -81,6 +82,8 @@ void link_report_ready(struct link *l, int64_t step, const double part_ms[LOAD_P
 void link_report_metric(struct link *l, const struct metric *m);
 /* This rank's file of the profile is complete; `text`: the reason why there is none, NULL: none. */
 void link_report_profiled(struct link *l, uint64_t id, const char *text);
+/* Sends the usage of this rank. If earlier usage has not been sent yet, it is dropped: there is no connection. */
+void link_report_usage(struct link *l, const struct usage_report *u);
 void link_report_done(struct link *l, int64_t step);
 void link_report_failed(struct link *l, int64_t step, bool fatal, err_t load_error, const char *text);
 
