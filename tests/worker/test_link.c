@@ -45,6 +45,7 @@ struct fake {
     int n_saves, n_hellos, n_loads;
     uint64_t hello_epoch;
     bool token_right;
+    bool parks_usage; /* leaves reports of usage without an answer, as a node without a leader does */
     struct rpc_call *load;
     struct seen_report reports[MAX_SEEN];
     int n_reports;
@@ -88,6 +89,11 @@ static void on_attend(void *owner, struct rpc_call *call, const ProtobufCMessage
     rpc_call_on_cancel(call, attend_gone, f);
 }
 
+static void parked_gone(void *arg)
+{
+    (void)arg;
+}
+
 static void on_report(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     struct fake *f = owner;
@@ -98,8 +104,12 @@ static void on_report(void *owner, struct rpc_call *call, const ProtobufCMessage
             (int)r->kind, r->epoch,  r->step, r->fatal, r->n_part_ms == LOAD_PARTS ? r->part_ms[LOAD_PLAN] : -1,
             "",           r->profile};
         snprintf(s->text, sizeof(s->text), "%s", r->text ? r->text : "");
+        s->step = r->usage ? r->usage->step : s->step;
     }
-    answer(call);
+    if (r->usage && f->parks_usage)
+        rpc_call_on_cancel(call, parked_gone, f);
+    else
+        answer(call);
 }
 
 static void on_io_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
@@ -423,7 +433,7 @@ static void wait_cancel(struct fake *f)
 
 /* ---- epochs and reports ---- */
 
-enum { IDLE = DTD__WORKER_REPORT__KIND__IDLE, READY, METRIC, DONE, FAILED, SAVE_FAILED };
+enum { IDLE = DTD__WORKER_REPORT__KIND__IDLE, READY, METRIC, DONE, FAILED, SAVE_FAILED, USAGE };
 
 TEST(an_epoch_from_start_to_idle)
 {
@@ -504,6 +514,37 @@ TEST(reports_wait_until_control_is_back)
     fake_do(f, drop_conns, 0); /* the Hello to a new control has the epoch, and the last state is sent again */
     wait_until(f, look_reports, DONE, 2);
     assert_int_equal(f->hello_epoch, 3);
+    link_leave(f->link);
+    fake_stop(f);
+}
+
+static void park_usage(struct fake *f, int64_t parks)
+{
+    f->parks_usage = parks;
+}
+
+/* Without a leader nothing is answered. One report of usage waits for its answer and one for the next; others are
+ * dropped, and the metrics of the steps pass. */
+TEST(usage_does_not_pile_up_without_a_leader)
+{
+    struct fake *f = fake_start();
+    begin(f, 3);
+    fake_do(f, park_usage, true);
+    for (int i = 1; i <= 100; i++) {
+        link_report_usage(f->link,
+                          &(struct usage_report){.window_ms = 2000, .steps = 1, .step = i, .usage = usage_none});
+        if (i == 1)
+            wait_until(f, look_reports, USAGE, 1);
+    }
+    link_report_metric(f->link, &(struct metric){.step = 7});
+    wait_until(f, look_reports, METRIC, 1);
+    fake_do(f, look_reports, USAGE);
+    assert_int_equal(looked, 1);
+    fake_do(f, park_usage, false);
+    fake_do(f, drop_conns, 0);
+    wait_until(f, look_reports, USAGE, 3);
+    assert_int_equal(f->reports[0].step, 1);
+    assert_int_equal(f->reports[f->n_reports - 1].step, 100);
     link_leave(f->link);
     fake_stop(f);
 }

@@ -134,6 +134,8 @@ static void on_report_reply(void *arg, const struct rpc_result *result)
     struct report *r = arg;
     struct link *l = r->link;
     l->reports_in_flight--;
+    if (r->msg.kind == DTD__WORKER_REPORT__KIND__USAGE)
+        l->usage_in_flight = false;
     pthread_mutex_lock(&l->mu);
     if (result->err == ERR_CLOSED) {
         r->sent = false;
@@ -157,11 +159,13 @@ void control_flush(struct link *l)
         return;
     pthread_mutex_lock(&l->mu);
     for (struct report *r = l->reports.first; r && l->reports_in_flight < REPORTS_IN_FLIGHT; r = r->next) {
-        if (r->sent)
+        const bool usage = r->msg.kind == DTD__WORKER_REPORT__KIND__USAGE;
+        if (r->sent || (usage && l->usage_in_flight))
             continue;
         if (rpc_send(conn, WORKER_REPORT, &r->msg.base, 0, on_report_reply, r, NULL))
             break; /* retried after the next reply or the next Hello */
         r->sent = true;
+        l->usage_in_flight = l->usage_in_flight || usage;
         l->reports_in_flight++;
     }
     pthread_mutex_unlock(&l->mu);

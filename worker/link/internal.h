@@ -73,6 +73,7 @@ struct link {
     bool control_ready, io_ready, closing;
     bool control_refused, io_refused; /* a refusal has been logged; repeated ones are logged at debug level */
     int reports_in_flight;
+    bool usage_in_flight; /* at most one, since without a leader no report is answered */
 
     pthread_mutex_t mu;
     pthread_cond_t changed;
