@@ -65,7 +65,8 @@ static void sample_begin(struct usage_meter *m)
         return;
     *m->profile = (struct engine_profile){0};
     m->sampling = engine_profile_start(m->config.engine, m->profile, &why) == OK;
-    m->until_sample = m->config.sample_every;
+    m->until_sample = m->gap;
+    m->gap = 2 * m->gap < m->config.sample_every ? 2 * m->gap : m->config.sample_every;
     if (!m->sampling)
         log_warn("usage sample not taken why=\"%s\"", why.text);
 }
@@ -101,6 +102,7 @@ void usage_meter_init(struct usage_meter *m, const struct usage_config *config)
                               .planned_flop = engine_planned_flop(config->engine),
                               .window_ns = usage_window_ms(config->ranks) * 1000000,
                               .until_sample = 2, /* the first step is slower than others */
+                              .gap = 2,          /* long steps are measured some times in their first hours, too */
                               .compute_s = NAN,
                               .comm_s = NAN};
     if (!by_clock && config->sample_every)

@@ -1,6 +1,7 @@
 /* Measures the usage of this rank (common/rpc/usage.h) while it trains, at no cost that can be noticed: two readings of
  * the clock around each communication, and some files of /proc once per window. What happens on a GPU is not seen by
- * the host, so one step of USAGE_SAMPLE_EVERY is run with a profile. Compute thread. */
+ * the host, so one step of USAGE_SAMPLE_EVERY, and more of the first ones, is run with a profile. All ranks take the
+ * same steps. Compute thread. */
 #ifndef DTD_WORKER_USAGE_H
 #define DTD_WORKER_USAGE_H
 
@@ -33,7 +34,7 @@ struct usage_meter {
     int64_t steps, step_ns, comm_ns, data_ns, save_ns;
     /* The newest sample of a GPU. */
     struct engine_profile *profile; /* NULL: none is needed */
-    int until_sample;
+    int until_sample, gap;          /* steps until the next sample; and from that one to the next */
     bool sampling;
     double compute_s, comm_s; /* NAN: not known yet */
     struct usage_gpu *gpu;    /* NULL: none */

@@ -152,3 +152,35 @@ TEST(a_large_job_has_longer_windows)
     assert_true(step(&m, m.begin_ns + 10000 * MS, &r));
     usage_meter_fini(&m);
 }
+
+static err_t no_event(struct dev *d, bool timed, struct dev_event **ret)
+{
+    (void)d, (void)timed;
+    *ret = NULL;
+    return OK;
+}
+
+/* Steps 2, 4, 8, 16, 32, 64, 128, then every hundredth: 228. */
+TEST(samples_become_rarer)
+{
+    struct dev dev;
+    struct dev_ops ops;
+    struct engine e = engine_of(&dev, &ops, false);
+    struct usage_meter m;
+    struct usage_report r;
+    int taken[16], n = 0;
+    static const int expected[] = {2, 4, 8, 16, 32, 64, 128, 228, 328};
+    ops.event_new = no_event;
+    usage_meter_init(&m, &(struct usage_config){.engine = &e, .ranks = 1, .sample_every = 100});
+    for (int i = 1; i <= 400; i++) {
+        usage_meter_before(&m);
+        if (m.sampling)
+            taken[n++] = i;
+        usage_meter_after(&m);
+        usage_meter_add_at(&m, &(struct usage_step){100 * MS, 0, 0}, m.begin_ns, &r);
+    }
+    assert_int_equal(sizeof(expected) / sizeof(expected[0]), n);
+    assert_memory_equal(expected, taken, sizeof(expected));
+    assert_true(m.compute_s == 0); /* the engine of the test has no ops */
+    usage_meter_fini(&m);
+}
