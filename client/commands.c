@@ -11,6 +11,7 @@ const struct command commands[] = {
     {"status", "list jobs, or show one", cmd_status},
     {"metrics", "print a job's loss, speed and learning rate per step", cmd_metrics},
     {"logs", "print the output of a job's workers", cmd_logs},
+    {"profile", "record the next steps of a running job as a trace for Perfetto", cmd_profile},
     {"why", "show a job's failures and how long each recovery took", cmd_why},
     {"report", "write a report of a job: time, curves, utilisation, advice", cmd_report},
     {"cancel", "stop jobs", cmd_cancel},
