@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SPAN_ROWS 40  /* of the picture of incidents, which has to fit on a page */
 #define TABLE_ROWS 60 /* of checkpoints or incidents: the newest ones, on at most two pages */
 
 static const enum ink part_inks[LEDGER_COUNT] = {
@@ -669,7 +670,7 @@ static void incident_section(const struct report *r, struct doc *d)
     }
     if (from)
         doc_text(d, "The newest %d of %d incidents follow; dtctl why %s shows all.", n - from, n, r->job->job);
-    struct plot *p = incidents_plot(r, from);
+    struct plot *p = incidents_plot(r, n > SPAN_ROWS ? n - SPAN_ROWS : 0);
     if (p && p->n_spans == 0)
         plot_free(p);
     else

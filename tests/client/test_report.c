@@ -694,6 +694,37 @@ TEST(page_of_hostile_names)
     buf_fini(&page);
 }
 
+/* No picture is higher than a page of paper has room, also of a job with hundreds of incidents. */
+TEST(pictures_fit_on_a_page)
+{
+    static struct sample s;
+    static struct incident many[300];
+    struct doc d = {0};
+    int plots = 0;
+    sample_init(&s);
+    sample_end(&s);
+    for (int i = 0; i < 300; i++) {
+        many[i] = incident_none;
+        many[i].epoch = (uint64_t)i + 1;
+        many[i].seen = "worker rank 1 exited";
+        many[i].decided = "new epoch";
+        many[i].detect_ms = 5;
+        many[i].restart_ms = 300;
+    }
+    s.job.incident = many;
+    s.job.n_incident = 300;
+    report_document(&s.r, &d);
+    assert_ok(d.err);
+    for (int i = 0; i < d.n; i++)
+        if (d.block[i].plot) {
+            assert_true(plot_height(d.block[i].plot, 510) < 700); /* A4 without margins, header and foot */
+            plots++;
+        }
+    assert_in_range(plots, 10, 30);
+    doc_fini(&d);
+    sample_fini(&s);
+}
+
 TEST(texts_are_cleaned)
 {
     static const char *const cases[][2] = {
