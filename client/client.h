@@ -15,6 +15,7 @@
 #include "common/rpc/methods.h"
 #include "common/rpc/metric.h"
 #include "common/rpc/metric_point.h"
+#include "common/rpc/node_load.h"
 #include "common/rpc/totals.h"
 #include "common/rpc/usage.h"
 
@@ -73,6 +74,7 @@ struct client_cluster_node {
     char *name, *address, *state, *role, *domain, *drained, *version;
     uint64_t id, log_index;
     int64_t silent_ms;
+    struct node_load *load; /* how busy it is; NULL: unknown */
 };
 
 struct client_cluster {
@@ -100,13 +102,15 @@ struct client_node {
     int64_t gpu_probe_ms;          /* duration of the probe, so far if it still runs; 0: there was none */
     char *gpu_model, *gpu_missing; /* model of the first GPU; why there is none; never NULL */
     struct client_numa_node *numa_node;
-    int n_numa_node; /* 0: the workers' cores lie in one NUMA node */
+    struct node_load *load; /* how busy it is; NULL: unknown */
+    int n_numa_node;        /* 0: the workers' cores lie in one NUMA node */
 };
 
 void client_job_fini(struct client_job *job);
 void client_jobs_free(struct client_job *jobs, int n);
 void client_checkpoints_free(struct client_checkpoint *list, int n);
 void client_node_fini(struct client_node *node);
+void client_load_free(struct node_load *load); /* NULL is legal */
 /* True in the states done, failed and canceled. */
 bool client_job_ended(const struct client_job *job);
 

@@ -3,6 +3,7 @@
 #include "client/convert.h"
 
 #include "common/rpc/field_codec.h"
+#include "common/rpc/node_load_codec.h"
 
 #include <math.h>
 #include <pwd.h>
@@ -207,6 +208,26 @@ err_t convert_checkpoints(const Dtd__CheckpointList *list, struct client_checkpo
     return OK;
 }
 
+/* *ret: NULL if the message has none. */
+static err_t copy_load(const Dtd__NodeLoad *m, struct node_load **ret)
+{
+    struct node_load borrowed, *copy;
+    if (!m)
+        return OK;
+    if (!(copy = malloc(sizeof(*copy))))
+        return ERR_NOMEM;
+    node_load_decode(m, &borrowed);
+    *copy = borrowed;
+    copy->n_gpu = 0;
+    for (; copy->n_gpu < borrowed.n_gpu; copy->n_gpu++)
+        if (fields_copy(&gpu_load_fields, &borrowed.gpu[copy->n_gpu], &copy->gpu[copy->n_gpu])) {
+            client_load_free(copy);
+            return ERR_NOMEM;
+        }
+    *ret = copy;
+    return OK;
+}
+
 static err_t copy_numa_nodes(const Dtd__NodeReply *n, struct client_node *ret)
 {
     ret->numa_node = calloc(n->n_numa_node + 1, sizeof(*ret->numa_node));
@@ -248,7 +269,7 @@ err_t convert_node(const Dtd__NodeReply *n, struct client_node *ret)
     }
     for (size_t i = 0; i < n->n_io_pid; i++)
         node.io_pid[node.n_io++] = n->io_pid[i];
-    if (copy_numa_nodes(n, &node)) {
+    if (copy_numa_nodes(n, &node) || copy_load(n->load, &node.load)) {
         client_node_fini(&node);
         return ERR_NOMEM;
     }
@@ -269,7 +290,7 @@ static err_t copy_cluster_node(const Dtd__ClusterNode *m, struct client_cluster_
                                         .log_index = m->log_index,
                                         .silent_ms = m->silent_ms};
     return ret->name && ret->address && ret->state && ret->role && ret->domain && ret->drained && ret->version
-               ? OK
+               ? copy_load(m->load, &ret->load)
                : ERR_NOMEM;
 }
 

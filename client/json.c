@@ -251,6 +251,15 @@ static json_t *json_of_numa_nodes(const struct client_node *node)
     return ret;
 }
 
+static json_t *json_of_load(const struct node_load *load)
+{
+    json_t *ret = json_of_fields(&node_load_fields, load), *gpus = json_array();
+    for (int i = 0; i < load->n_gpu; i++)
+        array_append(&gpus, json_of_fields(&gpu_load_fields, &load->gpu[i]));
+    set_field(&ret, "gpu", gpus);
+    return ret;
+}
+
 json_t *json_of_node(const struct client_node *node)
 {
     json_t *ret = json_object(), *pids = json_array();
@@ -277,6 +286,8 @@ json_t *json_of_node(const struct client_node *node)
     set_text(&ret, "gpu_missing", node->gpu_missing);
     if (node->n_numa_node)
         set_field(&ret, "numa_nodes", json_of_numa_nodes(node));
+    if (node->load)
+        set_field(&ret, "load", json_of_load(node->load));
     return ret;
 }
 
@@ -315,6 +326,8 @@ static json_t *json_of_cluster_node(const struct client_cluster_node *n)
                           "drained", some(n->drained), "version", some(n->version));
     if (o && n->silent_ms)
         json_object_set_new(o, "silent_ms", json_integer(n->silent_ms));
+    if (o && n->load)
+        json_object_set_new(o, "load", json_of_load(n->load));
     if (o && n->log_index)
         json_object_set_new(o, "log_index", json_integer((json_int_t)n->log_index));
     return o;

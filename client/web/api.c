@@ -31,8 +31,8 @@ static void login_known(void *arg, enum session_state state, const char *text)
         return;
     }
     request_answer_json(r, 200,
-                        json_pack("{s:s, s:I, s:b}", "user", session_user(s), "uid", (json_int_t)session_uid(s),
-                                  "system", session_system(s)));
+                        json_pack("{s:s, s:I, s:b, s:b}", "user", session_user(s), "uid", (json_int_t)session_uid(s),
+                                  "system", session_system(s), "operator", session_is_operator(s)));
 }
 
 /* The token of the body; without a body, that of the cookie: dtd-web was restarted. */
@@ -170,6 +170,17 @@ static void serve_events(struct request *r)
 static void serve_job_events(struct request *r)
 {
     follow(r, request_job(r));
+}
+
+static void serve_log_events(struct request *r)
+{
+    struct topic *t =
+        session_log_topic(request_session(r), request_job(r), (int)request_number(r, "rank", -1, INT32_MAX, -1),
+                          request_number(r, "lines", 1, LINES_MAX, LINES_DEFAULT));
+    if (t)
+        request_follow(r, t);
+    else
+        request_fail(r, ERR_NOMEM, err_text(ERR_NOMEM));
 }
 
 static void serve_usage_events(struct request *r)
@@ -423,6 +434,11 @@ const struct api_route api_routes[] = {
     {"GET", "/api/jobs/ID/usage/events", false, serve_usage_events},
     {"GET", "/api/jobs/ID/checkpoints", false, serve_checkpoints},
     {"GET", "/api/jobs/ID/log", false, serve_log},
+    {"GET", "/api/jobs/ID/log/events", false, serve_log_events},
+    {"GET", "/api/jobs/ID/plan", false, plan_serve_table},
+    {"GET", "/api/jobs/ID/timeline.svg", false, plan_serve_timeline},
+    {"GET", "/api/jobs/ID/explain", false, plan_serve_explain},
+    {"GET", "/api/layouts", false, plan_serve_layouts},
     {"POST", "/api/jobs/ID/cancel", false, serve_cancel},
 };
 const int api_n_routes = sizeof(api_routes) / sizeof(api_routes[0]);

@@ -235,6 +235,8 @@ static void on_timer(uv_timer_t *timer)
     c10d_tick(&n->c10d);
     log_watch_tick(&n->local, newest_job(n));
     health_tick(&n->local.health, n->dir, &n->local.log_watch);
+    if (load_tick(&n->local.load, &n->local.gpus))
+        leadership_load(n);
     leadership_tick(n);
     if (n->rpc.listener)
         jobs_tick(&n->jobs);

@@ -37,9 +37,10 @@ struct node_view {
     struct rpc_conn *conn;   /* of another node; NULL: none */
     struct rpc_call *attend; /* of another node: call on which commands are sent; NULL: unreachable */
     LIST_HEAD(node_view_peers, peer) peers; /* of rpc/peer.c: callers there whose calls it forwarded */
-    uint64_t incarnation; /* incremented on each reconnect; processes missing from the list that follows have ended */
-    int64_t heard_ms;     /* when it last connected or reported */
-    double silent_ms;     /* LOST: time since its last heartbeat when it was declared lost */
+    uint64_t incarnation;  /* incremented on each reconnect; processes missing from the list that follows have ended */
+    int64_t heard_ms;      /* when it last connected or reported */
+    struct node_load load; /* of another node: its last report */
+    double silent_ms;      /* LOST: time since its last heartbeat when it was declared lost */
 };
 
 /* The leader's own node: always the first of jobs->nodes. */

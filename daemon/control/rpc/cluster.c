@@ -3,6 +3,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/conf/node.h"
+#include "common/rpc/node_load_codec.h"
 #include "common/tunnel/address.h"
 #include "common/tunnel/key.h"
 #include "common/tunnel/token.h"
@@ -441,6 +442,7 @@ static void handle_rotate(void *owner, struct rpc_call *call, const ProtobufCMes
 struct status_reply {
     Dtd__ClusterReport msg;
     Dtd__ClusterNode *nodes, **refs;
+    struct node_load_message *loads;
     int voters, voters_up;
     char note[512];
 };
@@ -492,6 +494,17 @@ static void fill_node(struct rpc_server *server, const struct state_node *x, str
     m->log_index = f.index;
 }
 
+/* The leader's own node measures itself; of the others it has the last report. */
+static void fill_load(struct rpc_server *server, struct node_load_message *load, Dtd__ClusterNode *m)
+{
+    const struct node_view *a = server->jobs->leads ? node_view_find(server->jobs, m->name) : NULL;
+    if (!a || (!a->is_self && a->state != NODE_UP))
+        return;
+    const struct node_load now = rpc_node_load_of(a->is_self ? &server->local->load.now : &a->load, a->gpus);
+    if (node_load_encode(&now, load) == OK && (load->m.n_more || load->m.n_gpu))
+        m->load = &load->m;
+}
+
 static void write_note(const struct cluster *c, struct status_reply *s)
 {
     int n = cluster_known(c)->n_nodes;
@@ -532,8 +545,11 @@ static void handle_status(void *owner, struct rpc_call *call, const ProtobufCMes
     size_t count = cluster_named(c) ? (size_t)k->n_nodes : 0;
     s.nodes = calloc(count + 1, sizeof(*s.nodes));
     s.refs = calloc(count + 1, sizeof(void *));
+    s.loads = calloc(count + 1, sizeof(*s.loads));
     for (size_t i = 0; i < count && s.nodes && s.refs; i++) {
         fill_node(server, &k->nodes[i], &s, &s.nodes[i]);
+        if (s.loads)
+            fill_load(server, &s.loads[i], &s.nodes[i]);
         s.refs[i] = &s.nodes[i];
     }
     if (s.nodes && s.refs) {
@@ -551,6 +567,10 @@ static void handle_status(void *owner, struct rpc_call *call, const ProtobufCMes
     } else {
         rpc_fail(call, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
     }
+    for (size_t i = 0; i < count && s.loads; i++)
+        if (s.loads[i].m.base.descriptor) /* it was filled */
+            node_load_encoded_fini(&s.loads[i]);
+    free(s.loads);
     free(s.nodes);
     free(s.refs);
 }

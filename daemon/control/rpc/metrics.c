@@ -302,7 +302,7 @@ static struct watch *watch_new(struct rpc_server *server, struct job *j, struct 
 void rpc_client_watch(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     struct rpc_server *server = owner;
-    struct job *j = rpc_client_job(server, call, ((const Dtd__JobRequest *)request)->job);
+    struct job *j = rpc_client_job_to_see(server, call, ((const Dtd__JobRequest *)request)->job);
     struct watch *w = j ? watch_new(server, j, call) : NULL;
     if (!w)
         return;
@@ -326,7 +326,7 @@ void rpc_client_metrics(void *owner, struct rpc_call *call, const ProtobufCMessa
                  CURVE_POINTS_MAX);
         return;
     }
-    struct job *j = rpc_client_job(server, call, m->job);
+    struct job *j = rpc_client_job_to_see(server, call, m->job);
     struct watch *w = j ? watch_new(server, j, call) : NULL;
     if (!w)
         return;

@@ -24,7 +24,9 @@ struct peer {
     const char *from; /* the node that it is connected to; NULL: this one */
     uint64_t job;     /* 0: a client */
     int slot;
-    uint32_t uid; /* the user, from the kernel */
+    uint32_t uid;     /* the user, from the kernel */
+    bool is_page;     /* it logged in with a token of the web page */
+    bool is_operator; /* of a forwarded call: the node that forwards it says so */
 };
 
 /* Owned by the daemon (control.h). */
