@@ -252,6 +252,7 @@ TEST(the_section_options_is_that_of_the_help)
         const char *page, *line;
     } table[] = {{"docs/man/dtd.8", "\"$DTD_BIN/dtd\" --help"},
                  {"docs/man/dt-worker.8", "\"$DTD_BIN/dt-worker\" --help"},
+                 {"docs/man/dtd-web.8", "\"$DTD_BIN/dtd-web\" --help"},
                  {"docs/man/dtctl.1", "dtctl --help"}};
     struct run_result r;
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
@@ -290,7 +291,7 @@ TEST(pages_have_the_sections_of_man_pages_7)
     static const char *const sections[] = {"NAME",        "SYNOPSIS", "DESCRIPTION", "OPTIONS",
                                            "EXIT STATUS", "FILES",    "EXAMPLES",    "SEE ALSO"};
     static const char *const pages[] = {"docs/man/dtctl.1", "docs/man/dtd.8", "docs/man/dt-worker.8",
-                                        "docs/man/dtd-job.5"};
+                                        "docs/man/dtd-web.8", "docs/man/dtd-job.5"};
     for (size_t i = 0; i < sizeof(pages) / sizeof(pages[0]); i++) {
         char *text = source_read(pages[i]), *at = text, heading[64];
         for (size_t k = 0; k < sizeof(sections) / sizeof(sections[0]); k++) {

@@ -32,6 +32,7 @@ dtd /usr/share/dtd/dtd.sbatch
 dtd /usr/share/man/man1/dtctl.1
 dtd /usr/share/man/man5/dtd-job.5
 dtd /usr/share/man/man8/dt-worker.8
+dtd /usr/share/man/man8/dtd-web.8
 dtd /usr/share/man/man8/dtd.8
 dtd /usr/share/zsh/site-functions/_dtctl
 dtd-cuda /usr/lib/dtd/dtd-cuda.so
