@@ -116,6 +116,7 @@ browser.until(LOG + ".length === 6", what="six lines of the log")
 check(browser.run(LOG)[-1] == "[0] progr", "a line without an end is shown")
 fake.log.append([0, "ess 50 %\rprogress 100 %\n"])
 browser.until("return " + LOG[7:] + ".at(-1) === '[0] progress 100 %'", what="its end, as a terminal shows it")
+check(len(browser.run(LOG)) == 6, "its two pieces are one line")
 check(browser.run("return document.querySelector('.first-error').textContent").startswith("[0] Traceback"), "the first error is marked")
 
 

@@ -31,6 +31,8 @@ page = Browserless(url)
 status, headers, body = page.ask("GET", "/")
 check(status == 200 and b"<!doctype html>" in body.lower(), "the page is served to everybody")
 check("default-src 'self'" in headers["Content-Security-Policy"], "with a content security policy")
+files = os.environ["DTD_SOURCE"] + "/client/web/page/"
+check(sum(os.path.getsize(files + name) for name in os.listdir(files)) < 300_000, "of less than 300 kB")
 check(page.ask("GET", "/api/events")[0] == 401, "the API is not")
 check(page.login("0-1900000000-" + "0" * 64)[0] == 403, "a token that nobody made is refused")
 check(page.login("x" * 5000)[0] in (403, 413), "a token that is too long is refused")

@@ -68,6 +68,11 @@ export class Stream {
     Object.assign(this, { url, events, opened, broken, failures: 0, closed: false });
     this.visibility = () => this.visibilityChanged();
     document.addEventListener("visibilitychange", this.visibility);
+    // A page that the browser keeps for "back" would keep its connections as well.
+    this.hide = () => this.source.close();
+    this.show = (e) => { if (e.persisted) this.connect(); };
+    addEventListener("pagehide", this.hide);
+    addEventListener("pageshow", this.show);
     this.connect();
   }
 
@@ -130,6 +135,8 @@ export class Stream {
     clearTimeout(this.timer);
     clearTimeout(this.restTimer);
     document.removeEventListener("visibilitychange", this.visibility);
+    removeEventListener("pagehide", this.hide);
+    removeEventListener("pageshow", this.show);
     this.broken(null);
   }
 }

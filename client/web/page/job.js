@@ -74,7 +74,7 @@ const TILES = [
   { name: "Step time", value: (p) => duration(lastOf("step_s")(p)), note: (p) => p.meanText() },
   { name: "Gradient norm", value: (p) => real(lastOf("grad_norm")(p)),
     note: (p) => (p.metric ? `learning rate ${real(p.metric.lr, 3)}` : "") },
-  { name: "Last checkpoint", value: (p) => (p.job.checkpoint_step === undefined ? "none" : `step ${whole(p.job.checkpoint_step)}`),
+  { name: "Checkpoint at step", value: (p) => (p.job.checkpoint_step === undefined ? "none" : whole(p.job.checkpoint_step)),
     note: checkpointNote },
   { name: "Epoch", always: true, value: (p) => whole(p.job.epoch), note: (p) => plural(p.job.restarts, "restart") },
 ];
