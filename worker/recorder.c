@@ -50,17 +50,23 @@ static void describe(struct recorder *r, const struct engine *e, uint64_t id, co
     r->record.first_call = r->first_call;
 }
 
+/* r->why says why this rank records nothing. */
+static void prepare(struct recorder *r, struct engine *e, int steps)
+{
+    err_t err = allocate(r, e, steps);
+    r->profile.record = &r->record;
+    if (err)
+        why_set(&r->why, err, "no memory for %d recorded steps", steps);
+    else if (engine_profile_start(e, &r->profile, &r->why))
+        log_warn("profile none step=%" PRId64 " why=\"%s\"", e->step + 1, r->why.text);
+}
+
 err_t recorder_begin(struct recorder *r, struct engine *e, struct comm_group *all, uint64_t id, int steps,
                      const struct recorder_place *place, struct why *why)
 {
     *r = (struct recorder){.on = true, .served = id, .last = e->step + steps};
-    err_t err = allocate(r, e, steps);
-    if (err)
-        why_set(&r->why, err, "no memory for %d recorded steps", steps);
-    r->profile.record = &r->record;
-    if (!err)
-        err = engine_profile_start(e, &r->profile, &r->why);
-    err = clocks_measure(all, place->rank, &clocks_of_system, &r->to.clock[0]);
+    prepare(r, e, steps);
+    err_t err = clocks_measure(all, place->rank, &clocks_of_system, &r->to.clock[0]);
     if (err)
         return why_set(why, err, "the ranks cannot compare their clocks for a profile: %s", err_text(err));
     r->record.origin_ns = r->to.clock[0].at;
@@ -149,7 +155,8 @@ err_t recorder_end(struct recorder *r, struct engine *e, struct comm_group *all,
         return why_set(why, err, "the ranks cannot compare their clocks after a profile: %s", err_text(err));
     if (!r->why.text[0]) {
         complete(r);
-        err = write_file(&r->to, place->folder, &r->why);
+        if (write_file(&r->to, place->folder, &r->why))
+            log_warn("profile not written step=%" PRId64 " why=\"%s\"", e->step, r->why.text);
     }
     log_info("profile ends id=%" PRIu64 " steps=%d ops=%d lost=%" PRId64 " error=\"%s\"", r->served, r->to.steps,
              r->to.n_events, r->to.lost, r->why.text);

@@ -95,7 +95,8 @@ static err_t put_tar(FILE *tar, const char *name, const struct buf *data)
     octal(head + 136, 12, (uint64_t)time(NULL));
     memset(head + 148, ' ', 8); /* the sum counts its own field as spaces */
     head[156] = '0';
-    memcpy(head + 257, "ustar\00000", 8);
+    snprintf(head + 257, 6, "ustar");
+    head[263] = head[264] = '0'; /* version */
     for (int i = 0; i < BLOCK; i++)
         sum += (unsigned char)head[i];
     octal(head + 148, 7, sum);

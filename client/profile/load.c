@@ -49,8 +49,8 @@ err_t profile_load(const char *folder, uint64_t id, struct profile *ret, struct 
     if (err)
         return err;
     struct profile p = {.n = first.world,
-                        .rank = calloc((size_t)first.world, sizeof(*p.rank)),
-                        .error_ns = calloc((size_t)first.world, sizeof(*p.error_ns))};
+                        .rank = calloc((size_t)first.world + 1, sizeof(*p.rank)),
+                        .error_ns = calloc((size_t)first.world + 1, sizeof(*p.error_ns))};
     if (!p.rank || !p.error_ns) {
         recorded_fini(&first);
         profile_fini(&p);

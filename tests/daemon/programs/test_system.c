@@ -191,6 +191,14 @@ static bool refused(err_t err, const char *what, const struct why *why)
     return false;
 }
 
+static err_t profile(struct client *c, const char *job, struct why *why)
+{
+    Dtd__ProfileRequest q = DTD__PROFILE_REQUEST__INIT;
+    q.job = (char *)job;
+    q.request = 1;
+    return client_call(c, CLIENT_PROFILE, &q.base, NULL, why);
+}
+
 static int do_everything(struct client *c, const char *job)
 {
     static const struct client_stream stream;
@@ -210,6 +218,7 @@ static int do_everything(struct client *c, const char *job)
     ok = refused(client_metrics(c, job, false, 0, &stream, &why), "metrics", &why) && ok;
     ok = refused(client_watch(c, job, &stream, &why), "watch", &why) && ok;
     ok = refused(client_submit(c, id, spec, job, name, &why), "resume", &why) && ok;
+    ok = refused(profile(c, job, &why), "profile", &why) && ok;
     return ok ? 0 : 1;
 }
 
