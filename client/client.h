@@ -138,12 +138,20 @@ struct client_log {
     int64_t at;
 };
 
+/* Something that happened. Strings are borrowed, and "" when absent. */
+struct client_event {
+    uint64_t id, epoch;    /* epoch 0: none */
+    int64_t wall_ms, step; /* step -1: none */
+    const char *type, *job, *name, *node, *text;
+};
+
 /* Callbacks of a stream. They run on the caller's thread; NULL callbacks are skipped. When one returns false, or when
  * SIGINT arrives, the stream ends and returns ERR_CANCELED. `tick` runs about five times a second. */
 struct client_stream {
     bool (*log)(void *arg, const struct client_log *chunk);
     bool (*metric)(void *arg, const struct metric *metric);
     bool (*status)(void *arg, const struct client_job *job);
+    bool (*event)(void *arg, const struct client_event *event);
     bool (*tick)(void *arg);
     void *arg;
 };
@@ -155,6 +163,11 @@ NODISCARD err_t client_metrics(struct client *c, const char *job, bool follow, i
 /* Streams the job's status at every change, and every metric, until the job has ended; with a callback `log` also the
  * output of all workers, from the start of their logs to the end. */
 NODISCARD err_t client_watch(struct client *c, const char *job, const struct client_stream *stream, struct why *why);
+
+/* Streams what happened, oldest first. job NULL: all jobs, and the nodes. after: only events with a higher id.
+ * since_ms: only events of this time or later; 0: all. */
+NODISCARD err_t client_events(struct client *c, const char *job, bool follow, uint64_t after, int64_t since_ms,
+                              const struct client_stream *stream, struct why *why);
 
 /* ---- the cluster ---- */
 

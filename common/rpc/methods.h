@@ -45,6 +45,7 @@
     X(CLIENT_REMOVE,          0x0117, Client,    Remove,         RPC_ROLE_CLIENT,     1,     1, ONE) \
     X(CLIENT_WEB_TOKEN,       0x0118, Client,    WebToken,       RPC_ROLE_CLIENT,     1,     1, ONE) \
     X(CLIENT_WEB_LOGIN,       0x0119, Client,    WebLogin,       RPC_CLIENTS,         1,     1, ONE) \
+    X(CLIENT_EVENTS,          0x011a, Client,    Events,         RPC_CLIENTS,         1,     4, STREAM) \
     X(WORKER_HELLO,           0x0201, Worker,    Hello,          RPC_ROLE_ANY,        1,     1, ONE) \
     X(WORKER_COMMANDS,        0x0202, Worker,    Commands,       RPC_ROLE_WORKER,     1,  2048, STREAM) \
     X(WORKER_REPORT,          0x0203, Worker,    Report,         RPC_ROLE_WORKER,    64,     1, ONE) \
@@ -80,6 +81,7 @@
     X(SERVED_BY_LEADER, CLIENT_LOGS,            rpc_client_logs) \
     X(SERVED_BY_LEADER, CLIENT_METRICS,         rpc_client_metrics) \
     X(SERVED_BY_LEADER, CLIENT_WATCH,           rpc_client_watch) \
+    X(SERVED_BY_LEADER, CLIENT_EVENTS,          rpc_client_events) \
     X(SERVED_BY_LEADER, CLIENT_CHECKPOINTS,     rpc_client_checkpoints) \
     X(SERVED_LOCALLY,      CLIENT_NODE,            rpc_client_node) \
     X(SERVED_LOCALLY,      CLIENT_SHUTDOWN,        rpc_client_shutdown) \

@@ -27,6 +27,9 @@ void rpc_client_gpus_known(struct rpc_server *s);
 void rpc_client_tick(struct rpc_server *s);
 /* This node is no longer the leader: waiting submits fail with ERR_AGAIN. */
 void rpc_client_forget(struct rpc_server *s);
+/* Sends new events to those who follow them; ends their calls, because this node is no longer the leader. */
+void rpc_events_tick(struct rpc_server *s);
+void rpc_events_forget(struct rpc_server *s);
 /* The job with this id. If there is none, or the caller does not own it, fails the call and returns NULL. */
 struct job *rpc_client_job(struct rpc_server *s, struct rpc_call *call, const char *id);
 
