@@ -12,6 +12,7 @@ const struct command commands[] = {
     {"metrics", "print a job's loss, speed and learning rate per step", cmd_metrics},
     {"logs", "print the output of a job's workers", cmd_logs},
     {"why", "show a job's failures and how long each recovery took", cmd_why},
+    {"top", "show nodes and jobs, updated in place", cmd_top},
     {"events", "list what happened to jobs and nodes", cmd_events},
     {"cancel", "stop jobs", cmd_cancel},
     {"resume", "start a job from a checkpoint, on any number of workers", cmd_resume},

@@ -91,6 +91,7 @@ int cmd_metrics(struct global *g, int argc, char **argv);
 int cmd_logs(struct global *g, int argc, char **argv);
 int cmd_why(struct global *g, int argc, char **argv);
 int cmd_events(struct global *g, int argc, char **argv);
+int cmd_top(struct global *g, int argc, char **argv);
 int cmd_cancel(struct global *g, int argc, char **argv);
 int cmd_rm(struct global *g, int argc, char **argv);
 int cmd_resume(struct global *g, int argc, char **argv);

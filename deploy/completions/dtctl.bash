@@ -18,7 +18,7 @@ _dtctl_command() { # the first word that is neither an option nor an option's va
 
 _dtctl() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
-  local commands="up down submit run status metrics logs why events cancel rm rerun resume plan explain ckpt data generate node store cluster web version help"
+  local commands="up down submit run status metrics logs why top events cancel rm rerun resume plan explain ckpt data generate node store cluster web version help"
   local global="--dtd-dir --output --help" command at options="" sub=""
   read -r command at <<<"$(_dtctl_command)"
   COMPREPLY=()
@@ -45,6 +45,7 @@ _dtctl() {
   metrics) options="--follow --from --to --dir" ;;
   logs) options="--follow --rank --tail" ;;
   why) options="--incident" ;;
+  top) options="--delay --batch --iterations --once --user" ;;
   events) options="--follow --job --node --since --type" ;;
   rerun) options="--set --optimizer --map --detach" ;;
   resume) options="--workers --steps --more --step --set --optimizer --map --take-over --detach" ;;
@@ -65,7 +66,7 @@ _dtctl() {
     COMPREPLY=($(compgen -W "$sub" -- "$cur"))
   else
     case $command in
-    status | metrics | logs | why | events | cancel | rm | rerun) COMPREPLY=($(compgen -W "$(_dtctl_jobs)" -- "$cur")) ;;
+    status | metrics | logs | why | top | events | cancel | rm | rerun) COMPREPLY=($(compgen -W "$(_dtctl_jobs)" -- "$cur")) ;;
     resume | ckpt | generate) COMPREPLY=($(compgen -W "$(_dtctl_jobs)" -- "$cur") $(compgen -d -- "$cur")) ;;
     *) COMPREPLY=($(compgen -f -- "$cur")) ;;
     esac

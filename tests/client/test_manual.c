@@ -9,7 +9,7 @@
 /* ---- sets of names ---- */
 
 struct name_set {
-    char name[96][48];
+    char name[160][48];
     int n;
 };
 
