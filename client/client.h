@@ -53,11 +53,20 @@ struct client_checkpoint {
     double loss; /* NAN: unknown */
 };
 
+/* How much of a node is used; -1, and NAN for the load: unknown. */
+struct client_node_use {
+    int slots, slots_used, cores, gpus, gpus_free;
+    int64_t memory_bytes, memory_free_bytes;
+    double load;
+    char *warning; /* never NULL */
+};
+
 /* Strings are "" when absent. */
 struct client_cluster_node {
     char *name, *address, *state, *role, *domain, *drained, *version;
     uint64_t id, log_index;
     int64_t silent_ms;
+    struct client_node_use use;
 };
 
 struct client_cluster {
@@ -85,6 +94,7 @@ struct client_node {
     int64_t gpu_probe_ms;          /* duration of the probe, so far if it still runs; 0: there was none */
     char *gpu_model, *gpu_missing; /* model of the first GPU; why there is none; never NULL */
     struct client_numa_node *numa_node;
+    struct client_node_use use;
     int n_numa_node; /* 0: the workers' cores lie in one NUMA node */
 };
 

@@ -8,9 +8,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* Keys wait for an answer, so it is waited for only a little; an election takes about a second. */
 #define DEADLINE_MS 2000
+/* A user who cancels a job would rather wait for a new leader than press the key again. The request has one id, so that
+ * it counts once. */
+#define CANCEL_MS 5000
 
 static bool is_lost(err_t err)
 {
@@ -44,33 +48,33 @@ static void copy_text(char *to, size_t size, const char *from)
 
 static void take_node(const struct client_cluster_node *x, struct top_node *ret)
 {
-    *ret = (struct top_node){.slots = -1,
-                             .used = -1,
-                             .cores = -1,
-                             .gpus = -1,
-                             .gpus_free = -1,
-                             .memory_bytes = -1,
-                             .memory_free_bytes = -1,
-                             .load = NAN};
+    const struct client_node_use *use = &x->use;
+    bool up = strcmp(x->state, "up") == 0;
+    *ret = (struct top_node){.slots = use->slots,
+                             .used = use->slots_used,
+                             .cores = use->cores,
+                             .gpus = use->gpus,
+                             .gpus_free = use->gpus_free,
+                             .memory_bytes = use->memory_bytes,
+                             .memory_free_bytes = use->memory_free_bytes,
+                             .load = use->load};
     copy_text(ret->name, sizeof(ret->name), x->name);
-    copy_text(ret->state, sizeof(ret->state), x->drained[0] && strcmp(x->state, "up") == 0 ? "drained" : x->state);
+    copy_text(ret->state, sizeof(ret->state), up && x->drained[0] ? "drained" : x->state);
     copy_text(ret->role, sizeof(ret->role), x->role);
-    copy_text(ret->health, sizeof(ret->health), x->drained);
+    copy_text(ret->health, sizeof(ret->health), use->warning[0] ? use->warning : x->drained);
 }
 
+/* A node that is in no cluster. */
 static err_t take_single(struct top_fetch *f, struct top_node *ret, struct why *why)
 {
+    static char up[] = "up", none[] = "";
     struct client_node node;
     err_t err = client_node_get(f->client, &node, why);
     if (err)
         return err;
-    const struct client_cluster_node x = {
-        .name = node.node, .state = (char *)"up", .role = (char *)"", .drained = (char *)""};
+    struct client_cluster_node x = {.name = node.node, .state = up, .role = none, .drained = none, .use = node.use};
+    x.use.slots = node.slots; /* also of an older version */
     take_node(&x, ret);
-    ret->slots = node.slots;
-    ret->gpus = node.gpus;
-    ret->gpus_free = node.gpus < 0 ? -1 : node.gpus_free;
-    copy_text(ret->health, sizeof(ret->health), node.warning);
     client_node_fini(&node);
     return OK;
 }
@@ -341,9 +345,17 @@ void top_fetch_cancel(struct top_fetch *f, struct top_model *m, bool save)
     struct why why = {0};
     struct client_job job;
     uint8_t id[16];
+    int64_t until_ms = clock_mono_ms() + CANCEL_MS;
+    const struct timespec pause = {.tv_nsec = 100000000};
     err_t err = client_request_id(id);
-    err = err ? err : connect_to(f, &why);
-    err = err ? err : client_cancel(f->client, id, m->view.job, save, CLIENT_GRACE_DEFAULT, &job, &why);
+    for (bool again = !err; again; again = is_lost(err) && clock_mono_ms() < until_ms) {
+        if (err)
+            nanosleep(&pause, NULL);
+        err = connect_to(f, &why);
+        err = err ? err : client_cancel(f->client, id, m->view.job, save, CLIENT_GRACE_DEFAULT, &job, &why);
+        if (is_lost(err))
+            disconnect(f);
+    }
     if (err) {
         snprintf(m->view.message, sizeof(m->view.message), "not canceled: %.200s", why.text);
         return;

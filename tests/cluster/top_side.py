@@ -78,7 +78,7 @@ t.until_text("not canceled")
 t.press("k")
 t.until_text(f"cancel job {job}?")
 t.press("y")
-t.until_text("canceled", 30)
+t.until(lambda s: re.search(r"^ +\d+ esc-job .* canceled", s, re.M), "not canceled", 30)
 t.press("q")
 assert t.wait() == 0
 restored(t, before)

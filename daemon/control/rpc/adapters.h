@@ -3,6 +3,8 @@
 #define DTD_DAEMON_CONTROL_RPC_ADAPTERS_H
 
 #include "daemon/control/rpc/server.h"
+#include "proto/client.pb-c.h"
+#include "proto/peer.pb-c.h"
 
 struct job;
 
@@ -30,6 +32,14 @@ void rpc_client_forget(struct rpc_server *s);
 /* Sends new events to those who follow them; ends their calls, because this node is no longer the leader. */
 void rpc_events_tick(struct rpc_server *s);
 void rpc_events_forget(struct rpc_server *s);
+/* What is low or broken on this node; "": nothing. */
+void rpc_client_warning(const struct rpc_server *s, char *ret, size_t size);
+/* The present use of this node: measured again on a tick when it is time, and then also sent to the leader. */
+void rpc_use_tick(struct rpc_server *s);
+/* Fills the message, which borrows from the view. */
+void rpc_use_fill(const struct node_view *a, Dtd__NodeUse *ret);
+/* Another node has reported its use. */
+void rpc_use_take(struct node_view *a, const Dtd__AgentUse *m);
 /* The job with this id. If there is none, or the caller does not own it, fails the call and returns NULL. */
 struct job *rpc_client_job(struct rpc_server *s, struct rpc_call *call, const char *id);
 
@@ -62,6 +72,7 @@ void rpc_node_attend(struct rpc_server *s);                       /* opens the c
 void rpc_node_list(struct rpc_server *s);                         /* reports all processes and the facts */
 void rpc_node_child(struct rpc_server *s, const struct child *c); /* reports one process */
 void rpc_node_facts(struct rpc_server *s);                        /* reports slots and GPUs */
+void rpc_node_use(struct rpc_server *s, const Dtd__AgentUse *use);
 /* Reads the end of the log of a worker of this node: whole lines of the last process that wrote to it, at most
  * size - 1 bytes and a NUL. NUL bytes of the log become spaces. Returns the number of bytes. */
 size_t rpc_log_tail(const struct rpc_server *s, uint64_t job, int slot, char *ret, size_t size);

@@ -548,7 +548,7 @@ void rpc_client_checkpoints(void *owner, struct rpc_call *call, const ProtobufCM
 
 /* ---- the node ---- */
 
-static void write_warning(const struct rpc_server *server, char *ret, size_t size)
+void rpc_client_warning(const struct rpc_server *server, char *ret, size_t size)
 {
     const char *log = log_warning(server->replica->log), *low = server->local->health.warning;
     uint64_t failing = 0;
@@ -611,6 +611,7 @@ void rpc_client_node(void *owner, struct rpc_call *call, const ProtobufCMessage 
     Dtd__NodeReply m = DTD__NODE_REPLY__INIT;
     char host[256] = "", warning[2500];
     struct numa_reply *numa;
+    Dtd__NodeUse use;
     size_t count = 0;
     for (const struct child *c = server->local->children.head; c; c = c->next)
         count += is_io(c);
@@ -619,7 +620,7 @@ void rpc_client_node(void *owner, struct rpc_call *call, const ProtobufCMessage 
         if (is_io(c))
             io[m.n_io_pid++] = c->pid;
     (void)gethostname(host, sizeof(host) - 1);
-    write_warning(server, warning, sizeof(warning));
+    rpc_client_warning(server, warning, sizeof(warning));
     m.version = (char *)DTD_VERSION;
     m.node = cluster_named(server->cluster) ? (char *)cluster_self(server->cluster)
              : server->local->conf->name[0] ? server->local->conf->name
@@ -641,6 +642,8 @@ void rpc_client_node(void *owner, struct rpc_call *call, const ProtobufCMessage 
     m.has_gpu_probe_ms = true;
     m.gpu_probe_ms = probe_gpus_ms(server->local);
     fill_numa_nodes(server, &m, &numa);
+    rpc_use_fill(&server->jobs->self, &use);
+    m.use = &use;
     rpc_reply(call, &m.base);
     free(numa);
     free(m.numa_node);

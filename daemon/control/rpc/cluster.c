@@ -441,6 +441,7 @@ static void handle_rotate(void *owner, struct rpc_call *call, const ProtobufCMes
 struct status_reply {
     Dtd__ClusterReport msg;
     Dtd__ClusterNode *nodes, **refs;
+    Dtd__NodeUse *uses; /* of each node */
     int voters, voters_up;
     char note[512];
 };
@@ -461,7 +462,7 @@ static const struct log_member *member_of(uint64_t id, const struct log_member *
 }
 
 static void fill_node(struct rpc_server *server, const struct state_node *x, struct status_reply *s,
-                      Dtd__ClusterNode *m)
+                      Dtd__ClusterNode *m, Dtd__NodeUse *use)
 {
     static const char *const roles[] = {[LOG_SPARE] = "spare", [LOG_STANDBY] = "standby", [LOG_VOTER] = "voter"};
     static const char *const states[] = {[CLUSTER_NODE_UNKNOWN] = "unknown",
@@ -490,6 +491,11 @@ static void fill_node(struct rpc_server *server, const struct state_node *x, str
     m->silent_ms = f.silent_ms;
     m->has_log_index = f.index > 0;
     m->log_index = f.index;
+    const struct node_view *a = cluster_leads(c) ? node_view_find(server->jobs, x->name) : NULL;
+    if (a && f.state == CLUSTER_NODE_UP) {
+        rpc_use_fill(a, use);
+        m->use = use;
+    }
 }
 
 static void write_note(const struct cluster *c, struct status_reply *s)
@@ -532,11 +538,12 @@ static void handle_status(void *owner, struct rpc_call *call, const ProtobufCMes
     size_t count = cluster_named(c) ? (size_t)k->n_nodes : 0;
     s.nodes = calloc(count + 1, sizeof(*s.nodes));
     s.refs = calloc(count + 1, sizeof(void *));
-    for (size_t i = 0; i < count && s.nodes && s.refs; i++) {
-        fill_node(server, &k->nodes[i], &s, &s.nodes[i]);
+    s.uses = calloc(count + 1, sizeof(*s.uses));
+    for (size_t i = 0; i < count && s.nodes && s.refs && s.uses; i++) {
+        fill_node(server, &k->nodes[i], &s, &s.nodes[i], &s.uses[i]);
         s.refs[i] = &s.nodes[i];
     }
-    if (s.nodes && s.refs) {
+    if (s.nodes && s.refs && s.uses) {
         s.msg.self = (char *)cluster_self(c);
         s.msg.leader = (char *)(cluster_named(c) ? cluster_leader(c) : NULL);
         s.msg.n_node = count;
@@ -553,6 +560,7 @@ static void handle_status(void *owner, struct rpc_call *call, const ProtobufCMes
     }
     free(s.nodes);
     free(s.refs);
+    free(s.uses);
 }
 
 const struct rpc_server_row *rpc_cluster_rows(int *ret_n)

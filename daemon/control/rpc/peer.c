@@ -267,6 +267,8 @@ void rpc_peer_report(void *owner, struct rpc_call *call, const ProtobufCMessage 
     }
     if (m->facts)
         take_facts(a, m->facts);
+    if (m->use)
+        rpc_use_take(a, m->use);
     for (size_t i = 0; i < m->n_child; i++)
         if (child_of(m->child[i], &c))
             node_view_child(server->jobs, a, &c);
@@ -451,6 +453,7 @@ void rpc_node_attend(struct rpc_server *server)
     struct facts f;
     struct rpc_conn *conn = server->leader;
     server->list_due = false;
+    server->use_checks = 0; /* the new leader does not know it */
     fill_facts(server, &f);
     err_t err = fill_stores(server, &f);
     if (!err)
@@ -467,6 +470,13 @@ void rpc_node_facts(struct rpc_server *server)
     Dtd__AgentReport m = DTD__AGENT_REPORT__INIT;
     fill_facts(server, &f);
     m.facts = &f.m;
+    send_report(server, &m);
+}
+
+void rpc_node_use(struct rpc_server *server, const Dtd__AgentUse *use)
+{
+    Dtd__AgentReport m = DTD__AGENT_REPORT__INIT;
+    m.use = (Dtd__AgentUse *)use;
     send_report(server, &m);
 }
 

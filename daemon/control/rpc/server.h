@@ -56,6 +56,7 @@ struct rpc_server {
     struct pool reads;                       /* short reads of log files */
     struct pool parses;                      /* files of metrics, which may take long */
     LIST_HEAD(, watch) watch_loads;          /* Metrics calls that have rows in memory, or will have */
+    uint64_t use_checks;                     /* of local.health, when this node's use was last taken over */
     LIST_HEAD(, event_stream) event_streams; /* Events calls */
     struct user_names names;
 };
