@@ -534,6 +534,30 @@ err_t client_events(struct client *c, const char *job, bool follow, uint64_t aft
     return call_stream(c, CLIENT_EVENTS, &q.base, forward_event, stream, why);
 }
 
+static err_t forward_usage(struct pending_call *p, const ProtobufCMessage *item)
+{
+    struct usage_sample sample;
+    const struct client_stream *s = p->stream;
+    err_t err = convert_usage((const Dtd__UsageSample *)item, &sample);
+    if (err)
+        return err;
+    if (s->usage && !s->usage(s->arg, &sample))
+        stream_cancel(p);
+    usage_sample_fini(&sample);
+    return OK;
+}
+
+err_t client_usage(struct client *c, const char *job, bool follow, int64_t from_ms, const struct client_stream *stream,
+                   struct why *why)
+{
+    Dtd__UsageRequest q = DTD__USAGE_REQUEST__INIT;
+    q.job = (char *)job;
+    q.has_follow = q.has_from_ms = true;
+    q.follow = follow;
+    q.from_ms = from_ms;
+    return call_stream(c, CLIENT_USAGE, &q.base, forward_usage, stream, why);
+}
+
 err_t client_watch(struct client *c, const char *job, const struct client_stream *stream, struct why *why)
 {
     Dtd__JobRequest q = DTD__JOB_REQUEST__INIT;

@@ -14,6 +14,7 @@
 #include "common/rpc/incident.h"
 #include "common/rpc/methods.h"
 #include "common/rpc/metric.h"
+#include "common/rpc/usage.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -23,6 +24,14 @@ struct client_worker {
     int rank, pid;
     char *state, *node;           /* node: name of the node; "": unknown */
     int exit_status, exit_signal; /* -1: none */
+};
+
+/* A rank that computes longer than ranks with the same work. */
+struct client_straggler {
+    int rank;
+    double ratio; /* its compute time over the median */
+    int64_t since_ms;
+    char *node, *text; /* text: all of this as a sentence without its full stop */
 };
 
 struct client_job {
@@ -43,6 +52,8 @@ struct client_job {
     char *user; /* owner of the job */
     struct incident *incident;
     int n_incident;
+    struct client_straggler *straggler;
+    int n_straggler;
     struct incident start; /* durations of the first start; epoch 0: unknown */
 };
 
@@ -160,6 +171,7 @@ struct client_event {
 struct client_stream {
     bool (*log)(void *arg, const struct client_log *chunk);
     bool (*metric)(void *arg, const struct metric *metric);
+    bool (*usage)(void *arg, const struct usage_sample *sample);
     bool (*status)(void *arg, const struct client_job *job);
     bool (*event)(void *arg, const struct client_event *event);
     bool (*tick)(void *arg);
@@ -170,6 +182,9 @@ NODISCARD err_t client_logs(struct client *c, const char *job, int rank, bool fo
                             const struct client_stream *stream, struct why *why);
 NODISCARD err_t client_metrics(struct client *c, const char *job, bool follow, int64_t from_step,
                                const struct client_stream *stream, struct why *why);
+/* The usage of all ranks, in windows that end at `from_ms` or later; with `follow` until the job has ended. */
+NODISCARD err_t client_usage(struct client *c, const char *job, bool follow, int64_t from_ms,
+                             const struct client_stream *stream, struct why *why);
 /* Streams the job's status at every change, and every metric, until the job has ended; with a callback `log` also the
  * output of all workers, from the start of their logs to the end. */
 NODISCARD err_t client_watch(struct client *c, const char *job, const struct client_stream *stream, struct why *why);

@@ -14,6 +14,11 @@ void client_job_fini(struct client_job *job)
     for (int i = 0; i < job->n_incident; i++)
         fields_fini(&incident_fields, &job->incident[i]);
     fields_fini(&incident_fields, &job->start);
+    for (int i = 0; i < job->n_straggler; i++) {
+        free(job->straggler[i].node);
+        free(job->straggler[i].text);
+    }
+    free(job->straggler);
     free(job->worker);
     free(job->incident);
     free(job->job);

@@ -7,13 +7,14 @@
 #include "client/field_text.h"
 #include "client/follow.h"
 #include "client/json.h"
+#include "client/rank_usage.h"
 
 #include <stdlib.h>
 
 struct metrics_args {
     struct global *global;
     const char *job;
-    bool follow;
+    bool follow, ranks;
     int64_t from_step;
     enum export_kind to;
     const char *dir;
@@ -33,6 +34,7 @@ struct sink {
 static const struct argp_option options[] = {
     {"follow", 'f', 0, 0, "Continue with new steps until the job ends or Ctrl-C", 0},
     {"from", 's', "STEP", 0, "Start with this step", 0},
+    {"ranks", 'r', 0, 0, "Show what each rank does: times of a step, memory, processor and GPU", 0},
     {"to", 't', "KIND", 0, "Write all steps for another program: tensorboard, wandb or csv", 0},
     {"dir", 'd', "DIR", 0,
      "Folder to write to (with --to). Default: that of the job file (run.tensorboard, run.wandb), else runs for "
@@ -51,6 +53,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         if (!arg_number(arg, INT64_MAX, &a->from_step))
             argp_error(state, "--from %s: expected the number of a step", arg);
         return 0;
+    case 'r':
+        a->ranks = true;
+        return 0;
     case 't':
         a->to = export_kind_of(arg);
         if (!a->to)
@@ -62,6 +67,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case ARGP_KEY_END:
         if (a->dir && !a->to)
             argp_error(state, "--dir needs --to tensorboard, wandb or csv");
+        if (a->ranks && (a->to || a->from_step))
+            argp_error(state, "--ranks takes neither --to nor --from; -o jsonl prints all windows of the job");
         if (a->to && (a->follow || a->from_step))
             argp_error(state, "--to writes all steps: it takes neither --follow nor --from. While a job runs, its key "
                               "run.tensorboard or run.wandb writes each step");
@@ -266,12 +273,16 @@ int cmd_metrics(struct global *g, int argc, char **argv)
         .doc =
             "Prints a job's metrics, one row per step. A step that was repeated after a failure appears once, with the "
             "values of the newest epoch. With -o jsonl, prints one object per line: step, loss, grad_norm, lr, "
-            "tokens_per_s, step_s, workers, epoch, wall_ms; valid_loss if the step evaluated; test_loss of the last "
+            "tokens_per_s, step_s, mfu (the share of the peak rate of the workers that the model uses), workers, "
+            "epoch, wall_ms; valid_loss if the step evaluated; test_loss of the last "
             "step; skipped if the optimizer skipped the step because loss or norm was not finite; and bytes: the "
             "bytes that all workers received from each other in the step, by mesh axes, as dtctl plan forecasts "
-            "them."
+            "them. With --ranks, prints the newest window of a few seconds of all ranks: means of their steps, of "
+            "which "
+            "COMPUTE is not spent waiting; with -o jsonl all windows, one object per line with a list for each number."
             "\vExamples:\n  dtctl metrics 4 -f\n  dtctl metrics 4 -o jsonl | jq -r '[.step, .loss] | @tsv'\n"
-            "  dtctl metrics 4 --to tensorboard --dir runs\n  dtctl metrics 4 --to csv >loss.csv"};
+            "  dtctl metrics 4 --ranks\n  dtctl metrics 4 --to tensorboard --dir runs\n  dtctl metrics 4 --to csv "
+            ">loss.csv"};
     struct metrics_args args = {.global = g};
     struct why why = {0};
     char number[32];
@@ -279,5 +290,7 @@ int cmd_metrics(struct global *g, int argc, char **argv)
     err_t err = follow_name(g, &args.job, number, &why);
     if (err)
         return command_fail(err, &why);
+    if (args.ranks)
+        return rank_usage_print(g, args.job, args.follow);
     return args.to ? metrics_export(g, &args) : metrics_print(g, &args);
 }

@@ -308,6 +308,13 @@ static void page_workers(FILE *f, const struct client_job *job)
     }
 }
 
+static void page_stragglers(FILE *f, const struct client_job *job)
+{
+    const char *color = out_color(stdout, OUT_YELLOW), *plain = out_color(stdout, OUT_PLAIN);
+    for (int i = 0; i < job->n_straggler; i++)
+        fprintf(f, "  %s%-10s %s%s\n", color, i ? "" : "Straggler", job->straggler[i].text, plain);
+}
+
 static void page_incidents(FILE *f, const struct client_job *job)
 {
     char when[OUT_NUMBER], number[OUT_NUMBER];
@@ -361,6 +368,7 @@ static int status_one(struct global *g, const char *id)
         page_speed(page.f, &job);
         page_times(page.f, &job);
         page_workers(page.f, &job);
+        page_stragglers(page.f, &job);
         page_incidents(page.f, &job);
         page_next(page.f, &job);
         out_page_end(&page, stdout);

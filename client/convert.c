@@ -54,6 +54,25 @@ static bool incidents_copy(const Dtd__JobStatus *s, struct client_job *ret)
     return fields_copy(&incident_fields, &borrowed, &ret->start) == OK;
 }
 
+static bool stragglers_copy(const Dtd__JobStatus *s, struct client_job *ret)
+{
+    ret->straggler = calloc(s->n_straggler + 1, sizeof(*ret->straggler));
+    if (!ret->straggler)
+        return false;
+    for (size_t i = 0; i < s->n_straggler; i++) {
+        const Dtd__Straggler *k = s->straggler[i];
+        struct client_straggler *to = &ret->straggler[ret->n_straggler++];
+        *to = (struct client_straggler){.rank = k->rank,
+                                        .ratio = k->ratio,
+                                        .since_ms = k->since_ms,
+                                        .node = text_copy(k->node),
+                                        .text = text_copy(k->text)};
+        if (!to->node || !to->text)
+            return false;
+    }
+    return true;
+}
+
 /* The name of a user that control has not looked up yet, because it does not wait for the name service. Jobs of a list
  * often have the same owner, so the last name is kept. */
 static const char *user_name(uint32_t uid)
@@ -102,7 +121,7 @@ err_t convert_job(const Dtd__JobStatus *s, struct client_job *ret)
                              .has_last = s->last != NULL};
     if (s->last)
         job.last = metric_decode(s->last);
-    if (!texts_copy(s, &job) || !workers_copy(s, &job) || !incidents_copy(s, &job)) {
+    if (!texts_copy(s, &job) || !workers_copy(s, &job) || !incidents_copy(s, &job) || !stragglers_copy(s, &job)) {
         client_job_fini(&job);
         return ERR_NOMEM;
     }
@@ -125,6 +144,37 @@ err_t convert_jobs(const Dtd__JobList *list, struct client_job **ret, int *ret_n
     }
     *ret = jobs;
     *ret_n = n;
+    return OK;
+}
+
+/* Columns of a newer version have no place in the sample. */
+static err_t take_column(const Dtd__UsageColumn *c, struct usage_sample *ret)
+{
+    if (c->n_value != (size_t)ret->ranks)
+        return ERR_CORRUPT;
+    for (int f = 0; f < USAGE_COUNT; f++)
+        if (strcmp(usage_fields.field[f].name, c->name) == 0)
+            memcpy(usage_at(ret, (enum usage_field)f, 0), c->value, c->n_value * sizeof(*c->value));
+    return OK;
+}
+
+err_t convert_usage(const Dtd__UsageSample *m, struct usage_sample *ret)
+{
+    struct usage_sample s = {0};
+    err_t err = m->n_node <= USAGE_RANKS_MAX ? usage_sample_init(&s, (int)m->n_node) : ERR_LIMIT;
+    for (int r = 0; !err && r < s.ranks; r++)
+        err = usage_sample_set_node(&s, r, m->node[r]);
+    for (size_t i = 0; !err && i < m->n_column; i++)
+        err = take_column(m->column[i], &s);
+    if (err) {
+        usage_sample_fini(&s);
+        return err;
+    }
+    s.wall_ms = m->wall_ms;
+    s.window_ms = m->window_ms;
+    s.step = m->step;
+    s.epoch = m->epoch;
+    *ret = s;
     return OK;
 }
 

@@ -103,6 +103,25 @@ json_t *json_of_metric(const struct metric *m)
     return ret;
 }
 
+json_t *json_of_usage(const struct usage_sample *s)
+{
+    struct buf line = {0};
+    json_t *ret = usage_line_format(s, &line) ? NULL : json_loadb((const char *)line.data, line.len, 0, NULL);
+    buf_fini(&line);
+    return ret;
+}
+
+static json_t *json_of_straggler(const struct client_straggler *k)
+{
+    json_t *ret = json_object();
+    set_int(&ret, "rank", k->rank);
+    set_text(&ret, "node", k->node);
+    set_field(&ret, "ratio", out_json_real(k->ratio));
+    set_int(&ret, "since_ms", k->since_ms);
+    set_text(&ret, "text", k->text);
+    return ret;
+}
+
 static json_t *json_of_worker(const struct client_worker *w)
 {
     json_t *ret = json_object();
@@ -147,7 +166,7 @@ static void set_times(json_t **object, const struct client_job *job)
 
 json_t *json_of_job(const struct client_job *job)
 {
-    json_t *ret = json_object(), *workers = json_array(), *incidents = json_array();
+    json_t *ret = json_object(), *workers = json_array(), *incidents = json_array(), *stragglers = json_array();
     set_field(&ret, "job", text_of(job->job));
     set_field(&ret, "name", text_of(job->name));
     set_field(&ret, "state", text_of(job->state));
@@ -171,6 +190,12 @@ json_t *json_of_job(const struct client_job *job)
     for (int i = 0; i < job->n_worker; i++)
         array_append(&workers, json_of_worker(&job->worker[i]));
     set_field(&ret, "worker", workers);
+    for (int i = 0; i < job->n_straggler; i++)
+        array_append(&stragglers, json_of_straggler(&job->straggler[i]));
+    if (job->n_straggler)
+        set_field(&ret, "straggler", stragglers);
+    else
+        json_decref(stragglers);
     set_text(&ret, "parent", job->parent);
     set_text(&ret, "user", job->user);
     set_text(&ret, "spec_yaml", job->spec_yaml);

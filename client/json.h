@@ -10,6 +10,8 @@
 
 /* All functions return a new reference, or NULL when out of memory. */
 json_t *json_of_metric(const struct metric *m);
+/* As a line of usage.jsonl. */
+json_t *json_of_usage(const struct usage_sample *s);
 json_t *json_of_job(const struct client_job *job);
 /* An array of the job's incidents. `only`: the number of the incident to return, counted from 1; 0: all. */
 json_t *json_of_incidents(const struct client_job *job, int only);

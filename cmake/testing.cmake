@@ -35,6 +35,7 @@ endfunction()
 #   tsan-all     the same, only with --all
 #   tsan-jobs    a whole job that --all repeats under the thread sanitizer
 #   one-build    takes minutes: runs in the release build only
+#   long         left to the slices of CI, to --all and to -L of its subject
 function(dtd_label regex)
   cmake_parse_arguments(L "" "EXCEPT" "" ${ARGN})
   get_property(tests DIRECTORY PROPERTY TESTS)

@@ -20,6 +20,13 @@ struct pci_info {
     char address[32];
 };
 
+struct utilization {
+    unsigned gpu, memory; /* percent of the time */
+};
+struct memory {
+    unsigned long long total, available, used;
+};
+
 struct nvml {
     void *library;
     char driver[80];
@@ -42,6 +49,8 @@ struct nvml {
     int (*ecc_total)(device d, int uncorrected, int aggregate, unsigned long long *ret);
     int (*throttle)(device d, unsigned long long *ret);
     int (*retired)(device d, int cause, unsigned *n, unsigned long long *addresses);
+    int (*utilization)(device d, struct utilization *ret);
+    int (*memory)(device d, struct memory *ret);
     int (*remapped)(device d, unsigned *correctable, unsigned *uncorrectable, unsigned *pending, unsigned *failed);
 };
 
@@ -66,6 +75,8 @@ static const struct {
     {"nvmlDeviceGetTotalEccErrors", offsetof(struct nvml, ecc_total)},
     {"nvmlDeviceGetCurrentClocksThrottleReasons", offsetof(struct nvml, throttle)},
     {"nvmlDeviceGetRetiredPages", offsetof(struct nvml, retired)},
+    {"nvmlDeviceGetUtilizationRates", offsetof(struct nvml, utilization)},
+    {"nvmlDeviceGetMemoryInfo", offsetof(struct nvml, memory)},
     {"nvmlDeviceGetRemappedRows", offsetof(struct nvml, remapped)},
 };
 
@@ -283,4 +294,23 @@ bool nvml_read(const struct nvml *n, const char *uuid, struct nvml_facts *ret)
     read_pci(n, ret, d);
     read_remapped(n, ret, d);
     return true;
+}
+
+void nvml_read_use(const struct nvml *n, const char *uuid, struct nvml_use *ret)
+{
+    struct utilization busy;
+    struct memory memory;
+    unsigned x;
+    device d;
+    *ret = (struct nvml_use){NVML_UNKNOWN, NVML_UNKNOWN, NVML_UNKNOWN, NVML_UNKNOWN};
+    if (n->by_uuid(uuid, &d))
+        return;
+    if (n->utilization && n->utilization(d, &busy) == 0)
+        ret->busy_percent = busy.gpu;
+    if (n->memory && n->memory(d, &memory) == 0)
+        ret->memory_bytes = (int64_t)memory.used;
+    if (n->temperature && n->temperature(d, 0, &x) == 0)
+        ret->temperature_c = x;
+    if (n->power && n->power(d, &x) == 0)
+        ret->power_mw = x;
 }

@@ -36,6 +36,14 @@ int nvml_count(const struct nvml *n);
 NODISCARD err_t nvml_uuid(const struct nvml *n, int index, char ret[NVML_UUID_BYTES], struct why *why);
 /* Unknown facts are NVML_UNKNOWN. Returns false when no GPU has this uuid. */
 bool nvml_read(const struct nvml *n, const char *uuid, struct nvml_facts *ret);
+/* How much of a GPU is in use. Only what changes while it computes, because reading all facts takes longer. */
+struct nvml_use {
+    int64_t busy_percent; /* of the driver's last interval, in which a kernel ran */
+    int64_t memory_bytes; /* of all processes */
+    int64_t temperature_c, power_mw;
+};
+/* Unknown values are NVML_UNKNOWN; all are if no GPU has this uuid. */
+void nvml_read_use(const struct nvml *n, const char *uuid, struct nvml_use *ret);
 /* The name of throttle bit 0, 1, ..; NULL after the last. */
 const char *nvml_throttle_name(int bit);
 

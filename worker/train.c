@@ -24,6 +24,7 @@
 #include "worker/staged.h"
 #include "worker/state.h"
 #include "worker/timeline.h"
+#include "worker/usage.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -57,6 +58,10 @@ struct train {
     int64_t own_bytes[ENGINE_AXIS_SETS]; /* this rank's bytes in the step in which `traffic` was summed; -1: none yet */
     struct traffic traffic;              /* bytes of a step, summed over all ranks */
     struct train_state state;
+    struct usage_meter usage;
+    int64_t agree_ns;  /* of the current step: waiting for the other ranks in agree() */
+    double token_flop; /* FLOPs of a training token */
+    double peak_flops; /* of one worker, per second; 0: not known */
     struct mixture data;
     struct split valid, test;
     int64_t staged_bytes; /* of the copy for which other nodes may still wait */
@@ -414,6 +419,8 @@ static void report(struct train *t, const struct engine_result *r, double step_s
         m.z_loss = t->job.model.z_loss > 0 ? r->routers.z : NAN;
     }
     m.workers = t->epoch->world;
+    if (t->peak_flops > 0)
+        m.mfu = t->token_flop * m.tokens_per_s / ((double)t->epoch->world * t->peak_flops);
     m.skipped = r->skipped;
     m.traffic = t->traffic;
     if (t->epoch->rank == 0)
@@ -422,7 +429,9 @@ static void report(struct train *t, const struct engine_result *r, double step_s
 
 static err_t agree(struct train *t, int64_t *x, enum reduce_op op, struct why *why)
 {
+    const int64_t start = clock_mono_ns();
     err_t err = comm_agree(t->all, x, op);
+    t->agree_ns += clock_mono_ns() - start;
     return err ? why_set(why, err, err == ERR_CANCELED ? "the epoch has ended" : "the workers cannot agree: %s",
                          comm_why(t->comm))
                : OK;
@@ -484,33 +493,51 @@ static err_t timed_step(struct train *t, const struct engine_feed *feed, struct 
     return err;
 }
 
+/* Evaluations are no part of a step here: they are rare, and would make some windows differ from others. */
+static void report_usage(struct train *t, const struct usage_step *step)
+{
+    struct usage_report u;
+    if (usage_meter_add(&t->usage, step, &u))
+        link_report_usage(t->config->link, &u);
+}
+
 static err_t one_step(struct train *t, bool *ret_saved, enum link_stop_kind *ret_stop, struct why *why)
 {
     const struct job_spec *j = &t->job;
     const struct engine_feed feed = train_feed(t);
     struct engine_result r;
     struct losses l = {.valid = NAN, .test = NAN};
-    int64_t start = clock_mono_ns();
+    t->agree_ns = 0;
+    const int64_t start = clock_mono_ns();
     if (!j->run.threads)
         core_share_follow(t->share, t->engine.config.threads);
     t->engine.next_is_step = next_is_step(t);
+    usage_meter_before(&t->usage);
     err_t err = j->run.timeline_step == t->engine.step + 1 ? timed_step(t, &feed, &r, why)
                                                            : engine_step(&t->engine, &feed, &r, why);
+    if (!err)
+        usage_meter_after(&t->usage);
     if (!err)
         err = agree_to_stop(t, &r, ret_stop, why);
     if (!err)
         err = state_poll(&t->state, why);
     if (err)
         return err;
-    double step_s = (double)(clock_mono_ns() - start) * 1e-9;
-    int64_t step = t->engine.step;
+    const int64_t step_ns = clock_mono_ns() - start;
+    const double step_s = (double)step_ns * 1e-9;
+    const int64_t step = t->engine.step;
     err = evaluate_splits(t, &l, why);
     if (err)
         return err;
     report(t, &r, step_s, &l);
     *ret_saved =
         due(step, j->checkpoint.every, j->train.steps) || step == j->train.steps || *ret_stop == LINK_STOP_AND_SAVE;
-    return *ret_saved ? state_save(&t->state, t->valid.set ? l.valid : r.loss, why) : OK;
+    const int64_t save_from = clock_mono_ns();
+    err = *ret_saved ? state_save(&t->state, t->valid.set ? l.valid : r.loss, why) : OK;
+    const int64_t save_ns = clock_mono_ns() - save_from;
+    if (!err)
+        report_usage(t, &(struct usage_step){step_ns + save_ns, t->agree_ns, save_ns});
+    return err;
 }
 
 static err_t finish(struct train *t, bool saved, struct why *why)
@@ -530,6 +557,24 @@ static err_t finish(struct train *t, bool saved, struct why *why)
                       t->engine.step, t->job.checkpoint.dir, t->config->job);
 }
 
+static void begin_usage(struct train *t)
+{
+    struct dev_facts facts = {.uuid = ""};
+    struct why why = {""};
+    if (dev_facts(t->device->dev, &facts, &why))
+        log_warn("usage of the device is not measured why=\"%s\"", why.text);
+    const bool cpu = t->job.run.device == DEVICE_CPU;
+    const int64_t arena_bytes = cpu ? (int64_t)t->engine.train.arena_bytes : 0;
+    const struct usage_config config = {.engine = &t->engine,
+                                        .ranks = t->epoch->world,
+                                        .planned_bytes = (int64_t)engine_device_bytes(&t->engine) + arena_bytes,
+                                        .gpu = facts.uuid,
+                                        .sample_every = USAGE_SAMPLE_EVERY};
+    usage_meter_init(&t->usage, &config);
+    t->token_flop = graph_flops_per_token(&t->graph, &t->job.model, t->job.train.seq, true);
+    t->peak_flops = plan_peak_flops(&t->job, cpu ? NULL : facts.model, t->engine.config.threads);
+}
+
 /* Once per job: by rank 0 in its first epoch. */
 static void report_slow_bfloat16(const struct train *t)
 {
@@ -546,6 +591,7 @@ static err_t run_steps(struct train *t, struct why *why)
     log_info("ready step=%" PRId64 " threads=%d comm_thread=%s", t->engine.step, t->engine.config.threads,
              t->engine.comm_thread ? "on" : "off");
     report_slow_bfloat16(t);
+    begin_usage(t);
     link_report_ready(t->config->link, t->engine.step, t->part_ms);
     while (t->engine.step < t->job.train.steps && stop == LINK_GO_ON) {
         err_t err = one_step(t, &saved, &stop, why);
@@ -576,6 +622,7 @@ static void epoch_end(struct train *t, err_t err, const struct why *why)
     link_set_comm(l, NULL);
     state_fini(&t->state);
     comm_group_free(t->all);
+    usage_meter_fini(&t->usage);
     engine_fini(&t->engine);
     comm_close(t->comm);
     mixture_close(&t->data);

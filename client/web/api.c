@@ -9,6 +9,7 @@
 #include "proto/client.pb-c.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,6 +63,94 @@ static void serve_logout(struct request *r)
     request_answer_json(r, 200, json_object());
 }
 
+/* ---- usage of ranks ---- */
+
+struct usage_lines {
+    struct request *request;
+    struct usage_sample *sample;
+    int n, max; /* at `max` samples, neighbours become one */
+};
+
+static void usage_lines_free(struct usage_lines *l)
+{
+    for (int i = 0; i < l->n; i++)
+        usage_sample_fini(&l->sample[i]);
+    free(l->sample);
+    free(l);
+}
+
+/* Neighbours of different epochs remain; if all are, the older half goes. */
+static void usage_lines_halve(struct usage_lines *l)
+{
+    int n = 0;
+    bool joined = false;
+    for (int i = 0; i < l->n; i++) {
+        if (joined || !n || !usage_sample_fits(&l->sample[n - 1], &l->sample[i])) {
+            l->sample[n++] = l->sample[i];
+            joined = false;
+            continue;
+        }
+        usage_sample_join(&l->sample[n - 1], &l->sample[i]);
+        usage_sample_fini(&l->sample[i]);
+        joined = true;
+    }
+    l->n = n;
+    for (int i = 0; n == l->max && i < n / 2; i++) {
+        usage_sample_fini(&l->sample[i]);
+        l->sample[i] = l->sample[n / 2 + i];
+        l->n = n / 2;
+    }
+}
+
+static void usage_lines_answer(struct usage_lines *l)
+{
+    struct buf text = {0};
+    err_t err = OK;
+    for (int i = 0; !err && i < l->n; i++)
+        err = usage_line_format(&l->sample[i], &text);
+    if (!err)
+        request_answer(l->request, 200, "application/x-ndjson", (char *)text.data, text.len);
+    else
+        request_fail(l->request, err, err_text(err));
+    if (err)
+        buf_fini(&text);
+}
+
+static void usage_answered(void *arg, const struct rpc_result *r)
+{
+    struct usage_lines *l = arg;
+    if (r->reply && l->n == l->max)
+        usage_lines_halve(l);
+    if (r->reply && convert_usage((const Dtd__UsageSample *)r->reply, &l->sample[l->n]) == OK)
+        l->n++;
+    if (!r->last)
+        return;
+    if (r->err)
+        request_fail(l->request, r->err, r->text);
+    else
+        usage_lines_answer(l);
+    usage_lines_free(l);
+}
+
+static void serve_usage(struct request *r)
+{
+    struct usage_lines *l = calloc(1, sizeof(*l));
+    const int max = 2 * (int)request_number(r, "points", 10, POINTS_MAX, POINTS_DEFAULT);
+    Dtd__UsageRequest q = DTD__USAGE_REQUEST__INIT;
+    q.job = (char *)request_job(r);
+    q.has_from_ms = true;
+    q.from_ms = request_number(r, "from_ms", 0, INT64_MAX, 0);
+    if (l)
+        *l = (struct usage_lines){.request = r, .sample = calloc((size_t)max, sizeof(*l->sample)), .max = max};
+    err_t err =
+        l && l->sample ? session_call(request_session(r), CLIENT_USAGE, &q.base, usage_answered, l, NULL) : ERR_NOMEM;
+    if (!err)
+        return;
+    request_fail(r, err, err_text(err));
+    if (l)
+        usage_lines_free(l);
+}
+
 /* ---- streams ---- */
 
 static void follow(struct request *r, const char *job)
@@ -81,6 +170,13 @@ static void serve_events(struct request *r)
 static void serve_job_events(struct request *r)
 {
     follow(r, request_job(r));
+}
+
+static void serve_usage_events(struct request *r)
+{
+    char topic[WEB_JOB_BYTES + sizeof(WEB_USAGE)];
+    snprintf(topic, sizeof(topic), WEB_USAGE "%s", request_job(r));
+    follow(r, topic);
 }
 
 /* ---- a curve: the metrics of a job in few rows ---- */
@@ -333,6 +429,8 @@ const struct api_route api_routes[] = {
     {"GET", "/api/events", false, serve_events},
     {"GET", "/api/jobs/ID/events", false, serve_job_events},
     {"GET", "/api/jobs/ID/metrics", false, serve_metrics},
+    {"GET", "/api/jobs/ID/usage", false, serve_usage},
+    {"GET", "/api/jobs/ID/usage/events", false, serve_usage_events},
     {"GET", "/api/jobs/ID/checkpoints", false, serve_checkpoints},
     {"GET", "/api/jobs/ID/log", false, serve_log},
     {"POST", "/api/jobs/ID/cancel", false, serve_cancel},

@@ -19,7 +19,8 @@
 #define RING 64
 #define POLL_MS 1000
 #define FLUSH_MS 200
-#define BATCH_MAX 256 /* metrics in a frame; a job with more steps in FLUSH_MS gets several frames */
+#define USAGE_RECENT_MS 60000 /* a window of the past minute is shown until the next one is complete */
+#define BATCH_MAX 256         /* metrics in a frame; a job with more steps in FLUSH_MS gets several frames */
 
 struct frame {
     int refs;
@@ -31,6 +32,7 @@ struct topic {
     struct session *session;
     struct topic *next;
     char job[WEB_JOB_BYTES]; /* "": the overview */
+    bool usage;              /* of the ranks of the job; false: its status and metrics */
     LIST_HEAD(, stream) streams;
     bool ended, closing;
     struct frame *ring[RING]; /* frame i is in ring[i % RING] */
@@ -144,7 +146,8 @@ err_t topic_open(struct session *s, const char *job, struct topic **ret)
     if (!t)
         return ERR_NOMEM;
     t->session = s;
-    snprintf(t->job, sizeof(t->job), "%s", job);
+    t->usage = strncmp(job, WEB_USAGE, strlen(WEB_USAGE)) == 0;
+    snprintf(t->job, sizeof(t->job), "%s", job + (t->usage ? strlen(WEB_USAGE) : 0));
     LIST_INIT(&t->streams);
     uv_timer_init(&session_web(s)->loop, &t->timer);
     t->timer.data = t;
@@ -176,7 +179,8 @@ void topic_close(struct topic *t)
 
 bool topic_is(const struct topic *t, const char *job)
 {
-    return strcmp(t->job, job) == 0;
+    const bool usage = strncmp(job, WEB_USAGE, strlen(WEB_USAGE)) == 0;
+    return usage == t->usage && strcmp(t->job, job + (usage ? strlen(WEB_USAGE) : 0)) == 0;
 }
 
 struct topic *topic_next(const struct topic *t)
@@ -349,16 +353,8 @@ static void take_status(struct topic *t, const Dtd__JobStatus *s)
     client_job_fini(&job);
 }
 
-static void watch_answered(void *arg, const struct rpc_result *r)
+static void watch_ended(struct topic *t, const struct rpc_result *r)
 {
-    struct topic *t = arg;
-    const Dtd__WatchItem *item = (const Dtd__WatchItem *)r->reply;
-    if (item && !t->closing && item->metric)
-        take_metric(t, item->metric);
-    if (item && !t->closing && item->status)
-        take_status(t, item->status);
-    if (!r->last)
-        return;
     t->watch = 0;
     t->outstanding--;
     if (t->closing) {
@@ -372,12 +368,47 @@ static void watch_answered(void *arg, const struct rpc_result *r)
         topic_down(t, r->text[0] ? r->text : err_text(r->err));
 }
 
+static void watch_answered(void *arg, const struct rpc_result *r)
+{
+    struct topic *t = arg;
+    const Dtd__WatchItem *item = (const Dtd__WatchItem *)r->reply;
+    if (item && !t->closing && item->metric)
+        take_metric(t, item->metric);
+    if (item && !t->closing && item->status)
+        take_status(t, item->status);
+    if (r->last)
+        watch_ended(t, r);
+}
+
+/* The first frame of a stream is the newest window; a page gets earlier ones by GET /api/jobs/ID/usage. */
+static void usage_answered(void *arg, const struct rpc_result *r)
+{
+    struct topic *t = arg;
+    struct usage_sample s;
+    if (r->reply && !t->closing && convert_usage((const Dtd__UsageSample *)r->reply, &s) == OK) {
+        json_t *value = json_of_usage(&s);
+        publish_state(t, frame_of_json("usage", value));
+        json_decref(value);
+        usage_sample_fini(&s);
+    }
+    if (!r->last)
+        return;
+    t->ended = !r->err;
+    watch_ended(t, r);
+}
+
 static void watch_start(struct topic *t)
 {
     Dtd__JobRequest q = DTD__JOB_REQUEST__INIT;
-    q.job = t->job;
-    if (!t->watch && !session_call(t->session, CLIENT_WATCH, &q.base, watch_answered, t, &t->watch))
-        t->outstanding++;
+    Dtd__UsageRequest u = DTD__USAGE_REQUEST__INIT;
+    q.job = u.job = t->job;
+    u.has_follow = u.follow = u.has_from_ms = true;
+    u.from_ms = clock_wall_ms() - USAGE_RECENT_MS;
+    if (t->watch)
+        return;
+    err_t err = t->usage ? session_call(t->session, CLIENT_USAGE, &u.base, usage_answered, t, &t->watch)
+                         : session_call(t->session, CLIENT_WATCH, &q.base, watch_answered, t, &t->watch);
+    t->outstanding += !err;
 }
 
 /* ---- the session's connection ---- */

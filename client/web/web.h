@@ -28,6 +28,7 @@
 #define WEB_MAX_CONNECTIONS 4096
 #define WEB_TOKEN_BYTES 128 /* of a cookie, with the terminating 0 */
 #define WEB_JOB_BYTES 24    /* a job's number in decimal, with the terminating 0 */
+#define WEB_USAGE "usage:"  /* before the job's number: the topic of the usage of its ranks */
 
 struct http;
 struct request;
@@ -113,7 +114,8 @@ struct web *session_web(const struct session *s);
 NODISCARD err_t session_call(struct session *s, enum rpc_method_id method, const ProtobufCMessage *request,
                              rpc_callback cb, void *arg, uint64_t *ret_call);
 void session_cancel(struct session *s, uint64_t call);
-/* The topic of a job, or with "" of the overview; NULL: out of memory. It lives while pages follow it. */
+/* The topic of a job, with "" of the overview, or with WEB_USAGE and a job of the usage of its ranks; NULL: out of
+ * memory. It lives while pages follow it. */
 struct topic *session_topic(struct session *s, const char *job);
 
 /* ---- topics (topic.c) ---- */

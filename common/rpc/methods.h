@@ -46,6 +46,7 @@
     X(CLIENT_WEB_TOKEN,       0x0118, Client,    WebToken,       RPC_ROLE_CLIENT,     1,     1, ONE) \
     X(CLIENT_WEB_LOGIN,       0x0119, Client,    WebLogin,       RPC_CLIENTS,         1,     1, ONE) \
     X(CLIENT_EVENTS,          0x011a, Client,    Events,         RPC_CLIENTS,         1,     4, STREAM) \
+    X(CLIENT_USAGE,           0x011f, Client,    Usage,          RPC_CLIENTS,         1, 16384, STREAM) \
     X(WORKER_HELLO,           0x0201, Worker,    Hello,          RPC_ROLE_ANY,        1,     1, ONE) \
     X(WORKER_COMMANDS,        0x0202, Worker,    Commands,       RPC_ROLE_WORKER,     1,  2048, STREAM) \
     X(WORKER_REPORT,          0x0203, Worker,    Report,         RPC_ROLE_WORKER,    64,     1, ONE) \
@@ -57,7 +58,7 @@
     X(IO_STAGE,               0x0304, Io,        Stage,          RPC_ROLE_WORKER,     1,  1024, ONE) \
     X(IO_CONTROL_HELLO,       0x0401, IoControl, Hello,          RPC_ROLE_ANY,        1,     1, ONE) \
     X(IO_CONTROL_COMMANDS,    0x0402, IoControl, Commands,       RPC_ROLE_IO,         1,  2048, STREAM) \
-    X(IO_CONTROL_REPORT,      0x0403, IoControl, Report,         RPC_ROLE_IO,        64,     1, ONE) \
+    X(IO_CONTROL_REPORT,      0x0403, IoControl, Report,         RPC_ROLE_IO,      1024,     1, ONE) \
     X(PEER_HELLO,             0x0501, Peer,      Hello,          RPC_ROLE_PEER,       1,     4, ONE) \
     X(PEER_FORWARD,           0x0502, Peer,      Forward,        RPC_ROLE_PEER,    2052, 16388, STREAM) \
     X(PEER_WINDOW_UPDATE,     0x0503, Peer,      WindowUpdate,   RPC_ROLE_PEER,       1,     1, ONE) \
@@ -82,6 +83,7 @@
     X(SERVED_BY_LEADER, CLIENT_METRICS,         rpc_client_metrics) \
     X(SERVED_BY_LEADER, CLIENT_WATCH,           rpc_client_watch) \
     X(SERVED_BY_LEADER, CLIENT_EVENTS,          rpc_client_events) \
+    X(SERVED_BY_LEADER, CLIENT_USAGE,           rpc_client_usage) \
     X(SERVED_BY_LEADER, CLIENT_CHECKPOINTS,     rpc_client_checkpoints) \
     X(SERVED_LOCALLY,      CLIENT_NODE,            rpc_client_node) \
     X(SERVED_LOCALLY,      CLIENT_SHUTDOWN,        rpc_client_shutdown) \

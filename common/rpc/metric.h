@@ -18,6 +18,9 @@
  * choices that no expert computed. aux_loss and z_loss: the losses of all routers, with their coefficients; training
  * minimizes loss + aux_loss + z_loss.
  *
+ * mfu: the share of the workers' peak rate that the model's FLOPs take (FLOPs of a token, as `dtctl plan` counts them,
+ * times tokens per second, over the peak of all workers); absent if the peak of the device is not known.
+ *
  * In the order of the columns of `dtctl metrics` and of the keys in JSON. One row is one line: a new row changes no
  * other. */
 // clang-format off
@@ -39,6 +42,7 @@
     X(INT, expert_rounds, FIELD_OPTIONAL, .column = "ROUNDS", .width = 6, .late = 9, .rare = true) \
     X(REAL, aux_loss, FIELD_OPTIONAL, .column = "AUX", .width = 9, .late = 9, .digits = 5, .rare = true, .label = "Aux loss") \
     X(REAL, z_loss, FIELD_OPTIONAL, .column = "Z", .width = 9, .late = 9, .digits = 5, .rare = true, .label = "Z-loss") \
+    X(REAL, mfu, FIELD_OPTIONAL, .column = "MFU", .width = 6, .late = 5, .digits = 3) \
     X(INT, workers, FIELD_REQUIRED, .column = "WORKERS", .width = 7, .late = 7) \
     X(UINT, epoch, FIELD_REQUIRED, .column = "EPOCH", .width = 5, .late = 8) \
     X(BOOL, skipped, FIELD_OPTIONAL) /* the optimizer skipped the step: loss or norm was not finite */ \

@@ -300,6 +300,7 @@ static void connect_parts(struct control *n)
     n->local = (struct local){
         .events = &local_events, .owner = n, .name = name, .dir = n->dir, .conf = &n->conf, .system = n->system};
     n->jobs = (struct jobs){.out = &rpc_job_outbound,
+                            .parses = &n->rpc.parses,
                             .ticked = jobs_ticked,
                             .owner = n,
                             .local = &n->local,

@@ -122,6 +122,12 @@ static void on_lead(void *owner)
     jobs_tick(&n->jobs);
 }
 
+static void forget_watches(struct job *j)
+{
+    rpc_watch_forget(j);
+    rpc_usage_forget(j);
+}
+
 static void on_follow(void *owner)
 {
     struct control *n = owner;
@@ -134,7 +140,7 @@ static void on_follow(void *owner)
     rpc_events_forget(&n->rpc);
     outbox_fini(&n->jobs.outbox);
     outbox_init(&n->jobs.outbox, &n->replica, &n->jobs);
-    jobs_clear(&n->jobs, rpc_watch_forget);
+    jobs_clear(&n->jobs, forget_watches);
     node_views_end(&n->jobs);
     c10d_owners_end(&n->c10d_owners);
     drop_processes(n);

@@ -14,14 +14,22 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define METRICS_FILE "metrics.jsonl"
-#define HISTORY_BYTES (32u << 10)
+/* The files of lines beside the checkpoints. `block` is the most that is returned at once: it contains at least one
+ * line, for usage of some 4000 ranks. */
+struct line_file {
+    const char *name;
+    size_t block;
+    enum io_report_kind history;
+};
+static const struct line_file metrics_file = {"metrics.jsonl", 32u << 10, IO_HISTORY},
+                              usage_file = {"usage.jsonl", 512u << 10, IO_USAGE_HISTORY};
 
 struct dir_command {
     struct io_work work;
     uint64_t epoch;
     int64_t step, at;
     char *root, *text;
+    const struct line_file *file; /* of commands about lines */
     struct ckpt_writer_id me;
     struct io_owner *owner; /* of SCAN */
     uint64_t take_over;
@@ -37,6 +45,11 @@ static void op_free(struct dir_command *op)
     free(op);
 }
 
+static bool is_usage(enum io_command_kind kind)
+{
+    return kind == IO_CMD_USAGE || kind == IO_CMD_USAGE_HISTORY;
+}
+
 static bool op_start(struct io *io, const struct io_command *c, void (*run)(struct io_work *),
                      void (*done)(struct io_work *))
 {
@@ -47,6 +60,7 @@ static bool op_start(struct io *io, const struct io_command *c, void (*run)(stru
                                    .at = c->at,
                                    .root = strdup(io->spec.root),
                                    .text = strdup(c->text),
+                                   .file = is_usage(c->kind) ? &usage_file : &metrics_file,
                                    .me = io->share.me,
                                    .owner = &io->owner,
                                    .take_over = io->spec.take_over};
@@ -174,7 +188,7 @@ static void remove_done(struct io_work *w)
     op_free(op);
 }
 
-/* ---- METRICS ---- */
+/* ---- METRICS, USAGE ---- */
 
 /* Appends whole lines to a regular file. If the disk is full, an incomplete line is cut off again. */
 static err_t lines_append(int fd, const char *text)
@@ -194,7 +208,7 @@ static void metrics_run(struct io_work *w)
 {
     struct dir_command *op = (struct dir_command *)w;
     char path[PATH_MAX];
-    if ((size_t)snprintf(path, sizeof(path), "%s/%s", op->root, METRICS_FILE) >= sizeof(path)) {
+    if ((size_t)snprintf(path, sizeof(path), "%s/%s", op->root, op->file->name) >= sizeof(path)) {
         w->err = ERR_LIMIT;
         return;
     }
@@ -213,22 +227,22 @@ static void metrics_done(struct io_work *w)
 {
     struct dir_command *op = (struct dir_command *)w;
     if (w->err)
-        log_warn("metrics not appended file=%s/" METRICS_FILE " error=%s why=\"%s\"", op->root, err_name(w->err),
+        log_warn("lines not appended file=%s/%s error=%s why=\"%s\"", op->root, op->file->name, err_name(w->err),
                  w->why.text);
     op_free(op);
 }
 
-/* ---- HISTORY ---- */
+/* ---- HISTORY, USAGE_HISTORY ---- */
 
 /* Returns whole lines. A file that cannot be read has none. */
 static void history_run(struct io_work *w)
 {
     struct dir_command *op = (struct dir_command *)w;
-    char path[PATH_MAX], *block = calloc(1, HISTORY_BYTES + 1);
+    char path[PATH_MAX], *block = calloc(1, op->file->block + 1);
     struct stat st;
-    bool fits = (size_t)snprintf(path, sizeof(path), "%s/%s", op->root, METRICS_FILE) < sizeof(path);
+    bool fits = (size_t)snprintf(path, sizeof(path), "%s/%s", op->root, op->file->name) < sizeof(path);
     int fd = block && fits ? open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC) : -1;
-    ssize_t n = fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode) ? pread(fd, block, HISTORY_BYTES, op->at) : 0;
+    ssize_t n = fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode) ? pread(fd, block, op->file->block, op->at) : 0;
     if (fd >= 0)
         close(fd);
     char *end = n > 0 ? memrchr(block, '\n', (size_t)n) : NULL;
@@ -244,7 +258,7 @@ static void history_run(struct io_work *w)
 static void history_done(struct io_work *w)
 {
     struct dir_command *op = (struct dir_command *)w;
-    io_report(w->io, IO_HISTORY, 0, NULL, NULL, op->text);
+    io_report(w->io, op->file->history, 0, NULL, NULL, op->text);
     op_free(op);
 }
 
@@ -282,9 +296,13 @@ void io_command(struct io *io, const struct io_command *c)
         io_curves_take(io, c->text);
         op_start(io, c, metrics_run, metrics_done);
         break;
+    case IO_CMD_USAGE:
+        op_start(io, c, metrics_run, metrics_done);
+        break;
     case IO_CMD_HISTORY:
+    case IO_CMD_USAGE_HISTORY:
         if (!op_start(io, c, history_run, history_done))
-            io_report(io, IO_HISTORY, 0, NULL, NULL, "");
+            io_report(io, is_usage(c->kind) ? IO_USAGE_HISTORY : IO_HISTORY, 0, NULL, NULL, "");
         break;
     case IO_CMD_QUIT:
         log_info("quit requested by=control");

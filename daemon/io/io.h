@@ -269,7 +269,16 @@ void rpc_worker_load_done(struct rpc_call *call, const struct ckpt_read_stats *s
 
 /* ---- control (control.c, rpc_control.c) ---- */
 
-enum io_command_kind { IO_CMD_EPOCH, IO_CMD_REMOVE, IO_CMD_METRICS, IO_CMD_QUIT, IO_CMD_SCAN, IO_CMD_HISTORY };
+enum io_command_kind {
+    IO_CMD_EPOCH,
+    IO_CMD_REMOVE,
+    IO_CMD_METRICS,
+    IO_CMD_QUIT,
+    IO_CMD_SCAN,
+    IO_CMD_HISTORY,
+    IO_CMD_USAGE,
+    IO_CMD_USAGE_HISTORY,
+};
 struct io_command {
     enum io_command_kind kind;
     uint64_t epoch;
@@ -285,7 +294,15 @@ struct io_command {
 };
 void io_command(struct io *io, const struct io_command *c);
 
-enum io_report_kind { IO_COMMITTED, IO_SAVE_FAILED, IO_SCANNED, IO_REMOVED, IO_HISTORY, IO_LOST };
+enum io_report_kind {
+    IO_COMMITTED,
+    IO_SAVE_FAILED,
+    IO_SCANNED,
+    IO_REMOVED,
+    IO_HISTORY,
+    IO_LOST,
+    IO_USAGE_HISTORY,
+};
 struct io_queued_report {
     enum io_report_kind kind;
     uint64_t epoch;

@@ -30,6 +30,7 @@ static const struct {
     {DTD__IO_COMMAND__KIND__EPOCH, IO_CMD_EPOCH},     {DTD__IO_COMMAND__KIND__REMOVE, IO_CMD_REMOVE},
     {DTD__IO_COMMAND__KIND__METRICS, IO_CMD_METRICS}, {DTD__IO_COMMAND__KIND__QUIT, IO_CMD_QUIT},
     {DTD__IO_COMMAND__KIND__SCAN, IO_CMD_SCAN},       {DTD__IO_COMMAND__KIND__HISTORY, IO_CMD_HISTORY},
+    {DTD__IO_COMMAND__KIND__USAGE, IO_CMD_USAGE},     {DTD__IO_COMMAND__KIND__USAGE_HISTORY, IO_CMD_USAGE_HISTORY},
 };
 
 bool rpc_control_command(const ProtobufCMessage *message, struct io_command *ret)
@@ -57,9 +58,13 @@ bool rpc_control_command(const ProtobufCMessage *message, struct io_command *ret
 err_t rpc_control_report(struct io *io, struct rpc_conn *conn, const struct io_queued_report *r, rpc_callback cb)
 {
     static const Dtd__IoReport__Kind kinds[] = {
-        [IO_COMMITTED] = DTD__IO_REPORT__KIND__COMMITTED, [IO_SAVE_FAILED] = DTD__IO_REPORT__KIND__SAVE_FAILED,
-        [IO_SCANNED] = DTD__IO_REPORT__KIND__SCANNED,     [IO_REMOVED] = DTD__IO_REPORT__KIND__REMOVED,
-        [IO_HISTORY] = DTD__IO_REPORT__KIND__HISTORY,     [IO_LOST] = DTD__IO_REPORT__KIND__LOST,
+        [IO_COMMITTED] = DTD__IO_REPORT__KIND__COMMITTED,
+        [IO_SAVE_FAILED] = DTD__IO_REPORT__KIND__SAVE_FAILED,
+        [IO_SCANNED] = DTD__IO_REPORT__KIND__SCANNED,
+        [IO_REMOVED] = DTD__IO_REPORT__KIND__REMOVED,
+        [IO_HISTORY] = DTD__IO_REPORT__KIND__HISTORY,
+        [IO_LOST] = DTD__IO_REPORT__KIND__LOST,
+        [IO_USAGE_HISTORY] = DTD__IO_REPORT__KIND__USAGE_HISTORY,
     };
     Dtd__IoReport m = DTD__IO_REPORT__INIT;
     Dtd__Checkpoint c = DTD__CHECKPOINT__INIT;

@@ -42,7 +42,7 @@ _dtctl() {
   submit) options="--set --optimizer --map --detach --batch --dry-run --take-over --help-keys" ;;
   status) options="--state --user" ;;
   run) options="--nodes --workers-per-node --max-restarts --no-grow --grace --stop-signal --master-addr --master-port --name --env --detach --log-dir --quiet --batch --gpus --nnodes --nproc-per-node" ;;
-  metrics) options="--follow --from --to --dir" ;;
+  metrics) options="--follow --from --ranks --to --dir" ;;
   logs) options="--follow --rank --tail" ;;
   why) options="--incident" ;;
   top) options="--delay --batch --iterations --once --user" ;;

@@ -24,6 +24,13 @@ kill -9 "$(worker_pid "$long" 1)"
 back() { status "$long" | jq -e '.restarts == 1 and .state == "running" and .incident[0].recover_ms != null'; }
 wait_for 60 "the recovery" back
 dtctl why "$long" -o json | check why
+# canonical numerics have one thread a worker, for which forecasts assume 60 GFLOP/s
+flop=$(dtctl plan "$tmp/job.yaml" -o json | jq .flops_per_token)
+dtctl metrics "$long" -o json | jq -e --argjson flop "$flop" \
+  '.[-1] | (.mfu / ($flop * .tokens_per_s / (2 * 60e9)) - 1 | fabs) < 1e-9' >/dev/null || fail "mfu is not the share of the peak rate"
+has_window() { dtctl metrics "$long" --ranks -o json | jq -e 'length > 0'; }
+wait_for 60 "a window of usage" has_window
+dtctl metrics "$long" --ranks -o json | check usage
 dtctl status "$long" -o json | check status
 dtctl cancel "$long" -o json | check status
 dtctl store open -n one -o json | check "store open"

@@ -41,6 +41,17 @@ int nvmlDeviceGetRetiredPages(void *handle, int cause, unsigned int *count, unsi
 int nvmlDeviceGetRemappedRows(void *handle, unsigned int *correctable, unsigned int *uncorrectable,
                               unsigned int *pending, unsigned int *failed);
 
+struct utilization {
+    unsigned int gpu, memory;
+};
+
+struct memory_info {
+    unsigned long long total, free_bytes, used;
+};
+
+int nvmlDeviceGetUtilizationRates(void *handle, struct utilization *rates);
+int nvmlDeviceGetMemoryInfo(void *handle, struct memory_info *info);
+
 static char the_gpus[GPUS];
 
 static int knob(const char *name, int otherwise)
@@ -148,6 +159,21 @@ int nvmlDeviceGetClockInfo(void *handle, int domain, unsigned int *mhz)
 int nvmlDeviceGetPowerUsage(void *handle, unsigned int *milliwatts)
 {
     *milliwatts = 98765;
+    return answer(handle);
+}
+
+int nvmlDeviceGetUtilizationRates(void *handle, struct utilization *rates)
+{
+    rates->gpu = 73;
+    rates->memory = 12;
+    return answer(handle);
+}
+
+int nvmlDeviceGetMemoryInfo(void *handle, struct memory_info *info)
+{
+    info->total = 85899345920ull;
+    info->free_bytes = 64424509440ull;
+    info->used = 21474836480ull;
     return answer(handle);
 }
 

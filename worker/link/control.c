@@ -6,6 +6,7 @@
  * every Hello, because the previous control may have crashed after it received the report and before it recorded it. */
 #include "worker/link/internal.h"
 
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/rpc/methods.h"
 
@@ -13,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#define USAGE_REFUSED_MS 60000 /* the next leader may be newer; a refusal is a line in the log */
 
 /* ---- reports ---- */
 
@@ -44,6 +47,8 @@ void report_free(struct report *r)
         return;
     if (r->msg.metric)
         fields_encoded_fini(&r->metric_msg.base);
+    if (r->msg.usage)
+        fields_encoded_fini(&r->usage_msg.base);
     free(r->msg.text);
     free(r);
 }
@@ -61,13 +66,18 @@ static struct report *report_unlink(struct report_list *list, struct report *r)
     return NULL;
 }
 
-static void drop_oldest_metric(struct report_list *list)
+static void drop_oldest(struct report_list *list, Dtd__WorkerReport__Kind kind)
 {
     for (struct report *r = list->first; r; r = r->next)
-        if (!r->sent && r->msg.kind == DTD__WORKER_REPORT__KIND__METRIC) {
+        if (!r->sent && r->msg.kind == kind) {
             report_free(report_unlink(list, r));
             return;
         }
+}
+
+void control_drop_usage(struct link *l)
+{
+    drop_oldest(&l->reports, DTD__WORKER_REPORT__KIND__USAGE);
 }
 
 static bool is_state(Dtd__WorkerReport__Kind kind)
@@ -113,7 +123,7 @@ void control_push(struct link *l, struct report *r)
         l->state_report = NULL;
     }
     if (l->reports.n >= REPORTS_MAX)
-        drop_oldest_metric(&l->reports);
+        drop_oldest(&l->reports, DTD__WORKER_REPORT__KIND__METRIC);
     report_append(&l->reports, r);
     if (!l->closing)
         uv_async_send(&l->wake);
@@ -128,6 +138,8 @@ static void on_report_reply(void *arg, const struct rpc_result *result)
     if (result->err == ERR_CLOSED) {
         r->sent = false;
     } else {
+        if (result->err && r->msg.kind == DTD__WORKER_REPORT__KIND__USAGE)
+            l->usage_ms = clock_mono_ms() + USAGE_REFUSED_MS;
         if (result->err)
             log_warn("report_refused kind=%d error=%s text=\"%s\"", (int)r->msg.kind, err_name(result->err),
                      result->text);

@@ -22,6 +22,7 @@ struct report {
     Dtd__WorkerReport msg;
     Dtd__Metric metric_msg; /* borrows from `metric` */
     struct metric metric;
+    Dtd__Usage usage_msg;       /* borrows nothing */
     double part_ms[LOAD_PARTS]; /* of `msg`, if it has any */
     bool sent;
 };
@@ -85,6 +86,7 @@ struct link {
     int64_t orphan_ms;
     struct comm *comm;
     struct report_list reports;
+    int64_t usage_ms; /* until then no usage is reported, because a control of an older version has refused it */
     /* A copy of the last READY, DONE or FAILED report of this epoch, which is sent again after each Hello. */
     struct report *state_report;
     struct save *saves; /* newest first */
@@ -100,6 +102,7 @@ void control_up(void *owner, struct rpc_conn *conn);
 void control_down(void *owner, err_t err);
 void control_flush(struct link *l);
 /* any thread, under mu */
+void control_drop_usage(struct link *l); /* that has not been sent */
 void control_push(struct link *l, struct report *r);
 struct report *report_new(struct link *l, Dtd__WorkerReport__Kind kind, uint64_t epoch, const char *text);
 /* The first n <= LOAD_PARTS durations go with the report. */

@@ -226,6 +226,28 @@ void link_report_ready(struct link *l, int64_t step, const double part_ms[LOAD_P
     push_state(l, DTD__WORKER_REPORT__KIND__READY, step, false, OK, NULL, part_ms);
 }
 
+void link_report_usage(struct link *l, const struct usage_report *u)
+{
+    pthread_mutex_lock(&l->mu);
+    control_drop_usage(l);
+    struct report *r =
+        clock_mono_ms() < l->usage_ms ? NULL : report_new(l, DTD__WORKER_REPORT__KIND__USAGE, l->epoch, NULL);
+    if (r) {
+        dtd__usage__init(&r->usage_msg);
+        r->usage_msg.window_ms = u->window_ms;
+        r->usage_msg.steps = u->steps;
+        r->usage_msg.step = u->step;
+        r->msg.usage = &r->usage_msg;
+        if (fields_encode(&usage_fields, &u->usage, FIELDS_FOR_DAEMONS, &r->usage_msg.base)) {
+            report_free(r);
+            r = NULL;
+        }
+    }
+    if (r)
+        control_push(l, r);
+    pthread_mutex_unlock(&l->mu);
+}
+
 void link_report_done(struct link *l, int64_t step)
 {
     push_state(l, DTD__WORKER_REPORT__KIND__DONE, step, false, OK, NULL, NULL);

@@ -13,6 +13,7 @@
 #include "common/ckpt/ckpt.h"
 #include "common/rpc/incident.h"
 #include "common/rpc/metric.h"
+#include "common/rpc/usage.h"
 #include "worker/comm/comm.h"
 #include "worker/step/snapshot.h"
 
@@ -70,6 +71,8 @@ enum link_stop_kind link_stop_asked(struct link *l);
 void link_report_ready(struct link *l, int64_t step, const double part_ms[LOAD_PARTS]);
 /* Sends the metric of a step. The link sets its epoch and time. */
 void link_report_metric(struct link *l, const struct metric *m);
+/* Sends the usage of this rank. If earlier usage has not been sent yet, it is dropped: there is no connection. */
+void link_report_usage(struct link *l, const struct usage_report *u);
 void link_report_done(struct link *l, int64_t step);
 void link_report_failed(struct link *l, int64_t step, bool fatal, err_t load_error, const char *text);
 

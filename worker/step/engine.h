@@ -114,6 +114,13 @@ struct engine_host {
     int32_t *sample; /* ids, targets and begins of one whole sample, in ordinary host memory */
 };
 
+/* Time of the compute thread in which it did not compute, on devices whose ops are complete when they return: in
+ * communication or waiting for it, and reading samples. On other devices comm_ns remains 0, because an op is only
+ * queued; data_ns is then time in which the device may still compute what was queued before. */
+struct engine_spent {
+    int64_t comm_ns, data_ns;
+};
+
 /* Messages that were posted and that no op has waited for yet. */
 struct engine_posts {
     struct {
@@ -164,6 +171,7 @@ struct engine {
     struct routing *routing;        /* NULL: choices of routers are neither saved nor given */
     struct engine_verify *verify;   /* NULL: replicas are not compared */
     struct engine_profile *profile; /* owned by the caller; NULL: nothing is measured */
+    struct engine_spent spent;      /* always measured; the owner sets it to 0 when it likes */
     struct engine_timer *timer;
 };
 
@@ -233,6 +241,10 @@ NODISCARD err_t engine_decode(struct engine *e, const struct engine_run *runs, i
 /* Starts measuring; the results of every later step are added to the caller's profile. */
 NODISCARD err_t engine_profile_start(struct engine *e, struct engine_profile *profile, struct why *why);
 void engine_profile_stop(struct engine *e); /* call between two steps */
+/* Whether ops of this kind communicate, so that engine_profile.ns has the time of waiting for peers in them. */
+bool engine_op_communicates(enum op_kind kind);
+/* Floating-point operations of this rank in a step, by its program; ranks with the same number have the same work. */
+double engine_planned_flop(const struct engine *e);
 /* The largest number of boxes in a step's timeline. */
 int engine_trace_room(const struct engine *e);
 

@@ -8,6 +8,7 @@
  * ahead.c has restored what the update overwrote. */
 #include "worker/step/engine.h"
 
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "worker/step/routing.h"
 
@@ -46,12 +47,14 @@ static err_t read_sample(const struct pass *ps, int64_t index, int32_t *ids, int
 static err_t count_targets(const struct pass *ps, int64_t first, int64_t end, int64_t *ret)
 {
     int64_t sum = 0, one = ps->program->seq;
+    const int64_t start = clock_mono_ns();
     for (int64_t i = first; i < end; i++) {
         err_t err = ps->feed->count ? ps->feed->count(ps->feed->arg, i, &one) : OK;
         if (err)
             return why_set(ps->why, err, "sample %" PRId64 " cannot be read: %s", i, err_text(err));
         sum += one;
     }
+    ps->engine->spent.data_ns += clock_mono_ns() - start;
     *ret = sum;
     return OK;
 }
@@ -99,12 +102,14 @@ static err_t fill_micro(const struct pass *ps, const struct action *a)
     const struct micro *m = &p->micros[a->micro];
     struct host_batch b;
     err_t err = host_batch(e, p, ps->bindings, a, &b, ps->why);
+    const int64_t start = clock_mono_ns();
     for (int64_t i = 0; !err && ps->bindings->reads[a->chunk] && i < m->samples; i++) {
         err = read_sample(ps, ps->first + m->first + i, e->host.sample, e->host.sample + p->seq,
                           e->host.sample + 2 * p->seq);
         if (!err)
             place_sample(ps, m, i, &b);
     }
+    e->spent.data_ns += clock_mono_ns() - start;
     return err ? err : host_batch_written(e, p, a, &b, m->samples * p->own_seq);
 }
 

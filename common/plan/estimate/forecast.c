@@ -33,6 +33,37 @@ struct plan_rates plan_rates_of(const struct job_spec *job)
                                .one_call = true};
 }
 
+/* By the makers' data sheets, without sparsity. A name that contains another one precedes it. */
+static const struct {
+    const char *model;
+    double bf16, f32;
+} gpu_peaks[] = {
+    {"B200", 2250e12, 80e12},     {"B100", 1800e12, 60e12},  {"H200", 989e12, 67e12},  {"H100 NVL", 835e12, 60e12},
+    {"H100 PCIe", 756e12, 51e12}, {"H100", 989e12, 67e12},   {"H800", 989e12, 67e12},  {"A100", 312e12, 19.5e12},
+    {"A800", 312e12, 19.5e12},    {"L40S", 362e12, 91.6e12}, {"L40", 181e12, 90.5e12}, {"A40", 149.7e12, 37.4e12},
+    {"L4", 121e12, 30.3e12},      {"A30", 165e12, 10.3e12},  {"A10", 125e12, 31.2e12}, {"RTX 4090", 165.2e12, 82.6e12},
+    {"RTX 3090", 71e12, 35.6e12},
+};
+
+/* "NVIDIA A100-SXM4-80GB" names A100, and "NVIDIA RTX A4000" does not name A40. */
+static bool names_model(const char *gpu, const char *model)
+{
+    const char *at = strstr(gpu, model);
+    const char after = at ? at[strlen(model)] : 'x';
+    return after == '\0' || after == ' ' || after == '-';
+}
+
+double plan_peak_flops(const struct job_spec *job, const char *gpu, int threads)
+{
+    const enum dtype dtype = (enum dtype)job->train.dtype;
+    if (!gpu)
+        return core_flops(dtype) * (threads > 0 ? threads : 1);
+    for (size_t i = 0; i < sizeof(gpu_peaks) / sizeof(gpu_peaks[0]); i++)
+        if (names_model(gpu, gpu_peaks[i].model))
+            return dtype == DT_BF16 ? gpu_peaks[i].bf16 : dtype == DT_F32 ? gpu_peaks[i].f32 : 0;
+    return 0;
+}
+
 /* A message: the time of its post and its duration. */
 struct message {
     double posted, takes;

@@ -34,6 +34,8 @@ err_t job_adopt_begin(struct job *j)
         j->known_epoch = j->metrics.has_last ? j->metrics.last.epoch : 0;
         j->known_step = j->metrics.has_last ? j->metrics.last.step : 0;
         metrics_hold(&j->metrics);
+        j->usage_history = HISTORY_DUE;
+        usage_file_hold(&j->usage);
     }
     if (s->epoch.epoch == 0)
         return OK;

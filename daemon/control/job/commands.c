@@ -148,6 +148,10 @@ static void command_committer(struct job *j, struct job_io *io)
         send_epoch(j, io);
     if (io->epoch && io->epoch == j->epoch)
         send_io_lines(j);
+    if (io->epoch && io->epoch == j->epoch)
+        job_usage_send(j, call);
+    if (io->epoch)
+        job_usage_ask(j, call);
     if (j->history == HISTORY_DUE && io->epoch && j->jobs->out->io_history(call, j->history_at) == OK)
         j->history = HISTORY_ASKED;
 }

@@ -87,6 +87,8 @@ struct job_worker {
     int64_t done_step;           /* at which it was done; -1: unknown */
     enum worker_command command; /* last command sent on this connection */
     uint64_t rendezvous_epoch;   /* the last one whose store it used */
+    double usage_credit;         /* reports of usage that it may send at once */
+    int64_t usage_ms;            /* monotonic time of the last one; 0: none yet */
 };
 
 enum io_scan { SCAN_DUE, SCAN_ASKED, SCAN_DONE };
@@ -252,6 +254,15 @@ struct job {
     size_t io_sent;      /* bytes of io_lines that were sent to this dtd-io */
     int64_t io_lines_ms; /* when the next ones may be sent */
     struct watch *watches;
+
+    struct usage_windows usage_windows;
+    struct stragglers stragglers;
+    struct usage_file usage;
+    enum job_history usage_history;             /* as `history`, of the file of usage in the checkpoint folder */
+    int64_t usage_history_at, usage_history_ms; /* offset in it; when to give up waiting for an answer */
+    struct buf io_usage;                        /* lines for dtd-io that were not sent yet */
+    int64_t io_usage_ms;                        /* when the next ones may be sent */
+    struct usage_watch *usage_watches;
     bool dirty; /* the watching clients have not been notified of the newest change */
 };
 
@@ -416,6 +427,17 @@ void job_hang_begin(struct job *j);
 void job_hang_step(struct job *j);
 /* Tick of STEPPING: ends the epoch if no report has arrived for too long. */
 void job_hang_tick(struct job *j);
+
+/* ---- usage.c: usage of ranks ---- */
+
+/* Sends the lines that are due to the dtd-io that commits. */
+void job_usage_send(struct job *j, struct rpc_call *committer);
+/* Asks for the next lines of the file beside the checkpoints, if some may be missing here. */
+void job_usage_ask(struct job *j, struct rpc_call *committer);
+/* Lines of the file beside the checkpoints; "": there are no more. */
+void job_usage_history(struct job *j, const char *text);
+/* There will be no lines: writes what has waited for them. */
+void job_usage_history_failed(struct job *j, const char *why);
 
 /* ---- retention.c: retention ---- */
 

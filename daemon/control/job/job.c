@@ -80,7 +80,9 @@ static err_t job_fill(struct job *j, const struct state_job *s)
     for (int k = 0; k < j->max_workers; k++)
         j->workers[k].device = -1;
     snprintf(path, sizeof(path), "%s/metrics/%" PRIu64 ".jsonl", j->jobs->dir, j->id);
-    return metrics_init(&j->metrics, path);
+    err = metrics_init(&j->metrics, path);
+    snprintf(path, sizeof(path), "%s/metrics/%" PRIu64 ".usage.jsonl", j->jobs->dir, j->id);
+    return err ? err : usage_file_init(&j->usage, path, j->jobs->parses, j->uid);
 }
 
 err_t job_new(struct jobs *jobs, const struct state_job *s, struct job **ret)
@@ -117,11 +119,15 @@ err_t job_new(struct jobs *jobs, const struct state_job *s, struct job **ret)
 
 void job_free(struct job *j)
 {
-    assert(!j->watches);
+    assert(!j->watches && !j->usage_watches);
     rendezvous_clear(&j->rendezvous, ERR_CLOSED);
     job_scan_forget(j);
     metrics_fini(&j->metrics);
     buf_fini(&j->io_lines);
+    usage_windows_fini(&j->usage_windows);
+    stragglers_fini(&j->stragglers);
+    usage_file_fini(&j->usage);
+    buf_fini(&j->io_usage);
     job_fini(&j->spec);
     free(j->resume_path);
     free((char *)j->incident.fields.log);
@@ -719,6 +725,8 @@ static bool tick_quitting(struct job *j)
     j->kind->stopped(j);
     job_release(j);
     metrics_release(&j->metrics);
+    job_usage_history_failed(j, "the job ended before they were read");
+    usage_file_close_window(&j->usage, NULL);
     job_move(j, j->leaving ? PHASE_OVER : PHASE_RECORDING, "its processes have ended");
     return true;
 }

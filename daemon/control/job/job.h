@@ -13,6 +13,9 @@
 #include "daemon/control/job/metrics.h"
 #include "daemon/control/job/placement.h"
 #include "daemon/control/job/rendezvous.h"
+#include "daemon/control/job/stragglers.h"
+#include "daemon/control/job/usage_file.h"
+#include "daemon/control/job/usage_windows.h"
 #include "daemon/control/state/state.h"
 
 #include <sys/types.h>
@@ -22,8 +25,9 @@ struct job;
 struct job_process; /* a worker or a dtd-io of a job */
 struct jobs;
 struct placement_node;
-struct rpc_call; /* call on which commands are sent to a process */
-struct watch;    /* rpc/metrics.c: a client's stream */
+struct rpc_call;    /* call on which commands are sent to a process */
+struct watch;       /* rpc/metrics.c: a client's stream */
+struct usage_watch; /* rpc/usage.c: the same of usage */
 
 enum job_state {
     JOB_PENDING,
@@ -75,6 +79,11 @@ struct job *job_next(const struct job *j);
 bool job_over(const struct job *j);
 /* The list of clients that watch it. */
 struct watch **job_watches(struct job *j);
+struct usage_watch **job_usage_watches(struct job *j);
+const struct usage_file *job_usage_file(const struct job *j);
+#define JOB_STRAGGLERS_MAX 16 /* that are named; more are no stragglers, but a slow job */
+/* Fills up to `max` ranks that compute longer than others; returns their number. */
+int job_stragglers(const struct job *j, struct straggler *ret, int max);
 
 /* ---- stopping and adopting ---- */
 
@@ -143,7 +152,21 @@ struct worker_report {
 };
 void job_worker_report(struct job *j, int rank, const struct worker_report *r);
 
-enum io_report_kind { IO_COMMITTED, IO_SAVE_FAILED, IO_SCANNED, IO_REMOVED, IO_HISTORY, IO_LOST };
+/* Whether the numbers of a report are possible. */
+bool job_usage_valid(const struct usage_report *r);
+/* Whether this worker may report usage now; counts the report. False: it reports far more often than it should. */
+bool job_usage_allowed(struct job *j, int rank);
+void job_usage_report(struct job *j, int rank, uint64_t epoch, const struct usage_report *r);
+
+enum io_report_kind {
+    IO_COMMITTED,
+    IO_SAVE_FAILED,
+    IO_SCANNED,
+    IO_REMOVED,
+    IO_HISTORY,
+    IO_LOST,
+    IO_USAGE_HISTORY,
+};
 struct io_report {
     enum io_report_kind kind;
     uint64_t epoch;

@@ -56,7 +56,7 @@ void jobs_forget(struct jobs *jobs)
 {
     for (struct job **at = &jobs->head; *at;) {
         struct job *j = *at;
-        if (job_over(j) && !j->watches && !state_job_find(jobs->replica->state, j->id)) {
+        if (job_over(j) && !j->watches && !j->usage_watches && !state_job_find(jobs->replica->state, j->id)) {
             *at = j->next;
             job_free(j);
         } else {
@@ -180,6 +180,8 @@ void jobs_flush_metrics(struct jobs *jobs)
 {
     for (struct job *j = jobs->head; j; j = j->next)
         metrics_flush(&j->metrics);
+    for (struct job *j = jobs->head; j; j = j->next)
+        usage_file_flush(&j->usage);
 }
 
 void jobs_count(const struct jobs *jobs, int *ret_placed, int *ret_waiting)

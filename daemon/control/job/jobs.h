@@ -16,7 +16,8 @@ struct jobs {
     void *owner;
     struct local *local;
     struct replica *replica;
-    const char *dir; /* the state directory */
+    const char *dir;     /* the state directory */
+    struct pool *parses; /* for work on files; NULL: none */
     struct outbox outbox;
     struct node_view self, *nodes; /* nodes, ours among them; ascending by name after the first, which is ours */
     struct job *head;              /* ascending by id */

@@ -6,6 +6,7 @@
 #define DTD_DAEMON_CONTROL_JOB_OUTBOUND_H
 
 #include "common/base/err.h"
+#include "common/rpc/usage.h"
 #include "daemon/control/job/metrics.h"
 
 #include <stdbool.h>
@@ -50,6 +51,9 @@ struct job_outbound {
     err_t (*io_metrics)(struct rpc_call *commands, const char *lines, size_t len);
     /* Lines of the metrics beside the checkpoints, from byte `at` on. */
     err_t (*io_history)(struct rpc_call *commands, int64_t at);
+    /* The same for usage. */
+    err_t (*io_usage)(struct rpc_call *commands, const char *lines, size_t len);
+    err_t (*io_usage_history)(struct rpc_call *commands, int64_t at);
     err_t (*io_quit)(struct rpc_call *commands);
 
     /* To another node. */
@@ -63,6 +67,8 @@ struct job_outbound {
     /* To clients that watch the job: its status has changed; a metric has arrived. */
     void (*watch_changed)(struct job *j);
     void (*watch_metric)(struct job *j, const struct metric *row);
+    /* To clients that follow its usage: a window is complete. */
+    void (*watch_usage)(struct job *j, const struct usage_sample *sample);
 };
 
 #endif

@@ -463,6 +463,7 @@ err_t job_process_attended(struct job *j, struct job_process *p, struct rpc_call
         if (io == job_committer(j)) {
             j->io_sent = 0;
             j->history = j->history == HISTORY_ASKED ? HISTORY_DUE : j->history;
+            j->usage_history = j->usage_history == HISTORY_ASKED ? HISTORY_DUE : j->usage_history;
         }
         j->retention_due = true;
         return OK;

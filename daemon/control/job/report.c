@@ -241,6 +241,9 @@ void job_io_report(struct job *j, struct job_process *p, const struct io_report 
     case IO_HISTORY:
         on_history(j, r->text);
         break;
+    case IO_USAGE_HISTORY:
+        job_usage_history(j, r->text);
+        break;
     case IO_REMOVED:
         if (r->checkpoint)
             on_removed(j, r->checkpoint);

@@ -319,6 +319,9 @@ err_t local_process_release(struct local *l, uint64_t job, bool remove)
         snprintf(path, sizeof(path), "%s/metrics/%" PRIu64 ".jsonl", l->dir, job);
         if (unlink(path) && errno != ENOENT)
             log_warn("not removed path=%s error=%s", path, strerror(errno));
+        snprintf(path, sizeof(path), "%s/metrics/%" PRIu64 ".usage.jsonl", l->dir, job);
+        if (unlink(path) && errno != ENOENT)
+            log_warn("not removed path=%s error=%s", path, strerror(errno));
     }
     return supervisor_link_release(&l->supervisor, job, remove);
 }

@@ -52,6 +52,8 @@ NODISCARD err_t rpc_io_scan(struct rpc_call *attend, const char *yaml, int64_t s
 NODISCARD err_t rpc_io_epoch(struct rpc_call *attend, const struct io_epoch *e);
 NODISCARD err_t rpc_io_remove(struct rpc_call *attend, int64_t step);
 NODISCARD err_t rpc_io_metrics(struct rpc_call *attend, const char *lines, size_t len);
+NODISCARD err_t rpc_io_usage(struct rpc_call *attend, const char *lines, size_t len);
+NODISCARD err_t rpc_io_usage_history(struct rpc_call *attend, int64_t at);
 NODISCARD err_t rpc_io_history(struct rpc_call *attend, int64_t at);
 NODISCARD err_t rpc_io_quit(struct rpc_call *attend);
 NODISCARD err_t rpc_node_spawn(struct rpc_call *attend, const struct process_spawn *x);
@@ -78,5 +80,10 @@ void rpc_node_use(struct rpc_server *s, const Dtd__AgentUse *use);
 size_t rpc_log_tail(const struct rpc_server *s, uint64_t job, int slot, char *ret, size_t size);
 /* This node is no longer the leader: Watch and Metrics calls of the job fail with ERR_AGAIN. */
 void rpc_watch_forget(struct job *j);
+/* The same for clients that follow its usage. */
+void rpc_usage_sample(struct job *j, const struct usage_sample *sample);
+/* Ends their calls if the job is over. */
+void rpc_usage_changed(struct job *j);
+void rpc_usage_forget(struct job *j);
 
 #endif

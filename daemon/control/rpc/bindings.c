@@ -55,6 +55,8 @@ const struct job_outbound rpc_job_outbound = {
     .io_remove = rpc_io_remove,
     .io_metrics = rpc_io_metrics,
     .io_history = rpc_io_history,
+    .io_usage = rpc_io_usage,
+    .io_usage_history = rpc_io_usage_history,
     .io_quit = rpc_io_quit,
     .node_spawn = rpc_node_spawn,
     .node_kill = rpc_node_kill,
@@ -63,4 +65,5 @@ const struct job_outbound rpc_job_outbound = {
     .node_forgotten = rpc_peer_forgotten,
     .watch_changed = rpc_watch_changed,
     .watch_metric = rpc_watch_metric,
+    .watch_usage = rpc_usage_sample,
 };

@@ -55,23 +55,43 @@ err_t rpc_io_remove(struct rpc_call *attend, int64_t step)
     return send_command(attend, DTD__IO_COMMAND__KIND__REMOVE, step, NULL);
 }
 
-err_t rpc_io_metrics(struct rpc_call *attend, const char *lines, size_t len)
+static err_t send_lines(struct rpc_call *attend, Dtd__IoCommand__Kind kind, const char *lines, size_t len)
 {
     char *text = strndup(lines, len);
     if (!text)
         return ERR_NOMEM;
-    err_t err = send_command(attend, DTD__IO_COMMAND__KIND__METRICS, -1, text);
+    err_t err = send_command(attend, kind, -1, text);
     free(text);
     return err;
 }
 
-err_t rpc_io_history(struct rpc_call *attend, int64_t at)
+static err_t ask_history(struct rpc_call *attend, Dtd__IoCommand__Kind kind, int64_t at)
 {
     Dtd__IoCommand c = DTD__IO_COMMAND__INIT;
-    c.kind = DTD__IO_COMMAND__KIND__HISTORY;
+    c.kind = kind;
     c.has_at = true;
     c.at = at;
     return rpc_item(attend, &c.base);
+}
+
+err_t rpc_io_metrics(struct rpc_call *attend, const char *lines, size_t len)
+{
+    return send_lines(attend, DTD__IO_COMMAND__KIND__METRICS, lines, len);
+}
+
+err_t rpc_io_history(struct rpc_call *attend, int64_t at)
+{
+    return ask_history(attend, DTD__IO_COMMAND__KIND__HISTORY, at);
+}
+
+err_t rpc_io_usage(struct rpc_call *attend, const char *lines, size_t len)
+{
+    return send_lines(attend, DTD__IO_COMMAND__KIND__USAGE, lines, len);
+}
+
+err_t rpc_io_usage_history(struct rpc_call *attend, int64_t at)
+{
+    return ask_history(attend, DTD__IO_COMMAND__KIND__USAGE_HISTORY, at);
 }
 
 err_t rpc_io_quit(struct rpc_call *attend)
@@ -93,9 +113,13 @@ void rpc_io_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *re
 }
 
 static const struct kind_pair kinds[] = {
-    {DTD__IO_REPORT__KIND__COMMITTED, IO_COMMITTED}, {DTD__IO_REPORT__KIND__SAVE_FAILED, IO_SAVE_FAILED},
-    {DTD__IO_REPORT__KIND__SCANNED, IO_SCANNED},     {DTD__IO_REPORT__KIND__REMOVED, IO_REMOVED},
-    {DTD__IO_REPORT__KIND__HISTORY, IO_HISTORY},     {DTD__IO_REPORT__KIND__LOST, IO_LOST},
+    {DTD__IO_REPORT__KIND__COMMITTED, IO_COMMITTED},
+    {DTD__IO_REPORT__KIND__SAVE_FAILED, IO_SAVE_FAILED},
+    {DTD__IO_REPORT__KIND__SCANNED, IO_SCANNED},
+    {DTD__IO_REPORT__KIND__REMOVED, IO_REMOVED},
+    {DTD__IO_REPORT__KIND__HISTORY, IO_HISTORY},
+    {DTD__IO_REPORT__KIND__LOST, IO_LOST},
+    {DTD__IO_REPORT__KIND__USAGE_HISTORY, IO_USAGE_HISTORY},
 };
 
 static struct state_checkpoint checkpoint_of(const Dtd__Checkpoint *c)

@@ -159,6 +159,7 @@ void rpc_watch_changed(struct job *j)
         if (w->call)
             pump(w);
     }
+    rpc_usage_changed(j);
 }
 
 void rpc_watch_metric(struct job *j, const struct metric *row)

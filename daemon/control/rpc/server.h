@@ -14,6 +14,7 @@
 struct event_stream; /* events.c */
 struct held_submit;  /* client.c */
 struct watch;        /* metrics.c */
+struct usage_watch;  /* usage.c */
 
 /* A connection to control.sock of this node, or, if this node leads, one to another node that forwards its calls. It
  * belongs to a client until a Hello with the token of a process assigns it to that process. */
@@ -56,6 +57,7 @@ struct rpc_server {
     struct pool reads;                       /* short reads of log files */
     struct pool parses;                      /* files of metrics, which may take long */
     LIST_HEAD(, watch) watch_loads;          /* Metrics calls that have rows in memory, or will have */
+    LIST_HEAD(, usage_watch) usage_loads;    /* the same of Usage calls */
     uint64_t use_checks;                     /* of local.health, when this node's use was last taken over */
     LIST_HEAD(, event_stream) event_streams; /* Events calls */
     struct user_names names;

@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 static void fill_worker(Dtd__WorkerStatus *m, const struct job *j, int rank)
 {
@@ -74,6 +75,36 @@ static void fill_state(struct job_status *s, const struct state_job *state)
     s->msg.parent = state->parent ? s->parent : NULL;
 }
 
+static void fill_straggler(struct job_status *s, const struct job *j, const struct straggler *from)
+{
+    Dtd__Straggler *m = s->straggler_refs[s->msg.n_straggler] = &s->stragglers[s->msg.n_straggler];
+    char *text = s->straggler_texts[s->msg.n_straggler], since[16] = "";
+    const char *node = job_rank_view_of(j, from->rank).node;
+    const time_t seconds = (time_t)(from->since_ms / 1000);
+    struct tm local;
+    if (localtime_r(&seconds, &local))
+        strftime(since, sizeof(since), "%H:%M", &local);
+    snprintf(text, sizeof(s->straggler_texts[0]),
+             "rank %d on node %s computes %.2f times as long as the median since %s", from->rank, node ? node : "?",
+             from->ratio, since);
+    dtd__straggler__init(m);
+    m->rank = from->rank;
+    m->node = (char *)(node ? node : "");
+    m->ratio = from->ratio;
+    m->since_ms = from->since_ms;
+    m->text = text;
+    s->msg.n_straggler++;
+}
+
+static void fill_stragglers(struct job_status *s, const struct job *j)
+{
+    struct straggler list[JOB_STRAGGLERS_MAX];
+    const int n = job_stragglers(j, list, JOB_STRAGGLERS_MAX);
+    s->msg.straggler = s->straggler_refs;
+    for (int i = 0; i < n; i++)
+        fill_straggler(s, j, &list[i]);
+}
+
 err_t job_status_fill(struct job_status *s, struct rpc_server *server, struct job *j, bool full)
 {
     const struct job_view v = job_view_of(j);
@@ -104,6 +135,7 @@ err_t job_status_fill(struct job_status *s, struct rpc_server *server, struct jo
         err = metric_encode(&v.metrics->last, &s->last);
         s->msg.last = &s->last;
     }
+    fill_stragglers(s, j);
     if (state)
         fill_state(s, state);
     if (!err && full)
@@ -119,6 +151,7 @@ void job_status_hide(struct job_status *s)
     s->msg.has_checkpoint_step = false;
     s->msg.step = s->msg.steps = 0;
     s->msg.last = NULL;
+    s->msg.n_straggler = 0;
 }
 
 void job_status_fini(struct job_status *s)

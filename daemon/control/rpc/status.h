@@ -13,6 +13,8 @@ struct job_status {
     char id[24], parent[24], user[80];
     Dtd__WorkerStatus *workers;
     Dtd__WorkerStatus **worker_refs;
+    Dtd__Straggler stragglers[JOB_STRAGGLERS_MAX], *straggler_refs[JOB_STRAGGLERS_MAX];
+    char straggler_texts[JOB_STRAGGLERS_MAX][400];
     Dtd__Incident start;
     Dtd__Incident *incidents;
     Dtd__Incident **incident_refs;

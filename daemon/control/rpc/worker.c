@@ -1,6 +1,7 @@
 /* Adapter: converts the messages of workers to plain structs, and commands for workers to messages. Serves the
  * rendezvous store of an epoch. */
 #include "common/base/clock.h"
+#include "common/base/log.h"
 #include "common/rpc/field_codec.h"
 #include "daemon/control/job/job.h"
 #include "daemon/control/rpc/adapters.h"
@@ -12,6 +13,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define USAGE_MORE_MAX 64 /* numbers in a report of usage, of a newer version perhaps */
 
 /* ---- commands ---- */
 
@@ -141,6 +144,41 @@ static const struct kind_pair kinds[] = {
     {DTD__WORKER_REPORT__KIND__FAILED, REPORT_FAILED}, {DTD__WORKER_REPORT__KIND__SAVE_FAILED, REPORT_SAVE_FAILED},
 };
 
+/* An honest worker sends neither: its connection is closed, or, if another node forwards it, its report is refused. */
+static void refuse_usage(struct rpc_call *call, const struct job *j, int rank, const char *why)
+{
+    const struct peer *peer = rpc_caller_peer(call);
+    struct rpc_conn *conn = peer && !peer->from ? peer->conn : NULL;
+    log_warn("usage refused job=%" PRIu64 " rank=%d why=\"%s\"%s", job_view_of(j).id, rank, why,
+             conn ? " connection=closed" : "");
+    rpc_fail(call, ERR_LIMIT, "usage: %s", why);
+    if (conn)
+        rpc_conn_close(conn);
+}
+
+static void take_usage(struct rpc_call *call, struct job *j, int rank, const Dtd__WorkerReport *m)
+{
+    Dtd__Empty empty = DTD__EMPTY__INIT;
+    struct usage_report r = {.usage = usage_none};
+    if (m->usage) {
+        r.window_ms = m->usage->window_ms;
+        r.steps = m->usage->steps;
+        r.step = m->usage->step;
+    }
+    if (!job_usage_allowed(j, rank)) {
+        refuse_usage(call, j, rank, "reports come too often");
+        return;
+    }
+    if (m->usage && m->usage->n_more <= USAGE_MORE_MAX)
+        fields_decode(&usage_fields, &m->usage->base, &r.usage);
+    if (!m->usage || m->usage->n_more > USAGE_MORE_MAX || !job_usage_valid(&r)) {
+        refuse_usage(call, j, rank, "the report has impossible numbers");
+        return;
+    }
+    job_usage_report(j, rank, m->epoch, &r);
+    rpc_reply(call, &empty.base);
+}
+
 /* The reply is sent after job_worker_report, because a worker does not repeat a report that was answered. While this
  * node shuts down, metrics are not answered: the worker repeats them to the next leader, which then has them. */
 void rpc_worker_report(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
@@ -152,6 +190,10 @@ void rpc_worker_report(void *owner, struct rpc_call *call, const ProtobufCMessag
     struct job *j = rpc_caller_job(call, &p);
     if (!j)
         return;
+    if (m->kind == DTD__WORKER_REPORT__KIND__USAGE) {
+        take_usage(call, j, job_process_rank(j, p), m);
+        return;
+    }
     const struct kind_pair *kind = kind_pair_find(kinds, sizeof(kinds) / sizeof(kinds[0]), m->kind);
     if (!kind) {
         rpc_fail(call, ERR_INVALID, "report of kind %d", (int)m->kind);

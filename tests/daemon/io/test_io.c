@@ -464,6 +464,35 @@ TEST(metrics_are_read_back)
     io_test_stop(&t);
 }
 
+/* Beside them, the usage of ranks has a file of its own, whose lines may be longer than a block of metrics. */
+TEST(usage_is_read_back)
+{
+    char *line = calloc(1, 100001), path[PATH_MAX];
+    struct io_test t;
+    struct buf b = {0};
+    int seen = 0;
+    memset(line, 'x', 99999);
+    line[99999] = '\n';
+    io_test_start(&t, 1, 1 * MIB);
+    io_say_epoch(&t, 1, 0);
+    io_say(&t, DTD__IO_COMMAND__KIND__USAGE_HISTORY, 0, 0, NULL); /* no file yet */
+    assert_string_equal("", io_report_wait(&t, DTD__IO_REPORT__KIND__USAGE_HISTORY, &seen, 10000)->text);
+    io_say(&t, DTD__IO_COMMAND__KIND__METRICS, 0, 0, "{\"step\": 1}\n");
+    io_say(&t, DTD__IO_COMMAND__KIND__USAGE, 0, 0, line);
+    io_say(&t, DTD__IO_COMMAND__KIND__USAGE_HISTORY, 0, 0, NULL);
+    const struct io_seen *first = io_report_wait(&t, DTD__IO_REPORT__KIND__USAGE_HISTORY, &seen, 10000);
+    assert_int_equal(sizeof(first->text) - 1, strlen(first->text)); /* the harness keeps so much of it */
+    assert_int_equal('x', first->text[0]);
+    io_say(&t, DTD__IO_COMMAND__KIND__USAGE_HISTORY, 0, 100000, NULL);
+    assert_string_equal("", io_report_wait(&t, DTD__IO_REPORT__KIND__USAGE_HISTORY, &seen, 10000)->text);
+    snprintf(path, sizeof(path), "%s/usage.jsonl", t.root);
+    assert_ok(file_read(path, 1 << 20, &b));
+    assert_int_equal(100000, b.len);
+    buf_fini(&b);
+    free(line);
+    io_test_stop(&t);
+}
+
 static void conn_closed(void *owner, struct rpc_conn *conn)
 {
     *(bool *)owner = true;

@@ -5,6 +5,7 @@
 #include "daemon/control/state/state.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <signal.h>
 #include <sys/stat.h>
 
@@ -29,6 +30,75 @@ TEST(job_runs_to_its_end)
     assert_int_equal(10, count_text(text, "\"grad_norm\": null"));
     free(text);
     assert_int_equal(0, dtd_down(&d));
+}
+
+struct seen_usage {
+    int n;
+    struct usage_sample newest;
+};
+
+static bool see_usage(void *arg, const struct usage_sample *s)
+{
+    struct seen_usage *seen = arg;
+    seen->n++;
+    usage_sample_fini(&seen->newest);
+    assert_ok(usage_sample_copy(s, &seen->newest));
+    return true;
+}
+
+static struct seen_usage usage_of(const char *job)
+{
+    struct seen_usage seen = {0};
+    struct why why = {""};
+    const struct client_stream stream = {.usage = see_usage, .arg = &seen};
+    assert_ok(client_usage(dtd_client(&d), job, false, 0, &stream, &why));
+    return seen;
+}
+
+TEST(ranks_report_their_usage)
+{
+    char job[32];
+    dtd_start(&d, "state");
+    job_submit(&d, spec_text("a", 2, 10, "DOUBLE_USAGE: \"2\"", ""), job);
+    job_wait(&d, job, "done", 20000);
+    struct seen_usage seen = usage_of(job);
+    assert_true(seen.n >= 1);
+    assert_int_equal(2, seen.newest.ranks);
+    assert_true(*usage_at(&seen.newest, USAGE_compute_s, 0) == 0.1);
+    assert_true(*usage_at(&seen.newest, USAGE_compute_s, 1) == 0.2);
+    assert_true(isnan(*usage_at(&seen.newest, USAGE_step_s, 0)));
+    assert_string_equal(seen.newest.node[0], seen.newest.node[1]);
+    assert_int_equal(3, seen.newest.step);
+    usage_sample_fini(&seen.newest);
+    assert_int_equal(0, dtd_down(&d));
+}
+
+/* Its connection is closed, and its next one works. */
+static void expect_closed(const char *how, const char *what)
+{
+    char job[32], path[512], env[64];
+    dtd_start(&d, "state");
+    snprintf(env, sizeof(env), "DOUBLE_USAGE: \"%s\"", how);
+    job_submit(&d, spec_text("a", 2, 20, env, ""), job);
+    job_wait(&d, job, "done", 20000);
+    assert_int_equal(0, job_status(&d, job)->restarts);
+    snprintf(path, sizeof(path), "%s/control.log", d.dir);
+    char *text = read_text(path);
+    if (count_text(text, what) < 1)
+        fail_msg("the log has no \"%s\"", what);
+    assert_true(count_text(text, "usage refused") <= 4);
+    free(text);
+    assert_int_equal(0, dtd_down(&d));
+}
+
+TEST(a_worker_that_reports_without_limit_is_disconnected)
+{
+    expect_closed("500", "why=\"reports come too often\" connection=closed");
+}
+
+TEST(a_worker_that_reports_nonsense_is_disconnected)
+{
+    expect_closed("LIES", "rank=1 why=\"the report has impossible numbers\" connection=closed");
 }
 
 TEST(submit_repeated_is_one_job)

@@ -14,7 +14,9 @@
  *   DOUBLE_HOLD      FILE: rank 1 stores nothing until FILE exists
  *   DOUBLE_LATE      FILE: does not open its command stream while FILE exists
  *   DOUBLE_EAT       FILE: rank 1 allocates memory without end as soon as FILE exists
- *   DOUBLE_MISS_MS   how long a rank waits for another rank's value (20000)
+ *   DOUBLE_USAGE     N: each rank reports its usage N times at its third step; it computes 0.1 s in a step, rank 1 0.2
+ * s. LIES: rank 1 reports a window that ends before it begins DOUBLE_MISS_MS   how long a rank waits for another rank's
+ * value (20000)
  *
  * As a probe, it is controlled by the environment of dtd: DOUBLE_PROBE and DOUBLE_HEALTH name files with the text to
  * print. After a line "hangs" it does not exit; at a line "sleeps MS" it waits so long. It writes its pid to a file
@@ -40,6 +42,8 @@ struct report {
     struct report *next;
     Dtd__WorkerReport msg;
     Dtd__Metric metric;
+    Dtd__Usage usage;
+    Dtd__FieldValue value, *values[1];
     bool sent;
 };
 
@@ -74,7 +78,7 @@ static void flush(void);
 static void answered(void *arg, const struct rpc_result *result)
 {
     struct report *r = arg;
-    if (result->err == ERR_CLOSED) {
+    if (result->err == ERR_CLOSED && !r->msg.usage) {
         r->sent = false;
         return;
     }
@@ -107,6 +111,8 @@ static struct report *add_report(Dtd__WorkerReport__Kind kind, uint64_t epoch)
     while (*at)
         at = &(*at)->next;
     *at = r;
+    if (kind == DTD__WORKER_REPORT__KIND__USAGE)
+        return r;
     w.has_state = kind != DTD__WORKER_REPORT__KIND__METRIC && kind != DTD__WORKER_REPORT__KIND__IDLE;
     if (w.has_state)
         w.state = *r;
@@ -132,6 +138,28 @@ static void report_metric(void)
     r->metric.wall_ms = clock_wall_ms();
     r->msg.metric = &r->metric;
     w.has_state = false;
+}
+
+/* Not kept when the connection is lost: else a refused report would be sent again. */
+static void report_usage(void)
+{
+    const char *how = getenv("DOUBLE_USAGE");
+    const bool lies = how && strcmp(how, "LIES") == 0 && w.rank == 1;
+    for (int i = 0; how && w.step == 3 && i < (lies ? 1 : atoi(how)); i++) {
+        struct report *r = add_report(DTD__WORKER_REPORT__KIND__USAGE, w.epoch);
+        dtd__usage__init(&r->usage);
+        dtd__field_value__init(&r->value);
+        r->usage.window_ms = lies ? -5 : 2000;
+        r->usage.steps = 10;
+        r->usage.step = w.step;
+        r->value.name = (char *)"compute_s";
+        r->value.has_real = true;
+        r->value.real = w.rank == 1 ? 0.2 : 0.1;
+        r->values[0] = &r->value;
+        r->usage.more = r->values;
+        r->usage.n_more = 1;
+        r->msg.usage = &r->usage;
+    }
 }
 
 /* ---- steps ---- */
@@ -176,6 +204,7 @@ static void on_step(uv_timer_t *timer)
         flush();
         return;
     }
+    report_usage();
     if (w.rank == 0)
         report_metric();
     if (w.step >= w.steps || w.stop) {
