@@ -558,6 +558,14 @@ err_t client_usage(struct client *c, const char *job, bool follow, int64_t from_
     return call_stream(c, CLIENT_USAGE, &q.base, forward_usage, stream, why);
 }
 
+err_t client_usage_newest(struct client *c, const char *job, const struct client_stream *stream, struct why *why)
+{
+    Dtd__UsageRequest q = DTD__USAGE_REQUEST__INIT;
+    q.job = (char *)job;
+    q.has_newest = q.newest = true;
+    return call_stream(c, CLIENT_USAGE, &q.base, forward_usage, stream, why);
+}
+
 err_t client_watch(struct client *c, const char *job, const struct client_stream *stream, struct why *why)
 {
     Dtd__JobRequest q = DTD__JOB_REQUEST__INIT;

@@ -185,6 +185,9 @@ NODISCARD err_t client_metrics(struct client *c, const char *job, bool follow, i
 /* The usage of all ranks, in windows that end at `from_ms` or later; with `follow` until the job has ended. */
 NODISCARD err_t client_usage(struct client *c, const char *job, bool follow, int64_t from_ms,
                              const struct client_stream *stream, struct why *why);
+/* Passes on the newest sample, or none. */
+NODISCARD err_t client_usage_newest(struct client *c, const char *job, const struct client_stream *stream,
+                                    struct why *why);
 /* Streams the job's status at every change, and every metric, until the job has ended; with a callback `log` also the
  * output of all workers, from the start of their logs to the end. */
 NODISCARD err_t client_watch(struct client *c, const char *job, const struct client_stream *stream, struct why *why);

@@ -261,7 +261,6 @@ int cmd_top(struct global *g, int argc, char **argv)
     if (!m)
         return command_fail(ERR_NOMEM, NULL);
     struct top_fetch fetch = {.dir = g->state_dir};
-    m->job.mfu = NAN;
     m->view.delay_s = args.delay_s;
     m->view.screen = args.job ? TOP_JOB : TOP_OVERVIEW;
     snprintf(m->view.job, sizeof(m->view.job), "%.31s", args.job ? args.job : "");

@@ -551,8 +551,8 @@ static void draw_steps(const struct top_model *m, struct canvas *c, int row)
     if (!j->has_last)
         return;
     at = canvas_format(c, row, at, 30, STYLE_BOLD, "  %s tok/s", out_count(j->last.tokens_per_s, number));
-    if (isfinite(m->job.mfu))
-        at = canvas_format(c, row, at, 16, STYLE_PLAIN, "  MFU %.1f%%", 100 * m->job.mfu);
+    if (isfinite(j->last.mfu))
+        at = canvas_format(c, row, at, 16, STYLE_PLAIN, "  MFU %.1f%%", 100 * j->last.mfu);
     if (j->last.wall_ms > 0 && !client_job_ended(j))
         canvas_format(c, row, at, 40, STYLE_PLAIN, "  last step %s ago",
                       out_duration((double)(m->now_ms - j->last.wall_ms) / 1e3, number));
@@ -676,11 +676,11 @@ static const char *rank_text(int column, double v, char ret[CELL])
     return real(v, formats[column], ret);
 }
 
-static const struct top_slow *slow_of(const struct top_job *j, int rank)
+static const struct client_straggler *slow_of(const struct top_job *j, int rank)
 {
-    for (int i = 0; i < j->n_slow; i++)
-        if (j->slow[i].rank == rank)
-            return &j->slow[i];
+    for (int i = 0; i < j->job.n_straggler; i++)
+        if (j->job.straggler[i].rank == rank)
+            return &j->job.straggler[i];
     return NULL;
 }
 
@@ -706,7 +706,7 @@ static void draw_rank(const struct top_model *m, struct canvas *c, const struct 
 {
     char text[CELL];
     const struct client_worker *w = &m->job.job.worker[rank];
-    const struct top_slow *slow = slow_of(&m->job, rank);
+    const struct client_straggler *slow = slow_of(&m->job, rank);
     snprintf(text, sizeof(text), "%d", w->rank);
     put_cell(c, t, row, RANK_RANK, STYLE_PLAIN, text);
     put_cell(c, t, row, RANK_MARK, STYLE_BAD, slow ? "!" : "");

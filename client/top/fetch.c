@@ -152,13 +152,26 @@ static bool history_tick(void *arg)
     return clock_mono_ms() < ((const struct history *)arg)->until_ms;
 }
 
+/* The fields of common/rpc/usage.h that a column shows. */
+static const enum usage_field use_fields[TOP_USES] = {
+    [TOP_STEP_S] = USAGE_step_s,   [TOP_COMPUTE_S] = USAGE_compute_s, [TOP_COMM_S] = USAGE_comm_s,
+    [TOP_CPU] = USAGE_cpu,         [TOP_RSS] = USAGE_rss_bytes,       [TOP_PLANNED] = USAGE_planned_bytes,
+    [TOP_GPU] = USAGE_gpu_util,    [TOP_GPU_BYTES] = USAGE_gpu_bytes, [TOP_CELSIUS] = USAGE_gpu_celsius,
+    [TOP_WATTS] = USAGE_gpu_watts,
+};
+
+static void usage_clear(struct top_usage *u)
+{
+    for (int i = 0; i < TOP_USES; i++)
+        free(u->value[i]);
+    *u = (struct top_usage){0};
+}
+
 static void job_clear(struct top_job *j)
 {
     client_job_fini(&j->job);
-    for (int i = 0; i < TOP_USES; i++)
-        free(j->usage.value[i]);
-    free(j->slow);
-    *j = (struct top_job){.mfu = NAN};
+    usage_clear(&j->usage);
+    *j = (struct top_job){0};
 }
 
 /* The steps before the first look at the job. What is too slow to come is left out. */
@@ -169,6 +182,27 @@ static err_t fetch_history(struct top_fetch *f, struct top_job *j, struct why *w
     int64_t from = j->job.step > TOP_SERIES ? j->job.step - TOP_SERIES : 0;
     err_t err = client_metrics(f->client, j->job.job, false, from, &stream, why);
     return err == ERR_CANCELED || err == ERR_BUSY ? OK : err;
+}
+
+static bool on_usage(void *arg, const struct usage_sample *s)
+{
+    struct top_usage *u = arg;
+    usage_clear(u);
+    u->ranks = s->ranks;
+    for (int i = 0; i < TOP_USES; i++) {
+        u->value[i] = malloc((size_t)s->ranks * sizeof(double) + 1);
+        if (u->value[i])
+            memcpy(u->value[i], usage_at(s, use_fields[i], 0), (size_t)s->ranks * sizeof(double));
+    }
+    return true;
+}
+
+/* A daemon of an older version has no usage. */
+static err_t fetch_usage(struct top_fetch *f, struct top_job *j, struct why *why)
+{
+    const struct client_stream stream = {.usage = on_usage, .arg = &j->usage};
+    err_t err = client_usage_newest(f->client, j->job.job, &stream, why);
+    return err == ERR_UNSUPPORTED ? OK : err;
 }
 
 static err_t fetch_saved(struct top_fetch *f, struct top_job *j, struct why *why)
@@ -211,7 +245,8 @@ static err_t fetch_job(struct top_fetch *f, struct top_model *m, struct why *why
     } else if (job.has_last) {
         take_metric(f, j, &job.last);
     }
-    return err ? err : fetch_saved(f, j, why);
+    err = err ? err : fetch_saved(f, j, why);
+    return err ? err : fetch_usage(f, j, why);
 }
 
 /* ---- events and logs ---- */

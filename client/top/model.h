@@ -56,12 +56,6 @@ struct top_lines {
     int n;
 };
 
-/* A rank whose computation is slower than that of the others. */
-struct top_slow {
-    int rank;
-    double ratio;
-};
-
 /* One job in full. */
 struct top_job {
     bool known;
@@ -69,9 +63,6 @@ struct top_job {
     int64_t saved_ms;      /* when its newest checkpoint was committed; 0: unknown */
     struct top_series loss, step_s;
     struct top_usage usage;
-    double mfu; /* NAN: unknown */
-    struct top_slow *slow;
-    int n_slow;
 };
 
 enum top_screen { TOP_OVERVIEW, TOP_JOB, TOP_EVENTS, TOP_LOGS, TOP_HELP };

@@ -33,6 +33,8 @@ picture(t, "overview")
 
 t.press("\n")
 text = t.until_text("RANK")
+# the usage of the ranks, whose times are parts of the step
+t.until(lambda s: re.search(r"^ +1 .* running +0\.\d+ +0\.\d+ +\d+ +\d", s, re.M), "no usage", 30)
 t.until(lambda s: re.search(r"checkpoint: step \d+, .* ago", s), "no checkpoint")
 assert re.search(r"^ +1 .* running", text, re.M), text
 assert re.search(r"ETTR \d", text), text

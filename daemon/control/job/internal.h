@@ -257,6 +257,7 @@ struct job {
 
     struct usage_windows usage_windows;
     struct stragglers stragglers;
+    struct usage_sample usage_newest; /* the newest window; ranks 0: none */
     struct usage_file usage;
     enum job_history usage_history;             /* as `history`, of the file of usage in the checkpoint folder */
     int64_t usage_history_at, usage_history_ms; /* offset in it; when to give up waiting for an answer */

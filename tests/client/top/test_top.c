@@ -40,12 +40,16 @@ static void begin(void)
     jobs[1].step = 120;
     jobs[1].steps = 300;
     jobs[1].has_last = true;
-    jobs[1].last = (struct metric){.loss = 2.4125, .tokens_per_s = 3400, .step_s = 0.5, .wall_ms = m.now_ms - 1000};
+    jobs[1].last = metric_none;
+    jobs[1].last.loss = 2.4125;
+    jobs[1].last.tokens_per_s = 3400;
+    jobs[1].last.step_s = 0.5;
+    jobs[1].last.mfu = 0.314;
+    jobs[1].last.wall_ms = m.now_ms - 1000;
     jobs[2] = job("9", "\xe6\xa8\xa1\xe5\x9e\x8b", "ann", "pending", "waits for 4 slots: alpha has 4 of 8 free");
     jobs[2].steps = 50;
     strcpy(m.view.job, "9");
     m.view.delay_s = 1;
-    m.job.mfu = NAN;
 }
 
 /* Job 8 in full: 4 ranks, of which the last is slow; one failure. */
@@ -53,7 +57,7 @@ static void open_job(void)
 {
     static double step_s[] = {0.5, 0.5, 0.5, 0.5}, compute[] = {0.4, 0.41, 0.4, 0.48}, comm[] = {0.1, 0.09, 0.1, 0.01},
                   cpu[] = {1.9, 1.8, 1.9, 2}, rss[] = {3 << 20, 4 << 20, 5 << 20, 1500e6};
-    static struct top_slow slow[] = {{3, 1.19}};
+    static struct client_straggler slow[] = {{.rank = 3, .ratio = 1.19}};
     begin();
     m.view.screen = TOP_JOB;
     strcpy(m.view.job, "8");
@@ -93,8 +97,8 @@ static void open_job(void)
         .ranks = 4,
         .value = {
             [TOP_STEP_S] = step_s, [TOP_COMPUTE_S] = compute, [TOP_COMM_S] = comm, [TOP_CPU] = cpu, [TOP_RSS] = rss}};
-    m.job.slow = slow;
-    m.job.n_slow = 1;
+    j->straggler = slow;
+    j->n_straggler = 1;
 }
 
 static char drawn[60000];
@@ -183,22 +187,23 @@ TEST(a_wide_terminal_has_reasons)
 TEST(a_job_has_its_ranks)
 {
     open_job();
-    compare(screen(16, 80, true), "job 8 pretrain  running  bob  epoch 2  ranks 4/4  3m 20s, left 1m 30s   15:43:26\n"
-                                  "running\n"
-                                  "step 120/300 ████▊······· 40%  3.4k tok/s  last step 1s ago\n"
-                                  "checkpoint: step 100, 12s ago; at risk: 20 steps, 10s\n"
-                                  "time [qsss==================rdxx] ETTR 73.7% q 5% s 10% = 70% r 5% d 1% x 9%\n"
-                                  "loss     2.2000 █▆▅▃▁                                           2.2000 to 3.0000\n"
-                                  "step s    0.500 ▁▁▁▁▁                                             0.500 to 0.500\n"
-                                  "RANK* ! NODE       STATE     STEP_S  COMP_S  WAIT%   CPU    MEM\n"
-                                  "    0   alpha      running    0.500   0.400     20   1.9   3.0M\n"
-                                  "    1   alpha      running    0.500   0.410     18   1.8   4.0M\n"
-                                  "    2   beta       running    0.500   0.400     20   1.9   5.0M\n"
-                                  "    3 ! beta       running    0.500   0.480      2   2.0   1.4G slow x1.19\n"
-                                  "\n"
-                                  "\n"
-                                  "worker rank 2 (pid 4711) was killed by signal 9\n"
-                                  "?help Esc:back s:sort m:map e:events l:logs k:cancel d:delay q:quit\n");
+    compare(screen(16, 80, true),
+            "job 8 pretrain  running  bob  epoch 2  ranks 4/4  3m 20s, left 1m 30s   15:43:26\n"
+            "running\n"
+            "step 120/300 ████▊······· 40%  3.4k tok/s  MFU 31.4%  last step 1s ago\n"
+            "checkpoint: step 100, 12s ago; at risk: 20 steps, 10s\n"
+            "time [qsss==================rdxx] ETTR 73.7% q 5% s 10% = 70% r 5% d 1% x 9%\n"
+            "loss     2.2000 █▆▅▃▁                                           2.2000 to 3.0000\n"
+            "step s    0.500 ▁▁▁▁▁                                             0.500 to 0.500\n"
+            "RANK* ! NODE       STATE     STEP_S  COMP_S  WAIT%   CPU    MEM\n"
+            "    0   alpha      running    0.500   0.400     20   1.9   3.0M\n"
+            "    1   alpha      running    0.500   0.410     18   1.8   4.0M\n"
+            "    2   beta       running    0.500   0.400     20   1.9   5.0M\n"
+            "    3 ! beta       running    0.500   0.480      2   2.0   1.4G slow x1.19\n"
+            "\n"
+            "\n"
+            "worker rank 2 (pid 4711) was killed by signal 9\n"
+            "?help Esc:back s:sort m:map e:events l:logs k:cancel d:delay q:quit\n");
 }
 
 TEST(a_job_in_ascii_and_narrow)
@@ -224,17 +229,18 @@ TEST(a_map_has_a_cell_per_rank)
 {
     open_job();
     m.view.map = 2;
-    compare(screen(11, 80, true), "job 8 pretrain  running  bob  epoch 2  ranks 4/4  3m 20s, left 1m 30s   15:43:26\n"
-                                  "running\n"
-                                  "step 120/300 ████▊······· 40%  3.4k tok/s  last step 1s ago\n"
-                                  "checkpoint: step 100, 12s ago; at risk: 20 steps, 10s\n"
-                                  "time [qsss==================rdxx] ETTR 73.7% q 5% s 10% = 70% r 5% d 1% x 9%\n"
-                                  "loss     2.2000 █▆▅▃▁                                           2.2000 to 3.0000\n"
-                                  "step s    0.500 ▁▁▁▁▁                                             0.500 to 0.500\n"
-                                  "seconds of a step in kernels, 0.400 to 0.480\n"
-                                  "▁0.400   ▂0.410   ▁0.400   █0.480 !\n"
-                                  "worker rank 2 (pid 4711) was killed by signal 9\n"
-                                  "?help Esc:back s:sort m:map e:events l:logs k:cancel d:delay q:quit\n");
+    compare(screen(11, 80, true),
+            "job 8 pretrain  running  bob  epoch 2  ranks 4/4  3m 20s, left 1m 30s   15:43:26\n"
+            "running\n"
+            "step 120/300 ████▊······· 40%  3.4k tok/s  MFU 31.4%  last step 1s ago\n"
+            "checkpoint: step 100, 12s ago; at risk: 20 steps, 10s\n"
+            "time [qsss==================rdxx] ETTR 73.7% q 5% s 10% = 70% r 5% d 1% x 9%\n"
+            "loss     2.2000 █▆▅▃▁                                           2.2000 to 3.0000\n"
+            "step s    0.500 ▁▁▁▁▁                                             0.500 to 0.500\n"
+            "seconds of a step in kernels, 0.400 to 0.480\n"
+            "▁0.400   ▂0.410   ▁0.400   █0.480 !\n"
+            "worker rank 2 (pid 4711) was killed by signal 9\n"
+            "?help Esc:back s:sort m:map e:events l:logs k:cancel d:delay q:quit\n");
 }
 
 TEST(the_smallest_terminals_do_no_harm)
