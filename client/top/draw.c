@@ -512,7 +512,7 @@ static void draw_ledger(const struct top_model *m, struct canvas *c, int row)
     if (ran > 0)
         at = canvas_format(c, row, at, 20, STYLE_BOLD, " ETTR %.1f%%", 100 * l.seconds[TOP_WORK] / ran);
     for (int i = 0; i < TOP_TIMES; i++)
-        if (l.seconds[i] / l.total >= 0.001)
+        if (l.seconds[i] / l.total >= 0.005)
             at = canvas_format(c, row, at, 40, times[i].style, " %c%s%s %.0f%%", times[i].letter, words ? ":" : "",
                                words ? times[i].word : "", 100 * l.seconds[i] / l.total);
 }

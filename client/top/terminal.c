@@ -130,7 +130,7 @@ static attr_t attribute(enum canvas_style style)
 {
     static const attr_t plain[STYLE_COUNT] = {[STYLE_BOLD] = A_BOLD,
                                               [STYLE_DIM] = A_DIM,
-                                              [STYLE_TITLE] = A_REVERSE,
+                                              [STYLE_TITLE] = A_BOLD | A_UNDERLINE,
                                               [STYLE_CURSOR] = A_REVERSE,
                                               [STYLE_BAD] = A_BOLD};
     bool colored = style >= STYLE_GOOD && has_colors() && !getenv("NO_COLOR");

@@ -113,8 +113,9 @@ void rpc_events_tick(struct rpc_server *server)
 
 void rpc_events_forget(struct rpc_server *server)
 {
-    for (struct event_stream *x; (x = LIST_FIRST(&server->event_streams));) {
+    for (struct event_stream *x = LIST_FIRST(&server->event_streams), *following; x; x = following) {
         struct rpc_call *call = x->call;
+        following = LIST_NEXT(x, link);
         rpc_call_on_cancel(call, NULL, NULL);
         stream_free(x);
         rpc_fail(call, ERR_AGAIN, "another node is the leader now: try again");

@@ -24,11 +24,12 @@ def width(char):
 
 
 class Style:
-    def __init__(self, color=None, background=None, bold=False, dim=False, reverse=False):
+    def __init__(self, color=None, background=None, bold=False, dim=False, reverse=False, underline=False):
         self.color, self.background, self.bold, self.dim, self.reverse = color, background, bold, dim, reverse
+        self.underline = underline
 
     def key(self):
-        return (self.color, self.background, self.bold, self.dim, self.reverse)
+        return (self.color, self.background, self.bold, self.dim, self.reverse, self.underline)
 
 
 class Screen:
@@ -94,17 +95,17 @@ class Screen:
         for n in numbers or [0]:
             if n == 0:
                 s = Style()
-            elif n in (1, 2, 7):
-                setattr(s, {1: "bold", 2: "dim", 7: "reverse"}[n], True)
+            elif n in (1, 2, 4, 7):
+                setattr(s, {1: "bold", 2: "dim", 4: "underline", 7: "reverse"}[n], True)
             elif n == 22:
                 s.bold = s.dim = False
-            elif n == 27:
-                s.reverse = False
+            elif n in (24, 27):
+                setattr(s, "underline" if n == 24 else "reverse", False)
             elif 30 <= n <= 37 or n == 39:
                 s.color = None if n == 39 else n - 30
             elif 40 <= n <= 47 or n == 49:
                 s.background = None if n == 49 else n - 40
-            elif n not in (10, 24, 25):
+            elif n not in (10, 25):
                 raise ValueError(f"SGR {n}")
         self.style = s
 
@@ -239,6 +240,8 @@ class Screen:
                     front, back = back, front
                 if back != BACKGROUND:
                     out.append(f'<rect x="{12 + x * w:.1f}" y="{12 + y * h}" width="{(end - x) * w:.1f}" height="{h}" fill="{back}"/>')
+                if style.underline:
+                    out.append(f'<path d="M{12 + x * w:.1f} {12 + y * h + h - 1.5} h{(end - x) * w:.1f}" stroke="{front}" opacity=".6"/>')
                 if text.strip():
                     escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
                     out.append(f'<text x="{12 + x * w:.1f}" y="{12 + y * h + 13.5}" textLength="{(end - x) * w:.1f}" xml:space="preserve" '

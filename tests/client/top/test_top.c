@@ -187,23 +187,22 @@ TEST(a_wide_terminal_has_reasons)
 TEST(a_job_has_its_ranks)
 {
     open_job();
-    compare(screen(16, 80, true),
-            "job 8 pretrain  running  bob  epoch 2  ranks 4/4  3m 20s, left 1m 30s   15:43:26\n"
-            "running\n"
-            "step 120/300 ████▊······· 40%  3.4k tok/s  MFU 31.4%  last step 1s ago\n"
-            "checkpoint: step 100, 12s ago; at risk: 20 steps, 10s\n"
-            "time [qsss==================rdxx] ETTR 73.7% q 5% s 10% = 70% r 5% d 1% x 9%\n"
-            "loss     2.2000 █▆▅▃▁                                           2.2000 to 3.0000\n"
-            "step s    0.500 ▁▁▁▁▁                                             0.500 to 0.500\n"
-            "RANK* ! NODE       STATE     STEP_S  COMP_S  WAIT%   CPU    MEM\n"
-            "    0   alpha      running    0.500   0.400     20   1.9   3.0M\n"
-            "    1   alpha      running    0.500   0.410     18   1.8   4.0M\n"
-            "    2   beta       running    0.500   0.400     20   1.9   5.0M\n"
-            "    3 ! beta       running    0.500   0.480      2   2.0   1.4G slow x1.19\n"
-            "\n"
-            "\n"
-            "worker rank 2 (pid 4711) was killed by signal 9\n"
-            "?help Esc:back s:sort m:map e:events l:logs k:cancel d:delay q:quit\n");
+    compare(screen(16, 80, true), "job 8 pretrain  running  bob  epoch 2  ranks 4/4  3m 20s, left 1m 30s   15:43:26\n"
+                                  "running\n"
+                                  "step 120/300 ████▊······· 40%  3.4k tok/s  MFU 31.4%  last step 1s ago\n"
+                                  "checkpoint: step 100, 12s ago; at risk: 20 steps, 10s\n"
+                                  "time [qsss==================rdxx] ETTR 73.7% q 5% s 10% = 70% r 5% d 1% x 9%\n"
+                                  "loss     2.2000 █▆▅▃▁                                           2.2000 to 3.0000\n"
+                                  "step s    0.500 ▁▁▁▁▁                                             0.500 to 0.500\n"
+                                  "RANK* ! NODE       STATE     STEP_S  COMP_S  WAIT%   CPU    MEM\n"
+                                  "    0   alpha      running    0.500   0.400     20   1.9   3.0M\n"
+                                  "    1   alpha      running    0.500   0.410     18   1.8   4.0M\n"
+                                  "    2   beta       running    0.500   0.400     20   1.9   5.0M\n"
+                                  "    3 ! beta       running    0.500   0.480      2   2.0   1.4G slow x1.19\n"
+                                  "\n"
+                                  "\n"
+                                  "worker rank 2 (pid 4711) was killed by signal 9\n"
+                                  "?help Esc:back s:sort m:map e:events l:logs k:cancel d:delay q:quit\n");
 }
 
 TEST(a_job_in_ascii_and_narrow)
@@ -229,18 +228,17 @@ TEST(a_map_has_a_cell_per_rank)
 {
     open_job();
     m.view.map = 2;
-    compare(screen(11, 80, true),
-            "job 8 pretrain  running  bob  epoch 2  ranks 4/4  3m 20s, left 1m 30s   15:43:26\n"
-            "running\n"
-            "step 120/300 ████▊······· 40%  3.4k tok/s  MFU 31.4%  last step 1s ago\n"
-            "checkpoint: step 100, 12s ago; at risk: 20 steps, 10s\n"
-            "time [qsss==================rdxx] ETTR 73.7% q 5% s 10% = 70% r 5% d 1% x 9%\n"
-            "loss     2.2000 █▆▅▃▁                                           2.2000 to 3.0000\n"
-            "step s    0.500 ▁▁▁▁▁                                             0.500 to 0.500\n"
-            "seconds of a step in kernels, 0.400 to 0.480\n"
-            "▁0.400   ▂0.410   ▁0.400   █0.480 !\n"
-            "worker rank 2 (pid 4711) was killed by signal 9\n"
-            "?help Esc:back s:sort m:map e:events l:logs k:cancel d:delay q:quit\n");
+    compare(screen(11, 80, true), "job 8 pretrain  running  bob  epoch 2  ranks 4/4  3m 20s, left 1m 30s   15:43:26\n"
+                                  "running\n"
+                                  "step 120/300 ████▊······· 40%  3.4k tok/s  MFU 31.4%  last step 1s ago\n"
+                                  "checkpoint: step 100, 12s ago; at risk: 20 steps, 10s\n"
+                                  "time [qsss==================rdxx] ETTR 73.7% q 5% s 10% = 70% r 5% d 1% x 9%\n"
+                                  "loss     2.2000 █▆▅▃▁                                           2.2000 to 3.0000\n"
+                                  "step s    0.500 ▁▁▁▁▁                                             0.500 to 0.500\n"
+                                  "seconds of a step in kernels, 0.400 to 0.480\n"
+                                  "▁0.400   ▂0.410   ▁0.400   █0.480 !\n"
+                                  "worker rank 2 (pid 4711) was killed by signal 9\n"
+                                  "?help Esc:back s:sort m:map e:events l:logs k:cancel d:delay q:quit\n");
 }
 
 TEST(the_smallest_terminals_do_no_harm)
