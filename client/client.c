@@ -454,7 +454,10 @@ static err_t forward_metric(struct pending_call *p, const ProtobufCMessage *item
 {
     const struct metric m = metric_decode((const Dtd__Metric *)item);
     const struct client_stream *s = p->stream;
-    if (s->metric && !s->metric(s->arg, &m))
+    struct metric_point point;
+    if (s->point)
+        metric_point_decode((const Dtd__Metric *)item, &point);
+    if (s->point ? !s->point(s->arg, &point) : s->metric && !s->metric(s->arg, &m))
         stream_cancel(p);
     return OK;
 }
@@ -496,11 +499,22 @@ err_t client_logs(struct client *c, const char *job, int rank, bool follow, int6
 err_t client_metrics(struct client *c, const char *job, bool follow, int64_t from_step,
                      const struct client_stream *stream, struct why *why)
 {
+    const struct client_metrics_part part = {.follow = follow, .from_step = from_step};
+    return client_metrics_part(c, job, &part, stream, why);
+}
+
+err_t client_metrics_part(struct client *c, const char *job, const struct client_metrics_part *part,
+                          const struct client_stream *stream, struct why *why)
+{
     Dtd__MetricsRequest q = DTD__METRICS_REQUEST__INIT;
     q.job = (char *)job;
     q.has_follow = q.has_from_step = true;
-    q.follow = follow;
-    q.from_step = from_step;
+    q.follow = part->follow;
+    q.from_step = part->from_step;
+    q.has_points = part->points > 0;
+    q.points = part->points;
+    q.has_last = part->last > 0;
+    q.last = part->last;
     return call_stream(c, CLIENT_METRICS, &q.base, forward_metric, stream, why);
 }
 

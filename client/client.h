@@ -14,6 +14,9 @@
 #include "common/rpc/incident.h"
 #include "common/rpc/methods.h"
 #include "common/rpc/metric.h"
+#include "common/rpc/metric_point.h"
+#include "common/rpc/node_load.h"
+#include "common/rpc/totals.h"
 #include "common/rpc/usage.h"
 
 #include <stdbool.h>
@@ -55,6 +58,8 @@ struct client_job {
     struct client_straggler *straggler;
     int n_straggler;
     struct incident start; /* durations of the first start; epoch 0: unknown */
+    bool has_totals;       /* the job has not ended, and the leader counts */
+    struct totals totals;
 };
 
 struct client_checkpoint {
@@ -64,11 +69,9 @@ struct client_checkpoint {
     double loss; /* NAN: unknown */
 };
 
-/* How much of a node is used; -1, and NAN for the load: unknown. */
+/* How much of a node jobs use, and what is wrong there; -1: unknown. */
 struct client_node_use {
-    int slots, slots_used, cores, gpus, gpus_free;
-    int64_t memory_bytes, memory_free_bytes;
-    double load;
+    int slots, slots_used, gpus, gpus_free;
     char *warning; /* never NULL */
 };
 
@@ -78,6 +81,7 @@ struct client_cluster_node {
     uint64_t id, log_index;
     int64_t silent_ms;
     struct client_node_use use;
+    struct node_load *load; /* how busy it is; NULL: unknown */
 };
 
 struct client_cluster {
@@ -106,13 +110,15 @@ struct client_node {
     char *gpu_model, *gpu_missing; /* model of the first GPU; why there is none; never NULL */
     struct client_numa_node *numa_node;
     struct client_node_use use;
-    int n_numa_node; /* 0: the workers' cores lie in one NUMA node */
+    struct node_load *load; /* how busy it is; NULL: unknown */
+    int n_numa_node;        /* 0: the workers' cores lie in one NUMA node */
 };
 
 void client_job_fini(struct client_job *job);
 void client_jobs_free(struct client_job *jobs, int n);
 void client_checkpoints_free(struct client_checkpoint *list, int n);
 void client_node_fini(struct client_node *node);
+void client_load_free(struct node_load *load); /* NULL is legal */
 /* True in the states done, failed and canceled. */
 bool client_job_ended(const struct client_job *job);
 
@@ -171,6 +177,7 @@ struct client_event {
 struct client_stream {
     bool (*log)(void *arg, const struct client_log *chunk);
     bool (*metric)(void *arg, const struct metric *metric);
+    bool (*point)(void *arg, const struct metric_point *point); /* client_metrics_part: instead of `metric` */
     bool (*usage)(void *arg, const struct usage_sample *sample);
     bool (*status)(void *arg, const struct client_job *job);
     bool (*event)(void *arg, const struct client_event *event);
@@ -182,6 +189,14 @@ NODISCARD err_t client_logs(struct client *c, const char *job, int rank, bool fo
                             const struct client_stream *stream, struct why *why);
 NODISCARD err_t client_metrics(struct client *c, const char *job, bool follow, int64_t from_step,
                                const struct client_stream *stream, struct why *why);
+/* At most one of the numbers is above 0: the first step, the largest number of points that all steps are joined to, or
+ * the number of the last steps. A leader of an older version sends all rows. */
+struct client_metrics_part {
+    bool follow;
+    int64_t from_step, points, last;
+};
+NODISCARD err_t client_metrics_part(struct client *c, const char *job, const struct client_metrics_part *part,
+                                    const struct client_stream *stream, struct why *why);
 /* The usage of all ranks, in windows that end at `from_ms` or later; with `follow` until the job has ended. */
 NODISCARD err_t client_usage(struct client *c, const char *job, bool follow, int64_t from_ms,
                              const struct client_stream *stream, struct why *why);

@@ -49,8 +49,16 @@ void client_checkpoints_free(struct client_checkpoint *list, int n)
     free(list);
 }
 
+void client_load_free(struct node_load *load)
+{
+    for (int i = 0; load && i < load->n_gpu; i++)
+        fields_fini(&gpu_load_fields, &load->gpu[i]);
+    free(load);
+}
+
 void client_node_fini(struct client_node *node)
 {
+    client_load_free(node->load);
     free(node->version);
     free(node->node);
     free(node->state_dir);
@@ -79,6 +87,7 @@ bool client_job_ended(const struct client_job *job)
 
 static void cluster_node_fini(struct client_cluster_node *n)
 {
+    client_load_free(n->load);
     char *const texts[] = {n->name, n->address, n->state, n->role, n->domain, n->drained, n->version, n->use.warning};
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
         free(texts[i]);

@@ -4,18 +4,10 @@
 #include "client/explain/explain.h"
 #include "client/measured.h"
 #include "client/spec_args.h"
-#include "common/plan/check/plan_check.h"
-#include "common/plan/compile/compile.h"
-#include "common/plan/models/build.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* A page of more ranks is neither readable nor small. */
-#define EXPLAIN_MAX_RANKS 64
-/* Transfers of a step; a page of more than about 10 MB is slow to open. */
-#define EXPLAIN_MAX_MOVES 50000
 
 struct explain_args {
     struct global *global;
@@ -78,22 +70,15 @@ static json_t *layouts_json(void)
 /* The job that is explained, compiled. */
 struct explained {
     struct job_spec job;
-    struct graph graph;
-    struct program *programs;
-    int n;
     struct measured_step measured;
-    struct explain animation;
+    struct explain_job compiled;
     const char *about;
 };
 
 static void explained_fini(struct explained *e)
 {
-    explain_fini(&e->animation);
-    for (int r = 0; r < e->n && e->programs; r++)
-        program_fini(&e->programs[r]);
-    free(e->programs);
+    explain_job_fini(&e->compiled);
     measured_step_fini(&e->measured);
-    graph_fini(&e->graph);
     job_fini(&e->job);
 }
 
@@ -122,29 +107,6 @@ static err_t job_of(const struct explain_args *a, struct explained *e, struct wh
     return err;
 }
 
-static err_t compile_all(struct explained *e, struct why *why)
-{
-    struct mesh mesh;
-    err_t err = plan_mesh(&e->job, &mesh, why);
-    if (err)
-        return err;
-    if (mesh_workers(&mesh) > EXPLAIN_MAX_RANKS)
-        return why_set(
-            why, ERR_LIMIT,
-            "parallel.workers: %d workers do not fit on a page, which has room for %d. Explain a smaller job "
-            "of the same layout: --set parallel.workers=N",
-            mesh_workers(&mesh), EXPLAIN_MAX_RANKS);
-    err = graph_build(&e->job.model, e->job.train.seq, &e->graph, why);
-    if (err)
-        return err;
-    e->programs = calloc((size_t)mesh_workers(&mesh), sizeof(*e->programs));
-    if (!e->programs)
-        return why_set(why, ERR_NOMEM, "out of memory for the plans of %d workers", mesh_workers(&mesh));
-    err = plan_compile_all(&e->job, &e->graph, MODE_TRAIN, mesh_workers(&mesh), e->programs, why);
-    e->n = err ? 0 : mesh_workers(&mesh);
-    return err ? err : plan_check(&e->graph, e->programs, e->n, why);
-}
-
 static err_t measured_of(const struct explain_args *a, struct explained *e, struct why *why)
 {
     char folder[PATH_MAX];
@@ -152,30 +114,20 @@ static err_t measured_of(const struct explain_args *a, struct explained *e, stru
         return OK;
     err_t err = measured_folder_find(a->global, a->measured, folder, why);
     err = err ? err : measured_load(folder, &e->measured, why);
-    if (!err && e->measured.did.n != e->n)
+    if (!err && e->measured.did.n != e->compiled.n)
         return why_set(why, ERR_INVALID,
                        "the measured step of %s has %d workers, but this job has %d. Add --set parallel.workers=%d and "
                        "the other overrides of that job",
-                       a->measured, e->measured.did.n, e->n, e->measured.did.n);
+                       a->measured, e->measured.did.n, e->compiled.n, e->measured.did.n);
     return err;
 }
 
 static err_t explained_init(const struct explain_args *a, struct explained *e, struct why *why)
 {
     err_t err = job_of(a, e, why);
-    err = err ? err : compile_all(e, why);
+    err = err ? err : explain_job_compile(&e->job, &e->compiled, why);
     err = err ? err : measured_of(a, e, why);
-    if (err)
-        return err;
-    const struct plan_rates rates = plan_rates_of(&e->job);
-    err = explain_init(e->programs, &e->graph, e->n, &rates, a->measured ? &e->measured.did : NULL, &e->animation, why);
-    if (!err && e->animation.n_moves > EXPLAIN_MAX_MOVES)
-        return why_set(
-            why, ERR_LIMIT,
-            "a step of %d transfers does not fit on a page, which has room for %d; lower train.global_batch or "
-            "model.layers",
-            e->animation.n_moves, EXPLAIN_MAX_MOVES);
-    return err;
+    return err ? err : explain_job_animate(&e->job, a->measured ? &e->measured.did : NULL, &e->compiled, why);
 }
 
 /* ---- files ---- */
@@ -187,11 +139,11 @@ static err_t files_write(const struct explain_args *a, const struct explained *e
     char path[PATH_MAX];
     err_t err = OK;
     if (a->svg)
-        err = explain_svg_write(&e->animation, name, a->svg, why);
+        err = explain_svg_write(&e->compiled.animation, name, a->svg, why);
     if (err || (a->svg && !a->html))
         return err;
     snprintf(path, sizeof(path), "explain-%s.html", name);
-    err = explain_page_write(&e->animation, name, e->about, a->html ? a->html : path, why);
+    err = explain_page_write(&e->compiled.animation, name, e->about, a->html ? a->html : path, why);
     if (!err)
         printf("%s: open it in a browser\n", a->html ? a->html : path);
     return err;
@@ -222,7 +174,7 @@ int cmd_explain(struct global *g, int argc, char **argv)
     }
     err_t err = explained_init(&args, &e, &why);
     if (!err && g->format != OUT_TEXT && !args.html && !args.svg)
-        code = command_json(g, explain_json(&e.animation, e.job.name, e.about));
+        code = command_json(g, explain_json(&e.compiled.animation, e.job.name, e.about));
     else if (!err)
         err = files_write(&args, &e, &why);
     if (err)

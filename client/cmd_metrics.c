@@ -9,13 +9,18 @@
 #include "client/json.h"
 #include "client/rank_usage.h"
 
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+
+#define POINTS_MAX 10000 /* a limit of dtd-control (CURVE_POINTS_MAX) */
 
 struct metrics_args {
     struct global *global;
     const char *job;
     bool follow, ranks;
-    int64_t from_step;
+    int64_t from_step, points, last;
     enum export_kind to;
     const char *dir;
 };
@@ -27,13 +32,19 @@ struct sink {
     json_t *array;
     int late; /* columns with a higher number are left out */
     bool titled;
-    uint64_t rare; /* by row of metric_fields: rare columns that are shown */
+    uint64_t rare;   /* by row of metric_fields: rare columns that are shown */
+    int64_t printed; /* rows, or points */
     int code;
 };
+
+enum { KEY_LAST = 256, KEY_POINTS };
 
 static const struct argp_option options[] = {
     {"follow", 'f', 0, 0, "Continue with new steps until the job ends or Ctrl-C", 0},
     {"from", 's', "STEP", 0, "Start with this step", 0},
+    {"last", KEY_LAST, "N", OPTION_ARG_OPTIONAL, "Only the last N steps; without N, the last one", 0},
+    {"points", KEY_POINTS, "N", 0,
+     "All steps in at most N points: the newest values of each point, and the smallest, largest and mean ones", 0},
     {"ranks", 'r', 0, 0, "Show what each rank does: times of a step, memory, processor and GPU", 0},
     {"to", 't', "KIND", 0, "Write all steps for another program: tensorboard, wandb or csv", 0},
     {"dir", 'd', "DIR", 0,
@@ -53,6 +64,16 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         if (!arg_number(arg, INT64_MAX, &a->from_step))
             argp_error(state, "--from %s: expected the number of a step", arg);
         return 0;
+    case KEY_LAST:
+        a->last = 1;
+        if (arg && (!arg_number(arg, INT64_MAX, &a->last) || !a->last))
+            argp_error(state, "--last=%s: expected a number of steps from 1", arg);
+        return 0;
+    case KEY_POINTS:
+        if (!arg_number(arg, POINTS_MAX, &a->points) || !a->points)
+            argp_error(state, "--points %s: expected a number of points from 1 to %d", arg, POINTS_MAX);
+        return 0;
+        return 0;
     case 'r':
         a->ranks = true;
         return 0;
@@ -67,10 +88,14 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case ARGP_KEY_END:
         if (a->dir && !a->to)
             argp_error(state, "--dir needs --to tensorboard, wandb or csv");
-        if (a->ranks && (a->to || a->from_step))
-            argp_error(state, "--ranks takes neither --to nor --from; -o jsonl prints all windows of the job");
-        if (a->to && (a->follow || a->from_step))
-            argp_error(state, "--to writes all steps: it takes neither --follow nor --from. While a job runs, its key "
+        if (a->ranks && (a->to || a->from_step || a->last || a->points))
+            argp_error(state, "--ranks takes none of --to, --from, --last and --points; -o jsonl prints all windows of "
+                              "the job");
+        if ((a->from_step > 0) + (a->last > 0) + (a->points > 0) > 1)
+            argp_error(state, "of --from, --last and --points only one is possible");
+        if (a->to && (a->follow || a->from_step || a->last || a->points))
+            argp_error(state, "--to writes all steps: it takes none of --follow, --from, --last and --points. While a "
+                              "job runs, its key "
                               "run.tensorboard or run.wandb writes each step");
         return parse_job(key, arg, state, a->global, &a->job);
     default:
@@ -148,6 +173,7 @@ static bool on_metric(void *arg, const struct metric *m)
 {
     struct sink *s = arg;
     s->next = m->step + 1;
+    s->printed++;
     switch (s->global->format) {
     case OUT_TEXT:
         row_print(s, m);
@@ -157,6 +183,78 @@ static bool on_metric(void *arg, const struct metric *m)
         return s->code == EXIT_DONE && !ferror(stdout);
     case OUT_JSON:
         if (json_array_append_new(s->array, json_of_metric(m)))
+            s->code = command_fail(ERR_NOMEM, NULL);
+        return s->code == EXIT_DONE;
+    }
+    return false;
+}
+
+/* The text of a point: the newest value of some metrics, and what their spread says. */
+static const struct {
+    const char *title, *metric;
+    int width;
+    enum { POINT_STEPS, POINT_LAST, POINT_MIN, POINT_MAX, POINT_MEAN, POINT_NOT_FINITE } what;
+} point_columns[] = {
+    {"STEP", "step", 9, POINT_LAST},          {"STEPS", "step", 7, POINT_STEPS},
+    {"LOSS", "loss", 10, POINT_MEAN},         {"LOSS_MIN", "loss", 10, POINT_MIN},
+    {"LOSS_MAX", "loss", 10, POINT_MAX},      {"NOT_FINITE", "loss", 10, POINT_NOT_FINITE},
+    {"VALID", "valid_loss", 10, POINT_LAST},  {"NORM", "grad_norm", 10, POINT_MEAN},
+    {"NORM_MAX", "grad_norm", 10, POINT_MAX}, {"TOK/S", "tokens_per_s", 9, POINT_MEAN},
+    {"STEP_S", "step_s", 9, POINT_MEAN},      {"STEP_S_MAX", "step_s", 10, POINT_MAX},
+};
+#define N_POINT_COLUMNS (sizeof(point_columns) / sizeof(point_columns[0]))
+
+static const char *point_text(size_t column, const struct metric_point *p, char ret[OUT_NUMBER])
+{
+    const struct field *f = field_find(&metric_fields, point_columns[column].metric);
+    const struct metric_spread *s = &p->of[f - metric_fields.field];
+    const double values[] = {[POINT_MIN] = s->min, [POINT_MAX] = s->max, [POINT_MEAN] = s->sum / (double)s->n};
+    struct metric shown = p->last;
+    switch (point_columns[column].what) {
+    case POINT_STEPS:
+    case POINT_NOT_FINITE:
+        snprintf(ret, OUT_NUMBER, "%" PRId64, point_columns[column].what == POINT_STEPS ? p->steps : p->steps - s->n);
+        return ret;
+    case POINT_MIN:
+    case POINT_MAX:
+    case POINT_MEAN:
+        field_set(f, &shown, (struct field_value){.real = s->n ? values[point_columns[column].what] : NAN});
+        break;
+    case POINT_LAST:
+        break;
+    }
+    return field_text(f, &shown, ret);
+}
+
+static void point_print(struct sink *s, const struct metric_point *p)
+{
+    char text[OUT_NUMBER];
+    if (!s->titled) {
+        fputs(out_color(stdout, OUT_BOLD), stdout);
+        for (size_t i = 0; i < N_POINT_COLUMNS; i++)
+            printf("%s%*s", i ? "  " : "", point_columns[i].width, point_columns[i].title);
+        printf("%s\n", out_color(stdout, OUT_PLAIN));
+    }
+    s->titled = true;
+    for (size_t i = 0; i < N_POINT_COLUMNS; i++)
+        printf("%s%*s", i ? "  " : "", point_columns[i].width, point_text(i, p, text));
+    putchar('\n');
+}
+
+static bool on_point(void *arg, const struct metric_point *p)
+{
+    struct sink *s = arg;
+    s->next = p->last.step + 1;
+    s->printed++;
+    switch (s->global->format) {
+    case OUT_TEXT:
+        point_print(s, p);
+        return !ferror(stdout);
+    case OUT_JSONL:
+        s->code = command_json(s->global, json_of_point(p));
+        return s->code == EXIT_DONE && !ferror(stdout);
+    case OUT_JSON:
+        if (json_array_append_new(s->array, json_of_point(p)))
             s->code = command_fail(ERR_NOMEM, NULL);
         return s->code == EXIT_DONE;
     }
@@ -173,8 +271,15 @@ static bool on_tick(void *arg)
 static err_t metrics_call(struct client *c, void *arg, struct why *why)
 {
     struct sink *s = arg;
-    const struct client_stream stream = {.metric = on_metric, .tick = on_tick, .arg = s};
-    return client_metrics(c, s->args->job, s->args->follow, s->next, &stream, why);
+    const struct metrics_args *a = s->args;
+    const struct client_stream stream = {
+        .metric = on_metric, .point = a->points ? on_point : NULL, .tick = on_tick, .arg = s};
+    struct client_metrics_part part = {.follow = a->follow, .from_step = s->next};
+    if (!s->printed) {
+        part.points = a->points;
+        part.last = a->last;
+    }
+    return client_metrics_part(c, a->job, &part, &stream, why);
 }
 
 static int metrics_print(struct global *g, const struct metrics_args *args)
@@ -277,12 +382,17 @@ int cmd_metrics(struct global *g, int argc, char **argv)
             "epoch, wall_ms; valid_loss if the step evaluated; test_loss of the last "
             "step; skipped if the optimizer skipped the step because loss or norm was not finite; and bytes: the "
             "bytes that all workers received from each other in the step, by mesh axes, as dtctl plan forecasts "
-            "them. With --ranks, prints the newest window of a few seconds of all ranks: means of their steps, of "
-            "which "
-            "COMPUTE is not spent waiting; with -o jsonl all windows, one object per line with a list for each number."
+            "them. With --last or --points, a job of millions of steps answers as fast as a short one. A point has the "
+            "values of its newest step, and in JSON also steps, NAME_min, NAME_max and NAME_mean of the finite values, "
+            "and not_finite: how many of its steps have a loss that is not finite. With --ranks, prints the newest "
+            "window of a few seconds of all ranks: means of their steps, of which COMPUTE is not spent waiting; with "
+            "-o "
+            "jsonl all windows, one object per line with a list for each number."
             "\vExamples:\n  dtctl metrics 4 -f\n  dtctl metrics 4 -o jsonl | jq -r '[.step, .loss] | @tsv'\n"
-            "  dtctl metrics 4 --ranks\n  dtctl metrics 4 --to tensorboard --dir runs\n  dtctl metrics 4 --to csv "
-            ">loss.csv"};
+            "  dtctl metrics 4 --last -o json\n"
+            "  dtctl metrics 4 --points 1000 -o jsonl | jq -r '[.step, .loss_min, .loss_max] | @tsv'\n"
+            "  dtctl metrics 4 --ranks\n  dtctl metrics 4 --to tensorboard --dir runs\n"
+            "  dtctl metrics 4 --to csv >loss.csv"};
     struct metrics_args args = {.global = g};
     struct why why = {0};
     char number[32];

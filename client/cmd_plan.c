@@ -5,6 +5,7 @@
 #include "client/json.h"
 #include "client/measured.h"
 #include "client/plan_report.h"
+#include "client/planner/planner.h"
 #include "client/spec_args.h"
 #include "client/timeline.h"
 #include "common/plan/compile/compile.h"
@@ -16,10 +17,22 @@
 struct plan_args {
     struct global *global;
     struct spec_args spec;
-    const char *timeline, *measured, *schedule_csv;
+    const char *timeline, *measured, *schedule_csv, *size;
+    bool search, strategies;
+    struct planner_args planner;
 };
 
-enum { KEY_SCHEDULE = 256 };
+enum {
+    KEY_SCHEDULE = 256,
+    KEY_SEARCH,
+    KEY_STRATEGIES,
+    KEY_MACHINE,
+    KEY_NODES,
+    KEY_GOAL,
+    KEY_WRITE,
+    KEY_TOP,
+    KEY_MEMORY
+};
 
 static const struct argp_option options[] = {
     {"timeline", 't', "FILE", 0, "Draw the forecast of a step as an SVG file, with a row per rank and stream", 0},
@@ -30,7 +43,81 @@ static const struct argp_option options[] = {
      "own "
      "(dtd); parallel.schedule_csv takes both",
      0},
+    {"search", KEY_SEARCH, NULL, 0, "Look at every layout of the job on a machine, and show the best ones", 1},
+    {"strategies", KEY_STRATEGIES, NULL, 0,
+     "Compare DDP, ZeRO 1 to 3, tensor, pipeline, context and expert parallelism, and 3D, for this job", 1},
+    {"machine", KEY_MACHINE, "NAME|FILE", 0,
+     "With --search, --strategies or --nodes: the machine; one that dtd brings along, or a file (default: this node)",
+     1},
+    {"nodes", KEY_NODES, "N|FROM:TO", 0,
+     "Number of nodes; of a range, the best layout on FROM, twice as many, and so on up to TO", 1},
+    {"goal", KEY_GOAL, "GOAL", 0, "What --search looks for: time (default) or memory", 1},
+    {"top", KEY_TOP, "N", 0, "Number of layouts that --search shows (default 10)", 1},
+    {"write", KEY_WRITE, "FILE", 0, "With --search: write the job file with the best layout there", 1},
+    {"memory", KEY_MEMORY, "SIZE", 0,
+     "Without a job file: plan a model of a usual size, such as 7b, as --strategies does", 1},
     {0}};
+
+static void parse_nodes(struct planner_args *p, const char *arg, struct argp_state *state)
+{
+    char from[32];
+    const char *colon = strchr(arg, ':');
+    snprintf(from, sizeof(from), "%.*s", (int)(colon ? colon - arg : (long)strlen(arg)), arg);
+    if (!arg_number(from, 1000000, &p->nodes_from) || p->nodes_from < 1 ||
+        (colon && (!arg_number(colon + 1, 1000000, &p->nodes_to) || p->nodes_to < p->nodes_from)))
+        argp_error(state, "--nodes %s: write a number of nodes, or FROM:TO", arg);
+}
+
+static error_t parse_planner(int key, char *arg, struct argp_state *state, struct plan_args *a)
+{
+    switch (key) {
+    case KEY_SEARCH:
+        a->search = true;
+        return 0;
+    case KEY_STRATEGIES:
+        a->strategies = true;
+        return 0;
+    case KEY_MACHINE:
+        a->planner.machine = arg;
+        return 0;
+    case KEY_NODES:
+        parse_nodes(&a->planner, arg, state);
+        return 0;
+    case KEY_GOAL:
+        a->planner.goal = strcmp(arg, "memory") == 0 ? PLAN_MEMORY : PLAN_TIME;
+        if (a->planner.goal == PLAN_TIME && strcmp(arg, "time") != 0)
+            argp_error(state, "--goal %s: write time or memory", arg);
+        return 0;
+    case KEY_TOP:
+        if (!arg_number(arg, 50, &a->planner.top) || a->planner.top < 1)
+            argp_error(state, "--top %s: write a number from 1 to 50", arg);
+        return 0;
+    case KEY_WRITE:
+        a->planner.write = arg;
+        return 0;
+    case KEY_MEMORY:
+        a->size = arg;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* The options of the planner need each other. */
+static void check_planner(const struct plan_args *a, struct argp_state *state)
+{
+    const bool planner = a->search || a->strategies || a->size || a->planner.nodes_to;
+    if (!planner && (a->planner.machine || a->planner.nodes_from || a->planner.write))
+        argp_error(state, "--machine, --nodes and --write need --search or --strategies");
+    if (a->planner.write && !a->search)
+        argp_error(state, "--write needs --search");
+    if (planner && (a->timeline || a->measured || a->schedule_csv))
+        argp_error(state,
+                   "--timeline, --measured and --schedule-csv show one layout: leave --search, --strategies, --nodes "
+                   "and --memory out");
+    if (a->size && a->spec.file)
+        argp_error(state, "--memory needs no job file");
+}
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
@@ -52,11 +139,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
             argp_error(state, "--schedule-csv: there is no form '%s'; write pytorch or dtd", arg);
         return 0;
     case ARGP_KEY_END:
-        if (!a->spec.file)
+        if (!a->spec.file && !a->size)
             argp_error(state, "which job file?");
+        check_planner(a, state);
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return parse_planner(key, arg, state, a);
     }
 }
 
@@ -162,6 +250,43 @@ static json_t *plan_json(const struct job_spec *job, const struct spec_facts *f,
     return plan;
 }
 
+/* ---- the planner ---- */
+
+/* Only a vocabulary that the job file leaves open needs the data. The file's own layout does not count. */
+static err_t vocabulary_find(struct job_spec *job, struct why *why)
+{
+    struct out_progress progress;
+    struct spec_facts facts = {0};
+    const struct plan_layout one = {
+        .dp = 1, .fsdp = 1, .tp = 1, .cp = 1, .pp = 1, .ep = 1, .chunks = 1, .micro_batch = 1};
+    plan_layout_apply(&one, job);
+    job->parallel.async_tp = job->parallel.post_validation = false;
+    job->parallel.min_workers = 0;
+    if (job->model.vocab)
+        return OK;
+    out_progress_init(&progress, stderr);
+    err_t err = spec_plan(job, &progress, &facts, why);
+    job->model.vocab = facts.vocab;
+    spec_facts_fini(&facts);
+    return err;
+}
+
+static int run_planner(const struct plan_args *a)
+{
+    struct job_spec job = {0};
+    struct why why = {0};
+    err_t err = a->size ? planner_size(a->size, &job, &why) : spec_args_read(&a->spec, &job, &why);
+    err = err ? err : vocabulary_find(&job, &why);
+    if (!err && a->planner.nodes_to)
+        err = planner_scale(a->global, &a->planner, &job, &why);
+    else if (!err && a->search)
+        err = planner_search(a->global, &a->planner, &job, &why);
+    else if (!err)
+        err = planner_strategies(a->global, &a->planner, &job, &why);
+    job_fini(&job);
+    return err ? command_refuse(err, &why) : EXIT_DONE;
+}
+
 int cmd_plan(struct global *g, int argc, char **argv)
 {
     static const struct argp argp = {
@@ -174,8 +299,10 @@ int cmd_plan(struct global *g, int argc, char **argv)
             "compute, microbatches of each rank, bytes between ranks, the forecast of a step, and the memory of each "
             "rank by use. Starts nothing."
             "\vExamples:\n  dtctl plan job.yaml --set parallel.workers=3 --timeline step.svg\n  dtctl submit job.yaml "
-            "--set run.timeline_step=20\n  dtctl plan job.yaml --measured 4 --timeline step.svg"};
-    struct plan_args args = {.global = g};
+            "--set run.timeline_step=20\n  dtctl plan job.yaml --measured 4 --timeline step.svg\n  dtctl plan "
+            "job.yaml --search --machine h100 --nodes 16 --write best.yaml\n  dtctl plan --memory 7b --machine "
+            "a100"};
+    struct plan_args args = {.global = g, .planner.top = 10};
     struct job_spec job = {0};
     struct spec_facts facts = {0};
     struct measured_step measured = {0};
@@ -183,6 +310,8 @@ int cmd_plan(struct global *g, int argc, char **argv)
     struct why why = {0};
     int code = EXIT_DONE;
     command_parse(&argp, argc, argv, &args);
+    if (args.search || args.strategies || args.size || args.planner.nodes_to)
+        return run_planner(&args);
     out_progress_init(&progress, stderr);
     err_t err = spec_args_read(&args.spec, &job, &why);
     if (!err)

@@ -82,18 +82,18 @@ static bool output_is_utf8(void)
 /* Prints the screen without its last line, which names keys, and without empty lines before that. */
 static void screen_print(const struct top_model *m, int columns, bool utf8)
 {
-    struct canvas c;
+    struct glyphs c;
     int workers = m->job.known ? m->job.job.n_worker : 0;
     int rows = m->view.screen == TOP_JOB ? workers + 10 : 4 * m->n_nodes + m->n_jobs + 20;
-    char *text = malloc((size_t)columns * CANVAS_BYTES + 1);
-    canvas_init(&c, rows, columns, utf8);
+    char *text = malloc((size_t)columns * GLYPHS_BYTES + 1);
+    glyphs_init(&c, rows, columns, utf8);
     top_draw(m, &c);
     for (int i = 0; text && i < rows - 1; i++) {
-        canvas_row_text(&c, i, text);
+        glyphs_row_text(&c, i, text);
         if (text[0])
             puts(text);
     }
-    canvas_fini(&c);
+    glyphs_fini(&c);
     free(text);
 }
 
@@ -172,13 +172,13 @@ static int top_print(const struct top_args *a, struct top_model *m, struct top_f
 
 static void show(const struct top_model *m)
 {
-    struct canvas c;
+    struct glyphs c;
     int rows, columns;
     terminal_size(&rows, &columns);
-    canvas_init(&c, rows, columns, terminal_is_utf8());
+    glyphs_init(&c, rows, columns, terminal_is_utf8());
     top_draw(m, &c);
     terminal_show(&c);
-    canvas_fini(&c);
+    glyphs_fini(&c);
 }
 
 static void update(struct top_model *m, struct top_fetch *f)

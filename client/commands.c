@@ -14,6 +14,7 @@ const struct command commands[] = {
     {"why", "show a job's failures and how long each recovery took", cmd_why},
     {"top", "show nodes and jobs, updated in place", cmd_top},
     {"events", "list what happened to jobs and nodes", cmd_events},
+    {"report", "write a report of a job: time, curves, utilisation, advice", cmd_report},
     {"cancel", "stop jobs", cmd_cancel},
     {"resume", "start a job from a checkpoint, on any number of workers", cmd_resume},
     {"rm", "remove jobs that have ended from the list, with their logs", cmd_rm},

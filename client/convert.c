@@ -3,6 +3,7 @@
 #include "client/convert.h"
 
 #include "common/rpc/field_codec.h"
+#include "common/rpc/node_load_codec.h"
 
 #include <math.h>
 #include <pwd.h>
@@ -121,6 +122,9 @@ err_t convert_job(const Dtd__JobStatus *s, struct client_job *ret)
                              .has_last = s->last != NULL};
     if (s->last)
         job.last = metric_decode(s->last);
+    job.has_totals = s->totals != NULL;
+    if (s->totals)
+        totals_decode(s->totals, &job.totals);
     if (!texts_copy(s, &job) || !workers_copy(s, &job) || !incidents_copy(s, &job) || !stragglers_copy(s, &job)) {
         client_job_fini(&job);
         return ERR_NOMEM;
@@ -204,6 +208,26 @@ err_t convert_checkpoints(const Dtd__CheckpointList *list, struct client_checkpo
     return OK;
 }
 
+/* *ret: NULL if the message has none. */
+static err_t copy_load(const Dtd__NodeLoad *m, struct node_load **ret)
+{
+    struct node_load borrowed, *copy;
+    if (!m)
+        return OK;
+    if (!(copy = malloc(sizeof(*copy))))
+        return ERR_NOMEM;
+    node_load_decode(m, &borrowed);
+    *copy = borrowed;
+    copy->n_gpu = 0;
+    for (; copy->n_gpu < borrowed.n_gpu; copy->n_gpu++)
+        if (fields_copy(&gpu_load_fields, &borrowed.gpu[copy->n_gpu], &copy->gpu[copy->n_gpu])) {
+            client_load_free(copy);
+            return ERR_NOMEM;
+        }
+    *ret = copy;
+    return OK;
+}
+
 static err_t copy_numa_nodes(const Dtd__NodeReply *n, struct client_node *ret)
 {
     ret->numa_node = calloc(n->n_numa_node + 1, sizeof(*ret->numa_node));
@@ -226,12 +250,8 @@ static struct client_node_use copy_use(const Dtd__NodeUse *m)
     m = m ? m : &unknown;
     return (struct client_node_use){.slots = m->has_slots ? m->slots : -1,
                                     .slots_used = m->has_slots_used ? m->slots_used : -1,
-                                    .cores = m->has_cores ? (int)m->cores : -1,
                                     .gpus = m->has_gpus ? m->gpus : -1,
                                     .gpus_free = m->has_gpus_free ? m->gpus_free : -1,
-                                    .memory_bytes = m->has_memory_bytes ? m->memory_bytes : -1,
-                                    .memory_free_bytes = m->has_memory_free_bytes ? m->memory_free_bytes : -1,
-                                    .load = m->has_load ? m->load : NAN,
                                     .warning = text_copy(m->warning)};
 }
 
@@ -261,7 +281,7 @@ err_t convert_node(const Dtd__NodeReply *n, struct client_node *ret)
     }
     for (size_t i = 0; i < n->n_io_pid; i++)
         node.io_pid[node.n_io++] = n->io_pid[i];
-    if (copy_numa_nodes(n, &node)) {
+    if (copy_numa_nodes(n, &node) || copy_load(n->load, &node.load)) {
         client_node_fini(&node);
         return ERR_NOMEM;
     }
@@ -284,7 +304,7 @@ static err_t copy_cluster_node(const Dtd__ClusterNode *m, struct client_cluster_
                                         .use = copy_use(m->use)};
     return ret->name && ret->address && ret->state && ret->role && ret->domain && ret->drained && ret->version &&
                    ret->use.warning
-               ? OK
+               ? copy_load(m->load, &ret->load)
                : ERR_NOMEM;
 }
 

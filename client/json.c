@@ -103,6 +103,34 @@ json_t *json_of_metric(const struct metric *m)
     return ret;
 }
 
+static void set_spread(json_t **o, const char *name, const struct metric_spread *s)
+{
+    const struct {
+        const char *suffix;
+        double value;
+    } parts[] = {{"min", s->min}, {"max", s->max}, {"mean", s->sum / (double)s->n}};
+    char key[64];
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+        snprintf(key, sizeof(key), "%s_%s", name, parts[i].suffix);
+        set_field(o, key, json_real(parts[i].value));
+    }
+}
+
+json_t *json_of_point(const struct metric_point *p)
+{
+    json_t *ret = json_of_metric(&p->last);
+    if (p->steps == 1)
+        return ret;
+    set_int(&ret, "steps", p->steps);
+    for (int i = 0; i < metric_fields.n; i++)
+        if (p->of[i].n && metric_has_spread(&metric_fields.field[i]))
+            set_spread(&ret, metric_fields.field[i].name, &p->of[i]);
+    const int64_t finite = p->of[field_find(&metric_fields, "loss") - metric_fields.field].n;
+    if (finite < p->steps)
+        set_int(&ret, "not_finite", p->steps - finite);
+    return ret;
+}
+
 json_t *json_of_usage(const struct usage_sample *s)
 {
     struct buf line = {0};
@@ -223,6 +251,15 @@ static json_t *json_of_numa_nodes(const struct client_node *node)
     return ret;
 }
 
+static json_t *json_of_load(const struct node_load *load)
+{
+    json_t *ret = json_of_fields(&node_load_fields, load), *gpus = json_array();
+    for (int i = 0; i < load->n_gpu; i++)
+        array_append(&gpus, json_of_fields(&gpu_load_fields, &load->gpu[i]));
+    set_field(&ret, "gpu", gpus);
+    return ret;
+}
+
 json_t *json_of_node(const struct client_node *node)
 {
     json_t *ret = json_object(), *pids = json_array();
@@ -249,6 +286,8 @@ json_t *json_of_node(const struct client_node *node)
     set_text(&ret, "gpu_missing", node->gpu_missing);
     if (node->n_numa_node)
         set_field(&ret, "numa_nodes", json_of_numa_nodes(node));
+    if (node->load)
+        set_field(&ret, "load", json_of_load(node->load));
     return ret;
 }
 
@@ -302,6 +341,8 @@ static json_t *json_of_cluster_node(const struct client_cluster_node *n)
                           "drained", some(n->drained), "version", some(n->version));
     if (o && n->silent_ms)
         json_object_set_new(o, "silent_ms", json_integer(n->silent_ms));
+    if (o && n->load)
+        json_object_set_new(o, "load", json_of_load(n->load));
     if (o && n->log_index)
         json_object_set_new(o, "log_index", json_integer((json_int_t)n->log_index));
     return o;

@@ -10,6 +10,10 @@
 
 /* All functions return a new reference, or NULL when out of memory. */
 json_t *json_of_metric(const struct metric *m);
+/* The metric of the newest step; of a point of several steps also their number (steps), for each metric with values
+ * NAME_min, NAME_max and NAME_mean of its finite values, and not_finite: the number of steps whose loss is not finite.
+ */
+json_t *json_of_point(const struct metric_point *p);
 /* As a line of usage.jsonl. */
 json_t *json_of_usage(const struct usage_sample *s);
 json_t *json_of_job(const struct client_job *job);

@@ -1,6 +1,7 @@
 #include "client/plan_report.h"
 
 #include "client/json.h"
+#include "common/plan/compile/compile.h"
 #include "common/plan/estimate/memory.h"
 
 #include <inttypes.h>
@@ -274,20 +275,40 @@ static json_t *sources_json(const struct job_spec *job, const struct spec_facts 
     return all;
 }
 
+/* {"fsdp": 2, "tp": 2, "zero": 3, "ep": 4}: the axes with several members, and what divides the state. */
+static json_t *layout_json(const struct job_spec *job)
+{
+    char axes[MESH_AXES_NAME];
+    struct mesh mesh;
+    struct why why;
+    json_t *layout = json_object();
+    if (plan_mesh(job, &mesh, &why))
+        return layout;
+    for (unsigned axis = 0; axis < AXIS_COUNT; axis++)
+        if (mesh.size[axis] > 1)
+            json_object_set_new(layout, mesh_axes_name(1u << axis, axes), json_integer(mesh.size[axis]));
+    if (job->parallel.ep > 1)
+        json_object_set_new(layout, "ep", json_integer(job->parallel.ep));
+    if (mesh.size[AXIS_FSDP] > 1)
+        json_object_set_new(layout, "zero", json_integer(job->parallel.zero));
+    return layout;
+}
+
 json_t *plan_report_json(const struct job_spec *job, const struct spec_facts *f)
 {
     json_t *micros = json_array();
     for (int rank = 0; rank < f->workers && f->micros; rank++)
         json_array_append_new(micros, json_integer(f->micros[rank]));
-    return json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
-        "name", job->name, "parameters", (json_int_t)f->params, "steps", (json_int_t)job->train.steps,
-        "tokens_per_step", (json_int_t)job->train.global_batch * (json_int_t)job->train.seq, "vocab",
-        (json_int_t)f->vocab, "flops_per_token", f->flops_per_token, "train_tokens", (json_int_t)f->train_tokens,
-        "train_samples", (json_int_t)f->train_samples, "valid_tokens", (json_int_t)f->valid_tokens, "valid_samples",
-        (json_int_t)f->valid_samples, "test_tokens", (json_int_t)f->test_tokens, "test_samples",
-        (json_int_t)f->test_samples, "node_bytes", (json_int_t)f->node_bytes, "workers", f->workers, "sources",
-        sources_json(job, f), "microbatches", micros, "memory_per_worker", memory_json(&f->memory), "expert_memory",
-        experts_json(f), "ranks", ranks_json(f), "forecast", forecast_json(f), "checkpoint_dir",
-        json_of_text(job->checkpoint.dir, strlen(job->checkpoint.dir)));
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:o, s:o, s:o, s:o, s:o, "
+                     "s:o, s:o, s:o}",
+                     "name", job->name, "parameters", (json_int_t)f->params, "steps", (json_int_t)job->train.steps,
+                     "tokens_per_step", (json_int_t)job->train.global_batch * (json_int_t)job->train.seq, "vocab",
+                     (json_int_t)f->vocab, "flops_per_token", f->flops_per_token, "train_tokens",
+                     (json_int_t)f->train_tokens, "train_samples", (json_int_t)f->train_samples, "valid_tokens",
+                     (json_int_t)f->valid_tokens, "valid_samples", (json_int_t)f->valid_samples, "test_tokens",
+                     (json_int_t)f->test_tokens, "test_samples", (json_int_t)f->test_samples, "node_bytes",
+                     (json_int_t)f->node_bytes, "workers", f->workers, "layout", layout_json(job), "sources",
+                     sources_json(job, f), "microbatches", micros, "memory_per_worker", memory_json(&f->memory),
+                     "expert_memory", experts_json(f), "ranks", ranks_json(f), "forecast", forecast_json(f),
+                     "checkpoint_dir", json_of_text(job->checkpoint.dir, strlen(job->checkpoint.dir)));
 }

@@ -132,6 +132,7 @@ static err_t resolve_typed_paths(struct job_spec *job, const char *const *sets, 
         {"run.algorithms", &job->run.algorithms, &none},
         {"run.tensorboard", &job->run.tensorboard, &one},
         {"run.wandb", &job->run.wandb, &one},
+        {"run.report", &job->run.report, &one},
     };
     char cwd[PATH_MAX];
     err_t err = OK;
@@ -592,5 +593,12 @@ err_t spec_plan(struct job_spec *job, struct out_progress *progress, struct spec
 {
     struct spec_facts facts = {0};
     err_t err = facts_make(job, false, PLAN_WORK, progress, &facts, why);
+    return facts_return(err, &facts, ret);
+}
+
+err_t spec_plan_model(const struct job_spec *job, struct spec_facts *ret, struct why *why)
+{
+    struct spec_facts facts = {0};
+    err_t err = plan_make(job, PLAN_WORK, &facts, why);
     return facts_return(err, &facts, ret);
 }

@@ -69,6 +69,10 @@ NODISCARD err_t spec_complete(struct job_spec *job, bool new_train, struct out_p
  * on this node is no error. */
 NODISCARD err_t spec_plan(struct job_spec *job, struct out_progress *progress, struct spec_facts *ret, struct why *why);
 
+/* The plan alone, of a job whose spec is complete: neither its data nor this node's memory are looked at. Opens no
+ * file. The facts about data are 0. */
+NODISCARD err_t spec_plan_model(const struct job_spec *job, struct spec_facts *ret, struct why *why);
+
 /* Checks that checkpoint.dir can be written (or created), and holds no checkpoints of other jobs. `from`: the folder
  * that the job resumes from, which may hold checkpoints; NULL: none. ERR_EXISTS names the checkpoints and the remedy.
  */

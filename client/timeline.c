@@ -170,7 +170,7 @@ static double longer(const struct forecast *a, const struct forecast *b)
     return b && b->seconds > a->seconds ? b->seconds : a->seconds;
 }
 
-static void print_all(FILE *out, const struct timeline_step *forecast, const struct timeline_step *measured)
+void timeline_print(FILE *out, const struct timeline_step *forecast, const struct timeline_step *measured)
 {
     const struct forecast *f = forecast->did, *m = measured->did;
     const struct timeline_sheet sheet = {out, longer(f, m)};
@@ -208,7 +208,7 @@ err_t timeline_write(const struct timeline_step *forecast, const struct timeline
     FILE *out = fopen(path, "w");
     if (!out)
         return why_set(why, err_from_errno(errno), "%s: %s", path, strerror(errno));
-    print_all(out, forecast, measured);
+    timeline_print(out, forecast, measured);
     bool bad = ferror(out) != 0;
     if (fclose(out) || bad)
         return why_set(why, ERR_IO, "%s: the file could not be written completely", path);

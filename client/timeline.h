@@ -6,11 +6,15 @@
 #include "common/base/err.h"
 #include "common/plan/estimate/forecast.h"
 
+#include <stdio.h>
+
 struct timeline_step {
     const struct forecast *did;
     const char *title; /* a line above the picture */
 };
 
+/* Prints the SVG; the caller checks the file. */
+void timeline_print(FILE *out, const struct timeline_step *forecast, const struct timeline_step *measured);
 /* Writes an SVG file. measured->did: NULL, or a measured step with as many ranks as the forecast. */
 NODISCARD err_t timeline_write(const struct timeline_step *forecast, const struct timeline_step *measured,
                                const char *path, struct why *why);

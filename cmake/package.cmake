@@ -1,5 +1,5 @@
 # cmake --build BUILD --target package builds dtd_VERSION_ARCH.deb, and one package for each kind of module that was built:
-# dtd-ucx_VERSION_ARCH.deb, dtd-hdf5_VERSION_ARCH.deb and dtd-cuda_VERSION_ARCH.deb.
+# dtd-ucx_VERSION_ARCH.deb, dtd-hdf5_VERSION_ARCH.deb, dtd-report_VERSION_ARCH.deb and dtd-cuda_VERSION_ARCH.deb.
 # Files that only a package installs belong to the component `service`, so that `cmake --install` needs no root.
 set(service COMPONENT service EXCLUDE_FROM_ALL)
 install(FILES deploy/systemd/dtd.service DESTINATION lib/systemd/system ${service})
@@ -31,13 +31,15 @@ set(CPACK_DEBIAN_DTD_PACKAGE_CONTROL_EXTRA "${CMAKE_SOURCE_DIR}/deploy/debian/po
     "${CMAKE_SOURCE_DIR}/deploy/debian/postrm;${CMAKE_SOURCE_DIR}/deploy/debian/conffiles")
 set(CPACK_DEBIAN_DTD_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 
-# The packages of modules. dpkg-shlibdeps adds libucx0 to the dependencies of dtd-ucx, and libhdf5 to
-# those of dtd-hdf5. It is not run for dtd-cuda: NVIDIA's
+# The packages of modules. dpkg-shlibdeps adds libucx0 to the dependencies of dtd-ucx, libhdf5 to
+# those of dtd-hdf5, and pango and cairo to those of dtd-report. It is not run for dtd-cuda: NVIDIA's
 # libraries are in no Debian package of main, so it would fail. A module fits only the programs of its own version.
 set(CPACK_COMPONENT_UCX_DESCRIPTION "Module of dtd for InfiniBand and other networks of UCX (run.comm: ucx)")
 set(CPACK_DEBIAN_UCX_PACKAGE_SHLIBDEPS ON)
 set(CPACK_COMPONENT_HDF5_DESCRIPTION "Module of dtd that reads training data in HDF5 files")
 set(CPACK_DEBIAN_HDF5_PACKAGE_SHLIBDEPS ON)
+set(CPACK_COMPONENT_REPORT_DESCRIPTION "Module of dtd that writes reports of jobs as PDF (dtctl report)")
+set(CPACK_DEBIAN_REPORT_PACKAGE_SHLIBDEPS ON)
 set(CPACK_COMPONENT_CUDA_DESCRIPTION "Modules of dtd for NVIDIA GPUs (run.device: cuda)")
 get_property(packages GLOBAL PROPERTY DTD_MODULE_PACKAGES)
 list(REMOVE_DUPLICATES packages)
@@ -48,4 +50,5 @@ foreach(package IN LISTS packages)
   set(CPACK_DEBIAN_${upper}_FILE_NAME DEB-DEFAULT)
   set(CPACK_DEBIAN_${upper}_PACKAGE_DEPENDS "dtd (= ${PROJECT_VERSION})")
 endforeach()
+string(APPEND CPACK_DEBIAN_REPORT_PACKAGE_DEPENDS ", fonts-dejavu-core") # the font of the pages
 include(CPack)

@@ -1,11 +1,23 @@
-# cmake -DIN=FOLDER -DOUT=FILE.c -P embed.cmake: the page of `dtctl explain` as a string in C.
+# cmake -DIN=FOLDER -DOUT=FILE.c -P embed.cmake: the pages of `dtctl explain` as strings in C. The linked page names its
+# style and its script as files, and has no icon and no policy of its own: its server sends the policy.
+function(write_string name text)
+  file(WRITE "${OUT}.html" "${text}")
+  file(READ "${OUT}.html" hex HEX)
+  string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
+  file(APPEND "${OUT}" "const char ${name}[] = {${bytes}0};\n")
+endfunction()
+
 file(READ "${IN}/explain.html" page)
+set(linked "${page}")
 foreach(part css js)
   string(TOUPPER "${part}" mark)
   file(READ "${IN}/explain.${part}" text)
   string(REPLACE "@${mark}@" "${text}" page "${page}")
 endforeach()
-file(WRITE "${OUT}.html" "${page}")
-file(READ "${OUT}.html" hex HEX)
-string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
-file(WRITE "${OUT}" "#include \"client/explain/explain.h\"\nconst char explain_template[] = {${bytes}0};\n")
+string(REGEX REPLACE "<meta http-equiv=[^\n]*\n" "" linked "${linked}")
+string(REPLACE "<link rel=\"icon\" href=\"data:,\">" "<link rel=\"icon\" href=\"/icon.svg\" type=\"image/svg+xml\">" linked "${linked}")
+string(REPLACE "<style>\n@CSS@\n</style>" "<link rel=\"stylesheet\" href=\"/explain.css\">" linked "${linked}")
+string(REPLACE "<script>\n@JS@\n</script>" "<script src=\"/explain.js\"></script>" linked "${linked}")
+file(WRITE "${OUT}" "#include \"client/explain/explain.h\"\n")
+write_string(explain_template "${page}")
+write_string(explain_linked_template "${linked}")

@@ -9,6 +9,8 @@
 #include "common/plan/program.h"
 
 #include <jansson.h>
+#include <stdbool.h>
+#include <stdio.h>
 
 /* In the order of the pictures: what stays constant lies at the bottom. */
 enum explain_kind { EXPLAIN_OPT, EXPLAIN_PARAM, EXPLAIN_GRAD, EXPLAIN_ACT, EXPLAIN_BUFFER, EXPLAIN_KINDS };
@@ -89,12 +91,33 @@ bool explain_has(const struct explain *x, int rank, int tensor, int unit);
 
 /* The animation as JSON (explain_json.c gives the form): a new reference, NULL: out of memory. */
 json_t *explain_json(const struct explain *x, const char *name, const char *about);
-/* The page with @DATA@ in place of the data; CMake makes it of explain.html, explain.css and explain.js. */
-extern const char explain_template[];
+/* The page with @DATA@ in place of the data; CMake makes it of explain.html, explain.css and explain.js. The linked
+ * one names the last two as files beside it, for a server whose pages may have no inline script. */
+extern const char explain_template[], explain_linked_template[];
+/* Prints a page that either has all its parts, or is `linked`. ERR_NOMEM alone: the caller checks the file. */
+NODISCARD err_t explain_page_print(const struct explain *x, const char *name, const char *about, bool linked, FILE *out,
+                                   struct why *why);
 /* Write the page, or one picture. */
 NODISCARD err_t explain_page_write(const struct explain *x, const char *name, const char *about, const char *path,
                                    struct why *why);
 NODISCARD err_t explain_svg_write(const struct explain *x, const char *name, const char *path, struct why *why);
+
+/* ---- a job (explain_job.c) ---- */
+
+struct explain_job {
+    struct graph graph;
+    struct program *programs;
+    int n;
+    struct explain animation;
+};
+
+/* Compiles and checks the programs of all ranks. `ret` is zeroed before; the caller frees it in any case, with
+ * explain_job_fini. ERR_LIMIT: too many ranks for a page. */
+NODISCARD err_t explain_job_compile(const struct job_spec *job, struct explain_job *ret, struct why *why);
+/* measured: as in explain_init. ERR_LIMIT: too many transfers for a page. */
+NODISCARD err_t explain_job_animate(const struct job_spec *job, const struct forecast *measured, struct explain_job *e,
+                                    struct why *why);
+void explain_job_fini(struct explain_job *e);
 
 /* ---- ready-made jobs ---- */
 

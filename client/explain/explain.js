@@ -249,8 +249,13 @@ const NS = 'http://www.w3.org/2000/svg';
 
 function make(name, attributes, parent, text) {
   const e = document.createElementNS(NS, name);
-  for (const key in attributes)
-    e.setAttribute(key, attributes[key]);
+  for (const key in attributes) {
+    /* As an attribute, a style would be inline, which the web page's policy refuses. */
+    if (key === 'style')
+      e.style.cssText = attributes[key];
+    else
+      e.setAttribute(key, attributes[key]);
+  }
   if (text !== undefined)
     e.textContent = text;
   if (parent)

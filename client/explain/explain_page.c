@@ -25,24 +25,32 @@ static err_t close_file(FILE *out, const char *path, struct why *why)
     return OK;
 }
 
-err_t explain_page_write(const struct explain *x, const char *name, const char *about, const char *path,
+err_t explain_page_print(const struct explain *x, const char *name, const char *about, bool linked, FILE *out,
                          struct why *why)
 {
     static const char place[] = "@DATA@";
-    const char *at = strstr(explain_template, place);
+    const char *page = linked ? explain_linked_template : explain_template, *at = strstr(page, place);
     json_t *data = explain_json(x, name, about);
     char *text = data ? json_dumps(data, JSON_COMPACT) : NULL;
     json_decref(data);
     if (!text)
         return why_set(why, ERR_NOMEM, "out of memory for the page of %d ranks", x->n);
-    FILE *out = fopen(path, "w");
-    if (!out) {
-        free(text);
-        return why_set(why, err_from_errno(errno), "%s: %s", path, strerror(errno));
-    }
-    fwrite(explain_template, 1, (size_t)(at - explain_template), out);
+    fwrite(page, 1, (size_t)(at - page), out);
     print_data(out, text);
     fputs(at + strlen(place), out);
     free(text);
-    return close_file(out, path, why);
+    return OK;
+}
+
+err_t explain_page_write(const struct explain *x, const char *name, const char *about, const char *path,
+                         struct why *why)
+{
+    FILE *out = fopen(path, "w");
+    if (!out)
+        return why_set(why, err_from_errno(errno), "%s: %s", path, strerror(errno));
+    err_t err = explain_page_print(x, name, about, false, out, why);
+    if (!err)
+        return close_file(out, path, why);
+    fclose(out);
+    return err;
 }

@@ -18,20 +18,20 @@
 
 /* ---- tables ---- */
 
-struct column {
+struct top_column {
     const char *title;
     int width;
     bool right, flexible; /* flexible: gets the columns that are left; one in a table */
     int late;             /* 0: always shown */
 };
 
-struct table {
-    const struct column *column;
+struct top_table {
+    const struct top_column *column;
     int n;
     int width[20]; /* 0: not shown */
 };
 
-static int sum_widths(const struct table *t, int late)
+static int sum_widths(const struct top_table *t, int late)
 {
     int sum = -1;
     for (int i = 0; i < t->n; i++)
@@ -41,7 +41,7 @@ static int sum_widths(const struct table *t, int late)
 }
 
 /* Columns whose width is -1 stay away. */
-static void table_fit(struct table *t, int columns)
+static void table_fit(struct top_table *t, int columns)
 {
     int late = 9;
     while (late > 0 && sum_widths(t, late) > columns)
@@ -54,7 +54,7 @@ static void table_fit(struct table *t, int columns)
     }
 }
 
-static int column_start(const struct table *t, int column)
+static int column_start(const struct top_table *t, int column)
 {
     int at = 0;
     for (int i = 0; i < column; i++)
@@ -62,25 +62,25 @@ static int column_start(const struct table *t, int column)
     return at;
 }
 
-static void put_cell(struct canvas *c, const struct table *t, int row, int column, enum canvas_style style,
+static void put_cell(struct glyphs *c, const struct top_table *t, int row, int column, enum glyphs_style style,
                      const char *text)
 {
     int at = column_start(t, column), width = t->width[column];
     if (width && t->column[column].right)
-        canvas_put_right(c, row, at, width, style, text);
+        glyphs_put_right(c, row, at, width, style, text);
     else if (width)
-        canvas_put(c, row, at, width, style, text);
+        glyphs_put(c, row, at, width, style, text);
 }
 
 /* `sorted`: the column that the rows are sorted by; -1: none. */
-static void put_titles(struct canvas *c, const struct table *t, int row, int sorted)
+static void put_titles(struct glyphs *c, const struct top_table *t, int row, int sorted)
 {
     char text[64];
     for (int i = 0; i < t->n; i++) {
         snprintf(text, sizeof(text), "%s%s", t->column[i].title, i == sorted ? "*" : "");
         put_cell(c, t, row, i, STYLE_TITLE, text);
     }
-    canvas_row_style(c, row, STYLE_TITLE);
+    glyphs_row_style(c, row, STYLE_TITLE);
 }
 
 /* ---- numbers ---- */
@@ -152,11 +152,11 @@ static double progress_of(const struct client_job *j)
     return j->steps > 0 ? (double)j->step / (double)j->steps : NAN;
 }
 
-static enum canvas_style state_style(const char *state)
+static enum glyphs_style state_style(const char *state)
 {
     static const struct {
         const char *state;
-        enum canvas_style style;
+        enum glyphs_style style;
     } styles[] = {{"running", STYLE_GOOD}, {"done", STYLE_GOOD},   {"up", STYLE_GOOD},         {"failed", STYLE_BAD},
                   {"lost", STYLE_BAD},     {"away", STYLE_WARN},   {"recovering", STYLE_WARN}, {"stopping", STYLE_WARN},
                   {"pending", STYLE_WARN}, {"drained", STYLE_WARN}};
@@ -177,11 +177,11 @@ static void clock_text(int64_t wall_ms, char ret[16])
         strftime(ret, 16, "%H:%M:%S", &tm);
 }
 
-static void draw_clock(const struct top_model *m, struct canvas *c)
+static void draw_clock(const struct top_model *m, struct glyphs *c)
 {
     char text[16];
     clock_text(m->now_ms, text);
-    canvas_put_right(c, 0, c->columns - 8, 8, STYLE_BOLD, text);
+    glyphs_put_right(c, 0, c->columns - 8, 8, STYLE_BOLD, text);
 }
 
 static const char *keys_of(enum top_screen screen)
@@ -211,23 +211,23 @@ static const char *prompt_of(const struct top_view *v, char ret[CELL])
     return ret;
 }
 
-static void draw_bottom(const struct top_model *m, struct canvas *c, const char *sentence)
+static void draw_bottom(const struct top_model *m, struct glyphs *c, const char *sentence)
 {
     char text[CELL + 64];
     const struct top_view *v = &m->view;
     int row = c->rows - 2;
     if (m->lost[0]) {
         snprintf(text, sizeof(text), "! no answer from dtd, trying again: %s", m->lost);
-        canvas_put(c, row, 0, c->columns, STYLE_BAD, text);
+        glyphs_put(c, row, 0, c->columns, STYLE_BAD, text);
     } else if (v->message[0]) {
-        canvas_put(c, row, 0, c->columns, STYLE_BOLD, v->message);
+        glyphs_put(c, row, 0, c->columns, STYLE_BOLD, v->message);
     } else {
-        canvas_put(c, row, 0, c->columns, STYLE_PLAIN, sentence);
+        glyphs_put(c, row, 0, c->columns, STYLE_PLAIN, sentence);
     }
     if (v->prompt)
-        canvas_put(c, row + 1, 0, c->columns, STYLE_BOLD, prompt_of(v, text));
+        glyphs_put(c, row + 1, 0, c->columns, STYLE_BOLD, prompt_of(v, text));
     else
-        canvas_put(c, row + 1, 0, c->columns, STYLE_DIM, keys_of(v->screen));
+        glyphs_put(c, row + 1, 0, c->columns, STYLE_DIM, keys_of(v->screen));
 }
 
 /* First row that is shown, so that the cursor is. */
@@ -241,7 +241,7 @@ static int first_shown(int cursor, int n, int room)
 /* ---- the overview: nodes ---- */
 
 enum { NODE_NAME, NODE_STATE, NODE_SLOTS, NODE_CORES, NODE_LOAD, NODE_MEMORY, NODE_GPUS, NODE_HEALTH };
-static const struct column node_columns[] = {
+static const struct top_column node_columns[] = {
     [NODE_NAME] = {"NODE", 12},
     [NODE_STATE] = {"STATE", 8},
     [NODE_SLOTS] = {"SLOTS", 7, true},
@@ -252,7 +252,7 @@ static const struct column node_columns[] = {
     [NODE_HEALTH] = {"HEALTH", 6, false, true, 0},
 };
 
-static void draw_node(const struct top_node *n, struct canvas *c, const struct table *t, int row)
+static void draw_node(const struct top_node *n, struct glyphs *c, const struct top_table *t, int row)
 {
     char text[CELL], used[CELL], whole[CELL];
     bool leads = strcmp(n->role, "leader") == 0;
@@ -272,9 +272,9 @@ static void draw_node(const struct top_node *n, struct canvas *c, const struct t
 }
 
 /* Returns the row behind. */
-static int draw_nodes(const struct top_model *m, struct canvas *c, int row, int room)
+static int draw_nodes(const struct top_model *m, struct glyphs *c, int row, int room)
 {
-    struct table t = {.column = node_columns, .n = sizeof(node_columns) / sizeof(node_columns[0])};
+    struct top_table t = {.column = node_columns, .n = sizeof(node_columns) / sizeof(node_columns[0])};
     table_fit(&t, c->columns);
     put_titles(c, &t, row++, -1);
     int shown = m->n_nodes > room ? room - 1 : m->n_nodes;
@@ -284,7 +284,7 @@ static int draw_nodes(const struct top_model *m, struct canvas *c, int row, int 
         int up = 0;
         for (int i = shown; i < m->n_nodes; i++)
             up += strcmp(m->nodes[i].state, "up") == 0 && !m->nodes[i].health[0];
-        canvas_format(c, row++, 0, c->columns, STYLE_PLAIN, "and %d more, %d of them up and healthy",
+        glyphs_format(c, row++, 0, c->columns, STYLE_PLAIN, "and %d more, %d of them up and healthy",
                       m->n_nodes - shown, up);
     }
     return row;
@@ -305,7 +305,7 @@ enum {
     JOB_WORKERS,
     JOB_REASON
 };
-static const struct column job_columns[] = {
+static const struct top_column job_columns[] = {
     [JOB_ID] = {"JOB", 5, true},
     [JOB_NAME] = {"NAME", 10, false, true},
     [JOB_USER] = {"USER", 8, false, false, 4},
@@ -381,7 +381,7 @@ int top_jobs_shown(const struct top_model *m, int *ret)
     return n;
 }
 
-static void draw_job_row(const struct client_job *j, struct canvas *c, const struct table *t, int row)
+static void draw_job_row(const struct client_job *j, struct glyphs *c, const struct top_table *t, int row)
 {
     char text[CELL], number[OUT_NUMBER];
     double left = eta_seconds(j);
@@ -390,7 +390,7 @@ static void draw_job_row(const struct client_job *j, struct canvas *c, const str
     put_cell(c, t, row, JOB_USER, STYLE_PLAIN, j->user);
     put_cell(c, t, row, JOB_STATE, state_style(j->state), j->state);
     if (t->width[JOB_PROGRESS] && isfinite(progress_of(j)))
-        canvas_bar(c, row, column_start(t, JOB_PROGRESS), t->width[JOB_PROGRESS], STYLE_GOOD, progress_of(j));
+        glyphs_bar(c, row, column_start(t, JOB_PROGRESS), t->width[JOB_PROGRESS], STYLE_GOOD, progress_of(j));
     put_cell(c, t, row, JOB_PERCENT, STYLE_PLAIN, real(100 * progress_of(j), "%.0f%%", text));
     put_cell(c, t, row, JOB_LEFT, STYLE_PLAIN, isnan(left) ? "-" : out_duration(left, number));
     put_cell(c, t, row, JOB_LOSS, STYLE_PLAIN, j->has_last ? real(j->last.loss, "%.4f", text) : "-");
@@ -399,9 +399,9 @@ static void draw_job_row(const struct client_job *j, struct canvas *c, const str
     put_cell(c, t, row, JOB_REASON, STYLE_PLAIN, j->reason);
 }
 
-static void draw_jobs(const struct top_model *m, struct canvas *c, int row, int room, const struct client_job **ret)
+static void draw_jobs(const struct top_model *m, struct glyphs *c, int row, int room, const struct client_job **ret)
 {
-    struct table t = {.column = job_columns, .n = sizeof(job_columns) / sizeof(job_columns[0])};
+    struct top_table t = {.column = job_columns, .n = sizeof(job_columns) / sizeof(job_columns[0])};
     int *shown = calloc((size_t)m->n_jobs + 1, sizeof(*shown)), cursor = 0;
     table_fit(&t, c->columns);
     put_titles(c, &t, row++, job_sort_columns[m->view.job_sort % top_job_sorts]);
@@ -412,10 +412,10 @@ static void draw_jobs(const struct top_model *m, struct canvas *c, int row, int 
     for (int i = first; i < n && i < first + room - 1; i++, row++) {
         draw_job_row(&m->jobs[shown[i]], c, &t, row);
         if (i == cursor)
-            canvas_row_style(c, row, STYLE_CURSOR);
+            glyphs_row_style(c, row, STYLE_CURSOR);
     }
     if (n == 0)
-        canvas_put(c, row, 0, c->columns, STYLE_PLAIN, m->n_jobs ? "no job matches" : "no jobs");
+        glyphs_put(c, row, 0, c->columns, STYLE_PLAIN, m->n_jobs ? "no job matches" : "no jobs");
     *ret = n ? &m->jobs[shown[cursor]] : NULL;
     free(shown);
 }
@@ -425,7 +425,7 @@ static void describe_filter(const struct top_view *v, char *ret, size_t size)
     snprintf(ret, size, "%s%s%s%s", v->filter[0] ? "  filter: " : "", v->filter, v->user[0] ? "  user: " : "", v->user);
 }
 
-static void draw_overview(const struct top_model *m, struct canvas *c)
+static void draw_overview(const struct top_model *m, struct glyphs *c)
 {
     char sentence[600] = "", filter[200], head[400];
     int up = 0, live = 0, row = 1;
@@ -437,7 +437,7 @@ static void draw_overview(const struct top_model *m, struct canvas *c)
     describe_filter(&m->view, filter, sizeof(filter));
     snprintf(head, sizeof(head), "dtd  nodes up %d/%d  jobs %d, %d not ended%s%s%s", up, m->n_nodes, m->n_jobs, live,
              m->leader[0] ? "  leader " : "", m->leader, filter);
-    canvas_put(c, 0, 0, c->columns - 9, STYLE_BOLD, head);
+    glyphs_put(c, 0, 0, c->columns - 9, STYLE_BOLD, head);
     if (c->rows >= 10)
         row = draw_nodes(m, c, row, (c->rows - 6) / 3) + (c->rows >= 14);
     draw_jobs(m, c, row, c->rows - 2 - row, &selected);
@@ -483,14 +483,14 @@ void top_ledger(const struct client_job *j, double step_s, int64_t now_ms, struc
 static const struct {
     char letter;
     const char *word;
-    enum canvas_style style;
+    enum glyphs_style style;
 } times[TOP_TIMES] = {
     [TOP_QUEUE] = {'q', "queue", STYLE_WAIT},   [TOP_START] = {'s', "start", STYLE_START},
     [TOP_WORK] = {'=', "work", STYLE_GOOD},     [TOP_REPEAT] = {'r', "repeat", STYLE_REPEAT},
     [TOP_DETECT] = {'d', "detect", STYLE_WARN}, [TOP_RESTART] = {'x', "restart", STYLE_BAD},
 };
 
-static void draw_ledger(const struct top_model *m, struct canvas *c, int row)
+static void draw_ledger(const struct top_model *m, struct glyphs *c, int row)
 {
     struct top_ledger l;
     const struct client_job *j = &m->job.job;
@@ -505,15 +505,15 @@ static void draw_ledger(const struct top_model *m, struct canvas *c, int row)
         sum += l.seconds[i];
         int until = (int)lround(sum / l.total * width);
         for (; at < until; at++)
-            canvas_put(c, row, 6 + at, 1, times[i].style, letter);
+            glyphs_put(c, row, 6 + at, 1, times[i].style, letter);
     }
-    canvas_put(c, row, 0, 6, STYLE_PLAIN, "time [");
-    at = canvas_put(c, row, 6 + width, 1, STYLE_PLAIN, "]");
+    glyphs_put(c, row, 0, 6, STYLE_PLAIN, "time [");
+    at = glyphs_put(c, row, 6 + width, 1, STYLE_PLAIN, "]");
     if (ran > 0)
-        at = canvas_format(c, row, at, 20, STYLE_BOLD, " ETTR %.1f%%", 100 * l.seconds[TOP_WORK] / ran);
+        at = glyphs_format(c, row, at, 20, STYLE_BOLD, " ETTR %.1f%%", 100 * l.seconds[TOP_WORK] / ran);
     for (int i = 0; i < TOP_TIMES; i++)
         if (l.seconds[i] / l.total >= 0.005)
-            at = canvas_format(c, row, at, 40, times[i].style, " %c%s%s %.0f%%", times[i].letter, words ? ":" : "",
+            at = glyphs_format(c, row, at, 40, times[i].style, " %c%s%s %.0f%%", times[i].letter, words ? ":" : "",
                                words ? times[i].word : "", 100 * l.seconds[i] / l.total);
 }
 
@@ -525,7 +525,7 @@ static int ranks_up(const struct client_job *j)
     return up;
 }
 
-static void draw_job_title(const struct top_model *m, struct canvas *c)
+static void draw_job_title(const struct top_model *m, struct glyphs *c)
 {
     char elapsed[OUT_NUMBER], left[OUT_NUMBER], text[600];
     const struct client_job *j = &m->job.job;
@@ -535,51 +535,51 @@ static void draw_job_title(const struct top_model *m, struct canvas *c)
              j->user[0] ? "  " : "", j->user, (unsigned long long)j->epoch, ranks_up(j), j->n_worker,
              out_duration((double)(end - j->submitted_ms) / 1e3, elapsed), isnan(eta) ? "" : ", left ",
              isnan(eta) ? "" : out_duration(eta, left));
-    canvas_put(c, 0, 0, c->columns - 9, STYLE_BOLD, text);
+    glyphs_put(c, 0, 0, c->columns - 9, STYLE_BOLD, text);
 }
 
-static void draw_steps(const struct top_model *m, struct canvas *c, int row)
+static void draw_steps(const struct top_model *m, struct glyphs *c, int row)
 {
     char number[OUT_NUMBER];
     const struct client_job *j = &m->job.job;
     double share = progress_of(j);
-    int at = canvas_format(c, row, 0, 40, STYLE_PLAIN, "step %lld/%lld ", (long long)j->step, (long long)j->steps);
+    int at = glyphs_format(c, row, 0, 40, STYLE_PLAIN, "step %lld/%lld ", (long long)j->step, (long long)j->steps);
     if (!isnan(share)) {
-        canvas_bar(c, row, at, 12, STYLE_GOOD, share);
-        at = canvas_format(c, row, at + 12, 8, STYLE_PLAIN, " %.0f%%", 100 * share);
+        glyphs_bar(c, row, at, 12, STYLE_GOOD, share);
+        at = glyphs_format(c, row, at + 12, 8, STYLE_PLAIN, " %.0f%%", 100 * share);
     }
     if (!j->has_last)
         return;
-    at = canvas_format(c, row, at, 30, STYLE_BOLD, "  %s tok/s", out_count(j->last.tokens_per_s, number));
+    at = glyphs_format(c, row, at, 30, STYLE_BOLD, "  %s tok/s", out_count(j->last.tokens_per_s, number));
     if (isfinite(j->last.mfu))
-        at = canvas_format(c, row, at, 16, STYLE_PLAIN, "  MFU %.1f%%", 100 * j->last.mfu);
+        at = glyphs_format(c, row, at, 16, STYLE_PLAIN, "  MFU %.1f%%", 100 * j->last.mfu);
     if (j->last.wall_ms > 0 && !client_job_ended(j))
-        canvas_format(c, row, at, 40, STYLE_PLAIN, "  last step %s ago",
+        glyphs_format(c, row, at, 40, STYLE_PLAIN, "  last step %s ago",
                       out_duration((double)(m->now_ms - j->last.wall_ms) / 1e3, number));
 }
 
 /* What a failure now would cost. */
-static void draw_checkpoint(const struct top_model *m, struct canvas *c, int row)
+static void draw_checkpoint(const struct top_model *m, struct glyphs *c, int row)
 {
     char age[OUT_NUMBER], cost[OUT_NUMBER];
     const struct client_job *j = &m->job.job;
     int64_t saved = j->checkpoint_step < 0 ? 0 : j->checkpoint_step, risk = j->step - saved;
     int at = 0;
     if (j->checkpoint_step < 0)
-        at = canvas_put(c, row, 0, c->columns, STYLE_WARN, "checkpoint: none");
+        at = glyphs_put(c, row, 0, c->columns, STYLE_WARN, "checkpoint: none");
     else
-        at = canvas_format(c, row, 0, c->columns, STYLE_PLAIN, "checkpoint: step %lld", (long long)saved);
+        at = glyphs_format(c, row, 0, c->columns, STYLE_PLAIN, "checkpoint: step %lld", (long long)saved);
     if (j->checkpoint_step >= 0 && m->job.saved_ms)
-        at = canvas_format(c, row, at, 30, STYLE_PLAIN, ", %s ago",
+        at = glyphs_format(c, row, at, 30, STYLE_PLAIN, ", %s ago",
                            out_duration((double)(m->now_ms - m->job.saved_ms) / 1e3, age));
     if (risk > 0 && !client_job_ended(j))
-        at = canvas_format(c, row, at, 60, STYLE_PLAIN, "; at risk: %lld steps, %s", (long long)risk,
+        at = glyphs_format(c, row, at, 60, STYLE_PLAIN, "; at risk: %lld steps, %s", (long long)risk,
                            out_duration((double)risk * mean_seconds(&m->job), cost));
     if (j->checkpoint_error[0])
-        canvas_format(c, row, at, c->columns, STYLE_BAD, "; FAILED: %s", j->checkpoint_error);
+        glyphs_format(c, row, at, c->columns, STYLE_BAD, "; FAILED: %s", j->checkpoint_error);
 }
 
-static void draw_series(const struct top_series *s, struct canvas *c, int row, const char *name, const char *fmt)
+static void draw_series(const struct top_series *s, struct glyphs *c, int row, const char *name, const char *fmt)
 {
     double low = INFINITY, high = -INFINITY;
     char text[CELL];
@@ -588,14 +588,14 @@ static void draw_series(const struct top_series *s, struct canvas *c, int row, c
         low = s->v[i] < low ? s->v[i] : low;
         high = s->v[i] > high ? s->v[i] : high;
     }
-    canvas_put(c, row, 0, 6, STYLE_PLAIN, name);
-    canvas_put_right(c, row, 6, 9, STYLE_BOLD, s->n ? real(s->v[s->n - 1], fmt, text) : "-");
+    glyphs_put(c, row, 0, 6, STYLE_PLAIN, name);
+    glyphs_put_right(c, row, 6, 9, STYLE_BOLD, s->n ? real(s->v[s->n - 1], fmt, text) : "-");
     if (!isfinite(low) || width < 1)
         return;
-    canvas_sparkline(c, row, 16, width, STYLE_GOOD, s->v, s->n, low, high);
+    glyphs_sparkline(c, row, 16, width, STYLE_GOOD, s->v, s->n, low, high);
     char a[CELL], b[CELL];
     snprintf(text, sizeof(text), "%.30s to %.30s", real(low, fmt, a), real(high, fmt, b));
-    canvas_put_right(c, row, c->columns - 19, 19, STYLE_DIM, text);
+    glyphs_put_right(c, row, c->columns - 19, 19, STYLE_DIM, text);
 }
 
 /* ---- a job: its ranks ---- */
@@ -616,7 +616,7 @@ enum {
     RANK_WATTS,
     RANK_NOTE
 };
-static const struct column rank_columns[] = {
+static const struct top_column rank_columns[] = {
     [RANK_RANK] = {"RANK", 5, true},
     [RANK_MARK] = {"!", 1},
     [RANK_NODE] = {"NODE", 10},
@@ -702,7 +702,7 @@ int top_ranks_shown(const struct top_model *m, int *ret)
     return n;
 }
 
-static void draw_rank(const struct top_model *m, struct canvas *c, const struct table *t, int row, int rank)
+static void draw_rank(const struct top_model *m, struct glyphs *c, const struct top_table *t, int row, int rank)
 {
     char text[CELL];
     const struct client_worker *w = &m->job.job.worker[rank];
@@ -727,7 +727,7 @@ static void draw_rank(const struct top_model *m, struct canvas *c, const struct 
 }
 
 /* Columns of GPUs are there if a rank has one. */
-static void hide_columns(const struct top_job *j, struct table *t)
+static void hide_columns(const struct top_job *j, struct top_table *t)
 {
     for (int i = RANK_GPU; i <= RANK_WATTS; i++) {
         bool any = false;
@@ -737,9 +737,9 @@ static void hide_columns(const struct top_job *j, struct table *t)
     }
 }
 
-static void draw_ranks(const struct top_model *m, struct canvas *c, int row, int room)
+static void draw_ranks(const struct top_model *m, struct glyphs *c, int row, int room)
 {
-    struct table t = {.column = rank_columns, .n = sizeof(rank_columns) / sizeof(rank_columns[0])};
+    struct top_table t = {.column = rank_columns, .n = sizeof(rank_columns) / sizeof(rank_columns[0])};
     int *shown = calloc((size_t)m->job.job.n_worker + 1, sizeof(*shown)), cursor = 0;
     hide_columns(&m->job, &t);
     table_fit(&t, c->columns);
@@ -751,7 +751,7 @@ static void draw_ranks(const struct top_model *m, struct canvas *c, int row, int
     for (int i = first; i < n && i < first + room - 1; i++, row++) {
         draw_rank(m, c, &t, row, shown[i]);
         if (i == cursor)
-            canvas_row_style(c, row, STYLE_CURSOR);
+            glyphs_row_style(c, row, STYLE_CURSOR);
     }
     free(shown);
 }
@@ -773,7 +773,7 @@ static const struct {
             {RANK_CELSIUS, "GPU, degrees C"}};
 const int top_maps = sizeof(maps) / sizeof(maps[0]);
 
-static void draw_map(const struct top_model *m, struct canvas *c, int row, int room)
+static void draw_map(const struct top_model *m, struct glyphs *c, int row, int room)
 {
     char text[CELL], least[CELL], most[CELL];
     int column = maps[(m->view.map - 1) % top_maps].column, n = m->job.job.n_worker;
@@ -784,31 +784,31 @@ static void draw_map(const struct top_model *m, struct canvas *c, int row, int r
         low = v < low ? v : low;
         high = v > high ? v : high;
     }
-    canvas_format(c, row, 0, c->columns, STYLE_TITLE, "%s, %s to %s", maps[(m->view.map - 1) % top_maps].name,
+    glyphs_format(c, row, 0, c->columns, STYLE_TITLE, "%s, %s to %s", maps[(m->view.map - 1) % top_maps].name,
                   rank_text(column, isfinite(low) ? low : NAN, least),
                   rank_text(column, isfinite(high) ? high : NAN, most));
-    canvas_row_style(c, row++, STYLE_TITLE);
+    glyphs_row_style(c, row++, STYLE_TITLE);
     for (int i = 0; in_row > 0 && i < n && i / in_row < room - 1; i++) {
         double v = rank_value(&m->job, column, i);
         int y = row + i / in_row, x = i % in_row * MAP_COLUMNS;
-        enum canvas_style style = slow_of(&m->job, i) ? STYLE_BAD : STYLE_GOOD;
-        canvas_sparkline(c, y, x, 1, style, &v, 1, low, high);
-        canvas_put(c, y, x + 1, MAP_COLUMNS - 2, STYLE_PLAIN, rank_text(column, v, text));
+        enum glyphs_style style = slow_of(&m->job, i) ? STYLE_BAD : STYLE_GOOD;
+        glyphs_sparkline(c, y, x, 1, style, &v, 1, low, high);
+        glyphs_put(c, y, x + 1, MAP_COLUMNS - 2, STYLE_PLAIN, rank_text(column, v, text));
         if (slow_of(&m->job, i))
-            canvas_put(c, y, x + MAP_COLUMNS - 2, 1, STYLE_BAD, "!");
+            glyphs_put(c, y, x + MAP_COLUMNS - 2, 1, STYLE_BAD, "!");
     }
 }
 
-static void draw_job(const struct top_model *m, struct canvas *c)
+static void draw_job(const struct top_model *m, struct glyphs *c)
 {
     const struct client_job *j = &m->job.job;
     if (!m->job.known) {
-        canvas_format(c, 0, 0, c->columns - 9, STYLE_BOLD, "job %s", m->view.job);
+        glyphs_format(c, 0, 0, c->columns - 9, STYLE_BOLD, "job %s", m->view.job);
         draw_bottom(m, c, "");
         return;
     }
     draw_job_title(m, c);
-    canvas_put(c, 1, 0, c->columns, STYLE_PLAIN, j->reason[0] ? j->reason : j->state);
+    glyphs_put(c, 1, 0, c->columns, STYLE_PLAIN, j->reason[0] ? j->reason : j->state);
     draw_steps(m, c, 2);
     draw_checkpoint(m, c, 3);
     draw_ledger(m, c, 4);
@@ -825,7 +825,7 @@ static void draw_job(const struct top_model *m, struct canvas *c)
 
 /* ---- events and logs ---- */
 
-static enum canvas_style event_style(const char *kind)
+static enum glyphs_style event_style(const char *kind)
 {
     static const char *const bad[] = {"failure", "checkpoint-failed", "lost"};
     static const char *const warn[] = {"warning", "straggler", "drained", "cancel"};
@@ -838,32 +838,32 @@ static enum canvas_style event_style(const char *kind)
     return STYLE_PLAIN;
 }
 
-static void draw_line(const struct top_line *l, struct canvas *c, int row)
+static void draw_line(const struct top_line *l, struct glyphs *c, int row)
 {
     char when[16];
     int at = 0;
     if (l->wall_ms) {
         clock_text(l->wall_ms, when);
-        at = canvas_format(c, row, at, 9, STYLE_DIM, "%s", when) + 1;
+        at = glyphs_format(c, row, at, 9, STYLE_DIM, "%s", when) + 1;
     }
-    canvas_put(c, row, at, 9, STYLE_BOLD, l->who);
+    glyphs_put(c, row, at, 9, STYLE_BOLD, l->who);
     at += 10;
     if (l->kind[0]) {
-        canvas_put(c, row, at, 17, event_style(l->kind), l->kind);
+        glyphs_put(c, row, at, 17, event_style(l->kind), l->kind);
         at += c->columns >= 60 ? 18 : (int)strlen(l->kind) + 1;
     }
-    canvas_put(c, row, at, c->columns, STYLE_PLAIN, l->text);
+    glyphs_put(c, row, at, c->columns, STYLE_PLAIN, l->text);
 }
 
-static void draw_lines(const struct top_model *m, struct canvas *c, const struct top_lines *lines, const char *title)
+static void draw_lines(const struct top_model *m, struct glyphs *c, const struct top_lines *lines, const char *title)
 {
     int room = c->rows - 3, most = lines->n > room ? lines->n - room : 0;
     int up = m->view.scroll < most ? m->view.scroll : most, first = most - up;
-    canvas_put(c, 0, 0, c->columns - 9, STYLE_BOLD, title);
+    glyphs_put(c, 0, 0, c->columns - 9, STYLE_BOLD, title);
     for (int i = 0; i < room && first + i < lines->n; i++)
         draw_line(&lines->line[first + i], c, 1 + i);
     if (!lines->n)
-        canvas_put(c, 1, 0, c->columns, STYLE_PLAIN, "nothing yet");
+        glyphs_put(c, 1, 0, c->columns, STYLE_PLAIN, "nothing yet");
     draw_bottom(m, c, up ? "older lines; End: the newest" : "");
 }
 
@@ -884,15 +884,15 @@ static const char *const help[] = {
     "!     a rank that computes longer than the others",
 };
 
-static void draw_help(const struct top_model *m, struct canvas *c)
+static void draw_help(const struct top_model *m, struct glyphs *c)
 {
-    canvas_put(c, 0, 0, c->columns - 9, STYLE_BOLD, "dtctl top: keys");
+    glyphs_put(c, 0, 0, c->columns - 9, STYLE_BOLD, "dtctl top: keys");
     for (int i = 0; i < (int)(sizeof(help) / sizeof(help[0])) && i < c->rows - 3; i++)
-        canvas_put(c, 1 + i, 0, c->columns, STYLE_PLAIN, help[i]);
+        glyphs_put(c, 1 + i, 0, c->columns, STYLE_PLAIN, help[i]);
     draw_bottom(m, c, "");
 }
 
-void top_draw(const struct top_model *m, struct canvas *c)
+void top_draw(const struct top_model *m, struct glyphs *c)
 {
     char title[100];
     bool one = m->view.before == TOP_JOB;

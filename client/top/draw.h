@@ -1,11 +1,11 @@
-/* Draws the screens of `dtctl top`: a pure function from the model to a canvas. */
+/* Draws the screens of `dtctl top`: a pure function from the model to a screen. */
 #ifndef DTD_CLIENT_TOP_DRAW_H
 #define DTD_CLIENT_TOP_DRAW_H
 
-#include "client/top/canvas.h"
+#include "client/top/glyphs.h"
 #include "client/top/model.h"
 
-void top_draw(const struct top_model *m, struct canvas *c);
+void top_draw(const struct top_model *m, struct glyphs *c);
 
 /* Indices of the jobs that filter and user select, in the chosen order. `ret` has room for n_jobs. Returns the number.
  */

@@ -50,14 +50,16 @@ static void take_node(const struct client_cluster_node *x, struct top_node *ret)
 {
     const struct client_node_use *use = &x->use;
     bool up = strcmp(x->state, "up") == 0;
+    const struct node_load *load = x->load ? x->load : &node_load_none;
+    bool memory = load->memory_bytes >= 0 && load->memory_used_bytes >= 0;
     *ret = (struct top_node){.slots = use->slots,
                              .used = use->slots_used,
-                             .cores = use->cores,
+                             .cores = load->cores >= 0 ? (int)load->cores : -1,
                              .gpus = use->gpus,
                              .gpus_free = use->gpus_free,
-                             .memory_bytes = use->memory_bytes,
-                             .memory_free_bytes = use->memory_free_bytes,
-                             .load = use->load};
+                             .memory_bytes = load->memory_bytes,
+                             .memory_free_bytes = memory ? load->memory_bytes - load->memory_used_bytes : -1,
+                             .load = load->load};
     copy_text(ret->name, sizeof(ret->name), x->name);
     copy_text(ret->state, sizeof(ret->state), up && x->drained[0] ? "drained" : x->state);
     copy_text(ret->role, sizeof(ret->role), x->role);
@@ -72,7 +74,8 @@ static err_t take_single(struct top_fetch *f, struct top_node *ret, struct why *
     err_t err = client_node_get(f->client, &node, why);
     if (err)
         return err;
-    struct client_cluster_node x = {.name = node.node, .state = up, .role = none, .drained = none, .use = node.use};
+    struct client_cluster_node x = {
+        .name = node.node, .state = up, .role = none, .drained = none, .load = node.load, .use = node.use};
     x.use.slots = node.slots; /* also of an older version */
     take_node(&x, ret);
     client_node_fini(&node);
@@ -125,7 +128,7 @@ static void series_add(struct top_series *s, double v)
     s->v[s->n++] = v;
 }
 
-struct history {
+struct top_history {
     struct top_fetch *fetch;
     struct top_job *job;
     int64_t until_ms;
@@ -142,14 +145,14 @@ static void take_metric(struct top_fetch *f, struct top_job *j, const struct met
 
 static bool on_metric(void *arg, const struct metric *x)
 {
-    struct history *h = arg;
+    struct top_history *h = arg;
     take_metric(h->fetch, h->job, x);
     return true;
 }
 
 static bool history_tick(void *arg)
 {
-    return clock_mono_ms() < ((const struct history *)arg)->until_ms;
+    return clock_mono_ms() < ((const struct top_history *)arg)->until_ms;
 }
 
 /* The fields of common/rpc/usage.h that a column shows. */
@@ -177,7 +180,7 @@ static void job_clear(struct top_job *j)
 /* The steps before the first look at the job. What is too slow to come is left out. */
 static err_t fetch_history(struct top_fetch *f, struct top_job *j, struct why *why)
 {
-    struct history h = {.fetch = f, .job = j, .until_ms = clock_mono_ms() + DEADLINE_MS};
+    struct top_history h = {.fetch = f, .job = j, .until_ms = clock_mono_ms() + DEADLINE_MS};
     const struct client_stream stream = {.metric = on_metric, .tick = history_tick, .arg = &h};
     int64_t from = j->job.step > TOP_SERIES ? j->job.step - TOP_SERIES : 0;
     err_t err = client_metrics(f->client, j->job.job, false, from, &stream, why);
@@ -272,7 +275,7 @@ static struct top_line *lines_add(struct top_lines *l, const char *text, size_t 
     return line;
 }
 
-struct reading {
+struct top_reading {
     struct top_fetch *fetch;
     struct top_lines *lines;
     int64_t until_ms;
@@ -280,12 +283,12 @@ struct reading {
 
 static bool reading_tick(void *arg)
 {
-    return clock_mono_ms() < ((const struct reading *)arg)->until_ms;
+    return clock_mono_ms() < ((const struct top_reading *)arg)->until_ms;
 }
 
 static bool on_event(void *arg, const struct client_event *e)
 {
-    struct reading *r = arg;
+    struct top_reading *r = arg;
     struct top_line *line = lines_add(r->lines, e->text, strlen(e->text));
     r->fetch->last_event = e->id;
     if (!line)
@@ -298,7 +301,7 @@ static bool on_event(void *arg, const struct client_event *e)
 
 static err_t fetch_events(struct top_fetch *f, struct top_model *m, struct why *why)
 {
-    struct reading r = {.fetch = f, .lines = &m->events, .until_ms = clock_mono_ms() + DEADLINE_MS};
+    struct top_reading r = {.fetch = f, .lines = &m->events, .until_ms = clock_mono_ms() + DEADLINE_MS};
     const struct client_stream stream = {.event = on_event, .tick = reading_tick, .arg = &r};
     const char *job = m->view.before == TOP_JOB ? m->view.job : "";
     if (!f->has_events || strcmp(f->events_job, job) != 0) {
@@ -313,7 +316,7 @@ static err_t fetch_events(struct top_fetch *f, struct top_model *m, struct why *
 
 static bool on_log(void *arg, const struct client_log *chunk)
 {
-    struct reading *r = arg;
+    struct top_reading *r = arg;
     for (size_t at = 0; at < chunk->len;) {
         const char *end = memchr(chunk->text + at, '\n', chunk->len - at);
         size_t len = end ? (size_t)(end - chunk->text) - at : chunk->len - at;
@@ -329,7 +332,7 @@ static bool on_log(void *arg, const struct client_log *chunk)
 /* The ends of all ranks' logs, with the same number of lines of each. */
 static err_t fetch_logs(struct top_fetch *f, struct top_model *m, struct why *why)
 {
-    struct reading r = {.fetch = f, .lines = &m->logs, .until_ms = clock_mono_ms() + DEADLINE_MS};
+    struct top_reading r = {.fetch = f, .lines = &m->logs, .until_ms = clock_mono_ms() + DEADLINE_MS};
     const struct client_stream stream = {.log = on_log, .tick = reading_tick, .arg = &r};
     int ranks = 1;
     for (int i = 0; i < m->n_jobs; i++)

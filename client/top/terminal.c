@@ -69,7 +69,7 @@ static void prepare_restore(void)
 static void start_colors(void)
 {
     static const struct {
-        enum canvas_style style;
+        enum glyphs_style style;
         short color;
     } colors[] = {{STYLE_GOOD, COLOR_GREEN},     {STYLE_WARN, COLOR_YELLOW}, {STYLE_BAD, COLOR_RED},
                   {STYLE_REPEAT, COLOR_MAGENTA}, {STYLE_START, COLOR_CYAN},  {STYLE_WAIT, COLOR_BLUE}};
@@ -126,7 +126,7 @@ bool terminal_is_utf8(void)
     return strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
 }
 
-static attr_t attribute(enum canvas_style style)
+static attr_t attribute(enum glyphs_style style)
 {
     static const attr_t plain[STYLE_COUNT] = {[STYLE_BOLD] = A_BOLD,
                                               [STYLE_DIM] = A_DIM,
@@ -138,12 +138,12 @@ static attr_t attribute(enum canvas_style style)
 }
 
 /* The last column of the last row stays empty: a character there makes some terminals scroll. */
-void terminal_show(const struct canvas *c)
+void terminal_show(const struct glyphs *c)
 {
     erase();
     for (int row = 0; row < c->rows; row++)
         for (int column = 0; column < c->columns - (row == c->rows - 1); column++) {
-            const struct canvas_cell *cell = &c->cells[(size_t)row * (size_t)c->columns + (size_t)column];
+            const struct glyphs_cell *cell = &c->cells[(size_t)row * (size_t)c->columns + (size_t)column];
             if (!cell->text[0] || (cell->style == STYLE_PLAIN && strcmp(cell->text, " ") == 0))
                 continue;
             attrset(attribute(cell->style));

@@ -1,9 +1,9 @@
-/* The terminal of `dtctl top`, by ncurses: shows a canvas and reads keys. However the process ends, the terminal is as
+/* The terminal of `dtctl top`, by ncurses: shows a screen and reads keys. However the process ends, the terminal is as
  * it was before. One thread, one terminal. */
 #ifndef DTD_CLIENT_TOP_TERMINAL_H
 #define DTD_CLIENT_TOP_TERMINAL_H
 
-#include "client/top/canvas.h"
+#include "client/top/glyphs.h"
 #include "common/base/err.h"
 
 /* ERR_INVALID: the terminal's type is unknown or it cannot move its cursor. */
@@ -11,7 +11,7 @@ NODISCARD err_t terminal_start(struct why *why);
 void terminal_stop(void); /* may be called at any time */
 void terminal_size(int *ret_rows, int *ret_columns);
 bool terminal_is_utf8(void);
-void terminal_show(const struct canvas *c);
+void terminal_show(const struct glyphs *c);
 /* The next key that was pressed (keys.h), 0 after a change of the size; -1: none. */
 int terminal_key(void);
 

@@ -31,8 +31,8 @@ static void login_known(void *arg, enum session_state state, const char *text)
         return;
     }
     request_answer_json(r, 200,
-                        json_pack("{s:s, s:I, s:b}", "user", session_user(s), "uid", (json_int_t)session_uid(s),
-                                  "system", session_system(s)));
+                        json_pack("{s:s, s:I, s:b, s:b}", "user", session_user(s), "uid", (json_int_t)session_uid(s),
+                                  "system", session_system(s), "operator", session_is_operator(s)));
 }
 
 /* The token of the body; without a body, that of the cookie: dtd-web was restarted. */
@@ -172,6 +172,17 @@ static void serve_job_events(struct request *r)
     follow(r, request_job(r));
 }
 
+static void serve_log_events(struct request *r)
+{
+    struct topic *t =
+        session_log_topic(request_session(r), request_job(r), (int)request_number(r, "rank", -1, INT32_MAX, -1),
+                          request_number(r, "lines", 1, LINES_MAX, LINES_DEFAULT));
+    if (t)
+        request_follow(r, t);
+    else
+        request_fail(r, ERR_NOMEM, err_text(ERR_NOMEM));
+}
+
 static void serve_usage_events(struct request *r)
 {
     char topic[WEB_JOB_BYTES + sizeof(WEB_USAGE)];
@@ -181,55 +192,38 @@ static void serve_usage_events(struct request *r)
 
 /* ---- a curve: the metrics of a job in few rows ---- */
 
-struct row {
-    struct metric last;
-    double loss_min, loss_max, step_s_max;
-    bool not_finite; /* a loss is not a finite number; loss_min and loss_max leave it out */
-    int64_t merged;
-};
-
+/* dtd-control sends at most `max` points. One of an older version sends all rows: then, at `max` points, pairs of them
+ * become one. */
 struct curve {
     struct request *request;
-    struct row *rows;
-    int n, max;      /* at `max` rows, pairs of them become one */
-    int64_t per_row; /* steps in a full row */
+    struct metric_points points;
+    size_t max;
+    int64_t per_point; /* steps in a full point */
+    err_t err;
 };
-
-/* Losses of validation and test are rare, so the last one of the steps is kept. */
-static void row_merge(struct row *to, const struct row *from)
-{
-    const double valid = to->last.valid_loss, test = to->last.test_loss;
-    to->last = from->last;
-    to->last.valid_loss = isnan(from->last.valid_loss) ? valid : from->last.valid_loss;
-    to->last.test_loss = isnan(from->last.test_loss) ? test : from->last.test_loss;
-    to->not_finite |= from->not_finite;
-    to->loss_min = fmin(to->loss_min, from->loss_min);
-    to->loss_max = fmax(to->loss_max, from->loss_max);
-    to->step_s_max = fmax(to->step_s_max, from->step_s_max);
-    to->merged += from->merged;
-}
 
 static void curve_halve(struct curve *c)
 {
-    for (int i = 0; i < c->n / 2; i++) {
-        c->rows[i] = c->rows[2 * i];
-        row_merge(&c->rows[i], &c->rows[2 * i + 1]);
+    struct metric_point *p = c->points.point;
+    for (size_t i = 0; i < c->points.n / 2; i++) {
+        p[i] = p[2 * i];
+        metric_point_merge(&p[i], &p[2 * i + 1]);
     }
-    c->n /= 2;
-    c->per_row *= 2;
+    c->points.n /= 2;
+    c->per_point *= 2;
 }
 
-/* The rows have ascending steps: dtd-control leaves out the rows of steps that ran again. */
-static void curve_add(struct curve *c, const struct metric *m)
+/* The points have ascending steps: dtd-control leaves out the rows of steps that ran again. */
+static void curve_add(struct curve *c, const struct metric_point *p)
 {
-    const struct row row = {*m, m->loss, m->loss, m->step_s, !isfinite(m->loss), 1};
-    if (c->n && c->rows[c->n - 1].merged < c->per_row) {
-        row_merge(&c->rows[c->n - 1], &row);
+    struct metric_points *to = &c->points;
+    if (to->n && to->point[to->n - 1].steps < c->per_point) {
+        metric_point_merge(&to->point[to->n - 1], p);
         return;
     }
-    if (c->n == c->max)
+    if (to->n == c->max)
         curve_halve(c);
-    c->rows[c->n++] = row;
+    c->err = c->err ? c->err : metric_points_add(to, p);
 }
 
 static json_t *json_of_number(double x)
@@ -237,17 +231,23 @@ static json_t *json_of_number(double x)
     return isfinite(x) ? json_real(x) : json_null();
 }
 
-static json_t *json_of_row(const struct row *row)
+static const struct metric_spread *spread_of(const struct metric_point *p, const char *name)
 {
-    json_t *ret = json_of_metric(&row->last);
-    if (!ret || row->merged == 1)
+    return &p->of[field_find(&metric_fields, name) - metric_fields.field];
+}
+
+static json_t *json_of_row(const struct metric_point *p)
+{
+    json_t *ret = json_of_metric(&p->last);
+    if (!ret || p->steps == 1)
         return ret;
-    json_object_set_new(ret, "loss_min", json_of_number(row->loss_min));
-    json_object_set_new(ret, "loss_max", json_of_number(row->loss_max));
-    json_object_set_new(ret, "step_s_max", json_of_number(row->step_s_max));
-    if (row->not_finite)
+    const struct metric_spread *loss = spread_of(p, "loss"), *step_s = spread_of(p, "step_s");
+    json_object_set_new(ret, "loss_min", json_of_number(loss->n ? loss->min : NAN));
+    json_object_set_new(ret, "loss_max", json_of_number(loss->n ? loss->max : NAN));
+    json_object_set_new(ret, "step_s_max", json_of_number(step_s->n ? step_s->max : NAN));
+    if (loss->n < p->steps)
         json_object_set_new(ret, "not_finite", json_true());
-    json_object_set_new(ret, "steps_merged", json_integer(row->merged));
+    json_object_set_new(ret, "steps_merged", json_integer(p->steps));
     return ret;
 }
 
@@ -255,38 +255,39 @@ static void metrics_answered(void *arg, const struct rpc_result *r)
 {
     struct curve *c = arg;
     if (r->reply) {
-        const struct metric m = metric_decode((const Dtd__Metric *)r->reply);
-        curve_add(c, &m);
+        struct metric_point p;
+        metric_point_decode((const Dtd__Metric *)r->reply, &p);
+        curve_add(c, &p);
     }
     if (!r->last)
         return;
-    if (r->err) {
-        request_fail(c->request, r->err, r->text);
+    if (r->err || c->err) {
+        request_fail(c->request, r->err ? r->err : c->err, r->err ? r->text : err_text(c->err));
     } else {
         json_t *rows = json_array();
-        for (int i = 0; i < c->n; i++)
-            json_array_append_new(rows, json_of_row(&c->rows[i]));
+        for (size_t i = 0; i < c->points.n; i++)
+            json_array_append_new(rows, json_of_row(&c->points.point[i]));
         request_answer_json(c->request, 200, rows);
     }
-    free(c->rows);
+    free(c->points.point);
     free(c);
 }
 
+/* dtd-control joins steps to at least half of `max` points, so that the page has at least as many as it asked for. */
 static void serve_metrics(struct request *r)
 {
     struct curve *c = calloc(1, sizeof(*c));
-    int max = 2 * (int)request_number(r, "points", 10, POINTS_MAX, POINTS_DEFAULT);
+    const int64_t max = 2 * request_number(r, "points", 10, POINTS_MAX, POINTS_DEFAULT);
     Dtd__MetricsRequest q = DTD__METRICS_REQUEST__INIT;
     q.job = (char *)request_job(r);
+    q.has_points = true;
+    q.points = max;
     if (c)
-        *c = (struct curve){.request = r, .rows = malloc((size_t)max * sizeof(*c->rows)), .max = max, .per_row = 1};
-    err_t err =
-        c && c->rows ? session_call(request_session(r), CLIENT_METRICS, &q.base, metrics_answered, c, NULL) : ERR_NOMEM;
+        *c = (struct curve){.request = r, .max = (size_t)max, .per_point = 1};
+    err_t err = c ? session_call(request_session(r), CLIENT_METRICS, &q.base, metrics_answered, c, NULL) : ERR_NOMEM;
     if (!err)
         return;
     request_fail(r, err, err_text(err));
-    if (c)
-        free(c->rows);
     free(c);
 }
 
@@ -433,6 +434,11 @@ const struct api_route api_routes[] = {
     {"GET", "/api/jobs/ID/usage/events", false, serve_usage_events},
     {"GET", "/api/jobs/ID/checkpoints", false, serve_checkpoints},
     {"GET", "/api/jobs/ID/log", false, serve_log},
+    {"GET", "/api/jobs/ID/log/events", false, serve_log_events},
+    {"GET", "/api/jobs/ID/plan", false, plan_serve_table},
+    {"GET", "/api/jobs/ID/timeline.svg", false, plan_serve_timeline},
+    {"GET", "/api/jobs/ID/explain", false, plan_serve_explain},
+    {"GET", "/api/layouts", false, plan_serve_layouts},
     {"POST", "/api/jobs/ID/cancel", false, serve_cancel},
 };
 const int api_n_routes = sizeof(api_routes) / sizeof(api_routes[0]);

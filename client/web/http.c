@@ -290,6 +290,11 @@ const char *request_body(const struct request *r, size_t *ret_len)
     return r->body.len ? (const char *)r->body.data : "";
 }
 
+const char *request_text(const struct request *r, const char *name)
+{
+    return MHD_lookup_connection_value(r->connection, MHD_GET_ARGUMENT_KIND, name);
+}
+
 int64_t request_number(const struct request *r, const char *name, int64_t min, int64_t max, int64_t otherwise)
 {
     const char *text = MHD_lookup_connection_value(r->connection, MHD_GET_ARGUMENT_KIND, name);

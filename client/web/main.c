@@ -76,6 +76,12 @@ static void all_closed(struct web *w)
     http_stop(w);
 }
 
+void web_part_closed(struct web *w)
+{
+    if (--w->live == 0 && w->all_closed)
+        w->all_closed(w);
+}
+
 /* All sessions are closed first, so that no request waits for dtd-control any more. */
 static void on_signal(uv_signal_t *signal, int number)
 {
@@ -83,10 +89,10 @@ static void on_signal(uv_signal_t *signal, int number)
     uv_close((uv_handle_t *)&s->term, NULL);
     uv_close((uv_handle_t *)&s->interrupt, NULL);
     s->web->all_closed = all_closed;
-    if (s->web->live)
-        session_close_all(s->web);
-    else
-        all_closed(s->web);
+    s->web->live++; /* until all were told to close */
+    plans_stop(s->web);
+    session_close_all(s->web);
+    web_part_closed(s->web);
 }
 
 static void watch_signals(struct signals *s)
@@ -139,6 +145,7 @@ int main(int argc, char **argv)
                                           .certificate = o.listen ? NULL : conf.web.certificate,
                                           .key = conf.web.key};
         LIST_INIT(&w.sessions);
+        LIST_INIT(&w.plans);
         snprintf(control, sizeof(control), "%s/control.sock", o.dir);
         err = serve(&w, &listen, o.child, &why);
         node_conf_fini(&conf);

@@ -26,7 +26,7 @@ struct session {
     char token[WEB_TOKEN_BYTES];
     char user[80];
     uint32_t uid;
-    bool system;
+    bool system, is_operator;
     enum session_state state;
     bool closing;
     struct rpc_link *link;
@@ -68,6 +68,7 @@ static void login_answered(void *arg, const struct rpc_result *r)
     snprintf(s->user, sizeof(s->user), "%s", m->user);
     s->uid = m->uid;
     s->system = m->system;
+    s->is_operator = m->has_operator_ && m->operator_;
     s->state = SESSION_IN;
     rpc_link_healthy(s->link);
     answer_waiters(s, "");
@@ -113,8 +114,7 @@ static void timer_closed(uv_handle_t *timer)
     struct session *s = timer->data;
     struct web *w = s->web;
     free(s);
-    if (--w->live == 0 && w->all_closed)
-        w->all_closed(w);
+    web_part_closed(w);
 }
 
 static void link_closed(void *owner)
@@ -235,6 +235,11 @@ uint32_t session_uid(const struct session *s)
     return s->uid;
 }
 
+bool session_is_operator(const struct session *s)
+{
+    return s->is_operator;
+}
+
 bool session_system(const struct session *s)
 {
     return s->system;
@@ -259,6 +264,14 @@ void session_cancel(struct session *s, uint64_t call)
         rpc_cancel(conn, call);
 }
 
+static void add_topic(struct session *s, struct topic *t)
+{
+    topic_link(t, s->topics);
+    s->topics = t;
+    if (s->state == SESSION_IN)
+        topic_up(t);
+}
+
 struct topic *session_topic(struct session *s, const char *job)
 {
     for (struct topic *t = s->topics; t; t = topic_next(t))
@@ -267,9 +280,16 @@ struct topic *session_topic(struct session *s, const char *job)
     struct topic *t;
     if (topic_open(s, job, &t))
         return NULL;
-    topic_link(t, s->topics);
-    s->topics = t;
-    if (s->state == SESSION_IN)
-        topic_up(t);
+    add_topic(s, t);
+    return t;
+}
+
+struct topic *session_log_topic(struct session *s, const char *job, int rank, int64_t lines)
+{
+    struct topic *t;
+    if (topic_open(s, job, &t))
+        return NULL;
+    topic_follow_log(t, rank, lines);
+    add_topic(s, t);
     return t;
 }

@@ -1,5 +1,7 @@
-/* A topic is what some pages of a user follow: the overview, which is requested once a second, or a job, which
- * dtd-control streams (Client.Watch). Its news are frames, texts of server-sent events, that all its streams share.
+/* A topic is what some pages of a user follow: the overview, which is requested once a second, or a job or its log,
+ * which dtd-control streams (Client.Watch, Client.Logs). A log's topic has one stream, because each page chooses its
+ * ranks and how many lines it begins with. Its news are frames, texts of server-sent events, that all its streams
+ * share.
  *
  * A new stream begins with the newest state. A stream whose page reads too slowly for the ring of frames is closed
  * instead of buffered; the browser opens another one and asks for what it has missed. */
@@ -19,8 +21,9 @@
 #define RING 64
 #define POLL_MS 1000
 #define FLUSH_MS 200
-#define USAGE_RECENT_MS 60000 /* a window of the past minute is shown until the next one is complete */
-#define BATCH_MAX 256         /* metrics in a frame; a job with more steps in FLUSH_MS gets several frames */
+#define LOG_BATCH_BYTES (32 << 10) /* of a frame; RING of them are more than the lines that a page begins with */
+#define USAGE_RECENT_MS 60000      /* a window of the past minute is shown until the next one is complete */
+#define BATCH_MAX 256              /* metrics in a frame; a job with more steps in FLUSH_MS gets several frames */
 
 struct frame {
     int refs;
@@ -32,21 +35,28 @@ struct topic {
     struct session *session;
     struct topic *next;
     char job[WEB_JOB_BYTES]; /* "": the overview */
+    uint64_t ranks;          /* the call for the usage of the ranks of a job that is followed; 0: none */
     bool usage;              /* of the ranks of the job; false: its status and metrics */
     LIST_HEAD(, stream) streams;
     bool ended, closing;
     struct frame *ring[RING]; /* frame i is in ring[i % RING] */
     uint64_t n_frames;
     struct frame *newest; /* the state for a new stream; NULL: not known yet */
+    uint64_t newest_at;   /* the frame after it */
     uv_timer_t timer;
     int outstanding; /* calls; the topic lives until they have ended */
     /* The overview. */
     json_t *node, *cluster, *jobs;
     char *last; /* without the time */
     int polls;
-    /* A job. */
+    /* A job, or its log. */
     uint64_t watch; /* 0: no call */
     json_t *metrics;
+    bool is_log;
+    int rank; /* -1: all */
+    int64_t lines;
+    json_t *chunks; /* [[rank, text], ..] */
+    size_t chunk_bytes;
 };
 
 struct stream {
@@ -116,6 +126,7 @@ static void publish_state(struct topic *t, struct frame *f)
     t->newest = f;
     f->refs++;
     publish(t, f);
+    t->newest_at = t->n_frames;
 }
 
 /* ---- life ---- */
@@ -130,6 +141,7 @@ static void timer_closed(uv_handle_t *h)
     json_decref(t->cluster);
     json_decref(t->jobs);
     json_decref(t->metrics);
+    json_decref(t->chunks);
     free(t->last);
     free(t);
 }
@@ -174,13 +186,15 @@ void topic_close(struct topic *t)
     uv_timer_stop(&t->timer);
     if (t->watch)
         session_cancel(t->session, t->watch);
+    if (t->ranks)
+        session_cancel(t->session, t->ranks);
     free_if_idle(t);
 }
 
 bool topic_is(const struct topic *t, const char *job)
 {
     const bool usage = strncmp(job, WEB_USAGE, strlen(WEB_USAGE)) == 0;
-    return usage == t->usage && strcmp(t->job, job + (usage ? strlen(WEB_USAGE) : 0)) == 0;
+    return !t->is_log && usage == t->usage && strcmp(t->job, job + (usage ? strlen(WEB_USAGE) : 0)) == 0;
 }
 
 struct topic *topic_next(const struct topic *t)
@@ -317,10 +331,13 @@ static void overview_poll(uv_timer_t *timer)
 
 static void flush(struct topic *t)
 {
-    if (!t->metrics)
-        return;
-    publish(t, frame_of_json("metrics", t->metrics));
+    if (t->metrics)
+        publish(t, frame_of_json("metrics", t->metrics));
+    if (t->chunks)
+        publish(t, frame_of_json("log", t->chunks));
     keep(&t->metrics, NULL);
+    keep(&t->chunks, NULL);
+    t->chunk_bytes = 0;
 }
 
 static void flush_due(uv_timer_t *timer)
@@ -353,7 +370,8 @@ static void take_status(struct topic *t, const Dtd__JobStatus *s)
     client_job_fini(&job);
 }
 
-static void watch_ended(struct topic *t, const struct rpc_result *r)
+/* The call has ended: with the job, or because of an error. */
+static void call_ended(struct topic *t, const struct rpc_result *r)
 {
     t->watch = 0;
     t->outstanding--;
@@ -377,8 +395,10 @@ static void watch_answered(void *arg, const struct rpc_result *r)
     if (item && !t->closing && item->status)
         take_status(t, item->status);
     if (r->last)
-        watch_ended(t, r);
+        call_ended(t, r);
 }
+
+/* ---- the usage of its ranks ---- */
 
 /* The first frame of a stream is the newest window; a page gets earlier ones by GET /api/jobs/ID/usage. */
 static void usage_answered(void *arg, const struct rpc_result *r)
@@ -394,11 +414,84 @@ static void usage_answered(void *arg, const struct rpc_result *r)
     if (!r->last)
         return;
     t->ended = !r->err;
-    watch_ended(t, r);
+    call_ended(t, r);
 }
+
+/* The stream of a job has it too, so that a page needs one connection for both. */
+static void ranks_answered(void *arg, const struct rpc_result *r)
+{
+    struct topic *t = arg;
+    struct usage_sample s;
+    if (r->reply && !t->closing && convert_usage((const Dtd__UsageSample *)r->reply, &s) == OK) {
+        json_t *value = json_of_usage(&s);
+        publish(t, frame_of_json("usage", value));
+        json_decref(value);
+        usage_sample_fini(&s);
+    }
+    if (!r->last)
+        return;
+    t->ranks = 0;
+    t->outstanding--;
+    if (t->closing)
+        free_if_idle(t);
+}
+
+/* ---- the log of a job ---- */
+
+static void take_chunk(struct topic *t, const Dtd__LogChunk *m)
+{
+    if (!t->chunks)
+        t->chunks = json_array();
+    json_array_append_new(t->chunks,
+                          json_pack("[i, o]", (int)m->rank, json_of_text((const char *)m->text.data, m->text.len)));
+    t->chunk_bytes += m->text.len;
+    if (t->chunk_bytes >= LOG_BATCH_BYTES)
+        flush(t);
+    else if (!uv_is_active((uv_handle_t *)&t->timer))
+        uv_timer_start(&t->timer, flush_due, FLUSH_MS, 0);
+}
+
+static void log_answered(void *arg, const struct rpc_result *r)
+{
+    struct topic *t = arg;
+    const Dtd__LogChunk *chunk = (const Dtd__LogChunk *)r->reply;
+    if (chunk && !t->closing)
+        take_chunk(t, chunk);
+    if (!r->last)
+        return;
+    t->ended = !r->err;
+    call_ended(t, r);
+}
+
+/* Each call begins with the last lines again. */
+static void log_start(struct topic *t)
+{
+    Dtd__LogsRequest q = DTD__LOGS_REQUEST__INIT;
+    q.job = t->job;
+    q.has_rank = q.has_follow = q.follow = q.has_tail_lines = true;
+    q.rank = t->rank;
+    q.tail_lines = t->lines;
+    if (t->watch || session_call(t->session, CLIENT_LOGS, &q.base, log_answered, t, &t->watch))
+        return;
+    t->outstanding++;
+    publish(t, frame_of("begin", "{}"));
+}
+
+void topic_follow_log(struct topic *t, int rank, int64_t lines)
+{
+    t->is_log = true;
+    t->rank = rank;
+    t->lines = lines;
+}
+
+/* ---- calls that stream ---- */
 
 static void watch_start(struct topic *t)
 {
+    if (t->is_log) {
+        log_start(t);
+        return;
+    }
     Dtd__JobRequest q = DTD__JOB_REQUEST__INIT;
     Dtd__UsageRequest u = DTD__USAGE_REQUEST__INIT;
     q.job = u.job = t->job;
@@ -409,6 +502,8 @@ static void watch_start(struct topic *t)
     err_t err = t->usage ? session_call(t->session, CLIENT_USAGE, &u.base, usage_answered, t, &t->watch)
                          : session_call(t->session, CLIENT_WATCH, &q.base, watch_answered, t, &t->watch);
     t->outstanding += !err;
+    if (!err && !t->usage && !t->ranks)
+        t->outstanding += !session_call(t->session, CLIENT_USAGE, &u.base, ranks_answered, t, &t->ranks);
 }
 
 /* ---- the session's connection ---- */
@@ -439,7 +534,7 @@ err_t stream_open(struct topic *t, struct MHD_Connection *connection, struct str
     struct stream *s = calloc(1, sizeof(*s));
     if (!s)
         return ERR_NOMEM;
-    *s = (struct stream){.topic = t, .connection = connection, .fresh = true, .at = t->n_frames};
+    *s = (struct stream){.topic = t, .connection = connection, .fresh = true, .at = t->is_log ? 0 : t->n_frames};
     LIST_INSERT_HEAD(&t->streams, s, entry);
     if (t->job[0] && !t->ended) /* the last call may have failed */
         watch_start(t);
@@ -462,7 +557,8 @@ static struct frame *next_frame(struct stream *s)
     struct frame *f = NULL;
     if (s->fresh && t->newest) {
         f = t->newest;
-        s->at = t->n_frames;
+        /* What followed it, such as the end, is news for this stream as well. */
+        s->at = t->n_frames - t->newest_at < RING ? t->newest_at : t->n_frames;
     } else if (s->at < t->n_frames) {
         f = t->ring[s->at++ % RING];
     }

@@ -3,6 +3,7 @@
  *   http.c      the HTTP server: requests, routes, files of the page, cookies
  *   api.c       what a request asks dtd-control for, and its answer as JSON
  *   session.c   one connection to dtd-control for each token that is logged in
+ *   plan.c      the plan of a job and its pictures, which child processes compute
  *   scrape.c    /metrics for Prometheus
  *   topic.c     what the open pages of a user follow: the overview, or one job
  *
@@ -31,6 +32,7 @@
 #define WEB_USAGE "usage:"  /* before the job's number: the topic of the usage of its ranks */
 
 struct http;
+struct plan;
 struct request;
 struct session;
 struct stream;
@@ -43,8 +45,10 @@ struct web {
     const char *control; /* path of control.sock */
     struct http *http;
     LIST_HEAD(, session) sessions;
-    int n_sessions;                    /* that are open */
-    int live;                          /* and those that are closing */
+    int n_sessions;          /* that are open */
+    int live;                /* sessions and plans, with those that are closing */
+    LIST_HEAD(, plan) plans; /* that are being made */
+    int n_plans;
     void (*all_closed)(struct web *w); /* when `live` becomes 0; NULL: until it is to end */
     bool tls;
 };
@@ -55,6 +59,8 @@ struct web_listen {
 };
 
 /* ERR_INVALID: the address is not of the loopback interface and there is no TLS. */
+/* One of the `live` parts is gone. */
+void web_part_closed(struct web *w);
 NODISCARD err_t http_start(struct web *w, const struct web_listen *listen, struct why *why);
 /* "http://127.0.0.1:7812" */
 void http_url(const struct web *w, char *ret, size_t size);
@@ -73,6 +79,8 @@ const char *request_cookie(const struct request *r);      /* its token, also of 
 const char *request_header(const struct request *r, const char *name); /* NULL: it has none */
 const char *request_job(const struct request *r);
 const char *request_body(const struct request *r, size_t *ret_len);
+/* A text of the address's query; NULL: it has none. */
+const char *request_text(const struct request *r, const char *name);
 /* A number of the address's query; `otherwise`: it is absent or not between min and max. */
 int64_t request_number(const struct request *r, const char *name, int64_t min, int64_t max, int64_t otherwise);
 
@@ -90,6 +98,15 @@ extern const struct api_route api_routes[];
 extern const int api_n_routes;
 /* GET /metrics (scrape.c) */
 void scrape_serve(struct request *r);
+
+/* ---- plans (plan.c) ---- */
+
+void plan_serve_table(struct request *r);
+void plan_serve_timeline(struct request *r);
+void plan_serve_explain(struct request *r);
+void plan_serve_layouts(struct request *r);
+/* Ends those that are being made; their requests fail. */
+void plans_stop(struct web *w);
 
 /* ---- sessions (session.c) ---- */
 
@@ -109,6 +126,7 @@ enum session_state session_state(const struct session *s);
 const char *session_user(const struct session *s);
 uint32_t session_uid(const struct session *s);
 bool session_system(const struct session *s);
+bool session_is_operator(const struct session *s); /* he sees the jobs of all users */
 struct web *session_web(const struct session *s);
 /* ERR_CLOSED: dtd-control does not answer now. */
 NODISCARD err_t session_call(struct session *s, enum rpc_method_id method, const ProtobufCMessage *request,
@@ -117,11 +135,15 @@ void session_cancel(struct session *s, uint64_t call);
 /* The topic of a job, with "" of the overview, or with WEB_USAGE and a job of the usage of its ranks; NULL: out of
  * memory. It lives while pages follow it. */
 struct topic *session_topic(struct session *s, const char *job);
+/* A topic of the log of a job, for one stream. */
+struct topic *session_log_topic(struct session *s, const char *job, int rank, int64_t lines);
 
 /* ---- topics (topic.c) ---- */
 
 NODISCARD err_t topic_open(struct session *s, const char *job, struct topic **ret);
 void topic_close(struct topic *t); /* ends its streams */
+/* Instead of the job, its log: of one rank, or -1: of all, beginning with the last lines. Before topic_up. */
+void topic_follow_log(struct topic *t, int rank, int64_t lines);
 bool topic_is(const struct topic *t, const char *job);
 struct topic *topic_next(const struct topic *t);
 void topic_link(struct topic *t, struct topic *next);

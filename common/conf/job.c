@@ -834,6 +834,10 @@ static const struct schema_row rows[] = {
     {TEXT(run.wandb, check_path_or_none, "\"\"", FREE,
           "Folder in which the job writes its metrics as an offline run of Weights & Biases while it runs, for wandb "
           "sync. A relative path starts at the job file's folder. \"\": none (docs/use/watch.md).")},
+    {TEXT(
+        run.report, check_path_or_none, "\"\"", FREE,
+        "File (.html or .pdf), or folder, for a report of the job when it has ended, also after a failure. In a folder "
+        "it is job-ID.html. A relative path starts at the job file's folder. \"\": none (docs/use/watch.md).")},
 };
 
 static const char *check_argument(const char *text)
@@ -1158,7 +1162,7 @@ err_t job_paths_resolve(struct job_spec *job, const char *folder, struct why *wh
     char **const paths[] = {
         &job->run.workdir, &job->run.algorithms,     &job->checkpoint.dir,       &job->checkpoint.resume_from,
         &job->data.cache,  &job->train.save_routing, &job->train.replay_routing, &job->run.tensorboard,
-        &job->run.wandb};
+        &job->run.wandb,   &job->run.report};
     if (folder[0] != '/')
         return why_set(why, ERR_INVALID, "%s: the folder must be an absolute path", folder);
     for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {

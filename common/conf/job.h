@@ -262,6 +262,7 @@ struct job_run {
     char *algorithms; /* algorithm file of products, or a folder of them; "" : in data.cache; JOB_NO_ALGORITHMS: none;
                          NULL in a job with a command */
     char *tensorboard, *wandb; /* folders for curves (docs/use/watch.md); "": none; NULL in a job with a command */
+    char *report;              /* file, or a folder, for the report at the end of the job; as tensorboard */
 };
 
 /* Either a training job (model to checkpoint) or a command job, whose command every worker runs. A command job uses
@@ -291,9 +292,9 @@ NODISCARD err_t job_print(const struct job_spec *job, struct buf *ret);
 /* ERR_INVALID if a resume would change a key that the schema does not mark as changeable, or the type in which
  * parameters are saved. The sentence names the key and both values. */
 NODISCARD err_t job_resume_check(const struct job_spec *before, const struct job_spec *after, struct why *why);
-/* Makes workdir, algorithms, tensorboard, wandb, checkpoint.dir, checkpoint.resume_from and data.cache absolute,
- * relative to `folder`, the job file's. Absolute paths and "" stay as they are. No file is opened. data_resolve
- * resolves the patterns in the data section. */
+/* Makes workdir, algorithms, tensorboard, wandb, report, checkpoint.dir, checkpoint.resume_from and data.cache
+ * absolute, relative to `folder`, the job file's. Absolute paths and "" stay as they are. No file is opened.
+ * data_resolve resolves the patterns in the data section. */
 NODISCARD err_t job_paths_resolve(struct job_spec *job, const char *folder, struct why *why);
 /* The signal of a name that run.stop_signal accepts: "TERM", "SIGUSR1". False: there is none. */
 bool job_stop_signal(const char *name, int *ret);

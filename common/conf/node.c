@@ -117,6 +117,10 @@ static const struct schema_row rows[] = {
     {ROW(web.user, SCHEMA_TEXT, "\"\"",
          "User that dtd-web of a system-wide dtd runs as, neither root nor `user`. \"\": `nobody`."),
      .check = check_user},
+    {ROW(web.operators, SCHEMA_LIST, "[]",
+         "Users to whom the web page of a system-wide dtd shows the jobs of all users whole, with their logs. They "
+         "cancel only their own. Root is always one."),
+     .count_offset = offsetof(struct node_conf, web.n_operators), .check = check_user},
 };
 
 static const struct schema_section sections[] = {

@@ -41,6 +41,8 @@ struct node_conf {
         char *listen;            /* numeric address:port; "": no dtd-web runs */
         char *certificate, *key; /* PEM files; "": no TLS */
         char *user;              /* of a system-wide dtd */
+        char **operators;        /* users who see all jobs on the page */
+        int n_operators;
     } web;
 };
 

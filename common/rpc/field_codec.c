@@ -302,3 +302,77 @@ struct metric metric_decode(const Dtd__Metric *message)
             traffic_add(&ret.traffic, message->traffic_axes[i], message->traffic_bytes[i]);
     return ret;
 }
+
+err_t metric_point_encode(const struct metric_point *p, struct metric_point_message *ret)
+{
+    err_t err = metric_encode(&p->last, &ret->msg);
+    ret->msg.has_steps = true;
+    ret->msg.steps = p->steps;
+    ret->msg.spread = ret->list;
+    for (int i = 0; i < METRIC_COLUMNS; i++) {
+        const struct field *f = &metric_fields.field[i];
+        const struct metric_spread *s = &p->of[i];
+        if (!s->n || !metric_has_spread(f))
+            continue;
+        Dtd__MetricSpread *to = &ret->spread[ret->msg.n_spread];
+        dtd__metric_spread__init(to);
+        to->name = (char *)f->name;
+        to->min = s->min;
+        to->max = s->max;
+        to->sum = s->sum;
+        to->n = s->n;
+        ret->list[ret->msg.n_spread++] = to;
+    }
+    return err;
+}
+
+void metric_point_decode(const Dtd__Metric *message, struct metric_point *ret)
+{
+    const struct metric last = metric_decode(message);
+    metric_point_set(ret, &last);
+    if (!message->has_steps || message->steps <= 1)
+        return;
+    ret->steps = message->steps;
+    for (int i = 0; i < METRIC_COLUMNS; i++)
+        if (metric_has_spread(&metric_fields.field[i]))
+            ret->of[i] = (struct metric_spread){0};
+    for (size_t i = 0; i < message->n_spread; i++) {
+        const Dtd__MetricSpread *s = message->spread[i];
+        const struct field *f = field_find(&metric_fields, s->name);
+        if (f && metric_has_spread(f) && s->n > 0)
+            ret->of[f - metric_fields.field] = (struct metric_spread){s->min, s->max, s->sum, s->n};
+    }
+}
+
+/* ---- totals ---- */
+
+err_t totals_encode(const struct totals *t, struct totals_message *ret)
+{
+    dtd__job_totals__init(&ret->msg);
+    ret->msg.histogram = ret->list;
+    for (int d = 0; d < TOTALS_DURATIONS; d++) {
+        Dtd__JobHistogram *to = ret->list[d] = &ret->histogram[d];
+        dtd__job_histogram__init(to);
+        to->name = (char *)totals_bounds[d].name;
+        to->n = (int64_t *)t->duration[d].n;
+        to->n_n = (size_t)totals_bounds[d].n + 1;
+        to->sum = t->duration[d].sum;
+        ret->msg.n_histogram++;
+    }
+    return fields_encode(&totals_fields, t, FIELDS_FOR_CLIENTS, &ret->msg.base);
+}
+
+void totals_decode(const Dtd__JobTotals *message, struct totals *ret)
+{
+    *ret = (struct totals){0};
+    fields_decode(&totals_fields, &message->base, ret);
+    for (size_t i = 0; i < message->n_histogram; i++)
+        for (int d = 0; d < TOTALS_DURATIONS; d++) {
+            const Dtd__JobHistogram *from = message->histogram[i];
+            if (strcmp(from->name, totals_bounds[d].name) != 0)
+                continue;
+            ret->duration[d].sum = from->sum;
+            for (size_t k = 0; k < from->n_n && (int)k <= totals_bounds[d].n; k++)
+                ret->duration[d].n[k] = from->n[k];
+        }
+}

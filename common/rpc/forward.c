@@ -165,6 +165,7 @@ void rpc_forward(struct rpc_call *call, const ProtobufCMessage *request, struct 
         m.method = call->method->id;
         m.has_uid = !origin->is_process;
         m.uid = (uint32_t)origin->uid;
+        m.has_operator_ = m.operator_ = origin->is_operator;
         m.has_job = m.has_slot = origin->is_process;
         m.job = origin->job;
         m.slot = origin->slot;
@@ -186,6 +187,7 @@ void rpc_forwarded_origin(const ProtobufCMessage *request, struct rpc_origin *re
     const Dtd__ForwardRequest *m = (const Dtd__ForwardRequest *)request;
     *ret = (struct rpc_origin){.is_process = m->has_job,
                                .uid = m->has_uid ? m->uid : (uid_t)-1,
+                               .is_operator = m->has_operator_ && m->operator_,
                                .job = m->has_job ? m->job : 0,
                                .slot = m->has_slot ? m->slot : 0};
 }

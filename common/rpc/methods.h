@@ -41,7 +41,7 @@
     X(CLIENT_NODE_DRAIN,      0x0113, Client,    NodeDrain,      RPC_ROLE_CLIENT,     2,     1, ONE) \
     X(CLIENT_STORE_OPEN,      0x0114, Client,    StoreOpen,      RPC_ROLE_CLIENT,     1,     1, ONE) \
     X(CLIENT_STORE_CLOSE,     0x0115, Client,    StoreClose,     RPC_ROLE_CLIENT,     1,     1, ONE) \
-    X(CLIENT_STORE_LIST,      0x0116, Client,    StoreList,      RPC_ROLE_CLIENT,     1,  4096, ONE) \
+    X(CLIENT_STORE_LIST,      0x0116, Client,    StoreList,      RPC_CLIENTS,         1,  4096, ONE) \
     X(CLIENT_REMOVE,          0x0117, Client,    Remove,         RPC_ROLE_CLIENT,     1,     1, ONE) \
     X(CLIENT_WEB_TOKEN,       0x0118, Client,    WebToken,       RPC_ROLE_CLIENT,     1,     1, ONE) \
     X(CLIENT_WEB_LOGIN,       0x0119, Client,    WebLogin,       RPC_CLIENTS,         1,     1, ONE) \

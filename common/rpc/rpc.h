@@ -162,9 +162,10 @@ void rpc_fail(struct rpc_call *call, err_t err, const char *fmt, ...) __attribut
 /* Original caller of a forwarded call, as asserted by the forwarding node: a client, or a process of a job. */
 struct rpc_origin {
     bool is_process;
-    uid_t uid;    /* of a client */
-    uint64_t job; /* of a process */
-    int slot;     /* of a process */
+    uid_t uid;        /* of a client */
+    bool is_operator; /* a client of the web page who sees the jobs of all users */
+    uint64_t job;     /* of a process */
+    int slot;         /* of a process */
 };
 
 /* Takes the call over in every case; `request` is the request that its handler received. If the connection to the

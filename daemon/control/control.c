@@ -227,15 +227,17 @@ static void on_timer(uv_timer_t *timer)
         record_full_log(n);
         outbox_retry(&n->jobs.outbox);
         jobs_flush_metrics(&n->jobs);
+        rpc_curves_tick(&n->rpc);
         jobs_forget(&n->jobs);
     }
     probe_tick(&n->local);
     rpc_client_tick(&n->rpc);
     rpc_events_tick(&n->rpc);
-    rpc_use_tick(&n->rpc);
     c10d_tick(&n->c10d);
     log_watch_tick(&n->local, newest_job(n));
     health_tick(&n->local.health, n->dir, &n->local.log_watch);
+    if (load_tick(&n->local.load, &n->local.gpus))
+        leadership_load(n);
     leadership_tick(n);
     if (n->rpc.listener)
         jobs_tick(&n->jobs);

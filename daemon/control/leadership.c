@@ -82,6 +82,12 @@ void leadership_facts(struct control *n)
         rpc_node_facts(&n->rpc);
 }
 
+void leadership_load(struct control *n)
+{
+    if (!n->jobs.leads)
+        rpc_node_load(&n->rpc);
+}
+
 void leadership_leave(struct control *n)
 {
     n->leave_ms = clock_mono_ms() + LEAVE_MS;

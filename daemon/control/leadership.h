@@ -24,6 +24,8 @@ struct child;
 void leadership_child(struct control *n, const struct child *c);
 /* This node's properties have changed: its GPUs are known, or it is shutting down. Reports them to the leader. */
 void leadership_facts(struct control *n);
+/* This node has measured its load: reports it to the leader. */
+void leadership_load(struct control *n);
 /* Begins the shutdown of this node while other nodes continue. */
 void leadership_leave(struct control *n);
 /* Called on every tick: retries this node's registration with the leader and ends the wait for the nodes' lists. */

@@ -308,6 +308,8 @@ void io_command(struct io *io, const struct io_command *c)
         log_info("quit requested by=control");
         if (io->epoch_known && io->share.committer && !io->quitting)
             op_start(io, &tidy, tidy_run, tidy_done);
+        if (io->epoch_known && io->share.committer && !io->quitting)
+            io_job_report_start(io);
         io_quit(io);
         break;
     }

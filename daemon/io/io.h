@@ -29,6 +29,7 @@ struct io_spec {
     char *root;                /* the checkpoint directory */
     char *cache, *data_hash;   /* of the prepared training data */
     char *tensorboard, *wandb; /* folders for curves; "": none */
+    char *report;              /* file or folder for the report of the job; "": none */
     char *resume_from;         /* the step folder of another job from which this one started; "": none */
     char **map;                /* rules for ckpt_rename, for resume_from only */
     int n_map;
@@ -389,6 +390,9 @@ struct io {
     uv_signal_t term;
     bool quitting, stopped;
 };
+
+/* Starts `dtctl report` for a job with run.report, when control ends this dtd-io (job_report.c). */
+void io_job_report_start(const struct io *io);
 
 /* Finishes the work in progress, then ends the loop. */
 void io_quit(struct io *io);

@@ -16,6 +16,7 @@ void io_spec_fini(struct io_spec *s)
     free(s->data_hash);
     free(s->tensorboard);
     free(s->wandb);
+    free(s->report);
     free(s->resume_from);
     for (int i = 0; i < s->n_map; i++)
         free(s->map[i]);
@@ -31,14 +32,15 @@ err_t io_spec_copy(const struct io_spec *from, struct io_spec *ret)
                             .data_hash = strdup(from->data_hash),
                             .tensorboard = strdup(from->tensorboard),
                             .wandb = strdup(from->wandb),
+                            .report = strdup(from->report),
                             .resume_from = strdup(from->resume_from),
                             .map = calloc((size_t)from->n_map + 1, sizeof(*ret->map)),
                             .take_over = from->take_over,
                             .orphan_ms = from->orphan_ms};
     while (ret->map && ret->n_map < from->n_map && (ret->map[ret->n_map] = strdup(from->map[ret->n_map])))
         ret->n_map++;
-    if (ret->yaml && ret->root && ret->cache && ret->data_hash && ret->tensorboard && ret->wandb && ret->resume_from &&
-        ret->map && ret->n_map == from->n_map)
+    if (ret->yaml && ret->root && ret->cache && ret->data_hash && ret->tensorboard && ret->wandb && ret->report &&
+        ret->resume_from && ret->map && ret->n_map == from->n_map)
         return OK;
     io_spec_fini(ret);
     return ERR_NOMEM;
@@ -57,6 +59,7 @@ static err_t spec_take(const struct job_spec *job, const char *yaml, struct io_s
                               .data_hash = or_empty(job->data.train_hash),
                               .tensorboard = or_empty(job->run.tensorboard),
                               .wandb = or_empty(job->run.wandb),
+                              .report = or_empty(job->run.report),
                               .resume_from = or_empty(job->checkpoint.resume_from),
                               .map = job->checkpoint.map,
                               .n_map = job->checkpoint.n_map,

@@ -18,7 +18,7 @@ _dtctl_command() { # the first word that is neither an option nor an option's va
 
 _dtctl() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
-  local commands="up down submit run status metrics logs why top events cancel rm rerun resume plan explain ckpt data generate node store cluster web version help"
+  local commands="up down submit run status metrics logs why report top events cancel rm rerun resume plan explain ckpt data generate node store cluster web version help"
   local global="--dtd-dir --output --help" command at options="" sub=""
   read -r command at <<<"$(_dtctl_command)"
   COMPREPLY=()
@@ -42,15 +42,16 @@ _dtctl() {
   submit) options="--set --optimizer --map --detach --batch --dry-run --take-over --help-keys" ;;
   status) options="--state --user" ;;
   run) options="--nodes --workers-per-node --max-restarts --no-grow --grace --stop-signal --master-addr --master-port --name --env --detach --log-dir --quiet --batch --gpus --nnodes --nproc-per-node" ;;
-  metrics) options="--follow --from --ranks --to --dir" ;;
+  metrics) options="--follow --from --last --points --ranks --to --dir" ;;
   logs) options="--follow --rank --tail" ;;
   why) options="--incident" ;;
   top) options="--delay --batch --iterations --once --user" ;;
   events) options="--follow --job --node --since --type" ;;
+  report) options="--to --wait" ;;
   rerun) options="--set --optimizer --map --detach" ;;
   resume) options="--workers --steps --more --step --set --optimizer --map --take-over --detach" ;;
   cancel) options="--save --grace --now" ;;
-  plan) options="--set --optimizer --map --timeline --measured --schedule-csv" ;;
+  plan) options="--set --optimizer --map --timeline --measured --schedule-csv --search --strategies --machine --nodes --goal --top --write --memory" ;;
   explain) options="--html --svg --measured --set --optimizer --map" ;;
   generate) options="--prompt --file --chat --template --system --tokens --temperature --top-k --top-p --min-p --repetition-penalty --stop --ignore-eos --prompts --batch --seed --dtype --tp --pp" ;;
   ckpt) sub="ls inspect verify export import upcycle" options="--no-hash --format --dtype --shard-bytes --experts --experts-per-token --set" ;;
@@ -66,7 +67,7 @@ _dtctl() {
     COMPREPLY=($(compgen -W "$sub" -- "$cur"))
   else
     case $command in
-    status | metrics | logs | why | top | events | cancel | rm | rerun) COMPREPLY=($(compgen -W "$(_dtctl_jobs)" -- "$cur")) ;;
+    status | metrics | logs | why | report | top | events | cancel | rm | rerun) COMPREPLY=($(compgen -W "$(_dtctl_jobs)" -- "$cur")) ;;
     resume | ckpt | generate) COMPREPLY=($(compgen -W "$(_dtctl_jobs)" -- "$cur") $(compgen -d -- "$cur")) ;;
     *) COMPREPLY=($(compgen -f -- "$cur")) ;;
     esac

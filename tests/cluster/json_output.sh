@@ -15,6 +15,7 @@ dtctl status -o jsonl | check status
 dtctl metrics "$job" -o jsonl | check metrics
 dtctl metrics "$job" -o json | check metrics
 dtctl logs "$job" -o jsonl | check logs
+dtctl report "$job" --to "$tmp/report.html" -o json | check report
 dtctl ckpt ls "$tmp/ckpt" -o json | check "ckpt ls"
 dtctl ckpt inspect "$tmp/ckpt/step-20" -o json | check "ckpt inspect"
 dtctl ckpt verify "$tmp/ckpt/step-20" -o json | check "ckpt verify"

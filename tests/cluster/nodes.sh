@@ -26,6 +26,10 @@ on c cluster join "$token" $(where c)
 wait_for 20 "three voters" voters c 3
 
 wait_for 20 "all nodes up" cluster_has a '[.node[] | select(.state == "up")] | length == 3'
+# Each node measures its load twice, 5 s apart, and reports it to the leader, which every node asks.
+kib=$(sed -n 's/^MemTotal: *\([0-9]*\) kB/\1/p' /proc/meminfo)
+loads="all(.node[]; .load.cores == $(getconf _NPROCESSORS_ONLN) and .load.memory_bytes == $kib * 1024 and .load.memory_used_bytes > 0 and .load.cores_used >= 0 and .load.received_bytes_per_s >= 0)"
+for n in a b c; do wait_for 30 "the load of all nodes, on $n" cluster_has $n "$loads"; done
 leader=$(cluster c | jq -r .leader)
 follower=$(cluster c | jq -r '[.node[] | select(.role == "voter")][0].name')
 job=$(on "$follower" submit "$tmp/job.yaml" --detach -o json | jq -er .job)
@@ -39,6 +43,7 @@ n=$(other "$leader")
 wait_for 20 "another leader" cluster_has "$n" ".leader != null and .leader != \"$leader\""
 echo "another node was the leader after $((($(date +%s%N) - begin) / 1000000)) ms"
 wait_for 20 "its loss to be noticed" cluster_has "$n" "any(.node[]; .name == \"$leader\" and .state == \"lost\")"
+cluster_has "$n" "any(.node[]; .name == \"$leader\" and .load == null)" >/dev/null || fail "a lost node has a load"
 job_done "$n" >/dev/null || fail "the new leader does not have the job"
 job2=$(on "$n" submit "$tmp/job.yaml" --detach --set checkpoint.dir="$tmp/second" -o json | jq -er .job)
 [ "$job2" != "$job" ] || fail "one number for two jobs"

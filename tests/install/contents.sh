@@ -37,6 +37,7 @@ dtd /usr/share/zsh/site-functions/_dtctl
 dtd-cuda /usr/lib/dtd/dtd-cuda.so
 dtd-cuda /usr/lib/dtd/dtd-nccl.so
 dtd-hdf5 /usr/lib/dtd/dtd-hdf5.so
+dtd-report /usr/lib/dtd/dtd-report.so
 dtd-ucx /usr/lib/dtd/dtd-ucx.so
 T
 while read -r package file; do
@@ -63,6 +64,9 @@ dtd libssl3
 dtd-ucx dtd (= $version)
 dtd-ucx libucx0
 dtd-hdf5 dtd (= $version)
+dtd-report dtd (= $version)
+dtd-report fonts-dejavu-core
+dtd-report libpangocairo-1.0-0
 dtd-cuda dtd (= $version)
 T
 

@@ -26,6 +26,7 @@ class Dtd:
         self.dir = tempfile.mkdtemp(prefix="dtd-web-")
         self.env = dict(os.environ, DTD_DIR=self.dir + "/state", XDG_CACHE_HOME=self.dir + "/cache")
         self.web = None
+        self.files = {}  # job files, by the job's name
         atexit.register(self.end)
         self.dtctl("up")
 
@@ -54,11 +55,17 @@ class Dtd:
             text += line
         return json.loads(text)
 
+    def web_pid(self):
+        """Of the dtd-web that `dtctl web` has started."""
+        children = open(f"/proc/{self.web.pid}/task/{self.web.pid}/children").read().split()
+        return int(children[0]) if children else self.web.pid
+
     def submit(self, name, steps=60, every=20, size="dim: 32, layers: 2, heads: 2, kv_heads: 2, ffn: 64"):
         text, job = self.dir + "/text.txt", f"{self.dir}/{len(os.listdir(self.dir))}.yaml"
         if not os.path.exists(text):
             with open(text, "w") as f:
                 f.write("".join(f"{i} times {i % 7} is {i * (i % 7)}.\n" for i in range(4000)))
+        self.files[name] = os.path.basename(job)
         with open(job, "w") as f:
             f.write(JOB.format(name=json.dumps(name, ensure_ascii=False), text=text, steps=steps, every=every, size=size, dir=job + ".ckpt"))
         return json.loads(self.dtctl("submit", "-d", "-o", "json", job))["job"]

@@ -3,7 +3,7 @@ the screen, and pictures at three widths in light and dark (DTD_PICTURES: their 
 import os
 
 from dtd import Dtd, check
-from webdriver import Browser
+from webdriver import Browser, access_problems
 
 dtd = Dtd()
 browser = Browser(dtd.dir)
@@ -19,6 +19,8 @@ def look_at(name):
             browser.look(width, dark)
             wide = browser.until("return document.documentElement.scrollWidth")
             check(wide <= width, f"{name} is not wider than {width} pixels ({wide})")
+            problems = access_problems(browser)
+            check(not problems, f"contrast and names of {name} at {width} pixels, {'dark' if dark else 'light'}: {problems}")
             browser.picture(f"{pictures}/{name}-{width}-{'dark' if dark else 'light'}.png")
     browser.look(1400, False)
 
@@ -46,7 +48,31 @@ drawn = """const c = document.querySelector('canvas'), g = c.getContext('2d');
     for (let i = 0; i < d.length; i += 4) seen.add(d[i] << 16 | d[i + 1] << 8 | d[i + 2]); return seen.size > 3;"""
 browser.until(drawn, what="the first curve is drawn")
 check(True, "a running job is followed")
+browser.until("return document.querySelector('.heat') && !document.querySelector('.heat .empty:not([hidden])')"
+              " && /\\d+(\\.\\d+)? MiB/.test(document.querySelector('.ranks tbody').textContent)", what="the usage of the ranks")
+check(browser.run("return document.querySelectorAll('.ranks tbody tr').length") == 2, "its ranks have a picture and a table")
 look_at("job")
+
+browser.open(web["url"] + f"/#/job/{second}/plan")
+browser.until("const p = document.querySelector('.plan-facts'), i = document.querySelector('.picture img');"
+              "return p && /dp 2/.test(p.textContent) && i.complete && i.naturalWidth > 1000", what="the plan with its timeline")
+browser.until("return document.querySelectorAll('#layout option').length > 5", what="the ready-made layouts")
+check(True, "the plan of the job, and its picture")
+look_at("plan")
+explained = browser.run("return [...document.querySelectorAll('a')].find(a => /Explain this/.test(a.textContent)).href")
+layout = browser.run("const s = document.getElementById('layout'); s.value = 'ring'; s.dispatchEvent(new Event('change'));"
+                     "return [...document.querySelectorAll('a.button')].find(a => a.textContent === 'Open').href")
+for address, word in ((explained, "2 ranks"), (layout, "Ring attention")):
+    browser.open(address)
+    browser.until("return document.getElementById('caption').textContent && document.body.textContent.includes(arguments[0])", word,
+                  what="the explained step")
+    fill = browser.run("return getComputedStyle(document.querySelector('#cluster rect')).fill")
+    check(fill not in ("rgb(0, 0, 0)", "none"), "the explained step has its colours under the policy of the page")
+    browser.run("document.getElementById('next').click(); document.getElementById('next').click()")
+    browser.until("return !document.getElementById('clock').textContent.startsWith('0.0 ')", what="its next moment")
+    browser.picture(f"{pictures}/explain-{word[:4]}.png")
+browser.open(web["url"] + f"/#/job/{second}")
+browser.until("return document.querySelectorAll('canvas').length >= 3", what="curves")
 
 pid = next(w["pid"] for w in dtd.status(second)["worker"] if w["rank"] == 1)
 os.kill(pid, 9)

@@ -51,6 +51,48 @@ row = next(r for r in json.loads(dtd.dtctl("metrics", "-o", "json", "--from", st
 check(float(values[f'dtd_train_loss{{job_id="{job}"}}']) == row["loss"], "the loss of that step, to the last bit")
 check(float(values[f'dtd_job_world_size{{job_id="{job}"}}']) == 2 and values["dtd_nodes{state=\"up\"}"] == "1", "workers, nodes")
 
+# ---- counters and histograms: sums over the rows of dtctl metrics ----
+J = f'{{job_id="{job}"}}'
+rows = [r for r in json.loads(dtd.dtctl("metrics", "-o", "json", job)) if r["step"] <= at]
+
+
+def near(name, want):
+    got = float(values[name + J])
+    return check(abs(got - want) <= 1e-9 * abs(want), f"{name}: {got:g}")
+
+
+near("dtd_train_steps_total", len(rows))
+near("dtd_train_tokens_total", sum(r["tokens_per_s"] * r["step_s"] for r in rows))
+near("dtd_train_step_seconds_sum", sum(r["step_s"] for r in rows))
+near("dtd_train_step_seconds_count", len(rows))
+for bound in re.findall(r'^dtd_train_step_seconds_bucket\{job_id="\d+",le="([^"]+)"', new, re.M):
+    n = sum(r["step_s"] <= float(bound.replace("+Inf", "inf")) for r in rows)
+    assert float(values[f'dtd_train_step_seconds_bucket{{job_id="{job}",le="{bound}"}}']) == n, bound
+productive = float(values[f'dtd_job_worker_seconds_total{{job_id="{job}",state="productive"}}'])
+check(abs(productive - 2 * sum(r["step_s"] for r in rows)) < 1e-6, "worker seconds of steps")
+check(float(values["dtd_job_allocated_worker_seconds_total" + J]) <= 2 * (time.time() - json.loads(dtd.dtctl("status", "-o", "json", job))["submitted_ms"] / 1e3),
+      "no more worker seconds than two workers can have")
+until = time.monotonic() + 30 # the first window ends after 2 s
+ranks = {}
+while len(ranks) < 2 and time.monotonic() < until:
+    time.sleep(0.5)
+    text = scrape()[2].decode()
+    ranks = dict(re.findall(r'^dtd_train_rank_compute_seconds\{job_id="\d+",rank="(\d+)",node="[^"]+"\} (\S+)$', text, re.M))
+windows = [json.loads(line)["compute_s"] for line in dtd.dtctl("metrics", "--ranks", "-o", "jsonl", job).splitlines()]
+check([float(ranks["0"]), float(ranks["1"])] in windows, f"times of ranks are those of dtctl metrics --ranks: {ranks}")
+check(values["dtd_failures_total" + J] == values["dtd_train_recomputed_steps_total" + J] == "0", "nothing failed yet")
+
+# ---- a worker is killed ----
+os.kill(json.loads(dtd.dtctl("status", "-o", "json", job))["worker"][1]["pid"], 9)
+dtd.wait(job, lambda s: s["state"] == "running" and s["epoch"] == 2 and s["step"] > 0 and s["last"]["epoch"] == 2)
+text = scrape()[2].decode()
+values = dict(re.findall(r'^([a-z_]+(?:\{[^}]*\})?) (\S+)$', text, re.M))
+check(values["dtd_failures_total" + J] == "1" and values["dtd_recovery_seconds_count" + J] == "1", "a failure, a recovery")
+again, all_ = (float(values[n + J]) for n in ("dtd_train_recomputed_steps_total", "dtd_train_steps_total"))
+check(0 < again < all_ and again <= float(values["dtd_train_step" + J]), f"{again:g} of {all_:g} steps ran again")
+incident = json.loads(dtd.dtctl("why", "-o", "json", job))[-1]
+check(abs(float(values["dtd_recovery_seconds_sum" + J]) - incident["recover_ms"] / 1e3) < 1e-9, "the time that dtctl why shows")
+
 # ---- a real Prometheus ----
 with socket.socket() as s:
     s.bind(("127.0.0.1", 0))

@@ -11,6 +11,17 @@ import time
 
 from dtd import BIN, Browserless, Dtd, check
 
+
+
+def stat_of(pid):
+    """State and parent of a process."""
+    try:
+        fields = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
+        return fields[0], int(fields[1])
+    except (OSError, IndexError):
+        return "", 0
+
+
 dtd = Dtd()
 web = dtd.start_web()
 url, token = web["url"], web["address"].split("#token=")[1]
@@ -37,6 +48,13 @@ steps = [m["step"] for n, d in events if n == "metrics" for m in d]
 check(events[0][0] == "status" and steps == sorted(set(steps)) and steps[-1] == 60, "a job's stream: status, metrics, end")
 check([d for n, d in events if n == "status"][-1]["state"] == "done", "and the last status")
 
+again = page.events(f"/api/jobs/{job}/events", lambda n, d: n == "end", 10)
+check([n for n, _ in again] == ["status", "end"], "of a job that has ended: its status, end")
+load = page.events("/api/events", lambda n, d: n == "overview" and "cores_used" in d["node"].get("load", {}), 20)[-1][1]["node"]["load"]
+total = next(int(line.split()[1]) for line in open("/proc/meminfo") if line.startswith("MemTotal:"))
+check(load["cores"] == os.cpu_count() and load["memory_bytes"] == 1024 * total, "and its cores and memory")
+check(0 <= load["cores_used"] <= os.cpu_count() and 0 < load["memory_used_bytes"] < 1024 * total, "with what is used of them")
+
 # ---- curves equal dtctl metrics ----
 want = {m["step"]: m for m in json.loads(dtd.dtctl("metrics", "-o", "json", job))}
 status, rows = page.json("GET", f"/api/jobs/{job}/metrics?points=600")
@@ -50,6 +68,23 @@ for r in rows:
     assert (r.get("loss_min", r["loss"]), r.get("loss_max", r["loss"])) == (min(part), max(part)), r
 check(at == 60, "and have the least and the largest loss of theirs")
 
+# ---- dtctl metrics --points, --last ----
+points = [json.loads(line) for line in dtd.dtctl("metrics", "--points", "7", "-o", "jsonl", job).splitlines()]
+check(len(points) == 7 and sum(p.get("steps", 1) for p in points) == 60, "--points joins all steps")
+at = 0
+for p in points:
+    part = [want[s] for s in range(at + 1, p["step"] + 1)]
+    at = p["step"]
+    for key in ("loss", "grad_norm", "step_s"):
+        values = [m[key] for m in part]
+        assert (p[key + "_min"], p[key + "_max"]) == (min(values), max(values)), p
+        assert abs(p[key + "_mean"] - sum(values) / len(values)) < 1e-12 * max(values), p
+    assert p["loss"] == part[-1]["loss"] and "not_finite" not in p, p
+table = dtd.dtctl("metrics", "--points", "7", job).splitlines()
+check(len(table) == 8 and table[0].split()[:4] == ["STEP", "STEPS", "LOSS", "LOSS_MIN"] and table[7].split()[0] == "60", "also as a table")
+last = [json.loads(dtd.dtctl("metrics", *a, "-o", "json", job)) for a in (("--last",), ("--last=3",), ("--last=99",), ("-f", "--last=2"))]
+check(last == [[want[60]], [want[s] for s in (58, 59, 60)], list(want.values()), [want[59], want[60]]], "--last has the last steps")
+
 # ---- checkpoints, log ----
 status, list_ = page.json("GET", f"/api/jobs/{job}/checkpoints")
 check(sorted(k["step"] for k in list_) == [20, 40, 60], "checkpoints")
@@ -61,9 +96,55 @@ status, headers, text = page.ask("GET", f"/api/jobs/{printer}/log")
 check(b"\033[31m<script>\377" in text and headers["X-Content-Type-Options"] == "nosniff", "any bytes of a log, as plain text")
 check(page.json("GET", "/api/jobs/999/metrics")[0] == 404, "a job that does not exist")
 
-# ---- cancel ----
+# ---- the log as it is written ----
+def said(events, rank):
+    return "".join(text for n, d in events if n == "log" for r, text in d if r == rank)
+
+
+ended = page.events(f"/api/jobs/{job}/log/events?rank=1&lines=3", lambda n, d: n == "end", 15)
+whole = dtd.dtctl("logs", job, "--rank", "1").replace("[rank 1] ", "")
+check(ended[0][0] == "begin" and said(ended, 1).splitlines() == whole.splitlines()[-3:], "the last lines of a log, to its end")
+slow = dtd.dtctl("run", "-d", "-o", "json", "--", "sh", "-c", "for i in 1 2 3; do echo line $i; sleep 1; done; echo gone")
+slow = json.loads(slow)["job"]
+times = []
+live = page.events(f"/api/jobs/{slow}/log/events", lambda n, d: times.append(time.monotonic()) or n == "end", 30)
+at = [t for t, (n, _) in zip(times, live) if n == "log"]
+check(said(live, 0).split("\n") == ["line 1", "line 2", "line 3", "gone", ""] and len(at) >= 3 and at[-1] - at[0] > 1.5, "and line by line while it is written")
+
+# ---- the plan ----
+status, plan = page.json("GET", f"/api/jobs/{job}/plan")
+told = json.loads(dtd.dtctl("plan", "-o", "json", f"{dtd.dir}/{dtd.files['first']}"))
+same = ["parameters", "steps", "flops_per_token", "workers", "layout", "microbatches", "memory_per_worker", "ranks", "forecast"]
+check(status == 200 and [plan[k] for k in same] == [told[k] for k in same], "the plan equals that of dtctl plan")
+check(plan["layout"] == {"dp": 2} and "train_tokens" not in plan, "it has the layout, and nothing about data that it has not read")
+status, headers, picture = page.ask("GET", f"/api/jobs/{job}/timeline.svg")
+dtd.dtctl("plan", f"{dtd.dir}/{dtd.files['first']}", "--timeline", dtd.dir + "/step.svg")
+check(headers["Content-Type"] == "image/svg+xml" and picture == open(dtd.dir + "/step.svg", "rb").read(), "its timeline too")
+status, headers, text = page.ask("GET", f"/api/jobs/{job}/explain")
+check(status == 200 and b'src="/explain.js"' in text and b"<style>" not in text and text.count(b"<script") == 2
+      and b'<script type="application/json"' in text, "the explained step, with no inline script or style")
+check(page.ask("GET", "/explain.js")[0] == page.ask("GET", "/explain.css")[0] == 200, "whose files are served")
+status, layouts = page.json("GET", "/api/layouts")
+check({"zero3", "1f1b", "3d"} <= {x["name"] for x in layouts}, "the ready-made layouts")
+check(all(page.ask("GET", f"/api/layouts?layout={x['name']}")[0] == 200 for x in layouts), "each has a page")
+check(page.ask("GET", "/api/layouts?layout=nope")[0] == 404, "one that does not exist")
+status, said = page.json("GET", f"/api/jobs/{printer}/plan")
+check(status == 404 and "command" in said["error"], "a command has no plan")
+answers = []
+asks = [threading.Thread(target=lambda: answers.append(page.ask("GET", "/api/layouts?layout=3d")[0])) for _ in range(20)]
+for one in asks:
+    one.start()
+for one in asks:
+    one.join()
+check(set(answers) <= {200, 429} and 200 in answers, "of many plans at once, those that are too many are refused")
+zombies = [p for p in os.listdir("/proc") if p.isdigit() and stat_of(p)[:2] == ("Z", dtd.web_pid())]
+check(not zombies, "no process of a plan is left")
+
+# ---- usage of ranks, and cancel ----
 long = dtd.submit("long", steps=100000, every=0)
 dtd.wait(long, lambda s: s["step"] > 0)
+sample = page.events(f"/api/jobs/{long}/events", lambda n, d: n == "usage", 20)[-1][1]
+check(len(sample["compute_s"]) == 2 and 0 < sample["compute_s"][0] <= sample["step_s"][0], "a job's stream has the usage of its ranks")
 worker = next(w["pid"] for w in dtd.status(long)["worker"] if w["rank"] == 0)
 os.kill(worker, signal.SIGKILL)
 page.events(f"/api/jobs/{long}/events", lambda n, d: n == "status" and any("step_ms" in i for i in d["incident"]), 15)

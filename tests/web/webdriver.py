@@ -100,3 +100,9 @@ class Browser:
     def errors(self):
         """What the console has got since the last call, except refused requests that a test makes on purpose."""
         return [e for e in self.call("POST", self.session + "/se/log", {"type": "browser"}) if e["level"] == "SEVERE"]
+
+
+def access_problems(browser):
+    """Texts with too little contrast, controls without a name or out of the keyboard's reach (access.js)."""
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "access.js")) as f:
+        return browser.run(f.read())

@@ -98,7 +98,7 @@ async function start(token) {
     showLogin(e.status === 403 && token === undefined ? null : e.message, e.status === 0);
     return;
   }
-  $("who").replaceChildren(foreign(session.user), session.system ? " · system" : "");
+  $("who").replaceChildren(foreign(session.user), session.system ? ` · ${session.operator ? "sees all jobs" : "system"}` : "");
   setHidden($("logout"), false);
   closeView();
   show();

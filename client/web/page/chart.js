@@ -29,16 +29,24 @@ export class ChartGroup {
     this.origin = origin; // origin(line): the time of a line's start in ms
     this.markers = () => []; // [{step, wall_ms, text, bad}]
     this.onZoom = () => {};
+    this.onDomain = () => {}; // zoom, axis or colours have changed
     this.colors = new Map();
     this.redraw = () => this.draw();
     this.recolor = () => {
       this.colors.clear();
+      this.onDomain();
       this.draw();
     };
     this.media = matchMedia("(prefers-color-scheme: dark)");
     this.media.addEventListener("change", this.recolor);
     document.addEventListener("themechange", this.recolor);
     this.resize = new ResizeObserver(this.redraw);
+    this.followers = []; // pictures that are no charts, with changed(): they share zoom, axis and colours
+  }
+
+  follow(picture) {
+    this.followers.push(picture);
+    this.onDomain = () => { for (const f of this.followers) f.changed(); };
   }
 
   add(chart) {
@@ -113,6 +121,7 @@ export class ChartGroup {
       if (b > a && (a > all[0] || b < all[1])) this.zoom = [a, b];
     }
     this.onZoom(this.zoom);
+    this.onDomain();
     this.draw();
   }
 
@@ -120,6 +129,7 @@ export class ChartGroup {
     this.axis = axis;
     this.zoom = this.hover = null;
     this.onZoom(null);
+    this.onDomain();
     this.draw();
   }
 }
@@ -226,6 +236,14 @@ export class Chart {
 
   // ---- drawing ----
 
+  get log() {
+    return this.group.log;
+  }
+
+  bandAlpha() {
+    return 0.18;
+  }
+
   // The rows within the domain, and one on each side, so that lines reach the edges.
   visible(line, rows, domain) {
     const xOf = (r) => this.group.x(line, r);
@@ -244,7 +262,7 @@ export class Chart {
 
   yRange(prepared, domain) {
     const all = [];
-    const take = (v) => { if (finite(v) && (!this.group.log || v > 0)) all.push(v); };
+    const take = (v) => { if (finite(v) && (!this.log || v > 0)) all.push(v); };
     for (const { line, rows, values, smooth, span: [a, b] } of prepared) {
       for (let i = a; i < b; i++) {
         take(smooth[i]);
@@ -260,8 +278,9 @@ export class Chart {
     const range = rangeOf(all, this.group.robust);
     if (!range) return null;
     let [min, max] = range;
-    if (this.group.log) return max > min ? [min / (max / min) ** 0.05, max * (max / min) ** 0.05] : [min / 2, max * 2];
-    const pad = max > min ? (max - min) * 0.06 : Math.abs(max) * 0.1 || 1;
+    if (this.log) return max - min > 1e-9 * max ? [min / (max / min) ** 0.05, max * (max / min) ** 0.05] : [min / 2, max * 2];
+    // A mean of equal values differs from them by its rounding.
+    const pad = max - min > 1e-9 * Math.abs(max) ? (max - min) * 0.06 : Math.abs(max) * 0.1 || 1;
     return [min >= 0 ? Math.max(0, min - pad) : min - pad, max + pad];
   }
 
@@ -294,7 +313,7 @@ export class Chart {
   }
 
   frame(c, width, height, domain, range) {
-    const right = width - RIGHT, bottom = height - BOTTOM, log = this.group.log;
+    const right = width - RIGHT, bottom = height - BOTTOM, log = this.log;
     const of = log ? Math.log10 : (v) => v;
     const low = of(range[0]), high = of(range[1]);
     return {
@@ -306,7 +325,7 @@ export class Chart {
 
   drawGrid({ c, right, bottom, domain, range, x, y }) {
     const g = this.group, isTime = g.axis === "time";
-    const ys = g.log ? logTicks(...range) : ticks(...range, Math.max(3, (bottom - TOP) / 40));
+    const ys = this.log ? logTicks(...range) : ticks(...range, Math.max(3, (bottom - TOP) / 40));
     const xs = ticks(...domain, Math.max(2, (right - LEFT) / 110), isTime);
     c.lineWidth = 1;
     c.setLineDash([]);
@@ -368,9 +387,9 @@ export class Chart {
 
   drawBand({ c, x, y }, { line, rows, span: [a, b] }) {
     if (!line.low && !line.high) return;
-    const g = this.group, inLog = (v) => finite(v) && (!g.log || v > 0);
+    const g = this.group, inLog = (v) => finite(v) && (!this.log || v > 0);
     c.fillStyle = g.color(line.color);
-    c.globalAlpha = 0.18;
+    c.globalAlpha = this.bandAlpha();
     let from = a;
     const flush = (to) => { // draws the rows before `to`
       if (to - from < 1) return;
@@ -418,7 +437,7 @@ export class Chart {
 
   // A gap where a value is missing: a line across it would invent values. A single value between two gaps is a dot.
   strokeValues({ c, x, y }, { line, rows, span: [a, b] }, values) {
-    const g = this.group, shown = (v) => finite(v) && (!g.log || v > 0);
+    const g = this.group, shown = (v) => finite(v) && (!this.log || v > 0);
     c.beginPath();
     let pen = false;
     for (let i = a; i < b; i++) {
@@ -463,7 +482,7 @@ export class Chart {
     const all = line.points?.() ?? [], size = all.length * 12 > right - LEFT ? 3.5 : 5;
     for (const p of all) {
       const v = p[line.pointKey], px = g.x(line, p);
-      if (!finite(v) || px < domain[0] || px > domain[1] || (g.log && v <= 0)) continue;
+      if (!finite(v) || px < domain[0] || px > domain[1] || (this.log && v <= 0)) continue;
       c.beginPath();
       c.moveTo(x(px), y(v) - size);
       c.lineTo(x(px) + size, y(v));
@@ -497,7 +516,7 @@ export class Chart {
     for (const p of prepared) {
       if (!p.rows.length) continue;
       const i = nearest(p.rows, (r) => g.x(p.line, r), g.hover), v = p.smooth[i];
-      if (!finite(v) || (g.log && v <= 0)) continue;
+      if (!finite(v) || (this.log && v <= 0)) continue;
       c.fillStyle = g.color(p.line.color);
       c.beginPath();
       c.arc(x(g.x(p.line, p.rows[i])), y(v), 3.5, 0, 7);

@@ -1,14 +1,19 @@
 // The page of one job.
 
-import { getJson, post } from "./api.js";
+import { getJson, getText, post } from "./api.js";
 import { Chart, ChartGroup, fillTable } from "./chart.js";
 import { controlsOf } from "./controls.js";
-import { badgeOf, el, foreign, printable, setHidden, setText, speak, stateBadge, stateSign, tableOf } from "./dom.js";
+import { el, foreign, printable, setHidden, setText, speak, stateBadge, stateSign, tableOf } from "./dom.js";
 import { age, bytes, date, duration, loss, percent, plural, real, short, whole } from "./format.js";
+import { HeatMap } from "./heat.js";
 import { Incidents } from "./incidents.js";
 import { Log } from "./log.js";
 import { CHARTS, RARE_CHARTS, TABLE, lineOf } from "./metrics.js";
+import { Plan } from "./plan.js";
+import { Ranks } from "./ranks.js";
 import { Series } from "./series.js";
+import { StackChart } from "./stack.js";
+import { Usage, samplesOf } from "./usage.js";
 
 const ENDED = ["done", "failed", "canceled"];
 const POINTS = 600;
@@ -47,6 +52,7 @@ const sentenceOf = (job, eta) => (SENTENCES[job.state] ?? ((j) => because(j.stat
 
 // ---- tiles ----
 
+const percentOf = (v) => `${real(100 * v, 3)} %`;
 const lastOf = (key) => (p) => p.metric?.[key];
 
 function checkpointNote(p) {
@@ -63,6 +69,8 @@ const TILES = [
   { name: "Loss", value: (p) => loss(lastOf("loss")(p)), note: (p) => p.validText() },
   { name: "Tokens per second", value: (p) => short(lastOf("tokens_per_s")(p)),
     note: (p) => plural(p.job.workers, "worker") },
+  { name: "MFU", rare: true, value: (p) => (Number.isFinite(p.metric?.mfu) ? percentOf(p.metric.mfu) : "–"),
+    note: () => "of the peak of all workers" },
   { name: "Step time", value: (p) => duration(lastOf("step_s")(p)), note: (p) => p.meanText() },
   { name: "Gradient norm", value: (p) => real(lastOf("grad_norm")(p)),
     note: (p) => (p.metric ? `learning rate ${real(p.metric.lr, 3)}` : "") },
@@ -83,7 +91,7 @@ class Tiles {
       setText(t.strong, t.value(page));
       setText(t.small, t.note(page));
       // The steps of a job that runs a command are its own affair.
-      setHidden(t.strong.parentElement, !page.job.steps && !t.always);
+      setHidden(t.strong.parentElement, (!page.job.steps && !t.always) || (t.rare && t.strong.textContent === "–"));
     }
   }
 }
@@ -120,9 +128,10 @@ function cancelDialog(job, done) {
 
 const SECTIONS = [
   { key: "charts", name: "Charts", build: (page, body, section) => page.buildCharts(body, section) },
+  { key: "ranks", name: "Ranks", build: (page, body) => page.buildRanks(body) },
   { key: "incidents", name: "Incidents", build: (page, body) => page.buildIncidents(body) },
-  { key: "workers", name: "Workers", build: (page, body) => page.buildWorkers(body) },
   { key: "log", name: "Log", build: (page, body) => page.buildLog(body) },
+  { key: "plan", name: "Plan", build: (page, body, section) => page.buildPlan(body, section) },
   { key: "checkpoints", name: "Checkpoints", build: (page, body) => page.buildCheckpoints(body) },
   { key: "file", name: "Job file", build: (page, body) => page.buildFile(body) },
 ];
@@ -131,6 +140,7 @@ class JobPage {
   constructor(root, id, context) {
     Object.assign(this, { root, id, context, job: null, metric: null, checkpoints: null });
     this.series = new Series();
+    this.usage = new Usage();
     this.waiting = []; // metrics that arrive before the history
     this.group = new ChartGroup(() => this.job?.started_ms ?? this.job?.submitted_ms ?? 0);
     this.group.markers = () => this.markers();
@@ -172,7 +182,7 @@ class JobPage {
   }
 
   section({ key, name, build }) {
-    const body = el("div", { class: key === "charts" ? "" : "card" });
+    const body = el("div", { class: key === "charts" || key === "ranks" ? "" : "card" });
     const section = el("section", { id: `part-${key}`, "aria-labelledby": `title-${key}`, tabindex: -1 },
       el("h2", { id: `title-${key}` }, name), body);
     build(this, body, section);
@@ -206,13 +216,30 @@ class JobPage {
     this.incidents = new Incidents(body, (incident) => this.zoomTo(incident));
   }
 
-  buildWorkers(body) {
-    this.workers = body;
-    body.classList.add("flush", "scroll", "tall");
+  // The chart of parts and the heat map appear with the first sample.
+  buildRanks(body) {
+    const table = el("div");
+    this.rankPictures = el("div", { class: "charts", hidden: true });
+    body.append(this.rankPictures, table);
+    this.ranks = new Ranks(table);
+  }
+
+  addRankPictures() {
+    this.rankPictures.hidden = false;
+    const parts = new StackChart(() => this.usage.parts());
+    this.heat = new HeatMap({ group: this.group, usage: this.usage,
+      stragglers: () => this.job?.straggler ?? [] });
+    this.rankPictures.append(this.group.add(parts), this.heat.element);
+    this.group.follow(this.heat);
+  }
+
+  buildPlan(body, section) {
+    this.planSection = section;
+    this.plan = new Plan(body, this.id);
   }
 
   buildLog(body) {
-    this.log = new Log(body, this.id);
+    this.log = new Log(body, this.id, this.context.Stream);
   }
 
   buildCheckpoints(body) {
@@ -245,10 +272,14 @@ class JobPage {
     this.stream = new this.context.Stream(`${path}/events`, {
       status: (job) => this.setStatus(job),
       metrics: (rows) => this.addMetrics(rows),
+      usage: (sample) => this.addUsage(sample),
       lost: (data) => trouble("daemon", data.error),
       end: () => this.stream.close(),
     }, {
-      opened: () => this.loadHistory(),
+      opened: () => {
+        this.loadHistory();
+        this.loadUsage();
+      },
       broken: (text) => trouble("connection", text),
     });
     this.loadHistory();
@@ -270,6 +301,33 @@ class JobPage {
     this.waiting = [];
     this.addMetrics(rows);
     this.metricsChanged();
+  }
+
+  // ---- usage of the ranks ----
+
+  async loadUsage() {
+    try {
+      const text = await getText(`/api/jobs/${encodeURIComponent(this.id)}/usage?points=${POINTS / 2}`);
+      this.usage.load(samplesOf(text));
+      this.context.trouble("usage", null);
+    } catch (e) {
+      if (e.status !== 404) this.context.trouble("usage", e.message);
+    }
+    this.usageChanged();
+  }
+
+  addUsage(sample) {
+    this.usage.add(sample);
+    this.usageChanged();
+  }
+
+  usageChanged() {
+    if (!this.usage.newest) return;
+    if (!this.heat) this.addRankPictures();
+    this.heat.setFields();
+    this.heat.changed();
+    this.ranks.setSample(this.usage.newest);
+    this.group.draw();
   }
 
   addMetrics(rows) {
@@ -303,13 +361,15 @@ class JobPage {
     setHidden(this.content, false);
     if (before && before !== job.state) speak(`Job ${job.job} is ${job.state}. ${reasonOf(job)}`);
     if (job.checkpoint_step !== this.checkpointStep || !this.checkpoints) this.loadCheckpoints();
-    if (hasEnded(job)) this.log.jobEnded();
     this.showHead();
     this.showWorkers();
+    this.plan.setJob(job);
     this.incidents.set(job);
     this.log.setRanks(Math.max(0, ...job.worker.map((w) => w.rank + 1)));
     setHidden(this.chartSection, !job.steps);
     setHidden(this.links.get("charts"), !job.steps);
+    setHidden(this.planSection, !job.steps);
+    setHidden(this.links.get("plan"), !job.steps);
     setText(this.file, printable(job.spec_yaml ?? ""));
     this.group.draw();
     this.scrollLater();
@@ -365,11 +425,17 @@ class JobPage {
     setHidden(this.problem, !job.checkpoint_error);
     setText(this.problem, `The last checkpoint failed: ${printable(job.checkpoint_error ?? "")}`);
     setText(this.facts, this.factText());
-    setHidden(this.cancel, hasEnded(job) || job.state === "stopping");
+    setHidden(this.cancel, hasEnded(job) || job.state === "stopping" || !this.mayCancel());
     this.tiles.set(this);
     const part = job.steps && !hasEnded(job) && job.state !== "pending" ? ` ${percent(share)}` : "";
     const state = job.state === "running" && job.steps ? "training" : job.state;
     this.context.title(`${stateSign(job.state)} ${state}${part} · ${name}`);
+  }
+
+  // An operator sees the jobs of others and cannot cancel them.
+  mayCancel() {
+    const { user } = this.context;
+    return !user.system || user.uid === 0 || this.job.user === undefined || this.job.user === user.user;
   }
 
   factText() {
@@ -380,18 +446,12 @@ class JobPage {
   }
 
   showWorkers() {
-    const list = this.job.worker, text = JSON.stringify(list);
+    const text = JSON.stringify([this.job.worker, this.job.straggler]);
     if (text === this.workersText) return;
     this.workersText = text;
-    const states = new Map();
-    for (const w of list) states.set(w.state, (states.get(w.state) ?? 0) + 1);
-    const exit = (w) => (w.exit_signal !== undefined ? `signal ${w.exit_signal}`
-      : w.exit_status !== undefined ? `status ${w.exit_status}` : "");
-    const rows = list.map((w) => [whole(w.rank), foreign(w.node ?? ""), String(w.pid || "–"), badgeOf(w.state), exit(w)]);
-    this.workers.replaceChildren(
-      el("p", { class: "muted pad" }, list.length ? [...states].map(([s, n]) => `${n} ${s}`).join(", ")
-        : "The job has no workers now."),
-      list.length ? tableOf("Workers", ["Rank", "Node", "Process", "State", "Exit"], rows) : "");
+    this.ranks.setWorkers(this.job.worker);
+    this.ranks.setStragglers(this.job.straggler ?? []);
+    this.heat?.redraw();
   }
 
   showCheckpoints() {
@@ -465,6 +525,9 @@ class JobPage {
   close() {
     this.stream.close();
     this.log.close();
+    this.plan.close();
+    this.ranks.close();
+    this.heat?.close();
     this.group.close();
     this.dialog?.close();
     clearInterval(this.clock);

@@ -1,10 +1,9 @@
-// The log viewer: the last lines of one rank or of all, with search. It follows the end while the reader is at the end.
+// The log viewer: the last lines of one rank or of all as they are written, with search and levels. It follows the end
+// while the reader is at the end.
 
-import { getText } from "./api.js";
 import { el, printable, setHidden, setText } from "./dom.js";
 import { plural, whole } from "./format.js";
 
-const POLL_MS = 2000;
 const RETRY_MS = 10000; // a job that waits has no log for a while
 const COUNTS = [200, 1000, 5000];
 
@@ -20,35 +19,77 @@ export function plainLine(line) {
 
 export const isError = (line) => ERROR.test(line) && !HARMLESS.test(line);
 
-// How many of the old lines the new ones have lost at their beginning; -1: they are not a continuation. The last old
-// line may have grown, so that it is not compared.
-export function shiftOf(old, fresh) {
-  const n = old.length - 1;
-  for (let shift = 0; shift < n; shift++) {
-    if (old[shift] !== fresh[0]) continue;
-    let same = 0;
-    while (shift + same < n && old[shift + same] === fresh[same]) same++;
-    if (shift + same === n) return shift;
+const WARNING = /\b(warn|warning)\b/i;
+
+const LEVELS = [["all", 0], ["warnings and errors", 1], ["errors", 2]];
+
+export function levelOf(line) {
+  if (isError(line)) return 2;
+  return WARNING.test(line) ? 1 : 0;
+}
+
+// Lines of a text that arrives in pieces. A piece may end within a line, which the next piece of that rank continues.
+export class Lines {
+  constructor(most) {
+    Object.assign(this, { most, list: [], open: new Map() });
   }
-  return -1;
+
+  // Returns the lines that are new or have changed, and how many left at the front.
+  add(pieces) {
+    const changed = new Set();
+    for (const [rank, text] of pieces) this.addPiece(rank, text, changed);
+    const gone = Math.max(0, this.list.length - this.most);
+    for (const line of this.list.splice(0, gone)) {
+      line.gone = true;
+      changed.delete(line);
+      if (this.open.get(line.rank) === line) this.open.delete(line.rank);
+    }
+    return { changed: [...changed], gone };
+  }
+
+  addPiece(rank, text, changed) {
+    const parts = text.split("\n"), rest = parts.pop();
+    for (const part of parts) {
+      changed.add(this.extend(rank, part));
+      this.open.delete(rank);
+    }
+    if (!rest) return;
+    const line = this.extend(rank, rest);
+    changed.add(line);
+    this.open.set(rank, line);
+  }
+
+  extend(rank, text) {
+    let line = this.open.get(rank);
+    if (!line) {
+      line = { rank, raw: "" };
+      this.list.push(line);
+    }
+    line.raw += text;
+    line.text = plainLine(line.raw);
+    line.level = levelOf(line.text);
+    return line;
+  }
 }
 
 export class Log {
-  constructor(root, job) {
-    Object.assign(this, { job, lines: [], rank: -1, count: COUNTS[1], found: [], at: -1, follow: true, ended: false });
+  constructor(root, job, Stream) {
+    Object.assign(this, { job, Stream, rank: -1, count: COUNTS[1], level: 0, found: [], at: -1, follow: true });
+    this.lines = new Lines(this.count);
     this.build(root);
-    this.load();
+    this.connect();
   }
 
   build(root) {
     const set = (key, convert) => (e) => {
       this[key] = convert(e.target.value);
-      this.clear();
-      this.load();
+      this.connect();
     };
     this.ranks = el("select", { id: "log-rank", onchange: set("rank", Number) }, el("option", { value: -1 }, "all"));
     this.counts = el("select", { id: "log-lines", onchange: set("count", Number) },
       COUNTS.map((n) => el("option", { value: n, selected: n === this.count }, whole(n))));
+    this.levels = el("select", { id: "log-level", onchange: () => this.setLevel(Number(this.levels.value)) },
+      LEVELS.map(([name, level]) => el("option", { value: level }, name)));
     this.search = el("input", { type: "search", id: "log-search", oninput: () => this.find(), onkeydown: (e) => {
       if (e.key !== "Enter") return;
       e.preventDefault();
@@ -57,15 +98,18 @@ export class Log {
     this.result = el("span", { class: "muted", role: "status" });
     this.error = el("button", { type: "button", hidden: true, onclick: () => this.showError() }, "First error");
     this.end = el("button", { type: "button", hidden: true, onclick: () => this.toEnd() }, "To the end");
+    this.download = el("a", { download: `job${this.job}.log` }, "Download");
     this.problem = el("p", { class: "error", hidden: true });
     this.box = el("div", { class: "log", tabindex: 0, role: "log", "aria-label": "Lines of the log", "aria-live": "off",
       onscroll: () => this.scrolled() });
+    this.empty = el("p", { class: "muted" }, "No line yet.");
     const step = (text, label, by) => el("button", { type: "button", "aria-label": label, onclick: () => this.go(by) }, text);
     root.replaceChildren(el("div", { class: "tools" },
       el("label", { for: "log-rank" }, "Rank"), this.ranks, el("label", { for: "log-lines" }, "Last lines"), this.counts,
+      el("label", { for: "log-level" }, "Level"), this.levels,
       el("label", { for: "log-search" }, "Search"), this.search, step("↑", "Previous match", -1),
-      step("↓", "Next match", 1), this.result, el("span", { class: "fill" }), this.error, this.end),
-    this.problem, this.box);
+      step("↓", "Next match", 1), this.result, el("span", { class: "fill" }), this.error, this.end, this.download),
+    this.problem, this.empty, this.box);
   }
 
   setRanks(n) {
@@ -75,71 +119,82 @@ export class Log {
     this.ranks.value = String(this.rank < n ? this.rank : -1);
   }
 
-  clear() {
-    this.lines = [];
-    this.box.replaceChildren();
-  }
+  // ---- data ----
 
-  async load() {
+  connect() {
     clearTimeout(this.timer);
-    let pause = POLL_MS;
-    const wanted = `${this.rank} ${this.count}`;
-    try {
-      const text = await getText(`/api/jobs/${encodeURIComponent(this.job)}/log?rank=${this.rank}&lines=${this.count}`);
-      if (wanted === `${this.rank} ${this.count}` && !this.closed) this.show(text);
-      setHidden(this.problem, true);
-    } catch (e) {
-      setHidden(this.problem, false);
-      setText(this.problem, e.message);
-      pause = RETRY_MS;
+    this.stream?.close();
+    this.clear();
+    const path = `/api/jobs/${encodeURIComponent(this.job)}/log`;
+    this.download.href = `${path}?rank=${this.rank}&lines=20000`;
+    this.stream = new this.Stream(`${path}/events?rank=${this.rank}&lines=${this.count}`, {
+      begin: () => this.clear(),
+      log: (pieces) => this.add(pieces),
+      lost: ({ error }) => this.lost(error),
+      end: () => this.stream.close(),
+    }, { opened: () => setHidden(this.problem, true) });
+  }
+
+  // A job that waits has no log for a while.
+  lost(error) {
+    setHidden(this.problem, false);
+    setText(this.problem, error);
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.connect(), RETRY_MS);
+  }
+
+  clear() {
+    this.lines = new Lines(this.count);
+    this.box.replaceChildren();
+    this.found = [];
+    this.firstError = null;
+    setHidden(this.empty, false);
+    setHidden(this.error, true);
+  }
+
+  add(pieces) {
+    const { changed, gone } = this.lines.add(pieces);
+    const height = this.box.scrollHeight, top = this.box.scrollTop, fresh = document.createDocumentFragment();
+    for (let i = 0; i < gone; i++) this.box.firstChild?.remove();
+    if (!this.follow && gone) this.box.scrollTop = top - (height - this.box.scrollHeight);
+    for (const line of changed) {
+      if (!line.element) fresh.append((line.element = el("div")));
+      this.render(line);
     }
-    if (!this.ended && !this.closed) this.timer = setTimeout(() => this.poll(), pause);
-  }
-
-  // Nobody reads a hidden tab.
-  poll() {
-    if (!document.hidden) this.load();
-    else this.timer = setTimeout(() => this.poll(), POLL_MS);
-  }
-
-  jobEnded() {
-    if (this.ended) return;
-    this.ended = true;
-    this.load(); // the last lines may be newer than the last poll
-  }
-
-  show(text) {
-    const fresh = text.replace(/\n$/, "").split("\n").map(plainLine);
-    if (fresh.length === 1 && fresh[0] === "") fresh.pop();
-    const shift = this.lines.length > 1 ? shiftOf(this.lines, fresh) : -1;
-    if (shift >= 0 && fresh.length === this.lines.length - shift && fresh.at(-1) === this.lines.at(-1)) return;
-    const kept = shift < 0 ? 0 : this.lines.length - 1 - shift;
-    const top = this.box.scrollTop, height = this.box.scrollHeight;
-    if (shift < 0) this.box.replaceChildren();
-    else for (let i = 0; i < shift; i++) this.box.firstChild.remove();
-    while (this.box.children.length > kept) this.box.lastChild.remove();
-    if (!this.follow && shift > 0) this.box.scrollTop = top - (height - this.box.scrollHeight);
-    this.box.append(...fresh.slice(kept).map((line) => this.lineOf(line)));
-    this.lines = fresh;
+    this.box.append(fresh);
+    setHidden(this.empty, this.lines.list.length > 0);
     this.markError();
-    this.find(true);
+    this.find(true, changed);
     if (this.follow) this.toEnd();
   }
 
-  lineOf(line) {
-    return el("div", {}, line || "\u200b");
+  textOf(line) {
+    return this.rank < 0 ? `[${line.rank}] ${line.text}` : line.text;
+  }
+
+  render(line) {
+    line.element.textContent = this.textOf(line) || "\u200b";
+    line.element.className = ["", "is-warning", "is-error"][line.level];
+    line.element.hidden = line.level < this.level;
+  }
+
+  setLevel(level) {
+    this.level = level;
+    for (const line of this.lines.list) line.element.hidden = line.level < level;
+    this.find();
+    if (this.follow) this.toEnd();
   }
 
   markError() {
-    const first = this.lines.findIndex(isError);
-    for (const e of this.box.querySelectorAll(".first-error")) e.classList.remove("first-error");
+    const first = this.lines.list.find((line) => line.level === 2);
+    if (first !== this.firstError) this.firstError?.element?.classList.remove("first-error");
     this.firstError = first;
-    setHidden(this.error, first < 0);
-    this.box.children[first]?.classList.add("first-error");
+    setHidden(this.error, !first);
+    first?.element.classList.add("first-error");
   }
 
   showError() {
-    this.reveal(this.box.children[this.firstError]);
+    this.reveal(this.firstError?.element);
   }
 
   // Scrolls the box only; scrollIntoView would move the page as well.
@@ -160,13 +215,21 @@ export class Log {
     setHidden(this.end, true);
   }
 
-  find(quiet = false) {
-    const word = this.search.value.toLowerCase();
-    for (const i of this.found) if (this.box.children[i]?.querySelector("mark")) setPlain(this.box.children[i]);
-    this.found = [];
-    if (word) this.lines.forEach((line, i) => { if (line.toLowerCase().includes(word)) this.found.push(i); });
-    for (const i of this.found) highlight(this.box.children[i], this.lines[i], word);
-    this.at = quiet ? Math.min(this.at, this.found.length - 1) : -1;
+  // ---- search ----
+
+  // With `changed`, only these lines are new: the others keep their marks.
+  find(quiet = false, changed = null) {
+    const word = this.search.value.toLowerCase(), fits = (l) => l.level >= this.level && this.textOf(l).toLowerCase().includes(word);
+    if (!changed) {
+      for (const line of this.found) if (!line.gone) this.render(line);
+      this.markError();
+    }
+    const kept = changed ? this.found.filter((l) => !l.gone && !changed.includes(l)) : [];
+    const fresh = word ? (changed ?? this.lines.list).filter(fits) : [];
+    const current = this.found[this.at];
+    this.found = [...kept, ...fresh];
+    for (const line of fresh) highlight(line.element, this.textOf(line), word);
+    this.at = quiet ? this.found.indexOf(current) : -1;
     if (!quiet && this.found.length) this.go(-1);
     else this.showResult(word);
   }
@@ -176,7 +239,7 @@ export class Log {
     if (!n) return;
     this.box.querySelector(".current")?.classList.remove("current");
     this.at = this.at < 0 ? (by < 0 ? n - 1 : 0) : (this.at + by + n) % n;
-    const e = this.box.children[this.found[this.at]];
+    const e = this.found[this.at].element;
     e.classList.add("current");
     this.reveal(e);
     this.showResult(this.search.value);
@@ -189,14 +252,9 @@ export class Log {
   }
 
   close() {
-    this.closed = true;
     clearTimeout(this.timer);
+    this.stream.close();
   }
-}
-
-function setPlain(e) {
-  e.textContent = e.textContent;
-  e.classList.remove("current");
 }
 
 function highlight(e, line, word) {

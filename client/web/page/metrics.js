@@ -2,7 +2,7 @@
 
 import { lineLook } from "./chart.js";
 import { date, duration, loss, real, short, whole } from "./format.js";
-import { durationTickText } from "./scale.js";
+import { durationTickText, tickText } from "./scale.js";
 
 const bandLow = (row) => (Number.isFinite(row.loss_min) ? row.loss_min : undefined);
 const bandHigh = (row) => (Number.isFinite(row.loss_max) ? row.loss_max : undefined);
@@ -22,6 +22,8 @@ export const CHARTS = [
 
 // Metrics that only some jobs have; the chart appears with the first value.
 export const RARE_CHARTS = [
+  { key: "mfu", title: "Model FLOP utilisation", unit: "MFU", text: (v) => `${real(100 * v, 3)} %`,
+    tick: (v, step) => `${tickText(100 * v, 100 * step)} %` },
   { key: "aux_loss", title: "Auxiliary loss of the routers", text: loss },
   { key: "z_loss", title: "Z-loss of the routers", text: loss },
   { key: "expert_load", title: "Load of the busiest expert", unit: "of the mean", text: (v) => real(v, 3) },

@@ -1,8 +1,8 @@
 // The overview: nodes and jobs. Rows are kept and their texts updated, so that a selection, the focus and the scroll
 // position survive the changes, which arrive at every step of every job.
 
-import { badgeOf, el, foreign, printable, setHidden, setText, speak, stateBadge, stateSign } from "./dom.js";
-import { age, bytes, date, duration, loss, percent, plural, setServerTime, short, whole } from "./format.js";
+import { badgeOf, el, foreign, printable, setHidden, setText, speak, stateBadge, stateSign, tableOf } from "./dom.js";
+import { age, bytes, date, duration, loss, percent, plural, real, setServerTime, short, whole } from "./format.js";
 
 const LIVE = ["starting", "running", "recovering", "stopping", "loading"];
 const PAGE = 200; // rows at first; the browser lays out thousands of rows slowly
@@ -86,7 +86,7 @@ class JobRow {
 
 class Overview {
   constructor(root, context) {
-    Object.assign(this, { root, context, rows: new Map(), chosen: new Set(), states: new Map(), speeds: new Map() });
+    Object.assign(this, { root, context, rows: new Map(), chosen: new Set(), states: new Map(), speeds: new Map(), cards: new Map() });
     this.sort = null;
     this.descending = false;
     this.most = PAGE;
@@ -258,13 +258,16 @@ class Overview {
 
   renderNodes() {
     const { node, cluster } = this.data;
-    const nodes = cluster?.node?.length ? cluster.node : [{ name: node?.node, state: "up", role: null }];
     const alone = !cluster?.node?.length;
-    const cards = nodes.map((n) => nodeCard(n, alone || n.name === cluster.self ? node : null));
-    // The cards are small and change rarely; a comparison of their texts keeps an open list of details open.
-    const text = JSON.stringify([nodes, { ...node, raft_index: 0 }]);
-    if (text !== this.nodesText) this.nodes.replaceChildren(...cards);
-    this.nodesText = text;
+    const nodes = alone ? [{ name: node?.node, state: "up", role: null }] : cluster.node;
+    const cards = nodes.map((n) => {
+      const card = this.cards.get(n.name) ?? new NodeCard();
+      this.cards.set(n.name, card);
+      card.set(n, alone || n.name === cluster.self ? node : null);
+      return card.element;
+    });
+    const shown = [...this.nodes.children];
+    if (cards.length !== shown.length || cards.some((c, at) => c !== shown[at])) this.nodes.replaceChildren(...cards);
     setText(this.note, printable(cluster?.note ?? ""));
   }
 
@@ -275,24 +278,6 @@ class Overview {
 }
 
 // ---- nodes ----
-
-const UNITS = [
-  [/_bytes$/, bytes], [/_ms$/, (v) => duration(v / 1000)], [/_s$/, duration], [/_c$/, (v) => `${whole(v)} °C`],
-  [/_w$/, (v) => `${whole(v)} W`], [/_(share|ratio)$/, percent], [/./, (v) => short(v)],
-];
-
-// Fields that have a place of their own, or that only the maker of dtd needs.
-const PLACED = /^(node|version|slots|gpus|gpus_free|gpu_model|gpu_missing|warning|numa_nodes|raft_.*|.*pid|state_dir)$/;
-
-const wordOf = (key) => key.replace(/_(bytes|ms|s|c|w|share|ratio)$/, "").replaceAll("_", " ");
-
-// Further figures of a node, such as memory and temperature, as far as the daemon reports them: the name of a field
-// ends with its unit.
-function furtherFacts(node) {
-  return Object.entries(node)
-    .filter(([key, v]) => !PLACED.test(key) && typeof v === "number")
-    .map(([key, v]) => [wordOf(key), UNITS.find(([end]) => end.test(key))[1](v)]);
-}
 
 function gpuFact(node) {
   if (node.gpus === undefined) return "being probed";
@@ -312,22 +297,110 @@ function factsOf(n, node) {
   if (node) {
     facts.push(["slots", whole(node.slots)]);
     if (coresFact(node)) facts.push(["cores", coresFact(node)]);
-    facts.push(["GPUs", gpuFact(node)], ...furtherFacts(node));
+    facts.push(["GPUs", gpuFact(node)]);
   }
   if (n.silent_ms > 1000) facts.push(["last heartbeat", `${duration(n.silent_ms / 1000)} ago`]);
   if (n.version ?? node?.version) facts.push(["version", printable(n.version ?? node.version)]);
   return facts;
 }
 
-function nodeCard(n, node) {
-  const alert = (text) => (text ? el("p", { class: "warning" }, foreign(text)) : null);
-  const missing = node && !node.gpus && node.gpu_missing;
-  return el("article", { class: "card node" },
+const finite = (v) => typeof v === "number" && Number.isFinite(v);
+
+// A bar with its text; `bad`: from this share on it is a warning.
+function meter(share, bad) {
+  const bar = el("span", { class: `meter${share >= bad ? " full" : ""}`, "aria-hidden": "true" }, el("span"));
+  bar.firstChild.style.width = `${Math.min(100, Math.max(0, 100 * share))}%`;
+  return bar;
+}
+
+// One line for each kind of use: name, share of the bar (undefined: no bar), text.
+function usesOf(load) {
+  const uses = [];
+  if (finite(load.cores_used)) {
+    uses.push(["CPU", load.cores_used / load.cores, `${real(load.cores_used, 2)} of ${plural(load.cores, "core")}`]);
+  } else if (load.cores) {
+    uses.push(["CPU", undefined, plural(load.cores, "core")]);
+  }
+  if (finite(load.memory_used_bytes)) {
+    uses.push(["memory", load.memory_used_bytes / load.memory_bytes,
+      `${bytes(load.memory_used_bytes)} of ${bytes(load.memory_bytes)}`, 0.95]);
+  }
+  const rest = [];
+  if (finite(load.load)) rest.push(`load ${real(load.load, 2)}`);
+  if (finite(load.temperature_c)) rest.push(`${whole(load.temperature_c)} °C`);
+  if (rest.length) uses.push(["", undefined, rest.join(" · ")]);
+  if (finite(load.received_bytes_per_s) && finite(load.sent_bytes_per_s)) {
+    uses.push(["network", undefined, `in ${bytes(load.received_bytes_per_s)}/s · out ${bytes(load.sent_bytes_per_s)}/s`]);
+  }
+  return uses;
+}
+
+const GPU_COLUMNS = [
+  ["GPU", (g) => whole(g.gpu)],
+  ["Use", (g) => (finite(g.busy) ? percent(g.busy) : "–")],
+  ["Memory", (g) => (finite(g.memory_used_bytes) ? `${bytes(g.memory_used_bytes)} of ${bytes(g.memory_bytes)}` : "–")],
+  ["°C", (g) => (finite(g.temperature_c) ? `${whole(g.temperature_c)} °C` : "–")],
+  ["Power", (g) => (finite(g.power_w) ? `${whole(g.power_w)}${finite(g.power_limit_w) ? ` of ${whole(g.power_limit_w)}` : ""} W` : "–")],
+  ["Health", (g) => (g.sick ? el("span", { class: "straggler" }, "✕ ", foreign(g.sick)) : "good")],
+];
+
+// Columns without any number are left out.
+function gpuTable(gpus) {
+  const cells = gpus.map((g) => GPU_COLUMNS.map(([, f]) => f(g)));
+  const used = GPU_COLUMNS.map((_, i) => cells.some((row) => row[i] !== "–"));
+  const keep = (row) => row.filter((_, i) => used[i]);
+  return tableOf("GPUs", keep(GPU_COLUMNS.map(([label]) => label)), cells.map(keep), { class: "gpus" });
+}
+
+function loadOf(load) {
+  if (!load) return [];
+  return [
+    el("dl", { class: "uses" }, usesOf(load).map(([name, share, text, bad]) => el("div", {}, el("dt", {}, name),
+      el("dd", {}, share === undefined ? null : meter(share, bad ?? 2), text)))),
+    load.gpu?.length ? el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "GPUs" }, gpuTable(load.gpu)) : null,
+  ];
+}
+
+function factPartsOf(n, node) {
+  return [
     el("h3", {}, foreign(n.name), badgeOf(n.drained ? "drained" : n.state)),
     el("dl", {}, factsOf(n, node).map(([k, v]) => el("div", {}, el("dt", {}, k), el("dd", {}, v)))),
+  ];
+}
+
+function notesOf(n, node) {
+  const alert = (text) => (text ? el("p", { class: "warning" }, foreign(text)) : null);
+  const missing = node && !node.gpus && node.gpu_missing;
+  return [
     n.drained ? alert(`Drained: ${n.drained}`) : null,
     alert(node?.warning),
-    missing ? el("details", {}, el("summary", {}, "Why there is no GPU"), foreign(node.gpu_missing)) : null);
+    missing ? el("details", {}, el("summary", {}, "Why there is no GPU"), foreign(node.gpu_missing)) : null,
+  ];
+}
+
+// The load changes every few seconds, the rest rarely: an open list of details stays open.
+class NodeCard {
+  constructor() {
+    this.facts = el("div", { class: "parts" });
+    this.load = el("div", { class: "parts" });
+    this.notes = el("div", { class: "parts" });
+    this.element = el("article", { class: "card node" }, this.facts, this.load, this.notes);
+  }
+
+  set(n, node) {
+    const load = n.load ?? node?.load;
+    const rest = [{ ...n, load: 0, log_index: 0 }, { ...node, load: 0, raft_index: 0 }];
+    this.fill("facts", rest, () => factPartsOf(n, node));
+    this.fill("notes", [n.drained, node?.warning, node?.gpu_missing], () => notesOf(n, node));
+    this.fill("load", load, () => loadOf(load));
+  }
+
+  fill(part, value, build) {
+    const text = JSON.stringify(value ?? null);
+    if (this[`${part}Text`] === text) return;
+    this[`${part}Text`] = text;
+    this[part].replaceChildren(...build().filter(Boolean));
+  }
 }
 
 export function openOverview(root, _, context) {

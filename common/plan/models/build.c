@@ -421,7 +421,7 @@ static err_t check_model(const struct job_model *m, int64_t seq, struct why *why
     return e || !m->experts ? e : check_experts(m, why);
 }
 
-static struct job_model with_defaults(const struct job_model *model)
+struct job_model graph_model(const struct job_model *model)
 {
     struct job_model m = *model;
     const struct arch *arch = &archs[m.arch];
@@ -448,7 +448,7 @@ err_t graph_build(const struct job_model *model, int64_t seq, struct graph *ret,
 {
     if ((size_t)model->arch >= sizeof(archs) / sizeof(archs[0]))
         return why_set(why, ERR_INVALID, "there is no model architecture number %d", (int)model->arch);
-    struct job_model m = with_defaults(model);
+    struct job_model m = graph_model(model);
     err_t e = check_model(&m, seq, why);
     if (e)
         return e;

@@ -91,6 +91,7 @@ void job_epoch_lost(struct job *j, double detect_ms, bool by_exit, const char *f
         return;
     epoch_given_up(j);
     job_incident_open(j, seen, detect_ms, by_exit);
+    j->totals.t.failures++;
     if (j->restarts >= j->spec.run.restarts) {
         job_incident_decided(j, "the job fails: no restarts left (run.restarts: %" PRId64 ")", j->spec.run.restarts);
         char resume[64] = "";

@@ -241,11 +241,13 @@ void job_incident_recovered(struct job *j)
         i->open = false;
         end_step(&i->fields, i->decided_ns, &i->part_ns);
         log_incident(j);
+        job_totals_recovered(&j->totals, true, i->fields.recover_ms, j->n_workers);
     }
     if (s->open) {
         s->open = false;
         end_step(&s->fields, s->begin_ns, &s->part_ns);
         record_start(j);
+        job_totals_recovered(&j->totals, false, s->fields.recover_ms, j->n_workers);
     }
 }
 

@@ -245,6 +245,7 @@ struct job {
     bool disk_low; /* the checkpoint folder is low on space, and an incident says so */
 
     struct metrics metrics;
+    struct job_totals totals;
     /* Metrics that other leaders received: dtd-io reads them from the file in the checkpoint folder. */
     enum job_history history;
     int64_t history_at;   /* offset in that file */

@@ -81,6 +81,7 @@ static err_t job_fill(struct job *j, const struct state_job *s)
         j->workers[k].device = -1;
     snprintf(path, sizeof(path), "%s/metrics/%" PRIu64 ".jsonl", j->jobs->dir, j->id);
     err = metrics_init(&j->metrics, path);
+    j->totals.top_step = j->metrics.has_last ? j->metrics.last.step : 0;
     snprintf(path, sizeof(path), "%s/metrics/%" PRIu64 ".usage.jsonl", j->jobs->dir, j->id);
     return err ? err : usage_file_init(&j->usage, path, j->jobs->parses, j->uid);
 }

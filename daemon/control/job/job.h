@@ -14,6 +14,7 @@
 #include "daemon/control/job/placement.h"
 #include "daemon/control/job/rendezvous.h"
 #include "daemon/control/job/stragglers.h"
+#include "daemon/control/job/totals.h"
 #include "daemon/control/job/usage_file.h"
 #include "daemon/control/job/usage_windows.h"
 #include "daemon/control/state/state.h"
@@ -60,6 +61,7 @@ struct job_view {
     int64_t grace_left_ms; /* while it stops: until workers that still run are killed; 0: no such wait */
     int restarts;
     const struct metrics *metrics;
+    const struct totals *totals;
 };
 struct job_view job_view_of(const struct job *j);
 
@@ -77,6 +79,8 @@ struct job_rank_view job_rank_view_of(const struct job *j, int rank);
 /* The next one by id; NULL: none. The first is jobs.head. */
 struct job *job_next(const struct job *j);
 bool job_over(const struct job *j);
+/* metrics_curve_due of its metrics. */
+bool job_curve_due(struct job *j);
 /* The list of clients that watch it. */
 struct watch **job_watches(struct job *j);
 struct usage_watch **job_usage_watches(struct job *j);

@@ -178,10 +178,11 @@ void jobs_incident_record(struct jobs *jobs, const char *seen, const char *decid
 
 void jobs_flush_metrics(struct jobs *jobs)
 {
-    for (struct job *j = jobs->head; j; j = j->next)
+    for (struct job *j = jobs->head; j; j = j->next) {
         metrics_flush(&j->metrics);
-    for (struct job *j = jobs->head; j; j = j->next)
         usage_file_flush(&j->usage);
+        job_totals_tick(&j->totals, j->placed && !job_over(j) ? j->n_workers : 0, clock_mono_ms());
+    }
 }
 
 void jobs_count(const struct jobs *jobs, int *ret_placed, int *ret_waiting)

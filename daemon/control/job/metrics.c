@@ -17,7 +17,11 @@
 #include <unistd.h>
 
 #define MAX_PENDING_BYTES (4u << 20)
-#define LOAD_BYTES ((size_t)1 << 20) /* some 10 ms of parsing, after which a load may be stopped */
+#define LOAD_BYTES ((size_t)1 << 20)  /* some 10 ms of parsing, after which a load may be stopped */
+#define LAST_BYTES ((size_t)64 << 10) /* over a hundred lines; most callers want one */
+/* A page or `dtctl metrics --points` parses at most so many lines, in some 30 ms, and a curve file grows by a hundred
+ * points at once. */
+#define CURVE_LINES 4096
 
 /* ---- the file being written ---- */
 
@@ -46,7 +50,7 @@ static void read_last(struct metrics *m)
 
 err_t metrics_init(struct metrics *m, const char *path)
 {
-    *m = (struct metrics){.fd = -1, .path = strdup(path)};
+    *m = (struct metrics){.fd = -1, .path = strdup(path), .unread = CURVE_LINES};
     if (!m->path)
         return ERR_NOMEM;
     read_last(m);
@@ -131,11 +135,19 @@ void metrics_append(struct metrics *m, const struct metric *row)
 {
     m->last = *row;
     m->has_last = true;
+    m->unread += m->unread < CURVE_LINES;
     if (metric_line_format(row, &m->pending))
         m->dropped++;
     drop_oldest(m);
     if (!m->err) /* otherwise the timer tries again, so that a full disk does not cost a write per step */
         metrics_flush(m);
+}
+
+bool metrics_curve_due(struct metrics *m)
+{
+    const bool due = m->unread >= CURVE_LINES && m->has_last;
+    m->unread = due ? 0 : m->unread;
+    return due;
 }
 
 /* ---- older lines ---- */
@@ -247,6 +259,75 @@ err_t metrics_load(const char *path, const struct buf *more, int64_t from_step, 
     if (err) {
         free(rows.row);
         return err;
+    }
+    *ret = rows;
+    return OK;
+}
+
+/* ---- the end of the file ---- */
+
+/* Takes the complete lines from the last to the first, until there are n rows. A row counts if its step is below those
+ * of all later rows: others were repeated by a later epoch. *ret_begin: where the first line that was taken begins. A
+ * line counts as complete at its beginning if `whole`, or if another line precedes it in the text. */
+static err_t take_backwards(struct metric_rows *rows, int64_t n, const char *text, size_t len, bool whole,
+                            size_t *ret_begin)
+{
+    const char *last = memrchr(text, '\n', len), *end = last ? last + 1 : text;
+    err_t err = OK;
+    while (!err && end > text && (int64_t)rows->n < n) {
+        struct metric row;
+        const char *nl = end - 1 > text ? memrchr(text, '\n', (size_t)(end - 1 - text)) : NULL;
+        if (!nl && !whole)
+            break;
+        const char *begin = nl ? nl + 1 : text;
+        const bool valid = metric_line_parse(begin, (size_t)(end - 1 - begin), &row) == OK;
+        if (valid && (!rows->n || row.step < rows->row[rows->n - 1].step))
+            err = metric_rows_add(rows, &row);
+        end = begin;
+    }
+    *ret_begin = (size_t)(end - text);
+    return err;
+}
+
+static err_t take_file_backwards(struct metric_rows *rows, int64_t n, int fd, const atomic_bool *stop)
+{
+    struct stat st;
+    char *block = malloc(LAST_BYTES);
+    err_t err = !block ? ERR_NOMEM : fstat(fd, &st) ? err_from_errno(errno) : OK;
+    for (off_t end = err ? 0 : st.st_size; !err && end > 0 && (int64_t)rows->n < n;) {
+        const size_t len = end < (off_t)LAST_BYTES ? (size_t)end : LAST_BYTES;
+        size_t begin = 0;
+        err = file_pread_all(fd, block, len, end - (off_t)len);
+        err = err ? err : take_backwards(rows, n, block, len, end == (off_t)len, &begin);
+        end = begin == len || begin == 0 ? end - (off_t)len : end - (off_t)(len - begin);
+        if (!err && stop && atomic_load(stop))
+            err = ERR_CANCELED;
+    }
+    free(block);
+    return err;
+}
+
+err_t metrics_load_last(const char *path, const struct buf *more, int64_t n, const atomic_bool *stop,
+                        struct metric_rows *ret)
+{
+    struct metric_rows rows = {0};
+    size_t begin;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    err_t err = fd >= 0 || errno == ENOENT ? OK : err_from_errno(errno);
+    if (!err && more->len)
+        err = take_backwards(&rows, n, (const char *)more->data, more->len, true, &begin);
+    if (!err && fd >= 0)
+        err = take_file_backwards(&rows, n, fd, stop);
+    if (fd >= 0)
+        close(fd);
+    if (err) {
+        free(rows.row);
+        return err;
+    }
+    for (size_t i = 0; i < rows.n / 2; i++) {
+        const struct metric row = rows.row[i];
+        rows.row[i] = rows.row[rows.n - 1 - i];
+        rows.row[rows.n - 1 - i] = row;
     }
     *ret = rows;
     return OK;

@@ -20,6 +20,7 @@ struct metrics {
     err_t err;                /* of the last write; OK: all lines are on disk */
     bool has_last;
     struct metric last;
+    int unread; /* number of lines since metrics_curve_due returned true */
 };
 
 /* Stores the path and reads the last line of the file, if it exists. Cuts off an incomplete last line. The file is
@@ -37,6 +38,10 @@ void metrics_release(struct metrics *m);
 /* Tries to write the waiting lines. */
 void metrics_flush(struct metrics *m);
 
+/* Whether enough lines have been appended since the last time for curve_update (curve.h); first true for a file of an
+ * earlier run. */
+bool metrics_curve_due(struct metrics *m);
+
 struct metric_rows {
     struct metric *row;
     size_t n, cap;
@@ -48,5 +53,8 @@ NODISCARD err_t metric_rows_add(struct metric_rows *rows, const struct metric *r
  * ERR_CANCELED soon after *stop becomes true (NULL: never). Any thread. */
 NODISCARD err_t metrics_load(const char *path, const struct buf *more, int64_t from_step, const atomic_bool *stop,
                              struct metric_rows *ret);
+/* The last `n` of the rows that metrics_load returns; reads the file from its end. */
+NODISCARD err_t metrics_load_last(const char *path, const struct buf *more, int64_t n, const atomic_bool *stop,
+                                  struct metric_rows *ret);
 
 #endif

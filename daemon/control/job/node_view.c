@@ -56,6 +56,7 @@ struct node_view *node_find_or_add(struct jobs *jobs, const char *name)
     }
     a->name = copy;
     a->gpus = gpus;
+    a->load = node_load_none;
     a->slots = 0;
     while (*at && strcmp((*at)->name, name) < 0)
         at = &(*at)->next;
@@ -116,6 +117,7 @@ void node_view_up(struct node_view *a, struct rpc_call *attend)
     a->state = NODE_UP;
     a->attend = attend;
     a->listed = false;
+    a->load = node_load_none;
     a->incarnation++;
     a->heard_ms = clock_mono_ms();
 }

@@ -22,15 +22,6 @@ struct rpc_conn;
 
 enum node_view_state { NODE_ABSENT, NODE_UP, NODE_AWAY, NODE_LOST };
 
-/* How much of a node is used at present, as far as it does not follow from its jobs. */
-struct node_view_use {
-    bool known;
-    int cores;                         /* 0: unknown */
-    int64_t memory_bytes, memory_free; /* -1: unknown */
-    double load;                       /* NAN: unknown */
-    char warning[256];                 /* what is low or broken; "": nothing */
-};
-
 struct node_view {
     struct node_view *next; /* ascending by name */
     const char *name;
@@ -46,10 +37,10 @@ struct node_view {
     struct rpc_conn *conn;   /* of another node; NULL: none */
     struct rpc_call *attend; /* of another node: call on which commands are sent; NULL: unreachable */
     LIST_HEAD(node_view_peers, peer) peers; /* of rpc/peer.c: callers there whose calls it forwarded */
-    uint64_t incarnation; /* incremented on each reconnect; processes missing from the list that follows have ended */
-    int64_t heard_ms;     /* when it last connected or reported */
-    struct node_view_use use;
-    double silent_ms; /* LOST: time since its last heartbeat when it was declared lost */
+    uint64_t incarnation;  /* incremented on each reconnect; processes missing from the list that follows have ended */
+    int64_t heard_ms;      /* when it last connected or reported */
+    struct node_load load; /* of another node: its last report */
+    double silent_ms;      /* LOST: time since its last heartbeat when it was declared lost */
 };
 
 /* The leader's own node: always the first of jobs->nodes. */

@@ -37,6 +37,7 @@ static void on_metric(struct job *j, struct job_worker *w, const struct worker_r
     if (repeated || r->epoch != j->epoch)
         return;
     metrics_append(&j->metrics, r->metric);
+    job_totals_step(&j->totals, r->metric, clock_mono_ms());
     job_hang_step(j);
     keep_io_line(j, r->metric);
     job_incident_recovered(j);
@@ -82,6 +83,7 @@ static void on_save_failed(struct job *j, const char *text)
     if (!j->checkpoint_error[0]) /* one incident for consecutive failures */
         job_incident_save_failed(j, text);
     snprintf(j->checkpoint_error, sizeof(j->checkpoint_error), "%s", text);
+    j->totals.t.checkpoints_failed++;
     log_warn("save failed job=%" PRIu64 " text=%s", j->id, text);
     j->dirty = true;
 }
@@ -160,6 +162,7 @@ static void on_committed(struct job *j, const struct job_io *io, uint64_t epoch,
     const struct record r = {.kind = RECORD_CHECKPOINT, .wall_ms = clock_wall_ms(), .job = j->id, .checkpoint = *c};
     if (outbox_add(&j->jobs->outbox, &r, checkpoint_recorded))
         log_error("checkpoint not logged job=%" PRIu64 " step=%" PRId64, j->id, c->step);
+    job_totals_saved(&j->totals, c->step, c->bytes, clock_mono_ms());
     j->checkpoint_error[0] = '\0';
     if (*low && !j->disk_low)
         job_incident_record(j, 0, low, "training continues; free some space or lower checkpoint.keep_last");

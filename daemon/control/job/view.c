@@ -26,7 +26,8 @@ struct job_view job_view_of(const struct job *j)
                              .max_workers = j->max_workers,
                              .grace_left_ms = job_grace_left_ms(j),
                              .restarts = j->restarts,
-                             .metrics = &j->metrics};
+                             .metrics = &j->metrics,
+                             .totals = &j->totals.t};
 }
 
 struct job_rank_view job_rank_view_of(const struct job *j, int rank)
@@ -44,6 +45,11 @@ struct job_rank_view job_rank_view_of(const struct job *j, int rank)
 struct job *job_next(const struct job *j)
 {
     return j->next;
+}
+
+bool job_curve_due(struct job *j)
+{
+    return metrics_curve_due(&j->metrics);
 }
 
 struct watch **job_watches(struct job *j)

@@ -17,6 +17,7 @@ void gpus_set(struct gpus *g, int n)
     for (int i = 0; i < GPUS_MAX; i++) {
         g->gpu[i].broken = g->gpu[i].seen = false;
         g->gpu[i].numa_node = -1;
+        g->gpu[i].load = gpu_load_none;
         g->gpu[i].uuid[0] = g->gpu[i].sick[0] = '\0';
     }
     snprintf(g->missing, sizeof(g->missing), "%s", n ? "" : "dtd's configuration sets gpus: 0");
@@ -53,6 +54,29 @@ static const struct {
     {"remapped_rows", "pending", 1, "has rows of memory that wait for a reset"},
     {"remapped_rows", "failed", 1, "has rows of memory that could not be replaced"},
 };
+
+/* Numbers of "health" that only show how busy the GPU is. */
+static const struct {
+    const char *key, *field; /* in the output, and in common/rpc/node_load.h */
+    double unit;
+} uses[] = {
+    {"temperature_c", "temperature_c", 1},     {"power_mw", "power_w", 1e-3},
+    {"power_limit_mw", "power_limit_w", 1e-3}, {"busy_percent", "busy", 1e-2},
+    {"memory_bytes", "memory_bytes", 1},       {"memory_used_bytes", "memory_used_bytes", 1},
+};
+
+static void read_use(const json_t *health, struct gpu_load *ret)
+{
+    *ret = gpu_load_none;
+    for (size_t i = 0; i < sizeof(uses) / sizeof(uses[0]); i++) {
+        const json_t *value = json_object_get(health, uses[i].key);
+        const struct field *f = field_find(&gpu_load_fields, uses[i].field);
+        if (json_is_integer(value) && json_integer_value(value) >= 0)
+            field_set(f, ret,
+                      (struct field_value){.whole = json_integer_value(value),
+                                           .real = (double)json_integer_value(value) * uses[i].unit});
+    }
+}
 
 /* *ret is "" if there is no sign. */
 static void read_signs(const json_t *health, char *ret, size_t size)
@@ -141,6 +165,7 @@ static void read_health(struct gpus *g, const json_t *list, uint64_t *ret)
             continue;
         named |= UINT64_C(1) << i;
         g->gpu[i].seen = true;
+        read_use(json_object_get(gpu, "health"), &g->gpu[i].load);
         read_signs(json_object_get(gpu, "health"), what, sizeof(what));
         if (!*what || g->gpu[i].sick[0])
             continue;
@@ -172,6 +197,7 @@ static void read_gpu(struct gpus *g, const json_t *gpu, int i)
     g->watched = g->watched || json_object_get(gpu, "health");
     if (!json_object_get(gpu, "error")) {
         copy_text(gpu, "model", g->model, sizeof(g->model));
+        read_use(json_object_get(gpu, "health"), &g->gpu[i].load);
         read_signs(json_object_get(gpu, "health"), what, sizeof(what));
         gpus_mark_sick(g, i, what);
     } else {

@@ -8,6 +8,7 @@
 #define DTD_DAEMON_CONTROL_LOCAL_GPUS_H
 
 #include "common/base/err.h"
+#include "common/rpc/node_load.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -32,6 +33,7 @@ struct gpus {
         bool seen;                  /* a health check has reported it at least once */
         int numa_node;              /* the kernel's number of the NUMA node that it is attached to; -1: not known */
         char uuid[GPUS_UUID_BYTES]; /* by which health checks identify it; "": not known */
+        struct gpu_load load;       /* as the last health check reported it */
         char sick[GPUS_SICK_BYTES]; /* "has uncorrectable memory errors (1)"; "": healthy */
     } gpu[GPUS_MAX];                /* entries from n on: GPUs of workers that started when there were more */
 };

@@ -6,14 +6,12 @@
 
 #include "common/base/buf.h"
 #include "common/base/clock.h"
-#include "common/base/cpus.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,12 +88,7 @@ static int open_kernel_log(void)
 
 void health_init(struct health *h)
 {
-    *h = (struct health){.oom_kills = count_oom(),
-                         .kernel_log = open_kernel_log(),
-                         .memory_free = -1,
-                         .memory_size = -1,
-                         .load = NAN,
-                         .cores = cpus_usable(NULL, 0)};
+    *h = (struct health){.oom_kills = count_oom(), .kernel_log = open_kernel_log()};
 }
 
 /* "Out of memory: Killed process 42 (name) ..." or "Memory cgroup out of memory: Killed process 42 (name) ...", behind
@@ -173,7 +166,6 @@ void health_tick(struct health *h, const char *dir, const struct log_watch *disk
     char low[200], logs[700];
     bool before = h->warning[0];
     int64_t memory[2], now = clock_mono_ms();
-    double load;
     if (now < h->due_ms)
         return;
     h->due_ms = now + TICK_MS;
@@ -182,10 +174,6 @@ void health_tick(struct health *h, const char *dir, const struct log_watch *disk
         read_kernel_log(h);
     bool is_known = disk->disk_size > 0;
     read_numbers("/proc/meminfo", (const char *const[]){"MemAvailable", "MemTotal"}, 2, memory);
-    h->memory_free = memory[0] < 0 ? -1 : memory[0] * 1024;
-    h->memory_size = memory[1] < 0 ? -1 : memory[1] * 1024;
-    h->load = getloadavg(&load, 1) == 1 ? load : NAN;
-    h->checks++;
     health_warn(is_known ? disk->disk_free : -1, is_known ? disk->disk_size : -1, memory[0] * 1024, memory[1] * 1024,
                 low, sizeof(low));
     write_disk(disk, dir, logs, sizeof(logs));

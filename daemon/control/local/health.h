@@ -20,12 +20,8 @@ struct health {
     int kernel_log;                  /* /dev/kmsg; -1: it cannot be read, or its process ids are not ours */
     pid_t killed[HEALTH_KILLED_MAX]; /* the processes that it named last; 0: unused */
     int n_killed;
-    int64_t memory_free, memory_size; /* bytes; -1: unknown */
-    double load;                      /* mean number of running threads of the last minute; NAN: unknown */
-    int cores;                        /* that this process may use; 0: unknown */
-    uint64_t checks;                  /* number of checks so far */
-    char limit[120];                  /* what limits this node for as long as it runs; "": nothing */
-    char warning[1100];               /* what is low, and the limit; "": nothing */
+    char limit[120];    /* what limits this node for as long as it runs; "": nothing */
+    char warning[1100]; /* what is low, and the limit; "": nothing */
 };
 
 enum health_oom {

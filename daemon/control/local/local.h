@@ -7,6 +7,7 @@
 #include "common/conf/node.h"
 #include "daemon/control/local/gpus.h"
 #include "daemon/control/local/health.h"
+#include "daemon/control/local/load.h"
 #include "daemon/control/local/log_watch.h"
 #include "daemon/control/local/probe.h"
 #include "daemon/control/local/processes.h"
@@ -40,11 +41,12 @@ struct local {
     struct gpus gpus;
     struct probe probe;
     struct health health;
+    struct load load;
     struct log_watch log_watch;
 };
 
-/* Initializes `children`, `health` and `probe`; the caller has set the fields up to `system`. Blocks on files of /sys
- * and /proc. */
+/* Initializes `children`, `health`, `load` and `probe`; the caller has set the fields up to `system`. Blocks on files
+ * of /sys and /proc. */
 void local_init(struct local *l);
 
 #endif

@@ -242,6 +242,7 @@ void local_init(struct local *l)
 {
     local_processes_init(&l->children, l->dir);
     health_init(&l->health);
+    load_init(&l->load);
     l->probe.held_end = &l->probe.held;
 }
 

@@ -315,13 +315,13 @@ err_t local_process_release(struct local *l, uint64_t job, bool remove)
         free(e);
     }
     if (remove) {
+        static const char *const files[] = {"jsonl", "usage.jsonl", "curve"};
         char path[PATH_MAX];
-        snprintf(path, sizeof(path), "%s/metrics/%" PRIu64 ".jsonl", l->dir, job);
-        if (unlink(path) && errno != ENOENT)
-            log_warn("not removed path=%s error=%s", path, strerror(errno));
-        snprintf(path, sizeof(path), "%s/metrics/%" PRIu64 ".usage.jsonl", l->dir, job);
-        if (unlink(path) && errno != ENOENT)
-            log_warn("not removed path=%s error=%s", path, strerror(errno));
+        for (int i = 0; i < 3; i++) {
+            snprintf(path, sizeof(path), "%s/metrics/%" PRIu64 ".%s", l->dir, job, files[i]);
+            if (unlink(path) && errno != ENOENT)
+                log_warn("not removed path=%s error=%s", path, strerror(errno));
+        }
     }
     return supervisor_link_release(&l->supervisor, job, remove);
 }

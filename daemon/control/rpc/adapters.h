@@ -4,7 +4,6 @@
 
 #include "daemon/control/rpc/server.h"
 #include "proto/client.pb-c.h"
-#include "proto/peer.pb-c.h"
 
 struct job;
 
@@ -34,14 +33,16 @@ void rpc_events_tick(struct rpc_server *s);
 void rpc_events_forget(struct rpc_server *s);
 /* What is low or broken on this node; "": nothing. */
 void rpc_client_warning(const struct rpc_server *s, char *ret, size_t size);
-/* The present use of this node: measured again on a tick when it is time, and then also sent to the leader. */
-void rpc_use_tick(struct rpc_server *s);
-/* Fills the message, which borrows from the view. */
-void rpc_use_fill(const struct node_view *a, Dtd__NodeUse *ret);
-/* Another node has reported its use. */
-void rpc_use_take(struct node_view *a, const Dtd__AgentUse *m);
+/* How much of a node is used; the message has its memory beside it. */
+struct node_use_message {
+    Dtd__NodeUse m;
+    char warning[1200];
+};
+void rpc_use_fill(const struct rpc_server *s, const struct node_view *a, struct node_use_message *ret);
 /* The job with this id. If there is none, or the caller does not own it, fails the call and returns NULL. */
 struct job *rpc_client_job(struct rpc_server *s, struct rpc_call *call, const char *id);
+/* The same for what only shows the job: also for an operator of the web page. */
+struct job *rpc_client_job_to_see(struct rpc_server *server, struct rpc_call *call, const char *id);
 
 /* ---- the functions of rpc_job_outbound ---- */
 NODISCARD err_t rpc_worker_start(struct rpc_call *attend, const struct worker_start *start);
@@ -63,6 +64,8 @@ NODISCARD err_t rpc_node_look(struct rpc_call *attend);
 void rpc_peer_forgotten(struct node_view *a);
 void rpc_watch_changed(struct job *j);
 void rpc_watch_metric(struct job *j, const struct metric *row);
+/* Extends the curve files of jobs whose metrics have grown; called about once a second. */
+void rpc_curves_tick(struct rpc_server *server);
 
 /* For c10d_owners: closes a store, or the port to it, on another node. */
 NODISCARD err_t rpc_node_store_close(struct rpc_call *attend, uint32_t uid, const char *name);
@@ -74,7 +77,9 @@ void rpc_node_attend(struct rpc_server *s);                       /* opens the c
 void rpc_node_list(struct rpc_server *s);                         /* reports all processes and the facts */
 void rpc_node_child(struct rpc_server *s, const struct child *c); /* reports one process */
 void rpc_node_facts(struct rpc_server *s);                        /* reports slots and GPUs */
-void rpc_node_use(struct rpc_server *s, const Dtd__AgentUse *use);
+/* A node's load with what is wrong with its GPUs, whose texts are borrowed. */
+struct node_load rpc_node_load_of(const struct node_load *load, const struct gpus *g);
+void rpc_node_load(struct rpc_server *s); /* reports how busy the node is */
 /* Reads the end of the log of a worker of this node: whole lines of the last process that wrote to it, at most
  * size - 1 bytes and a NUL. NUL bytes of the log become spaces. Returns the number of bytes. */
 size_t rpc_log_tail(const struct rpc_server *s, uint64_t job, int slot, char *ret, size_t size);

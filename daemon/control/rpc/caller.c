@@ -2,9 +2,11 @@
  * it, which got it from its own kernel. */
 #include "daemon/control/rpc/caller.h"
 
+#include "common/conf/node.h"
 #include "daemon/control/job/job.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 struct peer *rpc_caller_peer(struct rpc_call *call)
@@ -51,6 +53,27 @@ bool rpc_caller_owns(const struct rpc_server *server, struct rpc_call *call, con
 {
     uid_t uid = rpc_caller_uid(call);
     return !server->system || uid == 0 || uid == job_view_of(j).uid;
+}
+
+/* Until the user's name is known, he is none: the name service answers later. */
+bool rpc_caller_is_operator(const struct peer *p)
+{
+    const struct node_conf *conf = p->server->local->conf;
+    const char *name;
+    if (p->is_operator)
+        return true;
+    if (!p->is_page || !conf->web.n_operators || names_get(&p->server->names, p->uid, &name) != NAME_KNOWN)
+        return false;
+    for (int i = 0; i < conf->web.n_operators; i++)
+        if (strcmp(conf->web.operators[i], name) == 0)
+            return true;
+    return false;
+}
+
+bool rpc_caller_sees(const struct rpc_server *server, struct rpc_call *call, const struct job *j)
+{
+    const struct peer *p = rpc_caller_peer(call);
+    return rpc_caller_owns(server, call, j) || (p && rpc_caller_is_operator(p));
 }
 
 struct job *rpc_caller_job(struct rpc_call *call, struct job_process **ret)

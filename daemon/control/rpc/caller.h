@@ -22,6 +22,10 @@ const char *rpc_caller_user(struct rpc_server *s, uid_t uid, char *ret, size_t s
 bool rpc_caller_is_admin(struct rpc_call *call, const char *what);
 /* The caller may see and control the job: the caller is its owner or root. In a private dtd every caller may. */
 bool rpc_caller_owns(const struct rpc_server *s, struct rpc_call *call, const struct job *j);
+/* A user of the web page whom web.operators of the configuration names. */
+bool rpc_caller_is_operator(const struct peer *p);
+/* The caller may see all of the job: he may control it, or is an operator. */
+bool rpc_caller_sees(const struct rpc_server *s, struct rpc_call *call, const struct job *j);
 /* The job and the process to which a call's connection belongs. If there is none any more, fails the call and returns
  * NULL. */
 struct job *rpc_caller_job(struct rpc_call *call, struct job_process **ret);

@@ -11,6 +11,7 @@
 #include "common/base/clock.h"
 #include "common/base/cpus.h"
 #include "common/base/log.h"
+#include "common/rpc/node_load_codec.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -20,11 +21,11 @@
 #include <string.h>
 #include <unistd.h>
 
-static bool own_or_fail(struct rpc_server *server, struct rpc_call *call, const struct job *j)
+static bool own_or_fail(struct rpc_server *server, struct rpc_call *call, const struct job *j, bool only_see)
 {
     char owner[80];
     const struct job_view v = job_view_of(j);
-    if (rpc_caller_owns(server, call, j))
+    if (only_see ? rpc_caller_sees(server, call, j) : rpc_caller_owns(server, call, j))
         return true;
     rpc_fail(call, ERR_DENIED,
              "job %" PRIu64 " belongs to %s; only its owner and root may do that. `dtctl status` lists it", v.id,
@@ -32,7 +33,7 @@ static bool own_or_fail(struct rpc_server *server, struct rpc_call *call, const 
     return false;
 }
 
-struct job *rpc_client_job(struct rpc_server *server, struct rpc_call *call, const char *id)
+static struct job *find_job(struct rpc_server *server, struct rpc_call *call, const char *id, bool only_see)
 {
     char *end;
     errno = 0;
@@ -40,7 +41,17 @@ struct job *rpc_client_job(struct rpc_server *server, struct rpc_call *call, con
     struct job *j = id[0] >= '0' && id[0] <= '9' && !*end && !errno ? jobs_find(server->jobs, number) : NULL;
     if (!j)
         rpc_fail(call, ERR_NOTFOUND, "no job %.64s; `dtctl status` lists the jobs", id);
-    return j && own_or_fail(server, call, j) ? j : NULL;
+    return j && own_or_fail(server, call, j, only_see) ? j : NULL;
+}
+
+struct job *rpc_client_job(struct rpc_server *server, struct rpc_call *call, const char *id)
+{
+    return find_job(server, call, id, false);
+}
+
+struct job *rpc_client_job_to_see(struct rpc_server *server, struct rpc_call *call, const char *id)
+{
+    return find_job(server, call, id, true);
 }
 
 static void reply_status(struct rpc_server *server, struct rpc_call *call, struct job *j)
@@ -57,7 +68,7 @@ static void reply_status(struct rpc_server *server, struct rpc_call *call, struc
 
 void rpc_client_status(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
-    struct job *j = rpc_client_job(owner, call, ((const Dtd__JobRequest *)request)->job);
+    struct job *j = rpc_client_job_to_see(owner, call, ((const Dtd__JobRequest *)request)->job);
     if (j)
         reply_status(owner, call, j);
 }
@@ -490,7 +501,7 @@ void rpc_client_list(void *owner, struct rpc_call *call, const ProtobufCMessage 
     for (struct job *j = server->jobs->head; j && all && refs; j = job_next(j)) {
         if (job_status_fill(&all[filled], server, j, false))
             break;
-        if (!rpc_caller_owns(server, call, j))
+        if (!rpc_caller_sees(server, call, j))
             job_status_hide(&all[filled]);
         refs[filled] = &all[filled].msg;
         filled++;
@@ -524,7 +535,7 @@ void rpc_client_checkpoints(void *owner, struct rpc_call *call, const ProtobufCM
 {
     struct rpc_server *server = owner;
     char *id = ((const Dtd__JobRequest *)request)->job;
-    const struct job *j = rpc_client_job(server, call, id);
+    const struct job *j = rpc_client_job_to_see(server, call, id);
     if (!j)
         return;
     const struct state_job *s = job_view_of(j).logged;
@@ -605,13 +616,24 @@ static void fill_numa_nodes(const struct rpc_server *server, Dtd__NodeReply *m, 
     }
 }
 
+struct node_load rpc_node_load_of(const struct node_load *load, const struct gpus *g)
+{
+    struct node_load ret = *load;
+    for (int i = 0; i < ret.n_gpu; i++) {
+        const char *sick = gpus_sick(g, (int)ret.gpu[i].gpu);
+        ret.gpu[i].sick = *sick ? sick : NULL;
+    }
+    return ret;
+}
+
 void rpc_client_node(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     struct rpc_server *server = owner;
     Dtd__NodeReply m = DTD__NODE_REPLY__INIT;
     char host[256] = "", warning[2500];
     struct numa_reply *numa;
-    Dtd__NodeUse use;
+    struct node_load_message load;
+    struct node_use_message use;
     size_t count = 0;
     for (const struct child *c = server->local->children.head; c; c = c->next)
         count += is_io(c);
@@ -642,9 +664,13 @@ void rpc_client_node(void *owner, struct rpc_call *call, const ProtobufCMessage 
     m.has_gpu_probe_ms = true;
     m.gpu_probe_ms = probe_gpus_ms(server->local);
     fill_numa_nodes(server, &m, &numa);
-    rpc_use_fill(&server->jobs->self, &use);
-    m.use = &use;
+    const struct node_load now = rpc_node_load_of(&server->local->load.now, &server->local->gpus);
+    if (node_load_encode(&now, &load) == OK)
+        m.load = &load.m;
+    rpc_use_fill(server, &server->jobs->self, &use);
+    m.use = &use.m;
     rpc_reply(call, &m.base);
+    node_load_encoded_fini(&load);
     free(numa);
     free(m.numa_node);
     free(io);

@@ -3,6 +3,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/conf/node.h"
+#include "common/rpc/node_load_codec.h"
 #include "common/tunnel/address.h"
 #include "common/tunnel/key.h"
 #include "common/tunnel/token.h"
@@ -441,7 +442,8 @@ static void handle_rotate(void *owner, struct rpc_call *call, const ProtobufCMes
 struct status_reply {
     Dtd__ClusterReport msg;
     Dtd__ClusterNode *nodes, **refs;
-    Dtd__NodeUse *uses; /* of each node */
+    struct node_load_message *loads;
+    struct node_use_message *uses;
     int voters, voters_up;
     char note[512];
 };
@@ -462,7 +464,7 @@ static const struct log_member *member_of(uint64_t id, const struct log_member *
 }
 
 static void fill_node(struct rpc_server *server, const struct state_node *x, struct status_reply *s,
-                      Dtd__ClusterNode *m, Dtd__NodeUse *use)
+                      Dtd__ClusterNode *m)
 {
     static const char *const roles[] = {[LOG_SPARE] = "spare", [LOG_STANDBY] = "standby", [LOG_VOTER] = "voter"};
     static const char *const states[] = {[CLUSTER_NODE_UNKNOWN] = "unknown",
@@ -491,11 +493,26 @@ static void fill_node(struct rpc_server *server, const struct state_node *x, str
     m->silent_ms = f.silent_ms;
     m->has_log_index = f.index > 0;
     m->log_index = f.index;
-    const struct node_view *a = cluster_leads(c) ? node_view_find(server->jobs, x->name) : NULL;
-    if (a && f.state == CLUSTER_NODE_UP) {
-        rpc_use_fill(a, use);
-        m->use = use;
-    }
+}
+
+/* The leader's own node measures itself; of the others it has the last report. */
+static void fill_load(struct rpc_server *server, struct node_load_message *load, Dtd__ClusterNode *m)
+{
+    const struct node_view *a = server->jobs->leads ? node_view_find(server->jobs, m->name) : NULL;
+    if (!a || (!a->is_self && a->state != NODE_UP))
+        return;
+    const struct node_load now = rpc_node_load_of(a->is_self ? &server->local->load.now : &a->load, a->gpus);
+    if (node_load_encode(&now, load) == OK && (load->m.n_more || load->m.n_gpu))
+        m->load = &load->m;
+}
+
+static void fill_use(struct rpc_server *server, struct node_use_message *use, Dtd__ClusterNode *m)
+{
+    const struct node_view *a = server->jobs->leads ? node_view_find(server->jobs, m->name) : NULL;
+    if (!a || (!a->is_self && a->state != NODE_UP))
+        return;
+    rpc_use_fill(server, a, use);
+    m->use = &use->m;
 }
 
 static void write_note(const struct cluster *c, struct status_reply *s)
@@ -538,12 +555,17 @@ static void handle_status(void *owner, struct rpc_call *call, const ProtobufCMes
     size_t count = cluster_named(c) ? (size_t)k->n_nodes : 0;
     s.nodes = calloc(count + 1, sizeof(*s.nodes));
     s.refs = calloc(count + 1, sizeof(void *));
+    s.loads = calloc(count + 1, sizeof(*s.loads));
     s.uses = calloc(count + 1, sizeof(*s.uses));
-    for (size_t i = 0; i < count && s.nodes && s.refs && s.uses; i++) {
-        fill_node(server, &k->nodes[i], &s, &s.nodes[i], &s.uses[i]);
+    for (size_t i = 0; i < count && s.nodes && s.refs; i++) {
+        fill_node(server, &k->nodes[i], &s, &s.nodes[i]);
+        if (s.loads)
+            fill_load(server, &s.loads[i], &s.nodes[i]);
+        if (s.uses)
+            fill_use(server, &s.uses[i], &s.nodes[i]);
         s.refs[i] = &s.nodes[i];
     }
-    if (s.nodes && s.refs && s.uses) {
+    if (s.nodes && s.refs) {
         s.msg.self = (char *)cluster_self(c);
         s.msg.leader = (char *)(cluster_named(c) ? cluster_leader(c) : NULL);
         s.msg.n_node = count;
@@ -558,9 +580,13 @@ static void handle_status(void *owner, struct rpc_call *call, const ProtobufCMes
     } else {
         rpc_fail(call, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
     }
+    for (size_t i = 0; i < count && s.loads; i++)
+        if (s.loads[i].m.base.descriptor) /* it was filled */
+            node_load_encoded_fini(&s.loads[i]);
+    free(s.loads);
+    free(s.uses);
     free(s.nodes);
     free(s.refs);
-    free(s.uses);
 }
 
 const struct rpc_server_row *rpc_cluster_rows(int *ret_n)

@@ -643,7 +643,7 @@ void rpc_client_logs(void *owner, struct rpc_call *call, const ProtobufCMessage 
 {
     struct rpc_server *server = owner;
     const Dtd__LogsRequest *m = (const Dtd__LogsRequest *)request;
-    const struct job *j = rpc_client_job(server, call, m->job);
+    const struct job *j = rpc_client_job_to_see(server, call, m->job);
     if (!j)
         return;
     const int n_workers = job_view_of(j).n_workers;

@@ -7,7 +7,9 @@
  * `fresh`. When the connection's output queue is full, pump stops; it is called again when the queue has drained.
  *
  * A file of a long job has millions of rows. They are in memory until the client has received them, so a user may have
- * only a few such calls at a time (watch_loads). */
+ * only a few such calls at a time (watch_loads). A call for the last rows, or for a curve in few points, has only those
+ * in memory. For curves, rpc_curves_tick extends the curve files while jobs run. */
+#include "daemon/control/job/curve.h"
 #include "daemon/control/job/job.h"
 #include "daemon/control/rpc/adapters.h"
 #include "daemon/control/rpc/caller.h"
@@ -35,18 +37,20 @@ struct watch {
     bool follow;
     bool changed; /* the status has to be sent */
     bool loading;
-    int64_t from_step;
-    uint32_t uid; /* the caller */
-    bool held;    /* in the server's watch_loads */
+    int64_t from_step, max_points, last; /* at most one is above 0 */
+    uint32_t uid;                        /* the caller */
+    bool held;                           /* in the server's watch_loads */
     LIST_ENTRY(watch) held_link;
+    struct metric_points points;    /* to be sent first, starting with point `at_point` */
     struct metric_rows rows, fresh; /* rows: to be sent, starting with row `at` */
-    size_t at;
+    size_t at, at_point;
     /* used by the thread while `loading` */
     struct pool_task task;
     atomic_bool stop; /* nobody needs the rows any more */
     char *path;
     struct buf more;
     struct metric_rows loaded;
+    struct metric_points loaded_points;
     err_t err;
 };
 
@@ -69,7 +73,10 @@ static void watch_release(struct watch *w)
     LIST_REMOVE(w, held_link);
     w->held = false;
     free(w->rows.row);
+    free(w->points.point);
     w->rows = (struct metric_rows){0};
+    w->points = (struct metric_points){0};
+    w->at_point = 0;
 }
 
 static void watch_free(struct watch *w)
@@ -77,8 +84,10 @@ static void watch_free(struct watch *w)
     watch_part(w);
     watch_release(w);
     free(w->rows.row);
+    free(w->points.point);
     free(w->fresh.row);
     free(w->loaded.row);
+    free(w->loaded_points.point);
     free(w->path);
     buf_fini(&w->more);
     free(w);
@@ -106,6 +115,15 @@ static err_t send_row(struct watch *w, const struct metric *row)
     return err;
 }
 
+static err_t send_point(struct watch *w, const struct metric_point *p)
+{
+    struct metric_point_message m;
+    err_t err = metric_point_encode(p, &m);
+    err = err ? err : rpc_item(w->call, &m.msg.base);
+    fields_encoded_fini(&m.msg.base);
+    return err;
+}
+
 static err_t send_status(struct watch *w)
 {
     struct job_status s;
@@ -125,11 +143,14 @@ static void pump(void *arg)
     err_t err = OK;
     if (w->loading)
         return;
-    for (int n = 0; !err && w->at < w->rows.n; n++) {
-        err = n < ROWS_PER_TURN ? send_row(w, &w->rows.row[w->at]) : ERR_LIMIT;
-        w->at += !err;
+    for (int n = 0; !err && w->at_point + w->at < w->points.n + w->rows.n; n++) {
+        const bool is_point = w->at_point < w->points.n;
+        err = n >= ROWS_PER_TURN ? ERR_LIMIT
+              : is_point         ? send_point(w, &w->points.point[w->at_point])
+                                 : send_row(w, &w->rows.row[w->at]);
+        *(is_point ? &w->at_point : &w->at) += !err;
     }
-    if (w->at == w->rows.n) {
+    if (w->at == w->rows.n && w->at_point == w->points.n) {
         w->at = w->rows.n = 0;
         watch_release(w);
     }
@@ -202,13 +223,18 @@ static struct watch *watch_of(struct pool_task *task)
 static void load_run(struct pool_task *task)
 {
     struct watch *w = watch_of(task);
-    w->err = atomic_load(&w->stop) ? ERR_CANCELED : metrics_load(w->path, &w->more, w->from_step, &w->stop, &w->loaded);
+    w->err = atomic_load(&w->stop) ? ERR_CANCELED
+             : w->max_points       ? curve_load(w->path, &w->more, w->max_points, &w->stop, &w->loaded_points)
+             : w->last             ? metrics_load_last(w->path, &w->more, w->last, &w->stop, &w->loaded)
+                                   : metrics_load(w->path, &w->more, w->from_step, &w->stop, &w->loaded);
 }
 
 /* Appends the rows that arrived while the file was read, except those that were already in the file. */
 static err_t add_fresh(struct watch *w)
 {
-    const struct metric last = w->rows.n ? w->rows.row[w->rows.n - 1] : (struct metric){.step = -1};
+    const struct metric last = w->rows.n     ? w->rows.row[w->rows.n - 1]
+                               : w->points.n ? w->points.point[w->points.n - 1].last
+                                             : (struct metric){.step = -1};
     err_t err = OK;
     for (size_t i = 0; i < w->fresh.n && !err; i++) {
         const struct metric *r = &w->fresh.row[i];
@@ -232,6 +258,8 @@ static void load_done(struct pool_task *task)
     if (!err) {
         w->rows = w->loaded;
         w->loaded = (struct metric_rows){0};
+        w->points = w->loaded_points;
+        w->loaded_points = (struct metric_points){0};
         err = add_fresh(w);
     }
     if (err) {
@@ -274,7 +302,7 @@ static struct watch *watch_new(struct rpc_server *server, struct job *j, struct 
 void rpc_client_watch(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     struct rpc_server *server = owner;
-    struct job *j = rpc_client_job(server, call, ((const Dtd__JobRequest *)request)->job);
+    struct job *j = rpc_client_job_to_see(server, call, ((const Dtd__JobRequest *)request)->job);
     struct watch *w = j ? watch_new(server, j, call) : NULL;
     if (!w)
         return;
@@ -282,17 +310,31 @@ void rpc_client_watch(void *owner, struct rpc_call *call, const ProtobufCMessage
     pump(w);
 }
 
+static bool is_one_part(const Dtd__MetricsRequest *m)
+{
+    const int parts = (m->has_from_step && m->from_step > 0) + m->has_points + m->has_last;
+    return parts <= 1 && (!m->has_points || (m->points >= 1 && m->points <= CURVE_POINTS_MAX)) &&
+           (!m->has_last || m->last >= 1);
+}
+
 void rpc_client_metrics(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     struct rpc_server *server = owner;
     const Dtd__MetricsRequest *m = (const Dtd__MetricsRequest *)request;
-    struct job *j = rpc_client_job(server, call, m->job);
+    if (!is_one_part(m)) {
+        rpc_fail(call, ERR_INVALID, "a request for metrics has one of: from_step, points (1 to %d), last (at least 1)",
+                 CURVE_POINTS_MAX);
+        return;
+    }
+    struct job *j = rpc_client_job_to_see(server, call, m->job);
     struct watch *w = j ? watch_new(server, j, call) : NULL;
     if (!w)
         return;
     w->metrics = true;
     w->follow = m->has_follow && m->follow;
     w->from_step = m->has_from_step ? m->from_step : 0;
+    w->max_points = m->has_points ? m->points : 0;
+    w->last = m->has_last ? m->last : 0;
     const struct metrics *metrics = job_view_of(j).metrics;
     w->path = strdup(metrics->path);
     err_t err = w->path ? buf_append(&w->more, metrics->pending.data, metrics->pending.len) : ERR_NOMEM;
@@ -309,4 +351,56 @@ void rpc_client_metrics(void *owner, struct rpc_call *call, const ProtobufCMessa
     }
     w->loading = w->held = true;
     LIST_INSERT_HEAD(&server->watch_loads, w, held_link);
+}
+
+/* ---- curve files ---- */
+
+struct curve_task {
+    struct pool_task task;
+    struct rpc_server *server;
+    err_t err;
+    char path[];
+};
+
+static struct curve_task *curve_of(struct pool_task *task)
+{
+    return (struct curve_task *)((char *)task - offsetof(struct curve_task, task));
+}
+
+static void curve_run(struct pool_task *task)
+{
+    struct curve_task *t = curve_of(task);
+    t->err = curve_update(t->path, NULL);
+}
+
+/* A curve file is not needed: a call for points makes them without it. */
+static void curve_done(struct pool_task *task)
+{
+    struct curve_task *t = curve_of(task);
+    if (t->err)
+        log_warn("curve not extended path=%s error=%s", t->path, err_text(t->err));
+    t->server->extends_curve = false;
+    free(t);
+}
+
+static void curve_start(struct rpc_server *server, struct job *j)
+{
+    const struct job_view v = job_view_of(j);
+    const size_t bytes = strlen(v.metrics->path) + 1;
+    struct curve_task *t = calloc(1, sizeof(*t) + bytes);
+    if (!t)
+        return;
+    *t = (struct curve_task){.task = {.run = curve_run, .done = curve_done}, .server = server};
+    memcpy(t->path, v.metrics->path, bytes);
+    server->extends_curve = pool_add(&server->parses, &t->task, v.uid) == OK;
+    if (!server->extends_curve)
+        free(t);
+}
+
+/* One at a time, so that most threads of the pool are for calls. */
+void rpc_curves_tick(struct rpc_server *server)
+{
+    for (struct job *j = server->jobs->head; j && !server->extends_curve; j = job_next(j))
+        if (job_curve_due(j))
+            curve_start(server, j);
 }

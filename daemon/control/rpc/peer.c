@@ -11,6 +11,7 @@
  * reports. */
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/rpc/node_load_codec.h"
 #include "daemon/control/job/job.h"
 #include "daemon/control/local/error_file.h"
 #include "daemon/control/rpc/adapters.h"
@@ -37,14 +38,19 @@ static struct peer *peer_of(struct rpc_server *server, struct node_view *a, cons
     uint64_t job = o->is_process ? o->job : 0;
     LIST_FOREACH(p, &a->peers, link)
     {
-        if (p->job == job && p->slot == o->slot && p->uid == (uint32_t)o->uid)
+        if (p->job == job && p->slot == o->slot && p->uid == (uint32_t)o->uid && p->is_operator == o->is_operator)
             return p;
         count++;
     }
     p = count < NODE_MAX_PEERS ? calloc(1, sizeof(*p)) : NULL;
     if (!p)
         return NULL;
-    *p = (struct peer){.server = server, .from = a->name, .job = job, .slot = o->slot, .uid = (uint32_t)o->uid};
+    *p = (struct peer){.server = server,
+                       .from = a->name,
+                       .job = job,
+                       .slot = o->slot,
+                       .uid = (uint32_t)o->uid,
+                       .is_operator = o->is_operator};
     LIST_INSERT_HEAD(&a->peers, p, link);
     return p;
 }
@@ -265,10 +271,13 @@ void rpc_peer_report(void *owner, struct rpc_call *call, const ProtobufCMessage 
         rpc_fail(call, ERR_AGAIN, "this node is not the leader, or the reporting node has no command stream");
         return;
     }
+    if (m->load) {
+        node_load_decode(m->load, &a->load);
+        rpc_reply(call, &empty.base);
+        return;
+    }
     if (m->facts)
         take_facts(a, m->facts);
-    if (m->use)
-        rpc_use_take(a, m->use);
     for (size_t i = 0; i < m->n_child; i++)
         if (child_of(m->child[i], &c))
             node_view_child(server->jobs, a, &c);
@@ -453,7 +462,6 @@ void rpc_node_attend(struct rpc_server *server)
     struct facts f;
     struct rpc_conn *conn = server->leader;
     server->list_due = false;
-    server->use_checks = 0; /* the new leader does not know it */
     fill_facts(server, &f);
     err_t err = fill_stores(server, &f);
     if (!err)
@@ -473,11 +481,15 @@ void rpc_node_facts(struct rpc_server *server)
     send_report(server, &m);
 }
 
-void rpc_node_use(struct rpc_server *server, const Dtd__AgentUse *use)
+void rpc_node_load(struct rpc_server *server)
 {
+    struct node_load_message load;
     Dtd__AgentReport m = DTD__AGENT_REPORT__INIT;
-    m.use = (Dtd__AgentUse *)use;
-    send_report(server, &m);
+    if (node_load_encode(&server->local->load.now, &load) == OK) {
+        m.load = &load.m;
+        send_report(server, &m);
+    }
+    node_load_encoded_fini(&load);
 }
 
 static void fill_child(Dtd__AgentChild *m, const struct child *c, char proc[2])

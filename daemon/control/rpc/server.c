@@ -38,7 +38,11 @@ void rpc_server_park(struct rpc_call *call)
 
 static struct rpc_origin origin_of(const struct peer *p)
 {
-    return (struct rpc_origin){.is_process = p->job != 0, .uid = p->uid, .job = p->job, .slot = p->slot};
+    return (struct rpc_origin){.is_process = p->job != 0,
+                               .uid = p->uid,
+                               .is_operator = rpc_caller_is_operator(p),
+                               .job = p->job,
+                               .slot = p->slot};
 }
 
 /* Without a leader, calls of processes wait, because their epoch can continue without an answer. Calls of clients fail

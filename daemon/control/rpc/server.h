@@ -25,7 +25,9 @@ struct peer {
     const char *from; /* the node that it is connected to; NULL: this one */
     uint64_t job;     /* 0: a client */
     int slot;
-    uint32_t uid; /* the user, from the kernel */
+    uint32_t uid;     /* the user, from the kernel */
+    bool is_page;     /* it logged in with a token of the web page */
+    bool is_operator; /* of a forwarded call: the node that forwards it says so */
 };
 
 /* Owned by the daemon (control.h). */
@@ -58,7 +60,7 @@ struct rpc_server {
     struct pool parses;                      /* files of metrics, which may take long */
     LIST_HEAD(, watch) watch_loads;          /* Metrics calls that have rows in memory, or will have */
     LIST_HEAD(, usage_watch) usage_loads;    /* the same of Usage calls */
-    uint64_t use_checks;                     /* of local.health, when this node's use was last taken over */
+    bool extends_curve;                      /* a task of `parses` extends a curve file */
     LIST_HEAD(, event_stream) event_streams; /* Events calls */
     struct user_names names;
 };

@@ -136,6 +136,10 @@ err_t job_status_fill(struct job_status *s, struct rpc_server *server, struct jo
         s->msg.last = &s->last;
     }
     fill_stragglers(s, j);
+    if (!err && !job_over(j)) {
+        err = totals_encode(v.totals, &s->totals);
+        s->msg.totals = &s->totals.msg;
+    }
     if (state)
         fill_state(s, state);
     if (!err && full)
@@ -152,6 +156,7 @@ void job_status_hide(struct job_status *s)
     s->msg.step = s->msg.steps = 0;
     s->msg.last = NULL;
     s->msg.n_straggler = 0;
+    s->msg.totals = NULL;
 }
 
 void job_status_fini(struct job_status *s)
@@ -163,6 +168,8 @@ void job_status_fini(struct job_status *s)
     s->msg.start = NULL;
     if (s->last.base.descriptor)
         fields_encoded_fini(&s->last.base);
+    if (s->totals.msg.base.descriptor)
+        fields_encoded_fini(&s->totals.msg.base);
     s->msg.n_incident = 0;
     free(s->workers);
     free(s->worker_refs);

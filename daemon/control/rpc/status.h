@@ -3,6 +3,7 @@
 #ifndef DTD_DAEMON_CONTROL_RPC_STATUS_H
 #define DTD_DAEMON_CONTROL_RPC_STATUS_H
 
+#include "common/rpc/field_codec.h"
 #include "daemon/control/job/job.h"
 #include "daemon/control/rpc/server.h"
 #include "proto/client.pb-c.h"
@@ -10,6 +11,7 @@
 struct job_status {
     Dtd__JobStatus msg;
     Dtd__Metric last;
+    struct totals_message totals;
     char id[24], parent[24], user[80];
     Dtd__WorkerStatus *workers;
     Dtd__WorkerStatus **worker_refs;

@@ -48,11 +48,13 @@ void rpc_client_web_login(void *owner, struct rpc_call *call, const ProtobufCMes
         return;
     }
     p->uid = uid;
+    p->is_page = true;
     rpc_conn_set_roles(p->conn, RPC_ROLE_WEB);
     char name[80];
     Dtd__WebLoginReply m = DTD__WEB_LOGIN_REPLY__INIT;
     m.uid = uid;
     m.user = (char *)rpc_caller_user(server, uid, name, sizeof(name));
     m.system = server->system;
+    m.has_operator_ = m.operator_ = server->system && (uid == 0 || rpc_caller_is_operator(p));
     rpc_reply(call, &m.base);
 }

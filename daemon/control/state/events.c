@@ -21,12 +21,12 @@
 #define NODES_NAMED 4 /* nodes that the text of an epoch names */
 
 /* A text that is being written. One that does not fit is cut. */
-struct text {
+struct event_text {
     char bytes[STATE_EVENT_TEXT + 2]; /* one more byte shows whether the cut is inside a character */
     size_t len;
 };
 
-static void __attribute__((format(printf, 2, 3))) text_add(struct text *t, const char *fmt, ...)
+static void __attribute__((format(printf, 2, 3))) text_add(struct event_text *t, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -44,9 +44,9 @@ static void __attribute__((format(printf, 2, 3))) text_add(struct text *t, const
 }
 
 /* What the functions below fill in. */
-struct draft {
+struct event_draft {
     struct state_event e;
-    struct text text;
+    struct event_text text;
 };
 
 static int count_nodes(const struct state_member *m, int n)
@@ -57,7 +57,7 @@ static int count_nodes(const struct state_member *m, int n)
     return nodes;
 }
 
-static void describe_members(const struct record *r, struct text *t)
+static void describe_members(const struct record *r, struct event_text *t)
 {
     const struct state_member *m = r->epoch.members;
     int n = r->epoch.n_members, nodes = count_nodes(m, n), named = 0;
@@ -69,7 +69,8 @@ static void describe_members(const struct record *r, struct text *t)
         text_add(t, " and %d more", nodes - named);
 }
 
-static void draft_epoch(const struct state *s, const struct state_job *job, const struct record *r, struct draft *d)
+static void draft_epoch(const struct state *s, const struct state_job *job, const struct record *r,
+                        struct event_draft *d)
 {
     const struct incident *last = job->n_incidents ? &job->incidents[job->n_incidents - 1] : NULL;
     d->e.kind = job->epoch.epoch ? EVENT_EPOCH : EVENT_STARTED;
@@ -82,7 +83,8 @@ static void draft_epoch(const struct state *s, const struct state_job *job, cons
         text_add(&d->text, ", because %s", last->seen);
 }
 
-static void draft_desired(const struct state *s, const struct state_job *job, const struct record *r, struct draft *d)
+static void draft_desired(const struct state *s, const struct state_job *job, const struct record *r,
+                          struct event_draft *d)
 {
     if (job->desired != DESIRED_RUN)
         return;
@@ -91,7 +93,8 @@ static void draft_desired(const struct state *s, const struct state_job *job, co
                                                            : "a user canceled the job");
 }
 
-static void draft_ended(const struct state *s, const struct state_job *job, const struct record *r, struct draft *d)
+static void draft_ended(const struct state *s, const struct state_job *job, const struct record *r,
+                        struct event_draft *d)
 {
     static const char *const ends[] = {[END_DONE] = "done", [END_FAILED] = "failed", [END_CANCELED] = "canceled"};
     d->e.kind = EVENT_ENDED;
@@ -101,7 +104,7 @@ static void draft_ended(const struct state *s, const struct state_job *job, cons
 
 /* A scan at the start of an epoch reports the folder's older checkpoints again. They are no news. */
 static void draft_checkpoint(const struct state *s, const struct state_job *job, const struct record *r,
-                             struct draft *d)
+                             struct event_draft *d)
 {
     const struct state_checkpoint *c = &r->checkpoint;
     bool known = c->committed_ms < job->submitted_ms;
@@ -123,7 +126,7 @@ static const struct incident *known_incident(const struct state_job *job, const 
     return NULL;
 }
 
-static void draft_running(const struct incident *i, struct draft *d)
+static void draft_running(const struct incident *i, struct event_draft *d)
 {
     d->e.kind = EVENT_RUNNING;
     text_add(&d->text, "first step %.1f s after the %s", i->recover_ms / 1e3, i->is_start ? "submit" : "failure");
@@ -145,7 +148,8 @@ static const struct state_event *event_of(const struct state *s, const struct re
 
 /* An incident has one record when it opens and more as its fields become known. The first is an event; the one with
  * the duration of the recovery is another; the others may correct the cause. */
-static void draft_incident(const struct state *s, const struct state_job *job, const struct record *r, struct draft *d)
+static void draft_incident(const struct state *s, const struct state_job *job, const struct record *r,
+                           struct event_draft *d)
 {
     const struct incident *i = &r->incident, *known = known_incident(job, i);
     d->e.epoch = i->epoch;
@@ -162,12 +166,13 @@ static void draft_incident(const struct state *s, const struct state_job *job, c
     text_add(&d->text, "%s%s%s", i->seen, i->decided[0] ? "; " : "", i->decided);
 }
 
-static void draft_removed(const struct state *s, const struct state_job *job, const struct record *r, struct draft *d)
+static void draft_removed(const struct state *s, const struct state_job *job, const struct record *r,
+                          struct event_draft *d)
 {
     d->e.kind = EVENT_REMOVED;
 }
 
-static void draft_node(const struct state *s, const struct record *r, struct draft *d)
+static void draft_node(const struct state *s, const struct record *r, struct event_draft *d)
 {
     d->e.node = r->node.name;
     if (!state_node_find(s, r->node.name)) {
@@ -176,13 +181,13 @@ static void draft_node(const struct state *s, const struct record *r, struct dra
     }
 }
 
-static void draft_node_left(const struct state *s, const struct record *r, struct draft *d)
+static void draft_node_left(const struct state *s, const struct record *r, struct event_draft *d)
 {
     d->e.kind = EVENT_NODE_LEFT;
     d->e.node = r->node_left.name;
 }
 
-static void draft_node_admin(const struct state *s, const struct record *r, struct draft *d)
+static void draft_node_admin(const struct state *s, const struct record *r, struct event_draft *d)
 {
     const struct state_node *n = state_node_find(s, r->node_admin.name);
     d->e.node = r->node_admin.name;
@@ -191,7 +196,7 @@ static void draft_node_admin(const struct state *s, const struct record *r, stru
     text_add(&d->text, "%s", r->node_admin.drained ? r->node_admin.drained : "");
 }
 
-static void draft_submitted(const struct state *s, const struct record *r, struct draft *d)
+static void draft_submitted(const struct state *s, const struct record *r, struct event_draft *d)
 {
     d->e.kind = EVENT_SUBMITTED;
     d->e.job = s->next_job;
@@ -201,7 +206,7 @@ static void draft_submitted(const struct state *s, const struct record *r, struc
 }
 
 /* An event of the nodes, which has no record of another kind. */
-static void draft_own(const struct record *r, struct draft *d)
+static void draft_own(const struct record *r, struct event_draft *d)
 {
     d->e.kind = (enum event_kind)r->incident.event;
     d->e.node = r->incident.node ? r->incident.node : "";
@@ -209,11 +214,11 @@ static void draft_own(const struct record *r, struct draft *d)
 }
 
 static void (*const of_jobs[])(const struct state *s, const struct state_job *job, const struct record *r,
-                               struct draft *d) = {
+                               struct event_draft *d) = {
     [RECORD_DESIRED] = draft_desired,       [RECORD_ENDED] = draft_ended,       [RECORD_EPOCH] = draft_epoch,
     [RECORD_CHECKPOINT] = draft_checkpoint, [RECORD_INCIDENT] = draft_incident, [RECORD_JOB_REMOVED] = draft_removed,
 };
-static void (*const of_others[])(const struct state *s, const struct record *r, struct draft *d) = {
+static void (*const of_others[])(const struct state *s, const struct record *r, struct event_draft *d) = {
     [RECORD_SUBMITTED] = draft_submitted,
     [RECORD_NODE] = draft_node,
     [RECORD_NODE_LEFT] = draft_node_left,
@@ -235,7 +240,7 @@ struct state_event *state_event_copy(const struct state_event *e)
 
 err_t state_event_prepare(const struct state *s, const struct record *r, struct state_event **ret)
 {
-    struct draft d = {.e = {.wall_ms = r->wall_ms, .job = r->job, .step = -1, .node = ""}};
+    struct event_draft d = {.e = {.wall_ms = r->wall_ms, .job = r->job, .step = -1, .node = ""}};
     const struct state_job *job = r->job ? state_job_find(s, r->job) : NULL;
     *ret = NULL;
     if (job && r->kind < N_OF(of_jobs) && of_jobs[r->kind]) {

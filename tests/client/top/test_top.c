@@ -1,6 +1,6 @@
 /* Screens of dtctl top, compared as a whole with screens that are written here by hand, and what keys do. */
-#include "client/top/canvas.h"
 #include "client/top/draw.h"
+#include "client/top/glyphs.h"
 #include "client/top/keys.h"
 #include "tests/lib/test.h"
 
@@ -105,16 +105,16 @@ static char drawn[60000];
 
 static const char *screen(int rows, int columns, bool utf8)
 {
-    struct canvas c;
+    struct glyphs c;
     char row[5000];
     drawn[0] = '\0';
-    canvas_init(&c, rows, columns, utf8);
+    glyphs_init(&c, rows, columns, utf8);
     top_draw(&m, &c);
     for (int i = 0; i < rows; i++) {
-        canvas_row_text(&c, i, row);
+        glyphs_row_text(&c, i, row);
         strcat(strcat(drawn, row), "\n");
     }
-    canvas_fini(&c);
+    glyphs_fini(&c);
     return drawn;
 }
 

@@ -1,7 +1,8 @@
-/* `manual job FILE` and `manual node FILE` write a manual page from its table; `manual example FILE` writes the
- * configuration file that is installed. */
+/* `manual job FILE`, `manual node FILE` and `manual machine FILE` write a manual page from its table; `manual example
+ * FILE` writes the configuration file that is installed. */
 #include "common/base/file.h"
 #include "common/conf/job.h"
+#include "common/conf/machine.h"
 #include "common/conf/node.h"
 #include "common/conf/schema.h"
 
@@ -14,6 +15,7 @@ static const struct {
     err_t (*write)(const struct schema *schema, struct buf *ret);
 } pages[] = {{"job", &job_schema, schema_manual},
              {"node", &node_schema, schema_manual},
+             {"machine", &machine_schema, schema_manual},
              {"example", &node_schema, schema_example}};
 
 int main(int argc, char **argv)
@@ -30,6 +32,6 @@ int main(int argc, char **argv)
         buf_fini(&text);
         return err ? 1 : 0;
     }
-    fprintf(stderr, "usage: manual job|node|example FILE\n");
+    fprintf(stderr, "usage: manual job|node|machine|example FILE\n");
     return 2;
 }

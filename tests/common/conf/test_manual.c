@@ -1,6 +1,7 @@
 /* The generated manual pages match their tables; `ninja manuals` regenerates them. */
 #include "common/base/file.h"
 #include "common/conf/job.h"
+#include "common/conf/machine.h"
 #include "common/conf/node.h"
 #include "common/conf/schema.h"
 #include "tests/lib/test.h"
@@ -32,6 +33,11 @@ TEST(job_page_is_current)
 TEST(node_page_is_current)
 {
     compare(&node_schema, "docs/operate/configuration.md", schema_manual);
+}
+
+TEST(machine_page_is_current)
+{
+    compare(&machine_schema, "docs/use/machines.md", schema_manual);
 }
 
 /* The installed file has only comments and parses. With every # before a key removed it still parses. */

@@ -1,5 +1,5 @@
 /* Each cell holds one character, so that text of any width can be overwritten at any column. */
-#include "client/top/canvas.h"
+#include "client/top/glyphs.h"
 
 #include "client/safe_text.h"
 
@@ -15,31 +15,31 @@ static const char *const heights[] = {"\u2581", "\u2582", "\u2583", "\u2584", "\
 static const char *const ascii_heights[] = {"_", ".", ":", "-", "=", "+", "*", "#"};
 #define HEIGHTS 8
 
-void canvas_init(struct canvas *c, int rows, int columns, bool utf8)
+void glyphs_init(struct glyphs *c, int rows, int columns, bool utf8)
 {
     size_t n = (size_t)(rows > 0 ? rows : 0) * (size_t)(columns > 0 ? columns : 0);
-    *c = (struct canvas){.rows = rows, .columns = columns, .utf8 = utf8, .cells = calloc(n + 1, sizeof(*c->cells))};
+    *c = (struct glyphs){.rows = rows, .columns = columns, .utf8 = utf8, .cells = calloc(n + 1, sizeof(*c->cells))};
     if (!c->cells)
         exit(1);
     for (size_t i = 0; i < n; i++)
         c->cells[i].text[0] = ' ';
 }
 
-void canvas_fini(struct canvas *c)
+void glyphs_fini(struct glyphs *c)
 {
     free(c->cells);
-    *c = (struct canvas){0};
+    *c = (struct glyphs){0};
 }
 
-static struct canvas_cell *cell_at(struct canvas *c, int row, int column)
+static struct glyphs_cell *cell_at(struct glyphs *c, int row, int column)
 {
     bool inside = row >= 0 && row < c->rows && column >= 0 && column < c->columns;
     return inside ? &c->cells[(size_t)row * (size_t)c->columns + (size_t)column] : NULL;
 }
 
-static void set_cell(struct canvas *c, int row, int column, enum canvas_style style, const char *text, size_t len)
+static void set_cell(struct glyphs *c, int row, int column, enum glyphs_style style, const char *text, size_t len)
 {
-    struct canvas_cell *cell = cell_at(c, row, column);
+    struct glyphs_cell *cell = cell_at(c, row, column);
     if (!cell || len >= sizeof(cell->text))
         return;
     memcpy(cell->text, text, len);
@@ -50,7 +50,7 @@ static void set_cell(struct canvas *c, int row, int column, enum canvas_style st
 /* Bytes of the character at `s` with the marks that follow it. */
 static size_t character(const char *s, int *ret_width)
 {
-    char one[CANVAS_BYTES];
+    char one[GLYPHS_BYTES];
     size_t n = 0;
     *ret_width = 0;
     while (s[n]) {
@@ -70,7 +70,7 @@ static size_t character(const char *s, int *ret_width)
     return n;
 }
 
-int canvas_put(struct canvas *c, int row, int column, int width, enum canvas_style style, const char *text)
+int glyphs_put(struct glyphs *c, int row, int column, int width, enum glyphs_style style, const char *text)
 {
     char safe[2048];
     int room = width < c->columns - column ? width : c->columns - column;
@@ -91,27 +91,27 @@ int canvas_put(struct canvas *c, int row, int column, int width, enum canvas_sty
     return column;
 }
 
-int canvas_format(struct canvas *c, int row, int column, int width, enum canvas_style style, const char *fmt, ...)
+int glyphs_format(struct glyphs *c, int row, int column, int width, enum glyphs_style style, const char *fmt, ...)
 {
     char text[1024];
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
-    return canvas_put(c, row, column, width, style, text);
+    return glyphs_put(c, row, column, width, style, text);
 }
 
-void canvas_put_right(struct canvas *c, int row, int column, int width, enum canvas_style style, const char *text)
+void glyphs_put_right(struct glyphs *c, int row, int column, int width, enum glyphs_style style, const char *text)
 {
     char safe[1024];
     int used = safe_text(text, width, c->utf8, safe, sizeof(safe));
-    canvas_put(c, row, column + width - used, used, style, safe);
+    glyphs_put(c, row, column + width - used, used, style, safe);
 }
 
-void canvas_row_style(struct canvas *c, int row, enum canvas_style style)
+void glyphs_row_style(struct glyphs *c, int row, enum glyphs_style style)
 {
     for (int i = 0; i < c->columns; i++) {
-        struct canvas_cell *cell = cell_at(c, row, i);
+        struct glyphs_cell *cell = cell_at(c, row, i);
         if (cell)
             cell->style = (uint8_t)style;
     }
@@ -122,7 +122,7 @@ static double between(double x, double low, double high)
     return !(x > low) ? low : x > high ? high : x;
 }
 
-void canvas_bar(struct canvas *c, int row, int column, int width, enum canvas_style style, double share)
+void glyphs_bar(struct glyphs *c, int row, int column, int width, enum glyphs_style style, double share)
 {
     int parts = (int)lround(between(share, 0, 1) * width * 8);
     for (int i = 0; i < width; i++) {
@@ -134,7 +134,7 @@ void canvas_bar(struct canvas *c, int row, int column, int width, enum canvas_st
     }
 }
 
-void canvas_sparkline(struct canvas *c, int row, int column, int width, enum canvas_style style, const double *values,
+void glyphs_sparkline(struct glyphs *c, int row, int column, int width, enum glyphs_style style, const double *values,
                       int n, double low, double high)
 {
     int shown = n < width ? n : width;
@@ -149,11 +149,11 @@ void canvas_sparkline(struct canvas *c, int row, int column, int width, enum can
     }
 }
 
-void canvas_row_text(const struct canvas *c, int row, char *ret)
+void glyphs_row_text(const struct glyphs *c, int row, char *ret)
 {
     size_t len = 0, end = 0;
     for (int i = 0; i < c->columns; i++) {
-        const struct canvas_cell *cell = &c->cells[(size_t)row * (size_t)c->columns + (size_t)i];
+        const struct glyphs_cell *cell = &c->cells[(size_t)row * (size_t)c->columns + (size_t)i];
         size_t n = strlen(cell->text);
         memcpy(ret + len, cell->text, n);
         len += n;

@@ -1,0 +1,42 @@
+/* dtctl plan --search, --strategies and --nodes: which layout a job should have, on a machine that need not be this
+ * one. The search itself is pure (common/plan/search); here are machine files, exact memory of the best layouts, and
+ * reports. Blocking; needs no daemon. */
+#ifndef DTD_CLIENT_PLANNER_PLANNER_H
+#define DTD_CLIENT_PLANNER_PLANNER_H
+
+#include "client/commands.h"
+#include "common/plan/search/search.h"
+
+struct planner_args {
+    const char *machine;          /* the name of a file that dtd brings along, or a path; NULL: this node */
+    const char *write;            /* write the best layout as a job file there; NULL: do not */
+    int64_t nodes_from, nodes_to; /* 0: those of the machine, else one */
+    int64_t top;
+    enum plan_goal goal;
+};
+
+/* Each prints its report, or returns an error with `why`. The job's layout is ignored; its model and batch count. */
+NODISCARD err_t planner_search(struct global *g, const struct planner_args *a, struct job_spec *job, struct why *why);
+NODISCARD err_t planner_scale(struct global *g, const struct planner_args *a, struct job_spec *job, struct why *why);
+NODISCARD err_t planner_strategies(struct global *g, const struct planner_args *a, struct job_spec *job,
+                                   struct why *why);
+/* The job of a model of a usual size ("7b"): without data, for --memory. ERR_NOTFOUND: `why` lists the sizes. */
+NODISCARD err_t planner_size(const char *name, struct job_spec *ret, struct why *why);
+
+/* ---- parts (machines.c) ---- */
+
+struct planner_file {
+    const char *name, *text;
+};
+extern const struct planner_file planner_files[]; /* ends with a NULL name */
+
+/* The machine that --machine names. ERR_NOTFOUND: `why` lists the names. */
+NODISCARD err_t planner_machine(const char *name, const struct job_spec *job, struct machine *ret, struct why *why);
+/* What the program that dtd runs overlaps there. */
+struct plan_overlap planner_overlap(const struct machine *m);
+/* Bytes of a device that a job may use: a CUDA context and libraries' workspaces take the rest. */
+double planner_memory(const struct machine *m);
+/* "tp 8, pp 16 (zb-v), fsdp 8 (zero 1), microbatch 1, recompute attention" */
+const char *planner_layout_text(const struct plan_layout *l, char *ret, size_t size);
+
+#endif

@@ -1,0 +1,88 @@
+#include "client/planner/internal.h"
+
+#include "client/json.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+void planning_set_nodes(struct planning *p, int64_t nodes)
+{
+    p->nodes = nodes;
+    p->search.workers = nodes * p->machine.device.per_node;
+}
+
+err_t planning_init(struct planning *p, const struct planner_args *a, const struct job_spec *job, struct why *why)
+{
+    memset(p, 0, sizeof(*p));
+    err_t err = planner_machine(a->machine, job, &p->machine, why);
+    if (err)
+        return err;
+    int64_t nodes = a->nodes_from ? a->nodes_from : p->machine.nodes ? p->machine.nodes : 1;
+    int64_t most = a->nodes_to > nodes ? a->nodes_to : nodes;
+    if (p->machine.nodes && most > p->machine.nodes)
+        err = why_set(why, ERR_INVALID, "--nodes %" PRId64 ": %s has %" PRId64 " nodes", most, p->machine.name,
+                      p->machine.nodes);
+    else if (most > 1 && p->machine.network.bandwidth_gb == 0)
+        err = why_set(why, ERR_INVALID,
+                      "--nodes %" PRId64 ": %s has no network: set network.bandwidth_gb in a machine file", most,
+                      p->machine.name);
+    if (err) {
+        planning_fini(p);
+        return err;
+    }
+    plan_shape_of(job, &p->shape);
+    p->search = (struct plan_search){.shape = &p->shape,
+                                     .machine = &p->machine,
+                                     .overlap = planner_overlap(&p->machine),
+                                     .memory = planner_memory(&p->machine),
+                                     .goal = a->goal};
+    planning_set_nodes(p, nodes);
+    return OK;
+}
+
+void planning_fini(struct planning *p)
+{
+    machine_fini(&p->machine);
+}
+
+double planning_mfu(const struct planning *p, const struct plan_time *t)
+{
+    const struct machine *m = &p->machine;
+    double peak = p->shape.type_bytes == 2   ? m->device.bf16_tflops
+                  : p->shape.type_bytes == 8 ? m->device.f64_tflops
+                                             : m->device.f32_tflops;
+    return t->model_flops / t->seconds / (peak * 1e12);
+}
+
+double planning_tokens_per_s(const struct planning *p, const struct plan_time *t)
+{
+    return p->shape.global_batch * p->shape.seq / t->seconds;
+}
+
+double planning_comm(const struct plan_time *t)
+{
+    return t->tp + t->cp + t->ep + t->pp + t->params + t->grads;
+}
+
+json_t *planning_layout_json(const struct plan_layout *l)
+{
+    return json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:s,s:I,s:I,s:s}", "dp", (json_int_t)l->dp, "fsdp",
+                     (json_int_t)l->fsdp, "tp", (json_int_t)l->tp, "cp", (json_int_t)l->cp, "pp", (json_int_t)l->pp,
+                     "ep", (json_int_t)l->ep, "zero", (json_int_t)l->zero, "schedule",
+                     job_schedule_row(l->schedule)->name, "chunks", (json_int_t)l->chunks, "micro_batch",
+                     (json_int_t)l->micro_batch, "recompute", planner_recompute_word(l->recompute));
+}
+
+json_t *planning_found_json(const struct planning *p, const struct plan_found *f)
+{
+    const struct plan_time *t = &f->time;
+    const struct plan_bytes *b = &f->bytes;
+    json_t *parts = json_pack("{s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "compute", t->compute, "recompute",
+                              t->recompute, "tp", t->tp, "cp", t->cp, "ep", t->ep, "pp", t->pp, "bubble", t->bubble,
+                              "params", t->params, "grads", t->grads, "update", t->update);
+    json_t *bytes = json_pack("{s:f,s:f,s:f,s:f,s:f,s:f}", "params", b->params, "grads", b->grads, "optimizer",
+                              b->optimizer, "activations", b->activations, "buffers", b->buffers, "total", b->total);
+    return json_pack("{s:f,s:f,s:f,s:o,s:o,s:o}", "step_s", t->seconds, "tokens_per_s", planning_tokens_per_s(p, t),
+                     "mfu", planning_mfu(p, t), "parts", parts, "bytes", bytes, "layout",
+                     planning_layout_json(&f->layout));
+}

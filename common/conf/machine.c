@@ -1,0 +1,114 @@
+/* The table of machine files. A file names what a vendor's sheet or a measurement gives; the rest has defaults that are
+ * usual for a GPU cluster, so that a first file is short. */
+#include "common/conf/machine.h"
+
+#include "common/base/file.h"
+#include "common/conf/schema.h"
+
+#include <string.h>
+
+#define MAX_FILE_BYTES (1u << 20)
+
+#define ROW(field, kind, default_, help_) \
+    .key = #field, .type = (kind), .offset = offsetof(struct machine, field), .def = (default_), .help = (help_)
+#define NUMBER(field, low_, high_, default_, help_)                               \
+    {                                                                             \
+        ROW(field, SCHEMA_FLOAT, default_, help_), .low = (low_), .high = (high_) \
+    }
+#define COUNT(field, min_, max_, default_, help_)                                                 \
+    {                                                                                             \
+        ROW(field, SCHEMA_INT, default_, help_), .min = (min_), .max = (max_), .unit = UNIT_COUNT \
+    }
+
+static const struct schema_row rows[] = {
+    {ROW(name, SCHEMA_TEXT, NULL, "Name of the machine.")},
+    {ROW(source, SCHEMA_TEXT, "\"\"", "Where the numbers are from.")},
+    COUNT(nodes, 0, 1000000, "0", "Number of nodes. 0: as many as a plan asks for."),
+    COUNT(device.per_node, 1, 4096, NULL, "Number of GPUs of a node; of cores, on a machine without GPUs."),
+    COUNT(device.units, 1, 100000, "1", "Streaming multiprocessors of a GPU, which work on the tiles of a product."),
+    NUMBER(device.memory_gib, 0.001, 1e6, NULL, "Memory of a device in GiB."),
+    NUMBER(device.bandwidth_gb, 0.001, 1e6, NULL, "Bandwidth of this memory in 1e9 bytes per second."),
+    NUMBER(device.bf16_tflops, 1e-6, 1e6, NULL, "Peak of dense products in bfloat16, 1e12 operations per second."),
+    NUMBER(device.f32_tflops, 1e-6, 1e6, NULL, "Peak of dense products in float32."),
+    NUMBER(device.f64_tflops, 0, 1e6, "0", "Peak of dense products in float64. 0: half of that in float32."),
+    NUMBER(device.product, 0.01, 1, "0.8", "Part of the peak that large products reach."),
+    NUMBER(device.copy, 0.01, 1, "0.85", "Part of the bandwidth that large copies reach."),
+    NUMBER(device.launch_us, 0, 1e6, "4", "The least time of an operation on the device, in microseconds."),
+    NUMBER(device.call_us, 0, 1e6, "4",
+           "The least time in which a worker issues an operation. dtd issues a compiled program; a framework that "
+           "issues operations from Python takes longer."),
+    {ROW(device.one_thread, SCHEMA_BOOL, "false", "Whether communication takes the core that computes (CPUs).")},
+    NUMBER(link.bandwidth_gb, 0.001, 1e6, NULL,
+           "Bandwidth between the devices of a node, per device and direction, in 1e9 bytes per second, as an "
+           "all-gather of large buffers reaches it."),
+    NUMBER(link.latency_us, 0, 1e6, "30", "The least time of a collective of all devices of a node."),
+    NUMBER(link.ramp_us, 0, 1e6, "0",
+           "Additional microseconds of a collective, times the square root of its size in MB: buffers of middle size "
+           "reach less than the full bandwidth."),
+    NUMBER(network.bandwidth_gb, 0, 1e6, "50",
+           "Bandwidth of a node's network adapters together, per direction, in 1e9 bytes per second. 0: there is no "
+           "network."),
+    NUMBER(network.share, 0.01, 1, "0.8", "Part of it that collectives reach."),
+    NUMBER(network.latency_us, 0, 1e6, "12", "Time of a message between nodes."),
+    COUNT(network.pod, 0, 1000000, "0", "Number of nodes behind switches without oversubscription. 0: all."),
+    NUMBER(network.oversubscription, 1, 1000, "1", "Ratio of bandwidth inside a pod to that between pods."),
+    NUMBER(cost.failures, 0, 1e6, "4", "Failures of a node in 1000 days."),
+    NUMBER(cost.restart_s, 0, 1e6, "180", "Seconds from a failure to the next step."),
+    NUMBER(cost.price, 0, 1e6, "0", "Price of a device for an hour. 0: unknown."),
+    NUMBER(cost.watts, 0, 1e6, "0", "Power of a device with its share of the node. 0: unknown."),
+};
+
+static const struct schema_section sections[] = {
+    {"device", "What one worker runs on: a GPU, or a core."},
+    {"link", "Between the devices of a node."},
+    {"network", "Between nodes."},
+    {"cost", "Failures, money and power."},
+};
+
+const struct schema machine_schema = {
+    .title = "Machine files",
+    .intro = "`dtctl plan --machine FILE` reads one YAML file, or the name of a file that dtd brings along.\n"
+             "This page is generated from the table in `common/conf/machine.c` by `ninja manuals`.",
+    .sections = sections,
+    .n_sections = sizeof(sections) / sizeof(sections[0]),
+    .rows = rows,
+    .n_rows = sizeof(rows) / sizeof(rows[0]),
+    .size = sizeof(struct machine),
+};
+
+err_t machine_parse(const char *name, const char *text, size_t len, const char *const *sets, int n_sets,
+                    struct machine *ret, struct why *why)
+{
+    struct schema_reader r;
+    struct machine m;
+    err_t err = schema_start(&r, &machine_schema, name, &m, why);
+    err = err ? err : schema_read(&r, text, len, why);
+    for (int i = 0; !err && i < n_sets; i++)
+        err = schema_set(&r, sets[i], why);
+    err = err ? err : schema_finish(&r, why);
+    if (err) {
+        machine_fini(&m);
+        return err;
+    }
+    if (m.device.f64_tflops == 0)
+        m.device.f64_tflops = m.device.f32_tflops / 2;
+    *ret = m;
+    return OK;
+}
+
+err_t machine_read(const char *path, const char *const *sets, int n_sets, struct machine *ret, struct why *why)
+{
+    struct buf text = {0};
+    err_t err = file_read(path, MAX_FILE_BYTES, &text);
+    if (err)
+        why_set(why, err, "%s: %s", path, err_text(err));
+    else
+        err = machine_parse(path, (const char *)text.data, text.len, sets, n_sets, ret, why);
+    buf_fini(&text);
+    return err;
+}
+
+void machine_fini(struct machine *m)
+{
+    schema_fini(&machine_schema, m);
+}

@@ -1,0 +1,58 @@
+/* A machine to plan for, as a file (deploy/machines/NAME.yaml): what one worker runs on, the links between workers, and
+ * what wears out. The schema in machine.c is its manual (docs/use/machines.md). A machine that was measured here
+ * (`dtctl plan --calibrate`) and one from a vendor's sheet have the same keys; `source` says where the numbers are
+ * from. */
+#ifndef DTD_COMMON_CONF_MACHINE_H
+#define DTD_COMMON_CONF_MACHINE_H
+
+#include "common/base/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct schema;
+
+/* Units are those of the keys: a bandwidth in 1e9 bytes per second and direction, times in microseconds unless the name
+ * says otherwise. */
+struct machine {
+    char *name, *source;
+    int64_t nodes;               /* how many there are; 0: any number */
+    struct {                     /* what one worker runs on: a GPU, or a core of a CPU */
+        int64_t per_node, units; /* units: streaming multiprocessors; 1 on a CPU */
+        double memory_gib, bandwidth_gb;
+        double bf16_tflops, f32_tflops, f64_tflops; /* peaks of dense products */
+        double product, copy; /* what large products reach of the peak, and large copies of bandwidth_gb */
+        double launch_us;     /* the least time of an operation on the device */
+        double call_us;       /* the least time in which a program issues an operation */
+        bool one_thread;      /* communication takes the same core as computation */
+    } device;
+    struct { /* between the workers of a node; bus bandwidth, as nccl-tests count it */
+        double bandwidth_gb, latency_us, ramp_us;
+    } link;
+    struct {                 /* between nodes */
+        double bandwidth_gb; /* of a node, all adapters together */
+        double share;        /* what collectives reach of it */
+        double latency_us;
+        int64_t pod;             /* nodes behind one level of switches without oversubscription; 0: all */
+        double oversubscription; /* between pods */
+    } network;
+    struct {
+        double failures;  /* of a node, in 1000 days */
+        double restart_s; /* from a failure to the first repeated step */
+        double price;     /* of a device for an hour */
+        double watts;     /* of a device and its share of the node */
+    } cost;
+};
+
+extern const struct schema machine_schema;
+
+/* `sets` are overrides such as "network.bandwidth_gb=100". Errors name file, line, key and what is accepted. The caller
+ * frees `ret` with machine_fini. */
+NODISCARD err_t machine_read(const char *path, const char *const *sets, int n_sets, struct machine *ret,
+                             struct why *why);
+NODISCARD err_t machine_parse(const char *name, const char *text, size_t len, const char *const *sets, int n_sets,
+                              struct machine *ret, struct why *why);
+void machine_fini(struct machine *m); /* legal on a zeroed one */
+
+#endif

@@ -1,0 +1,86 @@
+/* The time and memory of a training step in closed form: no program is compiled, so that a search can look at every
+ * layout. `dtctl plan` without --search forecasts one layout from its program (common/plan/estimate), which is more
+ * exact; tests compare the two. Pure; any thread.
+ *
+ * A layer is a list of operations (products, and passes over memory), each with the time max(arithmetic, bytes,
+ * launch); a collective costs what the slower of a node's links and its network needs; a pipeline adds its bubble.
+ * Formulas and their sources: docs/internals/planner.md. */
+#ifndef DTD_COMMON_PLAN_SEARCH_STEP_TIME_H
+#define DTD_COMMON_PLAN_SEARCH_STEP_TIME_H
+
+#include "common/conf/job.h"
+#include "common/conf/machine.h"
+
+/* The model and its batch. All layers are alike, except that some have experts. */
+struct plan_shape {
+    double layers, dim, heads, kv_heads, head_dim, ffn, vocab, seq;
+    double ffn_matrices;                                                      /* 2, or 3 with a gate */
+    double window;                                                            /* keys that a query sees; 0: all */
+    double experts, experts_per_token, expert_ffn, shared_ffn, expert_layers; /* experts 0: none */
+    bool tied;                                                                /* the head uses the embedding table */
+    bool fused_attention; /* scores are not written to memory, and masked pairs are not computed */
+    bool dropout;
+    bool even_stages; /* stages have equally many layers, whatever the head costs (Megatron); else they cost the same */
+    bool saves_in_memory; /* the worker's memory also holds the copy of its state that a checkpoint is written from
+                             (CPUs) */
+    double type_bytes;    /* of activations, and of parameters in products */
+    double keep_bytes;    /* of a parameter between steps, with its master copy */
+    double state_bytes;   /* of a parameter's optimizer state */
+    double grad_bytes;    /* of a gradient */
+    double global_batch;
+};
+
+/* A layout. workers = dp x fsdp x tp x cp x pp; ranks of one tensor-parallel group are adjacent, then those of cp,
+ * fsdp, dp and pp. Experts are divided over ep ranks of tp, cp and fsdp (mesh_fold); with ep 1 each of them is cut over
+ * tp. */
+struct plan_layout {
+    int64_t dp, fsdp, tp, cp, pp, ep, zero, chunks, micro_batch;
+    bool sp, reshard;
+    enum recompute recompute;
+    enum pipe_schedule schedule;
+};
+
+/* What the program that runs overlaps. */
+struct plan_overlap {
+    bool gradients;  /* their reduction with the backward pass of the last microbatch */
+    bool parameters; /* zero 3: the gather of a layer with the computation of another */
+    bool messages;   /* between pipeline stages, with computation */
+};
+
+/* Seconds of one step on the slowest stage. The parts sum to `seconds`. */
+struct plan_time {
+    double compute;    /* all operations of all microbatches */
+    double recompute;  /* of them those that are repeated */
+    double tp, cp, ep; /* collectives within layers, not overlapped */
+    double pp;         /* messages between stages, not overlapped */
+    double bubble;     /* idle because of the pipeline's order */
+    double params;     /* zero 3: gathers, not overlapped */
+    double grads;      /* reduction of gradients, not overlapped */
+    double update;     /* optimizer */
+    double seconds;
+    double model_flops; /* of one worker; without repeated ones */
+};
+
+/* Bytes of the worker that needs most. */
+struct plan_bytes {
+    double params, grads, optimizer, activations, buffers, total;
+};
+
+int64_t plan_layout_workers(const struct plan_layout *l);
+/* Microbatches of one pipeline per step, rounded up. */
+double plan_layout_micros(const struct plan_shape *s, const struct plan_layout *l);
+/* Parameters of the model; of them, those of experts. */
+double plan_shape_params(const struct plan_shape *s, double *ret_experts);
+void plan_step_time(const struct plan_shape *s, const struct plan_layout *l, const struct machine *m,
+                    const struct plan_overlap *overlap, struct plan_time *ret);
+void plan_step_bytes(const struct plan_shape *s, const struct plan_layout *l, struct plan_bytes *ret);
+/* Time of a collective over n ranks whose numbers differ by `stride`, while all other groups of the machine run the
+ * same. `bytes`: of the whole buffer, after a gather or before a reduction. */
+enum plan_collective {
+    PLAN_GATHER,
+    PLAN_REDUCE,
+    PLAN_ALL_TO_ALL
+}; /* PLAN_GATHER: reduce-scatter too. REDUCE: all-reduce */
+double plan_collective_time(const struct machine *m, enum plan_collective op, double bytes, int64_t n, int64_t stride);
+
+#endif

@@ -1,0 +1,108 @@
+/* dtctl plan --search and its relatives, as a user calls them: what they print, the file that they write, and what they
+ * refuse. Whether the numbers are right is the subject of tests/common/plan/test_planner*.c. */
+#include "tests/client/run.h"
+#include "tests/lib/test.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char job[] =
+    "name: j\n"
+    "model: {arch: llama, dim: 1024, layers: 16, heads: 16, kv_heads: 8, ffn: 2816, vocab: 32000}\n"
+    "data: {train: [/usr/share/common-licenses/GPL-3], tokenizer: words}\n"
+    "train: {steps: 3, seq: 1024, global_batch: 64, micro_batch: 1, dtype: bfloat16}\n"
+    "run: {device: cuda}\n";
+
+static json_t *output_json(const struct run_result *r)
+{
+    json_error_t error;
+    json_t *value = json_loads(r->out, 0, &error);
+    if (!value)
+        fail_msg("%s: %s", error.text, r->out);
+    return value;
+}
+
+TEST(the_search_prints_layouts_that_plan_accepts)
+{
+    struct run_result r;
+    run_write("job.yaml", job);
+    run_expect(&r, 0, "dtctl plan job.yaml --search --machine h100 --nodes 2 --top 4 --write best.yaml -o json");
+    json_t *value = output_json(&r), *best = json_object_get(value, "best");
+    assert_int_equal(json_array_size(best), 4);
+    assert_int_equal(json_integer_value(json_object_get(value, "workers")), 16);
+    for (size_t i = 0; i < 4; i++) {
+        json_t *row = json_array_get(best, i);
+        assert_true(json_number_value(json_object_get(row, "exact_bytes")) > 0);
+        assert_true(json_number_value(json_object_get(row, "mfu")) < 1);
+    }
+    json_decref(value);
+    /* The file plans to the same memory. */
+    run_expect(&r, 0, "dtctl plan best.yaml");
+    expect_text(r.out, "16 workers");
+    run_expect(&r, 2, "dtctl plan job.yaml --search --machine h100 --write best.yaml");
+    expect_text(r.err, "--write best.yaml: File exists");
+}
+
+TEST(strategies_and_sizes_are_compared)
+{
+    struct run_result r;
+    run_write("job.yaml", job);
+    run_expect(&r, 0, "dtctl plan job.yaml --strategies --machine a100");
+    expect_text(r.out, "ZeRO 3");
+    expect_text(r.out, "When to use which");
+    run_expect(&r, 0, "dtctl plan --memory 8b --machine h100");
+    expect_text(r.out, "8.0G parameters");
+    run_expect(&r, 0, "dtctl plan job.yaml --machine h100 --nodes 1:8 -o json");
+    json_t *rows = output_json(&r);
+    assert_int_equal(json_array_size(rows), 4);
+    json_decref(rows);
+}
+
+TEST(a_model_that_fits_nowhere_says_what_is_missing)
+{
+    struct run_result r;
+    run_expect(&r, 0, "dtctl plan --memory 405b --machine h100");
+    expect_text(r.out, " no ");
+    run_write("big.yaml",
+              "name: j\nmodel: {arch: llama, dim: 16384, layers: 126, heads: 128, kv_heads: 8, ffn: 53248, "
+              "vocab: 128256}\ndata: {train: [x], tokenizer: words}\ntrain: {steps: 3, seq: 8192, global_batch: "
+              "64, micro_batch: 1, dtype: bfloat16}\nrun: {device: cuda}\n");
+    run_write("x", "x");
+    run_expect(&r, 2, "dtctl plan big.yaml --search --machine h100 --nodes 2");
+    expect_text(r.err, "does not fit");
+    expect_text(r.err, "GiB more");
+    expect_text(r.err, "take more nodes");
+}
+
+TEST(wrong_machines_and_options_are_refused)
+{
+    static const struct {
+        const char *line, *message;
+    } rows[] = {
+        {"dtctl plan job.yaml --search --machine nowhere",
+         "there is no such machine; write a file's path, or one of a100"},
+        {"dtctl plan job.yaml --search", "run.device is cuda: name the machine with --machine"},
+        {"dtctl plan job.yaml --search --machine ./zero.yaml", "zero.yaml:2: device.bandwidth_gb"},
+        {"dtctl plan job.yaml --search --machine ./short.yaml", "short.yaml"},
+        {"dtctl plan job.yaml --search --machine h100 --nodes 0", "--nodes 0: write a number of nodes"},
+        {"dtctl plan job.yaml --search --machine h100 --nodes 8:2", "--nodes 8:2"},
+        {"dtctl plan job.yaml --search --machine laptop --nodes 2", "laptop has 1 nodes"},
+        {"dtctl plan job.yaml --machine h100", "need --search or --strategies"},
+        {"dtctl plan job.yaml --search --machine h100 --goal speed", "write time or memory"},
+        {"dtctl plan --memory 9b", "there is no such size; write one of 124m"},
+        {"dtctl plan job.yaml --search --machine h100 --timeline x.svg", "show one layout"},
+    };
+    struct run_result r;
+    run_write("job.yaml", job);
+    run_write("zero.yaml",
+              "name: m\ndevice: {per_node: 8, memory_gib: 80, bandwidth_gb: 0, bf16_tflops: 1, f32_tflops: 1}\n"
+              "link: {bandwidth_gb: 100}\n");
+    run_write("short.yaml", "name: m\n");
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        run_shell(&r, rows[i].line);
+        if (r.code == 0)
+            fail_msg("%s: exit 0", rows[i].line);
+        expect_text(r.err, rows[i].message);
+    }
+}
