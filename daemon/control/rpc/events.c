@@ -39,14 +39,14 @@ static void stream_gone(void *arg)
     stream_free(arg);
 }
 
-static bool may_see(const struct event_stream *x, const struct state_event *e)
+static bool may_see_event(const struct event_stream *x, const struct state_event *e)
 {
     return !e->job || x->all || e->uid == x->uid;
 }
 
 static bool is_wanted(const struct event_stream *x, const struct state_event *e)
 {
-    return (!x->job || e->job == x->job) && e->wall_ms >= x->since_ms && may_see(x, e);
+    return (!x->job || e->job == x->job) && e->wall_ms >= x->since_ms && may_see_event(x, e);
 }
 
 static err_t send_event(struct event_stream *x, const struct state_event *e)
@@ -128,7 +128,7 @@ static bool has_events(const struct event_stream *x)
     const struct state_event *const *events;
     int n = state_events(x->server->replica->state, &events);
     for (int i = 0; i < n; i++)
-        if (events[i]->job == x->job && may_see(x, events[i]))
+        if (events[i]->job == x->job && may_see_event(x, events[i]))
             return true;
     return false;
 }
@@ -142,7 +142,13 @@ static bool job_found(struct event_stream *x, const char *id)
     bool number = x->job && !*end && !errno;
     return number && !jobs_find(x->server->jobs, x->job) && has_events(x)
                ? true
-               : rpc_client_job(x->server, x->call, id) != NULL;
+               : rpc_client_job_to_see(x->server, x->call, id) != NULL;
+}
+
+static bool sees_all(const struct rpc_server *server, struct rpc_call *call)
+{
+    const struct peer *p = rpc_caller_peer(call);
+    return !server->system || rpc_caller_uid(call) == 0 || (p && rpc_caller_is_operator(p));
 }
 
 void rpc_client_events(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
@@ -157,7 +163,7 @@ void rpc_client_events(void *owner, struct rpc_call *call, const ProtobufCMessag
     *x = (struct event_stream){.server = server,
                                .call = call,
                                .uid = rpc_caller_uid(call),
-                               .all = !server->system || rpc_caller_uid(call) == 0,
+                               .all = sees_all(server, call),
                                .follow = m->has_follow && m->follow,
                                .after = m->has_after ? m->after : 0,
                                .since_ms = m->has_since_ms ? m->since_ms : INT64_MIN};
