@@ -11,6 +11,7 @@ const struct command commands[] = {
     {"status", "list jobs, or show one", cmd_status},
     {"metrics", "print a job's loss, speed and learning rate per step", cmd_metrics},
     {"logs", "print the output of a job's workers", cmd_logs},
+    {"profile", "record the next steps of a running job as a trace for Perfetto", cmd_profile},
     {"why", "show a job's failures and how long each recovery took", cmd_why},
     {"top", "show nodes and jobs, updated in place", cmd_top},
     {"events", "list what happened to jobs and nodes", cmd_events},

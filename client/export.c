@@ -160,7 +160,7 @@ static err_t put_line(struct buf *b, const struct metric *m, const bool *used, c
     return err ? err : buf_printf(b, "\n");
 }
 
-static err_t put_table(struct buf *b, const struct metric *rows, size_t n)
+err_t export_csv_format(const struct metric *rows, size_t n, struct buf *b)
 {
     bool *used = calloc((size_t)metric_fields.n, sizeof(*used));
     if (!used)
@@ -180,7 +180,7 @@ static err_t write_csv(const struct card *card, const struct client_job *job, co
     struct buf b = {0};
     (void)card;
     ret->added = n;
-    err_t err = put_table(&b, rows, n);
+    err_t err = export_csv_format(rows, n, &b);
     if (err)
         why_set(why, err, "%s", err_text(err));
     if (!err && dir)

@@ -3,6 +3,7 @@
 #define DTD_CLIENT_EXPORT_H
 
 #include "client/client.h"
+#include "common/base/buf.h"
 
 enum export_kind { EXPORT_NONE, EXPORT_TENSORBOARD, EXPORT_WANDB, EXPORT_CSV };
 /* By the name of an option: "tensorboard". EXPORT_NONE: there is no such kind. */
@@ -17,6 +18,8 @@ struct export_result {
  * one (W&B) or standard output (CSV). Exporting again adds only what is missing. */
 NODISCARD err_t export_write(enum export_kind kind, const struct client_job *job, const struct metric *rows, size_t n,
                              const char *dir, struct export_result *ret, struct why *why);
+/* The table of `dtctl metrics --to csv`, appended to ret. */
+NODISCARD err_t export_csv_format(const struct metric *rows, size_t n, struct buf *ret);
 /* The command that shows the result; NULL: none. */
 const char *export_viewer(enum export_kind kind);
 

@@ -44,16 +44,21 @@ static json_t *throttle_names(int64_t bits)
     return list;
 }
 
-static json_t *health(const struct nvml_facts *f)
+static json_t *health(const struct nvml *n, const char *uuid, const struct nvml_facts *f)
 {
-    return json_pack("{s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:{s:o, s:o, s:o, s:o}}", "lost", f->lost,
-                     "temperature_c", number(f->temperature_c), "sm_mhz", number(f->sm_mhz), "memory_mhz",
-                     number(f->memory_mhz), "power_mw", number(f->power_mw), "power_limit_mw",
-                     number(f->power_limit_mw), "ecc_uncorrected_volatile", number(f->ecc_uncorrected_volatile),
-                     "ecc_uncorrected_aggregate", number(f->ecc_uncorrected_aggregate), "throttle",
-                     throttle_names(f->throttle), "retired_pages", number(f->retired_pages), "remapped_rows",
-                     "correctable", number(f->remapped_correctable), "uncorrectable", number(f->remapped_uncorrectable),
-                     "pending", number(f->remap_pending), "failed", number(f->remap_failed));
+    struct nvml_use use;
+    nvml_read_use(n, uuid, &use);
+    json_t *ret = json_pack(
+        "{s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:{s:o, s:o, s:o, s:o}}", "lost", f->lost, "temperature_c",
+        number(f->temperature_c), "sm_mhz", number(f->sm_mhz), "memory_mhz", number(f->memory_mhz), "power_mw",
+        number(f->power_mw), "power_limit_mw", number(f->power_limit_mw), "ecc_uncorrected_volatile",
+        number(f->ecc_uncorrected_volatile), "ecc_uncorrected_aggregate", number(f->ecc_uncorrected_aggregate),
+        "throttle", throttle_names(f->throttle), "retired_pages", number(f->retired_pages), "remapped_rows",
+        "correctable", number(f->remapped_correctable), "uncorrectable", number(f->remapped_uncorrectable), "pending",
+        number(f->remap_pending), "failed", number(f->remap_failed));
+    json_object_set_new(ret, "busy_percent", number(use.busy_percent));
+    json_object_set_new(ret, "memory_used_bytes", number(use.memory_bytes));
+    return ret;
 }
 
 /* -1 in sysfs: a machine without nodes. */
@@ -77,7 +82,7 @@ static void add_driver_facts(const struct gpu_probe *p, const char *uuid, json_t
     json_object_set_new(gpu, "pci", f.pci[0] ? json_string(f.pci) : json_null());
     json_object_set_new(gpu, "numa_node", numa_node(f.pci));
     json_object_set_new(gpu, "nvlinks_up", number(f.nvlinks));
-    json_object_set_new(gpu, "health", health(&f));
+    json_object_set_new(gpu, "health", health(p->nvml, uuid, &f));
 }
 
 static json_t *one_gpu(const struct gpu_probe *p, int index)
@@ -113,7 +118,7 @@ static json_t *health_of(const struct nvml *n, int index)
     if (err || !nvml_read(n, uuid, &f))
         return json_pack("{s:s}", "error", err ? why.text : "NVML does not find the GPU by its uuid");
     return json_pack("{s:s, s:o, s:o}", "uuid", uuid, "pci", f.pci[0] ? json_string(f.pci) : json_null(), "health",
-                     health(&f));
+                     health(n, uuid, &f));
 }
 
 /* ---- what is missing ---- */

@@ -8,8 +8,8 @@
  * The device belongs to the process: it stays open between epochs, but everything on it is created anew. After a device
  * has failed, later epochs cannot use it either; then the process exits and control starts another one.
  *
- * The ranks receive STOP during different steps. After each step they agree on the maximum of their requests, so that
- * all stop after the same step. */
+ * The ranks receive STOP and PROFILE during different steps. After each step they agree on the maximum of their
+ * requests, so that all stop after the same step, or record the same steps. */
 #include "worker/train.h"
 
 #include "common/base/clock.h"
@@ -20,6 +20,7 @@
 #include "kernels/kernels.h"
 #include "worker/device.h"
 #include "worker/numa.h"
+#include "worker/recorder.h"
 #include "worker/share.h"
 #include "worker/staged.h"
 #include "worker/state.h"
@@ -58,6 +59,7 @@ struct train {
     int64_t own_bytes[ENGINE_AXIS_SETS]; /* this rank's bytes in the step in which `traffic` was summed; -1: none yet */
     struct traffic traffic;              /* bytes of a step, summed over all ranks */
     struct train_state state;
+    struct recorder recorder;
     struct usage_meter usage;
     int64_t agree_ns;  /* of the current step: waiting for the other ranks in agree() */
     double token_flop; /* FLOPs of a training token */
@@ -456,21 +458,79 @@ static err_t count_traffic(struct train *t, const struct engine_result *r, struc
     return err;
 }
 
-/* All ranks do after this step what the maximum of their requests demands. A rank whose byte counts differ from those
- * in the step in which they were last summed (at first: the first step of the epoch) sends `recount` instead; then all
- * ranks sum the counts again and exchange their requests once more. */
-static err_t agree_to_stop(struct train *t, const struct engine_result *r, enum link_stop_kind *ret, struct why *why)
+/* What ranks agree on after a step, in ascending order: nothing, a profile (its id and its number of steps, so that a
+ * rank that has not received the command has both), the kinds of a stop, and RECOUNT. */
+#define ASK_STOP ((int64_t)1 << 60)
+#define ASK_RECOUNT (ASK_STOP + LINK_STOP_AND_SAVE + 1)
+#define ASK_STEPS (LINK_PROFILE_STEPS + 1) /* a profile is id * ASK_STEPS + steps */
+_Static_assert(LINK_PROFILE_IDS <= ((uint64_t)1 << 60) / ASK_STEPS, "a profile comes before a stop");
+
+static int64_t request_of(const struct train *t)
 {
-    const int64_t recount = LINK_STOP_AND_SAVE + 1, asked = link_stop_asked(t->config->link);
-    int64_t request = memcmp(t->own_bytes, r->axis_bytes, sizeof(t->own_bytes)) != 0 ? recount : asked;
+    const enum link_stop_kind stop = link_stop_asked(t->config->link);
+    const struct link_profile p = link_profile_asked(t->config->link);
+    if (stop != LINK_GO_ON)
+        return ASK_STOP + (int64_t)stop;
+    return p.steps && p.id > t->recorder.served && !t->recorder.on ? (int64_t)p.id * ASK_STEPS + p.steps : 0;
+}
+
+/* All ranks do after this step what the maximum of their requests demands. A rank whose byte counts differ from those
+ * in the step in which they were last summed (at first: the first step of the epoch) sends ASK_RECOUNT instead; then
+ * all ranks sum the counts again and exchange their requests once more. */
+static err_t agree_to_go_on(struct train *t, const struct engine_result *r, int64_t *ret, struct why *why)
+{
+    const int64_t asked = request_of(t), from = recorder_now(&t->recorder);
+    int64_t request = memcmp(t->own_bytes, r->axis_bytes, sizeof(t->own_bytes)) != 0 ? ASK_RECOUNT : asked;
     err_t err = agree(t, &request, REDUCE_MAX, why);
-    if (!err && request == recount) {
+    if (!err && request == ASK_RECOUNT) {
         request = asked;
         err = count_traffic(t, r, why);
         err = err ? err : agree(t, &request, REDUCE_MAX, why);
     }
-    *ret = err ? LINK_GO_ON : (enum link_stop_kind)request;
+    recorder_host(&t->recorder, HOST_AGREE, t->engine.step, from);
+    *ret = err ? 0 : request;
     return err;
+}
+
+static enum link_stop_kind stop_of(int64_t request)
+{
+    return request > ASK_STOP ? (enum link_stop_kind)(request - ASK_STOP) : LINK_GO_ON;
+}
+
+/* ---- profiles ---- */
+
+static struct recorder_place place_of(const struct train *t)
+{
+    const struct link_epoch *ep = t->epoch;
+    return (struct recorder_place){.job = t->config->job,
+                                   .epoch = ep->epoch,
+                                   .rank = ep->rank,
+                                   .world = ep->world,
+                                   .node_of = ep->node_of,
+                                   .folder = t->job.checkpoint.dir};
+}
+
+/* After the last step that is to be recorded, or that the epoch makes. */
+static err_t end_profile(struct train *t, struct why *why)
+{
+    const struct recorder_place place = place_of(t);
+    err_t err = recorder_end(&t->recorder, &t->engine, t->all, &place, why);
+    if (!err)
+        link_report_profiled(t->config->link, t->recorder.served, t->recorder.why.text);
+    recorder_drop(&t->recorder, &t->engine);
+    return err;
+}
+
+/* What all ranks agreed on after a step, if it concerns profiles. `last`: no step follows. */
+static err_t serve_profile(struct train *t, int64_t request, bool last, struct why *why)
+{
+    const struct recorder_place place = place_of(t);
+    if (t->recorder.on && (last || t->engine.step >= t->recorder.last))
+        return end_profile(t, why);
+    if (last || t->recorder.on || !request || request >= ASK_STOP)
+        return OK;
+    return recorder_begin(&t->recorder, &t->engine, t->all, (uint64_t)(request / ASK_STEPS), (int)(request % ASK_STEPS),
+                          &place, why);
 }
 
 /* Whether the step after the one that comes now follows it with nothing in between. A save only reads the state, and a
@@ -482,7 +542,8 @@ static bool next_is_step(const struct train *t)
     return step < j->steps && !(t->valid.set && due(step, j->eval_every, j->steps));
 }
 
-/* Runs the step run.timeline_step, with a timeline. */
+/* Runs the step run.timeline_step, with a timeline. A step that is recorded has none, because an engine has one
+ * profile; the recording contains it. */
 static err_t timed_step(struct train *t, const struct engine_feed *feed, struct engine_result *ret, struct why *why)
 {
     const struct link_epoch *ep = t->epoch;
@@ -501,43 +562,81 @@ static void report_usage(struct train *t, const struct usage_step *step)
         link_report_usage(t->config->link, &u);
 }
 
-static err_t one_step(struct train *t, bool *ret_saved, enum link_stop_kind *ret_stop, struct why *why)
+static err_t run_engine(struct train *t, struct engine_result *ret, struct why *why)
 {
-    const struct job_spec *j = &t->job;
     const struct engine_feed feed = train_feed(t);
-    struct engine_result r;
-    struct losses l = {.valid = NAN, .test = NAN};
-    t->agree_ns = 0;
-    const int64_t start = clock_mono_ns();
-    if (!j->run.threads)
-        core_share_follow(t->share, t->engine.config.threads);
+    const bool timed = t->job.run.timeline_step == t->engine.step + 1;
+    if (timed && t->recorder.on)
+        log_warn("timeline none step=%" PRId64 " why=\"dtctl profile records the step\"", t->engine.step + 1);
     t->engine.next_is_step = next_is_step(t);
     usage_meter_before(&t->usage);
-    err_t err = j->run.timeline_step == t->engine.step + 1 ? timed_step(t, &feed, &r, why)
-                                                           : engine_step(&t->engine, &feed, &r, why);
+    err_t err = timed && !t->recorder.on ? timed_step(t, &feed, ret, why) : engine_step(&t->engine, &feed, ret, why);
     if (!err)
         usage_meter_after(&t->usage);
-    if (!err)
-        err = agree_to_stop(t, &r, ret_stop, why);
-    if (!err)
-        err = state_poll(&t->state, why);
-    if (err)
-        return err;
-    const int64_t step_ns = clock_mono_ns() - start;
-    const double step_s = (double)step_ns * 1e-9;
+    return err;
+}
+
+static err_t poll_state(struct train *t, struct why *why)
+{
+    const int64_t from = recorder_now(&t->recorder);
+    err_t err = state_poll(&t->state, why);
+    recorder_host(&t->recorder, HOST_POLL, t->engine.step, from);
+    return err;
+}
+
+static err_t save(struct train *t, double loss, int64_t *ret_ns, struct why *why)
+{
+    const int64_t from = clock_mono_ns();
+    err_t err = state_save(&t->state, loss, why);
+    recorder_host(&t->recorder, HOST_SAVE, t->engine.step, from);
+    *ret_ns = clock_mono_ns() - from;
+    return err;
+}
+
+/* After the step itself: what it is evaluated by, its report, and its save. */
+static err_t end_step(struct train *t, const struct engine_result *r, int64_t step_ns, bool *ret_saved,
+                      bool stop_and_save, struct why *why)
+{
+    const struct job_spec *j = &t->job;
     const int64_t step = t->engine.step;
-    err = evaluate_splits(t, &l, why);
+    struct losses l = {.valid = NAN, .test = NAN};
+    int64_t from = recorder_now(&t->recorder), save_ns = 0;
+    err_t err = evaluate_splits(t, &l, why);
     if (err)
         return err;
-    report(t, &r, step_s, &l);
-    *ret_saved =
-        due(step, j->checkpoint.every, j->train.steps) || step == j->train.steps || *ret_stop == LINK_STOP_AND_SAVE;
-    const int64_t save_from = clock_mono_ns();
-    err = *ret_saved ? state_save(&t->state, t->valid.set ? l.valid : r.loss, why) : OK;
-    const int64_t save_ns = clock_mono_ns() - save_from;
+    if (!isnan(l.valid) || !isnan(l.test))
+        recorder_host(&t->recorder, HOST_EVAL, step, from);
+    from = recorder_now(&t->recorder);
+    report(t, r, (double)step_ns * 1e-9, &l);
+    recorder_host(&t->recorder, HOST_REPORT, step, from);
+    *ret_saved = due(step, j->checkpoint.every, j->train.steps) || step == j->train.steps || stop_and_save;
+    if (*ret_saved)
+        err = save(t, t->valid.set ? l.valid : r->loss, &save_ns, why);
     if (!err)
         report_usage(t, &(struct usage_step){step_ns + save_ns, t->agree_ns, save_ns});
     return err;
+}
+
+static err_t one_step(struct train *t, bool *ret_saved, enum link_stop_kind *ret_stop, struct why *why)
+{
+    struct engine_result r;
+    const int64_t start = clock_mono_ns();
+    int64_t request = 0;
+    t->agree_ns = 0;
+    if (!t->job.run.threads)
+        core_share_follow(t->share, t->engine.config.threads);
+    recorder_step_begin(&t->recorder);
+    err_t err = run_engine(t, &r, why);
+    err = err ? err : agree_to_go_on(t, &r, &request, why);
+    err = err ? err : poll_state(t, why);
+    if (err)
+        return err;
+    *ret_stop = stop_of(request);
+    err = end_step(t, &r, clock_mono_ns() - start, ret_saved, *ret_stop == LINK_STOP_AND_SAVE, why);
+    if (err)
+        return err;
+    recorder_step_end(&t->recorder, &t->engine);
+    return serve_profile(t, request, *ret_stop != LINK_GO_ON || t->engine.step == t->job.train.steps, why);
 }
 
 static err_t finish(struct train *t, bool saved, struct why *why)
@@ -620,6 +719,7 @@ static void epoch_end(struct train *t, err_t err, const struct why *why)
         log_at(over ? LOG_INFO : LOG_ERROR, "epoch left epoch=%" PRIu64 " step=%" PRId64 " error=%s why=\"%s\"",
                t->epoch->epoch, t->engine.step, err_name(err), why->text);
     link_set_comm(l, NULL);
+    recorder_drop(&t->recorder, &t->engine);
     state_fini(&t->state);
     comm_group_free(t->all);
     usage_meter_fini(&t->usage);

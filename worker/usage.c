@@ -75,10 +75,12 @@ static void sample_end(struct usage_meter *m)
     if (!m->sampling)
         return;
     int64_t compute = 0, comm = 0;
+    m->sampling = false;
+    if (m->config.engine->profile != m->profile)
+        return; /* run.timeline_step has measured this step for itself */
     for (int k = 0; k < OP_KIND_COUNT; k++)
         *(engine_op_communicates((enum op_kind)k) ? &comm : &compute) += m->profile->ns[k];
     engine_profile_stop(m->config.engine);
-    m->sampling = false;
     m->compute_s = (double)compute * 1e-9;
     m->comm_s = (double)comm * 1e-9;
 }

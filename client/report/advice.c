@@ -49,9 +49,9 @@ static double select_kth(double *v, size_t n, size_t k)
         const double pivot = fmax(fmin(a, b), fmin(fmax(a, b), c));
         size_t i = low, j = high;
         while (i <= j) {
-            for (; v[i] < pivot; i++) {
+            for (; i < high && v[i] < pivot; i++) {
             }
-            for (; v[j] > pivot; j--) {
+            for (; j > low && v[j] > pivot; j--) {
             }
             if (i <= j) {
                 const double swap = v[i];
@@ -75,7 +75,7 @@ static double select_kth(double *v, size_t n, size_t k)
 /* The share-th smallest step time; NAN: unknown. */
 static double step_quantile(const struct report *r, double share)
 {
-    double *all = r->in.n_rows ? malloc(r->in.n_rows * sizeof(*all)) : NULL, ret = NAN;
+    double *all = r->in.n_rows ? calloc(r->in.n_rows, sizeof(*all)) : NULL, ret = NAN;
     size_t n = 0;
     for (size_t i = 0; all && i < r->in.n_rows; i++)
         if (isfinite(r->in.row[i].step_s))
@@ -213,11 +213,15 @@ static bool communication(const struct report *r, char text[ADVICE_TEXT])
                          part_share(r, LEDGER_WAITING);
     if (!(share > COMM_SHARE))
         return false;
-    snprintf(text, ADVICE_TEXT,
-             "Ranks spend %.0f %% of a step in communication. Larger microbatches (train.micro_batch), fewer ranks of "
-             "tensor parallelism (parallel.tp %" PRId64 "), or run.comm: ucx on a fast network lower it; dtctl plan "
-             "compares layouts.",
-             share * 100, r->spec.parallel.tp);
+    char less[96] = "";
+    if (r->spec.parallel.tp > 1)
+        snprintf(less, sizeof(less), " fewer ranks of tensor parallelism (parallel.tp: %" PRId64 " now),",
+                 r->spec.parallel.tp);
+    snprintf(
+        text, ADVICE_TEXT,
+        "Ranks spend %.0f %% of a step in communication. Larger microbatches (train.micro_batch),%s or run.comm: ucx "
+        "on a fast network lower it; dtctl plan compares layouts.",
+        share * 100, less);
     return true;
 }
 
@@ -340,13 +344,14 @@ static bool no_checkpoint(const struct report *r, char text[ADVICE_TEXT])
 /* Young and Daly: the time between checkpoints that loses least is sqrt(2 x cost of one x time between failures). */
 static bool interval(const struct report *r, char text[ADVICE_TEXT])
 {
-    const int n = failures(r), saves = r->in.n_checkpoints;
+    const int n = failures(r);
+    const int64_t saves = r->ledger.saves;
     const double step_s = step_quantile(r, 0.5);
     const double lost = part_share(r, LEDGER_RECOMPUTED) + part_share(r, LEDGER_STALL);
     if (!r->has_spec || n == 0 || saves == 0 || r->spec.checkpoint.every <= 0 || !(step_s > 0) || !r->ledger.stall_ms ||
         lost < INTERVAL_SHARE)
         return false;
-    const double cost = (double)r->ledger.stall_ms * 1e-3 / saves;
+    const double cost = (double)r->ledger.stall_ms * 1e-3 / (double)saves;
     const double between = (double)r->ledger.wall_ms * 1e-3 / n, best = sqrt(2 * cost * between);
     const double now = step_s * (double)r->spec.checkpoint.every;
     const double every = fmax(1, round(best / step_s));

@@ -31,7 +31,7 @@ static const char style[] =
     "margin:1rem 0}article p{margin:.1rem 0}nav a{color:var(--i1);margin-right:1rem}"
     "a:focus-visible,summary:focus-visible,.w:focus-visible{outline:2px solid var(--i1)}"
     "@media print{body{max-width:none;font-size:10pt}details,nav{display:none}figure,article,tr{break-inside:avoid}"
-    "h2,h3{break-after:avoid}svg{min-width:0}.w{overflow:visible}}";
+    "h2,h3,h2+p{break-after:avoid}svg{min-width:0}.w{overflow:visible}}";
 
 static err_t put_colors(struct buf *out, bool dark)
 {

@@ -22,6 +22,7 @@ struct sweep {
     size_t n;
     const int64_t *saved; /* ascending steps that have a checkpoint */
     int n_saved;
+    int64_t every;
     const struct ledger_waits *waits;
     int64_t at, end, step_ms; /* step_ms: median of all steps */
     struct ledger *l;
@@ -46,6 +47,8 @@ static int compare_int64(const void *a, const void *b)
 
 static bool was_saved(const struct sweep *s, int64_t step)
 {
+    if (s->every > 0 && step % s->every == 0)
+        return true;
     return s->n_saved && bsearch(&step, s->saved, (size_t)s->n_saved, sizeof(step), compare_int64);
 }
 
@@ -82,8 +85,10 @@ static void spend_row(struct sweep *s, const struct metric *m, const struct metr
     const int64_t step = ms_of(m->step_s), gap = m->wall_ms - s->at, excess = gap > step ? gap - step : 0;
     const bool evaluated = !isnan(m->valid_loss) || !isnan(m->test_loss);
     const enum ledger_part part = lost ? LEDGER_RECOMPUTED : m->skipped ? LEDGER_SKIPPED : LEDGER_PRODUCTIVE;
+    const bool saved = before && was_saved(s, before->step);
+    s->l->saves += saved;
     if (!evaluated)
-        spend(s, s->at + excess, m->workers, before && was_saved(s, before->step) ? LEDGER_STALL : LEDGER_OTHER);
+        spend(s, s->at + excess, m->workers, saved ? LEDGER_STALL : LEDGER_OTHER);
     spend_step(s, m, evaluated ? s->at + step : m->wall_ms, part);
     if (evaluated)
         spend(s, m->wall_ms, m->workers, LEDGER_EVALUATION);
@@ -221,20 +226,19 @@ static int64_t slots_at(const struct client_job *job, int64_t end_ms)
     return job->started_ms ? job->submitted_ms : end_ms;
 }
 
-err_t ledger_make(const struct client_job *job, const struct metric *row, size_t n,
-                  const struct client_checkpoint *checkpoint, int n_checkpoints, int64_t end_ms,
-                  const struct ledger_waits *waits, struct ledger *ret)
+err_t ledger_make(const struct client_job *job, const struct metric *row, size_t n, const struct ledger_saves *saves,
+                  int64_t end_ms, const struct ledger_waits *waits, struct ledger *ret)
 {
     struct ledger l = {0};
-    struct sweep s = {.job = job, .row = row, .n = n, .waits = waits, .end = end_ms, .l = &l};
-    int64_t *saved = calloc((size_t)n_checkpoints + 1, sizeof(*saved));
+    struct sweep s = {.job = job, .row = row, .n = n, .waits = waits, .end = end_ms, .l = &l, .every = saves->every};
+    int64_t *saved = calloc((size_t)saves->n + 1, sizeof(*saved));
     err_t err = saved ? median_step(&s) : ERR_NOMEM;
     if (!err) {
-        for (int i = 0; i < n_checkpoints; i++)
-            saved[i] = checkpoint[i].step;
-        qsort(saved, (size_t)n_checkpoints, sizeof(*saved), compare_int64);
+        for (int i = 0; i < saves->n; i++)
+            saved[i] = saves->checkpoint[i].step;
+        qsort(saved, (size_t)saves->n, sizeof(*saved), compare_int64);
         s.saved = saved;
-        s.n_saved = n_checkpoints;
+        s.n_saved = saves->n;
         s.at = slots_at(job, end_ms);
         s.at = s.at < end_ms ? s.at : end_ms;
         l.queued_ms = s.at > job->submitted_ms ? s.at - job->submitted_ms : 0;

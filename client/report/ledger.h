@@ -34,6 +34,7 @@ struct ledger {
     int64_t wall_ms;               /* from the slots to the end */
     int64_t queued_ms;             /* before the slots; no worker's */
     int64_t stall_ms;              /* wall time of all checkpoint stalls */
+    int64_t saves;                 /* steps that were saved and followed by another step */
 };
 
 /* What ranks that wait for the slowest one lose of a step at a time: a fraction from 0 to 1. */
@@ -42,9 +43,17 @@ struct ledger_waits {
     const void *arg;
 };
 
+/* The steps that were saved: those of the catalog, which has lost the checkpoints that were removed, and every
+ * `every`-th (checkpoint.every; 0: none). */
+struct ledger_saves {
+    const struct client_checkpoint *checkpoint;
+    int n;
+    int64_t every;
+};
+
 /* `end_ms`: of the job, or now. `waits` may be NULL. `row`: ascending by step, with the newest epoch of each. */
 NODISCARD err_t ledger_make(const struct client_job *job, const struct metric *row, size_t n,
-                            const struct client_checkpoint *checkpoint, int n_checkpoints, int64_t end_ms,
-                            const struct ledger_waits *waits, struct ledger *ret);
+                            const struct ledger_saves *saves, int64_t end_ms, const struct ledger_waits *waits,
+                            struct ledger *ret);
 
 #endif

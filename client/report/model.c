@@ -78,9 +78,10 @@ err_t report_init(const struct report_input *in, struct report *ret, struct why 
     err = err ? err : plan_take(&r);
     if (!err && in->job->checkpoint_dir[0] && measured_load(in->job->checkpoint_dir, &r.measured, NULL) == ERR_NOMEM)
         err = ERR_NOMEM;
-    err = err ? err
-              : ledger_make(in->job, in->row, in->n_rows, in->checkpoint, in->n_checkpoints, r.end_ms,
-                            r.usage.n ? &waits : NULL, &r.ledger);
+    const struct ledger_saves saves = {in->checkpoint, in->n_checkpoints,
+                                       r.has_spec && !job_is_command(&r.spec) ? r.spec.checkpoint.every : 0};
+    if (!err)
+        err = ledger_make(in->job, in->row, in->n_rows, &saves, r.end_ms, r.usage.n ? &waits : NULL, &r.ledger);
     if (err) {
         report_fini(&r);
         return why_set(why, err, "%s for the report of %zu steps", err_text(err), in->n_rows);

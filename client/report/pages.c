@@ -4,6 +4,7 @@
 
 #include "common/base/module.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -276,7 +277,7 @@ static void draw_row(struct pages *p, const struct doc_table *t, char **cells, c
 
 static void draw_table(struct pages *p, const struct doc_table *t, const char *caption)
 {
-    double width[COLUMNS];
+    double width[COLUMNS] = {0};
     column_widths(p, t, width);
     need(p, 4 * ROW);
     if (caption && caption[0]) {
@@ -345,6 +346,7 @@ err_t pages_write(const struct doc *d, const struct report_module *module, struc
                        : module->open(WIDTH, HEIGHT, d->title, ret, &p.c, why);
     if (err)
         return err;
+    assert(p.c); /* the module has promised it */
     draw_all(&p, false);
     draw_all(&p, true);
     return module->close(p.c, why);

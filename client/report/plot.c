@@ -505,7 +505,8 @@ static void draw_stack(const struct plot *p, struct canvas *c, struct frame f)
         x += w;
     }
     for (int i = 0; i < p->n_parts; i++) {
-        const double at = f.x + f.w * (i % columns) / columns, y = f.y + TITLE + STACK + 11 + LEGEND * (i / columns);
+        const int row = i / columns;
+        const double at = f.x + f.w * (i % columns) / columns, y = f.y + TITLE + STACK + 11 + LEGEND * row;
         c->ops->rect(c, (struct frame){at, y - 6, 8, 6}, p->part[i].ink, 1);
         label(c, at + 11, y, ANCHOR_START, INK_TEXT, p->part[i].label);
         label(c, at + 16 + c->ops->text_width(c, SMALL, false, p->part[i].label), y, ANCHOR_START, INK_DIM,

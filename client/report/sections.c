@@ -328,11 +328,18 @@ static void training_section(const struct report *r, struct doc *d)
 
 /* ---- utilisation ---- */
 
+/* A part of the step that is never a thousandth of it. */
+static bool is_negligible(const struct report *r, enum usage_field field)
+{
+    const bool part = field == USAGE_data_s || field == USAGE_save_s || field == USAGE_comm_s;
+    return part && usage_most(&r->usage, field) < 1e-3 * usage_mean(&r->usage, USAGE_step_s, -1);
+}
+
 static void grid_plot(const struct report *r, struct doc *d, const struct usage_shown *c)
 {
     struct plot *p;
     bool any = false;
-    if (!isfinite(usage_mean(&r->usage, c->field, -1)))
+    if (!isfinite(usage_mean(&r->usage, c->field, -1)) || is_negligible(r, c->field))
         return;
     p = plot_new(PLOT_GRID, c->title, c->unit);
     if (p && !series_grid(r, c->field, p, &any)) {
@@ -437,7 +444,7 @@ static void usage_section(const struct report *r, struct doc *d)
     doc_page(d);
     doc_heading(d, "Utilisation");
     if (!r->usage.n) {
-        doc_text(d, "There are no samples of what each rank used (usage.jsonl in the checkpoint folder).");
+        doc_text(d, "There are no samples of what each rank used.");
         return;
     }
     doc_text(d,
@@ -570,11 +577,14 @@ static void checkpoint_section(const struct report *r, struct doc *d)
     for (int i = 0; i < n; i++)
         sorted[i] = &r->in.checkpoint[i];
     qsort(sorted, (size_t)n, sizeof(*sorted), by_step);
+    if (r->ledger.saves)
+        doc_text(d, "Training waited %.3f s for %" PRId64 " saves.", (double)r->ledger.stall_ms * 1e-3,
+                 r->ledger.saves);
     if (n == 0)
-        doc_text(d, "The job has no checkpoint.");
+        doc_text(d, "There is no checkpoint.");
     else
-        doc_text(d, "%d checkpoints%s. Training waited %.3f s for all of them that are listed in the catalog.", n,
-                 n > TABLE_ROWS ? "; the newest ones follow" : "", (double)r->ledger.stall_ms * 1e-3);
+        doc_text(d, "%d checkpoint%s kept%s.", n, n == 1 ? " is" : "s are",
+                 n > TABLE_ROWS ? "; the newest ones follow" : "");
     if (n) {
         doc_table(d, "", 5, titles, right);
         checkpoint_rows(r, d, sorted);

@@ -169,16 +169,20 @@ static bool labels_make(const struct report *r, struct plot *p, int per_row)
     return p->rank_label != NULL;
 }
 
-/* Bins are no finer than the samples, so that the map has no empty columns between them. */
+/* About one bin for each window; a window counts in all bins that it overlaps, so that none between two is empty. */
 static int grid_bins(const struct report *r, double x0, double x1)
 {
-    double window = 0;
-    for (size_t i = 1; i < r->usage.n; i++)
-        window = fmax(window, (double)(r->usage.row[i].wall_ms - r->usage.row[i - 1].wall_ms) * 1e-3);
-    const double fit = (x1 - x0) / fmax(window, 1e-3);
-    const double median = (double)r->usage.n;
-    const double bins = fmin(SERIES_BINS, fmax(fit, fmin(median, 60)));
-    return bins < 1 ? 1 : (int)bins;
+    double sum = 0;
+    for (size_t i = 0; i < r->usage.n; i++)
+        sum += (double)r->usage.row[i].window_ms * 1e-3;
+    const double mean = sum / (double)r->usage.n, bins = mean > 0 ? (x1 - x0) / mean : (double)r->usage.n;
+    return bins < 1 ? 1 : bins < SERIES_BINS ? (int)bins : SERIES_BINS;
+}
+
+/* Seconds since the submit. */
+static double seconds_of(const struct report *r, int64_t wall_ms)
+{
+    return (double)(wall_ms - r->job->submitted_ms) * 1e-3;
 }
 
 bool series_grid(const struct report *r, enum usage_field field, struct plot *p, bool *ret_any)
@@ -187,8 +191,8 @@ bool series_grid(const struct report *r, enum usage_field field, struct plot *p,
     const struct usage_samples *u = &r->usage;
     const int per_row = (u->ranks + SERIES_RANK_ROWS - 1) / SERIES_RANK_ROWS;
     p->time = true;
-    p->x0 = (double)(u->row[0].wall_ms - u->row[0].window_ms - r->job->submitted_ms) * 1e-3;
-    p->x1 = (double)(u->row[u->n - 1].wall_ms - r->job->submitted_ms) * 1e-3;
+    p->x0 = seconds_of(r, u->row[0].wall_ms - u->row[0].window_ms);
+    p->x1 = seconds_of(r, u->row[u->n - 1].wall_ms);
     p->x1 = p->x1 > p->x0 ? p->x1 : p->x0 + 1;
     p->warm = about && about->warm;
     p->ranks = (u->ranks + per_row - 1) / per_row;
@@ -199,8 +203,12 @@ bool series_grid(const struct report *r, enum usage_field field, struct plot *p,
     bool ok = cells.sum && cells.n && labels_make(r, p, per_row);
     *ret_any = false;
     for (size_t i = 0; ok && i < u->n; i++) {
-        const double x = (double)(u->row[i].wall_ms - u->row[i].window_ms / 2 - r->job->submitted_ms) * 1e-3;
-        row_add(&u->row[i], field, bin_of(x, p->x0, p->x1, p->bins), p, &cells);
+        const struct usage_sample *row = &u->row[i];
+        const double end = seconds_of(r, row->wall_ms), begin = seconds_of(r, row->wall_ms - row->window_ms);
+        const double in = 1e-6 * (end - begin); /* a window that ends where a bin begins is not in it */
+        const int last = bin_of(end - in, p->x0, p->x1, p->bins);
+        for (int bin = bin_of(begin + in, p->x0, p->x1, p->bins); bin <= last; bin++)
+            row_add(row, field, bin, p, &cells);
     }
     for (size_t i = 0; ok && i < n; i++) {
         *ret_any |= cells.n[i] && cells.sum[i] != 0;

@@ -7,7 +7,7 @@
 /* The fields that a report shows. X(field, title, unit, factor to the unit, warm). `warm`: another colour map, since
  * high values are bad. */
 #define USAGE_SHOWN(X)                                                               \
-    X(step_s, "Time of a step", "s", 1, 0)                                           \
+    X(step_s, "Time of a step, by rank", "s", 1, 0)                                  \
     X(compute_s, "Computing, per step", "s", 1, 0)                                   \
     X(comm_s, "Communication, per step", "s", 1, 0)                                  \
     X(data_s, "Waiting for data, per step", "s", 1, 0)                               \

@@ -3,6 +3,7 @@
 #include "client/web/web.h"
 
 #include "client/convert.h"
+#include "client/export.h"
 #include "client/json.h"
 
 #include "common/rpc/field_codec.h"
@@ -15,6 +16,7 @@
 
 #define POINTS_DEFAULT 600
 #define POINTS_MAX 5000
+#define CSV_ROWS_MAX 100000 /* of a table for download; a longer job has rows that stand for several steps */
 #define LINES_DEFAULT 1000
 #define LINES_MAX 20000
 #define LOG_BYTES_MAX (4 << 20)
@@ -196,6 +198,7 @@ static void serve_usage_events(struct request *r)
  * become one. */
 struct curve {
     struct request *request;
+    bool is_csv; /* the answer is the table of `dtctl metrics --to csv`, without the extremes of joined rows */
     struct metric_points points;
     size_t max;
     int64_t per_point; /* steps in a full point */
@@ -251,6 +254,23 @@ static json_t *json_of_row(const struct metric_point *p)
     return ret;
 }
 
+static void csv_answer(struct curve *c)
+{
+    const size_t n = c->points.n;
+    struct metric *all = malloc((n ? n : 1) * sizeof(*all));
+    struct buf text = {0};
+    for (size_t i = 0; all && i < n; i++)
+        all[i] = c->points.point[i].last;
+    err_t err = all ? export_csv_format(all, n, &text) : ERR_NOMEM;
+    free(all);
+    if (!err) {
+        request_answer(c->request, 200, "text/csv; charset=utf-8", (char *)text.data, text.len);
+        return;
+    }
+    buf_fini(&text);
+    request_fail(c->request, err, err_text(err));
+}
+
 static void metrics_answered(void *arg, const struct rpc_result *r)
 {
     struct curve *c = arg;
@@ -263,6 +283,8 @@ static void metrics_answered(void *arg, const struct rpc_result *r)
         return;
     if (r->err || c->err) {
         request_fail(c->request, r->err ? r->err : c->err, r->err ? r->text : err_text(c->err));
+    } else if (c->is_csv) {
+        csv_answer(c);
     } else {
         json_t *rows = json_array();
         for (size_t i = 0; i < c->points.n; i++)
@@ -273,22 +295,32 @@ static void metrics_answered(void *arg, const struct rpc_result *r)
     free(c);
 }
 
-/* dtd-control joins steps to at least half of `max` points, so that the page has at least as many as it asked for. */
-static void serve_metrics(struct request *r)
+/* dtd-control joins steps to at least half of `max` points, so that the page has at least as many as it asked for; a
+ * table for download has every step of a usual job. */
+static void curve_start(struct request *r, int64_t max, bool is_csv)
 {
     struct curve *c = calloc(1, sizeof(*c));
-    const int64_t max = 2 * request_number(r, "points", 10, POINTS_MAX, POINTS_DEFAULT);
     Dtd__MetricsRequest q = DTD__METRICS_REQUEST__INIT;
     q.job = (char *)request_job(r);
-    q.has_points = true;
+    q.has_points = !is_csv;
     q.points = max;
     if (c)
-        *c = (struct curve){.request = r, .max = (size_t)max, .per_point = 1};
+        *c = (struct curve){.request = r, .max = (size_t)max, .per_point = 1, .is_csv = is_csv};
     err_t err = c ? session_call(request_session(r), CLIENT_METRICS, &q.base, metrics_answered, c, NULL) : ERR_NOMEM;
     if (!err)
         return;
     request_fail(r, err, err_text(err));
     free(c);
+}
+
+static void serve_metrics(struct request *r)
+{
+    curve_start(r, 2 * request_number(r, "points", 10, POINTS_MAX, POINTS_DEFAULT), false);
+}
+
+static void serve_csv(struct request *r)
+{
+    curve_start(r, CSV_ROWS_MAX, true);
 }
 
 /* ---- a job's checkpoints, log and end ---- */
@@ -430,6 +462,7 @@ const struct api_route api_routes[] = {
     {"GET", "/api/events", false, serve_events},
     {"GET", "/api/jobs/ID/events", false, serve_job_events},
     {"GET", "/api/jobs/ID/metrics", false, serve_metrics},
+    {"GET", "/api/jobs/ID/metrics.csv", false, serve_csv},
     {"GET", "/api/jobs/ID/usage", false, serve_usage},
     {"GET", "/api/jobs/ID/usage/events", false, serve_usage_events},
     {"GET", "/api/jobs/ID/checkpoints", false, serve_checkpoints},

@@ -24,6 +24,7 @@ static const struct curve_name {
     {"aux_loss", "experts/aux_loss"},
     {"z_loss", "experts/z_loss"},
     {"tokens_per_s", "perf/tokens_per_s"},
+    {"mfu", "perf/mfu"},
     {"workers", "perf/workers"},
     {"epoch", "perf/epoch"},
     {"", "train/"},

@@ -46,6 +46,7 @@
     X(CLIENT_WEB_TOKEN,       0x0118, Client,    WebToken,       RPC_ROLE_CLIENT,     1,     1, ONE) \
     X(CLIENT_WEB_LOGIN,       0x0119, Client,    WebLogin,       RPC_CLIENTS,         1,     1, ONE) \
     X(CLIENT_EVENTS,          0x011a, Client,    Events,         RPC_CLIENTS,         1,     4, STREAM) \
+    X(CLIENT_PROFILE,         0x011b, Client,    Profile,        RPC_ROLE_CLIENT,     1,     8, ONE) \
     X(CLIENT_USAGE,           0x011f, Client,    Usage,          RPC_CLIENTS,         1, 16384, STREAM) \
     X(WORKER_HELLO,           0x0201, Worker,    Hello,          RPC_ROLE_ANY,        1,     1, ONE) \
     X(WORKER_COMMANDS,        0x0202, Worker,    Commands,       RPC_ROLE_WORKER,     1,  2048, STREAM) \
@@ -89,6 +90,7 @@
     X(SERVED_LOCALLY,      CLIENT_SHUTDOWN,        rpc_client_shutdown) \
     X(SERVED_LOCALLY,      CLIENT_WEB_TOKEN,       rpc_client_web_token) \
     X(SERVED_LOCALLY,      CLIENT_WEB_LOGIN,       rpc_client_web_login) \
+    X(SERVED_BY_LEADER, CLIENT_PROFILE,         rpc_client_profile) \
     X(SERVED_LOCALLY,      CLIENT_STORE_OPEN,      rpc_client_store_open) \
     X(SERVED_BY_LEADER, CLIENT_STORE_CLOSE,     rpc_client_store_close) \
     X(SERVED_BY_LEADER, CLIENT_STORE_LIST,      rpc_client_store_list) \

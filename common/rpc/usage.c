@@ -22,7 +22,8 @@ static const enum usage_mean means[] = {USAGE_FIELDS(MEAN)};
 const struct field_table usage_fields = {rows, USAGE_COUNT, sizeof(struct usage), 0};
 const struct usage usage_none = {USAGE_FIELDS(NONE)};
 
-#define REPORTS_PER_S 100 /* a report costs the leader some 10 us */
+#define MS_MAX 1000000000000000 /* the year 33658; sums of windows cannot overflow */
+#define REPORTS_PER_S 100       /* a report costs the leader some 10 us */
 
 int64_t usage_window_ms(int ranks)
 {
@@ -211,12 +212,18 @@ static err_t get_columns(const json_t *o, struct usage_sample *s)
     return OK;
 }
 
+static bool is_node(const char *name)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+    return name && strlen(name) < USAGE_NODE_BYTES && name[strspn(name, letters)] == '\0';
+}
+
 static err_t get_nodes(const json_t *nodes, struct usage_sample *s)
 {
     err_t err = OK;
     for (int r = 0; !err && r < s->ranks; r++) {
         const char *name = json_string_value(json_array_get(nodes, (size_t)r));
-        err = name && strlen(name) < USAGE_NODE_BYTES ? usage_sample_set_node(s, r, name) : ERR_CORRUPT;
+        err = is_node(name) ? usage_sample_set_node(s, r, name) : ERR_CORRUPT;
     }
     return err;
 }
@@ -234,7 +241,9 @@ static err_t get_sample(const json_t *o, struct usage_sample *ret)
     ret->window_ms = json_integer_value(json_object_get(o, "window_ms"));
     ret->step = json_integer_value(json_object_get(o, "step"));
     ret->epoch = (uint64_t)epoch;
-    err = ret->wall_ms > 0 && ret->window_ms > 0 ? get_nodes(nodes, ret) : ERR_CORRUPT;
+    const bool valid =
+        ret->wall_ms > 0 && ret->wall_ms <= MS_MAX && ret->window_ms > 0 && ret->window_ms <= MS_MAX && ret->step >= 0;
+    err = valid ? get_nodes(nodes, ret) : ERR_CORRUPT;
     err = err ? err : get_columns(o, ret);
     if (err)
         usage_sample_fini(ret);

@@ -246,6 +246,9 @@ static void history_run(struct io_work *w)
     if (fd >= 0)
         close(fd);
     char *end = n > 0 ? memrchr(block, '\n', (size_t)n) : NULL;
+    if (n == (ssize_t)op->file->block && !end)
+        log_warn("lines not read back file=%s/%s at=%" PRId64 " why=\"a line is longer than %zu bytes\"", op->root,
+                 op->file->name, op->at, op->file->block);
     if (end) {
         end[1] = '\0';
         free(op->text);

@@ -18,7 +18,7 @@ _dtctl_command() { # the first word that is neither an option nor an option's va
 
 _dtctl() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
-  local commands="up down submit run status metrics logs why report top events cancel rm rerun resume plan explain ckpt data generate node store cluster web version help"
+  local commands="up down submit run status metrics logs profile why report top events cancel rm rerun resume plan explain ckpt data generate node store cluster web version help"
   local global="--dtd-dir --output --help" command at options="" sub=""
   read -r command at <<<"$(_dtctl_command)"
   COMPREPLY=()
@@ -44,6 +44,7 @@ _dtctl() {
   run) options="--nodes --workers-per-node --max-restarts --no-grow --grace --stop-signal --master-addr --master-port --name --env --detach --log-dir --quiet --batch --gpus --nnodes --nproc-per-node" ;;
   metrics) options="--follow --from --last --points --ranks --to --dir" ;;
   logs) options="--follow --rank --tail" ;;
+  profile) options="--steps --to" ;;
   why) options="--incident" ;;
   top) options="--delay --batch --iterations --once --user" ;;
   events) options="--follow --job --node --since --type" ;;
@@ -67,7 +68,7 @@ _dtctl() {
     COMPREPLY=($(compgen -W "$sub" -- "$cur"))
   else
     case $command in
-    status | metrics | logs | why | report | top | events | cancel | rm | rerun) COMPREPLY=($(compgen -W "$(_dtctl_jobs)" -- "$cur")) ;;
+    status | metrics | logs | profile | why | report | top | events | cancel | rm | rerun) COMPREPLY=($(compgen -W "$(_dtctl_jobs)" -- "$cur")) ;;
     resume | ckpt | generate) COMPREPLY=($(compgen -W "$(_dtctl_jobs)" -- "$cur") $(compgen -d -- "$cur")) ;;
     *) COMPREPLY=($(compgen -f -- "$cur")) ;;
     esac

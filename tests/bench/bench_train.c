@@ -216,7 +216,7 @@ static int print_profile(struct engine *e, const struct options *o, struct feed 
                          struct stage *stage, struct why *why)
 {
     enum { STEPS = 2 };
-    struct engine_profile p = {{0}, {0}, {0}, NULL};
+    struct engine_profile p = {.trace = NULL};
     const struct engine_feed feed = {.sample = copy_sample, .arg = f};
     struct engine_result r;
     err_t err = o->ops ? engine_profile_start(e, &p, why) : OK;

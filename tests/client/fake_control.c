@@ -220,6 +220,14 @@ static void on_metrics(void *owner, struct rpc_call *call, const ProtobufCMessag
     }
 }
 
+static void on_checkpoints(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    Dtd__CheckpointList list = DTD__CHECKPOINT_LIST__INIT;
+    (void)owner;
+    (void)request;
+    rpc_reply(call, &list.base);
+}
+
 static void on_logs(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     const Dtd__LogsRequest *q = (const Dtd__LogsRequest *)request;
@@ -275,9 +283,10 @@ static void listen_at(struct fake_control *f, const char *state_dir)
 
 struct fake_control *fake_start(const char *state_dir, const struct fake_script *script)
 {
-    static const struct rpc_binding bindings[] = {
-        {CLIENT_SUBMIT, on_submit}, {CLIENT_STATUS, on_status},   {CLIENT_LIST, on_list}, {CLIENT_CANCEL, on_cancel},
-        {CLIENT_WATCH, on_watch},   {CLIENT_METRICS, on_metrics}, {CLIENT_LOGS, on_logs}};
+    static const struct rpc_binding bindings[] = {{CLIENT_SUBMIT, on_submit}, {CLIENT_STATUS, on_status},
+                                                  {CLIENT_LIST, on_list},     {CLIENT_CANCEL, on_cancel},
+                                                  {CLIENT_WATCH, on_watch},   {CLIENT_METRICS, on_metrics},
+                                                  {CLIENT_LOGS, on_logs},     {CLIENT_CHECKPOINTS, on_checkpoints}};
     struct fake_control *f = calloc(1, sizeof(*f));
     assert_non_null(f);
     f->script = *script;

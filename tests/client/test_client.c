@@ -104,6 +104,31 @@ TEST(metrics_survive_a_restart_of_control)
     assert_int_equal(seen.metrics_from, 11);
 }
 
+/* The fake is like a daemon of an older version: it has no usage of ranks, and no status of a cluster. */
+TEST(report_survives_a_restart_of_control_and_an_old_one)
+{
+    const struct fake_script script = {.steps = 20, .drop_metrics = 1, .end_state = "done", .spec_yaml = "name: fake"};
+    struct fake_control *f = start(&script);
+    struct run_result r;
+    run_expect(&r, 0,
+               "dtctl report 7 --to r.html -o json | jq -r .state; grep -c 'There are no samples' r.html; "
+               "grep -c 'The job file is not available' r.html");
+    assert_string_equal(r.out, "done\n1\n1\n");
+    struct fake_seen seen = stop(f);
+    assert_int_equal(seen.metrics, 2);
+    assert_int_equal(seen.metrics_from, 1); /* all rows again: a report with some of them twice would be wrong */
+}
+
+TEST(report_of_another_user_is_refused)
+{
+    const struct fake_script script = {.steps = 20, .end_state = "done"}; /* only the owner gets the job file */
+    struct fake_control *f = start(&script);
+    struct run_result r;
+    run_expect(&r, 1, "dtctl report 7 --to r.html; code=$?; test ! -e r.html; exit $code");
+    expect_text(r.err, "only its owner and root may read its report");
+    stop(f);
+}
+
 TEST(a_repeated_submit_is_one_job)
 {
     const struct fake_script script = {.steps = 20, .drop_submits = 2, .end_state = "done"};

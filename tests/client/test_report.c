@@ -31,6 +31,8 @@ static uint32_t draw(uint64_t *state, uint32_t below)
     return (uint32_t)(*state >> 33) % below;
 }
 
+#define SAVE_EVERY 5
+
 struct made {
     struct client_job job;
     struct metric row[4096];
@@ -65,7 +67,7 @@ static void row_make(struct made *m, int64_t step, uint64_t epoch, bool evaluate
 /* A step, with its evaluation and the stall of its save. */
 static void step_make(struct made *m, int64_t step, uint64_t epoch)
 {
-    const bool evaluated = step % 7 == 0, saved = step % 5 == 0;
+    const bool evaluated = step % 7 == 0, saved = step % SAVE_EVERY == 0;
     pass(m, m->step_ms, LEDGER_PRODUCTIVE);
     if (evaluated)
         pass(m, 30, LEDGER_EVALUATION);
@@ -137,7 +139,8 @@ TEST(ledger_equals_the_simulated_job)
         struct ledger l;
         int64_t total = 0;
         job_make(&m, seed);
-        assert_ok(ledger_make(&m.job, m.row, m.n, m.checkpoint, m.n_checkpoints, m.now, NULL, &l));
+        const struct ledger_saves listed = {m.checkpoint, m.n_checkpoints, 0}, every = {NULL, 0, SAVE_EVERY};
+        assert_ok(ledger_make(&m.job, m.row, m.n, seed % 2 ? &listed : &every, m.now, NULL, &l));
         for (int i = 0; i < LEDGER_COUNT; i++) {
             if (l.part_ms[i] != m.truth[i])
                 fail_msg("job %d: %s has %lld ms, not %lld", (int)seed, ledger_rows[i].name, (long long)l.part_ms[i],
@@ -164,6 +167,7 @@ TEST(ledger_sums_exactly_with_any_clock)
         double share = 0.49;
         const struct ledger_waits waits = {wait_share, &share};
         job_make(&m, seed);
+        const struct ledger_saves saves = {m.checkpoint, m.n_checkpoints, 0};
         for (size_t i = 0; i < m.n; i++) {
             m.row[i].wall_ms += (int64_t)draw(&m.random, 20000) - 10000;
             m.row[i].workers = 3;
@@ -171,7 +175,7 @@ TEST(ledger_sums_exactly_with_any_clock)
         }
         for (int i = 0; i < m.job.n_incident; i++)
             m.incident[i].wall_ms += (int64_t)draw(&m.random, 20000) - 10000;
-        assert_ok(ledger_make(&m.job, m.row, m.n, m.checkpoint, m.n_checkpoints, m.now, &waits, &l));
+        assert_ok(ledger_make(&m.job, m.row, m.n, &saves, m.now, &waits, &l));
         int64_t sum = 0;
         for (int i = 0; i < LEDGER_COUNT; i++) {
             assert_true(l.part_ms[i] >= 0);
@@ -186,13 +190,14 @@ TEST(ledger_sums_exactly_with_any_clock)
 TEST(ledger_of_jobs_without_steps)
 {
     struct ledger l;
+    const struct ledger_saves none = {0};
     struct client_job job = {.submitted_ms = BEGIN, .state = "pending", .max_workers = 4, .start = incident_none};
-    assert_ok(ledger_make(&job, NULL, 0, NULL, 0, BEGIN + 5000, NULL, &l));
+    assert_ok(ledger_make(&job, NULL, 0, &none, BEGIN + 5000, NULL, &l));
     assert_int_equal(l.queued_ms, 5000); /* it never had slots */
     assert_int_equal(l.total_ms, 0);
     job.started_ms = BEGIN + 10;
     job.state = "failed";
-    assert_ok(ledger_make(&job, NULL, 0, NULL, 0, BEGIN + 5000, NULL, &l));
+    assert_ok(ledger_make(&job, NULL, 0, &none, BEGIN + 5000, NULL, &l));
     assert_int_equal(l.part_ms[LEDGER_STARTING], 20000); /* four workers for five seconds */
     assert_int_equal(l.total_ms, 20000);
     assert_int_equal(l.queued_ms, 0);
@@ -341,6 +346,7 @@ static void sample_end(struct sample *s)
 {
     struct buf text = {0};
     const struct ledger_waits waits = {usage_wait_at, &s->r.usage};
+    const struct ledger_saves saves = {s->checkpoint, s->r.in.n_checkpoints, 0};
     for (int i = 0; i < 40; i++) {
         assert_ok(buf_printf(
             &text, "{\"wall_ms\":%lld,\"window_ms\":10000,\"step\":%d,\"epoch\":1,\"node\":[\"a\",\"a\",\"b\",\"b\"]",
@@ -363,8 +369,7 @@ static void sample_end(struct sample *s)
     assert_ok(usage_parse((char *)text.data, text.len, &s->r.usage));
     assert_int_equal(s->r.usage.bad, 0);
     buf_fini(&text);
-    assert_ok(ledger_make(&s->job, s->row, s->r.in.n_rows, s->checkpoint, s->r.in.n_checkpoints, s->r.end_ms, &waits,
-                          &s->r.ledger));
+    assert_ok(ledger_make(&s->job, s->row, s->r.in.n_rows, &saves, s->r.end_ms, &waits, &s->r.ledger));
 }
 
 static void sample_fini(struct sample *s)
@@ -549,6 +554,40 @@ TEST(advice_of_a_job_without_faults)
     sample_fini(&s);
 }
 
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* The quantiles in a sentence are those of the sorted times, in any order of the steps and with equal ones. */
+TEST(quantiles_equal_those_of_sorted_times)
+{
+    static struct sample s;
+    const struct advice_rule *spread = &advice_rules[2];
+    uint64_t random = 7;
+    assert_string_equal(spread->name, "spread");
+    for (int round = 0; round < 300; round++) {
+        double sorted[STEPS];
+        char text[ADVICE_TEXT], expected[128];
+        sample_init(&s);
+        sample_end(&s);
+        const uint32_t kinds = 1 + draw(&random, round % 2 ? 5 : 1000);
+        for (int i = 0; i < STEPS; i++)
+            sorted[i] = s.row[i].step_s =
+                draw(&random, 40) ? 1 + draw(&random, kinds) * 1e-3 : 4 + draw(&random, kinds);
+        qsort(sorted, STEPS, sizeof(sorted[0]), by_size);
+        const double slow = sorted[(int)(0.99 * (STEPS - 1))], median = sorted[(STEPS - 1) / 2];
+        snprintf(expected, sizeof(expected), "takes %.3g s or more, %.1f times the median of %.3g s", slow,
+                 slow / median, median);
+        if (spread->applies(&s.r, text) != (slow > 2 * median))
+            fail_msg("round %d: %s", round, expected);
+        if (slow > 2 * median && !strstr(text, expected))
+            fail_msg("no \"%s\" in: %s", expected, text);
+        sample_fini(&s);
+    }
+}
+
 /* A stage of a pipeline that has more work than the others is not slow. */
 TEST(a_rank_with_more_work_is_not_slow)
 {
@@ -688,7 +727,8 @@ TEST(a_million_steps)
     sample_end(&s);
     s.r.in.row = row;
     s.r.in.n_rows = (size_t)n;
-    assert_ok(ledger_make(&s.job, row, (size_t)n, s.checkpoint, 4, s.r.end_ms, NULL, &s.r.ledger));
+    assert_ok(
+        ledger_make(&s.job, row, (size_t)n, &(struct ledger_saves){s.checkpoint, 4, 0}, s.r.end_ms, NULL, &s.r.ledger));
     assert_int_equal(s.r.ledger.part_ms[LEDGER_PRODUCTIVE], 4 * n * 1000);
     html_of(&s, &page);
     assert_true(page.len < 1 << 20); /* points are joined */

@@ -25,6 +25,7 @@ kill -9 "$(worker_pid "$long" 1)"
 back() { status "$long" | jq -e '.restarts == 1 and .state == "running" and .incident[0].recover_ms != null'; }
 wait_for 60 "the recovery" back
 dtctl why "$long" -o json | check why
+dtctl profile "$long" --to "$tmp/trace.json.gz" -o json | check profile
 # canonical numerics have one thread a worker, for which forecasts assume 60 GFLOP/s
 flop=$(dtctl plan "$tmp/job.yaml" -o json | jq .flops_per_token)
 dtctl metrics "$long" -o json | jq -e --argjson flop "$flop" \

@@ -1,6 +1,6 @@
 /* Preloaded: while the file $SLOW_FILE exists, the worker of slot $SLOW_SLOT computes slowly: whenever its main thread
- * has used 5 ms of a processor, it sleeps for 50 ms, so that it is slow on a busy machine, too. Waiting for peers uses no processor, so it takes no
- * longer. */
+ * has used 5 ms of a processor, it sleeps for 50 ms, so that it is slow on a busy machine, too. Waiting for peers uses
+ * no processor, so it takes no longer. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

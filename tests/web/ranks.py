@@ -61,6 +61,11 @@ for name, seconds in parts.items():
     assert abs(percent - 100 * seconds / step) <= 1, (text, 100 * seconds / step)
 check(len(texts) == 5, "the parts of a step are those of the samples, and add up to it")
 
+rows_of = """return import('/usage.js').then(m => { const u = new m.Usage();
+  const at = (wall_ms, epoch, step) => ({wall_ms, window_ms: 1000, epoch, step, node: ['a'], step_s: [0.1], compute_s: [0.05]});
+  u.load([at(1000, 1, 10), at(2000, 1, 20), at(3000, 1, 30), at(4000, 2, 15), at(5000, 2, 25)]);
+  return [u.parts('step'), u.parts('time')].map(rows => rows.map(r => r.step)); })"""
+check(browser.run(rows_of) == [[0, 10, 10, 15, 15, 25], [0, 10, 10, 20, 20, 30, 30, 15, 15, 25]], "steps that ran again are drawn once on their axis")
 key("w")
 text = reading("rank 5 ")
 ms = 1000 * last["compute_s"][5]

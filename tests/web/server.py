@@ -85,6 +85,9 @@ check(len(table) == 8 and table[0].split()[:4] == ["STEP", "STEPS", "LOSS", "LOS
 last = [json.loads(dtd.dtctl("metrics", *a, "-o", "json", job)) for a in (("--last",), ("--last=3",), ("--last=99",), ("-f", "--last=2"))]
 check(last == [[want[60]], [want[s] for s in (58, 59, 60)], list(want.values()), [want[59], want[60]]], "--last has the last steps")
 
+status, headers, table = page.ask("GET", f"/api/jobs/{job}/metrics.csv")
+check(headers["Content-Type"].startswith("text/csv") and table.decode() == dtd.dtctl("metrics", job, "--to", "csv"), "the table for download")
+
 # ---- checkpoints, log ----
 status, list_ = page.json("GET", f"/api/jobs/{job}/checkpoints")
 check(sorted(k["step"] for k in list_) == [20, 40, 60], "checkpoints")
@@ -152,6 +155,19 @@ check(True, "a recovery is in the stream with all its durations")
 status, rows = page.json("GET", f"/api/jobs/{long}/metrics?points=5000")
 at = [r["step"] for r in rows]
 check(at[0] == 1 and at == sorted(set(at)), "a step that ran again is in the curve once")
+
+# ---- usage of ranks ----
+events = page.events(f"/api/jobs/{long}/usage/events", lambda n, d: n == "usage" and d["epoch"] >= 2, 30)
+shown = events[-1][1]
+check(len(shown["compute_s"]) == len(shown["node"]) == 2 and all(c > 0 for c in shown["compute_s"]), "a window of the usage of ranks")
+status, headers, text = page.ask("GET", f"/api/jobs/{long}/usage")
+rows = [json.loads(line) for line in text.splitlines()]
+at = [r["wall_ms"] for r in rows]
+check(status == 200 and at == sorted(set(at)) and rows[-1]["wall_ms"] >= shown["wall_ms"], "all windows, one a line")
+check(rows == json.loads(dtd.dtctl("metrics", "--ranks", "-o", "json", long))[: len(rows)], "as dtctl prints them")
+events = page.events(f"/api/jobs/{job}/usage/events", lambda n, d: n == "end", 30)
+check(events[-1][0] == "end", "the usage of a job that has ended ends")
+
 status, headers, data = page.ask("POST", f"/api/jobs/{long}/cancel", "{}", mark=False)
 check(status == 403, "a request without the page's mark changes nothing")
 status, headers, data = page.ask("POST", f"/api/jobs/{long}/cancel", "{}", headers={"Origin": "http://evil.example"})

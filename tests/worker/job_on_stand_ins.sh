@@ -47,6 +47,13 @@ near one staged 1e-5
 cmp "$tmp/staged" "$tmp/nccl" || fail "two addends have one sum, but staging and NCCL differ"
 near one bf16 1e-2
 
+# The host does not see what happens on the device: the time of a rank comes from a step that is measured there.
+job=$(submit --set run.comm=staged --set train.steps=1000000 --set checkpoint.every=0 --set checkpoint.dir="$tmp/usage")
+measured() { dtctl metrics "$job" --ranks -o json | jq -e 'length > 0 and (.[-1] | .compute_s != null and all(.compute_s[]; . > 0) and all(.comm_s[]; . > 0))'; }
+wait_for 60 "usage of ranks on the device" measured
+dtctl cancel "$job" >/dev/null
+wait_for 60 "its end" ended "$job"
+
 for comm in staged nccl; do
   train "quiet-$comm" --set run.comm=$comm --set train.steps=40 --set checkpoint.every=5
   job=$(submit --set run.comm=$comm --set train.steps=40 --set checkpoint.every=5 --set checkpoint.dir="$tmp/killed-$comm")

@@ -494,7 +494,7 @@ TEST(a_prompt_has_its_positions)
 static void profiled(struct dev *dev)
 {
     struct bench b;
-    struct engine_profile p = {{0}, {0}, {0}, NULL};
+    struct engine_profile p = {.trace = NULL};
     int64_t calls = 0, ops = 0, by_kind = 0, by_action = 0;
     begin_alone(&b, dev, parity_llama);
     assert_ok(engine_profile_start(&b.e, &p, NULL));
@@ -513,6 +513,60 @@ static void profiled(struct dev *dev)
     assert_true(by_kind > 0 && by_kind == by_action);
     assert_true(p.action_ns[ACT_BACKWARD] > p.action_ns[ACT_NORM]);
     end(&b);
+}
+
+/* Three steps into a record that has room for all of their ops, but for `missing`. */
+static void recorded(struct dev *dev, int missing)
+{
+    struct bench b;
+    struct recorded r = {0};
+    struct engine_record record = {0};
+    struct engine_profile p = {.record = &record};
+    int64_t ns[OP_KIND_COUNT] = {0}, calls[OP_KIND_COUNT] = {0};
+    int *first = NULL;
+    begin_alone(&b, dev, parity_llama);
+    assert_ok(recorded_program(&b.e.train, &r, &first));
+    const int ops =
+        program_find(&b.e.train, ACT_SNAPSHOT, 0) < 0 ? r.n_calls : first[program_find(&b.e.train, ACT_SNAPSHOT, 0)];
+    record.cap = 3 * ops - missing;
+    record.events = calloc((size_t)record.cap, sizeof(*record.events));
+    record.cap_hosts = 1000;
+    record.hosts = calloc(1000, sizeof(*record.hosts));
+    record.first_call = first;
+    record.first = b.e.step + 1;
+    assert_ok(engine_profile_start(&b.e, &p, NULL));
+    for (int i = 0; i < 3; i++)
+        step(&b);
+    assert_int_equal(record.n, record.cap);
+    assert_int_equal(record.lost, missing);
+    for (int i = 0; i < record.n; i++) {
+        const struct recorded_event *e = &record.events[i];
+        assert_true(e->call == i % ops && e->step == i / ops && e->to >= e->from);
+        ns[r.calls[e->call].kind] += e->to - e->from;
+        calls[r.calls[e->call].kind]++;
+    }
+    if (!missing) {
+        assert_memory_equal(ns, p.ns, sizeof(ns));
+        assert_memory_equal(calls, p.calls, sizeof(calls));
+    }
+    /* A read of the batch for each microbatch of the program, and one for the scale of the loss. */
+    assert_int_equal(record.n_hosts, 3 * (b.e.train.n_micros + 1));
+    for (int i = 0; i < record.n_hosts; i++)
+        assert_true(record.hosts[i].kind == HOST_DATA && record.hosts[i].step == i / (b.e.train.n_micros + 1));
+    free(record.events);
+    free(record.hosts);
+    free(first);
+    recorded_fini(&r);
+    end(&b);
+}
+
+TEST(a_record_has_every_op_with_its_step)
+{
+    struct dev *dev = rec_open();
+    recorded(test_cpu(), 0);
+    recorded(dev, 0);
+    recorded(test_cpu(), 100);
+    rec_close(dev);
 }
 
 TEST(a_profile_counts_every_op)

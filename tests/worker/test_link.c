@@ -27,6 +27,7 @@ struct seen_report {
     bool fatal;
     double plan_ms; /* of a READY; -1: it has no parts */
     char text[128];
+    uint64_t profile; /* 0: none */
 };
 
 struct fake {
@@ -94,7 +95,8 @@ static void on_report(void *owner, struct rpc_call *call, const ProtobufCMessage
     if (f->n_reports < MAX_SEEN) {
         struct seen_report *s = &f->reports[f->n_reports++];
         *s = (struct seen_report){
-            (int)r->kind, r->epoch, r->step, r->fatal, r->n_part_ms == LOAD_PARTS ? r->part_ms[LOAD_PLAN] : -1, ""};
+            (int)r->kind, r->epoch,  r->step, r->fatal, r->n_part_ms == LOAD_PARTS ? r->part_ms[LOAD_PLAN] : -1,
+            "",           r->profile};
         snprintf(s->text, sizeof(s->text), "%s", r->text ? r->text : "");
     }
     answer(call);
@@ -297,6 +299,19 @@ static void send_end(struct fake *f, int64_t epoch)
 static void send_stop(struct fake *f, int64_t epoch)
 {
     send_command(f, DTD__WORKER_COMMAND__KIND__STOP, (uint64_t)epoch);
+}
+
+/* Of epoch 3. */
+static void send_profile(struct fake *f, int64_t id)
+{
+    Dtd__WorkerCommand c = DTD__WORKER_COMMAND__INIT;
+    c.kind = DTD__WORKER_COMMAND__KIND__PROFILE;
+    c.has_epoch = c.has_profile = c.has_profile_steps = true;
+    c.epoch = 3;
+    c.profile = (uint64_t)id;
+    c.profile_steps = 5;
+    if (f->attend && rpc_item(f->attend, &c.base))
+        abort();
 }
 
 static void send_quit(struct fake *f, int64_t epoch)
@@ -520,6 +535,43 @@ TEST(stop_is_for_its_epoch)
     for (int i = 0; i < 1000 && link_stop_asked(f->link) == LINK_GO_ON; i++)
         usleep(1000);
     assert_int_equal(link_stop_asked(f->link), LINK_STOP_AND_SAVE);
+    link_leave(f->link);
+    fake_stop(f);
+}
+
+static void wait_for_profile(struct fake *f, uint64_t id)
+{
+    for (int i = 0; i < 1000 && link_profile_asked(f->link).id != id; i++)
+        usleep(1000);
+    assert_int_equal(link_profile_asked(f->link).id, id);
+    assert_int_equal(link_profile_asked(f->link).steps, 5);
+}
+
+TEST(a_profile_is_for_its_epoch_and_ids_ascend)
+{
+    enum { PROFILED = DTD__WORKER_REPORT__KIND__PROFILED };
+    struct fake *f = fake_start();
+    begin(f, 3);
+    assert_int_equal(link_profile_asked(f->link).steps, 0);
+    fake_do(f, send_profile, 70);
+    wait_for_profile(f, 70);
+    fake_do(f, send_profile, 71);
+    wait_for_profile(f, 71);
+    fake_do(f, send_profile, 71); /* again, after a lost connection: no report */
+    fake_do(f, send_profile, 69); /* by a leader whose clock is behind */
+    wait_until(f, look_reports, PROFILED, 1);
+    assert_int_equal(f->reports[0].profile, 69);
+    assert_non_null(strstr(f->reports[0].text, "clock is ahead of this one's"));
+    wait_for_profile(f, 71);
+    link_report_profiled(f->link, 71, "");
+    wait_until(f, look_reports, PROFILED, 2);
+    assert_int_equal(f->reports[1].profile, 71);
+    assert_string_equal(f->reports[1].text, "");
+    link_leave(f->link);
+    fake_do(f, send_end, 3);
+    wait_until(f, look_reports, IDLE, 1);
+    begin(f, 4);
+    assert_int_equal(link_profile_asked(f->link).steps, 0);
     link_leave(f->link);
     fake_stop(f);
 }

@@ -198,7 +198,7 @@ TEST(facts_that_a_gpu_lacks_are_null)
     const char *key;
     json_t *value;
     assert_true(json_is_null(json_object_get(gpu, "pci")) && json_is_null(json_object_get(gpu, "nvlinks_up")));
-    assert_int_equal(11, json_object_size(health));
+    assert_int_equal(13, json_object_size(health));
     json_object_foreach(health, key, value)
     {
         if (strcmp(key, "remapped_rows") != 0 && strcmp(key, "lost") != 0)
@@ -279,7 +279,9 @@ TEST(health_of_all_gpus)
         snprintf(uuid, sizeof(uuid), "GPU-fake-%d", i);
         assert_string_equal(uuid, json_string_value(json_object_get(gpu, "uuid")));
         assert_string_equal("0000:1b:00.0", json_string_value(json_object_get(gpu, "pci")));
-        assert_int_equal(11, json_object_size(health));
+        assert_int_equal(13, json_object_size(health));
+        assert_int_equal(73, json_integer_value(json_object_get(health, "busy_percent")));
+        assert_int_equal(21474836480, json_integer_value(json_object_get(health, "memory_used_bytes")));
         assert_int_equal(3, json_integer_value(json_object_get(health, "ecc_uncorrected_volatile")));
         assert_int_equal(41, json_integer_value(json_object_get(health, "temperature_c")));
         assert_true(json_is_false(json_object_get(health, "lost")));

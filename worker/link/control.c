@@ -260,11 +260,37 @@ static void command_stop(struct link *l, const Dtd__WorkerCommand *c)
     l->stop_epoch = c->has_epoch ? c->epoch : l->next.epoch ? l->next.epoch : l->epoch;
 }
 
+void control_push_profiled(struct link *l, uint64_t id, const char *text)
+{
+    struct report *r = report_new(l, DTD__WORKER_REPORT__KIND__PROFILED, l->epoch, text);
+    if (r) {
+        r->msg.has_profile = true;
+        r->msg.profile = id;
+    }
+    control_push(l, r);
+}
+
+/* A leader takes an id from its wall clock. The ranks would ignore one that is below an earlier id, so the caller is
+ * told. */
+static void command_profile(struct link *l, const Dtd__WorkerCommand *c)
+{
+    if (!c->has_epoch || !c->has_profile || !c->has_profile_steps || c->profile_steps < 1 ||
+        c->profile_steps > LINK_PROFILE_STEPS || c->profile >= LINK_PROFILE_IDS)
+        return;
+    if (l->profile_epoch == c->epoch && c->profile < l->profile.id) {
+        control_push_profiled(l, c->profile,
+                              "an earlier leader's clock is ahead of this one's: profile the job again when this clock "
+                              "has passed it, and let NTP set the clocks of all nodes");
+        return;
+    }
+    l->profile = (struct link_profile){.id = c->profile, .steps = c->profile_steps};
+    l->profile_epoch = c->epoch;
+}
+
 static void (*const commands[])(struct link *l, const Dtd__WorkerCommand *c) = {
-    [DTD__WORKER_COMMAND__KIND__START] = command_start,
-    [DTD__WORKER_COMMAND__KIND__END] = command_end,
-    [DTD__WORKER_COMMAND__KIND__QUIT] = command_quit,
-    [DTD__WORKER_COMMAND__KIND__STOP] = command_stop,
+    [DTD__WORKER_COMMAND__KIND__START] = command_start,     [DTD__WORKER_COMMAND__KIND__END] = command_end,
+    [DTD__WORKER_COMMAND__KIND__QUIT] = command_quit,       [DTD__WORKER_COMMAND__KIND__STOP] = command_stop,
+    [DTD__WORKER_COMMAND__KIND__PROFILE] = command_profile,
 };
 
 static void on_command(void *arg, const struct rpc_result *result)

@@ -82,7 +82,9 @@ struct link {
     int rank;
     struct link_epoch next; /* epoch 0: none */
     enum link_stop_kind stop;
-    uint64_t stop_epoch; /* epoch to which `stop` applies */
+    uint64_t stop_epoch;         /* epoch to which `stop` applies */
+    struct link_profile profile; /* the newest request; steps 0: none */
+    uint64_t profile_epoch;      /* epoch to which it applies */
     int64_t orphan_ms;
     struct comm *comm;
     struct report_list reports;
@@ -108,6 +110,7 @@ struct report *report_new(struct link *l, Dtd__WorkerReport__Kind kind, uint64_t
 /* The first n <= LOAD_PARTS durations go with the report. */
 void report_parts(struct report *r, const double *part_ms, size_t n);
 void report_free(struct report *r);
+void control_push_profiled(struct link *l, uint64_t id, const char *text);
 void control_cancel(struct link *l);
 
 /* io.c; loop thread */

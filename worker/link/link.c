@@ -200,6 +200,14 @@ enum link_stop_kind link_stop_asked(struct link *l)
     return stop;
 }
 
+struct link_profile link_profile_asked(struct link *l)
+{
+    pthread_mutex_lock(&l->mu);
+    struct link_profile p = l->profile_epoch == l->epoch ? l->profile : (struct link_profile){0};
+    pthread_mutex_unlock(&l->mu);
+    return p;
+}
+
 /* ---- reports ---- */
 
 /* `part_ms` may be NULL. */
@@ -256,6 +264,13 @@ void link_report_done(struct link *l, int64_t step)
 void link_report_failed(struct link *l, int64_t step, bool fatal, err_t load_error, const char *text)
 {
     push_state(l, DTD__WORKER_REPORT__KIND__FAILED, step, fatal, load_error, text, NULL);
+}
+
+void link_report_profiled(struct link *l, uint64_t id, const char *text)
+{
+    pthread_mutex_lock(&l->mu);
+    control_push_profiled(l, id, text);
+    pthread_mutex_unlock(&l->mu);
 }
 
 void link_report_metric(struct link *l, const struct metric *m)

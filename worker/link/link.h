@@ -65,12 +65,23 @@ void link_set_orphan_seconds(struct link *l, int64_t seconds);
 enum link_stop_kind { LINK_GO_ON, LINK_STOP, LINK_STOP_AND_SAVE };
 enum link_stop_kind link_stop_asked(struct link *l);
 
+/* A request of control to record the next steps. Ids ascend; the compute thread ignores one that it has served. */
+#define LINK_PROFILE_STEPS 64
+#define LINK_PROFILE_IDS ((uint64_t)1 << 48) /* ids are below: milliseconds of the wall clock, for 8,900 years */
+struct link_profile {
+    uint64_t id;
+    int steps; /* 0: there is no request in this epoch */
+};
+struct link_profile link_profile_asked(struct link *l);
+
 /* ---- reports ---- */
 
 /* `part_ms`: durations of the parts of loading. */
 void link_report_ready(struct link *l, int64_t step, const double part_ms[LOAD_PARTS]);
 /* Sends the metric of a step. The link sets its epoch and time. */
 void link_report_metric(struct link *l, const struct metric *m);
+/* This rank's file of the profile is complete; `text`: the reason why there is none, NULL: none. */
+void link_report_profiled(struct link *l, uint64_t id, const char *text);
 /* Sends the usage of this rank. If earlier usage has not been sent yet, it is dropped: there is no connection. */
 void link_report_usage(struct link *l, const struct usage_report *u);
 void link_report_done(struct link *l, int64_t step);

@@ -17,6 +17,7 @@
 
 #include "common/conf/job.h"
 #include "common/plan/estimate/forecast.h"
+#include "common/plan/estimate/recorded.h"
 #include "common/plan/program.h"
 #include "kernels/device.h"
 #include "kernels/kernels.h"
@@ -60,7 +61,8 @@ struct engine_config {
 struct engine_profile {
     int64_t ns[OP_KIND_COUNT], calls[OP_KIND_COUNT];
     int64_t action_ns[ACT_COUNT];
-    struct engine_trace *trace; /* owned by the caller; NULL: record no times of single ops */
+    struct engine_trace *trace;   /* owned by the caller; NULL: record no times of single ops */
+    struct engine_record *record; /* the same, for every op of several steps */
 };
 
 /* The timeline of a step. Consecutive ops of one action on one stream form one box; an op that waits for another stream
@@ -69,6 +71,18 @@ struct engine_trace {
     struct forecast_box *boxes;
     int n, cap;
     int64_t origin_ns; /* time zero of the boxes */
+};
+
+/* Every op of some steps, in memory that the caller has allocated. Ops beyond `cap` are counted only. Evaluations run
+ * another program and are left out, of the sums too. */
+struct engine_record {
+    struct recorded_event *events;
+    int n, cap;
+    int64_t lost;
+    struct recorded_host *hosts; /* reads of the batch, and what the caller adds */
+    int n_hosts, cap_hosts;
+    int64_t origin_ns, first; /* time zero; number of the first step */
+    const int *first_call;    /* by action: see recorded_program */
 };
 
 #define ENGINE_RANGE_NAME 24
@@ -247,6 +261,10 @@ bool engine_op_communicates(enum op_kind kind);
 double engine_planned_flop(const struct engine *e);
 /* The largest number of boxes in a step's timeline. */
 int engine_trace_room(const struct engine *e);
+/* The largest number of ops that a step runs. */
+int engine_record_room(const struct engine *e);
+/* Adds work that is not an op, of step `step`, from `from_ns` of the monotonic clock until now. */
+void engine_record_host(struct engine_record *r, enum recorded_host_kind kind, int64_t step, int64_t from_ns);
 
 /* Device address of a buffer's first instance. */
 void *engine_buffer(const struct engine *e, const struct program *p, int buffer);

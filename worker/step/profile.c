@@ -15,6 +15,7 @@ struct op_span {
     int64_t from_ns, to_ns; /* used instead of events where ops are complete when they return */
     const struct op *op;
     int action; /* index in program.actions */
+    int64_t step;
 };
 
 struct engine_timer {
@@ -33,10 +34,14 @@ static int ops_run(const struct program *p)
     return n;
 }
 
+int engine_record_room(const struct engine *e)
+{
+    return ops_run(&e->train) * (e->train.validate ? 2 : 1); /* slots that run ahead, and a second update */
+}
+
 static err_t make_timer(struct engine *e, struct engine_timer *t)
 {
-    int eval = e->has_eval ? ops_run(&e->eval) : 0, train = e->has_train ? ops_run(&e->train) : 0;
-    train *= e->has_train && e->train.validate ? 2 : 1; /* slots that run ahead, and a second update */
+    int eval = e->has_eval ? ops_run(&e->eval) : 0, train = e->has_train ? engine_record_room(e) : 0;
     t->cap = eval > train ? eval : train;
     t->spans = calloc((size_t)t->cap + 1, sizeof(*t->spans));
     t->by_clock = e->config.dev->ops->host_memory;
@@ -109,15 +114,54 @@ static void trace_add(struct engine_trace *t, const struct action *a, int action
         boxes[t->n++] = (struct forecast_box){action, a->kind, op->stream, a->chunk, a->micro, start, end};
 }
 
-static void add_times(const struct run *r, int action, const struct op *op, int64_t from, int64_t to)
+static void record_add(struct engine_record *rec, const struct run *r, int action, const struct op *op, int64_t step,
+                       int64_t from, int64_t to)
+{
+    if (rec->n == rec->cap) {
+        rec->lost++;
+        return;
+    }
+    const int call = rec->first_call[action] + (int)(op - &r->program->ops[r->program->actions[action].first_op]);
+    rec->events[rec->n++] =
+        (struct recorded_event){from - rec->origin_ns, to - rec->origin_ns, call, (int32_t)(step - rec->first)};
+}
+
+void engine_record_host(struct engine_record *r, enum recorded_host_kind kind, int64_t step, int64_t from_ns)
+{
+    if (r->n_hosts < r->cap_hosts)
+        r->hosts[r->n_hosts++] = (struct recorded_host){from_ns - r->origin_ns, clock_mono_ns() - r->origin_ns, kind,
+                                                        (int32_t)(step - r->first)};
+}
+
+static struct engine_record *record_of(const struct engine *e)
+{
+    return e->profile ? e->profile->record : NULL;
+}
+
+int64_t profile_data_begin(const struct engine *e)
+{
+    return record_of(e) ? clock_mono_ns() : 0;
+}
+
+void profile_data_end(const struct engine *e, int64_t step, int64_t begin)
+{
+    if (record_of(e))
+        engine_record_host(record_of(e), HOST_DATA, step, begin);
+}
+
+static void add_times(const struct run *r, int action, const struct op *op, int64_t step, int64_t from, int64_t to)
 {
     struct engine_profile *p = r->engine->profile;
     const struct action *a = &r->program->actions[action];
+    if (p->record && r->program != &r->engine->train)
+        return;
     p->ns[op->kind] += to - from;
     p->calls[op->kind]++;
     p->action_ns[a->kind] += to - from;
     if (p->trace)
         trace_add(p->trace, a, action, op, from, to);
+    if (p->record)
+        record_add(p->record, r, action, op, step, from, to);
 }
 
 static int action_of(const struct run *r)
@@ -129,7 +173,7 @@ static err_t time_by_clock(const struct run *r, const struct op *op, run_op_fn f
 {
     int64_t start = clock_mono_ns();
     err_t err = fn(r, op);
-    add_times(r, action_of(r), op, start, clock_mono_ns());
+    add_times(r, action_of(r), op, r->step, start, clock_mono_ns());
     return err;
 }
 
@@ -153,6 +197,7 @@ struct op_span *profile_span(const struct run *r, const struct op *op)
     struct op_span *s = &t->spans[t->n++];
     s->op = op;
     s->action = action_of(r);
+    s->step = r->step;
     return s;
 }
 
@@ -190,6 +235,6 @@ void profile_collect(const struct run *r)
         const struct op_span *s = &t->spans[i];
         int64_t from = t->by_clock ? s->from_ns : event_time_ns(e, s->from),
                 to = t->by_clock ? s->to_ns : event_time_ns(e, s->to);
-        add_times(r, s->action, s->op, from, to);
+        add_times(r, s->action, s->op, s->step, from, to);
     }
 }

@@ -129,6 +129,9 @@ struct op_span *profile_span(const struct run *r, const struct op *op);
 NODISCARD err_t profile_op(const struct run *r, const struct op *op, run_op_fn fn, struct op_span *span);
 /* Call after waiting for the streams. */
 void profile_collect(const struct run *r);
+/* Around the reading of a batch; without a record they do nothing. */
+int64_t profile_data_begin(const struct engine *e);
+void profile_data_end(const struct engine *e, int64_t step, int64_t begin);
 
 /* Ops between the ranks of expert parallelism, for the table of ops that call the comm. */
 NODISCARD err_t run_exchange(const struct run *r, const struct op *op);

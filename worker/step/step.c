@@ -24,6 +24,7 @@ struct pass {
     const struct engine_feed *feed;
     int64_t first, end; /* samples of the feed: the batch begins at `first`; samples from `end` on do not exist */
     struct why *why;
+    int64_t step; /* its number */
 };
 
 /* Reads sample `index` of the feed as ids[seq], targets[seq], begins[seq]; beyond the end, tokens that the loss
@@ -62,7 +63,9 @@ static err_t count_targets(const struct pass *ps, int64_t first, int64_t end, in
 /* All ranks compute the same scale without a message, so it has the same bits in every layout. */
 static err_t scale_losses(const struct pass *ps, struct run *r, int64_t *ret_targets)
 {
+    const int64_t begin = profile_data_begin(ps->engine);
     err_t err = count_targets(ps, ps->first, ps->first + ps->engine->config.job->train.global_batch, ret_targets);
+    profile_data_end(ps->engine, ps->step, begin);
     if (!err)
         r->loss_scale = *ret_targets > 0 ? 1.0 / (double)*ret_targets : 0;
     return err;
@@ -228,8 +231,13 @@ static err_t skip_or_reject_step(struct engine *e, struct engine_result *r, stru
 static err_t before_action(void *arg, const struct action *a)
 {
     const struct pass *ps = arg;
-    return a->kind == ACT_FORWARD && a->micro >= 0 ? fill_micro(ps, a)
-                                                   : OK; /* -1: the action only takes part in collectives */
+    if (a->kind != ACT_FORWARD || a->micro < 0)
+        return OK; /* -1: the action only takes part in collectives */
+    const int64_t begin = profile_data_begin(ps->engine);
+    err_t err = fill_micro(ps, a);
+    if (ps->program == &ps->engine->train)
+        profile_data_end(ps->engine, ps->step, begin);
+    return err;
 }
 
 /* Consumes the owner's promise that the next call is a step. */
@@ -244,6 +252,7 @@ static err_t run_step(struct run *r, struct pass *ps, struct why *why)
     if (!e->train.validate)
         return run_program(r, &host, why);
     next.step++;
+    next_pass.step++;
     next_pass.first += e->config.job->train.global_batch;
     int64_t targets = 0;
     err_t err = goes_on ? scale_losses(&next_pass, &next, &targets) : OK;
@@ -253,7 +262,7 @@ static err_t run_step(struct run *r, struct pass *ps, struct why *why)
 err_t engine_step(struct engine *e, const struct engine_feed *feed, struct engine_result *ret, struct why *why)
 {
     const struct job_train *t = &e->config.job->train;
-    struct pass ps = {e, &e->train, &e->train_bindings, feed, e->position, INT64_MAX, why};
+    struct pass ps = {e, &e->train, &e->train_bindings, feed, e->position, INT64_MAX, why, e->step + 1};
     struct run r = {.engine = e,
                     .program = &e->train,
                     .bindings = &e->train_bindings,
@@ -284,14 +293,18 @@ err_t engine_step(struct engine *e, const struct engine_feed *feed, struct engin
         e->updates++;
         e->skipped_in_row = 0;
     }
-    return t->verify_every && e->step % t->verify_every == 0 ? engine_verify(e, why) : OK;
+    const int64_t start = clock_mono_ns();
+    if (t->verify_every && e->step % t->verify_every == 0)
+        err = engine_verify(e, why); /* waits for the other ranks */
+    e->spent.comm_ns += clock_mono_ns() - start;
+    return err;
 }
 
 err_t engine_eval(struct engine *e, const struct engine_feed *feed, int64_t first, int64_t end, double *ret,
                   struct why *why)
 {
     const int64_t batch = e->config.job->train.global_batch;
-    struct pass ps = {e, &e->eval, &e->eval_bindings, feed, 0, end, why};
+    struct pass ps = {e, &e->eval, &e->eval_bindings, feed, 0, end, why, e->step};
     struct run r = {.engine = e, .program = &e->eval, .bindings = &e->eval_bindings, .step = e->step + 1};
     const struct run_host host = {before_action, &ps};
     double sum = 0.0;

@@ -56,6 +56,7 @@ const two = (n) => String(n).padStart(2, "0");
 export function duration(s) {
   if (!Number.isFinite(s)) return "–";
   if (s < 0) return "0 s";
+  if (s > 0 && s < 1e-3) return `${real(s * 1e6, 3)} µs`;
   if (s < 1) return s === 0 ? "0 s" : `${real(s * 1000, 3)} ms`;
   if (s < 10) return `${real(s, 2)} s`;
   const all = Math.round(s), d = Math.floor(all / 86400), h = Math.floor(all / 3600) % 24;

@@ -227,8 +227,8 @@ export class HeatMap {
       if (Number.isInteger(r) && r < ranks) c.fillText(`rank ${whole(r)}`, x - 7, y + ((r + 0.5) / ranks) * h);
     }
     c.textBaseline = "top";
-    const about = Math.max(2, Math.floor(w / 120)), n = list.length;
-    for (let i = 0; i < about && i < n; i++) {
+    const n = list.length, about = Math.min(n, Math.max(2, Math.floor(w / 120)));
+    for (let i = 0; i < about; i++) {
       const at = Math.floor((i * n) / about), px = x + ((at + 0.5) / n) * w;
       const text = this.group.axis === "step" ? whole(list[at].step) : duration(Math.max(0, this.group.x(null, list[at])));
       c.textAlign = i ? "center" : "left";

@@ -204,7 +204,11 @@ class JobPage {
       setText(toggle, scroll.hidden ? "Show as table" : "Hide the table");
       this.fillTable();
     } }, "Show as table");
-    body.append(controlsOf(this.group), this.grid, el("div", { class: "tools" }, toggle), scroll);
+    body.append(controlsOf(this.group), this.grid, el("div", { class: "tools" }, toggle,
+      el("a", { class: "button", href: `/api/jobs/${encodeURIComponent(this.id)}/metrics.csv`, download: `job${this.id}.csv` },
+        "Download as CSV"),
+      this.usageLink = el("a", { class: "button", hidden: true, href: `/api/jobs/${encodeURIComponent(this.id)}/usage`,
+        download: `job${this.id}-usage.jsonl` }, "Download the usage of ranks")), scroll);
   }
 
   addChart(c) {
@@ -226,7 +230,7 @@ class JobPage {
 
   addRankPictures() {
     this.rankPictures.hidden = false;
-    const parts = new StackChart(() => this.usage.parts());
+    const parts = new StackChart(() => this.usage.parts(this.group.axis));
     this.heat = new HeatMap({ group: this.group, usage: this.usage,
       stragglers: () => this.job?.straggler ?? [] });
     this.rankPictures.append(this.group.add(parts), this.heat.element);
@@ -250,7 +254,14 @@ class JobPage {
   buildFile(body) {
     this.file = el("pre", { class: "file", tabindex: 0, "aria-label": "Job file" });
     const copy = el("button", { type: "button", onclick: () => this.copyFile(copy) }, "Copy");
-    body.append(el("div", { class: "tools" }, el("span", { class: "fill" }), copy), this.file);
+    body.append(el("div", { class: "tools" }, el("span", { class: "fill" }),
+      el("button", { type: "button", onclick: () => this.saveFile() }, "Download"), copy), this.file);
+  }
+
+  saveFile() {
+    const url = URL.createObjectURL(new Blob([this.job.spec_yaml ?? ""], { type: "application/yaml" }));
+    el("a", { href: url, download: `job${this.id}.yaml` }).click();
+    setTimeout(() => URL.revokeObjectURL(url), 10000);
   }
 
   // The clipboard exists only on https and on this machine; elsewhere the text is selected for the reader's own copy.
@@ -324,6 +335,7 @@ class JobPage {
   usageChanged() {
     if (!this.usage.newest) return;
     if (!this.heat) this.addRankPictures();
+    setHidden(this.usageLink, false);
     this.heat.setFields();
     this.heat.changed();
     this.ranks.setSample(this.usage.newest);

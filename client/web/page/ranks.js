@@ -4,6 +4,7 @@ import { badgeOf, el, foreign, printable, setHidden, setText } from "./dom.js";
 import { bytes, plural, real, time, whole } from "./format.js";
 import { FIELDS } from "./usage.js";
 
+const OWN_BYTES = 256 * 2 ** 20; // of a process, which no plan counts: code, libraries, buffers of the driver
 const PAGE = 128; // rows at first; the browser lays out thousands of rows slowly
 
 const finite = (v) => typeof v === "number" && Number.isFinite(v);
@@ -40,7 +41,7 @@ function stragglerMark(s) {
 function memoryBar(r, table) {
   const used = usedOf(r), planned = r.planned_bytes;
   if (!finite(used)) return "–";
-  const over = finite(planned) && used > planned;
+  const over = finite(planned) && used > planned + OWN_BYTES;
   const text = finite(planned) ? `${bytes(used)} of ${bytes(planned)}` : bytes(used);
   const bar = el("span", { class: `memory-bar${over ? " over" : ""}`, "aria-hidden": "true" },
     el("span", { class: "memory-used" }), finite(planned) ? el("span", { class: "memory-planned" }) : null);

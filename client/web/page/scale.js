@@ -22,7 +22,7 @@ export function ticks(min, max, about, isTime = false) {
   if (!(max - min > 1e-9 * Math.max(Math.abs(min), Math.abs(max))) || !Number.isFinite(max - min)) return [min];
   const step = isTime ? timeStep(max - min, about) : roundStep(max - min, about);
   const ret = [];
-  for (let i = Math.ceil(min / step - 1e-9); i * step <= max + step * 1e-9; i++) ret.push(i * step);
+  for (let i = Math.ceil(min / step - 1e-9); i * step <= max + step * 1e-9; i++) ret.push(i * step + 0); // not -0
   return ret;
 }
 
@@ -52,6 +52,7 @@ export const timeTickText = (v) => duration(v).replace(/ 00 (min|s|h)$/, "");
 
 // "52 ms" on the axis of a duration.
 export function durationTickText(v, step) {
+  if (v > 0 && v < 1e-3) return `${tickText(v * 1e6, step * 1e6)} µs`;
   return v < 1 ? `${tickText(v * 1000, step * 1000)} ms` : v < 60 ? `${tickText(v, step)} s` : timeTickText(v);
 }
 

@@ -138,10 +138,22 @@ export class Usage {
     return Boolean(this.newest?.[key]?.some(finite));
   }
 
-  // Rows of the stacked picture: each part has its value, and its edges under the keys `low_KEY` and `top_KEY`.
-  parts() {
-    return this.windows.filter((w) => finite(w.step_s)).map((w) => {
+  // Rows of the stacked picture: each part has its value, and its edges under the keys `low_KEY` and `top_KEY`. A window
+  // has a row at its begin and one at its end.
+  parts(axis) {
+    const known = this.windows.filter((w) => finite(w.step_s));
+    // On the axis of steps, those that ran again have their last values.
+    let least = Infinity;
+    for (let i = known.length - 1; axis === "step" && i >= 0; i--) {
+      if (known[i].step >= least) known.splice(i, 1);
+      else least = known[i].step;
+    }
+    return known.flatMap((w, i) => {
+      const before = known[i - 1], follows = before && before.epoch === w.epoch && before.step < w.step;
+      const steps = Math.max(1, Math.round(w.window_ms / 1000 / w.step_s));
       const row = { wall_ms: w.wall_ms, step: w.step, epoch: w.epoch };
+      const first = { step: follows ? before.step : Math.max(before?.step ?? 0, w.step - steps),
+        wall_ms: Math.max(before?.wall_ms ?? 0, w.wall_ms - w.window_ms) };
       let top = 0;
       for (const { key } of PARTS) {
         const v = key === "other_s" ? Math.max(0, w.step_s - top) : (w[key] ?? 0);
@@ -149,7 +161,7 @@ export class Usage {
         row[`low_${key}`] = top;
         row[`top_${key}`] = top += v;
       }
-      return row;
+      return [{ ...row, ...first }, row];
     });
   }
 }

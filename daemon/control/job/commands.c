@@ -178,4 +178,5 @@ void job_commands(struct job *j)
     for (int k = 0; k < j->n_workers; k++)
         if (j->workers[k].p.attend)
             command_worker(j, k);
+    job_profile_tick(j);
 }

@@ -84,11 +84,21 @@ struct job_worker {
     int device;           /* its GPU; -1: none, or none yet */
     uint64_t epoch;       /* that it is in, as last reported; 0: none */
     bool ready, done, idle;
-    int64_t done_step;           /* at which it was done; -1: unknown */
-    enum worker_command command; /* last command sent on this connection */
-    uint64_t rendezvous_epoch;   /* the last one whose store it used */
-    double usage_credit;         /* reports of usage that it may send at once */
-    int64_t usage_ms;            /* monotonic time of the last one; 0: none yet */
+    int64_t done_step;                      /* at which it was done; -1: unknown */
+    enum worker_command command;            /* last command sent on this connection */
+    uint64_t rendezvous_epoch;              /* the last one whose store it used */
+    double usage_credit;                    /* reports of usage that it may send at once */
+    int64_t usage_ms;                       /* monotonic time of the last one; 0: none yet */
+    int64_t usage_refused_ms;               /* when a refusal may be logged again */
+    uint64_t profile_sent, profile_written; /* ids of profiles: sent on this connection; whose PROFILED has arrived */
+};
+
+/* The newest profile, profile.c. */
+struct job_profile {
+    uint64_t id; /* 0: none yet */
+    uint64_t request, epoch;
+    int steps, workers, written;
+    char error[640]; /* "": none */
 };
 
 enum io_scan { SCAN_DUE, SCAN_ASKED, SCAN_DONE };
@@ -244,6 +254,7 @@ struct job {
     char checkpoint_error[512];
     bool disk_low; /* the checkpoint folder is low on space, and an incident says so */
 
+    struct job_profile profile;
     struct metrics metrics;
     struct job_totals totals;
     /* Metrics that other leaders received: dtd-io reads them from the file in the checkpoint folder. */
@@ -362,6 +373,13 @@ bool job_may_quit(const struct job *j);
 void job_command_env_free(char **env, int n);
 /* A process of the epoch runs but its store is gone. Ends the epoch; this does not count as a failure of the job. */
 void job_command_stranded(struct job *j, const struct job_process *p);
+
+/* ---- profile.c ---- */
+
+/* Sends PROFILE to workers that have not received it; ends a profile whose epoch has ended. */
+void job_profile_tick(struct job *j);
+/* A worker has written its file, or `text` is the reason why not. */
+void job_profile_written(struct job *j, int rank, uint64_t id, const char *text);
 
 /* ---- epoch.c: losing an epoch, choosing and starting the next ---- */
 

@@ -109,6 +109,22 @@ NODISCARD err_t job_adopt_begin(struct job *j);
 /* A node's list of processes is complete. Continues the job if no list is missing any more, or if `late`. */
 void job_adopt(struct job *j, bool late);
 
+/* ---- a profile of its next steps ---- */
+
+/* The most steps: the files of all ranks of a large job must still fit into a browser. */
+#define JOB_PROFILE_STEPS 64
+/* Starts one. OK also if the profile of this request has been started already. ERR_INVALID: there is nothing to profile
+ * now; ERR_EXISTS: another profile runs. `why` names the reason. */
+NODISCARD err_t job_profile_start(struct job *j, uint64_t request, int steps, struct why *why);
+struct job_profile_view {
+    uint64_t id, epoch;
+    int steps, workers, written; /* written: ranks whose files are complete */
+    const char *error;           /* "": none */
+    bool done;
+};
+/* The newest one; id 0: none. */
+struct job_profile_view job_profile_view_of(const struct job *j);
+
 /* ---- its requirements ---- */
 
 /* What a job of this spec requires of the nodes. */
@@ -143,7 +159,15 @@ struct rendezvous *job_rendezvous_of(struct job *j);
 
 /* ---- reports of its processes ---- */
 
-enum worker_report_kind { REPORT_IDLE, REPORT_READY, REPORT_METRIC, REPORT_DONE, REPORT_FAILED, REPORT_SAVE_FAILED };
+enum worker_report_kind {
+    REPORT_IDLE,
+    REPORT_READY,
+    REPORT_METRIC,
+    REPORT_DONE,
+    REPORT_FAILED,
+    REPORT_SAVE_FAILED,
+    REPORT_PROFILED
+};
 struct worker_report {
     enum worker_report_kind kind;
     uint64_t epoch;
@@ -154,6 +178,7 @@ struct worker_report {
     bool fatal;
     err_t load_error;      /* REPORT_FAILED: the error of loading the epoch's checkpoint; OK: it is another one */
     const double *part_ms; /* REPORT_READY: LOAD_PARTS durations; NULL: an older worker reports none */
+    uint64_t profile;      /* REPORT_PROFILED: its id */
 };
 void job_worker_report(struct job *j, int rank, const struct worker_report *r);
 
@@ -161,6 +186,8 @@ void job_worker_report(struct job *j, int rank, const struct worker_report *r);
 bool job_usage_valid(const struct usage_report *r);
 /* Whether this worker may report usage now; counts the report. False: it reports far more often than it should. */
 bool job_usage_allowed(struct job *j, int rank);
+/* A report was refused. Whether that is to be logged: at most once a minute, so that no worker fills the log. */
+bool job_usage_refused(struct job *j, int rank);
 void job_usage_report(struct job *j, int rank, uint64_t epoch, const struct usage_report *r);
 
 enum io_report_kind {

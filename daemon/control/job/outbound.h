@@ -43,6 +43,7 @@ struct job_outbound {
     err_t (*worker_start)(struct rpc_call *commands, const struct worker_start *start);
     err_t (*worker_end)(struct rpc_call *commands, uint64_t epoch);
     err_t (*worker_stop)(struct rpc_call *commands, uint64_t epoch, bool save);
+    err_t (*worker_profile)(struct rpc_call *commands, uint64_t epoch, uint64_t id, int steps);
     err_t (*worker_quit)(struct rpc_call *commands);
 
     err_t (*io_scan)(struct rpc_call *commands, const char *yaml, int64_t submitted_ms);

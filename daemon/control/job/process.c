@@ -470,6 +470,7 @@ err_t job_process_attended(struct job *j, struct job_process *p, struct rpc_call
     }
     struct job_worker *w = (struct job_worker *)p;
     w->command = COMMAND_NONE;
+    w->profile_sent = 0;
     w->idle = w->epoch == 0;
     w->ready = w->epoch && w->epoch == j->epoch;
     return OK;

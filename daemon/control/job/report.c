@@ -118,6 +118,9 @@ void job_worker_report(struct job *j, int rank, const struct worker_report *r)
         if (r->epoch == j->epoch)
             on_save_failed(j, r->text);
         break;
+    case REPORT_PROFILED:
+        job_profile_written(j, rank, r->profile, r->text);
+        break;
     }
     jobs_tick(j->jobs);
 }

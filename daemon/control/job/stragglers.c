@@ -55,19 +55,23 @@ static int sort_ranks(const struct usage_sample *w, struct peer_time *ret)
 
 /* ---- ranks ---- */
 
-/* True: it has become a straggler, or is none any more. */
-static bool rank_add(struct straggler_rank *k, const struct usage_sample *w, double ratio)
+/* True: it has become a straggler, or is none any more. The time of a GPU is measured in some steps only, and repeated
+ * until the next one: the same number again is no news, so that one slow step stays one. */
+static bool rank_add(struct straggler_rank *k, const struct usage_sample *w, double compute_s, double median)
 {
     const bool was = k->named;
-    k->ratio = ratio;
+    const double ratio = compute_s / median;
+    if (compute_s == k->compute_s)
+        return false;
     if (ratio < SLOW_ENDS || (ratio <= SLOW && !k->named)) {
-        *k = (struct straggler_rank){0};
+        *k = (struct straggler_rank){.compute_s = compute_s};
         return was;
     }
     if (k->windows++ == 0)
         k->since_ms = w->wall_ms - w->window_ms;
-    k->ms += w->window_ms;
-    k->named = was || (k->windows >= WINDOWS && k->ms >= LEAST_MS);
+    k->ratio = ratio;
+    k->compute_s = compute_s;
+    k->named = was || (k->windows >= WINDOWS && w->wall_ms - k->since_ms >= LEAST_MS);
     return k->named != was;
 }
 
@@ -89,7 +93,7 @@ err_t stragglers_add(struct stragglers *s, const struct usage_sample *window, bo
             end++;
         const double median = sorted[first + (end - first - 1) / 2].compute_s;
         for (int i = first; i < end; i++)
-            changed |= rank_add(&s->rank[sorted[i].rank], window, sorted[i].compute_s / median);
+            changed |= rank_add(&s->rank[sorted[i].rank], window, sorted[i].compute_s, median);
     }
     free(sorted);
     *ret_changed = changed;

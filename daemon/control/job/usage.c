@@ -14,6 +14,7 @@
 /* A worker reports once in two seconds, and nothing while it has no connection. */
 #define REPORTS_PER_S 1.0
 #define REPORTS_AT_ONCE 8.0
+#define REFUSED_MS 60000
 #define WINDOW_MAX_MS 86400000 /* a step may take hours */
 #define VALUE_MAX 1e21         /* FLOPs of a step of the largest models */
 
@@ -48,6 +49,16 @@ bool job_usage_allowed(struct job *j, int rank)
     if (w->usage_credit < 1)
         return false;
     w->usage_credit--;
+    return true;
+}
+
+bool job_usage_refused(struct job *j, int rank)
+{
+    struct job_worker *w = &j->workers[rank];
+    const int64_t now = clock_mono_ms();
+    if (now < w->usage_refused_ms)
+        return false;
+    w->usage_refused_ms = now + REFUSED_MS;
     return true;
 }
 

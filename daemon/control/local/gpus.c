@@ -60,14 +60,17 @@ static const struct {
     const char *key, *field; /* in the output, and in common/rpc/node_load.h */
     double unit;
 } uses[] = {
-    {"temperature_c", "temperature_c", 1},     {"power_mw", "power_w", 1e-3},
-    {"power_limit_mw", "power_limit_w", 1e-3}, {"busy_percent", "busy", 1e-2},
-    {"memory_bytes", "memory_bytes", 1},       {"memory_used_bytes", "memory_used_bytes", 1},
+    {"temperature_c", "temperature_c", 1},         {"power_mw", "power_w", 1e-3},
+    {"power_limit_mw", "power_limit_w", 1e-3},     {"busy_percent", "busy", 1e-2},
+    {"memory_used_bytes", "memory_used_bytes", 1},
 };
 
+/* The size of the memory is in the output of the probe only. */
 static void read_use(const json_t *health, struct gpu_load *ret)
 {
+    const int64_t memory_bytes = ret->memory_bytes;
     *ret = gpu_load_none;
+    ret->memory_bytes = memory_bytes;
     for (size_t i = 0; i < sizeof(uses) / sizeof(uses[0]); i++) {
         const json_t *value = json_object_get(health, uses[i].key);
         const struct field *f = field_find(&gpu_load_fields, uses[i].field);
@@ -197,6 +200,8 @@ static void read_gpu(struct gpus *g, const json_t *gpu, int i)
     g->watched = g->watched || json_object_get(gpu, "health");
     if (!json_object_get(gpu, "error")) {
         copy_text(gpu, "model", g->model, sizeof(g->model));
+        if (json_is_integer(json_object_get(gpu, "memory_bytes")))
+            g->gpu[i].load.memory_bytes = json_integer_value(json_object_get(gpu, "memory_bytes"));
         read_use(json_object_get(gpu, "health"), &g->gpu[i].load);
         read_signs(json_object_get(gpu, "health"), what, sizeof(what));
         gpus_mark_sick(g, i, what);

@@ -48,6 +48,7 @@ struct job *rpc_client_job_to_see(struct rpc_server *server, struct rpc_call *ca
 NODISCARD err_t rpc_worker_start(struct rpc_call *attend, const struct worker_start *start);
 NODISCARD err_t rpc_worker_end(struct rpc_call *attend, uint64_t epoch);
 NODISCARD err_t rpc_worker_stop(struct rpc_call *attend, uint64_t epoch, bool save);
+NODISCARD err_t rpc_worker_profile(struct rpc_call *attend, uint64_t epoch, uint64_t id, int steps);
 NODISCARD err_t rpc_worker_quit(struct rpc_call *attend);
 NODISCARD err_t rpc_io_scan(struct rpc_call *attend, const char *yaml, int64_t submitted_ms);
 NODISCARD err_t rpc_io_epoch(struct rpc_call *attend, const struct io_epoch *e);

@@ -49,6 +49,7 @@ const struct job_outbound rpc_job_outbound = {
     .worker_start = rpc_worker_start,
     .worker_end = rpc_worker_end,
     .worker_stop = rpc_worker_stop,
+    .worker_profile = rpc_worker_profile,
     .worker_quit = rpc_worker_quit,
     .io_scan = rpc_io_scan,
     .io_epoch = rpc_io_epoch,

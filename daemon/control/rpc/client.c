@@ -429,6 +429,43 @@ void rpc_client_cancel(void *owner, struct rpc_call *call, const ProtobufCMessag
     }
 }
 
+/* ---- profile ---- */
+
+static void reply_profile(struct rpc_call *call, struct job *j)
+{
+    const struct job_profile_view v = job_profile_view_of(j);
+    const struct job_view view = job_view_of(j);
+    Dtd__ProfileReply m = DTD__PROFILE_REPLY__INIT;
+    m.id = v.id;
+    m.epoch = v.epoch;
+    m.steps = v.steps;
+    m.workers = v.workers;
+    m.written = v.written;
+    m.step = view.step;
+    m.dir = (char *)view.spec->checkpoint.dir;
+    m.has_done = m.done = v.done;
+    m.error = v.error[0] ? (char *)v.error : NULL;
+    rpc_reply(call, &m.base);
+}
+
+void rpc_client_profile(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    const Dtd__ProfileRequest *m = (const Dtd__ProfileRequest *)request;
+    struct job *j = rpc_client_job(owner, call, m->job);
+    struct why why = {""};
+    if (!j)
+        return;
+    if (m->steps < 1 || m->steps > JOB_PROFILE_STEPS) {
+        rpc_fail(call, ERR_INVALID, "a profile has 1 to %d steps, not %d", JOB_PROFILE_STEPS, m->steps);
+        return;
+    }
+    err_t err = job_profile_start(j, m->request, m->steps, &why);
+    if (err)
+        rpc_fail(call, err, "%s", why.text);
+    else
+        reply_profile(call, j);
+}
+
 /* ---- remove ---- */
 
 static void removed(void *arg, err_t err, uint64_t index, const void *result)

@@ -18,7 +18,7 @@
 
 #define LOADS_PER_USER 8 /* a file's samples take some 10 MiB of memory */
 #define SAMPLES_PER_TURN 64
-#define WAITING_MAX 1024 /* of a client that reads too slowly while it follows */
+#define WAITING_MAX 1024 /* samples that arrive while a client still receives those of the file */
 
 struct usage_watch {
     struct usage_watch *next;
@@ -31,7 +31,7 @@ struct usage_watch {
     bool held; /* in the server's usage_loads */
     LIST_ENTRY(usage_watch) held_link;
     struct usage_samples samples, fresh; /* to be sent, starting with `at`; that arrive while the thread reads */
-    size_t at;
+    size_t at, most;                     /* samples that may be waiting */
     /* used by the thread while `loading` */
     struct pool_task task;
     atomic_bool stop;
@@ -141,10 +141,10 @@ static void pump(void *arg)
     }
 }
 
-static err_t add_copy(struct usage_samples *list, const struct usage_sample *s)
+static err_t add_copy(struct usage_samples *list, size_t most, const struct usage_sample *s)
 {
     struct usage_sample copy;
-    err_t err = list->n < WAITING_MAX ? usage_sample_copy(s, &copy) : ERR_LIMIT;
+    err_t err = list->n < most ? usage_sample_copy(s, &copy) : ERR_LIMIT;
     return err ? err : usage_samples_add(list, &copy);
 }
 
@@ -154,7 +154,7 @@ void rpc_usage_sample(struct job *j, const struct usage_sample *s)
         next = w->next;
         if (!w->call || !w->follow || s->wall_ms < w->from_ms)
             continue;
-        if (add_copy(w->loading ? &w->fresh : &w->samples, s))
+        if (add_copy(w->loading ? &w->fresh : &w->samples, w->most, s))
             log_warn("usage not forwarded step=%lld", (long long)s->step);
         pump(w);
     }
@@ -225,6 +225,7 @@ static void load_done(struct pool_task *task)
     if (!err) {
         w->samples = w->loaded;
         w->loaded = (struct usage_samples){0};
+        w->most = w->samples.n + WAITING_MAX;
         err = add_fresh(w);
     }
     if (err) {
@@ -295,6 +296,7 @@ void rpc_client_usage(void *owner, struct rpc_call *call, const ProtobufCMessage
                               .follow = m->has_follow && m->follow,
                               .from_ms = m->has_from_ms ? m->from_ms : 0,
                               .uid = rpc_caller_uid(call),
+                              .most = WAITING_MAX,
                               .next = *job_usage_watches(j)};
     *job_usage_watches(j) = w;
     rpc_call_on_cancel(call, watch_gone, w);

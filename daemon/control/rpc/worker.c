@@ -61,6 +61,17 @@ err_t rpc_worker_stop(struct rpc_call *attend, uint64_t epoch, bool save)
     return send_command(attend, &c);
 }
 
+err_t rpc_worker_profile(struct rpc_call *attend, uint64_t epoch, uint64_t id, int steps)
+{
+    Dtd__WorkerCommand c = DTD__WORKER_COMMAND__INIT;
+    c.kind = DTD__WORKER_COMMAND__KIND__PROFILE;
+    c.has_epoch = c.has_profile = c.has_profile_steps = 1;
+    c.epoch = epoch;
+    c.profile = id;
+    c.profile_steps = steps;
+    return send_command(attend, &c);
+}
+
 err_t rpc_worker_quit(struct rpc_call *attend)
 {
     Dtd__WorkerCommand c = DTD__WORKER_COMMAND__INIT;
@@ -139,18 +150,20 @@ void rpc_io_attend(void *owner, struct rpc_call *call, const ProtobufCMessage *r
 }
 
 static const struct kind_pair kinds[] = {
-    {DTD__WORKER_REPORT__KIND__IDLE, REPORT_IDLE},     {DTD__WORKER_REPORT__KIND__READY, REPORT_READY},
-    {DTD__WORKER_REPORT__KIND__METRIC, REPORT_METRIC}, {DTD__WORKER_REPORT__KIND__DONE, REPORT_DONE},
-    {DTD__WORKER_REPORT__KIND__FAILED, REPORT_FAILED}, {DTD__WORKER_REPORT__KIND__SAVE_FAILED, REPORT_SAVE_FAILED},
+    {DTD__WORKER_REPORT__KIND__IDLE, REPORT_IDLE},         {DTD__WORKER_REPORT__KIND__READY, REPORT_READY},
+    {DTD__WORKER_REPORT__KIND__METRIC, REPORT_METRIC},     {DTD__WORKER_REPORT__KIND__DONE, REPORT_DONE},
+    {DTD__WORKER_REPORT__KIND__FAILED, REPORT_FAILED},     {DTD__WORKER_REPORT__KIND__SAVE_FAILED, REPORT_SAVE_FAILED},
+    {DTD__WORKER_REPORT__KIND__PROFILED, REPORT_PROFILED},
 };
 
 /* An honest worker sends neither: its connection is closed, or, if another node forwards it, its report is refused. */
-static void refuse_usage(struct rpc_call *call, const struct job *j, int rank, const char *why)
+static void refuse_usage(struct rpc_call *call, struct job *j, int rank, const char *why)
 {
     const struct peer *peer = rpc_caller_peer(call);
     struct rpc_conn *conn = peer && !peer->from ? peer->conn : NULL;
-    log_warn("usage refused job=%" PRIu64 " rank=%d why=\"%s\"%s", job_view_of(j).id, rank, why,
-             conn ? " connection=closed" : "");
+    if (job_usage_refused(j, rank))
+        log_warn("usage refused job=%" PRIu64 " rank=%d why=\"%s\"%s", job_view_of(j).id, rank, why,
+                 conn ? " connection=closed" : "");
     rpc_fail(call, ERR_LIMIT, "usage: %s", why);
     if (conn)
         rpc_conn_close(conn);
@@ -208,7 +221,8 @@ void rpc_worker_report(void *owner, struct rpc_call *call, const ProtobufCMessag
                                     .step = m->has_step ? m->step : -1,
                                     .fatal = m->has_fatal && m->fatal,
                                     .load_error = m->has_load_error ? (err_t)m->load_error : OK,
-                                    .part_ms = m->n_part_ms == LOAD_PARTS ? m->part_ms : NULL};
+                                    .part_ms = m->n_part_ms == LOAD_PARTS ? m->part_ms : NULL,
+                                    .profile = m->has_profile ? m->profile : 0};
     job_worker_report(j, job_process_rank(j, p), &r);
     if (r.kind == REPORT_METRIC && server->jobs->leaving)
         rpc_server_park(call);

@@ -198,6 +198,7 @@ TEST(metric_is_golden)
                               .expert_rounds = -1,
                               .aux_loss = NAN,
                               .z_loss = NAN,
+                              .mfu = NAN,
                               .workers = 2,
                               .epoch = 9,
                               .skipped = true,

@@ -125,7 +125,7 @@ static bool window(struct stragglers *s, int64_t n, const double compute_s[RANKS
     w.wall_ms = n * 10000;
     for (int r = 0; r < RANKS; r++) {
         *usage_at(&w, USAGE_step_s, r) = 1; /* the same for all: they wait for each other */
-        *usage_at(&w, USAGE_compute_s, r) = compute_s[r];
+        *usage_at(&w, USAGE_compute_s, r) = compute_s[r] + (double)n * 1e-9; /* never the same number again */
         *usage_at(&w, USAGE_planned_flop, r) = 1e9;
     }
     assert_ok(stragglers_add(s, &w, &changed));
@@ -219,7 +219,7 @@ TEST(windows_must_have_some_time)
         w.wall_ms = 4000 * i;
         for (int r = 0; r < 3; r++) {
             *usage_at(&w, USAGE_step_s, r) = 4;
-            *usage_at(&w, USAGE_compute_s, r) = r == 1 ? 3 : 2;
+            *usage_at(&w, USAGE_compute_s, r) = (r == 1 ? 3 : 2) + i * 1e-9;
         }
         assert_ok(stragglers_add(&s, &w, &changed));
         usage_sample_fini(&w);
@@ -244,7 +244,7 @@ TEST(ranks_with_other_work_are_no_measure)
         w.wall_ms = 10000 * i;
         for (int r = 0; r < 6; r++) {
             *usage_at(&w, USAGE_step_s, r) = 0.5;
-            *usage_at(&w, USAGE_compute_s, r) = compute_s[r];
+            *usage_at(&w, USAGE_compute_s, r) = compute_s[r] + i * 1e-9;
             *usage_at(&w, USAGE_planned_flop, r) = r < 3 ? 1e9 : 2e9;
         }
         assert_ok(stragglers_add(&s, &w, &changed));
@@ -253,6 +253,26 @@ TEST(ranks_with_other_work_are_no_measure)
     assert_int_equal(1, stragglers_list(&s, &one, 1));
     assert_int_equal(5, one.rank);
     assert_near(1.25, one.ratio);
+    stragglers_fini(&s);
+}
+
+/* One slow step of a GPU that was measured is reported in ten windows. */
+TEST(a_number_that_is_repeated_is_no_news)
+{
+    struct stragglers s = {0};
+    bool changed;
+    for (int i = 1; i <= 33; i++) {
+        struct usage_sample w;
+        assert_ok(usage_sample_init(&w, 3));
+        w.epoch = 1;
+        w.window_ms = 10000;
+        w.wall_ms = 10000 * i;
+        for (int r = 0; r < 3; r++)
+            *usage_at(&w, USAGE_compute_s, r) = r == 2 ? 0.6 + (i - 1) / 10 * 1e-6 : 0.5;
+        assert_ok(stragglers_add(&s, &w, &changed));
+        usage_sample_fini(&w);
+        assert_int_equal(i == 21, changed); /* the third number */
+    }
     stragglers_fini(&s);
 }
 
@@ -443,8 +463,8 @@ static void run_until_joined(uv_loop_t *loop, const struct usage_file *f)
 /* A thread joins the lines while new ones arrive; none is lost. */
 TEST(the_file_stays_bounded)
 {
-    uv_loop_t loop;
-    struct pool pool;
+    static uv_loop_t loop; /* the threads of a pool run until the process exits */
+    static struct pool pool;
     struct usage_file f;
     struct stat st;
     assert_int_equal(0, uv_loop_init(&loop));

@@ -92,11 +92,11 @@ TEST(the_hottest_processor_counts)
 
 TEST(gpus_have_the_numbers_of_the_last_health_check)
 {
-    static const char probe[] = "{\"gpus\": [{\"index\": 0, \"uuid\": \"GPU-a\", \"model\": \"H100\"}]}";
+    static const char probe[] =
+        "{\"gpus\": [{\"index\": 0, \"uuid\": \"GPU-a\", \"model\": \"H100\", \"memory_bytes\": 85520809984}]}";
     static const char check[] =
         "{\"gpus\": [{\"uuid\": \"GPU-a\", \"health\": {\"lost\": false, \"temperature_c\": 61, \"power_mw\": 512300,"
-        " \"power_limit_mw\": 700000, \"busy_percent\": 97, \"memory_bytes\": 85520809984, \"memory_used_bytes\": "
-        "null}}]}";
+        " \"power_limit_mw\": 700000, \"busy_percent\": 97, \"memory_used_bytes\": null}}]}";
     struct gpus g = {0};
     struct load l = {0};
     struct why why;
