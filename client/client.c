@@ -518,6 +518,36 @@ err_t client_metrics_part(struct client *c, const char *job, const struct client
     return call_stream(c, CLIENT_METRICS, &q.base, forward_metric, stream, why);
 }
 
+static err_t forward_event(struct pending_call *p, const ProtobufCMessage *item)
+{
+    const Dtd__Event *m = (const Dtd__Event *)item;
+    const struct client_stream *s = p->stream;
+    const struct client_event event = {.id = m->id,
+                                       .wall_ms = m->wall_ms,
+                                       .epoch = m->has_epoch ? m->epoch : 0,
+                                       .step = m->has_step ? m->step : -1,
+                                       .type = m->type,
+                                       .job = m->job ? m->job : "",
+                                       .name = m->name ? m->name : "",
+                                       .node = m->node ? m->node : "",
+                                       .text = m->text};
+    if (s->event && !s->event(s->arg, &event))
+        stream_cancel(p);
+    return OK;
+}
+
+err_t client_events(struct client *c, const char *job, bool follow, uint64_t after, int64_t since_ms,
+                    const struct client_stream *stream, struct why *why)
+{
+    Dtd__EventsRequest q = DTD__EVENTS_REQUEST__INIT;
+    q.job = (char *)job;
+    q.has_follow = q.has_after = q.has_since_ms = true;
+    q.follow = follow;
+    q.after = after;
+    q.since_ms = since_ms;
+    return call_stream(c, CLIENT_EVENTS, &q.base, forward_event, stream, why);
+}
+
 static err_t forward_usage(struct pending_call *p, const ProtobufCMessage *item)
 {
     struct usage_sample sample;
@@ -539,6 +569,14 @@ err_t client_usage(struct client *c, const char *job, bool follow, int64_t from_
     q.has_follow = q.has_from_ms = true;
     q.follow = follow;
     q.from_ms = from_ms;
+    return call_stream(c, CLIENT_USAGE, &q.base, forward_usage, stream, why);
+}
+
+err_t client_usage_newest(struct client *c, const char *job, const struct client_stream *stream, struct why *why)
+{
+    Dtd__UsageRequest q = DTD__USAGE_REQUEST__INIT;
+    q.job = (char *)job;
+    q.has_newest = q.newest = true;
     return call_stream(c, CLIENT_USAGE, &q.base, forward_usage, stream, why);
 }
 

@@ -69,11 +69,18 @@ struct client_checkpoint {
     double loss; /* NAN: unknown */
 };
 
+/* How much of a node jobs use, and what is wrong there; -1: unknown. */
+struct client_node_use {
+    int slots, slots_used, gpus, gpus_free;
+    char *warning; /* never NULL */
+};
+
 /* Strings are "" when absent. */
 struct client_cluster_node {
     char *name, *address, *state, *role, *domain, *drained, *version;
     uint64_t id, log_index;
     int64_t silent_ms;
+    struct client_node_use use;
     struct node_load *load; /* how busy it is; NULL: unknown */
 };
 
@@ -102,6 +109,7 @@ struct client_node {
     int64_t gpu_probe_ms;          /* duration of the probe, so far if it still runs; 0: there was none */
     char *gpu_model, *gpu_missing; /* model of the first GPU; why there is none; never NULL */
     struct client_numa_node *numa_node;
+    struct client_node_use use;
     struct node_load *load; /* how busy it is; NULL: unknown */
     int n_numa_node;        /* 0: the workers' cores lie in one NUMA node */
 };
@@ -157,6 +165,13 @@ struct client_log {
     int64_t at;
 };
 
+/* Something that happened. Strings are borrowed, and "" when absent. */
+struct client_event {
+    uint64_t id, epoch;    /* epoch 0: none */
+    int64_t wall_ms, step; /* step -1: none */
+    const char *type, *job, *name, *node, *text;
+};
+
 /* Callbacks of a stream. They run on the caller's thread; NULL callbacks are skipped. When one returns false, or when
  * SIGINT arrives, the stream ends and returns ERR_CANCELED. `tick` runs about five times a second. */
 struct client_stream {
@@ -165,6 +180,7 @@ struct client_stream {
     bool (*point)(void *arg, const struct metric_point *point); /* client_metrics_part: instead of `metric` */
     bool (*usage)(void *arg, const struct usage_sample *sample);
     bool (*status)(void *arg, const struct client_job *job);
+    bool (*event)(void *arg, const struct client_event *event);
     bool (*tick)(void *arg);
     void *arg;
 };
@@ -184,9 +200,17 @@ NODISCARD err_t client_metrics_part(struct client *c, const char *job, const str
 /* The usage of all ranks, in windows that end at `from_ms` or later; with `follow` until the job has ended. */
 NODISCARD err_t client_usage(struct client *c, const char *job, bool follow, int64_t from_ms,
                              const struct client_stream *stream, struct why *why);
+/* Passes on the newest sample, or none. */
+NODISCARD err_t client_usage_newest(struct client *c, const char *job, const struct client_stream *stream,
+                                    struct why *why);
 /* Streams the job's status at every change, and every metric, until the job has ended; with a callback `log` also the
  * output of all workers, from the start of their logs to the end. */
 NODISCARD err_t client_watch(struct client *c, const char *job, const struct client_stream *stream, struct why *why);
+
+/* Streams what happened, oldest first. job NULL: all jobs, and the nodes. after: only events with a higher id.
+ * since_ms: only events of this time or later; 0: all. */
+NODISCARD err_t client_events(struct client *c, const char *job, bool follow, uint64_t after, int64_t since_ms,
+                              const struct client_stream *stream, struct why *why);
 
 /* ---- the cluster ---- */
 

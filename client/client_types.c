@@ -67,6 +67,7 @@ void client_node_fini(struct client_node *node)
     free(node->io_pid);
     free(node->gpu_model);
     free(node->gpu_missing);
+    free(node->use.warning);
     for (int i = 0; i < node->n_numa_node; i++) {
         free(node->numa_node[i].cores);
         free(node->numa_node[i].gpu);
@@ -87,7 +88,7 @@ bool client_job_ended(const struct client_job *job)
 static void cluster_node_fini(struct client_cluster_node *n)
 {
     client_load_free(n->load);
-    char *const texts[] = {n->name, n->address, n->state, n->role, n->domain, n->drained, n->version};
+    char *const texts[] = {n->name, n->address, n->state, n->role, n->domain, n->drained, n->version, n->use.warning};
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
         free(texts[i]);
 }

@@ -13,6 +13,8 @@ const struct command commands[] = {
     {"logs", "print the output of a job's workers", cmd_logs},
     {"profile", "record the next steps of a running job as a trace for Perfetto", cmd_profile},
     {"why", "show a job's failures and how long each recovery took", cmd_why},
+    {"top", "show nodes and jobs, updated in place", cmd_top},
+    {"events", "list what happened to jobs and nodes", cmd_events},
     {"report", "write a report of a job: time, curves, utilisation, advice", cmd_report},
     {"cancel", "stop jobs", cmd_cancel},
     {"resume", "start a job from a checkpoint, on any number of workers", cmd_resume},

@@ -90,6 +90,8 @@ int cmd_status(struct global *g, int argc, char **argv);
 int cmd_metrics(struct global *g, int argc, char **argv);
 int cmd_logs(struct global *g, int argc, char **argv);
 int cmd_why(struct global *g, int argc, char **argv);
+int cmd_events(struct global *g, int argc, char **argv);
+int cmd_top(struct global *g, int argc, char **argv);
 int cmd_profile(struct global *g, int argc, char **argv);
 int cmd_report(struct global *g, int argc, char **argv);
 int cmd_cancel(struct global *g, int argc, char **argv);

@@ -244,6 +244,17 @@ static err_t copy_numa_nodes(const Dtd__NodeReply *n, struct client_node *ret)
     return ret->numa_node ? OK : ERR_NOMEM;
 }
 
+static struct client_node_use copy_use(const Dtd__NodeUse *m)
+{
+    static const Dtd__NodeUse unknown = DTD__NODE_USE__INIT;
+    m = m ? m : &unknown;
+    return (struct client_node_use){.slots = m->has_slots ? m->slots : -1,
+                                    .slots_used = m->has_slots_used ? m->slots_used : -1,
+                                    .gpus = m->has_gpus ? m->gpus : -1,
+                                    .gpus_free = m->has_gpus_free ? m->gpus_free : -1,
+                                    .warning = text_copy(m->warning)};
+}
+
 err_t convert_node(const Dtd__NodeReply *n, struct client_node *ret)
 {
     struct client_node node = {.version = text_copy(n->version),
@@ -261,9 +272,10 @@ err_t convert_node(const Dtd__NodeReply *n, struct client_node *ret)
                                .gpus_free = n->gpus_free,
                                .gpu_probe_ms = n->gpu_probe_ms,
                                .gpu_model = text_copy(n->gpu_model),
-                               .gpu_missing = text_copy(n->gpu_missing)};
+                               .gpu_missing = text_copy(n->gpu_missing),
+                               .use = copy_use(n->use)};
     if (!node.version || !node.node || !node.state_dir || !node.raft_state || !node.warning || !node.io_pid ||
-        !node.gpu_model || !node.gpu_missing) {
+        !node.gpu_model || !node.gpu_missing || !node.use.warning) {
         client_node_fini(&node);
         return ERR_NOMEM;
     }
@@ -288,8 +300,10 @@ static err_t copy_cluster_node(const Dtd__ClusterNode *m, struct client_cluster_
                                         .version = text_copy(m->version),
                                         .id = m->id,
                                         .log_index = m->log_index,
-                                        .silent_ms = m->silent_ms};
-    return ret->name && ret->address && ret->state && ret->role && ret->domain && ret->drained && ret->version
+                                        .silent_ms = m->silent_ms,
+                                        .use = copy_use(m->use)};
+    return ret->name && ret->address && ret->state && ret->role && ret->domain && ret->drained && ret->version &&
+                   ret->use.warning
                ? copy_load(m->load, &ret->load)
                : ERR_NOMEM;
 }

@@ -312,6 +312,21 @@ json_t *json_of_scalar(const struct ckpt_scalar *s)
     return json_string("(a Python object that dtd does not read)");
 }
 
+json_t *json_of_event(const struct client_event *e)
+{
+    json_t *o =
+        json_pack("{s:I, s:I, s:s}", "id", (json_int_t)e->id, "wall_ms", (json_int_t)e->wall_ms, "type", e->type);
+    set_text(&o, "job", e->job);
+    set_text(&o, "name", e->name);
+    set_text(&o, "node", e->node);
+    if (e->epoch)
+        set_int(&o, "epoch", (int64_t)e->epoch);
+    if (e->step >= 0)
+        set_int(&o, "step", e->step);
+    set_text(&o, "text", e->text);
+    return o;
+}
+
 /* ---- the cluster ---- */
 
 static const char *some(const char *text)

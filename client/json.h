@@ -19,6 +19,7 @@ json_t *json_of_usage(const struct usage_sample *s);
 json_t *json_of_job(const struct client_job *job);
 /* An array of the job's incidents. `only`: the number of the incident to return, counted from 1; 0: all. */
 json_t *json_of_incidents(const struct client_job *job, int only);
+json_t *json_of_event(const struct client_event *e);
 json_t *json_of_node(const struct client_node *node);
 json_t *json_of_cluster(const struct client_cluster *c);
 json_t *json_of_scalar(const struct ckpt_scalar *s);

@@ -33,6 +33,7 @@ pkg_check_modules(SNAPPY REQUIRED IMPORTED_TARGET snappy)
 pkg_search_module(HDF5 REQUIRED IMPORTED_TARGET hdf5-serial hdf5)
 pkg_check_modules(SQUASHFS REQUIRED IMPORTED_TARGET libsquashfs1)
 pkg_check_modules(MICROHTTPD REQUIRED IMPORTED_TARGET libmicrohttpd>=0.9.75)
+pkg_check_modules(NCURSES REQUIRED IMPORTED_TARGET ncursesw)
 # Only the module dtd-report.so needs it (dtctl report --to FILE.pdf).
 pkg_check_modules(PANGOCAIRO REQUIRED IMPORTED_TARGET pangocairo)
 pkg_check_modules(CRYPTO REQUIRED IMPORTED_TARGET libcrypto)

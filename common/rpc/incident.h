@@ -38,7 +38,9 @@
     X(TEXT, error, FIELD_OPTIONAL, .label = "error", .look = LOOK_LINES) /* of the first worker that recorded one */ \
     X(TEXT, log, FIELD_OPTIONAL, .label = "last log lines", .look = LOOK_LINES) /* of the failed worker */ \
     X(BOOL, is_start, FIELD_INTERNAL) /* the first start of the job, which is no incident */ \
-    X(INT, restarts, FIELD_INTERNAL) /* restarts of the job, including this one; absent: no epoch ended */
+    X(INT, restarts, FIELD_INTERNAL) /* restarts of the job, including this one; absent: no epoch ended */ \
+    X(UINT, event, FIELD_INTERNAL) /* enum event_kind, where it does not follow from the other fields */ \
+    X(TEXT, node, FIELD_INTERNAL) /* the node of an event that belongs to no job */
 // clang-format on
 
 /* Parts of loading, in the order of a worker's READY report. */

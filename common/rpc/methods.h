@@ -45,6 +45,7 @@
     X(CLIENT_REMOVE,          0x0117, Client,    Remove,         RPC_ROLE_CLIENT,     1,     1, ONE) \
     X(CLIENT_WEB_TOKEN,       0x0118, Client,    WebToken,       RPC_ROLE_CLIENT,     1,     1, ONE) \
     X(CLIENT_WEB_LOGIN,       0x0119, Client,    WebLogin,       RPC_CLIENTS,         1,     1, ONE) \
+    X(CLIENT_EVENTS,          0x011a, Client,    Events,         RPC_CLIENTS,         1,     4, STREAM) \
     X(CLIENT_PROFILE,         0x011b, Client,    Profile,        RPC_ROLE_CLIENT,     1,     8, ONE) \
     X(CLIENT_USAGE,           0x011f, Client,    Usage,          RPC_CLIENTS,         1, 16384, STREAM) \
     X(WORKER_HELLO,           0x0201, Worker,    Hello,          RPC_ROLE_ANY,        1,     1, ONE) \
@@ -82,6 +83,7 @@
     X(SERVED_BY_LEADER, CLIENT_LOGS,            rpc_client_logs) \
     X(SERVED_BY_LEADER, CLIENT_METRICS,         rpc_client_metrics) \
     X(SERVED_BY_LEADER, CLIENT_WATCH,           rpc_client_watch) \
+    X(SERVED_BY_LEADER, CLIENT_EVENTS,          rpc_client_events) \
     X(SERVED_BY_LEADER, CLIENT_USAGE,           rpc_client_usage) \
     X(SERVED_BY_LEADER, CLIENT_CHECKPOINTS,     rpc_client_checkpoints) \
     X(SERVED_LOCALLY,      CLIENT_NODE,            rpc_client_node) \

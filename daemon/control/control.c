@@ -232,6 +232,7 @@ static void on_timer(uv_timer_t *timer)
     }
     probe_tick(&n->local);
     rpc_client_tick(&n->rpc);
+    rpc_events_tick(&n->rpc);
     c10d_tick(&n->c10d);
     log_watch_tick(&n->local, newest_job(n));
     health_tick(&n->local.health, n->dir, &n->local.log_watch);

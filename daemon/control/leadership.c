@@ -143,6 +143,7 @@ static void on_follow(void *owner)
     n->jobs.leads = false;
     n->jobs.lists_due_ms = 0;
     rpc_client_forget(&n->rpc);
+    rpc_events_forget(&n->rpc);
     outbox_fini(&n->jobs.outbox);
     outbox_init(&n->jobs.outbox, &n->replica, &n->jobs);
     jobs_clear(&n->jobs, forget_watches);
@@ -190,6 +191,8 @@ static void on_member_up(void *owner, const char *name, struct rpc_conn *conn)
 {
     struct control *n = owner;
     struct node_view *a = node_find_or_add(&n->jobs, name);
+    if (state_node_is_lost(n->replica.state, name))
+        jobs_event_record(&n->jobs, 0, EVENT_NODE_BACK, name, "");
     if (!a)
         log_error("no memory for a node name=%s", name);
     else
@@ -213,6 +216,8 @@ static void on_member_lost(void *owner, const char *name, int64_t silent_ms, con
     char seen[400];
     snprintf(seen, sizeof(seen), "node %s was lost (%s; last heartbeat %.1f s ago)", name, why,
              (double)silent_ms / 1e3);
+    if (!state_node_is_lost(n->replica.state, name))
+        jobs_event_record(&n->jobs, 0, EVENT_NODE_LOST, name, why);
     node_view_lost(&n->jobs, a, silent_ms, seen);
     c10d_owners_lost(&n->c10d_owners, a);
     jobs_tick(&n->jobs);

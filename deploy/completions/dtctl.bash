@@ -18,7 +18,7 @@ _dtctl_command() { # the first word that is neither an option nor an option's va
 
 _dtctl() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
-  local commands="up down submit run status metrics logs profile why report cancel rm rerun resume plan explain ckpt data generate node store cluster web version help"
+  local commands="up down submit run status metrics logs profile why report top events cancel rm rerun resume plan explain ckpt data generate node store cluster web version help"
   local global="--dtd-dir --output --help" command at options="" sub=""
   read -r command at <<<"$(_dtctl_command)"
   COMPREPLY=()
@@ -27,6 +27,7 @@ _dtctl() {
   -o | --output) COMPREPLY=($(compgen -W "text json jsonl" -- "$cur")); return ;;
   -D | --dtd-dir | --cache) COMPREPLY=($(compgen -d -- "$cur")); return ;;
   --format) COMPREPLY=($(compgen -W "safetensors" -- "$cur")); return ;;
+  --type) COMPREPLY=($(compgen -W "submitted started epoch running failure warning checkpoint checkpoint-failed straggler straggler-gone cancel ended removed joined left lost back drained undrained" -- "$cur")); return ;;
   -t | --state) COMPREPLY=($(compgen -W "active pending starting running recovering stopping done failed canceled" -- "$cur")); return ;;
   -u | --user) COMPREPLY=($(compgen -u -- "$cur")); return ;;
   --dtype) COMPREPLY=($(compgen -W "float32 bfloat16" -- "$cur")); return ;;
@@ -45,6 +46,8 @@ _dtctl() {
   logs) options="--follow --rank --tail" ;;
   profile) options="--steps --to" ;;
   why) options="--incident" ;;
+  top) options="--delay --batch --iterations --once --user" ;;
+  events) options="--follow --job --node --since --type" ;;
   report) options="--to --wait" ;;
   rerun) options="--set --optimizer --map --detach" ;;
   resume) options="--workers --steps --more --step --set --optimizer --map --take-over --detach" ;;
@@ -65,7 +68,7 @@ _dtctl() {
     COMPREPLY=($(compgen -W "$sub" -- "$cur"))
   else
     case $command in
-    status | metrics | logs | profile | why | report | cancel | rm | rerun) COMPREPLY=($(compgen -W "$(_dtctl_jobs)" -- "$cur")) ;;
+    status | metrics | logs | profile | why | report | top | events | cancel | rm | rerun) COMPREPLY=($(compgen -W "$(_dtctl_jobs)" -- "$cur")) ;;
     resume | ckpt | generate) COMPREPLY=($(compgen -W "$(_dtctl_jobs)" -- "$cur") $(compgen -d -- "$cur")) ;;
     *) COMPREPLY=($(compgen -f -- "$cur")) ;;
     esac

@@ -37,3 +37,7 @@ wait_for 60 "the end" ended "$job"
 
 # What is beside the checkpoints is the same as in the state directory.
 cmp "$DTD_DIR/metrics/$job.usage.jsonl" "$tmp/ckpt/usage.jsonl" || fail "usage.jsonl differs"
+
+# Both are events, too.
+dtctl events "$job" --type straggler,straggler-gone -o json | jq -es 'map(.type) == ["straggler", "straggler-gone"] and
+  (.[0].text | test("^rank 1 computes [1-9][.0-9]* times as long as the median$"))' >/dev/null || fail "$(dtctl events "$job")"

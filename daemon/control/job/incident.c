@@ -112,13 +112,24 @@ void job_incident_attach_error(struct job *j, int rank, const char *error, int64
     log_incident(j);
 }
 
-void job_incident_record(struct job *j, double detect_ms, const char *seen, const char *decided)
+static void record_closed(struct job *j, double detect_ms, const char *seen, const char *decided, enum event_kind kind)
 {
     if (j->incident.open)
         return;
     job_incident_open(j, seen, detect_ms, true);
+    j->incident.fields.event = kind;
     job_incident_decided(j, "%s", decided);
     j->incident.open = false;
+}
+
+void job_incident_record(struct job *j, double detect_ms, const char *seen, const char *decided)
+{
+    record_closed(j, detect_ms, seen, decided, EVENT_NONE);
+}
+
+void job_incident_save_failed(struct job *j, const char *seen)
+{
+    record_closed(j, 0, seen, "training continues; the next save is attempted on schedule", EVENT_CHECKPOINT_FAILED);
 }
 
 void job_incident_killed(struct job *j, const char *seen, const char *words)

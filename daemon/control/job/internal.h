@@ -269,6 +269,7 @@ struct job {
 
     struct usage_windows usage_windows;
     struct stragglers stragglers;
+    struct usage_sample usage_newest; /* the newest window; ranks 0: none */
     struct usage_file usage;
     enum job_history usage_history;             /* as `history`, of the file of usage in the checkpoint folder */
     int64_t usage_history_at, usage_history_ms; /* offset in it; when to give up waiting for an answer */
@@ -423,6 +424,8 @@ void job_incident_recovered(struct job *j);
 void job_incident_phase(struct job *j, enum job_phase to);
 /* An incident that ends no epoch and is over at once; not while the job recovers from another. */
 void job_incident_record(struct job *j, double detect_ms, const char *seen, const char *decided);
+/* The same for a save that failed while training goes on. */
+void job_incident_save_failed(struct job *j, const char *seen);
 /* Workers were killed after their time of grace: completes the open incident, or records one with the cause `seen`. */
 void job_incident_killed(struct job *j, const char *seen, const char *words);
 /* Replaces the cause of the open incident by the exit of a process, which is more precise than the reports of its peers

@@ -127,6 +127,7 @@ void job_free(struct job *j)
     buf_fini(&j->io_lines);
     usage_windows_fini(&j->usage_windows);
     stragglers_fini(&j->stragglers);
+    usage_sample_fini(&j->usage_newest);
     usage_file_fini(&j->usage);
     buf_fini(&j->io_usage);
     job_fini(&j->spec);

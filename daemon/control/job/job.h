@@ -85,6 +85,7 @@ bool job_curve_due(struct job *j);
 struct watch **job_watches(struct job *j);
 struct usage_watch **job_usage_watches(struct job *j);
 const struct usage_file *job_usage_file(const struct job *j);
+const struct usage_sample *job_usage_newest(const struct job *j); /* ranks 0: there is none */
 #define JOB_STRAGGLERS_MAX 16 /* that are named; more are no stragglers, but a slow job */
 /* Fills up to `max` ranks that compute longer than others; returns their number. */
 int job_stragglers(const struct job *j, struct straggler *ret, int max);

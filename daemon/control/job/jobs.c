@@ -157,6 +157,18 @@ void jobs_adopt_late(struct jobs *jobs)
             job_adopt(j, true);
 }
 
+void jobs_event_record(struct jobs *jobs, uint64_t job, enum event_kind kind, const char *node, const char *text)
+{
+    struct record r = {.kind = RECORD_INCIDENT, .wall_ms = clock_wall_ms(), .job = job, .incident = incident_none};
+    r.incident.wall_ms = r.wall_ms;
+    r.incident.event = kind;
+    r.incident.node = node[0] ? node : NULL;
+    r.incident.seen = text;
+    r.incident.decided = "";
+    if (outbox_add(&jobs->outbox, &r, NULL))
+        log_error("event not logged kind=%s node=%s text=%s", event_kind_name(kind), node, text);
+}
+
 void jobs_incident_record(struct jobs *jobs, const char *seen, const char *decided)
 {
     for (struct job *j = jobs->head; j; j = j->next)

@@ -56,6 +56,8 @@ bool jobs_are_over(const struct jobs *jobs);
 bool jobs_await_leaving(const struct jobs *jobs);
 /* Stops waiting for the lists of nodes that have not sent theirs. */
 void jobs_adopt_late(struct jobs *jobs);
+/* Records an event that follows from no other record (common/rpc/event.h). `job`: 0: of a node. `node`: "": none. */
+void jobs_event_record(struct jobs *jobs, uint64_t job, enum event_kind kind, const char *node, const char *text);
 /* Records an incident for each job that has its slots. */
 void jobs_incident_record(struct jobs *jobs, const char *seen, const char *decided);
 /* Tries to write the metrics that are buffered in memory. */

@@ -81,7 +81,7 @@ static void on_idle(struct job *j, int rank, uint64_t epoch)
 static void on_save_failed(struct job *j, const char *text)
 {
     if (!j->checkpoint_error[0]) /* one incident for consecutive failures */
-        job_incident_record(j, 0, text, "training continues; the next save is attempted on schedule");
+        job_incident_save_failed(j, text);
     snprintf(j->checkpoint_error, sizeof(j->checkpoint_error), "%s", text);
     j->totals.t.checkpoints_failed++;
     log_warn("save failed job=%" PRIu64 " text=%s", j->id, text);

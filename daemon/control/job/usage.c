@@ -70,10 +70,37 @@ static err_t name_nodes(const struct job *j, struct usage_sample *s)
     return err;
 }
 
+static bool is_listed(const struct straggler *list, int n, int rank)
+{
+    for (int i = 0; i < n && i < JOB_STRAGGLERS_MAX; i++)
+        if (list[i].rank == rank)
+            return true;
+    return false;
+}
+
+/* An event for each rank that is in only one of the lists. */
+static void record_stragglers(struct job *j, const struct usage_sample *s, const struct straggler *before, int n_before,
+                              const struct straggler *now, int n_now)
+{
+    char text[120];
+    for (int i = 0; i < n_now && i < JOB_STRAGGLERS_MAX; i++) {
+        snprintf(text, sizeof(text), "rank %d computes %.2f times as long as the median", now[i].rank, now[i].ratio);
+        if (!is_listed(before, n_before, now[i].rank))
+            jobs_event_record(j->jobs, j->id, EVENT_STRAGGLER, s->node[now[i].rank], text);
+    }
+    for (int i = 0; i < n_before && i < JOB_STRAGGLERS_MAX; i++) {
+        snprintf(text, sizeof(text), "rank %d no longer computes longer than the others", before[i].rank);
+        if (!is_listed(now, n_now, before[i].rank))
+            jobs_event_record(j->jobs, j->id, EVENT_STRAGGLER_GONE,
+                              before[i].rank < s->ranks ? s->node[before[i].rank] : "", text);
+    }
+}
+
 static void find_stragglers(struct job *j, const struct usage_sample *s)
 {
     bool changed = false;
-    struct straggler list[JOB_STRAGGLERS_MAX];
+    struct straggler list[JOB_STRAGGLERS_MAX], before[JOB_STRAGGLERS_MAX];
+    int n_before = stragglers_list(&j->stragglers, before, JOB_STRAGGLERS_MAX);
     if (stragglers_add(&j->stragglers, s, &changed))
         log_warn("stragglers not found job=%" PRIu64 " error=%s", j->id, err_text(ERR_NOMEM));
     if (!changed)
@@ -83,6 +110,7 @@ static void find_stragglers(struct job *j, const struct usage_sample *s)
     for (int i = 0; i < n && i < JOB_STRAGGLERS_MAX; i++)
         log_info("straggler job=%" PRIu64 " rank=%d node=%s ratio=%.2f", j->id, list[i].rank, s->node[list[i].rank],
                  list[i].ratio);
+    record_stragglers(j, s, before, n_before, list, n);
     j->dirty = true;
 }
 
@@ -105,6 +133,9 @@ static void take_window(struct job *j, struct usage_sample *s)
         return;
     }
     find_stragglers(j, s);
+    usage_sample_fini(&j->usage_newest);
+    if (usage_sample_copy(s, &j->usage_newest))
+        j->usage_newest = (struct usage_sample){0};
     usage_file_add(&j->usage, s, j->kind->saves ? &j->io_usage : NULL);
     drop_oldest(j);
     j->jobs->out->watch_usage(j, s);
@@ -206,6 +237,11 @@ int job_stragglers(const struct job *j, struct straggler *ret, int max)
     const bool steps = j->stragglers.epoch == j->epoch && j->phase.state == PHASE_STEPPING;
     const int n = steps ? stragglers_list(&j->stragglers, ret, max) : 0;
     return n < max ? n : max;
+}
+
+const struct usage_sample *job_usage_newest(const struct job *j)
+{
+    return &j->usage_newest;
 }
 
 const struct usage_file *job_usage_file(const struct job *j)

@@ -3,6 +3,7 @@
 #define DTD_DAEMON_CONTROL_RPC_ADAPTERS_H
 
 #include "daemon/control/rpc/server.h"
+#include "proto/client.pb-c.h"
 
 struct job;
 
@@ -27,6 +28,17 @@ void rpc_client_gpus_known(struct rpc_server *s);
 void rpc_client_tick(struct rpc_server *s);
 /* This node is no longer the leader: waiting submits fail with ERR_AGAIN. */
 void rpc_client_forget(struct rpc_server *s);
+/* Sends new events to those who follow them; ends their calls, because this node is no longer the leader. */
+void rpc_events_tick(struct rpc_server *s);
+void rpc_events_forget(struct rpc_server *s);
+/* What is low or broken on this node; "": nothing. */
+void rpc_client_warning(const struct rpc_server *s, char *ret, size_t size);
+/* How much of a node is used; the message has its memory beside it. */
+struct node_use_message {
+    Dtd__NodeUse m;
+    char warning[1200];
+};
+void rpc_use_fill(const struct rpc_server *s, const struct node_view *a, struct node_use_message *ret);
 /* The job with this id. If there is none, or the caller does not own it, fails the call and returns NULL. */
 struct job *rpc_client_job(struct rpc_server *s, struct rpc_call *call, const char *id);
 /* The same for what only shows the job: also for an operator of the web page. */

@@ -596,7 +596,7 @@ void rpc_client_checkpoints(void *owner, struct rpc_call *call, const ProtobufCM
 
 /* ---- the node ---- */
 
-static void write_warning(const struct rpc_server *server, char *ret, size_t size)
+void rpc_client_warning(const struct rpc_server *server, char *ret, size_t size)
 {
     const char *log = log_warning(server->replica->log), *low = server->local->health.warning;
     uint64_t failing = 0;
@@ -670,6 +670,7 @@ void rpc_client_node(void *owner, struct rpc_call *call, const ProtobufCMessage 
     char host[256] = "", warning[2500];
     struct numa_reply *numa;
     struct node_load_message load;
+    struct node_use_message use;
     size_t count = 0;
     for (const struct child *c = server->local->children.head; c; c = c->next)
         count += is_io(c);
@@ -678,7 +679,7 @@ void rpc_client_node(void *owner, struct rpc_call *call, const ProtobufCMessage 
         if (is_io(c))
             io[m.n_io_pid++] = c->pid;
     (void)gethostname(host, sizeof(host) - 1);
-    write_warning(server, warning, sizeof(warning));
+    rpc_client_warning(server, warning, sizeof(warning));
     m.version = (char *)DTD_VERSION;
     m.node = cluster_named(server->cluster) ? (char *)cluster_self(server->cluster)
              : server->local->conf->name[0] ? server->local->conf->name
@@ -703,6 +704,8 @@ void rpc_client_node(void *owner, struct rpc_call *call, const ProtobufCMessage 
     const struct node_load now = rpc_node_load_of(&server->local->load.now, &server->local->gpus);
     if (node_load_encode(&now, &load) == OK)
         m.load = &load.m;
+    rpc_use_fill(server, &server->jobs->self, &use);
+    m.use = &use.m;
     rpc_reply(call, &m.base);
     node_load_encoded_fini(&load);
     free(numa);

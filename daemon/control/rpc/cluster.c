@@ -443,6 +443,7 @@ struct status_reply {
     Dtd__ClusterReport msg;
     Dtd__ClusterNode *nodes, **refs;
     struct node_load_message *loads;
+    struct node_use_message *uses;
     int voters, voters_up;
     char note[512];
 };
@@ -505,6 +506,15 @@ static void fill_load(struct rpc_server *server, struct node_load_message *load,
         m->load = &load->m;
 }
 
+static void fill_use(struct rpc_server *server, struct node_use_message *use, Dtd__ClusterNode *m)
+{
+    const struct node_view *a = server->jobs->leads ? node_view_find(server->jobs, m->name) : NULL;
+    if (!a || (!a->is_self && a->state != NODE_UP))
+        return;
+    rpc_use_fill(server, a, use);
+    m->use = &use->m;
+}
+
 static void write_note(const struct cluster *c, struct status_reply *s)
 {
     int n = cluster_known(c)->n_nodes;
@@ -546,10 +556,13 @@ static void handle_status(void *owner, struct rpc_call *call, const ProtobufCMes
     s.nodes = calloc(count + 1, sizeof(*s.nodes));
     s.refs = calloc(count + 1, sizeof(void *));
     s.loads = calloc(count + 1, sizeof(*s.loads));
+    s.uses = calloc(count + 1, sizeof(*s.uses));
     for (size_t i = 0; i < count && s.nodes && s.refs; i++) {
         fill_node(server, &k->nodes[i], &s, &s.nodes[i]);
         if (s.loads)
             fill_load(server, &s.loads[i], &s.nodes[i]);
+        if (s.uses)
+            fill_use(server, &s.uses[i], &s.nodes[i]);
         s.refs[i] = &s.nodes[i];
     }
     if (s.nodes && s.refs) {
@@ -571,6 +584,7 @@ static void handle_status(void *owner, struct rpc_call *call, const ProtobufCMes
         if (s.loads[i].m.base.descriptor) /* it was filled */
             node_load_encoded_fini(&s.loads[i]);
     free(s.loads);
+    free(s.uses);
     free(s.nodes);
     free(s.refs);
 }

@@ -11,9 +11,10 @@
 
 #include <sys/queue.h>
 
-struct held_submit; /* client.c */
-struct watch;       /* metrics.c */
-struct usage_watch; /* usage.c */
+struct event_stream; /* events.c */
+struct held_submit;  /* client.c */
+struct watch;        /* metrics.c */
+struct usage_watch;  /* usage.c */
 
 /* A connection to control.sock of this node, or, if this node leads, one to another node that forwards its calls. It
  * belongs to a client until a Hello with the token of a process assigns it to that process. */
@@ -55,11 +56,12 @@ struct rpc_server {
     int reports;       /* number of reports to the leader that wait for an answer */
     bool list_due;     /* the list of all processes is to be sent when `reports` is 0 */
 
-    struct pool reads;                    /* short reads of log files */
-    struct pool parses;                   /* files of metrics, which may take long */
-    LIST_HEAD(, watch) watch_loads;       /* Metrics calls that have rows in memory, or will have */
-    LIST_HEAD(, usage_watch) usage_loads; /* the same of Usage calls */
-    bool extends_curve;                   /* a task of `parses` extends a curve file */
+    struct pool reads;                       /* short reads of log files */
+    struct pool parses;                      /* files of metrics, which may take long */
+    LIST_HEAD(, watch) watch_loads;          /* Metrics calls that have rows in memory, or will have */
+    LIST_HEAD(, usage_watch) usage_loads;    /* the same of Usage calls */
+    bool extends_curve;                      /* a task of `parses` extends a curve file */
+    LIST_HEAD(, event_stream) event_streams; /* Events calls */
     struct user_names names;
 };
 

@@ -264,11 +264,26 @@ static err_t load_start(struct usage_watch *w)
     return OK;
 }
 
+/* From memory: a client that shows the present asks again and again. */
+static void reply_newest(struct rpc_call *call, const struct job *j)
+{
+    const struct usage_sample *s = job_usage_newest(j);
+    err_t err = s->ranks ? send_sample(call, s) : OK;
+    if (err)
+        rpc_fail(call, err, "usage: %s", err_text(err));
+    else
+        rpc_end(call);
+}
+
 void rpc_client_usage(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     struct rpc_server *server = owner;
     const Dtd__UsageRequest *m = (const Dtd__UsageRequest *)request;
     struct job *j = rpc_client_job(server, call, m->job);
+    if (j && m->has_newest && m->newest) {
+        reply_newest(call, j);
+        return;
+    }
     struct usage_watch *w = j ? calloc(1, sizeof(*w)) : NULL;
     if (!w) {
         if (j)

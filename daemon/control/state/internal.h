@@ -18,12 +18,24 @@ struct state {
     struct state_request *requests; /* in the order of the log */
     int n_requests, cap_requests;
     struct state_cluster cluster;
+    struct state_event *events[STATE_MAX_EVENTS]; /* in the order of the log */
+    int n_events;
+    uint64_t next_event;
 };
 
 /* Applies a record of the cluster: RECORD_NODE and later kinds. */
 err_t state_nodes_apply(struct state *s, const struct record *r, struct state_result *ret);
 void state_nodes_clear(struct state_cluster *c);
 err_t state_node_reserve(struct state_cluster *c);
+
+/* The event of a record that is about to be applied; NULL: it is none. ERR_NOMEM. */
+err_t state_event_prepare(const struct state *s, const struct record *r, struct state_event **ret);
+/* Takes over the event. It replaces the one with its number; one without a number gets the next one, and an old one is
+ * removed if there are too many. */
+void state_event_add(struct state *s, struct state_event *e);
+/* A copy in one piece of memory; NULL: no memory. */
+struct state_event *state_event_copy(const struct state_event *e);
+void state_events_clear(struct state *s);
 
 void state_clear(struct state *s);
 void state_job_free(struct state_job *job);

@@ -1,8 +1,8 @@
 /* Encoding and decoding of the replicated state. A snapshot is a sequence of Snapshot messages: one per job, one for
- * the request ids, one for the cluster. A parser reads concatenated protobuf messages as one message with joined lists,
- * so the writer never needs a tree of the whole state in memory. Each message repeats the required fields version and
- * next_job. Restoring builds a second state and replaces the first one at the end. The contents are untrusted: a
- * damaged snapshot makes the start fail, instead of causing wrong decisions later. */
+ * the request ids, one for the cluster, one for the events. A parser reads concatenated protobuf messages as one
+ * message with joined lists, so the writer never needs a tree of the whole state in memory. Each message repeats the
+ * required fields version and next_job. Restoring builds a second state and replaces the first one at the end. The
+ * contents are untrusted: a damaged snapshot makes the start fail, instead of causing wrong decisions later. */
 #include "daemon/control/state/internal.h"
 
 #include "common/rpc/alloc.h"
@@ -291,6 +291,38 @@ static err_t write_cluster(const struct state *s, struct buf *ret)
     return err;
 }
 
+static err_t write_events(const struct state *s, struct buf *ret)
+{
+    size_t n = (size_t)s->n_events;
+    Dtd__Snapshot snapshot = DTD__SNAPSHOT__INIT;
+    Dtd__SnapshotEvent *events = calloc(n + 1, sizeof(*events)), **list = calloc(n + 1, sizeof(*list));
+    err_t err = events && list ? OK : ERR_NOMEM;
+    for (size_t i = 0; !err && i < n; i++) {
+        const struct state_event *e = s->events[i];
+        dtd__snapshot_event__init(&events[i]);
+        events[i].id = e->id;
+        events[i].wall_ms = e->wall_ms;
+        events[i].kind = (uint32_t)e->kind;
+        events[i].job = e->job;
+        events[i].uid = e->uid;
+        events[i].epoch = e->epoch;
+        events[i].step = e->step;
+        events[i].node = (char *)e->node;
+        events[i].text = (char *)e->text;
+        list[i] = &events[i];
+    }
+    if (!err) {
+        snapshot.n_event = n;
+        snapshot.event = list;
+        snapshot.has_next_event = true;
+        snapshot.next_event = s->next_event;
+        err = pack(&snapshot, s, ret);
+    }
+    free(list);
+    free(events);
+    return err;
+}
+
 err_t state_cluster_snapshot(const struct state *s, struct buf *ret)
 {
     return write_cluster(s, ret);
@@ -304,6 +336,8 @@ err_t state_snapshot(const struct state *s, struct buf *ret)
         err = write_cluster(s, ret);
     for (int i = 0; !err && i < s->n_jobs; i++)
         err = write_job(s, s->jobs[i], ret);
+    if (!err && s->next_event > 1)
+        err = write_events(s, ret);
     if (err)
         ret->len = start;
     return err;
@@ -528,6 +562,32 @@ static err_t read_cluster(const Dtd__Snapshot *m, struct state *s)
     return err ? err : read_secrets(from, c);
 }
 
+/* A version without events wrote a snapshot without them. */
+static err_t read_events(const Dtd__Snapshot *m, struct state *s)
+{
+    if (m->n_event > STATE_MAX_EVENTS || (m->has_next_event && !m->next_event))
+        return ERR_CORRUPT;
+    s->next_event = m->has_next_event ? m->next_event : 1;
+    for (size_t i = 0; i < m->n_event; i++) {
+        const Dtd__SnapshotEvent *e = m->event[i];
+        if (e->id >= s->next_event || (i && e->id <= m->event[i - 1]->id) || strlen(e->text) > STATE_EVENT_TEXT)
+            return ERR_CORRUPT;
+        struct state_event *copy = state_event_copy(&(struct state_event){.id = e->id,
+                                                                          .wall_ms = e->wall_ms,
+                                                                          .kind = (enum event_kind)e->kind,
+                                                                          .job = e->job,
+                                                                          .uid = e->uid,
+                                                                          .epoch = e->epoch,
+                                                                          .step = e->step,
+                                                                          .node = e->node,
+                                                                          .text = e->text});
+        if (!copy)
+            return ERR_NOMEM;
+        s->events[s->n_events++] = copy;
+    }
+    return OK;
+}
+
 static err_t read_all(const Dtd__Snapshot *m, struct state *s)
 {
     if (m->version > SNAPSHOT_VERSION)
@@ -540,6 +600,8 @@ static err_t read_all(const Dtd__Snapshot *m, struct state *s)
         err = read_requests(m, s);
     if (!err)
         err = read_cluster(m, s);
+    if (!err)
+        err = read_events(m, s);
     return err;
 }
 

@@ -56,7 +56,8 @@ void state_clear(struct state *s)
         state_job_free(s->jobs[i]);
     free(s->requests);
     state_nodes_clear(&s->cluster);
-    *s = (struct state){.next_job = 1, .cluster = {.next_node = 1}};
+    state_events_clear(s);
+    *s = (struct state){.next_job = 1, .next_event = 1, .cluster = {.next_node = 1}};
 }
 
 err_t state_new(struct state **ret)
@@ -64,7 +65,7 @@ err_t state_new(struct state **ret)
     struct state *s = malloc(sizeof(*s));
     if (!s)
         return ERR_NOMEM;
-    *s = (struct state){.next_job = 1, .cluster = {.next_node = 1}};
+    *s = (struct state){.next_job = 1, .next_event = 1, .cluster = {.next_node = 1}};
     *ret = s;
     return OK;
 }
@@ -469,6 +470,8 @@ static err_t apply_incident(struct state_job *job, const struct record *r, struc
     (void)ret;
     if (r->incident.is_start)
         return apply_start(job, &r->incident);
+    if (r->incident.event == EVENT_STRAGGLER || r->incident.event == EVENT_STRAGGLER_GONE)
+        return OK; /* an event only */
     struct incident i, *same = find_incident(job, &r->incident);
     err_t err = same ? OK : state_incident_reserve(job);
     err = err ? err : fields_copy(&incident_fields, &r->incident, &i);
@@ -506,6 +509,8 @@ static err_t apply_kind(struct state *s, const struct record *r, struct state_re
         return apply_job_removed(s, r, ret);
     if (r->kind >= RECORD_NODE)
         return state_nodes_apply(s, r, ret);
+    if (r->kind == RECORD_INCIDENT && !r->job && r->incident.event)
+        return OK; /* an event only */
     struct state_job *job = find_job(s, r->job);
     ret->job = r->job;
     if (!job) {
@@ -518,14 +523,19 @@ static err_t apply_kind(struct state *s, const struct record *r, struct state_re
 err_t state_apply(struct state *s, const struct record *record, struct state_result *ret)
 {
     struct state_result result = {0};
+    struct state_event *event = NULL;
     err_t err = OK;
     if (record->has_request) {
         if (state_request_find(s, record->request_id, ret))
             return OK;
         err = state_request_reserve(s);
     }
-    if (!err)
-        err = apply_kind(s, record, &result);
+    err = err ? err : state_event_prepare(s, record, &event);
+    err = err ? err : apply_kind(s, record, &result);
+    if (err || result.err)
+        free(event);
+    else if (event)
+        state_event_add(s, event);
     if (err)
         return err;
     if (record->has_request) {

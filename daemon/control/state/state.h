@@ -6,11 +6,12 @@
  * or restore.
  *
  * Bounds keep memory and snapshots finite: at most STATE_MAX_JOBS jobs (a submit removes the oldest job that has ended
- * to make room), per job the newest STATE_MAX_INCIDENTS incidents and STATE_MAX_CHECKPOINTS checkpoints, and
- * STATE_MAX_REQUESTS request ids. */
+ * to make room), per job the newest STATE_MAX_INCIDENTS incidents and STATE_MAX_CHECKPOINTS checkpoints,
+ * STATE_MAX_REQUESTS request ids, and the newest STATE_MAX_EVENTS events. */
 #ifndef DTD_DAEMON_CONTROL_STATE_STATE_H
 #define DTD_DAEMON_CONTROL_STATE_STATE_H
 
+#include "common/rpc/event.h"
 #include "daemon/control/state/record.h"
 
 #define STATE_MAX_JOBS 2048
@@ -18,7 +19,11 @@
 #define STATE_MAX_INCIDENT_LOGS 4 /* per job: so many of the newest incidents keep the tail of a worker's log */
 #define STATE_MAX_CHECKPOINTS 4096
 #define STATE_MAX_REQUESTS 65536
-#define STATE_MAX_LEFT 1024 /* the nodes of a cluster, with a rank each */
+/* Some weeks of a small cluster, and below 1 MiB of a snapshot. */
+#define STATE_MAX_EVENTS 2048
+#define STATE_MAX_JOB_EVENTS 256 /* of one job, and of all nodes together */
+#define STATE_EVENT_TEXT 400     /* bytes; longer texts are cut */
+#define STATE_MAX_LEFT 1024      /* the nodes of a cluster, with a rank each */
 #define STATE_MAX_NODES 1024
 #define STATE_MAX_TOKENS 64
 #define STATE_MAX_KEYS 16
@@ -56,6 +61,19 @@ struct state_job {
     struct incident *incidents; /* in order of time */
     int n_incidents;
     struct incident start; /* durations of the first start; epoch 0: unknown */
+};
+
+/* Something that happened (events.c). */
+struct state_event {
+    uint64_t id; /* ascending from 1, with gaps only where old events were removed */
+    int64_t wall_ms;
+    enum event_kind kind; /* or a number of a newer version */
+    uint64_t job;         /* 0: an event of the nodes */
+    uint32_t uid;         /* owner of the job */
+    uint64_t epoch;       /* 0: none */
+    int64_t step;         /* -1: none */
+    const char *node;     /* "": none */
+    const char *text;
 };
 
 struct state_node {
@@ -119,6 +137,13 @@ int state_jobs(const struct state *s, const struct state_job *const **ret);
 const struct state_checkpoint *state_newest_checkpoint(const struct state_job *job);
 /* True if this request id was applied within the last day; `ret` gets the first answer. Also used before proposing. */
 bool state_request_find(const struct state *s, const uint8_t id[REQUEST_ID_BYTES], struct state_result *ret);
+
+/* The events that are kept, in the order of the log; returns the number. */
+int state_events(const struct state *s, const struct state_event *const **ret);
+/* The number of the next event. */
+uint64_t state_event_next(const struct state *s);
+/* Whether the newest event of the node is that it was lost. */
+bool state_node_is_lost(const struct state *s, const char *node);
 
 const struct state_cluster *state_cluster(const struct state *s);
 /* NULL when there is none. */

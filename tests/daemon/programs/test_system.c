@@ -217,6 +217,7 @@ static int do_everything(struct client *c, const char *job)
     ok = refused(client_logs(c, job, -1, false, -1, &stream, &why), "logs", &why) && ok;
     ok = refused(client_metrics(c, job, false, 0, &stream, &why), "metrics", &why) && ok;
     ok = refused(client_watch(c, job, &stream, &why), "watch", &why) && ok;
+    ok = refused(client_events(c, job, false, 0, 0, &stream, &why), "events", &why) && ok;
     ok = refused(client_submit(c, id, spec, job, name, &why), "resume", &why) && ok;
     ok = refused(profile(c, job, &why), "profile", &why) && ok;
     return ok ? 0 : 1;
@@ -234,6 +235,22 @@ static int do_list(struct client *c, const char *job)
     bool hidden = !jobs[0].checkpoint_dir[0] && !jobs[0].spec_yaml[0] && !jobs[0].reason[0] && !jobs[0].has_last &&
                   jobs[0].step == 0 && jobs[0].n_worker == 0;
     return known && hidden ? 0 : 2;
+}
+
+static bool count_event(void *arg, const struct client_event *e)
+{
+    (void)e;
+    ++*(int *)arg;
+    return true;
+}
+
+/* Returns the number of events of all jobs. */
+static int do_events(struct client *c, const char *job)
+{
+    (void)job;
+    struct why why = {""};
+    int n = 0;
+    return client_events(c, NULL, false, 0, 0, &(struct client_stream){.event = count_event, .arg = &n}, &why) ? 99 : n;
 }
 
 static int do_shutdown(struct client *c, const char *job)
@@ -262,6 +279,10 @@ TEST(another_users_job_is_refused)
     assert_int_equal(0, as(MALLORY, do_everything, job));
     assert_int_equal(0, as(NOBODY, do_everything, job)); /* control's user does not own the job either */
     assert_int_equal(0, as(MALLORY, do_list, job));
+    assert_int_equal(0, as(MALLORY, do_events, job));
+    assert_int_equal(0, as(NOBODY, do_events, job));
+    assert_in_range(as(ALICE, do_events, job), 2, 3); /* submitted, started, soon running */
+    assert_in_range(as("root", do_events, job), 2, 3);
     assert_int_equal(0, as(ALICE, do_shutdown, job));
     job_wait(&d, job, "running", 20000);
     assert_int_equal(0, as(ALICE, do_own, job));
