@@ -52,7 +52,7 @@ struct request {
     int file;
     char token[WEB_TOKEN_BYTES], job[WEB_JOB_BYTES], set_cookie[WEB_TOKEN_BYTES + 128];
     struct buf body;
-    bool too_long, served, suspended, answered;
+    bool too_long, served, suspended, answered, ends_connection;
     int status;
     const char *type;
     char *text;
@@ -111,6 +111,8 @@ static enum MHD_Result send_text(struct request *r)
     r->text = NULL;
     add_headers(m, false);
     MHD_add_response_header(m, "Content-Type", r->type);
+    if (r->ends_connection)
+        MHD_add_response_header(m, "Connection", "close");
     if (r->set_cookie[0])
         MHD_add_response_header(m, "Set-Cookie", r->set_cookie);
     enum MHD_Result ret = MHD_queue_response(r->connection, (unsigned)r->status, m);
@@ -392,9 +394,28 @@ static enum MHD_Result serve_route(struct request *r)
     return MHD_YES;
 }
 
+static enum MHD_Result count_length(void *cls, enum MHD_ValueKind kind, const char *key, const char *value)
+{
+    *(int *)cls += strcasecmp(key, "Content-Length") == 0 || strcasecmp(key, "Transfer-Encoding") == 0;
+    return MHD_YES;
+}
+
+/* The library takes one of several lengths of a body. A proxy in front may take the other one, and then the rest of the
+ * body would be a request of another user (RFC 9112, 6.3): the connection ends with this request. */
+static bool has_two_lengths(const struct request *r)
+{
+    int n = 0;
+    MHD_get_connection_values(r->connection, MHD_HEADER_KIND, count_length, &n);
+    return n > 1;
+}
+
 static enum MHD_Result serve_first(struct request *r, const char *path, const char *method)
 {
     bool known;
+    if (has_two_lengths(r)) {
+        r->ends_connection = true;
+        return refuse(r, 400, "the request has more than one Content-Length or Transfer-Encoding");
+    }
     r->file = file_find(path);
     r->route = route_find(method, path, r->job, &known);
     if (r->route)

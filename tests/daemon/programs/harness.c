@@ -69,6 +69,11 @@ void dtd_start_with(struct dtd *d, const char *dir, const char *config)
 
 void dtd_start_system(struct dtd *d)
 {
+    dtd_start_system_with(d, "");
+}
+
+void dtd_start_system_with(struct dtd *d, const char *more)
+{
     char config[512];
     *d = (struct dtd){0};
     snprintf(d->dir, sizeof(d->dir), "%s/run", test_tmpdir());
@@ -76,7 +81,7 @@ void dtd_start_system(struct dtd *d)
     assert_int_equal(0, chmod(test_tmpdir(), 0711));
     FILE *f = fopen(config, "w");
     assert_non_null(f);
-    fprintf(f, "state_dir: %s/state\nrun_dir: %s\nuser: nobody\n", test_tmpdir(), d->dir);
+    fprintf(f, "state_dir: %s/state\nrun_dir: %s\nuser: nobody\n%s", test_tmpdir(), d->dir, more);
     fclose(f);
     assert_int_equal(0, chmod(config, 0644));
     start(d, (const char *[]){program(), "--system", "--config", config, NULL});

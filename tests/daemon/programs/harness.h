@@ -22,6 +22,7 @@ void dtd_start_with(struct dtd *d, const char *dir, const char *config);
 /* Starts a system-wide dtd, which needs root; its control runs as nobody. d->dir is the folder of control.sock; the
  * state is in the folder "state" beside it. All users may enter the test's folder. */
 void dtd_start_system(struct dtd *d);
+void dtd_start_system_with(struct dtd *d, const char *more); /* more lines of the configuration */
 /* Kills dtd and closes the connection. */
 void dtd_kill(struct dtd *d);
 /* `dtctl down`; waits for the exit of dtd and returns its exit code. */

@@ -479,6 +479,73 @@ TEST(checkpoints_are_written_as_the_user)
     assert_int_equal(0, dtd_down(&d));
 }
 
+/* The child of a process with this name; 0: it has none. */
+static int child_named(int parent, const char *name)
+{
+    char path[64], *children, want[64];
+    int ret = 0;
+    snprintf(path, sizeof(path), "task/%d/children", parent);
+    children = proc(parent, path);
+    snprintf(want, sizeof(want), "Name:\t%s\n", name);
+    for (char *at = children, *end; !ret && *at; at = end) {
+        const long pid = strtol(at, &end, 10);
+        if (end == at)
+            break;
+        char *status = proc((int)pid, "status");
+        ret = strncmp(status, want, strlen(want)) == 0 ? (int)pid : 0;
+        free(status);
+    }
+    free(children);
+    return ret;
+}
+
+/* Exit code of a process of this user: the number of files of the state directory that it can read. */
+static int readable_as(const char *name, const char *const *files, int n)
+{
+    const struct passwd *pw = user(name);
+    int status, readable = 0;
+    pid_t pid = fork();
+    if (pid == 0) {
+        if (setgroups(0, NULL) || setgid(pw->pw_gid) || setuid(pw->pw_uid))
+            _exit(100);
+        for (int i = 0; i < n; i++) {
+            char path[512];
+            snprintf(path, sizeof(path), "%s/state/%s", test_tmpdir(), files[i]);
+            readable += open(path, O_RDONLY) >= 0;
+        }
+        _exit(readable);
+    }
+    assert_int_equal(pid, waitpid(pid, &status, 0));
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+/* dtd-web has a user of its own, no capability, and cannot read what dtd keeps. */
+TEST(the_page_has_no_rights)
+{
+    static const char *const files[] = {"raft", "jobs/1/rank-0.log"};
+    char job[32];
+    user(ALICE);
+    user(MALLORY);
+    user(NOBODY);
+    dtd_start_system_with(&d, "web: {listen: \"127.0.0.1:0\", user: " MALLORY "}\n");
+    submit_as(ALICE, "a", "workdir: /usr/share", job);
+    job_wait(&d, job, "running", 20000);
+    struct client_node node = node_of();
+    int web = 0;
+    for (int64_t until = clock_mono_ms() + 10000; !web && clock_mono_ms() < until;)
+        web = child_named(node.supervisor_pid, "dtd-web");
+    assert_true(web > 0); /* else see web.log */
+    assert_runs_as(web, user(MALLORY));
+    char *text = proc(web, "status");
+    assert_non_null(strstr(text, "NoNewPrivs:\t1\n"));
+    free(text);
+    assert_int_equal(0, readable_as(MALLORY, files, 2));
+    assert_int_equal(2, readable_as(NOBODY, files, 2)); /* control's user: the files exist */
+    client_node_fini(&node);
+    assert_int_equal(0, dtd_down(&d));
+}
+
 TEST(only_root_starts_one)
 {
     char text[4096], config[512];
