@@ -1,4 +1,4 @@
-/* Measures how busy this node is. Loop thread; reads three files of /proc and a few of /sys, every 5 s. */
+/* Measures how busy this node is. Loop thread; reads four files of /proc and a few of /sys, every 5 s. */
 #ifndef DTD_DAEMON_CONTROL_LOCAL_LOAD_H
 #define DTD_DAEMON_CONTROL_LOCAL_LOAD_H
 
