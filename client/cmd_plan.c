@@ -31,7 +31,8 @@ enum {
     KEY_GOAL,
     KEY_WRITE,
     KEY_TOP,
-    KEY_MEMORY
+    KEY_MEMORY,
+    KEY_DAYS
 };
 
 static const struct argp_option options[] = {
@@ -54,6 +55,10 @@ static const struct argp_option options[] = {
     {"goal", KEY_GOAL, "GOAL", 0, "What --search looks for: time (default) or memory", 1},
     {"top", KEY_TOP, "N", 0, "Number of layouts that --search shows (default 10)", 1},
     {"write", KEY_WRITE, "FILE", 0, "With --search: write the job file with the best layout there", 1},
+    {"days", KEY_DAYS, "N", 0,
+     "Simulate a step of the best layout with every rank's own speed, and a run of N days with failures: goodput, and "
+     "how often to save",
+     1},
     {"memory", KEY_MEMORY, "SIZE", 0,
      "Without a job file: plan a model of a usual size, such as 7b, as --strategies does", 1},
     {0}};
@@ -92,6 +97,10 @@ static error_t parse_planner(int key, char *arg, struct argp_state *state, struc
         if (!arg_number(arg, 50, &a->planner.top) || a->planner.top < 1)
             argp_error(state, "--top %s: write a number from 1 to 50", arg);
         return 0;
+    case KEY_DAYS:
+        if (!arg_number(arg, 3650, &a->planner.days) || a->planner.days < 1)
+            argp_error(state, "--days %s: write a number from 1 to 3650", arg);
+        return 0;
     case KEY_WRITE:
         a->planner.write = arg;
         return 0;
@@ -106,9 +115,9 @@ static error_t parse_planner(int key, char *arg, struct argp_state *state, struc
 /* The options of the planner need each other. */
 static void check_planner(const struct plan_args *a, struct argp_state *state)
 {
-    const bool planner = a->search || a->strategies || a->size || a->planner.nodes_to;
+    const bool planner = a->search || a->strategies || a->size || a->planner.nodes_to || a->planner.days;
     if (!planner && (a->planner.machine || a->planner.nodes_from || a->planner.write))
-        argp_error(state, "--machine, --nodes and --write need --search or --strategies");
+        argp_error(state, "--machine, --nodes and --write need --search, --strategies or --days");
     if (a->planner.write && !a->search)
         argp_error(state, "--write needs --search");
     if (planner && (a->timeline || a->measured || a->schedule_csv))
@@ -277,7 +286,9 @@ static int run_planner(const struct plan_args *a)
     struct why why = {0};
     err_t err = a->size ? planner_size(a->size, &job, &why) : spec_args_read(&a->spec, &job, &why);
     err = err ? err : vocabulary_find(&job, &why);
-    if (!err && a->planner.nodes_to)
+    if (!err && a->planner.days)
+        err = planner_days(a->global, &a->planner, &job, &why);
+    else if (!err && a->planner.nodes_to)
         err = planner_scale(a->global, &a->planner, &job, &why);
     else if (!err && a->search)
         err = planner_search(a->global, &a->planner, &job, &why);
@@ -310,7 +321,7 @@ int cmd_plan(struct global *g, int argc, char **argv)
     struct why why = {0};
     int code = EXIT_DONE;
     command_parse(&argp, argc, argv, &args);
-    if (args.search || args.strategies || args.size || args.planner.nodes_to)
+    if (args.search || args.strategies || args.size || args.planner.nodes_to || args.planner.days)
         return run_planner(&args);
     out_progress_init(&progress, stderr);
     err_t err = spec_args_read(&args.spec, &job, &why);

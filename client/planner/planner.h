@@ -11,13 +11,15 @@ struct planner_args {
     const char *machine;          /* the name of a file that dtd brings along, or a path; NULL: this node */
     const char *write;            /* write the best layout as a job file there; NULL: do not */
     int64_t nodes_from, nodes_to; /* 0: those of the machine, else one */
-    int64_t top;
+    int64_t top, days;
     enum plan_goal goal;
 };
 
 /* Each prints its report, or returns an error with `why`. The job's layout is ignored; its model and batch count. */
 NODISCARD err_t planner_search(struct global *g, const struct planner_args *a, struct job_spec *job, struct why *why);
 NODISCARD err_t planner_scale(struct global *g, const struct planner_args *a, struct job_spec *job, struct why *why);
+/* The best layout on all ranks with their noise, and over `days` with failures. */
+NODISCARD err_t planner_days(struct global *g, const struct planner_args *a, struct job_spec *job, struct why *why);
 NODISCARD err_t planner_strategies(struct global *g, const struct planner_args *a, struct job_spec *job,
                                    struct why *why);
 /* The job of a model of a usual size ("7b"): without data, for --memory. ERR_NOTFOUND: `why` lists the sizes. */

@@ -56,6 +56,13 @@ static const struct schema_row rows[] = {
     NUMBER(cost.restart_s, 0, 1e6, "180", "Seconds from a failure to the next step."),
     NUMBER(cost.price, 0, 1e6, "0", "Price of a device for an hour. 0: unknown."),
     NUMBER(cost.watts, 0, 1e6, "0", "Power of a device with its share of the node. 0: unknown."),
+    NUMBER(noise.spread, 0, 0.5, "0.015", "Relative standard deviation of the speed of devices, which stays the same."),
+    NUMBER(noise.jitter, 0, 0.5, "0.01",
+           "Relative standard deviation of a pipeline slot's time, from one to the next."),
+    NUMBER(storage.bandwidth_gb, 0.001, 1e6, "50",
+           "Bandwidth of the file system for checkpoints, of all nodes together, in 1e9 bytes per second."),
+    NUMBER(storage.copy_gb, 0.001, 1e6, "20",
+           "Bandwidth with which a device copies its state into its node's memory while the step waits."),
 };
 
 static const struct schema_section sections[] = {
@@ -63,6 +70,8 @@ static const struct schema_section sections[] = {
     {"link", "Between the devices of a node."},
     {"network", "Between nodes."},
     {"cost", "Failures, money and power."},
+    {"noise", "How much times differ."},
+    {"storage", "Checkpoints."},
 };
 
 const struct schema machine_schema = {

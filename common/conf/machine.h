@@ -43,6 +43,14 @@ struct machine {
         double price;     /* of a device for an hour */
         double watts;     /* of a device and its share of the node */
     } cost;
+    struct {           /* relative standard deviations of a device's times */
+        double spread; /* between devices */
+        double jitter; /* from one operation to the next */
+    } noise;
+    struct {
+        double bandwidth_gb; /* of the file system, all nodes together */
+        double copy_gb;      /* of a device into its node's memory */
+    } storage;
 };
 
 extern const struct schema machine_schema;

@@ -59,6 +59,23 @@ TEST(strategies_and_sizes_are_compared)
     json_decref(rows);
 }
 
+TEST(a_run_of_weeks_is_simulated)
+{
+    struct run_result r;
+    run_write("job.yaml", job);
+    run_expect(&r, 0, "dtctl plan job.yaml --machine h100 --nodes 4 --days 30 -o json");
+    json_t *value = output_json(&r), *step = json_object_get(value, "step");
+    assert_true(json_number_value(json_object_get(value, "goodput")) > 0.9);
+    /* 4 nodes, 3.8 failures in 1000 node-days, 30 days: 0.456 */
+    double failures = json_number_value(json_object_get(value, "failures"));
+    assert_true(failures > 0.44 && failures < 0.457);
+    assert_true(json_number_value(json_object_get(step, "seconds")) >
+                json_number_value(json_object_get(step, "quiet")));
+    json_decref(value);
+    run_expect(&r, 0, "dtctl plan job.yaml --machine h100 --nodes 4 --days 30");
+    expect_text(r.out, "Goodput");
+}
+
 TEST(a_model_that_fits_nowhere_says_what_is_missing)
 {
     struct run_result r;
@@ -88,7 +105,7 @@ TEST(wrong_machines_and_options_are_refused)
         {"dtctl plan job.yaml --search --machine h100 --nodes 0", "--nodes 0: write a number of nodes"},
         {"dtctl plan job.yaml --search --machine h100 --nodes 8:2", "--nodes 8:2"},
         {"dtctl plan job.yaml --search --machine laptop --nodes 2", "laptop has 1 nodes"},
-        {"dtctl plan job.yaml --machine h100", "need --search or --strategies"},
+        {"dtctl plan job.yaml --machine h100", "need --search, --strategies or --days"},
         {"dtctl plan job.yaml --search --machine h100 --goal speed", "write time or memory"},
         {"dtctl plan --memory 9b", "there is no such size; write one of 124m"},
         {"dtctl plan job.yaml --search --machine h100 --timeline x.svg", "show one layout"},
