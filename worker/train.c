@@ -17,6 +17,7 @@
 #include "common/base/log.h"
 #include "common/data/mixture.h"
 #include "common/plan/models/build.h"
+#include "kernels/core_peak.h"
 #include "kernels/kernels.h"
 #include "worker/device.h"
 #include "worker/numa.h"
@@ -656,6 +657,13 @@ static err_t finish(struct train *t, bool saved, struct why *why)
                       t->engine.step, t->job.checkpoint.dir, t->config->job);
 }
 
+/* Only rank 0 reports the share of the peak. */
+static double cpu_peak(const struct train *t)
+{
+    const int threads = t->engine.config.threads > 0 ? t->engine.config.threads : 1;
+    return t->epoch->rank == 0 ? threads * kern_core_flops((enum dtype)t->job.train.dtype, 3) : 0;
+}
+
 static void begin_usage(struct train *t)
 {
     struct dev_facts facts = {.uuid = ""};
@@ -671,7 +679,7 @@ static void begin_usage(struct train *t)
                                         .sample_every = USAGE_SAMPLE_EVERY};
     usage_meter_init(&t->usage, &config);
     t->token_flop = graph_flops_per_token(&t->graph, &t->job.model, t->job.train.seq, true);
-    t->peak_flops = plan_peak_flops(&t->job, cpu ? NULL : facts.model, t->engine.config.threads);
+    t->peak_flops = cpu ? cpu_peak(t) : plan_peak_flops(&t->job, facts.model);
 }
 
 /* Once per job: by rank 0 in its first epoch. */

@@ -53,11 +53,9 @@ static bool names_model(const char *gpu, const char *model)
     return after == '\0' || after == ' ' || after == '-';
 }
 
-double plan_peak_flops(const struct job_spec *job, const char *gpu, int threads)
+double plan_peak_flops(const struct job_spec *job, const char *gpu)
 {
     const enum dtype dtype = (enum dtype)job->train.dtype;
-    if (!gpu)
-        return core_flops(dtype) * (threads > 0 ? threads : 1);
     for (size_t i = 0; i < sizeof(gpu_peaks) / sizeof(gpu_peaks[0]); i++)
         if (names_model(gpu, gpu_peaks[i].model))
             return dtype == DT_BF16 ? gpu_peaks[i].bf16 : dtype == DT_F32 ? gpu_peaks[i].f32 : 0;

@@ -19,10 +19,9 @@ struct plan_rates {
  * its cores. */
 struct plan_rates plan_rates_of(const struct job_spec *job);
 
-/* The most floating-point operations per second that one worker of the job can reach in its compute type, for the
- * metric mfu. `gpu`: the model by its driver; NULL: the worker computes with `threads` cores of a processor, of the
- * rate that forecasts assume. 0: not known. */
-double plan_peak_flops(const struct job_spec *job, const char *gpu, int threads);
+/* The most floating-point operations per second that a GPU can reach in the job's compute type, for the metric mfu.
+ * `gpu`: the model by its driver. 0: not known. */
+double plan_peak_flops(const struct job_spec *job, const char *gpu);
 
 /* Adjacent ops of one action on one stream. */
 struct forecast_box {
