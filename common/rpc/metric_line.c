@@ -60,8 +60,12 @@ static void get_traffic(const json_t *o, struct traffic *ret)
 {
     const json_t *bytes = json_object_get(o, "bytes");
     char name[MESH_AXES_NAME];
-    for (unsigned axes = 1; axes < 1u << AXIS_COUNT; axes++)
-        traffic_add(ret, axes, json_integer_value(json_object_get(bytes, mesh_axes_name(axes, name))));
+    size_t left = json_object_size(bytes); /* most lines have one set of axes, or none */
+    for (unsigned axes = 1; left > 0 && axes < 1u << AXIS_COUNT; axes++) {
+        const json_t *v = json_object_get(bytes, mesh_axes_name(axes, name));
+        traffic_add(ret, axes, json_integer_value(v));
+        left -= v != NULL;
+    }
 }
 
 err_t metric_line_parse(const char *line, size_t len, struct metric *ret)

@@ -279,7 +279,7 @@ void rpc_client_usage(void *owner, struct rpc_call *call, const ProtobufCMessage
 {
     struct rpc_server *server = owner;
     const Dtd__UsageRequest *m = (const Dtd__UsageRequest *)request;
-    struct job *j = rpc_client_job(server, call, m->job);
+    struct job *j = rpc_client_job_to_see(server, call, m->job);
     if (j && m->has_newest && m->newest) {
         reply_newest(call, j);
         return;
