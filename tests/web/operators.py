@@ -96,7 +96,7 @@ def all_of_it():
 
 until(all_of_it, "an operator sees the job whole, as soon as the name of the user is known")
 check([user.ask("GET", f"/api/jobs/{job}/usage")[0] for user in (owner, operator, stranger)] == [200, 200, 403], "and its ranks")
-check(page_of("games")[1]["operator"], "an operator sees all jobs, and is told so")
+until(lambda: page_of("games")[1]["operator"], "an operator sees all jobs, and is told so")
 status, _, text = operator.ask("POST", f"/api/jobs/{job}/cancel", "{}")
 check(status == 403 and b"belongs to www-data" in text, "but cannot cancel those of others")
 check(json.loads(dtctl("games", "status", "-o", "json", job) or "{}") == {}, "outside the page the operator is a user like others")
