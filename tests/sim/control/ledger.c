@@ -164,7 +164,8 @@ void ledger_record(uint64_t index, const struct record *r, const struct state_re
         on_ended(index, r);
         break;
     case RECORD_INCIDENT:
-        epoch_of(job_of(r->job), r->incident.epoch)->has_incident = true;
+        if (!r->incident.event) /* else an event of the nodes or of a slow rank, which ends no epoch */
+            epoch_of(job_of(r->job), r->incident.epoch)->has_incident = true;
         break;
     case RECORD_NODE_ADMIN:
         all.nodes[machine_of(r->node_admin.name)->host->id].index = r->node_admin.drained ? index : 0;
