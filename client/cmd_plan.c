@@ -32,7 +32,8 @@ enum {
     KEY_WRITE,
     KEY_TOP,
     KEY_MEMORY,
-    KEY_DAYS
+    KEY_DAYS,
+    KEY_PARETO
 };
 
 static const struct argp_option options[] = {
@@ -53,6 +54,8 @@ static const struct argp_option options[] = {
     {"nodes", KEY_NODES, "N|FROM:TO", 0,
      "Number of nodes; of a range, the best layout on FROM, twice as many, and so on up to TO", 1},
     {"goal", KEY_GOAL, "GOAL", 0, "What --search looks for: time (default) or memory", 1},
+    {"pareto", KEY_PARETO, NULL, 0,
+     "With --search: show the fastest layout, the fastest one that needs less memory, and so on", 1},
     {"top", KEY_TOP, "N", 0, "Number of layouts that --search shows (default 10)", 1},
     {"write", KEY_WRITE, "FILE", 0, "With --search: write the job file with the best layout there", 1},
     {"days", KEY_DAYS, "N", 0,
@@ -97,6 +100,9 @@ static error_t parse_planner(int key, char *arg, struct argp_state *state, struc
         if (!arg_number(arg, 50, &a->planner.top) || a->planner.top < 1)
             argp_error(state, "--top %s: write a number from 1 to 50", arg);
         return 0;
+    case KEY_PARETO:
+        a->planner.pareto = true;
+        return 0;
     case KEY_DAYS:
         if (!arg_number(arg, 3650, &a->planner.days) || a->planner.days < 1)
             argp_error(state, "--days %s: write a number from 1 to 3650", arg);
@@ -118,8 +124,8 @@ static void check_planner(const struct plan_args *a, struct argp_state *state)
     const bool planner = a->search || a->strategies || a->size || a->planner.nodes_to || a->planner.days;
     if (!planner && (a->planner.machine || a->planner.nodes_from || a->planner.write))
         argp_error(state, "--machine, --nodes and --write need --search, --strategies or --days");
-    if (a->planner.write && !a->search)
-        argp_error(state, "--write needs --search");
+    if ((a->planner.write || a->planner.pareto) && !a->search)
+        argp_error(state, "--write and --pareto need --search");
     if (planner && (a->timeline || a->measured || a->schedule_csv))
         argp_error(state,
                    "--timeline, --measured and --schedule-csv show one layout: leave --search, --strategies, --nodes "

@@ -13,6 +13,7 @@ struct planner_args {
     int64_t nodes_from, nodes_to; /* 0: those of the machine, else one */
     int64_t top, days;
     enum plan_goal goal;
+    bool pareto; /* --search: layouts of which none other is both faster and smaller */
 };
 
 /* Each prints its report, or returns an error with `why`. The job's layout is ignored; its model and batch count. */

@@ -14,6 +14,7 @@
 
 #define MOST_TRIES 6 /* for each layout that is wanted: how many are compiled at most */
 #define MAX_TOP 50
+#define PARETO_STEP 0.95 /* a layout that saves less than this is not worth a row */
 
 struct ranked {
     const struct plan_found *found;
@@ -23,7 +24,8 @@ struct ranked {
 struct ranking {
     struct ranked best[MAX_TOP];
     int n;
-    int too_large, refused; /* layouts that a compilation ruled out */
+    struct plan_found pareto[MAX_TOP]; /* what `best` of --pareto points to */
+    int too_large, refused;            /* layouts that a compilation ruled out */
     char refusal[sizeof(((struct why *)0)->text)];
     double seconds; /* of the search itself */
 };
@@ -72,6 +74,35 @@ static err_t rank_all(struct ranking *r, const struct planning *p, const struct 
             rank_one(r, p, job, &g, &results->fit[i]);
             tries--;
         }
+    graph_fini(&g);
+    return err;
+}
+
+/* The fastest layout, then the fastest of those that need less memory, and so on. Each is found by a search of its own,
+ * because a search keeps only the fastest variant of a mesh. */
+static err_t rank_pareto(struct ranking *r, struct planning *p, const struct job_spec *job, int64_t top,
+                         struct why *why)
+{
+    const double memory = p->search.memory;
+    struct graph g = {0};
+    err_t err = graph_build(&job->model, job->train.seq, &g, why);
+    for (int tries = 0; !err && r->n < top && tries < 2 * top; tries++) {
+        struct plan_results results = {0};
+        err = plan_search(&p->search, &results);
+        const bool found = !err && results.n_fit;
+        if (found) {
+            r->pareto[r->n] = results.fit[0];
+            p->search.memory = PARETO_STEP * results.fit[0].bytes.total;
+        }
+        plan_results_fini(&results);
+        if (!found)
+            break;
+        const double below = p->search.memory;
+        p->search.memory = memory;
+        rank_one(r, p, job, &g, &r->pareto[r->n]);
+        p->search.memory = below;
+    }
+    p->search.memory = memory;
     graph_fini(&g);
     return err;
 }
@@ -161,7 +192,7 @@ static void print_text(const struct planning *p, const struct job_spec *job, con
         add_row(&t, p, i, &r->best[i]);
     out_table_print(&t, stdout, -1);
     out_table_fini(&t);
-    if (r->n > 1 && p->search.goal == PLAN_TIME)
+    if (r->n > 1 && p->search.goal == PLAN_TIME && !r->pareto[0].time.seconds)
         for (int i = 0; i + 1 < r->n && i < 3; i++) {
             printf("  %d  ", i + 1);
             print_reason(&r->best[i].found->time, &r->best[i + 1].found->time);
@@ -246,7 +277,8 @@ err_t planner_search(struct global *g, const struct planner_args *a, struct job_
         return err;
     err = plan_search(&p.search, &results);
     ranking.seconds = (double)(clock_mono_ns() - began) * 1e-9;
-    err = err ? err : rank_all(&ranking, &p, job, &results, top, why);
+    if (!err)
+        err = a->pareto ? rank_pareto(&ranking, &p, job, top, why) : rank_all(&ranking, &p, job, &results, top, why);
     if (!err && !ranking.n)
         err = nothing_fits(&p, &results, &ranking, why);
     if (!err && g->format != OUT_TEXT)

@@ -59,6 +59,24 @@ TEST(strategies_and_sizes_are_compared)
     json_decref(rows);
 }
 
+TEST(the_pareto_rows_trade_time_for_memory)
+{
+    struct run_result r;
+    run_write("job.yaml", job);
+    run_expect(&r, 0, "dtctl plan job.yaml --search --pareto --machine h100 -o json");
+    json_t *value = output_json(&r), *best = json_object_get(value, "best");
+    assert_true(json_array_size(best) > 3);
+    for (size_t i = 1; i < json_array_size(best); i++) {
+        json_t *a = json_array_get(best, i - 1), *b = json_array_get(best, i);
+        assert_true(json_number_value(json_object_get(a, "step_s")) <= json_number_value(json_object_get(b, "step_s")));
+        assert_true(json_number_value(json_object_get(json_object_get(a, "bytes"), "total")) >
+                    json_number_value(json_object_get(json_object_get(b, "bytes"), "total")));
+    }
+    json_decref(value);
+    run_expect(&r, 2, "dtctl plan job.yaml --pareto");
+    expect_text(r.err, "--write and --pareto need --search");
+}
+
 TEST(a_run_of_weeks_is_simulated)
 {
     struct run_result r;
