@@ -52,7 +52,7 @@ for columns in 80 40; do
 done
 dtctl cancel "$job" >/dev/null
 [ "$(dtctl status 1 | wc -L)" -gt 80 ] || fail "a pipe gets whole lines"
-[ "$(dtctl metrics 1 | head -n 1 | wc -w)" = 10 ] || fail "a pipe gets all columns"
+[ "$(dtctl metrics 1 | head -n 1 | wc -w)" = 11 ] || fail "a pipe gets all columns"
 
 # A prompt with an escape sequence, and a hot model of bytes, which writes any of them.
 

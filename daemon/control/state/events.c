@@ -282,14 +282,15 @@ void state_event_add(struct state *s, struct state_event *e)
         replace(s, e);
         return;
     }
-    int same = 0, oldest = 0;
+    int same = 0, oldest = 0, checkpoint = -1;
     for (int i = s->n_events - 1; i >= 0; i--)
         if (s->events[i]->job == e->job) {
             same++;
             oldest = i;
+            checkpoint = s->events[i]->kind == EVENT_CHECKPOINT ? i : checkpoint;
         }
     if (same >= STATE_MAX_JOB_EVENTS)
-        remove_at(s, oldest);
+        remove_at(s, checkpoint >= 0 ? checkpoint : oldest); /* so that frequent saves leave failures in the list */
     else if (s->n_events == STATE_MAX_EVENTS)
         remove_at(s, 0);
     e->id = s->next_event++;

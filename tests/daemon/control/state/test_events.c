@@ -278,8 +278,10 @@ TEST(events_are_bounded)
     for (int i = 1; i <= STATE_MAX_JOB_EVENTS + 10; i++)
         save(s, i, 1000);
     assert_int_equal(STATE_MAX_JOB_EVENTS + 1, state_events(s, &events));
-    assert_int_equal(2, events[0]->job); /* submitted */
-    assert_int_equal(11, events[1]->step);
+    assert_int_equal(1, events[0]->job); /* submitted: it stays, and old checkpoints go */
+    assert_int_equal(-1, events[0]->step);
+    assert_int_equal(2, events[1]->job);
+    assert_int_equal(12, events[2]->step);
     for (int i = 2; i < STATE_MAX_JOBS; i++)
         submit(s, 0);
     assert_int_equal(STATE_MAX_EVENTS, state_events(s, &events));
