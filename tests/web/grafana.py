@@ -47,15 +47,15 @@ dtd.wait(job, lambda s: s.get("checkpoint_step", 0) > 0)
 used = {m for _, e in exprs + marks for m in re.findall(r"\bdtd_\w+", e)} | {"dtd_job_info"}
 
 
-def served_now():
+def ask_metrics():
     text = page.ask("GET", "/metrics", headers={"Accept": "", "Authorization": "Bearer " + token})[2].decode()
-    return set(re.findall(r"^(dtd_\w+)[{ ]", text, re.M))
+    return text, set(re.findall(r"^(dtd_\w+)[{ ]", text, re.M))
 
 
-served, stop = served_now(), time.monotonic() + 30
+(text, served), stop = ask_metrics(), time.monotonic() + 30
 while not used <= served and time.monotonic() < stop: # ranks report after their first two seconds
     time.sleep(0.5)
-    served = served_now()
+    text, served = ask_metrics()
 check(used <= served, f"every metric is served (not: {used - served})")
 with open(os.environ["DTD_SOURCE"] + "/deploy/prometheus/rules.yml") as f:
     ruled = set(re.findall(r"\bdtd_\w+", f.read()))
