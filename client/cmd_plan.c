@@ -18,7 +18,7 @@ struct plan_args {
     struct global *global;
     struct spec_args spec;
     const char *timeline, *measured, *schedule_csv, *size;
-    bool search, strategies;
+    bool search, strategies, calibrate;
     struct planner_args planner;
 };
 
@@ -33,7 +33,8 @@ enum {
     KEY_TOP,
     KEY_MEMORY,
     KEY_DAYS,
-    KEY_PARETO
+    KEY_PARETO,
+    KEY_CALIBRATE
 };
 
 static const struct argp_option options[] = {
@@ -49,7 +50,8 @@ static const struct argp_option options[] = {
     {"strategies", KEY_STRATEGIES, NULL, 0,
      "Compare DDP, ZeRO 1 to 3, tensor, pipeline, context and expert parallelism, and 3D, for this job", 1},
     {"machine", KEY_MACHINE, "NAME|FILE", 0,
-     "With --search, --strategies or --nodes: the machine; one that dtd brings along, or a file (default: this node)",
+     "With --search, --strategies or --nodes: the machine; one that dtd brings along, a file, or here (default: this "
+     "node)",
      1},
     {"nodes", KEY_NODES, "N|FROM:TO", 0,
      "Number of nodes; of a range, the best layout on FROM, twice as many, and so on up to TO", 1},
@@ -64,6 +66,10 @@ static const struct argp_option options[] = {
      1},
     {"memory", KEY_MEMORY, "SIZE", 0,
      "Without a job file: plan a model of a usual size, such as 7b, as --strategies does", 1},
+    {"calibrate", KEY_CALIBRATE, NULL, 0,
+     "Measure the processors of this node, and write a machine file: FILE, or dtd/machine.yaml in $XDG_CONFIG_HOME or "
+     "~/.config, which --search and its relatives then use for jobs on this node",
+     1},
     {0}};
 
 static void parse_nodes(struct planner_args *p, const char *arg, struct argp_state *state)
@@ -110,6 +116,9 @@ static error_t parse_planner(int key, char *arg, struct argp_state *state, struc
     case KEY_WRITE:
         a->planner.write = arg;
         return 0;
+    case KEY_CALIBRATE:
+        a->calibrate = true;
+        return 0;
     case KEY_MEMORY:
         a->size = arg;
         return 0;
@@ -122,7 +131,7 @@ static error_t parse_planner(int key, char *arg, struct argp_state *state, struc
 static void check_planner(const struct plan_args *a, struct argp_state *state)
 {
     const bool planner = a->search || a->strategies || a->size || a->planner.nodes_to || a->planner.days;
-    if (!planner && (a->planner.machine || a->planner.nodes_from || a->planner.write))
+    if (!planner && !a->calibrate && (a->planner.machine || a->planner.nodes_from || a->planner.write))
         argp_error(state, "--machine, --nodes and --write need --search, --strategies or --days");
     if ((a->planner.write || a->planner.pareto) && !a->search)
         argp_error(state, "--write and --pareto need --search");
@@ -132,6 +141,8 @@ static void check_planner(const struct plan_args *a, struct argp_state *state)
                    "and --memory out");
     if (a->size && a->spec.file)
         argp_error(state, "--memory needs no job file");
+    if (a->calibrate && (planner || a->planner.machine || a->timeline || a->measured || a->schedule_csv))
+        argp_error(state, "--calibrate plans nothing: leave the other options out");
 }
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -154,7 +165,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
             argp_error(state, "--schedule-csv: there is no form '%s'; write pytorch or dtd", arg);
         return 0;
     case ARGP_KEY_END:
-        if (!a->spec.file && !a->size)
+        if (!a->spec.file && !a->size && !a->calibrate)
             argp_error(state, "which job file?");
         check_planner(a, state);
         return 0;
@@ -286,6 +297,14 @@ static err_t vocabulary_find(struct job_spec *job, struct why *why)
     return err;
 }
 
+static int run_calibrate(const struct plan_args *a)
+{
+    struct why why = {0};
+    int code = EXIT_DONE;
+    err_t err = planner_calibrate(a->global, a->spec.file, &code, &why);
+    return code != EXIT_DONE ? code : err ? command_fail(err, &why) : EXIT_DONE;
+}
+
 static int run_planner(const struct plan_args *a)
 {
     struct job_spec job = {0};
@@ -318,7 +337,7 @@ int cmd_plan(struct global *g, int argc, char **argv)
             "\vExamples:\n  dtctl plan job.yaml --set parallel.workers=3 --timeline step.svg\n  dtctl submit job.yaml "
             "--set run.timeline_step=20\n  dtctl plan job.yaml --measured 4 --timeline step.svg\n  dtctl plan "
             "job.yaml --search --machine h100 --nodes 16 --write best.yaml\n  dtctl plan --memory 7b --machine "
-            "a100"};
+            "a100\n  dtctl plan --calibrate"};
     struct plan_args args = {.global = g, .planner.top = 10};
     struct job_spec job = {0};
     struct spec_facts facts = {0};
@@ -327,6 +346,8 @@ int cmd_plan(struct global *g, int argc, char **argv)
     struct why why = {0};
     int code = EXIT_DONE;
     command_parse(&argp, argc, argv, &args);
+    if (args.calibrate)
+        return run_calibrate(&args);
     if (args.search || args.strategies || args.size || args.planner.nodes_to || args.planner.days)
         return run_planner(&args);
     out_progress_init(&progress, stderr);

@@ -5,6 +5,7 @@
 #include "common/base/output.h"
 #include "worker/command.h"
 #include "worker/generate.h"
+#include "worker/measure.h"
 #include "worker/probe.h"
 #include "worker/train.h"
 
@@ -41,6 +42,7 @@ enum {
     KEY_DTYPE,
     KEY_PROBE,
     KEY_HEALTH,
+    KEY_MEASURE,
     KEY_COMMAND
 };
 
@@ -76,13 +78,14 @@ static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "Inspect this machine:", 3},
     {"probe", KEY_PROBE, NULL, 0, "Print processors, memory and GPUs as JSON", 0},
     {"health", KEY_HEALTH, NULL, 0, "Print the health of the GPUs as JSON, without using them", 0},
+    {"measure", KEY_MEASURE, NULL, 0, "Measure the processors, and print lines of JSON (dtctl plan --calibrate)", 0},
     {0},
 };
 
 struct args {
     const char *job;
     int64_t slot, device;
-    bool probe, health;
+    bool probe, health, measure;
     struct generate generate;
 };
 
@@ -140,9 +143,9 @@ static void check_generate(const struct generate *g, struct argp_state *state)
 
 static void check(const struct args *a, struct argp_state *state)
 {
-    int modes = (a->job != NULL) + (a->generate.checkpoint != NULL) + a->probe + a->health;
+    int modes = (a->job != NULL) + (a->generate.checkpoint != NULL) + a->probe + a->health + a->measure;
     if (modes != 1)
-        argp_error(state, "use exactly one of --job, --generate, --probe and --health");
+        argp_error(state, "use exactly one of --job, --generate, --probe, --health and --measure");
     if (a->job && a->slot < 0)
         argp_error(state, "--job needs --slot");
     check_generate(&a->generate, state);
@@ -246,6 +249,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_HEALTH:
         a->health = true;
         break;
+    case KEY_MEASURE:
+        a->measure = true;
+        break;
     case KEY_COMMAND:
         argp_error(state, "--command must be the first option");
         break;
@@ -302,6 +308,9 @@ int main(int argc, char **argv)
     argp_parse(&argp, argc, argv, 0, NULL, &a);
     if (a.job)
         return serve(&a);
-    err_t err = a.probe ? probe_print(&why) : a.health ? probe_health_print(&why) : generate_run(&a.generate, &why);
+    err_t err = a.probe     ? probe_print(&why)
+                : a.health  ? probe_health_print(&why)
+                : a.measure ? measure_print(&why)
+                            : generate_run(&a.generate, &why);
     return err ? complain(err, &why) : 0;
 }

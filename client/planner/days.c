@@ -113,6 +113,7 @@ static void print_text(const struct days *d, const struct job_spec *job, int64_t
     printf("  Progress   %s steps, %s tokens\n", out_count(steps, a),
            out_count(steps * d->p->shape.global_batch * d->p->shape.seq, b));
     print_money(d);
+    printf("  Rates      %s\n", m->source);
 }
 
 static err_t print_json(struct global *g, const struct days *d)

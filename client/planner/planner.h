@@ -8,7 +8,7 @@
 #include "common/plan/search/search.h"
 
 struct planner_args {
-    const char *machine;          /* the name of a file that dtd brings along, or a path; NULL: this node */
+    const char *machine;          /* the name of a file that dtd brings along, here, or a path; NULL: this node */
     const char *write;            /* write the best layout as a job file there; NULL: do not */
     int64_t nodes_from, nodes_to; /* 0: those of the machine, else one */
     int64_t top, days;
@@ -33,7 +33,14 @@ struct planner_file {
 };
 extern const struct planner_file planner_files[]; /* ends with a NULL name */
 
-/* The machine that --machine names. ERR_NOTFOUND: `why` lists the names. */
+/* Measures this node and writes a machine file: `file`, or that of planner_calibrated_path if it is NULL. *ret_code is
+ * the exit status of dt-worker; if it is not 0, dt-worker has printed its reason. */
+NODISCARD err_t planner_calibrate(struct global *g, const char *file, int *ret_code, struct why *why);
+/* $XDG_CONFIG_HOME/dtd/machine.yaml, or ~/.config/dtd/machine.yaml. */
+NODISCARD err_t planner_calibrated_path(char *ret, size_t size, struct why *why);
+
+/* The machine that --machine names ("here": the calibrated file). NULL: this node, as the calibrated file describes it
+ * if there is one, else with the rates of the forecast. ERR_NOTFOUND: `why` lists the names. */
 NODISCARD err_t planner_machine(const char *name, const struct job_spec *job, struct machine *ret, struct why *why);
 /* What the program that dtd runs overlaps there. */
 struct plan_overlap planner_overlap(const struct machine *m);

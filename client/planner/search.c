@@ -202,7 +202,7 @@ static void print_text(const struct planning *p, const struct job_spec *job, con
     if (r->too_large + r->refused)
         printf("Left out: %d whose programs need more memory than estimated, %d that dtd does not have%s%s\n",
                r->too_large, r->refused, r->refused ? ", such as: " : "", r->refusal);
-    printf("Times are estimates; rates of the machine: %s\n~: memory is an estimate (1 to 3 %%); else it is that of "
+    printf("Times are estimates; rates: %s\n~: memory is an estimate (1 to 3 %%); else it is that of "
            "the compiled programs.\n",
            p->machine.source);
 }
@@ -351,10 +351,12 @@ err_t planner_scale(struct global *g, const struct planner_args *a, struct job_s
         }
         plan_results_fini(&results);
     }
-    if (!err && g->format != OUT_TEXT)
+    if (!err && g->format != OUT_TEXT) {
         err = out_json(json_incref(list), g->format == OUT_JSONL);
-    else if (!err)
+    } else if (!err) {
         out_table_print(&t, stdout, -1);
+        printf("Rates: %s\n", p.machine.source);
+    }
     json_decref(list);
     out_table_fini(&t);
     planning_fini(&p);

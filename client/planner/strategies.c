@@ -120,6 +120,7 @@ err_t planner_strategies(struct global *g, const struct planner_args *a, struct 
     } else if (!err) {
         print_header(&p, job);
         out_table_print(&t, stdout, -1);
+        printf("Rates: %s\n", p.machine.source);
         printf("When to use which:\n");
         for (size_t i = 0; i < sizeof(strategies) / sizeof(strategies[0]); i++)
             printf("  %-7s %s\n", strategies[i].name, strategies[i].when);

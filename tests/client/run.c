@@ -23,11 +23,11 @@ void run_shell(struct run_result *ret, const char *line)
     const char *bin = getenv("DTD_BIN"), *tmp = test_tmpdir();
     if (!bin)
         TEST_SKIP("DTD_BIN is not set: run me by ctest");
-    int n = snprintf(
-        command, sizeof(command),
-        "cd '%s' && export DTD_DIR='%s/dtd' XDG_CACHE_HOME='%s/cache' && dtctl() { '%s/dtctl' \"$@\"; } && { %s\n}"
-        " >'%s/.out' 2>'%s/.err' </dev/null",
-        tmp, tmp, tmp, bin, line, tmp, tmp);
+    int n = snprintf(command, sizeof(command),
+                     "cd '%s' && export DTD_DIR='%s/dtd' XDG_CACHE_HOME='%s/cache' XDG_CONFIG_HOME='%s/config' && "
+                     "dtctl() { '%s/dtctl' \"$@\"; } && { %s\n}"
+                     " >'%s/.out' 2>'%s/.err' </dev/null",
+                     tmp, tmp, tmp, tmp, bin, line, tmp, tmp);
     assert_in_range(n, 1, sizeof(command) - 1);
     int status = system(command);
     ret->code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);

@@ -116,7 +116,7 @@ TEST(wrong_machines_and_options_are_refused)
         const char *line, *message;
     } rows[] = {
         {"dtctl plan job.yaml --search --machine nowhere",
-         "there is no such machine; write a file's path, or one of a100"},
+         "there is no such machine; write a file's path, or one of here, a100"},
         {"dtctl plan job.yaml --search", "run.device is cuda: name the machine with --machine"},
         {"dtctl plan job.yaml --search --machine ./zero.yaml", "zero.yaml:2: device.bandwidth_gb"},
         {"dtctl plan job.yaml --search --machine ./short.yaml", "short.yaml"},
