@@ -244,8 +244,8 @@ static err_t operations(struct measure *m)
 
 #define LINK_ELEMENTS ((int64_t)1 << 20) /* 4 MB: a usual activation or gradient */
 #define LINK_NS 800000000 /* on a busy machine the ranks seldom run at the same time, so there are many turns */
-#define LATENCY_CALLS 200
-#define LATENCY_TURNS 10
+#define LATENCY_CALLS 50
+#define LATENCY_TURNS 2000
 
 struct link_buffers {
     struct comm_group *g;
