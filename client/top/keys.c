@@ -10,7 +10,7 @@
 #define DELAY_MIN 0.2
 #define DELAY_MAX 3600
 
-static void say(struct top_view *v, const char *text)
+static void note_set(struct top_view *v, const char *text)
 {
     snprintf(v->message, sizeof(v->message), "%s", text);
 }
@@ -117,7 +117,7 @@ static bool job_selected(struct top_model *m)
     if (m->view.screen == TOP_OVERVIEW)
         move_job(m, 0, 0);
     if (!m->view.job[0])
-        say(&m->view, "there is no job");
+        note_set(&m->view, "there is no job");
     return m->view.job[0] != '\0';
 }
 
@@ -159,7 +159,7 @@ static void take_input(struct top_view *v)
         break;
     case TOP_DELAY:
         if (*end || !(seconds >= DELAY_MIN && seconds <= DELAY_MAX))
-            say(v, "expected a number of seconds from 0.2 to 3600");
+            note_set(v, "expected a number of seconds from 0.2 to 3600");
         else
             v->delay_s = seconds;
         break;
@@ -188,7 +188,7 @@ static enum top_action answer(struct top_view *v, int key)
     if (v->prompt == TOP_CANCEL) {
         v->prompt = TOP_NONE;
         if (key != 'y' && key != 's')
-            say(v, "not canceled");
+            note_set(v, "not canceled");
         return key == 'y' ? TOP_CANCEL_JOB : key == 's' ? TOP_SAVE_CANCEL : TOP_DRAW;
     }
     if (key == TOP_KEY_ESC)

@@ -1,6 +1,6 @@
 /* A machine to plan for, as a file (deploy/machines/NAME.yaml): what one worker runs on, the links between workers, and
  * what wears out. The schema in machine.c is its manual (docs/use/machines.md). A machine that was measured here
- * (`dtctl plan --calibrate`) and one from a vendor's sheet have the same keys; `source` says where the numbers are
+ * (`dtctl plan --calibrate`) and one from a vendor's sheet have the same keys; `source` is where the numbers are
  * from. */
 #ifndef DTD_COMMON_CONF_MACHINE_H
 #define DTD_COMMON_CONF_MACHINE_H

@@ -8,6 +8,8 @@
  * stall, so a failure within this time loses one interval more. */
 #include "common/plan/search/goodput.h"
 
+#include "common/plan/search/draw.h"
+
 #include <math.h>
 
 #define MAX_RATE 1e-12 /* below it, nothing fails */
@@ -73,10 +75,7 @@ void plan_goodput(const struct plan_run *run, struct plan_goodput *ret)
 
 static double draw_exponential(uint64_t *state, double mean)
 {
-    *state ^= *state >> 12;
-    *state ^= *state << 25;
-    *state ^= *state >> 27;
-    double u = (double)(*state * 2685821657736338717u >> 11) * 0x1p-53;
+    double u = (double)(draw_bits(state) >> 11) * 0x1p-53;
     return -mean * log1p(-u);
 }
 
@@ -112,7 +111,7 @@ static void simulate_one(const struct plan_run *run, double interval, uint64_t *
 void plan_goodput_simulate(const struct plan_run *run, int runs, uint64_t seed, struct plan_goodput *ret)
 {
     struct plan_goodput sum = {0}, quiet;
-    uint64_t state = seed * 0x9e3779b97f4a7c15u + 0x2545f4914f6cdd1du;
+    uint64_t state = draw_start(seed);
     plan_goodput(run, &quiet);
     for (int i = 0; i < runs; i++)
         simulate_one(run, quiet.interval, &state, &sum);

@@ -6,6 +6,8 @@
  * twenty, and the table's tails end at 3.5 standard deviations, which no slot of a real step exceeds for long. */
 #include "common/plan/search/simulate.h"
 
+#include "common/plan/search/draw.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,18 +31,9 @@ struct stepper {
     uint64_t state;
 };
 
-/* xorshift64*, whose high bits are good: Marsaglia 2003, Vigna 2016. */
-static uint64_t draw(struct stepper *k)
-{
-    k->state ^= k->state >> 12;
-    k->state ^= k->state << 25;
-    k->state ^= k->state >> 27;
-    return k->state * 2685821657736338717u;
-}
-
 static float draw_normal(struct stepper *k)
 {
-    return k->quantile[draw(k) >> 52];
+    return k->quantile[draw_bits(&k->state) >> 52];
 }
 
 /* The inverse of the normal distribution function by bisection; it is computed QUANTILES times. */
@@ -192,7 +185,7 @@ err_t plan_simulate(const struct plan_step *step, const struct plan_noise *noise
     if (!k)
         return why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
     k->step = step;
-    k->state = noise->seed * 0x9e3779b97f4a7c15u + 0x2545f4914f6cdd1du;
+    k->state = draw_start(noise->seed);
     k->speed = malloc((size_t)step->schedule->ranks * (size_t)step->peers * sizeof(*k->speed));
     err_t err = k->speed ? list_items(k, why) : ERR_NOMEM;
     if (!err) {
