@@ -34,7 +34,10 @@ enum {
     KEY_MEMORY,
     KEY_DAYS,
     KEY_PARETO,
-    KEY_CALIBRATE
+    KEY_CALIBRATE,
+    KEY_OPERATIONS,
+    KEY_STEPS,
+    KEY_SEED
 };
 
 static const struct argp_option options[] = {
@@ -64,6 +67,13 @@ static const struct argp_option options[] = {
      "Simulate a step of the best layout with every rank's own speed, and a run of N days with failures: goodput, and "
      "how often to save",
      1},
+    {"operations", KEY_OPERATIONS, NULL, 0,
+     "Simulate steps of the best layout at the level of operations: each product and collective of every rank, and "
+     "where ranks wait",
+     1},
+    {"steps", KEY_STEPS, "N", 0,
+     "With --days or --operations: number of simulated steps (default: as many as take about a second)", 1},
+    {"seed", KEY_SEED, "N", 0, "With --days or --operations: seed of the simulations (default 1)", 1},
     {"memory", KEY_MEMORY, "SIZE", 0,
      "Without a job file: plan a model of a usual size, such as 7b, as --strategies does", 1},
     {"calibrate", KEY_CALIBRATE, NULL, 0,
@@ -113,6 +123,17 @@ static error_t parse_planner(int key, char *arg, struct argp_state *state, struc
         if (!arg_number(arg, 3650, &a->planner.days) || a->planner.days < 1)
             argp_error(state, "--days %s: write a number from 1 to 3650", arg);
         return 0;
+    case KEY_OPERATIONS:
+        a->planner.operations = true;
+        return 0;
+    case KEY_STEPS:
+        if (!arg_number(arg, 10000, &a->planner.steps) || a->planner.steps < 1)
+            argp_error(state, "--steps %s: write a number from 1 to 10000", arg);
+        return 0;
+    case KEY_SEED:
+        if (!arg_number(arg, INT64_MAX, &a->planner.seed) || a->planner.seed < 1)
+            argp_error(state, "--seed %s: write a number from 1", arg);
+        return 0;
     case KEY_WRITE:
         a->planner.write = arg;
         return 0;
@@ -127,12 +148,20 @@ static error_t parse_planner(int key, char *arg, struct argp_state *state, struc
     }
 }
 
+static bool is_planner(const struct plan_args *a)
+{
+    const struct planner_args *p = &a->planner;
+    return a->search || a->strategies || a->size || p->nodes_to || p->days || p->operations;
+}
+
 /* The options of the planner need each other. */
 static void check_planner(const struct plan_args *a, struct argp_state *state)
 {
-    const bool planner = a->search || a->strategies || a->size || a->planner.nodes_to || a->planner.days;
+    const bool planner = is_planner(a), simulates = a->planner.days || a->planner.operations;
+    if ((a->planner.steps || a->planner.seed) && !simulates)
+        argp_error(state, "--steps and --seed need --days or --operations");
     if (!planner && !a->calibrate && (a->planner.machine || a->planner.nodes_from || a->planner.write))
-        argp_error(state, "--machine, --nodes and --write need --search, --strategies or --days");
+        argp_error(state, "--machine, --nodes and --write need --search, --strategies, --days or --operations");
     if ((a->planner.write || a->planner.pareto) && !a->search)
         argp_error(state, "--write and --pareto need --search");
     if (planner && (a->timeline || a->measured || a->schedule_csv))
@@ -311,7 +340,7 @@ static int run_planner(const struct plan_args *a)
     struct why why = {0};
     err_t err = a->size ? planner_size(a->size, &job, &why) : spec_args_read(&a->spec, &job, &why);
     err = err ? err : vocabulary_find(&job, &why);
-    if (!err && a->planner.days)
+    if (!err && (a->planner.days || a->planner.operations))
         err = planner_days(a->global, &a->planner, &job, &why);
     else if (!err && a->planner.nodes_to)
         err = planner_scale(a->global, &a->planner, &job, &why);
@@ -348,7 +377,7 @@ int cmd_plan(struct global *g, int argc, char **argv)
     command_parse(&argp, argc, argv, &args);
     if (args.calibrate)
         return run_calibrate(&args);
-    if (args.search || args.strategies || args.size || args.planner.nodes_to || args.planner.days)
+    if (is_planner(&args))
         return run_planner(&args);
     out_progress_init(&progress, stderr);
     err_t err = spec_args_read(&args.spec, &job, &why);

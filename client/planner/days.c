@@ -2,7 +2,6 @@
  * best. */
 #include "client/planner/internal.h"
 
-#include "common/base/clock.h"
 #include "common/plan/search/goodput.h"
 #include "common/plan/search/simulate.h"
 
@@ -15,50 +14,13 @@
 
 struct days {
     const struct planning *p;
+    const struct planner_args *a;
     const struct plan_found *best;
-    struct plan_step_result step;
+    struct planned_step step;
     struct plan_run run;
     struct plan_goodput exact, drawn;
     double state_bytes; /* of the whole job */
-    double seconds;     /* that the simulation of a step took */
 };
-
-/* Half of the backward pass makes gradients of inputs. Repeated operations belong to the backward pass. */
-static struct schedule_cost slot_costs(const struct planning *p, const struct plan_found *f)
-{
-    const struct plan_time *t = &f->time;
-    const double slots =
-        plan_layout_micros(&p->shape, &f->layout) * (double)(f->layout.chunks > 1 ? f->layout.chunks : 1);
-    const double forward = (t->compute - t->recompute + t->tp + t->cp + t->ep) / 3 / slots,
-                 again = t->recompute / slots;
-    return (struct schedule_cost){.seconds = {[SLOT_FORWARD] = forward,
-                                              [SLOT_BACKWARD] = 2 * forward + again,
-                                              [SLOT_INPUT] = forward + again,
-                                              [SLOT_WEIGHT] = forward},
-                                  .latency = t->pp / (2 * slots),
-                                  .last_scale = 1};
-}
-
-static err_t simulate_step(struct days *d, struct why *why)
-{
-    const struct plan_layout *l = &d->best->layout;
-    const struct machine *m = &d->p->machine;
-    const int64_t began = clock_mono_ns();
-    struct schedule s;
-    err_t err = schedule_build((enum schedule_kind)l->schedule, (int)l->pp, (int)(l->chunks > 1 ? l->chunks : 1),
-                               (int)plan_layout_micros(&d->p->shape, l), &s, why);
-    if (err)
-        return err;
-    struct plan_step step = {.schedule = &s,
-                             .cost = slot_costs(d->p, d->best),
-                             .replicas = l->dp * l->fsdp,
-                             .peers = l->tp * l->cp,
-                             .end_s = d->best->time.params + d->best->time.grads + d->best->time.update};
-    err = plan_simulate(&step, &(struct plan_noise){m->noise.spread, m->noise.jitter, 1}, &d->step, why);
-    schedule_fini(&s);
-    d->seconds = (double)(clock_mono_ns() - began) * 1e-9;
-    return err;
-}
 
 /* Each worker copies its own part of the state, once; replicas have the same. */
 static void simulate_run(struct days *d, int64_t days)
@@ -90,19 +52,11 @@ static void print_money(const struct days *d)
         printf("  Price      %s at %.2f per device and hour\n", out_count(hours * m->cost.price, a), m->cost.price);
 }
 
-static void print_text(const struct days *d, const struct job_spec *job, int64_t days)
+static void print_run(const struct days *d)
 {
-    char a[OUT_NUMBER], b[OUT_NUMBER], c[OUT_NUMBER], text[256];
-    const struct plan_step_result *r = &d->step;
+    char a[OUT_NUMBER], b[OUT_NUMBER], c[OUT_NUMBER];
     const struct machine *m = &d->p->machine;
-    const double steps = d->exact.share * d->run.length / r->seconds;
-    printf("job %s on %s: %" PRId64 " workers, %" PRId64 " days\n", job->name, m->name, d->p->search.workers, days);
-    printf("  Layout     %s\n", planner_layout_text(&d->best->layout, text, sizeof(text)));
-    printf("  Step       %.4g s if all ranks were equal; %.4g s (%+.1f %%) with devices that differ by %.1f %% and "
-           "jitter by "
-           "%.1f %%\n",
-           r->quiet, r->seconds, 100 * (r->seconds / r->quiet - 1), 100 * m->noise.spread, 100 * m->noise.jitter);
-    printf("             %s slots of all ranks in %.2f s\n", out_count((double)r->slots, a), d->seconds);
+    const double steps = d->exact.share * d->run.length / d->step.all.seconds;
     printf("  Failures   one in %s, %.0f in all\n", out_duration(d->exact.mean_time, a), d->exact.failures);
     printf("  Checkpoint %s; stalls the job for %.2g s, is complete after %s; best every %s\n",
            out_bytes((int64_t)d->state_bytes, a), d->run.stall, out_duration(d->run.save, b),
@@ -116,17 +70,30 @@ static void print_text(const struct days *d, const struct job_spec *job, int64_t
     printf("  Rates      %s\n", m->source);
 }
 
+static void print_text(const struct days *d, const struct job_spec *job)
+{
+    char text[256];
+    printf("job %s on %s: %" PRId64 " workers", job->name, d->p->machine.name, d->p->search.workers);
+    if (d->a->days)
+        printf(", %" PRId64 " days", d->a->days);
+    printf("\n  Layout     %s\n", planner_layout_text(&d->best->layout, text, sizeof(text)));
+    planner_step_print(d->p, d->a, d->best, &d->step);
+    if (d->a->days)
+        print_run(d);
+}
+
 static err_t print_json(struct global *g, const struct days *d)
 {
-    const struct plan_step_result *r = &d->step;
-    json_t *step = json_pack("{s:f,s:f,s:f,s:f,s:f,s:I}", "seconds", r->seconds, "quiet", r->quiet, "fastest",
-                             r->fastest, "mean", r->mean, "slowest", r->slowest, "slots", (json_int_t)r->slots);
+    if (!d->a->days)
+        return out_json(
+            json_pack("{s:o,s:o}", "best", planning_found_json(d->p, d->best), "step", planner_step_json(&d->step)),
+            g->format == OUT_JSONL);
     return out_json(json_pack("{s:o,s:o,s:f,s:o,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "best",
-                              planning_found_json(d->p, d->best), "step", step, "days", d->run.length / DAY_S,
-                              "mean_time_s", out_json_real(d->exact.mean_time), "failures", d->exact.failures,
-                              "interval_s", d->exact.interval, "stall_s", d->run.stall, "save_s", d->run.save,
-                              "goodput", d->exact.share, "stalled", d->exact.stalled, "lost", d->exact.lost,
-                              "restarting", d->exact.restarting),
+                              planning_found_json(d->p, d->best), "step", planner_step_json(&d->step), "days",
+                              d->run.length / DAY_S, "mean_time_s", out_json_real(d->exact.mean_time), "failures",
+                              d->exact.failures, "interval_s", d->exact.interval, "stall_s", d->run.stall, "save_s",
+                              d->run.save, "goodput", d->exact.share, "stalled", d->exact.stalled, "lost",
+                              d->exact.lost, "restarting", d->exact.restarting),
                     g->format == OUT_JSONL);
 }
 
@@ -137,21 +104,22 @@ err_t planner_days(struct global *g, const struct planner_args *a, struct job_sp
     err_t err = planning_init(&p, a, job, why);
     if (err)
         return err;
-    struct days d = {.p = &p};
+    struct days d = {.p = &p, .a = a};
     err = plan_search(&p.search, &results);
     if (!err && !results.n_fit)
         err = why_set(why, ERR_INVALID, "no layout fits on %" PRId64 " workers; --search says what is missing",
                       p.search.workers);
     if (!err) {
         d.best = results.fit;
-        err = simulate_step(&d, why);
+        err = planner_step_simulate(&p, a, d.best, &d.step, why);
     }
     if (!err) {
-        simulate_run(&d, a->days);
+        if (a->days)
+            simulate_run(&d, a->days);
         if (g->format != OUT_TEXT)
             err = print_json(g, &d);
         else
-            print_text(&d, job, a->days);
+            print_text(&d, job);
     }
     plan_results_fini(&results);
     planning_fini(&p);

@@ -4,6 +4,7 @@
 
 #include "client/planner/planner.h"
 #include "common/plan/graph.h"
+#include "common/plan/search/simulate.h"
 
 /* plan_mesh takes so many workers. */
 #define PLAN_COMPILED_WORKERS 4096
@@ -24,6 +25,19 @@ NODISCARD err_t planning_init(struct planning *p, const struct planner_args *a, 
                               struct why *why);
 void planning_fini(struct planning *p);
 void planning_set_nodes(struct planning *p, int64_t nodes);
+/* Steps of a layout on all ranks (step.c). */
+enum { PLANNER_WITHOUT = 2 }; /* what-ifs: without the slowest device, without the slowest of a thousand */
+#define PLANNER_SLOWEST 0.001
+struct planned_step {
+    struct plan_step_result all, without[PLANNER_WITHOUT];
+    int steps;
+    double sim_s; /* that `all` took */
+};
+NODISCARD err_t planner_step_simulate(const struct planning *p, const struct planner_args *a,
+                                      const struct plan_found *f, struct planned_step *ret, struct why *why);
+void planner_step_print(const struct planning *p, const struct planner_args *a, const struct plan_found *f,
+                        const struct planned_step *s);
+json_t *planner_step_json(const struct planned_step *s);
 double planning_mfu(const struct planning *p, const struct plan_time *t);
 double planning_tokens_per_s(const struct planning *p, const struct plan_time *t);
 double planning_comm(const struct plan_time *t); /* seconds of communication that are not hidden */

@@ -36,6 +36,7 @@ struct machine {
         double latency_us;
         int64_t pod;             /* nodes behind one level of switches without oversubscription; 0: all */
         double oversubscription; /* between pods */
+        int64_t adapters;        /* of a node; 0: one for each device */
     } network;
     struct {
         double failures;  /* of a node, in 1000 days */
@@ -43,9 +44,11 @@ struct machine {
         double price;     /* of a device for an hour */
         double watts;     /* of a device and its share of the node */
     } cost;
-    struct {           /* relative standard deviations of a device's times */
-        double spread; /* between devices */
-        double jitter; /* from one operation to the next */
+    struct {                         /* relative standard deviations of a device's times */
+        double spread;               /* between devices */
+        double jitter;               /* from one slot of a pipeline to the next */
+        double operation;            /* from one operation to the next, in addition */
+        double stragglers, slowdown; /* the share of slow devices, and how much longer they take */
     } noise;
     struct {
         double bandwidth_gb; /* of the file system, all nodes together */

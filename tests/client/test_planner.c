@@ -4,6 +4,7 @@
 #include "tests/lib/test.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -94,6 +95,32 @@ TEST(a_run_of_weeks_is_simulated)
     expect_text(r.out, "Goodput");
 }
 
+/* The parts of a step sum to it, and the same seed gives the same one. */
+TEST(a_step_is_simulated_at_the_level_of_operations)
+{
+    struct run_result r;
+    static const char *const lines[] = {
+        "dtctl plan job.yaml --machine h100 --nodes 4 --operations --steps 3 --seed 4 -o json",
+        "dtctl plan job.yaml --machine h100 --nodes 4 --operations --steps 3 --seed 5 -o json"};
+    double seconds[3] = {0};
+    run_write("job.yaml", job);
+    for (int i = 0; i < 3; i++) {
+        run_expect(&r, 0, lines[i == 2]);
+        json_t *value = output_json(&r), *step = json_object_get(value, "step"), *part;
+        const char *key;
+        double sum = 0;
+        seconds[i] = json_number_value(json_object_get(step, "seconds"));
+        json_object_foreach(json_object_get(step, "parts"), key, part) sum += json_number_value(part);
+        assert_true(fabs(sum - seconds[i]) < 1e-9 * sum && json_integer_value(json_object_get(step, "steps")) == 3);
+        assert_null(json_object_get(value, "goodput"));
+        json_decref(value);
+    }
+    assert_true(seconds[0] == seconds[1] && seconds[0] != seconds[2]);
+    run_expect(&r, 0, "dtctl plan job.yaml --machine h100 --nodes 4 --operations");
+    expect_text(r.out, "Where the time of a rank goes");
+    expect_text(r.out, "operations of all ranks");
+}
+
 TEST(a_model_that_fits_nowhere_says_what_is_missing)
 {
     struct run_result r;
@@ -123,8 +150,11 @@ TEST(wrong_machines_and_options_are_refused)
         {"dtctl plan job.yaml --search --machine h100 --nodes 0", "--nodes 0: write a number of nodes"},
         {"dtctl plan job.yaml --search --machine h100 --nodes 8:2", "--nodes 8:2"},
         {"dtctl plan job.yaml --search --machine laptop --nodes 2", "laptop has 1 nodes"},
-        {"dtctl plan job.yaml --machine h100", "need --search, --strategies or --days"},
+        {"dtctl plan job.yaml --machine h100", "need --search, --strategies, --days or --operations"},
         {"dtctl plan job.yaml --search --machine h100 --goal speed", "write time or memory"},
+        {"dtctl plan job.yaml --search --machine h100 --steps 3", "--steps and --seed need --days or --operations"},
+        {"dtctl plan job.yaml --machine h100 --days 3 --steps 0", "--steps 0: write a number from 1 to 10000"},
+        {"dtctl plan job.yaml --machine h100 --days 3 --seed x", "--seed x: write a number from 1"},
         {"dtctl plan --memory 9b", "there is no such size; write one of 124m"},
         {"dtctl plan job.yaml --search --machine h100 --timeline x.svg", "show one layout"},
     };

@@ -305,15 +305,11 @@ static void layer_comm(const struct plan_shape *s, const struct plan_layout *l, 
 
 /* ---- the step ---- */
 
-/* Communication beside computation takes a part of the device and of its memory's bandwidth: both are slower. Galvatron
- * measures a factor of 1.1 to 1.3 (1.126 in the profile that it ships), Calculon gives collectives 15 % of a GPU. */
-#define OVERLAP_COST 0.15
-
 /* What remains of `comm` seconds, of which up to `room` run beside computation. */
 static double exposed(double comm, double room)
 {
     double hidden = fmin(comm, room);
-    return comm - hidden + OVERLAP_COST * hidden;
+    return comm - hidden + PLAN_OVERLAP_COST * hidden;
 }
 
 /* The layers of a pipeline's stages. The compiler makes the most expensive stage as cheap as possible and fills stages
@@ -426,11 +422,13 @@ static void step_end(const struct plan_shape *s, const struct plan_layout *l, co
     struct stage stage = stage_of(s, l, 0);
     struct bench b = bench_of(m, s->type_bytes);
     const int64_t inner = l->tp * l->cp;
-    double own = stage.dense + stage.experts, grads = s->grad_bytes * own, reduced = 0, gathered = 0;
+    double own = stage.dense + stage.experts, grads = s->grad_bytes * own, reduced = 0, gathered = 0, scattered = 0;
     if (l->fsdp > 1) {
-        double times = l->zero >= 2 ? micros : 1;
-        reduced += l->zero ? times * plan_collective_time(m, PLAN_GATHER, grads, l->fsdp, inner)
-                           : plan_collective_time(m, PLAN_REDUCE, grads, l->fsdp, inner);
+        double once = plan_collective_time(m, l->zero ? PLAN_GATHER : PLAN_REDUCE, grads, l->fsdp, inner);
+        if (l->zero >= 2) /* beside the backward passes of all microbatches */
+            scattered = micros * once;
+        else
+            reduced += once;
         double gathers = l->zero == 3 ? micros * (l->reshard ? 2 : 1) : l->zero ? 1 : 0;
         gathered = gathers * plan_collective_time(m, PLAN_GATHER, s->type_bytes * own, l->fsdp, inner);
     }
@@ -440,17 +438,19 @@ static void step_end(const struct plan_shape *s, const struct plan_layout *l, co
     if (l->pp > 1 && s->tied)
         reduced += message_time(m, 2 * s->grad_bytes * s->vocab * s->dim / (double)l->tp,
                                 plan_layout_workers(l) / l->pp * (l->pp - 1));
-    t->grads = exposed(reduced, overlap->gradients ? last_backward : 0);
+    const double room = overlap->gradients ? last_backward : 0;
+    t->grads = exposed(scattered, micros * room) + exposed(reduced, room);
     t->params = exposed(gathered, overlap->parameters ? t->compute : 0);
     double kept = own / (l->zero >= 1 ? (double)l->fsdp : 1);
     t->update = kept * (2 * s->state_bytes + 2 * s->keep_bytes + s->grad_bytes) / b.bytes + b.launch;
 }
 
-/* Layers of the rank that has most: the second one may have one more than the first, and later ones never do. */
+/* Layers of the rank that has most: the second one may have one more than the first, and later ones never do, except
+ * the last one of a V, which has the two stages in the middle. */
 static double full_layers(const struct plan_shape *s, const struct plan_layout *l)
 {
-    double first = rank_layers(s, l, 0);
-    return l->pp > 1 ? fmax(first, rank_layers(s, l, 1)) : first;
+    const double first = rank_layers(s, l, 0), turn = is_v(l) ? rank_layers(s, l, l->pp - 1) : 0;
+    return l->pp > 1 ? fmax(fmax(first, rank_layers(s, l, 1)), turn) : first;
 }
 
 /* What the slowest rank computes beyond `layers` layers of `layer` seconds: the rank with the head may take longer. */
@@ -494,6 +494,23 @@ void plan_step_time(const struct plan_shape *s, const struct plan_layout *l, con
     t.model_flops =
         micros / (double)l->pp * (s->layers * (layer.fwd.flops + layer.bwd.flops) + head.fwd.flops + head.bwd.flops);
     *ret = t;
+}
+
+void plan_stage_time(const struct plan_shape *s, const struct plan_layout *l, const struct machine *m, int at,
+                     struct plan_stage *ret)
+{
+    const struct bench b = bench_of(m, s->type_bytes);
+    const struct layer_work layer = layer_of(s, l, &b), head = head_of(s, l, &b);
+    const struct stage first = stage_of(s, l, 0);
+    const double stages = stages_of(l);
+    const bool has_head = at + 1 == (int)stages;
+    *ret = (struct plan_stage){.layers = layers_of_stage(s, stages, most_layers(s, stages), at),
+                               .params = first.dense + first.experts,
+                               .forward = work_seconds(&b, layer.fwd),
+                               .backward = work_seconds(&b, layer.bwd),
+                               .again = work_seconds(&b, layer.again),
+                               .head_forward = has_head ? work_seconds(&b, head.fwd) : 0,
+                               .head_backward = has_head ? work_seconds(&b, head.bwd) : 0};
 }
 
 /* ---- memory ---- */
