@@ -37,7 +37,8 @@ enum {
     KEY_CALIBRATE,
     KEY_OPERATIONS,
     KEY_STEPS,
-    KEY_SEED
+    KEY_SEED,
+    KEY_SPARES
 };
 
 static const struct argp_option options[] = {
@@ -74,6 +75,8 @@ static const struct argp_option options[] = {
     {"steps", KEY_STEPS, "N", 0,
      "With --days or --operations: number of simulated steps (default: as many as take about a second)", 1},
     {"seed", KEY_SEED, "N", 0, "With --days or --operations: seed of the simulations (default 1)", 1},
+    {"spares", KEY_SPARES, "N", 0,
+     "With --days: number of spare nodes, beyond those of the job (default: cost.spares of the machine)", 1},
     {"memory", KEY_MEMORY, "SIZE", 0,
      "Without a job file: plan a model of a usual size, such as 7b, as --strategies does", 1},
     {"calibrate", KEY_CALIBRATE, NULL, 0,
@@ -130,6 +133,10 @@ static error_t parse_planner(int key, char *arg, struct argp_state *state, struc
         if (!arg_number(arg, 10000, &a->planner.steps) || a->planner.steps < 1)
             argp_error(state, "--steps %s: write a number from 1 to 10000", arg);
         return 0;
+    case KEY_SPARES:
+        if (!arg_number(arg, 1000000, &a->planner.spares))
+            argp_error(state, "--spares %s: write a number of nodes", arg);
+        return 0;
     case KEY_SEED:
         if (!arg_number(arg, INT64_MAX, &a->planner.seed) || a->planner.seed < 1)
             argp_error(state, "--seed %s: write a number from 1", arg);
@@ -160,6 +167,8 @@ static void check_planner(const struct plan_args *a, struct argp_state *state)
     const bool planner = is_planner(a), simulates = a->planner.days || a->planner.operations;
     if ((a->planner.steps || a->planner.seed) && !simulates)
         argp_error(state, "--steps and --seed need --days or --operations");
+    if (a->planner.spares >= 0 && !a->planner.days)
+        argp_error(state, "--spares needs --days");
     if (!planner && !a->calibrate && (a->planner.machine || a->planner.nodes_from || a->planner.write))
         argp_error(state, "--machine, --nodes and --write need --search, --strategies, --days or --operations");
     if ((a->planner.write || a->planner.pareto) && !a->search)
@@ -367,7 +376,7 @@ int cmd_plan(struct global *g, int argc, char **argv)
             "--set run.timeline_step=20\n  dtctl plan job.yaml --measured 4 --timeline step.svg\n  dtctl plan "
             "job.yaml --search --machine h100 --nodes 16 --write best.yaml\n  dtctl plan --memory 7b --machine "
             "a100\n  dtctl plan --calibrate"};
-    struct plan_args args = {.global = g, .planner.top = 10};
+    struct plan_args args = {.global = g, .planner.top = 10, .planner.spares = -1};
     struct job_spec job = {0};
     struct spec_facts facts = {0};
     struct measured_step measured = {0};

@@ -10,7 +10,8 @@
 #include <stdio.h>
 
 #define DAY_S 86400.0
-#define RUNS 50 /* simulated runs */
+#define RUNS 50   /* simulated runs */
+#define FEW 0.001 /* share of a run that a job may wait for nodes */
 
 struct days {
     const struct planning *p;
@@ -18,12 +19,36 @@ struct days {
     const struct plan_found *best;
     struct planned_step step;
     struct plan_run run;
-    struct plan_goodput exact, drawn;
+    struct plan_goodput exact, drawn, waiting; /* waiting: if the job needed all its nodes */
+    double enough;                             /* spares for that one */
+    struct dtd_recovery {
+        double load_s, restart_s;
+        struct plan_goodput goodput;
+    } storage, memory;  /* as dtd restarts, from either */
     double state_bytes; /* of the whole job */
 };
 
+/* How the run would be if dtd restarted the job, and loading took so long. */
+static struct dtd_recovery recover_in(const struct days *d, double load_s)
+{
+    struct plan_run run = d->run;
+    struct dtd_recovery r = {.load_s = load_s};
+    run.restart = r.restart_s = d->p->machine.recovery.detect_s + d->p->machine.recovery.epoch_s + load_s;
+    plan_goodput(&run, &r.goodput);
+    return r;
+}
+
+/* The job waits when it lacks a node; and with how many spares it hardly waits. */
+static void wait_for_nodes(struct days *d)
+{
+    struct plan_run run = d->run;
+    run.waits = true;
+    plan_goodput(&run, &d->waiting);
+    d->enough = plan_goodput_spares(&run, FEW);
+}
+
 /* Each worker copies its own part of the state, once; replicas have the same. */
-static void simulate_run(struct days *d, int64_t days)
+static err_t simulate_run(struct days *d)
 {
     const struct machine *m = &d->p->machine;
     const struct plan_shape *s = &d->p->shape;
@@ -31,14 +56,20 @@ static void simulate_run(struct days *d, int64_t days)
     const double replicas = (double)(l->dp * (l->zero ? 1 : l->fsdp) * l->cp);
     d->state_bytes = plan_shape_params(s, NULL) * (s->keep_bytes + s->state_bytes);
     const double own = d->state_bytes * replicas / (double)d->p->search.workers;
-    d->run = (struct plan_run){.length = (double)days * DAY_S,
+    d->run = (struct plan_run){.length = (double)d->a->days * DAY_S,
                                .nodes = (double)d->p->nodes,
                                .node_failures = m->cost.failures / (1000 * DAY_S),
                                .restart = m->cost.restart_s,
                                .stall = own / replicas / (m->storage.copy_gb * 1e9),
-                               .save = d->state_bytes / (m->storage.bandwidth_gb * 1e9)};
+                               .save = d->state_bytes / (m->storage.bandwidth_gb * 1e9),
+                               .taken = m->cost.taken,
+                               .repair = m->cost.repair_days * DAY_S,
+                               .spares = (double)(d->a->spares < 0 ? m->cost.spares : d->a->spares)};
     plan_goodput(&d->run, &d->exact);
-    plan_goodput_simulate(&d->run, RUNS, 1, &d->drawn);
+    d->storage = recover_in(d, d->run.save);
+    d->memory = recover_in(d, d->run.stall * replicas);
+    wait_for_nodes(d);
+    return plan_goodput_simulate(&d->run, RUNS, d->a->seed ? (uint64_t)d->a->seed : 1, &d->drawn);
 }
 
 static void print_money(const struct days *d)
@@ -52,6 +83,23 @@ static void print_money(const struct days *d)
         printf("  Price      %s at %.2f per device and hour\n", out_count(hours * m->cost.price, a), m->cost.price);
 }
 
+static void print_recovery(const struct days *d)
+{
+    const struct machine *m = &d->p->machine;
+    printf("  Restarts   %.0f s each. As dtd restarts: %.3g s detection + %.3g s start + %.3g s loading from storage, "
+           "goodput %.1f %%;\n             loading from the memory of nodes %.2g s, %.1f %%\n",
+           d->run.restart, m->recovery.detect_s, m->recovery.epoch_s, d->storage.load_s, 100 * d->storage.goodput.share,
+           d->memory.load_s, 100 * d->memory.goodput.share);
+}
+
+static void print_spares(const struct days *d)
+{
+    const double rate = d->run.nodes * d->run.node_failures;
+    printf("  Spares     %.0f nodes; %.1f are in repair in the mean. dtd goes on with fewer; a job that needs all its "
+           "nodes\n             waits %.1f %% of the time, and less than %.1f %% with %.0f spares\n",
+           d->run.spares, rate * d->run.taken * d->run.repair, 100 * d->waiting.missing, 100 * FEW, d->enough);
+}
+
 static void print_run(const struct days *d)
 {
     char a[OUT_NUMBER], b[OUT_NUMBER], c[OUT_NUMBER];
@@ -61,9 +109,13 @@ static void print_run(const struct days *d)
     printf("  Checkpoint %s; stalls the job for %.2g s, is complete after %s; best every %s\n",
            out_bytes((int64_t)d->state_bytes, a), d->run.stall, out_duration(d->run.save, b),
            out_duration(d->exact.interval, c));
-    printf("  Goodput    %.1f %% (simulated %.1f %%); stalls %.1f %%, repeated %.1f %%, restarts %.1f %%\n",
-           100 * d->exact.share, 100 * d->drawn.share, 100 * d->exact.stalled, 100 * d->exact.lost,
-           100 * d->exact.restarting);
+    printf(
+        "  Goodput    %.1f %% (simulated %.1f +- %.1f %%); stalls %.1f %%, repeated %.1f %%, restarts %.1f %%, missing "
+        "nodes %.1f %%\n",
+        100 * d->exact.share, 100 * d->drawn.share, 100 * d->drawn.deviation, 100 * d->exact.stalled,
+        100 * d->exact.lost, 100 * d->exact.restarting, 100 * d->exact.missing);
+    print_recovery(d);
+    print_spares(d);
     printf("  Progress   %s steps, %s tokens\n", out_count(steps, a),
            out_count(steps * d->p->shape.global_batch * d->p->shape.seq, b));
     print_money(d);
@@ -82,19 +134,30 @@ static void print_text(const struct days *d, const struct job_spec *job)
         print_run(d);
 }
 
+static json_t *recovery_json(const struct dtd_recovery *r)
+{
+    return json_pack("{s:f,s:f,s:f}", "load_s", r->load_s, "restart_s", r->restart_s, "goodput", r->goodput.share);
+}
+
 static err_t print_json(struct global *g, const struct days *d)
 {
     if (!d->a->days)
         return out_json(
             json_pack("{s:o,s:o}", "best", planning_found_json(d->p, d->best), "step", planner_step_json(&d->step)),
             g->format == OUT_JSONL);
-    return out_json(json_pack("{s:o,s:o,s:f,s:o,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "best",
+    json_t *value = json_pack("{s:o,s:o,s:f,s:o,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "best",
                               planning_found_json(d->p, d->best), "step", planner_step_json(&d->step), "days",
                               d->run.length / DAY_S, "mean_time_s", out_json_real(d->exact.mean_time), "failures",
                               d->exact.failures, "interval_s", d->exact.interval, "stall_s", d->run.stall, "save_s",
                               d->run.save, "goodput", d->exact.share, "stalled", d->exact.stalled, "lost",
-                              d->exact.lost, "restarting", d->exact.restarting),
-                    g->format == OUT_JSONL);
+                              d->exact.lost, "restarting", d->exact.restarting, "missing", d->exact.missing);
+    json_t *more = json_pack("{s:f,s:f,s:f,s:f,s:f,s:o,s:o}", "simulated_goodput", d->drawn.share,
+                             "simulated_deviation", d->drawn.deviation, "spares", d->run.spares, "enough_spares",
+                             d->enough, "waiting_for_all_nodes", d->waiting.missing, "dtd_from_storage",
+                             recovery_json(&d->storage), "dtd_from_memory", recovery_json(&d->memory));
+    json_object_update(value, more);
+    json_decref(more);
+    return out_json(value, g->format == OUT_JSONL);
 }
 
 err_t planner_days(struct global *g, const struct planner_args *a, struct job_spec *job, struct why *why)
@@ -113,14 +176,12 @@ err_t planner_days(struct global *g, const struct planner_args *a, struct job_sp
         d.best = results.fit;
         err = planner_step_simulate(&p, a, d.best, &d.step, why);
     }
-    if (!err) {
-        if (a->days)
-            simulate_run(&d, a->days);
-        if (g->format != OUT_TEXT)
-            err = print_json(g, &d);
-        else
-            print_text(&d, job);
-    }
+    if (!err && a->days)
+        err = simulate_run(&d);
+    if (!err && g->format != OUT_TEXT)
+        err = print_json(g, &d);
+    else if (!err)
+        print_text(&d, job);
     plan_results_fini(&results);
     planning_fini(&p);
     return err;

@@ -13,6 +13,7 @@ struct planner_args {
     int64_t nodes_from, nodes_to; /* 0: those of the machine, else one */
     int64_t top, days;
     int64_t steps, seed; /* of simulations; steps 0: as many as take about a second */
+    int64_t spares;      /* nodes; -1: those of the machine file */
     bool operations;     /* simulate steps at the level of operations */
     enum plan_goal goal;
     bool pareto; /* --search: layouts of which none other is both faster and smaller */

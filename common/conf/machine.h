@@ -39,10 +39,13 @@ struct machine {
         int64_t adapters;        /* of a node; 0: one for each device */
     } network;
     struct {
-        double failures;  /* of a node, in 1000 days */
-        double restart_s; /* from a failure to the first repeated step */
-        double price;     /* of a device for an hour */
-        double watts;     /* of a device and its share of the node */
+        double failures;    /* of a node, in 1000 days */
+        double restart_s;   /* from a failure to the first repeated step */
+        double taken;       /* the share of failures after which a node is repaired */
+        double repair_days; /* of a node */
+        int64_t spares;     /* nodes */
+        double price;       /* of a device for an hour */
+        double watts;       /* of a device and its share of the node */
     } cost;
     struct {                         /* relative standard deviations of a device's times */
         double spread;               /* between devices */
@@ -54,6 +57,9 @@ struct machine {
         double bandwidth_gb; /* of the file system, all nodes together */
         double copy_gb;      /* of a device into its node's memory */
     } storage;
+    struct { /* of a job that dtd restarts */
+        double detect_s, epoch_s;
+    } recovery;
 };
 
 extern const struct schema machine_schema;

@@ -93,6 +93,16 @@ TEST(a_run_of_weeks_is_simulated)
     json_decref(value);
     run_expect(&r, 0, "dtctl plan job.yaml --machine h100 --nodes 4 --days 30");
     expect_text(r.out, "Goodput");
+    expect_text(r.out, "As dtd restarts: 2 s detection + 5 s start");
+    run_expect(&r, 0, "dtctl plan job.yaml --machine h100 --nodes 4 --days 30 --spares 1 -o json");
+    value = output_json(&r);
+    /* 4 nodes, 3.8 failures in 1000 node-days, of which 0.8 take a node for a day: a = 0.01216 are in repair. With one
+     * spare, both are in repair for a^2 / 2 / (1 + a + a^2 / 2) of the time. */
+    assert_true(fabs(json_number_value(json_object_get(value, "waiting_for_all_nodes")) - 7.3036e-5) < 1e-8);
+    assert_true(json_number_value(json_object_get(value, "spares")) == 1);
+    assert_true(json_number_value(json_object_get(json_object_get(value, "dtd_from_memory"), "goodput")) >
+                json_number_value(json_object_get(value, "goodput")));
+    json_decref(value);
 }
 
 /* The parts of a step sum to it, and the same seed gives the same one. */
@@ -155,6 +165,8 @@ TEST(wrong_machines_and_options_are_refused)
         {"dtctl plan job.yaml --search --machine h100 --steps 3", "--steps and --seed need --days or --operations"},
         {"dtctl plan job.yaml --machine h100 --days 3 --steps 0", "--steps 0: write a number from 1 to 10000"},
         {"dtctl plan job.yaml --machine h100 --days 3 --seed x", "--seed x: write a number from 1"},
+        {"dtctl plan job.yaml --machine h100 --operations --spares 3", "--spares needs --days"},
+        {"dtctl plan job.yaml --machine h100 --days 3 --spares few", "--spares few: write a number of nodes"},
         {"dtctl plan --memory 9b", "there is no such size; write one of 124m"},
         {"dtctl plan job.yaml --search --machine h100 --timeline x.svg", "show one layout"},
     };
