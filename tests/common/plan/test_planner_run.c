@@ -178,7 +178,7 @@ TEST(a_job_waits_for_nodes_in_repair)
 }
 
 /* The same nodes, of which the job goes on with what it has: half a node is in repair in the mean, so a quarter of the
- * work is missing. With one spare: (1 / 2 - (1 - e^(-1/2))) / 2. */
+ * work is missing. With one spare: (1 / 2 - (1 - e^(-1/2))) / 2; with two: (1 / 2 - 2 + (2 + 1 / 2) e^(-1/2)) / 2. */
 TEST(a_job_goes_on_with_fewer_nodes)
 {
     struct plan_run run = {.length = 2000 * DAY,
@@ -187,8 +187,8 @@ TEST(a_job_goes_on_with_fewer_nodes)
                            .taken = 0.5,
                            .repair = 5 * 3600,
                            .interval = 600};
-    const double missing[] = {0.25, (0.5 - (1 - exp(-0.5))) / 2};
-    for (int spares = 0; spares < 2; spares++) {
+    const double missing[] = {0.25, (0.5 - (1 - exp(-0.5))) / 2, (-1.5 + 2.5 * exp(-0.5)) / 2};
+    for (int spares = 0; spares < 3; spares++) {
         struct plan_goodput g, drawn;
         run.spares = spares;
         plan_goodput(&run, &g);
