@@ -99,14 +99,17 @@ static void print_noise(const struct machine *m, bool operations)
     printf("\n");
 }
 
+/* The differences sum to what noise costs, so that the table says where it is lost. */
 static void print_parts(const struct planned_step *s)
 {
-    printf("  Where the time of a rank goes, in the mean:  equal ranks     with noise\n");
-    for (int part = 0; part < PLAN_PARTS; part++)
-        if (s->all.parts[part] > 1e-4 * s->all.seconds || s->all.quiet_parts[part] > 1e-4 * s->all.quiet)
-            printf("    %-40s %8.4f s %5.1f %%  %8.4f s %5.1f %%\n", plan_part_name((enum plan_part)part),
-                   s->all.quiet_parts[part], 100 * s->all.quiet_parts[part] / s->all.quiet, s->all.parts[part],
-                   100 * s->all.parts[part] / s->all.seconds);
+    const struct plan_step_result *r = &s->all;
+    printf("  Where the time of a rank goes, in the mean     equal ranks      with noise  difference\n");
+    for (int part = 0; part < PLAN_PARTS; part++) {
+        const double quiet = r->quiet_parts[part], noisy = r->parts[part];
+        if (noisy > 1e-4 * r->seconds || quiet > 1e-4 * r->quiet)
+            printf("    %-38s %8.4f s %5.1f %%  %8.4f s %5.1f %%  %+6.2f %%\n", plan_part_name((enum plan_part)part),
+                   quiet, 100 * quiet / r->quiet, noisy, 100 * noisy / r->seconds, 100 * (noisy - quiet) / r->quiet);
+    }
 }
 
 void planner_step_print(const struct planning *p, const struct planner_args *a, const struct plan_found *f,
@@ -141,10 +144,10 @@ static json_t *parts_json(const double *parts)
 json_t *planner_step_json(const struct planned_step *s)
 {
     const struct plan_step_result *r = &s->all;
-    return json_pack("{s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:i,s:I,s:I,s:f,s:f,s:o,s:o}", "seconds", r->seconds, "quiet",
-                     r->quiet, "p50", r->p50, "p99", r->p99, "longest", r->longest, "fastest", r->fastest, "mean",
-                     r->mean, "slowest", r->slowest, "steps", s->steps, "slots", (json_int_t)r->slots, "operations",
-                     (json_int_t)r->operations, "without_slowest_device", s->without[0].seconds,
-                     "without_slowest_thousandth", s->without[1].seconds, "parts", parts_json(r->parts), "quiet_parts",
-                     parts_json(r->quiet_parts));
+    return json_pack("{s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:i,s:I,s:I,s:f,s:f,s:f,s:o,s:o}", "seconds", r->seconds,
+                     "quiet", r->quiet, "p50", r->p50, "p99", r->p99, "longest", r->longest, "fastest", r->fastest,
+                     "mean", r->mean, "slowest", r->slowest, "steps", s->steps, "slots", (json_int_t)r->slots,
+                     "operations", (json_int_t)r->operations, "simulation_s", s->sim_s, "without_slowest_device",
+                     s->without[0].seconds, "without_slowest_thousandth", s->without[1].seconds, "parts",
+                     parts_json(r->parts), "quiet_parts", parts_json(r->quiet_parts));
 }

@@ -227,8 +227,7 @@ static void add_queued(struct op_builder *b, struct plan_slot *slot, int number,
 
 static void add_await(struct op_builder *b, struct plan_slot *slot, int number)
 {
-    const double seconds = b->gather_s * (1 - PLAN_OVERLAP_COST);
-    add(b, slot, (struct plan_op){PLAN_OP_AWAIT, PLAN_GROUP_FSDP, number, seconds, 0});
+    add(b, slot, (struct plan_op){.kind = PLAN_OP_AWAIT, .group = PLAN_GROUP_FSDP, .number = number});
 }
 
 /* The gather of the next layer begins with a layer; with the last one, that of the first layer of the next slot. */

@@ -188,13 +188,25 @@ static void meet(struct stepper *k, const struct plan_op *op, double *restrict o
         }
 }
 
+/* The queue of a rank and its events have two rows: when they end, and when they would if no rank of a group ever came
+ * later than this one. */
+static double *queue_of(struct stepper *k, int rank)
+{
+    return k->queues + rank * 2 * k->lanes;
+}
+
+static double *event_of(struct stepper *k, int rank, int number)
+{
+    return k->events + (rank * PLAN_EVENTS + number) * 2 * k->lanes;
+}
+
 static void queue(struct stepper *k, const struct plan_op *op, int rank, double *own)
 {
     const int64_t n = k->ops->groups[op->group].n, stride = k->ops->groups[op->group].stride;
-    double *queued = k->queues + rank * k->lanes;
-    double *event = op->number < 0 ? NULL : k->events + (rank * PLAN_EVENTS + op->number) * k->lanes;
+    double *queued = queue_of(k, rank), *alone = queued + k->lanes;
     for (int64_t i = 0; i < k->lanes; i++) {
         queued[i] = queued[i] > k->time[i] ? queued[i] : k->time[i];
+        alone[i] = (alone[i] > k->time[i] ? alone[i] : k->time[i]) + op->seconds;
         k->time[i] += op->tax;
         own[i] += op->tax;
     }
@@ -205,17 +217,16 @@ static void queue(struct stepper *k, const struct plan_op *op, int rank, double 
             for (int64_t i = first; i < end; i += stride)
                 queued[i] = over;
         }
-    if (event)
-        memcpy(event, queued, (size_t)k->lanes * sizeof(*event));
+    if (op->number >= 0)
+        memcpy(event_of(k, rank, op->number), queued, 2 * (size_t)k->lanes * sizeof(*queued));
 }
 
-/* What a rank waits beyond the transfer itself, it waits for others. */
 static void await(struct stepper *k, const struct plan_op *op, int rank, double *own, double *wait)
 {
-    const double *event = k->events + (rank * PLAN_EVENTS + op->number) * k->lanes;
+    const double *event = event_of(k, rank, op->number);
     for (int64_t i = 0; i < k->lanes; i++) {
-        const double all = event[i] > k->time[i] ? event[i] - k->time[i] : 0,
-                     mine = all < op->seconds ? all : op->seconds;
+        const double now = k->time[i], all = event[i] > now ? event[i] - now : 0,
+                     mine = event[k->lanes + i] > now ? event[k->lanes + i] - now : 0;
         own[i] += mine;
         wait[i] += all - mine;
         k->time[i] += all;
@@ -278,9 +289,8 @@ static void draw_factors(struct stepper *k, int64_t at)
 /* Pipelines `first` and the next ones, of which the unit has lanes / peers. */
 static void play_unit(struct stepper *k, int64_t first)
 {
-    memset(k->queues, 0, (size_t)(k->step->schedule->ranks * k->lanes) * sizeof(*k->queues));
-    for (int64_t i = 0; i < k->step->schedule->ranks * PLAN_EVENTS * k->lanes; i++)
-        k->events[i] = 0;
+    memset(k->queues, 0, (size_t)(k->step->schedule->ranks * 2 * k->lanes) * sizeof(*k->queues));
+    memset(k->events, 0, (size_t)(k->step->schedule->ranks * PLAN_EVENTS * 2 * k->lanes) * sizeof(*k->events));
     for (int i = 0; i < k->n; i++) {
         const struct step_item *it = &k->items[i];
         const int64_t at = (it->rank * k->replicas + first) * k->step->peers;
@@ -416,8 +426,8 @@ static err_t stepper_rooms(struct stepper *k)
     k->rows = malloc((size_t)k->n_rows * lanes * sizeof(*k->rows));
     k->time = malloc(lanes * sizeof(*k->time));
     k->factor = malloc(lanes * sizeof(*k->factor));
-    k->queues = malloc((size_t)ranks * lanes * sizeof(*k->queues));
-    k->events = malloc((size_t)ranks * PLAN_EVENTS * lanes * sizeof(*k->events));
+    k->queues = malloc((size_t)ranks * 2 * lanes * sizeof(*k->queues));
+    k->events = malloc((size_t)ranks * PLAN_EVENTS * 2 * lanes * sizeof(*k->events));
     k->speed = malloc(all * sizeof(*k->speed));
     k->ends = malloc(all * sizeof(*k->ends));
     k->solo = malloc(all * sizeof(*k->solo));

@@ -36,7 +36,7 @@ struct plan_noise {
     X(PLAN_WAIT_TP, "wait_tp", "waits for ranks of its tp group")                    \
     X(PLAN_WAIT_CP, "wait_cp", "waits for ranks of its cp group")                    \
     X(PLAN_WAIT_EP, "wait_ep", "waits for ranks of its ep group")                    \
-    X(PLAN_WAIT_PARAMS, "wait_params", "waits for ranks that gather with it")        \
+    X(PLAN_WAIT_PARAMS, "wait_params", "waits for ranks of its fsdp group")          \
     X(PLAN_WAIT_PIPELINE, "wait_pipeline", "waits for other stages")                 \
     X(PLAN_WAIT_REPLICAS, "wait_replicas", "waits for replicas, and the last stage") \
     X(PLAN_WAIT_LINKS, "wait_links", "waits for links that others use")

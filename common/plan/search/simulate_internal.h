@@ -27,8 +27,8 @@ struct stepper {
     int64_t replicas, unit; /* pipelines in all, and at a time */
     int64_t lanes, slots, operations;
     double *rows, *time;       /* [row][lane], [lane]: now */
-    double *queues;            /* [stage rank][lane]: end of what is queued */
-    double *events;            /* [stage rank][number][lane]: end of one of them */
+    double *queues;            /* [stage rank][2][lane]: end of what is queued */
+    double *events;            /* [stage rank][number][2][lane]: ends of what was queued under a number */
     float *factor;             /* [lane]: durations in this slot relative to the mean */
     float *speed;              /* [rank]: durations of this device relative to the mean */
     double *ends;              /* [rank] of the last operation */

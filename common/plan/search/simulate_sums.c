@@ -82,12 +82,12 @@ void plan_sums_ready(struct stepper *k, const struct plan_op *op, int rank, int6
     const struct plan_sums *s = sums_of(k);
     double *ready = k->sums.ready + (int64_t)rank * k->sums.bundles * s->layers + op->number,
            *grads = k->parts[PLAN_GRADS] + at;
-    const double *queued = k->queues + rank * k->lanes; /* with zero 2, reduce-scatters come first */
+    const double *queued = k->queues + rank * 2 * k->lanes; /* with zero 2, reduce-scatters come first */
     for (int64_t i = 0; i < k->lanes; i++) {
-        const double now = fmax(k->time[i], queued[i]);
+        const double now = fmax(k->time[i], queued[i]), mine = fmax(k->time[i], queued[k->lanes + i]);
         double *one = ready + (int64_t)bundle_of(k, i) * s->layers, *solo = &k->solo[at + i];
         *one = fmax(*one, now);
-        *solo = (s->exposed ? *solo : fmax(*solo, now)) + alone_seconds(s);
+        *solo = (s->exposed ? *solo : fmax(*solo, mine)) + alone_seconds(s);
         k->time[i] += op->tax;
         grads[i] += op->tax;
     }
@@ -95,11 +95,12 @@ void plan_sums_ready(struct stepper *k, const struct plan_op *op, int rank, int6
 
 void plan_sums_queued(struct stepper *k, int rank, int64_t at)
 {
-    const double *queued = k->queues + rank * k->lanes;
+    const double *queued = k->queues + rank * 2 * k->lanes;
     for (int64_t i = 0; i < k->lanes; i++) {
         double *end = &k->ends[at + i];
-        const double more = fmax(0, queued[i] - *end);
-        k->parts[PLAN_GRADS][at + i] += more;
+        const double more = fmax(0, queued[i] - *end), mine = fmax(0, queued[k->lanes + i] - *end);
+        k->parts[PLAN_GRADS][at + i] += mine;
+        k->parts[PLAN_WAIT_PARAMS][at + i] += more - mine;
         *end += more;
         if (has_sums(k))
             k->solo[at + i] = sums_of(k)->exposed ? *end + k->solo[at + i] : fmax(*end, k->solo[at + i]);

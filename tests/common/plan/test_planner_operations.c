@@ -364,6 +364,30 @@ TEST(quantiles_of_steps_are_in_order)
     free(r.ranks);
 }
 
+/* A rank that waits for others does not make a transfer longer: what noise costs are waits. A wait may hide a transfer
+ * that was exposed without it. */
+TEST(noise_is_found_in_waits)
+{
+    for (int i = 0; i < LAYOUTS; i++) {
+        struct setting t = setting_row(i, all_beside, noisy);
+        t.steps = 10;
+        struct simulated r = simulate(&t);
+        double waits = 0, quiet_waits = 0;
+        for (int part = PLAN_TP; part < PLAN_GRADS; part++)
+            if (r.step.parts[part] > r.step.quiet_parts[part] + 0.001 * r.step.quiet)
+                fail_msg("layout %d: %s %.4f s, without noise %.4f s", i, plan_part_name((enum plan_part)part),
+                         r.step.parts[part], r.step.quiet_parts[part]);
+        for (int part = PLAN_WAIT_TP; part < PLAN_PARTS; part++) {
+            waits += r.step.parts[part];
+            quiet_waits += r.step.quiet_parts[part];
+        }
+        const double more = r.step.seconds - r.step.quiet;
+        if (more <= 0 || waits - quiet_waits < 0.75 * more)
+            fail_msg("layout %d: %.4f s more, %.4f s of waits", i, more, waits - quiet_waits);
+        free(r.ranks);
+    }
+}
+
 /* ---- links ---- */
 
 /* Eight nodes, two of them a pod, and a quarter of the bandwidth between pods. Without a pipeline all parts of the
