@@ -8,7 +8,7 @@
 #include <stdio.h>
 
 /* How many slots or operations of ranks are computed when nobody asks for a number of steps: about a second. */
-#define SLOTS 100e6
+#define SLOTS 50e6
 #define OPERATIONS 500e6
 #define MAX_STEPS 200
 
