@@ -20,7 +20,7 @@ struct days {
     struct planned_step step;
     struct plan_run run;
     struct plan_goodput exact, drawn, waiting; /* waiting: if the job needed all its nodes */
-    double enough;                             /* spares for that one */
+    int64_t enough;                            /* spares for that one */
     struct dtd_recovery {
         double load_s, restart_s;
         struct plan_goodput goodput;
@@ -64,7 +64,7 @@ static err_t simulate_run(struct days *d)
                                .save = d->state_bytes / (m->storage.bandwidth_gb * 1e9),
                                .taken = m->cost.taken,
                                .repair = m->cost.repair_days * DAY_S,
-                               .spares = (double)(d->a->spares < 0 ? m->cost.spares : d->a->spares)};
+                               .spares = d->a->spares < 0 ? m->cost.spares : d->a->spares};
     plan_goodput(&d->run, &d->exact);
     d->storage = recover_in(d, d->run.save);
     d->memory = recover_in(d, d->run.stall * replicas);
@@ -95,8 +95,9 @@ static void print_recovery(const struct days *d)
 static void print_spares(const struct days *d)
 {
     const double rate = d->run.nodes * d->run.node_failures;
-    printf("  Spares     %.0f nodes; %.1f are in repair in the mean. dtd goes on with fewer; a job that needs all its "
-           "nodes\n             waits %.1f %% of the time, and less than %.1f %% with %.0f spares\n",
+    printf("  Spares     %" PRId64
+           " nodes; %.1f are in repair in the mean. dtd goes on with fewer; a job that needs all its "
+           "nodes\n             waits %.1f %% of the time, and less than %.1f %% with %" PRId64 " spares\n",
            d->run.spares, rate * d->run.taken * d->run.repair, 100 * d->waiting.missing, 100 * FEW, d->enough);
 }
 
@@ -151,10 +152,11 @@ static err_t print_json(struct global *g, const struct days *d)
                               d->exact.failures, "interval_s", d->exact.interval, "stall_s", d->run.stall, "save_s",
                               d->run.save, "goodput", d->exact.share, "stalled", d->exact.stalled, "lost",
                               d->exact.lost, "restarting", d->exact.restarting, "missing", d->exact.missing);
-    json_t *more = json_pack("{s:f,s:f,s:f,s:f,s:f,s:o,s:o}", "simulated_goodput", d->drawn.share,
-                             "simulated_deviation", d->drawn.deviation, "spares", d->run.spares, "enough_spares",
-                             d->enough, "waiting_for_all_nodes", d->waiting.missing, "dtd_from_storage",
-                             recovery_json(&d->storage), "dtd_from_memory", recovery_json(&d->memory));
+    json_t *more =
+        json_pack("{s:f,s:f,s:I,s:I,s:f,s:o,s:o}", "simulated_goodput", d->drawn.share, "simulated_deviation",
+                  d->drawn.deviation, "spares", (json_int_t)d->run.spares, "enough_spares", (json_int_t)d->enough,
+                  "waiting_for_all_nodes", d->waiting.missing, "dtd_from_storage", recovery_json(&d->storage),
+                  "dtd_from_memory", recovery_json(&d->memory));
     json_object_update(value, more);
     json_decref(more);
     return out_json(value, g->format == OUT_JSONL);

@@ -75,26 +75,26 @@ static double mean_in_repair(const struct plan_run *run)
 }
 
 /* The share of the time in which all of n servers are busy. */
-static double erlang_loss(double load, double n)
+static double erlang_loss(double load, int64_t n)
 {
     double loss = 1;
-    for (double k = 1; k <= n; k++)
-        loss = load * loss / (k + load * loss);
+    for (int64_t k = 1; k <= n; k++)
+        loss = load * loss / ((double)k + load * loss);
     return loss;
 }
 
 /* E[max(0, k - spares)] of a Poisson number: its mean without the part below. */
-static double mean_above(double mean, double spares)
+static double mean_above(double mean, int64_t spares)
 {
-    double p = exp(-mean), rest = mean - spares;
-    for (double k = 0; k < spares; k++) {
-        rest += (spares - k) * p;
-        p *= mean / (k + 1);
+    double p = exp(-mean), rest = mean - (double)spares;
+    for (int64_t k = 0; k < spares; k++) {
+        rest += (double)(spares - k) * p;
+        p *= mean / (double)(k + 1);
     }
     return fmax(0, rest);
 }
 
-static double missing_share(const struct plan_run *run, double spares)
+static double missing_share(const struct plan_run *run, int64_t spares)
 {
     const double mean = mean_in_repair(run);
     if (mean <= 0)
@@ -102,12 +102,18 @@ static double missing_share(const struct plan_run *run, double spares)
     return run->waits ? erlang_loss(mean, spares + 1) : fmin(1, mean_above(mean, spares) / run->nodes);
 }
 
-double plan_goodput_spares(const struct plan_run *run, double share)
+/* More spares never make more of the run missing, so half of the range can be left out at a time. */
+int64_t plan_goodput_spares(const struct plan_run *run, double share)
 {
-    double spares = 0;
-    while (spares < run->nodes && missing_share(run, spares) > share)
-        spares++;
-    return spares;
+    int64_t low = 0, high = (int64_t)run->nodes;
+    while (low < high) {
+        const int64_t mid = (low + high) / 2;
+        if (missing_share(run, mid) > share)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
 }
 
 void plan_goodput(const struct plan_run *run, struct plan_goodput *ret)
@@ -167,7 +173,7 @@ static void begin_repair(struct run_player *p)
 /* Nodes that the job lacks. */
 static double lacking(const struct run_player *p)
 {
-    return fmax(0, p->n_repairs - p->run->spares);
+    return fmax(0, p->n_repairs - (double)p->run->spares);
 }
 
 static void advance(struct run_player *p, double to)

@@ -20,7 +20,7 @@ struct plan_run {
                         complete; 0: the best one */
     double taken;    /* the share of failures after which the node is repaired */
     double repair;   /* of a node, in the mean; 0: nodes are there again at once */
-    double spares;   /* nodes beyond `nodes` that take the place of those in repair */
+    int64_t spares;  /* nodes beyond `nodes` that take the place of those in repair */
     bool waits;      /* when too many are in repair: the job waits for one; else it goes on with fewer, as dtd does */
 };
 
@@ -41,6 +41,6 @@ void plan_goodput(const struct plan_run *run, struct plan_goodput *ret);
 /* The same shares from `runs` simulated ones, with exponential times of repairs. ERR_NOMEM. */
 NODISCARD err_t plan_goodput_simulate(const struct plan_run *run, int runs, uint64_t seed, struct plan_goodput *ret);
 /* The fewest spares with which less than `share` of the run is missing. */
-double plan_goodput_spares(const struct plan_run *run, double share);
+int64_t plan_goodput_spares(const struct plan_run *run, double share);
 
 #endif

@@ -212,7 +212,7 @@ TEST(spares_and_their_repairs_agree_with_the_simulation)
         plan_goodput(&run, &exact);
         assert_ok(plan_goodput_simulate(&run, 20, 7, &drawn));
         if (fabs(exact.share - drawn.share) > 0.01 || fabs(exact.missing - drawn.missing) > 0.01)
-            fail_msg("%.0f nodes, %.0f spares: %.4f, drawn %.4f; missing %.4f, drawn %.4f", run.nodes, run.spares,
+            fail_msg("%.0f nodes, %d spares: %.4f, drawn %.4f; missing %.4f, drawn %.4f", run.nodes, (int)run.spares,
                      exact.share, drawn.share, exact.missing, drawn.missing);
         assert_true(fabs(drawn.share + drawn.stalled + drawn.lost + drawn.restarting + drawn.missing - 1) < 1e-6);
     }
