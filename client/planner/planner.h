@@ -7,14 +7,32 @@
 #include "client/commands.h"
 #include "common/plan/search/search.h"
 
+enum money_goal { MONEY_NONE, MONEY_COST, MONEY_TOKENS };
+
+/* 0: not given. */
+struct planner_money {
+    enum money_goal goal;
+    double price;       /* of a device for an hour */
+    double tokens;      /* of the run */
+    double budget;      /* in the currency of the price */
+    double budget_days; /* within which the run ends */
+};
+
 struct planner_args {
     const char *machine;          /* the name of a file that dtd brings along, here, or a path; NULL: this node */
     const char *write;            /* write the best layout as a job file there; NULL: do not */
     int64_t nodes_from, nodes_to; /* 0: those of the machine, else one */
     int64_t top, days;
     enum plan_goal goal;
-    bool pareto; /* --search: layouts of which none other is both faster and smaller */
+    struct planner_money money;
+    bool no_length; /* the job has no number of steps of its own (--memory) */
+    bool pareto;    /* --search: layouts of which none other is both faster and smaller */
 };
+
+/* --price, --tokens and --budget; the input is a struct planner_money. */
+extern const struct argp planner_money_argp;
+/* Reads --goal. False: there is no such goal. */
+bool planner_goal_parse(const char *text, struct planner_args *ret);
 
 /* Each prints its report, or returns an error with `why`. The job's layout is ignored; its model and batch count. */
 NODISCARD err_t planner_search(struct global *g, const struct planner_args *a, struct job_spec *job, struct why *why);
