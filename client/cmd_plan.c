@@ -50,8 +50,9 @@ static const struct argp_option options[] = {
     {"strategies", KEY_STRATEGIES, NULL, 0,
      "Compare DDP, ZeRO 1 to 3, tensor, pipeline, context and expert parallelism, and 3D, for this job", 1},
     {"machine", KEY_MACHINE, "NAME|FILE", 0,
-     "With --search, --strategies or --nodes: the machine; one that dtd brings along, a file, or here (default: this "
-     "node)",
+     "The machine to plan for: one that dtd brings along, a file, or here (default: this node). Alone: whether the "
+     "job's "
+     "own layout fits there, its step, and else the nearest layouts that fit",
      1},
     {"nodes", KEY_NODES, "N|FROM:TO", 0,
      "Number of nodes; of a range, the best layout on FROM, twice as many, and so on up to TO", 1},
@@ -135,17 +136,23 @@ static bool is_about_money(const struct plan_args *a)
     return a->planner.money.goal || a->planner.money.budget;
 }
 
-static bool is_planner(const struct plan_args *a)
+/* Looks at many layouts, of which the job's own need not be one. */
+static bool is_about_many(const struct plan_args *a)
 {
     return a->search || a->strategies || a->size || a->planner.nodes_to || a->planner.days || is_about_money(a);
+}
+
+static bool is_planner(const struct plan_args *a)
+{
+    return is_about_many(a) || a->planner.machine;
 }
 
 /* The options of the planner need each other. */
 static void check_planner(const struct plan_args *a, struct argp_state *state)
 {
-    const bool planner = is_planner(a);
-    if (!planner && !a->calibrate && (a->planner.machine || a->planner.nodes_from || a->planner.write))
-        argp_error(state, "--machine, --nodes and --write need --search, --strategies or --days");
+    const bool planner = is_planner(a), many = is_about_many(a);
+    if (!many && !a->calibrate && (a->planner.nodes_from || a->planner.write))
+        argp_error(state, "--nodes and --write need --search, --strategies or --days");
     if (!planner && (a->planner.money.price || a->planner.money.tokens))
         argp_error(state, "--price and --tokens need --search, --nodes FROM:TO, --days, --goal cost or --budget");
     if (a->strategies && is_about_money(a))
@@ -327,7 +334,10 @@ static int run_planner(const struct plan_args *a)
 {
     struct job_spec job = {0};
     struct why why = {0};
+    struct plan_layout own = {0};
     err_t err = a->size ? planner_size(a->size, &job, &why) : spec_args_read(&a->spec, &job, &why);
+    if (!err)
+        plan_layout_of(&job, &own);
     err = err ? err : vocabulary_find(&job, &why);
     if (!err && a->planner.days)
         err = planner_days(a->global, &a->planner, &job, &why);
@@ -335,6 +345,8 @@ static int run_planner(const struct plan_args *a)
         err = planner_scale(a->global, &a->planner, &job, &why);
     else if (!err && a->search)
         err = planner_search(a->global, &a->planner, &job, &why);
+    else if (!err && !is_about_many(a))
+        err = planner_fit(a->global, &a->planner, &job, &own, &why);
     else if (!err)
         err = planner_strategies(a->global, &a->planner, &job, &why);
     job_fini(&job);

@@ -14,6 +14,9 @@
 NODISCARD err_t planner_exact(const struct job_spec *job, const struct graph *g, const struct plan_layout *l,
                               double *ret_bytes, struct why *why);
 
+/* Whether the job is legal after its keys have changed. */
+NODISCARD err_t planner_rules_check(const struct job_spec *job, struct why *why);
+
 /* A search with everything that it needs. */
 struct planning {
     struct machine machine;

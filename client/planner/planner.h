@@ -41,6 +41,12 @@ NODISCARD err_t planner_scale(struct global *g, const struct planner_args *a, st
 NODISCARD err_t planner_days(struct global *g, const struct planner_args *a, struct job_spec *job, struct why *why);
 NODISCARD err_t planner_strategies(struct global *g, const struct planner_args *a, struct job_spec *job,
                                    struct why *why);
+/* The job's own layout on the machine. ERR_INVALID: it does not fit; `why` proposes the nearest ones that do. */
+NODISCARD err_t planner_fit(struct global *g, const struct planner_args *a, const struct job_spec *job,
+                            const struct plan_layout *own, struct why *why);
+/* For a job on processors that needs more than the `node_bytes` of this node: adds the nearest layouts that fit to the
+ * sentence in `why`, if there are any. */
+void planner_nearest_here(const struct job_spec *job, int64_t node_bytes, struct why *why);
 /* The job of a model of a usual size ("7b"): without data, for --memory. ERR_NOTFOUND: `why` lists the sizes. */
 NODISCARD err_t planner_size(const char *name, struct job_spec *ret, struct why *why);
 

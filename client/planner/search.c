@@ -1,6 +1,7 @@
 /* The best layouts by the closed form are compiled in their order, until there are enough that fit by their exact
  * memory. */
 #include "client/planner/money.h"
+#include "client/planner/nearest.h"
 
 #include "common/base/clock.h"
 #include "common/plan/models/build.h"
@@ -295,8 +296,8 @@ static err_t write_job(const char *path, const struct job_spec *job, const struc
     return err;
 }
 
-static err_t nothing_fits(const struct planning *p, const struct plan_results *results, const struct ranking *r,
-                          struct why *why)
+static err_t nothing_fits(const struct planning *p, const struct job_spec *job, const struct plan_results *results,
+                          const struct ranking *r, struct why *why)
 {
     char a[OUT_NUMBER], b[OUT_NUMBER], text[256];
     if (!results->n_fit && !results->n_unfit)
@@ -308,14 +309,16 @@ static err_t nothing_fits(const struct planning *p, const struct plan_results *r
                        r->refusal);
     if (!results->n_unfit)
         return why_set(why, ERR_INVALID, "none of the layouts that were estimated to fit does: take more nodes");
+    char elsewhere[512];
     const struct plan_found *f = results->unfit;
-    return why_set(why, ERR_INVALID,
-                   "the model does not fit into %s per worker on %" PRId64
-                   " workers; the layout that needs least needs %s "
-                   "more (%s): take more nodes, or devices with more memory",
-                   out_bytes((int64_t)p->search.memory, a), p->search.workers,
-                   out_bytes((int64_t)(f->bytes.total - p->search.memory), b),
-                   planner_layout_text(&f->layout, text, sizeof(text)));
+    planner_elsewhere_text(p, job, elsewhere, sizeof(elsewhere));
+    return why_set(
+        why, ERR_INVALID,
+        "the model does not fit into %s per worker on %" PRId64 " workers; the layout that needs least needs %s "
+        "more (%s); %s",
+        out_bytes((int64_t)p->search.memory, a), p->search.workers,
+        out_bytes((int64_t)(f->bytes.total - p->search.memory), b), planner_layout_text(&f->layout, text, sizeof(text)),
+        elsewhere[0] ? elsewhere : "take more nodes, or devices with more memory");
 }
 
 err_t planner_search(struct global *g, const struct planner_args *a, struct job_spec *job, struct why *why)
@@ -332,7 +335,7 @@ err_t planner_search(struct global *g, const struct planner_args *a, struct job_
     if (!err)
         err = a->pareto ? rank_pareto(&ranking, &p, job, top, why) : rank_all(&ranking, &p, job, &results, top, why);
     if (!err && !ranking.n)
-        err = nothing_fits(&p, &results, &ranking, why);
+        err = nothing_fits(&p, job, &results, &ranking, why);
     if (!err && g->format != OUT_TEXT)
         err = print_json(g, &p, &results, &ranking);
     else if (!err)

@@ -258,7 +258,122 @@ TEST(a_model_that_fits_nowhere_says_what_is_missing)
     run_expect(&r, 2, "dtctl plan big.yaml --search --machine h100 --nodes 2");
     expect_text(r.err, "does not fit");
     expect_text(r.err, "GiB more");
-    expect_text(r.err, "take more nodes");
+    /* The state alone is 16 bytes for each of 406e9 parameters: 6.0 TiB, more than 9 nodes of 8 x 76.4 GiB hold. */
+    expect_text(r.err, "it fits on 14 nodes (--nodes 14)");
+    run_expect(&r, 0, "dtctl plan big.yaml --search --machine h100 --nodes 14 --top 1");
+    run_expect(&r, 2, "dtctl plan big.yaml --search --machine h100 --nodes 9");
+    /* 70.6e9 parameters x 16 bytes = 1052 GiB: 8 x 76.4 GiB are too few, 8 x 174 GiB of a B200 are enough. */
+    run_expect(&r, 2, "dtctl plan --memory 70b --search --machine a100 --nodes 1");
+    expect_text(r.err, "on 1 node of b200");
+}
+
+/* ---- the job's own layout ---- */
+
+static const char seven[] = "name: seven\n"
+                            "model: {arch: llama, dim: 4096, layers: 32, heads: 32, ffn: 11008, vocab: 32000}\n"
+                            "data: {train: [/usr/share/common-licenses/GPL-3], tokenizer: words}\n"
+                            "train: {steps: 3, seq: 4096, global_batch: 256, micro_batch: 2, dtype: bfloat16}\n"
+                            "parallel: {workers: 8, fsdp: 8, zero: 1}\n"
+                            "run: {device: cuda}\n";
+
+/* Applies every proposal ("with KEY=VALUE and KEY=VALUE") of a sentence to the job. Returns their number. */
+static int expect_proposals(const char *sentence, const char *file, const char *machine)
+{
+    struct run_result r;
+    int n = 0;
+    for (const char *p = strstr(sentence, "it fits"); p && (p = strstr(p, "with ")); n++) {
+        char line[600];
+        int len = snprintf(line, sizeof(line), "dtctl plan %s --machine %s", file, machine);
+        do {
+            p += 5; /* behind "with " and " and " */
+            const int word = (int)strcspn(p, " ,\n");
+            len += snprintf(line + len, sizeof(line) - (size_t)len, " --set %.*s", word, p);
+            p += word;
+        } while (strncmp(p, " and ", 5) == 0);
+        run_expect(&r, 0, line);
+    }
+    return n;
+}
+
+TEST(a_layout_that_does_not_fit_has_near_ones_that_do)
+{
+    struct run_result r;
+    double needs, more, has, again;
+    run_write("seven.yaml", seven);
+    run_expect(&r, 2, "dtctl plan seven.yaml --machine a100");
+    assert_int_equal(sscanf(strstr(r.err, "needs "), "needs %lf GiB on each worker, %lf GiB more than a100 has (%lf",
+                            &needs, &more, &has),
+                     3);
+    assert_true(fabs(needs - has - more) < 0.11);
+    /* 6.74e9 parameters: 12 bytes of state divided by 8, 4 of gradients and 2 in bfloat16: 47 GiB; 32 layers keep some
+     * 34 bytes x 8192 tokens x 4096 columns of activations: 34 GiB. */
+    assert_true(needs > 75 && needs < 95);
+    expect_text(r.err, "with train.micro_batch=1");
+    expect_text(r.err, "with parallel.zero=2");
+    assert_true(expect_proposals(r.err, "seven.yaml", "a100") >= 3);
+    /* Full recomputation repeats the forward third, all but the head. */
+    run_expect(&r, 2, "dtctl plan seven.yaml --machine a100 --set train.micro_batch=16 --set parallel.zero=3");
+    assert_int_equal(sscanf(strstr(r.err, "recompute=full"), "recompute=full (%lf %% more", &again), 1);
+    assert_true(again > 29 && again < 34);
+}
+
+TEST(a_layout_that_fits_is_compared_with_the_best)
+{
+    struct run_result r;
+    run_write("job.yaml", job);
+    run_expect(&r, 0, "dtctl plan job.yaml --machine h100 --set parallel.workers=16 --set parallel.tp=4");
+    expect_text(r.out, "job j fits on h100: 16 workers on 2 nodes");
+    expect_text(r.out, "tp 4, dp 4, microbatch 1");
+    expect_text(r.out, "% faster; --search shows why");
+    run_expect(&r, 2, "dtctl plan job.yaml --machine laptop --set run.device=cpu --set parallel.workers=8");
+    expect_text(r.err, "8 workers are 2 nodes, but laptop has 1: write at most 4");
+}
+
+/* The fewest layers with which two workers that hold everything need more than this node has: then two that share it
+ * need little more than half of that. */
+TEST(submit_names_the_nearest_layouts_that_fit)
+{
+    struct run_result r = {.code = 0};
+    char text[500];
+    for (int layers = 1; r.code == 0 && layers < 5000; layers += 1 + layers / 5) {
+        snprintf(text, sizeof(text),
+                 "name: j\nmodel: {arch: llama, dim: 2048, layers: %d, heads: 16, ffn: 8192, vocab: 2000}\ndata: "
+                 "{train: [/usr/share/common-licenses/GPL-3], tokenizer: words}\ntrain: {steps: 3, seq: 64, "
+                 "global_batch: 4, micro_batch: 1}\nparallel: {workers: 2}\n",
+                 layers);
+        run_write("cpu.yaml", text);
+        run_shell(&r, "dtctl submit --dry-run cpu.yaml");
+    }
+    assert_int_equal(r.code, 2);
+    expect_text(r.err, "GiB on the node, which has");
+    expect_text(r.err, "it fits with parallel.tp=2");
+}
+
+TEST(machine_files_with_absurd_numbers_are_refused)
+{
+    static const struct {
+        const char *memory, *bandwidth, *flops, *message;
+    } rows[] = {
+        {"80", "3350", "1e9", "m.yaml:5: device.bf16_tflops: expected a number from 1e-06 to 100000, found \"1e9\""},
+        {"80", "3350", "1e9", "1e12 operations per second."},
+        {"80", "3350", "0", "m.yaml:5: device.bf16_tflops: expected a number from"},
+        {"80", "-1", "989", "m.yaml:4: device.bandwidth_gb: expected a number from"},
+        {"80", ".nan", "989", "m.yaml:4: device.bandwidth_gb"},
+        {"80", "3.35", "989", "m.yaml:5: device.bf16_tflops: 989 x 1e12 operations a second are 295224 for each byte"},
+        {"1", "3350", "989", "m.yaml:3: device.memory_gib: 1 GiB hold no more than the context"},
+    };
+    struct run_result r;
+    char text[400];
+    run_write("job.yaml", job);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        snprintf(text, sizeof(text),
+                 "name: m\ndevice:\n  memory_gib: %s\n  bandwidth_gb: %s\n  bf16_tflops: %s\n  f32_tflops: 67\n  "
+                 "per_node: 8\nlink: {bandwidth_gb: 300}\n",
+                 rows[i].memory, rows[i].bandwidth, rows[i].flops);
+        run_write("m.yaml", text);
+        run_expect(&r, 2, "dtctl plan job.yaml --search --machine ./m.yaml");
+        expect_text(r.err, rows[i].message);
+    }
 }
 
 TEST(wrong_machines_and_options_are_refused)
@@ -274,7 +389,7 @@ TEST(wrong_machines_and_options_are_refused)
         {"dtctl plan job.yaml --search --machine h100 --nodes 0", "--nodes 0: write a number of nodes"},
         {"dtctl plan job.yaml --search --machine h100 --nodes 8:2", "--nodes 8:2"},
         {"dtctl plan job.yaml --search --machine laptop --nodes 2", "laptop has 1 nodes"},
-        {"dtctl plan job.yaml --machine h100", "need --search, --strategies or --days"},
+        {"dtctl plan job.yaml --nodes 2", "need --search, --strategies or --days"},
         {"dtctl plan job.yaml --search --machine h100 --goal speed", "write time, memory, cost or tokens-per-dollar"},
         {"dtctl plan job.yaml --strategies --machine h100 --budget 9", "leave --goal and --budget out"},
         {"dtctl plan job.yaml --price 9", "--price and --tokens need --search"},
