@@ -1,6 +1,6 @@
 /* What a layout reaches over weeks: the step of the slowest of all ranks, failures, and checkpoints as often as is
  * best. */
-#include "client/planner/internal.h"
+#include "client/planner/money.h"
 
 #include "common/plan/search/goodput.h"
 #include "common/plan/search/simulate.h"
@@ -47,24 +47,15 @@ static void wait_for_nodes(struct days *d)
     d->enough = plan_goodput_spares(&run, FEW);
 }
 
-/* Each worker copies its own part of the state, once; replicas have the same. */
 static err_t simulate_run(struct days *d)
 {
-    const struct machine *m = &d->p->machine;
-    const struct plan_shape *s = &d->p->shape;
     const struct plan_layout *l = &d->best->layout;
-    const double replicas = (double)(l->dp * (l->zero ? 1 : l->fsdp) * l->cp);
-    d->state_bytes = plan_shape_params(s, NULL) * (s->keep_bytes + s->state_bytes);
-    const double own = d->state_bytes * replicas / (double)d->p->search.workers;
-    d->run = (struct plan_run){.length = (double)d->a->days * DAY_S,
-                               .nodes = (double)d->p->nodes,
-                               .node_failures = m->cost.failures / (1000 * DAY_S),
-                               .restart = m->cost.restart_s,
-                               .stall = own / replicas / (m->storage.copy_gb * 1e9),
-                               .save = d->state_bytes / (m->storage.bandwidth_gb * 1e9),
-                               .taken = m->cost.taken,
-                               .repair = m->cost.repair_days * DAY_S,
-                               .spares = d->a->spares < 0 ? m->cost.spares : d->a->spares};
+    const double replicas =
+        (double)(l->dp * (l->zero ? 1 : l->fsdp) * l->cp); /* each copies a part of the same state */
+    d->state_bytes = planning_state_bytes(d->p);
+    planning_run(d->p, l, (double)d->a->days * DAY_S, &d->run);
+    if (d->a->spares >= 0)
+        d->run.spares = d->a->spares;
     plan_goodput(&d->run, &d->exact);
     d->storage = recover_in(d, d->run.save);
     d->memory = recover_in(d, d->run.stall * replicas);
@@ -72,15 +63,48 @@ static err_t simulate_run(struct days *d)
     return plan_goodput_simulate(&d->run, RUNS, d->a->seed ? (uint64_t)d->a->seed : 1, &d->drawn);
 }
 
+/* Devices are paid and need power for the whole time, whatever they do. */
+static double device_hours(const struct days *d)
+{
+    return d->run.length / 3600 * (double)d->p->search.workers;
+}
+
+static double steps_done(const struct days *d)
+{
+    return d->exact.share * d->run.length / d->step.all.seconds;
+}
+
+static double tokens_done(const struct days *d)
+{
+    return steps_done(d) * d->p->shape.global_batch * d->p->shape.seq;
+}
+
 static void print_money(const struct days *d)
 {
-    char a[OUT_NUMBER];
+    char a[OUT_NUMBER], b[OUT_NUMBER];
     const struct machine *m = &d->p->machine;
-    const double hours = d->run.length / 3600 * (double)d->p->search.workers;
-    if (m->cost.watts > 0)
-        printf("  Energy     %s MWh at %.0f W per device\n", out_count(hours * m->cost.watts * 1e-6, a), m->cost.watts);
-    if (m->cost.price > 0)
-        printf("  Price      %s at %.2f per device and hour\n", out_count(hours * m->cost.price, a), m->cost.price);
+    const double price = device_hours(d) * d->p->price, kwh = device_hours(d) * m->cost.watts / 1000;
+    if (kwh > 0)
+        printf("  Energy     %s at %.0f W per device\n", planner_energy_text(kwh, a), m->cost.watts);
+    if (price > 0)
+        printf("  Price      %s at %.2f per device and hour: %.3g for 1M tokens, %s tokens/$\n",
+               planner_price_text(price, a), d->p->price, price / tokens_done(d) * 1e6,
+               out_count(tokens_done(d) / price, b));
+}
+
+/* A budget pays for the days, or for a part of them. */
+static err_t check_budget(const struct days *d, const struct planner_args *a, struct why *why)
+{
+    char text[4][OUT_NUMBER];
+    const double price = device_hours(d) * d->p->price, budget = a->money.budget;
+    if (!budget || price <= budget)
+        return OK;
+    return why_set(why, ERR_INVALID,
+                   "--budget %s: %" PRId64 " days cost %s, which is %s more; the budget pays for %.1f days, in which "
+                   "the job trains %s tokens",
+                   planner_price_text(budget, text[0]), a->days, planner_price_text(price, text[1]),
+                   planner_price_text(price - budget, text[2]), (double)a->days * budget / price,
+                   out_count(tokens_done(d) * budget / price, text[3]));
 }
 
 static void print_recovery(const struct days *d)
@@ -105,7 +129,6 @@ static void print_run(const struct days *d)
 {
     char a[OUT_NUMBER], b[OUT_NUMBER], c[OUT_NUMBER];
     const struct machine *m = &d->p->machine;
-    const double steps = d->exact.share * d->run.length / d->step.all.seconds;
     printf("  Failures   one in %s, %.0f in all\n", out_duration(d->exact.mean_time, a), d->exact.failures);
     printf("  Checkpoint %s; stalls the job for %.2g s, is complete after %s; best every %s\n",
            out_bytes((int64_t)d->state_bytes, a), d->run.stall, out_duration(d->run.save, b),
@@ -117,8 +140,7 @@ static void print_run(const struct days *d)
         100 * d->exact.lost, 100 * d->exact.restarting, 100 * d->exact.missing);
     print_recovery(d);
     print_spares(d);
-    printf("  Progress   %s steps, %s tokens\n", out_count(steps, a),
-           out_count(steps * d->p->shape.global_batch * d->p->shape.seq, b));
+    printf("  Progress   %s steps, %s tokens\n", out_count(steps_done(d), a), out_count(tokens_done(d), b));
     print_money(d);
     printf("  Rates      %s\n", m->source);
 }
@@ -152,11 +174,12 @@ static err_t print_json(struct global *g, const struct days *d)
                               d->exact.failures, "interval_s", d->exact.interval, "stall_s", d->run.stall, "save_s",
                               d->run.save, "goodput", d->exact.share, "stalled", d->exact.stalled, "lost",
                               d->exact.lost, "restarting", d->exact.restarting, "missing", d->exact.missing);
-    json_t *more =
-        json_pack("{s:f,s:f,s:I,s:I,s:f,s:o,s:o}", "simulated_goodput", d->drawn.share, "simulated_deviation",
-                  d->drawn.deviation, "spares", (json_int_t)d->run.spares, "enough_spares", (json_int_t)d->enough,
-                  "waiting_for_all_nodes", d->waiting.missing, "dtd_from_storage", recovery_json(&d->storage),
-                  "dtd_from_memory", recovery_json(&d->memory));
+    json_t *more = json_pack("{s:f,s:f,s:f,s:f,s:f,s:I,s:I,s:f,s:o,s:o}", "tokens", tokens_done(d), "price",
+                             device_hours(d) * d->p->price, "kwh", device_hours(d) * d->p->machine.cost.watts / 1000,
+                             "simulated_goodput", d->drawn.share, "simulated_deviation", d->drawn.deviation, "spares",
+                             (json_int_t)d->run.spares, "enough_spares", (json_int_t)d->enough, "waiting_for_all_nodes",
+                             d->waiting.missing, "dtd_from_storage", recovery_json(&d->storage), "dtd_from_memory",
+                             recovery_json(&d->memory));
     json_object_update(value, more);
     json_decref(more);
     return out_json(value, g->format == OUT_JSONL);
@@ -184,6 +207,8 @@ err_t planner_days(struct global *g, const struct planner_args *a, struct job_sp
         err = print_json(g, &d);
     else if (!err)
         print_text(&d, job);
+    if (!err && a->days)
+        err = check_budget(&d, a, why);
     plan_results_fini(&results);
     planning_fini(&p);
     return err;
