@@ -130,9 +130,9 @@ static void print_run(const struct days *d)
     char a[OUT_NUMBER], b[OUT_NUMBER], c[OUT_NUMBER];
     const struct machine *m = &d->p->machine;
     printf("  Failures   one in %s, %.0f in all\n", out_duration(d->exact.mean_time, a), d->exact.failures);
-    printf("  Checkpoint %s; stalls the job for %.2g s, is complete after %s; best every %s\n",
+    printf("  Checkpoint %s; stalls the job for %.2g s, is complete after %s; best every %s (checkpoint.every: %.0f)\n",
            out_bytes((int64_t)d->state_bytes, a), d->run.stall, out_duration(d->run.save, b),
-           out_duration(d->exact.interval, c));
+           out_duration(d->exact.interval, c), fmax(1, round(d->exact.interval / d->step.all.seconds)));
     printf(
         "  Goodput    %.1f %% (simulated %.1f +- %.1f %%); stalls %.1f %%, repeated %.1f %%, restarts %.1f %%, missing "
         "nodes %.1f %%\n",

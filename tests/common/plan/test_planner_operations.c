@@ -259,6 +259,23 @@ TEST(faster_links_make_no_step_slower)
     }
 }
 
+/* Without bandwidths and latencies, ranks only compute, and wait for other stages. */
+TEST(infinitely_fast_links_leave_computation)
+{
+    for (int i = 0; i < LAYOUTS; i++) {
+        struct setting t = setting_row(i, all_beside, quiet);
+        t.machine.link.bandwidth_gb = t.machine.network.bandwidth_gb = 1e15;
+        t.machine.link.latency_us = t.machine.link.ramp_us = t.machine.network.latency_us = 0;
+        struct simulated r = simulate(&t);
+        for (int part = PLAN_TP; part < PLAN_PARTS; part++)
+            if (part != PLAN_UPDATE && part != PLAN_WAIT_PIPELINE && part != PLAN_WAIT_REPLICAS)
+                assert_true(r.step.quiet_parts[part] < 1e-6 * r.step.quiet);
+        if (t.layout.pp == 1)
+            assert_true(fabs(r.step.quiet_parts[PLAN_COMPUTE] / r.closed.compute - 1) < 1e-6);
+        free(r.ranks);
+    }
+}
+
 /* Each kind of noise costs time, more of it more, and no noise nothing. */
 TEST(more_noise_makes_steps_slower)
 {
