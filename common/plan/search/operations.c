@@ -338,15 +338,16 @@ static int64_t at_least(int64_t value, int64_t low)
     return value > low ? value : low;
 }
 
-static bool meets_in_slots(const struct plan_layout *l)
+static bool meets_in_slots(const struct plan_layout *l, bool slots_only)
 {
-    return l->fsdp > 1 && (l->zero >= 2 || l->ep > l->tp * l->cp);
+    const bool waits = l->zero == 3 || l->ep > l->tp * l->cp, queues = l->zero == 2 && !slots_only;
+    return l->fsdp > 1 && (waits || queues);
 }
 
 static void set_groups(const struct plan_layout *l, bool slots_only, struct plan_operations *o)
 {
-    o->joined = !slots_only && meets_in_slots(l) ? l->fsdp : 1;
-    const int64_t sizes[PLAN_GROUPS][2] = {[PLAN_GROUP_TP] = {slots_only ? l->tp * l->cp : l->tp, 1},
+    o->joined = meets_in_slots(l, slots_only) ? l->fsdp : 1;
+    const int64_t sizes[PLAN_GROUPS][2] = {[PLAN_GROUP_TP] = {slots_only ? l->tp * l->cp * o->joined : l->tp, 1},
                                            [PLAN_GROUP_CP] = {l->cp, l->tp},
                                            [PLAN_GROUP_EP] = {l->ep, 1},
                                            [PLAN_GROUP_FSDP] = {o->joined, l->tp * l->cp}};

@@ -58,7 +58,8 @@ struct plan_operations {
     struct plan_sums sums;
 };
 
-/* `slots_only`: each slot is one RUN and one MEET of all ranks of a stage. ERR_NOMEM. Freed by plan_operations_fini. */
+/* `slots_only`: each slot is one RUN and one MEET of all ranks of a stage, and with zero 3 of all that gather with
+ * them. ERR_NOMEM. Freed by plan_operations_fini. */
 NODISCARD err_t plan_operations_init(const struct plan_shape *s, const struct plan_layout *l, const struct machine *m,
                                      const struct plan_overlap *overlap, const struct schedule *schedule,
                                      bool slots_only, struct plan_operations *ret);

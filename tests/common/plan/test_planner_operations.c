@@ -318,6 +318,25 @@ TEST(both_levels_agree_about_slow_devices)
     }
 }
 
+/* Ranks that gather parameters of each other wait for each other in every slot. A gather ahead lets them differ by a
+ * layer, so that slots make them wait somewhat longer. */
+TEST(both_levels_agree_about_zero_3)
+{
+    struct plan_layout l = plain;
+    l.fsdp = 64;
+    l.zero = 3;
+    l.reshard = true;
+    struct setting fine = setting_of(l, all_beside, (struct plan_noise){.jitter = 0.02, .seed = 9}), coarse = fine;
+    coarse.slots_only = true;
+    fine.shape.global_batch = coarse.shape.global_batch = 512;
+    struct simulated a = simulate(&fine), b = simulate(&coarse);
+    const double tax = a.step.seconds / a.step.quiet - 1, most = b.step.seconds / b.step.quiet - 1;
+    if (tax < 0.7 * most || tax > 1.05 * most)
+        fail_msg("jitter costs %.2f %%, at the level of slots %.2f %%", 100 * tax, 100 * most);
+    free(a.ranks);
+    free(b.ranks);
+}
+
 /* Between two collectives of tp 8, the slowest of 8 ranks takes 1.4236 standard deviations longer than the mean (tables
  * of order statistics). The deviation of some operations is the root of the sum of their squares. */
 TEST(ranks_wait_at_collectives_as_order_statistics_have_it)
