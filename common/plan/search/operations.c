@@ -428,17 +428,24 @@ static double share_in_pod(double nodes, double stages, double stage, double pod
     return fmax(0, fmin(to, (pod + 1) * pod_nodes) - fmax(from, pod * pod_nodes)) / each;
 }
 
-/* All capacities are 1, and so is the rate at which a part of the model is reduced while all others are: that of the
- * closed form. Then the links between pods are full, and shared adapters are. */
+static bool is_in_one_pod(double nodes, double stages, double stage, double pod_nodes)
+{
+    const double each = nodes / stages;
+    return floor(stage * each / pod_nodes) == ceil((stage + 1) * each / pod_nodes) - 1;
+}
+
+/* All capacities are 1, and rate 1 is that of the closed form. If that lets a group of many nodes have only its share
+ * of the links between pods (`thin`), then all groups together fill them. Groups of fewer nodes have the rate of their
+ * adapters, and need these links if they have nodes in several pods. */
 static void set_links(const struct plan_layout *l, const struct machine *m, struct plan_sums *sums, err_t *err)
 {
     const double workers = (double)plan_layout_workers(l), per_node = (double)m->device.per_node, pp = (double)l->pp;
     const double parts = (double)(sums->inner * sums->pipes), nodes = ceil(workers / per_node);
     const double adapters = m->network.adapters ? (double)m->network.adapters : per_node;
-    const bool crosses = m->network.pod > 0 && nodes_of_group(l, m) > m->network.pod && m->network.oversubscription > 1;
+    const double pod = (double)m->network.pod, ratio = m->network.oversubscription;
+    const double thin = pod > 0 && nodes_of_group(l, m) > m->network.pod ? ratio : 1;
     const bool shares = adapters < per_node;
-    const double thin = crosses ? m->network.oversubscription : 1;
-    const int pods = crosses ? (int)ceil(nodes / (double)m->network.pod) : 0;
+    const int pods = pod > 0 && nodes > pod && ratio > 1 ? (int)ceil(nodes / pod) : 0;
     sums->most = thin * fmax(1, per_node / adapters);
     sums->n_uses = pods + (shares ? 1 : 0);
     sums->links = pods + (shares ? (int)l->pp : 0);
@@ -449,10 +456,10 @@ static void set_links(const struct plan_layout *l, const struct machine *m, stru
     }
     for (int r = 0; r < l->pp; r++) {
         struct flow_use *use = sums->uses + r * sums->n_uses;
-        for (int pod = 0; pod < pods; pod++) {
-            const double devices = workers / (pp * parts) * share_in_pod(nodes, pp, r, (double)m->network.pod, pod);
-            use[pod] = (struct flow_use){pod, devices / ((double)m->network.pod * per_node)};
-        }
+        const double devices = is_in_one_pod(nodes, pp, r, pod) ? 0 : workers / (pp * parts);
+        for (int i = 0; i < pods; i++)
+            use[i] =
+                (struct flow_use){i, devices * share_in_pod(nodes, pp, r, pod, i) / (pod * per_node) * ratio / thin};
         if (shares)
             use[pods] = (struct flow_use){pods + r, 1 / (parts * thin)};
     }

@@ -473,6 +473,35 @@ TEST(stages_that_share_pods_share_their_links)
     free(free_links.ranks);
 }
 
+/* Four stages of three nodes, in pods of four nodes whose links have the rate of one node. The first stage and the last
+ * one are in one pod. The others have two nodes each in the second pod: alone, a stage would have half of the rate of
+ * its adapters, together they have a quarter. The closed form does not know where stages are. */
+TEST(stages_across_pods_wait_for_links)
+{
+    struct plan_layout l = plain;
+    l.tp = 8;
+    l.dp = 3;
+    l.pp = 4;
+    struct setting t = setting_of(l, none_beside, quiet);
+    t.shape.global_batch = 12;
+    t.machine.network.pod = 4;
+    t.machine.network.oversubscription = 4;
+    struct simulated r = simulate(&t);
+    struct machine twice = t.machine;
+    struct plan_time fast;
+    twice.network.bandwidth_gb *= 2;
+    plan_step_time(&t.shape, &l, &twice, &none_beside, &fast);
+    const double bytes_s = 2 * (r.closed.grads - fast.grads); /* at the rate of adapters */
+    const double *waits = r.ranks + PLAN_WAIT_LINKS * r.n_ranks;
+    const int64_t stage = r.n_ranks / 4;
+    assert_true(waits[0] < 1e-9 && waits[3 * stage] < 1e-9);
+    for (int i = 1; i <= 2; i++)
+        if (waits[i * stage] < bytes_s || waits[i * stage] > 3 * bytes_s * (1 + 1e-9))
+            fail_msg("stage %d waits %.5f s for links, bytes take %.5f s", i, waits[i * stage], bytes_s);
+    assert_true(waits[stage] + waits[2 * stage] > 3 * bytes_s); /* they do share */
+    free(r.ranks);
+}
+
 /* With one adapter for eight devices, each alone would have all of it. */
 TEST(devices_that_share_an_adapter_wait_for_each_other)
 {
