@@ -38,7 +38,8 @@ enum {
     KEY_OPERATIONS,
     KEY_STEPS,
     KEY_SEED,
-    KEY_SPARES
+    KEY_SPARES,
+    KEY_OWN
 };
 
 static const struct argp_option options[] = {
@@ -76,6 +77,7 @@ static const struct argp_option options[] = {
      "Simulate steps of the best layout at the level of operations: each product and collective of every rank, and "
      "where ranks wait",
      1},
+    {"own", KEY_OWN, NULL, 0, "With --days or --operations: the layout of the job file, not the best one", 1},
     {"steps", KEY_STEPS, "N", 0,
      "With --days or --operations: number of simulated steps (default: as many as take about a second)", 1},
     {"seed", KEY_SEED, "N", 0, "With --days or --operations: seed of the simulations (default 1)", 1},
@@ -132,6 +134,9 @@ static error_t parse_planner(int key, char *arg, struct argp_state *state, struc
     case KEY_OPERATIONS:
         a->planner.operations = true;
         return 0;
+    case KEY_OWN:
+        a->planner.own = true;
+        return 0;
     case KEY_STEPS:
         if (!arg_number(arg, 10000, &a->planner.steps) || a->planner.steps < 1)
             argp_error(state, "--steps %s: write a number from 1 to 10000", arg);
@@ -180,8 +185,10 @@ static bool is_planner(const struct plan_args *a)
 static void check_planner(const struct plan_args *a, struct argp_state *state)
 {
     const bool planner = is_planner(a), many = is_about_many(a), simulates = a->planner.days || a->planner.operations;
-    if ((a->planner.steps || a->planner.seed) && !simulates)
-        argp_error(state, "--steps and --seed need --days or --operations");
+    if ((a->planner.steps || a->planner.seed || a->planner.own) && !simulates)
+        argp_error(state, "--steps, --seed and --own need --days or --operations");
+    if (a->planner.own && a->size)
+        argp_error(state, "--own needs a job file with a layout: leave --memory out");
     if (a->planner.spares >= 0 && !a->planner.days)
         argp_error(state, "--spares needs --days");
     if (!many && !a->calibrate && (a->planner.nodes_from || a->planner.write))
@@ -373,7 +380,7 @@ static int run_planner(const struct plan_args *a)
         plan_layout_of(&job, &own);
     err = err ? err : vocabulary_find(&job, &why);
     if (!err && (a->planner.days || a->planner.operations))
-        err = planner_days(a->global, &a->planner, &job, &why);
+        err = planner_days(a->global, &a->planner, &job, &own, &why);
     else if (!err && (a->planner.nodes_to || (is_about_money(a) && !a->search)))
         err = planner_scale(a->global, &a->planner, &job, &why);
     else if (!err && a->search)

@@ -185,30 +185,64 @@ static err_t print_json(struct global *g, const struct days *d)
     return out_json(value, g->format == OUT_JSONL);
 }
 
-err_t planner_days(struct global *g, const struct planner_args *a, struct job_spec *job, struct why *why)
+static err_t best_layout(struct days *d, struct planning *p, struct plan_results *results, struct why *why)
+{
+    err_t err = plan_search(&p->search, results);
+    if (!err && !results->n_fit)
+        return why_set(why, ERR_INVALID, "no layout fits on %" PRId64 " workers; --search says what is missing",
+                       p->search.workers);
+    d->best = results->fit;
+    return err;
+}
+
+/* The workers of the job file say how many nodes there are. */
+static err_t own_layout(struct days *d, struct planning *p, const struct plan_layout *own, struct plan_found *ret,
+                        struct why *why)
+{
+    const int64_t workers = plan_layout_workers(own), per_node = p->machine.device.per_node;
+    const int64_t nodes = (workers + per_node - 1) / per_node;
+    if ((d->a->nodes_from && nodes != d->a->nodes_from) || (p->machine.nodes && nodes > p->machine.nodes))
+        return why_set(why, ERR_INVALID,
+                       "--own: parallel.workers is %" PRId64 ", which are %" PRId64 " nodes of %s and not %" PRId64
+                       ": write --set parallel.workers=%" PRId64 ", or leave --own out",
+                       workers, nodes, p->machine.name, p->nodes, p->nodes * per_node);
+    if (own->pp > 1 && own->schedule == PIPE_FILE)
+        return why_set(why, ERR_INVALID,
+                       "--own: schedules from a file (parallel.schedule_csv) are not simulated; write "
+                       "--set parallel.schedule=1f1b, or leave --own out");
+    planning_set_nodes(p, nodes);
+    p->search.workers = workers;
+    ret->layout = *own;
+    plan_step_bytes(&p->shape, own, &ret->bytes);
+    plan_step_time(&p->shape, own, &p->machine, &p->search.overlap, &ret->time);
+    d->best = ret;
+    return OK;
+}
+
+static err_t simulate_all(struct days *d, struct global *g, const struct job_spec *job, struct why *why)
+{
+    err_t err = planner_step_simulate(d->p, d->a, d->best, &d->step, why);
+    if (!err && d->a->days)
+        err = simulate_run(d);
+    if (!err && g->format != OUT_TEXT)
+        err = print_json(g, d);
+    else if (!err)
+        print_text(d, job);
+    return err || !d->a->days ? err : check_budget(d, d->a, why);
+}
+
+err_t planner_days(struct global *g, const struct planner_args *a, struct job_spec *job, const struct plan_layout *own,
+                   struct why *why)
 {
     struct planning p;
     struct plan_results results = {0};
+    struct plan_found found = {0};
     err_t err = planning_init(&p, a, job, why);
     if (err)
         return err;
     struct days d = {.p = &p, .a = a};
-    err = plan_search(&p.search, &results);
-    if (!err && !results.n_fit)
-        err = why_set(why, ERR_INVALID, "no layout fits on %" PRId64 " workers; --search says what is missing",
-                      p.search.workers);
-    if (!err) {
-        d.best = results.fit;
-        err = planner_step_simulate(&p, a, d.best, &d.step, why);
-    }
-    if (!err && a->days)
-        err = simulate_run(&d);
-    if (!err && g->format != OUT_TEXT)
-        err = print_json(g, &d);
-    else if (!err)
-        print_text(&d, job);
-    if (!err && a->days)
-        err = check_budget(&d, a, why);
+    err = a->own ? own_layout(&d, &p, own, &found, why) : best_layout(&d, &p, &results, why);
+    err = err ? err : simulate_all(&d, g, job, why);
     plan_results_fini(&results);
     planning_fini(&p);
     return err;

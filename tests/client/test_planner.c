@@ -129,6 +129,12 @@ TEST(a_step_is_simulated_at_the_level_of_operations)
     run_expect(&r, 0, "dtctl plan job.yaml --machine h100 --nodes 4 --operations");
     expect_text(r.out, "Where the time of a rank goes");
     expect_text(r.out, "operations of all ranks");
+    run_expect(&r, 0,
+               "dtctl plan job.yaml --machine h100 --operations --own --set parallel.workers=16 --set parallel.tp=2 "
+               "--set parallel.pp=2 --set parallel.fsdp=4");
+    expect_text(r.out, "16 workers");
+    expect_text(r.out, "tp 2, pp 2");
+    expect_text(r.out, "fsdp 4");
 }
 
 /* ---- money ---- */
@@ -425,9 +431,17 @@ TEST(wrong_machines_and_options_are_refused)
         {"dtctl plan job.yaml --search --machine h100 --nodes 0", "--nodes 0: write a number of nodes"},
         {"dtctl plan job.yaml --search --machine h100 --nodes 8:2", "--nodes 8:2"},
         {"dtctl plan job.yaml --search --machine laptop --nodes 2", "laptop has 1 nodes"},
-        {"dtctl plan job.yaml --search --machine h100 --steps 3", "--steps and --seed need --days or --operations"},
+        {"dtctl plan job.yaml --search --machine h100 --steps 3",
+         "--steps, --seed and --own need --days or --operations"},
         {"dtctl plan job.yaml --machine h100 --days 3 --steps 0", "--steps 0: write a number from 1 to 10000"},
         {"dtctl plan job.yaml --machine h100 --days 3 --seed x", "--seed x: write a number from 1"},
+        {"dtctl plan job.yaml --search --machine h100 --own", "--steps, --seed and --own need --days or --operations"},
+        {"dtctl plan --memory 7b --machine h100 --operations --own", "--own needs a job file with a layout"},
+        {"dtctl plan job.yaml --machine h100 --nodes 2 --operations --own --set parallel.workers=8",
+         "--own: parallel.workers is 8, which are 1 nodes of h100 and not 2: write --set parallel.workers=16"},
+        {"dtctl plan job.yaml --machine h100 --operations --own --set parallel.workers=2 --set parallel.pp=2 --set "
+         "parallel.schedule=file --set parallel.schedule_csv=order.csv",
+         "--own: schedules from a file (parallel.schedule_csv) are not simulated"},
         {"dtctl plan job.yaml --machine h100 --operations --spares 3", "--spares needs --days"},
         {"dtctl plan job.yaml --machine h100 --days 3 --spares few", "--spares few: write a number of nodes"},
         {"dtctl plan job.yaml --nodes 2", "need --search, --strategies, --days or --operations"},
