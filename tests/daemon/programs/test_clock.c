@@ -14,7 +14,8 @@ static _Atomic int64_t *offset_s;
 
 static void start_with_clock(void)
 {
-    char file[512], library[4096];
+    char file[512], library[4096], asan[1024];
+    const char *options = getenv("ASAN_OPTIONS");
     snprintf(file, sizeof(file), "%s/clock", test_tmpdir());
     int fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     assert_true(fd >= 0);
@@ -23,6 +24,8 @@ static void start_with_clock(void)
     assert_true(offset_s != MAP_FAILED);
     close(fd);
     snprintf(library, sizeof(library), "%s/../tests/libclock_step.so", getenv("DTD_BIN"));
+    snprintf(asan, sizeof(asan), "%s%sverify_asan_link_order=0", options ? options : "", options ? ":" : "");
+    setenv("ASAN_OPTIONS", asan, 1); /* a sanitizer's library wants to be the first one otherwise */
     setenv("DTD_TEST_CLOCK", file, 1);
     setenv("LD_PRELOAD", library, 1);
     dtd_start(&d, "state");
