@@ -141,6 +141,13 @@ static const char *check_path(const char *text)
     return text[0] && strlen(text) < 4096 ? NULL : "a path of 1 to 4095 bytes";
 }
 
+static const char *check_umask(const char *text)
+{
+    size_t n = strlen(text);
+    const bool is_octal = n <= 4 && strspn(text, "01234567") == n;
+    return is_octal && strtol(text, NULL, 8) <= 077 ? NULL : "an octal number from 0 to 0077";
+}
+
 static const char *check_path_or_none(const char *text)
 {
     return strlen(text) < 4096 ? NULL : "a path of at most 4095 bytes";
@@ -840,6 +847,10 @@ static const struct schema_row rows[] = {
         run.report, check_path_or_none, "\"\"", FREE,
         "File (.html or .pdf), or folder, for a report of the job when it has ended, also after a failure. In a folder "
         "it is job-ID.html. A relative path starts at the job file's folder. \"\": none (docs/use/watch.md).")},
+    {TEXT(run.umask, check_umask, "\"\"", FREE,
+          "Rights that the job's files and folders do not get, as umask(1) has them: 0077 keeps checkpoints, with the "
+          "weights and the job file, from all other users. `dtctl submit` sets it to the umask of its caller. \"\": "
+          "0022.")},
 };
 
 static const char *check_argument(const char *text)
@@ -1157,6 +1168,12 @@ err_t job_resume_check(const struct job_spec *before, const struct job_spec *aft
         compared.train.seed = after->train.seed;
     }
     return schema_resume_check(&job_schema, &compared, after, why);
+}
+
+int job_umask(const struct job_spec *job)
+{
+    const char *text = job->run.umask;
+    return text && text[0] ? (int)strtol(text, NULL, 8) : 022;
 }
 
 err_t job_paths_resolve(struct job_spec *job, const char *folder, struct why *why)
