@@ -27,6 +27,10 @@ struct plan_shape {
     double keep_bytes;    /* of a parameter between steps, with its master copy */
     double state_bytes;   /* of a parameter's optimizer state */
     double grad_bytes;    /* of a gradient */
+    /* What other programs than this one move in memory; 0: as this one does. */
+    double update_bytes;     /* of a parameter, in the optimizer's step */
+    double accumulate_bytes; /* of a parameter, when the gradient of a further microbatch is added */
+    double loss_bytes;       /* of a logit, in the loss and its gradient */
     double global_batch;
 };
 
@@ -42,9 +46,10 @@ struct plan_layout {
 
 /* What the program that runs overlaps. */
 struct plan_overlap {
-    bool gradients;  /* their reduction with the backward pass of the last microbatch */
-    bool parameters; /* zero 3: the gather of a layer with the computation of another */
-    bool messages;   /* between pipeline stages, with computation */
+    bool gradients;    /* their reduction with the backward pass of the last microbatch */
+    bool parameters;   /* zero 3: the gather of a layer with the computation of another */
+    bool messages;     /* between pipeline stages, with computation */
+    bool cut_messages; /* without sequence parallelism: each rank of tp sends its part, and the receivers gather it */
 };
 
 /* Seconds of one step on the slowest stage. The parts sum to `seconds`. */
@@ -54,6 +59,7 @@ struct plan_time {
     double tp, cp, ep; /* collectives within layers, not overlapped */
     double pp;         /* messages between stages, not overlapped */
     double bubble;     /* idle because of the pipeline's order */
+    double wait;       /* for the slowest device: the others are as fast as the machine file says */
     double params;     /* zero 3: gathers, not overlapped */
     double grads;      /* reduction of gradients, not overlapped */
     double update;     /* optimizer */
@@ -66,6 +72,8 @@ struct plan_bytes {
     double params, grads, optimizer, activations, buffers, total;
 };
 
+/* How much slower than the mean the slowest of so many devices is, in standard deviations (machine.noise.spread). */
+double plan_slowest(double devices);
 int64_t plan_layout_workers(const struct plan_layout *l);
 /* Microbatches of one pipeline per step, rounded up. */
 double plan_layout_micros(const struct plan_shape *s, const struct plan_layout *l);

@@ -137,7 +137,7 @@ static void every_time(const struct machine *m, struct plan_time ret[N_LAYOUTS])
 {
     struct job_spec job = {0};
     struct plan_shape shape;
-    const struct plan_overlap streams = {true, true, true};
+    const struct plan_overlap streams = {.gradients = true, .parameters = true, .messages = true};
     job_make(llama, "bfloat16", "cuda", &job);
     plan_shape_of(&job, &shape);
     for (size_t i = 0; i < N_LAYOUTS; i++)
@@ -152,8 +152,8 @@ TEST(parts_sum_to_the_step)
     machine_make(200, 50, &m);
     every_time(&m, t);
     for (size_t i = 0; i < N_LAYOUTS; i++) {
-        double sum =
-            t[i].compute + t[i].tp + t[i].cp + t[i].ep + t[i].pp + t[i].bubble + t[i].params + t[i].grads + t[i].update;
+        double sum = t[i].compute + t[i].tp + t[i].cp + t[i].ep + t[i].pp + t[i].bubble + t[i].wait + t[i].params +
+                     t[i].grads + t[i].update;
         assert_true(fabs(sum - t[i].seconds) <= 1e-12 * sum);
         assert_true(t[i].recompute <= t[i].compute && t[i].bubble >= 0 && t[i].grads >= 0 && t[i].params >= 0);
         assert_true(t[i].model_flops / t[i].seconds < 300e12); /* no worker is faster than its peak */
@@ -224,6 +224,64 @@ TEST(the_bubble_is_that_of_the_schedule)
     plan_step_time(&s, &l, &m, &none, &t);
     assert_true(t.bubble / t.compute < 0.01);
     machine_fini(&m);
+}
+
+static double normal_cdf(double x)
+{
+    return 0.5 * erfc(-x / sqrt(2));
+}
+
+/* E[max] of n numbers is the integral of 1 - F^n above 0, less that of F^n below. */
+static double largest_of(double n)
+{
+    double sum = 0;
+    for (double x = -9.9995; x < 10; x += 1e-3) {
+        double f = pow(normal_cdf(x), n);
+        sum += 1e-3 * (x > 0 ? 1 - f : -f);
+    }
+    return sum;
+}
+
+TEST(all_wait_for_the_slowest_device)
+{
+    struct machine m;
+    struct plan_time even[N_LAYOUTS], uneven[N_LAYOUTS];
+    assert_true(plan_slowest(1) == 0);
+    for (double n = 2; n <= 1 << 20; n *= 2)
+        assert_true(fabs(plan_slowest(n) / largest_of(n) - 1) < 1e-3);
+    for (double n = 3; n <= 1 << 18; n *= 2)
+        assert_true(fabs(plan_slowest(n) / largest_of(n) - 1) < 0.03);
+    machine_make(200, 50, &m);
+    m.noise.spread = 0;
+    every_time(&m, even);
+    m.noise.spread = 0.02;
+    every_time(&m, uneven);
+    for (size_t i = 0; i < N_LAYOUTS; i++) {
+        double most = 0.02 * largest_of((double)plan_layout_workers(&layouts[i]));
+        assert_true(fabs((uneven[i].seconds - even[i].seconds) / (even[i].compute + even[i].bubble) - most) < 1e-4);
+    }
+    machine_fini(&m);
+}
+
+/* The first microbatch passes 3 borders forward and backward, and a rank sends and receives each of 8 microbatches. */
+TEST(a_cut_message_takes_its_part_of_the_time)
+{
+    struct machine m;
+    struct plan_time whole, cut;
+    struct job_spec job = {0};
+    struct plan_shape shape;
+    const struct plan_overlap none = {0}, parts = {.cut_messages = true};
+    struct plan_layout l = {.dp = 1, .fsdp = 1, .tp = 8, .cp = 1, .pp = 4, .ep = 1, .chunks = 1, .micro_batch = 8};
+    job_make(llama, "bfloat16", "cuda", &job);
+    plan_shape_of(&job, &shape);
+    machine_make(1e6, 50, &m);
+    m.link.latency_us = m.network.latency_us = 0;
+    l.schedule = PIPE_1F1B;
+    plan_step_time(&shape, &l, &m, &none, &whole);
+    plan_step_time(&shape, &l, &m, &parts, &cut);
+    assert_true(fabs(whole.pp / cut.pp - 8) < 0.01);
+    machine_fini(&m);
+    job_fini(&job);
 }
 
 /* ---- search ---- */

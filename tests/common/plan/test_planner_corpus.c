@@ -3,7 +3,8 @@
  * exception is stated: how long Megatron of 2022 takes to issue an operation from Python (device.call_us) was chosen on
  * the rows of vtrain-single with a hidden size of 1024, which are reported, and judged on all others.
  *
- * DTD_CORPUS_TABLE=1 prints the rows of docs/internals/planner.md. */
+ * DTD_CORPUS_TABLE=1 prints the rows of docs/internals/planner.md, and `tests/docs/corpus --update . PROGRAM` writes
+ * them into it. DTD_CORPUS_ROWS=1 prints each row of a corpus with the parts of its forecast. */
 #include "common/base/file.h"
 #include "common/plan/search/step_time.h"
 #include "tests/lib/test.h"
@@ -12,7 +13,7 @@
 #include <stdlib.h>
 
 #define MAX_ROWS 2048
-#define MEGATRON_2022 "device.call_us=63"
+#define MEGATRON_2022 "device.call_us=58"
 
 struct row {
     struct plan_shape shape;
@@ -45,6 +46,36 @@ static void machine_load(const char *name, const char *set, const char *more, st
         fail_msg("%s", why.text);
 }
 
+/* What the programs of the corpora move in memory, from their sources, in bytes.
+ *
+ * Megatron's optimizer: gradients become float32 (6), are unscaled (8), measured (4) and clipped (8); Adam reads 16 and
+ * writes 12; the parameters are copied to float16 (6), gradients zeroed (2) and divided by the number of replicas (4).
+ * DeepSpeed: overflow check in float32 (10), float32 copy (6), flat copy (8), norm (4), unscaling (8), Adam (28), copy
+ * to float16 (6), and around the reduction flat copy, division and copy back (12). Both sum gradients of 2 bytes
+ * (DeepSpeed; Megatron without --accumulate-allreduce-grads-in-fp32) and add those of a further microbatch by a kernel
+ * of its own (read twice, written once), which Megatron of 2022 fuses into the product. Megatron's loss converts logits
+ * to float32 and makes 5 passes over them forward and 3 backward. */
+struct program {
+    const char *source;
+    double grad_bytes, update_bytes, accumulate_bytes, loss_bytes;
+};
+
+static const struct program programs[] = {
+    {"vtrain", 2, 82, 6, 60},
+    {"narayanan", 2, 66, 6, 60},
+    {"korthikanti", 4, 66, 0, 60},
+    {"llama3", 4, 0, 0, 0},
+};
+
+static const struct program *program_of(const char *line)
+{
+    for (size_t i = 0; i < sizeof(programs) / sizeof(programs[0]); i++)
+        if (strncmp(line, programs[i].source, strcspn(line, ",")) == 0)
+            return &programs[i];
+    fail_msg("%.20s: no program has this name", line);
+    return NULL;
+}
+
 static void row_parse(char *line, struct row *ret)
 {
     double x[20] = {0};
@@ -58,6 +89,7 @@ static void row_parse(char *line, struct row *ret)
         at += strcspn(at, ",") + 1;
     }
     const bool fused = x[17] > 0;
+    const struct program *p = program_of(line);
     *ret = (struct row){.shape = {.layers = x[0],
                                   .dim = x[1],
                                   .heads = x[2],
@@ -75,7 +107,10 @@ static void row_parse(char *line, struct row *ret)
                                   .type_bytes = 2,
                                   .keep_bytes = 6,
                                   .state_bytes = 8,
-                                  .grad_bytes = 4},
+                                  .grad_bytes = p->grad_bytes,
+                                  .update_bytes = p->update_bytes,
+                                  .accumulate_bytes = p->accumulate_bytes,
+                                  .loss_bytes = p->loss_bytes},
                         .layout = {.tp = (int64_t)x[9],
                                    .pp = (int64_t)x[10],
                                    .dp = (int64_t)x[11],
@@ -108,12 +143,24 @@ static void corpus_load(const char *name, struct corpus *ret)
     buf_fini(&text);
 }
 
+/* A row of a sheet for the study of errors: the layout, the times in ms, and the forecast's parts. */
+static void row_print(const struct row *r, const struct plan_time *t)
+{
+    const struct plan_layout *l = &r->layout;
+    printf("row,%.0f,%.0f,%.0f,%d,%d,%d,%d,%d,%d,%.1f,%.1f,%.1f,%.1f,%.1f,%.1f,%.1f,%.1f,%.1f\n", r->shape.dim,
+           r->shape.layers, r->shape.global_batch, (int)plan_layout_workers(l), (int)l->tp, (int)l->pp, (int)l->dp,
+           (int)l->micro_batch, (int)l->recompute, r->ms, r->predicted_ms, t->compute * 1e3, t->tp * 1e3, t->pp * 1e3,
+           t->bubble * 1e3, t->params * 1e3, t->grads * 1e3, t->update * 1e3);
+}
+
 static void predict(struct corpus *c, const struct machine *m, const struct plan_overlap *overlap)
 {
     for (int i = 0; i < c->n; i++) {
         struct plan_time t;
         plan_step_time(&c->rows[i].shape, &c->rows[i].layout, m, overlap, &t);
         c->rows[i].predicted_ms = t.seconds * 1e3;
+        if (getenv("DTD_CORPUS_ROWS"))
+            row_print(&c->rows[i], &t);
     }
 }
 
@@ -130,6 +177,11 @@ static bool small(const struct row *r)
 static bool large(const struct row *r)
 {
     return r->shape.dim != 1024;
+}
+
+static bool keeps_most(const struct row *r)
+{
+    return r->layout.recompute == RECOMPUTE_ATTENTION;
 }
 
 static bool in_node(const struct row *r)
@@ -161,8 +213,8 @@ static double error_of(const struct corpus *c, const char *name, bool (*take)(co
     assert_true(n > 0);
     qsort(errors, (size_t)n, sizeof(*errors), by_size);
     if (getenv("DTD_CORPUS_TABLE"))
-        printf("| %s | %d | %.1f | %.1f | %.1f | %.1f | %+.1f |\n", name, n, sum / n, errors[n / 2], errors[n * 9 / 10],
-               errors[n - 1], bias / n);
+        printf("time| %s | %d | %.1f | %.1f | %.1f | %.1f | %+.1f |\n", name, n, sum / n, errors[n / 2],
+               errors[n * 9 / 10], errors[n - 1], bias / n);
     return sum / n;
 }
 
@@ -200,7 +252,7 @@ static double regret_of(const struct corpus *c, const char *name)
         sweeps++;
     }
     if (getenv("DTD_CORPUS_TABLE"))
-        printf("| %s: regret | %d sweeps | %.2f | | | %.1f | |\n", name, sweeps, sum / sweeps, worst);
+        printf("regret| %s | %d | %.1f | %.1f |\n", name, sweeps, sum / sweeps, worst);
     return sum / sweeps;
 }
 
@@ -208,48 +260,69 @@ static struct corpus corpus;
 
 TEST(vtrain_multi_node)
 {
-    const struct plan_overlap none = {0};
+    const struct plan_overlap none = {.cut_messages = true};
     struct machine m;
     machine_load("a100", MEGATRON_2022, "network.bandwidth_gb=100", &m);
     corpus_load("vtrain-multi", &corpus);
     predict(&corpus, &m, &none);
-    assert_true(error_of(&corpus, "vTrain, 64 to 512 A100", all) <= 10);
-    error_of(&corpus, "of them tp <= 8", in_node);
+    assert_true(error_of(&corpus, "vTrain, 64 to 512 A100", all) <= 8);
+    assert_true(error_of(&corpus, "of them tp <= 8", in_node) <= 8);
     assert_true(regret_of(&corpus, "vTrain, 64 to 512 A100") <= 2);
     machine_fini(&m);
 }
 
 TEST(vtrain_single_node)
 {
-    const struct plan_overlap none = {0};
+    const struct plan_overlap none = {.cut_messages = true};
     struct machine m;
     machine_load("a100", MEGATRON_2022, NULL, &m);
     corpus_load("vtrain-single", &corpus);
     predict(&corpus, &m, &none);
     error_of(&corpus, "vTrain, 2 to 8 A100: hidden 1024 (in-sample)", small);
-    assert_true(error_of(&corpus, "vTrain, 2 to 8 A100: hidden 2048", large) <= 12);
-    assert_true(error_of(&corpus, "both", all) <= 10);
+    assert_true(error_of(&corpus, "vTrain, 2 to 8 A100: hidden 2048", large) <= 10);
+    assert_true(error_of(&corpus, "both", all) <= 8);
     regret_of(&corpus, "vTrain, 2 to 8 A100");
     machine_fini(&m);
 }
 
 TEST(megatron_on_selene)
 {
-    const struct plan_overlap none = {0};
+    const struct plan_overlap none = {.cut_messages = true};
     struct machine m;
     machine_load("a100", MEGATRON_2022, NULL, &m);
     corpus_load("megatron", &corpus);
     predict(&corpus, &m, &none);
-    assert_true(error_of(&corpus, "Korthikanti, 8 to 512 A100", all) <= 10);
+    assert_true(error_of(&corpus, "Korthikanti, 8 to 512 A100", all) <= 3.5);
     corpus_load("narayanan", &corpus);
     predict(&corpus, &m, &none);
-    assert_true(error_of(&corpus, "Narayanan, 32 to 3072 A100", all) <= 10);
+    assert_true(error_of(&corpus, "Narayanan, 32 to 3072 A100", all) <= 5);
     machine_fini(&m);
+}
+
+/* Korthikanti et al. 2022, table 4 (as GiB in Calculon's validator): activations of the first stage with selective
+ * recomputation and sequence parallelism. */
+TEST(activations_of_megatron)
+{
+    static const double gib[] = {9.56, 12.35, 23.08, 26.56};
+    double sum = 0;
+    int n = 0;
+    corpus_load("megatron", &corpus);
+    for (int i = 0; i < corpus.n; i++) {
+        struct plan_bytes b;
+        if (!keeps_most(&corpus.rows[i]))
+            continue;
+        plan_step_bytes(&corpus.rows[i].shape, &corpus.rows[i].layout, &b);
+        sum += fabs(b.activations / (1 << 30) / gib[n++] - 1);
+    }
+    assert_int_equal(n, 4);
+    if (getenv("DTD_CORPUS_TABLE"))
+        printf("memory| Korthikanti: activations of the first stage | %d | %.1f |\n", n, 100 * sum / n);
+    assert_true(sum / n <= 0.02);
 }
 
 TEST(llama_3)
 {
-    const struct plan_overlap streams = {true, true, true};
+    const struct plan_overlap streams = {.gradients = true, .parameters = true, .messages = true};
     struct machine m;
     machine_load("h100", NULL, NULL, &m);
     corpus_load("llama3", &corpus);
@@ -259,7 +332,7 @@ TEST(llama_3)
     double factor = corpus.rows[0].ms / corpus.rows[0].predicted_ms;
     double error = 100 * (factor * corpus.rows[1].predicted_ms / corpus.rows[1].ms - 1);
     if (getenv("DTD_CORPUS_TABLE"))
-        printf("| Llama 3: 16384 after calibration on 8192 | 1 | %.1f | | | | %+.1f |\n", fabs(error), error);
-    assert_true(fabs(error) <= 8);
+        printf("time| Llama 3: 16384 after calibration on 8192 | 1 | %.1f | | | | %+.1f |\n", fabs(error), error);
+    assert_true(fabs(error) <= 2);
     machine_fini(&m);
 }
