@@ -45,6 +45,10 @@ static const struct schema_row rows[] = {
     NUMBER(link.ramp_us, 0, 1e6, "0",
            "Additional microseconds of a collective, times the square root of its size in MB: buffers of middle size "
            "reach less than the full bandwidth."),
+    NUMBER(link.switch_gb, 0, 1e6, "0",
+           "Bytes of a buffer that an all-reduce inside the node's switches (NVLS) sums in a second, in 1e9. 0: they "
+           "cannot add."),
+    COUNT(link.switch_ranks, 2, 4096, "5", "The least number of ranks of a group for which the library does so."),
     NUMBER(network.bandwidth_gb, 0, 1e6, "50",
            "Bandwidth of a node's network adapters together, per direction, in 1e9 bytes per second. 0: there is no "
            "network."),

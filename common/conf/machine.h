@@ -29,6 +29,8 @@ struct machine {
     } device;
     struct { /* between the workers of a node; bus bandwidth, as nccl-tests count it */
         double bandwidth_gb, latency_us, ramp_us;
+        double switch_gb;     /* bytes of a buffer that an all-reduce in the switch sums per second; 0: it cannot */
+        int64_t switch_ranks; /* the least number of ranks for which the library uses it */
     } link;
     struct {                 /* between nodes */
         double bandwidth_gb; /* of a node, all adapters together */

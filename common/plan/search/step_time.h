@@ -17,7 +17,8 @@ struct plan_shape {
     double ffn_matrices;                                                      /* 2, or 3 with a gate */
     double window;                                                            /* keys that a query sees; 0: all */
     double experts, experts_per_token, expert_ffn, shared_ffn, expert_layers; /* experts 0: none */
-    bool tied;                                                                /* the head uses the embedding table */
+    bool even_experts;    /* the router is made to give all experts equally many tokens; else at random */
+    bool tied;            /* the head uses the embedding table */
     bool fused_attention; /* scores are not written to memory, and masked pairs are not computed */
     bool dropout;
     bool even_stages; /* stages have equally many layers, whatever the head costs (Megatron); else they cost the same */
@@ -46,10 +47,12 @@ struct plan_layout {
 
 /* What the program that runs overlaps. */
 struct plan_overlap {
-    bool gradients;    /* their reduction with the backward pass of the last microbatch */
-    bool parameters;   /* zero 3: the gather of a layer with the computation of another */
-    bool messages;     /* between pipeline stages, with computation */
-    bool cut_messages; /* without sequence parallelism: each rank of tp sends its part, and the receivers gather it */
+    bool gradients;     /* their reduction with the backward pass of the last microbatch */
+    bool parameters;    /* zero 3: the gather of a layer with the computation of another */
+    bool messages;      /* between pipeline stages, with computation */
+    bool exchanges;     /* all-to-alls of experts, with the computation of another microbatch */
+    bool once_per_node; /* a token crosses the network once for each node, not for each of its experts (DeepEP) */
+    bool cut_messages;  /* without sequence parallelism: each rank of tp sends its part, and the receivers gather it */
 };
 
 /* Seconds of one step on the slowest stage. The parts sum to `seconds`. */
@@ -89,6 +92,13 @@ enum plan_collective {
     PLAN_REDUCE,
     PLAN_ALL_TO_ALL
 }; /* PLAN_GATHER: reduce-scatter too. REDUCE: all-reduce */
+/* Seconds on the links of nodes and on the network between them, one after the other. */
+struct plan_seconds {
+    double link, network;
+};
+struct plan_seconds plan_collective_parts(const struct machine *m, enum plan_collective op, double bytes, int64_t n,
+                                          int64_t stride);
+/* Their sum. */
 double plan_collective_time(const struct machine *m, enum plan_collective op, double bytes, int64_t n, int64_t stride);
 
 #endif

@@ -2,6 +2,7 @@
  * axes; the compiler's memory is exact (test_memory), so it is the right value here. */
 #include "common/plan/estimate/memory.h"
 #include "common/plan/models/build.h"
+#include "common/plan/search/draw.h"
 #include "common/plan/search/search.h"
 #include "tests/lib/test.h"
 
@@ -187,6 +188,123 @@ TEST(a_collective_of_one_node_has_the_time_of_a_ring)
     assert_true(fabs(plan_collective_time(&m, PLAN_ALL_TO_ALL, bytes, 4, 1) - 3.0 / 4 * bytes / 100e9) < 1e-9);
     assert_true(plan_collective_time(&m, PLAN_REDUCE, bytes, 1, 1) == 0);
     machine_fini(&m);
+}
+
+/* Measured of 8 H200: 362 GB/s on the bus in a ring, 473 in the switch, which NCCL uses from 5 ranks on, for reductions
+ * only (stas00/ml-engineering). */
+TEST(switches_sum_for_reductions_of_enough_ranks)
+{
+    struct machine m;
+    const double bytes = 8e9;
+    machine_make(362, 50, &m);
+    m.link.latency_us = 0;
+    m.link.switch_gb = 270;
+    m.link.switch_ranks = 5;
+    const double of_8 = plan_collective_time(&m, PLAN_REDUCE, bytes, 8, 1);
+    assert_true(fabs(2 * 7.0 / 8 * bytes / of_8 * 1e-9 / 473 - 1) < 0.01);
+    const double of_4 = plan_collective_time(&m, PLAN_REDUCE, bytes, 4, 1);
+    assert_true(fabs(2 * 3.0 / 4 * bytes / of_4 * 1e-9 / 363 - 1) < 0.01);
+    const double gather = plan_collective_time(&m, PLAN_GATHER, bytes, 8, 1);
+    assert_true(fabs(7.0 / 8 * bytes / gather * 1e-9 / 361 - 1) < 0.01);
+    machine_fini(&m);
+}
+
+/* NCCL's tuner: a ring of k nodes has 2 (k - 1) steps, a tree 2 log2 k at 0.92 of the bandwidth and without the factor
+ * (n - 1) / n; a gather with a rank a node may use PAT. */
+TEST(between_nodes_the_faster_algorithm_counts)
+{
+    struct machine m;
+    machine_make(1e6, 400, &m);
+    m.link.latency_us = 0;
+    m.network.share = 1;
+    m.network.latency_us = 10;
+    const double k = 64, small = 1e3, large = 50e9, rate = 50e9;
+    double t = plan_collective_time(&m, PLAN_REDUCE, small, 64, 8);
+    assert_true(fabs(t - (2 * small / (0.92 * rate) + 2 * 6 * 10e-6)) < 1e-9);
+    t = plan_collective_time(&m, PLAN_REDUCE, large, 64, 8);
+    assert_true(fabs(t - (2 * (k - 1) / k * large / rate + 2 * (k - 1) * 10e-6)) < 1e-6);
+    t = plan_collective_time(&m, PLAN_GATHER, small, 64, 8);
+    assert_true(fabs(t - (small / (0.75 * rate) + 6 * 10e-6 / 3.5 + k * 2.8e-6)) < 1e-9);
+    t = plan_collective_time(&m, PLAN_GATHER, large, 64, 8);
+    assert_true(fabs(t - ((k - 1) / k * large / rate + (k - 1) * 10e-6)) < 1e-6);
+    /* A ring of 4 nodes with 8 ranks each: the node's bandwidth, which hides what happens inside. */
+    t = plan_collective_time(&m, PLAN_REDUCE, large, 32, 1);
+    assert_true(fabs(t - (2 * 31.0 / 32 * large / 400e9 + 2 * 3 * 10e-6)) < 1e-6);
+    machine_fini(&m);
+}
+
+/* 16 nodes in pods of 4, one to 7 between them. */
+TEST(oversubscription_counts_where_a_group_leaves_its_pod)
+{
+    struct machine m, wide;
+    machine_make(1e6, 400, &wide);
+    wide.link.latency_us = wide.network.latency_us = 0;
+    m = wide;
+    m.network.pod = 4;
+    m.network.oversubscription = 7;
+    const double bytes = 1e9;
+    /* in one pod */
+    assert_true(plan_collective_time(&m, PLAN_REDUCE, bytes, 4, 8) ==
+                plan_collective_time(&wide, PLAN_REDUCE, bytes, 4, 8));
+    /* 16 ranks, 4 in each pod: one of 4 nodes' traffic leaves, over a seventh of the bandwidth */
+    assert_true(fabs(plan_collective_time(&m, PLAN_GATHER, bytes, 16, 8) /
+                         plan_collective_time(&wide, PLAN_GATHER, bytes, 16, 8) -
+                     7.0 / 4) < 1e-9);
+    /* 4 ranks, each in another pod */
+    assert_true(fabs(plan_collective_time(&m, PLAN_GATHER, bytes, 4, 32) /
+                         plan_collective_time(&wide, PLAN_GATHER, bytes, 4, 32) -
+                     7) < 1e-9);
+    /* three quarters of an all-to-all leave */
+    assert_true(fabs(plan_collective_time(&m, PLAN_ALL_TO_ALL, bytes, 128, 1) /
+                         plan_collective_time(&wide, PLAN_ALL_TO_ALL, bytes, 128, 1) -
+                     7 * 0.75) < 0.01);
+    machine_fini(&wide);
+}
+
+/* Draws the rank of each token's expert and returns the largest number of a rank over the mean. */
+static double drawn_load(int ranks, int draws, int repeats)
+{
+    uint64_t state = draw_start(7);
+    double sum = 0;
+    for (int r = 0; r < repeats; r++) {
+        int count[64] = {0}, most = 0;
+        for (int i = 0; i < draws; i++)
+            count[(draw_bits(&state) >> 32) % (uint64_t)ranks]++;
+        for (int i = 0; i < ranks; i++)
+            most = count[i] > most ? count[i] : most;
+        sum += most / ((double)draws / ranks);
+    }
+    return sum / repeats;
+}
+
+TEST(experts_wait_for_the_rank_with_most_tokens)
+{
+    struct job_spec job = {0};
+    struct plan_shape shape;
+    struct plan_time even, uneven;
+    struct machine m;
+    const struct plan_overlap none = {0};
+    struct plan_layout l = {
+        .dp = 1, .fsdp = 8, .tp = 1, .cp = 1, .pp = 1, .ep = 8, .zero = 1, .chunks = 1, .micro_batch = 1};
+    job_make(mixture, "bfloat16", "cuda", &job);
+    plan_shape_of(&job, &shape);
+    assert_true(!shape.even_experts);
+    machine_make(1e6, 50, &m);
+    m.link.latency_us = 0;
+    m.noise.spread = 0;
+    m.device.call_us = m.device.launch_us = 0;
+    m.device.units = 1; /* times in proportion to rows */
+    m.device.bandwidth_gb = 1e6;
+    plan_step_time(&shape, &l, &m, &none, &uneven);
+    shape.even_experts = true;
+    plan_step_time(&shape, &l, &m, &none, &even);
+    shape.experts_per_token = 0; /* what is left is not of experts */
+    struct plan_time rest;
+    plan_step_time(&shape, &l, &m, &none, &rest);
+    const double load = (uneven.compute - rest.compute) / (even.compute - rest.compute);
+    assert_true(fabs((load - 1) / (drawn_load(8, 8 * 1024 * 2, 400) - 1) - 1) < 0.1);
+    machine_fini(&m);
+    job_fini(&job);
 }
 
 /* 1F1B: (pp - 1) / m of the stages' own time (Narayanan et al. 2021), when messages take none and no head counts. */
