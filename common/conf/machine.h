@@ -49,6 +49,9 @@ struct machine {
         double spread; /* between devices */
         double jitter; /* from one operation to the next */
     } noise;
+    struct {               /* of forecasts for this machine, as parts of them; nine of ten steps are between */
+        double less, more; /* how much less and more a step took */
+    } error;
     struct {
         double bandwidth_gb; /* of the file system, all nodes together */
         double copy_gb;      /* of a device into its node's memory */

@@ -24,6 +24,16 @@ static json_t *output_json(const struct run_result *r)
     return value;
 }
 
+TEST(the_search_says_how_far_steps_were_from_forecasts)
+{
+    struct run_result r;
+    run_write("job.yaml", job);
+    run_expect(&r, 0, "dtctl plan job.yaml --search --machine h100 --nodes 2 --top 1");
+    expect_text(r.out, "nine of ten steps took 0.82 to 1.18 of theirs");
+    run_expect(&r, 0, "dtctl plan job.yaml --search --machine laptop --nodes 1 --top 1 --set run.device=cpu");
+    expect_text(r.out, "nine of ten steps took 0.47 to 1.18 of theirs");
+}
+
 TEST(the_search_prints_layouts_that_plan_accepts)
 {
     struct run_result r;
@@ -113,7 +123,8 @@ static void write_priced_machine(void)
 {
     run_write("priced.yaml",
               "name: priced\ndevice: {per_node: 8, units: 132, memory_gib: 80, bandwidth_gb: 3350, bf16_tflops: 989, "
-              "f32_tflops: 67}\nlink: {bandwidth_gb: 360}\ncost: {failures: 0, price: 3, watts: 500}\n"
+              "f32_tflops: 67}\nlink: {bandwidth_gb: 360}\nnetwork: {bandwidth_gb: 400}\n"
+              "cost: {failures: 0, price: 3, watts: 500}\n"
               "storage: {copy_gb: 1000000}\n");
 }
 

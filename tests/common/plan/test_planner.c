@@ -402,6 +402,30 @@ TEST(a_cut_message_takes_its_part_of_the_time)
     job_fini(&job);
 }
 
+/* 16 stages of a node each, in pods of 2 nodes with one to 7 between them: half of a pod sends at its border, through a
+ * seventh of the bandwidth. */
+TEST(messages_between_pods_share_their_switches)
+{
+    struct machine m;
+    struct plan_time in, across;
+    struct job_spec job = {0};
+    struct plan_shape shape;
+    const struct plan_overlap none = {0};
+    struct plan_layout l = {.dp = 1, .fsdp = 1, .tp = 8, .cp = 1, .pp = 16, .ep = 1, .chunks = 1, .micro_batch = 8};
+    l.schedule = PIPE_1F1B;
+    job_make(llama, "bfloat16", "cuda", &job);
+    plan_shape_of(&job, &shape);
+    machine_make(1e6, 50, &m);
+    m.link.latency_us = m.network.latency_us = 0;
+    plan_step_time(&shape, &l, &m, &none, &in);
+    m.network.pod = 2;
+    m.network.oversubscription = 7;
+    plan_step_time(&shape, &l, &m, &none, &across);
+    assert_true(fabs(across.pp / in.pp - 7.0 / 2) < 1e-9);
+    machine_fini(&m);
+    job_fini(&job);
+}
+
 /* ---- search ---- */
 
 static bool is_legal(const struct plan_layout *l, int64_t workers)

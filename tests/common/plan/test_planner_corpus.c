@@ -6,6 +6,7 @@
  * DTD_CORPUS_TABLE=1 prints the rows of docs/internals/planner.md, and `tests/docs/corpus --update . PROGRAM` writes
  * them into it. DTD_CORPUS_ROWS=1 prints each row of a corpus with the parts of its forecast. */
 #include "common/base/file.h"
+#include "common/plan/search/interval.h"
 #include "common/plan/search/step_time.h"
 #include "tests/lib/test.h"
 
@@ -513,6 +514,51 @@ TEST(layouts_of_a_mixture)
         for (int k = 0; k < 4; k++)
             if (corpus.rows[i].ms < corpus.rows[k].ms)
                 assert_true(corpus.rows[i].predicted_ms < corpus.rows[k].predicted_ms);
+    machine_fini(&m);
+}
+
+/* ---- the interval of a forecast ---- */
+
+/* Ratios of measured to forecast times. */
+static double ratios[MAX_ROWS];
+
+static int ratios_add(const char *name, const char *machine, const char *more, const struct plan_overlap *overlap,
+                      bool (*take)(const struct row *r), int n)
+{
+    struct machine m;
+    machine_load(machine, strcmp(machine, "a100") == 0 ? MEGATRON_2022 : NULL, more, &m);
+    corpus_load(name, &corpus);
+    predict(&corpus, &m, overlap);
+    for (int i = 0; i < corpus.n; i++)
+        if (take(&corpus.rows[i]))
+            ratios[n++] = corpus.rows[i].ms / corpus.rows[i].predicted_ms;
+    machine_fini(&m);
+    return n;
+}
+
+/* The default interval is the inner nine tenths of all rows out-of-sample, to two places. */
+TEST(nine_of_ten_steps_are_in_the_interval)
+{
+    const struct plan_overlap cut = {.cut_messages = true}, none = {0};
+    const struct plan_overlap streams = {.gradients = true, .parameters = true, .messages = true};
+    struct machine m;
+    machine_load("h100", NULL, NULL, &m);
+    const struct plan_interval of = plan_forecast_interval(&m, 1), of_5 = plan_forecast_interval(&m, 5);
+    int n = ratios_add("vtrain-multi", "a100", "network.bandwidth_gb=100", &cut, all, 0), inside = 0;
+    n = ratios_add("vtrain-single", "a100", NULL, &cut, large, n);
+    n = ratios_add("megatron", "a100", NULL, &cut, all, n);
+    n = ratios_add("narayanan", "a100", NULL, &cut, all, n);
+    n = ratios_add("llama3", "h100", NULL, &streams, all, n);
+    n = ratios_add("simumax", "b200", NULL, &none, all, n);
+    n = ratios_add("qwen3", "h100", NULL, &(struct plan_overlap){.gradients = true, .parameters = true}, all, n);
+    qsort(ratios, (size_t)n, sizeof(*ratios), by_size);
+    for (int i = 0; i < n; i++)
+        inside += ratios[i] >= of.low && ratios[i] <= of.high;
+    if (getenv("DTD_CORPUS_TABLE"))
+        printf("interval| all rows out-of-sample | %d | %.2f | %.2f |\n", n, ratios[n / 20], ratios[n * 19 / 20]);
+    assert_true(fabs(ratios[n / 20] - of.low) < 0.006 && fabs(ratios[n * 19 / 20] - of.high) < 0.006);
+    assert_true(inside >= 0.89 * n);
+    assert_true(fabs(of_5.low - 5 * of.low) < 1e-12 && fabs(of_5.high - 5 * of.high) < 1e-12);
     machine_fini(&m);
 }
 
