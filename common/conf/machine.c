@@ -63,10 +63,10 @@ static const struct schema_row rows[] = {
     NUMBER(noise.spread, 0, 0.5, "0.015", "Relative standard deviation of the speed of devices, which stays the same."),
     NUMBER(noise.jitter, 0, 0.5, "0.01",
            "Relative standard deviation of a pipeline slot's time, from one to the next."),
-    NUMBER(error.less, 0, 0.99, "0.18",
+    NUMBER(error.less, 0, 0.99, "0.17",
            "Part by which nine of ten measured steps were at most shorter than forecasts for this machine. The default "
            "is that of public measurements on GPUs with rates of data sheets (docs/internals/planner.md)."),
-    NUMBER(error.more, 0, 100, "0.18", "Part by which they were at most longer."),
+    NUMBER(error.more, 0, 100, "0.25", "Part by which they were at most longer."),
     NUMBER(storage.bandwidth_gb, 0.001, 1e6, "50",
            "Bandwidth of the file system for checkpoints, of all nodes together, in 1e9 bytes per second."),
     NUMBER(storage.copy_gb, 0.001, 1e6, "20",

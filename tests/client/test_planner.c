@@ -29,9 +29,9 @@ TEST(the_search_says_how_far_steps_were_from_forecasts)
     struct run_result r;
     run_write("job.yaml", job);
     run_expect(&r, 0, "dtctl plan job.yaml --search --machine h100 --nodes 2 --top 1");
-    expect_text(r.out, "nine of ten steps took 0.82 to 1.18 of theirs");
+    expect_text(r.out, "nine of ten steps took 0.83 to 1.25 of theirs");
     run_expect(&r, 0, "dtctl plan job.yaml --search --machine laptop --nodes 1 --top 1 --set run.device=cpu");
-    expect_text(r.out, "nine of ten steps took 0.47 to 1.18 of theirs");
+    expect_text(r.out, "nine of ten steps took 0.47 to 1.25 of theirs");
 }
 
 TEST(the_search_prints_layouts_that_plan_accepts)

@@ -498,7 +498,8 @@ static void step_end(const struct plan_shape *s, const struct plan_layout *l, co
     const struct stage stage = stage_of(s, l, 0);
     const struct bench b = bench_of(m, s->type_bytes);
     const double own = stage.dense + stage.experts, layers = fmax(stage.layers, 1);
-    t->grads = exposed(gradient_sums(s, l, m, own, layers, micros), overlap->gradients ? last_backward : 0);
+    const double beside = overlap->gradients ? last_backward * (l->zero >= 2 ? micros : 1) : 0;
+    t->grads = exposed(gradient_sums(s, l, m, own, layers, micros), beside);
     t->params = exposed(parameter_gathers(s, l, m, own, layers, micros), overlap->parameters ? t->compute : 0);
     double kept = own / (l->zero >= 1 ? (double)l->fsdp : 1);
     double moved = s->update_bytes > 0 ? s->update_bytes : 2 * s->state_bytes + 2 * s->keep_bytes + s->grad_bytes;

@@ -426,6 +426,31 @@ TEST(messages_between_pods_share_their_switches)
     job_fini(&job);
 }
 
+/* Each microbatch's backward pass hides the sums of its gradients, if they take less time than it. */
+TEST(zero_2_sums_beside_each_backward_pass)
+{
+    struct machine m;
+    struct plan_time one, four;
+    struct job_spec job = {0};
+    struct plan_shape shape;
+    const struct plan_overlap streams = {.gradients = true};
+    struct plan_layout l = {
+        .dp = 1, .fsdp = 8, .tp = 1, .cp = 1, .pp = 1, .ep = 1, .zero = 2, .chunks = 1, .micro_batch = 2};
+    job_make(llama, "bfloat16", "cuda", &job);
+    plan_shape_of(&job, &shape);
+    machine_make(100, 50, &m);
+    m.link.latency_us = 0;
+    shape.global_batch = 16;
+    plan_step_time(&shape, &l, &m, &streams, &one);
+    shape.global_batch = 64;
+    plan_step_time(&shape, &l, &m, &streams, &four);
+    const double sum = one.grads / 0.15; /* Calculon's share, of what is hidden */
+    assert_true(sum < one.compute / 2 && 4 * sum > one.compute);
+    assert_true(fabs(four.grads / one.grads - 4) < 1e-9);
+    machine_fini(&m);
+    job_fini(&job);
+}
+
 /* ---- search ---- */
 
 static bool is_legal(const struct plan_layout *l, int64_t workers)
