@@ -20,7 +20,7 @@
 struct row {
     struct plan_shape shape;
     struct plan_layout layout;
-    double ms, predicted_ms, gib;
+    double ms, predicted_ms, gib, states_gib;
     bool once_per_node;
     bool exchanges; /* all-to-alls of experts run beside the computation of another microbatch */
 };
@@ -67,8 +67,8 @@ struct program {
 
 static const struct program programs[] = {
     {"vtrain", 6, 2, 82, 6, 60, true}, {"narayanan", 6, 2, 66, 6, 60, true}, {"korthikanti", 6, 4, 66, 0, 60, true},
-    {"llama3", 6, 4, 0, 0, 0, true},   {"simumax", 4, 4, 66, 0, 0, true},    {"mpt", 4, 4, 66, 0, 60, true},
-    {"qwen3", 4, 4, 66, 0, 0, false},
+    {"llama3", 6, 4, 0, 0, 0, true},   {"simumax", 4, 4, 66, 0, 0, true},    {"megatron", 4, 4, 66, 0, 60, true},
+    {"mpt", 4, 4, 66, 0, 60, true},    {"qwen3", 4, 4, 66, 0, 0, false},
 };
 
 static const struct program *program_of(const char *line)
@@ -108,6 +108,8 @@ enum column {
     BATCH,
     SP,
     TIED,
+    DROPOUT,
+    STATES,
     RESHARD,
     FUSED,
     OVERLAP,
@@ -147,6 +149,8 @@ static const struct {
     [BATCH] = {"batch", 0},
     [SP] = {"sp", 0},
     [TIED] = {"tied", -1},
+    [DROPOUT] = {"dropout", -1},
+    [STATES] = {"states", 0},
     [RESHARD] = {"reshard", 1},
     [FUSED] = {"fused", 0},
     [OVERLAP] = {"overlap", 0},
@@ -204,7 +208,7 @@ static void row_parse(const char *header, const char *line, struct row *ret)
                                   .even_experts = true,
                                   .tied = x[TIED] < 0 ? !fused : x[TIED] > 0,
                                   .fused_attention = fused,
-                                  .dropout = !fused,
+                                  .dropout = x[DROPOUT] < 0 ? !fused : x[DROPOUT] > 0,
                                   .even_stages = p->even_stages,
                                   .type_bytes = 2,
                                   .keep_bytes = p->keep_bytes,
@@ -228,6 +232,7 @@ static void row_parse(const char *header, const char *line, struct row *ret)
                                    .recompute = recompute},
                         .ms = x[MS],
                         .gib = x[GIB],
+                        .states_gib = x[STATES],
                         .once_per_node = x[DEDUPLICATED] > 0,
                         .exchanges = x[OVERLAP] > 0};
     assert_int_equal(plan_layout_workers(&ret->layout), (int64_t)x[WORKERS]);
@@ -502,6 +507,19 @@ TEST(few_layers_on_b200)
     assert_true(memory_error(&corpus, "SimuMax, Llama on 8 B200", no_context) <= 6);
     assert_true(memory_error(&corpus, "SimuMax, with context parallelism", context) <= 7);
     machine_fini(&m);
+}
+
+/* The states without activations are what a rank has allocated between steps. */
+TEST(memory_of_megatron)
+{
+    corpus_load("megatron-memory", &corpus);
+    assert_true(memory_error(&corpus, "Megatron-LM, 7B with tp 4 on 8 H100", all) <= 7);
+    struct row *r = &corpus.rows[0];
+    struct plan_bytes b;
+    plan_step_bytes(&r->shape, &r->layout, &b);
+    double twice = b.optimizer / r->shape.state_bytes * (r->shape.type_bytes + r->shape.grad_bytes);
+    double states = (b.params + b.grads + b.optimizer - twice) / (1 << 30);
+    assert_true(fabs(states / r->states_gib - 1) < 0.03);
 }
 
 /* Five layouts of one job. The order of the first four is right and the fastest one is found. The last one was measured
