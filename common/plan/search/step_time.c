@@ -300,10 +300,13 @@ static double message_time(const struct machine *m, double bytes, int64_t distan
 #define LINK_COST 0.15
 #define NETWORK_COST 0.02
 
-/* What remains of communication of which up to `room` seconds run beside computation. */
-static double exposed(struct plan_seconds comm, double room)
+/* What remains of communication that may run beside `room` seconds of computation. Flows take turns on a link and on an
+ * adapter: `busy` is the part of the computation beside which others run already, and grows by this one's. */
+static double exposed(struct plan_seconds comm, double room, double *busy)
 {
-    double all = comm.link + comm.network, hidden = fmin(all, room);
+    const double all = comm.link + comm.network, hidden = fmin(all, room * (1 - *busy));
+    if (room > 0)
+        *busy += hidden / room;
     return all > 0 ? all - hidden + hidden * (LINK_COST * comm.link + NETWORK_COST * comm.network) / all : 0;
 }
 
@@ -493,14 +496,15 @@ static struct plan_seconds parameter_gathers(const struct plan_shape *s, const s
 }
 
 static void step_end(const struct plan_shape *s, const struct plan_layout *l, const struct machine *m,
-                     const struct plan_overlap *overlap, double micros, double last_backward, struct plan_time *t)
+                     const struct plan_overlap *overlap, double micros, double last_backward, double busy,
+                     struct plan_time *t)
 {
     const struct stage stage = stage_of(s, l, 0);
     const struct bench b = bench_of(m, s->type_bytes);
     const double own = stage.dense + stage.experts, layers = fmax(stage.layers, 1);
     const double beside = overlap->gradients ? last_backward * (l->zero >= 2 ? micros : 1) : 0;
-    t->grads = exposed(gradient_sums(s, l, m, own, layers, micros), beside);
-    t->params = exposed(parameter_gathers(s, l, m, own, layers, micros), overlap->parameters ? t->compute : 0);
+    t->params = exposed(parameter_gathers(s, l, m, own, layers, micros), overlap->parameters ? t->compute : 0, &busy);
+    t->grads = exposed(gradient_sums(s, l, m, own, layers, micros), beside, &busy);
     double kept = own / (l->zero >= 1 ? (double)l->fsdp : 1);
     double moved = s->update_bytes > 0 ? s->update_bytes : 2 * s->state_bytes + 2 * s->keep_bytes + s->grad_bytes;
     t->update = (kept * moved + (micros - 1) * own * s->accumulate_bytes) / b.bytes + b.launch;
@@ -546,6 +550,7 @@ void plan_step_time(const struct plan_shape *s, const struct plan_layout *l, con
     attention(s, l, &b, &attend, &ignored);
     const struct layer_comm comm = layer_comm(s, l, m, overlap, attend.seconds);
     const struct plan_seconds none = {0, 0};
+    double busy = 0;
     double again = layers * work_seconds(&b, layer.again);
     double fwd = layers * work_seconds(&b, layer.fwd), bwd = layers * work_seconds(&b, layer.bwd);
     double head_s =
@@ -554,16 +559,16 @@ void plan_step_time(const struct plan_shape *s, const struct plan_layout *l, con
     t.recompute = micros * again;
     t.tp = micros * layers * comm.tp;
     t.cp = micros * layers * comm.cp;
-    t.ep = exposed(seconds_sum(none, comm.ep, micros * layers), overlap->exchanges ? t.compute : 0);
+    t.ep = exposed(seconds_sum(none, comm.ep, micros * layers), overlap->exchanges ? t.compute : 0, &busy);
     if (l->pp > 1) {
         struct plan_seconds one = stage_message(s, l, m, overlap);
         double chunks = (double)at_least(l->chunks, 1);
         double collectives = layers * (comm.tp + comm.cp) + t.ep / micros;
         double idle = bubble_of(l, micros, fwd + collectives / 3, bwd + again + collectives * 2 / 3);
         t.bubble = (double)(l->pp - 1) * (idle + 2 * (one.link + one.network));
-        t.pp = exposed(seconds_sum(none, one, 2 * micros * chunks), overlap->messages ? t.compute : 0);
+        t.pp = exposed(seconds_sum(none, one, 2 * micros * chunks), overlap->messages ? t.compute : 0, &busy);
     }
-    step_end(s, l, m, overlap, micros, bwd + again + head_s, &t);
+    step_end(s, l, m, overlap, micros, bwd + again + head_s, busy, &t);
     t.wait = m->noise.spread * plan_slowest((double)plan_layout_workers(l)) * (t.compute + t.bubble);
     t.seconds = t.compute + t.tp + t.cp + t.ep + t.pp + t.bubble + t.wait + t.params + t.grads + t.update;
     t.model_flops =

@@ -426,6 +426,38 @@ TEST(messages_between_pods_share_their_switches)
     job_fini(&job);
 }
 
+/* Two stages, each cut over 8 nodes; either messages or gathers fit beside the computation, but not both. */
+TEST(flows_on_an_adapter_take_turns)
+{
+    struct machine m;
+    struct plan_time alone, messages, gathers, both;
+    struct job_spec job = {0};
+    struct plan_shape shape;
+    const struct plan_overlap none = {0}, one = {.messages = true}, other = {.parameters = true},
+                              two = {.messages = true, .parameters = true};
+    struct plan_layout l = {
+        .dp = 1, .fsdp = 8, .tp = 1, .cp = 1, .pp = 2, .ep = 1, .zero = 3, .chunks = 1, .micro_batch = 64};
+    l.schedule = PIPE_1F1B;
+    job_make(llama, "bfloat16", "cuda", &job);
+    plan_shape_of(&job, &shape);
+    shape.global_batch = 64 * 8 * 4;
+    machine_make(100, 0.4, &m);
+    m.device.per_node = 1;
+    m.network.latency_us = 0;
+    plan_step_time(&shape, &l, &m, &none, &alone);
+    m.network.bandwidth_gb = 0.4 * (alone.params / alone.compute) / 0.7; /* gathers take 0.7 of the computation */
+    plan_step_time(&shape, &l, &m, &none, &alone);
+    plan_step_time(&shape, &l, &m, &one, &messages);
+    plan_step_time(&shape, &l, &m, &other, &gathers);
+    plan_step_time(&shape, &l, &m, &two, &both);
+    const double sum = alone.pp + alone.params;
+    assert_true(alone.pp < alone.compute && alone.params < alone.compute && sum > alone.compute);
+    assert_true(fabs(messages.pp / alone.pp - 0.02) < 1e-9 && fabs(gathers.params / alone.params - 0.02) < 1e-9);
+    assert_true(fabs(both.pp + both.params - (sum - alone.compute + 0.02 * alone.compute)) < 1e-9);
+    machine_fini(&m);
+    job_fini(&job);
+}
+
 /* Each microbatch's backward pass hides the sums of its gradients, if they take less time than it. */
 TEST(zero_2_sums_beside_each_backward_pass)
 {
