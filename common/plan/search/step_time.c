@@ -385,7 +385,8 @@ static double most_layers(const struct plan_shape *s, double stages)
     double most = INFINITY;
     if (s->even_stages || stages < 2)
         return ceil(s->layers / stages) + EMBEDDING_LAYERS;
-    for (double last = 1; last <= s->layers - (stages - 1); last++) {
+    for (int64_t i = 1; i <= (int64_t)(s->layers - (stages - 1)); i++) {
+        const double last = (double)i;
         if (last + head >= most) /* later ones only cost more */
             break;
         double rest = ceil((s->layers - last) / (stages - 1));
@@ -399,7 +400,8 @@ static double most_layers(const struct plan_shape *s, double stages)
 static double layers_of_stage(const struct plan_shape *s, double stages, double most, double at)
 {
     double left = s->layers, take = 0;
-    for (double k = 0; k <= at; k++) {
+    for (int64_t i = 0; i <= (int64_t)at; i++) {
+        const double k = (double)i;
         left -= take;
         double room = floor(k == 0 ? most - EMBEDDING_LAYERS / 2 : most);
         take = k + 1 == stages ? left : fmin(room, left - (stages - 1 - k));

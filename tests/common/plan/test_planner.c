@@ -99,7 +99,8 @@ static void compare_memory(const char *model, const char *dtype, const char *dev
             fail_msg("layout %zu of %s %s: %.0f MB, exact %.0f MB", i, model, dtype, b.total * 1e-6, exact * 1e-6);
         sum += fabs(error);
     }
-    assert_true(sum / N_LAYOUTS < 0.04);
+    const size_t n = N_LAYOUTS;
+    assert_true(sum / (double)n < 0.04);
     graph_fini(&g);
     job_fini(&job);
 }
