@@ -3,7 +3,8 @@
  *
  * The least time inside a node and the shape of the curve above it are those of the machine file, measured, not the
  * tuner's own: on A100, H200 and B200 the tuner's times of 1 to 64 MiB are 20 to 65 % too short, since it only has to
- * order algorithms (tests/plan-corpus/collectives.csv). Its protocols LL and LL128 are in the measured curve too. */
+ * order algorithms (tests/plan-corpus/collectives.csv). Its protocols LL and LL128 are in that measured curve; between
+ * nodes they count as the tuner has them. */
 #include "common/plan/search/step_time.h"
 
 #include <math.h>
@@ -46,9 +47,25 @@ static double link_least_seconds(const struct machine *m, double bytes, const st
     return (m->link.latency_us * others + m->link.ramp_us * sqrt(bytes * 1e-6) * (n - 1) / n) * 1e-6;
 }
 
-/* What the tuner takes of a ring's bandwidth for a tree and for PAT (parallel aggregated trees); PAT divides the time
- * of a step by 3.5 and adds 2.8 us for each rank. */
-#define TREE_SHARE 0.92
+/* What NCCL may use between nodes, with the tuner's shares of a ring's bandwidth and its times of a step, as parts of
+ * that of a message with the protocol Simple (14 us). LL sends flags with the data, so that its steps are short and
+ * half of the bytes are data; LL128 does so with 8 of 128 bytes. */
+struct way {
+    enum { RING, TREE } shape;
+    double share, step, most_gb; /* most_gb: what the protocol reaches at all; 0: any rate */
+};
+
+static const struct way ways[] = {
+    {RING, 1, 1, 0},
+    {RING, 0.92, 4 / 14.0, 0},
+    {RING, 0.5, 2.7 / 14, 20},
+    {TREE, 0.92, 1, 0},
+    {TREE, 0.92 * 120 / 128, 8.5 / 14, 0},
+    {TREE, 0.92 / 3.8, 5 / 14.0, 20},
+};
+
+/* PAT (parallel aggregated trees) has 0.75 of the bandwidth, divides the time of a step by 3.5 and adds 2.8 us for each
+ * rank. */
 #define PAT_SHARE 0.75
 #define PAT_STEPS 3.5
 #define PAT_RANK_SECONDS 2.8e-6
@@ -64,22 +81,34 @@ static double pod_slowdown(const struct machine *m, enum plan_collective op, con
     return fmax(1, m->network.oversubscription * leaves);
 }
 
-/* Between nodes: a ring, whose steps grow with the number of nodes; for a reduction a tree; for a gather with one rank
- * a node PAT. */
+static double way_seconds(const struct way *w, enum plan_collective op, double bytes, double rate, double step,
+                          const struct group *g)
+{
+    const double nodes = (double)g->nodes, part = ((double)g->n - 1) / (double)g->n;
+    const double rounds = op == PLAN_REDUCE ? 2 : 1;
+    double reached = w->share * rate;
+    if (w->most_gb > 0)
+        reached = fmin(reached, w->most_gb * 1e9);
+    if (w->shape == TREE) /* a tree reduces and sends back all bytes; there is none for gathers */
+        return op == PLAN_REDUCE ? 2 * bytes / reached + 2 * log2(nodes) * w->step * step : INFINITY;
+    return rounds * (part * bytes / reached + (nodes - 1) * w->step * step);
+}
+
+/* Between nodes: the fastest way. The steps of a ring grow with the number of nodes, those of a tree with its
+ * logarithm; a gather with one rank a node may use PAT. */
 static double network_seconds(const struct machine *m, enum plan_collective op, double bytes, const struct group *g)
 {
     const double nodes = (double)g->nodes, n = (double)g->n, inside = (double)g->inside;
-    const double step = m->network.latency_us * 1e-6, rounds = op == PLAN_REDUCE ? 2 : 1;
-    double rate = m->network.bandwidth_gb * 1e9 * m->network.share / g->sharing;
+    const double step = m->network.latency_us * 1e-6;
+    double rate = m->network.bandwidth_gb * 1e9 * m->network.share / g->sharing, best = INFINITY;
     if (g->nodes < 2)
         return 0;
     rate /= pod_slowdown(m, op, g);
     if (op == PLAN_ALL_TO_ALL)
         return inside * (n - inside) / n * bytes / rate + log2(nodes) * step;
-    double best = rounds * ((n - 1) / n * bytes / rate + (nodes - 1) * step);
-    if (op == PLAN_REDUCE)
-        best = fmin(best, 2 * bytes / (TREE_SHARE * rate) + 2 * log2(nodes) * step);
-    else if (g->inside == 1)
+    for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++)
+        best = fmin(best, way_seconds(&ways[i], op, bytes, rate, step, g));
+    if (op == PLAN_GATHER && g->inside == 1)
         best = fmin(best, bytes / (PAT_SHARE * rate) + log2(nodes) * step / PAT_STEPS + n * PAT_RANK_SECONDS);
     return best;
 }

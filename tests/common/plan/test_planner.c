@@ -210,27 +210,35 @@ TEST(switches_sum_for_reductions_of_enough_ranks)
     machine_fini(&m);
 }
 
-/* NCCL's tuner: a ring of k nodes has 2 (k - 1) steps, a tree 2 log2 k at 0.92 of the bandwidth and without the factor
- * (n - 1) / n; a gather with a rank a node may use PAT. */
-TEST(between_nodes_the_faster_algorithm_counts)
+/* By hand from the constants of NCCL's tuner for 64 nodes with a rank each, 50 GB/s, 14 us a step: microseconds. */
+TEST(between_nodes_the_fastest_way_counts)
 {
+    static const struct {
+        enum plan_collective op;
+        double bytes, us;
+    } rows[] = {
+        {PLAN_REDUCE, 1e3, 2 * 6 * 5 + 2e3 / (0.92 * 50e3 / 3.8)},         /* tree, LL */
+        {PLAN_REDUCE, 1e7, 2 * 6 * 8.5 + 2e7 / (0.92 * 120 / 128 * 50e3)}, /* tree, LL128 */
+        {PLAN_REDUCE, 50e9, 2 * 63 * 14 + 2 * 63 / 64.0 * 50e9 / 50e3},    /* ring, Simple */
+        {PLAN_GATHER, 1e3, 63 * 2.7 + 63 / 64.0 * 1e3 / 20e3},             /* ring, LL, which has 20 GB/s */
+        {PLAN_GATHER, 1e8, 63 * 4 + 63 / 64.0 * 1e8 / (0.92 * 50e3)},      /* ring, LL128 */
+        {PLAN_GATHER, 50e9, 63 * 14 + 63 / 64.0 * 50e9 / 50e3},            /* ring, Simple */
+    };
     struct machine m;
     machine_make(1e6, 400, &m);
     m.link.latency_us = 0;
     m.network.share = 1;
-    m.network.latency_us = 10;
-    const double k = 64, small = 1e3, large = 50e9, rate = 50e9;
-    double t = plan_collective_time(&m, PLAN_REDUCE, small, 64, 8);
-    assert_true(fabs(t - (2 * small / (0.92 * rate) + 2 * 6 * 10e-6)) < 1e-9);
-    t = plan_collective_time(&m, PLAN_REDUCE, large, 64, 8);
-    assert_true(fabs(t - (2 * (k - 1) / k * large / rate + 2 * (k - 1) * 10e-6)) < 1e-6);
-    t = plan_collective_time(&m, PLAN_GATHER, small, 64, 8);
-    assert_true(fabs(t - (small / (0.75 * rate) + 6 * 10e-6 / 3.5 + k * 2.8e-6)) < 1e-9);
-    t = plan_collective_time(&m, PLAN_GATHER, large, 64, 8);
-    assert_true(fabs(t - ((k - 1) / k * large / rate + (k - 1) * 10e-6)) < 1e-6);
+    m.network.latency_us = 14;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        assert_true(fabs(plan_collective_time(&m, rows[i].op, rows[i].bytes, 64, 8) * 1e6 / rows[i].us - 1) < 1e-9);
+    /* Long steps: PAT has log2 of them. */
+    m.network.latency_us = 140;
+    double t = plan_collective_time(&m, PLAN_GATHER, 1e3, 64, 8);
+    assert_true(fabs(t * 1e6 - (1e3 / (0.75 * 50e3) + 6 * 140 / 3.5 + 64 * 2.8)) < 1e-6);
     /* A ring of 4 nodes with 8 ranks each: the node's bandwidth, which hides what happens inside. */
-    t = plan_collective_time(&m, PLAN_REDUCE, large, 32, 1);
-    assert_true(fabs(t - (2 * 31.0 / 32 * large / 400e9 + 2 * 3 * 10e-6)) < 1e-6);
+    m.network.latency_us = 14;
+    t = plan_collective_time(&m, PLAN_REDUCE, 50e9, 32, 1);
+    assert_true(fabs(t - (2 * 31.0 / 32 * 50e9 / 400e9 + 2 * 3 * 14e-6)) < 1e-6);
     machine_fini(&m);
 }
 
