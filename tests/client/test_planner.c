@@ -34,6 +34,21 @@ TEST(the_search_says_how_far_steps_were_from_forecasts)
     expect_text(r.out, "nine of ten steps took 0.47 to 1.25 of theirs");
 }
 
+/* The parts sum to the step (recomputation is in the computation), which is in its interval. */
+static void expect_whole_step(json_t *row)
+{
+    const double step = json_number_value(json_object_get(row, "step_s"));
+    const json_t *interval = json_object_get(row, "step_interval_s");
+    const char *name;
+    json_t *part;
+    double sum = 0;
+    json_object_foreach(json_object_get(row, "parts"), name, part) sum +=
+        strcmp(name, "recompute") == 0 ? 0 : json_number_value(part);
+    assert_true(fabs(sum / step - 1) < 1e-9);
+    assert_true(fabs(json_number_value(json_array_get(interval, 0)) / step - 0.83) < 1e-9);
+    assert_true(fabs(json_number_value(json_array_get(interval, 1)) / step - 1.25) < 1e-9);
+}
+
 TEST(the_search_prints_layouts_that_plan_accepts)
 {
     struct run_result r;
@@ -46,6 +61,7 @@ TEST(the_search_prints_layouts_that_plan_accepts)
         json_t *row = json_array_get(best, i);
         assert_true(json_number_value(json_object_get(row, "exact_bytes")) > 0);
         assert_true(json_number_value(json_object_get(row, "mfu")) < 1);
+        expect_whole_step(row);
     }
     json_decref(value);
     /* The file plans to the same memory. */
