@@ -45,6 +45,10 @@ static const struct schema_row rows[] = {
     NUMBER(link.ramp_us, 0, 1e6, "0",
            "Additional microseconds of a collective, times the square root of its size in MB: buffers of middle size "
            "reach less than the full bandwidth."),
+    NUMBER(link.switch_gb, 0, 1e6, "0",
+           "Bytes of a buffer that an all-reduce inside the node's switches (NVLS) sums in a second, in 1e9. 0: they "
+           "cannot add."),
+    COUNT(link.switch_ranks, 2, 4096, "5", "The least number of ranks of a group for which the library does so."),
     NUMBER(network.bandwidth_gb, 0, 1e6, "50",
            "Bandwidth of a node's network adapters together, per direction, in 1e9 bytes per second. 0: there is no "
            "network."),
@@ -59,6 +63,10 @@ static const struct schema_row rows[] = {
     NUMBER(noise.spread, 0, 0.5, "0.015", "Relative standard deviation of the speed of devices, which stays the same."),
     NUMBER(noise.jitter, 0, 0.5, "0.01",
            "Relative standard deviation of a pipeline slot's time, from one to the next."),
+    NUMBER(error.less, 0, 0.99, "0.17",
+           "Part by which nine of ten measured steps were at most shorter than forecasts for this machine. The default "
+           "is that of public measurements on GPUs with rates of data sheets (docs/internals/planner.md)."),
+    NUMBER(error.more, 0, 100, "0.25", "Part by which they were at most longer."),
     NUMBER(storage.bandwidth_gb, 0.001, 1e6, "50",
            "Bandwidth of the file system for checkpoints, of all nodes together, in 1e9 bytes per second."),
     NUMBER(storage.copy_gb, 0.001, 1e6, "20",
@@ -71,6 +79,7 @@ static const struct schema_section sections[] = {
     {"network", "Between nodes."},
     {"cost", "Failures, money and power."},
     {"noise", "How much times differ."},
+    {"error", "How far forecasts for this machine were from measured steps."},
     {"storage", "Checkpoints."},
 };
 

@@ -24,6 +24,31 @@ static json_t *output_json(const struct run_result *r)
     return value;
 }
 
+TEST(the_search_says_how_far_steps_were_from_forecasts)
+{
+    struct run_result r;
+    run_write("job.yaml", job);
+    run_expect(&r, 0, "dtctl plan job.yaml --search --machine h100 --nodes 2 --top 1");
+    expect_text(r.out, "nine of ten steps took 0.83 to 1.25 of theirs");
+    run_expect(&r, 0, "dtctl plan job.yaml --search --machine laptop --nodes 1 --top 1 --set run.device=cpu");
+    expect_text(r.out, "nine of ten steps took 0.47 to 1.25 of theirs");
+}
+
+/* The parts sum to the step (recomputation is in the computation), which is in its interval. */
+static void expect_whole_step(json_t *row)
+{
+    const double step = json_number_value(json_object_get(row, "step_s"));
+    const json_t *interval = json_object_get(row, "step_interval_s");
+    const char *name;
+    json_t *part;
+    double sum = 0;
+    json_object_foreach(json_object_get(row, "parts"), name, part) sum +=
+        strcmp(name, "recompute") == 0 ? 0 : json_number_value(part);
+    assert_true(fabs(sum / step - 1) < 1e-9);
+    assert_true(fabs(json_number_value(json_array_get(interval, 0)) / step - 0.83) < 1e-9);
+    assert_true(fabs(json_number_value(json_array_get(interval, 1)) / step - 1.25) < 1e-9);
+}
+
 TEST(the_search_prints_layouts_that_plan_accepts)
 {
     struct run_result r;
@@ -36,6 +61,7 @@ TEST(the_search_prints_layouts_that_plan_accepts)
         json_t *row = json_array_get(best, i);
         assert_true(json_number_value(json_object_get(row, "exact_bytes")) > 0);
         assert_true(json_number_value(json_object_get(row, "mfu")) < 1);
+        expect_whole_step(row);
     }
     json_decref(value);
     /* The file plans to the same memory. */
@@ -113,7 +139,8 @@ static void write_priced_machine(void)
 {
     run_write("priced.yaml",
               "name: priced\ndevice: {per_node: 8, units: 132, memory_gib: 80, bandwidth_gb: 3350, bf16_tflops: 989, "
-              "f32_tflops: 67}\nlink: {bandwidth_gb: 360}\ncost: {failures: 0, price: 3, watts: 500}\n"
+              "f32_tflops: 67}\nlink: {bandwidth_gb: 360}\nnetwork: {bandwidth_gb: 400}\n"
+              "cost: {failures: 0, price: 3, watts: 500}\n"
               "storage: {copy_gb: 1000000}\n");
 }
 
