@@ -1,6 +1,7 @@
 /* How a job scales: the best layout on each of several numbers of nodes, what a run on them costs, and which of them a
  * goal or a budget prefers. */
 #include "client/planner/money.h"
+#include "client/planner/picture.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -224,6 +225,19 @@ static err_t print_text(const struct planning *p, const struct planner_args *a, 
     return err;
 }
 
+static err_t draw(const struct planning *p, const struct planner_args *a, const struct job_spec *job,
+                  const struct scale *s, struct why *why)
+{
+    struct picture_nodes list[MAX_ROWS];
+    int n = 0;
+    for (int i = 0; i < s->n; i++)
+        if (s->row[i].fits)
+            list[n++] = (struct picture_nodes){s->row[i].nodes, planning_tokens_per_s(p, &s->row[i].best.time)};
+    if (!n)
+        return why_set(why, ERR_INVALID, "--picture: no layout fits on these nodes; --search says what is missing");
+    return planner_picture_nodes(a->picture, p, job, list, n, why);
+}
+
 err_t planner_scale(struct global *g, const struct planner_args *a, struct job_spec *job, struct why *why)
 {
     struct planning p;
@@ -232,6 +246,8 @@ err_t planner_scale(struct global *g, const struct planner_args *a, struct job_s
     if (err)
         return err;
     err = scale_find(&p, a->nodes_from ? a->nodes_from : 1, last_node(&p, a), &s);
+    if (!err && a->picture)
+        err = draw(&p, a, job, &s, why);
     if (!err && g->format != OUT_TEXT)
         err = print_json(g, &p, a, &s, why);
     else if (!err)

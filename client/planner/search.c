@@ -2,6 +2,7 @@
  * memory. */
 #include "client/planner/money.h"
 #include "client/planner/nearest.h"
+#include "client/planner/picture.h"
 
 #include "common/base/clock.h"
 #include "common/plan/models/build.h"
@@ -321,6 +322,16 @@ static err_t nothing_fits(const struct planning *p, const struct job_spec *job, 
         elsewhere[0] ? elsewhere : "take more nodes, or devices with more memory");
 }
 
+static err_t draw(const struct planning *p, const struct planner_args *a, const struct job_spec *job,
+                  const struct ranking *r, struct why *why)
+{
+    struct picture_point list[MAX_TOP];
+    for (int i = 0; i < r->n; i++)
+        list[i] = (struct picture_point){r->best[i].found,
+                                         r->best[i].exact > 0 ? r->best[i].exact : r->best[i].found->bytes.total};
+    return planner_picture_pareto(a->picture, p, job, list, r->n, why);
+}
+
 err_t planner_search(struct global *g, const struct planner_args *a, struct job_spec *job, struct why *why)
 {
     struct planning p;
@@ -340,6 +351,8 @@ err_t planner_search(struct global *g, const struct planner_args *a, struct job_
         err = print_json(g, &p, &results, &ranking);
     else if (!err)
         print_text(&p, a, job, &results, &ranking);
+    if (!err && a->picture)
+        err = draw(&p, a, job, &ranking, why);
     if (!err && a->write)
         err = write_job(a->write, job, &ranking.best[0].found->layout, why);
     if (!err)

@@ -24,6 +24,17 @@ static json_t *output_json(const struct run_result *r)
     return value;
 }
 
+static double number_of(const json_t *row, const char *name)
+{
+    return json_number_value(json_object_get(row, name));
+}
+
+static void expect_near(double value, double right)
+{
+    if (!(fabs(value - right) <= 1e-3 * fabs(right)))
+        fail_msg("%.17g instead of %.17g", value, right);
+}
+
 TEST(the_search_prints_layouts_that_plan_accepts)
 {
     struct run_result r;
@@ -51,7 +62,15 @@ TEST(strategies_and_sizes_are_compared)
     run_write("job.yaml", job);
     run_expect(&r, 0, "dtctl plan job.yaml --strategies --machine a100");
     expect_text(r.out, "ZeRO 3");
-    expect_text(r.out, "When to use which");
+    expect_text(r.out, "When to use which, for this job");
+    expect_text(r.out, "EP         not possible: the model has no experts");
+    /* 6.74e9 parameters x 12 bytes of a master copy and two moments, less the copy: 8 bytes are 50.2 GiB, and an eighth
+     * of them 6.3 GiB. */
+    run_expect(&r, 0, "dtctl plan --memory 7b --machine a100");
+    expect_text(r.out, "ZeRO 1     divides the optimizer state from 50.2 GiB to 6.3 GiB");
+    expect_text(r.out, "DDP        each worker holds all 113.0 GiB"); /* 18 bytes */
+    expect_text(r.out, "not the 113.0 GiB of state");
+    expect_text(r.out, "Take ZeRO 1: it is the simplest that fits");
     run_expect(&r, 0, "dtctl plan --memory 8b --machine h100");
     expect_text(r.out, "8.0G parameters");
     run_expect(&r, 0, "dtctl plan job.yaml --machine h100 --nodes 1:8 -o json");
@@ -78,6 +97,92 @@ TEST(the_pareto_rows_trade_time_for_memory)
     expect_text(r.err, "--write and --pareto need --search");
 }
 
+/* ---- pictures ---- */
+
+/* Returns the picture, and the report as JSON. */
+static char *picture_of(const char *options, json_t **ret)
+{
+    static char text[1 << 16];
+    struct run_result r;
+    char line[300];
+    snprintf(line, sizeof(line), "dtctl plan job.yaml %s --picture picture.svg -o json", options);
+    run_expect(&r, 0, line);
+    *ret = output_json(&r);
+    run_expect(&r, 0, "cat picture.svg");
+    snprintf(text, sizeof(text), "%s", r.out);
+    expect_text(text, "prefers-color-scheme:dark");
+    expect_text(text, "</svg>");
+    return text;
+}
+
+static double width_of(const char **at)
+{
+    double width = 0;
+    *at = strstr(*at, "<rect ");
+    if (!*at || sscanf(strstr(*at, "width="), "width=\"%lf", &width) != 1)
+        fail_msg("no bar");
+    *at += 6;
+    return width;
+}
+
+/* The bars of ZeRO 1 have the proportions of its bytes. */
+TEST(the_picture_of_strategies_has_their_bytes)
+{
+    static const char *const kinds[] = {"params", "grads", "optimizer"};
+    run_write("job.yaml", job);
+    json_t *value;
+    const char *at = strstr(picture_of("--strategies --machine a100", &value), ">ZeRO 1<");
+    const json_t *bytes = json_object_get(json_array_get(value, 1), "bytes");
+    assert_non_null(at);
+    double first = 0;
+    for (size_t i = 0; i < 3; i++) {
+        const double width = width_of(&at), right = number_of(bytes, kinds[i]);
+        first = i ? first : width / right;
+        if (fabs(width / right / first - 1) > 0.05)
+            fail_msg("%s: a bar of %g for %g bytes", kinds[i], width, right);
+    }
+    json_decref(value);
+}
+
+/* Each point has its place between the axis of 0 and the limit. */
+TEST(the_picture_of_pareto_has_a_point_for_each_row)
+{
+    run_write("job.yaml", job);
+    json_t *value;
+    char *svg = picture_of("--search --pareto --machine h100 --top 4", &value);
+    const json_t *best = json_object_get(value, "best");
+    double limit;
+    const char *at = strstr(svg, "class=\"ibs\"");
+    assert_non_null(at);
+    assert_int_equal(sscanf(strstr(at, "points="), "points=\"%lf", &limit), 1);
+    const char *dot = svg;
+    for (size_t i = 0; i < json_array_size(best); i++) {
+        double x = 0;
+        dot = strstr(dot, "<rect class=\"i1\"");
+        assert_non_null(dot);
+        assert_int_equal(sscanf(dot, "<rect class=\"i1\" x=\"%lf", &x), 1);
+        const double share = (x + 3.5 - 56) / (limit - 56); /* the axis begins at 56 */
+        expect_near(1 + share, 1 + number_of(json_array_get(best, i), "exact_bytes") / number_of(value, "memory"));
+        dot++;
+    }
+    assert_null(strstr(dot, "<rect class=\"i1\""));
+    json_decref(value);
+}
+
+TEST(the_picture_of_nodes_has_the_efficiency)
+{
+    run_write("job.yaml", job);
+    json_t *rows;
+    char *svg = picture_of("--nodes 1:8 --machine h100", &rows), text[32];
+    const double first = number_of(json_array_get(rows, 0), "tokens_per_s");
+    for (size_t i = 0; i < 4; i++) {
+        const json_t *row = json_array_get(rows, i);
+        snprintf(text, sizeof(text), ">%.0f<", 100 * number_of(row, "tokens_per_s") / number_of(row, "nodes") / first);
+        expect_text(svg, text);
+    }
+    json_decref(rows);
+}
+
 TEST(a_run_of_weeks_is_simulated)
 {
     struct run_result r;
@@ -96,17 +201,6 @@ TEST(a_run_of_weeks_is_simulated)
 }
 
 /* ---- money ---- */
-
-static double number_of(const json_t *row, const char *name)
-{
-    return json_number_value(json_object_get(row, name));
-}
-
-static void expect_near(double value, double right)
-{
-    if (!(fabs(value - right) <= 1e-3 * fabs(right)))
-        fail_msg("%.17g instead of %.17g", value, right);
-}
 
 /* No failures, so that a run takes its steps and no more; 3 units of money and 500 W for each device. */
 static void write_priced_machine(void)
@@ -392,6 +486,8 @@ TEST(wrong_machines_and_options_are_refused)
         {"dtctl plan job.yaml --nodes 2", "need --search, --strategies or --days"},
         {"dtctl plan job.yaml --search --machine h100 --goal speed", "write time, memory, cost or tokens-per-dollar"},
         {"dtctl plan job.yaml --strategies --machine h100 --budget 9", "leave --goal and --budget out"},
+        {"dtctl plan job.yaml --search --machine h100 --picture x.svg", "--picture draws --search --pareto,"},
+        {"dtctl plan job.yaml --search --pareto --machine h100 --picture no/x.svg", "--picture no/x.svg: No such file"},
         {"dtctl plan job.yaml --price 9", "--price and --tokens need --search"},
         {"dtctl plan job.yaml --budget much", "--budget much: write an amount of money"},
         {"dtctl plan job.yaml --budget 5:-1", "--budget 5:-1: write an amount of money"},
