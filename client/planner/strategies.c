@@ -154,10 +154,12 @@ static bool belongs(const void *arg, const struct plan_layout *l)
     return !(axes & ~s->axes) && (axes & s->needed) == s->needed && (s->zero < 0 || l->fsdp == 1 || l->zero == s->zero);
 }
 
-static const struct out_column columns[] = {
-    {"STRATEGY", false, 0},   {"PARAMS", true, 2}, {"GRADS", true, 2}, {"OPTIMIZER", true, 2},
-    {"ACTIVATIONS", true, 2}, {"ALL", true, 0},    {"FITS", false, 0}, {"STEP", true, 0},
-    {"TOK/S", true, 0},       {"BUBBLE", true, 3}, {"COMM", true, 1},  {"LAYOUT", false, OUT_CUT}};
+/* With 80 columns there is room for the memory by kind, which readers of --memory look for; titles are short for that.
+ */
+static const struct out_column columns[] = {{"NAME", false, 0},  {"PARAMS", true, 1}, {"GRADS", true, 1},
+                                            {"OPTIM", true, 1},  {"ACTIV", true, 1},  {"ALL", true, 0},
+                                            {"FITS", false, 0},  {"STEP", true, 2},   {"TOK/S", true, 4},
+                                            {"BUBBLE", true, 5}, {"COMM", true, 3},   {"LAYOUT", false, OUT_CUT}};
 
 static void set_bytes(struct out_table *t, int row, int column, double bytes)
 {
