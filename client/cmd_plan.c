@@ -66,7 +66,8 @@ static const struct argp_option options[] = {
     {"picture", KEY_PICTURE, "FILE", 0,
      "With --pareto, --strategies, --memory or --nodes FROM:TO: draw the report as an SVG file, too", 1},
     {"top", KEY_TOP, "N", 0, "Number of layouts that --search shows (default 10)", 1},
-    {"write", KEY_WRITE, "FILE", 0, "With --search: write the job file with the best layout there", 1},
+    {"write", KEY_WRITE, "FILE", 0,
+     "With --search, --goal cost or --budget: write the job file with the best layout there", 1},
     {"days", KEY_DAYS, "N", 0,
      "Simulate a step of the best layout with every rank's own speed, and a run of N days with failures: goodput, and "
      "how often to save",
@@ -163,8 +164,10 @@ static void check_planner(const struct plan_args *a, struct argp_state *state)
         argp_error(state, "--price and --tokens need --search, --nodes FROM:TO, --days, --goal cost or --budget");
     if (a->strategies && is_about_money(a))
         argp_error(state, "--strategies compares one step: leave --goal and --budget out, or write --search instead");
-    if ((a->planner.write || a->planner.pareto) && !a->search)
-        argp_error(state, "--write and --pareto need --search");
+    if (a->planner.pareto && !a->search)
+        argp_error(state, "--pareto needs --search");
+    if (a->planner.write && (a->planner.days || (!a->search && !is_about_money(a))))
+        argp_error(state, "--write needs --search, --goal cost or --budget, which choose a layout");
     if (a->planner.picture && (a->planner.days || !many || (a->search && !a->planner.pareto)))
         argp_error(state, "--picture draws --search --pareto, --strategies, --memory or --nodes FROM:TO: add one");
     if (planner && (a->timeline || a->measured || a->schedule_csv))

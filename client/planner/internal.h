@@ -42,6 +42,9 @@ const char *planner_seconds_text(double seconds, char ret[OUT_NUMBER]); /* "1.7 
  * `number` and `other` are their rows. */
 void planner_reason_print(FILE *f, int number, const struct plan_found *a, int other, const struct plan_found *b,
                           bool memory);
+/* Writes the job file with this layout. ERR_IO: the file exists, or cannot be written. */
+NODISCARD err_t planner_write_job(const char *path, const struct job_spec *job, const struct plan_layout *l,
+                                  struct why *why);
 const char *planner_recompute_word(enum recompute r);
 json_t *planning_layout_json(const struct plan_layout *l);
 json_t *planning_found_json(const struct planning *p, const struct plan_found *f);

@@ -5,8 +5,9 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
+#include <stdlib.h>
 
+#define MAX_BETWEEN 3  /* numbers of nodes between two rows that a budget looks at */
 #define MAX_ROWS 32    /* numbers of nodes are doubled, and there are at most 10^6 */
 #define USUAL_NODES 64 /* up to which a goal or a budget looks where neither a flag nor the machine limits it */
 
@@ -24,29 +25,67 @@ struct scale {
     double first; /* tokens per second and node of the first row that fits */
 };
 
+static err_t scale_add(struct planning *p, int64_t nodes, struct scale *ret)
+{
+    struct plan_results results = {0};
+    planning_set_nodes(p, nodes);
+    err_t err = plan_search(&p->search, &results);
+    if (err)
+        return err;
+    struct scale_row *row = &ret->row[ret->n++];
+    *row = (struct scale_row){.nodes = nodes,
+                              .workers = p->search.workers,
+                              .fits = results.n_fit > 0,
+                              .any = results.n_fit || results.n_unfit};
+    if (row->any)
+        row->best = row->fits ? results.fit[0] : results.unfit[0];
+    row->missing = row->best.bytes.total - p->search.memory;
+    if (row->fits && p->tokens > 0)
+        planner_bill_of(p, &row->best, &row->bill);
+    if (row->fits && ret->first <= 0)
+        ret->first = planning_tokens_per_s(p, &row->best.time) / (double)nodes;
+    plan_results_fini(&results);
+    return OK;
+}
+
 static err_t scale_find(struct planning *p, int64_t from, int64_t to, struct scale *ret)
 {
     err_t err = OK;
-    for (int64_t nodes = from; !err && nodes <= to && ret->n < MAX_ROWS; nodes *= 2) {
-        struct plan_results results = {0};
-        planning_set_nodes(p, nodes);
-        err = plan_search(&p->search, &results);
-        if (err)
-            return err;
-        struct scale_row *row = &ret->row[ret->n++];
-        *row = (struct scale_row){.nodes = nodes,
-                                  .workers = p->search.workers,
-                                  .fits = results.n_fit > 0,
-                                  .any = results.n_fit || results.n_unfit};
-        if (row->any)
-            row->best = row->fits ? results.fit[0] : results.unfit[0];
-        row->missing = row->best.bytes.total - p->search.memory;
-        if (row->fits && p->tokens > 0)
-            planner_bill_of(p, &row->best, &row->bill);
-        if (row->fits && ret->first <= 0)
-            ret->first = planning_tokens_per_s(p, &row->best.time) / (double)nodes;
-        plan_results_fini(&results);
-    }
+    for (int64_t nodes = from; !err && nodes <= to && ret->n < MAX_ROWS - MAX_BETWEEN; nodes *= 2)
+        err = scale_add(p, nodes, ret);
+    return err;
+}
+
+/* ---- the choice ---- */
+
+static int list_choices(const struct scale *s, struct planner_choice ret[MAX_ROWS])
+{
+    int n = 0;
+    for (int i = 0; i < s->n; i++)
+        if (s->row[i].fits)
+            ret[n++] = (struct planner_choice){s->row[i].nodes, s->row[i].bill};
+    return n;
+}
+
+static int by_nodes(const void *a, const void *b)
+{
+    const int64_t x = ((const struct scale_row *)a)->nodes, y = ((const struct scale_row *)b)->nodes;
+    return (x > y) - (x < y);
+}
+
+/* A budget may pay for a number of nodes between two powers of two. */
+static err_t scale_refine(struct planning *p, const struct planner_money *m, int64_t to, struct scale *s)
+{
+    struct planner_choice list[MAX_ROWS];
+    struct why ignored = {0};
+    const int best = planner_budget_pick(m, list, list_choices(s, list), &ignored);
+    if (best < 0)
+        return OK;
+    const int64_t from = list[best].nodes, step = from > MAX_BETWEEN ? from / (MAX_BETWEEN + 1) : 1;
+    err_t err = OK;
+    for (int64_t nodes = from + step; !err && nodes < 2 * from && nodes <= to && s->n < MAX_ROWS; nodes += step)
+        err = scale_add(p, nodes, s);
+    qsort(s->row, (size_t)s->n, sizeof(s->row[0]), by_nodes);
     return err;
 }
 
@@ -121,17 +160,6 @@ static void print_table(const struct planning *p, const struct planner_args *a, 
     out_table_fini(&t);
 }
 
-/* ---- the choice ---- */
-
-static int list_choices(const struct scale *s, struct planner_choice ret[MAX_ROWS])
-{
-    int n = 0;
-    for (int i = 0; i < s->n; i++)
-        if (s->row[i].fits)
-            ret[n++] = (struct planner_choice){s->row[i].nodes, s->row[i].bill};
-    return n;
-}
-
 static void print_choice(FILE *f, const char *what, const struct planner_choice *c)
 {
     char a[OUT_NUMBER], b[OUT_NUMBER], d[OUT_NUMBER];
@@ -139,15 +167,22 @@ static void print_choice(FILE *f, const char *what, const struct planner_choice 
             out_duration(c->bill.seconds, a), planner_price_text(c->bill.price, b), out_count(c->bill.per_price, d));
 }
 
+static int cheapest_of(const struct planner_choice *list, int n)
+{
+    int cheap = 0;
+    for (int i = 1; i < n; i++)
+        cheap = list[i].bill.price < list[cheap].bill.price ? i : cheap;
+    return cheap;
+}
+
 /* The cheapest number of nodes is also that with most tokens for the money, since all of them train the same run. */
 static void print_cheapest(FILE *f, const struct planner_choice *list, int n, const char *what)
 {
-    int cheap = 0, fast = 0;
+    const int cheap = cheapest_of(list, n);
+    int fast = 0;
     char a[OUT_NUMBER];
-    for (int i = 1; i < n; i++) {
-        cheap = list[i].bill.price < list[cheap].bill.price ? i : cheap;
+    for (int i = 1; i < n; i++)
         fast = list[i].bill.seconds < list[fast].bill.seconds ? i : fast;
-    }
     print_choice(f, what, &list[cheap]);
     if (fast != cheap)
         fprintf(f, "; %" PRId64 " nodes finish in %s for %.0f %% more", list[fast].nodes,
@@ -225,6 +260,19 @@ static err_t print_text(const struct planning *p, const struct planner_args *a, 
     return err;
 }
 
+/* Writes the layout that the budget or the goal prefers. Called where there is one. */
+static err_t write_choice(const struct planner_args *a, const struct job_spec *job, const struct scale *s,
+                          struct why *why)
+{
+    struct planner_choice list[MAX_ROWS];
+    const int n = list_choices(s, list);
+    const int best = a->money.budget ? planner_budget_pick(&a->money, list, n, why) : cheapest_of(list, n);
+    for (int i = 0; best >= 0 && i < s->n; i++)
+        if (s->row[i].nodes == list[best].nodes)
+            return planner_write_job(a->write, job, &s->row[i].best.layout, why);
+    return ERR_INVALID;
+}
+
 static err_t draw(const struct planning *p, const struct planner_args *a, const struct job_spec *job,
                   const struct scale *s, struct why *why)
 {
@@ -245,13 +293,18 @@ err_t planner_scale(struct global *g, const struct planner_args *a, struct job_s
     err_t err = planning_init(&p, a, job, why);
     if (err)
         return err;
-    err = scale_find(&p, a->nodes_from ? a->nodes_from : 1, last_node(&p, a), &s);
+    const int64_t to = last_node(&p, a);
+    err = scale_find(&p, a->nodes_from ? a->nodes_from : 1, to, &s);
+    if (!err && a->money.budget)
+        err = scale_refine(&p, &a->money, to, &s);
     if (!err && a->picture)
         err = draw(&p, a, job, &s, why);
     if (!err && g->format != OUT_TEXT)
         err = print_json(g, &p, a, &s, why);
     else if (!err)
         err = print_text(&p, a, &s, why);
+    if (!err && a->write)
+        err = write_choice(a, job, &s, why);
     planning_fini(&p);
     return err;
 }

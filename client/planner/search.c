@@ -278,39 +278,25 @@ static err_t print_json(struct global *g, const struct planning *p, const struct
                     g->format == OUT_JSONL);
 }
 
-/* ---- the job file ---- */
-
-static err_t write_job(const char *path, const struct job_spec *job, const struct plan_layout *l, struct why *why)
-{
-    struct job_spec best = *job; /* borrows all strings */
-    struct buf text = {0};
-    plan_layout_apply(l, &best);
-    err_t err = job_print(&best, &text);
-    FILE *f = err ? NULL : fopen(path, "wx");
-    if (!err && !f)
-        err = why_set(why, ERR_IO, "--write %s: %s", path, strerror(errno));
-    if (f && (fwrite(text.data, 1, text.len, f) != text.len || fflush(f) != 0))
-        err = why_set(why, ERR_IO, "--write %s: %s", path, strerror(errno));
-    if (f && fclose(f) != 0 && !err)
-        err = why_set(why, ERR_IO, "--write %s: %s", path, strerror(errno));
-    buf_fini(&text);
-    return err;
-}
+/* ---- no layout ---- */
 
 static err_t nothing_fits(const struct planning *p, const struct job_spec *job, const struct plan_results *results,
                           const struct ranking *r, struct why *why)
 {
     char a[OUT_NUMBER], b[OUT_NUMBER], text[256];
-    if (!results->n_fit && !results->n_unfit)
+    char elsewhere[512];
+    if (!results->n_fit && !results->n_unfit) {
+        planner_any_text(p, elsewhere, sizeof(elsewhere));
         return why_set(why, ERR_INVALID,
-                       "no layout has %" PRId64 " workers: raise train.global_batch (%.0f), or take fewer nodes",
-                       p->search.workers, p->shape.global_batch);
+                       "no layout has %" PRId64 " workers: the other axes leave more replicas than train.global_batch "
+                       "has samples (%.0f); %s",
+                       p->search.workers, p->shape.global_batch, elsewhere);
+    }
     if (results->n_fit && r->refused)
         return why_set(why, ERR_INVALID, "dtd has none of the layouts that fit; the last one was refused because: %s",
                        r->refusal);
     if (!results->n_unfit)
         return why_set(why, ERR_INVALID, "none of the layouts that were estimated to fit does: take more nodes");
-    char elsewhere[512];
     const struct plan_found *f = results->unfit;
     planner_elsewhere_text(p, job, elsewhere, sizeof(elsewhere));
     return why_set(
@@ -354,7 +340,7 @@ err_t planner_search(struct global *g, const struct planner_args *a, struct job_
     if (!err && a->picture)
         err = draw(&p, a, job, &ranking, why);
     if (!err && a->write)
-        err = write_job(a->write, job, &ranking.best[0].found->layout, why);
+        err = planner_write_job(a->write, job, &ranking.best[0].found->layout, why);
     if (!err)
         err = check_budget(&p, a, &ranking, why);
     plan_results_fini(&results);

@@ -5,6 +5,7 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -94,7 +95,7 @@ TEST(the_pareto_rows_trade_time_for_memory)
     }
     json_decref(value);
     run_expect(&r, 2, "dtctl plan job.yaml --pareto");
-    expect_text(r.err, "--write and --pareto need --search");
+    expect_text(r.err, "--pareto needs --search");
 }
 
 /* ---- pictures ---- */
@@ -248,10 +249,34 @@ static void find_prices(double ret_price[4], double ret_seconds[4])
         const json_t *run = json_object_get(json_array_get(rows, i), "run");
         ret_price[i] = number_of(run, "price");
         ret_seconds[i] = number_of(run, "seconds");
-        assert_true(i == 0 || ret_seconds[i] < ret_seconds[i - 1]); /* what the budgets below rely on */
-        assert_true(i == 0 || ret_price[i] > ret_price[i - 1]);
+        assert_true(i == 0 || ret_price[i] > ret_price[i - 1]); /* what the budgets below rely on */
     }
     json_decref(rows);
+}
+
+/* The number of nodes, of those in the report, that finishes first for this money. Between two powers of two there are
+ * others. */
+static int fastest_for(double money)
+{
+    struct run_result r;
+    char line[200];
+    int nodes = 0;
+    double least = INFINITY;
+    snprintf(line, sizeof(line),
+             "dtctl plan job.yaml --machine ./priced.yaml --nodes 1:8 --tokens 10G --budget %.4f -o json", money);
+    run_expect(&r, 0, line);
+    json_t *rows = output_json(&r);
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        const json_t *row = json_array_get(rows, i), *run = json_object_get(row, "run");
+        const bool paid = number_of(run, "price") <= money;
+        assert_int_equal(paid, json_is_true(json_object_get(row, "within_budget")));
+        if (paid && number_of(run, "seconds") < least) {
+            least = number_of(run, "seconds");
+            nodes = (int)number_of(row, "nodes");
+        }
+    }
+    json_decref(rows);
+    return nodes;
 }
 
 static void expect_budget(double money, double seconds, int code, const char *message)
@@ -271,23 +296,38 @@ static void expect_budget(double money, double seconds, int code, const char *me
 
 TEST(a_budget_buys_the_fastest_run_that_it_pays_for)
 {
-    double price[4], seconds[4];
-    char text[100];
+    struct run_result r;
+    double price[4], seconds[4], least;
+    char text[200];
     run_write("job.yaml", job);
     write_priced_machine();
     find_prices(price, seconds);
-    expect_budget(price[3] + 1, 0, 0, "Fastest within the budget: 8 nodes");
-    expect_budget(price[3] - 0.01, 0, 0, "Fastest within the budget: 4 nodes");
-    expect_budget(price[1] + 0.01, 0, 0, "Fastest within the budget: 2 nodes");
+    for (int i = 0; i < 4; i++) {
+        snprintf(text, sizeof(text), "Fastest within the budget: %d node%s,", fastest_for(price[i] + 0.01),
+                 fastest_for(price[i] + 0.01) == 1 ? "" : "s");
+        expect_budget(price[i] + 0.01, 0, 0, text);
+    }
+    assert_int_equal(fastest_for(price[0] + 0.01), 1);
+    assert_true(fastest_for(price[3] + 0.01) > 2);
     expect_budget(price[0] / 2, 0, 2, "the cheapest run, on 1 node,");
     expect_budget(0.503 * price[0], 0, 2, "pays for 50 % of it: write --tokens 5.0G instead of 10.0G");
     snprintf(text, sizeof(text), "%.2f is missing", price[0] / 4);
     expect_budget(price[0] * 3 / 4, 0, 2, text);
-    expect_budget(1e6, seconds[2] + 60, 0, "Fastest within the budget: 8 nodes");
-    expect_budget(1e6, seconds[3] - 60, 2, "the fastest run, on 8 nodes,");
-    expect_budget(1e6, seconds[3] - 60, 2, "which is 1m 00s too long");
-    expect_budget(price[1] + 0.01, seconds[2] + 1, 2, "the fastest one for the money, on 2 nodes,");
-    expect_budget(price[1] + 0.01, seconds[2] + 1, 2, "the cheapest one within the time, on 4 nodes,");
+    least = fmin(fmin(seconds[0], seconds[1]), fmin(seconds[2], seconds[3]));
+    expect_budget(1e6, least - 60, 2, "which is 1m 00s too long");
+    expect_budget(price[0] + 0.01, least + 1, 2, "the fastest one for the money, on 1 node,");
+    expect_budget(price[0] + 0.01, least + 1, 2, "no run is within both");
+    /* The choice can be submitted. */
+    snprintf(text, sizeof(text), "dtctl plan job.yaml --machine ./priced.yaml --nodes 1:8 --tokens 10G --budget %.2f",
+             price[1] + 0.01);
+    snprintf(text + strlen(text), sizeof(text) - strlen(text), " --write best.yaml");
+    run_expect(&r, 0, text);
+    run_expect(&r, 0, "dtctl plan best.yaml");
+    snprintf(text, sizeof(text), "%d workers", 8 * fastest_for(price[1] + 0.01));
+    expect_text(r.out, text);
+    run_expect(&r, 0, "dtctl plan job.yaml --machine ./priced.yaml --nodes 2:8 --goal cost --write cheap.yaml");
+    run_expect(&r, 0, "dtctl plan cheap.yaml");
+    expect_text(r.out, "16 workers");
 }
 
 TEST(a_goal_of_money_needs_a_price_and_a_length)
@@ -359,6 +399,19 @@ TEST(a_model_that_fits_nowhere_says_what_is_missing)
     /* 70.6e9 parameters x 16 bytes = 1052 GiB: 8 x 76.4 GiB are too few, 8 x 174 GiB of a B200 are enough. */
     run_expect(&r, 2, "dtctl plan --memory 70b --search --machine a100 --nodes 1");
     expect_text(r.err, "on 1 node of b200");
+}
+
+/* 808 is 8 x 101: no axis but data parallelism has 101 ranks, so a batch needs 101 samples at least; 3 x 2^6 are 192.
+ */
+TEST(a_number_of_workers_without_a_layout_has_near_ones)
+{
+    struct run_result r;
+    run_write("job.yaml", job);
+    run_expect(&r, 2, "dtctl plan job.yaml --machine h100 --nodes 101 --search --set train.global_batch=3");
+    expect_text(r.err, "no layout has 808 workers");
+    expect_text(r.err, "there is one on 96 nodes or with train.global_batch=192");
+    run_expect(&r, 0, "dtctl plan job.yaml --machine h100 --nodes 96 --search --top 1 --set train.global_batch=3");
+    run_expect(&r, 0, "dtctl plan job.yaml --machine h100 --nodes 101 --search --top 1 --set train.global_batch=192");
 }
 
 /* ---- the job's own layout ---- */
