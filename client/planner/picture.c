@@ -105,7 +105,8 @@ static void put_axis_below(struct picture *g, const struct scale_axis *x, double
 {
     char text[PLOT_NUMBER];
     const double tick = plot_tick(x->high - x->low, TICKS);
-    for (double v = ceil(x->low / tick) * tick; v <= x->high; v += tick) {
+    for (int i = (int)ceil(x->low / tick); i * tick <= x->high; i++) {
+        const double v = i * tick;
         put_line(g, axis_at(x, v), y0, axis_at(x, v), y1, INK_LINE, false);
         put_text(g, axis_at(x, v), y0 + 13, ANCHOR_MIDDLE, INK_DIM, "%s", plot_number(v, text));
     }
@@ -116,7 +117,8 @@ static void put_axis_left(struct picture *g, const struct scale_axis *y, double 
 {
     char text[PLOT_NUMBER];
     const double tick = plot_tick(y->high - y->low, TICKS);
-    for (double v = ceil(y->low / tick) * tick; v <= y->high; v += tick) {
+    for (int i = (int)ceil(y->low / tick); i * tick <= y->high; i++) {
+        const double v = i * tick;
         put_line(g, x0, axis_at(y, v), x1, axis_at(y, v), INK_LINE, false);
         put_text(g, x0 - 5, axis_at(y, v) + 3.5, ANCHOR_END, INK_DIM, "%s", plot_number(v, text));
     }
@@ -262,7 +264,7 @@ err_t planner_picture_strategies(const char *path, const struct planning *p, con
     struct picture g;
     for (int i = 0; i < n; i++) {
         most = list[i].found ? fmax(most, list[i].found->bytes.total / GIB) : most;
-        slowest = list[i].fits ? fmax(slowest, list[i].found->time.seconds) : slowest;
+        slowest = list[i].found && list[i].fits ? fmax(slowest, list[i].found->time.seconds) : slowest;
     }
     const struct scale_axis memory = {0, 1.16 * most, BARS_LEFT, BARS_MIDDLE};
     const struct scale_axis time = {0, slowest > 0 ? 1.16 * slowest : 1, BARS_RIGHT, WIDTH - MARGIN};

@@ -67,6 +67,13 @@ static int list_choices(const struct scale *s, struct planner_choice ret[MAX_ROW
     return n;
 }
 
+static err_t nothing_fits(struct why *why)
+{
+    return why_set(why, ERR_INVALID,
+                   "no layout fits on these numbers of nodes: --search says what is missing, and on "
+                   "how many nodes one fits");
+}
+
 static int by_nodes(const void *a, const void *b)
 {
     const int64_t x = ((const struct scale_row *)a)->nodes, y = ((const struct scale_row *)b)->nodes;
@@ -197,7 +204,7 @@ static err_t print_choices(FILE *f, const struct planning *p, const struct plann
     struct planner_choice list[MAX_ROWS];
     const int n = list_choices(s, list);
     if (!n)
-        return why_set(why, ERR_INVALID, "no layout fits on these nodes; --search says what is missing");
+        return nothing_fits(why);
     fprintf(f, "A run of %s tokens at %s per device and hour, with failures and checkpoints:\n",
             out_count(p->tokens, number), planner_price_text(p->price, price));
     if (a->money.goal || !a->money.budget)
@@ -233,8 +240,10 @@ static err_t print_json(struct global *g, const struct planning *p, const struct
     }
     const int n = list_choices(s, list);
     err_t err = out_json(rows, g->format == OUT_JSONL);
-    if (!err && a->money.budget && planner_budget_pick(&a->money, list, n, why) < 0)
-        err = n ? ERR_INVALID : why_set(why, ERR_INVALID, "no layout fits on these nodes");
+    if (!err && !n && (a->money.goal || a->money.budget))
+        err = nothing_fits(why);
+    else if (!err && a->money.budget && planner_budget_pick(&a->money, list, n, why) < 0)
+        err = ERR_INVALID;
     return err;
 }
 
@@ -260,12 +269,14 @@ static err_t print_text(const struct planning *p, const struct planner_args *a, 
     return err;
 }
 
-/* Writes the layout that the budget or the goal prefers. Called where there is one. */
+/* Writes the layout that the budget or the goal prefers. */
 static err_t write_choice(const struct planner_args *a, const struct job_spec *job, const struct scale *s,
                           struct why *why)
 {
     struct planner_choice list[MAX_ROWS];
     const int n = list_choices(s, list);
+    if (!n)
+        return nothing_fits(why);
     const int best = a->money.budget ? planner_budget_pick(&a->money, list, n, why) : cheapest_of(list, n);
     for (int i = 0; best >= 0 && i < s->n; i++)
         if (s->row[i].nodes == list[best].nodes)
@@ -282,7 +293,7 @@ static err_t draw(const struct planning *p, const struct planner_args *a, const 
         if (s->row[i].fits)
             list[n++] = (struct picture_nodes){s->row[i].nodes, planning_tokens_per_s(p, &s->row[i].best.time)};
     if (!n)
-        return why_set(why, ERR_INVALID, "--picture: no layout fits on these nodes; --search says what is missing");
+        return nothing_fits(why);
     return planner_picture_nodes(a->picture, p, job, list, n, why);
 }
 

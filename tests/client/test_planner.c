@@ -347,6 +347,22 @@ TEST(a_goal_of_money_needs_a_price_and_a_length)
     expect_text(r.out, "TOK/$");
 }
 
+TEST(a_run_that_fits_on_no_nodes_is_refused_in_every_form)
+{
+    static const char *const forms[] = {"", "-o json", "--write best.yaml", "-o json --write best.yaml",
+                                        "--picture x.svg"};
+    struct run_result r;
+    char line[200];
+    for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
+        snprintf(line, sizeof(line),
+                 "dtctl plan --memory 405b --machine h100 --price 2 --tokens 1T --nodes 1:2 --goal "
+                 "cost %s",
+                 forms[i]);
+        run_expect(&r, 2, line);
+        expect_text(r.err, "no layout fits on these numbers of nodes: --search says what is missing");
+    }
+}
+
 /* 4 nodes x 8 devices x 30 days x 24 h x 2 = 46080; 5000 pay for 3.3 days. */
 TEST(a_budget_pays_for_some_days)
 {
