@@ -198,7 +198,7 @@ static void proposal_add(struct parts *parts, const struct nearest *k, const str
 }
 
 /* More nodes help if the state is divided over all of them. */
-static bool try_nodes(const struct nearest *k, nearest_fits_fn *fits, void *arg, struct nearest_try *ret,
+static bool try_nodes(const struct nearest *k, nearest_fits_fn *fits, void *arg, struct plan_layout *ret,
                       int64_t *ret_nodes)
 {
     const struct machine *m = &k->p->machine;
@@ -212,13 +212,12 @@ static bool try_nodes(const struct nearest *k, nearest_fits_fn *fits, void *arg,
         if ((double)(l.dp * l.fsdp) > k->p->shape.global_batch || (m->nodes && nodes > m->nodes) ||
             (nodes > 1 && m->network.bandwidth_gb == 0))
             return false;
-        if (!fits(arg, &l))
-            continue;
-        struct plan_time time;
-        plan_step_time(&k->p->shape, &l, m, &k->p->search.overlap, &time);
-        *ret = (struct nearest_try){.layout = l, .seconds = time.seconds};
-        *ret_nodes = nodes;
-        return true;
+        for (; l.zero <= 3; l.zero++)
+            if (fits(arg, &l)) {
+                *ret = l;
+                *ret_nodes = nodes;
+                return true;
+            }
     }
     return false;
 }
@@ -234,7 +233,7 @@ static bool is_new(const struct nearest_try *const *shown, int n, const struct n
 
 static void nodes_add(struct parts *parts, const struct nearest *k, nearest_fits_fn *fits, void *arg)
 {
-    struct nearest_try more;
+    struct plan_layout more;
     int64_t nodes;
     if (!try_nodes(k, fits, arg, &more, &nodes))
         return;
@@ -242,7 +241,7 @@ static void nodes_add(struct parts *parts, const struct nearest *k, nearest_fits
     if (nodes != k->p->nodes)
         text_add(&t, "on %" PRId64 " nodes ", nodes);
     text_add(&t, "with ");
-    changes_add(&t, k->own, &more.layout);
+    changes_add(&t, k->own, &more);
 }
 
 void planner_nearest_text(const struct planning *p, const struct plan_layout *own, nearest_fits_fn *fits, void *arg,

@@ -480,6 +480,20 @@ TEST(a_layout_that_does_not_fit_has_near_ones_that_do)
     assert_true(again > 29 && again < 34);
 }
 
+/* 254e6 parameters x 18 bytes are 4.3 GiB, and this GPU has 1.9 GiB for them; one of eight holds an eighth. */
+TEST(one_worker_that_is_too_small_gets_more)
+{
+    struct run_result r;
+    run_write("job.yaml", job);
+    run_write("small.yaml",
+              "name: small\nnodes: 1\ndevice: {per_node: 8, memory_gib: 4, bandwidth_gb: 200, bf16_tflops: "
+              "20, f32_tflops: 10}\nlink: {bandwidth_gb: 10}\n");
+    run_expect(&r, 2, "dtctl plan job.yaml --machine ./small.yaml");
+    expect_text(r.err, "GiB more than small has (1.9 GiB)");
+    expect_text(r.err, "it fits with parallel.workers=");
+    assert_int_equal(expect_proposals(r.err, "job.yaml", "./small.yaml"), 1);
+}
+
 TEST(a_layout_that_fits_is_compared_with_the_best)
 {
     struct run_result r;
