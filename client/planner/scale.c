@@ -105,13 +105,15 @@ static const struct out_column scale_columns[] = {
     [SCALE_MFU] = {"MFU", true, 1},       [SCALE_EFFICIENCY] = {"EFFICIENCY", true, 0},
     [SCALE_MEMORY] = {"MEMORY", true, 0}, [SCALE_LAYOUT] = {"LAYOUT", false, OUT_CUT}};
 
-enum { BILL_NODES, BILL_STEP, BILL_TIME, BILL_PRICE, BILL_TOKENS, BILL_ENERGY, BILL_HOLDS, BILL_MEMORY, BILL_LAYOUT };
-static const struct out_column bill_columns[] = {
-    [BILL_NODES] = {"NODES", true, 0},         [BILL_STEP] = {"STEP", true, 2},
-    [BILL_TIME] = {"TIME", true, 0},           [BILL_PRICE] = {"PRICE", true, 0},
-    [BILL_TOKENS] = {"TOK/$", true, 0},        [BILL_ENERGY] = {"ENERGY", true, 1},
-    [BILL_HOLDS] = {"WITHIN", false, 0},       [BILL_MEMORY] = {"MEMORY", true, 3},
-    [BILL_LAYOUT] = {"LAYOUT", false, OUT_CUT}};
+enum { BILL_NODES, BILL_STEP, BILL_TIME, BILL_PRICE, BILL_TOKENS, BILL_ENERGY, BILL_MEMORY, BILL_LAYOUT, BILL_COLUMNS };
+/* With a budget, a column in front of the layout says whether it suffices. */
+#define BILL_START                                                                                              \
+    [BILL_NODES] = {"NODES", true, 0}, [BILL_STEP] = {"STEP", true, 2}, [BILL_TIME] = {"TIME", true, 0},        \
+    [BILL_PRICE] = {"PRICE", true, 0}, [BILL_TOKENS] = {"TOK/$", true, 0}, [BILL_ENERGY] = {"ENERGY", true, 1}, \
+    [BILL_MEMORY] = {"MEMORY", true, 3}
+static const struct out_column bill_columns[] = {BILL_START, {"LAYOUT", false, OUT_CUT}};
+static const struct out_column budget_columns[] = {BILL_START, {"WITHIN", false, 0}, {"LAYOUT", false, OUT_CUT}};
+enum { BILL_WITHIN = BILL_LAYOUT };
 
 static void set_scale_cells(struct out_table *t, int row, const struct planning *p, const struct scale *s,
                             const struct scale_row *r)
@@ -136,7 +138,7 @@ static void set_bill_cells(struct out_table *t, int row, const struct planner_mo
     out_table_set(t, row, BILL_ENERGY, "%s", planner_energy_text(r->bill.kwh, a));
     if (m->budget) {
         const bool holds = planner_budget_holds(m, &r->bill);
-        out_table_set(t, row, BILL_HOLDS, "%s", holds ? "yes" : "no");
+        out_table_set(t, row, BILL_WITHIN, "%s", holds ? "yes" : "no");
         t->row_color[row] = holds ? OUT_GREEN : OUT_RED;
     }
     out_table_set(t, row, BILL_MEMORY, "~%s", out_bytes((int64_t)r->best.bytes.total, a));
@@ -146,8 +148,11 @@ static void print_table(const struct planning *p, const struct planner_args *a, 
 {
     char text[256], number[OUT_NUMBER];
     struct out_table t;
-    const int last = bills ? BILL_LAYOUT : SCALE_LAYOUT;
-    out_table_init(&t, bills ? bill_columns : scale_columns, last + 1);
+    if (a->money.budget)
+        out_table_init(&t, budget_columns, BILL_COLUMNS + 1);
+    else
+        out_table_init(&t, bills ? bill_columns : scale_columns, bills ? BILL_COLUMNS : SCALE_LAYOUT + 1);
+    const int last = t.n_columns - 1;
     for (int i = 0; i < s->n; i++) {
         const struct scale_row *r = &s->row[i];
         const int row = out_table_row(&t);
@@ -163,7 +168,7 @@ static void print_table(const struct planning *p, const struct planner_args *a, 
         else
             out_table_set(&t, row, last, "no layout: the batch has fewer samples than there are replicas");
     }
-    out_table_print(&t, stdout, bills ? BILL_HOLDS : -1);
+    out_table_print(&t, stdout, a->money.budget ? BILL_WITHIN : -1);
     out_table_fini(&t);
 }
 
