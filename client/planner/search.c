@@ -183,13 +183,32 @@ static void print_table(const struct planning *p, const struct ranking *r, bool 
 }
 
 /* Each row is compared with the next one, and the last with the first. */
+static void print_reason(FILE *f, const struct planning *p, const struct ranking *r, bool pareto, int i)
+{
+    const int other = (i + 1) % r->n;
+    planner_reason_print(f, r->best[i].found, other + 1, r->best[other].found, pareto || p->search.goal == PLAN_MEMORY);
+}
+
 static void print_reasons(FILE *f, const struct planning *p, const struct ranking *r, bool pareto)
 {
     for (int i = 0; i < r->n && r->n > 1; i++) {
-        const int other = (i + 1) % r->n;
-        planner_reason_print(f, i + 1, r->best[i].found, other + 1, r->best[other].found,
-                             pareto || p->search.goal == PLAN_MEMORY);
+        fprintf(f, "%-4d", i + 1);
+        print_reason(f, p, r, pareto, i);
+        fputc('\n', f);
     }
+}
+
+static json_t *reason_json(const struct planning *p, const struct ranking *r, bool pareto, int i)
+{
+    char *text = NULL;
+    size_t len;
+    FILE *f = r->n > 1 ? open_memstream(&text, &len) : NULL;
+    if (!f)
+        return json_null();
+    print_reason(f, p, r, pareto, i);
+    json_t *value = fclose(f) == 0 ? json_string(text) : NULL;
+    free(text);
+    return value;
 }
 
 /* What the run costs with the first layout. */
@@ -271,7 +290,7 @@ static err_t check_budget(const struct planning *p, const struct planner_args *a
     return planner_budget_pick(&a->money, &first, 1, why) < 0 ? ERR_INVALID : OK;
 }
 
-static err_t print_json(struct global *g, const struct planning *p, const struct plan_results *results,
+static err_t print_json(struct global *g, const struct planning *p, bool pareto, const struct plan_results *results,
                         const struct ranking *r)
 {
     struct planner_bill bill;
@@ -280,6 +299,7 @@ static err_t print_json(struct global *g, const struct planning *p, const struct
         json_t *row = planning_found_json(p, r->best[i].found);
         if (r->best[i].exact > 0)
             json_object_set_new(row, "exact_bytes", out_json_real(r->best[i].exact));
+        json_object_set_new(row, "reason", reason_json(p, r, pareto, i));
         if (p->tokens > 0) {
             planner_bill_of(p, r->best[i].found, &bill);
             json_object_set_new(row, "run", planner_bill_json(&bill));
@@ -349,7 +369,7 @@ err_t planner_search(struct global *g, const struct planner_args *a, struct job_
     if (!err && !ranking.n)
         err = nothing_fits(&p, job, &results, &ranking, why);
     if (!err && g->format != OUT_TEXT)
-        err = print_json(g, &p, &results, &ranking);
+        err = print_json(g, &p, a->pareto, &results, &ranking);
     else if (!err)
         print_text(&p, a, job, &results, &ranking);
     if (!err && a->picture)
