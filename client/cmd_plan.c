@@ -34,7 +34,8 @@ enum {
     KEY_MEMORY,
     KEY_DAYS,
     KEY_PARETO,
-    KEY_CALIBRATE
+    KEY_CALIBRATE,
+    KEY_PICTURE
 };
 
 static const struct argp_option options[] = {
@@ -62,8 +63,11 @@ static const struct argp_option options[] = {
      1},
     {"pareto", KEY_PARETO, NULL, 0,
      "With --search: show the fastest layout, the fastest one that needs less memory, and so on", 1},
+    {"picture", KEY_PICTURE, "FILE", 0,
+     "With --pareto, --strategies, --memory or --nodes FROM:TO: draw the report as an SVG file, too", 1},
     {"top", KEY_TOP, "N", 0, "Number of layouts that --search shows (default 10)", 1},
-    {"write", KEY_WRITE, "FILE", 0, "With --search: write the job file with the best layout there", 1},
+    {"write", KEY_WRITE, "FILE", 0,
+     "With --search, --goal cost or --budget: write the job file with the best layout there", 1},
     {"days", KEY_DAYS, "N", 0,
      "Simulate a step of the best layout with every rank's own speed, and a run of N days with failures: goodput, and "
      "how often to save",
@@ -116,6 +120,9 @@ static error_t parse_planner(int key, char *arg, struct argp_state *state, struc
         if (!arg_number(arg, 3650, &a->planner.days) || a->planner.days < 1)
             argp_error(state, "--days %s: write a number from 1 to 3650", arg);
         return 0;
+    case KEY_PICTURE:
+        a->planner.picture = arg;
+        return 0;
     case KEY_WRITE:
         a->planner.write = arg;
         return 0;
@@ -157,8 +164,12 @@ static void check_planner(const struct plan_args *a, struct argp_state *state)
         argp_error(state, "--price and --tokens need --search, --nodes FROM:TO, --days, --goal cost or --budget");
     if (a->strategies && is_about_money(a))
         argp_error(state, "--strategies compares one step: leave --goal and --budget out, or write --search instead");
-    if ((a->planner.write || a->planner.pareto) && !a->search)
-        argp_error(state, "--write and --pareto need --search");
+    if (a->planner.pareto && !a->search)
+        argp_error(state, "--pareto needs --search");
+    if (a->planner.write && (a->planner.days || (!a->search && !is_about_money(a))))
+        argp_error(state, "--write needs --search, --goal cost or --budget, which choose a layout");
+    if (a->planner.picture && (a->planner.days || !many || (a->search && !a->planner.pareto)))
+        argp_error(state, "--picture draws --search --pareto, --strategies, --memory or --nodes FROM:TO: add one");
     if (planner && (a->timeline || a->measured || a->schedule_csv))
         argp_error(state,
                    "--timeline, --measured and --schedule-csv show one layout: leave --search, --strategies, --nodes "

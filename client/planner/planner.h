@@ -21,6 +21,7 @@ struct planner_money {
 struct planner_args {
     const char *machine;          /* the name of a file that dtd brings along, here, or a path; NULL: this node */
     const char *write;            /* write the best layout as a job file there; NULL: do not */
+    const char *picture;          /* draw the report as an SVG file there; NULL: do not */
     int64_t nodes_from, nodes_to; /* 0: those of the machine, else one */
     int64_t top, days;
     enum plan_goal goal;

@@ -90,12 +90,9 @@ static void print_memory(FILE *f, const struct plan_bytes *a, const struct plan_
     print_parts(f, parts, (int)(sizeof(parts) / sizeof(parts[0])), bytes_text);
 }
 
-void planner_reason_print(FILE *f, int number, const struct plan_found *a, int other, const struct plan_found *b,
-                          bool memory)
+void planner_reason_print(FILE *f, const struct plan_found *a, int other, const struct plan_found *b, bool memory)
 {
-    fprintf(f, "%-4d", number);
     print_time(f, &a->time, &b->time, other);
     if (memory)
         print_memory(f, &a->bytes, &b->bytes);
-    fputc('\n', f);
 }

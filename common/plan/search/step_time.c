@@ -427,6 +427,34 @@ static double rank_layers(const struct plan_shape *s, const struct plan_layout *
     return sum;
 }
 
+/* The first stage behind the first one that has not `most` layers: as many stages take that many as leave one layer for
+ * each behind them (layers_of_stage). */
+static int64_t short_stage(const struct plan_shape *s, double stages, double most)
+{
+    const double full = floor(most), first = floor(most - EMBEDDING_LAYERS / 2);
+    return full > 1 ? (int64_t)floor((s->layers - first - stages + 1) / (full - 1)) + 1 : 1;
+}
+
+/* The rank that has most layers. With chunks in one direction, the second rank may have one more than the first, and
+ * later ones never do. In a V a rank adds a stage and its mirror image, so that the sum changes only beside the short
+ * stage and its image. */
+static int64_t fullest_rank(const struct plan_shape *s, const struct plan_layout *l)
+{
+    const double stages = stages_of(l);
+    const int64_t at = is_v(l) ? short_stage(s, stages, most_layers(s, stages)) : 1, image = 2 * l->pp - 1 - at;
+    const int64_t ranks[] = {1, at, at + 1, image, image + 1, l->pp - 1};
+    int64_t best = 0;
+    double layers = rank_layers(s, l, 0);
+    for (size_t i = 0; i < (is_v(l) ? sizeof(ranks) / sizeof(ranks[0]) : 1); i++) {
+        const double other = ranks[i] >= 0 && ranks[i] < l->pp ? rank_layers(s, l, ranks[i]) : 0;
+        if (other > layers) {
+            layers = other;
+            best = ranks[i];
+        }
+    }
+    return best;
+}
+
 /* Parameters of a rank of the pipeline; those of experts apart. */
 struct stage {
     double layers, dense, experts;
@@ -512,11 +540,9 @@ static void step_end(const struct plan_shape *s, const struct plan_layout *l, co
     t->update = (kept * moved + (micros - 1) * own * s->accumulate_bytes) / b.bytes + b.launch;
 }
 
-/* Layers of the rank that has most: the second one may have one more than the first, and later ones never do. */
 static double full_layers(const struct plan_shape *s, const struct plan_layout *l)
 {
-    double first = rank_layers(s, l, 0);
-    return l->pp > 1 ? fmax(first, rank_layers(s, l, 1)) : first;
+    return rank_layers(s, l, fullest_rank(s, l));
 }
 
 /* What the slowest rank computes beyond `layers` layers of `layer` seconds: the rank with the head may take longer. */
@@ -684,10 +710,11 @@ static struct plan_bytes rank_bytes(const struct plan_shape *s, const struct pla
     return b;
 }
 
-/* The first rank keeps most microbatches and has the embedding; the second may have a layer more. */
+/* The first rank keeps most microbatches and has the embedding; another one may have more layers. */
 void plan_step_bytes(const struct plan_shape *s, const struct plan_layout *l, struct plan_bytes *ret)
 {
+    const int64_t rank = is_v(l) ? fullest_rank(s, l) : 1;
     struct plan_bytes first = rank_bytes(s, l, 0);
-    struct plan_bytes second = l->pp > 1 ? rank_bytes(s, l, 1) : first;
-    *ret = second.total > first.total ? second : first;
+    struct plan_bytes full = l->pp > 1 ? rank_bytes(s, l, rank) : first;
+    *ret = full.total > first.total ? full : first;
 }

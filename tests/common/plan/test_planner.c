@@ -163,6 +163,53 @@ TEST(parts_sum_to_the_step)
     machine_fini(&m);
 }
 
+/* The slowest rank of a pipeline has at least the mean of all ranks to compute. */
+static void expect_at_least_the_share(double layers, const struct plan_layout *l, const struct machine *m)
+{
+    struct job_spec job = {0};
+    struct plan_shape shape;
+    struct plan_time time, one_time;
+    struct plan_layout one = *l;
+    const struct plan_overlap streams = {true, true, true};
+    job_make(llama, "bfloat16", "cuda", &job);
+    plan_shape_of(&job, &shape);
+    shape.layers = layers;
+    one.pp = one.chunks = 1;
+    one.schedule = PIPE_1F1B;
+    plan_step_time(&shape, l, m, &streams, &time);
+    plan_step_time(&shape, &one, m, &streams, &one_time);
+    if (time.compute * (double)l->pp < one_time.compute * (1 - 1e-9))
+        fail_msg("%.0f layers on %d ranks: %g s, less than a part of %g", layers, (int)l->pp, time.compute,
+                 one_time.compute);
+    assert_true(time.model_flops / time.seconds < 300e12);
+    job_fini(&job);
+}
+
+TEST(no_pipeline_is_faster_than_its_share)
+{
+    static const struct {
+        enum pipe_schedule schedule;
+        int64_t chunks;
+    } rows[] = {{PIPE_1F1B, 1}, {PIPE_INTERLEAVED, 2}, {PIPE_INTERLEAVED, 4}, {PIPE_ZB_H1, 1}, {PIPE_ZB_V, 2}};
+    struct machine m;
+    machine_make(200, 50, &m);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        for (double layers = 8; layers <= 80; layers += 3)
+            for (int64_t pp = 2; (double)(pp * rows[i].chunks) <= layers; pp++)
+                expect_at_least_the_share(layers,
+                                          &(struct plan_layout){.dp = 1,
+                                                                .fsdp = 1,
+                                                                .tp = 1,
+                                                                .cp = 1,
+                                                                .pp = pp,
+                                                                .ep = 1,
+                                                                .chunks = rows[i].chunks,
+                                                                .micro_batch = 1,
+                                                                .schedule = rows[i].schedule},
+                                          &m);
+    machine_fini(&m);
+}
+
 TEST(more_bandwidth_is_never_slower)
 {
     struct machine slow, fast;
