@@ -18,7 +18,7 @@ struct plan_args {
     struct global *global;
     struct spec_args spec;
     const char *timeline, *measured, *schedule_csv, *size;
-    bool search, strategies, calibrate;
+    bool search, strategies, calibrate, brief;
     struct planner_args planner;
 };
 
@@ -34,7 +34,8 @@ enum {
     KEY_MEMORY,
     KEY_DAYS,
     KEY_PARETO,
-    KEY_CALIBRATE
+    KEY_CALIBRATE,
+    KEY_BRIEF
 };
 
 static const struct argp_option options[] = {
@@ -50,7 +51,7 @@ static const struct argp_option options[] = {
     {"strategies", KEY_STRATEGIES, NULL, 0,
      "Compare DDP, ZeRO 1 to 3, tensor, pipeline, context and expert parallelism, and 3D, for this job", 1},
     {"machine", KEY_MACHINE, "NAME|FILE", 0,
-     "With --search, --strategies or --nodes: the machine; one that dtd brings along, a file, or here (default: this "
+     "The machine to plan for; one that dtd brings along, a file, or here (default: this "
      "node)",
      1},
     {"nodes", KEY_NODES, "N|FROM:TO", 0,
@@ -68,8 +69,9 @@ static const struct argp_option options[] = {
      "Without a job file: plan a model of a usual size, such as 7b, as --strategies does", 1},
     {"calibrate", KEY_CALIBRATE, NULL, 0,
      "Measure the processors of this node, and write a machine file: FILE, or dtd/machine.yaml in $XDG_CONFIG_HOME or "
-     "~/.config, which --search and its relatives then use for jobs on this node",
+     "~/.config, which plans for jobs on this node then use; beside it a table of the times of operations",
      1},
+    {"brief", KEY_BRIEF, NULL, 0, "With --calibrate: measure only rates, in a few seconds, and no table", 1},
     {0}};
 
 static void parse_nodes(struct planner_args *p, const char *arg, struct argp_state *state)
@@ -119,6 +121,9 @@ static error_t parse_planner(int key, char *arg, struct argp_state *state, struc
     case KEY_CALIBRATE:
         a->calibrate = true;
         return 0;
+    case KEY_BRIEF:
+        a->brief = true;
+        return 0;
     case KEY_MEMORY:
         a->size = arg;
         return 0;
@@ -131,8 +136,10 @@ static error_t parse_planner(int key, char *arg, struct argp_state *state, struc
 static void check_planner(const struct plan_args *a, struct argp_state *state)
 {
     const bool planner = a->search || a->strategies || a->size || a->planner.nodes_to || a->planner.days;
-    if (!planner && !a->calibrate && (a->planner.machine || a->planner.nodes_from || a->planner.write))
-        argp_error(state, "--machine, --nodes and --write need --search, --strategies or --days");
+    if (!planner && !a->calibrate && (a->planner.nodes_from || a->planner.write))
+        argp_error(state, "--nodes and --write need --search, --strategies or --days");
+    if (a->brief && !a->calibrate)
+        argp_error(state, "--brief needs --calibrate");
     if ((a->planner.write || a->planner.pareto) && !a->search)
         argp_error(state, "--write and --pareto need --search");
     if (planner && (a->timeline || a->measured || a->schedule_csv))
@@ -291,7 +298,7 @@ static err_t vocabulary_find(struct job_spec *job, struct why *why)
     if (job->model.vocab)
         return OK;
     out_progress_init(&progress, stderr);
-    err_t err = spec_plan(job, &progress, &facts, why);
+    err_t err = spec_plan(job, NULL, &progress, &facts, why);
     job->model.vocab = facts.vocab;
     spec_facts_fini(&facts);
     return err;
@@ -301,7 +308,7 @@ static int run_calibrate(const struct plan_args *a)
 {
     struct why why = {0};
     int code = EXIT_DONE;
-    err_t err = planner_calibrate(a->global, a->spec.file, &code, &why);
+    err_t err = planner_calibrate(a->global, a->spec.file, a->brief, &code, &why);
     return code != EXIT_DONE ? code : err ? command_fail(err, &why) : EXIT_DONE;
 }
 
@@ -353,7 +360,7 @@ int cmd_plan(struct global *g, int argc, char **argv)
     out_progress_init(&progress, stderr);
     err_t err = spec_args_read(&args.spec, &job, &why);
     if (!err)
-        err = spec_plan(&job, &progress, &facts, &why);
+        err = spec_plan(&job, args.planner.machine, &progress, &facts, &why);
     if (!err && args.measured)
         err = measured_step_load(&args, &facts, &measured, &why);
     if (!err && args.timeline)

@@ -123,7 +123,7 @@ TEST(wrong_machines_and_options_are_refused)
         {"dtctl plan job.yaml --search --machine h100 --nodes 0", "--nodes 0: write a number of nodes"},
         {"dtctl plan job.yaml --search --machine h100 --nodes 8:2", "--nodes 8:2"},
         {"dtctl plan job.yaml --search --machine laptop --nodes 2", "laptop has 1 nodes"},
-        {"dtctl plan job.yaml --machine h100", "need --search, --strategies or --days"},
+        {"dtctl plan job.yaml --nodes 2", "need --search, --strategies or --days"},
         {"dtctl plan job.yaml --search --machine h100 --goal speed", "write time or memory"},
         {"dtctl plan --memory 9b", "there is no such size; write one of 124m"},
         {"dtctl plan job.yaml --search --machine h100 --timeline x.svg", "show one layout"},
