@@ -109,8 +109,7 @@ static err_t product(struct trial *t, const struct measure_sample *s)
 /* A layer's products: the gradient of its input, written and added to, forward, and the gradient of its weights. */
 static const struct {
     int form, tokens; /* tokens: which of m, n, k */
-} kinds[] = {
-    {0, 0}, {TABLE_TRANS_B, 0}, {TABLE_ACC, 0}, {TABLE_TRANS_A, 2}, {TABLE_TRANS_A | TABLE_ACC, 2}};
+} kinds[] = {{0, 0}, {TABLE_TRANS_B, 0}, {TABLE_ACC, 0}, {TABLE_TRANS_A, 2}, {TABLE_TRANS_A | TABLE_ACC, 2}};
 #define N_KINDS ((int)(sizeof(kinds) / sizeof(kinds[0])))
 
 static err_t products_of(struct trial *t, int64_t rows, int64_t in, int64_t out)

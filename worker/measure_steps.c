@@ -14,14 +14,14 @@
 #include <string.h>
 
 #define WARM_STEPS 1 /* touches all memory for the first time */
-#define STEPS 4
 
-/* `each`: samples of a microbatch; `micros`: microbatches of each rank. */
+/* `each`: samples of a microbatch; `micros`: microbatches of each rank. Steps of small models are many, because other
+ * programs disturb some of them. */
 static const struct turn {
     const char *model;
-    int seq, each, micros;
+    int steps, seq, each, micros;
     const char *dtype, *layout;
-    int replica; /* workers of a replica; 0: all ranks are in one */
+    int replica; /* workers of a replica */
 } turns[] = {
 #define GPT2_S "arch: gpt2, dim: 96, layers: 2, heads: 2, ffn: 384, vocab: 512"
 #define GPT2_M "arch: gpt2, dim: 320, layers: 2, heads: 5, ffn: 1280, vocab: 3000"
@@ -31,30 +31,30 @@ static const struct turn {
 #define LLAMA_L "arch: llama, dim: 704, layers: 2, heads: 11, ffn: 1900, vocab: 7000"
 #define EXPERTS_S "arch: llama, dim: 96, layers: 2, heads: 2, ffn: 256, vocab: 600, experts: 4, experts_per_token: 2"
 #define EXPERTS_M "arch: llama, dim: 352, layers: 2, heads: 4, ffn: 600, vocab: 3000, experts: 8, experts_per_token: 2"
-    {GPT2_S, 64, 1, 2, "float32", "tp: 1", 1},
-    {GPT2_M, 128, 2, 2, "float32", "tp: 1", 1},
-    {GPT2_L, 256, 2, 1, "float32", "tp: 1", 1},
-    {GPT2_S, 64, 1, 2, "float32", "tp: 2", 2},
-    {GPT2_M, 128, 2, 2, "float32", "fsdp: 2, zero: 1", 2},
-    {GPT2_L, 256, 1, 1, "float32", "fsdp: 2, zero: 2", 2},
-    {LLAMA_S, 64, 2, 2, "float32", "fsdp: 2, zero: 3", 2},
-    {LLAMA_M, 128, 2, 2, "float32", "fsdp: 2, zero: 3", 2},
-    {LLAMA_L, 256, 2, 1, "float32", "fsdp: 2, zero: 3", 2},
-    {LLAMA_S, 64, 2, 2, "float32", "tp: 2, sp: false", 2},
-    {LLAMA_S, 64, 2, 2, "float32", "tp: 2", 2},
-    {LLAMA_M, 256, 1, 2, "float32", "tp: 2", 2},
-    {LLAMA_M, 256, 1, 2, "float32", "tp: 2, sp: false", 2},
-    {LLAMA_S, 128, 1, 2, "float32", "cp: 2", 2},
-    {LLAMA_M, 512, 1, 1, "float32", "cp: 2", 2},
-    {EXPERTS_S, 64, 2, 2, "float32", "tp: 1", 1},
-    {EXPERTS_M, 128, 2, 2, "float32", "tp: 1", 1},
-    {EXPERTS_S, 64, 2, 2, "float32", "fsdp: 2, zero: 1, ep: 2", 2},
-    {EXPERTS_M, 128, 2, 2, "float32", "fsdp: 2, zero: 1, ep: 2", 2},
-    {GPT2_S, 64, 1, 2, "bfloat16", "tp: 1", 1},
-    {GPT2_M, 128, 2, 2, "bfloat16", "fsdp: 2, zero: 1", 2},
-    {LLAMA_S, 64, 2, 2, "bfloat16", "tp: 2", 2},
-    {LLAMA_M, 256, 1, 2, "bfloat16", "fsdp: 2, zero: 3", 2},
-    {EXPERTS_S, 64, 2, 2, "bfloat16", "tp: 1", 1},
+    {GPT2_S, 30, 64, 1, 2, "float32", "tp: 1", 1},
+    {GPT2_M, 10, 128, 2, 2, "float32", "tp: 1", 1},
+    {GPT2_L, 4, 256, 2, 1, "float32", "tp: 1", 1},
+    {GPT2_S, 30, 64, 1, 2, "float32", "tp: 2", 2},
+    {GPT2_M, 10, 128, 2, 2, "float32", "fsdp: 2, zero: 1", 2},
+    {GPT2_L, 4, 256, 1, 1, "float32", "fsdp: 2, zero: 2", 2},
+    {LLAMA_S, 30, 64, 2, 2, "float32", "fsdp: 2, zero: 3", 2},
+    {LLAMA_M, 10, 128, 2, 2, "float32", "fsdp: 2, zero: 3", 2},
+    {LLAMA_L, 4, 256, 2, 1, "float32", "fsdp: 2, zero: 3", 2},
+    {LLAMA_S, 30, 64, 2, 2, "float32", "tp: 2, sp: false", 2},
+    {LLAMA_S, 30, 64, 2, 2, "float32", "tp: 2", 2},
+    {LLAMA_M, 10, 256, 1, 2, "float32", "tp: 2", 2},
+    {LLAMA_M, 10, 256, 1, 2, "float32", "tp: 2, sp: false", 2},
+    {LLAMA_S, 30, 128, 1, 2, "float32", "cp: 2", 2},
+    {LLAMA_M, 10, 512, 1, 1, "float32", "cp: 2", 2},
+    {EXPERTS_S, 30, 64, 2, 2, "float32", "tp: 1", 1},
+    {EXPERTS_M, 10, 128, 2, 2, "float32", "tp: 1", 1},
+    {EXPERTS_S, 30, 64, 2, 2, "float32", "fsdp: 2, zero: 1, ep: 2", 2},
+    {EXPERTS_M, 10, 128, 2, 2, "float32", "fsdp: 2, zero: 1, ep: 2", 2},
+    {GPT2_S, 30, 64, 1, 2, "bfloat16", "tp: 1", 1},
+    {GPT2_M, 10, 128, 2, 2, "bfloat16", "fsdp: 2, zero: 1", 2},
+    {LLAMA_S, 30, 64, 2, 2, "bfloat16", "tp: 2", 2},
+    {LLAMA_M, 10, 256, 1, 2, "bfloat16", "fsdp: 2, zero: 3", 2},
+    {EXPERTS_S, 30, 64, 2, 2, "bfloat16", "tp: 1", 1},
 };
 const int measure_steps_turns = (int)(sizeof(turns) / sizeof(turns[0]));
 
@@ -94,9 +94,9 @@ struct recording {
     struct engine_profile profile;
 };
 
-static err_t recording_init(struct recording *r, const struct engine *e)
+static err_t recording_init(struct recording *r, const struct engine *e, int steps)
 {
-    const size_t room = (size_t)engine_record_room(e) * STEPS;
+    const size_t room = (size_t)engine_record_room(e) * (size_t)steps;
     r->record.events = calloc(room + 1, sizeof(*r->record.events));
     if (!r->record.events)
         return ERR_NOMEM;
@@ -164,14 +164,15 @@ static err_t add_events(struct measure *m, const struct engine *e, const struct 
 static err_t run_steps(struct measure *m, struct engine *e, const struct job_spec *job)
 {
     const struct engine_feed feed = {.sample = any_sample, .arg = (void *)job};
+    const int steps = turns[m->turn].steps;
     struct recording r = {.first_call = NULL};
     struct engine_result result = {0};
     err_t err = OK;
     for (int i = 0; !err && i < WARM_STEPS; i++)
         err = engine_step(e, &feed, &result, m->why);
-    err = err ? err : recording_init(&r, e);
+    err = err ? err : recording_init(&r, e, steps);
     err = err ? err : engine_profile_start(e, &r.profile, m->why);
-    for (int i = 0; !err && i < STEPS; i++)
+    for (int i = 0; !err && i < steps; i++)
         err = engine_step(e, &feed, &result, m->why);
     err = err ? err : add_events(m, e, &r);
     engine_profile_stop(e);

@@ -6,10 +6,12 @@
  *     gemm float32 trans_b 1  512 768 256  0.00354 0.0035 0.00361
  *
  * The columns are the operation, its type, its form ("-": none), the ranks that take part, its size in up to three
- * numbers (0: not used), and the seconds that it took: the median, the lower and the upper quartile. Rows of one
- * operation, type, form and number of ranks are a group; the group's sizes are in ascending order and form a full grid.
- * A size between grid points gets the rate (work per second) that lies between theirs, on a logarithmic scale; outside
- * the grid the rate of its edge holds, except that no collective takes less time than the smallest measured one.
+ * numbers (0: not used), and the seconds that it took: the median, the lower and the upper quartile; of a collective
+ * the lower quartile, the lower tenth and the median, because ranks that wait for each other are disturbed more. Rows
+ * of one operation, type, form and number of ranks are a group; the group's sizes are in ascending order and form a
+ * full grid. A size between grid points gets the rate (work per second) that lies between theirs, on a logarithmic
+ * scale; outside the grid the rate of its edge holds, except that no collective takes less time than the smallest
+ * measured one.
  *
  *     operation                     form                        size
  *     gemm, grouped_gemm            trans_a, trans_b, acc       m, n, k (of one expert)
