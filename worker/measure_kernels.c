@@ -63,6 +63,9 @@ static void trial_fini(struct trial *t)
 
 typedef err_t trial_fn(struct trial *t, const struct measure_sample *s);
 
+/* Long enough that one call tells the time. */
+#define LONG_S 5e-3
+
 /* A first call prepares the kernel. `parts`: how many times a call does the work of the size. */
 static err_t repeat(struct trial *t, struct measure_sample *s, double parts, trial_fn *fn)
 {
@@ -73,6 +76,8 @@ static err_t repeat(struct trial *t, struct measure_sample *s, double parts, tri
         s->seconds = (double)(measure_thread_ns() - start) * 1e-9 / parts;
         if (!err)
             measure_add(t->m, s);
+        if (s->seconds * parts > LONG_S)
+            break;
     }
     return err;
 }
