@@ -84,9 +84,9 @@ static err_t repeat(struct trial *t, struct measure_sample *s, double parts, tri
 
 /* ---- products ---- */
 
-/* Sizes between which efficiency changes smoothly, as a product's tiles of 48 columns fit more or less well. */
-static const int64_t tokens[] = {32, 128, 512};
-static const int64_t widths[] = {64, 128, 256, 384, 512, 768, 1024, 2048};
+/* Widths up to those of middle models. Multiples of TABLE_ALIAS are a class of their own, and have two of them. */
+static const int64_t tokens[] = {32, 128, 256, 512};
+static const int64_t widths[] = {64, 128, 256, 384, 576, 768, 1024, 1152, 2048, 2304};
 #define N_TOKENS ((int)(sizeof(tokens) / sizeof(tokens[0])))
 #define N_WIDTHS ((int)(sizeof(widths) / sizeof(widths[0])))
 

@@ -209,8 +209,9 @@ static void count_bytes(struct forecast_run *k, const struct runner *r, const st
 static double table_seconds(const struct forecast_run *k, const struct runner *r, const struct op *op)
 {
     const struct plan_rates *rates = k->rates;
-    if (!rates->table)
-        return -1;
+    const double own = rates->seconds ? rates->seconds(rates->arg, r->p->rank, r->action, op) : -1;
+    if (own >= 0 || !rates->table)
+        return own;
     return plan_table_seconds(rates->table, r->p, op, samples_of(r), (enum table_figure)rates->figure);
 }
 

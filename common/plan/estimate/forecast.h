@@ -18,6 +18,9 @@ struct plan_rates {
     bool one_call; /* a push passes all posts on as one operation, which occupies the stream until it is complete */
     const struct plan_table *table; /* measured times (table.h); the rates count where it has none. NULL: none */
     int figure;                     /* enum table_figure */
+    /* Seconds of an op of a rank, before the table; negative: it has none. NULL: there is no such function. */
+    double (*seconds)(void *arg, int rank, int action, const struct op *op);
+    void *arg;
 };
 /* Approximate rates of a device of the job's kind. run.comm_thread auto counts as off, because only a worker can count
  * its cores. */

@@ -176,19 +176,38 @@ static double work_of(const struct table_key *k, const double size[TABLE_DIMS])
     return size[0];
 }
 
-/* The place of x on an axis of the grid: at[0], and the part of the way to the next point. */
-static double place_on(const struct grid *g, int d, double x, int *ret_at)
+static bool is_aliased(double size)
+{
+    return fmod(size, TABLE_ALIAS) == 0;
+}
+
+/* The two points of an axis between which a size lies, as distances of rows, and the part of the way to the second. */
+struct place {
+    int at, next;
+    double part;
+};
+
+/* Of an axis of a product only points of the size's class count, if there are any. */
+static struct place place_on(const struct grid *g, int d, double x)
 {
     const int step = d == 0 ? g->n[1] * g->n[2] : d == 1 ? g->n[2] : 1;
-    int i = 0;
-    while (i + 1 < g->n[d] && g->rows[(i + 1) * step].size[d] <= x)
-        i++;
-    const double here = g->rows[i * step].size[d];
-    *ret_at = i * step;
-    if (i + 1 == g->n[d] || x <= here)
-        return 0;
-    const double next = g->rows[(i + 1) * step].size[d];
-    return log(x / here) / log(next / here);
+    const bool product = is_product(g->rows[0].key.kind), aliased = is_aliased(x);
+    int below = -1, above = -1;
+    for (int i = 0; i < g->n[d]; i++) {
+        const double size = g->rows[i * step].size[d];
+        if (product && is_aliased(size) != aliased)
+            continue;
+        if (size <= x)
+            below = i;
+        else if (above < 0)
+            above = i;
+    }
+    if (below < 0 && above < 0) /* one class only */
+        below = x < g->rows[0].size[d] ? 0 : g->n[d] - 1;
+    if (below < 0 || above < 0)
+        return (struct place){(below < 0 ? above : below) * step, 0, 0};
+    const double here = g->rows[below * step].size[d], next = g->rows[above * step].size[d];
+    return (struct place){below * step, above * step, log(x / here) / log(next / here)};
 }
 
 static double rate_of(const struct table_row *r, enum table_figure figure)
@@ -199,18 +218,17 @@ static double rate_of(const struct table_row *r, enum table_figure figure)
 /* Interpolates between the eight points around the size. */
 static double interpolate(const struct grid *g, const double size[TABLE_DIMS], enum table_figure figure)
 {
-    const int step[] = {g->n[1] * g->n[2], g->n[2], 1};
-    int at[TABLE_DIMS];
-    double part[TABLE_DIMS], rate = 0;
+    struct place place[TABLE_DIMS];
+    double rate = 0;
     for (int d = 0; d < TABLE_DIMS; d++)
-        part[d] = place_on(g, d, size[d], &at[d]);
+        place[d] = place_on(g, d, size[d]);
     for (int corner = 0; corner < 1 << TABLE_DIMS; corner++) {
         double weight = 1;
         int row = 0;
         for (int d = 0; d < TABLE_DIMS; d++) {
             const bool next = corner >> d & 1;
-            weight *= next ? part[d] : 1 - part[d];
-            row += at[d] + (next ? step[d] : 0);
+            weight *= next ? place[d].part : 1 - place[d].part;
+            row += next ? place[d].next : place[d].at;
         }
         if (weight > 0)
             rate += weight * rate_of(&g->rows[row], figure);

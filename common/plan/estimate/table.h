@@ -10,8 +10,9 @@
  * the lower quartile, the lower tenth and the median, because ranks that wait for each other are disturbed more. Rows
  * of one operation, type, form and number of ranks are a group; the group's sizes are in ascending order and form a
  * full grid. A size between grid points gets the rate (work per second) that lies between theirs, on a logarithmic
- * scale; outside the grid the rate of its edge holds, except that no collective takes less time than the smallest
- * measured one.
+ * scale; in a product the sizes that are multiples of 1024 are interpolated among themselves, and so are the others.
+ * Outside the grid the rate of its edge holds, except that no collective takes less time than the smallest measured
+ * one.
  *
  *     operation                     form                        size
  *     gemm, grouped_gemm            trans_a, trans_b, acc       m, n, k (of one expert)
@@ -29,6 +30,9 @@
 #define TABLE_MAX_BYTES ((size_t)8 << 20)
 #define TABLE_MAX_ROWS 65536
 #define TABLE_DIMS 3
+/* Rows of a matrix whose width is a multiple of this many elements (4 KiB in float32) fall into the same sets of a
+ * cache, which makes its products up to a fifth slower. */
+#define TABLE_ALIAS 1024
 
 enum table_figure { TABLE_MEDIAN, TABLE_LOW, TABLE_HIGH, TABLE_FIGURES };
 

@@ -57,6 +57,21 @@ TEST(a_product_between_measured_sizes_has_a_rate_between_theirs)
     plan_table_fini(&t);
 }
 
+/* At a width of 1024 the rate is a tenth. */
+TEST(widths_that_fall_into_the_same_sets_of_a_cache_are_apart)
+{
+    struct plan_table t;
+    table_of(FIRST "gemm float32 - 1  10 10 10  1 1 1\ngemm float32 - 1  10 1000 10  100 100 100\n"
+                   "gemm float32 - 1  10 1024 10  1024 1024 1024\ngemm float32 - 1  10 1100 10  110 110 110\n",
+             &t);
+    expect_near(product_seconds(&t, 10, 1010, 10), 101);
+    expect_near(product_seconds(&t, 10, 1024, 10), 1024);
+    expect_near(product_seconds(&t, 10, 4096, 10), 4096);
+    expect_near(product_seconds(&t, 10, 4097, 10), 409.7);
+    expect_near(product_seconds(&t, 1024, 1000, 10), 10240); /* no row has 1024 tokens */
+    plan_table_fini(&t);
+}
+
 TEST(a_product_has_the_passes_that_belong_to_it)
 {
     const struct program p = {.dtype = DT_F32, .max_samples = 1};
@@ -115,6 +130,33 @@ TEST(a_forecast_takes_the_times_of_the_table)
     if (fabs(forecast_of(&job, &rates) - 2 * expected) > 1e-6 * expected)
         fail_msg("the upper quartile is not twice the median");
     plan_table_fini(&t);
+}
+
+static double one_second_a_product(void *arg, int rank, int action, const struct op *op)
+{
+    return op->kind == OP_GEMM ? 1 : -1;
+}
+
+static int count_products(const struct job_spec *job)
+{
+    struct fixture f;
+    int n = 0;
+    fixture_init(&f, job, MODE_TRAIN);
+    const struct program *p = &f.programs[0];
+    for (int a = 0; a < p->n_actions; a++)
+        for (int i = 0; i < p->actions[a].n_ops; i++)
+            n += p->ops[p->actions[a].first_op + i].kind == OP_GEMM;
+    fixture_fini(&f);
+    return n;
+}
+
+TEST(a_forecast_can_be_played_with_given_times)
+{
+    const struct plan_rates rates = {.flops = 1e30, .memory = 1e30, .link = 1e30, .seconds = one_second_a_product};
+    const struct job_spec job = job_small(ARCH_LLAMA, 1);
+    assert_true(count_products(&job) > 10);
+    if (fabs(forecast_of(&job, &rates) - count_products(&job)) > 1e-6)
+        fail_msg("%.12g, not %d", forecast_of(&job, &rates), count_products(&job));
 }
 
 static const struct {
