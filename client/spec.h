@@ -56,7 +56,8 @@ struct spec_facts {
     struct forecast forecast; /* of one step; n 0: none */
     char rates_source[256];   /* where the rates are from; "": they are assumed */
     /* With measured times of operations: the step if all take their lower or upper quartile, the part of the
-     * operations' time that is measured, and the names of operations whose time follows from rates. high_s 0: none. */
+     * operations' time that is measured, and the names of operations whose time follows from rates ("messages": those
+     * between stages of a pipeline). high_s 0: none. */
     double low_s, high_s, measured;
     char formulas[128];
 };

@@ -70,6 +70,7 @@ struct shares {
     const struct program *programs;
     const struct plan_table *table;
     double measured, formulas[OP_KIND_COUNT];
+    bool messages; /* between stages; the time of a wait for one is that of its sender */
 };
 
 static void add_share(void *arg, int rank, int action, const struct op *op, double start, double end)
@@ -78,6 +79,9 @@ static void add_share(void *arg, int rank, int action, const struct op *op, doub
     const struct program *p = &s->programs[rank];
     const int micro = p->actions[action].micro;
     const int64_t samples = micro >= 0 ? p->micros[micro].samples : p->max_samples;
+    s->messages |= op->kind == OP_RECV;
+    if (op->kind == OP_WAIT || op->kind == OP_PUSH)
+        return;
     if (plan_table_seconds(s->table, p, op, samples, TABLE_MEDIAN) >= 0)
         s->measured += end - start;
     else
@@ -87,8 +91,7 @@ static void add_share(void *arg, int rank, int action, const struct op *op, doub
 /* Operations below a thousandth of the time are not worth a word. */
 static void name_formulas(const struct shares *s, double all, struct spec_facts *ret)
 {
-    size_t n = 0;
-    ret->formulas[0] = 0;
+    size_t n = (size_t)snprintf(ret->formulas, sizeof(ret->formulas), "%s", s->messages ? "messages" : "");
     for (int k = 0; k < OP_KIND_COUNT; k++)
         if (s->formulas[k] > all / 1000 && n < sizeof(ret->formulas))
             n += (size_t)snprintf(ret->formulas + n, sizeof(ret->formulas) - n, "%s%s", n ? ", " : "",
