@@ -18,7 +18,7 @@ struct plan_args {
     struct global *global;
     struct spec_args spec;
     const char *timeline, *measured, *schedule_csv, *size;
-    bool search, strategies, calibrate;
+    bool search, strategies, calibrate, brief;
     struct planner_args planner;
 };
 
@@ -35,7 +35,8 @@ enum {
     KEY_DAYS,
     KEY_PARETO,
     KEY_CALIBRATE,
-    KEY_PICTURE
+    KEY_PICTURE,
+    KEY_BRIEF
 };
 
 static const struct argp_option options[] = {
@@ -76,8 +77,9 @@ static const struct argp_option options[] = {
      "Without a job file: plan a model of a usual size, such as 7b, as --strategies does", 1},
     {"calibrate", KEY_CALIBRATE, NULL, 0,
      "Measure the processors of this node, and write a machine file: FILE, or dtd/machine.yaml in $XDG_CONFIG_HOME or "
-     "~/.config, which --search and its relatives then use for jobs on this node",
+     "~/.config, which plans for jobs on this node then use; beside it a table of the times of operations",
      1},
+    {"brief", KEY_BRIEF, NULL, 0, "With --calibrate: measure only rates, in a few seconds, and no table", 1},
     {0}};
 
 static void parse_nodes(struct planner_args *p, const char *arg, struct argp_state *state)
@@ -129,6 +131,9 @@ static error_t parse_planner(int key, char *arg, struct argp_state *state, struc
     case KEY_CALIBRATE:
         a->calibrate = true;
         return 0;
+    case KEY_BRIEF:
+        a->brief = true;
+        return 0;
     case KEY_MEMORY:
         a->size = arg;
         a->planner.no_length = true;
@@ -149,9 +154,11 @@ static bool is_about_many(const struct plan_args *a)
     return a->search || a->strategies || a->size || a->planner.nodes_to || a->planner.days || is_about_money(a);
 }
 
+/* With a machine alone, the closed form says whether the job's own layout fits there. On this node, whose operations may
+ * have been measured one by one, its programs are forecast instead. */
 static bool is_planner(const struct plan_args *a)
 {
-    return is_about_many(a) || a->planner.machine;
+    return is_about_many(a) || (a->planner.machine && strcmp(a->planner.machine, "here") != 0);
 }
 
 /* The options of the planner need each other. */
@@ -160,6 +167,8 @@ static void check_planner(const struct plan_args *a, struct argp_state *state)
     const bool planner = is_planner(a), many = is_about_many(a);
     if (!many && !a->calibrate && (a->planner.nodes_from || a->planner.write))
         argp_error(state, "--nodes and --write need --search, --strategies or --days");
+    if (a->brief && !a->calibrate)
+        argp_error(state, "--brief needs --calibrate");
     if (!planner && (a->planner.money.price || a->planner.money.tokens))
         argp_error(state, "--price and --tokens need --search, --nodes FROM:TO, --days, --goal cost or --budget");
     if (a->strategies && is_about_money(a))
@@ -327,7 +336,7 @@ static err_t vocabulary_find(struct job_spec *job, struct why *why)
     if (job->model.vocab)
         return OK;
     out_progress_init(&progress, stderr);
-    err_t err = spec_plan(job, &progress, &facts, why);
+    err_t err = spec_plan(job, NULL, &progress, &facts, why);
     job->model.vocab = facts.vocab;
     spec_facts_fini(&facts);
     return err;
@@ -337,7 +346,7 @@ static int run_calibrate(const struct plan_args *a)
 {
     struct why why = {0};
     int code = EXIT_DONE;
-    err_t err = planner_calibrate(a->global, a->spec.file, &code, &why);
+    err_t err = planner_calibrate(a->global, a->spec.file, a->brief, &code, &why);
     return code != EXIT_DONE ? code : err ? command_fail(err, &why) : EXIT_DONE;
 }
 
@@ -398,7 +407,7 @@ int cmd_plan(struct global *g, int argc, char **argv)
     out_progress_init(&progress, stderr);
     err_t err = spec_args_read(&args.spec, &job, &why);
     if (!err)
-        err = spec_plan(&job, &progress, &facts, &why);
+        err = spec_plan(&job, args.planner.machine, &progress, &facts, &why);
     if (!err && args.measured)
         err = measured_step_load(&args, &facts, &measured, &why);
     if (!err && args.timeline)

@@ -5,6 +5,8 @@
 #include "common/base/file.h"
 #include "common/conf/schema.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define MAX_FILE_BYTES (1u << 20)
@@ -23,6 +25,9 @@
 static const struct schema_row rows[] = {
     {ROW(name, SCHEMA_TEXT, NULL, "Name of the machine.")},
     {ROW(source, SCHEMA_TEXT, "\"\"", "Where the numbers are from.")},
+    {ROW(times, SCHEMA_TEXT, "\"\"",
+         "File of measured times of operations; a relative path starts at the machine file's folder. \"\": none, and "
+         "times follow from the rates. `dtctl plan --calibrate` writes it.")},
     COUNT(nodes, 0, 1000000, "0", "Number of nodes. 0: as many as a plan asks for."),
     COUNT(device.per_node, 1, 4096, NULL, "Number of GPUs of a node; of cores, on a machine without GPUs."),
     COUNT(device.units, 1, 100000, "1", "Streaming multiprocessors of a GPU, which work on the tiles of a product."),
@@ -138,6 +143,20 @@ err_t machine_parse(const char *name, const char *text, size_t len, const char *
     return OK;
 }
 
+/* A relative path of the table begins at the machine file's folder. */
+static err_t resolve_times(const char *path, struct machine *m)
+{
+    const char *slash = strrchr(path, '/');
+    char *resolved = NULL;
+    if (!m->times[0] || m->times[0] == '/' || !slash)
+        return OK;
+    if (asprintf(&resolved, "%.*s/%s", (int)(slash - path), path, m->times) < 0)
+        return ERR_NOMEM;
+    free(m->times);
+    m->times = resolved;
+    return OK;
+}
+
 err_t machine_read(const char *path, const char *const *sets, int n_sets, struct machine *ret, struct why *why)
 {
     struct buf text = {0};
@@ -146,6 +165,10 @@ err_t machine_read(const char *path, const char *const *sets, int n_sets, struct
         why_set(why, err, "%s: %s", path, err_text(err));
     else
         err = machine_parse(path, (const char *)text.data, text.len, sets, n_sets, ret, why);
+    if (!err && resolve_times(path, ret)) {
+        machine_fini(ret);
+        err = why_set(why, ERR_NOMEM, "%s: out of memory", path);
+    }
     buf_fini(&text);
     return err;
 }

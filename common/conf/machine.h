@@ -17,6 +17,7 @@ struct schema;
  * says otherwise. */
 struct machine {
     char *name, *source;
+    char *times;                 /* file of measured times (common/plan/estimate/table.h); "": none */
     int64_t nodes;               /* how many there are; 0: any number */
     struct {                     /* what one worker runs on: a GPU, or a core of a CPU */
         int64_t per_node, units; /* units: streaming multiprocessors; 1 on a CPU */
