@@ -39,6 +39,12 @@ NODISCARD err_t planner_calibrate(struct global *g, const char *file, int *ret_c
 /* $XDG_CONFIG_HOME/dtd/machine.yaml, or ~/.config/dtd/machine.yaml. */
 NODISCARD err_t planner_calibrated_path(char *ret, size_t size, struct why *why);
 
+bool planner_is_calibrated(void); /* whether this file exists */
+
+/* Sets the keys `forecast` of a complete training job (common/conf/job.h) that is about to be submitted; leaves a job
+ * with a command as it is. Errors are those of the machine that forecast.machine names. */
+NODISCARD err_t planner_record(struct job_spec *job, struct why *why);
+
 /* The machine that --machine names ("here": the calibrated file). NULL: this node, as the calibrated file describes it
  * if there is one, else with the rates of the forecast. ERR_NOTFOUND: `why` lists the names. */
 NODISCARD err_t planner_machine(const char *name, const struct job_spec *job, struct machine *ret, struct why *why);

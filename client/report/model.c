@@ -67,6 +67,27 @@ static err_t usage_take(struct report *r)
     return err;
 }
 
+/* The mean of the last windows of the same ranks; without the first window of the job if there are others, in which
+ * everything is done for the first time. */
+static err_t step_take(struct report *r)
+{
+    struct usage_sample mean = {0};
+    size_t first = r->usage.n;
+    if (!r->has_spec || job_is_command(&r->spec) || !step_has_forecast(&r->spec.forecast))
+        return OK;
+    while (first > 0 && usage_sample_fits(&r->usage.row[first - 1], &r->usage.row[r->usage.n - 1]))
+        first--;
+    first += first + 1 < r->usage.n;
+    err_t err = r->usage.n ? usage_sample_copy(&r->usage.row[first], &mean) : OK;
+    for (size_t i = first + 1; !err && i < r->usage.n; i++)
+        usage_sample_join(&mean, &r->usage.row[i]);
+    if (!err)
+        step_compare(&r->spec.forecast, &mean, &r->step);
+    r->has_step = !err;
+    usage_sample_fini(&mean);
+    return err;
+}
+
 err_t report_init(const struct report_input *in, struct report *ret, struct why *why)
 {
     struct report r = {.in = *in, .job = in->job};
@@ -76,6 +97,7 @@ err_t report_init(const struct report_input *in, struct report *ret, struct why 
     spec_take(&r);
     err_t err = usage_take(&r);
     err = err ? err : plan_take(&r);
+    err = err ? err : step_take(&r);
     if (!err && in->job->checkpoint_dir[0] && measured_load(in->job->checkpoint_dir, &r.measured, NULL) == ERR_NOMEM)
         err = ERR_NOMEM;
     const struct ledger_saves saves = {in->checkpoint, in->n_checkpoints,
