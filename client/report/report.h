@@ -42,7 +42,7 @@ struct report {
     bool own_usage;
     struct report_plan plan;
     struct measured_step measured; /* did.n 0: no step was timed */
-    bool has_step; /* the job has a forecast of its step */
+    bool has_step;                 /* the job has a forecast of its step */
     struct step_compare step;
     struct ledger ledger;
     const char *data_network; /* file system over which nodes read data.cache; NULL: a local one */

@@ -69,7 +69,7 @@ TEST(files)
          "job.yaml:5: train.stps: unknown key; did you mean train.steps? (keys of train: " TRAIN_KEYS ")"},
         {HEAD "train: {steps: 1}\nlr: 3\n", "job.yaml:5: lr: unknown key; did you mean train.lr? (top level: name, "
                                             "model, data, train, parallel, checkpoint, "
-                                            "run)"},
+                                            "run, forecast)"},
         {HEAD "trian: {steps: 1}\n",
          "job.yaml:4: trian: unknown key; did you mean train? (top level: name, model, data, train, "
          "parallel, checkpoint, run, forecast)"},
