@@ -160,6 +160,27 @@ static void take_slow(const struct usage_sample *s, double work, struct step_com
     free(v);
 }
 
+err_t step_windows_add(struct step_windows *w, const struct usage_sample *s)
+{
+    struct usage_sample copy;
+    const bool same = w->n && usage_sample_fits(&w->mean, s);
+    w->n = same ? w->n + 1 : 1;
+    if (w->n > 2) {
+        usage_sample_join(&w->mean, s);
+        return OK;
+    }
+    err_t err = usage_sample_copy(s, &copy);
+    usage_sample_fini(&w->mean);
+    w->mean = err ? (struct usage_sample){0} : copy;
+    w->n = err ? 0 : w->n;
+    return err;
+}
+
+void step_windows_fini(struct step_windows *w)
+{
+    usage_sample_fini(&w->mean);
+}
+
 void step_compare(const struct job_forecast *f, const struct usage_sample *s, struct step_compare *ret)
 {
     *ret = (struct step_compare){
@@ -202,19 +223,54 @@ static bool differs(const struct step_compare *c)
     return c->largest >= 0 && fabs(difference(c)) > SAME * c->forecast_s;
 }
 
+/* All times of a line have one unit. */
+static double unit(const struct step_compare *c, const char **ret_name)
+{
+    const bool small = c->forecast_s < 0.1 && !(c->measured_s >= 0.1);
+    *ret_name = small ? "ms" : "s";
+    return small ? 1e3 : 1;
+}
+
+static int put_ratio(const struct step_compare *c, char *ret, size_t size)
+{
+    const double ratio = c->measured_s / c->forecast_s;
+    if (!isfinite(ratio))
+        return snprintf(ret, size, "%s", "");
+    return ratio > 2 ? snprintf(ret, size, " (%.3g times)", ratio)
+                     : snprintf(ret, size, " (%+.0f %%)", 100 * (ratio - 1));
+}
+
 const char *step_line(const struct step_compare *c, char ret[STEP_TEXT])
 {
+    const char *name;
+    const double k = unit(c, &name);
     if (!(c->measured_s > 0)) {
-        snprintf(ret, STEP_TEXT, "forecast %.3g s", c->forecast_s);
+        snprintf(ret, STEP_TEXT, "forecast %.3g %s", k * c->forecast_s, name);
         return ret;
     }
-    int n = snprintf(ret, STEP_TEXT, "step %.3g s, forecast %.3g s", c->measured_s, c->forecast_s);
-    if (c->forecast_s > 0)
-        n += snprintf(ret + n, STEP_TEXT - (size_t)n, " (%+.0f %%)", 100 * (c->measured_s / c->forecast_s - 1));
+    int n =
+        snprintf(ret, STEP_TEXT, "step %.3g %s, forecast %.3g %s", k * c->measured_s, name, k * c->forecast_s, name);
+    n += put_ratio(c, ret + n, STEP_TEXT - (size_t)n);
     if (differs(c))
-        snprintf(ret + n, STEP_TEXT - (size_t)n, ": %s in %s, %+.2g s",
+        snprintf(ret + n, STEP_TEXT - (size_t)n, ": %s in %s, %+.2g %s",
                  difference(c) / (c->measured_s - c->forecast_s) > 0.5 ? "most of it" : "the largest difference",
-                 step_part_label((enum step_part)c->largest), difference(c));
+                 step_part_label((enum step_part)c->largest), k * difference(c), name);
+    return ret;
+}
+
+const char *step_line_of(const char *spec_yaml, const struct usage_sample *s, char ret[STEP_TEXT])
+{
+    struct job_spec job = {0};
+    struct step_compare c;
+    struct why why;
+    ret[0] = 0;
+    if (job_parse("the job's file", spec_yaml, strlen(spec_yaml), NULL, 0, &job, &why))
+        return ret;
+    if (step_has_forecast(&job.forecast)) {
+        step_compare(&job.forecast, s, &c);
+        step_line(&c, ret);
+    }
+    job_fini(&job);
     return ret;
 }
 
@@ -280,7 +336,7 @@ json_t *step_json(const struct job_forecast *f, const struct step_compare *c)
                                   json_pack("{s:s, s:s, s:f, s:o}", "part", rows[i].name, "label", rows[i].label,
                                             "forecast_s", c->forecast[i], "measured_s", real_or_null(c->measured[i])));
     return json_pack(
-        "{s:o, s:b, s:I, s:b, s:f, s:o, s:o, s:s?, s:s, s:s}", "source", json_of_text(f->source, strlen(f->source)),
+        "{s:o, s:b, s:I, s:b, s:f, s:o, s:o, s:s*, s:s, s:s}", "source", json_of_text(f->source, strlen(f->source)),
         "assumed", c->assumed, "workers", (json_int_t)f->workers, "other_workers", c->other_workers, "forecast_s",
         c->forecast_s, "step_s", real_or_null(c->measured_s), "parts", parts, "largest",
         c->largest < 0 ? NULL : rows[c->largest].name, "text", step_line(c, line), "cause", step_cause(c, cause));

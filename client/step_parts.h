@@ -52,7 +52,15 @@ const char *step_part_name(enum step_part part);
 const char *step_part_label(enum step_part part);
 /* False: the job has no forecast (it runs a command, or an older version submitted it). */
 bool step_has_forecast(const struct job_forecast *f);
-/* `s`: the mean of some windows (usage_sample_join); NULL or without ranks: nothing is measured yet. */
+/* The mean of the last windows of the same ranks, without the first of them if there are others: everything is done for
+ * the first time in it. Zeroed at first. */
+struct step_windows {
+    struct usage_sample mean; /* without ranks: there was no window */
+    int n;
+};
+NODISCARD err_t step_windows_add(struct step_windows *w, const struct usage_sample *s); /* in the order of time */
+void step_windows_fini(struct step_windows *w);
+/* `s`: the mean of some windows; NULL or without ranks: nothing is measured yet. */
 void step_compare(const struct job_forecast *f, const struct usage_sample *s, struct step_compare *ret);
 /* Whether the part has a time in the forecast, or one in the measurement that can be seen. */
 bool step_part_shown(const struct step_compare *c, enum step_part part);
@@ -61,6 +69,8 @@ bool step_part_shown(const struct step_compare *c, enum step_part part);
 /* "step 0.52 s, forecast 0.48 s (+8 %): most of it in parameter gathers, +0.05 s"; without a measurement "forecast
  * 0.48 s". */
 const char *step_line(const struct step_compare *c, char ret[STEP_TEXT]);
+/* The line of a job with this file; "": the job has no forecast. */
+const char *step_line_of(const char *spec_yaml, const struct usage_sample *s, char ret[STEP_TEXT]);
 /* A sentence with the likely reason of the largest difference, from the measurement; "": there is no difference that
  * matters. */
 const char *step_cause(const struct step_compare *c, char ret[STEP_TEXT]);

@@ -67,24 +67,18 @@ static err_t usage_take(struct report *r)
     return err;
 }
 
-/* The mean of the last windows of the same ranks; without the first window of the job if there are others, in which
- * everything is done for the first time. */
 static err_t step_take(struct report *r)
 {
-    struct usage_sample mean = {0};
-    size_t first = r->usage.n;
+    struct step_windows w = {0};
+    err_t err = OK;
     if (!r->has_spec || job_is_command(&r->spec) || !step_has_forecast(&r->spec.forecast))
         return OK;
-    while (first > 0 && usage_sample_fits(&r->usage.row[first - 1], &r->usage.row[r->usage.n - 1]))
-        first--;
-    first += first + 1 < r->usage.n;
-    err_t err = r->usage.n ? usage_sample_copy(&r->usage.row[first], &mean) : OK;
-    for (size_t i = first + 1; !err && i < r->usage.n; i++)
-        usage_sample_join(&mean, &r->usage.row[i]);
+    for (size_t i = 0; !err && i < r->usage.n; i++)
+        err = step_windows_add(&w, &r->usage.row[i]);
     if (!err)
-        step_compare(&r->spec.forecast, &mean, &r->step);
+        step_compare(&r->spec.forecast, &w.mean, &r->step);
     r->has_step = !err;
-    usage_sample_fini(&mean);
+    step_windows_fini(&w);
     return err;
 }
 

@@ -723,6 +723,7 @@ json_t *report_json(const struct report *r)
         if (advice_rules[i].applies(r, text))
             json_array_append_new(advice, json_pack("{s:s, s:s, s:s}", "rule", advice_rules[i].name, "title",
                                                     advice_rules[i].title, "text", text));
-    return json_pack("{s:s, s:s, s:o, s:o, s:o}", "job", r->job->job, "state", r->job->state, "ledger", ledger_json(r),
-                     "advice", advice, "step", r->has_step ? step_json(&r->spec.forecast, &r->step) : json_null());
+    json_t *step = r->has_step ? step_json(&r->spec.forecast, &r->step) : NULL; /* NULL: the key is left out */
+    return json_pack("{s:s, s:s, s:o, s:o, s:o*}", "job", r->job->job, "state", r->job->state, "ledger", ledger_json(r),
+                     "advice", advice, "step", step);
 }

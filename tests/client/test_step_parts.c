@@ -148,6 +148,23 @@ TEST(waits_between_steps_are_the_rest)
     usage_sample_fini(&s);
 }
 
+TEST(short_steps_are_in_milliseconds)
+{
+    const struct job_forecast small = {.source = "", .workers = 1, .compute_s = 0.004, .update_s = 0.0005};
+    struct usage_sample s;
+    struct step_compare c;
+    struct usage u = usage_none;
+    char text[STEP_TEXT];
+    assert_int_equal(OK, usage_sample_init(&s, 1));
+    u.step_s = u.compute_s = 0.0135;
+    u.update_s = 0.0005;
+    u.data_s = u.save_s = 0;
+    usage_set_rank(&s, 0, &u);
+    step_compare(&small, &s, &c);
+    assert_string_equal("step 13.5 ms, forecast 4.5 ms (3 times): most of it in computing, +9 ms", step_line(&c, text));
+    usage_sample_fini(&s);
+}
+
 TEST(a_job_that_is_faster_than_forecast)
 {
     struct usage_sample s = sample_as_forecast();
@@ -155,6 +172,41 @@ TEST(a_job_that_is_faster_than_forecast)
     assert_texts(&s, "step 0.4 s, forecast 0.5 s (-20 %): most of it in computing, -0.1 s",
                  "It is faster than with the measured rates.");
     usage_sample_fini(&s);
+}
+
+/* The first window of a job is left out, unless it is the only one; after a restart a new mean begins. */
+TEST(windows_are_joined)
+{
+    struct step_windows w = {0};
+    const double compute_s[] = {9, 1, 3, 5};
+    for (int i = 0; i < 4; i++) {
+        struct usage_sample s = sample_as_forecast();
+        s.window_ms = 1000;
+        s.epoch = 1;
+        *usage_at(&s, USAGE_compute_s, 0) = compute_s[i];
+        assert_int_equal(OK, step_windows_add(&w, &s));
+        usage_sample_fini(&s);
+        if (i == 0)
+            assert_near(9, *usage_at(&w.mean, USAGE_compute_s, 0));
+    }
+    assert_near(3, *usage_at(&w.mean, USAGE_compute_s, 0)); /* of 1, 3 and 5 */
+    struct usage_sample other = sample_as_forecast();
+    other.epoch = 2;
+    assert_int_equal(OK, step_windows_add(&w, &other));
+    assert_near(0.43, *usage_at(&w.mean, USAGE_compute_s, 0));
+    usage_sample_fini(&other);
+    step_windows_fini(&w);
+}
+
+TEST(the_line_of_a_job_file)
+{
+    static const char file[] = "name: j\nmodel: {arch: llama, dim: 8, layers: 1, heads: 2}\n"
+                               "data: {train: [/x], tokenizer: bytes}\ntrain: {steps: 3, seq: 8, global_batch: 8}\n";
+    char text[STEP_TEXT], forecast_file[512];
+    assert_string_equal("", step_line_of(file, NULL, text));
+    assert_string_equal("", step_line_of("no: [yaml", NULL, text));
+    snprintf(forecast_file, sizeof(forecast_file), "%sforecast: {workers: 1, compute_s: 0.25}\n", file);
+    assert_string_equal("forecast 0.25 s", step_line_of(forecast_file, NULL, text));
 }
 
 TEST(json_has_parts_and_texts)
