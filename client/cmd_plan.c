@@ -18,13 +18,14 @@ struct plan_args {
     struct global *global;
     struct spec_args spec;
     const char *timeline, *measured, *schedule_csv, *size;
-    bool search, strategies, calibrate;
+    bool search, strategies, calibrate, forecast;
     struct planner_args planner;
 };
 
 enum {
     KEY_SCHEDULE = 256,
     KEY_SEARCH,
+    KEY_FORECAST,
     KEY_STRATEGIES,
     KEY_MACHINE,
     KEY_NODES,
@@ -49,6 +50,11 @@ static const struct argp_option options[] = {
     {"search", KEY_SEARCH, NULL, 0, "Look at every layout of the job on a machine, and show the best ones", 1},
     {"strategies", KEY_STRATEGIES, NULL, 0,
      "Compare DDP, ZeRO 1 to 3, tensor, pipeline, context and expert parallelism, and 3D, for this job", 1},
+    {"forecast", KEY_FORECAST, NULL, 0,
+     "Forecast the job's own layout: a step, the run, and what is lost; with --nodes also on more nodes, with the "
+     "batch "
+     "of each worker kept",
+     1},
     {"machine", KEY_MACHINE, "NAME|FILE", 0,
      "With --search, --strategies or --nodes: the machine; one that dtd brings along, a file, or here (default: this "
      "node)",
@@ -87,6 +93,9 @@ static error_t parse_planner(int key, char *arg, struct argp_state *state, struc
     switch (key) {
     case KEY_SEARCH:
         a->search = true;
+        return 0;
+    case KEY_FORECAST:
+        a->forecast = true;
         return 0;
     case KEY_STRATEGIES:
         a->strategies = true;
@@ -130,9 +139,9 @@ static error_t parse_planner(int key, char *arg, struct argp_state *state, struc
 /* The options of the planner need each other. */
 static void check_planner(const struct plan_args *a, struct argp_state *state)
 {
-    const bool planner = a->search || a->strategies || a->size || a->planner.nodes_to || a->planner.days;
+    const bool planner = a->search || a->strategies || a->forecast || a->size || a->planner.nodes_to || a->planner.days;
     if (!planner && !a->calibrate && (a->planner.machine || a->planner.nodes_from || a->planner.write))
-        argp_error(state, "--machine, --nodes and --write need --search, --strategies or --days");
+        argp_error(state, "--machine, --nodes and --write need --search, --strategies, --forecast or --days");
     if ((a->planner.write || a->planner.pareto) && !a->search)
         argp_error(state, "--write and --pareto need --search");
     if (planner && (a->timeline || a->measured || a->schedule_csv))
@@ -308,10 +317,16 @@ static int run_calibrate(const struct plan_args *a)
 static int run_planner(const struct plan_args *a)
 {
     struct job_spec job = {0};
+    struct plan_layout own;
     struct why why = {0};
     err_t err = a->size ? planner_size(a->size, &job, &why) : spec_args_read(&a->spec, &job, &why);
+    if (!err)
+        plan_layout_of(&job, &own);
     err = err ? err : vocabulary_find(&job, &why);
-    if (!err && a->planner.days)
+    if (!err && a->forecast) {
+        plan_layout_apply(&own, &job);
+        err = planner_own(a->global, &a->planner, &job, &why);
+    } else if (!err && a->planner.days)
         err = planner_days(a->global, &a->planner, &job, &why);
     else if (!err && a->planner.nodes_to)
         err = planner_scale(a->global, &a->planner, &job, &why);
@@ -348,7 +363,7 @@ int cmd_plan(struct global *g, int argc, char **argv)
     command_parse(&argp, argc, argv, &args);
     if (args.calibrate)
         return run_calibrate(&args);
-    if (args.search || args.strategies || args.size || args.planner.nodes_to || args.planner.days)
+    if (args.search || args.strategies || args.forecast || args.size || args.planner.nodes_to || args.planner.days)
         return run_planner(&args);
     out_progress_init(&progress, stderr);
     err_t err = spec_args_read(&args.spec, &job, &why);

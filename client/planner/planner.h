@@ -23,6 +23,8 @@ NODISCARD err_t planner_scale(struct global *g, const struct planner_args *a, st
 NODISCARD err_t planner_days(struct global *g, const struct planner_args *a, struct job_spec *job, struct why *why);
 NODISCARD err_t planner_strategies(struct global *g, const struct planner_args *a, struct job_spec *job,
                                    struct why *why);
+/* How long the job takes in its own layout; with nodes_from also on so many nodes, with the batch of a worker kept. */
+NODISCARD err_t planner_own(struct global *g, const struct planner_args *a, struct job_spec *job, struct why *why);
 /* The job of a model of a usual size ("7b"): without data, for --memory. ERR_NOTFOUND: `why` lists the sizes. */
 NODISCARD err_t planner_size(const char *name, struct job_spec *ret, struct why *why);
 
