@@ -31,7 +31,7 @@ static bool part_add(struct plot *p, const struct step_compare *c, enum step_par
 
 static struct plot *step_plot(const struct step_compare *c)
 {
-    struct plot *p = plot_new(PLOT_SPANS, "Forecast and measurement of a step", "s");
+    struct plot *p = plot_new(PLOT_SPANS, "Forecast and measurement of a step", "");
     bool ok = p && (p->row_label = calloc(2 * STEP_PART_COUNT, sizeof(char *)));
     for (int i = 0; ok && i < STEP_PART_COUNT; i++)
         if (step_part_shown(c, (enum step_part)i))
@@ -74,8 +74,7 @@ void step_section(const struct report *r, struct doc *d)
     step_cause(c, cause);
     doc_heading(d, "Forecast and measurement");
     doc_text(d, "%c%s.%s%s", line[0] - 'a' + 'A', line + 1, cause[0] ? " " : "", cause);
-    doc_text(d, "The forecast was made when the job was submitted, for %s.%s%s", r->spec.forecast.source,
-             c->assumed ? " Its rates are assumed, not measured (dtctl plan --calibrate; forecast.machine)." : "",
+    doc_text(d, "The forecast was made when the job was submitted, for %s.%s", r->spec.forecast.source,
              c->other_workers ? " The job ran with another number of workers." : "");
     doc_plot(d, step_plot(c));
     step_table(c, d);

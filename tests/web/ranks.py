@@ -69,7 +69,7 @@ for name, seconds in parts.items():
 check(len(texts) == 5, "the parts of a step are those of the samples, and add up to it")
 
 step_text = browser.until("const v = document.querySelector('.step-forecast:not([hidden])'); return v && v.innerText", what="the forecast of the step")
-check(all(word in step_text for word in (STEP["text"], STEP["cause"], "here: measured", "rates are assumed", "parameter gathers")),
+check(all(word in step_text for word in (STEP["text"], STEP["cause"], "here: measured 2026-11-27 on 16 GPUs", "parameter gathers")),
       "the forecast, its largest difference, the reason and the machine are there")
 bars = browser.run("return [...document.querySelectorAll('.step-bars')].map(b => [...b.children].map(c => c.getBoundingClientRect().width / b.clientWidth))")
 expected = [[p["forecast_s"] / 0.08, (p["measured_s"] or 0) / 0.08] for p in STEP["parts"]]

@@ -62,7 +62,6 @@ export class StepForecast {
     rows.push(["step", seconds(step.forecast_s), seconds(step.step_s), ""]);
     setText(this.text, `${printable(step.text)}. ${printable(step.cause)}`.trim());
     setText(this.source, `Forecast at submission for ${printable(step.source)}.${
-      step.assumed ? " Its rates are assumed, not measured." : ""}${
       step.other_workers ? ` It is for ${step.workers} workers.` : ""}`);
     this.table.replaceChildren(tableOf("Forecast and measurement of a step", ["Part", "Forecast", "Measured", "Times"], rows,
       { class: "numbers" }));
