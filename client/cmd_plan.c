@@ -18,13 +18,14 @@ struct plan_args {
     struct global *global;
     struct spec_args spec;
     const char *timeline, *measured, *schedule_csv, *size;
-    bool search, strategies, calibrate, brief;
+    bool search, strategies, calibrate, brief, forecast;
     struct planner_args planner;
 };
 
 enum {
     KEY_SCHEDULE = 256,
     KEY_SEARCH,
+    KEY_FORECAST,
     KEY_STRATEGIES,
     KEY_MACHINE,
     KEY_NODES,
@@ -51,6 +52,11 @@ static const struct argp_option options[] = {
     {"search", KEY_SEARCH, NULL, 0, "Look at every layout of the job on a machine, and show the best ones", 1},
     {"strategies", KEY_STRATEGIES, NULL, 0,
      "Compare DDP, ZeRO 1 to 3, tensor, pipeline, context and expert parallelism, and 3D, for this job", 1},
+    {"forecast", KEY_FORECAST, NULL, 0,
+     "Forecast the job's own layout: a step, the run, and what is lost; with --nodes also on more nodes, with the "
+     "batch "
+     "of each worker kept",
+     1},
     {"machine", KEY_MACHINE, "NAME|FILE", 0,
      "The machine to plan for: one that dtd brings along, a file, or here (default: this node). Alone: whether the "
      "job's "
@@ -97,6 +103,9 @@ static error_t parse_planner(int key, char *arg, struct argp_state *state, struc
     switch (key) {
     case KEY_SEARCH:
         a->search = true;
+        return 0;
+    case KEY_FORECAST:
+        a->forecast = true;
         return 0;
     case KEY_STRATEGIES:
         a->strategies = true;
@@ -151,7 +160,7 @@ static bool is_about_money(const struct plan_args *a)
 /* Looks at many layouts, of which the job's own need not be one. */
 static bool is_about_many(const struct plan_args *a)
 {
-    return a->search || a->strategies || a->size || a->planner.nodes_to || a->planner.days || is_about_money(a);
+    return a->search || a->strategies || a->forecast || a->size || a->planner.nodes_to || a->planner.days || is_about_money(a);
 }
 
 /* With a machine alone, the closed form says whether the job's own layout fits there. On this node, whose operations may
@@ -166,7 +175,7 @@ static void check_planner(const struct plan_args *a, struct argp_state *state)
 {
     const bool planner = is_planner(a), many = is_about_many(a);
     if (!many && !a->calibrate && (a->planner.nodes_from || a->planner.write))
-        argp_error(state, "--nodes and --write need --search, --strategies or --days");
+        argp_error(state, "--nodes and --write need --search, --strategies, --forecast or --days");
     if (a->brief && !a->calibrate)
         argp_error(state, "--brief needs --calibrate");
     if (!planner && (a->planner.money.price || a->planner.money.tokens))
@@ -353,13 +362,17 @@ static int run_calibrate(const struct plan_args *a)
 static int run_planner(const struct plan_args *a)
 {
     struct job_spec job = {0};
+    struct plan_layout own;
     struct why why = {0};
     struct plan_layout own = {0};
     err_t err = a->size ? planner_size(a->size, &job, &why) : spec_args_read(&a->spec, &job, &why);
     if (!err)
         plan_layout_of(&job, &own);
     err = err ? err : vocabulary_find(&job, &why);
-    if (!err && a->planner.days)
+    if (!err && a->forecast) {
+        plan_layout_apply(&own, &job);
+        err = planner_own(a->global, &a->planner, &job, &why);
+    } else if (!err && a->planner.days)
         err = planner_days(a->global, &a->planner, &job, &why);
     else if (!err && (a->planner.nodes_to || (is_about_money(a) && !a->search)))
         err = planner_scale(a->global, &a->planner, &job, &why);

@@ -3,6 +3,7 @@
 #include "client/commands.h"
 #include "client/follow.h"
 #include "client/plan_report.h"
+#include "client/planner/planner.h"
 #include "client/spec_args.h"
 #include "client/spec_keys.h"
 #include "client/submit.h"
@@ -129,6 +130,8 @@ static err_t submit_check(struct job_spec *job, const struct submit_args *args, 
         *ret_step = step;
     if (!err)
         err = spec_check_dir(job, root[0] ? root : NULL, why);
+    if (!err)
+        err = planner_record(job, why);
     if (!err && *ret_step < job->train.steps) /* else there is nothing to write */
         err = spec_check_owner(job, args->take_over ? OWNER_TAKE_OVER : OWNER_REFUSE, why);
     if (err)

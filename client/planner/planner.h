@@ -52,6 +52,8 @@ NODISCARD err_t planner_fit(struct global *g, const struct planner_args *a, cons
 /* For a job on processors that needs more than the `node_bytes` of this node: adds the nearest layouts that fit to the
  * sentence in `why`, if there are any. */
 void planner_nearest_here(const struct job_spec *job, int64_t node_bytes, struct why *why);
+/* How long the job takes in its own layout; with nodes_from also on so many nodes, with the batch of a worker kept. */
+NODISCARD err_t planner_own(struct global *g, const struct planner_args *a, struct job_spec *job, struct why *why);
 /* The job of a model of a usual size ("7b"): without data, for --memory. ERR_NOTFOUND: `why` lists the sizes. */
 NODISCARD err_t planner_size(const char *name, struct job_spec *ret, struct why *why);
 
@@ -68,6 +70,12 @@ extern const struct planner_file planner_files[]; /* ends with a NULL name */
 NODISCARD err_t planner_calibrate(struct global *g, const char *file, bool brief, int *ret_code, struct why *why);
 /* $XDG_CONFIG_HOME/dtd/machine.yaml, or ~/.config/dtd/machine.yaml. */
 NODISCARD err_t planner_calibrated_path(char *ret, size_t size, struct why *why);
+
+bool planner_is_calibrated(void); /* whether this file exists */
+
+/* Sets the keys `forecast` of a complete training job (common/conf/job.h) that is about to be submitted; leaves a job
+ * with a command as it is. Errors are those of the machine that forecast.machine names. */
+NODISCARD err_t planner_record(struct job_spec *job, struct why *why);
 
 /* The machine that --machine names ("here": the calibrated file). NULL: this node, as the calibrated file describes it
  * if there is one, else with the rates of the forecast. ERR_NOTFOUND: `why` lists the names. */

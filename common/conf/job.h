@@ -266,6 +266,16 @@ struct job_run {
     char *umask;               /* octal; "": 0022 */
 };
 
+/* What `dtctl submit` expects of a step, with the rates of a machine, so that every later reader compares the job with
+ * the same numbers. Seconds of the slowest stage (struct plan_time, common/plan/search/step_time.h). */
+struct job_forecast {
+    char *machine;   /* a name or a path, as --machine of dtctl plan; "": this node. NULL in a job with a command */
+    char *source;    /* name and source of the machine; "": there is no forecast */
+    int64_t workers; /* of the layout; 0: there is no forecast */
+    bool assumed;    /* rates are neither measured nor from a machine file */
+    double compute_s, recompute_s, tp_s, cp_s, ep_s, pp_s, bubble_s, params_s, grads_s, update_s;
+};
+
 /* Either a training job (model to checkpoint) or a command job, whose command every worker runs. A command job uses
  * only name, command, parallel.workers, parallel.min_workers and run. */
 struct job_spec {
@@ -278,6 +288,7 @@ struct job_spec {
     struct job_parallel parallel;
     struct job_checkpoint checkpoint;
     struct job_run run;
+    struct job_forecast forecast;
 };
 
 /* Parses text (YAML). `file` is the name for messages. `sets` are overrides such as "train.lr=1e-4", applied after the

@@ -63,6 +63,7 @@ static const struct schema_row rows[] = {
     NUMBER(network.oversubscription, 1, 1000, "1", "Ratio of bandwidth inside a pod to that between pods."),
     NUMBER(cost.failures, 0, 1e6, "4", "Failures of a node in 1000 days."),
     NUMBER(cost.restart_s, 0, 1e6, "180", "Seconds from a failure to the next step."),
+    NUMBER(cost.start_s, 0, 1e6, "0", "Seconds from the start of a job to its first step."),
     NUMBER(cost.price, 0, 1e6, "0", "Price of a device for an hour. 0: unknown."),
     NUMBER(cost.watts, 0, 1e6, "0", "Power of a device with its share of the node. 0: unknown."),
     NUMBER(noise.spread, 0, 0.5, "0.015", "Relative standard deviation of the speed of devices, which stays the same."),

@@ -43,6 +43,7 @@ struct machine {
     struct {
         double failures;  /* of a node, in 1000 days */
         double restart_s; /* from a failure to the first repeated step */
+        double start_s;   /* from the start of a job to its first step */
         double price;     /* of a device for an hour */
         double watts;     /* of a device and its share of the node */
     } cost;

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char job[] =
@@ -602,7 +603,7 @@ TEST(wrong_machines_and_options_are_refused)
         {"dtctl plan job.yaml --search --machine h100 --nodes 0", "--nodes 0: write a number of nodes"},
         {"dtctl plan job.yaml --search --machine h100 --nodes 8:2", "--nodes 8:2"},
         {"dtctl plan job.yaml --search --machine laptop --nodes 2", "laptop has 1 nodes"},
-        {"dtctl plan job.yaml --nodes 2", "need --search, --strategies or --days"},
+        {"dtctl plan job.yaml --nodes 2", "need --search, --strategies, --forecast or --days"},
         {"dtctl plan job.yaml --search --machine h100 --goal speed", "write time, memory, cost or tokens-per-dollar"},
         {"dtctl plan job.yaml --strategies --machine h100 --budget 9", "leave --goal and --budget out"},
         {"dtctl plan job.yaml --search --machine h100 --picture x.svg", "--picture draws --search --pareto,"},
@@ -627,4 +628,53 @@ TEST(wrong_machines_and_options_are_refused)
             fail_msg("%s: exit 0", rows[i].line);
         expect_text(r.err, rows[i].message);
     }
+}
+
+/* Runs that others measured: the page docs/use/course.md says within 10 %. */
+TEST(the_runs_of_the_course_are_forecast)
+{
+    static const double measured_min[] = {92, 25, 14};
+    struct run_result r;
+    if (!getenv("DTD_SOURCE"))
+        TEST_SKIP("DTD_SOURCE is not set: run this test by ctest");
+    run_expect(&r, 0,
+               "dtctl plan $DTD_SOURCE/deploy/examples/course-2025.yaml --forecast --machine jureca-course --nodes 1:2 "
+               "-o json");
+    json_t *rows = output_json(&r);
+    assert_int_equal(3, json_array_size(rows));
+    for (size_t i = 0; i < 3; i++) {
+        const double min = json_number_value(json_object_get(json_array_get(rows, i), "run_s")) / 60;
+        if (fabs(min / measured_min[i] - 1) > 0.1)
+            fail_msg("forecast %g min, measured %g", min, measured_min[i]);
+    }
+    json_decref(rows);
+}
+
+/* Parts add up; the lost time is what the row has beyond its share of the first row. */
+TEST(lost_time_is_divided)
+{
+    struct run_result r;
+    run_write("job.yaml", job);
+    run_expect(&r, 0,
+               "dtctl plan job.yaml --set parallel.workers=4 --set parallel.pp=2 --set train.steps=1000 --forecast "
+               "--machine h100 --nodes 2:4 -o json");
+    json_t *rows = output_json(&r);
+    assert_int_equal(3, json_array_size(rows)); /* 4, 16 and 32 workers */
+    const double first = json_number_value(json_object_get(json_array_get(rows, 0), "run_s"));
+    for (size_t i = 0; i < 3; i++) {
+        json_t *row = json_array_get(rows, i), *lost = json_object_get(row, "lost_s"), *v;
+        const double run = json_number_value(json_object_get(row, "run_s")), ratio = i ? 1 << (i + 1) : 1;
+        const char *name;
+        double sum = 0;
+        json_object_foreach(json_object_get(row, "parts_s"), name, v) sum += json_number_value(v);
+        assert_true(fabs(sum / run - 1) < 1e-9);
+        assert_int_equal((int)(4 * ratio), json_integer_value(json_object_get(row, "workers")));
+        assert_int_equal((int)(1000 / ratio), json_integer_value(json_object_get(row, "steps")));
+        assert_true(fabs(json_number_value(json_object_get(lost, "all")) - (run - first / ratio)) < 1e-6);
+    }
+    json_decref(rows);
+    run_expect(&r, 0, "dtctl plan job.yaml --set parallel.workers=4 --forecast --machine h100");
+    expect_text(r.out, "SPEED-UP");
+    run_expect(&r, 2, "dtctl plan job.yaml --set parallel.workers=3 --forecast --machine h100 --nodes 1");
+    expect_text(r.err, "--nodes 1: h100 has 8 devices on so many nodes, which is no multiple of the job's 3 workers");
 }

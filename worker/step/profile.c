@@ -159,6 +159,10 @@ static void add_times(const struct run *r, int action, const struct op *op, int6
     p->ns[op->kind] += to - from;
     p->calls[op->kind]++;
     p->action_ns[a->kind] += to - from;
+    if (engine_op_communicates(op->kind))
+        p->part_ns[traffic_part_of(r->program, a->kind, op)] += to - from;
+    else if (a->kind == ACT_NORM || a->kind == ACT_UPDATE)
+        p->update_ns += to - from;
     if (p->trace)
         trace_add(p->trace, a, action, op, from, to);
     if (p->record)
