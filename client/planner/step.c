@@ -117,8 +117,10 @@ void planner_step_print(const struct planning *p, const struct planner_args *a, 
 {
     char text[OUT_NUMBER];
     const struct plan_step_result *r = &s->all, *one = &s->without[0], *some = &s->without[1];
-    printf("  Step       %.4g s if all ranks were equal (closed form %.4g s); %.4g s (%+.1f %%) with\n             ",
-           r->quiet, f->time.seconds, r->seconds, 100 * (r->seconds / r->quiet - 1));
+    printf(
+        "  Step       %.4g s if all ranks were equal (closed form %.4g s); %.4g s (%+.1f %%, closed form %.4g s) with\n"
+        "             ",
+        r->quiet, f->time.seconds - f->time.wait, r->seconds, 100 * (r->seconds / r->quiet - 1), f->time.seconds);
     print_noise(&p->machine, a->operations);
     if (s->steps > 1)
         printf("             half of %d steps within %.4g s, 99 %% within %.4g s\n", s->steps, r->p50, r->p99);

@@ -1,170 +1,338 @@
-/* bench_planner [ROUNDS]: how fast steps of all ranks and runs of weeks are simulated, on one core. One JSON line each:
- * a step of 100,352 ranks (784 replicas of 16 stages of 8, 64 microbatches each, of a model with 405e9 parameters) at
- * the level of slots and of operations, the rates of max-min sharing, and a run of ten years of 12,544 nodes. The best
- * of ROUNDS (3) counts. */
-#include "common/plan/search/goodput.h"
-#include "common/plan/search/operations.h"
-#include "common/plan/search/simulate.h"
+/* bench_planner TABLE JOB STEPS: how near the forecast of a job from a table of `dtctl plan --calibrate` is to its
+ * steps, on a machine that need not be idle. Prints a JSON line. tests/bench/planner calls it for many layouts.
+ *
+ * The ranks run the job's programs by the engine, over a comm of shared memory, and record the processor time of every
+ * operation, which other programs on the same cores disturb little. `replayed_s` plays the step with these times: each
+ * operation of each rank takes the median over the steps, a collective the lower quartile of the time of the rank that
+ * arrived last; ranks wait for each other as in the forecast. So it is the step's time on an idle machine. `forecast_s`
+ * plays it with the times of the table. `least_s` is the shortest step by the clock; `load` says how many programs
+ * wanted to run. `ops` has the time of each kind of operation of rank 0, measured and from the table.
+ *
+ * Memory: `planned_bytes` is what the plan says of a rank's spaces (rank 0), `used_bytes` what the engine allocates. */
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/base/rng.h"
+#include "common/plan/compile/compile.h"
+#include "common/plan/estimate/memory.h"
+#include "common/plan/estimate/table.h"
+#include "common/plan/models/build.h"
+#include "worker/step/engine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-#define DAY 86400.0
+#define MAX_WORLD 8
+#define MAX_CALLS 65536 /* of a rank in a step */
+#define MAX_STEPS 64
 
-static const struct plan_shape shape = {.layers = 126,
-                                        .dim = 16384,
-                                        .heads = 128,
-                                        .kv_heads = 8,
-                                        .head_dim = 128,
-                                        .ffn = 53248,
-                                        .vocab = 128256,
-                                        .seq = 8192,
-                                        .ffn_matrices = 3,
-                                        .fused_attention = true,
-                                        .type_bytes = 2,
-                                        .keep_bytes = 4,
-                                        .state_bytes = 8,
-                                        .grad_bytes = 4,
-                                        .global_batch = 784 * 64};
+/* Shared by the ranks: by rank and call, the seconds in each step. */
+struct shared {
+    double least[MAX_WORLD], bytes[MAX_WORLD];
+    float seconds[MAX_WORLD][MAX_CALLS][MAX_STEPS];
+};
 
-static const struct machine machine = {
-    .device = {.per_node = 8,
-               .units = 132,
-               .memory_gib = 80,
-               .bandwidth_gb = 3350,
-               .bf16_tflops = 989,
-               .f32_tflops = 494,
-               .product = 0.6,
-               .copy = 0.8,
-               .launch_us = 4,
-               .call_us = 4},
-    .link = {.bandwidth_gb = 480, .latency_us = 35, .ramp_us = 8.7},
-    .network = {.bandwidth_gb = 400, .share = 0.8, .latency_us = 20, .pod = 3072, .oversubscription = 7}};
+struct bench {
+    struct job_spec job;
+    struct graph graph;
+    struct plan_table table;
+    struct program programs[MAX_WORLD];
+    struct recorded calls[MAX_WORLD]; /* what the programs call */
+    int *first_call[MAX_WORLD];
+    double *replay[MAX_WORLD]; /* by call */
+    int world, steps;
+    struct shared *shared;
+    struct why why;
+};
 
-static const struct plan_layout layout = {.dp = 1,
-                                          .fsdp = 784,
-                                          .tp = 8,
-                                          .cp = 1,
-                                          .pp = 16,
-                                          .ep = 1,
-                                          .zero = 1,
-                                          .chunks = 1,
-                                          .micro_batch = 1,
-                                          .sp = true,
-                                          .schedule = PIPE_1F1B,
-                                          .recompute = RECOMPUTE_NONE};
+/* ---- input ---- */
 
-static double now_s(void)
+static err_t read_file(const char *path, struct buf *ret, struct why *why)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+    err_t err = file_read(path, TABLE_MAX_BYTES, ret);
+    return err ? why_set(why, err, "%s: %s", path, err_text(err)) : OK;
 }
 
-static err_t bench_step(bool slots_only, int rounds, struct why *why)
+static err_t bench_init(struct bench *b, char **argv)
 {
-    const struct plan_overlap overlap = {true, true, true};
-    const struct plan_noise noise = {.spread = 0.015, .jitter = 0.01, .operation = slots_only ? 0 : 0.02, .seed = 1};
-    struct plan_operations o;
-    struct schedule s;
-    struct plan_step_result r = {0};
-    double best = 1e30;
-    err_t err = schedule_build(SCHEDULE_1F1B, 16, 1, 64, &s, why);
+    struct buf table = {0}, job = {0};
+    err_t err = read_file(argv[1], &table, &b->why);
+    err = err ? err : read_file(argv[2], &job, &b->why);
+    err = err ? err : plan_table_read((const char *)table.data, table.len, argv[1], &b->table, &b->why);
+    err = err ? err : job_parse(argv[2], (const char *)job.data, job.len, NULL, 0, &b->job, &b->why);
+    err = err ? err : graph_build(&b->job.model, b->job.train.seq, &b->graph, &b->why);
+    b->steps = atoi(argv[3]);
+    b->world = (int)b->job.parallel.workers;
+    if (!err && (b->world > MAX_WORLD || b->steps < 1 || b->steps > MAX_STEPS))
+        err = why_set(&b->why, ERR_INVALID, "at most %d workers and 1 to %d steps", MAX_WORLD, MAX_STEPS);
+    err = err ? err : plan_compile_all(&b->job, &b->graph, MODE_TRAIN, b->world, b->programs, &b->why);
+    for (int r = 0; !err && r < b->world; r++)
+        err = recorded_program(&b->programs[r], &b->calls[r], &b->first_call[r]);
+    buf_fini(&table);
+    buf_fini(&job);
+    return err;
+}
+
+/* ---- a rank ---- */
+
+static err_t any_sample(void *arg, int64_t index, int32_t *ret_ids, int32_t *ret_targets)
+{
+    const struct job_spec *job = arg;
+    for (int64_t i = 0; i < job->train.seq; i++) {
+        const uint64_t at = (uint64_t)(index * job->train.seq + i);
+        ret_ids[i] = (int32_t)(rng_uniform(1, 1, at) * (double)job->model.vocab);
+        ret_targets[i] = (int32_t)(rng_uniform(1, 1, at + 1) * (double)job->model.vocab);
+    }
+    return OK;
+}
+
+static err_t start_engine(struct bench *b, struct engine *e, int fd, int rank)
+{
+    struct dev *dev = NULL;
+    struct comm *comm = NULL;
+    err_t err = dev_open("cpu", 0, &dev, &b->why);
+    const struct engine_config config = {
+        .dev = dev, .job = &b->job, .graph = &b->graph, .rank = rank, .world = b->world, .threads = 1};
+    err = err ? err : engine_init(e, &config, &b->why);
+    const struct comm_config cc = {.backend = "shm",
+                                   .fd = fd,
+                                   .rank = rank,
+                                   .world = b->world,
+                                   .numa_node = -1,
+                                   .epoch = 1,
+                                   .shared_bytes = err ? 0 : engine_shared_bytes(e),
+                                   .timeout_ms = 60000};
+    err = err ? err : comm_open(&cc, &comm, &b->why);
+    err = err ? err : engine_start(e, comm, &b->why);
+    return err ? err : engine_fill_state(e, &b->why);
+}
+
+static err_t run_steps(struct bench *b, struct engine *e, int rank)
+{
+    const struct engine_feed feed = {.sample = any_sample, .arg = &b->job};
+    struct engine_result result = {0};
+    struct engine_record record = {.cap = engine_record_room(e) * b->steps, .first_call = b->first_call[rank]};
+    struct engine_profile profile = {.record = &record, .processor_time = true};
+    double least = 1e9;
+    err_t err = engine_step(e, &feed, &result, &b->why); /* touches all memory for the first time */
+    record.events = calloc((size_t)record.cap + 1, sizeof(*record.events));
+    record.first = e->step + 1;
+    err = err ? err : !record.events ? ERR_NOMEM : engine_profile_start(e, &profile, &b->why);
+    for (int i = 0; !err && i < b->steps; i++) {
+        const int64_t start = clock_mono_ns();
+        err = engine_step(e, &feed, &result, &b->why);
+        const double took = (double)(clock_mono_ns() - start) * 1e-9;
+        least = took < least ? took : least;
+    }
+    for (int i = 0; i < record.n; i++) {
+        const struct recorded_event *x = &record.events[i];
+        b->shared->seconds[rank][x->call][x->step] = (float)((double)(x->to - x->from) * 1e-9);
+    }
+    b->shared->least[rank] = least;
+    b->shared->bytes[rank] = (double)engine_device_bytes(e);
+    return err;
+}
+
+/* The process exits here, which frees the memory of the engine. */
+static int run_rank(struct bench *b, int fd, int rank)
+{
+    struct engine e = {0};
+    err_t err = start_engine(b, &e, fd, rank);
+    err = err ? err : run_steps(b, &e, rank);
     if (err)
-        return err;
-    err = plan_operations_init(&shape, &layout, &machine, &overlap, &s, slots_only, &o);
-    for (int i = 0; !err && i < rounds; i++) {
-        const struct plan_step step = {
-            .schedule = &s, .cost.last_scale = 1, .replicas = 784, .peers = 8, .operations = &o};
-        const double start = now_s();
-        err = plan_simulate(&step, &noise, &r, why);
-        best = now_s() - start < best ? now_s() - start : best;
-    }
-    if (!err) {
-        const double n = (double)(slots_only ? r.slots : r.operations);
-        printf("{\"bench\": \"planner\", \"what\": \"step\", \"level\": \"%s\", \"ranks\": 100352, \"%s\": %.0f, "
-               "\"seconds\": "
-               "%.3f, \"per_second\": %.3g, \"step_s\": %.4f, \"quiet_s\": %.4f}\n",
-               slots_only ? "slots" : "operations", slots_only ? "slots" : "operations", n, best, n / best, r.seconds,
-               r.quiet);
-        plan_operations_fini(&o);
-    }
-    schedule_fini(&s);
-    return err;
+        fprintf(stderr, "rank %d: %s\n", rank, b->why.text);
+    return err ? 1 : 0;
 }
 
-/* Transfers that begin at different times and share some of 16 links. */
-#define FLOWS 2000
-#define LINKS 16
-
-static err_t bench_flows(int rounds)
+static int run_ranks(struct bench *b)
 {
-    static struct flow flows[FLOWS];
-    static struct flow_use uses[LINKS];
-    double capacities[LINKS], best = 1e30;
-    err_t err = OK;
-    for (int k = 0; k < LINKS; k++) {
-        capacities[k] = 1;
-        uses[k] = (struct flow_use){k, 0.1};
-    }
-    for (int round = 0; !err && round < rounds; round++) {
-        for (int i = 0; i < FLOWS; i++)
-            flows[i] = (struct flow){.ready = i * 0.01,
-                                     .after = -1,
-                                     .work = 0.2 + i % 7 * 0.05,
-                                     .most = 1,
-                                     .uses = &uses[i % (LINKS - 1)],
-                                     .n_uses = 2};
-        const double start = now_s();
-        err = flows_simulate(flows, FLOWS, capacities, LINKS);
-        best = now_s() - start < best ? now_s() - start : best;
-    }
-    if (!err)
-        printf(
-            "{\"bench\": \"planner\", \"what\": \"flows\", \"flows\": %d, \"seconds\": %.4f, \"per_second\": %.3g}\n",
-            FLOWS, best, FLOWS / best);
-    return err;
+    int failed = 0, fd = memfd_create("bench", MFD_CLOEXEC);
+    for (int r = 0; r < b->world; r++)
+        if (fork() == 0)
+            _exit(run_rank(b, fd, r));
+    for (int status; wait(&status) > 0;)
+        failed += !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+    close(fd);
+    return failed;
 }
 
-static err_t bench_run(int rounds)
+/* ---- the replay ---- */
+
+static const struct op *op_of_call(const struct bench *b, int rank, int call)
 {
-    const struct plan_run run = {.length = 3650 * DAY,
-                                 .nodes = 12544,
-                                 .node_failures = 3.8 / (1000 * DAY),
-                                 .restart = 180,
-                                 .stall = 1,
-                                 .save = 97,
-                                 .taken = 0.8,
-                                 .repair = DAY,
-                                 .spares = 60,
-                                 .waits = true};
-    struct plan_goodput exact, drawn = {0};
-    double best = 1e30;
-    err_t err = OK;
-    plan_goodput(&run, &exact);
-    for (int i = 0; !err && i < rounds; i++) {
-        const double start = now_s();
-        err = plan_goodput_simulate(&run, 1, 1, &drawn);
-        best = now_s() - start < best ? now_s() - start : best;
+    const int action = b->calls[rank].calls[call].action;
+    const struct program *p = &b->programs[rank];
+    return &p->ops[p->actions[action].first_op + call - b->first_call[rank][action]];
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+static bool is_collective(const struct op *op)
+{
+    return op->group >= 0 && op->kind != OP_SEND && op->kind != OP_RECV;
+}
+
+/* Whether the call is a collective of these ranks. */
+static bool is_of_group(const struct bench *b, int rank, int call, const struct group *g)
+{
+    const struct op *op = op_of_call(b, rank, call);
+    const struct group *own = is_collective(op) ? &b->programs[rank].groups[op->group] : NULL;
+    return own && own->n == g->n && own->axes == g->axes &&
+           memcmp(own->ranks, g->ranks, (size_t)g->n * sizeof(*g->ranks)) == 0;
+}
+
+/* The other rank's call of the same collective: the k-th of its group. -1: there is none. */
+static int same_call(const struct bench *b, int rank, int call, int other)
+{
+    const struct group *g = &b->programs[rank].groups[op_of_call(b, rank, call)->group];
+    int k = 0;
+    for (int i = 0; i < call; i++)
+        k += is_of_group(b, rank, i, g);
+    for (int i = 0; i < b->calls[other].n_calls; i++)
+        if (is_of_group(b, other, i, g) && k-- == 0)
+            return i;
+    return -1;
+}
+
+static double median_of(struct bench *b, int rank, int call)
+{
+    float *x = b->shared->seconds[rank][call];
+    qsort(x, (size_t)b->steps, sizeof(*x), by_value);
+    return x[b->steps / 2];
+}
+
+static double collective_of(struct bench *b, int rank, int call)
+{
+    const struct group *g = &b->programs[rank].groups[op_of_call(b, rank, call)->group];
+    float least[MAX_STEPS];
+    for (int s = 0; s < b->steps; s++)
+        least[s] = b->shared->seconds[rank][call][s];
+    for (int i = 0; i < g->n; i++) {
+        const int at = g->ranks[i] == rank ? -1 : same_call(b, rank, call, g->ranks[i]);
+        for (int s = 0; at >= 0 && s < b->steps; s++) {
+            const float other = b->shared->seconds[g->ranks[i]][at][s];
+            least[s] = other < least[s] ? other : least[s];
+        }
     }
-    if (!err)
-        printf("{\"bench\": \"planner\", \"what\": \"run\", \"days\": 3650, \"nodes\": 12544, \"failures\": %.0f, "
-               "\"seconds\": %.4f, "
-               "\"goodput\": %.4f, \"closed_form\": %.4f}\n",
-               drawn.failures, best, drawn.share, exact.share);
-    return err;
+    qsort(least, (size_t)b->steps, sizeof(*least), by_value);
+    return least[b->steps / 4];
+}
+
+/* Collectives first, while the steps of all ranks are in order. */
+static err_t make_replay(struct bench *b)
+{
+    for (int r = 0; r < b->world; r++) {
+        b->replay[r] = calloc((size_t)b->calls[r].n_calls + 1, sizeof(double));
+        if (!b->replay[r])
+            return ERR_NOMEM;
+        for (int c = 0; c < b->calls[r].n_calls; c++)
+            if (is_collective(op_of_call(b, r, c)))
+                b->replay[r][c] = collective_of(b, r, c);
+    }
+    for (int r = 0; r < b->world; r++)
+        for (int c = 0; c < b->calls[r].n_calls; c++)
+            if (!is_collective(op_of_call(b, r, c)))
+                b->replay[r][c] = median_of(b, r, c);
+    return OK;
+}
+
+static double replayed(void *arg, int rank, int action, const struct op *op)
+{
+    const struct bench *b = arg;
+    const struct program *p = &b->programs[rank];
+    if (op->kind == OP_SEND || op->kind == OP_RECV || op->kind == OP_PUSH || op->kind == OP_WAIT)
+        return -1;
+    return b->replay[rank][b->first_call[rank][action] + (int)(op - &p->ops[p->actions[action].first_op])];
+}
+
+/* Messages take the same assumed link in both. */
+static const struct plan_rates rates = {
+    .flops = 100e9, .memory = 20e9, .link = 5e9, .latency = 2e-6, .one_thread = true};
+
+static double forecast_with(struct bench *b, const struct plan_rates *with)
+{
+    struct forecast f;
+    if (plan_forecast(b->programs, b->world, with, &f, &b->why)) {
+        fprintf(stderr, "%s\n", b->why.text);
+        exit(1);
+    }
+    const double seconds = f.seconds;
+    forecast_fini(&f);
+    return seconds;
+}
+
+static void print_kinds(const struct bench *b)
+{
+    static double measured[OP_KIND_COUNT], table[OP_KIND_COUNT];
+    const char *comma = "";
+    for (int c = 0; c < b->calls[0].n_calls; c++) {
+        const struct op *op = op_of_call(b, 0, c);
+        const int micro = b->programs[0].actions[b->calls[0].calls[c].action].micro;
+        const int64_t samples = micro >= 0 ? b->programs[0].micros[micro].samples : b->programs[0].max_samples;
+        const double seconds = plan_table_seconds(&b->table, &b->programs[0], op, samples, TABLE_MEDIAN);
+        measured[op->kind] += b->replay[0][c];
+        table[op->kind] += seconds < 0 ? 0 : seconds;
+    }
+    printf("\"ops\": {");
+    for (int k = 0; k < OP_KIND_COUNT; k++)
+        if (measured[k] > 0) {
+            printf("%s\"%s\": [%.6f, %.6f]", comma, op_name((enum op_kind)k), measured[k], table[k]);
+            comma = ", ";
+        }
+    printf("}");
+}
+
+static void print_result(struct bench *b)
+{
+    struct plan_rates with = rates;
+    struct plan_memory memory[MAX_WORLD];
+    double load[1] = {0}, least = 0;
+    int64_t spaces = 0;
+    getloadavg(load, 1);
+    for (int r = 0; r < b->world; r++)
+        least = b->shared->least[r] > least ? b->shared->least[r] : least;
+    if (plan_memory_of_ranks(&b->job, &b->graph, memory, &b->why))
+        exit(1);
+    for (int i = 0; i < SPACE_CACHE; i++)
+        spaces += memory[0].bytes[i];
+    with.table = &b->table;
+    const double forecast = forecast_with(b, &with);
+    with.figure = TABLE_LOW;
+    const double low = forecast_with(b, &with);
+    with.figure = TABLE_HIGH;
+    const double high = forecast_with(b, &with);
+    with = rates;
+    with.seconds = replayed;
+    with.arg = b;
+    printf("{\"bench\": \"planner\", \"replayed_s\": %.6f, \"forecast_s\": %.6f, \"low_s\": %.6f, \"high_s\": %.6f, "
+           "\"least_s\": %.6f, \"load\": %.2f, \"planned_bytes\": %lld, \"used_bytes\": %.0f, ",
+           forecast_with(b, &with), forecast, low, high, least, load[0], (long long)spaces, b->shared->bytes[0]);
+    print_kinds(b);
+    puts("}");
 }
 
 int main(int argc, char **argv)
 {
-    struct why why = {0};
-    const int rounds = argc > 1 && atoi(argv[1]) > 0 ? atoi(argv[1]) : 3;
-    err_t err = bench_step(true, rounds, &why);
-    err = err ? err : bench_step(false, rounds, &why);
-    err = err ? err : bench_flows(rounds);
-    err = err ? err : bench_run(rounds);
+    static struct bench b;
+    if (argc != 4)
+        return 2;
+    b.shared = mmap(NULL, sizeof(*b.shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (b.shared == MAP_FAILED)
+        return 1;
+    err_t err = bench_init(&b, argv);
+    if (!err && run_ranks(&b))
+        return 1;
+    err = err ? err : make_replay(&b);
     if (err)
-        return fprintf(stderr, "bench_planner: %s %s\n", err_text(err), why.text), 1;
-    return 0;
+        fprintf(stderr, "%s\n", b.why.text[0] ? b.why.text : err_text(err));
+    else
+        print_result(&b);
+    return err ? 1 : 0;
 }

@@ -1,8 +1,8 @@
 /* A layer is a table of operations (forward and backward). What a product or a pass weighs follows from its arithmetic
  * or its bytes; the weights of a layer are scaled to the time that step_time.h has for it.
  *
- * A transfer beside computation takes OVERLAP_TAX of its time from the computation and the rest from a second queue, as
- * the closed form has it. */
+ * A transfer beside computation takes a part of its time from the computation and the rest from a second queue: more if
+ * it uses the links of a node, as the closed form has it. */
 #include "common/plan/search/operations.h"
 
 #include "common/plan/search/simulate.h"
@@ -116,10 +116,12 @@ static const struct {
 /* What builds the operations of a layout. All seconds of collectives are those of one. */
 struct op_builder {
     const struct plan_layout *l;
+    const struct machine *machine;
     struct plan_operations *o;
     struct op_weights weights;
     double meets[PLAN_GROUPS];            /* seconds of one; cp: of a forward pass */
     double gather_s, scatter_s;           /* zero 3 and 2: of a layer */
+    double gather_cost, scatter_cost;     /* the parts of them that computation loses beside them */
     bool gathers_beside, scatters_beside; /* they run beside computation */
     bool slots_only;
     err_t err;
@@ -219,9 +221,9 @@ static void add_backward(struct op_builder *b, struct plan_slot *slot, double se
 
 /* ---- a slot ---- */
 
-static void add_queued(struct op_builder *b, struct plan_slot *slot, int number, double seconds)
+static void add_queued(struct op_builder *b, struct plan_slot *slot, int number, double seconds, double cost)
 {
-    const double tax = seconds * PLAN_OVERLAP_COST;
+    const double tax = seconds * cost;
     add(b, slot, (struct plan_op){PLAN_OP_QUEUE, PLAN_GROUP_FSDP, number, seconds - tax, tax});
 }
 
@@ -242,7 +244,7 @@ static void begin_layer(struct op_builder *b, struct plan_slot *slot, int i, int
     }
     if (i == 0)
         add_await(b, slot, first); /* before it queues anything under the same number */
-    add_queued(b, slot, i + 1 < layers ? (i + 1) % first : first, b->gather_s);
+    add_queued(b, slot, i + 1 < layers ? (i + 1) % first : first, b->gather_s, b->gather_cost);
     if (i > 0)
         add_await(b, slot, i % first);
 }
@@ -250,7 +252,7 @@ static void begin_layer(struct op_builder *b, struct plan_slot *slot, int i, int
 static void end_layer(struct op_builder *b, struct plan_slot *slot, int number, bool last)
 {
     if (b->scatter_s > 0 && b->scatters_beside)
-        add_queued(b, slot, -1, b->scatter_s);
+        add_queued(b, slot, -1, b->scatter_s, b->scatter_cost);
     else if (b->scatter_s > 0)
         add_meet(b, slot, PLAN_GROUP_FSDP, b->scatter_s);
     if (last && b->o->sums.layers > 0)
@@ -357,75 +359,109 @@ static void set_groups(const struct plan_layout *l, bool slots_only, struct plan
     }
 }
 
-/* Without overlap the closed form has the whole time of each kind of collective. */
-static struct plan_time raw_time(const struct plan_shape *s, const struct plan_layout *l, const struct machine *m)
+/* What the closed form has for a layout: the whole time of each kind of collective, and what remains of exchanges of
+ * tokens beside computation. */
+struct raw_times {
+    struct plan_time all;
+    double exchanges;
+};
+
+static struct plan_time closed_form(const struct plan_shape *s, const struct plan_layout *l, const struct machine *m,
+                                    const struct plan_overlap *overlap)
 {
-    static const struct plan_overlap none;
     struct plan_time t;
-    plan_step_time(s, l, m, &none, &t);
+    plan_step_time(s, l, m, overlap, &t);
     return t;
 }
 
-/* Reduce-scatters of the gradients of all layers in one microbatch (zero 2 and 3). */
-static double scatter_seconds(const struct plan_shape *s, const struct plan_layout *l, const struct machine *m,
+static struct raw_times raw_times_of(const struct plan_shape *s, const struct plan_layout *l, const struct machine *m,
+                                     const struct plan_overlap *overlap)
+{
+    struct plan_overlap none = *overlap;
+    none.gradients = none.parameters = none.messages = none.exchanges = false;
+    return (struct raw_times){closed_form(s, l, m, &none), closed_form(s, l, m, overlap).ep};
+}
+
+/* The part of a transfer that computation loses beside it. `network`: the share of its time on the network. */
+static double cost_of(double network)
+{
+    return PLAN_NETWORK_COST * network + PLAN_LINK_COST * (1 - network);
+}
+
+static double network_share(struct plan_seconds t)
+{
+    return t.link + t.network > 0 ? t.network / (t.link + t.network) : 0;
+}
+
+/* Reduce-scatters of the gradients of all layers in one microbatch (zero 2 and 3), a layer at a time. */
+static struct plan_seconds scatter_parts(const struct plan_shape *s, const struct plan_layout *l,
+                                         const struct machine *m, const struct plan_stage *stage, double layers)
+{
+    const double bytes = s->grad_bytes * stage->params / layers;
+    struct plan_seconds t = {0, 0};
+    if (l->zero >= 2)
+        t = plan_collective_parts(m, PLAN_GATHER, bytes, l->fsdp, l->tp * l->cp);
+    return (struct plan_seconds){layers * t.link, layers * t.network};
+}
+
+/* Seconds of reductions at the end that are on the network. */
+static double network_seconds(const struct plan_shape *s, const struct plan_layout *l, const struct machine *m,
                               const struct plan_stage *stage)
 {
-    return l->zero >= 2 ? plan_collective_time(m, PLAN_GATHER, s->grad_bytes * stage->params, l->fsdp, l->tp * l->cp)
-                        : 0;
+    const double grads = s->grad_bytes * stage->params, shard = grads / (l->zero >= 1 ? (double)l->fsdp : 1);
+    const int64_t inner = l->tp * l->cp;
+    double t = plan_collective_parts(m, PLAN_REDUCE, shard, l->dp, inner * l->fsdp).network +
+               plan_collective_parts(m, PLAN_REDUCE, grads, l->cp, l->tp).network;
+    if (l->zero < 2)
+        t += plan_collective_parts(m, l->zero ? PLAN_GATHER : PLAN_REDUCE, grads, l->fsdp, inner).network;
+    return t;
 }
 
-/* The reductions at the end of the step. */
-static double sums_seconds(const struct plan_shape *s, const struct plan_layout *l, const struct machine *m,
-                           const struct plan_stage *stage)
-{
-    return fmax(0, raw_time(s, l, m).grads - plan_layout_micros(s, l) * scatter_seconds(s, l, m, stage));
-}
-
-/* Twice the bandwidth of the network halves what links can stretch. */
-static double stretched_seconds(const struct plan_shape *s, const struct plan_layout *l, const struct machine *m,
-                                const struct plan_stage *stage)
-{
-    struct machine twice = *m;
-    twice.network.bandwidth_gb *= 2;
-    return 2 * (sums_seconds(s, l, m, stage) - sums_seconds(s, l, &twice, stage));
-}
-
-static void set_meets(struct op_builder *b, const struct plan_shape *s, const struct plan_time *t, double layers)
+static void set_meets(struct op_builder *b, const struct plan_shape *s, const struct raw_times *t, double params,
+                      double layers)
 {
     const struct plan_layout *l = b->l;
     const double passes = l->recompute == RECOMPUTE_FULL ? 3 : 2, all = plan_layout_micros(s, l) * layers;
-    b->meets[PLAN_GROUP_TP] = t->tp / (all * passes * (l->sp ? 4 : 2));
-    b->meets[PLAN_GROUP_CP] = t->cp / (all * (passes + 1));
-    b->meets[PLAN_GROUP_EP] = t->ep / (all * passes * 2);
+    b->meets[PLAN_GROUP_TP] = t->all.tp / (all * passes * (l->sp ? 4 : 2));
+    b->meets[PLAN_GROUP_CP] = t->all.cp / (all * (passes + 1));
+    b->meets[PLAN_GROUP_EP] = t->exchanges / (all * passes * 2);
     if (l->zero == 3)
-        b->gather_s = t->params / (all * (l->reshard ? 2 : 1));
+        b->gather_s = t->all.params / (all * (l->reshard ? 2 : 1));
+    b->gather_cost = cost_of(network_share(
+        plan_collective_parts(b->machine, PLAN_GATHER, s->type_bytes * params / layers, l->fsdp, l->tp * l->cp)));
 }
 
-static void set_messages(const struct plan_shape *s, const struct plan_layout *l, const struct plan_time *t,
-                         bool beside, struct plan_operations *o)
+static void set_messages(const struct plan_shape *s, const struct plan_layout *l, const struct raw_times *t,
+                         bool beside, bool far, struct plan_operations *o)
 {
     if (l->pp < 2)
         return;
-    const double one = t->pp / (2 * plan_layout_micros(s, l) * (double)at_least(l->chunks, 1));
-    o->message_s = one * (beside ? PLAN_OVERLAP_COST : 1);
+    const double one = t->all.pp / (2 * plan_layout_micros(s, l) * (double)at_least(l->chunks, 1));
+    o->message_s = one * (beside ? cost_of(far ? 1 : 0) : 1);
     o->latency_s = one - o->message_s;
 }
 
 /* ---- links ---- */
 
-/* Nodes of the ranks that hold the same part of the model, as plan_collective_time counts them. */
-static int64_t nodes_of_group(const struct plan_layout *l, const struct machine *m)
+/* The ranks that hold the same part of the model, as plan_collective_parts counts them. */
+struct replica_group {
+    double inside, nodes, in_pod; /* ranks of a node; nodes in all, and in a pod */
+    bool crosses;
+};
+
+static struct replica_group replicas_of(const struct plan_layout *l, const struct machine *m)
 {
     const int64_t stride = l->tp * l->cp, n = l->dp * l->fsdp, room = at_least(m->device.per_node / stride, 1);
-    const int64_t inside = n < room ? n : room;
-    return (n + inside - 1) / inside;
+    const double inside = (double)(n < room ? n : room), nodes = ceil((double)n / inside), pod = (double)m->network.pod;
+    const double apart = fmax(1, (double)stride / (double)m->device.per_node);
+    const bool crosses = pod > 0 && nodes * apart > pod;
+    return (struct replica_group){inside, nodes, crosses ? fmax(1, floor(pod / apart)) : nodes, crosses};
 }
 
-/* The share of a stage's nodes that are in a pod. */
-static double share_in_pod(double nodes, double stages, double stage, double pod_nodes, double pod)
+static bool has_nodes_in_pod(double nodes, double stages, double stage, double pod_nodes, double pod)
 {
     const double each = nodes / stages, from = stage * each, to = from + each;
-    return fmax(0, fmin(to, (pod + 1) * pod_nodes) - fmax(from, pod * pod_nodes)) / each;
+    return fmin(to, (pod + 1) * pod_nodes) > fmax(from, pod * pod_nodes);
 }
 
 static bool is_in_one_pod(double nodes, double stages, double stage, double pod_nodes)
@@ -434,16 +470,17 @@ static bool is_in_one_pod(double nodes, double stages, double stage, double pod_
     return floor(stage * each / pod_nodes) == ceil((stage + 1) * each / pod_nodes) - 1;
 }
 
-/* All capacities are 1, and rate 1 is that of the closed form. If that lets a group of many nodes have only its share
- * of the links between pods (`thin`), then all groups together fill them. Groups of fewer nodes have the rate of their
- * adapters, and need these links if they have nodes in several pods. */
+/* All capacities are 1, and rate 1 is that of the closed form. A ring leaves a pod with the traffic of one node; if the
+ * links between pods are too narrow for all groups of a pod, the closed form lets each have its share (`thin`). Groups
+ * of fewer nodes have the rate of their adapters there, and need these links, too, if they have nodes in several pods.
+ */
 static void set_links(const struct plan_layout *l, const struct machine *m, struct plan_sums *sums, err_t *err)
 {
-    const double workers = (double)plan_layout_workers(l), per_node = (double)m->device.per_node, pp = (double)l->pp;
-    const double parts = (double)(sums->inner * sums->pipes), nodes = ceil(workers / per_node);
+    const struct replica_group g = replicas_of(l, m);
+    const double per_node = (double)m->device.per_node, pp = (double)l->pp, ratio = m->network.oversubscription;
+    const double nodes = ceil((double)plan_layout_workers(l) / per_node), pod = (double)m->network.pod;
     const double adapters = m->network.adapters ? (double)m->network.adapters : per_node;
-    const double pod = (double)m->network.pod, ratio = m->network.oversubscription;
-    const double thin = pod > 0 && nodes_of_group(l, m) > m->network.pod ? ratio : 1;
+    const double thin = g.crosses ? fmax(1, ratio / g.in_pod) : 1;
     const bool shares = adapters < per_node;
     const int pods = pod > 0 && nodes > pod && ratio > 1 ? (int)ceil(nodes / pod) : 0;
     sums->most = thin * fmax(1, per_node / adapters);
@@ -456,44 +493,54 @@ static void set_links(const struct plan_layout *l, const struct machine *m, stru
     }
     for (int r = 0; r < l->pp; r++) {
         struct flow_use *use = sums->uses + r * sums->n_uses;
-        const double devices = is_in_one_pod(nodes, pp, r, pod) ? 0 : workers / (pp * parts);
+        const double leaves = is_in_one_pod(nodes, pp, r, pod) ? 0 : g.inside / per_node * ratio / (pod * thin);
         for (int i = 0; i < pods; i++)
-            use[i] =
-                (struct flow_use){i, devices * share_in_pod(nodes, pp, r, pod, i) / (pod * per_node) * ratio / thin};
+            use[i] = (struct flow_use){i, has_nodes_in_pod(nodes, pp, r, pod, i) ? leaves : 0};
         if (shares)
-            use[pods] = (struct flow_use){pods + r, 1 / (parts * thin)};
+            use[pods] = (struct flow_use){pods + r, 1 / ((double)(sums->inner * sums->pipes) * thin)};
     }
 }
 
-static void set_sums(const struct plan_shape *s, const struct plan_layout *l, const struct machine *m, bool beside,
-                     const struct plan_stage *stage, double layers, struct plan_operations *o, err_t *err)
+/* Reductions at the end: what is not reduced in each microbatch. `layers` of the fullest rank, `first` of the first. */
+static void set_sums(struct op_builder *b, const struct plan_shape *s, const struct machine *m,
+                     const struct raw_times *t, const struct plan_stage *stage, double layers, double first,
+                     bool beside)
 {
-    const double all = sums_seconds(s, l, m, stage) / layers, far = stretched_seconds(s, l, m, stage) / layers;
-    const double part = beside ? 1 - PLAN_OVERLAP_COST : 1;
-    if (all <= 0)
+    const struct plan_seconds scatter = scatter_parts(s, b->l, m, stage, first);
+    const double micros = plan_layout_micros(s, b->l), once = scatter.link + scatter.network;
+    const double all = (t->all.grads - micros * once) / layers,
+                 far = fmin(all, network_seconds(s, b->l, m, stage) / layers);
+    const double cost = beside && all > 0 ? cost_of(far / all) : 0;
+    b->scatter_s = once / layers;
+    b->scatter_cost = cost_of(network_share(scatter));
+    if (all <= 1e-9 * once)
         return;
-    o->sums = (struct plan_sums){.inner = l->tp,
-                                 .pipes = o->joined > 1 && l->zero >= 2 ? l->fsdp : 1,
-                                 .layers = (int)layers,
-                                 .delay = part * fmax(0, all - far),
-                                 .work = part * fmin(all, fmax(0, far)),
-                                 .tax = all - part * all,
-                                 .exposed = !beside};
-    set_links(l, m, &o->sums, err);
+    b->o->sums = (struct plan_sums){.inner = b->l->tp,
+                                    .pipes = b->o->joined > 1 && b->l->zero >= 2 ? b->l->fsdp : 1,
+                                    .layers = (int)layers,
+                                    .delay = (1 - cost) * (all - far),
+                                    .work = (1 - cost) * far,
+                                    .tax = cost * all,
+                                    .exposed = !beside};
+    set_links(b->l, m, &b->o->sums, &b->err);
 }
 
 /* ---- all ---- */
+
+static double layers_of_rank(const struct plan_stage *stages, const struct schedule *schedule, int rank)
+{
+    double sum = 0;
+    for (int chunk = 0; chunk < schedule->chunks; chunk++)
+        sum += stages[schedule_stage(schedule, rank, chunk)].layers;
+    return fmax(1, sum);
+}
 
 /* Layers of the rank that has most. */
 static double most_layers(const struct plan_stage *stages, const struct schedule *schedule)
 {
     double most = 1;
-    for (int rank = 0; rank < schedule->ranks; rank++) {
-        double sum = 0;
-        for (int chunk = 0; chunk < schedule->chunks; chunk++)
-            sum += stages[schedule_stage(schedule, rank, chunk)].layers;
-        most = fmax(most, sum);
-    }
+    for (int rank = 0; rank < schedule->ranks; rank++)
+        most = fmax(most, layers_of_rank(stages, schedule, rank));
     return most;
 }
 
@@ -503,16 +550,14 @@ static void build(struct op_builder *b, const struct plan_shape *s, const struct
     struct plan_operations *o = b->o;
     for (int i = 0; i < o->stages; i++)
         plan_stage_time(s, b->l, m, i, &stages[i]);
-    const struct plan_time t = raw_time(s, b->l, m);
+    const struct raw_times t = raw_times_of(s, b->l, m, overlap);
     const double layers = most_layers(stages, schedule);
-    set_meets(b, s, &t, layers);
-    set_messages(s, b->l, &t, overlap->messages, o);
-    if (b->slots_only) {
+    set_meets(b, s, &t, stages[0].params, layers);
+    set_messages(s, b->l, &t, overlap->messages, plan_layout_workers(b->l) / b->l->pp >= m->device.per_node, o);
+    if (b->slots_only)
         b->gather_s = 0;
-    } else {
-        b->scatter_s = scatter_seconds(s, b->l, m, &stages[0]) / layers;
-        set_sums(s, b->l, m, overlap->gradients, &stages[0], layers, o, &b->err);
-    }
+    else
+        set_sums(b, s, m, &t, &stages[0], layers, layers_of_rank(stages, schedule, 0), overlap->gradients);
     build_slots(b, stages, schedule);
 }
 
@@ -523,7 +568,7 @@ err_t plan_operations_init(const struct plan_shape *s, const struct plan_layout 
     struct plan_operations o = {.stages = schedule->ranks * schedule->chunks};
     struct plan_stage *stages = calloc((size_t)o.stages, sizeof(*stages));
     o.slots = calloc((size_t)o.stages * SLOT_KIND_COUNT * 2, sizeof(*o.slots));
-    struct op_builder b = {.l = l, .o = &o, .slots_only = slots_only};
+    struct op_builder b = {.l = l, .machine = m, .o = &o, .slots_only = slots_only};
     b.gathers_beside = overlap->parameters;
     b.scatters_beside = overlap->gradients;
     b.weights = (struct op_weights){.s = s,
