@@ -3,6 +3,7 @@
  * shows both values. New checkpoints go to the folder of the old ones unless checkpoint.dir is set. */
 #include "client/commands.h"
 #include "client/follow.h"
+#include "client/planner/planner.h"
 #include "client/spec_args.h"
 
 #include <inttypes.h>
@@ -281,6 +282,7 @@ static int resume_submit(struct resume_args *args, struct origin *from, struct c
     struct why why = {0};
     char newest[32];
     err_t err = follow_check_dir(args->global, job->checkpoint.dir, newest, &why);
+    err = err ? err : planner_auto_nodes(args->global, job, &why);
     if (err)
         return command_fail(err, &why);
     out_progress_init(&progress, stderr);

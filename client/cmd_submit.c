@@ -3,6 +3,7 @@
 #include "client/commands.h"
 #include "client/follow.h"
 #include "client/plan_report.h"
+#include "client/planner/planner.h"
 #include "client/spec_args.h"
 #include "client/spec_keys.h"
 #include "client/submit.h"
@@ -193,7 +194,10 @@ static int submit_job(struct global *g, const struct submit_args *args, struct j
         if (err)
             return command_fail(err, &why);
     }
-    err_t err = submit_check(job, args, &facts, &step, &why);
+    err_t err = args->dry_run ? OK : planner_auto_nodes(g, job, &why);
+    if (err)
+        return command_fail(err, &why);
+    err = submit_check(job, args, &facts, &step, &why);
     if (err)
         return command_refuse(err, &why);
     if (step >= 0 && !args->dry_run)

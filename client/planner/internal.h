@@ -5,14 +5,6 @@
 #include "client/planner/planner.h"
 #include "common/plan/graph.h"
 
-/* plan_mesh takes so many workers. */
-#define PLAN_COMPILED_WORKERS 4096
-
-/* Bytes of the worker that needs most, on its GPU or in its share of the node. ERR_INVALID: dtd has no such layout
- * (`why` names the rule, or that a layout of more than 4096 workers is not compiled). */
-NODISCARD err_t planner_exact(const struct job_spec *job, const struct graph *g, const struct plan_layout *l,
-                              double *ret_bytes, struct why *why);
-
 /* A search with everything that it needs. */
 struct planning {
     struct machine machine;
@@ -27,7 +19,6 @@ void planning_set_nodes(struct planning *p, int64_t nodes);
 double planning_mfu(const struct planning *p, const struct plan_time *t);
 double planning_tokens_per_s(const struct planning *p, const struct plan_time *t);
 double planning_comm(const struct plan_time *t); /* seconds of communication that are not hidden */
-const char *planner_recompute_word(enum recompute r);
 json_t *planning_layout_json(const struct plan_layout *l);
 json_t *planning_found_json(const struct planning *p, const struct plan_found *f);
 
