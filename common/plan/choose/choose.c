@@ -16,6 +16,11 @@
 /* Between nodes whose machine file has no network: 10 Gbit/s Ethernet, which is the least that clusters have. */
 #define ASSUMED_NETWORK_GB 1.25
 #define ASSUMED_NETWORK_US 50
+/* Between what is compiled here and what takes too long for the leader, which chooses for all users: the nodes of the
+ * graph that all ranks of a replica execute in a step. So many take about two seconds. Of larger layouts the estimate
+ * counts, with its error. */
+#define MOST_WORK 400000
+#define ESTIMATE_ERROR 0.12
 #define MAX_SETS 24
 
 /* ---- the machine ---- */
@@ -112,6 +117,13 @@ void plan_choice_set(const struct plan_layout *l, struct job_spec *job)
     job->parallel.reshard = reshard;
 }
 
+void plan_choice_copy(const struct job_spec *from, struct job_spec *to)
+{
+    struct plan_layout l;
+    plan_layout_of(from, &l);
+    plan_choice_set(&l, to);
+}
+
 /* A node's share of the workers need not be whole now, so run.nodes goes: the workers have their places already. */
 err_t plan_choice_apply(const char *yaml, const char *layout, int64_t workers, struct job_spec *ret, struct why *why)
 {
@@ -140,23 +152,30 @@ struct chooser {
     char refusal[sizeof(((struct why *)0)->text)];
 };
 
+static bool is_compiled(const struct chooser *c, const struct plan_layout *l)
+{
+    const double replica = (double)(plan_layout_workers(l) / l->dp);
+    const double work = replica / (double)l->pp * c->graph.n_nodes * (plan_layout_micros(c->search.shape, l) + 4);
+    return replica <= PLAN_COMPILED_WORKERS && work <= MOST_WORK;
+}
+
 /* Whether the layout fits. One that dtd does not have is no error: the closed form looks at more than the compiler
  * accepts. */
 static bool try_layout(struct chooser *c, const struct plan_found *f, struct plan_choice *ret)
 {
     struct job_spec job = {0};
     struct why why = {0};
-    double exact = 0;
+    double bytes = (1 + ESTIMATE_ERROR) * f->bytes.total;
     print_layout(&f->layout, ret->layout);
     err_t err = plan_choice_apply(c->yaml, ret->layout, c->search.workers, &job, &why);
-    if (!err && plan_layout_workers(&f->layout) / f->layout.dp <= PLAN_COMPILED_WORKERS)
-        err = planner_exact(&job, &c->graph, &f->layout, &exact, &why);
+    if (!err && is_compiled(c, &f->layout))
+        err = planner_exact(&job, &c->graph, &f->layout, &bytes, &why);
     job_fini(&job);
     c->refused += err != OK;
     if (err)
         snprintf(c->refusal, sizeof(c->refusal), "%s", why.text);
-    c->too_large += !err && exact > c->search.memory;
-    return !err && exact <= c->search.memory;
+    c->too_large += !err && bytes > c->search.memory;
+    return !err && bytes <= c->search.memory;
 }
 
 static void explain(const struct chooser *c, int best, struct plan_choice *ret)
@@ -193,7 +212,7 @@ static err_t nothing_fits(const struct chooser *c, struct why *why)
                    "the model does not fit into %.3g GiB per worker on %" PRId64
                    " workers: the layout that needs least needs %.3g GiB more (%s). Take more nodes, or devices with "
                    "more memory",
-                   c->search.memory / gib, c->search.workers, (lack > 0 ? lack : 0.12 * f->bytes.total) / gib,
+                   c->search.memory / gib, c->search.workers, (lack > 0 ? lack : ESTIMATE_ERROR * f->bytes.total) / gib,
                    planner_layout_text(&f->layout, text, sizeof(text)));
 }
 

@@ -35,6 +35,8 @@ NODISCARD err_t plan_choice_apply(const char *yaml, const char *layout, int64_t 
                                   struct why *why);
 /* Sets the keys of a layout as plan_layout_apply does, except those that the search does not choose (sp, reshard). */
 void plan_choice_set(const struct plan_layout *l, struct job_spec *job);
+/* The same with the layout of another job. */
+void plan_choice_copy(const struct job_spec *from, struct job_spec *to);
 /* The search that looks at the layouts which keep the job's fixed keys only. */
 void plan_search_fix(struct plan_search *search, const struct job_spec *job);
 /* The machine as the job's workers see it in this place: their share of a node's cores and memory. */
