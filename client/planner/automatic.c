@@ -60,15 +60,11 @@ static int64_t count_slots(const struct job_spec *job, const struct nodes *n, in
     return n->cluster.n_node ? sum : self;
 }
 
-/* Workers for all slots, in whole units of the fixed keys, and at most so many that each replica has a sample. */
+/* Workers for all slots, in whole units of the fixed keys. */
 static void take_all_workers(struct job_spec *job, int64_t slots)
 {
-    struct job_parallel *p = &job->parallel;
     const int64_t unit = job_replica_workers(job), most = slots < JOB_MAX_WORKERS ? slots : JOB_MAX_WORKERS;
-    p->workers = most / unit > 0 ? most / unit * unit : unit;
-    if (!p->min_workers)
-        p->min_workers = unit;
-    p->all_workers = false;
+    job->parallel.workers = most / unit > 0 ? most / unit * unit : unit;
 }
 
 err_t planner_auto_nodes(struct global *g, struct job_spec *job, struct why *why)
@@ -122,30 +118,78 @@ static struct plan_place place_of(const struct job_spec *job, const struct machi
     return (struct plan_place){.workers = workers, .nodes = nodes, .per_node = (workers + nodes - 1) / nodes};
 }
 
+static err_t choose_for(const struct job_spec *job, const struct machine *m, int64_t workers, struct plan_choice *ret,
+                        struct why *why)
+{
+    const struct plan_place place = place_of(job, m, workers);
+    return plan_choose(job, m, &place, ret, why);
+}
+
 /* The leader leaves out numbers of workers on which the model does not fit; the job needs one from min_workers on. */
 static err_t fewest_choose(const struct job_spec *job, const struct machine *m, struct why *why)
 {
     const struct job_parallel *p = &job->parallel;
     struct plan_choice ignored;
-    err_t err = OK;
     if (!p->min_workers || p->min_workers == p->workers)
         return OK;
-    const struct plan_place place = place_of(job, m, p->min_workers);
-    err = plan_choose(job, m, &place, &ignored, why);
+    err_t err = choose_for(job, m, p->min_workers, &ignored, why);
     return err ? why_prefix(why, err, "with parallel.min_workers (%" PRId64 ")", p->min_workers) : OK;
+}
+
+/* For a number of slots without a layout, because the batch or the model cannot be divided by it, the next smaller
+ * numbers are tried, and of many slots their halves. */
+#define NEXT_TRIES 16
+
+static err_t most_choose(struct job_spec *job, const struct machine *m, struct plan_choice *ret, struct why *why)
+{
+    int64_t *n = &job->parallel.workers;
+    const int64_t unit = job_replica_workers(job);
+    struct why first = {0}, ignored;
+    err_t err = choose_for(job, m, *n, ret, &first);
+    for (int i = 0; err == ERR_LIMIT && *n > unit; i++) {
+        *n = i < NEXT_TRIES || *n / 2 < unit ? *n - unit : *n / 2 / unit * unit;
+        err = choose_for(job, m, *n, ret, &ignored);
+    }
+    if (err)
+        *why = first;
+    return err;
+}
+
+/* The job continues on what is left of the nodes, as far as it fits: at least so many workers, in steps of two. */
+static void fewest_find(struct job_spec *job, const struct machine *m)
+{
+    struct job_parallel *p = &job->parallel;
+    struct plan_choice ignored;
+    struct why why;
+    int64_t n = job_replica_workers(job);
+    while (!p->min_workers && n < p->workers && choose_for(job, m, n, &ignored, &why))
+        n *= 2;
+    if (!p->min_workers)
+        p->min_workers = n < p->workers ? n : p->workers;
+}
+
+static err_t layout_choose(struct job_spec *job, const struct machine *m, struct plan_choice *ret, struct why *why)
+{
+    struct job_parallel *p = &job->parallel;
+    err_t err = OK;
+    if (!p->all_workers)
+        return choose_for(job, m, p->workers, ret, why);
+    if (!p->node_slots) /* no daemon was asked */
+        take_all_workers(job, m->device.per_node * (m->nodes ? m->nodes : 1));
+    err = most_choose(job, m, ret, why);
+    if (!err)
+        fewest_find(job, m);
+    p->all_workers = false;
+    return err;
 }
 
 err_t planner_auto_complete(struct job_spec *job, struct plan_choice *ret, struct why *why)
 {
     struct machine m = {0};
-    const bool all = job->parallel.all_workers;
     err_t err = machine_resolve(job, &m, why);
     if (err)
         return err;
-    if (all) /* no daemon was asked */
-        take_all_workers(job, m.device.per_node * (m.nodes ? m.nodes : 1));
-    const struct plan_place place = place_of(job, &m, job->parallel.workers);
-    err = plan_choose(job, &m, &place, ret, why);
+    err = layout_choose(job, &m, ret, why);
     err = err ? err : fewest_choose(job, &m, why);
     machine_fini(&m);
     if (!err)

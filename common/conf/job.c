@@ -1056,16 +1056,15 @@ static err_t fixed_complete(const struct schema_reader *r, struct job_spec *job)
 }
 
 /* The other keys of a spec that dtd has printed have the values of a layout. They go if a --set changes a key, because
- * the rules would compare it with the rest of that layout. */
+ * the rules would compare it with the rest of that layout. The microbatch stays: canonical sums depend on it. */
 static void layout_forget(const struct schema_reader *r, struct job_spec *job)
 {
     const struct {
         const char *name;
         int64_t *value, usual;
-    } keys[] = {{"tp", &job->parallel.tp, 1},         {"cp", &job->parallel.cp, 1},
-                {"pp", &job->parallel.pp, 1},         {"ep", &job->parallel.ep, 1},
-                {"fsdp", &job->parallel.fsdp, 1},     {"zero", &job->parallel.zero, 0},
-                {"chunks", &job->parallel.chunks, 1}, {"micro_batch", &job->train.micro_batch, 1}};
+    } keys[] = {{"tp", &job->parallel.tp, 1},        {"cp", &job->parallel.cp, 1},     {"pp", &job->parallel.pp, 1},
+                {"ep", &job->parallel.ep, 1},        {"fsdp", &job->parallel.fsdp, 1}, {"zero", &job->parallel.zero, 0},
+                {"chunks", &job->parallel.chunks, 1}};
     bool changed = false;
     for (int i = 0; i < N_LAYOUT_KEYS; i++)
         changed |= schema_overridden(r, layout_keys[i]);

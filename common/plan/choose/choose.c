@@ -60,10 +60,21 @@ void plan_machine_share(const struct job_spec *job, const struct plan_place *pla
 
 /* ---- fixed keys ---- */
 
-/* With this scope the microbatch is part of the loss, so that another one would train another model. */
-static bool keeps_micro_batch(const struct job_spec *job)
+/* With this scope the microbatch is part of the loss, so that another one would train another model; and canonical
+ * sums begin in a microbatch. */
+static int64_t kept_micro_batch(const struct job_spec *job)
 {
-    return job_keeps(job, "micro_batch") || (job->model.experts && job->model.aux_scope == AUX_MICRO_BATCH);
+    const bool kept = job_keeps(job, "micro_batch") || job->train.numerics == NUMERICS_CANONICAL ||
+                      (job->model.experts && job->model.aux_scope == AUX_MICRO_BATCH);
+    const int64_t n = job->train.micro_batch, batch = job->train.global_batch;
+    return kept ? (n < batch ? n : batch) : 0;
+}
+
+/* Canonical results are equal on any number of workers, but not where a layer's sums are cut over ranks. */
+static bool keeps_sums(const struct job_spec *job, const struct plan_layout *l)
+{
+    return job->train.numerics != NUMERICS_CANONICAL ||
+           ((l->tp == 1 || job_keeps(job, "tp")) && (l->cp == 1 || job_keeps(job, "cp")));
 }
 
 /* Without a pipeline, schedule and chunks mean nothing. */
@@ -86,12 +97,12 @@ static bool keeps_fixed(const void *arg, const struct plan_layout *l)
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         if (job_keeps(job, rows[i].name) && rows[i].have != rows[i].want)
             return false;
-    return p->sp || l->tp == 1;
+    return (p->sp || l->tp == 1) && keeps_sums(job, l);
 }
 
 void plan_search_fix(struct plan_search *search, const struct job_spec *job)
 {
-    search->micro_batch = keeps_micro_batch(job) ? job->train.micro_batch : 0;
+    search->micro_batch = kept_micro_batch(job);
     search->chunks = job_keeps(job, "chunks") ? job->parallel.chunks : 0;
     search->allow = keeps_fixed;
     search->allow_arg = job;

@@ -204,6 +204,24 @@ TEST(a_loss_over_microbatches_keeps_them)
     machine_fini(&m);
 }
 
+/* Canonical results are equal on any number of workers, so nothing changes that their sums depend on. */
+TEST(canonical_numerics_keep_their_sums)
+{
+    struct machine m;
+    machine_make(8, &m);
+    for (int64_t n = 2; n <= 4; n++) {
+        struct job_spec job;
+        struct plan_choice choice;
+        job_make("{auto: true, workers: 4}", ", numerics: canonical", &job);
+        choose(&job, &m, (struct plan_place){.workers = n, .nodes = 1, .per_node = n}, &choice);
+        assert_int_equal(choice.found.layout.micro_batch, 4); /* the default */
+        assert_int_equal(choice.found.layout.tp, 1);
+        assert_int_equal(choice.found.layout.cp, 1);
+        job_fini(&job);
+    }
+    machine_fini(&m);
+}
+
 /* One worker on a node of two cores has both, and four share them. */
 TEST(workers_share_their_node)
 {
