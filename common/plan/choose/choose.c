@@ -10,16 +10,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How many layouts are compiled at most. The closed form is within 12 % of the exact memory, so that the next ones,
- * which need less, fit. */
-#define MOST_TRIES 12
+/* A search keeps the fastest variant of each mesh. If it does not fit by its exact memory, a smaller variant may, so
+ * the search is repeated with less memory. Below the last part even an estimate that is much too low fits. Most choices
+ * need the first search and one compilation. */
+static const double memory_parts[] = {1, 0.9, 0.8, 0.7, 0.55};
+#define N_MEMORY_PARTS (int)(sizeof(memory_parts) / sizeof(memory_parts[0]))
+#define TRIES_PER_SEARCH 8
 /* Between nodes whose machine file has no network: 10 Gbit/s Ethernet, which is the least that clusters have. */
 #define ASSUMED_NETWORK_GB 1.25
 #define ASSUMED_NETWORK_US 50
-/* Between what is compiled here and what takes too long for the leader, which chooses for all users: the nodes of the
- * graph that all ranks of a replica execute in a step. So many take about two seconds. Of larger layouts the estimate
+/* What is compiled here: the nodes of the graph that all ranks of a replica execute in a step. So many take a tenth of
+ * a second and some 40 MB, which the leader, who chooses for all users, can afford. Of larger layouts the estimate
  * counts, with its error. */
-#define MOST_WORK 400000
+#define MOST_WORK 2e8
 #define ESTIMATE_ERROR 0.12
 #define MAX_SETS 24
 
@@ -159,7 +162,10 @@ struct chooser {
     struct graph graph;
     struct plan_search search;
     struct plan_results results;
-    int too_large, refused; /* layouts that a compilation ruled out */
+    double memory;            /* bytes that a worker may use; search.memory is a part of it */
+    struct plan_layout least; /* of the layouts that a compilation ruled out, the one that needs least memory */
+    double least_bytes;       /* 0: there is none */
+    int refused;              /* layouts that the rules or the compiler ruled out */
     char refusal[sizeof(((struct why *)0)->text)];
 };
 
@@ -185,8 +191,12 @@ static bool try_layout(struct chooser *c, const struct plan_found *f, struct pla
     c->refused += err != OK;
     if (err)
         snprintf(c->refusal, sizeof(c->refusal), "%s", why.text);
-    c->too_large += !err && bytes > c->search.memory;
-    return !err && bytes <= c->search.memory;
+    const bool fits = !err && bytes <= c->memory;
+    if (!err && !fits && (c->least_bytes == 0 || bytes < c->least_bytes)) {
+        c->least = f->layout;
+        c->least_bytes = bytes;
+    }
+    return fits;
 }
 
 static void explain(const struct chooser *c, int best, struct plan_choice *ret)
@@ -201,44 +211,63 @@ static void explain(const struct chooser *c, int best, struct plan_choice *ret)
                  planner_layout_text(&r->fit[next].layout, b, sizeof(b)), r->fit[next].time.seconds);
 }
 
-static err_t nothing_fits(const struct chooser *c, struct why *why)
+static err_t lack_memory(const struct chooser *c, const struct plan_layout *l, double bytes, struct why *why)
 {
     char text[160];
     const double gib = 1 << 30;
-    const struct plan_results *r = &c->results;
-    if (!r->n_fit && !r->n_unfit)
-        return why_set(why, ERR_LIMIT,
-                       "no layout has %" PRId64
-                       " workers%s: change parallel.workers, or raise train.global_batch (%.0f)",
-                       c->search.workers, c->job->parallel.n_fixed ? " and the keys of parallel.fixed" : "",
-                       c->search.shape->global_batch);
-    if (r->n_fit && c->refused)
-        return why_set(why, ERR_LIMIT,
-                       "dtd has none of the layouts of %" PRId64
-                       " workers that fit; the last one was refused because: %s",
-                       c->search.workers, c->refusal);
-    const struct plan_found *f = r->n_unfit ? r->unfit : r->fit;
-    const double lack = f->bytes.total - c->search.memory;
     return why_set(why, ERR_LIMIT,
                    "the model does not fit into %.3g GiB per worker on %" PRId64
                    " workers: the layout that needs least needs %.3g GiB more (%s). Take more nodes, or devices with "
                    "more memory",
-                   c->search.memory / gib, c->search.workers, (lack > 0 ? lack : ESTIMATE_ERROR * f->bytes.total) / gib,
-                   planner_layout_text(&f->layout, text, sizeof(text)));
+                   c->memory / gib, c->search.workers, (bytes - c->memory) / gib,
+                   planner_layout_text(l, text, sizeof(text)));
 }
 
-static err_t choose(struct chooser *c, struct plan_choice *ret, struct why *why)
+/* The results are those of the search with least memory, so a layout that was compiled needs least, if there is one. */
+static err_t nothing_fits(const struct chooser *c, struct why *why)
+{
+    const struct plan_results *r = &c->results;
+    if (c->least_bytes > 0)
+        return lack_memory(c, &c->least, c->least_bytes, why);
+    if (c->refused)
+        return why_set(why, ERR_LIMIT,
+                       "dtd has none of the layouts of %" PRId64
+                       " workers that fit; the last one was refused because: %s",
+                       c->search.workers, c->refusal);
+    if (r->n_unfit)
+        return lack_memory(c, &r->unfit->layout, r->unfit->bytes.total, why);
+    return why_set(why, ERR_LIMIT,
+                   "no layout has %" PRId64 " workers%s: change parallel.workers, or raise train.global_batch (%.0f)",
+                   c->search.workers, c->job->parallel.n_fixed ? " and the keys of parallel.fixed" : "",
+                   c->search.shape->global_batch);
+}
+
+/* One search, with a part of the memory. False: none of its first layouts fits. */
+static bool search_once(struct chooser *c, double part, struct plan_choice *ret, err_t *ret_err)
 {
     struct plan_choice choice;
-    err_t err = plan_search(&c->search, &c->results);
-    err = err ? err : graph_build(&c->job->model, c->job->train.seq, &c->graph, why);
-    for (int i = 0; !err && i < c->results.n_fit && i < MOST_TRIES; i++)
+    plan_results_fini(&c->results);
+    c->search.memory = part * c->memory;
+    *ret_err = plan_search(&c->search, &c->results);
+    for (int i = 0; !*ret_err && i < c->results.n_fit && i < TRIES_PER_SEARCH; i++)
         if (try_layout(c, &c->results.fit[i], &choice)) {
             choice.found = c->results.fit[i];
             explain(c, i, &choice);
             *ret = choice;
-            return OK;
+            return true;
         }
+    return false;
+}
+
+static err_t choose(struct chooser *c, struct plan_choice *ret, struct why *why)
+{
+    err_t err = graph_build(&c->job->model, c->job->train.seq, &c->graph, why);
+    for (int i = 0; !err && i < N_MEMORY_PARTS; i++) {
+        if (search_once(c, memory_parts[i], ret, &err))
+            return OK;
+        if (!c->results.n_fit) /* with less memory none fits either */
+            break;
+    }
     return err ? err : nothing_fits(c, why);
 }
 
@@ -257,6 +286,7 @@ err_t plan_choose(const struct job_spec *job, const struct machine *machine, con
                                    .memory = planner_memory(&m),
                                    .workers = place->workers,
                                    .goal = PLAN_TIME}};
+    c.memory = c.search.memory;
     plan_search_fix(&c.search, job);
     err_t err = job_print(job, &yaml);
     err = err ? err : buf_append(&yaml, "", 1);
