@@ -50,12 +50,16 @@ static const struct argp_option options[] = {
     {"strategies", KEY_STRATEGIES, NULL, 0,
      "Compare DDP, ZeRO 1 to 3, tensor, pipeline, context and expert parallelism, and 3D, for this job", 1},
     {"machine", KEY_MACHINE, "NAME|FILE", 0,
-     "With --search, --strategies or --nodes: the machine; one that dtd brings along, a file, or here (default: this "
-     "node)",
+     "The machine to plan for: one that dtd brings along, a file, or here (default: this node). Alone: whether the "
+     "job's "
+     "own layout fits there, its step, and else the nearest layouts that fit",
      1},
     {"nodes", KEY_NODES, "N|FROM:TO", 0,
      "Number of nodes; of a range, the best layout on FROM, twice as many, and so on up to TO", 1},
-    {"goal", KEY_GOAL, "GOAL", 0, "What --search looks for: time (default) or memory", 1},
+    {"goal", KEY_GOAL, "GOAL", 0,
+     "What to look for: the least time (default) or memory of a step, the least cost of the run, or most "
+     "tokens-per-dollar; without --search and --nodes, over numbers of nodes",
+     1},
     {"pareto", KEY_PARETO, NULL, 0,
      "With --search: show the fastest layout, the fastest one that needs less memory, and so on", 1},
     {"top", KEY_TOP, "N", 0, "Number of layouts that --search shows (default 10)", 1},
@@ -98,9 +102,8 @@ static error_t parse_planner(int key, char *arg, struct argp_state *state, struc
         parse_nodes(&a->planner, arg, state);
         return 0;
     case KEY_GOAL:
-        a->planner.goal = strcmp(arg, "memory") == 0 ? PLAN_MEMORY : PLAN_TIME;
-        if (a->planner.goal == PLAN_TIME && strcmp(arg, "time") != 0)
-            argp_error(state, "--goal %s: write time or memory", arg);
+        if (!planner_goal_parse(arg, &a->planner))
+            argp_error(state, "--goal %s: write time, memory, cost or tokens-per-dollar", arg);
         return 0;
     case KEY_TOP:
         if (!arg_number(arg, 50, &a->planner.top) || a->planner.top < 1)
@@ -121,18 +124,39 @@ static error_t parse_planner(int key, char *arg, struct argp_state *state, struc
         return 0;
     case KEY_MEMORY:
         a->size = arg;
+        a->planner.no_length = true;
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
     }
 }
 
+static bool is_about_money(const struct plan_args *a)
+{
+    return a->planner.money.goal || a->planner.money.budget;
+}
+
+/* Looks at many layouts, of which the job's own need not be one. */
+static bool is_about_many(const struct plan_args *a)
+{
+    return a->search || a->strategies || a->size || a->planner.nodes_to || a->planner.days || is_about_money(a);
+}
+
+static bool is_planner(const struct plan_args *a)
+{
+    return is_about_many(a) || a->planner.machine;
+}
+
 /* The options of the planner need each other. */
 static void check_planner(const struct plan_args *a, struct argp_state *state)
 {
-    const bool planner = a->search || a->strategies || a->size || a->planner.nodes_to || a->planner.days;
-    if (!planner && !a->calibrate && (a->planner.machine || a->planner.nodes_from || a->planner.write))
-        argp_error(state, "--machine, --nodes and --write need --search, --strategies or --days");
+    const bool planner = is_planner(a), many = is_about_many(a);
+    if (!many && !a->calibrate && (a->planner.nodes_from || a->planner.write))
+        argp_error(state, "--nodes and --write need --search, --strategies or --days");
+    if (!planner && (a->planner.money.price || a->planner.money.tokens))
+        argp_error(state, "--price and --tokens need --search, --nodes FROM:TO, --days, --goal cost or --budget");
+    if (a->strategies && is_about_money(a))
+        argp_error(state, "--strategies compares one step: leave --goal and --budget out, or write --search instead");
     if ((a->planner.write || a->planner.pareto) && !a->search)
         argp_error(state, "--write and --pareto need --search");
     if (planner && (a->timeline || a->measured || a->schedule_csv))
@@ -152,6 +176,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case ARGP_KEY_INIT:
         state->child_inputs[0] = a->global;
         state->child_inputs[1] = &a->spec;
+        state->child_inputs[2] = &a->planner.money;
         return 0;
     case 't':
         a->timeline = arg;
@@ -322,14 +347,19 @@ static int run_planner(const struct plan_args *a)
 {
     struct job_spec job = {0};
     struct why why = {0};
+    struct plan_layout own = {0};
     err_t err = a->size ? planner_size(a->size, &job, &why) : spec_args_read(&a->spec, &job, &why);
+    if (!err)
+        plan_layout_of(&job, &own);
     err = err ? err : vocabulary_find(&job, &why);
     if (!err && a->planner.days)
         err = planner_days(a->global, &a->planner, &job, &why);
-    else if (!err && a->planner.nodes_to)
+    else if (!err && (a->planner.nodes_to || (is_about_money(a) && !a->search)))
         err = planner_scale(a->global, &a->planner, &job, &why);
     else if (!err && a->search)
         err = planner_search(a->global, &a->planner, &job, &why);
+    else if (!err && !is_about_many(a))
+        err = planner_fit(a->global, &a->planner, &job, &own, &why);
     else if (!err)
         err = planner_strategies(a->global, &a->planner, &job, &why);
     job_fini(&job);
@@ -338,10 +368,12 @@ static int run_planner(const struct plan_args *a)
 
 int cmd_plan(struct global *g, int argc, char **argv)
 {
-    static const struct argp argp = {
+    const struct argp_child children[] = {
+        spec_args_children[0], spec_args_children[1], {&planner_money_argp, 0, NULL, 2}, {0}};
+    const struct argp argp = {
         .options = options,
         .parser = parse,
-        .children = spec_args_children,
+        .children = children,
         .args_doc = "FILE",
         .doc =
             "Compiles the plan of a job for every worker, checks it, and prints what the job needs: parameters, data, "
@@ -349,7 +381,9 @@ int cmd_plan(struct global *g, int argc, char **argv)
             "rank by use. Starts nothing."
             "\vExamples:\n  dtctl plan job.yaml --set parallel.workers=3 --timeline step.svg\n  dtctl submit job.yaml "
             "--set run.timeline_step=20\n  dtctl plan job.yaml --measured 4 --timeline step.svg\n  dtctl plan "
-            "job.yaml --search --machine h100 --nodes 16 --write best.yaml\n  dtctl plan --memory 7b --machine "
+            "job.yaml --search --machine h100 --nodes 16 --write best.yaml\n  dtctl plan job.yaml --machine h100 "
+            "--price 2.5 "
+            "--budget 50000:30\n  dtctl plan --memory 7b --machine "
             "a100\n  dtctl plan --calibrate"};
     struct plan_args args = {.global = g, .planner.top = 10};
     struct job_spec job = {0};
@@ -361,7 +395,7 @@ int cmd_plan(struct global *g, int argc, char **argv)
     command_parse(&argp, argc, argv, &args);
     if (args.calibrate)
         return run_calibrate(&args);
-    if (args.search || args.strategies || args.size || args.planner.nodes_to || args.planner.days)
+    if (is_planner(&args))
         return run_planner(&args);
     out_progress_init(&progress, stderr);
     err_t err = spec_args_read(&args.spec, &job, &why);

@@ -3,7 +3,6 @@
 #include "client/spec.h"
 
 #include "client/planner/planner.h"
-
 #include "client/spec_mix.h"
 
 #include "common/base/clock.h"
@@ -594,8 +593,11 @@ err_t spec_complete(struct job_spec *job, bool new_train, struct out_progress *p
 {
     struct spec_facts facts = {0};
     err_t err = facts_make(job, new_train, 0, progress, &facts, why);
-    if (!err)
+    if (!err) {
         err = plan_fits(job, facts.node_bytes, why);
+        if (err)
+            planner_nearest_here(job, facts.node_bytes, why);
+    }
     if (!err)
         err = least_fits(job, facts.node_bytes, why);
     return facts_return(err, &facts, ret);

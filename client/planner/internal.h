@@ -4,6 +4,7 @@
 
 #include "client/planner/planner.h"
 #include "common/plan/graph.h"
+#include "common/plan/search/goodput.h"
 
 /* A search with everything that it needs. */
 struct planning {
@@ -11,14 +12,25 @@ struct planning {
     struct plan_shape shape;
     struct plan_search search;
     int64_t nodes;
+    double price;  /* of a device for an hour; 0: unknown */
+    double tokens; /* of the whole run; 0: unknown */
 };
+/* ERR_INVALID: the machine cannot be read or has too few nodes, or a flag about money needs a price or a length. */
 NODISCARD err_t planning_init(struct planning *p, const struct planner_args *a, const struct job_spec *job,
                               struct why *why);
 void planning_fini(struct planning *p);
 void planning_set_nodes(struct planning *p, int64_t nodes);
+/* A run of `length` seconds with this layout: failures of the nodes, and checkpoints. */
+void planning_run(const struct planning *p, const struct plan_layout *l, double length, struct plan_run *ret);
+double planning_state_bytes(const struct planning *p); /* of a checkpoint */
 double planning_mfu(const struct planning *p, const struct plan_time *t);
 double planning_tokens_per_s(const struct planning *p, const struct plan_time *t);
 double planning_comm(const struct plan_time *t); /* seconds of communication that are not hidden */
+const char *planner_seconds_text(double seconds, char ret[OUT_NUMBER]); /* "1.7 s", "12 ms"; without a sign */
+/* A line: why layout `a` is faster or slower than layout `b`, and with `memory` also why it needs more or less of it.
+ * `number` and `other` are their rows. */
+void planner_reason_print(FILE *f, int number, const struct plan_found *a, int other, const struct plan_found *b,
+                          bool memory);
 json_t *planning_layout_json(const struct plan_layout *l);
 json_t *planning_found_json(const struct planning *p, const struct plan_found *f);
 

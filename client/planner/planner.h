@@ -7,14 +7,32 @@
 #include "client/commands.h"
 #include "common/plan/choose/choose.h"
 
+enum money_goal { MONEY_NONE, MONEY_COST, MONEY_TOKENS };
+
+/* 0: not given. */
+struct planner_money {
+    enum money_goal goal;
+    double price;       /* of a device for an hour */
+    double tokens;      /* of the run */
+    double budget;      /* in the currency of the price */
+    double budget_days; /* within which the run ends */
+};
+
 struct planner_args {
     const char *machine;          /* the name of a file that dtd brings along, here, or a path; NULL: this node */
     const char *write;            /* write the best layout as a job file there; NULL: do not */
     int64_t nodes_from, nodes_to; /* 0: those of the machine, else one */
     int64_t top, days;
     enum plan_goal goal;
-    bool pareto; /* --search: layouts of which none other is both faster and smaller */
+    struct planner_money money;
+    bool no_length; /* the job has no number of steps of its own (--memory) */
+    bool pareto;    /* --search: layouts of which none other is both faster and smaller */
 };
+
+/* --price, --tokens and --budget; the input is a struct planner_money. */
+extern const struct argp planner_money_argp;
+/* Reads --goal. False: there is no such goal. */
+bool planner_goal_parse(const char *text, struct planner_args *ret);
 
 /* Each prints its report, or returns an error with `why`. The job's layout is ignored; its model and batch count. */
 NODISCARD err_t planner_search(struct global *g, const struct planner_args *a, struct job_spec *job, struct why *why);
@@ -23,6 +41,12 @@ NODISCARD err_t planner_scale(struct global *g, const struct planner_args *a, st
 NODISCARD err_t planner_days(struct global *g, const struct planner_args *a, struct job_spec *job, struct why *why);
 NODISCARD err_t planner_strategies(struct global *g, const struct planner_args *a, struct job_spec *job,
                                    struct why *why);
+/* The job's own layout on the machine. ERR_INVALID: it does not fit; `why` proposes the nearest ones that do. */
+NODISCARD err_t planner_fit(struct global *g, const struct planner_args *a, const struct job_spec *job,
+                            const struct plan_layout *own, struct why *why);
+/* For a job on processors that needs more than the `node_bytes` of this node: adds the nearest layouts that fit to the
+ * sentence in `why`, if there are any. */
+void planner_nearest_here(const struct job_spec *job, int64_t node_bytes, struct why *why);
 /* The job of a model of a usual size ("7b"): without data, for --memory. ERR_NOTFOUND: `why` lists the sizes. */
 NODISCARD err_t planner_size(const char *name, struct job_spec *ret, struct why *why);
 

@@ -397,7 +397,9 @@ static const struct schema_alias job_aliases[] = {
          .unit = UNIT_SECONDS},                                                                                        \
         {INT(run.max_seconds, 0, MAX_STEPS, "0", FREE,                                                                 \
              "Time limit in seconds since the job started. When it is reached, the job stops; a training job saves a " \
-             "checkpoint first. 0: no limit."),                                                                        \
+             "checkpoint first. A job with a limit can start before larger ones that wait, if it ends before they "    \
+             "could "                                                                                                  \
+             "start. 0: no limit."),                                                                                   \
          .unit = UNIT_SECONDS},                                                                                        \
         {INT(run.log_bytes, 0, MAX_LOG_BYTES, "0", FREE,                                                               \
              "Maximum size of the log of each worker, in bytes. The middle of a longer log is left out, and a line "   \
@@ -409,7 +411,7 @@ static const struct schema_alias job_aliases[] = {
         {INT(run.timeline_step, 0, MAX_STEPS, "0", FREE,                                                               \
              "Step at which each worker records the time of every operation, for dtctl plan --measured. 0: none.")},   \
         {INT(run.priority, -1000, 1000, "0", FREE,                                                                     \
-             "Scheduling priority. Queued jobs with a higher value start first.")},                                    \
+             "Scheduling priority. Of the waiting jobs of a user, those with a higher value start first.")},           \
         {BOOL(run.grow, "true", FREE,                                                                                  \
               "Whether a job that runs with fewer than parallel.workers takes more as soon as there is room: a "       \
               "training job after its next checkpoint, a command by a restart that counts as no failure.")},           \

@@ -27,10 +27,10 @@ static const struct schema_row rows[] = {
     COUNT(device.per_node, 1, 4096, NULL, "Number of GPUs of a node; of cores, on a machine without GPUs."),
     COUNT(device.units, 1, 100000, "1", "Streaming multiprocessors of a GPU, which work on the tiles of a product."),
     NUMBER(device.memory_gib, 0.001, 1e6, NULL, "Memory of a device in GiB."),
-    NUMBER(device.bandwidth_gb, 0.001, 1e6, NULL, "Bandwidth of this memory in 1e9 bytes per second."),
-    NUMBER(device.bf16_tflops, 1e-6, 1e6, NULL, "Peak of dense products in bfloat16, 1e12 operations per second."),
-    NUMBER(device.f32_tflops, 1e-6, 1e6, NULL, "Peak of dense products in float32."),
-    NUMBER(device.f64_tflops, 0, 1e6, "0", "Peak of dense products in float64. 0: half of that in float32."),
+    NUMBER(device.bandwidth_gb, 0.001, 1e5, NULL, "Bandwidth of this memory in 1e9 bytes per second."),
+    NUMBER(device.bf16_tflops, 1e-6, 1e5, NULL, "Peak of dense products in bfloat16, 1e12 operations per second."),
+    NUMBER(device.f32_tflops, 1e-6, 1e5, NULL, "Peak of dense products in float32."),
+    NUMBER(device.f64_tflops, 0, 1e5, "0", "Peak of dense products in float64. 0: half of that in float32."),
     NUMBER(device.product, 0.01, 1, "0.8", "Part of the peak that large products reach."),
     NUMBER(device.copy, 0.01, 1, "0.85", "Part of the bandwidth that large copies reach."),
     NUMBER(device.launch_us, 0, 1e6, "4", "The least time of an operation on the device, in microseconds."),
@@ -83,7 +83,30 @@ const struct schema machine_schema = {
     .rows = rows,
     .n_rows = sizeof(rows) / sizeof(rows[0]),
     .size = sizeof(struct machine),
+    .explain = true,
 };
+
+/* A GPU's context, libraries and buffers of collectives take this much of it, so less is a slip of the unit. */
+#define LEAST_GPU_GIB 3.0
+/* GPUs do some 300 operations for a byte of their memory, cores some 10: far beyond that a unit is wrong, such as 3.35
+ * TB/s in GB/s. */
+#define MOST_OPS_PER_BYTE 1e4
+
+static err_t check_machine(const struct schema_reader *r, const struct machine *m, struct why *why)
+{
+    const double ops = m->device.bf16_tflops * 1e3 / m->device.bandwidth_gb;
+    if (!m->device.one_thread && m->device.memory_gib < LEAST_GPU_GIB)
+        return schema_complain(r, "device.memory_gib", ERR_INVALID, why,
+                               "%g GiB hold no more than the context and libraries of a GPU: write its memory in GiB, "
+                               "such as 80, or device.one_thread true for a core",
+                               m->device.memory_gib);
+    if (ops > MOST_OPS_PER_BYTE)
+        return schema_complain(r, "device.bf16_tflops", ERR_INVALID, why,
+                               "%g x 1e12 operations a second are %.0f for each byte that device.bandwidth_gb (%g) "
+                               "brings: write both in the units of the keys, such as 989 and 3350",
+                               m->device.bf16_tflops, ops, m->device.bandwidth_gb);
+    return OK;
+}
 
 err_t machine_parse(const char *name, const char *text, size_t len, const char *const *sets, int n_sets,
                     struct machine *ret, struct why *why)
@@ -95,6 +118,7 @@ err_t machine_parse(const char *name, const char *text, size_t len, const char *
     for (int i = 0; !err && i < n_sets; i++)
         err = schema_set(&r, sets[i], why);
     err = err ? err : schema_finish(&r, why);
+    err = err ? err : check_machine(&r, &m, why);
     if (err) {
         machine_fini(&m);
         return err;

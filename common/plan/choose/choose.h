@@ -50,6 +50,8 @@ void plan_machine_share(const struct job_spec *job, const struct plan_place *pla
  * (`why` names the rule, or that a layout of more than 4096 workers is not compiled). */
 NODISCARD err_t planner_exact(const struct job_spec *job, const struct graph *g, const struct plan_layout *l,
                               double *ret_bytes, struct why *why);
+/* Whether the job is legal after its keys have changed. */
+NODISCARD err_t planner_rules_check(const struct job_spec *job, struct why *why);
 /* What the program that dtd runs overlaps there. */
 struct plan_overlap planner_overlap(const struct machine *m);
 /* Bytes of a device that a job may use: a CUDA context and libraries' workspaces take the rest. */

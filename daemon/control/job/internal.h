@@ -227,7 +227,8 @@ struct job {
     bool resize; /* ENDING in order to move to other slots */
     bool moving; /* STEPPING, and one of its nodes is drained or shuts down: workers save and stop, then the next epoch
                     begins on other nodes */
-    int64_t room_ms;       /* next time to look for more slots */
+    int queue_at;          /* WAITING: its place in the queue; -1: it has none yet */
+    int64_t room_ms;       /* next time to look for more slots, or whether it may overtake */
     int64_t room_since_ms; /* since when may_grow is true */
     bool clearing;         /* ENDING without slots for the next epoch: all its processes end, then it is WAITING */
 
@@ -331,6 +332,17 @@ bool job_in_epoch(const struct job *j);
 
 /* Allocates slots and GPUs, or returns false and sets the reason. Live processes keep their slots where possible. */
 bool job_allocate(struct job *j);
+
+/* ---- waiting.c ---- */
+
+void jobs_queue_sort(struct jobs *jobs);
+void jobs_queue_drop(struct jobs *jobs); /* to be called before a job is freed */
+/* The job for which a waiting job has to wait, unless it may overtake; NULL: none. */
+const struct job *job_ahead_of(const struct job *j);
+bool job_may_overtake(struct job *j, const struct job *first);
+void job_set_reason_behind(struct job *j, const struct job *o);
+/* Sets the reason of a job that is not stopping. */
+void job_set_reason(struct job *j, const char *text);
 /* STEPPING with fewer workers than requested: looks for free slots now and then, and sets may_grow and the reason.
  * `after`: what precedes the growth, for the reason. */
 void job_look_for_room(struct job *j, const char *after);
