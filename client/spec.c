@@ -552,7 +552,7 @@ static err_t least_fits(const struct job_spec *job, int64_t node_bytes, struct w
 
 static err_t layout_choose(struct job_spec *job, struct spec_facts *facts, struct why *why)
 {
-    struct plan_choice choice;
+    struct plan_choice choice = {0};
     if (!job->parallel.automatic)
         return OK;
     err_t err = planner_auto_complete(job, &choice, why);

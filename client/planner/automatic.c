@@ -129,7 +129,7 @@ static err_t choose_for(const struct job_spec *job, const struct machine *m, int
 static err_t fewest_choose(const struct job_spec *job, const struct machine *m, struct why *why)
 {
     const struct job_parallel *p = &job->parallel;
-    struct plan_choice ignored;
+    struct plan_choice ignored = {0};
     if (!p->min_workers || p->min_workers == p->workers)
         return OK;
     err_t err = choose_for(job, m, p->min_workers, &ignored, why);
@@ -144,7 +144,7 @@ static err_t most_choose(struct job_spec *job, const struct machine *m, struct p
 {
     int64_t *n = &job->parallel.workers;
     const int64_t unit = job_replica_workers(job);
-    struct why first = {0}, ignored;
+    struct why first = {0}, ignored = {0};
     err_t err = choose_for(job, m, *n, ret, &first);
     for (int i = 0; err == ERR_LIMIT && *n > unit; i++) {
         *n = i < NEXT_TRIES || *n / 2 < unit ? *n - unit : *n / 2 / unit * unit;
@@ -159,8 +159,8 @@ static err_t most_choose(struct job_spec *job, const struct machine *m, struct p
 static void fewest_find(struct job_spec *job, const struct machine *m)
 {
     struct job_parallel *p = &job->parallel;
-    struct plan_choice ignored;
-    struct why why;
+    struct plan_choice ignored = {0};
+    struct why why = {0};
     int64_t n = job_replica_workers(job);
     while (!p->min_workers && n < p->workers && choose_for(job, m, n, &ignored, &why))
         n *= 2;

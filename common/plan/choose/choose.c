@@ -245,7 +245,7 @@ static err_t nothing_fits(const struct chooser *c, struct why *why)
 /* One search, with a part of the memory. False: none of its first layouts fits. */
 static bool search_once(struct chooser *c, double part, struct plan_choice *ret, err_t *ret_err)
 {
-    struct plan_choice choice;
+    struct plan_choice choice = {0};
     plan_results_fini(&c->results);
     c->search.memory = part * c->memory;
     *ret_err = plan_search(&c->search, &c->results);

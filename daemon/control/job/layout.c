@@ -40,7 +40,7 @@ struct layout_task {
 static err_t choose(struct layout_task *t, const struct job_spec *job)
 {
     struct layout_answer *a = &t->answer;
-    struct machine m;
+    struct machine m = {0};
     const char *text = job->parallel.machine;
     err_t err = machine_parse("parallel.machine", text, strlen(text), NULL, 0, &m, &a->why);
     if (err)
@@ -53,7 +53,7 @@ static err_t choose(struct layout_task *t, const struct job_spec *job)
 static void task_run(struct pool_task *task)
 {
     struct layout_task *t = (struct layout_task *)task;
-    struct job_spec job;
+    struct job_spec job = {0};
     t->err = job_parse("job", t->yaml, strlen(t->yaml), NULL, 0, &job, &t->answer.why);
     if (t->err)
         return;
