@@ -435,18 +435,18 @@ TEST(a_range_shrinks_and_grows)
     stop_nodes(2);
 }
 
-static const char *automatic(const char *machine)
+static const char *automatic(int workers, const char *train, const char *machine)
 {
     static char text[4096];
     snprintf(text, sizeof(text),
              "name: a\n"
              "model: {arch: llama, dim: 64, layers: 1, heads: 2, ffn: 128, vocab: 256}\n"
              "data: {train: [/etc/passwd]}\n"
-             "train: {steps: 100000, seq: 16, global_batch: 4, warmup: 0}\n"
-             "parallel: {auto: true, workers: 4, min_workers: 1, cp: 1, pp: 1, machine: \"%s\"}\n"
+             "train: {steps: 100000, seq: 16, global_batch: 4, warmup: 0%s}\n"
+             "parallel: {auto: true, workers: %d, min_workers: 1, cp: 1, pp: 1, machine: \"%s\"}\n"
              "checkpoint: {dir: %s/a, every: 1000}\n"
              "run: {env: {DOUBLE_LAYOUT: %s/layout}}\n",
-             machine, test_tmpdir(), test_tmpdir());
+             train, workers, machine, test_tmpdir(), test_tmpdir());
     return text;
 }
 
@@ -479,15 +479,17 @@ TEST(an_automatic_layout_follows_the_nodes)
     struct client_node node;
     struct why why = {""};
     start_nodes(2, 2);
-    job_submit(&n[0], automatic(MACHINE("8")), job);
+    job_submit(&n[0], automatic(4, "", MACHINE("8")), job);
     job_wait_step(&n[0], job, 1, 3, 20000);
     snprintf(first, sizeof(first), "%s", job_status(&n[0], job)->layout_why);
     assert_non_null(strstr(first, " s a step"));
     expect_layout(1, 4);
+    const int pid = job_status(&n[0], job)->worker[0].pid;
     dtd_kill(&n[1]);
     job_wait_step(&n[0], job, 2, 3, 20000);
     const struct client_job *s = job_status(&n[0], job);
     assert_int_equal(2, s->workers);
+    assert_int_equal(pid, s->worker[0].pid); /* it waited for the planner, too */
     snprintf(second, sizeof(second), "%s", s->layout_why);
     assert_string_not_equal(first, second);
     expect_layout(s->epoch, 2);
@@ -506,7 +508,7 @@ TEST(an_automatic_job_waits_where_it_does_not_fit)
 {
     char job[32];
     start_nodes(2, 2);
-    job_submit(&n[0], automatic(MACHINE("0.001")), job);
+    job_submit(&n[0], automatic(4, "", MACHINE("0.001")), job);
     job_wait_step(&n[0], job, 1, 3, 20000);
     dtd_kill(&n[1]);
     const struct client_job *s = job_status(&n[0], job);
@@ -520,6 +522,21 @@ TEST(an_automatic_job_waits_where_it_does_not_fit)
     job_wait_step(&n[0], job, 2, 3, 30000);
     assert_int_equal(4, job_status(&n[0], job)->workers);
     stop_nodes(2);
+}
+
+/* Two samples for each of three replicas are more than the batch has, and three do not share two heads. */
+TEST(numbers_without_a_layout_are_left_out)
+{
+    char job[32];
+    start_nodes(1, 3);
+    job_submit(&n[0], automatic(3, ", micro_batch: 2", MACHINE("8")), job);
+    job_wait_step(&n[0], job, 1, 100, 20000); /* the third slot is seen, and not taken, after a second */
+    const struct client_job *s = job_status(&n[0], job);
+    assert_int_equal(2, s->workers);
+    assert_int_equal(3, s->max_workers);
+    assert_int_equal(1, s->epoch);
+    expect_layout(1, 2);
+    stop_nodes(1);
 }
 
 /* Leader and node run but cannot communicate: the job continues on other nodes, and its old workers are killed when the
