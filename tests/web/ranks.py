@@ -43,6 +43,8 @@ samples = sample_lines(16, 120, straggler=5)
 fake = Fake(samples, straggler=5)
 open_job(fake)
 last = samples[-1]
+facts = browser.run("return document.querySelector('.facts').textContent")
+check("layout auto: tp 2, microbatch 4: 0.48 s a step; next best fsdp 2" in facts, f"the facts show the layout that dtd chose: {facts}")
 
 
 def mean(field):
