@@ -228,6 +228,7 @@ struct job {
     bool moving; /* STEPPING, and one of its nodes is drained or shuts down: workers save and stop, then the next epoch
                     begins on other nodes */
     int queue_at;          /* WAITING: its place in the queue; -1: it has none yet */
+    int64_t user_slots;    /* the same: slots of its owner's jobs */
     int64_t room_ms;       /* next time to look for more slots, or whether it may overtake */
     int64_t room_since_ms; /* since when may_grow is true */
     bool clearing;         /* ENDING without slots for the next epoch: all its processes end, then it is WAITING */

@@ -40,36 +40,53 @@ static int count_users(const struct jobs *jobs, struct queue_user *users)
     return n;
 }
 
-static int list_waiting(const struct jobs *jobs, struct queue_job *queue)
+static int64_t slots_of(const struct queue_user *users, int n, uint32_t uid)
 {
-    int n = 0;
-    for (struct job *j = jobs->head; j; j = j->next)
-        if (is_waiting(j))
-            queue[n++] = (struct queue_job){.job = j,
-                                            .id = j->id,
-                                            .uid = j->uid,
-                                            .priority = j->spec.run.priority,
-                                            .workers = job_want(&j->spec).min};
-    return n;
+    for (int i = 0; i < n; i++)
+        if (users[i].uid == uid)
+            return users[i].slots;
+    return 0;
+}
+
+static void list_waiting(struct jobs *jobs, const struct queue_user *users, int n_users)
+{
+    for (struct job *j = jobs->head; j; j = j->next) {
+        if (!is_waiting(j))
+            continue;
+        j->user_slots = slots_of(users, n_users, j->uid);
+        jobs->queue[jobs->n_queue++] = (struct queue_job){
+            .job = j, .id = j->id, .uid = j->uid, .priority = j->spec.run.priority, .workers = job_want(&j->spec).min};
+    }
+}
+
+/* Returns the number of jobs that wait. */
+static int look_at_jobs(struct jobs *jobs, int *ret_all)
+{
+    int waiting = 0;
+    *ret_all = 0;
+    for (struct job *j = jobs->head; j; j = j->next, ++*ret_all) {
+        waiting += is_waiting(j);
+        jobs->adopting = j->adopting ? j : jobs->adopting;
+        j->queue_at = -1;
+    }
+    return waiting;
 }
 
 /* Without memory there is no queue, and the jobs of this tick start in the order of their age. */
 void jobs_queue_sort(struct jobs *jobs)
 {
-    int count = 0, waiting = 0;
-    for (struct job *j = jobs->head; j; j = j->next, count++) {
-        waiting += is_waiting(j);
-        j->queue_at = -1;
-    }
+    int all;
     jobs_queue_drop(jobs);
+    int waiting = look_at_jobs(jobs, &all);
     if (!waiting)
         return;
     jobs->queue = calloc((size_t)waiting, sizeof(*jobs->queue));
-    struct queue_user *users = calloc((size_t)count, sizeof(*users));
+    struct queue_user *users = calloc((size_t)all, sizeof(*users));
     err_t err = jobs->queue && users ? OK : ERR_NOMEM;
     if (!err) {
-        jobs->n_queue = list_waiting(jobs, jobs->queue);
-        err = queue_sort(jobs->queue, jobs->n_queue, users, count_users(jobs, users));
+        int n_users = count_users(jobs, users);
+        list_waiting(jobs, users, n_users);
+        err = queue_sort(jobs->queue, jobs->n_queue, users, n_users);
     }
     free(users);
     if (err) {
@@ -85,6 +102,7 @@ void jobs_queue_drop(struct jobs *jobs)
     free(jobs->queue);
     jobs->queue = NULL;
     jobs->n_queue = jobs->queue_first = 0;
+    jobs->adopting = NULL;
 }
 
 /* The first job in the queue that waits still; NULL: none. One that could never fit is passed over. */
@@ -98,18 +116,10 @@ static struct job *first_waiting(struct jobs *jobs)
     return NULL;
 }
 
-static const struct job *any_adopting(const struct job *j)
-{
-    for (const struct job *o = j->jobs->head; o; o = o->next)
-        if (o != j && o->adopting)
-            return o;
-    return NULL;
-}
-
 const struct job *job_ahead_of(const struct job *j)
 {
-    const struct job *o = any_adopting(j);
-    if (o)
+    const struct job *o = j->jobs->adopting;
+    if (o && o != j)
         return o;
     o = first_waiting(j->jobs);
     return o == j || !o || (j->queue_at >= 0 && j->queue_at < o->queue_at) ? NULL : o;
@@ -194,14 +204,6 @@ void job_set_reason(struct job *j, const char *text)
     j->dirty = true;
 }
 
-static int64_t slots_of_user(const struct job *j)
-{
-    int64_t n = 0;
-    for (const struct job *o = j->jobs->head; o; o = o->next)
-        n += o->placed && o->uid == j->uid ? o->n_workers : 0;
-    return n;
-}
-
 void job_set_reason_behind(struct job *j, const struct job *o)
 {
     char text[sizeof(j->reason)], share[96] = "";
@@ -211,8 +213,8 @@ void job_set_reason_behind(struct job *j, const struct job *o)
     }
     if (o->uid != j->uid)
         snprintf(share, sizeof(share),
-                 " of another user, whose jobs have %" PRId64 " slots (this owner's have %" PRId64 "),",
-                 slots_of_user(o), slots_of_user(j));
+                 " of another user, whose jobs have %" PRId64 " slots (this owner's have %" PRId64 "),", o->user_slots,
+                 j->user_slots);
     snprintf(text, sizeof(text), "waits behind job %" PRIu64 " (%s)%s which %.600s", o->id, o->spec.name,
              share[0] ? share : ",", o->reason);
     job_set_reason(j, text);
