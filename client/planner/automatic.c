@@ -132,7 +132,8 @@ static err_t fewest_choose(const struct job_spec *job, const struct machine *m, 
     struct plan_choice ignored = {0};
     if (!p->min_workers || p->min_workers == p->workers)
         return OK;
-    err_t err = choose_for(job, m, p->min_workers, &ignored, why);
+    const int64_t unit = job_replica_workers(job), least = (p->min_workers + unit - 1) / unit * unit;
+    err_t err = choose_for(job, m, least < p->workers ? least : p->workers, &ignored, why);
     return err ? why_prefix(why, err, "with parallel.min_workers (%" PRId64 ")", p->min_workers) : OK;
 }
 

@@ -613,7 +613,7 @@ static bool range_broken(const struct job_spec *j, char ret[SENTENCE])
         return false;
     if (p->min_workers > p->workers)
         return BROKEN("%" PRId64 " is more than parallel.workers: write %" PRId64 " or 0", p->min_workers, p->workers);
-    return nearest != p->min_workers &&
+    return nearest != p->min_workers && !p->automatic && /* numbers without a layout are left out */
            BROKEN("%" PRId64 " workers are not a whole number of replicas of %" PRId64 " workers: write %" PRId64,
                   p->min_workers, unit, nearest);
 }

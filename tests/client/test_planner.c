@@ -392,6 +392,7 @@ TEST(an_automatic_layout_is_shown_and_can_be_fixed)
     expect_text(r.out, "4 workers");
     expect_text(r.out, "Layout     auto: tp 2, ");
     expect_text(r.out, " s a step; next best tp 2, ");
+    run_expect(&r, 0, "dtctl plan job.yaml --set parallel.workers=4 --set parallel.tp=2 --set parallel.min_workers=1");
     /* 9 of the 9 cores cannot share 8 samples, or heads and layers of which there are 2. */
     run_write("nine.yaml", "name: m\ndevice: {per_node: 9, memory_gib: 1, bandwidth_gb: 10, bf16_tflops: 1, "
                            "f32_tflops: 1, one_thread: true}\nlink: {bandwidth_gb: 100}\n");

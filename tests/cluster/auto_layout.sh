@@ -28,6 +28,11 @@ sed -i 's/^parallel:.*/parallel: auto/' "$tmp/job.yaml"
 job=$(submit "${long[@]}" --set train.steps=4 --set checkpoint.dir="$tmp/slots")
 wait_done "$job"
 status "$job" | jq -e '.workers == .max_workers and (.layout_why | test(": [0-9.e-]+ s a step")) and (.spec_yaml | test("min_workers: 1"))' >/dev/null || { status "$job"; fail "all slots are not used"; }
+# Where it fits nowhere it is refused before anything starts.
+printf 'name: tiny\ndevice: {per_node: 2, memory_gib: 0.001, bandwidth_gb: 10, bf16_tflops: 1, f32_tflops: 1, one_thread: true}\nlink: {bandwidth_gb: 5}\n' >"$tmp/tiny.yaml"
+rc=0
+(cd "$tmp" && dtctl submit job.yaml --set parallel.machine=./tiny.yaml --set checkpoint.dir=tiny --detach 2>refused) || rc=$?
+[ $rc = 2 ] && grep -q "parallel.auto: the model does not fit into .* GiB more" "$tmp/refused" || fail "exit $rc: $(cat "$tmp/refused")"
 dtctl down >/dev/null
 
 for n in $nodes; do begin $n; declare "port_$n=$(port)"; done
