@@ -141,19 +141,22 @@ static err_t fewest_choose(const struct job_spec *job, const struct machine *m, 
  * numbers are tried, and of many slots their halves. */
 #define NEXT_TRIES 16
 
+/* The reason of the first number that lacks nothing but memory is the most useful one. */
 static err_t most_choose(struct job_spec *job, const struct machine *m, struct plan_choice *ret, struct why *why)
 {
     int64_t *n = &job->parallel.workers;
     const int64_t unit = job_replica_workers(job);
-    struct why first = {0}, ignored = {0};
-    err_t err = choose_for(job, m, *n, ret, &first);
-    for (int i = 0; err == ERR_LIMIT && *n > unit; i++) {
+    struct why next = {0};
+    err_t err = choose_for(job, m, *n, ret, why), kept = err;
+    for (int i = 0; (err == ERR_LIMIT || err == ERR_NOTFOUND) && *n > unit; i++) {
         *n = i < NEXT_TRIES || *n / 2 < unit ? *n - unit : *n / 2 / unit * unit;
-        err = choose_for(job, m, *n, ret, &ignored);
+        err = choose_for(job, m, *n, ret, &next);
+        if (err == ERR_LIMIT && kept == ERR_NOTFOUND) {
+            *why = next;
+            kept = err;
+        }
     }
-    if (err)
-        *why = first;
-    return err;
+    return err ? kept : OK;
 }
 
 /* The job continues on what is left of the nodes, as far as it fits: at least so many workers, in steps of two. */
@@ -195,5 +198,5 @@ err_t planner_auto_complete(struct job_spec *job, struct plan_choice *ret, struc
     machine_fini(&m);
     if (!err)
         plan_choice_set(&ret->found.layout, job);
-    return err ? why_prefix(why, err == ERR_LIMIT ? ERR_INVALID : err, "parallel.auto") : OK;
+    return err ? why_prefix(why, err == ERR_LIMIT || err == ERR_NOTFOUND ? ERR_INVALID : err, "parallel.auto") : OK;
 }

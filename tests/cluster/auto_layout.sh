@@ -28,6 +28,10 @@ sed -i 's/^parallel:.*/parallel: auto/' "$tmp/job.yaml"
 job=$(submit "${long[@]}" --set train.steps=4 --set checkpoint.dir="$tmp/slots")
 wait_done "$job"
 status "$job" | jq -e '.workers == .max_workers and (.layout_why | test(": [0-9.e-]+ s a step")) and (.spec_yaml | test("min_workers: 1"))' >/dev/null || { status "$job"; fail "all slots are not used"; }
+# A resume may fix a key. It is as if the file had it: min_workers, which dtd has set to 1, is no obstacle.
+job=$(dtctl resume "$job" --more 4 --workers 4 --set parallel.tp=2 --detach -o json 2>"$tmp/err" | jq -er .job) || fail "$(cat "$tmp/err")"
+wait_done "$job"
+status "$job" | jq -e '.workers == 4 and (.layout_why | startswith("tp 2, "))' >/dev/null || { status "$job"; fail "the key of the resume is not kept"; }
 # Where it fits nowhere it is refused before anything starts.
 printf 'name: tiny\ndevice: {per_node: 2, memory_gib: 0.001, bandwidth_gb: 10, bf16_tflops: 1, f32_tflops: 1, one_thread: true}\nlink: {bandwidth_gb: 5}\n' >"$tmp/tiny.yaml"
 rc=0
@@ -38,7 +42,7 @@ dtctl down >/dev/null
 for n in $nodes; do begin $n; declare "port_$n=$(port)"; done
 on a cluster init $(where a) >/dev/null
 token=$(on a cluster token --uses 2 -o json | jq -er .token)
-for n in b c; do on $n cluster join "$token" $(where $n) >/dev/null; done
+for n in b c; do on $n cluster join <<<"$token" $(where $n) >/dev/null; done
 for n in $nodes; do wait_for 60 "all nodes, as $n sees it" all_up "$n"; done
 leader=$(cluster a | jq -er .leader)
 for n in $nodes; do [ "$n" = "$leader" ] || victim=$n; done

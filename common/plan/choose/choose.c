@@ -230,13 +230,13 @@ static err_t nothing_fits(const struct chooser *c, struct why *why)
     if (c->least_bytes > 0)
         return lack_memory(c, &c->least, c->least_bytes, why);
     if (c->refused)
-        return why_set(why, ERR_LIMIT,
+        return why_set(why, ERR_NOTFOUND,
                        "dtd has none of the layouts of %" PRId64
                        " workers that fit; the last one was refused because: %s",
                        c->search.workers, c->refusal);
     if (r->n_unfit)
         return lack_memory(c, &r->unfit->layout, r->unfit->bytes.total, why);
-    return why_set(why, ERR_LIMIT,
+    return why_set(why, ERR_NOTFOUND,
                    "no layout has %" PRId64 " workers%s: change parallel.workers, or raise train.global_batch (%.0f)",
                    c->search.workers, c->job->parallel.n_fixed ? " and the keys of parallel.fixed" : "",
                    c->search.shape->global_batch);
