@@ -18,13 +18,14 @@ struct plan_args {
     struct global *global;
     struct spec_args spec;
     const char *timeline, *measured, *schedule_csv, *size;
-    bool search, strategies, calibrate;
+    bool search, strategies, calibrate, brief, forecast;
     struct planner_args planner;
 };
 
 enum {
     KEY_SCHEDULE = 256,
     KEY_SEARCH,
+    KEY_FORECAST,
     KEY_STRATEGIES,
     KEY_MACHINE,
     KEY_NODES,
@@ -34,7 +35,9 @@ enum {
     KEY_MEMORY,
     KEY_DAYS,
     KEY_PARETO,
-    KEY_CALIBRATE
+    KEY_CALIBRATE,
+    KEY_PICTURE,
+    KEY_BRIEF
 };
 
 static const struct argp_option options[] = {
@@ -49,6 +52,11 @@ static const struct argp_option options[] = {
     {"search", KEY_SEARCH, NULL, 0, "Look at every layout of the job on a machine, and show the best ones", 1},
     {"strategies", KEY_STRATEGIES, NULL, 0,
      "Compare DDP, ZeRO 1 to 3, tensor, pipeline, context and expert parallelism, and 3D, for this job", 1},
+    {"forecast", KEY_FORECAST, NULL, 0,
+     "Forecast the job's own layout: a step, the run, and what is lost; with --nodes also on more nodes, with the "
+     "batch "
+     "of each worker kept",
+     1},
     {"machine", KEY_MACHINE, "NAME|FILE", 0,
      "The machine to plan for: one that dtd brings along, a file, or here (default: this node). Alone: whether the "
      "job's "
@@ -62,8 +70,11 @@ static const struct argp_option options[] = {
      1},
     {"pareto", KEY_PARETO, NULL, 0,
      "With --search: show the fastest layout, the fastest one that needs less memory, and so on", 1},
+    {"picture", KEY_PICTURE, "FILE", 0,
+     "With --pareto, --strategies, --memory or --nodes FROM:TO: draw the report as an SVG file, too", 1},
     {"top", KEY_TOP, "N", 0, "Number of layouts that --search shows (default 10)", 1},
-    {"write", KEY_WRITE, "FILE", 0, "With --search: write the job file with the best layout there", 1},
+    {"write", KEY_WRITE, "FILE", 0,
+     "With --search, --goal cost or --budget: write the job file with the best layout there", 1},
     {"days", KEY_DAYS, "N", 0,
      "Simulate a step of the best layout with every rank's own speed, and a run of N days with failures: goodput, and "
      "how often to save",
@@ -72,8 +83,9 @@ static const struct argp_option options[] = {
      "Without a job file: plan a model of a usual size, such as 7b, as --strategies does", 1},
     {"calibrate", KEY_CALIBRATE, NULL, 0,
      "Measure the processors of this node, and write a machine file: FILE, or dtd/machine.yaml in $XDG_CONFIG_HOME or "
-     "~/.config, which --search and its relatives then use for jobs on this node",
+     "~/.config, which plans for jobs on this node then use; beside it a table of the times of operations",
      1},
+    {"brief", KEY_BRIEF, NULL, 0, "With --calibrate: measure only rates, in a few seconds, and no table", 1},
     {0}};
 
 static void parse_nodes(struct planner_args *p, const char *arg, struct argp_state *state)
@@ -91,6 +103,9 @@ static error_t parse_planner(int key, char *arg, struct argp_state *state, struc
     switch (key) {
     case KEY_SEARCH:
         a->search = true;
+        return 0;
+    case KEY_FORECAST:
+        a->forecast = true;
         return 0;
     case KEY_STRATEGIES:
         a->strategies = true;
@@ -116,11 +131,17 @@ static error_t parse_planner(int key, char *arg, struct argp_state *state, struc
         if (!arg_number(arg, 3650, &a->planner.days) || a->planner.days < 1)
             argp_error(state, "--days %s: write a number from 1 to 3650", arg);
         return 0;
+    case KEY_PICTURE:
+        a->planner.picture = arg;
+        return 0;
     case KEY_WRITE:
         a->planner.write = arg;
         return 0;
     case KEY_CALIBRATE:
         a->calibrate = true;
+        return 0;
+    case KEY_BRIEF:
+        a->brief = true;
         return 0;
     case KEY_MEMORY:
         a->size = arg;
@@ -139,12 +160,14 @@ static bool is_about_money(const struct plan_args *a)
 /* Looks at many layouts, of which the job's own need not be one. */
 static bool is_about_many(const struct plan_args *a)
 {
-    return a->search || a->strategies || a->size || a->planner.nodes_to || a->planner.days || is_about_money(a);
+    return a->search || a->strategies || a->forecast || a->size || a->planner.nodes_to || a->planner.days || is_about_money(a);
 }
 
+/* With a machine alone, the closed form says whether the job's own layout fits there. On this node, whose operations may
+ * have been measured one by one, its programs are forecast instead. */
 static bool is_planner(const struct plan_args *a)
 {
-    return is_about_many(a) || a->planner.machine;
+    return is_about_many(a) || (a->planner.machine && strcmp(a->planner.machine, "here") != 0);
 }
 
 /* The options of the planner need each other. */
@@ -152,13 +175,19 @@ static void check_planner(const struct plan_args *a, struct argp_state *state)
 {
     const bool planner = is_planner(a), many = is_about_many(a);
     if (!many && !a->calibrate && (a->planner.nodes_from || a->planner.write))
-        argp_error(state, "--nodes and --write need --search, --strategies or --days");
+        argp_error(state, "--nodes and --write need --search, --strategies, --forecast or --days");
+    if (a->brief && !a->calibrate)
+        argp_error(state, "--brief needs --calibrate");
     if (!planner && (a->planner.money.price || a->planner.money.tokens))
         argp_error(state, "--price and --tokens need --search, --nodes FROM:TO, --days, --goal cost or --budget");
     if (a->strategies && is_about_money(a))
         argp_error(state, "--strategies compares one step: leave --goal and --budget out, or write --search instead");
-    if ((a->planner.write || a->planner.pareto) && !a->search)
-        argp_error(state, "--write and --pareto need --search");
+    if (a->planner.pareto && !a->search)
+        argp_error(state, "--pareto needs --search");
+    if (a->planner.write && (a->planner.days || (!a->search && !is_about_money(a))))
+        argp_error(state, "--write needs --search, --goal cost or --budget, which choose a layout");
+    if (a->planner.picture && (a->planner.days || !many || (a->search && !a->planner.pareto)))
+        argp_error(state, "--picture draws --search --pareto, --strategies, --memory or --nodes FROM:TO: add one");
     if (planner && (a->timeline || a->measured || a->schedule_csv))
         argp_error(state,
                    "--timeline, --measured and --schedule-csv show one layout: leave --search, --strategies, --nodes "
@@ -311,7 +340,7 @@ static err_t vocabulary_of_data(struct job_spec *job, struct why *why)
     if (job->model.vocab)
         return OK;
     out_progress_init(&progress, stderr);
-    err_t err = spec_plan(job, &progress, &facts, why);
+    err_t err = spec_plan(job, NULL, &progress, &facts, why);
     job->model.vocab = facts.vocab;
     spec_facts_fini(&facts);
     return err;
@@ -339,7 +368,7 @@ static int run_calibrate(const struct plan_args *a)
 {
     struct why why = {0};
     int code = EXIT_DONE;
-    err_t err = planner_calibrate(a->global, a->spec.file, &code, &why);
+    err_t err = planner_calibrate(a->global, a->spec.file, a->brief, &code, &why);
     return code != EXIT_DONE ? code : err ? command_fail(err, &why) : EXIT_DONE;
 }
 
@@ -352,7 +381,10 @@ static int run_planner(const struct plan_args *a)
     if (!err)
         plan_layout_of(&job, &own);
     err = err ? err : vocabulary_find(&job, &why);
-    if (!err && a->planner.days)
+    if (!err && a->forecast) {
+        plan_layout_apply(&own, &job);
+        err = planner_own(a->global, &a->planner, &job, &why);
+    } else if (!err && a->planner.days)
         err = planner_days(a->global, &a->planner, &job, &why);
     else if (!err && (a->planner.nodes_to || (is_about_money(a) && !a->search)))
         err = planner_scale(a->global, &a->planner, &job, &why);
@@ -400,7 +432,7 @@ int cmd_plan(struct global *g, int argc, char **argv)
     out_progress_init(&progress, stderr);
     err_t err = spec_args_read(&args.spec, &job, &why);
     if (!err)
-        err = spec_plan(&job, &progress, &facts, &why);
+        err = spec_plan(&job, args.planner.machine, &progress, &facts, &why);
     if (!err && args.measured)
         err = measured_step_load(&args, &facts, &measured, &why);
     if (!err && args.timeline)

@@ -291,6 +291,7 @@ static int resume_submit(struct resume_args *args, struct origin *from, struct c
         err = spec_check_vocab(job, ckpt, from->step_dir, &why);
     if (!err)
         err = spec_check_owner(job, args->take_over ? OWNER_TAKE_OVER : OWNER_REFUSE, &why);
+    err = err ? err : planner_record(job, &why);
     if (!err)
         err = spec_print(job, &yaml);
     if (err) {

@@ -27,10 +27,12 @@ double planning_mfu(const struct planning *p, const struct plan_time *t);
 double planning_tokens_per_s(const struct planning *p, const struct plan_time *t);
 double planning_comm(const struct plan_time *t); /* seconds of communication that are not hidden */
 const char *planner_seconds_text(double seconds, char ret[OUT_NUMBER]); /* "1.7 s", "12 ms"; without a sign */
-/* A line: why layout `a` is faster or slower than layout `b`, and with `memory` also why it needs more or less of it.
- * `number` and `other` are their rows. */
-void planner_reason_print(FILE *f, int number, const struct plan_found *a, int other, const struct plan_found *b,
-                          bool memory);
+/* Why layout `a` is faster or slower than layout `b`, the row `other`, and with `memory` also why it needs more or less
+ * of it: one line without its end. */
+void planner_reason_print(FILE *f, const struct plan_found *a, int other, const struct plan_found *b, bool memory);
+/* Writes the job file with this layout. ERR_IO: the file exists, or cannot be written. */
+NODISCARD err_t planner_write_job(const char *path, const struct job_spec *job, const struct plan_layout *l,
+                                  struct why *why);
 json_t *planning_layout_json(const struct plan_layout *l);
 json_t *planning_found_json(const struct planning *p, const struct plan_found *f);
 

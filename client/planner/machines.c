@@ -35,7 +35,7 @@ static err_t calibrated(struct machine *ret, struct why *why)
     return machine_read(path, NULL, 0, ret, why);
 }
 
-static bool is_calibrated(void)
+bool planner_is_calibrated(void)
 {
     char path[PATH_MAX];
     struct why ignored = {0};
@@ -69,7 +69,7 @@ static err_t this_node(const struct job_spec *job, struct machine *ret, struct w
     char text[ASSUMED_TEXT];
     if (job->run.device != DEVICE_CPU)
         return gpus_need_name(why);
-    if (is_calibrated())
+    if (planner_is_calibrated())
         return calibrated(ret, why);
     const int n = assumed_text(job, text, sizeof(text));
     return machine_parse("this node", text, (size_t)n, NULL, 0, ret, why);
@@ -113,7 +113,7 @@ err_t planner_machine_text(const char *name, const struct job_spec *job, struct 
     for (const struct planner_file *f = planner_files; name && f->name; f++)
         if (strcmp(f->name, name) == 0)
             return buf_append(ret, f->text, strlen(f->text) + 1);
-    if (!name && !is_calibrated()) {
+    if (!name && !planner_is_calibrated()) {
         assumed_text(job, text, sizeof(text));
         return buf_append(ret, text, strlen(text) + 1);
     }

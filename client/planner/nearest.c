@@ -174,18 +174,13 @@ static struct text_end part_begin(struct parts *parts)
     return (struct text_end){text, PART};
 }
 
-/* "it fits with a, with b, or with c" */
-static void parts_join(const struct parts *parts, char *ret, size_t size)
+/* "it fits with a, with b, or with c"; begin: "it fits" */
+static void parts_join(const char *begin, const struct parts *parts, char *ret, size_t size)
 {
     struct text_end t = {ret, size};
     ret[0] = 0;
     for (int i = 0; i < parts->n; i++)
-        text_add(&t, "%s %s",
-                 i == 0             ? "it fits"
-                 : i + 1 < parts->n ? ","
-                 : parts->n > 2     ? ", or"
-                                    : " or",
-                 parts->text[i]);
+        text_add(&t, "%s %s", i == 0 ? begin : i + 1 < parts->n ? "," : parts->n > 2 ? ", or" : " or", parts->text[i]);
 }
 
 static void proposal_add(struct parts *parts, const struct nearest *k, const struct nearest_try *n, double seconds)
@@ -203,7 +198,7 @@ static void proposal_add(struct parts *parts, const struct nearest *k, const str
 }
 
 /* More nodes help if the state is divided over all of them. */
-static bool try_nodes(const struct nearest *k, nearest_fits_fn *fits, void *arg, struct nearest_try *ret,
+static bool try_nodes(const struct nearest *k, nearest_fits_fn *fits, void *arg, struct plan_layout *ret,
                       int64_t *ret_nodes)
 {
     const struct machine *m = &k->p->machine;
@@ -217,13 +212,12 @@ static bool try_nodes(const struct nearest *k, nearest_fits_fn *fits, void *arg,
         if ((double)(l.dp * l.fsdp) > k->p->shape.global_batch || (m->nodes && nodes > m->nodes) ||
             (nodes > 1 && m->network.bandwidth_gb == 0))
             return false;
-        if (!fits(arg, &l))
-            continue;
-        struct plan_time time;
-        plan_step_time(&k->p->shape, &l, m, &k->p->search.overlap, &time);
-        *ret = (struct nearest_try){.layout = l, .seconds = time.seconds};
-        *ret_nodes = nodes;
-        return true;
+        for (; l.zero <= 3; l.zero++)
+            if (fits(arg, &l)) {
+                *ret = l;
+                *ret_nodes = nodes;
+                return true;
+            }
     }
     return false;
 }
@@ -239,7 +233,7 @@ static bool is_new(const struct nearest_try *const *shown, int n, const struct n
 
 static void nodes_add(struct parts *parts, const struct nearest *k, nearest_fits_fn *fits, void *arg)
 {
-    struct nearest_try more;
+    struct plan_layout more;
     int64_t nodes;
     if (!try_nodes(k, fits, arg, &more, &nodes))
         return;
@@ -247,7 +241,7 @@ static void nodes_add(struct parts *parts, const struct nearest *k, nearest_fits
     if (nodes != k->p->nodes)
         text_add(&t, "on %" PRId64 " nodes ", nodes);
     text_add(&t, "with ");
-    changes_add(&t, k->own, &more.layout);
+    changes_add(&t, k->own, &more);
 }
 
 void planner_nearest_text(const struct planning *p, const struct plan_layout *own, nearest_fits_fn *fits, void *arg,
@@ -271,18 +265,23 @@ void planner_nearest_text(const struct planning *p, const struct plan_layout *ow
         shown[n++] = &k.list[i];
     }
     nodes_add(&parts, &k, fits, arg);
-    parts_join(&parts, ret, size);
+    parts_join("it fits", &parts, ret, size);
 }
 
 /* ---- no layout fits ---- */
 
-static bool search_fits(struct planning *p, int64_t nodes)
+static bool search_finds(struct planning *p, int64_t nodes, bool fitting)
 {
     struct plan_results r = {0};
     planning_set_nodes(p, nodes);
-    const bool fits = plan_search(&p->search, &r) == OK && r.n_fit > 0;
+    const bool found = plan_search(&p->search, &r) == OK && (r.n_fit > 0 || (!fitting && r.n_unfit > 0));
     plan_results_fini(&r);
-    return fits;
+    return found;
+}
+
+static bool search_fits(struct planning *p, int64_t nodes)
+{
+    return search_finds(p, nodes, true);
 }
 
 /* The fewest nodes on which a layout fits; 0: none of those that were tried. A step of an eighth is near enough. */
@@ -357,5 +356,33 @@ void planner_elsewhere_text(const struct planning *p, const struct job_spec *job
         t = part_begin(&parts);
         text_add(&t, "with train.seq=%.0f", seq);
     }
-    parts_join(&parts, ret, size);
+    parts_join("it fits", &parts, ret, size);
+}
+
+/* ---- no layout at all ---- */
+
+#define MOST_BATCHES 20 /* doublings */
+
+void planner_any_text(const struct planning *p, char *ret, size_t size)
+{
+    struct planning other = *p; /* borrows the machine */
+    struct parts parts = {.n = 0};
+    struct text_end t;
+    int64_t nodes = p->nodes - 1;
+    int doublings = 0;
+    other.search.shape = &other.shape;
+    while (nodes > 0 && !search_finds(&other, nodes, false))
+        nodes--;
+    if (nodes > 0) {
+        t = part_begin(&parts);
+        text_add(&t, "on %" PRId64 " node%s", nodes, nodes == 1 ? "" : "s");
+    }
+    do
+        other.shape.global_batch *= 2;
+    while (++doublings < MOST_BATCHES && !search_finds(&other, p->nodes, false));
+    if (doublings < MOST_BATCHES) {
+        t = part_begin(&parts);
+        text_add(&t, "with train.global_batch=%.0f", other.shape.global_batch);
+    }
+    parts_join("there is one", &parts, ret, size);
 }

@@ -15,5 +15,8 @@ void planner_nearest_text(const struct planning *p, const struct plan_layout *ow
 /* For a model of which no layout fits: the fewest nodes on which one does, a machine with more memory, and a shorter
  * sequence. */
 void planner_elsewhere_text(const struct planning *p, const struct job_spec *job, char *ret, size_t size);
+/* For a number of workers of which there is no layout at all: the most nodes below on which there is one, and the least
+ * batch of twice, four times .. as many samples. */
+void planner_any_text(const struct planning *p, char *ret, size_t size);
 
 #endif

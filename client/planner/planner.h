@@ -6,6 +6,8 @@
 
 #include "client/commands.h"
 #include "common/plan/choose/choose.h"
+#include "common/plan/estimate/forecast.h"
+#include "common/plan/estimate/table.h"
 
 enum money_goal { MONEY_NONE, MONEY_COST, MONEY_TOKENS };
 
@@ -18,9 +20,12 @@ struct planner_money {
     double budget_days; /* within which the run ends */
 };
 
+struct spec_facts;
+
 struct planner_args {
     const char *machine;          /* the name of a file that dtd brings along, here, or a path; NULL: this node */
     const char *write;            /* write the best layout as a job file there; NULL: do not */
+    const char *picture;          /* draw the report as an SVG file there; NULL: do not */
     int64_t nodes_from, nodes_to; /* 0: those of the machine, else one */
     int64_t top, days;
     enum plan_goal goal;
@@ -47,6 +52,8 @@ NODISCARD err_t planner_fit(struct global *g, const struct planner_args *a, cons
 /* For a job on processors that needs more than the `node_bytes` of this node: adds the nearest layouts that fit to the
  * sentence in `why`, if there are any. */
 void planner_nearest_here(const struct job_spec *job, int64_t node_bytes, struct why *why);
+/* How long the job takes in its own layout; with nodes_from also on so many nodes, with the batch of a worker kept. */
+NODISCARD err_t planner_own(struct global *g, const struct planner_args *a, struct job_spec *job, struct why *why);
 /* The job of a model of a usual size ("7b"): without data, for --memory. ERR_NOTFOUND: `why` lists the sizes. */
 NODISCARD err_t planner_size(const char *name, struct job_spec *ret, struct why *why);
 
@@ -57,9 +64,10 @@ struct planner_file {
 };
 extern const struct planner_file planner_files[]; /* ends with a NULL name */
 
-/* Measures this node and writes a machine file: `file`, or that of planner_calibrated_path if it is NULL. *ret_code is
+/* Measures this node and writes a machine file: `file`, or that of planner_calibrated_path if it is NULL, and unless
+ * `brief` a table of times beside it, with the ending .times. *ret_code is
  * the exit status of dt-worker; if it is not 0, dt-worker has printed its reason. */
-NODISCARD err_t planner_calibrate(struct global *g, const char *file, int *ret_code, struct why *why);
+NODISCARD err_t planner_calibrate(struct global *g, const char *file, bool brief, int *ret_code, struct why *why);
 /* The text of that machine's file, NUL-terminated. */
 NODISCARD err_t planner_machine_text(const char *name, const struct job_spec *job, struct buf *ret, struct why *why);
 /* For a job with parallel.auto; others stay as they are. Asks the daemon for the slots of the nodes, sets the number of
@@ -71,8 +79,29 @@ NODISCARD err_t planner_auto_complete(struct job_spec *job, struct plan_choice *
 /* $XDG_CONFIG_HOME/dtd/machine.yaml, or ~/.config/dtd/machine.yaml. */
 NODISCARD err_t planner_calibrated_path(char *ret, size_t size, struct why *why);
 
+bool planner_is_calibrated(void); /* whether this file exists */
+
+/* Sets the keys `forecast` of a complete training job (common/conf/job.h) that is about to be submitted; leaves a job
+ * with a command as it is. Errors are those of the machine that forecast.machine names. */
+NODISCARD err_t planner_record(struct job_spec *job, struct why *why);
+
 /* The machine that --machine names ("here": the calibrated file). NULL: this node, as the calibrated file describes it
  * if there is one, else with the rates of the forecast. ERR_NOTFOUND: `why` lists the names. */
 NODISCARD err_t planner_machine(const char *name, const struct job_spec *job, struct machine *ret, struct why *why);
+bool planner_is_calibrated(void); /* whether the calibrated file is there */
+/* ---- the forecast of a compiled program (times.c) ---- */
+
+struct planner_rates {
+    struct plan_rates rates;
+    struct plan_table table; /* no rows: nothing was measured */
+    char source[256];        /* of the machine file; "": there is none */
+};
+/* Those of the machine that `name` names as for planner_machine. NULL: of the calibrated file if there is one and the
+ * job runs on processors, else assumed ones. Freed by planner_rates_fini. */
+NODISCARD err_t planner_rates(const char *name, const struct job_spec *job, struct planner_rates *ret, struct why *why);
+void planner_rates_fini(struct planner_rates *r);
+/* Fills what the facts have of a forecast. */
+NODISCARD err_t planner_forecast(const struct planner_rates *r, const struct program *programs, int n,
+                                 struct spec_facts *ret, struct why *why);
 
 #endif

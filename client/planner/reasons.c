@@ -8,7 +8,7 @@
 #define EQUAL 5e-4 /* differences of a smaller part of the whole are not printed: they would read as 0.0 % */
 #define ALSO 0.1   /* a part of a smaller share of the largest difference explains nothing */
 #define NAMED 3    /* parts in a line, so that it stays one */
-#define MAX_PARTS 10
+#define MAX_PARTS 11
 
 /* How much more the other layout needs for a part. */
 struct part_gain {
@@ -61,6 +61,7 @@ static void print_time(FILE *f, const struct plan_time *a, const struct plan_tim
                                          {"the exchange of tokens", b->ep - a->ep},
                                          {"messages between stages", b->pp - a->pp},
                                          {"the bubble", b->bubble - a->bubble},
+                                         {"the slowest device", b->wait - a->wait},
                                          {"parameter gathers", b->params - a->params},
                                          {"gradient sums", b->grads - a->grads},
                                          {"the optimizer", b->update - a->update}};
@@ -89,12 +90,9 @@ static void print_memory(FILE *f, const struct plan_bytes *a, const struct plan_
     print_parts(f, parts, (int)(sizeof(parts) / sizeof(parts[0])), bytes_text);
 }
 
-void planner_reason_print(FILE *f, int number, const struct plan_found *a, int other, const struct plan_found *b,
-                          bool memory)
+void planner_reason_print(FILE *f, const struct plan_found *a, int other, const struct plan_found *b, bool memory)
 {
-    fprintf(f, "%-4d", number);
     print_time(f, &a->time, &b->time, other);
     if (memory)
         print_memory(f, &a->bytes, &b->bytes);
-    fputc('\n', f);
 }

@@ -2,9 +2,11 @@
  * memory. */
 #include "client/planner/money.h"
 #include "client/planner/nearest.h"
+#include "client/planner/picture.h"
 
 #include "common/base/clock.h"
 #include "common/plan/models/build.h"
+#include "common/plan/search/interval.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -79,6 +81,20 @@ static err_t rank_all(struct ranking *r, const struct planning *p, const struct 
     return err;
 }
 
+#define AS_FAST 1.0005 /* prints as 0.0 % */
+
+/* The last layout may need less memory than the one before it in the same time. Then the one before it is none to take.
+ */
+static void drop_dominated(struct ranking *r)
+{
+    const int n = r->n;
+    if (n < 2 || r->pareto[n - 1].time.seconds > AS_FAST * r->pareto[n - 2].time.seconds)
+        return;
+    r->pareto[n - 2] = r->pareto[n - 1];
+    r->best[n - 2].exact = r->best[n - 1].exact;
+    r->n--;
+}
+
 /* The fastest layout, then the fastest of those that need less memory, and so on. Each is found by a search of its own,
  * because a search keeps only the fastest variant of a mesh. */
 static err_t rank_pareto(struct ranking *r, struct planning *p, const struct job_spec *job, int64_t top,
@@ -101,6 +117,7 @@ static err_t rank_pareto(struct ranking *r, struct planning *p, const struct job
         const double below = p->search.memory;
         p->search.memory = memory;
         rank_one(r, p, job, &g, &r->pareto[r->n]);
+        drop_dominated(r);
         p->search.memory = below;
     }
     p->search.memory = memory;
@@ -167,13 +184,32 @@ static void print_table(const struct planning *p, const struct ranking *r, bool 
 }
 
 /* Each row is compared with the next one, and the last with the first. */
+static void print_reason(FILE *f, const struct planning *p, const struct ranking *r, bool pareto, int i)
+{
+    const int other = (i + 1) % r->n;
+    planner_reason_print(f, r->best[i].found, other + 1, r->best[other].found, pareto || p->search.goal == PLAN_MEMORY);
+}
+
 static void print_reasons(FILE *f, const struct planning *p, const struct ranking *r, bool pareto)
 {
     for (int i = 0; i < r->n && r->n > 1; i++) {
-        const int other = (i + 1) % r->n;
-        planner_reason_print(f, i + 1, r->best[i].found, other + 1, r->best[other].found,
-                             pareto || p->search.goal == PLAN_MEMORY);
+        fprintf(f, "%-4d", i + 1);
+        print_reason(f, p, r, pareto, i);
+        fputc('\n', f);
     }
+}
+
+static json_t *reason_json(const struct planning *p, const struct ranking *r, bool pareto, int i)
+{
+    char *text = NULL;
+    size_t len;
+    FILE *f = r->n > 1 ? open_memstream(&text, &len) : NULL;
+    if (!f)
+        return json_null();
+    print_reason(f, p, r, pareto, i);
+    json_t *value = fclose(f) == 0 ? json_string(text) : NULL;
+    free(text);
+    return value;
 }
 
 /* What the run costs with the first layout. */
@@ -225,10 +261,12 @@ static void print_notes(FILE *f, const struct planning *p, const struct planner_
     if (r->too_large + r->refused)
         fprintf(f, "Left out: %d whose programs need more memory than estimated, %d that dtd does not have%s%s\n",
                 r->too_large, r->refused, r->refused ? ", such as: " : "", r->refusal);
+    const struct plan_interval part = plan_forecast_interval(&p->machine, 1);
     fprintf(f,
-            "Times are estimates; rates: %s\n~: memory is an estimate (1 to 3 %%); else it is that of "
+            "Times are estimates; nine of ten steps took %.2f to %.2f of theirs; rates: %s\n~: memory is an estimate "
+            "(1 to 3 %%); else it is that of "
             "the compiled programs.\n",
-            p->machine.source);
+            part.low, part.high, p->machine.source);
 }
 
 static void print_text(const struct planning *p, const struct planner_args *a, const struct job_spec *job,
@@ -255,7 +293,7 @@ static err_t check_budget(const struct planning *p, const struct planner_args *a
     return planner_budget_pick(&a->money, &first, 1, why) < 0 ? ERR_INVALID : OK;
 }
 
-static err_t print_json(struct global *g, const struct planning *p, const struct plan_results *results,
+static err_t print_json(struct global *g, const struct planning *p, bool pareto, const struct plan_results *results,
                         const struct ranking *r)
 {
     struct planner_bill bill;
@@ -264,6 +302,7 @@ static err_t print_json(struct global *g, const struct planning *p, const struct
         json_t *row = planning_found_json(p, r->best[i].found);
         if (r->best[i].exact > 0)
             json_object_set_new(row, "exact_bytes", out_json_real(r->best[i].exact));
+        json_object_set_new(row, "reason", reason_json(p, r, pareto, i));
         if (p->tokens > 0) {
             planner_bill_of(p, r->best[i].found, &bill);
             json_object_set_new(row, "run", planner_bill_json(&bill));
@@ -277,42 +316,25 @@ static err_t print_json(struct global *g, const struct planning *p, const struct
                     g->format == OUT_JSONL);
 }
 
-/* ---- the job file ---- */
-
-static err_t write_job(const char *path, const struct job_spec *job, const struct plan_layout *l, struct why *why)
-{
-    struct job_spec best = *job; /* borrows all strings */
-    struct buf text = {0};
-    plan_layout_apply(l, &best);
-    best.parallel.automatic = false;
-    best.parallel.n_fixed = 0;
-    best.parallel.machine = (char *)"";
-    err_t err = job_print(&best, &text);
-    FILE *f = err ? NULL : fopen(path, "wx");
-    if (!err && !f)
-        err = why_set(why, ERR_IO, "--write %s: %s", path, strerror(errno));
-    if (f && (fwrite(text.data, 1, text.len, f) != text.len || fflush(f) != 0))
-        err = why_set(why, ERR_IO, "--write %s: %s", path, strerror(errno));
-    if (f && fclose(f) != 0 && !err)
-        err = why_set(why, ERR_IO, "--write %s: %s", path, strerror(errno));
-    buf_fini(&text);
-    return err;
-}
+/* ---- no layout ---- */
 
 static err_t nothing_fits(const struct planning *p, const struct job_spec *job, const struct plan_results *results,
                           const struct ranking *r, struct why *why)
 {
     char a[OUT_NUMBER], b[OUT_NUMBER], text[256];
-    if (!results->n_fit && !results->n_unfit)
+    char elsewhere[512];
+    if (!results->n_fit && !results->n_unfit) {
+        planner_any_text(p, elsewhere, sizeof(elsewhere));
         return why_set(why, ERR_INVALID,
-                       "no layout has %" PRId64 " workers: raise train.global_batch (%.0f), or take fewer nodes",
-                       p->search.workers, p->shape.global_batch);
+                       "no layout has %" PRId64 " workers: the other axes leave more replicas than train.global_batch "
+                       "has samples (%.0f); %s",
+                       p->search.workers, p->shape.global_batch, elsewhere);
+    }
     if (results->n_fit && r->refused)
         return why_set(why, ERR_INVALID, "dtd has none of the layouts that fit; the last one was refused because: %s",
                        r->refusal);
     if (!results->n_unfit)
         return why_set(why, ERR_INVALID, "none of the layouts that were estimated to fit does: take more nodes");
-    char elsewhere[512];
     const struct plan_found *f = results->unfit;
     planner_elsewhere_text(p, job, elsewhere, sizeof(elsewhere));
     return why_set(
@@ -322,6 +344,16 @@ static err_t nothing_fits(const struct planning *p, const struct job_spec *job, 
         out_bytes((int64_t)p->search.memory, a), p->search.workers,
         out_bytes((int64_t)(f->bytes.total - p->search.memory), b), planner_layout_text(&f->layout, text, sizeof(text)),
         elsewhere[0] ? elsewhere : "take more nodes, or devices with more memory");
+}
+
+static err_t draw(const struct planning *p, const struct planner_args *a, const struct job_spec *job,
+                  const struct ranking *r, struct why *why)
+{
+    struct picture_point list[MAX_TOP];
+    for (int i = 0; i < r->n; i++)
+        list[i] = (struct picture_point){r->best[i].found,
+                                         r->best[i].exact > 0 ? r->best[i].exact : r->best[i].found->bytes.total};
+    return planner_picture_pareto(a->picture, p, job, list, r->n, why);
 }
 
 err_t planner_search(struct global *g, const struct planner_args *a, struct job_spec *job, struct why *why)
@@ -340,11 +372,13 @@ err_t planner_search(struct global *g, const struct planner_args *a, struct job_
     if (!err && !ranking.n)
         err = nothing_fits(&p, job, &results, &ranking, why);
     if (!err && g->format != OUT_TEXT)
-        err = print_json(g, &p, &results, &ranking);
+        err = print_json(g, &p, a->pareto, &results, &ranking);
     else if (!err)
         print_text(&p, a, job, &results, &ranking);
+    if (!err && a->picture)
+        err = draw(&p, a, job, &ranking, why);
     if (!err && a->write)
-        err = write_job(a->write, job, &ranking.best[0].found->layout, why);
+        err = planner_write_job(a->write, job, &ranking.best[0].found->layout, why);
     if (!err)
         err = check_budget(&p, a, &ranking, why);
     plan_results_fini(&results);
