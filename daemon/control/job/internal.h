@@ -224,7 +224,7 @@ struct job {
     bool never; /* WAITING, and it would not fit on the present nodes if they were empty: other jobs may overtake it */
     bool may_grow; /* it has fewer workers than requested, slots are free, and run.grow lets it take them */
     struct job_layout layout;
-    bool resize;   /* ENDING in order to move to other slots */
+    bool resize;  /* ENDING in order to move to other slots */
     bool moving;  /* STEPPING, and one of its nodes is drained or shuts down: workers save and stop, then the next epoch
                      begins on other nodes */
     int queue_at; /* WAITING: its place in the queue; -1: it has none yet */
