@@ -64,6 +64,8 @@ static void put_epoch(const struct state_job *job, struct lists *l, void **point
     m->epoch = job->epoch.epoch;
     m->resume_step = job->epoch.resume_step;
     m->restarts = job->epoch.restarts;
+    m->layout = job->epoch.layout;
+    m->layout_why = job->epoch.layout_why;
     m->n_member = (size_t)job->epoch.n_members;
     m->member = (Dtd__LogMember **)pointers;
     for (int i = 0; i < job->epoch.n_members; i++) {
@@ -369,6 +371,8 @@ static err_t read_epoch(const Dtd__SnapshotJob *m, struct state_job *job)
     r.epoch.n_members = (int)e->n_member;
     r.epoch.resume_step = e->resume_step;
     r.epoch.restarts = e->restarts;
+    r.epoch.layout = e->layout;
+    r.epoch.layout_why = e->layout_why;
     err_t err = state_epoch_copy(&r, &job->epoch);
     free(members);
     return err;

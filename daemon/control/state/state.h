@@ -36,6 +36,8 @@ struct state_epoch {
     int64_t resume_step;
     int32_t restarts;
     int64_t wall_ms;
+    char *layout, *layout_why; /* of a job with parallel.auto: what the planner chose, and why; NULL: no such job, or an
+                                  older dtd wrote the record */
 };
 
 /* A place where a rank of an earlier epoch ran and no rank of the newest one does. Its log is still on the node. */
