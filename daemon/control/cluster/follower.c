@@ -4,7 +4,9 @@
  *                                               -> it does not lead, and names the leader -> tunnel to that node
  *
  * Nodes are tried in this order: the leader that our own log follows (every second time), the one that another node has
- * named, then all known nodes in turn. */
+ * named, then all known nodes in turn. Each node begins at another one and skips many: if all went through the list in
+ * its order, all would ask the same node, and those of a rack without power, which are often neighbours in the list and
+ * cost CALL_MS each, would come one after another. */
 #include "daemon/control/cluster/internal.h"
 
 #include "common/base/clock.h"
@@ -111,6 +113,25 @@ static void connected(void *owner, err_t err, const char *why, const struct tunn
 
 /* ---- which node to try ---- */
 
+static int64_t common_divisor(int64_t a, int64_t b)
+{
+    while (b) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* The place of a turn among `n`: a step that has no common divisor with n reaches each place once in n turns. */
+static int place_of_turn(const struct cluster *c, int turn, int n)
+{
+    int64_t step = (int64_t)n * 5 / 8 + 1;
+    while (common_divisor(step, n) != 1)
+        step++;
+    return (int)(((int64_t)(c->self.id % (uint64_t)n) + (int64_t)turn % n * step) % n);
+}
+
 static const char *next_address(struct cluster *c)
 {
     const struct state_cluster *k = cluster_known(c);
@@ -121,7 +142,7 @@ static const char *next_address(struct cluster *c)
     if (c->hint[0])
         return c->hint;
     for (int i = 0; i < all; i++) {
-        int at = c->turn++ % all;
+        int at = place_of_turn(c, c->turn++, all);
         const char *address = at < k->n_nodes ? k->nodes[at].address : c->conf->cluster.peers[at - k->n_nodes];
         if (strcmp(address, c->self.address) != 0)
             return address;

@@ -25,14 +25,15 @@ struct cluster_inbound {
     struct rpc_conn *conn;
     char name[NODE_NAME_MAX + 1]; /* as authenticated by the tunnel */
     uint64_t token;               /* id of the join token that it authenticated with; 0: the cluster's key */
+    struct cluster_peer *peer;    /* leader: the node whose Hello came over it; NULL: none, or a later one has come */
 };
 
 /* Leader: another node of the cluster. */
 struct cluster_peer {
-    struct cluster_peer *next; /* unordered */
+    uint64_t id;
     char *name;
     struct cluster_inbound *in; /* NULL: not connected */
-    bool lost, keeping;         /* lost: member_lost was called; keeping: still in the state */
+    bool lost;                  /* member_lost was called */
     int64_t heartbeat_ms;       /* when its last heartbeat arrived */
     uint64_t view, index;       /* hash of its view and its log index, from that heartbeat */
     char version[32];
@@ -71,7 +72,9 @@ struct cluster {
     /* leader */
     bool leads, changing, proposing; /* a change of the voters, a record is under way */
     int64_t lead_ms, change_ms;
-    struct cluster_peer *members;
+    struct cluster_peer **peers; /* ascending by name; n_peers of them */
+    int n_peers;
+    uint64_t peers_changes; /* `changes` of the state when they were taken from it */
 
     /* follower */
     struct tunnel_request *request;

@@ -44,10 +44,14 @@ const struct state_cluster *state_cluster(const struct state *s)
 /* Position of `name` in the order of names, or where it would be inserted. */
 static int node_position(const struct state_cluster *c, const char *name)
 {
-    int at = 0;
-    while (at < c->n_nodes && strcmp(c->nodes[at].name, name) < 0)
-        at++;
-    return at;
+    int low = 0, high = c->n_nodes;
+    while (low < high) {
+        int at = (low + high) / 2;
+        bool is_before = strcmp(c->nodes[at].name, name) < 0;
+        low = is_before ? at + 1 : low;
+        high = is_before ? high : at;
+    }
+    return low;
 }
 
 static struct state_node *find_node(struct state_cluster *c, const char *name)
