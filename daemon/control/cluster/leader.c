@@ -182,6 +182,7 @@ err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const char *name, 
     m->in = in;
     in->peer = m;
     m->lost = false;
+    m->voters = 0;
     m->heartbeat_ms = clock_mono_ms();
     snprintf(m->version, sizeof(m->version), "%s", version);
     log_info("node connected node=%s", m->name);
@@ -208,19 +209,23 @@ static bool is_needed(const struct cluster *c, const struct cluster_peer *x)
     return votes && others <= voters / 2;
 }
 
-err_t cluster_heartbeat(struct cluster *c, struct rpc_conn *conn, uint64_t view, uint64_t index, const struct buf **ret,
-                        bool *ret_needed)
+err_t cluster_heartbeat(struct cluster *c, struct rpc_conn *conn, const struct cluster_beat *beat,
+                        struct cluster_news *ret)
 {
     struct cluster_inbound *in = rpc_conn_data(conn);
     struct cluster_peer *m = c->leads && in ? in->peer : NULL;
     if (!m)
         return ERR_AGAIN;
-    cluster_view_make(c);
+    *ret = (struct cluster_news){.needed = is_needed(c, m)};
     m->heartbeat_ms = clock_mono_ms();
-    m->view = view;
-    m->index = index;
-    *ret = view == c->view_hash ? NULL : &c->view_bytes;
-    *ret_needed = is_needed(c, m);
+    m->view = beat->view;
+    m->index = beat->index;
+    cluster_view_news(c, beat->view, beat->changes, ret);
+    if (m->voters == c->voters_version)
+        return OK;
+    m->voters = c->voters_version;
+    ret->voters = c->voters;
+    ret->n_voters = c->n_voters;
     return OK;
 }
 
@@ -245,6 +250,22 @@ static void describe_node(const struct cluster *c, const struct state_node *x, s
                                            : m->in    ? 0
                                                       : now - m->heartbeat_ms,
                                 .domain = x->domain};
+}
+
+/* Followers search for the next leader among the voters. */
+static void update_voters(struct cluster *c)
+{
+    struct log_member in_log[LOG_MAX_MEMBERS];
+    uint64_t ids[LOG_MAX_MEMBERS];
+    int n_log = log_members(c->replica->log, in_log), n = 0;
+    for (int i = 0; i < n_log; i++)
+        if (in_log[i].role == LOG_VOTER)
+            ids[n++] = in_log[i].id;
+    if (c->voters_version && n == c->n_voters && memcmp(ids, c->voters, (size_t)n * sizeof(ids[0])) == 0)
+        return;
+    memcpy(c->voters, ids, (size_t)n * sizeof(ids[0]));
+    c->n_voters = n;
+    c->voters_version++;
 }
 
 static void on_changed(void *arg, err_t err)
@@ -456,9 +477,10 @@ void cluster_lead_end(struct cluster *c)
     free(c->peers);
     c->peers = NULL;
     c->n_peers = 0;
-    /* From now on the view replaces the state; it starts as a copy of it. */
-    if (c->is_member && c->view_bytes.len && state_restore(c->view, c->view_bytes.data, c->view_bytes.len))
-        log_error("the view of the cluster cannot be taken from the state");
+    /* From now on the view replaces the state; it has been kept as a copy of it. */
+    if (c->is_member)
+        cluster_view_make(c);
+    cluster_view_answer(c);
     c->changing = c->proposing = false;
     c->led_ms = clock_mono_ms();
     c->events->follow(c->owner);
@@ -467,7 +489,9 @@ void cluster_lead_end(struct cluster *c)
 void cluster_lead_tick(struct cluster *c, int64_t now, int64_t gap_ms)
 {
     cluster_view_make(c);
+    cluster_view_answer(c);
     update_peers(c, now);
+    update_voters(c);
     for (int i = 0; i < c->n_peers; i++) {
         c->peers[i]->heartbeat_ms += gap_ms;
         check_liveness(c, c->peers[i], now);

@@ -7,7 +7,7 @@
 
 /* ---- memory, lookup ---- */
 
-static void node_fini(struct state_node *n)
+void state_node_fini(struct state_node *n)
 {
     free(n->name);
     free(n->address);
@@ -18,7 +18,7 @@ static void node_fini(struct state_node *n)
 void state_nodes_clear(struct state_cluster *c)
 {
     for (int i = 0; i < c->n_nodes; i++)
-        node_fini(&c->nodes[i]);
+        state_node_fini(&c->nodes[i]);
     free(c->nodes);
     explicit_bzero(c, sizeof(*c));
 }
@@ -164,7 +164,7 @@ static err_t add_node(struct state_cluster *c, const struct record *r, struct st
     n.domain = strdup(r->node.domain);
     memcpy(n.instance, r->node.instance, NODE_INSTANCE_BYTES);
     if (!n.name || !n.address || !n.domain || state_node_reserve(c)) {
-        node_fini(&n);
+        state_node_fini(&n);
         return ERR_NOMEM;
     }
     int at = node_position(c, n.name);
@@ -196,7 +196,7 @@ static err_t apply_left(struct state_cluster *c, const struct record *r, struct 
         return OK;
     }
     ret->node = n->id;
-    node_fini(n);
+    state_node_fini(n);
     c->n_nodes--;
     memmove(n, n + 1, (size_t)(c->n_nodes - (n - c->nodes)) * sizeof(*n));
     return OK;

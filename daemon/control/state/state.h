@@ -152,6 +152,12 @@ const struct state_node *state_node_by_id(const struct state *s, uint64_t id);
 
 /* Appends the cluster's part alone; state_restore turns it into a state without jobs. */
 NODISCARD err_t state_cluster_snapshot(const struct state *s, struct buf *ret);
+/* Appends what the cluster of `to` has and that of `from` has not: the nodes that are new or differ, the numbers of
+ * those that are gone, and all tokens and keys. */
+NODISCARD err_t state_cluster_change(const struct state *from, const struct state *to, struct buf *ret);
+/* Makes such a change. Made on the state that was `from`, it gives the cluster of `to`; the caller compares. After an
+ * error (as of state_restore) the state is unchanged. */
+NODISCARD err_t state_cluster_merge(struct state *s, const void *data, size_t len);
 /* Appends the whole state. The same state gives the same bytes. */
 NODISCARD err_t state_snapshot(const struct state *s, struct buf *ret);
 /* Replaces the whole state. After an error (ERR_CORRUPT, ERR_UNSUPPORTED, ERR_NOMEM) the state is unchanged. */

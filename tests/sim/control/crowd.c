@@ -20,6 +20,8 @@
 #define RETRY_US (100 * US_PER_MS)
 #define RESTART_US (300 * US_PER_MS) /* control restarts after it has joined */
 
+#define MAX_VOTERS 8
+
 struct crowd_node {
     struct host *host;
     uv_loop_t loop;
@@ -27,8 +29,9 @@ struct crowd_node {
     struct tunnel_request *request;
     struct rpc_conn *conn; /* NULL: none */
     struct cluster_self self;
-    bool is_up, beats; /* the leader has answered Hello; a heartbeat is under way */
-    uint64_t view;     /* hash */
+    bool is_up, beats;                /* the leader has answered Hello; a heartbeat is under way */
+    uint64_t view;                    /* hash */
+    int voters[MAX_VOTERS], n_voters; /* their numbers */
     int turn, door, at,
         leader; /* turn: of next_door; numbers of the nodes that it tries, is connected to, and follows */
     int64_t replied_us;
@@ -80,10 +83,17 @@ static void conn_closed(void *owner, struct rpc_conn *conn)
 
 /* ---- joining ---- */
 
+static uint64_t hash_of(const void *view, size_t len)
+{
+    struct hash h;
+    hash_init(&h);
+    hash_add(&h, view, len);
+    return hash_end(&h);
+}
+
 static void on_joined(void *arg, err_t err, const char *text, uint64_t id, const void *view, size_t len)
 {
     struct crowd_node *n = arg;
-    struct hash h;
     (void)text;
     if (!n->conn)
         return;
@@ -94,9 +104,7 @@ static void on_joined(void *arg, err_t err, const char *text, uint64_t id, const
         world_after(n->host, RETRY_US, try_node, n);
         return;
     }
-    hash_init(&h);
-    hash_add(&h, view, len);
-    n->view = hash_end(&h);
+    n->view = hash_of(view, len);
     n->self.id = id;
     world_after(n->host, RESTART_US, try_node, n);
 }
@@ -108,6 +116,11 @@ static int next_door(struct crowd_node *n)
 {
     int known = n->self.id ? crowd.last : crowd.doors;
     int64_t at;
+    int voter = n->n_voters && n->turn % 4 ? n->voters[(n->turn + n->host->id) % n->n_voters] : 0;
+    if (voter && voter != n->leader) {
+        n->turn++;
+        return voter;
+    }
     do
         at = (n->host->id + (int64_t)n->turn++ * 7919) % known; /* a prime: follower.c chooses such a step, too */
     while (at + 1 == n->host->id);
@@ -137,11 +150,10 @@ static err_t attend(struct crowd_node *n)
     return err ? err : rpc_send(n->conn, PEER_REPORT, &report.base, 0, on_report, n, NULL);
 }
 
-static void on_beat(void *arg, err_t err, const void *view, size_t len, bool needed)
+/* A node with control would make the changes and check the hash. */
+static void on_beat(void *arg, err_t err, const struct rpc_beat_reply *reply)
 {
     struct crowd_node *n = arg;
-    struct hash h;
-    (void)needed;
     n->beats = false;
     if (!n->conn || err == ERR_TIMEOUT)
         return;
@@ -150,11 +162,14 @@ static void on_beat(void *arg, err_t err, const void *view, size_t len, bool nee
         return;
     }
     n->replied_us = world.now_us;
-    if (!len)
-        return;
-    hash_init(&h);
-    hash_add(&h, view, len);
-    n->view = hash_end(&h);
+    if (reply->view.len)
+        n->view = hash_of(reply->view.data, reply->view.len);
+    else if (reply->n_changes)
+        n->view = reply->hash;
+    for (int i = 0; i < reply->n_voters && i < MAX_VOTERS; i++)
+        n->voters[i] = (int)reply->voters[i];
+    if (reply->n_voters)
+        n->n_voters = reply->n_voters < MAX_VOTERS ? reply->n_voters : MAX_VOTERS;
 }
 
 static void beat(void *arg)
@@ -167,8 +182,9 @@ static void beat(void *arg)
         return;
     }
     world_after(n->host, CLUSTER_HEARTBEAT_MS * US_PER_MS + world_between(FROM_CLOCK, 0, 300), beat, n);
+    const struct cluster_beat b = {.view = n->view, .changes = true};
     if (!n->beats)
-        n->beats = rpc_cluster_heartbeat(n->conn, n->view, 0, CALL_MS, on_beat, n) == OK;
+        n->beats = rpc_cluster_heartbeat(n->conn, &b, CALL_MS, on_beat, n) == OK;
 }
 
 static void on_hello(void *arg, err_t err, const char *text, bool leads, uint64_t term, const char *leader,
