@@ -145,8 +145,10 @@ static err_t replace_text(char **at, const char *text)
     return OK;
 }
 
-static err_t update_node(struct state_node *n, const struct record *r, struct state_result *ret)
+static err_t update_node(struct state_cluster *c, struct state_node *n, const struct record *r,
+                         struct state_result *ret)
 {
+    n->changed = c->changes;
     ret->node = n->id;
     if (memcmp(n->instance, r->node.instance, NODE_INSTANCE_BYTES) != 0) {
         ret->err = ERR_EXISTS;
@@ -158,7 +160,7 @@ static err_t update_node(struct state_node *n, const struct record *r, struct st
 
 static err_t add_node(struct state_cluster *c, const struct record *r, struct state_result *ret)
 {
-    struct state_node n = {.id = c->next_node, .joined_ms = r->wall_ms};
+    struct state_node n = {.id = c->next_node, .joined_ms = r->wall_ms, .changed = c->changes};
     n.name = strdup(r->node.name);
     n.address = strdup(r->node.address);
     n.domain = strdup(r->node.domain);
@@ -181,7 +183,7 @@ static err_t apply_node(struct state_cluster *c, const struct record *r, struct 
 {
     struct state_node *same = find_node(c, r->node.name);
     if (same)
-        return update_node(same, r, ret);
+        return update_node(c, same, r, ret);
     ret->err = check_token(c, r);
     if (!ret->err && c->n_nodes == STATE_MAX_NODES)
         ret->err = ERR_LIMIT;
@@ -213,6 +215,7 @@ static err_t apply_admin(struct state_cluster *c, const struct record *r, struct
     if (r->node_admin.drained && !reason)
         return ERR_NOMEM;
     free(n->drained);
+    n->changed = c->changes;
     n->drained = reason;
     n->drained_ms = reason ? r->wall_ms : 0;
     ret->node = n->id;

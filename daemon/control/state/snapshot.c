@@ -695,6 +695,8 @@ static err_t merge_cluster(const Dtd__Snapshot *m, struct state *s)
             state_node_fini(&changed[i]);
         free(nodes);
     } else {
+        for (int i = 0; i < n_changed; i++)
+            changed[i].changed = c->changes + 1;
         fresh->n_nodes = merge_nodes(c, from, changed, n_changed, nodes);
         fresh->nodes = nodes;
         fresh->next_node = from->next_node;
@@ -778,6 +780,8 @@ err_t state_restore(struct state *s, const void *data, size_t len)
     err = m ? read_all(m, fresh) : ERR_CORRUPT;
     if (!err) {
         fresh->cluster.changes = s->cluster.changes + 1;
+        for (int i = 0; i < fresh->cluster.n_nodes; i++)
+            fresh->cluster.nodes[i].changed = fresh->cluster.changes;
         state_clear(s);
         *s = *fresh;
         *fresh = (struct state){0};

@@ -81,7 +81,8 @@ struct state_node {
     char *name, *address, *domain; /* domain "": none */
     uint8_t instance[NODE_INSTANCE_BYTES];
     int64_t joined_ms, drained_ms;
-    char *drained; /* the reason why no new job starts there; NULL: not drained */
+    char *drained;    /* the reason why no new job starts there; NULL: not drained */
+    uint64_t changed; /* `changes` of the cluster when it was last changed, at least 1; not replicated */
 };
 
 struct state_token {
