@@ -35,6 +35,7 @@ struct cluster_peer {
     char *name;
     struct cluster_inbound *in; /* NULL: not connected */
     bool lost;                  /* member_lost was called */
+    bool changes;               /* it understands changes of the view */
     int64_t heartbeat_ms;       /* when its last heartbeat arrived */
     uint64_t view, index;       /* hash of its view and its log index, from that heartbeat */
     uint64_t voters;            /* `voters_version` that was sent to it; 0: none */

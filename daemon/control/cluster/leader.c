@@ -218,6 +218,7 @@ err_t cluster_heartbeat(struct cluster *c, struct rpc_conn *conn, const struct c
         return ERR_AGAIN;
     *ret = (struct cluster_news){.needed = is_needed(c, m)};
     m->heartbeat_ms = clock_mono_ms();
+    m->changes = beat->changes;
     m->view = beat->view;
     m->index = beat->index;
     cluster_view_news(c, beat->view, beat->changes, ret);
@@ -420,6 +421,27 @@ static void rotate_keys(struct cluster *c)
         propose_key(c, newest, KEY_USED);
     else if (k->key_used == newest && all_have_view(c, true))
         propose_key(c, k->keys[0].version, KEY_DROPPED);
+}
+
+/* ---- size ---- */
+
+static bool votes(const struct cluster *c, uint64_t id)
+{
+    for (int i = 0; i < c->n_voters; i++)
+        if (c->voters[i] == id)
+            return true;
+    return false;
+}
+
+bool cluster_may_grow(const struct cluster *c, const char **ret)
+{
+    for (int i = 0; i < c->n_peers && cluster_known(c)->n_nodes >= STATE_MAX_NODES_BEFORE; i++) {
+        const struct cluster_peer *m = c->peers[i];
+        *ret = m->name;
+        if (!m->changes && (m->in || votes(c, m->id)))
+            return false;
+    }
+    return true;
 }
 
 /* ---- status ---- */

@@ -252,6 +252,13 @@ static void handle_join(void *owner, struct rpc_call *call, const ProtobufCMessa
         rpc_fail(call, ERR_AGAIN, "the cluster is being created: try again");
         return;
     }
+    const char *old;
+    if (!cluster_may_grow(server->cluster, &old)) {
+        rpc_fail(call, ERR_AGAIN,
+                 "the cluster has %d nodes, and %s has not shown that its version allows more: upgrade it, or start it",
+                 STATE_MAX_NODES_BEFORE, old);
+        return;
+    }
     struct record r = {
         .kind = RECORD_NODE,
         .node = {.name = q->name, .address = q->address, .domain = q->domain ? q->domain : "", .token = token}};

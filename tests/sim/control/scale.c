@@ -35,6 +35,7 @@
 #define IDLE_US (10 * US_PER_S)
 #define RACK 32                   /* nodes of a rack */
 #define PROBE_US (20 * US_PER_MS) /* between two records whose latency is measured */
+#define CHECK_US (10 * US_PER_MS) /* between two questions whether a phase is over; they look at all nodes */
 #define MAX_PROBES 65536
 
 static struct {
@@ -134,7 +135,8 @@ struct bounds {
 static void check_bounds(const char *phase, const struct figures *f)
 {
     static const struct bounds bounds[] = {
-        {"idle", 11, 20, 1000, 0.5},
+        {"join", 4, 30, 30000, 8},      {"idle", 11, 13, 550, 0.5},      {"rack lost", 3, 13, 800, 0.5},
+        {"leader lost", 8, 13, 800, 1}, {"half lost", 2.5, 13, 1000, 1},
     };
     for (size_t i = 0; o.has_bounds && i < sizeof(bounds) / sizeof(bounds[0]); i++) {
         const struct bounds *b = &bounds[i];
@@ -162,7 +164,8 @@ static void phase_end(const char *phase, int64_t begin_us)
 static void run_phase(const char *phase, int64_t limit_us, bool (*is_done)(void))
 {
     int64_t begin_us = world.now_us;
-    world_run(world.now_us + limit_us, is_done);
+    while (world.now_us < begin_us + limit_us && !(is_done && is_done()))
+        world_run(world.now_us + CHECK_US, NULL);
     if (is_done && !is_done())
         broken("phase %s has not ended within %d s", phase, (int)(limit_us / US_PER_S));
     phase_end(phase, begin_us);
