@@ -120,9 +120,10 @@ void cluster_lead_facts(const struct cluster *c, const struct state_node *x, str
 /* The node that an accepted connection belongs to: the name that its tunnel gives, and the id of the join token that it
  * used (0: it used the cluster's key). NULL: it did not come through a tunnel of the cluster. */
 const char *cluster_caller(const struct cluster *c, const struct rpc_conn *conn, uint64_t *ret_token);
-/* Leader: may one more node join? False: a node is of a version whose state holds only STATE_MAX_NODES_BEFORE nodes, or
- * a voter is not connected and may be; `ret` is its name, valid until the next record. */
-bool cluster_may_grow(const struct cluster *c, const char **ret);
+/* Leader: may one more node join, beside `pending` ones whose records are not applied yet? False: a node is of a
+ * version whose state holds only STATE_MAX_NODES_BEFORE nodes, or a voter is not connected and may be; `ret` is its
+ * name, valid until the next record. */
+bool cluster_may_grow(const struct cluster *c, int pending, const char **ret);
 /* A call that waits for the next view, which is made at the leader's next tick: many nodes that join within a tick cost
  * one encoding of the nodes. Embedded in the waiting operation; `cb` is called once, also when the node stops leading.
  * `view`: the nodes and keys, encoded as a node that has just joined receives them. */

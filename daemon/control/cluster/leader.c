@@ -433,9 +433,9 @@ static bool votes(const struct cluster *c, uint64_t id)
     return false;
 }
 
-bool cluster_may_grow(const struct cluster *c, const char **ret)
+bool cluster_may_grow(const struct cluster *c, int pending, const char **ret)
 {
-    for (int i = 0; i < c->n_peers && cluster_known(c)->n_nodes >= STATE_MAX_NODES_BEFORE; i++) {
+    for (int i = 0; i < c->n_peers && cluster_known(c)->n_nodes + pending >= STATE_MAX_NODES_BEFORE; i++) {
         const struct cluster_peer *m = c->peers[i];
         *ret = m->name;
         if (!m->changes && (m->in || votes(c, m->id)))

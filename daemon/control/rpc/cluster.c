@@ -91,6 +91,7 @@ static void on_recorded(void *arg, err_t err, uint64_t index, const void *result
     struct pending_record *w = arg;
     const struct state_result *r = result;
     (void)index;
+    w->server->joins -= w->kind == RECORD_NODE;
     if (!err && !r->err && w->kind == RECORD_NODE) {
         w->node = r->node;
         w->viewer.cb = reply_joined;
@@ -128,6 +129,7 @@ static void propose_for_call(struct rpc_server *server, struct rpc_call *call, s
         r->wall_ms = clock_wall_ms();
         err = replica_propose(server->replica, r, on_recorded, w);
     }
+    server->joins += !err && r->kind == RECORD_NODE;
     if (!err)
         return;
     free(w);
@@ -253,7 +255,7 @@ static void handle_join(void *owner, struct rpc_call *call, const ProtobufCMessa
         return;
     }
     const char *old;
-    if (!cluster_may_grow(server->cluster, &old)) {
+    if (!cluster_may_grow(server->cluster, server->joins, &old)) {
         rpc_fail(call, ERR_AGAIN,
                  "the cluster has %d nodes, and %s has not shown that its version allows more: upgrade it, or start it",
                  STATE_MAX_NODES_BEFORE, old);

@@ -29,7 +29,7 @@ struct crowd_node {
     struct tunnel_request *request;
     struct rpc_conn *conn; /* NULL: none */
     struct cluster_self self;
-    bool is_up, beats;                /* the leader has answered Hello; a heartbeat is under way */
+    bool is_old, is_up, beats;        /* the leader has answered Hello; a heartbeat is under way */
     uint64_t view;                    /* hash */
     int voters[MAX_VOTERS], n_voters; /* their numbers */
     int turn, door, at,
@@ -182,7 +182,7 @@ static void beat(void *arg)
         return;
     }
     world_after(n->host, CLUSTER_HEARTBEAT_MS * US_PER_MS + world_between(FROM_CLOCK, 0, 300), beat, n);
-    const struct cluster_beat b = {.view = n->view, .changes = true};
+    const struct cluster_beat b = {.view = n->view, .changes = !n->is_old};
     if (!n->beats)
         n->beats = rpc_cluster_heartbeat(n->conn, &b, CALL_MS, on_beat, n) == OK;
 }
@@ -320,8 +320,14 @@ void crowd_start(int64_t within_us)
     for (int id = crowd.first; id <= crowd.last; id++) {
         machines[id].has_power = true;
         host_up(&world.hosts[id]);
-        world_after(&world.hosts[id], world_between(FROM_FAULTS, 0, within_us), begin, &crowd.nodes[id]);
+        world_after(&world.hosts[id], crowd.nodes[id].is_old ? 0 : world_between(FROM_FAULTS, 0, within_us), begin,
+                    &crowd.nodes[id]);
     }
+}
+
+void crowd_has_old_node(void)
+{
+    crowd.nodes[crowd.first].is_old = true;
 }
 
 void crowd_kill(int id)

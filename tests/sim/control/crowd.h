@@ -10,6 +10,8 @@
 void crowd_init(int first, int last, int doors);
 /* All begin to join within `within_us`. */
 void crowd_start(int64_t within_us);
+/* The first of them is of a version without changes of the view; it begins to join at once. */
+void crowd_has_old_node(void);
 /* The node loses its power. */
 void crowd_kill(int id);
 int crowd_following(int leader); /* number of nodes that follow it */
