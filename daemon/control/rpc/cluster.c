@@ -171,7 +171,7 @@ static void handle_heartbeat(void *owner, struct rpc_call *call, const ProtobufC
     const Dtd__PeerBeat *b = (const Dtd__PeerBeat *)request;
     struct rpc_server *server = owner;
     const struct cluster_beat beat = {b->view, b->raft_index, b->has_changes && b->changes};
-    struct cluster_news news;
+    struct cluster_news news = {.n_changes = 0};
     Dtd__PeerBeatReply m = DTD__PEER_BEAT_REPLY__INIT;
     ProtobufCBinaryData changes[CLUSTER_STEPS];
     struct rpc_conn *conn = rpc_call_conn(call);
@@ -254,7 +254,7 @@ static void handle_join(void *owner, struct rpc_call *call, const ProtobufCMessa
         rpc_fail(call, ERR_AGAIN, "the cluster is being created: try again");
         return;
     }
-    const char *old;
+    const char *old = "";
     if (!cluster_may_grow(server->cluster, server->joins, &old)) {
         rpc_fail(call, ERR_AGAIN,
                  "the cluster has %d nodes, and %s has not shown that its version allows more: upgrade it, or start it",

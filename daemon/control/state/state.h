@@ -25,7 +25,8 @@
 #define STATE_EVENT_TEXT 400     /* bytes; longer texts are cut */
 #define STATE_MAX_LEFT 1024      /* the nodes of a cluster, with a rank each */
 #define STATE_MAX_NODES 16384
-#define STATE_MAX_NODES_BEFORE 1024 /* of versions without changes of the view, whose voters would refuse the next one */
+#define STATE_MAX_NODES_BEFORE \
+    1024 /* of versions without changes of the view, whose voters would refuse the next one */
 #define STATE_MAX_TOKENS 64
 #define STATE_MAX_KEYS 16
 #define STATE_REQUEST_MS (24 * 3600 * INT64_C(1000))
