@@ -51,8 +51,9 @@ struct client_job {
     struct metric last;
     struct client_worker *worker;
     int n_worker;
-    char *parent, *spec_yaml;
-    char *user; /* owner of the job */
+    char *parent, *spec_yaml; /* spec_yaml: with the layout of the newest epoch */
+    char *layout_why;         /* parallel.auto: that layout, and why */
+    char *user;               /* owner of the job */
     struct incident *incident;
     int n_incident;
     struct client_straggler *straggler;

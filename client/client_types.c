@@ -25,6 +25,7 @@ void client_job_fini(struct client_job *job)
     free(job->name);
     free(job->state);
     free(job->reason);
+    free(job->layout_why);
     free(job->checkpoint_dir);
     free(job->checkpoint_error);
     free(job->parent);

@@ -372,22 +372,35 @@ static json_t *plan_json(const struct job_spec *job, const struct spec_facts *f,
 
 /* ---- the planner ---- */
 
-/* Only a vocabulary that the job file leaves open needs the data. The file's own layout does not count. */
-static err_t vocabulary_find(struct job_spec *job, struct why *why)
+/* Only a vocabulary that the job file leaves open needs the data. */
+static err_t vocabulary_of_data(struct job_spec *job, struct why *why)
 {
     struct out_progress progress;
     struct spec_facts facts = {0};
-    const struct plan_layout one = {
-        .dp = 1, .fsdp = 1, .tp = 1, .cp = 1, .pp = 1, .ep = 1, .chunks = 1, .micro_batch = 1};
-    plan_layout_apply(&one, job);
-    job->parallel.async_tp = job->parallel.post_validation = false;
-    job->parallel.min_workers = 0;
     if (job->model.vocab)
         return OK;
     out_progress_init(&progress, stderr);
     err_t err = spec_plan(job, NULL, &progress, &facts, why);
     job->model.vocab = facts.vocab;
     spec_facts_fini(&facts);
+    return err;
+}
+
+/* The file's own layout does not count, except for the fixed keys of parallel.auto. */
+static err_t vocabulary_find(struct job_spec *job, struct why *why)
+{
+    const struct plan_layout one = {
+        .dp = 1, .fsdp = 1, .tp = 1, .cp = 1, .pp = 1, .ep = 1, .chunks = 1, .micro_batch = 1};
+    const struct job_parallel kept = job->parallel;
+    const int64_t micro_batch = job->train.micro_batch;
+    plan_layout_apply(&one, job);
+    job->parallel.async_tp = job->parallel.post_validation = job->parallel.automatic = false;
+    job->parallel.min_workers = 0;
+    err_t err = vocabulary_of_data(job, why);
+    if (kept.automatic) {
+        job->parallel = kept;
+        job->train.micro_batch = micro_batch;
+    }
     return err;
 }
 

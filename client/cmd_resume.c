@@ -282,6 +282,7 @@ static int resume_submit(struct resume_args *args, struct origin *from, struct c
     struct why why = {0};
     char newest[32];
     err_t err = follow_check_dir(args->global, job->checkpoint.dir, newest, &why);
+    err = err ? err : planner_auto_nodes(args->global, job, &why);
     if (err)
         return command_fail(err, &why);
     out_progress_init(&progress, stderr);

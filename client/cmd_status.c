@@ -331,6 +331,8 @@ static void page_workers(FILE *f, const struct client_job *job)
         fprintf(f, "  Workers    %d of %d, restarts %d\n", job->workers, job->max_workers, job->restarts);
     else
         fprintf(f, "  Workers    %d, restarts %d\n", job->workers, job->restarts);
+    if (job->layout_why[0])
+        fprintf(f, "  Layout     auto: %s\n", job->layout_why);
     for (int i = 0; i < job->n_worker; i++) {
         const struct client_worker *w = &job->worker[i];
         fprintf(f, "    rank %-3d pid %-8d %s", w->rank, w->pid, w->state);

@@ -214,7 +214,10 @@ static int submit_job(struct global *g, const struct submit_args *args, struct j
         if (err)
             return command_fail(err, &why);
     }
-    err_t err = keep_umask(job);
+    err_t err = args->dry_run ? OK : planner_auto_nodes(g, job, &why);
+    if (err)
+        return command_fail(err, &why);
+    err = keep_umask(job);
     err = err ? err : submit_check(job, args, &facts, &step, &why);
     if (err)
         return command_refuse(err, &why);

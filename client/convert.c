@@ -101,9 +101,10 @@ static bool texts_copy(const Dtd__JobStatus *s, struct client_job *ret)
     ret->checkpoint_error = text_copy(s->checkpoint_error);
     ret->parent = text_copy(s->parent);
     ret->spec_yaml = text_copy(s->spec_yaml);
+    ret->layout_why = text_copy(s->layout_why);
     ret->user = text_copy(s->user || !s->has_uid ? s->user : user_name(s->uid));
     return ret->job && ret->name && ret->state && ret->reason && ret->checkpoint_dir && ret->checkpoint_error &&
-           ret->parent && ret->spec_yaml && ret->user;
+           ret->parent && ret->spec_yaml && ret->layout_why && ret->user;
 }
 
 err_t convert_job(const Dtd__JobStatus *s, struct client_job *ret)

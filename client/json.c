@@ -205,6 +205,7 @@ json_t *json_of_job(const struct client_job *job)
     set_int(&ret, "workers", job->workers);
     if (job->max_workers)
         set_int(&ret, "max_workers", job->max_workers);
+    set_text(&ret, "layout_why", job->layout_why);
     set_int(&ret, "restarts", job->restarts);
     set_times(&ret, job);
     if (job->grace_left_ms > 0)

@@ -208,6 +208,8 @@ void plan_report_print(const struct job_spec *job, const struct spec_facts *f)
     passes_print(job, f);
     printf("  Compute    %s FLOP a token, %s a step\n", out_count(f->flops_per_token, a),
            out_count(f->flops_per_token * (double)(job->train.global_batch * job->train.seq), b));
+    if (f->chosen[0])
+        printf("  Layout     auto: %s\n", f->chosen);
     if (f->micros) {
         printf("  Step       %d microbatches: ", f->n_micros);
         shares_print(f);
@@ -322,7 +324,7 @@ json_t *plan_report_json(const struct job_spec *job, const struct spec_facts *f)
     for (int rank = 0; rank < f->workers && f->micros; rank++)
         json_array_append_new(micros, json_integer(f->micros[rank]));
     return json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:o, s:o, s:o, s:o, s:o, "
-                     "s:o, s:o, s:o}",
+                     "s:o, s:o, s:o, s:s*}",
                      "name", job->name, "parameters", (json_int_t)f->params, "steps", (json_int_t)job->train.steps,
                      "tokens_per_step", (json_int_t)job->train.global_batch * (json_int_t)job->train.seq, "vocab",
                      (json_int_t)f->vocab, "flops_per_token", f->flops_per_token, "train_tokens",
@@ -332,5 +334,6 @@ json_t *plan_report_json(const struct job_spec *job, const struct spec_facts *f)
                      (json_int_t)f->node_bytes, "workers", f->workers, "layout", layout_json(job), "sources",
                      sources_json(job, f), "microbatches", micros, "memory_per_worker", memory_json(&f->memory),
                      "expert_memory", experts_json(f), "ranks", ranks_json(f), "forecast", forecast_json(f),
-                     "checkpoint_dir", json_of_text(job->checkpoint.dir, strlen(job->checkpoint.dir)));
+                     "checkpoint_dir", json_of_text(job->checkpoint.dir, strlen(job->checkpoint.dir)), "layout_why",
+                     f->chosen[0] ? f->chosen : NULL);
 }

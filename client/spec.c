@@ -558,14 +558,25 @@ static err_t least_fits(const struct job_spec *job, int64_t node_bytes, struct w
 {
     struct job_spec least = *job;
     struct spec_facts facts = {0};
-    if (!job->parallel.min_workers || job->parallel.min_workers == job->parallel.workers)
-        return OK;
+    if (!job->parallel.min_workers || job->parallel.min_workers == job->parallel.workers || job->parallel.automatic)
+        return OK; /* layout_choose has looked at the fewest workers */
     least.parallel.workers = job->parallel.min_workers;
     err_t err = plan_make(&least, &(struct plan_wish){0}, &facts, why);
     if (!err)
         err = plan_fits(&least, node_bytes, why);
     spec_facts_fini(&facts);
     return err ? why_prefix(why, err, "with parallel.min_workers (%lld)", (long long)least.parallel.workers) : OK;
+}
+
+static err_t layout_choose(struct job_spec *job, struct spec_facts *facts, struct why *why)
+{
+    struct plan_choice choice = {0};
+    if (!job->parallel.automatic)
+        return OK;
+    err_t err = planner_auto_complete(job, &choice, why);
+    if (!err)
+        snprintf(facts->chosen, sizeof(facts->chosen), "%s", choice.why);
+    return err;
 }
 
 /* The steps that submit and plan share, in order of cost. `facts` is empty before; the caller frees it in any case.
@@ -578,6 +589,8 @@ static err_t facts_make(struct job_spec *job, bool new_train, const struct plan_
         err = data_make(job, new_train, progress, why);
     if (!err)
         err = data_check(job, facts, why);
+    if (!err)
+        err = layout_choose(job, facts, why);
     if (!err)
         err = plan_make(job, wish, facts, why);
     return err ? err : meminfo_available(&facts->node_bytes, why);

@@ -7,6 +7,7 @@
 #include "common/base/buf.h"
 #include "common/ckpt/ckpt.h"
 #include "common/conf/job.h"
+#include "common/plan/choose/choose.h"
 #include "common/plan/estimate/forecast.h"
 #include "common/plan/estimate/memory.h"
 #include "common/plan/program.h"
@@ -42,8 +43,9 @@ struct spec_facts {
     int64_t train_tokens, train_samples, valid_tokens, valid_samples, test_tokens, test_samples, vocab;
     int64_t params;
     double flops_per_token;
-    struct plan_memory memory; /* of the rank that needs most */
-    int64_t node_bytes;        /* available memory of this node */
+    struct plan_memory memory;    /* of the rank that needs most */
+    int64_t node_bytes;           /* available memory of this node */
+    char chosen[PLAN_CHOICE_WHY]; /* with parallel.auto: the layout and why; else "" */
     int workers;
     int *micros; /* microbatches of each rank per step; NULL: no rank was compiled */
     int n_micros;

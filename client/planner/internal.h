@@ -7,17 +7,6 @@
 #include "common/plan/search/goodput.h"
 #include "common/plan/search/simulate.h"
 
-/* plan_mesh takes so many workers. */
-#define PLAN_COMPILED_WORKERS 4096
-
-/* Bytes of the worker that needs most, on its GPU or in its share of the node. ERR_INVALID: dtd has no such layout
- * (`why` names the rule, or that a layout of more than 4096 workers is not compiled). */
-NODISCARD err_t planner_exact(const struct job_spec *job, const struct graph *g, const struct plan_layout *l,
-                              double *ret_bytes, struct why *why);
-
-/* Whether the job is legal after its keys have changed. */
-NODISCARD err_t planner_rules_check(const struct job_spec *job, struct why *why);
-
 /* A search with everything that it needs. */
 struct planning {
     struct machine machine;
@@ -58,7 +47,6 @@ void planner_reason_print(FILE *f, const struct plan_found *a, int other, const 
 /* Writes the job file with this layout. ERR_IO: the file exists, or cannot be written. */
 NODISCARD err_t planner_write_job(const char *path, const struct job_spec *job, const struct plan_layout *l,
                                   struct why *why);
-const char *planner_recompute_word(enum recompute r);
 json_t *planning_layout_json(const struct plan_layout *l);
 json_t *planning_found_json(const struct planning *p, const struct plan_found *f);
 

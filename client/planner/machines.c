@@ -4,6 +4,7 @@
 
 #include "client/spec.h"
 #include "common/base/cpus.h"
+#include "common/base/file.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -11,6 +12,8 @@
 #include <unistd.h>
 
 #define NAMES_TEXT 512
+#define ASSUMED_TEXT 1024
+#define MAX_FILE_BYTES (1u << 16) /* of a job file's text */
 
 static void list_names(char *ret, size_t size)
 {
@@ -39,27 +42,36 @@ bool planner_is_calibrated(void)
     return !planner_calibrated_path(path, sizeof(path), &ignored) && access(path, F_OK) == 0;
 }
 
-static err_t this_node(const struct job_spec *job, struct machine *ret, struct why *why)
+static err_t gpus_need_name(struct why *why)
 {
-    if (job->run.device != DEVICE_CPU) {
-        char names[NAMES_TEXT];
-        list_names(names, sizeof(names));
-        return why_set(why, ERR_INVALID, "run.device is cuda: name the machine with --machine, a file or one of %s",
-                       names);
-    }
-    if (planner_is_calibrated())
-        return calibrated(ret, why);
+    char names[NAMES_TEXT];
+    list_names(names, sizeof(names));
+    return why_set(why, ERR_INVALID, "run.device is cuda: name the machine with --machine, a file or one of %s", names);
+}
+
+/* The machine file of this node with the rates of the forecast. */
+static int assumed_text(const struct job_spec *job, char *ret, size_t size)
+{
     const struct plan_rates r = plan_rates_of(job);
     const double pages = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    char text[1024];
-    int n = snprintf(text, sizeof(text),
-                     "name: this node\nsource: assumed, not measured (dtctl plan --calibrate measures them)\n"
-                     "device: {per_node: %ld, memory_gib: %.17g, bandwidth_gb: %.17g, bf16_tflops: %.17g, f32_tflops: "
-                     "%.17g, product: 1, copy: 1, launch_us: 1, call_us: 0, one_thread: true}\n"
-                     "link: {bandwidth_gb: %.17g, latency_us: %.17g}\nnetwork: {bandwidth_gb: 0}\n",
-                     cores, pages / (double)cores / (1 << 30), r.memory / 1e9, r.flops / 1e12, r.flops / 1e12,
-                     r.link / 1e9, r.latency * 1e6);
+    return snprintf(ret, size,
+                    "name: this node\nsource: assumed, not measured (dtctl plan --calibrate measures them)\n"
+                    "device: {per_node: %ld, memory_gib: %.17g, bandwidth_gb: %.17g, bf16_tflops: %.17g, f32_tflops: "
+                    "%.17g, product: 1, copy: 1, launch_us: 1, call_us: 0, one_thread: true}\n"
+                    "link: {bandwidth_gb: %.17g, latency_us: %.17g}\nnetwork: {bandwidth_gb: 0}\n",
+                    cores, pages / (double)cores / (1 << 30), r.memory / 1e9, r.flops / 1e12, r.flops / 1e12,
+                    r.link / 1e9, r.latency * 1e6);
+}
+
+static err_t this_node(const struct job_spec *job, struct machine *ret, struct why *why)
+{
+    char text[ASSUMED_TEXT];
+    if (job->run.device != DEVICE_CPU)
+        return gpus_need_name(why);
+    if (planner_is_calibrated())
+        return calibrated(ret, why);
+    const int n = assumed_text(job, text, sizeof(text));
     return machine_parse("this node", text, (size_t)n, NULL, 0, ret, why);
 }
 
@@ -80,14 +92,34 @@ err_t planner_machine(const char *name, const struct job_spec *job, struct machi
                    name, names);
 }
 
-struct plan_overlap planner_overlap(const struct machine *m)
+/* The file of a name: its path. */
+static err_t path_of(const char *name, char *ret, size_t size, struct why *why)
 {
-    const bool streams = !m->device.one_thread;
-    return (struct plan_overlap){.gradients = streams, .parameters = streams, .messages = streams};
+    if (name && strcmp(name, "here") != 0) {
+        snprintf(ret, size, "%s", name);
+        return OK;
+    }
+    return planner_calibrated_path(ret, size, why);
 }
 
-double planner_memory(const struct machine *m)
+err_t planner_machine_text(const char *name, const struct job_spec *job, struct buf *ret, struct why *why)
 {
-    const double bytes = m->device.memory_gib * (double)(1 << 30);
-    return m->device.one_thread ? 0.9 * bytes : bytes - 2.0 * (1 << 30) - 0.02 * bytes;
+    char text[ASSUMED_TEXT], path[PATH_MAX];
+    struct machine checked = {0};
+    err_t err = planner_machine(name, job, &checked, why);
+    machine_fini(&checked);
+    if (err)
+        return err;
+    for (const struct planner_file *f = planner_files; name && f->name; f++)
+        if (strcmp(f->name, name) == 0)
+            return buf_append(ret, f->text, strlen(f->text) + 1);
+    if (!name && !planner_is_calibrated()) {
+        assumed_text(job, text, sizeof(text));
+        return buf_append(ret, text, strlen(text) + 1);
+    }
+    err = path_of(name, path, sizeof(path), why);
+    err = err ? err : file_read(path, MAX_FILE_BYTES, ret);
+    if (err)
+        return why_set(why, err, "%s: %s", path, err_text(err));
+    return buf_append(ret, "", 1);
 }

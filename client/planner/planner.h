@@ -5,9 +5,9 @@
 #define DTD_CLIENT_PLANNER_PLANNER_H
 
 #include "client/commands.h"
+#include "common/plan/choose/choose.h"
 #include "common/plan/estimate/forecast.h"
 #include "common/plan/estimate/table.h"
-#include "common/plan/search/search.h"
 
 enum money_goal { MONEY_NONE, MONEY_COST, MONEY_TOKENS };
 
@@ -73,6 +73,14 @@ extern const struct planner_file planner_files[]; /* ends with a NULL name */
  * `brief` a table of times beside it, with the ending .times. *ret_code is
  * the exit status of dt-worker; if it is not 0, dt-worker has printed its reason. */
 NODISCARD err_t planner_calibrate(struct global *g, const char *file, bool brief, int *ret_code, struct why *why);
+/* The text of that machine's file, NUL-terminated. */
+NODISCARD err_t planner_machine_text(const char *name, const struct job_spec *job, struct buf *ret, struct why *why);
+/* For a job with parallel.auto; others stay as they are. Asks the daemon for the slots of the nodes, sets the number of
+ * workers if the file leaves it out, and on GPUs the machine by the name of their model. */
+NODISCARD err_t planner_auto_nodes(struct global *g, struct job_spec *job, struct why *why);
+/* Puts the text of the machine file and the best layout for all workers into a job with parallel.auto, whose vocabulary
+ * is known. ERR_INVALID: none fits; `why` says how much is missing. */
+NODISCARD err_t planner_auto_complete(struct job_spec *job, struct plan_choice *ret, struct why *why);
 /* $XDG_CONFIG_HOME/dtd/machine.yaml, or ~/.config/dtd/machine.yaml. */
 NODISCARD err_t planner_calibrated_path(char *ret, size_t size, struct why *why);
 
@@ -86,11 +94,6 @@ NODISCARD err_t planner_record(struct job_spec *job, struct why *why);
  * if there is one, else with the rates of the forecast. ERR_NOTFOUND: `why` lists the names. */
 NODISCARD err_t planner_machine(const char *name, const struct job_spec *job, struct machine *ret, struct why *why);
 bool planner_is_calibrated(void); /* whether the calibrated file is there */
-/* What the program that dtd runs overlaps there. */
-struct plan_overlap planner_overlap(const struct machine *m);
-/* Bytes of a device that a job may use: a CUDA context and libraries' workspaces take the rest. */
-double planner_memory(const struct machine *m);
-
 /* ---- the forecast of a compiled program (times.c) ---- */
 
 struct planner_rates {
@@ -105,8 +108,5 @@ void planner_rates_fini(struct planner_rates *r);
 /* Fills what the facts have of a forecast. */
 NODISCARD err_t planner_forecast(const struct planner_rates *r, const struct program *programs, int n,
                                  struct spec_facts *ret, struct why *why);
-
-/* "tp 8, pp 16 (zb-v), fsdp 8 (zero 1), microbatch 1, recompute attention" */
-const char *planner_layout_text(const struct plan_layout *l, char *ret, size_t size);
 
 #endif

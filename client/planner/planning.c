@@ -65,6 +65,8 @@ err_t planning_init(struct planning *p, const struct planner_args *a, const stru
                                      .overlap = planner_overlap(&p->machine),
                                      .memory = planner_memory(&p->machine),
                                      .goal = a->goal};
+    if (job->parallel.automatic)
+        plan_search_fix(&p->search, job);
     planning_set_nodes(p, nodes);
     return OK;
 }

@@ -10,6 +10,9 @@ err_t planner_write_job(const char *path, const struct job_spec *job, const stru
     struct job_spec best = *job; /* borrows all strings */
     struct buf text = {0};
     plan_layout_apply(l, &best);
+    best.parallel.automatic = false;
+    best.parallel.n_fixed = 0;
+    best.parallel.machine = (char *)"";
     err_t err = job_print(&best, &text);
     FILE *f = err ? NULL : fopen(path, "wx");
     if (!err && !f)

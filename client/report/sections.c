@@ -113,6 +113,7 @@ static void job_table(const struct report *r, struct doc *d)
     if (r->has_spec && !job_is_command(&r->spec)) {
         layout_text(r, text, sizeof(text));
         item(d, "Layout", text);
+        item(d, "Chosen by dtd", j->layout_why);
         snprintf(text, sizeof(text), "%s parameters, sequence %" PRId64 ", global batch %" PRId64,
                  r->plan.made ? out_count((double)r->plan.facts.params, a) : "?", r->spec.train.seq,
                  r->spec.train.global_batch);

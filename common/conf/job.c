@@ -173,6 +173,25 @@ static const char *check_incarnation(const char *text)
     return !*text || (strlen(text) == 16 && strspn(text, "0123456789abcdef") == 16) ? NULL : "16 hex digits";
 }
 
+/* The keys of a layout that the planner chooses (common/plan/choose). */
+static const char *const layout_keys[] = {
+    "parallel.tp",   "parallel.cp",       "parallel.pp",     "parallel.ep",        "parallel.fsdp",
+    "parallel.zero", "parallel.schedule", "parallel.chunks", "parallel.recompute", "train.micro_batch"};
+#define N_LAYOUT_KEYS (int)(sizeof(layout_keys) / sizeof(layout_keys[0]))
+
+static const char *key_name(const char *key)
+{
+    return strchr(key, '.') + 1;
+}
+
+static const char *check_fixed(const char *text)
+{
+    for (int i = 0; i < N_LAYOUT_KEYS; i++)
+        if (strcmp(text, key_name(layout_keys[i])) == 0)
+            return NULL;
+    return "some of tp, cp, pp, ep, fsdp, zero, schedule, chunks, recompute, micro_batch";
+}
+
 /* common/data/order.c reads the digits. */
 static const char *check_weight(const char *text)
 {
@@ -746,6 +765,24 @@ static const struct schema_row rows[] = {
     {INT(parallel.min_workers, 0, JOB_MAX_WORKERS, "0", FREE,
          "Minimum number of workers with which the job starts or continues, in whole replicas (fsdp x tp x pp x cp). "
          "0: parallel.workers.")},
+    {.key = "parallel.auto", /* no field of C can have this name */
+     .type = SCHEMA_BOOL,
+     .whole = true,
+     .resume = FREE,
+     .offset = offsetof(struct job_spec, parallel.automatic),
+     .def = "false",
+     .help =
+         "Whether dtd chooses the layout: tp, cp, pp, ep, fsdp, zero, schedule, chunks, recompute and "
+         "train.micro_batch, for the workers that there are, and again when their number changes. `parallel: auto` is "
+         "short for {auto: true}. Keys that the file sets keep their values. Without parallel.workers the job takes "
+         "all slots of the nodes, and continues on as few as its model fits on (docs/use/choose-a-layout.md)."},
+    {ITEMS(parallel.fixed, parallel.n_fixed, SCHEMA_LIST, check_fixed, "[]", FREE,
+           "The keys that keep their values with parallel.auto. Left out: those that the file sets.")},
+    {TEXT(
+        parallel.machine, NULL, "\"\"", FREE,
+        "The machine for which parallel.auto plans: a name or a file as in `dtctl plan --machine`. dtctl submit "
+        "replaces it by the text of the file. \"\": the node of dtctl submit, as `dtctl plan --calibrate` has measured "
+        "it, else with assumed rates.")},
     {INT(parallel.zero, 0, 3, "0", FREE,
          "ZeRO stage: what is sharded over parallel.fsdp. 1: optimizer state. 2: also gradients. 3: also parameters. A "
          "file that sets parallel.fsdp above 1 and leaves this out gets 3, which is PyTorch's FSDP.")},
@@ -949,7 +986,7 @@ static const struct schema_section sections[] = {
     {"model", "The model to train."},
     {"data", "Training text and its tokenization."},
     {"train", "Training hyperparameters: batch, learning rate, optimizer, evaluation."},
-    {"parallel", "Number of workers and parallel layout."},
+    {"parallel", "Number of workers and parallel layout. `parallel: auto` lets dtd choose it."},
     {"checkpoint", "When and where checkpoints are saved, and how many are kept."},
     {"run", "Where and how the workers run."},
     {"forecast", "What a step should take, for comparison with what it takes (docs/use/watch.md)."},
@@ -1018,6 +1055,65 @@ static bool names_command(const char *text, size_t len)
     return found;
 }
 
+static err_t list_append(char ***list, int *n, const char *text)
+{
+    char **grown = realloc(*list, ((size_t)*n + 1) * sizeof(*grown)), *copy = strdup(text);
+    if (grown)
+        *list = grown;
+    if (!grown || !copy) {
+        free(copy);
+        return ERR_NOMEM;
+    }
+    grown[(*n)++] = copy;
+    return OK;
+}
+
+static bool is_fixed(const struct job_parallel *p, const char *name)
+{
+    for (int i = 0; i < p->n_fixed; i++)
+        if (strcmp(p->fixed[i], name) == 0)
+            return true;
+    return false;
+}
+
+bool job_keeps(const struct job_spec *job, const char *name)
+{
+    return !job->parallel.automatic || is_fixed(&job->parallel, name);
+}
+
+/* A spec that dtd has printed has all keys, and `fixed` among them; there only a --set fixes another key. */
+static err_t fixed_complete(const struct schema_reader *r, struct job_spec *job)
+{
+    struct job_parallel *p = &job->parallel;
+    const bool listed = schema_given(r, "parallel.fixed");
+    err_t err = OK;
+    p->all_workers = p->automatic && !schema_given(r, "parallel.workers");
+    for (int i = 0; p->automatic && !err && i < N_LAYOUT_KEYS; i++) {
+        const char *key = layout_keys[i], *name = key_name(key);
+        if ((listed ? schema_overridden(r, key) : schema_given(r, key)) && !is_fixed(p, name))
+            err = list_append(&p->fixed, &p->n_fixed, name);
+    }
+    return err;
+}
+
+/* The other keys of a spec that dtd has printed have the values of a layout. They go if a --set changes a key, because
+ * the rules would compare it with the rest of that layout. The microbatch stays: canonical sums depend on it. */
+static void layout_forget(const struct schema_reader *r, struct job_spec *job)
+{
+    const struct {
+        const char *name;
+        int64_t *value, usual;
+    } keys[] = {{"tp", &job->parallel.tp, 1},        {"cp", &job->parallel.cp, 1},     {"pp", &job->parallel.pp, 1},
+                {"ep", &job->parallel.ep, 1},        {"fsdp", &job->parallel.fsdp, 1}, {"zero", &job->parallel.zero, 0},
+                {"chunks", &job->parallel.chunks, 1}};
+    bool changed = false;
+    for (int i = 0; i < N_LAYOUT_KEYS; i++)
+        changed |= schema_overridden(r, layout_keys[i]);
+    for (size_t i = 0; job->parallel.automatic && changed && i < sizeof(keys) / sizeof(keys[0]); i++)
+        if (!is_fixed(&job->parallel, keys[i].name))
+            *keys[i].value = keys[i].usual;
+}
+
 /* Defaults that depend on other keys. */
 static err_t complete(const struct schema_reader *r, struct job_spec *job)
 {
@@ -1031,7 +1127,9 @@ static err_t complete(const struct schema_reader *r, struct job_spec *job)
     job->model.documents = job->data.documents == DOCUMENTS_SEPARATE;
     if (job_arch_rules(job->model.arch)->head == HEAD_ALWAYS && !schema_given(r, "model.tied"))
         job->model.tied = true;
-    return job->checkpoint.dir[0] ? OK : replace_text(&job->checkpoint.dir, "checkpoints", job->name);
+    err_t err = fixed_complete(r, job);
+    layout_forget(r, job);
+    return err || job->checkpoint.dir[0] ? err : replace_text(&job->checkpoint.dir, "checkpoints", job->name);
 }
 
 err_t job_parse(const char *file, const char *text, size_t len, const char *const *sets, int n_sets,
@@ -1048,7 +1146,7 @@ err_t job_parse(const char *file, const char *text, size_t len, const char *cons
         err = schema_set(&r, sets[i], why);
     if (!err)
         err = schema_finish(&r, why);
-    if (!err && job.parallel.fsdp > 1 && !schema_given(&r, "parallel.zero"))
+    if (!err && job.parallel.fsdp > 1 && !job.parallel.automatic && !schema_given(&r, "parallel.zero"))
         job.parallel.zero = 3; /* as fully sharded data parallelism is understood elsewhere */
     if (!err)
         err = complete(&r, &job);
@@ -1206,10 +1304,20 @@ int job_umask(const struct job_spec *job)
 
 err_t job_paths_resolve(struct job_spec *job, const char *folder, struct why *why)
 {
-    char **const paths[] = {
-        &job->run.workdir, &job->run.algorithms,     &job->checkpoint.dir,       &job->checkpoint.resume_from,
-        &job->data.cache,  &job->train.save_routing, &job->train.replay_routing, &job->run.tensorboard,
-        &job->run.wandb,   &job->run.report,         &job->forecast.machine};
+    char *machine = job->parallel.machine; /* a name has neither a slash nor a point; the text of a file has lines */
+    const bool is_file = machine && strpbrk(machine, "/.") && !strchr(machine, '\n');
+    char *none = NULL, **const paths[] = {is_file ? &job->parallel.machine : &none,
+                                          &job->run.workdir,
+                                          &job->run.algorithms,
+                                          &job->checkpoint.dir,
+                                          &job->checkpoint.resume_from,
+                                          &job->data.cache,
+                                          &job->train.save_routing,
+                                          &job->train.replay_routing,
+                                          &job->run.tensorboard,
+                                          &job->run.wandb,
+                                          &job->run.report,
+                                          &job->forecast.machine};
     if (folder[0] != '/')
         return why_set(why, ERR_INVALID, "%s: the folder must be an absolute path", folder);
     for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {

@@ -210,10 +210,16 @@ struct job_train {
 struct job_parallel {
     int64_t workers, zero, fsdp, tp, pp, cp, ep;
     int64_t min_workers; /* 0: workers */
-    int64_t chunks;      /* stages per pipeline rank; above 1 with `interleaved` and `file` only */
-    int64_t prefetch;    /* zero 3: number of units whose parameters are gathered ahead of their use */
-    bool sp, async_tp;   /* async_tp (needs tp > 1 and sp): matmuls overlap the collectives before and after them */
-    bool reshard;        /* zero 3: free gathered parameters between forward and backward */
+    bool automatic;      /* the planner chooses the layout for the workers that there are (common/plan/choose) */
+    bool all_workers;    /* ... and for as many as the nodes have: the file leaves workers out. No key of the file */
+    char **fixed;        /* with automatic: names of keys that keep their values ("tp", "micro_batch") */
+    int n_fixed;
+    int64_t node_slots; /* with automatic: slots of the largest node, for dtctl submit; 0: unknown. No key either */
+    char *machine;      /* with automatic: the text of a machine file; in a job file a name or a path; "": this node */
+    int64_t chunks;     /* stages per pipeline rank; above 1 with `interleaved` and `file` only */
+    int64_t prefetch;   /* zero 3: number of units whose parameters are gathered ahead of their use */
+    bool sp, async_tp;  /* async_tp (needs tp > 1 and sp): matmuls overlap the collectives before and after them */
+    bool reshard;       /* zero 3: free gathered parameters between forward and backward */
     enum pipe_schedule schedule;
     bool post_validation; /* zb-h2, zb-v: ranks update before the norm is complete */
     char *schedule_csv;   /* for PIPE_FILE: the text of the schedule (docs/internals/schedules.md); "": none */
@@ -317,7 +323,11 @@ bool job_is_command(const struct job_spec *job);
 extern const struct schema job_schema;
 /* The schema of a command job, as the log stores it. */
 extern const struct schema command_schema;
-/* Workers per replica: fsdp x tp x pp x cp; 1 for a command job. A job shrinks by multiples of it. */
+/* Whether a key of the layout keeps its value ("tp", "micro_batch"): the job's layout is not chosen by the planner, or
+ * the key is in parallel.fixed. */
+bool job_keeps(const struct job_spec *job, const char *name);
+/* Workers per replica: fsdp x tp x pp x cp; 1 for a command job. With parallel.auto only the axes that keep their
+ * values count. A job shrinks by multiples of it. */
 int64_t job_replica_workers(const struct job_spec *job);
 /* The name of a schedule, and how many stages a rank of a pipeline may hold under it (parallel.chunks). `schedule` is
  * legal. Inline, because common/plan needs it and is linked without common/conf. */

@@ -458,7 +458,7 @@ static bool template_broken(const struct job_spec *j, char ret[SENTENCE])
 
 static bool micro_batch_broken(const struct job_spec *j, char ret[SENTENCE])
 {
-    return j->train.micro_batch > j->train.global_batch &&
+    return j->train.micro_batch > j->train.global_batch && job_keeps(j, "micro_batch") &&
            BROKEN("%" PRId64 " is more than train.global_batch: write at most %" PRId64, j->train.micro_batch,
                   j->train.global_batch);
 }
@@ -494,11 +494,47 @@ static bool dtype_broken(const struct job_spec *j, char ret[SENTENCE])
     return false;
 }
 
+static bool machine_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    return j->parallel.machine[0] && !j->parallel.automatic &&
+           BROKEN("only the planner uses it: leave the key out, or write parallel.auto true");
+}
+
+static bool fixed_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    return j->parallel.n_fixed && !j->parallel.automatic &&
+           BROKEN("without parallel.auto all keys keep their values: leave the key out, or write parallel.auto true");
+}
+
+/* The planner compares these schedules only (common/plan/search), and a file's is for one number of ranks. */
+static bool auto_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    const enum pipe_schedule s = j->parallel.schedule;
+    const bool planned = s == PIPE_1F1B || s == PIPE_INTERLEAVED || s == PIPE_ZB_H1 || s == PIPE_ZB_V;
+    return j->parallel.automatic && job_keeps(j, "schedule") && !planned &&
+           BROKEN(
+               "the planner knows the schedules 1f1b, interleaved, zb-h1 and zb-v, but parallel.schedule is %s: write "
+               "false, or leave parallel.schedule out",
+               job_schedule_row(s)->name);
+}
+
 static bool zero_broken(const struct job_spec *j, char ret[SENTENCE])
 {
-    return j->parallel.zero && j->parallel.fsdp < 2 &&
+    return j->parallel.zero && j->parallel.fsdp < 2 && job_keeps(j, "fsdp") &&
            BROKEN("ZeRO %" PRId64 " shards over parallel.fsdp, which is 1: write 0, or parallel.fsdp of at least 2",
                   j->parallel.zero);
+}
+
+/* The axes fsdp, tp, pp and cp of the mesh; those that the planner chooses count as 1. */
+static void mesh_axes(const struct job_spec *j, int64_t ret[4])
+{
+    const struct job_parallel *p = &j->parallel;
+    const struct {
+        const char *name;
+        int64_t size;
+    } axes[4] = {{"fsdp", p->fsdp}, {"tp", p->tp}, {"pp", p->pp}, {"cp", p->cp}};
+    for (int i = 0; i < 4; i++)
+        ret[i] = job_keeps(j, axes[i].name) ? axes[i].size : 1;
 }
 
 /* The divisor of `n` nearest to `d` on each side, at most `most`; 0: there is none above. */
@@ -517,14 +553,15 @@ static void divisors_around(int64_t n, int64_t d, int64_t most, int64_t *ret_bel
 static const char *axis_text(const struct job_spec *j, int64_t unit, char ret[MAX_AXIS_TEXT])
 {
     const struct job_parallel *p = &j->parallel;
+    int64_t below, above, sizes[4];
+    mesh_axes(j, sizes);
     const struct {
         const char *key;
         int64_t size, most;
-    } axes[] = {{"parallel.tp", p->tp, j->model.heads},
-                {"parallel.pp", p->pp, j->model.layers},
-                {"parallel.cp", p->cp, j->train.seq / 2},
-                {"parallel.fsdp", p->fsdp, JOB_MAX_WORKERS}};
-    int64_t below, above;
+    } axes[] = {{"parallel.tp", sizes[1], j->model.heads},
+                {"parallel.pp", sizes[2], j->model.layers},
+                {"parallel.cp", sizes[3], j->train.seq / 2},
+                {"parallel.fsdp", sizes[0], JOB_MAX_WORKERS}};
     ret[0] = 0;
     for (size_t i = 0; i < sizeof(axes) / sizeof(axes[0]) && !ret[0]; i++) {
         const int64_t others = unit / axes[i].size;
@@ -542,14 +579,14 @@ static const char *axis_text(const struct job_spec *j, int64_t unit, char ret[MA
 static bool mesh_broken(const struct job_spec *j, char ret[SENTENCE])
 {
     const struct job_parallel *p = &j->parallel;
-    int64_t unit = 1, below;
+    int64_t unit = 1, below, axes[4];
     char axis[MAX_AXIS_TEXT];
-    const int64_t axes[] = {p->fsdp, p->tp, p->pp, p->cp};
-    for (size_t i = 0; i < sizeof(axes) / sizeof(axes[0]); i++)
+    mesh_axes(j, axes);
+    for (int i = 0; i < 4; i++)
         if (__builtin_mul_overflow(unit, axes[i], &unit) || unit > JOB_MAX_WORKERS)
             return BROKEN("fsdp x tp x pp x cp is more than %d workers", JOB_MAX_WORKERS);
     below = p->workers / unit * unit;
-    if (p->workers % unit == 0)
+    if (p->workers % unit == 0 || p->all_workers)
         return false;
     if (!below)
         return BROKEN("%" PRId64 " workers are fewer than fsdp x tp x pp x cp, which is %" PRId64 ": write %" PRId64
@@ -562,8 +599,9 @@ static bool mesh_broken(const struct job_spec *j, char ret[SENTENCE])
 
 int64_t job_replica_workers(const struct job_spec *j)
 {
-    const struct job_parallel *p = &j->parallel;
-    return p->fsdp * p->tp * p->pp * p->cp;
+    int64_t axes[4];
+    mesh_axes(j, axes);
+    return axes[0] * axes[1] * axes[2] * axes[3];
 }
 
 /* Runs after mesh_broken, so the product fits and divides the number of workers. */
@@ -571,11 +609,11 @@ static bool range_broken(const struct job_spec *j, char ret[SENTENCE])
 {
     const struct job_parallel *p = &j->parallel;
     int64_t unit = job_replica_workers(j), nearest = (p->min_workers + unit - 1) / unit * unit;
-    if (p->min_workers == 0)
+    if (p->min_workers == 0 || p->all_workers)
         return false;
     if (p->min_workers > p->workers)
         return BROKEN("%" PRId64 " is more than parallel.workers: write %" PRId64 " or 0", p->min_workers, p->workers);
-    return nearest != p->min_workers &&
+    return nearest != p->min_workers && !p->automatic && /* numbers without a layout are left out */
            BROKEN("%" PRId64 " workers are not a whole number of replicas of %" PRId64 " workers: write %" PRId64,
                   p->min_workers, unit, nearest);
 }
@@ -898,6 +936,9 @@ static const struct rule rules[] = {
     {OVER(data.weights, weights_broken)},
     {OVER(data.passes, passes_broken)},
     {OVER(data.tokenizer_files, tokenizer_files_broken)},
+    {OVER(parallel.machine, machine_broken)},
+    {OVER(parallel.fixed, fixed_broken)},
+    {.key = "parallel.auto", .broken = auto_broken},
     {OVER(train.micro_batch, micro_batch_broken)},
     {OVER(train.warmup, warmup_broken)},
     {OVER(train.decay, decay_broken)},

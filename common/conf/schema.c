@@ -52,6 +52,12 @@ bool schema_given(const struct schema_reader *r, const char *key)
     return i >= 0 && (r->origin[i].line || r->origin[i].set);
 }
 
+bool schema_overridden(const struct schema_reader *r, const char *key)
+{
+    int i = row_find(r->schema, key);
+    return i >= 0 && r->origin[i].set;
+}
+
 /* Describes the value that was found: `"many"`, `a list`, `nothing`. Control characters are replaced, because the
  * message may be shown on a terminal. */
 static void describe(const struct tree_node *node, char *ret, size_t cap)
@@ -472,16 +478,39 @@ static int entry_find(const struct schema *schema, const char *path, const char 
 static err_t walk(struct schema_reader *r, const char *path, const struct tree_node *node, const char *set,
                   struct why *why);
 
+/* The row whose name stands for a whole section; -1: there is none. */
+static int whole_find(const struct schema *schema, const char *section)
+{
+    const size_t len = strlen(section);
+    for (int i = 0; i < schema->n_rows; i++)
+        if (schema->rows[i].whole && strncmp(schema->rows[i].key, section, len) == 0 && schema->rows[i].key[len] == '.')
+            return i;
+    return -1;
+}
+
+static err_t complain_section(const struct schema_reader *r, const char *path, const struct tree_node *node,
+                              const char *set, struct why *why)
+{
+    char text[1000], names[800], found[MAX_SHOWN + 64];
+    const int whole = whole_find(r->schema, path);
+    const char *word = whole < 0 ? NULL : last_name(r->schema->rows[whole].key);
+    list_names(r->schema, path[0] ? path : NULL, names, sizeof(names));
+    describe(node, found, sizeof(found));
+    snprintf(text, sizeof(text), "expected %s%sa map with some of the keys %s, found %s", word ? word : "",
+             word ? ", or " : "", names, found);
+    return complain_at(r, origin_of(node, set), path, ERR_INVALID, why, text);
+}
+
 static err_t walk_section(struct schema_reader *r, const char *path, const struct tree_node *node, const char *set,
                           struct why *why)
 {
-    char text[1000], names[800], found[MAX_SHOWN + 64];
-    if (node->kind != TREE_MAP) {
-        list_names(r->schema, path[0] ? path : NULL, names, sizeof(names));
-        describe(node, found, sizeof(found));
-        snprintf(text, sizeof(text), "expected a map with some of the keys %s, found %s", names, found);
-        return complain_at(r, origin_of(node, set), path, ERR_INVALID, why, text);
+    const int whole = whole_find(r->schema, path);
+    if (whole >= 0 && node->kind == TREE_SCALAR && strcmp(node->text, last_name(r->schema->rows[whole].key)) == 0) {
+        const struct tree_node yes = {.kind = TREE_SCALAR, .plain = true, .text = (char *)"true", .line = node->line};
+        return store(r, whole, &yes, origin_of(node, set), why);
     }
+    if (node->kind != TREE_MAP)
+        return complain_section(r, path, node, set, why);
     for (const struct tree_node *c = node->first; c; c = c->next) {
         char child[MAX_PATH];
         if ((size_t)snprintf(child, sizeof(child), "%s%s%s", path, path[0] ? "." : "", c->key) >= sizeof(child))

@@ -58,6 +58,7 @@ struct schema_row {
     enum schema_unit unit;           /* SCHEMA_INT */
     const struct schema_name *names; /* SCHEMA_ENUM */
     const struct schema_name *also;  /* SCHEMA_ENUM: other spellings that are read, but not printed; may be NULL */
+    bool whole;                      /* SCHEMA_BOOL: a file may write the name of the key for its whole section */
     bool hidden;                     /* read for the sake of old files; not printed, and in no help or manual */
     /* Checks a string, an item, or the key of a map: returns NULL if it is legal, else what is expected instead. May be
      * NULL. */
@@ -105,6 +106,7 @@ NODISCARD err_t schema_set(struct schema_reader *r, const char *set, struct why 
 /* ERR_INVALID if a required key is missing. */
 NODISCARD err_t schema_finish(const struct schema_reader *r, struct why *why);
 bool schema_given(const struct schema_reader *r, const char *key);
+bool schema_overridden(const struct schema_reader *r, const char *key); /* by a --set */
 /* Writes "job.yaml:7: train.steps: <sentence>" and returns `err`. Rules over several keys report errors with it. */
 err_t schema_complain(const struct schema_reader *r, const char *key, err_t err, struct why *why, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));

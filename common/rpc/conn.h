@@ -92,7 +92,6 @@ struct rpc_conn {
     struct rpc_conn_stats stats;
     void (*link_closed)(void *link, struct rpc_conn *conn); /* set by link.c; called instead of config.on_close */
     void *link;
-    uint8_t scratch[RPC_SCRATCH_BYTES];
 };
 
 /* conn.c */

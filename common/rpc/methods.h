@@ -65,8 +65,8 @@
     X(PEER_WINDOW_UPDATE,     0x0503, Peer,      WindowUpdate,   RPC_ROLE_PEER,       1,     1, ONE) \
     X(PEER_COMMANDS,          0x0504, Peer,      Commands,       RPC_ROLE_PEER,     256,   256, STREAM) \
     X(PEER_REPORT,            0x0505, Peer,      Report,         RPC_ROLE_PEER,     256,     1, ONE) \
-    X(PEER_BEAT,              0x0506, Peer,      Beat,           RPC_ROLE_PEER,       1,  4096, ONE) \
-    X(PEER_JOIN,              0x0507, Peer,      Join,           RPC_ROLE_PEER | RPC_ROLE_JOIN, 4,  4096, ONE) \
+    X(PEER_BEAT,              0x0506, Peer,      Beat,           RPC_ROLE_PEER,       1, 16384, ONE) \
+    X(PEER_JOIN,              0x0507, Peer,      Join,           RPC_ROLE_PEER | RPC_ROLE_JOIN, 4, 16384, ONE) \
     X(PEER_LEAVE,             0x0508, Peer,      Leave,          RPC_ROLE_PEER,       1,     1, ONE) \
     X(PEER_STORE_CLAIM,       0x0509, Peer,      StoreClaim,     RPC_ROLE_PEER,       1,     1, ONE) \
     X(PEER_READ_LOG,          0x050a, Peer,      ReadLog,        RPC_ROLE_PEER,       1,    64, ONE)

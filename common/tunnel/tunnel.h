@@ -39,7 +39,7 @@
 #define TUNNEL_LOST_MS 10000           /* a vanished host is detected within this time, also if nothing is sent */
 #define TUNNEL_PENDING_MAX 64          /* unauthenticated connections per listener; then the oldest is dropped */
 #define TUNNEL_PENDING_ADDRESS_MAX 16  /* ... per remote address; then the oldest of that address is dropped */
-#define TUNNEL_TUNNELS_MAX 4096        /* per host */
+#define TUNNEL_TUNNELS_MAX 20480       /* per host: one for each node of the largest cluster, and some */
 #define TUNNEL_BYTES (112u << 10)      /* upper limit of a tunnel's own memory */
 #define TUNNEL_HELLO_BYTES 4096        /* a handshake and the longest greeting need less */
 #define TUNNEL_CLIENT_HELLO_BYTES 2048 /* dtd's own ClientHello has a few hundred bytes */

@@ -334,7 +334,8 @@ static err_t start_cluster(struct control *n, struct why *why)
                                           .methods = n->rpc.methods,
                                           .methods_owner = &n->rpc,
                                           .events = &leadership_events,
-                                          .owner = n};
+                                          .owner = n,
+                                          .saves = &n->rpc.reads};
     err_t err = cluster_start(&config, &n->cluster, why);
     if (err)
         return err;

@@ -38,6 +38,7 @@ TEST(job_has_every_field_and_leaves_out_what_is_not)
                              .n_worker = 1,
                              .parent = none,
                              .spec_yaml = none,
+                             .layout_why = none,
                              .user = name,
                              .incident = &in,
                              .n_incident = 1,
@@ -56,6 +57,7 @@ TEST(job_has_every_field_and_leaves_out_what_is_not)
     assert_string_equal(json_string_value(json_object_get(j, "checkpoint_dir")), "/c\xef\xbf\xbd");
     assert_null(json_object_get(j, "checkpoint_step"));
     assert_null(json_object_get(j, "parent"));
+    assert_null(json_object_get(j, "layout_why"));
     assert_string_equal(json_string_value(json_object_get(j, "user")), "n");
     assert_null(json_object_get(j, "ended_ms"));
     json_t *last = json_object_get(j, "last");

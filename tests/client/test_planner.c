@@ -632,6 +632,68 @@ TEST(machine_files_with_absurd_numbers_are_refused)
     }
 }
 
+static const char automatic[] =
+    "name: j\n"
+    "model: {arch: llama, dim: 64, layers: 2, heads: 4, kv_heads: 2, ffn: 128, vocab: 256}\n"
+    "data: {train: [/usr/share/common-licenses/GPL-3], tokenizer: bytes}\n"
+    "train: {steps: 3, seq: 32, global_batch: 8}\n"
+    "parallel: auto\n";
+
+/* Without a daemon: `dtctl plan` prints the layout for this node, and the search writes a job file with a fixed one. */
+TEST(an_automatic_layout_is_shown_and_can_be_fixed)
+{
+    struct run_result r;
+    run_write("job.yaml", automatic);
+    run_expect(&r, 0, "dtctl plan job.yaml --set parallel.workers=4 --set parallel.tp=2");
+    expect_text(r.out, "4 workers");
+    expect_text(r.out, "Layout     auto: tp 2, ");
+    expect_text(r.out, " s a step; next best tp 2, ");
+    run_expect(&r, 0, "dtctl plan job.yaml --set parallel.workers=4 --set parallel.tp=2 --set parallel.min_workers=1");
+    /* 9 of the 9 cores cannot share 8 samples, or heads and layers of which there are 2. */
+    run_write("nine.yaml", "name: m\ndevice: {per_node: 9, memory_gib: 1, bandwidth_gb: 10, bf16_tflops: 1, "
+                           "f32_tflops: 1, one_thread: true}\nlink: {bandwidth_gb: 100}\n");
+    run_expect(&r, 0, "dtctl plan job.yaml --set parallel.machine=./nine.yaml");
+    expect_text(r.out, "8 workers");
+    run_expect(&r, 0, "dtctl plan job.yaml --set parallel.workers=4 --set parallel.tp=2 -o json");
+    json_t *value = output_json(&r), *layout = json_object_get(value, "layout");
+    assert_int_equal(json_integer_value(json_object_get(layout, "tp")), 2);
+    assert_non_null(strstr(json_string_value(json_object_get(value, "layout_why")), "tp 2, "));
+    json_decref(value);
+    run_expect(&r, 0, "dtctl plan job.yaml --set parallel.tp=2 --search --machine a100 --write best.yaml");
+    run_expect(&r, 0, "dtctl plan best.yaml -o json");
+    value = output_json(&r);
+    assert_int_equal(json_integer_value(json_object_get(value, "workers")), 8);
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(value, "layout"), "tp")), 2);
+    assert_null(json_object_get(value, "layout_why"));
+    json_decref(value);
+}
+
+TEST(an_automatic_layout_that_cannot_be_is_refused)
+{
+    static const struct {
+        const char *set, *message;
+    } rows[] = {
+        {"--set parallel.machine=./tiny.yaml",
+         "parallel.auto: the model does not fit into 0.0009 GiB per worker on 2 workers: the layout that needs least "
+         "needs 0.00"},
+        {"--set parallel.machine=nowhere", "parallel.machine: --machine nowhere: there is no such machine"},
+        {"--set run.device=cuda", "parallel.machine: run.device is cuda: name the machine"},
+        {"--set parallel.workers=9 --set parallel.tp=1 --set parallel.cp=1 --set parallel.pp=1",
+         "parallel.auto: no layout has 9 workers and the keys of parallel.fixed"},
+    };
+    struct run_result r;
+    char line[300];
+    run_write("job.yaml", automatic);
+    run_write("tiny.yaml", "name: m\ndevice: {per_node: 2, memory_gib: 0.001, bandwidth_gb: 10, bf16_tflops: 1, "
+                           "f32_tflops: 1, one_thread: true}\nlink: {bandwidth_gb: 100}\n");
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        snprintf(line, sizeof(line), "dtctl plan job.yaml %s", rows[i].set);
+        run_shell(&r, line);
+        assert_int_equal(r.code, 2);
+        expect_text(r.err, rows[i].message);
+    }
+}
+
 TEST(wrong_machines_and_options_are_refused)
 {
     static const struct {

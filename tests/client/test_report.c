@@ -260,6 +260,7 @@ static void sample_init(struct sample *s)
                                  .checkpoint_dir = "",
                                  .checkpoint_error = "",
                                  .spec_yaml = "",
+                                 .layout_why = "",
                                  .max_workers = 4,
                                  .step = STEPS,
                                  .steps = STEPS,

@@ -82,6 +82,15 @@ static void copy_message(const struct raft_message *from, struct raft_message *t
     }
 }
 
+/* About as many as raft_uv sends. */
+static size_t bytes_of(const struct raft_message *m)
+{
+    size_t bytes = 64;
+    for (unsigned i = 0; m->type == RAFT_APPEND_ENTRIES && i < m->append_entries.n_entries; i++)
+        bytes += 16 + m->append_entries.entries[i].buf.len;
+    return m->type == RAFT_INSTALL_SNAPSHOT ? bytes + m->install_snapshot.data.len : bytes;
+}
+
 static void free_message(struct raft_message *m)
 {
     if (m->type == RAFT_APPEND_ENTRIES && m->append_entries.entries) {
@@ -147,6 +156,7 @@ int net_send(int from, const struct raft_message *message)
     assert(p);
     copy_message(message, &p->message);
     p->from = from;
+    host_sends(&world.hosts[from], &world.hosts[to], bytes_of(message));
     p->to = to;
     bool is_twice = world_chance(FROM_NETWORK, net.twice);
     travel(p);

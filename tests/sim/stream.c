@@ -15,7 +15,7 @@
 #define FIRST_FD 1000             /* above all real descriptors of the process */
 #define LOCAL_US 150              /* a local socket */
 #define RETRY_US (40 * US_PER_MS) /* interval for testing whether a held stream may continue */
-#define MAX_ENDS 65536
+#define MAX_ENDS (65536 + 64 * MAX_HOSTS)
 
 struct chunk {
     TAILQ_ENTRY(chunk) link;
@@ -174,6 +174,8 @@ static void send_chunk(struct end *to, int status, const void *data, size_t len)
     bool is_near = !to->peer || to->peer->host->on == to->host->on;
     int64_t at = world.now_us + world_between(FROM_NETWORK, 10, is_near ? LOCAL_US : net.delay_us + LOCAL_US);
     assert(c);
+    if (to->peer)
+        host_sends(to->peer->host->on, to->host->on, len);
     to->last_us = at > to->last_us ? at : to->last_us;
     *c = (struct chunk){.at_us = to->last_us, .status = status, .len = len};
     if (len)

@@ -10,6 +10,9 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
 #define WALL_BEGIN_US INT64_C(1790000000000000) /* arbitrary, a day in 2026 */
 #define MONO_BEGIN_US (3600 * US_PER_S)         /* not 0, which means "never" in many places */
@@ -196,6 +199,16 @@ void host_hook(struct host *host, struct hook *hook)
     TAILQ_INSERT_HEAD(&host->hooks, hook, link);
 }
 
+void host_sends(struct host *from, struct host *to, size_t bytes)
+{
+    if (from == to)
+        return;
+    from->use.messages_out++;
+    from->use.bytes_out += bytes;
+    to->use.messages_in++;
+    to->use.bytes_in += bytes;
+}
+
 static int64_t run_by(const struct host *host)
 {
     int64_t ppm = host->on->rate_ppm;
@@ -238,6 +251,24 @@ static void run_hooks(struct host *host, bool at_start)
     }
 }
 
+/* Processor time of this thread. The system call, because the function of this name is the simulation's. */
+static int64_t cpu_ns(void)
+{
+    struct timespec t;
+    syscall(SYS_clock_gettime, CLOCK_THREAD_CPUTIME_ID, &t);
+    return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+static void charge(struct host *host, int64_t ns)
+{
+    struct use *u = &host->use;
+    u->events++;
+    u->cpu_ns += ns;
+    u->longest_ns = ns > u->longest_ns ? ns : u->longest_ns;
+    if (world.is_busy && host->id)
+        host_stall(host, ns / 1000);
+}
+
 static void run_event(struct event *e)
 {
     struct host *volatile host = e->host; /* setjmp requires volatile */
@@ -248,6 +279,7 @@ static void run_event(struct event *e)
     world.print ^= world.print >> 29;
     free(e);
     world.current = host;
+    volatile int64_t begin_ns = world.is_metered ? cpu_ns() : 0;
     if (!setjmp(exit_from)) {
         run_hooks(host, true);
         fn(arg);
@@ -255,6 +287,8 @@ static void run_event(struct event *e)
     }
     world.current = &world.hosts[0];
     world.events++;
+    if (world.is_metered)
+        charge(host, cpu_ns() - begin_ns);
     if (host->is_dying)
         world.on_death(host);
     else if (world.after_event)

@@ -15,8 +15,10 @@
 #include <sys/queue.h>
 #include <uv.h>
 
-#define MAX_HOSTS 8       /* computers, numbered from 1 */
-#define MAX_PROCESSES 400 /* processes on them, besides the ones that have a computer's number */
+#ifndef MAX_HOSTS
+#define MAX_HOSTS 8 /* computers, numbered from 1; sim-scale has more */
+#endif
+#define MAX_PROCESSES (MAX_HOSTS + 392) /* processes on them, besides the ones that have a computer's number */
 #define US_PER_MS INT64_C(1000)
 #define US_PER_S INT64_C(1000000)
 
@@ -36,6 +38,13 @@ enum stream {
     N_STREAMS
 };
 
+/* What a computer has used, for sim-scale. Messages and bytes are those between computers. */
+struct use {
+    uint64_t events, messages_out, messages_in, bytes_out, bytes_in, files, file_bytes;
+    int64_t cpu_ns, longest_ns;  /* processor time of its events; filled only if `world.is_metered` */
+    int64_t memory, memory_peak; /* allocated by its events and not freed yet */
+};
+
 struct host {
     int id;
     struct host *on; /* the computer; points to itself if this is one */
@@ -46,8 +55,9 @@ struct host {
                          not at all */
     bool is_dying;    /* killed in this event: the rest of it has no effect */
     int64_t rate_ppm; /* error of the rate of its clocks */
-    int64_t wall_offset_us;   /* offset of the wall clock */
-    uint64_t pid;             /* of the process, for traces */
+    int64_t wall_offset_us; /* offset of the wall clock */
+    uint64_t pid;           /* of the process, for traces */
+    struct use use;
     TAILQ_HEAD(, hook) hooks; /* run before and after each event of the host, like a loop's prepare and check handles */
 };
 
@@ -67,6 +77,9 @@ struct world {
     struct host hosts[MAX_PROCESSES + 1]; /* 0 is no host: the network, faults, clients */
     struct host *current;
     bool is_tracing;
+    /* is_metered: processor time is measured. is_busy: an event takes the processor time that it has used, so the
+     * host's next event waits; then a seed does not determine the run. */
+    bool is_metered, is_busy;
     uint64_t events, drawn[N_STREAMS];
     uint64_t print; /* hash of all events: equal in two runs of a seed */
     void (*after_event)(struct host *host);
@@ -98,6 +111,8 @@ _Noreturn void host_exit(void);   /* the process whose event is running exits at
 bool host_acts(struct host *host);
 void host_stall(struct host *host, int64_t us);
 void host_hook(struct host *host, struct hook *hook);
+/* A message of one computer has been sent to another. */
+void host_sends(struct host *from, struct host *to, size_t bytes);
 int64_t host_mono_us(const struct host *host);
 int64_t host_wall_us(const struct host *host);
 

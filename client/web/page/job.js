@@ -458,7 +458,8 @@ class JobPage {
     const { job } = this;
     return [`job ${job.job}`, job.user && `user ${printable(job.user)}`, `submitted ${date(job.submitted_ms)}`,
       job.started_ms && `started ${date(job.started_ms)}`, job.ended_ms && `ended ${date(job.ended_ms)}`,
-      job.parent && `continues job ${printable(job.parent)}`].filter(Boolean).join(" · ");
+      job.parent && `continues job ${printable(job.parent)}`,
+      job.layout_why && `layout auto: ${printable(job.layout_why)}`].filter(Boolean).join(" · ");
   }
 
   showWorkers() {

@@ -72,9 +72,10 @@ static void look_at_schedules(struct searcher *k, struct plan_layout l)
         int64_t fewest, most;
     } rows[] = {{PIPE_1F1B, 1, 1}, {PIPE_INTERLEAVED, 2, 16}, {PIPE_ZB_H1, 1, 1}, {PIPE_ZB_V, 2, 2}};
     const struct plan_shape *s = k->search->shape;
+    const int64_t only = l.pp > 1 ? k->search->chunks : 0;
     for (size_t i = 0; i < (l.pp > 1 ? sizeof(rows) / sizeof(rows[0]) : 1); i++)
-        for (int64_t chunks = rows[i].fewest; chunks <= rows[i].most && (double)(chunks * l.pp) <= s->layers;
-             chunks *= 2) {
+        for (int64_t chunks = only > rows[i].fewest ? only : rows[i].fewest;
+             chunks <= rows[i].most && (double)(chunks * l.pp) <= s->layers; chunks *= 2) {
             if (rows[i].schedule == PIPE_INTERLEAVED && fmod(plan_layout_micros(s, &l), (double)l.pp) != 0)
                 break; /* microbatches go through a chunk in rounds of pp */
             l.schedule = rows[i].schedule;
@@ -86,9 +87,10 @@ static void look_at_schedules(struct searcher *k, struct plan_layout l)
 static void look_at_variants(struct searcher *k, struct plan_layout l)
 {
     const double replicas = (double)(l.dp * l.fsdp), batch = k->search->shape->global_batch;
+    const int64_t only = k->search->micro_batch, most = only ? only : MAX_MICRO_BATCH;
     l.sp = l.tp > 1;
     l.reshard = true;
-    for (l.micro_batch = 1; l.micro_batch <= MAX_MICRO_BATCH && (double)l.micro_batch * replicas <= batch;
+    for (l.micro_batch = only ? only : 1; l.micro_batch <= most && (double)l.micro_batch * replicas <= batch;
          l.micro_batch *= 2)
         for (l.zero = l.fsdp > 1 ? 1 : 0; l.zero <= (l.fsdp > 1 ? 3 : 0); l.zero++)
             look_at_schedules(k, l);

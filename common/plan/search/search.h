@@ -17,6 +17,7 @@ struct plan_search {
     int64_t workers;
     double memory; /* bytes that a worker may use */
     enum plan_goal goal;
+    int64_t micro_batch, chunks;                                 /* the only ones to look at; 0: powers of two */
     bool (*allow)(const void *arg, const struct plan_layout *l); /* false: do not look at it; NULL: look at all */
     const void *allow_arg;
 };

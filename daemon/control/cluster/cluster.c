@@ -1,14 +1,9 @@
-/* Start and stop of the cluster, its view and keys, and incoming connections. A node that is in no cluster has one
- * voter, leads, and does not listen.
- *
- * The view (nodes, tokens, keys) is the cluster's part of the replicated state. Voters have that state anyway but may
- * be behind, so every node but the leader uses the view that the leader sent last, in reply to a heartbeat that carried
- * the hash of the follower's view. */
+/* Start and stop of the cluster, its keys, and incoming connections. A node that is in no cluster has one
+ * voter, leads, and does not listen. */
 #include "daemon/control/cluster/internal.h"
 
 #include "common/base/clock.h"
 #include "common/base/file.h"
-#include "common/base/hash.h"
 #include "common/base/log.h"
 
 #include <errno.h>
@@ -37,23 +32,6 @@ const struct state_node *cluster_node_by_id(const struct cluster *c, uint64_t id
     return state_node_by_id(c->leads ? c->replica->state : c->view, id);
 }
 
-static uint64_t hash_of(const struct buf *bytes)
-{
-    struct hash h;
-    hash_init(&h);
-    hash_add(&h, bytes->data, bytes->len);
-    return hash_end(&h);
-}
-
-static void save_view(struct cluster *c)
-{
-    err_t err = cluster_view_write(c->view_path, c->view_bytes.data, c->view_bytes.len);
-    if (err && !c->view_due)
-        log_warn("the view of the cluster cannot be saved, and is tried again path=%s error=%s", c->view_path,
-                 err_text(err));
-    c->view_due = err != OK;
-}
-
 static void save_self(struct cluster *c)
 {
     struct why why = {""};
@@ -68,68 +46,9 @@ static void save_again(struct cluster *c, int64_t now)
     if (now < c->save_ms)
         return;
     c->save_ms = now + SAVE_MS;
-    if (c->view_due)
-        save_view(c);
+    cluster_view_save_again(c);
     if (c->self_due)
         save_self(c);
-}
-
-void cluster_view_make(struct cluster *c)
-{
-    struct buf bytes = {0};
-    uint64_t changes = state_cluster(c->replica->state)->changes;
-    if (changes == c->view_changes && c->view_bytes.len)
-        return;
-    if (state_cluster_snapshot(c->replica->state, &bytes)) {
-        buf_fini(&bytes);
-        return;
-    }
-    c->view_changes = changes;
-    bool same = hash_of(&bytes) == c->view_hash;
-    buf_fini(&c->view_bytes);
-    c->view_bytes = bytes;
-    c->view_hash = hash_of(&bytes);
-    if (!same) {
-        save_view(c);
-        tunnel_host_recheck(c->host);
-    }
-}
-
-void cluster_view_set(struct cluster *c, const void *data, size_t len)
-{
-    struct buf bytes = {0};
-    err_t err = buf_append(&bytes, data, len);
-    if (!err)
-        err = state_restore(c->view, data, len);
-    if (err) {
-        log_warn("the leader's view of the cluster cannot be read error=%s", err_text(err));
-        buf_fini(&bytes);
-        return;
-    }
-    buf_fini(&c->view_bytes);
-    c->view_bytes = bytes;
-    c->view_hash = hash_of(&bytes);
-    c->view_changes = 0;
-    save_view(c);
-    if (c->host)
-        tunnel_host_recheck(c->host);
-}
-
-static err_t read_view(struct cluster *c, struct why *why)
-{
-    struct buf bytes = {0};
-    err_t err = cluster_view_read(c->view_path, &bytes);
-    if (!err)
-        err = state_restore(c->view, bytes.data, bytes.len);
-    if (err && err != ERR_NOTFOUND) {
-        buf_fini(&bytes);
-        return why_set(why, err,
-                       "%s: %s. Remove the file; the node gets it again from any other node that it can reach",
-                       c->view_path, err_text(err));
-    }
-    c->view_bytes = bytes;
-    c->view_hash = err ? 0 : hash_of(&bytes);
-    return OK;
 }
 
 /* ---- keys ---- */
@@ -352,7 +271,7 @@ static err_t read_self(struct cluster *c, struct why *why)
     if (err == ERR_NOTFOUND)
         return OK;
     if (!err)
-        err = read_view(c, why);
+        err = cluster_view_load(c, why);
     if (!err && c->self.fresh)
         err = rename_old_log(c, why);
     if (!err && c->conf->cluster.key_file[0])
@@ -391,6 +310,8 @@ err_t cluster_start(const struct cluster_config *config, struct cluster **ret, s
     c->methods_owner = config->methods_owner;
     c->events = config->events;
     c->owner = config->owner;
+    c->saves = config->saves;
+    STAILQ_INIT(&c->viewers);
     c->fd = -1;
     snprintf(c->self_path, sizeof(c->self_path), "%s/cluster/self", c->dir);
     snprintf(c->view_path, sizeof(c->view_path), "%s/cluster/view", c->dir);
@@ -507,12 +428,6 @@ const char *cluster_caller(const struct cluster *c, const struct rpc_conn *conn,
         in = LIST_NEXT(in, link);
     *ret_token = in ? in->token : 0;
     return in ? in->name : NULL;
-}
-
-const struct buf *cluster_view(struct cluster *c)
-{
-    cluster_view_make(c);
-    return &c->view_bytes;
 }
 
 const char *cluster_leader(const struct cluster *c)

@@ -21,6 +21,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/queue.h>
 #include <uv.h>
 
 #define CLUSTER_NAME_MAX 253
@@ -31,6 +32,7 @@
 #define CLUSTER_LOST_MS 1500
 
 struct cluster;
+struct pool;
 struct log_config;
 struct node_conf;
 struct replica;
@@ -73,7 +75,8 @@ struct cluster_config {
     const struct rpc_method *methods; /* what other nodes may call here, RPC_METHOD_COUNT of them */
     void *methods_owner;
     const struct cluster_events *events;
-    void *owner; /* of the events */
+    void *owner;        /* of the events */
+    struct pool *saves; /* for writes of small files */
 };
 
 NODISCARD err_t cluster_start(const struct cluster_config *config, struct cluster **ret, struct why *why);
@@ -117,8 +120,18 @@ void cluster_lead_facts(const struct cluster *c, const struct state_node *x, str
 /* The node that an accepted connection belongs to: the name that its tunnel gives, and the id of the join token that it
  * used (0: it used the cluster's key). NULL: it did not come through a tunnel of the cluster. */
 const char *cluster_caller(const struct cluster *c, const struct rpc_conn *conn, uint64_t *ret_token);
-/* The nodes and keys, encoded as a node that has just joined receives them. */
-const struct buf *cluster_view(struct cluster *c);
+/* Leader: may one more node join, beside `pending` ones whose records are not applied yet? False: a node is of a
+ * version whose state holds only STATE_MAX_NODES_BEFORE nodes, or a voter is not connected and may be; `ret` is its
+ * name, valid until the next record. */
+bool cluster_may_grow(const struct cluster *c, int pending, const char **ret);
+/* A call that waits for the next view, which is made at the leader's next tick: many nodes that join within a tick cost
+ * one encoding of the nodes. Embedded in the waiting operation; `cb` is called once, also when the node stops leading.
+ * `view`: the nodes and keys, encoded as a node that has just joined receives them. */
+struct cluster_viewer {
+    STAILQ_ENTRY(cluster_viewer) link;
+    void (*cb)(struct cluster_viewer *viewer, const struct buf *view);
+};
+void cluster_view_await(struct cluster *c, struct cluster_viewer *viewer);
 
 /* ---- requests of users ----
  *
@@ -148,9 +161,28 @@ NODISCARD err_t cluster_dial_store(struct cluster *c, const char *node, const ch
 /* A node connects. ERR_AGAIN: this node is not the leader. Other errors set `ret_why`. */
 NODISCARD err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const char *name, const uint8_t *instance,
                               const char *version, const char **ret_why);
-/* A heartbeat with the hash of the sender's view and its log index. `ret`: the current view if it differs, else NULL.
- * `ret_needed`: without the sender, the connected voters are no majority. */
-NODISCARD err_t cluster_heartbeat(struct cluster *c, struct rpc_conn *conn, uint64_t view, uint64_t index,
-                                  const struct buf **ret, bool *ret_needed);
+struct cluster_bytes {
+    const void *data;
+    size_t len;
+};
+
+/* A heartbeat: the hash of the sender's view, whether it understands changes of the view, and its log index. */
+struct cluster_beat {
+    uint64_t view, index;
+    bool changes;
+};
+#define CLUSTER_STEPS 64 /* changes of the view that the leader keeps: those of 6 s, if all ticks have some */
+/* What the leader answers; at most one of `view` and `changes` is set. */
+struct cluster_news {
+    const struct buf *view;                   /* the whole view; NULL: the sender has it, or gets changes */
+    const struct buf *changes[CLUSTER_STEPS]; /* to be made in this order */
+    int n_changes;
+    uint64_t hash;          /* of the view after the changes */
+    bool needed;            /* without the sender, the connected voters are no majority */
+    const uint64_t *voters; /* ids, if they have changed since the last heartbeat; NULL: they have not */
+    int n_voters;
+};
+NODISCARD err_t cluster_heartbeat(struct cluster *c, struct rpc_conn *conn, const struct cluster_beat *beat,
+                                  struct cluster_news *ret);
 
 #endif

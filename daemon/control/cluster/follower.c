@@ -4,7 +4,10 @@
  *                                               -> it does not lead, and names the leader -> tunnel to that node
  *
  * Nodes are tried in this order: the leader that our own log follows (every second time), the one that another node has
- * named, then all known nodes in turn. */
+ * named, then the voters, of which one leads or will lead, and every fourth time one of all known nodes in turn. Each
+ * node begins at another one and skips many: if all went through the list in its order, all would ask the same node,
+ * and those of a rack without power, which are often neighbours in the list and cost CALL_MS each, would come one after
+ * another. */
 #include "daemon/control/cluster/internal.h"
 
 #include "common/base/clock.h"
@@ -17,6 +20,7 @@
 #include <unistd.h>
 
 #define RETRY_MS 100
+#define ALL_TURN 4      /* every fourth turn tries any node instead of a voter: the voters may be others by now */
 #define REFUSED_MS 5000 /* a node that is no longer a member has no reason to retry often */
 
 /* ---- connection lost ---- */
@@ -111,6 +115,37 @@ static void connected(void *owner, err_t err, const char *why, const struct tunn
 
 /* ---- which node to try ---- */
 
+static int64_t common_divisor(int64_t a, int64_t b)
+{
+    while (b) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* The place of a turn among `n`: a step that has no common divisor with n reaches each place once in n turns. */
+static int place_of_turn(const struct cluster *c, int turn, int n)
+{
+    int64_t step = (int64_t)n * 5 / 8 + 1;
+    while (common_divisor(step, n) != 1)
+        step++;
+    return (int)(((int64_t)(c->self.id % (uint64_t)n) + (int64_t)turn % n * step) % n);
+}
+
+/* The voters in turn, each node beginning at another one. NULL: this turn is for all nodes, or there is none: the
+ * leader that was lost is left out, because an attempt to connect to a node without power takes CALL_MS. If it still
+ * leads, another voter names it. */
+static const char *voter_address(const struct cluster *c)
+{
+    if (!c->n_voters || c->turn % ALL_TURN == 0)
+        return NULL;
+    uint64_t id = c->voters[((uint64_t)c->turn + c->self.id) % (uint64_t)c->n_voters];
+    const struct state_node *x = id == c->self.id ? NULL : cluster_node_by_id(c, id);
+    return x && strcmp(x->name, c->followed) != 0 ? x->address : NULL;
+}
+
 static const char *next_address(struct cluster *c)
 {
     const struct state_cluster *k = cluster_known(c);
@@ -120,8 +155,13 @@ static const char *next_address(struct cluster *c)
         return own->address;
     if (c->hint[0])
         return c->hint;
+    const char *voter = voter_address(c);
+    if (voter) {
+        c->turn++;
+        return voter;
+    }
     for (int i = 0; i < all; i++) {
-        int at = c->turn++ % all;
+        int at = place_of_turn(c, c->turn++, all);
         const char *address = at < k->n_nodes ? k->nodes[at].address : c->conf->cluster.peers[at - k->n_nodes];
         if (strcmp(address, c->self.address) != 0)
             return address;
@@ -147,7 +187,7 @@ static void try_next_node(struct cluster *c, int64_t now)
 
 /* ---- heartbeats ---- */
 
-static void on_heartbeat(void *arg, err_t err, const void *view, size_t len, bool needed)
+static void on_heartbeat(void *arg, err_t err, const struct rpc_beat_reply *reply)
 {
     struct cluster *c = arg;
     if (!c->leader)
@@ -160,9 +200,15 @@ static void on_heartbeat(void *arg, err_t err, const void *view, size_t len, boo
     if (err)
         return; /* cluster_follow_tick detects the timeout, conn_closed a closed connection */
     c->leader_reply_ms = clock_mono_ms();
-    c->released = !needed;
-    if (len)
-        cluster_view_set(c, view, len);
+    c->released = !reply->needed;
+    if (reply->view.len)
+        cluster_view_set(c, reply->view.data, reply->view.len);
+    else if (reply->n_changes)
+        cluster_view_change(c, reply->changes, reply->n_changes, reply->hash);
+    if (!reply->n_voters)
+        return;
+    memcpy(c->voters, reply->voters, (size_t)reply->n_voters * sizeof(c->voters[0]));
+    c->n_voters = reply->n_voters;
 }
 
 void cluster_follow_tick(struct cluster *c, int64_t now, int64_t gap_ms)
@@ -188,6 +234,6 @@ void cluster_follow_tick(struct cluster *c, int64_t now, int64_t gap_ms)
     if (c->heartbeat_pending || now < c->next_heartbeat_ms)
         return;
     c->next_heartbeat_ms = now + CLUSTER_HEARTBEAT_MS;
-    c->heartbeat_pending =
-        rpc_cluster_heartbeat(c->leader, c->view_hash, log_index(c->replica->log), CALL_MS, on_heartbeat, c) == OK;
+    const struct cluster_beat beat = {cluster_view_reported(c), log_index(c->replica->log), true};
+    c->heartbeat_pending = rpc_cluster_heartbeat(c->leader, &beat, CALL_MS, on_heartbeat, c) == OK;
 }

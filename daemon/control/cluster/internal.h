@@ -1,6 +1,6 @@
-/* Private parts of the cluster, shared by cluster.c (start, view, keys, incoming connections), leader.c (members,
- * voters, key rotation), follower.c (finding the leader, heartbeats), membership.c (init, join, leave) and rpc.c
- * (messages). */
+/* Private parts of the cluster, shared by cluster.c (start, keys, incoming connections), view.c (the view), leader.c
+ * (members, voters, key rotation), follower.c (finding the leader, heartbeats), membership.c (init, join, leave) and
+ * rpc.c (messages). */
 #ifndef DTD_DAEMON_CONTROL_CLUSTER_INTERNAL_H
 #define DTD_DAEMON_CONTROL_CLUSTER_INTERNAL_H
 
@@ -11,6 +11,7 @@
 #include "common/tunnel/token.h"
 #include "daemon/control/cluster/cluster.h"
 #include "daemon/control/cluster/self_file.h"
+#include "daemon/control/local/pool.h"
 #include "daemon/control/state/replica.h"
 
 #include <sys/queue.h>
@@ -25,17 +26,26 @@ struct cluster_inbound {
     struct rpc_conn *conn;
     char name[NODE_NAME_MAX + 1]; /* as authenticated by the tunnel */
     uint64_t token;               /* id of the join token that it authenticated with; 0: the cluster's key */
+    struct cluster_peer *peer;    /* leader: the node whose Hello came over it; NULL: none, or a later one has come */
 };
 
 /* Leader: another node of the cluster. */
 struct cluster_peer {
-    struct cluster_peer *next; /* unordered */
+    uint64_t id;
     char *name;
     struct cluster_inbound *in; /* NULL: not connected */
-    bool lost, keeping;         /* lost: member_lost was called; keeping: still in the state */
+    bool lost;                  /* member_lost was called */
+    bool changes;               /* it understands changes of the view */
     int64_t heartbeat_ms;       /* when its last heartbeat arrived */
     uint64_t view, index;       /* hash of its view and its log index, from that heartbeat */
+    uint64_t voters;            /* `voters_version` that was sent to it; 0: none */
     char version[32];
+};
+
+/* Leader: a change of the view, from the one with the hash `from` to that of the next step, or to the current one. */
+struct cluster_step {
+    uint64_t from;
+    struct buf bytes;
 };
 
 struct cluster {
@@ -50,7 +60,9 @@ struct cluster {
     bool is_member, closing; /* member of a cluster; else alone */
     struct cluster_self self;
     bool self_due, view_due; /* their files could not be written, as on a full disk, and are written again */
-    int64_t save_ms;         /* when */
+    bool view_saving;        /* a thread writes the view */
+    struct pool *saves;
+    int64_t save_ms; /* when */
     char self_path[PATH_STATE_DIR_MAX + 32], view_path[PATH_STATE_DIR_MAX + 32];
     uv_timer_t timer;
     int64_t ticked_ms;
@@ -60,7 +72,12 @@ struct cluster {
      * leader sent last. */
     struct state *view;
     struct buf view_bytes;
-    uint64_t view_hash, view_changes;
+    uint64_t view_hash, view_changes; /* hash 0: none, or the changes of the leader did not fit */
+    uint64_t view_saved;              /* hash of the view in the file */
+    bool keys_unsaved;                /* the view has other keys than the one in the file */
+    struct cluster_step steps[CLUSTER_STEPS];
+    int n_steps;
+    STAILQ_HEAD(, cluster_viewer) viewers;
     struct key_ring ring; /* from a key file; used until the state has keys */
 
     struct tunnel_host *host;
@@ -71,7 +88,13 @@ struct cluster {
     /* leader */
     bool leads, changing, proposing; /* a change of the voters, a record is under way */
     int64_t lead_ms, change_ms;
-    struct cluster_peer *members;
+    struct cluster_peer **peers; /* ascending by name; n_peers of them */
+    int n_peers;
+    uint64_t peers_changes;  /* `changes` of the state when they were taken from it */
+    uint64_t voters_version; /* incremented when the voters change */
+
+    uint64_t voters[LOG_MAX_MEMBERS]; /* ids; a follower has them from the leader */
+    int n_voters;
 
     /* follower */
     struct tunnel_request *request;
@@ -92,10 +115,24 @@ struct cluster {
 
 const struct state_node *cluster_node_by_id(const struct cluster *c, uint64_t id);
 struct tunnel_key_id cluster_key(const struct cluster *c); /* the key to connect with */
-/* Replaces the view with the one that the leader has sent. */
+
+/* view.c. Reads the file. */
+NODISCARD err_t cluster_view_load(struct cluster *c, struct why *why);
+/* Starts to write the file, if it is behind and no write is under way; the second does it after a failure. */
+void cluster_view_save(struct cluster *c);
+void cluster_view_save_again(struct cluster *c);
+/* Follower: replaces the view with the one that the leader has sent. */
 void cluster_view_set(struct cluster *c, const void *bytes, size_t len);
+/* Follower: makes the changes that the leader has sent. `hash`: of the view that they give. */
+void cluster_view_change(struct cluster *c, const struct cluster_bytes *changes, int n, uint64_t hash);
+/* Follower: the hash to report to the leader. */
+uint64_t cluster_view_reported(const struct cluster *c);
 /* Leader: encodes the view again if the state has changed. */
 void cluster_view_make(struct cluster *c);
+/* Leader: what a follower needs that has the view with the hash `has`. Fills in all but `needed` and `voters`. */
+void cluster_view_news(const struct cluster *c, uint64_t has, bool understands, struct cluster_news *ret);
+void cluster_view_answer(struct cluster *c); /* calls the viewers */
+
 NODISCARD err_t cluster_host_open(struct cluster *c, struct why *why);
 /* Exits control after a moment; the supervisor starts it again. */
 void cluster_restart(struct cluster *c);

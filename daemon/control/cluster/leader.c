@@ -27,74 +27,116 @@
 
 /* ---- nodes of the cluster ---- */
 
-static struct cluster_peer *find_peer(struct cluster *c, const char *name)
+static struct cluster_peer *find_peer(const struct cluster *c, const char *name)
 {
-    struct cluster_peer *m = c->members;
-    while (m && strcmp(m->name, name) != 0)
-        m = m->next;
-    return m;
+    int low = 0, high = c->n_peers;
+    while (low < high) {
+        int at = (low + high) / 2;
+        bool is_before = strcmp(c->peers[at]->name, name) < 0;
+        low = is_before ? at + 1 : low;
+        high = is_before ? high : at;
+    }
+    return low < c->n_peers && strcmp(c->peers[low]->name, name) == 0 ? c->peers[low] : NULL;
+}
+
+static void unlink_inbound(struct cluster_peer *m)
+{
+    if (m->in)
+        m->in->peer = NULL;
+    m->in = NULL;
 }
 
 static void close_peer(struct cluster *c, struct cluster_peer *m)
 {
     struct cluster_inbound *in = m->in;
-    m->in = NULL;
+    unlink_inbound(m);
     if (!in)
         return;
     c->events->member_down(c->owner, m->name);
     rpc_conn_close(in->conn);
 }
 
-static void remove_peer(struct cluster *c, struct cluster_peer **at)
+static void free_peer(struct cluster_peer *m)
 {
-    struct cluster_peer *m = *at;
-    bool was_lost = m->lost;
-    close_peer(c, m);
-    if (!was_lost)
-        c->events->member_lost(c->owner, m->name, clock_mono_ms() - m->heartbeat_ms, "it left the cluster");
-    *at = m->next;
     free(m->name);
     free(m);
 }
 
-static void add_peer(struct cluster *c, const char *name, int64_t now)
+static void remove_peer(struct cluster *c, struct cluster_peer *m)
+{
+    bool was_lost = m->lost;
+    close_peer(c, m);
+    if (!was_lost)
+        c->events->member_lost(c->owner, m->name, clock_mono_ms() - m->heartbeat_ms, "it left the cluster");
+    free_peer(m);
+}
+
+/* NULL: out of memory. */
+static struct cluster_peer *new_peer(const struct state_node *x, int64_t now)
 {
     struct cluster_peer *m = calloc(1, sizeof(*m));
-    char *copy = strdup(name);
+    char *copy = strdup(x->name);
     if (!m || !copy) {
         free(m);
         free(copy);
-        return;
+        return NULL;
     }
     m->name = copy;
     m->heartbeat_ms = now + FIRST_HEARTBEAT_MS - CLUSTER_LOST_MS;
-    m->keeping = true;
-    m->next = c->members;
-    c->members = m;
+    return m;
 }
 
-/* Adds and removes peers, as the state lists the nodes. */
+/* The peers of the nodes that the state lists, in `ret`, in the order of names like `old`; those that it does not list
+ * go to `gone`. Returns false if a new one did not fit into memory. */
+static bool merge_peers(struct cluster *c, int64_t now, struct cluster_peer **ret, int *ret_n,
+                        struct cluster_peer **gone, int *ret_gone)
+{
+    const struct state_cluster *k = cluster_known(c);
+    struct cluster_peer **old = c->peers;
+    int at = 0, n = 0, n_gone = 0, missing = 0;
+    for (int i = 0; i < k->n_nodes; i++) {
+        const struct state_node *x = &k->nodes[i];
+        if (x->id == c->self.id)
+            continue;
+        while (at < c->n_peers && strcmp(old[at]->name, x->name) < 0)
+            gone[n_gone++] = old[at++];
+        bool is_old = at < c->n_peers && strcmp(old[at]->name, x->name) == 0;
+        struct cluster_peer *m = is_old ? old[at++] : new_peer(x, now);
+        missing += !m;
+        if (m) {
+            m->id = x->id;
+            ret[n++] = m;
+        }
+    }
+    while (at < c->n_peers)
+        gone[n_gone++] = old[at++];
+    *ret_n = n;
+    *ret_gone = n_gone;
+    return !missing;
+}
+
+/* Adds and removes peers if the nodes of the state have changed. */
 static void update_peers(struct cluster *c, int64_t now)
 {
     const struct state_cluster *k = cluster_known(c);
-    struct cluster_peer *m;
-    for (m = c->members; m; m = m->next)
-        m->keeping = false;
-    for (int i = 0; i < k->n_nodes; i++) {
-        if (k->nodes[i].id == c->self.id)
-            continue;
-        m = find_peer(c, k->nodes[i].name);
-        if (m)
-            m->keeping = true;
-        else
-            add_peer(c, k->nodes[i].name, now);
+    if (c->peers && k->changes == c->peers_changes)
+        return;
+    int n, n_gone;
+    struct cluster_peer **peers = calloc((size_t)k->n_nodes + 1, sizeof(*peers));
+    struct cluster_peer **gone = calloc((size_t)c->n_peers + 1, sizeof(*gone));
+    if (!peers || !gone) { /* tried again at the next tick */
+        free(peers);
+        free(gone);
+        return;
     }
-    for (struct cluster_peer **at = &c->members; *at;) {
-        if ((*at)->keeping)
-            at = &(*at)->next;
-        else
-            remove_peer(c, at);
-    }
+    bool is_whole = merge_peers(c, now, peers, &n, gone, &n_gone);
+    free(c->peers);
+    c->peers = peers;
+    c->n_peers = n;
+    c->peers_changes = is_whole ? k->changes : k->changes - 1;
+    for (int i = 0; i < n_gone; i++)
+        remove_peer(c, gone[i]);
+    free(gone);
 }
 
 static void check_liveness(struct cluster *c, struct cluster_peer *m, int64_t now)
@@ -111,12 +153,10 @@ static void check_liveness(struct cluster *c, struct cluster_peer *m, int64_t no
 
 void cluster_lead_gone(struct cluster *c, struct cluster_inbound *in)
 {
-    struct cluster_peer *m = c->members;
-    while (m && m->in != in)
-        m = m->next;
+    struct cluster_peer *m = in->peer;
     if (!m)
         return;
-    m->in = NULL;
+    unlink_inbound(m);
     c->events->member_down(c->owner, m->name);
 }
 
@@ -140,7 +180,9 @@ err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const char *name, 
     if (m->in != in)
         close_peer(c, m);
     m->in = in;
+    in->peer = m;
     m->lost = false;
+    m->voters = 0;
     m->heartbeat_ms = clock_mono_ms();
     snprintf(m->version, sizeof(m->version), "%s", version);
     log_info("node connected node=%s", m->name);
@@ -148,38 +190,43 @@ err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const char *name, 
     return OK;
 }
 
-/* Without this node, would the connected voters be no majority? */
-static bool is_needed(const struct cluster *c, const char *name)
+/* Without this node, would the connected voters be no majority? Most nodes do not vote, and need no search. */
+static bool is_needed(const struct cluster *c, const struct cluster_peer *x)
 {
-    const struct state_node *x = cluster_node(c, name);
     struct log_member in_log[LOG_MAX_MEMBERS];
     int n = log_members(c->replica->log, in_log), voters = 0, others = 0;
     bool votes = false;
-    for (int i = 0; x && i < n; i++) {
+    for (int i = 0; i < n; i++)
+        votes |= in_log[i].role == LOG_VOTER && in_log[i].id == x->id;
+    for (int i = 0; votes && i < n; i++) {
         const struct state_node *y = cluster_node_by_id(c, in_log[i].id);
-        const struct cluster_peer *m = y ? find_peer((struct cluster *)c, y->name) : NULL;
+        const struct cluster_peer *m = y ? find_peer(c, y->name) : NULL;
         if (in_log[i].role != LOG_VOTER)
             continue;
         voters++;
-        votes |= in_log[i].id == x->id;
         others += in_log[i].id != x->id && (in_log[i].id == c->self.id || (m && m->in));
     }
     return votes && others <= voters / 2;
 }
 
-err_t cluster_heartbeat(struct cluster *c, struct rpc_conn *conn, uint64_t view, uint64_t index, const struct buf **ret,
-                        bool *ret_needed)
+err_t cluster_heartbeat(struct cluster *c, struct rpc_conn *conn, const struct cluster_beat *beat,
+                        struct cluster_news *ret)
 {
     struct cluster_inbound *in = rpc_conn_data(conn);
-    struct cluster_peer *m = c->leads && in ? find_peer(c, in->name) : NULL;
-    if (!m || m->in != in)
+    struct cluster_peer *m = c->leads && in ? in->peer : NULL;
+    if (!m)
         return ERR_AGAIN;
-    cluster_view_make(c);
+    *ret = (struct cluster_news){.needed = is_needed(c, m)};
     m->heartbeat_ms = clock_mono_ms();
-    m->view = view;
-    m->index = index;
-    *ret = view == c->view_hash ? NULL : &c->view_bytes;
-    *ret_needed = is_needed(c, m->name);
+    m->changes = beat->changes;
+    m->view = beat->view;
+    m->index = beat->index;
+    cluster_view_news(c, beat->view, beat->changes, ret);
+    if (m->voters == c->voters_version)
+        return OK;
+    m->voters = c->voters_version;
+    ret->voters = c->voters;
+    ret->n_voters = c->n_voters;
     return OK;
 }
 
@@ -193,7 +240,7 @@ static bool is_shutting_down(const struct cluster *c, const struct state_node *x
 
 static void describe_node(const struct cluster *c, const struct state_node *x, struct voters_node *ret, int64_t now)
 {
-    const struct cluster_peer *m = find_peer((struct cluster *)c, x->name);
+    const struct cluster_peer *m = find_peer(c, x->name);
     bool self = x->id == c->self.id;
     *ret = (struct voters_node){.id = x->id,
                                 .listed = true,
@@ -204,6 +251,22 @@ static void describe_node(const struct cluster *c, const struct state_node *x, s
                                            : m->in    ? 0
                                                       : now - m->heartbeat_ms,
                                 .domain = x->domain};
+}
+
+/* Followers search for the next leader among the voters. */
+static void update_voters(struct cluster *c)
+{
+    struct log_member in_log[LOG_MAX_MEMBERS];
+    uint64_t ids[LOG_MAX_MEMBERS];
+    int n_log = log_members(c->replica->log, in_log), n = 0;
+    for (int i = 0; i < n_log; i++)
+        if (in_log[i].role == LOG_VOTER)
+            ids[n++] = in_log[i].id;
+    if (c->voters_version && n == c->n_voters && memcmp(ids, c->voters, (size_t)n * sizeof(ids[0])) == 0)
+        return;
+    memcpy(c->voters, ids, (size_t)n * sizeof(ids[0]));
+    c->n_voters = n;
+    c->voters_version++;
 }
 
 static void on_changed(void *arg, err_t err)
@@ -340,9 +403,11 @@ static bool propose_missing_records(struct cluster *c)
  * the old one is kept for it (`lost_too`). */
 static bool all_have_view(const struct cluster *c, bool lost_too)
 {
-    for (const struct cluster_peer *m = c->members; m; m = m->next)
+    for (int i = 0; i < c->n_peers; i++) {
+        const struct cluster_peer *m = c->peers[i];
         if (m->view != c->view_hash && (lost_too || !m->lost))
             return false;
+    }
     return true;
 }
 
@@ -358,11 +423,32 @@ static void rotate_keys(struct cluster *c)
         propose_key(c, k->keys[0].version, KEY_DROPPED);
 }
 
+/* ---- size ---- */
+
+static bool votes(const struct cluster *c, uint64_t id)
+{
+    for (int i = 0; i < c->n_voters; i++)
+        if (c->voters[i] == id)
+            return true;
+    return false;
+}
+
+bool cluster_may_grow(const struct cluster *c, int pending, const char **ret)
+{
+    for (int i = 0; i < c->n_peers && cluster_known(c)->n_nodes + pending >= STATE_MAX_NODES_BEFORE; i++) {
+        const struct cluster_peer *m = c->peers[i];
+        *ret = m->name;
+        if (!m->changes && (m->in || votes(c, m->id)))
+            return false;
+    }
+    return true;
+}
+
 /* ---- status ---- */
 
 void cluster_lead_facts(const struct cluster *c, const struct state_node *x, struct cluster_facts *ret)
 {
-    const struct cluster_peer *m = find_peer((struct cluster *)c, x->name);
+    const struct cluster_peer *m = find_peer(c, x->name);
     bool self = x->id == c->self.id;
     *ret = (struct cluster_facts){.state = self      ? CLUSTER_NODE_UP
                                            : !m      ? CLUSTER_NODE_UNKNOWN
@@ -403,19 +489,20 @@ void cluster_lead_begin(struct cluster *c)
 
 void cluster_lead_end(struct cluster *c)
 {
-    struct cluster_peer *m;
-    while ((m = c->members)) {
-        struct cluster_inbound *in = m->in;
-        m->in = NULL;
+    for (int i = 0; i < c->n_peers; i++) {
+        struct cluster_inbound *in = c->peers[i]->in;
+        unlink_inbound(c->peers[i]);
         if (in)
             rpc_conn_close(in->conn);
-        c->members = m->next;
-        free(m->name);
-        free(m);
+        free_peer(c->peers[i]);
     }
-    /* From now on the view replaces the state; it starts as a copy of it. */
-    if (c->is_member && c->view_bytes.len && state_restore(c->view, c->view_bytes.data, c->view_bytes.len))
-        log_error("the view of the cluster cannot be taken from the state");
+    free(c->peers);
+    c->peers = NULL;
+    c->n_peers = 0;
+    /* From now on the view replaces the state; it has been kept as a copy of it. */
+    if (c->is_member)
+        cluster_view_make(c);
+    cluster_view_answer(c);
     c->changing = c->proposing = false;
     c->led_ms = clock_mono_ms();
     c->events->follow(c->owner);
@@ -424,10 +511,12 @@ void cluster_lead_end(struct cluster *c)
 void cluster_lead_tick(struct cluster *c, int64_t now, int64_t gap_ms)
 {
     cluster_view_make(c);
+    cluster_view_answer(c);
     update_peers(c, now);
-    for (struct cluster_peer *m = c->members; m; m = m->next) {
-        m->heartbeat_ms += gap_ms;
-        check_liveness(c, m, now);
+    update_voters(c);
+    for (int i = 0; i < c->n_peers; i++) {
+        c->peers[i]->heartbeat_ms += gap_ms;
+        check_liveness(c, c->peers[i], now);
     }
     if (!c->proposing && !propose_missing_records(c))
         rotate_keys(c);

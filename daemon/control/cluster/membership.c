@@ -339,7 +339,7 @@ static void exit_after_leaving(void *arg)
 static void close_log_when_released(uv_timer_t *timer)
 {
     struct cluster *c = timer->data;
-    if (cluster_is_needed(c))
+    if (cluster_is_needed(c) || c->view_saving) /* the write would bring the file back */
         uv_timer_start(timer, close_log_when_released, TICK_MS, 0);
     else
         c->events->close_log(c->owner, exit_after_leaving, c);

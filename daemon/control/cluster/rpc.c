@@ -2,6 +2,7 @@
 #include "daemon/control/cluster/rpc.h"
 
 #include "common/rpc/methods.h"
+#include "daemon/control/log/log.h"
 #include "proto/peer.pb-c.h"
 
 #include <stdlib.h>
@@ -16,6 +17,23 @@ struct cluster_call {
     void *arg;
 };
 
+/* `b` NULL: an error. More changes than a leader keeps do not fit; then the hash does not, and the view comes whole. */
+static struct rpc_beat_reply beat_reply_of(const Dtd__PeerBeatReply *b)
+{
+    struct rpc_beat_reply ret = {.n_changes = 0};
+    if (!b)
+        return ret;
+    if (b->has_view)
+        ret.view = (struct cluster_bytes){b->view.data, b->view.len};
+    for (size_t i = 0; i < b->n_change && i < CLUSTER_STEPS; i++)
+        ret.changes[ret.n_changes++] = (struct cluster_bytes){b->change[i].data, b->change[i].len};
+    ret.hash = b->hash;
+    ret.needed = b->has_needed && b->needed;
+    ret.voters = b->voter;
+    ret.n_voters = b->n_voter <= LOG_MAX_MEMBERS ? (int)b->n_voter : 0;
+    return ret;
+}
+
 static void on_reply(void *arg, const struct rpc_result *r)
 {
     struct cluster_call a = *(struct cluster_call *)arg;
@@ -25,9 +43,8 @@ static void on_reply(void *arg, const struct rpc_result *r)
         a.hello(a.arg, r->err, r->text, s && s->leads, s ? s->raft_term : 0, s ? s->leader : NULL,
                 s ? s->leader_address : NULL);
     } else if (a.heartbeat) {
-        const Dtd__PeerBeatReply *b = (const Dtd__PeerBeatReply *)r->reply;
-        a.heartbeat(a.arg, r->err, b && b->has_view ? b->view.data : NULL, b && b->has_view ? b->view.len : 0,
-                    b && b->has_needed && b->needed);
+        const struct rpc_beat_reply reply = beat_reply_of((const Dtd__PeerBeatReply *)r->reply);
+        a.heartbeat(a.arg, r->err, &reply);
     } else if (a.join) {
         const Dtd__JoinReply *j = (const Dtd__JoinReply *)r->reply;
         a.join(a.arg, r->err, r->text, j ? j->id : 0, j ? j->view.data : NULL, j ? j->view.len : 0);
@@ -66,13 +83,14 @@ err_t rpc_cluster_hello(struct rpc_conn *conn, const char *name, const uint8_t *
     return send_call(conn, PEER_HELLO, &m.base, ms, (struct cluster_call){.hello = cb, .arg = arg});
 }
 
-err_t rpc_cluster_heartbeat(struct rpc_conn *conn, uint64_t view, uint64_t index, uint32_t ms, rpc_heartbeat_cb cb,
+err_t rpc_cluster_heartbeat(struct rpc_conn *conn, const struct cluster_beat *beat, uint32_t ms, rpc_heartbeat_cb cb,
                             void *arg)
 {
     Dtd__PeerBeat m = DTD__PEER_BEAT__INIT;
-    m.view = view;
+    m.view = beat->view;
     m.has_raft_index = true;
-    m.raft_index = index;
+    m.raft_index = beat->index;
+    m.has_changes = m.changes = beat->changes;
     return send_call(conn, PEER_BEAT, &m.base, ms, (struct cluster_call){.heartbeat = cb, .arg = arg});
 }
 

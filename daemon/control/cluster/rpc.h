@@ -4,6 +4,7 @@
 #define DTD_DAEMON_CONTROL_CLUSTER_RPC_H
 
 #include "common/rpc/rpc.h"
+#include "daemon/control/cluster/cluster.h"
 #include "daemon/control/cluster/self_file.h"
 
 /* `leads`: the other node is the leader, in `term`. `leader`, `address`: the leader of the other node; NULL: none. */
@@ -11,10 +12,19 @@ typedef void (*rpc_hello_cb)(void *arg, err_t err, const char *text, bool leads,
                              const char *address);
 NODISCARD err_t rpc_cluster_hello(struct rpc_conn *conn, const char *name, const uint8_t *instance, uint32_t ms,
                                   rpc_hello_cb cb, void *arg);
-/* `len` 0: the view is current. `needed`: without this node the voters would be no majority; false, too, if the leader
- * is of a version without this field. */
-typedef void (*rpc_heartbeat_cb)(void *arg, err_t err, const void *view, size_t len, bool needed);
-NODISCARD err_t rpc_cluster_heartbeat(struct rpc_conn *conn, uint64_t view, uint64_t index, uint32_t ms,
+/* The leader's answer. Without a view and changes the follower's view is current. `needed`: without this node the
+ * voters would be no majority; false, too, if the leader is of a version without this field. */
+struct rpc_beat_reply {
+    struct cluster_bytes view; /* len 0: none */
+    struct cluster_bytes changes[CLUSTER_STEPS];
+    int n_changes;
+    uint64_t hash;
+    bool needed;
+    const uint64_t *voters;
+    int n_voters; /* 0: they have not changed */
+};
+typedef void (*rpc_heartbeat_cb)(void *arg, err_t err, const struct rpc_beat_reply *reply);
+NODISCARD err_t rpc_cluster_heartbeat(struct rpc_conn *conn, const struct cluster_beat *beat, uint32_t ms,
                                       rpc_heartbeat_cb cb, void *arg);
 typedef void (*rpc_join_cb)(void *arg, err_t err, const char *text, uint64_t id, const void *view, size_t len);
 NODISCARD err_t rpc_cluster_join(struct rpc_conn *conn, const struct cluster_self *self, uint64_t token, uint32_t ms,

@@ -29,7 +29,7 @@ NODISCARD err_t cluster_file_parse(const char *path, const char *text, size_t le
 /* Returns the length. */
 size_t cluster_file_print(const struct cluster_self *self, char ret[CLUSTER_FILE_MAX]);
 
-#define CLUSTER_VIEW_MAX_BYTES (4u << 20)
+#define CLUSTER_VIEW_MAX_BYTES (16u << 20)
 NODISCARD err_t cluster_view_write(const char *path, const void *view, size_t len);
 /* Stores the view without its checksum; the caller frees it. ERR_NOTFOUND: there is no file. */
 NODISCARD err_t cluster_view_read(const char *path, struct buf *ret);

@@ -26,25 +26,40 @@ static bool is_good(const struct voters_node *x)
     return x->listed && is_alive(x) && !x->drained;
 }
 
+/* The good voters, which are few: all nodes are compared with them, and not with each other. */
+struct good_voters {
+    const struct voters_node *at[LOG_MAX_MEMBERS];
+    int n;
+};
+
+static struct good_voters good_voters_of(const struct voters_node *nodes, int n)
+{
+    struct good_voters ret = {.n = 0};
+    for (int i = 0; i < n && ret.n < LOG_MAX_MEMBERS; i++)
+        if (is_voter(&nodes[i]) && is_good(&nodes[i]))
+            ret.at[ret.n++] = &nodes[i];
+    return ret;
+}
+
 /* Number of good voters, other than x, in the failure domain of x. */
-static int voters_in_domain(const struct voters_node *nodes, int n, const struct voters_node *x)
+static int voters_in_domain(const struct good_voters *good, const struct voters_node *x)
 {
     int found = 0;
-    for (int i = 0; i < n; i++)
-        found += &nodes[i] != x && is_voter(&nodes[i]) && is_good(&nodes[i]) && x->domain[0] &&
-                 strcmp(nodes[i].domain, x->domain) == 0;
+    for (int i = 0; i < good->n; i++)
+        found += good->at[i] != x && x->domain[0] && strcmp(good->at[i]->domain, x->domain) == 0;
     return found;
 }
 
 /* The best node to make a voter: up, not drained, in the domain with the fewest voters; of equals the oldest. */
 static const struct voters_node *candidate(const struct voters_node *nodes, int n)
 {
+    const struct good_voters good = good_voters_of(nodes, n);
     const struct voters_node *best = NULL;
     for (int i = 0; i < n; i++) {
         const struct voters_node *x = &nodes[i];
         if (is_voter(x) || !x->up || !is_good(x))
             continue;
-        int a = voters_in_domain(nodes, n, x), b = best ? voters_in_domain(nodes, n, best) : 0;
+        int a = voters_in_domain(&good, x), b = best ? voters_in_domain(&good, best) : 0;
         if (!best || a < b || (a == b && x->id < best->id))
             best = x;
     }
@@ -53,19 +68,20 @@ static const struct voters_node *candidate(const struct voters_node *nodes, int 
 
 /* The voter with the lowest value is removed first. The leader has the highest, because it cannot remove itself; being
  * alive counts for more than not being drained, and that for more than the domain. */
-static int keep_priority(const struct voters_node *nodes, int n, const struct voters_node *x)
+static int keep_priority(const struct good_voters *good, const struct voters_node *x)
 {
-    return (is_alive(x) ? 4000 : 0) + (x->drained ? 0 : 2000) + (x->self ? 10000 : 0) - voters_in_domain(nodes, n, x);
+    return (is_alive(x) ? 4000 : 0) + (x->drained ? 0 : 2000) + (x->self ? 10000 : 0) - voters_in_domain(good, x);
 }
 
 static const struct voters_node *surplus(const struct voters_node *nodes, int n)
 {
+    const struct good_voters good = good_voters_of(nodes, n);
     const struct voters_node *worst = NULL;
     for (int i = 0; i < n; i++) {
         const struct voters_node *x = &nodes[i];
         if (!is_voter(x))
             continue;
-        int a = keep_priority(nodes, n, x), b = worst ? keep_priority(nodes, n, worst) : 0;
+        int a = keep_priority(&good, x), b = worst ? keep_priority(&good, worst) : 0;
         if (!worst || a < b || (a == b && x->id > worst->id))
             worst = x;
     }

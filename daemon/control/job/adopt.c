@@ -48,7 +48,8 @@ err_t job_adopt_begin(struct job *j)
         if (!p->node)
             return ERR_NOMEM;
     }
-    return job_ios_assign(j);
+    err_t err = job_layout_adopt(j, &s->epoch);
+    return err ? err : job_ios_assign(j);
 }
 
 struct job_process *job_adopt_process(struct job *j, struct node_view *a, int slot)

@@ -24,10 +24,13 @@ int job_gpus(const struct job_spec *spec)
 /* ---- requirements ---- */
 
 /* Ranks that differ only in the innermost axes of the mesh exchange the most data, so their groups stay on one node if
- * possible. */
-static void want_groups(const struct job_parallel *p, int workers, int ret[PLACEMENT_GROUPS])
+ * possible. The planner chooses its axes for the nodes that the job gets, so they want nothing. */
+static void want_groups(const struct job_spec *spec, int workers, int ret[PLACEMENT_GROUPS])
 {
-    const int64_t sizes[PLACEMENT_GROUPS] = {p->ep > 1 ? p->fsdp * p->cp * p->tp : 0, p->cp * p->tp, p->tp};
+    const struct job_parallel *p = &spec->parallel;
+    const int64_t tp = job_keeps(spec, "tp") ? p->tp : 1, cp = job_keeps(spec, "cp") ? p->cp : 1;
+    const bool experts = p->ep > 1 && job_keeps(spec, "ep") && job_keeps(spec, "fsdp");
+    const int64_t sizes[PLACEMENT_GROUPS] = {experts ? p->fsdp * cp * tp : 0, cp * tp, tp};
     for (int i = 0; i < PLACEMENT_GROUPS; i++)
         ret[i] = sizes[i] > 1 && sizes[i] <= workers ? (int)sizes[i] : 0;
 }
@@ -44,7 +47,7 @@ struct placement_want job_want(const struct job_spec *spec)
                                .unit = ranged ? replica : workers,
                                .per_gpu = spec->run.device == DEVICE_CUDA ? (int)spec->run.workers_per_gpu : 0,
                                .per_node = nodes ? (workers + nodes - 1) / nodes : 0};
-    want_groups(p, workers, w.group);
+    want_groups(spec, workers, w.group);
     return w;
 }
 
@@ -205,6 +208,36 @@ static void set_reason_waiting(struct job *j, const struct placement_node *nodes
              text);
 }
 
+/* As placement_find; with parallel.auto only numbers of workers count for which there is a layout. */
+static enum placement_answer find_slots(struct job *j, const struct placement_node *nodes, int n,
+                                        const struct placement_want *want, int *ret_node, int *ret_workers)
+{
+    struct placement_want w = *want;
+    j->layout.pending = false;
+    j->layout.none[0] = '\0';
+    for (;;) {
+        enum placement_answer answer = placement_find(nodes, n, &w, ret_node, ret_workers);
+        if (answer != PLACEMENT_FITS || !j->spec.parallel.automatic)
+            return answer;
+        enum job_layout_known known = job_layout_look(j, ret_node, *ret_workers);
+        if (known != LAYOUT_NONE)
+            return known == LAYOUT_FITS ? PLACEMENT_FITS : PLACEMENT_WAITS;
+        w.max = *ret_workers - w.unit;
+        if (w.max < w.min)
+            return PLACEMENT_NEVER;
+    }
+}
+
+/* The slots are there, but no layout yet, or none at all. */
+static bool set_reason_layout(struct job *j)
+{
+    if (j->layout.pending)
+        snprintf(j->reason, sizeof(j->reason), "waits for the planner to choose the layout (parallel.auto)");
+    else if (j->layout.none[0])
+        snprintf(j->reason, sizeof(j->reason), "parallel.auto: %s", j->layout.none);
+    return j->layout.pending || j->layout.none[0];
+}
+
 /* For a job with fewer workers than requested: whether slots for more are free now. Sets the reason accordingly. */
 static bool has_more_room(struct job *j, const char *after)
 {
@@ -213,7 +246,7 @@ static bool has_more_room(struct job *j, const char *after)
     char text[600];
     int n = job_nodes(j->jobs, j, &nodes), workers = 0;
     int *node = calloc((size_t)want.max, sizeof(*node));
-    if (nodes && node && placement_find(nodes, n, &want, node, &workers) != PLACEMENT_FITS)
+    if (nodes && node && find_slots(j, nodes, n, &want, node, &workers) != PLACEMENT_FITS)
         workers = 0;
     bool more = workers > j->n_workers;
     want.min = want.max;
@@ -273,16 +306,16 @@ bool job_allocate(struct job *j)
     enum placement_answer answer = PLACEMENT_WAITS;
     bool memory = nodes && node;
     if (memory && (!j->jobs->stopping || j->jobs->leaving))
-        answer = placement_find(nodes, n, &want, node, &workers);
+        answer = find_slots(j, nodes, n, &want, node, &workers);
     j->never = answer == PLACEMENT_NEVER;
     bool taken = answer == PLACEMENT_FITS;
     if (taken) {
         free_slots(j);
-        taken = assign_ranks(j, node, workers) == OK;
+        taken = assign_ranks(j, node, workers) == OK && job_layout_take(j) == OK;
     }
     if (taken)
         job_place(j);
-    else if (memory)
+    else if (memory && !set_reason_layout(j))
         set_reason_waiting(j, nodes, n, &want, answer);
     if (taken && !job_take_gpus(j)) { /* placement has counted free GPUs from the same data, so this is a bug */
         log_error("GPUs not taken job=%" PRIu64, j->id);

@@ -55,7 +55,7 @@ static err_t send_start(struct job *j, int rank)
     const struct worker_start s = {.epoch = j->epoch,
                                    .rank = rank,
                                    .world = j->n_workers,
-                                   .yaml = j->yaml,
+                                   .yaml = j->layout.yaml ? j->layout.yaml : j->yaml,
                                    .resume_path = j->resume_path,
                                    .resume_step = j->resume_step,
                                    .node_of = node_of,

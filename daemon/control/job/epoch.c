@@ -312,9 +312,18 @@ static const char *workers_now(const struct job *j, char *ret, size_t size)
     return ret;
 }
 
+/* ", layout auto: .." if the planner has chosen it, else "". */
+static const char *layout_now(const struct job *j, char *ret, size_t size)
+{
+    ret[0] = '\0';
+    if (j->layout.why)
+        snprintf(ret, size, ", layout auto: %.*s", (int)strcspn(j->layout.why, ";"), j->layout.why);
+    return ret;
+}
+
 void job_epoch_propose(struct job *j)
 {
-    char text[64], damage[96];
+    char text[64], damage[96], layout[200];
     struct state_member *members = calloc((size_t)j->n_workers, sizeof(*members));
     err_t err = members ? choose_checkpoint(j) : ERR_NOMEM;
     if (!err && getrandom(j->secret, sizeof(j->secret), 0) != sizeof(j->secret))
@@ -331,7 +340,9 @@ void job_epoch_propose(struct job *j)
                                            .members = members,
                                            .n_members = j->n_workers,
                                            .resume_step = j->resume_step,
-                                           .restarts = j->restarts}};
+                                           .restarts = j->restarts,
+                                           .layout = j->layout.keys,
+                                           .layout_why = j->layout.why}};
         err = outbox_add(&j->jobs->outbox, &r, epoch_recorded);
     }
     free(members);
@@ -340,6 +351,7 @@ void job_epoch_propose(struct job *j)
     if (!err && j->incident.open && j->incident.step >= 0)
         j->incident.fields.lost_steps = j->incident.step > j->resume_step ? j->incident.step - j->resume_step : 0;
     if (!err && j->incident.open)
-        job_incident_decided(j, "new epoch %" PRIu64 " from step %" PRId64 "%s%s", j->next_epoch, j->resume_step,
-                             workers_now(j, text, sizeof(text)), damage_now(j, damage, sizeof(damage)));
+        job_incident_decided(j, "new epoch %" PRIu64 " from step %" PRId64 "%s%s%s", j->next_epoch, j->resume_step,
+                             workers_now(j, text, sizeof(text)), layout_now(j, layout, sizeof(layout)),
+                             damage_now(j, damage, sizeof(damage)));
 }

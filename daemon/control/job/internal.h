@@ -187,6 +187,18 @@ struct job_kind {
 };
 extern const struct job_kind job_kind_managed, job_kind_command;
 
+/* The layout of a job with parallel.auto, layout.c. */
+struct job_layout {
+    struct layout_task *task;      /* the planner's search; NULL: none runs */
+    struct layout_answer *answers; /* n of them, oldest first */
+    int n;
+    bool pending;     /* the last search for slots waits for the planner */
+    char none[640];   /* why there is no layout for the slots that are free; "": there is one */
+    char *keys, *why; /* of the slots that the job has, as in the epoch's record; NULL: not chosen yet */
+    char *yaml;       /* the spec with it, for its workers */
+    char *shown;      /* the spec with it, for clients */
+};
+
 #define JOB_DAMAGED_MAX 16 /* if more are damaged, the disk is broken, and an older checkpoint does not help */
 /* Processes start within a second or two; the rest is for nodes that load programs over a slow network file system. */
 #define JOB_GATHER_MS 60000
@@ -211,7 +223,8 @@ struct job {
     bool adopting; /* from the log, and some node has not listed its processes: no decision yet */
     bool never; /* WAITING, and it would not fit on the present nodes if they were empty: other jobs may overtake it */
     bool may_grow; /* it has fewer workers than requested, slots are free, and run.grow lets it take them */
-    bool resize;   /* ENDING in order to move to other slots */
+    struct job_layout layout;
+    bool resize;  /* ENDING in order to move to other slots */
     bool moving;  /* STEPPING, and one of its nodes is drained or shuts down: workers save and stop, then the next epoch
                      begins on other nodes */
     int queue_at; /* WAITING: its place in the queue; -1: it has none yet */
@@ -348,6 +361,20 @@ bool job_take_gpus(struct job *j);
 void job_place(struct job *j);
 /* Frees its slots and GPUs, and tells its nodes to release its files. None of its processes runs any more. */
 void job_release(struct job *j);
+
+/* ---- layout.c: the layout of a job with parallel.auto ---- */
+
+enum job_layout_known { LAYOUT_FITS, LAYOUT_PENDING, LAYOUT_NONE };
+/* Whether the planner has a layout for `workers` ranks, whose nodes are numbered in `node`. If the answer is not known,
+ * the search begins on a thread, and all jobs are ticked at its end. LAYOUT_NONE: layout.none says why. */
+enum job_layout_known job_layout_look(struct job *j, const int *node, int workers);
+/* Sets the layout for the slots that the job has got, for which job_layout_look has found one. */
+NODISCARD err_t job_layout_take(struct job *j);
+/* The epoch may begin: the job has its layout, or no parallel.auto. A start that another leader began has none yet. */
+bool job_layout_ready(struct job *j);
+/* Sets the layout of the newest epoch in the log. */
+NODISCARD err_t job_layout_adopt(struct job *j, const struct state_epoch *e);
+void job_layout_fini(struct job *j);
 
 /* ---- process.c: processes and their connections ---- */
 

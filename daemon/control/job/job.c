@@ -131,6 +131,7 @@ void job_free(struct job *j)
     usage_file_fini(&j->usage);
     buf_fini(&j->io_usage);
     job_fini(&j->spec);
+    job_layout_fini(j);
     free(j->resume_path);
     free((char *)j->incident.fields.log);
     free((char *)j->incident.fields.error);
@@ -413,6 +414,8 @@ static bool tick_scanning(struct job *j)
     j->kind->need(j, false);
     if (j->stopping)
         return true;
+    if ((!j->kind->saves || job_committer(j)->scan == SCAN_DONE) && !job_layout_ready(j))
+        return j->stopping;
     if (!j->kind->saves || job_committer(j)->scan == SCAN_DONE) {
         job_move(j, PHASE_COMMITTING,
                  j->kind->saves ? "the checkpoint folder is listed" : "a command has no checkpoints");
@@ -621,12 +624,15 @@ static bool allocate_next_epoch(struct job *j)
         job_move(j, PHASE_GATHERING, "all workers have left the epoch");
         return true;
     }
-    j->resize = false;
     if (job_allocate(j)) {
+        j->resize = false;
         j->reason[0] = '\0';
         job_move(j, PHASE_GATHERING, "other slots are allocated");
         return true;
     }
+    if (j->layout.pending)
+        return false;
+    j->resize = false;
     j->clearing = true;
     return tick_clearing(j);
 }

@@ -49,7 +49,8 @@ struct job_view {
     uint32_t uid; /* of the user who submitted it */
     int64_t submitted_ms;
     const struct job_spec *spec;
-    const char *yaml;
+    const char *yaml;               /* with the layout of the newest epoch */
+    const char *layout_why;         /* parallel.auto: the layout and why; NULL: none */
     const char *state;              /* the name of its enum job_state */
     const struct state_job *logged; /* its entry in the replicated state; NULL: removed */
     const char *reason;             /* its own, else why the log accepts no records; NULL: none */

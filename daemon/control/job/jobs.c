@@ -83,14 +83,20 @@ static void update_node_view(struct node_view *a, const struct state_node *s)
 void jobs_take_nodes(struct jobs *jobs)
 {
     const struct state_cluster *c = state_cluster(jobs->replica->state);
+    bool is_whole = true;
     jobs->state_index = log_index(jobs->replica->log);
-    for (int i = 0; i < c->n_nodes; i++) {
+    for (int i = 0; i < c->n_nodes && jobs->nodes_changes != c->changes; i++) {
+        if (c->nodes[i].changed <= jobs->nodes_changes)
+            continue;
         struct node_view *a = node_find_or_add(jobs, c->nodes[i].name);
         if (a)
             update_node_view(a, &c->nodes[i]);
         else
             log_error("no memory for a node name=%s", c->nodes[i].name);
+        is_whole = is_whole && a;
     }
+    if (is_whole)
+        jobs->nodes_changes = c->changes;
 }
 
 /* Finds jobs by the state alone: a proposal that was abandoned because the log was full may be committed later,

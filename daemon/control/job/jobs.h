@@ -20,7 +20,8 @@ struct jobs {
     const char *dir;     /* the state directory */
     struct pool *parses; /* for work on files; NULL: none */
     struct outbox outbox;
-    struct node_view self, *nodes; /* nodes, ours among them; ascending by name after the first, which is ours */
+    struct node_view self, *nodes; /* nodes, ours among them; ascending by name */
+    struct node_index index;       /* of the others */
     struct job *head;              /* ascending by id */
     struct queue_job *queue;       /* jobs that wait, in their order (waiting.c); NULL: none */
     int n_queue, queue_first;      /* queue_first: those before it have slots */
@@ -28,6 +29,7 @@ struct jobs {
     bool leads;                    /* this node is the leader */
     int64_t lists_due_ms;          /* leader: deadline of the other nodes' lists; 0: none pending */
     uint64_t state_index;          /* leader: log index that node views and jobs reflect */
+    uint64_t nodes_changes;        /* leader: `changes` of the state's cluster that the node views reflect */
     bool stopping;                 /* this dtd is shutting down */
     bool leaving;                  /* ... and other nodes continue its jobs */
 };

@@ -24,15 +24,29 @@ void node_view_self_init(struct jobs *jobs, const char *name, int slots)
     jobs->nodes = a;
 }
 
-struct node_view *node_view_find(struct jobs *jobs, const char *name)
+/* Position of `name` in the index, or where it would be inserted. */
+static int index_position(const struct node_index *x, const char *name)
 {
-    for (struct node_view *a = jobs->nodes; a; a = a->next)
-        if (strcmp(a->name, name) == 0)
-            return a;
-    return NULL;
+    int low = 0, high = x->n;
+    while (low < high) {
+        int at = (low + high) / 2;
+        bool is_before = strcmp(x->by_name[at]->name, name) < 0;
+        low = is_before ? at + 1 : low;
+        high = is_before ? high : at;
+    }
+    return low;
 }
 
-struct node_view *node_view_by_conn(struct jobs *jobs, const struct rpc_conn *conn)
+struct node_view *node_view_find(struct jobs *jobs, const char *name)
+{
+    const struct node_index *x = &jobs->index;
+    if (strcmp(jobs->self.name, name) == 0)
+        return &jobs->self;
+    int at = index_position(x, name);
+    return at < x->n && strcmp(x->by_name[at]->name, name) == 0 ? x->by_name[at] : NULL;
+}
+
+static struct node_view *search_conn(struct jobs *jobs, const struct rpc_conn *conn)
 {
     for (struct node_view *a = jobs->nodes; a; a = a->next)
         if (conn && a->conn == conn)
@@ -40,15 +54,61 @@ struct node_view *node_view_by_conn(struct jobs *jobs, const struct rpc_conn *co
     return NULL;
 }
 
+struct node_view *node_view_by_conn(struct jobs *jobs, const struct rpc_conn *conn)
+{
+    struct node_index *x = &jobs->index;
+    size_t place = (((uintptr_t)conn >> 4) * UINT64_C(0x9e3779b97f4a7c15)) >> 50;
+    _Static_assert(NODE_INDEX_CONNS == 1 << 14, "the hash has 14 bits");
+    if (!x->by_conn)
+        x->by_conn = calloc(NODE_INDEX_CONNS, sizeof(struct node_view *));
+    if (!x->by_conn || !conn)
+        return search_conn(jobs, conn);
+    struct node_view *a = x->by_conn[place];
+    if (!a || a->conn != conn) {
+        a = search_conn(jobs, conn);
+        x->by_conn[place] = a;
+    }
+    return a;
+}
+
+static bool index_reserve(struct node_index *x)
+{
+    if (x->n < x->cap)
+        return true;
+    int cap = x->cap ? 2 * x->cap : 16;
+    struct node_view **more = realloc(x->by_name, (size_t)cap * sizeof(struct node_view *));
+    if (!more)
+        return false;
+    x->by_name = more;
+    x->cap = cap;
+    return true;
+}
+
+/* Into the index and into the list, after the last view whose name is smaller. */
+static void insert_view(struct jobs *jobs, struct node_view *a)
+{
+    struct node_index *x = &jobs->index;
+    int at = index_position(x, a->name);
+    struct node_view *before = at ? x->by_name[at - 1] : NULL;
+    if (strcmp(jobs->self.name, a->name) < 0 && (!before || strcmp(before->name, jobs->self.name) < 0))
+        before = &jobs->self;
+    struct node_view **link = before ? &before->next : &jobs->nodes;
+    a->next = *link;
+    *link = a;
+    memmove(x->by_name + at + 1, x->by_name + at, (size_t)(x->n - at) * sizeof(struct node_view *));
+    x->by_name[at] = a;
+    x->n++;
+}
+
 struct node_view *node_find_or_add(struct jobs *jobs, const char *name)
 {
-    struct node_view *a = node_view_find(jobs, name), **at = &jobs->nodes;
+    struct node_view *a = node_view_find(jobs, name);
     if (a)
         return a;
     a = calloc(1, sizeof(*a));
     char *copy = strdup(name);
     struct gpus *gpus = calloc(1, sizeof(*gpus));
-    if (!a || !copy || !gpus) {
+    if (!a || !copy || !gpus || !index_reserve(&jobs->index)) {
         free(a);
         free(copy);
         free(gpus);
@@ -58,10 +118,7 @@ struct node_view *node_find_or_add(struct jobs *jobs, const char *name)
     a->gpus = gpus;
     a->load = node_load_none;
     a->slots = 0;
-    while (*at && strcmp((*at)->name, name) < 0)
-        at = &(*at)->next;
-    a->next = *at;
-    *at = a;
+    insert_view(jobs, a);
     return a;
 }
 
@@ -72,6 +129,7 @@ void node_views_begin(struct jobs *jobs)
     jobs->self.used = 0;
     gpus_forget(&jobs->local->gpus);
     jobs->self.listed = false;
+    jobs->nodes_changes = 0;
 }
 
 static void node_view_free(struct jobs *jobs, struct node_view *a)
@@ -92,6 +150,9 @@ void node_views_end(struct jobs *jobs)
     }
     jobs->self.next = NULL;
     jobs->nodes = &jobs->self;
+    free(jobs->index.by_name);
+    free(jobs->index.by_conn);
+    jobs->index = (struct node_index){.n = 0};
     node_views_begin(jobs);
 }
 

@@ -43,7 +43,16 @@ struct node_view {
     double silent_ms;      /* LOST: time since its last heartbeat when it was declared lost */
 };
 
-/* The leader's own node: always the first of jobs->nodes. */
+#define NODE_INDEX_CONNS 16384 /* a power of two, some times the number of nodes */
+
+/* Finds one of many node views. */
+struct node_index {
+    struct node_view **by_name; /* ascending, without the leader's own; n of them */
+    int n, cap;
+    struct node_view **by_conn; /* the last one found for each hash of a connection; NULL: not allocated yet */
+};
+
+/* The leader's own node. */
 void node_view_self_init(struct jobs *jobs, const char *name, int slots);
 /* NULL: there is no view of this node. */
 struct node_view *node_view_find(struct jobs *jobs, const char *name);

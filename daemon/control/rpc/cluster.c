@@ -48,12 +48,14 @@ static const char *verdict_text(enum record_kind kind, err_t err)
 }
 
 struct pending_record {
+    struct cluster_viewer viewer; /* of a join; the first member */
     struct rpc_server *server;
     struct rpc_call *call;
     enum record_kind kind;
     struct token token;
     int64_t expires_ms;
     uint32_t uses;
+    uint64_t node; /* the number of a node that has joined */
 };
 
 static void reply_token(struct pending_record *w)
@@ -74,13 +76,14 @@ static void reply_token(struct pending_record *w)
     explicit_bzero(text, sizeof(text));
 }
 
-static void reply_joined(struct pending_record *w, const struct state_result *r)
+static void reply_joined(struct cluster_viewer *viewer, const struct buf *view)
 {
+    struct pending_record *w = (struct pending_record *)viewer;
     Dtd__JoinReply m = DTD__JOIN_REPLY__INIT;
-    const struct buf *view = cluster_view(w->server->cluster);
-    m.id = r->node;
+    m.id = w->node;
     m.view = (ProtobufCBinaryData){view->len, view->data};
     rpc_reply(w->call, &m.base);
+    free(w);
 }
 
 static void on_recorded(void *arg, err_t err, uint64_t index, const void *result)
@@ -88,6 +91,13 @@ static void on_recorded(void *arg, err_t err, uint64_t index, const void *result
     struct pending_record *w = arg;
     const struct state_result *r = result;
     (void)index;
+    w->server->joins -= w->kind == RECORD_NODE;
+    if (!err && !r->err && w->kind == RECORD_NODE) {
+        w->node = r->node;
+        w->viewer.cb = reply_joined;
+        cluster_view_await(w->server->cluster, &w->viewer);
+        return;
+    }
     if (err)
         rpc_fail(w->call, ERR_AGAIN,
                  "the leader has changed, and the request may or may not have been executed: check, and try again");
@@ -95,8 +105,6 @@ static void on_recorded(void *arg, err_t err, uint64_t index, const void *result
         rpc_fail(w->call, r->err, "%s", verdict_text(w->kind, r->err));
     else if (w->kind == RECORD_TOKEN)
         reply_token(w);
-    else if (w->kind == RECORD_NODE)
-        reply_joined(w, r);
     else {
         Dtd__PeerEmpty for_peers = DTD__PEER_EMPTY__INIT;
         Dtd__Empty for_people = DTD__EMPTY__INIT;
@@ -121,6 +129,7 @@ static void propose_for_call(struct rpc_server *server, struct rpc_call *call, s
         r->wall_ms = clock_wall_ms();
         err = replica_propose(server->replica, r, on_recorded, w);
     }
+    server->joins += !err && r->kind == RECORD_NODE;
     if (!err)
         return;
     free(w);
@@ -161,20 +170,29 @@ static void handle_heartbeat(void *owner, struct rpc_call *call, const ProtobufC
 {
     const Dtd__PeerBeat *b = (const Dtd__PeerBeat *)request;
     struct rpc_server *server = owner;
-    const struct buf *view = NULL;
+    const struct cluster_beat beat = {b->view, b->raft_index, b->has_changes && b->changes};
+    struct cluster_news news = {.n_changes = 0};
     Dtd__PeerBeatReply m = DTD__PEER_BEAT_REPLY__INIT;
+    ProtobufCBinaryData changes[CLUSTER_STEPS];
     struct rpc_conn *conn = rpc_call_conn(call);
-    bool needed = false;
-    err_t err = conn ? cluster_heartbeat(server->cluster, conn, b->view, b->raft_index, &view, &needed) : ERR_AGAIN;
+    err_t err = conn ? cluster_heartbeat(server->cluster, conn, &beat, &news) : ERR_AGAIN;
     if (err) {
         rpc_fail(call, err, "this node is not the leader");
         return;
     }
     m.has_needed = true;
-    m.needed = needed;
-    m.has_view = view != NULL;
-    if (view)
-        m.view = (ProtobufCBinaryData){view->len, view->data};
+    m.needed = news.needed;
+    m.has_view = news.view != NULL;
+    if (news.view)
+        m.view = (ProtobufCBinaryData){news.view->len, news.view->data};
+    for (int i = 0; i < news.n_changes; i++)
+        changes[i] = (ProtobufCBinaryData){news.changes[i]->len, news.changes[i]->data};
+    m.change = changes;
+    m.n_change = (size_t)news.n_changes;
+    m.has_hash = news.n_changes > 0;
+    m.hash = news.hash;
+    m.voter = (uint64_t *)news.voters;
+    m.n_voter = (size_t)news.n_voters;
     rpc_reply(call, &m.base);
 }
 
@@ -234,6 +252,13 @@ static void handle_join(void *owner, struct rpc_call *call, const ProtobufCMessa
      * number. */
     if (!cluster_node(server->cluster, cluster_self(server->cluster))) {
         rpc_fail(call, ERR_AGAIN, "the cluster is being created: try again");
+        return;
+    }
+    const char *old = "";
+    if (!cluster_may_grow(server->cluster, server->joins, &old)) {
+        rpc_fail(call, ERR_AGAIN,
+                 "the cluster has %d nodes, and %s has not shown that its version allows more: upgrade it, or start it",
+                 STATE_MAX_NODES_BEFORE, old);
         return;
     }
     struct record r = {

@@ -58,7 +58,8 @@ struct rpc_server {
     int reports;       /* number of reports to the leader that wait for an answer */
     bool list_due;     /* the list of all processes is to be sent when `reports` is 0 */
 
-    struct pool reads;                       /* short reads of log files */
+    int joins;                               /* records of joining nodes that are not applied yet */
+    struct pool reads;                       /* short reads of log files; writes of the cluster's view */
     struct pool parses;                      /* files of metrics, which may take long */
     LIST_HEAD(, watch) watch_loads;          /* Metrics calls that have rows in memory, or will have */
     LIST_HEAD(, usage_watch) usage_loads;    /* the same of Usage calls */

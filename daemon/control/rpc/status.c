@@ -124,6 +124,7 @@ err_t job_status_fill(struct job_status *s, struct rpc_server *server, struct jo
     s->msg.has_grace_left_ms = v.grace_left_ms > 0;
     s->msg.grace_left_ms = v.grace_left_ms;
     s->msg.restarts = v.restarts;
+    s->msg.layout_why = (char *)v.layout_why;
     s->msg.submitted_ms = v.submitted_ms;
     s->msg.has_uid = true;
     s->msg.uid = v.uid;

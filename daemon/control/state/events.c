@@ -81,6 +81,8 @@ static void draft_epoch(const struct state *s, const struct state_job *job, cons
         text_add(&d->text, " from step %" PRId64, r->epoch.resume_step);
     if (last && last->epoch == job->epoch.epoch && job->epoch.epoch)
         text_add(&d->text, ", because %s", last->seen);
+    if (r->epoch.layout_why)
+        text_add(&d->text, "; layout auto: %s", r->epoch.layout_why);
 }
 
 static void draft_desired(const struct state *s, const struct state_job *job, const struct record *r,

@@ -25,6 +25,7 @@ struct state {
 
 /* Applies a record of the cluster: RECORD_NODE and later kinds. */
 err_t state_nodes_apply(struct state *s, const struct record *r, struct state_result *ret);
+void state_node_fini(struct state_node *n);
 void state_nodes_clear(struct state_cluster *c);
 err_t state_node_reserve(struct state_cluster *c);
 

@@ -7,7 +7,7 @@
 
 /* ---- memory, lookup ---- */
 
-static void node_fini(struct state_node *n)
+void state_node_fini(struct state_node *n)
 {
     free(n->name);
     free(n->address);
@@ -18,7 +18,7 @@ static void node_fini(struct state_node *n)
 void state_nodes_clear(struct state_cluster *c)
 {
     for (int i = 0; i < c->n_nodes; i++)
-        node_fini(&c->nodes[i]);
+        state_node_fini(&c->nodes[i]);
     free(c->nodes);
     explicit_bzero(c, sizeof(*c));
 }
@@ -44,10 +44,14 @@ const struct state_cluster *state_cluster(const struct state *s)
 /* Position of `name` in the order of names, or where it would be inserted. */
 static int node_position(const struct state_cluster *c, const char *name)
 {
-    int at = 0;
-    while (at < c->n_nodes && strcmp(c->nodes[at].name, name) < 0)
-        at++;
-    return at;
+    int low = 0, high = c->n_nodes;
+    while (low < high) {
+        int at = (low + high) / 2;
+        bool is_before = strcmp(c->nodes[at].name, name) < 0;
+        low = is_before ? at + 1 : low;
+        high = is_before ? high : at;
+    }
+    return low;
 }
 
 static struct state_node *find_node(struct state_cluster *c, const char *name)
@@ -141,8 +145,10 @@ static err_t replace_text(char **at, const char *text)
     return OK;
 }
 
-static err_t update_node(struct state_node *n, const struct record *r, struct state_result *ret)
+static err_t update_node(struct state_cluster *c, struct state_node *n, const struct record *r,
+                         struct state_result *ret)
 {
+    n->changed = c->changes;
     ret->node = n->id;
     if (memcmp(n->instance, r->node.instance, NODE_INSTANCE_BYTES) != 0) {
         ret->err = ERR_EXISTS;
@@ -154,13 +160,13 @@ static err_t update_node(struct state_node *n, const struct record *r, struct st
 
 static err_t add_node(struct state_cluster *c, const struct record *r, struct state_result *ret)
 {
-    struct state_node n = {.id = c->next_node, .joined_ms = r->wall_ms};
+    struct state_node n = {.id = c->next_node, .joined_ms = r->wall_ms, .changed = c->changes};
     n.name = strdup(r->node.name);
     n.address = strdup(r->node.address);
     n.domain = strdup(r->node.domain);
     memcpy(n.instance, r->node.instance, NODE_INSTANCE_BYTES);
     if (!n.name || !n.address || !n.domain || state_node_reserve(c)) {
-        node_fini(&n);
+        state_node_fini(&n);
         return ERR_NOMEM;
     }
     int at = node_position(c, n.name);
@@ -177,7 +183,7 @@ static err_t apply_node(struct state_cluster *c, const struct record *r, struct 
 {
     struct state_node *same = find_node(c, r->node.name);
     if (same)
-        return update_node(same, r, ret);
+        return update_node(c, same, r, ret);
     ret->err = check_token(c, r);
     if (!ret->err && c->n_nodes == STATE_MAX_NODES)
         ret->err = ERR_LIMIT;
@@ -192,7 +198,7 @@ static err_t apply_left(struct state_cluster *c, const struct record *r, struct 
         return OK;
     }
     ret->node = n->id;
-    node_fini(n);
+    state_node_fini(n);
     c->n_nodes--;
     memmove(n, n + 1, (size_t)(c->n_nodes - (n - c->nodes)) * sizeof(*n));
     return OK;
@@ -209,6 +215,7 @@ static err_t apply_admin(struct state_cluster *c, const struct record *r, struct
     if (r->node_admin.drained && !reason)
         return ERR_NOMEM;
     free(n->drained);
+    n->changed = c->changes;
     n->drained = reason;
     n->drained_ms = reason ? r->wall_ms : 0;
     ret->node = n->id;

@@ -1,5 +1,7 @@
-/* One record is in flight at a time, so that the log keeps this order. A proposal that ended with ERR_CANCELED may have
- * been applied: it is proposed again, because every record may be applied twice without harm. */
+/* The log keeps the order of proposals, and answers them in this order. When it refuses one, or a proposal ends with
+ * ERR_CANCELED, those after it end so, too; then nothing is proposed until all have ended, and what was not applied is
+ * proposed again, from the first. A proposal that ended with ERR_CANCELED may have been applied: every record may be
+ * applied twice without harm, and because all later ones follow again, so may a sequence of them. */
 #include "daemon/control/state/outbox.h"
 
 #include "common/base/log.h"
@@ -42,22 +44,31 @@ static void proposed(void *arg, err_t err, uint64_t index, const void *result);
 
 void outbox_retry(struct outbox *o)
 {
-    if (!o->head || o->in_flight || !o->replica->log)
-        return;
-    err_t err = log_propose(o->replica->log, o->head->bytes.data, o->head->bytes.len, proposed, o);
-    if (err && err != o->err)
-        log_warn("records are waiting for the log n=%d error=%s", o->n, err_text(err));
-    o->err = err;
-    o->in_flight = !err;
+    while (o->next && !o->is_failing && o->n_flight < OUTBOX_WINDOW && o->replica->log) {
+        struct outbox_item *item = o->next;
+        err_t err = log_propose(o->replica->log, item->bytes.data, item->bytes.len, proposed, o);
+        if (err && err != o->err)
+            log_warn("records are waiting for the log n=%d error=%s", o->n, err_text(err));
+        o->err = err;
+        if (err)
+            return;
+        o->next = item->next;
+        o->n_flight++;
+    }
 }
 
+/* The answer to the oldest proposal. */
 static void proposed(void *arg, err_t err, uint64_t index, const void *result)
 {
     struct outbox *o = arg;
-    o->in_flight = false;
+    o->n_flight--;
+    o->is_failing = o->is_failing || err;
     o->err = err;
-    if (err)
+    if (o->is_failing) {
+        o->is_failing = o->n_flight > 0;
+        o->next = o->head;
         return; /* the timer of control tries again */
+    }
     outbox_cb cb = o->head->cb;
     uint64_t job = o->head->job;
     const struct state_result answer = *(const struct state_result *)result;
@@ -84,6 +95,7 @@ err_t outbox_add(struct outbox *o, const struct record *record, outbox_cb cb)
     }
     *o->tail = item;
     o->tail = &item->next;
+    o->next = o->next ? o->next : item;
     o->n++;
     outbox_retry(o);
     return OK;

@@ -98,6 +98,8 @@ static err_t encode_epoch(const struct record *r, Dtd__Record *m, struct buf *re
         e.member = list;
         e.resume_step = r->epoch.resume_step;
         e.restarts = r->epoch.restarts;
+        e.layout = (char *)r->epoch.layout;
+        e.layout_why = (char *)r->epoch.layout_why;
         m->kind_case = DTD__RECORD__KIND_EPOCH;
         m->epoch = &e;
         err = pack(&m->base, ret);
@@ -297,6 +299,8 @@ static err_t decode_epoch(const Dtd__Record *m, struct memory *mem, struct recor
     r->epoch.n_members = (int)e->n_member;
     r->epoch.resume_step = e->resume_step;
     r->epoch.restarts = e->restarts;
+    r->epoch.layout = e->layout;
+    r->epoch.layout_why = e->layout_why;
     return OK;
 }
 

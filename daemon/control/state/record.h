@@ -83,7 +83,8 @@ struct record {
             const struct state_member *members; /* by rank */
             int n_members;
             int64_t resume_step;
-            int32_t restarts; /* restarts of the job so far */
+            int32_t restarts;                /* restarts of the job so far */
+            const char *layout, *layout_why; /* of a job with parallel.auto (common/plan/choose); else NULL */
         } epoch;
         struct state_checkpoint checkpoint;
         struct {

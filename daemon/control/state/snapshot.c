@@ -64,6 +64,8 @@ static void put_epoch(const struct state_job *job, struct lists *l, void **point
     m->epoch = job->epoch.epoch;
     m->resume_step = job->epoch.resume_step;
     m->restarts = job->epoch.restarts;
+    m->layout = job->epoch.layout;
+    m->layout_why = job->epoch.layout_why;
     m->n_member = (size_t)job->epoch.n_members;
     m->member = (Dtd__LogMember **)pointers;
     for (int i = 0; i < job->epoch.n_members; i++) {
@@ -211,10 +213,10 @@ struct cluster_lists {
     Dtd__RecordKey keys[STATE_MAX_KEYS], *key[STATE_MAX_KEYS];
 };
 
-static void put_nodes(const struct state_cluster *c, struct cluster_lists *l)
+static void put_nodes(const struct state_node *const *nodes, size_t count, struct cluster_lists *l)
 {
-    for (int i = 0; i < c->n_nodes; i++) {
-        const struct state_node *n = &c->nodes[i];
+    for (size_t i = 0; i < count; i++) {
+        const struct state_node *n = nodes[i];
         Dtd__SnapshotNode *m = l->node[i] = &l->nodes[i];
         Dtd__RecordNode *in = &l->inner[i];
         dtd__snapshot_node__init(m);
@@ -253,10 +255,18 @@ static void put_secrets(const struct state_cluster *c, struct cluster_lists *l)
     }
 }
 
-static err_t write_cluster(const struct state *s, struct buf *ret)
+/* Some of the nodes, and all the rest. */
+struct cluster_part {
+    const struct state_node **nodes;
+    size_t n_nodes;
+    uint64_t *gone;
+    size_t n_gone;
+};
+
+static err_t write_part(const struct state *s, const struct cluster_part *part, struct buf *ret)
 {
     const struct state_cluster *c = &s->cluster;
-    size_t n = (size_t)c->n_nodes + 1;
+    size_t n = part->n_nodes + 1;
     Dtd__Snapshot snapshot = DTD__SNAPSHOT__INIT;
     Dtd__SnapshotCluster m = DTD__SNAPSHOT_CLUSTER__INIT;
     struct cluster_lists *l = calloc(1, sizeof(*l));
@@ -268,17 +278,19 @@ static err_t write_cluster(const struct state *s, struct buf *ret)
         err = l->nodes && l->node && l->inner ? OK : ERR_NOMEM;
     }
     if (!err) {
-        put_nodes(c, l);
+        put_nodes(part->nodes, part->n_nodes, l);
         put_secrets(c, l);
         m = (Dtd__SnapshotCluster){.base = m.base,
                                    .next_node = c->next_node,
-                                   .n_node = (size_t)c->n_nodes,
+                                   .n_node = part->n_nodes,
                                    .node = l->node,
                                    .n_token = (size_t)c->n_tokens,
                                    .token = l->token,
                                    .n_key = (size_t)c->n_keys,
                                    .key = l->key,
-                                   .key_used = c->key_used};
+                                   .key_used = c->key_used,
+                                   .n_gone = part->n_gone,
+                                   .gone = part->gone};
         snapshot.cluster = &m;
         err = pack(&snapshot, s, ret);
     }
@@ -288,6 +300,62 @@ static err_t write_cluster(const struct state *s, struct buf *ret)
         free(l->inner);
         free(l);
     }
+    return err;
+}
+
+static err_t write_cluster(const struct state *s, struct buf *ret)
+{
+    const struct state_cluster *c = &s->cluster;
+    struct cluster_part all = {.nodes = calloc((size_t)c->n_nodes + 1, sizeof(*all.nodes))};
+    for (int i = 0; all.nodes && i < c->n_nodes; i++)
+        all.nodes[all.n_nodes++] = &c->nodes[i];
+    err_t err = all.nodes ? write_part(s, &all, ret) : ERR_NOMEM;
+    free(all.nodes);
+    return err;
+}
+
+/* ---- a change of the cluster ---- */
+
+static bool is_same_text(const char *a, const char *b)
+{
+    return a && b ? strcmp(a, b) == 0 : a == b;
+}
+
+static bool is_same_node(const struct state_node *a, const struct state_node *b)
+{
+    return a->id == b->id && a->joined_ms == b->joined_ms && a->drained_ms == b->drained_ms &&
+           memcmp(a->instance, b->instance, NODE_INSTANCE_BYTES) == 0 && is_same_text(a->address, b->address) &&
+           is_same_text(a->domain, b->domain) && is_same_text(a->drained, b->drained);
+}
+
+/* Both lists are in the order of names. A node that was replaced by one of the same name is not among `gone`. */
+static void compare_nodes(const struct state_cluster *from, const struct state_cluster *to, struct cluster_part *ret)
+{
+    int at = 0;
+    for (int i = 0; i < to->n_nodes; i++) {
+        const struct state_node *x = &to->nodes[i];
+        while (at < from->n_nodes && strcmp(from->nodes[at].name, x->name) < 0)
+            ret->gone[ret->n_gone++] = from->nodes[at++].id;
+        bool was_there = at < from->n_nodes && strcmp(from->nodes[at].name, x->name) == 0;
+        if (!was_there || !is_same_node(&from->nodes[at], x))
+            ret->nodes[ret->n_nodes++] = x;
+        at += was_there;
+    }
+    while (at < from->n_nodes)
+        ret->gone[ret->n_gone++] = from->nodes[at++].id;
+}
+
+err_t state_cluster_change(const struct state *from, const struct state *to, struct buf *ret)
+{
+    struct cluster_part part = {.nodes = calloc((size_t)to->cluster.n_nodes + 1, sizeof(*part.nodes)),
+                                .gone = calloc((size_t)from->cluster.n_nodes + 1, sizeof(*part.gone))};
+    err_t err = part.nodes && part.gone ? OK : ERR_NOMEM;
+    if (!err) {
+        compare_nodes(&from->cluster, &to->cluster, &part);
+        err = write_part(to, &part, ret);
+    }
+    free(part.nodes);
+    free(part.gone);
     return err;
 }
 
@@ -369,6 +437,8 @@ static err_t read_epoch(const Dtd__SnapshotJob *m, struct state_job *job)
     r.epoch.n_members = (int)e->n_member;
     r.epoch.resume_step = e->resume_step;
     r.epoch.restarts = e->restarts;
+    r.epoch.layout = e->layout;
+    r.epoch.layout_why = e->layout_why;
     err_t err = state_epoch_copy(&r, &job->epoch);
     free(members);
     return err;
@@ -562,6 +632,103 @@ static err_t read_cluster(const Dtd__Snapshot *m, struct state *s)
     return err ? err : read_secrets(from, c);
 }
 
+/* The nodes of a change, in `ret`, which has room for them. */
+static err_t read_changed(const Dtd__SnapshotCluster *m, struct state_node *ret, int *ret_n)
+{
+    err_t err = OK;
+    for (size_t i = 0; !err && i < m->n_node; i++) {
+        err = m->node[i]->id < m->next_node ? OK : ERR_CORRUPT;
+        if (!err)
+            err = read_node(m->node[i], i ? &ret[i - 1] : NULL, &ret[(*ret_n)++]);
+    }
+    return err;
+}
+
+/* As many as state_node_reserve assumes. */
+static size_t node_capacity(size_t n)
+{
+    size_t ret = 4;
+    while (ret < n)
+        ret *= 2;
+    return ret;
+}
+
+/* Moves the nodes that stay and the changed ones to `ret`, which has room for all; frees the others. `gone` is in the
+ * order of the names of `old`. */
+static int merge_nodes(struct state_cluster *old, const Dtd__SnapshotCluster *m, const struct state_node *changed,
+                       int n_changed, struct state_node *ret)
+{
+    int at = 0, n = 0;
+    size_t gone = 0;
+    for (int i = 0; i < old->n_nodes; i++) {
+        struct state_node *x = &old->nodes[i];
+        while (at < n_changed && strcmp(changed[at].name, x->name) < 0)
+            ret[n++] = changed[at++];
+        bool is_replaced = at < n_changed && strcmp(changed[at].name, x->name) == 0;
+        bool is_gone = gone < m->n_gone && m->gone[gone] == x->id;
+        gone += is_gone;
+        if (is_replaced)
+            ret[n++] = changed[at++];
+        else if (!is_gone)
+            ret[n++] = *x;
+        if (is_replaced || is_gone)
+            state_node_fini(x);
+    }
+    while (at < n_changed)
+        ret[n++] = changed[at++];
+    return n;
+}
+
+static err_t merge_cluster(const Dtd__Snapshot *m, struct state *s)
+{
+    const Dtd__SnapshotCluster *from = m->cluster;
+    struct state_cluster *c = &s->cluster, *fresh = calloc(1, sizeof(*fresh));
+    size_t most = (size_t)c->n_nodes + from->n_node;
+    struct state_node *changed = calloc(from->n_node + 1, sizeof(*changed));
+    struct state_node *nodes = calloc(node_capacity(most), sizeof(*nodes));
+    int n_changed = 0;
+    err_t err = fresh && changed && nodes ? OK : ERR_NOMEM;
+    if (!err && (!from->next_node || from->n_node > STATE_MAX_NODES))
+        err = ERR_CORRUPT;
+    if (!err)
+        err = read_secrets(from, fresh);
+    if (!err)
+        err = read_changed(from, changed, &n_changed);
+    if (err) {
+        for (int i = 0; i < n_changed; i++)
+            state_node_fini(&changed[i]);
+        free(nodes);
+    } else {
+        for (int i = 0; i < n_changed; i++)
+            changed[i].changed = c->changes + 1;
+        fresh->n_nodes = merge_nodes(c, from, changed, n_changed, nodes);
+        fresh->nodes = nodes;
+        fresh->next_node = from->next_node;
+        fresh->changes = c->changes + 1;
+        free(c->nodes);
+        *c = *fresh;
+        s->next_job = m->next_job;
+    }
+    if (fresh)
+        explicit_bzero(fresh, sizeof(*fresh));
+    free(fresh);
+    free(changed);
+    return err;
+}
+
+err_t state_cluster_merge(struct state *s, const void *data, size_t len)
+{
+    struct rpc_alloc alloc;
+    rpc_alloc_init(&alloc, len);
+    Dtd__Snapshot *m = dtd__snapshot__unpack(&alloc.base, len, data);
+    err_t err = !m || !m->cluster || !m->next_job ? ERR_CORRUPT
+                : m->version > SNAPSHOT_VERSION   ? ERR_UNSUPPORTED
+                                                  : merge_cluster(m, s);
+    if (m)
+        dtd__snapshot__free_unpacked(m, &alloc.base);
+    return err;
+}
+
 /* A version without events wrote a snapshot without them. */
 static err_t read_events(const Dtd__Snapshot *m, struct state *s)
 {
@@ -617,6 +784,8 @@ err_t state_restore(struct state *s, const void *data, size_t len)
     err = m ? read_all(m, fresh) : ERR_CORRUPT;
     if (!err) {
         fresh->cluster.changes = s->cluster.changes + 1;
+        for (int i = 0; i < fresh->cluster.n_nodes; i++)
+            fresh->cluster.nodes[i].changed = fresh->cluster.changes;
         state_clear(s);
         *s = *fresh;
         *fresh = (struct state){0};

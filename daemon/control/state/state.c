@@ -23,6 +23,14 @@ static void epoch_fini(struct state_epoch *e)
     for (int i = 0; i < e->n_members; i++)
         free((char *)e->members[i].node);
     free(e->members);
+    free(e->layout);
+    free(e->layout_why);
+}
+
+static err_t text_copy(const char *text, char **ret)
+{
+    *ret = text ? strdup(text) : NULL;
+    return text && !*ret ? ERR_NOMEM : OK;
 }
 
 static void left_free(struct state_left *left, int n)
@@ -291,8 +299,13 @@ err_t state_epoch_copy(const struct record *r, struct state_epoch *ret)
             return ERR_NOMEM;
         }
     }
-    *ret = e;
-    return OK;
+    err_t err = text_copy(r->epoch.layout, &e.layout);
+    err = err ? err : text_copy(r->epoch.layout_why, &e.layout_why);
+    if (err)
+        epoch_fini(&e);
+    else
+        *ret = e;
+    return err;
 }
 
 static bool runs_at(const struct state_epoch *e, const char *node, int slot)

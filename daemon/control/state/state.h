@@ -24,7 +24,9 @@
 #define STATE_MAX_JOB_EVENTS 256 /* of one job, and of all nodes together */
 #define STATE_EVENT_TEXT 400     /* bytes; longer texts are cut */
 #define STATE_MAX_LEFT 1024      /* the nodes of a cluster, with a rank each */
-#define STATE_MAX_NODES 1024
+#define STATE_MAX_NODES 16384
+#define STATE_MAX_NODES_BEFORE \
+    1024 /* of versions without changes of the view, whose voters would refuse the next one */
 #define STATE_MAX_TOKENS 64
 #define STATE_MAX_KEYS 16
 #define STATE_REQUEST_MS (24 * 3600 * INT64_C(1000))
@@ -36,6 +38,8 @@ struct state_epoch {
     int64_t resume_step;
     int32_t restarts;
     int64_t wall_ms;
+    char *layout, *layout_why; /* of a job with parallel.auto: what the planner chose, and why; NULL: no such job, or an
+                                  older dtd wrote the record */
 };
 
 /* A place where a rank of an earlier epoch ran and no rank of the newest one does. Its log is still on the node. */
@@ -81,7 +85,8 @@ struct state_node {
     char *name, *address, *domain; /* domain "": none */
     uint8_t instance[NODE_INSTANCE_BYTES];
     int64_t joined_ms, drained_ms;
-    char *drained; /* the reason why no new job starts there; NULL: not drained */
+    char *drained;    /* the reason why no new job starts there; NULL: not drained */
+    uint64_t changed; /* `changes` of the cluster when it was last changed, at least 1; not replicated */
 };
 
 struct state_token {
@@ -152,6 +157,12 @@ const struct state_node *state_node_by_id(const struct state *s, uint64_t id);
 
 /* Appends the cluster's part alone; state_restore turns it into a state without jobs. */
 NODISCARD err_t state_cluster_snapshot(const struct state *s, struct buf *ret);
+/* Appends what the cluster of `to` has and that of `from` has not: the nodes that are new or differ, the numbers of
+ * those that are gone, and all tokens and keys. */
+NODISCARD err_t state_cluster_change(const struct state *from, const struct state *to, struct buf *ret);
+/* Makes such a change. Made on the state that was `from`, it gives the cluster of `to`; the caller compares. After an
+ * error (as of state_restore) the state is unchanged. */
+NODISCARD err_t state_cluster_merge(struct state *s, const void *data, size_t len);
 /* Appends the whole state. The same state gives the same bytes. */
 NODISCARD err_t state_snapshot(const struct state *s, struct buf *ret);
 /* Replaces the whole state. After an error (ERR_CORRUPT, ERR_UNSUPPORTED, ERR_NOMEM) the state is unchanged. */

@@ -369,3 +369,78 @@ TEST(fsdp_shards_everything_unless_told_otherwise)
         job_fini(&j);
     }
 }
+
+#define AUTO_HEAD                                                                                         \
+    "name: x\nmodel: {dim: 8, layers: 2, heads: 2}\ndata: {train: [a]}\ntrain: {steps: 1, global_batch: " \
+    "8%s}\nparallel: %s\n"
+
+static void auto_make(const char *train, const char *parallel, int n_sets, const char *const *sets,
+                      struct job_spec *ret)
+{
+    char file[600];
+    struct why why = {0};
+    const int n = snprintf(file, sizeof(file), AUTO_HEAD, train, parallel);
+    if (job_parse("job.yaml", file, (size_t)n, sets, n_sets, ret, &why))
+        fail_msg("%s", why.text);
+}
+
+static void expect_fixed(const struct job_spec *j, const char *names)
+{
+    char text[256] = "";
+    for (int i = 0; i < j->parallel.n_fixed; i++)
+        snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s%s", i ? " " : "", j->parallel.fixed[i]);
+    assert_string_equal(text, names);
+}
+
+/* The keys that a file sets keep their values, whatever they are. */
+TEST(automatic_layouts_keep_the_keys_of_the_file)
+{
+    static const struct {
+        const char *train, *parallel, *fixed;
+        bool all;
+    } cases[] = {{"", "auto", "", true},
+                 {", micro_batch: 2", "auto", "micro_batch", true},
+                 {"", "{auto: true}", "", true},
+                 {"", "{auto: true, workers: 4}", "", false},
+                 {"", "{auto: true, workers: 4, tp: 1, zero: 0}", "tp zero", false},
+                 {"", "{auto: true, workers: 4, fsdp: 2}", "fsdp", false},
+                 {"", "{auto: true, workers: 4, tp: 2, fixed: []}", "", false},
+                 {"", "{auto: true, workers: 4, zero: 1}", "zero", false}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct job_spec j, again;
+        struct buf text = {0};
+        struct why why = {0};
+        auto_make(cases[i].train, cases[i].parallel, 0, NULL, &j);
+        assert_true(j.parallel.automatic);
+        expect_fixed(&j, cases[i].fixed);
+        assert_int_equal(j.parallel.all_workers, cases[i].all);
+        /* What dtd prints has all keys, and still the same ones are fixed. */
+        assert_int_equal(job_print(&j, &text), OK);
+        if (job_parse("printed", (const char *)text.data, text.len, NULL, 0, &again, &why))
+            fail_msg("%s", why.text);
+        expect_fixed(&again, cases[i].fixed);
+        assert_false(again.parallel.all_workers);
+        buf_fini(&text);
+        job_fini(&again);
+        job_fini(&j);
+    }
+}
+
+/* A --set fixes its key, and the rest of the layout that the file had is forgotten. */
+TEST(a_set_fixes_a_key_of_an_automatic_layout)
+{
+    static const char printed[] = "{auto: true, fixed: [], workers: 4, fsdp: 4, zero: 3}";
+    static const char *const sets[] = {"parallel.tp=2", "parallel.workers=6"};
+    struct job_spec j;
+    auto_make("", printed, 1, &sets[1], &j); /* 6 is no multiple of 4, which the planner chose for 4 workers */
+    expect_fixed(&j, "");
+    assert_int_equal(j.parallel.fsdp, 4);
+    assert_int_equal(job_replica_workers(&j), 1);
+    job_fini(&j);
+    auto_make("", printed, 2, sets, &j);
+    expect_fixed(&j, "tp");
+    assert_int_equal(j.parallel.fsdp, 1);
+    assert_int_equal(j.parallel.zero, 0);
+    assert_int_equal(job_replica_workers(&j), 2);
+    job_fini(&j);
+}

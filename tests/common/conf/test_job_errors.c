@@ -148,7 +148,7 @@ TEST(values)
          "expert_capacity, expert_drop, z_loss, found \"3\""},
         {"parallel.dp=2",
          "parallel.dp: unknown key; did you mean parallel.workers (dp is workers / (fsdp tp pp cp))? "
-         "(keys of parallel: workers, min_workers, zero, fsdp, tp, sp, async_tp, pp, schedule, "
+         "(keys of parallel: workers, min_workers, auto, fixed, machine, zero, fsdp, tp, sp, async_tp, pp, schedule, "
          "schedule_csv, post_validation, chunks, prefetch, reshard, cp, ep, expert_load, expert_rows, dispatch, "
          "recompute)"},
         {"seq_len=2", "seq_len: unknown key; did you mean train.seq? (top level: name, model, data, train, parallel, "
@@ -565,4 +565,39 @@ TEST(shown_values_are_short_and_harmless)
     assert_null(strchr(why.text, 0x1b));
     assert_true(strlen(why.text) < 300);
     assert_non_null(strstr(why.text, "truncated"));
+}
+
+/* `parallel: auto` in a file and in a --set. */
+TEST(automatic_layouts)
+{
+#define PARALLEL_KEYS                                                                                        \
+    "workers, min_workers, auto, fixed, machine, zero, fsdp, tp, sp, async_tp, pp, schedule, schedule_csv, " \
+    "post_validation, chunks, prefetch, reshard, cp, ep, expert_load, expert_rows, dispatch, recompute"
+    static const struct mistake files[] = {
+        {HEAD "train: {steps: 1}\nparallel: aut\n",
+         "job.yaml:5: parallel: expected auto, or a map with some of the keys " PARALLEL_KEYS ", found \"aut\""},
+        {HEAD "train: {steps: 1}\nparallel: [auto]\n",
+         "job.yaml:5: parallel: expected auto, or a map with some of the keys " PARALLEL_KEYS ", found a list"},
+        {HEAD "train: {steps: 1}\nparallel: {auto: yes}\n",
+         "job.yaml:5: parallel.auto: expected true or false, found \"yes\""},
+        {HEAD "train: {steps: 1}\nparallel: {fixed: [tp]}\n",
+         "job.yaml:5: parallel.fixed: without parallel.auto all keys keep their values: leave the key out, or write "
+         "parallel.auto true"},
+        {HEAD "train: {steps: 1}\nparallel: {machine: a100}\n",
+         "job.yaml:5: parallel.machine: only the planner uses it: leave the key out, or write parallel.auto true"},
+        {HEAD "train: {steps: 1}\nparallel: {auto: true, fixed: [sp]}\n",
+         "job.yaml:5: parallel.fixed: expected some of tp, cp, pp, ep, fsdp, zero, schedule, chunks, recompute, "
+         "micro_batch, found \"sp\""},
+        {HEAD "train: {steps: 1}\nparallel: {auto: true, workers: 3, fsdp: 2}\n",
+         "job.yaml:5: parallel.workers: 3 workers are not a multiple of fsdp x tp x pp x cp, which is 2: write 2 or 4, "
+         "or parallel.fsdp 1 or 3"},
+        {HEAD "train: {steps: 1}\nparallel: {auto: true, schedule: zb-h2}\n",
+         "job.yaml:5: parallel.auto: the planner knows the schedules 1f1b, interleaved, zb-h1 and zb-v, but "
+         "parallel.schedule is zb-h2: write false, or leave parallel.schedule out"},
+        {HEAD "train: {steps: 1}\nparallel: {auto: true, workers: 4, async_tp: true}\n",
+         "job.yaml:5: parallel.async_tp: it overlaps the collectives of tensor parallelism, but parallel.tp is 1: "
+         "write "
+         "false, or parallel.tp of at least 2"},
+    };
+    FILES(files);
 }

@@ -435,6 +435,110 @@ TEST(a_range_shrinks_and_grows)
     stop_nodes(2);
 }
 
+static const char *automatic(int workers, const char *train, const char *machine)
+{
+    static char text[4096];
+    snprintf(text, sizeof(text),
+             "name: a\n"
+             "model: {arch: llama, dim: 64, layers: 1, heads: 2, ffn: 128, vocab: 256}\n"
+             "data: {train: [/etc/passwd]}\n"
+             "train: {steps: 100000, seq: 16, global_batch: 4, warmup: 0%s}\n"
+             "parallel: {auto: true, workers: %d, min_workers: 1, cp: 1, pp: 1, machine: \"%s\"}\n"
+             "checkpoint: {dir: %s/a, every: 1000}\n"
+             "run: {env: {DOUBLE_LAYOUT: %s/layout}}\n",
+             train, workers, machine, test_tmpdir(), test_tmpdir());
+    return text;
+}
+
+#define MACHINE(memory)                                                                                           \
+    "name: m\\ndevice: {per_node: 2, memory_gib: " memory ", bandwidth_gb: 10, bf16_tflops: 1, f32_tflops: 0.1, " \
+    "one_thread: true}\\nlink: {bandwidth_gb: 5}\\nnetwork: {bandwidth_gb: 1}\\n"
+
+/* The last layout that rank 0 was sent: its epoch, and whether it is a layout of so many workers. */
+static void expect_layout(uint64_t epoch, int64_t workers)
+{
+    char path[300];
+    unsigned long long e = 0;
+    long long have = 0, axes = 0;
+    int automatic_too = 1;
+    snprintf(path, sizeof(path), "%s/layout", test_tmpdir());
+    char *text = read_text(path), *rest = NULL;
+    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
+        assert_int_equal(4, sscanf(line, "%llu %lld %lld %d", &e, &have, &axes, &automatic_too));
+    free(text);
+    assert_int_equal(epoch, e);
+    assert_int_equal(workers, have);
+    assert_true(axes >= 1 && workers % axes == 0);
+    assert_int_equal(0, automatic_too);
+}
+
+/* Each number of workers has its own layout, which is in the status with its reason. A new leader keeps it. */
+TEST(an_automatic_layout_follows_the_nodes)
+{
+    char job[32], first[400], second[400];
+    struct client_node node;
+    struct why why = {""};
+    start_nodes(2, 2);
+    job_submit(&n[0], automatic(4, "", MACHINE("8")), job);
+    job_wait_step(&n[0], job, 1, 3, 20000);
+    snprintf(first, sizeof(first), "%s", job_status(&n[0], job)->layout_why);
+    assert_non_null(strstr(first, " s a step"));
+    expect_layout(1, 4);
+    const int pid = job_status(&n[0], job)->worker[0].pid;
+    dtd_kill(&n[1]);
+    job_wait_step(&n[0], job, 2, 3, 20000);
+    const struct client_job *s = job_status(&n[0], job);
+    assert_int_equal(2, s->workers);
+    assert_int_equal(pid, s->worker[0].pid); /* it waited for the planner, too */
+    snprintf(second, sizeof(second), "%s", s->layout_why);
+    assert_string_not_equal(first, second);
+    expect_layout(s->epoch, 2);
+    const uint64_t epoch = s->epoch;
+    assert_ok(client_node_get(dtd_client(&n[0]), &node, &why));
+    kill(node.control_pid, SIGKILL);
+    client_node_fini(&node);
+    int64_t step = s->step;
+    job_wait_step(&n[0], job, epoch, step + 50, 20000);
+    assert_string_equal(second, job_status(&n[0], job)->layout_why);
+    stop_nodes(1);
+}
+
+/* Four workers fit, two do not: without the second node the job waits, and says what is missing. */
+TEST(an_automatic_job_waits_where_it_does_not_fit)
+{
+    char job[32];
+    start_nodes(2, 2);
+    job_submit(&n[0], automatic(4, "", MACHINE("0.001")), job);
+    job_wait_step(&n[0], job, 1, 3, 20000);
+    dtd_kill(&n[1]);
+    const struct client_job *s = job_status(&n[0], job);
+    for (int64_t until = clock_mono_ms() + 15000; !strstr(s->reason, "parallel.auto: the model does not fit into");
+         sleep_ms(20)) {
+        s = job_status(&n[0], job);
+        if (clock_mono_ms() > until)
+            fail_msg("the reason does not explain what is missing: %s %s", s->state, s->reason);
+    }
+    start_one(1, 2);
+    job_wait_step(&n[0], job, 2, 3, 30000);
+    assert_int_equal(4, job_status(&n[0], job)->workers);
+    stop_nodes(2);
+}
+
+/* Two samples for each of three replicas are more than the batch has, and three do not share two heads. */
+TEST(numbers_without_a_layout_are_left_out)
+{
+    char job[32];
+    start_nodes(1, 3);
+    job_submit(&n[0], automatic(3, ", micro_batch: 2", MACHINE("8")), job);
+    job_wait_step(&n[0], job, 1, 100, 20000); /* the third slot is seen, and not taken, after a second */
+    const struct client_job *s = job_status(&n[0], job);
+    assert_int_equal(2, s->workers);
+    assert_int_equal(3, s->max_workers);
+    assert_int_equal(1, s->epoch);
+    expect_layout(1, 2);
+    stop_nodes(1);
+}
+
 /* Leader and node run but cannot communicate: the job continues on other nodes, and its old workers are killed when the
  * node is back. */
 TEST(a_node_that_comes_back_is_fenced)

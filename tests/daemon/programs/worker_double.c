@@ -4,6 +4,7 @@
  *
  *   DOUBLE_STEP_MS   length of a step (20)
  *   DOUBLE_BEGIN     FILE: the ranks write "epoch rank pid resume_step" lines to it when an epoch begins
+ *   DOUBLE_LAYOUT    FILE: rank 0 writes "epoch workers tp*pp*cp*fsdp auto" of its spec to it when an epoch begins
  *   DOUBLE_FATAL     RANK: reports FAILED, fatal, at its third step
  *   DOUBLE_FAIL      RANK: reports FAILED, not fatal, at its third step of epoch 1
  *   DOUBLE_EXIT      RANK: exits with status 3 at its third step of epoch 1
@@ -224,6 +225,18 @@ static void write_begin(int64_t resume_step)
     fclose(f);
 }
 
+static void write_layout(const struct job_spec *spec)
+{
+    const struct job_parallel *p = &spec->parallel;
+    const char *path = getenv("DOUBLE_LAYOUT");
+    FILE *f = path && w.rank == 0 ? fopen(path, "a") : NULL;
+    if (!f)
+        return;
+    fprintf(f, "%llu %lld %lld %d\n", (unsigned long long)w.epoch, (long long)p->workers,
+            (long long)(p->tp * p->pp * p->cp * p->fsdp), p->automatic);
+    fclose(f);
+}
+
 /* ---- the rendezvous ---- */
 
 static void begin_steps(void);
@@ -364,9 +377,10 @@ static void start(const Dtd__WorkerCommand *c)
         exit(4);
     }
     w.steps = spec.train.steps;
-    job_fini(&spec);
     w.epoch = c->epoch;
     w.rank = c->rank;
+    write_layout(&spec);
+    job_fini(&spec);
     w.world = c->world;
     w.step = c->resume_step;
     w.stop = false;

@@ -21,6 +21,7 @@
 #define SNAPSHOT_TRAILING 20
 
 struct machine machines[MAX_HOSTS + 1];
+bool machine_is_measured;
 
 bool machine_has_power(int id)
 {
@@ -204,8 +205,10 @@ static void fill_config(struct machine *m, struct control *n)
     n->conf.cluster.n_peers = 1;
     n->conf.gpus = strdup("0");
     n->conf.slots = m->slots;
-    n->conf.snapshot.entries = SNAPSHOT_ENTRIES;
-    n->conf.snapshot.trailing = SNAPSHOT_TRAILING;
+    if (!machine_is_measured) {
+        n->conf.snapshot.entries = SNAPSHOT_ENTRIES;
+        n->conf.snapshot.trailing = SNAPSHOT_TRAILING;
+    }
     n->conf.disk.reserve_mib = 1;
 }
 
@@ -314,7 +317,7 @@ static struct log_machine inner[MAX_HOSTS + 1];
 /* A node that has not joined has a log of its own, which is not the cluster's. */
 static bool is_checked(const struct voter *v)
 {
-    return cluster_named(machines[v->host->id].node->cluster);
+    return !machine_is_measured && cluster_named(machines[v->host->id].node->cluster);
 }
 
 static err_t checked_apply(void *arg, const void *bytes, size_t len, uint64_t index, void *result)
@@ -419,6 +422,9 @@ err_t __wrap_file_replace(const char *path, const void *data, size_t len, mode_t
         i++;
     assert(i < MAX_FILES && strlen(path) < sizeof(files[id][i].path));
     strcpy(files[id][i].path, path);
+    world.hosts[id].use.files++;
+    world.hosts[id].use.file_bytes += len;
+    free(files[id][i].data);
     files[id][i].data = malloc(len + 1);
     files[id][i].len = len;
     memcpy(files[id][i].data, data, len);

@@ -33,6 +33,9 @@ struct machine {
 };
 extern struct machine machines[MAX_HOSTS + 1];
 
+/* For sim-scale, which measures: without the checks of the log, and with the default distance between snapshots. */
+extern bool machine_is_measured;
+
 void machine_init(int id, int slots);
 /* Switches the computer on and starts its dtd. */
 void machine_start(struct machine *m);

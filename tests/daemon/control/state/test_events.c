@@ -310,3 +310,22 @@ TEST(a_snapshot_has_the_events)
     state_free(a);
     state_free(b);
 }
+
+TEST(the_event_of_an_epoch_names_its_layout)
+{
+    struct state *s = fresh();
+    submit(s, 0);
+    struct state_member members[] = {{"a", 0}, {"b", 0}};
+    struct record r = {.kind = RECORD_EPOCH, .job = 1, .wall_ms = 200};
+    r.epoch.epoch = 1;
+    r.epoch.members = members;
+    r.epoch.n_members = 2;
+    r.epoch.layout = "parallel.tp=2";
+    r.epoch.layout_why = "tp 2, microbatch 4: 0.5 s a step; next best dp 2, microbatch 4: 0.6 s";
+    assert_err(OK, apply(s, &r).err);
+    ASSERT_EVENTS(s, {EVENT_SUBMITTED, 1, "", ""},
+                  {EVENT_STARTED, 1, "",
+                   "epoch 1 with 2 workers on a, b; layout auto: tp 2, microbatch 4: 0.5 s a step; next best dp 2, "
+                   "microbatch 4: 0.6 s"});
+    state_free(s);
+}

@@ -192,6 +192,35 @@ TEST(epochs_only_ascend)
     state_free(s);
 }
 
+/* Records of older versions have no layout, and neither has a job without parallel.auto. */
+TEST(an_epoch_has_its_layout)
+{
+    struct state *a = fresh(), *b = fresh();
+    struct buf bytes = {0};
+    submitted(a);
+    struct record r = epoch(1, 1, 500);
+    assert_err(OK, apply_bytes(a, &r).err);
+    assert_null(state_job_find(a, 1)->epoch.layout);
+    assert_null(state_job_find(a, 1)->epoch.layout_why);
+    r = epoch(1, 2, 600);
+    r.epoch.layout = "parallel.tp=2 parallel.fsdp=1";
+    r.epoch.layout_why = "tp 2, microbatch 4: 0.5 s a step";
+    assert_err(OK, apply_bytes(a, &r).err);
+    assert_ok(state_snapshot(a, &bytes));
+    assert_ok(state_restore(b, bytes.data, bytes.len));
+    const struct state *const states[] = {a, b};
+    for (int i = 0; i < 2; i++) {
+        assert_string_equal("parallel.tp=2 parallel.fsdp=1", state_job_find(states[i], 1)->epoch.layout);
+        assert_string_equal("tp 2, microbatch 4: 0.5 s a step", state_job_find(states[i], 1)->epoch.layout_why);
+    }
+    r = epoch(1, 3, 700);
+    assert_err(OK, apply_bytes(a, &r).err);
+    assert_null(state_job_find(a, 1)->epoch.layout);
+    buf_fini(&bytes);
+    state_free(a);
+    state_free(b);
+}
+
 static void assert_left(const struct state_job *job, int i, int rank, const char *node, int slot)
 {
     assert_true(i < job->n_left);

@@ -1,6 +1,6 @@
 /* The memory of a layout from its programs, as `dtctl plan` prints it. Replicas of data parallelism are equal, so a job
  * with one of them, and its part of the batch, needs the same memory per worker and is compiled faster. */
-#include "client/planner/internal.h"
+#include "common/plan/choose/choose.h"
 
 #include "common/plan/estimate/memory.h"
 #include "common/plan/models/build.h"
@@ -25,6 +25,9 @@ err_t planner_exact(const struct job_spec *job, const struct graph *g, const str
     struct job_spec one = *job; /* borrows all strings */
     struct plan_layout single = *l;
     single.dp = 1;
+    one.parallel.automatic = false; /* all rules hold for a layout that was chosen */
+    one.parallel.n_fixed = 0;
+    one.parallel.machine = (char *)"";
     plan_layout_apply(&single, &one);
     one.train.global_batch = (job->train.global_batch + l->dp - 1) / l->dp;
     err_t err = planner_rules_check(&one, why);

@@ -1,4 +1,4 @@
-#include "client/planner/internal.h"
+#include "common/plan/choose/choose.h"
 
 #include <inttypes.h>
 #include <stdio.h>
