@@ -33,19 +33,19 @@ static const struct schema_row rows[] = {
     NUMBER(device.f64_tflops, 0, 1e5, "0", "Peak of dense products in float64. 0: half of that in float32."),
     NUMBER(device.product, 0.01, 1, "0.8", "Part of the peak that large products reach."),
     NUMBER(device.copy, 0.01, 1, "0.85", "Part of the bandwidth that large copies reach."),
-    NUMBER(device.launch_us, 0, 1e6, "4", "The least time of an operation on the device, in microseconds."),
-    NUMBER(device.call_us, 0, 1e6, "4",
+    NUMBER(device.launch_us, 0, 1e4, "4", "The least time of an operation on the device, in microseconds."),
+    NUMBER(device.call_us, 0, 1e5, "4",
            "The least time in which a worker issues an operation. dtd issues a compiled program; a framework that "
            "issues operations from Python takes longer."),
     {ROW(device.one_thread, SCHEMA_BOOL, "false", "Whether communication takes the core that computes (CPUs).")},
-    NUMBER(link.bandwidth_gb, 0.001, 1e6, NULL,
+    NUMBER(link.bandwidth_gb, 0.001, 1e5, NULL,
            "Bandwidth between the devices of a node, per device and direction, in 1e9 bytes per second, as an "
            "all-gather of large buffers reaches it."),
     NUMBER(link.latency_us, 0, 1e6, "30", "The least time of a collective of all devices of a node."),
     NUMBER(link.ramp_us, 0, 1e6, "0",
            "Additional microseconds of a collective, times the square root of its size in MB: buffers of middle size "
            "reach less than the full bandwidth."),
-    NUMBER(network.bandwidth_gb, 0, 1e6, "50",
+    NUMBER(network.bandwidth_gb, 0, 1e5, "50",
            "Bandwidth of a node's network adapters together, per direction, in 1e9 bytes per second. 0: there is no "
            "network."),
     NUMBER(network.share, 0.01, 1, "0.8", "Part of it that collectives reach."),
