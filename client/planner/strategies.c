@@ -292,7 +292,8 @@ static void print_text(const struct strategies *s, const struct job_spec *job)
     out_table_print(&t, stdout, 6);
     out_table_fini(&t);
     out_page_begin(&page);
-    fprintf(page.f, "When to use which, for this job:\n");
+    fprintf(page.f,
+            "When to use which, for this job (percentages are parts of the step that computation does not hide):\n");
     for (size_t i = 0; i < N_STRATEGIES; i++) {
         fprintf(page.f, "  %-10s ", s->row[i].s->name);
         print_sentence(page.f, s, &s->row[i]);
