@@ -18,13 +18,14 @@ struct plan_args {
     struct global *global;
     struct spec_args spec;
     const char *timeline, *measured, *schedule_csv, *size;
-    bool search, strategies, calibrate;
+    bool search, strategies, calibrate, brief, forecast;
     struct planner_args planner;
 };
 
 enum {
     KEY_SCHEDULE = 256,
     KEY_SEARCH,
+    KEY_FORECAST,
     KEY_STRATEGIES,
     KEY_MACHINE,
     KEY_NODES,
@@ -35,7 +36,8 @@ enum {
     KEY_DAYS,
     KEY_PARETO,
     KEY_CALIBRATE,
-    KEY_PICTURE
+    KEY_PICTURE,
+    KEY_BRIEF
 };
 
 static const struct argp_option options[] = {
@@ -50,6 +52,11 @@ static const struct argp_option options[] = {
     {"search", KEY_SEARCH, NULL, 0, "Look at every layout of the job on a machine, and show the best ones", 1},
     {"strategies", KEY_STRATEGIES, NULL, 0,
      "Compare DDP, ZeRO 1 to 3, tensor, pipeline, context and expert parallelism, and 3D, for this job", 1},
+    {"forecast", KEY_FORECAST, NULL, 0,
+     "Forecast the job's own layout: a step, the run, and what is lost; with --nodes also on more nodes, with the "
+     "batch "
+     "of each worker kept",
+     1},
     {"machine", KEY_MACHINE, "NAME|FILE", 0,
      "The machine to plan for: one that dtd brings along, a file, or here (default: this node). Alone: whether the "
      "job's "
@@ -76,8 +83,9 @@ static const struct argp_option options[] = {
      "Without a job file: plan a model of a usual size, such as 7b, as --strategies does", 1},
     {"calibrate", KEY_CALIBRATE, NULL, 0,
      "Measure the processors of this node, and write a machine file: FILE, or dtd/machine.yaml in $XDG_CONFIG_HOME or "
-     "~/.config, which --search and its relatives then use for jobs on this node",
+     "~/.config, which plans for jobs on this node then use; beside it a table of the times of operations",
      1},
+    {"brief", KEY_BRIEF, NULL, 0, "With --calibrate: measure only rates, in a few seconds, and no table", 1},
     {0}};
 
 static void parse_nodes(struct planner_args *p, const char *arg, struct argp_state *state)
@@ -95,6 +103,9 @@ static error_t parse_planner(int key, char *arg, struct argp_state *state, struc
     switch (key) {
     case KEY_SEARCH:
         a->search = true;
+        return 0;
+    case KEY_FORECAST:
+        a->forecast = true;
         return 0;
     case KEY_STRATEGIES:
         a->strategies = true;
@@ -129,6 +140,9 @@ static error_t parse_planner(int key, char *arg, struct argp_state *state, struc
     case KEY_CALIBRATE:
         a->calibrate = true;
         return 0;
+    case KEY_BRIEF:
+        a->brief = true;
+        return 0;
     case KEY_MEMORY:
         a->size = arg;
         a->planner.no_length = true;
@@ -146,12 +160,14 @@ static bool is_about_money(const struct plan_args *a)
 /* Looks at many layouts, of which the job's own need not be one. */
 static bool is_about_many(const struct plan_args *a)
 {
-    return a->search || a->strategies || a->size || a->planner.nodes_to || a->planner.days || is_about_money(a);
+    return a->search || a->strategies || a->forecast || a->size || a->planner.nodes_to || a->planner.days || is_about_money(a);
 }
 
+/* With a machine alone, the closed form says whether the job's own layout fits there. On this node, whose operations may
+ * have been measured one by one, its programs are forecast instead. */
 static bool is_planner(const struct plan_args *a)
 {
-    return is_about_many(a) || a->planner.machine;
+    return is_about_many(a) || (a->planner.machine && strcmp(a->planner.machine, "here") != 0);
 }
 
 /* The options of the planner need each other. */
@@ -159,7 +175,9 @@ static void check_planner(const struct plan_args *a, struct argp_state *state)
 {
     const bool planner = is_planner(a), many = is_about_many(a);
     if (!many && !a->calibrate && (a->planner.nodes_from || a->planner.write))
-        argp_error(state, "--nodes and --write need --search, --strategies or --days");
+        argp_error(state, "--nodes and --write need --search, --strategies, --forecast or --days");
+    if (a->brief && !a->calibrate)
+        argp_error(state, "--brief needs --calibrate");
     if (!planner && (a->planner.money.price || a->planner.money.tokens))
         argp_error(state, "--price and --tokens need --search, --nodes FROM:TO, --days, --goal cost or --budget");
     if (a->strategies && is_about_money(a))
@@ -327,7 +345,7 @@ static err_t vocabulary_find(struct job_spec *job, struct why *why)
     if (job->model.vocab)
         return OK;
     out_progress_init(&progress, stderr);
-    err_t err = spec_plan(job, &progress, &facts, why);
+    err_t err = spec_plan(job, NULL, &progress, &facts, why);
     job->model.vocab = facts.vocab;
     spec_facts_fini(&facts);
     return err;
@@ -337,20 +355,23 @@ static int run_calibrate(const struct plan_args *a)
 {
     struct why why = {0};
     int code = EXIT_DONE;
-    err_t err = planner_calibrate(a->global, a->spec.file, &code, &why);
+    err_t err = planner_calibrate(a->global, a->spec.file, a->brief, &code, &why);
     return code != EXIT_DONE ? code : err ? command_fail(err, &why) : EXIT_DONE;
 }
 
 static int run_planner(const struct plan_args *a)
 {
     struct job_spec job = {0};
-    struct why why = {0};
     struct plan_layout own = {0};
+    struct why why = {0};
     err_t err = a->size ? planner_size(a->size, &job, &why) : spec_args_read(&a->spec, &job, &why);
     if (!err)
         plan_layout_of(&job, &own);
     err = err ? err : vocabulary_find(&job, &why);
-    if (!err && a->planner.days)
+    if (!err && a->forecast) {
+        plan_layout_apply(&own, &job);
+        err = planner_own(a->global, &a->planner, &job, &why);
+    } else if (!err && a->planner.days)
         err = planner_days(a->global, &a->planner, &job, &why);
     else if (!err && (a->planner.nodes_to || (is_about_money(a) && !a->search)))
         err = planner_scale(a->global, &a->planner, &job, &why);
@@ -398,7 +419,7 @@ int cmd_plan(struct global *g, int argc, char **argv)
     out_progress_init(&progress, stderr);
     err_t err = spec_args_read(&args.spec, &job, &why);
     if (!err)
-        err = spec_plan(&job, &progress, &facts, &why);
+        err = spec_plan(&job, args.planner.machine, &progress, &facts, &why);
     if (!err && args.measured)
         err = measured_step_load(&args, &facts, &measured, &why);
     if (!err && args.timeline)

@@ -3,6 +3,7 @@
  * shows both values. New checkpoints go to the folder of the old ones unless checkpoint.dir is set. */
 #include "client/commands.h"
 #include "client/follow.h"
+#include "client/planner/planner.h"
 #include "client/spec_args.h"
 
 #include <inttypes.h>
@@ -289,6 +290,7 @@ static int resume_submit(struct resume_args *args, struct origin *from, struct c
         err = spec_check_vocab(job, ckpt, from->step_dir, &why);
     if (!err)
         err = spec_check_owner(job, args->take_over ? OWNER_TAKE_OVER : OWNER_REFUSE, &why);
+    err = err ? err : planner_record(job, &why);
     if (!err)
         err = spec_print(job, &yaml);
     if (err) {

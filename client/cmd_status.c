@@ -5,6 +5,7 @@
 #include "client/field_text.h"
 #include "client/follow.h"
 #include "client/json.h"
+#include "client/step_parts.h"
 #include "common/base/clock.h"
 
 #include <math.h>
@@ -265,6 +266,41 @@ static void page_speed(FILE *f, const struct client_job *job)
     }
 }
 
+static bool keep_sample(void *arg, const struct usage_sample *s)
+{
+    struct usage_sample *ret = arg;
+    usage_sample_fini(ret);
+    return usage_sample_copy(s, ret) == OK;
+}
+
+struct usage_request {
+    const char *job;
+    struct usage_sample *ret;
+};
+
+static err_t usage_call(struct client *c, void *arg, struct why *why)
+{
+    const struct usage_request *r = arg;
+    const struct client_stream stream = {.usage = keep_sample, .arg = r->ret};
+    return client_usage_newest(c, r->job, &stream, why);
+}
+
+/* Of the newest window. Without any, the forecast stands alone. */
+static void page_forecast(struct global *g, FILE *f, const struct client_job *job)
+{
+    struct usage_sample s = {0};
+    struct usage_request request = {job->job, &s};
+    struct why why = {0};
+    char line[STEP_TEXT];
+    if (!job->steps || !job->spec_yaml || !job->spec_yaml[0])
+        return;
+    if (follow_call(g, usage_call, &request, &why))
+        usage_sample_fini(&s);
+    if (step_line_of(job->spec_yaml, &s, line)[0])
+        fprintf(f, "  Forecast   %s\n", line);
+    usage_sample_fini(&s);
+}
+
 static void page_times(FILE *f, const struct client_job *job)
 {
     char a[OUT_NUMBER], b[OUT_NUMBER], c[OUT_NUMBER];
@@ -366,6 +402,7 @@ static int status_one(struct global *g, const char *id)
         out_page_begin(&page);
         page_head(page.f, &job);
         page_speed(page.f, &job);
+        page_forecast(g, page.f, &job);
         page_times(page.f, &job);
         page_workers(page.f, &job);
         page_stragglers(page.f, &job);

@@ -3,6 +3,7 @@
 #include "client/commands.h"
 #include "client/follow.h"
 #include "client/plan_report.h"
+#include "client/planner/planner.h"
 #include "client/spec_args.h"
 #include "client/spec_keys.h"
 #include "client/submit.h"
@@ -10,6 +11,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 struct submit_args {
     struct global *global;
@@ -128,6 +130,8 @@ static err_t submit_check(struct job_spec *job, const struct submit_args *args, 
         *ret_step = step;
     if (!err)
         err = spec_check_dir(job, root[0] ? root : NULL, why);
+    if (!err)
+        err = planner_record(job, why);
     if (!err && *ret_step < job->train.steps) /* else there is nothing to write */
         err = spec_check_owner(job, args->take_over ? OWNER_TAKE_OVER : OWNER_REFUSE, why);
     if (err)
@@ -178,6 +182,23 @@ static void print_again(const struct job_spec *job, int64_t step)
         printf("starts afresh: there is no checkpoint in %s\n", job->checkpoint.dir);
 }
 
+/* Files of the job get the rights that files of the caller get. The owner keeps all: the job has to read its own. */
+static err_t keep_umask(struct job_spec *job)
+{
+    char text[8];
+    mode_t mask = umask(022);
+    (void)umask(mask);
+    if (job->run.umask[0] || (mask & 077) == 022)
+        return OK;
+    snprintf(text, sizeof(text), "%04o", (unsigned)(mask & 077));
+    char *copy = strdup(text);
+    if (!copy)
+        return ERR_NOMEM;
+    free(job->run.umask);
+    job->run.umask = copy;
+    return OK;
+}
+
 static int submit_job(struct global *g, const struct submit_args *args, struct job_spec *job)
 {
     struct spec_facts facts = {0};
@@ -193,7 +214,8 @@ static int submit_job(struct global *g, const struct submit_args *args, struct j
         if (err)
             return command_fail(err, &why);
     }
-    err_t err = submit_check(job, args, &facts, &step, &why);
+    err_t err = keep_umask(job);
+    err = err ? err : submit_check(job, args, &facts, &step, &why);
     if (err)
         return command_refuse(err, &why);
     if (step >= 0 && !args->dry_run)

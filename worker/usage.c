@@ -84,6 +84,9 @@ static void sample_end(struct usage_meter *m)
     engine_profile_stop(m->config.engine);
     m->compute_s = (double)compute * 1e-9;
     m->comm_s = (double)comm * 1e-9;
+    m->update_s = (double)m->profile->update_ns * 1e-9;
+    for (int i = 0; i < TRAFFIC_COUNT; i++)
+        m->part_s[i] = m->profile->part_ns[i] ? (double)m->profile->part_ns[i] * 1e-9 : NAN;
 }
 
 /* ---- windows ---- */
@@ -92,7 +95,8 @@ static void window_open(struct usage_meter *m, int64_t now_ns)
 {
     m->begin_ns = now_ns;
     m->at_begin = read_process();
-    m->steps = m->step_ns = m->comm_ns = m->data_ns = m->save_ns = 0;
+    m->steps = m->step_ns = m->comm_ns = m->data_ns = m->save_ns = m->update_ns = 0;
+    memset(m->part_ns, 0, sizeof(m->part_ns));
 }
 
 void usage_meter_init(struct usage_meter *m, const struct usage_config *config)
@@ -104,7 +108,10 @@ void usage_meter_init(struct usage_meter *m, const struct usage_config *config)
                               .until_sample = 2, /* the first step is slower than others */
                               .gap = 2,          /* long steps are measured some times in their first hours, too */
                               .compute_s = NAN,
-                              .comm_s = NAN};
+                              .comm_s = NAN,
+                              .update_s = NAN};
+    for (int i = 0; i < TRAFFIC_COUNT; i++)
+        m->part_s[i] = NAN;
     if (!by_clock && config->sample_every)
         m->profile = calloc(1, sizeof(*m->profile));
     if (!by_clock && config->gpu && config->gpu[0])
@@ -131,6 +138,9 @@ void usage_meter_after(struct usage_meter *m)
 {
     m->comm_ns += m->config.engine->spent.comm_ns;
     m->data_ns += m->config.engine->spent.data_ns;
+    m->update_ns += m->config.engine->spent.update_ns;
+    for (int i = 0; i < TRAFFIC_COUNT; i++)
+        m->part_ns[i] += m->config.engine->spent.part_ns[i];
     sample_end(m);
 }
 
@@ -144,6 +154,22 @@ static double per_second(int64_t from, int64_t to, int64_t ns)
     return from >= 0 && to >= from && ns > 0 ? (double)(to - from) * 1e9 / (double)ns : NAN;
 }
 
+/* A part without any time is absent: the rank has no such communication. */
+static double part_seconds(const struct usage_meter *m, enum traffic_part part)
+{
+    if (!m->config.engine->config.dev->ops->host_memory)
+        return m->part_s[part];
+    return m->part_ns[part] ? per_step(m, m->part_ns[part]) : NAN;
+}
+
+static void fill_parts(const struct usage_meter *m, struct usage *u)
+{
+#define X(id, name) u->name##_s = part_seconds(m, TRAFFIC_##id);
+    TRAFFIC_PARTS(X)
+#undef X
+    u->update_s = m->config.engine->config.dev->ops->host_memory ? per_step(m, m->update_ns) : m->update_s;
+}
+
 static void fill_times(const struct usage_meter *m, struct usage *u)
 {
     u->step_s = per_step(m, m->step_ns);
@@ -151,6 +177,7 @@ static void fill_times(const struct usage_meter *m, struct usage *u)
     u->save_s = per_step(m, m->save_ns);
     u->comm_s = per_step(m, m->comm_ns);
     u->compute_s = fmax(0, per_step(m, m->step_ns - m->comm_ns - m->data_ns - m->save_ns));
+    fill_parts(m, u);
     if (m->config.engine->config.dev->ops->host_memory)
         return;
     u->comm_s += m->comm_s;

@@ -31,13 +31,14 @@ struct usage_meter {
     /* The open window. */
     int64_t begin_ns;
     struct usage_process at_begin;
-    int64_t steps, step_ns, comm_ns, data_ns, save_ns;
+    int64_t steps, step_ns, comm_ns, data_ns, save_ns, update_ns;
+    int64_t part_ns[TRAFFIC_COUNT]; /* of comm_ns */
     /* The newest sample of a GPU. */
     struct engine_profile *profile; /* NULL: none is needed */
     int until_sample, gap;          /* steps until the next sample; and from that one to the next */
     bool sampling;
-    double compute_s, comm_s; /* NAN: not known yet */
-    struct usage_gpu *gpu;    /* NULL: none */
+    double compute_s, comm_s, update_s, part_s[TRAFFIC_COUNT]; /* NAN: not known yet */
+    struct usage_gpu *gpu;                                     /* NULL: none */
 };
 
 /* Parts of a step that happen outside of engine_step; all are included in step_ns. */

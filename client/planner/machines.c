@@ -32,7 +32,7 @@ static err_t calibrated(struct machine *ret, struct why *why)
     return machine_read(path, NULL, 0, ret, why);
 }
 
-static bool is_calibrated(void)
+bool planner_is_calibrated(void)
 {
     char path[PATH_MAX];
     struct why ignored = {0};
@@ -47,7 +47,7 @@ static err_t this_node(const struct job_spec *job, struct machine *ret, struct w
         return why_set(why, ERR_INVALID, "run.device is cuda: name the machine with --machine, a file or one of %s",
                        names);
     }
-    if (is_calibrated())
+    if (planner_is_calibrated())
         return calibrated(ret, why);
     const struct plan_rates r = plan_rates_of(job);
     const double pages = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);

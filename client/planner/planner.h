@@ -5,6 +5,8 @@
 #define DTD_CLIENT_PLANNER_PLANNER_H
 
 #include "client/commands.h"
+#include "common/plan/estimate/forecast.h"
+#include "common/plan/estimate/table.h"
 #include "common/plan/search/search.h"
 
 enum money_goal { MONEY_NONE, MONEY_COST, MONEY_TOKENS };
@@ -17,6 +19,8 @@ struct planner_money {
     double budget;      /* in the currency of the price */
     double budget_days; /* within which the run ends */
 };
+
+struct spec_facts;
 
 struct planner_args {
     const char *machine;          /* the name of a file that dtd brings along, here, or a path; NULL: this node */
@@ -48,6 +52,8 @@ NODISCARD err_t planner_fit(struct global *g, const struct planner_args *a, cons
 /* For a job on processors that needs more than the `node_bytes` of this node: adds the nearest layouts that fit to the
  * sentence in `why`, if there are any. */
 void planner_nearest_here(const struct job_spec *job, int64_t node_bytes, struct why *why);
+/* How long the job takes in its own layout; with nodes_from also on so many nodes, with the batch of a worker kept. */
+NODISCARD err_t planner_own(struct global *g, const struct planner_args *a, struct job_spec *job, struct why *why);
 /* The job of a model of a usual size ("7b"): without data, for --memory. ERR_NOTFOUND: `why` lists the sizes. */
 NODISCARD err_t planner_size(const char *name, struct job_spec *ret, struct why *why);
 
@@ -58,19 +64,43 @@ struct planner_file {
 };
 extern const struct planner_file planner_files[]; /* ends with a NULL name */
 
-/* Measures this node and writes a machine file: `file`, or that of planner_calibrated_path if it is NULL. *ret_code is
+/* Measures this node and writes a machine file: `file`, or that of planner_calibrated_path if it is NULL, and unless
+ * `brief` a table of times beside it, with the ending .times. *ret_code is
  * the exit status of dt-worker; if it is not 0, dt-worker has printed its reason. */
-NODISCARD err_t planner_calibrate(struct global *g, const char *file, int *ret_code, struct why *why);
+NODISCARD err_t planner_calibrate(struct global *g, const char *file, bool brief, int *ret_code, struct why *why);
 /* $XDG_CONFIG_HOME/dtd/machine.yaml, or ~/.config/dtd/machine.yaml. */
 NODISCARD err_t planner_calibrated_path(char *ret, size_t size, struct why *why);
+
+bool planner_is_calibrated(void); /* whether this file exists */
+
+/* Sets the keys `forecast` of a complete training job (common/conf/job.h) that is about to be submitted; leaves a job
+ * with a command as it is. Errors are those of the machine that forecast.machine names. */
+NODISCARD err_t planner_record(struct job_spec *job, struct why *why);
 
 /* The machine that --machine names ("here": the calibrated file). NULL: this node, as the calibrated file describes it
  * if there is one, else with the rates of the forecast. ERR_NOTFOUND: `why` lists the names. */
 NODISCARD err_t planner_machine(const char *name, const struct job_spec *job, struct machine *ret, struct why *why);
+bool planner_is_calibrated(void); /* whether the calibrated file is there */
 /* What the program that dtd runs overlaps there. */
 struct plan_overlap planner_overlap(const struct machine *m);
 /* Bytes of a device that a job may use: a CUDA context and libraries' workspaces take the rest. */
 double planner_memory(const struct machine *m);
+
+/* ---- the forecast of a compiled program (times.c) ---- */
+
+struct planner_rates {
+    struct plan_rates rates;
+    struct plan_table table; /* no rows: nothing was measured */
+    char source[256];        /* of the machine file; "": there is none */
+};
+/* Those of the machine that `name` names as for planner_machine. NULL: of the calibrated file if there is one and the
+ * job runs on processors, else assumed ones. Freed by planner_rates_fini. */
+NODISCARD err_t planner_rates(const char *name, const struct job_spec *job, struct planner_rates *ret, struct why *why);
+void planner_rates_fini(struct planner_rates *r);
+/* Fills what the facts have of a forecast. */
+NODISCARD err_t planner_forecast(const struct planner_rates *r, const struct program *programs, int n,
+                                 struct spec_facts *ret, struct why *why);
+
 /* "tp 8, pp 16 (zb-v), fsdp 8 (zero 1), microbatch 1, recompute attention" */
 const char *planner_layout_text(const struct plan_layout *l, char *ret, size_t size);
 

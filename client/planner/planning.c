@@ -1,6 +1,7 @@
 #include "client/planner/internal.h"
 
 #include "client/json.h"
+#include "common/plan/search/interval.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -125,12 +126,13 @@ json_t *planning_found_json(const struct planning *p, const struct plan_found *f
 {
     const struct plan_time *t = &f->time;
     const struct plan_bytes *b = &f->bytes;
-    json_t *parts = json_pack("{s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "compute", t->compute, "recompute",
+    json_t *parts = json_pack("{s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "compute", t->compute, "recompute",
                               t->recompute, "tp", t->tp, "cp", t->cp, "ep", t->ep, "pp", t->pp, "bubble", t->bubble,
-                              "params", t->params, "grads", t->grads, "update", t->update);
+                              "wait", t->wait, "params", t->params, "grads", t->grads, "update", t->update);
     json_t *bytes = json_pack("{s:f,s:f,s:f,s:f,s:f,s:f}", "params", b->params, "grads", b->grads, "optimizer",
                               b->optimizer, "activations", b->activations, "buffers", b->buffers, "total", b->total);
-    return json_pack("{s:f,s:f,s:f,s:o,s:o,s:o}", "step_s", t->seconds, "tokens_per_s", planning_tokens_per_s(p, t),
-                     "mfu", planning_mfu(p, t), "parts", parts, "bytes", bytes, "layout",
-                     planning_layout_json(&f->layout));
+    const struct plan_interval of = plan_forecast_interval(&p->machine, t->seconds);
+    return json_pack("{s:f,s:[f,f],s:f,s:f,s:o,s:o,s:o}", "step_s", t->seconds, "step_interval_s", of.low, of.high,
+                     "tokens_per_s", planning_tokens_per_s(p, t), "mfu", planning_mfu(p, t), "parts", parts, "bytes",
+                     bytes, "layout", planning_layout_json(&f->layout));
 }

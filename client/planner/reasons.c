@@ -8,7 +8,7 @@
 #define EQUAL 5e-4 /* differences of a smaller part of the whole are not printed: they would read as 0.0 % */
 #define ALSO 0.1   /* a part of a smaller share of the largest difference explains nothing */
 #define NAMED 3    /* parts in a line, so that it stays one */
-#define MAX_PARTS 10
+#define MAX_PARTS 11
 
 /* How much more the other layout needs for a part. */
 struct part_gain {
@@ -61,6 +61,7 @@ static void print_time(FILE *f, const struct plan_time *a, const struct plan_tim
                                          {"the exchange of tokens", b->ep - a->ep},
                                          {"messages between stages", b->pp - a->pp},
                                          {"the bubble", b->bubble - a->bubble},
+                                         {"the slowest device", b->wait - a->wait},
                                          {"parameter gathers", b->params - a->params},
                                          {"gradient sums", b->grads - a->grads},
                                          {"the optimizer", b->update - a->update}};

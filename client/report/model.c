@@ -67,6 +67,21 @@ static err_t usage_take(struct report *r)
     return err;
 }
 
+static err_t step_take(struct report *r)
+{
+    struct step_windows w = {0};
+    err_t err = OK;
+    if (!r->has_spec || job_is_command(&r->spec) || !step_has_forecast(&r->spec.forecast))
+        return OK;
+    for (size_t i = 0; !err && i < r->usage.n; i++)
+        err = step_windows_add(&w, &r->usage.row[i]);
+    if (!err)
+        step_compare(&r->spec.forecast, &w.mean, &r->step);
+    r->has_step = !err;
+    step_windows_fini(&w);
+    return err;
+}
+
 err_t report_init(const struct report_input *in, struct report *ret, struct why *why)
 {
     struct report r = {.in = *in, .job = in->job};
@@ -76,6 +91,7 @@ err_t report_init(const struct report_input *in, struct report *ret, struct why 
     spec_take(&r);
     err_t err = usage_take(&r);
     err = err ? err : plan_take(&r);
+    err = err ? err : step_take(&r);
     if (!err && in->job->checkpoint_dir[0] && measured_load(in->job->checkpoint_dir, &r.measured, NULL) == ERR_NOMEM)
         err = ERR_NOMEM;
     const struct ledger_saves saves = {in->checkpoint, in->n_checkpoints,

@@ -11,6 +11,7 @@
 #include "client/report/ledger.h"
 #include "client/report/usage_samples.h"
 #include "client/spec.h"
+#include "client/step_parts.h"
 #include "common/conf/job.h"
 
 /* Numbers of the plan with which the job ran last. */
@@ -41,6 +42,8 @@ struct report {
     bool own_usage;
     struct report_plan plan;
     struct measured_step measured; /* did.n 0: no step was timed */
+    bool has_step;                 /* the job has a forecast of its step */
+    struct step_compare step;
     struct ledger ledger;
     const char *data_network; /* file system over which nodes read data.cache; NULL: a local one */
     bool gpus;                /* the workers compute on GPUs */

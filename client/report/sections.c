@@ -4,6 +4,7 @@
 #include "client/out.h"
 #include "client/report/advice.h"
 #include "client/report/series.h"
+#include "client/report/step_section.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -698,6 +699,7 @@ void report_document(const struct report *r, struct doc *d)
     advice_section(r, d);
     training_section(r, d);
     usage_section(r, d);
+    step_section(r, d);
     plan_section(r, d);
     checkpoint_section(r, d);
     incident_section(r, d);
@@ -721,6 +723,7 @@ json_t *report_json(const struct report *r)
         if (advice_rules[i].applies(r, text))
             json_array_append_new(advice, json_pack("{s:s, s:s, s:s}", "rule", advice_rules[i].name, "title",
                                                     advice_rules[i].title, "text", text));
-    return json_pack("{s:s, s:s, s:o, s:o}", "job", r->job->job, "state", r->job->state, "ledger", ledger_json(r),
-                     "advice", advice);
+    json_t *step = r->has_step ? step_json(&r->spec.forecast, &r->step) : NULL; /* NULL: the key is left out */
+    return json_pack("{s:s, s:s, s:o, s:o, s:o*}", "job", r->job->job, "state", r->job->state, "ledger", ledger_json(r),
+                     "advice", advice, "step", step);
 }

@@ -808,7 +808,10 @@ static void draw_job(const struct top_model *m, struct glyphs *c)
         return;
     }
     draw_job_title(m, c);
-    glyphs_put(c, 1, 0, c->columns, STYLE_PLAIN, j->reason[0] ? j->reason : j->state);
+    glyphs_put(c, 1, 0, c->columns, STYLE_PLAIN,
+               j->reason[0]         ? j->reason
+               : m->job.forecast[0] ? m->job.forecast
+                                    : j->state);
     draw_steps(m, c, 2);
     draw_checkpoint(m, c, 3);
     draw_ledger(m, c, 4);

@@ -2,6 +2,7 @@
  * asked for once, and then only what is new. */
 #include "client/top/fetch.h"
 
+#include "client/step_parts.h"
 #include "common/base/clock.h"
 
 #include <math.h>
@@ -189,8 +190,10 @@ static err_t fetch_history(struct top_fetch *f, struct top_job *j, struct why *w
 
 static bool on_usage(void *arg, const struct usage_sample *s)
 {
-    struct top_usage *u = arg;
+    struct top_job *j = arg;
+    struct top_usage *u = &j->usage;
     usage_clear(u);
+    step_line_of(j->job.spec_yaml ? j->job.spec_yaml : "", s, j->forecast);
     u->ranks = s->ranks;
     for (int i = 0; i < TOP_USES; i++) {
         u->value[i] = malloc((size_t)s->ranks * sizeof(double) + 1);
@@ -203,7 +206,7 @@ static bool on_usage(void *arg, const struct usage_sample *s)
 /* A daemon of an older version has no usage. */
 static err_t fetch_usage(struct top_fetch *f, struct top_job *j, struct why *why)
 {
-    const struct client_stream stream = {.usage = on_usage, .arg = &j->usage};
+    const struct client_stream stream = {.usage = on_usage, .arg = j};
     err_t err = client_usage_newest(f->client, j->job.job, &stream, why);
     return err == ERR_UNSUPPORTED ? OK : err;
 }

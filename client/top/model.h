@@ -63,6 +63,7 @@ struct top_job {
     int64_t saved_ms;      /* when its newest checkpoint was committed; 0: unknown */
     struct top_series loss, step_s;
     struct top_usage usage;
+    char forecast[256]; /* a line that compares the forecast of a step with the newest window; "": none */
 };
 
 enum top_screen { TOP_OVERVIEW, TOP_JOB, TOP_EVENTS, TOP_LOGS, TOP_HELP };

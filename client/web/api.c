@@ -470,6 +470,7 @@ const struct api_route api_routes[] = {
     {"GET", "/api/jobs/ID/log/events", false, serve_log_events},
     {"GET", "/api/jobs/ID/plan", false, plan_serve_table},
     {"GET", "/api/jobs/ID/timeline.svg", false, plan_serve_timeline},
+    {"GET", "/api/jobs/ID/forecast", false, plan_serve_forecast},
     {"GET", "/api/jobs/ID/explain", false, plan_serve_explain},
     {"GET", "/api/layouts", false, plan_serve_layouts},
     {"POST", "/api/jobs/ID/cancel", false, serve_cancel},

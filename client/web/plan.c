@@ -1,4 +1,5 @@
-/* The plan of a job and its pictures: a table, the timeline of a step, and the page of `dtctl explain`.
+/* The plan of a job and its pictures: a table, the timeline of a step, the page of `dtctl explain`, and the forecast of
+ * a step beside its measurement.
  *
  * A child process computes each, because a plan takes up to a second and depends on what a user wrote. The child is a
  * copy of this process: it has the same limits on files and calls (confine), closes all sockets first, and has limits
@@ -10,6 +11,7 @@
 #include "client/explain/explain.h"
 #include "client/plan_report.h"
 #include "client/spec.h"
+#include "client/step_parts.h"
 #include "client/timeline.h"
 
 #include "common/base/log.h"
@@ -33,10 +35,19 @@
 
 /* ---- in the child ---- */
 
-/* Prints the answer for a job. */
-typedef err_t (*plan_maker)(const struct job_spec *job, const char *about, FILE *out, struct why *why);
+/* What is known beside the job's file. */
+struct plan_input {
+    const char *layout;               /* a ready-made one instead of the job's file; NULL: none */
+    int workers;                      /* that the job has instead of those of its file; 0: no other number */
+    const struct usage_sample *usage; /* NULL: none */
+};
 
-static err_t make_table(const struct job_spec *job, const char *about, FILE *out, struct why *why)
+/* Prints the answer for a job. */
+typedef err_t (*plan_maker)(const struct job_spec *job, const char *about, const struct plan_input *in, FILE *out,
+                            struct why *why);
+
+static err_t make_table(const struct job_spec *job, const char *about, const struct plan_input *in, FILE *out,
+                        struct why *why)
 {
     /* What the data and this node would add: nobody has looked at them. */
     static const char *const unknown[] = {"train_tokens", "train_samples", "valid_tokens", "valid_samples",
@@ -56,7 +67,8 @@ static err_t make_table(const struct job_spec *job, const char *about, FILE *out
     return err;
 }
 
-static err_t make_timeline(const struct job_spec *job, const char *about, FILE *out, struct why *why)
+static err_t make_timeline(const struct job_spec *job, const char *about, const struct plan_input *in, FILE *out,
+                           struct why *why)
 {
     struct spec_facts facts = {0};
     char title[256];
@@ -74,7 +86,8 @@ static err_t make_timeline(const struct job_spec *job, const char *about, FILE *
     return err;
 }
 
-static err_t make_explain(const struct job_spec *job, const char *about, FILE *out, struct why *why)
+static err_t make_explain(const struct job_spec *job, const char *about, const struct plan_input *in, FILE *out,
+                          struct why *why)
 {
     struct explain_job e = {0};
     err_t err = explain_job_compile(job, &e, why);
@@ -84,7 +97,21 @@ static err_t make_explain(const struct job_spec *job, const char *about, FILE *o
     return err;
 }
 
-enum plan_kind { PLAN_TABLE, PLAN_TIMELINE, PLAN_EXPLAIN, PLAN_KINDS };
+/* null: the job has none, since an older version submitted it. */
+static err_t make_forecast(const struct job_spec *job, const char *about, const struct plan_input *in, FILE *out,
+                           struct why *why)
+{
+    struct step_compare c;
+    if (!step_has_forecast(&job->forecast))
+        return fputs("null", out) < 0 ? ERR_NOMEM : OK;
+    step_compare(&job->forecast, in->usage, &c);
+    json_t *value = step_json(&job->forecast, &c);
+    const bool failed = !value || json_dumpf(value, out, JSON_COMPACT);
+    json_decref(value);
+    return failed ? why_set(why, ERR_NOMEM, "out of memory for the forecast") : OK;
+}
+
+enum plan_kind { PLAN_TABLE, PLAN_TIMELINE, PLAN_EXPLAIN, PLAN_FORECAST, PLAN_KINDS };
 
 static const struct {
     plan_maker make;
@@ -93,6 +120,7 @@ static const struct {
     [PLAN_TABLE] = {make_table, "application/json"},
     [PLAN_TIMELINE] = {make_timeline, "image/svg+xml"},
     [PLAN_EXPLAIN] = {make_explain, "text/html; charset=utf-8"},
+    [PLAN_FORECAST] = {make_forecast, "application/json"},
 };
 
 struct plan {
@@ -108,21 +136,20 @@ struct plan {
     struct buf answer;
 };
 
-static err_t answer_make(enum plan_kind kind, const char *yaml, const char *layout, int workers, FILE *out,
-                         struct why *why)
+static err_t answer_make(enum plan_kind kind, const char *yaml, const struct plan_input *in, FILE *out, struct why *why)
 {
     struct job_spec job = {0};
     char set[64];
     const char *const sets[] = {set};
-    const struct explain_layout *l = layout ? explain_layout_find(layout) : NULL;
-    snprintf(set, sizeof(set), "parallel.workers=%d", workers);
-    if (layout && !l)
-        return why_set(why, ERR_NOTFOUND, "there is no layout %s", layout);
+    const struct explain_layout *l = in->layout ? explain_layout_find(in->layout) : NULL;
+    snprintf(set, sizeof(set), "parallel.workers=%d", in->workers);
+    if (in->layout && !l)
+        return why_set(why, ERR_NOTFOUND, "there is no layout %s", in->layout);
     err_t err = l ? explain_layout_job(l, &job, why)
-                  : job_parse("the job file", yaml, strlen(yaml), sets, workers ? 1 : 0, &job, why);
+                  : job_parse("the job file", yaml, strlen(yaml), sets, in->workers ? 1 : 0, &job, why);
     if (err)
         return err;
-    err = kinds[kind].make(&job, l ? l->about : "", out, why);
+    err = kinds[kind].make(&job, l ? l->about : "", in, out, why);
     job_fini(&job);
     return err;
 }
@@ -147,7 +174,7 @@ static void send_all(int fd, const char *data, size_t len)
     }
 }
 
-_Noreturn static void child_run(int fd, enum plan_kind kind, const char *yaml, const char *layout, int workers)
+_Noreturn static void child_run(int fd, enum plan_kind kind, const char *yaml, const struct plan_input *in)
 {
     char *text = NULL;
     size_t len = 0;
@@ -161,7 +188,7 @@ _Noreturn static void child_run(int fd, enum plan_kind kind, const char *yaml, c
     limit(RLIMIT_AS, PLAN_MEMORY);
 #endif
     FILE *out = open_memstream(&text, &len);
-    err_t err = out ? answer_make(kind, yaml, layout, workers, out, &why) : ERR_NOMEM;
+    err_t err = out ? answer_make(kind, yaml, in, out, &why) : ERR_NOMEM;
     if (out && fclose(out) && !err)
         err = ERR_NOMEM;
     const char code = (char)err, *sentence = why.text[0] ? why.text : err_text(err);
@@ -247,14 +274,14 @@ static void block_came(uv_stream_t *stream, ssize_t n, const uv_buf_t *block)
         plan_end(p);
 }
 
-static err_t child_start(struct plan *p, const char *yaml, const char *layout, int workers)
+static err_t child_start(struct plan *p, const char *yaml, const struct plan_input *in)
 {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC))
         return err_from_errno(errno);
     p->pid = fork();
     if (p->pid == 0)
-        child_run(ends[1], p->kind, yaml, layout, workers);
+        child_run(ends[1], p->kind, yaml, in);
     close(ends[1]);
     if (p->pid < 0) {
         close(ends[0]);
@@ -265,8 +292,8 @@ static err_t child_start(struct plan *p, const char *yaml, const char *layout, i
     return OK;
 }
 
-/* Answers the request, now or later. workers: that the job has instead of those of its file; 0: no other number. */
-static void plan_start(struct request *r, enum plan_kind kind, const char *yaml, const char *layout, int workers)
+/* Answers the request, now or later. The child has a copy of all that `in` names. */
+static void plan_start(struct request *r, enum plan_kind kind, const char *yaml, const struct plan_input *in)
 {
     struct web *w = request_web(r);
     struct plan *p = w->n_plans < PLANS_MAX ? calloc(1, sizeof(*p)) : NULL;
@@ -281,7 +308,7 @@ static void plan_start(struct request *r, enum plan_kind kind, const char *yaml,
     w->live++;
     LIST_INSERT_HEAD(&w->plans, p, entry);
     w->n_plans++;
-    err_t err = child_start(p, yaml, layout, workers);
+    err_t err = child_start(p, yaml, in);
     if (!err)
         err = uv_timer_start(&p->timer, plan_late, PLAN_MS, 0) ? ERR_NOMEM : OK;
     if (!err)
@@ -298,33 +325,82 @@ static void plan_start(struct request *r, enum plan_kind kind, const char *yaml,
 struct plan_question {
     struct request *request;
     enum plan_kind kind;
+    struct step_windows usage; /* PLAN_FORECAST */
 };
 
+static void question_free(struct plan_question *q)
+{
+    if (q)
+        step_windows_fini(&q->usage);
+    free(q);
+}
+
+/* A forecast is that of the job as it was submitted, whatever number of workers it has now. */
 static void job_answered(void *arg, const struct rpc_result *result)
 {
-    struct plan_question q = *(struct plan_question *)arg;
+    struct plan_question *q = arg;
     const Dtd__JobStatus *s = (const Dtd__JobStatus *)result->reply;
-    free(arg);
     if (result->err || !s)
-        request_fail(q.request, result->err ? result->err : ERR_CLOSED, result->text);
+        request_fail(q->request, result->err ? result->err : ERR_CLOSED, result->text);
     else if (!s->spec_yaml || !s->steps)
-        request_fail(q.request, ERR_NOTFOUND, "the job runs a command, so dtd has no plan of it");
+        request_fail(q->request, ERR_NOTFOUND, "the job runs a command, so dtd has no plan of it");
     else
-        plan_start(q.request, q.kind, s->spec_yaml, NULL, s->workers);
+        plan_start(q->request, q->kind, s->spec_yaml,
+                   &(struct plan_input){.workers = q->kind == PLAN_FORECAST ? 0 : s->workers, .usage = &q->usage.mean});
+    question_free(q);
+}
+
+static void ask_job(struct plan_question *q)
+{
+    Dtd__JobRequest m = DTD__JOB_REQUEST__INIT;
+    m.job = (char *)request_job(q->request);
+    err_t err = session_call(request_session(q->request), CLIENT_STATUS, &m.base, job_answered, q, NULL);
+    if (!err)
+        return;
+    request_fail(q->request, err, err_text(err));
+    question_free(q);
 }
 
 static void job_plan(struct request *r, enum plan_kind kind)
 {
-    struct plan_question *q = malloc(sizeof(*q));
-    Dtd__JobRequest m = DTD__JOB_REQUEST__INIT;
+    struct plan_question *q = calloc(1, sizeof(*q));
+    if (!q) {
+        request_fail(r, ERR_NOMEM, err_text(ERR_NOMEM));
+        return;
+    }
+    q->request = r;
+    q->kind = kind;
+    ask_job(q);
+}
+
+/* Without any usage the forecast stands alone. */
+static void usage_answered(void *arg, const struct rpc_result *r)
+{
+    struct plan_question *q = arg;
+    struct usage_sample s;
+    err_t err = OK;
+    if (r->reply && convert_usage((const Dtd__UsageSample *)r->reply, &s) == OK) {
+        err = step_windows_add(&q->usage, &s);
+        usage_sample_fini(&s);
+    }
+    if (err)
+        log_warn("a window of usage was left out error=%s", err_text(err));
+    if (r->last)
+        ask_job(q);
+}
+
+void plan_serve_forecast(struct request *r)
+{
+    struct plan_question *q = calloc(1, sizeof(*q));
+    Dtd__UsageRequest m = DTD__USAGE_REQUEST__INIT;
     m.job = (char *)request_job(r);
     if (q)
-        *q = (struct plan_question){r, kind};
-    err_t err = q ? session_call(request_session(r), CLIENT_STATUS, &m.base, job_answered, q, NULL) : ERR_NOMEM;
+        *q = (struct plan_question){.request = r, .kind = PLAN_FORECAST};
+    err_t err = q ? session_call(request_session(r), CLIENT_USAGE, &m.base, usage_answered, q, NULL) : ERR_NOMEM;
     if (!err)
         return;
-    free(q);
     request_fail(r, err, err_text(err));
+    question_free(q);
 }
 
 void plan_serve_table(struct request *r)
@@ -347,7 +423,7 @@ void plan_serve_layouts(struct request *r)
 {
     const char *name = request_text(r, "layout");
     if (name) {
-        plan_start(r, PLAN_EXPLAIN, "", name, 0);
+        plan_start(r, PLAN_EXPLAIN, "", &(struct plan_input){.layout = name});
         return;
     }
     json_t *all = json_array();

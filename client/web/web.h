@@ -103,6 +103,7 @@ void scrape_serve(struct request *r);
 
 void plan_serve_table(struct request *r);
 void plan_serve_timeline(struct request *r);
+void plan_serve_forecast(struct request *r);
 void plan_serve_explain(struct request *r);
 void plan_serve_layouts(struct request *r);
 /* Ends those that are being made; their requests fail. */

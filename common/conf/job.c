@@ -141,6 +141,13 @@ static const char *check_path(const char *text)
     return text[0] && strlen(text) < 4096 ? NULL : "a path of 1 to 4095 bytes";
 }
 
+static const char *check_umask(const char *text)
+{
+    size_t n = strlen(text);
+    const bool is_octal = n <= 4 && strspn(text, "01234567") == n;
+    return is_octal && strtol(text, NULL, 8) <= 077 ? NULL : "an octal number from 0 to 0077";
+}
+
 static const char *check_path_or_none(const char *text)
 {
     return strlen(text) < 4096 ? NULL : "a path of at most 4095 bytes";
@@ -200,6 +207,11 @@ static const char *check_rope_layers(const char *text)
                  "each layer";
 }
 
+static const char *check_machine(const char *text)
+{
+    return strlen(text) <= 4096 ? NULL : "at most 4096 bytes";
+}
+
 /* FIXED: a resumed job must keep the value. FREE: it may change the value. */
 enum { FIXED, FREE };
 #define ROW(field, kind, change, default_, help_)                                                                     \
@@ -214,6 +226,9 @@ enum { FIXED, FREE };
 #define ITEMS(field, count, kind, legal, def, change, help) \
     ROW(field, kind, change, def, help), .count_offset = offsetof(struct job_spec, count), .check = (legal)
 
+#define BY_SUBMIT "`dtctl submit` and `dtctl resume` set this key."
+/* A week: no step of any job takes longer. */
+#define SECONDS(field, help) FLOAT(forecast.field, 0, 604800, "0", FREE, "Seconds of a step. " help " " BY_SUBMIT)
 #define MAX_STEPS 1000000000
 #define MAX_LOG_BYTES (1ll << 40) /* 1 TiB, as disk.log_mib */
 
@@ -840,6 +855,29 @@ static const struct schema_row rows[] = {
         run.report, check_path_or_none, "\"\"", FREE,
         "File (.html or .pdf), or folder, for a report of the job when it has ended, also after a failure. In a folder "
         "it is job-ID.html. A relative path starts at the job file's folder. \"\": none (docs/use/watch.md).")},
+    {TEXT(run.umask, check_umask, "\"\"", FREE,
+          "Rights that the job's files and folders do not get, as umask(1) has them: 0077 keeps checkpoints, with the "
+          "weights and the job file, from all other users. `dtctl submit` sets it to the umask of its caller. \"\": "
+          "0022.")},
+
+    {TEXT(forecast.machine, check_machine, "\"\"", FREE,
+          "Machine for the forecast of a step, as --machine of `dtctl plan`: a machine file or its name. \"\": this "
+          "node as `dtctl plan --calibrate` measured it, else assumed rates. A relative path starts at the job file's "
+          "folder.")},
+    {TEXT(forecast.source, check_machine, "\"\"", FREE, "Name and source of the machine. " BY_SUBMIT)},
+    {INT(forecast.workers, 0, JOB_MAX_WORKERS, "0", FREE,
+         "Number of workers of the forecast. 0: there is none. " BY_SUBMIT)},
+    {BOOL(forecast.assumed, "false", FREE, "Whether its rates are assumed. " BY_SUBMIT)},
+    {SECONDS(compute_s, "All operations of all microbatches, without the optimizer.")},
+    {SECONDS(recompute_s, "Of them, those that are computed again.")},
+    {SECONDS(tp_s, "Collectives of tensor parallelism that computation does not hide.")},
+    {SECONDS(cp_s, "The same of context parallelism.")},
+    {SECONDS(ep_s, "The same of expert parallelism.")},
+    {SECONDS(pp_s, "Messages between the stages of a pipeline.")},
+    {SECONDS(bubble_s, "Idle time of the pipeline.")},
+    {SECONDS(params_s, "Gathers of parameters.")},
+    {SECONDS(grads_s, "Reduction of gradients.")},
+    {SECONDS(update_s, "The optimizer.")},
 };
 
 static const char *check_argument(const char *text)
@@ -914,6 +952,7 @@ static const struct schema_section sections[] = {
     {"parallel", "Number of workers and parallel layout."},
     {"checkpoint", "When and where checkpoints are saved, and how many are kept."},
     {"run", "Where and how the workers run."},
+    {"forecast", "What a step should take, for comparison with what it takes (docs/use/watch.md)."},
 };
 
 const struct schema job_schema = {
@@ -1159,12 +1198,18 @@ err_t job_resume_check(const struct job_spec *before, const struct job_spec *aft
     return schema_resume_check(&job_schema, &compared, after, why);
 }
 
+int job_umask(const struct job_spec *job)
+{
+    const char *text = job->run.umask;
+    return text && text[0] ? (int)strtol(text, NULL, 8) : 022;
+}
+
 err_t job_paths_resolve(struct job_spec *job, const char *folder, struct why *why)
 {
     char **const paths[] = {
         &job->run.workdir, &job->run.algorithms,     &job->checkpoint.dir,       &job->checkpoint.resume_from,
         &job->data.cache,  &job->train.save_routing, &job->train.replay_routing, &job->run.tensorboard,
-        &job->run.wandb,   &job->run.report};
+        &job->run.wandb,   &job->run.report,         &job->forecast.machine};
     if (folder[0] != '/')
         return why_set(why, ERR_INVALID, "%s: the folder must be an absolute path", folder);
     for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
@@ -1172,6 +1217,8 @@ err_t job_paths_resolve(struct job_spec *job, const char *folder, struct why *wh
         if (!path || !path[0] || path[0] == '/') /* NULL: command jobs have no such key */
             continue;
         if (paths[i] == &job->run.algorithms && strcmp(path, JOB_NO_ALGORITHMS) == 0)
+            continue;
+        if (paths[i] == &job->forecast.machine && !strpbrk(path, "/.")) /* the name of a file that dtd brings along */
             continue;
         if (strcmp(path, ".") == 0)
             path[0] = '\0'; /* leaves the folder and a slash, which is removed below */

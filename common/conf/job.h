@@ -263,6 +263,17 @@ struct job_run {
                          NULL in a job with a command */
     char *tensorboard, *wandb; /* folders for curves (docs/use/watch.md); "": none; NULL in a job with a command */
     char *report;              /* file, or a folder, for the report at the end of the job; as tensorboard */
+    char *umask;               /* octal; "": 0022 */
+};
+
+/* What `dtctl submit` expects of a step, with the rates of a machine, so that every later reader compares the job with
+ * the same numbers. Seconds of the slowest stage (struct plan_time, common/plan/search/step_time.h). */
+struct job_forecast {
+    char *machine;   /* a name or a path, as --machine of dtctl plan; "": this node. NULL in a job with a command */
+    char *source;    /* name and source of the machine; "": there is no forecast */
+    int64_t workers; /* of the layout; 0: there is no forecast */
+    bool assumed;    /* rates are neither measured nor from a machine file */
+    double compute_s, recompute_s, tp_s, cp_s, ep_s, pp_s, bubble_s, params_s, grads_s, update_s;
 };
 
 /* Either a training job (model to checkpoint) or a command job, whose command every worker runs. A command job uses
@@ -277,6 +288,7 @@ struct job_spec {
     struct job_parallel parallel;
     struct job_checkpoint checkpoint;
     struct job_run run;
+    struct job_forecast forecast;
 };
 
 /* Parses text (YAML). `file` is the name for messages. `sets` are overrides such as "train.lr=1e-4", applied after the
@@ -287,6 +299,8 @@ NODISCARD err_t job_parse(const char *file, const char *text, size_t len, const 
                           struct job_spec *ret, struct why *why);
 /* May be called on a zeroed struct, and after job_parse has failed. */
 void job_fini(struct job_spec *job);
+/* run.umask as a number. */
+int job_umask(const struct job_spec *job);
 /* Writes every key as YAML that job_parse reads back to an equal spec. The log and the wire use this form. */
 NODISCARD err_t job_print(const struct job_spec *job, struct buf *ret);
 /* ERR_INVALID if a resume would change a key that the schema does not mark as changeable, or the type in which

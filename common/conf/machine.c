@@ -5,6 +5,8 @@
 #include "common/base/file.h"
 #include "common/conf/schema.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define MAX_FILE_BYTES (1u << 20)
@@ -23,6 +25,9 @@
 static const struct schema_row rows[] = {
     {ROW(name, SCHEMA_TEXT, NULL, "Name of the machine.")},
     {ROW(source, SCHEMA_TEXT, "\"\"", "Where the numbers are from.")},
+    {ROW(times, SCHEMA_TEXT, "\"\"",
+         "File of measured times of operations; a relative path starts at the machine file's folder. \"\": none, and "
+         "times follow from the rates. `dtctl plan --calibrate` writes it.")},
     COUNT(nodes, 0, 1000000, "0", "Number of nodes. 0: as many as a plan asks for."),
     COUNT(device.per_node, 1, 4096, NULL, "Number of GPUs of a node; of cores, on a machine without GPUs."),
     COUNT(device.units, 1, 100000, "1", "Streaming multiprocessors of a GPU, which work on the tiles of a product."),
@@ -38,14 +43,18 @@ static const struct schema_row rows[] = {
            "The least time in which a worker issues an operation. dtd issues a compiled program; a framework that "
            "issues operations from Python takes longer."),
     {ROW(device.one_thread, SCHEMA_BOOL, "false", "Whether communication takes the core that computes (CPUs).")},
-    NUMBER(link.bandwidth_gb, 0.001, 1e5, NULL,
+    NUMBER(link.bandwidth_gb, 0.001, 1e6, NULL,
            "Bandwidth between the devices of a node, per device and direction, in 1e9 bytes per second, as an "
            "all-gather of large buffers reaches it."),
     NUMBER(link.latency_us, 0, 1e6, "30", "The least time of a collective of all devices of a node."),
     NUMBER(link.ramp_us, 0, 1e6, "0",
            "Additional microseconds of a collective, times the square root of its size in MB: buffers of middle size "
            "reach less than the full bandwidth."),
-    NUMBER(network.bandwidth_gb, 0, 1e5, "50",
+    NUMBER(link.switch_gb, 0, 1e6, "0",
+           "Bytes of a buffer that an all-reduce inside the node's switches (NVLS) sums in a second, in 1e9. 0: they "
+           "cannot add."),
+    COUNT(link.switch_ranks, 2, 4096, "5", "The least number of ranks of a group for which the library does so."),
+    NUMBER(network.bandwidth_gb, 0, 1e6, "50",
            "Bandwidth of a node's network adapters together, per direction, in 1e9 bytes per second. 0: there is no "
            "network."),
     NUMBER(network.share, 0.01, 1, "0.8", "Part of it that collectives reach."),
@@ -54,11 +63,16 @@ static const struct schema_row rows[] = {
     NUMBER(network.oversubscription, 1, 1000, "1", "Ratio of bandwidth inside a pod to that between pods."),
     NUMBER(cost.failures, 0, 1e6, "4", "Failures of a node in 1000 days."),
     NUMBER(cost.restart_s, 0, 1e6, "180", "Seconds from a failure to the next step."),
+    NUMBER(cost.start_s, 0, 1e6, "0", "Seconds from the start of a job to its first step."),
     NUMBER(cost.price, 0, 1e6, "0", "Price of a device for an hour. 0: unknown."),
     NUMBER(cost.watts, 0, 1e6, "0", "Power of a device with its share of the node. 0: unknown."),
     NUMBER(noise.spread, 0, 0.5, "0.015", "Relative standard deviation of the speed of devices, which stays the same."),
     NUMBER(noise.jitter, 0, 0.5, "0.01",
            "Relative standard deviation of a pipeline slot's time, from one to the next."),
+    NUMBER(error.less, 0, 0.99, "0.17",
+           "Part by which nine of ten measured steps were at most shorter than forecasts for this machine. The default "
+           "is that of public measurements on GPUs with rates of data sheets (docs/internals/planner.md)."),
+    NUMBER(error.more, 0, 100, "0.25", "Part by which they were at most longer."),
     NUMBER(storage.bandwidth_gb, 0.001, 1e6, "50",
            "Bandwidth of the file system for checkpoints, of all nodes together, in 1e9 bytes per second."),
     NUMBER(storage.copy_gb, 0.001, 1e6, "20",
@@ -71,6 +85,7 @@ static const struct schema_section sections[] = {
     {"network", "Between nodes."},
     {"cost", "Failures, money and power."},
     {"noise", "How much times differ."},
+    {"error", "How far forecasts for this machine were from measured steps."},
     {"storage", "Checkpoints."},
 };
 
@@ -129,6 +144,20 @@ err_t machine_parse(const char *name, const char *text, size_t len, const char *
     return OK;
 }
 
+/* A relative path of the table begins at the machine file's folder. */
+static err_t resolve_times(const char *path, struct machine *m)
+{
+    const char *slash = strrchr(path, '/');
+    char *resolved = NULL;
+    if (!m->times[0] || m->times[0] == '/' || !slash)
+        return OK;
+    if (asprintf(&resolved, "%.*s/%s", (int)(slash - path), path, m->times) < 0)
+        return ERR_NOMEM;
+    free(m->times);
+    m->times = resolved;
+    return OK;
+}
+
 err_t machine_read(const char *path, const char *const *sets, int n_sets, struct machine *ret, struct why *why)
 {
     struct buf text = {0};
@@ -137,6 +166,10 @@ err_t machine_read(const char *path, const char *const *sets, int n_sets, struct
         why_set(why, err, "%s: %s", path, err_text(err));
     else
         err = machine_parse(path, (const char *)text.data, text.len, sets, n_sets, ret, why);
+    if (!err && resolve_times(path, ret)) {
+        machine_fini(ret);
+        err = why_set(why, ERR_NOMEM, "%s: out of memory", path);
+    }
     buf_fini(&text);
     return err;
 }

@@ -20,7 +20,9 @@ enum usage_mean { USAGE_BY_STEP, USAGE_BY_TIME, USAGE_LARGEST };
  * cpu: cores that the process uses. rss_bytes: its memory on the node. planned_bytes: device memory that the plan has
  * computed for the rank. read and write: of its files and sockets. planned_flop: floating-point operations of one step
  * of this rank by its plan; ranks with the same number have the same work. gpu_util: share of the time in which a
- * kernel ran.
+ * kernel ran. tp_s to grads_s: parts of comm_s by their purpose (common/plan/estimate/traffic_part.h), absent where
+ * the rank has no such communication; what comm_s has beyond them is waiting between steps. update_s: the part of
+ * compute_s in the norm of gradients and the optimizer.
  *
  * In the order of the columns. One row is one line. */
 // clang-format off
@@ -36,6 +38,13 @@ enum usage_mean { USAGE_BY_STEP, USAGE_BY_TIME, USAGE_LARGEST };
     X(BY_TIME, read_bytes_per_s,  .column = "READ/S", .width = 7, .late = 5, .look = LOOK_COUNT, .unit = "B/s") \
     X(BY_TIME, write_bytes_per_s, .column = "WRITE/S", .width = 7, .late = 5, .look = LOOK_COUNT, .unit = "B/s") \
     X(LARGEST, planned_flop) \
+    X(BY_STEP, tp_s,              .column = "TP", .width = 8, .late = 7, .look = LOOK_FIXED, .digits = 4, .unit = "s") \
+    X(BY_STEP, cp_s,              .column = "CP", .width = 8, .late = 7, .look = LOOK_FIXED, .digits = 4, .unit = "s") \
+    X(BY_STEP, ep_s,              .column = "EP", .width = 8, .late = 7, .look = LOOK_FIXED, .digits = 4, .unit = "s") \
+    X(BY_STEP, pp_s,              .column = "PP", .width = 8, .late = 7, .look = LOOK_FIXED, .digits = 4, .unit = "s") \
+    X(BY_STEP, params_s,          .column = "PARAMS", .width = 8, .late = 7, .look = LOOK_FIXED, .digits = 4, .unit = "s") \
+    X(BY_STEP, grads_s,           .column = "GRADS", .width = 8, .late = 7, .look = LOOK_FIXED, .digits = 4, .unit = "s") \
+    X(BY_STEP, update_s,          .column = "UPDATE", .width = 8, .late = 7, .look = LOOK_FIXED, .digits = 4, .unit = "s") \
     X(BY_TIME, gpu_util,          .column = "GPU", .width = 5, .late = 2, .digits = 3) \
     X(LARGEST, gpu_bytes,         .column = "GPU_MEM", .width = 7, .late = 4, .look = LOOK_COUNT, .unit = "B") \
     X(LARGEST, gpu_celsius,       .column = "GPU_C", .width = 5, .late = 6, .digits = 3) \

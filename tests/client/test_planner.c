@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char job[] =
@@ -23,6 +24,31 @@ static json_t *output_json(const struct run_result *r)
     if (!value)
         fail_msg("%s: %s", error.text, r->out);
     return value;
+}
+
+TEST(the_search_says_how_far_steps_were_from_forecasts)
+{
+    struct run_result r;
+    run_write("job.yaml", job);
+    run_expect(&r, 0, "dtctl plan job.yaml --search --machine h100 --nodes 2 --top 1");
+    expect_text(r.out, "nine of ten steps took 0.83 to 1.25 of theirs");
+    run_expect(&r, 0, "dtctl plan job.yaml --search --machine laptop --nodes 1 --top 1 --set run.device=cpu");
+    expect_text(r.out, "nine of ten steps took 0.47 to 1.25 of theirs");
+}
+
+/* The parts sum to the step (recomputation is in the computation), which is in its interval. */
+static void expect_whole_step(json_t *row)
+{
+    const double step = json_number_value(json_object_get(row, "step_s"));
+    const json_t *interval = json_object_get(row, "step_interval_s");
+    const char *name;
+    json_t *part;
+    double sum = 0;
+    json_object_foreach(json_object_get(row, "parts"), name, part) sum +=
+        strcmp(name, "recompute") == 0 ? 0 : json_number_value(part);
+    assert_true(fabs(sum / step - 1) < 1e-9);
+    assert_true(fabs(json_number_value(json_array_get(interval, 0)) / step - 0.83) < 1e-9);
+    assert_true(fabs(json_number_value(json_array_get(interval, 1)) / step - 1.25) < 1e-9);
 }
 
 static double number_of(const json_t *row, const char *name)
@@ -48,6 +74,7 @@ TEST(the_search_prints_layouts_that_plan_accepts)
         json_t *row = json_array_get(best, i);
         assert_true(json_number_value(json_object_get(row, "exact_bytes")) > 0);
         assert_true(json_number_value(json_object_get(row, "mfu")) < 1);
+        expect_whole_step(row);
         assert_non_null(strstr(json_string_value(json_object_get(row, "reason")), i < 3 ? "fast" : "slower than 1"));
     }
     json_decref(value);
@@ -211,7 +238,8 @@ static void write_priced_machine(void)
 {
     run_write("priced.yaml",
               "name: priced\ndevice: {per_node: 8, units: 132, memory_gib: 80, bandwidth_gb: 3350, bf16_tflops: 989, "
-              "f32_tflops: 67}\nlink: {bandwidth_gb: 360}\ncost: {failures: 0, price: 3, watts: 500}\n"
+              "f32_tflops: 67}\nlink: {bandwidth_gb: 360}\nnetwork: {bandwidth_gb: 400}\n"
+              "cost: {failures: 0, price: 3, watts: 500}\n"
               "storage: {copy_gb: 1000000}\n");
 }
 
@@ -575,7 +603,7 @@ TEST(wrong_machines_and_options_are_refused)
         {"dtctl plan job.yaml --search --machine h100 --nodes 0", "--nodes 0: write a number of nodes"},
         {"dtctl plan job.yaml --search --machine h100 --nodes 8:2", "--nodes 8:2"},
         {"dtctl plan job.yaml --search --machine laptop --nodes 2", "laptop has 1 nodes"},
-        {"dtctl plan job.yaml --nodes 2", "need --search, --strategies or --days"},
+        {"dtctl plan job.yaml --nodes 2", "need --search, --strategies, --forecast or --days"},
         {"dtctl plan job.yaml --search --machine h100 --goal speed", "write time, memory, cost or tokens-per-dollar"},
         {"dtctl plan job.yaml --strategies --machine h100 --budget 9", "leave --goal and --budget out"},
         {"dtctl plan job.yaml --search --machine h100 --picture x.svg", "--picture draws --search --pareto,"},
@@ -600,4 +628,53 @@ TEST(wrong_machines_and_options_are_refused)
             fail_msg("%s: exit 0", rows[i].line);
         expect_text(r.err, rows[i].message);
     }
+}
+
+/* Runs that others measured: the page docs/use/course.md says within 10 %. */
+TEST(the_runs_of_the_course_are_forecast)
+{
+    static const double measured_min[] = {92, 25, 14};
+    struct run_result r;
+    if (!getenv("DTD_SOURCE"))
+        TEST_SKIP("DTD_SOURCE is not set: run this test by ctest");
+    run_expect(&r, 0,
+               "dtctl plan $DTD_SOURCE/deploy/examples/course-2025.yaml --forecast --machine jureca-course --nodes 1:2 "
+               "-o json");
+    json_t *rows = output_json(&r);
+    assert_int_equal(3, json_array_size(rows));
+    for (size_t i = 0; i < 3; i++) {
+        const double min = json_number_value(json_object_get(json_array_get(rows, i), "run_s")) / 60;
+        if (fabs(min / measured_min[i] - 1) > 0.1)
+            fail_msg("forecast %g min, measured %g", min, measured_min[i]);
+    }
+    json_decref(rows);
+}
+
+/* Parts add up; the lost time is what the row has beyond its share of the first row. */
+TEST(lost_time_is_divided)
+{
+    struct run_result r;
+    run_write("job.yaml", job);
+    run_expect(&r, 0,
+               "dtctl plan job.yaml --set parallel.workers=4 --set parallel.pp=2 --set train.steps=1000 --forecast "
+               "--machine h100 --nodes 2:4 -o json");
+    json_t *rows = output_json(&r);
+    assert_int_equal(3, json_array_size(rows)); /* 4, 16 and 32 workers */
+    const double first = json_number_value(json_object_get(json_array_get(rows, 0), "run_s"));
+    for (size_t i = 0; i < 3; i++) {
+        json_t *row = json_array_get(rows, i), *lost = json_object_get(row, "lost_s"), *v;
+        const double run = json_number_value(json_object_get(row, "run_s")), ratio = i ? 1 << (i + 1) : 1;
+        const char *name;
+        double sum = 0;
+        json_object_foreach(json_object_get(row, "parts_s"), name, v) sum += json_number_value(v);
+        assert_true(fabs(sum / run - 1) < 1e-9);
+        assert_int_equal((int)(4 * ratio), json_integer_value(json_object_get(row, "workers")));
+        assert_int_equal((int)(1000 / ratio), json_integer_value(json_object_get(row, "steps")));
+        assert_true(fabs(json_number_value(json_object_get(lost, "all")) - (run - first / ratio)) < 1e-6);
+    }
+    json_decref(rows);
+    run_expect(&r, 0, "dtctl plan job.yaml --set parallel.workers=4 --forecast --machine h100");
+    expect_text(r.out, "SPEED-UP");
+    run_expect(&r, 2, "dtctl plan job.yaml --set parallel.workers=3 --forecast --machine h100 --nodes 1");
+    expect_text(r.err, "--nodes 1: h100 has 8 devices on so many nodes, which is no multiple of the job's 3 workers");
 }

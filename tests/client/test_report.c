@@ -669,6 +669,26 @@ TEST(page_has_the_numbers)
     buf_fini(&page);
 }
 
+TEST(page_has_forecast_and_measurement)
+{
+    static struct sample s;
+    struct buf page = {0};
+    sample_init(&s);
+    s.r.spec.forecast =
+        (struct job_forecast){.source = "m: a file", .workers = 2, .compute_s = 0.5, .tp_s = 0.1, .update_s = 0.05};
+    sample_end(&s);
+    step_compare(&s.r.spec.forecast, &s.r.usage.row[0], &s.r.step);
+    s.r.has_step = true;
+    html_of(&s, &page);
+    assert_has(&page, "Forecast and measurement");
+    assert_has(&page, "Step 1 s, forecast 0.65 s (+54 %): most of it in computing, +0.3 s.");
+    assert_has(&page, "for m: a file. The job ran with another number of workers.");
+    assert_has(&page, "<td>computing</td><td class=\"r\">0.5</td><td class=\"r\">0.8</td><td class=\"r\">+0.3</td>");
+    assert_has(&page, "<td>tensor parallelism</td><td class=\"r\">0.1</td><td class=\"r\">-</td>");
+    sample_fini(&s);
+    buf_fini(&page);
+}
+
 TEST(page_of_hostile_names)
 {
     static struct sample s;

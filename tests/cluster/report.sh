@@ -22,6 +22,17 @@ grep -q "was killed by signal 9" "$tmp/$job.html" || fail "the incident is missi
 ! grep -q "<script" "$tmp/$job.html" || fail "the page has a script"
 (cd "$tmp" && dtctl report small) | grep -qx "./job-$job.html" || fail "a report by name goes to job-$job.html"
 
+# Forecast and measurement of a step: recorded at submission, in the report and in dtctl status. The parts add up to the step.
+long=$(submit --set checkpoint.dir=long --set checkpoint.every=0 --set train.steps=1000000 --set parallel.fsdp=2 --set parallel.zero=3)
+has_forecast() { dtctl status "$long" | grep -q "^  Forecast   step [0-9.]* m\?s, forecast [0-9.]* m\?s"; }
+wait_for 60 "forecast and measurement in dtctl status" has_forecast
+report "$long" | jq .step >"$tmp/step"
+jq -e '.workers == 2 and .forecast_s > 0 and ([.parts[].part] | index("compute") and index("params") and index("grads") and index("update"))' \
+  "$tmp/step" >/dev/null || { cat "$tmp/step"; fail "parts of forecast and measurement are missing"; }
+jq -e '([.parts[].measured_s] | add) / .step_s | . > 0.98 and . < 1.02' "$tmp/step" >/dev/null || { cat "$tmp/step"; fail "the parts are not the step"; }
+grep -q "Forecast and measurement" "$tmp/$long.html" || fail "the report has no forecast of the step"
+dtctl cancel "$long" >/dev/null
+
 bad=$(submit --set checkpoint.dir=bad --set train.lr=1000 --set train.clip=0 --set train.weight_decay=100 --set train.warmup=0 --set checkpoint.every=0 --set train.nan=skip --set train.nan_limit=30)
 wait_for 60 "the end of job $bad" ended "$bad"
 report "$bad" | jq -e '[.advice[].rule] | index("not_finite")' >/dev/null || fail "no advice about a loss that is not finite"
@@ -73,5 +84,5 @@ dtctl report "$job" --to "$tmp/x.pdf" >/dev/null
 pdftotext -layout "$tmp/x.pdf" "$tmp/pdf.txt"
 pages=$(pdfinfo "$tmp/x.pdf" | awk '$1 == "Pages:" {print $2}')
 [ "$(grep -c "page [0-9]* of $pages\$" "$tmp/pdf.txt")" = "$pages" ] || fail "not every page has its number"
-productive=$(jq -r '.ledger.parts_ms.productive / 100 | round / 10' "$tmp/json")
+productive=$(jq .ledger.parts_ms.productive "$tmp/json" | awk '{printf "%.1f", $1 * 1e-3}') # rounded as the report does
 grep -Eq "^ *Productive +$productive" "$tmp/pdf.txt" || { grep Productive "$tmp/pdf.txt"; fail "PDF and JSON differ: $productive"; }

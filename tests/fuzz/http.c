@@ -140,6 +140,11 @@ void plan_serve_timeline(struct request *r)
     request_fail(r, ERR_NOTFOUND, "");
 }
 
+void plan_serve_forecast(struct request *r)
+{
+    request_fail(r, ERR_NOTFOUND, "");
+}
+
 void plan_serve_explain(struct request *r)
 {
     request_fail(r, ERR_NOTFOUND, "");

@@ -1,5 +1,6 @@
 """The pictures and the table of ranks, with recorded samples (fake.py): their numbers against arithmetic, a straggler that
 is visible among many ranks, the keyboard, contrast, and pictures as in page.py."""
+import json
 import os
 import tempfile
 
@@ -40,7 +41,13 @@ def head():
 
 # ---- few ranks: every number ----
 samples = sample_lines(16, 120, straggler=5)
-fake = Fake(samples, straggler=5)
+STEP = {"source": "here: measured 2026-11-27 on 16 GPUs", "assumed": True, "workers": 16, "other_workers": False, "forecast_s": 0.1,
+        "step_s": 0.12, "largest": "params", "text": "step 0.12 s, forecast 0.1 s (+20 %): most of it in parameter gathers, +0.02 s",
+        "cause": "Links take 3 times as long as with the assumed rates.",
+        "parts": [{"part": "compute", "label": "computing", "forecast_s": 0.08, "measured_s": 0.08},
+                  {"part": "params", "label": "parameter gathers", "forecast_s": 0.01, "measured_s": 0.03},
+                  {"part": "update", "label": "optimizer", "forecast_s": 0.01, "measured_s": None}]}
+fake = Fake(samples, straggler=5, more={"forecast": ("application/json", json.dumps(STEP))})
 open_job(fake)
 last = samples[-1]
 
@@ -60,6 +67,13 @@ for name, seconds in parts.items():
     percent = int(text.split("(")[1].split()[0])
     assert abs(percent - 100 * seconds / step) <= 1, (text, 100 * seconds / step)
 check(len(texts) == 5, "the parts of a step are those of the samples, and add up to it")
+
+step_text = browser.until("const v = document.querySelector('.step-forecast:not([hidden])'); return v && v.innerText", what="the forecast of the step")
+check(all(word in step_text for word in (STEP["text"], STEP["cause"], "here: measured 2026-11-27 on 16 GPUs", "parameter gathers")),
+      "the forecast, its largest difference, the reason and the machine are there")
+bars = browser.run("return [...document.querySelectorAll('.step-bars')].map(b => [...b.children].map(c => c.getBoundingClientRect().width / b.clientWidth))")
+expected = [[p["forecast_s"] / 0.08, (p["measured_s"] or 0) / 0.08] for p in STEP["parts"]]
+check(all(abs(x - y) < 0.02 for bar, want in zip(bars, expected) for x, y in zip(bar, want)) and len(bars) == 3, "the bars have one scale")
 
 rows_of = """return import('/usage.js').then(m => { const u = new m.Usage();
   const at = (wall_ms, epoch, step) => ({wall_ms, window_ms: 1000, epoch, step, node: ['a'], step_s: [0.1], compute_s: [0.05]});

@@ -133,6 +133,12 @@ status, layouts = page.json("GET", "/api/layouts")
 check({"zero3", "1f1b", "3d"} <= {x["name"] for x in layouts}, "the ready-made layouts")
 check(all(page.ask("GET", f"/api/layouts?layout={x['name']}")[0] == 200 for x in layouts), "each has a page")
 check(page.ask("GET", "/api/layouts?layout=nope")[0] == 404, "one that does not exist")
+status, step = page.json("GET", f"/api/jobs/{job}/forecast")
+told = json.loads(dtd.dtctl("report", job, "--to", dtd.dir + "/report.html", "-o", "json"))["step"]
+check(status == 200 and step == told and step["forecast_s"] > 0 and step["parts"][0]["part"] == "compute",
+      f"forecast and measurement of a step equal those of the report: {step} {told}")
+status, said = page.json("GET", f"/api/jobs/{printer}/forecast")
+check(status == 404, "a command has no forecast")
 status, said = page.json("GET", f"/api/jobs/{printer}/plan")
 check(status == 404 and "command" in said["error"], "a command has no plan")
 answers = []

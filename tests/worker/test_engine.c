@@ -197,6 +197,35 @@ TEST(two_ranks_keep_the_order_of_events)
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+/* Gradients of two replicas: their reduction is all of the communication, and the update has none. */
+static int spends(int fd, int rank)
+{
+    struct bench b;
+    begin(&b, test_cpu(), parity_llama, two, fd, rank);
+    b.e.spent = (struct engine_spent){0};
+    for (int i = 0; i < STEPS; i++)
+        step(&b);
+    const struct engine_spent *s = &b.e.spent;
+    const int64_t rest = s->comm_ns - s->part_ns[TRAFFIC_GRADS]; /* readings of the clock around no comparison */
+    assert_true(s->part_ns[TRAFFIC_GRADS] > 0 && rest >= 0 && rest < STEPS * 100000);
+    assert_true(s->update_ns > 0);
+    for (int i = 0; i < TRAFFIC_COUNT; i++)
+        assert_true(i == TRAFFIC_GRADS || s->part_ns[i] == 0);
+    end(&b);
+    return 0;
+}
+
+TEST(time_is_spent_by_purpose)
+{
+    int fd = memfd_create("engine", MFD_CLOEXEC), status;
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(spends(fd, 1));
+    assert_int_equal(spends(fd, 0), 0);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 TEST(actions_are_named_for_a_profiler)
 {
     struct bench b;
@@ -512,6 +541,13 @@ static void profiled(struct dev *dev)
     assert_int_equal(calls, 3 * ops);
     assert_true(by_kind > 0 && by_kind == by_action);
     assert_true(p.action_ns[ACT_BACKWARD] > p.action_ns[ACT_NORM]);
+    assert_true(p.update_ns > 0 && p.update_ns <= p.action_ns[ACT_NORM] + p.action_ns[ACT_UPDATE]);
+    int64_t comm = 0, parts = 0;
+    for (int k = 0; k < OP_KIND_COUNT; k++)
+        comm += engine_op_communicates((enum op_kind)k) ? p.ns[k] : 0;
+    for (int i = 0; i < TRAFFIC_COUNT; i++)
+        parts += p.part_ns[i];
+    assert_int_equal(comm, parts);
     end(&b);
 }
 

@@ -29,6 +29,9 @@ static bool step(struct usage_meter *m, int64_t now_ns, struct usage_report *ret
 {
     usage_meter_before(m);
     m->config.engine->spent.comm_ns += 20 * MS;
+    m->config.engine->spent.part_ns[TRAFFIC_TP] += 12 * MS;
+    m->config.engine->spent.part_ns[TRAFFIC_GRADS] += 8 * MS;
+    m->config.engine->spent.update_ns += 7 * MS;
     m->config.engine->spent.data_ns += 5 * MS;
     m->config.engine->step++;
     usage_meter_after(m);
@@ -57,6 +60,10 @@ TEST(parts_of_a_step_add_up)
     assert_near(0.005, r.usage.data_s);
     assert_near(0.02, r.usage.save_s);
     assert_near(0.045, r.usage.compute_s);
+    assert_near(0.012, r.usage.tp_s);
+    assert_near(0.008, r.usage.grads_s);
+    assert_near(0.007, r.usage.update_s);
+    assert_true(isnan(r.usage.pp_s) && isnan(r.usage.params_s)); /* the rank has no such communication */
     assert_near(12345, r.usage.planned_bytes);
     assert_true(isnan(r.usage.gpu_util) && isnan(r.usage.gpu_watts));
     steps = 0;

@@ -18,6 +18,7 @@
 #include "common/conf/job.h"
 #include "common/plan/estimate/forecast.h"
 #include "common/plan/estimate/recorded.h"
+#include "common/plan/estimate/traffic_part.h"
 #include "common/plan/program.h"
 #include "kernels/device.h"
 #include "kernels/kernels.h"
@@ -61,8 +62,11 @@ struct engine_config {
 struct engine_profile {
     int64_t ns[OP_KIND_COUNT], calls[OP_KIND_COUNT];
     int64_t action_ns[ACT_COUNT];
-    struct engine_trace *trace;   /* owned by the caller; NULL: record no times of single ops */
-    struct engine_record *record; /* the same, for every op of several steps */
+    int64_t part_ns[TRAFFIC_COUNT]; /* of ops that communicate, by purpose */
+    int64_t update_ns;              /* of other ops in the norm of gradients and the optimizer */
+    struct engine_trace *trace;     /* owned by the caller; NULL: record no times of single ops */
+    struct engine_record *record;   /* the same, for every op of several steps */
+    bool processor_time;            /* times are the processor time of the compute thread, if it runs all ops itself */
 };
 
 /* The timeline of a step. Consecutive ops of one action on one stream form one box; an op that waits for another stream
@@ -105,6 +109,7 @@ struct program_bindings {
     int n_events;
     uint64_t *tickets; /* by event: ticket of the op that recorded it last, if that op was queued to the communication
                           thread; 0: the op is complete */
+    uint8_t *parts;    /* by event: enum traffic_part of that op */
     char (*ranges)[ENGINE_RANGE_NAME]; /* by action: its name in a profiler, such as "forward 3" */
     bool uses[STREAM_COUNT];
     enum op_stream loss_stream, clip_stream; /* stream of the last op that writes loss and clip factor */
@@ -129,10 +134,12 @@ struct engine_host {
 };
 
 /* Time of the compute thread in which it did not compute, on devices whose ops are complete when they return: in
- * communication or waiting for it, and reading samples. On other devices comm_ns remains 0, because an op is only
- * queued; data_ns is then time in which the device may still compute what was queued before. */
+ * communication or waiting for it, and reading samples. On other devices all but data_ns remains 0, because an op is
+ * only queued; data_ns is then time in which the device may still compute what was queued before. */
 struct engine_spent {
     int64_t comm_ns, data_ns;
+    int64_t part_ns[TRAFFIC_COUNT]; /* of comm_ns, by purpose */
+    int64_t update_ns;              /* in the norm of gradients and the optimizer, without communication */
 };
 
 /* Messages that were posted and that no op has waited for yet. */

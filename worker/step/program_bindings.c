@@ -133,7 +133,8 @@ static err_t make_events(struct engine *e, const struct program *p, struct progr
     int n = p->n_events;
     r->events = calloc((size_t)n + 1, sizeof(struct dev_event *));
     r->tickets = calloc((size_t)n + 1, sizeof(*r->tickets));
-    if (!r->events || !r->tickets)
+    r->parts = calloc((size_t)n + 1, sizeof(*r->parts));
+    if (!r->events || !r->tickets || !r->parts)
         return why_set(why, ERR_NOMEM, "out of memory");
     for (; r->n_events < n; r->n_events++) {
         err_t err = dev_event_new(e->config.dev, false, &r->events[r->n_events]);
@@ -214,6 +215,7 @@ void program_bindings_fini(struct engine *e, const struct program *p, struct pro
         dev_event_free(e->config.dev, r->events[i]);
     free(r->groups);
     free(r->tickets);
+    free(r->parts);
     free(r->events);
     free(r->ranges);
 }

@@ -82,15 +82,30 @@ static struct op_span *span_of(const struct run *r, const struct op *op)
     return r->engine->profile ? profile_span(r, op) : NULL;
 }
 
-/* The last ticket that the op waits for; tickets complete in order. */
-static uint64_t ticket_of_waits(const struct run *r, const struct op *op)
+/* The last ticket that the op waits for, and what it communicates; tickets complete in order. */
+static uint64_t ticket_of_waits(const struct run *r, const struct op *op, enum traffic_part *ret_part)
 {
     uint64_t last = 0;
     for (int i = 0; i < OP_MAX_WAITS; i++) {
         uint64_t ticket = op->wait[i] >= 0 ? r->bindings->tickets[op->wait[i]] : 0;
-        last = ticket > last ? ticket : last;
+        if (ticket > last) {
+            last = ticket;
+            *ret_part = (enum traffic_part)r->bindings->parts[op->wait[i]];
+        }
     }
     return last;
+}
+
+static void spend_comm(const struct run *r, enum traffic_part part, int64_t since_ns)
+{
+    const int64_t ns = clock_mono_ns() - since_ns;
+    r->engine->spent.comm_ns += ns;
+    r->engine->spent.part_ns[part] += ns;
+}
+
+static enum traffic_part part_of(const struct run *r, const struct op *op)
+{
+    return traffic_part_of(r->program, r->action->kind, op);
 }
 
 /* Counts the time of communication, where it is complete when the op returns. Two readings of the clock cost some
@@ -101,18 +116,18 @@ static err_t run_counted(const struct run *r, const struct op *op, run_op_fn fn,
         return run_op_now(r, op, fn, span);
     const int64_t start = clock_mono_ns();
     err_t err = run_op_now(r, op, fn, span);
-    r->engine->spent.comm_ns += clock_mono_ns() - start;
+    spend_comm(r, part_of(r, op), start);
     return err;
 }
 
 /* The compute thread waits for the communication thread. */
-static bool wait_beside(const struct run *r, uint64_t ticket)
+static bool wait_beside(const struct run *r, uint64_t ticket, enum traffic_part part)
 {
     if (!ticket)
         return comm_thread_wait(r->engine->comm_thread, ticket);
     const int64_t start = clock_mono_ns();
     bool ran = comm_thread_wait(r->engine->comm_thread, ticket);
-    r->engine->spent.comm_ns += clock_mono_ns() - start;
+    spend_comm(r, part, start);
     return ran;
 }
 
@@ -120,16 +135,22 @@ static bool wait_beside(const struct run *r, uint64_t ticket)
 static err_t run_beside(const struct run *r, const struct op *op, run_op_fn fn)
 {
     struct comm_thread *t = r->engine->comm_thread;
-    uint64_t ticket = 0;
+    enum traffic_part part = TRAFFIC_GRADS;
+    uint64_t ticket = 0, awaited;
     err_t err = OK;
-    if (op->stream == STREAM_COMM || run_comm_ops[op->kind])
+    if (op->stream == STREAM_COMM || run_comm_ops[op->kind]) {
         ticket = comm_thread_queue(t, r, op, fn, span_of(r, op));
-    if (op->stream != STREAM_COMM && !wait_beside(r, ticket ? ticket : ticket_of_waits(r, op)))
+        part = part_of(r, op);
+    }
+    awaited = ticket ? ticket : ticket_of_waits(r, op, &part);
+    if (op->stream != STREAM_COMM && !wait_beside(r, awaited, part))
         return ERR_CANCELED;
     if (!ticket)
         err = run_op_now(r, op, fn, span_of(r, op));
     if (op->event >= 0)
         r->bindings->tickets[op->event] = ticket;
+    if (op->event >= 0)
+        r->bindings->parts[op->event] = (uint8_t)part;
     return err;
 }
 
@@ -165,7 +186,12 @@ static err_t op_failed(const struct run *r, const struct op *op, err_t err, stru
     return why_set(why, err, "%s in %s failed: %s", op_name(op->kind), action_name(a->kind), error_text(r, op, err));
 }
 
-static err_t run_action(struct run *r, const struct action *a, struct why *why)
+static bool is_update(enum action_kind kind)
+{
+    return kind == ACT_NORM || kind == ACT_UPDATE;
+}
+
+static err_t run_ops(struct run *r, const struct action *a, struct why *why)
 {
     const struct program *p = r->program;
     r->action = a;
@@ -178,6 +204,18 @@ static err_t run_action(struct run *r, const struct action *a, struct why *why)
             return op_failed(r, op, err, why);
     }
     return OK;
+}
+
+/* Counts the time of the update, where ops are complete when they return. */
+static err_t run_action(struct run *r, const struct action *a, struct why *why)
+{
+    struct engine *e = r->engine;
+    if (!is_update(a->kind) || !e->config.dev->ops->host_memory)
+        return run_ops(r, a, why);
+    const int64_t start = clock_mono_ns(), comm_ns = e->spent.comm_ns;
+    err_t err = run_ops(r, a, why);
+    e->spent.update_ns += clock_mono_ns() - start - (e->spent.comm_ns - comm_ns);
+    return err;
 }
 
 static err_t run_actions(struct run *r, int first, int end, const struct run_host *host, struct why *why)
@@ -207,7 +245,7 @@ static err_t finish_comm(const struct run *r, err_t err, struct why *why)
         comm_abort(e->comm);
     const int64_t start = clock_mono_ns();
     struct comm_failure f = comm_thread_finish(e->comm_thread, err != OK);
-    r->engine->spent.comm_ns += clock_mono_ns() - start;
+    spend_comm(r, TRAFFIC_GRADS, start); /* the last communication of a step */
     if (!f.err || (f.err == ERR_CANCELED && err))
         return err;
     return op_failed(&f.run, f.op, f.err, why);

@@ -13,6 +13,7 @@ import { Plan } from "./plan.js";
 import { Ranks } from "./ranks.js";
 import { Series } from "./series.js";
 import { StackChart } from "./stack.js";
+import { StepForecast } from "./step.js";
 import { Usage, samplesOf } from "./usage.js";
 
 const ENDED = ["done", "failed", "canceled"];
@@ -233,7 +234,8 @@ class JobPage {
     const parts = new StackChart(() => this.usage.parts(this.group.axis));
     this.heat = new HeatMap({ group: this.group, usage: this.usage,
       stragglers: () => this.job?.straggler ?? [] });
-    this.rankPictures.append(this.group.add(parts), this.heat.element);
+    this.stepForecast = new StepForecast(this.id);
+    this.rankPictures.append(this.group.add(parts), this.stepForecast.element, this.heat.element);
     this.group.follow(this.heat);
   }
 
@@ -339,6 +341,7 @@ class JobPage {
     this.heat.setFields();
     this.heat.changed();
     this.ranks.setSample(this.usage.newest);
+    if (this.job?.steps) this.stepForecast.changed();
     this.group.draw();
   }
 
@@ -382,6 +385,7 @@ class JobPage {
     setHidden(this.links.get("charts"), !job.steps);
     setHidden(this.planSection, !job.steps);
     setHidden(this.links.get("plan"), !job.steps);
+    if (job.steps) this.stepForecast?.changed();
     setText(this.file, printable(job.spec_yaml ?? ""));
     this.group.draw();
     this.scrollLater();
@@ -538,6 +542,7 @@ class JobPage {
     this.stream.close();
     this.log.close();
     this.plan.close();
+    this.stepForecast?.close();
     this.ranks.close();
     this.heat?.close();
     this.group.close();

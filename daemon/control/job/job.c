@@ -459,12 +459,27 @@ static bool tick_loading(struct job *j)
     return j->kind->load(j);
 }
 
+/* The log has the wall-clock time of the start, which another leader may have set. It counts once, when this leader
+ * first asks; from then on the monotonic clock does, so that a step of the wall clock ends no job. */
+int64_t job_ran_ms(struct job *j)
+{
+    int64_t now = clock_mono_ms();
+    const struct state_job *s = state_job_find(j->jobs->replica->state, j->id);
+    if (!s || !s->started_ms)
+        return 0;
+    if (!j->is_timed) {
+        int64_t ran = clock_wall_ms() - s->started_ms;
+        j->started_mono_ms = now - (ran > 0 ? ran : 0);
+        j->is_timed = true;
+    }
+    return now - j->started_mono_ms;
+}
+
 static void check_time_limit(struct job *j)
 {
     char resume[80] = "";
-    const struct state_job *s = state_job_find(j->jobs->replica->state, j->id);
     int64_t limit = j->spec.run.max_seconds * 1000;
-    if (!limit || !s || !s->started_ms || clock_wall_ms() - s->started_ms < limit)
+    if (!limit || job_ran_ms(j) < limit)
         return;
     if (j->kind->saves)
         snprintf(resume, sizeof(resume), " at step %" PRId64 "; continue with `dtctl resume %" PRIu64 "`", job_step(j),

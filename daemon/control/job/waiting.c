@@ -6,7 +6,6 @@
 #include "common/base/log.h"
 #include "daemon/control/job/placement.h"
 #include "daemon/control/job/queue.h"
-#include "daemon/control/state/replica.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -132,11 +131,10 @@ static int64_t limit_ms(const struct job *j)
     return j->spec.run.max_seconds ? (j->spec.run.max_seconds + j->spec.run.grace_seconds) * 1000 : 0;
 }
 
-static int64_t ends_ms(const struct job *j)
+/* By the monotonic clock. */
+static int64_t ends_ms(struct job *j)
 {
-    const struct state_job *s = state_job_find(j->jobs->replica->state, j->id);
-    bool known = j->spec.run.max_seconds && s && s->started_ms;
-    return known ? s->started_ms + limit_ms(j) : INT64_MAX;
+    return j->spec.run.max_seconds ? clock_mono_ms() + limit_ms(j) - job_ran_ms(j) : INT64_MAX;
 }
 
 /* The workers and GPUs of a job on each node. */
@@ -154,7 +152,7 @@ static void count_on_nodes(const struct job *j, int *workers, int *gpus)
 static int list_running(const struct job *first, struct queue_running *ret, int *cells, int n_nodes)
 {
     int n = 0;
-    for (const struct job *o = first->jobs->head; o; o = o->next) {
+    for (struct job *o = first->jobs->head; o; o = o->next) {
         if (!o->placed)
             continue;
         int *workers = cells + (size_t)n * 2 * (size_t)n_nodes, *gpus = workers + n_nodes;
@@ -177,7 +175,7 @@ static bool asks_to_overtake(const struct job *j, const struct job *first)
     if (!err) {
         const struct queue_claim a = {job_want(&first->spec), limit_ms(first)}, b = {job_want(&j->spec), limit_ms(j)};
         int n_running = list_running(first, running, cells, n);
-        err = queue_may_overtake(nodes, n, running, n_running, &a, &b, clock_wall_ms(), &may);
+        err = queue_may_overtake(nodes, n, running, n_running, &a, &b, clock_mono_ms(), &may);
     }
     free(nodes);
     free(running);

@@ -184,6 +184,16 @@ TEST(a_wide_terminal_has_reasons)
         "?help Enter:open s:sort /:filter u:user e:events l:logs k:cancel q:quit\n");
 }
 
+/* A job without a reason has its forecast in its place. */
+TEST(a_job_has_its_forecast)
+{
+    open_job();
+    strcpy(m.job.forecast, "step 0.5 s, forecast 0.48 s (+4 %)");
+    assert_non_null(strstr(screen(16, 80, true), "step 0.5 s, forecast 0.48 s (+4 %)\nstep 120/300"));
+    m.job.job.reason = (char *)"waits";
+    assert_non_null(strstr(screen(16, 80, true), "waits\nstep 120/300"));
+}
+
 TEST(a_job_has_its_ranks)
 {
     open_job();

@@ -49,7 +49,7 @@ TEST(files)
         {"", "job.yaml: the file is empty"},
         {"name: [", "job.yaml:2: not YAML: while parsing a flow node, did not find expected node content"},
         {"- a", "job.yaml:1: expected a map with some of the keys name, model, data, train, parallel, checkpoint, run, "
-                "found a list"},
+                "forecast, found a list"},
         {"model: {dim: 8}\n", "job.yaml: name: required key is missing (Name of the job; used in file names.)"},
         {"name: x\nmodel: {layers: 1, heads: 2}\n",
          "job.yaml: model.dim: required key is missing (Hidden size: width of the residual stream.)"},
@@ -69,12 +69,12 @@ TEST(files)
          "job.yaml:5: train.stps: unknown key; did you mean train.steps? (keys of train: " TRAIN_KEYS ")"},
         {HEAD "train: {steps: 1}\nlr: 3\n", "job.yaml:5: lr: unknown key; did you mean train.lr? (top level: name, "
                                             "model, data, train, parallel, checkpoint, "
-                                            "run)"},
+                                            "run, forecast)"},
         {HEAD "trian: {steps: 1}\n",
          "job.yaml:4: trian: unknown key; did you mean train? (top level: name, model, data, train, "
-         "parallel, checkpoint, run)"},
+         "parallel, checkpoint, run, forecast)"},
         {HEAD "zebra: 1\n",
-         "job.yaml:4: zebra: unknown key (top level: name, model, data, train, parallel, checkpoint, run)"},
+         "job.yaml:4: zebra: unknown key (top level: name, model, data, train, parallel, checkpoint, run, forecast)"},
         {HEAD "train: {steps: 1}\nrun: {env: {9A: x}}\n",
          "job.yaml:5: run.env: expected a name of letters, digits and underscores for each key (the name of an "
          "environment variable), found the string \"9A\""},
@@ -152,7 +152,7 @@ TEST(values)
          "schedule_csv, post_validation, chunks, prefetch, reshard, cp, ep, expert_load, expert_rows, dispatch, "
          "recompute)"},
         {"seq_len=2", "seq_len: unknown key; did you mean train.seq? (top level: name, model, data, train, parallel, "
-                      "checkpoint, run)"},
+                      "checkpoint, run, forecast)"},
         {"train.stps=3", "train.stps: unknown key; did you mean train.steps? (keys of train: " TRAIN_KEYS ")"},
         {"train.lr.x=3", "train.lr.x: unknown key (keys of train: " TRAIN_KEYS ")"},
         {"data.stage=ram", "data.stage: expected none, shm, auto, or the absolute path of a folder, found \"ram\""},
