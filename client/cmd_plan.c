@@ -160,11 +160,12 @@ static bool is_about_money(const struct plan_args *a)
 /* Looks at many layouts, of which the job's own need not be one. */
 static bool is_about_many(const struct plan_args *a)
 {
-    return a->search || a->strategies || a->forecast || a->size || a->planner.nodes_to || a->planner.days || is_about_money(a);
+    return a->search || a->strategies || a->forecast || a->size || a->planner.nodes_to || a->planner.days ||
+           is_about_money(a);
 }
 
-/* With a machine alone, the closed form says whether the job's own layout fits there. On this node, whose operations may
- * have been measured one by one, its programs are forecast instead. */
+/* With a machine alone, the closed form says whether the job's own layout fits there. On this node, whose operations
+ * may have been measured one by one, its programs are forecast instead. */
 static bool is_planner(const struct plan_args *a)
 {
     return is_about_many(a) || (a->planner.machine && strcmp(a->planner.machine, "here") != 0);
