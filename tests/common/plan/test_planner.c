@@ -170,7 +170,7 @@ static void expect_at_least_the_share(double layers, const struct plan_layout *l
     struct plan_shape shape;
     struct plan_time time, one_time;
     struct plan_layout one = *l;
-    const struct plan_overlap streams = {true, true, true};
+    const struct plan_overlap streams = {.gradients = true, .parameters = true, .messages = true};
     job_make(llama, "bfloat16", "cuda", &job);
     plan_shape_of(&job, &shape);
     shape.layers = layers;
