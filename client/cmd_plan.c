@@ -317,7 +317,7 @@ static int run_calibrate(const struct plan_args *a)
 static int run_planner(const struct plan_args *a)
 {
     struct job_spec job = {0};
-    struct plan_layout own;
+    struct plan_layout own = {0};
     struct why why = {0};
     err_t err = a->size ? planner_size(a->size, &job, &why) : spec_args_read(&a->spec, &job, &why);
     if (!err)

@@ -138,7 +138,7 @@ static err_t own_print(struct global *g, struct own_report *report, const struct
 err_t planner_own(struct global *g, const struct planner_args *a, struct job_spec *job, struct why *why)
 {
     struct planning p;
-    struct plan_layout own, more;
+    struct plan_layout own, more = {0};
     struct own_report report = {.list = json_array()};
     err_t err = planning_init(&p, a, job, why);
     if (err) {

@@ -101,7 +101,7 @@ err_t planner_record(struct job_spec *job, struct why *why)
     struct plan_layout layout;
     struct plan_time time;
     char source[1024];
-    bool assumed;
+    bool assumed = false;
     if (job_is_command(job))
         return OK;
     err_t err = find_machine(job, &m, &assumed, why);
