@@ -3,7 +3,9 @@
 #include "client/commands.h"
 #include "client/follow.h"
 #include "client/json.h"
+#include "client/secret.h"
 #include "common/base/clock.h"
+#include "common/tunnel/token.h"
 #include "proto/client.pb-c.h"
 
 #include <inttypes.h>
@@ -19,14 +21,15 @@
 struct cluster_args {
     struct global *global;
     const char *name, *listen, *advertise, *domain; /* of init and join; NULL: as this node is configured */
-    const char *argument;                           /* a token or the name of a node */
+    const char *argument;                           /* the name of a node */
+    const char *token_file;                         /* of init and token: to write it to; of join: to read it from */
     unsigned uses, hours, nodes;
     bool yes;
-    char *token;
+    char token[TOKEN_TEXT_MAX];
     int64_t expires_ms;
 };
 
-enum { KEY_NAME = 256, KEY_LISTEN, KEY_ADVERTISE, KEY_DOMAIN, KEY_USES, KEY_HOURS, KEY_YES, KEY_WAIT };
+enum { KEY_NAME = 256, KEY_LISTEN, KEY_ADVERTISE, KEY_DOMAIN, KEY_USES, KEY_HOURS, KEY_YES, KEY_WAIT, KEY_TOKEN_FILE };
 
 static unsigned count_of(struct argp_state *state, const char *option, const char *text)
 {
@@ -62,6 +65,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_HOURS:
         a->hours = count_of(state, "--hours", arg);
         return 0;
+    case KEY_TOKEN_FILE:
+        a->token_file = arg;
+        return 0;
     case KEY_WAIT:
         a->nodes = count_of(state, "--wait", arg);
         return 0;
@@ -86,6 +92,15 @@ static error_t parse_with_argument(int key, char *arg, struct argp_state *state)
     return parse(key, arg, state);
 }
 
+/* For join, which took its token as an argument once. */
+static error_t parse_join(int key, char *arg, struct argp_state *state)
+{
+    if (key == ARGP_KEY_ARG)
+        argp_error(state, "a token on the command line can be read by every user of this machine: call dtctl cluster "
+                          "join without it, which asks for it, or name a file: --token-file FILE");
+    return parse(key, arg, state);
+}
+
 /* The options of init and join: rows of a table of struct argp_option. */
 #define NODE_OPTIONS                                                                                              \
     {"name", KEY_NAME, "NAME", 0, "Name of this node (default: as configured, else the host name)", 0},           \
@@ -93,6 +108,11 @@ static error_t parse_with_argument(int key, char *arg, struct argp_state *state)
         {"advertise", KEY_ADVERTISE, "HOST:PORT", 0, "Address for other nodes (default: the host name)", 0},      \
     {                                                                                                             \
         "domain", KEY_DOMAIN, "NAME", 0, "Failure domain, such as a rack: voters are spread over domains", 0      \
+    }
+
+#define TOKEN_OUTPUT                                                                                            \
+    {                                                                                                           \
+        "token-file", KEY_TOKEN_FILE, "FILE", 0, "Write the token to this new file, which only you can read", 0 \
     }
 
 /* ---- the calls ---- */
@@ -122,7 +142,7 @@ static err_t member_call(struct client *c, enum rpc_method_id method, const stru
     q.listen = (char *)a->listen;
     q.advertise = (char *)a->advertise;
     q.domain = (char *)a->domain;
-    q.token = (char *)a->argument;
+    q.token = (char *)a->token;
     return client_call(c, method, &q.base, NULL, why);
 }
 
@@ -147,11 +167,11 @@ static err_t token_call(struct client *c, void *arg, struct why *why)
     if (err)
         return err;
     a->expires_ms = reply->expires_ms;
-    a->token = strdup(reply->token ? reply->token : "");
+    snprintf(a->token, sizeof(a->token), "%s", reply->token ? reply->token : "");
     if (reply->token)
         explicit_bzero(reply->token, strlen(reply->token));
     client_reply_free(reply);
-    return a->token ? OK : why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+    return OK;
 }
 
 static err_t leave_call(struct client *c, void *arg, struct why *why)
@@ -298,18 +318,32 @@ static int cluster_status(struct global *g, int argc, char **argv)
 
 /* ---- tokens ---- */
 
-static int token_print(struct global *g, struct cluster_args *a)
+static void token_text(const struct cluster_args *a)
 {
+    char how[512] = "dtctl cluster join, which asks for this token";
+    if (a->token_file)
+        snprintf(how, sizeof(how), "dtctl cluster join --token-file FILE, with a copy of %s", a->token_file);
+    printf("on the next node, call %s (a secret, valid for %u h and %u node%s)%s\n", how, a->hours, a->uses,
+           a->uses == 1 ? "" : "s", a->token_file ? "" : ":");
+    if (!a->token_file)
+        printf("%s\n", a->token);
+}
+
+/* Writes or prints the new token, and forgets it. */
+static int token_give(struct global *g, struct cluster_args *a)
+{
+    struct why why = {0};
     int code = EXIT_DONE;
-    if (g->format != OUT_TEXT)
-        code = command_json(g, json_pack("{s:s, s:I, s:i}", "token", a->token, "expires_ms", (json_int_t)a->expires_ms,
-                                         "uses", (int)a->uses));
+    err_t err = a->token_file ? secret_write(a->token_file, a->token, &why) : OK;
+    if (err)
+        code = command_fail(err, &why);
+    else if (g->format == OUT_TEXT)
+        token_text(a);
     else
-        printf("run this on the next node (the token is a secret; it is valid for %u h and %u node%s):\n"
-               "  dtctl cluster join %s\n",
-               a->hours, a->uses, a->uses == 1 ? "" : "s", a->token);
-    explicit_bzero(a->token, strlen(a->token));
-    free(a->token);
+        code =
+            command_json(g, json_pack("{s:s*, s:s*, s:I, s:i}", "token", a->token_file ? NULL : a->token, "token_file",
+                                      a->token_file, "expires_ms", (json_int_t)a->expires_ms, "uses", (int)a->uses));
+    explicit_bzero(a->token, sizeof(a->token));
     return code;
 }
 
@@ -318,24 +352,26 @@ static int cluster_token(struct global *g, int argc, char **argv)
     static const struct argp_option options[] = {
         {"uses", KEY_USES, "N", 0, "Number of nodes that may join with it (default 1)", 0},
         {"hours", KEY_HOURS, "H", 0, "Hours until it expires (default 24)", 0},
+        TOKEN_OUTPUT,
         {0}};
     static const struct argp argp = {
         .options = options,
         .parser = parse,
         .children = global_children,
-        .doc = "Creates a token with which other nodes join.\vExample:\n  dtctl cluster token --uses 2"};
+        .doc = "Creates a token with which other nodes join.\vExamples:\n  dtctl cluster token --uses 2\n"
+               "  dtctl cluster token --token-file token"};
     struct cluster_args args = {.global = g, .uses = 1, .hours = 24};
     struct why why = {0};
     command_parse(&argp, argc, argv, &args);
     err_t err = follow_call(g, token_call, &args, &why);
-    return err ? command_fail(err, &why) : token_print(g, &args);
+    return err ? command_fail(err, &why) : token_give(g, &args);
 }
 
 /* ---- init, join ---- */
 
 static int cluster_init(struct global *g, int argc, char **argv)
 {
-    static const struct argp_option options[] = {NODE_OPTIONS, {0}};
+    static const struct argp_option options[] = {NODE_OPTIONS, TOKEN_OUTPUT, {0}};
     static const struct argp argp = {.options = options,
                                      .parser = parse,
                                      .children = global_children,
@@ -353,22 +389,30 @@ static int cluster_init(struct global *g, int argc, char **argv)
         return command_fail(err, &why);
     if (g->format == OUT_TEXT)
         printf("created a cluster with this node. Show it: dtctl cluster status\n");
-    return token_print(g, &args);
+    return token_give(g, &args);
 }
 
 static int cluster_join(struct global *g, int argc, char **argv)
 {
-    static const struct argp_option options[] = {NODE_OPTIONS, {0}};
-    static const struct argp argp = {.options = options,
-                                     .parser = parse_with_argument,
-                                     .children = global_children,
-                                     .args_doc = "TOKEN",
-                                     .doc = "Joins this node to a cluster. Its own records of earlier jobs are moved "
-                                            "aside.\vExample:\n  dtctl cluster join dtd1.AAAA... --name node-2"};
+    static const struct argp_option options[] = {
+        NODE_OPTIONS,
+        {"token-file", KEY_TOKEN_FILE, "FILE", 0, "Read the token from this file (default: standard input)", 0},
+        {0}};
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse_join,
+        .children = global_children,
+        .doc = "Joins this node to a cluster, with a token from dtctl cluster token; at a terminal it asks for it. "
+               "Records "
+               "of earlier jobs of this node are moved aside.\vExamples:\n  dtctl cluster join --name node-2\n"
+               "  dtctl cluster join --token-file token"};
     struct cluster_args args = {.global = g};
     struct why why = {0};
     command_parse(&argp, argc, argv, &args);
-    err_t err = follow_call(g, join_call, &args, &why);
+    err_t err = secret_read(args.token_file, "token", args.token, sizeof(args.token), &why);
+    if (!err)
+        err = follow_call(g, join_call, &args, &why);
+    explicit_bzero(args.token, sizeof(args.token));
     if (!err)
         err = wait_until(g, true, &why);
     if (err)

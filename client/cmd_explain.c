@@ -102,7 +102,7 @@ static err_t job_of(const struct explain_args *a, struct explained *e, struct wh
         return why_set(why, err, "there is no layout and no job file '%s'; 'dtctl explain' lists the layouts",
                        a->spec.file);
     out_progress_init(&progress, stderr);
-    err = err ? err : spec_plan(&e->job, &progress, &facts, why);
+    err = err ? err : spec_plan(&e->job, NULL, &progress, &facts, why);
     spec_facts_fini(&facts);
     return err;
 }

@@ -18,7 +18,7 @@ struct plan_args {
     struct global *global;
     struct spec_args spec;
     const char *timeline, *measured, *schedule_csv, *size;
-    bool search, strategies, calibrate, forecast;
+    bool search, strategies, calibrate, brief, forecast;
     struct planner_args planner;
 };
 
@@ -35,7 +35,9 @@ enum {
     KEY_MEMORY,
     KEY_DAYS,
     KEY_PARETO,
-    KEY_CALIBRATE
+    KEY_CALIBRATE,
+    KEY_PICTURE,
+    KEY_BRIEF
 };
 
 static const struct argp_option options[] = {
@@ -56,16 +58,23 @@ static const struct argp_option options[] = {
      "of each worker kept",
      1},
     {"machine", KEY_MACHINE, "NAME|FILE", 0,
-     "With --search, --strategies or --nodes: the machine; one that dtd brings along, a file, or here (default: this "
-     "node)",
+     "The machine to plan for: one that dtd brings along, a file, or here (default: this node). Alone: whether the "
+     "job's "
+     "own layout fits there, its step, and else the nearest layouts that fit",
      1},
     {"nodes", KEY_NODES, "N|FROM:TO", 0,
      "Number of nodes; of a range, the best layout on FROM, twice as many, and so on up to TO", 1},
-    {"goal", KEY_GOAL, "GOAL", 0, "What --search looks for: time (default) or memory", 1},
+    {"goal", KEY_GOAL, "GOAL", 0,
+     "What to look for: the least time (default) or memory of a step, the least cost of the run, or most "
+     "tokens-per-dollar; without --search and --nodes, over numbers of nodes",
+     1},
     {"pareto", KEY_PARETO, NULL, 0,
      "With --search: show the fastest layout, the fastest one that needs less memory, and so on", 1},
+    {"picture", KEY_PICTURE, "FILE", 0,
+     "With --pareto, --strategies, --memory or --nodes FROM:TO: draw the report as an SVG file, too", 1},
     {"top", KEY_TOP, "N", 0, "Number of layouts that --search shows (default 10)", 1},
-    {"write", KEY_WRITE, "FILE", 0, "With --search: write the job file with the best layout there", 1},
+    {"write", KEY_WRITE, "FILE", 0,
+     "With --search, --goal cost or --budget: write the job file with the best layout there", 1},
     {"days", KEY_DAYS, "N", 0,
      "Simulate a step of the best layout with every rank's own speed, and a run of N days with failures: goodput, and "
      "how often to save",
@@ -74,8 +83,9 @@ static const struct argp_option options[] = {
      "Without a job file: plan a model of a usual size, such as 7b, as --strategies does", 1},
     {"calibrate", KEY_CALIBRATE, NULL, 0,
      "Measure the processors of this node, and write a machine file: FILE, or dtd/machine.yaml in $XDG_CONFIG_HOME or "
-     "~/.config, which --search and its relatives then use for jobs on this node",
+     "~/.config, which plans for jobs on this node then use; beside it a table of the times of operations",
      1},
+    {"brief", KEY_BRIEF, NULL, 0, "With --calibrate: measure only rates, in a few seconds, and no table", 1},
     {0}};
 
 static void parse_nodes(struct planner_args *p, const char *arg, struct argp_state *state)
@@ -107,9 +117,8 @@ static error_t parse_planner(int key, char *arg, struct argp_state *state, struc
         parse_nodes(&a->planner, arg, state);
         return 0;
     case KEY_GOAL:
-        a->planner.goal = strcmp(arg, "memory") == 0 ? PLAN_MEMORY : PLAN_TIME;
-        if (a->planner.goal == PLAN_TIME && strcmp(arg, "time") != 0)
-            argp_error(state, "--goal %s: write time or memory", arg);
+        if (!planner_goal_parse(arg, &a->planner))
+            argp_error(state, "--goal %s: write time, memory, cost or tokens-per-dollar", arg);
         return 0;
     case KEY_TOP:
         if (!arg_number(arg, 50, &a->planner.top) || a->planner.top < 1)
@@ -122,28 +131,64 @@ static error_t parse_planner(int key, char *arg, struct argp_state *state, struc
         if (!arg_number(arg, 3650, &a->planner.days) || a->planner.days < 1)
             argp_error(state, "--days %s: write a number from 1 to 3650", arg);
         return 0;
+    case KEY_PICTURE:
+        a->planner.picture = arg;
+        return 0;
     case KEY_WRITE:
         a->planner.write = arg;
         return 0;
     case KEY_CALIBRATE:
         a->calibrate = true;
         return 0;
+    case KEY_BRIEF:
+        a->brief = true;
+        return 0;
     case KEY_MEMORY:
         a->size = arg;
+        a->planner.no_length = true;
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
     }
 }
 
+static bool is_about_money(const struct plan_args *a)
+{
+    return a->planner.money.goal || a->planner.money.budget;
+}
+
+/* Looks at many layouts, of which the job's own need not be one. */
+static bool is_about_many(const struct plan_args *a)
+{
+    return a->search || a->strategies || a->forecast || a->size || a->planner.nodes_to || a->planner.days ||
+           is_about_money(a);
+}
+
+/* With a machine alone, the closed form says whether the job's own layout fits there. On this node, whose operations
+ * may have been measured one by one, its programs are forecast instead. */
+static bool is_planner(const struct plan_args *a)
+{
+    return is_about_many(a) || (a->planner.machine && strcmp(a->planner.machine, "here") != 0);
+}
+
 /* The options of the planner need each other. */
 static void check_planner(const struct plan_args *a, struct argp_state *state)
 {
-    const bool planner = a->search || a->strategies || a->forecast || a->size || a->planner.nodes_to || a->planner.days;
-    if (!planner && !a->calibrate && (a->planner.machine || a->planner.nodes_from || a->planner.write))
-        argp_error(state, "--machine, --nodes and --write need --search, --strategies, --forecast or --days");
-    if ((a->planner.write || a->planner.pareto) && !a->search)
-        argp_error(state, "--write and --pareto need --search");
+    const bool planner = is_planner(a), many = is_about_many(a);
+    if (!many && !a->calibrate && (a->planner.nodes_from || a->planner.write))
+        argp_error(state, "--nodes and --write need --search, --strategies, --forecast or --days");
+    if (a->brief && !a->calibrate)
+        argp_error(state, "--brief needs --calibrate");
+    if (!planner && (a->planner.money.price || a->planner.money.tokens))
+        argp_error(state, "--price and --tokens need --search, --nodes FROM:TO, --days, --goal cost or --budget");
+    if (a->strategies && is_about_money(a))
+        argp_error(state, "--strategies compares one step: leave --goal and --budget out, or write --search instead");
+    if (a->planner.pareto && !a->search)
+        argp_error(state, "--pareto needs --search");
+    if (a->planner.write && (a->planner.days || (!a->search && !is_about_money(a))))
+        argp_error(state, "--write needs --search, --goal cost or --budget, which choose a layout");
+    if (a->planner.picture && (a->planner.days || !many || (a->search && !a->planner.pareto)))
+        argp_error(state, "--picture draws --search --pareto, --strategies, --memory or --nodes FROM:TO: add one");
     if (planner && (a->timeline || a->measured || a->schedule_csv))
         argp_error(state,
                    "--timeline, --measured and --schedule-csv show one layout: leave --search, --strategies, --nodes "
@@ -161,6 +206,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case ARGP_KEY_INIT:
         state->child_inputs[0] = a->global;
         state->child_inputs[1] = &a->spec;
+        state->child_inputs[2] = &a->planner.money;
         return 0;
     case 't':
         a->timeline = arg;
@@ -300,7 +346,7 @@ static err_t vocabulary_find(struct job_spec *job, struct why *why)
     if (job->model.vocab)
         return OK;
     out_progress_init(&progress, stderr);
-    err_t err = spec_plan(job, &progress, &facts, why);
+    err_t err = spec_plan(job, NULL, &progress, &facts, why);
     job->model.vocab = facts.vocab;
     spec_facts_fini(&facts);
     return err;
@@ -310,7 +356,7 @@ static int run_calibrate(const struct plan_args *a)
 {
     struct why why = {0};
     int code = EXIT_DONE;
-    err_t err = planner_calibrate(a->global, a->spec.file, &code, &why);
+    err_t err = planner_calibrate(a->global, a->spec.file, a->brief, &code, &why);
     return code != EXIT_DONE ? code : err ? command_fail(err, &why) : EXIT_DONE;
 }
 
@@ -328,10 +374,12 @@ static int run_planner(const struct plan_args *a)
         err = planner_own(a->global, &a->planner, &job, &why);
     } else if (!err && a->planner.days)
         err = planner_days(a->global, &a->planner, &job, &why);
-    else if (!err && a->planner.nodes_to)
+    else if (!err && (a->planner.nodes_to || (is_about_money(a) && !a->search)))
         err = planner_scale(a->global, &a->planner, &job, &why);
     else if (!err && a->search)
         err = planner_search(a->global, &a->planner, &job, &why);
+    else if (!err && !is_about_many(a))
+        err = planner_fit(a->global, &a->planner, &job, &own, &why);
     else if (!err)
         err = planner_strategies(a->global, &a->planner, &job, &why);
     job_fini(&job);
@@ -340,10 +388,12 @@ static int run_planner(const struct plan_args *a)
 
 int cmd_plan(struct global *g, int argc, char **argv)
 {
-    static const struct argp argp = {
+    const struct argp_child children[] = {
+        spec_args_children[0], spec_args_children[1], {&planner_money_argp, 0, NULL, 2}, {0}};
+    const struct argp argp = {
         .options = options,
         .parser = parse,
-        .children = spec_args_children,
+        .children = children,
         .args_doc = "FILE",
         .doc =
             "Compiles the plan of a job for every worker, checks it, and prints what the job needs: parameters, data, "
@@ -351,7 +401,9 @@ int cmd_plan(struct global *g, int argc, char **argv)
             "rank by use. Starts nothing."
             "\vExamples:\n  dtctl plan job.yaml --set parallel.workers=3 --timeline step.svg\n  dtctl submit job.yaml "
             "--set run.timeline_step=20\n  dtctl plan job.yaml --measured 4 --timeline step.svg\n  dtctl plan "
-            "job.yaml --search --machine h100 --nodes 16 --write best.yaml\n  dtctl plan --memory 7b --machine "
+            "job.yaml --search --machine h100 --nodes 16 --write best.yaml\n  dtctl plan job.yaml --machine h100 "
+            "--price 2.5 "
+            "--budget 50000:30\n  dtctl plan --memory 7b --machine "
             "a100\n  dtctl plan --calibrate"};
     struct plan_args args = {.global = g, .planner.top = 10};
     struct job_spec job = {0};
@@ -363,12 +415,12 @@ int cmd_plan(struct global *g, int argc, char **argv)
     command_parse(&argp, argc, argv, &args);
     if (args.calibrate)
         return run_calibrate(&args);
-    if (args.search || args.strategies || args.forecast || args.size || args.planner.nodes_to || args.planner.days)
+    if (is_planner(&args))
         return run_planner(&args);
     out_progress_init(&progress, stderr);
     err_t err = spec_args_read(&args.spec, &job, &why);
     if (!err)
-        err = spec_plan(&job, &progress, &facts, &why);
+        err = spec_plan(&job, args.planner.machine, &progress, &facts, &why);
     if (!err && args.measured)
         err = measured_step_load(&args, &facts, &measured, &why);
     if (!err && args.timeline)

@@ -11,6 +11,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 struct submit_args {
     struct global *global;
@@ -181,6 +182,23 @@ static void print_again(const struct job_spec *job, int64_t step)
         printf("starts afresh: there is no checkpoint in %s\n", job->checkpoint.dir);
 }
 
+/* Files of the job get the rights that files of the caller get. The owner keeps all: the job has to read its own. */
+static err_t keep_umask(struct job_spec *job)
+{
+    char text[8];
+    mode_t mask = umask(022);
+    (void)umask(mask);
+    if (job->run.umask[0] || (mask & 077) == 022)
+        return OK;
+    snprintf(text, sizeof(text), "%04o", (unsigned)(mask & 077));
+    char *copy = strdup(text);
+    if (!copy)
+        return ERR_NOMEM;
+    free(job->run.umask);
+    job->run.umask = copy;
+    return OK;
+}
+
 static int submit_job(struct global *g, const struct submit_args *args, struct job_spec *job)
 {
     struct spec_facts facts = {0};
@@ -196,7 +214,8 @@ static int submit_job(struct global *g, const struct submit_args *args, struct j
         if (err)
             return command_fail(err, &why);
     }
-    err_t err = submit_check(job, args, &facts, &step, &why);
+    err_t err = keep_umask(job);
+    err = err ? err : submit_check(job, args, &facts, &step, &why);
     if (err)
         return command_refuse(err, &why);
     if (step >= 0 && !args->dry_run)

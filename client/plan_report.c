@@ -143,6 +143,16 @@ static void traffic_print(const struct spec_facts *f)
                    mesh_axes_name(i, axes), out_bytes(f->forecast.bytes[i] / f->workers, b));
 }
 
+/* Where the rates are from. Assumed ones are no news. */
+static void rates_print(const struct spec_facts *f)
+{
+    if (f->rates_source[0])
+        printf("  Rates      %s\n", f->rates_source);
+    if (f->high_s > 0)
+        printf("             %.3g %% of the operations' time is from measured times%s%s\n", 100 * f->measured,
+               f->formulas[0] ? ", the rest from rates: " : "", f->formulas);
+}
+
 static void forecast_print(const struct job_spec *job, const struct spec_facts *f)
 {
     char a[OUT_NUMBER], b[OUT_NUMBER];
@@ -154,11 +164,15 @@ static void forecast_print(const struct job_spec *job, const struct spec_facts *
     if (!f->forecast.n)
         return;
     traffic_print(f);
-    printf("  Forecast   %.4g s a step, %s tokens/s, bubble %.1f %%, exposed communication %.1f %%; with %s FLOP/s",
-           f->forecast.seconds, out_count(tokens / f->forecast.seconds, a), 100 * f->forecast.bubble,
-           100 * f->forecast.exposed, out_count(f->rates.flops, b));
+    printf("  Forecast   %.4g s", f->forecast.seconds);
+    if (f->high_s > 0)
+        printf(" (%.4g to %.4g)", f->low_s, f->high_s);
+    printf(" a step, %s tokens/s, bubble %.1f %%, exposed communication %.1f %%; with %s FLOP/s",
+           out_count(tokens / f->forecast.seconds, a), 100 * f->forecast.bubble, 100 * f->forecast.exposed,
+           out_count(f->rates.flops, b));
     printf(", %s/s of memory and %s/s from peers for each worker\n", out_bytes((int64_t)f->rates.memory, a),
            out_bytes((int64_t)f->rates.link, b));
+    rates_print(f);
 }
 
 static void passes_print(const struct job_spec *job, const struct spec_facts *f)
@@ -242,9 +256,17 @@ static json_t *forecast_json(const struct spec_facts *f)
     for (unsigned i = 1; i < FORECAST_AXES; i++)
         if (f->forecast.bytes[i])
             json_object_set_new(traffic, mesh_axes_name(i, axes), json_integer(f->forecast.bytes[i]));
-    return json_pack("{s:f, s:f, s:f, s:o, s:{s:f, s:f, s:f, s:f}}", "seconds", f->forecast.seconds, "bubble",
-                     f->forecast.bubble, "exposed", f->forecast.exposed, "bytes", traffic, "rates", "flops",
-                     f->rates.flops, "memory", f->rates.memory, "link", f->rates.link, "latency", f->rates.latency);
+    json_t *ret =
+        json_pack("{s:f, s:f, s:f, s:o, s:{s:f, s:f, s:f, s:f}}", "seconds", f->forecast.seconds, "bubble",
+                  f->forecast.bubble, "exposed", f->forecast.exposed, "bytes", traffic, "rates", "flops",
+                  f->rates.flops, "memory", f->rates.memory, "link", f->rates.link, "latency", f->rates.latency);
+    if (ret && f->rates_source[0])
+        json_object_set_new(ret, "source", json_string(f->rates_source));
+    if (ret && f->high_s > 0)
+        json_object_set_new(ret, "times",
+                            json_pack("{s:f, s:f, s:f, s:s}", "low_s", f->low_s, "high_s", f->high_s, "measured",
+                                      f->measured, "formulas", f->formulas));
+    return ret;
 }
 
 /* By the way to divide rows, then by recompute. */

@@ -2,8 +2,8 @@
  * named by the hash of its content and is reused by the next submit. */
 #include "client/spec.h"
 
+#include "client/planner/planner.h"
 #include "client/spec_mix.h"
-
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/meminfo.h"
@@ -392,7 +392,25 @@ static err_t data_check(struct job_spec *job, struct spec_facts *ret, struct why
 
 /* ---- plan ---- */
 
-static err_t plan_facts(const struct program *programs, int n, bool forecast, struct spec_facts *ret, struct why *why)
+/* What is wanted of a plan. `most`: no rank is compiled if work_of() is larger; 0: no limit, and no forecast.
+ * `machine`: as in spec_plan. */
+struct plan_wish {
+    double most;
+    const char *machine;
+};
+
+static err_t forecast_of(const struct job_spec *job, const char *machine, const struct program *programs, int n,
+                         struct spec_facts *ret, struct why *why)
+{
+    struct planner_rates r;
+    err_t err = planner_rates(machine, job, &r, why);
+    err = err ? err : planner_forecast(&r, programs, n, ret, why);
+    planner_rates_fini(&r);
+    return err;
+}
+
+static err_t plan_facts(const struct job_spec *job, const struct program *programs, int n, const struct plan_wish *wish,
+                        struct spec_facts *ret, struct why *why)
 {
     ret->micros = calloc((size_t)n, sizeof(*ret->micros));
     if (!ret->micros)
@@ -400,10 +418,10 @@ static err_t plan_facts(const struct program *programs, int n, bool forecast, st
     ret->n_micros = programs[0].n_micros;
     for (int rank = 0; rank < n; rank++)
         ret->micros[rank] = programs[rank].end_micro - programs[rank].first_micro;
-    return forecast ? plan_forecast(programs, n, &ret->rates, &ret->forecast, why) : OK;
+    return wish->most > 0 ? forecast_of(job, wish->machine, programs, n, ret, why) : OK;
 }
 
-static err_t plan_of_all(const struct job_spec *job, const struct graph *g, int n, bool forecast,
+static err_t plan_of_all(const struct job_spec *job, const struct graph *g, int n, const struct plan_wish *wish,
                          struct spec_facts *ret, struct why *why)
 {
     struct program *programs = calloc((size_t)n, sizeof(*programs));
@@ -413,7 +431,7 @@ static err_t plan_of_all(const struct job_spec *job, const struct graph *g, int 
     if (!err)
         err = plan_check(g, programs, n, why);
     if (!err)
-        err = plan_facts(programs, n, forecast, ret, why);
+        err = plan_facts(job, programs, n, wish, ret, why);
     for (int rank = 0; rank < n; rank++)
         program_fini(&programs[rank]);
     free(programs);
@@ -481,12 +499,13 @@ static double work_of(const struct job_spec *job, const struct graph *g, const s
     return (double)mesh_workers(mesh) / mesh->size[AXIS_PP] * g->n_nodes * (micros + 4);
 }
 
-/* Computes memory, and compiles and checks the plan. `most`: no rank is compiled if work_of() is larger; 0: no limit,
- * and no forecast. */
-static err_t plan_make(const struct job_spec *job, double most, struct spec_facts *ret, struct why *why)
+/* Computes memory, and compiles and checks the plan. */
+static err_t plan_make(const struct job_spec *job, const struct plan_wish *wish, struct spec_facts *ret,
+                       struct why *why)
 {
     struct graph g = {0};
     struct mesh mesh;
+    const double most = wish->most;
     err_t err = plan_mesh(job, &mesh, why);
     if (err)
         return err;
@@ -496,7 +515,7 @@ static err_t plan_make(const struct job_spec *job, double most, struct spec_fact
     ret->rates = plan_rates_of(job);
     err = memory_facts(job, &g, mesh_workers(&mesh), ret, why);
     if (!err && (most == 0 || work_of(job, &g, &mesh) <= most))
-        err = plan_of_all(job, &g, mesh_workers(&mesh), most > 0, ret, why);
+        err = plan_of_all(job, &g, mesh_workers(&mesh), wish, ret, why);
     if (!err && ret->micros && most > 0 && job->model.experts)
         err = expert_facts(job, &g, mesh_workers(&mesh), ret, why);
     ret->params = g.n_params;
@@ -542,7 +561,7 @@ static err_t least_fits(const struct job_spec *job, int64_t node_bytes, struct w
     if (!job->parallel.min_workers || job->parallel.min_workers == job->parallel.workers)
         return OK;
     least.parallel.workers = job->parallel.min_workers;
-    err_t err = plan_make(&least, 0, &facts, why);
+    err_t err = plan_make(&least, &(struct plan_wish){0}, &facts, why);
     if (!err)
         err = plan_fits(&least, node_bytes, why);
     spec_facts_fini(&facts);
@@ -550,9 +569,9 @@ static err_t least_fits(const struct job_spec *job, int64_t node_bytes, struct w
 }
 
 /* The steps that submit and plan share, in order of cost. `facts` is empty before; the caller frees it in any case.
- * `most`: as in plan_make. */
-static err_t facts_make(struct job_spec *job, bool new_train, double most, struct out_progress *progress,
-                        struct spec_facts *facts, struct why *why)
+ */
+static err_t facts_make(struct job_spec *job, bool new_train, const struct plan_wish *wish,
+                        struct out_progress *progress, struct spec_facts *facts, struct why *why)
 {
     err_t err = cache_fix(job, why);
     if (!err)
@@ -560,7 +579,7 @@ static err_t facts_make(struct job_spec *job, bool new_train, double most, struc
     if (!err)
         err = data_check(job, facts, why);
     if (!err)
-        err = plan_make(job, most, facts, why);
+        err = plan_make(job, wish, facts, why);
     return err ? err : meminfo_available(&facts->node_bytes, why);
 }
 
@@ -578,9 +597,12 @@ err_t spec_complete(struct job_spec *job, bool new_train, struct out_progress *p
                     struct why *why)
 {
     struct spec_facts facts = {0};
-    err_t err = facts_make(job, new_train, 0, progress, &facts, why);
-    if (!err)
+    err_t err = facts_make(job, new_train, &(struct plan_wish){0}, progress, &facts, why);
+    if (!err) {
         err = plan_fits(job, facts.node_bytes, why);
+        if (err)
+            planner_nearest_here(job, facts.node_bytes, why);
+    }
     if (!err)
         err = least_fits(job, facts.node_bytes, why);
     return facts_return(err, &facts, ret);
@@ -589,16 +611,17 @@ err_t spec_complete(struct job_spec *job, bool new_train, struct out_progress *p
 /* The largest work_of() that `dtctl plan` compiles, checks and forecasts: about half a second of one core. */
 #define PLAN_WORK 40000
 
-err_t spec_plan(struct job_spec *job, struct out_progress *progress, struct spec_facts *ret, struct why *why)
+err_t spec_plan(struct job_spec *job, const char *machine, struct out_progress *progress, struct spec_facts *ret,
+                struct why *why)
 {
     struct spec_facts facts = {0};
-    err_t err = facts_make(job, false, PLAN_WORK, progress, &facts, why);
+    err_t err = facts_make(job, false, &(struct plan_wish){PLAN_WORK, machine}, progress, &facts, why);
     return facts_return(err, &facts, ret);
 }
 
 err_t spec_plan_model(const struct job_spec *job, struct spec_facts *ret, struct why *why)
 {
     struct spec_facts facts = {0};
-    err_t err = plan_make(job, PLAN_WORK, &facts, why);
+    err_t err = plan_make(job, &(struct plan_wish){PLAN_WORK, NULL}, &facts, why);
     return facts_return(err, &facts, ret);
 }

@@ -54,6 +54,12 @@ struct spec_facts {
     double expert_rows;       /* parallel.expert_rows of the rounds */
     struct plan_rates rates;  /* rates that the forecast assumes */
     struct forecast forecast; /* of one step; n 0: none */
+    char rates_source[256];   /* where the rates are from; "": they are assumed */
+    /* With measured times of operations: the step if all take their lower or upper quartile, the part of the
+     * operations' time that is measured, and the names of operations whose time follows from rates ("messages": those
+     * between stages of a pipeline). high_s 0: none. */
+    double low_s, high_s, measured;
+    char formulas[128];
 };
 void spec_facts_fini(struct spec_facts *f);
 
@@ -66,8 +72,10 @@ NODISCARD err_t spec_complete(struct job_spec *job, bool new_train, struct out_p
 
 /* The same for `dtctl plan`, which must answer within a second for any job. Therefore a plan that is too large to be
  * compiled for every rank in this time is neither checked nor forecast. Memory is reported, but a job that does not fit
- * on this node is no error. */
-NODISCARD err_t spec_plan(struct job_spec *job, struct out_progress *progress, struct spec_facts *ret, struct why *why);
+ * on this node is no error. `machine`: whose rates the forecast has, as in planner_machine; NULL: those of this node.
+ */
+NODISCARD err_t spec_plan(struct job_spec *job, const char *machine, struct out_progress *progress,
+                          struct spec_facts *ret, struct why *why);
 
 /* The plan alone, of a job whose spec is complete: neither its data nor this node's memory are looked at. Opens no
  * file. The facts about data are 0. */

@@ -43,6 +43,7 @@ enum {
     KEY_PROBE,
     KEY_HEALTH,
     KEY_MEASURE,
+    KEY_BRIEF,
     KEY_COMMAND
 };
 
@@ -79,13 +80,14 @@ static const struct argp_option options[] = {
     {"probe", KEY_PROBE, NULL, 0, "Print processors, memory and GPUs as JSON", 0},
     {"health", KEY_HEALTH, NULL, 0, "Print the health of the GPUs as JSON, without using them", 0},
     {"measure", KEY_MEASURE, NULL, 0, "Measure the processors, and print lines of JSON (dtctl plan --calibrate)", 0},
+    {"brief", KEY_BRIEF, NULL, 0, "With --measure: only rates, without the table of times", 0},
     {0},
 };
 
 struct args {
     const char *job;
     int64_t slot, device;
-    bool probe, health, measure;
+    bool probe, health, measure, brief;
     struct generate generate;
 };
 
@@ -146,6 +148,8 @@ static void check(const struct args *a, struct argp_state *state)
     int modes = (a->job != NULL) + (a->generate.checkpoint != NULL) + a->probe + a->health + a->measure;
     if (modes != 1)
         argp_error(state, "use exactly one of --job, --generate, --probe, --health and --measure");
+    if (a->brief && !a->measure)
+        argp_error(state, "--brief needs --measure");
     if (a->job && a->slot < 0)
         argp_error(state, "--job needs --slot");
     check_generate(&a->generate, state);
@@ -251,6 +255,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         break;
     case KEY_MEASURE:
         a->measure = true;
+        return 0;
+    case KEY_BRIEF:
+        a->brief = true;
         break;
     case KEY_COMMAND:
         argp_error(state, "--command must be the first option");
@@ -310,7 +317,7 @@ int main(int argc, char **argv)
         return serve(&a);
     err_t err = a.probe     ? probe_print(&why)
                 : a.health  ? probe_health_print(&why)
-                : a.measure ? measure_print(&why)
+                : a.measure ? measure_print(a.brief, &why)
                             : generate_run(&a.generate, &why);
     return err ? complain(err, &why) : 0;
 }

@@ -12,6 +12,7 @@
 #include "kernels/core_peak.h"
 #include "kernels/kernels.h"
 #include "worker/comm/comm.h"
+#include "worker/measure_part.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -51,22 +52,6 @@ static const char *const figure_names[FIGURES] = {[PEAK_F32] = "peak_float32",
                                                   [LINK] = "link",
                                                   [LATENCY] = "collective_s",
                                                   [STORAGE] = "storage"};
-
-/* What a process of a part works with. */
-struct measure {
-    int rank, world, fd; /* fd: the segment of the comm */
-    struct dev *dev;
-    struct kern_stream *stream;
-    double *figures; /* shared with the parent */
-    struct why *why;
-};
-
-static int64_t thread_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 static int by_value(const void *a, const void *b)
 {
@@ -129,9 +114,9 @@ static err_t time_product(struct measure *m, const struct kern_ops *k, const str
     double took[PRODUCT_TURNS] = {0};
     err_t err = k->gemm(m->stream, g);
     for (int i = 0; !err && i < PRODUCT_TURNS; i++) {
-        const int64_t start = thread_ns();
+        const int64_t start = measure_thread_ns();
         err = k->gemm(m->stream, g);
-        took[i] = (double)(thread_ns() - start) * 1e-9;
+        took[i] = (double)(measure_thread_ns() - start) * 1e-9;
     }
     *ret = median(took, PRODUCT_TURNS);
     return err;
@@ -190,7 +175,7 @@ static double pass_rate(struct measure *m, const struct kern_ops *k, float *x, b
 {
     double rates[MEMORY_TURNS];
     for (int turn = 0; turn < MEMORY_TURNS; turn++) {
-        const int64_t start = thread_ns();
+        const int64_t start = measure_thread_ns();
         for (int64_t i = 0; i + 3 <= MEMORY_PASSES; i += 3) {
             float *a = x + i * PASS;
             if (copy)
@@ -198,7 +183,8 @@ static double pass_rate(struct measure *m, const struct kern_ops *k, float *x, b
             else
                 k->add(m->stream, PASS, a, a + PASS, a + 2 * PASS);
         }
-        rates[turn] = (double)(MEMORY_PASSES / 3 * PASS * 4 * (copy ? 1 : 3)) / (double)(thread_ns() - start) * 1e9;
+        rates[turn] =
+            (double)(MEMORY_PASSES / 3 * PASS * 4 * (copy ? 1 : 3)) / (double)(measure_thread_ns() - start) * 1e9;
     }
     return median(rates, MEMORY_TURNS);
 }
@@ -230,13 +216,13 @@ static err_t operations(struct measure *m)
     const struct kern_gemm g = {
         .m = 1, .n = TINY, .k = TINY, .lda = TINY, .ldb = TINY, .ldc = TINY, .a = x[0], .b = x[1], .c = x[2]};
     err_t err = k->gemm(m->stream, &g);
-    const int64_t start = thread_ns();
+    const int64_t start = measure_thread_ns();
     for (int i = 0; !err && i < TINY_CALLS; i++) {
         k->add(m->stream, TINY, x[0], x[1], x[2]);
         k->rmsnorm(m->stream, 1, TINY, 1e-5, false, x[0], NULL, x[1], NULL, x[2], x[3]);
         err = k->gemm(m->stream, &g);
     }
-    m->figures[OPERATION] = (double)(thread_ns() - start) * 1e-9 / (3.0 * TINY_CALLS);
+    m->figures[OPERATION] = (double)(measure_thread_ns() - start) * 1e-9 / (3.0 * TINY_CALLS);
     return err;
 }
 
@@ -414,29 +400,49 @@ static const struct measure_part {
     const char *name;
     err_t (*run)(struct measure *m);
     enum { ONE, ALL, GROUP } processes; /* GROUP: all, and at least two */
-    int first, last;                    /* figures */
+    int first, last;                    /* figures; none if first > last */
+    int turns;
 } parts[] = {
-    {"peak of a core", peak, ONE, PEAK_F32, PEAK_F32},
-    {"products of layers", products, ALL, PRODUCT_F32, PRODUCT_BF16},
-    {"products in float64", products_f64, ALL, PRODUCT_F64, PRODUCT_F64},
-    {"memory", memory, ALL, MEMORY, COPY},
-    {"operations", operations, ONE, OPERATION, OPERATION},
-    {"collectives", links, GROUP, LINK, LATENCY},
-    {"storage", storage, ONE, STORAGE, STORAGE},
+    {"peak of a core", peak, ONE, PEAK_F32, PEAK_F32, 1},
+    {"products of layers", products, ALL, PRODUCT_F32, PRODUCT_BF16, 1},
+    {"products in float64", products_f64, ALL, PRODUCT_F64, PRODUCT_F64, 1},
+    {"memory", memory, ALL, MEMORY, COPY, 1},
+    {"operations", operations, ONE, OPERATION, OPERATION, 1},
+    {"collectives", links, GROUP, LINK, LATENCY, 1},
+    {"storage", storage, ONE, STORAGE, STORAGE, 1},
+    {"products by shape", measure_products, ALL, 0, -1, MEASURE_TYPES},
+    {"attention and experts", measure_kernels, ALL, 0, -1, MEASURE_TYPES},
+    {"steps of small models", measure_steps, GROUP, 0, -1, 0 /* measure_steps_turns */},
 };
 #define N_PARTS ((int)(sizeof(parts) / sizeof(parts[0])))
+#define N_RATES 7 /* the first parts: figures, no table */
+
+static int turns_of(const struct measure_part *part)
+{
+    return part->turns ? part->turns : measure_steps_turns;
+}
+
+/* Processes whose times enter the table; more would not make medians better. */
+#define MAX_SAMPLED 8
 
 /* The memory that the processes of a part share with their parent. */
 struct measure_shared {
     double figures[MAX_PROCESSES][FIGURES];
     struct why why[MAX_PROCESSES];
     err_t err[MAX_PROCESSES];
+    struct measure_samples samples[MAX_SAMPLED];
 };
 
-static int run_process(const struct measure_part *part, struct measure_shared *shared, int fd, int rank, int world)
+static int run_process(const struct measure_part *part, int turn, struct measure_shared *shared, int fd, int rank,
+                       int world)
 {
-    struct measure m = {
-        .rank = rank, .world = world, .fd = fd, .figures = shared->figures[rank], .why = &shared->why[rank]};
+    struct measure m = {.rank = rank,
+                        .world = world,
+                        .fd = fd,
+                        .turn = turn,
+                        .figures = shared->figures[rank],
+                        .samples = rank < MAX_SAMPLED ? &shared->samples[rank] : NULL,
+                        .why = &shared->why[rank]};
     err_t err = dev_open("cpu", 0, &m.dev, m.why);
     err = err ? err : dev_stream_new(m.dev, 1, false, &m.stream, m.why);
     err = err ? err : part->run(&m);
@@ -446,24 +452,28 @@ static int run_process(const struct measure_part *part, struct measure_shared *s
     return err ? 1 : 0;
 }
 
-static pid_t start_process(const struct measure_part *part, struct measure_shared *shared, int fd, int rank, int world)
+static pid_t start_process(const struct measure_part *part, int turn, struct measure_shared *shared, int fd, int rank,
+                           int world)
 {
     shared->err[rank] = ERR_INTERNAL; /* until it has said otherwise */
+    if (rank < MAX_SAMPLED)
+        shared->samples[rank].n = 0;
     pid_t pid = fork();
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        _exit(run_process(part, shared, fd, rank, world));
+        _exit(run_process(part, turn, shared, fd, rank, world));
     }
     return pid;
 }
 
-static err_t run_part(const struct measure_part *part, struct measure_shared *shared, int world, struct why *why)
+static err_t run_part(const struct measure_part *part, int turn, struct measure_shared *shared, int world,
+                      struct why *why)
 {
     pid_t pids[MAX_PROCESSES];
     int started = 0, fd = memfd_create("dtd-measure", MFD_CLOEXEC);
     err_t err = fd < 0 ? err_from_errno(errno) : OK;
     while (!err && started < world) {
-        pids[started] = start_process(part, shared, fd, started, world);
+        pids[started] = start_process(part, turn, shared, fd, started, world);
         if (pids[started] < 0)
             err = err_from_errno(errno);
         else
@@ -491,23 +501,51 @@ static void take_medians(const struct measure_part *part, const struct measure_s
     }
 }
 
-static err_t measure_all(struct measure_shared *shared, int cores, double ret[FIGURES], struct why *why)
+static int count_turns(int n)
+{
+    int sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += turns_of(&parts[i]);
+    return sum;
+}
+
+/* The client shows what is printed, and a child must not print it again. */
+static void print_progress(int part, int turn, int n_parts)
+{
+    printf("{\"doing\": \"%s\", \"part\": %d, \"parts\": %d}\n", parts[part].name, count_turns(part) + turn,
+           count_turns(n_parts));
+    fflush(stdout);
+}
+
+static err_t measure_parts(struct measure_shared *shared, int cores, int n_parts, double ret[FIGURES],
+                           struct measure_all *all, struct why *why)
 {
     err_t err = OK;
-    for (int i = 0; !err && i < N_PARTS; i++) {
+    for (int i = 0; !err && i < n_parts; i++) {
         const int world = parts[i].processes == ONE ? 1 : parts[i].processes == GROUP && cores < 2 ? 2 : cores;
-        printf("{\"doing\": \"%s\", \"part\": %d, \"parts\": %d}\n", parts[i].name, i, N_PARTS);
-        fflush(stdout); /* the client shows it, and a child must not print it again */
-        err = run_part(&parts[i], shared, world, why);
-        if (!err)
-            take_medians(&parts[i], shared, world, ret);
+        for (int turn = 0; !err && turn < turns_of(&parts[i]); turn++) {
+            print_progress(i, turn, n_parts);
+            err = run_part(&parts[i], turn, shared, world, why);
+            if (!err)
+                take_medians(&parts[i], shared, world, ret);
+            err = err ? err : measure_collect(all, shared->samples, world < MAX_SAMPLED ? world : MAX_SAMPLED);
+        }
     }
     return err;
 }
 
 /* ---- the report ---- */
 
-static err_t print_figures(const double *figures, int cores, struct why *why)
+/* Only rates have no samples. */
+static json_t *table_json(struct measure_all *all)
+{
+    struct buf text = {0};
+    json_t *ret = measure_table(all, &text) ? NULL : json_stringn((const char *)text.data, text.len);
+    buf_fini(&text);
+    return ret;
+}
+
+static err_t print_figures(const double *figures, int cores, struct measure_all *all, struct why *why)
 {
     struct dev_facts facts = {0};
     struct dev *dev = NULL;
@@ -519,9 +557,10 @@ static err_t print_figures(const double *figures, int cores, struct why *why)
     json_t *list = json_object();
     for (int f = 0; f < FIGURES; f++)
         json_object_set_new(list, figure_names[f], json_real(figures[f]));
-    json_t *root = json_pack("{s:s, s:s, s:i, s:I, s:o}", "version", DTD_VERSION, "cpu", facts.model, "cores", cores,
-                             "memory_bytes", (json_int_t)sysconf(_SC_PHYS_PAGES) * (json_int_t)sysconf(_SC_PAGESIZE),
-                             "figures", list);
+    json_t *root =
+        json_pack("{s:s, s:s, s:i, s:I, s:o, s:o*}", "version", DTD_VERSION, "cpu", facts.model, "cores", cores,
+                  "memory_bytes", (json_int_t)sysconf(_SC_PHYS_PAGES) * (json_int_t)sysconf(_SC_PAGESIZE), "figures",
+                  list, "table", all->n ? table_json(all) : NULL);
     if (!root || json_dumpf(root, stdout, 0) || puts("") < 0)
         err = why_set(why, ERR_IO, "cannot print the figures");
     json_decref(root);
@@ -539,9 +578,10 @@ static err_t refuse_gpus(struct why *why)
                    gpus, gpus == 1 ? "" : "s");
 }
 
-err_t measure_print(struct why *why)
+err_t measure_print(bool brief, struct why *why)
 {
     double figures[FIGURES] = {0};
+    struct measure_all all = {0};
     const int usable = cpus_usable(NULL, 0), cores = usable < 1 ? 1 : usable < MAX_PROCESSES ? usable : MAX_PROCESSES;
     err_t err = refuse_gpus(why);
     if (err)
@@ -550,7 +590,9 @@ err_t measure_print(struct why *why)
         mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED)
         return why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
-    err = measure_all(shared, cores, figures, why);
+    err = measure_parts(shared, cores, brief ? N_RATES : N_PARTS, figures, &all, why);
     munmap(shared, sizeof(*shared));
-    return err ? err : print_figures(figures, cores, why);
+    err = err ? err : print_figures(figures, cores, &all, why);
+    measure_all_fini(&all);
+    return err;
 }

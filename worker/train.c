@@ -33,6 +33,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define ARRIVE_MS                                                                                      \
@@ -186,6 +187,7 @@ static err_t read_spec(struct train *t, struct why *why)
     err_t err = job_parse("the job's spec", ep->spec_yaml, strlen(ep->spec_yaml), NULL, 0, &t->job, why);
     if (err)
         return err;
+    (void)umask((mode_t)job_umask(&t->job));
     link_set_orphan_seconds(t->config->link, t->job.run.orphan_seconds);
     struct job_parallel *p = &t->job.parallel;
     int64_t least = p->min_workers ? p->min_workers : p->workers;

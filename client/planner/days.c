@@ -1,9 +1,8 @@
 /* What a layout reaches over weeks: the step of the slowest of all ranks, failures, and checkpoints as often as is
  * best. */
-#include "client/planner/internal.h"
+#include "client/planner/money.h"
 
 #include "common/base/clock.h"
-#include "common/plan/search/goodput.h"
 #include "common/plan/search/simulate.h"
 
 #include <inttypes.h>
@@ -60,34 +59,56 @@ static err_t simulate_step(struct days *d, struct why *why)
     return err;
 }
 
-/* Each worker copies its own part of the state, once; replicas have the same. */
 static void simulate_run(struct days *d, int64_t days)
 {
-    const struct machine *m = &d->p->machine;
-    const struct plan_shape *s = &d->p->shape;
-    const struct plan_layout *l = &d->best->layout;
-    const double replicas = (double)(l->dp * (l->zero ? 1 : l->fsdp) * l->cp);
-    d->state_bytes = plan_shape_params(s, NULL) * (s->keep_bytes + s->state_bytes);
-    const double own = d->state_bytes * replicas / (double)d->p->search.workers;
-    d->run = (struct plan_run){.length = (double)days * DAY_S,
-                               .nodes = (double)d->p->nodes,
-                               .node_failures = m->cost.failures / (1000 * DAY_S),
-                               .restart = m->cost.restart_s,
-                               .stall = own / replicas / (m->storage.copy_gb * 1e9),
-                               .save = d->state_bytes / (m->storage.bandwidth_gb * 1e9)};
+    d->state_bytes = planning_state_bytes(d->p);
+    planning_run(d->p, &d->best->layout, (double)days * DAY_S, &d->run);
     plan_goodput(&d->run, &d->exact);
     plan_goodput_simulate(&d->run, RUNS, 1, &d->drawn);
 }
 
+/* Devices are paid and need power for the whole time, whatever they do. */
+static double device_hours(const struct days *d)
+{
+    return d->run.length / 3600 * (double)d->p->search.workers;
+}
+
+static double steps_done(const struct days *d)
+{
+    return d->exact.share * d->run.length / d->step.seconds;
+}
+
+static double tokens_done(const struct days *d)
+{
+    return steps_done(d) * d->p->shape.global_batch * d->p->shape.seq;
+}
+
 static void print_money(const struct days *d)
 {
-    char a[OUT_NUMBER];
+    char a[OUT_NUMBER], b[OUT_NUMBER];
     const struct machine *m = &d->p->machine;
-    const double hours = d->run.length / 3600 * (double)d->p->search.workers;
-    if (m->cost.watts > 0)
-        printf("  Energy     %s MWh at %.0f W per device\n", out_count(hours * m->cost.watts * 1e-6, a), m->cost.watts);
-    if (m->cost.price > 0)
-        printf("  Price      %s at %.2f per device and hour\n", out_count(hours * m->cost.price, a), m->cost.price);
+    const double price = device_hours(d) * d->p->price, kwh = device_hours(d) * m->cost.watts / 1000;
+    if (kwh > 0)
+        printf("  Energy     %s at %.0f W per device\n", planner_energy_text(kwh, a), m->cost.watts);
+    if (price > 0)
+        printf("  Price      %s at %.2f per device and hour: %.3g for 1M tokens, %s tokens/$\n",
+               planner_price_text(price, a), d->p->price, price / tokens_done(d) * 1e6,
+               out_count(tokens_done(d) / price, b));
+}
+
+/* A budget pays for the days, or for a part of them. */
+static err_t check_budget(const struct days *d, const struct planner_args *a, struct why *why)
+{
+    char text[4][OUT_NUMBER];
+    const double price = device_hours(d) * d->p->price, budget = a->money.budget;
+    if (!budget || price <= budget)
+        return OK;
+    return why_set(why, ERR_INVALID,
+                   "--budget %s: %" PRId64 " days cost %s, which is %s more; the budget pays for %.1f days, in which "
+                   "the job trains %s tokens",
+                   planner_price_text(budget, text[0]), a->days, planner_price_text(price, text[1]),
+                   planner_price_text(price - budget, text[2]), (double)a->days * budget / price,
+                   out_count(tokens_done(d) * budget / price, text[3]));
 }
 
 static void print_text(const struct days *d, const struct job_spec *job, int64_t days)
@@ -95,7 +116,6 @@ static void print_text(const struct days *d, const struct job_spec *job, int64_t
     char a[OUT_NUMBER], b[OUT_NUMBER], c[OUT_NUMBER], text[256];
     const struct plan_step_result *r = &d->step;
     const struct machine *m = &d->p->machine;
-    const double steps = d->exact.share * d->run.length / r->seconds;
     printf("job %s on %s: %" PRId64 " workers, %" PRId64 " days\n", job->name, m->name, d->p->search.workers, days);
     printf("  Layout     %s\n", planner_layout_text(&d->best->layout, text, sizeof(text)));
     printf("  Step       %.4g s if all ranks were equal; %.4g s (%+.1f %%) with devices that differ by %.1f %% and "
@@ -110,8 +130,7 @@ static void print_text(const struct days *d, const struct job_spec *job, int64_t
     printf("  Goodput    %.1f %% (simulated %.1f %%); stalls %.1f %%, repeated %.1f %%, restarts %.1f %%\n",
            100 * d->exact.share, 100 * d->drawn.share, 100 * d->exact.stalled, 100 * d->exact.lost,
            100 * d->exact.restarting);
-    printf("  Progress   %s steps, %s tokens\n", out_count(steps, a),
-           out_count(steps * d->p->shape.global_batch * d->p->shape.seq, b));
+    printf("  Progress   %s steps, %s tokens\n", out_count(steps_done(d), a), out_count(tokens_done(d), b));
     print_money(d);
     printf("  Rates      %s\n", m->source);
 }
@@ -121,12 +140,13 @@ static err_t print_json(struct global *g, const struct days *d)
     const struct plan_step_result *r = &d->step;
     json_t *step = json_pack("{s:f,s:f,s:f,s:f,s:f,s:I}", "seconds", r->seconds, "quiet", r->quiet, "fastest",
                              r->fastest, "mean", r->mean, "slowest", r->slowest, "slots", (json_int_t)r->slots);
-    return out_json(json_pack("{s:o,s:o,s:f,s:o,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "best",
+    return out_json(json_pack("{s:o,s:o,s:f,s:o,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "best",
                               planning_found_json(d->p, d->best), "step", step, "days", d->run.length / DAY_S,
                               "mean_time_s", out_json_real(d->exact.mean_time), "failures", d->exact.failures,
                               "interval_s", d->exact.interval, "stall_s", d->run.stall, "save_s", d->run.save,
                               "goodput", d->exact.share, "stalled", d->exact.stalled, "lost", d->exact.lost,
-                              "restarting", d->exact.restarting),
+                              "restarting", d->exact.restarting, "tokens", tokens_done(d), "price",
+                              device_hours(d) * d->p->price, "kwh", device_hours(d) * d->p->machine.cost.watts / 1000),
                     g->format == OUT_JSONL);
 }
 
@@ -153,6 +173,7 @@ err_t planner_days(struct global *g, const struct planner_args *a, struct job_sp
         else
             print_text(&d, job, a->days);
     }
+    err = err ? err : check_budget(&d, a, why);
     plan_results_fini(&results);
     planning_fini(&p);
     return err;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 /* The rules over several keys are in the parser of job files. */
-static err_t check_rules(const struct job_spec *job, struct why *why)
+err_t planner_rules_check(const struct job_spec *job, struct why *why)
 {
     struct buf text = {0};
     struct job_spec again = {0};
@@ -27,7 +27,7 @@ err_t planner_exact(const struct job_spec *job, const struct graph *g, const str
     single.dp = 1;
     plan_layout_apply(&single, &one);
     one.train.global_batch = (job->train.global_batch + l->dp - 1) / l->dp;
-    err_t err = check_rules(&one, why);
+    err_t err = planner_rules_check(&one, why);
     if (err)
         return err;
     struct plan_memory *ranks = calloc((size_t)one.parallel.workers, sizeof(*ranks));

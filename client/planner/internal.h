@@ -4,6 +4,7 @@
 
 #include "client/planner/planner.h"
 #include "common/plan/graph.h"
+#include "common/plan/search/goodput.h"
 
 /* plan_mesh takes so many workers. */
 #define PLAN_COMPILED_WORKERS 4096
@@ -13,20 +14,36 @@
 NODISCARD err_t planner_exact(const struct job_spec *job, const struct graph *g, const struct plan_layout *l,
                               double *ret_bytes, struct why *why);
 
+/* Whether the job is legal after its keys have changed. */
+NODISCARD err_t planner_rules_check(const struct job_spec *job, struct why *why);
+
 /* A search with everything that it needs. */
 struct planning {
     struct machine machine;
     struct plan_shape shape;
     struct plan_search search;
     int64_t nodes;
+    double price;  /* of a device for an hour; 0: unknown */
+    double tokens; /* of the whole run; 0: unknown */
 };
+/* ERR_INVALID: the machine cannot be read or has too few nodes, or a flag about money needs a price or a length. */
 NODISCARD err_t planning_init(struct planning *p, const struct planner_args *a, const struct job_spec *job,
                               struct why *why);
 void planning_fini(struct planning *p);
 void planning_set_nodes(struct planning *p, int64_t nodes);
+/* A run of `length` seconds with this layout: failures of the nodes, and checkpoints. */
+void planning_run(const struct planning *p, const struct plan_layout *l, double length, struct plan_run *ret);
+double planning_state_bytes(const struct planning *p); /* of a checkpoint */
 double planning_mfu(const struct planning *p, const struct plan_time *t);
 double planning_tokens_per_s(const struct planning *p, const struct plan_time *t);
 double planning_comm(const struct plan_time *t); /* seconds of communication that are not hidden */
+const char *planner_seconds_text(double seconds, char ret[OUT_NUMBER]); /* "1.7 s", "12 ms"; without a sign */
+/* Why layout `a` is faster or slower than layout `b`, the row `other`, and with `memory` also why it needs more or less
+ * of it: one line without its end. */
+void planner_reason_print(FILE *f, const struct plan_found *a, int other, const struct plan_found *b, bool memory);
+/* Writes the job file with this layout. ERR_IO: the file exists, or cannot be written. */
+NODISCARD err_t planner_write_job(const char *path, const struct job_spec *job, const struct plan_layout *l,
+                                  struct why *why);
 const char *planner_recompute_word(enum recompute r);
 json_t *planning_layout_json(const struct plan_layout *l);
 json_t *planning_found_json(const struct planning *p, const struct plan_found *f);

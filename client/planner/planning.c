@@ -1,14 +1,42 @@
 #include "client/planner/internal.h"
 
 #include "client/json.h"
+#include "common/plan/search/interval.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 void planning_set_nodes(struct planning *p, int64_t nodes)
 {
     p->nodes = nodes;
     p->search.workers = nodes * p->machine.device.per_node;
+}
+
+#define DAY_S 86400.0
+
+/* Flags about money need a price, and a length of the run. */
+static err_t money_find(struct planning *p, const struct planner_args *a, const struct job_spec *job, struct why *why)
+{
+    const char *flag = a->money.budget                 ? "--budget"
+                       : a->money.goal == MONEY_COST   ? "--goal cost"
+                       : a->money.goal == MONEY_TOKENS ? "--goal tokens-per-dollar"
+                                                       : NULL;
+    const double own = (double)job->train.steps * p->shape.global_batch * p->shape.seq;
+    p->price = a->money.price > 0 ? a->money.price : p->machine.cost.price;
+    p->tokens = a->money.tokens > 0 ? a->money.tokens : a->no_length ? 0 : own;
+    if (flag && !(p->price > 0))
+        return why_set(why, ERR_INVALID,
+                       "%s: %s has no price: set cost.price in its machine file, the price of a device for an hour, or "
+                       "write --price",
+                       flag, p->machine.name);
+    if (flag && !(p->tokens > 0))
+        return why_set(
+            why, ERR_INVALID,
+            "%s: a model of --memory has no number of steps: write --tokens, such as %.0fG (20 tokens for each "
+            "parameter)",
+            flag, ceil(20e-9 * plan_shape_params(&p->shape, NULL)));
+    return OK;
 }
 
 err_t planning_init(struct planning *p, const struct planner_args *a, const struct job_spec *job, struct why *why)
@@ -26,11 +54,12 @@ err_t planning_init(struct planning *p, const struct planner_args *a, const stru
         err = why_set(why, ERR_INVALID,
                       "--nodes %" PRId64 ": %s has no network: set network.bandwidth_gb in a machine file", most,
                       p->machine.name);
+    plan_shape_of(job, &p->shape);
+    err = err ? err : money_find(p, a, job, why);
     if (err) {
         planning_fini(p);
         return err;
     }
-    plan_shape_of(job, &p->shape);
     p->search = (struct plan_search){.shape = &p->shape,
                                      .machine = &p->machine,
                                      .overlap = planner_overlap(&p->machine),
@@ -43,6 +72,26 @@ err_t planning_init(struct planning *p, const struct planner_args *a, const stru
 void planning_fini(struct planning *p)
 {
     machine_fini(&p->machine);
+}
+
+double planning_state_bytes(const struct planning *p)
+{
+    return plan_shape_params(&p->shape, NULL) * (p->shape.keep_bytes + p->shape.state_bytes);
+}
+
+/* Each worker copies its own part of the state, once; replicas have the same. */
+void planning_run(const struct planning *p, const struct plan_layout *l, double length, struct plan_run *ret)
+{
+    const struct machine *m = &p->machine;
+    const double state = planning_state_bytes(p);
+    const double replicas = (double)(l->dp * (l->zero ? 1 : l->fsdp) * l->cp);
+    const double own = state * replicas / (double)p->search.workers;
+    *ret = (struct plan_run){.length = length,
+                             .nodes = (double)p->nodes,
+                             .node_failures = m->cost.failures / (1000 * DAY_S),
+                             .restart = m->cost.restart_s,
+                             .stall = own / replicas / (m->storage.copy_gb * 1e9),
+                             .save = state / (m->storage.bandwidth_gb * 1e9)};
 }
 
 double planning_mfu(const struct planning *p, const struct plan_time *t)
@@ -77,12 +126,13 @@ json_t *planning_found_json(const struct planning *p, const struct plan_found *f
 {
     const struct plan_time *t = &f->time;
     const struct plan_bytes *b = &f->bytes;
-    json_t *parts = json_pack("{s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "compute", t->compute, "recompute",
+    json_t *parts = json_pack("{s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "compute", t->compute, "recompute",
                               t->recompute, "tp", t->tp, "cp", t->cp, "ep", t->ep, "pp", t->pp, "bubble", t->bubble,
-                              "params", t->params, "grads", t->grads, "update", t->update);
+                              "wait", t->wait, "params", t->params, "grads", t->grads, "update", t->update);
     json_t *bytes = json_pack("{s:f,s:f,s:f,s:f,s:f,s:f}", "params", b->params, "grads", b->grads, "optimizer",
                               b->optimizer, "activations", b->activations, "buffers", b->buffers, "total", b->total);
-    return json_pack("{s:f,s:f,s:f,s:o,s:o,s:o}", "step_s", t->seconds, "tokens_per_s", planning_tokens_per_s(p, t),
-                     "mfu", planning_mfu(p, t), "parts", parts, "bytes", bytes, "layout",
-                     planning_layout_json(&f->layout));
+    const struct plan_interval of = plan_forecast_interval(&p->machine, t->seconds);
+    return json_pack("{s:f,s:[f,f],s:f,s:f,s:o,s:o,s:o}", "step_s", t->seconds, "step_interval_s", of.low, of.high,
+                     "tokens_per_s", planning_tokens_per_s(p, t), "mfu", planning_mfu(p, t), "parts", parts, "bytes",
+                     bytes, "layout", planning_layout_json(&f->layout));
 }

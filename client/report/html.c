@@ -33,24 +33,10 @@ static const char style[] =
     "@media print{body{max-width:none;font-size:10pt}details,nav{display:none}figure,article,tr{break-inside:avoid}"
     "h2,h3,h2+p{break-after:avoid}svg{min-width:0}.w{overflow:visible}}";
 
-static err_t put_colors(struct buf *out, bool dark)
-{
-    err_t err = OK;
-    for (int i = 0; i < INK_COUNT; i++)
-        PUT(err, out, "--%s:#%06x;", inks[i].class, dark ? inks[i].dark : inks[i].light);
-    return err;
-}
-
 static err_t put_style(struct buf *out)
 {
-    err_t err = buf_printf(out, "<style>:root{color-scheme:light dark;");
-    err = err ? err : put_colors(out, false);
-    PUT(err, out, "}@media screen and (prefers-color-scheme:dark){:root{");
-    err = err ? err : put_colors(out, true);
-    PUT(err, out, "}}");
-    for (int i = 0; i < INK_COUNT; i++)
-        PUT(err, out, ".%s{fill:var(--%s)}.%ss{stroke:var(--%s);fill:none}", inks[i].class, inks[i].class,
-            inks[i].class, inks[i].class);
+    err_t err = buf_printf(out, "<style>");
+    err = err ? err : svg_put_inks(out);
     PUT(err, out, "%s</style>", style);
     return err;
 }

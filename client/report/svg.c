@@ -32,6 +32,27 @@ err_t svg_escape(struct buf *out, const char *text)
     return err;
 }
 
+static err_t put_colors(struct buf *out, bool dark)
+{
+    err_t err = OK;
+    for (int i = 0; i < INK_COUNT && !err; i++)
+        err = buf_printf(out, "--%s:#%06x;", inks[i].class, dark ? inks[i].dark : inks[i].light);
+    return err;
+}
+
+err_t svg_put_inks(struct buf *out)
+{
+    err_t err = buf_printf(out, ":root{color-scheme:light dark;");
+    err = err ? err : put_colors(out, false);
+    err = err ? err : buf_printf(out, "}@media screen and (prefers-color-scheme:dark){:root{");
+    err = err ? err : put_colors(out, true);
+    err = err ? err : buf_printf(out, "}}");
+    for (int i = 0; i < INK_COUNT && !err; i++)
+        err = buf_printf(out, ".%s{fill:var(--%s)}.%ss{stroke:var(--%s);fill:none}", inks[i].class, inks[i].class,
+                         inks[i].class, inks[i].class);
+    return err;
+}
+
 #define PUT(s, ...) ((s)->err = (s)->err ? (s)->err : buf_printf((s)->out, __VA_ARGS__))
 
 static void svg_points(struct svg *s, const struct point *p, int n)

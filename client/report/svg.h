@@ -13,6 +13,9 @@ struct svg {
 };
 
 void svg_init(struct svg *s, struct buf *out);
+/* The style of the classes, with the colours of the dark where a reader prefers them. The variables belong to the root,
+ * so that a page or a picture has one such style. */
+NODISCARD err_t svg_put_inks(struct buf *out);
 /* Text in which no character ends an element or an attribute. */
 NODISCARD err_t svg_escape(struct buf *out, const char *text);
 

@@ -141,6 +141,13 @@ static const char *check_path(const char *text)
     return text[0] && strlen(text) < 4096 ? NULL : "a path of 1 to 4095 bytes";
 }
 
+static const char *check_umask(const char *text)
+{
+    size_t n = strlen(text);
+    const bool is_octal = n <= 4 && strspn(text, "01234567") == n;
+    return is_octal && strtol(text, NULL, 8) <= 077 ? NULL : "an octal number from 0 to 0077";
+}
+
 static const char *check_path_or_none(const char *text)
 {
     return strlen(text) < 4096 ? NULL : "a path of at most 4095 bytes";
@@ -386,7 +393,9 @@ static const struct schema_alias job_aliases[] = {
          .unit = UNIT_SECONDS},                                                                                        \
         {INT(run.max_seconds, 0, MAX_STEPS, "0", FREE,                                                                 \
              "Time limit in seconds since the job started. When it is reached, the job stops; a training job saves a " \
-             "checkpoint first. 0: no limit."),                                                                        \
+             "checkpoint first. A job with a limit can start before larger ones that wait, if it ends before they "    \
+             "could "                                                                                                  \
+             "start. 0: no limit."),                                                                                   \
          .unit = UNIT_SECONDS},                                                                                        \
         {INT(run.log_bytes, 0, MAX_LOG_BYTES, "0", FREE,                                                               \
              "Maximum size of the log of each worker, in bytes. The middle of a longer log is left out, and a line "   \
@@ -398,7 +407,7 @@ static const struct schema_alias job_aliases[] = {
         {INT(run.timeline_step, 0, MAX_STEPS, "0", FREE,                                                               \
              "Step at which each worker records the time of every operation, for dtctl plan --measured. 0: none.")},   \
         {INT(run.priority, -1000, 1000, "0", FREE,                                                                     \
-             "Scheduling priority. Queued jobs with a higher value start first.")},                                    \
+             "Scheduling priority. Of the waiting jobs of a user, those with a higher value start first.")},           \
         {BOOL(run.grow, "true", FREE,                                                                                  \
               "Whether a job that runs with fewer than parallel.workers takes more as soon as there is room: a "       \
               "training job after its next checkpoint, a command by a restart that counts as no failure.")},           \
@@ -846,6 +855,10 @@ static const struct schema_row rows[] = {
         run.report, check_path_or_none, "\"\"", FREE,
         "File (.html or .pdf), or folder, for a report of the job when it has ended, also after a failure. In a folder "
         "it is job-ID.html. A relative path starts at the job file's folder. \"\": none (docs/use/watch.md).")},
+    {TEXT(run.umask, check_umask, "\"\"", FREE,
+          "Rights that the job's files and folders do not get, as umask(1) has them: 0077 keeps checkpoints, with the "
+          "weights and the job file, from all other users. `dtctl submit` sets it to the umask of its caller. \"\": "
+          "0022.")},
 
     {TEXT(forecast.machine, check_machine, "\"\"", FREE,
           "Machine for the forecast of a step, as --machine of `dtctl plan`: a machine file or its name. \"\": this "
@@ -1183,6 +1196,12 @@ err_t job_resume_check(const struct job_spec *before, const struct job_spec *aft
         compared.train.seed = after->train.seed;
     }
     return schema_resume_check(&job_schema, &compared, after, why);
+}
+
+int job_umask(const struct job_spec *job)
+{
+    const char *text = job->run.umask;
+    return text && text[0] ? (int)strtol(text, NULL, 8) : 022;
 }
 
 err_t job_paths_resolve(struct job_spec *job, const char *folder, struct why *why)

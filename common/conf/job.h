@@ -263,6 +263,7 @@ struct job_run {
                          NULL in a job with a command */
     char *tensorboard, *wandb; /* folders for curves (docs/use/watch.md); "": none; NULL in a job with a command */
     char *report;              /* file, or a folder, for the report at the end of the job; as tensorboard */
+    char *umask;               /* octal; "": 0022 */
 };
 
 /* What `dtctl submit` expects of a step, with the rates of a machine, so that every later reader compares the job with
@@ -298,6 +299,8 @@ NODISCARD err_t job_parse(const char *file, const char *text, size_t len, const 
                           struct job_spec *ret, struct why *why);
 /* May be called on a zeroed struct, and after job_parse has failed. */
 void job_fini(struct job_spec *job);
+/* run.umask as a number. */
+int job_umask(const struct job_spec *job);
 /* Writes every key as YAML that job_parse reads back to an equal spec. The log and the wire use this form. */
 NODISCARD err_t job_print(const struct job_spec *job, struct buf *ret);
 /* ERR_INVALID if a resume would change a key that the schema does not mark as changeable, or the type in which

@@ -501,10 +501,49 @@ static bool zero_broken(const struct job_spec *j, char ret[SENTENCE])
                   j->parallel.zero);
 }
 
+/* The divisor of `n` nearest to `d` on each side, at most `most`; 0: there is none above. */
+static void divisors_around(int64_t n, int64_t d, int64_t most, int64_t *ret_below, int64_t *ret_above)
+{
+    *ret_below = divisor_below(n, d - 1 < most ? d - 1 : most);
+    *ret_above = 0;
+    for (int64_t v = d + 1; v <= n && v <= most && !*ret_above; v++)
+        *ret_above = n % v ? 0 : v;
+}
+
+#define MAX_AXIS_TEXT 100
+
+/* ", or parallel.tp 2 or 4": where one axis alone prevents that the mesh divides the workers, its nearest legal sizes.
+ */
+static const char *axis_text(const struct job_spec *j, int64_t unit, char ret[MAX_AXIS_TEXT])
+{
+    const struct job_parallel *p = &j->parallel;
+    const struct {
+        const char *key;
+        int64_t size, most;
+    } axes[] = {{"parallel.tp", p->tp, j->model.heads},
+                {"parallel.pp", p->pp, j->model.layers},
+                {"parallel.cp", p->cp, j->train.seq / 2},
+                {"parallel.fsdp", p->fsdp, JOB_MAX_WORKERS}};
+    int64_t below, above;
+    ret[0] = 0;
+    for (size_t i = 0; i < sizeof(axes) / sizeof(axes[0]) && !ret[0]; i++) {
+        const int64_t others = unit / axes[i].size;
+        if (axes[i].size < 2 || p->workers % others)
+            continue;
+        divisors_around(p->workers / others, axes[i].size, axes[i].most, &below, &above);
+        if (above)
+            snprintf(ret, MAX_AXIS_TEXT, ", or %s %" PRId64 " or %" PRId64, axes[i].key, below, above);
+        else
+            snprintf(ret, MAX_AXIS_TEXT, ", or %s %" PRId64, axes[i].key, below);
+    }
+    return ret;
+}
+
 static bool mesh_broken(const struct job_spec *j, char ret[SENTENCE])
 {
     const struct job_parallel *p = &j->parallel;
     int64_t unit = 1, below;
+    char axis[MAX_AXIS_TEXT];
     const int64_t axes[] = {p->fsdp, p->tp, p->pp, p->cp};
     for (size_t i = 0; i < sizeof(axes) / sizeof(axes[0]); i++)
         if (__builtin_mul_overflow(unit, axes[i], &unit) || unit > JOB_MAX_WORKERS)
@@ -513,11 +552,12 @@ static bool mesh_broken(const struct job_spec *j, char ret[SENTENCE])
     if (p->workers % unit == 0)
         return false;
     if (!below)
-        return BROKEN("%" PRId64 " workers are fewer than fsdp x tp x pp x cp, which is %" PRId64 ": write %" PRId64,
-                      p->workers, unit, unit);
+        return BROKEN("%" PRId64 " workers are fewer than fsdp x tp x pp x cp, which is %" PRId64 ": write %" PRId64
+                      "%s",
+                      p->workers, unit, unit, axis_text(j, unit, axis));
     return BROKEN("%" PRId64 " workers are not a multiple of fsdp x tp x pp x cp, which is %" PRId64 ": write %" PRId64
-                  " or %" PRId64,
-                  p->workers, unit, below, below + unit);
+                  " or %" PRId64 "%s",
+                  p->workers, unit, below, below + unit, axis_text(j, unit, axis));
 }
 
 int64_t job_replica_workers(const struct job_spec *j)
@@ -649,8 +689,8 @@ static bool recompute_broken(const struct job_spec *j, char ret[SENTENCE])
 static bool stages_broken(const struct job_spec *j, char ret[SENTENCE])
 {
     return j->parallel.pp > j->model.layers &&
-           BROKEN("%" PRId64 " stages need as many layers, but model.layers is %" PRId64 ": write at most that",
-                  j->parallel.pp, j->model.layers);
+           BROKEN("%" PRId64 " stages need as many layers, but model.layers is %" PRId64 ": write at most %" PRId64,
+                  j->parallel.pp, j->model.layers, j->model.layers);
 }
 
 static bool chunks_broken(const struct job_spec *j, char ret[SENTENCE])
@@ -705,11 +745,13 @@ static bool post_validation_broken(const struct job_spec *j, char ret[SENTENCE])
                   "write false, or parallel.schedule zb-v with parallel.chunks 2");
 }
 
+/* Runs after mesh_broken, so the other axes divide the workers. */
 static bool tensor_broken(const struct job_spec *j, char ret[SENTENCE])
 {
-    return j->parallel.tp > j->model.heads &&
-           BROKEN("%" PRId64 " ranks cannot share %" PRId64 " heads: write at most the number of heads", j->parallel.tp,
-                  j->model.heads);
+    const struct job_parallel *p = &j->parallel;
+    return p->tp > j->model.heads &&
+           BROKEN("%" PRId64 " ranks cannot share %" PRId64 " heads: write %" PRId64, p->tp, j->model.heads,
+                  divisor_below(p->workers / (job_replica_workers(j) / p->tp), j->model.heads));
 }
 
 static bool async_broken(const struct job_spec *j, char ret[SENTENCE])

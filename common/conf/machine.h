@@ -17,6 +17,7 @@ struct schema;
  * says otherwise. */
 struct machine {
     char *name, *source;
+    char *times;                 /* file of measured times (common/plan/estimate/table.h); "": none */
     int64_t nodes;               /* how many there are; 0: any number */
     struct {                     /* what one worker runs on: a GPU, or a core of a CPU */
         int64_t per_node, units; /* units: streaming multiprocessors; 1 on a CPU */
@@ -29,6 +30,8 @@ struct machine {
     } device;
     struct { /* between the workers of a node; bus bandwidth, as nccl-tests count it */
         double bandwidth_gb, latency_us, ramp_us;
+        double switch_gb;     /* bytes of a buffer that an all-reduce in the switch sums per second; 0: it cannot */
+        int64_t switch_ranks; /* the least number of ranks for which the library uses it */
     } link;
     struct {                 /* between nodes */
         double bandwidth_gb; /* of a node, all adapters together */
@@ -48,6 +51,9 @@ struct machine {
         double spread; /* between devices */
         double jitter; /* from one operation to the next */
     } noise;
+    struct {               /* of forecasts for this machine, as parts of them; nine of ten steps are between */
+        double less, more; /* how much less and more a step took */
+    } error;
     struct {
         double bandwidth_gb; /* of the file system, all nodes together */
         double copy_gb;      /* of a device into its node's memory */

@@ -89,6 +89,10 @@ static const struct schema_row rows[] = {
          "line "
          "in it names the number of bytes. A job can ask for less (`run.log_bytes`). 0: no maximum."),
      .min = 0, .max = 1048576},
+    {ROW(users.jobs, SCHEMA_INT, "512",
+         "Maximum number of jobs of one user of a system-wide dtd that have not ended. Of the 2048 places for jobs, a "
+         "user never gets more than are left for all others."),
+     .min = 1, .max = 2048},
     {ROW(cluster.listen, SCHEMA_TEXT, "\"[::]:7811\"",
          "Numeric `address:port` on which a cluster node listens. A node outside a cluster does not listen."),
      .check = check_address},
@@ -127,6 +131,7 @@ static const struct schema_section sections[] = {
     {"log", "Logging."},
     {"snapshot", "The replicated log of the cluster's state."},
     {"disk", "Disk space of the state folder."},
+    {"users", "Users of a system-wide dtd. The configuration of the leader counts."},
     {"cluster", "Cluster of several nodes."},
     {"web", "The web page."},
 };

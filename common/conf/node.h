@@ -30,6 +30,9 @@ struct node_conf {
         int64_t reserve_mib; /* reserved for the replicated log */
         int64_t log_mib;     /* of a worker's log; 0: any size */
     } disk;
+    struct {
+        int64_t jobs; /* of one user that have not ended */
+    } users;
     struct { /* of several nodes */
         char *listen, *advertise, *domain;
         char *key_file; /* "": keys are transferred when nodes join */

@@ -84,8 +84,8 @@ static err_t complain_value(const struct schema_reader *r, struct schema_origin 
         }
         needed = (const char *)made.data;
     }
-    snprintf(text, sizeof(text), "expected %s, found %s%s%s", needed, found, hint && hint[0] ? "; " : "",
-             hint ? hint : "");
+    snprintf(text, sizeof(text), "expected %s, found %s%s%s%s%s", needed, found, hint && hint[0] ? "; " : "",
+             hint ? hint : "", r->schema->explain ? ". The key: " : "", r->schema->explain ? row->help : "");
     buf_fini(&made);
     return complain_at(r, at, row->key, ERR_INVALID, why, text);
 }

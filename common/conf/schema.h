@@ -76,8 +76,9 @@ struct schema {
     int n_sections;
     const struct schema_alias *aliases; /* ends with a NULL word; may be NULL */
     const struct schema_row *rows;
-    int n_rows;  /* at most SCHEMA_MAX_ROWS */
-    size_t size; /* of the struct */
+    int n_rows;   /* at most SCHEMA_MAX_ROWS */
+    size_t size;  /* of the struct */
+    bool explain; /* a value that is refused is answered with the key's help, which names its unit */
 };
 
 /* Origin of a value: a line of the file, a --set, or (neither) the default. */

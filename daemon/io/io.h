@@ -35,6 +35,7 @@ struct io_spec {
     int n_map;
     uint64_t take_over; /* incarnation of the job whose lease may be taken although it lives; 0: none */
     int64_t orphan_ms;  /* dtd-io exits when control has been unreachable for this long */
+    int umask;          /* of the process, while it has this spec */
 };
 /* Replaces *s; on an error *s is unchanged. */
 NODISCARD err_t io_spec_parse(struct io_spec *s, const char *yaml, struct why *why);

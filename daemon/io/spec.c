@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 void io_spec_fini(struct io_spec *s)
 {
@@ -76,6 +77,7 @@ err_t io_spec_parse(struct io_spec *s, const char *yaml, struct why *why)
     if (err)
         return err;
     err = spec_take(&job, yaml, &next);
+    next.umask = job_umask(&job);
     job_fini(&job);
     if (!err && next.root[0] != '/')
         err = why_set(why, ERR_INVALID, "checkpoint.dir is \"%s\": it must be an absolute path", next.root);
@@ -87,6 +89,7 @@ err_t io_spec_parse(struct io_spec *s, const char *yaml, struct why *why)
     }
     io_spec_fini(s);
     *s = next;
+    (void)umask((mode_t)s->umask);
     return OK;
 }
 

@@ -21,8 +21,9 @@
 enum {
     TIMES = 1000,
     WAIT_MS = 60000,
-    CONNECTIONS = 3000,     /* more than control accepts from one user */
-    CLIENTS_PER_USER = 1024 /* the limit in daemon/control/rpc/server.c */
+    CONNECTIONS = 3000,      /* more than control accepts from one user */
+    CLIENTS_PER_USER = 1024, /* the limit in daemon/control/rpc/server.c */
+    JOBS_OF_A_USER = 200
 };
 
 static struct dtd d;
@@ -61,14 +62,15 @@ static int submit(void *arg)
     return atoi(job);
 }
 
-static void start_with_job(char job[32])
+/* `more`: lines of the configuration. */
+static void start_with_job(char job[32], const char *more)
 {
     char dir[512];
     if (geteuid() != 0)
         TEST_SKIP("a system-wide dtd is started by root");
     if (!getpwnam(ALICE) || !getpwnam(MALLORY) || !getpwnam("nobody"))
         TEST_SKIP("this machine lacks one of the users " ALICE ", " MALLORY " and nobody");
-    dtd_start_system(&d);
+    dtd_start_system_with(&d, more);
     snprintf(dir, sizeof(dir), "%s/a", test_tmpdir());
     assert_int_equal(0, mkdir(dir, 0700));
     assert_int_equal(0, chown(dir, getpwnam(ALICE)->pw_uid, getpwnam(ALICE)->pw_gid));
@@ -121,7 +123,7 @@ static int send_random_requests(void *arg)
 TEST(another_user_sends_random_requests)
 {
     char job[32];
-    start_with_job(job);
+    start_with_job(job, "");
     int control = control_pid();
     assert_int_equal(0, as(MALLORY, send_random_requests, job));
     assert_int_equal(control, control_pid());
@@ -167,7 +169,7 @@ TEST(another_user_opens_idle_connections)
     struct rlimit files;
     if (geteuid() == 0 && (getrlimit(RLIMIT_NOFILE, &files) || files.rlim_max < 2 * CONNECTIONS))
         TEST_SKIP("the limit of open descriptors is too low (ulimit -Hn)");
-    start_with_job(job);
+    start_with_job(job, "");
     assert_int_equal(0, pipe(open_count));
     pid_t mallory = begin_as(MALLORY, connect_often, NULL);
     assert_int_equal(sizeof(open), read(open_count[0], &open, sizeof(open)));
@@ -178,5 +180,76 @@ TEST(another_user_opens_idle_connections)
     assert_job_continues(job);
     kill(mallory, SIGKILL);
     assert_int_equal(mallory, waitpid(mallory, &status, 0));
+    assert_int_equal(0, dtd_down(&d));
+}
+
+/* A job of one worker whose checkpoints go to `folder`. */
+static const char *endless(const char *folder)
+{
+    static char text[1024];
+    snprintf(text, sizeof(text),
+             "name: m\nmodel: {arch: llama, dim: 64, layers: 1, heads: 2, ffn: 128}\ndata: {train: [/etc/passwd]}\n"
+             "train: {steps: 1000000, seq: 16, global_batch: 4, micro_batch: 1, warmup: 0}\nparallel: {workers: 1}\n"
+             "checkpoint: {dir: %s/%s, every: 1000}\nrun: {env: {DOUBLE_STEP_MS: \"10\"}, priority: 1000}\n",
+             test_tmpdir(), folder);
+    return text;
+}
+
+/* Submits until dtd refuses; the last job that is accepted names ALICE's folder. Returns the number of jobs that were
+ * accepted, or 0 if the refusal is not that of the user's share. */
+static int submit_until_refused(void *arg)
+{
+    struct client *c;
+    struct why why = {""};
+    uint8_t id[16];
+    char job[32], folder[32];
+    int n = 0;
+    (void)arg;
+    if (client_open(d.dir, &c, &why))
+        return 0;
+    for (err_t err = OK; !err && n <= JOBS_OF_A_USER; n += !err) {
+        snprintf(folder, sizeof(folder), n == JOBS_OF_A_USER - 1 ? "hers" : "free/%d", n);
+        err = client_request_id(id);
+        err = err ? err : client_submit(c, id, endless(folder), NULL, job, &why);
+    }
+    bool is_share = strstr(why.text, "you have 200 jobs that have not ended, and users.jobs of dtd's configuration "
+                                     "allows 200");
+    if (!is_share)
+        print_message("refused: %s\n", why.text);
+    return is_share ? n : 0;
+}
+
+static void make_folder(const char *name, const char *owner, mode_t mode)
+{
+    char dir[512];
+    snprintf(dir, sizeof(dir), "%s/%s", test_tmpdir(), name);
+    assert_int_equal(0, mkdir(dir, mode));
+    assert_int_equal(0, chmod(dir, mode));
+    assert_int_equal(0, chown(dir, getpwnam(owner)->pw_uid, getpwnam(owner)->pw_gid));
+}
+
+/* MALLORY submits endless jobs until dtd refuses them. ALICE's job is accepted nevertheless, and gets the next slot:
+ * all of MALLORY's waiting jobs are older and have a higher priority. MALLORY's waiting job that names ALICE's folder
+ * does not reserve it. */
+TEST(another_user_submits_all_jobs_he_can)
+{
+    char job[32], second[32];
+    uint8_t id[16];
+    struct why why = {""};
+    struct client_job s;
+    start_with_job(job, "users: {jobs: 200}\n");
+    make_folder("free", MALLORY, 0755);
+    make_folder("hers", ALICE, 0700);
+    assert_int_equal(JOBS_OF_A_USER, as(MALLORY, submit_until_refused, NULL));
+    int number = as(ALICE, submit, (void *)spec_text("hers", 1, 3, "", "priority: -1000"));
+    assert_int_equal(2 + JOBS_OF_A_USER, number);
+    snprintf(second, sizeof(second), "%d", number);
+    assert_string_equal("pending", job_status(&d, second)->state);
+    assert_non_null(strstr(job_status(&d, second)->reason, "waits for 1 slot"));
+    assert_ok(client_request_id(id));
+    assert_ok(client_cancel(dtd_client(&d), id, "2", false, CLIENT_GRACE_DEFAULT, &s, &why));
+    client_job_fini(&s);
+    job_wait(&d, second, "done", WAIT_MS);
+    assert_job_continues(job);
     assert_int_equal(0, dtd_down(&d));
 }

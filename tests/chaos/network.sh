@@ -58,7 +58,7 @@ make_cluster() {
   for n in "${nodes[@]}"; do begin "$n"; done
   token=$(on a cluster init $(where a) -o json | jq -er .token)
   token=$(on a cluster token --uses 2 -o json | jq -er .token)
-  for n in b c; do on $n cluster join "$token" $(where $n) >/dev/null; done
+  for n in b c; do on $n cluster join <<<"$token" $(where $n) >/dev/null; done
   for n in "${nodes[@]}"; do wait_for "$limit" "three voters, as $n sees it" all_up "$n"; done
 }
 network_ends() { # kills every dtd and unmounts the file systems

@@ -75,14 +75,14 @@ TEST(a_machine_file_is_written_and_a_second_one_is_like_it)
     struct machine a = {0}, b = {0};
     bool alike = false;
     run_write("one.yaml", "the file of last year\n");
-    run_expect(&r, 0, "dtctl plan --calibrate one.yaml");
+    run_expect(&r, 0, "dtctl plan --calibrate one.yaml --brief");
     expect_text(r.out, "measured 20");
     machine_of("one.yaml", &a);
     expect_sane(&a);
     expect_text(a.source, " by dtd " DTD_VERSION);
     assert_int_not_equal(access(path_of("one.yaml.tmp"), F_OK), 0); /* replaced at once, from a file beside it */
     for (int i = 0; i < TRIES && !alike; i++) {
-        run_expect(&r, 0, "dtctl plan --calibrate two.yaml -o json");
+        run_expect(&r, 0, "dtctl plan --calibrate two.yaml --brief -o json");
         expect_text(r.out, "\"product_float32\"");
         machine_of("two.yaml", &b);
         alike = near(a.device.f32_tflops * a.device.product, b.device.f32_tflops * b.device.product) &&
@@ -132,6 +132,36 @@ TEST(the_planner_uses_the_file_of_this_node)
     run_write("config/dtd/machine.yaml", "name: here\n");
     run_expect(&r, 2, "dtctl plan job.yaml --search");
     expect_text(r.err, "config/dtd/machine.yaml");
+}
+
+/* A product of the job takes 1 ms, whatever its size is, and nothing else takes any time. */
+TEST(a_plan_is_forecast_with_the_times_of_this_node)
+{
+    struct run_result r;
+    static const char machine[] =
+        "name: here\nsource: measured 2026-11-27 on a test\ntimes: here.times\nnodes: 1\ndevice: {per_node: 2, "
+        "memory_gib: 4, bandwidth_gb: 1000000, bf16_tflops: 1000000, f32_tflops: 1000000, one_thread: true}\n"
+        "link: {bandwidth_gb: 1000000, latency_us: 0}\nnetwork: {bandwidth_gb: 0}\n";
+    run_expect(&r, 0, "mkdir -p config/dtd");
+    run_write("job.yaml", job);
+    run_write("config/dtd/machine.yaml", machine);
+    run_expect(&r, 2, "dtctl plan job.yaml");
+    expect_text(r.err, "config/dtd/here.times: not found; `dtctl plan --calibrate` writes it");
+    run_write("config/dtd/here.times", "dtd times 1\nadamw float32 - 1  100 0 0  0 0 0\n");
+    run_expect(&r, 2, "dtctl plan job.yaml");
+    expect_text(r.err, "config/dtd/here.times:2: the three times must be above 0");
+    /* 8 microbatches of 32 tokens: the loss reads and writes 32 x 256 logits, and reads 32 targets of 4 bytes. */
+    run_write("config/dtd/here.times", "dtd times 1\ncross_entropy float32 - 1  65664 0 0  0.001 0.0005 0.002\n");
+    run_expect(&r, 0, "dtctl plan job.yaml");
+    expect_text(r.out, "Forecast   0.008");
+    expect_text(r.out, " s (0.004");
+    expect_text(r.out, "Rates      measured 2026-11-27 on a test");
+    expect_text(r.out, "100 % of the operations' time is from measured times\n");
+    run_expect(&r, 0, "dtctl plan job.yaml -o json");
+    expect_text(r.out, "\"high_s\": 0.016");
+    run_expect(&r, 0, "dtctl plan job.yaml --machine h100");
+    expect_text(r.out, "Rates      ");
+    assert_null(strstr(r.out, "measured times"));
 }
 
 TEST(a_node_with_gpus_is_refused)

@@ -5,6 +5,7 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +26,42 @@ static json_t *output_json(const struct run_result *r)
     return value;
 }
 
+TEST(the_search_says_how_far_steps_were_from_forecasts)
+{
+    struct run_result r;
+    run_write("job.yaml", job);
+    run_expect(&r, 0, "dtctl plan job.yaml --search --machine h100 --nodes 2 --top 1");
+    expect_text(r.out, "nine of ten steps took 0.83 to 1.25 of theirs");
+    run_expect(&r, 0, "dtctl plan job.yaml --search --machine laptop --nodes 1 --top 1 --set run.device=cpu");
+    expect_text(r.out, "nine of ten steps took 0.47 to 1.25 of theirs");
+}
+
+/* The parts sum to the step (recomputation is in the computation), which is in its interval. */
+static void expect_whole_step(json_t *row)
+{
+    const double step = json_number_value(json_object_get(row, "step_s"));
+    const json_t *interval = json_object_get(row, "step_interval_s");
+    const char *name;
+    json_t *part;
+    double sum = 0;
+    json_object_foreach(json_object_get(row, "parts"), name, part) sum +=
+        strcmp(name, "recompute") == 0 ? 0 : json_number_value(part);
+    assert_true(fabs(sum / step - 1) < 1e-9);
+    assert_true(fabs(json_number_value(json_array_get(interval, 0)) / step - 0.83) < 1e-9);
+    assert_true(fabs(json_number_value(json_array_get(interval, 1)) / step - 1.25) < 1e-9);
+}
+
+static double number_of(const json_t *row, const char *name)
+{
+    return json_number_value(json_object_get(row, name));
+}
+
+static void expect_near(double value, double right)
+{
+    if (!(fabs(value - right) <= 1e-3 * fabs(right)))
+        fail_msg("%.17g instead of %.17g", value, right);
+}
+
 TEST(the_search_prints_layouts_that_plan_accepts)
 {
     struct run_result r;
@@ -37,6 +74,8 @@ TEST(the_search_prints_layouts_that_plan_accepts)
         json_t *row = json_array_get(best, i);
         assert_true(json_number_value(json_object_get(row, "exact_bytes")) > 0);
         assert_true(json_number_value(json_object_get(row, "mfu")) < 1);
+        expect_whole_step(row);
+        assert_non_null(strstr(json_string_value(json_object_get(row, "reason")), i < 3 ? "fast" : "slower than 1"));
     }
     json_decref(value);
     /* The file plans to the same memory. */
@@ -52,7 +91,15 @@ TEST(strategies_and_sizes_are_compared)
     run_write("job.yaml", job);
     run_expect(&r, 0, "dtctl plan job.yaml --strategies --machine a100");
     expect_text(r.out, "ZeRO 3");
-    expect_text(r.out, "When to use which");
+    expect_text(r.out, "When to use which, for this job");
+    expect_text(r.out, "EP         not possible: the model has no experts");
+    /* 6.74e9 parameters x 12 bytes of a master copy and two moments, less the copy: 8 bytes are 50.2 GiB, and an eighth
+     * of them 6.3 GiB. */
+    run_expect(&r, 0, "dtctl plan --memory 7b --machine a100");
+    expect_text(r.out, "ZeRO 1     divides the optimizer state from 50.2 GiB to 6.3 GiB");
+    expect_text(r.out, "DDP        each worker holds all 113.0 GiB"); /* 18 bytes */
+    expect_text(r.out, "not the 113.0 GiB of state");
+    expect_text(r.out, "Take ZeRO 1: it is the simplest that fits");
     run_expect(&r, 0, "dtctl plan --memory 8b --machine h100");
     expect_text(r.out, "8.0G parameters");
     run_expect(&r, 0, "dtctl plan job.yaml --machine h100 --nodes 1:8 -o json");
@@ -70,13 +117,101 @@ TEST(the_pareto_rows_trade_time_for_memory)
     assert_true(json_array_size(best) > 3);
     for (size_t i = 1; i < json_array_size(best); i++) {
         json_t *a = json_array_get(best, i - 1), *b = json_array_get(best, i);
-        assert_true(json_number_value(json_object_get(a, "step_s")) <= json_number_value(json_object_get(b, "step_s")));
+        /* In the same time the smaller one is the better one, so times differ. */
+        assert_true(1.0005 * json_number_value(json_object_get(a, "step_s")) <
+                    json_number_value(json_object_get(b, "step_s")));
         assert_true(json_number_value(json_object_get(json_object_get(a, "bytes"), "total")) >
                     json_number_value(json_object_get(json_object_get(b, "bytes"), "total")));
     }
     json_decref(value);
     run_expect(&r, 2, "dtctl plan job.yaml --pareto");
-    expect_text(r.err, "--write and --pareto need --search");
+    expect_text(r.err, "--pareto needs --search");
+}
+
+/* ---- pictures ---- */
+
+/* Returns the picture, and the report as JSON. */
+static char *picture_of(const char *options, json_t **ret)
+{
+    static char text[1 << 16];
+    struct run_result r;
+    char line[300];
+    snprintf(line, sizeof(line), "dtctl plan job.yaml %s --picture picture.svg -o json", options);
+    run_expect(&r, 0, line);
+    *ret = output_json(&r);
+    run_expect(&r, 0, "cat picture.svg");
+    snprintf(text, sizeof(text), "%s", r.out);
+    expect_text(text, "prefers-color-scheme:dark");
+    expect_text(text, "</svg>");
+    return text;
+}
+
+static double width_of(const char **at)
+{
+    double width = 0;
+    *at = strstr(*at, "<rect ");
+    if (!*at || sscanf(strstr(*at, "width="), "width=\"%lf", &width) != 1)
+        fail_msg("no bar");
+    *at += 6;
+    return width;
+}
+
+/* The bars of ZeRO 1 have the proportions of its bytes. */
+TEST(the_picture_of_strategies_has_their_bytes)
+{
+    static const char *const kinds[] = {"params", "grads", "optimizer"};
+    run_write("job.yaml", job);
+    json_t *value;
+    const char *at = strstr(picture_of("--strategies --machine a100", &value), ">ZeRO 1<");
+    const json_t *bytes = json_object_get(json_array_get(value, 1), "bytes");
+    assert_non_null(at);
+    double first = 0;
+    for (size_t i = 0; i < 3; i++) {
+        const double width = width_of(&at), right = number_of(bytes, kinds[i]);
+        first = i ? first : width / right;
+        if (fabs(width / right / first - 1) > 0.05)
+            fail_msg("%s: a bar of %g for %g bytes", kinds[i], width, right);
+    }
+    json_decref(value);
+}
+
+/* Each point has its place between the axis of 0 and the limit. */
+TEST(the_picture_of_pareto_has_a_point_for_each_row)
+{
+    run_write("job.yaml", job);
+    json_t *value;
+    char *svg = picture_of("--search --pareto --machine h100 --top 4", &value);
+    const json_t *best = json_object_get(value, "best");
+    double limit;
+    const char *at = strstr(svg, "class=\"ibs\"");
+    assert_non_null(at);
+    assert_int_equal(sscanf(strstr(at, "points="), "points=\"%lf", &limit), 1);
+    const char *dot = svg;
+    for (size_t i = 0; i < json_array_size(best); i++) {
+        double x = 0;
+        dot = strstr(dot, "<rect class=\"i1\"");
+        assert_non_null(dot);
+        assert_int_equal(sscanf(dot, "<rect class=\"i1\" x=\"%lf", &x), 1);
+        const double share = (x + 3.5 - 56) / (limit - 56); /* the axis begins at 56 */
+        expect_near(1 + share, 1 + number_of(json_array_get(best, i), "exact_bytes") / number_of(value, "memory"));
+        dot++;
+    }
+    assert_null(strstr(dot, "<rect class=\"i1\""));
+    json_decref(value);
+}
+
+TEST(the_picture_of_nodes_has_the_efficiency)
+{
+    run_write("job.yaml", job);
+    json_t *rows;
+    char *svg = picture_of("--nodes 1:8 --machine h100", &rows), text[32];
+    const double first = number_of(json_array_get(rows, 0), "tokens_per_s");
+    for (size_t i = 0; i < 4; i++) {
+        const json_t *row = json_array_get(rows, i);
+        snprintf(text, sizeof(text), ">%.0f<", 100 * number_of(row, "tokens_per_s") / number_of(row, "nodes") / first);
+        expect_text(svg, text);
+    }
+    json_decref(rows);
 }
 
 TEST(a_run_of_weeks_is_simulated)
@@ -96,6 +231,207 @@ TEST(a_run_of_weeks_is_simulated)
     expect_text(r.out, "Goodput");
 }
 
+/* ---- money ---- */
+
+/* No failures, so that a run takes its steps and no more; 3 units of money and 500 W for each device. */
+static void write_priced_machine(void)
+{
+    run_write("priced.yaml",
+              "name: priced\ndevice: {per_node: 8, units: 132, memory_gib: 80, bandwidth_gb: 3350, bf16_tflops: 989, "
+              "f32_tflops: 67}\nlink: {bandwidth_gb: 360}\nnetwork: {bandwidth_gb: 400}\n"
+              "cost: {failures: 0, price: 3, watts: 500}\n"
+              "storage: {copy_gb: 1000000}\n");
+}
+
+/* 200 tokens more than 1000 steps of 64 x 1024 need one step more. */
+TEST(the_bill_is_that_of_all_devices)
+{
+    struct run_result r;
+    run_write("job.yaml", job);
+    write_priced_machine();
+    run_expect(&r, 0, "dtctl plan job.yaml --machine ./priced.yaml --goal cost --nodes 1:8 --tokens 65536200 -o json");
+    json_t *rows = output_json(&r);
+    assert_int_equal(json_array_size(rows), 4);
+    for (size_t i = 0; i < 4; i++) {
+        const json_t *row = json_array_get(rows, i), *run = json_object_get(row, "run");
+        const double devices = 8 * number_of(row, "nodes"), hours = 1001 * number_of(row, "step_s") / 3600;
+        assert_true(number_of(run, "steps") == 1001);
+        expect_near(number_of(run, "seconds"), hours * 3600);
+        expect_near(number_of(run, "price"), devices * hours * 3);
+        expect_near(number_of(run, "kwh"), devices * hours * 0.5);
+        expect_near(number_of(run, "tokens_per_price"), 65536200 / (devices * hours * 3));
+    }
+    json_decref(rows);
+    /* --price replaces that of the file, and the file's run is 3 steps of 64 x 1024. */
+    run_expect(&r, 0, "dtctl plan job.yaml --machine ./priced.yaml --search --top 1 --price 30 -o json");
+    rows = output_json(&r);
+    const json_t *row = json_array_get(json_object_get(rows, "best"), 0), *run = json_object_get(row, "run");
+    expect_near(number_of(run, "price"), 8 * 3 * number_of(row, "step_s") / 3600 * 30);
+    json_decref(rows);
+}
+
+/* The prices of 1, 2, 4 and 8 nodes. */
+static void find_prices(double ret_price[4], double ret_seconds[4])
+{
+    struct run_result r;
+    run_expect(&r, 0, "dtctl plan job.yaml --machine ./priced.yaml --goal cost --nodes 1:8 --tokens 10G -o json");
+    json_t *rows = output_json(&r);
+    for (size_t i = 0; i < 4; i++) {
+        const json_t *run = json_object_get(json_array_get(rows, i), "run");
+        ret_price[i] = number_of(run, "price");
+        ret_seconds[i] = number_of(run, "seconds");
+        assert_true(i == 0 || ret_price[i] > ret_price[i - 1]); /* what the budgets below rely on */
+    }
+    json_decref(rows);
+}
+
+/* The number of nodes, of those in the report, that finishes first for this money. Between two powers of two there are
+ * others. */
+static int fastest_for(double money)
+{
+    struct run_result r;
+    char line[200];
+    int nodes = 0;
+    double least = INFINITY;
+    snprintf(line, sizeof(line),
+             "dtctl plan job.yaml --machine ./priced.yaml --nodes 1:8 --tokens 10G --budget %.4f -o json", money);
+    run_expect(&r, 0, line);
+    json_t *rows = output_json(&r);
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        const json_t *row = json_array_get(rows, i), *run = json_object_get(row, "run");
+        const bool paid = number_of(run, "price") <= money;
+        assert_int_equal(paid, json_is_true(json_object_get(row, "within_budget")));
+        if (paid && number_of(run, "seconds") < least) {
+            least = number_of(run, "seconds");
+            nodes = (int)number_of(row, "nodes");
+        }
+    }
+    json_decref(rows);
+    return nodes;
+}
+
+static void expect_budget(double money, double seconds, int code, const char *message)
+{
+    struct run_result r;
+    char line[200];
+    int n = snprintf(line, sizeof(line),
+                     "dtctl plan job.yaml --machine ./priced.yaml --nodes 1:8 --tokens 10G "
+                     "--budget %.4f",
+                     money);
+    if (seconds > 0)
+        snprintf(line + n, sizeof(line) - (size_t)n, ":%.9f", seconds / 86400);
+    run_shell(&r, line);
+    assert_int_equal(r.code, code);
+    expect_text(code ? r.err : r.out, message);
+}
+
+TEST(a_budget_buys_the_fastest_run_that_it_pays_for)
+{
+    struct run_result r;
+    double price[4], seconds[4], least;
+    char text[200];
+    run_write("job.yaml", job);
+    write_priced_machine();
+    find_prices(price, seconds);
+    for (int i = 0; i < 4; i++) {
+        snprintf(text, sizeof(text), "Fastest within the budget: %d node%s,", fastest_for(price[i] + 0.01),
+                 fastest_for(price[i] + 0.01) == 1 ? "" : "s");
+        expect_budget(price[i] + 0.01, 0, 0, text);
+    }
+    assert_int_equal(fastest_for(price[0] + 0.01), 1);
+    assert_true(fastest_for(price[3] + 0.01) > 2);
+    expect_budget(price[0] / 2, 0, 2, "the cheapest run, on 1 node,");
+    expect_budget(0.503 * price[0], 0, 2, "pays for 50 % of it: write --tokens 5.0G instead of 10.0G");
+    snprintf(text, sizeof(text), "%.2f is missing", price[0] / 4);
+    expect_budget(price[0] * 3 / 4, 0, 2, text);
+    least = fmin(fmin(seconds[0], seconds[1]), fmin(seconds[2], seconds[3]));
+    expect_budget(1e6, least - 60, 2, "which is 1m 00s too long");
+    expect_budget(price[0] + 0.01, least + 1, 2, "the fastest one for the money, on 1 node,");
+    expect_budget(price[0] + 0.01, least + 1, 2, "no run is within both");
+    /* The choice can be submitted. */
+    snprintf(text, sizeof(text), "dtctl plan job.yaml --machine ./priced.yaml --nodes 1:8 --tokens 10G --budget %.2f",
+             price[1] + 0.01);
+    snprintf(text + strlen(text), sizeof(text) - strlen(text), " --write best.yaml");
+    run_expect(&r, 0, text);
+    run_expect(&r, 0, "dtctl plan best.yaml");
+    snprintf(text, sizeof(text), "%d workers", 8 * fastest_for(price[1] + 0.01));
+    expect_text(r.out, text);
+    run_expect(&r, 0, "dtctl plan job.yaml --machine ./priced.yaml --nodes 2:8 --goal cost --write cheap.yaml");
+    run_expect(&r, 0, "dtctl plan cheap.yaml");
+    expect_text(r.out, "16 workers");
+}
+
+TEST(a_goal_of_money_needs_a_price_and_a_length)
+{
+    struct run_result r;
+    run_write("job.yaml", job);
+    run_expect(&r, 2, "dtctl plan job.yaml --machine h100 --goal cost");
+    expect_text(r.err, "--goal cost: h100 has no price: set cost.price in its machine file");
+    expect_text(r.err, "--price");
+    run_expect(&r, 2, "dtctl plan job.yaml --machine h100 --search --budget 10");
+    expect_text(r.err, "--budget: h100 has no price");
+    /* 6.74e9 parameters x 20 */
+    run_expect(&r, 2, "dtctl plan --memory 7b --machine h100 --price 2 --goal tokens-per-dollar");
+    expect_text(r.err, "no number of steps: write --tokens, such as 135G");
+    run_expect(&r, 0, "dtctl plan job.yaml --machine h100 --price 2 --goal cost");
+    expect_text(r.out, "Cheapest: 1 node,");
+    expect_text(r.out, "TOK/$");
+}
+
+TEST(a_run_that_fits_on_no_nodes_is_refused_in_every_form)
+{
+    static const char *const forms[] = {"", "-o json", "--write best.yaml", "-o json --write best.yaml",
+                                        "--picture x.svg"};
+    struct run_result r;
+    char line[200];
+    for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
+        snprintf(line, sizeof(line),
+                 "dtctl plan --memory 405b --machine h100 --price 2 --tokens 1T --nodes 1:2 --goal "
+                 "cost %s",
+                 forms[i]);
+        run_expect(&r, 2, line);
+        expect_text(r.err, "no layout fits on these numbers of nodes: --search says what is missing");
+    }
+}
+
+/* 4 nodes x 8 devices x 30 days x 24 h x 2 = 46080; 5000 pay for 3.3 days. */
+TEST(a_budget_pays_for_some_days)
+{
+    struct run_result r;
+    run_write("job.yaml", job);
+    run_expect(&r, 0, "dtctl plan job.yaml --machine h100 --nodes 4 --days 30 --price 2 --budget 46080");
+    expect_text(r.out, "Price      46080 at 2.00 per device and hour");
+    expect_text(r.out, "30.0 MWh at 1300 W"); /* 32 x 720 h x 1.3 kW = 29952 kWh */
+    run_expect(&r, 2, "dtctl plan job.yaml --machine h100 --nodes 4 --days 30 --price 2 --budget 5000");
+    expect_text(r.err, "30 days cost 46080, which is 41080 more; the budget pays for 3.3 days");
+}
+
+/* ---- reasons ---- */
+
+/* "3   1.1 ms (5.9 %) faster than 4: ..", or "3   as fast as 4" */
+static bool has_reason(const char *out, int row)
+{
+    char number[16], than[16], as[16];
+    snprintf(number, sizeof(number), "\n%-4d", row);
+    snprintf(than, sizeof(than), " than %d: ", row + 1);
+    snprintf(as, sizeof(as), "as fast as %d\n", row + 1);
+    const char *at = strstr(out, number);
+    return at && (strstr(at, than) || strstr(at, as));
+}
+
+TEST(every_row_says_why_it_is_better_or_worse)
+{
+    struct run_result r;
+    run_write("job.yaml", job);
+    run_expect(&r, 0, "dtctl plan job.yaml --machine h100 --nodes 2 --search");
+    for (int i = 1; i < 10; i++)
+        if (!has_reason(r.out, i))
+            fail_msg("row %d has no reason: %s", i, r.out);
+    expect_text(r.out, " slower than 1: ");
+    run_expect(&r, 0, "dtctl plan job.yaml --machine h100 --nodes 2 --search --pareto --top 4");
+    expect_text(r.out, " memory: ");
+}
+
 TEST(a_model_that_fits_nowhere_says_what_is_missing)
 {
     struct run_result r;
@@ -109,7 +445,149 @@ TEST(a_model_that_fits_nowhere_says_what_is_missing)
     run_expect(&r, 2, "dtctl plan big.yaml --search --machine h100 --nodes 2");
     expect_text(r.err, "does not fit");
     expect_text(r.err, "GiB more");
-    expect_text(r.err, "take more nodes");
+    /* The state alone is 16 bytes for each of 406e9 parameters: 6.0 TiB, more than 9 nodes of 8 x 76.4 GiB hold. */
+    expect_text(r.err, "it fits on 14 nodes (--nodes 14)");
+    run_expect(&r, 0, "dtctl plan big.yaml --search --machine h100 --nodes 14 --top 1");
+    run_expect(&r, 2, "dtctl plan big.yaml --search --machine h100 --nodes 9");
+    /* 70.6e9 parameters x 16 bytes = 1052 GiB: 8 x 76.4 GiB are too few, 8 x 174 GiB of a B200 are enough. */
+    run_expect(&r, 2, "dtctl plan --memory 70b --search --machine a100 --nodes 1");
+    expect_text(r.err, "on 1 node of b200");
+}
+
+/* 808 is 8 x 101: no axis but data parallelism has 101 ranks, so a batch needs 101 samples at least; 3 x 2^6 are 192.
+ */
+TEST(a_number_of_workers_without_a_layout_has_near_ones)
+{
+    struct run_result r;
+    run_write("job.yaml", job);
+    run_expect(&r, 2, "dtctl plan job.yaml --machine h100 --nodes 101 --search --set train.global_batch=3");
+    expect_text(r.err, "no layout has 808 workers");
+    expect_text(r.err, "there is one on 96 nodes or with train.global_batch=192");
+    run_expect(&r, 0, "dtctl plan job.yaml --machine h100 --nodes 96 --search --top 1 --set train.global_batch=3");
+    run_expect(&r, 0, "dtctl plan job.yaml --machine h100 --nodes 101 --search --top 1 --set train.global_batch=192");
+}
+
+/* ---- the job's own layout ---- */
+
+static const char seven[] = "name: seven\n"
+                            "model: {arch: llama, dim: 4096, layers: 32, heads: 32, ffn: 11008, vocab: 32000}\n"
+                            "data: {train: [/usr/share/common-licenses/GPL-3], tokenizer: words}\n"
+                            "train: {steps: 3, seq: 4096, global_batch: 256, micro_batch: 2, dtype: bfloat16}\n"
+                            "parallel: {workers: 8, fsdp: 8, zero: 1}\n"
+                            "run: {device: cuda}\n";
+
+/* Applies every proposal ("with KEY=VALUE and KEY=VALUE") of a sentence to the job. Returns their number. */
+static int expect_proposals(const char *sentence, const char *file, const char *machine)
+{
+    struct run_result r;
+    int n = 0;
+    for (const char *p = strstr(sentence, "it fits"); p && (p = strstr(p, "with ")); n++) {
+        char line[600];
+        int len = snprintf(line, sizeof(line), "dtctl plan %s --machine %s", file, machine);
+        do {
+            p += 5; /* behind "with " and " and " */
+            const int word = (int)strcspn(p, " ,\n");
+            len += snprintf(line + len, sizeof(line) - (size_t)len, " --set %.*s", word, p);
+            p += word;
+        } while (strncmp(p, " and ", 5) == 0);
+        run_expect(&r, 0, line);
+    }
+    return n;
+}
+
+TEST(a_layout_that_does_not_fit_has_near_ones_that_do)
+{
+    struct run_result r;
+    double needs, more, has, again;
+    run_write("seven.yaml", seven);
+    run_expect(&r, 2, "dtctl plan seven.yaml --machine a100");
+    assert_int_equal(sscanf(strstr(r.err, "needs "), "needs %lf GiB on each worker, %lf GiB more than a100 has (%lf",
+                            &needs, &more, &has),
+                     3);
+    assert_true(fabs(needs - has - more) < 0.11);
+    /* 6.74e9 parameters: 12 bytes of state divided by 8, 4 of gradients and 2 in bfloat16: 47 GiB; 32 layers keep some
+     * 34 bytes x 8192 tokens x 4096 columns of activations: 34 GiB. */
+    assert_true(needs > 75 && needs < 95);
+    expect_text(r.err, "with train.micro_batch=1");
+    expect_text(r.err, "with parallel.zero=2");
+    assert_true(expect_proposals(r.err, "seven.yaml", "a100") >= 3);
+    /* Full recomputation repeats the forward third, all but the head. */
+    run_expect(&r, 2, "dtctl plan seven.yaml --machine a100 --set train.micro_batch=16 --set parallel.zero=3");
+    assert_int_equal(sscanf(strstr(r.err, "recompute=full"), "recompute=full (%lf %% more", &again), 1);
+    assert_true(again > 29 && again < 34);
+}
+
+/* 254e6 parameters x 18 bytes are 4.3 GiB, and this GPU has 1.9 GiB for them; one of eight holds an eighth. */
+TEST(one_worker_that_is_too_small_gets_more)
+{
+    struct run_result r;
+    run_write("job.yaml", job);
+    run_write("small.yaml",
+              "name: small\nnodes: 1\ndevice: {per_node: 8, memory_gib: 4, bandwidth_gb: 200, bf16_tflops: "
+              "20, f32_tflops: 10}\nlink: {bandwidth_gb: 10}\n");
+    run_expect(&r, 2, "dtctl plan job.yaml --machine ./small.yaml");
+    expect_text(r.err, "GiB more than small has (1.9 GiB)");
+    expect_text(r.err, "it fits with parallel.workers=");
+    assert_int_equal(expect_proposals(r.err, "job.yaml", "./small.yaml"), 1);
+}
+
+TEST(a_layout_that_fits_is_compared_with_the_best)
+{
+    struct run_result r;
+    run_write("job.yaml", job);
+    run_expect(&r, 0, "dtctl plan job.yaml --machine h100 --set parallel.workers=16 --set parallel.tp=4");
+    expect_text(r.out, "job j fits on h100: 16 workers on 2 nodes");
+    expect_text(r.out, "tp 4, dp 4, microbatch 1");
+    expect_text(r.out, "% faster; --search shows why");
+    run_expect(&r, 2, "dtctl plan job.yaml --machine laptop --set run.device=cpu --set parallel.workers=8");
+    expect_text(r.err, "8 workers are 2 nodes, but laptop has 1: write at most 4");
+}
+
+/* The fewest layers with which two workers that hold everything need more than this node has: then two that share it
+ * need little more than half of that. */
+TEST(submit_names_the_nearest_layouts_that_fit)
+{
+    struct run_result r = {.code = 0};
+    char text[500];
+    for (int layers = 1; r.code == 0 && layers < 5000; layers += 1 + layers / 5) {
+        snprintf(text, sizeof(text),
+                 "name: j\nmodel: {arch: llama, dim: 2048, layers: %d, heads: 16, ffn: 8192, vocab: 2000}\ndata: "
+                 "{train: [/usr/share/common-licenses/GPL-3], tokenizer: words}\ntrain: {steps: 3, seq: 64, "
+                 "global_batch: 4, micro_batch: 1}\nparallel: {workers: 2}\n",
+                 layers);
+        run_write("cpu.yaml", text);
+        run_shell(&r, "dtctl submit --dry-run cpu.yaml");
+    }
+    assert_int_equal(r.code, 2);
+    expect_text(r.err, "GiB on the node, which has");
+    expect_text(r.err, "it fits with parallel.tp=2");
+}
+
+TEST(machine_files_with_absurd_numbers_are_refused)
+{
+    static const struct {
+        const char *memory, *bandwidth, *flops, *message;
+    } rows[] = {
+        {"80", "3350", "1e9", "m.yaml:5: device.bf16_tflops: expected a number from 1e-06 to 100000, found \"1e9\""},
+        {"80", "3350", "1e9", "1e12 operations per second."},
+        {"80", "3350", "0", "m.yaml:5: device.bf16_tflops: expected a number from"},
+        {"80", "-1", "989", "m.yaml:4: device.bandwidth_gb: expected a number from"},
+        {"80", ".nan", "989", "m.yaml:4: device.bandwidth_gb"},
+        {"80", "3.35", "989", "m.yaml:5: device.bf16_tflops: 989 x 1e12 operations a second are 295224 for each byte"},
+        {"1", "3350", "989", "m.yaml:3: device.memory_gib: 1 GiB hold no more than the context"},
+    };
+    struct run_result r;
+    char text[400];
+    run_write("job.yaml", job);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        snprintf(text, sizeof(text),
+                 "name: m\ndevice:\n  memory_gib: %s\n  bandwidth_gb: %s\n  bf16_tflops: %s\n  f32_tflops: 67\n  "
+                 "per_node: 8\nlink: {bandwidth_gb: 300}\n",
+                 rows[i].memory, rows[i].bandwidth, rows[i].flops);
+        run_write("m.yaml", text);
+        run_expect(&r, 2, "dtctl plan job.yaml --search --machine ./m.yaml");
+        expect_text(r.err, rows[i].message);
+    }
 }
 
 TEST(wrong_machines_and_options_are_refused)
@@ -125,8 +603,16 @@ TEST(wrong_machines_and_options_are_refused)
         {"dtctl plan job.yaml --search --machine h100 --nodes 0", "--nodes 0: write a number of nodes"},
         {"dtctl plan job.yaml --search --machine h100 --nodes 8:2", "--nodes 8:2"},
         {"dtctl plan job.yaml --search --machine laptop --nodes 2", "laptop has 1 nodes"},
-        {"dtctl plan job.yaml --machine h100", "need --search, --strategies, --forecast or --days"},
-        {"dtctl plan job.yaml --search --machine h100 --goal speed", "write time or memory"},
+        {"dtctl plan job.yaml --nodes 2", "need --search, --strategies, --forecast or --days"},
+        {"dtctl plan job.yaml --search --machine h100 --goal speed", "write time, memory, cost or tokens-per-dollar"},
+        {"dtctl plan job.yaml --strategies --machine h100 --budget 9", "leave --goal and --budget out"},
+        {"dtctl plan job.yaml --search --machine h100 --picture x.svg", "--picture draws --search --pareto,"},
+        {"dtctl plan job.yaml --search --pareto --machine h100 --picture no/x.svg", "--picture no/x.svg: No such file"},
+        {"dtctl plan job.yaml --price 9", "--price and --tokens need --search"},
+        {"dtctl plan job.yaml --budget much", "--budget much: write an amount of money"},
+        {"dtctl plan job.yaml --budget 5:-1", "--budget 5:-1: write an amount of money"},
+        {"dtctl plan job.yaml --search --price 0", "--price 0: write the price of a device for an hour"},
+        {"dtctl plan job.yaml --search --tokens nan", "--tokens nan: write a number of tokens"},
         {"dtctl plan --memory 9b", "there is no such size; write one of 124m"},
         {"dtctl plan job.yaml --search --machine h100 --timeline x.svg", "show one layout"},
     };

@@ -47,6 +47,23 @@ TEST(a_good_job_is_planned)
     run_expect(&r, 0, "test ! -e ckpt && test ! -e dtd");
 }
 
+TEST(a_token_never_comes_from_the_command_line)
+{
+    struct run_result r;
+    run_expect(&r, 2, "dtctl cluster join dtd1.AAAA");
+    expect_text(r.err, "can be read by every user of this machine");
+    run_expect(&r, 2, "dtctl cluster join </dev/null");
+    expect_text(r.err, "standard input: no token in the first line");
+    run_expect(&r, 2, "printf ' \\t\\n dtd1.AAAA' | dtctl cluster join");
+    expect_text(r.err, "standard input: no token in the first line");
+    run_expect(&r, 2, "yes | tr -d '\\n' | dtctl cluster join");
+    expect_text(r.err, "standard input: the first line is too long for a token");
+    run_expect(&r, 1, "dtctl cluster join --token-file absent");
+    expect_text(r.err, "absent: No such file or directory");
+    run_expect(&r, 75, "printf ' dtd1.AAAA \\r\\n' >token; dtctl cluster join --token-file token");
+    run_expect(&r, 75, "dtctl cluster join <token");
+}
+
 TEST(a_plan_is_drawn)
 {
     struct run_result r;

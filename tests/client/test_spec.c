@@ -73,7 +73,7 @@ TEST(a_plan_names_the_memory_of_each_way_to_keep_rows_of_experts)
         struct spec_facts facts = {0};
         struct why why;
         if (job_parse("job.yaml", text, sizeof(text) - 1, sets[i], sets[i][1] ? 2 : 1, &job, &why) ||
-            spec_plan(&job, NULL, &facts, &why))
+            spec_plan(&job, NULL, NULL, &facts, &why))
             fail_msg("%s: %s", sets[i][0], why.text);
         needed[i] = facts.memory.total_bytes;
         if (i == 0)

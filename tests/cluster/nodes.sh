@@ -14,15 +14,19 @@ grep -q '"a" is not an address: write host:port' "$tmp/err" || fail "the refusal
 token=$(on a cluster init $(where a) -o json | jq -er .token)
 on a cluster init $(where a) 2>"$tmp/err" && fail "a second init succeeds"
 grep -q "in a cluster already" "$tmp/err" || fail "a second init: $(cat "$tmp/err")"
-on b cluster join "$token" $(where b)
-on c cluster join "$token" $(where c) 2>"$tmp/err" && fail "two nodes joined with a token for one"
+on b cluster join <<<"$token" $(where b)
+on c cluster join <<<"$token" $(where c) 2>"$tmp/err" && fail "two nodes joined with a token for one"
 grep -q "used up" "$tmp/err" || fail "a used token: $(cat "$tmp/err")"
-on c cluster join "${token%?}A" $(where c) 2>"$tmp/err" && fail "a node joined with a wrong token"
+on c cluster join <<<"${token%?}A" $(where c) 2>"$tmp/err" && fail "a node joined with a wrong token"
 cluster_has b '.note | contains("of 2 nodes")' >/dev/null || fail "with two nodes, status does not name the only voter"
 voters b 1 >/dev/null || fail "two nodes with two voters"
 token=$(on b cluster token --uses 2 -o json | jq -er .token) # made by a follower
-on c cluster join "$token" --name a --listen 127.0.0.1:$port_c --advertise 127.0.0.1:$port_c 2>"$tmp/err" && fail "two nodes have the same name"
-on c cluster join "$token" $(where c)
+on c cluster join <<<"$token" --name a --listen 127.0.0.1:$port_c --advertise 127.0.0.1:$port_c 2>"$tmp/err" && fail "two nodes have the same name"
+on b cluster token --token-file "$tmp/token" >/dev/null
+[ "$(stat -c %a "$tmp/token")" = 600 ] || fail "a file with a token has the rights $(stat -c %a "$tmp/token")"
+on b cluster token --token-file "$tmp/token" 2>"$tmp/err" && fail "a token overwrites a file"
+grep -q "File exists" "$tmp/err" || fail "an existing file: $(cat "$tmp/err")"
+on c cluster join --token-file "$tmp/token" $(where c)
 wait_for 20 "three voters" voters c 3
 
 wait_for 20 "all nodes up" cluster_has a '[.node[] | select(.state == "up")] | length == 3'
@@ -74,10 +78,10 @@ wait_for 20 "one node" cluster_has "$n" '.node | length == 1'
 
 # The majority is lost permanently.
 token=$(on "$n" cluster token --uses 2 -o json | jq -er .token)
-on "$m" cluster join "$token" $(where "$m")
+on "$m" cluster join <<<"$token" $(where "$m")
 on d up >/dev/null
 port_d=$(port)
-on d cluster join "$token" $(where d)
+on d cluster join <<<"$token" $(where d)
 wait_for 20 "three voters again" voters "$n" 3
 on "$n" cluster recover --yes 2>"$tmp/err" && fail "recover succeeds although there is a majority"
 kill_node "$m"

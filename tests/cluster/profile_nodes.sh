@@ -17,7 +17,7 @@ begin a
 begin b unshare --time --monotonic 5000
 for n in a b; do declare "port_$n=$(port)"; done
 token=$(on a cluster init $(where a) -o json | jq -er .token)
-on b cluster join "$token" $(where b) >/dev/null
+on b cluster join <<<"$token" $(where b) >/dev/null
 wait_for 30 "both nodes" cluster_has a '[.node[] | select(.state == "up")] | length == 2'
 job=$(on a submit "$tmp/job.yaml" --detach -o json --set parallel.workers=4 --set parallel.pp=4 --set model.layers=4 \
   --set train.micro_batch=1 --set train.numerics=fast --set checkpoint.every=0 --set checkpoint.dir="$tmp/ckpt" --set train.steps=1000000 | jq -er .job)

@@ -31,7 +31,7 @@ begin_nodes() {
   local token=$(on $1 cluster init $(where $1) -o json | jq -er .token) first=$1
   shift
   for n in "$@"; do
-    on $n cluster join "$token" $(where $n) >/dev/null
+    on $n cluster join <<<"$token" $(where $n) >/dev/null
     token=$(on $first cluster token -o json | jq -er .token)
   done
   wait_for 30 "all nodes up" cluster_has $first "[.node[] | select(.state == \"up\")] | length == $#+1"

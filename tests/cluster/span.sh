@@ -29,7 +29,7 @@ dtctl down >/dev/null
 for n in $nodes; do begin $n; declare "port_$n=$(port)"; done
 on a cluster init $(where a) >/dev/null
 token=$(on a cluster token --uses 2 -o json | jq -er .token)
-for n in b c; do on $n cluster join "$token" $(where $n) >/dev/null; done
+for n in b c; do on $n cluster join <<<"$token" $(where $n) >/dev/null; done
 
 # lose NAME NODE HOW: runs job NAME and ends one of its nodes by HOW. NODE: `leader`, or `other` for a follower.
 lose() {

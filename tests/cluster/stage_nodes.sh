@@ -16,7 +16,7 @@ losses "$job" >"$tmp/losses"
 dtctl down >/dev/null
 for n in $nodes; do begin $n; declare "port_$n=$(port)"; done
 on a cluster init $(where a) >/dev/null
-on b cluster join "$(on a cluster token -o json | jq -er .token)" $(where b) >/dev/null
+on b cluster join <<<"$(on a cluster token -o json | jq -er .token)" $(where b) >/dev/null
 wait_for 30 "both nodes up" cluster_has a '[.node[] | select(.state == "up")] | length == 2'
 job=$(on a submit "$tmp/job.yaml" --set data.stage=shm --set checkpoint.dir="$tmp/two" --detach -o json | jq -er .job)
 done_on() { on "$1" status "$job" -o json | jq -e '.state == "done"'; }

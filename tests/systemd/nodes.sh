@@ -31,9 +31,9 @@ heading "three nodes, one service"
 if as alice dtctl cluster init >"$tmp/out" 2>&1; then fail "an ordinary user may create a cluster"; fi
 on n1 inside dtctl cluster init --advertise n1:7811 >"$tmp/init" || fail "init: $(cat "$tmp/init")"
 token=$(grep -o 'dtd1[.][^ ]*' "$tmp/init" | head -n 1)
-on n2 inside dtctl cluster join "$token" --advertise n2:7811 || fail "n2 cannot join"
+on n2 inside dtctl cluster join <<<"$token" --advertise n2:7811 || fail "n2 cannot join"
 token=$(on n2 inside dtctl cluster token | grep -o 'dtd1[.][^ ]*' | head -n 1)
-on n3 inside dtctl cluster join "$token" --advertise n3:7811 || fail "n3 cannot join"
+on n3 inside dtctl cluster join <<<"$token" --advertise n3:7811 || fail "n3 cannot join"
 sees() { on "$1" inside dtctl cluster status -o json | jq -e "$2"; } # NODE FILTER
 for n in $nodes; do
   wait_for 30 "three voters, as $n sees it" sees $n 'all(.node[]; .state == "up") and ([.node[] | select(.role == "leader" or .role == "voter")] | length == 3)'

@@ -66,6 +66,7 @@ struct engine_profile {
     int64_t update_ns;              /* of other ops in the norm of gradients and the optimizer */
     struct engine_trace *trace;     /* owned by the caller; NULL: record no times of single ops */
     struct engine_record *record;   /* the same, for every op of several steps */
+    bool processor_time;            /* times are the processor time of the compute thread, if it runs all ops itself */
 };
 
 /* The timeline of a step. Consecutive ops of one action on one stream form one box; an op that waits for another stream

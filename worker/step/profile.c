@@ -9,6 +9,7 @@
 #include "common/base/clock.h"
 
 #include <stdlib.h>
+#include <time.h>
 
 struct op_span {
     struct dev_event *from, *to;
@@ -173,11 +174,19 @@ static int action_of(const struct run *r)
     return (int)(r->action - r->program->actions);
 }
 
+static int64_t processor_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
 static err_t time_by_clock(const struct run *r, const struct op *op, run_op_fn fn)
 {
-    int64_t start = clock_mono_ns();
+    int64_t (*now)(void) = r->engine->profile->processor_time ? processor_ns : clock_mono_ns;
+    int64_t start = now();
     err_t err = fn(r, op);
-    add_times(r, action_of(r), op, r->step, start, clock_mono_ns());
+    add_times(r, action_of(r), op, r->step, start, now());
     return err;
 }
 

@@ -3,6 +3,7 @@
 #include "common/plan/estimate/forecast.h"
 
 #include "common/plan/estimate/cost.h"
+#include "common/plan/estimate/table.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -204,14 +205,30 @@ static void count_bytes(struct forecast_run *k, const struct runner *r, const st
     k->f->bytes[axes & there] += plan_op_wire(r->p, op, samples_of(r));
 }
 
+/* Measured seconds of the op; negative: none. */
+static double table_seconds(const struct forecast_run *k, const struct runner *r, const struct op *op)
+{
+    const struct plan_rates *rates = k->rates;
+    const double own = rates->seconds ? rates->seconds(rates->arg, r->p->rank, r->action, op) : -1;
+    if (own >= 0 || !rates->table)
+        return own;
+    return plan_table_seconds(rates->table, r->p, op, samples_of(r), (enum table_figure)rates->figure);
+}
+
 static double wire_seconds(const struct forecast_run *k, const struct runner *r, const struct op *op)
 {
+    const double measured = table_seconds(k, r, op);
+    if (measured >= 0)
+        return measured;
     return k->rates->latency + (double)plan_op_wire(r->p, op, samples_of(r)) / k->rates->link;
 }
 
 static double compute_seconds(const struct forecast_run *k, const struct runner *r, const struct op *op)
 {
     struct op_cost cost;
+    const double measured = table_seconds(k, r, op);
+    if (measured >= 0)
+        return measured;
     plan_op_cost(r->p, op, samples_of(r), &cost);
     double flops = cost.flops / k->rates->flops, bytes = cost.bytes / k->rates->memory;
     return flops > bytes ? flops : bytes;

@@ -8,12 +8,19 @@
 
 #include "common/plan/program.h"
 
+struct plan_table;
+
 /* Rates of one worker, per second. */
 struct plan_rates {
     double flops, memory, link; /* operations; bytes of memory; bytes from peers */
     double latency;             /* the least seconds that a collective or message takes */
     bool one_thread;            /* all streams are one thread */
     bool one_call; /* a push passes all posts on as one operation, which occupies the stream until it is complete */
+    const struct plan_table *table; /* measured times (table.h); the rates count where it has none. NULL: none */
+    int figure;                     /* enum table_figure */
+    /* Seconds of an op of a rank, before the table; negative: it has none. NULL: there is no such function. */
+    double (*seconds)(void *arg, int rank, int action, const struct op *op);
+    void *arg;
 };
 /* Approximate rates of a device of the job's kind. run.comm_thread auto counts as off, because only a worker can count
  * its cores. */

@@ -74,6 +74,11 @@ static struct work work_sum(struct work a, struct work b, double times)
     return (struct work){a.seconds + times * b.seconds, a.calls + times * b.calls, a.flops + times * b.flops};
 }
 
+/* A tile begins with an empty pipeline of loads and ends with writing its result. This costs as much as so many more
+ * columns of the operands. 180 fits the 183 single products of SimuMax's table for an A100 (1,024 to 128,000 rows and
+ * columns, K from 512 to 102,400) best, with a mean error of 4.2 % instead of 5.2 % without it. */
+#define TILE_START 180.0
+
 /* Units take whole tiles, all of them at once in waves; the last wave may leave units idle. A smaller tile leaves fewer
  * idle and reads its operands more often, so libraries try several (their rates are CUTLASS's profiles on an A100, as
  * parts of that of the largest). */
@@ -85,7 +90,7 @@ static double waves_seconds(const struct bench *b, double m, double n, double k,
     double best = INFINITY;
     for (size_t i = 0; i < sizeof(tiles) / sizeof(tiles[0]); i++) {
         double waves = ceil(ceil(m / tiles[i].m) * ceil(n / tiles[i].n) * batch / b->units);
-        double t = waves * 2 * tiles[i].m * tiles[i].n * k / (b->flops / b->units * tiles[i].rate);
+        double t = waves * 2 * tiles[i].m * tiles[i].n * (k + TILE_START) / (b->flops / b->units * tiles[i].rate);
         best = t < best ? t : best;
     }
     return best;
@@ -177,6 +182,28 @@ static void streams(const struct plan_shape *s, const struct plan_layout *l, con
     }
 }
 
+/* The expected largest of 2^i standard normal numbers (order statistics, integrated numerically). */
+static const double largest_normal[] = {0,      0.5642, 1.0294, 1.4236, 1.7660, 2.0697, 2.3437,
+                                        2.5946, 2.8269, 3.0439, 3.2482, 3.4418, 3.6261, 3.8023,
+                                        3.9714, 4.1341, 4.2911, 4.4430, 4.5903, 4.7332, 4.8723};
+
+double plan_slowest(double devices)
+{
+    const int last = (int)(sizeof(largest_normal) / sizeof(largest_normal[0])) - 1;
+    double at = log2(fmax(devices, 1));
+    int low = at < last - 1 ? (int)at : last - 1;
+    return largest_normal[low] + (at - low) * (largest_normal[low + 1] - largest_normal[low]);
+}
+
+/* Tokens of the rank of ep that gets most, over the mean: with a router that spreads them at random, the number of each
+ * rank is binomial, and all ranks wait for the largest one. Routers of real models are less even. */
+static double expert_load(const struct plan_shape *s, const struct plan_layout *l)
+{
+    const double ep = (double)l->ep,
+                 mean = (double)l->micro_batch * s->seq / (double)(l->cp * l->tp) * s->experts_per_token;
+    return s->even_experts || l->ep < 2 ? 1 : 1 + plan_slowest(ep) * sqrt((1 - 1 / ep) / mean);
+}
+
 /* One layer, of which the part `expert_part` has experts. `again`: what recomputation repeats. */
 struct layer_work {
     struct work fwd, bwd, again;
@@ -201,8 +228,8 @@ static struct layer_work layer_of(const struct plan_shape *s, const struct plan_
         double each = rows / tp * s->experts_per_token * (double)l->ep / s->experts;
         struct work one[2] = {{0}};
         feed_forward(s, b, each, s->expert_ffn, &one[0], &one[1]);
-        mixture[0] = work_sum(mixture[0], one[0], here);
-        mixture[1] = work_sum(mixture[1], one[1], here);
+        mixture[0] = work_sum(mixture[0], one[0], here * expert_load(s, l));
+        mixture[1] = work_sum(mixture[1], one[1], here * expert_load(s, l));
         mixture[0].calls = one[0].calls;
         mixture[1].calls = one[1].calls;
         if (s->shared_ffn > 0)
@@ -221,13 +248,17 @@ static struct layer_work layer_of(const struct plan_shape *s, const struct plan_
     return w;
 }
 
+/* Bytes of memory that the loss and its gradient move for each logit: two passes forward, two backward. */
+#define LOSS_BYTES 16
+
 static struct layer_work head_of(const struct plan_shape *s, const struct plan_layout *l, const struct bench *b)
 {
     struct layer_work w = {0};
     double rows = (double)l->micro_batch * s->seq / (double)l->cp, width = s->vocab / (double)l->tp;
+    double loss = s->loss_bytes > 0 ? s->loss_bytes : LOSS_BYTES;
     linear(b, s->type_bytes, rows, width, s->dim, &w.fwd, &w.bwd);
-    w.fwd = work_sum(w.fwd, pass(b, 4 * rows * width), 2);
-    w.bwd = work_sum(w.bwd, pass(b, 4 * rows * width), 2);
+    w.fwd = work_sum(w.fwd, pass(b, loss / 2 * rows * width), 1);
+    w.bwd = work_sum(w.bwd, pass(b, loss / 2 * rows * width), 1);
     return w;
 }
 
@@ -244,77 +275,90 @@ static int64_t at_least(int64_t value, int64_t low)
     return value > low ? value : low;
 }
 
-double plan_collective_time(const struct machine *m, enum plan_collective op, double bytes, int64_t n, int64_t stride)
-{
-    if (n < 2)
-        return 0;
-    const double per_node = (double)m->device.per_node;
-    int64_t room = at_least(m->device.per_node / stride, 1), inside = n < room ? n : room,
-            nodes = (n + inside - 1) / inside;
-    double groups = fmin(per_node / (double)inside, per_node); /* of a node, which share its adapters */
-    double rounds = op == PLAN_REDUCE ? 2 : 1, part = (double)(n - 1) / (double)n;
-    double mb = bytes * 1e-6, local = 0, far = 0;
-    if (inside > 1) {
-        double sent = op == PLAN_ALL_TO_ALL ? (double)(inside - 1) / (double)n : nodes > 1 ? 1 : part;
-        double of_node = (double)(inside - 1) / (per_node > 1 ? per_node - 1 : 1);
-        local = rounds * (sent * bytes / (m->link.bandwidth_gb * 1e9)) +
-                (m->link.latency_us * of_node + m->link.ramp_us * sqrt(mb) * part) * 1e-6;
-    }
-    if (nodes > 1) {
-        double rate = m->network.bandwidth_gb * 1e9 * m->network.share / groups;
-        double sent = op == PLAN_ALL_TO_ALL ? (double)inside * (double)(n - inside) / (double)n
-                                            : (double)(nodes - 1) / (double)nodes;
-        if (m->network.pod > 0 && nodes > m->network.pod)
-            rate /= m->network.oversubscription;
-        far = rounds * sent * bytes / rate + rounds * log2((double)nodes) * m->network.latency_us * 1e-6;
-    }
-    return local + far;
-}
-
-/* Every rank of a node sends to the next stage at the same time. */
-static double message_time(const struct machine *m, double bytes, int64_t distance)
+/* Every rank of a node sends to the next stage at the same time. Where a stage's border is also that of a pod, its
+ * nodes share the switches between pods; `ranks` are those of the job. */
+static struct plan_seconds message_parts(const struct machine *m, double bytes, int64_t distance, int64_t ranks)
 {
     if (distance < m->device.per_node)
-        return bytes / (m->link.bandwidth_gb * 1e9) + m->link.latency_us * 0.25e-6;
+        return (struct plan_seconds){bytes / (m->link.bandwidth_gb * 1e9) + m->link.latency_us * 0.25e-6, 0};
     double rate = m->network.bandwidth_gb * 1e9 * m->network.share / (double)m->device.per_node;
-    return bytes / rate + m->network.latency_us * 1e-6;
+    const double pod = (double)(m->network.pod * m->device.per_node);
+    if (pod > 0 && (double)ranks > pod)
+        rate /= fmax(1, m->network.oversubscription * fmin(1, (double)distance / pod));
+    return (struct plan_seconds){0, bytes / rate + m->network.latency_us * 1e-6};
 }
 
-/* Collectives of a layer and microbatch. Forward and backward have two all-reduces each over tp, or with sequence
- * parallelism a gather and a reduce-scatter in the place of each; full recomputation repeats the forward ones, all but
- * the last. Keys and values travel around the ring of cp while attention computes. */
-static void layer_comm(const struct plan_shape *s, const struct plan_layout *l, const struct machine *m,
-                       double attention_s, struct plan_time *ret)
+static double message_time(const struct machine *m, double bytes, int64_t distance)
+{
+    struct plan_seconds t = message_parts(m, bytes, distance, 0);
+    return t.link + t.network;
+}
+
+/* Communication beside computation takes a part of the device and of its memory's bandwidth: both are slower. Calculon
+ * gives collectives over links 15 % of a GPU and those over a network 2 %. Galvatron measures a factor of 1.1 to 1.3
+ * for all (1.126 in the profile that it ships). */
+#define LINK_COST 0.15
+#define NETWORK_COST 0.02
+
+/* What remains of communication that may run beside `room` seconds of computation. Flows take turns on a link and on an
+ * adapter: `busy` is the part of the computation beside which others run already, and grows by this one's. */
+static double exposed(struct plan_seconds comm, double room, double *busy)
+{
+    const double all = comm.link + comm.network, hidden = fmin(all, room * (1 - *busy));
+    if (room > 0)
+        *busy += hidden / room;
+    return all > 0 ? all - hidden + hidden * (LINK_COST * comm.link + NETWORK_COST * comm.network) / all : 0;
+}
+
+static struct plan_seconds seconds_sum(struct plan_seconds a, struct plan_seconds b, double times)
+{
+    return (struct plan_seconds){a.link + times * b.link, a.network + times * b.network};
+}
+
+/* Collectives of a layer and microbatch, in seconds. */
+struct layer_comm {
+    double tp, cp;
+    struct plan_seconds ep;
+};
+
+/* An all-to-all of the tokens of one microbatch, each of which goes to experts_per_token experts. With `once_per_node`
+ * a token crosses the network once for each other node that has one of its experts: of k nodes, 1 - (1 - 1/k)^experts
+ * of them in the mean. */
+static struct plan_seconds expert_exchange(const struct plan_shape *s, const struct plan_layout *l,
+                                           const struct machine *m, const struct plan_overlap *overlap)
+{
+    const double rows = (double)l->micro_batch * s->seq / (double)(l->cp * l->tp);
+    const double nodes = ceil((double)l->ep / (double)m->device.per_node), each = s->experts_per_token;
+    struct plan_seconds t =
+        plan_collective_parts(m, PLAN_ALL_TO_ALL, s->type_bytes * rows * s->dim * each * expert_load(s, l), l->ep, 1);
+    if (overlap->once_per_node && nodes > 1)
+        t.network *= (1 - pow(1 - 1 / nodes, each)) * nodes / each;
+    return t;
+}
+
+/* Forward and backward have two all-reduces each over tp, or with sequence parallelism a gather and a reduce-scatter in
+ * the place of each; full recomputation repeats the forward ones, all but the last. Keys and values travel around the
+ * ring of cp while attention computes. */
+static struct layer_comm layer_comm(const struct plan_shape *s, const struct plan_layout *l, const struct machine *m,
+                                    const struct plan_overlap *overlap, double attention_s)
 {
     double rows = (double)l->micro_batch * s->seq / (double)l->cp, stream = s->type_bytes * rows * s->dim;
     double passes = l->recompute == RECOMPUTE_FULL ? 3 : 2;
     double one = l->sp ? 2 * plan_collective_time(m, PLAN_GATHER, stream, l->tp, 1)
                        : plan_collective_time(m, PLAN_REDUCE, stream, l->tp, 1);
-    ret->tp = 2 * passes * one;
+    struct layer_comm ret = {.tp = 2 * passes * one};
     if (l->cp > 1) {
         double kv = 2 * s->type_bytes * rows * s->head_dim * s->kv_heads / (double)l->tp;
         double ring = (double)(l->cp - 1) * message_time(m, kv, l->tp);
         double hidden = m->device.one_thread ? 0 : attention_s;
-        ret->cp = (passes - 1) * fmax(0, ring - hidden) + fmax(0, 2 * ring - 2.5 * hidden);
+        ret.cp = (passes - 1) * fmax(0, ring - hidden) + fmax(0, 2 * ring - 2.5 * hidden);
     }
-    if (l->ep > 1 && s->layers > 0) {
-        double bytes = stream * s->experts_per_token / (double)l->tp;
-        ret->ep = 2 * passes * s->expert_layers / s->layers * plan_collective_time(m, PLAN_ALL_TO_ALL, bytes, l->ep, 1);
-    }
+    if (l->ep > 1 && s->layers > 0)
+        ret.ep = seconds_sum(ret.ep, expert_exchange(s, l, m, overlap), 2 * passes * s->expert_layers / s->layers);
+    return ret;
 }
 
 /* ---- the step ---- */
-
-/* Communication beside computation takes a part of the device and of its memory's bandwidth: both are slower. Galvatron
- * measures a factor of 1.1 to 1.3 (1.126 in the profile that it ships), Calculon gives collectives 15 % of a GPU. */
-#define OVERLAP_COST 0.15
-
-/* What remains of `comm` seconds, of which up to `room` run beside computation. */
-static double exposed(double comm, double room)
-{
-    double hidden = fmin(comm, room);
-    return comm - hidden + OVERLAP_COST * hidden;
-}
 
 /* The layers of a pipeline's stages. The compiler makes the most expensive stage as cheap as possible and fills stages
  * from the front (common/plan/sharding.c). Products count, attention does not. */
@@ -341,7 +385,8 @@ static double most_layers(const struct plan_shape *s, double stages)
     double most = INFINITY;
     if (s->even_stages || stages < 2)
         return ceil(s->layers / stages) + EMBEDDING_LAYERS;
-    for (double last = 1; last <= s->layers - (stages - 1); last++) {
+    for (int64_t i = 1; i <= (int64_t)(s->layers - (stages - 1)); i++) {
+        const double last = (double)i;
         if (last + head >= most) /* later ones only cost more */
             break;
         double rest = ceil((s->layers - last) / (stages - 1));
@@ -355,7 +400,8 @@ static double most_layers(const struct plan_shape *s, double stages)
 static double layers_of_stage(const struct plan_shape *s, double stages, double most, double at)
 {
     double left = s->layers, take = 0;
-    for (double k = 0; k <= at; k++) {
+    for (int64_t i = 0; i <= (int64_t)at; i++) {
+        const double k = (double)i;
         left -= take;
         double room = floor(k == 0 ? most - EMBEDDING_LAYERS / 2 : most);
         take = k + 1 == stages ? left : fmin(room, left - (stages - 1 - k));
@@ -379,6 +425,34 @@ static double rank_layers(const struct plan_shape *s, const struct plan_layout *
         sum += layers_of_stage(s, stages, most, chunk * pp + (back ? pp - 1 - (double)rank : (double)rank));
     }
     return sum;
+}
+
+/* The first stage behind the first one that has not `most` layers: as many stages take that many as leave one layer for
+ * each behind them (layers_of_stage). */
+static int64_t short_stage(const struct plan_shape *s, double stages, double most)
+{
+    const double full = floor(most), first = floor(most - EMBEDDING_LAYERS / 2);
+    return full > 1 ? (int64_t)floor((s->layers - first - stages + 1) / (full - 1)) + 1 : 1;
+}
+
+/* The rank that has most layers. With chunks in one direction, the second rank may have one more than the first, and
+ * later ones never do. In a V a rank adds a stage and its mirror image, so that the sum changes only beside the short
+ * stage and its image. */
+static int64_t fullest_rank(const struct plan_shape *s, const struct plan_layout *l)
+{
+    const double stages = stages_of(l);
+    const int64_t at = is_v(l) ? short_stage(s, stages, most_layers(s, stages)) : 1, image = 2 * l->pp - 1 - at;
+    const int64_t ranks[] = {1, at, at + 1, image, image + 1, l->pp - 1};
+    int64_t best = 0;
+    double layers = rank_layers(s, l, 0);
+    for (size_t i = 0; i < (is_v(l) ? sizeof(ranks) / sizeof(ranks[0]) : 1); i++) {
+        const double other = ranks[i] >= 0 && ranks[i] < l->pp ? rank_layers(s, l, ranks[i]) : 0;
+        if (other > layers) {
+            layers = other;
+            best = ranks[i];
+        }
+    }
+    return best;
 }
 
 /* Parameters of a rank of the pipeline; those of experts apart. */
@@ -420,37 +494,55 @@ static double bubble_of(const struct plan_layout *l, double micros, double fwd, 
     }
 }
 
-static void step_end(const struct plan_shape *s, const struct plan_layout *l, const struct machine *m,
-                     const struct plan_overlap *overlap, double micros, double last_backward, struct plan_time *t)
+/* Reductions of gradients. ZeRO 2 and 3 reduce a layer at a time, in each microbatch. */
+static struct plan_seconds gradient_sums(const struct plan_shape *s, const struct plan_layout *l,
+                                         const struct machine *m, double own, double layers, double micros)
 {
-    struct stage stage = stage_of(s, l, 0);
-    struct bench b = bench_of(m, s->type_bytes);
     const int64_t inner = l->tp * l->cp;
-    double own = stage.dense + stage.experts, grads = s->grad_bytes * own, reduced = 0, gathered = 0;
-    if (l->fsdp > 1) {
-        double times = l->zero >= 2 ? micros : 1;
-        reduced += l->zero ? times * plan_collective_time(m, PLAN_GATHER, grads, l->fsdp, inner)
-                           : plan_collective_time(m, PLAN_REDUCE, grads, l->fsdp, inner);
-        double gathers = l->zero == 3 ? micros * (l->reshard ? 2 : 1) : l->zero ? 1 : 0;
-        gathered = gathers * plan_collective_time(m, PLAN_GATHER, s->type_bytes * own, l->fsdp, inner);
-    }
-    double shard = grads / (l->zero >= 1 ? (double)l->fsdp : 1);
-    reduced += plan_collective_time(m, PLAN_REDUCE, shard, l->dp, inner * l->fsdp);
-    reduced += plan_collective_time(m, PLAN_REDUCE, grads, l->cp, l->tp);
+    const double grads = s->grad_bytes * own, shard = grads / (l->zero >= 1 ? (double)l->fsdp : 1);
+    struct plan_seconds t = plan_collective_parts(m, PLAN_REDUCE, shard, l->dp, inner * l->fsdp);
+    if (l->zero >= 2)
+        t = seconds_sum(t, plan_collective_parts(m, PLAN_GATHER, grads / layers, l->fsdp, inner), micros * layers);
+    else
+        t = seconds_sum(t, plan_collective_parts(m, l->zero ? PLAN_GATHER : PLAN_REDUCE, grads, l->fsdp, inner), 1);
+    t = seconds_sum(t, plan_collective_parts(m, PLAN_REDUCE, grads, l->cp, l->tp), 1);
     if (l->pp > 1 && s->tied)
-        reduced += message_time(m, 2 * s->grad_bytes * s->vocab * s->dim / (double)l->tp,
-                                plan_layout_workers(l) / l->pp * (l->pp - 1));
-    t->grads = exposed(reduced, overlap->gradients ? last_backward : 0);
-    t->params = exposed(gathered, overlap->parameters ? t->compute : 0);
-    double kept = own / (l->zero >= 1 ? (double)l->fsdp : 1);
-    t->update = kept * (2 * s->state_bytes + 2 * s->keep_bytes + s->grad_bytes) / b.bytes + b.launch;
+        t = seconds_sum(t,
+                        message_parts(m, 2 * s->grad_bytes * s->vocab * s->dim / (double)l->tp,
+                                      plan_layout_workers(l) / l->pp * (l->pp - 1), plan_layout_workers(l)),
+                        1);
+    return t;
 }
 
-/* Layers of the rank that has most: the second one may have one more than the first, and later ones never do. */
+/* Gathers of parameters: of all of them once a step, with ZeRO 3 of a layer at a time. */
+static struct plan_seconds parameter_gathers(const struct plan_shape *s, const struct plan_layout *l,
+                                             const struct machine *m, double own, double layers, double micros)
+{
+    const double units = l->zero == 3 ? layers : 1;
+    const double times = l->zero == 3 ? micros * (l->reshard ? 2 : 1) : l->zero ? 1 : 0;
+    struct plan_seconds one =
+        plan_collective_parts(m, PLAN_GATHER, s->type_bytes * own / units, l->fsdp, l->tp * l->cp);
+    return seconds_sum((struct plan_seconds){0, 0}, one, times * units);
+}
+
+static void step_end(const struct plan_shape *s, const struct plan_layout *l, const struct machine *m,
+                     const struct plan_overlap *overlap, double micros, double last_backward, double busy,
+                     struct plan_time *t)
+{
+    const struct stage stage = stage_of(s, l, 0);
+    const struct bench b = bench_of(m, s->type_bytes);
+    const double own = stage.dense + stage.experts, layers = fmax(stage.layers, 1);
+    const double beside = overlap->gradients ? last_backward * (l->zero >= 2 ? micros : 1) : 0;
+    t->params = exposed(parameter_gathers(s, l, m, own, layers, micros), overlap->parameters ? t->compute : 0, &busy);
+    t->grads = exposed(gradient_sums(s, l, m, own, layers, micros), beside, &busy);
+    double kept = own / (l->zero >= 1 ? (double)l->fsdp : 1);
+    double moved = s->update_bytes > 0 ? s->update_bytes : 2 * s->state_bytes + 2 * s->keep_bytes + s->grad_bytes;
+    t->update = (kept * moved + (micros - 1) * own * s->accumulate_bytes) / b.bytes + b.launch;
+}
+
 static double full_layers(const struct plan_shape *s, const struct plan_layout *l)
 {
-    double first = rank_layers(s, l, 0);
-    return l->pp > 1 ? fmax(first, rank_layers(s, l, 1)) : first;
+    return rank_layers(s, l, fullest_rank(s, l));
 }
 
 /* What the slowest rank computes beyond `layers` layers of `layer` seconds: the rank with the head may take longer. */
@@ -461,6 +553,19 @@ static double head_extra(const struct plan_shape *s, const struct plan_layout *l
     return fmax(0, head + layer * (rank_layers(s, l, rank) - layers));
 }
 
+/* A microbatch's activations from one stage to the next. */
+static struct plan_seconds stage_message(const struct plan_shape *s, const struct plan_layout *l,
+                                         const struct machine *m, const struct plan_overlap *overlap)
+{
+    const int64_t distance = plan_layout_workers(l) / l->pp;
+    double bytes = s->type_bytes * (double)l->micro_batch * s->seq * s->dim / (double)l->cp;
+    struct plan_seconds t = message_parts(m, bytes / (l->sp || overlap->cut_messages ? (double)l->tp : 1), distance,
+                                          plan_layout_workers(l));
+    if (!l->sp && overlap->cut_messages)
+        t = seconds_sum(t, plan_collective_parts(m, PLAN_GATHER, bytes, l->tp, 1), 1);
+    return t;
+}
+
 void plan_step_time(const struct plan_shape *s, const struct plan_layout *l, const struct machine *m,
                     const struct plan_overlap *overlap, struct plan_time *ret)
 {
@@ -468,10 +573,12 @@ void plan_step_time(const struct plan_shape *s, const struct plan_layout *l, con
     const struct bench b = bench_of(m, s->type_bytes);
     const struct layer_work layer = layer_of(s, l, &b), head = head_of(s, l, &b);
     const double micros = plan_layout_micros(s, l), layers = full_layers(s, l);
-    struct plan_time t = {0}, comm = {0};
+    struct plan_time t = {0};
     struct work attend = {0}, ignored = {0};
     attention(s, l, &b, &attend, &ignored);
-    layer_comm(s, l, m, attend.seconds, &comm);
+    const struct layer_comm comm = layer_comm(s, l, m, overlap, attend.seconds);
+    const struct plan_seconds none = {0, 0};
+    double busy = 0;
     double again = layers * work_seconds(&b, layer.again);
     double fwd = layers * work_seconds(&b, layer.fwd), bwd = layers * work_seconds(&b, layer.bwd);
     double head_s =
@@ -480,17 +587,18 @@ void plan_step_time(const struct plan_shape *s, const struct plan_layout *l, con
     t.recompute = micros * again;
     t.tp = micros * layers * comm.tp;
     t.cp = micros * layers * comm.cp;
-    t.ep = micros * layers * comm.ep;
+    t.ep = exposed(seconds_sum(none, comm.ep, micros * layers), overlap->exchanges ? t.compute : 0, &busy);
     if (l->pp > 1) {
-        double bytes = s->type_bytes * (double)l->micro_batch * s->seq * s->dim / (double)(l->cp * (l->sp ? l->tp : 1));
-        double one = message_time(m, bytes, plan_layout_workers(l) / l->pp), chunks = (double)at_least(l->chunks, 1);
-        double collectives = layers * (comm.tp + comm.cp + comm.ep);
+        struct plan_seconds one = stage_message(s, l, m, overlap);
+        double chunks = (double)at_least(l->chunks, 1);
+        double collectives = layers * (comm.tp + comm.cp) + t.ep / micros;
         double idle = bubble_of(l, micros, fwd + collectives / 3, bwd + again + collectives * 2 / 3);
-        t.bubble = (double)(l->pp - 1) * (idle + 2 * one);
-        t.pp = exposed(2 * micros * chunks * one, overlap->messages ? t.compute : 0);
+        t.bubble = (double)(l->pp - 1) * (idle + 2 * (one.link + one.network));
+        t.pp = exposed(seconds_sum(none, one, 2 * micros * chunks), overlap->messages ? t.compute : 0, &busy);
     }
-    step_end(s, l, m, overlap, micros, bwd + again + head_s, &t);
-    t.seconds = t.compute + t.tp + t.cp + t.ep + t.pp + t.bubble + t.params + t.grads + t.update;
+    step_end(s, l, m, overlap, micros, bwd + again + head_s, busy, &t);
+    t.wait = m->noise.spread * plan_slowest((double)plan_layout_workers(l)) * (t.compute + t.bubble);
+    t.seconds = t.compute + t.tp + t.cp + t.ep + t.pp + t.bubble + t.wait + t.params + t.grads + t.update;
     t.model_flops =
         micros / (double)l->pp * (s->layers * (layer.fwd.flops + layer.bwd.flops) + head.fwd.flops + head.bwd.flops);
     *ret = t;
@@ -516,7 +624,8 @@ static double kept_of_layer(const struct plan_shape *s, const struct plan_layout
     if (l->recompute == RECOMPUTE_EXPERTS)
         routed = 0;
     if (l->recompute == RECOMPUTE_ATTENTION) {
-        attended -= heads * s->heads;
+        if (s->fused_attention) /* else the result of attention stays as the input of the next product (Megatron) */
+            attended -= heads * s->heads;
         scores = 0;
     }
     if (l->recompute == RECOMPUTE_POINTWISE)
@@ -540,8 +649,8 @@ static double kept_micros(const struct plan_shape *s, const struct plan_layout *
     switch (l->schedule) {
     case PIPE_GPIPE:
         return micros;
-    case PIPE_INTERLEAVED:
-        return fmin(1.5 * pp, micros);
+    case PIPE_INTERLEAVED: /* (chunks + 1) pp chunks at once; Megatron has one less */
+        return fmin(pp + pp / (double)at_least(l->chunks, 1), micros);
     case PIPE_ZB_H1:
         return fmin(1.03 * pp, micros);
     case PIPE_ZB_H2:
@@ -601,10 +710,11 @@ static struct plan_bytes rank_bytes(const struct plan_shape *s, const struct pla
     return b;
 }
 
-/* The first rank keeps most microbatches and has the embedding; the second may have a layer more. */
+/* The first rank keeps most microbatches and has the embedding; another one may have more layers. */
 void plan_step_bytes(const struct plan_shape *s, const struct plan_layout *l, struct plan_bytes *ret)
 {
+    const int64_t rank = is_v(l) ? fullest_rank(s, l) : 1;
     struct plan_bytes first = rank_bytes(s, l, 0);
-    struct plan_bytes second = l->pp > 1 ? rank_bytes(s, l, 1) : first;
-    *ret = second.total > first.total ? second : first;
+    struct plan_bytes full = l->pp > 1 ? rank_bytes(s, l, rank) : first;
+    *ret = full.total > first.total ? full : first;
 }

@@ -17,7 +17,8 @@ struct plan_shape {
     double ffn_matrices;                                                      /* 2, or 3 with a gate */
     double window;                                                            /* keys that a query sees; 0: all */
     double experts, experts_per_token, expert_ffn, shared_ffn, expert_layers; /* experts 0: none */
-    bool tied;                                                                /* the head uses the embedding table */
+    bool even_experts;    /* the router is made to give all experts equally many tokens; else at random */
+    bool tied;            /* the head uses the embedding table */
     bool fused_attention; /* scores are not written to memory, and masked pairs are not computed */
     bool dropout;
     bool even_stages; /* stages have equally many layers, whatever the head costs (Megatron); else they cost the same */
@@ -27,6 +28,10 @@ struct plan_shape {
     double keep_bytes;    /* of a parameter between steps, with its master copy */
     double state_bytes;   /* of a parameter's optimizer state */
     double grad_bytes;    /* of a gradient */
+    /* What other programs than this one move in memory; 0: as this one does. */
+    double update_bytes;     /* of a parameter, in the optimizer's step */
+    double accumulate_bytes; /* of a parameter, when the gradient of a further microbatch is added */
+    double loss_bytes;       /* of a logit, in the loss and its gradient */
     double global_batch;
 };
 
@@ -42,9 +47,12 @@ struct plan_layout {
 
 /* What the program that runs overlaps. */
 struct plan_overlap {
-    bool gradients;  /* their reduction with the backward pass of the last microbatch */
-    bool parameters; /* zero 3: the gather of a layer with the computation of another */
-    bool messages;   /* between pipeline stages, with computation */
+    bool gradients;     /* their reduction with the backward pass of the last microbatch */
+    bool parameters;    /* zero 3: the gather of a layer with the computation of another */
+    bool messages;      /* between pipeline stages, with computation */
+    bool exchanges;     /* all-to-alls of experts, with the computation of another microbatch */
+    bool once_per_node; /* a token crosses the network once for each node, not for each of its experts (DeepEP) */
+    bool cut_messages;  /* without sequence parallelism: each rank of tp sends its part, and the receivers gather it */
 };
 
 /* Seconds of one step on the slowest stage. The parts sum to `seconds`. */
@@ -54,6 +62,7 @@ struct plan_time {
     double tp, cp, ep; /* collectives within layers, not overlapped */
     double pp;         /* messages between stages, not overlapped */
     double bubble;     /* idle because of the pipeline's order */
+    double wait;       /* for the slowest device: the others are as fast as the machine file says */
     double params;     /* zero 3: gathers, not overlapped */
     double grads;      /* reduction of gradients, not overlapped */
     double update;     /* optimizer */
@@ -66,6 +75,8 @@ struct plan_bytes {
     double params, grads, optimizer, activations, buffers, total;
 };
 
+/* How much slower than the mean the slowest of so many devices is, in standard deviations (machine.noise.spread). */
+double plan_slowest(double devices);
 int64_t plan_layout_workers(const struct plan_layout *l);
 /* Microbatches of one pipeline per step, rounded up. */
 double plan_layout_micros(const struct plan_shape *s, const struct plan_layout *l);
@@ -81,6 +92,13 @@ enum plan_collective {
     PLAN_REDUCE,
     PLAN_ALL_TO_ALL
 }; /* PLAN_GATHER: reduce-scatter too. REDUCE: all-reduce */
+/* Seconds on the links of nodes and on the network between them, one after the other. */
+struct plan_seconds {
+    double link, network;
+};
+struct plan_seconds plan_collective_parts(const struct machine *m, enum plan_collective op, double bytes, int64_t n,
+                                          int64_t stride);
+/* Their sum. */
 double plan_collective_time(const struct machine *m, enum plan_collective op, double bytes, int64_t n, int64_t stride);
 
 #endif

@@ -212,9 +212,11 @@ struct job {
     bool never; /* WAITING, and it would not fit on the present nodes if they were empty: other jobs may overtake it */
     bool may_grow; /* it has fewer workers than requested, slots are free, and run.grow lets it take them */
     bool resize;   /* ENDING in order to move to other slots */
-    bool moving; /* STEPPING, and one of its nodes is drained or shuts down: workers save and stop, then the next epoch
-                    begins on other nodes */
-    int64_t room_ms;       /* next time to look for more slots */
+    bool moving;  /* STEPPING, and one of its nodes is drained or shuts down: workers save and stop, then the next epoch
+                     begins on other nodes */
+    int queue_at; /* WAITING: its place in the queue; -1: it has none yet */
+    int64_t user_slots;    /* the same: slots of its owner's jobs */
+    int64_t room_ms;       /* next time to look for more slots, or whether it may overtake */
     int64_t room_since_ms; /* since when may_grow is true */
     bool clearing;         /* ENDING without slots for the next epoch: all its processes end, then it is WAITING */
 
@@ -227,6 +229,8 @@ struct job {
     uint64_t next_epoch;
     bool epoch_committed;
     int restarts;
+    int64_t started_mono_ms; /* if is_timed: monotonic time of its start, perhaps before this node's */
+    bool is_timed;
     int64_t attempt_ms;           /* monotonic time at which GATHERING began last; 0: another leader began this epoch */
     int quick_failures;           /* epochs in a row that failed soon after their start, each counted as a restart */
     int64_t retry_ms;             /* ENDING: the next epoch does not begin before; 0: at once */
@@ -297,6 +301,8 @@ int64_t job_grace_ms(const struct job *j);
 int64_t job_grace_left_ms(const struct job *j);
 /* The last part of that time, in which workers of a training job that have been told to quit exit. */
 int64_t job_quit_ms(const struct job *j);
+/* How long the job has run, in all its epochs; 0: it has not begun. */
+int64_t job_ran_ms(struct job *j);
 /* Its end is recorded only after its processes have ended. The log already has the request to cancel it, so a new
  * leader continues to stop it, with a new time of grace. */
 bool job_ends_late(const struct job *j);
@@ -318,6 +324,17 @@ bool job_in_epoch(const struct job *j);
 
 /* Allocates slots and GPUs, or returns false and sets the reason. Live processes keep their slots where possible. */
 bool job_allocate(struct job *j);
+
+/* ---- waiting.c ---- */
+
+void jobs_queue_sort(struct jobs *jobs);
+void jobs_queue_drop(struct jobs *jobs); /* to be called before a job is freed */
+/* The job for which a waiting job has to wait, unless it may overtake; NULL: none. */
+const struct job *job_ahead_of(const struct job *j);
+bool job_may_overtake(struct job *j, const struct job *first);
+void job_set_reason_behind(struct job *j, const struct job *o);
+/* Sets the reason of a job that is not stopping. */
+void job_set_reason(struct job *j, const char *text);
 /* STEPPING with fewer workers than requested: looks for free slots now and then, and sets may_grow and the reason.
  * `after`: what precedes the growth, for the reason. */
 void job_look_for_room(struct job *j, const char *after);

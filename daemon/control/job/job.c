@@ -383,53 +383,17 @@ static bool is_not_done(const struct job_worker *w)
     return !w->done;
 }
 
-/* Whether `o` gets slots before `j`: by priority, then by age. */
-static bool is_served_before(const struct job *o, const struct job *j)
-{
-    int64_t a = o->spec.run.priority, b = j->spec.run.priority;
-    return a != b ? a > b : o->id < j->id;
-}
-
-/* The job for which `j` has to wait; NULL: none. Waiting jobs are not overtaken, because otherwise large jobs would
- * starve. A job that could never fit may be overtaken. */
-static const struct job *job_ahead_of(const struct job *j)
-{
-    for (const struct job *o = j->jobs->head; o; o = o->next)
-        if (o != j &&
-            (o->adopting || (o->phase.state == PHASE_WAITING && !o->stopping && !o->never && is_served_before(o, j))))
-            return o;
-    return NULL;
-}
-
-static void set_reason(struct job *j, const char *text)
-{
-    if (strcmp(text, j->reason) == 0)
-        return;
-    snprintf(j->reason, sizeof(j->reason), "%s", text);
-    j->dirty = true;
-}
-
-static void set_reason_behind(struct job *j, const struct job *o)
-{
-    char text[sizeof(j->reason)];
-    if (o->adopting)
-        snprintf(text, sizeof(text), "waits until all nodes have reported their processes");
-    else
-        snprintf(text, sizeof(text), "waits behind job %" PRIu64 " (%s), which %.600s", o->id, o->spec.name, o->reason);
-    set_reason(j, text);
-}
-
 static bool tick_waiting(struct job *j)
 {
     const struct job *o = job_ahead_of(j);
     if (j->jobs->stopping && !j->jobs->leaving)
         return false;
-    if (o) {
-        set_reason_behind(j, o);
+    if (o && !job_may_overtake(j, o)) {
+        job_set_reason_behind(j, o);
         return false;
     }
     if (!job_workers_gone(j) || !job_ios_gone(j)) { /* a lost node is back, and these processes use its slots */
-        set_reason(j, "waits until its earlier processes on a node that was lost have exited");
+        job_set_reason(j, "waits until its earlier processes on a node that was lost have exited");
         return false;
     }
     if (!job_allocate(j))
@@ -495,12 +459,27 @@ static bool tick_loading(struct job *j)
     return j->kind->load(j);
 }
 
+/* The log has the wall-clock time of the start, which another leader may have set. It counts once, when this leader
+ * first asks; from then on the monotonic clock does, so that a step of the wall clock ends no job. */
+int64_t job_ran_ms(struct job *j)
+{
+    int64_t now = clock_mono_ms();
+    const struct state_job *s = state_job_find(j->jobs->replica->state, j->id);
+    if (!s || !s->started_ms)
+        return 0;
+    if (!j->is_timed) {
+        int64_t ran = clock_wall_ms() - s->started_ms;
+        j->started_mono_ms = now - (ran > 0 ? ran : 0);
+        j->is_timed = true;
+    }
+    return now - j->started_mono_ms;
+}
+
 static void check_time_limit(struct job *j)
 {
     char resume[80] = "";
-    const struct state_job *s = state_job_find(j->jobs->replica->state, j->id);
     int64_t limit = j->spec.run.max_seconds * 1000;
-    if (!limit || !s || !s->started_ms || clock_wall_ms() - s->started_ms < limit)
+    if (!limit || job_ran_ms(j) < limit)
         return;
     if (j->kind->saves)
         snprintf(resume, sizeof(resume), " at step %" PRId64 "; continue with `dtctl resume %" PRIu64 "`", job_step(j),

@@ -36,6 +36,7 @@ err_t jobs_add(struct jobs *jobs, const struct state_job *s)
 
 void jobs_clear(struct jobs *jobs, void (*each)(struct job *j))
 {
+    jobs_queue_drop(jobs);
     while (jobs->head) {
         struct job *j = jobs->head;
         jobs->head = j->next;
@@ -54,6 +55,7 @@ void jobs_remove(struct jobs *jobs, uint64_t id)
 
 void jobs_forget(struct jobs *jobs)
 {
+    jobs_queue_drop(jobs);
     for (struct job **at = &jobs->head; *at;) {
         struct job *j = *at;
         if (job_over(j) && !j->watches && !j->usage_watches && !state_job_find(jobs->replica->state, j->id)) {
@@ -120,6 +122,7 @@ void jobs_tick(struct jobs *jobs)
     if (jobs->leads && log_is_superseded(jobs->replica->log))
         return;
     update_from_log(jobs);
+    jobs_queue_sort(jobs);
     for (struct job *j = jobs->head; j; j = j->next)
         job_tick(j);
     jobs->ticked(jobs->owner);
@@ -192,10 +195,20 @@ void jobs_count(const struct jobs *jobs, int *ret_placed, int *ret_waiting)
         *(j->placed ? ret_placed : ret_waiting) += !job_over(j);
 }
 
-const struct job *jobs_with_folder(const struct jobs *jobs, const char *dir)
+const struct job *jobs_with_folder(const struct jobs *jobs, const char *dir, uint32_t uid)
 {
     for (const struct job *j = jobs->head; j; j = j->next)
-        if (!job_over(j) && j->kind->saves && strcmp(j->spec.checkpoint.dir, dir) == 0)
+        if (!job_over(j) && j->kind->saves && (j->uid == uid || j->epoch) && strcmp(j->spec.checkpoint.dir, dir) == 0)
             return j;
     return NULL;
+}
+
+void jobs_count_of(const struct jobs *jobs, uint32_t uid, int *ret_his, int *ret_all)
+{
+    *ret_his = *ret_all = 0;
+    for (const struct job *j = jobs->head; j; j = j->next)
+        if (!job_over(j)) {
+            *ret_his += j->uid == uid;
+            ++*ret_all;
+        }
 }

@@ -9,6 +9,7 @@
 #include "daemon/control/state/outbox.h"
 
 struct job;
+struct queue_job;
 
 struct jobs {
     const struct job_outbound *out; /* how processes, nodes and clients are reached */
@@ -21,6 +22,9 @@ struct jobs {
     struct outbox outbox;
     struct node_view self, *nodes; /* nodes, ours among them; ascending by name after the first, which is ours */
     struct job *head;              /* ascending by id */
+    struct queue_job *queue;       /* jobs that wait, in their order (waiting.c); NULL: none */
+    int n_queue, queue_first;      /* queue_first: those before it have slots */
+    const struct job *adopting;    /* a job that waits for lists of processes, as of the last sort; NULL: none */
     bool leads;                    /* this node is the leader */
     int64_t lists_due_ms;          /* leader: deadline of the other nodes' lists; 0: none pending */
     uint64_t state_index;          /* leader: log index that node views and jobs reflect */
@@ -64,7 +68,10 @@ void jobs_incident_record(struct jobs *jobs, const char *seen, const char *decid
 void jobs_flush_metrics(struct jobs *jobs);
 /* Counts jobs that are not over: those with slots, and those that wait for slots. */
 void jobs_count(const struct jobs *jobs, int *ret_placed, int *ret_waiting);
-/* The job that writes its checkpoints there; NULL: none. */
-const struct job *jobs_with_folder(const struct jobs *jobs, const char *dir);
+/* The job that writes its checkpoints there; NULL: none. A job of another user than `uid` counts only once it has begun:
+ * until then it has only named the folder, which it may not be able to write to. */
+const struct job *jobs_with_folder(const struct jobs *jobs, const char *dir, uint32_t uid);
+/* Counts jobs that are not over: those of this user, and all. */
+void jobs_count_of(const struct jobs *jobs, uint32_t uid, int *ret_his, int *ret_all);
 
 #endif

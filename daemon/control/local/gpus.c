@@ -303,6 +303,14 @@ int gpus_busy(const struct gpus *g, uint64_t job)
     return n;
 }
 
+int gpus_held(const struct gpus *g, uint64_t job)
+{
+    int n = 0;
+    for (int i = 0; i < g->n; i++)
+        n += g->gpu[i].job == job && gpus_is_usable(g, i);
+    return n;
+}
+
 static int find_gpu_for(const struct gpus *g, uint64_t job, int per_gpu)
 {
     for (int i = 0; i < g->n; i++)

@@ -67,6 +67,8 @@ int gpus_count(const struct gpus *g);
 int gpus_free(const struct gpus *g);
 /* The number of usable GPUs that other jobs than this one have. */
 int gpus_busy(const struct gpus *g, uint64_t job);
+/* Usable GPUs that `job` has. */
+int gpus_held(const struct gpus *g, uint64_t job);
 /* Assigns a GPU to every worker k with device[k] < 0: one of the job's GPUs with room for a worker, or else the first
  * free one. False: too few GPUs are free, and nothing was assigned. */
 bool gpus_take(struct gpus *g, uint64_t job, int workers, int per_gpu, int *device);

@@ -77,7 +77,9 @@ void rpc_client_status(void *owner, struct rpc_call *call, const ProtobufCMessag
 
 /* A client's call that waits until its record is applied. */
 struct pending {
+    LIST_ENTRY(pending) link; /* only of a submit: in server->submits */
     struct rpc_server *server;
+    uint32_t uid;             /* only of a submit */
     struct rpc_call *call;
     uint64_t job;             /* only for a cancel */
     struct job_cancel cancel; /* only for a cancel */
@@ -123,6 +125,7 @@ static void submitted(void *arg, err_t err, uint64_t index, const void *result)
     const struct state_result *r = result;
     struct rpc_server *server = p->server;
     struct rpc_call *call = p->call;
+    LIST_REMOVE(p, link);
     free(p);
     if (err)
         rpc_fail(call, err, "not submitted: %s", not_logged_text(server, err));
@@ -179,7 +182,7 @@ static err_t check_room(struct rpc_server *server, const struct job_spec *spec, 
 }
 
 /* Checks a parsed spec against the nodes and the other jobs. */
-static err_t check_node(struct rpc_server *server, const struct job_spec *spec, struct why *why)
+static err_t check_node(struct rpc_server *server, uint32_t uid, const struct job_spec *spec, struct why *why)
 {
     const struct gpus *g = &server->local->gpus;
     if (job_gpus(spec) && !server->jobs->nodes->next && g->known && gpus_count(g) == 0)
@@ -190,7 +193,7 @@ static err_t check_node(struct rpc_server *server, const struct job_spec *spec, 
     err_t err = check_room(server, spec, why);
     if (err)
         return err;
-    const struct job *user = job_is_command(spec) ? NULL : jobs_with_folder(server->jobs, spec->checkpoint.dir);
+    const struct job *user = job_is_command(spec) ? NULL : jobs_with_folder(server->jobs, spec->checkpoint.dir, uid);
     if (user)
         return why_set(why, ERR_INVALID,
                        "checkpoint.dir: %s is in use by job %" PRIu64 "; wait for it, cancel it, or set another one",
@@ -215,22 +218,59 @@ static err_t check_parent(struct rpc_server *server, struct rpc_call *call, cons
     return job_resume_check(v.spec, spec, why);
 }
 
+/* The user for whom a caller submits. */
+static uint32_t submit_uid(const struct rpc_server *server, struct rpc_call *call)
+{
+    return server->system ? rpc_caller_uid(call) : getuid();
+}
+
+/* A user of a system-wide dtd has at most users.jobs jobs, and not more than are left for others: so there is always
+ * room for a job of somebody else, however many users ask for all they can get. Submits that are not in the log yet
+ * count, because they may arrive by the thousand at once. */
+static err_t check_share(struct rpc_server *server, uint32_t uid, struct why *why)
+{
+    int his, all;
+    const struct pending *p;
+    if (!server->system)
+        return OK;
+    jobs_count_of(server->jobs, uid, &his, &all);
+    LIST_FOREACH (p, &server->submits, link) {
+        his += p->uid == uid;
+        all++;
+    }
+    int64_t limit = server->local->conf->users.jobs, left = STATE_MAX_JOBS - all;
+    if (his >= limit)
+        return why_set(why, ERR_LIMIT,
+                       "not submitted: you have %d jobs that have not ended, and users.jobs of dtd's configuration "
+                       "allows %" PRId64 ". Cancel some, or submit again when one has ended",
+                       his, limit);
+    if (his >= left)
+        return why_set(why, ERR_LIMIT,
+                       "not submitted: you have %d jobs that have not ended, and only %" PRId64 " of %d places are left "
+                       "for all users. Cancel some, or submit again when one has ended",
+                       his, left, STATE_MAX_JOBS);
+    return OK;
+}
+
 static err_t propose_submit(struct rpc_server *server, struct rpc_call *call, const Dtd__SubmitRequest *m,
                             uint64_t parent)
 {
     struct pending *p = calloc(1, sizeof(*p));
     if (!p)
         return ERR_NOMEM;
-    *p = (struct pending){.server = server, .call = call};
+    *p = (struct pending){.server = server, .call = call, .uid = submit_uid(server, call)};
     struct record r = {
         .kind = RECORD_SUBMITTED,
         .wall_ms = clock_wall_ms(),
         .has_request = true,
-        .submitted = {.spec = m->spec_yaml, .parent = parent, .uid = server->system ? rpc_caller_uid(call) : getuid()}};
+        .submitted = {.spec = m->spec_yaml, .parent = parent, .uid = p->uid}};
     memcpy(r.request_id, m->request_id.data, REQUEST_ID_BYTES);
+    LIST_INSERT_HEAD(&server->submits, p, link);
     err_t err = replica_propose(server->replica, &r, submitted, p);
-    if (err)
+    if (err) {
+        LIST_REMOVE(p, link);
         free(p);
+    }
     return err;
 }
 
@@ -350,12 +390,13 @@ static void submit(struct rpc_server *server, struct rpc_call *call, const Dtd__
         rpc_fail(call, err, "%s", why.text);
         return;
     }
-    err = check_parent(server, call, m->parent, &spec, &parent, &why);
+    err = check_share(server, submit_uid(server, call), &why);
+    err = err ? err : check_parent(server, call, m->parent, &spec, &parent, &why);
     bool wait = may_wait && !err && job_gpus(&spec) && !server->local->gpus.known && !server->jobs->nodes->next;
     if (wait)
         err = hold_submit(server, call, m);
     else if (!err)
-        err = check_node(server, &spec, &why);
+        err = check_node(server, submit_uid(server, call), &spec, &why);
     if (!err && !wait) {
         err = propose_submit(server, call, m, parent);
         if (err)

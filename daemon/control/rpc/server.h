@@ -13,6 +13,7 @@
 
 struct event_stream; /* events.c */
 struct held_submit;  /* client.c */
+struct pending;      /* the same */
 struct watch;        /* metrics.c */
 struct usage_watch;  /* usage.c */
 
@@ -51,6 +52,7 @@ struct rpc_server {
     struct rpc_listener *listener;    /* NULL: no new connections are accepted */
     LIST_HEAD(, peer) peers;          /* all connections to this node */
     struct held_submit *held_submits; /* submits that wait for the probe */
+    LIST_HEAD(, pending) submits;     /* those that wait for the log */
     struct rpc_conn *leader;          /* follower: connection to the leader; NULL: there is none now */
     int64_t attend_ms; /* follower: when to open the command stream; 0: it is open, or there is no leader */
     int reports;       /* number of reports to the leader that wait for an answer */

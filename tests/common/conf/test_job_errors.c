@@ -84,7 +84,8 @@ TEST(files)
          "job.yaml:5: data.train: expected a string for each item, found a map"},
         {HEAD "train: {steps: 1}\nname: y\n", "job.yaml:5: name: duplicate key, first given in line 1"},
         {HEAD "train: {steps: 1}\nparallel:\n  workers: 2\n  tp: 3\n",
-         "job.yaml:6: parallel.workers: 2 workers are fewer than fsdp x tp x pp x cp, which is 3: write 3"},
+         "job.yaml:6: parallel.workers: 2 workers are fewer than fsdp x tp x pp x cp, which is 3: write 3, or "
+         "parallel.tp 2"},
         {"name: x\nmodel: {arch: gpt2, dim: 8, layers: 1, heads: 2, tied: false}\ndata: {train: [a]}\ntrain: {steps: "
          "1}\n",
          "job.yaml:2: model.tied: the head of gpt2 always shares the embedding table: write true, or leave the key "
@@ -297,11 +298,18 @@ TEST(rules)
         {"train={numerics: canonical, dtype: float64}",
          "train.dtype: train.numerics canonical computes in float32 or bfloat16: write one of them, or leave the key "
          "out"},
-        {"parallel={workers: 7, tp: 3}",
-         "parallel.workers: 7 workers are not a multiple of fsdp x tp x pp x cp, which is 3: write 6 or 9"},
+        {"parallel={workers: 7, tp: 3}", "parallel.workers: 7 workers are not a multiple of fsdp x tp x pp x cp, which "
+                                         "is 3: write 6 or 9, or parallel.tp 1 or 7"},
+        {"parallel={workers: 8, tp: 3}",
+         "parallel.workers: 8 workers are not a multiple of fsdp x tp x pp x cp, which is 3: write 6 or 9, "
+         "or parallel.tp 2 or 4"},
+        {"parallel={workers: 12, fsdp: 2, pp: 4, tp: 1}", "parallel.workers: 12 workers are not a multiple of fsdp x "
+                                                          "tp x pp x cp, which is 8: write 8 or 16, or parallel.pp 3"},
+        {"parallel={workers: 2, tp: 4}",
+         "parallel.workers: 2 workers are fewer than fsdp x tp x pp x cp, which is 4: write 4, or parallel.tp 2"},
         {"parallel={fsdp: 1000000, tp: 1000000, cp: 1000000, pp: 2}",
          "job.yaml:6: parallel.workers: fsdp x tp x pp x cp is more than 1048576 workers"},
-        {"parallel.pp=5", "parallel.pp: 5 stages need as many layers, but model.layers is 4: write at most that"},
+        {"parallel.pp=5", "parallel.pp: 5 stages need as many layers, but model.layers is 4: write at most 4"},
         {"parallel.dispatch=all_gather", "parallel.dispatch: parallel.ep is 1, so tokens stay with their ranks: leave "
                                          "the key out, or set parallel.ep"},
         {"parallel.ep=2", "parallel.ep: the model has no experts: write 1, or set model.experts"},
@@ -311,8 +319,7 @@ TEST(rules)
                                        "attention, or set model.experts"},
         {"parallel.zero=1",
          "parallel.zero: ZeRO 1 shards over parallel.fsdp, which is 1: write 0, or parallel.fsdp of at least 2"},
-        {"parallel={tp: 9, workers: 9}",
-         "parallel.tp: 9 ranks cannot share 8 heads: write at most the number of heads"},
+        {"parallel={tp: 9, workers: 9}", "parallel.tp: 9 ranks cannot share 8 heads: write 3"},
         {"parallel={cp: 129, workers: 129}",
          "parallel.cp: each rank takes two pieces of the sequence, which has 256 tokens: write at most 128"},
         {"parallel.async_tp=true", "parallel.async_tp: it overlaps the collectives of tensor parallelism, but "

@@ -7,7 +7,7 @@
 #include <math.h>
 
 /* Only matmuls take time. */
-static const struct plan_rates matmuls = {1e9, 1e30, 1e30, 0, false, false};
+static const struct plan_rates matmuls = {1e9, 1e30, 1e30, 0, false, false, NULL, 0, NULL, NULL};
 
 static struct job_spec piped(int pp, int micros, enum pipe_schedule schedule, int chunks)
 {
@@ -123,7 +123,7 @@ TEST(post_validation_leaves_no_bubble)
                 const double early = bubble_of(&job);
                 if (fabs(waits - formula) > 0.02 || early > 0.02)
                     fail_msg("p %d, m %d, v %d: bubbles %g and %g, not %g and 0", p, m, v + 1, waits, early, formula);
-                const struct plan_rates pushes = {1e9, 1e30, 1e30, 0, false, true};
+                const struct plan_rates pushes = {1e9, 1e30, 1e30, 0, false, true, NULL, 0, NULL, NULL};
                 assert_true(bubble_with(&job, &pushes) < 1); /* no rank waits in a cycle */
             }
 }
@@ -132,7 +132,7 @@ TEST(post_validation_leaves_no_bubble)
  * backward, so no rank waits for the slower of the two. */
 TEST(chunks_lose_little_where_a_push_lasts)
 {
-    const struct plan_rates call = {1e9, 1e30, 1e30, 0, false, true};
+    const struct plan_rates call = {1e9, 1e30, 1e30, 0, false, true, NULL, 0, NULL, NULL};
     for (int p = 2; p <= 8; p *= 2)
         for (int m = 8; m <= 32; m *= 2) {
             const struct job_spec one = piped(p, m, PIPE_1F1B, 1);
@@ -177,7 +177,7 @@ TEST(traffic_of_a_pipeline_is_the_formula)
 
 TEST(a_stream_does_one_thing_after_another)
 {
-    static const struct plan_rates slow = {1e9, 1e9, 1e8, 1e-6, false, false};
+    static const struct plan_rates slow = {1e9, 1e9, 1e8, 1e-6, false, false, NULL, 0, NULL, NULL};
     struct fixture f;
     struct forecast c;
     struct job_spec job = piped(4, 8, PIPE_ZB_H1, 1);
@@ -198,7 +198,7 @@ TEST(a_stream_does_one_thing_after_another)
 /* On one thread nothing is computed while something is sent. */
 TEST(on_one_thread_all_communication_is_exposed)
 {
-    struct plan_rates rates = {1e9, 1e30, 1e9, 1e-6, false, false};
+    struct plan_rates rates = {1e9, 1e30, 1e9, 1e-6, false, false, NULL, 0, NULL, NULL};
     struct job_spec job = job_small(ARCH_LLAMA, 4);
     struct fixture f;
     struct forecast overlapped, serial;

@@ -209,12 +209,12 @@ TEST(time_limit_ends_a_job)
     assert_int_equal(0, dtd_down(&d));
 }
 
-/* A node has at least 16 slots. 15 of them are in use, so a job of 2 workers waits; a job of 1 worker behind it also
- * waits. */
+/* All slots but one are in use. A job that needs all of them waits, and so does one of 1 worker behind it, which would
+ * delay it: nobody knows when either ends. */
 TEST(jobs_wait_their_turn)
 {
     uint8_t id[16];
-    char big[32], two[32], one[32];
+    char big[32], all[32], one[32];
     struct client_job s;
     struct client_node node;
     struct why why = {""};
@@ -223,16 +223,16 @@ TEST(jobs_wait_their_turn)
     int slots = node.slots;
     client_node_fini(&node);
     job_submit(&d, spec_text("big", slots - 1, 100000, "", ""), big);
-    job_submit(&d, spec_text("two", 2, 3, "", ""), two);
+    job_submit(&d, spec_text("all", slots, 3, "", ""), all);
     job_submit(&d, spec_text("one", 1, 3, "", ""), one);
     job_wait(&d, big, "running", 30000);
-    assert_string_equal("pending", job_status(&d, two)->state);
-    assert_non_null(strstr(job_status(&d, two)->reason, "slots"));
+    assert_string_equal("pending", job_status(&d, all)->state);
+    assert_non_null(strstr(job_status(&d, all)->reason, "slots"));
     assert_string_equal("pending", job_status(&d, one)->state);
     assert_ok(client_request_id(id));
     assert_ok(client_cancel(dtd_client(&d), id, big, false, CLIENT_GRACE_DEFAULT, &s, &why));
     client_job_fini(&s);
-    job_wait(&d, two, "done", 20000);
+    job_wait(&d, all, "done", 20000);
     job_wait(&d, one, "done", 20000);
     assert_int_equal(0, dtd_down(&d));
 }
@@ -261,6 +261,32 @@ TEST(priority_goes_before_time)
     assert_true(job_status(&d, high)->started_ms > 0);
     int64_t started = job_status(&d, high)->started_ms;
     assert_true(started < job_status(&d, low)->started_ms);
+    assert_int_equal(0, dtd_down(&d));
+}
+
+/* Half of the slots are in use by a job that ends within 1000 s, so one that needs all slots waits. Behind it, a job of
+ * at most 100 s starts at once, and one without a limit does not. */
+TEST(a_short_job_overtakes_one_that_has_to_wait_longer)
+{
+    uint8_t id[16];
+    char half[32], all[32], endless[32], quick[32];
+    struct client_job s;
+    struct why why = {""};
+    dtd_start(&d, "state");
+    job_submit(&d, spec_text("half", 8, 100000, "", "max_seconds: 1000"), half);
+    job_wait(&d, half, "running", 30000);
+    job_submit(&d, spec_text("all", 16, 3, "", ""), all);
+    job_submit(&d, spec_text("endless", 1, 3, "", ""), endless);
+    job_submit(&d, spec_text("quick", 1, 3, "", "max_seconds: 100"), quick);
+    job_wait(&d, quick, "done", 30000);
+    assert_string_equal("pending", job_status(&d, all)->state);
+    assert_string_equal("pending", job_status(&d, endless)->state);
+    assert_non_null(strstr(job_status(&d, endless)->reason, "waits behind job 2 (all), which waits for 16 slots:"));
+    assert_ok(client_request_id(id));
+    assert_ok(client_cancel(dtd_client(&d), id, half, false, CLIENT_GRACE_DEFAULT, &s, &why));
+    client_job_fini(&s);
+    job_wait(&d, all, "done", 60000);
+    job_wait(&d, endless, "done", 60000);
     assert_int_equal(0, dtd_down(&d));
 }
 

@@ -1,0 +1,74 @@
+/* Somebody sets the wall clock by days in both directions, while jobs run. What takes time goes by the monotonic clock,
+ * so nothing ends early, hangs or is taken for lost. */
+#include "common/base/clock.h"
+#include "tests/daemon/programs/harness.h"
+
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+
+#define DAY_S 86400
+
+static struct dtd d;
+static _Atomic int64_t *offset_s;
+
+static void start_with_clock(void)
+{
+    char file[512], library[4096], asan[1024];
+    const char *options = getenv("ASAN_OPTIONS");
+    snprintf(file, sizeof(file), "%s/clock", test_tmpdir());
+    int fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    assert_true(fd >= 0);
+    assert_int_equal(0, ftruncate(fd, sizeof(*offset_s)));
+    offset_s = mmap(NULL, sizeof(*offset_s), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_true(offset_s != MAP_FAILED);
+    close(fd);
+    snprintf(library, sizeof(library), "%s/../tests/libclock_step.so", getenv("DTD_BIN"));
+    snprintf(asan, sizeof(asan), "%s%sverify_asan_link_order=0", options ? options : "", options ? ":" : "");
+    setenv("ASAN_OPTIONS", asan, 1); /* a sanitizer's library wants to be the first one otherwise */
+    setenv("DTD_TEST_CLOCK", file, 1);
+    setenv("LD_PRELOAD", library, 1);
+    dtd_start(&d, "state");
+    unsetenv("LD_PRELOAD");
+}
+
+static void expect_progress(const char *job)
+{
+    int64_t step = job_status(&d, job)->step;
+    job_wait_step(&d, job, 1, (int)step + 20, 20000);
+    assert_string_equal("running", job_status(&d, job)->state);
+}
+
+TEST(the_wall_clock_is_set_by_days)
+{
+    static const int64_t days[] = {1, 400, 0, -1, -400};
+    char a[32], b[32], name[16];
+    start_with_clock();
+    job_submit(&d, spec_text("a", 1, 1000000, "DOUBLE_STEP_MS: \"10\"", "max_seconds: 3600"), a);
+    job_wait_step(&d, a, 1, 2, 20000);
+    for (size_t i = 0; i < sizeof(days) / sizeof(days[0]); i++) {
+        *offset_s = days[i] * DAY_S;
+        expect_progress(a);
+        snprintf(name, sizeof(name), "b%zu", i);
+        job_submit(&d, spec_text(name, 1, 3, "", "max_seconds: 600"), b);
+        job_wait(&d, b, "done", 20000);
+        int64_t shown_s = (job_status(&d, b)->submitted_ms - clock_wall_ms()) / 1000;
+        assert_in_range(shown_s - days[i] * DAY_S + 60, 0, 60); /* the clock was set indeed */
+    }
+    assert_int_equal(0, dtd_down(&d));
+}
+
+/* A repeated request is found although the clock went back or on between the two. */
+TEST(a_repeated_request_is_found_after_the_clock_was_set)
+{
+    char first[32], again[32];
+    uint8_t id[16];
+    struct why why = {""};
+    start_with_clock();
+    assert_ok(client_request_id(id));
+    assert_ok(client_submit(dtd_client(&d), id, spec_text("a", 1, 3, "", ""), NULL, first, &why));
+    *offset_s = -2 * DAY_S;
+    assert_ok(client_submit(dtd_client(&d), id, spec_text("a", 1, 3, "", ""), NULL, again, &why));
+    assert_string_equal(first, again);
+    assert_int_equal(0, dtd_down(&d));
+}
