@@ -89,6 +89,7 @@ static void take_times(const struct plan_time *t, struct job_forecast *f)
     f->ep_s = rounded(t->ep);
     f->pp_s = rounded(t->pp);
     f->bubble_s = rounded(t->bubble);
+    f->wait_s = rounded(t->wait);
     f->params_s = rounded(t->params);
     f->grads_s = rounded(t->grads);
     f->update_s = rounded(t->update);
