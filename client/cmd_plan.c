@@ -36,6 +36,11 @@ enum {
     KEY_DAYS,
     KEY_PARETO,
     KEY_CALIBRATE,
+    KEY_OPERATIONS,
+    KEY_STEPS,
+    KEY_SEED,
+    KEY_SPARES,
+    KEY_OWN,
     KEY_PICTURE,
     KEY_BRIEF
 };
@@ -79,6 +84,16 @@ static const struct argp_option options[] = {
      "Simulate a step of the best layout with every rank's own speed, and a run of N days with failures: goodput, and "
      "how often to save",
      1},
+    {"operations", KEY_OPERATIONS, NULL, 0,
+     "Simulate steps of the best layout at the level of operations: each product and collective of every rank, and "
+     "where ranks wait",
+     1},
+    {"own", KEY_OWN, NULL, 0, "With --days or --operations: the layout of the job file, not the best one", 1},
+    {"steps", KEY_STEPS, "N", 0,
+     "With --days or --operations: number of simulated steps (default: as many as take about a second)", 1},
+    {"seed", KEY_SEED, "N", 0, "With --days or --operations: seed of the simulations (default 1)", 1},
+    {"spares", KEY_SPARES, "N", 0,
+     "With --days: number of spare nodes, beyond those of the job (default: cost.spares of the machine)", 1},
     {"memory", KEY_MEMORY, "SIZE", 0,
      "Without a job file: plan a model of a usual size, such as 7b, as --strategies does", 1},
     {"calibrate", KEY_CALIBRATE, NULL, 0,
@@ -131,6 +146,24 @@ static error_t parse_planner(int key, char *arg, struct argp_state *state, struc
         if (!arg_number(arg, 3650, &a->planner.days) || a->planner.days < 1)
             argp_error(state, "--days %s: write a number from 1 to 3650", arg);
         return 0;
+    case KEY_OPERATIONS:
+        a->planner.operations = true;
+        return 0;
+    case KEY_OWN:
+        a->planner.own = true;
+        return 0;
+    case KEY_STEPS:
+        if (!arg_number(arg, 10000, &a->planner.steps) || a->planner.steps < 1)
+            argp_error(state, "--steps %s: write a number from 1 to 10000", arg);
+        return 0;
+    case KEY_SPARES:
+        if (!arg_number(arg, 1000000, &a->planner.spares))
+            argp_error(state, "--spares %s: write a number of nodes", arg);
+        return 0;
+    case KEY_SEED:
+        if (!arg_number(arg, INT64_MAX, &a->planner.seed) || a->planner.seed < 1)
+            argp_error(state, "--seed %s: write a number from 1", arg);
+        return 0;
     case KEY_PICTURE:
         a->planner.picture = arg;
         return 0;
@@ -161,7 +194,7 @@ static bool is_about_money(const struct plan_args *a)
 static bool is_about_many(const struct plan_args *a)
 {
     return a->search || a->strategies || a->forecast || a->size || a->planner.nodes_to || a->planner.days ||
-           is_about_money(a);
+           a->planner.operations || is_about_money(a);
 }
 
 /* With a machine alone, the closed form says whether the job's own layout fits there. On this node, whose operations
@@ -174,9 +207,15 @@ static bool is_planner(const struct plan_args *a)
 /* The options of the planner need each other. */
 static void check_planner(const struct plan_args *a, struct argp_state *state)
 {
-    const bool planner = is_planner(a), many = is_about_many(a);
+    const bool planner = is_planner(a), many = is_about_many(a), simulates = a->planner.days || a->planner.operations;
+    if ((a->planner.steps || a->planner.seed || a->planner.own) && !simulates)
+        argp_error(state, "--steps, --seed and --own need --days or --operations");
+    if (a->planner.own && a->size)
+        argp_error(state, "--own needs a job file with a layout: leave --memory out");
+    if (a->planner.spares >= 0 && !a->planner.days)
+        argp_error(state, "--spares needs --days");
     if (!many && !a->calibrate && (a->planner.nodes_from || a->planner.write))
-        argp_error(state, "--nodes and --write need --search, --strategies, --forecast or --days");
+        argp_error(state, "--nodes and --write need --search, --strategies, --forecast, --days or --operations");
     if (a->brief && !a->calibrate)
         argp_error(state, "--brief needs --calibrate");
     if (!planner && (a->planner.money.price || a->planner.money.tokens))
@@ -385,8 +424,8 @@ static int run_planner(const struct plan_args *a)
     if (!err && a->forecast) {
         plan_layout_apply(&own, &job);
         err = planner_own(a->global, &a->planner, &job, &why);
-    } else if (!err && a->planner.days)
-        err = planner_days(a->global, &a->planner, &job, &why);
+    } else if (!err && (a->planner.days || a->planner.operations))
+        err = planner_days(a->global, &a->planner, &job, &own, &why);
     else if (!err && (a->planner.nodes_to || (is_about_money(a) && !a->search)))
         err = planner_scale(a->global, &a->planner, &job, &why);
     else if (!err && a->search)
@@ -418,7 +457,7 @@ int cmd_plan(struct global *g, int argc, char **argv)
             "--price 2.5 "
             "--budget 50000:30\n  dtctl plan --memory 7b --machine "
             "a100\n  dtctl plan --calibrate"};
-    struct plan_args args = {.global = g, .planner.top = 10};
+    struct plan_args args = {.global = g, .planner.top = 10, .planner.spares = -1};
     struct job_spec job = {0};
     struct spec_facts facts = {0};
     struct measured_step measured = {0};

@@ -5,6 +5,7 @@
 #include "client/planner/planner.h"
 #include "common/plan/graph.h"
 #include "common/plan/search/goodput.h"
+#include "common/plan/search/simulate.h"
 
 /* A search with everything that it needs. */
 struct planning {
@@ -20,6 +21,19 @@ NODISCARD err_t planning_init(struct planning *p, const struct planner_args *a, 
                               struct why *why);
 void planning_fini(struct planning *p);
 void planning_set_nodes(struct planning *p, int64_t nodes);
+/* Steps of a layout on all ranks (step.c). */
+enum { PLANNER_WITHOUT = 2 }; /* what-ifs: without the slowest device, without the slowest of a thousand */
+#define PLANNER_SLOWEST 0.001
+struct planned_step {
+    struct plan_step_result all, without[PLANNER_WITHOUT];
+    int steps;
+    double sim_s; /* that `all` took */
+};
+NODISCARD err_t planner_step_simulate(const struct planning *p, const struct planner_args *a,
+                                      const struct plan_found *f, struct planned_step *ret, struct why *why);
+void planner_step_print(const struct planning *p, const struct planner_args *a, const struct plan_found *f,
+                        const struct planned_step *s);
+json_t *planner_step_json(const struct planned_step *s);
 /* A run of `length` seconds with this layout: failures of the nodes, and checkpoints. */
 void planning_run(const struct planning *p, const struct plan_layout *l, double length, struct plan_run *ret);
 double planning_state_bytes(const struct planning *p); /* of a checkpoint */

@@ -28,6 +28,10 @@ struct planner_args {
     const char *picture;          /* draw the report as an SVG file there; NULL: do not */
     int64_t nodes_from, nodes_to; /* 0: those of the machine, else one */
     int64_t top, days;
+    int64_t steps, seed; /* of simulations; steps 0: as many as take about a second */
+    int64_t spares;      /* nodes; -1: those of the machine file */
+    bool own;            /* simulate the job file's layout, not the best one */
+    bool operations;     /* simulate steps at the level of operations */
     enum plan_goal goal;
     struct planner_money money;
     bool no_length; /* the job has no number of steps of its own (--memory) */
@@ -42,8 +46,9 @@ bool planner_goal_parse(const char *text, struct planner_args *ret);
 /* Each prints its report, or returns an error with `why`. The job's layout is ignored; its model and batch count. */
 NODISCARD err_t planner_search(struct global *g, const struct planner_args *a, struct job_spec *job, struct why *why);
 NODISCARD err_t planner_scale(struct global *g, const struct planner_args *a, struct job_spec *job, struct why *why);
-/* The best layout on all ranks with their noise, and over `days` with failures. */
-NODISCARD err_t planner_days(struct global *g, const struct planner_args *a, struct job_spec *job, struct why *why);
+/* The best layout on all ranks with their noise, and over `days` with failures; with --own, the job's `own`. */
+NODISCARD err_t planner_days(struct global *g, const struct planner_args *a, struct job_spec *job,
+                             const struct plan_layout *own, struct why *why);
 NODISCARD err_t planner_strategies(struct global *g, const struct planner_args *a, struct job_spec *job,
                                    struct why *why);
 /* The job's own layout on the machine. ERR_INVALID: it does not fit; `why` proposes the nearest ones that do. */

@@ -93,7 +93,10 @@ void planning_run(const struct planning *p, const struct plan_layout *l, double 
                              .node_failures = m->cost.failures / (1000 * DAY_S),
                              .restart = m->cost.restart_s,
                              .stall = own / replicas / (m->storage.copy_gb * 1e9),
-                             .save = state / (m->storage.bandwidth_gb * 1e9)};
+                             .save = state / (m->storage.bandwidth_gb * 1e9),
+                             .taken = m->cost.taken,
+                             .repair = m->cost.repair_days * DAY_S,
+                             .spares = m->cost.spares};
 }
 
 double planning_mfu(const struct planning *p, const struct plan_time *t)

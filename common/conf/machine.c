@@ -61,14 +61,24 @@ static const struct schema_row rows[] = {
     NUMBER(network.latency_us, 0, 1e6, "12", "Time of a message between nodes."),
     COUNT(network.pod, 0, 1000000, "0", "Number of nodes behind switches without oversubscription. 0: all."),
     NUMBER(network.oversubscription, 1, 1000, "1", "Ratio of bandwidth inside a pod to that between pods."),
+    COUNT(network.adapters, 0, 4096, "0", "Number of a node's network adapters. 0: one for each device."),
     NUMBER(cost.failures, 0, 1e6, "4", "Failures of a node in 1000 days."),
     NUMBER(cost.restart_s, 0, 1e6, "180", "Seconds from a failure to the next step."),
+    NUMBER(cost.taken, 0, 1, "0.8",
+           "Share of failures after which the node has to be repaired; 78 % of the interruptions of Llama 3's training "
+           "were confirmed or suspected hardware."),
+    NUMBER(cost.repair_days, 0, 1000, "1", "Days until a node is repaired."),
+    COUNT(cost.spares, 0, 1000000, "0", "Spare nodes, which take the place of those in repair. --spares sets it."),
     NUMBER(cost.start_s, 0, 1e6, "0", "Seconds from the start of a job to its first step."),
     NUMBER(cost.price, 0, 1e6, "0", "Price of a device for an hour. 0: unknown."),
     NUMBER(cost.watts, 0, 1e6, "0", "Power of a device with its share of the node. 0: unknown."),
     NUMBER(noise.spread, 0, 0.5, "0.015", "Relative standard deviation of the speed of devices, which stays the same."),
     NUMBER(noise.jitter, 0, 0.5, "0.01",
            "Relative standard deviation of a pipeline slot's time, from one to the next."),
+    NUMBER(noise.operation, 0, 0.5, "0.02",
+           "Relative standard deviation of an operation's time within a slot (dtctl plan --operations)."),
+    NUMBER(noise.stragglers, 0, 1, "0", "Share of devices that are slow, beyond the spread."),
+    NUMBER(noise.slowdown, 0, 100, "0.1", "How much longer such a device takes; 0.1: ten percent."),
     NUMBER(error.less, 0, 0.99, "0.17",
            "Part by which nine of ten measured steps were at most shorter than forecasts for this machine. The default "
            "is that of public measurements on GPUs with rates of data sheets (docs/internals/planner.md)."),
@@ -77,6 +87,11 @@ static const struct schema_row rows[] = {
            "Bandwidth of the file system for checkpoints, of all nodes together, in 1e9 bytes per second."),
     NUMBER(storage.copy_gb, 0.001, 1e6, "20",
            "Bandwidth with which a device copies its state into its node's memory while the step waits."),
+    NUMBER(recovery.detect_s, 0, 1e6, "2", "Seconds until dtd detects the loss of a node (docs/operate/cluster.md)."),
+    NUMBER(
+        recovery.epoch_s, 0, 1e6, "5",
+        "Seconds until dtd has started the workers again, without loading; the goal of docs/operate/cluster.md, where "
+        "small clusters take less than one."),
 };
 
 static const struct schema_section sections[] = {
@@ -87,6 +102,7 @@ static const struct schema_section sections[] = {
     {"noise", "How much times differ."},
     {"error", "How far forecasts for this machine were from measured steps."},
     {"storage", "Checkpoints."},
+    {"recovery", "How dtd restarts a job, which `dtctl plan --days` compares with `cost.restart_s`."},
 };
 
 const struct schema machine_schema = {

@@ -39,17 +39,23 @@ struct machine {
         double latency_us;
         int64_t pod;             /* nodes behind one level of switches without oversubscription; 0: all */
         double oversubscription; /* between pods */
+        int64_t adapters;        /* of a node; 0: one for each device */
     } network;
     struct {
-        double failures;  /* of a node, in 1000 days */
-        double restart_s; /* from a failure to the first repeated step */
-        double start_s;   /* from the start of a job to its first step */
-        double price;     /* of a device for an hour */
-        double watts;     /* of a device and its share of the node */
+        double failures;    /* of a node, in 1000 days */
+        double restart_s;   /* from a failure to the first repeated step */
+        double start_s;     /* from the start of a job to its first step */
+        double taken;       /* the share of failures after which a node is repaired */
+        double repair_days; /* of a node */
+        int64_t spares;     /* nodes */
+        double price;       /* of a device for an hour */
+        double watts;       /* of a device and its share of the node */
     } cost;
-    struct {           /* relative standard deviations of a device's times */
-        double spread; /* between devices */
-        double jitter; /* from one operation to the next */
+    struct {                         /* relative standard deviations of a device's times */
+        double spread;               /* between devices */
+        double jitter;               /* from one slot of a pipeline to the next */
+        double operation;            /* from one operation to the next, in addition */
+        double stragglers, slowdown; /* the share of slow devices, and how much longer they take */
     } noise;
     struct {               /* of forecasts for this machine, as parts of them; nine of ten steps are between */
         double less, more; /* how much less and more a step took */
@@ -58,6 +64,9 @@ struct machine {
         double bandwidth_gb; /* of the file system, all nodes together */
         double copy_gb;      /* of a device into its node's memory */
     } storage;
+    struct { /* of a job that dtd restarts */
+        double detect_s, epoch_s;
+    } recovery;
 };
 
 extern const struct schema machine_schema;

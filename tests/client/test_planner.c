@@ -233,6 +233,48 @@ TEST(a_run_of_weeks_is_simulated)
     json_decref(value);
     run_expect(&r, 0, "dtctl plan job.yaml --machine h100 --nodes 4 --days 30");
     expect_text(r.out, "Goodput");
+    expect_text(r.out, "As dtd restarts: 2 s detection + 5 s start");
+    run_expect(&r, 0, "dtctl plan job.yaml --machine h100 --nodes 4 --days 30 --spares 1 -o json");
+    value = output_json(&r);
+    /* 4 nodes, 3.8 failures in 1000 node-days, of which 0.8 take a node for a day: a = 0.01216 are in repair. With one
+     * spare, both are in repair for a^2 / 2 / (1 + a + a^2 / 2) of the time. */
+    assert_true(fabs(json_number_value(json_object_get(value, "waiting_for_all_nodes")) - 7.3036e-5) < 1e-8);
+    assert_true(json_number_value(json_object_get(value, "spares")) == 1);
+    assert_true(json_number_value(json_object_get(json_object_get(value, "dtd_from_memory"), "goodput")) >
+                json_number_value(json_object_get(value, "goodput")));
+    json_decref(value);
+}
+
+/* The parts of a step sum to it, and the same seed gives the same one. */
+TEST(a_step_is_simulated_at_the_level_of_operations)
+{
+    struct run_result r;
+    static const char *const lines[] = {
+        "dtctl plan job.yaml --machine h100 --nodes 4 --operations --steps 3 --seed 4 -o json",
+        "dtctl plan job.yaml --machine h100 --nodes 4 --operations --steps 3 --seed 5 -o json"};
+    double seconds[3] = {0};
+    run_write("job.yaml", job);
+    for (int i = 0; i < 3; i++) {
+        run_expect(&r, 0, lines[i == 2]);
+        json_t *value = output_json(&r), *step = json_object_get(value, "step"), *part;
+        const char *key;
+        double sum = 0;
+        seconds[i] = json_number_value(json_object_get(step, "seconds"));
+        json_object_foreach(json_object_get(step, "parts"), key, part) sum += json_number_value(part);
+        assert_true(fabs(sum - seconds[i]) < 1e-9 * sum && json_integer_value(json_object_get(step, "steps")) == 3);
+        assert_null(json_object_get(value, "goodput"));
+        json_decref(value);
+    }
+    assert_true(seconds[0] == seconds[1] && seconds[0] != seconds[2]);
+    run_expect(&r, 0, "dtctl plan job.yaml --machine h100 --nodes 4 --operations");
+    expect_text(r.out, "Where the time of a rank goes");
+    expect_text(r.out, "operations of all ranks");
+    run_expect(&r, 0,
+               "dtctl plan job.yaml --machine h100 --operations --own --set parallel.workers=16 --set parallel.tp=2 "
+               "--set parallel.pp=2 --set parallel.fsdp=4");
+    expect_text(r.out, "16 workers");
+    expect_text(r.out, "tp 2, pp 2");
+    expect_text(r.out, "fsdp 4");
 }
 
 /* ---- money ---- */
@@ -669,7 +711,20 @@ TEST(wrong_machines_and_options_are_refused)
         {"dtctl plan job.yaml --search --machine h100 --nodes 0", "--nodes 0: write a number of nodes"},
         {"dtctl plan job.yaml --search --machine h100 --nodes 8:2", "--nodes 8:2"},
         {"dtctl plan job.yaml --search --machine laptop --nodes 2", "laptop has 1 nodes"},
-        {"dtctl plan job.yaml --nodes 2", "need --search, --strategies, --forecast or --days"},
+        {"dtctl plan job.yaml --search --machine h100 --steps 3",
+         "--steps, --seed and --own need --days or --operations"},
+        {"dtctl plan job.yaml --machine h100 --days 3 --steps 0", "--steps 0: write a number from 1 to 10000"},
+        {"dtctl plan job.yaml --machine h100 --days 3 --seed x", "--seed x: write a number from 1"},
+        {"dtctl plan job.yaml --search --machine h100 --own", "--steps, --seed and --own need --days or --operations"},
+        {"dtctl plan --memory 7b --machine h100 --operations --own", "--own needs a job file with a layout"},
+        {"dtctl plan job.yaml --machine h100 --nodes 2 --operations --own --set parallel.workers=8",
+         "--own: parallel.workers is 8, which are 1 nodes of h100 and not 2: write --set parallel.workers=16"},
+        {"dtctl plan job.yaml --machine h100 --operations --own --set parallel.workers=2 --set parallel.pp=2 --set "
+         "parallel.schedule=file --set parallel.schedule_csv=order.csv",
+         "--own: schedules from a file (parallel.schedule_csv) are not simulated"},
+        {"dtctl plan job.yaml --machine h100 --operations --spares 3", "--spares needs --days"},
+        {"dtctl plan job.yaml --machine h100 --days 3 --spares few", "--spares few: write a number of nodes"},
+        {"dtctl plan job.yaml --nodes 2", "need --search, --strategies, --forecast, --days or --operations"},
         {"dtctl plan job.yaml --search --machine h100 --goal speed", "write time, memory, cost or tokens-per-dollar"},
         {"dtctl plan job.yaml --strategies --machine h100 --budget 9", "leave --goal and --budget out"},
         {"dtctl plan job.yaml --search --machine h100 --picture x.svg", "--picture draws --search --pareto,"},

@@ -293,12 +293,6 @@ static double message_time(const struct machine *m, double bytes, int64_t distan
     return t.link + t.network;
 }
 
-/* Communication beside computation takes a part of the device and of its memory's bandwidth: both are slower. Calculon
- * gives collectives over links 15 % of a GPU and those over a network 2 %. Galvatron measures a factor of 1.1 to 1.3
- * for all (1.126 in the profile that it ships). */
-#define LINK_COST 0.15
-#define NETWORK_COST 0.02
-
 /* What remains of communication that may run beside `room` seconds of computation. Flows take turns on a link and on an
  * adapter: `busy` is the part of the computation beside which others run already, and grows by this one's. */
 static double exposed(struct plan_seconds comm, double room, double *busy)
@@ -306,7 +300,7 @@ static double exposed(struct plan_seconds comm, double room, double *busy)
     const double all = comm.link + comm.network, hidden = fmin(all, room * (1 - *busy));
     if (room > 0)
         *busy += hidden / room;
-    return all > 0 ? all - hidden + hidden * (LINK_COST * comm.link + NETWORK_COST * comm.network) / all : 0;
+    return all > 0 ? all - hidden + hidden * (PLAN_LINK_COST * comm.link + PLAN_NETWORK_COST * comm.network) / all : 0;
 }
 
 static struct plan_seconds seconds_sum(struct plan_seconds a, struct plan_seconds b, double times)
@@ -601,6 +595,23 @@ void plan_step_time(const struct plan_shape *s, const struct plan_layout *l, con
     t.model_flops =
         micros / (double)l->pp * (s->layers * (layer.fwd.flops + layer.bwd.flops) + head.fwd.flops + head.bwd.flops);
     *ret = t;
+}
+
+void plan_stage_time(const struct plan_shape *s, const struct plan_layout *l, const struct machine *m, int at,
+                     struct plan_stage *ret)
+{
+    const struct bench b = bench_of(m, s->type_bytes);
+    const struct layer_work layer = layer_of(s, l, &b), head = head_of(s, l, &b);
+    const struct stage first = stage_of(s, l, 0);
+    const double stages = stages_of(l);
+    const bool has_head = at + 1 == (int)stages;
+    *ret = (struct plan_stage){.layers = layers_of_stage(s, stages, most_layers(s, stages), at),
+                               .params = first.dense + first.experts,
+                               .forward = work_seconds(&b, layer.fwd),
+                               .backward = work_seconds(&b, layer.bwd),
+                               .again = work_seconds(&b, layer.again),
+                               .head_forward = has_head ? work_seconds(&b, head.fwd) : 0,
+                               .head_backward = has_head ? work_seconds(&b, head.bwd) : 0};
 }
 
 /* ---- memory ---- */

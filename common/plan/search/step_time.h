@@ -70,6 +70,20 @@ struct plan_time {
     double model_flops; /* of one worker; without repeated ones */
 };
 
+/* Communication beside computation takes a part of the device and of its memory's bandwidth: both are slower. Calculon
+ * gives collectives over links 15 % of a GPU and those over a network 2 %. Galvatron measures a factor of 1.1 to 1.3
+ * for all (1.126 in the profile that it ships). */
+#define PLAN_LINK_COST 0.15
+#define PLAN_NETWORK_COST 0.02
+
+/* Seconds of a stage of the pipeline on one microbatch: of each layer, and of the head where it has it. `again`: what
+ * recomputation repeats. */
+struct plan_stage {
+    double layers, params; /* params: of a pipeline's first rank, all its chunks together */
+    double forward, backward, again;
+    double head_forward, head_backward;
+};
+
 /* Bytes of the worker that needs most. */
 struct plan_bytes {
     double params, grads, optimizer, activations, buffers, total;
@@ -84,6 +98,9 @@ double plan_layout_micros(const struct plan_shape *s, const struct plan_layout *
 double plan_shape_params(const struct plan_shape *s, double *ret_experts);
 void plan_step_time(const struct plan_shape *s, const struct plan_layout *l, const struct machine *m,
                     const struct plan_overlap *overlap, struct plan_time *ret);
+/* Stage `at` of pp x chunks. */
+void plan_stage_time(const struct plan_shape *s, const struct plan_layout *l, const struct machine *m, int at,
+                     struct plan_stage *ret);
 void plan_step_bytes(const struct plan_shape *s, const struct plan_layout *l, struct plan_bytes *ret);
 /* Time of a collective over n ranks whose numbers differ by `stride`, while all other groups of the machine run the
  * same. `bytes`: of the whole buffer, after a gather or before a reduction. */

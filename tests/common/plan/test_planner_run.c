@@ -54,15 +54,13 @@ TEST(the_slowest_of_many_is_that_of_order_statistics)
     schedule_make(SCHEDULE_GPIPE, 1, 1, 1, &s);
     const struct schedule_cost one = {.seconds = {1, 0, 0, 0}, .last_scale = 1};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        double sum = 0;
-        for (uint64_t seed = 1; seed <= 200; seed++) {
-            struct plan_step_result r;
-            struct plan_step step = {.schedule = &s, .cost = one, .replicas = rows[i].replicas, .peers = rows[i].peers};
-            assert_ok(plan_simulate(&step, &(struct plan_noise){.jitter = 0.01, .seed = seed}, &r, &why));
-            assert_true(r.fastest <= r.mean && r.mean <= r.slowest && r.seconds == r.slowest);
-            sum += (r.seconds - 1) / 0.01;
-        }
-        assert_true(fabs(sum / 200 - rows[i].sigmas) < 0.06);
+        struct plan_step_result r;
+        struct plan_step step = {
+            .schedule = &s, .cost = one, .replicas = rows[i].replicas, .peers = rows[i].peers, .steps = 400};
+        assert_ok(plan_simulate(&step, &(struct plan_noise){.jitter = 0.01, .seed = 1}, &r, &why));
+        assert_true(r.fastest <= r.mean && r.mean <= r.slowest && r.slowest <= r.longest && r.p50 < r.p99);
+        if (fabs((r.seconds - 1) / 0.01 - rows[i].sigmas) > 0.06)
+            fail_msg("%.4f standard deviations, expected %.2f", (r.seconds - 1) / 0.01, rows[i].sigmas);
     }
     schedule_fini(&s);
 }
@@ -114,7 +112,7 @@ TEST(without_failures_only_saves_cost)
     run.interval = 980;
     plan_goodput(&run, &g);
     assert_true(fabs(g.share - 0.98) < 1e-12 && g.failures == 0);
-    plan_goodput_simulate(&run, 20, 1, &g);
+    assert_ok(plan_goodput_simulate(&run, 20, 1, &g));
     assert_true(fabs(g.share - 0.98) < 0.001 && g.failures == 0);
 }
 
@@ -146,10 +144,152 @@ TEST(the_closed_form_equals_the_simulation)
             run.nodes = nodes[i];
             run.restart = restarts[k];
             plan_goodput(&run, &exact);
-            plan_goodput_simulate(&run, 40, 11 + i, &drawn);
+            assert_ok(plan_goodput_simulate(&run, 40, 11 + i, &drawn));
             if (fabs(exact.share - drawn.share) > 0.01)
                 fail_msg("%.0f nodes, restart %.0f s: %.4f, drawn %.4f", nodes[i], restarts[k], exact.share,
                          drawn.share);
             assert_true(fabs(drawn.share + drawn.stalled + drawn.lost + drawn.restarting - 1) < 0.01);
         }
+}
+
+/* Two nodes, one of which must be repaired in the mean once in ten hours of work, which takes five hours, and no spare
+ * one: the job has 10 of 15 hours. With Erlang's formula: a / (1 + a) with a = 1 / 2. With one spare, of both in
+ * repair: a^2 / 2 / (1 + a + a^2 / 2) = 1 / 13. */
+TEST(a_job_waits_for_nodes_in_repair)
+{
+    struct plan_run run = {.length = 2000 * DAY,
+                           .nodes = 2,
+                           .node_failures = 1 / (10 * 3600.0),
+                           .taken = 0.5,
+                           .repair = 5 * 3600,
+                           .interval = 600,
+                           .waits = true};
+    const double missing[] = {1.0 / 3, 1.0 / 13};
+    for (int spares = 0; spares < 2; spares++) {
+        struct plan_goodput g, drawn;
+        run.spares = spares;
+        plan_goodput(&run, &g);
+        assert_true(fabs(g.missing - missing[spares]) < 1e-12);
+        assert_true(fabs(g.share + g.stalled + g.lost + g.restarting + g.missing - 1) < 1e-12);
+        assert_ok(plan_goodput_simulate(&run, 10, 3, &drawn));
+        assert_true(fabs(drawn.missing - missing[spares]) < 0.005 && fabs(drawn.share - g.share) < 0.005);
+        assert_true(fabs(drawn.failures / g.failures - 1) < 0.02);
+    }
+}
+
+/* The same nodes, of which the job goes on with what it has: half a node is in repair in the mean, so a quarter of the
+ * work is missing. With one spare: (1 / 2 - (1 - e^(-1/2))) / 2; with two: (1 / 2 - 2 + (2 + 1 / 2) e^(-1/2)) / 2. */
+TEST(a_job_goes_on_with_fewer_nodes)
+{
+    struct plan_run run = {.length = 2000 * DAY,
+                           .nodes = 2,
+                           .node_failures = 1 / (10 * 3600.0),
+                           .taken = 0.5,
+                           .repair = 5 * 3600,
+                           .interval = 600};
+    const double missing[] = {0.25, (0.5 - (1 - exp(-0.5))) / 2, (-1.5 + 2.5 * exp(-0.5)) / 2};
+    for (int spares = 0; spares < 3; spares++) {
+        struct plan_goodput g, drawn;
+        run.spares = spares;
+        plan_goodput(&run, &g);
+        assert_true(fabs(g.missing - missing[spares]) < 1e-12);
+        assert_ok(plan_goodput_simulate(&run, 10, 3, &drawn));
+        assert_true(fabs(drawn.missing - missing[spares]) < 0.005 && fabs(drawn.share - g.share) < 0.005);
+    }
+}
+
+TEST(spares_and_their_repairs_agree_with_the_simulation)
+{
+    for (int i = 0; i < 24; i++) {
+        struct plan_run run = large;
+        struct plan_goodput exact, drawn;
+        run.length = 365 * DAY;
+        run.nodes = i % 2 ? 12544 : 2048;
+        run.taken = 0.8;
+        run.repair = DAY * (i / 2 % 2 ? 3 : 0.5);
+        run.waits = i / 4 % 2;
+        run.spares = 20 * (i / 8);
+        plan_goodput(&run, &exact);
+        assert_ok(plan_goodput_simulate(&run, 20, 7, &drawn));
+        if (fabs(exact.share - drawn.share) > 0.01 || fabs(exact.missing - drawn.missing) > 0.01)
+            fail_msg("%.0f nodes, %d spares: %.4f, drawn %.4f; missing %.4f, drawn %.4f", run.nodes, (int)run.spares,
+                     exact.share, drawn.share, exact.missing, drawn.missing);
+        assert_true(fabs(drawn.share + drawn.stalled + drawn.lost + drawn.restarting + drawn.missing - 1) < 1e-6);
+    }
+}
+
+TEST(enough_spares_are_the_fewest)
+{
+    for (int waits = 0; waits < 2; waits++) {
+        struct plan_run run = large;
+        struct plan_goodput g;
+        run.taken = 1;
+        run.repair = 2 * DAY;
+        run.waits = waits;
+        run.spares = plan_goodput_spares(&run, 0.001);
+        plan_goodput(&run, &g);
+        assert_true(run.spares > 0 && g.missing <= 0.001);
+        run.spares--;
+        plan_goodput(&run, &g);
+        assert_true(g.missing > 0.001);
+    }
+}
+
+/* Published figures. Llama 3 (Grattafiori et al. 2024): 419 unexpected interruptions in 54 days on 16,384 GPUs, and
+ * more than 90 % of the time was effective. Kokolis et al. 2024: 6.5 failures in 1,000 node-days give a mean time
+ * between failures of 1.8 h on 16,384 GPUs and 0.23 h on 131,072. */
+TEST(runs_of_others_have_their_failures)
+{
+    struct plan_run run = large;
+    struct plan_goodput g;
+    run.node_failures = 419 / (2048 * 54 * DAY);
+    plan_goodput(&run, &g);
+    assert_true(g.failures > 0.95 * 419 && g.failures <= 419); /* nothing fails that is counted twice: restarts */
+    assert_true(g.share > 0.9 && g.share < 0.95);
+    run.node_failures = 6.5 / (1000 * DAY);
+    plan_goodput(&run, &g);
+    assert_true(fabs(g.mean_time / 3600 - 1.8) < 0.05);
+    run.nodes = 16384;
+    plan_goodput(&run, &g);
+    assert_true(fabs(g.mean_time / 3600 - 0.23) < 0.005);
+}
+
+/* (1 - N f (r + t / 2)) / (1 + w / t) of Kokolis et al. at its best t, for 16,384 and 100,000 GPUs: it leaves out that
+ * restarts fail, too, and that a failure can only lose what there is, so it agrees while few of the run are lost. */
+TEST(the_first_order_formula_agrees_while_little_is_lost)
+{
+    static const struct {
+        double nodes, failures, stall, share, within;
+    } rows[] = {{2048, 2.34, 20, 0.944, 0.004},  {2048, 3.79, 20, 0.926, 0.005},  {2048, 6.5, 20, 0.898, 0.008},
+                {2048, 2.34, 1, 0.980, 0.002},   {2048, 3.79, 1, 0.971, 0.002},   {2048, 6.5, 1, 0.955, 0.003},
+                {12500, 2.34, 20, 0.832, 0.015}, {12500, 3.79, 20, 0.770, 0.025}, {12500, 6.5, 20, 0.669, 0.05},
+                {12500, 2.34, 1, 0.914, 0.005},  {12500, 3.79, 1, 0.870, 0.01},   {12500, 6.5, 1, 0.792, 0.02}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct plan_run run = large;
+        struct plan_goodput g;
+        run.nodes = rows[i].nodes;
+        run.node_failures = rows[i].failures / (1000 * DAY);
+        run.stall = rows[i].stall;
+        run.save = 0;
+        plan_goodput(&run, &g);
+        if (fabs(g.share - rows[i].share) > rows[i].within)
+            fail_msg("%.0f nodes, %.2f failures, stall %.0f s: %.4f, published formula %.3f", rows[i].nodes,
+                     rows[i].failures, rows[i].stall, g.share, rows[i].share);
+    }
+}
+
+/* Ten years of 12,544 nodes: some 200,000 failures. */
+TEST(a_run_of_years_takes_milliseconds)
+{
+    struct plan_run run = large;
+    struct plan_goodput exact, drawn;
+    run.length = 3650 * DAY;
+    run.nodes = 12544;
+    run.taken = 0.8;
+    run.repair = DAY;
+    run.spares = 60;
+    run.waits = true;
+    plan_goodput(&run, &exact);
+    assert_ok(plan_goodput_simulate(&run, 1, 1, &drawn));
+    assert_true(drawn.failures > 1e5 && fabs(exact.share - drawn.share) < 0.01);
 }
