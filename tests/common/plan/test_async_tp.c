@@ -111,8 +111,8 @@ static struct forecast forecast_of(const struct job_spec *job, const struct plan
 /* On this wire the tokens of a layer take as long as its matmuls; with parallel.async_tp both run at the same time. */
 TEST(a_step_on_a_slow_wire_is_shorter)
 {
-    static const struct plan_rates slow = {1e12, 1e12, 8e9, 1e-6, false, false},
-                                   thread = {1e12, 1e12, 8e9, 1e-6, true, false};
+    static const struct plan_rates slow = {1e12, 1e12, 8e9, 1e-6, false, false, NULL, 0, NULL, NULL},
+                                   thread = {1e12, 1e12, 8e9, 1e-6, true, false, NULL, 0, NULL, NULL};
     for (int arch = ARCH_LLAMA; arch <= ARCH_TRANSFORMER; arch++) {
         struct job_spec job = job_of((enum model_arch)arch, 1, 4);
         job.train.numerics = NUMERICS_FAST;
@@ -141,7 +141,7 @@ TEST(a_step_on_a_slow_wire_is_shorter)
 /* With recomputation and in every mode: as many bytes as without async_tp. */
 TEST(as_many_bytes_are_sent)
 {
-    static const struct plan_rates rates = {1e12, 1e12, 1e10, 1e-6, false, false};
+    static const struct plan_rates rates = {1e12, 1e12, 1e10, 1e-6, false, false, NULL, 0, NULL, NULL};
     for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
         for (int what = RECOMPUTE_NONE; what <= RECOMPUTE_ATTENTION; what++) {
             struct job_spec job = job_uneven(job_of((enum model_arch)arch, 2, 3)), async;
