@@ -162,7 +162,7 @@ static void take_slow(const struct usage_sample *s, double work, struct step_com
 
 err_t step_windows_add(struct step_windows *w, const struct usage_sample *s)
 {
-    struct usage_sample copy;
+    struct usage_sample copy = {0};
     const bool same = w->n && usage_sample_fits(&w->mean, s);
     w->n = same ? w->n + 1 : 1;
     if (w->n > 2) {

@@ -13,9 +13,10 @@
 
 /* Which part of the forecast is which measured time. X(id, name in JSON, label, forecast from f, measured from u).
  *
- * compute: what is computed again is not measured apart. pp: a rank that idles in the bubble waits for a message.
- * data, save, rest: the forecast has none of them; rest is the part of communication without a purpose in the program
- * (ranks wait for each other between steps), and reports. */
+ * compute: what is computed again is not measured apart. grads: ranks wait for the slowest one where they reduce
+ * gradients. pp: a rank that idles in the bubble waits for a message. data, save, rest: the forecast has none of them;
+ * rest is the part of communication without a purpose in the program (ranks wait for each other between steps), and
+ * reports. */
 #define STEP_PARTS(X)                                                                                  \
     X(COMPUTE, compute, "computing", f->compute_s, u->compute_s - known(u->update_s))                  \
     X(TP, tp, "tensor parallelism", f->tp_s, u->tp_s)                                                  \
@@ -23,7 +24,7 @@
     X(EP, ep, "expert exchange", f->ep_s, u->ep_s)                                                     \
     X(PP, pp, "pipeline and bubble", f->pp_s + f->bubble_s, u->pp_s)                                   \
     X(PARAMS, params, "parameter gathers", f->params_s, u->params_s)                                   \
-    X(GRADS, grads, "gradient reduction", f->grads_s, u->grads_s)                                      \
+    X(GRADS, grads, "gradient reduction", f->grads_s + f->wait_s, u->grads_s)                          \
     X(UPDATE, update, "optimizer", f->update_s, u->update_s)                                           \
     X(DATA, data, "reading samples", 0, u->data_s)                                                     \
     X(SAVE, save, "saving", 0, u->save_s)                                                              \

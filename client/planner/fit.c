@@ -30,7 +30,10 @@ static err_t own_bytes(const struct own *o, const struct plan_layout *l, double 
     return OK;
 }
 
-/* The estimate comes first: it is within a tenth, and a compilation takes longer. */
+/* By how much an estimate may be too high: it is within a tenth of the largest worker, and workers differ. */
+#define UNSURE 1.3
+
+/* The estimate comes first, because a compilation takes longer. */
 static bool own_fits(void *arg, const struct plan_layout *l)
 {
     const struct own *o = arg;
@@ -39,7 +42,7 @@ static bool own_fits(void *arg, const struct plan_layout *l)
     double exact;
     bool is_exact;
     plan_step_bytes(&o->p->shape, l, &bytes);
-    return bytes.total < 1.15 * o->p->search.memory && !own_bytes(o, l, &exact, &is_exact, &ignored) &&
+    return bytes.total < UNSURE * o->p->search.memory && !own_bytes(o, l, &exact, &is_exact, &ignored) &&
            exact <= o->p->search.memory;
 }
 
@@ -176,15 +179,21 @@ err_t planner_fit(struct global *g, const struct planner_args *a, const struct j
 /* ---- jobs that are submitted here ---- */
 
 struct here {
+    const struct planning *p;
     const struct job_spec *job;
     int64_t node_bytes;
 };
 
+/* The estimate first, since a job may have many workers, and each proposal compiles a rank of each kind. */
 static bool here_fits(void *arg, const struct plan_layout *l)
 {
     const struct here *h = arg;
     struct job_spec other = *h->job; /* borrows all strings */
+    struct plan_bytes bytes;
     struct why ignored = {0};
+    plan_step_bytes(&h->p->shape, l, &bytes);
+    if (bytes.total * (double)plan_layout_workers(l) > UNSURE * (double)h->node_bytes)
+        return false;
     plan_layout_apply(l, &other);
     return !planner_rules_check(&other, &ignored) && !plan_fits(&other, h->node_bytes, &ignored);
 }
@@ -192,13 +201,13 @@ static bool here_fits(void *arg, const struct plan_layout *l)
 void planner_nearest_here(const struct job_spec *job, int64_t node_bytes, struct why *why)
 {
     const struct planner_args none = {0};
-    struct here here = {job, node_bytes};
     struct planning p;
     struct plan_layout own;
     struct why ignored = {0};
     char nearest[400], sentence[sizeof(why->text)];
     if (job->run.device != DEVICE_CPU || !job->model.vocab || planning_init(&p, &none, job, &ignored))
         return;
+    struct here here = {&p, job, node_bytes};
     plan_layout_of(job, &own);
     planner_nearest_text(&p, &own, here_fits, &here, nearest, sizeof(nearest));
     planning_fini(&p);

@@ -16,7 +16,7 @@
 struct own_run {
     double workers, nodes, steps;
     struct plan_time time;
-    double start, compute, comm, bubble, eval, all;
+    double start, compute, comm, bubble, wait, eval, all;
 };
 
 static void own_times(const struct planning *p, const struct job_spec *job, const struct plan_shape *shape,
@@ -31,14 +31,15 @@ static void own_times(const struct planning *p, const struct job_spec *job, cons
     r.compute = r.steps * (r.time.compute + r.time.update);
     r.comm = r.steps * planning_comm(&r.time);
     r.bubble = r.steps * r.time.bubble;
+    r.wait = r.steps * r.time.wait;
     r.eval = evals * (double)t->eval_batches / ratio * (r.time.compute - r.time.recompute) / FORWARD;
-    r.all = r.start + r.compute + r.comm + r.bubble + r.eval;
+    r.all = r.start + r.compute + r.comm + r.bubble + r.wait + r.eval;
     *ret = r;
 }
 
 /* Time that `r` needs beyond its share of the first row's, where `ratio` times as many workers would divide all. */
 struct own_loss {
-    double all, start, comm, bubble;
+    double all, start, comm, bubble, wait;
 };
 
 static struct own_loss own_lost(const struct own_run *r, const struct own_run *first)
@@ -47,13 +48,14 @@ static struct own_loss own_lost(const struct own_run *r, const struct own_run *f
     return (struct own_loss){.all = r->all - first->all / ratio,
                              .start = r->start - first->start / ratio,
                              .comm = r->comm - first->comm / ratio,
-                             .bubble = r->bubble - first->bubble / ratio};
+                             .bubble = r->bubble - first->bubble / ratio,
+                             .wait = r->wait - first->wait / ratio};
 }
 
 static const struct out_column columns[] = {
-    {"WORKERS", true, 0},  {"NODES", true, 0},   {"STEP ms", true, 0},  {"COMPUTE", true, 1},  {"COMM", true, 1},
-    {"BUBBLE", true, 4},   {"STEPS", true, 2},   {"RUN", true, 0},      {"SPEED-UP", true, 0}, {"LOST", true, 0},
-    {"BY START", true, 0}, {"BY COMM", true, 0}, {"BY BUBBLE", true, 3}};
+    {"WORKERS", true, 0},  {"NODES", true, 0},   {"STEP ms", true, 0},   {"COMPUTE", true, 1},  {"COMM", true, 1},
+    {"BUBBLE", true, 4},   {"STEPS", true, 2},   {"RUN", true, 0},       {"SPEED-UP", true, 0}, {"LOST", true, 0},
+    {"BY START", true, 0}, {"BY COMM", true, 0}, {"BY BUBBLE", true, 3}, {"BY WAIT", true, 0}};
 
 /* "92.0 min", in minutes so that rows compare. */
 static void put_minutes(struct out_table *t, int row, int column, double seconds)
@@ -78,15 +80,16 @@ static void own_add(struct out_table *t, const struct own_run *r, const struct o
     put_minutes(t, row, 10, lost.start);
     put_minutes(t, row, 11, lost.comm);
     put_minutes(t, row, 12, lost.bubble);
+    put_minutes(t, row, 13, lost.wait);
 }
 
 static json_t *own_json(const struct own_run *r, const struct own_run *first)
 {
     const struct own_loss l = own_lost(r, first);
-    json_t *parts = json_pack("{s:f, s:f, s:f, s:f, s:f}", "start", r->start, "compute", r->compute, "comm", r->comm,
-                              "bubble", r->bubble, "evaluation", r->eval);
-    json_t *lost =
-        json_pack("{s:f, s:f, s:f, s:f}", "all", l.all, "start", l.start, "comm", l.comm, "bubble", l.bubble);
+    json_t *parts = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f}", "start", r->start, "compute", r->compute, "comm",
+                              r->comm, "bubble", r->bubble, "wait", r->wait, "evaluation", r->eval);
+    json_t *lost = json_pack("{s:f, s:f, s:f, s:f, s:f}", "all", l.all, "start", l.start, "comm", l.comm, "bubble",
+                             l.bubble, "wait", l.wait);
     return json_pack("{s:I, s:I, s:f, s:I, s:f, s:f, s:o, s:o}", "workers", (json_int_t)r->workers, "nodes",
                      (json_int_t)r->nodes, "step_s", r->time.seconds, "steps", (json_int_t)r->steps, "run_s", r->all,
                      "speed_up", first->all / r->all, "parts_s", parts, "lost_s", lost);
@@ -138,7 +141,7 @@ static err_t own_print(struct global *g, struct own_report *report, const struct
 err_t planner_own(struct global *g, const struct planner_args *a, struct job_spec *job, struct why *why)
 {
     struct planning p;
-    struct plan_layout own, more;
+    struct plan_layout own, more = {0};
     struct own_report report = {.list = json_array()};
     err_t err = planning_init(&p, a, job, why);
     if (err) {

@@ -89,6 +89,7 @@ static void take_times(const struct plan_time *t, struct job_forecast *f)
     f->ep_s = rounded(t->ep);
     f->pp_s = rounded(t->pp);
     f->bubble_s = rounded(t->bubble);
+    f->wait_s = rounded(t->wait);
     f->params_s = rounded(t->params);
     f->grads_s = rounded(t->grads);
     f->update_s = rounded(t->update);
@@ -101,7 +102,7 @@ err_t planner_record(struct job_spec *job, struct why *why)
     struct plan_layout layout;
     struct plan_time time;
     char source[1024];
-    bool assumed;
+    bool assumed = false;
     if (job_is_command(job))
         return OK;
     err_t err = find_machine(job, &m, &assumed, why);

@@ -60,7 +60,7 @@ static void say_zero2(FILE *f, const struct plan_found *found, const struct plan
                       const struct plan_shape *s)
 {
     say_less(f, "divides gradients too", whole->bytes.grads, found->bytes.grads);
-    fprintf(f, ", and reduces them in each of %.0f microbatches: communication takes %.1f %%",
+    fprintf(f, ", and reduces them in each microbatch (of %.0f): communication takes %.1f %%",
             plan_layout_micros(s, &found->layout), percent(planning_comm(&found->time), found));
 }
 
@@ -68,7 +68,7 @@ static void say_zero3(FILE *f, const struct plan_found *found, const struct plan
                       const struct plan_shape *s)
 {
     say_less(f, "divides parameters too", whole->bytes.params, found->bytes.params);
-    fprintf(f, ", and gathers each layer twice in each of %.0f microbatches: communication takes %.1f %%",
+    fprintf(f, ", and gathers each layer twice in each microbatch (of %.0f): communication takes %.1f %%",
             plan_layout_micros(s, &found->layout), percent(planning_comm(&found->time), found));
 }
 
@@ -202,16 +202,21 @@ static const char *missing_text(const struct strategies *s, const struct strateg
     return "not possible: no size of the axis divides both the model or its batch and the workers";
 }
 
+/* A smaller part than this prints as 0.0 %. */
+#define AS_FAST 5e-4
+
 static void print_verdict(FILE *f, const struct strategies *s, const struct strategy_row *r)
 {
     char a[OUT_NUMBER];
+    const double slower = r->fits ? r->found.time.seconds / s->best->found.time.seconds - 1 : 0;
     if (!r->fits)
         fprintf(f, "; needs %s more than there is", bytes_text(r->found.bytes.total - s->p->search.memory, a));
     else if (r == s->best)
         fprintf(f, "; fits, and is the fastest");
+    else if (slower < AS_FAST)
+        fprintf(f, "; fits, as fast as %s", s->best->s->name);
     else
-        fprintf(f, "; fits, %.1f %% slower than %s", 100 * (r->found.time.seconds / s->best->found.time.seconds - 1),
-                s->best->s->name);
+        fprintf(f, "; fits, %.1f %% slower than %s", 100 * slower, s->best->s->name);
 }
 
 static void print_sentence(FILE *f, const struct strategies *s, const struct strategy_row *r)
@@ -270,10 +275,16 @@ static void print_header(const struct planning *p, const struct job_spec *job)
 static void print_advice(FILE *f, const struct strategies *s)
 {
     const struct strategy_row *simple = NULL;
-    for (size_t i = 0; i < N_STRATEGIES && !simple; i++)
-        simple = s->row[i].fits ? &s->row[i] : NULL;
+    int fits = 0;
+    for (size_t i = N_STRATEGIES; i-- > 0;)
+        if (s->row[i].fits) {
+            simple = &s->row[i];
+            fits++;
+        }
     if (!simple)
         fprintf(f, "None fits: take more --nodes, or a --machine with more memory; --search says what is enough\n");
+    else if (fits == 1)
+        fprintf(f, "Take %s: no other one fits\n", simple->s->name);
     else if (simple == s->best || s->best->found.time.seconds > 0.95 * simple->found.time.seconds)
         fprintf(f, "Take %s: it is the simplest that fits, and none is more than 5 %% faster\n", simple->s->name);
     else
@@ -292,7 +303,8 @@ static void print_text(const struct strategies *s, const struct job_spec *job)
     out_table_print(&t, stdout, 6);
     out_table_fini(&t);
     out_page_begin(&page);
-    fprintf(page.f, "When to use which, for this job:\n");
+    fprintf(page.f,
+            "When to use which, for this job (percentages are parts of the step that computation does not hide):\n");
     for (size_t i = 0; i < N_STRATEGIES; i++) {
         fprintf(page.f, "  %-10s ", s->row[i].s->name);
         print_sentence(page.f, s, &s->row[i]);

@@ -912,6 +912,7 @@ static const struct schema_row rows[] = {
     {SECONDS(ep_s, "The same of expert parallelism.")},
     {SECONDS(pp_s, "Messages between the stages of a pipeline.")},
     {SECONDS(bubble_s, "Idle time of the pipeline.")},
+    {SECONDS(wait_s, "Waiting for the slowest device.")},
     {SECONDS(params_s, "Gathers of parameters.")},
     {SECONDS(grads_s, "Reduction of gradients.")},
     {SECONDS(update_s, "The optimizer.")},

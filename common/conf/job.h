@@ -279,7 +279,7 @@ struct job_forecast {
     char *source;    /* name and source of the machine; "": there is no forecast */
     int64_t workers; /* of the layout; 0: there is no forecast */
     bool assumed;    /* rates are neither measured nor from a machine file */
-    double compute_s, recompute_s, tp_s, cp_s, ep_s, pp_s, bubble_s, params_s, grads_s, update_s;
+    double compute_s, recompute_s, tp_s, cp_s, ep_s, pp_s, bubble_s, wait_s, params_s, grads_s, update_s;
 };
 
 /* Either a training job (model to checkpoint) or a command job, whose command every worker runs. A command job uses

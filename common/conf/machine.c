@@ -38,8 +38,8 @@ static const struct schema_row rows[] = {
     NUMBER(device.f64_tflops, 0, 1e5, "0", "Peak of dense products in float64. 0: half of that in float32."),
     NUMBER(device.product, 0.01, 1, "0.8", "Part of the peak that large products reach."),
     NUMBER(device.copy, 0.01, 1, "0.85", "Part of the bandwidth that large copies reach."),
-    NUMBER(device.launch_us, 0, 1e6, "4", "The least time of an operation on the device, in microseconds."),
-    NUMBER(device.call_us, 0, 1e6, "4",
+    NUMBER(device.launch_us, 0, 1e4, "4", "The least time of an operation on the device, in microseconds."),
+    NUMBER(device.call_us, 0, 1e5, "4",
            "The least time in which a worker issues an operation. dtd issues a compiled program; a framework that "
            "issues operations from Python takes longer."),
     {ROW(device.one_thread, SCHEMA_BOOL, "false", "Whether communication takes the core that computes (CPUs).")},

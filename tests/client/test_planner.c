@@ -100,6 +100,10 @@ TEST(strategies_and_sizes_are_compared)
     expect_text(r.out, "DDP        each worker holds all 113.0 GiB"); /* 18 bytes */
     expect_text(r.out, "not the 113.0 GiB of state");
     expect_text(r.out, "Take ZeRO 1: it is the simplest that fits");
+    run_expect(&r, 0, "dtctl plan --memory 8x7b --machine h100");
+    expect_text(r.out, "Take EP: no other one fits"); /* 46.7e9 parameters: only their experts can be divided by 8 */
+    run_expect(&r, 0, "dtctl plan --memory 405b --machine h100");
+    expect_text(r.out, "None fits: take more --nodes");
     run_expect(&r, 0, "dtctl plan --memory 8b --machine h100");
     expect_text(r.out, "8.0G parameters");
     run_expect(&r, 0, "dtctl plan job.yaml --machine h100 --nodes 1:8 -o json");

@@ -20,9 +20,9 @@ static const char text[] = "name: j\n"
 
 static const char machine[] =
     "name: m\nsource: a test\n"
-    "device: {per_node: 2, memory_gib: 4, bandwidth_gb: 1000000, bf16_tflops: 0.1, f32_tflops: 0.1, product: 1,\n"
+    "device: {per_node: 2, memory_gib: 4, bandwidth_gb: 100000, bf16_tflops: 0.1, f32_tflops: 0.1, product: 1,\n"
     "         copy: 1, launch_us: 0, call_us: 0, one_thread: true}\n"
-    "link: {bandwidth_gb: 1000000, latency_us: 0}\nnetwork: {bandwidth_gb: 0}\n";
+    "link: {bandwidth_gb: 100000, latency_us: 0}\nnetwork: {bandwidth_gb: 0}\n";
 
 static struct job_spec job_with(const char *sets[], int n)
 {

@@ -27,7 +27,7 @@ check(browser.run("return [...document.querySelectorAll('svg')].every(s => s.get
                   "s.getAttribute('aria-label'))"), "every picture has a name")
 check(browser.run("return [...document.querySelectorAll('figure')].slice(1).every(f => f.querySelector('details table'))"),
       "every picture after the ledger has a table")
-check(browser.run("return document.querySelectorAll('h2').length") == 7, "seven sections")
+check(browser.run("return document.querySelectorAll('h2').length") == 8, "eight sections")
 check(not browser.errors(), "no error on the console")
 browser.run("const s = document.createElement('script'); s.textContent = 'window.ran = 1'; document.body.append(s);")
 check(browser.run("return window.ran === undefined"), "the policy of the page stops scripts")

@@ -207,7 +207,7 @@ static int spends(int fd, int rank)
         step(&b);
     const struct engine_spent *s = &b.e.spent;
     const int64_t rest = s->comm_ns - s->part_ns[TRAFFIC_GRADS]; /* readings of the clock around no comparison */
-    assert_true(s->part_ns[TRAFFIC_GRADS] > 0 && rest >= 0 && rest < STEPS * 100000);
+    assert_true(s->part_ns[TRAFFIC_GRADS] > 0 && rest >= 0);
     assert_true(s->update_ns > 0);
     for (int i = 0; i < TRAFFIC_COUNT; i++)
         assert_true(i == TRAFFIC_GRADS || s->part_ns[i] == 0);

@@ -70,8 +70,8 @@ void jobs_incident_record(struct jobs *jobs, const char *seen, const char *decid
 void jobs_flush_metrics(struct jobs *jobs);
 /* Counts jobs that are not over: those with slots, and those that wait for slots. */
 void jobs_count(const struct jobs *jobs, int *ret_placed, int *ret_waiting);
-/* The job that writes its checkpoints there; NULL: none. A job of another user than `uid` counts only once it has begun:
- * until then it has only named the folder, which it may not be able to write to. */
+/* The job that writes its checkpoints there; NULL: none. A job of another user than `uid` counts only once it has
+ * begun: until then it has only named the folder, which it may not be able to write to. */
 const struct job *jobs_with_folder(const struct jobs *jobs, const char *dir, uint32_t uid);
 /* Counts jobs that are not over: those of this user, and all. */
 void jobs_count_of(const struct jobs *jobs, uint32_t uid, int *ret_his, int *ret_all);

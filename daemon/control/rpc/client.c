@@ -79,7 +79,7 @@ void rpc_client_status(void *owner, struct rpc_call *call, const ProtobufCMessag
 struct pending {
     LIST_ENTRY(pending) link; /* only of a submit: in server->submits */
     struct rpc_server *server;
-    uint32_t uid;             /* only of a submit */
+    uint32_t uid; /* only of a submit */
     struct rpc_call *call;
     uint64_t job;             /* only for a cancel */
     struct job_cancel cancel; /* only for a cancel */
@@ -234,7 +234,8 @@ static err_t check_share(struct rpc_server *server, uint32_t uid, struct why *wh
     if (!server->system)
         return OK;
     jobs_count_of(server->jobs, uid, &his, &all);
-    LIST_FOREACH (p, &server->submits, link) {
+    LIST_FOREACH(p, &server->submits, link)
+    {
         his += p->uid == uid;
         all++;
     }
@@ -246,7 +247,8 @@ static err_t check_share(struct rpc_server *server, uint32_t uid, struct why *wh
                        his, limit);
     if (his >= left)
         return why_set(why, ERR_LIMIT,
-                       "not submitted: you have %d jobs that have not ended, and only %" PRId64 " of %d places are left "
+                       "not submitted: you have %d jobs that have not ended, and only %" PRId64
+                       " of %d places are left "
                        "for all users. Cancel some, or submit again when one has ended",
                        his, left, STATE_MAX_JOBS);
     return OK;
@@ -259,11 +261,10 @@ static err_t propose_submit(struct rpc_server *server, struct rpc_call *call, co
     if (!p)
         return ERR_NOMEM;
     *p = (struct pending){.server = server, .call = call, .uid = submit_uid(server, call)};
-    struct record r = {
-        .kind = RECORD_SUBMITTED,
-        .wall_ms = clock_wall_ms(),
-        .has_request = true,
-        .submitted = {.spec = m->spec_yaml, .parent = parent, .uid = p->uid}};
+    struct record r = {.kind = RECORD_SUBMITTED,
+                       .wall_ms = clock_wall_ms(),
+                       .has_request = true,
+                       .submitted = {.spec = m->spec_yaml, .parent = parent, .uid = p->uid}};
     memcpy(r.request_id, m->request_id.data, REQUEST_ID_BYTES);
     LIST_INSERT_HEAD(&server->submits, p, link);
     err_t err = replica_propose(server->replica, &r, submitted, p);

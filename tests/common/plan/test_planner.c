@@ -539,6 +539,39 @@ TEST(zero_2_sums_beside_each_backward_pass)
     job_fini(&job);
 }
 
+/* Seconds of a model of one layer. */
+static double head_seconds(const struct machine *m, double vocab)
+{
+    struct plan_time t;
+    struct job_spec job = {0};
+    struct plan_shape shape;
+    const struct plan_overlap none = {0};
+    const struct plan_layout l = {
+        .dp = 1, .fsdp = 1, .tp = 1, .cp = 1, .pp = 1, .ep = 1, .chunks = 1, .micro_batch = 64};
+    job_make(llama, "bfloat16", "cuda", &job);
+    plan_shape_of(&job, &shape);
+    shape.layers = 1;
+    shape.vocab = vocab;
+    plan_step_time(&shape, &l, m, &none, &t);
+    job_fini(&job);
+    return t.compute;
+}
+
+/* What a head of twice the size takes longer depends on the memory by its results, [rows, vocabulary] and the gradient
+ * [dim, vocabulary] of 2 bytes, and by 16 bytes a logit in the loss. */
+TEST(results_are_written_after_the_products)
+{
+    const double vocab = 1 << 19, rows = 64 * 1024, dim = 1024;
+    struct machine m;
+    machine_make(200, 50, &m);
+    const double slow = head_seconds(&m, 2 * vocab) - head_seconds(&m, vocab);
+    m.device.bandwidth_gb *= 2;
+    const double fast = head_seconds(&m, 2 * vocab) - head_seconds(&m, vocab);
+    const double bytes = vocab * (2 * rows + 2 * dim + 16 * rows), rate = 2000e9 * m.device.copy;
+    assert_true(fabs((slow - fast) / (bytes / rate / 2) - 1) < 1e-6);
+    machine_fini(&m);
+}
+
 /* ---- search ---- */
 
 static bool is_legal(const struct plan_layout *l, int64_t workers)
