@@ -140,8 +140,8 @@ TEST(a_plan_is_forecast_with_the_times_of_this_node)
     struct run_result r;
     static const char machine[] =
         "name: here\nsource: measured 2026-11-27 on a test\ntimes: here.times\nnodes: 1\ndevice: {per_node: 2, "
-        "memory_gib: 4, bandwidth_gb: 1000000, bf16_tflops: 1000000, f32_tflops: 1000000, one_thread: true}\n"
-        "link: {bandwidth_gb: 1000000, latency_us: 0}\nnetwork: {bandwidth_gb: 0}\n";
+        "memory_gib: 4, bandwidth_gb: 100000, bf16_tflops: 100000, f32_tflops: 100000, one_thread: true}\n"
+        "link: {bandwidth_gb: 100000, latency_us: 0}\nnetwork: {bandwidth_gb: 0}\n";
     run_expect(&r, 0, "mkdir -p config/dtd");
     run_write("job.yaml", job);
     run_write("config/dtd/machine.yaml", machine);
