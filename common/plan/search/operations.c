@@ -1,8 +1,8 @@
 /* A layer is a table of operations (forward and backward). What a product or a pass weighs follows from its arithmetic
  * or its bytes; the weights of a layer are scaled to the time that step_time.h has for it.
  *
- * A transfer beside computation takes a part of its time from the computation and the rest from a second queue: more if
- * it uses the links of a node, as the closed form has it. */
+ * A transfer beside computation takes a part of its time from the computation (plan_overlap_cost) and the rest from a
+ * second queue, as the closed form has it. */
 #include "common/plan/search/operations.h"
 
 #include "common/plan/search/simulate.h"
@@ -116,12 +116,11 @@ static const struct {
 /* What builds the operations of a layout. All seconds of collectives are those of one. */
 struct op_builder {
     const struct plan_layout *l;
-    const struct machine *machine;
     struct plan_operations *o;
     struct op_weights weights;
     double meets[PLAN_GROUPS];            /* seconds of one; cp: of a forward pass */
     double gather_s, scatter_s;           /* zero 3 and 2: of a layer */
-    double gather_cost, scatter_cost;     /* the parts of them that computation loses beside them */
+    double gather_cost, scatter_cost;     /* what computation beside them loses, as a part of their time */
     bool gathers_beside, scatters_beside; /* they run beside computation */
     bool slots_only;
     err_t err;
@@ -335,11 +334,6 @@ static void build_slots(struct op_builder *b, const struct plan_stage *stages, c
 
 /* ---- collectives ---- */
 
-static int64_t at_least(int64_t value, int64_t low)
-{
-    return value > low ? value : low;
-}
-
 static bool meets_in_slots(const struct plan_layout *l, bool slots_only)
 {
     const bool waits = l->zero == 3 || l->ep > l->tp * l->cp, queues = l->zero == 2 && !slots_only;
@@ -359,130 +353,97 @@ static void set_groups(const struct plan_layout *l, bool slots_only, struct plan
     }
 }
 
-/* What the closed form has for a layout: the whole time of each kind of collective, and what remains of exchanges of
- * tokens beside computation. */
-struct raw_times {
-    struct plan_time all;
-    double exchanges;
-};
-
-static struct plan_time closed_form(const struct plan_shape *s, const struct plan_layout *l, const struct machine *m,
-                                    const struct plan_overlap *overlap)
-{
-    struct plan_time t;
-    plan_step_time(s, l, m, overlap, &t);
-    return t;
-}
-
-static struct raw_times raw_times_of(const struct plan_shape *s, const struct plan_layout *l, const struct machine *m,
-                                     const struct plan_overlap *overlap)
+/* Without overlap the closed form has the whole time of each kind of collective. Of exchanges of tokens it has what
+ * remains beside the computation of another microbatch, since operations know of one at a time. */
+static struct plan_time raw_time(const struct plan_shape *s, const struct plan_layout *l, const struct machine *m,
+                                 const struct plan_overlap *overlap)
 {
     struct plan_overlap none = *overlap;
-    none.gradients = none.parameters = none.messages = none.exchanges = false;
-    return (struct raw_times){closed_form(s, l, m, &none), closed_form(s, l, m, overlap).ep};
-}
-
-/* The part of a transfer that computation loses beside it. `network`: the share of its time on the network. */
-static double cost_of(double network)
-{
-    return PLAN_NETWORK_COST * network + PLAN_LINK_COST * (1 - network);
-}
-
-static double network_share(struct plan_seconds t)
-{
-    return t.link + t.network > 0 ? t.network / (t.link + t.network) : 0;
-}
-
-/* Reduce-scatters of the gradients of all layers in one microbatch (zero 2 and 3), a layer at a time. */
-static struct plan_seconds scatter_parts(const struct plan_shape *s, const struct plan_layout *l,
-                                         const struct machine *m, const struct plan_stage *stage, double layers)
-{
-    const double bytes = s->grad_bytes * stage->params / layers;
-    struct plan_seconds t = {0, 0};
-    if (l->zero >= 2)
-        t = plan_collective_parts(m, PLAN_GATHER, bytes, l->fsdp, l->tp * l->cp);
-    return (struct plan_seconds){layers * t.link, layers * t.network};
-}
-
-/* Seconds of reductions at the end that are on the network. */
-static double network_seconds(const struct plan_shape *s, const struct plan_layout *l, const struct machine *m,
-                              const struct plan_stage *stage)
-{
-    const double grads = s->grad_bytes * stage->params, shard = grads / (l->zero >= 1 ? (double)l->fsdp : 1);
-    const int64_t inner = l->tp * l->cp;
-    double t = plan_collective_parts(m, PLAN_REDUCE, shard, l->dp, inner * l->fsdp).network +
-               plan_collective_parts(m, PLAN_REDUCE, grads, l->cp, l->tp).network;
-    if (l->zero < 2)
-        t += plan_collective_parts(m, l->zero ? PLAN_GATHER : PLAN_REDUCE, grads, l->fsdp, inner).network;
+    struct plan_time t;
+    none.gradients = none.parameters = none.messages = false;
+    plan_step_time(s, l, m, &none, &t);
     return t;
 }
 
-static void set_meets(struct op_builder *b, const struct plan_shape *s, const struct raw_times *t, double params,
-                      double layers)
+static double seconds_of(struct plan_seconds t)
+{
+    return t.link + t.network;
+}
+
+/* The reductions at the end of the step. */
+static double sums_seconds(const struct plan_shape *s, const struct plan_layout *l, const struct machine *m)
+{
+    static const struct plan_overlap none;
+    struct plan_transfers t;
+    plan_step_transfers(s, l, m, &none, &t);
+    return seconds_of(t.sums);
+}
+
+/* Twice the bandwidth of the network halves what links can stretch. */
+static double stretched_seconds(const struct plan_shape *s, const struct plan_layout *l, const struct machine *m)
+{
+    struct machine twice = *m;
+    twice.network.bandwidth_gb *= 2;
+    return 2 * (sums_seconds(s, l, m) - sums_seconds(s, l, &twice));
+}
+
+static void set_meets(struct op_builder *b, const struct plan_shape *s, const struct plan_time *t,
+                      const struct plan_transfers *transfers, double layers)
 {
     const struct plan_layout *l = b->l;
     const double passes = l->recompute == RECOMPUTE_FULL ? 3 : 2, all = plan_layout_micros(s, l) * layers;
-    b->meets[PLAN_GROUP_TP] = t->all.tp / (all * passes * (l->sp ? 4 : 2));
-    b->meets[PLAN_GROUP_CP] = t->all.cp / (all * (passes + 1));
-    b->meets[PLAN_GROUP_EP] = t->exchanges / (all * passes * 2);
-    if (l->zero == 3)
-        b->gather_s = t->all.params / (all * (l->reshard ? 2 : 1));
-    b->gather_cost = cost_of(network_share(
-        plan_collective_parts(b->machine, PLAN_GATHER, s->type_bytes * params / layers, l->fsdp, l->tp * l->cp)));
+    b->meets[PLAN_GROUP_TP] = t->tp / (all * passes * (l->sp ? 4 : 2));
+    b->meets[PLAN_GROUP_CP] = t->cp / (all * (passes + 1));
+    b->meets[PLAN_GROUP_EP] = t->ep / (all * passes * 2);
+    b->gather_cost = plan_overlap_cost(transfers->gathers);
+    b->scatter_cost = plan_overlap_cost(transfers->scatters);
+    if (b->slots_only)
+        return;
+    b->gather_s = l->zero == 3 ? seconds_of(transfers->gathers) / layers : 0;
+    b->scatter_s = seconds_of(transfers->scatters) / layers;
 }
 
-static void set_messages(const struct plan_shape *s, const struct plan_layout *l, const struct raw_times *t,
-                         bool beside, bool far, struct plan_operations *o)
+static void set_messages(const struct plan_layout *l, const struct plan_transfers *transfers, bool beside,
+                         struct plan_operations *o)
 {
+    const double one = seconds_of(transfers->message);
     if (l->pp < 2)
         return;
-    const double one = t->all.pp / (2 * plan_layout_micros(s, l) * (double)at_least(l->chunks, 1));
-    o->message_s = one * (beside ? cost_of(far ? 1 : 0) : 1);
+    o->message_s = one * (beside ? plan_overlap_cost(transfers->message) : 1);
     o->latency_s = one - o->message_s;
 }
 
 /* ---- links ---- */
 
-/* The ranks that hold the same part of the model, as plan_collective_parts counts them. */
-struct replica_group {
-    double inside, nodes, in_pod; /* ranks of a node; nodes in all, and in a pod */
-    bool crosses;
-};
-
-static struct replica_group replicas_of(const struct plan_layout *l, const struct machine *m)
-{
-    const int64_t stride = l->tp * l->cp, n = l->dp * l->fsdp, room = at_least(m->device.per_node / stride, 1);
-    const double inside = (double)(n < room ? n : room), nodes = ceil((double)n / inside), pod = (double)m->network.pod;
-    const double apart = fmax(1, (double)stride / (double)m->device.per_node);
-    const bool crosses = pod > 0 && nodes * apart > pod;
-    return (struct replica_group){inside, nodes, crosses ? fmax(1, floor(pod / apart)) : nodes, crosses};
-}
-
-static bool has_nodes_in_pod(double nodes, double stages, double stage, double pod_nodes, double pod)
+/* Whether a stage has nodes in this pod and in others. */
+static bool crosses_border(double nodes, double stages, double stage, double pod_nodes, double pod)
 {
     const double each = nodes / stages, from = stage * each, to = from + each;
-    return fmin(to, (pod + 1) * pod_nodes) > fmax(from, pod * pod_nodes);
+    const double begin = pod * pod_nodes, end = begin + pod_nodes;
+    return from < end && to > begin && (from < begin || to > end);
 }
 
-static bool is_in_one_pod(double nodes, double stages, double stage, double pod_nodes)
+/* Where a stage leaves a pod, each ring does so once, with the traffic of one node. So many nodes' adapters send at the
+ * same time, as a part of those for which the pod has links. */
+static double border_load(const struct plan_layout *l, const struct machine *m)
 {
-    const double each = nodes / stages;
-    return floor(stage * each / pod_nodes) == ceil((stage + 1) * each / pod_nodes) - 1;
+    const double wide = fmax(1, (double)(l->tp * l->cp) / (double)m->device.per_node);
+    return m->network.oversubscription * fmin(1, wide / (double)m->network.pod);
 }
 
-/* All capacities are 1, and rate 1 is that of the closed form. A ring leaves a pod with the traffic of one node; if the
- * links between pods are too narrow for all groups of a pod, the closed form lets each have its share (`thin`). Groups
- * of fewer nodes have the rate of their adapters there, and need these links, too, if they have nodes in several pods.
- */
-static void set_links(const struct plan_layout *l, const struct machine *m, struct plan_sums *sums, err_t *err)
+/* All capacities are 1, and rate 1 is that of the closed form. If that lets a group have less than its adapters
+ * (`thin`), then the groups of one stage fill the links between pods. Other groups have the rate of their adapters, and
+ * need these links if their stage has nodes in several pods. */
+static void set_links(const struct plan_layout *l, const struct machine *m, double thin, struct plan_sums *sums,
+                      err_t *err)
 {
-    const struct replica_group g = replicas_of(l, m);
-    const double per_node = (double)m->device.per_node, pp = (double)l->pp, ratio = m->network.oversubscription;
-    const double nodes = ceil((double)plan_layout_workers(l) / per_node), pod = (double)m->network.pod;
+    const double workers = (double)plan_layout_workers(l), per_node = (double)m->device.per_node, pp = (double)l->pp;
+    const double parts = (double)(sums->inner * sums->pipes), nodes = ceil(workers / per_node);
     const double adapters = m->network.adapters ? (double)m->network.adapters : per_node;
-    const double thin = g.crosses ? fmax(1, ratio / g.in_pod) : 1;
+    const double pod = (double)m->network.pod, ratio = m->network.oversubscription;
     const bool shares = adapters < per_node;
     const int pods = pod > 0 && nodes > pod && ratio > 1 ? (int)ceil(nodes / pod) : 0;
+    const double load = thin > 1 || !pods ? 1 : border_load(l, m);
     sums->most = thin * fmax(1, per_node / adapters);
     sums->n_uses = pods + (shares ? 1 : 0);
     sums->links = pods + (shares ? (int)l->pp : 0);
@@ -493,54 +454,59 @@ static void set_links(const struct plan_layout *l, const struct machine *m, stru
     }
     for (int r = 0; r < l->pp; r++) {
         struct flow_use *use = sums->uses + r * sums->n_uses;
-        const double leaves = is_in_one_pod(nodes, pp, r, pod) ? 0 : g.inside / per_node * ratio / (pod * thin);
         for (int i = 0; i < pods; i++)
-            use[i] = (struct flow_use){i, has_nodes_in_pod(nodes, pp, r, pod, i) ? leaves : 0};
+            use[i] = (struct flow_use){i, crosses_border(nodes, pp, r, pod, i) ? load / parts : 0};
         if (shares)
-            use[pods] = (struct flow_use){pods + r, 1 / ((double)(sums->inner * sums->pipes) * thin)};
+            use[pods] = (struct flow_use){pods + r, 1 / (parts * thin)};
     }
 }
 
-/* Reductions at the end: what is not reduced in each microbatch. `layers` of the fullest rank, `first` of the first. */
-static void set_sums(struct op_builder *b, const struct plan_shape *s, const struct machine *m,
-                     const struct raw_times *t, const struct plan_stage *stage, double layers, double first,
-                     bool beside)
+/* Seconds of the reductions at the end that depend on the network's links: with those between pods as wide as adapters,
+ * and as they are. A node's own links may hide all of the first ones. */
+struct stretched {
+    double wide, real;
+};
+
+static struct stretched stretched_by_pods(const struct plan_shape *s, const struct plan_layout *l,
+                                          const struct machine *m)
 {
-    const struct plan_seconds scatter = scatter_parts(s, b->l, m, stage, first);
-    const double micros = plan_layout_micros(s, b->l), once = scatter.link + scatter.network;
-    const double all = (t->all.grads - micros * once) / layers,
-                 far = fmin(all, network_seconds(s, b->l, m, stage) / layers);
-    const double cost = beside && all > 0 ? cost_of(far / all) : 0;
-    b->scatter_s = once / layers;
-    b->scatter_cost = cost_of(network_share(scatter));
-    if (all <= 1e-9 * once)
+    struct machine wide = *m;
+    wide.network.pod = 0;
+    const double more = fmax(0, sums_seconds(s, l, m) - sums_seconds(s, l, &wide));
+    const double alone = fmax(stretched_seconds(s, l, &wide), more / 1000);
+    return (struct stretched){alone, alone + more};
+}
+
+static void set_sums(const struct plan_shape *s, const struct plan_layout *l, const struct machine *m, bool beside,
+                     const struct plan_transfers *transfers, double layers, struct plan_operations *o, err_t *err)
+{
+    const struct stretched stretched = stretched_by_pods(s, l, m);
+    const double all = seconds_of(transfers->sums), far = fmin(all, stretched.real);
+    const double part = beside ? 1 - plan_overlap_cost(transfers->sums) : 1;
+    if (all <= 0)
         return;
-    b->o->sums = (struct plan_sums){.inner = b->l->tp,
-                                    .pipes = b->o->joined > 1 && b->l->zero >= 2 ? b->l->fsdp : 1,
-                                    .layers = (int)layers,
-                                    .delay = (1 - cost) * (all - far),
-                                    .work = (1 - cost) * far,
-                                    .tax = cost * all,
-                                    .exposed = !beside};
-    set_links(b->l, m, &b->o->sums, &b->err);
+    o->sums = (struct plan_sums){.inner = l->tp,
+                                 .pipes = o->joined > 1 && l->zero >= 2 ? l->fsdp : 1,
+                                 .layers = (int)layers,
+                                 .delay = part * (all - far) / layers,
+                                 .work = part * far / layers,
+                                 .tax = (1 - part) * all / layers,
+                                 .exposed = !beside};
+    set_links(l, m, far > 0 ? stretched.real / stretched.wide : 1, &o->sums, err);
 }
 
 /* ---- all ---- */
-
-static double layers_of_rank(const struct plan_stage *stages, const struct schedule *schedule, int rank)
-{
-    double sum = 0;
-    for (int chunk = 0; chunk < schedule->chunks; chunk++)
-        sum += stages[schedule_stage(schedule, rank, chunk)].layers;
-    return fmax(1, sum);
-}
 
 /* Layers of the rank that has most. */
 static double most_layers(const struct plan_stage *stages, const struct schedule *schedule)
 {
     double most = 1;
-    for (int rank = 0; rank < schedule->ranks; rank++)
-        most = fmax(most, layers_of_rank(stages, schedule, rank));
+    for (int rank = 0; rank < schedule->ranks; rank++) {
+        double sum = 0;
+        for (int chunk = 0; chunk < schedule->chunks; chunk++)
+            sum += stages[schedule_stage(schedule, rank, chunk)].layers;
+        most = fmax(most, sum);
+    }
     return most;
 }
 
@@ -550,14 +516,14 @@ static void build(struct op_builder *b, const struct plan_shape *s, const struct
     struct plan_operations *o = b->o;
     for (int i = 0; i < o->stages; i++)
         plan_stage_time(s, b->l, m, i, &stages[i]);
-    const struct raw_times t = raw_times_of(s, b->l, m, overlap);
+    const struct plan_time t = raw_time(s, b->l, m, overlap);
     const double layers = most_layers(stages, schedule);
-    set_meets(b, s, &t, stages[0].params, layers);
-    set_messages(s, b->l, &t, overlap->messages, plan_layout_workers(b->l) / b->l->pp >= m->device.per_node, o);
-    if (b->slots_only)
-        b->gather_s = 0;
-    else
-        set_sums(b, s, m, &t, &stages[0], layers, layers_of_rank(stages, schedule, 0), overlap->gradients);
+    struct plan_transfers transfers;
+    plan_step_transfers(s, b->l, m, overlap, &transfers);
+    set_meets(b, s, &t, &transfers, layers);
+    set_messages(b->l, &transfers, overlap->messages, o);
+    if (!b->slots_only)
+        set_sums(s, b->l, m, overlap->gradients, &transfers, layers, o, &b->err);
     build_slots(b, stages, schedule);
 }
 
@@ -568,7 +534,7 @@ err_t plan_operations_init(const struct plan_shape *s, const struct plan_layout 
     struct plan_operations o = {.stages = schedule->ranks * schedule->chunks};
     struct plan_stage *stages = calloc((size_t)o.stages, sizeof(*stages));
     o.slots = calloc((size_t)o.stages * SLOT_KIND_COUNT * 2, sizeof(*o.slots));
-    struct op_builder b = {.l = l, .machine = m, .o = &o, .slots_only = slots_only};
+    struct op_builder b = {.l = l, .o = &o, .slots_only = slots_only};
     b.gathers_beside = overlap->parameters;
     b.scatters_beside = overlap->gradients;
     b.weights = (struct op_weights){.s = s,

@@ -70,16 +70,10 @@ struct plan_time {
     double model_flops; /* of one worker; without repeated ones */
 };
 
-/* Communication beside computation takes a part of the device and of its memory's bandwidth: both are slower. Calculon
- * gives collectives over links 15 % of a GPU and those over a network 2 %. Galvatron measures a factor of 1.1 to 1.3
- * for all (1.126 in the profile that it ships). */
-#define PLAN_LINK_COST 0.15
-#define PLAN_NETWORK_COST 0.02
-
 /* Seconds of a stage of the pipeline on one microbatch: of each layer, and of the head where it has it. `again`: what
  * recomputation repeats. */
 struct plan_stage {
-    double layers, params; /* params: of a pipeline's first rank, all its chunks together */
+    double layers;
     double forward, backward, again;
     double head_forward, head_backward;
 };
@@ -102,6 +96,22 @@ void plan_step_time(const struct plan_shape *s, const struct plan_layout *l, con
 void plan_stage_time(const struct plan_shape *s, const struct plan_layout *l, const struct machine *m, int at,
                      struct plan_stage *ret);
 void plan_step_bytes(const struct plan_shape *s, const struct plan_layout *l, struct plan_bytes *ret);
+/* Seconds on the links of nodes and on the network between them, one after the other. */
+struct plan_seconds {
+    double link, network;
+};
+/* What may run beside computation, on the pipeline's first rank. */
+struct plan_transfers {
+    struct plan_seconds gathers;  /* of all parameters, once */
+    struct plan_seconds scatters; /* zero 2 and 3: of all gradients, in one microbatch */
+    struct plan_seconds sums;     /* of gradients, after the last microbatch */
+    struct plan_seconds message;  /* of a microbatch, between two stages */
+};
+void plan_step_transfers(const struct plan_shape *s, const struct plan_layout *l, const struct machine *m,
+                         const struct plan_overlap *overlap, struct plan_transfers *ret);
+/* Communication beside computation takes a part of the device and of its memory's bandwidth: both are slower. What the
+ * computation loses, as a part of the transfer's time. */
+double plan_overlap_cost(struct plan_seconds t);
 /* Time of a collective over n ranks whose numbers differ by `stride`, while all other groups of the machine run the
  * same. `bytes`: of the whole buffer, after a gather or before a reduction. */
 enum plan_collective {
@@ -109,10 +119,6 @@ enum plan_collective {
     PLAN_REDUCE,
     PLAN_ALL_TO_ALL
 }; /* PLAN_GATHER: reduce-scatter too. REDUCE: all-reduce */
-/* Seconds on the links of nodes and on the network between them, one after the other. */
-struct plan_seconds {
-    double link, network;
-};
 struct plan_seconds plan_collective_parts(const struct machine *m, enum plan_collective op, double bytes, int64_t n,
                                           int64_t stride);
 /* Their sum. */
