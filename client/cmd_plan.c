@@ -197,11 +197,11 @@ static bool is_about_many(const struct plan_args *a)
            a->planner.operations || is_about_money(a);
 }
 
-/* With a machine alone, the closed form says whether the job's own layout fits there. On this node, whose operations
- * may have been measured one by one, its programs are forecast instead. */
+/* With a machine alone, the closed form says whether the job's own layout fits there. Where the operations of the
+ * machine have been measured one by one, the job's programs are forecast instead. */
 static bool is_planner(const struct plan_args *a)
 {
-    return is_about_many(a) || (a->planner.machine && strcmp(a->planner.machine, "here") != 0);
+    return is_about_many(a) || (a->planner.machine && !planner_is_measured(a->planner.machine));
 }
 
 /* The options of the planner need each other. */

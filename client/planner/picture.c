@@ -196,9 +196,10 @@ struct bar_part {
 #define MEMORY_PARTS 4
 static const struct bar_part memory_parts[MEMORY_PARTS] = {
     {"parameters", INK_1}, {"gradients", INK_2}, {"optimizer", INK_4}, {"activations", INK_3}};
-#define TIME_PARTS 5
-static const struct bar_part time_parts[TIME_PARTS] = {
-    {"computation", INK_7}, {"repeated", INK_9}, {"communication", INK_5}, {"bubble", INK_6}, {"optimizer", INK_8}};
+#define TIME_PARTS 6
+static const struct bar_part time_parts[TIME_PARTS] = {{"computation", INK_7},    {"repeated", INK_9},
+                                                       {"communication", INK_5},  {"bubble", INK_6},
+                                                       {"slowest device", INK_2}, {"optimizer", INK_8}};
 
 static void memory_values(const struct plan_bytes *b, double ret[MEMORY_PARTS])
 {
@@ -209,7 +210,8 @@ static void memory_values(const struct plan_bytes *b, double ret[MEMORY_PARTS])
 
 static void time_values(const struct plan_time *t, double ret[TIME_PARTS])
 {
-    const double values[TIME_PARTS] = {t->compute - t->recompute, t->recompute, planning_comm(t), t->bubble, t->update};
+    const double values[TIME_PARTS] = {
+        t->compute - t->recompute, t->recompute, planning_comm(t), t->bubble, t->wait, t->update};
     memcpy(ret, values, sizeof(values));
 }
 
@@ -269,8 +271,9 @@ err_t planner_picture_strategies(const char *path, const struct planning *p, con
     const struct scale_axis memory = {0, 1.16 * most, BARS_LEFT, BARS_MIDDLE};
     const struct scale_axis time = {0, slowest > 0 ? 1.16 * slowest : 1, BARS_RIGHT, WIDTH - MARGIN};
     picture_begin(&g, p, job, "strategies", bottom + 44);
-    put_legend(&g, memory_parts, MEMORY_PARTS, BARS_LEFT, TITLE + 14);
-    put_legend(&g, time_parts, TIME_PARTS, BARS_RIGHT - 30, TITLE + 14);
+    put_legend(&g, memory_parts, MEMORY_PARTS, BARS_LEFT, TITLE + 10);
+    put_legend(&g, time_parts, TIME_PARTS / 2, BARS_RIGHT, TITLE + 10);
+    put_legend(&g, time_parts + TIME_PARTS / 2, TIME_PARTS - TIME_PARTS / 2, BARS_RIGHT, TITLE + 25);
     put_axis_below(&g, &memory, bottom, top - 6, "GiB for each worker");
     put_axis_below(&g, &time, bottom, top - 6, "seconds a step");
     for (int i = 0; i < n; i++)

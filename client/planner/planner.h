@@ -84,6 +84,8 @@ NODISCARD err_t planner_auto_complete(struct job_spec *job, struct plan_choice *
 /* $XDG_CONFIG_HOME/dtd/machine.yaml, or ~/.config/dtd/machine.yaml. */
 NODISCARD err_t planner_calibrated_path(char *ret, size_t size, struct why *why);
 
+/* Whether there is such a machine, and its file names measured times of operations. */
+bool planner_is_measured(const char *name);
 bool planner_is_calibrated(void); /* whether this file exists */
 
 /* Sets the keys `forecast` of a complete training job (common/conf/job.h) that is about to be submitted; leaves a job

@@ -159,7 +159,12 @@ TEST(a_plan_is_forecast_with_the_times_of_this_node)
     expect_text(r.out, "100 % of the operations' time is from measured times\n");
     run_expect(&r, 0, "dtctl plan job.yaml -o json");
     expect_text(r.out, "\"high_s\": 0.016");
-    run_expect(&r, 0, "dtctl plan job.yaml --machine h100");
+    run_expect(&r, 0, "dtctl plan job.yaml --machine here");
+    expect_text(r.out, "100 % of the operations' time is from measured times\n");
+    run_expect(&r, 0, "dtctl plan job.yaml --machine config/dtd/machine.yaml");
+    expect_text(r.out, "100 % of the operations' time is from measured times\n");
+    run_expect(&r, 0, "dtctl plan job.yaml --machine h100"); /* without such times: whether it fits there */
+    expect_text(r.out, "fits on h100");
     expect_text(r.out, "Rates      ");
     assert_null(strstr(r.out, "measured times"));
 }
