@@ -10,10 +10,14 @@
 #include "client/spec.h"
 
 #include "common/base/caller.h"
+#include "common/base/env_file.h"
 #include "common/base/utf8.h"
 
 #include <ctype.h>
+#include <errno.h>
+#include <limits.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -31,6 +35,8 @@ struct run_args {
     int stop_signal;
     const char *env[MAX_ENV]; /* --env */
     int n_env;
+    const char *env_path;                                    /* --env-file; NULL: none */
+    char env_file[sizeof(ENV_FILE_VARIABLE "=") + PATH_MAX]; /* the variable with its absolute path; "": none */
     char **command;
     int n_command;
     const char *log_dir;     /* NULL: none */
@@ -50,7 +56,8 @@ enum {
     KEY_PORT,
     KEY_RENDEZVOUS,
     KEY_GRACE,
-    KEY_SIGNAL
+    KEY_SIGNAL,
+    KEY_ENV_FILE
 };
 
 static const struct argp_option options[] = {
@@ -68,6 +75,8 @@ static const struct argp_option options[] = {
     {"stop-signal", KEY_SIGNAL, "NAME", 0, "Signal that asks workers to stop, such as USR1 (default TERM)", 0},
     {"name", 'n', "NAME", 0, "Name of the job (default: the script's name)", 0},
     {"env", 'e', "KEY=VALUE", 0, "Set a variable for the workers, in addition to the current environment", 0},
+    {"env-file", KEY_ENV_FILE, "FILE", 0,
+     "Set the variables of a file (KEY=VALUE lines), which only you may read and which all nodes see: for secrets", 0},
     {"detach", 'd', 0, 0, "Do not wait for the job: print its id and return", 0},
     {"log-dir", KEY_LOG_DIR, "DIR", 0, "Also write the output to DIR/attempt-A/rank-R.log", 0},
     {"quiet", 'q', 0, 0, "Do not show the output of the workers", 0},
@@ -188,6 +197,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case 'n':
         a->name = arg;
         return 0;
+    case KEY_ENV_FILE:
+        a->env_path = arg;
+        return 0;
     case 'e':
         if (!strchr(arg, '=') || a->n_env == MAX_ENV)
             argp_error(state, "--env %s: expected KEY=VALUE, at most 4096 times", arg);
@@ -223,26 +235,76 @@ static void name_of(const struct run_args *a, char *ret, size_t size)
     snprintf(ret + n, size - n, "%s", n ? "" : "run");
 }
 
-/* The current environment with the variables of --env. The strings are not copied; the caller frees the list. NULL: out
- * of memory. */
+static bool is_given(const struct run_args *a, const char *word)
+{
+    bool given = false;
+    for (int i = 0; i < a->n_env && !given; i++)
+        given = caller_same_key(a->env[i], word);
+    return given;
+}
+
+/* The current environment without secrets, with the variables of --env and the path of --env-file. The strings are not
+ * copied; the caller frees the list. NULL: out of memory. */
 static char **environment_merge(const struct run_args *a, int *ret_n)
 {
     extern char **environ;
-    int n = 0, count = a->n_env;
+    int n = 0, count = a->n_env + 1;
     for (char **e = environ; *e; e++)
         count++;
     char **ret = calloc((size_t)count + 1, sizeof(*ret));
-    for (char **e = environ; ret && *e; e++) {
-        bool replaced = false;
-        for (int i = 0; i < a->n_env && !replaced; i++)
-            replaced = caller_same_key(a->env[i], *e);
-        if (!replaced)
+    for (char **e = environ; ret && *e; e++)
+        if (!is_given(a, *e) && !env_is_secret(*e))
             ret[n++] = *e;
-    }
     for (int i = 0; ret && i < a->n_env; i++)
         ret[n++] = (char *)a->env[i];
+    if (ret && a->env_file[0])
+        ret[n++] = (char *)a->env_file;
     *ret_n = n;
     return ret;
+}
+
+/* ---- secrets ---- */
+
+/* The file is read again where the command starts; here a mistake is noticed before anything starts. */
+static err_t env_file_check(struct run_args *a, const char *path, struct env_file *ret, struct why *why)
+{
+    char full[PATH_MAX];
+    if (!realpath(path, full))
+        return why_set(why, ERR_INVALID, "--env-file %s: %s", path, strerror(errno));
+    snprintf(a->env_file, sizeof(a->env_file), ENV_FILE_VARIABLE "=%s", full);
+    return env_file_read(full, ret, why);
+}
+
+static bool is_in_file(const struct env_file *f, const char *word)
+{
+    bool found = false;
+    for (int i = 0; i < f->n && !found; i++)
+        found = caller_same_key(f->words[i], word);
+    return found;
+}
+
+/* The environment of a job is in the replicated log, so that its command can start on any node. */
+static void name_left_out(const struct run_args *a, const struct env_file *f)
+{
+    extern char **environ;
+    int n = 0;
+    for (char **e = environ; *e; e++)
+        if (env_is_secret(*e) && !is_given(a, *e) && !is_in_file(f, *e))
+            fprintf(stderr, "%s%.*s",
+                    n++ ? ", " : "dtctl: not passed on, because dtd would keep it in its log: ", (int)strcspn(*e, "="),
+                    *e);
+    if (n)
+        fprintf(stderr, "; write what the command needs into a file that only you may read, and add --env-file FILE\n");
+}
+
+static err_t secrets_take(struct run_args *a, struct why *why)
+{
+    struct env_file f = {0};
+    err_t err = a->env_path ? env_file_check(a, a->env_path, &f, why) : OK;
+    if (!err)
+        name_left_out(a, &f);
+    env_file_fini(&f);
+    return err;
 }
 
 static bool all_utf8(char *const *words, int n)
@@ -377,5 +439,9 @@ int cmd_run(struct global *g, int argc, char **argv)
                             .stop_signal = SIGTERM};
     command_parse_in_order(&argp, argc, argv, &args); /* the script's options are the script's */
     int code = run_hints_check(args.command, args.n_command);
-    return code ? code : run_submit(g, &args);
+    if (code)
+        return code;
+    struct why why = {0};
+    err_t err = secrets_take(&args, &why);
+    return err ? command_refuse(err, &why) : run_submit(g, &args);
 }

@@ -8,6 +8,7 @@
 #include "worker/command.h"
 
 #include "common/base/caller.h"
+#include "common/base/env_file.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -145,6 +146,23 @@ static int inherit(char *const *argv)
     return 0;
 }
 
+/* Adds the variables of the file that ENV_FILE_VARIABLE names. Returns 0, or the exit status after an error. */
+static int add_env_file(void)
+{
+    const char *path = getenv(ENV_FILE_VARIABLE);
+    struct env_file f; /* remains, since environ points into it */
+    struct why why = {""};
+    if (!path || !path[0])
+        return 0;
+    err_t err = env_file_read(path, &f, &why);
+    for (int i = 0; !err && i < f.n; i++)
+        if (putenv(f.words[i]))
+            err = why_set(&why, ERR_NOMEM, "%s: %s", path, err_text(ERR_NOMEM));
+    if (err)
+        fprintf(stderr, "dtd: variables of " ENV_FILE_VARIABLE ": %s\n", why.text);
+    return err ? 126 : 0;
+}
+
 int command_become(char *const *argv)
 {
     if (!argv[0]) {
@@ -152,6 +170,7 @@ int command_become(char *const *argv)
         return 126;
     }
     int status = inherit(argv);
+    status = status ? status : add_env_file();
     if (status)
         return status;
     const char *path = getenv("PATH");
