@@ -11,6 +11,7 @@
 #include "common/rpc/conn.h"
 
 #include "common/base/log.h"
+#include "common/base/log_limit.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -60,8 +61,10 @@ void rpc_conn_break(struct rpc_conn *conn, const char *reason)
 {
     if (conn->state == CONN_CLOSING)
         return;
-    log_warn("rpc connection closed pid=%d uid=%d why=\"%s\" frame=%" PRIu64, (int)conn->peer.pid, (int)conn->peer.uid,
-             reason, conn->stats.frames_in);
+    static _Thread_local struct log_limit lines;
+    if (log_limit_line(&lines, "rpc connections closed"))
+        log_warn("rpc connection closed pid=%d uid=%d why=\"%s\" frame=%" PRIu64, (int)conn->peer.pid,
+                 (int)conn->peer.uid, reason, conn->stats.frames_in);
     rpc_conn_close(conn);
 }
 

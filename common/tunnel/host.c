@@ -6,10 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Limits of log lines about refused connections, so that a port scan does not fill the disk: LINES at once, then one
- * per LINE_MS. The number of the others is logged every UNLOGGED_MS. */
-#define LINES 20
-#define LINE_MS 1000
+/* The number of refusals that were not logged (log_limit.h) is logged every UNLOGGED_MS. */
 #define UNLOGGED_MS 60000
 
 /* ---- refusals ---- */
@@ -17,25 +14,16 @@
 static void log_unlogged(uv_timer_t *timer)
 {
     struct tunnel_host *host = timer->data;
-    if (host->unlogged)
-        log_warn("tunnels refused and not logged count=%" PRIu64, host->unlogged);
-    host->unlogged = 0;
+    const uint64_t count = log_limit_left_out(&host->refusals);
+    if (count)
+        log_warn("tunnels refused and not logged count=%" PRIu64, count);
 }
 
 void host_log_refusal(struct tunnel_host *host, const char *address, const char *why)
 {
-    uint64_t now = uv_now(host->config.loop);
-    host->log_credit_ms += now - host->log_at;
-    host->log_at = now;
-    if (host->log_credit_ms > LINES * LINE_MS)
-        host->log_credit_ms = LINES * LINE_MS;
-    if (host->log_credit_ms >= LINE_MS) {
-        host->log_credit_ms -= LINE_MS;
+    if (log_limit_take(&host->refusals, (int64_t)uv_now(host->config.loop)))
         log_warn("tunnel refused from=%s why=\"%s\"", address, why);
-        return;
-    }
-    host->unlogged++;
-    if (!host->timer_closed && !uv_is_active((uv_handle_t *)&host->timer))
+    else if (!host->timer_closed && !uv_is_active((uv_handle_t *)&host->timer))
         uv_timer_start(&host->timer, log_unlogged, UNLOGGED_MS, 0);
 }
 
@@ -125,8 +113,6 @@ err_t tunnel_host_open(const struct tunnel_host_config *config, struct tunnel_ho
     uv_timer_init(config->loop, &host->timer);
     uv_unref((uv_handle_t *)&host->timer);
     host->timer.data = host;
-    host->log_at = uv_now(config->loop);
-    host->log_credit_ms = LINES * LINE_MS;
     *ret = host;
     return OK;
 }

@@ -3,6 +3,7 @@
 #ifndef DTD_COMMON_TUNNEL_INTERNAL_H
 #define DTD_COMMON_TUNNEL_INTERNAL_H
 
+#include "common/base/log_limit.h"
 #include "common/loop/acceptor.h"
 #include "common/tunnel/address.h"
 #include "common/tunnel/greeting.h"
@@ -124,8 +125,8 @@ struct tunnel_host {
     TAILQ_HEAD(, tunnel_listener) listeners;
     TAILQ_HEAD(, tunnel_request) requests;
     struct tunnel_stats stats;
-    uint32_t all; /* tunnels in any state, including CONNECTING */
-    uint64_t log_credit_ms, log_at, unlogged;
+    uint32_t all;              /* tunnels in any state, including CONNECTING */
+    struct log_limit refusals; /* log lines about them */
     bool closing, timer_closed;
     void (*closed)(void *owner);
     void *closed_owner;

@@ -5,6 +5,7 @@
 #include "daemon/io/io.h"
 
 #include "common/base/log.h"
+#include "common/base/log_limit.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -122,7 +123,9 @@ static void accepted(void *owner, int fd, const struct rpc_peer *peer)
 {
     struct io *io = owner;
     if (peer->uid != getuid() || io->quitting) {
-        log_warn("connection refused uid=%u pid=%d", (unsigned)peer->uid, (int)peer->pid);
+        static struct log_limit lines;
+        if (log_limit_line(&lines, "connections refused"))
+            log_warn("connection refused uid=%u pid=%d", (unsigned)peer->uid, (int)peer->pid);
         close(fd);
         return;
     }

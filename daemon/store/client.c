@@ -63,8 +63,9 @@ void store_client_break(struct store_client *c, const char *reason)
 {
     if (c->closing)
         return;
-    log_warn("store connection closed store=%s pid=%u op=%s why=\"%s\"", c->server->listener.name, c->pid,
-             c->wire.started ? wire_op_name(c->wire.op) : "none", reason);
+    if (log_limit_line(&c->server->listener.lines, "store connections closed"))
+        log_warn("store connection closed store=%s pid=%u op=%s why=\"%s\"", c->server->listener.name, c->pid,
+                 c->wire.started ? wire_op_name(c->wire.op) : "none", reason);
     c->server->stats.broken++;
     store_client_close(c);
 }

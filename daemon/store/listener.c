@@ -108,6 +108,8 @@ static bool is_permitted(struct store_listener *l, int fd)
     if (!err && (uid == l->uid || uid == 0))
         return true;
     l->refused++;
+    if (!log_limit_line(&l->lines, "store connections closed"))
+        return false;
     if (err)
         log_warn("store connection closed store=%s why=\"the user of the peer is unknown: %s\"", l->name,
                  err_text(err));

@@ -9,6 +9,7 @@
 #define DTD_DAEMON_STORE_LISTENER_H
 
 #include "common/base/err.h"
+#include "common/base/log_limit.h"
 #include "common/loop/acceptor.h"
 
 #include <stdbool.h>
@@ -38,6 +39,7 @@ struct store_listener {
     uint16_t port;
     int connections, max_connections; /* the owner increments `connections` for each connection that it keeps */
     uint64_t refused;                 /* connections of other users, and those whose user could not be determined */
+    struct log_limit lines;           /* about these, and about connections that broke the protocol */
     int netlink;
     int fds[STORE_LISTENER_SOCKETS]; /* -1: none */
     struct acceptor acceptor;

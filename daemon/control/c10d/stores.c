@@ -49,7 +49,8 @@ static void dial(void *owner, struct relay_call *call)
     err_t err = cluster_dial_store(e->c10d->cluster, e->holder, argument, dialled, call);
     if (!err)
         return;
-    log_warn("store connection closed store=%s node=%s why=\"%s\"", e->name, e->holder, err_text(err));
+    if (log_limit_line(&e->c10d->lines, "store connections closed"))
+        log_warn("store connection closed store=%s node=%s why=\"%s\"", e->name, e->holder, err_text(err));
     relay_connected(call, -1);
 }
 
@@ -91,7 +92,7 @@ static err_t hand_over(struct c10d_registry *s, const char *argument, int fd, bo
 void c10d_take(struct c10d_registry *s, const char *argument, int fd)
 {
     err_t err = hand_over(s, argument, fd, true);
-    if (err)
+    if (err && log_limit_line(&s->lines, "store connections closed"))
         log_warn("store connection from another node closed store=\"%s\" why=\"%s\"", argument, err_text(err));
 }
 
@@ -100,7 +101,7 @@ static void unpark(struct c10d_registry *s, struct c10d_parked *p)
     LIST_REMOVE(p, link);
     s->n_parked--;
     err_t err = hand_over(s, p->argument, p->fd, false);
-    if (err)
+    if (err && log_limit_line(&s->lines, "store connections closed"))
         log_warn("store connection from another node closed store=\"%s\" why=\"%s\"", p->argument, err_text(err));
     free(p);
 }

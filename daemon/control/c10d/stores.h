@@ -10,6 +10,7 @@
 #define DTD_DAEMON_CONTROL_C10D_STORES_H
 
 #include "common/base/err.h"
+#include "common/base/log_limit.h"
 #include "daemon/control/state/record.h"
 
 #include <stdbool.h>
@@ -50,6 +51,7 @@ struct c10d_registry {
     LIST_HEAD(, c10d_endpoint) open;
     LIST_HEAD(, c10d_parked) parked;
     int n_parked;
+    struct log_limit lines; /* about connections that were closed */
 };
 
 /* A name of a user's store: 1 to C10D_NAME_MAX letters, digits, dots, dashes and underscores. */

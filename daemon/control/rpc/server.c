@@ -96,7 +96,8 @@ static void connection_accepted(void *owner, int fd, const struct rpc_peer *who)
                                            .owner = server,
                                            .on_close = conn_closed};
     if (!may_connect(server, who)) {
-        log_warn("connection refused uid=%u pid=%d", (unsigned)who->uid, (int)who->pid);
+        if (log_limit_line(&server->refusals, "connections refused"))
+            log_warn("connection refused uid=%u pid=%d", (unsigned)who->uid, (int)who->pid);
         close(fd);
         return;
     }
@@ -111,7 +112,8 @@ static void connection_accepted(void *owner, int fd, const struct rpc_peer *who)
     (void)names_get(&server->names, p->uid, &name); /* so that it is known when a message needs it */
     err_t err = rpc_conn_open(&config, fd, RPC_ROLE_ANY | RPC_ROLE_CLIENT, &p->conn);
     if (err) {
-        log_warn("connection not opened error=%s", err_text(err));
+        if (log_limit_line(&server->refusals, "connections refused"))
+            log_warn("connection not opened error=%s", err_text(err));
         free(p);
         return;
     }
@@ -156,9 +158,10 @@ void rpc_server_drop(struct peer *peer)
 
 /* ---- processes of jobs ---- */
 
-static void refuse_hello(struct rpc_call *call, const struct hello *h, err_t err)
+static void refuse_hello(struct rpc_server *server, struct rpc_call *call, const struct hello *h, err_t err)
 {
-    log_warn("hello refused job=%s slot=%d", h->job, h->slot);
+    if (log_limit_line(&server->refusals, "processes refused"))
+        log_warn("hello refused job=%s slot=%d", h->job, h->slot);
     rpc_fail(call, err, "no process of this job and slot has this token");
 }
 
@@ -171,7 +174,7 @@ static void report_hello(struct rpc_server *server, struct rpc_call *call, const
     struct job_process *process = j && a ? job_process_find(j, a, p->slot) : NULL;
     err_t err = process ? job_process_hello(j, process, h->epoch) : ERR_DENIED;
     if (err)
-        refuse_hello(call, h, err);
+        refuse_hello(server, call, h, err);
     else
         rpc_reply(call, &empty.base);
 }
@@ -191,13 +194,13 @@ void rpc_server_hello(struct rpc_server *server, struct rpc_call *call, const Pr
         if (job == p->job && h->slot == p->slot)
             report_hello(server, call, h, p);
         else
-            refuse_hello(call, h, ERR_DENIED);
+            refuse_hello(server, call, h, ERR_DENIED);
         return;
     }
     err_t err = named && !p->job ? local_process_hello(server->local, job, h->slot, h->token, h->token_bytes, p->uid, p)
                                  : ERR_DENIED;
     if (err) {
-        refuse_hello(call, h, err);
+        refuse_hello(server, call, h, err);
         return;
     }
     p->job = job;

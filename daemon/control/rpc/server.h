@@ -2,6 +2,7 @@
 #ifndef DTD_DAEMON_CONTROL_RPC_SERVER_H
 #define DTD_DAEMON_CONTROL_RPC_SERVER_H
 
+#include "common/base/log_limit.h"
 #include "common/rpc/methods.h"
 #include "daemon/control/c10d/owners.h"
 #include "daemon/control/cluster/cluster.h"
@@ -51,6 +52,7 @@ struct rpc_server {
     struct rpc_method served[RPC_METHOD_COUNT];
     struct rpc_listener *listener;    /* NULL: no new connections are accepted */
     LIST_HEAD(, peer) peers;          /* all connections to this node */
+    struct log_limit refusals;        /* log lines about connections and processes that were refused */
     struct held_submit *held_submits; /* submits that wait for the probe */
     LIST_HEAD(, pending) submits;     /* those that wait for the log */
     struct rpc_conn *leader;          /* follower: connection to the leader; NULL: there is none now */
