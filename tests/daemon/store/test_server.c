@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <stdio.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -613,6 +614,47 @@ TEST(who_closes_at_once_is_not_taken_for_root)
     assert_int_equal(0, stats().accepted);
     assert_int_equal(0, stats().keys);
     close_store();
+}
+
+/* ---- the log ---- */
+
+#define STRANGERS 200
+
+static bool all_were_refused(void)
+{
+    return stats().refused == STRANGERS;
+}
+
+static int count_lines(const char *path, const char *part)
+{
+    char line[1024];
+    int n = 0;
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof(line), f))
+        n += strstr(line, part) != NULL;
+    fclose(f);
+    return n;
+}
+
+/* A stranger who connects again and again does not fill the log. */
+TEST(refusals_do_not_fill_the_log)
+{
+    char path[4096];
+    snprintf(path, sizeof(path), "%s/log", test_tmpdir());
+    int log = open(path, O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600), old = dup(STDERR_FILENO);
+    assert_true(log >= 0 && old >= 0);
+    open_store((struct store_server_config){.uid = getuid() == 0 ? 12345 : stranger_of()});
+    dup2(log, STDERR_FILENO);
+    int64_t start = clock_mono_ms();
+    for (int i = 0; i < STRANGERS; i++)
+        expect_exit(stranger(store_server_port(server), false));
+    until(all_were_refused);
+    int64_t seconds = (clock_mono_ms() - start) / 1000 + 1;
+    close_store();
+    dup2(old, STDERR_FILENO);
+    assert_in_range(count_lines(path, "store connection closed"), 20, 20 + seconds);
+    close(log), close(old);
 }
 
 TEST(the_owner_is_served_though_not_root)
