@@ -24,16 +24,14 @@ struct event {
     unsigned life;
     event_fn fn;
     void *arg;
-    size_t position; /* in the heap */
+    size_t position;         /* in the heap */
+    struct event_heap *heap; /* that it is in, at `position` */
 };
 
 struct world world;
 static jmp_buf exit_from;
-static struct {
-    struct event **events;
-    size_t n, cap;
-    uint64_t next;
-} queue;
+static struct event_heap queue; /* by time */
+static uint64_t next_number;
 
 /* ---- chance ---- */
 
@@ -64,53 +62,107 @@ static bool is_before(const struct event *a, const struct event *b)
     return a->tie != b->tie ? a->tie < b->tie : a->number < b->number;
 }
 
-static void heap_place(size_t at, struct event *e)
+static void heap_place(struct event_heap *h, size_t at, struct event *e)
 {
-    queue.events[at] = e;
+    h->events[at] = e;
     e->position = at;
+    e->heap = h;
 }
 
-static void sift_up(size_t at)
+static void sift_up(struct event_heap *h, size_t at)
 {
-    struct event *e = queue.events[at];
-    for (; at && is_before(e, queue.events[(at - 1) / 2]); at = (at - 1) / 2)
-        heap_place(at, queue.events[(at - 1) / 2]);
-    heap_place(at, e);
+    struct event *e = h->events[at];
+    for (; at && is_before(e, h->events[(at - 1) / 2]); at = (at - 1) / 2)
+        heap_place(h, at, h->events[(at - 1) / 2]);
+    heap_place(h, at, e);
 }
 
-static void sift_down(size_t at)
+static void sift_down(struct event_heap *h, size_t at)
 {
-    struct event *e = queue.events[at];
-    for (size_t child; (child = 2 * at + 1) < queue.n; at = child) {
-        if (child + 1 < queue.n && is_before(queue.events[child + 1], queue.events[child]))
+    struct event *e = h->events[at];
+    for (size_t child; (child = 2 * at + 1) < h->n; at = child) {
+        if (child + 1 < h->n && is_before(h->events[child + 1], h->events[child]))
             child++;
-        if (!is_before(queue.events[child], e))
+        if (!is_before(h->events[child], e))
             break;
-        heap_place(at, queue.events[child]);
+        heap_place(h, at, h->events[child]);
     }
-    heap_place(at, e);
+    heap_place(h, at, e);
 }
 
-static void heap_add(struct event *e)
+static void heap_add(struct event_heap *h, struct event *e)
 {
-    if (queue.n == queue.cap) {
-        queue.cap = queue.cap ? 2 * queue.cap : 256;
-        queue.events = realloc(queue.events, queue.cap * sizeof(struct event *));
-        assert(queue.events);
+    if (h->n == h->cap) {
+        h->cap = h->cap ? 2 * h->cap : 256;
+        h->events = realloc(h->events, h->cap * sizeof(struct event *));
+        assert(h->events);
     }
-    heap_place(queue.n++, e);
-    sift_up(e->position);
+    heap_place(h, h->n++, e);
+    sift_up(h, e->position);
 }
 
 static void heap_remove(struct event *e)
 {
+    struct event_heap *h = e->heap;
     size_t at = e->position;
-    struct event *last = queue.events[--queue.n];
+    struct event *last = h->events[--h->n];
     if (last == e)
         return;
-    heap_place(at, last);
-    sift_up(at);
-    sift_down(last->position);
+    heap_place(h, at, last);
+    sift_up(h, at);
+    sift_down(h, last->position);
+}
+
+/* ---- events of a stalled host ----
+ *
+ * All of them run at the end of the stall, in the order of their ties, and each may stall the host again. Only the next
+ * one is in the queue, so that a new stall moves one event and not all. The others wait with the time 0, so that ties
+ * decide alone. */
+
+/* Puts the next one into the queue. */
+static void advance(struct host *host, int64_t at_us)
+{
+    if (host->front || !host->waiting.n)
+        return;
+    struct event *e = host->waiting.events[0];
+    heap_remove(e);
+    e->at_us = at_us;
+    heap_add(&queue, e);
+    host->front = e;
+}
+
+static void put_back(struct host *host)
+{
+    struct event *e = host->front;
+    heap_remove(e);
+    e->at_us = 0;
+    heap_add(&host->waiting, e);
+    host->front = NULL;
+}
+
+/* The event is due, and its host is stalled. One in front that is due earlier notices the longer stall then. */
+static void wait_for_host(struct event *e)
+{
+    struct host *host = e->host;
+    if (host->front == e)
+        host->front = NULL;
+    heap_remove(e);
+    e->at_us = 0;
+    heap_add(&host->waiting, e);
+    if (host->front && host->front->at_us >= host->stalled_until)
+        put_back(host);
+    advance(host, host->stalled_until);
+}
+
+/* The event leaves the queue: it is canceled or runs now. */
+static void take_out(struct event *e)
+{
+    struct host *host = e->host;
+    heap_remove(e);
+    if (host->front == e) {
+        host->front = NULL;
+        advance(host, world.now_us);
+    }
 }
 
 struct event *world_after(struct host *host, int64_t delay_us, event_fn fn, void *arg)
@@ -120,19 +172,19 @@ struct event *world_after(struct host *host, int64_t delay_us, event_fn fn, void
     *e = (struct event){
         .at_us = world.now_us + delay_us,
         .tie = world_draw(FROM_WORLD),
-        .number = queue.next++,
+        .number = next_number++,
         .host = host,
         .life = host->life,
         .fn = fn,
         .arg = arg,
     };
-    heap_add(e);
+    heap_add(&queue, e);
     return e;
 }
 
 void world_cancel(struct event *event)
 {
-    heap_remove(event);
+    take_out(event);
     free(event);
 }
 
@@ -306,11 +358,10 @@ void world_run(int64_t end_us, bool (*done)(void))
         if (e->at_us > world.now_us)
             world.now_us = e->at_us;
         if (e->host->stalled_until > world.now_us) {
-            e->at_us = e->host->stalled_until; /* its tie decides its place among the others */
-            sift_down(0);
+            wait_for_host(e);
             continue;
         }
-        heap_remove(e);
+        take_out(e);
         run_event(e);
         if (done && done())
             return;

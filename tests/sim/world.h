@@ -23,6 +23,13 @@
 #define US_PER_S INT64_C(1000000)
 
 struct event;
+
+/* The first event is the one that is due next. */
+struct event_heap {
+    struct event **events;
+    size_t n, cap;
+};
+
 typedef void (*event_fn)(void *arg);
 
 enum stream {
@@ -49,8 +56,10 @@ struct host {
     int id;
     struct host *on; /* the computer; points to itself if this is one */
     bool is_up;
-    unsigned life;         /* incremented at each start and each end */
-    int64_t stalled_until; /* no event of the host runs before: SIGSTOP, or a pause by the hypervisor */
+    unsigned life;             /* incremented at each start and each end */
+    struct event *front;       /* of the events that are due while it is stalled, the next one; NULL: none */
+    struct event_heap waiting; /* the others */
+    int64_t stalled_until;     /* no event of the host runs before: SIGSTOP, or a pause by the hypervisor */
     int dies_after;   /* number of effects on disk or network until the process is killed in the middle of an event; 0:
                          not at all */
     bool is_dying;    /* killed in this event: the rest of it has no effect */
