@@ -15,7 +15,7 @@
 #define FIRST_FD 1000             /* above all real descriptors of the process */
 #define LOCAL_US 150              /* a local socket */
 #define RETRY_US (40 * US_PER_MS) /* interval for testing whether a held stream may continue */
-#define MAX_ENDS (65536 + 64 * MAX_HOSTS)
+#define MAX_ENDS (65536 + 512 * MAX_HOSTS)
 
 struct chunk {
     TAILQ_ENTRY(chunk) link;
