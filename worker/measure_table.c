@@ -45,7 +45,8 @@ err_t measure_collect(struct measure_all *all, const struct measure_samples *of,
         err_t err = grow(all, of[r].n);
         if (err)
             return err;
-        memcpy(all->list + all->n, of[r].list, (size_t)of[r].n * sizeof(*all->list));
+        if (of[r].n)
+            memcpy(all->list + all->n, of[r].list, (size_t)of[r].n * sizeof(*all->list));
         all->n += of[r].n;
     }
     keep_shortest(all, from);

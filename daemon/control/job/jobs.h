@@ -25,6 +25,7 @@ struct jobs {
     struct job *head;              /* ascending by id */
     struct queue_job *queue;       /* jobs that wait, in their order (waiting.c); NULL: none */
     int n_queue, queue_first;      /* queue_first: those before it have slots */
+    uint64_t queue_seen;           /* a hash of what the order was computed from */
     const struct job *adopting;    /* a job that waits for lists of processes, as of the last sort; NULL: none */
     bool leads;                    /* this node is the leader */
     int64_t lists_due_ms;          /* leader: deadline of the other nodes' lists; 0: none pending */

@@ -3,6 +3,7 @@
 #include "daemon/control/job/internal.h"
 
 #include "common/base/clock.h"
+#include "common/base/hash.h"
 #include "common/base/log.h"
 #include "daemon/control/job/placement.h"
 #include "daemon/control/job/queue.h"
@@ -58,29 +59,41 @@ static void list_waiting(struct jobs *jobs, const struct queue_user *users, int 
     }
 }
 
-/* Returns the number of jobs that wait. */
-static int look_at_jobs(struct jobs *jobs, int *ret_all)
+/* What the order depends on, as a hash; also finds the job that adopts, and counts. */
+static uint64_t look_at_jobs(struct jobs *jobs, int *ret_all, int *ret_waiting)
 {
-    int waiting = 0;
-    *ret_all = 0;
-    for (struct job *j = jobs->head; j; j = j->next, ++*ret_all) {
-        waiting += is_waiting(j);
+    struct hash h;
+    hash_init(&h);
+    *ret_all = *ret_waiting = 0;
+    jobs->adopting = NULL;
+    for (const struct job *j = jobs->head; j; j = j->next, ++*ret_all) {
+        const uint64_t seen[] = {j->id, j->uid, is_waiting(j), j->placed ? (uint64_t)j->n_workers : 0}; /* 32 bytes */
+        hash_add(&h, seen, sizeof(seen));
+        *ret_waiting += is_waiting(j);
         jobs->adopting = j->adopting ? j : jobs->adopting;
-        j->queue_at = -1;
     }
-    return waiting;
+    return hash_end(&h);
+}
+
+static void number_jobs(struct jobs *jobs)
+{
+    for (struct job *j = jobs->head; j; j = j->next)
+        j->queue_at = -1;
+    for (int i = 0; i < jobs->n_queue; i++)
+        jobs->queue[i].job->queue_at = i;
 }
 
 /* Without memory there is no queue, and the jobs of this tick start in the order of their age. */
 void jobs_queue_sort(struct jobs *jobs)
 {
-    int all;
-    jobs_queue_drop(jobs);
-    int waiting = look_at_jobs(jobs, &all);
-    if (!waiting)
+    int all, waiting;
+    const uint64_t seen = look_at_jobs(jobs, &all, &waiting);
+    jobs->queue_first = 0;
+    if (jobs->queue && seen == jobs->queue_seen)
         return;
-    jobs->queue = calloc((size_t)waiting, sizeof(*jobs->queue));
-    struct queue_user *users = calloc((size_t)all, sizeof(*users));
+    jobs_queue_drop(jobs);
+    jobs->queue = calloc((size_t)waiting + 1, sizeof(*jobs->queue));
+    struct queue_user *users = calloc((size_t)all + 1, sizeof(*users));
     err_t err = jobs->queue && users ? OK : ERR_NOMEM;
     if (!err) {
         int n_users = count_users(jobs, users);
@@ -92,8 +105,8 @@ void jobs_queue_sort(struct jobs *jobs)
         log_error("the queue of jobs is not sorted error=%s", err_text(err));
         jobs_queue_drop(jobs);
     }
-    for (int i = 0; i < jobs->n_queue; i++)
-        jobs->queue[i].job->queue_at = i;
+    jobs->queue_seen = seen;
+    number_jobs(jobs);
 }
 
 void jobs_queue_drop(struct jobs *jobs)
@@ -101,7 +114,6 @@ void jobs_queue_drop(struct jobs *jobs)
     free(jobs->queue);
     jobs->queue = NULL;
     jobs->n_queue = jobs->queue_first = 0;
-    jobs->adopting = NULL;
 }
 
 /* The first job in the queue that waits still; NULL: none. One that could never fit is passed over. */
