@@ -31,6 +31,8 @@ static err_t grow(struct measure_all *all, int more)
 static void keep_shortest(struct measure_all *all, int from)
 {
     int kept = from;
+    if (all->n == from)
+        return;
     qsort(all->list + from, (size_t)(all->n - from), sizeof(*all->list), by_call);
     for (int i = from; i < all->n; i++)
         if (!all->list[i].call || i == from || all->list[i].call != all->list[i - 1].call)
@@ -99,7 +101,8 @@ err_t measure_table(struct measure_all *all, struct buf *ret)
     int n = 0;
     if (!rows)
         return ERR_NOMEM;
-    qsort(all->list, (size_t)all->n, sizeof(*all->list), by_sample);
+    if (all->n)
+        qsort(all->list, (size_t)all->n, sizeof(*all->list), by_sample);
     for (int i = 0, end; i < all->n; i = end) {
         for (end = i + 1; end < all->n && is_same_row(&all->list[i], &all->list[end]); end++)
             ;

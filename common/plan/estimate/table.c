@@ -123,7 +123,8 @@ static int by_row(const void *a, const void *b)
 
 void plan_table_sort(struct table_row *rows, int n)
 {
-    qsort(rows, (size_t)n, sizeof(*rows), by_row);
+    if (n)
+        qsort(rows, (size_t)n, sizeof(*rows), by_row);
 }
 
 /* Index of the first row that is not before `key`; with `after`, of the first behind it. */
@@ -457,7 +458,8 @@ err_t plan_table_read(const char *text, size_t len, const char *name, struct pla
     copy = malloc(len + 1);
     if (!copy)
         return why_set(why, ERR_NOMEM, "%s: out of memory", name);
-    memcpy(copy, text, len);
+    if (len)
+        memcpy(copy, text, len);
     copy[len] = 0;
     err_t err = read_lines(&r, copy, why);
     err = err ? err : check_grids(&r, why);
