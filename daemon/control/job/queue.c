@@ -23,7 +23,7 @@ static int compare_in_line(const void *a, const void *b)
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-static int64_t slots_of(const struct queue_user *users, int n, uint32_t uid)
+int64_t queue_slots_of(const struct queue_user *users, int n, uint32_t uid)
 {
     for (int i = 0; i < n; i++)
         if (users[i].uid == uid)
@@ -38,8 +38,10 @@ static int make_lines(const struct queue_job *jobs, int n, const struct queue_us
     int n_lines = 0;
     for (int i = 0; i < n; i++) {
         if (i == 0 || jobs[i].uid != jobs[i - 1].uid)
-            lines[n_lines++] = (struct queue_line){
-                .uid = jobs[i].uid, .slots = slots_of(users, n_users, jobs[i].uid), .oldest = UINT64_MAX, .at = i};
+            lines[n_lines++] = (struct queue_line){.uid = jobs[i].uid,
+                                                   .slots = queue_slots_of(users, n_users, jobs[i].uid),
+                                                   .oldest = UINT64_MAX,
+                                                   .at = i};
         struct queue_line *l = &lines[n_lines - 1];
         l->end = i + 1;
         l->oldest = jobs[i].id < l->oldest ? jobs[i].id : l->oldest;

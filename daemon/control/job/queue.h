@@ -32,6 +32,8 @@ struct queue_user {
     int64_t slots; /* of the running jobs */
 };
 
+/* A user who is missing has none. */
+int64_t queue_slots_of(const struct queue_user *users, int n, uint32_t uid);
 /* Sorts n waiting jobs, in any order, into the order in which they get slots. `users`: those with slots; a user who is
  * missing has none. Time n log n. ERR_NOMEM: nothing has changed. */
 NODISCARD err_t queue_sort(struct queue_job *jobs, int n, const struct queue_user *users, int n_users);

@@ -40,20 +40,12 @@ static int count_users(const struct jobs *jobs, struct queue_user *users)
     return n;
 }
 
-static int64_t slots_of(const struct queue_user *users, int n, uint32_t uid)
-{
-    for (int i = 0; i < n; i++)
-        if (users[i].uid == uid)
-            return users[i].slots;
-    return 0;
-}
-
 static void list_waiting(struct jobs *jobs, const struct queue_user *users, int n_users)
 {
     for (struct job *j = jobs->head; j; j = j->next) {
         if (!is_waiting(j))
             continue;
-        j->user_slots = slots_of(users, n_users, j->uid);
+        j->user_slots = queue_slots_of(users, n_users, j->uid);
         jobs->queue[jobs->n_queue++] = (struct queue_job){
             .job = j, .id = j->id, .uid = j->uid, .priority = j->spec.run.priority, .workers = job_want(&j->spec).min};
     }
