@@ -63,6 +63,6 @@ refused() { # WHAT EXPECTED COMMAND...
 }
 refused "an unknown kind" "--to png: expected tensorboard, wandb or csv" dtctl metrics "$job" --to png
 refused "a folder without a kind" "--dir needs --to" dtctl metrics "$job" --dir "$tmp"
-refused "to follow" "takes neither --follow nor --from" dtctl metrics "$job" --to csv -f
+refused "to follow" "--to writes all steps: it takes none of" dtctl metrics "$job" --to csv -f
 dtctl run --name words --workers-per-node 1 true >/dev/null
 refused "a command" "runs a command of its own" dtctl metrics words --to csv
