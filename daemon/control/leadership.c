@@ -8,6 +8,7 @@
 #include "daemon/control/rpc/adapters.h"
 
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -245,6 +246,16 @@ static bool has_job(void *owner, uint64_t *ret_job)
     return j != NULL;
 }
 
+/* The cluster has placed the ranks elsewhere, or does so at present. */
+static void on_removed(void *owner)
+{
+    struct control *n = owner;
+    for (const struct child *c = n->local.children.head; c; c = c->next)
+        if (child_runs(c) && supervisor_link_kill(&n->local.supervisor, c->job, c->slot, SIGKILL))
+            log_error("a process of a cluster that this node is not in was not killed job=%" PRIu64 " slot=%d", c->job,
+                      c->slot);
+}
+
 static void log_closed(void *owner)
 {
     const struct control *n = owner;
@@ -270,5 +281,6 @@ const struct cluster_events leadership_events = {
     .stream = on_stream,
     .is_leaving = is_leaving,
     .has_job = has_job,
+    .removed = on_removed,
     .close_log = close_log,
 };

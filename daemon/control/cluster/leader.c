@@ -177,6 +177,7 @@ err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const char *name, 
     struct cluster_peer *m = find_peer(c, name);
     if (!m)
         return ERR_AGAIN;
+    cluster_identity_register(c, in, x);
     if (m->in != in)
         close_peer(c, m);
     m->in = in;
@@ -207,6 +208,12 @@ static bool is_needed(const struct cluster *c, const struct cluster_peer *x)
         others += in_log[i].id != x->id && (in_log[i].id == c->self.id || (m && m->in));
     }
     return votes && others <= voters / 2;
+}
+
+bool cluster_needs_vote(const struct cluster *c, const struct state_node *x)
+{
+    const struct cluster_peer *m = find_peer(c, x->name);
+    return m && is_needed(c, m);
 }
 
 err_t cluster_heartbeat(struct cluster *c, struct rpc_conn *conn, const struct cluster_beat *beat,
@@ -388,13 +395,16 @@ static bool propose_missing_records(struct cluster *c)
         propose_key(c, 1, KEY_ADDED);
         return true;
     }
-    if (own && strcmp(own->address, c->self.address) == 0 && strcmp(own->domain, c->self.domain) == 0)
+    bool lacks_key = own && !record_has_key(own->public_key);
+    if (own && !lacks_key && strcmp(own->address, c->self.address) == 0 && strcmp(own->domain, c->self.domain) == 0)
         return false;
     if (!own && k->next_node != 1)
         return false; /* this node has left, and leads only until another does */
     struct record r = {.kind = RECORD_NODE,
                        .node = {.name = c->self.name, .address = c->self.address, .domain = c->self.domain}};
     memcpy(r.node.instance, c->self.instance, NODE_INSTANCE_BYTES);
+    if (!own || lacks_key) /* a key that is recorded stays, and a record without one is not refused */
+        memcpy(r.node.public_key, c->identity.public_key, NODE_KEY_BYTES);
     propose_record(c, &r);
     return true;
 }

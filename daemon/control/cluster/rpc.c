@@ -5,7 +5,9 @@
 #include "daemon/control/log/log.h"
 #include "proto/peer.pb-c.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- calls to other nodes ---- */
 
@@ -34,14 +36,42 @@ static struct rpc_beat_reply beat_reply_of(const Dtd__PeerBeatReply *b)
     return ret;
 }
 
+/* Introductions of a newer version that has more than fit are left out. */
+static void take_introductions(const Dtd__PeerStatus *s, struct cluster_introductions *ret)
+{
+    for (size_t i = 0; i < s->n_introduction && ret->n < CLUSTER_INTRODUCED; i++) {
+        const Dtd__PeerIntroduction *m = s->introduction[i];
+        struct cluster_introduced *in = &ret->nodes[ret->n];
+        if (strlen(m->name) > CLUSTER_NAME_MAX || (m->has_public_key && m->public_key.len != NODE_KEY_BYTES))
+            continue;
+        *in = (struct cluster_introduced){.id = m->id};
+        snprintf(in->name, sizeof(in->name), "%s", m->name);
+        if (m->has_public_key)
+            memcpy(in->public_key, m->public_key.data, NODE_KEY_BYTES);
+        ret->n++;
+    }
+}
+
+static struct rpc_hello_reply hello_reply_of(const Dtd__PeerStatus *s)
+{
+    struct rpc_hello_reply ret = {.leads = false};
+    if (!s)
+        return ret;
+    ret.leads = s->leads;
+    ret.term = s->raft_term;
+    ret.leader = s->leader;
+    ret.address = s->leader_address;
+    take_introductions(s, &ret.introductions);
+    return ret;
+}
+
 static void on_reply(void *arg, const struct rpc_result *r)
 {
     struct cluster_call a = *(struct cluster_call *)arg;
     free(arg);
     if (a.hello) {
-        const Dtd__PeerStatus *s = (const Dtd__PeerStatus *)r->reply;
-        a.hello(a.arg, r->err, r->text, s && s->leads, s ? s->raft_term : 0, s ? s->leader : NULL,
-                s ? s->leader_address : NULL);
+        const struct rpc_hello_reply reply = hello_reply_of((const Dtd__PeerStatus *)r->reply);
+        a.hello(a.arg, r->err, r->text, &reply);
     } else if (a.heartbeat) {
         const struct rpc_beat_reply reply = beat_reply_of((const Dtd__PeerBeatReply *)r->reply);
         a.heartbeat(a.arg, r->err, &reply);
@@ -94,8 +124,8 @@ err_t rpc_cluster_heartbeat(struct rpc_conn *conn, const struct cluster_beat *be
     return send_call(conn, PEER_BEAT, &m.base, ms, (struct cluster_call){.heartbeat = cb, .arg = arg});
 }
 
-err_t rpc_cluster_join(struct rpc_conn *conn, const struct cluster_self *self, uint64_t token, uint32_t ms,
-                       rpc_join_cb cb, void *arg)
+err_t rpc_cluster_join(struct rpc_conn *conn, const struct cluster_self *self, uint64_t token,
+                       const uint8_t *public_key, uint32_t ms, rpc_join_cb cb, void *arg)
 {
     Dtd__JoinRequest m = DTD__JOIN_REQUEST__INIT;
     m.name = (char *)self->name;
@@ -105,6 +135,8 @@ err_t rpc_cluster_join(struct rpc_conn *conn, const struct cluster_self *self, u
     m.has_token = token != 0;
     m.token = token;
     m.version = (char *)DTD_VERSION;
+    m.has_public_key = public_key != NULL;
+    m.public_key = (ProtobufCBinaryData){public_key ? NODE_KEY_BYTES : 0, (uint8_t *)public_key};
     return send_call(conn, PEER_JOIN, &m.base, ms, (struct cluster_call){.join = cb, .arg = arg});
 }
 

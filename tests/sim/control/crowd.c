@@ -29,6 +29,7 @@ struct crowd_node {
     struct tunnel_request *request;
     struct rpc_conn *conn; /* NULL: none */
     struct cluster_self self;
+    struct identity identity;
     bool is_old, is_up, beats;        /* the leader has answered Hello; a heartbeat is under way */
     uint64_t view;                    /* hash */
     int voters[MAX_VOTERS], n_voters; /* their numbers */
@@ -187,22 +188,21 @@ static void beat(void *arg)
         n->beats = rpc_cluster_heartbeat(n->conn, &b, CALL_MS, on_beat, n) == OK;
 }
 
-static void on_hello(void *arg, err_t err, const char *text, bool leads, uint64_t term, const char *leader,
-                     const char *address)
+static void on_hello(void *arg, err_t err, const char *text, const struct rpc_hello_reply *reply)
 {
     struct crowd_node *n = arg;
     int id;
-    (void)text, (void)term, (void)leader;
+    (void)text;
     if (!n->conn || n->is_up)
         return;
-    if (!err && leads && attend(n) == OK) {
+    if (!err && reply->leads && attend(n) == OK) {
         n->leader = n->at;
         set_up(n, true);
         n->replied_us = world.now_us;
         beat(n);
         return;
     }
-    n->door = address && sscanf(address, "10.0.0.%d:", &id) == 1 ? id : next_door(n);
+    n->door = reply->address && sscanf(reply->address, "10.0.0.%d:", &id) == 1 ? id : next_door(n);
     lose(n);
 }
 
@@ -266,7 +266,8 @@ static void connected(void *owner, err_t err, const char *why, const struct tunn
     }
     rpc_conn_set_data(n->conn, n);
     err = n->self.id ? rpc_cluster_hello(n->conn, n->self.name, n->self.instance, CALL_MS, on_hello, n)
-                     : rpc_cluster_join(n->conn, &n->self, 0, JOIN_MS, on_joined, n);
+                     : rpc_cluster_join(n->conn, &n->self, 0, n->is_old ? NULL : n->identity.public_key, JOIN_MS,
+                                        on_joined, n);
     if (err)
         lose(n);
 }
@@ -288,7 +289,10 @@ static void try_node(void *arg)
 static void begin(void *arg)
 {
     struct crowd_node *n = arg;
-    const struct tunnel_host_config config = {.loop = &n->loop, .name = n->self.name, .keys = {NULL, find_key}};
+    const struct tunnel_host_config config = {.loop = &n->loop,
+                                              .name = n->self.name,
+                                              .keys = {NULL, find_key},
+                                              .identity = {.own = n->is_old ? NULL : &n->identity}};
     struct why why;
     uv_loop_init(&n->loop);
     struct tunnel_listener *listener;
@@ -312,6 +316,7 @@ void crowd_init(int first, int last, int doors)
         snprintf(n->self.name, sizeof(n->self.name), "node-%d", id);
         snprintf(n->self.address, sizeof(n->self.address), "10.0.0.%d:7811", id);
         memcpy(n->self.instance, &id, sizeof(id));
+        memcpy(n->identity.public_key, &id, sizeof(id));
     }
 }
 

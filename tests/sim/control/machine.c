@@ -382,7 +382,7 @@ void __wrap_log_close(struct log *log, void (*cb)(void *owner))
 
 /* ---- files ---- */
 
-#define MAX_FILES 4
+#define MAX_FILES 6
 
 static struct {
     char path[64];
