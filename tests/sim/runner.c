@@ -79,9 +79,10 @@ static bool run_one(uint64_t seed, const struct options *o)
             printf("broken: the second run of the seed differs from the first\n");
     }
     if (!is_good)
-        printf("seed %" PRIu64 " is broken; again: %stests/sim/%s --seeds 1 --from %" PRIu64 " --nodes %d%s --trace\n",
+        printf("seed %" PRIu64 " is broken; again: %stests/sim/%s --seeds 1 --from %" PRIu64
+               " --nodes %d%s%s --trace\n",
                seed, bug_planted ? "DTD_SIM_BUG=... " : "", simulation->name, seed, o->shape.nodes,
-               o->shape.commands ? " --commands" : "");
+               o->shape.commands ? " --commands" : "", o->shape.identity ? " --identity" : "");
     return is_good;
 }
 
@@ -123,17 +124,13 @@ static void list_bugs(void)
 
 static void parse(int argc, char **argv, struct options *o)
 {
-    enum { SEEDS = 1, FROM, NODES, COMMANDS, TRACE, TWICE, EXPECT_BROKEN, BUGS };
+    enum { SEEDS = 1, FROM, NODES, COMMANDS, IDENTITY, TRACE, TWICE, EXPECT_BROKEN, BUGS };
     static const struct option options[] = {
-        {"seeds", 1, NULL, SEEDS},
-        {"from", 1, NULL, FROM},
-        {"nodes", 1, NULL, NODES},
-        {"commands", 0, NULL, COMMANDS},
-        {"trace", 0, NULL, TRACE},
-        {"twice", 0, NULL, TWICE},
-        {"expect-broken", 0, NULL, EXPECT_BROKEN},
-        {"bugs", 0, NULL, BUGS},
-        {0},
+        {"seeds", 1, NULL, SEEDS},       {"from", 1, NULL, FROM},
+        {"nodes", 1, NULL, NODES},       {"commands", 0, NULL, COMMANDS},
+        {"identity", 0, NULL, IDENTITY}, {"trace", 0, NULL, TRACE},
+        {"twice", 0, NULL, TWICE},       {"expect-broken", 0, NULL, EXPECT_BROKEN},
+        {"bugs", 0, NULL, BUGS},         {0},
     };
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (c) {
@@ -148,6 +145,9 @@ static void parse(int argc, char **argv, struct options *o)
             break;
         case COMMANDS:
             o->shape.commands = true;
+            break;
+        case IDENTITY:
+            o->shape.identity = true;
             break;
         case TRACE:
             o->trace = true;

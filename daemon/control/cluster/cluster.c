@@ -293,6 +293,9 @@ static void on_tick(uv_timer_t *timer)
     c->ticked_ms = now;
     if (c->closing)
         return;
+    if (c->recheck_due)
+        tunnel_host_recheck(c->host);
+    c->recheck_due = false;
     if (c->is_member && c->leads)
         cluster_lead_tick(c, now, gap > TICK_MS ? gap : 0);
     else if (c->is_member)

@@ -132,6 +132,9 @@ struct cluster_caller {
 bool cluster_caller(const struct cluster *c, const struct rpc_conn *conn, struct cluster_caller *ret);
 /* Do nodes join by a file with the cluster's key (cluster.key_file), and not only by tokens? */
 bool cluster_has_key_file(const struct cluster *c);
+/* Follower: the leader reports over this connection that it has removed the node of this name. False: the connection is
+ * not the one to the leader, or the node is another one. */
+bool cluster_take_dismissal(struct cluster *c, const struct rpc_conn *conn, const char *name);
 /* Follower: the leader has removed this node from the cluster. */
 bool cluster_is_removed(const struct cluster *c);
 

@@ -19,8 +19,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* How long the leader's answers must have been that this node was removed, before its workers are stopped. A leader
- * that was outvoted steps down earlier, so its word alone never counts. */
+/* How long the answers to a node that is not connected must have been that it was removed, before its workers are
+ * stopped. A leader that was outvoted may lack a node that has just joined; it steps down within this time. */
 #define REMOVED_MS (2 * CLUSTER_LOST_MS)
 
 /* ---- this node's identity ---- */
@@ -191,7 +191,27 @@ void cluster_identity_register(const struct cluster *c, const struct cluster_inb
         log_warn("the identity of a node is not recorded node=%s error=%s", x->name, err_text(err));
 }
 
-/* ---- this node was removed ---- */
+/* ---- this node was removed ----
+ *
+ * The leader reports it before it closes the connection. A node that has no connection then gets it as the answer to
+ * its attempts to connect, as long as its key of the cluster is valid. */
+
+static void become_removed(struct cluster *c)
+{
+    c->is_removed = true;
+    log_error("this node was removed from the cluster; its workers are stopped. To use it again: dtctl cluster leave, "
+              "then join with a new token");
+    c->events->removed(c->owner);
+}
+
+bool cluster_take_dismissal(struct cluster *c, const struct rpc_conn *conn, const char *name)
+{
+    if (!conn || conn != c->leader || !c->leader_up || strcmp(name, c->self.name) != 0)
+        return false;
+    if (!c->closing && !c->is_removed)
+        become_removed(c);
+    return true;
+}
 
 void cluster_note_answer(struct cluster *c, err_t err)
 {
@@ -201,12 +221,8 @@ void cluster_note_answer(struct cluster *c, err_t err)
     if (err != ERR_STALE || c->is_removed)
         return;
     c->removed_since_ms = c->removed_since_ms ? c->removed_since_ms : now;
-    if (now - c->removed_since_ms < REMOVED_MS)
-        return;
-    c->is_removed = true;
-    log_error("this node was removed from the cluster; its workers are stopped. To use it again: dtctl cluster leave, "
-              "then join with a new token");
-    c->events->removed(c->owner);
+    if (now - c->removed_since_ms >= REMOVED_MS)
+        become_removed(c);
 }
 
 bool cluster_is_removed(const struct cluster *c)

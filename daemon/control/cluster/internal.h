@@ -94,6 +94,7 @@ struct cluster {
     int n_introduces_ids, introduces_from;                           /* .. 1 the state or 2 the view; 0: not made yet */
     int64_t removed_since_ms; /* since when the leader's answer has been that this node was removed; 0: it is not */
     bool is_removed;
+    bool recheck_due; /* at the next tick, tunnels of removed nodes and of dropped keys are closed */
 
     struct tunnel_host *host;
     struct tunnel_listener *listener;

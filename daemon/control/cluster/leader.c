@@ -9,6 +9,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "daemon/control/cluster/rpc.h"
 #include "daemon/control/cluster/voters.h"
 
 #include <inttypes.h>
@@ -65,6 +66,8 @@ static void free_peer(struct cluster_peer *m)
 static void remove_peer(struct cluster *c, struct cluster_peer *m)
 {
     bool was_lost = m->lost;
+    if (m->in)
+        rpc_cluster_dismiss(m->in->conn, m->name);
     close_peer(c, m);
     if (!was_lost)
         c->events->member_lost(c->owner, m->name, clock_mono_ms() - m->heartbeat_ms, "it left the cluster");
@@ -424,8 +427,8 @@ static bool all_have_view(const struct cluster *c, bool lost_too)
 static void rotate_keys(struct cluster *c)
 {
     const struct state_cluster *k = cluster_known(c);
-    if (k->n_keys < 2)
-        return;
+    if (k->n_keys < 2 || c->view_saved != c->view_hash)
+        return; /* this node, too, must have the new key in its file before the old one is dropped */
     uint32_t newest = k->keys[k->n_keys - 1].version;
     if (k->key_used != newest && all_have_view(c, false))
         propose_key(c, newest, KEY_USED);
@@ -520,9 +523,9 @@ void cluster_lead_end(struct cluster *c)
 
 void cluster_lead_tick(struct cluster *c, int64_t now, int64_t gap_ms)
 {
+    update_peers(c, now); /* before a new view cuts the tunnels of removed nodes: it reports to them why */
     cluster_view_make(c);
     cluster_view_answer(c);
-    update_peers(c, now);
     update_voters(c);
     for (int i = 0; i < c->n_peers; i++) {
         c->peers[i]->heartbeat_ms += gap_ms;

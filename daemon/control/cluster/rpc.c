@@ -1,6 +1,7 @@
 /* Calls of the cluster to other nodes. rpc/cluster.c serves the calls of other nodes and of clients. */
 #include "daemon/control/cluster/rpc.h"
 
+#include "common/base/log.h"
 #include "common/rpc/methods.h"
 #include "daemon/control/log/log.h"
 #include "proto/peer.pb-c.h"
@@ -145,6 +146,21 @@ err_t rpc_cluster_leave(struct rpc_conn *conn, const struct cluster_self *self, 
 {
     const Dtd__PeerHello m = hello_of(self->name, self->instance);
     return send_call(conn, PEER_LEAVE, &m.base, ms, (struct cluster_call){.leave = cb, .arg = arg});
+}
+
+static void on_dismissed(void *arg, err_t err, const char *text)
+{
+    (void)arg, (void)err, (void)text;
+}
+
+/* The same method as a node uses to leave: it is called by the leader here. */
+void rpc_cluster_dismiss(struct rpc_conn *conn, const char *name)
+{
+    static const uint8_t none[NODE_INSTANCE_BYTES];
+    const Dtd__PeerHello m = hello_of(name, none);
+    err_t err = send_call(conn, PEER_LEAVE, &m.base, 0, (struct cluster_call){.leave = on_dismissed});
+    if (err)
+        log_warn("the removal of a node is not reported to it node=%s error=%s", name, err_text(err));
 }
 
 /* ---- calls to other nodes ---- */

@@ -37,5 +37,7 @@ NODISCARD err_t rpc_cluster_join(struct rpc_conn *conn, const struct cluster_sel
 /* Reports to the leader that this node leaves the cluster. */
 NODISCARD err_t rpc_cluster_leave(struct rpc_conn *conn, const struct cluster_self *self, uint32_t ms,
                                   void (*cb)(void *arg, err_t err, const char *text), void *arg);
+/* Reports to a node that the leader has removed it. There is no answer to wait for. */
+void rpc_cluster_dismiss(struct rpc_conn *conn, const char *name);
 
 #endif

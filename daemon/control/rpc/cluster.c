@@ -319,6 +319,11 @@ static void handle_leave(void *owner, struct rpc_call *call, const ProtobufCMess
     struct cluster_caller caller;
     bool is_known = cluster_caller(server->cluster, rpc_call_conn(call), &caller);
     struct record r = {.kind = RECORD_NODE_LEFT, .node_left = {.name = h->node}};
+    if (cluster_take_dismissal(server->cluster, rpc_call_conn(call), h->node)) {
+        Dtd__PeerEmpty empty = DTD__PEER_EMPTY__INIT;
+        rpc_reply(call, &empty.base);
+        return;
+    }
     if (!is_known || caller.joins || strcmp(caller.name, h->node) != 0)
         rpc_fail(call, ERR_DENIED, "only the node itself may request to leave");
     else if (!cluster_leads(server->cluster))

@@ -5,6 +5,7 @@
 #include "daemon/control/rpc/adapters.h"
 #include "daemon/control/rpc/caller.h"
 #include "tests/sim/bugs.h"
+#include "tests/sim/control/machine.h"
 #include "tests/sim/world.h"
 
 #include <stdlib.h>
@@ -222,4 +223,16 @@ void __wrap_rpc_worker_store_put(void *owner, struct rpc_call *call, const Proto
         rpc_fail(call, ERR_STALE, "its epoch has ended");
     else
         __real_rpc_worker_store_put(owner, call, request);
+}
+
+/* ---- a node that was removed ---- */
+
+err_t __real_supervisor_link_kill(struct supervisor_link *s, uint64_t job, int slot, int sig);
+err_t __wrap_supervisor_link_kill(struct supervisor_link *s, uint64_t job, int slot, int sig);
+
+err_t __wrap_supervisor_link_kill(struct supervisor_link *s, uint64_t job, int slot, int sig)
+{
+    const struct control *n = machines[world.current->id].node;
+    bool is_kept = bug(BUG_WORKERS_KEPT) && n && cluster_is_removed(n->cluster);
+    return is_kept ? OK : __real_supervisor_link_kill(s, job, slot, sig);
 }

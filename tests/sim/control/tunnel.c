@@ -3,6 +3,7 @@
  * tests/common/tunnel tests the real tunnel. A tunnel host ends with its process. */
 #include "common/tunnel/tunnel.h"
 
+#include "tests/sim/bugs.h"
 #include "tests/sim/control/machine.h"
 #include "tests/sim/net.h"
 #include "tests/sim/stream.h"
@@ -101,9 +102,15 @@ void tunnel_host_close(struct tunnel_host *h, void (*cb)(void *owner), void *own
     world_after(h->process, 100, host_is_closed, h);
 }
 
+static enum tunnel_verdict verdict_of(const struct tunnel_host *h, const struct tunnel_peer *peer, bool accepts)
+{
+    bool asks = h->identity.admit && !bug(BUG_ANY_IDENTITY);
+    return asks ? h->identity.admit(h->identity.owner, peer, accepts) : TUNNEL_ADMIT;
+}
+
 static bool is_admitted(const struct tunnel_host *h, const struct tunnel_peer *peer, bool accepts)
 {
-    return !h->identity.admit || h->identity.admit(h->identity.owner, peer, accepts) == TUNNEL_ADMIT;
+    return verdict_of(h, peer, accepts) == TUNNEL_ADMIT;
 }
 
 void tunnel_host_recheck(struct tunnel_host *h)
@@ -231,8 +238,7 @@ static void arrived(void *arg)
     if (!is_alive(r) || r->is_over)
         return;
     const struct tunnel_peer caller = peer_of(r->from, h, r);
-    enum tunnel_verdict verdict =
-        h->identity.admit ? h->identity.admit(h->identity.owner, &caller, true) : TUNNEL_ADMIT;
+    enum tunnel_verdict verdict = verdict_of(h, &caller, true);
     if (verdict != TUNNEL_ADMIT)
         return end_request(r, verdict == TUNNEL_REMOVED ? ERR_STALE : ERR_DENIED, "its identity is not admitted");
     stream_pair(r->from->process, world.current, &r->fd, &r->other_fd);
@@ -244,7 +250,7 @@ static void arrived(void *arg)
 static void on_the_way(void *arg)
 {
     struct tunnel_request *r = arg;
-    const struct host *from = r->from->process;
+    const struct host *from = r->from->process->on;
     if (!is_alive(r) || r->is_over)
         return;
     if (net.is_cut[from->id][r->to->id] || net.is_cut[r->to->id][from->id] || !machine_has_power(r->to->id))
