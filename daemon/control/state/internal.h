@@ -39,7 +39,8 @@ struct state_event *state_event_copy(const struct state_event *e);
 void state_events_clear(struct state *s);
 
 void state_clear(struct state *s);
-void state_job_free(struct state_job *job);
+/* Frees the job with its last reference; NULL too. */
+void state_job_unref(struct state_job *job);
 /* Each makes room for one more element; existing ones may move in memory. */
 err_t state_request_reserve(struct state *s);
 err_t state_checkpoint_reserve(struct state_job *job);

@@ -11,6 +11,7 @@
 #ifndef DTD_DAEMON_CONTROL_STATE_STATE_H
 #define DTD_DAEMON_CONTROL_STATE_STATE_H
 
+#include "common/base/pieces.h"
 #include "common/rpc/event.h"
 #include "daemon/control/state/record.h"
 
@@ -50,8 +51,8 @@ struct state_left {
 
 struct state_job {
     uint64_t id;
-    char *spec;      /* YAML, as submitted */
-    uint64_t parent; /* 0: none */
+    const char *spec; /* YAML, as submitted; a reference (spec.h) */
+    uint64_t parent;  /* 0: none */
     uint32_t uid;
     int64_t submitted_ms, started_ms, ended_ms; /* 0: not yet; started_ms: the first epoch */
     enum state_desired desired;
@@ -65,6 +66,7 @@ struct state_job {
     struct incident *incidents; /* in order of time */
     int n_incidents;
     struct incident start; /* durations of the first start; epoch 0: unknown */
+    int refs;              /* the state, and the frozen states that have it; with more than one it does not change */
 };
 
 /* Something that happened (events.c). */
@@ -167,5 +169,18 @@ NODISCARD err_t state_cluster_merge(struct state *s, const void *data, size_t le
 NODISCARD err_t state_snapshot(const struct state *s, struct buf *ret);
 /* Replaces the whole state. After an error (ERR_CORRUPT, ERR_UNSUPPORTED, ERR_NOMEM) the state is unchanged. */
 NODISCARD err_t state_restore(struct state *s, const void *data, size_t len);
+/* The same in two steps: the first makes a state of a snapshot in any thread, the second puts it in the place of `s`
+ * and frees `fresh`. */
+NODISCARD err_t state_read(const void *data, size_t len, struct state **ret);
+void state_adopt(struct state *s, struct state *fresh);
+
+/* The state as it is now, for a snapshot that another thread writes while records are applied to `s`. Jobs are shared,
+ * and copied when a record changes them, so this takes some milliseconds for any number of jobs of any size. */
+struct state_frozen;
+NODISCARD err_t state_freeze(const struct state *s, struct state_frozen **ret);
+/* Appends the bytes of state_snapshot. They point into `f`. Any thread. */
+NODISCARD err_t state_frozen_write(const struct state_frozen *f, struct pieces *ret);
+/* NULL too. On the thread of the state. */
+void state_thaw(struct state_frozen *f);
 
 #endif
