@@ -34,6 +34,7 @@ enum record_kind {
     RECORD_TOKEN,              /* a join token was created or withdrawn */
     RECORD_KEY,                /* a cluster key was added, put to use or dropped */
     RECORD_JOB_REMOVED,        /* a user removed a job that had ended. An older version reads it as a second end */
+    RECORD_LINEAGE,            /* the cluster gets its id, or was recovered */
 };
 
 #define NODE_INSTANCE_BYTES 16
@@ -113,6 +114,15 @@ struct record {
             enum state_key_step step;
             uint8_t secret[KEY_SECRET_LENGTH]; /* only for KEY_ADDED */
         } key;
+        struct {
+            uint64_t id, generation;
+            const char *by; /* node on which the recovery was requested; "": none */
+            uint32_t uid;
+            const uint64_t *gone; /* numbers of the nodes that must join again */
+            int n_gone;
+            uint32_t key; /* version of the new key; 0: none */
+            uint8_t secret[KEY_SECRET_LENGTH];
+        } lineage;
     };
     void *memory; /* owned by a decoded record; NULL: none */
 };

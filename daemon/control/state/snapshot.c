@@ -12,6 +12,7 @@
 
 #include "common/rpc/alloc.h"
 #include "common/rpc/field_codec.h"
+#include "daemon/control/state/snapshot_lineage.h"
 #include "daemon/control/state/spec.h"
 #include "proto/log.pb-c.h"
 
@@ -218,6 +219,7 @@ struct cluster_lists {
     Dtd__RecordNode *inner;
     Dtd__RecordToken tokens[STATE_MAX_TOKENS], *token[STATE_MAX_TOKENS];
     Dtd__RecordKey keys[STATE_MAX_KEYS], *key[STATE_MAX_KEYS];
+    struct state_lineage_message lineage;
 };
 
 static void put_nodes(const struct state_node *const *nodes, size_t count, struct cluster_lists *l)
@@ -298,6 +300,7 @@ static err_t write_part(const struct state *s, const struct cluster_part *part, 
                                    .key_used = c->key_used,
                                    .n_gone = part->n_gone,
                                    .gone = part->gone};
+        state_lineage_put(c, &l->lineage, &m);
         snapshot.cluster = &m;
         err = pack(&snapshot, s, ret);
     }
@@ -407,7 +410,7 @@ err_t state_snapshot(const struct state *s, struct buf *ret)
 {
     size_t start = ret->len;
     err_t err = write_requests(s, ret);
-    if (!err && s->cluster.next_node > 1)
+    if (!err && (s->cluster.next_node > 1 || s->cluster.lineage.generation))
         err = write_cluster(s, ret);
     for (int i = 0; !err && i < s->n_jobs; i++)
         err = write_job(s, s->jobs[i], ret);
@@ -691,7 +694,7 @@ static err_t read_secrets(const Dtd__SnapshotCluster *m, struct state_cluster *c
         c->n_keys++;
     }
     c->key_used = m->key_used;
-    return OK;
+    return state_lineage_get(m, c);
 }
 
 static err_t read_cluster(const Dtd__Snapshot *m, struct state *s)

@@ -30,6 +30,9 @@
     1024 /* of versions without changes of the view, whose voters would refuse the next one */
 #define STATE_MAX_TOKENS 64
 #define STATE_MAX_KEYS 16
+#define STATE_MAX_RETIRED 8
+/* A recovery leaves so many numbers of jobs unused: more than the lost voters will have given meanwhile. */
+#define STATE_RECOVERY_GAP 1000
 #define STATE_REQUEST_MS (24 * 3600 * INT64_C(1000))
 
 struct state_epoch {
@@ -103,6 +106,15 @@ struct state_key {
     uint8_t secret[KEY_SECRET_LENGTH];
 };
 
+/* Which cluster this is. A recovery makes a new generation of it, of which the voters that were lost are no part. */
+struct state_lineage {
+    uint64_t id, generation; /* 0: none yet */
+    int64_t at_ms;           /* when the generation began, by its node's clock */
+    uint32_t uid;            /* by whom it was recovered, and on which node; "": it was not */
+    char by[NODE_NAME_MAX + 1];
+    uint32_t first_key; /* version of the generation's first key; 0: the cluster was not recovered */
+};
+
 /* Nodes and secrets of the cluster. Without nodes there is no cluster. */
 struct state_cluster {
     uint64_t next_node;       /* number of the next node */
@@ -114,14 +126,17 @@ struct state_cluster {
     int n_keys;
     uint32_t key_used; /* the version to connect with; 0: none */
     uint64_t changes;  /* number of records applied to it; not replicated */
+    struct state_lineage lineage;
+    struct state_key retired[STATE_MAX_RETIRED]; /* dropped keys of the generations before */
+    int n_retired;
 };
 
 /* The state machine's answer to a record. The proposer gets it as the result of log_propose. */
 struct state_result {
     /* ERR_NOTFOUND: no such job, node, key or token; ERR_STALE: the job has ended, the token has expired, or the epoch
-     * is not above the newest; ERR_AGAIN: the job to be removed has not ended; ERR_DENIED: no such token, or it is used
-     * up; ERR_EXISTS: another node has this name, another key this version or another token this id; ERR_INVALID: the
-     * key is in use; ERR_LIMIT */
+     * or the generation is not above the newest; ERR_AGAIN: the job to be removed has not ended; ERR_DENIED: no such
+     * token, or it is used up; ERR_EXISTS: another node has this name, another key this version or another token this
+     * id; ERR_INVALID: the key is in use; ERR_LIMIT */
     err_t err;
     uint64_t node; /* RECORD_NODE: its number */
     uint64_t job;  /* the job that the record changed (RECORD_SUBMITTED: the new id) */
