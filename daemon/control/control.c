@@ -208,7 +208,7 @@ static void record_full_log(struct control *n)
     if (news)
         snprintf(seen, sizeof(seen), "on %.64s: %.300s", n->jobs.self.name, warning);
     if (news)
-        jobs_incident_record(&n->jobs, seen, "training continues; events are recorded when there is space");
+        jobs_incident_record(&n->jobs, seen, "training continues; events are recorded when the log takes them again");
 }
 
 static uint64_t newest_job(const struct control *n)

@@ -133,7 +133,8 @@ static void propose_for_call(struct rpc_server *server, struct rpc_call *call, s
     if (!err)
         return;
     free(w);
-    rpc_fail(call, err, "not recorded: %s", err == ERR_NOSPACE ? log_warning(server->replica->log) : err_text(err));
+    const char *warning = err == ERR_AGAIN ? NULL : log_warning(server->replica->log);
+    rpc_fail(call, err, "not recorded: %s", warning ? warning : err_text(err));
 }
 
 /* ---- calls of other nodes ---- */
