@@ -3,6 +3,7 @@
  * message with joined lists, so the writer never needs a tree of the whole state in memory. Each message repeats the
  * required fields version and next_job. Restoring builds a second state and replaces the first one at the end. The
  * contents are untrusted: a damaged snapshot makes the start fail, instead of causing wrong decisions later. */
+#include "daemon/control/state/features.h"
 #include "daemon/control/state/internal.h"
 
 #include "common/rpc/alloc.h"
@@ -290,7 +291,9 @@ static err_t write_part(const struct state *s, const struct cluster_part *part, 
                                    .key = l->key,
                                    .key_used = c->key_used,
                                    .n_gone = part->n_gone,
-                                   .gone = part->gone};
+                                   .gone = part->gone,
+                                   .has_version = c->version != 0,
+                                   .version = c->version};
         snapshot.cluster = &m;
         err = pack(&snapshot, s, ret);
     }
@@ -400,7 +403,7 @@ err_t state_snapshot(const struct state *s, struct buf *ret)
 {
     size_t start = ret->len;
     err_t err = write_requests(s, ret);
-    if (!err && s->cluster.next_node > 1)
+    if (!err && (s->cluster.next_node > 1 || s->cluster.n_keys || s->cluster.version))
         err = write_cluster(s, ret);
     for (int i = 0; !err && i < s->n_jobs; i++)
         err = write_job(s, s->jobs[i], ret);
@@ -623,6 +626,9 @@ static err_t read_cluster(const Dtd__Snapshot *m, struct state *s)
         return OK;
     if (!from->next_node || from->n_node > STATE_MAX_NODES)
         return ERR_CORRUPT;
+    if (from->has_version && from->version > features_newest())
+        return ERR_UNSUPPORTED;
+    c->version = from->has_version ? from->version : 0;
     c->next_node = from->next_node;
     for (size_t i = 0; !err && i < from->n_node; i++) {
         err = from->node[i]->id < c->next_node ? state_node_reserve(c) : ERR_CORRUPT;
@@ -690,6 +696,8 @@ static err_t merge_cluster(const Dtd__Snapshot *m, struct state *s)
     err_t err = fresh && changed && nodes ? OK : ERR_NOMEM;
     if (!err && (!from->next_node || from->n_node > STATE_MAX_NODES))
         err = ERR_CORRUPT;
+    if (!err && from->has_version && from->version > features_newest())
+        err = ERR_UNSUPPORTED;
     if (!err)
         err = read_secrets(from, fresh);
     if (!err)
@@ -704,6 +712,7 @@ static err_t merge_cluster(const Dtd__Snapshot *m, struct state *s)
         fresh->n_nodes = merge_nodes(c, from, changed, n_changed, nodes);
         fresh->nodes = nodes;
         fresh->next_node = from->next_node;
+        fresh->version = from->has_version ? from->version : 0;
         fresh->changes = c->changes + 1;
         free(c->nodes);
         *c = *fresh;
