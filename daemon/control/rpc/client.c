@@ -39,8 +39,8 @@ static struct job *find_job(struct rpc_server *server, struct rpc_call *call, co
     errno = 0;
     uint64_t number = strtoull(id, &end, 10);
     struct job *j = id[0] >= '0' && id[0] <= '9' && !*end && !errno ? jobs_find(server->jobs, number) : NULL;
-    if (!j && number && number <= server->jobs->unread && jobs_is_unread(server->jobs, number))
-        rpc_fail(call, ERR_AGAIN, "dtd on %s leads and is too old to read job %.64s, which goes on: upgrade it",
+    if (!j && number && state_job_find(server->replica->state, number))
+        rpc_fail(call, ERR_AGAIN, "dtd on %s leads and is too old to read job %.64s, which is kept: upgrade it",
                  server->local->name, id);
     else if (!j)
         rpc_fail(call, ERR_NOTFOUND, "no job %.64s; `dtctl status` lists the jobs", id);
