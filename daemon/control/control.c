@@ -136,7 +136,8 @@ static void on_job(void *owner, const struct channel_msg *m)
 {
     struct control *n = owner;
     const struct job *j = jobs_find(&n->jobs, m->job);
-    if (n->jobs.leads && (!j || job_over(j)) && supervisor_link_release(&n->local.supervisor, m->job, false))
+    if (n->jobs.leads && (j ? job_over(j) : !jobs_is_unread(&n->jobs, m->job)) &&
+        supervisor_link_release(&n->local.supervisor, m->job, false))
         log_error("job not released");
 }
 

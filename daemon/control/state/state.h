@@ -125,6 +125,7 @@ struct state_cluster {
     struct state_key keys[STATE_MAX_KEYS]; /* ascending by version */
     int n_keys;
     uint32_t key_used; /* the version to connect with; 0: none */
+    uint32_t version;  /* as recorded; 0: 1, see state_version */
     uint64_t changes;  /* number of records applied to it; not replicated */
     struct state_lineage lineage;
     struct state_key retired[STATE_MAX_RETIRED]; /* dropped keys of the generations before */
@@ -133,8 +134,9 @@ struct state_cluster {
 
 /* The state machine's answer to a record. The proposer gets it as the result of log_propose. */
 struct state_result {
-    /* ERR_NOTFOUND: no such job, node, key or token; ERR_STALE: the job has ended, the token has expired, or the epoch
-     * or the generation is not above the newest; ERR_AGAIN: the job to be removed has not ended; ERR_DENIED: no such
+    /* ERR_NOTFOUND: no such job, node, key or token; ERR_STALE: the job has ended, the token has expired, the epoch,
+     * the generation or the cluster version is not above the newest, or a node has joined since; ERR_UNSUPPORTED: the
+     * node's dtd is older than the cluster version; ERR_AGAIN: the job to be removed has not ended; ERR_DENIED: no such
      * token, or it is used up; ERR_EXISTS: another node has this name, another key this version or another token this
      * id; ERR_INVALID: the key is in use; ERR_LIMIT */
     err_t err;
@@ -168,6 +170,9 @@ uint64_t state_event_next(const struct state *s);
 bool state_node_is_lost(const struct state *s, const char *node);
 
 const struct state_cluster *state_cluster(const struct state *s);
+/* The cluster version: what needs a higher one must not be used yet (features.h). Without nodes there is no cluster,
+ * and this dtd's newest version holds. */
+uint32_t state_version(const struct state *s);
 /* NULL when there is none. */
 const struct state_node *state_node_find(const struct state *s, const char *name);
 const struct state_node *state_node_by_id(const struct state *s, uint64_t id);
