@@ -483,20 +483,13 @@ static const struct {
     Dtd__Record__KindCase kind;
     err_t (*decode)(const Dtd__Record *m, struct memory *mem, struct record *r);
 } decoders[] = {
-    {DTD__RECORD__KIND_SUBMITTED, decode_submitted},
-    {DTD__RECORD__KIND_DESIRED, decode_desired},
-    {DTD__RECORD__KIND_ENDED, decode_ended},
-    {DTD__RECORD__KIND_EPOCH, decode_epoch},
-    {DTD__RECORD__KIND_CHECKPOINT, decode_checkpoint},
-    {DTD__RECORD__KIND_CHECKPOINT_REMOVED, decode_removed},
-    {DTD__RECORD__KIND_INCIDENT, decode_incident},
-    {DTD__RECORD__KIND_NODE, decode_node},
-    {DTD__RECORD__KIND_NODE_LEFT, decode_node_left},
-    {DTD__RECORD__KIND_NODE_ADMIN, decode_node_admin},
-    {DTD__RECORD__KIND_TOKEN, decode_token},
-    {DTD__RECORD__KIND_KEY, decode_key},
-    {DTD__RECORD__KIND_LINEAGE, decode_lineage},
-    {DTD__RECORD__KIND_CLUSTER_VERSION, decode_cluster_version},
+    {DTD__RECORD__KIND_SUBMITTED, decode_submitted},   {DTD__RECORD__KIND_DESIRED, decode_desired},
+    {DTD__RECORD__KIND_ENDED, decode_ended},           {DTD__RECORD__KIND_EPOCH, decode_epoch},
+    {DTD__RECORD__KIND_CHECKPOINT, decode_checkpoint}, {DTD__RECORD__KIND_CHECKPOINT_REMOVED, decode_removed},
+    {DTD__RECORD__KIND_INCIDENT, decode_incident},     {DTD__RECORD__KIND_NODE, decode_node},
+    {DTD__RECORD__KIND_NODE_LEFT, decode_node_left},   {DTD__RECORD__KIND_NODE_ADMIN, decode_node_admin},
+    {DTD__RECORD__KIND_TOKEN, decode_token},           {DTD__RECORD__KIND_KEY, decode_key},
+    {DTD__RECORD__KIND_LINEAGE, decode_lineage},       {DTD__RECORD__KIND_CLUSTER_VERSION, decode_cluster_version},
 };
 
 static err_t decode_kind(const Dtd__Record *m, struct memory *mem, struct record *r)
