@@ -4,11 +4,13 @@
 #define DTD_DAEMON_CONTROL_STATE_REPLICA_H
 
 #include "daemon/control/log/log.h"
+#include "daemon/control/state/clock.h"
 #include "daemon/control/state/state.h"
 
 struct replica {
     struct state *state;
     struct log *log; /* NULL before it has been started and after it has been closed */
+    struct state_clock *clock;
 };
 
 /* The state as the log's state machine; `r` must outlive the log. */
@@ -16,5 +18,7 @@ struct log_machine replica_machine(struct replica *r);
 /* Proposes one record. For what must be answered at once (submit, cancel); other records go through the outbox. The
  * callback and its errors are those of log_propose. */
 NODISCARD err_t replica_propose(const struct replica *r, const struct record *record, log_callback cb, void *arg);
+/* The encoded record with this node's reading of the cluster's clock. */
+NODISCARD err_t replica_encode(const struct replica *r, const struct record *record, struct buf *ret);
 
 #endif

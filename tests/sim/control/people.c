@@ -60,9 +60,9 @@ static char *make_job(uint64_t number, int workers, int least, bool is_command)
                      "name: job-%d\n"
                      "%s"
                      "parallel: {workers: %d, min_workers: %d}\n"
-                     "run: {%srestarts: %d, priority: %d, workdir: /}\n",
+                     "run: {%srestarts: %d, priority: %d, workdir: /%s}\n",
                      (int)number, recipe, workers, least, is_command ? "" : "orphan_seconds: 20, hang_seconds: 5, ",
-                     restarts, priority);
+                     restarts, priority, number % 4 == 3 ? ", max_seconds: " LEDGER_LIMIT_TEXT : "");
     assert(n > 0);
     return yaml;
 }
