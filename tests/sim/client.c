@@ -179,6 +179,7 @@ static void propose(void *arg)
         return;
     }
     a->request->record.wall_ms = host_wall_us(a->host) / US_PER_MS;
+    a->request->record.clock_ms = world.now_us / US_PER_MS + 1; /* every leader carries it on (clock.h) */
     err_t err = record_encode(&a->request->record, &bytes);
     assert(!err);
     a->was_sent = true;

@@ -191,6 +191,8 @@ static err_t encode_token(const struct record *r, Dtd__Record *m, struct buf *re
     x.has_secret = x.has_expires_ms = x.has_uses = r->token.uses != 0;
     x.secret = (ProtobufCBinaryData){TOKEN_SECRET_LENGTH, (uint8_t *)r->token.secret};
     x.expires_ms = r->token.expires_ms;
+    x.has_until_ms = r->token.until_ms != 0;
+    x.until_ms = r->token.until_ms;
     x.uses = r->token.uses;
     m->kind_case = DTD__RECORD__KIND_TOKEN;
     m->token = &x;
@@ -278,6 +280,8 @@ err_t record_encode(const struct record *record, struct buf *ret)
     Dtd__Record m = DTD__RECORD__INIT;
     m.version = feature_of_record(record);
     m.wall_ms = record->wall_ms;
+    m.has_clock_ms = record->clock_ms != 0;
+    m.clock_ms = record->clock_ms;
     m.has_request_id = record->has_request;
     m.request_id.data = (uint8_t *)record->request_id;
     m.request_id.len = REQUEST_ID_BYTES;
@@ -426,6 +430,7 @@ static err_t decode_token(const Dtd__Record *m, struct memory *mem, struct recor
     r->kind = RECORD_TOKEN;
     r->token.id = x->id;
     r->token.expires_ms = x->expires_ms;
+    r->token.until_ms = x->until_ms;
     r->token.uses = is_back ? 0 : x->uses;
     if (!is_back)
         memcpy(r->token.secret, x->secret.data, TOKEN_SECRET_LENGTH);
@@ -505,9 +510,10 @@ static err_t decode_message(struct memory *mem, struct record *r)
     const Dtd__Record *m = mem->message;
     if (m->version > features_newest())
         return ERR_UNSUPPORTED;
-    if (!m->version || (m->has_request_id && m->request_id.len != REQUEST_ID_BYTES))
+    if (!m->version || m->clock_ms < 0 || (m->has_request_id && m->request_id.len != REQUEST_ID_BYTES))
         return ERR_CORRUPT;
-    *r = (struct record){.wall_ms = m->wall_ms, .has_request = m->has_request_id, .memory = mem};
+    *r = (struct record){
+        .wall_ms = m->wall_ms, .clock_ms = m->clock_ms, .has_request = m->has_request_id, .memory = mem};
     if (m->has_request_id)
         memcpy(r->request_id, m->request_id.data, REQUEST_ID_BYTES);
     return decode_kind(m, mem, r);

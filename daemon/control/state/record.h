@@ -62,7 +62,8 @@ struct state_checkpoint {
 
 struct record {
     enum record_kind kind;
-    int64_t wall_ms;  /* clock of the proposer */
+    int64_t wall_ms;  /* clock of the proposer: a date */
+    int64_t clock_ms; /* the cluster's clock (clock.h); 0: an older version wrote the record */
     bool has_request; /* a repetition of request_id within a day changes nothing and has the first result */
     uint8_t request_id[REQUEST_ID_BYTES];
     uint64_t job; /* in the kinds RECORD_DESIRED to RECORD_INCIDENT */
@@ -106,8 +107,8 @@ struct record {
         } node_admin;
         struct {
             uint64_t id;
-            int64_t expires_ms;
-            uint32_t uses; /* 0: the token is withdrawn */
+            int64_t expires_ms, until_ms; /* the date, and the reading of the cluster's clock, which decides */
+            uint32_t uses;                /* 0: the token is withdrawn */
             uint8_t secret[TOKEN_SECRET_LENGTH];
         } token;
         struct {
