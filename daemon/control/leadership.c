@@ -256,6 +256,11 @@ static void on_removed(void *owner)
                       c->slot);
 }
 
+static bool is_unfit(void *owner)
+{
+    return jobs_unread(&((struct control *)owner)->jobs) != 0;
+}
+
 static void log_closed(void *owner)
 {
     const struct control *n = owner;
@@ -282,5 +287,6 @@ const struct cluster_events leadership_events = {
     .is_leaving = is_leaving,
     .has_job = has_job,
     .removed = on_removed,
+    .is_unfit = is_unfit,
     .close_log = close_log,
 };

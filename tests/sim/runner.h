@@ -1,11 +1,11 @@
 /* Runs seeds. Each seed is a process of its own, so that a crash, a hang or a leak affects only that seed.
  *
- * NAME --seeds N [--from S] [--nodes K] [--commands] [--identity] [--trace] [--twice] [--expect-broken]
+ * NAME --seeds N [--from S] [--nodes K] [--commands] [--mixed] [--identity] [--trace] [--twice] [--expect-broken]
  *
  * --from 0 (the default) starts at a seed derived from the time. --nodes 0 (the default) draws the number. --commands
- * makes some jobs of sim-control commands. --identity: keys are rotated, somebody uses stolen keys, and a node is
- * evicted. --twice runs each seed twice and compares the runs. --expect-broken succeeds if one of the seeds fails
- * (planted bugs). DTD_SIM_BUG=N plants a bug; --bugs lists them. */
+ * makes some jobs of sim-control commands; --mixed gives its computers dtds of two versions; with --identity keys are
+ * rotated, somebody uses stolen keys, and a node is evicted. --twice runs each seed twice and compares the runs.
+ * --expect-broken succeeds if one of the seeds fails (planted bugs). DTD_SIM_BUG=N plants a bug; --bugs lists them. */
 #ifndef DTD_TESTS_SIM_RUNNER_H
 #define DTD_TESTS_SIM_RUNNER_H
 
@@ -15,11 +15,14 @@
 struct summary {
     uint64_t events, records, answered, faults, deaths, print;
     int64_t virtual_us;
+    uint64_t takeovers, to_newer, to_older; /* of sim-control: changes of the leader; between dtds of two versions */
 };
 
 struct shape {
     int nodes; /* 0: drawn from the seed */
-    bool commands, identity;
+    bool commands;
+    bool mixed;    /* dtds of two versions */
+    bool identity; /* rotations, a thief, an eviction */
 };
 
 struct simulation {

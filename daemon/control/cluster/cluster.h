@@ -32,6 +32,7 @@
 #define CLUSTER_LOST_MS 1500
 
 struct cluster;
+struct features_range;
 struct pool;
 struct log_config;
 struct node_conf;
@@ -64,6 +65,8 @@ struct cluster_events {
     bool (*has_job)(void *owner, uint64_t *ret_job);
     /* Follower: this node was removed from the cluster against its will. Its workers have to end. */
     void (*removed)(void *owner);
+    /* Leader: whether the log has a job that this node's dtd is too old to read. */
+    bool (*is_unfit)(void *owner);
     /* Closes the log, then calls `then`. */
     void (*close_log)(void *owner, void (*then)(void *arg), void *arg);
 };
@@ -115,21 +118,33 @@ enum cluster_node_state { CLUSTER_NODE_UNKNOWN, CLUSTER_NODE_UP, CLUSTER_NODE_AW
 struct cluster_facts {
     enum cluster_node_state state;
     const char *version; /* NULL: unknown */
+    uint32_t newest;     /* the newest cluster version of its dtd; 0: unknown */
     int64_t silent_ms;
     uint64_t index;
 };
 /* Is the node a voter without which the connected voters are no majority? */
 bool cluster_needs_vote(const struct cluster *c, const struct state_node *x);
 void cluster_lead_facts(const struct cluster *c, const struct state_node *x, struct cluster_facts *ret);
+/* The cluster version (state/features.h). */
+uint32_t cluster_version(const struct cluster *c);
+/* Whether what needs this cluster version may be used. If not, `why` names `what` and the node that lags; leader only.
+ */
+NODISCARD err_t cluster_may_use(const struct cluster *c, uint32_t version, const char *what, struct why *why);
+/* Leader: the newest cluster version of any node, this one and those that were refused included. */
+uint32_t cluster_newest(const struct cluster *c);
+/* Why the leader refuses this node; "": it does not. */
+const char *cluster_refused(const struct cluster *c);
 /* The node that an accepted connection belongs to, as its tunnel has authenticated it. */
-struct cluster_caller {
+struct cluster_sender {
     const char *name;
     uint64_t token;            /* id of the join token that it used; 0: the cluster's key */
     bool joins;                /* the tunnel is for joining only: the caller is no node yet */
     const uint8_t *public_key; /* NULL: it has proved none, being of an older version */
 };
 /* False: the connection did not come through a tunnel of the cluster. */
-bool cluster_caller(const struct cluster *c, const struct rpc_conn *conn, struct cluster_caller *ret);
+bool cluster_sender_of(const struct cluster *c, const struct rpc_conn *conn, struct cluster_sender *ret);
+/* Has the cluster version come to that of identities? Before it, none is recorded. */
+bool cluster_records_identities(const struct cluster *c);
 /* Do nodes join by a file with the cluster's key (cluster.key_file), and not only by tokens? */
 bool cluster_has_key_file(const struct cluster *c);
 /* Follower: the leader reports over this connection that it has removed the node of this name. False: the connection is
@@ -191,9 +206,18 @@ NODISCARD err_t cluster_dial_store(struct cluster *c, const char *node, const ch
 
 /* ---- requests of other nodes, called by cluster/rpc.c ---- */
 
-/* A node connects. ERR_AGAIN: this node is not the leader. Other errors set `ret_why`. */
-NODISCARD err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const char *name, const uint8_t *instance,
-                              const char *version, const char **ret_why);
+/* A node that connects. */
+struct cluster_caller {
+    const char *name, *version;
+    const uint8_t *instance;
+    const struct features_range *has; /* the cluster versions of its dtd */
+};
+/* ERR_AGAIN: this node is not the leader. Other errors set `why`. */
+NODISCARD err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const struct cluster_caller *caller,
+                              struct why *why);
+/* Whether a node with this dtd can be in the cluster. */
+NODISCARD err_t cluster_admits(const struct cluster *c, const char *node, const struct features_range *has,
+                               struct why *why);
 struct cluster_bytes {
     const void *data;
     size_t len;

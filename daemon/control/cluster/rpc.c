@@ -4,6 +4,7 @@
 #include "common/base/log.h"
 #include "common/rpc/methods.h"
 #include "daemon/control/log/log.h"
+#include "daemon/control/state/features.h"
 #include "proto/peer.pb-c.h"
 
 #include <stdio.h>
@@ -55,11 +56,12 @@ static void take_introductions(const Dtd__PeerStatus *s, struct cluster_introduc
 
 static struct rpc_hello_reply hello_reply_of(const Dtd__PeerStatus *s)
 {
-    struct rpc_hello_reply ret = {.leads = false};
+    struct rpc_hello_reply ret = {.leads = false, .version = 1};
     if (!s)
         return ret;
     ret.leads = s->leads;
     ret.term = s->raft_term;
+    ret.version = s->has_cluster_version ? s->cluster_version : 1;
     ret.leader = s->leader;
     ret.address = s->leader_address;
     take_introductions(s, &ret.introductions);
@@ -104,6 +106,9 @@ static Dtd__PeerHello hello_of(const char *name, const uint8_t *instance)
     m.version = (char *)DTD_VERSION;
     m.has_instance = true;
     m.instance = (ProtobufCBinaryData){NODE_INSTANCE_BYTES, (uint8_t *)instance};
+    m.has_oldest = m.has_newest = true;
+    m.oldest = features_oldest();
+    m.newest = features_newest();
     return m;
 }
 
@@ -125,8 +130,8 @@ err_t rpc_cluster_heartbeat(struct rpc_conn *conn, const struct cluster_beat *be
     return send_call(conn, PEER_BEAT, &m.base, ms, (struct cluster_call){.heartbeat = cb, .arg = arg});
 }
 
-err_t rpc_cluster_join(struct rpc_conn *conn, const struct cluster_self *self, uint64_t token,
-                       const uint8_t *public_key, uint32_t ms, rpc_join_cb cb, void *arg)
+err_t rpc_cluster_join(struct rpc_conn *conn, const struct cluster_self *self, const struct features_range *has,
+                       uint64_t token, const uint8_t *public_key, uint32_t ms, rpc_join_cb cb, void *arg)
 {
     Dtd__JoinRequest m = DTD__JOIN_REQUEST__INIT;
     m.name = (char *)self->name;
@@ -138,6 +143,9 @@ err_t rpc_cluster_join(struct rpc_conn *conn, const struct cluster_self *self, u
     m.version = (char *)DTD_VERSION;
     m.has_public_key = public_key != NULL;
     m.public_key = (ProtobufCBinaryData){public_key ? NODE_KEY_BYTES : 0, (uint8_t *)public_key};
+    m.has_oldest = m.has_newest = true;
+    m.oldest = has->oldest;
+    m.newest = has->newest;
     return send_call(conn, PEER_JOIN, &m.base, ms, (struct cluster_call){.join = cb, .arg = arg});
 }
 
