@@ -437,8 +437,9 @@ static void set_reason_log_full(struct job *j)
     if (!jobs->outbox.err || j->reason[0])
         return; /* the present reason is more specific */
     const char *warning = log_warning(jobs->replica->log);
-    snprintf(j->reason, sizeof(j->reason), "waits for the log: %s; free some space in %s",
-             warning ? warning : err_text(jobs->outbox.err), jobs->dir);
+    snprintf(j->reason, sizeof(j->reason), "waits for the log: %s%s%s", warning ? warning : err_text(jobs->outbox.err),
+             jobs->outbox.err == ERR_NOSPACE ? "; free some space in " : "",
+             jobs->outbox.err == ERR_NOSPACE ? jobs->dir : "");
     j->dirty = true;
 }
 

@@ -1,6 +1,8 @@
 /* See replica.h. The log carries bytes; records are encoded and decoded here. */
 #include "daemon/control/state/replica.h"
 
+#include "daemon/control/state/features.h"
+
 static err_t apply(void *arg, const void *bytes, size_t len, uint64_t index, void *result)
 {
     const struct replica *r = arg;
@@ -58,10 +60,18 @@ struct log_machine replica_machine(struct replica *r)
     return (struct log_machine){r, apply, freeze, write_frozen, thaw, read_state, adopt, drop};
 }
 
+err_t replica_encode(const struct replica *r, const struct record *record, struct buf *ret)
+{
+    const uint32_t needed = record->kind == RECORD_CLUSTER_VERSION ? 1 : feature_of_record(record);
+    if (needed > 1 && needed > state_version(r->state))
+        return ERR_UNSUPPORTED;
+    return record_encode(record, ret);
+}
+
 err_t replica_propose(const struct replica *r, const struct record *record, log_callback cb, void *arg)
 {
     struct buf bytes = {0};
-    err_t err = record_encode(record, &bytes);
+    err_t err = replica_encode(r, record, &bytes);
     if (!err)
         err = log_propose(r->log, bytes.data, bytes.len, cb, arg);
     buf_fini(&bytes);

@@ -8,10 +8,12 @@
  * the loop only freezes the state (jobs are shared with it, the rest is small), and another thread encodes the jobs;
  * the texts of their job files, which are most of the bytes, are not copied. A decoder unpacks one job at a time, so it
  * needs memory for one beside the state. */
+#include "daemon/control/state/features.h"
 #include "daemon/control/state/internal.h"
 
 #include "common/rpc/alloc.h"
 #include "common/rpc/field_codec.h"
+#include "daemon/control/state/snapshot_lineage.h"
 #include "daemon/control/state/spec.h"
 #include "proto/log.pb-c.h"
 
@@ -218,6 +220,7 @@ struct cluster_lists {
     Dtd__RecordNode *inner;
     Dtd__RecordToken tokens[STATE_MAX_TOKENS], *token[STATE_MAX_TOKENS];
     Dtd__RecordKey keys[STATE_MAX_KEYS], *key[STATE_MAX_KEYS];
+    struct state_lineage_message lineage;
 };
 
 static void put_nodes(const struct state_node *const *nodes, size_t count, struct cluster_lists *l)
@@ -297,7 +300,10 @@ static err_t write_part(const struct state *s, const struct cluster_part *part, 
                                    .key = l->key,
                                    .key_used = c->key_used,
                                    .n_gone = part->n_gone,
-                                   .gone = part->gone};
+                                   .gone = part->gone,
+                                   .has_version = c->version != 0,
+                                   .version = c->version};
+        state_lineage_put(c, &l->lineage, &m);
         snapshot.cluster = &m;
         err = pack(&snapshot, s, ret);
     }
@@ -407,7 +413,7 @@ err_t state_snapshot(const struct state *s, struct buf *ret)
 {
     size_t start = ret->len;
     err_t err = write_requests(s, ret);
-    if (!err && s->cluster.next_node > 1)
+    if (!err && (s->cluster.next_node > 1 || s->cluster.n_keys || s->cluster.version || s->cluster.lineage.generation))
         err = write_cluster(s, ret);
     for (int i = 0; !err && i < s->n_jobs; i++)
         err = write_job(s, s->jobs[i], ret);
@@ -691,7 +697,7 @@ static err_t read_secrets(const Dtd__SnapshotCluster *m, struct state_cluster *c
         c->n_keys++;
     }
     c->key_used = m->key_used;
-    return OK;
+    return state_lineage_get(m, c);
 }
 
 static err_t read_cluster(const Dtd__Snapshot *m, struct state *s)
@@ -703,6 +709,9 @@ static err_t read_cluster(const Dtd__Snapshot *m, struct state *s)
         return OK;
     if (!from->next_node || from->n_node > STATE_MAX_NODES)
         return ERR_CORRUPT;
+    if (from->has_version && from->version > features_newest())
+        return ERR_UNSUPPORTED;
+    c->version = from->has_version ? from->version : 0;
     c->next_node = from->next_node;
     for (size_t i = 0; !err && i < from->n_node; i++) {
         err = from->node[i]->id < c->next_node ? state_node_reserve(c) : ERR_CORRUPT;
@@ -770,6 +779,8 @@ static err_t merge_cluster(const Dtd__Snapshot *m, struct state *s)
     err_t err = fresh && changed && nodes ? OK : ERR_NOMEM;
     if (!err && (!from->next_node || from->n_node > STATE_MAX_NODES))
         err = ERR_CORRUPT;
+    if (!err && from->has_version && from->version > features_newest())
+        err = ERR_UNSUPPORTED;
     if (!err)
         err = read_secrets(from, fresh);
     if (!err)
@@ -784,6 +795,7 @@ static err_t merge_cluster(const Dtd__Snapshot *m, struct state *s)
         fresh->n_nodes = merge_nodes(c, from, changed, n_changed, nodes);
         fresh->nodes = nodes;
         fresh->next_node = from->next_node;
+        fresh->version = from->has_version ? from->version : 0;
         fresh->changes = c->changes + 1;
         free(c->nodes);
         *c = *fresh;

@@ -622,6 +622,8 @@ static err_t apply_kind(struct state *s, const struct record *r, struct state_re
         return apply_submitted(s, r, ret);
     if (r->kind == RECORD_JOB_REMOVED)
         return apply_job_removed(s, r, ret);
+    if (r->kind == RECORD_LINEAGE)
+        return state_lineage_apply(s, r, ret);
     if (r->kind >= RECORD_NODE)
         return state_nodes_apply(s, r, ret);
     if (r->kind == RECORD_INCIDENT && !r->job && r->incident.event)

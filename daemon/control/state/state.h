@@ -30,6 +30,9 @@
     1024 /* of versions without changes of the view, whose voters would refuse the next one */
 #define STATE_MAX_TOKENS 64
 #define STATE_MAX_KEYS 16
+#define STATE_MAX_RETIRED 8
+/* A recovery leaves so many numbers of jobs unused: more than the lost voters will have given meanwhile. */
+#define STATE_RECOVERY_GAP 1000
 #define STATE_REQUEST_MS (24 * 3600 * INT64_C(1000))
 
 struct state_epoch {
@@ -103,6 +106,15 @@ struct state_key {
     uint8_t secret[KEY_SECRET_LENGTH];
 };
 
+/* Which cluster this is. A recovery makes a new generation of it, of which the voters that were lost are no part. */
+struct state_lineage {
+    uint64_t id, generation; /* 0: none yet */
+    int64_t at_ms;           /* when the generation began, by its node's clock */
+    uint32_t uid;            /* by whom it was recovered, and on which node; "": it was not */
+    char by[NODE_NAME_MAX + 1];
+    uint32_t first_key; /* version of the generation's first key; 0: the cluster was not recovered */
+};
+
 /* Nodes and secrets of the cluster. Without nodes there is no cluster. */
 struct state_cluster {
     uint64_t next_node;       /* number of the next node */
@@ -113,15 +125,20 @@ struct state_cluster {
     struct state_key keys[STATE_MAX_KEYS]; /* ascending by version */
     int n_keys;
     uint32_t key_used; /* the version to connect with; 0: none */
+    uint32_t version;  /* as recorded; 0: 1, see state_version */
     uint64_t changes;  /* number of records applied to it; not replicated */
+    struct state_lineage lineage;
+    struct state_key retired[STATE_MAX_RETIRED]; /* dropped keys of the generations before */
+    int n_retired;
 };
 
 /* The state machine's answer to a record. The proposer gets it as the result of log_propose. */
 struct state_result {
-    /* ERR_NOTFOUND: no such job, node, key or token; ERR_STALE: the job has ended, the token has expired, or the epoch
-     * is not above the newest; ERR_AGAIN: the job to be removed has not ended; ERR_DENIED: no such token, or it is used
-     * up; ERR_EXISTS: another node has this name, another key this version or another token this id; ERR_INVALID: the
-     * key is in use; ERR_LIMIT */
+    /* ERR_NOTFOUND: no such job, node, key or token; ERR_STALE: the job has ended, the token has expired, the epoch,
+     * the generation or the cluster version is not above the newest, or a node has joined since; ERR_UNSUPPORTED: the
+     * node's dtd is older than the cluster version; ERR_AGAIN: the job to be removed has not ended; ERR_DENIED: no such
+     * token, or it is used up; ERR_EXISTS: another node has this name, another key this version or another token this
+     * id; ERR_INVALID: the key is in use; ERR_LIMIT */
     err_t err;
     uint64_t node; /* RECORD_NODE: its number */
     uint64_t job;  /* the job that the record changed (RECORD_SUBMITTED: the new id) */
@@ -153,6 +170,9 @@ uint64_t state_event_next(const struct state *s);
 bool state_node_is_lost(const struct state *s, const char *node);
 
 const struct state_cluster *state_cluster(const struct state *s);
+/* The cluster version: what needs a higher one must not be used yet (features.h). Without nodes there is no cluster,
+ * and this dtd's newest version holds. */
+uint32_t state_version(const struct state *s);
 /* NULL when there is none. */
 const struct state_node *state_node_find(const struct state *s, const char *name);
 const struct state_node *state_node_by_id(const struct state *s, uint64_t id);

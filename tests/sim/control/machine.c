@@ -5,6 +5,7 @@
 #include "common/tunnel/key.h"
 #include "tests/sim/bugs.h"
 #include "tests/sim/check.h"
+#include "tests/sim/control/ledger.h"
 #include "tests/sim/control/process.h"
 #include "tests/sim/disk.h"
 #include "tests/sim/libraft.h"
@@ -127,6 +128,8 @@ static void on_spawn(struct machine *m, const struct channel_msg *message)
 static void on_kill(struct machine *m, const struct channel_msg *message)
 {
     struct child_entry *c = find_running(m, message->job, message->slot);
+    if (m->node && m->node->jobs.leads)
+        ledger_killed(m, message->job);
     if (c)
         process_signal(c->process, message->signal);
 }
@@ -230,6 +233,7 @@ static void start_control(void *arg)
     if (m->host->is_up || !m->has_dtd)
         return;
     trace("host %d: control starts", m->host->id);
+    m->running = m->version;
     host_up(m->host);
     m->channel = stream_channel(m->host, receive_from_control, m);
     voters[m->host->id] = (struct voter){.host = m->host};
@@ -266,7 +270,7 @@ void machine_died(struct host *host)
 
 void machine_init(int id, int slots)
 {
-    machines[id] = (struct machine){.host = &world.hosts[id], .slots = slots};
+    machines[id] = (struct machine){.host = &world.hosts[id], .slots = slots, .version = machines[id].version};
 }
 
 void machine_start(struct machine *m)
