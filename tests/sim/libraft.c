@@ -476,6 +476,11 @@ void raft_uv_set_segment_size(struct raft_io *io, size_t size)
     io_of(io)->disk->segment_bytes = size;
 }
 
+void raft_uv_set_tracer(struct raft_io *io, struct raft_tracer *tracer)
+{
+    (void)io, (void)tracer;
+}
+
 void raft_uv_set_disk_retry(struct raft_io *io, unsigned ms)
 {
     (void)io, (void)ms;

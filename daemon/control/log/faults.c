@@ -7,6 +7,8 @@
  *   when it has been closed.
  * - a segment or a snapshot's file cannot be created: libraft retries for ever. The owner notices that an append waits,
  *   and asks the disk itself (log_disk_probe).
+ * - a full segment cannot be closed: libraft ignores it. repair.c closes the segment when the log is opened the next
+ *   time.
  * - entries cannot be removed: libraft ignores it, and after a restart they would be there again. The files are looked
  *   at when the entries that replace them are stored.
  * - term or vote cannot be stored: libraft has changed its own copy already, and would reply with it to the next
@@ -91,6 +93,30 @@ int64_t log_faults_snapshot_since(const struct log_faults *f)
     return oldest(f, false);
 }
 
+static bool is_shortage(const char *message)
+{
+    static const int numbers[] = {UV_EMFILE, UV_ENFILE, UV_ENOMEM};
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+        if (strstr(message, uv_strerror(numbers[i])))
+            return true;
+    return false;
+}
+
+/* Only a message reports this failure: "truncate segment NAME: OPERATION: ERROR". libraft sends it, like some others
+ * for each append, from the thread that has failed. */
+static void on_message(struct raft_tracer *tracer, int type, const void *arg)
+{
+    const struct raft_tracer_info *info = arg;
+    struct log_faults *f = tracer->impl;
+    if (type != RAFT_TRACER_DIAGNOSTIC || f->is_left_open || !strstr(info->diagnostic.file, "uv_finalize") ||
+        strncmp(info->diagnostic.message, "truncate segment ", strlen("truncate segment ")) != 0)
+        return;
+    const char *name = strchr(info->diagnostic.message, ':');
+    f->left_open_err = is_shortage(info->diagnostic.message) ? ERR_AGAIN : ERR_IO;
+    snprintf(f->left_open, sizeof(f->left_open), "a full segment cannot be closed%.120s", name ? name : "");
+    f->is_left_open = true;
+}
+
 /* libraft's one-shot timer on the struct of its raft_io is that of the retry. */
 static void stop_retry(uv_handle_t *handle, void *impl)
 {
@@ -102,6 +128,8 @@ void log_faults_look(struct raft_io *io)
 {
     struct log_faults *f = faults_of(io);
     int number = 0;
+    if (f->is_left_open)
+        log_faults_note(f, f->left_open_err, f->left_open);
     if (f->err || TAILQ_EMPTY(&f->under_way) || !io->errmsg[0])
         return;
     bool is_short = strncmp(io->errmsg, "short write", strlen("short write")) == 0;
@@ -296,6 +324,8 @@ void log_faults_install(struct raft_io *io)
                              .snapshot_put = io->snapshot_put};
     TAILQ_INIT(&f->under_way);
     TAILQ_INIT(&f->aside);
+    f->tracer = (struct raft_tracer){.impl = f, .version = 2, .emit = on_message};
+    raft_uv_set_tracer(io, &f->tracer);
     io->start = start;
     io->close = close_io;
     io->set_term = set_term;

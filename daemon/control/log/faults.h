@@ -24,6 +24,10 @@ struct log_faults {
     struct log_stores aside;     /* failed, or not passed on: they end when libraft is closed */
     raft_index cut_from;         /* first entry of a removal that no append has followed yet; 0: none */
     bool is_closing;
+    struct raft_tracer tracer;
+    _Atomic bool is_left_open; /* libraft's thread could not close a full segment: then the two below are valid */
+    err_t left_open_err;
+    char left_open[160];
     raft_io_tick_cb tick; /* callbacks of libraft */
     raft_io_recv_cb receive;
     /* the replaced methods of the raft_io */
