@@ -55,11 +55,19 @@
     X(KILL_NOT_REPEATED, "a kill lost with its connection is not sent again") \
     X(EPOCH_TAKEN_FOR_ENDED, "a new leader reports that running epochs have ended")
 
+/* Bugs of a log whose disk fails. */
+#define DISK_BUG_LIST(X)                                                       \
+    X(FAILED_WRITE_IGNORED, "the log does not notice that a write has failed") \
+    X(WAITING_IGNORED, "the log does not notice that a write waits")           \
+    X(FAILED_VOTE_GIVEN, "a vote is given that could not be stored")           \
+    X(FAILED_SNAPSHOT_TAKEN, "a snapshot that could not be stored counts as stored")
+
 enum bug_kind {
     BUG_NONE,
 #define X(name, text) BUG_##name,
     BUG_LIST(X) N_LOG_BUGS = BUG_SNAPSHOT_BETWEEN_CHANGES,
-    CONTROL_BUG_LIST(X)
+    CONTROL_BUG_LIST(X) N_CONTROL_BUGS = BUG_EPOCH_TAKEN_FOR_ENDED,
+    DISK_BUG_LIST(X)
 #undef X
         N_BUGS
 };

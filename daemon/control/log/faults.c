@@ -12,7 +12,8 @@
  * - entries cannot be removed: libraft ignores it, and after a restart they would be there again. The files are looked
  *   at when the entries that replace them are stored.
  * - term or vote cannot be stored: libraft has changed its own copy already, and would reply with it to the next
- *   message. So it gets none.
+ *   message; and it frees the entries of the present message twice. So it gets success, and none of its messages is
+ *   sent.
  * - a snapshot cannot be stored: libraft would never take another one. */
 #include "daemon/control/log/faults.h"
 
@@ -25,7 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Request to the raft_io on behalf of a request of libraft: of the two, the one for an append or that for a snapshot.
+/* Request to the raft_io on behalf of a request of libraft: of the three, the one that has its pointer.
  * The callback gets only the former, so this holds both. */
 struct log_store {
     TAILQ_ENTRY(log_store) link;
@@ -38,6 +39,8 @@ struct log_store {
     struct raft_io_snapshot_put put;
     struct raft_io_snapshot_put *libraft_put;
     raft_io_snapshot_put_cb has_put;
+    struct raft_io_send *libraft_send;
+    raft_io_send_cb sent;
 };
 
 static struct log *log_of(struct raft_io *io)
@@ -54,7 +57,6 @@ static struct log_faults *faults_of(struct raft_io *io)
 
 void log_faults_note(struct log_faults *f, err_t err, const char *text)
 {
-    f->is_frozen = true;
     if (f->err)
         return;
     f->err = err;
@@ -63,7 +65,7 @@ void log_faults_note(struct log_faults *f, err_t err, const char *text)
 
 void log_faults_freeze(struct log_faults *f, bool is_frozen)
 {
-    f->is_frozen = is_frozen || f->err;
+    f->is_frozen = is_frozen || f->is_mute;
 }
 
 static void note(struct raft_io *io, err_t err, int status, const char *what)
@@ -168,8 +170,10 @@ static void end(struct log_store *s, struct log_stores *list, int status)
     free(s);
     if (done.libraft_append)
         done.appended(done.libraft_append, status);
-    else
+    else if (done.libraft_put)
         done.has_put(done.libraft_put, status);
+    else
+        done.sent(done.libraft_send, status);
 }
 
 static void stored(struct log_store *s, int status, const char *what)
@@ -258,13 +262,20 @@ static int snapshot_put(struct raft_io *io, unsigned trailing, struct raft_io_sn
     return status;
 }
 
+static void vote_failed(struct raft_io *io, int status, const char *what)
+{
+    struct log_faults *f = faults_of(io);
+    note(io, log_err_from_raft(status), status, what);
+    f->is_mute = f->is_frozen = true;
+}
+
 static int set_term(struct raft_io *io, raft_term term)
 {
     struct log_faults *f = faults_of(io);
     int status = f->err ? RAFT_IOERR : f->set_term(io, term);
     if (status)
-        note(io, log_err_from_raft(status), status, "the term cannot be written");
-    return status;
+        vote_failed(io, status, "the term cannot be written");
+    return 0;
 }
 
 static int set_vote(struct raft_io *io, raft_id vote)
@@ -272,8 +283,24 @@ static int set_vote(struct raft_io *io, raft_id vote)
     struct log_faults *f = faults_of(io);
     int status = f->err ? RAFT_IOERR : f->set_vote(io, vote);
     if (status)
-        note(io, log_err_from_raft(status), status, "the vote cannot be written");
-    return status;
+        vote_failed(io, status, "the vote cannot be written");
+    return 0;
+}
+
+/* Neither a vote that is not on the disk leaves this voter, nor entries of such a term. */
+static int send_message(struct raft_io *io, struct raft_io_send *req, const struct raft_message *message,
+                        raft_io_send_cb cb)
+{
+    struct log_faults *f = faults_of(io);
+    if (!f->is_mute)
+        return f->send(io, req, message, cb);
+    struct log_store *s = begin(f);
+    if (!s)
+        return RAFT_NOMEM;
+    s->libraft_send = req;
+    s->sent = cb;
+    set_aside(s);
+    return 0;
 }
 
 /* ---- what libraft gets ---- */
@@ -319,6 +346,7 @@ void log_faults_install(struct raft_io *io)
                              .close = io->close,
                              .set_term = io->set_term,
                              .set_vote = io->set_vote,
+                             .send = io->send,
                              .append = io->append,
                              .truncate = io->truncate,
                              .snapshot_put = io->snapshot_put};
@@ -330,6 +358,7 @@ void log_faults_install(struct raft_io *io)
     io->close = close_io;
     io->set_term = set_term;
     io->set_vote = set_vote;
+    io->send = send_message;
     io->append = append;
     io->truncate = truncate_entries;
     io->snapshot_put = snapshot_put;
