@@ -128,11 +128,12 @@ int uv_check_start(uv_check_t *check, uv_check_cb cb)
     return 0;
 }
 
-/* ---- the pool ---- */
+/* ---- the pool: work is done when it ends, so that what it must not read may have changed meanwhile ---- */
 
 static void work_over(void *arg)
 {
     uv_work_t *work = arg;
+    work->work_cb(work);
     work->after_work_cb(work, 0);
 }
 
@@ -141,7 +142,6 @@ int uv_queue_work(uv_loop_t *loop, uv_work_t *work, uv_work_cb run, uv_after_wor
     work->loop = loop;
     work->work_cb = run;
     work->after_work_cb = over;
-    run(work);
     world_after(host_of(loop), world_between(FROM_CLOCK, 10, 2000), work_over, work);
     return 0;
 }

@@ -8,6 +8,7 @@
 #include "daemon/control/log/guard.h"
 #include "daemon/control/log/libraft_fixes.h"
 #include "daemon/control/log/log.h"
+#include "daemon/control/log/snapshot.h"
 #include "daemon/control/log/transport.h"
 
 #include <raft.h>
@@ -73,6 +74,7 @@ struct log {
     struct raft_io io;
     struct log_guard guard;
     struct libraft_fixes fixes;
+    struct log_snapshots snapshots;
     struct raft_fsm raft_fsm;
     struct log_transport transport;
     struct raft_barrier barrier;
@@ -84,10 +86,9 @@ const char *log_address(const struct log *log, uint64_t id, char ret[LOG_ADDRESS
 /* Ends the change under way, if there is one, and calls its callback. */
 void log_change_end(struct log *log, err_t err);
 bool log_has_raft(const struct log *log); /* open and not closing: libraft may be called */
-/* Stores {u64 length, data, zeros to a multiple of 8} in memory that libraft frees, and behind it the sum of sum.h if
- * `has_sum`. libraft sums entries itself; snapshots have our sum. */
-err_t log_wrap(const void *data, size_t len, bool has_sum, struct raft_buffer *ret);
-bool log_snapshot_is_sound(const struct raft_buffer *buf);
+/* Stores {u64 length, data, zeros to a multiple of 8} in memory that libraft frees. */
+err_t log_wrap(const void *data, size_t len, struct raft_buffer *ret);
+err_t log_unwrap(const struct raft_buffer *buf, const void **ret, size_t *ret_len);
 /* Sets up libraft on DIR/name without starting it. Returns a status of libraft; after a failure nothing is open and
  * log_raft_failure the reason. */
 int log_raft_open(struct log *log, const char *name);

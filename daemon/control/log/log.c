@@ -45,6 +45,9 @@
 #define DEFAULT_RESERVE_BYTES (8u << 20) /* two segments */
 #define SNAPSHOT_THRESHOLD 1024
 #define SNAPSHOT_TRAILING 128
+/* A large state is written again only when the log has grown by this part of it: the disk then gets 5 bytes for each
+ * byte of a record, and the entries in memory are a fifth of what the state takes. */
+#define SNAPSHOT_PART 4
 #define TICK_MS 1000
 #define FULL_TICK_MS 100 /* short, because the other voters lack this one until the log is open again */
 #define OPENING_TICK_MS 5
@@ -607,7 +610,7 @@ err_t log_propose(struct log *log, const void *record, size_t len, log_callback 
     p->arg = arg;
     p->since_ms = clock_mono_ms();
     p->req.data = p;
-    err = log_wrap(record, len, false, &p->buf);
+    err = log_wrap(record, len, &p->buf);
     if (err) {
         free(p);
         return err;
@@ -652,6 +655,8 @@ err_t log_start(const struct log_config *config, struct log **ret)
         log->config.snapshot_threshold = SNAPSHOT_THRESHOLD;
     if (!log->config.snapshot_trailing)
         log->config.snapshot_trailing = SNAPSHOT_TRAILING;
+    if (!log->config.snapshot_part)
+        log->config.snapshot_part = SNAPSHOT_PART;
     TAILQ_INIT(&log->proposals);
     TAILQ_INIT(&log->waiting);
     uv_timer_init(config->loop, &log->timer);

@@ -11,8 +11,8 @@
 #ifndef DTD_DAEMON_CONTROL_LOG_LOG_H
 #define DTD_DAEMON_CONTROL_LOG_LOG_H
 
-#include "common/base/buf.h"
 #include "common/base/err.h"
+#include "common/base/pieces.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -36,8 +36,15 @@ struct log_machine {
     void *arg;
     /* Fills `result`, LOG_RESULT_BYTES of zeros, which the proposer's callback gets. */
     err_t (*apply)(void *arg, const void *record, size_t len, uint64_t index, void *result);
-    err_t (*snapshot)(void *arg, struct buf *ret);
-    err_t (*restore)(void *arg, const void *data, size_t len);
+    /* A snapshot of the state as it is now. `freeze` is quick. `write` runs in another thread, while records are
+     * applied; it may run again after an error. What it appends may point into `frozen`, which `thaw` frees. */
+    err_t (*freeze)(void *arg, void **ret);
+    err_t (*write)(const void *frozen, struct pieces *ret);
+    void (*thaw)(void *frozen);
+    /* Makes a state of a snapshot, in any thread. Then it either replaces the present one or is freed. */
+    err_t (*read)(const void *data, size_t len, void **ret);
+    void (*adopt)(void *arg, void *fresh);
+    void (*drop)(void *fresh);
 };
 
 struct log_connect;
@@ -71,6 +78,7 @@ struct log_config {
     uint64_t reserve_bytes;
     uint32_t segment_bytes;
     unsigned snapshot_threshold, snapshot_trailing;
+    unsigned snapshot_part; /* a snapshot is taken when the log has at least this part of its bytes */
     unsigned election_ms;
 };
 

@@ -19,6 +19,7 @@ uint32_t feature_of_record(const struct record *r)
         uint32_t version;
     } table[] = {
         {RECORD_CLUSTER_VERSION, 2},
+        {RECORD_LINEAGE, 2},
     };
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
         if (table[i].kind == r->kind)

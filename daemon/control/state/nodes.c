@@ -255,6 +255,7 @@ static void add_key(struct state_cluster *c, int at, const struct record *r)
 
 static void drop_key(struct state_cluster *c, int at)
 {
+    state_key_retire(c, &c->keys[at]);
     c->n_keys--;
     memmove(&c->keys[at], &c->keys[at + 1], (size_t)(c->n_keys - at) * sizeof(c->keys[0]));
     explicit_bzero(&c->keys[c->n_keys], sizeof(c->keys[0]));

@@ -8,6 +8,7 @@
 #include "daemon/control/state/features.h"
 #include "proto/log.pb-c.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -218,6 +219,27 @@ static err_t encode_cluster_version(const struct record *r, Dtd__Record *m, stru
     return pack(&m->base, ret);
 }
 
+static err_t encode_lineage(const struct record *r, Dtd__Record *m, struct buf *ret)
+{
+    Dtd__RecordLineage x = DTD__RECORD_LINEAGE__INIT;
+    Dtd__RecordKey key = DTD__RECORD_KEY__INIT;
+    x.id = r->lineage.id;
+    x.generation = r->lineage.generation;
+    x.by = r->lineage.by[0] ? (char *)r->lineage.by : NULL;
+    x.has_uid = r->lineage.by[0] != '\0';
+    x.uid = r->lineage.uid;
+    x.n_gone = (size_t)r->lineage.n_gone;
+    x.gone = (uint64_t *)r->lineage.gone;
+    key.version = r->lineage.key;
+    key.step = KEY_ADDED;
+    key.has_secret = true;
+    key.secret = (ProtobufCBinaryData){KEY_SECRET_LENGTH, (uint8_t *)r->lineage.secret};
+    x.key = r->lineage.key ? &key : NULL;
+    m->kind_case = DTD__RECORD__KIND_LINEAGE;
+    m->lineage = &x;
+    return pack(&m->base, ret);
+}
+
 static err_t (*const encoders[])(const struct record *r, Dtd__Record *m, struct buf *ret) = {
     [RECORD_SUBMITTED] = encode_submitted,
     [RECORD_DESIRED] = encode_desired,
@@ -233,6 +255,7 @@ static err_t (*const encoders[])(const struct record *r, Dtd__Record *m, struct 
     [RECORD_KEY] = encode_key,
     [RECORD_JOB_REMOVED] = encode_job_removed,
     [RECORD_CLUSTER_VERSION] = encode_cluster_version,
+    [RECORD_LINEAGE] = encode_lineage,
 };
 #define N_KINDS (sizeof(encoders) / sizeof(encoders[0]))
 
@@ -435,6 +458,27 @@ static err_t decode_cluster_version(const Dtd__Record *m, struct memory *mem, st
                                                            : OK;
 }
 
+static err_t decode_lineage(const Dtd__Record *m, struct memory *mem, struct record *r)
+{
+    (void)mem;
+    const Dtd__RecordLineage *x = m->lineage;
+    const Dtd__RecordKey *key = x->key;
+    if (!x->id || !x->generation || (x->by && !fits(x->by, NODE_NAME_MAX)) || x->n_gone > INT_MAX ||
+        (key && (!key->version || !key->has_secret || key->secret.len != KEY_SECRET_LENGTH)))
+        return ERR_CORRUPT;
+    r->kind = RECORD_LINEAGE;
+    r->lineage.id = x->id;
+    r->lineage.generation = x->generation;
+    r->lineage.by = x->by ? x->by : "";
+    r->lineage.uid = x->uid;
+    r->lineage.gone = x->gone;
+    r->lineage.n_gone = (int)x->n_gone;
+    r->lineage.key = key ? key->version : 0;
+    if (key)
+        memcpy(r->lineage.secret, key->secret.data, KEY_SECRET_LENGTH);
+    return OK;
+}
+
 static const struct {
     Dtd__Record__KindCase kind;
     err_t (*decode)(const Dtd__Record *m, struct memory *mem, struct record *r);
@@ -452,6 +496,7 @@ static const struct {
     {DTD__RECORD__KIND_TOKEN, decode_token},
     {DTD__RECORD__KIND_KEY, decode_key},
     {DTD__RECORD__KIND_CLUSTER_VERSION, decode_cluster_version},
+    {DTD__RECORD__KIND_LINEAGE, decode_lineage},
 };
 
 static err_t decode_kind(const Dtd__Record *m, struct memory *mem, struct record *r)

@@ -34,6 +34,7 @@ enum record_kind {
     RECORD_KEY,                /* a cluster key was added, put to use or dropped */
     RECORD_JOB_REMOVED,        /* a user removed a job that had ended. An older version reads it as a second end */
     RECORD_CLUSTER_VERSION,    /* all nodes have this version of records and messages (features.h) */
+    RECORD_LINEAGE,            /* the cluster gets its id, or was recovered */
 };
 
 #define NODE_INSTANCE_BYTES 16
@@ -118,6 +119,15 @@ struct record {
             uint32_t version;
             uint64_t next_node; /* refused if the next node has another number by now */
         } cluster_version;
+        struct {
+            uint64_t id, generation;
+            const char *by; /* node on which the recovery was requested; "": none */
+            uint32_t uid;
+            const uint64_t *gone; /* numbers of the nodes that must join again */
+            int n_gone;
+            uint32_t key; /* version of the new key; 0: none */
+            uint8_t secret[KEY_SECRET_LENGTH];
+        } lineage;
     };
     void *memory; /* owned by a decoded record; NULL: none */
 };
