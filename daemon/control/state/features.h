@@ -17,6 +17,7 @@
 /* 1: dtds that do not report a version. 2: the cluster version itself. */
 #define FEATURES_OLDEST 1
 #define FEATURES_NEWEST 2
+#define FEATURE_IDENTITY 2 /* public keys of nodes in their records */
 
 /* The cluster versions of a dtd. */
 struct features_range {
