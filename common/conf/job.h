@@ -251,6 +251,7 @@ struct job_run {
     enum comm_thread_kind comm_thread;
     int64_t workers_per_gpu; /* above 1: so many workers share one GPU */
     int64_t nodes, threads, restarts, orphan_seconds, hang_seconds, max_seconds, log_bytes, timeline_step, priority;
+    int64_t memory, cores; /* limits for each worker: bytes, and seconds of computing per second; 0: none */
     bool grow;             /* more workers, up to parallel.workers, as soon as there is room */
     int64_t grace_seconds; /* from the request to stop to SIGKILL */
     int stop_signal;       /* of a command: a number of <signal.h>; 0 in a training job */

@@ -11,7 +11,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 inside "$0" "$@"
 . "$here/../cluster/lib.sh"
 . "$here/faults.sh"
-minutes=$1 limit=${CHAOS_LIMIT:-120} random=$((${2:-1}))
+minutes=$1 limit=${CHAOS_LIMIT:-300} random=$((${2:-1}))
 trap 'rc=$?; set +e; [ $rc -eq 0 ] || [ $rc -eq 77 ] || explain; network_ends; (exit $rc); finish' EXIT
 explain() {
   on a cluster status || true
@@ -45,8 +45,8 @@ ask() { # what users and monitors look at
 round() {
   local trained canceled failed command
   draw ${#nodes[@]}
-  trained=$(send "${nodes[drawn]}" $count --set train.steps=200 --set parallel.workers=4 --set run.nodes=0 --set run.restarts=100)
-  wait_for "$limit" "steps of job $trained" steps_of "$trained" 20
+  trained=$(send "${nodes[drawn]}" $count --set train.steps=60 --set parallel.workers=4 --set run.nodes=0 --set run.restarts=100)
+  wait_for "$limit" "steps of job $trained" steps_of "$trained" 5
   for kind in kill_worker kill_io link_down; do
     find_victim $kind
     strike_$kind "$victim"

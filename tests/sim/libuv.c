@@ -92,6 +92,17 @@ int uv_timer_start(uv_timer_t *timer, uv_timer_cb cb, uint64_t timeout, uint64_t
     return 0;
 }
 
+uint64_t uv_timer_get_repeat(const uv_timer_t *timer)
+{
+    return timer->repeat;
+}
+
+/* Only log/faults.c calls it, to stop a timer of libraft's own io, which has none here. */
+void uv_walk(uv_loop_t *loop, uv_walk_cb cb, void *arg)
+{
+    (void)loop, (void)cb, (void)arg;
+}
+
 void uv_update_time(uv_loop_t *loop)
 {
     (void)loop;

@@ -437,8 +437,9 @@ static void set_reason_log_full(struct job *j)
     if (!jobs->outbox.err || j->reason[0])
         return; /* the present reason is more specific */
     const char *warning = log_warning(jobs->replica->log);
-    snprintf(j->reason, sizeof(j->reason), "waits for the log: %s; free some space in %s",
-             warning ? warning : err_text(jobs->outbox.err), jobs->dir);
+    snprintf(j->reason, sizeof(j->reason), "waits for the log: %s%s%s", warning ? warning : err_text(jobs->outbox.err),
+             jobs->outbox.err == ERR_NOSPACE ? "; free some space in " : "",
+             jobs->outbox.err == ERR_NOSPACE ? jobs->dir : "");
     j->dirty = true;
 }
 
@@ -461,14 +462,16 @@ static bool tick_loading(struct job *j)
     return j->kind->load(j);
 }
 
-/* The log has the wall-clock time of the start, which another leader may have set. It counts once, when this leader
- * first asks; from then on the monotonic clock does, so that a step of the wall clock ends no job. */
+/* By the cluster's clock, so a leader's wrong date changes nothing. The log of an older version has only the date of
+ * the start. It counts once, when this leader first asks; from then on the monotonic clock does. */
 int64_t job_ran_ms(struct job *j)
 {
     int64_t now = clock_mono_ms();
     const struct state_job *s = state_job_find(j->jobs->replica->state, j->id);
     if (!s || !s->started_ms)
         return 0;
+    if (s->started_clock_ms)
+        return state_clock_ms(j->jobs->replica->clock) - s->started_clock_ms;
     if (!j->is_timed) {
         int64_t ran = clock_wall_ms() - s->started_ms;
         j->started_mono_ms = now - (ran > 0 ? ran : 0);

@@ -5,6 +5,7 @@
 
 #include "common/base/fsm.h"
 #include "daemon/control/log/disk.h"
+#include "daemon/control/log/faults.h"
 #include "daemon/control/log/guard.h"
 #include "daemon/control/log/libraft_fixes.h"
 #include "daemon/control/log/log.h"
@@ -24,7 +25,7 @@ struct log_proposal {
     struct raft_buffer buf;
     struct log *log;
     int64_t since_ms;
-    log_callback cb;
+    log_callback cb; /* NULL: it has been called */
     void *arg;
     char result[LOG_RESULT_BYTES] __attribute__((aligned(16)));
 };
@@ -61,7 +62,15 @@ struct log {
     bool leads;      /* as last reported to the owner */
     uint64_t leader; /* the same; 0: none */
     struct log_change change;
-    char warning[256];
+    char warning[512];
+    bool is_probing; /* the disk is asked whether it works */
+    uv_work_t probe;
+    struct log_answer {
+        err_t err;
+        struct why why;
+    } probed, answer; /* what the thread of the probe writes, and the newest that is complete */
+    int64_t probe_due_ms;
+    int64_t thawed_ms;  /* in the state `hung`: since when the disk answers again; 0: it does not */
     struct why failure; /* why libraft could not be opened, if that was found here; else raft.errmsg has it */
     TAILQ_HEAD(, log_proposal) proposals; /* in ascending order of their indexes */
     TAILQ_HEAD(, log_proposal) waiting;   /* libraft has refused them for lack of a prepared segment: tried again */
@@ -75,6 +84,7 @@ struct log {
     struct log_guard guard;
     struct libraft_fixes fixes;
     struct log_snapshots snapshots;
+    struct log_faults faults;
     struct raft_fsm raft_fsm;
     struct log_transport transport;
     struct raft_barrier barrier;

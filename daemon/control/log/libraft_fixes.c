@@ -287,11 +287,11 @@ static bool must_drop(struct raft_io *io, const struct raft_message *message)
     return message->type == RAFT_INSTALL_SNAPSHOT && (raft->legacy.snapshot_taking || is_removing(fixes_of(io), raft));
 }
 
-static void drop_message(struct raft_message *message)
+void libraft_fixes_drop(struct raft_message *message)
 {
-    if (message->type == RAFT_APPEND_ENTRIES) {
+    if (message->type == RAFT_APPEND_ENTRIES && message->append_entries.n_entries) {
         drop_entries(&message->append_entries);
-    } else {
+    } else if (message->type == RAFT_INSTALL_SNAPSHOT) {
         raft_configuration_close(&message->install_snapshot.conf);
         raft_free(message->install_snapshot.data.base);
     }
@@ -308,7 +308,7 @@ static bool is_stale(struct raft_io *io, const struct raft_message *message)
 static void receive_current(struct raft_io *io, struct raft_message *message)
 {
     if (must_drop(io, message))
-        drop_message(message);
+        libraft_fixes_drop(message);
     else if (message->type == RAFT_REQUEST_VOTE)
         receive_as_voter(io, message);
     else if (message->type == RAFT_APPEND_ENTRIES &&

@@ -6,8 +6,10 @@
  * brought by the owner (log_peers). An acknowledged record is on the disks of a majority of the voters and survives
  * kill -9. A full disk does not stop the log at once: some MiB are prepared, and the reserve follows. When these are
  * used up, proposals fail with ERR_NOSPACE and log_warning gives the reason; the log resumes by itself when there is
- * space. Everything runs on the loop's thread; callbacks never run inside the call that starts them. The format is in
- * docs/formats/replicated-log.md. */
+ * space. A disk that hangs ends proposals with ERR_TIMEOUT until it answers. A disk that fails closes the log until the
+ * process is started again: other voters take over, an only voter refuses proposals with ERR_IO. Everything runs on the
+ * loop's thread; callbacks never run inside the call that starts them. The format is in docs/formats/replicated-log.md.
+ */
 #ifndef DTD_DAEMON_CONTROL_LOG_LOG_H
 #define DTD_DAEMON_CONTROL_LOG_LOG_H
 
@@ -84,13 +86,13 @@ struct log_config {
 
 NODISCARD err_t log_start(const struct log_config *config, struct log **ret);
 
-/* OK: the record is committed and applied, and `result` is the machine's. ERR_NOSPACE: the disk is full; it is not
- * recorded. ERR_CANCELED: the log was closed or reopened,
+/* OK: the record is committed and applied, and `result` is the machine's. ERR_NOSPACE, ERR_IO, ERR_TIMEOUT: the
+ * disk is full, has failed, hangs; it is not recorded. ERR_CANCELED: the log was closed or reopened,
  * or another voter leads now. The record may or may not be committed: look into the state, or propose it again under
  * the same request id. */
 typedef void (*log_callback)(void *arg, err_t err, uint64_t index, const void *result);
-/* Copies the record. After an error `cb` is not called: ERR_NOSPACE, ERR_AGAIN (not ready, or another voter leads),
- * ERR_LIMIT (record too large, or too many under way), ERR_NOMEM. */
+/* Copies the record. After an error `cb` is not called: ERR_NOSPACE, ERR_IO, ERR_TIMEOUT (as above), ERR_AGAIN (not
+ * ready, or another voter leads), ERR_LIMIT (record too large, or too many under way), ERR_NOMEM. */
 NODISCARD err_t log_propose(struct log *log, const void *record, size_t len, log_callback cb, void *arg);
 
 /* Ends outstanding proposals with ERR_CANCELED, closes the files and frees the log. Then calls `cb`, which may be

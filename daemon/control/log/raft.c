@@ -196,6 +196,7 @@ int log_raft_open(struct log *log, const char *name)
         log_guard_install(&log->guard, &log->io);
     libraft_fixes_install(&log->io);
     log_snapshot_install(log);
+    log_faults_install(&log->io);
     raft_uv_set_auto_recovery(&log->io, false);
     raft_uv_set_segment_size(&log->io, log->disk.segment_bytes);
     raft_uv_set_disk_retry(&log->io, DISK_RETRY_MS);

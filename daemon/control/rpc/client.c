@@ -112,9 +112,14 @@ static void answer_submitted(struct rpc_call *call, const struct state_result *r
 /* The sentence is valid until the next call. */
 static const char *not_logged_text(const struct rpc_server *server, err_t err)
 {
-    static char text[PATH_MAX + 200];
-    if (err != ERR_NOSPACE)
+    static char text[PATH_MAX + 1000];
+    const char *warning = log_warning(server->replica->log);
+    if (err != ERR_NOSPACE && !warning)
         return "the log did not record it; repeat the request with the same request id";
+    if (err != ERR_NOSPACE) {
+        snprintf(text, sizeof(text), "node %s: %s", server->local->name, warning);
+        return text;
+    }
     snprintf(text, sizeof(text),
              "the disk of %s on node %s is full; free some space and repeat the command (`dtctl node` there names the "
              "largest logs)",

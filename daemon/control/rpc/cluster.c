@@ -142,7 +142,8 @@ static void propose_for_call(struct rpc_server *server, struct rpc_call *call, s
     if (!err)
         return;
     free(w);
-    rpc_fail(call, err, "not recorded: %s", err == ERR_NOSPACE ? log_warning(server->replica->log) : err_text(err));
+    const char *warning = err == ERR_AGAIN ? NULL : log_warning(server->replica->log);
+    rpc_fail(call, err, "not recorded: %s", warning ? warning : err_text(err));
 }
 
 /* ---- calls of other nodes ---- */
@@ -420,6 +421,7 @@ static void handle_token(void *owner, struct rpc_call *call, const ProtobufCMess
             add_address(&w.token, cluster_known(c)->nodes[i].address);
     w.expires_ms = clock_wall_ms() + (int64_t)hours * 3600 * 1000;
     struct record r = {.kind = RECORD_TOKEN, .token = {.id = w.token.id, .expires_ms = w.expires_ms, .uses = w.uses}};
+    r.token.until_ms = state_clock_ms(server->replica->clock) + (int64_t)hours * 3600 * 1000;
     memcpy(r.token.secret, w.token.secret, TOKEN_SECRET_LENGTH);
     propose_for_call(server, call, &r, &w);
     explicit_bzero(&r, sizeof(r));

@@ -1,5 +1,6 @@
 /* Planted bugs of control as a whole, by the linker's --wrap between two of its functions: each omits one function or
  * one check. */
+#include "common/base/clock.h"
 #include "daemon/control/cluster/internal.h"
 #include "daemon/control/job/internal.h"
 #include "daemon/control/rpc/adapters.h"
@@ -84,6 +85,16 @@ err_t __wrap_replica_propose(const struct replica *n, const struct record *r, lo
         return __real_replica_propose(n, r, ignore_answer, NULL);
     }
     return __real_replica_propose(n, &changed, cb, arg);
+}
+
+/* ---- time ---- */
+
+int64_t __real_state_clock_ms(struct state_clock *c);
+int64_t __wrap_state_clock_ms(struct state_clock *c);
+
+int64_t __wrap_state_clock_ms(struct state_clock *c)
+{
+    return bug(BUG_CLOCK_IS_DATE) ? clock_wall_ms() : __real_state_clock_ms(c);
 }
 
 /* ---- leadership ---- */

@@ -64,10 +64,11 @@ static char *make_job(uint64_t number, int workers, int least, bool is_command)
                      "name: job-%d\n"
                      "%s"
                      "parallel: {workers: %d, min_workers: %d}\n"
-                     "run: {%srestarts: %d, priority: %d, workdir: /}\n"
+                     "run: {%srestarts: %d, priority: %d, workdir: /%s}\n"
                      "%s",
                      (int)number, recipe, workers, least, is_command ? "" : "orphan_seconds: 20, hang_seconds: 5, ",
-                     restarts, priority, is_new ? VERSIONS_KEY : "");
+                     restarts, priority, number % 4 == 3 ? ", max_seconds: " LEDGER_LIMIT_TEXT : "",
+                     is_new ? VERSIONS_KEY : "");
     assert(n > 0);
     return yaml;
 }
