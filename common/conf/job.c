@@ -400,13 +400,14 @@ static const struct schema_alias job_aliases[] = {
              "there.")},                                                                                               \
         {INT(run.cores, 0, 4096, "0", FREE,                                                                            \
              "Maximum number of CPU cores that each worker uses on average, with all that it starts; the limit of a "  \
-             "node is for all workers there together. 0: as many as are free; other jobs get their share.")},          \
+             "node is for all workers there together. 0: as many as are free; other jobs get their share."),           \
+         .since = 2},                                                                                                  \
         {INT(run.memory, 0, MAX_MEMORY_BYTES, "0", FREE,                                                               \
              "Maximum memory of each worker, in bytes, with all that it starts and files in /dev/shm. The limit of a " \
              "node is for all workers there together, with their dtd-io; when it is reached, the kernel ends one of "  \
              "the job's processes, and the job's reason names the limit. 0: no limit, but the job's share of the "     \
              "node in a system-wide dtd (jobs.memory_percent of dtd.yaml)."),                                          \
-         .unit = UNIT_COUNT},                                                                                          \
+         .unit = UNIT_COUNT, .since = 2},                                                                              \
         {ENUM(run.comm_thread, comm_thread_names, "auto", FREE,                                                        \
               "Whether each worker runs its communication on a separate thread, in parallel with computation (cpu). "  \
               "Results do not depend on it. auto: on if the worker's share of the node's cores exceeds its compute "   \
