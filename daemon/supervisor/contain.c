@@ -1,6 +1,9 @@
 /* The processes that a child of a job has started end with it, whether or not they have left its process group. The
  * exit of the child is reported when they have gone, since control then gives its GPU and its slot to another job. They
- * are killed by the child's control group, or without one by their descent (descend.h). */
+ * are killed by the child's control group, or without one by their descent (descend.h).
+ *
+ * One process is meant to outlive its parent: dtd-io that control has ended leaves `dtctl report`, which waits for the
+ * end of the job (daemon/io/job_report.c). It has REPORT_MS after the release of the job. */
 #include "daemon/supervisor/supervisor.h"
 
 #include "common/base/clock.h"
@@ -12,7 +15,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define AGAIN_MS 5    /* SIGKILL takes effect within a few milliseconds */
+#define AGAIN_MS 5      /* SIGKILL takes effect within a few milliseconds */
+#define REPORT_MS 90000 /* `dtctl report` waits for 60 s, and a report with all its pictures takes some seconds */
+#define LOOK_MS 1000
 #define LATE_MS 10000 /* a process that SIGKILL has not ended by then waits for a device or a disk */
 
 err_t sv_contain_start(struct supervisor *s, struct why *why)
@@ -95,9 +100,14 @@ static bool kill_descendants(struct supervisor *s, const struct sv_child *c)
     return descend_kill(&x) <= 0;
 }
 
+static bool may_leave_report(const struct sv_child *c)
+{
+    return c->slot == CHANNEL_SLOT_IO && !c->exit_status && !c->exit_signal;
+}
+
 static bool all_ended(struct supervisor *s, const struct sv_child *c)
 {
-    if (c->job == CHANNEL_JOB_PROBE)
+    if (c->job == CHANNEL_JOB_PROBE || may_leave_report(c))
         return true;
     return cgroup_exists(&s->groups) ? cgroup_process_kill(&s->groups, c->job, c->slot) : kill_descendants(s, c);
 }
@@ -135,9 +145,54 @@ void sv_contain_ended(struct supervisor *s, struct sv_child *c)
         s->next_kill_ms = clock_mono_ms() + AGAIN_MS;
 }
 
+/* ---- the report of a job that has been released ---- */
+
+void sv_contain_release(struct supervisor *s, uint64_t job)
+{
+    struct sv_left *free_entry = NULL;
+    for (int i = 0; i < SV_MAX_LEFT && !free_entry; i++)
+        free_entry = s->left[i].job ? NULL : &s->left[i];
+    if (cgroup_exists(&s->groups) && cgroup_job_remove(&s->groups, job))
+        return;
+    int64_t now = clock_mono_ms();
+    if (free_entry)
+        *free_entry = (struct sv_left){.job = job, .deadline_ms = now + REPORT_MS};
+    else
+        log_warn("too many reports are being written; what the job has left is not ended job=%" PRIu64, job);
+    s->next_look_ms = now + LOOK_MS;
+}
+
+/* True: nothing of the job is left, or it runs again. */
+static bool left_is_gone(struct supervisor *s, const struct sv_left *l, int64_t now)
+{
+    const struct sv_child io = {.job = l->job, .slot = CHANNEL_SLOT_IO};
+    if (sv_job_find(s, l->job))
+        return true;
+    if (cgroup_exists(&s->groups)) {
+        if (now >= l->deadline_ms)
+            (void)cgroup_process_kill(&s->groups, l->job, CHANNEL_SLOT_IO);
+        return cgroup_job_remove(&s->groups, l->job);
+    }
+    return now >= l->deadline_ms && kill_descendants(s, &io);
+}
+
+static void look_at_left(struct supervisor *s, int64_t now)
+{
+    if (!s->next_look_ms || now < s->next_look_ms)
+        return;
+    s->next_look_ms = 0;
+    for (struct sv_left *l = s->left; l < s->left + SV_MAX_LEFT; l++) {
+        if (l->job && left_is_gone(s, l, now))
+            l->job = 0;
+        if (l->job)
+            s->next_look_ms = now + LOOK_MS;
+    }
+}
+
 void sv_contain_tick(struct supervisor *s)
 {
     int64_t now = clock_mono_ms();
+    look_at_left(s, now);
     if (!s->next_kill_ms || now < s->next_kill_ms)
         return;
     s->next_kill_ms = 0;
