@@ -1233,6 +1233,11 @@ err_t job_print(const struct job_spec *job, struct buf *ret)
     return schema_print(schema_of(job), job, ret);
 }
 
+err_t job_since(const struct job_spec *job, uint32_t *ret, const char **ret_key)
+{
+    return schema_since(schema_of(job), job, ret, ret_key);
+}
+
 /* The type in which the job's checkpoints store parameters. */
 static enum dtype saved_dtype(const struct job_spec *job)
 {

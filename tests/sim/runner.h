@@ -1,10 +1,11 @@
 /* Runs seeds. Each seed is a process of its own, so that a crash, a hang or a leak affects only that seed.
  *
- * NAME --seeds N [--from S] [--nodes K] [--commands] [--trace] [--twice] [--expect-broken]
+ * NAME --seeds N [--from S] [--nodes K] [--commands] [--mixed] [--trace] [--twice] [--expect-broken]
  *
  * --from 0 (the default) starts at a seed derived from the time. --nodes 0 (the default) draws the number. --commands
- * makes some jobs of sim-control commands. --twice runs each seed twice and compares the runs. --expect-broken succeeds
- * if one of the seeds fails (planted bugs). DTD_SIM_BUG=N plants a bug; --bugs lists them. */
+ * makes some jobs of sim-control commands; --mixed gives its computers dtds of two versions. --twice runs each seed
+ * twice and compares the runs. --expect-broken succeeds if one of the seeds fails (planted bugs). DTD_SIM_BUG=N plants
+ * a bug; --bugs lists them. */
 #ifndef DTD_TESTS_SIM_RUNNER_H
 #define DTD_TESTS_SIM_RUNNER_H
 
@@ -14,11 +15,13 @@
 struct summary {
     uint64_t events, records, answered, faults, deaths, print;
     int64_t virtual_us;
+    uint64_t takeovers, to_newer, to_older; /* of sim-control: changes of the leader; between dtds of two versions */
 };
 
 struct shape {
     int nodes; /* 0: drawn from the seed */
     bool commands;
+    bool mixed; /* dtds of two versions */
 };
 
 struct simulation {
