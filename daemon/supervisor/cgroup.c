@@ -4,6 +4,7 @@
 #include "daemon/supervisor/cgroup.h"
 
 #include "common/base/log.h"
+#include "daemon/supervisor/device_guard.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -417,6 +418,18 @@ int cgroup_process(const struct cgroup_tree *t, uint64_t job, int slot, int *ret
         return errno;
     *ret = fd;
     return 0;
+}
+
+int cgroup_job_guard(const struct cgroup_tree *t, uint64_t job, uint64_t gpu_minors)
+{
+    char name[NAME_MAX_BYTES];
+    if (!cgroup_exists(t))
+        return 0;
+    job_name(job, name);
+    int dir = folder(t->dir, name);
+    int e = dir < 0 ? errno : device_guard_set(dir, gpu_minors);
+    close(dir); /* -1 has no effect */
+    return e;
 }
 
 bool cgroup_process_kill(const struct cgroup_tree *t, uint64_t job, int slot)

@@ -8,7 +8,6 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "daemon/supervisor/descend.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -50,7 +49,19 @@ static struct channel_limits limits_next(struct supervisor *s, const struct sv_j
         return x;
     x.memory_bytes = larger(x.memory_bytes, j->limits.memory_bytes);
     x.processes = (int32_t)larger(x.processes, j->limits.processes);
+    x.gpu_minors |= j->limits.gpu_minors;
     return x;
+}
+
+/* A job is started without the guard, too: it adds to the permissions of the device files. */
+static void guard_gpus(struct supervisor *s, const struct sv_job *j)
+{
+    int e = j->limits.gpu_guard ? cgroup_job_guard(&s->groups, j->id, j->limits.gpu_minors) : 0;
+    if (e && e != s->guard_error)
+        log_info("jobs may open GPUs of other jobs error=\"%s\" remedy=\"CapabilityBoundingSet=CAP_BPF "
+                 "CAP_NET_ADMIN in a drop-in of the unit\"",
+                 strerror(e));
+    s->guard_error = e;
 }
 
 int sv_contain_spawn(struct supervisor *s, struct sv_job *j, const struct channel_msg *m, int *ret)
@@ -60,6 +71,7 @@ int sv_contain_spawn(struct supervisor *s, struct sv_job *j, const struct channe
     if (e)
         return e;
     j->limits = limits;
+    guard_gpus(s, j);
     return cgroup_process(&s->groups, j->id, m->slot, ret);
 }
 
@@ -97,7 +109,7 @@ static bool kill_descendants(struct supervisor *s, const struct sv_child *c)
     descend_mark(c->job, c->slot, mark);
     const struct descend x = {
         .mark = mark, .uid = user_of(s, c->job), .alone = is_alone(s, c), .is_own = is_child, .owner = s};
-    return descend_kill(&x) <= 0;
+    return descend_kill(&x, &s->seen) == 0;
 }
 
 static bool may_leave_report(const struct sv_child *c)
@@ -141,26 +153,13 @@ static bool finish(struct supervisor *s, struct sv_child *c)
 void sv_contain_ended(struct supervisor *s, struct sv_child *c)
 {
     c->is_reaped = true;
-    if (!finish(s, c))
+    if (!cgroup_exists(&s->groups))
+        s->next_kill_ms = clock_mono_ms(); /* one look for all that have ended by now */
+    else if (!finish(s, c))
         s->next_kill_ms = clock_mono_ms() + AGAIN_MS;
 }
 
 /* ---- the report of a job that has been released ---- */
-
-void sv_contain_release(struct supervisor *s, uint64_t job)
-{
-    struct sv_left *free_entry = NULL;
-    for (int i = 0; i < SV_MAX_LEFT && !free_entry; i++)
-        free_entry = s->left[i].job ? NULL : &s->left[i];
-    if (cgroup_exists(&s->groups) && cgroup_job_remove(&s->groups, job))
-        return;
-    int64_t now = clock_mono_ms();
-    if (free_entry)
-        *free_entry = (struct sv_left){.job = job, .deadline_ms = now + REPORT_MS};
-    else
-        log_warn("too many reports are being written; what the job has left is not ended job=%" PRIu64, job);
-    s->next_look_ms = now + LOOK_MS;
-}
 
 /* True: nothing of the job is left, or it runs again. */
 static bool left_is_gone(struct supervisor *s, const struct sv_left *l, int64_t now)
@@ -173,7 +172,29 @@ static bool left_is_gone(struct supervisor *s, const struct sv_left *l, int64_t 
             (void)cgroup_process_kill(&s->groups, l->job, CHANNEL_SLOT_IO);
         return cgroup_job_remove(&s->groups, l->job);
     }
-    return now >= l->deadline_ms && kill_descendants(s, &io);
+    return now >= l->deadline_ms && (!descend_look(&s->seen) || kill_descendants(s, &io));
+}
+
+/* A free entry, or else the oldest, which ends now. */
+static struct sv_left *left_take(struct supervisor *s)
+{
+    struct sv_left *l = s->left;
+    for (int i = 0; i < SV_MAX_LEFT; i++) {
+        if (!s->left[i].job)
+            return &s->left[i];
+        l = s->left[i].deadline_ms < l->deadline_ms ? &s->left[i] : l;
+    }
+    (void)left_is_gone(s, l, l->deadline_ms);
+    return l;
+}
+
+void sv_contain_release(struct supervisor *s, uint64_t job)
+{
+    if (cgroup_exists(&s->groups) && cgroup_job_remove(&s->groups, job))
+        return;
+    int64_t now = clock_mono_ms();
+    *left_take(s) = (struct sv_left){.job = job, .deadline_ms = now + REPORT_MS};
+    s->next_look_ms = now + LOOK_MS;
 }
 
 static void look_at_left(struct supervisor *s, int64_t now)
@@ -196,6 +217,10 @@ void sv_contain_tick(struct supervisor *s)
     if (!s->next_kill_ms || now < s->next_kill_ms)
         return;
     s->next_kill_ms = 0;
+    if (!cgroup_exists(&s->groups) && !descend_look(&s->seen)) {
+        log_warn("/proc cannot be read, or out of memory: what processes of jobs have started is not ended");
+        s->seen.n = 0;
+    }
     SV_EACH_CHILD (s, c)
         if (c->job && c->is_reaped && c->state == CHANNEL_RUNNING && !finish(s, c))
             s->next_kill_ms = now + AGAIN_MS;

@@ -15,6 +15,7 @@
 #include "common/base/user.h"
 #include "daemon/supervisor/cgroup.h"
 #include "daemon/supervisor/channel.h"
+#include "daemon/supervisor/descend.h"
 
 #include <limits.h>
 #include <stdbool.h>
@@ -107,6 +108,8 @@ struct supervisor {
     enum sv_phase phase;
     int64_t deadline_ms; /* end of the phase */
     struct cgroup_tree groups;
+    struct descend_list seen; /* without control groups: the processes of the machine, at this look */
+    int guard_error;          /* errno of the last guard of GPUs, to log each failure once */
     struct sv_left left[SV_MAX_LEFT];
     int64_t next_look_ms; /* at `left`; 0: it is empty */
     bool is_sole;         /* every orphan that this process gets descends from a job */
