@@ -246,6 +246,11 @@ static bool has_job(void *owner, uint64_t *ret_job)
     return j != NULL;
 }
 
+static bool is_unfit(void *owner)
+{
+    return jobs_unread(&((struct control *)owner)->jobs) != 0;
+}
+
 /* The cluster has placed the ranks elsewhere, or does so at present. */
 static void on_removed(void *owner)
 {
@@ -254,11 +259,6 @@ static void on_removed(void *owner)
         if (child_runs(c) && supervisor_link_kill(&n->local.supervisor, c->job, c->slot, SIGKILL))
             log_error("a process of a cluster that this node is not in was not killed job=%" PRIu64 " slot=%d", c->job,
                       c->slot);
-}
-
-static bool is_unfit(void *owner)
-{
-    return jobs_unread(&((struct control *)owner)->jobs) != 0;
 }
 
 static void log_closed(void *owner)
@@ -286,7 +286,7 @@ const struct cluster_events leadership_events = {
     .stream = on_stream,
     .is_leaving = is_leaving,
     .has_job = has_job,
-    .removed = on_removed,
     .is_unfit = is_unfit,
+    .removed = on_removed,
     .close_log = close_log,
 };

@@ -41,7 +41,7 @@ _dtctl() {
   help) COMPREPLY=($(compgen -W "$commands" -- "$cur")); return ;;
   submit) options="--set --optimizer --map --detach --batch --dry-run --take-over --help-keys" ;;
   status) options="--state --user" ;;
-  run) options="--env-file --nodes --workers-per-node --max-restarts --no-grow --grace --stop-signal --master-addr --master-port --name --env --detach --log-dir --quiet --batch --gpus --nnodes --nproc-per-node" ;;
+  run) options="--env-file --nodes --workers-per-node --memory --cores --max-restarts --no-grow --grace --stop-signal --master-addr --master-port --name --env --detach --log-dir --quiet --batch --gpus --nnodes --nproc-per-node" ;;
   metrics) options="--follow --from --last --points --ranks --to --dir" ;;
   logs) options="--follow --rank --tail" ;;
   profile) options="--steps --to" ;;

@@ -437,13 +437,13 @@ const char *cluster_address(const struct cluster *c)
     return c->self.address;
 }
 
-bool cluster_sender_of(const struct cluster *c, const struct rpc_conn *conn, struct cluster_sender *ret)
+bool cluster_caller(const struct cluster *c, const struct rpc_conn *conn, struct cluster_caller *ret)
 {
     const struct cluster_inbound *in = LIST_FIRST(&c->inbound);
     while (in && in->conn != conn)
         in = LIST_NEXT(in, link);
     if (in)
-        *ret = (struct cluster_sender){in->name, in->token, in->joins, in->is_proven ? in->public_key : NULL};
+        *ret = (struct cluster_caller){in->name, in->token, in->joins, in->is_proven ? in->public_key : NULL};
     return in != NULL;
 }
 

@@ -63,10 +63,10 @@ struct cluster_events {
     bool (*is_leaving)(void *owner, const char *name);
     /* Whether a job has not ended; *ret_job: which. */
     bool (*has_job)(void *owner, uint64_t *ret_job);
-    /* Follower: this node was removed from the cluster against its will. Its workers have to end. */
-    void (*removed)(void *owner);
     /* Leader: whether the log has a job that this node's dtd is too old to read. */
     bool (*is_unfit)(void *owner);
+    /* Follower: this node was removed from the cluster against its will. Its workers have to end. */
+    void (*removed)(void *owner);
     /* Closes the log, then calls `then`. */
     void (*close_log)(void *owner, void (*then)(void *arg), void *arg);
 };
@@ -135,16 +135,14 @@ uint32_t cluster_newest(const struct cluster *c);
 /* Why the leader refuses this node; "": it does not. */
 const char *cluster_refused(const struct cluster *c);
 /* The node that an accepted connection belongs to, as its tunnel has authenticated it. */
-struct cluster_sender {
+struct cluster_caller {
     const char *name;
     uint64_t token;            /* id of the join token that it used; 0: the cluster's key */
     bool joins;                /* the tunnel is for joining only: the caller is no node yet */
     const uint8_t *public_key; /* NULL: it has proved none, being of an older version */
 };
 /* False: the connection did not come through a tunnel of the cluster. */
-bool cluster_sender_of(const struct cluster *c, const struct rpc_conn *conn, struct cluster_sender *ret);
-/* Has the cluster version come to that of identities? Before it, none is recorded. */
-bool cluster_records_identities(const struct cluster *c);
+bool cluster_caller(const struct cluster *c, const struct rpc_conn *conn, struct cluster_caller *ret);
 /* Do nodes join by a file with the cluster's key (cluster.key_file), and not only by tokens? */
 bool cluster_has_key_file(const struct cluster *c);
 /* Follower: the leader reports over this connection that it has removed the node of this name. False: the connection is
@@ -207,13 +205,13 @@ NODISCARD err_t cluster_dial_store(struct cluster *c, const char *node, const ch
 /* ---- requests of other nodes, called by cluster/rpc.c ---- */
 
 /* A node that connects. */
-struct cluster_caller {
+struct cluster_greeting {
     const char *name, *version;
     const uint8_t *instance;
     const struct features_range *has; /* the cluster versions of its dtd */
 };
 /* ERR_AGAIN: this node is not the leader. Other errors set `why`. */
-NODISCARD err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const struct cluster_caller *caller,
+NODISCARD err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const struct cluster_greeting *from,
                               struct why *why);
 /* Whether a node with this dtd can be in the cluster. */
 NODISCARD err_t cluster_admits(const struct cluster *c, const char *node, const struct features_range *has,

@@ -88,7 +88,7 @@ static void on_hello(void *arg, err_t err, const char *text, const struct rpc_he
     if (err || !reply->leads) {
         note_refusal(c, err, text);
         snprintf(c->hint, sizeof(c->hint), "%s", !err && reply->address ? reply->address : "");
-        if (reply->leader && strcmp(reply->leader, c->self.name) == 0)
+        if (!err && reply->leader && strcmp(reply->leader, c->self.name) == 0)
             c->hint[0] = '\0';
         lose_leader(c, "");
         if (err == ERR_NOTFOUND || err == ERR_DENIED)

@@ -14,7 +14,6 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "daemon/control/state/features.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -23,7 +22,6 @@
 /* How long the answers to a node that is not connected must have been that it was removed, before its workers are
  * stopped. A leader that was outvoted may lack a node that has just joined; it steps down within this time. */
 #define REMOVED_MS (2 * CLUSTER_LOST_MS)
-#define REGISTER_AT_ONCE 64 /* records; more would delay those of users */
 
 /* ---- this node's identity ---- */
 
@@ -168,53 +166,30 @@ void cluster_introduce(struct cluster *c, const struct cluster_introductions *fr
 
 /* ---- a node of an older version shows its first identity ---- */
 
-bool cluster_records_identities(const struct cluster *c)
-{
-    return cluster_version(c) >= FEATURE_IDENTITIES;
-}
-
 static void on_registered(void *arg, err_t err, uint64_t index, const void *result)
 {
     const struct state_result *r = result;
-    (void)index;
-    ((struct cluster *)arg)->registering--;
+    (void)arg, (void)index;
     if (err || r->err)
         log_warn("the identity of a node is not recorded error=%s", err_text(err ? err : r->err));
 }
 
-static void record_identity(struct cluster *c, const struct cluster_peer *m, const struct state_node *x)
+void cluster_identity_register(const struct cluster *c, const struct cluster_inbound *in, const struct state_node *x)
 {
-    const struct cluster_inbound *in = m->in;
     char print[IDENTITY_FINGERPRINT_MAX];
-    struct record r = {.kind = RECORD_NODE,
-                       .wall_ms = clock_wall_ms(),
-                       .node = {.name = x->name, .address = x->address, .domain = x->domain, .newest = m->has.newest}};
+    if (!in->is_proven || record_has_key(x->public_key) || cluster_version(c) < FEATURE_IDENTITY)
+        return;
+    struct record r = {
+        .kind = RECORD_NODE,
+        .wall_ms = clock_wall_ms(),
+        .node = {.name = x->name, .address = x->address, .domain = x->domain, .newest = cluster_version(c)}};
     memcpy(r.node.instance, x->instance, NODE_INSTANCE_BYTES);
     memcpy(r.node.public_key, in->public_key, NODE_KEY_BYTES);
     identity_fingerprint(in->public_key, print);
     log_info("the first identity of a node is recorded node=%s fingerprint=%s", x->name, print);
-    err_t err = replica_propose(c->replica, &r, on_registered, c);
-    c->registering += !err;
+    err_t err = replica_propose(c->replica, &r, on_registered, NULL);
     if (err)
         log_warn("the identity of a node is not recorded node=%s error=%s", x->name, err_text(err));
-}
-
-/* Looks at all nodes only when a node has connected or the list has changed, and no record of the last round is under
- * way. */
-void cluster_identities_record(struct cluster *c)
-{
-    if (!c->registering_due || c->registering || !cluster_records_identities(c))
-        return;
-    c->registering_due = false;
-    for (int i = 0; i < c->n_peers; i++) {
-        const struct cluster_peer *m = c->peers[i];
-        const struct state_node *x = m->in && m->in->is_proven ? cluster_node(c, m->name) : NULL;
-        if (!x || record_has_key(x->public_key))
-            continue;
-        c->registering_due = true; /* until it is recorded */
-        if (c->registering < REGISTER_AT_ONCE)
-            record_identity(c, m, x);
-    }
 }
 
 /* ---- this node was removed ----

@@ -90,15 +90,14 @@ struct cluster {
     /* identities (identity.c) */
     struct identity identity; /* of this node, or of the node that it becomes by joining */
     char identity_path[PATH_STATE_DIR_MAX + 32];
+    uint32_t registered_at; /* leader: the cluster version at which the identities of all peers were looked at */
     struct cluster_introductions introduced; /* by the node that answered Hello last, until the leader has replied */
     struct cluster_introductions introduces; /* for the nodes that say Hello here, made from .. */
     uint64_t introduces_ids[CLUSTER_INTRODUCED], introduces_changes; /* .. these voters and `changes` of .. */
     int n_introduces_ids, introduces_from;                           /* .. 1 the state or 2 the view; 0: not made yet */
     int64_t removed_since_ms; /* since when the leader's answer has been that this node was removed; 0: it is not */
     bool is_removed;
-    int registering;      /* leader: records of identities under way */
-    bool registering_due; /* leader: a connected node may have an identity that is not recorded */
-    bool recheck_due;     /* at the next tick, tunnels of removed nodes and of dropped keys are closed */
+    bool recheck_due; /* at the next tick, tunnels of removed nodes and of dropped keys are closed */
 
     struct tunnel_host *host;
     struct tunnel_listener *listener;
@@ -163,8 +162,8 @@ enum tunnel_verdict cluster_admit(void *owner, const struct tunnel_peer *peer, b
 /* Does a node of this id and name exist, as far as this node knows? */
 bool cluster_is_node(const struct cluster *c, uint64_t id, const char *name);
 void cluster_introduce(struct cluster *c, const struct cluster_introductions *from);
-/* Leader: records the identities of connected nodes that have none recorded, if the cluster version has identities. */
-void cluster_identities_record(struct cluster *c);
+/* Leader: records the identity of `in`, if the node has none. */
+void cluster_identity_register(const struct cluster *c, const struct cluster_inbound *in, const struct state_node *x);
 /* Follower: the result of an attempt to connect. ERR_STALE: the leader answers that this node was removed. */
 void cluster_note_answer(struct cluster *c, err_t err);
 

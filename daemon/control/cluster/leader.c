@@ -163,34 +163,34 @@ void cluster_lead_gone(struct cluster *c, struct cluster_inbound *in)
     c->events->member_down(c->owner, m->name);
 }
 
-err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const struct cluster_caller *caller, struct why *why)
+err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const struct cluster_greeting *from, struct why *why)
 {
     struct cluster_inbound *in = rpc_conn_data(conn);
-    const char *name = caller->name;
+    const char *name = from->name;
     const struct state_node *x = cluster_node(c, name);
     if (!c->is_member || !c->leads)
         return ERR_AGAIN;
     if (!in || strcmp(in->name, name) != 0 || !x)
         return why_set(why, ERR_NOTFOUND, "this node is not a member of the cluster: dtctl cluster join");
-    if (memcmp(x->instance, caller->instance, NODE_INSTANCE_BYTES) != 0)
+    if (memcmp(x->instance, from->instance, NODE_INSTANCE_BYTES) != 0)
         return why_set(why, ERR_DENIED,
                        "another node has joined under this name: dtctl cluster leave, then join under another name");
     update_peers(c, clock_mono_ms());
     struct cluster_peer *m = find_peer(c, name);
     if (!m)
         return ERR_AGAIN;
-    m->has = *caller->has;
-    snprintf(m->version, sizeof(m->version), "%s", caller->version);
-    err_t err = cluster_admits(c, name, caller->has, why);
+    m->has = *from->has;
+    snprintf(m->version, sizeof(m->version), "%s", from->version);
+    err_t err = cluster_admits(c, name, from->has, why);
     if (err)
         return err;
+    cluster_identity_register(c, in, x);
     if (m->in != in)
         close_peer(c, m);
     m->in = in;
     in->peer = m;
     m->lost = false;
     m->voters = 0;
-    c->registering_due = true;
     m->heartbeat_ms = clock_mono_ms();
     log_info("node connected node=%s", m->name);
     c->events->member_up(c->owner, m->name, conn);
@@ -409,7 +409,8 @@ static bool propose_missing_records(struct cluster *c)
     /* Before the first node: what was recorded while this node was alone may need its version. */
     if (cluster_version_raise(c))
         return true;
-    bool lacks_key = own && cluster_records_identities(c) && !record_has_key(own->public_key);
+    bool has_keys = cluster_version(c) >= FEATURE_IDENTITY;
+    bool lacks_key = own && has_keys && !record_has_key(own->public_key);
     if (own && !lacks_key && strcmp(own->address, c->self.address) == 0 && strcmp(own->domain, c->self.domain) == 0)
         return false;
     if (!own && k->next_node != 1)
@@ -419,7 +420,7 @@ static bool propose_missing_records(struct cluster *c)
         .node = {
             .name = c->self.name, .address = c->self.address, .domain = c->self.domain, .newest = features_newest()}};
     memcpy(r.node.instance, c->self.instance, NODE_INSTANCE_BYTES);
-    if (cluster_records_identities(c) && (!own || lacks_key)) /* a key that is recorded stays */
+    if (has_keys && (!own || lacks_key)) /* a key that is recorded stays, and a record without one is not refused */
         memcpy(r.node.public_key, c->identity.public_key, NODE_KEY_BYTES);
     cluster_propose(c, &r);
     return true;
@@ -509,7 +510,7 @@ void cluster_lead_begin(struct cluster *c)
     int64_t now = clock_mono_ms();
     c->lead_ms = now;
     c->changing = c->proposing = false;
-    c->registering_due = true;
+    c->registered_at = 0;
     if (c->is_member) {
         update_peers(c, now);
         shorten_previous_leader(c, now);
@@ -538,19 +539,33 @@ void cluster_lead_end(struct cluster *c)
     c->events->follow(c->owner);
 }
 
+/* When the cluster version rises, nodes are connected whose identities could not be recorded before. */
+static void register_identities(struct cluster *c)
+{
+    uint32_t version = cluster_version(c);
+    if (version == c->registered_at)
+        return;
+    for (int i = 0; i < c->n_peers; i++) {
+        const struct state_node *x = cluster_node(c, c->peers[i]->name);
+        if (c->peers[i]->in && x)
+            cluster_identity_register(c, c->peers[i]->in, x);
+    }
+    c->registered_at = version;
+}
+
 void cluster_lead_tick(struct cluster *c, int64_t now, int64_t gap_ms)
 {
     update_peers(c, now); /* before a new view cuts the tunnels of removed nodes: it reports to them why */
     cluster_view_make(c);
     cluster_view_answer(c);
     update_voters(c);
+    register_identities(c);
     for (int i = 0; i < c->n_peers; i++) {
         c->peers[i]->heartbeat_ms += gap_ms;
         check_liveness(c, c->peers[i], now);
     }
     if (!c->proposing && !propose_missing_records(c))
         rotate_keys(c);
-    cluster_identities_record(c);
     if (c->changing || now < c->change_ms)
         return;
     c->change_ms = now + CHANGE_MS;

@@ -56,7 +56,7 @@ static void take_introductions(const Dtd__PeerStatus *s, struct cluster_introduc
 
 static struct rpc_hello_reply hello_reply_of(const Dtd__PeerStatus *s)
 {
-    struct rpc_hello_reply ret = {.leads = false, .version = 1};
+    struct rpc_hello_reply ret = {.version = 1};
     if (!s)
         return ret;
     ret.leads = s->leads;
@@ -141,11 +141,11 @@ err_t rpc_cluster_join(struct rpc_conn *conn, const struct cluster_self *self, c
     m.has_token = token != 0;
     m.token = token;
     m.version = (char *)DTD_VERSION;
-    m.has_public_key = public_key != NULL;
-    m.public_key = (ProtobufCBinaryData){public_key ? NODE_KEY_BYTES : 0, (uint8_t *)public_key};
     m.has_oldest = m.has_newest = true;
     m.oldest = has->oldest;
     m.newest = has->newest;
+    m.has_public_key = public_key != NULL;
+    m.public_key = (ProtobufCBinaryData){public_key ? NODE_KEY_BYTES : 0, (uint8_t *)public_key};
     return send_call(conn, PEER_JOIN, &m.base, ms, (struct cluster_call){.join = cb, .arg = arg});
 }
 

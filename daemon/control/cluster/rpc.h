@@ -32,8 +32,8 @@ typedef void (*rpc_heartbeat_cb)(void *arg, err_t err, const struct rpc_beat_rep
 NODISCARD err_t rpc_cluster_heartbeat(struct rpc_conn *conn, const struct cluster_beat *beat, uint32_t ms,
                                       rpc_heartbeat_cb cb, void *arg);
 typedef void (*rpc_join_cb)(void *arg, err_t err, const char *text, uint64_t id, const void *view, size_t len);
-/* `has`: the cluster versions of the dtd that joins, for which another node may make the call. `public_key`: of the
- * joining node's identity; NULL: it has none. */
+/* `has`: the cluster versions of the dtd that joins, for which another node may make the call. `public_key`: of its
+ * identity; NULL: it has none. */
 NODISCARD err_t rpc_cluster_join(struct rpc_conn *conn, const struct cluster_self *self,
                                  const struct features_range *has, uint64_t token, const uint8_t *public_key,
                                  uint32_t ms, rpc_join_cb cb, void *arg);

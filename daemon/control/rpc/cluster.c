@@ -148,6 +148,12 @@ static void propose_for_call(struct rpc_server *server, struct rpc_call *call, s
 
 /* ---- calls of other nodes ---- */
 
+/* Dtds without a cluster version do not send it. */
+static struct features_range range_of(bool has_oldest, uint32_t oldest, bool has_newest, uint32_t newest)
+{
+    return (struct features_range){has_oldest ? oldest : 1, has_newest ? newest : 1};
+}
+
 struct introduction_messages {
     Dtd__PeerIntroduction m[CLUSTER_INTRODUCED], *list[CLUSTER_INTRODUCED];
 };
@@ -168,12 +174,6 @@ static void fill_introductions(struct cluster *c, struct introduction_messages *
     s->introduction = ret->list;
 }
 
-/* Dtds without a cluster version do not send it. */
-static struct features_range range_of(bool has_oldest, uint32_t oldest, bool has_newest, uint32_t newest)
-{
-    return (struct features_range){has_oldest ? oldest : 1, has_newest ? newest : 1};
-}
-
 static void handle_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     static const uint8_t none[NODE_INSTANCE_BYTES];
@@ -184,9 +184,9 @@ static void handle_hello(void *owner, struct rpc_call *call, const ProtobufCMess
     Dtd__PeerStatus s = DTD__PEER_STATUS__INIT;
     bool whole = h->has_instance && h->instance.len == NODE_INSTANCE_BYTES;
     const struct features_range has = range_of(h->has_oldest, h->oldest, h->has_newest, h->newest);
-    const struct cluster_caller caller = {
+    const struct cluster_greeting from = {
         .name = h->node, .version = h->version, .instance = whole ? h->instance.data : none, .has = &has};
-    err_t err = cluster_hello(c, rpc_call_conn(call), &caller, &why);
+    err_t err = cluster_hello(c, rpc_call_conn(call), &from, &why);
     if (err && err != ERR_AGAIN) {
         log_warn("node refused node=%s why=\"%s\"", h->node, why.text);
         rpc_fail(call, err, "%s", why.text);
@@ -202,10 +202,10 @@ static void handle_hello(void *owner, struct rpc_call *call, const ProtobufCMess
     s.leads = !err;
     s.leader = leader ? leader->name : NULL;
     s.leader_address = leader ? leader->address : NULL;
-    struct introduction_messages introductions;
-    fill_introductions(c, &introductions, &s);
     s.has_cluster_version = cluster_version(c) > 1;
     s.cluster_version = cluster_version(c);
+    struct introduction_messages introductions;
+    fill_introductions(c, &introductions, &s);
     rpc_reply(call, &s.base);
 }
 
@@ -277,7 +277,7 @@ static bool is_legal_join(const Dtd__JoinRequest *q)
 
 /* A connection for joining may only join: with the token that it was authenticated with, under the tunnel's name and
  * with the identity that the tunnel has proved. Any other one is of a node, which forwards what it has checked. */
-static bool is_callers_join(const struct cluster_sender *caller, const Dtd__JoinRequest *q)
+static bool is_callers_join(const struct cluster_caller *caller, const Dtd__JoinRequest *q)
 {
     bool is_same_key = caller->public_key
                            ? q->has_public_key && memcmp(q->public_key.data, caller->public_key, NODE_KEY_BYTES) == 0
@@ -290,11 +290,11 @@ static void handle_join(void *owner, struct rpc_call *call, const ProtobufCMessa
 {
     const Dtd__JoinRequest *q = (const Dtd__JoinRequest *)request;
     struct rpc_server *server = owner;
-    struct cluster_sender caller;
+    struct cluster_caller caller;
     uint64_t token = q->has_token ? q->token : 0;
     struct address address;
     struct why why = {""};
-    if (!cluster_sender_of(server->cluster, rpc_call_conn(call), &caller) || !is_legal_join(q) ||
+    if (!cluster_caller(server->cluster, rpc_call_conn(call), &caller) || !is_legal_join(q) ||
         !is_callers_join(&caller, q)) {
         rpc_fail(call, ERR_DENIED, "the request does not match the authenticated connection");
         return;
@@ -336,7 +336,7 @@ static void handle_join(void *owner, struct rpc_call *call, const ProtobufCMessa
                                 .token = token,
                                 .newest = has.newest}};
     memcpy(r.node.instance, q->instance.data, NODE_INSTANCE_BYTES);
-    if (q->has_public_key && cluster_records_identities(server->cluster))
+    if (q->has_public_key && cluster_version(server->cluster) >= FEATURE_IDENTITY)
         memcpy(r.node.public_key, q->public_key.data, NODE_KEY_BYTES);
     log_info("node joins node=%s address=%s version=%s", q->name, q->address, q->version ? q->version : "?");
     propose_for_call(server, call, &r, NULL);
@@ -346,8 +346,8 @@ static void handle_leave(void *owner, struct rpc_call *call, const ProtobufCMess
 {
     const Dtd__PeerHello *h = (const Dtd__PeerHello *)request;
     struct rpc_server *server = owner;
-    struct cluster_sender caller;
-    bool is_known = cluster_sender_of(server->cluster, rpc_call_conn(call), &caller);
+    struct cluster_caller caller;
+    bool is_known = cluster_caller(server->cluster, rpc_call_conn(call), &caller);
     struct record r = {.kind = RECORD_NODE_LEFT, .node_left = {.name = h->node}};
     if (cluster_take_dismissal(server->cluster, rpc_call_conn(call), h->node)) {
         Dtd__PeerEmpty empty = DTD__PEER_EMPTY__INIT;
@@ -666,14 +666,6 @@ static void fill_use(struct rpc_server *server, struct node_use_message *use, Dt
     m->use = &use->m;
 }
 
-static void fill_identity(const struct state_node *x, char print[IDENTITY_FINGERPRINT_MAX], Dtd__ClusterNode *m)
-{
-    if (!record_has_key(x->public_key))
-        return;
-    identity_fingerprint(x->public_key, print);
-    m->identity = print;
-}
-
 static void fill_versions(const struct cluster *c, struct status_reply *s)
 {
     const uint32_t next = cluster_leads(c) ? cluster_newest(c) : 0;
@@ -689,6 +681,14 @@ static void fill_versions(const struct cluster *c, struct status_reply *s)
     }
 }
 
+static void fill_identity(const struct state_node *x, char print[IDENTITY_FINGERPRINT_MAX], Dtd__ClusterNode *m)
+{
+    if (!record_has_key(x->public_key))
+        return;
+    identity_fingerprint(x->public_key, print);
+    m->identity = print;
+}
+
 static void write_note(const struct cluster *c, struct status_reply *s)
 {
     int n = cluster_known(c)->n_nodes;
@@ -696,11 +696,11 @@ static void write_note(const struct cluster *c, struct status_reply *s)
     if (!cluster_named(c))
         snprintf(s->note, sizeof(s->note),
                  "this node is in no cluster: dtctl cluster init, or dtctl cluster join TOKEN");
+    else if (!leader && cluster_refused(c)[0])
+        snprintf(s->note, sizeof(s->note), "%s", cluster_refused(c));
     else if (cluster_is_removed(c))
         snprintf(s->note, sizeof(s->note),
                  "this node was removed from the cluster: dtctl cluster leave, then join again with a new token");
-    else if (!leader && cluster_refused(c)[0])
-        snprintf(s->note, sizeof(s->note), "%s", cluster_refused(c));
     else if (!leader)
         snprintf(s->note, sizeof(s->note),
                  "no leader is known: running jobs go on, no new ones start. A majority of the voters must be "

@@ -164,10 +164,10 @@ static err_t encode_node(const struct record *r, Dtd__Record *m, struct buf *ret
     x.instance = (ProtobufCBinaryData){NODE_INSTANCE_BYTES, (uint8_t *)r->node.instance};
     x.has_token = r->node.token != 0;
     x.token = r->node.token;
-    x.has_public_key = record_has_key(r->node.public_key);
-    x.public_key = (ProtobufCBinaryData){NODE_KEY_BYTES, (uint8_t *)r->node.public_key};
     x.has_newest = r->node.newest > 1;
     x.newest = r->node.newest;
+    x.has_public_key = record_has_key(r->node.public_key);
+    x.public_key = (ProtobufCBinaryData){NODE_KEY_BYTES, (uint8_t *)r->node.public_key};
     m->kind_case = DTD__RECORD__KIND_NODE;
     m->node = &x;
     return pack(&m->base, ret);
@@ -407,9 +407,9 @@ static err_t decode_node(const Dtd__Record *m, struct memory *mem, struct record
     r->node.domain = x->domain ? x->domain : "";
     memcpy(r->node.instance, x->instance.data, NODE_INSTANCE_BYTES);
     r->node.token = x->has_token ? x->token : 0;
+    r->node.newest = x->has_newest && x->newest ? x->newest : 1;
     if (x->has_public_key)
         memcpy(r->node.public_key, x->public_key.data, NODE_KEY_BYTES);
-    r->node.newest = x->has_newest && x->newest ? x->newest : 1;
     return OK;
 }
 

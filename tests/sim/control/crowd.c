@@ -193,7 +193,6 @@ static void on_hello(void *arg, err_t err, const char *text, const struct rpc_he
 {
     struct crowd_node *n = arg;
     int id;
-    const char *address = reply->address;
     (void)text;
     if (!n->conn || n->is_up)
         return;
