@@ -213,6 +213,8 @@ struct job {
     uint32_t uid; /* of the user who submitted it */
     struct job_spec spec;
     char *yaml;
+    size_t yaml_bytes;
+    bool removing; /* it is over, and a record that removes it is under way */
     int64_t submitted_ms;
     struct fsm state, phase;
     int max_workers, n_workers; /* requested; allocated, or of the newest epoch */
