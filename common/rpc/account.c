@@ -42,11 +42,16 @@ static void update_full(struct rpc_account *a)
         wake_all(a);
 }
 
-bool rpc_account_is_paused(struct rpc_account *a, uint64_t now_ms)
+bool rpc_account_rests(struct rpc_account *a, uint64_t now_ms)
 {
     if (a->rest_ms && now_ms >= a->rest_ms)
         a->rest_ms = 0;
-    return a->is_full || a->rest_ms;
+    return a->rest_ms;
+}
+
+bool rpc_account_is_paused(struct rpc_account *a, uint64_t now_ms)
+{
+    return rpc_account_rests(a, now_ms) || a->is_full;
 }
 
 void rpc_account_spend(struct rpc_account *a, uint64_t begin_ns, uint64_t now_ms)

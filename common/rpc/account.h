@@ -16,6 +16,7 @@
 #include <sys/queue.h>
 
 #define RPC_TURN_NS 5000000u    /* little beside the 50 ms for which another user's request may wait */
+#define RPC_READ_BYTES_PER_NS 4 /* of a socket: counted for bytes of which no request comes, too */
 #define RPC_WINDOW_NS 10000000u /* in which they are counted: half of the loop's time */
 
 struct rpc_conn;
@@ -34,6 +35,12 @@ struct rpc_account {
 void rpc_account_init(struct rpc_account *a, size_t max_bytes, int max_calls);
 bool rpc_account_is_idle(const struct rpc_account *a);
 
+/* For requests that do not come over connections of the account: counts the time of a request that began at `begin_ns`
+ * (uv_hrtime). now_ms: loop time. */
+void rpc_account_spend(struct rpc_account *a, uint64_t begin_ns, uint64_t now_ms);
+/* True: the user has used so much time that his requests wait. */
+bool rpc_account_rests(struct rpc_account *a, uint64_t now_ms);
+
 /* ---- for conn.c and server.c ---- */
 
 void rpc_account_add(struct rpc_account *a, struct rpc_conn *conn);
@@ -46,8 +53,6 @@ bool rpc_account_make_room(struct rpc_account *a, struct rpc_conn *conn, size_t 
 /* Memory for a request that is going to arrive. False: there is none. */
 bool rpc_account_take_request(struct rpc_account *a, struct rpc_conn *conn, size_t bytes);
 void rpc_account_give_request(struct rpc_account *a, struct rpc_conn *conn);
-/* Counts the time of a request that began at `begin_ns` (uv_hrtime). */
-void rpc_account_spend(struct rpc_account *a, uint64_t begin_ns, uint64_t now_ms);
 /* True: no connection of the account is to be read now. */
 bool rpc_account_is_paused(struct rpc_account *a, uint64_t now_ms);
 

@@ -294,8 +294,11 @@ static void read_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *ret)
 static void conn_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 {
     struct rpc_conn *conn = stream->data;
+    struct rpc_account *a = conn->config.account;
     if (n > 0)
         conn->stats.bytes_in += (uint64_t)n;
+    if (n > 0 && a && conn->state == CONN_OPEN)
+        rpc_account_spend(a, uv_hrtime() - (uint64_t)n / RPC_READ_BYTES_PER_NS, uv_now(conn->config.loop));
     if (n > 0)
         rpc_conn_feed(conn, (const uint8_t *)buf->base, (size_t)n);
     else if (n == UV_EOF && conn->header_len)

@@ -8,6 +8,7 @@
 #include "daemon/control/leadership.h"
 #include "daemon/control/local/pool.h"
 #include "daemon/control/rpc/adapters.h"
+#include "daemon/control/rpc/turn.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -232,6 +233,7 @@ static void on_timer(uv_timer_t *timer)
     }
     probe_tick(&n->local);
     rpc_client_tick(&n->rpc);
+    rpc_turn_tick(&n->rpc);
     rpc_events_tick(&n->rpc);
     c10d_tick(&n->c10d);
     log_watch_tick(&n->local, newest_job(n));

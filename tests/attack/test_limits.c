@@ -17,6 +17,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 enum {
@@ -28,8 +29,15 @@ enum {
 };
 
 static struct dtd d;
-static int under_way[2]; /* pipes: from MALLORY's process, with a number; from ALICE's, with the longest submit in ms */
+static const char *attacked; /* folder of the control.sock to which MALLORY connects; NULL: that of `d` */
+static int under_way[2];     /* pipes: from MALLORY's process, with a number; from ALICE's */
 static int measured[2];
+
+/* ALICE's submits. */
+struct measure {
+    int longest_ms;
+    char job[32]; /* the last one */
+};
 
 /* ---- jobs ---- */
 
@@ -75,22 +83,22 @@ static int submit_and_measure(void *arg)
 {
     struct client *c;
     struct why why = {""};
-    char job[32], folder[32];
-    int longest = 0;
+    struct measure m = {0};
+    char folder[32];
     (void)arg;
     for (int i = 0; i < SUBMITS; i++) {
         snprintf(folder, sizeof(folder), "alice/%d", i);
         char *spec = job_text(folder, 1, "", 0);
         int64_t began = clock_mono_ms();
         require(client_open(d.dir, &c, &why) == OK, "open", why.text);
-        require(submit(c, spec, job, &why) == OK, "submit", why.text);
+        require(submit(c, spec, m.job, &why) == OK, "submit", why.text);
         int ms = (int)(clock_mono_ms() - began);
-        longest = ms > longest ? ms : longest;
+        m.longest_ms = ms > m.longest_ms ? ms : m.longest_ms;
         client_close(c);
         free(spec);
         sleep_ms(PAUSE_MS);
     }
-    (void)!write(measured[1], &longest, sizeof(longest));
+    (void)!write(measured[1], &m, sizeof(m));
     return 0;
 }
 
@@ -109,6 +117,22 @@ static long control_kib(const char *what)
     return kib;
 }
 
+/* Root cancels a job of ALICE; returns how long that took. */
+static int cancel_as_root(const char *job)
+{
+    uint8_t id[16];
+    struct client_node node;
+    struct client_job s;
+    struct why why = {""};
+    int64_t began = clock_mono_ms();
+    assert_ok(client_node_get(dtd_client(&d), &node, &why));
+    client_node_fini(&node);
+    assert_ok(client_request_id(id));
+    assert_ok(client_cancel(dtd_client(&d), id, job, false, CLIENT_GRACE_DEFAULT, &s, &why));
+    client_job_fini(&s);
+    return (int)(clock_mono_ms() - began);
+}
+
 static void start(const char *conf)
 {
     users_require();
@@ -122,7 +146,8 @@ static void start(const char *conf)
 /* Runs the attack, and ALICE beside it. Returns the number that the attack reports when it is under way. */
 static int endure(const char *what, int (*attack)(void *arg), void *arg, int max_mib)
 {
-    int number = 0, ms = -1, status;
+    struct measure m;
+    int number = 0, status;
     struct pollfd begun = {.fd = under_way[0], .events = POLLIN};
     long before = control_kib("VmRSS:");
     pid_t mallory = users_begin(MALLORY, attack, arg);
@@ -130,13 +155,16 @@ static int endure(const char *what, int (*attack)(void *arg), void *arg, int max
         fail_msg("the attack is not under way within %d s", BEGIN_MS / 1000);
     assert_int_equal(sizeof(number), read(under_way[0], &number, sizeof(number)));
     assert_int_equal(0, users_run(ALICE, submit_and_measure, NULL));
-    assert_int_equal(sizeof(ms), read(measured[0], &ms, sizeof(ms)));
+    assert_int_equal(sizeof(m), read(measured[0], &m, sizeof(m)));
+    int root_ms = cancel_as_root(m.job);
     assert_int_equal(0, waitpid(mallory, &status, WNOHANG)); /* it has lasted */
     long most = control_kib("VmHWM:") - before;
-    print_message("beside %s: longest of %d submits %d ms; control has grown by at most %ld MiB\n", what, SUBMITS, ms,
-                  most / 1024);
+    print_message(
+        "beside %s: longest of %d submits %d ms, root cancels in %d ms; control has grown by at most %ld MiB\n", what,
+        SUBMITS, m.longest_ms, root_ms, most / 1024);
     users_end(mallory);
-    assert_in_range(ms, 0, LIMIT_MS);
+    assert_in_range(m.longest_ms, 0, LIMIT_MS);
+    assert_in_range(root_ms, 0, LIMIT_MS);
     assert_in_range(most < 0 ? 0 : most / 1024, 0, max_mib);
     return number;
 }
@@ -160,7 +188,7 @@ static int connect_control(void)
 {
     char path[512];
     int fd;
-    snprintf(path, sizeof(path), "%s/control.sock", d.dir);
+    snprintf(path, sizeof(path), "%s/control.sock", attacked ? attacked : d.dir);
     require(rpc_connect_unix(path, &fd) == OK, "connect", path);
     require(fcntl(fd, F_SETFL, O_NONBLOCK) == 0, "fcntl", "");
     return fd;
@@ -358,13 +386,9 @@ static ProtobufCMessage *next_list(void)
     return &m.base;
 }
 
-static int list_without_end(void *arg)
+static void submit_500(struct client *c)
 {
-    int fds[64];
-    struct client *c;
     struct why why = {""};
-    (void)arg;
-    require(client_open(d.dir, &c, &why) == OK, "open", why.text);
     for (int i = 0; i < 500; i++) {
         char folder[32], job[32];
         snprintf(folder, sizeof(folder), "mallory/%d", i);
@@ -372,6 +396,16 @@ static int list_without_end(void *arg)
         require(submit(c, spec, job, &why) == OK, "submit", why.text);
         free(spec);
     }
+}
+
+static int list_without_end(void *arg)
+{
+    int fds[64];
+    struct client *c;
+    struct why why = {""};
+    (void)arg;
+    require(client_open(d.dir, &c, &why) == OK, "open", why.text);
+    submit_500(c);
     client_close(c);
     for (int i = 0; i < 64; i++)
         fds[i] = connect_control();
@@ -601,4 +635,99 @@ TEST(beside_a_worker_that_reports_without_end)
     assert_in_range(atoi(text), 8192 / 2, 8192 + 1000 + ms);
     free(text);
     assert_int_equal(0, dtd_down(&d));
+}
+
+/* ---- two nodes ---- */
+
+static int free_port(void)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t len = sizeof(a);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(0, bind(fd, (struct sockaddr *)&a, len));
+    assert_int_equal(0, getsockname(fd, (struct sockaddr *)&a, &len));
+    close(fd);
+    return ntohs(a.sin_port);
+}
+
+static void start_node(struct dtd *node, const char *name)
+{
+    char folder[512], conf[256];
+    int port = free_port();
+    snprintf(folder, sizeof(folder), "%s/%s", test_tmpdir(), name);
+    assert_int_equal(0, chmod(test_tmpdir(), 0711));
+    assert_int_equal(0, mkdir(folder, 0755));
+    snprintf(conf, sizeof(conf), "name: %s\ncluster: {listen: \"127.0.0.1:%d\", advertise: \"127.0.0.1:%d\"}\n", name,
+             port, port);
+    dtd_start_system_at(node, folder, conf);
+}
+
+/* Repeats a call while the node opens its log again. */
+static void call_until_done(struct dtd *node, enum rpc_method_id method, const ProtobufCMessage *m, void *ret)
+{
+    struct why why = {""};
+    int64_t until = clock_mono_ms() + BEGIN_MS;
+    while (client_call(dtd_client(node), method, m, ret, &why)) {
+        if (clock_mono_ms() > until)
+            fail_msg("%s", why.text);
+        sleep_ms(50);
+    }
+}
+
+static void join(struct dtd *first, struct dtd *second)
+{
+    Dtd__ClusterInitRequest init = DTD__CLUSTER_INIT_REQUEST__INIT;
+    Dtd__JoinToken ask = DTD__JOIN_TOKEN__INIT, *token;
+    call_until_done(first, CLIENT_CLUSTER_INIT, &init.base, NULL);
+    call_until_done(first, CLIENT_CLUSTER_TOKEN, &ask.base, &token);
+    init.token = token->token;
+    call_until_done(second, CLIENT_CLUSTER_JOIN, &init.base, NULL);
+    client_reply_free(token);
+}
+
+static int list_from_the_other_node(void *arg)
+{
+    int fds[64];
+    (void)arg;
+    for (int i = 0; i < 64; i++)
+        fds[i] = connect_control();
+    flood(fds, 64, CLIENT_LIST, next_list);
+    return 0;
+}
+
+static int submit_many(void *arg)
+{
+    struct client *c;
+    struct why why = {""};
+    (void)arg;
+    require(client_open(d.dir, &c, &why) == OK, "open", why.text);
+    submit_500(c);
+    client_close(c);
+    return 0;
+}
+
+/* MALLORY's calls reach the leader over the other node's connection, which ALICE and all that runs there share. */
+TEST(beside_calls_from_another_node)
+{
+    struct dtd second;
+    char dir[512];
+    users_require();
+    assert_int_equal(0, pipe(under_way));
+    assert_int_equal(0, pipe(measured));
+    start_node(&d, "one");
+    start_node(&second, "two");
+    join(&d, &second);
+    users_make_folder("alice", ALICE, 0700);
+    users_make_folder("mallory", MALLORY, 0755);
+    assert_int_equal(0, users_run(ALICE, submit_and_measure, NULL));
+    struct measure quiet;
+    assert_int_equal(sizeof(quiet), read(measured[0], &quiet, sizeof(quiet)));
+    assert_int_equal(0, users_run(MALLORY, submit_many, NULL));
+    snprintf(dir, sizeof(dir), "%s", second.dir);
+    attacked = dir;
+    endure("64 connections to another node that list 500 jobs without a pause", list_from_the_other_node, NULL, 200);
+    attacked = NULL;
+    print_message("without an attack: longest of %d submits %d ms\n", SUBMITS, quiet.longest_ms);
+    dtd_kill(&second);
+    dtd_kill(&d);
 }

@@ -28,6 +28,7 @@
 #define DTD_DAEMON_CONTROL_JOB_INTERNAL_H
 
 #include "common/base/fsm.h"
+#include "common/base/log_limit.h"
 #include "daemon/control/job/job.h"
 #include "daemon/control/job/jobs.h"
 #include "daemon/supervisor/channel.h"
@@ -214,7 +215,8 @@ struct job {
     struct job_spec spec;
     char *yaml;
     size_t yaml_bytes;
-    bool removing; /* it is over, and a record that removes it is under way */
+    struct log_limit report_lines; /* about failures that its processes report */
+    bool removing;                 /* it is over, and a record that removes it is under way */
     int64_t submitted_ms;
     struct fsm state, phase;
     int max_workers, n_workers; /* requested; allocated, or of the newest epoch */

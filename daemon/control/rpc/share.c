@@ -19,33 +19,44 @@ static bool has_limits(const struct rpc_server *server, uint32_t uid)
 
 /* ---- connections ---- */
 
-static struct rpc_account *account_of(struct rpc_server *server, uint32_t uid)
+/* The account of a user who has used the loop lately is kept although nothing is open: it may come back at once. */
+#define KEPT_NS UINT64_C(1000000000)
+
+static bool is_unused(const struct rpc_user *u)
 {
-    const struct node_conf *conf = server->local->conf;
-    struct rpc_user *u;
-    LIST_FOREACH(u, &server->users, link)
-    if (u->uid == uid)
-        return &u->account;
-    u = calloc(1, sizeof(*u));
-    if (!u)
-        return NULL;
-    u->uid = uid;
-    rpc_account_init(&u->account, (size_t)conf->users.buffer_mib << 20, (int)conf->users.calls);
-    LIST_INSERT_HEAD(&server->users, u, link);
-    return &u->account;
+    return rpc_account_is_idle(&u->account) && TAILQ_EMPTY(&u->waiting) && uv_hrtime() - u->account.window_ns > KEPT_NS;
 }
 
-/* Frees the accounts without connections and calls: those of a call may end after its connection. */
 static void tidy(struct rpc_server *server)
 {
     struct rpc_user *u, *next;
     for (u = LIST_FIRST(&server->users); u; u = next) {
         next = LIST_NEXT(u, link);
-        if (!rpc_account_is_idle(&u->account))
+        if (!is_unused(u))
             continue;
         LIST_REMOVE(u, link);
         free(u);
     }
+}
+
+struct rpc_user *rpc_share_user(struct rpc_server *server, uint32_t uid)
+{
+    const struct node_conf *conf = server->local->conf;
+    struct rpc_user *u;
+    if (!has_limits(server, uid))
+        return NULL;
+    LIST_FOREACH(u, &server->users, link)
+    if (u->uid == uid)
+        return u;
+    tidy(server);
+    u = calloc(1, sizeof(*u));
+    if (!u)
+        return NULL;
+    u->uid = uid;
+    TAILQ_INIT(&u->waiting);
+    rpc_account_init(&u->account, (size_t)conf->users.buffer_mib << 20, (int)conf->users.calls);
+    LIST_INSERT_HEAD(&server->users, u, link);
+    return u;
 }
 
 static int64_t clients_of(const struct rpc_server *server, uint32_t uid)
@@ -62,14 +73,14 @@ bool rpc_share_connected(struct rpc_server *server, uint32_t uid, struct rpc_acc
     *ret_account = NULL;
     if (!has_limits(server, uid))
         return server->system || uid == 0 || uid == getuid();
-    tidy(server);
     if (clients_of(server, uid) >= server->local->conf->users.connections ||
         !shares_take(server->descriptors, uid, INT64_MAX))
         return false;
-    *ret_account = account_of(server, uid);
-    if (!*ret_account)
+    struct rpc_user *u = rpc_share_user(server, uid);
+    if (!u)
         shares_give(server->descriptors, uid);
-    return *ret_account;
+    *ret_account = u ? &u->account : NULL;
+    return u;
 }
 
 void rpc_share_disconnected(struct rpc_server *server, uint32_t uid)

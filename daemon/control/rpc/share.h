@@ -14,11 +14,15 @@
 
 struct rpc_server;
 
-/* A user with connections to this node. */
+struct rpc_waiting; /* turn.c */
+
+/* A user with connections to this node, or with calls that other nodes forward to it. */
 struct rpc_user {
     LIST_ENTRY(rpc_user) link;
     uint32_t uid;
     struct rpc_account account;
+    TAILQ_HEAD(, rpc_waiting) waiting; /* forwarded calls that wait for their turn */
+    size_t waiting_bytes;
 };
 
 /* A record that a user's call has proposed, or waits to propose, and that is not applied yet. */
@@ -29,6 +33,8 @@ struct rpc_proposal {
     size_t bytes; /* of the job file */
 };
 
+/* NULL: the user has no limits, or there is no memory. Valid until the loop's next event. */
+struct rpc_user *rpc_share_user(struct rpc_server *server, uint32_t uid);
 /* A program of this user has connected. False: he has all the connections that he may have. Otherwise the owner of the
  * connection calls rpc_share_disconnected when it has closed; *ret_account is NULL if the user has no limits. */
 bool rpc_share_connected(struct rpc_server *server, uint32_t uid, struct rpc_account **ret_account);

@@ -387,3 +387,21 @@ TEST(a_connection_with_a_rate_is_read_more_slowly)
     assert_true(took >= 95);
     end();
 }
+
+/* The body of a request that is refused by its header is skipped. Reading it takes time all the same. */
+TEST(skipped_bytes_count)
+{
+    static const uint8_t zeros[1 << 16];
+    size_t sent = 0;
+    begin(1);
+    begin_request(0, 9, ANSWER); /* no such method */
+    run_ms(5);
+    for (ssize_t n; (n = send(t.fd[0], zeros, sizeof(zeros), MSG_NOSIGNAL)) > 0;)
+        sent += (size_t)n;
+    assert_true(sent >= sizeof(zeros));
+    t.account.window_ns = uv_hrtime();
+    t.account.spent_ns = 0;
+    uv_run(&t.loop, UV_RUN_NOWAIT);
+    assert_true(t.account.spent_ns >= sizeof(zeros) / RPC_READ_BYTES_PER_NS);
+    end();
+}
