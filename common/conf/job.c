@@ -7,6 +7,7 @@
 
 #include "common/base/caller.h"
 #include "common/base/dtype.h"
+#include "common/base/ports.h"
 #include "common/conf/job_rules.h"
 #include "common/conf/number.h"
 #include "common/conf/schema.h"
@@ -146,6 +147,12 @@ static const char *check_umask(const char *text)
     size_t n = strlen(text);
     const bool is_octal = n <= 4 && strspn(text, "01234567") == n;
     return is_octal && strtol(text, NULL, 8) <= 077 ? NULL : "an octal number from 0 to 0077";
+}
+
+static const char *check_ports(const char *text)
+{
+    struct ports p;
+    return ports_parse(text, &p) ? NULL : PORTS_NEED;
 }
 
 static const char *check_path_or_none(const char *text)
@@ -427,6 +434,9 @@ static const struct schema_alias job_aliases[] = {
              "Step at which each worker records the time of every operation, for dtctl plan --measured. 0: none.")},   \
         {INT(run.priority, -1000, 1000, "0", FREE,                                                                     \
              "Scheduling priority. Of the waiting jobs of a user, those with a higher value start first.")},           \
+        {TEXT(run.ports, check_ports, "\"\"", FREE,                                                                    \
+              "Ports on which the workers listen for those of other nodes, such as 7900-7999, and from which "         \
+              "MASTER_PORT is taken (with run.master_addr). \"\": cluster.ports of the node's configuration.")},       \
         {BOOL(run.grow, "true", FREE,                                                                                  \
               "Whether a job that runs with fewer than parallel.workers takes more as soon as there is room: a "       \
               "training job after its next checkpoint, a command by a restart that counts as no failure.")},           \
