@@ -79,6 +79,7 @@ struct client_node_use {
 /* Strings are "" when absent. */
 struct client_cluster_node {
     char *name, *address, *state, *role, *domain, *drained, *version;
+    uint32_t newest; /* the newest cluster version of its dtd; 0: unknown */
     uint64_t id, log_index;
     int64_t silent_ms;
     struct client_node_use use;
@@ -91,6 +92,9 @@ struct client_cluster {
     int n_node; /* 0: the node is not part of a cluster */
     uint64_t log_index, log_term;
     uint32_t key, keys;
+    uint32_t version, next_version; /* the cluster version, 0: unknown; the one that some nodes have already, 0: none */
+    char **held_back;               /* n_held_back names of nodes for which next_version waits */
+    int n_held_back;
 };
 
 struct client_numa_node {

@@ -225,6 +225,17 @@ static err_t wait_until(struct global *g, bool in, struct why *why)
 
 /* ---- status ---- */
 
+/* A dtd without a cluster version has version 1. */
+static void versions_print(const struct client_cluster *s)
+{
+    printf("version %u", s->version ? s->version : 1);
+    if (s->n_held_back)
+        printf("  %u waits until dtd is upgraded on", s->next_version);
+    for (int i = 0; i < s->n_held_back; i++)
+        printf("%s %s", i ? "," : "", s->held_back[i]);
+    printf("\n");
+}
+
 static void status_print(const struct client_cluster *s)
 {
     static const struct out_column columns[] = {{"NODE", false, 0},    {"STATE", false, 0}, {"ROLE", false, 1},
@@ -256,6 +267,8 @@ static void status_print(const struct client_cluster *s)
         printf("leader %s  term %llu  index %llu  key k%u%s\n", s->leader[0] ? s->leader : "none",
                (unsigned long long)s->log_term, (unsigned long long)s->log_index, s->key,
                s->keys > 1 ? " (a new key is being distributed)" : "");
+    if (s->n_node)
+        versions_print(s);
     if (s->note[0])
         printf("%s\n", s->note);
 }

@@ -299,6 +299,7 @@ static err_t copy_cluster_node(const Dtd__ClusterNode *m, struct client_cluster_
                                         .domain = text_copy(m->domain),
                                         .drained = text_copy(m->drained),
                                         .version = text_copy(m->version),
+                                        .newest = m->newest,
                                         .id = m->id,
                                         .log_index = m->log_index,
                                         .silent_ms = m->silent_ms,
@@ -318,8 +319,16 @@ err_t convert_cluster(const Dtd__ClusterReport *m, struct client_cluster *ret)
                                .log_index = m->log_index,
                                .log_term = m->log_term,
                                .key = m->key,
-                               .keys = m->keys};
-    err_t err = c.self && c.leader && c.note && c.node ? OK : ERR_NOMEM;
+                               .keys = m->keys,
+                               .version = m->cluster_version,
+                               .next_version = m->next_version,
+                               .held_back = calloc(m->n_held_back + 1, sizeof(char *))};
+    err_t err = c.self && c.leader && c.note && c.node && c.held_back ? OK : ERR_NOMEM;
+    for (size_t i = 0; !err && i < m->n_held_back; i++) {
+        c.held_back[i] = text_copy(m->held_back[i]);
+        err = c.held_back[i] ? OK : ERR_NOMEM;
+        c.n_held_back += !err;
+    }
     for (size_t i = 0; !err && i < m->n_node; i++)
         err = copy_cluster_node(m->node[i], &c.node[c.n_node++]);
     if (err)

@@ -136,7 +136,8 @@ static void on_job(void *owner, const struct channel_msg *m)
 {
     struct control *n = owner;
     const struct job *j = jobs_find(&n->jobs, m->job);
-    if (n->jobs.leads && (!j || job_over(j)) && supervisor_link_release(&n->local.supervisor, m->job, false))
+    if (n->jobs.leads && (j ? job_over(j) : !jobs_is_unread(&n->jobs, m->job)) &&
+        supervisor_link_release(&n->local.supervisor, m->job, false))
         log_error("job not released");
 }
 
@@ -208,7 +209,7 @@ static void record_full_log(struct control *n)
     if (news)
         snprintf(seen, sizeof(seen), "on %.64s: %.300s", n->jobs.self.name, warning);
     if (news)
-        jobs_incident_record(&n->jobs, seen, "training continues; events are recorded when there is space");
+        jobs_incident_record(&n->jobs, seen, "training continues; events are recorded when the log takes them again");
 }
 
 static uint64_t newest_job(const struct control *n)

@@ -136,11 +136,14 @@ static void accept_rpc(struct cluster *c, const struct tunnel_peer *peer, int fd
 static void accept_raft(struct cluster *c, const struct tunnel_peer *peer, int fd)
 {
     uint64_t from = 0, to = 0;
-    bool read = sscanf(peer->argument, "%" SCNu64 " %" SCNu64, &from, &to) == 2;
+    uint32_t newest = 1, version = 1; /* dtds without a cluster version send only two numbers */
+    int read = sscanf(peer->argument, "%" SCNu64 " %" SCNu64 " %" SCNu32 " %" SCNu32, &from, &to, &newest, &version);
     const struct state_node *x = cluster_node_by_id(c, from);
     bool known = x && strcmp(x->name, peer->name) == 0;
+    /* The older of the two could not apply what the other one records. */
+    bool too_old = newest < cluster_version(c) || version > features_newest();
     /* A view that is behind lacks a node that has just joined. Its key is proof enough. */
-    if (!read || (x && !known) || log_accept(c->replica->log, from, to, fd)) {
+    if (read < 2 || too_old || (x && !known) || log_accept(c->replica->log, from, to, fd)) {
         log_debug("stream of a voter refused node=%s argument=\"%s\"", peer->name, peer->argument);
         close(fd);
     }
@@ -218,7 +221,8 @@ static err_t connect_raft(void *arg, struct log_connect *request, uint64_t id)
     char argument[64];
     if (!x || !c->host || c->closing)
         return ERR_NOTFOUND;
-    snprintf(argument, sizeof(argument), "%" PRIu64 " %" PRIu64, c->self.id, id);
+    snprintf(argument, sizeof(argument), "%" PRIu64 " %" PRIu64 " %" PRIu32 " %" PRIu32, c->self.id, id,
+             features_newest(), cluster_version(c));
     const struct tunnel_connect_config config = {.address = x->address,
                                                  .key = cluster_key(c),
                                                  .expected = x->name,
@@ -255,11 +259,15 @@ static err_t listen_on(struct cluster *c, struct why *why)
 /* A node that has joined may have a log of its own, from the time when it was alone. It is renamed, never merged. */
 static err_t rename_old_log(struct cluster *c, struct why *why)
 {
-    char from[PATH_MAX], to[PATH_MAX];
+    char from[PATH_MAX], to[PATH_MAX], folder[PATH_MAX];
     snprintf(from, sizeof(from), "%s/raft/log", c->dir);
     snprintf(to, sizeof(to), "%s/raft/log.before-%" PRId64, c->dir, clock_wall_ms() / 1000);
+    snprintf(folder, sizeof(folder), "%s/raft", c->dir);
     if (rename(from, to) && errno != ENOENT)
         return why_set(why, err_from_errno(errno), "%s: %s", from, strerror(errno));
+    err_t err = access(folder, F_OK) ? OK : file_sync_dir(folder); /* before the note that it is done */
+    if (err)
+        return why_set(why, err, "%s: %s", folder, err_text(err));
     log_info("the log from before joining is renamed path=%s", to);
     c->self.fresh = false;
     return cluster_file_write(c->self_path, &c->self, why);

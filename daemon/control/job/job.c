@@ -4,6 +4,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "daemon/control/state/spec.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -64,9 +65,7 @@ static err_t job_fill(struct job *j, const struct state_job *s)
 {
     char path[PATH_MAX];
     struct why why = {""};
-    j->yaml = strdup(s->spec);
-    if (!j->yaml)
-        return ERR_NOMEM;
+    j->yaml = spec_ref(s->spec);
     err_t err = job_parse("job", s->spec, strlen(s->spec), NULL, 0, &j->spec, &why);
     if (err) {
         log_error("the spec of a job in the log is invalid id=%" PRIu64 " why=%s", s->id, why.text);
@@ -137,7 +136,7 @@ void job_free(struct job *j)
     free((char *)j->incident.fields.error);
     free(j->workers);
     free(j->ios);
-    free(j->yaml);
+    spec_unref(j->yaml);
     free(j);
 }
 
@@ -438,8 +437,9 @@ static void set_reason_log_full(struct job *j)
     if (!jobs->outbox.err || j->reason[0])
         return; /* the present reason is more specific */
     const char *warning = log_warning(jobs->replica->log);
-    snprintf(j->reason, sizeof(j->reason), "waits for the log: %s; free some space in %s",
-             warning ? warning : err_text(jobs->outbox.err), jobs->dir);
+    snprintf(j->reason, sizeof(j->reason), "waits for the log: %s%s%s", warning ? warning : err_text(jobs->outbox.err),
+             jobs->outbox.err == ERR_NOSPACE ? "; free some space in " : "",
+             jobs->outbox.err == ERR_NOSPACE ? jobs->dir : "");
     j->dirty = true;
 }
 

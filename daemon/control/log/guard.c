@@ -12,6 +12,7 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "daemon/control/log/internal.h"
+#include "daemon/control/log/repair.h"
 #include "daemon/control/log/segment.h"
 #include "daemon/control/log/sum.h"
 
@@ -83,6 +84,7 @@ static err_t write_vote(struct log_guard *g, raft_term term, raft_id vote)
         g->term = term;
         g->vote = vote;
     }
+    g->has_failed |= err != OK;
     return err;
 }
 
@@ -248,7 +250,8 @@ static err_t check_entries(struct log_guard *g, const char *dir, const uint8_t *
         return why_set(why, ERR_CORRUPT, "%s/log/marks is damaged in bytes %d to %d", dir, STORED_SECTOR * SECTOR_BYTES,
                        MARKS_BYTES);
     g->stored = values[0];
-    err_t err = examine_segments(dir, &s, why);
+    err_t err = log_repair_segments(dir, g->stored, why);
+    err = err ? err : examine_segments(dir, &s, why);
     if (err)
         return err;
     if (s.cut[0] && (s.has_late_batch || s.last < g->stored))
@@ -426,7 +429,7 @@ void log_guard_close(struct log_guard *guard)
 {
     if (guard->fd < 0)
         return;
-    if (fdatasync(guard->fd))
+    if (!guard->has_failed && fdatasync(guard->fd))
         log_warn("the marks of the log cannot be synced why=\"%s\"", strerror(errno));
     close(guard->fd);
     guard->fd = -1;

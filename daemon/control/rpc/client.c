@@ -39,7 +39,10 @@ static struct job *find_job(struct rpc_server *server, struct rpc_call *call, co
     errno = 0;
     uint64_t number = strtoull(id, &end, 10);
     struct job *j = id[0] >= '0' && id[0] <= '9' && !*end && !errno ? jobs_find(server->jobs, number) : NULL;
-    if (!j)
+    if (!j && number && state_job_find(server->replica->state, number))
+        rpc_fail(call, ERR_AGAIN, "dtd on %s leads and is too old to read job %.64s, which is kept: upgrade it",
+                 server->local->name, id);
+    else if (!j)
         rpc_fail(call, ERR_NOTFOUND, "no job %.64s; `dtctl status` lists the jobs", id);
     return j && own_or_fail(server, call, j, only_see) ? j : NULL;
 }
@@ -109,9 +112,14 @@ static void answer_submitted(struct rpc_call *call, const struct state_result *r
 /* The sentence is valid until the next call. */
 static const char *not_logged_text(const struct rpc_server *server, err_t err)
 {
-    static char text[PATH_MAX + 200];
-    if (err != ERR_NOSPACE)
+    static char text[PATH_MAX + 1000];
+    const char *warning = log_warning(server->replica->log);
+    if (err != ERR_NOSPACE && !warning)
         return "the log did not record it; repeat the request with the same request id";
+    if (err != ERR_NOSPACE) {
+        snprintf(text, sizeof(text), "node %s: %s", server->local->name, warning);
+        return text;
+    }
     snprintf(text, sizeof(text),
              "the disk of %s on node %s is full; free some space and repeat the command (`dtctl node` there names the "
              "largest logs)",
@@ -364,6 +372,17 @@ void rpc_client_forget(struct rpc_server *server)
     }
 }
 
+/* Until every node's dtd has the keys of the job file, a leader that lacks one could not continue the job. */
+static err_t check_keys(const struct rpc_server *server, const struct job_spec *spec, struct why *why)
+{
+    const char *key;
+    uint32_t version;
+    err_t err = job_since(spec, &version, &key);
+    if (err)
+        return why_set(why, err, "%s", err_text(err));
+    return version > 1 ? cluster_may_use(server->cluster, version, key, why) : OK;
+}
+
 static void submit(struct rpc_server *server, struct rpc_call *call, const Dtd__SubmitRequest *m, bool may_wait)
 {
     struct job_spec spec;
@@ -391,7 +410,8 @@ static void submit(struct rpc_server *server, struct rpc_call *call, const Dtd__
         rpc_fail(call, err, "%s", why.text);
         return;
     }
-    err = check_share(server, submit_uid(server, call), &why);
+    err = check_keys(server, &spec, &why);
+    err = err ? err : check_share(server, submit_uid(server, call), &why);
     err = err ? err : check_parent(server, call, m->parent, &spec, &parent, &why);
     bool wait = may_wait && !err && job_gpus(&spec) && !server->local->gpus.known && !server->jobs->nodes->next;
     if (wait)
@@ -432,6 +452,24 @@ static void canceled(void *arg, err_t err, uint64_t index, const void *result)
     reply_status(p.server, p.call, j); /* also for a job that had already ended: the status shows that */
 }
 
+/* Answers a cancel that would change nothing: the job has ended, or the request was applied before. It is not logged,
+ * so that a client that repeats it does not fill the log. */
+static bool answer_known_cancel(struct rpc_server *server, struct rpc_call *call, struct job *j,
+                                const uint8_t request_id[REQUEST_ID_BYTES], struct job_cancel cancel)
+{
+    struct state_result first;
+    const struct state_job *s = state_job_find(server->replica->state, job_view_of(j).id);
+    bool is_known = state_request_find(server->replica->state, request_id, &first);
+    if (!is_known && (!s || s->end == END_NONE))
+        return false;
+    cancel.repeated = true;
+    if (is_known && !first.err)
+        job_cancel(j, &cancel);
+    jobs_tick(server->jobs);
+    reply_status(server, call, j);
+    return true;
+}
+
 void rpc_client_cancel(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     struct rpc_server *server = owner;
@@ -448,15 +486,15 @@ void rpc_client_cancel(void *owner, struct rpc_call *call, const ProtobufCMessag
                  JOB_MAX_GRACE_SECONDS);
         return;
     }
+    enum state_desired desired = m->save ? DESIRED_SAVED : DESIRED_CANCELED;
+    const struct job_cancel cancel = {.desired = desired,
+                                      .grace_ms = m->has_grace_seconds ? m->grace_seconds * 1000 : JOB_GRACE_OF_FILE};
+    if (answer_known_cancel(server, call, j, m->request_id.data, cancel))
+        return;
     struct pending *p = calloc(1, sizeof(*p));
     err_t err = ERR_NOMEM;
     if (p) {
-        enum state_desired desired = m->save ? DESIRED_SAVED : DESIRED_CANCELED;
-        int64_t grace_ms = m->has_grace_seconds ? m->grace_seconds * 1000 : JOB_GRACE_OF_FILE;
-        *p = (struct pending){.server = server,
-                              .call = call,
-                              .job = job_view_of(j).id,
-                              .cancel = {.desired = desired, .grace_ms = grace_ms}};
+        *p = (struct pending){.server = server, .call = call, .job = job_view_of(j).id, .cancel = cancel};
         struct record r = {.kind = RECORD_DESIRED,
                            .wall_ms = clock_wall_ms(),
                            .has_request = true,

@@ -30,6 +30,10 @@ void state_node_fini(struct state_node *n);
 void state_nodes_clear(struct state_cluster *c);
 err_t state_node_reserve(struct state_cluster *c);
 
+/* lineage.c. Applies RECORD_LINEAGE; keeps a dropped key if it is of a generation before. */
+err_t state_lineage_apply(struct state *s, const struct record *r, struct state_result *ret);
+void state_key_retire(struct state_cluster *c, const struct state_key *key);
+
 /* The event of a record that is about to be applied; NULL: it is none. ERR_NOMEM. */
 err_t state_event_prepare(const struct state *s, const struct record *r, struct state_event **ret);
 /* Takes over the event. It replaces the one with its number; one without a number gets the next one, and an old one is
@@ -40,7 +44,8 @@ struct state_event *state_event_copy(const struct state_event *e);
 void state_events_clear(struct state *s);
 
 void state_clear(struct state *s);
-void state_job_free(struct state_job *job);
+/* Frees the job with its last reference; NULL too. */
+void state_job_unref(struct state_job *job);
 /* Each makes room for one more element; existing ones may move in memory. */
 err_t state_request_reserve(struct state *s);
 err_t state_checkpoint_reserve(struct state_job *job);

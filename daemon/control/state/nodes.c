@@ -1,5 +1,6 @@
 /* The cluster's part of the state: nodes, join tokens, keys. As in state.c, each function first does what can fail. A
  * verdict depends only on the state and the record; whether a token has expired is decided by the record's clock. */
+#include "daemon/control/state/features.h"
 #include "daemon/control/state/internal.h"
 
 #include <stdlib.h>
@@ -39,6 +40,12 @@ err_t state_node_reserve(struct state_cluster *c)
 const struct state_cluster *state_cluster(const struct state *s)
 {
     return &s->cluster;
+}
+
+uint32_t state_version(const struct state *s)
+{
+    uint32_t recorded = s->cluster.version ? s->cluster.version : 1;
+    return s->cluster.n_nodes ? recorded : features_newest();
 }
 
 /* Position of `name` in the order of names, or where it would be inserted. */
@@ -189,6 +196,10 @@ static err_t add_node(struct state_cluster *c, const struct record *r, struct st
 static err_t apply_node(struct state_cluster *c, const struct record *r, struct state_result *ret)
 {
     struct state_node *same = find_node(c, r->node.name);
+    if (r->node.newest < c->version) {
+        ret->err = ERR_UNSUPPORTED;
+        return OK;
+    }
     if (same)
         return update_node(c, same, r, ret);
     ret->err = check_token(c, r);
@@ -251,6 +262,7 @@ static void add_key(struct state_cluster *c, int at, const struct record *r)
 
 static void drop_key(struct state_cluster *c, int at)
 {
+    state_key_retire(c, &c->keys[at]);
     c->n_keys--;
     memmove(&c->keys[at], &c->keys[at + 1], (size_t)(c->n_keys - at) * sizeof(c->keys[0]));
     explicit_bzero(&c->keys[c->n_keys], sizeof(c->keys[0]));
@@ -285,10 +297,23 @@ static err_t apply_key(struct state_cluster *c, const struct record *r, struct s
     return OK;
 }
 
+/* ---- the cluster version ---- */
+
+/* The leader has counted nodes 1 to next_node - 1. A node that has joined since may have an older dtd. */
+static err_t apply_version(struct state_cluster *c, const struct record *r, struct state_result *ret)
+{
+    if (r->cluster_version.version <= c->version || r->cluster_version.next_node != c->next_node)
+        ret->err = ERR_STALE;
+    else
+        c->version = r->cluster_version.version;
+    return OK;
+}
+
 err_t state_nodes_apply(struct state *s, const struct record *r, struct state_result *ret)
 {
     static err_t (*const appliers[])(struct state_cluster * c, const struct record *r, struct state_result *ret) = {
-        apply_node, apply_left, apply_admin, apply_token, apply_key};
+        [RECORD_NODE] = apply_node,   [RECORD_NODE_LEFT] = apply_left, [RECORD_NODE_ADMIN] = apply_admin,
+        [RECORD_TOKEN] = apply_token, [RECORD_KEY] = apply_key,        [RECORD_CLUSTER_VERSION] = apply_version};
     s->cluster.changes++;
-    return appliers[r->kind - RECORD_NODE](&s->cluster, r, ret);
+    return appliers[r->kind](&s->cluster, r, ret);
 }

@@ -5,8 +5,10 @@
 
 #include "common/rpc/alloc.h"
 #include "common/rpc/field_codec.h"
+#include "daemon/control/state/features.h"
 #include "proto/log.pb-c.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -156,6 +158,8 @@ static err_t encode_node(const struct record *r, Dtd__Record *m, struct buf *ret
     x.instance = (ProtobufCBinaryData){NODE_INSTANCE_BYTES, (uint8_t *)r->node.instance};
     x.has_token = r->node.token != 0;
     x.token = r->node.token;
+    x.has_newest = r->node.newest > 1;
+    x.newest = r->node.newest;
     m->kind_case = DTD__RECORD__KIND_NODE;
     m->node = &x;
     return pack(&m->base, ret);
@@ -207,6 +211,37 @@ static err_t encode_key(const struct record *r, Dtd__Record *m, struct buf *ret)
     return pack(&m->base, ret);
 }
 
+static err_t encode_lineage(const struct record *r, Dtd__Record *m, struct buf *ret)
+{
+    Dtd__RecordLineage x = DTD__RECORD_LINEAGE__INIT;
+    Dtd__RecordKey key = DTD__RECORD_KEY__INIT;
+    x.id = r->lineage.id;
+    x.generation = r->lineage.generation;
+    x.by = r->lineage.by[0] ? (char *)r->lineage.by : NULL;
+    x.has_uid = r->lineage.by[0] != '\0';
+    x.uid = r->lineage.uid;
+    x.n_gone = (size_t)r->lineage.n_gone;
+    x.gone = (uint64_t *)r->lineage.gone;
+    key.version = r->lineage.key;
+    key.step = KEY_ADDED;
+    key.has_secret = true;
+    key.secret = (ProtobufCBinaryData){KEY_SECRET_LENGTH, (uint8_t *)r->lineage.secret};
+    x.key = r->lineage.key ? &key : NULL;
+    m->kind_case = DTD__RECORD__KIND_LINEAGE;
+    m->lineage = &x;
+    return pack(&m->base, ret);
+}
+
+static err_t encode_cluster_version(const struct record *r, Dtd__Record *m, struct buf *ret)
+{
+    Dtd__RecordClusterVersion x = DTD__RECORD_CLUSTER_VERSION__INIT;
+    x.version = r->cluster_version.version;
+    x.next_node = r->cluster_version.next_node;
+    m->kind_case = DTD__RECORD__KIND_CLUSTER_VERSION;
+    m->cluster_version = &x;
+    return pack(&m->base, ret);
+}
+
 static err_t (*const encoders[])(const struct record *r, Dtd__Record *m, struct buf *ret) = {
     [RECORD_SUBMITTED] = encode_submitted,
     [RECORD_DESIRED] = encode_desired,
@@ -221,6 +256,8 @@ static err_t (*const encoders[])(const struct record *r, Dtd__Record *m, struct 
     [RECORD_TOKEN] = encode_token,
     [RECORD_KEY] = encode_key,
     [RECORD_JOB_REMOVED] = encode_job_removed,
+    [RECORD_LINEAGE] = encode_lineage,
+    [RECORD_CLUSTER_VERSION] = encode_cluster_version,
 };
 #define N_KINDS (sizeof(encoders) / sizeof(encoders[0]))
 
@@ -241,7 +278,7 @@ err_t record_encode(const struct record *record, struct buf *ret)
     if ((size_t)record->kind >= N_KINDS || !encoders[record->kind])
         return ERR_INVALID;
     Dtd__Record m = DTD__RECORD__INIT;
-    m.version = RECORD_VERSION;
+    m.version = feature_of_record(record);
     m.wall_ms = record->wall_ms;
     m.has_clock_ms = record->clock_ms != 0;
     m.clock_ms = record->clock_ms;
@@ -361,6 +398,7 @@ static err_t decode_node(const Dtd__Record *m, struct memory *mem, struct record
     r->node.domain = x->domain ? x->domain : "";
     memcpy(r->node.instance, x->instance.data, NODE_INSTANCE_BYTES);
     r->node.token = x->has_token ? x->token : 0;
+    r->node.newest = x->has_newest && x->newest ? x->newest : 1;
     return OK;
 }
 
@@ -414,6 +452,38 @@ static err_t decode_key(const Dtd__Record *m, struct memory *mem, struct record 
     return OK;
 }
 
+static err_t decode_lineage(const Dtd__Record *m, struct memory *mem, struct record *r)
+{
+    (void)mem;
+    const Dtd__RecordLineage *x = m->lineage;
+    const Dtd__RecordKey *key = x->key;
+    if (!x->id || !x->generation || (x->by && !fits(x->by, NODE_NAME_MAX)) || x->n_gone > INT_MAX ||
+        (key && (!key->version || !key->has_secret || key->secret.len != KEY_SECRET_LENGTH)))
+        return ERR_CORRUPT;
+    r->kind = RECORD_LINEAGE;
+    r->lineage.id = x->id;
+    r->lineage.generation = x->generation;
+    r->lineage.by = x->by ? x->by : "";
+    r->lineage.uid = x->uid;
+    r->lineage.gone = x->gone;
+    r->lineage.n_gone = (int)x->n_gone;
+    r->lineage.key = key ? key->version : 0;
+    if (key)
+        memcpy(r->lineage.secret, key->secret.data, KEY_SECRET_LENGTH);
+    return OK;
+}
+
+static err_t decode_cluster_version(const Dtd__Record *m, struct memory *mem, struct record *r)
+{
+    (void)mem;
+    r->kind = RECORD_CLUSTER_VERSION;
+    r->cluster_version.version = m->cluster_version->version;
+    r->cluster_version.next_node = m->cluster_version->next_node;
+    return m->cluster_version->version > features_newest() ? ERR_UNSUPPORTED
+           : m->cluster_version->version < 2               ? ERR_CORRUPT
+                                                           : OK;
+}
+
 static const struct {
     Dtd__Record__KindCase kind;
     err_t (*decode)(const Dtd__Record *m, struct memory *mem, struct record *r);
@@ -424,6 +494,7 @@ static const struct {
     {DTD__RECORD__KIND_INCIDENT, decode_incident},     {DTD__RECORD__KIND_NODE, decode_node},
     {DTD__RECORD__KIND_NODE_LEFT, decode_node_left},   {DTD__RECORD__KIND_NODE_ADMIN, decode_node_admin},
     {DTD__RECORD__KIND_TOKEN, decode_token},           {DTD__RECORD__KIND_KEY, decode_key},
+    {DTD__RECORD__KIND_LINEAGE, decode_lineage},       {DTD__RECORD__KIND_CLUSTER_VERSION, decode_cluster_version},
 };
 
 static err_t decode_kind(const Dtd__Record *m, struct memory *mem, struct record *r)
@@ -431,13 +502,13 @@ static err_t decode_kind(const Dtd__Record *m, struct memory *mem, struct record
     for (size_t i = 0; i < sizeof(decoders) / sizeof(decoders[0]); i++)
         if (decoders[i].kind == m->kind_case)
             return decoders[i].decode(m, mem, r);
-    return ERR_CORRUPT; /* this version has all kinds of records of its version number */
+    return ERR_CORRUPT; /* this dtd has all kinds of records of its cluster versions */
 }
 
 static err_t decode_message(struct memory *mem, struct record *r)
 {
     const Dtd__Record *m = mem->message;
-    if (m->version > RECORD_VERSION)
+    if (m->version > features_newest())
         return ERR_UNSUPPORTED;
     if (!m->version || m->clock_ms < 0 || (m->has_request_id && m->request_id.len != REQUEST_ID_BYTES))
         return ERR_CORRUPT;

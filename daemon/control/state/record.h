@@ -11,7 +11,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define RECORD_VERSION 1
 #define RECORD_MAX_BYTES (2u << 20)
 #define RECORD_MAX_MEMBERS 4096
 #define REQUEST_ID_BYTES 16
@@ -34,6 +33,8 @@ enum record_kind {
     RECORD_TOKEN,              /* a join token was created or withdrawn */
     RECORD_KEY,                /* a cluster key was added, put to use or dropped */
     RECORD_JOB_REMOVED,        /* a user removed a job that had ended. An older version reads it as a second end */
+    RECORD_LINEAGE,            /* the cluster gets its id, or was recovered */
+    RECORD_CLUSTER_VERSION,    /* all nodes have this version of records and messages (features.h) */
 };
 
 #define NODE_INSTANCE_BYTES 16
@@ -95,7 +96,8 @@ struct record {
         struct {
             const char *name, *address, *domain; /* domain: "" for none */
             uint8_t instance[NODE_INSTANCE_BYTES];
-            uint64_t token; /* 0: none */
+            uint64_t token;  /* 0: none */
+            uint32_t newest; /* the newest cluster version of its dtd, at least 1 */
         } node;
         struct {
             const char *name;
@@ -114,6 +116,19 @@ struct record {
             enum state_key_step step;
             uint8_t secret[KEY_SECRET_LENGTH]; /* only for KEY_ADDED */
         } key;
+        struct {
+            uint64_t id, generation;
+            const char *by; /* node on which the recovery was requested; "": none */
+            uint32_t uid;
+            const uint64_t *gone; /* numbers of the nodes that must join again */
+            int n_gone;
+            uint32_t key; /* version of the new key; 0: none */
+            uint8_t secret[KEY_SECRET_LENGTH];
+        } lineage;
+        struct {
+            uint32_t version;
+            uint64_t next_node; /* refused if the next node has another number by now */
+        } cluster_version;
     };
     void *memory; /* owned by a decoded record; NULL: none */
 };

@@ -15,10 +15,11 @@ struct replica {
 
 /* The state as the log's state machine; `r` must outlive the log. */
 struct log_machine replica_machine(struct replica *r);
+/* As record_encode, with this node's reading of the cluster's clock. ERR_UNSUPPORTED: some node's dtd may not have this
+ * kind of record (features.h). */
+NODISCARD err_t replica_encode(const struct replica *r, const struct record *record, struct buf *ret);
 /* Proposes one record. For what must be answered at once (submit, cancel); other records go through the outbox. The
  * callback and its errors are those of log_propose. */
 NODISCARD err_t replica_propose(const struct replica *r, const struct record *record, log_callback cb, void *arg);
-/* The encoded record with this node's reading of the cluster's clock. */
-NODISCARD err_t replica_encode(const struct replica *r, const struct record *record, struct buf *ret);
 
 #endif

@@ -1,7 +1,11 @@
 /* A table has one apply function per kind of record. Each first does what can fail (copies) and then changes the state
  * in statements that cannot, so ERR_NOMEM means that nothing has changed. Verdicts (ERR_STALE ...) are part of the
- * state machine: they depend only on the state and the record, and are kept with the request id. */
+ * state machine: they depend only on the state and the record, and are kept with the request id.
+ *
+ * A job that a frozen state has, too, is copied before a record changes it (own_job). */
 #include "daemon/control/state/internal.h"
+
+#include "daemon/control/state/spec.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -40,9 +44,9 @@ static void left_free(struct state_left *left, int n)
     free(left);
 }
 
-void state_job_free(struct state_job *job)
+void state_job_unref(struct state_job *job)
 {
-    if (!job)
+    if (!job || --job->refs > 0)
         return;
     left_free(job->left, job->n_left);
     for (int i = 0; i < job->n_checkpoints; i++)
@@ -53,7 +57,7 @@ void state_job_free(struct state_job *job)
     epoch_fini(&job->epoch);
     free(job->checkpoints);
     free(job->incidents);
-    free(job->spec);
+    spec_unref(job->spec);
     free(job->reason);
     free(job);
 }
@@ -61,7 +65,7 @@ void state_job_free(struct state_job *job)
 void state_clear(struct state *s)
 {
     for (int i = 0; i < s->n_jobs; i++)
-        state_job_free(s->jobs[i]);
+        state_job_unref(s->jobs[i]);
     free(s->requests);
     state_nodes_clear(&s->cluster);
     state_events_clear(s);
@@ -207,7 +211,7 @@ static void keep_request(struct state *s, const struct record *r, const struct s
 
 static void remove_job(struct state *s, int at)
 {
-    state_job_free(s->jobs[at]);
+    state_job_unref(s->jobs[at]);
     s->n_jobs--;
     memmove(&s->jobs[at], &s->jobs[at + 1], (size_t)(s->n_jobs - at) * sizeof(struct state_job *));
 }
@@ -240,18 +244,19 @@ static bool remove_ended_job(struct state *s)
 static err_t apply_submitted(struct state *s, const struct record *r, struct state_result *ret)
 {
     struct state_job *job = calloc(1, sizeof(*job));
-    char *spec = strdup(r->submitted.spec);
+    const char *spec = spec_new(r->submitted.spec);
     if (!job || !spec) {
         free(job);
-        free(spec);
+        spec_unref(spec);
         return ERR_NOMEM;
     }
     if (s->n_jobs >= STATE_MAX_JOBS && !remove_ended_job(s)) {
         free(job);
-        free(spec);
+        spec_unref(spec);
         ret->err = ERR_LIMIT;
         return OK;
     }
+    job->refs = 1;
     job->id = s->next_job++;
     job->spec = spec;
     job->parent = r->submitted.parent;
@@ -519,6 +524,103 @@ static err_t apply_incident(struct state_job *job, const struct record *r, struc
     return OK;
 }
 
+/* ---- jobs that are shared with a frozen state ---- */
+
+static err_t clone_epoch(const struct state_epoch *from, struct state_epoch *ret)
+{
+    struct record r = {.kind = RECORD_EPOCH, .wall_ms = from->wall_ms};
+    if (!from->epoch)
+        return OK;
+    r.epoch.epoch = from->epoch;
+    r.epoch.members = from->members;
+    r.epoch.n_members = from->n_members;
+    r.epoch.resume_step = from->resume_step;
+    r.epoch.restarts = from->restarts;
+    r.epoch.layout = from->layout;
+    r.epoch.layout_why = from->layout_why;
+    return state_epoch_copy(&r, ret);
+}
+
+static err_t clone_left(const struct state_job *from, struct state_job *to)
+{
+    to->left = calloc((size_t)from->n_left + 1, sizeof(*to->left));
+    err_t err = to->left ? OK : ERR_NOMEM;
+    for (int i = 0; !err && i < from->n_left; i++) {
+        to->left[i] = from->left[i];
+        err = text_copy(from->left[i].node, &to->left[i].node);
+        to->n_left++;
+    }
+    return err;
+}
+
+static err_t clone_checkpoints(const struct state_job *from, struct state_job *to)
+{
+    err_t err = OK;
+    for (int i = 0; !err && i < from->n_checkpoints; i++) {
+        char *path = NULL;
+        err = state_checkpoint_reserve(to);
+        err = err ? err : text_copy(from->checkpoints[i].path, &path);
+        if (err)
+            return err;
+        to->checkpoints[i] = from->checkpoints[i];
+        to->checkpoints[i].path = path;
+        to->n_checkpoints++;
+    }
+    return err;
+}
+
+static err_t clone_incidents(const struct state_job *from, struct state_job *to)
+{
+    err_t err = fields_copy(&incident_fields, &from->start, &to->start);
+    for (int i = 0; !err && i < from->n_incidents; i++) {
+        err = state_incident_reserve(to);
+        err = err ? err : fields_copy(&incident_fields, &from->incidents[i], &to->incidents[i]);
+        to->n_incidents += !err;
+    }
+    return err;
+}
+
+static err_t clone_job(const struct state_job *from, struct state_job **ret)
+{
+    struct state_job *to = calloc(1, sizeof(*to));
+    if (!to)
+        return ERR_NOMEM;
+    to->refs = 1;
+    to->id = from->id;
+    to->parent = from->parent;
+    to->uid = from->uid;
+    to->submitted_ms = from->submitted_ms;
+    to->started_ms = from->started_ms;
+    to->ended_ms = from->ended_ms;
+    to->desired = from->desired;
+    to->end = from->end;
+    to->spec = spec_ref(from->spec);
+    err_t err = text_copy(from->reason, &to->reason);
+    err = err ? err : clone_epoch(&from->epoch, &to->epoch);
+    err = err ? err : clone_left(from, to);
+    err = err ? err : clone_checkpoints(from, to);
+    err = err ? err : clone_incidents(from, to);
+    if (err)
+        state_job_unref(to);
+    else
+        *ret = to;
+    return err;
+}
+
+/* Makes the job at this position one that may be changed. */
+static err_t own_job(struct state *s, int at)
+{
+    struct state_job *job = s->jobs[at], *own;
+    if (job->refs == 1)
+        return OK;
+    err_t err = clone_job(job, &own);
+    if (err)
+        return err;
+    s->jobs[at] = own;
+    state_job_unref(job);
+    return OK;
+}
+
 /* ---- apply ---- */
 
 static err_t (*const appliers[])(struct state_job *job, const struct record *r, struct state_result *ret) = {
@@ -536,17 +638,20 @@ static err_t apply_kind(struct state *s, const struct record *r, struct state_re
         return apply_submitted(s, r, ret);
     if (r->kind == RECORD_JOB_REMOVED)
         return apply_job_removed(s, r, ret);
+    if (r->kind == RECORD_LINEAGE)
+        return state_lineage_apply(s, r, ret);
     if (r->kind >= RECORD_NODE)
         return state_nodes_apply(s, r, ret);
     if (r->kind == RECORD_INCIDENT && !r->job && r->incident.event)
         return OK; /* an event only */
-    struct state_job *job = find_job(s, r->job);
     ret->job = r->job;
-    if (!job) {
+    if (!find_job(s, r->job)) {
         ret->err = ERR_NOTFOUND;
         return OK;
     }
-    return appliers[r->kind](job, r, ret);
+    int at = job_position(s, r->job);
+    err_t err = own_job(s, at);
+    return err ? err : appliers[r->kind](s->jobs[at], r, ret);
 }
 
 err_t state_apply(struct state *s, const struct record *record, struct state_result *ret)

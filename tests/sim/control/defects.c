@@ -6,6 +6,8 @@
 #include "daemon/control/rpc/adapters.h"
 #include "daemon/control/rpc/caller.h"
 #include "tests/sim/bugs.h"
+#include "tests/sim/control/ledger.h"
+#include "tests/sim/control/machine.h"
 #include "tests/sim/world.h"
 
 #include <stdlib.h>
@@ -187,6 +189,7 @@ void __wrap_rpc_node_child(struct rpc_server *n, const struct child *c);
 
 err_t __wrap_rpc_node_kill(struct rpc_call *attend, uint64_t job, int slot, int sig)
 {
+    ledger_killed(&machines[world.current->on->id], job);
     return bug(BUG_KILL_NOT_SENT) ? OK : __real_rpc_node_kill(attend, job, slot, sig);
 }
 

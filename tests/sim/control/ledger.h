@@ -26,6 +26,9 @@ void ledger_answered_canceled(uint64_t job);
 void ledger_answered_status(uint64_t job, const char *state, int64_t asked_us);
 void ledger_answered_no_job(uint64_t job, int64_t asked_us);
 
+/* Control on m, which leads, kills a process of the job. */
+void ledger_killed(const struct machine *m, uint64_t job);
+
 uint64_t ledger_jobs(void); /* their number; jobs are numbered from 1 */
 bool ledger_is_drained(int node);
 bool ledger_all_ended(void);

@@ -531,7 +531,7 @@ static void append_newer_incident(uint64_t job, struct buf *ret)
     i.decided = decided;
     i.n_more = 1;
     i.more = &more;
-    m.version = RECORD_VERSION;
+    m.version = 1;
     m.kind_case = DTD__RECORD__KIND_INCIDENT;
     m.incident = &i;
     assert_ok(buf_reserve(ret, dtd__record__get_packed_size(&m)));
