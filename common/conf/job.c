@@ -446,7 +446,8 @@ static const struct schema_alias job_aliases[] = {
              "Scheduling priority. Of the waiting jobs of a user, those with a higher value start first.")},           \
         {TEXT(run.ports, check_ports, "\"\"", FREE,                                                                    \
               "Ports on which the workers listen for those of other nodes, such as 7900-7999, and from which "         \
-              "MASTER_PORT is taken (with run.master_addr). \"\": cluster.ports of the node's configuration.")},       \
+              "MASTER_PORT is taken (with run.master_addr). \"\": cluster.ports of the node's configuration."),        \
+         .since = 2},                                                                                                  \
         {BOOL(run.grow, "true", FREE,                                                                                  \
               "Whether a job that runs with fewer than parallel.workers takes more as soon as there is room: a "       \
               "training job after its next checkpoint, a command by a restart that counts as no failure.")},           \

@@ -1,23 +1,29 @@
-# clock.sh: three nodes whose wall clocks differ by days, set by a preloaded library. The leader is killed, and the next
-# one is days ahead: a running job with a time limit goes on in its epoch, ends at its limit, its checkpoints and metrics
-# are complete, a job that is submitted then runs, and a token for an hour, made before, admits a node that is behind.
+# clock.sh: three nodes whose wall clocks differ by days, set by a preloaded library. The nodes of a job's workers are days
+# behind the leader. Then they are set, the leader is killed, and the next one is days ahead: a running job with a time
+# limit goes on in its epoch, ends at its limit, its checkpoints and metrics are complete, a job that is submitted then
+# runs, and a token for an hour, made before, admits a node that is behind.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/several.sh"
 library=$DTD_BIN/../tests/libclock_step.so
 [ -e "$library" ] || skip "no $library"
 write_job
 guard_nodes a b c d
-declare -A days=([a]=0 [b]=2 [c]=3 [d]=-2)
+declare -A days=([a]=0 [b]=-2 [c]=-3 [d]=-2)
+set_clock() { # NODE DAYS: also of the processes that run there already
+  python3 -c 'import struct, sys; f = open(sys.argv[1], "r+b"); f.write(struct.pack("q", int(sys.argv[2]) * 86400))' "$tmp/$1.clock" "$2"
+  days[$1]=$2
+}
 begin() { # NODE: starts its dtd with a clock of its own
   mkdir -p "$tmp/$1"
-  python3 -c 'import struct, sys; open(sys.argv[1], "wb").write(struct.pack("q", int(sys.argv[2]) * 86400))' "$tmp/$1.clock" "${days[$1]}"
+  truncate -s 8 "$tmp/$1.clock"
+  set_clock "$1" "${days[$1]}"
   printf 'state_dir: %s\nslots: 2\n' "$tmp/$1" >"$tmp/$1.yaml"
   ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 DTD_TEST_CLOCK=$tmp/$1.clock LD_PRELOAD=$library setsid "$DTD_BIN/dtd" --config "$tmp/$1.yaml" >>"$tmp/$1.out" 2>&1 &
   wait_for 20 "dtd of node $1" on "$1" node
 }
 for n in a b c; do begin $n; declare "port_$n=$(port)"; done
 logged_day() { sed -n 's/^\([0-9-]*\)T.* started version.*/\1/p' "$tmp/$1/control.log" | tail -n 1; }
-[ "$(logged_day a)" \< "$(logged_day b)" ] && [ "$(logged_day b)" \< "$(logged_day c)" ] || fail "the clocks do not differ: $(logged_day a) $(logged_day b) $(logged_day c)"
+[ "$(logged_day c)" \< "$(logged_day b)" ] && [ "$(logged_day b)" \< "$(logged_day a)" ] || fail "the clocks do not differ: $(logged_day a) $(logged_day b) $(logged_day c)"
 
 on a cluster init $(where a) >/dev/null
 token=$(on a cluster token --uses 2 -o json | jq -er .token)
@@ -38,6 +44,8 @@ began=$(date +%s)
 step_of() { on "$1" status "$job" -o json | jq -r .step; }
 reached() { [ "$(step_of "$1")" -ge "$2" ]; }
 wait_for 30 "steps of the job" reached "$follower" 40
+set_clock b 2
+set_clock c 3
 sleep $((began + 12 - $(date +%s) > 0 ? began + 12 - $(date +%s) : 0)) # a count that begins again with the next leader is seen
 kill_node "$leader"
 wait_for 30 "another leader" cluster_has "$follower" ".leader != null and .leader != \"$leader\""

@@ -17,6 +17,8 @@
 /* 1: dtds that do not report a version. 2: the cluster version itself. */
 #define FEATURES_OLDEST 1
 #define FEATURES_NEWEST 2
+/* Records have the cluster's clock. Voters without it would go by dates, and their states would differ. */
+#define FEATURE_CLOCK 2
 
 /* The cluster versions of a dtd. */
 struct features_range {
