@@ -2,6 +2,7 @@
 #include "common/conf/node.h"
 
 #include "common/base/file.h"
+#include "common/base/ports.h"
 #include "common/conf/schema.h"
 
 #include <stdlib.h>
@@ -47,6 +48,19 @@ static const char *check_address(const char *text)
     bool legal = colon && colon > text && strlen(text) <= 263 && digits >= 1 && digits <= 5 && !colon[1 + digits] &&
                  atoi(colon + 1) <= 65535;
     return legal ? NULL : "host:port, 1.2.3.4:port or [v6]:port";
+}
+
+static const char *check_host(const char *text)
+{
+    size_t good = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-:");
+    return good == strlen(text) && good <= 253 ? NULL
+                                               : "a host name, an IPv4 address or an IPv6 address without brackets";
+}
+
+static const char *check_ports(const char *text)
+{
+    struct ports p;
+    return ports_parse(text, &p) ? NULL : PORTS_NEED;
 }
 
 static const char *check_address_or_none(const char *text)
@@ -133,6 +147,15 @@ static const struct schema_row rows[] = {
     {ROW(cluster.advertise, SCHEMA_TEXT, "\"\"",
          "`host:port` at which other nodes reach this node. \"\": the host name and the port of `cluster.listen`."),
      .check = check_address_or_none},
+    {ROW(cluster.fabric, SCHEMA_TEXT, "\"\"",
+         "Host, without a port, at which workers of other nodes reach the workers of this node, where that is another "
+         "network than that of the daemons. \"\": the host of `cluster.advertise`."),
+     .check = check_host},
+    {ROW(cluster.ports, SCHEMA_TEXT, "\"\"",
+         "Ports on which workers of this node listen for those of other nodes, such as `7900-7999`, and which are "
+         "given "
+         "out as MASTER_PORT. The same on all nodes. \"\": any. `run.ports` of a job replaces it."),
+     .check = check_ports},
     {ROW(cluster.domain, SCHEMA_TEXT, "\"\"",
          "Failure domain of this node, such as a rack or a power line. Voters are spread over failure domains."),
      .check = check_name},

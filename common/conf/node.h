@@ -44,7 +44,8 @@ struct node_conf {
     } jobs;
     struct { /* of several nodes */
         char *listen, *advertise, *domain;
-        char *key_file; /* "": keys are transferred when nodes join */
+        char *ports, *fabric; /* "": any port; the host of `advertise` */
+        char *key_file;       /* "": keys are transferred when nodes join */
         bool first;
         char **peers; /* host:port */
         int n_peers;
