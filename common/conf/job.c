@@ -7,6 +7,7 @@
 
 #include "common/base/caller.h"
 #include "common/base/dtype.h"
+#include "common/base/ports.h"
 #include "common/conf/job_rules.h"
 #include "common/conf/number.h"
 #include "common/conf/schema.h"
@@ -153,6 +154,12 @@ static const char *check_limits(const char *text)
     struct caller c;
     bool legal = caller_parse(text, &c) == OK && !c.env && !c.percent && c.umask < 0 && !c.ignored && !c.blocked;
     return legal ? NULL : "resource limits and niceness such as \"nproc=500:500 niceness=5\"";
+}
+
+static const char *check_ports(const char *text)
+{
+    struct ports p;
+    return ports_parse(text, &p) ? NULL : PORTS_NEED;
 }
 
 static const char *check_path_or_none(const char *text)
@@ -445,6 +452,10 @@ static const struct schema_alias job_aliases[] = {
              "Step at which each worker records the time of every operation, for dtctl plan --measured. 0: none.")},   \
         {INT(run.priority, -1000, 1000, "0", FREE,                                                                     \
              "Scheduling priority. Of the waiting jobs of a user, those with a higher value start first.")},           \
+        {TEXT(run.ports, check_ports, "\"\"", FREE,                                                                    \
+              "Ports on which the workers listen for those of other nodes, such as 7900-7999, and from which "         \
+              "MASTER_PORT is taken (with run.master_addr). \"\": cluster.ports of the node's configuration."),        \
+         .since = 2},                                                                                                  \
         {BOOL(run.grow, "true", FREE,                                                                                  \
               "Whether a job that runs with fewer than parallel.workers takes more as soon as there is room: a "       \
               "training job after its next checkpoint, a command by a restart that counts as no failure.")},           \

@@ -18,10 +18,8 @@
 #define FEATURES_OLDEST 1
 #define FEATURES_NEWEST 2
 #define FEATURE_IDENTITY 2 /* public keys of nodes in their records */
-
-/* A record's reading of the cluster's clock decides verdicts (whether a token has expired), which must be the same on
- * all voters. */
-#define FEATURE_RECORD_CLOCK 2
+/* Records have the cluster's clock. Voters without it would go by dates, and their states would differ. */
+#define FEATURE_CLOCK 2
 
 /* The cluster versions of a dtd. */
 struct features_range {
