@@ -20,7 +20,9 @@
     X(GREETING_SELF, 2, "both ends have the same node name")                              \
     X(GREETING_NAME, 3, "the name in the greeting is not the name of the key's identity") \
     X(GREETING_PURPOSE, 4, "this key does not open a tunnel for this purpose")            \
-    X(GREETING_FULL, 5, "it has reached its maximum number of tunnels")
+    X(GREETING_FULL, 5, "it has reached its maximum number of tunnels")                   \
+    X(GREETING_FOREIGN, 16, "it is of another cluster, or of another generation of it")   \
+    X(GREETING_SUPERSEDED, 17, "its cluster was recovered without this node")
 #define X(name, value, text) name = (value),
 enum greeting_status { GREETING_STATUS_LIST(X) };
 #undef X

@@ -3,6 +3,7 @@
  * The two ends must have different names. Otherwise an attacker could reflect a connection to its sender, which would
  * then authenticate itself to itself, because both ends have the same key. */
 #include "common/tunnel/internal.h"
+#include "common/tunnel/lineage.h"
 
 #include <errno.h>
 #include <string.h>
@@ -38,6 +39,32 @@ static void opened(struct tunnel *t)
 
 /* ---- greetings ---- */
 
+static void append_lineage(const struct tunnel *t, char argument[TUNNEL_ARGUMENT_MAX + 1])
+{
+    const struct tunnel_host_config *c = &t->host->config;
+    struct tunnel_lineage own = {.id = 0};
+    if (c->kin.own)
+        c->kin.own(c->keys.owner, &own);
+    lineage_append(&own, argument);
+}
+
+/* The status for a peer of this lineage. */
+static uint8_t judge_lineage(const struct tunnel *t, bool answers)
+{
+    static const uint8_t statuses[] = {[TUNNEL_ADMITTED] = GREETING_OK,
+                                       [TUNNEL_FOREIGN] = GREETING_FOREIGN,
+                                       [TUNNEL_SUPERSEDED] = GREETING_SUPERSEDED};
+    const struct tunnel_host_config *c = &t->host->config;
+    return c->kin.judge ? statuses[c->kin.judge(c->keys.owner, &t->peer, answers)] : GREETING_OK;
+}
+
+static void tell_refused(const struct tunnel *t, const struct greeting *g, const struct tunnel_lineage *its)
+{
+    const struct tunnel_host_config *c = &t->host->config;
+    if (c->kin.refused && (g->status == GREETING_FOREIGN || g->status == GREETING_SUPERSEDED))
+        c->kin.refused(c->keys.owner, g->name, g->status == GREETING_FOREIGN ? TUNNEL_FOREIGN : TUNNEL_SUPERSEDED, its);
+}
+
 static bool send_greeting(struct tunnel *t, uint8_t status, enum tunnel_purpose purpose, const char *argument)
 {
     struct greeting g = {.version = GREETING_VERSION, .status = status, .purpose = purpose};
@@ -45,6 +72,7 @@ static bool send_greeting(struct tunnel *t, uint8_t status, enum tunnel_purpose 
     size_t n;
     strcpy(g.name, t->host->name);
     strcpy(g.argument, argument);
+    append_lineage(t, g.argument);
     ERR_clear_error();
     return SSL_write_ex(t->ssl, bytes, greeting_encode(&g, bytes), &n) == 1;
 }
@@ -96,20 +124,23 @@ static void refuse_greeting(struct tunnel *t, const struct greeting *g, uint8_t 
         tunnel_cut(t);
 }
 
-static void greeting_received(struct tunnel *t, const struct greeting *g)
+static void greeting_received(struct tunnel *t, struct greeting *g)
 {
     struct tunnel_listener *l = t->listener;
     uint8_t status = verify_greeting(t, g);
     int fd = -1;
+    strcpy(t->peer.name, g->name);
+    lineage_take(g->argument, &t->peer.lineage);
+    strcpy(t->peer.argument, g->argument);
+    t->peer.purpose = g->purpose;
+    if (status == GREETING_OK)
+        status = judge_lineage(t, false);
     if (status == GREETING_OK && make_pair(t, &fd))
         status = GREETING_FULL;
     if (status != GREETING_OK) {
         refuse_greeting(t, g, status);
         return;
     }
-    strcpy(t->peer.name, g->name);
-    strcpy(t->peer.argument, g->argument);
-    t->peer.purpose = g->purpose;
     if (!send_greeting(t, GREETING_OK, g->purpose, "")) {
         close(fd);
         tunnel_fail(t, ERR_INTERNAL, "the answer to the greeting could not be sent");
@@ -139,13 +170,23 @@ static const char *answer_error(const struct tunnel *t, const struct greeting *g
     return why->text;
 }
 
-static void answer_received(struct tunnel *t, const struct greeting *g)
+static void answer_received(struct tunnel *t, struct greeting *g)
 {
     struct tunnel_request *r = t->request;
     struct why why;
     int fd = -1;
+    lineage_take(g->argument, &t->peer.lineage);
+    tell_refused(t, g, &t->peer.lineage);
     if (answer_error(t, g, &why)) {
         tunnel_fail(t, ERR_DENIED, "%s", why.text);
+        return;
+    }
+    strcpy(t->peer.name, g->name);
+    strcpy(t->peer.argument, r->argument);
+    t->peer.purpose = r->purpose;
+    if (judge_lineage(t, true) != GREETING_OK) {
+        tunnel_fail(t, ERR_DENIED, "node %s at %s is of an earlier generation of this cluster, or of another cluster",
+                    g->name, r->address_text);
         return;
     }
     err_t err = make_pair(t, &fd);
@@ -153,9 +194,6 @@ static void answer_received(struct tunnel *t, const struct greeting *g)
         tunnel_fail(t, err, "no socket pair: %s", err_text(err));
         return;
     }
-    strcpy(t->peer.name, g->name);
-    strcpy(t->peer.argument, r->argument);
-    t->peer.purpose = r->purpose;
     opened(t);
     t->request = NULL;
     request_finish(r, OK, "", &t->peer, fd);

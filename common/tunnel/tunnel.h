@@ -69,6 +69,31 @@ struct tunnel_keys {
     err_t (*find)(void *owner, struct tunnel_key_id id, struct tunnel_secret *ret);
 };
 
+/* ---- which cluster ---- */
+
+#define TUNNEL_BY_MAX 64
+/* The cluster of a node and its generation: `dtctl cluster recover` makes a new one. */
+struct tunnel_lineage {
+    uint64_t id, generation;    /* id 0: none, or the node's version does not know it */
+    int64_t at_ms;              /* when the generation began */
+    char by[TUNNEL_BY_MAX + 1]; /* node on which it was made; "": unknown; a longer name is cut */
+};
+
+struct tunnel_peer;
+enum tunnel_verdict {
+    TUNNEL_ADMITTED,
+    TUNNEL_FOREIGN,    /* of another cluster, or of another generation */
+    TUNNEL_SUPERSEDED, /* its cluster was recovered without it */
+};
+/* Asked in every greeting, at both ends. All NULL: lineages are not compared. */
+struct tunnel_kin {
+    void (*own)(void *owner, struct tunnel_lineage *ret);
+    /* `peer` is authenticated; its lineage, purpose and argument are set. `answers`: it has admitted us. */
+    enum tunnel_verdict (*judge)(void *owner, const struct tunnel_peer *peer, bool answers);
+    /* The node `name` has refused us with this verdict. */
+    void (*refused)(void *owner, const char *name, enum tunnel_verdict verdict, const struct tunnel_lineage *its);
+};
+
 /* ---- a host: this node ---- */
 
 struct tunnel_host;
@@ -77,6 +102,7 @@ struct tunnel_host_config {
     uv_loop_t *loop;
     const char *name; /* of this node; copied */
     struct tunnel_keys keys;
+    struct tunnel_kin kin; /* its functions get keys.owner */
 };
 
 NODISCARD err_t tunnel_host_open(const struct tunnel_host_config *config, struct tunnel_host **ret, struct why *why);
@@ -103,6 +129,7 @@ struct tunnel_peer {
     enum tunnel_purpose purpose;
     char argument[TUNNEL_ARGUMENT_MAX + 1]; /* chosen by the connecting side */
     char address[TUNNEL_ADDRESS_MAX + 1];   /* remote address of the connection */
+    struct tunnel_lineage lineage;
 };
 
 /* The callback owns `fd`. `peer` is valid during the call. */

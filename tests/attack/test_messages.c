@@ -356,7 +356,7 @@ static void start_node(struct other *o)
             o->address, o->address, key, o->address);
     fclose(f);
     dtd_start_with(&d, "state", conf);
-    const struct tunnel_host_config host = {&o->loop, "mallory", {o, find_key}};
+    const struct tunnel_host_config host = {.loop = &o->loop, .name = "mallory", .keys = {o, find_key}};
     assert_int_equal(0, uv_loop_init(&o->loop));
     assert_ok(tunnel_host_open(&host, &o->host, &why));
 }

@@ -46,7 +46,8 @@ static void setup(void)
     setenv("DTD_LOG", "error", 1);
     log_init("fuzz");
     uv_loop_init(&loop);
-    const struct tunnel_host_config b = {&loop, "b", keys}, a = {&loop, "a", keys};
+    const struct tunnel_host_config b = {.loop = &loop, .name = "b", .keys = keys},
+                                    a = {.loop = &loop, .name = "a", .keys = keys};
     if (tunnel_host_open(&b, &server, NULL) || tunnel_host_open(&a, &client, NULL) ||
         tunnel_bind("127.0.0.1:0", &fd, NULL) || tunnel_listen(server, fd, on_accept, NULL, &listener))
         abort();

@@ -38,7 +38,7 @@ static struct tunnel_host *open_host(struct tunnel_net *n, const char *name, str
 {
     struct tunnel_host *host;
     struct why why = {""};
-    const struct tunnel_host_config config = {&n->loop, name, {knows, find}};
+    const struct tunnel_host_config config = {.loop = &n->loop, .name = name, .keys = {knows, find}};
     assert_ok(tunnel_host_open(&config, &host, &why));
     return host;
 }
