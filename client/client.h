@@ -91,6 +91,9 @@ struct client_cluster {
     int n_node; /* 0: the node is not part of a cluster */
     uint64_t log_index, log_term;
     uint32_t key, keys;
+    uint64_t id, generation; /* 0: it has no id yet */
+    int64_t recovered_ms;
+    char *recovered_by; /* "": it was not recovered; never NULL */
 };
 
 struct client_numa_node {

@@ -256,6 +256,11 @@ static void status_print(const struct client_cluster *s)
         printf("leader %s  term %llu  index %llu  key k%u%s\n", s->leader[0] ? s->leader : "none",
                (unsigned long long)s->log_term, (unsigned long long)s->log_index, s->key,
                s->keys > 1 ? " (a new key is being distributed)" : "");
+    char when[OUT_NUMBER];
+    if (s->generation > 1)
+        printf("cluster %016llx  generation %llu  recovered on %s at %s\n", (unsigned long long)s->id,
+               (unsigned long long)s->generation, s->recovered_by[0] ? s->recovered_by : "?",
+               out_time(s->recovered_ms, when));
     if (s->note[0])
         printf("%s\n", s->note);
 }
@@ -475,16 +480,18 @@ static int cluster_recover(struct global *g, int argc, char **argv)
         .options = options,
         .parser = parse,
         .children = global_children,
-        .doc = "Continues with this node's copy of the log alone, when the majority of the voters is permanently lost. "
-               "Records that only the other voters had are lost. If those voters start again, they form another "
-               "cluster: stop them first.\vExample:\n  dtctl cluster recover --yes"};
+        .doc =
+            "Continues with this node's copy of the log alone, when the majority of the voters is permanently lost. "
+            "Records that only the other voters had are lost. The cluster gets a new generation and a new key; nodes "
+            "that had copies of the log are no part of it, and must join again.\vExample:\n  dtctl cluster recover "
+            "--yes"};
     struct cluster_args args = {.global = g};
     struct why why = {0};
     command_parse(&argp, argc, argv, &args);
     if (!args.yes) {
         why_set(&why, ERR_INVALID,
-                "records that only the other voters have will be lost. Make sure that these nodes never start again, "
-                "then add --yes");
+                "records that only the other voters have will be lost, and these nodes have to join again. If one of "
+                "them can be repaired, start it instead. Otherwise add --yes");
         return command_fail(ERR_INVALID, &why);
     }
     err_t err = follow_call(g, recover_call, &args, &why);
@@ -492,7 +499,10 @@ static int cluster_recover(struct global *g, int argc, char **argv)
         err = wait_until(g, true, &why);
     if (err)
         return command_fail(err, &why);
-    printf("this node is the leader. Remove the lost nodes: dtctl cluster status\n");
+    printf(
+        "this node is the leader. The nodes that had copies of the log were removed; to take one in: dtctl cluster "
+        "leave on it, then dtctl cluster join. The next job's number is 1000 higher, because they may have given the "
+        "numbers between\n");
     return EXIT_DONE;
 }
 

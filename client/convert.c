@@ -318,8 +318,12 @@ err_t convert_cluster(const Dtd__ClusterReport *m, struct client_cluster *ret)
                                .log_index = m->log_index,
                                .log_term = m->log_term,
                                .key = m->key,
-                               .keys = m->keys};
-    err_t err = c.self && c.leader && c.note && c.node ? OK : ERR_NOMEM;
+                               .keys = m->keys,
+                               .id = m->id,
+                               .generation = m->generation,
+                               .recovered_ms = m->recovered_ms,
+                               .recovered_by = text_copy(m->recovered_by)};
+    err_t err = c.self && c.leader && c.note && c.node && c.recovered_by ? OK : ERR_NOMEM;
     for (size_t i = 0; !err && i < m->n_node; i++)
         err = copy_cluster_node(m->node[i], &c.node[c.n_node++]);
     if (err)

@@ -6,6 +6,7 @@
 #include "client/field_text.h"
 #include "client/out.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -354,7 +355,18 @@ json_t *json_of_cluster(const struct client_cluster *c)
     json_t *nodes = json_array();
     for (int i = 0; i < c->n_node; i++)
         json_array_append_new(nodes, json_of_cluster_node(&c->node[i]));
-    return json_pack("{s:s, s:s*, s:o, s:s*, s:I, s:I, s:i, s:i}", "self", c->self, "leader", some(c->leader), "node",
-                     nodes, "note", some(c->note), "log_index", (json_int_t)c->log_index, "log_term",
-                     (json_int_t)c->log_term, "key", (int)c->key, "keys", (int)c->keys);
+    json_t *o = json_pack("{s:s, s:s*, s:o, s:s*, s:I, s:I, s:i, s:i}", "self", c->self, "leader", some(c->leader),
+                          "node", nodes, "note", some(c->note), "log_index", (json_int_t)c->log_index, "log_term",
+                          (json_int_t)c->log_term, "key", (int)c->key, "keys", (int)c->keys);
+    char id[17];
+    snprintf(id, sizeof(id), "%016" PRIx64, c->id);
+    if (o && c->id)
+        json_object_set_new(o, "id", json_string(id));
+    if (o && c->generation)
+        json_object_set_new(o, "generation", json_integer((json_int_t)c->generation));
+    if (o && c->recovered_by[0]) {
+        json_object_set_new(o, "recovered_ms", json_integer(c->recovered_ms));
+        json_object_set_new(o, "recovered_by", json_string(c->recovered_by));
+    }
+    return o;
 }

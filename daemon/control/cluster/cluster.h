@@ -146,7 +146,10 @@ NODISCARD err_t cluster_join(struct cluster *c, const char *token, const struct 
                              void *arg, struct why *why);
 NODISCARD err_t cluster_leave(struct cluster *c, cluster_done_cb cb, void *arg, struct why *why);
 /* For a permanently lost majority: the log continues with this node as its only voter. */
-NODISCARD err_t cluster_recover(struct cluster *c, struct why *why);
+NODISCARD err_t cluster_recover(struct cluster *c, uint32_t uid, struct why *why);
+/* The recovery that this node was no part of; NULL: none. */
+struct lineage_file;
+const struct lineage_file *cluster_superseded(const struct cluster *c);
 
 /* ---- streams to another node's stores ---- */
 
@@ -160,7 +163,7 @@ NODISCARD err_t cluster_dial_store(struct cluster *c, const char *node, const ch
 
 /* A node connects. ERR_AGAIN: this node is not the leader. Other errors set `ret_why`. */
 NODISCARD err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const char *name, const uint8_t *instance,
-                              const char *version, const char **ret_why);
+                              const char *version, bool lineage, const char **ret_why);
 struct cluster_bytes {
     const void *data;
     size_t len;

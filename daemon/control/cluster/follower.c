@@ -214,6 +214,14 @@ static void on_heartbeat(void *arg, err_t err, const struct rpc_beat_reply *repl
 void cluster_follow_tick(struct cluster *c, int64_t now, int64_t gap_ms)
 {
     c->leader_reply_ms += gap_ms;
+    if (cluster_superseded(c))
+        return;
+    if (cluster_log_is_old(c) && !c->view_saving && c->view_saved == c->view_hash) {
+        log_warn("the cluster was recovered: this node starts again, with an empty log generation=%" PRIu64,
+                 cluster_known(c)->lineage.generation);
+        cluster_restart(c);
+        return;
+    }
     if (!c->leader && !c->request && now >= c->try_ms)
         try_next_node(c, now);
     if (!c->leader_up)

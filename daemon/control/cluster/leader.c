@@ -161,7 +161,7 @@ void cluster_lead_gone(struct cluster *c, struct cluster_inbound *in)
 }
 
 err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const char *name, const uint8_t *instance,
-                    const char *version, const char **ret_why)
+                    const char *version, bool lineage, const char **ret_why)
 {
     struct cluster_inbound *in = rpc_conn_data(conn);
     const struct state_node *x = cluster_node(c, name);
@@ -183,6 +183,7 @@ err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const char *name, 
     in->peer = m;
     m->lost = false;
     m->voters = 0;
+    m->lineage = lineage;
     m->heartbeat_ms = clock_mono_ms();
     snprintf(m->version, sizeof(m->version), "%s", version);
     log_info("node connected node=%s", m->name);
@@ -388,6 +389,8 @@ static bool propose_missing_records(struct cluster *c)
         propose_key(c, 1, KEY_ADDED);
         return true;
     }
+    if (cluster_lineage_propose(c))
+        return true;
     if (own && strcmp(own->address, c->self.address) == 0 && strcmp(own->domain, c->self.domain) == 0)
         return false;
     if (!own && k->next_node != 1)

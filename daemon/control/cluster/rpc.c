@@ -71,6 +71,7 @@ static Dtd__PeerHello hello_of(const char *name, const uint8_t *instance)
     Dtd__PeerHello m = DTD__PEER_HELLO__INIT;
     m.node = (char *)name;
     m.version = (char *)DTD_VERSION;
+    m.has_lineage = m.lineage = true;
     m.has_instance = true;
     m.instance = (ProtobufCBinaryData){NODE_INSTANCE_BYTES, (uint8_t *)instance};
     return m;

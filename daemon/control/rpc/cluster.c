@@ -7,6 +7,7 @@
 #include "common/tunnel/address.h"
 #include "common/tunnel/key.h"
 #include "common/tunnel/token.h"
+#include "daemon/control/cluster/lineage_file.h"
 #include "daemon/control/cluster/rpc.h"
 #include "daemon/control/rpc/adapters.h"
 #include "daemon/control/rpc/caller.h"
@@ -147,7 +148,8 @@ static void handle_hello(void *owner, struct rpc_call *call, const ProtobufCMess
     const char *why = "";
     Dtd__PeerStatus s = DTD__PEER_STATUS__INIT;
     bool whole = h->has_instance && h->instance.len == NODE_INSTANCE_BYTES;
-    err_t err = cluster_hello(c, rpc_call_conn(call), h->node, whole ? h->instance.data : none, h->version, &why);
+    err_t err = cluster_hello(c, rpc_call_conn(call), h->node, whole ? h->instance.data : none, h->version,
+                              h->has_lineage && h->lineage, &why);
     if (err && err != ERR_AGAIN) {
         log_warn("node refused node=%s why=\"%s\"", h->node, why);
         rpc_fail(call, err, "%s", why);
@@ -346,7 +348,7 @@ static void handle_recover(void *owner, struct rpc_call *call, const ProtobufCMe
     struct why why = {""};
     (void)request;
     if (rpc_caller_is_admin(call, "recover the log of the dtd"))
-        reply_empty(call, cluster_recover(server->cluster, &why), why.text);
+        reply_empty(call, cluster_recover(server->cluster, rpc_caller_uid(call), &why), why.text);
 }
 
 /* Leader: is there a cluster, and may the caller change it? Answers the call if not. */
@@ -540,11 +542,37 @@ static void fill_use(struct rpc_server *server, struct node_use_message *use, Dt
     m->use = &use->m;
 }
 
+static void write_superseded(const struct lineage_file *by, struct status_reply *s)
+{
+    char when[32];
+    time_t seconds = (time_t)(by->at_ms / 1000);
+    struct tm tm;
+    strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&seconds, &tm));
+    snprintf(
+        s->note, sizeof(s->note),
+        "this cluster was recovered on node %.64s at %s without this node, which neither leads nor votes any more. "
+        "Its jobs belong to the recovered cluster. Take this node in anew: dtctl cluster leave, then dtctl cluster "
+        "join with a token of %.64s",
+        by->by, when, by->by);
+}
+
+static void write_lineage(const struct state_lineage *l, Dtd__ClusterReport *m)
+{
+    m->has_id = m->has_generation = l->id != 0;
+    m->id = l->id;
+    m->generation = l->generation;
+    m->has_recovered_ms = l->by[0] != '\0';
+    m->recovered_ms = l->at_ms;
+    m->recovered_by = l->by[0] ? (char *)l->by : NULL;
+}
+
 static void write_note(const struct cluster *c, struct status_reply *s)
 {
     int n = cluster_known(c)->n_nodes;
     const char *leader = cluster_leader(c);
-    if (!cluster_named(c))
+    if (cluster_superseded(c))
+        write_superseded(cluster_superseded(c), s);
+    else if (!cluster_named(c))
         snprintf(s->note, sizeof(s->note),
                  "this node is in no cluster: dtctl cluster init, or dtctl cluster join TOKEN");
     else if (!leader)
@@ -600,6 +628,7 @@ static void handle_status(void *owner, struct rpc_call *call, const ProtobufCMes
         s.msg.log_term = log_term(server->replica->log);
         s.msg.key = k->key_used;
         s.msg.keys = (uint32_t)k->n_keys;
+        write_lineage(&k->lineage, &s.msg);
         write_note(c, &s);
         rpc_reply(call, &s.msg.base);
     } else {
