@@ -22,7 +22,8 @@
     X(GREETING_PURPOSE, 4, "this key does not open a tunnel for this purpose")            \
     X(GREETING_FULL, 5, "it has reached its maximum number of tunnels")                   \
     X(GREETING_FOREIGN, 16, "it is of another cluster, or of another generation of it")   \
-    X(GREETING_SUPERSEDED, 17, "its cluster was recovered without this node")
+    X(GREETING_SUPERSEDED, 17, "its cluster was recovered without this node")             \
+    X(GREETING_FORGETFUL, 18, "this node has lost records that it has acknowledged")
 #define X(name, value, text) name = (value),
 enum greeting_status { GREETING_STATUS_LIST(X) };
 #undef X

@@ -48,21 +48,24 @@ static void append_lineage(const struct tunnel *t, char argument[TUNNEL_ARGUMENT
     lineage_append(&own, argument);
 }
 
+static const uint8_t verdict_statuses[] = {[TUNNEL_ADMITTED] = GREETING_OK,
+                                           [TUNNEL_FOREIGN] = GREETING_FOREIGN,
+                                           [TUNNEL_SUPERSEDED] = GREETING_SUPERSEDED,
+                                           [TUNNEL_FORGETFUL] = GREETING_FORGETFUL};
+
 /* The status for a peer of this lineage. */
 static uint8_t judge_lineage(const struct tunnel *t, bool answers)
 {
-    static const uint8_t statuses[] = {[TUNNEL_ADMITTED] = GREETING_OK,
-                                       [TUNNEL_FOREIGN] = GREETING_FOREIGN,
-                                       [TUNNEL_SUPERSEDED] = GREETING_SUPERSEDED};
     const struct tunnel_host_config *c = &t->host->config;
-    return c->kin.judge ? statuses[c->kin.judge(c->keys.owner, &t->peer, answers)] : GREETING_OK;
+    return c->kin.judge ? verdict_statuses[c->kin.judge(c->keys.owner, &t->peer, answers)] : GREETING_OK;
 }
 
 static void tell_refused(const struct tunnel *t, const struct greeting *g, const struct tunnel_lineage *its)
 {
     const struct tunnel_host_config *c = &t->host->config;
-    if (c->kin.refused && (g->status == GREETING_FOREIGN || g->status == GREETING_SUPERSEDED))
-        c->kin.refused(c->keys.owner, g->name, g->status == GREETING_FOREIGN ? TUNNEL_FOREIGN : TUNNEL_SUPERSEDED, its);
+    for (enum tunnel_verdict v = TUNNEL_FOREIGN; c->kin.refused && v <= TUNNEL_FORGETFUL; v++)
+        if (g->status == verdict_statuses[v])
+            c->kin.refused(c->keys.owner, g->name, v, its);
 }
 
 static bool send_greeting(struct tunnel *t, uint8_t status, enum tunnel_purpose purpose, const char *argument)

@@ -84,6 +84,7 @@ enum tunnel_verdict {
     TUNNEL_ADMITTED,
     TUNNEL_FOREIGN,    /* of another cluster, or of another generation */
     TUNNEL_SUPERSEDED, /* its cluster was recovered without it */
+    TUNNEL_FORGETFUL,  /* its log is an old copy */
 };
 /* Asked in every greeting, at both ends. All NULL: lineages are not compared. */
 struct tunnel_kin {

@@ -81,7 +81,10 @@ static bool run_one(uint64_t seed, const struct options *o)
     if (!is_good)
         printf("seed %" PRIu64 " is broken; again: %stests/sim/%s --seeds 1 --from %" PRIu64 " --nodes %d%s --trace\n",
                seed, bug_planted ? "DTD_SIM_BUG=... " : "", simulation->name, seed, o->shape.nodes,
-               o->shape.commands ? " --commands" : "");
+               o->shape.images && o->shape.blind ? " --images --blind"
+               : o->shape.images                 ? " --images"
+               : o->shape.commands               ? " --commands"
+                                                 : "");
     return is_good;
 }
 
@@ -123,12 +126,14 @@ static void list_bugs(void)
 
 static void parse(int argc, char **argv, struct options *o)
 {
-    enum { SEEDS = 1, FROM, NODES, COMMANDS, TRACE, TWICE, EXPECT_BROKEN, BUGS };
+    enum { SEEDS = 1, FROM, NODES, COMMANDS, IMAGES, BLIND, TRACE, TWICE, EXPECT_BROKEN, BUGS };
     static const struct option options[] = {
         {"seeds", 1, NULL, SEEDS},
         {"from", 1, NULL, FROM},
         {"nodes", 1, NULL, NODES},
         {"commands", 0, NULL, COMMANDS},
+        {"images", 0, NULL, IMAGES},
+        {"blind", 0, NULL, BLIND},
         {"trace", 0, NULL, TRACE},
         {"twice", 0, NULL, TWICE},
         {"expect-broken", 0, NULL, EXPECT_BROKEN},
@@ -148,6 +153,12 @@ static void parse(int argc, char **argv, struct options *o)
             break;
         case COMMANDS:
             o->shape.commands = true;
+            break;
+        case IMAGES:
+            o->shape.images = true;
+            break;
+        case BLIND:
+            o->shape.blind = true;
             break;
         case TRACE:
             o->trace = true;

@@ -1,10 +1,11 @@
 /* Runs seeds. Each seed is a process of its own, so that a crash, a hang or a leak affects only that seed.
  *
- * NAME --seeds N [--from S] [--nodes K] [--commands] [--trace] [--twice] [--expect-broken]
+ * NAME --seeds N [--from S] [--nodes K] [--commands] [--images [--blind]] [--trace] [--twice] [--expect-broken]
  *
  * --from 0 (the default) starts at a seed derived from the time. --nodes 0 (the default) draws the number. --commands
- * makes some jobs of sim-control commands. --twice runs each seed twice and compares the runs. --expect-broken succeeds
- * if one of the seeds fails (planted bugs). DTD_SIM_BUG=N plants a bug; --bugs lists them. */
+ * makes some jobs of sim-control commands. --images: an old copy of a voter's disk comes back (sim; image.h). --twice
+ * runs each seed twice and compares the runs. --expect-broken succeeds if one of the seeds fails (planted bugs).
+ * DTD_SIM_BUG=N plants a bug; --bugs lists them. */
 #ifndef DTD_TESTS_SIM_RUNNER_H
 #define DTD_TESTS_SIM_RUNNER_H
 
@@ -19,6 +20,7 @@ struct summary {
 struct shape {
     int nodes; /* 0: drawn from the seed */
     bool commands;
+    bool images, blind; /* of sim: image.h */
 };
 
 struct simulation {

@@ -154,7 +154,8 @@ static void accept_raft(struct cluster *c, const struct tunnel_peer *peer, int f
     const struct state_node *x = cluster_node_by_id(c, from);
     bool known = x && strcmp(x->name, peer->name) == 0;
     /* A view that is behind lacks a node that has just joined. Its key is proof enough. */
-    if (!read || (x && !known) || cluster_log_is_old(c) || log_accept(c->replica->log, from, to, fd)) {
+    if (!read || (x && !known) || cluster_log_is_old(c) || cluster_old_copy(c) ||
+        log_accept(c->replica->log, from, to, fd)) {
         log_debug("stream of a voter refused node=%s argument=\"%s\"", peer->name, peer->argument);
         close(fd);
     }
@@ -229,10 +230,12 @@ static err_t connect_raft(void *arg, struct log_connect *request, uint64_t id)
     const struct state_node *x = cluster_node_by_id(c, id);
     struct tunnel_request *ignored;
     struct why why = {""};
-    char argument[64];
+    char argument[TUNNEL_ARGUMENT_MAX + 1];
+    const struct log_mark own = log_opened(c->replica->log);
     if (!x || !c->host || c->closing)
         return ERR_NOTFOUND;
-    snprintf(argument, sizeof(argument), "%" PRIu64 " %" PRIu64, c->self.id, id);
+    snprintf(argument, sizeof(argument), "%" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64, c->self.id, id,
+             own.process, own.term, own.stored);
     const struct tunnel_connect_config config = {.address = x->address,
                                                  .key = cluster_key(c),
                                                  .expected = x->name,
@@ -274,6 +277,8 @@ static err_t rename_old_log(struct cluster *c, struct why *why)
     snprintf(to, sizeof(to), "%s/raft/log.before-%" PRId64, c->dir, clock_wall_ms() / 1000);
     if (rename(from, to) && errno != ENOENT)
         return why_set(why, err_from_errno(errno), "%s: %s", from, strerror(errno));
+    snprintf(from, sizeof(from), "%s/raft/witness", c->dir); /* what it knows of the voters of another log */
+    unlink(from);
     log_info("the log from before joining is renamed path=%s", to);
     c->self.fresh = false;
     return cluster_file_write(c->self_path, &c->self, why);
@@ -360,7 +365,7 @@ void cluster_log_config(struct cluster *c, struct log_config *ret)
     ret->id = c->self.id;
     ret->joins = c->self.joins;
     ret->recovers = c->self.recover || c->recovers;
-    if (!cluster_superseded(c))
+    if (!cluster_superseded(c) && !cluster_old_copy(c))
         ret->peers = (struct log_peers){c, connect_raft};
 }
 

@@ -109,7 +109,7 @@ static void connected(void *owner, err_t err, const char *why, const struct tunn
         return;
     }
     rpc_conn_set_data(c->leader, c);
-    if (rpc_cluster_hello(c->leader, c->self.name, c->self.instance, CALL_MS, on_hello, c))
+    if (rpc_cluster_hello(c->leader, c->self.name, c->self.instance, cluster_old_copy(c) != NULL, CALL_MS, on_hello, c))
         lose_leader(c, "");
 }
 
@@ -205,6 +205,7 @@ static void on_heartbeat(void *arg, err_t err, const struct rpc_beat_reply *repl
         cluster_view_set(c, reply->view.data, reply->view.len);
     else if (reply->n_changes)
         cluster_view_change(c, reply->changes, reply->n_changes, reply->hash);
+    log_learn(c->replica->log, reply->marks, reply->n_marks);
     if (!reply->n_voters)
         return;
     memcpy(c->voters, reply->voters, (size_t)reply->n_voters * sizeof(c->voters[0]));

@@ -38,6 +38,7 @@ struct cluster_peer {
     bool lost;                  /* member_lost was called */
     bool changes;               /* it understands changes of the view */
     bool lineage;               /* it understands RECORD_LINEAGE, and has connected once to this leader */
+    bool old_copy;              /* its log is an old copy */
     int64_t heartbeat_ms;       /* when its last heartbeat arrived */
     uint64_t view, index;       /* hash of its view and its log index, from that heartbeat */
     uint64_t voters;            /* `voters_version` that was sent to it; 0: none */
@@ -111,9 +112,9 @@ struct cluster {
     int turn;       /* which address is tried next */
 
     /* lineage.c */
-    struct lineage_file recovery, superseded; /* generation 0: none */
-    bool recovers, lineage_proposed;          /* the file `recovery` exists; a record of the lineage is under way */
-    bool rechecks; /* keys of open tunnels are compared, for which retired ones do not count */
+    struct lineage_file recovery, superseded, old_copy; /* generation 0: none */
+    bool recovers, lineage_proposed; /* the file `recovery` exists; a record of the lineage is under way */
+    bool rechecks;                   /* keys of open tunnels are compared, for which retired ones do not count */
 
     /* joining */
     struct token token; /* id 0: none */

@@ -161,7 +161,7 @@ void cluster_lead_gone(struct cluster *c, struct cluster_inbound *in)
 }
 
 err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const char *name, const uint8_t *instance,
-                    const char *version, bool lineage, const char **ret_why)
+                    const char *version, const struct cluster_hello_facts *facts, const char **ret_why)
 {
     struct cluster_inbound *in = rpc_conn_data(conn);
     const struct state_node *x = cluster_node(c, name);
@@ -183,7 +183,8 @@ err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const char *name, 
     in->peer = m;
     m->lost = false;
     m->voters = 0;
-    m->lineage = lineage;
+    m->lineage = facts->lineage;
+    m->old_copy = facts->old_copy;
     m->heartbeat_ms = clock_mono_ms();
     snprintf(m->version, sizeof(m->version), "%s", version);
     log_info("node connected node=%s", m->name);
@@ -210,6 +211,23 @@ static bool is_needed(const struct cluster *c, const struct cluster_peer *x)
     return votes && others <= voters / 2;
 }
 
+static bool votes(const struct cluster *c, uint64_t id)
+{
+    for (int i = 0; i < c->n_voters; i++)
+        if (c->voters[i] == id)
+            return true;
+    return false;
+}
+
+/* So a voter recognizes an old copy of another one's log also when the leader is down (log/witness.h). */
+static void take_marks(const struct cluster *c, struct cluster_news *ret)
+{
+    struct log_mark marks[LOG_MAX_MEMBERS];
+    int n = log_marks(c->replica->log, marks);
+    ret->n_marks = n < CLUSTER_MARKS ? n : CLUSTER_MARKS;
+    memcpy(ret->marks, marks, (size_t)ret->n_marks * sizeof(marks[0]));
+}
+
 err_t cluster_heartbeat(struct cluster *c, struct rpc_conn *conn, const struct cluster_beat *beat,
                         struct cluster_news *ret)
 {
@@ -223,6 +241,8 @@ err_t cluster_heartbeat(struct cluster *c, struct rpc_conn *conn, const struct c
     m->view = beat->view;
     m->index = beat->index;
     cluster_view_news(c, beat->view, beat->changes, ret);
+    if (votes(c, m->id))
+        take_marks(c, ret);
     if (m->voters == c->voters_version)
         return OK;
     m->voters = c->voters_version;
@@ -247,7 +267,7 @@ static void describe_node(const struct cluster *c, const struct state_node *x, s
                                 .listed = true,
                                 .self = self,
                                 .up = self || (m && m->in),
-                                .drained = x->drained != NULL || is_shutting_down(c, x),
+                                .drained = x->drained != NULL || is_shutting_down(c, x) || (m && m->old_copy),
                                 .away_ms = self || !m ? 0
                                            : m->in    ? 0
                                                       : now - m->heartbeat_ms,
@@ -427,14 +447,6 @@ static void rotate_keys(struct cluster *c)
 }
 
 /* ---- size ---- */
-
-static bool votes(const struct cluster *c, uint64_t id)
-{
-    for (int i = 0; i < c->n_voters; i++)
-        if (c->voters[i] == id)
-            return true;
-    return false;
-}
 
 bool cluster_may_grow(const struct cluster *c, int pending, const char **ret)
 {

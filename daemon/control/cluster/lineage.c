@@ -82,6 +82,49 @@ const struct lineage_file *cluster_superseded(const struct cluster *c)
     return c->superseded.generation ? &c->superseded : NULL;
 }
 
+/* ---- an old copy ---- */
+
+static void learn_old_copy(struct cluster *c, const char *by)
+{
+    char path[PATH_MAX];
+    struct why why = {""};
+    struct lineage_file f = {.generation = 1, .at_ms = clock_wall_ms()};
+    if (c->old_copy.generation || c->closing)
+        return;
+    snprintf(f.by, sizeof(f.by), "%s", by);
+    path_of(c, "old_copy", path);
+    log_error("the log of this node is an old copy, which lacks records that this node has acknowledged: it does not "
+              "vote any more reported_by=%s remedy=\"dtctl cluster leave, then dtctl cluster join\"",
+              by);
+    err_t err = lineage_file_write(path, &f, &why);
+    if (err)
+        log_error("%s", why.text);
+    c->old_copy = f;
+    cluster_restart(c);
+}
+
+const struct lineage_file *cluster_old_copy(const struct cluster *c)
+{
+    return c->old_copy.generation ? &c->old_copy : NULL;
+}
+
+/* A voter opens a stream to us: has it forgotten what it has acknowledged? */
+static enum tunnel_verdict judge_voter(struct cluster *c, const struct tunnel_peer *peer)
+{
+    struct log_mark shown;
+    uint64_t to;
+    bool read = sscanf(peer->argument, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64, &shown.id, &to,
+                       &shown.process, &shown.term, &shown.stored) == 5;
+    const struct state_node *x = read ? cluster_node_by_id(c, shown.id) : NULL;
+    if (!x || strcmp(x->name, peer->name) != 0 || to != c->self.id || log_judge(c->replica->log, &shown))
+        return TUNNEL_ADMITTED; /* of an older version, or refused later */
+    log_error(
+        "the log of a voter is an old copy, which lacks records that it has acknowledged: it gets no stream node=%s "
+        "term=%" PRIu64 " index=%" PRIu64 " remedy=\"on it: dtctl cluster leave, then dtctl cluster join\"",
+        peer->name, shown.term, shown.stored);
+    return TUNNEL_FORGETFUL;
+}
+
 /* ---- peers ---- */
 
 static bool is_retired(const struct cluster *c, struct tunnel_key_id key)
@@ -115,9 +158,8 @@ static enum tunnel_verdict judge_new(struct cluster *c, const struct tunnel_peer
     return TUNNEL_FOREIGN;
 }
 
-static enum tunnel_verdict judge(void *owner, const struct tunnel_peer *peer, bool answers)
+static enum tunnel_verdict judge_lineage(struct cluster *c, const struct tunnel_peer *peer, bool answers)
 {
-    struct cluster *c = owner;
     struct tunnel_lineage own;
     const struct tunnel_lineage *its = &peer->lineage;
     take_own(c, &own);
@@ -131,12 +173,21 @@ static enum tunnel_verdict judge(void *owner, const struct tunnel_peer *peer, bo
     return is_old || is_retired(c, peer->key) ? judge_old(c, peer, answers) : TUNNEL_ADMITTED;
 }
 
+static enum tunnel_verdict judge(void *owner, const struct tunnel_peer *peer, bool answers)
+{
+    struct cluster *c = owner;
+    enum tunnel_verdict v = judge_lineage(c, peer, answers);
+    return v == TUNNEL_ADMITTED && peer->purpose == TUNNEL_RAFT && !answers ? judge_voter(c, peer) : v;
+}
+
 static void refused(void *owner, const char *name, enum tunnel_verdict verdict, const struct tunnel_lineage *its)
 {
     struct cluster *c = owner;
     struct tunnel_lineage own;
     take_own(c, &own);
     bool is_later = its->id && (!own.id || its->id == own.id) && its->generation > own.generation;
+    if (verdict == TUNNEL_FORGETFUL)
+        learn_old_copy(c, name);
     log_debug("refused by node=%s generation=%" PRIu64, name, its->generation);
     if (is_later && (verdict == TUNNEL_SUPERSEDED || c->leads))
         supersede(c, its);
@@ -161,6 +212,10 @@ err_t cluster_lineage_load(struct cluster *c, struct why *why)
     char path[PATH_MAX];
     path_of(c, "superseded", path);
     err_t err = lineage_file_read(path, &c->superseded, why);
+    if (err && err != ERR_NOTFOUND)
+        return err;
+    path_of(c, "old_copy", path);
+    err = lineage_file_read(path, &c->old_copy, why);
     if (err && err != ERR_NOTFOUND)
         return err;
     path_of(c, "recovery", path);
@@ -190,6 +245,8 @@ void cluster_lineage_forget(const struct cluster *c)
 {
     char path[PATH_MAX];
     path_of(c, "superseded", path);
+    unlink(path);
+    path_of(c, "old_copy", path);
     unlink(path);
     path_of(c, "recovery", path);
     unlink(path);
@@ -277,7 +334,7 @@ static void propose_recovery(struct cluster *c)
 
 bool cluster_may_lead(struct cluster *c)
 {
-    if (c->superseded.generation)
+    if (c->superseded.generation || c->old_copy.generation)
         return false;
     if (!c->recovers)
         return true;

@@ -1,8 +1,10 @@
-/* Two files beside STATE/cluster/self, of lines of key=value:
+/* Files beside STATE/cluster/self, of lines of key=value:
  *
  *   recovery    this node is to continue alone with its copy of the log (`dtctl cluster recover`, `restore`), as a new
  *               generation of the cluster. Removed when the record of the recovery is in the log
  *   superseded  the cluster was recovered without this node: it neither leads nor votes any more, until it joins again
+ *
+ *   old_copy    the node `by` has found this node's log to be an old copy: it does not vote any more
  *
  * The functions block for a few kilobytes. */
 #ifndef DTD_DAEMON_CONTROL_CLUSTER_LINEAGE_FILE_H

@@ -427,6 +427,9 @@ err_t cluster_recover(struct cluster *c, uint32_t uid, struct why *why)
             why, ERR_INVALID,
             "the cluster was recovered on %s, without this node: dtctl cluster leave, then dtctl cluster join",
             cluster_superseded(c)->by);
+    if (cluster_old_copy(c))
+        return why_set(why, ERR_INVALID,
+                       "the log of this node is an old copy (see dtctl cluster status): recover another voter");
     if (cluster_leader(c))
         return why_set(why, ERR_INVALID,
                        "%s leads, so there is a majority and nothing to recover. To remove a dead node: "

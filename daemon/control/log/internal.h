@@ -9,6 +9,7 @@
 #include "daemon/control/log/libraft_fixes.h"
 #include "daemon/control/log/log.h"
 #include "daemon/control/log/transport.h"
+#include "daemon/control/log/witness.h"
 
 #include <raft.h>
 #include <raft/uv.h>
@@ -60,6 +61,8 @@ struct log {
     bool leads;      /* as last reported to the owner */
     uint64_t leader; /* the same; 0: none */
     struct log_change change;
+    struct log_witness witness;
+    struct log_mark opened;
     char warning[256];
     struct why failure; /* why libraft could not be opened, if that was found here; else raft.errmsg has it */
     TAILQ_HEAD(, log_proposal) proposals; /* in ascending order of their indexes */

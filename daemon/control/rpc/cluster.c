@@ -148,8 +148,9 @@ static void handle_hello(void *owner, struct rpc_call *call, const ProtobufCMess
     const char *why = "";
     Dtd__PeerStatus s = DTD__PEER_STATUS__INIT;
     bool whole = h->has_instance && h->instance.len == NODE_INSTANCE_BYTES;
-    err_t err = cluster_hello(c, rpc_call_conn(call), h->node, whole ? h->instance.data : none, h->version,
-                              h->has_lineage && h->lineage, &why);
+    const struct cluster_hello_facts facts = {h->has_lineage && h->lineage, h->has_old_copy && h->old_copy};
+    err_t err =
+        cluster_hello(c, rpc_call_conn(call), h->node, whole ? h->instance.data : none, h->version, &facts, &why);
     if (err && err != ERR_AGAIN) {
         log_warn("node refused node=%s why=\"%s\"", h->node, why);
         rpc_fail(call, err, "%s", why);
@@ -176,6 +177,7 @@ static void handle_heartbeat(void *owner, struct rpc_call *call, const ProtobufC
     struct cluster_news news = {.n_changes = 0};
     Dtd__PeerBeatReply m = DTD__PEER_BEAT_REPLY__INIT;
     ProtobufCBinaryData changes[CLUSTER_STEPS];
+    Dtd__PeerMark marks[CLUSTER_MARKS], *mark[CLUSTER_MARKS];
     struct rpc_conn *conn = rpc_call_conn(call);
     err_t err = conn ? cluster_heartbeat(server->cluster, conn, &beat, &news) : ERR_AGAIN;
     if (err) {
@@ -195,6 +197,16 @@ static void handle_heartbeat(void *owner, struct rpc_call *call, const ProtobufC
     m.hash = news.hash;
     m.voter = (uint64_t *)news.voters;
     m.n_voter = (size_t)news.n_voters;
+    for (int i = 0; i < news.n_marks; i++) {
+        dtd__peer_mark__init(&marks[i]);
+        marks[i].id = news.marks[i].id;
+        marks[i].process = news.marks[i].process;
+        marks[i].term = news.marks[i].term;
+        marks[i].stored = news.marks[i].stored;
+        mark[i] = &marks[i];
+    }
+    m.mark = mark;
+    m.n_mark = (size_t)news.n_marks;
     rpc_reply(call, &m.base);
 }
 
@@ -556,6 +568,16 @@ static void write_superseded(const struct lineage_file *by, struct status_reply 
         by->by, when, by->by);
 }
 
+static void write_old_copy(const struct lineage_file *by, struct status_reply *s)
+{
+    snprintf(
+        s->note, sizeof(s->note),
+        "node %.64s reports that the log of this node is an old copy: it lacks records that this node has "
+        "acknowledged, so it does not vote any more. Take this node in anew: dtctl cluster leave, then dtctl cluster "
+        "join with a token of %.64s",
+        by->by, by->by);
+}
+
 static void write_lineage(const struct state_lineage *l, Dtd__ClusterReport *m)
 {
     m->has_id = m->has_generation = l->id != 0;
@@ -572,6 +594,8 @@ static void write_note(const struct cluster *c, struct status_reply *s)
     const char *leader = cluster_leader(c);
     if (cluster_superseded(c))
         write_superseded(cluster_superseded(c), s);
+    else if (cluster_old_copy(c))
+        write_old_copy(cluster_old_copy(c), s);
     else if (!cluster_named(c))
         snprintf(s->note, sizeof(s->note),
                  "this node is in no cluster: dtctl cluster init, or dtctl cluster join TOKEN");
