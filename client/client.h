@@ -79,6 +79,7 @@ struct client_node_use {
 /* Strings are "" when absent. */
 struct client_cluster_node {
     char *name, *address, *state, *role, *domain, *drained, *version;
+    uint32_t newest; /* the newest cluster version of its dtd; 0: unknown */
     uint64_t id, log_index;
     int64_t silent_ms;
     struct client_node_use use;
@@ -94,6 +95,9 @@ struct client_cluster {
     uint64_t id, generation; /* 0: it has no id yet */
     int64_t recovered_ms;
     char *recovered_by; /* "": it was not recovered; never NULL */
+    uint32_t version, next_version; /* the cluster version, 0: unknown; the one that some nodes have already, 0: none */
+    char **held_back;               /* n_held_back names of nodes for which next_version waits */
+    int n_held_back;
 };
 
 struct client_numa_node {

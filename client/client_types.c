@@ -98,6 +98,9 @@ void client_cluster_fini(struct client_cluster *c)
 {
     for (int i = 0; i < c->n_node; i++)
         cluster_node_fini(&c->node[i]);
+    for (int i = 0; i < c->n_held_back; i++)
+        free(c->held_back[i]);
+    free(c->held_back);
     free(c->node);
     free(c->self);
     free(c->leader);

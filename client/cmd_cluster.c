@@ -29,7 +29,18 @@ struct cluster_args {
     int64_t expires_ms;
 };
 
-enum { KEY_NAME = 256, KEY_LISTEN, KEY_ADVERTISE, KEY_DOMAIN, KEY_USES, KEY_HOURS, KEY_YES, KEY_WAIT, KEY_TOKEN_FILE };
+enum {
+    KEY_NAME = 256,
+    KEY_LISTEN,
+    KEY_ADVERTISE,
+    KEY_DOMAIN,
+    KEY_USES,
+    KEY_HOURS,
+    KEY_YES,
+    KEY_WAIT,
+    KEY_TOKEN_FILE,
+    KEY_STATE
+};
 
 static unsigned count_of(struct argp_state *state, const char *option, const char *text)
 {
@@ -225,6 +236,17 @@ static err_t wait_until(struct global *g, bool in, struct why *why)
 
 /* ---- status ---- */
 
+/* A dtd without a cluster version has version 1. */
+static void versions_print(const struct client_cluster *s)
+{
+    printf("version %u", s->version ? s->version : 1);
+    if (s->n_held_back)
+        printf("  %u waits until dtd is upgraded on", s->next_version);
+    for (int i = 0; i < s->n_held_back; i++)
+        printf("%s %s", i ? "," : "", s->held_back[i]);
+    printf("\n");
+}
+
 static void status_print(const struct client_cluster *s)
 {
     static const struct out_column columns[] = {{"NODE", false, 0},    {"STATE", false, 0}, {"ROLE", false, 1},
@@ -261,6 +283,8 @@ static void status_print(const struct client_cluster *s)
         printf("cluster %016llx  generation %llu  recovered on %s at %s\n", (unsigned long long)s->id,
                (unsigned long long)s->generation, s->recovered_by[0] ? s->recovered_by : "?",
                out_time(s->recovered_ms, when));
+    if (s->n_node)
+        versions_print(s);
     if (s->note[0])
         printf("%s\n", s->note);
 }

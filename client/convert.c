@@ -299,6 +299,7 @@ static err_t copy_cluster_node(const Dtd__ClusterNode *m, struct client_cluster_
                                         .domain = text_copy(m->domain),
                                         .drained = text_copy(m->drained),
                                         .version = text_copy(m->version),
+                                        .newest = m->newest,
                                         .id = m->id,
                                         .log_index = m->log_index,
                                         .silent_ms = m->silent_ms,
@@ -322,8 +323,16 @@ err_t convert_cluster(const Dtd__ClusterReport *m, struct client_cluster *ret)
                                .id = m->id,
                                .generation = m->generation,
                                .recovered_ms = m->recovered_ms,
-                               .recovered_by = text_copy(m->recovered_by)};
-    err_t err = c.self && c.leader && c.note && c.node && c.recovered_by ? OK : ERR_NOMEM;
+                               .recovered_by = text_copy(m->recovered_by),
+                               .version = m->cluster_version,
+                               .next_version = m->next_version,
+                               .held_back = calloc(m->n_held_back + 1, sizeof(char *))};
+    err_t err = c.self && c.leader && c.note && c.node && c.held_back && c.recovered_by ? OK : ERR_NOMEM;
+    for (size_t i = 0; !err && i < m->n_held_back; i++) {
+        c.held_back[i] = text_copy(m->held_back[i]);
+        err = c.held_back[i] ? OK : ERR_NOMEM;
+        c.n_held_back += !err;
+    }
     for (size_t i = 0; !err && i < m->n_node; i++)
         err = copy_cluster_node(m->node[i], &c.node[c.n_node++]);
     if (err)

@@ -336,6 +336,14 @@ static const char *some(const char *text)
     return text[0] ? text : NULL;
 }
 
+static json_t *json_of_names(char *const *names, int n)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++)
+        json_array_append_new(list, json_string(names[i]));
+    return list;
+}
+
 static json_t *json_of_cluster_node(const struct client_cluster_node *n)
 {
     json_t *o = json_pack("{s:s, s:I, s:s, s:s, s:s*, s:s*, s:s*, s:s*}", "name", n->name, "id", (json_int_t)n->id,
@@ -347,6 +355,8 @@ static json_t *json_of_cluster_node(const struct client_cluster_node *n)
         json_object_set_new(o, "load", json_of_load(n->load));
     if (o && n->log_index)
         json_object_set_new(o, "log_index", json_integer((json_int_t)n->log_index));
+    if (o && n->newest)
+        json_object_set_new(o, "cluster_version", json_integer((json_int_t)n->newest));
     return o;
 }
 
@@ -358,6 +368,12 @@ json_t *json_of_cluster(const struct client_cluster *c)
     json_t *o = json_pack("{s:s, s:s*, s:o, s:s*, s:I, s:I, s:i, s:i}", "self", c->self, "leader", some(c->leader),
                           "node", nodes, "note", some(c->note), "log_index", (json_int_t)c->log_index, "log_term",
                           (json_int_t)c->log_term, "key", (int)c->key, "keys", (int)c->keys);
+    if (o && c->version)
+        json_object_set_new(o, "cluster_version", json_integer((json_int_t)c->version));
+    if (o && c->next_version)
+        json_object_set_new(o, "next_version", json_integer((json_int_t)c->next_version));
+    if (o && c->next_version)
+        json_object_set_new(o, "held_back", json_of_names(c->held_back, c->n_held_back));
     char id[17];
     snprintf(id, sizeof(id), "%016" PRIx64, c->id);
     if (o && c->id)

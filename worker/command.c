@@ -9,6 +9,7 @@
 
 #include "common/base/caller.h"
 #include "common/base/env_file.h"
+#include "common/base/exec.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -141,7 +142,12 @@ static int inherit(char *const *argv)
         fprintf(stderr, "dtd: out of memory\n");
         return 126;
     }
+    const char *mark = getenv(EXEC_MARK_VARIABLE); /* before environ is replaced */
     environ = words;
+    if (mark && setenv(EXEC_MARK_VARIABLE, mark, 1)) {
+        fprintf(stderr, "dtd: out of memory\n");
+        return 126;
+    }
     settings_apply(&c);
     return 0;
 }

@@ -48,6 +48,8 @@ static void cores_bind(const uint8_t *cpus)
 static int environment_apply(const struct exec *x)
 {
     const char *folder = NULL;
+    if (x->mark)
+        putenv((char *)x->mark);
     for (const char *p = x->env; p && p < x->env + x->env_bytes; p += strlen(p) + 1) {
         putenv((char *)p);
         folder = strncmp(p, "PWD=", 4) == 0 ? p + 4 : folder;
@@ -65,7 +67,7 @@ _Noreturn static void child_exec(const struct exec *x, pid_t parent)
     sigprocmask(SIG_SETMASK, &none, NULL);
     if (x->group)
         setpgid(0, 0);
-    bool ready = fds_place(x) == 0;
+    bool ready = (!x->cgroup || write(x->cgroup, "0", 1) == 1) && fds_place(x) == 0;
     if (ready)
         cores_bind(x->cpus);
     for (int cap = 0; x->user && prctl(PR_CAPBSET_READ, cap, 0, 0, 0) >= 0; cap++)

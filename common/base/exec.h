@@ -10,6 +10,8 @@
 
 #define EXEC_MAX_FDS 264
 #define EXEC_MAX_CPUS 1024 /* CPU_SETSIZE of glibc */
+/* The variable of `mark`. A program that replaces its environment keeps it (worker/command.c). */
+#define EXEC_MARK_VARIABLE "DTD_PROCESS"
 
 struct exec {
     const char *path;
@@ -23,6 +25,8 @@ struct exec {
     int n_fds;
     const uint8_t *cpus;     /* EXEC_MAX_CPUS bits; NULL: not bound */
     bool group;              /* start a new process group */
+    int cgroup;              /* cgroup.procs of the control group to enter, open for writing; 0: this process's */
+    const char *mark;        /* EXEC_MARK_VARIABLE "=.." for the environment; NULL: none */
     const struct user *user; /* NULL: the user of this process */
 };
 

@@ -249,7 +249,8 @@ enum { FIXED, FREE };
 /* A week: no step of any job takes longer. */
 #define SECONDS(field, help) FLOAT(forecast.field, 0, 604800, "0", FREE, "Seconds of a step. " help " " BY_SUBMIT)
 #define MAX_STEPS 1000000000
-#define MAX_LOG_BYTES (1ll << 40) /* 1 TiB, as disk.log_mib */
+#define MAX_MEMORY_BYTES (1ll << 48) /* 256 TiB; the product with the workers of a node stays far below 2^63 */
+#define MAX_LOG_BYTES (1ll << 40)    /* 1 TiB, as disk.log_mib */
 
 /* What torchtitan, Hugging Face's Trainer, nanoGPT, Megatron, PyTorch Lightning and DeepSpeed call these keys. */
 static const struct schema_alias job_aliases[] = {
@@ -397,6 +398,15 @@ static const struct schema_alias job_aliases[] = {
         {INT(run.threads, 0, 4096, "0", FREE,                                                                          \
              "Compute threads per worker. 0: its share of the node's CPU cores, less while other jobs compute "        \
              "there.")},                                                                                               \
+        {INT(run.cores, 0, 4096, "0", FREE,                                                                            \
+             "Maximum number of CPU cores that each worker uses on average, with all that it starts; the limit of a "  \
+             "node is for all workers there together. 0: as many as are free; other jobs get their share.")},          \
+        {INT(run.memory, 0, MAX_MEMORY_BYTES, "0", FREE,                                                               \
+             "Maximum memory of each worker, in bytes, with all that it starts and files in /dev/shm. The limit of a " \
+             "node is for all workers there together, with their dtd-io; when it is reached, the kernel ends one of "  \
+             "the job's processes, and the job's reason names the limit. 0: no limit, but the job's share of the "     \
+             "node in a system-wide dtd (jobs.memory_percent of dtd.yaml)."),                                          \
+         .unit = UNIT_COUNT},                                                                                          \
         {ENUM(run.comm_thread, comm_thread_names, "auto", FREE,                                                        \
               "Whether each worker runs its communication on a separate thread, in parallel with computation (cpu). "  \
               "Results do not depend on it. auto: on if the worker's share of the node's cores exceeds its compute "   \
@@ -1210,6 +1220,11 @@ err_t job_model_copy(const struct job_model *m, struct job_model *ret)
 err_t job_print(const struct job_spec *job, struct buf *ret)
 {
     return schema_print(schema_of(job), job, ret);
+}
+
+err_t job_since(const struct job_spec *job, uint32_t *ret, const char **ret_key)
+{
+    return schema_since(schema_of(job), job, ret, ret_key);
 }
 
 /* The type in which the job's checkpoints store parameters. */

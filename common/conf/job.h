@@ -251,6 +251,7 @@ struct job_run {
     enum comm_thread_kind comm_thread;
     int64_t workers_per_gpu; /* above 1: so many workers share one GPU */
     int64_t nodes, threads, restarts, orphan_seconds, hang_seconds, max_seconds, log_bytes, timeline_step, priority;
+    int64_t memory, cores; /* limits for each worker: bytes, and seconds of computing per second; 0: none */
     bool grow;             /* more workers, up to parallel.workers, as soon as there is room */
     int64_t grace_seconds; /* from the request to stop to SIGKILL */
     int stop_signal;       /* of a command: a number of <signal.h>; 0 in a training job */
@@ -307,8 +308,11 @@ NODISCARD err_t job_parse(const char *file, const char *text, size_t len, const 
 void job_fini(struct job_spec *job);
 /* run.umask as a number. */
 int job_umask(const struct job_spec *job);
-/* Writes every key as YAML that job_parse reads back to an equal spec. The log and the wire use this form. */
+/* Writes the keys as YAML (all but newer ones at their defaults: schema_row.since) that job_parse reads back to an
+ * equal spec. The log and the wire use this form. */
 NODISCARD err_t job_print(const struct job_spec *job, struct buf *ret);
+/* The cluster version whose dtds can read the printed spec; *ret_key: the key that needs it. As schema_since. */
+NODISCARD err_t job_since(const struct job_spec *job, uint32_t *ret, const char **ret_key);
 /* ERR_INVALID if a resume would change a key that the schema does not mark as changeable, or the type in which
  * parameters are saved. The sentence names the key and both values. */
 NODISCARD err_t job_resume_check(const struct job_spec *before, const struct job_spec *after, struct why *why);

@@ -93,6 +93,15 @@ static const struct schema_row rows[] = {
          "Maximum number of jobs of one user of a system-wide dtd that have not ended. Of the 2048 places for jobs, a "
          "user never gets more than are left for all others."),
      .min = 1, .max = 2048},
+    {ROW(jobs.memory_percent, SCHEMA_INT, "90",
+         "Memory that the jobs of a system-wide dtd may use together, in percent of this node's. A job gets as large a "
+         "part of it as of the node's slots, or of its GPUs if that is more; `run.memory` can only lower it. More than "
+         "100: not all of them may use their part at once. 0: no limit."),
+     .min = 0, .max = 10000},
+    {ROW(jobs.processes, SCHEMA_INT, "4096",
+         "Maximum number of processes and threads of a job of a system-wide dtd on this node, for each of its workers. "
+         "0: no limit."),
+     .min = 0, .max = 1000000},
     {ROW(cluster.listen, SCHEMA_TEXT, "\"[::]:7811\"",
          "Numeric `address:port` on which a cluster node listens. A node outside a cluster does not listen."),
      .check = check_address},
@@ -132,6 +141,7 @@ static const struct schema_section sections[] = {
     {"snapshot", "The replicated log of the cluster's state."},
     {"disk", "Disk space of the state folder."},
     {"users", "Users of a system-wide dtd. The configuration of the leader counts."},
+    {"jobs", "Limits of jobs on this node, where control groups are delegated to dtd (under systemd they are)."},
     {"cluster", "Cluster of several nodes."},
     {"web", "The web page."},
 };

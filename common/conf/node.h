@@ -33,6 +33,10 @@ struct node_conf {
     struct {
         int64_t jobs; /* of one user that have not ended */
     } users;
+    struct {                    /* limits of jobs of a system-wide dtd */
+        int64_t memory_percent; /* of this node's memory, for all jobs together; 0: no limit */
+        int64_t processes;      /* with threads, for each worker; 0: no limit */
+    } jobs;
     struct { /* of several nodes */
         char *listen, *advertise, *domain;
         char *key_file; /* "": keys are transferred when nodes join */

@@ -60,6 +60,9 @@ struct schema_row {
     const struct schema_name *also;  /* SCHEMA_ENUM: other spellings that are read, but not printed; may be NULL */
     bool whole;                      /* SCHEMA_BOOL: a file may write the name of the key for its whole section */
     bool hidden;                     /* read for the sake of old files; not printed, and in no help or manual */
+    /* The cluster version whose dtds have the key (daemon/control/state/features.h); 0: all have it. A key with this is
+     * printed only if its value is not the default, so that older dtds read specs that do not use it. */
+    uint32_t since;
     /* Checks a string, an item, or the key of a map: returns NULL if it is legal, else what is expected instead. May be
      * NULL. */
     const char *(*check)(const char *text);
@@ -114,7 +117,11 @@ void schema_fini(const struct schema *schema, void *object);
 
 /* ---- derived from the rows (schema_doc.c) ---- */
 
-/* Writes every key and value as YAML. ERR_INVALID if a string is not UTF-8 or an enum has an unknown value. */
+/* The cluster version that a dtd needs to read what schema_print writes: the highest `since` of the keys that are not
+ * at their defaults, at least 1. *ret_key: such a key; NULL: none. */
+NODISCARD err_t schema_since(const struct schema *schema, const void *object, uint32_t *ret, const char **ret_key);
+/* Writes keys and values as YAML: all, but for keys of newer versions (`since`) at their defaults. ERR_INVALID if a
+ * string is not UTF-8 or an enum has an unknown value. */
 NODISCARD err_t schema_print(const struct schema *schema, const void *object, struct buf *ret);
 /* Writes one value as schema_print does, on one line. */
 NODISCARD err_t schema_value_print(const struct schema_row *row, const void *object, struct buf *ret);

@@ -98,16 +98,68 @@ static size_t section_length(const char *key)
     return point ? (size_t)(point - key) : 0;
 }
 
+/* ---- keys of newer versions ---- */
+
+static err_t is_at_default(const struct schema *schema, const struct schema_row *row, const void *object, bool *ret)
+{
+    struct schema_reader r;
+    struct buf a = {0}, b = {0};
+    struct why why = {""};
+    void *defaults = malloc(schema->size);
+    if (!defaults)
+        return ERR_NOMEM;
+    err_t err = schema_start(&r, schema, "defaults", defaults, &why);
+    if (!err)
+        err = schema_value_print(row, object, &a);
+    if (!err)
+        err = schema_value_print(row, defaults, &b);
+    *ret = !err && a.len == b.len && memcmp(a.data, b.data, a.len) == 0;
+    schema_fini(schema, defaults);
+    free(defaults);
+    buf_fini(&a);
+    buf_fini(&b);
+    return err;
+}
+
+err_t schema_since(const struct schema *schema, const void *object, uint32_t *ret, const char **ret_key)
+{
+    uint32_t highest = 1;
+    const char *key = NULL;
+    for (int i = 0; i < schema->n_rows; i++) {
+        const struct schema_row *row = &schema->rows[i];
+        bool is_default = true;
+        err_t err = row->since > highest ? is_at_default(schema, row, object, &is_default) : OK;
+        if (err)
+            return err;
+        highest = is_default ? highest : row->since;
+        key = is_default ? key : row->key;
+    }
+    *ret = highest;
+    *ret_key = key;
+    return OK;
+}
+
+/* Whether schema_print leaves the key out. */
+static err_t is_left_out(const struct schema *schema, const struct schema_row *row, const void *object, bool *ret)
+{
+    *ret = row->hidden;
+    return row->since > 1 && !row->hidden ? is_at_default(schema, row, object, ret) : OK;
+}
+
 err_t schema_print(const struct schema *schema, const void *object, struct buf *ret)
 {
     const char *section = "";
     for (int i = 0; i < schema->n_rows; i++) {
         const struct schema_row *row = &schema->rows[i];
         size_t len = section_length(row->key);
-        if (row->hidden)
+        bool is_out;
+        err_t err = is_left_out(schema, row, object, &is_out);
+        if (err)
+            return err;
+        if (is_out)
             continue;
         bool opens = len && (section_length(section) != len || memcmp(section, row->key, len) != 0);
-        err_t err = opens ? buf_printf(ret, "%.*s:\n", (int)len, row->key) : OK;
+        err = opens ? buf_printf(ret, "%.*s:\n", (int)len, row->key) : OK;
         section = row->key;
         if (!err)
             err = buf_printf(ret, "%s%s: ", len ? "  " : "", row->key + (len ? len + 1 : 0));

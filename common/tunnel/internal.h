@@ -106,7 +106,8 @@ struct tunnel_request {
     bool one_way;
     struct resolve *resolve; /* in progress; NULL: none */
     struct sockaddr_storage to[REQUEST_ADDRESSES_MAX];
-    int n_to, at;
+    int n_to, at, n_silent; /* at: the next one */
+    bool is_patient;        /* in the second round */
     struct tunnel *tunnel;
     bool finished;
     /* arguments of the callback */

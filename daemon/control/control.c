@@ -136,7 +136,8 @@ static void on_job(void *owner, const struct channel_msg *m)
 {
     struct control *n = owner;
     const struct job *j = jobs_find(&n->jobs, m->job);
-    if (n->jobs.leads && (!j || job_over(j)) && supervisor_link_release(&n->local.supervisor, m->job, false))
+    if (n->jobs.leads && (j ? job_over(j) : !jobs_is_unread(&n->jobs, m->job)) &&
+        supervisor_link_release(&n->local.supervisor, m->job, false))
         log_error("job not released");
 }
 
@@ -208,7 +209,7 @@ static void record_full_log(struct control *n)
     if (news)
         snprintf(seen, sizeof(seen), "on %.64s: %.300s", n->jobs.self.name, warning);
     if (news)
-        jobs_incident_record(&n->jobs, seen, "training continues; events are recorded when there is space");
+        jobs_incident_record(&n->jobs, seen, "training continues; events are recorded when the log takes them again");
 }
 
 static uint64_t newest_job(const struct control *n)
@@ -228,6 +229,7 @@ static void on_timer(uv_timer_t *timer)
         outbox_retry(&n->jobs.outbox);
         jobs_flush_metrics(&n->jobs);
         rpc_curves_tick(&n->rpc);
+        state_clock_save(&n->clock);
         jobs_forget(&n->jobs);
     }
     probe_tick(&n->local);
@@ -346,6 +348,7 @@ static err_t start_cluster(struct control *n, struct why *why)
 
 err_t control_start(struct control *n, struct why *why)
 {
+    char log_dir[PATH_MAX];
     connect_parts(n);
     int rc = uv_loop_init(&n->loop);
     if (!rc)
@@ -368,6 +371,9 @@ err_t control_start(struct control *n, struct why *why)
     rc = uv_timer_start(&n->timer, on_timer, CONTROL_TICK_MS, CONTROL_TICK_MS);
     if (rc)
         return why_set(why, err_from_errno(-rc), "timer: %s", uv_strerror(rc));
+    n->replica.clock = &n->clock;
+    if (snprintf(log_dir, sizeof(log_dir), "%s/raft/log", n->dir) < (int)sizeof(log_dir))
+        state_clock_open(&n->clock, log_dir);
     err = state_new(&n->replica.state);
     if (err)
         return why_set(why, err, "state: %s", err_text(err));

@@ -22,6 +22,7 @@ struct control {
     struct heartbeat heartbeat;
     /* One member for each folder; each may use only the members above it. */
     struct replica replica;
+    struct state_clock clock;
     struct local local;
     struct cluster *cluster;
     struct jobs jobs;

@@ -245,6 +245,11 @@ static bool has_job(void *owner, uint64_t *ret_job)
     return j != NULL;
 }
 
+static bool is_unfit(void *owner)
+{
+    return jobs_unread(&((struct control *)owner)->jobs) != 0;
+}
+
 static void log_closed(void *owner)
 {
     const struct control *n = owner;
@@ -270,5 +275,6 @@ const struct cluster_events leadership_events = {
     .stream = on_stream,
     .is_leaving = is_leaving,
     .has_job = has_job,
+    .is_unfit = is_unfit,
     .close_log = close_log,
 };

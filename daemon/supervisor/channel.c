@@ -33,7 +33,9 @@ static bool child_send(struct supervisor *s, const struct sv_child *c)
                             .epoch = c->epoch,
                             .log_bytes = c->log_bytes,
                             .uid = j ? j->owner.uid : 0,
-                            .when_ns = c->when_ns};
+                            .when_ns = c->when_ns,
+                            .limits = j ? j->limits : (struct channel_limits){0},
+                            .oom = (int32_t)c->oom};
     memcpy(m.token, c->token, sizeof(m.token));
     memcpy(m.cpus, c->cpus, sizeof(m.cpus));
     return msg_send(s, &m);
@@ -75,7 +77,7 @@ void sv_channel_close(struct supervisor *s)
 static void on_kill(struct supervisor *s, const struct channel_msg *m)
 {
     const struct sv_child *c = sv_child_find(s, m->job, m->slot);
-    if (!c)
+    if (!c || c->is_reaped) /* the rest of it has got SIGKILL */
         return;
     log_info("signalled job=%" PRIu64 " slot=%d pid=%d signal=%d", c->job, c->slot, c->pid, m->signal);
     kill(-c->pid, m->signal);

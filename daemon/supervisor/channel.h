@@ -32,8 +32,8 @@
 
 enum channel_kind {
     /* control to supervisor */
-    CHANNEL_SPAWN = 1, /* job, slot, slots, token, uid, log_bytes; for a worker gpu, cpus, env (PWD: its folder), n_args
-                        */
+    CHANNEL_SPAWN = 1, /* job, slot, slots, token, uid, log_bytes, limits; for a worker gpu, cpus, env (PWD: its
+                          folder), n_args */
     CHANNEL_KILL,      /* job, slot, signal: sent to the child's process group */
     CHANNEL_RELEASE,   /* job: close its arenas, segment and socket; state 1: remove its folder, too; ignored while the
                           job has children */
@@ -52,8 +52,25 @@ enum channel_kind {
 
 enum channel_state {
     CHANNEL_RUNNING = 1,
-    CHANNEL_EXITED,  /* exit_status, or exit_signal when that is not 0; when_ns */
+    CHANNEL_EXITED,  /* with all that it started; exit_status, or exit_signal when that is not 0; when_ns; oom */
     CHANNEL_REFUSED, /* the child was not started: error (an errno), when_ns */
+};
+
+/* Limits of a job's processes on this node, all together, in the job's control group. */
+struct channel_limits {
+    int64_t memory_bytes;    /* 0: none */
+    uint8_t memory_required; /* the job asks for the limit: without it, its processes are not started */
+    uint8_t memory_is_share; /* it is the job\'s share of the node, and not run.memory */
+    int32_t cores;           /* 0: none; a job that asks for a limit is not started without it */
+    int32_t workers;         /* share of the CPU time, while other jobs want it, too: so many workers' */
+    int32_t processes;       /* and threads; 0: any number */
+};
+
+/* Whether the kernel killed a process, or one that it started, for lack of memory. */
+enum channel_oom {
+    CHANNEL_OOM_NO,
+    CHANNEL_OOM_LIMIT,   /* the job had reached limits.memory_bytes */
+    CHANNEL_OOM_MACHINE, /* the memory of the machine was used up, or that of dtd's own control group */
 };
 
 struct channel_msg {
@@ -73,6 +90,8 @@ struct channel_msg {
     uint64_t epoch;                     /* the epoch for which a command is started; 0: not a command */
     int64_t log_bytes;                  /* limit of its log, kept for the next control; 0: that of the node */
     int64_t from, to;                   /* CUT: offsets in the log */
+    struct channel_limits limits;       /* of the job: SPAWN, CHILD */
+    int32_t oom;                        /* enum channel_oom, of a child that has exited */
     int32_t n_args;                     /* number of strings at the end of env that are a command; 0: run dt-worker */
     uint32_t env_bytes;
     char env[CHANNEL_MAX_ENV]; /* "KEY=VALUE\0" .., "ARGUMENT\0" .. */
@@ -97,7 +116,8 @@ static inline int channel_msg_valid(const struct channel_msg *m, size_t len)
     return len >= offsetof(struct channel_msg, env) && m->env_bytes <= CHANNEL_MAX_ENV && len == channel_msg_bytes(m) &&
            (m->env_bytes == 0 || m->env[m->env_bytes - 1] == '\0') && m->slot >= CHANNEL_SLOT_IO &&
            m->slot < CHANNEL_MAX_SLOTS && m->slots >= 0 && m->slots <= CHANNEL_MAX_SLOTS && m->gpu >= 0 &&
-           m->n_args >= 0 && m->n_args <= CHANNEL_MAX_ARGS;
+           m->n_args >= 0 && m->n_args <= CHANNEL_MAX_ARGS && m->limits.memory_bytes >= 0 && m->limits.cores >= 0 &&
+           m->limits.workers >= 0 && m->limits.workers <= CHANNEL_MAX_SLOTS && m->limits.processes >= 0;
 }
 
 #endif

@@ -85,7 +85,7 @@ err_t sv_init(struct supervisor *s, struct why *why)
         files.rlim_cur = files.rlim_max;
         (void)setrlimit(RLIMIT_NOFILE, &files);
     }
-    return OK;
+    return sv_contain_start(s, why);
 }
 
 /* ---- the loop ---- */
@@ -115,6 +115,7 @@ static void tick(struct supervisor *s)
     if (s->phase == SV_SERVING && s->has_web && s->web < 0 && now >= s->web_restart.retry_ms)
         sv_web_start(s);
     sv_service_tick(s);
+    sv_contain_tick(s);
     if (s->phase == SV_STOPPING && (s->control < 0 || now >= s->deadline_ms)) {
         phase_move(s, SV_ENDING, END_MS);
         sv_children_signal(s, SIGTERM);
@@ -136,6 +137,8 @@ static int wait_ms(const struct supervisor *s)
     bool web_waits = s->phase == SV_SERVING && s->has_web && s->web < 0;
     if (web_waits && (until < 0 || s->web_restart.retry_ms < until))
         until = s->web_restart.retry_ms;
+    if (s->next_kill_ms && (until < 0 || s->next_kill_ms < until))
+        until = s->next_kill_ms;
     if (until < 0)
         return -1;
     int64_t ms = until - clock_mono_ms();
@@ -182,6 +185,7 @@ int sv_run(struct supervisor *s)
     char path[PATH_MAX];
     snprintf(path, sizeof(path), "%s/control.sock", s->run);
     unlink(path);
+    cgroup_stop(&s->groups);
     return 0;
 }
 

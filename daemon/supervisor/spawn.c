@@ -1,7 +1,7 @@
 /* Starts and reaps processes. Invariants:
  *
- * - Every child of a job leads a process group of its own, so that signals, and the SIGKILL after its exit, also reach
- *   the processes that it started.
+ * - Every child of a job leads a process group of its own, so that signals also reach the processes that it started.
+ *   After its exit all of them are killed, those of other process groups too (contain.c).
  * - Every child is killed when the supervisor exits, so that no worker trains unknown to the next supervisor.
  * - The exit of a child is recorded before control is notified. */
 #include "daemon/supervisor/supervisor.h"
@@ -9,6 +9,7 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
+#include "daemon/supervisor/descend.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -65,16 +66,18 @@ static const char *take_command(const struct channel_msg *m, const char **argv)
 
 /* dtd-io inherits its listener and every arena; a worker inherits the segment and its own arena (ARCHITECTURE.md). A
  * command is the user's own program: dt-worker executes it, and it inherits no descriptor of dtd. */
-static pid_t child_exec_job(struct supervisor *s, const struct sv_job *j, int ticket, const struct channel_msg *m)
+static pid_t child_exec_job(struct supervisor *s, const struct sv_job *j, int ticket, int cgroup,
+                            const struct channel_msg *m)
 {
     bool io = m->slot == CHANNEL_SLOT_IO;
     int fds[MAX_FDS] = {ticket, io ? j->listener : j->segment};
     int arenas = io ? j->slots : 1;
-    char id[24], slot[16], gpu[16], name[64];
+    char id[24], slot[16], gpu[16], name[64], mark[DESCEND_MARK_BYTES];
     memcpy(&fds[2], io ? j->arena : &j->arena[m->slot], (size_t)arenas * sizeof(int));
     snprintf(id, sizeof(id), "%" PRIu64, j->id);
     snprintf(slot, sizeof(slot), "%d", m->slot);
     snprintf(gpu, sizeof(gpu), "%d", m->gpu - 1);
+    descend_mark(j->id, m->slot, mark);
     snprintf(name, sizeof(name), io ? "jobs/%s/io.log" : "jobs/%s/rank-%s.log", id, slot);
     const char *argv[] = {io ? "dtd-io" : "dt-worker", "--job", id,  io ? NULL : "--slot", slot,
                           m->gpu ? "--device" : NULL,  gpu,     NULL};
@@ -91,6 +94,8 @@ static pid_t child_exec_job(struct supervisor *s, const struct sv_job *j, int ti
                      .n_fds = m->n_args ? 0 : 2 + arenas,
                      .cpus = io ? NULL : m->cpus,
                      .group = true,
+                     .cgroup = cgroup,
+                     .mark = mark,
                      .user = s->system ? &j->owner : NULL};
     log_mark_write(x.log, m->n_args ? (int)m->epoch - 1 : -1);
     if (m->n_args) /* the error file, which the user may write but not create (control/local/error_file.h) */
@@ -134,12 +139,15 @@ static int child_start(struct supervisor *s, const struct channel_msg *m, pid_t 
     int e = sv_job_need(s, m, &j);
     if (e)
         return e;
-    int ticket = sv_ticket(s, j, m->token);
+    int cgroup = 0, ticket = sv_ticket(s, j, m->token);
     if (ticket < 0)
         return errno;
-    pid_t pid = child_exec_job(s, j, ticket, m);
-    e = pid < 0 ? errno : 0;
+    e = sv_contain_spawn(s, j, m, &cgroup);
+    pid_t pid = e ? -1 : child_exec_job(s, j, ticket, cgroup, m);
+    e = e ? e : pid < 0 ? errno : 0;
     close(ticket);
+    if (cgroup)
+        close(cgroup);
     *ret = pid;
     return e;
 }
@@ -170,6 +178,7 @@ void sv_child_spawn(struct supervisor *s, const struct channel_msg *m)
                            .gpu = m->gpu,
                            .epoch = m->epoch,
                            .log_bytes = m->log_bytes,
+                           .job_oom = e || m->job == CHANNEL_JOB_PROBE ? 0 : cgroup_job_oom(&s->groups, m->job),
                            .when_ns = clock_mono_ns()};
     memcpy(c->token, m->token, sizeof(c->token));
     memcpy(c->cpus, m->cpus, sizeof(c->cpus));
@@ -182,7 +191,7 @@ void sv_child_spawn(struct supervisor *s, const struct channel_msg *m)
 void sv_children_signal(struct supervisor *s, int sig)
 {
     SV_EACH_CHILD (s, c)
-        if (c->job && c->state == CHANNEL_RUNNING)
+        if (c->job && c->state == CHANNEL_RUNNING && !c->is_reaped)
             kill(-c->pid, sig);
     if (s->control > 0)
         kill(s->control, sig);
@@ -284,18 +293,17 @@ static void control_ended(struct supervisor *s, int status)
 static struct sv_child *child_find(struct supervisor *s, pid_t pid)
 {
     SV_EACH_CHILD (s, c)
-        if (c->job && c->pid == pid && c->state == CHANNEL_RUNNING)
+        if (c->job && c->pid == pid && c->state == CHANNEL_RUNNING && !c->is_reaped)
             return c;
     return NULL;
 }
 
-static void child_ended(struct sv_child *c, int status, int64_t when_ns)
+static void child_ended(struct supervisor *s, struct sv_child *c, int status, int64_t when_ns)
 {
-    c->state = CHANNEL_EXITED;
     c->exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
     c->exit_signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     c->when_ns = when_ns;
-    c->due = true;
+    sv_contain_ended(s, c);
     log_at(child_log_level(c), "ended job=%" PRIu64 " slot=%d pid=%d status=%d signal=%d", c->job, c->slot, c->pid,
            c->exit_status, c->exit_signal);
 }
@@ -318,6 +326,6 @@ void sv_reap(struct supervisor *s)
         else if (info.si_pid == s->web)
             web_ended(s, status);
         else if (c)
-            child_ended(c, status, now);
+            child_ended(s, c, status, now);
     }
 }

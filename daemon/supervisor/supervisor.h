@@ -13,6 +13,7 @@
 #include "common/base/notify.h"
 #include "common/base/paths.h"
 #include "common/base/user.h"
+#include "daemon/supervisor/cgroup.h"
 #include "daemon/supervisor/channel.h"
 
 #include <limits.h>
@@ -29,20 +30,26 @@ struct sv_job {
     uint64_t id; /* 0: a free entry */
     bool due;    /* a JOB message must be sent */
     int slots;
-    struct user owner;                     /* system-wide dtd: the user who submitted the job */
+    struct user owner; /* system-wide dtd: the user who submitted the job */
+    struct channel_limits limits;
     int listener;                          /* io.sock */
     uint8_t io_token[CHANNEL_TOKEN_BYTES]; /* the job's workers present it to its dtd-io */
     int segment;                           /* shared by its workers */
     int arena[CHANNEL_MAX_SLOTS];
 };
 
-/* A child process that runs, or whose exit control has not acknowledged. */
+/* A child process that runs, or whose exit control has not acknowledged. It counts as running until everything that it
+ * started has ended, too, because that may still use its GPU and its memory. */
 struct sv_child {
     uint64_t job; /* 0: a free entry */
     int slot;
     bool due; /* a CHILD message must be sent */
     pid_t pid;
     enum channel_state state;
+    bool is_reaped;  /* it has exited; what it started is being killed */
+    bool is_late;    /* .. which takes so long that it was logged */
+    int64_t job_oom; /* the job's count when it was started */
+    enum channel_oom oom;
     int exit_status, exit_signal, error, gpu;
     int64_t when_ns;
     uint64_t epoch;
@@ -91,6 +98,9 @@ struct supervisor {
     int64_t heartbeat_deadline_ms; /* for the next heartbeat of this control process */
     enum sv_phase phase;
     int64_t deadline_ms; /* end of the phase */
+    struct cgroup_tree groups;
+    bool is_sole;         /* every orphan that this process gets descends from a job */
+    int64_t next_kill_ms; /* when to look again at what exited children have started; 0: at nothing */
     struct sv_job jobs[SV_MAX_JOBS];
     struct sv_child children[SV_MAX_CHILDREN];
 };
@@ -128,6 +138,15 @@ void sv_control_start(struct supervisor *s);
 void sv_web_start(struct supervisor *s);
 /* Collects every child process that has exited. */
 void sv_reap(struct supervisor *s);
+
+/* ---- contain.c: what a child has started ends with it ---- */
+err_t sv_contain_start(struct supervisor *s, struct why *why);
+/* Prepares the groups of the job and of the child that `m` requests. `ret`: for struct exec. Returns 0 or an errno. */
+int sv_contain_spawn(struct supervisor *s, struct sv_job *j, const struct channel_msg *m, int *ret);
+/* The child has been reaped: kills what it has started. sv_contain_tick repeats it until nothing runs there, and
+ * then marks the child as exited. */
+void sv_contain_ended(struct supervisor *s, struct sv_child *c);
+void sv_contain_tick(struct supervisor *s);
 
 /* ---- service.c: messages to the service manager, detection of a control that hangs ---- */
 void sv_service_start(struct supervisor *s);

@@ -1,7 +1,7 @@
-# chaos.sh FAULTS [SEED]: three nodes in network namespaces, a job of four workers on two of them, and FAULTS random faults,
-# one after another. The script prints the seed of the random numbers. After each fault has been healed, the job must
+# chaos.sh FAULTS [SEED]: CHAOS_NODES nodes (3) in network namespaces, a job of four workers on two of them, and FAULTS random
+# faults, CHAOS_TOGETHER (1) at a time, each on a node of its own. The script prints the seed of the random numbers. After all of them have been healed, the job must
 # complete steps again within `limit`, which only a hang exceeds. At the end the parameters equal those of an undisturbed
-# run on one node, bit for bit. If DTD_TORCH_PYTHON has PyTorch, a script with DistributedDataParallel runs on all three
+# run on one node, bit for bit. If DTD_TORCH_PYTHON has PyTorch, a script with DistributedDataParallel runs on all
 # nodes at the same time, and has to complete.
 #
 # Prints a line for each fault and a table with a line for each kind, which `tests/chaos/table FILE` puts into
@@ -11,14 +11,14 @@ here=$(cd "$(dirname "$0")" && pwd)
 inside "$0" "$@"
 . "$here/../cluster/lib.sh"
 . "$here/faults.sh"
-faults=$1 seed=${2:-$(od -An -N3 -tu4 /dev/urandom)} limit=${CHAOS_LIMIT:-120}
+faults=$1 together=${CHAOS_TOGETHER:-1} seed=${2:-$(od -An -N3 -tu4 /dev/urandom)} limit=${CHAOS_LIMIT:-120}
 read -r -a kinds <<<"${CHAOS_KINDS:-${kinds[*]}}"
 random=$((seed))
-echo "seed $random: tests/chaos/chaos.sh $faults $random"
+echo "seed $random: CHAOS_NODES=${#nodes[@]} CHAOS_TOGETHER=$together tests/chaos/chaos.sh $faults $random"
 trap 'rc=$?; set +e; [ $rc -eq 0 ] || [ $rc -eq 77 ] || explain; network_ends; (exit $rc); finish' EXIT
 explain() {
   local n
-  echo "--- seed $seed, fault ${count:-none}: ${kind:-} on ${victim:-}; job ${job:-none}"
+  echo "--- seed $seed, fault ${count:-none}: ${now[*]:-} on ${victims[*]:-}; job ${job:-none}"
   on a cluster status || true
   for n in "${nodes[@]}"; do
     echo "--- $n"
@@ -53,7 +53,7 @@ saved() { ls "$ckpt" | sed -n 's/^step-\([0-9]*\)$/\1/p' | sort -n | tail -n 1; 
 saved_after() { [ "$(saved)" -gt "$1" ]; }
 
 # ---- faults ----
-other() { for n in "${nodes[@]}"; do [ "$n" = "$1" ] || { echo "$n" && return; }; done; }
+other() { for n in "${nodes[@]}"; do [[ " $* " == *" $n "* ]] || { echo "$n" && return; }; done; } # NODE...: one that is none of them
 # NODE VICTIM SINCE: prints the time at which NODE shows the fault: VICTIM as lost, or an incident of the job.
 noticed() {
   if [ "$(cluster "$1" | jq -r ".node[] | select(.name == \"$2\").state")" = lost ]; then
@@ -62,26 +62,39 @@ noticed() {
     job_status "$1" | jq -er "[.incident[].wall_ms | select(. >= $3)][0] // empty"
   fi
 }
-run_fault() { # KIND: one fault from beginning to end
-  local kind=$1 witness begun hold seen= healed
-  find_victim "$kind"
-  witness=$(other "$victim")
-  draw 8
-  hold=$((300 + drawn * 600)) # some are shorter than the time after which a node is lost, some longer
-  begun=$(now_ms)
-  "strike_$kind" "$victim"
-  while [ $(($(now_ms) - begun)) -lt $hold ]; do
-    [ -n "$seen" ] || seen=$(noticed "$witness" "$victim" "$begun" 2>/dev/null) || seen=
+# KIND...: faults that happen at once, from beginning to end, into `victims` and the file of faults.
+run_faults() {
+  local i kind what=("$@") witness left=$# begun=() hold=() seen=() healed=()
+  victims=()
+  for kind in "$@"; do
+    find_victim "$kind" "${victims[@]}"
+    victims+=("$victim")
+  done
+  witness=$(other "${victims[@]}")
+  for i in "${!victims[@]}"; do
+    draw 8
+    hold[i]=$((300 + drawn * 600)) # some are shorter than the time after which a node is lost, some longer
+    begun[i]=$(now_ms)
+    "strike_${what[i]}" "${victims[i]}"
+  done
+  while [ "$left" -gt 0 ]; do
+    for i in "${!victims[@]}"; do
+      [ -z "${healed[i]:-}" ] || continue
+      [ -n "${seen[i]:-}" ] || seen[i]=$(noticed "$witness" "${victims[i]}" "${begun[i]}" 2>/dev/null) || seen[i]=
+      [ $(($(now_ms) - begun[i])) -ge "${hold[i]}" ] || continue
+      heal "${what[i]}" "${victims[i]}"
+      healed[i]=$(now_ms) left=$((left - 1))
+    done
     sleep 0.02
   done
-  heal "$kind" "$victim"
-  healed=$(now_ms)
   for n in "${nodes[@]}"; do wait_for "$limit" "all nodes, as $n sees it" all_up "$n"; done
-  steps_again "$victim"
+  steps_again "${victims[0]}"
   [ -z "${CHAOS_WHY:-}" ] || on "$witness" why "$job" | tail -n 24
-  [ -n "$seen" ] || seen=$(job_status "$witness" | jq -er "[.incident[].wall_ms | select(. >= $begun)][0] // empty") || seen=
-  jq -nc "{fault: $count, kind: \"$kind\", node: \"$victim\", begun: $begun, held: ($healed - $begun), seen: ${seen:-null}, ended: $(now_ms)}" |
-    tee -a "$tmp/faults"
+  for i in "${!victims[@]}"; do
+    [ -n "${seen[i]}" ] || seen[i]=$(job_status "$witness" | jq -er "[.incident[].wall_ms | select(. >= ${begun[i]})][0] // empty") || seen[i]=
+    jq -nc "{fault: $((count + i)), kind: \"${what[i]}\", node: \"${victims[i]}\", begun: ${begun[i]}, held: $((healed[i] - begun[i])), seen: ${seen[i]:-null}, ended: $(now_ms)}" |
+      tee -a "$tmp/faults"
+  done
 }
 
 torch=
@@ -94,18 +107,19 @@ torch_steps() { [ -s "$torch/state.pt" ]; }
 torch_state() { on a status "$torch_job" -o json | jq -e ".state == \"$1\""; }
 if [ -n "$torch" ]; then
   mkdir "$torch"
-  torch_job=$(cd "$torch" && on a run --nodes 1:3 --workers-per-node 1 --max-restarts 100000 --env GLOO_SOCKET_IFNAME=dtd0 --detach -o json -- \
+  torch_job=$(cd "$torch" && on a run --nodes "1:${#nodes[@]}" --workers-per-node 1 --max-restarts 100000 --env GLOO_SOCKET_IFNAME=dtd0 --detach -o json -- \
     "$DTD_TORCH_PYTHON" "$here/ddp.py" "$torch" | jq -er .job)
   wait_for "$limit" "PyTorch's first step" torch_steps
 fi
+[ "$together" -lt ${#nodes[@]} ] || fail "CHAOS_TOGETHER=$together: at least one of ${#nodes[@]} nodes has to stay"
 deck=()
-for ((count = 1; count <= faults; count++)); do
-  if [ ${#deck[@]} = 0 ]; then
+for ((count = 1; count <= faults; count += together)); do
+  while [ ${#deck[@]} -lt "$together" ]; do
     shuffle "${kinds[@]}"
-    deck=("${shuffled[@]}")
-  fi
-  kind=${deck[0]} deck=("${deck[@]:1}")
-  run_fault "$kind"
+    deck+=("${shuffled[@]}")
+  done
+  now=("${deck[@]:0:together}") deck=("${deck[@]:together}")
+  run_faults "${now[@]}"
 done
 if [ -n "$torch" ]; then
   torch_state running >/dev/null || wait_for "$limit" "PyTorch's job to run again" torch_state running

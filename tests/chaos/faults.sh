@@ -10,12 +10,13 @@ hit() { # SIGNAL NODE KIND
   kill "-$1" $found
 }
 # Stopped processes are continued by their pids, because others may have replaced them meanwhile.
+declare -A stopped
 stop() { # NODE KIND [HOW MANY]
-  stopped=$(pids "$1" "$2" | head -n "${3:-99}")
-  [ -n "$stopped" ] || fail "no $2 on $1"
-  kill -STOP $stopped
+  stopped[$1]=$(pids "$1" "$2" | head -n "${3:-99}")
+  [ -n "${stopped[$1]}" ] || fail "no $2 on $1"
+  kill -STOP ${stopped[$1]}
 }
-go_on() { kill -CONT $stopped 2>/dev/null || true; } # dtd may have killed some of them because they did not respond
+go_on() { kill -CONT ${stopped[$1]} 2>/dev/null || true; } # dtd may have killed some of them because they did not respond
 
 strike_kill_worker() { hit KILL "$1" worker 1; }
 strike_kill_io() { hit KILL "$1" io 1; }
@@ -31,13 +32,13 @@ heal_kill_node() {
   begin "$1"
 }
 strike_stop_worker() { stop "$1" worker 1; }
-heal_stop_worker() { go_on; }
+heal_stop_worker() { go_on "$1"; }
 strike_stop_io() { stop "$1" io 1; }
-heal_stop_io() { go_on; }
+heal_stop_io() { go_on "$1"; }
 strike_stop_control() { stop "$1" control; }
-heal_stop_control() { go_on; }
+heal_stop_control() { go_on "$1"; }
 strike_stop_node() { stop "$1" all; }
-heal_stop_node() { go_on; }
+heal_stop_node() { go_on "$1"; }
 strike_link_down() { link "$1" down; }
 heal_link_down() { link "$1" well; }
 strike_half_open_in() { link "$1" deaf; }
@@ -62,15 +63,17 @@ shuffle() { # WORD...: into `shuffled`
   done
 }
 # Sets `victim` to a random node that has a process of the kind; a fault that does not concern a job's process may have any
-# node.
-find_victim() { # KIND
-  local n
+# node. Nodes that already have a fault are left out.
+find_victim() { # KIND NODE-WITH-FAULT...
+  local n kind=$1
+  shift
   victim=
   shuffle "${nodes[@]}"
   for n in "${shuffled[@]}"; do
-    case $1 in *_worker | *_io) pids "$n" "${1#*_}" >/dev/null 2>&1 || continue ;; esac
+    [[ " $* " != *" $n "* ]] || continue
+    case $kind in *_worker | *_io) pids "$n" "${kind#*_}" >/dev/null 2>&1 || continue ;; esac
     victim=$n
     return
   done
-  fail "$1: no node has such a process"
+  fail "$kind: no node has such a process"
 }

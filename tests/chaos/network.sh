@@ -1,7 +1,8 @@
-# Sourced: three nodes a, b, c. Each has a network namespace at one switch (switch.c), a state directory on its own small
-# file system, and a dtd. All of this is in namespaces of this test, including the processes: when the first process of
-# the test exits or times out, the kernel ends the others.
-nodes=(a b c)
+# Sourced: CHAOS_NODES nodes (3; at most 16) a, b, c, ... Each has a network namespace at one switch (switch.c), a state
+# directory on its own small file system, and a dtd. All of this is in namespaces of this test, including the processes:
+# when the first process of the test exits or times out, the kernel ends the others.
+nodes=({a..p})
+nodes=("${nodes[@]:0:${CHAOS_NODES:-3}}")
 inside() { # "$0" "$@": executes the script again inside the namespaces
   [ -z "${CHAOS_INSIDE:-}" ] || return 0
   local how=(--mount --net --pid --mount-proc --fork --kill-child)
@@ -10,10 +11,14 @@ inside() { # "$0" "$@": executes the script again inside the namespaces
   unshare "${how[@]}" true 2>/dev/null || { echo "skipped: no namespaces can be made here"; exit 77; }
   CHAOS_INSIDE=1 exec unshare "${how[@]}" bash "$@"
 }
-number() { case $1 in a) echo 1 ;; b) echo 2 ;; c) echo 3 ;; esac; }
+number() { # NODE: 1 for a
+  local letter
+  printf -v letter %d "'$1"
+  echo $((letter - 96))
+}
 plug_in() { # SLOTS of each node
   local said
-  coproc SWITCH { exec "$CHAOS_SWITCH" 3; }
+  coproc SWITCH { exec "$CHAOS_SWITCH" ${#nodes[@]}; }
   read -r said <&"${SWITCH[0]}" || true
   [ "$said" = ok ] || skip "no network can be made here: $said"
   for n in "${nodes[@]}"; do
@@ -57,8 +62,8 @@ make_cluster() {
   where() { echo --name "$1" --listen "10.77.0.$(number "$1"):7811" --advertise "10.77.0.$(number "$1"):7811"; }
   for n in "${nodes[@]}"; do begin "$n"; done
   token=$(on a cluster init $(where a) -o json | jq -er .token)
-  token=$(on a cluster token --uses 2 -o json | jq -er .token)
-  for n in b c; do on $n cluster join <<<"$token" $(where $n) >/dev/null; done
+  token=$(on a cluster token --uses $((${#nodes[@]} - 1)) -o json | jq -er .token)
+  for n in "${nodes[@]:1}"; do on "$n" cluster join <<<"$token" $(where "$n") >/dev/null; done
   for n in "${nodes[@]}"; do wait_for "$limit" "three voters, as $n sees it" all_up "$n"; done
 }
 network_ends() { # kills every dtd and unmounts the file systems

@@ -296,7 +296,7 @@ void disk_truncate(struct disk *disk, struct files *files, raft_index index, dis
 static struct stored_snapshot *snapshot_copy(const struct raft_snapshot *from)
 {
     struct stored_snapshot *s = calloc(1, sizeof(*s));
-    assert(s && from->n_bufs == 1);
+    assert(s);
     s->index = from->index;
     s->term = from->term;
     s->configuration_index = from->configuration_index;
@@ -306,8 +306,12 @@ static struct stored_snapshot *snapshot_copy(const struct raft_snapshot *from)
         int status = raft_configuration_add(&s->configuration, server->id, server->address, server->role);
         assert(!status);
     }
-    s->data = copy_of(from->bufs[0].base, from->bufs[0].len);
-    s->len = from->bufs[0].len;
+    for (unsigned i = 0; i < from->n_bufs; i++)
+        s->len += from->bufs[i].len;
+    char *to = s->data = malloc(s->len);
+    assert(to);
+    for (unsigned i = 0; i < from->n_bufs; to += from->bufs[i++].len)
+        memcpy(to, from->bufs[i].base, from->bufs[i].len);
     return s;
 }
 

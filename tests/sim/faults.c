@@ -107,7 +107,7 @@ static void full_disk(void)
 
 static void clock_jump(void)
 {
-    fault_clock_jump(some_host()->id, 5);
+    fault_clock_jump(some_host()->id, 30);
 }
 
 /* ---- members ---- */

@@ -92,6 +92,17 @@ int uv_timer_start(uv_timer_t *timer, uv_timer_cb cb, uint64_t timeout, uint64_t
     return 0;
 }
 
+uint64_t uv_timer_get_repeat(const uv_timer_t *timer)
+{
+    return timer->repeat;
+}
+
+/* Only log/faults.c calls it, to stop a timer of libraft's own io, which has none here. */
+void uv_walk(uv_loop_t *loop, uv_walk_cb cb, void *arg)
+{
+    (void)loop, (void)cb, (void)arg;
+}
+
 void uv_update_time(uv_loop_t *loop)
 {
     (void)loop;
@@ -128,11 +139,12 @@ int uv_check_start(uv_check_t *check, uv_check_cb cb)
     return 0;
 }
 
-/* ---- the pool ---- */
+/* ---- the pool: work is done when it ends, so that what it must not read may have changed meanwhile ---- */
 
 static void work_over(void *arg)
 {
     uv_work_t *work = arg;
+    work->work_cb(work);
     work->after_work_cb(work, 0);
 }
 
@@ -141,7 +153,6 @@ int uv_queue_work(uv_loop_t *loop, uv_work_t *work, uv_work_cb run, uv_after_wor
     work->loop = loop;
     work->work_cb = run;
     work->after_work_cb = over;
-    run(work);
     world_after(host_of(loop), world_between(FROM_CLOCK, 10, 2000), work_over, work);
     return 0;
 }

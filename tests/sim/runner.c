@@ -79,12 +79,14 @@ static bool run_one(uint64_t seed, const struct options *o)
             printf("broken: the second run of the seed differs from the first\n");
     }
     if (!is_good)
-        printf("seed %" PRIu64 " is broken; again: %stests/sim/%s --seeds 1 --from %" PRIu64 " --nodes %d%s --trace\n",
+        printf("seed %" PRIu64 " is broken; again: %stests/sim/%s --seeds 1 --from %" PRIu64
+               " --nodes %d%s%s --trace\n",
                seed, bug_planted ? "DTD_SIM_BUG=... " : "", simulation->name, seed, o->shape.nodes,
                o->shape.images && o->shape.blind ? " --images --blind"
                : o->shape.images                 ? " --images"
                : o->shape.commands               ? " --commands"
-                                                 : "");
+                                                 : "",
+               o->shape.mixed ? " --mixed" : "");
     return is_good;
 }
 
@@ -109,11 +111,17 @@ static int run_all(const struct options *o)
         sum.faults += summary->faults;
         sum.deaths += summary->deaths;
         sum.virtual_us += summary->virtual_us;
+        sum.takeovers += summary->takeovers;
+        sum.to_newer += summary->to_newer;
+        sum.to_older += summary->to_older;
     }
     printf("%" PRIu64 " seeds from %" PRIu64 ": %" PRIu64 " events, %" PRIu64 " records, %" PRIu64 " answers, %" PRIu64
            " faults, %" PRIu64 " crashes of libraft, %.0f s of virtual time in %.1f s of processor time\n",
            n, o->from, sum.events, sum.records, sum.answered, sum.faults, sum.deaths, (double)sum.virtual_us * 1e-6,
            cpu_seconds());
+    if (o->shape.mixed)
+        printf("takeovers %" PRIu64 ", to a newer dtd %" PRIu64 ", to an older one %" PRIu64 "\n", sum.takeovers,
+               sum.to_newer, sum.to_older);
     return is_good != o->expect_broken ? 0 : 1;
 }
 
@@ -126,19 +134,14 @@ static void list_bugs(void)
 
 static void parse(int argc, char **argv, struct options *o)
 {
-    enum { SEEDS = 1, FROM, NODES, COMMANDS, IMAGES, BLIND, TRACE, TWICE, EXPECT_BROKEN, BUGS };
+    enum { SEEDS = 1, FROM, NODES, COMMANDS, IMAGES, BLIND, MIXED, TRACE, TWICE, EXPECT_BROKEN, BUGS };
     static const struct option options[] = {
-        {"seeds", 1, NULL, SEEDS},
-        {"from", 1, NULL, FROM},
-        {"nodes", 1, NULL, NODES},
-        {"commands", 0, NULL, COMMANDS},
-        {"images", 0, NULL, IMAGES},
-        {"blind", 0, NULL, BLIND},
-        {"trace", 0, NULL, TRACE},
-        {"twice", 0, NULL, TWICE},
-        {"expect-broken", 0, NULL, EXPECT_BROKEN},
-        {"bugs", 0, NULL, BUGS},
-        {0},
+        {"seeds", 1, NULL, SEEDS},   {"from", 1, NULL, FROM},
+        {"nodes", 1, NULL, NODES},   {"commands", 0, NULL, COMMANDS},
+        {"images", 0, NULL, IMAGES}, {"blind", 0, NULL, BLIND},
+        {"mixed", 0, NULL, MIXED},   {"trace", 0, NULL, TRACE},
+        {"twice", 0, NULL, TWICE},   {"expect-broken", 0, NULL, EXPECT_BROKEN},
+        {"bugs", 0, NULL, BUGS},     {0},
     };
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (c) {
@@ -159,6 +162,9 @@ static void parse(int argc, char **argv, struct options *o)
             break;
         case BLIND:
             o->shape.blind = true;
+            break;
+        case MIXED:
+            o->shape.mixed = true;
             break;
         case TRACE:
             o->trace = true;

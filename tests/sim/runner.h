@@ -1,11 +1,12 @@
 /* Runs seeds. Each seed is a process of its own, so that a crash, a hang or a leak affects only that seed.
  *
- * NAME --seeds N [--from S] [--nodes K] [--commands] [--images [--blind]] [--trace] [--twice] [--expect-broken]
+ * NAME --seeds N [--from S] [--nodes K] [--commands] [--mixed] [--images [--blind]] [--trace] [--twice]
+ * [--expect-broken]
  *
  * --from 0 (the default) starts at a seed derived from the time. --nodes 0 (the default) draws the number. --commands
- * makes some jobs of sim-control commands. --images: an old copy of a voter's disk comes back (sim; image.h). --twice
- * runs each seed twice and compares the runs. --expect-broken succeeds if one of the seeds fails (planted bugs).
- * DTD_SIM_BUG=N plants a bug; --bugs lists them. */
+ * makes some jobs of sim-control commands; --mixed gives its computers dtds of two versions. --images: an old copy of a
+ * voter's disk comes back (sim; image.h). --twice runs each seed twice and compares the runs. --expect-broken succeeds
+ * if one of the seeds fails (planted bugs). DTD_SIM_BUG=N plants a bug; --bugs lists them. */
 #ifndef DTD_TESTS_SIM_RUNNER_H
 #define DTD_TESTS_SIM_RUNNER_H
 
@@ -15,12 +16,14 @@
 struct summary {
     uint64_t events, records, answered, faults, deaths, print;
     int64_t virtual_us;
+    uint64_t takeovers, to_newer, to_older; /* of sim-control: changes of the leader; between dtds of two versions */
 };
 
 struct shape {
     int nodes; /* 0: drawn from the seed */
     bool commands;
     bool images, blind; /* of sim: image.h */
+    bool mixed;         /* dtds of two versions */
 };
 
 struct simulation {

@@ -13,6 +13,7 @@
 
 #define SNAPSHOT_THRESHOLD 48 /* production: 1024; small, so that a run has many snapshots */
 #define SNAPSHOT_TRAILING 16
+#define SNAPSHOT_PART 1000000 /* the size of the state, to which a threshold of records is little, delays none */
 
 /* ---- the machine ---- */
 
@@ -30,30 +31,76 @@ static err_t machine_apply(void *arg, const void *bytes, size_t len, uint64_t in
     return err;
 }
 
-static err_t machine_snapshot(void *arg, struct buf *ret)
+struct frozen {
+    struct voter_mark mark;
+    struct state_frozen *state;
+};
+
+static err_t machine_freeze(void *arg, void **ret)
 {
     struct voter *v = arg;
-    const struct voter_mark mark = {v->applied, v->chain};
-    err_t err = buf_append(ret, &mark, sizeof(mark));
-    return err ? err : state_snapshot(v->state, ret);
+    struct frozen *f = malloc(sizeof(*f));
+    assert(f);
+    f->mark = (struct voter_mark){v->applied, v->chain};
+    err_t err = state_freeze(v->state, &f->state);
+    assert(!err);
+    *ret = f;
+    return OK;
 }
 
-static err_t machine_restore(void *arg, const void *data, size_t len)
+static err_t machine_write(const void *frozen, struct pieces *ret)
+{
+    const struct frozen *f = frozen;
+    err_t err = pieces_borrow(ret, &f->mark, sizeof(f->mark));
+    return err ? err : state_frozen_write(f->state, ret);
+}
+
+static void machine_thaw(void *frozen)
+{
+    struct frozen *f = frozen;
+    state_thaw(f->state);
+    free(f);
+}
+
+struct fresh {
+    struct voter_mark mark;
+    struct state *state;
+};
+
+static err_t machine_read(const void *data, size_t len, void **ret)
+{
+    struct fresh *f = malloc(sizeof(*f));
+    assert(f);
+    err_t err = len < sizeof(f->mark) ? ERR_CORRUPT : OK;
+    if (!err) {
+        memcpy(&f->mark, data, sizeof(f->mark));
+        err = state_read((const char *)data + sizeof(f->mark), len - sizeof(f->mark), &f->state);
+    }
+    if (err)
+        free(f);
+    else
+        *ret = f;
+    return err;
+}
+
+static void machine_adopt(void *arg, void *fresh)
 {
     struct voter *v = arg;
-    struct voter_mark mark;
-    if (len < sizeof(mark))
-        return ERR_CORRUPT;
-    memcpy(&mark, data, sizeof(mark));
-    err_t err = state_restore(v->state, (const char *)data + sizeof(mark), len - sizeof(mark));
-    if (err)
-        return err;
-    v->applied = mark.applied;
-    v->chain = mark.chain;
-    trace("restored %llu", (unsigned long long)mark.applied);
+    struct fresh *f = fresh;
+    state_adopt(v->state, f->state);
+    v->applied = f->mark.applied;
+    v->chain = f->mark.chain;
+    free(f);
+    trace("restored %llu", (unsigned long long)v->applied);
     if (!v->host->is_dying)
         check_restored(v);
-    return OK;
+}
+
+static void machine_drop(void *fresh)
+{
+    struct fresh *f = fresh;
+    state_free(f->state);
+    free(f);
 }
 
 /* ---- life ---- */
@@ -74,13 +121,15 @@ static void begin(void *arg)
         .dir = "/state",
         .id = (uint64_t)v->host->id,
         .joins = v->host->id != 1,
-        .machine = {v, machine_apply, machine_snapshot, machine_restore},
+        .machine = {v, machine_apply, machine_freeze, machine_write, machine_thaw, machine_read, machine_adopt,
+                    machine_drop},
         .owner = v,
         .on_ready = on_ready,
         .segment_bytes = 64u << 10,
         .reserve_bytes = 256u << 10,
         .snapshot_threshold = SNAPSHOT_THRESHOLD,
         .snapshot_trailing = SNAPSHOT_TRAILING,
+        .snapshot_part = SNAPSHOT_PART,
     };
     uv_loop_init(&v->loop);
     err_t err = state_new(&v->state);

@@ -86,7 +86,7 @@ static err_t find_token(const struct cluster *c, struct tunnel_key_id id, struct
         return OK;
     }
     for (int i = 0; i < k->n_tokens; i++)
-        if (k->tokens[i].id == id.number && k->tokens[i].expires_ms > clock_wall_ms()) {
+        if (k->tokens[i].id == id.number) { /* the leader decides whether it has expired, by the cluster's clock */
             memcpy(ret->bytes, k->tokens[i].secret, TOKEN_SECRET_LENGTH);
             ret->len = TOKEN_SECRET_LENGTH;
             return OK;
@@ -150,11 +150,14 @@ static void accept_rpc(struct cluster *c, const struct tunnel_peer *peer, int fd
 static void accept_raft(struct cluster *c, const struct tunnel_peer *peer, int fd)
 {
     uint64_t from = 0, to = 0;
-    bool read = sscanf(peer->argument, "%" SCNu64 " %" SCNu64, &from, &to) == 2;
+    uint32_t newest = 1, version = 1; /* dtds without a cluster version send only two numbers */
+    int read = sscanf(peer->argument, "%" SCNu64 " %" SCNu64 " %" SCNu32 " %" SCNu32, &from, &to, &newest, &version);
     const struct state_node *x = cluster_node_by_id(c, from);
     bool known = x && strcmp(x->name, peer->name) == 0;
+    /* The older of the two could not apply what the other one records. */
+    bool too_old = newest < cluster_version(c) || version > features_newest();
     /* A view that is behind lacks a node that has just joined. Its key is proof enough. */
-    if (!read || (x && !known) || cluster_log_is_old(c) || cluster_old_copy(c) ||
+    if (read < 2 || too_old || cluster_log_is_old(c) || cluster_old_copy(c) || (x && !known) ||
         log_accept(c->replica->log, from, to, fd)) {
         log_debug("stream of a voter refused node=%s argument=\"%s\"", peer->name, peer->argument);
         close(fd);
@@ -234,8 +237,9 @@ static err_t connect_raft(void *arg, struct log_connect *request, uint64_t id)
     const struct log_mark own = log_opened(c->replica->log);
     if (!x || !c->host || c->closing)
         return ERR_NOTFOUND;
-    snprintf(argument, sizeof(argument), "%" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64, c->self.id, id,
-             own.process, own.term, own.stored);
+    snprintf(argument, sizeof(argument),
+             "%" PRIu64 " %" PRIu64 " %" PRIu32 " %" PRIu32 " %" PRIu64 " %" PRIu64 " %" PRIu64, c->self.id, id,
+             features_newest(), cluster_version(c), own.process, own.term, own.stored);
     const struct tunnel_connect_config config = {.address = x->address,
                                                  .key = cluster_key(c),
                                                  .expected = x->name,

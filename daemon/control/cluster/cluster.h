@@ -33,6 +33,7 @@
 #define CLUSTER_LOST_MS 1500
 
 struct cluster;
+struct features_range;
 struct pool;
 struct log_config;
 struct node_conf;
@@ -63,6 +64,8 @@ struct cluster_events {
     bool (*is_leaving)(void *owner, const char *name);
     /* Whether a job has not ended; *ret_job: which. */
     bool (*has_job)(void *owner, uint64_t *ret_job);
+    /* Leader: whether the log has a job that this node's dtd is too old to read. */
+    bool (*is_unfit)(void *owner);
     /* Closes the log, then calls `then`. */
     void (*close_log)(void *owner, void (*then)(void *arg), void *arg);
 };
@@ -114,10 +117,20 @@ enum cluster_node_state { CLUSTER_NODE_UNKNOWN, CLUSTER_NODE_UP, CLUSTER_NODE_AW
 struct cluster_facts {
     enum cluster_node_state state;
     const char *version; /* NULL: unknown */
+    uint32_t newest;     /* the newest cluster version of its dtd; 0: unknown */
     int64_t silent_ms;
     uint64_t index;
 };
 void cluster_lead_facts(const struct cluster *c, const struct state_node *x, struct cluster_facts *ret);
+/* The cluster version (state/features.h). */
+uint32_t cluster_version(const struct cluster *c);
+/* Whether what needs this cluster version may be used. If not, `why` names `what` and the node that lags; leader only.
+ */
+NODISCARD err_t cluster_may_use(const struct cluster *c, uint32_t version, const char *what, struct why *why);
+/* Leader: the newest cluster version of any node, this one and those that were refused included. */
+uint32_t cluster_newest(const struct cluster *c);
+/* Why the leader refuses this node; "": it does not. */
+const char *cluster_refused(const struct cluster *c);
 /* The node that an accepted connection belongs to: the name that its tunnel gives, and the id of the join token that it
  * used (0: it used the cluster's key). NULL: it did not come through a tunnel of the cluster. */
 const char *cluster_caller(const struct cluster *c, const struct rpc_conn *conn, uint64_t *ret_token);
@@ -164,13 +177,19 @@ NODISCARD err_t cluster_dial_store(struct cluster *c, const char *node, const ch
 
 /* ---- requests of other nodes, called by cluster/rpc.c ---- */
 
-struct cluster_hello_facts {
-    bool lineage;  /* the node's dtd understands RECORD_LINEAGE */
-    bool old_copy; /* its log is an old copy: it cannot vote */
+/* A node that connects. */
+struct cluster_caller {
+    const char *name, *version;
+    const uint8_t *instance;
+    const struct features_range *has; /* the cluster versions of its dtd */
+    bool old_copy;                    /* its log is an old copy: it cannot vote */
 };
-/* A node connects. ERR_AGAIN: this node is not the leader. Other errors set `ret_why`. */
-NODISCARD err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const char *name, const uint8_t *instance,
-                              const char *version, const struct cluster_hello_facts *facts, const char **ret_why);
+/* ERR_AGAIN: this node is not the leader. Other errors set `why`. */
+NODISCARD err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const struct cluster_caller *caller,
+                              struct why *why);
+/* Whether a node with this dtd can be in the cluster. */
+NODISCARD err_t cluster_admits(const struct cluster *c, const char *node, const struct features_range *has,
+                               struct why *why);
 struct cluster_bytes {
     const void *data;
     size_t len;

@@ -57,17 +57,37 @@ static void conn_closed(void *owner, struct rpc_conn *conn)
 
 /* ---- Hello ---- */
 
-static void on_hello(void *arg, err_t err, const char *text, bool leads, uint64_t term, const char *leader,
-                     const char *address)
+/* An older leader does not check the versions of this dtd. */
+static err_t check_version(const struct cluster *c, const struct rpc_hello_reply *r, struct why *why)
+{
+    if (r->version >= features_oldest() && r->version <= features_newest())
+        return OK;
+    return why_set(why, ERR_DENIED,
+                   "the cluster has version %" PRIu32 ", and dtd on %s supports %" PRIu32 " to %" PRIu32
+                   " (docs/operate/upgrade.md)",
+                   r->version, c->self.name, features_oldest(), features_newest());
+}
+
+static void note_refusal(struct cluster *c, err_t err, const char *text)
+{
+    if (!err || err == ERR_CLOSED || err == ERR_TIMEOUT)
+        return;
+    log_info("this node is refused by node=%s why=\"%s\"", c->leader_name, text);
+    snprintf(c->refused, sizeof(c->refused), "%.200s refuses this node: %.300s", c->leader_name, text);
+}
+
+static void on_hello(void *arg, err_t err, const char *text, const struct rpc_hello_reply *reply)
 {
     struct cluster *c = arg;
+    struct why why = {""};
     if (!c->leader || c->leader_up)
         return; /* reply on a connection that was given up */
-    if (err || !leads) {
-        if (err && err != ERR_CLOSED)
-            log_info("this node is refused by node=%s why=\"%s\"", c->leader_name, text);
-        snprintf(c->hint, sizeof(c->hint), "%s", !err && address ? address : "");
-        if (leader && strcmp(leader, c->self.name) == 0)
+    if (!err && reply->leads && (err = check_version(c, reply, &why)))
+        text = why.text;
+    if (err || !reply->leads) {
+        note_refusal(c, err, text);
+        snprintf(c->hint, sizeof(c->hint), "%s", !err && reply->address ? reply->address : "");
+        if (reply->leader && strcmp(reply->leader, c->self.name) == 0)
             c->hint[0] = '\0';
         lose_leader(c, "");
         if (err == ERR_NOTFOUND || err == ERR_DENIED)
@@ -75,7 +95,8 @@ static void on_hello(void *arg, err_t err, const char *text, bool leads, uint64_
         return;
     }
     c->leader_up = true;
-    c->leader_term = term;
+    c->leader_term = reply->term;
+    c->refused[0] = '\0';
     c->leader_reply_ms = clock_mono_ms();
     snprintf(c->followed, sizeof(c->followed), "%s", c->leader_name);
     log_info("following node=%s", c->leader_name);

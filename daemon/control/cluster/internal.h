@@ -13,6 +13,7 @@
 #include "daemon/control/cluster/lineage_file.h"
 #include "daemon/control/cluster/self_file.h"
 #include "daemon/control/local/pool.h"
+#include "daemon/control/state/features.h"
 #include "daemon/control/state/replica.h"
 
 #include <sys/queue.h>
@@ -37,12 +38,12 @@ struct cluster_peer {
     struct cluster_inbound *in; /* NULL: not connected */
     bool lost;                  /* member_lost was called */
     bool changes;               /* it understands changes of the view */
-    bool lineage;               /* it understands RECORD_LINEAGE, and has connected once to this leader */
     bool old_copy;              /* its log is an old copy */
     int64_t heartbeat_ms;       /* when its last heartbeat arrived */
     uint64_t view, index;       /* hash of its view and its log index, from that heartbeat */
     uint64_t voters;            /* `voters_version` that was sent to it; 0: none */
     char version[32];
+    struct features_range has; /* of its last Hello, which may have been refused; 0: it has sent none */
 };
 
 /* Leader: a change of the view, from the one with the hash `from` to that of the next step, or to the current one. */
@@ -106,6 +107,7 @@ struct cluster {
     char leader_name[NODE_NAME_MAX + 1], hint[NODE_TEXT_MAX + 1]; /* hint: address to try next; "": none */
     char followed[NODE_NAME_MAX + 1]; /* the last leader, which replied last at leader_reply_ms; "": none yet */
     uint64_t leader_term;             /* the leader's term when it answered Hello */
+    char refused[600];                /* why the last Hello was refused; "": it was not */
     int64_t leader_reply_ms, try_ms, next_heartbeat_ms;
     int64_t led_ms; /* when this node was last the leader; 0: never */
     bool released;  /* the leader reports that there is a majority without this node */
@@ -163,6 +165,14 @@ void cluster_recheck(struct cluster *c);
 NODISCARD err_t cluster_host_open(struct cluster *c, struct why *why);
 /* Exits control after a moment; the supervisor starts it again. */
 void cluster_restart(struct cluster *c);
+
+/* version.c. Leader: proposes the next cluster version if all nodes have it; returns whether it did. */
+bool cluster_version_raise(struct cluster *c);
+/* Leader: a voter whose dtd is newer than this one; NULL: none. */
+const struct cluster_peer *cluster_newer_voter(const struct cluster *c);
+
+void cluster_propose(struct cluster *c, struct record *r);
+bool cluster_votes(const struct cluster *c, uint64_t id);
 
 void cluster_lead_begin(struct cluster *c);
 void cluster_lead_end(struct cluster *c);

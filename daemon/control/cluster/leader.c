@@ -160,33 +160,35 @@ void cluster_lead_gone(struct cluster *c, struct cluster_inbound *in)
     c->events->member_down(c->owner, m->name);
 }
 
-err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const char *name, const uint8_t *instance,
-                    const char *version, const struct cluster_hello_facts *facts, const char **ret_why)
+err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const struct cluster_caller *caller, struct why *why)
 {
     struct cluster_inbound *in = rpc_conn_data(conn);
+    const char *name = caller->name;
     const struct state_node *x = cluster_node(c, name);
     if (!c->is_member || !c->leads)
         return ERR_AGAIN;
-    *ret_why = "this node is not a member of the cluster: dtctl cluster join";
     if (!in || strcmp(in->name, name) != 0 || !x)
-        return ERR_NOTFOUND;
-    *ret_why = "another node has joined under this name: dtctl cluster leave, then join under another name";
-    if (memcmp(x->instance, instance, NODE_INSTANCE_BYTES) != 0)
-        return ERR_DENIED;
+        return why_set(why, ERR_NOTFOUND, "this node is not a member of the cluster: dtctl cluster join");
+    if (memcmp(x->instance, caller->instance, NODE_INSTANCE_BYTES) != 0)
+        return why_set(why, ERR_DENIED,
+                       "another node has joined under this name: dtctl cluster leave, then join under another name");
     update_peers(c, clock_mono_ms());
     struct cluster_peer *m = find_peer(c, name);
     if (!m)
         return ERR_AGAIN;
+    m->has = *caller->has;
+    snprintf(m->version, sizeof(m->version), "%s", caller->version);
+    err_t err = cluster_admits(c, name, caller->has, why);
+    if (err)
+        return err;
     if (m->in != in)
         close_peer(c, m);
     m->in = in;
     in->peer = m;
     m->lost = false;
     m->voters = 0;
-    m->lineage = facts->lineage;
-    m->old_copy = facts->old_copy;
+    m->old_copy = caller->old_copy;
     m->heartbeat_ms = clock_mono_ms();
-    snprintf(m->version, sizeof(m->version), "%s", version);
     log_info("node connected node=%s", m->name);
     c->events->member_up(c->owner, m->name, conn);
     return OK;
@@ -211,14 +213,6 @@ static bool is_needed(const struct cluster *c, const struct cluster_peer *x)
     return votes && others <= voters / 2;
 }
 
-static bool votes(const struct cluster *c, uint64_t id)
-{
-    for (int i = 0; i < c->n_voters; i++)
-        if (c->voters[i] == id)
-            return true;
-    return false;
-}
-
 /* So a voter recognizes an old copy of another one's log also when the leader is down (log/witness.h). */
 static void take_marks(const struct cluster *c, struct cluster_news *ret)
 {
@@ -241,7 +235,7 @@ err_t cluster_heartbeat(struct cluster *c, struct rpc_conn *conn, const struct c
     m->view = beat->view;
     m->index = beat->index;
     cluster_view_news(c, beat->view, beat->changes, ret);
-    if (votes(c, m->id))
+    if (cluster_votes(c, m->id))
         take_marks(c, ret);
     if (m->voters == c->voters_version)
         return OK;
@@ -341,7 +335,12 @@ static int list_nodes(const struct cluster *c, int64_t now, struct voters_node *
 
 static void choose_voters(struct cluster *c, int64_t now)
 {
+    const struct cluster_peer *newer = c->events->is_unfit(c->owner) ? cluster_newer_voter(c) : NULL;
     struct voters_node *nodes;
+    if (newer) {
+        make_change(c, (struct voters_change){VOTERS_HAND_OVER, newer->id});
+        return;
+    }
     int n = list_nodes(c, now, &nodes);
     if (nodes && cluster_known(c)->n_nodes)
         make_change(c, voters_next(nodes, n));
@@ -379,7 +378,7 @@ static void on_proposed(void *arg, err_t err, uint64_t index, const void *result
         log_warn("a record of the cluster is refused error=%s", err_text(err ? err : r->err));
 }
 
-static void propose_record(struct cluster *c, struct record *r)
+void cluster_propose(struct cluster *c, struct record *r)
 {
     r->wall_ms = clock_wall_ms();
     c->proposing = replica_propose(c->replica, r, on_proposed, c) == OK;
@@ -395,7 +394,7 @@ static void propose_key(struct cluster *c, uint32_t version, enum state_key_step
     } else if (step == KEY_ADDED && getrandom(r.key.secret, sizeof(r.key.secret), 0) != sizeof(r.key.secret)) {
         return;
     }
-    propose_record(c, &r);
+    cluster_propose(c, &r);
     explicit_bzero(&r, sizeof(r));
 }
 
@@ -409,16 +408,21 @@ static bool propose_missing_records(struct cluster *c)
         propose_key(c, 1, KEY_ADDED);
         return true;
     }
+    /* Before the first node: what was recorded while this node was alone may need its version. */
+    if (cluster_version_raise(c))
+        return true;
     if (cluster_lineage_propose(c))
         return true;
     if (own && strcmp(own->address, c->self.address) == 0 && strcmp(own->domain, c->self.domain) == 0)
         return false;
     if (!own && k->next_node != 1)
         return false; /* this node has left, and leads only until another does */
-    struct record r = {.kind = RECORD_NODE,
-                       .node = {.name = c->self.name, .address = c->self.address, .domain = c->self.domain}};
+    struct record r = {
+        .kind = RECORD_NODE,
+        .node = {
+            .name = c->self.name, .address = c->self.address, .domain = c->self.domain, .newest = features_newest()}};
     memcpy(r.node.instance, c->self.instance, NODE_INSTANCE_BYTES);
-    propose_record(c, &r);
+    cluster_propose(c, &r);
     return true;
 }
 
@@ -448,12 +452,20 @@ static void rotate_keys(struct cluster *c)
 
 /* ---- size ---- */
 
+bool cluster_votes(const struct cluster *c, uint64_t id)
+{
+    for (int i = 0; i < c->n_voters; i++)
+        if (c->voters[i] == id)
+            return true;
+    return false;
+}
+
 bool cluster_may_grow(const struct cluster *c, int pending, const char **ret)
 {
     for (int i = 0; i < c->n_peers && cluster_known(c)->n_nodes + pending >= STATE_MAX_NODES_BEFORE; i++) {
         const struct cluster_peer *m = c->peers[i];
         *ret = m->name;
-        if (!m->changes && (m->in || votes(c, m->id)))
+        if (!m->changes && (m->in || cluster_votes(c, m->id)))
             return false;
     }
     return true;
@@ -473,6 +485,9 @@ void cluster_lead_facts(const struct cluster *c, const struct state_node *x, str
                                   .version = self                 ? DTD_VERSION
                                              : m && m->version[0] ? m->version
                                                                   : NULL,
+                                  .newest = self ? features_newest()
+                                            : m  ? m->has.newest
+                                                 : 0,
                                   .silent_ms = self || !m || m->in ? 0 : clock_mono_ms() - m->heartbeat_ms,
                                   .index = self ? log_index(c->replica->log)
                                            : m  ? m->index

@@ -1,7 +1,7 @@
 /* Which cluster this node belongs to, and which generation of it.
  *
- * The leader makes the id when all nodes understand it. `dtctl cluster recover` makes a new generation: this node alone
- * has its log, and the nodes that had other copies are no part of it.
+ * The leader makes the id when the cluster version allows it. `dtctl cluster recover` makes a new generation: this node
+ * alone has its log, and the nodes that had other copies are no part of it.
  *
  *   recovers   the file `recovery` exists. The node opens its log as the only voter, and leads only when the record of
  *              the recovery is in it, so nothing is decided before
@@ -113,8 +113,8 @@ static enum tunnel_verdict judge_voter(struct cluster *c, const struct tunnel_pe
 {
     struct log_mark shown;
     uint64_t to;
-    bool read = sscanf(peer->argument, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64, &shown.id, &to,
-                       &shown.process, &shown.term, &shown.stored) == 5;
+    bool read = sscanf(peer->argument, "%" SCNu64 " %" SCNu64 " %*u %*u %" SCNu64 " %" SCNu64 " %" SCNu64, &shown.id,
+                       &to, &shown.process, &shown.term, &shown.stored) == 5;
     const struct state_node *x = read ? cluster_node_by_id(c, shown.id) : NULL;
     if (!x || strcmp(x->name, peer->name) != 0 || to != c->self.id || log_judge(c->replica->log, &shown))
         return TUNNEL_ADMITTED; /* of an older version, or refused later */
@@ -307,8 +307,13 @@ static bool draw(void *ret, size_t len)
 static void propose(struct cluster *c, struct record *r)
 {
     c->lineage_proposed = replica_propose(c->replica, r, on_recorded, c) == OK;
-    explicit_bzero(r->lineage.secret, sizeof(r->lineage.secret));
+    if (r->kind == RECORD_LINEAGE)
+        explicit_bzero(r->lineage.secret, sizeof(r->lineage.secret));
 }
+
+/* The record of a recovery needs this version, and there is no other voter that could lack it. Other nodes that do have
+ * to be upgraded before they can follow. */
+#define LINEAGE_VERSION 2
 
 static void propose_recovery(struct cluster *c)
 {
@@ -317,6 +322,14 @@ static void propose_recovery(struct cluster *c)
     uint64_t *gone = gone_of(c, &n_gone);
     if (k->lineage.generation >= c->recovery.generation) /* the view that numbered it was behind */
         c->recovery.generation = k->lineage.generation + 1;
+    if (state_version(c->replica->state) < LINEAGE_VERSION) {
+        struct record first = {.kind = RECORD_CLUSTER_VERSION,
+                               .wall_ms = clock_wall_ms(),
+                               .cluster_version = {.version = LINEAGE_VERSION, .next_node = k->next_node}};
+        propose(c, &first);
+        free(gone);
+        return;
+    }
     struct record r = {.kind = RECORD_LINEAGE,
                        .wall_ms = c->recovery.at_ms,
                        .lineage = {.id = k->lineage.id,
@@ -347,19 +360,10 @@ bool cluster_may_lead(struct cluster *c)
     return true;
 }
 
-/* An older version stops at a record of a kind that it does not know. */
-static bool all_understand(const struct cluster *c)
-{
-    for (int i = 0; i < c->n_peers; i++)
-        if (!c->peers[i]->lineage)
-            return false;
-    return true;
-}
-
 bool cluster_lineage_propose(struct cluster *c)
 {
     const struct state_lineage *l = &state_cluster(c->replica->state)->lineage;
-    if (l->id || c->lineage_proposed || !all_understand(c))
+    if (l->id || c->lineage_proposed || cluster_version(c) < LINEAGE_VERSION)
         return false;
     struct record r = {.kind = RECORD_LINEAGE, .wall_ms = clock_wall_ms(), .lineage = {.generation = 1, .by = ""}};
     if (!draw(&r.lineage.id, sizeof(r.lineage.id)) || !r.lineage.id)

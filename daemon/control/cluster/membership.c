@@ -229,7 +229,8 @@ static void join_connected(void *owner, err_t err, const char *text, const struc
         err = rpc_conn_open(&config, fd, 0, &j->conn);
     if (!err) {
         rpc_conn_set_data(j->conn, c);
-        err = rpc_cluster_join(j->conn, &j->self, j->is_static ? 0 : c->token.id, STEP_MS, on_join_reply, c);
+        const struct features_range has = {features_oldest(), features_newest()};
+        err = rpc_cluster_join(j->conn, &j->self, &has, j->is_static ? 0 : c->token.id, STEP_MS, on_join_reply, c);
     }
     if (!err)
         return;

@@ -3,6 +3,7 @@
 
 #include "common/rpc/methods.h"
 #include "daemon/control/log/log.h"
+#include "daemon/control/state/features.h"
 #include "proto/peer.pb-c.h"
 
 #include <stdlib.h>
@@ -43,8 +44,12 @@ static void on_reply(void *arg, const struct rpc_result *r)
     free(arg);
     if (a.hello) {
         const Dtd__PeerStatus *s = (const Dtd__PeerStatus *)r->reply;
-        a.hello(a.arg, r->err, r->text, s && s->leads, s ? s->raft_term : 0, s ? s->leader : NULL,
-                s ? s->leader_address : NULL);
+        const struct rpc_hello_reply reply = {.leads = s && s->leads,
+                                              .term = s ? s->raft_term : 0,
+                                              .version = s && s->has_cluster_version ? s->cluster_version : 1,
+                                              .leader = s ? s->leader : NULL,
+                                              .address = s ? s->leader_address : NULL};
+        a.hello(a.arg, r->err, r->text, &reply);
     } else if (a.heartbeat) {
         const struct rpc_beat_reply reply = beat_reply_of((const Dtd__PeerBeatReply *)r->reply);
         a.heartbeat(a.arg, r->err, &reply);
@@ -74,10 +79,12 @@ static Dtd__PeerHello hello_of(const char *name, const uint8_t *instance, bool o
     Dtd__PeerHello m = DTD__PEER_HELLO__INIT;
     m.node = (char *)name;
     m.version = (char *)DTD_VERSION;
-    m.has_lineage = m.lineage = true;
     m.has_old_copy = m.old_copy = old_copy;
     m.has_instance = true;
     m.instance = (ProtobufCBinaryData){NODE_INSTANCE_BYTES, (uint8_t *)instance};
+    m.has_oldest = m.has_newest = true;
+    m.oldest = features_oldest();
+    m.newest = features_newest();
     return m;
 }
 
@@ -99,8 +106,8 @@ err_t rpc_cluster_heartbeat(struct rpc_conn *conn, const struct cluster_beat *be
     return send_call(conn, PEER_BEAT, &m.base, ms, (struct cluster_call){.heartbeat = cb, .arg = arg});
 }
 
-err_t rpc_cluster_join(struct rpc_conn *conn, const struct cluster_self *self, uint64_t token, uint32_t ms,
-                       rpc_join_cb cb, void *arg)
+err_t rpc_cluster_join(struct rpc_conn *conn, const struct cluster_self *self, const struct features_range *has,
+                       uint64_t token, uint32_t ms, rpc_join_cb cb, void *arg)
 {
     Dtd__JoinRequest m = DTD__JOIN_REQUEST__INIT;
     m.name = (char *)self->name;
@@ -110,6 +117,9 @@ err_t rpc_cluster_join(struct rpc_conn *conn, const struct cluster_self *self, u
     m.has_token = token != 0;
     m.token = token;
     m.version = (char *)DTD_VERSION;
+    m.has_oldest = m.has_newest = true;
+    m.oldest = has->oldest;
+    m.newest = has->newest;
     return send_call(conn, PEER_JOIN, &m.base, ms, (struct cluster_call){.join = cb, .arg = arg});
 }
 

@@ -7,9 +7,13 @@
 #include "daemon/control/cluster/cluster.h"
 #include "daemon/control/cluster/self_file.h"
 
-/* `leads`: the other node is the leader, in `term`. `leader`, `address`: the leader of the other node; NULL: none. */
-typedef void (*rpc_hello_cb)(void *arg, err_t err, const char *text, bool leads, uint64_t term, const char *leader,
-                             const char *address);
+struct rpc_hello_reply {
+    bool leads; /* the other node is the leader, in `term` */
+    uint64_t term;
+    uint32_t version;             /* the cluster version */
+    const char *leader, *address; /* the leader of the other node; NULL: none */
+};
+typedef void (*rpc_hello_cb)(void *arg, err_t err, const char *text, const struct rpc_hello_reply *reply);
 NODISCARD err_t rpc_cluster_hello(struct rpc_conn *conn, const char *name, const uint8_t *instance, bool old_copy,
                                   uint32_t ms, rpc_hello_cb cb, void *arg);
 /* The leader's answer. Without a view and changes the follower's view is current. `needed`: without this node the
@@ -29,8 +33,10 @@ typedef void (*rpc_heartbeat_cb)(void *arg, err_t err, const struct rpc_beat_rep
 NODISCARD err_t rpc_cluster_heartbeat(struct rpc_conn *conn, const struct cluster_beat *beat, uint32_t ms,
                                       rpc_heartbeat_cb cb, void *arg);
 typedef void (*rpc_join_cb)(void *arg, err_t err, const char *text, uint64_t id, const void *view, size_t len);
-NODISCARD err_t rpc_cluster_join(struct rpc_conn *conn, const struct cluster_self *self, uint64_t token, uint32_t ms,
-                                 rpc_join_cb cb, void *arg);
+/* `has`: the cluster versions of the dtd that joins, for which another node may make the call. */
+NODISCARD err_t rpc_cluster_join(struct rpc_conn *conn, const struct cluster_self *self,
+                                 const struct features_range *has, uint64_t token, uint32_t ms, rpc_join_cb cb,
+                                 void *arg);
 /* Reports to the leader that this node leaves the cluster. */
 NODISCARD err_t rpc_cluster_leave(struct rpc_conn *conn, const struct cluster_self *self, uint32_t ms,
                                   void (*cb)(void *arg, err_t err, const char *text), void *arg);

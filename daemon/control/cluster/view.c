@@ -15,6 +15,7 @@
 #include "common/base/hash.h"
 #include "common/base/log.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -110,6 +111,13 @@ err_t cluster_view_load(struct cluster *c, struct why *why)
     err_t err = cluster_view_read(c->view_path, &bytes);
     if (!err)
         err = state_restore(c->view, bytes.data, bytes.len);
+    if (err == ERR_UNSUPPORTED) {
+        buf_fini(&bytes);
+        return why_set(why, err,
+                       "%s: the cluster has a newer version than this dtd, whose newest is %" PRIu32
+                       ". Install the version of the other nodes (docs/operate/upgrade.md)",
+                       c->view_path, features_newest());
+    }
     if (err && err != ERR_NOTFOUND) {
         buf_fini(&bytes);
         return why_set(why, err,

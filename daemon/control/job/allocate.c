@@ -297,6 +297,19 @@ void job_grow(struct job *j)
     job_epoch_resize(j, seen);
 }
 
+/* Processes of a job that this leader cannot read have slots and GPUs that it does not count. */
+static bool waits_for_unread(struct job *j)
+{
+    uint64_t unread = jobs_unread(j->jobs);
+    if (unread)
+        snprintf(j->reason, sizeof(j->reason),
+                 "waits for another leader: dtd on %s is too old to read job %" PRIu64
+                 ", whose workers may be running. "
+                 "Upgrade it",
+                 j->jobs->self.name, unread);
+    return unread != 0;
+}
+
 bool job_allocate(struct job *j)
 {
     struct placement_node *nodes = NULL;
@@ -304,8 +317,8 @@ bool job_allocate(struct job *j)
     int n = job_nodes(j->jobs, j, &nodes), workers = 0;
     int *node = calloc((size_t)want.max, sizeof(*node));
     enum placement_answer answer = PLACEMENT_WAITS;
-    bool memory = nodes && node;
-    if (memory && (!j->jobs->stopping || j->jobs->leaving))
+    bool memory = nodes && node, waits = waits_for_unread(j);
+    if (memory && !waits && (!j->jobs->stopping || j->jobs->leaving))
         answer = find_slots(j, nodes, n, &want, node, &workers);
     j->never = answer == PLACEMENT_NEVER;
     bool taken = answer == PLACEMENT_FITS;
@@ -315,7 +328,7 @@ bool job_allocate(struct job *j)
     }
     if (taken)
         job_place(j);
-    else if (memory && !set_reason_layout(j))
+    else if (memory && !waits && !set_reason_layout(j))
         set_reason_waiting(j, nodes, n, &want, answer);
     if (taken && !job_take_gpus(j)) { /* placement has counted free GPUs from the same data, so this is a bug */
         log_error("GPUs not taken job=%" PRIu64, j->id);

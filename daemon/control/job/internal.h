@@ -212,7 +212,7 @@ struct job {
     uint64_t id;
     uint32_t uid; /* of the user who submitted it */
     struct job_spec spec;
-    char *yaml;
+    const char *yaml; /* a reference to the text that the state has, too */
     int64_t submitted_ms;
     struct fsm state, phase;
     int max_workers, n_workers; /* requested; allocated, or of the newest epoch */

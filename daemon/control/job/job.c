@@ -4,6 +4,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "daemon/control/state/spec.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -64,9 +65,7 @@ static err_t job_fill(struct job *j, const struct state_job *s)
 {
     char path[PATH_MAX];
     struct why why = {""};
-    j->yaml = strdup(s->spec);
-    if (!j->yaml)
-        return ERR_NOMEM;
+    j->yaml = spec_ref(s->spec);
     err_t err = job_parse("job", s->spec, strlen(s->spec), NULL, 0, &j->spec, &why);
     if (err) {
         log_error("the spec of a job in the log is invalid id=%" PRIu64 " why=%s", s->id, why.text);
@@ -137,7 +136,7 @@ void job_free(struct job *j)
     free((char *)j->incident.fields.error);
     free(j->workers);
     free(j->ios);
-    free(j->yaml);
+    spec_unref(j->yaml);
     free(j);
 }
 
@@ -438,8 +437,9 @@ static void set_reason_log_full(struct job *j)
     if (!jobs->outbox.err || j->reason[0])
         return; /* the present reason is more specific */
     const char *warning = log_warning(jobs->replica->log);
-    snprintf(j->reason, sizeof(j->reason), "waits for the log: %s; free some space in %s",
-             warning ? warning : err_text(jobs->outbox.err), jobs->dir);
+    snprintf(j->reason, sizeof(j->reason), "waits for the log: %s%s%s", warning ? warning : err_text(jobs->outbox.err),
+             jobs->outbox.err == ERR_NOSPACE ? "; free some space in " : "",
+             jobs->outbox.err == ERR_NOSPACE ? jobs->dir : "");
     j->dirty = true;
 }
 
@@ -462,14 +462,16 @@ static bool tick_loading(struct job *j)
     return j->kind->load(j);
 }
 
-/* The log has the wall-clock time of the start, which another leader may have set. It counts once, when this leader
- * first asks; from then on the monotonic clock does, so that a step of the wall clock ends no job. */
+/* By the cluster's clock, so a leader's wrong date changes nothing. The log of an older version has only the date of
+ * the start. It counts once, when this leader first asks; from then on the monotonic clock does. */
 int64_t job_ran_ms(struct job *j)
 {
     int64_t now = clock_mono_ms();
     const struct state_job *s = state_job_find(j->jobs->replica->state, j->id);
     if (!s || !s->started_ms)
         return 0;
+    if (s->started_clock_ms)
+        return state_clock_ms(j->jobs->replica->clock) - s->started_clock_ms;
     if (!j->is_timed) {
         int64_t ran = clock_wall_ms() - s->started_ms;
         j->started_mono_ms = now - (ran > 0 ? ran : 0);

@@ -27,10 +27,23 @@ struct job *jobs_find(struct jobs *jobs, uint64_t id)
     return NULL;
 }
 
+bool jobs_is_unread(const struct jobs *jobs, uint64_t id)
+{
+    const struct state_job *s = state_job_find(jobs->replica->state, id);
+    return s && s->end == END_NONE;
+}
+
+uint64_t jobs_unread(const struct jobs *jobs)
+{
+    return jobs->unread && jobs_is_unread(jobs, jobs->unread) ? jobs->unread : 0;
+}
+
 err_t jobs_add(struct jobs *jobs, const struct state_job *s)
 {
     struct job *j = NULL, **at = &jobs->head;
     err_t err = job_new(jobs, s, &j);
+    if (err && err != ERR_NOMEM && s->end == END_NONE)
+        jobs->unread = s->id;
     if (err)
         return err;
     while (*at)
@@ -42,6 +55,7 @@ err_t jobs_add(struct jobs *jobs, const struct state_job *s)
 void jobs_clear(struct jobs *jobs, void (*each)(struct job *j))
 {
     jobs_queue_drop(jobs);
+    jobs->unread = 0;
     while (jobs->head) {
         struct job *j = jobs->head;
         jobs->head = j->next;
@@ -110,7 +124,7 @@ static void create_new_jobs(struct jobs *jobs)
 {
     const struct state_job *const *all;
     int count = state_jobs(jobs->replica->state, &all), first = count;
-    while (first > 0 && !jobs_find(jobs, all[first - 1]->id))
+    while (first > 0 && all[first - 1]->id > jobs->unread && !jobs_find(jobs, all[first - 1]->id))
         first--;
     for (int i = first; i < count; i++) {
         err_t err = jobs_add(jobs, all[i]);

@@ -28,6 +28,7 @@ struct jobs {
     uint64_t queue_seen;           /* a hash of what the order was computed from */
     const struct job *adopting;    /* a job that waits for lists of processes, as of the last sort; NULL: none */
     bool leads;                    /* this node is the leader */
+    uint64_t unread;               /* leader: a job of the log whose spec this dtd cannot read (jobs_unread); 0: none */
     int64_t lists_due_ms;          /* leader: deadline of the other nodes' lists; 0: none pending */
     uint64_t state_index;          /* leader: log index that node views and jobs reflect */
     uint64_t nodes_changes;        /* leader: `changes` of the state's cluster that the node views reflect */
@@ -43,6 +44,11 @@ uint64_t jobs_generation(const struct jobs *jobs);
 struct job *jobs_find(struct jobs *jobs, uint64_t id);
 /* Appends a job of the log to the list. */
 NODISCARD err_t jobs_add(struct jobs *jobs, const struct state_job *s);
+/* Whether the log has a job of this id that has not ended and is not in the list, because a newer dtd wrote its spec.
+ * Its processes are left alone: another leader continues the job. */
+bool jobs_is_unread(const struct jobs *jobs, uint64_t id);
+/* Such a job; 0: there is none. Its processes may have any slot, so that no job may be given slots. */
+uint64_t jobs_unread(const struct jobs *jobs);
 /* Frees all jobs, because this node stepped down. `each` is called before a job is freed. */
 void jobs_clear(struct jobs *jobs, void (*each)(struct job *j));
 /* A user has removed an ended job: all nodes that can be reached remove its logs. */

@@ -261,6 +261,11 @@ static bool is_job_on(const struct job *j, const struct node_view *a)
 
 static void end_stray_process(struct jobs *jobs, struct node_view *a, const struct job *j, const struct child *c)
 {
+    if (!j && jobs_is_unread(jobs, c->job)) {
+        log_warn("process of a job that this dtd cannot read is left alone node=%s job=%" PRIu64 " slot=%d", a->name,
+                 c->job, c->slot);
+        return;
+    }
     log_warn("process without a job node=%s job=%" PRIu64 " slot=%d pid=%d runs=%d", a->name, c->job, c->slot,
              (int)c->pid, child_runs(c));
     err_t err = OK;

@@ -5,6 +5,7 @@
 #include "common/base/log.h"
 #include "common/base/paths.h"
 #include "daemon/control/local/error_file.h"
+#include "daemon/control/local/limits.h"
 #include "daemon/control/local/local.h"
 
 #include <errno.h>
@@ -186,6 +187,20 @@ static err_t spawn_command(struct local *l, const struct process_spawn *x, struc
     return err;
 }
 
+static void find_limits(const struct local *l, const struct process_spawn *x, struct channel_limits *ret)
+{
+    int slots = (int)l->conf->slots;
+    const struct limits_node node = {.memory_bytes = limits_memory(),
+                                     .slots = slots ? slots : cores_default(&l->children.cores),
+                                     .gpus = l->gpus.known ? gpus_count(&l->gpus) : 0,
+                                     .memory_percent = l->conf->jobs.memory_percent,
+                                     .processes = l->conf->jobs.processes,
+                                     .system = l->system};
+    const struct limits_job job = {
+        .memory_bytes = x->memory_bytes, .cores = x->cores, .workers = x->workers, .gpus = x->gpus};
+    limits_compute(&node, &job, ret);
+}
+
 err_t local_process_spawn(struct local *l, const struct process_spawn *x)
 {
     struct child *e = child_get(&l->children, x->job, x->slot);
@@ -210,6 +225,7 @@ err_t local_process_spawn(struct local *l, const struct process_spawn *x)
                                       .n_command = x->n_command,
                                       .epoch = e->epoch,
                                       .log_bytes = x->log_bytes};
+    find_limits(l, x, &s.limits);
     count_workers(l);
     if (x->n_command)
         return spawn_command(l, x, &s);
@@ -249,11 +265,21 @@ bool local_process_gpu_cause(const struct local *l, int device, char ret[CHILD_C
 static void find_cause(struct local *l, struct child *e)
 {
     bool was_killed = e->state == CHANNEL_EXITED && e->exit_signal == SIGKILL;
-    enum health_oom oom = was_killed ? health_oom(&l->health, e->pid) : HEALTH_OOM_NO;
+    bool is_counted = e->oom && (e->exit_signal || e->exit_status); /* by the control group of the process */
+    enum health_oom oom = was_killed && !is_counted ? health_oom(&l->health, e->pid) : HEALTH_OOM_NO;
     e->cause = CAUSE_UNKNOWN;
     e->cause_text[0] = '\0';
+    if (e->state == CHANNEL_REFUSED && e->error == EOPNOTSUPP)
+        snprintf(
+            e->cause_text, sizeof(e->cause_text),
+            "run.memory and run.cores need a control group that is delegated to dtd on %.64s, with the controllers "
+            "memory and cpu (docs/operate/systemd.md, Limits); or remove the key",
+            l->name);
     if (child_failed(e) && local_process_gpu_cause(l, e->device, e->cause_text)) {
         e->cause = CAUSE_GPU;
+    } else if (is_counted) {
+        e->cause = CAUSE_OUT_OF_MEMORY;
+        limits_why_killed(e->oom, &e->limits, !was_killed, e->cause_text, sizeof(e->cause_text));
     } else if (oom == HEALTH_OOM_YES) {
         e->cause = CAUSE_OUT_OF_MEMORY;
         snprintf(e->cause_text, sizeof(e->cause_text), "%s", CHILD_OUT_OF_MEMORY_TEXT);
@@ -284,6 +310,8 @@ struct child *local_process_event(struct local *l, const struct channel_msg *m)
     e->exit_status = m->exit_status;
     e->exit_signal = m->exit_signal;
     e->error = m->error;
+    e->limits = m->limits;
+    e->oom = (enum channel_oom)m->oom;
     find_cause(l, e);
     e->when_ns = m->when_ns;
     count_workers(l);

@@ -73,6 +73,57 @@ void log_disk_release(const struct log_disk *disk)
     unlink(path);
 }
 
+/* Closed segments are called FIRST-LAST, with 16 digits each. */
+bool log_disk_has_entries(const struct log_disk *disk, uint64_t from)
+{
+    char path[PATH_MAX];
+    uint64_t first, last;
+    bool found = false;
+    path_of(disk, "log", path);
+    DIR *dir = opendir(path);
+    for (struct dirent *e; dir && (e = readdir(dir));)
+        found |= sscanf(e->d_name, "%16" SCNu64 "-%16" SCNu64, &first, &last) == 2 && last >= from;
+    if (dir)
+        closedir(dir);
+    return found;
+}
+
+static err_t probe_file(const struct log_disk *disk, int fd, const char **ret_what)
+{
+    char bytes[4096] = {0};
+    *ret_what = "allocating a file";
+    int errnum = posix_fallocate(fd, 0, (off_t)disk->segment_bytes);
+    err_t err = errnum ? err_from_errno(errnum) : OK;
+    errno = errnum;
+    if (!err) {
+        *ret_what = "writing a file";
+        err = file_pwrite_all(fd, bytes, sizeof(bytes), 0);
+    }
+    if (!err) {
+        *ret_what = "syncing a file";
+        err = fsync(fd) ? err_from_errno(errno) : OK;
+    }
+    if (!err) {
+        *ret_what = "syncing the folder";
+        err = file_sync_dir(disk->dir);
+    }
+    return err;
+}
+
+err_t log_disk_probe(const struct log_disk *disk, struct why *why)
+{
+    char path[PATH_MAX];
+    const char *what = "creating a file";
+    path_of(disk, "probe", path);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    err_t err = fd < 0 ? err_from_errno(errno) : probe_file(disk, fd, &what);
+    int errnum = errno;
+    unlink(path);
+    if (fd >= 0)
+        close(fd);
+    return err ? why_set(why, err, "%s: %s", what, strerror(errnum)) : OK;
+}
+
 /* Files are called snapshot-TERM-INDEX-TIME and snapshot-...meta; the newest one has the highest index. */
 uint64_t log_disk_snapshot(const struct log_disk *disk)
 {

@@ -83,6 +83,7 @@ static err_t write_vote(struct log_guard *g, raft_term term, raft_id vote)
         g->term = term;
         g->vote = vote;
     }
+    g->has_failed |= err != OK;
     return err;
 }
 
@@ -426,7 +427,7 @@ void log_guard_close(struct log_guard *guard)
 {
     if (guard->fd < 0)
         return;
-    if (fdatasync(guard->fd))
+    if (!guard->has_failed && fdatasync(guard->fd))
         log_warn("the marks of the log cannot be synced why=\"%s\"", strerror(errno));
     close(guard->fd);
     guard->fd = -1;

@@ -18,6 +18,7 @@ struct log_guard {
     raft_id vote;
     raft_index stored; /* last entry that was stored and not removed since */
     raft_index next;   /* index of the entry that is appended next */
+    bool has_failed;   /* a sync of the file: it is not synced again */
     bool is_new;       /* the file did not exist: term and vote are taken from libraft */
     /* the replaced methods of the raft_io */
     int (*load)(struct raft_io *io, raft_term *term, raft_id *vote, struct raft_snapshot **snapshot,

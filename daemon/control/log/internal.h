@@ -5,9 +5,11 @@
 
 #include "common/base/fsm.h"
 #include "daemon/control/log/disk.h"
+#include "daemon/control/log/faults.h"
 #include "daemon/control/log/guard.h"
 #include "daemon/control/log/libraft_fixes.h"
 #include "daemon/control/log/log.h"
+#include "daemon/control/log/snapshot.h"
 #include "daemon/control/log/transport.h"
 #include "daemon/control/log/witness.h"
 
@@ -24,7 +26,7 @@ struct log_proposal {
     struct raft_buffer buf;
     struct log *log;
     int64_t since_ms;
-    log_callback cb;
+    log_callback cb; /* NULL: it has been called */
     void *arg;
     char result[LOG_RESULT_BYTES] __attribute__((aligned(16)));
 };
@@ -63,7 +65,15 @@ struct log {
     struct log_change change;
     struct log_witness witness;
     struct log_mark opened;
-    char warning[256];
+    char warning[512];
+    bool is_probing; /* the disk is asked whether it works */
+    uv_work_t probe;
+    struct log_answer {
+        err_t err;
+        struct why why;
+    } probed, answer; /* what the thread of the probe writes, and the newest that is complete */
+    int64_t probe_due_ms;
+    int64_t thawed_ms;  /* in the state `hung`: since when the disk answers again; 0: it does not */
     struct why failure; /* why libraft could not be opened, if that was found here; else raft.errmsg has it */
     TAILQ_HEAD(, log_proposal) proposals; /* in ascending order of their indexes */
     TAILQ_HEAD(, log_proposal) waiting;   /* libraft has refused them for lack of a prepared segment: tried again */
@@ -76,6 +86,8 @@ struct log {
     struct raft_io io;
     struct log_guard guard;
     struct libraft_fixes fixes;
+    struct log_snapshots snapshots;
+    struct log_faults faults;
     struct raft_fsm raft_fsm;
     struct log_transport transport;
     struct raft_barrier barrier;
@@ -87,10 +99,9 @@ const char *log_address(const struct log *log, uint64_t id, char ret[LOG_ADDRESS
 /* Ends the change under way, if there is one, and calls its callback. */
 void log_change_end(struct log *log, err_t err);
 bool log_has_raft(const struct log *log); /* open and not closing: libraft may be called */
-/* Stores {u64 length, data, zeros to a multiple of 8} in memory that libraft frees, and behind it the sum of sum.h if
- * `has_sum`. libraft sums entries itself; snapshots have our sum. */
-err_t log_wrap(const void *data, size_t len, bool has_sum, struct raft_buffer *ret);
-bool log_snapshot_is_sound(const struct raft_buffer *buf);
+/* Stores {u64 length, data, zeros to a multiple of 8} in memory that libraft frees. */
+err_t log_wrap(const void *data, size_t len, struct raft_buffer *ret);
+err_t log_unwrap(const struct raft_buffer *buf, const void **ret, size_t *ret_len);
 /* Sets up libraft on DIR/name without starting it. Returns a status of libraft; after a failure nothing is open and
  * log_raft_failure the reason. */
 int log_raft_open(struct log *log, const char *name);

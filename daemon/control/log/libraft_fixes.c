@@ -48,9 +48,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+static struct log *log_of(struct raft_io *io)
+{
+    return (struct log *)((char *)io - offsetof(struct log, io));
+}
+
 static struct libraft_fixes *fixes_of(struct raft_io *io)
 {
-    return &((struct log *)((char *)io - offsetof(struct log, io)))->fixes;
+    return &log_of(io)->fixes;
 }
 
 /* ---- entries ---- */
@@ -282,11 +287,11 @@ static bool must_drop(struct raft_io *io, const struct raft_message *message)
     return message->type == RAFT_INSTALL_SNAPSHOT && (raft->legacy.snapshot_taking || is_removing(fixes_of(io), raft));
 }
 
-static void drop_message(struct raft_message *message)
+void libraft_fixes_drop(struct raft_message *message)
 {
-    if (message->type == RAFT_APPEND_ENTRIES) {
+    if (message->type == RAFT_APPEND_ENTRIES && message->append_entries.n_entries) {
         drop_entries(&message->append_entries);
-    } else {
+    } else if (message->type == RAFT_INSTALL_SNAPSHOT) {
         raft_configuration_close(&message->install_snapshot.conf);
         raft_free(message->install_snapshot.data.base);
     }
@@ -303,7 +308,7 @@ static bool is_stale(struct raft_io *io, const struct raft_message *message)
 static void receive_current(struct raft_io *io, struct raft_message *message)
 {
     if (must_drop(io, message))
-        drop_message(message);
+        libraft_fixes_drop(message);
     else if (message->type == RAFT_REQUEST_VOTE)
         receive_as_voter(io, message);
     else if (message->type == RAFT_APPEND_ENTRIES &&
@@ -351,6 +356,8 @@ struct snapshot_read {
     struct raft_io_snapshot_get *libraft;
     raft_io_snapshot_get_cb cb;
     struct raft_io *io;
+    struct raft_snapshot *snapshot;
+    struct log_snapshot_check check;
 };
 
 static void free_snapshot(struct raft_snapshot *snapshot)
@@ -362,28 +369,47 @@ static void free_snapshot(struct raft_snapshot *snapshot)
     raft_free(snapshot);
 }
 
-static void snapshot_was_read(struct raft_io_snapshot_get *req, struct raft_snapshot *snapshot, int status)
+static void pass_snapshot(struct snapshot_read *l, int status)
 {
-    struct snapshot_read l = *(struct snapshot_read *)req->data;
-    const struct raft *raft = l.io->data;
-    struct libraft_fixes *fixes = fixes_of(l.io);
-    raft_free(req->data);
-    if (!status && snapshot->bufs && !log_snapshot_is_sound(&snapshot->bufs[0])) {
-        log_error("a snapshot on this disk is damaged and not sent index=%" PRIu64, (uint64_t)snapshot->index);
-        free_snapshot(snapshot);
-        status = RAFT_CORRUPT;
-    }
-    if (!status && (!snapshot->bufs || raft->legacy.closing)) {
-        free_snapshot(snapshot);
+    const struct raft *raft = l->io->data;
+    struct libraft_fixes *fixes = fixes_of(l->io);
+    struct snapshot_read r = *l;
+    raft_free(l);
+    if (!status && raft->legacy.closing) {
+        free_snapshot(r.snapshot);
         status = RAFT_IOERR;
     }
     if (status) {
-        raft_free(l.libraft->data); /* the block that contains its request */
+        raft_free(r.libraft->data); /* the block that contains its request */
         return;
     }
-    fixes->snapshot_index = snapshot->index;
-    fixes->snapshot_term = snapshot->term;
-    l.cb(l.libraft, snapshot, status);
+    fixes->snapshot_index = r.snapshot->index;
+    fixes->snapshot_term = r.snapshot->term;
+    r.cb(r.libraft, r.snapshot, status);
+}
+
+static void snapshot_was_checked(struct log_snapshot_check *check, bool is_sound)
+{
+    struct snapshot_read *l = (struct snapshot_read *)((char *)check - offsetof(struct snapshot_read, check));
+    if (!is_sound) {
+        log_error("a snapshot on this disk is damaged and not sent index=%" PRIu64, (uint64_t)l->snapshot->index);
+        free_snapshot(l->snapshot);
+    }
+    pass_snapshot(l, is_sound ? 0 : RAFT_CORRUPT);
+}
+
+static void snapshot_was_read(struct raft_io_snapshot_get *req, struct raft_snapshot *snapshot, int status)
+{
+    struct snapshot_read *l = req->data;
+    l->snapshot = snapshot;
+    if (!status && !snapshot->bufs) {
+        free_snapshot(snapshot);
+        status = RAFT_IOERR;
+    }
+    if (status)
+        pass_snapshot(l, status);
+    else
+        log_snapshot_check(log_of(l->io), &l->check, &snapshot->bufs[0], snapshot_was_checked);
 }
 
 static int snapshot_get(struct raft_io *io, struct raft_io_snapshot_get *req, raft_io_snapshot_get_cb cb)

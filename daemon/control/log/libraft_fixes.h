@@ -30,5 +30,7 @@ void libraft_fixes_install(struct raft_io *io);
 void libraft_fixes_note_leader(struct raft *raft);
 /* False while entries are being removed, and while a snapshot would contain a configuration older than its index. */
 bool libraft_fixes_may_snapshot(const struct raft *raft);
+/* Frees what a message that libraft does not get carries. */
+void libraft_fixes_drop(struct raft_message *message);
 
 #endif

@@ -1,8 +1,9 @@
 /* The log over libraft (>= 0.22). This file holds the states around libraft:
  *
  *   starting -> bootstrapping -> opening -> ready -> draining -> stopping -> full -> opening ...
- *       \____________________________/|        (out of space)            (polls for space)
- *                                      \-> dead          log_close, from any state -> ending
+ *       \____________________________/|        (out of space) |          (polls for space)
+ *                                      \-> dead               \-> broken
+ *   ready -> hung -> ready or stopping         log_close, from any state -> ending
  *
  *   bootstrapping  The first files are created in a folder of their own, which is renamed when it is complete.
  *                  A kill in the middle of raft_bootstrap would leave a log that can neither be bootstrapped
@@ -23,6 +24,14 @@
  *   full           libraft is closed and the reserve is removed. The machine keeps its state in memory, so the
  *                  node still answers requests. When the log is read again, entries up to `applied` are not
  *                  applied a second time.
+ *
+ *   hung           An append waits, and nothing reports why: the disk does not answer. Nothing is proposed, and
+ *                  libraft gets no messages and no ticks, so other voters elect a leader. When the append ends, the
+ *                  log is ready again.
+ *
+ *   broken         The disk has failed (faults.c). libraft is closed and not opened again: what it would read back
+ *                  may come from the kernel's memory and not from the disk. A restart of the process on a sound disk
+ *                  checks all files (guard.c).
  *
  * The leader can change at any time; observe_raft runs after each turn of the loop and reports changes to the owner. An
  * only voter stays the leader while its disk is full, because no other voter can lead. One of several voters hands the
@@ -46,11 +55,21 @@
 #define DEFAULT_RESERVE_BYTES (8u << 20) /* two segments */
 #define SNAPSHOT_THRESHOLD 1024
 #define SNAPSHOT_TRAILING 128
+/* A large state is written again only when the log has grown by this part of it: the disk then gets 5 bytes for each
+ * byte of a record, and the entries in memory are a fifth of what the state takes. */
+#define SNAPSHOT_PART 4
 #define TICK_MS 1000
 #define FULL_TICK_MS 100 /* short, because the other voters lack this one until the log is open again */
 #define OPENING_TICK_MS 5
 #define OPENING_SLOW_MS 10000
 #define DRAIN_MS 2000
+#define HAND_OVER_MS 500 /* for a transfer of the leadership away from a failed disk; an election takes as long */
+/* An append takes milliseconds, and some seconds on a busy disk. Together with the ticks these times are below 5 s. */
+#define PROBE_MS 1000
+#define HUNG_MS 4000
+#define SNAPSHOT_PROBE_MS 10000 /* a large snapshot takes seconds, and nobody waits for it */
+#define FORMER_LEADER_MS 2000   /* several elections */
+#define WATCH_TICK_MS 250       /* while an append is under way */
 /* For so long libraft may refuse appends, or an append may wait, before the disk counts as full: libraft counts its
  * prepared segments and reports no space for a moment while it prepares the next one. The same time is left to this
  * node's watch of the workers' logs (local/log_watch.h), which makes space within a second. */
@@ -60,17 +79,31 @@
 #define ENTRY_HEAD_BYTES 64  /* at most so many bytes of a segment hold a record's header */
 #define TICK_OVERDUE_MS 5000 /* five ticks of an open log */
 
-enum { L_STARTING, L_BOOTSTRAPPING, L_OPENING, L_READY, L_DRAINING, L_STOPPING, L_FULL, L_DEAD, L_ENDING };
+enum {
+    L_STARTING,
+    L_BOOTSTRAPPING,
+    L_OPENING,
+    L_READY,
+    L_DRAINING,
+    L_STOPPING,
+    L_FULL,
+    L_HUNG,
+    L_BROKEN,
+    L_DEAD,
+    L_ENDING
+};
 static const struct fsm_state states[] = {
     [L_STARTING] = {"starting",
                     FSM_TO(L_BOOTSTRAPPING) | FSM_TO(L_OPENING) | FSM_TO(L_FULL) | FSM_TO(L_DEAD) | FSM_TO(L_ENDING)},
     [L_BOOTSTRAPPING] = {"bootstrapping", FSM_TO(L_OPENING) | FSM_TO(L_FULL) | FSM_TO(L_DEAD) | FSM_TO(L_ENDING)},
     [L_OPENING] = {"opening",
                    FSM_TO(L_READY) | FSM_TO(L_STOPPING) | FSM_TO(L_FULL) | FSM_TO(L_DEAD) | FSM_TO(L_ENDING)},
-    [L_READY] = {"ready", FSM_TO(L_DRAINING) | FSM_TO(L_ENDING)},
+    [L_READY] = {"ready", FSM_TO(L_DRAINING) | FSM_TO(L_STOPPING) | FSM_TO(L_HUNG) | FSM_TO(L_ENDING)},
     [L_DRAINING] = {"draining", FSM_TO(L_STOPPING) | FSM_TO(L_ENDING)},
-    [L_STOPPING] = {"stopping", FSM_TO(L_FULL) | FSM_TO(L_ENDING)},
+    [L_STOPPING] = {"stopping", FSM_TO(L_FULL) | FSM_TO(L_BROKEN) | FSM_TO(L_DEAD) | FSM_TO(L_ENDING)},
     [L_FULL] = {"full", FSM_TO(L_STARTING) | FSM_TO(L_ENDING)},
+    [L_HUNG] = {"hung", FSM_TO(L_READY) | FSM_TO(L_STOPPING) | FSM_TO(L_ENDING)},
+    [L_BROKEN] = {"broken", FSM_TO(L_ENDING)},
     [L_DEAD] = {"dead", FSM_TO(L_ENDING)},
     [L_ENDING] = {"ending", 0},
 };
@@ -114,6 +147,38 @@ static void warn_disk_full(struct log *log)
     set_warning(log, text);
 }
 
+/* A shortage of space, memory or descriptors ends by itself; a disk that has failed does not. */
+static bool is_shortage(err_t err)
+{
+    return err == ERR_NOSPACE || err == ERR_NOMEM || err == ERR_LIMIT || err == ERR_AGAIN;
+}
+
+static bool is_broken(const struct log *log)
+{
+    return log->faults.err && !is_shortage(log->faults.err);
+}
+
+/* The error of a proposal while libraft is closed, or is about to be. */
+static err_t refusal(const struct log *log)
+{
+    return is_broken(log) ? ERR_IO : !log->faults.err || log->faults.err == ERR_NOSPACE ? ERR_NOSPACE : ERR_AGAIN;
+}
+
+static void warn_failed(struct log *log)
+{
+    char text[sizeof(log->warning)];
+    if (log->faults.err == ERR_NOSPACE) {
+        warn_disk_full(log);
+        return;
+    }
+    snprintf(text, sizeof(text),
+             is_broken(log) ? "the disk of the state directory has failed (%s): this node records nothing and does not "
+                              "vote; running jobs go on. Replace the disk or remount it, then restart dtd here"
+                            : "the replicated log is closed (%s) and is opened again when that has ended",
+             log->faults.text);
+    set_warning(log, text);
+}
+
 static void release_reserve(struct log *log, const char *why)
 {
     if (log->has_reserve)
@@ -146,9 +211,8 @@ static void report_ready(struct log *log, err_t err, const char *why)
 
 /* ---- libraft is closed ---- */
 
-static void handle_closed(uv_handle_t *handle)
+static void free_when_closed(struct log *log)
 {
-    struct log *log = handle->data;
     void (*closed)(void *) = log->closed;
     void *owner = log->config.owner;
     assert(TAILQ_EMPTY(&log->proposals));
@@ -161,9 +225,14 @@ static void handle_closed(uv_handle_t *handle)
         closed(owner);
 }
 
+static void handle_closed(uv_handle_t *handle)
+{
+    free_when_closed(handle->data);
+}
+
 static void close_handles(struct log *log)
 {
-    log->handles = 2;
+    log->handles = log->is_probing ? 3 : 2;
     uv_close((uv_handle_t *)&log->timer, handle_closed);
     uv_close((uv_handle_t *)&log->after_turn, handle_closed);
 }
@@ -178,7 +247,7 @@ static void open_failed(struct log *log, err_t err, const char *text)
     snprintf(why, sizeof(why), "the replicated log in %s cannot be opened: %s (%s)%s", log->dir, text, err_text(err),
              err == ERR_CORRUPT || err == ERR_IO ? DAMAGE_REMEDY : "");
     bool is_full = log_disk_free(&log->disk) < log_disk_reopen_mark(&log->disk);
-    if (!is_full && !log->applied) {
+    if (!is_full && !log->was_ready) {
         move(log, L_DEAD, text);
         report_ready(log, err, why);
         return;
@@ -200,6 +269,17 @@ static void finish_bootstrap(struct log *log)
         tick(&log->timer);
 }
 
+static void end_broken(struct log *log)
+{
+    warn_failed(log);
+    if (log->was_ready) {
+        move(log, L_BROKEN, log->faults.text);
+        return;
+    }
+    move(log, L_DEAD, log->faults.text);
+    report_ready(log, log->faults.err, log->warning);
+}
+
 void log_raft_closed(struct log *log)
 {
     switch (log->fsm.state) {
@@ -207,11 +287,16 @@ void log_raft_closed(struct log *log)
         finish_bootstrap(log);
         break;
     case L_STOPPING:
+        if (is_broken(log)) {
+            end_broken(log);
+            break;
+        }
         release_reserve(log, "until the log is opened again");
         move(log, L_FULL, "libraft is closed");
         schedule_tick(log, TICK_MS);
         break;
     case L_FULL:
+    case L_BROKEN:
     case L_DEAD:
         break;
     default:
@@ -409,8 +494,125 @@ static void observe_raft(struct log *log)
     report_role(log);
 }
 
+/* ---- a disk that fails ---- */
+
+/* Proposals that libraft has not taken are not recorded. */
+static void leave(struct log *log)
+{
+    bool hands_over = !log->is_alone && log->leads && log->fsm.state == L_READY && !log->faults.is_frozen;
+    warn_failed(log);
+    end_waiting(log, refusal(log));
+    if (hands_over && log_transfer(log, 0, NULL, NULL) == OK) {
+        move(log, L_DRAINING, log->faults.text);
+        schedule_tick(log, 0);
+        return;
+    }
+    move(log, L_STOPPING, log->faults.text);
+    log_raft_close(log);
+}
+
+static void observe_faults(struct log *log)
+{
+    bool is_open = log->fsm.state == L_OPENING || log->fsm.state == L_READY || log->fsm.state == L_HUNG;
+    if (!is_open || !log->raft_is_open || log->raft_is_closing)
+        return;
+    log_faults_look(&log->io);
+    if (log->faults.err)
+        leave(log);
+}
+
+static void probe_disk(uv_work_t *work)
+{
+    struct log *log = work->data;
+    log->probed.err = log_disk_probe(&log->disk, &log->probed.why);
+}
+
+/* A probe that ends when nothing waits any more is of no interest. */
+static void probe_done(uv_work_t *work, int status)
+{
+    struct log *log = work->data;
+    log->is_probing = false;
+    log->answer = log->probed;
+    log->probe_due_ms = clock_mono_ms() + PROBE_MS;
+    if (log->fsm.state == L_ENDING) {
+        if (log->handles)
+            free_when_closed(log);
+    } else if (!status && log->answer.err && !is_shortage(log->answer.err) && log->raft_is_open &&
+               (log_faults_append_since(&log->faults) || log_faults_snapshot_since(&log->faults))) {
+        log_faults_note(&log->faults, log->answer.err, log->answer.why.text);
+    }
+}
+
+static void probe(struct log *log)
+{
+    if (log->is_probing || clock_mono_ms() < log->probe_due_ms)
+        return;
+    log->probe.data = log;
+    log->is_probing = uv_queue_work(log->config.loop, &log->probe, probe_disk, probe_done) == 0;
+}
+
+/* libraft still has the proposals, and may commit them when the disk answers. */
+static void give_up_proposals(struct log *log)
+{
+    struct log_proposal *p;
+    TAILQ_FOREACH(p, &log->proposals, link)
+    {
+        log_callback cb = p->cb;
+        p->cb = NULL;
+        if (!cb)
+            continue;
+        log->n_proposals--;
+        cb(p->arg, ERR_CANCELED, 0, p->result);
+    }
+}
+
+static void hang(struct log *log)
+{
+    char text[sizeof(log->warning)];
+    snprintf(text, sizeof(text),
+             "the disk of the state directory has not answered for %d s%s%.200s: nothing is recorded until it does; "
+             "running jobs go on",
+             HUNG_MS / 1000, log->answer.err ? ", " : "", log->answer.err ? log->answer.why.text : "");
+    log->thawed_ms = 0;
+    log_faults_freeze(&log->faults, true);
+    move(log, L_HUNG, "an append waits");
+    set_warning(log, text);
+    end_waiting(log, ERR_TIMEOUT);
+    give_up_proposals(log);
+    schedule_tick(log, FULL_TICK_MS);
+}
+
+/* Returns whether an append is under way; asks the disk, and may move the log to `hung`. */
+static bool watch_appends(struct log *log, bool is_low)
+{
+    int64_t now = clock_mono_ms(), since = log_faults_append_since(&log->faults), age = since ? now - since : 0;
+    int64_t snapshot = log_faults_snapshot_since(&log->faults);
+    if ((age > PROBE_MS || (snapshot && now - snapshot > SNAPSHOT_PROBE_MS)) && !is_low)
+        probe(log);
+    if (age > HUNG_MS && !is_low && log->fsm.state == L_READY)
+        hang(log);
+    return since != 0;
+}
+
+/* A former leader first finds out whether another voter leads now. */
+static void tick_hung(struct log *log)
+{
+    int64_t now = clock_mono_ms();
+    bool waits = log_faults_append_since(&log->faults) != 0;
+    if (waits || !log->thawed_ms) {
+        log->thawed_ms = waits ? 0 : now;
+        log_faults_freeze(&log->faults, waits);
+        schedule_tick(log, FULL_TICK_MS);
+    } else if (!log->is_alone && is_leader(log) && now - log->thawed_ms < FORMER_LEADER_MS) {
+        schedule_tick(log, FULL_TICK_MS);
+    } else {
+        become_ready(log, "the disk answers again");
+    }
+}
+
 static void on_loop_turn(uv_check_t *check)
 {
+    observe_faults(check->data);
     observe_raft(check->data);
 }
 
@@ -419,6 +621,7 @@ static void on_loop_turn(uv_check_t *check)
 static void tick_opening(struct log *log)
 {
     int64_t age = clock_mono_ms() - log->state_since_ms;
+    (void)watch_appends(log, log_disk_free(&log->disk) < log_disk_low_mark(&log->disk));
     if (age > DRAIN_MS && log_disk_free(&log->disk) < log_disk_low_mark(&log->disk)) {
         warn_disk_full(log);
         move(log, L_STOPPING, "no space to open");
@@ -438,8 +641,10 @@ static void proposal_done(struct raft_apply *req, int status, void *result)
     struct log_proposal *p = req->data;
     struct log *log = p->log;
     TAILQ_REMOVE(&log->proposals, p, link);
-    log->n_proposals--;
-    p->cb(p->arg, status ? ERR_CANCELED : OK, req->index, p->result);
+    if (p->cb) {
+        log->n_proposals--;
+        p->cb(p->arg, status ? ERR_CANCELED : OK, req->index, p->result);
+    }
     free(p);
     if (!log->n_proposals)
         report_role(log); /* the report may have waited for this end */
@@ -529,6 +734,8 @@ static void tick_ready(struct log *log)
         drain(log, "an append waits for space");
     else if (is_low && !log->is_alone && log->low_since_ms && now - log->low_since_ms > REFUSED_MS)
         drain(log, "the disk is full, other voters can lead");
+    else if (watch_appends(log, is_low))
+        schedule_tick(log, first ? WAITING_TICK_MS : is_low ? LOW_TICK_MS : WATCH_TICK_MS);
     else
         schedule_tick(log, first ? WAITING_TICK_MS : is_low ? LOW_TICK_MS : TICK_MS);
     if (log->fsm.state == L_READY && !is_low && !log->has_reserve)
@@ -537,7 +744,8 @@ static void tick_ready(struct log *log)
 
 static void tick_draining(struct log *log)
 {
-    if ((log->n_proposals || log->change.is_under_way) && clock_mono_ms() - log->state_since_ms < DRAIN_MS) {
+    bool waits = log->faults.err ? log->change.is_under_way : log->n_proposals || log->change.is_under_way;
+    if (waits && clock_mono_ms() - log->state_since_ms < (log->faults.err ? HAND_OVER_MS : DRAIN_MS)) {
         schedule_tick(log, OPENING_TICK_MS);
         return;
     }
@@ -574,9 +782,9 @@ static void tick_nothing(struct log *log)
 static void tick(uv_timer_t *timer)
 {
     static void (*const ticks[])(struct log * log) = {
-        [L_STARTING] = tick_starting, [L_BOOTSTRAPPING] = open_log, [L_OPENING] = tick_opening,
-        [L_READY] = tick_ready,       [L_DRAINING] = tick_draining, [L_STOPPING] = tick_nothing,
-        [L_FULL] = tick_full,         [L_DEAD] = tick_nothing,      [L_ENDING] = tick_nothing,
+        [L_STARTING] = tick_starting, [L_BOOTSTRAPPING] = open_log, [L_OPENING] = tick_opening, [L_READY] = tick_ready,
+        [L_DRAINING] = tick_draining, [L_STOPPING] = tick_nothing,  [L_FULL] = tick_full,       [L_HUNG] = tick_hung,
+        [L_BROKEN] = tick_nothing,    [L_DEAD] = tick_nothing,      [L_ENDING] = tick_nothing,
     };
     struct log *log = timer->data;
     log->ticked_ms = clock_mono_ms();
@@ -601,7 +809,10 @@ static err_t check_can_propose(struct log *log, size_t len)
     case L_DRAINING:
     case L_STOPPING:
     case L_FULL:
-        return ERR_NOSPACE;
+    case L_BROKEN:
+        return refusal(log);
+    case L_HUNG:
+        return ERR_TIMEOUT;
     default:
         return log->warning[0] ? ERR_NOSPACE : ERR_AGAIN;
     }
@@ -620,7 +831,7 @@ err_t log_propose(struct log *log, const void *record, size_t len, log_callback 
     p->arg = arg;
     p->since_ms = clock_mono_ms();
     p->req.data = p;
-    err = log_wrap(record, len, false, &p->buf);
+    err = log_wrap(record, len, &p->buf);
     if (err) {
         free(p);
         return err;
@@ -665,6 +876,8 @@ err_t log_start(const struct log_config *config, struct log **ret)
         log->config.snapshot_threshold = SNAPSHOT_THRESHOLD;
     if (!log->config.snapshot_trailing)
         log->config.snapshot_trailing = SNAPSHOT_TRAILING;
+    if (!log->config.snapshot_part)
+        log->config.snapshot_part = SNAPSHOT_PART;
     TAILQ_INIT(&log->proposals);
     TAILQ_INIT(&log->waiting);
     witness_load(&log->witness, log->dir);

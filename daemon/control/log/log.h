@@ -6,13 +6,15 @@
  * brought by the owner (log_peers). An acknowledged record is on the disks of a majority of the voters and survives
  * kill -9. A full disk does not stop the log at once: some MiB are prepared, and the reserve follows. When these are
  * used up, proposals fail with ERR_NOSPACE and log_warning gives the reason; the log resumes by itself when there is
- * space. Everything runs on the loop's thread; callbacks never run inside the call that starts them. The format is in
- * docs/formats/replicated-log.md. */
+ * space. A disk that hangs ends proposals with ERR_TIMEOUT until it answers. A disk that fails closes the log until the
+ * process is started again: other voters take over, an only voter refuses proposals with ERR_IO. Everything runs on the
+ * loop's thread; callbacks never run inside the call that starts them. The format is in docs/formats/replicated-log.md.
+ */
 #ifndef DTD_DAEMON_CONTROL_LOG_LOG_H
 #define DTD_DAEMON_CONTROL_LOG_LOG_H
 
-#include "common/base/buf.h"
 #include "common/base/err.h"
+#include "common/base/pieces.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -36,8 +38,15 @@ struct log_machine {
     void *arg;
     /* Fills `result`, LOG_RESULT_BYTES of zeros, which the proposer's callback gets. */
     err_t (*apply)(void *arg, const void *record, size_t len, uint64_t index, void *result);
-    err_t (*snapshot)(void *arg, struct buf *ret);
-    err_t (*restore)(void *arg, const void *data, size_t len);
+    /* A snapshot of the state as it is now. `freeze` is quick. `write` runs in another thread, while records are
+     * applied; it may run again after an error. What it appends may point into `frozen`, which `thaw` frees. */
+    err_t (*freeze)(void *arg, void **ret);
+    err_t (*write)(const void *frozen, struct pieces *ret);
+    void (*thaw)(void *frozen);
+    /* Makes a state of a snapshot, in any thread. Then it either replaces the present one or is freed. */
+    err_t (*read)(const void *data, size_t len, void **ret);
+    void (*adopt)(void *arg, void *fresh);
+    void (*drop)(void *fresh);
 };
 
 struct log_connect;
@@ -71,18 +80,19 @@ struct log_config {
     uint64_t reserve_bytes;
     uint32_t segment_bytes;
     unsigned snapshot_threshold, snapshot_trailing;
+    unsigned snapshot_part; /* a snapshot is taken when the log has at least this part of its bytes */
     unsigned election_ms;
 };
 
 NODISCARD err_t log_start(const struct log_config *config, struct log **ret);
 
-/* OK: the record is committed and applied, and `result` is the machine's. ERR_NOSPACE: the disk is full; it is not
- * recorded. ERR_CANCELED: the log was closed or reopened,
+/* OK: the record is committed and applied, and `result` is the machine's. ERR_NOSPACE, ERR_IO, ERR_TIMEOUT: the
+ * disk is full, has failed, hangs; it is not recorded. ERR_CANCELED: the log was closed or reopened,
  * or another voter leads now. The record may or may not be committed: look into the state, or propose it again under
  * the same request id. */
 typedef void (*log_callback)(void *arg, err_t err, uint64_t index, const void *result);
-/* Copies the record. After an error `cb` is not called: ERR_NOSPACE, ERR_AGAIN (not ready, or another voter leads),
- * ERR_LIMIT (record too large, or too many under way), ERR_NOMEM. */
+/* Copies the record. After an error `cb` is not called: ERR_NOSPACE, ERR_IO, ERR_TIMEOUT (as above), ERR_AGAIN (not
+ * ready, or another voter leads), ERR_LIMIT (record too large, or too many under way), ERR_NOMEM. */
 NODISCARD err_t log_propose(struct log *log, const void *record, size_t len, log_callback cb, void *arg);
 
 /* Ends outstanding proposals with ERR_CANCELED, closes the files and frees the log. Then calls `cb`, which may be

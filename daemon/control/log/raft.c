@@ -6,7 +6,6 @@
 #include "daemon/control/log/internal.h"
 
 #include "common/base/log.h"
-#include "daemon/control/log/sum.h"
 
 #include <endian.h>
 #include <inttypes.h>
@@ -53,7 +52,7 @@ err_t log_err_from_raft(int status)
 
 /* ---- callbacks of libraft ---- */
 
-static err_t unwrap(const struct raft_buffer *buf, const void **ret, size_t *ret_len)
+err_t log_unwrap(const struct raft_buffer *buf, const void **ret, size_t *ret_len)
 {
     uint64_t n;
     if (buf->len < sizeof(n))
@@ -67,29 +66,16 @@ static err_t unwrap(const struct raft_buffer *buf, const void **ret, size_t *ret
     return OK;
 }
 
-err_t log_wrap(const void *data, size_t len, bool has_sum, struct raft_buffer *ret)
+err_t log_wrap(const void *data, size_t len, struct raft_buffer *ret)
 {
-    size_t bytes = (sizeof(uint64_t) + len + 7) / 8 * 8;
-    ret->len = bytes + (has_sum ? LOG_SUM_BYTES : 0);
+    ret->len = (sizeof(uint64_t) + len + 7) / 8 * 8;
     ret->base = raft_calloc(1, ret->len);
     if (!ret->base)
         return ERR_NOMEM;
     uint64_t n = htole64(len);
     memcpy(ret->base, &n, sizeof(n));
     memcpy((char *)ret->base + sizeof(n), data, len);
-    if (has_sum)
-        log_sum_make(ret->base, bytes, (uint8_t *)ret->base + bytes);
     return OK;
-}
-
-/* Snapshots of versions without sums end with the content. */
-bool log_snapshot_is_sound(const struct raft_buffer *buf)
-{
-    const void *data;
-    size_t len, bytes;
-    err_t err = log_sum_check(buf->base, buf->len, &bytes);
-    struct raft_buffer content = {.base = buf->base, .len = bytes};
-    return err != ERR_CORRUPT && !unwrap(&content, &data, &len) && (sizeof(uint64_t) + len + 7) / 8 * 8 == bytes;
 }
 
 static struct log_proposal *proposal_at(struct log *log, uint64_t index)
@@ -111,10 +97,11 @@ static int machine_apply(struct raft_fsm *fsm, const struct raft_buffer *buf, vo
     const void *record;
     size_t len;
     *result = NULL;
+    log->snapshots.log_bytes += buf->len;
     if (index <= log->applied)
         return 0; /* applied before the log was reopened */
     struct log_proposal *p = proposal_at(log, index);
-    err_t err = unwrap(buf, &record, &len);
+    err_t err = log_unwrap(buf, &record, &len);
     if (!err)
         err = log->config.machine.apply(log->config.machine.arg, record, len, index, p ? p->result : unused);
     if (err) {
@@ -129,38 +116,37 @@ static int machine_apply(struct raft_fsm *fsm, const struct raft_buffer *buf, vo
 static int machine_snapshot(struct raft_fsm *fsm, struct raft_buffer *bufs[], unsigned *n_bufs)
 {
     struct log *log = fsm->data;
-    struct buf bytes = {0};
     /* In a reopened log our state may be of a later index than libraft's, which the snapshot would carry. */
-    if (raft_last_applied(&log->raft) < log->applied || !libraft_fixes_may_snapshot(&log->raft))
+    if (raft_last_applied(&log->raft) < log->applied || !libraft_fixes_may_snapshot(&log->raft) ||
+        !log_snapshot_is_due(log))
         return RAFT_BUSY;
-    *bufs = raft_malloc(sizeof(**bufs));
-    err_t err = *bufs ? log->config.machine.snapshot(log->config.machine.arg, &bytes) : ERR_NOMEM;
-    if (!err)
-        err = log_wrap(bytes.data ? bytes.data : (const uint8_t *)"", bytes.len, true, *bufs);
-    buf_fini(&bytes);
+    err_t err = log_snapshot_freeze(log);
     if (err) {
         log_warn("no snapshot of the log is taken why=\"%s\"", err_text(err));
-        raft_free(*bufs);
         return RAFT_NOMEM;
     }
-    *n_bufs = 1;
+    *bufs = NULL; /* snapshot.c passes the bytes on when it has them */
+    *n_bufs = 0;
+    return 0;
+}
+
+static int machine_snapshot_over(struct raft_fsm *fsm, struct raft_buffer *bufs[], unsigned *n_bufs)
+{
+    log_snapshot_thaw(fsm->data);
+    *bufs = NULL;
+    *n_bufs = 0;
     return 0;
 }
 
 static int machine_restore(struct raft_fsm *fsm, struct raft_buffer *buf)
 {
     struct log *log = fsm->data;
-    const void *data;
-    size_t len;
     /* In a reopened log the snapshot in our folder has been applied, unless the leader sent it just before the log was
      * closed. And the leader may send a snapshot that is older than our state, since not all entries that we had
      * applied were on our disk yet. An older snapshot is not restored: machine_apply skips the entries up to `applied`,
      * so those between the snapshot and our state would be lost. */
     uint64_t index = log->raft_is_loading ? log->snapshot : raft_commit_index(&log->raft);
-    bool is_old = index <= log->applied;
-    err_t err = log_snapshot_is_sound(buf) ? unwrap(buf, &data, &len) : ERR_CORRUPT;
-    if (!err && !is_old)
-        err = log->config.machine.restore(log->config.machine.arg, data, len);
+    err_t err = log_snapshot_restore(log, buf, index <= log->applied);
     if (err) {
         why_set(&log->failure, err, "the snapshot of index %" PRIu64 " in %s/log cannot be restored: %s", index,
                 log->dir, err_text(err));
@@ -209,16 +195,19 @@ int log_raft_open(struct log *log, const char *name)
     if (log->guard.fd >= 0)
         log_guard_install(&log->guard, &log->io);
     libraft_fixes_install(&log->io);
+    log_snapshot_install(log);
+    log_faults_install(&log->io);
     raft_uv_set_auto_recovery(&log->io, false);
     raft_uv_set_segment_size(&log->io, log->disk.segment_bytes);
     raft_uv_set_disk_retry(&log->io, DISK_RETRY_MS);
     raft_uv_set_connect_retry_delay(&log->io, CONNECT_RETRY_MS);
     log->raft_fsm = (struct raft_fsm){
-        .version = 1,
+        .version = 2,
         .data = log,
         .apply = machine_apply,
         .snapshot = machine_snapshot,
         .restore = machine_restore,
+        .snapshot_finalize = machine_snapshot_over,
     };
     char address[LOG_ADDRESS_MAX];
     status = raft_init(&log->raft, &log->io, &log->raft_fsm, log->config.id, log_address(log, log->config.id, address));
@@ -235,8 +224,8 @@ int log_raft_open(struct log *log, const char *name)
     raft_set_election_timeout(&log->raft, log->config.election_ms);
     raft_set_heartbeat_timeout(&log->raft, log->config.election_ms / HEARTBEATS_PER_ELECTION);
     raft_set_install_snapshot_timeout(&log->raft, SNAPSHOT_MS);
-    raft_set_pre_vote(&log->raft, true); /* a voter that returns from a partition does not force an election */
-    raft_set_snapshot_threshold(&log->raft, log->config.snapshot_threshold);
+    raft_set_pre_vote(&log->raft, true);        /* a voter that returns from a partition does not force an election */
+    raft_set_snapshot_threshold(&log->raft, 1); /* log_snapshot_is_due decides */
     raft_set_snapshot_trailing(&log->raft, log->config.snapshot_trailing);
     return 0;
 }

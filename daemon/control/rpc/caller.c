@@ -80,6 +80,10 @@ struct job *rpc_caller_job(struct rpc_call *call, struct job_process **ret)
 {
     const struct peer *p = rpc_caller_peer(call);
     struct job *j = p && p->job ? jobs_find(p->server->jobs, p->job) : NULL;
+    if (p && p->job && !j && jobs_is_unread(p->server->jobs, p->job)) {
+        rpc_server_park(call); /* for a leader that can read the job */
+        return NULL;
+    }
     const struct node_view *a = !j ? NULL : p->from ? node_view_find(p->server->jobs, p->from) : &p->server->jobs->self;
     struct job_process *process = a ? job_process_find(j, a, p->slot) : NULL;
     if (!process || !job_process_running(process)) {

@@ -39,7 +39,10 @@ static struct job *find_job(struct rpc_server *server, struct rpc_call *call, co
     errno = 0;
     uint64_t number = strtoull(id, &end, 10);
     struct job *j = id[0] >= '0' && id[0] <= '9' && !*end && !errno ? jobs_find(server->jobs, number) : NULL;
-    if (!j)
+    if (!j && number && state_job_find(server->replica->state, number))
+        rpc_fail(call, ERR_AGAIN, "dtd on %s leads and is too old to read job %.64s, which is kept: upgrade it",
+                 server->local->name, id);
+    else if (!j)
         rpc_fail(call, ERR_NOTFOUND, "no job %.64s; `dtctl status` lists the jobs", id);
     return j && own_or_fail(server, call, j, only_see) ? j : NULL;
 }
@@ -109,9 +112,14 @@ static void answer_submitted(struct rpc_call *call, const struct state_result *r
 /* The sentence is valid until the next call. */
 static const char *not_logged_text(const struct rpc_server *server, err_t err)
 {
-    static char text[PATH_MAX + 200];
-    if (err != ERR_NOSPACE)
+    static char text[PATH_MAX + 1000];
+    const char *warning = log_warning(server->replica->log);
+    if (err != ERR_NOSPACE && !warning)
         return "the log did not record it; repeat the request with the same request id";
+    if (err != ERR_NOSPACE) {
+        snprintf(text, sizeof(text), "node %s: %s", server->local->name, warning);
+        return text;
+    }
     snprintf(text, sizeof(text),
              "the disk of %s on node %s is full; free some space and repeat the command (`dtctl node` there names the "
              "largest logs)",
@@ -364,6 +372,17 @@ void rpc_client_forget(struct rpc_server *server)
     }
 }
 
+/* Until every node's dtd has the keys of the job file, a leader that lacks one could not continue the job. */
+static err_t check_keys(const struct rpc_server *server, const struct job_spec *spec, struct why *why)
+{
+    const char *key;
+    uint32_t version;
+    err_t err = job_since(spec, &version, &key);
+    if (err)
+        return why_set(why, err, "%s", err_text(err));
+    return version > 1 ? cluster_may_use(server->cluster, version, key, why) : OK;
+}
+
 static void submit(struct rpc_server *server, struct rpc_call *call, const Dtd__SubmitRequest *m, bool may_wait)
 {
     struct job_spec spec;
@@ -391,7 +410,8 @@ static void submit(struct rpc_server *server, struct rpc_call *call, const Dtd__
         rpc_fail(call, err, "%s", why.text);
         return;
     }
-    err = check_share(server, submit_uid(server, call), &why);
+    err = check_keys(server, &spec, &why);
+    err = err ? err : check_share(server, submit_uid(server, call), &why);
     err = err ? err : check_parent(server, call, m->parent, &spec, &parent, &why);
     bool wait = may_wait && !err && job_gpus(&spec) && !server->local->gpus.known && !server->jobs->nodes->next;
     if (wait)

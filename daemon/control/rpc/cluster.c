@@ -11,6 +11,7 @@
 #include "daemon/control/cluster/rpc.h"
 #include "daemon/control/rpc/adapters.h"
 #include "daemon/control/rpc/caller.h"
+#include "daemon/control/state/features.h"
 #include "proto/client.pb-c.h"
 #include "proto/peer.pb-c.h"
 
@@ -37,6 +38,8 @@ static const char *verdict_text(enum record_kind kind, err_t err)
         {RECORD_NODE, ERR_DENIED, "the token is unknown or used up: dtctl cluster token"},
         {RECORD_NODE, ERR_STALE, "the token has expired: dtctl cluster token"},
         {RECORD_NODE, ERR_LIMIT, "the cluster has the maximum number of nodes"},
+        {RECORD_NODE, ERR_UNSUPPORTED,
+         "the cluster version has risen above the versions of the node's dtd: upgrade it, and join again"},
         {RECORD_NODE_LEFT, ERR_NOTFOUND, "no node of that name: dtctl cluster status"},
         {RECORD_NODE_ADMIN, ERR_NOTFOUND, "no node of that name: dtctl cluster status"},
         {RECORD_TOKEN, ERR_LIMIT, "there is the maximum number of join tokens; wait until one expires"},
@@ -119,8 +122,14 @@ static void on_recorded(void *arg, err_t err, uint64_t index, const void *result
 static void propose_for_call(struct rpc_server *server, struct rpc_call *call, struct record *r,
                              const struct pending_record *with)
 {
+    struct why why = {""};
+    err_t err = cluster_may_use(server->cluster, feature_of_record(r), "this request", &why);
+    if (err) {
+        rpc_fail(call, err, "%s", why.text);
+        return;
+    }
     struct pending_record *w = calloc(1, sizeof(*w));
-    err_t err = w ? OK : ERR_NOMEM;
+    err = w ? OK : ERR_NOMEM;
     if (w) {
         if (with)
             *w = *with;
@@ -134,10 +143,17 @@ static void propose_for_call(struct rpc_server *server, struct rpc_call *call, s
     if (!err)
         return;
     free(w);
-    rpc_fail(call, err, "not recorded: %s", err == ERR_NOSPACE ? log_warning(server->replica->log) : err_text(err));
+    const char *warning = err == ERR_AGAIN ? NULL : log_warning(server->replica->log);
+    rpc_fail(call, err, "not recorded: %s", warning ? warning : err_text(err));
 }
 
 /* ---- calls of other nodes ---- */
+
+/* Dtds without a cluster version do not send it. */
+static struct features_range range_of(bool has_oldest, uint32_t oldest, bool has_newest, uint32_t newest)
+{
+    return (struct features_range){has_oldest ? oldest : 1, has_newest ? newest : 1};
+}
 
 static void handle_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
@@ -145,15 +161,19 @@ static void handle_hello(void *owner, struct rpc_call *call, const ProtobufCMess
     const Dtd__PeerHello *h = (const Dtd__PeerHello *)request;
     struct rpc_server *server = owner;
     struct cluster *c = server->cluster;
-    const char *why = "";
+    struct why why = {""};
     Dtd__PeerStatus s = DTD__PEER_STATUS__INIT;
     bool whole = h->has_instance && h->instance.len == NODE_INSTANCE_BYTES;
-    const struct cluster_hello_facts facts = {h->has_lineage && h->lineage, h->has_old_copy && h->old_copy};
-    err_t err =
-        cluster_hello(c, rpc_call_conn(call), h->node, whole ? h->instance.data : none, h->version, &facts, &why);
+    const struct features_range has = range_of(h->has_oldest, h->oldest, h->has_newest, h->newest);
+    const struct cluster_caller caller = {.name = h->node,
+                                          .version = h->version,
+                                          .instance = whole ? h->instance.data : none,
+                                          .has = &has,
+                                          .old_copy = h->has_old_copy && h->old_copy};
+    err_t err = cluster_hello(c, rpc_call_conn(call), &caller, &why);
     if (err && err != ERR_AGAIN) {
-        log_warn("node refused node=%s why=\"%s\"", h->node, why);
-        rpc_fail(call, err, "%s", why);
+        log_warn("node refused node=%s why=\"%s\"", h->node, why.text);
+        rpc_fail(call, err, "%s", why.text);
         return;
     }
     const struct state_node *leader = cluster_leader(c) ? cluster_node(c, cluster_leader(c)) : NULL;
@@ -166,6 +186,8 @@ static void handle_hello(void *owner, struct rpc_call *call, const ProtobufCMess
     s.leads = !err;
     s.leader = leader ? leader->name : NULL;
     s.leader_address = leader ? leader->address : NULL;
+    s.has_cluster_version = cluster_version(c) > 1;
+    s.cluster_version = cluster_version(c);
     rpc_reply(call, &s.base);
 }
 
@@ -223,7 +245,8 @@ static void on_forwarded_join(void *arg, err_t err, const char *text, uint64_t i
 }
 
 /* Forwards a join request to the leader, which records it; any node accepts the request. */
-static void forward_join(struct rpc_server *server, struct rpc_call *call, const Dtd__JoinRequest *q)
+static void forward_join(struct rpc_server *server, struct rpc_call *call, const Dtd__JoinRequest *q,
+                         const struct features_range *has)
 {
     struct cluster_self self = {0};
     struct rpc_conn *conn = cluster_leader_conn(server->cluster);
@@ -231,8 +254,8 @@ static void forward_join(struct rpc_server *server, struct rpc_call *call, const
     snprintf(self.address, sizeof(self.address), "%s", q->address);
     snprintf(self.domain, sizeof(self.domain), "%s", q->domain ? q->domain : "");
     memcpy(self.instance, q->instance.data, NODE_INSTANCE_BYTES);
-    err_t err =
-        conn ? rpc_cluster_join(conn, &self, q->has_token ? q->token : 0, 4000, on_forwarded_join, call) : ERR_AGAIN;
+    err_t err = conn ? rpc_cluster_join(conn, &self, has, q->has_token ? q->token : 0, 4000, on_forwarded_join, call)
+                     : ERR_AGAIN;
     if (err)
         rpc_fail(call, err, "there is no leader at the moment: try again");
 }
@@ -258,8 +281,13 @@ static void handle_join(void *owner, struct rpc_call *call, const ProtobufCMessa
         rpc_fail(call, ERR_INVALID, "%s", why.text);
         return;
     }
+    const struct features_range has = range_of(q->has_oldest, q->oldest, q->has_newest, q->newest);
     if (!cluster_leads(server->cluster)) {
-        forward_join(server, call, q);
+        forward_join(server, call, q, &has);
+        return;
+    }
+    if (cluster_admits(server->cluster, q->name, &has, &why)) {
+        rpc_fail(call, ERR_INVALID, "%s", why.text); /* the same at every address: dtds stop trying */
         return;
     }
     /* The first node must be recorded first: it is voter 1 already, and the next node that is recorded gets that
@@ -275,9 +303,12 @@ static void handle_join(void *owner, struct rpc_call *call, const ProtobufCMessa
                  STATE_MAX_NODES_BEFORE, old);
         return;
     }
-    struct record r = {
-        .kind = RECORD_NODE,
-        .node = {.name = q->name, .address = q->address, .domain = q->domain ? q->domain : "", .token = token}};
+    struct record r = {.kind = RECORD_NODE,
+                       .node = {.name = q->name,
+                                .address = q->address,
+                                .domain = q->domain ? q->domain : "",
+                                .token = token,
+                                .newest = has.newest}};
     memcpy(r.node.instance, q->instance.data, NODE_INSTANCE_BYTES);
     log_info("node joins node=%s address=%s version=%s", q->name, q->address, q->version ? q->version : "?");
     propose_for_call(server, call, &r, NULL);
@@ -405,6 +436,7 @@ static void handle_token(void *owner, struct rpc_call *call, const ProtobufCMess
             add_address(&w.token, cluster_known(c)->nodes[i].address);
     w.expires_ms = clock_wall_ms() + (int64_t)hours * 3600 * 1000;
     struct record r = {.kind = RECORD_TOKEN, .token = {.id = w.token.id, .expires_ms = w.expires_ms, .uses = w.uses}};
+    r.token.until_ms = state_clock_ms(server->replica->clock) + (int64_t)hours * 3600 * 1000;
     memcpy(r.token.secret, w.token.secret, TOKEN_SECRET_LENGTH);
     propose_for_call(server, call, &r, &w);
     explicit_bzero(&r, sizeof(r));
@@ -480,6 +512,7 @@ static void handle_rotate(void *owner, struct rpc_call *call, const ProtobufCMes
 
 struct status_reply {
     Dtd__ClusterReport msg;
+    char **held_back; /* names of the nodes for which the next cluster version waits */
     Dtd__ClusterNode *nodes, **refs;
     struct node_load_message *loads;
     struct node_use_message *uses;
@@ -527,6 +560,8 @@ static void fill_node(struct rpc_server *server, const struct state_node *x, str
     m->drained = x->drained;
     m->state = (char *)states[f.state];
     m->version = (char *)f.version;
+    m->has_newest = f.newest > 0;
+    m->newest = f.newest;
     m->role = leads ? (char *)"leader" : member ? (char *)roles[member->role] : NULL;
     m->has_silent_ms = f.silent_ms > 0;
     m->silent_ms = f.silent_ms;
@@ -588,6 +623,21 @@ static void write_lineage(const struct state_lineage *l, Dtd__ClusterReport *m)
     m->recovered_by = l->by[0] ? (char *)l->by : NULL;
 }
 
+static void fill_versions(const struct cluster *c, struct status_reply *s)
+{
+    const uint32_t next = cluster_leads(c) ? cluster_newest(c) : 0;
+    s->msg.has_cluster_version = true;
+    s->msg.cluster_version = cluster_version(c);
+    s->msg.has_next_version = next > s->msg.cluster_version;
+    s->msg.next_version = next;
+    s->msg.held_back = s->held_back;
+    for (size_t i = 0; s->msg.has_next_version && i < s->msg.n_node; i++) {
+        const Dtd__ClusterNode *m = s->msg.node[i];
+        if (strcmp(m->state, "up") != 0 || m->newest < next)
+            s->held_back[s->msg.n_held_back++] = m->name;
+    }
+}
+
 static void write_note(const struct cluster *c, struct status_reply *s)
 {
     int n = cluster_known(c)->n_nodes;
@@ -599,6 +649,8 @@ static void write_note(const struct cluster *c, struct status_reply *s)
     else if (!cluster_named(c))
         snprintf(s->note, sizeof(s->note),
                  "this node is in no cluster: dtctl cluster init, or dtctl cluster join TOKEN");
+    else if (!leader && cluster_refused(c)[0])
+        snprintf(s->note, sizeof(s->note), "%s", cluster_refused(c));
     else if (!leader)
         snprintf(s->note, sizeof(s->note),
                  "no leader is known: running jobs go on, no new ones start. A majority of the voters must be "
@@ -632,6 +684,7 @@ static void handle_status(void *owner, struct rpc_call *call, const ProtobufCMes
     size_t count = cluster_named(c) ? (size_t)k->n_nodes : 0;
     s.nodes = calloc(count + 1, sizeof(*s.nodes));
     s.refs = calloc(count + 1, sizeof(void *));
+    s.held_back = calloc(count + 1, sizeof(char *));
     s.loads = calloc(count + 1, sizeof(*s.loads));
     s.uses = calloc(count + 1, sizeof(*s.uses));
     for (size_t i = 0; i < count && s.nodes && s.refs; i++) {
@@ -642,7 +695,7 @@ static void handle_status(void *owner, struct rpc_call *call, const ProtobufCMes
             fill_use(server, &s.uses[i], &s.nodes[i]);
         s.refs[i] = &s.nodes[i];
     }
-    if (s.nodes && s.refs) {
+    if (s.nodes && s.refs && s.held_back) {
         s.msg.self = (char *)cluster_self(c);
         s.msg.leader = (char *)(cluster_named(c) ? cluster_leader(c) : NULL);
         s.msg.n_node = count;
@@ -653,6 +706,7 @@ static void handle_status(void *owner, struct rpc_call *call, const ProtobufCMes
         s.msg.key = k->key_used;
         s.msg.keys = (uint32_t)k->n_keys;
         write_lineage(&k->lineage, &s.msg);
+        fill_versions(c, &s);
         write_note(c, &s);
         rpc_reply(call, &s.msg.base);
     } else {
@@ -665,6 +719,7 @@ static void handle_status(void *owner, struct rpc_call *call, const ProtobufCMes
     free(s.uses);
     free(s.nodes);
     free(s.refs);
+    free(s.held_back);
 }
 
 const struct rpc_server_row *rpc_cluster_rows(int *ret_n)

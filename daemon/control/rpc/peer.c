@@ -122,6 +122,12 @@ err_t rpc_node_spawn(struct rpc_call *attend, const struct process_spawn *x)
     c.caller = (char *)x->caller;
     c.has_log_bytes = x->log_bytes != 0;
     c.log_bytes = x->log_bytes;
+    c.has_gpus = x->gpus != 0;
+    c.gpus = x->gpus;
+    c.has_memory_bytes = x->memory_bytes != 0;
+    c.memory_bytes = x->memory_bytes;
+    c.has_cores = x->cores != 0;
+    c.cores = x->cores;
     return send_command(attend, &c, x->job, x->slot);
 }
 
@@ -309,7 +315,10 @@ static err_t spawn_command(struct rpc_server *server, const Dtd__AgentCommand *c
                                     .epoch = c->epoch,
                                     .store_node = c->store_node,
                                     .caller = c->caller,
-                                    .log_bytes = c->log_bytes};
+                                    .log_bytes = c->log_bytes,
+                                    .gpus = c->gpus,
+                                    .memory_bytes = c->memory_bytes,
+                                    .cores = c->cores};
     bool sound = c->token.len == CHANNEL_TOKEN_BYTES && c->slot >= CHANNEL_SLOT_IO && c->slot < c->slots &&
                  c->slots <= CHANNEL_MAX_SLOTS && c->workers > 0 && c->job && c->job != CHANNEL_JOB_PROBE;
     char cause[CHILD_CAUSE_BYTES];

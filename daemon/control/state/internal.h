@@ -6,7 +6,7 @@
 
 struct state_request {
     uint8_t id[REQUEST_ID_BYTES];
-    int64_t wall_ms;
+    int64_t wall_ms, clock_ms;
     uint64_t job;
     err_t err;
 };
@@ -21,6 +21,7 @@ struct state {
     struct state_event *events[STATE_MAX_EVENTS]; /* in the order of the log */
     int n_events;
     uint64_t next_event;
+    int64_t clock_ms; /* the newest reading of the cluster's clock; 0: none */
 };
 
 /* Applies a record of the cluster: RECORD_NODE and later kinds. */
@@ -43,7 +44,8 @@ struct state_event *state_event_copy(const struct state_event *e);
 void state_events_clear(struct state *s);
 
 void state_clear(struct state *s);
-void state_job_free(struct state_job *job);
+/* Frees the job with its last reference; NULL too. */
+void state_job_unref(struct state_job *job);
 /* Each makes room for one more element; existing ones may move in memory. */
 err_t state_request_reserve(struct state *s);
 err_t state_checkpoint_reserve(struct state_job *job);

@@ -1,5 +1,6 @@
 /* The cluster's part of the state: nodes, join tokens, keys. As in state.c, each function first does what can fail. A
  * verdict depends only on the state and the record; whether a token has expired is decided by the record's clock. */
+#include "daemon/control/state/features.h"
 #include "daemon/control/state/internal.h"
 
 #include <stdlib.h>
@@ -39,6 +40,12 @@ err_t state_node_reserve(struct state_cluster *c)
 const struct state_cluster *state_cluster(const struct state *s)
 {
     return &s->cluster;
+}
+
+uint32_t state_version(const struct state *s)
+{
+    uint32_t recorded = s->cluster.version ? s->cluster.version : 1;
+    return s->cluster.n_nodes ? recorded : features_newest();
 }
 
 /* Position of `name` in the order of names, or where it would be inserted. */
@@ -90,13 +97,19 @@ static void drop_token(struct state_cluster *c, int at)
     explicit_bzero(&c->tokens[c->n_tokens], sizeof(c->tokens[0]));
 }
 
+/* By the cluster's clock; by the date only where an older version wrote one of the records. */
+static bool is_expired(const struct state_token *t, const struct record *r)
+{
+    return t->until_ms && r->clock_ms ? t->until_ms <= r->clock_ms : t->expires_ms <= r->wall_ms;
+}
+
 /* Removes expired tokens. A token that is used up stays while there is room: the reply to the last node that joined
  * with it may have been lost, and that node tries again. */
-static void remove_old_tokens(struct state_cluster *c, int64_t wall_ms)
+static void remove_old_tokens(struct state_cluster *c, const struct record *r)
 {
     bool is_full = c->n_tokens == STATE_MAX_TOKENS;
     for (int i = c->n_tokens - 1; i >= 0; i--)
-        if (c->tokens[i].expires_ms <= wall_ms || (is_full && !c->tokens[i].uses))
+        if (is_expired(&c->tokens[i], r) || (is_full && !c->tokens[i].uses))
             drop_token(c, i);
 }
 
@@ -110,14 +123,15 @@ static err_t apply_token(struct state_cluster *c, const struct record *r, struct
             ret->err = ERR_NOTFOUND;
         return OK;
     }
-    remove_old_tokens(c, r->wall_ms);
+    remove_old_tokens(c, r);
     if (find_token(c, r->token.id))
         ret->err = ERR_EXISTS;
     else if (c->n_tokens == STATE_MAX_TOKENS)
         ret->err = ERR_LIMIT;
     else {
         struct state_token *t = &c->tokens[c->n_tokens++];
-        *t = (struct state_token){.id = r->token.id, .expires_ms = r->token.expires_ms, .uses = r->token.uses};
+        *t = (struct state_token){
+            .id = r->token.id, .expires_ms = r->token.expires_ms, .until_ms = r->token.until_ms, .uses = r->token.uses};
         memcpy(t->secret, r->token.secret, sizeof(t->secret));
     }
     return OK;
@@ -132,7 +146,7 @@ static err_t check_token(struct state_cluster *c, const struct record *r)
         return OK;
     if (!t || !t->uses)
         return ERR_DENIED;
-    return t->expires_ms <= r->wall_ms ? ERR_STALE : OK;
+    return is_expired(t, r) ? ERR_STALE : OK;
 }
 
 static err_t replace_text(char **at, const char *text)
@@ -182,6 +196,10 @@ static err_t add_node(struct state_cluster *c, const struct record *r, struct st
 static err_t apply_node(struct state_cluster *c, const struct record *r, struct state_result *ret)
 {
     struct state_node *same = find_node(c, r->node.name);
+    if (r->node.newest < c->version) {
+        ret->err = ERR_UNSUPPORTED;
+        return OK;
+    }
     if (same)
         return update_node(c, same, r, ret);
     ret->err = check_token(c, r);
@@ -279,10 +297,23 @@ static err_t apply_key(struct state_cluster *c, const struct record *r, struct s
     return OK;
 }
 
+/* ---- the cluster version ---- */
+
+/* The leader has counted nodes 1 to next_node - 1. A node that has joined since may have an older dtd. */
+static err_t apply_version(struct state_cluster *c, const struct record *r, struct state_result *ret)
+{
+    if (r->cluster_version.version <= c->version || r->cluster_version.next_node != c->next_node)
+        ret->err = ERR_STALE;
+    else
+        c->version = r->cluster_version.version;
+    return OK;
+}
+
 err_t state_nodes_apply(struct state *s, const struct record *r, struct state_result *ret)
 {
     static err_t (*const appliers[])(struct state_cluster * c, const struct record *r, struct state_result *ret) = {
-        apply_node, apply_left, apply_admin, apply_token, apply_key};
+        [RECORD_NODE] = apply_node,   [RECORD_NODE_LEFT] = apply_left, [RECORD_NODE_ADMIN] = apply_admin,
+        [RECORD_TOKEN] = apply_token, [RECORD_KEY] = apply_key,        [RECORD_CLUSTER_VERSION] = apply_version};
     s->cluster.changes++;
-    return appliers[r->kind - RECORD_NODE](&s->cluster, r, ret);
+    return appliers[r->kind](&s->cluster, r, ret);
 }

@@ -87,7 +87,7 @@ err_t outbox_add(struct outbox *o, const struct record *record, outbox_cb cb)
         return ERR_NOMEM;
     item->job = record->job;
     item->cb = cb;
-    err_t err = record_encode(record, &item->bytes);
+    err_t err = replica_encode(o->replica, record, &item->bytes);
     if (err) {
         buf_fini(&item->bytes);
         free(item);

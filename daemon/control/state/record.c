@@ -5,6 +5,7 @@
 
 #include "common/rpc/alloc.h"
 #include "common/rpc/field_codec.h"
+#include "daemon/control/state/features.h"
 #include "proto/log.pb-c.h"
 
 #include <limits.h>
@@ -157,6 +158,8 @@ static err_t encode_node(const struct record *r, Dtd__Record *m, struct buf *ret
     x.instance = (ProtobufCBinaryData){NODE_INSTANCE_BYTES, (uint8_t *)r->node.instance};
     x.has_token = r->node.token != 0;
     x.token = r->node.token;
+    x.has_newest = r->node.newest > 1;
+    x.newest = r->node.newest;
     m->kind_case = DTD__RECORD__KIND_NODE;
     m->node = &x;
     return pack(&m->base, ret);
@@ -188,6 +191,8 @@ static err_t encode_token(const struct record *r, Dtd__Record *m, struct buf *re
     x.has_secret = x.has_expires_ms = x.has_uses = r->token.uses != 0;
     x.secret = (ProtobufCBinaryData){TOKEN_SECRET_LENGTH, (uint8_t *)r->token.secret};
     x.expires_ms = r->token.expires_ms;
+    x.has_until_ms = r->token.until_ms != 0;
+    x.until_ms = r->token.until_ms;
     x.uses = r->token.uses;
     m->kind_case = DTD__RECORD__KIND_TOKEN;
     m->token = &x;
@@ -227,6 +232,16 @@ static err_t encode_lineage(const struct record *r, Dtd__Record *m, struct buf *
     return pack(&m->base, ret);
 }
 
+static err_t encode_cluster_version(const struct record *r, Dtd__Record *m, struct buf *ret)
+{
+    Dtd__RecordClusterVersion x = DTD__RECORD_CLUSTER_VERSION__INIT;
+    x.version = r->cluster_version.version;
+    x.next_node = r->cluster_version.next_node;
+    m->kind_case = DTD__RECORD__KIND_CLUSTER_VERSION;
+    m->cluster_version = &x;
+    return pack(&m->base, ret);
+}
+
 static err_t (*const encoders[])(const struct record *r, Dtd__Record *m, struct buf *ret) = {
     [RECORD_SUBMITTED] = encode_submitted,
     [RECORD_DESIRED] = encode_desired,
@@ -242,6 +257,7 @@ static err_t (*const encoders[])(const struct record *r, Dtd__Record *m, struct 
     [RECORD_KEY] = encode_key,
     [RECORD_JOB_REMOVED] = encode_job_removed,
     [RECORD_LINEAGE] = encode_lineage,
+    [RECORD_CLUSTER_VERSION] = encode_cluster_version,
 };
 #define N_KINDS (sizeof(encoders) / sizeof(encoders[0]))
 
@@ -262,8 +278,10 @@ err_t record_encode(const struct record *record, struct buf *ret)
     if ((size_t)record->kind >= N_KINDS || !encoders[record->kind])
         return ERR_INVALID;
     Dtd__Record m = DTD__RECORD__INIT;
-    m.version = RECORD_VERSION;
+    m.version = feature_of_record(record);
     m.wall_ms = record->wall_ms;
+    m.has_clock_ms = record->clock_ms != 0;
+    m.clock_ms = record->clock_ms;
     m.has_request_id = record->has_request;
     m.request_id.data = (uint8_t *)record->request_id;
     m.request_id.len = REQUEST_ID_BYTES;
@@ -380,6 +398,7 @@ static err_t decode_node(const Dtd__Record *m, struct memory *mem, struct record
     r->node.domain = x->domain ? x->domain : "";
     memcpy(r->node.instance, x->instance.data, NODE_INSTANCE_BYTES);
     r->node.token = x->has_token ? x->token : 0;
+    r->node.newest = x->has_newest && x->newest ? x->newest : 1;
     return OK;
 }
 
@@ -411,6 +430,7 @@ static err_t decode_token(const Dtd__Record *m, struct memory *mem, struct recor
     r->kind = RECORD_TOKEN;
     r->token.id = x->id;
     r->token.expires_ms = x->expires_ms;
+    r->token.until_ms = x->until_ms;
     r->token.uses = is_back ? 0 : x->uses;
     if (!is_back)
         memcpy(r->token.secret, x->secret.data, TOKEN_SECRET_LENGTH);
@@ -453,6 +473,17 @@ static err_t decode_lineage(const Dtd__Record *m, struct memory *mem, struct rec
     return OK;
 }
 
+static err_t decode_cluster_version(const Dtd__Record *m, struct memory *mem, struct record *r)
+{
+    (void)mem;
+    r->kind = RECORD_CLUSTER_VERSION;
+    r->cluster_version.version = m->cluster_version->version;
+    r->cluster_version.next_node = m->cluster_version->next_node;
+    return m->cluster_version->version > features_newest() ? ERR_UNSUPPORTED
+           : m->cluster_version->version < 2               ? ERR_CORRUPT
+                                                           : OK;
+}
+
 static const struct {
     Dtd__Record__KindCase kind;
     err_t (*decode)(const Dtd__Record *m, struct memory *mem, struct record *r);
@@ -463,7 +494,7 @@ static const struct {
     {DTD__RECORD__KIND_INCIDENT, decode_incident},     {DTD__RECORD__KIND_NODE, decode_node},
     {DTD__RECORD__KIND_NODE_LEFT, decode_node_left},   {DTD__RECORD__KIND_NODE_ADMIN, decode_node_admin},
     {DTD__RECORD__KIND_TOKEN, decode_token},           {DTD__RECORD__KIND_KEY, decode_key},
-    {DTD__RECORD__KIND_LINEAGE, decode_lineage},
+    {DTD__RECORD__KIND_LINEAGE, decode_lineage},       {DTD__RECORD__KIND_CLUSTER_VERSION, decode_cluster_version},
 };
 
 static err_t decode_kind(const Dtd__Record *m, struct memory *mem, struct record *r)
@@ -471,17 +502,18 @@ static err_t decode_kind(const Dtd__Record *m, struct memory *mem, struct record
     for (size_t i = 0; i < sizeof(decoders) / sizeof(decoders[0]); i++)
         if (decoders[i].kind == m->kind_case)
             return decoders[i].decode(m, mem, r);
-    return ERR_CORRUPT; /* this version has all kinds of records of its version number */
+    return ERR_CORRUPT; /* this dtd has all kinds of records of its cluster versions */
 }
 
 static err_t decode_message(struct memory *mem, struct record *r)
 {
     const Dtd__Record *m = mem->message;
-    if (m->version > RECORD_VERSION)
+    if (m->version > features_newest())
         return ERR_UNSUPPORTED;
-    if (!m->version || (m->has_request_id && m->request_id.len != REQUEST_ID_BYTES))
+    if (!m->version || m->clock_ms < 0 || (m->has_request_id && m->request_id.len != REQUEST_ID_BYTES))
         return ERR_CORRUPT;
-    *r = (struct record){.wall_ms = m->wall_ms, .has_request = m->has_request_id, .memory = mem};
+    *r = (struct record){
+        .wall_ms = m->wall_ms, .clock_ms = m->clock_ms, .has_request = m->has_request_id, .memory = mem};
     if (m->has_request_id)
         memcpy(r->request_id, m->request_id.data, REQUEST_ID_BYTES);
     return decode_kind(m, mem, r);

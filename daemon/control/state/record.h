@@ -11,7 +11,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define RECORD_VERSION 1
 #define RECORD_MAX_BYTES (2u << 20)
 #define RECORD_MAX_MEMBERS 4096
 #define REQUEST_ID_BYTES 16
@@ -35,6 +34,7 @@ enum record_kind {
     RECORD_KEY,                /* a cluster key was added, put to use or dropped */
     RECORD_JOB_REMOVED,        /* a user removed a job that had ended. An older version reads it as a second end */
     RECORD_LINEAGE,            /* the cluster gets its id, or was recovered */
+    RECORD_CLUSTER_VERSION,    /* all nodes have this version of records and messages (features.h) */
 };
 
 #define NODE_INSTANCE_BYTES 16
@@ -62,7 +62,8 @@ struct state_checkpoint {
 
 struct record {
     enum record_kind kind;
-    int64_t wall_ms;  /* clock of the proposer */
+    int64_t wall_ms;  /* clock of the proposer: a date */
+    int64_t clock_ms; /* the cluster's clock (clock.h); 0: an older version wrote the record */
     bool has_request; /* a repetition of request_id within a day changes nothing and has the first result */
     uint8_t request_id[REQUEST_ID_BYTES];
     uint64_t job; /* in the kinds RECORD_DESIRED to RECORD_INCIDENT */
@@ -95,7 +96,8 @@ struct record {
         struct {
             const char *name, *address, *domain; /* domain: "" for none */
             uint8_t instance[NODE_INSTANCE_BYTES];
-            uint64_t token; /* 0: none */
+            uint64_t token;  /* 0: none */
+            uint32_t newest; /* the newest cluster version of its dtd, at least 1 */
         } node;
         struct {
             const char *name;
@@ -105,8 +107,8 @@ struct record {
         } node_admin;
         struct {
             uint64_t id;
-            int64_t expires_ms;
-            uint32_t uses; /* 0: the token is withdrawn */
+            int64_t expires_ms, until_ms; /* the date, and the reading of the cluster's clock, which decides */
+            uint32_t uses;                /* 0: the token is withdrawn */
             uint8_t secret[TOKEN_SECRET_LENGTH];
         } token;
         struct {
@@ -123,6 +125,10 @@ struct record {
             uint32_t key; /* version of the new key; 0: none */
             uint8_t secret[KEY_SECRET_LENGTH];
         } lineage;
+        struct {
+            uint32_t version;
+            uint64_t next_node; /* refused if the next node has another number by now */
+        } cluster_version;
     };
     void *memory; /* owned by a decoded record; NULL: none */
 };

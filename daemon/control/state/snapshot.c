@@ -2,12 +2,19 @@
  * the request ids, one for the cluster, one for the events. A parser reads concatenated protobuf messages as one
  * message with joined lists, so the writer never needs a tree of the whole state in memory. Each message repeats the
  * required fields version and next_job. Restoring builds a second state and replaces the first one at the end. The
- * contents are untrusted: a damaged snapshot makes the start fail, instead of causing wrong decisions later. */
+ * contents are untrusted: a damaged snapshot makes the start fail, instead of causing wrong decisions later.
+ *
+ * A state with many large jobs takes seconds to encode and to decode, and control's loop must not stop for so long. So
+ * the loop only freezes the state (jobs are shared with it, the rest is small), and another thread encodes the jobs;
+ * the texts of their job files, which are most of the bytes, are not copied. A decoder unpacks one job at a time, so it
+ * needs memory for one beside the state. */
+#include "daemon/control/state/features.h"
 #include "daemon/control/state/internal.h"
 
 #include "common/rpc/alloc.h"
 #include "common/rpc/field_codec.h"
 #include "daemon/control/state/snapshot_lineage.h"
+#include "daemon/control/state/spec.h"
 #include "proto/log.pb-c.h"
 
 #include <math.h>
@@ -15,6 +22,7 @@
 #include <string.h>
 
 #define SNAPSHOT_VERSION 1
+#define BORROWED_BYTES 1024 /* a shorter text is copied, as a piece of its own would cost more */
 
 /* ---- writing ---- */
 
@@ -135,7 +143,7 @@ static err_t put_incidents(const struct state_job *job, struct lists *l, void **
 static void put_scalars(const struct state_job *job, Dtd__SnapshotJob *m)
 {
     m->id = job->id;
-    m->submitted->spec_yaml = job->spec;
+    m->submitted->spec_yaml = (char *)job->spec;
     m->submitted->has_parent = job->parent != 0;
     m->submitted->parent = job->parent;
     m->submitted->uid = job->uid;
@@ -147,6 +155,12 @@ static void put_scalars(const struct state_job *job, Dtd__SnapshotJob *m)
     m->ended_ms = job->ended_ms;
     m->has_started_ms = job->started_ms != 0;
     m->started_ms = job->started_ms;
+    m->has_submitted_clock_ms = job->submitted_clock_ms != 0;
+    m->submitted_clock_ms = job->submitted_clock_ms;
+    m->has_started_clock_ms = job->started_clock_ms != 0;
+    m->started_clock_ms = job->started_clock_ms;
+    m->has_incident_clock_ms = job->incident_clock_ms != 0;
+    m->incident_clock_ms = job->incident_clock_ms;
 }
 
 static err_t write_job(const struct state *s, const struct state_job *job, struct buf *ret)
@@ -192,11 +206,15 @@ static err_t write_requests(const struct state *s, struct buf *ret)
         requests[i].id.data = s->requests[i].id;
         requests[i].id.len = REQUEST_ID_BYTES;
         requests[i].wall_ms = s->requests[i].wall_ms;
+        requests[i].has_clock_ms = s->requests[i].clock_ms != 0;
+        requests[i].clock_ms = s->requests[i].clock_ms;
         requests[i].job = s->requests[i].job;
         requests[i].err = s->requests[i].err;
         list[i] = &requests[i];
     }
     if (!err) {
+        snapshot.has_clock_ms = s->clock_ms != 0;
+        snapshot.clock_ms = s->clock_ms;
         snapshot.n_request = n;
         snapshot.request = list;
         err = pack(&snapshot, s, ret);
@@ -245,6 +263,8 @@ static void put_secrets(const struct state_cluster *c, struct cluster_lists *l)
         m->has_secret = m->has_expires_ms = m->has_uses = true;
         m->secret = (ProtobufCBinaryData){TOKEN_SECRET_LENGTH, (uint8_t *)c->tokens[i].secret};
         m->expires_ms = c->tokens[i].expires_ms;
+        m->has_until_ms = c->tokens[i].until_ms != 0;
+        m->until_ms = c->tokens[i].until_ms;
         m->uses = c->tokens[i].uses;
     }
     for (int i = 0; i < c->n_keys; i++) {
@@ -292,7 +312,9 @@ static err_t write_part(const struct state *s, const struct cluster_part *part, 
                                    .key = l->key,
                                    .key_used = c->key_used,
                                    .n_gone = part->n_gone,
-                                   .gone = part->gone};
+                                   .gone = part->gone,
+                                   .has_version = c->version != 0,
+                                   .version = c->version};
         state_lineage_put(c, &l->lineage, &m);
         snapshot.cluster = &m;
         err = pack(&snapshot, s, ret);
@@ -399,11 +421,18 @@ err_t state_cluster_snapshot(const struct state *s, struct buf *ret)
     return write_cluster(s, ret);
 }
 
+/* Is there anything that a single machine without a cluster does not have? */
+static bool has_cluster(const struct state *s)
+{
+    const struct state_cluster *c = &s->cluster;
+    return c->next_node > 1 || c->n_keys || c->version || c->lineage.generation;
+}
+
 err_t state_snapshot(const struct state *s, struct buf *ret)
 {
     size_t start = ret->len;
     err_t err = write_requests(s, ret);
-    if (!err && (s->cluster.next_node > 1 || s->cluster.lineage.generation))
+    if (!err && has_cluster(s))
         err = write_cluster(s, ret);
     for (int i = 0; !err && i < s->n_jobs; i++)
         err = write_job(s, s->jobs[i], ret);
@@ -411,6 +440,85 @@ err_t state_snapshot(const struct state *s, struct buf *ret)
         err = write_events(s, ret);
     if (err)
         ret->len = start;
+    return err;
+}
+
+/* ---- a frozen state ---- */
+
+struct state_frozen {
+    struct state part;          /* jobs and request ids; the rest is empty */
+    struct buf cluster, events; /* encoded, since they are small and change in place */
+};
+
+err_t state_freeze(const struct state *s, struct state_frozen **ret)
+{
+    struct state_frozen *f = calloc(1, sizeof(*f));
+    if (!f)
+        return ERR_NOMEM;
+    f->part.next_job = s->next_job;
+    f->part.next_event = s->next_event;
+    f->part.clock_ms = s->clock_ms;
+    for (int i = 0; i < s->n_jobs; i++) {
+        f->part.jobs[i] = s->jobs[i];
+        s->jobs[i]->refs++;
+    }
+    f->part.n_jobs = s->n_jobs;
+    f->part.requests = malloc(((size_t)s->n_requests + 1) * sizeof(*s->requests));
+    err_t err = f->part.requests ? OK : ERR_NOMEM;
+    if (!err && s->n_requests)
+        memcpy(f->part.requests, s->requests, (size_t)s->n_requests * sizeof(*s->requests));
+    f->part.n_requests = err ? 0 : s->n_requests;
+    if (!err && has_cluster(s))
+        err = write_cluster(s, &f->cluster);
+    if (!err && s->next_event > 1)
+        err = write_events(s, &f->events);
+    if (err)
+        state_thaw(f);
+    else
+        *ret = f;
+    return err;
+}
+
+void state_thaw(struct state_frozen *f)
+{
+    if (!f)
+        return;
+    state_clear(&f->part);
+    buf_fini(&f->cluster);
+    buf_fini(&f->events);
+    free(f);
+}
+
+/* Where `text` is in the encoded message, of which it is almost the beginning. Bytes that are equal to it will do. */
+static const uint8_t *find_text(const struct buf *message, const char *text, size_t len)
+{
+    return len >= BORROWED_BYTES ? memmem(message->data, message->len, text, len) : NULL;
+}
+
+static err_t write_job_pieces(const struct state *s, const struct state_job *job, struct buf *scratch,
+                              struct pieces *ret)
+{
+    size_t len = strlen(job->spec);
+    scratch->len = 0;
+    err_t err = write_job(s, job, scratch);
+    const uint8_t *text = err ? NULL : find_text(scratch, job->spec, len);
+    if (err || !text)
+        return err ? err : pieces_copy(ret, scratch->data, scratch->len);
+    err = pieces_copy(ret, scratch->data, (size_t)(text - scratch->data));
+    err = err ? err : pieces_borrow(ret, job->spec, len);
+    return err ? err : pieces_copy(ret, text + len, (size_t)(scratch->data + scratch->len - text) - len);
+}
+
+err_t state_frozen_write(const struct state_frozen *f, struct pieces *ret)
+{
+    struct buf scratch = {0};
+    err_t err = write_requests(&f->part, &scratch);
+    err = err ? err : pieces_copy(ret, scratch.data, scratch.len);
+    err = err ? err : pieces_borrow(ret, f->cluster.data, f->cluster.len);
+    for (int i = 0; !err && i < f->part.n_jobs; i++)
+        err = write_job_pieces(&f->part, f->part.jobs[i], &scratch, ret);
+    err = err ? err : pieces_borrow(ret, f->events.data, f->events.len);
+    buf_fini(&scratch);
     return err;
 }
 
@@ -522,11 +630,13 @@ static err_t read_job(const Dtd__SnapshotJob *m, struct state_job *job)
     job->submitted_ms = m->submitted_ms;
     job->started_ms = m->started_ms;
     job->ended_ms = m->ended_ms;
+    job->submitted_clock_ms = m->submitted_clock_ms;
+    job->started_clock_ms = m->started_clock_ms;
+    job->incident_clock_ms = m->incident_clock_ms;
     job->desired = (enum state_desired)m->desired;
     job->end = (enum state_end)m->end;
-    err_t err = copy(m->submitted->spec_yaml, &job->spec);
-    if (!err)
-        err = copy(m->reason, &job->reason);
+    job->spec = spec_new(m->submitted->spec_yaml);
+    err_t err = job->spec ? copy(m->reason, &job->reason) : ERR_NOMEM;
     if (!err)
         err = read_epoch(m, job);
     if (!err)
@@ -540,21 +650,17 @@ static err_t read_job(const Dtd__SnapshotJob *m, struct state_job *job)
     return err;
 }
 
-static err_t read_jobs(const Dtd__Snapshot *m, struct state *s)
+static err_t read_next_job(const Dtd__SnapshotJob *m, struct state *s)
 {
-    if (m->n_job > STATE_MAX_JOBS)
+    uint64_t last = s->n_jobs ? s->jobs[s->n_jobs - 1]->id : 0;
+    if (s->n_jobs == STATE_MAX_JOBS || m->id >= s->next_job || m->id <= last)
         return ERR_CORRUPT;
-    err_t err = OK;
-    for (size_t i = 0; !err && i < m->n_job; i++) {
-        if (m->job[i]->id >= s->next_job || !m->job[i]->id || (i && m->job[i]->id <= m->job[i - 1]->id))
-            return ERR_CORRUPT;
-        struct state_job *job = calloc(1, sizeof(*job));
-        if (!job)
-            return ERR_NOMEM;
-        s->jobs[s->n_jobs++] = job;
-        err = read_job(m->job[i], job);
-    }
-    return err;
+    struct state_job *job = calloc(1, sizeof(*job));
+    if (!job)
+        return ERR_NOMEM;
+    job->refs = 1;
+    s->jobs[s->n_jobs++] = job;
+    return read_job(m, job);
 }
 
 static err_t read_requests(const Dtd__Snapshot *m, struct state *s)
@@ -569,7 +675,7 @@ static err_t read_requests(const Dtd__Snapshot *m, struct state *s)
         if (err)
             return err;
         struct state_request *to = &s->requests[s->n_requests++];
-        *to = (struct state_request){.wall_ms = q->wall_ms, .job = q->job, .err = q->err};
+        *to = (struct state_request){.wall_ms = q->wall_ms, .clock_ms = q->clock_ms, .job = q->job, .err = q->err};
         memcpy(to->id, q->id.data, REQUEST_ID_BYTES);
     }
     return OK;
@@ -601,7 +707,8 @@ static err_t read_secrets(const Dtd__SnapshotCluster *m, struct state_cluster *c
         const Dtd__RecordToken *t = m->token[i];
         if (!t->id || t->secret.len != TOKEN_SECRET_LENGTH)
             return ERR_CORRUPT;
-        c->tokens[i] = (struct state_token){.id = t->id, .expires_ms = t->expires_ms, .uses = t->uses};
+        c->tokens[i] =
+            (struct state_token){.id = t->id, .expires_ms = t->expires_ms, .until_ms = t->until_ms, .uses = t->uses};
         memcpy(c->tokens[i].secret, t->secret.data, TOKEN_SECRET_LENGTH);
         c->n_tokens++;
     }
@@ -626,6 +733,9 @@ static err_t read_cluster(const Dtd__Snapshot *m, struct state *s)
         return OK;
     if (!from->next_node || from->n_node > STATE_MAX_NODES)
         return ERR_CORRUPT;
+    if (from->has_version && from->version > features_newest())
+        return ERR_UNSUPPORTED;
+    c->version = from->has_version ? from->version : 0;
     c->next_node = from->next_node;
     for (size_t i = 0; !err && i < from->n_node; i++) {
         err = from->node[i]->id < c->next_node ? state_node_reserve(c) : ERR_CORRUPT;
@@ -693,6 +803,8 @@ static err_t merge_cluster(const Dtd__Snapshot *m, struct state *s)
     err_t err = fresh && changed && nodes ? OK : ERR_NOMEM;
     if (!err && (!from->next_node || from->n_node > STATE_MAX_NODES))
         err = ERR_CORRUPT;
+    if (!err && from->has_version && from->version > features_newest())
+        err = ERR_UNSUPPORTED;
     if (!err)
         err = read_secrets(from, fresh);
     if (!err)
@@ -707,6 +819,7 @@ static err_t merge_cluster(const Dtd__Snapshot *m, struct state *s)
         fresh->n_nodes = merge_nodes(c, from, changed, n_changed, nodes);
         fresh->nodes = nodes;
         fresh->next_node = from->next_node;
+        fresh->version = from->has_version ? from->version : 0;
         fresh->changes = c->changes + 1;
         free(c->nodes);
         *c = *fresh;
@@ -758,16 +871,111 @@ static err_t read_events(const Dtd__Snapshot *m, struct state *s)
     return OK;
 }
 
-static err_t read_all(const Dtd__Snapshot *m, struct state *s)
+/* One field of a message on the wire. */
+struct wire_field {
+    const uint8_t *data; /* with its tag */
+    size_t len;
+    const uint8_t *body; /* of one with a length */
+    size_t body_len;
+    uint64_t number;
+};
+
+/* Stores a varint; returns its length, 0: it is not one. */
+static size_t read_varint(const uint8_t *data, size_t len, uint64_t *ret)
+{
+    uint64_t value = 0;
+    for (size_t i = 0; i < len && i < 10; i++) {
+        value |= (uint64_t)(data[i] & 0x7f) << (7 * i);
+        if (data[i] < 0x80) {
+            *ret = value;
+            return i + 1;
+        }
+    }
+    return 0;
+}
+
+/* Returns the length of a field's value behind its tag at `from`; 0: there is none. */
+static size_t value_length(struct wire_field *f, unsigned wire_type, size_t from, size_t len)
+{
+    uint64_t n = 0;
+    size_t head = wire_type == 5 ? 4 : wire_type == 1 ? 8 : read_varint(f->data + from, len - from, &n);
+    if (!head || head > len - from || wire_type == 3 || wire_type == 4 || wire_type > 5)
+        return 0;
+    if (wire_type != 2)
+        return head;
+    if (n > len - from - head)
+        return 0;
+    f->body = f->data + from + head;
+    f->body_len = n;
+    return head + n;
+}
+
+/* The field at the beginning of `data`. False: there is no whole one. */
+static bool read_field(const uint8_t *data, size_t len, struct wire_field *ret)
+{
+    uint64_t tag;
+    struct wire_field f = {.data = data};
+    size_t head = read_varint(data, len, &tag);
+    size_t value = head ? value_length(&f, tag & 7, head, len) : 0;
+    f.number = head ? tag >> 3 : 0;
+    f.len = head + value;
+    *ret = f;
+    return value > 0;
+}
+
+static bool is_job(const struct wire_field *f)
+{
+    return f->number == 3 && f->body; /* Snapshot.job */
+}
+
+/* Appends all fields but the jobs. */
+static err_t collect_rest(const uint8_t *data, size_t len, struct buf *ret)
+{
+    struct wire_field f;
+    err_t err = OK;
+    for (size_t at = 0; !err && at < len; at += f.len) {
+        if (!read_field(data + at, len - at, &f))
+            return ERR_CORRUPT;
+        if (!is_job(&f))
+            err = buf_append(ret, f.data, f.len);
+    }
+    return err;
+}
+
+static err_t read_job_field(const struct wire_field *f, struct state *s)
+{
+    struct rpc_alloc alloc;
+    rpc_alloc_init(&alloc, f->body_len);
+    Dtd__SnapshotJob *m = dtd__snapshot_job__unpack(&alloc.base, f->body_len, f->body);
+    if (!m)
+        return ERR_CORRUPT;
+    err_t err = read_next_job(m, s);
+    dtd__snapshot_job__free_unpacked(m, &alloc.base);
+    return err;
+}
+
+static err_t read_jobs(const uint8_t *data, size_t len, struct state *s)
+{
+    struct wire_field f;
+    err_t err = OK;
+    for (size_t at = 0; !err && at < len; at += f.len) {
+        if (!read_field(data + at, len - at, &f))
+            return ERR_CORRUPT;
+        if (is_job(&f))
+            err = read_job_field(&f, s);
+    }
+    return err;
+}
+
+static err_t read_rest(const Dtd__Snapshot *m, struct state *s)
 {
     if (m->version > SNAPSHOT_VERSION)
         return ERR_UNSUPPORTED;
-    if (!m->version || !m->next_job)
+    if (!m->version || !m->next_job || m->clock_ms < 0)
         return ERR_CORRUPT;
     s->next_job = m->next_job;
-    err_t err = read_jobs(m, s);
-    if (!err)
-        err = read_requests(m, s);
+    s->clock_ms = m->clock_ms;
+    err_t err = read_requests(m, s);
     if (!err)
         err = read_cluster(m, s);
     if (!err)
@@ -775,26 +983,51 @@ static err_t read_all(const Dtd__Snapshot *m, struct state *s)
     return err;
 }
 
-err_t state_restore(struct state *s, const void *data, size_t len)
+static err_t read_all(const void *data, size_t len, struct state *s)
 {
+    struct buf rest = {0};
     struct rpc_alloc alloc;
+    err_t err = collect_rest(data, len, &rest);
+    rpc_alloc_init(&alloc, rest.len);
+    Dtd__Snapshot *m = err ? NULL : dtd__snapshot__unpack(&alloc.base, rest.len, rest.data);
+    if (!err)
+        err = m ? read_rest(m, s) : ERR_CORRUPT;
+    if (m)
+        dtd__snapshot__free_unpacked(m, &alloc.base);
+    buf_fini(&rest);
+    return err ? err : read_jobs(data, len, s);
+}
+
+err_t state_read(const void *data, size_t len, struct state **ret)
+{
     struct state *fresh;
     err_t err = state_new(&fresh);
     if (err)
         return err;
-    rpc_alloc_init(&alloc, len);
-    Dtd__Snapshot *m = dtd__snapshot__unpack(&alloc.base, len, data);
-    err = m ? read_all(m, fresh) : ERR_CORRUPT;
-    if (!err) {
-        fresh->cluster.changes = s->cluster.changes + 1;
-        for (int i = 0; i < fresh->cluster.n_nodes; i++)
-            fresh->cluster.nodes[i].changed = fresh->cluster.changes;
-        state_clear(s);
-        *s = *fresh;
-        *fresh = (struct state){0};
-    }
-    if (m)
-        dtd__snapshot__free_unpacked(m, &alloc.base);
+    err = read_all(data, len, fresh);
+    if (err)
+        state_free(fresh);
+    else
+        *ret = fresh;
+    return err;
+}
+
+void state_adopt(struct state *s, struct state *fresh)
+{
+    fresh->cluster.changes = s->cluster.changes + 1;
+    for (int i = 0; i < fresh->cluster.n_nodes; i++)
+        fresh->cluster.nodes[i].changed = fresh->cluster.changes;
+    state_clear(s);
+    *s = *fresh;
+    *fresh = (struct state){0};
     state_free(fresh);
+}
+
+err_t state_restore(struct state *s, const void *data, size_t len)
+{
+    struct state *fresh;
+    err_t err = state_read(data, len, &fresh);
+    if (!err)
+        state_adopt(s, fresh);
     return err;
 }

@@ -1,7 +1,11 @@
 /* A table has one apply function per kind of record. Each first does what can fail (copies) and then changes the state
  * in statements that cannot, so ERR_NOMEM means that nothing has changed. Verdicts (ERR_STALE ...) are part of the
- * state machine: they depend only on the state and the record, and are kept with the request id. */
+ * state machine: they depend only on the state and the record, and are kept with the request id.
+ *
+ * A job that a frozen state has, too, is copied before a record changes it (own_job). */
 #include "daemon/control/state/internal.h"
+
+#include "daemon/control/state/spec.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -40,9 +44,9 @@ static void left_free(struct state_left *left, int n)
     free(left);
 }
 
-void state_job_free(struct state_job *job)
+void state_job_unref(struct state_job *job)
 {
-    if (!job)
+    if (!job || --job->refs > 0)
         return;
     left_free(job->left, job->n_left);
     for (int i = 0; i < job->n_checkpoints; i++)
@@ -53,7 +57,7 @@ void state_job_free(struct state_job *job)
     epoch_fini(&job->epoch);
     free(job->checkpoints);
     free(job->incidents);
-    free(job->spec);
+    spec_unref(job->spec);
     free(job->reason);
     free(job);
 }
@@ -61,7 +65,7 @@ void state_job_free(struct state_job *job)
 void state_clear(struct state *s)
 {
     for (int i = 0; i < s->n_jobs; i++)
-        state_job_free(s->jobs[i]);
+        state_job_unref(s->jobs[i]);
     free(s->requests);
     state_nodes_clear(&s->cluster);
     state_events_clear(s);
@@ -148,6 +152,11 @@ const struct state_checkpoint *state_newest_checkpoint(const struct state_job *j
 
 /* ---- request ids ---- */
 
+int64_t state_clock_of(const struct state *s)
+{
+    return s->clock_ms;
+}
+
 bool state_request_find(const struct state *s, const uint8_t id[REQUEST_ID_BYTES], struct state_result *ret)
 {
     for (int i = s->n_requests - 1; i >= 0; i--) {
@@ -160,12 +169,19 @@ bool state_request_find(const struct state *s, const uint8_t id[REQUEST_ID_BYTES
     return false;
 }
 
-/* Removes ids that are older than a day by the record's clock, and the oldest if there are too many. They are in the
- * order of the log, which is the order of time unless a clock was set back; it ends at the first younger one. */
-static void remove_old_requests(struct state *s, int64_t wall_ms)
+/* By the cluster's clock, which no one sets; by dates only where an older version wrote one of the records. */
+static bool request_is_old(const struct state_request *q, const struct record *r)
+{
+    return q->clock_ms && r->clock_ms ? q->clock_ms < r->clock_ms - STATE_REQUEST_MS
+                                      : q->wall_ms < r->wall_ms - STATE_REQUEST_MS;
+}
+
+/* Removes ids that are older than a day, and the oldest if there are too many. They are in the order of the log; it
+ * ends at the first younger one. */
+static void remove_old_requests(struct state *s, const struct record *r)
 {
     int n = s->n_requests >= STATE_MAX_REQUESTS ? s->n_requests - STATE_MAX_REQUESTS + 1 : 0;
-    while (n < s->n_requests && s->requests[n].wall_ms < wall_ms - STATE_REQUEST_MS)
+    while (n < s->n_requests && request_is_old(&s->requests[n], r))
         n++;
     s->n_requests -= n;
     memmove(s->requests, s->requests + n, (size_t)s->n_requests * sizeof(*s->requests));
@@ -187,7 +203,7 @@ err_t state_request_reserve(struct state *s)
 static void keep_request(struct state *s, const struct record *r, const struct state_result *result)
 {
     struct state_request *q = &s->requests[s->n_requests++];
-    *q = (struct state_request){.wall_ms = r->wall_ms, .job = result->job, .err = result->err};
+    *q = (struct state_request){.wall_ms = r->wall_ms, .clock_ms = r->clock_ms, .job = result->job, .err = result->err};
     memcpy(q->id, r->request_id, REQUEST_ID_BYTES);
 }
 
@@ -195,7 +211,7 @@ static void keep_request(struct state *s, const struct record *r, const struct s
 
 static void remove_job(struct state *s, int at)
 {
-    state_job_free(s->jobs[at]);
+    state_job_unref(s->jobs[at]);
     s->n_jobs--;
     memmove(&s->jobs[at], &s->jobs[at + 1], (size_t)(s->n_jobs - at) * sizeof(struct state_job *));
 }
@@ -228,23 +244,25 @@ static bool remove_ended_job(struct state *s)
 static err_t apply_submitted(struct state *s, const struct record *r, struct state_result *ret)
 {
     struct state_job *job = calloc(1, sizeof(*job));
-    char *spec = strdup(r->submitted.spec);
+    const char *spec = spec_new(r->submitted.spec);
     if (!job || !spec) {
         free(job);
-        free(spec);
+        spec_unref(spec);
         return ERR_NOMEM;
     }
     if (s->n_jobs >= STATE_MAX_JOBS && !remove_ended_job(s)) {
         free(job);
-        free(spec);
+        spec_unref(spec);
         ret->err = ERR_LIMIT;
         return OK;
     }
+    job->refs = 1;
     job->id = s->next_job++;
     job->spec = spec;
     job->parent = r->submitted.parent;
     job->uid = r->submitted.uid;
     job->submitted_ms = r->wall_ms;
+    job->submitted_clock_ms = r->clock_ms;
     job->desired = DESIRED_RUN;
     s->jobs[s->n_jobs++] = job;
     ret->job = job->id;
@@ -376,8 +394,10 @@ static err_t apply_epoch(struct state_job *job, const struct record *r, struct s
     job->left = left.left;
     job->n_left = left.n;
     job->epoch = e;
-    if (!job->started_ms)
+    if (!job->started_ms) {
         job->started_ms = r->wall_ms;
+        job->started_clock_ms = r->clock_ms;
+    }
     return OK;
 }
 
@@ -497,9 +517,107 @@ static err_t apply_incident(struct state_job *job, const struct record *r, struc
         return OK;
     }
     job->incidents[job->n_incidents++] = i;
+    job->incident_clock_ms = r->clock_ms;
     if (job->n_incidents > STATE_MAX_INCIDENTS)
         remove_oldest_incident(job);
     remove_old_logs(job);
+    return OK;
+}
+
+/* ---- jobs that are shared with a frozen state ---- */
+
+static err_t clone_epoch(const struct state_epoch *from, struct state_epoch *ret)
+{
+    struct record r = {.kind = RECORD_EPOCH, .wall_ms = from->wall_ms};
+    if (!from->epoch)
+        return OK;
+    r.epoch.epoch = from->epoch;
+    r.epoch.members = from->members;
+    r.epoch.n_members = from->n_members;
+    r.epoch.resume_step = from->resume_step;
+    r.epoch.restarts = from->restarts;
+    r.epoch.layout = from->layout;
+    r.epoch.layout_why = from->layout_why;
+    return state_epoch_copy(&r, ret);
+}
+
+static err_t clone_left(const struct state_job *from, struct state_job *to)
+{
+    to->left = calloc((size_t)from->n_left + 1, sizeof(*to->left));
+    err_t err = to->left ? OK : ERR_NOMEM;
+    for (int i = 0; !err && i < from->n_left; i++) {
+        to->left[i] = from->left[i];
+        err = text_copy(from->left[i].node, &to->left[i].node);
+        to->n_left++;
+    }
+    return err;
+}
+
+static err_t clone_checkpoints(const struct state_job *from, struct state_job *to)
+{
+    err_t err = OK;
+    for (int i = 0; !err && i < from->n_checkpoints; i++) {
+        char *path = NULL;
+        err = state_checkpoint_reserve(to);
+        err = err ? err : text_copy(from->checkpoints[i].path, &path);
+        if (err)
+            return err;
+        to->checkpoints[i] = from->checkpoints[i];
+        to->checkpoints[i].path = path;
+        to->n_checkpoints++;
+    }
+    return err;
+}
+
+static err_t clone_incidents(const struct state_job *from, struct state_job *to)
+{
+    err_t err = fields_copy(&incident_fields, &from->start, &to->start);
+    for (int i = 0; !err && i < from->n_incidents; i++) {
+        err = state_incident_reserve(to);
+        err = err ? err : fields_copy(&incident_fields, &from->incidents[i], &to->incidents[i]);
+        to->n_incidents += !err;
+    }
+    return err;
+}
+
+static err_t clone_job(const struct state_job *from, struct state_job **ret)
+{
+    struct state_job *to = calloc(1, sizeof(*to));
+    if (!to)
+        return ERR_NOMEM;
+    to->refs = 1;
+    to->id = from->id;
+    to->parent = from->parent;
+    to->uid = from->uid;
+    to->submitted_ms = from->submitted_ms;
+    to->started_ms = from->started_ms;
+    to->ended_ms = from->ended_ms;
+    to->desired = from->desired;
+    to->end = from->end;
+    to->spec = spec_ref(from->spec);
+    err_t err = text_copy(from->reason, &to->reason);
+    err = err ? err : clone_epoch(&from->epoch, &to->epoch);
+    err = err ? err : clone_left(from, to);
+    err = err ? err : clone_checkpoints(from, to);
+    err = err ? err : clone_incidents(from, to);
+    if (err)
+        state_job_unref(to);
+    else
+        *ret = to;
+    return err;
+}
+
+/* Makes the job at this position one that may be changed. */
+static err_t own_job(struct state *s, int at)
+{
+    struct state_job *job = s->jobs[at], *own;
+    if (job->refs == 1)
+        return OK;
+    err_t err = clone_job(job, &own);
+    if (err)
+        return err;
+    s->jobs[at] = own;
+    state_job_unref(job);
     return OK;
 }
 
@@ -526,13 +644,14 @@ static err_t apply_kind(struct state *s, const struct record *r, struct state_re
         return state_nodes_apply(s, r, ret);
     if (r->kind == RECORD_INCIDENT && !r->job && r->incident.event)
         return OK; /* an event only */
-    struct state_job *job = find_job(s, r->job);
     ret->job = r->job;
-    if (!job) {
+    if (!find_job(s, r->job)) {
         ret->err = ERR_NOTFOUND;
         return OK;
     }
-    return appliers[r->kind](job, r, ret);
+    int at = job_position(s, r->job);
+    err_t err = own_job(s, at);
+    return err ? err : appliers[r->kind](s->jobs[at], r, ret);
 }
 
 err_t state_apply(struct state *s, const struct record *record, struct state_result *ret)
@@ -553,8 +672,10 @@ err_t state_apply(struct state *s, const struct record *record, struct state_res
         state_event_add(s, event);
     if (err)
         return err;
+    if (record->clock_ms > s->clock_ms)
+        s->clock_ms = record->clock_ms;
     if (record->has_request) {
-        remove_old_requests(s, record->wall_ms);
+        remove_old_requests(s, record);
         keep_request(s, record, &result);
     }
     *ret = result;

@@ -11,6 +11,7 @@
 #ifndef DTD_DAEMON_CONTROL_STATE_STATE_H
 #define DTD_DAEMON_CONTROL_STATE_STATE_H
 
+#include "common/base/pieces.h"
 #include "common/rpc/event.h"
 #include "daemon/control/state/record.h"
 
@@ -53,10 +54,11 @@ struct state_left {
 
 struct state_job {
     uint64_t id;
-    char *spec;      /* YAML, as submitted */
-    uint64_t parent; /* 0: none */
+    const char *spec; /* YAML, as submitted; a reference (spec.h) */
+    uint64_t parent;  /* 0: none */
     uint32_t uid;
-    int64_t submitted_ms, started_ms, ended_ms; /* 0: not yet; started_ms: the first epoch */
+    int64_t submitted_ms, started_ms, ended_ms;                      /* 0: not yet; started_ms: the first epoch */
+    int64_t submitted_clock_ms, started_clock_ms, incident_clock_ms; /* by the cluster's clock; 0: not known */
     enum state_desired desired;
     enum state_end end; /* END_NONE: it has not ended */
     char *reason;       /* NULL: none */
@@ -68,6 +70,7 @@ struct state_job {
     struct incident *incidents; /* in order of time */
     int n_incidents;
     struct incident start; /* durations of the first start; epoch 0: unknown */
+    int refs;              /* the state, and the frozen states that have it; with more than one it does not change */
 };
 
 /* Something that happened (events.c). */
@@ -95,8 +98,8 @@ struct state_node {
 struct state_token {
     uint64_t id;
     uint8_t secret[TOKEN_SECRET_LENGTH];
-    int64_t expires_ms;
-    uint32_t uses; /* remaining; 0: used up */
+    int64_t expires_ms, until_ms; /* until_ms: by the cluster's clock; 0: an older version made the token */
+    uint32_t uses;                /* remaining; 0: used up */
 };
 
 struct state_key {
@@ -123,6 +126,7 @@ struct state_cluster {
     struct state_key keys[STATE_MAX_KEYS]; /* ascending by version */
     int n_keys;
     uint32_t key_used; /* the version to connect with; 0: none */
+    uint32_t version;  /* as recorded; 0: 1, see state_version */
     uint64_t changes;  /* number of records applied to it; not replicated */
     struct state_lineage lineage;
     struct state_key retired[STATE_MAX_RETIRED]; /* dropped keys of the generations before */
@@ -131,8 +135,9 @@ struct state_cluster {
 
 /* The state machine's answer to a record. The proposer gets it as the result of log_propose. */
 struct state_result {
-    /* ERR_NOTFOUND: no such job, node, key or token; ERR_STALE: the job has ended, the token has expired, or the epoch
-     * or the generation is not above the newest; ERR_AGAIN: the job to be removed has not ended; ERR_DENIED: no such
+    /* ERR_NOTFOUND: no such job, node, key or token; ERR_STALE: the job has ended, the token has expired, the epoch,
+     * the generation or the cluster version is not above the newest, or a node has joined since; ERR_UNSUPPORTED: the
+     * node's dtd is older than the cluster version; ERR_AGAIN: the job to be removed has not ended; ERR_DENIED: no such
      * token, or it is used up; ERR_EXISTS: another node has this name, another key this version or another token this
      * id; ERR_INVALID: the key is in use; ERR_LIMIT */
     err_t err;
@@ -149,6 +154,8 @@ void state_free(struct state *s); /* NULL too */
 /* `ret` gets the answer, refusals included. Returns OK or ERR_NOMEM (nothing has changed, the log must stop). */
 NODISCARD err_t state_apply(struct state *s, const struct record *record, struct state_result *ret);
 
+/* The newest reading of the cluster's clock; 0: none. */
+int64_t state_clock_of(const struct state *s);
 /* NULL when there is none. */
 const struct state_job *state_job_find(const struct state *s, uint64_t id);
 /* All jobs, ascending by id; returns the number. */
@@ -166,6 +173,9 @@ uint64_t state_event_next(const struct state *s);
 bool state_node_is_lost(const struct state *s, const char *node);
 
 const struct state_cluster *state_cluster(const struct state *s);
+/* The cluster version: what needs a higher one must not be used yet (features.h). Without nodes there is no cluster,
+ * and this dtd's newest version holds. */
+uint32_t state_version(const struct state *s);
 /* NULL when there is none. */
 const struct state_node *state_node_find(const struct state *s, const char *name);
 const struct state_node *state_node_by_id(const struct state *s, uint64_t id);
@@ -182,5 +192,18 @@ NODISCARD err_t state_cluster_merge(struct state *s, const void *data, size_t le
 NODISCARD err_t state_snapshot(const struct state *s, struct buf *ret);
 /* Replaces the whole state. After an error (ERR_CORRUPT, ERR_UNSUPPORTED, ERR_NOMEM) the state is unchanged. */
 NODISCARD err_t state_restore(struct state *s, const void *data, size_t len);
+/* The same in two steps: the first makes a state of a snapshot in any thread, the second puts it in the place of `s`
+ * and frees `fresh`. */
+NODISCARD err_t state_read(const void *data, size_t len, struct state **ret);
+void state_adopt(struct state *s, struct state *fresh);
+
+/* The state as it is now, for a snapshot that another thread writes while records are applied to `s`. Jobs are shared,
+ * and copied when a record changes them, so this takes some milliseconds for any number of jobs of any size. */
+struct state_frozen;
+NODISCARD err_t state_freeze(const struct state *s, struct state_frozen **ret);
+/* Appends the bytes of state_snapshot. They point into `f`. Any thread. */
+NODISCARD err_t state_frozen_write(const struct state_frozen *f, struct pieces *ret);
+/* NULL too. On the thread of the state. */
+void state_thaw(struct state_frozen *f);
 
 #endif

@@ -5,6 +5,7 @@
 #include "common/tunnel/tunnel.h"
 #include "daemon/control/cluster/cluster.h"
 #include "daemon/control/cluster/rpc.h"
+#include "daemon/control/state/features.h"
 #include "proto/peer.pb-c.h"
 #include "tests/sim/control/machine.h"
 #include "tests/sim/stream.h"
@@ -187,15 +188,15 @@ static void beat(void *arg)
         n->beats = rpc_cluster_heartbeat(n->conn, &b, CALL_MS, on_beat, n) == OK;
 }
 
-static void on_hello(void *arg, err_t err, const char *text, bool leads, uint64_t term, const char *leader,
-                     const char *address)
+static void on_hello(void *arg, err_t err, const char *text, const struct rpc_hello_reply *reply)
 {
     struct crowd_node *n = arg;
     int id;
-    (void)text, (void)term, (void)leader;
+    const char *address = reply->address;
+    (void)text;
     if (!n->conn || n->is_up)
         return;
-    if (!err && leads && attend(n) == OK) {
+    if (!err && reply->leads && attend(n) == OK) {
         n->leader = n->at;
         set_up(n, true);
         n->replied_us = world.now_us;
@@ -249,6 +250,7 @@ static void accepted(void *owner, const struct tunnel_peer *peer, int fd)
 static void connected(void *owner, err_t err, const char *why, const struct tunnel_peer *peer, int fd)
 {
     struct crowd_node *n = owner;
+    const struct features_range has = {features_oldest(), features_newest()};
     const struct rpc_conn_config config = {.loop = &n->loop,
                                            .methods = rpc_methods(),
                                            .n_methods = RPC_METHOD_COUNT,
@@ -266,7 +268,7 @@ static void connected(void *owner, err_t err, const char *why, const struct tunn
     }
     rpc_conn_set_data(n->conn, n);
     err = n->self.id ? rpc_cluster_hello(n->conn, n->self.name, n->self.instance, false, CALL_MS, on_hello, n)
-                     : rpc_cluster_join(n->conn, &n->self, 0, JOIN_MS, on_joined, n);
+                     : rpc_cluster_join(n->conn, &n->self, &has, 0, JOIN_MS, on_joined, n);
     if (err)
         lose(n);
 }

@@ -1,10 +1,13 @@
 /* Planted bugs of control as a whole, by the linker's --wrap between two of its functions: each omits one function or
  * one check. */
+#include "common/base/clock.h"
 #include "daemon/control/cluster/internal.h"
 #include "daemon/control/job/internal.h"
 #include "daemon/control/rpc/adapters.h"
 #include "daemon/control/rpc/caller.h"
 #include "tests/sim/bugs.h"
+#include "tests/sim/control/ledger.h"
+#include "tests/sim/control/machine.h"
 #include "tests/sim/world.h"
 
 #include <stdlib.h>
@@ -82,6 +85,16 @@ err_t __wrap_replica_propose(const struct replica *n, const struct record *r, lo
         return __real_replica_propose(n, r, ignore_answer, NULL);
     }
     return __real_replica_propose(n, &changed, cb, arg);
+}
+
+/* ---- time ---- */
+
+int64_t __real_state_clock_ms(struct state_clock *c);
+int64_t __wrap_state_clock_ms(struct state_clock *c);
+
+int64_t __wrap_state_clock_ms(struct state_clock *c)
+{
+    return bug(BUG_CLOCK_IS_DATE) ? clock_wall_ms() : __real_state_clock_ms(c);
 }
 
 /* ---- leadership ---- */
@@ -176,6 +189,7 @@ void __wrap_rpc_node_child(struct rpc_server *n, const struct child *c);
 
 err_t __wrap_rpc_node_kill(struct rpc_call *attend, uint64_t job, int slot, int sig)
 {
+    ledger_killed(&machines[world.current->on->id], job);
     return bug(BUG_KILL_NOT_SENT) ? OK : __real_rpc_node_kill(attend, job, slot, sig);
 }
 

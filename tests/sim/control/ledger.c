@@ -1,8 +1,10 @@
 #include "tests/sim/control/ledger.h"
 
 #include "daemon/control/job/internal.h"
+#include "tests/lib/versions.h"
 #include "tests/sim/bugs.h"
 #include "tests/sim/control/process.h"
+#include "tests/sim/control/versions.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -30,6 +32,7 @@ struct epoch {
 
 struct job_facts {
     uint64_t request;
+    bool has_new_key;         /* older dtds cannot read its spec */
     uint64_t canceled, ended; /* index of the record; 0: none */
     int64_t canceled_us;
     enum state_end end;
@@ -99,6 +102,7 @@ static void on_submitted(uint64_t index, const struct record *r, uint64_t id)
         if (all.refused[i] == request)
             broken("request %" PRIu64 " was refused but is job %" PRIu64, request, id);
     all.jobs[++all.n_jobs].request = request;
+    all.jobs[all.n_jobs].has_new_key = strstr(r->submitted.spec, VERSIONS_KEY) != NULL;
 }
 
 static void on_epoch(uint64_t index, const struct record *r)
@@ -138,9 +142,18 @@ static void on_ended(uint64_t index, const struct record *r)
         broken("job %" PRIu64 " ends as canceled, but nobody canceled it", r->job);
     if (r->ended.end != END_CANCELED && j->canceled && world.now_us - j->canceled_us > CANCELED_US)
         broken("job %" PRIu64 " was canceled but ends otherwise", r->job);
+    if (r->ended.reason && strstr(r->ended.reason, "run.max_seconds"))
+        broken("job %" PRIu64 " has reached its limit: %s", r->job, r->ended.reason);
     trace("job %d has ended (%d): %s", (int)r->job, (int)r->ended.end, r->ended.reason ? r->ended.reason : "");
     j->ended = index;
     j->end = r->ended.end;
+}
+
+void ledger_killed(const struct machine *m, uint64_t job)
+{
+    if (job && job <= all.n_jobs && all.jobs[job].has_new_key && !all.jobs[job].ended && !versions_can_read(m))
+        broken("host %d leads with an older dtd and kills a process of job %" PRIu64 ", which it cannot read",
+               m->host->id, job);
 }
 
 void ledger_record(uint64_t index, const struct record *r, const struct state_result *result)

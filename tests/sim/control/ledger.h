@@ -7,6 +7,9 @@
 #include "tests/sim/check.h"
 #include "tests/sim/control/machine.h"
 
+/* run.max_seconds of some jobs, in seconds: longer than a run, and much shorter than a step of a wall clock. */
+#define LEDGER_LIMIT_TEXT "20000"
+
 void ledger_init(void);
 /* Called by the checks for the first time that a record is applied on any host. */
 void ledger_record(uint64_t index, const struct record *record, const struct state_result *result);
@@ -22,6 +25,9 @@ void ledger_answered_refused(uint64_t request, const char *text);
 void ledger_answered_canceled(uint64_t job);
 void ledger_answered_status(uint64_t job, const char *state, int64_t asked_us);
 void ledger_answered_no_job(uint64_t job, int64_t asked_us);
+
+/* Control on m, which leads, kills a process of the job. */
+void ledger_killed(const struct machine *m, uint64_t job);
 
 uint64_t ledger_jobs(void); /* their number; jobs are numbered from 1 */
 bool ledger_is_drained(int node);

@@ -5,6 +5,7 @@
 #include "common/tunnel/key.h"
 #include "tests/sim/bugs.h"
 #include "tests/sim/check.h"
+#include "tests/sim/control/ledger.h"
 #include "tests/sim/control/process.h"
 #include "tests/sim/disk.h"
 #include "tests/sim/libraft.h"
@@ -127,6 +128,8 @@ static void on_spawn(struct machine *m, const struct channel_msg *message)
 static void on_kill(struct machine *m, const struct channel_msg *message)
 {
     struct child_entry *c = find_running(m, message->job, message->slot);
+    if (m->node && m->node->jobs.leads)
+        ledger_killed(m, message->job);
     if (c)
         process_signal(c->process, message->signal);
 }
@@ -230,6 +233,7 @@ static void start_control(void *arg)
     if (m->host->is_up || !m->has_dtd)
         return;
     trace("host %d: control starts", m->host->id);
+    m->running = m->version;
     host_up(m->host);
     m->channel = stream_channel(m->host, receive_from_control, m);
     voters[m->host->id] = (struct voter){.host = m->host};
@@ -266,7 +270,7 @@ void machine_died(struct host *host)
 
 void machine_init(int id, int slots)
 {
-    machines[id] = (struct machine){.host = &world.hosts[id], .slots = slots};
+    machines[id] = (struct machine){.host = &world.hosts[id], .slots = slots, .version = machines[id].version};
 }
 
 void machine_start(struct machine *m)
@@ -334,30 +338,78 @@ static err_t checked_apply(void *arg, const void *bytes, size_t len, uint64_t in
     return err;
 }
 
-static err_t checked_snapshot(void *arg, struct buf *ret)
+/* A frozen state, or one that was read, of the machine inside. */
+struct marked {
+    struct machine_mark mark;
+    void *inside;
+};
+
+static const struct log_machine *inner_now(void)
 {
-    struct voter *v = arg;
-    const struct machine_mark mark = {v->applied, v->chain};
-    err_t err = buf_append(ret, &mark, sizeof(mark));
-    return err ? err : inner[v->host->id].snapshot(inner[v->host->id].arg, ret);
+    return &inner[world.current->id];
 }
 
-static err_t checked_restore(void *arg, const void *data, size_t len)
+static err_t checked_freeze(void *arg, void **ret)
 {
     struct voter *v = arg;
-    struct machine_mark mark;
-    if (len < sizeof(mark))
-        return ERR_CORRUPT;
-    memcpy(&mark, data, sizeof(mark));
-    err_t err =
-        inner[v->host->id].restore(inner[v->host->id].arg, (const char *)data + sizeof(mark), len - sizeof(mark));
+    struct marked *m = malloc(sizeof(*m));
+    assert(m);
+    m->mark = (struct machine_mark){v->applied, v->chain};
+    err_t err = inner_now()->freeze(inner_now()->arg, &m->inside);
     if (err)
-        return err;
-    v->applied = mark.applied;
-    v->chain = mark.chain;
+        free(m);
+    else
+        *ret = m;
+    return err;
+}
+
+static err_t checked_write(const void *frozen, struct pieces *ret)
+{
+    const struct marked *m = frozen;
+    err_t err = pieces_borrow(ret, &m->mark, sizeof(m->mark));
+    return err ? err : inner_now()->write(m->inside, ret);
+}
+
+static void checked_thaw(void *frozen)
+{
+    struct marked *m = frozen;
+    inner_now()->thaw(m->inside);
+    free(m);
+}
+
+static err_t checked_read(const void *data, size_t len, void **ret)
+{
+    struct marked *m = malloc(sizeof(*m));
+    assert(m);
+    err_t err = len < sizeof(m->mark) ? ERR_CORRUPT : OK;
+    if (!err) {
+        memcpy(&m->mark, data, sizeof(m->mark));
+        err = inner_now()->read((const char *)data + sizeof(m->mark), len - sizeof(m->mark), &m->inside);
+    }
+    if (err)
+        free(m);
+    else
+        *ret = m;
+    return err;
+}
+
+static void checked_adopt(void *arg, void *fresh)
+{
+    struct voter *v = arg;
+    struct marked *m = fresh;
+    inner_now()->adopt(inner_now()->arg, m->inside);
+    v->applied = m->mark.applied;
+    v->chain = m->mark.chain;
+    free(m);
     if (!v->host->is_dying && is_checked(v))
         check_restored(v);
-    return OK;
+}
+
+static void checked_drop(void *fresh)
+{
+    struct marked *m = fresh;
+    inner_now()->drop(m->inside);
+    free(m);
 }
 
 err_t __wrap_log_start(const struct log_config *config, struct log **ret)
@@ -367,7 +419,10 @@ err_t __wrap_log_start(const struct log_config *config, struct log **ret)
     inner[v->host->id] = config->machine;
     v->state = machines[v->host->id].node->replica.state;
     v->is_ready = true;
-    c.machine = (struct log_machine){v, checked_apply, checked_snapshot, checked_restore};
+    c.machine = (struct log_machine){
+        v, checked_apply, checked_freeze, checked_write, checked_thaw, checked_read, checked_adopt, checked_drop};
+    c.snapshot_part =
+        1000000; /* the size of the state, to which a threshold of records is little, delays no snapshot */
     c.segment_bytes = 64u << 10;
     err_t err = __real_log_start(&c, ret);
     v->log = is_checked(v) ? *ret : NULL;

@@ -24,6 +24,7 @@ struct child_entry { /* job 0: free */
 struct machine {
     struct host *host; /* the control process; the other processes are beside it */
     bool has_power, has_dtd;
+    uint32_t version, running; /* newest cluster versions of the installed dtd and of the control that runs */
     int slots;
     struct end *channel;
     struct control *node; /* of the running control; NULL: none, or not started yet */

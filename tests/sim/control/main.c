@@ -7,6 +7,7 @@
 #include "tests/sim/control/people.h"
 #include "tests/sim/control/process.h"
 #include "tests/sim/control/trouble.h"
+#include "tests/sim/control/versions.h"
 #include "tests/sim/disk.h"
 #include "tests/sim/net.h"
 #include "tests/sim/runner.h"
@@ -28,6 +29,7 @@ static void after_event(struct host *host)
 {
     check_event(host);
     ledger_tick();
+    versions_count();
 }
 
 /* ---- beginning ---- */
@@ -60,7 +62,7 @@ static bool is_well(void)
             return false;
         leaders += machines[id].node->jobs.leads;
     }
-    return people_are_done() && ledger_all_ended() && process_count(0) == 0 && leaders == 1;
+    return versions_are_even() && people_are_done() && ledger_all_ended() && process_count(0) == 0 && leaders == 1;
 }
 
 static void print_why_not_well(void)
@@ -70,7 +72,8 @@ static void print_why_not_well(void)
     check_print();
     for (int id = 1; id <= world.n_hosts; id++) {
         const struct machine *m = &machines[id];
-        printf("host %d: %s, %s%s; follows %s; %d slots\n", id, m->host->is_up ? "up" : "down",
+        printf("host %d: version %d, %s, %s%s; follows %s; %d slots\n", id, (int)m->running,
+               m->host->is_up ? "up" : "down",
                !m->node              ? "no control"
                : m->node->jobs.leads ? "leads"
                : m->node->rpc.leader ? "follows"
@@ -152,6 +155,7 @@ static void run_seed(uint64_t seed, const struct shape *shape, struct summary *r
     check_init(ledger_record);
     world.after_event = after_event;
     world.on_death = machine_died;
+    versions_init(shape->mixed);
     for (int id = 1; id <= world.n_hosts; id++) {
         disk_init(&disks[id], &world.hosts[id]);
         machine_init(id, (int)world_between(FROM_CLIENTS, 1, 4));
@@ -169,6 +173,7 @@ static void run_seed(uint64_t seed, const struct shape *shape, struct summary *r
     else
         stop_one();
     ret->answered = people_answered();
+    versions_report(ret);
 }
 
 int main(int argc, char **argv)

@@ -2,8 +2,10 @@
 
 #include "common/rpc/methods.h"
 #include "proto/client.pb-c.h"
+#include "tests/lib/versions.h"
 #include "tests/sim/control/ledger.h"
 #include "tests/sim/control/machine.h"
+#include "tests/sim/control/versions.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -34,6 +36,7 @@ static struct {
     int n, submits;
     uint64_t numbers, answered;
     bool is_finishing, large_is_submitted, commands;
+    uint64_t large; /* the number of its request */
 } all;
 
 /* ---- choice of requests ---- */
@@ -56,13 +59,16 @@ static char *make_job(uint64_t number, int workers, int least, bool is_command)
                  "checkpoint: {dir: /c/%d, every: %d, keep_last: 2, keep_best: 0}\n",
                  steps, (int)number, every);
     }
+    bool is_new = versions_are_mixed() && (all.is_finishing || world_chance(FROM_CLIENTS, 0.5));
     int n = asprintf(&yaml,
                      "name: job-%d\n"
                      "%s"
                      "parallel: {workers: %d, min_workers: %d}\n"
-                     "run: {%srestarts: %d, priority: %d, workdir: /}\n",
+                     "run: {%srestarts: %d, priority: %d, workdir: /%s}\n"
+                     "%s",
                      (int)number, recipe, workers, least, is_command ? "" : "orphan_seconds: 20, hang_seconds: 5, ",
-                     restarts, priority);
+                     restarts, priority, number % 4 == 3 ? ", max_seconds: " LEDGER_LIMIT_TEXT : "",
+                     is_new ? VERSIONS_KEY : "");
     assert(n > 0);
     return yaml;
 }
@@ -103,6 +109,7 @@ static void choose_last_request(struct person *p)
     if (all.large_is_submitted)
         return;
     all.large_is_submitted = true;
+    all.large = p->number;
     p->kind = SUBMIT;
     p->yaml = make_job(p->number, all_slots(), 0, false);
 }
@@ -149,10 +156,14 @@ static void record_answer(struct person *p, const struct rpc_result *result)
 /* The answer is final, so the request is not repeated. */
 static bool is_final(const struct person *p, const struct rpc_result *result)
 {
-    if (result->err == ERR_INVALID && p->kind == SUBMIT) {
+    if ((result->err == ERR_INVALID || result->err == ERR_UNSUPPORTED) && p->kind == SUBMIT) {
         ledger_answered_refused(p->number, result->text);
+        all.large_is_submitted =
+            all.large_is_submitted && p->number != all.large; /* again, until all dtds have its key */
         return true;
     }
+    if (result->err == ERR_UNSUPPORTED && p->kind == DRAIN)
+        return true; /* the reason is of a newer version */
     if (result->err == ERR_NOTFOUND && (p->kind == STATUS || p->kind == CANCEL)) {
         ledger_answered_no_job(p->job, p->asked_us);
         return true;
@@ -206,7 +217,7 @@ static err_t send_request(struct person *p)
     submit.spec_yaml = p->yaml;
     cancel.job = status.job = job;
     drain.name = p->node;
-    drain.reason = p->drains ? "the simulation" : NULL;
+    drain.reason = !p->drains ? NULL : versions_are_mixed() && p->number % 2 ? VERSIONS_REASON : "the simulation";
     const struct {
         uint16_t method;
         const ProtobufCMessage *message;

@@ -16,6 +16,7 @@
 #include "tests/sim/control/ledger.h"
 #include "tests/sim/control/machine.h"
 #include "tests/sim/control/process.h"
+#include "tests/sim/control/versions.h"
 #include "tests/sim/disk.h"
 #include "tests/sim/net.h"
 #include "tests/sim/stream.h"
@@ -331,6 +332,7 @@ static void prepare(void)
     stream_init();
     process_init(false);
     ledger_init();
+    versions_init(false);
     check_init(ledger_record);
     world.on_death = machine_died;
     machine_is_measured = world.is_metered = true;

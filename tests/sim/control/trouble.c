@@ -2,6 +2,7 @@
 
 #include "tests/sim/control/machine.h"
 #include "tests/sim/control/process.h"
+#include "tests/sim/control/versions.h"
 #include "tests/sim/schedule.h"
 #include "tests/sim/stream.h"
 
@@ -38,6 +39,11 @@ static void kill_in_the_middle(void)
     struct host *host = some_victim()->host;
     if (host->is_up)
         host->dies_after = (int)world_between(FROM_FAULTS, 1, 12);
+}
+
+static void exchange_dtd(void)
+{
+    versions_exchange(world_chance(FROM_FAULTS, 0.5) ? some_victim() : some_machine());
 }
 
 static void power_off(void)
@@ -138,7 +144,7 @@ static void full_disk(void)
 
 static void clock_jump(void)
 {
-    fault_clock_jump(some_machine()->host->id, 1);
+    fault_clock_jump(some_machine()->host->id, 30);
 }
 
 static const struct fault troubles[] = {
@@ -161,11 +167,13 @@ static const struct fault troubles[] = {
     {"slow disk", slow_disk, 2},
     {"full disk", full_disk, 2},
     {"clock jump", clock_jump, 1},
+    {"another dtd", exchange_dtd, 8}, /* only with --mixed */
 };
 
 void trouble_start(void)
 {
-    schedule_start(troubles, sizeof(troubles) / sizeof(troubles[0]), 2000, 400, 6000);
+    size_t n = sizeof(troubles) / sizeof(troubles[0]);
+    schedule_start(troubles, versions_are_mixed() ? n : n - 1, 2000, 400, 6000);
 }
 
 void trouble_end(void)
@@ -173,4 +181,5 @@ void trouble_end(void)
     schedule_end();
     for (int id = 1; id <= world.n_hosts; id++)
         machine_start(&machines[id]);
+    versions_finish();
 }

@@ -22,6 +22,15 @@ uint64_t machine_hash_of(uint64_t first, uint64_t last)
     return hash;
 }
 
+static void *test_copy(const void *data, size_t len)
+{
+    void *copy = malloc(len + 1);
+    assert_non_null(copy);
+    if (len)
+        memcpy(copy, data, len);
+    return copy;
+}
+
 static err_t apply(void *arg, const void *record, size_t len, uint64_t index, void *result)
 {
     struct fixture *f = arg;
@@ -35,21 +44,33 @@ static err_t apply(void *arg, const void *record, size_t len, uint64_t index, vo
     return OK;
 }
 
-static err_t snapshot(void *arg, struct buf *ret)
+static err_t freeze(void *arg, void **ret)
 {
     struct fixture *f = arg;
     f->snapshots++;
-    return buf_append(ret, &f->machine, sizeof(f->machine));
+    *ret = test_copy(&f->machine, sizeof(f->machine));
+    return OK;
 }
 
-static err_t restore(void *arg, const void *data, size_t len)
+static err_t write_frozen(const void *frozen, struct pieces *ret)
+{
+    return pieces_borrow(ret, frozen, sizeof(((struct fixture *)NULL)->machine));
+}
+
+static err_t read_state(const void *data, size_t len, void **ret)
+{
+    if (len != sizeof(((struct fixture *)NULL)->machine))
+        return ERR_CORRUPT;
+    *ret = test_copy(data, len);
+    return OK;
+}
+
+static void adopt(void *arg, void *fresh)
 {
     struct fixture *f = arg;
-    if (len != sizeof(f->machine))
-        return ERR_CORRUPT;
     f->restores++;
-    memcpy(&f->machine, data, len);
-    return OK;
+    memcpy(&f->machine, fresh, sizeof(f->machine));
+    free(fresh);
 }
 
 static void on_ready(void *owner, err_t err, const char *why)
@@ -76,7 +97,7 @@ void fixture_start(struct fixture *f, const char *dir)
     const struct log_config config = {
         .loop = &f->loop,
         .dir = dir,
-        .machine = {f, apply, snapshot, restore},
+        .machine = {f, apply, freeze, write_frozen, free, read_state, adopt, free},
         .owner = f,
         .on_ready = on_ready,
         .on_warning = on_warning,
@@ -84,6 +105,7 @@ void fixture_start(struct fixture *f, const char *dir)
         .reserve_bytes = FIXTURE_RESERVE,
         .snapshot_threshold = f->threshold,
         .snapshot_trailing = f->threshold / 4,
+        .snapshot_part = 1000,
     };
     assert_ok(log_start(&config, &f->log));
 }

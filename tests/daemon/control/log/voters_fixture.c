@@ -40,22 +40,50 @@ static err_t apply(void *arg, const void *record, size_t len, uint64_t index, vo
     return OK;
 }
 
-static err_t snapshot(void *arg, struct buf *ret)
+struct numbers {
+    size_t len;
+    uint32_t history[];
+};
+
+static struct numbers *numbers_copy(const void *data, size_t len)
+{
+    struct numbers *n = malloc(sizeof(*n) + len);
+    assert_non_null(n);
+    n->len = len;
+    memcpy(n->history, data, len);
+    return n;
+}
+
+static err_t freeze(void *arg, void **ret)
 {
     struct voter *v = arg;
     v->snapshots++;
-    return buf_append(ret, v->history, (size_t)v->n_history * sizeof(v->history[0]));
+    *ret = numbers_copy(v->history, (size_t)v->n_history * sizeof(v->history[0]));
+    return OK;
 }
 
-static err_t restore(void *arg, const void *data, size_t len)
+static err_t write_frozen(const void *frozen, struct pieces *ret)
+{
+    const struct numbers *n = frozen;
+    return pieces_borrow(ret, n->history, n->len);
+}
+
+static err_t read_state(const void *data, size_t len, void **ret)
+{
+    assert_true(len % sizeof(uint32_t) == 0 && len <= HISTORY_MAX * sizeof(uint32_t));
+    *ret = numbers_copy(data, len);
+    return OK;
+}
+
+static void adopt(void *arg, void *fresh)
 {
     struct voter *v = arg;
-    assert_true(len % sizeof(v->history[0]) == 0 && len <= HISTORY_MAX * sizeof(v->history[0]));
+    const struct numbers *n = fresh;
     v->restores++;
-    memcpy(v->history, data, len);
-    v->n_history = (int)(len / sizeof(v->history[0]));
+    memcpy(v->history, n->history, n->len);
+    v->n_history = (int)(n->len / sizeof(v->history[0]));
+    free(fresh);
     check_prefix(v->all, v);
-    return OK;
 }
 
 static void on_ready(void *owner, err_t err, const char *why)
@@ -248,7 +276,7 @@ void voter_start(struct voters *c, int id)
         .id = (uint64_t)id,
         .joins = id > 1,
         .peers = {v, connect_to},
-        .machine = {v, apply, snapshot, restore},
+        .machine = {v, apply, freeze, write_frozen, free, read_state, adopt, free},
         .owner = v,
         .on_ready = on_ready,
         .on_role = on_role,

@@ -1,0 +1,329 @@
+/* libraft 0.22.1 calls snapshot and snapshot_async of the state machine one after the other on the loop. So libraft
+ * gets an empty snapshot, and its call of snapshot_put is held back until the pool has made the bytes. A received
+ * snapshot is held back in the same way until it has been read, so that restoring it is an exchange of pointers.
+ * libraft takes the delay for a slow disk: it takes and receives no other snapshot meanwhile, and goes on with its
+ * entries.
+ *
+ * libraft frees its log when its io has been closed, and the callbacks of a snapshot use it. So the end of closing is
+ * reported when no work is left.
+ *
+ * The content is {u64 length, data, zeros to a multiple of 8} and the sum of sum.h; libraft sums only entries itself.
+ */
+#include "daemon/control/log/snapshot.h"
+
+#include "common/base/log.h"
+#include "daemon/control/log/internal.h"
+#include "daemon/control/log/sum.h"
+
+#include <endian.h>
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A log that has grown by so much is large whatever the state is: libraft keeps its entries in memory, and a restart
+ * reads them. */
+#define LOG_LARGE_BYTES (4u << 20)
+#define LOG_MAX_BYTES (64u << 20)
+/* The same for a log of many small records. A record takes some 10 us to apply at a restart. */
+#define THRESHOLDS_MAX 16
+/* Entries that are kept from before a snapshot may have this size together; a follower that needs more of them gets the
+ * snapshot. */
+#define TRAILING_BYTES (16u << 20)
+#define NO_MEMORY_US 100000 /* until the bytes are made again; longer than a peak of other work lasts */
+
+static struct log *log_of(struct raft_io *io)
+{
+    return (struct log *)((char *)io - offsetof(struct log, io));
+}
+
+/* ---- when ---- */
+
+static uint64_t entries_since(const struct log *log)
+{
+    raft_index last = log->raft.last_applied, taken = log->raft.trail.snapshot.index;
+    return last > taken ? last - taken : 0;
+}
+
+bool log_snapshot_is_due(struct log *log)
+{
+    const struct log_snapshots *s = &log->snapshots;
+    uint64_t n = entries_since(log), threshold = log->config.snapshot_threshold;
+    bool is_long = n >= threshold || s->log_bytes >= LOG_LARGE_BYTES;
+    bool is_worth_it = s->log_bytes >= s->state_bytes / log->config.snapshot_part;
+    return (is_long && is_worth_it) || s->log_bytes >= LOG_MAX_BYTES || n >= THRESHOLDS_MAX * threshold;
+}
+
+/* At least 1: libraft takes 0 for a snapshot that replaces the log. */
+static unsigned trailing_entries(const struct log *log)
+{
+    uint64_t n = entries_since(log), average = n ? log->snapshots.log_bytes / n + 1 : 1;
+    uint64_t most = TRAILING_BYTES / average;
+    return most < 1 ? 1 : most < log->config.snapshot_trailing ? (unsigned)most : log->config.snapshot_trailing;
+}
+
+/* ---- the content ---- */
+
+/* Snapshots of versions without sums end with the content. */
+static err_t unwrap_snapshot(const struct raft_buffer *buf, const void **ret, size_t *ret_len)
+{
+    size_t bytes;
+    err_t err = log_sum_check(buf->base, buf->len, &bytes);
+    struct raft_buffer content = {.base = buf->base, .len = bytes};
+    if (err == ERR_CORRUPT || log_unwrap(&content, ret, ret_len))
+        return ERR_CORRUPT;
+    return (sizeof(uint64_t) + *ret_len + 7) / 8 * 8 == bytes ? OK : ERR_CORRUPT;
+}
+
+/* Puts length, padding and sum around the pieces. */
+static err_t wrap_pieces(struct log_snapshot_put *p)
+{
+    size_t n = p->pieces.n, padding = (8 - p->pieces.bytes % 8) % 8;
+    uint32_t crc;
+    p->bufs = malloc((n + 2) * sizeof(*p->bufs));
+    p->tail = calloc(1, padding + LOG_SUM_BYTES);
+    if (!p->bufs || !p->tail)
+        return ERR_NOMEM;
+    p->length = htole64(p->pieces.bytes);
+    p->bufs[0] = (struct raft_buffer){.base = &p->length, .len = sizeof(p->length)};
+    crc = log_crc(0, &p->length, sizeof(p->length));
+    for (size_t i = 0; i < n; i++) {
+        p->bufs[i + 1] =
+            (struct raft_buffer){.base = (void *)(uintptr_t)p->pieces.at[i].data, .len = p->pieces.at[i].len};
+        crc = log_crc(crc, p->bufs[i + 1].base, p->bufs[i + 1].len);
+    }
+    log_sum_encode(log_crc(crc, p->tail, padding), p->tail + padding);
+    p->bufs[n + 1] = (struct raft_buffer){.base = p->tail, .len = padding + LOG_SUM_BYTES};
+    return OK;
+}
+
+static void forget_bytes(struct log_snapshot_put *p)
+{
+    pieces_fini(&p->pieces);
+    free(p->bufs);
+    free(p->tail);
+    p->bufs = NULL;
+    p->tail = NULL;
+}
+
+err_t log_snapshot_freeze(struct log *log)
+{
+    struct log_snapshots *s = &log->snapshots;
+    err_t err = log->config.machine.freeze(log->config.machine.arg, &s->put.frozen);
+    if (err)
+        return err;
+    raft_set_snapshot_trailing(&log->raft, trailing_entries(log));
+    s->log_bytes = 0;
+    return OK;
+}
+
+void log_snapshot_thaw(struct log *log)
+{
+    struct log_snapshot_put *p = &log->snapshots.put;
+    forget_bytes(p);
+    if (p->frozen)
+        log->config.machine.thaw(p->frozen);
+    p->frozen = NULL;
+}
+
+/* ---- the pool ---- */
+
+/* Frees the state of a received snapshot that has not been restored. */
+static void drop_fresh(struct log *log)
+{
+    struct log_snapshot_put *p = &log->snapshots.put;
+    if (p->fresh)
+        log->config.machine.drop(p->fresh);
+    p->fresh = NULL;
+}
+
+static void report_closed(struct log *log)
+{
+    struct log_snapshots *s = &log->snapshots;
+    if (!s->io_is_closed || s->n_works)
+        return;
+    drop_fresh(log);
+    s->closed(&log->io);
+}
+
+static void io_closed(struct raft_io *io)
+{
+    struct log *log = log_of(io);
+    log->snapshots.io_is_closed = true;
+    report_closed(log);
+}
+
+static void close_io(struct raft_io *io, raft_io_close_cb cb)
+{
+    struct log_snapshots *s = &log_of(io)->snapshots;
+    s->closed = cb;
+    s->close(io, io_closed);
+}
+
+/* Fails only without a function. */
+static void begin_work(struct log *log, uv_work_t *work, uv_work_cb run, uv_after_work_cb done)
+{
+    log->snapshots.n_works++;
+    (void)uv_queue_work(log->config.loop, work, run, done);
+}
+
+static void end_work(struct log *log)
+{
+    log->snapshots.n_works--;
+    report_closed(log);
+}
+
+static void run_check(uv_work_t *work)
+{
+    struct log_snapshot_check *c = work->data;
+    const void *data;
+    size_t len;
+    c->is_sound = unwrap_snapshot(&c->buf, &data, &len) == OK;
+}
+
+static void check_done(uv_work_t *work, int status)
+{
+    (void)status;
+    struct log_snapshot_check *c = work->data;
+    struct log *log = c->log;
+    c->cb(c, c->is_sound);
+    end_work(log);
+}
+
+void log_snapshot_check(struct log *log, struct log_snapshot_check *check, const struct raft_buffer *buf,
+                        void (*cb)(struct log_snapshot_check *check, bool is_sound))
+{
+    *check = (struct log_snapshot_check){.work = {.data = check}, .log = log, .buf = *buf, .cb = cb};
+    begin_work(log, &check->work, run_check, check_done);
+}
+
+/* ---- storing ---- */
+
+static void run_write(uv_work_t *work)
+{
+    struct log_snapshot_put *p = work->data;
+    if (p->err)
+        usleep(NO_MEMORY_US);
+    forget_bytes(p);
+    p->err = p->log->config.machine.write(p->frozen, &p->pieces);
+    if (!p->err)
+        p->err = wrap_pieces(p);
+}
+
+/* A snapshot that cannot be read is reported by log_snapshot_restore. */
+static void run_read(uv_work_t *work)
+{
+    struct log_snapshot_put *p = work->data;
+    const void *data;
+    size_t len;
+    if (p->err)
+        usleep(NO_MEMORY_US);
+    p->err = OK;
+    if (p->fresh || unwrap_snapshot(&p->libraft->bufs[0], &data, &len) ||
+        p->log->config.machine.read(data, len, &p->fresh))
+        return;
+}
+
+static void work_done(uv_work_t *work, int status);
+
+static void begin_put(struct log_snapshot_put *p)
+{
+    begin_work(p->log, &p->work, p->frozen ? run_write : run_read, work_done);
+}
+
+/* Passes the snapshot on to the disk. */
+static void store(struct log *log)
+{
+    struct log_snapshots *s = &log->snapshots;
+    struct log_snapshot_put *p = &s->put;
+    p->stored = *p->libraft;
+    if (p->frozen) {
+        p->stored.bufs = p->bufs;
+        p->stored.n_bufs = (unsigned)p->pieces.n + 2;
+        s->state_bytes = p->pieces.bytes;
+    }
+    int status = s->snapshot_put(&log->io, p->trailing, p->req, &p->stored, p->cb);
+    if (!status)
+        return;
+    log_warn("a snapshot of the log is not stored yet why=\"%s\"", raft_strerror(status));
+    p->err = log_err_from_raft(status);
+    begin_put(p);
+}
+
+static void work_done(uv_work_t *work, int status)
+{
+    (void)status;
+    struct log_snapshot_put *p = work->data;
+    struct log *log = p->log;
+    if (log->raft_is_closing) {
+        p->cb(p->req, RAFT_CANCELED);
+    } else if (p->err) {
+        log_warn("the bytes of a snapshot are made again why=\"%s\"", err_text(p->err));
+        begin_put(p);
+    } else {
+        store(log);
+    }
+    end_work(log);
+}
+
+static int put_snapshot(struct raft_io *io, unsigned trailing, struct raft_io_snapshot_put *req,
+                        const struct raft_snapshot *snapshot, raft_io_snapshot_put_cb cb)
+{
+    struct log *log = log_of(io);
+    struct log_snapshot_put *p = &log->snapshots.put;
+    void *frozen = p->frozen;
+    if (log->raft_is_closing)
+        return RAFT_CANCELED;
+    drop_fresh(log);
+    *p = (struct log_snapshot_put){.work = {.data = p},
+                                   .log = log,
+                                   .trailing = trailing,
+                                   .req = req,
+                                   .cb = cb,
+                                   .libraft = snapshot,
+                                   .frozen = frozen,
+                                   .bytes = frozen ? NULL : snapshot->bufs[0].base};
+    begin_put(p);
+    return 0;
+}
+
+/* ---- restoring ---- */
+
+/* The state that a received snapshot makes, if it has been read; the caller takes it over. */
+static void *take_fresh(struct log *log, const struct raft_buffer *buf)
+{
+    struct log_snapshot_put *p = &log->snapshots.put;
+    void *fresh = p->bytes == buf->base ? p->fresh : NULL;
+    if (fresh)
+        p->fresh = NULL;
+    return fresh;
+}
+
+err_t log_snapshot_restore(struct log *log, const struct raft_buffer *buf, bool is_old)
+{
+    const struct log_machine *machine = &log->config.machine;
+    const void *data;
+    size_t len;
+    void *fresh = take_fresh(log, buf);
+    err_t err = fresh ? OK : unwrap_snapshot(buf, &data, &len);
+    if (!err && !fresh && !is_old)
+        err = machine->read(data, len, &fresh);
+    if (err)
+        return err;
+    log->snapshots.log_bytes = 0;
+    log->snapshots.state_bytes = buf->len;
+    if (is_old && fresh)
+        machine->drop(fresh);
+    else if (fresh)
+        machine->adopt(machine->arg, fresh);
+    return OK;
+}
+
+void log_snapshot_install(struct log *log)
+{
+    struct raft_io *io = &log->io;
+    log->snapshots = (struct log_snapshots){.snapshot_put = io->snapshot_put, .close = io->close};
+    io->snapshot_put = put_snapshot;
+    io->close = close_io;
+}
