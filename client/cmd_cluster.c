@@ -1,4 +1,5 @@
 /* dtctl cluster: creates and changes a cluster of nodes. Every command prints the complete next command to copy. */
+#include "client/backup.h"
 #include "client/client.h"
 #include "client/commands.h"
 #include "client/follow.h"
@@ -22,6 +23,7 @@ struct cluster_args {
     struct global *global;
     const char *name, *listen, *advertise, *domain; /* of init and join; NULL: as this node is configured */
     const char *argument;                           /* the name of a node */
+    const char *state;                              /* of backup and restore: the state directory; NULL: the default */
     const char *token_file;                         /* of init and token: to write it to; of join: to read it from */
     unsigned uses, hours, nodes;
     bool yes;
@@ -78,6 +80,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_TOKEN_FILE:
         a->token_file = arg;
+        return 0;
+    case KEY_STATE:
+        a->state = arg;
         return 0;
     case KEY_WAIT:
         a->nodes = count_of(state, "--wait", arg);
@@ -530,6 +535,97 @@ static int cluster_recover(struct global *g, int argc, char **argv)
     return EXIT_DONE;
 }
 
+#define STATE_OPTION                                                                                                   \
+    {                                                                                                                  \
+        "state", KEY_STATE, "FOLDER", 0,                                                                               \
+            "State directory (default: of the dtd that answers, else of the private dtd; system-wide /var/lib/dtd)", 0 \
+    }
+
+static err_t node_call(struct client *c, void *arg, struct why *why)
+{
+    return client_node_get(c, arg, why);
+}
+
+/* A dtd that runs knows its state directory; it need not run. */
+static void find_state(struct global *g, struct cluster_args *a, char ret[PATH_MAX])
+{
+    struct client_node node;
+    struct why why = {0};
+    struct client *c;
+    snprintf(ret, PATH_MAX, "%s", a->state ? a->state : g->private_dir);
+    if (a->state || client_open(g->state_dir, &c, &why))
+        return;
+    if (node_call(c, &node, &why) == OK) {
+        snprintf(ret, PATH_MAX, "%s", node.state_dir);
+        client_node_fini(&node);
+    }
+    client_close(c);
+}
+
+static int cluster_backup(struct global *g, int argc, char **argv)
+{
+    static const struct argp_option options[] = {STATE_OPTION, {0}};
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse_with_argument,
+        .children = global_children,
+        .args_doc = "FOLDER",
+        .doc =
+            "Copies the state of this node (jobs, catalog, nodes, keys) into a new folder, also while dtd runs. On a "
+            "cluster, make it on a voter.\vExample:\n  dtctl cluster backup /backup/dtd-today"};
+    struct cluster_args args = {.global = g};
+    struct why why = {0};
+    char state[PATH_MAX];
+    uint64_t bytes = 0;
+    command_parse(&argp, argc, argv, &args);
+    find_state(g, &args, state);
+    err_t err = backup_make(state, args.argument, &bytes, &why);
+    if (err)
+        return command_fail(err, &why);
+    if (g->format != OUT_TEXT)
+        return command_json(
+            g, json_pack("{s:s, s:s, s:I}", "folder", args.argument, "state", state, "bytes", (json_int_t)bytes));
+    printf("copied %s to %s (%llu bytes). It has the keys of the cluster: keep it as safe as a password\n", state,
+           args.argument, (unsigned long long)bytes);
+    return EXIT_DONE;
+}
+
+static int cluster_restore(struct global *g, int argc, char **argv)
+{
+    static const struct argp_option options[] = {
+        STATE_OPTION,
+        {"listen", KEY_LISTEN, "ADDRESS:PORT", 0, "New listen address (default: as before)", 0},
+        {"advertise", KEY_ADVERTISE, "HOST:PORT", 0, "New address for other nodes (default: as before)", 0},
+        {"yes", KEY_YES, NULL, 0, "Confirm that all other voters are permanently lost", 0},
+        {0}};
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse_with_argument,
+        .children = global_children,
+        .args_doc = "FOLDER",
+        .doc =
+            "Copies a backup into an empty state directory, for which no dtd runs. When dtd is started, it continues "
+            "alone, as after dtctl cluster recover: other nodes that had copies of the log must join again."
+            "\vExample:\n  dtctl cluster restore /backup/dtd-today --yes"};
+    struct cluster_args args = {.global = g};
+    struct why why = {0};
+    char state[PATH_MAX];
+    command_parse(&argp, argc, argv, &args);
+    if (!args.yes) {
+        why_set(&why, ERR_INVALID,
+                "what was recorded after the backup will be lost, and other nodes have to join again. While a voter of "
+                "the cluster is left, start it, or see dtctl cluster recover. Otherwise add --yes");
+        return command_fail(ERR_INVALID, &why);
+    }
+    find_state(g, &args, state);
+    const struct backup_restore with = {.listen = args.listen, .advertise = args.advertise};
+    err_t err = backup_restore(args.argument, state, &with, &why);
+    if (err)
+        return command_fail(err, &why);
+    printf("restored %s. Start dtd: dtctl up, or systemctl start dtd\n", state);
+    return EXIT_DONE;
+}
+
 static int cluster_rotate(struct global *g, int argc, char **argv)
 {
     static const struct argp argp = {
@@ -553,6 +649,8 @@ static const struct command subs[] = {
     {"leave", "remove this node from its cluster", cluster_leave},
     {"remove", "remove a dead node from the cluster", cluster_remove},
     {"rotate", "replace the key of the cluster", cluster_rotate},
+    {"backup", "copy the state of this node into a folder", cluster_backup},
+    {"restore", "copy a backup into an empty state directory", cluster_restore},
     {"recover", "continue alone when the majority is permanently lost", cluster_recover},
 };
 
