@@ -62,12 +62,15 @@ static int compare(const void *a, const void *b)
 /* Segments that are prepared for later use, and temporary files, come and go and contain nothing. */
 static bool is_wanted(const char *folder, const char *name)
 {
-    static const char *const identity[] = {"self", "view"};
+    static const char *const node[] = {"self", "view", "identity"};
     if (name[0] == '.' || strstr(name, ".tmp"))
         return false;
     if (strcmp(folder, "cluster") != 0)
         return true;
-    return strcmp(name, identity[0]) == 0 || strcmp(name, identity[1]) == 0;
+    for (size_t i = 0; i < sizeof(node) / sizeof(node[0]); i++)
+        if (strcmp(name, node[i]) == 0)
+            return true;
+    return false;
 }
 
 static err_t list_folder(const char *dir, const char *folder, struct names *ret, struct why *why)

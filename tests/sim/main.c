@@ -43,9 +43,9 @@ static void on_record(uint64_t index, const struct record *record, const struct 
     client_applied(index, record, result);
 }
 
-static void run_faults(void)
+static void run_faults(bool fail)
 {
-    faults_start();
+    faults_start(fail);
     world_run(world_between(FROM_FAULTS, 10, 40) * US_PER_S, NULL);
     faults_end();
 }
@@ -69,7 +69,7 @@ static void run_seed(uint64_t seed, const struct shape *shape, struct summary *r
     if (shape->images)
         image_run();
     else
-        run_faults();
+        run_faults(shape->disks);
     world_run(world.now_us + 3 * US_PER_S, NULL);
     clients_finish();
     runner_settle(QUIET_US, is_well, print_why_not_well, ret);
@@ -78,6 +78,6 @@ static void run_seed(uint64_t seed, const struct shape *shape, struct summary *r
 
 int main(int argc, char **argv)
 {
-    static const struct simulation simulation = {"sim", run_seed, 1, N_LOG_BUGS};
+    static const struct simulation simulation = {"sim", run_seed, 1, N_LOG_BUGS, N_CONTROL_BUGS + 1, N_BUGS - 1};
     return runner_main(&simulation, argc, argv);
 }

@@ -109,7 +109,7 @@ const struct lineage_file *cluster_old_copy(const struct cluster *c)
 }
 
 /* A voter opens a stream to us: has it forgotten what it has acknowledged? */
-static enum tunnel_verdict judge_voter(struct cluster *c, const struct tunnel_peer *peer)
+static enum tunnel_kinship judge_voter(struct cluster *c, const struct tunnel_peer *peer)
 {
     struct log_mark shown;
     uint64_t to;
@@ -117,7 +117,7 @@ static enum tunnel_verdict judge_voter(struct cluster *c, const struct tunnel_pe
                        &to, &shown.process, &shown.term, &shown.stored) == 5;
     const struct state_node *x = read ? cluster_node_by_id(c, shown.id) : NULL;
     if (!x || strcmp(x->name, peer->name) != 0 || to != c->self.id || log_judge(c->replica->log, &shown))
-        return TUNNEL_ADMITTED; /* of an older version, or refused later */
+        return TUNNEL_OF_KIN; /* of an older version, or refused later */
     log_error(
         "the log of a voter is an old copy, which lacks records that it has acknowledged: it gets no stream node=%s "
         "term=%" PRIu64 " index=%" PRIu64 " remedy=\"on it: dtctl cluster leave, then dtctl cluster join\"",
@@ -137,50 +137,50 @@ static bool is_retired(const struct cluster *c, struct tunnel_key_id key)
 }
 
 /* A peer of an earlier generation, or with a key of one. */
-static enum tunnel_verdict judge_old(const struct cluster *c, const struct tunnel_peer *peer, bool answers)
+static enum tunnel_kinship judge_old(const struct cluster *c, const struct tunnel_peer *peer, bool answers)
 {
     bool is_listed = cluster_node(c, peer->name) && !is_retired(c, peer->key);
     if (!is_listed && peer->purpose != TUNNEL_JOIN)
         return TUNNEL_SUPERSEDED;
     bool may_call = peer->purpose == TUNNEL_RPC || peer->purpose == TUNNEL_JOIN;
-    return may_call && !answers && !is_retired(c, peer->key) ? TUNNEL_ADMITTED : TUNNEL_FOREIGN;
+    return may_call && !answers && !is_retired(c, peer->key) ? TUNNEL_OF_KIN : TUNNEL_FOREIGN;
 }
 
 /* The leader of an earlier generation learns that there is a later one. Other nodes learn it when they look for their
  * leader. */
-static enum tunnel_verdict judge_new(struct cluster *c, const struct tunnel_peer *peer, bool answers)
+static enum tunnel_kinship judge_new(struct cluster *c, const struct tunnel_peer *peer, bool answers)
 {
     bool may_call = peer->purpose == TUNNEL_RPC || peer->purpose == TUNNEL_JOIN;
     if (answers && may_call)
-        return TUNNEL_ADMITTED; /* our view follows */
-    if (c->leads)
+        return TUNNEL_OF_KIN;                    /* our view follows */
+    if (c->leads && cluster_node(c, peer->name)) /* a stranger could claim any generation */
         supersede(c, &peer->lineage);
     return TUNNEL_FOREIGN;
 }
 
-static enum tunnel_verdict judge_lineage(struct cluster *c, const struct tunnel_peer *peer, bool answers)
+static enum tunnel_kinship judge_lineage(struct cluster *c, const struct tunnel_peer *peer, bool answers)
 {
     struct tunnel_lineage own;
     const struct tunnel_lineage *its = &peer->lineage;
     take_own(c, &own);
     if (!own.id || peer->key.kind == TUNNEL_KEY_JOIN)
-        return TUNNEL_ADMITTED;
+        return TUNNEL_OF_KIN;
     if (its->id && its->id != own.id)
         return TUNNEL_FOREIGN;
     if (its->generation > own.generation)
         return judge_new(c, peer, answers);
     bool is_old = its->id ? its->generation < own.generation : own.generation > 1;
-    return is_old || is_retired(c, peer->key) ? judge_old(c, peer, answers) : TUNNEL_ADMITTED;
+    return is_old || is_retired(c, peer->key) ? judge_old(c, peer, answers) : TUNNEL_OF_KIN;
 }
 
-static enum tunnel_verdict judge(void *owner, const struct tunnel_peer *peer, bool answers)
+static enum tunnel_kinship judge(void *owner, const struct tunnel_peer *peer, bool answers)
 {
     struct cluster *c = owner;
-    enum tunnel_verdict v = judge_lineage(c, peer, answers);
-    return v == TUNNEL_ADMITTED && peer->purpose == TUNNEL_RAFT && !answers ? judge_voter(c, peer) : v;
+    enum tunnel_kinship v = judge_lineage(c, peer, answers);
+    return v == TUNNEL_OF_KIN && peer->purpose == TUNNEL_RAFT && !answers ? judge_voter(c, peer) : v;
 }
 
-static void refused(void *owner, const char *name, enum tunnel_verdict verdict, const struct tunnel_lineage *its)
+static void refused(void *owner, const char *name, enum tunnel_kinship verdict, const struct tunnel_lineage *its)
 {
     struct cluster *c = owner;
     struct tunnel_lineage own;

@@ -66,6 +66,7 @@ struct log {
     struct log_witness witness;
     struct log_mark opened;
     char warning[512];
+    err_t refusal;   /* of proposals while libraft is closed for a time; OK: it is not */
     bool is_probing; /* the disk is asked whether it works */
     uv_work_t probe;
     struct log_answer {

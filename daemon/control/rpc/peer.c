@@ -124,6 +124,8 @@ err_t rpc_node_spawn(struct rpc_call *attend, const struct process_spawn *x)
     c.log_bytes = x->log_bytes;
     c.has_gpus = x->gpus != 0;
     c.gpus = x->gpus;
+    c.has_gpu_set = x->gpu_set != 0;
+    c.gpu_set = x->gpu_set;
     c.has_memory_bytes = x->memory_bytes != 0;
     c.memory_bytes = x->memory_bytes;
     c.has_cores = x->cores != 0;
@@ -317,6 +319,7 @@ static err_t spawn_command(struct rpc_server *server, const Dtd__AgentCommand *c
                                     .caller = c->caller,
                                     .log_bytes = c->log_bytes,
                                     .gpus = c->gpus,
+                                    .gpu_set = c->gpu_set,
                                     .memory_bytes = c->memory_bytes,
                                     .cores = c->cores};
     bool sound = c->token.len == CHANNEL_TOKEN_BYTES && c->slot >= CHANNEL_SLOT_IO && c->slot < c->slots &&

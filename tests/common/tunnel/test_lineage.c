@@ -60,9 +60,9 @@ TEST(what_is_no_lineage_stays)
 struct side {
     struct knows *knows;
     struct tunnel_lineage own, seen;
-    enum tunnel_verdict verdict; /* for everybody */
+    enum tunnel_kinship verdict; /* for everybody */
     int judged, refused;
-    enum tunnel_verdict told;
+    enum tunnel_kinship told;
 };
 static struct side sides[2];
 
@@ -76,7 +76,7 @@ static void own(void *owner, struct tunnel_lineage *ret)
     *ret = side_of(owner)->own;
 }
 
-static enum tunnel_verdict judge(void *owner, const struct tunnel_peer *peer, bool answers)
+static enum tunnel_kinship judge(void *owner, const struct tunnel_peer *peer, bool answers)
 {
     struct side *s = side_of(owner);
     assert_int_equal(answers, s == &sides[0]);
@@ -85,7 +85,7 @@ static enum tunnel_verdict judge(void *owner, const struct tunnel_peer *peer, bo
     return s->verdict;
 }
 
-static void refused(void *owner, const char *name, enum tunnel_verdict verdict, const struct tunnel_lineage *its)
+static void refused(void *owner, const char *name, enum tunnel_kinship verdict, const struct tunnel_lineage *its)
 {
     struct side *s = side_of(owner);
     assert_string_equal("b", name);
@@ -126,7 +126,7 @@ TEST(both_ends_see_the_other_ones)
 
 TEST(a_refused_node_is_told_by_whom)
 {
-    static const enum tunnel_verdict verdicts[] = {TUNNEL_FOREIGN, TUNNEL_SUPERSEDED};
+    static const enum tunnel_kinship verdicts[] = {TUNNEL_FOREIGN, TUNNEL_SUPERSEDED};
     static const char *const texts[] = {"another generation", "recovered without this node"};
     for (int i = 0; i < 2; i++) {
         struct tunnel_net n;
