@@ -933,6 +933,11 @@ uint64_t log_leader(const struct log *log)
     return log->leader;
 }
 
+bool log_has_failed(const struct log *log)
+{
+    return is_broken(log);
+}
+
 const char *log_warning(const struct log *log)
 {
     return log->warning[0] ? log->warning : NULL;
