@@ -474,6 +474,7 @@ static void observe_raft(struct log *log)
         if (log->applied < raft_last_applied(&log->raft))
             log->applied = raft_last_applied(&log->raft); /* barriers and configurations advance it, too */
         log->is_alone = is_only_voter(log);
+        log_change_check(log);
         if (is_leader(log))
             propose_barrier(log);
         if (log->fsm.state == L_OPENING && (!log->is_alone || log->led_term == log->raft.current_term))
@@ -502,11 +503,11 @@ static void leave(struct log *log)
 
 static void observe_faults(struct log *log)
 {
-    bool is_open = log->fsm.state == L_OPENING || log->fsm.state == L_READY || log->fsm.state == L_HUNG;
-    if (!is_open || !log->raft_is_open || log->raft_is_closing)
+    bool is_in_use = log->fsm.state == L_OPENING || log->fsm.state == L_READY || log->fsm.state == L_HUNG;
+    if (!log->raft_is_open || log->raft_is_closing)
         return;
-    log_faults_look(&log->io);
-    if (log->faults.err)
+    log_faults_look(&log->io); /* also while the leadership is handed over after another failure */
+    if (log->faults.err && is_in_use)
         leave(log);
 }
 
