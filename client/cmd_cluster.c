@@ -280,6 +280,8 @@ static void status_print(const struct client_cluster *s)
         if (n->silent_ms)
             snprintf(why, sizeof(why), "silent for %.1f s%s%s", (double)n->silent_ms / 1000, n->drained[0] ? "; " : "",
                      n->drained);
+        if (n->use.warning[0])
+            snprintf(why + strlen(why), sizeof(why) - strlen(why), "%s%s", why[0] ? "; " : "", n->use.warning);
         out_table_set(&t, r, 7, "%s", why);
     }
     if (s->n_node)

@@ -81,6 +81,15 @@ static void log_is_ready(void *owner, err_t err, const char *why)
     probe_start(&n->local);
 }
 
+/* The leader shows the warning, and makes another node a voter if the disk has failed. */
+static void log_has_warning(void *owner, const char *warning)
+{
+    struct control *n = owner;
+    (void)warning;
+    if (n->rpc.listener)
+        leadership_facts(n);
+}
+
 static void log_has_role(void *owner)
 {
     struct control *n = owner;
@@ -267,6 +276,7 @@ static err_t start_log(struct control *n, struct why *why)
         .owner = n,
         .on_ready = log_is_ready,
         .on_role = log_has_role,
+        .on_warning = log_has_warning,
         .reserve_bytes = (uint64_t)n->conf.disk.reserve_mib << 20,
         .snapshot_threshold = (unsigned)n->conf.snapshot.entries,
         .snapshot_trailing = (unsigned)n->conf.snapshot.trailing,

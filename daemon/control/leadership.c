@@ -233,7 +233,7 @@ static bool is_leaving(void *owner, const char *name)
 {
     struct jobs *jobs = &((struct control *)owner)->jobs;
     const struct node_view *a = name ? node_view_find(jobs, name) : &jobs->self;
-    return a && a->leaving;
+    return a && (a->leaving || a->log_failed);
 }
 
 static bool has_job(void *owner, uint64_t *ret_job)

@@ -193,6 +193,7 @@ static bool must_wait(const struct write *w)
 bool disk_fails(struct disk *disk, unsigned faults)
 {
     bool fails = disk->faults & faults;
+    disk->has_failed |= fails;
     if (fails && !disk->failed_us)
         disk->failed_us = world.now_us;
     return fails;

@@ -56,6 +56,7 @@ struct disk {
     struct host *host;
     unsigned faults;   /* of enum disk_fault */
     bool is_stuck;     /* libraft's write has failed, and nothing behind it is written until libraft is closed */
+    bool has_failed;   /* an operation has failed or had to wait, in whatever process */
     int64_t failed_us; /* when the first operation failed or had to wait since libraft was opened; 0: none has */
     struct files log, fresh;
     TAILQ_HEAD(, write) writes;    /* not on the disk yet, in order; those with is_under_way are being written */

@@ -52,6 +52,7 @@ bool log_disk_has_entries(const struct log_disk *disk, uint64_t from)
 err_t log_disk_probe(const struct log_disk *disk, struct why *why)
 {
     (void)disk;
+    here()->has_failed |= here()->faults & DISK_SEGMENTS;
     if (here()->faults & DISK_SEGMENTS)
         return why_set(why, ERR_IO, "syncing a file: Input/output error");
     if (here()->faults & DISK_DESCRIPTORS)

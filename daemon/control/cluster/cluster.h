@@ -60,7 +60,8 @@ struct cluster_events {
     /* Another node opened a stream to a c10d store of this node (`argument` names it). The callee owns the descriptor.
      */
     void (*stream)(void *owner, const char *argument, int fd);
-    /* Whether the dtd of that node is shutting down; NULL: this node's. */
+    /* Whether that node must not vote any more: its dtd is shutting down, or the disk of its log has failed. NULL: this
+     * node. */
     bool (*is_leaving)(void *owner, const char *name);
     /* Whether a job has not ended; *ret_job: which. */
     bool (*has_job)(void *owner, uint64_t *ret_job);

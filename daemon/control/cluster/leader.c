@@ -257,8 +257,8 @@ err_t cluster_heartbeat(struct cluster *c, struct rpc_conn *conn, const struct c
 
 /* ---- voters ---- */
 
-/* The node has reported that it is shutting down. */
-static bool is_shutting_down(const struct cluster *c, const struct state_node *x)
+/* The node has reported that it is shutting down, or that the disk of its log has failed. */
+static bool must_not_vote(const struct cluster *c, const struct state_node *x)
 {
     return c->events->is_leaving(c->owner, x->id == c->self.id ? NULL : x->name);
 }
@@ -271,7 +271,7 @@ static void describe_node(const struct cluster *c, const struct state_node *x, s
                                 .listed = true,
                                 .self = self,
                                 .up = self || (m && m->in),
-                                .drained = x->drained != NULL || is_shutting_down(c, x) || (m && m->old_copy),
+                                .drained = x->drained != NULL || must_not_vote(c, x) || (m && m->old_copy),
                                 .away_ms = self || !m ? 0
                                            : m->in    ? 0
                                                       : now - m->heartbeat_ms,

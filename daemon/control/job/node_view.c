@@ -162,6 +162,8 @@ void node_view_set_facts(struct node_view *a, const struct node_view_facts *f)
     a->slots = f->slots;
     a->leaving = f->leaving;
     a->disk_full = f->disk_full;
+    a->log_failed = f->log_failed;
+    snprintf(a->log_warning, sizeof(a->log_warning), "%s", f->log_warning);
     gpus_set(g, f->gpus < 0 ? 0 : f->gpus > GPUS_MAX ? GPUS_MAX : f->gpus);
     g->known = f->gpus >= 0;
     snprintf(g->model, sizeof(g->model), "%s", f->model);

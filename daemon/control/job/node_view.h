@@ -32,6 +32,8 @@ struct node_view {
     char drained[128];       /* why no new process may start there; "": not drained */
     bool leaving;            /* its dtd is shutting down */
     bool disk_full;          /* the disk of its state directory is full: no new job may start there */
+    bool log_failed;         /* its log's disk has failed: it must not be a voter */
+    char log_warning[300];   /* of its log; "": none. Own node: log_warning */
     int slots, used;         /* workers that may run there at once; slots that are allocated to jobs */
     struct gpus *gpus;       /* with the job that holds each; own node: local.h's, else owned by the view */
     struct rpc_conn *conn;   /* of another node; NULL: none */
@@ -88,7 +90,8 @@ struct node_view_facts {
     } * sick;
     int n_sick;
     const char *model, *missing; /* never NULL */
-    bool leaving, disk_full;
+    bool leaving, disk_full, log_failed;
+    const char *log_warning; /* never NULL */
 };
 void node_view_set_facts(struct node_view *a, const struct node_view_facts *f);
 

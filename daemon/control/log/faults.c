@@ -21,6 +21,7 @@
 #include "common/base/log.h"
 #include "daemon/control/log/internal.h"
 
+#include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -126,21 +127,28 @@ static void stop_retry(uv_handle_t *handle, void *impl)
         uv_timer_stop((uv_timer_t *)handle);
 }
 
+/* The error number of a failed write of an entry; 0: none has failed. */
+static int failed_write(const struct raft_io *io)
+{
+    int number = 0;
+    if (strncmp(io->errmsg, "short write", strlen("short write")) == 0)
+        return ENOSPC;
+    return sscanf(io->errmsg, "write failed: -%d", &number) == 1 ? number : 0;
+}
+
 void log_faults_look(struct raft_io *io)
 {
     struct log_faults *f = faults_of(io);
-    int number = 0;
+    int number = TAILQ_EMPTY(&f->under_way) ? 0 : failed_write(io);
+    char text[128];
     if (f->is_left_open)
         log_faults_note(f, f->left_open_err, f->left_open);
-    if (f->err || TAILQ_EMPTY(&f->under_way) || !io->errmsg[0])
+    if (!number)
         return;
-    bool is_short = strncmp(io->errmsg, "short write", strlen("short write")) == 0;
-    if (!is_short && sscanf(io->errmsg, "write failed: -%d", &number) != 1)
-        return;
-    char text[128];
-    snprintf(text, sizeof(text), "an entry cannot be written: %s", strerror(is_short ? ENOSPC : number));
-    log_faults_note(f, is_short ? ERR_NOSPACE : err_from_errno(number), text);
+    snprintf(text, sizeof(text), "an entry cannot be written: %s", strerror(number));
+    log_faults_note(f, err_from_errno(number), text);
     uv_walk(log_of(io)->config.loop, stop_retry, io->impl);
+    io->errmsg[0] = '\0';
 }
 
 /* ---- what libraft stores ---- */

@@ -99,6 +99,8 @@ err_t log_err_from_raft(int status);
 const char *log_address(const struct log *log, uint64_t id, char ret[LOG_ADDRESS_MAX]);
 /* Ends the change under way, if there is one, and calls its callback. */
 void log_change_end(struct log *log, err_t err);
+/* Ends the change under way if libraft has lost it. */
+void log_change_check(struct log *log);
 bool log_has_raft(const struct log *log); /* open and not closing: libraft may be called */
 /* Stores {u64 length, data, zeros to a multiple of 8} in memory that libraft frees. */
 err_t log_wrap(const void *data, size_t len, struct raft_buffer *ret);

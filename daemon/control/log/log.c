@@ -488,6 +488,7 @@ static void observe_raft(struct log *log)
         if (log->applied < raft_last_applied(&log->raft))
             log->applied = raft_last_applied(&log->raft); /* barriers and configurations advance it, too */
         log->is_alone = is_only_voter(log);
+        log_change_check(log);
         if (is_leader(log))
             propose_barrier(log);
         if (log->fsm.state == L_OPENING && (!log->is_alone || log->led_term == log->raft.current_term))
@@ -516,11 +517,11 @@ static void leave(struct log *log)
 
 static void observe_faults(struct log *log)
 {
-    bool is_open = log->fsm.state == L_OPENING || log->fsm.state == L_READY || log->fsm.state == L_HUNG;
-    if (!is_open || !log->raft_is_open || log->raft_is_closing)
+    bool is_in_use = log->fsm.state == L_OPENING || log->fsm.state == L_READY || log->fsm.state == L_HUNG;
+    if (!log->raft_is_open || log->raft_is_closing)
         return;
-    log_faults_look(&log->io);
-    if (log->faults.err)
+    log_faults_look(&log->io); /* also while the leadership is handed over after another failure */
+    if (log->faults.err && is_in_use)
         leave(log);
 }
 
@@ -950,6 +951,11 @@ bool log_is_superseded(const struct log *log)
 uint64_t log_leader(const struct log *log)
 {
     return log->leader;
+}
+
+bool log_has_failed(const struct log *log)
+{
+    return is_broken(log);
 }
 
 const char *log_warning(const struct log *log)

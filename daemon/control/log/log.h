@@ -157,6 +157,8 @@ uint64_t log_term(const struct log *log);
 uint64_t log_index(const struct log *log); /* of the last applied entry */
 /* False: the timer of the log is due and has not run for 5 s. */
 bool log_ticks(const struct log *log);
+/* The disk has failed: this voter takes no part any more until the process is started again. */
+bool log_has_failed(const struct log *log);
 const char *
 log_warning(const struct log *log); /* NULL: none; else a sentence such as "state directory full since ..." */
 

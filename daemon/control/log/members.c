@@ -58,6 +58,18 @@ void log_change_end(struct log *log, err_t err)
         c->cb(c->arg, err);
 }
 
+/* libraft forgets a promotion whose entry it cannot append, as on a full disk, and never ends its request. */
+void log_change_check(struct log *log)
+{
+    struct raft *raft = &log->raft;
+    if (!log->change.is_under_way || raft->legacy.change != &log->change.change || raft_state(raft) != RAFT_LEADER ||
+        raft->leader_state.promotee_id || raft->configuration_uncommitted_index)
+        return;
+    raft->legacy.change = NULL;
+    log_warn("voters: a promotion was not recorded and is given up");
+    log_change_end(log, ERR_TIMEOUT);
+}
+
 static void handle_changed(struct raft_change *req, int status)
 {
     log_change_end(req->data, log_err_from_raft(status));

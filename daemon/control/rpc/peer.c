@@ -196,7 +196,9 @@ static void take_facts(struct node_view *a, const Dtd__AgentFacts *f)
                                           .model = f->gpu_model ? f->gpu_model : "",
                                           .missing = f->gpu_missing ? f->gpu_missing : "",
                                           .leaving = f->has_leaving && f->leaving,
-                                          .disk_full = f->has_disk_full && f->disk_full};
+                                          .disk_full = f->has_disk_full && f->disk_full,
+                                          .log_failed = f->has_log_failed && f->log_failed,
+                                          .log_warning = f->log_warning ? f->log_warning : ""};
     node_view_set_facts(a, &facts);
 }
 
@@ -435,6 +437,8 @@ static void fill_facts(struct rpc_server *server, struct facts *f)
     f->m.gpu_missing = (char *)g->missing;
     f->m.has_leaving = f->m.leaving = server->jobs->leaving;
     f->m.has_disk_full = f->m.disk_full = server->local->log_watch.is_full;
+    f->m.log_warning = (char *)log_warning(server->replica->log);
+    f->m.has_log_failed = f->m.log_failed = log_has_failed(server->replica->log);
 }
 
 static void report_answered(void *arg, const struct rpc_result *result)

@@ -21,6 +21,8 @@ static void warn_of(const struct node_view *a, struct node_use_message *use)
 {
     if (a->leaving)
         warn(use, "shuts down");
+    if (a->log_warning[0])
+        warn(use, "%s", a->log_warning);
     if (a->disk_full)
         warn(use, "its disk is full");
     for (int i = 0; i < a->gpus->n; i++)

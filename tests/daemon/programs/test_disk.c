@@ -6,14 +6,43 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #define SOON_MS 5000
 
 static struct dtd d;
 static struct disk_faults *disk;
+static int notified; /* socket that gets what systemd would get */
+
+static void listen_as_systemd(void)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    snprintf(a.sun_path, sizeof(a.sun_path), "%.90s/notify", test_tmpdir());
+    notified = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    assert_true(notified >= 0);
+    assert_int_equal(0, bind(notified, (struct sockaddr *)&a, sizeof(a)));
+    setenv("NOTIFY_SOCKET", a.sun_path, 1);
+}
+
+static void expect_status_line(const char *part)
+{
+    char text[2048];
+    for (int64_t until = clock_mono_ms() + SOON_MS; clock_mono_ms() < until;) {
+        ssize_t n = recv(notified, text, sizeof(text) - 1, 0);
+        text[n > 0 ? n : 0] = '\0';
+        if (strstr(text, "STATUS=") && strstr(text, part))
+            return;
+        if (n <= 0)
+            sleep_ms(20);
+    }
+    fail_msg("no status line has \"%s\"", part);
+}
 
 static void start(void)
 {
+    listen_as_systemd();
     static char file[512], library[4096], asan[1024];
     const char *options = getenv("ASAN_OPTIONS");
     snprintf(file, sizeof(file), "%s/disk", test_tmpdir());
@@ -98,6 +127,7 @@ TEST(a_failed_write)
     assert_err(ERR_IO, client_cancel(dtd_client(&d), id, a, false, CLIENT_GRACE_DEFAULT, &job, &why));
     expect_progress(a);
     assert_int_equal(pid, control_pid("the disk of the state directory has failed")); /* control has not restarted */
+    expect_status_line("an entry cannot be written: Input/output error");
     dtd_kill(&d);
     disk->write = disk->sync = 0;
     dtd_start(&d, "state");
@@ -125,6 +155,7 @@ TEST(a_disk_that_hangs)
     expect_text(why.text, "has not answered for 4 s");
     expect_progress(a);
     assert_int_equal(pid, control_pid("has not answered"));
+    expect_status_line("has not answered for 4 s");
     disk->hangs = 0;
     for (int64_t until = clock_mono_ms() + SOON_MS; submit("d", a, &why) != OK; sleep_ms(100))
         assert_true(clock_mono_ms() < until);

@@ -230,7 +230,7 @@ static void run_seed(uint64_t seed, const struct shape *shape, struct summary *r
         people_rotate();
         thief_start();
     }
-    trouble_start();
+    trouble_start(shape->disks);
     world_run(world.now_us + world_between(FROM_FAULTS, 10, 40) * US_PER_S, NULL);
     trouble_end();
     world_run(world.now_us + 3 * US_PER_S, NULL);

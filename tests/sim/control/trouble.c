@@ -3,6 +3,7 @@
 #include "tests/sim/control/machine.h"
 #include "tests/sim/control/process.h"
 #include "tests/sim/control/versions.h"
+#include "tests/sim/disk.h"
 #include "tests/sim/schedule.h"
 #include "tests/sim/stream.h"
 
@@ -137,6 +138,36 @@ static void slow_disk(void)
     fault_slow_disk(some_victim()->host->id);
 }
 
+static void failing_disk(void)
+{
+    fault_sick_disk(some_victim()->host->id, DISK_WRITES | DISK_SEGMENTS | DISK_SNAPSHOTS | DISK_VOTES, 500, 15000);
+}
+
+static void blocked_disk(void)
+{
+    fault_sick_disk(some_victim()->host->id, DISK_HANGS, 500, 15000);
+}
+
+static void no_descriptors(void)
+{
+    fault_sick_disk(some_victim()->host->id, DISK_DESCRIPTORS, 50, 8000);
+}
+
+/* A user replaces a disk that has failed, and starts dtd's control there again. */
+static void mend_disks(void *arg)
+{
+    (void)arg;
+    for (int id = 1; id <= world.n_hosts; id++) {
+        struct machine *m = &machines[id];
+        bool runs = m->has_dtd && m->host->is_up && m->node && m->node->replica.log;
+        if (runs && log_has_failed(m->node->replica.log) && !disks[m->host->id].faults)
+            machine_kill_control(m);
+    }
+    world_after(&world.hosts[0], US_PER_S, mend_disks, NULL);
+}
+
+static void two_at_once(void);
+
 static void full_disk(void)
 {
     fault_full_disk(some_victim()->host->id);
@@ -148,6 +179,7 @@ static void clock_jump(void)
 }
 
 static const struct fault troubles[] = {
+    {"another dtd", exchange_dtd, 8}, /* only with --mixed */
     {"kill control", kill_control, 4},
     {"kill control in the middle", kill_in_the_middle, 4},
     {"power off", power_off, 3},
@@ -167,13 +199,28 @@ static const struct fault troubles[] = {
     {"slow disk", slow_disk, 2},
     {"full disk", full_disk, 2},
     {"clock jump", clock_jump, 1},
-    {"another dtd", exchange_dtd, 8}, /* only with --mixed */
+    /* with failing disks only, so that earlier seeds stay what they were */
+    {"failing disk", failing_disk, 4},
+    {"blocked disk", blocked_disk, 3},
+    {"no descriptors", no_descriptors, 2},
+    {"two at once", two_at_once, 4},
 };
 
-void trouble_start(void)
+#define N_TROUBLES ((int)(sizeof(troubles) / sizeof(troubles[0])))
+#define N_DISK_TROUBLES 4
+
+static void two_at_once(void)
 {
-    size_t n = sizeof(troubles) / sizeof(troubles[0]);
-    schedule_start(troubles, versions_are_mixed() ? n : n - 1, 2000, 400, 6000);
+    for (int i = 0; i < 2; i++)
+        troubles[world_between(FROM_FAULTS, 1, N_TROUBLES - 2)].happen();
+}
+
+void trouble_start(bool disks_fail)
+{
+    if (disks_fail)
+        world_after(&world.hosts[0], US_PER_S, mend_disks, NULL);
+    int first = versions_are_mixed() ? 0 : 1, last = disks_fail ? N_TROUBLES : N_TROUBLES - N_DISK_TROUBLES;
+    schedule_start(troubles + first, (size_t)(last - first), 2000, 400, 6000);
 }
 
 void trouble_end(void)

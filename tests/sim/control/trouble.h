@@ -2,7 +2,9 @@
 #ifndef DTD_TESTS_SIM_CONTROL_TROUBLE_H
 #define DTD_TESTS_SIM_CONTROL_TROUBLE_H
 
-void trouble_start(void);
+#include <stdbool.h>
+
+void trouble_start(bool disks_fail);
 void trouble_end(void); /* repairs everything permanently */
 
 #endif
