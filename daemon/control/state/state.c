@@ -592,6 +592,9 @@ static err_t clone_job(const struct state_job *from, struct state_job **ret)
     to->submitted_ms = from->submitted_ms;
     to->started_ms = from->started_ms;
     to->ended_ms = from->ended_ms;
+    to->submitted_clock_ms = from->submitted_clock_ms;
+    to->started_clock_ms = from->started_clock_ms;
+    to->incident_clock_ms = from->incident_clock_ms;
     to->desired = from->desired;
     to->end = from->end;
     to->spec = spec_ref(from->spec);
