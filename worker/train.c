@@ -12,6 +12,7 @@
  * requests, so that all stop after the same step, or record the same steps. */
 #include "worker/train.h"
 
+#include "common/base/caller.h"
 #include "common/base/clock.h"
 #include "common/base/cpus.h"
 #include "common/base/log.h"
@@ -189,6 +190,7 @@ static err_t read_spec(struct train *t, struct why *why)
     if (err)
         return err;
     (void)umask((mode_t)job_umask(&t->job));
+    caller_limits_apply_text(t->job.run.limits);
     link_set_orphan_seconds(t->config->link, t->job.run.orphan_seconds);
     struct job_parallel *p = &t->job.parallel;
     int64_t least = p->min_workers ? p->min_workers : p->workers;

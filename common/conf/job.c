@@ -149,6 +149,13 @@ static const char *check_umask(const char *text)
     return is_octal && strtol(text, NULL, 8) <= 077 ? NULL : "an octal number from 0 to 0077";
 }
 
+static const char *check_limits(const char *text)
+{
+    struct caller c;
+    bool legal = caller_parse(text, &c) == OK && !c.env && !c.percent && c.umask < 0 && !c.ignored && !c.blocked;
+    return legal ? NULL : "resource limits and niceness such as \"nproc=500:500 niceness=5\"";
+}
+
 static const char *check_ports(const char *text)
 {
     struct ports p;
@@ -407,13 +414,14 @@ static const struct schema_alias job_aliases[] = {
              "there.")},                                                                                               \
         {INT(run.cores, 0, 4096, "0", FREE,                                                                            \
              "Maximum number of CPU cores that each worker uses on average, with all that it starts; the limit of a "  \
-             "node is for all workers there together. 0: as many as are free; other jobs get their share.")},          \
+             "node is for all workers there together. 0: as many as are free; other jobs get their share."),           \
+         .since = 2},                                                                                                  \
         {INT(run.memory, 0, MAX_MEMORY_BYTES, "0", FREE,                                                               \
              "Maximum memory of each worker, in bytes, with all that it starts and files in /dev/shm. The limit of a " \
              "node is for all workers there together, with their dtd-io; when it is reached, the kernel ends one of "  \
              "the job's processes, and the job's reason names the limit. 0: no limit, but the job's share of the "     \
              "node in a system-wide dtd (jobs.memory_percent of dtd.yaml)."),                                          \
-         .unit = UNIT_COUNT},                                                                                          \
+         .unit = UNIT_COUNT, .since = 2},                                                                              \
         {ENUM(run.comm_thread, comm_thread_names, "auto", FREE,                                                        \
               "Whether each worker runs its communication on a separate thread, in parallel with computation (cpu). "  \
               "Results do not depend on it. auto: on if the worker's share of the node's cores exceeds its compute "   \
@@ -917,6 +925,10 @@ static const struct schema_row rows[] = {
           "Rights that the job's files and folders do not get, as umask(1) has them: 0077 keeps checkpoints, with the "
           "weights and the job file, from all other users. `dtctl submit` sets it to the umask of its caller. \"\": "
           "0022.")},
+    {TEXT(run.limits, check_limits, "\"\"", FREE,
+          "Resource limits and niceness of the workers, such as \"nproc=500:500 niceness=5\", with the names of "
+          "prlimit(1). `dtctl submit` sets it to the limits of its caller that are lower than those of process 1, and "
+          "to its niceness. A limit that is left out, or higher than dtd's, is dtd's.")},
 
     {TEXT(forecast.machine, check_machine, "\"\"", FREE,
           "Machine for the forecast of a step, as --machine of `dtctl plan`: a machine file or its name. \"\": this "
@@ -982,8 +994,8 @@ static const struct schema_row command_rows[] = {
           "each worker."),
      .also = signal_also},
     {TEXT(run.caller, check_caller, "\"\"", FREE,
-          "Settings of the process that called dtctl run, which sets this key: umask, resource limits, ignored and "
-          "blocked signals. \"\": those of the daemon, with no signal ignored.")},
+          "Settings of the process that called dtctl run, which sets this key: umask, resource limits, niceness, "
+          "ignored and blocked signals. \"\": those of the daemon, with no signal ignored.")},
     {ITEMS(run.caller_env, run.n_caller_env, SCHEMA_LIST, NULL, "[]", FREE,
            "Environment of the process that called dtctl run, which sets this key: KEY=VALUE for each variable.")},
 };

@@ -107,6 +107,31 @@ static const struct schema_row rows[] = {
          "Maximum number of jobs of one user of a system-wide dtd that have not ended. Of the 2048 places for jobs, a "
          "user never gets more than are left for all others."),
      .min = 1, .max = 2048},
+    {ROW(users.job_mib, SCHEMA_INT, "64",
+         "Maximum size in MiB of all job files of one user of a system-wide dtd. Above it, his oldest jobs that have "
+         "ended are removed, and a submit is refused if those that have not ended need more."),
+     .min = 4, .max = 65536},
+    {ROW(users.connections, SCHEMA_INT, "1024",
+         "Maximum number of connections of one user's programs to control.sock of a system-wide dtd. Processes of jobs "
+         "do not count. Of the open files of dtd-control, a user never gets more than are left for all others."),
+     .min = 16, .max = 65536},
+    {ROW(users.calls, SCHEMA_INT, "512",
+         "Maximum number of calls of one user's programs that wait for an answer of a system-wide dtd, such as "
+         "`dtctl logs -f`."),
+     .min = 16, .max = 4096},
+    {ROW(users.buffer_mib, SCHEMA_INT, "64",
+         "Maximum memory in MiB for answers that one user's programs have not read. From half of it on, they are not "
+         "read either; above it, the connection with the most is closed."),
+     .min = 48, .max = 65536},
+    {ROW(users.stores, SCHEMA_INT, "32", "Maximum number of c10d stores of one user on this node (`dtctl store`)."),
+     .min = 1, .max = 1024},
+    {ROW(users.store_connections, SCHEMA_INT, "4096",
+         "Maximum number of connections to all c10d stores of one user on this node of a system-wide dtd, with those "
+         "of his jobs."),
+     .min = 16, .max = 1048576},
+    {ROW(users.store_mib, SCHEMA_INT, "512",
+         "Maximum memory in MiB of all c10d stores of one user on this node of a system-wide dtd."),
+     .min = 16, .max = 1048576},
     {ROW(jobs.memory_percent, SCHEMA_INT, "90",
          "Memory that the jobs of a system-wide dtd may use together, in percent of this node's. A job gets as large a "
          "part of it as of the node's slots, or of its GPUs if that is more; `run.memory` can only lower it. More than "
@@ -163,7 +188,9 @@ static const struct schema_section sections[] = {
     {"log", "Logging."},
     {"snapshot", "The replicated log of the cluster's state."},
     {"disk", "Disk space of the state folder."},
-    {"users", "Users of a system-wide dtd. The configuration of the leader counts."},
+    {"users", "What one user of a system-wide dtd may have. Root has no limits. For jobs, the configuration of the "
+              "leader counts; "
+              "for connections and stores, that of the node to which a program connects."},
     {"jobs", "Limits of jobs on this node, where control groups are delegated to dtd (under systemd they are)."},
     {"cluster", "Cluster of several nodes."},
     {"web", "The web page."},

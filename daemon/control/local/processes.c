@@ -198,6 +198,12 @@ static err_t spawn_command(struct local *l, const struct process_spawn *x, struc
     return err;
 }
 
+/* dtd-io needs no GPU and is started before the job has any. A leader of an older version does not send the set. */
+static bool knows_gpus(const struct process_spawn *x)
+{
+    return x->slot != CHANNEL_SLOT_IO && (x->device < 0 || x->gpu_set >> x->device & 1);
+}
+
 static void find_limits(const struct local *l, const struct process_spawn *x, struct channel_limits *ret)
 {
     int slots = (int)l->conf->slots;
@@ -210,6 +216,7 @@ static void find_limits(const struct local *l, const struct process_spawn *x, st
     const struct limits_job job = {
         .memory_bytes = x->memory_bytes, .cores = x->cores, .workers = x->workers, .gpus = x->gpus};
     limits_compute(&node, &job, ret);
+    ret->gpu_guard = l->system && knows_gpus(x) && gpus_minors(&l->gpus, x->gpu_set, &ret->gpu_minors);
 }
 
 err_t local_process_spawn(struct local *l, const struct process_spawn *x)

@@ -41,6 +41,9 @@ void formats_log_open(struct formats_log *f, const char *dir)
     *f = (struct formats_log){.is_ready = false};
     if (uv_loop_init(&f->loop) || state_new(&f->replica.state))
         fail("log", "no memory");
+#if __has_include("daemon/control/state/clock.h")
+    f->replica.clock = &f->clock;
+#endif
     const struct log_config config = {
         .loop = &f->loop,
         .dir = dir,

@@ -9,6 +9,9 @@
 struct formats_log {
     uv_loop_t loop;
     struct replica replica;
+#if __has_include("daemon/control/state/clock.h")
+    struct state_clock clock;
+#endif
     bool is_ready, is_closed;
     err_t err;
     char why[600];
