@@ -210,7 +210,7 @@ TEST(a_snapshot_contains_the_clock)
     i.incident.wall_ms = 2500;
     i.incident.seen = i.incident.decided = "x";
     assert_err(OK, apply_bytes(s, &i).err);
-    i.clock_ms = 95; /* more of the same incident */
+    i.clock_ms = 95;                     /* more of the same incident */
     assert_ok(state_freeze(s, &frozen)); /* the record changes a copy of the job */
     assert_err(OK, apply_bytes(s, &i).err);
     state_thaw(frozen);
