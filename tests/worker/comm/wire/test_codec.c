@@ -3,6 +3,11 @@
 
 #include "tests/lib/test.h"
 
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
 #define COUNT(list) (sizeof(list) / sizeof((list)[0]))
 
 TEST(an_identity_is_read_as_it_was_written)
@@ -76,4 +81,26 @@ TEST(a_header_is_16_bytes_little_endian)
     x[15] = 0;
     x[0] ^= 1;
     assert_err(ERR_PROTO, wire_header_get(x, &got));
+}
+
+/* The resolver prefers the IPv6 address of the name, which is that of another machine: a rank can listen only at an
+ * address of its own. */
+TEST(of_a_names_addresses_the_own_one_is_taken)
+{
+    union wire_address at;
+    char path[512], text[WIRE_ADDRESS_MAX];
+    snprintf(path, sizeof(path), "%s/hosts", test_tmpdir());
+    FILE *f = fopen(path, "we");
+    assert_non_null(f);
+    fputs("2001:db8::9 two\n172.16.0.1 two\n", f);
+    fclose(f);
+    if (geteuid() != 0 || unshare(CLONE_NEWNET | CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+        mount(path, "/etc/hosts", NULL, MS_BIND, NULL))
+        TEST_SKIP("namespaces need root");
+    if (system("ip link set lo up && ip link add b0 type bridge && ip addr add 172.16.0.1/24 dev b0 && "
+               "ip -6 addr add 2001:db8::1/64 dev b0 nodad && ip link set b0 up") != 0)
+        TEST_SKIP("this kernel has no bridge");
+    assert_ok(wire_address_find("two", 7, &at));
+    wire_address_print(&at, text);
+    assert_string_equal("172.16.0.1 7", text);
 }
