@@ -24,7 +24,9 @@
 
 #define HEADER_BYTES 16384 /* of a connection, with its output buffer */
 #define BODY_MAX 4096
-#define IDLE_S 30 /* until a connection that neither reads nor writes is closed */
+#define IDLE_S 30    /* until a connection that neither reads nor writes is closed */
+#define REQUEST_S 30 /* from the end of one request, or the connection, to the last byte of the next one */
+#define SLOW_MS 5000 /* between two looks at that */
 #define BLOCK_BYTES 4096
 #define FILES_MAX 64 /* of the page */
 
@@ -34,8 +36,17 @@ struct packed_file {
     size_t n_gzip;
 };
 
+/* A connection, for as long as it is open. */
+struct slow_connection {
+    LIST_ENTRY(slow_connection) link;
+    int fd;
+    int64_t since_ms; /* since when a request is awaited; 0: none is, one is being answered */
+};
+
 struct http {
     struct web *web;
+    LIST_HEAD(, slow_connection) connections;
+    uv_timer_t slow;
     struct MHD_Daemon *daemon;
     uv_poll_t poll;
     uv_timer_t timer;
@@ -394,6 +405,52 @@ static enum MHD_Result serve_route(struct request *r)
     return MHD_YES;
 }
 
+/* ---- slow clients ----
+ *
+ * The library closes a connection that is silent for IDLE_S. One that sends a byte now and then would keep its place
+ * for ever. */
+
+static struct slow_connection *slow_of(struct MHD_Connection *c)
+{
+    return *(struct slow_connection **)MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+}
+
+static void slow_set(struct MHD_Connection *c, int64_t since_ms)
+{
+    struct slow_connection *s = slow_of(c);
+    if (s)
+        s->since_ms = since_ms;
+}
+
+static void on_connection(void *cls, struct MHD_Connection *c, void **context, enum MHD_ConnectionNotificationCode code)
+{
+    struct http *h = cls;
+    struct slow_connection *s = *context;
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+        s = *context = calloc(1, sizeof(*s)); /* without memory it has only the limit of silence */
+        if (!s)
+            return;
+        s->fd = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+        s->since_ms = clock_mono_ms();
+        LIST_INSERT_HEAD(&h->connections, s, link);
+    } else if (s) {
+        LIST_REMOVE(s, link);
+        free(s);
+        *context = NULL;
+    }
+}
+
+/* The library closes the connection when it reads the end of the stream. */
+static void slow_due(uv_timer_t *timer)
+{
+    struct http *h = timer->data;
+    struct slow_connection *s;
+    int64_t now = clock_mono_ms();
+    LIST_FOREACH(s, &h->connections, link)
+    if (s->since_ms && now - s->since_ms > REQUEST_S * 1000)
+        shutdown(s->fd, SHUT_RDWR);
+}
+
 static enum MHD_Result count_length(void *cls, enum MHD_ValueKind kind, const char *key, const char *value)
 {
     *(int *)cls += strcasecmp(key, "Content-Length") == 0 || strcasecmp(key, "Transfer-Encoding") == 0;
@@ -443,6 +500,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
         *n_body = 0;
         return MHD_YES;
     }
+    slow_set(c, 0);
     if (!r->route)
         return send_file(r);
     return r->served ? send_text(r) : serve_route(r);
@@ -452,6 +510,7 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **con_cls, en
 {
     struct request *r = *con_cls;
     *con_cls = NULL;
+    slow_set(c, clock_mono_ms());
     if (!r)
         return;
     if (r->stream)
@@ -557,6 +616,7 @@ static err_t daemon_start(struct http *h, int fd, struct why *why)
         {MHD_OPTION_EXTERNAL_LOGGER, (intptr_t)on_log, NULL},
         {MHD_OPTION_LISTEN_SOCKET, fd, NULL},
         {MHD_OPTION_NOTIFY_COMPLETED, (intptr_t)on_completed, NULL},
+        {MHD_OPTION_NOTIFY_CONNECTION, (intptr_t)on_connection, h},
         {MHD_OPTION_CONNECTION_MEMORY_LIMIT, HEADER_BYTES, NULL},
         {MHD_OPTION_CONNECTION_LIMIT, WEB_MAX_CONNECTIONS, NULL},
         {MHD_OPTION_CONNECTION_TIMEOUT, IDLE_S, NULL},
@@ -593,6 +653,7 @@ err_t http_start(struct web *w, const struct web_listen *listen, struct why *why
     if (!h)
         return why_set(why, ERR_NOMEM, "out of memory");
     h->web = w;
+    LIST_INIT(&h->connections);
     w->tls = listen->certificate && listen->certificate[0];
     err_t err = w->tls ? read_pem(listen->certificate, &h->certificate, why) : OK;
     if (!err && w->tls)
@@ -611,8 +672,10 @@ err_t http_start(struct web *w, const struct web_listen *listen, struct why *why
     w->http = h;
     uv_poll_init(&w->loop, &h->poll, MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd);
     uv_timer_init(&w->loop, &h->timer);
-    h->poll.data = h->timer.data = h;
-    h->open_handles = 2;
+    uv_timer_init(&w->loop, &h->slow);
+    h->poll.data = h->timer.data = h->slow.data = h;
+    h->open_handles = 3;
+    uv_timer_start(&h->slow, slow_due, SLOW_MS, SLOW_MS);
     uv_poll_start(&h->poll, UV_READABLE, poll_ready);
     uv_timer_start(&h->timer, timer_due, 0, 0);
     return OK;
@@ -631,4 +694,5 @@ void http_stop(struct web *w)
     MHD_stop_daemon(h->daemon);
     uv_close((uv_handle_t *)&h->poll, handle_closed);
     uv_close((uv_handle_t *)&h->timer, handle_closed);
+    uv_close((uv_handle_t *)&h->slow, handle_closed);
 }

@@ -637,6 +637,45 @@ TEST(beside_a_worker_that_reports_without_end)
     assert_int_equal(0, dtd_down(&d));
 }
 
+static int print_without_end(void *arg)
+{
+    struct client *c;
+    struct client_job s;
+    struct why why = {""};
+    char job[32];
+    int64_t step = 0;
+    (void)arg;
+    char *spec = job_text("mallory/print", 1000000, "DOUBLE_PRINT: \"1000000\"", 0);
+    require(client_open(d.dir, &c, &why) == OK, "open", why.text);
+    require(submit(c, spec, job, &why) == OK, "submit", why.text);
+    for (; step < 20; sleep_ms(20)) {
+        require(client_status(c, job, &s, &why) == OK, "status", why.text);
+        step = s.last.step;
+        client_job_fini(&s);
+    }
+    client_close(c);
+    begun(atoi(job));
+    for (;;)
+        pause();
+    return 0;
+}
+
+/* A worker prints 1 MB in each step of 10 ms. Its log keeps the size that the configuration permits, and what a writer
+ * adds between two looks. */
+TEST(beside_a_worker_that_prints_without_end)
+{
+    char path[512];
+    struct stat st;
+    start("disk: {log_mib: 8}\n");
+    int job = endure("a worker that prints 1 MB in each step", print_without_end, NULL, 100);
+    snprintf(path, sizeof(path), "%s/state/jobs/%d/rank-0.log", test_tmpdir(), job);
+    assert_int_equal(0, stat(path, &st));
+    print_message("%d MiB were printed, of which %d are kept\n", (int)(st.st_size >> 20), (int)(st.st_blocks >> 11));
+    assert_true(st.st_size > 16 << 20);
+    assert_true(st.st_blocks >> 11 < 40);
+    assert_int_equal(0, dtd_down(&d));
+}
+
 /* ---- two nodes ---- */
 
 static int free_port(void)

@@ -18,6 +18,7 @@
  *   DOUBLE_USAGE     N: each rank reports its usage N times at its third step; it computes 0.1 s in a step, rank 1 0.2
  * s. LIES: rank 1 reports a window that ends before it begins DOUBLE_MISS_MS   how long a rank waits for another rank's
  * value (20000)
+ *   DOUBLE_PRINT     N: rank 0 prints N bytes in each step
  *   DOUBLE_FLOOD     FILE: from its third step on, rank 0 reports without a pause that a save has failed, and writes
  * the number of reports that were answered to FILE
  *
@@ -234,6 +235,14 @@ static void exhaust_memory(void)
         memset(malloc(1 << 20), 1, 1 << 20);
 }
 
+static void print_much(void)
+{
+    static char line[64];
+    memset(line, 'x', sizeof(line) - 1);
+    for (int left = w.rank == 0 ? knob("DOUBLE_PRINT", 0) : 0; left > 0; left -= (int)sizeof(line))
+        puts(line);
+}
+
 static void on_step(uv_timer_t *timer)
 {
     if (w.meeting && w.held && w.ready)
@@ -249,6 +258,7 @@ static void on_step(uv_timer_t *timer)
     }
     report_usage();
     flood_begin();
+    print_much();
     if (w.rank == 0)
         report_metric();
     if (w.step >= w.steps || w.stop) {
