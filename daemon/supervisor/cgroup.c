@@ -94,7 +94,10 @@ static bool mount_find(const char *mounts, char root[PATH_MAX], char point[PATH_
 {
     char line[3 * PATH_MAX];
     for (const char *p = mounts; *p; p += strcspn(p, "\n"), p += *p == '\n') {
-        snprintf(line, sizeof(line), "%.*s", (int)strcspn(p, "\n"), p);
+        size_t len = strcspn(p, "\n");
+        len = len < sizeof(line) ? len : sizeof(line) - 1;
+        memcpy(line, p, len);
+        line[len] = '\0';
         if (strstr(line, " - cgroup2 ") && sscanf(line, "%*s %*s %*s %4095s %4095s", root, point) == 2)
             return true;
     }
