@@ -7,6 +7,7 @@
 
 #include "common/base/caller.h"
 #include "common/base/dtype.h"
+#include "common/base/ports.h"
 #include "common/conf/job_rules.h"
 #include "common/conf/number.h"
 #include "common/conf/schema.h"
@@ -153,6 +154,12 @@ static const char *check_limits(const char *text)
     struct caller c;
     bool legal = caller_parse(text, &c) == OK && !c.env && !c.percent && c.umask < 0 && !c.ignored && !c.blocked;
     return legal ? NULL : "resource limits and niceness such as \"nproc=500:500 niceness=5\"";
+}
+
+static const char *check_ports(const char *text)
+{
+    struct ports p;
+    return ports_parse(text, &p) ? NULL : PORTS_NEED;
 }
 
 static const char *check_path_or_none(const char *text)
@@ -407,13 +414,14 @@ static const struct schema_alias job_aliases[] = {
              "there.")},                                                                                               \
         {INT(run.cores, 0, 4096, "0", FREE,                                                                            \
              "Maximum number of CPU cores that each worker uses on average, with all that it starts; the limit of a "  \
-             "node is for all workers there together. 0: as many as are free; other jobs get their share.")},          \
+             "node is for all workers there together. 0: as many as are free; other jobs get their share."),           \
+         .since = 2},                                                                                                  \
         {INT(run.memory, 0, MAX_MEMORY_BYTES, "0", FREE,                                                               \
              "Maximum memory of each worker, in bytes, with all that it starts and files in /dev/shm. The limit of a " \
              "node is for all workers there together, with their dtd-io; when it is reached, the kernel ends one of "  \
              "the job's processes, and the job's reason names the limit. 0: no limit, but the job's share of the "     \
              "node in a system-wide dtd (jobs.memory_percent of dtd.yaml)."),                                          \
-         .unit = UNIT_COUNT},                                                                                          \
+         .unit = UNIT_COUNT, .since = 2},                                                                              \
         {ENUM(run.comm_thread, comm_thread_names, "auto", FREE,                                                        \
               "Whether each worker runs its communication on a separate thread, in parallel with computation (cpu). "  \
               "Results do not depend on it. auto: on if the worker's share of the node's cores exceeds its compute "   \
@@ -444,6 +452,10 @@ static const struct schema_alias job_aliases[] = {
              "Step at which each worker records the time of every operation, for dtctl plan --measured. 0: none.")},   \
         {INT(run.priority, -1000, 1000, "0", FREE,                                                                     \
              "Scheduling priority. Of the waiting jobs of a user, those with a higher value start first.")},           \
+        {TEXT(run.ports, check_ports, "\"\"", FREE,                                                                    \
+              "Ports on which the workers listen for those of other nodes, such as 7900-7999, and from which "         \
+              "MASTER_PORT is taken (with run.master_addr). \"\": cluster.ports of the node's configuration."),        \
+         .since = 2},                                                                                                  \
         {BOOL(run.grow, "true", FREE,                                                                                  \
               "Whether a job that runs with fewer than parallel.workers takes more as soon as there is room: a "       \
               "training job after its next checkpoint, a command by a restart that counts as no failure.")},           \

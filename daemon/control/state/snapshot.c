@@ -245,6 +245,8 @@ static void put_nodes(const struct state_node *const *nodes, size_t count, struc
         in->address = n->address;
         in->domain = n->domain[0] ? n->domain : NULL;
         in->instance = (ProtobufCBinaryData){NODE_INSTANCE_BYTES, (uint8_t *)n->instance};
+        in->has_public_key = record_has_key(n->public_key);
+        in->public_key = (ProtobufCBinaryData){NODE_KEY_BYTES, (uint8_t *)n->public_key};
         m->node = in;
         m->id = n->id;
         m->joined_ms = n->joined_ms;
@@ -349,7 +351,8 @@ static bool is_same_text(const char *a, const char *b)
 static bool is_same_node(const struct state_node *a, const struct state_node *b)
 {
     return a->id == b->id && a->joined_ms == b->joined_ms && a->drained_ms == b->drained_ms &&
-           memcmp(a->instance, b->instance, NODE_INSTANCE_BYTES) == 0 && is_same_text(a->address, b->address) &&
+           memcmp(a->instance, b->instance, NODE_INSTANCE_BYTES) == 0 &&
+           memcmp(a->public_key, b->public_key, NODE_KEY_BYTES) == 0 && is_same_text(a->address, b->address) &&
            is_same_text(a->domain, b->domain) && is_same_text(a->drained, b->drained);
 }
 
@@ -428,21 +431,6 @@ static bool has_cluster(const struct state *s)
     return c->next_node > 1 || c->n_keys || c->version || c->lineage.generation;
 }
 
-err_t state_snapshot(const struct state *s, struct buf *ret)
-{
-    size_t start = ret->len;
-    err_t err = write_requests(s, ret);
-    if (!err && has_cluster(s))
-        err = write_cluster(s, ret);
-    for (int i = 0; !err && i < s->n_jobs; i++)
-        err = write_job(s, s->jobs[i], ret);
-    if (!err && s->next_event > 1)
-        err = write_events(s, ret);
-    if (err)
-        ret->len = start;
-    return err;
-}
-
 /* ---- a frozen state ---- */
 
 struct state_frozen {
@@ -519,6 +507,24 @@ err_t state_frozen_write(const struct state_frozen *f, struct pieces *ret)
         err = write_job_pieces(&f->part, f->part.jobs[i], &scratch, ret);
     err = err ? err : pieces_borrow(ret, f->events.data, f->events.len);
     buf_fini(&scratch);
+    return err;
+}
+
+err_t state_snapshot(const struct state *s, struct buf *ret)
+{
+    struct state_frozen *f;
+    struct pieces p = {0};
+    size_t start = ret->len;
+    err_t err = state_freeze(s, &f);
+    if (err)
+        return err;
+    err = state_frozen_write(f, &p);
+    for (size_t i = 0; !err && i < p.n; i++)
+        err = buf_append(ret, p.at[i].data, p.at[i].len);
+    if (err)
+        ret->len = start;
+    pieces_fini(&p);
+    state_thaw(f);
     return err;
 }
 
@@ -686,9 +692,11 @@ static err_t read_node(const Dtd__SnapshotNode *m, const struct state_node *befo
     const Dtd__RecordNode *in = m->node;
     *ret = (struct state_node){.id = m->id, .joined_ms = m->joined_ms, .drained_ms = m->drained_ms};
     if (!m->id || !in->name[0] || in->instance.len != NODE_INSTANCE_BYTES || strlen(in->name) > NODE_NAME_MAX ||
-        (before && strcmp(before->name, in->name) >= 0))
+        (before && strcmp(before->name, in->name) >= 0) || (in->has_public_key && in->public_key.len != NODE_KEY_BYTES))
         return ERR_CORRUPT;
     memcpy(ret->instance, in->instance.data, NODE_INSTANCE_BYTES);
+    if (in->has_public_key)
+        memcpy(ret->public_key, in->public_key.data, NODE_KEY_BYTES);
     err_t err = copy(in->name, &ret->name);
     if (!err)
         err = copy(in->address, &ret->address);

@@ -582,18 +582,18 @@ static err_t clone_incidents(const struct state_job *from, struct state_job *to)
 
 static err_t clone_job(const struct state_job *from, struct state_job **ret)
 {
-    struct state_job *to = calloc(1, sizeof(*to));
+    struct state_job *to = malloc(sizeof(*to));
     if (!to)
         return ERR_NOMEM;
+    *to = *from; /* so that no number is left out; what has memory of its own follows */
     to->refs = 1;
-    to->id = from->id;
-    to->parent = from->parent;
-    to->uid = from->uid;
-    to->submitted_ms = from->submitted_ms;
-    to->started_ms = from->started_ms;
-    to->ended_ms = from->ended_ms;
-    to->desired = from->desired;
-    to->end = from->end;
+    to->reason = NULL;
+    to->epoch = (struct state_epoch){0};
+    to->left = NULL;
+    to->checkpoints = NULL;
+    to->incidents = NULL;
+    to->n_left = to->n_checkpoints = to->n_incidents = 0;
+    to->start = (struct incident){0};
     to->spec = spec_ref(from->spec);
     err_t err = text_copy(from->reason, &to->reason);
     err = err ? err : clone_epoch(&from->epoch, &to->epoch);
