@@ -23,6 +23,7 @@
 #define NAME_MAX_BYTES 64
 #define TEXT_MAX (64 << 10)   /* /proc/self/mountinfo of a machine with hundreds of mounts */
 #define DEFAULT_WEIGHT 100    /* cpu.weight of a group that nobody has changed */
+#define DAEMON_WEIGHT "1000"  /* ten workers': control needs little, but at once, also beside a job that forks */
 #define MAX_WEIGHT 10000      /* the kernel's limit */
 #define CPU_PERIOD_US 100000  /* the kernel's default */
 #define STALE_TRIES 100       /* 10 ms each, for processes of a previous supervisor to end */
@@ -280,6 +281,7 @@ void cgroup_start(struct cgroup_tree *t, bool system, const char *state_dir)
             cgroup_stop(t);
         } else {
             controllers_enable(t, own);
+            (void)put(t->dir, "daemon/cpu.weight", DAEMON_WEIGHT); /* absent without the controller */
         }
         close(own); /* -1 has no effect */
     }
