@@ -23,6 +23,7 @@
 #define NAME_MAX_BYTES 64
 #define TEXT_MAX (64 << 10)   /* /proc/self/mountinfo of a machine with hundreds of mounts */
 #define DEFAULT_WEIGHT 100    /* cpu.weight of a group that nobody has changed */
+#define DAEMON_WEIGHT "1000"  /* ten workers': control needs little, but at once, also beside a job that forks */
 #define MAX_WEIGHT 10000      /* the kernel's limit */
 #define CPU_PERIOD_US 100000  /* the kernel's default */
 #define STALE_TRIES 100       /* 10 ms each, for processes of a previous supervisor to end */
@@ -94,7 +95,10 @@ static bool mount_find(const char *mounts, char root[PATH_MAX], char point[PATH_
 {
     char line[3 * PATH_MAX];
     for (const char *p = mounts; *p; p += strcspn(p, "\n"), p += *p == '\n') {
-        snprintf(line, sizeof(line), "%.*s", (int)strcspn(p, "\n"), p);
+        size_t len = strcspn(p, "\n");
+        len = len < sizeof(line) ? len : sizeof(line) - 1;
+        memcpy(line, p, len);
+        line[len] = '\0';
         if (strstr(line, " - cgroup2 ") && sscanf(line, "%*s %*s %*s %4095s %4095s", root, point) == 2)
             return true;
     }
@@ -277,6 +281,7 @@ void cgroup_start(struct cgroup_tree *t, bool system, const char *state_dir)
             cgroup_stop(t);
         } else {
             controllers_enable(t, own);
+            (void)put(t->dir, "daemon/cpu.weight", DAEMON_WEIGHT); /* absent without the controller */
         }
         close(own); /* -1 has no effect */
     }

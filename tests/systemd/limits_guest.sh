@@ -44,8 +44,10 @@ reason_has() { # JOB TEXT
   status "$1" | jq -r .reason | grep -qF "$2" || fail "the reason of job $1 does not have \"$2\": $(status "$1" | jq -r .reason)"
 }
 alone() { # USER: a job of the other user is done within 20 s
-  local j
+  local j begin
+  begin=$(date +%s%N)
   j=$(job "$1" "" true)
+  echo "submit of $1 beside the attack: $((($(date +%s%N) - begin) / 1000000)) ms"
   wait_for 20 "job $j of $1 beside the attack" ended "$j"
   [ "$(status "$j" | jq -r .state)" = done ] || fail "job $j of $1: $(status "$j")"
 }
@@ -59,6 +61,7 @@ want=$((total / 100 * 90 / 4)) got=$(cat "$tree/job-$j/memory.max")
 [ $((want - got)) -lt 8192 ] && [ $((got - want)) -lt 8192 ] || fail "memory.max is $got, not $want"
 [ "$(cat "$tree/job-$j/pids.max")" = 316 ] || fail "pids.max is $(cat "$tree/job-$j/pids.max")"
 [ "$(cat "$tree/job-$j/cpu.max")" = "max 100000" ] || fail "cpu.max is $(cat "$tree/job-$j/cpu.max")"
+[ "$(cat "$tree/daemon/cpu.weight")" = 1000 ] || fail "cpu.weight of dtd is $(cat "$tree/daemon/cpu.weight")"
 [ "$(cat "$tree/job-$j/cpu.weight")" = 100 ] || fail "cpu.weight is $(cat "$tree/job-$j/cpu.weight")"
 dtctl cancel "$j" >/dev/null
 wait_for 40 "the end of job $j" ended "$j"
