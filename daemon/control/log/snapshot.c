@@ -31,6 +31,9 @@
 /* Entries that are kept from before a snapshot may have this size together; a follower that needs more of them gets the
  * snapshot. */
 #define TRAILING_BYTES (16u << 20)
+/* What a MiB adds to LOG_INSTALL_MS and LOG_CATCH_UP_MS: a network of 100 Mbit/s that is busy with other things carries
+ * 4 MiB a second. If the connection breaks, libraft does not wait for this. */
+#define INSTALL_MIB_MS 250
 #define NO_MEMORY_US 100000 /* until the bytes are made again; longer than a peak of other work lasts */
 
 static struct log *log_of(struct raft_io *io)
@@ -61,6 +64,14 @@ static unsigned trailing_entries(const struct log *log)
     uint64_t n = entries_since(log), average = n ? log->snapshots.log_bytes / n + 1 : 1;
     uint64_t most = TRAILING_BYTES / average;
     return most < 1 ? 1 : most < log->config.snapshot_trailing ? (unsigned)most : log->config.snapshot_trailing;
+}
+
+static void set_size(struct log *log, size_t bytes)
+{
+    unsigned ms = (unsigned)(bytes >> 20) * INSTALL_MIB_MS;
+    log->snapshots.state_bytes = bytes;
+    raft_set_install_snapshot_timeout(&log->raft, LOG_INSTALL_MS + ms);
+    raft_set_max_catch_up_round_duration(&log->raft, LOG_CATCH_UP_MS + ms);
 }
 
 /* ---- the content ---- */
@@ -241,7 +252,7 @@ static void store(struct log *log)
     if (p->frozen) {
         p->stored.bufs = p->bufs;
         p->stored.n_bufs = (unsigned)p->pieces.n + 2;
-        s->state_bytes = p->pieces.bytes;
+        set_size(log, p->pieces.bytes);
     }
     int status = s->snapshot_put(&log->io, p->trailing, p->req, &p->stored, p->cb);
     if (!status)
@@ -312,7 +323,7 @@ err_t log_snapshot_restore(struct log *log, const struct raft_buffer *buf, bool 
     if (err)
         return err;
     log->snapshots.log_bytes = 0;
-    log->snapshots.state_bytes = buf->len;
+    set_size(log, buf->len);
     if (is_old && fresh)
         machine->drop(fresh);
     else if (fresh)
