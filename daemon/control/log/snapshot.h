@@ -36,6 +36,9 @@ struct log_snapshot_put {
     /* received */
     const void *bytes;
     void *fresh; /* the state that they make; NULL: none */
+    struct raft_io_snapshot_put store;
+    bool is_stored, is_read;
+    int status; /* of the store */
 };
 
 struct log_snapshots {
