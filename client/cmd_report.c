@@ -135,7 +135,7 @@ static err_t gather_call(struct client *c, void *arg, struct why *why)
 /* ERR_TIMEOUT: it has not ended. */
 static err_t wait_for_end(const struct report_args *a, struct why *why)
 {
-    const int64_t until = clock_wall_ms() + a->wait_s * 1000;
+    const int64_t until = clock_mono_ms() + a->wait_s * 1000;
     for (;;) {
         struct client_job job;
         err_t err = client_job_by_id(a->global, a->job, &job, why);
@@ -145,7 +145,7 @@ static err_t wait_for_end(const struct report_args *a, struct why *why)
         client_job_fini(&job);
         if (ended)
             return OK;
-        if (clock_wall_ms() >= until)
+        if (clock_mono_ms() >= until)
             return why_set(why, ERR_TIMEOUT, "job %s has not ended within %lld s; there is no report of it", a->job,
                            (long long)a->wait_s);
         usleep(WAIT_POLL_US);

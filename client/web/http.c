@@ -507,7 +507,7 @@ static bool is_loopback(const union address *a)
 static err_t listen_on(struct http *h, const char *text, int *ret, struct why *why)
 {
     union address a;
-    int on = 1;
+    int on = 1, off = 0;
     if (!address_parse(text, &a))
         return why_set(why, ERR_INVALID, "%s: expected a numeric address and a port, such as 127.0.0.1:7812", text);
     if (!h->web->tls && !is_loopback(&a))
@@ -517,6 +517,8 @@ static err_t listen_on(struct http *h, const char *text, int *ret, struct why *w
                        text);
     socklen_t len = a.any.sa_family == AF_INET ? sizeof(a.v4) : sizeof(a.v6);
     int fd = socket(a.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd >= 0 && a.any.sa_family == AF_INET6) /* [::] takes IPv4, too, whatever net.ipv6.bindv6only is */
+        (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) || bind(fd, &a.any, len) ||
         listen(fd, 256) || getsockname(fd, &a.any, &len)) {
         err_t err = why_set(why, err_from_errno(errno), "%s: %s", text, strerror(errno));

@@ -203,10 +203,18 @@ static err_t manifest_put(const char *dir, struct manifest *m, struct why *why)
     return err;
 }
 
+/* A checkpoint is its job's if it is not older than the job, so this node's clock, which may be slow, must not make it
+ * older. */
+static int64_t date_of(const struct ckpt_commit *c)
+{
+    const int64_t now = clock_wall_ms(), least = c->me ? c->me->submitted_ms : 0;
+    return now > least ? now : least;
+}
+
 static err_t files_put(const struct ckpt_commit *c, const char *dir, const struct meta *meta,
                        struct ckpt_part *const *parts, int n_parts, struct why *why)
 {
-    struct manifest m = {.step = c->step, .epoch = c->epoch, .loss = c->loss, .committed_ms = clock_wall_ms()};
+    struct manifest m = {.step = c->step, .epoch = c->epoch, .loss = c->loss, .committed_ms = date_of(c)};
     struct buf b = {0};
     err_t err = OK;
     for (int i = 0; i < n_parts && !err; i++)

@@ -7,6 +7,7 @@
 
 #include "common/base/caller.h"
 #include "common/base/dtype.h"
+#include "common/base/ports.h"
 #include "common/conf/job_rules.h"
 #include "common/conf/number.h"
 #include "common/conf/schema.h"
@@ -148,6 +149,19 @@ static const char *check_umask(const char *text)
     return is_octal && strtol(text, NULL, 8) <= 077 ? NULL : "an octal number from 0 to 0077";
 }
 
+static const char *check_limits(const char *text)
+{
+    struct caller c;
+    bool legal = caller_parse(text, &c) == OK && !c.env && !c.percent && c.umask < 0 && !c.ignored && !c.blocked;
+    return legal ? NULL : "resource limits and niceness such as \"nproc=500:500 niceness=5\"";
+}
+
+static const char *check_ports(const char *text)
+{
+    struct ports p;
+    return ports_parse(text, &p) ? NULL : PORTS_NEED;
+}
+
 static const char *check_path_or_none(const char *text)
 {
     return strlen(text) < 4096 ? NULL : "a path of at most 4095 bytes";
@@ -249,7 +263,8 @@ enum { FIXED, FREE };
 /* A week: no step of any job takes longer. */
 #define SECONDS(field, help) FLOAT(forecast.field, 0, 604800, "0", FREE, "Seconds of a step. " help " " BY_SUBMIT)
 #define MAX_STEPS 1000000000
-#define MAX_LOG_BYTES (1ll << 40) /* 1 TiB, as disk.log_mib */
+#define MAX_MEMORY_BYTES (1ll << 48) /* 256 TiB; the product with the workers of a node stays far below 2^63 */
+#define MAX_LOG_BYTES (1ll << 40)    /* 1 TiB, as disk.log_mib */
 
 /* What torchtitan, Hugging Face's Trainer, nanoGPT, Megatron, PyTorch Lightning and DeepSpeed call these keys. */
 static const struct schema_alias job_aliases[] = {
@@ -397,6 +412,16 @@ static const struct schema_alias job_aliases[] = {
         {INT(run.threads, 0, 4096, "0", FREE,                                                                          \
              "Compute threads per worker. 0: its share of the node's CPU cores, less while other jobs compute "        \
              "there.")},                                                                                               \
+        {INT(run.cores, 0, 4096, "0", FREE,                                                                            \
+             "Maximum number of CPU cores that each worker uses on average, with all that it starts; the limit of a "  \
+             "node is for all workers there together. 0: as many as are free; other jobs get their share."),           \
+         .since = 2},                                                                                                  \
+        {INT(run.memory, 0, MAX_MEMORY_BYTES, "0", FREE,                                                               \
+             "Maximum memory of each worker, in bytes, with all that it starts and files in /dev/shm. The limit of a " \
+             "node is for all workers there together, with their dtd-io; when it is reached, the kernel ends one of "  \
+             "the job's processes, and the job's reason names the limit. 0: no limit, but the job's share of the "     \
+             "node in a system-wide dtd (jobs.memory_percent of dtd.yaml)."),                                          \
+         .unit = UNIT_COUNT, .since = 2},                                                                              \
         {ENUM(run.comm_thread, comm_thread_names, "auto", FREE,                                                        \
               "Whether each worker runs its communication on a separate thread, in parallel with computation (cpu). "  \
               "Results do not depend on it. auto: on if the worker's share of the node's cores exceeds its compute "   \
@@ -427,6 +452,10 @@ static const struct schema_alias job_aliases[] = {
              "Step at which each worker records the time of every operation, for dtctl plan --measured. 0: none.")},   \
         {INT(run.priority, -1000, 1000, "0", FREE,                                                                     \
              "Scheduling priority. Of the waiting jobs of a user, those with a higher value start first.")},           \
+        {TEXT(run.ports, check_ports, "\"\"", FREE,                                                                    \
+              "Ports on which the workers listen for those of other nodes, such as 7900-7999, and from which "         \
+              "MASTER_PORT is taken (with run.master_addr). \"\": cluster.ports of the node's configuration."),        \
+         .since = 2},                                                                                                  \
         {BOOL(run.grow, "true", FREE,                                                                                  \
               "Whether a job that runs with fewer than parallel.workers takes more as soon as there is room: a "       \
               "training job after its next checkpoint, a command by a restart that counts as no failure.")},           \
@@ -896,6 +925,10 @@ static const struct schema_row rows[] = {
           "Rights that the job's files and folders do not get, as umask(1) has them: 0077 keeps checkpoints, with the "
           "weights and the job file, from all other users. `dtctl submit` sets it to the umask of its caller. \"\": "
           "0022.")},
+    {TEXT(run.limits, check_limits, "\"\"", FREE,
+          "Resource limits and niceness of the workers, such as \"nproc=500:500 niceness=5\", with the names of "
+          "prlimit(1). `dtctl submit` sets it to the limits of its caller that are lower than those of process 1, and "
+          "to its niceness. A limit that is left out, or higher than dtd's, is dtd's.")},
 
     {TEXT(forecast.machine, check_machine, "\"\"", FREE,
           "Machine for the forecast of a step, as --machine of `dtctl plan`: a machine file or its name. \"\": this "
@@ -961,8 +994,8 @@ static const struct schema_row command_rows[] = {
           "each worker."),
      .also = signal_also},
     {TEXT(run.caller, check_caller, "\"\"", FREE,
-          "Settings of the process that called dtctl run, which sets this key: umask, resource limits, ignored and "
-          "blocked signals. \"\": those of the daemon, with no signal ignored.")},
+          "Settings of the process that called dtctl run, which sets this key: umask, resource limits, niceness, "
+          "ignored and blocked signals. \"\": those of the daemon, with no signal ignored.")},
     {ITEMS(run.caller_env, run.n_caller_env, SCHEMA_LIST, NULL, "[]", FREE,
            "Environment of the process that called dtctl run, which sets this key: KEY=VALUE for each variable.")},
 };

@@ -251,6 +251,7 @@ struct job_run {
     enum comm_thread_kind comm_thread;
     int64_t workers_per_gpu; /* above 1: so many workers share one GPU */
     int64_t nodes, threads, restarts, orphan_seconds, hang_seconds, max_seconds, log_bytes, timeline_step, priority;
+    int64_t memory, cores; /* limits for each worker: bytes, and seconds of computing per second; 0: none */
     bool grow;             /* more workers, up to parallel.workers, as soon as there is room */
     int64_t grace_seconds; /* from the request to stop to SIGKILL */
     int stop_signal;       /* of a command: a number of <signal.h>; 0 in a training job */
@@ -270,6 +271,8 @@ struct job_run {
     char *tensorboard, *wandb; /* folders for curves (docs/use/watch.md); "": none; NULL in a job with a command */
     char *report;              /* file, or a folder, for the report at the end of the job; as tensorboard */
     char *umask;               /* octal; "": 0022 */
+    char *limits; /* words of common/base/caller.h; "": those of the daemon; NULL in a job with a command */
+    char *ports;               /* that its workers listen on; "": those of the node */
 };
 
 /* What `dtctl submit` expects of a step, with the rates of a machine, so that every later reader compares the job with

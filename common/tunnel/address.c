@@ -2,10 +2,12 @@
 #include "common/tunnel/address.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <uv.h>
 
 static bool is_letter_or_digit(char c)
@@ -101,6 +103,31 @@ err_t address_numeric(const struct address *a, struct sockaddr_storage *ret, soc
         return a->v6 ? ERR_INVALID : ERR_NOTFOUND;
     *ret = to.any;
     return OK;
+}
+
+int address_socket(struct sockaddr_storage *at, socklen_t *len)
+{
+    union {
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+        struct sockaddr_storage any;
+    } to = {.any = *at};
+    const bool is_all = at->ss_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&to.v6.sin6_addr);
+    int off = 0, fd = socket(at->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0 && errno == EAFNOSUPPORT && is_all) {
+        const in_port_t port = to.v6.sin6_port;
+        memset(&to, 0, sizeof(to));
+        to.v4.sin_family = AF_INET;
+        to.v4.sin_port = port;
+        *at = to.any;
+        *len = sizeof(to.v4);
+        return socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    }
+    if (fd >= 0 && is_all && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off))) {
+        close(fd);
+        return -1;
+    }
+    return fd;
 }
 
 void address_print(const struct sockaddr_storage *from, char *ret, size_t size)

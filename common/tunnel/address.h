@@ -21,6 +21,9 @@ struct address {
 NODISCARD err_t address_parse(const char *text, struct address *ret, struct why *why);
 /* The socket address of a numeric host. ERR_NOTFOUND: the host is a name. */
 NODISCARD err_t address_numeric(const struct address *a, struct sockaddr_storage *ret, socklen_t *ret_len);
+/* A TCP socket, not blocking, to be bound to `at`. One for [::] takes IPv4, too, whatever the machine's default is
+ * (net.ipv6.bindv6only); where the kernel has no IPv6 (ipv6.disable=1), [::] becomes 0.0.0.0. -1: errno is set. */
+int address_socket(struct sockaddr_storage *at, socklen_t *len);
 /* "1.2.3.4:5" or "[::1]:5"; "?" for other families. */
 void address_print(const struct sockaddr_storage *from, char *ret, size_t size);
 /* 1 to 253 letters, digits, points, dashes and underscores. */

@@ -1,4 +1,4 @@
-/* Connecting: resolve, dial the addresses in turn, handshake, greeting.
+/* Connecting: resolve, dial the addresses in turn, twice if need be, handshake, greeting.
  *
  *   request_start -> [resolved] -> dial_next -> (tunnel: CONNECTING) -> failed: dial_next
  *                                                                    -> connected: handshake .. -> request_finish
@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#define FIRST_MS 250 /* more than the round trip of any site, and as long as browsers wait (RFC 8305) */
 
 struct resolve {
     uv_getaddrinfo_t req;
@@ -109,15 +111,41 @@ static err_t dial(struct tunnel_request *r, const struct sockaddr_storage *to, u
     return OK;
 }
 
-/* Each address gets an equal share of the remaining time. */
+/* The second round has the addresses that did not answer in the first; the others have refused. */
+static void keep_silent(struct tunnel_request *r, err_t err)
+{
+    if (!r->is_patient && err == ERR_TIMEOUT)
+        r->to[r->n_silent++] = r->to[r->at - 1];
+}
+
+static bool begin_second_round(struct tunnel_request *r)
+{
+    if (r->is_patient || !r->n_silent)
+        return false;
+    r->is_patient = true;
+    r->n_to = r->n_silent;
+    r->at = 0;
+    return true;
+}
+
+/* In the first round an address has FIRST_MS, so that a dead network of a node delays no more than that; in the second
+ * one, for networks that are slower, an equal share of the remaining time. */
+static uint64_t time_of(const struct tunnel_request *r, uint64_t left)
+{
+    uint64_t share = left / (uint64_t)(r->n_to - r->at);
+    if (!r->is_patient && r->n_to > 1 && share > FIRST_MS)
+        share = FIRST_MS;
+    return share ? share : 1;
+}
+
 static void dial_next(struct tunnel_request *r)
 {
     uint64_t now = uv_now(r->host->config.loop), left = r->due > now ? r->due - now : 0;
-    while (r->at < r->n_to) {
+    while (r->at < r->n_to || begin_second_round(r)) {
         const struct sockaddr_storage *to = &r->to[r->at];
-        uint64_t share = left / (uint64_t)(r->n_to - r->at);
+        uint64_t share = time_of(r, left);
         r->at++;
-        r->err = dial(r, to, share ? share : 1);
+        r->err = dial(r, to, share);
         if (!r->err)
             return;
         why_set(&r->why, r->err, "%s", err_text(r->err));
@@ -131,6 +159,7 @@ void request_dial_failed(struct tunnel_request *r, err_t err, const char *why)
     r->tunnel = NULL;
     r->err = err;
     why_set(&r->why, err, "%s", why);
+    keep_silent(r, err);
     dial_next(r);
 }
 

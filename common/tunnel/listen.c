@@ -153,9 +153,10 @@ err_t tunnel_bind(const char *address, int *ret_fd, struct why *why)
         return why_set(why, ERR_INVALID,
                        "%s: a listening address must be a numeric address of this machine, for example 0.0.0.0:%d",
                        address, a.port);
-    int fd = socket(to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int fd = address_socket(&to, &len);
     if (fd < 0)
-        return why_set(why, err_from_errno(errno), "cannot create a socket: %s", strerror(errno));
+        return why_set(why, err_from_errno(errno), "cannot create a socket for %s: %s", address,
+                       errno == EAFNOSUPPORT ? "this kernel has no IPv6; set an IPv4 address" : strerror(errno));
     if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) || bind(fd, (struct sockaddr *)&to, len) ||
         listen(fd, 128)) {
         err = why_set(why, errno == EADDRINUSE ? ERR_EXISTS : err_from_errno(errno), "cannot listen on %s: %s", address,

@@ -8,6 +8,7 @@
 #include "daemon/control/leadership.h"
 #include "daemon/control/local/pool.h"
 #include "daemon/control/rpc/adapters.h"
+#include "daemon/control/rpc/turn.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -229,10 +230,12 @@ static void on_timer(uv_timer_t *timer)
         outbox_retry(&n->jobs.outbox);
         jobs_flush_metrics(&n->jobs);
         rpc_curves_tick(&n->rpc);
+        state_clock_save(&n->clock);
         jobs_forget(&n->jobs);
     }
     probe_tick(&n->local);
     rpc_client_tick(&n->rpc);
+    rpc_turn_tick(&n->rpc);
     rpc_events_tick(&n->rpc);
     c10d_tick(&n->c10d);
     log_watch_tick(&n->local, newest_job(n));
@@ -297,6 +300,14 @@ static void limit_slots(struct control *n)
     *slots = most;
 }
 
+/* A quarter of the descriptors is for root, for connections to other nodes, and for this node's own files. */
+static void limit_users(struct control *n)
+{
+    struct rlimit files;
+    int64_t all = getrlimit(RLIMIT_NOFILE, &files) || files.rlim_cur > (1u << 20) ? 1 << 20 : (int64_t)files.rlim_cur;
+    shares_init(&n->descriptors, all - all / 4);
+}
+
 static void connect_parts(struct control *n)
 {
     const char *name = n->conf.name[0] ? n->conf.name : "node-1";
@@ -309,7 +320,12 @@ static void connect_parts(struct control *n)
                             .local = &n->local,
                             .replica = &n->replica,
                             .dir = n->dir};
-    n->c10d = (struct c10d_registry){.loop = &n->loop, .system = n->system};
+    n->c10d = (struct c10d_registry){.loop = &n->loop,
+                                     .system = n->system,
+                                     .limits = {.stores = n->conf.users.stores,
+                                                .connections = n->conf.users.store_connections,
+                                                .bytes = (size_t)n->conf.users.store_mib << 20},
+                                     .descriptors = &n->descriptors};
     n->c10d_owners = (struct c10d_owners){.jobs = &n->jobs, .c10d = &n->c10d, .close_there = rpc_node_store_close};
     n->rpc = (struct rpc_server){.loop = &n->loop,
                                  .local = &n->local,
@@ -317,12 +333,14 @@ static void connect_parts(struct control *n)
                                  .jobs = &n->jobs,
                                  .c10d = &n->c10d,
                                  .c10d_owners = &n->c10d_owners,
+                                 .descriptors = &n->descriptors,
                                  .system = n->system,
                                  .stop = on_shutdown,
                                  .owner = n};
     local_init(&n->local);
     jobs_init(&n->jobs, name, (int)n->conf.slots);
     limit_slots(n);
+    limit_users(n);
     rpc_server_bind(&n->rpc);
 }
 
@@ -347,6 +365,7 @@ static err_t start_cluster(struct control *n, struct why *why)
 
 err_t control_start(struct control *n, struct why *why)
 {
+    char log_dir[PATH_MAX];
     connect_parts(n);
     int rc = uv_loop_init(&n->loop);
     if (!rc)
@@ -369,6 +388,9 @@ err_t control_start(struct control *n, struct why *why)
     rc = uv_timer_start(&n->timer, on_timer, CONTROL_TICK_MS, CONTROL_TICK_MS);
     if (rc)
         return why_set(why, err_from_errno(-rc), "timer: %s", uv_strerror(rc));
+    n->replica.clock = &n->clock;
+    if (snprintf(log_dir, sizeof(log_dir), "%s/raft/log", n->dir) < (int)sizeof(log_dir))
+        state_clock_open(&n->clock, log_dir);
     err = state_new(&n->replica.state);
     if (err)
         return why_set(why, err, "state: %s", err_text(err));

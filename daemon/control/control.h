@@ -20,8 +20,10 @@ struct control {
     bool system;        /* serves all users of the machine */
     const char *config; /* configuration file, read again on a reload; NULL: none */
     struct heartbeat heartbeat;
+    struct shares descriptors; /* of the users of a system-wide dtd */
     /* One member for each folder; each may use only the members above it. */
     struct replica replica;
+    struct state_clock clock;
     struct local local;
     struct cluster *cluster;
     struct jobs jobs;

@@ -61,6 +61,20 @@ up
 escapes plain
 escapes cleared CLEAR
 other_is_left descent
+limited() { # KEY: the end of a job with this key
+  echo "{name: x, command: [sleep, '300'], parallel: {workers: 1}, run: {restarts: 3, $1}}" >"$tmp/limited.yaml"
+  local job
+  job=$(dtctl submit "$tmp/limited.yaml" --detach -o json | jq -er .job)
+  wait_for 30 "the end of job $job" ended "$job"
+  status "$job" | jq -r '"\(.state), \(.restarts) restarts: \(.reason)"'
+}
+if [ "$(id -u)" = 0 ]; then # a user's own dtd may be in a delegated group
+  for key in "memory: 1G" "cores: 1"; do
+    limited "$key" >"$tmp/limited"
+    grep -q "^failed, 0 restarts: .*could not be started: run.memory and run.cores need a control group that is delegated to dtd on .*remove the key" \
+      "$tmp/limited" || fail "a job with $key: $(cat "$tmp/limited")"
+  done
+fi
 dtctl down >/dev/null
 echo "without a control group: setsid, a double fork and a cleared environment do not escape"
 

@@ -33,35 +33,46 @@
     X(SNAPSHOT_BETWEEN_CHANGES, "a snapshot is taken between two changes of the voters")
 
 /* Bugs of control as a whole: tests/sim/control/defects.c. */
-#define CONTROL_BUG_LIST(X)                                                         \
-    X(EPOCH_NOT_FENCED, "an epoch is begun before its record is committed")         \
-    X(OLD_EPOCH_STARTED, "ranks are started in the epoch before the newest")        \
-    X(LEAD_KEPT, "a node that has lost the lead still makes decisions")             \
-    X(REQUEST_FORGOTTEN, "a job's request id is not in the log")                    \
-    X(CANCEL_FORGOTTEN, "a request to cancel a job is lost with the leader")        \
-    X(CANCEL_NOT_LOGGED, "a cancel is answered before it is in the log")            \
-    X(SLOTS_LEAKED, "a job that ends keeps its slots at a node that is lost")       \
-    X(SLOTS_TWICE, "slots are allocated even if other jobs have them")              \
-    X(DRAINED_USED, "a drained node is used")                                       \
-    X(INCIDENT_FORGOTTEN, "an incident is not logged")                              \
-    X(END_FORGOTTEN, "the end of a job is not logged")                              \
-    X(KILL_NOT_SENT, "a process at another node is not killed")                     \
-    X(READY_IS_DONE, "a rank that is ready counts as done")                         \
-    X(END_NOT_FORWARDED, "a follower does not forward the end of a process")        \
-    X(NO_SUCCESSOR_MADE, "the leader of two nodes stops without a successor")       \
-    X(VOTER_GOES, "a stopped voter leaves while a majority needs it")               \
-    X(LOSS_IGNORED, "a lost node without jobs is not declared lost")                \
-    X(OLD_LEADER_TAKEN, "a former voter keeps following the previous leader")       \
-    X(KILL_NOT_REPEATED, "a kill lost with its connection is not sent again")       \
-    X(EPOCH_TAKEN_FOR_ENDED, "a new leader reports that running epochs have ended") \
-    X(FEATURE_EARLY, "a kind of record is used before all nodes have it")           \
-    X(UNREAD_KILLED, "an older leader kills the workers of a job that it cannot read")
+#define CONTROL_BUG_LIST(X)                                                            \
+    X(EPOCH_NOT_FENCED, "an epoch is begun before its record is committed")            \
+    X(OLD_EPOCH_STARTED, "ranks are started in the epoch before the newest")           \
+    X(LEAD_KEPT, "a node that has lost the lead still makes decisions")                \
+    X(REQUEST_FORGOTTEN, "a job's request id is not in the log")                       \
+    X(CANCEL_FORGOTTEN, "a request to cancel a job is lost with the leader")           \
+    X(CANCEL_NOT_LOGGED, "a cancel is answered before it is in the log")               \
+    X(SLOTS_LEAKED, "a job that ends keeps its slots at a node that is lost")          \
+    X(SLOTS_TWICE, "slots are allocated even if other jobs have them")                 \
+    X(DRAINED_USED, "a drained node is used")                                          \
+    X(INCIDENT_FORGOTTEN, "an incident is not logged")                                 \
+    X(END_FORGOTTEN, "the end of a job is not logged")                                 \
+    X(KILL_NOT_SENT, "a process at another node is not killed")                        \
+    X(READY_IS_DONE, "a rank that is ready counts as done")                            \
+    X(END_NOT_FORWARDED, "a follower does not forward the end of a process")           \
+    X(NO_SUCCESSOR_MADE, "the leader of two nodes stops without a successor")          \
+    X(VOTER_GOES, "a stopped voter leaves while a majority needs it")                  \
+    X(LOSS_IGNORED, "a lost node without jobs is not declared lost")                   \
+    X(OLD_LEADER_TAKEN, "a former voter keeps following the previous leader")          \
+    X(KILL_NOT_REPEATED, "a kill lost with its connection is not sent again")          \
+    X(EPOCH_TAKEN_FOR_ENDED, "a new leader reports that running epochs have ended")    \
+    X(FEATURE_EARLY, "a kind of record is used before all nodes have it")              \
+    X(UNREAD_KILLED, "an older leader kills the workers of a job that it cannot read") \
+    X(CLOCK_IS_DATE, "the clock of the cluster follows the wall clock")                \
+    X(ANY_IDENTITY, "a node admits whoever has the cluster's key")                     \
+    X(WORKERS_KEPT, "a node that was removed keeps its workers")
+
+/* Bugs of a log whose disk fails. */
+#define DISK_BUG_LIST(X)                                                       \
+    X(FAILED_WRITE_IGNORED, "the log does not notice that a write has failed") \
+    X(WAITING_IGNORED, "the log does not notice that a write waits")           \
+    X(FAILED_VOTE_GIVEN, "a vote is given that could not be stored")           \
+    X(FAILED_SNAPSHOT_TAKEN, "a snapshot that could not be stored counts as stored")
 
 enum bug_kind {
     BUG_NONE,
 #define X(name, text) BUG_##name,
     BUG_LIST(X) N_LOG_BUGS = BUG_SNAPSHOT_BETWEEN_CHANGES,
-    CONTROL_BUG_LIST(X)
+    CONTROL_BUG_LIST(X) N_CONTROL_BUGS = BUG_WORKERS_KEPT,
+    DISK_BUG_LIST(X)
 #undef X
         N_BUGS
 };
@@ -72,5 +83,8 @@ static inline bool bug(enum bug_kind kind)
     return bug_planted == kind;
 }
 const char *bug_text(enum bug_kind kind);
+const char *bug_name(enum bug_kind kind);
+/* Of a name or a number; N_BUGS: there is none. */
+enum bug_kind bug_find(const char *text);
 
 #endif

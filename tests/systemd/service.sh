@@ -49,6 +49,25 @@ if as bob cat "/var/lib/dtd/jobs/$first/rank-0.log" >/dev/null 2>&1; then fail "
 as alice cat "/var/lib/dtd/jobs/$first/rank-0.log" >/dev/null || fail "alice cannot read her own log file"
 if inside dtctl submit /home/alice/job.yaml --detach >"$tmp/out" 2>&1; then fail "a job of root was accepted"; fi
 
+heading "each process of a job has a control group of its own, which setsid and a double fork do not leave"
+groups_of() { inside sh -c 'ls -d /sys/fs/cgroup/system.slice/dtd.service/dtd-*/job-'"$1/*/"; }
+escaped() { inside pgrep -u alice -f "sleep 4711"; }
+cat >"$tmp/escape.yaml" <<'J'
+name: escape
+command: [sh, -c, "setsid -f env -i setsid -f sleep 4711; sleep 1000"]
+parallel: {workers: 1}
+J
+put "$tmp/escape.yaml" /home/alice/escape.yaml
+job=$(as alice sh -c "cd && dtctl submit escape.yaml --detach -o json" | jq -er .job)
+wait_for 20 "the process that leaves its job" escaped
+groups_of "$job" | grep -q "/job-$job/rank-0/$" || fail "the worker has no group: $(groups_of "$job")"
+inside sh -c 'cat /sys/fs/cgroup/system.slice/dtd.service/dtd-*/job-'"$job"'/rank-0/cgroup.procs' | grep -qx "$(escaped)" ||
+  fail "the process is not in its worker's group"
+ctl cancel --now "$job" >/dev/null
+wait_for 30 "the end of the job" job_is "$job" canceled
+if escaped; then fail "a process of the job has outlived it"; fi
+if groups_of "$job"; then fail "the groups of the job's processes are left"; fi
+
 heading "kill -9 of each process"
 job=$(submit --set train.steps=1000000 --set checkpoint.dir=ckpt-long --set checkpoint.every=200)
 wait_for 60 "the long job" running_in "$job" 1

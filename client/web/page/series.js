@@ -55,11 +55,11 @@ export class Series {
     return this.rows.at(-1);
   }
 
-  // A step that the table has already, with a later time, is a roll-back: the steps after it do not exist any more.
+  // A step that the table has already, with a later epoch, is a roll-back: the steps after it do not exist any more.
   add(row) {
     const last = this.last;
     if (last && row.step <= last.step) {
-      if (row.wall_ms <= last.wall_ms) return;
+      if (row.epoch === last.epoch ? row.wall_ms <= last.wall_ms : row.epoch < last.epoch) return;
       this.dropFrom(row.step);
     }
     this.addPoint(row);

@@ -123,7 +123,9 @@ void job_epoch_ended(struct job *j, const struct incident *by)
     i->fields.error = by->error ? strdup(by->error) : NULL;
     i->log_by_exit = true;
     i->fields.wall_ms = by->wall_ms;
-    int64_t ms = clock_wall_ms() - by->wall_ms;
+    const struct state_job *s = state_job_find(j->jobs->replica->state, j->id);
+    int64_t ms = s && s->incident_clock_ms ? state_clock_ms(j->jobs->replica->clock) - s->incident_clock_ms
+                                           : clock_wall_ms() - by->wall_ms;
     i->decided_ns -= (ms > 0 ? ms : 0) * 1000000;
     i->part_ns = i->decided_ns;
     begin_ending(j, i->seen); /* the new record frees `by`, so the copy is passed */

@@ -254,7 +254,10 @@ void job_incident_recovered(struct job *j)
 void job_incident_start(struct job *j)
 {
     struct job_start *s = &j->start;
-    const int64_t waited_ms = clock_wall_ms() - j->submitted_ms;
+    const struct state_job *logged = state_job_find(j->jobs->replica->state, j->id);
+    const int64_t waited_ms = logged && logged->submitted_clock_ms
+                                  ? state_clock_ms(j->jobs->replica->clock) - logged->submitted_clock_ms
+                                  : clock_wall_ms() - j->submitted_ms;
     *s = (struct job_start){.open = true, .fields = incident_none};
     s->part_ns = s->begin_ns = clock_mono_ns() - (waited_ms > 0 ? waited_ms : 0) * 1000000;
     s->fields.is_start = true;

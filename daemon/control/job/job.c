@@ -66,7 +66,8 @@ static err_t job_fill(struct job *j, const struct state_job *s)
     char path[PATH_MAX];
     struct why why = {""};
     j->yaml = spec_ref(s->spec);
-    err_t err = job_parse("job", s->spec, strlen(s->spec), NULL, 0, &j->spec, &why);
+    j->yaml_bytes = strlen(j->yaml);
+    err_t err = job_parse("job", s->spec, j->yaml_bytes, NULL, 0, &j->spec, &why);
     if (err) {
         log_error("the spec of a job in the log is invalid id=%" PRIu64 " why=%s", s->id, why.text);
         return err;
@@ -462,14 +463,16 @@ static bool tick_loading(struct job *j)
     return j->kind->load(j);
 }
 
-/* The log has the wall-clock time of the start, which another leader may have set. It counts once, when this leader
- * first asks; from then on the monotonic clock does, so that a step of the wall clock ends no job. */
+/* By the cluster's clock, so a leader's wrong date changes nothing. The log of an older version has only the date of
+ * the start. It counts once, when this leader first asks; from then on the monotonic clock does. */
 int64_t job_ran_ms(struct job *j)
 {
     int64_t now = clock_mono_ms();
     const struct state_job *s = state_job_find(j->jobs->replica->state, j->id);
     if (!s || !s->started_ms)
         return 0;
+    if (s->started_clock_ms)
+        return state_clock_ms(j->jobs->replica->clock) - s->started_clock_ms;
     if (!j->is_timed) {
         int64_t ran = clock_wall_ms() - s->started_ms;
         j->started_mono_ms = now - (ran > 0 ? ran : 0);

@@ -157,6 +157,22 @@ static int workers_on(const struct job *j, const struct node_view *a)
     return n;
 }
 
+/* The GPUs that the job has there: run.workers_per_gpu of its workers share one. */
+static int gpus_on(const struct job *j, const struct node_view *a)
+{
+    int per_gpu = (int)j->spec.run.workers_per_gpu;
+    return job_gpus(&j->spec) ? (workers_on(j, a) + per_gpu - 1) / per_gpu : 0;
+}
+
+static uint64_t gpu_set_on(const struct job *j, const struct node_view *a)
+{
+    uint64_t ret = 0;
+    for (int k = 0; k < j->n_workers; k++)
+        if (j->workers[k].p.node == a && j->workers[k].device >= 0 && j->workers[k].device < GPUS_MAX)
+            ret |= UINT64_C(1) << j->workers[k].device;
+    return ret;
+}
+
 void job_process_start(struct job *j, struct job_process *p)
 {
     bool io = is_io(p);
@@ -174,6 +190,10 @@ void job_process_start(struct job *j, struct job_process *p)
                               .threads = (int)j->spec.run.threads,
                               .uid = j->uid,
                               .log_bytes = j->spec.run.log_bytes,
+                              .gpus = gpus_on(j, p->node),
+                              .gpu_set = gpu_set_on(j, p->node),
+                              .memory_bytes = j->spec.run.memory,
+                              .cores = j->spec.run.cores,
                               .token = p->token,
                               .env = j->spec.run.env,
                               .n_env = io ? 0 : j->spec.run.n_env,
@@ -282,6 +302,8 @@ static void worker_ended(struct job *j, struct job_worker *w)
         return; /* job_adopt handles it, or it is not needed any more */
     if (j->phase.state == PHASE_DRAINING)
         job_move(j, PHASE_QUITTING, text);
+    else if (w->p.spawn_error == EOPNOTSUPP) /* a restart there would be refused, too */
+        job_epoch_fatal(j, "%s", text);
     else
         job_epoch_lost(j, detect_ms(&w->p), !w->p.killed || w->p.cause != CAUSE_UNKNOWN, "%s", text);
 }

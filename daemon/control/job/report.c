@@ -30,24 +30,35 @@ static void keep_io_line(struct job *j, const struct metric *row)
     }
 }
 
+/* A line that is older than the job counts as another job's (is_new_line), so the clock of a worker's node, which may
+ * be slow, must not make it older. */
+static struct metric dated(const struct job *j, const struct metric *m)
+{
+    struct metric ret = *m;
+    ret.wall_ms = m->wall_ms > j->submitted_ms ? m->wall_ms : j->submitted_ms;
+    return ret;
+}
+
 static void on_metric(struct job *j, struct job_worker *w, const struct worker_report *r)
 {
+    const struct metric m = dated(j, r->metric);
     bool repeated = j->metrics.has_last && j->metrics.last.epoch == r->epoch && j->metrics.last.step >= r->metric->step;
     w->ready = true;
     if (repeated || r->epoch != j->epoch)
         return;
-    metrics_append(&j->metrics, r->metric);
-    job_totals_step(&j->totals, r->metric, clock_mono_ms());
+    metrics_append(&j->metrics, &m);
+    job_totals_step(&j->totals, &m, clock_mono_ms());
     job_hang_step(j);
-    keep_io_line(j, r->metric);
+    keep_io_line(j, &m);
     job_incident_recovered(j);
-    j->jobs->out->watch_metric(j, r->metric);
+    j->jobs->out->watch_metric(j, &m);
 }
 
 static void on_failed(struct job *j, int rank, const struct worker_report *r)
 {
-    log_warn("worker failed job=%" PRIu64 " rank=%d epoch=%" PRIu64 " fatal=%d text=%s", j->id, rank, r->epoch,
-             r->fatal, r->text);
+    if (log_limit_line(&j->report_lines, "reports of failures"))
+        log_warn("worker failed job=%" PRIu64 " rank=%d epoch=%" PRIu64 " fatal=%d text=%s", j->id, rank, r->epoch,
+                 r->fatal, r->text);
     if (j->phase.state >= PHASE_DRAINING) {
         j->workers[rank].done = true;
         return;
@@ -84,8 +95,9 @@ static void on_save_failed(struct job *j, const char *text)
         job_incident_save_failed(j, text);
     snprintf(j->checkpoint_error, sizeof(j->checkpoint_error), "%s", text);
     j->totals.t.checkpoints_failed++;
-    log_warn("save failed job=%" PRIu64 " text=%s", j->id, text);
     j->dirty = true;
+    if (log_limit_line(&j->report_lines, "reports of failures"))
+        log_warn("save failed job=%" PRIu64 " text=%s", j->id, text);
 }
 
 void job_worker_report(struct job *j, int rank, const struct worker_report *r)

@@ -124,9 +124,19 @@ static void drop_oldest(struct job *j)
     }
 }
 
+/* Readers ask for the windows after the last one that they have, so the dates ascend although somebody sets the clock
+ * back, or another leader's is behind. */
+static int64_t date_of(const struct job *j, const struct usage_sample *s)
+{
+    const int64_t now = clock_wall_ms(), newest = j->usage_newest.wall_ms;
+    int64_t last = j->usage.last_ms > newest ? j->usage.last_ms : newest;
+    last = last > j->submitted_ms ? last : j->submitted_ms;
+    return now > last ? now : last + s->window_ms;
+}
+
 static void take_window(struct job *j, struct usage_sample *s)
 {
-    s->wall_ms = clock_wall_ms();
+    s->wall_ms = date_of(j, s);
     err_t err = name_nodes(j, s);
     if (err) {
         log_warn("usage lost job=%" PRIu64 " error=%s", j->id, err_text(err));

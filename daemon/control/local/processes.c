@@ -4,7 +4,9 @@
 #include "common/base/cpus.h"
 #include "common/base/log.h"
 #include "common/base/paths.h"
+#include "common/base/ports.h"
 #include "daemon/control/local/error_file.h"
+#include "daemon/control/local/limits.h"
 #include "daemon/control/local/local.h"
 
 #include <errno.h>
@@ -121,19 +123,29 @@ static void count_workers(struct local *l)
     sharing_set(&l->children.sharing, n);
 }
 
-/* A worker of a managed job gets the file from which it learns its share of the cores. */
+/* A worker of a managed job gets the file from which it learns its share of the cores, unless it computes on a GPU, and
+ * the ports and the network of this node. */
 static err_t spawn_managed(struct local *l, const struct process_spawn *x, struct supervisor_link_spawn *s)
 {
-    char text[PATH_MAX];
-    char **env = calloc((size_t)x->n_env + 1, sizeof(*env));
+    const struct {
+        const char *name, *value;
+    } own[] = {{PATH_WORKERS_ENV, x->device < 0 ? l->children.sharing.path : ""},
+               {PORTS_ENV, l->conf->cluster.ports},
+               {FABRIC_ENV, l->conf->cluster.fabric}};
+    char text[sizeof(own) / sizeof(own[0])][PATH_MAX];
+    char **env = calloc((size_t)x->n_env + sizeof(own) / sizeof(own[0]), sizeof(*env));
     if (!env)
         return ERR_NOMEM;
-    snprintf(text, sizeof(text), PATH_WORKERS_ENV "=%s", l->children.sharing.path);
+    int n = 0;
     for (int i = 0; i < x->n_env; i++)
-        env[i] = x->env[i];
-    env[x->n_env] = text;
+        env[n++] = x->env[i];
+    for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++) {
+        snprintf(text[i], sizeof(text[i]), "%s=%s", own[i].name, own[i].value);
+        if (own[i].value[0])
+            env[n++] = text[i];
+    }
     s->env = env;
-    s->n_env = x->n_env + 1;
+    s->n_env = n;
     err_t err = supervisor_link_spawn(&l->supervisor, s);
     free(env);
     return err;
@@ -186,6 +198,27 @@ static err_t spawn_command(struct local *l, const struct process_spawn *x, struc
     return err;
 }
 
+/* dtd-io needs no GPU and is started before the job has any. A leader of an older version does not send the set. */
+static bool knows_gpus(const struct process_spawn *x)
+{
+    return x->slot != CHANNEL_SLOT_IO && (x->device < 0 || x->gpu_set >> x->device & 1);
+}
+
+static void find_limits(const struct local *l, const struct process_spawn *x, struct channel_limits *ret)
+{
+    int slots = (int)l->conf->slots;
+    const struct limits_node node = {.memory_bytes = limits_memory(),
+                                     .slots = slots ? slots : cores_default(&l->children.cores),
+                                     .gpus = l->gpus.known ? gpus_count(&l->gpus) : 0,
+                                     .memory_percent = l->conf->jobs.memory_percent,
+                                     .processes = l->conf->jobs.processes,
+                                     .system = l->system};
+    const struct limits_job job = {
+        .memory_bytes = x->memory_bytes, .cores = x->cores, .workers = x->workers, .gpus = x->gpus};
+    limits_compute(&node, &job, ret);
+    ret->gpu_guard = l->system && knows_gpus(x) && gpus_minors(&l->gpus, x->gpu_set, &ret->gpu_minors);
+}
+
 err_t local_process_spawn(struct local *l, const struct process_spawn *x)
 {
     struct child *e = child_get(&l->children, x->job, x->slot);
@@ -210,11 +243,11 @@ err_t local_process_spawn(struct local *l, const struct process_spawn *x)
                                       .n_command = x->n_command,
                                       .epoch = e->epoch,
                                       .log_bytes = x->log_bytes};
+    find_limits(l, x, &s.limits);
     count_workers(l);
     if (x->n_command)
         return spawn_command(l, x, &s);
-    bool shares = x->slot >= 0 && x->device < 0;
-    return shares ? spawn_managed(l, x, &s) : supervisor_link_spawn(&l->supervisor, &s);
+    return x->slot >= 0 ? spawn_managed(l, x, &s) : supervisor_link_spawn(&l->supervisor, &s);
 }
 
 /* ---- messages of the supervisor ---- */
@@ -249,11 +282,21 @@ bool local_process_gpu_cause(const struct local *l, int device, char ret[CHILD_C
 static void find_cause(struct local *l, struct child *e)
 {
     bool was_killed = e->state == CHANNEL_EXITED && e->exit_signal == SIGKILL;
-    enum health_oom oom = was_killed ? health_oom(&l->health, e->pid) : HEALTH_OOM_NO;
+    bool is_counted = e->oom && (e->exit_signal || e->exit_status); /* by the control group of the process */
+    enum health_oom oom = was_killed && !is_counted ? health_oom(&l->health, e->pid) : HEALTH_OOM_NO;
     e->cause = CAUSE_UNKNOWN;
     e->cause_text[0] = '\0';
+    if (e->state == CHANNEL_REFUSED && e->error == EOPNOTSUPP)
+        snprintf(
+            e->cause_text, sizeof(e->cause_text),
+            "run.memory and run.cores need a control group that is delegated to dtd on %.64s, with the controllers "
+            "memory and cpu (docs/operate/systemd.md, Limits); or remove the key",
+            l->name);
     if (child_failed(e) && local_process_gpu_cause(l, e->device, e->cause_text)) {
         e->cause = CAUSE_GPU;
+    } else if (is_counted) {
+        e->cause = CAUSE_OUT_OF_MEMORY;
+        limits_why_killed(e->oom, &e->limits, !was_killed, e->cause_text, sizeof(e->cause_text));
     } else if (oom == HEALTH_OOM_YES) {
         e->cause = CAUSE_OUT_OF_MEMORY;
         snprintf(e->cause_text, sizeof(e->cause_text), "%s", CHILD_OUT_OF_MEMORY_TEXT);
@@ -284,6 +327,8 @@ struct child *local_process_event(struct local *l, const struct channel_msg *m)
     e->exit_status = m->exit_status;
     e->exit_signal = m->exit_signal;
     e->error = m->error;
+    e->limits = m->limits;
+    e->oom = (enum channel_oom)m->oom;
     find_cause(l, e);
     e->when_ns = m->when_ns;
     count_workers(l);

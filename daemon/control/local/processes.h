@@ -51,6 +51,8 @@ struct child {
     uint64_t epoch;                      /* for which a command was started; 0: not known, or no command */
     bool stranded; /* a command that an earlier control started; its c10d store ended with that control */
     bool said;     /* used by leadership.c while it reports all processes */
+    struct channel_limits limits; /* of its job */
+    enum channel_oom oom;
     enum child_cause cause;
     char cause_text[CHILD_CAUSE_BYTES]; /* a sentence for messages; "": the cause is unknown */
     bool bound;                         /* `cpus` is set, even if it is empty */
@@ -83,6 +85,10 @@ struct process_spawn {
     uint64_t epoch;         /* of a command: the epoch that it is started for */
     const char *store_node; /* of a command: the node that has the epoch's c10d store; NULL: it has none, and `env` has
                                MASTER_PORT */
+    int gpus;               /* of the job on this node */
+    uint64_t gpu_set;       /* bit i: the job has GPU i there */
+    int64_t memory_bytes;   /* run.memory */
+    int64_t cores;          /* run.cores */
     const char *caller;     /* of a command: what it inherits (common/base/caller.h); NULL or "": the daemon's */
 };
 

@@ -94,7 +94,8 @@ err_t supervisor_link_spawn(struct supervisor_link *s, const struct supervisor_l
                             .gpu = x->device + 1,
                             .uid = x->uid,
                             .epoch = x->epoch,
-                            .log_bytes = x->log_bytes};
+                            .log_bytes = x->log_bytes,
+                            .limits = x->limits};
     memcpy(m.token, x->token, sizeof(m.token));
     if (x->cpus)
         memcpy(m.cpus, x->cpus, sizeof(m.cpus));

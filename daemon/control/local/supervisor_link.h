@@ -45,6 +45,7 @@ struct supervisor_link_spawn {
     int n_command;
     uint64_t epoch;    /* for which it is started */
     int64_t log_bytes; /* limit of its log; 0: that of the node */
+    struct channel_limits limits;
 };
 
 NODISCARD err_t supervisor_link_start(struct supervisor_link *s, uv_loop_t *loop, int fd,

@@ -6,7 +6,7 @@
  *
  *   a kind of record              its row in feature_of_record's table
  *   a key of the job file         `.since` of its row in common/conf/job.c
- *   a field, or a message         a FEATURE here; ask cluster_may_use (or compare state_version) before using it
+ *   a field, or a message         a FEATURE_ here; ask cluster_may_use (or compare state_version) before using it
  *
  * Pure functions. They are calls, so that the tests can put dtds of several versions into one cluster. */
 #ifndef DTD_DAEMON_CONTROL_STATE_FEATURES_H
@@ -17,6 +17,9 @@
 /* 1: dtds that do not report a version. 2: the cluster version itself. */
 #define FEATURES_OLDEST 1
 #define FEATURES_NEWEST 2
+#define FEATURE_IDENTITY 2 /* public keys of nodes in their records */
+/* Records have the cluster's clock. Voters without it would go by dates, and their states would differ. */
+#define FEATURE_CLOCK 2
 
 /* The cluster versions of a dtd. */
 struct features_range {

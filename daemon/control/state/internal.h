@@ -6,7 +6,7 @@
 
 struct state_request {
     uint8_t id[REQUEST_ID_BYTES];
-    int64_t wall_ms;
+    int64_t wall_ms, clock_ms;
     uint64_t job;
     err_t err;
 };
@@ -21,6 +21,7 @@ struct state {
     struct state_event *events[STATE_MAX_EVENTS]; /* in the order of the log */
     int n_events;
     uint64_t next_event;
+    int64_t clock_ms; /* the newest reading of the cluster's clock; 0: none */
 };
 
 /* Applies a record of the cluster: RECORD_NODE and later kinds. */

@@ -97,13 +97,19 @@ static void drop_token(struct state_cluster *c, int at)
     explicit_bzero(&c->tokens[c->n_tokens], sizeof(c->tokens[0]));
 }
 
+/* By the cluster's clock; by the date only where an older version wrote one of the records. */
+static bool is_expired(const struct state_token *t, const struct record *r)
+{
+    return t->until_ms && r->clock_ms ? t->until_ms <= r->clock_ms : t->expires_ms <= r->wall_ms;
+}
+
 /* Removes expired tokens. A token that is used up stays while there is room: the reply to the last node that joined
  * with it may have been lost, and that node tries again. */
-static void remove_old_tokens(struct state_cluster *c, int64_t wall_ms)
+static void remove_old_tokens(struct state_cluster *c, const struct record *r)
 {
     bool is_full = c->n_tokens == STATE_MAX_TOKENS;
     for (int i = c->n_tokens - 1; i >= 0; i--)
-        if (c->tokens[i].expires_ms <= wall_ms || (is_full && !c->tokens[i].uses))
+        if (is_expired(&c->tokens[i], r) || (is_full && !c->tokens[i].uses))
             drop_token(c, i);
 }
 
@@ -117,14 +123,15 @@ static err_t apply_token(struct state_cluster *c, const struct record *r, struct
             ret->err = ERR_NOTFOUND;
         return OK;
     }
-    remove_old_tokens(c, r->wall_ms);
+    remove_old_tokens(c, r);
     if (find_token(c, r->token.id))
         ret->err = ERR_EXISTS;
     else if (c->n_tokens == STATE_MAX_TOKENS)
         ret->err = ERR_LIMIT;
     else {
         struct state_token *t = &c->tokens[c->n_tokens++];
-        *t = (struct state_token){.id = r->token.id, .expires_ms = r->token.expires_ms, .uses = r->token.uses};
+        *t = (struct state_token){
+            .id = r->token.id, .expires_ms = r->token.expires_ms, .until_ms = r->token.until_ms, .uses = r->token.uses};
         memcpy(t->secret, r->token.secret, sizeof(t->secret));
     }
     return OK;
@@ -139,7 +146,7 @@ static err_t check_token(struct state_cluster *c, const struct record *r)
         return OK;
     if (!t || !t->uses)
         return ERR_DENIED;
-    return t->expires_ms <= r->wall_ms ? ERR_STALE : OK;
+    return is_expired(t, r) ? ERR_STALE : OK;
 }
 
 static err_t replace_text(char **at, const char *text)
@@ -157,12 +164,18 @@ static err_t update_node(struct state_cluster *c, struct state_node *n, const st
 {
     n->changed = c->changes;
     ret->node = n->id;
-    if (memcmp(n->instance, r->node.instance, NODE_INSTANCE_BYTES) != 0) {
+    bool has_key = record_has_key(r->node.public_key);
+    bool is_other_key =
+        has_key && record_has_key(n->public_key) && memcmp(n->public_key, r->node.public_key, NODE_KEY_BYTES) != 0;
+    if (memcmp(n->instance, r->node.instance, NODE_INSTANCE_BYTES) != 0 || is_other_key) {
         ret->err = ERR_EXISTS;
         return OK;
     }
     err_t err = replace_text(&n->address, r->node.address);
-    return err ? err : replace_text(&n->domain, r->node.domain);
+    err = err ? err : replace_text(&n->domain, r->node.domain);
+    if (!err && has_key)
+        memcpy(n->public_key, r->node.public_key, NODE_KEY_BYTES);
+    return err;
 }
 
 static err_t add_node(struct state_cluster *c, const struct record *r, struct state_result *ret)
@@ -172,6 +185,7 @@ static err_t add_node(struct state_cluster *c, const struct record *r, struct st
     n.address = strdup(r->node.address);
     n.domain = strdup(r->node.domain);
     memcpy(n.instance, r->node.instance, NODE_INSTANCE_BYTES);
+    memcpy(n.public_key, r->node.public_key, NODE_KEY_BYTES);
     if (!n.name || !n.address || !n.domain || state_node_reserve(c)) {
         state_node_fini(&n);
         return ERR_NOMEM;

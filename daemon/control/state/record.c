@@ -20,6 +20,12 @@ struct memory {
     struct state_member *members;
 };
 
+bool record_has_key(const uint8_t public_key[NODE_KEY_BYTES])
+{
+    static const uint8_t none[NODE_KEY_BYTES];
+    return memcmp(public_key, none, NODE_KEY_BYTES) != 0;
+}
+
 /* ---- encoding ---- */
 
 static err_t pack(const ProtobufCMessage *message, struct buf *ret)
@@ -160,6 +166,8 @@ static err_t encode_node(const struct record *r, Dtd__Record *m, struct buf *ret
     x.token = r->node.token;
     x.has_newest = r->node.newest > 1;
     x.newest = r->node.newest;
+    x.has_public_key = record_has_key(r->node.public_key);
+    x.public_key = (ProtobufCBinaryData){NODE_KEY_BYTES, (uint8_t *)r->node.public_key};
     m->kind_case = DTD__RECORD__KIND_NODE;
     m->node = &x;
     return pack(&m->base, ret);
@@ -191,6 +199,8 @@ static err_t encode_token(const struct record *r, Dtd__Record *m, struct buf *re
     x.has_secret = x.has_expires_ms = x.has_uses = r->token.uses != 0;
     x.secret = (ProtobufCBinaryData){TOKEN_SECRET_LENGTH, (uint8_t *)r->token.secret};
     x.expires_ms = r->token.expires_ms;
+    x.has_until_ms = r->token.until_ms != 0;
+    x.until_ms = r->token.until_ms;
     x.uses = r->token.uses;
     m->kind_case = DTD__RECORD__KIND_TOKEN;
     m->token = &x;
@@ -278,6 +288,8 @@ err_t record_encode(const struct record *record, struct buf *ret)
     Dtd__Record m = DTD__RECORD__INIT;
     m.version = feature_of_record(record);
     m.wall_ms = record->wall_ms;
+    m.has_clock_ms = record->clock_ms != 0;
+    m.clock_ms = record->clock_ms;
     m.has_request_id = record->has_request;
     m.request_id.data = (uint8_t *)record->request_id;
     m.request_id.len = REQUEST_ID_BYTES;
@@ -386,7 +398,8 @@ static err_t decode_node(const Dtd__Record *m, struct memory *mem, struct record
     (void)mem;
     const Dtd__RecordNode *x = m->node;
     if (!x->name[0] || !fits(x->name, NODE_NAME_MAX) || !fits(x->address, NODE_TEXT_MAX) ||
-        (x->domain && !fits(x->domain, NODE_TEXT_MAX)) || x->instance.len != NODE_INSTANCE_BYTES)
+        (x->domain && !fits(x->domain, NODE_TEXT_MAX)) || x->instance.len != NODE_INSTANCE_BYTES ||
+        (x->has_public_key && x->public_key.len != NODE_KEY_BYTES))
         return ERR_CORRUPT;
     r->kind = RECORD_NODE;
     r->node.name = x->name;
@@ -395,6 +408,8 @@ static err_t decode_node(const Dtd__Record *m, struct memory *mem, struct record
     memcpy(r->node.instance, x->instance.data, NODE_INSTANCE_BYTES);
     r->node.token = x->has_token ? x->token : 0;
     r->node.newest = x->has_newest && x->newest ? x->newest : 1;
+    if (x->has_public_key)
+        memcpy(r->node.public_key, x->public_key.data, NODE_KEY_BYTES);
     return OK;
 }
 
@@ -426,6 +441,7 @@ static err_t decode_token(const Dtd__Record *m, struct memory *mem, struct recor
     r->kind = RECORD_TOKEN;
     r->token.id = x->id;
     r->token.expires_ms = x->expires_ms;
+    r->token.until_ms = x->until_ms;
     r->token.uses = is_back ? 0 : x->uses;
     if (!is_back)
         memcpy(r->token.secret, x->secret.data, TOKEN_SECRET_LENGTH);
@@ -505,9 +521,10 @@ static err_t decode_message(struct memory *mem, struct record *r)
     const Dtd__Record *m = mem->message;
     if (m->version > features_newest())
         return ERR_UNSUPPORTED;
-    if (!m->version || (m->has_request_id && m->request_id.len != REQUEST_ID_BYTES))
+    if (!m->version || m->clock_ms < 0 || (m->has_request_id && m->request_id.len != REQUEST_ID_BYTES))
         return ERR_CORRUPT;
-    *r = (struct record){.wall_ms = m->wall_ms, .has_request = m->has_request_id, .memory = mem};
+    *r = (struct record){
+        .wall_ms = m->wall_ms, .clock_ms = m->clock_ms, .has_request = m->has_request_id, .memory = mem};
     if (m->has_request_id)
         memcpy(r->request_id, m->request_id.data, REQUEST_ID_BYTES);
     return decode_kind(m, mem, r);

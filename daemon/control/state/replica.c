@@ -3,6 +3,8 @@
 
 #include "daemon/control/state/features.h"
 
+#include <string.h>
+
 static err_t apply(void *arg, const void *bytes, size_t len, uint64_t index, void *result)
 {
     const struct replica *r = arg;
@@ -13,6 +15,7 @@ static err_t apply(void *arg, const void *bytes, size_t len, uint64_t index, voi
     _Static_assert(RECORD_MAX_BYTES == LOG_RECORD_MAX_BYTES, "the log takes every record that can be encoded");
     _Static_assert(sizeof(struct state_result) <= LOG_RESULT_BYTES, "a result fits into the log's room for it");
     err = state_apply(r->state, &record, result);
+    state_clock_seen(r->clock, record.clock_ms);
     record_fini(&record);
     return err;
 }
@@ -47,7 +50,9 @@ static err_t read_state(const void *data, size_t len, void **ret)
 
 static void adopt(void *arg, void *fresh)
 {
-    state_adopt(((const struct replica *)arg)->state, fresh);
+    const struct replica *r = arg;
+    state_adopt(r->state, fresh);
+    state_clock_seen(r->clock, state_clock_of(r->state));
 }
 
 static void drop(void *fresh)
@@ -65,7 +70,11 @@ err_t replica_encode(const struct replica *r, const struct record *record, struc
     const uint32_t needed = record->kind == RECORD_CLUSTER_VERSION ? 1 : feature_of_record(record);
     if (needed > 1 && needed > state_version(r->state))
         return ERR_UNSUPPORTED;
-    return record_encode(record, ret);
+    struct record stamped = *record;
+    stamped.clock_ms = state_version(r->state) >= FEATURE_CLOCK ? state_clock_ms(r->clock) : 0;
+    err_t err = record_encode(&stamped, ret);
+    explicit_bzero(&stamped, sizeof(stamped)); /* it may have a key */
+    return err;
 }
 
 err_t replica_propose(const struct replica *r, const struct record *record, log_callback cb, void *arg)

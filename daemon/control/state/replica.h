@@ -4,16 +4,19 @@
 #define DTD_DAEMON_CONTROL_STATE_REPLICA_H
 
 #include "daemon/control/log/log.h"
+#include "daemon/control/state/clock.h"
 #include "daemon/control/state/state.h"
 
 struct replica {
     struct state *state;
     struct log *log; /* NULL before it has been started and after it has been closed */
+    struct state_clock *clock;
 };
 
 /* The state as the log's state machine; `r` must outlive the log. */
 struct log_machine replica_machine(struct replica *r);
-/* As record_encode. ERR_UNSUPPORTED: some node's dtd may not have this kind of record (features.h). */
+/* As record_encode, with this node's reading of the cluster's clock. ERR_UNSUPPORTED: some node's dtd may not have this
+ * kind of record (features.h). */
 NODISCARD err_t replica_encode(const struct replica *r, const struct record *record, struct buf *ret);
 /* Proposes one record. For what must be answered at once (submit, cancel); other records go through the outbox. The
  * callback and its errors are those of log_propose. */

@@ -155,6 +155,12 @@ static void put_scalars(const struct state_job *job, Dtd__SnapshotJob *m)
     m->ended_ms = job->ended_ms;
     m->has_started_ms = job->started_ms != 0;
     m->started_ms = job->started_ms;
+    m->has_submitted_clock_ms = job->submitted_clock_ms != 0;
+    m->submitted_clock_ms = job->submitted_clock_ms;
+    m->has_started_clock_ms = job->started_clock_ms != 0;
+    m->started_clock_ms = job->started_clock_ms;
+    m->has_incident_clock_ms = job->incident_clock_ms != 0;
+    m->incident_clock_ms = job->incident_clock_ms;
 }
 
 static err_t write_job(const struct state *s, const struct state_job *job, struct buf *ret)
@@ -200,11 +206,15 @@ static err_t write_requests(const struct state *s, struct buf *ret)
         requests[i].id.data = s->requests[i].id;
         requests[i].id.len = REQUEST_ID_BYTES;
         requests[i].wall_ms = s->requests[i].wall_ms;
+        requests[i].has_clock_ms = s->requests[i].clock_ms != 0;
+        requests[i].clock_ms = s->requests[i].clock_ms;
         requests[i].job = s->requests[i].job;
         requests[i].err = s->requests[i].err;
         list[i] = &requests[i];
     }
     if (!err) {
+        snapshot.has_clock_ms = s->clock_ms != 0;
+        snapshot.clock_ms = s->clock_ms;
         snapshot.n_request = n;
         snapshot.request = list;
         err = pack(&snapshot, s, ret);
@@ -235,6 +245,8 @@ static void put_nodes(const struct state_node *const *nodes, size_t count, struc
         in->address = n->address;
         in->domain = n->domain[0] ? n->domain : NULL;
         in->instance = (ProtobufCBinaryData){NODE_INSTANCE_BYTES, (uint8_t *)n->instance};
+        in->has_public_key = record_has_key(n->public_key);
+        in->public_key = (ProtobufCBinaryData){NODE_KEY_BYTES, (uint8_t *)n->public_key};
         m->node = in;
         m->id = n->id;
         m->joined_ms = n->joined_ms;
@@ -253,6 +265,8 @@ static void put_secrets(const struct state_cluster *c, struct cluster_lists *l)
         m->has_secret = m->has_expires_ms = m->has_uses = true;
         m->secret = (ProtobufCBinaryData){TOKEN_SECRET_LENGTH, (uint8_t *)c->tokens[i].secret};
         m->expires_ms = c->tokens[i].expires_ms;
+        m->has_until_ms = c->tokens[i].until_ms != 0;
+        m->until_ms = c->tokens[i].until_ms;
         m->uses = c->tokens[i].uses;
     }
     for (int i = 0; i < c->n_keys; i++) {
@@ -337,7 +351,8 @@ static bool is_same_text(const char *a, const char *b)
 static bool is_same_node(const struct state_node *a, const struct state_node *b)
 {
     return a->id == b->id && a->joined_ms == b->joined_ms && a->drained_ms == b->drained_ms &&
-           memcmp(a->instance, b->instance, NODE_INSTANCE_BYTES) == 0 && is_same_text(a->address, b->address) &&
+           memcmp(a->instance, b->instance, NODE_INSTANCE_BYTES) == 0 &&
+           memcmp(a->public_key, b->public_key, NODE_KEY_BYTES) == 0 && is_same_text(a->address, b->address) &&
            is_same_text(a->domain, b->domain) && is_same_text(a->drained, b->drained);
 }
 
@@ -409,6 +424,13 @@ err_t state_cluster_snapshot(const struct state *s, struct buf *ret)
     return write_cluster(s, ret);
 }
 
+/* Is there anything that a single machine without a cluster does not have? */
+static bool has_cluster(const struct state *s)
+{
+    const struct state_cluster *c = &s->cluster;
+    return c->next_node > 1 || c->n_keys || c->version || c->lineage.generation;
+}
+
 /* ---- a frozen state ---- */
 
 struct state_frozen {
@@ -423,6 +445,7 @@ err_t state_freeze(const struct state *s, struct state_frozen **ret)
         return ERR_NOMEM;
     f->part.next_job = s->next_job;
     f->part.next_event = s->next_event;
+    f->part.clock_ms = s->clock_ms;
     for (int i = 0; i < s->n_jobs; i++) {
         f->part.jobs[i] = s->jobs[i];
         s->jobs[i]->refs++;
@@ -433,7 +456,7 @@ err_t state_freeze(const struct state *s, struct state_frozen **ret)
     if (!err && s->n_requests)
         memcpy(f->part.requests, s->requests, (size_t)s->n_requests * sizeof(*s->requests));
     f->part.n_requests = err ? 0 : s->n_requests;
-    if (!err && (s->cluster.next_node > 1 || s->cluster.n_keys || s->cluster.version || s->cluster.lineage.generation))
+    if (!err && has_cluster(s))
         err = write_cluster(s, &f->cluster);
     if (!err && s->next_event > 1)
         err = write_events(s, &f->events);
@@ -613,6 +636,9 @@ static err_t read_job(const Dtd__SnapshotJob *m, struct state_job *job)
     job->submitted_ms = m->submitted_ms;
     job->started_ms = m->started_ms;
     job->ended_ms = m->ended_ms;
+    job->submitted_clock_ms = m->submitted_clock_ms;
+    job->started_clock_ms = m->started_clock_ms;
+    job->incident_clock_ms = m->incident_clock_ms;
     job->desired = (enum state_desired)m->desired;
     job->end = (enum state_end)m->end;
     job->spec = spec_new(m->submitted->spec_yaml);
@@ -655,7 +681,7 @@ static err_t read_requests(const Dtd__Snapshot *m, struct state *s)
         if (err)
             return err;
         struct state_request *to = &s->requests[s->n_requests++];
-        *to = (struct state_request){.wall_ms = q->wall_ms, .job = q->job, .err = q->err};
+        *to = (struct state_request){.wall_ms = q->wall_ms, .clock_ms = q->clock_ms, .job = q->job, .err = q->err};
         memcpy(to->id, q->id.data, REQUEST_ID_BYTES);
     }
     return OK;
@@ -666,9 +692,11 @@ static err_t read_node(const Dtd__SnapshotNode *m, const struct state_node *befo
     const Dtd__RecordNode *in = m->node;
     *ret = (struct state_node){.id = m->id, .joined_ms = m->joined_ms, .drained_ms = m->drained_ms};
     if (!m->id || !in->name[0] || in->instance.len != NODE_INSTANCE_BYTES || strlen(in->name) > NODE_NAME_MAX ||
-        (before && strcmp(before->name, in->name) >= 0))
+        (before && strcmp(before->name, in->name) >= 0) || (in->has_public_key && in->public_key.len != NODE_KEY_BYTES))
         return ERR_CORRUPT;
     memcpy(ret->instance, in->instance.data, NODE_INSTANCE_BYTES);
+    if (in->has_public_key)
+        memcpy(ret->public_key, in->public_key.data, NODE_KEY_BYTES);
     err_t err = copy(in->name, &ret->name);
     if (!err)
         err = copy(in->address, &ret->address);
@@ -687,7 +715,8 @@ static err_t read_secrets(const Dtd__SnapshotCluster *m, struct state_cluster *c
         const Dtd__RecordToken *t = m->token[i];
         if (!t->id || t->secret.len != TOKEN_SECRET_LENGTH)
             return ERR_CORRUPT;
-        c->tokens[i] = (struct state_token){.id = t->id, .expires_ms = t->expires_ms, .uses = t->uses};
+        c->tokens[i] =
+            (struct state_token){.id = t->id, .expires_ms = t->expires_ms, .until_ms = t->until_ms, .uses = t->uses};
         memcpy(c->tokens[i].secret, t->secret.data, TOKEN_SECRET_LENGTH);
         c->n_tokens++;
     }
@@ -950,9 +979,10 @@ static err_t read_rest(const Dtd__Snapshot *m, struct state *s)
 {
     if (m->version > SNAPSHOT_VERSION)
         return ERR_UNSUPPORTED;
-    if (!m->version || !m->next_job)
+    if (!m->version || !m->next_job || m->clock_ms < 0)
         return ERR_CORRUPT;
     s->next_job = m->next_job;
+    s->clock_ms = m->clock_ms;
     err_t err = read_requests(m, s);
     if (!err)
         err = read_cluster(m, s);

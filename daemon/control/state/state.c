@@ -152,6 +152,11 @@ const struct state_checkpoint *state_newest_checkpoint(const struct state_job *j
 
 /* ---- request ids ---- */
 
+int64_t state_clock_of(const struct state *s)
+{
+    return s->clock_ms;
+}
+
 bool state_request_find(const struct state *s, const uint8_t id[REQUEST_ID_BYTES], struct state_result *ret)
 {
     for (int i = s->n_requests - 1; i >= 0; i--) {
@@ -164,12 +169,19 @@ bool state_request_find(const struct state *s, const uint8_t id[REQUEST_ID_BYTES
     return false;
 }
 
-/* Removes ids that are older than a day by the record's clock, and the oldest if there are too many. They are in the
- * order of the log, which is the order of time unless a clock was set back; it ends at the first younger one. */
-static void remove_old_requests(struct state *s, int64_t wall_ms)
+/* By the cluster's clock, which no one sets; by dates only where an older version wrote one of the records. */
+static bool request_is_old(const struct state_request *q, const struct record *r)
+{
+    return q->clock_ms && r->clock_ms ? q->clock_ms < r->clock_ms - STATE_REQUEST_MS
+                                      : q->wall_ms < r->wall_ms - STATE_REQUEST_MS;
+}
+
+/* Removes ids that are older than a day, and the oldest if there are too many. They are in the order of the log; it
+ * ends at the first younger one. */
+static void remove_old_requests(struct state *s, const struct record *r)
 {
     int n = s->n_requests >= STATE_MAX_REQUESTS ? s->n_requests - STATE_MAX_REQUESTS + 1 : 0;
-    while (n < s->n_requests && s->requests[n].wall_ms < wall_ms - STATE_REQUEST_MS)
+    while (n < s->n_requests && request_is_old(&s->requests[n], r))
         n++;
     s->n_requests -= n;
     memmove(s->requests, s->requests + n, (size_t)s->n_requests * sizeof(*s->requests));
@@ -191,7 +203,7 @@ err_t state_request_reserve(struct state *s)
 static void keep_request(struct state *s, const struct record *r, const struct state_result *result)
 {
     struct state_request *q = &s->requests[s->n_requests++];
-    *q = (struct state_request){.wall_ms = r->wall_ms, .job = result->job, .err = result->err};
+    *q = (struct state_request){.wall_ms = r->wall_ms, .clock_ms = r->clock_ms, .job = result->job, .err = result->err};
     memcpy(q->id, r->request_id, REQUEST_ID_BYTES);
 }
 
@@ -250,6 +262,7 @@ static err_t apply_submitted(struct state *s, const struct record *r, struct sta
     job->parent = r->submitted.parent;
     job->uid = r->submitted.uid;
     job->submitted_ms = r->wall_ms;
+    job->submitted_clock_ms = r->clock_ms;
     job->desired = DESIRED_RUN;
     s->jobs[s->n_jobs++] = job;
     ret->job = job->id;
@@ -381,8 +394,10 @@ static err_t apply_epoch(struct state_job *job, const struct record *r, struct s
     job->left = left.left;
     job->n_left = left.n;
     job->epoch = e;
-    if (!job->started_ms)
+    if (!job->started_ms) {
         job->started_ms = r->wall_ms;
+        job->started_clock_ms = r->clock_ms;
+    }
     return OK;
 }
 
@@ -502,6 +517,7 @@ static err_t apply_incident(struct state_job *job, const struct record *r, struc
         return OK;
     }
     job->incidents[job->n_incidents++] = i;
+    job->incident_clock_ms = r->clock_ms;
     if (job->n_incidents > STATE_MAX_INCIDENTS)
         remove_oldest_incident(job);
     remove_old_logs(job);
@@ -566,18 +582,18 @@ static err_t clone_incidents(const struct state_job *from, struct state_job *to)
 
 static err_t clone_job(const struct state_job *from, struct state_job **ret)
 {
-    struct state_job *to = calloc(1, sizeof(*to));
+    struct state_job *to = malloc(sizeof(*to));
     if (!to)
         return ERR_NOMEM;
+    *to = *from; /* so that no number is left out; what has memory of its own follows */
     to->refs = 1;
-    to->id = from->id;
-    to->parent = from->parent;
-    to->uid = from->uid;
-    to->submitted_ms = from->submitted_ms;
-    to->started_ms = from->started_ms;
-    to->ended_ms = from->ended_ms;
-    to->desired = from->desired;
-    to->end = from->end;
+    to->reason = NULL;
+    to->epoch = (struct state_epoch){0};
+    to->left = NULL;
+    to->checkpoints = NULL;
+    to->incidents = NULL;
+    to->n_left = to->n_checkpoints = to->n_incidents = 0;
+    to->start = (struct incident){0};
     to->spec = spec_ref(from->spec);
     err_t err = text_copy(from->reason, &to->reason);
     err = err ? err : clone_epoch(&from->epoch, &to->epoch);
@@ -656,8 +672,10 @@ err_t state_apply(struct state *s, const struct record *record, struct state_res
         state_event_add(s, event);
     if (err)
         return err;
+    if (record->clock_ms > s->clock_ms)
+        s->clock_ms = record->clock_ms;
     if (record->has_request) {
-        remove_old_requests(s, record->wall_ms);
+        remove_old_requests(s, record);
         keep_request(s, record, &result);
     }
     *ret = result;

@@ -57,7 +57,8 @@ struct state_job {
     const char *spec; /* YAML, as submitted; a reference (spec.h) */
     uint64_t parent;  /* 0: none */
     uint32_t uid;
-    int64_t submitted_ms, started_ms, ended_ms; /* 0: not yet; started_ms: the first epoch */
+    int64_t submitted_ms, started_ms, ended_ms;                      /* 0: not yet; started_ms: the first epoch */
+    int64_t submitted_clock_ms, started_clock_ms, incident_clock_ms; /* by the cluster's clock; 0: not known */
     enum state_desired desired;
     enum state_end end; /* END_NONE: it has not ended */
     char *reason;       /* NULL: none */
@@ -89,6 +90,7 @@ struct state_node {
     uint64_t id;                   /* its number and voter id; never reused */
     char *name, *address, *domain; /* domain "": none */
     uint8_t instance[NODE_INSTANCE_BYTES];
+    uint8_t public_key[NODE_KEY_BYTES]; /* zeros: it has not shown one yet; then never replaced */
     int64_t joined_ms, drained_ms;
     char *drained;    /* the reason why no new job starts there; NULL: not drained */
     uint64_t changed; /* `changes` of the cluster when it was last changed, at least 1; not replicated */
@@ -97,8 +99,8 @@ struct state_node {
 struct state_token {
     uint64_t id;
     uint8_t secret[TOKEN_SECRET_LENGTH];
-    int64_t expires_ms;
-    uint32_t uses; /* remaining; 0: used up */
+    int64_t expires_ms, until_ms; /* until_ms: by the cluster's clock; 0: an older version made the token */
+    uint32_t uses;                /* remaining; 0: used up */
 };
 
 struct state_key {
@@ -153,6 +155,8 @@ void state_free(struct state *s); /* NULL too */
 /* `ret` gets the answer, refusals included. Returns OK or ERR_NOMEM (nothing has changed, the log must stop). */
 NODISCARD err_t state_apply(struct state *s, const struct record *record, struct state_result *ret);
 
+/* The newest reading of the cluster's clock; 0: none. */
+int64_t state_clock_of(const struct state *s);
 /* NULL when there is none. */
 const struct state_job *state_job_find(const struct state *s, uint64_t id);
 /* All jobs, ascending by id; returns the number. */

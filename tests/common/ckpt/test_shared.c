@@ -2,6 +2,7 @@
  * save; and the fence against a committer of an older epoch, at the moment of its rename. */
 #include "tests/common/ckpt/ckpt_fixture.h"
 
+#include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/ckpt/marker.h"
 #include "common/ckpt/part.h"
@@ -362,6 +363,27 @@ TEST(commit_of_an_old_epoch)
     assert_ok(marker_write(root, NULL, CKPT_EPOCH_FILE, &newer, &why)); /* has started, but not swept yet */
     assert_err(ERR_STALE, commit_as(&old, 5, parts, &why));
     assert_false(exists("step-5"));
+    parts_free(parts);
+    fixture_free(&f);
+}
+
+/* This node's clock is two days slow. A checkpoint that is older than its job would count as another job's. */
+TEST(commit_by_a_slow_clock)
+{
+    struct ckpt_writer_id me = writer_id(1, 1);
+    struct fixture f = model();
+    struct ckpt_part *parts[2];
+    struct ckpt_info info;
+    struct why why;
+    char dir[PATH_MAX];
+    root_make();
+    me.submitted_ms = clock_wall_ms() + 2 * 86400 * INT64_C(1000);
+    assert_ok(ckpt_prepare(root, &me, 0, &why));
+    fixture_write_parts_of(&f, root, 5, &me, 2, parts);
+    assert_ok(commit_as(&me, 5, parts, &why));
+    assert_ok(ckpt_step_dir(root, 5, dir, sizeof(dir)));
+    assert_ok(ckpt_info(dir, &info, &why));
+    assert_int_equal(me.submitted_ms, info.committed_ms);
     parts_free(parts);
     fixture_free(&f);
 }

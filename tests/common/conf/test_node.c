@@ -44,7 +44,7 @@ TEST(errors)
         {"slots: -1", "dtd.yaml:1: slots: expected an integer from 0 to 512, found \"-1\""},
         {"slots: 1\nstatedir: /x",
          "dtd.yaml:2: statedir: unknown key; did you mean state_dir? (top level: name, state_dir, "
-         "run_dir, user, slots, gpus, log, snapshot, disk, users, cluster, web)"},
+         "run_dir, user, slots, gpus, log, snapshot, disk, users, jobs, cluster, web)"},
         {"state_dir: x",
          "dtd.yaml:1: state_dir: expected an absolute path of at most 4095 bytes, or \"\", found \"x\""},
         {"gpus: 65", "dtd.yaml:1: gpus: expected auto, or a number from 0 to 64, found \"65\""},
@@ -52,7 +52,7 @@ TEST(errors)
         {"log: {level: loud}", "dtd.yaml:1: log.level: expected one of error, warn, info, debug, found \"loud\""},
         {"log: debug", "dtd.yaml:1: log: expected a map with some of the keys level, found \"debug\""},
         {"[slots]", "dtd.yaml:1: expected a map with some of the keys name, state_dir, run_dir, user, slots, gpus, "
-                    "log, snapshot, disk, users, cluster, web, found a list"},
+                    "log, snapshot, disk, users, jobs, cluster, web, found a list"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct node_conf conf;

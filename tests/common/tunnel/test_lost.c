@@ -10,6 +10,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
@@ -254,4 +255,70 @@ TEST(reader_that_rests_with_little_to_take_loses_nothing)
     assert_int_equal(net_read_to_end(&n, b), there);
     close(a), close(b);
     net_close(&n);
+}
+
+/* ---- a name with several addresses ---- */
+
+static void name_addresses(const char *text)
+{
+    char path[512];
+    snprintf(path, sizeof(path), "%s/hosts", test_tmpdir());
+    FILE *f = fopen(path, "we");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+    if (unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+        mount(path, "/etc/hosts", NULL, MS_BIND, NULL))
+        TEST_SKIP("no mount namespace (%s)", strerror(errno));
+}
+
+/* The management network of the node is dead, the fabric answers. Then neither answers: the deadline holds. */
+TEST(dead_address_of_a_name_costs_a_moment)
+{
+    struct lost_peer p;
+    struct tunnel_net n;
+    struct net_answer a;
+    close(connect_peer(&p, &n));
+    name_addresses("10.99.0.3 two\n10.99.0.2 two\n10.99.0.3 none\n10.99.0.4 none\n");
+    struct tunnel_connect_config config = net_config(&n);
+    config.address = "two:7000";
+    config.deadline_ms = 4000;
+    int64_t begin = clock_mono_ms();
+    net_connect(&n, n.a, &config, &a);
+    net_wait(&n, &a);
+    if (a.err)
+        fail_msg("%s", a.why);
+    assert_in_range(clock_mono_ms() - begin, 0, 1500);
+    close(a.fd);
+    config.address = "none:7000";
+    config.deadline_ms = 1200;
+    begin = clock_mono_ms();
+    net_connect(&n, n.a, &config, &a);
+    net_wait(&n, &a);
+    assert_int_equal(ERR_TIMEOUT, a.err);
+    assert_in_range(clock_mono_ms() - begin, 1000, 4000);
+    end_peer(&p, &n);
+}
+
+/* The machine's default is that a socket of IPv6 takes no IPv4. */
+TEST(all_addresses_take_both_families_whatever_the_default_is)
+{
+    struct why why = {""};
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    struct sockaddr_in6 at;
+    socklen_t len = sizeof(at);
+    int listener;
+    if (geteuid() != 0 || unshare(CLONE_NEWNET))
+        TEST_SKIP("network namespaces need root (%s)", strerror(errno));
+    shell("ip link set lo up");
+    FILE *f = fopen("/proc/sys/net/ipv6/bindv6only", "we");
+    if (!f || fputs("1", f) < 0 || fclose(f))
+        TEST_SKIP("this kernel has no IPv6");
+    assert_ok(tunnel_bind("[::]:0", &listener, &why));
+    assert_int_equal(0, getsockname(listener, (struct sockaddr *)&at, &len));
+    to.sin_port = at.sin6_port;
+    int four = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(0, connect(four, (struct sockaddr *)&to, sizeof(to)));
+    close(four);
+    close(listener);
 }

@@ -4,6 +4,7 @@
 #include "tests/daemon/programs/harness.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
 
@@ -55,6 +56,78 @@ TEST(the_wall_clock_is_set_by_days)
         int64_t shown_s = (job_status(&d, b)->submitted_ms - clock_wall_ms()) / 1000;
         assert_in_range(shown_s - days[i] * DAY_S + 60, 0, 60); /* the clock was set indeed */
     }
+    assert_int_equal(0, dtd_down(&d));
+}
+
+static int control_pid(void)
+{
+    struct client_node node;
+    struct why why = {""};
+    assert_ok(client_node_get(dtd_client(&d), &node, &why));
+    int pid = node.control_pid;
+    client_node_fini(&node);
+    assert_true(pid > 1); /* the caller kills it: -1, 0 and 1 would be other processes */
+    return pid;
+}
+
+/* dtd-control exits and starts again, and the wall clock differs by days. The job runs on, and its time is that of the
+ * monotonic clock: neither is its limit reached early, nor does its time begin again. */
+TEST(control_starts_again_after_the_clock_was_set)
+{
+    static const int64_t days[] = {2, -2, 400};
+    char a[32], b[32];
+    start_with_clock();
+    job_submit(&d, spec_text("a", 1, 1000000, "DOUBLE_STEP_MS: \"10\"", "max_seconds: 3600"), a);
+    job_submit(&d, spec_text("b", 1, 1000000, "DOUBLE_STEP_MS: \"10\"", "max_seconds: 15"), b);
+    int64_t begin = clock_mono_ms();
+    job_wait_step(&d, a, 1, 2, 20000);
+    sleep_ms(2500); /* the clock's file is written once a second */
+    for (size_t i = 0; i < sizeof(days) / sizeof(days[0]); i++) {
+        *offset_s = days[i] * DAY_S;
+        kill(control_pid(), SIGKILL);
+        expect_progress(a);
+        assert_int_equal(1, job_status(&d, a)->epoch);
+        sleep_ms(1000);
+    }
+    job_wait(&d, b, "failed", 30000);
+    assert_non_null(strstr(job_status(&d, b)->reason, "run.max_seconds (15) reached"));
+    assert_in_range(clock_mono_ms() - begin, 14500,
+                    26000); /* a new count after a restart would end after 21 s and more */
+    assert_string_equal("running", job_status(&d, a)->state);
+    assert_int_equal(0, dtd_down(&d));
+}
+
+struct seen_windows {
+    int n;
+    int64_t last_ms;
+    bool ascends;
+};
+
+static bool see_window(void *arg, const struct usage_sample *s)
+{
+    struct seen_windows *seen = arg;
+    seen->ascends = seen->ascends && s->wall_ms > seen->last_ms;
+    seen->last_ms = s->wall_ms;
+    seen->n++;
+    return true;
+}
+
+/* Clients ask for the windows after the last one that they have. */
+TEST(usage_ascends_although_the_clock_goes_back)
+{
+    char a[32];
+    struct why why = {""};
+    struct seen_windows seen = {.ascends = true};
+    const struct client_stream stream = {.usage = see_window, .arg = &seen};
+    start_with_clock();
+    job_submit(&d, spec_text("a", 1, 40, "DOUBLE_USAGE: \"1\", DOUBLE_STEP_MS: \"100\"", "restarts: 1"), a);
+    job_wait_step(&d, a, 1, 5, 20000);
+    *offset_s = -2 * DAY_S;
+    kill(job_status(&d, a)->worker[0].pid, SIGKILL);
+    job_wait(&d, a, "done", 30000);
+    assert_ok(client_usage(dtd_client(&d), a, false, 0, &stream, &why));
+    assert_int_equal(2, seen.n);
+    assert_true(seen.ascends);
     assert_int_equal(0, dtd_down(&d));
 }
 

@@ -1,5 +1,6 @@
 /* Planted bugs of control as a whole, by the linker's --wrap between two of its functions: each omits one function or
  * one check. */
+#include "common/base/clock.h"
 #include "daemon/control/cluster/internal.h"
 #include "daemon/control/job/internal.h"
 #include "daemon/control/rpc/adapters.h"
@@ -84,6 +85,16 @@ err_t __wrap_replica_propose(const struct replica *n, const struct record *r, lo
         return __real_replica_propose(n, r, ignore_answer, NULL);
     }
     return __real_replica_propose(n, &changed, cb, arg);
+}
+
+/* ---- time ---- */
+
+int64_t __real_state_clock_ms(struct state_clock *c);
+int64_t __wrap_state_clock_ms(struct state_clock *c);
+
+int64_t __wrap_state_clock_ms(struct state_clock *c)
+{
+    return bug(BUG_CLOCK_IS_DATE) ? clock_wall_ms() : __real_state_clock_ms(c);
 }
 
 /* ---- leadership ---- */
@@ -225,4 +236,16 @@ void __wrap_rpc_worker_store_put(void *owner, struct rpc_call *call, const Proto
         rpc_fail(call, ERR_STALE, "its epoch has ended");
     else
         __real_rpc_worker_store_put(owner, call, request);
+}
+
+/* ---- a node that was removed ---- */
+
+err_t __real_supervisor_link_kill(struct supervisor_link *s, uint64_t job, int slot, int sig);
+err_t __wrap_supervisor_link_kill(struct supervisor_link *s, uint64_t job, int slot, int sig);
+
+err_t __wrap_supervisor_link_kill(struct supervisor_link *s, uint64_t job, int slot, int sig)
+{
+    const struct control *n = machines[world.current->id].node;
+    bool is_kept = bug(BUG_WORKERS_KEPT) && n && cluster_is_removed(n->cluster);
+    return is_kept ? OK : __real_supervisor_link_kill(s, job, slot, sig);
 }

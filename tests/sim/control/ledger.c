@@ -142,6 +142,8 @@ static void on_ended(uint64_t index, const struct record *r)
         broken("job %" PRIu64 " ends as canceled, but nobody canceled it", r->job);
     if (r->ended.end != END_CANCELED && j->canceled && world.now_us - j->canceled_us > CANCELED_US)
         broken("job %" PRIu64 " was canceled but ends otherwise", r->job);
+    if (versions_have_clock() && r->ended.reason && strstr(r->ended.reason, "run.max_seconds"))
+        broken("job %" PRIu64 " has reached its limit: %s", r->job, r->ended.reason);
     trace("job %d has ended (%d): %s", (int)r->job, (int)r->ended.end, r->ended.reason ? r->ended.reason : "");
     j->ended = index;
     j->end = r->ended.end;

@@ -7,6 +7,9 @@
 #include "tests/sim/check.h"
 #include "tests/sim/control/machine.h"
 
+/* run.max_seconds of some jobs, in seconds: longer than a run, and much shorter than a step of a wall clock. */
+#define LEDGER_LIMIT_TEXT "20000"
+
 void ledger_init(void);
 /* Called by the checks for the first time that a record is applied on any host. */
 void ledger_record(uint64_t index, const struct record *record, const struct state_result *result);

@@ -144,7 +144,7 @@ static void full_disk(void)
 
 static void clock_jump(void)
 {
-    fault_clock_jump(some_machine()->host->id, 1);
+    fault_clock_jump(some_machine()->host->id, 30);
 }
 
 static const struct fault troubles[] = {

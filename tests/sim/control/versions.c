@@ -51,6 +51,11 @@ uint32_t versions_next(void)
     return all.old + 1;
 }
 
+bool versions_have_clock(void)
+{
+    return all.old >= FEATURE_RECORD_CLOCK;
+}
+
 bool versions_can_read(const struct machine *m)
 {
     return !all.is_mixed || m->running >= versions_next();

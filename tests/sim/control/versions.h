@@ -18,6 +18,8 @@ void versions_finish(void);
 bool versions_are_even(void);
 /* Whether control on this computer can read a job with the new key. */
 bool versions_can_read(const struct machine *m);
+/* False: some dtds have version 1, in which limits of time follow the date. */
+bool versions_have_clock(void);
 /* Called after each event. */
 void versions_count(void);
 void versions_report(struct summary *ret);

@@ -46,12 +46,17 @@ static void on_done(void *owner, uint64_t job, const struct state_result *result
 }
 
 static char nothing[1];
-static struct replica replica = {.log = (struct log *)nothing}; /* the log is never looked into */
+static struct state_clock cluster_clock;
+static struct replica replica = {.log = (struct log *)nothing,
+                                 .clock = &cluster_clock}; /* the log is never looked into */
 
 static void begin(struct outbox *o)
 {
+    if (!replica.state)
+        assert_ok(state_new(&replica.state));
     memset(&fake, 0, sizeof(fake));
     n_done = 0;
+    assert_ok(state_new(&replica.state));
     outbox_init(o, &replica, NULL);
 }
 

@@ -167,6 +167,62 @@ TEST(request_is_forgotten_after_a_day_of_the_log)
     state_free(s);
 }
 
+/* Leaders whose dates are a day apart: the cluster's clock decides, and a record of an older version, which has none,
+ * does not set it. */
+TEST(request_is_kept_for_a_day_of_the_clock)
+{
+    const int64_t day = STATE_REQUEST_MS;
+    struct state *s = fresh();
+    struct record r = submit("name: a\n", 0x11, 1000), ahead = submit("name: b\n", 0x22, 1000 + 3 * day);
+    struct record old = submit("name: c\n", 0x33, 1000), later = submit("name: d\n", 0x44, 1000 - 3 * day);
+    struct state_result found;
+    r.clock_ms = 500;
+    ahead.clock_ms = 500 + day;
+    later.clock_ms = 501 + day;
+    apply_bytes(s, &r);
+    apply_bytes(s, &ahead);
+    assert_true(state_request_find(s, r.request_id, &found));
+    assert_int_equal(500 + day, state_clock_of(s));
+    apply_bytes(s, &old);
+    assert_true(state_request_find(s, r.request_id, &found));
+    assert_int_equal(500 + day, state_clock_of(s));
+    apply_bytes(s, &later);
+    assert_false(state_request_find(s, r.request_id, &found));
+    assert_true(state_request_find(s, ahead.request_id, &found));
+    state_free(s);
+}
+
+TEST(a_snapshot_contains_the_clock)
+{
+    struct state *s = fresh(), *t = fresh();
+    struct buf bytes = {0};
+    struct record r = submit("name: a\n", 0x11, 1000);
+    r.clock_ms = 70;
+    uint64_t job = apply_bytes(s, &r).job;
+    struct record e = epoch(job, 1, 2000), again = epoch(job, 2, 3000);
+    e.clock_ms = 80;
+    again.clock_ms = 90;
+    assert_err(OK, apply_bytes(s, &e).err);
+    assert_err(OK, apply_bytes(s, &again).err);
+    struct record i = {.kind = RECORD_INCIDENT, .clock_ms = 85, .job = job, .incident = incident_none};
+    i.incident.epoch = 1;
+    i.incident.wall_ms = 2500;
+    i.incident.seen = i.incident.decided = "x";
+    assert_err(OK, apply_bytes(s, &i).err);
+    i.clock_ms = 95; /* more of the same incident */
+    assert_err(OK, apply_bytes(s, &i).err);
+    assert_ok(state_snapshot(s, &bytes));
+    assert_ok(state_restore(t, bytes.data, bytes.len));
+    const struct state_job *back = state_job_find(t, job);
+    assert_int_equal(95, state_clock_of(t));
+    assert_int_equal(70, back->submitted_clock_ms);
+    assert_int_equal(80, back->started_clock_ms);
+    assert_int_equal(85, back->incident_clock_ms);
+    buf_fini(&bytes);
+    state_free(s);
+    state_free(t);
+}
+
 TEST(epochs_only_ascend)
 {
     struct state *s = fresh();
@@ -657,6 +713,40 @@ TEST(a_known_node_may_move)
     state_free(s);
 }
 
+/* The first key that a node shows is its key: it cannot be taken away or replaced, also not after a restart. */
+TEST(a_key_of_a_node_is_recorded_once)
+{
+    static const uint8_t none[NODE_KEY_BYTES];
+    uint8_t first[NODE_KEY_BYTES];
+    struct state *s = fresh(), *copy = fresh();
+    struct buf bytes = {0};
+    struct record r = node("a", 1, 0, 5);
+    memset(first, 0x11, sizeof(first));
+    put(s, r); /* by a version without keys */
+    assert_memory_equal(none, state_node_find(s, "a")->public_key, NODE_KEY_BYTES);
+    memcpy(r.node.public_key, first, sizeof(first));
+    assert_err(OK, put(s, r).err);
+    r.node.public_key[31] ^= 1;
+    r.node.address = "10.0.0.2:7811";
+    assert_err(ERR_EXISTS, put(s, r).err);
+    assert_string_equal("10.0.0.1:7811", state_node_find(s, "a")->address);
+    r = node("a", 1, 0, 6);
+    r.node.address = "10.0.0.2:7811";
+    assert_err(OK, put(s, r).err); /* moves, and keeps its key */
+    assert_memory_equal(first, state_node_find(s, "a")->public_key, NODE_KEY_BYTES);
+    assert_ok(state_snapshot(s, &bytes));
+    assert_ok(state_restore(copy, bytes.data, bytes.len));
+    assert_memory_equal(first, state_node_find(copy, "a")->public_key, NODE_KEY_BYTES);
+    put(s, (struct record){.kind = RECORD_NODE_LEFT, .node_left = {"a"}});
+    r = node("a", 2, 0, 7);
+    memset(r.node.public_key, 0x22, NODE_KEY_BYTES);
+    assert_err(OK, put(s, r).err); /* removed and joined anew */
+    assert_memory_equal(r.node.public_key, state_node_find(s, "a")->public_key, NODE_KEY_BYTES);
+    buf_fini(&bytes);
+    state_free(copy);
+    state_free(s);
+}
+
 TEST(a_token_admits_as_many_nodes_as_it_has_uses)
 {
     struct state *s = fresh();
@@ -688,6 +778,25 @@ TEST(tokens_are_withdrawn_and_expire)
         assert_err(OK, put(s, token(id, 5000, 1)).err);
     assert_err(ERR_LIMIT, put(s, token(9999, 5000, 1)).err);
     state_free(s);
+}
+
+/* The maker's date is a day ahead of that of the leader that admits the node, and then a day behind it. */
+TEST(tokens_expire_by_the_clock)
+{
+    const int64_t hour = 3600 * 1000, day = 24 * hour;
+    for (int behind = 0; behind < 2; behind++) {
+        struct state *s = fresh();
+        struct record t = token(7, 2 * day, 2), n = node("a", 1, 7, behind ? 4 * day : 100);
+        t.wall_ms = 2 * day - hour;
+        t.clock_ms = 100;
+        t.token.until_ms = 100 + hour;
+        assert_err(OK, put(s, t).err);
+        n.clock_ms = 100 + hour;
+        assert_err(ERR_STALE, put(s, n).err);
+        n.clock_ms = 99 + hour;
+        assert_err(OK, put(s, n).err);
+        state_free(s);
+    }
 }
 
 TEST(keys_are_added_used_and_dropped)

@@ -168,7 +168,8 @@ TEST(an_older_dtd_refuses_a_newer_record)
 
 TEST(nothing_is_recorded_before_the_version_has_risen)
 {
-    struct replica r = {.state = fresh()};
+    struct state_clock clock = {.runs = true};
+    struct replica r = {.state = fresh(), .clock = &clock};
     struct buf bytes = {0};
     const struct record next = {.kind = RECORD_NODE_ADMIN, .node_admin = {.name = "a", .drained = NEXT_REASON}};
     const struct record old = {.kind = RECORD_NODE_ADMIN, .node_admin = {.name = "a", .drained = "other"}};

@@ -1,0 +1,105 @@
+# rolling.sh OLD: three nodes with dtds of version OLD are upgraded to the next one, as docs/operate/upgrade.md describes,
+# under a running job of two workers. The job loses no step and ends with the parameters of an undisturbed run, bit for bit.
+# What needs the new version is refused until the last node is upgraded, and names it. Afterwards it works, and a dtd of
+# version OLD can neither join nor come back. DTD_BIN has programs that behave as any version (tests/versions).
+. "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/several.sh"
+old=$1 new=$(($1 + 1))
+export DTD_TEST_VERSION=$old DTD_TEST_NEXT=$new
+write_job
+guard_nodes a b c
+newer() { DTD_TEST_VERSION=$new on "$@"; }
+all_up() { cluster_has "$1" 'all(.node[]; .state == "up") and ([.node[] | select(.role == "leader" or .role == "voter")] | length == 3)'; }
+leader() { cluster "$1" | jq -er .leader; }
+version_is() { cluster_has "$1" ".cluster_version == $2"; }
+has_workers() { on "$2" status "$1" -o json | jq -e ".state == \"running\" and any(.worker[]; .node == \"$3\")"; }
+has_left() { on "$2" status "$1" -o json | jq -e ".state == \"running\" and all(.worker[]; .node != \"$3\")"; }
+leads_not() { cluster_has "$1" ".leader != null and .leader != \"$2\""; }
+refused() { # refused TEXT COMMAND...: the command fails with the text
+  local text=$1
+  shift
+  "$@" >"$tmp/out" 2>"$tmp/err" && fail "accepted before the cluster has version $new: $*"
+  grep -q "$text" "$tmp/err" || fail "the refusal does not contain \"$text\": $(cat "$tmp/err")"
+}
+# A command, because dt-worker is not one of the programs of several versions.
+printf 'name: next\ncommand: ["true"]\nnext: 1\n' >"$tmp/next.yaml"
+
+steps=(--set train.steps=1200 --set model.dim=128 --set checkpoint.every=200)
+up
+job=$(submit "${steps[@]}" --set checkpoint.dir="$tmp/quiet")
+wait_done "$job" 240
+hashes "$tmp/quiet/step-1200" >"$tmp/quiet-hashes"
+dtctl down >/dev/null
+
+begin_nodes a b c
+version_is a $old >/dev/null || fail "the cluster has another version: $(cluster a)"
+cluster_has a 'has("next_version") | not' >/dev/null || fail "a newer version is announced although no node has it"
+first=$(leader a)
+job=$(on "$first" submit "$tmp/job.yaml" "${steps[@]}" --set checkpoint.dir="$tmp/rolled" --detach -o json | jq -er .job)
+
+# upgrade NODE: drains it, exchanges its dtd, and undrains it. At the other nodes nothing else happens.
+upgrade() {
+  local n=$1 rest
+  for rest in a b c; do [ $rest = "$n" ] || break; done
+  on $rest node drain "$n" --reason upgrade >/dev/null
+  wait_for 60 "job $job to leave $n" has_left "$job" $rest "$n"
+  [ "$n" != "$first" ] || before_the_last $rest
+  on "$n" down >/dev/null
+  newer "$n" up >/dev/null
+  wait_for 30 "dtd of $n" on "$n" node
+  on $rest node undrain "$n" >/dev/null
+  wait_for 60 "all nodes after the upgrade of $n" all_up $rest
+  echo "$n is upgraded; job $job is at step $(on $rest status "$job" -o json | jq .step)"
+}
+
+# The leader is new by now, and one node old.
+before_the_last() {
+  local said="$first has dtd [^ ]*, whose newest version is $old"
+  wait_for 20 "another leader than $first" leads_not "$1" "$first"
+  version_is "$1" $old >/dev/null || fail "the version has risen before $first was upgraded"
+  cluster_has "$1" ".next_version == $new and .held_back == [\"$first\"]" >/dev/null || fail "status does not name $first: $(cluster "$1")"
+  on "$1" cluster status | grep -q "version $old  $new waits until dtd is upgraded on $first" || fail "status: $(on "$1" cluster status)"
+  refused "next needs version $new of the cluster, which has version $old: $said" newer "$1" submit "$tmp/next.yaml" --detach
+  refused "needs version $new of the cluster, which has version $old: $said" newer "$1" node drain "$1" --reason next
+}
+
+wait_for 60 "the first steps of job $job" has_workers "$job" a "$(on a status "$job" -o json | jq -r '.worker[0].node')"
+others=$(for n in a b c; do [ $n = "$first" ] || echo $n; done)
+for n in $others; do
+  upgrade "$n"
+  # The leader is old and lacks the key.
+  [ "$(leader "$n")" != "$first" ] || refused "unknown key" newer "$n" submit "$tmp/next.yaml" --detach
+done
+upgrade "$first"
+wait_for 10 "version $new" version_is "$first" $new
+job_done() { on "$1" status "$2" -o json | jq -e '.state == "done"'; }
+on a status "$job" -o json | jq -e '.state == "running"' >/dev/null || echo "job $job ended before the last upgrade: $(on a status "$job" -o json | jq -r .state)"
+
+later=$(newer b submit "$tmp/next.yaml" --detach -o json | jq -er .job)
+wait_for 120 "the end of job $job" job_done a "$job"
+wait_for 60 "the end of job $later, which uses the new key" job_done a "$later"
+on a status "$job" -o json | jq -e '.restarts == 0' >/dev/null || fail "the upgrade counts as a restart"
+on a status "$job" -o json | jq -e '[.incident[].lost_steps // 0] | add // 0 == 0' >/dev/null || fail "steps are lost: $(on a status "$job" -o json | jq -c .incident)"
+[ "$(on a metrics "$job" -o jsonl | jq .step | sort -n | uniq | wc -l)" = 1200 ] || fail "metrics of some steps are missing"
+[ "$(on a metrics "$job" -o jsonl | jq .step | wc -l)" = 1200 ] || fail "some steps were made twice"
+hashes "$tmp/rolled/step-1200" >"$tmp/rolled-hashes"
+cmp "$tmp/quiet-hashes" "$tmp/rolled-hashes" || fail "the final tensors differ from those of the undisturbed run"
+newer a node drain b --reason next >/dev/null || fail "the new kind of record is refused after the upgrade"
+newer a node undrain b >/dev/null
+
+token=$(on a cluster token -o json | jq -er .token)
+port_d=$(port)
+nodes="a b c d"
+on d up >/dev/null
+refused "dtd on d is too old: the cluster has version $new, and the newest version of that dtd is $old" on d cluster join $(where d) <<<"$token"
+on d down >/dev/null
+nodes="a b c"
+
+# A node on which the old dtd is put back does not start, and the others go on.
+on c down >/dev/null
+on c up >/dev/null 2>"$tmp/err" && fail "a dtd of version $old starts in a cluster of version $new"
+grep -q "newer version than this dtd, whose newest is $old" "$tmp/c/control.log" || fail "control.log does not explain: $(tail -n 5 "$tmp/c/control.log")"
+on c down >/dev/null 2>&1 || true
+newer c up >/dev/null
+wait_for 60 "c after its return to version $new" all_up a
+end_nodes
