@@ -90,10 +90,13 @@ static const struct schema_row rows[] = {
      .check = check_gpus},
     {ROW(log.level, SCHEMA_ENUM, "info", "Log level. The environment variable `DTD_LOG` overrides it."),
      .names = level_names},
-    {ROW(snapshot.entries, SCHEMA_INT, "1024", "Number of log entries after which dtd takes a snapshot."), .min = 16,
-     .max = 1000000},
+    {ROW(snapshot.entries, SCHEMA_INT, "1024",
+         "Number of log entries after which dtd takes a snapshot, if they have a quarter of the bytes of the last "
+         "one."),
+     .min = 16, .max = 1000000},
     {ROW(snapshot.trailing, SCHEMA_INT, "256",
-         "Number of log entries that are kept from before a snapshot, for nodes that lag behind."),
+         "Number of log entries that are kept from before a snapshot, for nodes that lag behind; fewer if they have "
+         "more than 16 MiB."),
      .min = 0, .max = 1000000},
     {ROW(disk.reserve_mib, SCHEMA_INT, "16",
          "Disk space in MiB that is reserved for the replicated log, for when the disk is full."),

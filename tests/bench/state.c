@@ -1,6 +1,7 @@
 /* Fills the log of a dtd with jobs of large job files, and measures its control meanwhile.
  *
- *   bench_state STATE_DIR NODE SUPERVISOR_PID JOBS LIVE KIB
+ *   bench_state STATE_DIR NODE SUPERVISOR_PID JOBS LIVE KIB [RESTART]
+ *   bench_state watch STATE_DIR SUPERVISOR_PID FILE
  *
  * The node is drained, so that all jobs wait. CLIENTS threads submit JOBS jobs whose files have KIB KiB, and all but
  * the last LIVE are canceled as soon as they are submitted. A probe sends the cheapest call all the time. The longest
@@ -19,12 +20,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define CLIENTS 8
+#define WATCH_MS 150000 /* longer than the script waits, which may have ended without a word */
 
 static struct {
     const char *dir;
-    int control; /* its pid, which is the thread of its loop, too */
+    int control;    /* its pid, which is the thread of its loop, too */
+    int supervisor; /* 0: control must not restart */
     int jobs, live;
     size_t bytes; /* of a job file */
     atomic_int next;
@@ -49,14 +53,15 @@ static struct client *open_client(void)
     return c;
 }
 
-/* A comment fills the file to its size: the least that control can do with a byte of it is to keep it. */
+/* Three workers: the nodes that join later have no slots for them. A comment fills the file to its size: the least that
+ * control can do with a byte of it is to keep it. */
 static char *make_spec(int i)
 {
     char *text = malloc(b.bytes + 1);
     if (!text)
         exit(1);
     int n =
-        snprintf(text, b.bytes, "command: [/bin/true]\nname: job-%d\nparallel: {workers: 1}\nrun: {device: cpu}\n", i);
+        snprintf(text, b.bytes, "command: [/bin/true]\nname: job-%d\nparallel: {workers: 3}\nrun: {device: cpu}\n", i);
     for (size_t at = (size_t)n; at < b.bytes; at++)
         text[at] = at % 100 == 0 ? '\n' : at % 100 == 1 ? '#' : (char)('a' + (at * 7 + (size_t)i) % 26);
     text[n] = '#';
@@ -106,6 +111,42 @@ static double loop_ms(void)
     return ns * 1e-6;
 }
 
+/* The process `name` among the children of `parent`; 0: there is none. */
+static int child_of(int parent, const char *name)
+{
+    char path[64], comm[32];
+    int pid, found = 0;
+    snprintf(path, sizeof(path), "/proc/%d/task/%d/children", parent, parent);
+    FILE *f = fopen(path, "r");
+    while (f && !found && fscanf(f, "%d", &pid) == 1) {
+        snprintf(path, sizeof(path), "/proc/%d/comm", pid);
+        FILE *g = fopen(path, "r");
+        if (g && fscanf(g, "%31s", comm) == 1 && strcmp(comm, name) == 0)
+            found = pid;
+        if (g)
+            fclose(g);
+    }
+    if (f)
+        fclose(f);
+    return found;
+}
+
+/* Returns when a new control has answered, so that its start is no pause. */
+static struct client *open_again(void)
+{
+    struct client *c = NULL;
+    struct client_node node;
+    struct why why;
+    while (client_open(b.dir, &c, &why) || client_node_get(c, &node, &why)) {
+        client_close(c);
+        c = NULL;
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    }
+    client_node_fini(&node);
+    b.control = child_of(b.supervisor, "dtd-control");
+    return c;
+}
+
 static void *probe(void *arg)
 {
     (void)arg;
@@ -114,7 +155,13 @@ static void *probe(void *arg)
         struct client_node node;
         struct why why = {""};
         double begin = now_ms(), busy = loop_ms();
-        check(client_node_get(c, &node, &why), "node", &why);
+        err_t err = client_node_get(c, &node, &why);
+        if (err && b.supervisor) { /* control of a node that joins a cluster restarts */
+            client_close(c);
+            c = open_again();
+            continue;
+        }
+        check(err, "node", &why);
         client_node_fini(&node);
         double ms = now_ms() - begin;
         busy = loop_ms() - busy;
@@ -159,26 +206,6 @@ static bool answers_for(int job)
     return ok;
 }
 
-/* The process `name` among the children of `parent`; 0: there is none. */
-static int child_of(int parent, const char *name)
-{
-    char path[64], comm[32];
-    int pid, found = 0;
-    snprintf(path, sizeof(path), "/proc/%d/task/%d/children", parent, parent);
-    FILE *f = fopen(path, "r");
-    while (f && !found && fscanf(f, "%d", &pid) == 1) {
-        snprintf(path, sizeof(path), "/proc/%d/comm", pid);
-        FILE *g = fopen(path, "r");
-        if (g && fscanf(g, "%31s", comm) == 1 && strcmp(comm, name) == 0)
-            found = pid;
-        if (g)
-            fclose(g);
-    }
-    if (f)
-        fclose(f);
-    return found;
-}
-
 static double restart_s(int supervisor)
 {
     double begin = now_ms();
@@ -190,28 +217,31 @@ static double restart_s(int supervisor)
     return (now_ms() - begin) / 1e3;
 }
 
+static int watch(const char *file)
+{
+    pthread_t prober;
+    pthread_create(&prober, NULL, probe, NULL);
+    for (double end = now_ms() + WATCH_MS; access(file, F_OK) && now_ms() < end;)
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    atomic_store(&b.is_over, true);
+    pthread_join(prober, NULL);
+    printf("{\"pause_ms\": %.1f, \"busy_ms\": %.1f, \"rss_mib\": %.0f, \"peak_mib\": %.0f}\n", b.pause_ms, b.busy_ms,
+           memory(b.control, "VmRSS:"), memory(b.control, "VmHWM:"));
+    return 0;
+}
+
 static int compare(const void *x, const void *y)
 {
     const double *p = x, *q = y;
     return *p < *q ? -1 : *p > *q;
 }
 
-int main(int argc, char **argv)
+static int fill(const char *node, int supervisor, bool is_restarted)
 {
-    if (argc != 7) {
-        fprintf(stderr, "usage: bench_state STATE_DIR NODE SUPERVISOR_PID JOBS LIVE KIB\n");
-        return 2;
-    }
-    int supervisor = atoi(argv[3]);
-    b.control = child_of(supervisor, "dtd-control");
-    b.dir = argv[1];
-    b.jobs = atoi(argv[4]);
-    b.live = atoi(argv[5]);
-    b.bytes = (size_t)atoi(argv[6]) << 10;
     pthread_t threads[CLIENTS], prober;
     struct why why = {""};
     struct client *c = open_client();
-    check(client_node_drain(c, argv[2], "bench", &why), "drain", &why);
+    check(client_node_drain(c, node, "bench", &why), "drain", &why);
     client_close(c);
     double before = memory(b.control, "VmRSS:"), begin = now_ms();
     pthread_create(&prober, NULL, probe, NULL);
@@ -224,11 +254,33 @@ int main(int argc, char **argv)
     atomic_store(&b.is_over, true);
     pthread_join(prober, NULL);
     qsort(b.pauses, (size_t)b.n_pauses, sizeof(b.pauses[0]), compare);
-    double after = memory(b.control, "VmRSS:"), most = memory(b.control, "VmHWM:"), again_s = restart_s(supervisor);
-    printf("{\"jobs\": %d, \"live\": %d, \"kib\": %s, \"fill_s\": %.1f, \"rss_mib\": %.0f, \"peak_mib\": %.0f, "
-           "\"kib_per_job\": %.0f, \"pause_p99_ms\": %.1f, \"pause_ms\": %.1f, \"busy_ms\": %.1f, \"restart_s\": %.2f, "
-           "\"restart_cpu_s\": %.2f}\n",
-           b.jobs, b.live, argv[6], filled_s, after, most, (after - before) * 1024 / b.jobs,
-           b.pauses[b.n_pauses * 99 / 100], b.pause_ms, b.busy_ms, again_s, loop_ms() / 1e3);
+    double after = memory(b.control, "VmRSS:"), most = memory(b.control, "VmHWM:");
+    double again_s = is_restarted ? restart_s(supervisor) : 0;
+    printf("{\"jobs\": %d, \"live\": %d, \"kib\": %zu, \"fill_s\": %.1f, \"rss_mib\": %.0f, \"peak_mib\": %.0f, "
+           "\"kib_per_job\": %.0f, \"pause_p99_ms\": %.1f, \"pause_ms\": %.1f, \"busy_ms\": %.1f",
+           b.jobs, b.live, b.bytes >> 10, filled_s, after, most, (after - before) * 1024 / b.jobs,
+           b.pauses[b.n_pauses * 99 / 100], b.pause_ms, b.busy_ms);
+    if (is_restarted)
+        printf(", \"restart_s\": %.2f, \"restart_cpu_s\": %.2f", again_s, loop_ms() / 1e3);
+    printf("}\n");
     return 0;
+}
+
+int main(int argc, char **argv)
+{
+    bool watches = argc == 5 && strcmp(argv[1], "watch") == 0;
+    if (!watches && argc != 7 && argc != 8) {
+        fprintf(stderr, "usage: bench_state STATE_DIR NODE SUPERVISOR_PID JOBS LIVE KIB [RESTART]\n"
+                        "       bench_state watch STATE_DIR SUPERVISOR_PID FILE\n");
+        return 2;
+    }
+    b.dir = argv[watches ? 2 : 1];
+    b.control = child_of(atoi(argv[3]), "dtd-control");
+    b.supervisor = watches ? atoi(argv[3]) : 0;
+    if (watches)
+        return watch(argv[4]);
+    b.jobs = atoi(argv[4]);
+    b.live = atoi(argv[5]);
+    b.bytes = (size_t)atoi(argv[6]) << 10;
+    return fill(argv[2], atoi(argv[3]), argc == 7 || atoi(argv[7]));
 }

@@ -58,6 +58,10 @@ struct sim_io {
     int removals, puts;     /* number under way */
     struct storing *failed; /* the append whose write has failed */
     struct event *retry;
+    struct {
+        int64_t us; /* 0: none, or it has been stored */
+        raft_index index;
+    } snapshot_sent[MAX_HOSTS + 1]; /* by receiver */
     struct hook before, after;
     TAILQ_HEAD(, sending) sends;
     TAILQ_HEAD(, reading) reads;
@@ -249,6 +253,26 @@ static void sent(void *arg)
     free(s);
 }
 
+#define SNAPSHOT_AGAIN_US 1500000 /* half of LOG_INSTALL_MS, which counts from the beginning of the read */
+
+/* libraft 0.22.1 sends a snapshot with each heartbeat until the first one has been stored. */
+static void check_snapshot_sent(struct sim_io *io, const struct raft_message *message)
+{
+    raft_id to = message->server_id;
+    int64_t now = host_mono_us(io->host), last = io->snapshot_sent[to].us;
+    if (last && now - last < SNAPSHOT_AGAIN_US)
+        broken("libraft sends a snapshot to host %d, to which one is on its way", (int)to);
+    io->snapshot_sent[to].us = now;
+    io->snapshot_sent[to].index = message->install_snapshot.last_index;
+}
+
+/* The result of an append or of a snapshot has arrived. */
+static void note_stored(struct sim_io *io, raft_id from, const struct raft_append_entries_result *result)
+{
+    if (!result->rejected && result->last_log_index >= io->snapshot_sent[from].index)
+        io->snapshot_sent[from].us = 0;
+}
+
 static int io_send(struct raft_io *raft_io, struct raft_io_send *request, const struct raft_message *message,
                    raft_io_send_cb cb)
 {
@@ -260,6 +284,8 @@ static int io_send(struct raft_io *raft_io, struct raft_io_send *request, const 
     *s = (struct sending){.io = io, .request = request};
     request->cb = cb;
     if (host_acts(io->host)) {
+        if (message->type == RAFT_INSTALL_SNAPSHOT)
+            check_snapshot_sent(io, message);
         check_sent(io->host, message);
         s->status = net_send(io->host->id, message);
     }
@@ -271,6 +297,8 @@ static int io_send(struct raft_io *raft_io, struct raft_io_send *request, const 
 void libraft_receive(struct host *host, struct raft_message *message)
 {
     struct sim_io *io = running[host->id];
+    if (io && message->type == RAFT_APPEND_ENTRIES_RESULT)
+        note_stored(io, message->server_id, &message->append_entries_result);
     if (io && !io->is_closing)
         io->receive(io->raft_io, message);
 }

@@ -13,6 +13,9 @@
  *   reported as the end of closing, and memory is freed that the removal still uses. So each waits for the other: no
  *   snapshot is taken or received until the entries that replace the removed ones are stored, and entries that replace
  *   others are dropped while a snapshot is written.
+ * - A heartbeat to a server that is getting a snapshot names the snapshot's index. The server has nothing there yet and
+ *   rejects it, and libraft then sends the snapshot again: a large one 20 times a second, until the leader has no
+ * memory and the server no time. While one is on its way, others to the same server are not read and count as lost.
  * - A leader that sends a snapshot names the index of the one that it has read, but the term of the one that it had
  * when it decided to send. If another snapshot was written in between, the receiver keeps a wrong term forever and
  * refuses the leader's entries until it crashes. The term is set to that of the snapshot that was read.
@@ -277,6 +280,14 @@ static int load(struct raft_io *io, raft_term *term, raft_id *vote, struct raft_
     return io->set_term(io, *term);
 }
 
+/* The server has stored everything up to `index`. */
+static void forget_sent(struct libraft_fixes *fixes, raft_id id, raft_index index)
+{
+    for (int i = 0; i < LIBRAFT_SNAPSHOTS_SENT; i++)
+        if (fixes->sent[i].id == id && fixes->sent[i].index <= index)
+            fixes->sent[i].id = 0;
+}
+
 /* ---- messages ---- */
 
 static bool must_drop(struct raft_io *io, const struct raft_message *message)
@@ -336,6 +347,8 @@ static void witness_reply(struct raft_io *io, const struct raft_message *message
 static void receive(struct raft_io *io, struct raft_message *message)
 {
     witness_reply(io, message);
+    if (message->type == RAFT_APPEND_ENTRIES_RESULT && !message->append_entries_result.rejected)
+        forget_sent(fixes_of(io), message->server_id, message->append_entries_result.last_log_index);
     fixes_of(io)->is_stale = is_stale(io, message);
     receive_current(io, message);
     fixes_of(io)->is_stale = false;
@@ -369,6 +382,47 @@ static void free_snapshot(struct raft_snapshot *snapshot)
     raft_free(snapshot);
 }
 
+/* The block of libraft 0.22.1 that contains the request for a snapshot. */
+struct libraft_send {
+    struct raft_io_send send;
+    struct raft_io_snapshot_get get;
+    struct raft *raft;
+    struct raft_message message;
+};
+
+/* The server that is to get the snapshot; 0: unknown. */
+static raft_id receiver_of(const struct raft_io *io, const struct raft_io_snapshot_get *req)
+{
+    const struct libraft_send *s = req->data;
+    bool is_known = &s->get == req && s->raft == io->data && s->message.type == RAFT_INSTALL_SNAPSHOT;
+    return is_known ? s->message.server_id : 0;
+}
+
+void libraft_fixes_note_connection(struct libraft_fixes *fixes, raft_id id)
+{
+    forget_sent(fixes, id, UINT64_MAX);
+}
+
+/* Returns whether the server already gets a snapshot; notes it otherwise. Without a free row it is sent again. */
+static bool is_on_its_way(struct raft_io *io, raft_id id)
+{
+    struct libraft_fixes *fixes = fixes_of(io);
+    struct libraft_snapshot_sent *unused = NULL;
+    const struct raft *raft = io->data;
+    raft_time now = io->time(io), most = raft->install_snapshot_timeout;
+    for (int i = 0; i < LIBRAFT_SNAPSHOTS_SENT; i++) {
+        struct libraft_snapshot_sent *s = &fixes->sent[i];
+        bool is_recent = s->id && now - s->since < most;
+        if (is_recent && s->id == id)
+            return true;
+        if (!is_recent || s->id == id)
+            unused = s;
+    }
+    if (unused && id)
+        *unused = (struct libraft_snapshot_sent){id, raft->trail.snapshot.index, now};
+    return false;
+}
+
 static void pass_snapshot(struct snapshot_read *l, int status)
 {
     const struct raft *raft = l->io->data;
@@ -380,6 +434,7 @@ static void pass_snapshot(struct snapshot_read *l, int status)
         status = RAFT_IOERR;
     }
     if (status) {
+        forget_sent(fixes, receiver_of(r.io, r.libraft), UINT64_MAX);
         raft_free(r.libraft->data); /* the block that contains its request */
         return;
     }
@@ -414,6 +469,10 @@ static void snapshot_was_read(struct raft_io_snapshot_get *req, struct raft_snap
 
 static int snapshot_get(struct raft_io *io, struct raft_io_snapshot_get *req, raft_io_snapshot_get_cb cb)
 {
+    if (is_on_its_way(io, receiver_of(io, req))) {
+        raft_free(req->data);
+        return 0;
+    }
     struct snapshot_read *l = raft_malloc(sizeof(*l));
     if (!l)
         return RAFT_NOMEM;

@@ -6,10 +6,19 @@
 #include <raft.h>
 #include <stdbool.h>
 
+/* A snapshot that is on its way to a server. */
+struct libraft_snapshot_sent {
+    raft_id id; /* of the server; 0: none */
+    raft_index index;
+    raft_time since;
+};
+#define LIBRAFT_SNAPSHOTS_SENT 8 /* far more voters than can lack it while the leader leads */
+
 struct libraft_fixes {
     raft_io_recv_cb receive;   /* callback of libraft */
     raft_index snapshot_index; /* index and term of the snapshot that was loaded last */
     raft_term snapshot_term;
+    struct libraft_snapshot_sent sent[LIBRAFT_SNAPSHOTS_SENT];
     raft_index replaced; /* last of our entries that the message being received replaces; 0: none */
     raft_index removed;  /* last entry of the newest removal; 0: what replaces the removed entries is stored */
     bool is_stale;       /* the message being received is of an older term */
@@ -26,6 +35,8 @@ struct libraft_fixes {
 
 /* Replaces methods of `io` and keeps the originals. Called after raft_uv_init and before raft_init. */
 void libraft_fixes_install(struct raft_io *io);
+/* The connection to this server was made anew, so that a snapshot that was on its way may be lost. */
+void libraft_fixes_note_connection(struct libraft_fixes *fixes, raft_id id);
 /* Called when this voter is found to be the leader, before any proposal. */
 void libraft_fixes_note_leader(struct raft *raft);
 /* False while entries are being removed, and while a snapshot would contain a configuration older than its index. */

@@ -17,7 +17,6 @@
 #define DISK_RETRY_MS 50 /* a full disk may have space for moments only, while logs of workers grow and are cut */
 #define CONNECT_RETRY_MS 100
 #define HEARTBEATS_PER_ELECTION 6 /* a heartbeat every 50 ms */
-#define SNAPSHOT_MS 3000          /* after so long without a result a snapshot is sent again */
 
 err_t log_err_from_raft(int status)
 {
@@ -223,7 +222,8 @@ int log_raft_open(struct log *log, const char *name)
     raft_set_capacity_threshold(&log->raft, 1);
     raft_set_election_timeout(&log->raft, log->config.election_ms);
     raft_set_heartbeat_timeout(&log->raft, log->config.election_ms / HEARTBEATS_PER_ELECTION);
-    raft_set_install_snapshot_timeout(&log->raft, SNAPSHOT_MS);
+    raft_set_install_snapshot_timeout(&log->raft, LOG_INSTALL_MS);
+    raft_set_max_catch_up_round_duration(&log->raft, LOG_CATCH_UP_MS);
     raft_set_pre_vote(&log->raft, true);        /* a voter that returns from a partition does not force an election */
     raft_set_snapshot_threshold(&log->raft, 1); /* log_snapshot_is_due decides */
     raft_set_snapshot_trailing(&log->raft, log->config.snapshot_trailing);

@@ -31,6 +31,9 @@
 /* Entries that are kept from before a snapshot may have this size together; a follower that needs more of them gets the
  * snapshot. */
 #define TRAILING_BYTES (16u << 20)
+/* What a MiB adds to LOG_INSTALL_MS and LOG_CATCH_UP_MS: a network of 100 Mbit/s that is busy with other things carries
+ * 4 MiB a second. If the connection breaks, libraft does not wait for this. */
+#define INSTALL_MIB_MS 250
 #define NO_MEMORY_US 100000 /* until the bytes are made again; longer than a peak of other work lasts */
 
 static struct log *log_of(struct raft_io *io)
@@ -61,6 +64,14 @@ static unsigned trailing_entries(const struct log *log)
     uint64_t n = entries_since(log), average = n ? log->snapshots.log_bytes / n + 1 : 1;
     uint64_t most = TRAILING_BYTES / average;
     return most < 1 ? 1 : most < log->config.snapshot_trailing ? (unsigned)most : log->config.snapshot_trailing;
+}
+
+static void set_size(struct log *log, size_t bytes)
+{
+    unsigned ms = (unsigned)(bytes >> 20) * INSTALL_MIB_MS;
+    log->snapshots.state_bytes = bytes;
+    raft_set_install_snapshot_timeout(&log->raft, LOG_INSTALL_MS + ms);
+    raft_set_max_catch_up_round_duration(&log->raft, LOG_CATCH_UP_MS + ms);
 }
 
 /* ---- the content ---- */
@@ -217,20 +228,46 @@ static void run_read(uv_work_t *work)
     struct log_snapshot_put *p = work->data;
     const void *data;
     size_t len;
-    if (p->err)
-        usleep(NO_MEMORY_US);
-    p->err = OK;
-    if (p->fresh || unwrap_snapshot(&p->libraft->bufs[0], &data, &len) ||
-        p->log->config.machine.read(data, len, &p->fresh))
-        return;
+    if (unwrap_snapshot(&p->libraft->bufs[0], &data, &len) || p->log->config.machine.read(data, len, &p->fresh))
+        p->fresh = NULL;
+}
+
+static void finish_received(struct log_snapshot_put *p)
+{
+    if (p->is_stored && p->is_read)
+        p->cb(p->req, p->status);
+}
+
+static void received_stored(struct raft_io_snapshot_put *store, int status)
+{
+    struct log_snapshot_put *p = store->data;
+    p->is_stored = true;
+    p->status = status;
+    finish_received(p);
+}
+
+static void read_done(uv_work_t *work, int status)
+{
+    (void)status;
+    struct log_snapshot_put *p = work->data;
+    struct log *log = p->log;
+    p->is_read = true;
+    finish_received(p);
+    end_work(log);
+}
+
+/* libraft counts the entries of a received snapshot as its own already, so the disk must get it now. */
+static int put_received(struct log_snapshot_put *p)
+{
+    p->bytes = p->libraft->bufs[0].base;
+    p->store.data = p;
+    int status = p->log->snapshots.snapshot_put(&p->log->io, 0, &p->store, p->libraft, received_stored);
+    if (!status)
+        begin_work(p->log, &p->work, run_read, read_done);
+    return status;
 }
 
 static void work_done(uv_work_t *work, int status);
-
-static void begin_put(struct log_snapshot_put *p)
-{
-    begin_work(p->log, &p->work, p->frozen ? run_write : run_read, work_done);
-}
 
 /* Passes the snapshot on to the disk. */
 static void store(struct log *log)
@@ -238,17 +275,15 @@ static void store(struct log *log)
     struct log_snapshots *s = &log->snapshots;
     struct log_snapshot_put *p = &s->put;
     p->stored = *p->libraft;
-    if (p->frozen) {
-        p->stored.bufs = p->bufs;
-        p->stored.n_bufs = (unsigned)p->pieces.n + 2;
-        s->state_bytes = p->pieces.bytes;
-    }
+    p->stored.bufs = p->bufs;
+    p->stored.n_bufs = (unsigned)p->pieces.n + 2;
+    set_size(log, p->pieces.bytes);
     int status = s->snapshot_put(&log->io, p->trailing, p->req, &p->stored, p->cb);
     if (!status)
         return;
     log_warn("a snapshot of the log is not stored yet why=\"%s\"", raft_strerror(status));
     p->err = log_err_from_raft(status);
-    begin_put(p);
+    begin_work(log, &p->work, run_write, work_done);
 }
 
 static void work_done(uv_work_t *work, int status)
@@ -260,7 +295,7 @@ static void work_done(uv_work_t *work, int status)
         p->cb(p->req, RAFT_CANCELED);
     } else if (p->err) {
         log_warn("the bytes of a snapshot are made again why=\"%s\"", err_text(p->err));
-        begin_put(p);
+        begin_work(log, work, run_write, work_done);
     } else {
         store(log);
     }
@@ -282,9 +317,10 @@ static int put_snapshot(struct raft_io *io, unsigned trailing, struct raft_io_sn
                                    .req = req,
                                    .cb = cb,
                                    .libraft = snapshot,
-                                   .frozen = frozen,
-                                   .bytes = frozen ? NULL : snapshot->bufs[0].base};
-    begin_put(p);
+                                   .frozen = frozen};
+    if (!frozen)
+        return put_received(p);
+    begin_work(log, &p->work, run_write, work_done);
     return 0;
 }
 
@@ -312,7 +348,7 @@ err_t log_snapshot_restore(struct log *log, const struct raft_buffer *buf, bool 
     if (err)
         return err;
     log->snapshots.log_bytes = 0;
-    log->snapshots.state_bytes = buf->len;
+    set_size(log, buf->len);
     if (is_old && fresh)
         machine->drop(fresh);
     else if (fresh)

@@ -14,6 +14,9 @@
 
 struct log;
 
+#define LOG_INSTALL_MS 3000  /* after so long without a result a small snapshot is sent again */
+#define LOG_CATCH_UP_MS 5000 /* so long a new voter has to get a small log before it is given up for now */
+
 /* A snapshot that is about to be stored. At most one is under way, as libraft takes or receives one at a time. */
 struct log_snapshot_put {
     uv_work_t work;
@@ -33,6 +36,9 @@ struct log_snapshot_put {
     /* received */
     const void *bytes;
     void *fresh; /* the state that they make; NULL: none */
+    struct raft_io_snapshot_put store;
+    bool is_stored, is_read;
+    int status; /* of the store */
 };
 
 struct log_snapshots {

@@ -3,6 +3,9 @@
  * later is closed. */
 #include "daemon/control/log/transport.h"
 
+#include "daemon/control/log/internal.h"
+
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -68,6 +71,11 @@ void log_connected(struct log_connect *c, int fd)
     request->cb(request, stream, stream ? 0 : RAFT_NOCONNECTION);
 }
 
+static struct log *log_of(struct log_transport *t)
+{
+    return (struct log *)((char *)t - offsetof(struct log, transport));
+}
+
 static int transport_connect(struct raft_uv_transport *raft, struct raft_uv_connect *request, raft_id id,
                              const char *address, raft_uv_connect_cb cb)
 {
@@ -76,6 +84,7 @@ static int transport_connect(struct raft_uv_transport *raft, struct raft_uv_conn
     struct log_connect *c = t->peers.connect ? calloc(1, sizeof(*c)) : NULL;
     if (!c)
         return RAFT_NOCONNECTION;
+    libraft_fixes_note_connection(&log_of(t)->fixes, id);
     c->transport = t;
     c->request = request;
     request->cb = cb;
