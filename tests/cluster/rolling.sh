@@ -1,4 +1,4 @@
-# rolling.sh OLD: three nodes with dtds of version OLD are upgraded to the next one, as docs/operate/upgrade.md describes,
+# rolling.sh OLD: four nodes, three of them voters, with dtds of version OLD are upgraded to the next one, as docs/operate/upgrade.md describes,
 # under a running job of two workers. The job loses no step and ends with the parameters of an undisturbed run, bit for bit.
 # What needs the new version is refused until the last node is upgraded, and names it. Afterwards it works, and a dtd of
 # version OLD can neither join nor come back. DTD_BIN has programs that behave as any version (tests/versions).
@@ -7,7 +7,6 @@
 old=$1 new=$(($1 + 1))
 export DTD_TEST_VERSION=$old DTD_TEST_NEXT=$new
 write_job
-guard_nodes a b c
 newer() { DTD_TEST_VERSION=$new on "$@"; }
 all_up() { cluster_has "$1" 'all(.node[]; .state == "up") and ([.node[] | select(.role == "leader" or .role == "voter")] | length == 3)'; }
 leader() { cluster "$1" | jq -er .leader; }
@@ -31,7 +30,9 @@ wait_done "$job" 240
 hashes "$tmp/quiet/step-1200" >"$tmp/quiet-hashes"
 dtctl down >/dev/null
 
-begin_nodes a b c
+begin_nodes a b c d
+mkdir "$tmp/views"
+for n in $nodes; do cp "$tmp/$n/cluster/view" "$tmp/views/$n"; done
 version_is a $old >/dev/null || fail "the cluster has another version: $(cluster a)"
 cluster_has a 'has("next_version") | not' >/dev/null || fail "a newer version is announced although no node has it"
 first=$(leader a)
@@ -40,7 +41,7 @@ job=$(on "$first" submit "$tmp/job.yaml" "${steps[@]}" --set checkpoint.dir="$tm
 # upgrade NODE: drains it, exchanges its dtd, and undrains it. At the other nodes nothing else happens.
 upgrade() {
   local n=$1 rest
-  for rest in a b c; do [ $rest = "$n" ] || break; done
+  for rest in $nodes; do [ $rest = "$n" ] || break; done
   on $rest node drain "$n" --reason upgrade >/dev/null
   wait_for 60 "job $job to leave $n" has_left "$job" $rest "$n"
   [ "$n" != "$first" ] || before_the_last $rest
@@ -64,11 +65,11 @@ before_the_last() {
 }
 
 wait_for 60 "the first steps of job $job" has_workers "$job" a "$(on a status "$job" -o json | jq -r '.worker[0].node')"
-others=$(for n in a b c; do [ $n = "$first" ] || echo $n; done)
+others=$(for n in $nodes; do [ $n = "$first" ] || echo $n; done)
 for n in $others; do
   upgrade "$n"
   # The leader is old and lacks the key.
-  [ "$(leader "$n")" != "$first" ] || refused "unknown key" newer "$n" submit "$tmp/next.yaml" --detach
+  [ "$(leader "$n")" != "$first" ] || refused "unknown key.*; dtd on $first, which leads, is older than that of other nodes: upgrade it" newer "$n" submit "$tmp/next.yaml" --detach
 done
 upgrade "$first"
 wait_for 10 "version $new" version_is "$first" $new
@@ -88,18 +89,30 @@ newer a node drain b --reason next >/dev/null || fail "the new kind of record is
 newer a node undrain b >/dev/null
 
 token=$(on a cluster token -o json | jq -er .token)
-port_d=$(port)
+port_e=$(port)
+nodes="a b c d e"
+on e up >/dev/null
+refused "dtd on e is too old: the cluster has version $new, and the newest version of that dtd is $old" on e cluster join $(where e) <<<"$token"
+on e down >/dev/null
 nodes="a b c d"
-on d up >/dev/null
-refused "dtd on d is too old: the cluster has version $new, and the newest version of that dtd is $old" on d cluster join $(where d) <<<"$token"
-on d down >/dev/null
-nodes="a b c"
 
-# A node on which the old dtd is put back does not start, and the others go on.
-on c down >/dev/null
-on c up >/dev/null 2>"$tmp/err" && fail "a dtd of version $old starts in a cluster of version $new"
-grep -q "newer version than this dtd, whose newest is $old" "$tmp/c/control.log" || fail "control.log does not explain: $(tail -n 5 "$tmp/c/control.log")"
-on c down >/dev/null 2>&1 || true
-newer c up >/dev/null
-wait_for 60 "c after its return to version $new" all_up a
+# A node that has not noticed the new version is refused when it connects. Voters notice it in their log.
+spare=$(cluster a | jq -er 'first(.node[] | select(.role == null)).name')
+rest=$(cluster a | jq -er .leader)
+on "$spare" down >/dev/null
+cp "$tmp/views/$spare" "$tmp/$spare/cluster/view"
+on "$spare" up >/dev/null
+wait_for 30 "the refusal on $spare" cluster_has "$spare" ".note // \"\" | test(\"refuses this node: dtd on $spare is too old: the cluster has version $new\")"
+cluster_has "$rest" ".node[] | select(.name == \"$spare\") | .state != \"up\" and .cluster_version == $old" >/dev/null || fail "the leader's status of $spare: $(cluster "$rest")"
+on "$spare" down >/dev/null
+newer "$spare" up >/dev/null
+wait_for 60 "$spare after its return" all_up "$rest"
+
+# Others do not start with the old dtd, and the cluster goes on.
+on "$spare" down >/dev/null
+on "$spare" up >/dev/null 2>"$tmp/err" && fail "a dtd of version $old starts in a cluster of version $new"
+grep -q "newer version than this dtd, whose newest is $old" "$tmp/$spare/control.log" || fail "control.log does not explain: $(tail -n 5 "$tmp/$spare/control.log")"
+on "$spare" down >/dev/null 2>&1 || true
+newer "$spare" up >/dev/null
+wait_for 60 "$spare after its return to version $new" all_up "$rest"
 end_nodes

@@ -2,6 +2,7 @@
 #include "tests/sim/bugs.h"
 
 #include "common/base/clock.h"
+#include "daemon/control/log/faults.h"
 #include "daemon/control/log/libraft_fixes.h"
 #include "daemon/control/log/log.h"
 #include "daemon/control/state/internal.h"
@@ -10,17 +11,36 @@
 #include <assert.h>
 #include <raft.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum bug_kind bug_planted;
 
+#define ALL_BUGS(X) BUG_LIST(X) CONTROL_BUG_LIST(X) DISK_BUG_LIST(X)
+
 const char *bug_text(enum bug_kind kind)
 {
-    static const char *const texts[] = {[BUG_NONE] = "none",
 #define X(name, text) [BUG_##name] = text,
-                                        BUG_LIST(X) CONTROL_BUG_LIST(X)
+    static const char *const texts[] = {[BUG_NONE] = "none", ALL_BUGS(X)};
 #undef X
-    };
     return texts[kind];
+}
+
+const char *bug_name(enum bug_kind kind)
+{
+#define X(name, text) [BUG_##name] = #name,
+    static const char *const names[] = {[BUG_NONE] = "NONE", ALL_BUGS(X)};
+#undef X
+    return names[kind];
+}
+
+enum bug_kind bug_find(const char *text)
+{
+    int kind = atoi(text);
+    if (kind > 0)
+        return kind < N_BUGS ? (enum bug_kind)kind : N_BUGS;
+    while (kind < N_BUGS && strcmp(bug_name((enum bug_kind)kind), text))
+        kind++;
+    return (enum bug_kind)kind;
 }
 
 /* ---- proposals ---- */
@@ -117,6 +137,25 @@ bool __wrap_libraft_fixes_may_snapshot(const struct raft *raft);
 bool __wrap_libraft_fixes_may_snapshot(const struct raft *raft)
 {
     return bug(BUG_SNAPSHOT_BETWEEN_CHANGES) || __real_libraft_fixes_may_snapshot(raft);
+}
+
+/* ---- a disk that fails ---- */
+
+void __real_log_faults_look(struct raft_io *io);
+void __wrap_log_faults_look(struct raft_io *io);
+
+void __wrap_log_faults_look(struct raft_io *io)
+{
+    if (!bug(BUG_FAILED_WRITE_IGNORED))
+        __real_log_faults_look(io);
+}
+
+int64_t __real_log_faults_append_since(const struct log_faults *f);
+int64_t __wrap_log_faults_append_since(const struct log_faults *f);
+
+int64_t __wrap_log_faults_append_since(const struct log_faults *f)
+{
+    return bug(BUG_WAITING_IGNORED) ? 0 : __real_log_faults_append_since(f);
 }
 
 /* ---- the state ---- */

@@ -58,11 +58,19 @@
     X(UNREAD_KILLED, "an older leader kills the workers of a job that it cannot read") \
     X(CLOCK_IS_DATE, "the clock of the cluster follows the wall clock")
 
+/* Bugs of a log whose disk fails. */
+#define DISK_BUG_LIST(X)                                                       \
+    X(FAILED_WRITE_IGNORED, "the log does not notice that a write has failed") \
+    X(WAITING_IGNORED, "the log does not notice that a write waits")           \
+    X(FAILED_VOTE_GIVEN, "a vote is given that could not be stored")           \
+    X(FAILED_SNAPSHOT_TAKEN, "a snapshot that could not be stored counts as stored")
+
 enum bug_kind {
     BUG_NONE,
 #define X(name, text) BUG_##name,
     BUG_LIST(X) N_LOG_BUGS = BUG_SNAPSHOT_BETWEEN_CHANGES,
-    CONTROL_BUG_LIST(X)
+    CONTROL_BUG_LIST(X) N_CONTROL_BUGS = BUG_CLOCK_IS_DATE,
+    DISK_BUG_LIST(X)
 #undef X
         N_BUGS
 };
@@ -73,5 +81,8 @@ static inline bool bug(enum bug_kind kind)
     return bug_planted == kind;
 }
 const char *bug_text(enum bug_kind kind);
+const char *bug_name(enum bug_kind kind);
+/* Of a name or a number; N_BUGS: there is none. */
+enum bug_kind bug_find(const char *text);
 
 #endif

@@ -92,9 +92,22 @@ static void check_majority(const struct voter *v, uint64_t index, raft_term term
                v->host->id, raft_of(v)->current_term, index, have, n);
 }
 
+/* A leader whose disk has failed may consider committed what is only on the disks of the others. */
+static const struct stored *elsewhere(const struct voter *v, uint64_t index)
+{
+    const struct stored *found = NULL;
+    for (int id = 1; id <= world.n_hosts && v->log->faults.err; id++) {
+        const struct stored *e = files_entry(&disks[id].log, index);
+        if (e && (!found || e->term > found->term))
+            found = e;
+    }
+    return found;
+}
+
 static void add_fact(const struct voter *v, uint64_t index)
 {
     const struct stored *e = disk_newest(&disks[v->host->id], index);
+    e = e ? e : elsewhere(v, index);
     assert(index == ledger.n + 1);
     if (!e)
         broken("host %d considers %" PRIu64 " committed and does not have it", v->host->id, index);

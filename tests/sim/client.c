@@ -190,7 +190,8 @@ static void propose(void *arg)
         return;
     a->request->accepted--;
     a->is_over = true;
-    if (err != ERR_AGAIN && err != ERR_NOSPACE && err != ERR_TIMEOUT && err != ERR_LIMIT && !a->host->is_dying)
+    if (err != ERR_AGAIN && err != ERR_NOSPACE && err != ERR_TIMEOUT && err != ERR_LIMIT &&
+        !(err == ERR_IO && log_warning(v->log)) && !a->host->is_dying)
         broken("request %" PRIu64 " is refused by %s", a->request->number, err_name(err));
     uint64_t leader = log_leader(v->log);
     a->client->host = leader ? (int)leader : 0;

@@ -181,6 +181,23 @@ void disk_empty(struct disk *disk)
     disk->free_bytes = FREE_BYTES;
 }
 
+/* Whether the write has to wait. What is not an append may wait without anybody's notice. */
+static bool must_wait(const struct write *w)
+{
+    struct disk *disk = w->disk;
+    if (w->kind == APPEND)
+        return disk_fails(disk, DISK_HANGS | DISK_SEGMENTS | DISK_DESCRIPTORS);
+    return disk->faults & DISK_HANGS;
+}
+
+bool disk_fails(struct disk *disk, unsigned faults)
+{
+    bool fails = disk->faults & faults;
+    if (fails && !disk->failed_us)
+        disk->failed_us = world.now_us;
+    return fails;
+}
+
 /* ---- the device ---- */
 
 static void next_writes(struct disk *disk);
@@ -194,19 +211,34 @@ static void complete_write(struct write *w, int status)
         done(arg, status);
 }
 
+/* libraft writes nothing behind it. The write stays the first of the list until libraft is closed. */
+static void write_failed(struct write *w)
+{
+    disk_fn done = w->done;
+    w->done = NULL;
+    w->disk->is_stuck = true;
+    done(w->arg, RAFT_IOERR);
+}
+
 static void written(void *arg)
 {
     struct disk *disk = arg;
     unsigned life = disk->host->life;
     disk->event = NULL;
     for (struct write *w; disk->host->life == life && (w = TAILQ_FIRST(&disk->writes)) && w->is_under_way;) {
-        if (!has_space(disk, bytes_of(w))) {
+        if (must_wait(w) || !has_space(disk, bytes_of(w))) {
             disk->event = world_after(disk->host, RETRY_US, written, disk);
+            return;
+        }
+        if (w->kind != TRUNCATE && disk_fails(disk, w->kind == APPEND ? DISK_WRITES : DISK_SNAPSHOTS)) {
+            write_failed(w);
             return;
         }
         TAILQ_REMOVE(&disk->writes, w, link);
         put_write(w, w->n);
         complete_write(w, 0);
+        if (!disk->faults)
+            disk->failed_us = 0; /* it had only to wait */
     }
     if (disk->host->life == life)
         next_writes(disk);
@@ -221,7 +253,7 @@ static int64_t latency(struct disk *disk)
 static void next_writes(struct disk *disk)
 {
     struct write *w;
-    if (disk->event || TAILQ_EMPTY(&disk->writes))
+    if (disk->event || disk->is_stuck || TAILQ_EMPTY(&disk->writes))
         return;
     TAILQ_FOREACH(w, &disk->writes, link)
     w->is_under_way = true;
@@ -325,11 +357,15 @@ static bool is_behind(const struct write *w)
 static void snapshot_written(void *arg)
 {
     struct write *w = arg;
-    if (!is_behind(w) || !has_space(w->disk, bytes_of(w))) {
+    if (!is_behind(w) || must_wait(w) || !has_space(w->disk, bytes_of(w))) {
         w->event = world_after(w->disk->host, is_behind(w) ? RETRY_US : US_PER_MS, snapshot_written, w);
         return;
     }
     TAILQ_REMOVE(&w->disk->snapshots, w, link);
+    if (disk_fails(w->disk, DISK_SNAPSHOTS)) {
+        complete_write(w, RAFT_IOERR);
+        return;
+    }
     put_write(w, 0);
     complete_write(w, 0);
 }
@@ -354,8 +390,13 @@ void disk_snapshot(struct disk *disk, struct files *files, const struct raft_sna
  */
 static void keep_prefix(struct disk *disk)
 {
-    struct write *w;
+    struct write *w = TAILQ_FIRST(&disk->writes);
     size_t n = 0;
+    if (disk->is_stuck) { /* any part of the failed write may be on the disk */
+        if (w->kind == APPEND)
+            put_write(w, (size_t)world_between(FROM_DISK, 0, (int64_t)w->n));
+        return;
+    }
     TAILQ_FOREACH(w, &disk->writes, link)
     n++;
     size_t keep = (size_t)world_between(FROM_DISK, 0, (int64_t)n);
@@ -380,6 +421,8 @@ void disk_crash(struct disk *disk)
     TAILQ_INIT(&disk->snapshots);
     disk->event = NULL;
     disk->fresh = (struct files){0};
+    disk->is_stuck = false;
+    disk->failed_us = 0;
     if (bug(BUG_DISK_WIPED) && world_chance(FROM_DISK, 0.1))
         disk->log = (struct files){0};
 }
@@ -387,6 +430,8 @@ void disk_crash(struct disk *disk)
 void disk_cancel(struct disk *disk)
 {
     keep_prefix(disk);
+    disk->is_stuck = false;
+    disk->failed_us = 0;
     if (disk->event)
         world_cancel(disk->event);
     disk->event = NULL;

@@ -41,8 +41,22 @@ struct files {
 typedef void (*disk_fn)(void *arg, int status);
 struct write;
 
+/* Faults that a disk may have at the same time. */
+enum disk_fault {
+    DISK_WRITES = 1 << 0,      /* an entry's write reports EIO; its bytes may be on the disk nevertheless */
+    DISK_SEGMENTS = 1 << 1,    /* no new segment can be made, so writes wait, and the log's probe reports EIO */
+    DISK_SNAPSHOTS = 1 << 2,   /* a snapshot cannot be stored */
+    DISK_VOTES = 1 << 3,       /* term and vote report EIO and may be stored nevertheless */
+    DISK_HANGS = 1 << 4,       /* nothing ends: the threads that would do it are blocked */
+    DISK_DESCRIPTORS = 1 << 5, /* an append is refused, and no segment can be made: EMFILE */
+    DISK_MEMORY = 1 << 6,      /* an append is refused: ENOMEM */
+};
+
 struct disk {
     struct host *host;
+    unsigned faults;   /* of enum disk_fault */
+    bool is_stuck;     /* libraft's write has failed, and nothing behind it is written until libraft is closed */
+    int64_t failed_us; /* when the first operation failed or had to wait since libraft was opened; 0: none has */
     struct files log, fresh;
     TAILQ_HEAD(, write) writes;    /* not on the disk yet, in order; those with is_under_way are being written */
     TAILQ_HEAD(, write) snapshots; /* taken by the host itself; written independently of `writes` */
@@ -58,6 +72,8 @@ void disk_init(struct disk *disk, struct host *host);
 void disk_crash(struct disk *disk);
 void disk_fill(struct disk *disk);
 void disk_empty(struct disk *disk);
+/* An operation that needs one of `faults` happens now. Returns whether it fails. */
+bool disk_fails(struct disk *disk, unsigned faults);
 
 void disk_append(struct disk *disk, struct files *files, const struct raft_entry *entries, unsigned n, disk_fn done,
                  void *arg);

@@ -1,5 +1,7 @@
 #include "tests/sim/faults.h"
 
+#include "daemon/control/log/internal.h"
+#include "tests/sim/disk.h"
 #include "tests/sim/operator.h"
 #include "tests/sim/schedule.h"
 #include "tests/sim/voter.h"
@@ -105,6 +107,69 @@ static void full_disk(void)
     fault_full_disk(some_victim()->id);
 }
 
+/* ---- disks that fail: world_between draws what they have ---- */
+
+static unsigned some_faults(void)
+{
+    static const unsigned kinds[] = {DISK_WRITES, DISK_SEGMENTS, DISK_SNAPSHOTS, DISK_VOTES,
+                                     DISK_WRITES | DISK_SEGMENTS | DISK_SNAPSHOTS | DISK_VOTES};
+    return kinds[world_between(FROM_FAULTS, 0, sizeof(kinds) / sizeof(kinds[0]) - 1)];
+}
+
+static void sick_disk(void)
+{
+    fault_sick_disk(some_victim()->id, some_faults(), 500, 12000);
+}
+
+static void blocked_disk(void)
+{
+    fault_sick_disk(some_victim()->id, DISK_HANGS, 500, 12000);
+}
+
+static void no_descriptors(void)
+{
+    fault_sick_disk(some_victim()->id, DISK_DESCRIPTORS, 50, 8000);
+}
+
+static void no_memory(void)
+{
+    fault_sick_disk(some_victim()->id, DISK_MEMORY, 50, 3000);
+}
+
+#define NOTICE_US (5500 * US_PER_MS) /* 5 s, and the clock of a host may be slow */
+
+/* A log reports within 5 s that its disk fails. */
+static void check_notice(const struct voter *v)
+{
+    const struct disk *disk = &disks[v->host->id];
+    if (!disk->failed_us || !disk->faults || world.now_us - disk->failed_us < NOTICE_US ||
+        v->host->stalled_until + NOTICE_US > world.now_us || v->log->fsm.state == 0)
+        return;
+    if (!log_warning(v->log))
+        broken("host %d does not report that its disk fails", v->host->id);
+    if (log_leads(v->log) && !v->log->is_alone)
+        broken("host %d leads although its disk fails", v->host->id);
+}
+
+/* A user replaces a disk that has failed, and starts dtd there again. */
+static void mend_disks(void *arg)
+{
+    (void)arg;
+    for (int id = 1; id <= world.n_hosts; id++) {
+        const struct voter *v = &voters[id];
+        if (!voter_is_open(v))
+            continue;
+        check_notice(v);
+        if (v->log->faults.err == ERR_IO && !disks[id].faults) {
+            voter_kill(&world.hosts[id]);
+            fault_ends(fault_us(5, 2000), restart_host, &world.hosts[id]);
+        }
+    }
+    world_after(&world.hosts[0], US_PER_S, mend_disks, NULL);
+}
+
+static void two_at_once(void);
+
 static void clock_jump(void)
 {
     fault_clock_jump(some_host()->id, 30);
@@ -147,12 +212,28 @@ static const struct fault faults[] = {
     {"clock jump", clock_jump, 1},
     {"members", other_members, 3},
     {"transfer", operator_transfer, 2},
+    /* with failing disks only, so that earlier seeds stay what they were */
+    {"failing disk", sick_disk, 4},
+    {"blocked disk", blocked_disk, 3},
+    {"no descriptors", no_descriptors, 2},
+    {"no memory", no_memory, 2},
+    {"two at once", two_at_once, 4},
 };
+#define N_FAULTS ((int)(sizeof(faults) / sizeof(faults[0])))
+#define N_DISK_FAULTS 5
 
-void faults_start(void)
+static void two_at_once(void)
+{
+    for (int i = 0; i < 2; i++)
+        faults[world_between(FROM_FAULTS, 0, N_FAULTS - 2)].happen();
+}
+
+void faults_start(bool disks_fail)
 {
     world.on_death = on_death;
-    schedule_start(faults, sizeof(faults) / sizeof(faults[0]), 3000, 100, 3000);
+    if (disks_fail)
+        world_after(&world.hosts[0], US_PER_S, mend_disks, NULL);
+    schedule_start(faults, disks_fail ? N_FAULTS : N_FAULTS - N_DISK_FAULTS, 3000, 100, 3000);
 }
 
 void faults_end(void)

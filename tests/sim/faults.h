@@ -4,7 +4,9 @@
 
 #include "tests/sim/world.h"
 
-void faults_start(void);
+#include <stdbool.h>
+
+void faults_start(bool disks_fail);
 void faults_end(void); /* repairs everything and starts all hosts */
 
 #endif

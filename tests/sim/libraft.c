@@ -15,7 +15,8 @@
 #include <string.h>
 
 #define CLOSE_US 20000 /* closing takes up to 20 ms, so that other events fall into it */
-#define CAPACITY 1000  /* entries; libraft accepts a proposal if it has at least 1 */
+#define DISK_RETRY_US (50 * US_PER_MS)
+#define CAPACITY 1000 /* entries; libraft accepts a proposal if it has at least 1 */
 
 void LegacyFireCompletedRequests(struct raft *r);
 
@@ -53,8 +54,10 @@ struct sim_io {
     raft_io_close_cb closed;
     struct event *ticking;
     bool is_started, is_closing;
-    raft_index next;    /* index of the next entry to append */
-    int removals, puts; /* number under way */
+    raft_index next;        /* index of the next entry to append */
+    int removals, puts;     /* number under way */
+    struct storing *failed; /* the append whose write has failed */
+    struct event *retry;
     struct hook before, after;
     TAILQ_HEAD(, sending) sends;
     TAILQ_HEAD(, reading) reads;
@@ -205,23 +208,35 @@ static int io_recover(struct raft_io *raft_io, const struct raft_configuration *
 
 /* ---- term and vote ---- */
 
+static int vote_failed(struct sim_io *io)
+{
+    strcpy(io->raft_io->errmsg, "fdatasync: i/o error");
+    return bug(BUG_FAILED_VOTE_GIVEN) ? 0 : RAFT_IOERR;
+}
+
 static int io_set_term(struct raft_io *raft_io, raft_term term)
 {
     struct sim_io *io = io_of(raft_io);
     if (!host_acts(io->host))
         return 0;
+    bool fails = disk_fails(io->disk, DISK_VOTES);
+    if (fails && world_chance(FROM_DISK, 0.5))
+        return vote_failed(io);
     if (!bug(BUG_TERM_NOT_STORED))
         io->files->term = term;
     io->files->vote = 0;
-    return 0;
+    return fails ? vote_failed(io) : 0;
 }
 
 static int io_set_vote(struct raft_io *raft_io, raft_id id)
 {
     struct sim_io *io = io_of(raft_io);
+    bool fails = host_acts(io->host) && disk_fails(io->disk, DISK_VOTES);
+    if (fails && world_chance(FROM_DISK, 0.5))
+        return vote_failed(io);
     if (host_acts(io->host) && !bug(BUG_VOTE_NOT_STORED))
         io->files->vote = id;
-    return 0;
+    return fails ? vote_failed(io) : 0;
 }
 
 /* ---- sending and receiving ---- */
@@ -260,6 +275,17 @@ void libraft_receive(struct host *host, struct raft_message *message)
         io->receive(io->raft_io, message);
 }
 
+void libraft_walk(struct host *host, uv_walk_cb cb, void *arg)
+{
+    struct sim_io *io = running[host->id];
+    uv_timer_t timer = {.type = UV_TIMER, .data = io};
+    if (!io || !io->retry)
+        return;
+    timer.u.reserved[0] = io->retry;
+    cb((uv_handle_t *)&timer, arg);
+    io->retry = timer.u.reserved[0];
+}
+
 /* ---- storing ---- */
 
 static struct storing *storing(struct sim_io *io)
@@ -270,11 +296,37 @@ static struct storing *storing(struct sim_io *io)
     return s;
 }
 
+/* libraft 0.22.1 retries a failed write with a pointer to another struct. */
+static void retry(void *arg)
+{
+    struct sim_io *io = arg;
+    broken("libraft of host %d follows a wrong pointer, 50 ms after a write has failed", io->host->id);
+}
+
+static void append_failed(struct storing *s)
+{
+    struct sim_io *io = s->io;
+    strcpy(io->raft_io->errmsg, "write failed: -5");
+    io->failed = s;
+    io->retry = world_after(io->host, DISK_RETRY_US, retry, io);
+}
+
 static void appended(void *arg, int status)
 {
+    if (status == RAFT_IOERR) {
+        append_failed(arg);
+        return;
+    }
     struct storing s = *(struct storing *)arg;
     free(arg);
     s.append->cb(s.append, status);
+}
+
+static int refused(struct sim_io *io)
+{
+    bool is_memory = io->disk->faults & DISK_MEMORY;
+    strcpy(io->raft_io->errmsg, is_memory ? "out of memory" : "eventfd: too many open files");
+    return is_memory ? RAFT_NOMEM : RAFT_IOERR;
 }
 
 static int io_append(struct raft_io *raft_io, struct raft_io_append *request, const struct raft_entry entries[],
@@ -284,6 +336,8 @@ static int io_append(struct raft_io *raft_io, struct raft_io_append *request, co
     request->cb = cb;
     if (!host_acts(io->host))
         return 0;
+    if (disk_fails(io->disk, DISK_MEMORY | DISK_DESCRIPTORS))
+        return refused(io);
     io->next += n;
     struct storing *s = storing(io);
     s->append = request;
@@ -337,7 +391,7 @@ static void snapshot_stored(void *arg, int status)
         host_die(s.io->host);
         return;
     }
-    s.put->cb(s.put, status);
+    s.put->cb(s.put, bug(BUG_FAILED_SNAPSHOT_TAKEN) && !s.io->is_closing ? 0 : status);
 }
 
 static int io_snapshot_put(struct raft_io *raft_io, unsigned trailing, struct raft_io_snapshot_put *request,
@@ -399,7 +453,12 @@ static void io_close(struct raft_io *raft_io, raft_io_close_cb cb)
         world_cancel(io->ticking);
     if (running[io->host->id] == io)
         running[io->host->id] = NULL;
+    if (io->retry)
+        world_cancel(io->retry);
     disk_cancel(io->disk);
+    if (io->failed)
+        appended(io->failed, RAFT_CANCELED);
+    io->failed = NULL;
     for (struct sending *s; (s = TAILQ_FIRST(&io->sends));) {
         world_cancel(s->event);
         s->status = RAFT_CANCELED;
@@ -474,6 +533,11 @@ void raft_uv_set_auto_recovery(struct raft_io *io, bool flag)
 void raft_uv_set_segment_size(struct raft_io *io, size_t size)
 {
     io_of(io)->disk->segment_bytes = size;
+}
+
+void raft_uv_set_tracer(struct raft_io *io, struct raft_tracer *tracer)
+{
+    (void)io, (void)tracer;
 }
 
 void raft_uv_set_disk_retry(struct raft_io *io, unsigned ms)

@@ -50,7 +50,11 @@ bool log_disk_has_entries(const struct log_disk *disk, uint64_t from)
 
 err_t log_disk_probe(const struct log_disk *disk, struct why *why)
 {
-    (void)disk, (void)why;
+    (void)disk;
+    if (here()->faults & DISK_SEGMENTS)
+        return why_set(why, ERR_IO, "syncing a file: Input/output error");
+    if (here()->faults & DISK_DESCRIPTORS)
+        return why_set(why, ERR_LIMIT, "creating a file: Too many open files");
     return OK;
 }
 

@@ -56,7 +56,7 @@ static void run_seed(uint64_t seed, const struct shape *shape, struct summary *r
     }
     operator_start();
     clients_start((int)world_between(FROM_CLIENTS, 1, 6));
-    faults_start();
+    faults_start(shape->disks);
     world_run(world_between(FROM_FAULTS, 10, 40) * US_PER_S, NULL);
     faults_end();
     world_run(world.now_us + 3 * US_PER_S, NULL);
@@ -67,6 +67,6 @@ static void run_seed(uint64_t seed, const struct shape *shape, struct summary *r
 
 int main(int argc, char **argv)
 {
-    static const struct simulation simulation = {"sim", run_seed, 1, N_LOG_BUGS};
+    static const struct simulation simulation = {"sim", run_seed, 1, N_LOG_BUGS, N_CONTROL_BUGS + 1, N_BUGS - 1};
     return runner_main(&simulation, argc, argv);
 }

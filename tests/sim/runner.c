@@ -79,10 +79,10 @@ static bool run_one(uint64_t seed, const struct options *o)
             printf("broken: the second run of the seed differs from the first\n");
     }
     if (!is_good)
-        printf("seed %" PRIu64 " is broken; again: %stests/sim/%s --seeds 1 --from %" PRIu64
-               " --nodes %d%s%s --trace\n",
-               seed, bug_planted ? "DTD_SIM_BUG=... " : "", simulation->name, seed, o->shape.nodes,
-               o->shape.commands ? " --commands" : "", o->shape.mixed ? " --mixed" : "");
+        printf(
+            "seed %" PRIu64 " is broken; again: %stests/sim/%s --seeds 1 --from %" PRIu64 " --nodes %d%s%s%s --trace\n",
+            seed, bug_planted ? "DTD_SIM_BUG=... " : "", simulation->name, seed, o->shape.nodes,
+            o->shape.commands ? " --commands" : "", o->shape.mixed ? " --mixed" : "", o->shape.disks ? " --disks" : "");
     return is_good;
 }
 
@@ -121,22 +121,35 @@ static int run_all(const struct options *o)
     return is_good != o->expect_broken ? 0 : 1;
 }
 
+static bool can_plant(int bug)
+{
+    const struct simulation *s = simulation;
+    return (bug >= s->first_bug && bug <= s->last_bug) || (bug && bug >= s->more_first && bug <= s->more_last);
+}
+
 static void list_bugs(void)
 {
-    for (int i = simulation->first_bug; i <= simulation->last_bug; i++)
-        printf("%2d %s\n", i, bug_text((enum bug_kind)i));
+    for (int i = 1; i < N_BUGS; i++)
+        if (can_plant(i))
+            printf("%2d %-24s %s\n", i, bug_name((enum bug_kind)i), bug_text((enum bug_kind)i));
     exit(0);
 }
 
 static void parse(int argc, char **argv, struct options *o)
 {
-    enum { SEEDS = 1, FROM, NODES, COMMANDS, MIXED, TRACE, TWICE, EXPECT_BROKEN, BUGS };
+    enum { SEEDS = 1, FROM, NODES, COMMANDS, MIXED, DISKS, TRACE, TWICE, EXPECT_BROKEN, BUGS };
     static const struct option options[] = {
-        {"seeds", 1, NULL, SEEDS}, {"from", 1, NULL, FROM},
-        {"nodes", 1, NULL, NODES}, {"commands", 0, NULL, COMMANDS},
-        {"mixed", 0, NULL, MIXED}, {"trace", 0, NULL, TRACE},
-        {"twice", 0, NULL, TWICE}, {"expect-broken", 0, NULL, EXPECT_BROKEN},
-        {"bugs", 0, NULL, BUGS},   {0},
+        {"seeds", 1, NULL, SEEDS},
+        {"from", 1, NULL, FROM},
+        {"nodes", 1, NULL, NODES},
+        {"commands", 0, NULL, COMMANDS},
+        {"mixed", 0, NULL, MIXED},
+        {"disks", 0, NULL, DISKS},
+        {"trace", 0, NULL, TRACE},
+        {"twice", 0, NULL, TWICE},
+        {"expect-broken", 0, NULL, EXPECT_BROKEN},
+        {"bugs", 0, NULL, BUGS},
+        {0},
     };
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (c) {
@@ -154,6 +167,9 @@ static void parse(int argc, char **argv, struct options *o)
             break;
         case MIXED:
             o->shape.mixed = true;
+            break;
+        case DISKS:
+            o->shape.disks = true;
             break;
         case TRACE:
             o->trace = true;
@@ -186,9 +202,9 @@ int runner_main(const struct simulation *s, int argc, char **argv)
     o.from = (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
     parse(argc, argv, &o);
     const char *planted = getenv("DTD_SIM_BUG");
-    bug_planted = planted ? (enum bug_kind)atoi(planted) : BUG_NONE;
-    if (bug_planted && ((int)bug_planted < s->first_bug || (int)bug_planted > s->last_bug)) {
-        fprintf(stderr, "%s: DTD_SIM_BUG is %d to %d\n", s->name, s->first_bug, s->last_bug);
+    bug_planted = planted ? bug_find(planted) : BUG_NONE;
+    if (bug_planted && !can_plant((int)bug_planted)) {
+        fprintf(stderr, "%s: DTD_SIM_BUG is a number or a name that --bugs lists\n", s->name);
         return 2;
     }
     world.is_tracing = o.trace;

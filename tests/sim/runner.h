@@ -22,12 +22,14 @@ struct shape {
     int nodes; /* 0: drawn from the seed */
     bool commands;
     bool mixed; /* dtds of two versions */
+    bool disks; /* disks fail */
 };
 
 struct simulation {
     const char *name; /* name of the program */
     void (*run)(uint64_t seed, const struct shape *shape, struct summary *ret);
-    int first_bug, last_bug; /* the bugs that can be planted in it */
+    int first_bug, last_bug;   /* the bugs that can be planted in it */
+    int more_first, more_last; /* others; 0: none */
 };
 
 /* The end of a run, after the last fault. is_well must return true within `quiet_us`; otherwise print_why_not_well is

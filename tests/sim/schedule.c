@@ -109,6 +109,20 @@ void fault_full_disk(int id)
     fault_ends(fault_us(100, world_chance(FROM_FAULTS, 0.3) ? 15000 : 3000), disk_has_space, &disks[id]);
 }
 
+static void disk_is_mended(void *arg)
+{
+    struct disk *disk = arg;
+    trace("the disk of host %d is mended", disk->host->id);
+    disk->faults = 0;
+}
+
+void fault_sick_disk(int id, unsigned faults, int64_t low_ms, int64_t high_ms)
+{
+    trace("the disk of host %d fails: %x", id, faults);
+    disks[id].faults |= faults;
+    fault_ends(fault_us(low_ms, high_ms), disk_is_mended, &disks[id]);
+}
+
 void fault_clock_jump(int id, int hours)
 {
     world.hosts[id].wall_offset_us = world_between(FROM_FAULTS, -hours * 3600, hours * 3600) * US_PER_S;
@@ -170,6 +184,7 @@ void schedule_end(void)
     for (int id = 1; id <= world.n_hosts; id++) {
         disk_well(&disks[id]);
         disk_empty(&disks[id]);
+        disks[id].faults = 0;
         world.hosts[id].dies_after = 0;
     }
 }

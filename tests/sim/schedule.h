@@ -30,6 +30,8 @@ void fault_one_way(int id, bool receives, int64_t low_ms, int64_t high_ms);
 void fault_bad_network(int most_loss_percent);
 void fault_slow_disk(int id);
 void fault_full_disk(int id);
+/* For `low_ms` to `high_ms`, or until something else ends it, the disk has these faults (enum disk_fault). */
+void fault_sick_disk(int id, unsigned faults, int64_t low_ms, int64_t high_ms);
 void fault_clock_jump(int id, int hours); /* the wall clock jumps by up to `hours`, permanently */
 
 #endif

@@ -105,9 +105,19 @@ static void machine_drop(void *fresh)
 
 /* ---- life ---- */
 
+static void gone(void *arg)
+{
+    world.on_death(arg);
+}
+
 static void on_ready(void *owner, err_t err, const char *why)
 {
     struct voter *v = owner;
+    if (err == ERR_IO) { /* as the supervisor, and a user who has replaced the disk */
+        trace("cannot open its log: %s", why);
+        world_after(v->host, 0, gone, v->host);
+        return;
+    }
     if (err && !v->host->is_dying)
         broken("the log of host %d cannot be opened: %s (%s)", v->host->id, why, err_text(err));
     v->is_ready = true;
@@ -156,11 +166,6 @@ void voter_kill(struct host *host)
     libraft_forget(host);
     disk_crash(&disks[host->id]);
     voters[host->id].log = NULL;
-}
-
-static void gone(void *arg)
-{
-    world.on_death(arg);
 }
 
 static void on_closed(void *owner)

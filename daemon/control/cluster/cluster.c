@@ -259,11 +259,15 @@ static err_t listen_on(struct cluster *c, struct why *why)
 /* A node that has joined may have a log of its own, from the time when it was alone. It is renamed, never merged. */
 static err_t rename_old_log(struct cluster *c, struct why *why)
 {
-    char from[PATH_MAX], to[PATH_MAX];
+    char from[PATH_MAX], to[PATH_MAX], folder[PATH_MAX];
     snprintf(from, sizeof(from), "%s/raft/log", c->dir);
     snprintf(to, sizeof(to), "%s/raft/log.before-%" PRId64, c->dir, clock_wall_ms() / 1000);
+    snprintf(folder, sizeof(folder), "%s/raft", c->dir);
     if (rename(from, to) && errno != ENOENT)
         return why_set(why, err_from_errno(errno), "%s: %s", from, strerror(errno));
+    err_t err = access(folder, F_OK) ? OK : file_sync_dir(folder); /* before the note that it is done */
+    if (err)
+        return why_set(why, err, "%s: %s", folder, err_text(err));
     log_info("the log from before joining is renamed path=%s", to);
     c->self.fresh = false;
     return cluster_file_write(c->self_path, &c->self, why);

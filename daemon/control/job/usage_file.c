@@ -380,6 +380,8 @@ static err_t replace_file(const struct usage_halving *h, const struct buf *lines
     if (fd < 0)
         return err_from_errno(errno);
     err_t err = file_write_all(fd, lines->data, lines->len);
+    if (!err && fsync(fd)) /* or the renamed file may be empty after a power failure */
+        err = err_from_errno(errno);
     close(fd);
     if (!err && !is_unchanged(h->path, h->size))
         err = ERR_STALE;

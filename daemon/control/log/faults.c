@@ -7,10 +7,13 @@
  *   when it has been closed.
  * - a segment or a snapshot's file cannot be created: libraft retries for ever. The owner notices that an append waits,
  *   and asks the disk itself (log_disk_probe).
+ * - a full segment cannot be closed: libraft ignores it. repair.c closes the segment when the log is opened the next
+ *   time.
  * - entries cannot be removed: libraft ignores it, and after a restart they would be there again. The files are looked
  *   at when the entries that replace them are stored.
  * - term or vote cannot be stored: libraft has changed its own copy already, and would reply with it to the next
- *   message. So it gets none.
+ *   message; and it frees the entries of the present message twice. So it gets success, and none of its messages is
+ *   sent.
  * - a snapshot cannot be stored: libraft would never take another one. */
 #include "daemon/control/log/faults.h"
 
@@ -23,7 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Request to the raft_io on behalf of a request of libraft: of the two, the one for an append or that for a snapshot.
+/* Request to the raft_io on behalf of a request of libraft: of the three, the one that has its pointer.
  * The callback gets only the former, so this holds both. */
 struct log_store {
     TAILQ_ENTRY(log_store) link;
@@ -36,6 +39,8 @@ struct log_store {
     struct raft_io_snapshot_put put;
     struct raft_io_snapshot_put *libraft_put;
     raft_io_snapshot_put_cb has_put;
+    struct raft_io_send *libraft_send;
+    raft_io_send_cb sent;
 };
 
 static struct log *log_of(struct raft_io *io)
@@ -52,7 +57,6 @@ static struct log_faults *faults_of(struct raft_io *io)
 
 void log_faults_note(struct log_faults *f, err_t err, const char *text)
 {
-    f->is_frozen = true;
     if (f->err)
         return;
     f->err = err;
@@ -61,7 +65,7 @@ void log_faults_note(struct log_faults *f, err_t err, const char *text)
 
 void log_faults_freeze(struct log_faults *f, bool is_frozen)
 {
-    f->is_frozen = is_frozen || f->err;
+    f->is_frozen = is_frozen || f->is_mute;
 }
 
 static void note(struct raft_io *io, err_t err, int status, const char *what)
@@ -91,6 +95,30 @@ int64_t log_faults_snapshot_since(const struct log_faults *f)
     return oldest(f, false);
 }
 
+static bool is_shortage(const char *message)
+{
+    static const int numbers[] = {UV_EMFILE, UV_ENFILE, UV_ENOMEM};
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+        if (strstr(message, uv_strerror(numbers[i])))
+            return true;
+    return false;
+}
+
+/* Only a message reports this failure: "truncate segment NAME: OPERATION: ERROR". libraft sends it, like some others
+ * for each append, from the thread that has failed. */
+static void on_message(struct raft_tracer *tracer, int type, const void *arg)
+{
+    const struct raft_tracer_info *info = arg;
+    struct log_faults *f = tracer->impl;
+    if (type != RAFT_TRACER_DIAGNOSTIC || f->is_left_open || !strstr(info->diagnostic.file, "uv_finalize") ||
+        strncmp(info->diagnostic.message, "truncate segment ", strlen("truncate segment ")) != 0)
+        return;
+    const char *name = strchr(info->diagnostic.message, ':');
+    f->left_open_err = is_shortage(info->diagnostic.message) ? ERR_AGAIN : ERR_IO;
+    snprintf(f->left_open, sizeof(f->left_open), "a full segment cannot be closed%.120s", name ? name : "");
+    f->is_left_open = true;
+}
+
 /* libraft's one-shot timer on the struct of its raft_io is that of the retry. */
 static void stop_retry(uv_handle_t *handle, void *impl)
 {
@@ -102,6 +130,8 @@ void log_faults_look(struct raft_io *io)
 {
     struct log_faults *f = faults_of(io);
     int number = 0;
+    if (f->is_left_open)
+        log_faults_note(f, f->left_open_err, f->left_open);
     if (f->err || TAILQ_EMPTY(&f->under_way) || !io->errmsg[0])
         return;
     bool is_short = strncmp(io->errmsg, "short write", strlen("short write")) == 0;
@@ -140,8 +170,10 @@ static void end(struct log_store *s, struct log_stores *list, int status)
     free(s);
     if (done.libraft_append)
         done.appended(done.libraft_append, status);
-    else
+    else if (done.libraft_put)
         done.has_put(done.libraft_put, status);
+    else
+        done.sent(done.libraft_send, status);
 }
 
 static void stored(struct log_store *s, int status, const char *what)
@@ -230,13 +262,20 @@ static int snapshot_put(struct raft_io *io, unsigned trailing, struct raft_io_sn
     return status;
 }
 
+static void vote_failed(struct raft_io *io, int status, const char *what)
+{
+    struct log_faults *f = faults_of(io);
+    note(io, log_err_from_raft(status), status, what);
+    f->is_mute = f->is_frozen = true;
+}
+
 static int set_term(struct raft_io *io, raft_term term)
 {
     struct log_faults *f = faults_of(io);
     int status = f->err ? RAFT_IOERR : f->set_term(io, term);
     if (status)
-        note(io, log_err_from_raft(status), status, "the term cannot be written");
-    return status;
+        vote_failed(io, status, "the term cannot be written");
+    return 0;
 }
 
 static int set_vote(struct raft_io *io, raft_id vote)
@@ -244,8 +283,24 @@ static int set_vote(struct raft_io *io, raft_id vote)
     struct log_faults *f = faults_of(io);
     int status = f->err ? RAFT_IOERR : f->set_vote(io, vote);
     if (status)
-        note(io, log_err_from_raft(status), status, "the vote cannot be written");
-    return status;
+        vote_failed(io, status, "the vote cannot be written");
+    return 0;
+}
+
+/* Neither a vote that is not on the disk leaves this voter, nor entries of such a term. */
+static int send_message(struct raft_io *io, struct raft_io_send *req, const struct raft_message *message,
+                        raft_io_send_cb cb)
+{
+    struct log_faults *f = faults_of(io);
+    if (!f->is_mute)
+        return f->send(io, req, message, cb);
+    struct log_store *s = begin(f);
+    if (!s)
+        return RAFT_NOMEM;
+    s->libraft_send = req;
+    s->sent = cb;
+    set_aside(s);
+    return 0;
 }
 
 /* ---- what libraft gets ---- */
@@ -291,15 +346,19 @@ void log_faults_install(struct raft_io *io)
                              .close = io->close,
                              .set_term = io->set_term,
                              .set_vote = io->set_vote,
+                             .send = io->send,
                              .append = io->append,
                              .truncate = io->truncate,
                              .snapshot_put = io->snapshot_put};
     TAILQ_INIT(&f->under_way);
     TAILQ_INIT(&f->aside);
+    f->tracer = (struct raft_tracer){.impl = f, .version = 2, .emit = on_message};
+    raft_uv_set_tracer(io, &f->tracer);
     io->start = start;
     io->close = close_io;
     io->set_term = set_term;
     io->set_vote = set_vote;
+    io->send = send_message;
     io->append = append;
     io->truncate = truncate_entries;
     io->snapshot_put = snapshot_put;

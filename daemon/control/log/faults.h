@@ -1,8 +1,7 @@
 /* Failures of the disk under libraft, which retries for ever, ignores them, or follows a wrong pointer 50 ms after a
- * failed write. Installed between libraft and its files, outermost. After a failure libraft gets no messages and no
- * ticks, and what it stores is kept aside: nothing is acknowledged, and no vote is given that is not on the disk. The
- * owner closes libraft then. A failed sync is never repeated: the kernel may have dropped the data and report success.
- * Loop thread. */
+ * failed write. Installed between libraft and its files, outermost. After a failure, what libraft stores is kept aside:
+ * nothing is acknowledged, and no vote is given that is not on the disk. The owner hands the leadership over and closes
+ * libraft. A failed sync is never repeated: the kernel may have dropped the data and report success. Loop thread. */
 #ifndef DTD_DAEMON_CONTROL_LOG_FAULTS_H
 #define DTD_DAEMON_CONTROL_LOG_FAULTS_H
 
@@ -19,11 +18,16 @@ TAILQ_HEAD(log_stores, log_store);
 struct log_faults {
     err_t err;      /* OK: no failure; ERR_NOSPACE, ERR_NOMEM, ERR_LIMIT, ERR_AGAIN: a shortage; else the disk */
     char text[256]; /* the failed operation and the reason */
-    bool is_frozen; /* libraft gets no messages and no ticks; always after a failure */
+    bool is_frozen; /* libraft gets no messages and no ticks */
+    bool is_mute;   /* term or vote could not be stored: frozen for good, and nothing is sent */
     struct log_stores under_way; /* appends and snapshots, the oldest first */
     struct log_stores aside;     /* failed, or not passed on: they end when libraft is closed */
     raft_index cut_from;         /* first entry of a removal that no append has followed yet; 0: none */
     bool is_closing;
+    struct raft_tracer tracer;
+    _Atomic bool is_left_open; /* libraft's thread could not close a full segment: then the two below are valid */
+    err_t left_open_err;
+    char left_open[160];
     raft_io_tick_cb tick; /* callbacks of libraft */
     raft_io_recv_cb receive;
     /* the replaced methods of the raft_io */
@@ -31,6 +35,7 @@ struct log_faults {
     void (*close)(struct raft_io *io, raft_io_close_cb cb);
     int (*set_term)(struct raft_io *io, raft_term term);
     int (*set_vote)(struct raft_io *io, raft_id vote);
+    int (*send)(struct raft_io *io, struct raft_io_send *req, const struct raft_message *message, raft_io_send_cb cb);
     int (*append)(struct raft_io *io, struct raft_io_append *req, const struct raft_entry entries[], unsigned n,
                   raft_io_append_cb cb);
     int (*truncate)(struct raft_io *io, raft_index index);

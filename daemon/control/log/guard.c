@@ -12,6 +12,7 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "daemon/control/log/internal.h"
+#include "daemon/control/log/repair.h"
 #include "daemon/control/log/segment.h"
 #include "daemon/control/log/sum.h"
 
@@ -249,7 +250,8 @@ static err_t check_entries(struct log_guard *g, const char *dir, const uint8_t *
         return why_set(why, ERR_CORRUPT, "%s/log/marks is damaged in bytes %d to %d", dir, STORED_SECTOR * SECTOR_BYTES,
                        MARKS_BYTES);
     g->stored = values[0];
-    err_t err = examine_segments(dir, &s, why);
+    err_t err = log_repair_segments(dir, g->stored, why);
+    err = err ? err : examine_segments(dir, &s, why);
     if (err)
         return err;
     if (s.cut[0] && (s.has_late_batch || s.last < g->stored))

@@ -63,6 +63,7 @@ struct log {
     uint64_t leader; /* the same; 0: none */
     struct log_change change;
     char warning[512];
+    err_t refusal;   /* of proposals while libraft is closed for a time; OK: it is not */
     bool is_probing; /* the disk is asked whether it works */
     uv_work_t probe;
     struct log_answer {

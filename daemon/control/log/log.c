@@ -160,7 +160,7 @@ static bool is_broken(const struct log *log)
 /* The error of a proposal while libraft is closed, or is about to be. */
 static err_t refusal(const struct log *log)
 {
-    return is_broken(log) ? ERR_IO : !log->faults.err || log->faults.err == ERR_NOSPACE ? ERR_NOSPACE : ERR_AGAIN;
+    return is_broken(log) ? ERR_IO : log->refusal ? log->refusal : ERR_AGAIN;
 }
 
 static void warn_failed(struct log *log)
@@ -251,6 +251,7 @@ static void open_failed(struct log *log, err_t err, const char *text)
         report_ready(log, err, why);
         return;
     }
+    log->refusal = is_full ? ERR_NOSPACE : ERR_AGAIN;
     if (is_full)
         warn_disk_full(log);
     else
@@ -401,6 +402,7 @@ bool log_has_raft(const struct log *log)
 static void become_ready(struct log *log, const char *why)
 {
     move(log, L_READY, why);
+    log->refusal = OK;
     schedule_tick(log, TICK_MS);
     set_warning(log, "");
     report_ready(log, OK, "");
@@ -489,6 +491,7 @@ static void observe_raft(struct log *log)
 static void leave(struct log *log)
 {
     bool hands_over = !log->is_alone && log->leads && log->fsm.state == L_READY && !log->faults.is_frozen;
+    log->refusal = log->faults.err == ERR_NOSPACE ? ERR_NOSPACE : ERR_AGAIN;
     warn_failed(log);
     end_waiting(log, refusal(log));
     if (hands_over && log_transfer(log, 0, NULL, NULL) == OK) {
@@ -612,6 +615,7 @@ static void tick_opening(struct log *log)
     int64_t age = clock_mono_ms() - log->state_since_ms;
     (void)watch_appends(log, log_disk_free(&log->disk) < log_disk_low_mark(&log->disk));
     if (age > DRAIN_MS && log_disk_free(&log->disk) < log_disk_low_mark(&log->disk)) {
+        log->refusal = ERR_NOSPACE;
         warn_disk_full(log);
         move(log, L_STOPPING, "no space to open");
         log_raft_close(log);
@@ -677,6 +681,7 @@ static void retry_waiting(struct log *log)
 static void drain(struct log *log, const char *why)
 {
     warn_disk_full(log);
+    log->refusal = ERR_NOSPACE;
     end_waiting(log, ERR_NOSPACE);
     release_reserve(log, "for proposals under way");
     move(log, L_DRAINING, why);
@@ -801,7 +806,7 @@ static err_t check_can_propose(struct log *log, size_t len)
     case L_HUNG:
         return ERR_TIMEOUT;
     default:
-        return log->warning[0] ? ERR_NOSPACE : ERR_AGAIN;
+        return refusal(log);
     }
 }
 

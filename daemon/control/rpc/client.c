@@ -6,6 +6,7 @@
 #include "daemon/control/rpc/adapters.h"
 #include "daemon/control/rpc/caller.h"
 #include "daemon/control/rpc/status.h"
+#include "daemon/control/state/features.h"
 
 #include "common/base/caller.h"
 #include "common/base/clock.h"
@@ -407,7 +408,9 @@ static void submit(struct rpc_server *server, struct rpc_call *call, const Dtd__
     }
     err_t err = job_parse("job", m->spec_yaml, strlen(m->spec_yaml), NULL, 0, &spec, &why);
     if (err) {
-        rpc_fail(call, err, "%s", why.text);
+        bool is_old = cluster_newest(server->cluster) > features_newest();
+        rpc_fail(call, err, "%s%s%s%s", why.text, is_old ? "; dtd on " : "", is_old ? server->local->name : "",
+                 is_old ? ", which leads, is older than that of other nodes: upgrade it" : "");
         return;
     }
     err = check_keys(server, &spec, &why);
@@ -452,6 +455,24 @@ static void canceled(void *arg, err_t err, uint64_t index, const void *result)
     reply_status(p.server, p.call, j); /* also for a job that had already ended: the status shows that */
 }
 
+/* Answers a cancel that would change nothing: the job has ended, or the request was applied before. It is not logged,
+ * so that a client that repeats it does not fill the log. */
+static bool answer_known_cancel(struct rpc_server *server, struct rpc_call *call, struct job *j,
+                                const uint8_t request_id[REQUEST_ID_BYTES], struct job_cancel cancel)
+{
+    struct state_result first;
+    const struct state_job *s = state_job_find(server->replica->state, job_view_of(j).id);
+    bool is_known = state_request_find(server->replica->state, request_id, &first);
+    if (!is_known && (!s || s->end == END_NONE))
+        return false;
+    cancel.repeated = true;
+    if (is_known && !first.err)
+        job_cancel(j, &cancel);
+    jobs_tick(server->jobs);
+    reply_status(server, call, j);
+    return true;
+}
+
 void rpc_client_cancel(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     struct rpc_server *server = owner;
@@ -468,15 +489,15 @@ void rpc_client_cancel(void *owner, struct rpc_call *call, const ProtobufCMessag
                  JOB_MAX_GRACE_SECONDS);
         return;
     }
+    enum state_desired desired = m->save ? DESIRED_SAVED : DESIRED_CANCELED;
+    const struct job_cancel cancel = {.desired = desired,
+                                      .grace_ms = m->has_grace_seconds ? m->grace_seconds * 1000 : JOB_GRACE_OF_FILE};
+    if (answer_known_cancel(server, call, j, m->request_id.data, cancel))
+        return;
     struct pending *p = calloc(1, sizeof(*p));
     err_t err = ERR_NOMEM;
     if (p) {
-        enum state_desired desired = m->save ? DESIRED_SAVED : DESIRED_CANCELED;
-        int64_t grace_ms = m->has_grace_seconds ? m->grace_seconds * 1000 : JOB_GRACE_OF_FILE;
-        *p = (struct pending){.server = server,
-                              .call = call,
-                              .job = job_view_of(j).id,
-                              .cancel = {.desired = desired, .grace_ms = grace_ms}};
+        *p = (struct pending){.server = server, .call = call, .job = job_view_of(j).id, .cancel = cancel};
         struct record r = {.kind = RECORD_DESIRED,
                            .wall_ms = clock_wall_ms(),
                            .has_request = true,

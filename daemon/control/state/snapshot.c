@@ -428,21 +428,6 @@ static bool has_cluster(const struct state *s)
     return c->next_node > 1 || c->n_keys || c->version || c->lineage.generation;
 }
 
-err_t state_snapshot(const struct state *s, struct buf *ret)
-{
-    size_t start = ret->len;
-    err_t err = write_requests(s, ret);
-    if (!err && has_cluster(s))
-        err = write_cluster(s, ret);
-    for (int i = 0; !err && i < s->n_jobs; i++)
-        err = write_job(s, s->jobs[i], ret);
-    if (!err && s->next_event > 1)
-        err = write_events(s, ret);
-    if (err)
-        ret->len = start;
-    return err;
-}
-
 /* ---- a frozen state ---- */
 
 struct state_frozen {
@@ -519,6 +504,24 @@ err_t state_frozen_write(const struct state_frozen *f, struct pieces *ret)
         err = write_job_pieces(&f->part, f->part.jobs[i], &scratch, ret);
     err = err ? err : pieces_borrow(ret, f->events.data, f->events.len);
     buf_fini(&scratch);
+    return err;
+}
+
+err_t state_snapshot(const struct state *s, struct buf *ret)
+{
+    struct state_frozen *f;
+    struct pieces p = {0};
+    size_t start = ret->len;
+    err_t err = state_freeze(s, &f);
+    if (err)
+        return err;
+    err = state_frozen_write(f, &p);
+    for (size_t i = 0; !err && i < p.n; i++)
+        err = buf_append(ret, p.at[i].data, p.at[i].len);
+    if (err)
+        ret->len = start;
+    pieces_fini(&p);
+    state_thaw(f);
     return err;
 }
 

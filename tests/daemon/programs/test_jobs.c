@@ -187,6 +187,44 @@ TEST(cancel_stops_a_job)
     assert_int_equal(0, dtd_down(&d));
 }
 
+static uint64_t log_index_now(void)
+{
+    struct client_cluster c;
+    struct why why = {""};
+    assert_ok(client_cluster_status(dtd_client(&d), &c, &why));
+    uint64_t index = c.log_index;
+    client_cluster_fini(&c);
+    assert_true(index > 0);
+    return index;
+}
+
+static void cancel_as(const char *job, const uint8_t id[16])
+{
+    struct why why = {""};
+    struct client_job s;
+    assert_ok(client_cancel(dtd_client(&d), id, job, false, CLIENT_GRACE_DEFAULT, &s, &why));
+    client_job_fini(&s);
+}
+
+TEST(cancels_that_change_nothing_are_not_logged)
+{
+    uint8_t id[16], other[16];
+    char job[32];
+    dtd_start(&d, "state");
+    job_submit(&d, spec_text("a", 2, 100000, "", ""), job);
+    job_wait_step(&d, job, 1, 3, 20000);
+    assert_ok(client_request_id(id));
+    cancel_as(job, id);
+    job_wait(&d, job, "canceled", 10000);
+    uint64_t index = log_index_now();
+    for (int i = 0; i < 20; i++) {
+        assert_ok(client_request_id(other));
+        cancel_as(job, i % 2 ? id : other);
+    }
+    assert_int_equal(index, log_index_now());
+    assert_int_equal(0, dtd_down(&d));
+}
+
 TEST(fatal_failure_ends_a_job)
 {
     char job[32];

@@ -178,6 +178,6 @@ static void run_seed(uint64_t seed, const struct shape *shape, struct summary *r
 
 int main(int argc, char **argv)
 {
-    static const struct simulation simulation = {"sim-control", run_seed, N_LOG_BUGS + 1, N_BUGS - 1};
+    static const struct simulation simulation = {"sim-control", run_seed, N_LOG_BUGS + 1, N_CONTROL_BUGS, 0, 0};
     return runner_main(&simulation, argc, argv);
 }

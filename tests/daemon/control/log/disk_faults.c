@@ -123,7 +123,7 @@ int open(const char *path, int flags, ...)
     va_start(args, flags);
     mode_t mode = flags & (O_CREAT | __O_TMPFILE) ? va_arg(args, mode_t) : 0;
     va_end(args);
-    if (flags & O_CREAT && is_in_folder(path) && fails(disk_faults->open))
+    if (flags & O_ACCMODE && is_in_folder(path) && fails(disk_faults->open))
         return -1;
     return f(path, flags, mode);
 }
@@ -149,6 +149,8 @@ long syscall(long number, ...)
     for (int i = 0; i < 6; i++)
         a[i] = va_arg(args, long);
     va_end(args);
+    if (number == SYS_io_setup && disk_faults->folder[0] && fails(disk_faults->setup))
+        return -1;
     if (number == SYS_io_submit && disk_faults->hangs && is_write(*(struct iocb **)a[2])) {
         if ((*(struct iocb **)a[2])->aio_rw_flags & RWF_NOWAIT) {
             errno = EAGAIN;

@@ -11,8 +11,9 @@ struct disk_faults {
     _Atomic int sync;     /* error number of fsync and fdatasync; 0: none */
     _Atomic int write;    /* of writes through the kernel's AIO, which reach the disk nevertheless, and of pwrite */
     _Atomic int allocate; /* of posix_fallocate */
-    _Atomic int open;     /* of open that creates a file */
+    _Atomic int open;     /* of open for writing */
     _Atomic int cut;      /* of ftruncate and unlink */
+    _Atomic int setup;    /* of io_setup, for any file */
     _Atomic int hangs;    /* nonzero: AIO writes and fsync do not return until this is zero again */
     _Atomic int calls;    /* calls that failed or hung; counts up */
     char folder[320];     /* "": no file */

@@ -52,8 +52,12 @@ static err_t freeze(void *arg, void **ret)
     return OK;
 }
 
+void (*fixture_writes)(void);
+
 static err_t write_frozen(const void *frozen, struct pieces *ret)
 {
+    if (fixture_writes)
+        fixture_writes();
     return pieces_borrow(ret, frozen, sizeof(((struct fixture *)NULL)->machine));
 }
 

@@ -28,6 +28,9 @@ struct fixture {
     unsigned threshold;
 };
 
+/* Called in the thread that writes a snapshot; NULL: nothing. */
+extern void (*fixture_writes)(void);
+
 void fixture_open(struct fixture *f, const char *dir);  /* waits until the log is ready or has failed to open */
 void fixture_start(struct fixture *f, const char *dir); /* does not wait */
 void fixture_close(struct fixture *f);                  /* waits; keeps the counters */
