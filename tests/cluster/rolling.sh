@@ -1,16 +1,28 @@
 # rolling.sh OLD: four nodes, three of them voters, with dtds of version OLD are upgraded to the next one, as docs/operate/upgrade.md describes,
 # under a running job of two workers. The job loses no step and ends with the parameters of an undisturbed run, bit for bit.
 # What needs the new version is refused until the last node is upgraded, and names it. Afterwards it works, and a dtd of
-# version OLD can neither join nor come back. DTD_BIN has programs that behave as any version (tests/versions).
+# version OLD can neither join nor come back. DTD_BIN has programs that behave as any version (tests/versions). With
+# OLD_PROGRAMS, the folder of the programs of an earlier release, whose newest version is OLD, the old dtds are those.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/several.sh"
 old=$1 new=$(($1 + 1))
 export DTD_TEST_VERSION=$old DTD_TEST_NEXT=$new
 write_job
-newer() { DTD_TEST_VERSION=$new on "$@"; }
+declare -A upgraded=()
+on() { # on NODE COMMAND...: with the programs of the node
+  local node=$1 programs=${OLD_PROGRAMS:-$DTD_BIN}
+  shift
+  [ -z "${upgraded[$node]:-}" ] || programs=$DTD_BIN
+  DTD_DIR=$tmp/$node "$programs/dtctl" "$@"
+}
+newer() { # the same with the new ones
+  local node=$1
+  shift
+  DTD_DIR=$tmp/$node DTD_TEST_VERSION=$new "$DTD_BIN/dtctl" "$@"
+}
 all_up() { cluster_has "$1" 'all(.node[]; .state == "up") and ([.node[] | select(.role == "leader" or .role == "voter")] | length == 3)'; }
 leader() { cluster "$1" | jq -er .leader; }
-version_is() { cluster_has "$1" ".cluster_version == $2"; }
+version_is() { cluster_has "$1" "(.cluster_version // 1) == $2"; }
 has_workers() { on "$2" status "$1" -o json | jq -e ".state == \"running\" and any(.worker[]; .node == \"$3\")"; }
 has_left() { on "$2" status "$1" -o json | jq -e ".state == \"running\" and all(.worker[]; .node != \"$3\")"; }
 leads_not() { cluster_has "$1" ".leader != null and .leader != \"$2\""; }
@@ -47,6 +59,7 @@ upgrade() {
   [ "$n" != "$first" ] || before_the_last $rest
   on "$n" down >/dev/null
   newer "$n" up >/dev/null
+  upgraded[$n]=yes
   wait_for 30 "dtd of $n" on "$n" node
   on $rest node undrain "$n" >/dev/null
   wait_for 60 "all nodes after the upgrade of $n" all_up $rest
@@ -58,18 +71,21 @@ before_the_last() {
   local said="$first has dtd [^ ]*, whose newest version is $old"
   wait_for 20 "another leader than $first" leads_not "$1" "$first"
   version_is "$1" $old >/dev/null || fail "the version has risen before $first was upgraded"
-  cluster_has "$1" ".next_version == $new and .held_back == [\"$first\"]" >/dev/null || fail "status does not name $first: $(cluster "$1")"
+  # The other nodes may not have found the new leader yet, and are named as well until they have.
+  wait_for 20 "status to name $first alone" cluster_has "$1" ".next_version == $new and .held_back == [\"$first\"]"
   on "$1" cluster status | grep -q "version $old  $new waits until dtd is upgraded on $first" || fail "status: $(on "$1" cluster status)"
   refused "next needs version $new of the cluster, which has version $old: $said" newer "$1" submit "$tmp/next.yaml" --detach
   refused "needs version $new of the cluster, which has version $old: $said" newer "$1" node drain "$1" --reason next
 }
 
 wait_for 60 "the first steps of job $job" has_workers "$job" a "$(on a status "$job" -o json | jq -r '.worker[0].node')"
+hint=".*; dtd on $first, which leads, is older than that of other nodes: upgrade it"
+[ -z "${OLD_PROGRAMS:-}" ] || hint=""
 others=$(for n in $nodes; do [ $n = "$first" ] || echo $n; done)
 for n in $others; do
   upgrade "$n"
   # The leader is old and lacks the key.
-  [ "$(leader "$n")" != "$first" ] || refused "unknown key.*; dtd on $first, which leads, is older than that of other nodes: upgrade it" newer "$n" submit "$tmp/next.yaml" --detach
+  [ "$(leader "$n")" != "$first" ] || refused "unknown key$hint" newer "$n" submit "$tmp/next.yaml" --detach
 done
 upgrade "$first"
 wait_for 10 "version $new" version_is "$first" $new
@@ -99,20 +115,26 @@ nodes="a b c d"
 # A node that has not noticed the new version is refused when it connects. Voters notice it in their log.
 spare=$(cluster a | jq -er 'first(.node[] | select(.role == null)).name')
 rest=$(cluster a | jq -er .leader)
-on "$spare" down >/dev/null
+put_back() { on "$spare" down >/dev/null; unset "upgraded[$spare]"; }
+put_forth() {
+  on "$spare" down >/dev/null 2>&1 || true
+  newer "$spare" up >/dev/null
+  upgraded[$spare]=yes
+  wait_for 60 "$spare after its return" all_up "$rest"
+}
+put_back
 cp "$tmp/views/$spare" "$tmp/$spare/cluster/view"
 on "$spare" up >/dev/null
-wait_for 30 "the refusal on $spare" cluster_has "$spare" ".note // \"\" | test(\"refuses this node: dtd on $spare is too old: the cluster has version $new\")"
+wait_for 30 "the refusal on $spare" grep "this node is refused by .*dtd on $spare is too old: the cluster has version $new" "$tmp/$spare/control.log"
+[ -n "${OLD_PROGRAMS:-}" ] || cluster_has "$spare" ".note // \"\" | test(\"refuses this node: dtd on $spare is too old\")" >/dev/null || fail "the note on $spare: $(cluster "$spare")"
 cluster_has "$rest" ".node[] | select(.name == \"$spare\") | .state != \"up\" and .cluster_version == $old" >/dev/null || fail "the leader's status of $spare: $(cluster "$rest")"
-on "$spare" down >/dev/null
-newer "$spare" up >/dev/null
-wait_for 60 "$spare after its return" all_up "$rest"
+put_forth
 
 # Others do not start with the old dtd, and the cluster goes on.
-on "$spare" down >/dev/null
-on "$spare" up >/dev/null 2>"$tmp/err" && fail "a dtd of version $old starts in a cluster of version $new"
-grep -q "newer version than this dtd, whose newest is $old" "$tmp/$spare/control.log" || fail "control.log does not explain: $(tail -n 5 "$tmp/$spare/control.log")"
-on "$spare" down >/dev/null 2>&1 || true
-newer "$spare" up >/dev/null
-wait_for 60 "$spare after its return to version $new" all_up "$rest"
+if [ -z "${OLD_PROGRAMS:-}" ]; then
+  put_back
+  on "$spare" up >/dev/null 2>"$tmp/err" && fail "a dtd of version $old starts in a cluster of version $new"
+  grep -q "newer version than this dtd, whose newest is $old" "$tmp/$spare/control.log" || fail "control.log does not explain: $(tail -n 5 "$tmp/$spare/control.log")"
+  put_forth
+fi
 end_nodes
