@@ -78,7 +78,7 @@ struct client_node_use {
 
 /* Strings are "" when absent. */
 struct client_cluster_node {
-    char *name, *address, *state, *role, *domain, *drained, *version;
+    char *name, *address, *state, *role, *domain, *drained, *version, *identity;
     uint32_t newest; /* the newest cluster version of its dtd; 0: unknown */
     uint64_t id, log_index;
     int64_t silent_ms;

@@ -89,7 +89,8 @@ bool client_job_ended(const struct client_job *job)
 static void cluster_node_fini(struct client_cluster_node *n)
 {
     client_load_free(n->load);
-    char *const texts[] = {n->name, n->address, n->state, n->role, n->domain, n->drained, n->version, n->use.warning};
+    char *const texts[] = {n->name,    n->address, n->state,    n->role,       n->domain,
+                           n->drained, n->version, n->identity, n->use.warning};
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
         free(texts[i]);
 }

@@ -24,12 +24,23 @@ struct cluster_args {
     const char *argument;                           /* the name of a node */
     const char *token_file;                         /* of init and token: to write it to; of join: to read it from */
     unsigned uses, hours, nodes;
-    bool yes;
+    bool yes, evict;
     char token[TOKEN_TEXT_MAX];
     int64_t expires_ms;
 };
 
-enum { KEY_NAME = 256, KEY_LISTEN, KEY_ADVERTISE, KEY_DOMAIN, KEY_USES, KEY_HOURS, KEY_YES, KEY_WAIT, KEY_TOKEN_FILE };
+enum {
+    KEY_NAME = 256,
+    KEY_LISTEN,
+    KEY_ADVERTISE,
+    KEY_DOMAIN,
+    KEY_USES,
+    KEY_HOURS,
+    KEY_YES,
+    KEY_WAIT,
+    KEY_TOKEN_FILE,
+    KEY_EVICT
+};
 
 static unsigned count_of(struct argp_state *state, const char *option, const char *text)
 {
@@ -73,6 +84,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_YES:
         a->yes = true;
+        return 0;
+    case KEY_EVICT:
+        a->evict = true;
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -186,6 +200,7 @@ static err_t remove_call(struct client *c, void *arg, struct why *why)
     const struct cluster_args *a = arg;
     Dtd__ClusterNodeRequest q = DTD__CLUSTER_NODE_REQUEST__INIT;
     q.name = (char *)a->argument;
+    q.has_evict = q.evict = a->evict;
     return client_call(c, CLIENT_CLUSTER_REMOVE, &q.base, NULL, why);
 }
 
@@ -238,12 +253,12 @@ static void versions_print(const struct client_cluster *s)
 
 static void status_print(const struct client_cluster *s)
 {
-    static const struct out_column columns[] = {{"NODE", false, 0},    {"STATE", false, 0}, {"ROLE", false, 1},
-                                                {"ADDRESS", false, 2}, {"LOG", true, 4},    {"VERSION", false, 3},
-                                                {"REASON", false, 0}};
+    static const struct out_column columns[] = {{"NODE", false, 0},     {"STATE", false, 0}, {"ROLE", false, 1},
+                                                {"ADDRESS", false, 2},  {"LOG", true, 4},    {"VERSION", false, 3},
+                                                {"IDENTITY", false, 5}, {"REASON", false, 0}};
     struct out_table t;
     char why[700];
-    out_table_init(&t, columns, 7);
+    out_table_init(&t, columns, 8);
     for (int i = 0; i < s->n_node; i++) {
         const struct client_cluster_node *n = &s->node[i];
         int r = out_table_row(&t);
@@ -254,11 +269,12 @@ static void status_print(const struct client_cluster *s)
         if (n->log_index)
             out_table_set(&t, r, 4, "%llu", (unsigned long long)n->log_index);
         out_table_set(&t, r, 5, "%s", n->version);
+        out_table_set(&t, r, 6, "%s", n->identity);
         snprintf(why, sizeof(why), "%s", n->drained);
         if (n->silent_ms)
             snprintf(why, sizeof(why), "silent for %.1f s%s%s", (double)n->silent_ms / 1000, n->drained[0] ? "; " : "",
                      n->drained);
-        out_table_set(&t, r, 6, "%s", why);
+        out_table_set(&t, r, 7, "%s", why);
     }
     if (s->n_node)
         out_table_print(&t, stdout, 1);
@@ -467,16 +483,23 @@ static int cluster_leave(struct global *g, int argc, char **argv)
 
 static int cluster_remove(struct global *g, int argc, char **argv)
 {
-    static const struct argp argp = {.parser = parse_with_argument,
+    static const struct argp_option options[] = {
+        {"evict", KEY_EVICT, NULL, 0, "Remove the node although it is up, and withdraw all join tokens", 0}, {0}};
+    static const struct argp argp = {.options = options,
+                                     .parser = parse_with_argument,
                                      .children = global_children,
                                      .args_doc = "NODE",
                                      .doc = "Removes a dead node from the cluster. A node that runs leaves by itself: "
-                                            "dtctl cluster leave.\vExample:\n  dtctl cluster remove node-3"};
+                                            "dtctl cluster leave. One that does not obey is evicted: all others refuse "
+                                            "it at once, and its jobs continue elsewhere."
+                                            "\vExamples:\n  dtctl cluster remove node-3\n"
+                                            "  dtctl cluster remove node-3 --evict"};
     struct cluster_args args = {.global = g};
     int code = run_simple(g, argc, argv, &argp, remove_call, &args);
     if (!code)
-        printf("removed %s from the cluster. Its key is still valid; replace it: dtctl cluster rotate\n",
-               args.argument);
+        printf("%s %s from the cluster. It has the key, which opens nothing without an identity; replace it: dtctl "
+               "cluster rotate\n",
+               args.evict ? "evicted" : "removed", args.argument);
     return code;
 }
 

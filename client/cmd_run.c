@@ -12,6 +12,7 @@
 #include "common/base/caller.h"
 #include "common/base/env_file.h"
 #include "common/base/utf8.h"
+#include "common/conf/number.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -27,11 +28,14 @@
 /* Bounds that catch typing errors; control places only as many workers as there are slots. */
 #define MAX_NODES 1024
 #define MAX_PER_NODE 256
+#define MAX_CORES 4096 /* of run.cores and run.memory */
+#define MAX_MEMORY (INT64_C(1) << 48)
 
 struct run_args {
     struct global *global;
     const char *name;
     int64_t min_nodes, max_nodes, per_node, restarts, grace_seconds;
+    int64_t memory_bytes, cores; /* 0: no limit */
     int stop_signal;
     const char *env[MAX_ENV]; /* --env */
     int n_env;
@@ -57,13 +61,18 @@ enum {
     KEY_RENDEZVOUS,
     KEY_GRACE,
     KEY_SIGNAL,
-    KEY_ENV_FILE
+    KEY_ENV_FILE,
+    KEY_MEMORY,
+    KEY_CORES
 };
 
 static const struct argp_option options[] = {
     {"nodes", KEY_NODES, "N[:M]", 0, "Number of nodes, or the minimum and maximum (default 1)", 0},
     {"workers-per-node", KEY_PER_NODE, "K", 0, "Number of workers on each node (default 1)", 0},
     {"gpus", KEY_GPUS, "K", 0, "The same, each with a GPU of its own", 0},
+    {"memory", KEY_MEMORY, "BYTES", 0,
+     "Maximum memory of each worker, such as 16G (default: as dtd on the node limits it)", 0},
+    {"cores", KEY_CORES, "N", 0, "Maximum number of CPU cores of each worker, on average (default: no limit)", 0},
     {"max-restarts", KEY_RESTARTS, "N", 0, "Maximum number of restarts (default 0)", 0},
     {"no-grow", KEY_NO_GROW, 0, 0, "With --nodes N:M: do not restart on more nodes when there is room again", 0},
     {"master-addr", KEY_MASTER, "ADDR|auto", 0,
@@ -115,6 +124,25 @@ static void parse_per_node(struct run_args *a, int key, const char *arg, struct 
                    arg, MAX_PER_NODE, devices ? ". For a worker on each of 4 GPUs: --gpus 4" : "");
 }
 
+/* The options that limit the workers. */
+static error_t parse_limits(int key, const char *arg, struct run_args *a, struct argp_state *state)
+{
+    static const int64_t factors[] = {1000, 1000000, 1000000000};
+    switch (key) {
+    case KEY_MEMORY:
+        if (number_scaled_parse(arg, "kMG", factors, &a->memory_bytes) || a->memory_bytes < 1 ||
+            a->memory_bytes > MAX_MEMORY)
+            argp_error(state, "--memory %s: expected a number of bytes such as 16G or 512M", arg);
+        return 0;
+    case KEY_CORES:
+        if (!arg_number(arg, MAX_CORES, &a->cores) || a->cores < 1)
+            argp_error(state, "--cores %s: expected a number from 1 to %d", arg, MAX_CORES);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
 /* The options that say how workers are stopped. */
 static error_t parse_stopping(int key, const char *arg, struct run_args *a, struct argp_state *state)
 {
@@ -128,7 +156,7 @@ static error_t parse_stopping(int key, const char *arg, struct run_args *a, stru
             argp_error(state, "--stop-signal %s: expected one of %s", arg, JOB_STOP_SIGNALS);
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return parse_limits(key, arg, a, state);
     }
 }
 
@@ -381,6 +409,8 @@ static int run_submit(struct global *g, const struct run_args *a)
                 .device = a->gpus ? DEVICE_CUDA : DEVICE_CPU,
                 .workers_per_gpu = 1,
                 .restarts = a->restarts,
+                .memory = a->memory_bytes,
+                .cores = a->cores,
                 .orphan_seconds = 60,
                 .grow = !a->no_grow,
                 .master_addr = (char *)a->master_addr,

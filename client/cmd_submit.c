@@ -7,11 +7,15 @@
 #include "client/spec_args.h"
 #include "client/spec_keys.h"
 #include "client/submit.h"
+#include "common/base/caller.h"
+#include "common/base/file.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+
+#define LIMITS_MAX (64u << 10) /* bytes of /proc/1/limits, which has 17 lines */
 
 struct submit_args {
     struct global *global;
@@ -199,6 +203,35 @@ static err_t keep_umask(struct job_spec *job)
     return OK;
 }
 
+/* dt-worker opens many files, and their number is no limit that anybody has meant for it. */
+static void raise_files(struct caller *c)
+{
+    c->limit[RLIMIT_NOFILE].rlim_cur = c->limit[RLIMIT_NOFILE].rlim_max;
+}
+
+static err_t keep_limits(struct job_spec *job)
+{
+    struct buf usual = {0}, text = {0};
+    struct caller c;
+    if (job->run.limits[0] || file_read("/proc/1/limits", LIMITS_MAX, &usual))
+        return OK; /* without /proc nothing is known to be lower than usual */
+    err_t err = buf_append(&usual, "", 1);
+    caller_take(&c);
+    raise_files(&c);
+    if (!err)
+        caller_keep_lower(&c, (const char *)usual.data);
+    err = err ? err : caller_print_limits(&c, &text);
+    err = err ? err : buf_append(&text, "", 1);
+    if (!err) {
+        free(job->run.limits);
+        job->run.limits = (char *)text.data;
+    } else {
+        buf_fini(&text);
+    }
+    buf_fini(&usual);
+    return err;
+}
+
 static int submit_job(struct global *g, const struct submit_args *args, struct job_spec *job)
 {
     struct spec_facts facts = {0};
@@ -218,6 +251,7 @@ static int submit_job(struct global *g, const struct submit_args *args, struct j
     if (err)
         return command_fail(err, &why);
     err = keep_umask(job);
+    err = err ? err : keep_limits(job);
     err = err ? err : submit_check(job, args, &facts, &step, &why);
     if (err)
         return command_refuse(err, &why);

@@ -300,12 +300,13 @@ static err_t copy_cluster_node(const Dtd__ClusterNode *m, struct client_cluster_
                                         .drained = text_copy(m->drained),
                                         .version = text_copy(m->version),
                                         .newest = m->newest,
+                                        .identity = text_copy(m->identity),
                                         .id = m->id,
                                         .log_index = m->log_index,
                                         .silent_ms = m->silent_ms,
                                         .use = copy_use(m->use)};
     return ret->name && ret->address && ret->state && ret->role && ret->domain && ret->drained && ret->version &&
-                   ret->use.warning
+                   ret->identity && ret->use.warning
                ? copy_load(m->load, &ret->load)
                : ERR_NOMEM;
 }

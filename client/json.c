@@ -348,6 +348,8 @@ static json_t *json_of_cluster_node(const struct client_cluster_node *n)
     json_t *o = json_pack("{s:s, s:I, s:s, s:s, s:s*, s:s*, s:s*, s:s*}", "name", n->name, "id", (json_int_t)n->id,
                           "address", n->address, "state", n->state, "role", some(n->role), "domain", some(n->domain),
                           "drained", some(n->drained), "version", some(n->version));
+    if (o && n->identity[0])
+        json_object_set_new(o, "identity", json_string(n->identity));
     if (o && n->silent_ms)
         json_object_set_new(o, "silent_ms", json_integer(n->silent_ms));
     if (o && n->load)

@@ -59,39 +59,6 @@ static char **environment_with_own(char *const *given)
     return ret;
 }
 
-static void value_print(rlim_t value, char *ret, size_t size)
-{
-    if (value == RLIM_INFINITY)
-        snprintf(ret, size, "unlimited");
-    else
-        snprintf(ret, size, "%ju", (uintmax_t)value);
-}
-
-static rlim_t lesser(rlim_t a, rlim_t b)
-{
-    return a < b ? a : b; /* RLIM_INFINITY is the largest number */
-}
-
-/* Without the privilege to raise a hard limit, the daemon's is the most that the command can get. */
-static void limit_apply(int resource, const struct rlimit *want)
-{
-    struct rlimit own;
-    char wanted[24], got[24];
-    if (setrlimit((__rlimit_resource_t)resource, want) == 0 || getrlimit((__rlimit_resource_t)resource, &own))
-        return;
-    const struct rlimit most = {.rlim_cur = lesser(want->rlim_cur, own.rlim_max),
-                                .rlim_max = lesser(want->rlim_max, own.rlim_max)};
-    bool set = setrlimit((__rlimit_resource_t)resource, &most) == 0;
-    value_print(want->rlim_cur, wanted, sizeof(wanted));
-    value_print(set ? most.rlim_cur : own.rlim_cur, got, sizeof(got));
-    if (!set || most.rlim_cur != want->rlim_cur)
-        fprintf(
-            stderr,
-            "dtd: the limit %s is %s, not %s as where `dtctl run` was called, because dtd on this node must not set "
-            "more; start dtd with a higher limit (prlimit, or the systemd unit)\n",
-            caller_limit_name(resource), got, wanted);
-}
-
 /* Signals that are ignored where dtd was started stay ignored over exec, so every disposition is set. */
 static void signals_apply(uint64_t ignored, uint64_t blocked)
 {
@@ -108,9 +75,7 @@ static void signals_apply(uint64_t ignored, uint64_t blocked)
 
 static void settings_apply(const struct caller *c)
 {
-    for (int i = 0; i < RLIM_NLIMITS; i++)
-        if (c->has_limit[i])
-            limit_apply(i, &c->limit[i]);
+    caller_limits_apply(c);
     if (c->umask >= 0)
         (void)umask((mode_t)c->umask);
     signals_apply(c->ignored, c->blocked);

@@ -74,6 +74,22 @@ static json_t *numa_node(const char *pci)
     return ret;
 }
 
+/* M of /dev/nvidiaM, which the driver counts in an order of its own. */
+static json_t *minor_number(const char *pci)
+{
+    char path[PATH_MAX];
+    struct buf text = {0};
+    json_t *ret = json_null();
+    snprintf(path, sizeof(path), "/proc/driver/nvidia/gpus/%s/information", pci);
+    const bool is_read = pci[0] && file_read(path, 4096, &text) == OK && buf_append(&text, "", 1) == OK;
+    const char *line = is_read ? strstr((char *)text.data, "Device Minor:") : NULL;
+    int minor;
+    if (line && sscanf(line, "Device Minor: %d", &minor) == 1)
+        ret = json_integer(minor);
+    buf_fini(&text);
+    return ret;
+}
+
 static void add_driver_facts(const struct gpu_probe *p, const char *uuid, json_t *gpu)
 {
     struct nvml_facts f;
@@ -81,6 +97,7 @@ static void add_driver_facts(const struct gpu_probe *p, const char *uuid, json_t
         return;
     json_object_set_new(gpu, "pci", f.pci[0] ? json_string(f.pci) : json_null());
     json_object_set_new(gpu, "numa_node", numa_node(f.pci));
+    json_object_set_new(gpu, "minor", minor_number(f.pci));
     json_object_set_new(gpu, "nvlinks_up", number(f.nvlinks));
     json_object_set_new(gpu, "health", health(p->nvml, uuid, &f));
 }

@@ -12,9 +12,11 @@
  * requests, so that all stop after the same step, or record the same steps. */
 #include "worker/train.h"
 
+#include "common/base/caller.h"
 #include "common/base/clock.h"
 #include "common/base/cpus.h"
 #include "common/base/log.h"
+#include "common/base/ports.h"
 #include "common/data/mixture.h"
 #include "common/plan/models/build.h"
 #include "kernels/core_peak.h"
@@ -188,6 +190,7 @@ static err_t read_spec(struct train *t, struct why *why)
     if (err)
         return err;
     (void)umask((mode_t)job_umask(&t->job));
+    caller_limits_apply_text(t->job.run.limits);
     link_set_orphan_seconds(t->config->link, t->job.run.orphan_seconds);
     struct job_parallel *p = &t->job.parallel;
     int64_t least = p->min_workers ? p->min_workers : p->workers;
@@ -253,6 +256,19 @@ static err_t stage_data(struct train *t, struct why *why)
     return err;
 }
 
+/* The job's ports, else those of the node. */
+static const char *ports_of(const struct train *t)
+{
+    return t->job.run.ports && t->job.run.ports[0] ? t->job.run.ports : getenv(PORTS_ENV);
+}
+
+/* The fabric of this node, which other ranks find in the rendezvous, else the address by which its daemon is known. */
+static const char *address_of(const struct train *t)
+{
+    const char *fabric = getenv(FABRIC_ENV);
+    return fabric && fabric[0] ? fabric : t->epoch->address;
+}
+
 static err_t open_comm(struct train *t, struct why *why)
 {
     const struct link_epoch *ep = t->epoch;
@@ -270,7 +286,8 @@ static err_t open_comm(struct train *t, struct why *why)
                                        .node_of = ep->node_of,
                                        .secret = ep->secret,
                                        .secret_bytes = sizeof(ep->secret),
-                                       .address = ep->address};
+                                       .address = address_of(t),
+                                       .ports = ports_of(t)};
     t->fatal = false;
     err_t err = comm_open(&config, &t->comm, why);
     t->fatal = err == ERR_UNSUPPORTED; /* a backend that is not installed */

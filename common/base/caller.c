@@ -1,4 +1,4 @@
-/* See caller.h. All functions are pure but for caller_take. */
+/* See caller.h. All functions are pure but for caller_take and caller_limits_apply. */
 #include "common/base/caller.h"
 
 #include <ctype.h>
@@ -12,7 +12,8 @@
 
 /* RTSIG_MAX of Linux: the bits of SigIgn and SigBlk in /proc/PID/status. */
 #define MAX_SIGNAL 64
-#define MAX_WORD 256 /* the longest word lists 64 signals: 8 + 183 bytes */
+#define HARD_COLUMN 47 /* of /proc/PID/limits, which has "%-25s %-20s %-20s %-10s" */
+#define MAX_WORD 256   /* the longest word lists 64 signals: 8 + 183 bytes */
 
 static const char *const limit_names[RLIM_NLIMITS] = {
     [RLIMIT_AS] = "as",           [RLIMIT_CORE] = "core",         [RLIMIT_CPU] = "cpu",
@@ -44,6 +45,81 @@ void caller_take(struct caller *ret)
     }
     for (int i = 0; i < RLIM_NLIMITS; i++)
         ret->has_limit[i] = limit_names[i] && getrlimit((__rlimit_resource_t)i, &ret->limit[i]) == 0;
+    errno = 0; /* -1 is a niceness, too */
+    ret->niceness = getpriority(PRIO_PROCESS, 0);
+    ret->has_niceness = errno == 0;
+}
+
+/* The hard limit in a line "Max open files  1024  524288  files": the second number behind the name, which has blanks.
+ */
+static rlim_t hard_limit(const char *line)
+{
+    size_t at = strcspn(line, "\n") > HARD_COLUMN ? HARD_COLUMN : 0;
+    return at && isdigit((unsigned char)line[at]) ? (rlim_t)strtoull(line + at, NULL, 10) : RLIM_INFINITY;
+}
+
+void caller_keep_lower(struct caller *c, const char *limits)
+{
+    const char *line = limits;
+    c->env = c->percent = false;
+    c->umask = -1;
+    c->ignored = c->blocked = 0;
+    c->has_niceness = c->has_niceness && c->niceness != 0;
+    for (int i = 0; i < RLIM_NLIMITS; i++) { /* the kernel prints them in the order of their numbers, below a title */
+        line = strchr(line, '\n') ? strchr(line, '\n') + 1 : "";
+        c->has_limit[i] = c->has_limit[i] && *line && c->limit[i].rlim_max < hard_limit(line);
+    }
+}
+
+static rlim_t lesser(rlim_t a, rlim_t b)
+{
+    return a < b ? a : b; /* RLIM_INFINITY is the largest number */
+}
+
+static void value_print(rlim_t value, char *ret, size_t size)
+{
+    if (value == RLIM_INFINITY)
+        snprintf(ret, size, "unlimited");
+    else
+        snprintf(ret, size, "%ju", (uintmax_t)value);
+}
+
+/* Without the privilege to raise a hard limit, the daemon's is the most that the job can get. */
+static void limit_apply(int resource, const struct rlimit *want)
+{
+    struct rlimit own;
+    char wanted[24], got[24];
+    if (setrlimit((__rlimit_resource_t)resource, want) == 0 || getrlimit((__rlimit_resource_t)resource, &own))
+        return;
+    const struct rlimit most = {.rlim_cur = lesser(want->rlim_cur, own.rlim_max),
+                                .rlim_max = lesser(want->rlim_max, own.rlim_max)};
+    bool set = setrlimit((__rlimit_resource_t)resource, &most) == 0;
+    value_print(want->rlim_cur, wanted, sizeof(wanted));
+    value_print(set ? most.rlim_cur : own.rlim_cur, got, sizeof(got));
+    if (!set || most.rlim_cur != want->rlim_cur)
+        fprintf(stderr,
+                "dtd: the limit %s is %s, not %s as where the job was submitted, because dtd on this node must not set "
+                "more; start dtd with a higher limit (prlimit, or the systemd unit)\n",
+                caller_limit_name(resource), got, wanted);
+}
+
+void caller_limits_apply(const struct caller *c)
+{
+    for (int i = 0; i < RLIM_NLIMITS; i++)
+        if (c->has_limit[i])
+            limit_apply(i, &c->limit[i]);
+    if (c->has_niceness && setpriority(PRIO_PROCESS, 0, c->niceness))
+        fprintf(stderr,
+                "dtd: the niceness is %d, not %d as where the job was submitted, because dtd on this node must not set "
+                "less (Nice= and LimitNICE= of the systemd unit)\n",
+                getpriority(PRIO_PROCESS, 0), c->niceness);
+}
+
+void caller_limits_apply_text(const char *text)
+{
+    struct caller c;
+    if (text && text[0] && caller_parse(text, &c) == OK)
+        caller_limits_apply(&c);
 }
 
 /* ---- the settings as text ---- */
@@ -75,6 +151,16 @@ static err_t print_limit(const char *name, const struct rlimit *limit, struct bu
     return err ? err : print_value(limit->rlim_max, ret);
 }
 
+/* Each word with a blank before it. */
+static err_t print_limits(const struct caller *c, struct buf *ret)
+{
+    err_t err = c->has_niceness ? buf_printf(ret, " niceness=%d", c->niceness) : OK;
+    for (int i = 0; !err && i < RLIM_NLIMITS; i++)
+        if (c->has_limit[i])
+            err = print_limit(limit_names[i], &c->limit[i], ret);
+    return err;
+}
+
 err_t caller_print(const struct caller *c, struct buf *ret)
 {
     struct buf words = {0};
@@ -85,10 +171,18 @@ err_t caller_print(const struct caller *c, struct buf *ret)
         err = print_signals("ignored", c->ignored, &words);
     if (!err)
         err = print_signals("blocked", c->blocked, &words);
-    for (int i = 0; !err && i < RLIM_NLIMITS; i++)
-        if (c->has_limit[i])
-            err = print_limit(limit_names[i], &c->limit[i], &words);
+    err = err ? err : print_limits(c, &words);
     if (!err)
+        err = buf_append(ret, words.data + 1, words.len - 1);
+    buf_fini(&words);
+    return err;
+}
+
+err_t caller_print_limits(const struct caller *c, struct buf *ret)
+{
+    struct buf words = {0};
+    err_t err = print_limits(c, &words);
+    if (!err && words.len)
         err = buf_append(ret, words.data + 1, words.len - 1);
     buf_fini(&words);
     return err;
@@ -142,6 +236,17 @@ static bool parse_limit(const char *text, struct rlimit *ret)
     return ret->rlim_cur <= ret->rlim_max; /* RLIM_INFINITY is the largest number */
 }
 
+static bool parse_niceness(const char *text, int *ret)
+{
+    uintmax_t number;
+    bool negative = *text == '-';
+    text += negative;
+    if (!parse_number(&text, 10, 20, &number) || *text || (!negative && number > 19))
+        return false;
+    *ret = negative ? -(int)number : (int)number;
+    return true;
+}
+
 static bool parse_setting(const char *key, const char *value, struct caller *c)
 {
     uintmax_t number;
@@ -154,6 +259,8 @@ static bool parse_setting(const char *key, const char *value, struct caller *c)
         return parse_signals(value, &c->ignored);
     if (strcmp(key, "blocked") == 0)
         return parse_signals(value, &c->blocked);
+    if (strcmp(key, "niceness") == 0)
+        return c->has_niceness = parse_niceness(value, &c->niceness);
     for (int i = 0; i < RLIM_NLIMITS; i++)
         if (limit_names[i] && strcmp(key, limit_names[i]) == 0)
             return c->has_limit[i] = parse_limit(value, &c->limit[i]);

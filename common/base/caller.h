@@ -9,7 +9,10 @@
  *   umask=0022           octal
  *   ignored=1,2,13       signals with the disposition SIG_IGN; all others have SIG_DFL
  *   blocked=             signals in the mask
- *   nofile=1024:4096     soft and hard limit, or `unlimited`; names as of prlimit(1) */
+ *   nofile=1024:4096     soft and hard limit, or `unlimited`; names as of prlimit(1)
+ *   niceness=5           as nice(1); `nice` is the limit of it
+ *
+ * A training job has only limits and niceness (run.limits), which dt-worker and dtd-io apply. */
 #ifndef DTD_COMMON_BASE_CALLER_H
 #define DTD_COMMON_BASE_CALLER_H
 
@@ -28,18 +31,31 @@ struct caller {
     bool env, percent;
     int umask;                 /* -1: not given */
     uint64_t ignored, blocked; /* bit s - 1: signal s */
+    bool has_niceness;
+    int niceness;
     bool has_limit[RLIM_NLIMITS];
     struct rlimit limit[RLIM_NLIMITS];
 };
 
-/* Reads umask, limits, ignored and blocked signals of this process, which has one thread. */
+/* Reads umask, limits, niceness, ignored and blocked signals of this process, which has one thread. */
 void caller_take(struct caller *ret);
 /* Appends the settings, without a NUL. */
 NODISCARD err_t caller_print(const struct caller *c, struct buf *ret);
+/* The same with limits and niceness only. */
+NODISCARD err_t caller_print_limits(const struct caller *c, struct buf *ret);
 /* ERR_INVALID: an unknown word, or a value that is no legal one. "" has no setting. */
 NODISCARD err_t caller_parse(const char *text, struct caller *ret);
 /* prlimit's name of a limit; NULL: this file does not know it. */
 const char *caller_limit_name(int resource);
+
+/* Leaves only what somebody has set for this user or in this shell: a niceness other than 0, and limits that are lower
+ * than those of process 1. `limits` is /proc/1/limits as text. */
+void caller_keep_lower(struct caller *c, const char *limits);
+/* Sets limits and niceness of this process. Where it must not raise one, it gets the daemon's, and a line on standard
+ * error names it. */
+void caller_limits_apply(const struct caller *c);
+/* The same with settings as text; "" or NULL: none. */
+void caller_limits_apply_text(const char *text);
 
 /* Whether both words, "KEY=VALUE", have the same key. */
 bool caller_same_key(const char *a, const char *b);

@@ -7,6 +7,7 @@
 
 #include "common/base/caller.h"
 #include "common/base/dtype.h"
+#include "common/base/ports.h"
 #include "common/conf/job_rules.h"
 #include "common/conf/number.h"
 #include "common/conf/schema.h"
@@ -146,6 +147,19 @@ static const char *check_umask(const char *text)
     size_t n = strlen(text);
     const bool is_octal = n <= 4 && strspn(text, "01234567") == n;
     return is_octal && strtol(text, NULL, 8) <= 077 ? NULL : "an octal number from 0 to 0077";
+}
+
+static const char *check_limits(const char *text)
+{
+    struct caller c;
+    bool legal = caller_parse(text, &c) == OK && !c.env && !c.percent && c.umask < 0 && !c.ignored && !c.blocked;
+    return legal ? NULL : "resource limits and niceness such as \"nproc=500:500 niceness=5\"";
+}
+
+static const char *check_ports(const char *text)
+{
+    struct ports p;
+    return ports_parse(text, &p) ? NULL : PORTS_NEED;
 }
 
 static const char *check_path_or_none(const char *text)
@@ -438,6 +452,10 @@ static const struct schema_alias job_aliases[] = {
              "Step at which each worker records the time of every operation, for dtctl plan --measured. 0: none.")},   \
         {INT(run.priority, -1000, 1000, "0", FREE,                                                                     \
              "Scheduling priority. Of the waiting jobs of a user, those with a higher value start first.")},           \
+        {TEXT(run.ports, check_ports, "\"\"", FREE,                                                                    \
+              "Ports on which the workers listen for those of other nodes, such as 7900-7999, and from which "         \
+              "MASTER_PORT is taken (with run.master_addr). \"\": cluster.ports of the node's configuration."),        \
+         .since = 2},                                                                                                  \
         {BOOL(run.grow, "true", FREE,                                                                                  \
               "Whether a job that runs with fewer than parallel.workers takes more as soon as there is room: a "       \
               "training job after its next checkpoint, a command by a restart that counts as no failure.")},           \
@@ -907,6 +925,10 @@ static const struct schema_row rows[] = {
           "Rights that the job's files and folders do not get, as umask(1) has them: 0077 keeps checkpoints, with the "
           "weights and the job file, from all other users. `dtctl submit` sets it to the umask of its caller. \"\": "
           "0022.")},
+    {TEXT(run.limits, check_limits, "\"\"", FREE,
+          "Resource limits and niceness of the workers, such as \"nproc=500:500 niceness=5\", with the names of "
+          "prlimit(1). `dtctl submit` sets it to the limits of its caller that are lower than those of process 1, and "
+          "to its niceness. A limit that is left out, or higher than dtd's, is dtd's.")},
 
     {TEXT(forecast.machine, check_machine, "\"\"", FREE,
           "Machine for the forecast of a step, as --machine of `dtctl plan`: a machine file or its name. \"\": this "
@@ -972,8 +994,8 @@ static const struct schema_row command_rows[] = {
           "each worker."),
      .also = signal_also},
     {TEXT(run.caller, check_caller, "\"\"", FREE,
-          "Settings of the process that called dtctl run, which sets this key: umask, resource limits, ignored and "
-          "blocked signals. \"\": those of the daemon, with no signal ignored.")},
+          "Settings of the process that called dtctl run, which sets this key: umask, resource limits, niceness, "
+          "ignored and blocked signals. \"\": those of the daemon, with no signal ignored.")},
     {ITEMS(run.caller_env, run.n_caller_env, SCHEMA_LIST, NULL, "[]", FREE,
            "Environment of the process that called dtctl run, which sets this key: KEY=VALUE for each variable.")},
 };

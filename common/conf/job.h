@@ -271,6 +271,8 @@ struct job_run {
     char *tensorboard, *wandb; /* folders for curves (docs/use/watch.md); "": none; NULL in a job with a command */
     char *report;              /* file, or a folder, for the report at the end of the job; as tensorboard */
     char *umask;               /* octal; "": 0022 */
+    char *limits; /* words of common/base/caller.h; "": those of the daemon; NULL in a job with a command */
+    char *ports;               /* that its workers listen on; "": those of the node */
 };
 
 /* What `dtctl submit` expects of a step, with the rates of a machine, so that every later reader compares the job with

@@ -2,6 +2,7 @@
 #include "common/conf/node.h"
 
 #include "common/base/file.h"
+#include "common/base/ports.h"
 #include "common/conf/schema.h"
 
 #include <stdlib.h>
@@ -49,6 +50,19 @@ static const char *check_address(const char *text)
     return legal ? NULL : "host:port, 1.2.3.4:port or [v6]:port";
 }
 
+static const char *check_host(const char *text)
+{
+    size_t good = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-:");
+    return good == strlen(text) && good <= 253 ? NULL
+                                               : "a host name, an IPv4 address or an IPv6 address without brackets";
+}
+
+static const char *check_ports(const char *text)
+{
+    struct ports p;
+    return ports_parse(text, &p) ? NULL : PORTS_NEED;
+}
+
 static const char *check_address_or_none(const char *text)
 {
     return text[0] ? check_address(text) : NULL;
@@ -93,6 +107,31 @@ static const struct schema_row rows[] = {
          "Maximum number of jobs of one user of a system-wide dtd that have not ended. Of the 2048 places for jobs, a "
          "user never gets more than are left for all others."),
      .min = 1, .max = 2048},
+    {ROW(users.job_mib, SCHEMA_INT, "64",
+         "Maximum size in MiB of all job files of one user of a system-wide dtd. Above it, his oldest jobs that have "
+         "ended are removed, and a submit is refused if those that have not ended need more."),
+     .min = 4, .max = 65536},
+    {ROW(users.connections, SCHEMA_INT, "1024",
+         "Maximum number of connections of one user's programs to control.sock of a system-wide dtd. Processes of jobs "
+         "do not count. Of the open files of dtd-control, a user never gets more than are left for all others."),
+     .min = 16, .max = 65536},
+    {ROW(users.calls, SCHEMA_INT, "512",
+         "Maximum number of calls of one user's programs that wait for an answer of a system-wide dtd, such as "
+         "`dtctl logs -f`."),
+     .min = 16, .max = 4096},
+    {ROW(users.buffer_mib, SCHEMA_INT, "64",
+         "Maximum memory in MiB for answers that one user's programs have not read. From half of it on, they are not "
+         "read either; above it, the connection with the most is closed."),
+     .min = 48, .max = 65536},
+    {ROW(users.stores, SCHEMA_INT, "32", "Maximum number of c10d stores of one user on this node (`dtctl store`)."),
+     .min = 1, .max = 1024},
+    {ROW(users.store_connections, SCHEMA_INT, "4096",
+         "Maximum number of connections to all c10d stores of one user on this node of a system-wide dtd, with those "
+         "of his jobs."),
+     .min = 16, .max = 1048576},
+    {ROW(users.store_mib, SCHEMA_INT, "512",
+         "Maximum memory in MiB of all c10d stores of one user on this node of a system-wide dtd."),
+     .min = 16, .max = 1048576},
     {ROW(jobs.memory_percent, SCHEMA_INT, "90",
          "Memory that the jobs of a system-wide dtd may use together, in percent of this node's. A job gets as large a "
          "part of it as of the node's slots, or of its GPUs if that is more; `run.memory` can only lower it. More than "
@@ -108,6 +147,15 @@ static const struct schema_row rows[] = {
     {ROW(cluster.advertise, SCHEMA_TEXT, "\"\"",
          "`host:port` at which other nodes reach this node. \"\": the host name and the port of `cluster.listen`."),
      .check = check_address_or_none},
+    {ROW(cluster.fabric, SCHEMA_TEXT, "\"\"",
+         "Host, without a port, at which workers of other nodes reach the workers of this node, where that is another "
+         "network than that of the daemons. \"\": the host of `cluster.advertise`."),
+     .check = check_host},
+    {ROW(cluster.ports, SCHEMA_TEXT, "\"\"",
+         "Ports on which workers of this node listen for those of other nodes, such as `7900-7999`, and which are "
+         "given "
+         "out as MASTER_PORT. The same on all nodes. \"\": any. `run.ports` of a job replaces it."),
+     .check = check_ports},
     {ROW(cluster.domain, SCHEMA_TEXT, "\"\"",
          "Failure domain of this node, such as a rack or a power line. Voters are spread over failure domains."),
      .check = check_name},
@@ -140,7 +188,9 @@ static const struct schema_section sections[] = {
     {"log", "Logging."},
     {"snapshot", "The replicated log of the cluster's state."},
     {"disk", "Disk space of the state folder."},
-    {"users", "Users of a system-wide dtd. The configuration of the leader counts."},
+    {"users", "What one user of a system-wide dtd may have. Root has no limits. For jobs, the configuration of the "
+              "leader counts; "
+              "for connections and stores, that of the node to which a program connects."},
     {"jobs", "Limits of jobs on this node, where control groups are delegated to dtd (under systemd they are)."},
     {"cluster", "Cluster of several nodes."},
     {"web", "The web page."},

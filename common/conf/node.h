@@ -31,7 +31,12 @@ struct node_conf {
         int64_t log_mib;     /* of a worker's log; 0: any size */
     } disk;
     struct {
-        int64_t jobs; /* of one user that have not ended */
+        int64_t jobs;        /* of one user that have not ended */
+        int64_t job_mib;     /* job files of one user's jobs */
+        int64_t connections; /* of one user to control.sock, without those of processes of jobs */
+        int64_t calls;       /* of one user that wait for an answer */
+        int64_t buffer_mib;  /* answers that one user's connections do not read */
+        int64_t stores, store_connections, store_mib; /* c10d stores of one user on this node */
     } users;
     struct {                    /* limits of jobs of a system-wide dtd */
         int64_t memory_percent; /* of this node's memory, for all jobs together; 0: no limit */
@@ -39,7 +44,8 @@ struct node_conf {
     } jobs;
     struct { /* of several nodes */
         char *listen, *advertise, *domain;
-        char *key_file; /* "": keys are transferred when nodes join */
+        char *ports, *fabric; /* "": any port; the host of `advertise` */
+        char *key_file;       /* "": keys are transferred when nodes join */
         bool first;
         char **peers; /* host:port */
         int n_peers;

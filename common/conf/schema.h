@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#define SCHEMA_MAX_ROWS 192
+#define SCHEMA_MAX_ROWS 256
 #define SCHEMA_MAX_ITEMS 65536 /* in a list or map */
 #define SCHEMA_MAX_TEXT 65536  /* bytes of a string */
 

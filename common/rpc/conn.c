@@ -45,6 +45,7 @@ static void handle_closed(uv_handle_t *handle)
     else if (conn->config.on_close)
         conn->config.on_close(conn->config.owner, conn);
     free(conn->body);
+    free(conn->rest);
     free(conn);
 }
 
@@ -53,6 +54,8 @@ void rpc_conn_close(struct rpc_conn *conn)
     if (conn->state == CONN_CLOSING)
         return;
     conn->state = CONN_CLOSING;
+    if (conn->config.account)
+        rpc_account_remove(conn->config.account, conn);
     uv_close((uv_handle_t *)&conn->timer, handle_closed);
     uv_close((uv_handle_t *)&conn->stream, handle_closed);
 }
@@ -84,18 +87,33 @@ void rpc_conn_finish(struct rpc_conn *conn)
 
 /* ---- deadlines ---- */
 
-/* A paused peer must read something every RPC_STALL_MS; a finishing connection has RPC_FINISH_MS in all. */
+static bool account_is_full(const struct rpc_conn *conn)
+{
+    return conn->config.account && conn->config.account->is_full;
+}
+
+/* A paused peer with unread output must read something every RPC_STALL_MS; a finishing connection has RPC_FINISH_MS in
+ * all. */
 static uint64_t stall_due(struct rpc_conn *conn, uint64_t now)
 {
     if (conn->state == CONN_FINISHING)
         return conn->stalled_since + RPC_FINISH_MS;
-    if (!conn->paused)
+    if (!conn->paused || !rpc_conn_queued(conn))
         return UINT64_MAX;
     if (rpc_conn_queued(conn) < conn->stalled_bytes) {
         conn->stalled_bytes = rpc_conn_queued(conn);
         conn->stalled_since = now;
     }
-    return conn->stalled_since + RPC_STALL_MS;
+    return conn->stalled_since + (account_is_full(conn) ? RPC_STALL_FULL_MS : RPC_STALL_MS);
+}
+
+static uint64_t message_due(const struct rpc_conn *conn)
+{
+    uint64_t ms = conn->config.message_ms ? conn->config.message_ms : RPC_MESSAGE_MS;
+    if (!conn->begun || conn->paused || conn->state != CONN_OPEN)
+        return UINT64_MAX;
+    return conn->begun + ms +
+           (conn->header_len == RPC_HEADER_BYTES ? conn->frame.length / RPC_SLOWEST_BYTES_PER_MS : 0);
 }
 
 static void drain(struct rpc_conn *conn)
@@ -104,16 +122,30 @@ static void drain(struct rpc_conn *conn)
         rpc_server_drained(conn);
 }
 
+static void resume_if_due(struct rpc_conn *conn);
+
+/* When a paused connection may be read again, if that depends on time alone. */
+static uint64_t rest_due(const struct rpc_conn *conn)
+{
+    const struct rpc_account *a = conn->config.account;
+    uint64_t due = a && a->rest_ms > conn->rest_until ? a->rest_ms : conn->rest_until;
+    return due > uv_now(conn->config.loop) ? due : UINT64_MAX;
+}
+
 static void timer_fired(uv_timer_t *timer)
 {
     struct rpc_conn *conn = timer->data;
     uint64_t now = uv_now(conn->config.loop);
     conn->timer_due = UINT64_MAX;
-    uint64_t due = stall_due(conn, now);
-    if (due <= now) {
-        rpc_conn_break(conn, "the peer does not read its answers");
+    resume_if_due(conn);
+    uint64_t due = stall_due(conn, now), message = message_due(conn);
+    if (due <= now || message <= now) {
+        rpc_conn_break(conn, due <= now ? "the peer does not read its answers"
+                                        : "the peer has not completed a message that it began");
         return;
     }
+    due = message < due ? message : due;
+    due = conn->paused && rest_due(conn) < due ? rest_due(conn) : due;
     uint64_t client = rpc_client_expire(conn, now);
     uint64_t server = conn->state == CONN_CLOSING ? UINT64_MAX : rpc_server_expire(conn, now);
     due = client < due ? client : due;
@@ -146,6 +178,9 @@ static void body_complete(struct rpc_conn *conn)
     conn->body = NULL;
     conn->header_len = 0;
     conn->body_len = 0;
+    conn->begun = 0;
+    if (conn->config.account)
+        rpc_account_give_request(conn->config.account, conn);
     if (conn->fate == BODY_KEEP) {
         const char *reason =
             is_for_server(&frame) ? rpc_server_take(conn, &frame, body) : rpc_client_take(conn, &frame, body);
@@ -178,10 +213,47 @@ static void header_complete(struct rpc_conn *conn)
         body_complete(conn);
 }
 
+static void frame_part_complete(struct rpc_conn *conn, bool is_header)
+{
+    struct rpc_account *a = conn->config.account;
+    uint64_t begin = a ? uv_hrtime() : 0;
+    if (is_header)
+        header_complete(conn);
+    else
+        body_complete(conn);
+    if (a)
+        rpc_account_spend(a, begin, uv_now(conn->config.loop));
+}
+
+/* Keeps what cannot be processed before the peer has read its answers. `data` may be a part of the rest. */
+static void rest_keep(struct rpc_conn *conn, const uint8_t *data, size_t len)
+{
+    if (conn->rest) {
+        conn->rest_at = conn->rest_len - len;
+        return;
+    }
+    conn->rest = malloc(len);
+    if (!conn->rest) {
+        rpc_conn_break(conn, "out of memory");
+        return;
+    }
+    memcpy(conn->rest, data, len);
+    conn->rest_at = 0;
+    conn->rest_len = len;
+}
+
+/* The time for a message starts with its first byte, or when its peer is read again. */
+static void message_begins(struct rpc_conn *conn)
+{
+    if (!conn->header_len || conn->begun || conn->state != CONN_OPEN)
+        return;
+    conn->begun = uv_now(conn->config.loop);
+    rpc_conn_wake_at(conn, message_due(conn));
+}
+
 void rpc_conn_feed(struct rpc_conn *conn, const uint8_t *data, size_t len)
 {
-    conn->stats.bytes_in += len;
-    while (len && conn->state == CONN_OPEN) {
+    while (len && conn->state == CONN_OPEN && !conn->paused) {
         bool in_header = conn->header_len < RPC_HEADER_BYTES;
         size_t want = in_header ? RPC_HEADER_BYTES - conn->header_len : conn->frame.length - conn->body_len;
         size_t n = len < want ? len : want;
@@ -196,13 +268,12 @@ void rpc_conn_feed(struct rpc_conn *conn, const uint8_t *data, size_t len)
         }
         data += n;
         len -= n;
-        if (n == want) {
-            if (in_header)
-                header_complete(conn);
-            else
-                body_complete(conn);
-        }
+        if (n == want)
+            frame_part_complete(conn, in_header);
     }
+    if (len && conn->state == CONN_OPEN)
+        rest_keep(conn, data, len);
+    message_begins(conn);
 }
 
 /* Of all connections on this thread: libuv reads into it and calls conn_read at once, which uses all of it. A leader of
@@ -223,6 +294,11 @@ static void read_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *ret)
 static void conn_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 {
     struct rpc_conn *conn = stream->data;
+    struct rpc_account *a = conn->config.account;
+    if (n > 0)
+        conn->stats.bytes_in += (uint64_t)n;
+    if (n > 0 && a && conn->state == CONN_OPEN)
+        rpc_account_spend(a, uv_hrtime() - (uint64_t)n / RPC_READ_BYTES_PER_NS, uv_now(conn->config.loop));
     if (n > 0)
         rpc_conn_feed(conn, (const uint8_t *)buf->base, (size_t)n);
     else if (n == UV_EOF && conn->header_len)
@@ -238,27 +314,59 @@ size_t rpc_conn_queued(const struct rpc_conn *conn)
     return uv_stream_get_write_queue_size(&conn->stream);
 }
 
-static void pause_or_resume(struct rpc_conn *conn)
+size_t rpc_conn_held(const struct rpc_conn *conn)
 {
-    size_t queued = rpc_conn_queued(conn);
-    if (!conn->paused && queued >= RPC_PAUSE_BYTES) {
-        conn->paused = true;
-        conn->stalled_bytes = queued;
-        conn->stalled_since = uv_now(conn->config.loop);
-        uv_read_stop(&conn->stream);
-        rpc_conn_wake_at(conn, conn->stalled_since + RPC_STALL_MS);
-    } else if (conn->paused && queued < RPC_PAUSE_BYTES / 2) {
-        conn->paused = false;
-        uv_read_start(&conn->stream, read_alloc, conn_read);
-    }
+    return rpc_conn_queued(conn) + (size_t)conn->n_writes * sizeof(struct conn_write);
+}
+
+static bool must_pause(struct rpc_conn *conn)
+{
+    struct rpc_account *a = conn->config.account;
+    uint64_t now = uv_now(conn->config.loop);
+    conn->is_full = rpc_conn_held(conn) >= RPC_PAUSE_BYTES / (conn->is_full ? 2 : 1);
+    return conn->is_full || conn->rest_until > now || (a && rpc_account_is_paused(a, now));
+}
+
+void rpc_conn_pause_if_due(struct rpc_conn *conn)
+{
+    if (conn->paused || conn->state != CONN_OPEN || !must_pause(conn))
+        return;
+    conn->paused = true;
+    conn->begun = 0;
+    conn->stalled_bytes = rpc_conn_queued(conn);
+    conn->stalled_since = uv_now(conn->config.loop);
+    uv_read_stop(&conn->stream);
+    uint64_t due = rest_due(conn), stall = stall_due(conn, conn->stalled_since);
+    rpc_conn_wake_at(conn, due < stall ? due : stall);
+}
+
+/* Called only by callbacks of the loop: it processes the rest of what was read before, one request after another. */
+static void resume_if_due(struct rpc_conn *conn)
+{
+    if (!conn->paused || conn->state != CONN_OPEN || must_pause(conn))
+        return;
+    size_t at = conn->rest_at;
+    conn->paused = false;
+    conn->rest_at = conn->rest_len;
+    if (conn->rest)
+        rpc_conn_feed(conn, conn->rest + at, conn->rest_len - at);
+    if (conn->paused || conn->state != CONN_OPEN)
+        return;
+    free(conn->rest);
+    conn->rest = NULL;
+    uv_read_start(&conn->stream, read_alloc, conn_read);
+    message_begins(conn);
 }
 
 static void write_done(uv_write_t *req, int status)
 {
     struct rpc_conn *conn = req->handle->data;
     free((char *)req - offsetof(struct conn_write, req));
+    conn->n_writes--;
     if (conn->state == CONN_CLOSING)
         return;
+    if (conn->config.account)
+        rpc_account_answers(conn->config.account, conn);
     if (status < 0) {
         rpc_conn_close(conn);
         return;
@@ -268,7 +376,8 @@ static void write_done(uv_write_t *req, int status)
             rpc_conn_close(conn);
         return;
     }
-    pause_or_resume(conn);
+    rpc_conn_pause_if_due(conn);
+    resume_if_due(conn);
     drain(conn);
 }
 
@@ -278,6 +387,9 @@ err_t rpc_conn_write(struct rpc_conn *conn, struct frame frame, const ProtobufCM
         return ERR_CLOSED;
     frame.version = conn->version;
     frame.length = body ? (uint32_t)protobuf_c_message_get_packed_size(body) : 0;
+    struct rpc_account *a = conn->config.account;
+    if (a && !rpc_account_make_room(a, conn, sizeof(struct conn_write) + RPC_HEADER_BYTES + frame.length))
+        return ERR_CLOSED;
     struct conn_write *w = malloc(sizeof(*w) + RPC_HEADER_BYTES + frame.length);
     if (!w)
         return ERR_NOMEM;
@@ -293,7 +405,10 @@ err_t rpc_conn_write(struct rpc_conn *conn, struct frame frame, const ProtobufCM
     }
     conn->stats.frames_out++;
     conn->stats.bytes_out += buf.len;
-    pause_or_resume(conn);
+    conn->n_writes++;
+    if (a)
+        rpc_account_answers(a, conn);
+    rpc_conn_pause_if_due(conn);
     return OK;
 }
 
@@ -367,6 +482,9 @@ err_t rpc_conn_open(const struct rpc_conn_config *config, int fd, uint32_t roles
         uv_close((uv_handle_t *)&conn->timer, aborted_handle_closed);
         return rpc_err_from_uv(status);
     }
+    if (config->account)
+        rpc_account_add(config->account, conn);
+    rpc_conn_pause_if_due(conn);
     *ret = conn;
     return OK;
 }
@@ -394,6 +512,30 @@ const struct rpc_method *rpc_conn_method(const struct rpc_conn *conn, uint16_t i
 void rpc_conn_set_roles(struct rpc_conn *conn, uint32_t roles)
 {
     conn->roles = roles | RPC_ROLE_ANY;
+}
+
+void rpc_conn_set_rate(struct rpc_conn *conn, int per_second, int burst)
+{
+    assert(per_second > 0 && per_second <= 1000000);
+    conn->request_us = 1000000u / (unsigned)per_second;
+    conn->burst_us = conn->request_us * (uint64_t)burst;
+}
+
+/* The n-th request may come when n times request_us have passed, or earlier by burst_us. */
+void rpc_conn_count_request(struct rpc_conn *conn)
+{
+    static _Thread_local struct log_limit lines;
+    uint64_t now_us = uv_now(conn->config.loop) * 1000;
+    if (!conn->request_us)
+        return;
+    conn->rate_due = (conn->rate_due > now_us ? conn->rate_due : now_us) + conn->request_us;
+    if (conn->rate_due - now_us <= conn->burst_us)
+        return;
+    conn->rest_until = (conn->rate_due - conn->burst_us) / 1000 + 1;
+    if (!conn->paused && log_limit_line(&lines, "rpc connections read slowly"))
+        log_warn("rpc connection is read slowly pid=%d uid=%d why=\"more than %u requests a second\"",
+                 (int)conn->peer.pid, (int)conn->peer.uid, (unsigned)(1000000u / conn->request_us));
+    rpc_conn_pause_if_due(conn);
 }
 
 void rpc_conn_set_data(struct rpc_conn *conn, void *data)

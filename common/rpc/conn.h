@@ -2,6 +2,7 @@
 #ifndef DTD_COMMON_RPC_CONN_H
 #define DTD_COMMON_RPC_CONN_H
 
+#include "common/rpc/account.h"
 #include "common/rpc/frame.h"
 #include "common/rpc/rpc.h"
 
@@ -15,6 +16,9 @@
 #define RPC_PAUSE_BYTES (4u << 20)         /* a peer with this much unread output is not read */
 #define RPC_QUEUE_MAX_BYTES (64u << 20)    /* rpc_send returns ERR_LIMIT from here on */
 #define RPC_STALL_MS 30000                 /* a paused peer that reads nothing for this long is disconnected */
+#define RPC_STALL_FULL_MS 5000             /* the same, if its user's connections hold too much together */
+#define RPC_MESSAGE_MS 30000               /* from the first byte of a message to its last one, ... */
+#define RPC_SLOWEST_BYTES_PER_MS 64        /* ... and more for a long one: no network of a cluster is slower */
 #define RPC_FINISH_MS 5000                 /* for rpc_conn_finish to send what is queued */
 #define RPC_ERROR_BODY_BYTES 4096          /* an error frame has a code and one message of at most 1023 bytes */
 
@@ -34,7 +38,8 @@ struct rpc_call {
     struct rpc_conn *conn; /* NULL: closed */
     uint64_t id, due;
     const struct rpc_method *method;
-    bool abandoned; /* the caller no longer waits: no frames are sent for this call */
+    bool abandoned;              /* the caller no longer waits: no frames are sent for this call */
+    struct rpc_account *account; /* the call counts there; NULL: nowhere */
     void (*on_cancel)(void *arg), *cancel_arg;
     void (*on_drain)(void *arg), *drain_arg;
     /* A call that was forwarded to this program (forward.c) is the `inner` call of its Peer.Forward, the `outer` call.
@@ -81,9 +86,22 @@ struct rpc_conn {
     enum body_fate fate;
     uint8_t *body;
     size_t body_len;
+    uint64_t begun; /* loop time of the first byte of an incomplete frame; 0: there is none */
+
+    /* Not reading, because the peer does not read, its account is used up, or it sends too many requests. */
     bool paused;
+    bool is_full;           /* it has RPC_PAUSE_BYTES of unread output; until it has half of that */
+    uint64_t rest_until;    /* loop time */
     uint64_t stalled_since; /* loop time of the last progress while paused */
     size_t stalled_bytes;
+    uint8_t *rest; /* what had been read already: rest[rest_at .. rest_len) */
+    size_t rest_at, rest_len;
+
+    int n_writes; /* frames in the queue of the socket */
+    TAILQ_ENTRY(rpc_conn) of_account;
+    size_t answer_bytes, request_bytes; /* as counted by the account */
+    /* The permitted rate of requests; request_us 0: any. rate_due: loop time for which the requests so far suffice. */
+    uint64_t request_us, burst_us, rate_due;
 
     TAILQ_HEAD(, rpc_out) outs;
     TAILQ_HEAD(, rpc_call) calls;
@@ -105,6 +123,10 @@ err_t rpc_conn_write(struct rpc_conn *conn, struct frame frame, const ProtobufCM
 void rpc_conn_break(struct rpc_conn *conn, const char *reason);
 /* Makes the timer run at `due` or earlier. */
 void rpc_conn_wake_at(struct rpc_conn *conn, uint64_t due);
+/* Memory of the frames that the socket has not accepted yet. */
+size_t rpc_conn_held(const struct rpc_conn *conn);
+void rpc_conn_pause_if_due(struct rpc_conn *conn);
+void rpc_conn_count_request(struct rpc_conn *conn);
 /* Processes bytes that were read from the socket; the fuzzer calls it directly. Stops when the connection closes. */
 void rpc_conn_feed(struct rpc_conn *conn, const uint8_t *data, size_t len);
 

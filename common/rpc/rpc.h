@@ -44,6 +44,7 @@ enum rpc_role {
     RPC_CLIENTS = RPC_ROLE_CLIENT | RPC_ROLE_WEB,
 };
 
+struct rpc_account; /* account.h */
 struct rpc_conn;
 struct rpc_call; /* one incoming request that has not been answered completely */
 
@@ -73,7 +74,9 @@ struct rpc_conn_config {
     /* Called exactly once, after every outstanding call that was sent has failed with ERR_CLOSED. The memory of `conn`
      * is freed after it returns. */
     void (*on_close)(void *owner, struct rpc_conn *conn);
-    int max_calls; /* outstanding, in each direction; 0: RPC_MAX_CALLS */
+    int max_calls;               /* outstanding, in each direction; 0: RPC_MAX_CALLS */
+    struct rpc_account *account; /* of the peer's user; NULL: only the limits of one connection hold */
+    uint64_t message_ms;         /* for a peer to complete a message that it has begun; 0: RPC_MESSAGE_MS */
 };
 
 /* Takes over a connected socket, also on an error. */
@@ -82,6 +85,8 @@ void rpc_conn_close(struct rpc_conn *conn); /* idempotent; drops queued output; 
 /* Stops reading and closes the connection when the socket has accepted all queued output, or after 5 s. */
 void rpc_conn_finish(struct rpc_conn *conn);
 void rpc_conn_set_roles(struct rpc_conn *conn, uint32_t roles);
+/* Above so many requests a second, after `burst` at once, the peer is read more slowly. */
+void rpc_conn_set_rate(struct rpc_conn *conn, int per_second, int burst);
 void rpc_conn_set_data(struct rpc_conn *conn, void *data);
 void *rpc_conn_data(struct rpc_conn *conn);
 pid_t rpc_conn_peer_pid(const struct rpc_conn *conn); /* SO_PEERCRED */

@@ -28,6 +28,8 @@ static struct rpc_call *call_find(struct rpc_conn *conn, uint64_t id)
 
 void rpc_call_free(struct rpc_call *call)
 {
+    if (call->account)
+        call->account->n_calls--;
     if (call->outer) {
         call->outer->inner = NULL;
     } else if (call->conn && !call->is_inner) {
@@ -86,6 +88,13 @@ static const char *request_refuse(struct rpc_conn *conn, const struct frame *fra
     return NULL;
 }
 
+/* Calls of processes of jobs, and the Hello that makes a connection one of them, do not count: there are few processes
+ * for each job. */
+static struct rpc_account *account_of(const struct rpc_conn *conn, const struct rpc_method *m)
+{
+    return m->roles & RPC_ROLE_CLIENT ? conn->config.account : NULL;
+}
+
 static const char *admit_request(struct rpc_conn *conn, const struct frame *frame, enum body_fate *ret)
 {
     if (frame->call <= conn->last_call_id)
@@ -101,6 +110,14 @@ static const char *admit_request(struct rpc_conn *conn, const struct frame *fram
                               "the connection does not have the role that this method requires");
     if (conn->n_calls >= rpc_conn_max_calls(conn))
         return request_refuse(conn, frame, ret, ERR_LIMIT, "too many calls are outstanding on this connection");
+    const struct rpc_account *a = account_of(conn, m);
+    if (a && a->n_calls >= a->max_calls)
+        return request_refuse(conn, frame, ret, ERR_LIMIT,
+                              "your connections have the maximum of calls that wait for an answer (users.calls); end "
+                              "some of your programs that watch dtd, or try again when they have their answers");
+    if (conn->config.account && !rpc_account_take_request(conn->config.account, conn, frame->length))
+        return request_refuse(conn, frame, ret, ERR_LIMIT,
+                              "your connections are sending too much at the same time (users.buffer_mib): try again");
     *ret = BODY_KEEP;
     return NULL;
 }
@@ -124,6 +141,9 @@ static struct rpc_call *new_call(struct rpc_conn *conn, const struct frame *fram
     call->due = frame->deadline_ms ? uv_now(conn->config.loop) + frame->deadline_ms : UINT64_MAX;
     TAILQ_INSERT_TAIL(&conn->calls, call, link);
     conn->n_calls++;
+    call->account = account_of(conn, call->method);
+    if (call->account)
+        call->account->n_calls++;
     rpc_conn_wake_at(conn, call->due);
     return call;
 }
@@ -136,6 +156,7 @@ const char *rpc_server_take(struct rpc_conn *conn, const struct frame *frame, co
             rpc_call_abandon(canceled);
         return NULL;
     }
+    rpc_conn_count_request(conn);
     struct rpc_alloc alloc;
     rpc_alloc_init(&alloc, frame->length);
     const struct rpc_method *m = rpc_conn_method(conn, frame->method);

@@ -1,10 +1,14 @@
 /* Authentication of the peer: the handshake, the greetings, and the owner's descriptor after both succeed.
  *
  * The two ends must have different names. Otherwise an attacker could reflect a connection to its sender, which would
- * then authenticate itself to itself, because both ends have the same key. */
+ * then authenticate itself to itself, because both ends have the same key.
+ *
+ * Each side verifies the other's signature, and asks the owner of its host about the identity, before it opens the
+ * tunnel. A peer that is refused gets no byte but the answer. */
 #include "common/tunnel/internal.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -38,13 +42,25 @@ static void opened(struct tunnel *t)
 
 /* ---- greetings ---- */
 
+/* Adds our identity and its signature for this connection. */
+static err_t sign_greeting(const struct tunnel *t, struct greeting *g)
+{
+    const struct identity *own = t->host->config.identity.own;
+    uint8_t input[TLS_PROOF_INPUT];
+    err_t err = tls_proof_input(t, t->role, input);
+    memcpy(g->public_key, own->public_key, IDENTITY_BYTES);
+    return err ? err : identity_sign(own, input, sizeof(input), g->proof);
+}
+
 static bool send_greeting(struct tunnel *t, uint8_t status, enum tunnel_purpose purpose, const char *argument)
 {
-    struct greeting g = {.version = GREETING_VERSION, .status = status, .purpose = purpose};
+    struct greeting g = {.version = tls_greeting_version(t), .status = status, .purpose = purpose};
     uint8_t bytes[GREETING_MAX_BYTES];
     size_t n;
     strcpy(g.name, t->host->name);
     strcpy(g.argument, argument);
+    if (g.version == 2 && sign_greeting(t, &g))
+        return false;
     ERR_clear_error();
     return SSL_write_ex(t->ssl, bytes, greeting_encode(&g, bytes), &n) == 1;
 }
@@ -72,23 +88,60 @@ static err_t read_greeting(struct tunnel *t, struct greeting *ret, struct why *w
     }
 }
 
+/* Verifies the signature of the other end. */
+static bool is_signed(const struct tunnel *t, const struct greeting *g)
+{
+    uint8_t input[TLS_PROOF_INPUT];
+    enum tunnel_role other = t->role == ROLE_ACCEPT ? ROLE_CONNECT : ROLE_ACCEPT;
+    return !tls_proof_input(t, other, input) && identity_verify(g->public_key, input, sizeof(input), g->proof);
+}
+
+/* Completes t->peer from a greeting that has passed the other checks, and asks the owner about it. */
+static uint8_t check_identity(struct tunnel *t, const struct greeting *g)
+{
+    static const uint8_t statuses[] = {[TUNNEL_ADMIT] = GREETING_OK,
+                                       [TUNNEL_STRANGER] = GREETING_STRANGER,
+                                       [TUNNEL_OTHER] = GREETING_OTHER,
+                                       [TUNNEL_REMOVED] = GREETING_REMOVED,
+                                       [TUNNEL_NEEDS_TOKEN] = GREETING_NEEDS_TOKEN};
+    const struct tunnel_identity *identity = &t->host->config.identity;
+    if (g->version == 2 && !is_signed(t, g))
+        return GREETING_PROOF;
+    t->peer.is_proven = g->version == 2;
+    memcpy(t->peer.public_key, g->public_key, IDENTITY_BYTES);
+    strcpy(t->peer.name, g->name);
+    t->peer.purpose = g->purpose;
+    return identity->admit ? statuses[identity->admit(identity->owner, &t->peer, t->role == ROLE_ACCEPT)] : GREETING_OK;
+}
+
 /* Returns the status (enum greeting_status) for the answer. */
-static uint8_t verify_greeting(const struct tunnel *t, const struct greeting *g)
+static uint8_t verify_greeting(struct tunnel *t, const struct greeting *g)
 {
     bool by_token = t->peer.key.kind == TUNNEL_KEY_JOIN;
-    if (g->version != GREETING_VERSION)
+    if (g->version != tls_greeting_version(t))
         return GREETING_VERSION_UNKNOWN;
     if (!by_token && strcmp(g->name, t->peer.name) != 0)
         return GREETING_NAME;
     if (strcmp(g->name, t->host->name) == 0)
         return GREETING_SELF;
-    return by_token && g->purpose != TUNNEL_JOIN ? GREETING_PURPOSE : GREETING_OK;
+    return by_token && g->purpose != TUNNEL_JOIN ? GREETING_PURPOSE : check_identity(t, g);
+}
+
+/* The reason for the log, with the name and the identity that the peer has claimed. */
+static void describe_refusal(const struct greeting *g, uint8_t status, struct why *ret)
+{
+    char print[IDENTITY_FINGERPRINT_MAX] = "none";
+    if (g->version == 2)
+        identity_fingerprint(g->public_key, print);
+    snprintf(ret->text, sizeof(ret->text), "%s (name %s, identity %s)", greeting_status_text(status), g->name, print);
 }
 
 static void refuse_greeting(struct tunnel *t, const struct greeting *g, uint8_t status)
 {
+    struct why why;
+    describe_refusal(g, status, &why);
     t->host->stats.refused++;
-    host_log_refusal(t->host, t->peer.address, greeting_status_text(status));
+    host_log_refusal(t->host, t->peer.address, why.text);
     t->up_ended = t->owner_gone = true; /* the tunnel has no owner yet */
     if (send_greeting(t, status, g->purpose, ""))
         tunnel_linger(t);
@@ -107,9 +160,7 @@ static void greeting_received(struct tunnel *t, const struct greeting *g)
         refuse_greeting(t, g, status);
         return;
     }
-    strcpy(t->peer.name, g->name);
     strcpy(t->peer.argument, g->argument);
-    t->peer.purpose = g->purpose;
     if (!send_greeting(t, GREETING_OK, g->purpose, "")) {
         close(fd);
         tunnel_fail(t, ERR_INTERNAL, "the answer to the greeting could not be sent");
@@ -119,13 +170,19 @@ static void greeting_received(struct tunnel *t, const struct greeting *g)
     l->cb(l->owner, &t->peer, fd);
 }
 
-/* Returns NULL if the answer is from the expected node, else the reason to fail. */
-static const char *answer_error(const struct tunnel *t, const struct greeting *g, struct why *why)
+/* OK: the answer is from the expected node. */
+static err_t answer_error(struct tunnel *t, const struct greeting *g, struct why *why)
 {
     const struct tunnel_request *r = t->request;
-    if (g->status != GREETING_OK || g->version != GREETING_VERSION)
+    bool is_of_version = g->version == tls_greeting_version(t);
+    uint8_t status = is_of_version ? check_identity(t, g) : GREETING_VERSION_UNKNOWN;
+    if (g->status == GREETING_REMOVED && status == GREETING_OK)
+        return why_set(why, ERR_STALE, "node %s at %s: %s", g->name, r->address_text, greeting_status_text(g->status));
+    if (g->status != GREETING_OK || !is_of_version)
         why_set(why, 0, "node %s at %s refuses: %s", g->name, r->address_text,
                 greeting_status_text(g->status ? g->status : GREETING_VERSION_UNKNOWN));
+    else if (status != GREETING_OK)
+        why_set(why, 0, "node %s at %s is refused: %s", g->name, r->address_text, greeting_status_text(status));
     else if (strcmp(g->name, t->host->name) == 0)
         why_set(why, 0, "the node at %s has the same name as this node, %s: names must differ", r->address_text,
                 g->name);
@@ -135,8 +192,8 @@ static const char *answer_error(const struct tunnel *t, const struct greeting *g
     else if (g->purpose != r->purpose)
         why_set(why, 0, "node %s at %s answered for another purpose", g->name, r->address_text);
     else
-        return NULL;
-    return why->text;
+        return OK;
+    return ERR_DENIED;
 }
 
 static void answer_received(struct tunnel *t, const struct greeting *g)
@@ -144,18 +201,17 @@ static void answer_received(struct tunnel *t, const struct greeting *g)
     struct tunnel_request *r = t->request;
     struct why why;
     int fd = -1;
-    if (answer_error(t, g, &why)) {
-        tunnel_fail(t, ERR_DENIED, "%s", why.text);
+    err_t err = answer_error(t, g, &why);
+    if (err) {
+        tunnel_fail(t, err, "%s", why.text);
         return;
     }
-    err_t err = make_pair(t, &fd);
+    err = make_pair(t, &fd);
     if (err) {
         tunnel_fail(t, err, "no socket pair: %s", err_text(err));
         return;
     }
-    strcpy(t->peer.name, g->name);
     strcpy(t->peer.argument, r->argument);
-    t->peer.purpose = r->purpose;
     opened(t);
     t->request = NULL;
     request_finish(r, OK, "", &t->peer, fd);

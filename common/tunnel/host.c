@@ -69,19 +69,31 @@ void tunnel_host_close(struct tunnel_host *host, void (*cb)(void *owner), void *
     host_maybe_closed(host);
 }
 
+/* NULL: the tunnel may stay open. */
+static const char *reason_to_cut(const struct tunnel *t)
+{
+    const struct tunnel_keys *keys = &t->host->config.keys;
+    const struct tunnel_identity *identity = &t->host->config.identity;
+    struct tunnel_secret secret;
+    bool is_valid = keys->find(keys->owner, t->peer.key, &secret) == OK;
+    OPENSSL_cleanse(&secret, sizeof(secret));
+    if (!is_valid)
+        return "its key is no longer valid";
+    /* One that lingers was refused, or its owner has closed it: only its last bytes are sent. */
+    bool is_admitted = t->state == T_LINGER || !identity->admit ||
+                       identity->admit(identity->owner, &t->peer, t->role == ROLE_ACCEPT) == TUNNEL_ADMIT;
+    return is_admitted ? NULL : "its node is no longer admitted";
+}
+
 void tunnel_host_recheck(struct tunnel_host *host)
 {
-    const struct tunnel_keys *keys = &host->config.keys;
     struct tunnel *t;
     TAILQ_FOREACH(t, &host->tunnels, link)
     {
-        struct tunnel_secret secret;
-        bool known = t->state == T_OPEN || t->state == T_LINGER;
-        bool holds = !known || keys->find(keys->owner, t->peer.key, &secret) == OK;
-        OPENSSL_cleanse(&secret, sizeof(secret));
-        if (holds)
+        const char *why = t->state == T_OPEN || t->state == T_LINGER ? reason_to_cut(t) : NULL;
+        if (!why)
             continue;
-        log_info("tunnel cut peer=%s address=%s why=\"its key is no longer valid\"", t->peer.name, t->peer.address);
+        log_info("tunnel cut peer=%s address=%s why=\"%s\"", t->peer.name, t->peer.address, why);
         tunnel_cut(t);
     }
 }

@@ -16,7 +16,7 @@
 #define WIRE_BYTES 33280u        /* in each direction: two full TLS records */
 #define PLAIN_BYTES 16384u       /* in each direction: the payload of one TLS record */
 #define REKEY_BYTES (1ull << 34) /* sent under one traffic key; the cipher's limit is about twenty times as much */
-#define IDENTITY_MAX (TUNNEL_NAME_MAX + 16)
+#define PSK_IDENTITY_MAX (TUNNEL_NAME_MAX + 16)
 #define PSK_BYTES 32
 #define HELLO_FIRST_BYTES 9 /* record header, type and length of the ClientHello */
 
@@ -46,7 +46,7 @@ struct tunnel {
     /* the peer */
     struct sockaddr_storage from;
     struct tunnel_peer peer;
-    char identity[IDENTITY_MAX + 1];
+    char identity[PSK_IDENTITY_MAX + 1];
     const char *refusal; /* set by the PSK callbacks: why the handshake must fail */
     int psk_asked;       /* number of identities that the peer has offered */
     bool counted;        /* in stats.tunnels */
@@ -141,10 +141,16 @@ void tls_contexts_free(struct tunnel_host *host);
 NODISCARD err_t tls_start(struct tunnel *t);
 void tls_end(struct tunnel *t);
 /* "k7:name" or "join:<16 hex digits>" */
-void identity_print(struct tunnel_key_id key, const char *name, char ret[IDENTITY_MAX + 1]);
+void psk_identity_print(struct tunnel_key_id key, const char *name, char ret[PSK_IDENTITY_MAX + 1]);
 /* The name is "" in a join identity. */
-bool identity_parse(const uint8_t *data, size_t len, struct tunnel_key_id *ret_key, char ret_name[TUNNEL_NAME_MAX + 1]);
+bool psk_identity_parse(const uint8_t *data, size_t len, struct tunnel_key_id *ret_key,
+                        char ret_name[TUNNEL_NAME_MAX + 1]);
 void key_id_print(struct tunnel_key_id key, char *ret, size_t size);
+/* The version of the greetings, which the handshake has negotiated. */
+uint8_t tls_greeting_version(const struct tunnel *t);
+/* What an end of this connection signs. */
+#define TLS_PROOF_INPUT (sizeof(GREETING_PROVES) + 32)
+NODISCARD err_t tls_proof_input(const struct tunnel *t, enum tunnel_role signer, uint8_t ret[TLS_PROOF_INPUT]);
 /* Why the last SSL call failed. *ret_alert is the number of an alert sent by the peer, or -1. */
 const char *tls_reason(int *ret_alert);
 

@@ -14,15 +14,16 @@
 #include <string.h>
 
 static const unsigned char suite_id[] = {0x13, 0x01}; /* TLS_AES_128_GCM_SHA256 */
+static const unsigned char protocol[] = {5, 'd', 't', 'd', '/', '2'};
 
 /* ---- identities ---- */
 
-void identity_print(struct tunnel_key_id key, const char *name, char ret[IDENTITY_MAX + 1])
+void psk_identity_print(struct tunnel_key_id key, const char *name, char ret[PSK_IDENTITY_MAX + 1])
 {
     if (key.kind == TUNNEL_KEY_CLUSTER)
-        snprintf(ret, IDENTITY_MAX + 1, "k%" PRIu32 ":%s", (uint32_t)key.number, name);
+        snprintf(ret, PSK_IDENTITY_MAX + 1, "k%" PRIu32 ":%s", (uint32_t)key.number, name);
     else
-        snprintf(ret, IDENTITY_MAX + 1, "join:%016" PRIx64, key.number);
+        snprintf(ret, PSK_IDENTITY_MAX + 1, "join:%016" PRIx64, key.number);
 }
 
 void key_id_print(struct tunnel_key_id key, char *ret, size_t size)
@@ -64,10 +65,11 @@ static bool parse_cluster(const char *text, size_t len, struct tunnel_key_id *re
     return true;
 }
 
-bool identity_parse(const uint8_t *data, size_t len, struct tunnel_key_id *ret_key, char ret_name[TUNNEL_NAME_MAX + 1])
+bool psk_identity_parse(const uint8_t *data, size_t len, struct tunnel_key_id *ret_key,
+                        char ret_name[TUNNEL_NAME_MAX + 1])
 {
     ret_name[0] = '\0';
-    if (!len || len > IDENTITY_MAX)
+    if (!len || len > PSK_IDENTITY_MAX)
         return false;
     return data[0] == 'j' ? parse_join((const char *)data, len, ret_key)
                           : parse_cluster((const char *)data, len, ret_key, ret_name);
@@ -124,7 +126,7 @@ static int find_session(SSL *ssl, const unsigned char *identity, size_t len, SSL
         t->refusal = "it offers more than one identity";
         return 1;
     }
-    if (!identity_parse(identity, len, &t->peer.key, t->peer.name))
+    if (!psk_identity_parse(identity, len, &t->peer.key, t->peer.name))
         t->refusal = "its identity is not an identity of dtd";
     else if (!psk_of(t, t->peer.key, psk))
         t->refusal = "this node does not have its key, or not any more";
@@ -151,6 +153,40 @@ static int use_session(SSL *ssl, const EVP_MD *md, const unsigned char **ret_id,
     *ret_id = (const unsigned char *)t->identity;
     *ret_len = strlen(t->identity);
     return *ret != NULL;
+}
+
+/* ---- the greeting's version ---- */
+
+/* Accepting side. A version before identities offers no protocol, and does not get here. */
+static int choose_protocol(SSL *ssl, const unsigned char **ret, unsigned char *ret_len, const unsigned char *offered,
+                           unsigned int len, void *arg)
+{
+    const struct tunnel *t = SSL_get_app_data(ssl);
+    unsigned char *found;
+    (void)arg;
+    if (!t->host->config.identity.own ||
+        SSL_select_next_proto(&found, ret_len, protocol, sizeof(protocol), offered, len) != OPENSSL_NPN_NEGOTIATED)
+        return SSL_TLSEXT_ERR_NOACK;
+    *ret = found;
+    return SSL_TLSEXT_ERR_OK;
+}
+
+uint8_t tls_greeting_version(const struct tunnel *t)
+{
+    const unsigned char *name;
+    unsigned len;
+    SSL_get0_alpn_selected(t->ssl, &name, &len);
+    return len == sizeof(protocol) - 1 && memcmp(name, protocol + 1, len) == 0 ? 2 : 1;
+}
+
+err_t tls_proof_input(const struct tunnel *t, enum tunnel_role signer, uint8_t ret[TLS_PROOF_INPUT])
+{
+    static const char label[] = "EXPORTER-dtd-identity";
+    const uint8_t context[] = {signer == ROLE_ACCEPT ? 'a' : 'c'};
+    memcpy(ret, GREETING_PROVES, sizeof(GREETING_PROVES));
+    bool ok = SSL_export_keying_material(t->ssl, ret + sizeof(GREETING_PROVES), 32, label, strlen(label), context,
+                                         sizeof(context), 1) == 1;
+    return ok ? OK : ERR_INTERNAL;
 }
 
 /* ---- contexts ---- */
@@ -187,6 +223,11 @@ err_t tls_contexts_make(struct tunnel_host *host, struct why *why)
     }
     SSL_CTX_set_psk_find_session_callback(host->accept_ctx, find_session);
     SSL_CTX_set_psk_use_session_callback(host->connect_ctx, use_session);
+    SSL_CTX_set_alpn_select_cb(host->accept_ctx, choose_protocol, NULL);
+    if (host->config.identity.own && SSL_CTX_set_alpn_protos(host->connect_ctx, protocol, sizeof(protocol))) {
+        tls_contexts_free(host);
+        return why_set(why, ERR_NOMEM, "out of memory");
+    }
     SSL_CTX_set_verify(host->connect_ctx, SSL_VERIFY_PEER, NULL); /* without trusted CAs: refuses every certificate */
     return OK;
 }

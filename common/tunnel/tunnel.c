@@ -294,7 +294,7 @@ void tunnel_begin(struct tunnel *t, enum tunnel_state state, uint64_t deadline_m
 {
     t->state = state;
     if (t->request)
-        identity_print(t->peer.key, t->host->name, t->identity);
+        psk_identity_print(t->peer.key, t->host->name, t->identity);
     uv_timer_start(&t->timer, timer_fired, deadline_ms, 0);
     tunnel_arm(t);
 }

@@ -1,5 +1,6 @@
 /* Authenticated, encrypted byte streams between daemons: TLS 1.3 with an external key (PSK) and ECDHE over TCP, without
- * certificates and without clocks. docs/formats/wire.md, "Between nodes", specifies every byte of the format.
+ * certificates and without clocks, and in it a signature of each node. docs/formats/wire.md, "Between nodes", specifies
+ * every byte of the format.
  *
  * A tunnel gives its owner one end of a Unix socketpair (SOCK_STREAM, non-blocking, close-on-exec): an ordinary
  * descriptor for rpc_conn_open, uv_pipe_open or read and write. In the same loop the tunnel copies bytes between the
@@ -11,8 +12,9 @@
  * - When the peer closes or is lost, the owner reads the bytes that were received before, and then the end of the
  *   stream. The end of the stream does not show whether the peer closed on purpose; the protocol inside must.
  *
- * A program that has the cluster's key is a node and may use any name: names are not authenticated between nodes. A
- * program that has the secret of a join token may open TUNNEL_JOIN and nothing else.
+ * The cluster's key proves that a program belongs to the cluster, and the signature of its identity (identity.h) which
+ * node it is; the owner of the host decides which identities it admits (tunnel_identity). A program that has the secret
+ * of a join token may open TUNNEL_JOIN and nothing else.
  *
  * Memory of a tunnel: TUNNEL_BYTES here, about 20 KiB inside OpenSSL while idle and about 35 KiB more while bytes flow,
  * and the kernel's socket buffers. Before authentication a peer may send TUNNEL_HELLO_BYTES, and OpenSSL parses only
@@ -23,6 +25,7 @@
 #define DTD_COMMON_TUNNEL_TUNNEL_H
 
 #include "common/base/err.h"
+#include "common/tunnel/identity.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -69,6 +72,26 @@ struct tunnel_keys {
     err_t (*find)(void *owner, struct tunnel_key_id id, struct tunnel_secret *ret);
 };
 
+/* ---- identities ---- */
+
+struct tunnel_peer;
+
+enum tunnel_verdict {
+    TUNNEL_ADMIT,
+    TUNNEL_STRANGER,    /* no node of this name is known here */
+    TUNNEL_OTHER,       /* the node of this name has another identity, or the peer has proved none */
+    TUNNEL_REMOVED,     /* the cluster has no such node, and this node decides which it has */
+    TUNNEL_NEEDS_TOKEN, /* the cluster's key is not enough to join */
+};
+
+/* Which peers a host admits. `admit` is called when a peer has named itself and its signature was verified, on the
+ * accepting (`accepts`) and on the connecting side, and again by tunnel_host_recheck. It must not close anything. */
+struct tunnel_identity {
+    const struct identity *own; /* NULL: none. Such a host, as one of an older version, signs and verifies nothing */
+    void *owner;
+    enum tunnel_verdict (*admit)(void *owner, const struct tunnel_peer *peer, bool accepts); /* NULL: all */
+};
+
 /* ---- a host: this node ---- */
 
 struct tunnel_host;
@@ -77,13 +100,14 @@ struct tunnel_host_config {
     uv_loop_t *loop;
     const char *name; /* of this node; copied */
     struct tunnel_keys keys;
+    struct tunnel_identity identity; /* `own` outlives the host */
 };
 
 NODISCARD err_t tunnel_host_open(const struct tunnel_host_config *config, struct tunnel_host **ret, struct why *why);
 /* Closes listeners, cancels connection attempts (their callbacks receive ERR_CANCELED), closes all tunnels without
  * flushing, then calls `cb` (may be NULL) once. */
 void tunnel_host_close(struct tunnel_host *host, void (*cb)(void *owner), void *owner);
-/* Calls `find` for the key of each tunnel and closes the tunnels whose key is no longer valid. */
+/* Calls `find` for the key of each tunnel and `admit` for its peer, and closes the tunnels that are no longer valid. */
 void tunnel_host_recheck(struct tunnel_host *host);
 
 struct tunnel_stats {
@@ -103,6 +127,8 @@ struct tunnel_peer {
     enum tunnel_purpose purpose;
     char argument[TUNNEL_ARGUMENT_MAX + 1]; /* chosen by the connecting side */
     char address[TUNNEL_ADDRESS_MAX + 1];   /* remote address of the connection */
+    bool is_proven;                         /* it has signed with `public_key`; else it is of an older version */
+    uint8_t public_key[IDENTITY_BYTES];
 };
 
 /* The callback owns `fd`. `peer` is valid during the call. */
@@ -136,7 +162,8 @@ struct tunnel_connect_config {
 };
 
 /* Called exactly once. OK: the callback owns `fd`, and `peer` describes the node that answered (with our argument). On
- * an error `why` is the message, fd is -1 and peer NULL. ERR_DENIED: the keys differ, or it is another node. */
+ * an error `why` is the message, fd is -1 and peer NULL. ERR_DENIED: the keys differ, or it is another node. ERR_STALE:
+ * a node that `admit` admits has answered TUNNEL_REMOVED. */
 typedef void (*tunnel_connect_cb)(void *owner, err_t err, const char *why, const struct tunnel_peer *peer, int fd);
 
 struct tunnel_request; /* valid until its callback */

@@ -8,6 +8,7 @@
 #include "daemon/control/leadership.h"
 #include "daemon/control/local/pool.h"
 #include "daemon/control/rpc/adapters.h"
+#include "daemon/control/rpc/turn.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -234,6 +235,7 @@ static void on_timer(uv_timer_t *timer)
     }
     probe_tick(&n->local);
     rpc_client_tick(&n->rpc);
+    rpc_turn_tick(&n->rpc);
     rpc_events_tick(&n->rpc);
     c10d_tick(&n->c10d);
     log_watch_tick(&n->local, newest_job(n));
@@ -298,6 +300,14 @@ static void limit_slots(struct control *n)
     *slots = most;
 }
 
+/* A quarter of the descriptors is for root, for connections to other nodes, and for this node's own files. */
+static void limit_users(struct control *n)
+{
+    struct rlimit files;
+    int64_t all = getrlimit(RLIMIT_NOFILE, &files) || files.rlim_cur > (1u << 20) ? 1 << 20 : (int64_t)files.rlim_cur;
+    shares_init(&n->descriptors, all - all / 4);
+}
+
 static void connect_parts(struct control *n)
 {
     const char *name = n->conf.name[0] ? n->conf.name : "node-1";
@@ -310,7 +320,12 @@ static void connect_parts(struct control *n)
                             .local = &n->local,
                             .replica = &n->replica,
                             .dir = n->dir};
-    n->c10d = (struct c10d_registry){.loop = &n->loop, .system = n->system};
+    n->c10d = (struct c10d_registry){.loop = &n->loop,
+                                     .system = n->system,
+                                     .limits = {.stores = n->conf.users.stores,
+                                                .connections = n->conf.users.store_connections,
+                                                .bytes = (size_t)n->conf.users.store_mib << 20},
+                                     .descriptors = &n->descriptors};
     n->c10d_owners = (struct c10d_owners){.jobs = &n->jobs, .c10d = &n->c10d, .close_there = rpc_node_store_close};
     n->rpc = (struct rpc_server){.loop = &n->loop,
                                  .local = &n->local,
@@ -318,12 +333,14 @@ static void connect_parts(struct control *n)
                                  .jobs = &n->jobs,
                                  .c10d = &n->c10d,
                                  .c10d_owners = &n->c10d_owners,
+                                 .descriptors = &n->descriptors,
                                  .system = n->system,
                                  .stop = on_shutdown,
                                  .owner = n};
     local_init(&n->local);
     jobs_init(&n->jobs, name, (int)n->conf.slots);
     limit_slots(n);
+    limit_users(n);
     rpc_server_bind(&n->rpc);
 }
 

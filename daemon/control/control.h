@@ -20,6 +20,7 @@ struct control {
     bool system;        /* serves all users of the machine */
     const char *config; /* configuration file, read again on a reload; NULL: none */
     struct heartbeat heartbeat;
+    struct shares descriptors; /* of the users of a system-wide dtd */
     /* One member for each folder; each may use only the members above it. */
     struct replica replica;
     struct state_clock clock;

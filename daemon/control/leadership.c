@@ -8,6 +8,7 @@
 #include "daemon/control/rpc/adapters.h"
 
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -250,6 +251,16 @@ static bool is_unfit(void *owner)
     return jobs_unread(&((struct control *)owner)->jobs) != 0;
 }
 
+/* The cluster has placed the ranks elsewhere, or does so at present. */
+static void on_removed(void *owner)
+{
+    struct control *n = owner;
+    for (const struct child *c = n->local.children.head; c; c = c->next)
+        if (child_runs(c) && supervisor_link_kill(&n->local.supervisor, c->job, c->slot, SIGKILL))
+            log_error("a process of a cluster that this node is not in was not killed job=%" PRIu64 " slot=%d", c->job,
+                      c->slot);
+}
+
 static void log_closed(void *owner)
 {
     const struct control *n = owner;
@@ -276,5 +287,6 @@ const struct cluster_events leadership_events = {
     .is_leaving = is_leaving,
     .has_job = has_job,
     .is_unfit = is_unfit,
+    .removed = on_removed,
     .close_log = close_log,
 };

@@ -1,6 +1,8 @@
 /* The job's spec: dtd-io needs a few values of it, and its text, which is stored in every checkpoint. */
 #include "daemon/io/io.h"
 
+#include "common/base/caller.h"
+
 #include "common/ckpt/ckpt.h"
 #include "common/conf/job.h"
 #include "common/data/data.h"
@@ -78,6 +80,7 @@ err_t io_spec_parse(struct io_spec *s, const char *yaml, struct why *why)
         return err;
     err = spec_take(&job, yaml, &next);
     next.umask = job_umask(&job);
+    caller_limits_apply_text(job.run.limits);
     job_fini(&job);
     if (!err && next.root[0] != '/')
         err = why_set(why, ERR_INVALID, "checkpoint.dir is \"%s\": it must be an absolute path", next.root);

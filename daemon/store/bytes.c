@@ -12,6 +12,8 @@ err_t budget_take(struct budget *b, size_t bytes)
 {
     if (bytes > b->max || b->used > b->max - bytes)
         return ERR_LIMIT;
+    if (b->parent && budget_take(b->parent, bytes))
+        return ERR_LIMIT;
     b->used += bytes;
     return OK;
 }
@@ -20,6 +22,15 @@ void budget_give(struct budget *b, size_t bytes)
 {
     assert(b->used >= bytes);
     b->used -= bytes;
+    if (b->parent)
+        budget_give(b->parent, bytes);
+}
+
+void budget_leave(struct budget *b)
+{
+    if (b->parent)
+        budget_give(b->parent, b->used);
+    b->parent = NULL;
 }
 
 err_t budget_alloc(struct budget *b, size_t bytes, void **ret)

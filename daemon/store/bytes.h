@@ -18,6 +18,7 @@ struct byte_view {
 
 struct budget {
     size_t used, max;
+    struct budget *parent; /* what is taken from this one is taken from that one, too; NULL: none */
 };
 
 /* Approximate overhead of the allocator per allocation; counted as part of it. */
@@ -25,6 +26,8 @@ struct budget {
 
 NODISCARD err_t budget_take(struct budget *b, size_t bytes); /* ERR_LIMIT: over the limit, nothing taken */
 void budget_give(struct budget *b, size_t bytes);
+/* Returns to the parent all that is taken from it; from now on the budget has none. */
+void budget_leave(struct budget *b);
 /* malloc and free of counted memory. ERR_LIMIT, ERR_NOMEM. */
 NODISCARD err_t budget_alloc(struct budget *b, size_t bytes, void **ret);
 /* realloc: `was` is the present size of `*memory`, 0 with NULL. A failure changes nothing. */

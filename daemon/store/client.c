@@ -39,6 +39,13 @@ static void leave_news(struct store_client *c)
     c->greeted = true;
 }
 
+static void leave_begun(struct store_client *c)
+{
+    if (c->has_begun)
+        TAILQ_REMOVE(&c->server->begun, c, of_new);
+    c->has_begun = false;
+}
+
 void store_client_close(struct store_client *c)
 {
     struct store_server *s = c->server;
@@ -47,6 +54,7 @@ void store_client_close(struct store_client *c)
     c->closing = true;
     table_wait_cancel(s->table, &c->waiter);
     leave_news(c);
+    leave_begun(c);
     if (c->ready)
         TAILQ_REMOVE(&s->ready, c, of_ready);
     LIST_REMOVE(c, of_all);
@@ -154,19 +162,25 @@ static void greet(struct store_client *c)
 }
 
 /* Serves until the input ends or the client is held back. False: the connection has been closed. */
+static void note_begun(struct store_client *c);
+
 static bool serve_all(struct store_client *c, struct byte_view *in)
 {
     struct wire_request r;
     err_t err = serve_asked(c);
     while (!err && !held_back(c)) {
         enum wire_result result = wire_next(&c->wire, in, &r);
-        if (result == WIRE_MORE)
+        if (result == WIRE_MORE) {
+            note_begun(c);
             return true;
+        }
         if (result == WIRE_BROKEN) {
             store_client_break(c, c->wire.reason);
             return false;
         }
         greet(c);
+        if (!r.left)
+            leave_begun(c);
         err = serve(c, &r);
     }
     if (err)
@@ -295,24 +309,53 @@ static void woken(struct table_waiter *w)
 
 /* ---- open ---- */
 
-/* All clients have the same time limit, so that the list is ordered by deadline. */
+static void expire(uv_timer_t *timer);
+
+static void wake_at(struct store_server *s, uint64_t due)
+{
+    uint64_t now = uv_now(s->loop);
+    if (!uv_is_active((uv_handle_t *)&s->greet) || due < s->greet_due)
+        uv_timer_start(&s->greet, expire, due > now ? due - now : 0, 0);
+    else
+        return;
+    s->greet_due = due;
+}
+
+/* All clients of a list have the same time limit, so that it is ordered by deadline. */
+static void expire_list(struct store_server *s, struct store_client_list *list, const char *why)
+{
+    struct store_client *c;
+    while ((c = TAILQ_FIRST(list)) && c->due <= uv_now(s->loop))
+        store_client_break(c, why);
+    if (c)
+        wake_at(s, c->due);
+}
+
 static void expire(uv_timer_t *timer)
 {
     struct store_server *s = timer->data;
-    struct store_client *c;
-    while ((c = TAILQ_FIRST(&s->news)) && c->due <= uv_now(s->loop))
-        store_client_break(c, "no request within the time limit");
-    if (c)
-        uv_timer_start(timer, expire, c->due - uv_now(s->loop), 0);
+    expire_list(s, &s->news, "no request within the time limit");
+    expire_list(s, &s->begun, "a request that began was not completed within the time limit");
 }
 
 static void await_greeting(struct store_client *c)
 {
     struct store_server *s = c->server;
     c->due = uv_now(s->loop) + s->handshake_ms;
-    if (!uv_is_active((uv_handle_t *)&s->greet))
-        uv_timer_start(&s->greet, expire, s->handshake_ms, 0);
+    wake_at(s, c->due);
     TAILQ_INSERT_TAIL(&s->news, c, of_new);
+}
+
+/* The input has ended. A client without its first request has a time limit already. */
+static void note_begun(struct store_client *c)
+{
+    struct store_server *s = c->server;
+    if (!c->greeted || !wire_in_request(&c->wire) || c->has_begun)
+        return;
+    c->has_begun = true;
+    c->due = uv_now(s->loop) + s->request_ms;
+    wake_at(s, c->due);
+    TAILQ_INSERT_TAIL(&s->begun, c, of_new);
 }
 
 err_t store_client_open(struct store_server *s, int fd)

@@ -2,10 +2,12 @@
 #include "daemon/store/listener.h"
 
 #include "common/base/log.h"
+#include "common/base/shares.h"
 #include "daemon/store/peer_uid.h"
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
@@ -135,11 +137,28 @@ static bool may_accept(void *owner)
     return false;
 }
 
+bool store_listener_count(struct store_listener *l)
+{
+    if (!l->shares || shares_take(l->shares, (uint32_t)l->uid, l->max_user))
+        return true;
+    if (log_limit_line(&l->lines, "store connections closed"))
+        log_warn("store connection closed store=%s uid=%d why=\"the user has %" PRId64
+                 " connections to stores (users.store_connections), or as many as are left for others\"",
+                 l->name, (int)l->uid, shares_of(l->shares, (uint32_t)l->uid));
+    return false;
+}
+
+void store_listener_connection_failed(struct store_listener *l)
+{
+    if (l->shares)
+        shares_give(l->shares, (uint32_t)l->uid);
+}
+
 static void connection_accepted(void *owner, int fd, const struct sockaddr_storage *from)
 {
     (void)from;
     struct store_listener *l = owner;
-    if (is_permitted(l, fd))
+    if (is_permitted(l, fd) && store_listener_count(l))
         l->admit(l->owner, fd);
     else
         close(fd);
@@ -148,6 +167,7 @@ static void connection_accepted(void *owner, int fd, const struct sockaddr_stora
 void store_listener_connection_closed(struct store_listener *l)
 {
     l->connections--;
+    store_listener_connection_failed(l);
     if (!l->full || l->closing)
         return;
     l->full = false;
@@ -180,6 +200,8 @@ err_t store_listener_open(struct store_listener *l, const struct store_listener_
     *l = (struct store_listener){.loop = config->loop,
                                  .uid = config->uid,
                                  .max_connections = connections_that_fit(config->max_connections),
+                                 .shares = config->shares,
+                                 .max_user = config->max_user,
                                  .netlink = -1,
                                  .fds = {-1, -1},
                                  .admit = config->admit,

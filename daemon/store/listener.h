@@ -27,6 +27,8 @@ struct store_listener_config {
     uid_t uid;                          /* the user who may connect, in addition to root */
     uint16_t port;                      /* 0: any free port */
     int max_connections;                /* 0: derived from the limit of descriptors */
+    struct shares *shares;              /* of descriptors; NULL: the user has no share of his own */
+    int64_t max_user;                   /* connections of the user to all listeners with these shares */
     void (*admit)(void *owner, int fd); /* a connection of a permitted user; the callback owns the descriptor */
     void (*closed)(void *owner);        /* the listener's memory may be freed */
     void *owner;
@@ -44,6 +46,8 @@ struct store_listener {
     int fds[STORE_LISTENER_SOCKETS]; /* -1: none */
     struct acceptor acceptor;
     bool closing, full;
+    struct shares *shares;
+    int64_t max_user;
     void (*admit)(void *owner, int fd);
     void (*closed)(void *owner);
     void *owner;
@@ -54,6 +58,11 @@ struct store_listener {
 NODISCARD err_t store_listener_open(struct store_listener *l, const struct store_listener_config *config,
                                     struct why *why);
 bool store_listener_is_full(const struct store_listener *l);
+/* Counts one more connection of the listener's user in the shares. False: he has all that he may have. For each
+ * connection that was counted the owner calls store_listener_connection_closed or, if it has not incremented
+ * `connections`, store_listener_connection_failed. */
+bool store_listener_count(struct store_listener *l);
+void store_listener_connection_failed(struct store_listener *l);
 /* The owner has closed a connection: decrements `connections` and accepts again if the listener was full. */
 void store_listener_connection_closed(struct store_listener *l);
 /* `closed` is called later, once. */

@@ -179,6 +179,7 @@ static void admit(void *owner, int fd)
     struct relay *r = owner;
     struct relay_call *c = calloc(1, sizeof(*c));
     if (!c) {
+        store_listener_connection_failed(&r->listener);
         close(fd);
         return;
     }
@@ -225,6 +226,8 @@ err_t relay_open(const struct relay_config *config, struct relay **ret, struct w
                                                         .name = config->name,
                                                         .uid = config->uid,
                                                         .max_connections = config->max_connections,
+                                                        .shares = config->shares,
+                                                        .max_user = config->max_user,
                                                         .admit = admit,
                                                         .closed = listener_closed,
                                                         .owner = r};

@@ -19,6 +19,8 @@ struct relay_config {
     const char *name; /* as in listener.h */
     uid_t uid;
     int max_connections;
+    struct shares *shares; /* as in listener.h */
+    int64_t max_user;
     /* Connects to the store and then calls relay_connected, exactly once, now or later. */
     void (*dial)(void *owner, struct relay_call *call);
     void *owner;

@@ -71,9 +71,12 @@ static err_t server_new(uv_loop_t *loop, const struct store_server_config *confi
         return ERR_NOMEM;
     s->loop = loop;
     s->handshake_ms = config->handshake_ms ? config->handshake_ms : STORE_HANDSHAKE_MS;
+    s->request_ms = config->request_ms ? config->request_ms : STORE_REQUEST_MS;
     s->budget.max = config->max_bytes ? config->max_bytes : STORE_MAX_BYTES;
+    s->budget.parent = config->user_budget;
     LIST_INIT(&s->all);
     TAILQ_INIT(&s->news);
+    TAILQ_INIT(&s->begun);
     TAILQ_INIT(&s->ready);
     err_t err = getrandom(seed, sizeof(seed), 0) == sizeof(seed) ? OK : ERR_IO;
     if (!err)
@@ -89,6 +92,8 @@ static void admit(void *owner, int fd)
 {
     struct store_server *s = owner;
     err_t err = store_client_open(s, fd);
+    if (err)
+        store_listener_connection_failed(&s->listener);
     if (err)
         log_error("store connection closed store=%s why=\"%s\"", s->listener.name, err_text(err));
 }
@@ -111,11 +116,14 @@ err_t store_server_open(uv_loop_t *loop, const struct store_server_config *confi
                                                         .uid = config->uid,
                                                         .port = config->port,
                                                         .max_connections = config->max_connections,
+                                                        .shares = config->shares,
+                                                        .max_user = config->max_user,
                                                         .admit = admit,
                                                         .closed = listener_closed,
                                                         .owner = s};
     err = store_listener_open(&s->listener, &listen_config, why);
     if (err) {
+        budget_leave(&s->budget); /* the user's budget may be gone when the store is freed */
         store_server_close(s, NULL, NULL);
         return err;
     }
@@ -135,12 +143,15 @@ uint16_t store_server_port(const struct store_server *s)
 
 err_t store_server_adopt(struct store_server *s, int fd)
 {
-    if (store_listener_is_full(&s->listener)) {
+    if (store_listener_is_full(&s->listener) || !store_listener_count(&s->listener)) {
         close(fd);
         return ERR_LIMIT;
     }
     store_socket_options(fd);
-    return store_client_open(s, fd);
+    err_t err = store_client_open(s, fd);
+    if (err)
+        store_listener_connection_failed(&s->listener);
+    return err;
 }
 
 void store_server_stats(const struct store_server *s, struct store_server_stats *ret)

@@ -14,6 +14,7 @@
 #include <uv.h>
 
 #define STORE_HANDSHAKE_MS 10000           /* from the connection to the first complete request; then it is closed */
+#define STORE_REQUEST_MS 60000             /* from the first byte of a request to its last one, of up to max_bytes */
 #define STORE_MAX_BYTES (256u << 20)       /* default of max_bytes */
 #define STORE_OUTPUT_HIGH_BYTES (1u << 20) /* a client with this much unsent output is not read */
 
@@ -26,6 +27,10 @@ struct store_server_config {
     size_t max_bytes;      /* all memory that clients may occupy; 0: STORE_MAX_BYTES */
     int max_connections;   /* 0: derived from the limit of descriptors */
     uint64_t handshake_ms; /* 0: STORE_HANDSHAKE_MS */
+    uint64_t request_ms;   /* from the first byte of a request to its last one; 0: STORE_REQUEST_MS */
+    struct shares *shares; /* see listener.h; NULL: none */
+    int64_t max_user;
+    struct budget *user_budget; /* memory of all stores of the user, which max_bytes counts against too; NULL: none */
 };
 
 struct store_server_stats {

@@ -14,14 +14,15 @@ struct store_client {
     uv_poll_t poll;
     struct store_server *server;
     LIST_ENTRY(store_client) of_all;
-    TAILQ_ENTRY(store_client) of_new;   /* while !greeted */
+    TAILQ_ENTRY(store_client) of_new;   /* while !greeted: in server.news; while has_begun: in server.begun */
     TAILQ_ENTRY(store_client) of_ready; /* while ready */
     int fd, events;
-    bool greeted; /* a complete request has been received */
-    bool ready;   /* in server.ready: another client's request has produced output for this one */
+    bool greeted;   /* a complete request has been received */
+    bool has_begun; /* a request has arrived in part, and no other one before it is unanswered */
+    bool ready;     /* in server.ready: another client's request has produced output for this one */
     bool closing;
     const char *failed; /* not NULL: close the connection at the end of the turn, for this reason */
-    uint64_t due;       /* deadline of the first request, loop time in ms */
+    uint64_t due;       /* deadline of the first request or of the one that has begun, loop time in ms */
     uint32_t pid;       /* the nonce of PING, which PyTorch sets to the process id */
     struct wire_parser wire;
     struct table_waiter waiter;
@@ -38,16 +39,18 @@ struct store_client {
 struct store_server {
     uv_loop_t *loop;
     struct store_listener listener;
-    uint64_t handshake_ms;
+    uint64_t handshake_ms, request_ms;
     struct budget budget;
     struct store_table *table;
-    uv_timer_t greet; /* deadline of the first of `news` */
-    uv_check_t check; /* active while `ready` is not empty: sends to these clients after the reads of a turn */
-    uv_idle_t idle;   /* active at the same time: keeps the loop from sleeping */
+    uv_timer_t greet;   /* deadline of the first of `news` and of the first of `begun` */
+    uint64_t greet_due; /* when it fires */
+    uv_check_t check;   /* active while `ready` is not empty: sends to these clients after the reads of a turn */
+    uv_idle_t idle;     /* active at the same time: keeps the loop from sleeping */
     int open_handles;
     bool closing;
     LIST_HEAD(, store_client) all;
     TAILQ_HEAD(store_client_list, store_client) news;
+    struct store_client_list begun;
     struct store_client_list ready;
     struct store_server_stats stats;
     void (*closed)(void *arg);

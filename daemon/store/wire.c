@@ -293,3 +293,8 @@ enum wire_result wire_next(struct wire_parser *w, struct byte_view *in, struct w
     }
     return r;
 }
+
+bool wire_in_request(const struct wire_parser *w)
+{
+    return w->field != 0;
+}

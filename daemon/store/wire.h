@@ -82,6 +82,8 @@ void wire_fini(struct wire_parser *w);
 /* Returns the next request in `in` and advances `in` past it. PyTorch 2.2 and later sends VALIDATE as the first request
  * of a connection; a second VALIDATE is an error. */
 enum wire_result wire_next(struct wire_parser *w, struct byte_view *in, struct wire_request *ret);
+/* A request has begun and is not complete. */
+bool wire_in_request(const struct wire_parser *w);
 const char *wire_op_name(enum wire_op op);
 
 #endif

@@ -4,6 +4,7 @@
 #include "daemon/supervisor/cgroup.h"
 
 #include "common/base/log.h"
+#include "daemon/supervisor/device_guard.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -410,13 +411,25 @@ int cgroup_process(const struct cgroup_tree *t, uint64_t job, int slot, int *ret
     process_name(job, slot, name);
     (void)group_remove(t->dir, name); /* with its counts */
     snprintf(procs, sizeof(procs), "%s/cgroup.procs", name);
-    if (mkdirat(t->dir, name, 0755))
+    if (mkdirat(t->dir, name, 0755) && errno != EEXIST) /* a report of dtd-io may still be written there */
         return errno;
     int fd = openat(t->dir, procs, O_WRONLY | O_CLOEXEC);
     if (fd < 0)
         return errno;
     *ret = fd;
     return 0;
+}
+
+int cgroup_job_guard(const struct cgroup_tree *t, uint64_t job, uint64_t gpu_minors)
+{
+    char name[NAME_MAX_BYTES];
+    if (!cgroup_exists(t))
+        return 0;
+    job_name(job, name);
+    int dir = folder(t->dir, name);
+    int e = dir < 0 ? errno : device_guard_set(dir, gpu_minors);
+    close(dir); /* -1 has no effect */
+    return e;
 }
 
 bool cgroup_process_kill(const struct cgroup_tree *t, uint64_t job, int slot)
@@ -434,12 +447,11 @@ void cgroup_process_remove(const struct cgroup_tree *t, uint64_t job, int slot)
         (void)group_remove(t->dir, name);
 }
 
-void cgroup_job_remove(const struct cgroup_tree *t, uint64_t job)
+bool cgroup_job_remove(const struct cgroup_tree *t, uint64_t job)
 {
     char name[NAME_MAX_BYTES];
     job_name(job, name);
-    if (cgroup_exists(t) && !group_remove(t->dir, name))
-        log_warn("control group not removed job=%" PRIu64 " error=%s", job, strerror(errno));
+    return group_remove(t->dir, name);
 }
 
 /* ---- counts ---- */

@@ -49,11 +49,14 @@ int cgroup_job(const struct cgroup_tree *t, uint64_t job, const struct channel_l
 /* Creates an empty group for a process. `ret`: its cgroup.procs, open for writing; 0: there are no groups. */
 int cgroup_process(const struct cgroup_tree *t, uint64_t job, int slot, int *ret);
 
+/* Lets the processes of the job open only these GPUs (device_guard.h). */
+int cgroup_job_guard(const struct cgroup_tree *t, uint64_t job, uint64_t gpu_minors);
+
 /* Kills what is in the group of a process. Returns true when nothing runs there any more. */
 bool cgroup_process_kill(const struct cgroup_tree *t, uint64_t job, int slot);
-/* Removes the empty group of a process, or of the job with those of its processes. */
+/* Removes the empty group of a process, or of the job with those of its processes. False: something runs there. */
 void cgroup_process_remove(const struct cgroup_tree *t, uint64_t job, int slot);
-void cgroup_job_remove(const struct cgroup_tree *t, uint64_t job);
+bool cgroup_job_remove(const struct cgroup_tree *t, uint64_t job);
 
 /* How often the job reached its memory limit. 0: never, or it has none. */
 int64_t cgroup_job_oom(const struct cgroup_tree *t, uint64_t job);

@@ -61,6 +61,8 @@ struct channel_limits {
     int64_t memory_bytes;    /* 0: none */
     uint8_t memory_required; /* the job asks for the limit: without it, its processes are not started */
     uint8_t memory_is_share; /* it is the job\'s share of the node, and not run.memory */
+    uint8_t gpu_guard;       /* the job may open no other GPUs than these: */
+    uint64_t gpu_minors;     /* bit m: /dev/nvidiaM */
     int32_t cores;           /* 0: none; a job that asks for a limit is not started without it */
     int32_t workers;         /* share of the CPU time, while other jobs want it, too: so many workers' */
     int32_t processes;       /* and threads; 0: any number */

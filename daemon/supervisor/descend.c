@@ -18,16 +18,6 @@
 
 #define ENVIRON_MAX (256 << 10) /* bytes that are searched; the mark is among the first variables of most processes */
 
-struct descend_process {
-    pid_t pid, parent;
-    bool is_zombie, chosen;
-};
-
-struct descend_list {
-    struct descend_process *p;
-    int n, room;
-};
-
 int descend_start(bool *ret_sole)
 {
     siginfo_t info;
@@ -83,16 +73,25 @@ static bool list_add(struct descend_list *l, const struct descend_process *p)
     return true;
 }
 
-static bool list_read(struct descend_list *l)
+static int by_pid(const void *a, const void *b)
+{
+    pid_t x = ((const struct descend_process *)a)->pid, y = ((const struct descend_process *)b)->pid;
+    return (x > y) - (x < y);
+}
+
+bool descend_look(struct descend_list *l)
 {
     struct descend_process p;
     DIR *proc = opendir("/proc");
     bool ok = proc != NULL;
+    l->n = 0;
     for (const struct dirent *e; ok && (e = readdir(proc));)
         if (isdigit((unsigned char)e->d_name[0]) && read_stat(atoi(e->d_name), &p))
             ok = list_add(l, &p);
     if (proc)
         closedir(proc);
+    if (ok && l->n)
+        qsort(l->p, (size_t)l->n, sizeof(*l->p), by_pid);
     return ok;
 }
 
@@ -125,12 +124,6 @@ static bool is_root_of_tree(const struct descend *x, const struct descend_proces
     return m == MARK_SAME || (m == MARK_NONE && x->alone && is_of_user(p->pid, x->uid));
 }
 
-static int by_pid(const void *a, const void *b)
-{
-    pid_t x = ((const struct descend_process *)a)->pid, y = ((const struct descend_process *)b)->pid;
-    return (x > y) - (x < y);
-}
-
 static bool parent_is_chosen(const struct descend_list *l, const struct descend_process *p)
 {
     const struct descend_process key = {.pid = p->parent};
@@ -141,7 +134,6 @@ static bool parent_is_chosen(const struct descend_list *l, const struct descend_
 static void choose(const struct descend *x, struct descend_list *l)
 {
     bool grew = true;
-    qsort(l->p, (size_t)l->n, sizeof(*l->p), by_pid);
     for (int i = 0; i < l->n; i++)
         l->p[i].chosen = is_root_of_tree(x, &l->p[i]);
     while (grew) { /* once per generation */
@@ -152,18 +144,14 @@ static void choose(const struct descend *x, struct descend_list *l)
     }
 }
 
-int descend_kill(const struct descend *x)
+int descend_kill(const struct descend *x, struct descend_list *l)
 {
-    struct descend_list l = {0};
-    bool ok = list_read(&l);
     int n = 0;
-    if (ok && l.n)
-        choose(x, &l);
-    for (int i = 0; ok && i < l.n; i++)
-        if (l.p[i].chosen && !l.p[i].is_zombie) {
-            kill(l.p[i].pid, SIGKILL);
+    choose(x, l);
+    for (int i = 0; i < l->n; i++)
+        if (l->p[i].chosen && !l->p[i].is_zombie) {
+            kill(l->p[i].pid, SIGKILL);
             n++;
         }
-    free(l.p);
-    return ok ? n : -1;
+    return n;
 }

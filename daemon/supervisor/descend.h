@@ -33,8 +33,20 @@ struct descend {
     void *owner;
 };
 
-/* Sends SIGKILL to all that descends from the process, which has ended. Returns how many of them ran; the caller
- * repeats the call until it returns 0, because they may have started others meanwhile. -1: /proc cannot be read. */
-int descend_kill(const struct descend *x);
+/* The processes of the machine, by their numbers. Zero-initialized; it keeps its memory. */
+struct descend_process {
+    pid_t pid, parent;
+    bool is_zombie, chosen;
+};
+struct descend_list {
+    struct descend_process *p;
+    int n, room;
+};
+
+/* Reads the list from /proc. False: it cannot be read, or memory is exhausted. */
+bool descend_look(struct descend_list *l);
+/* Sends SIGKILL to all that descends from the process. It has ended before the list was read. Returns how many of them
+ * ran; the caller looks again until it returns 0, because they may have started others meanwhile. */
+int descend_kill(const struct descend *x, struct descend_list *l);
 
 #endif

@@ -137,7 +137,7 @@ void sv_job_release(struct supervisor *s, const struct channel_msg *m)
         job_path(s, m->job, "io.sock", path, sizeof(path));
         unlink(path);
         job_close(j);
-        cgroup_job_remove(&s->groups, m->job);
+        sv_contain_release(s, m->job);
         log_info("released job=%" PRIu64, m->job);
     }
     job_path(s, m->job, "", path, sizeof(path));

@@ -139,6 +139,8 @@ static int wait_ms(const struct supervisor *s)
         until = s->web_restart.retry_ms;
     if (s->next_kill_ms && (until < 0 || s->next_kill_ms < until))
         until = s->next_kill_ms;
+    if (s->next_look_ms && (until < 0 || s->next_look_ms < until))
+        until = s->next_look_ms;
     if (until < 0)
         return -1;
     int64_t ms = until - clock_mono_ms();

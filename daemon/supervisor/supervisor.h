@@ -15,6 +15,7 @@
 #include "common/base/user.h"
 #include "daemon/supervisor/cgroup.h"
 #include "daemon/supervisor/channel.h"
+#include "daemon/supervisor/descend.h"
 
 #include <limits.h>
 #include <stdbool.h>
@@ -61,6 +62,14 @@ struct sv_child {
 /* Each entry of the table, free ones too. */
 #define SV_EACH_CHILD(s, c) for (struct sv_child *c = (s)->children; c < (s)->children + SV_MAX_CHILDREN; c++)
 
+#define SV_MAX_LEFT 64 /* jobs end one after another, and a report takes a few seconds */
+
+/* A released job of which a process may be left that writes its report. */
+struct sv_left {
+    uint64_t job; /* 0: a free entry */
+    int64_t deadline_ms;
+};
+
 /* When a program of dtd was started, and when to start it again after its exit. */
 struct sv_restart {
     int64_t since_ms, retry_ms, backoff_ms;
@@ -99,6 +108,10 @@ struct supervisor {
     enum sv_phase phase;
     int64_t deadline_ms; /* end of the phase */
     struct cgroup_tree groups;
+    struct descend_list seen; /* without control groups: the processes of the machine, at this look */
+    int guard_error;          /* errno of the last guard of GPUs, to log each failure once */
+    struct sv_left left[SV_MAX_LEFT];
+    int64_t next_look_ms; /* at `left`; 0: it is empty */
     bool is_sole;         /* every orphan that this process gets descends from a job */
     int64_t next_kill_ms; /* when to look again at what exited children have started; 0: at nothing */
     struct sv_job jobs[SV_MAX_JOBS];
@@ -147,6 +160,8 @@ int sv_contain_spawn(struct supervisor *s, struct sv_job *j, const struct channe
  * then marks the child as exited. */
 void sv_contain_ended(struct supervisor *s, struct sv_child *c);
 void sv_contain_tick(struct supervisor *s);
+/* The job has been released: removes its group, at the latest when its report is written. */
+void sv_contain_release(struct supervisor *s, uint64_t job);
 
 /* ---- service.c: messages to the service manager, detection of a control that hangs ---- */
 void sv_service_start(struct supervisor *s);

@@ -41,7 +41,7 @@ _dtctl() {
   help) COMPREPLY=($(compgen -W "$commands" -- "$cur")); return ;;
   submit) options="--set --optimizer --map --detach --batch --dry-run --take-over --help-keys" ;;
   status) options="--state --user" ;;
-  run) options="--env-file --nodes --workers-per-node --max-restarts --no-grow --grace --stop-signal --master-addr --master-port --name --env --detach --log-dir --quiet --batch --gpus --nnodes --nproc-per-node" ;;
+  run) options="--env-file --nodes --workers-per-node --memory --cores --max-restarts --no-grow --grace --stop-signal --master-addr --master-port --name --env --detach --log-dir --quiet --batch --gpus --nnodes --nproc-per-node" ;;
   metrics) options="--follow --from --last --points --ranks --to --dir" ;;
   logs) options="--follow --rank --tail" ;;
   profile) options="--steps --to" ;;
@@ -57,7 +57,7 @@ _dtctl() {
   generate) options="--prompt --file --chat --template --system --tokens --temperature --top-k --top-p --min-p --repetition-penalty --stop --ignore-eos --prompts --batch --seed --dtype --tp --pp" ;;
   ckpt) sub="ls inspect verify export import upcycle" options="--no-hash --format --dtype --shard-bytes --experts --experts-per-token --set" ;;
   node) sub="drain undrain" options="--reason" ;;
-  cluster) sub="init token join status leave remove rotate recover" options="--name --listen --advertise --domain --uses --hours --token-file --yes --wait" ;;
+  cluster) sub="init token join status leave remove rotate recover" options="--name --listen --advertise --domain --uses --hours --token-file --yes --evict --wait" ;;
   store) sub="open ls close" options="--name" ;;
   web) options="--open --port" ;;
   data) sub="prepare info show tokenize" options="--tokenizer --tokenizer-file --lowercase --raw --format --field --label --bos --eos --vocab-from --cache --samples --special" ;;

@@ -273,6 +273,7 @@ struct other {
     uv_loop_t loop;
     struct tunnel_host *host;
     struct key_ring ring;
+    struct identity identity;
     char address[64];
     int fd;
 };
@@ -293,33 +294,45 @@ static void connected(void *owner, err_t err, const char *why, const struct tunn
     ((struct other *)owner)->fd = err ? -2 : fd;
 }
 
-static void open_tunnel(struct attacker *s)
+/* False: refused, as while too many connections of this node are still closing. */
+static bool open_for(struct attacker *s, enum tunnel_purpose purpose)
 {
-    static uint8_t instance[16] = {1};
     struct other *o = s->arg;
     struct tunnel_request *request;
     struct why why = {""};
     const struct tunnel_connect_config config = {
-        .address = o->address, .key = key_id(key_ring_newest(&o->ring)), .purpose = TUNNEL_RPC};
+        .address = o->address, .key = key_id(key_ring_newest(&o->ring)), .purpose = purpose};
+    o->fd = -1;
+    assert_ok(tunnel_connect(o->host, &config, connected, o, &request, &why));
+    while (o->fd == -1)
+        uv_run(&o->loop, UV_RUN_ONCE);
+    s->fd = o->fd;
+    s->call = 0;
+    return o->fd >= 0;
+}
+
+static void open_tunnel(struct attacker *s)
+{
+    static uint8_t instance[16] = {1};
+    struct other *o = s->arg;
     Dtd__JoinRequest join = DTD__JOIN_REQUEST__INIT;
     Dtd__PeerHello process_hello = DTD__PEER_HELLO__INIT;
     join.name = process_hello.node = (char *)"mallory";
     join.version = process_hello.version = (char *)DTD_VERSION;
     join.address = (char *)"127.0.0.1:1";
     join.instance = process_hello.instance = (ProtobufCBinaryData){sizeof(instance), instance};
-    process_hello.has_instance = true;
+    process_hello.has_instance = join.has_public_key = true;
+    join.public_key = (ProtobufCBinaryData){IDENTITY_BYTES, o->identity.public_key};
     for (int64_t until = clock_mono_ms() + WAIT_MS; clock_mono_ms() < until; sleep_ms(5)) {
-        o->fd = -1;
-        assert_ok(tunnel_connect(o->host, &config, connected, o, &request, &why));
-        while (o->fd == -1)
-            uv_run(&o->loop, UV_RUN_ONCE);
-        if (o->fd < 0)
-            continue; /* refused while too many connections of this node are still closing */
-        s->fd = o->fd;
-        s->call = 0;
-        /* The node is a member now. If it sent PEER_LEAVE, it joins again. If another node has taken its name since
-         * then, the Hello is refused, and it leaves. */
-        if (attacker_call_valid(s, PEER_JOIN, &join.base) && attacker_call_valid(s, PEER_HELLO, &process_hello.base))
+        /* If the node sent PEER_LEAVE, it joins again. If another node has taken its name since then, the Hello is
+         * refused, and it leaves. */
+        if (open_for(s, TUNNEL_JOIN)) {
+            (void)attacker_call_valid(s, PEER_JOIN, &join.base);
+            close(s->fd);
+        }
+        if (!open_for(s, TUNNEL_RPC))
+            continue;
+        if (attacker_call_valid(s, PEER_HELLO, &process_hello.base))
             return;
         (void)attacker_call_valid(s, PEER_LEAVE, &process_hello.base);
         close(s->fd);
@@ -356,13 +369,15 @@ static void start_node(struct other *o)
             o->address, o->address, key, o->address);
     fclose(f);
     dtd_start_with(&d, "state", conf);
-    const struct tunnel_host_config host = {&o->loop, "mallory", {o, find_key}};
+    assert_ok(identity_make(&o->identity, &why));
+    const struct tunnel_host_config host = {
+        .loop = &o->loop, .name = "mallory", .keys = {o, find_key}, .identity = {.own = &o->identity}};
     assert_int_equal(0, uv_loop_init(&o->loop));
     assert_ok(tunnel_host_open(&host, &o->host, &why));
 }
 
-/* A node that has the key may do anything to the cluster and its jobs, but it must not corrupt the memory of other
- * nodes. */
+/* A node that has the key and has joined may do anything to the cluster and its jobs, but it must not corrupt the
+ * memory of other nodes. */
 TEST(node_sends_random_messages)
 {
     static const uint16_t nothing[] = {0};

@@ -2,21 +2,16 @@
  * connections as he can. The job and the connections of its owner and the node itself are not affected. */
 #include "common/base/clock.h"
 #include "tests/attack/attacker.h"
+#include "tests/attack/users.h"
 #include "tests/daemon/programs/harness.h"
 
-#include <errno.h>
-#include <grp.h>
 #include <poll.h>
 #include <pwd.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-
-#define ALICE "daemon" /* two users that every Debian system has */
-#define MALLORY "games"
 
 enum {
     TIMES = 1000,
@@ -27,29 +22,6 @@ enum {
 };
 
 static struct dtd d;
-
-/* Starts a process of the user `name` that runs `fn` and exits with the value it returns. */
-static pid_t begin_as(const char *name, int (*fn)(void *arg), void *arg)
-{
-    const struct passwd *pw = getpwnam(name);
-    assert_non_null(pw);
-    pid_t pid = fork();
-    assert_true(pid >= 0);
-    if (pid)
-        return pid;
-    if (setgroups(0, NULL) || setgid(pw->pw_gid) || setuid(pw->pw_uid) || prctl(PR_SET_PDEATHSIG, SIGKILL))
-        _exit(100); /* prctl comes last: setuid clears PDEATHSIG */
-    _exit(fn(arg));
-}
-
-static int as(const char *name, int (*fn)(void *arg), void *arg)
-{
-    int status;
-    pid_t pid = begin_as(name, fn, arg);
-    assert_int_equal(pid, waitpid(pid, &status, 0));
-    assert_true(WIFEXITED(status));
-    return WEXITSTATUS(status);
-}
 
 static int submit(void *arg)
 {
@@ -65,16 +37,10 @@ static int submit(void *arg)
 /* `more`: lines of the configuration. */
 static void start_with_job(char job[32], const char *more)
 {
-    char dir[512];
-    if (geteuid() != 0)
-        TEST_SKIP("a system-wide dtd is started by root");
-    if (!getpwnam(ALICE) || !getpwnam(MALLORY) || !getpwnam("nobody"))
-        TEST_SKIP("this machine lacks one of the users " ALICE ", " MALLORY " and nobody");
+    users_require();
     dtd_start_system_with(&d, more);
-    snprintf(dir, sizeof(dir), "%s/a", test_tmpdir());
-    assert_int_equal(0, mkdir(dir, 0700));
-    assert_int_equal(0, chown(dir, getpwnam(ALICE)->pw_uid, getpwnam(ALICE)->pw_gid));
-    int number = as(ALICE, submit, (void *)spec_text("a", 1, 1000000, "DOUBLE_STEP_MS: \"10\"", ""));
+    users_make_folder("a", ALICE, 0700);
+    int number = users_run(ALICE, submit, (void *)spec_text("a", 1, 1000000, "DOUBLE_STEP_MS: \"10\"", ""));
     assert_in_range(number, 1, 99);
     snprintf(job, 32, "%d", number);
     job_wait_step(&d, job, 1, 2, WAIT_MS);
@@ -125,7 +91,7 @@ TEST(another_user_sends_random_requests)
     char job[32];
     start_with_job(job, "");
     int control = control_pid();
-    assert_int_equal(0, as(MALLORY, send_random_requests, job));
+    assert_int_equal(0, users_run(MALLORY, send_random_requests, job));
     assert_int_equal(control, control_pid());
     assert_job_continues(job);
     assert_int_equal(0, dtd_down(&d));
@@ -171,11 +137,12 @@ TEST(another_user_opens_idle_connections)
         TEST_SKIP("the limit of open descriptors is too low (ulimit -Hn)");
     start_with_job(job, "");
     assert_int_equal(0, pipe(open_count));
-    pid_t mallory = begin_as(MALLORY, connect_often, NULL);
+    pid_t mallory = users_begin(MALLORY, connect_often, NULL);
     assert_int_equal(sizeof(open), read(open_count[0], &open, sizeof(open)));
     print_message("%d of %d are open\n", open, CONNECTIONS);
     assert_in_range(open, 1, CLIENTS_PER_USER);
-    int hers = as(ALICE, submit, (void *)spec_text("b", 1, 1, "", "")); /* while MALLORY's connections are open */
+    int hers =
+        users_run(ALICE, submit, (void *)spec_text("b", 1, 1, "", "")); /* while MALLORY's connections are open */
     assert_in_range(hers, 2, 99);
     assert_job_continues(job);
     kill(mallory, SIGKILL);
@@ -219,15 +186,6 @@ static int submit_until_refused(void *arg)
     return is_share ? n : 0;
 }
 
-static void make_folder(const char *name, const char *owner, mode_t mode)
-{
-    char dir[512];
-    snprintf(dir, sizeof(dir), "%s/%s", test_tmpdir(), name);
-    assert_int_equal(0, mkdir(dir, mode));
-    assert_int_equal(0, chmod(dir, mode));
-    assert_int_equal(0, chown(dir, getpwnam(owner)->pw_uid, getpwnam(owner)->pw_gid));
-}
-
 /* MALLORY submits endless jobs until dtd refuses them. ALICE's job is accepted nevertheless, and gets the next slot:
  * all of MALLORY's waiting jobs are older and have a higher priority. MALLORY's waiting job that names ALICE's folder
  * does not reserve it. */
@@ -238,10 +196,10 @@ TEST(another_user_submits_all_jobs_he_can)
     struct why why = {""};
     struct client_job s;
     start_with_job(job, "users: {jobs: 200}\n");
-    make_folder("free", MALLORY, 0755);
-    make_folder("hers", ALICE, 0700);
-    assert_int_equal(JOBS_OF_A_USER, as(MALLORY, submit_until_refused, NULL));
-    int number = as(ALICE, submit, (void *)spec_text("hers", 1, 3, "", "priority: -1000"));
+    users_make_folder("free", MALLORY, 0755);
+    users_make_folder("hers", ALICE, 0700);
+    assert_int_equal(JOBS_OF_A_USER, users_run(MALLORY, submit_until_refused, NULL));
+    int number = users_run(ALICE, submit, (void *)spec_text("hers", 1, 3, "", "priority: -1000"));
     assert_int_equal(2 + JOBS_OF_A_USER, number);
     snprintf(second, sizeof(second), "%d", number);
     assert_string_equal("pending", job_status(&d, second)->state);

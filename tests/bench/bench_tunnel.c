@@ -141,9 +141,10 @@ static err_t find_key(void *owner, struct tunnel_key_id id, struct tunnel_secret
 
 static struct tunnel_host *open_host(uv_loop_t *loop, const char *name)
 {
+    static struct identity identity; /* of this process: each end has its own */
     struct tunnel_host *host = NULL;
-    const struct tunnel_host_config config = {loop, name, {NULL, find_key}};
-    if (uv_loop_init(loop) || tunnel_host_open(&config, &host, NULL))
+    const struct tunnel_host_config config = {loop, name, {NULL, find_key}, {.own = &identity}};
+    if (identity_make(&identity, NULL) || uv_loop_init(loop) || tunnel_host_open(&config, &host, NULL))
         exit_with_error("cannot open the tunnel host");
     return host;
 }

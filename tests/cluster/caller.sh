@@ -19,6 +19,7 @@ if role == 'daemon':
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 else:
     os.umask(0o027)
+    os.nice(3)
     for s in signal.SIGPIPE, signal.SIGINT, signal.SIGQUIT, 40:
         signal.signal(s, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, [signal.SIGUSR2, signal.SIGRTMAX])
@@ -46,10 +47,11 @@ as daemon "$DTD_BIN/dtctl" up >/dev/null
 
 same grep -E 'Umask|Sig(Ign|Blk)|Cpus_allowed_list' /proc/self/status
 same cat /proc/self/limits
+same nice
 same printf '%s|' $'\xe4\xff' '' '%41 %' $'\x01\x02 \n\t\x7f' 'ä'
 
 # Variables: those of torchrun are replaced, all others are as they were, in their order.
-own='MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_NAME|ROLE_RANK|ROLE_WORLD_SIZE|TORCHELASTIC_[A-Z_]*|TORCH_NCCL_ASYNC_ERROR_HANDLING|PYTHONUNBUFFERED'
+own='DTD_PROCESS|MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_NAME|ROLE_RANK|ROLE_WORLD_SIZE|TORCHELASTIC_[A-Z_]*|TORCH_NCCL_ASYNC_ERROR_HANDLING|PYTHONUNBUFFERED'
 others() { LC_ALL=C grep -zavE "^($own)=" | tr '\0' '\n'; }
 n=$((n + 1))
 as caller cat /proc/self/environ | others >"$tmp/right"

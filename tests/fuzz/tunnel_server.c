@@ -1,7 +1,8 @@
 /* Any bytes to a listener. With an even first byte they arrive before authentication, in pieces of the size in the
  * second byte, and must never open a tunnel. With an odd first byte an authentic client performs the handshake first,
- * and the bytes are its greeting and the data after it. The second case uses fresh keys, so one input need not take the
- * same path twice. */
+ * and the bytes are its greeting and the data after it; with bit 1 set it negotiates identities, and no tunnel opens,
+ * because the bytes have no valid signature. The second case uses fresh keys, so one input need not take the same path
+ * twice. */
 #include "common/base/log.h"
 #include "common/tunnel/internal.h"
 
@@ -43,11 +44,13 @@ static void setup(void)
     int fd;
     if (server)
         return;
+    static struct identity own;
     setenv("DTD_LOG", "error", 1);
     log_init("fuzz");
     uv_loop_init(&loop);
-    const struct tunnel_host_config b = {&loop, "b", keys}, a = {&loop, "a", keys};
-    if (tunnel_host_open(&b, &server, NULL) || tunnel_host_open(&a, &client, NULL) ||
+    const struct tunnel_host_config b = {.loop = &loop, .name = "b", .keys = keys, .identity = {.own = &own}},
+                                    a = {.loop = &loop, .name = "a", .keys = keys};
+    if (identity_make(&own, NULL) || tunnel_host_open(&b, &server, NULL) || tunnel_host_open(&a, &client, NULL) ||
         tunnel_bind("127.0.0.1:0", &fd, NULL) || tunnel_listen(server, fd, on_accept, NULL, &listener))
         abort();
 }
@@ -81,8 +84,9 @@ static void exchange_bytes(SSL *ssl, BIO *out, BIO *in, struct tunnel *t, int pe
 }
 
 /* The PSK callback needs a tunnel of the client, `key`, whose own socket is not used. */
-static void feed_greeting(struct tunnel *t, int peer_fd, const uint8_t *data, size_t size)
+static void feed_greeting(struct tunnel *t, int peer_fd, bool has_identity, const uint8_t *data, size_t size)
 {
+    static const unsigned char protocol[] = {5, 'd', 't', 'd', '/', '2'};
     struct tunnel key = {.host = client, .peer.key = {TUNNEL_KEY_CLUSTER, 1}};
     SSL *ssl = SSL_new(client->connect_ctx);
     BIO *in = BIO_new(BIO_s_mem()), *out = BIO_new(BIO_s_mem());
@@ -92,6 +96,8 @@ static void feed_greeting(struct tunnel *t, int peer_fd, const uint8_t *data, si
     SSL_set_bio(ssl, in, out);
     SSL_set_connect_state(ssl);
     SSL_set_app_data(ssl, &key);
+    if (has_identity)
+        SSL_set_alpn_protos(ssl, protocol, sizeof(protocol));
     SSL_do_handshake(ssl);
     exchange_bytes(ssl, out, in, t, peer_fd);
     if (!SSL_is_init_finished(ssl))
@@ -116,10 +122,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!t)
         abort();
     if (data[0] & 1)
-        feed_greeting(t, fds[1], data + 2, size - 2);
+        feed_greeting(t, fds[1], data[0] & 2, data + 2, size - 2);
     else
         feed_pieces(t, data + 2, size - 2, data[1]);
-    if (accepted > (data[0] & 1))
+    if (accepted > ((data[0] & 3) == 1))
         abort();
     close(fds[1]);
     run_loop(3);

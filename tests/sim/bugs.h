@@ -56,7 +56,9 @@
     X(EPOCH_TAKEN_FOR_ENDED, "a new leader reports that running epochs have ended")    \
     X(FEATURE_EARLY, "a kind of record is used before all nodes have it")              \
     X(UNREAD_KILLED, "an older leader kills the workers of a job that it cannot read") \
-    X(CLOCK_IS_DATE, "the clock of the cluster follows the wall clock")
+    X(CLOCK_IS_DATE, "the clock of the cluster follows the wall clock")                \
+    X(ANY_IDENTITY, "a node admits whoever has the cluster's key")                     \
+    X(WORKERS_KEPT, "a node that was removed keeps its workers")
 
 /* Bugs of a log whose disk fails. */
 #define DISK_BUG_LIST(X)                                                       \
@@ -69,7 +71,7 @@ enum bug_kind {
     BUG_NONE,
 #define X(name, text) BUG_##name,
     BUG_LIST(X) N_LOG_BUGS = BUG_SNAPSHOT_BETWEEN_CHANGES,
-    CONTROL_BUG_LIST(X) N_CONTROL_BUGS = BUG_CLOCK_IS_DATE,
+    CONTROL_BUG_LIST(X) N_CONTROL_BUGS = BUG_WORKERS_KEPT,
     DISK_BUG_LIST(X)
 #undef X
         N_BUGS

@@ -363,6 +363,13 @@ void stream_reset_one(struct host *computer)
         fail_connection(e, UV_ECONNRESET);
 }
 
+void stream_reset(int fd)
+{
+    struct end *e = end_of(fd);
+    if (e && e->is_open)
+        fail_connection(e, UV_ECONNRESET);
+}
+
 void stream_stall_one(struct host *computer, int64_t us)
 {
     struct end *e = one_of(computer);

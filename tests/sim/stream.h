@@ -28,6 +28,8 @@ void stream_forget(struct host *host, bool has_power);
 /* Each affects one random connection of a process on this computer. */
 void stream_reset_one(struct host *computer);
 void stream_stall_one(struct host *computer, int64_t us);
+/* Both ends get a reset, if the descriptor is open. */
+void stream_reset(int fd);
 /* Returns a descriptor for a tunnel's listener, or for something else that is never connected. */
 int stream_place(void);
 

@@ -61,6 +61,7 @@ struct comm_config {
     const void *secret; /* the epoch's secret, at least 16 bytes; a peer without it is refused */
     size_t secret_bytes;
     const char *address; /* of this node, an IP address or a name: ranks of other nodes connect to it */
+    const char *ports;   /* on which this rank listens (common/base/ports.h); NULL: any */
 };
 
 /* Collective: returns when all ranks of the epoch have called it. */

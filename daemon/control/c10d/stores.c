@@ -4,6 +4,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/shares.h"
 #include "daemon/control/cluster/cluster.h"
 #include "daemon/store/relay.h"
 #include "daemon/store/server.h"
@@ -17,6 +18,7 @@
 
 #define PARKED_MS 10000 /* a node that starts the epoch 10 s after the others is faulty, and the rank should fail */
 #define PARKED_MAX 1024 /* each one holds a descriptor; a node opens a stream for each of its ranks */
+#define PARKED_PER_USER (PARKED_MAX / 4)
 
 bool c10d_name_is_legal(const char *name)
 {
@@ -57,17 +59,22 @@ static void dial(void *owner, struct relay_call *call)
 /* ---- streams from other nodes ---- */
 
 /* True for the store of a job's epoch: nodes start an epoch independently, so the store's node may be the last one. */
-static bool may_wait(const struct c10d_registry *s, const char *name)
+static bool may_wait(const struct c10d_registry *s, uint32_t uid, const char *name)
 {
-    return strchr(name, '/') && s->n_parked < PARKED_MAX;
+    int his = 0;
+    const struct c10d_parked *p;
+    LIST_FOREACH(p, &s->parked, link)
+    his += p->uid == uid;
+    return strchr(name, '/') && s->n_parked < PARKED_MAX && (!s->system || his < PARKED_PER_USER);
 }
 
-static err_t park(struct c10d_registry *s, const char *argument, int fd)
+static err_t park(struct c10d_registry *s, uint32_t uid, const char *argument, int fd)
 {
     struct c10d_parked *p = calloc(1, sizeof(*p));
     if (!p)
         return ERR_NOMEM;
     snprintf(p->argument, sizeof(p->argument), "%s", argument);
+    p->uid = uid;
     p->fd = fd;
     p->due_ms = clock_mono_ms() + PARKED_MS;
     LIST_INSERT_HEAD(&s->parked, p, link);
@@ -83,7 +90,7 @@ static err_t hand_over(struct c10d_registry *s, const char *argument, int fd, bo
     struct c10d_endpoint *e = read ? c10d_find(s, uid, name) : NULL;
     if (e && e->server)
         return store_server_adopt(e->server, fd);
-    if (read && wait && may_wait(s, name) && park(s, argument, fd) == OK)
+    if (read && wait && may_wait(s, uid, name) && park(s, uid, argument, fd) == OK)
         return OK;
     close(fd);
     return ERR_NOTFOUND;
@@ -137,10 +144,48 @@ static uid_t caller_of(const struct c10d_endpoint *e)
     return c10d_name_is_legal(e->name) || e->c10d->system ? e->uid : getuid();
 }
 
+/* ---- users ---- */
+
+static struct c10d_user *user_get(struct c10d_registry *s, uint32_t uid)
+{
+    struct c10d_user *u;
+    LIST_FOREACH(u, &s->users, link)
+    if (u->uid == uid)
+        return u;
+    u = calloc(1, sizeof(*u));
+    if (!u)
+        return NULL;
+    *u = (struct c10d_user){.uid = uid, .budget.max = s->system ? s->limits.bytes : SIZE_MAX};
+    LIST_INSERT_HEAD(&s->users, u, link);
+    return u;
+}
+
+/* One of his stores has closed; its budget is used until then. */
+static void user_left(void *arg)
+{
+    struct c10d_user *u = arg;
+    if (--u->n_open)
+        return;
+    LIST_REMOVE(u, link);
+    free(u);
+}
+
+static struct shares *shares_for(const struct c10d_endpoint *e)
+{
+    return e->c10d->system ? e->c10d->descriptors : NULL;
+}
+
+/* ---- stores and relays ---- */
+
 static err_t open_here(struct c10d_endpoint *e, struct why *why)
 {
-    const struct store_server_config config = {
-        .name = e->name, .uid = caller_of(e), .max_bytes = C10D_MAX_BYTES, .max_connections = connections_of_one()};
+    const struct store_server_config config = {.name = e->name,
+                                               .uid = caller_of(e),
+                                               .max_bytes = C10D_MAX_BYTES,
+                                               .max_connections = connections_of_one(),
+                                               .shares = shares_for(e),
+                                               .max_user = e->c10d->limits.connections,
+                                               .user_budget = &e->user->budget};
     return store_server_open(e->c10d->loop, &config, &e->server, why);
 }
 
@@ -150,6 +195,8 @@ static err_t open_relay(struct c10d_endpoint *e, struct why *why)
                                         .name = e->name,
                                         .uid = caller_of(e),
                                         .max_connections = connections_of_one(),
+                                        .shares = shares_for(e),
+                                        .max_user = e->c10d->limits.connections,
                                         .dial = dial,
                                         .owner = e};
     return relay_open(&config, &e->relay, why);
@@ -160,9 +207,11 @@ static void endpoint_close(struct c10d_endpoint *e)
 {
     LIST_REMOVE(e, link);
     if (e->server)
-        store_server_close(e->server, NULL, NULL);
-    if (e->relay)
+        store_server_close(e->server, user_left, e->user);
+    if (e->relay) {
         relay_close(e->relay);
+        user_left(e->user);
+    }
     free(e);
 }
 
@@ -177,18 +226,26 @@ static int count_of(const struct c10d_registry *s, uint32_t uid)
 
 static err_t endpoint_open(struct c10d_registry *s, uint32_t uid, const char *name, const char *holder, struct why *why)
 {
-    if (c10d_name_is_legal(name) && count_of(s, uid) >= C10D_PER_USER)
+    if (c10d_name_is_legal(name) && count_of(s, uid) >= s->limits.stores)
         return why_set(why, ERR_LIMIT,
-                       "you have the maximum of %d stores on this node; close one (`dtctl store ls` lists them)",
-                       C10D_PER_USER);
+                       "you have the maximum of %" PRId64
+                       " stores on this node (users.stores); close one (`dtctl store ls` lists them)",
+                       s->limits.stores);
     struct c10d_endpoint *e = calloc(1, sizeof(*e));
-    if (!e)
+    struct c10d_user *user = e ? user_get(s, uid) : NULL;
+    if (!user)
+        free(e);
+    if (!user)
         return why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+    user->n_open++;
     e->c10d = s;
+    e->user = user;
     e->uid = uid;
     snprintf(e->name, sizeof(e->name), "%s", name);
     snprintf(e->holder, sizeof(e->holder), "%s", holder);
     err_t err = holder[0] ? open_relay(e, why) : open_here(e, why);
+    if (err)
+        user_left(user);
     if (err)
         free(e);
     else

@@ -12,6 +12,7 @@
 #include "common/base/err.h"
 #include "common/base/log_limit.h"
 #include "daemon/control/state/record.h"
+#include "daemon/store/server.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,16 +20,30 @@
 #include <uv.h>
 
 #define C10D_NAME_MAX 64
-#define C10D_PER_USER 32            /* a store costs a port and up to C10D_MAX_BYTES of memory on this node */
 #define C10D_MAX_BYTES (128u << 20) /* memory for the keys, values and buffers of one store */
 
 struct cluster;
 struct relay;
-struct store_server;
+struct shares;
+
+/* Of one user on this node. `connections` and `bytes` hold in a system-wide dtd. */
+struct c10d_limits {
+    int64_t stores, connections;
+    size_t bytes;
+};
+
+/* What the stores of one user hold on this node. */
+struct c10d_user {
+    LIST_ENTRY(c10d_user) link;
+    uint32_t uid;
+    int n_open; /* stores and relays, with those that are closing */
+    struct budget budget;
+};
 
 struct c10d_endpoint {
     LIST_ENTRY(c10d_endpoint) link;
     struct c10d_registry *c10d;
+    struct c10d_user *user;
     uint32_t uid; /* its user; uid and name together identify a store */
     char name[C10D_NAME_MAX + 1];
     char holder[NODE_NAME_MAX + 1]; /* the node that has the store; "": this one */
@@ -40,6 +55,7 @@ struct c10d_endpoint {
 struct c10d_parked {
     LIST_ENTRY(c10d_parked) link;
     char argument[C10D_NAME_MAX + 16];
+    uint32_t uid;
     int fd;
     int64_t due_ms;
 };
@@ -48,6 +64,9 @@ struct c10d_registry {
     uv_loop_t *loop;
     struct cluster *cluster; /* opens streams to other nodes */
     bool system;             /* dtd serves all users of the machine */
+    struct c10d_limits limits;
+    struct shares *descriptors; /* of the users of a system-wide dtd */
+    LIST_HEAD(, c10d_user) users;
     LIST_HEAD(, c10d_endpoint) open;
     LIST_HEAD(, c10d_parked) parked;
     int n_parked;
@@ -57,7 +76,7 @@ struct c10d_registry {
 /* A name of a user's store: 1 to C10D_NAME_MAX letters, digits, dots, dashes and underscores. */
 bool c10d_name_is_legal(const char *name);
 /* Returns this node's port of a store, and opens the store or the relay if necessary. `holder`: the node that has the
- * store; NULL: this one. A port to a different node is closed first. ERR_LIMIT: the user has C10D_PER_USER here. */
+ * store; NULL: this one. A port to a different node is closed first. ERR_LIMIT: the user has users.stores here. */
 NODISCARD err_t c10d_open(struct c10d_registry *s, uint32_t uid, const char *name, const char *holder,
                           uint16_t *ret_port, struct why *why);
 /* The same for the store of a job's epoch; stores of its other epochs are closed. */

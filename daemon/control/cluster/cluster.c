@@ -114,14 +114,17 @@ static void accept_rpc(struct cluster *c, const struct tunnel_peer *peer, int fd
                                            .max_calls = RPC_PEER_MAX_CALLS,
                                            .owner = c->methods_owner,
                                            .on_close = inbound_closed};
-    bool joins = peer->key.kind == TUNNEL_KEY_JOIN;
+    bool joins = peer->purpose == TUNNEL_JOIN;
     struct cluster_inbound *in = calloc(1, sizeof(*in));
     if (!in) {
         close(fd);
         return;
     }
     in->cluster = c;
-    in->token = joins ? peer->key.number : 0;
+    in->token = peer->key.kind == TUNNEL_KEY_JOIN ? peer->key.number : 0;
+    in->joins = joins;
+    in->is_proven = peer->is_proven;
+    memcpy(in->public_key, peer->public_key, NODE_KEY_BYTES);
     snprintf(in->name, sizeof(in->name), "%s", peer->name);
     err_t err = rpc_conn_open(&config, fd, joins ? RPC_ROLE_JOIN : RPC_ROLE_PEER, &in->conn);
     if (err) {
@@ -138,12 +141,9 @@ static void accept_raft(struct cluster *c, const struct tunnel_peer *peer, int f
     uint64_t from = 0, to = 0;
     uint32_t newest = 1, version = 1; /* dtds without a cluster version send only two numbers */
     int read = sscanf(peer->argument, "%" SCNu64 " %" SCNu64 " %" SCNu32 " %" SCNu32, &from, &to, &newest, &version);
-    const struct state_node *x = cluster_node_by_id(c, from);
-    bool known = x && strcmp(x->name, peer->name) == 0;
     /* The older of the two could not apply what the other one records. */
     bool too_old = newest < cluster_version(c) || version > features_newest();
-    /* A view that is behind lacks a node that has just joined. Its key is proof enough. */
-    if (read < 2 || too_old || (x && !known) || log_accept(c->replica->log, from, to, fd)) {
+    if (read < 2 || too_old || !cluster_is_node(c, from, peer->name) || log_accept(c->replica->log, from, to, fd)) {
         log_debug("stream of a voter refused node=%s argument=\"%s\"", peer->name, peer->argument);
         close(fd);
     }
@@ -238,8 +238,10 @@ static err_t connect_raft(void *arg, struct log_connect *request, uint64_t id)
 
 err_t cluster_host_open(struct cluster *c, struct why *why)
 {
-    const struct tunnel_host_config config = {
-        .loop = c->loop, .name = c->self.name, .keys = {.owner = c, .find = find_key}};
+    const struct tunnel_host_config config = {.loop = c->loop,
+                                              .name = c->self.name,
+                                              .keys = {.owner = c, .find = find_key},
+                                              .identity = {.own = &c->identity, .owner = c, .admit = cluster_admit}};
     return tunnel_host_open(&config, &c->host, why);
 }
 
@@ -279,6 +281,8 @@ static err_t read_self(struct cluster *c, struct why *why)
     if (err == ERR_NOTFOUND)
         return OK;
     if (!err)
+        err = cluster_identity_load(c, why);
+    if (!err)
         err = cluster_view_load(c, why);
     if (!err && c->self.fresh)
         err = rename_old_log(c, why);
@@ -297,6 +301,9 @@ static void on_tick(uv_timer_t *timer)
     c->ticked_ms = now;
     if (c->closing)
         return;
+    if (c->recheck_due)
+        tunnel_host_recheck(c->host);
+    c->recheck_due = false;
     if (c->is_member && c->leads)
         cluster_lead_tick(c, now, gap > TICK_MS ? gap : 0);
     else if (c->is_member)
@@ -323,6 +330,7 @@ err_t cluster_start(const struct cluster_config *config, struct cluster **ret, s
     c->fd = -1;
     snprintf(c->self_path, sizeof(c->self_path), "%s/cluster/self", c->dir);
     snprintf(c->view_path, sizeof(c->view_path), "%s/cluster/view", c->dir);
+    snprintf(c->identity_path, sizeof(c->identity_path), "%s/cluster/identity", c->dir);
     *ret = c;
     err_t err = state_new(&c->view);
     if (!err)
@@ -429,13 +437,19 @@ const char *cluster_address(const struct cluster *c)
     return c->self.address;
 }
 
-const char *cluster_caller(const struct cluster *c, const struct rpc_conn *conn, uint64_t *ret_token)
+bool cluster_caller(const struct cluster *c, const struct rpc_conn *conn, struct cluster_caller *ret)
 {
     const struct cluster_inbound *in = LIST_FIRST(&c->inbound);
     while (in && in->conn != conn)
         in = LIST_NEXT(in, link);
-    *ret_token = in ? in->token : 0;
-    return in ? in->name : NULL;
+    if (in)
+        *ret = (struct cluster_caller){in->name, in->token, in->joins, in->is_proven ? in->public_key : NULL};
+    return in != NULL;
+}
+
+bool cluster_has_key_file(const struct cluster *c)
+{
+    return c->conf->cluster.key_file[0] != '\0';
 }
 
 const char *cluster_leader(const struct cluster *c)

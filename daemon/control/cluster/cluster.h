@@ -7,7 +7,7 @@
  * The leader of the replicated log decides for all jobs. Every other node keeps one connection to the leader and
  * forwards: requests of its clients, workers and dtd-ios go to the leader (rpc_forward), and the leader's commands for
  * its supervisor come back. Voters also have streams of their own for libraft. All connections use common/tunnel: TLS
- * 1.3 with the cluster's key.
+ * 1.3 with the cluster's key, and a signature of each end, which must be that of a listed node.
  *
  * A node is lost when it has sent no heartbeat for CLUSTER_LOST_MS, whether its connection is open or not.
  *
@@ -65,6 +65,8 @@ struct cluster_events {
     bool (*has_job)(void *owner, uint64_t *ret_job);
     /* Leader: whether the log has a job that this node's dtd is too old to read. */
     bool (*is_unfit)(void *owner);
+    /* Follower: this node was removed from the cluster against its will. Its workers have to end. */
+    void (*removed)(void *owner);
     /* Closes the log, then calls `then`. */
     void (*close_log)(void *owner, void (*then)(void *arg), void *arg);
 };
@@ -120,6 +122,8 @@ struct cluster_facts {
     int64_t silent_ms;
     uint64_t index;
 };
+/* Is the node a voter without which the connected voters are no majority? */
+bool cluster_needs_vote(const struct cluster *c, const struct state_node *x);
 void cluster_lead_facts(const struct cluster *c, const struct state_node *x, struct cluster_facts *ret);
 /* The cluster version (state/features.h). */
 uint32_t cluster_version(const struct cluster *c);
@@ -130,9 +134,36 @@ NODISCARD err_t cluster_may_use(const struct cluster *c, uint32_t version, const
 uint32_t cluster_newest(const struct cluster *c);
 /* Why the leader refuses this node; "": it does not. */
 const char *cluster_refused(const struct cluster *c);
-/* The node that an accepted connection belongs to: the name that its tunnel gives, and the id of the join token that it
- * used (0: it used the cluster's key). NULL: it did not come through a tunnel of the cluster. */
-const char *cluster_caller(const struct cluster *c, const struct rpc_conn *conn, uint64_t *ret_token);
+/* The node that an accepted connection belongs to, as its tunnel has authenticated it. */
+struct cluster_caller {
+    const char *name;
+    uint64_t token;            /* id of the join token that it used; 0: the cluster's key */
+    bool joins;                /* the tunnel is for joining only: the caller is no node yet */
+    const uint8_t *public_key; /* NULL: it has proved none, being of an older version */
+};
+/* False: the connection did not come through a tunnel of the cluster. */
+bool cluster_caller(const struct cluster *c, const struct rpc_conn *conn, struct cluster_caller *ret);
+/* Do nodes join by a file with the cluster's key (cluster.key_file), and not only by tokens? */
+bool cluster_has_key_file(const struct cluster *c);
+/* Follower: the leader reports over this connection that it has removed the node of this name. False: the connection is
+ * not the one to the leader, or the node is another one. */
+bool cluster_take_dismissal(struct cluster *c, const struct rpc_conn *conn, const char *name);
+/* Follower: the leader has removed this node from the cluster. */
+bool cluster_is_removed(const struct cluster *c);
+
+/* The voters, for a node whose view may be too old to have all of them. */
+#define CLUSTER_INTRODUCED \
+    9 /* as many as fit into the answer to Hello; a cluster has 5, and more only while they change */
+struct cluster_introduced {
+    char name[CLUSTER_NAME_MAX + 1];
+    uint64_t id;
+    uint8_t public_key[32]; /* zeros: none */
+};
+struct cluster_introductions {
+    struct cluster_introduced nodes[CLUSTER_INTRODUCED];
+    int n;
+};
+const struct cluster_introductions *cluster_introductions(struct cluster *c); /* valid until the next call */
 /* Leader: may one more node join, beside `pending` ones whose records are not applied yet? False: a node is of a
  * version whose state holds only STATE_MAX_NODES_BEFORE nodes, or a voter is not connected and may be; `ret` is its
  * name, valid until the next record. */
@@ -158,6 +189,8 @@ typedef void (*cluster_done_cb)(void *arg, err_t err, const char *why);
 NODISCARD err_t cluster_join(struct cluster *c, const char *token, const struct cluster_options *w, cluster_done_cb cb,
                              void *arg, struct why *why);
 NODISCARD err_t cluster_leave(struct cluster *c, cluster_done_cb cb, void *arg, struct why *why);
+/* Leader: hands over to another voter, because this node is to be removed. ERR_AGAIN: it is under way. */
+NODISCARD err_t cluster_hand_over(struct cluster *c, struct why *why);
 /* For a permanently lost majority: the log continues with this node as its only voter. */
 NODISCARD err_t cluster_recover(struct cluster *c, struct why *why);
 
@@ -172,13 +205,13 @@ NODISCARD err_t cluster_dial_store(struct cluster *c, const char *node, const ch
 /* ---- requests of other nodes, called by cluster/rpc.c ---- */
 
 /* A node that connects. */
-struct cluster_caller {
+struct cluster_greeting {
     const char *name, *version;
     const uint8_t *instance;
     const struct features_range *has; /* the cluster versions of its dtd */
 };
 /* ERR_AGAIN: this node is not the leader. Other errors set `why`. */
-NODISCARD err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const struct cluster_caller *caller,
+NODISCARD err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const struct cluster_greeting *from,
                               struct why *why);
 /* Whether a node with this dtd can be in the cluster. */
 NODISCARD err_t cluster_admits(const struct cluster *c, const char *node, const struct features_range *has,

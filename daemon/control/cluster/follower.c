@@ -20,8 +20,7 @@
 #include <unistd.h>
 
 #define RETRY_MS 100
-#define ALL_TURN 4      /* every fourth turn tries any node instead of a voter: the voters may be others by now */
-#define REFUSED_MS 5000 /* a node that is no longer a member has no reason to retry often */
+#define ALL_TURN 4 /* every fourth turn tries any node instead of a voter: the voters may be others by now */
 
 /* ---- connection lost ---- */
 
@@ -82,12 +81,14 @@ static void on_hello(void *arg, err_t err, const char *text, const struct rpc_he
     struct why why = {""};
     if (!c->leader || c->leader_up)
         return; /* reply on a connection that was given up */
+    if (!err)
+        cluster_introduce(c, &reply->introductions);
     if (!err && reply->leads && (err = check_version(c, reply, &why)))
         text = why.text;
     if (err || !reply->leads) {
         note_refusal(c, err, text);
         snprintf(c->hint, sizeof(c->hint), "%s", !err && reply->address ? reply->address : "");
-        if (reply->leader && strcmp(reply->leader, c->self.name) == 0)
+        if (!err && reply->leader && strcmp(reply->leader, c->self.name) == 0)
             c->hint[0] = '\0';
         lose_leader(c, "");
         if (err == ERR_NOTFOUND || err == ERR_DENIED)
@@ -97,6 +98,7 @@ static void on_hello(void *arg, err_t err, const char *text, const struct rpc_he
     c->leader_up = true;
     c->leader_term = reply->term;
     c->refused[0] = '\0';
+    cluster_note_answer(c, OK);
     c->leader_reply_ms = clock_mono_ms();
     snprintf(c->followed, sizeof(c->followed), "%s", c->leader_name);
     log_info("following node=%s", c->leader_name);
@@ -113,7 +115,9 @@ static void connected(void *owner, err_t err, const char *why, const struct tunn
                                            .owner = c->methods_owner,
                                            .on_close = conn_closed};
     c->request = NULL;
-    c->try_ms = clock_mono_ms() + RETRY_MS;
+    c->try_ms = clock_mono_ms() + (c->is_removed ? REFUSED_MS : RETRY_MS);
+    if (err == ERR_STALE)
+        cluster_note_answer(c, err);
     if (err) {
         log_debug("no connection to a node why=\"%s\"", why);
         c->hint[0] = '\0';
@@ -222,6 +226,7 @@ static void on_heartbeat(void *arg, err_t err, const struct rpc_beat_reply *repl
         return; /* cluster_follow_tick detects the timeout, conn_closed a closed connection */
     c->leader_reply_ms = clock_mono_ms();
     c->released = !reply->needed;
+    c->introduced.n = 0; /* the view is current after this reply */
     if (reply->view.len)
         cluster_view_set(c, reply->view.data, reply->view.len);
     else if (reply->n_changes)

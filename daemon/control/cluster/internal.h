@@ -1,6 +1,6 @@
 /* Private parts of the cluster, shared by cluster.c (start, keys, incoming connections), view.c (the view), leader.c
- * (members, voters, key rotation), follower.c (finding the leader, heartbeats), membership.c (init, join, leave) and
- * rpc.c (messages). */
+ * (members, voters, key rotation), follower.c (finding the leader, heartbeats), membership.c (init, join, leave),
+ * identity.c (which identities are nodes) and rpc.c (messages). */
 #ifndef DTD_DAEMON_CONTROL_CLUSTER_INTERNAL_H
 #define DTD_DAEMON_CONTROL_CLUSTER_INTERNAL_H
 
@@ -27,7 +27,10 @@ struct cluster_inbound {
     struct rpc_conn *conn;
     char name[NODE_NAME_MAX + 1]; /* as authenticated by the tunnel */
     uint64_t token;               /* id of the join token that it authenticated with; 0: the cluster's key */
-    struct cluster_peer *peer;    /* leader: the node whose Hello came over it; NULL: none, or a later one has come */
+    bool joins;                   /* its tunnel is for joining only */
+    bool is_proven;               /* its tunnel has proved the identity `public_key` */
+    uint8_t public_key[NODE_KEY_BYTES];
+    struct cluster_peer *peer; /* leader: the node whose Hello came over it; NULL: none, or a later one has come */
 };
 
 /* Leader: another node of the cluster. */
@@ -49,6 +52,8 @@ struct cluster_step {
     uint64_t from;
     struct buf bytes;
 };
+
+#define REFUSED_MS 5000 /* a node that is no longer a member has no reason to retry often */
 
 struct cluster {
     uv_loop_t *loop;
@@ -81,6 +86,18 @@ struct cluster {
     int n_steps;
     STAILQ_HEAD(, cluster_viewer) viewers;
     struct key_ring ring; /* from a key file; used until the state has keys */
+
+    /* identities (identity.c) */
+    struct identity identity; /* of this node, or of the node that it becomes by joining */
+    char identity_path[PATH_STATE_DIR_MAX + 32];
+    uint32_t registered_at; /* leader: the cluster version at which the identities of all peers were looked at */
+    struct cluster_introductions introduced; /* by the node that answered Hello last, until the leader has replied */
+    struct cluster_introductions introduces; /* for the nodes that say Hello here, made from .. */
+    uint64_t introduces_ids[CLUSTER_INTRODUCED], introduces_changes; /* .. these voters and `changes` of .. */
+    int n_introduces_ids, introduces_from;                           /* .. 1 the state or 2 the view; 0: not made yet */
+    int64_t removed_since_ms; /* since when the leader's answer has been that this node was removed; 0: it is not */
+    bool is_removed;
+    bool recheck_due; /* at the next tick, tunnels of removed nodes and of dropped keys are closed */
 
     struct tunnel_host *host;
     struct tunnel_listener *listener;
@@ -135,6 +152,20 @@ void cluster_view_make(struct cluster *c);
 /* Leader: what a follower needs that has the view with the hash `has`. Fills in all but `needed` and `voters`. */
 void cluster_view_news(const struct cluster *c, uint64_t has, bool understands, struct cluster_news *ret);
 void cluster_view_answer(struct cluster *c); /* calls the viewers */
+
+/* ---- identity.c ---- */
+
+/* Reads the file; makes it in a cluster of an older version. */
+NODISCARD err_t cluster_identity_load(struct cluster *c, struct why *why);
+NODISCARD err_t cluster_identity_write(struct cluster *c, struct why *why);
+enum tunnel_verdict cluster_admit(void *owner, const struct tunnel_peer *peer, bool accepts); /* owner: the cluster */
+/* Does a node of this id and name exist, as far as this node knows? */
+bool cluster_is_node(const struct cluster *c, uint64_t id, const char *name);
+void cluster_introduce(struct cluster *c, const struct cluster_introductions *from);
+/* Leader: records the identity of `in`, if the node has none. */
+void cluster_identity_register(const struct cluster *c, const struct cluster_inbound *in, const struct state_node *x);
+/* Follower: the result of an attempt to connect. ERR_STALE: the leader answers that this node was removed. */
+void cluster_note_answer(struct cluster *c, err_t err);
 
 NODISCARD err_t cluster_host_open(struct cluster *c, struct why *why);
 /* Exits control after a moment; the supervisor starts it again. */

@@ -9,6 +9,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "daemon/control/cluster/rpc.h"
 #include "daemon/control/cluster/voters.h"
 
 #include <inttypes.h>
@@ -65,6 +66,8 @@ static void free_peer(struct cluster_peer *m)
 static void remove_peer(struct cluster *c, struct cluster_peer *m)
 {
     bool was_lost = m->lost;
+    if (m->in)
+        rpc_cluster_dismiss(m->in->conn, m->name);
     close_peer(c, m);
     if (!was_lost)
         c->events->member_lost(c->owner, m->name, clock_mono_ms() - m->heartbeat_ms, "it left the cluster");
@@ -160,27 +163,28 @@ void cluster_lead_gone(struct cluster *c, struct cluster_inbound *in)
     c->events->member_down(c->owner, m->name);
 }
 
-err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const struct cluster_caller *caller, struct why *why)
+err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const struct cluster_greeting *from, struct why *why)
 {
     struct cluster_inbound *in = rpc_conn_data(conn);
-    const char *name = caller->name;
+    const char *name = from->name;
     const struct state_node *x = cluster_node(c, name);
     if (!c->is_member || !c->leads)
         return ERR_AGAIN;
     if (!in || strcmp(in->name, name) != 0 || !x)
         return why_set(why, ERR_NOTFOUND, "this node is not a member of the cluster: dtctl cluster join");
-    if (memcmp(x->instance, caller->instance, NODE_INSTANCE_BYTES) != 0)
+    if (memcmp(x->instance, from->instance, NODE_INSTANCE_BYTES) != 0)
         return why_set(why, ERR_DENIED,
                        "another node has joined under this name: dtctl cluster leave, then join under another name");
     update_peers(c, clock_mono_ms());
     struct cluster_peer *m = find_peer(c, name);
     if (!m)
         return ERR_AGAIN;
-    m->has = *caller->has;
-    snprintf(m->version, sizeof(m->version), "%s", caller->version);
-    err_t err = cluster_admits(c, name, caller->has, why);
+    m->has = *from->has;
+    snprintf(m->version, sizeof(m->version), "%s", from->version);
+    err_t err = cluster_admits(c, name, from->has, why);
     if (err)
         return err;
+    cluster_identity_register(c, in, x);
     if (m->in != in)
         close_peer(c, m);
     m->in = in;
@@ -210,6 +214,12 @@ static bool is_needed(const struct cluster *c, const struct cluster_peer *x)
         others += in_log[i].id != x->id && (in_log[i].id == c->self.id || (m && m->in));
     }
     return votes && others <= voters / 2;
+}
+
+bool cluster_needs_vote(const struct cluster *c, const struct state_node *x)
+{
+    const struct cluster_peer *m = find_peer(c, x->name);
+    return m && is_needed(c, m);
 }
 
 err_t cluster_heartbeat(struct cluster *c, struct rpc_conn *conn, const struct cluster_beat *beat,
@@ -399,7 +409,9 @@ static bool propose_missing_records(struct cluster *c)
     /* Before the first node: what was recorded while this node was alone may need its version. */
     if (cluster_version_raise(c))
         return true;
-    if (own && strcmp(own->address, c->self.address) == 0 && strcmp(own->domain, c->self.domain) == 0)
+    bool has_keys = cluster_version(c) >= FEATURE_IDENTITY;
+    bool lacks_key = own && has_keys && !record_has_key(own->public_key);
+    if (own && !lacks_key && strcmp(own->address, c->self.address) == 0 && strcmp(own->domain, c->self.domain) == 0)
         return false;
     if (!own && k->next_node != 1)
         return false; /* this node has left, and leads only until another does */
@@ -408,6 +420,8 @@ static bool propose_missing_records(struct cluster *c)
         .node = {
             .name = c->self.name, .address = c->self.address, .domain = c->self.domain, .newest = features_newest()}};
     memcpy(r.node.instance, c->self.instance, NODE_INSTANCE_BYTES);
+    if (has_keys && (!own || lacks_key)) /* a key that is recorded stays, and a record without one is not refused */
+        memcpy(r.node.public_key, c->identity.public_key, NODE_KEY_BYTES);
     cluster_propose(c, &r);
     return true;
 }
@@ -427,8 +441,8 @@ static bool all_have_view(const struct cluster *c, bool lost_too)
 static void rotate_keys(struct cluster *c)
 {
     const struct state_cluster *k = cluster_known(c);
-    if (k->n_keys < 2)
-        return;
+    if (k->n_keys < 2 || c->view_saved != c->view_hash)
+        return; /* this node, too, must have the new key in its file before the old one is dropped */
     uint32_t newest = k->keys[k->n_keys - 1].version;
     if (k->key_used != newest && all_have_view(c, false))
         propose_key(c, newest, KEY_USED);
@@ -496,6 +510,7 @@ void cluster_lead_begin(struct cluster *c)
     int64_t now = clock_mono_ms();
     c->lead_ms = now;
     c->changing = c->proposing = false;
+    c->registered_at = 0;
     if (c->is_member) {
         update_peers(c, now);
         shorten_previous_leader(c, now);
@@ -524,12 +539,27 @@ void cluster_lead_end(struct cluster *c)
     c->events->follow(c->owner);
 }
 
+/* When the cluster version rises, nodes are connected whose identities could not be recorded before. */
+static void register_identities(struct cluster *c)
+{
+    uint32_t version = cluster_version(c);
+    if (version == c->registered_at)
+        return;
+    for (int i = 0; i < c->n_peers; i++) {
+        const struct state_node *x = cluster_node(c, c->peers[i]->name);
+        if (c->peers[i]->in && x)
+            cluster_identity_register(c, c->peers[i]->in, x);
+    }
+    c->registered_at = version;
+}
+
 void cluster_lead_tick(struct cluster *c, int64_t now, int64_t gap_ms)
 {
+    update_peers(c, now); /* before a new view cuts the tunnels of removed nodes: it reports to them why */
     cluster_view_make(c);
     cluster_view_answer(c);
-    update_peers(c, now);
     update_voters(c);
+    register_identities(c);
     for (int i = 0; i < c->n_peers; i++) {
         c->peers[i]->heartbeat_ms += gap_ms;
         check_liveness(c, c->peers[i], now);

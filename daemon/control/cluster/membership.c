@@ -78,7 +78,10 @@ static err_t write_self(struct cluster *c, const struct cluster_self *self, stru
     char dir[PATH_MAX];
     snprintf(dir, sizeof(dir), "%s/cluster", c->dir);
     err_t err = file_make_dirs(dir, 0700);
-    return err ? why_set(why, err, "%s: %s", dir, err_text(err)) : cluster_file_write(c->self_path, self, why);
+    if (err)
+        return why_set(why, err, "%s: %s", dir, err_text(err));
+    err = cluster_identity_write(c, why);
+    return err ? err : cluster_file_write(c->self_path, self, why);
 }
 
 static err_t check_can_enter(const struct cluster *c, const char *what, bool keeps_jobs, struct why *why)
@@ -110,7 +113,9 @@ err_t cluster_init(struct cluster *c, const struct cluster_options *w, struct wh
     if (err)
         return err;
     close(fd);
-    err = write_self(c, &self, why);
+    err = identity_make(&c->identity, why);
+    if (!err)
+        err = write_self(c, &self, why);
     if (!err)
         cluster_restart(c);
     return err;
@@ -216,7 +221,8 @@ static void join_connected(void *owner, err_t err, const char *text, const struc
     if (!err) {
         rpc_conn_set_data(j->conn, c);
         const struct features_range has = {features_oldest(), features_newest()};
-        err = rpc_cluster_join(j->conn, &j->self, &has, j->is_static ? 0 : c->token.id, STEP_MS, on_join_reply, c);
+        err = rpc_cluster_join(j->conn, &j->self, &has, j->is_static ? 0 : c->token.id, c->identity.public_key, STEP_MS,
+                               on_join_reply, c);
     }
     if (!err)
         return;
@@ -272,7 +278,9 @@ static err_t begin_join(struct cluster *c, const struct cluster_self *self, bool
     j->arg = arg;
     j->due_ms = clock_mono_ms() + JOIN_MS;
     snprintf(c->self.name, sizeof(c->self.name), "%s", self->name);
-    err_t err = cluster_host_open(c, why);
+    err_t err = identity_make(&c->identity, why);
+    if (!err)
+        err = cluster_host_open(c, why);
     if (err)
         free(j);
     else
@@ -318,7 +326,9 @@ err_t cluster_static(struct cluster *c, struct why *why)
         return err;
     if (!conf->cluster.first)
         return begin_join(c, &self, true, NULL, NULL, why);
-    err = write_self(c, &self, why);
+    err = identity_make(&c->identity, why);
+    if (!err)
+        err = write_self(c, &self, why);
     c->self = self;
     c->is_member = !err;
     return err;
@@ -332,7 +342,9 @@ static void exit_after_leaving(void *arg)
     char from[PATH_MAX], to[PATH_MAX];
     snprintf(from, sizeof(from), "%s/raft/log", c->dir);
     snprintf(to, sizeof(to), "%s/raft/log.left-%" PRId64, c->dir, clock_wall_ms() / 1000);
-    if (rename(from, to) || unlink(c->self_path) || unlink(c->view_path))
+    bool is_done = (rename(from, to) == 0 || errno == ENOENT) && unlink(c->self_path) == 0 &&
+                   unlink(c->view_path) == 0 && unlink(c->identity_path) == 0;
+    if (!is_done)
         log_error("this node has left the cluster, but files of it remain dir=%s why=\"%s\"", c->dir, strerror(errno));
     exit(0);
 }
@@ -352,6 +364,13 @@ struct cluster_leaving {
     void *arg;
 };
 
+static void begin_leaving(struct cluster *c)
+{
+    log_info("this node has left the cluster");
+    c->closing = true;
+    uv_timer_start(&c->timer, close_log_when_released, TICK_MS, 0);
+}
+
 static void on_leave_reply(void *arg, err_t err, const char *text)
 {
     struct cluster_leaving *l = arg;
@@ -362,9 +381,16 @@ static void on_leave_reply(void *arg, err_t err, const char *text)
     free(l);
     if (err || c->closing)
         return;
-    log_info("this node has left the cluster");
-    c->closing = true;
-    uv_timer_start(&c->timer, close_log_when_released, TICK_MS, 0);
+    begin_leaving(c);
+}
+
+err_t cluster_hand_over(struct cluster *c, struct why *why)
+{
+    if (log_transfer(c->replica->log, 0, NULL, NULL) == ERR_NOTFOUND)
+        return why_set(why, ERR_AGAIN,
+                       "this node is the only voter; another must become one first, which takes a few "
+                       "seconds with 3 nodes. In a cluster of 2 nodes, the other one can leave");
+    return why_set(why, ERR_AGAIN, "the leader is changing: try again");
 }
 
 err_t cluster_leave(struct cluster *c, cluster_done_cb cb, void *arg, struct why *why)
@@ -373,11 +399,14 @@ err_t cluster_leave(struct cluster *c, cluster_done_cb cb, void *arg, struct why
         return why_set(why, ERR_NOTFOUND, "this node is in no cluster");
     if (c->leads && cluster_known(c)->n_nodes < 2)
         return why_set(why, ERR_INVALID, "this is the cluster's only node and cannot leave it");
-    if (c->leads && log_transfer(c->replica->log, 0, NULL, NULL) == ERR_NOTFOUND)
-        return why_set(why, ERR_AGAIN,
-                       "this node is the only voter; another must become one first, which takes a few "
-                       "seconds with 3 nodes. In a cluster of 2 nodes, the other one can leave");
-    if (c->leads || !c->leader_up)
+    if (c->leads)
+        return cluster_hand_over(c, why);
+    if (c->is_removed) {
+        begin_leaving(c);
+        cb(arg, OK, "");
+        return OK;
+    }
+    if (!c->leader_up)
         return why_set(why, ERR_AGAIN, "the leader is changing: try again");
     struct cluster_leaving *l = calloc(1, sizeof(*l));
     if (!l)

@@ -1,12 +1,15 @@
 /* Calls of the cluster to other nodes. rpc/cluster.c serves the calls of other nodes and of clients. */
 #include "daemon/control/cluster/rpc.h"
 
+#include "common/base/log.h"
 #include "common/rpc/methods.h"
 #include "daemon/control/log/log.h"
 #include "daemon/control/state/features.h"
 #include "proto/peer.pb-c.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- calls to other nodes ---- */
 
@@ -35,17 +38,42 @@ static struct rpc_beat_reply beat_reply_of(const Dtd__PeerBeatReply *b)
     return ret;
 }
 
+/* Introductions of a newer version that has more than fit are left out. */
+static void take_introductions(const Dtd__PeerStatus *s, struct cluster_introductions *ret)
+{
+    for (size_t i = 0; i < s->n_introduction && ret->n < CLUSTER_INTRODUCED; i++) {
+        const Dtd__PeerIntroduction *m = s->introduction[i];
+        struct cluster_introduced *in = &ret->nodes[ret->n];
+        if (strlen(m->name) > CLUSTER_NAME_MAX || (m->has_public_key && m->public_key.len != NODE_KEY_BYTES))
+            continue;
+        *in = (struct cluster_introduced){.id = m->id};
+        snprintf(in->name, sizeof(in->name), "%s", m->name);
+        if (m->has_public_key)
+            memcpy(in->public_key, m->public_key.data, NODE_KEY_BYTES);
+        ret->n++;
+    }
+}
+
+static struct rpc_hello_reply hello_reply_of(const Dtd__PeerStatus *s)
+{
+    struct rpc_hello_reply ret = {.version = 1};
+    if (!s)
+        return ret;
+    ret.leads = s->leads;
+    ret.term = s->raft_term;
+    ret.version = s->has_cluster_version ? s->cluster_version : 1;
+    ret.leader = s->leader;
+    ret.address = s->leader_address;
+    take_introductions(s, &ret.introductions);
+    return ret;
+}
+
 static void on_reply(void *arg, const struct rpc_result *r)
 {
     struct cluster_call a = *(struct cluster_call *)arg;
     free(arg);
     if (a.hello) {
-        const Dtd__PeerStatus *s = (const Dtd__PeerStatus *)r->reply;
-        const struct rpc_hello_reply reply = {.leads = s && s->leads,
-                                              .term = s ? s->raft_term : 0,
-                                              .version = s && s->has_cluster_version ? s->cluster_version : 1,
-                                              .leader = s ? s->leader : NULL,
-                                              .address = s ? s->leader_address : NULL};
+        const struct rpc_hello_reply reply = hello_reply_of((const Dtd__PeerStatus *)r->reply);
         a.hello(a.arg, r->err, r->text, &reply);
     } else if (a.heartbeat) {
         const struct rpc_beat_reply reply = beat_reply_of((const Dtd__PeerBeatReply *)r->reply);
@@ -103,7 +131,7 @@ err_t rpc_cluster_heartbeat(struct rpc_conn *conn, const struct cluster_beat *be
 }
 
 err_t rpc_cluster_join(struct rpc_conn *conn, const struct cluster_self *self, const struct features_range *has,
-                       uint64_t token, uint32_t ms, rpc_join_cb cb, void *arg)
+                       uint64_t token, const uint8_t *public_key, uint32_t ms, rpc_join_cb cb, void *arg)
 {
     Dtd__JoinRequest m = DTD__JOIN_REQUEST__INIT;
     m.name = (char *)self->name;
@@ -116,6 +144,8 @@ err_t rpc_cluster_join(struct rpc_conn *conn, const struct cluster_self *self, c
     m.has_oldest = m.has_newest = true;
     m.oldest = has->oldest;
     m.newest = has->newest;
+    m.has_public_key = public_key != NULL;
+    m.public_key = (ProtobufCBinaryData){public_key ? NODE_KEY_BYTES : 0, (uint8_t *)public_key};
     return send_call(conn, PEER_JOIN, &m.base, ms, (struct cluster_call){.join = cb, .arg = arg});
 }
 
@@ -124,6 +154,21 @@ err_t rpc_cluster_leave(struct rpc_conn *conn, const struct cluster_self *self, 
 {
     const Dtd__PeerHello m = hello_of(self->name, self->instance);
     return send_call(conn, PEER_LEAVE, &m.base, ms, (struct cluster_call){.leave = cb, .arg = arg});
+}
+
+static void on_dismissed(void *arg, err_t err, const char *text)
+{
+    (void)arg, (void)err, (void)text;
+}
+
+/* The same method as a node uses to leave: it is called by the leader here. */
+void rpc_cluster_dismiss(struct rpc_conn *conn, const char *name)
+{
+    static const uint8_t none[NODE_INSTANCE_BYTES];
+    const Dtd__PeerHello m = hello_of(name, none);
+    err_t err = send_call(conn, PEER_LEAVE, &m.base, 0, (struct cluster_call){.leave = on_dismissed});
+    if (err)
+        log_warn("the removal of a node is not reported to it node=%s error=%s", name, err_text(err));
 }
 
 /* ---- calls to other nodes ---- */

@@ -12,6 +12,7 @@ struct rpc_hello_reply {
     uint64_t term;
     uint32_t version;             /* the cluster version */
     const char *leader, *address; /* the leader of the other node; NULL: none */
+    struct cluster_introductions introductions;
 };
 typedef void (*rpc_hello_cb)(void *arg, err_t err, const char *text, const struct rpc_hello_reply *reply);
 NODISCARD err_t rpc_cluster_hello(struct rpc_conn *conn, const char *name, const uint8_t *instance, uint32_t ms,
@@ -31,12 +32,15 @@ typedef void (*rpc_heartbeat_cb)(void *arg, err_t err, const struct rpc_beat_rep
 NODISCARD err_t rpc_cluster_heartbeat(struct rpc_conn *conn, const struct cluster_beat *beat, uint32_t ms,
                                       rpc_heartbeat_cb cb, void *arg);
 typedef void (*rpc_join_cb)(void *arg, err_t err, const char *text, uint64_t id, const void *view, size_t len);
-/* `has`: the cluster versions of the dtd that joins, for which another node may make the call. */
+/* `has`: the cluster versions of the dtd that joins, for which another node may make the call. `public_key`: of its
+ * identity; NULL: it has none. */
 NODISCARD err_t rpc_cluster_join(struct rpc_conn *conn, const struct cluster_self *self,
-                                 const struct features_range *has, uint64_t token, uint32_t ms, rpc_join_cb cb,
-                                 void *arg);
+                                 const struct features_range *has, uint64_t token, const uint8_t *public_key,
+                                 uint32_t ms, rpc_join_cb cb, void *arg);
 /* Reports to the leader that this node leaves the cluster. */
 NODISCARD err_t rpc_cluster_leave(struct rpc_conn *conn, const struct cluster_self *self, uint32_t ms,
                                   void (*cb)(void *arg, err_t err, const char *text), void *arg);
+/* Reports to a node that the leader has removed it. There is no answer to wait for. */
+void rpc_cluster_dismiss(struct rpc_conn *conn, const char *name);
 
 #endif

@@ -179,7 +179,7 @@ void cluster_view_make(struct cluster *c)
     c->view_bytes = bytes;
     c->view_hash = hash_of(&bytes);
     cluster_view_save(c);
-    tunnel_host_recheck(c->host);
+    c->recheck_due = true; /* not now: a node that was removed gets the report of it first */
 }
 
 /* The newest step from this view; n_steps: there is none. */

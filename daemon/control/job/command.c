@@ -8,6 +8,7 @@
 #include "common/base/caller.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/ports.h"
 #include "daemon/control/local/error_file.h"
 
 #include <inttypes.h>
@@ -58,12 +59,18 @@ static bool own_rendezvous(const struct job *j)
     return j->spec.run.master_addr[0] != '\0';
 }
 
+/* A range may be too small for different ports of all jobs; then the script reports that its port is in use, and the
+ * next attempt has another one. */
 static int master_port(const struct job *j)
 {
-    uint64_t jobs = PORTS / PORTS_PER_JOB;
-    return j->spec.run.master_port
-               ? (int)j->spec.run.master_port
-               : (int)(PORT_FIRST + (j->id + j->uid * 97) % jobs * PORTS_PER_JOB + j->epoch % PORTS_PER_JOB);
+    const char *own = j->spec.run.ports;
+    struct ports range;
+    if (j->spec.run.master_port)
+        return (int)j->spec.run.master_port;
+    if (!ports_parse(own && own[0] ? own : j->jobs->local->conf->cluster.ports, &range) || !range.first)
+        range = (struct ports){PORT_FIRST, PORT_FIRST + PORTS - 1};
+    const uint64_t n = (uint64_t)ports_count(&range), attempts = n < PORTS_PER_JOB ? n : PORTS_PER_JOB;
+    return range.first + (int)((j->id + j->uid * 97) % (n / attempts) * attempts + j->epoch % attempts);
 }
 
 /* A node outside a cluster has no address, and is the job's only one. */

@@ -28,6 +28,7 @@
 #define DTD_DAEMON_CONTROL_JOB_INTERNAL_H
 
 #include "common/base/fsm.h"
+#include "common/base/log_limit.h"
 #include "daemon/control/job/job.h"
 #include "daemon/control/job/jobs.h"
 #include "daemon/supervisor/channel.h"
@@ -213,6 +214,9 @@ struct job {
     uint32_t uid; /* of the user who submitted it */
     struct job_spec spec;
     const char *yaml; /* a reference to the text that the state has, too */
+    size_t yaml_bytes;
+    struct log_limit report_lines; /* about failures that its processes report */
+    bool removing;                 /* it is over, and a record that removes it is under way */
     int64_t submitted_ms;
     struct fsm state, phase;
     int max_workers, n_workers; /* requested; allocated, or of the newest epoch */

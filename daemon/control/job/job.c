@@ -66,7 +66,8 @@ static err_t job_fill(struct job *j, const struct state_job *s)
     char path[PATH_MAX];
     struct why why = {""};
     j->yaml = spec_ref(s->spec);
-    err_t err = job_parse("job", s->spec, strlen(s->spec), NULL, 0, &j->spec, &why);
+    j->yaml_bytes = strlen(j->yaml);
+    err_t err = job_parse("job", s->spec, j->yaml_bytes, NULL, 0, &j->spec, &why);
     if (err) {
         log_error("the spec of a job in the log is invalid id=%" PRIu64 " why=%s", s->id, why.text);
         return err;

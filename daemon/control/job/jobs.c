@@ -232,3 +232,32 @@ void jobs_count_of(const struct jobs *jobs, uint32_t uid, int *ret_his, int *ret
             ++*ret_all;
         }
 }
+
+void jobs_spec_bytes_of(const struct jobs *jobs, uint32_t uid, size_t *ret_live, size_t *ret_over)
+{
+    *ret_live = *ret_over = 0;
+    for (const struct job *j = jobs->head; j; j = j->next)
+        if (j->uid == uid && !j->removing)
+            *(job_over(j) ? ret_over : ret_live) += j->yaml_bytes;
+}
+
+static void ended_removed(void *owner, uint64_t job, const struct state_result *result)
+{
+    if (!result->err)
+        jobs_remove(owner, job);
+}
+
+void jobs_remove_ended(struct jobs *jobs, uint32_t uid, size_t bytes)
+{
+    for (struct job *j = jobs->head; j && bytes; j = j->next) {
+        if (j->uid != uid || !job_over(j) || j->removing)
+            continue;
+        const struct record r = {.kind = RECORD_JOB_REMOVED, .wall_ms = clock_wall_ms(), .job = j->id};
+        if (outbox_add(&jobs->outbox, &r, ended_removed))
+            return; /* the next submit tries again */
+        log_info("a job that has ended is removed, because its owner's job files have too many bytes job=%" PRIu64,
+                 j->id);
+        j->removing = true;
+        bytes -= j->yaml_bytes < bytes ? j->yaml_bytes : bytes;
+    }
+}

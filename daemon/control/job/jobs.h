@@ -82,5 +82,9 @@ void jobs_count(const struct jobs *jobs, int *ret_placed, int *ret_waiting);
 const struct job *jobs_with_folder(const struct jobs *jobs, const char *dir, uint32_t uid);
 /* Counts jobs that are not over: those of this user, and all. */
 void jobs_count_of(const struct jobs *jobs, uint32_t uid, int *ret_his, int *ret_all);
+/* The bytes of the job files of this user's jobs: of those that are not over, and of those that are. */
+void jobs_spec_bytes_of(const struct jobs *jobs, uint32_t uid, size_t *ret_live, size_t *ret_over);
+/* Removes his oldest jobs that are over, as `dtctl rm` does, until their job files have `bytes` bytes together. */
+void jobs_remove_ended(struct jobs *jobs, uint32_t uid, size_t bytes);
 
 #endif

@@ -164,6 +164,15 @@ static int gpus_on(const struct job *j, const struct node_view *a)
     return job_gpus(&j->spec) ? (workers_on(j, a) + per_gpu - 1) / per_gpu : 0;
 }
 
+static uint64_t gpu_set_on(const struct job *j, const struct node_view *a)
+{
+    uint64_t ret = 0;
+    for (int k = 0; k < j->n_workers; k++)
+        if (j->workers[k].p.node == a && j->workers[k].device >= 0 && j->workers[k].device < GPUS_MAX)
+            ret |= UINT64_C(1) << j->workers[k].device;
+    return ret;
+}
+
 void job_process_start(struct job *j, struct job_process *p)
 {
     bool io = is_io(p);
@@ -182,6 +191,7 @@ void job_process_start(struct job *j, struct job_process *p)
                               .uid = j->uid,
                               .log_bytes = j->spec.run.log_bytes,
                               .gpus = gpus_on(j, p->node),
+                              .gpu_set = gpu_set_on(j, p->node),
                               .memory_bytes = j->spec.run.memory,
                               .cores = j->spec.run.cores,
                               .token = p->token,

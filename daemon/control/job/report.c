@@ -56,8 +56,9 @@ static void on_metric(struct job *j, struct job_worker *w, const struct worker_r
 
 static void on_failed(struct job *j, int rank, const struct worker_report *r)
 {
-    log_warn("worker failed job=%" PRIu64 " rank=%d epoch=%" PRIu64 " fatal=%d text=%s", j->id, rank, r->epoch,
-             r->fatal, r->text);
+    if (log_limit_line(&j->report_lines, "reports of failures"))
+        log_warn("worker failed job=%" PRIu64 " rank=%d epoch=%" PRIu64 " fatal=%d text=%s", j->id, rank, r->epoch,
+                 r->fatal, r->text);
     if (j->phase.state >= PHASE_DRAINING) {
         j->workers[rank].done = true;
         return;
@@ -94,8 +95,9 @@ static void on_save_failed(struct job *j, const char *text)
         job_incident_save_failed(j, text);
     snprintf(j->checkpoint_error, sizeof(j->checkpoint_error), "%s", text);
     j->totals.t.checkpoints_failed++;
-    log_warn("save failed job=%" PRIu64 " text=%s", j->id, text);
     j->dirty = true;
+    if (log_limit_line(&j->report_lines, "reports of failures"))
+        log_warn("save failed job=%" PRIu64 " text=%s", j->id, text);
 }
 
 void job_worker_report(struct job *j, int rank, const struct worker_report *r)

@@ -16,7 +16,7 @@ void gpus_set(struct gpus *g, int n)
     g->model[0] = g->sick[0] = '\0';
     for (int i = 0; i < GPUS_MAX; i++) {
         g->gpu[i].broken = g->gpu[i].seen = false;
-        g->gpu[i].numa_node = -1;
+        g->gpu[i].numa_node = g->gpu[i].minor = -1;
         g->gpu[i].load = gpu_load_none;
         g->gpu[i].uuid[0] = g->gpu[i].sick[0] = '\0';
     }
@@ -129,6 +129,20 @@ const char *gpus_sick(const struct gpus *g, int i)
     return i >= 0 && i < g->n ? g->gpu[i].sick : "";
 }
 
+bool gpus_minors(const struct gpus *g, uint64_t set, uint64_t *ret)
+{
+    uint64_t bits = 0;
+    if (!g->known || !g->n)
+        return false;
+    for (int i = 0; i < g->n; i++) {
+        if (g->gpu[i].minor < 0)
+            return false;
+        bits |= (set >> i & 1) << g->gpu[i].minor;
+    }
+    *ret = bits;
+    return true;
+}
+
 int gpus_numa_node(const struct gpus *g, int i)
 {
     return i >= 0 && i < g->n ? g->gpu[i].numa_node : -1;
@@ -190,13 +204,19 @@ static int numa_number(json_int_t n)
     return n >= 0 && n <= INT_MAX ? (int)n : -1;
 }
 
+static int minor_number(json_int_t n)
+{
+    return n >= 0 && n < GPUS_MAX ? (int)n : -1;
+}
+
 /* A GPU that cannot be opened is not assigned to any job. If no GPU is usable, its error becomes the reason. */
 static void read_gpu(struct gpus *g, const json_t *gpu, int i)
 {
     char what[GPUS_SICK_BYTES];
-    const json_t *node = json_object_get(gpu, "numa_node");
+    const json_t *node = json_object_get(gpu, "numa_node"), *minor = json_object_get(gpu, "minor");
     copy_text(gpu, "uuid", g->gpu[i].uuid, sizeof(g->gpu[i].uuid));
     g->gpu[i].numa_node = json_is_integer(node) ? numa_number(json_integer_value(node)) : -1;
+    g->gpu[i].minor = json_is_integer(minor) ? minor_number(json_integer_value(minor)) : -1;
     g->watched = g->watched || json_object_get(gpu, "health");
     if (!json_object_get(gpu, "error")) {
         copy_text(gpu, "model", g->model, sizeof(g->model));

@@ -27,6 +27,7 @@ struct gpus {
     char missing[512]; /* the reason why there is no usable GPU, if so */
     char sick[256];    /* which GPUs are not used although they can be opened, and why; "": none */
     struct {
+        int minor;                  /* M of /dev/nvidiaM; -1: not known */
         uint64_t job;               /* 0: free */
         int workers;                /* of that job, on this GPU */
         bool broken;                /* it could not be opened while no job had it: it is not assigned */
@@ -57,6 +58,8 @@ void gpus_mark_broken(struct gpus *g, int i);
 const char *gpus_sick(const struct gpus *g, int i);
 /* The kernel's number of the NUMA node of GPU i; -1: not known, or there is no such GPU. */
 int gpus_numa_node(const struct gpus *g, int i);
+/* The minor numbers of the GPUs in `set` (bit i: GPU i), as bits. False: not all GPUs of the node have known ones. */
+bool gpus_minors(const struct gpus *g, uint64_t set, uint64_t *ret);
 /* The GPU can be assigned, now or after its job has returned it. */
 bool gpus_is_usable(const struct gpus *g, int i);
 

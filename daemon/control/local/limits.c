@@ -76,6 +76,6 @@ void limits_why_killed(enum channel_oom oom, const struct channel_limits *x, boo
         snprintf(
             ret, size,
             "the kernel killed %s because the job's memory limit on this node, %s, was reached (memory.max); raise "
-            "run.memory, which is for each worker",
+            "run.memory (dtctl run --memory), which is for each worker",
             it, bytes);
 }

@@ -4,6 +4,7 @@
 #include "common/base/cpus.h"
 #include "common/base/log.h"
 #include "common/base/paths.h"
+#include "common/base/ports.h"
 #include "daemon/control/local/error_file.h"
 #include "daemon/control/local/limits.h"
 #include "daemon/control/local/local.h"
@@ -122,19 +123,29 @@ static void count_workers(struct local *l)
     sharing_set(&l->children.sharing, n);
 }
 
-/* A worker of a managed job gets the file from which it learns its share of the cores. */
+/* A worker of a managed job gets the file from which it learns its share of the cores, unless it computes on a GPU, and
+ * the ports and the network of this node. */
 static err_t spawn_managed(struct local *l, const struct process_spawn *x, struct supervisor_link_spawn *s)
 {
-    char text[PATH_MAX];
-    char **env = calloc((size_t)x->n_env + 1, sizeof(*env));
+    const struct {
+        const char *name, *value;
+    } own[] = {{PATH_WORKERS_ENV, x->device < 0 ? l->children.sharing.path : ""},
+               {PORTS_ENV, l->conf->cluster.ports},
+               {FABRIC_ENV, l->conf->cluster.fabric}};
+    char text[sizeof(own) / sizeof(own[0])][PATH_MAX];
+    char **env = calloc((size_t)x->n_env + sizeof(own) / sizeof(own[0]), sizeof(*env));
     if (!env)
         return ERR_NOMEM;
-    snprintf(text, sizeof(text), PATH_WORKERS_ENV "=%s", l->children.sharing.path);
+    int n = 0;
     for (int i = 0; i < x->n_env; i++)
-        env[i] = x->env[i];
-    env[x->n_env] = text;
+        env[n++] = x->env[i];
+    for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++) {
+        snprintf(text[i], sizeof(text[i]), "%s=%s", own[i].name, own[i].value);
+        if (own[i].value[0])
+            env[n++] = text[i];
+    }
     s->env = env;
-    s->n_env = x->n_env + 1;
+    s->n_env = n;
     err_t err = supervisor_link_spawn(&l->supervisor, s);
     free(env);
     return err;
@@ -187,6 +198,12 @@ static err_t spawn_command(struct local *l, const struct process_spawn *x, struc
     return err;
 }
 
+/* dtd-io needs no GPU and is started before the job has any. A leader of an older version does not send the set. */
+static bool knows_gpus(const struct process_spawn *x)
+{
+    return x->slot != CHANNEL_SLOT_IO && (x->device < 0 || x->gpu_set >> x->device & 1);
+}
+
 static void find_limits(const struct local *l, const struct process_spawn *x, struct channel_limits *ret)
 {
     int slots = (int)l->conf->slots;
@@ -199,6 +216,7 @@ static void find_limits(const struct local *l, const struct process_spawn *x, st
     const struct limits_job job = {
         .memory_bytes = x->memory_bytes, .cores = x->cores, .workers = x->workers, .gpus = x->gpus};
     limits_compute(&node, &job, ret);
+    ret->gpu_guard = l->system && knows_gpus(x) && gpus_minors(&l->gpus, x->gpu_set, &ret->gpu_minors);
 }
 
 err_t local_process_spawn(struct local *l, const struct process_spawn *x)
@@ -229,8 +247,7 @@ err_t local_process_spawn(struct local *l, const struct process_spawn *x)
     count_workers(l);
     if (x->n_command)
         return spawn_command(l, x, &s);
-    bool shares = x->slot >= 0 && x->device < 0;
-    return shares ? spawn_managed(l, x, &s) : supervisor_link_spawn(&l->supervisor, &s);
+    return x->slot >= 0 ? spawn_managed(l, x, &s) : supervisor_link_spawn(&l->supervisor, &s);
 }
 
 /* ---- messages of the supervisor ---- */

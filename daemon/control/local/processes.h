@@ -86,6 +86,7 @@ struct process_spawn {
     const char *store_node; /* of a command: the node that has the epoch's c10d store; NULL: it has none, and `env` has
                                MASTER_PORT */
     int gpus;               /* of the job on this node */
+    uint64_t gpu_set;       /* bit i: the job has GPU i there */
     int64_t memory_bytes;   /* run.memory */
     int64_t cores;          /* run.cores */
     const char *caller;     /* of a command: what it inherits (common/base/caller.h); NULL or "": the daemon's */

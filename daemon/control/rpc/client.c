@@ -81,13 +81,28 @@ void rpc_client_status(void *owner, struct rpc_call *call, const ProtobufCMessag
 
 /* A client's call that waits until its record is applied. */
 struct pending {
-    LIST_ENTRY(pending) link; /* only of a submit: in server->submits */
+    struct rpc_proposal share; /* first; in server->proposals */
     struct rpc_server *server;
-    uint32_t uid; /* only of a submit */
     struct rpc_call *call;
     uint64_t job;             /* only for a cancel */
     struct job_cancel cancel; /* only for a cancel */
 };
+
+static struct pending *pending_new(struct rpc_server *server, struct rpc_call *call, uint32_t uid)
+{
+    struct pending *p = calloc(1, sizeof(*p));
+    if (!p)
+        return NULL;
+    *p = (struct pending){.share = {.uid = uid}, .server = server, .call = call};
+    LIST_INSERT_HEAD(&server->proposals, &p->share, link);
+    return p;
+}
+
+static void pending_free(struct pending *p)
+{
+    LIST_REMOVE(&p->share, link);
+    free(p);
+}
 
 /* The answer of the state machine to a submit, also to a repeated one. */
 static void answer_submitted(struct rpc_call *call, const struct state_result *result)
@@ -134,8 +149,7 @@ static void submitted(void *arg, err_t err, uint64_t index, const void *result)
     const struct state_result *r = result;
     struct rpc_server *server = p->server;
     struct rpc_call *call = p->call;
-    LIST_REMOVE(p, link);
-    free(p);
+    pending_free(p);
     if (err)
         rpc_fail(call, err, "not submitted: %s", not_logged_text(server, err));
     else
@@ -233,54 +247,22 @@ static uint32_t submit_uid(const struct rpc_server *server, struct rpc_call *cal
     return server->system ? rpc_caller_uid(call) : getuid();
 }
 
-/* A user of a system-wide dtd has at most users.jobs jobs, and not more than are left for others: so there is always
- * room for a job of somebody else, however many users ask for all they can get. Submits that are not in the log yet
- * count, because they may arrive by the thousand at once. */
-static err_t check_share(struct rpc_server *server, uint32_t uid, struct why *why)
-{
-    int his, all;
-    const struct pending *p;
-    if (!server->system)
-        return OK;
-    jobs_count_of(server->jobs, uid, &his, &all);
-    LIST_FOREACH(p, &server->submits, link)
-    {
-        his += p->uid == uid;
-        all++;
-    }
-    int64_t limit = server->local->conf->users.jobs, left = STATE_MAX_JOBS - all;
-    if (his >= limit)
-        return why_set(why, ERR_LIMIT,
-                       "not submitted: you have %d jobs that have not ended, and users.jobs of dtd's configuration "
-                       "allows %" PRId64 ". Cancel some, or submit again when one has ended",
-                       his, limit);
-    if (his >= left)
-        return why_set(why, ERR_LIMIT,
-                       "not submitted: you have %d jobs that have not ended, and only %" PRId64
-                       " of %d places are left "
-                       "for all users. Cancel some, or submit again when one has ended",
-                       his, left, STATE_MAX_JOBS);
-    return OK;
-}
-
 static err_t propose_submit(struct rpc_server *server, struct rpc_call *call, const Dtd__SubmitRequest *m,
                             uint64_t parent)
 {
-    struct pending *p = calloc(1, sizeof(*p));
+    struct pending *p = pending_new(server, call, submit_uid(server, call));
     if (!p)
         return ERR_NOMEM;
-    *p = (struct pending){.server = server, .call = call, .uid = submit_uid(server, call)};
+    p->share.is_submit = true;
+    p->share.bytes = strlen(m->spec_yaml);
     struct record r = {.kind = RECORD_SUBMITTED,
                        .wall_ms = clock_wall_ms(),
                        .has_request = true,
-                       .submitted = {.spec = m->spec_yaml, .parent = parent, .uid = p->uid}};
+                       .submitted = {.spec = m->spec_yaml, .parent = parent, .uid = p->share.uid}};
     memcpy(r.request_id, m->request_id.data, REQUEST_ID_BYTES);
-    LIST_INSERT_HEAD(&server->submits, p, link);
     err_t err = replica_propose(server->replica, &r, submitted, p);
-    if (err) {
-        LIST_REMOVE(p, link);
-        free(p);
-    }
+    if (err)
+        pending_free(p);
     return err;
 }
 
@@ -290,7 +272,8 @@ static err_t propose_submit(struct rpc_server *server, struct rpc_call *call, co
 #define HELD_MS 20000
 
 struct held_submit {
-    struct held_submit *next; /* in the order of arrival */
+    struct rpc_proposal share; /* first; in server->proposals */
+    struct held_submit *next;  /* in the order of arrival */
     struct rpc_server *server;
     int64_t until_ms;
     struct rpc_call *call;
@@ -304,6 +287,7 @@ static void held_free(struct held_submit *h)
             *at = h->next;
             break;
         }
+    LIST_REMOVE(&h->share, link);
     dtd__submit_request__free_unpacked(h->m, NULL);
     free(h);
 }
@@ -329,11 +313,17 @@ static err_t hold_submit(struct rpc_server *server, struct rpc_call *call, const
     struct held_submit *h = calloc(1, sizeof(*h)), **at = &server->held_submits;
     if (!h)
         return ERR_NOMEM;
-    *h = (struct held_submit){.server = server, .until_ms = clock_mono_ms() + HELD_MS, .call = call, .m = copy_of(m)};
+    *h = (struct held_submit){
+        .share = {.uid = submit_uid(server, call), .is_submit = true, .bytes = strlen(m->spec_yaml)},
+        .server = server,
+        .until_ms = clock_mono_ms() + HELD_MS,
+        .call = call,
+        .m = copy_of(m)};
     if (!h->m) {
         free(h);
         return ERR_NOMEM;
     }
+    LIST_INSERT_HEAD(&server->proposals, &h->share, link);
     while (*at)
         at = &(*at)->next;
     *at = h;
@@ -347,6 +337,8 @@ static void continue_submit(struct held_submit *h)
 {
     h->server->held_submits = h->next;
     rpc_call_on_cancel(h->call, NULL, NULL);
+    h->share.is_submit = false; /* now the submit itself counts */
+    h->share.bytes = 0;
     submit(h->server, h->call, h->m, false);
     held_free(h);
 }
@@ -414,7 +406,8 @@ static void submit(struct rpc_server *server, struct rpc_call *call, const Dtd__
         return;
     }
     err = check_keys(server, &spec, &why);
-    err = err ? err : check_share(server, submit_uid(server, call), &why);
+    err = err ? err : rpc_share_proposes(server, submit_uid(server, call), &why);
+    err = err ? err : rpc_share_submits(server, submit_uid(server, call), strlen(m->spec_yaml), &why);
     err = err ? err : check_parent(server, call, m->parent, &spec, &parent, &why);
     bool wait = may_wait && !err && job_gpus(&spec) && !server->local->gpus.known && !server->jobs->nodes->next;
     if (wait)
@@ -443,7 +436,7 @@ static void canceled(void *arg, err_t err, uint64_t index, const void *result)
     struct pending p = *(struct pending *)arg;
     const struct state_result *r = result;
     struct job *j = jobs_find(p.server->jobs, p.job);
-    free(arg);
+    pending_free(arg);
     if (err || !j) {
         rpc_fail(p.call, err ? err : ERR_NOTFOUND, "not canceled: %s", not_logged_text(p.server, err));
         return;
@@ -494,10 +487,17 @@ void rpc_client_cancel(void *owner, struct rpc_call *call, const ProtobufCMessag
                                       .grace_ms = m->has_grace_seconds ? m->grace_seconds * 1000 : JOB_GRACE_OF_FILE};
     if (answer_known_cancel(server, call, j, m->request_id.data, cancel))
         return;
-    struct pending *p = calloc(1, sizeof(*p));
-    err_t err = ERR_NOMEM;
+    struct why why = {""};
+    err_t err = rpc_share_proposes(server, rpc_caller_uid(call), &why);
+    if (err) {
+        rpc_fail(call, err, "not canceled: %s", why.text);
+        return;
+    }
+    struct pending *p = pending_new(server, call, rpc_caller_uid(call));
+    err = ERR_NOMEM;
     if (p) {
-        *p = (struct pending){.server = server, .call = call, .job = job_view_of(j).id, .cancel = cancel};
+        p->job = job_view_of(j).id;
+        p->cancel = cancel;
         struct record r = {.kind = RECORD_DESIRED,
                            .wall_ms = clock_wall_ms(),
                            .has_request = true,
@@ -507,7 +507,8 @@ void rpc_client_cancel(void *owner, struct rpc_call *call, const ProtobufCMessag
         err = replica_propose(server->replica, &r, canceled, p);
     }
     if (err) {
-        free(p);
+        if (p)
+            pending_free(p);
         rpc_fail(call, err, "not canceled: %s", not_logged_text(server, err));
     }
 }
@@ -556,7 +557,7 @@ static void removed(void *arg, err_t err, uint64_t index, const void *result)
     const Dtd__Empty reply = DTD__EMPTY__INIT;
     struct pending p = *(struct pending *)arg;
     const struct state_result *r = result;
-    free(arg);
+    pending_free(arg);
     if (err || r->err) {
         rpc_fail(p.call, err ? err : r->err, "not removed: %s",
                  err ? not_logged_text(p.server, err) : err_text(r->err));
@@ -568,15 +569,15 @@ static void removed(void *arg, err_t err, uint64_t index, const void *result)
 
 static err_t propose_remove(struct rpc_server *server, struct rpc_call *call, const uint8_t *request_id, uint64_t job)
 {
-    struct pending *p = calloc(1, sizeof(*p));
+    struct pending *p = pending_new(server, call, rpc_caller_uid(call));
     if (!p)
         return ERR_NOMEM;
-    *p = (struct pending){.server = server, .call = call, .job = job};
+    p->job = job;
     struct record r = {.kind = RECORD_JOB_REMOVED, .wall_ms = clock_wall_ms(), .has_request = true, .job = job};
     memcpy(r.request_id, request_id, REQUEST_ID_BYTES);
     err_t err = replica_propose(server->replica, &r, removed, p);
     if (err)
-        free(p);
+        pending_free(p);
     return err;
 }
 
@@ -602,9 +603,11 @@ void rpc_client_remove(void *owner, struct rpc_call *call, const ProtobufCMessag
         rpc_fail(call, ERR_INVALID, "job %" PRIu64 " is %s; end it first: dtctl cancel %" PRIu64, v.id, v.state, v.id);
         return;
     }
-    err_t err = propose_remove(server, call, m->request_id.data, v.id);
+    struct why why = {""};
+    err_t err = rpc_share_proposes(server, rpc_caller_uid(call), &why);
+    err = err ? err : propose_remove(server, call, m->request_id.data, v.id);
     if (err)
-        rpc_fail(call, err, "not removed: %s", not_logged_text(server, err));
+        rpc_fail(call, err, "not removed: %s", why.text[0] ? why.text : not_logged_text(server, err));
 }
 
 /* ---- lists ---- */

@@ -154,6 +154,26 @@ static struct features_range range_of(bool has_oldest, uint32_t oldest, bool has
     return (struct features_range){has_oldest ? oldest : 1, has_newest ? newest : 1};
 }
 
+struct introduction_messages {
+    Dtd__PeerIntroduction m[CLUSTER_INTRODUCED], *list[CLUSTER_INTRODUCED];
+};
+
+static void fill_introductions(struct cluster *c, struct introduction_messages *ret, Dtd__PeerStatus *s)
+{
+    const struct cluster_introductions *from = cluster_introductions(c);
+    for (int i = 0; i < from->n; i++) {
+        const struct cluster_introduced *in = &from->nodes[i];
+        Dtd__PeerIntroduction *m = ret->list[i] = &ret->m[i];
+        dtd__peer_introduction__init(m);
+        m->name = (char *)in->name;
+        m->id = in->id;
+        m->has_public_key = record_has_key(in->public_key);
+        m->public_key = (ProtobufCBinaryData){NODE_KEY_BYTES, (uint8_t *)in->public_key};
+    }
+    s->n_introduction = (size_t)from->n;
+    s->introduction = ret->list;
+}
+
 static void handle_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     static const uint8_t none[NODE_INSTANCE_BYTES];
@@ -164,9 +184,9 @@ static void handle_hello(void *owner, struct rpc_call *call, const ProtobufCMess
     Dtd__PeerStatus s = DTD__PEER_STATUS__INIT;
     bool whole = h->has_instance && h->instance.len == NODE_INSTANCE_BYTES;
     const struct features_range has = range_of(h->has_oldest, h->oldest, h->has_newest, h->newest);
-    const struct cluster_caller caller = {
+    const struct cluster_greeting from = {
         .name = h->node, .version = h->version, .instance = whole ? h->instance.data : none, .has = &has};
-    err_t err = cluster_hello(c, rpc_call_conn(call), &caller, &why);
+    err_t err = cluster_hello(c, rpc_call_conn(call), &from, &why);
     if (err && err != ERR_AGAIN) {
         log_warn("node refused node=%s why=\"%s\"", h->node, why.text);
         rpc_fail(call, err, "%s", why.text);
@@ -184,6 +204,8 @@ static void handle_hello(void *owner, struct rpc_call *call, const ProtobufCMess
     s.leader_address = leader ? leader->address : NULL;
     s.has_cluster_version = cluster_version(c) > 1;
     s.cluster_version = cluster_version(c);
+    struct introduction_messages introductions;
+    fill_introductions(c, &introductions, &s);
     rpc_reply(call, &s.base);
 }
 
@@ -239,27 +261,46 @@ static void forward_join(struct rpc_server *server, struct rpc_call *call, const
     snprintf(self.address, sizeof(self.address), "%s", q->address);
     snprintf(self.domain, sizeof(self.domain), "%s", q->domain ? q->domain : "");
     memcpy(self.instance, q->instance.data, NODE_INSTANCE_BYTES);
-    err_t err = conn ? rpc_cluster_join(conn, &self, has, q->has_token ? q->token : 0, 4000, on_forwarded_join, call)
+    err_t err = conn ? rpc_cluster_join(conn, &self, has, q->has_token ? q->token : 0,
+                                        q->has_public_key ? q->public_key.data : NULL, 4000, on_forwarded_join, call)
                      : ERR_AGAIN;
     if (err)
         rpc_fail(call, err, "there is no leader at the moment: try again");
+}
+
+static bool is_legal_join(const Dtd__JoinRequest *q)
+{
+    return q->instance.len == NODE_INSTANCE_BYTES && node_name_valid(q->name, strlen(q->name)) &&
+           strlen(q->address) <= NODE_TEXT_MAX && (!q->domain || strlen(q->domain) <= NODE_TEXT_MAX) &&
+           (!q->has_public_key || q->public_key.len == NODE_KEY_BYTES);
+}
+
+/* A connection for joining may only join: with the token that it was authenticated with, under the tunnel's name and
+ * with the identity that the tunnel has proved. Any other one is of a node, which forwards what it has checked. */
+static bool is_callers_join(const struct cluster_caller *caller, const Dtd__JoinRequest *q)
+{
+    bool is_same_key = caller->public_key
+                           ? q->has_public_key && memcmp(q->public_key.data, caller->public_key, NODE_KEY_BYTES) == 0
+                           : !q->has_public_key;
+    return !caller->joins ||
+           ((q->has_token ? q->token : 0) == caller->token && strcmp(caller->name, q->name) == 0 && is_same_key);
 }
 
 static void handle_join(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     const Dtd__JoinRequest *q = (const Dtd__JoinRequest *)request;
     struct rpc_server *server = owner;
-    struct rpc_conn *conn = rpc_call_conn(call);
-    uint64_t shown;
-    const char *caller = cluster_caller(server->cluster, conn, &shown);
+    struct cluster_caller caller;
     uint64_t token = q->has_token ? q->token : 0;
-    bool legal = q->instance.len == NODE_INSTANCE_BYTES && node_name_valid(q->name, strlen(q->name)) &&
-                 strlen(q->address) <= NODE_TEXT_MAX && (!q->domain || strlen(q->domain) <= NODE_TEXT_MAX);
     struct address address;
     struct why why = {""};
-    /* A connection that was authenticated with a token may join only with this token and under the tunnel's name. */
-    if (!caller || !legal || (shown && (token != shown || strcmp(caller, q->name) != 0))) {
+    if (!cluster_caller(server->cluster, rpc_call_conn(call), &caller) || !is_legal_join(q) ||
+        !is_callers_join(&caller, q)) {
         rpc_fail(call, ERR_DENIED, "the request does not match the authenticated connection");
+        return;
+    }
+    if (!token && !cluster_has_key_file(server->cluster)) {
+        rpc_fail(call, ERR_DENIED, "joining this cluster needs a token: dtctl cluster token");
         return;
     }
     if (address_parse(q->address, &address, &why)) {
@@ -295,6 +336,8 @@ static void handle_join(void *owner, struct rpc_call *call, const ProtobufCMessa
                                 .token = token,
                                 .newest = has.newest}};
     memcpy(r.node.instance, q->instance.data, NODE_INSTANCE_BYTES);
+    if (q->has_public_key && cluster_version(server->cluster) >= FEATURE_IDENTITY)
+        memcpy(r.node.public_key, q->public_key.data, NODE_KEY_BYTES);
     log_info("node joins node=%s address=%s version=%s", q->name, q->address, q->version ? q->version : "?");
     propose_for_call(server, call, &r, NULL);
 }
@@ -303,11 +346,15 @@ static void handle_leave(void *owner, struct rpc_call *call, const ProtobufCMess
 {
     const Dtd__PeerHello *h = (const Dtd__PeerHello *)request;
     struct rpc_server *server = owner;
-    struct rpc_conn *conn = rpc_call_conn(call);
-    uint64_t shown;
-    const char *caller = cluster_caller(server->cluster, conn, &shown);
+    struct cluster_caller caller;
+    bool is_known = cluster_caller(server->cluster, rpc_call_conn(call), &caller);
     struct record r = {.kind = RECORD_NODE_LEFT, .node_left = {.name = h->node}};
-    if (!caller || strcmp(caller, h->node) != 0)
+    if (cluster_take_dismissal(server->cluster, rpc_call_conn(call), h->node)) {
+        Dtd__PeerEmpty empty = DTD__PEER_EMPTY__INIT;
+        rpc_reply(call, &empty.base);
+        return;
+    }
+    if (!is_known || caller.joins || strcmp(caller.name, h->node) != 0)
         rpc_fail(call, ERR_DENIED, "only the node itself may request to leave");
     else if (!cluster_leads(server->cluster))
         rpc_fail(call, ERR_AGAIN, "this node is not the leader: try again");
@@ -428,6 +475,40 @@ static void handle_token(void *owner, struct rpc_call *call, const ProtobufCMess
     token_wipe(&w.token);
 }
 
+static void on_withdrawn(void *arg, err_t err, uint64_t index, const void *result)
+{
+    (void)arg, (void)index, (void)result;
+    if (err)
+        log_warn("a join token is not withdrawn error=%s", err_text(err));
+}
+
+/* Every node has the join tokens in its view; an evicted one must not come back with them. */
+static err_t withdraw_tokens(struct rpc_server *server)
+{
+    const struct state_cluster *k = cluster_known(server->cluster);
+    err_t err = OK;
+    for (int i = 0; !err && i < k->n_tokens; i++) {
+        struct record r = {.kind = RECORD_TOKEN, .wall_ms = clock_wall_ms(), .token = {.id = k->tokens[i].id}};
+        err = replica_propose(server->replica, &r, on_withdrawn, NULL);
+    }
+    return err;
+}
+
+/* OK: the node may be removed although it is up. */
+static err_t prepare_eviction(struct rpc_server *server, const struct state_node *x, struct why *why)
+{
+    if (x->id == cluster_self_id(server->cluster))
+        return cluster_hand_over(server->cluster, why);
+    if (cluster_needs_vote(server->cluster, x))
+        return why_set(
+            why, ERR_BUSY,
+            "without %s the voters that are up are no majority, and nothing would be recorded any more: first "
+            "start another voter (dtctl cluster status)",
+            x->name);
+    err_t err = withdraw_tokens(server);
+    return err ? why_set(why, err, "not recorded: %s", err_text(err)) : OK;
+}
+
 static void handle_remove(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     const Dtd__ClusterNodeRequest *q = (const Dtd__ClusterNodeRequest *)request;
@@ -441,13 +522,23 @@ static void handle_remove(void *owner, struct rpc_call *call, const ProtobufCMes
         rpc_fail(call, ERR_NOTFOUND, "%s", verdict_text(RECORD_NODE_LEFT, ERR_NOTFOUND));
         return;
     }
+    bool evicts = q->has_evict && q->evict;
+    struct why why = {""};
     cluster_lead_facts(c, x, &facts);
-    if (facts.state == CLUSTER_NODE_UP) {
-        rpc_fail(call, ERR_BUSY, "%s is up: run `dtctl cluster leave` on it; only a dead node can be removed", x->name);
+    if (facts.state == CLUSTER_NODE_UP && !evicts) {
+        rpc_fail(call, ERR_BUSY,
+                 "%s is up: run `dtctl cluster leave` on it, or remove it against its will: dtctl cluster remove %s "
+                 "--evict",
+                 x->name, x->name);
+        return;
+    }
+    err_t err = evicts ? prepare_eviction(server, x, &why) : OK;
+    if (err) {
+        rpc_fail(call, err, "%s", why.text);
         return;
     }
     struct record r = {.kind = RECORD_NODE_LEFT, .node_left = {.name = q->name}};
-    log_info("node removed node=%s", q->name);
+    log_info("node %s node=%s", evicts ? "evicted" : "removed", q->name);
     propose_for_call(server, call, &r, NULL);
 }
 
@@ -501,6 +592,7 @@ struct status_reply {
     Dtd__ClusterNode *nodes, **refs;
     struct node_load_message *loads;
     struct node_use_message *uses;
+    char (*prints)[IDENTITY_FINGERPRINT_MAX];
     int voters, voters_up;
     char note[512];
 };
@@ -589,6 +681,14 @@ static void fill_versions(const struct cluster *c, struct status_reply *s)
     }
 }
 
+static void fill_identity(const struct state_node *x, char print[IDENTITY_FINGERPRINT_MAX], Dtd__ClusterNode *m)
+{
+    if (!record_has_key(x->public_key))
+        return;
+    identity_fingerprint(x->public_key, print);
+    m->identity = print;
+}
+
 static void write_note(const struct cluster *c, struct status_reply *s)
 {
     int n = cluster_known(c)->n_nodes;
@@ -598,6 +698,9 @@ static void write_note(const struct cluster *c, struct status_reply *s)
                  "this node is in no cluster: dtctl cluster init, or dtctl cluster join TOKEN");
     else if (!leader && cluster_refused(c)[0])
         snprintf(s->note, sizeof(s->note), "%s", cluster_refused(c));
+    else if (cluster_is_removed(c))
+        snprintf(s->note, sizeof(s->note),
+                 "this node was removed from the cluster: dtctl cluster leave, then join again with a new token");
     else if (!leader)
         snprintf(s->note, sizeof(s->note),
                  "no leader is known: running jobs go on, no new ones start. A majority of the voters must be "
@@ -634,12 +737,15 @@ static void handle_status(void *owner, struct rpc_call *call, const ProtobufCMes
     s.held_back = calloc(count + 1, sizeof(char *));
     s.loads = calloc(count + 1, sizeof(*s.loads));
     s.uses = calloc(count + 1, sizeof(*s.uses));
+    s.prints = calloc(count + 1, sizeof(*s.prints));
     for (size_t i = 0; i < count && s.nodes && s.refs; i++) {
         fill_node(server, &k->nodes[i], &s, &s.nodes[i]);
         if (s.loads)
             fill_load(server, &s.loads[i], &s.nodes[i]);
         if (s.uses)
             fill_use(server, &s.uses[i], &s.nodes[i]);
+        if (s.prints)
+            fill_identity(&k->nodes[i], s.prints[i], &s.nodes[i]);
         s.refs[i] = &s.nodes[i];
     }
     if (s.nodes && s.refs && s.held_back) {
@@ -661,6 +767,7 @@ static void handle_status(void *owner, struct rpc_call *call, const ProtobufCMes
     for (size_t i = 0; i < count && s.loads; i++)
         if (s.loads[i].m.base.descriptor) /* it was filled */
             node_load_encoded_fini(&s.loads[i]);
+    free(s.prints);
     free(s.loads);
     free(s.uses);
     free(s.nodes);

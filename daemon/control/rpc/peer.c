@@ -16,6 +16,7 @@
 #include "daemon/control/local/error_file.h"
 #include "daemon/control/rpc/adapters.h"
 #include "daemon/control/rpc/caller.h"
+#include "daemon/control/rpc/turn.h"
 #include "proto/peer.pb-c.h"
 
 #include <errno.h>
@@ -61,9 +62,8 @@ static uint32_t roles_of(const struct rpc_origin *o)
     return RPC_ROLE_ANY | (o->is_process ? process : RPC_ROLE_CLIENT);
 }
 
-void rpc_peer_forward(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+static void forwarded(struct rpc_server *server, struct rpc_call *call, const ProtobufCMessage *request)
 {
-    struct rpc_server *server = owner;
     struct node_view *a = node_view_by_conn(server->jobs, rpc_call_conn(call));
     struct rpc_origin o;
     rpc_forwarded_origin(request, &o);
@@ -82,6 +82,18 @@ void rpc_peer_forward(void *owner, struct rpc_call *call, const ProtobufCMessage
     const struct rpc_forwarded config = {
         .methods = server->served, .n_methods = RPC_METHOD_COUNT, .owner = server, .roles = roles_of(&o), .data = p};
     rpc_forwarded_start(call, request, &config);
+}
+
+/* Processes have a rate on their own node (server.c). */
+void rpc_peer_forward(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct rpc_server *server = owner;
+    struct rpc_origin o;
+    rpc_forwarded_origin(request, &o);
+    if (o.is_process)
+        forwarded(server, call, request);
+    else
+        rpc_turn_take(server, (uint32_t)o.uid, call, request, forwarded);
 }
 
 void rpc_peer_window_update(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
@@ -124,6 +136,8 @@ err_t rpc_node_spawn(struct rpc_call *attend, const struct process_spawn *x)
     c.log_bytes = x->log_bytes;
     c.has_gpus = x->gpus != 0;
     c.gpus = x->gpus;
+    c.has_gpu_set = x->gpu_set != 0;
+    c.gpu_set = x->gpu_set;
     c.has_memory_bytes = x->memory_bytes != 0;
     c.memory_bytes = x->memory_bytes;
     c.has_cores = x->cores != 0;
@@ -317,6 +331,7 @@ static err_t spawn_command(struct rpc_server *server, const Dtd__AgentCommand *c
                                     .caller = c->caller,
                                     .log_bytes = c->log_bytes,
                                     .gpus = c->gpus,
+                                    .gpu_set = c->gpu_set,
                                     .memory_bytes = c->memory_bytes,
                                     .cores = c->cores};
     bool sound = c->token.len == CHANNEL_TOKEN_BYTES && c->slot >= CHANNEL_SLOT_IO && c->slot < c->slots &&

@@ -15,8 +15,12 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Connections of one user, without those of jobs' processes: one user must not use up dtd's descriptors. */
-#define CLIENTS_PER_USER 1024
+/* Requests of a process of a job. A worker reports a step at a time, and joins an epoch with two requests for each
+ * other rank; dtd-io reports each checkpoint, and at a scan each folder, of which there are at most 4096. Reports of
+ * dtd-io become records of the log. */
+#define WORKER_REQUESTS_PER_S 1000
+#define IO_REQUESTS_PER_S 50
+#define REQUESTS_AT_ONCE 8192
 
 /* Threads for users' files, half of them for one user: another user's read never waits for a read that hangs. */
 #define READ_THREADS 4
@@ -70,32 +74,18 @@ static void conn_closed(void *owner, struct rpc_conn *conn)
     if (p) {
         local_process_disconnected(server->local, p);
         LIST_REMOVE(p, link);
+        rpc_share_disconnected(server, p->kernel_uid);
     }
     free(p);
     if (process) /* its command stream has been closed before */
         jobs_tick(server->jobs);
 }
 
-static bool may_connect(const struct rpc_server *server, const struct rpc_peer *who)
-{
-    int clients = 0;
-    const struct peer *p;
-    if (who->uid == 0 || who->uid == getuid())
-        return true;
-    LIST_FOREACH(p, &server->peers, link)
-    clients += p->uid == who->uid && !p->job;
-    return server->system && clients < CLIENTS_PER_USER;
-}
-
 static void connection_accepted(void *owner, int fd, const struct rpc_peer *who)
 {
     struct rpc_server *server = owner;
-    const struct rpc_conn_config config = {.loop = server->loop,
-                                           .methods = server->methods,
-                                           .n_methods = RPC_METHOD_COUNT,
-                                           .owner = server,
-                                           .on_close = conn_closed};
-    if (!may_connect(server, who)) {
+    struct rpc_account *account;
+    if (!rpc_share_connected(server, (uint32_t)who->uid, &account)) {
         if (log_limit_line(&server->refusals, "connections refused"))
             log_warn("connection refused uid=%u pid=%d", (unsigned)who->uid, (int)who->pid);
         close(fd);
@@ -103,17 +93,25 @@ static void connection_accepted(void *owner, int fd, const struct rpc_peer *who)
     }
     struct peer *p = calloc(1, sizeof(*p));
     if (!p) {
+        rpc_share_disconnected(server, (uint32_t)who->uid);
         close(fd);
         return;
     }
+    const struct rpc_conn_config config = {.loop = server->loop,
+                                           .methods = server->methods,
+                                           .n_methods = RPC_METHOD_COUNT,
+                                           .owner = server,
+                                           .on_close = conn_closed,
+                                           .account = account};
     const char *name;
     p->server = server;
-    p->uid = (uint32_t)who->uid;
+    p->uid = p->kernel_uid = (uint32_t)who->uid;
     (void)names_get(&server->names, p->uid, &name); /* so that it is known when a message needs it */
     err_t err = rpc_conn_open(&config, fd, RPC_ROLE_ANY | RPC_ROLE_CLIENT, &p->conn);
     if (err) {
         if (log_limit_line(&server->refusals, "connections refused"))
             log_warn("connection not opened error=%s", err_text(err));
+        rpc_share_disconnected(server, p->kernel_uid);
         free(p);
         return;
     }
@@ -206,6 +204,7 @@ void rpc_server_hello(struct rpc_server *server, struct rpc_call *call, const Pr
     p->job = job;
     p->slot = h->slot;
     rpc_conn_set_roles(p->conn, h->role);
+    rpc_conn_set_rate(p->conn, h->role & RPC_ROLE_IO ? IO_REQUESTS_PER_S : WORKER_REQUESTS_PER_S, REQUESTS_AT_ONCE);
     if (server->jobs->leads)
         report_hello(server, call, h, p);
     else if (server->leader)

@@ -3,18 +3,19 @@
 #define DTD_DAEMON_CONTROL_RPC_SERVER_H
 
 #include "common/base/log_limit.h"
+#include "common/base/shares.h"
 #include "common/rpc/methods.h"
 #include "daemon/control/c10d/owners.h"
 #include "daemon/control/cluster/cluster.h"
 #include "daemon/control/job/jobs.h"
 #include "daemon/control/local/names.h"
 #include "daemon/control/local/pool.h"
+#include "daemon/control/rpc/share.h"
 
 #include <sys/queue.h>
 
 struct event_stream; /* events.c */
 struct held_submit;  /* client.c */
-struct pending;      /* the same */
 struct watch;        /* metrics.c */
 struct usage_watch;  /* usage.c */
 
@@ -27,9 +28,10 @@ struct peer {
     const char *from; /* the node that it is connected to; NULL: this one */
     uint64_t job;     /* 0: a client */
     int slot;
-    uint32_t uid;     /* the user, from the kernel */
-    bool is_page;     /* it logged in with a token of the web page */
-    bool is_operator; /* of a forwarded call: the node that forwards it says so */
+    uint32_t uid;        /* the user, from the kernel, or of the token with which he logged in to the web page */
+    uint32_t kernel_uid; /* the user whose descriptor it is */
+    bool is_page;        /* it logged in with a token of the web page */
+    bool is_operator;    /* of a forwarded call: the node that forwards it says so */
 };
 
 /* Owned by the daemon (control.h). */
@@ -42,20 +44,22 @@ struct rpc_server {
     struct jobs *jobs;
     struct c10d_registry *c10d;
     struct c10d_owners *c10d_owners;
-    bool system;               /* dtd serves all users of the machine */
-    void (*stop)(void *owner); /* shut down this dtd */
+    struct shares *descriptors; /* of the users */
+    bool system;                /* dtd serves all users of the machine */
+    void (*stop)(void *owner);  /* shut down this dtd */
     void *owner;
 
     /* Handlers for connections to this node; a follower forwards some of the calls to the leader. */
     struct rpc_method methods[RPC_METHOD_COUNT];
     /* The same methods for calls that other nodes forwarded: all are handled here. */
     struct rpc_method served[RPC_METHOD_COUNT];
-    struct rpc_listener *listener;    /* NULL: no new connections are accepted */
-    LIST_HEAD(, peer) peers;          /* all connections to this node */
-    struct log_limit refusals;        /* log lines about connections and processes that were refused */
-    struct held_submit *held_submits; /* submits that wait for the probe */
-    LIST_HEAD(, pending) submits;     /* those that wait for the log */
-    struct rpc_conn *leader;          /* follower: connection to the leader; NULL: there is none now */
+    struct rpc_listener *listener;       /* NULL: no new connections are accepted */
+    LIST_HEAD(, peer) peers;             /* all connections to this node */
+    struct log_limit refusals;           /* log lines about connections and processes that were refused */
+    struct held_submit *held_submits;    /* submits that wait for the probe */
+    LIST_HEAD(, rpc_proposal) proposals; /* of clients' calls that wait for the log */
+    LIST_HEAD(, rpc_user) users;         /* those with connections */
+    struct rpc_conn *leader;             /* follower: connection to the leader; NULL: there is none now */
     int64_t attend_ms; /* follower: when to open the command stream; 0: it is open, or there is no leader */
     int reports;       /* number of reports to the leader that wait for an answer */
     bool list_due;     /* the list of all processes is to be sent when `reports` is 0 */

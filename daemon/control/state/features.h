@@ -17,10 +17,9 @@
 /* 1: dtds that do not report a version. 2: the cluster version itself. */
 #define FEATURES_OLDEST 1
 #define FEATURES_NEWEST 2
-
-/* A record's reading of the cluster's clock decides verdicts (whether a token has expired), which must be the same on
- * all voters. */
-#define FEATURE_RECORD_CLOCK 2
+#define FEATURE_IDENTITY 2 /* public keys of nodes in their records */
+/* Records have the cluster's clock. Voters without it would go by dates, and their states would differ. */
+#define FEATURE_CLOCK 2
 
 /* The cluster versions of a dtd. */
 struct features_range {

@@ -164,12 +164,18 @@ static err_t update_node(struct state_cluster *c, struct state_node *n, const st
 {
     n->changed = c->changes;
     ret->node = n->id;
-    if (memcmp(n->instance, r->node.instance, NODE_INSTANCE_BYTES) != 0) {
+    bool has_key = record_has_key(r->node.public_key);
+    bool is_other_key =
+        has_key && record_has_key(n->public_key) && memcmp(n->public_key, r->node.public_key, NODE_KEY_BYTES) != 0;
+    if (memcmp(n->instance, r->node.instance, NODE_INSTANCE_BYTES) != 0 || is_other_key) {
         ret->err = ERR_EXISTS;
         return OK;
     }
     err_t err = replace_text(&n->address, r->node.address);
-    return err ? err : replace_text(&n->domain, r->node.domain);
+    err = err ? err : replace_text(&n->domain, r->node.domain);
+    if (!err && has_key)
+        memcpy(n->public_key, r->node.public_key, NODE_KEY_BYTES);
+    return err;
 }
 
 static err_t add_node(struct state_cluster *c, const struct record *r, struct state_result *ret)
@@ -179,6 +185,7 @@ static err_t add_node(struct state_cluster *c, const struct record *r, struct st
     n.address = strdup(r->node.address);
     n.domain = strdup(r->node.domain);
     memcpy(n.instance, r->node.instance, NODE_INSTANCE_BYTES);
+    memcpy(n.public_key, r->node.public_key, NODE_KEY_BYTES);
     if (!n.name || !n.address || !n.domain || state_node_reserve(c)) {
         state_node_fini(&n);
         return ERR_NOMEM;

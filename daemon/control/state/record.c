@@ -20,6 +20,12 @@ struct memory {
     struct state_member *members;
 };
 
+bool record_has_key(const uint8_t public_key[NODE_KEY_BYTES])
+{
+    static const uint8_t none[NODE_KEY_BYTES];
+    return memcmp(public_key, none, NODE_KEY_BYTES) != 0;
+}
+
 /* ---- encoding ---- */
 
 static err_t pack(const ProtobufCMessage *message, struct buf *ret)
@@ -160,6 +166,8 @@ static err_t encode_node(const struct record *r, Dtd__Record *m, struct buf *ret
     x.token = r->node.token;
     x.has_newest = r->node.newest > 1;
     x.newest = r->node.newest;
+    x.has_public_key = record_has_key(r->node.public_key);
+    x.public_key = (ProtobufCBinaryData){NODE_KEY_BYTES, (uint8_t *)r->node.public_key};
     m->kind_case = DTD__RECORD__KIND_NODE;
     m->node = &x;
     return pack(&m->base, ret);
@@ -390,7 +398,8 @@ static err_t decode_node(const Dtd__Record *m, struct memory *mem, struct record
     (void)mem;
     const Dtd__RecordNode *x = m->node;
     if (!x->name[0] || !fits(x->name, NODE_NAME_MAX) || !fits(x->address, NODE_TEXT_MAX) ||
-        (x->domain && !fits(x->domain, NODE_TEXT_MAX)) || x->instance.len != NODE_INSTANCE_BYTES)
+        (x->domain && !fits(x->domain, NODE_TEXT_MAX)) || x->instance.len != NODE_INSTANCE_BYTES ||
+        (x->has_public_key && x->public_key.len != NODE_KEY_BYTES))
         return ERR_CORRUPT;
     r->kind = RECORD_NODE;
     r->node.name = x->name;
@@ -399,6 +408,8 @@ static err_t decode_node(const Dtd__Record *m, struct memory *mem, struct record
     memcpy(r->node.instance, x->instance.data, NODE_INSTANCE_BYTES);
     r->node.token = x->has_token ? x->token : 0;
     r->node.newest = x->has_newest && x->newest ? x->newest : 1;
+    if (x->has_public_key)
+        memcpy(r->node.public_key, x->public_key.data, NODE_KEY_BYTES);
     return OK;
 }
 

@@ -43,6 +43,7 @@ enum record_kind {
 #define NODE_REASON_MAX 512
 #define TOKEN_SECRET_LENGTH 16
 #define KEY_SECRET_LENGTH 32
+#define NODE_KEY_BYTES 32 /* the public key of a node (common/tunnel/identity.h); zeros: it has none yet */
 
 /* Life of a cluster key. Nodes use a new key for connections only after every node has received it. */
 enum state_key_step { KEY_ADDED = 1, KEY_USED = 2, KEY_DROPPED = 3 };
@@ -98,6 +99,7 @@ struct record {
             uint8_t instance[NODE_INSTANCE_BYTES];
             uint64_t token;  /* 0: none */
             uint32_t newest; /* the newest cluster version of its dtd, at least 1 */
+            uint8_t public_key[NODE_KEY_BYTES];
         } node;
         struct {
             const char *name;
@@ -139,5 +141,7 @@ NODISCARD err_t record_encode(const struct record *record, struct buf *ret);
 /* ERR_CORRUPT: not a valid record. ERR_UNSUPPORTED: a newer version of dtd wrote it. */
 NODISCARD err_t record_decode(const void *data, size_t len, struct record *ret);
 void record_fini(struct record *record); /* a zeroed record is legal */
+
+bool record_has_key(const uint8_t public_key[NODE_KEY_BYTES]);
 
 #endif

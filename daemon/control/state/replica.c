@@ -71,7 +71,7 @@ err_t replica_encode(const struct replica *r, const struct record *record, struc
     if (needed > 1 && needed > state_version(r->state))
         return ERR_UNSUPPORTED;
     struct record stamped = *record;
-    stamped.clock_ms = state_version(r->state) >= FEATURE_RECORD_CLOCK ? state_clock_ms(r->clock) : 0;
+    stamped.clock_ms = state_version(r->state) >= FEATURE_CLOCK ? state_clock_ms(r->clock) : 0;
     err_t err = record_encode(&stamped, ret);
     explicit_bzero(&stamped, sizeof(stamped)); /* it may have a key */
     return err;

@@ -245,6 +245,8 @@ static void put_nodes(const struct state_node *const *nodes, size_t count, struc
         in->address = n->address;
         in->domain = n->domain[0] ? n->domain : NULL;
         in->instance = (ProtobufCBinaryData){NODE_INSTANCE_BYTES, (uint8_t *)n->instance};
+        in->has_public_key = record_has_key(n->public_key);
+        in->public_key = (ProtobufCBinaryData){NODE_KEY_BYTES, (uint8_t *)n->public_key};
         m->node = in;
         m->id = n->id;
         m->joined_ms = n->joined_ms;
@@ -349,7 +351,8 @@ static bool is_same_text(const char *a, const char *b)
 static bool is_same_node(const struct state_node *a, const struct state_node *b)
 {
     return a->id == b->id && a->joined_ms == b->joined_ms && a->drained_ms == b->drained_ms &&
-           memcmp(a->instance, b->instance, NODE_INSTANCE_BYTES) == 0 && is_same_text(a->address, b->address) &&
+           memcmp(a->instance, b->instance, NODE_INSTANCE_BYTES) == 0 &&
+           memcmp(a->public_key, b->public_key, NODE_KEY_BYTES) == 0 && is_same_text(a->address, b->address) &&
            is_same_text(a->domain, b->domain) && is_same_text(a->drained, b->drained);
 }
 
@@ -689,9 +692,11 @@ static err_t read_node(const Dtd__SnapshotNode *m, const struct state_node *befo
     const Dtd__RecordNode *in = m->node;
     *ret = (struct state_node){.id = m->id, .joined_ms = m->joined_ms, .drained_ms = m->drained_ms};
     if (!m->id || !in->name[0] || in->instance.len != NODE_INSTANCE_BYTES || strlen(in->name) > NODE_NAME_MAX ||
-        (before && strcmp(before->name, in->name) >= 0))
+        (before && strcmp(before->name, in->name) >= 0) || (in->has_public_key && in->public_key.len != NODE_KEY_BYTES))
         return ERR_CORRUPT;
     memcpy(ret->instance, in->instance.data, NODE_INSTANCE_BYTES);
+    if (in->has_public_key)
+        memcpy(ret->public_key, in->public_key.data, NODE_KEY_BYTES);
     err_t err = copy(in->name, &ret->name);
     if (!err)
         err = copy(in->address, &ret->address);

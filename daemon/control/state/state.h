@@ -90,6 +90,7 @@ struct state_node {
     uint64_t id;                   /* its number and voter id; never reused */
     char *name, *address, *domain; /* domain "": none */
     uint8_t instance[NODE_INSTANCE_BYTES];
+    uint8_t public_key[NODE_KEY_BYTES]; /* zeros: it has not shown one yet; then never replaced */
     int64_t joined_ms, drained_ms;
     char *drained;    /* the reason why no new job starts there; NULL: not drained */
     uint64_t changed; /* `changes` of the cluster when it was last changed, at least 1; not replicated */

@@ -23,8 +23,9 @@ TEST(settings_read_back)
         "env percent umask=0027 ignored=1,13,64 blocked=12 core=0:unlimited nofile=333:1000",
         "umask=0000 ignored= blocked=",
         "ignored= blocked= stack=unlimited:unlimited",
+        "ignored= blocked= niceness=-20 nice=0:20",
     };
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         struct caller c;
         assert_ok(caller_parse(texts[i], &c));
         prints(&c, texts[i]);
@@ -39,6 +40,41 @@ TEST(settings_read_back)
     assert_false(c.has_limit[RLIMIT_STACK]);
     assert_ok(caller_parse("", &c));
     assert_int_equal(-1, c.umask);
+}
+
+static void lower(const char *mine, const char *usual, const char *want)
+{
+    struct caller c;
+    struct buf b = {0};
+    assert_ok(caller_parse(mine, &c));
+    caller_keep_lower(&c, usual);
+    assert_ok(caller_print_limits(&c, &b));
+    assert_ok(buf_append(&b, "", 1));
+    assert_string_equal(want, (char *)b.data);
+    buf_fini(&b);
+}
+
+/* The text is that of a Debian 12 (proc(5)): limits 6, 7 and 8 are nproc, nofile and memlock. */
+TEST(limits_below_those_of_process_1_are_kept)
+{
+    static const char usual[] = "Limit                     Soft Limit           Hard Limit           Units     \n"
+                                "Max cpu time              unlimited            unlimited            seconds   \n"
+                                "Max file size             unlimited            unlimited            bytes     \n"
+                                "Max data size             unlimited            unlimited            bytes     \n"
+                                "Max stack size            8388608              unlimited            bytes     \n"
+                                "Max core file size        0                    unlimited            bytes     \n"
+                                "Max resident set          unlimited            unlimited            bytes     \n"
+                                "Max processes             96365                96365                processes \n"
+                                "Max open files            1024                 524288               files     \n";
+    lower("umask=0022 ignored=1 nproc=500:96365 nofile=1024:524288 core=0:unlimited stack=8388608:unlimited", usual,
+          "");
+    lower("nproc=500:500", usual, "nproc=500:500");
+    lower("nofile=1024:524287", usual, "nofile=1024:524287");
+    lower("nofile=1024:1048576 cpu=10:20 core=0:0", usual, "cpu=10:20 core=0:0");
+    lower("memlock=1:1", usual, ""); /* not in the text: not known to be lower */
+    lower("niceness=0 nproc=unlimited:unlimited", usual, "");
+    lower("niceness=7", usual, "niceness=7");
+    lower("niceness=7 nproc=1:1", "", "niceness=7");
 }
 
 TEST(wrong_settings_are_refused)
@@ -57,6 +93,11 @@ TEST(wrong_settings_are_refused)
                                         "ignored=1,",
                                         "ignored=1 2",
                                         "ignored=,1",
+                                        "niceness=20",
+                                        "niceness=-21",
+                                        "niceness=",
+                                        "niceness=1x",
+                                        "niceness=--1",
                                         "nofile=1",
                                         "nofile=2:1",
                                         "nofile=:",

@@ -21,6 +21,17 @@ static err_t find(void *owner, struct tunnel_key_id id, struct tunnel_secret *re
     return OK;
 }
 
+static enum tunnel_verdict admit(void *owner, const struct tunnel_peer *peer, bool accepts)
+{
+    struct knows *k = owner;
+    (void)accepts;
+    k->admit_asked++;
+    if (k->verdict != TUNNEL_ADMIT)
+        return k->verdict;
+    return !k->wanted || (peer->is_proven && memcmp(k->wanted, peer->public_key, IDENTITY_BYTES) == 0) ? TUNNEL_ADMIT
+                                                                                                       : TUNNEL_OTHER;
+}
+
 static void accepted(void *owner, const struct tunnel_peer *peer, int fd)
 {
     struct tunnel_net *n = owner;
@@ -38,7 +49,11 @@ static struct tunnel_host *open_host(struct tunnel_net *n, const char *name, str
 {
     struct tunnel_host *host;
     struct why why = {""};
-    const struct tunnel_host_config config = {&n->loop, name, {knows, find}};
+    const struct tunnel_host_config config = {
+        .loop = &n->loop,
+        .name = name,
+        .keys = {knows, find},
+        .identity = {.own = knows->has_identity ? &knows->identity : NULL, .owner = knows, .admit = admit}};
     assert_ok(tunnel_host_open(&config, &host, &why));
     return host;
 }
@@ -55,17 +70,34 @@ void net_listen_on(struct tunnel_net *n, const char *address)
     assert_ok(tunnel_listen(n->b, n->listen_fd, accepted, n, &n->listener));
 }
 
-void net_open(struct tunnel_net *n)
+static void open_both(struct tunnel_net *n)
 {
-    memset(n, 0, sizeof(*n));
     assert_int_equal(uv_loop_init(&n->loop), 0);
     uv_timer_init(&n->loop, &n->tick);
     uv_timer_start(&n->tick, tick, 5, 5);
     assert_ok(key_ring_make(&n->a_knows.ring, NULL));
     n->b_knows.ring = n->a_knows.ring;
+    n->b_knows.has_identity = n->a_knows.has_identity;
     n->a = open_host(n, "a", &n->a_knows);
     n->b = open_host(n, "b", &n->b_knows);
     net_listen_on(n, "127.0.0.1:0");
+}
+
+void net_open(struct tunnel_net *n)
+{
+    memset(n, 0, sizeof(*n));
+    open_both(n);
+}
+
+void net_open_identified(struct tunnel_net *n)
+{
+    memset(n, 0, sizeof(*n));
+    assert_ok(identity_make(&n->a_knows.identity, NULL));
+    assert_ok(identity_make(&n->b_knows.identity, NULL));
+    n->a_knows.has_identity = true;
+    n->a_knows.wanted = n->b_knows.identity.public_key;
+    n->b_knows.wanted = n->a_knows.identity.public_key;
+    open_both(n);
 }
 
 static void host_closed(void *owner)

@@ -14,6 +14,11 @@ struct knows {
     struct key_ring ring;
     struct token token; /* id 0: none */
     int asked;
+    struct identity identity;
+    bool has_identity;
+    const uint8_t *wanted;       /* the peer's public key; NULL: any, or none */
+    enum tunnel_verdict verdict; /* other than TUNNEL_ADMIT: of all peers */
+    int admit_asked;
 };
 
 struct tunnel_net {
@@ -40,7 +45,9 @@ struct net_answer {
     struct tunnel_request *request;
 };
 
-void net_open(struct tunnel_net *n);  /* both know k1 */
+void net_open(struct tunnel_net *n); /* both know k1 */
+/* Both have identities, and each admits only the other's. */
+void net_open_identified(struct tunnel_net *n);
 void net_close(struct tunnel_net *n); /* closes the hosts; asserts that each callback came once and the loop is empty */
 void net_listen_on(struct tunnel_net *n, const char *address);
 bool net_pump(struct tunnel_net *n, bool (*done)(void *), void *arg); /* false after 60 s */

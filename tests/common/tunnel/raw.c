@@ -152,7 +152,32 @@ void raw_write(struct tunnel_net *n, struct raw *r, const void *data, size_t len
 
 struct greeting raw_greeting(void)
 {
-    return (struct greeting){.version = GREETING_VERSION, .purpose = TUNNEL_RPC, .name = "a"};
+    return (struct greeting){.version = 1, .purpose = TUNNEL_RPC, .name = "a"};
+}
+
+void raw_offer_identity(struct raw *r)
+{
+    static const unsigned char protocol[] = {5, 'd', 't', 'd', '/', '2'};
+    assert_int_equal(SSL_set_alpn_protos(r->ssl, protocol, sizeof(protocol)), 0);
+}
+
+/* docs/formats/wire.md, "Between nodes": the text, its zero byte, and 32 bytes of the exporter. */
+void raw_sign(struct raw *r, const struct identity *own, char role, struct greeting *g)
+{
+    static const char text[] = "dtd tunnel identity", label[] = "EXPORTER-dtd-identity";
+    uint8_t input[sizeof(text) + 32], context[1] = {(uint8_t)role};
+    size_t n = IDENTITY_PROOF_BYTES;
+    memcpy(input, text, sizeof(text));
+    assert_int_equal(SSL_export_keying_material(r->ssl, input + sizeof(text), 32, label, strlen(label), context, 1, 1),
+                     1);
+    EVP_PKEY *key = EVP_PKEY_new_raw_private_key(EVP_PKEY_ED25519, NULL, own->private_key, IDENTITY_BYTES);
+    EVP_MD_CTX *ctx = EVP_MD_CTX_new();
+    assert_int_equal(EVP_DigestSignInit(ctx, NULL, NULL, NULL, key), 1);
+    assert_int_equal(EVP_DigestSign(ctx, g->proof, &n, input, sizeof(input)), 1);
+    EVP_MD_CTX_free(ctx);
+    EVP_PKEY_free(key);
+    g->version = 2;
+    memcpy(g->public_key, own->public_key, IDENTITY_BYTES);
 }
 
 void raw_greet(struct tunnel_net *n, struct raw *r, const struct greeting *g)

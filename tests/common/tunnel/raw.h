@@ -28,6 +28,10 @@ bool raw_handshake(struct tunnel_net *n, struct raw *r);
 void raw_write(struct tunnel_net *n, struct raw *r, const void *data, size_t len);
 /* Defaults: a greeting of "a" for TUNNEL_RPC. */
 struct greeting raw_greeting(void);
+/* Before the handshake: as a node with an identity does. */
+void raw_offer_identity(struct raw *r);
+/* After it: makes it a greeting of version 2, signed for this connection; role: 'c' connects, 'a' accepts. */
+void raw_sign(struct raw *r, const struct identity *own, char role, struct greeting *g);
 void raw_greet(struct tunnel_net *n, struct raw *r, const struct greeting *g);
 /* Reads `least` bytes, or fewer if the stream ends. */
 size_t raw_read(struct tunnel_net *n, struct raw *r, void *data, size_t size, size_t least);

@@ -7,15 +7,19 @@
 
 TEST(longest_and_shortest_come_back)
 {
-    struct greeting g = {.version = 1, .purpose = TUNNEL_RPC}, back;
+    struct greeting g = {.version = 2, .purpose = TUNNEL_RPC}, back;
     uint8_t bytes[GREETING_MAX_BYTES];
     memset(g.name, 'n', TUNNEL_NAME_MAX);
     memset(g.argument, '~', TUNNEL_ARGUMENT_MAX);
+    memset(g.public_key, 7, IDENTITY_BYTES);
+    memset(g.proof, 8, IDENTITY_PROOF_BYTES);
     assert_int_equal(greeting_encode(&g, bytes), GREETING_MAX_BYTES);
     assert_int_equal(greeting_length(bytes), GREETING_MAX_BYTES);
     assert_ok(greeting_decode(bytes, GREETING_MAX_BYTES, &back, NULL));
     assert_string_equal(back.name, g.name);
     assert_string_equal(back.argument, g.argument);
+    assert_memory_equal(back.public_key, g.public_key, IDENTITY_BYTES);
+    assert_memory_equal(back.proof, g.proof, IDENTITY_PROOF_BYTES);
     g = (struct greeting){.version = 1, .purpose = TUNNEL_STORE, .name = "x"};
     size_t len = greeting_encode(&g, bytes);
     assert_int_equal(len, GREETING_HEADER_BYTES + 1);
@@ -27,8 +31,10 @@ TEST(longest_and_shortest_come_back)
 
 TEST(lengths_are_bounded_by_the_header_alone)
 {
-    uint8_t header[GREETING_HEADER_BYTES] = {'D', 'T', 'D', 'T', 1, 0, 1, 253, 0, 1};
-    assert_int_equal(greeting_length(header), GREETING_MAX_BYTES);
+    uint8_t header[GREETING_HEADER_BYTES] = {'D', 'T', 'D', 'T', 2, 0, 1, 253, 0, 1};
+    assert_int_equal(greeting_length(header), 10 + 253 + 256 + 32 + 64);
+    header[4] = 1;
+    assert_int_equal(greeting_length(header), 10 + 253 + 256);
     header[7] = 254;
     assert_int_equal(greeting_length(header), 0);
     header[7] = 253;

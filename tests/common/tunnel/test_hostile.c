@@ -276,7 +276,7 @@ TEST(bad_greetings_are_refused)
         int status;
     } rows[] = {
         {"magic", 0, 'E', -1},
-        {"version", 4, 2, GREETING_VERSION_UNKNOWN},
+        {"version", 4, 3, GREETING_VERSION_UNKNOWN},
         {"purpose 0", 6, 0, -1},
         {"purpose 5", 6, 5, -1},
         {"no name", 7, 0, -1},

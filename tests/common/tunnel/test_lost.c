@@ -299,3 +299,26 @@ TEST(dead_address_of_a_name_costs_a_moment)
     assert_in_range(clock_mono_ms() - begin, 1000, 4000);
     end_peer(&p, &n);
 }
+
+/* The machine's default is that a socket of IPv6 takes no IPv4. */
+TEST(all_addresses_take_both_families_whatever_the_default_is)
+{
+    struct why why = {""};
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    struct sockaddr_in6 at;
+    socklen_t len = sizeof(at);
+    int listener;
+    if (geteuid() != 0 || unshare(CLONE_NEWNET))
+        TEST_SKIP("network namespaces need root (%s)", strerror(errno));
+    shell("ip link set lo up");
+    FILE *f = fopen("/proc/sys/net/ipv6/bindv6only", "we");
+    if (!f || fputs("1", f) < 0 || fclose(f))
+        TEST_SKIP("this kernel has no IPv6");
+    assert_ok(tunnel_bind("[::]:0", &listener, &why));
+    assert_int_equal(0, getsockname(listener, (struct sockaddr *)&at, &len));
+    to.sin_port = at.sin6_port;
+    int four = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(0, connect(four, (struct sockaddr *)&to, sizeof(to)));
+    close(four);
+    close(listener);
+}

@@ -657,7 +657,7 @@ TEST(what_cannot_be_connected_is_said_at_once)
     config.expected = "b c";
     assert_err(ERR_INVALID, tunnel_connect(n.a, &config, NULL, NULL, &a.request, &why));
     struct tunnel_host *host;
-    const struct tunnel_host_config nameless = {&n.loop, "", {0}};
+    const struct tunnel_host_config nameless = {.loop = &n.loop, .name = ""};
     assert_err(ERR_INVALID, tunnel_host_open(&nameless, &host, &why));
     assert_err(ERR_INVALID, tunnel_bind("localhost:0", &a.fd, &why));
     net_close(&n);

@@ -74,14 +74,19 @@ void dtd_start_system(struct dtd *d)
 
 void dtd_start_system_with(struct dtd *d, const char *more)
 {
+    dtd_start_system_at(d, test_tmpdir(), more);
+}
+
+void dtd_start_system_at(struct dtd *d, const char *folder, const char *more)
+{
     char config[512];
     *d = (struct dtd){0};
-    snprintf(d->dir, sizeof(d->dir), "%s/run", test_tmpdir());
-    snprintf(config, sizeof(config), "%s/dtd.yaml", test_tmpdir());
+    snprintf(d->dir, sizeof(d->dir), "%s/run", folder);
+    snprintf(config, sizeof(config), "%s/dtd.yaml", folder);
     assert_int_equal(0, chmod(test_tmpdir(), 0711));
     FILE *f = fopen(config, "w");
     assert_non_null(f);
-    fprintf(f, "state_dir: %s/state\nrun_dir: %s\nuser: nobody\n%s", test_tmpdir(), d->dir, more);
+    fprintf(f, "state_dir: %s/state\nrun_dir: %s\nuser: nobody\n%s", folder, d->dir, more);
     fclose(f);
     assert_int_equal(0, chmod(config, 0644));
     start(d, (const char *[]){program(), "--system", "--config", config, NULL});

@@ -23,6 +23,8 @@ void dtd_start_with(struct dtd *d, const char *dir, const char *config);
  * state is in the folder "state" beside it. All users may enter the test's folder. */
 void dtd_start_system(struct dtd *d);
 void dtd_start_system_with(struct dtd *d, const char *more); /* more lines of the configuration */
+/* The same in a folder of its own, which all users may enter: for a test with several. */
+void dtd_start_system_at(struct dtd *d, const char *folder, const char *more);
 /* Kills dtd and closes the connection. */
 void dtd_kill(struct dtd *d);
 /* `dtctl down`; waits for the exit of dtd and returns its exit code. */

@@ -18,6 +18,8 @@
  *   DOUBLE_USAGE     N: each rank reports its usage N times at its third step; it computes 0.1 s in a step, rank 1 0.2
  * s. LIES: rank 1 reports a window that ends before it begins DOUBLE_MISS_MS   how long a rank waits for another rank's
  * value (20000)
+ *   DOUBLE_FLOOD     FILE: from its third step on, rank 0 reports without a pause that a save has failed, and writes
+ * the number of reports that were answered to FILE
  *
  * As a probe, it is controlled by the environment of dtd: DOUBLE_PROBE and DOUBLE_HEALTH name files with the text to
  * print. After a line "hangs" it does not exit; at a line "sleeps MS" it waits so long. It writes its pid to a file
@@ -163,6 +165,46 @@ static void report_usage(void)
     }
 }
 
+/* ---- a flood of reports ---- */
+
+static void flood_answered(void *arg, const struct rpc_result *result);
+
+static void flood_send(void)
+{
+    struct rpc_conn *conn = rpc_link_conn(w.link);
+    Dtd__WorkerReport m = DTD__WORKER_REPORT__INIT;
+    m.kind = DTD__WORKER_REPORT__KIND__SAVE_FAILED;
+    m.epoch = w.epoch;
+    m.rank = w.rank;
+    m.text = (char *)"the same again";
+    if (conn && w.ready)
+        (void)!rpc_send(conn, WORKER_REPORT, &m.base, 0, flood_answered, NULL, NULL);
+}
+
+static void flood_answered(void *arg, const struct rpc_result *result)
+{
+    static int n;
+    static int64_t written_ms;
+    (void)arg;
+    n += !result->err;
+    if (clock_mono_ms() - written_ms >= 100) {
+        FILE *f = fopen(getenv("DOUBLE_FLOOD"), "w");
+        if (f) {
+            fprintf(f, "%d\n", n);
+            fclose(f);
+        }
+        written_ms = clock_mono_ms();
+    }
+    flood_send();
+}
+
+/* 100 reports are under way at any time. */
+static void flood_begin(void)
+{
+    for (int i = 0; getenv("DOUBLE_FLOOD") && w.step == 3 && w.rank == 0 && i < 100; i++)
+        flood_send();
+}
+
 /* ---- steps ---- */
 
 static void meet_begin(void);
@@ -206,6 +248,7 @@ static void on_step(uv_timer_t *timer)
         return;
     }
     report_usage();
+    flood_begin();
     if (w.rank == 0)
         report_metric();
     if (w.step >= w.steps || w.stop) {

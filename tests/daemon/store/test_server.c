@@ -1,6 +1,7 @@
 /* The store on real sockets: conversations, misbehaving clients, limits. The test runs the loop. */
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/shares.h"
 #include "daemon/store/server.h"
 #include "tests/daemon/store/say.h"
 #include "tests/lib/test.h"
@@ -782,6 +783,31 @@ TEST(who_says_nothing_in_time)
     close_store();
 }
 
+/* A request that has begun must be completed. A client that waits for an answer, or for nothing, may wait. */
+TEST(who_does_not_finish_a_request)
+{
+    open_store((struct store_server_config){.request_ms = 200});
+    int idle = join(), waiting = join(), slow = join(), list = join();
+    say(&said, WIRE_WAIT, "ns", (uint64_t)1, "later");
+    talk(waiting);
+    say(&said, WIRE_SET, "ss", "k", "a value");
+    send_to(slow, said.data, said.len - 1);
+    said.len = 0;
+    say(&said, WIRE_CHECK, "nss", (uint64_t)3, "x", "y"); /* the third key never arrives */
+    talk(list);
+    expect_closed(slow);
+    expect_closed(list);
+    assert_int_equal(2, stats().broken);
+    assert_int_equal(2, stats().connections);
+    say(&said, WIRE_SET, "ss", "later", "now");
+    talk(idle);
+    expect_answer(waiting, "00");
+    close(idle);
+    close(waiting);
+    until(nobody_is_left);
+    close_store();
+}
+
 TEST(nonsense_ends_the_connection)
 {
     const char *const nonsense[] = {
@@ -959,6 +985,58 @@ TEST(no_more_connections_than_are_allowed)
     close(c);
     until(nobody_is_left);
     close_store();
+}
+
+/* The connections of a user to all his stores count, here one to another store. */
+TEST(no_more_connections_than_the_user_may_have)
+{
+    struct shares shares;
+    uint32_t uid = getuid() ? getuid() : 4711; /* not root, for whom there is no limit */
+    shares_init(&shares, 100);
+    assert_true(shares_take(&shares, uid, 3));
+    open_store((struct store_server_config){.uid = uid, .shares = &shares, .max_user = 3});
+    int a = join(), b = join();
+    expect_closed(connect_to(store_server_port(server)));
+    assert_int_equal(3, shares_of(&shares, uid));
+    close(a);
+    until(one_is_left);
+    assert_int_equal(2, shares_of(&shares, uid));
+    a = join();
+    close(a);
+    close(b);
+    until(nobody_is_left);
+    close_store();
+    assert_int_equal(1, shares_of(&shares, uid));
+    shares_give(&shares, uid);
+}
+
+/* Two stores of a user of 5 MiB each, and 6 MiB for both. */
+TEST(the_stores_of_a_user_are_full)
+{
+    struct budget user = {.max = 6u << 20}, first = {.max = 5u << 20, .parent = &user};
+    assert_ok(budget_take(&first, 4u << 20));
+    open_store((struct store_server_config){.max_bytes = 5u << 20, .user_budget = &user});
+    int a = join();
+    uint8_t *value = calloc(1, value_bytes);
+    for (int i = 0; i < 3 && stats().broken == 0; i++) {
+        char key[16];
+        snprintf(key, sizeof(key), "%d", i);
+        say(&said, WIRE_SET, "sb", key, value, value_bytes);
+        for (size_t at = 0; at < said.len && stats().broken == 0; turn()) {
+            ssize_t n = send(a, said.data + at, said.len - at, MSG_NOSIGNAL);
+            at += n > 0 ? (size_t)n : 0;
+        }
+        said.len = 0;
+        for (int k = 0; k < 10; k++)
+            turn();
+    }
+    free(value);
+    assert_int_equal(1, stats().broken);
+    expect_closed(a);
+    close_store();
+    assert_int_equal(4u << 20, user.used);
+    budget_give(&first, 4u << 20);
+    assert_int_equal(0, user.used);
 }
 
 static bool two_keys_are_there(void)

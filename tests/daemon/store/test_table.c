@@ -8,7 +8,7 @@
 
 #define WAITERS 16
 
-static struct budget budget = {0, 64u << 20};
+static struct budget budget = {.max = 64u << 20};
 static struct store_table *t;
 static struct table_waiter waiters[WAITERS];
 static int woken[256], n_woken;

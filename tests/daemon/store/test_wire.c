@@ -2,7 +2,7 @@
 #include "tests/daemon/store/say.h"
 #include "tests/lib/test.h"
 
-static struct budget budget = {0, SIZE_MAX / 4};
+static struct budget budget = {.max = SIZE_MAX / 4};
 static struct wire_parser w;
 
 static void fresh(void)

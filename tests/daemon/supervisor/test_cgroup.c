@@ -4,10 +4,12 @@
 #include "tests/lib/test.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -73,6 +75,65 @@ static pid_t start_in(int procs, int pipe_to)
         _exit(1);
     for (;;)
         pause();
+}
+
+/* What a process in the group gets for a device of the NVIDIA driver that does not exist: ENXIO if the group may open
+ * it, EPERM if not. */
+static int open_in(int procs, int major_number, int minor_number)
+{
+    char path[512];
+    int status;
+    snprintf(path, sizeof(path), "%s/device-%d-%d", test_tmpdir(), major_number, minor_number);
+    unlink(path);
+    if (mknod(path, S_IFCHR | 0600, makedev((unsigned)major_number, (unsigned)minor_number)))
+        TEST_SKIP("no device files can be made here");
+    pid_t pid = fork();
+    if (pid == 0) {
+        bool entered = write(procs, "0", 1) == 1;
+        int fd = entered ? open(path, O_RDWR) : -1;
+        _exit(!entered ? 255 : fd >= 0 ? 0 : errno);
+    }
+    assert_int_equal(pid, waitpid(pid, &status, 0));
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+/* The rows: a set of minor numbers, and what the kernel answers for 0, 1, 5, 63, and for others that are no GPUs. */
+TEST(a_job_opens_only_its_gpus)
+{
+    static const struct {
+        uint64_t minors;
+        int want[4];
+    } cases[] = {{UINT64_C(1) << 1, {EPERM, ENXIO, EPERM, EPERM}},
+                 {UINT64_C(1) << 63 | 1, {ENXIO, EPERM, EPERM, ENXIO}},
+                 {UINT64_C(1) << 5 | 2, {EPERM, ENXIO, ENXIO, EPERM}},
+                 {0, {EPERM, EPERM, EPERM, EPERM}},
+                 {UINT64_MAX, {ENXIO, ENXIO, ENXIO, ENXIO}}};
+    static const int minors[] = {0, 1, 5, 63};
+    struct cgroup_tree t;
+    int procs;
+    if (geteuid() != 0)
+        TEST_SKIP("only root attaches programs to control groups");
+    cgroup_start(&t, true, test_tmpdir());
+    if (!cgroup_exists(&t))
+        TEST_SKIP("%s", t.missing);
+    assert_int_equal(0, cgroup_job(&t, 3, &(struct channel_limits){.workers = 1}));
+    assert_int_equal(0, cgroup_process(&t, 3, 0, &procs));
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        int e = cgroup_job_guard(&t, 3, cases[i].minors);
+        if (e == EPERM || e == ENOSYS || e == EINVAL) {
+            cgroup_stop(&t);
+            TEST_SKIP("this kernel or container allows no BPF programs of control groups: %s", strerror(e));
+        }
+        assert_int_equal(0, e);
+        for (int k = 0; k < 4; k++)
+            assert_int_equal(cases[i].want[k], open_in(procs, 195, minors[k]));
+        assert_int_equal(ENXIO, open_in(procs, 195, 64));
+        assert_int_equal(ENXIO, open_in(procs, 195, 255)); /* nvidiactl */
+        assert_int_equal(0, open_in(procs, 1, 3));         /* /dev/null */
+    }
+    close(procs);
+    cgroup_stop(&t);
 }
 
 TEST(kills_what_is_in_a_group_and_nothing_else)

@@ -30,6 +30,7 @@ struct crowd_node {
     struct tunnel_request *request;
     struct rpc_conn *conn; /* NULL: none */
     struct cluster_self self;
+    struct identity identity;
     bool is_old, is_up, beats;        /* the leader has answered Hello; a heartbeat is under way */
     uint64_t view;                    /* hash */
     int voters[MAX_VOTERS], n_voters; /* their numbers */
@@ -192,7 +193,6 @@ static void on_hello(void *arg, err_t err, const char *text, const struct rpc_he
 {
     struct crowd_node *n = arg;
     int id;
-    const char *address = reply->address;
     (void)text;
     if (!n->conn || n->is_up)
         return;
@@ -203,7 +203,7 @@ static void on_hello(void *arg, err_t err, const char *text, const struct rpc_he
         beat(n);
         return;
     }
-    n->door = address && sscanf(address, "10.0.0.%d:", &id) == 1 ? id : next_door(n);
+    n->door = reply->address && sscanf(reply->address, "10.0.0.%d:", &id) == 1 ? id : next_door(n);
     lose(n);
 }
 
@@ -268,7 +268,8 @@ static void connected(void *owner, err_t err, const char *why, const struct tunn
     }
     rpc_conn_set_data(n->conn, n);
     err = n->self.id ? rpc_cluster_hello(n->conn, n->self.name, n->self.instance, CALL_MS, on_hello, n)
-                     : rpc_cluster_join(n->conn, &n->self, &has, 0, JOIN_MS, on_joined, n);
+                     : rpc_cluster_join(n->conn, &n->self, &has, 0, n->is_old ? NULL : n->identity.public_key, JOIN_MS,
+                                        on_joined, n);
     if (err)
         lose(n);
 }
@@ -290,7 +291,10 @@ static void try_node(void *arg)
 static void begin(void *arg)
 {
     struct crowd_node *n = arg;
-    const struct tunnel_host_config config = {.loop = &n->loop, .name = n->self.name, .keys = {NULL, find_key}};
+    const struct tunnel_host_config config = {.loop = &n->loop,
+                                              .name = n->self.name,
+                                              .keys = {NULL, find_key},
+                                              .identity = {.own = n->is_old ? NULL : &n->identity}};
     struct why why;
     uv_loop_init(&n->loop);
     struct tunnel_listener *listener;
@@ -314,6 +318,7 @@ void crowd_init(int first, int last, int doors)
         snprintf(n->self.name, sizeof(n->self.name), "node-%d", id);
         snprintf(n->self.address, sizeof(n->self.address), "10.0.0.%d:7811", id);
         memcpy(n->self.instance, &id, sizeof(id));
+        memcpy(n->identity.public_key, &id, sizeof(id));
     }
 }
 

@@ -237,3 +237,15 @@ void __wrap_rpc_worker_store_put(void *owner, struct rpc_call *call, const Proto
     else
         __real_rpc_worker_store_put(owner, call, request);
 }
+
+/* ---- a node that was removed ---- */
+
+err_t __real_supervisor_link_kill(struct supervisor_link *s, uint64_t job, int slot, int sig);
+err_t __wrap_supervisor_link_kill(struct supervisor_link *s, uint64_t job, int slot, int sig);
+
+err_t __wrap_supervisor_link_kill(struct supervisor_link *s, uint64_t job, int slot, int sig)
+{
+    const struct control *n = machines[world.current->id].node;
+    bool is_kept = bug(BUG_WORKERS_KEPT) && n && cluster_is_removed(n->cluster);
+    return is_kept ? OK : __real_supervisor_link_kill(s, job, slot, sig);
+}

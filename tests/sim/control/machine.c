@@ -2,6 +2,7 @@
  * real one. A packet from control arrives in an event of host 0, since the supervisor survives control. */
 #include "tests/sim/control/machine.h"
 
+#include "common/tunnel/identity.h"
 #include "common/tunnel/key.h"
 #include "tests/sim/bugs.h"
 #include "tests/sim/check.h"
@@ -437,7 +438,7 @@ void __wrap_log_close(struct log *log, void (*cb)(void *owner))
 
 /* ---- files ---- */
 
-#define MAX_FILES 4
+#define MAX_FILES 6
 
 static struct {
     char path[64];
@@ -452,6 +453,7 @@ int __wrap_rename(const char *from, const char *to);
 int __wrap_unlink(const char *path);
 int __wrap_open(const char *path, int flags, ...);
 ssize_t __wrap_getrandom(void *data, size_t len, unsigned flags);
+err_t __wrap_identity_make(struct identity *ret, struct why *why);
 _Noreturn void __wrap_exit(int status);
 _Noreturn void __real_exit(int status);
 
@@ -524,6 +526,20 @@ ssize_t __wrap_getrandom(void *data, size_t len, unsigned flags)
     for (size_t i = 0; i < len; i++)
         ((uint8_t *)data)[i] = (uint8_t)world_draw(FROM_WORLD);
     return (ssize_t)len;
+}
+
+/* Without a draw, so that it does not change what the seed gives to others. */
+err_t __wrap_identity_make(struct identity *ret, struct why *why)
+{
+    struct identity x = {{0}, {0}};
+    char file[IDENTITY_FILE_BYTES + 1];
+    int id = world.current->id;
+    unsigned made = ++machines[id].identities;
+    (void)why;
+    memcpy(x.private_key, &id, sizeof(id));
+    memcpy(x.private_key + sizeof(id), &made, sizeof(made));
+    identity_write(&x, file);
+    return identity_parse(file, IDENTITY_FILE_BYTES, ret);
 }
 
 void __wrap_exit(int status)

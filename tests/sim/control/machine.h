@@ -31,6 +31,7 @@ struct machine {
     struct child_entry children[MACHINE_CHILDREN];
     uint64_t jobs[MACHINE_CHILDREN]; /* jobs with open descriptors here; 0: free */
     uint64_t spawns;
+    unsigned identities; /* made so far */
 };
 extern struct machine machines[MAX_HOSTS + 1];
 

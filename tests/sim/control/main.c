@@ -6,6 +6,7 @@
 #include "tests/sim/control/machine.h"
 #include "tests/sim/control/people.h"
 #include "tests/sim/control/process.h"
+#include "tests/sim/control/thief.h"
 #include "tests/sim/control/trouble.h"
 #include "tests/sim/control/versions.h"
 #include "tests/sim/disk.h"
@@ -19,9 +20,10 @@
 #define FORM_US (20 * US_PER_S)    /* limit for a node to join */
 #define STOP_US (25 * US_PER_S)    /* limit for a stopped node to end and for another to lead */
 #define ELECTED_US (10 * US_PER_S) /* limit for another election after the leader is lost: votes may be split */
-#define LOSS_US                                                                                          \
-    (2500 * US_PER_MS) /* limit, counted from the election, for the leader to declare the lost node lost \
-                        */
+#define LOSS_US                                                                                                    \
+    (2500 * US_PER_MS)           /* limit, counted from the election, for the leader to declare the lost node lost \
+                                  */
+#define EVICT_US (30 * US_PER_S) /* limit for a node to be evicted and to notice it */
 #define QUIET_US \
     (1500 * US_PER_S) /* limit for all jobs to end and all clients to get answers; loading has a timeout of 900 s */
 
@@ -144,6 +146,68 @@ static void lose_one(void)
     }
 }
 
+/* ---- an eviction ---- */
+
+static int evicted;
+
+/* The others have one leader, who does not list the node. */
+static bool is_evicted(void)
+{
+    char name[16];
+    int leaders = 0;
+    snprintf(name, sizeof(name), "node-%d", evicted);
+    for (int id = 1; id <= world.n_hosts; id++) {
+        const struct control *n = machines[id].node;
+        if (id != evicted && n && n->jobs.leads)
+            leaders += state_node_find(n->replica.state, name) == NULL;
+    }
+    const struct control *self = machines[evicted].node;
+    return people_have_evicted() && leaders == 1 && self && !self->jobs.leads && cluster_is_removed(self->cluster);
+}
+
+static bool runs_there(void)
+{
+    return process_count_on(&machines[evicted]) > 0;
+}
+
+static bool has_ended(void)
+{
+    return ledger_all_ended() && process_count(0) == 0;
+}
+
+static bool follows_again(void)
+{
+    return machines[evicted].node && cluster_leader(machines[evicted].node->cluster) != NULL;
+}
+
+/* With no other fault, one random node is evicted, possibly the leader. It notices, has no worker any more, and never
+ * follows again, also after a new start. */
+static void evict_one(void)
+{
+    evicted = (int)world_between(FROM_FAULTS, 1, world.n_hosts);
+    people_submit_wide();
+    world_run(world.now_us + EVICT_US, runs_there);
+    if (!runs_there())
+        broken("a job for all slots does not start");
+    people_evict(evicted);
+    world_run(world.now_us + EVICT_US, is_evicted);
+    if (!is_evicted()) {
+        print_why_not_well();
+        broken("node %d was not evicted within %d s", evicted, (int)(EVICT_US / US_PER_S));
+    }
+    world_run(world.now_us + US_PER_S, NULL);
+    if (runs_there())
+        broken("node %d was evicted and has processes", evicted);
+    world_run(world.now_us + QUIET_US, has_ended);
+    if (!has_ended())
+        broken("the job of an evicted node does not end on the others");
+    machine_kill(&machines[evicted], false);
+    machine_start(&machines[evicted]);
+    world_run(world.now_us + 20 * US_PER_S, follows_again);
+    if (follows_again())
+        broken("node %d was evicted and follows a leader again", evicted);
+}
+
 static void run_seed(uint64_t seed, const struct shape *shape, struct summary *ret)
 {
     static const int sizes[] = {3, 3, 4, 5, 3, 6, 3, 5, 4, 7};
@@ -162,16 +226,24 @@ static void run_seed(uint64_t seed, const struct shape *shape, struct summary *r
     }
     form_cluster();
     people_start((int)world_between(FROM_CLIENTS, 1, 3), shape->commands);
+    if (shape->identity) {
+        people_rotate();
+        thief_start();
+    }
     trouble_start();
     world_run(world.now_us + world_between(FROM_FAULTS, 10, 40) * US_PER_S, NULL);
     trouble_end();
     world_run(world.now_us + 3 * US_PER_S, NULL);
     people_finish();
     runner_settle(QUIET_US, is_well, print_why_not_well, ret);
-    if (world.n_hosts > 2 && world_chance(FROM_FAULTS, 0.5))
+    if (shape->identity)
+        evict_one();
+    else if (world.n_hosts > 2 && world_chance(FROM_FAULTS, 0.5))
         lose_one();
     else
         stop_one();
+    if (shape->identity && thief_attempts() < 20)
+        broken("the thief has tried only %d times", (int)thief_attempts());
     ret->answered = people_answered();
     versions_report(ret);
 }

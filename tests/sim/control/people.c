@@ -16,7 +16,7 @@
 #define ENOUGH_JOBS 12 /* more jobs would only wait for slots */
 #define CALL_MS 8000   /* time limit of a call, after which the client repeats it */
 
-enum person_request { NOTHING, SUBMIT, CANCEL, STATUS, DRAIN };
+enum person_request { NOTHING, SUBMIT, CANCEL, STATUS, DRAIN, ROTATE, EVICT };
 
 struct person {
     struct host *host;
@@ -35,7 +35,8 @@ static struct {
     struct person people[MAX_PEOPLE];
     int n, submits;
     uint64_t numbers, answered;
-    bool is_finishing, large_is_submitted, commands;
+    bool is_finishing, large_is_submitted, commands, rotates, has_evicted, is_wide_due;
+    int evicts;     /* number of the node; 0: none */
     uint64_t large; /* the number of its request */
 } all;
 
@@ -99,8 +100,26 @@ static void choose_drain(struct person *p, int id, bool drains)
     p->drains = drains;
 }
 
+static void choose_eviction(struct person *p)
+{
+    if (all.has_evicted)
+        return;
+    p->kind = EVICT;
+    snprintf(p->node, sizeof(p->node), "node-%d", all.evicts);
+}
+
 static void choose_last_request(struct person *p)
 {
+    if (all.is_wide_due) {
+        all.is_wide_due = false;
+        p->kind = SUBMIT;
+        p->yaml = make_job(p->number, all_slots(), 1, false);
+        return;
+    }
+    if (all.evicts) {
+        choose_eviction(p);
+        return;
+    }
     for (int id = 1; id <= world.n_hosts; id++)
         if (ledger_is_drained(id)) {
             choose_drain(p, id, false);
@@ -121,6 +140,10 @@ static void choose_request(struct person *p)
     p->kind = NOTHING;
     if (all.is_finishing) {
         choose_last_request(p);
+        return;
+    }
+    if (all.rotates && world_chance(FROM_CLIENTS, 0.06)) {
+        p->kind = ROTATE;
         return;
     }
     p->job = ledger_jobs() ? (uint64_t)world_between(FROM_CLIENTS, 1, (int64_t)ledger_jobs()) : 0;
@@ -168,6 +191,9 @@ static bool is_final(const struct person *p, const struct rpc_result *result)
         ledger_answered_no_job(p->job, p->asked_us);
         return true;
     }
+    /* Another one rotates, or the answer to an earlier request was lost. */
+    if ((result->err == ERR_BUSY && p->kind == ROTATE) || (result->err == ERR_NOTFOUND && p->kind == EVICT))
+        return true;
     return result->err == ERR_STALE && p->kind == CANCEL;
 }
 
@@ -180,6 +206,7 @@ static void answered(void *arg, const struct rpc_result *result)
     if (!result->err)
         record_answer(p, result);
     if (!result->err || is_final(p, result)) {
+        all.has_evicted |= p->kind == EVICT;
         p->kind = NOTHING;
         all.answered++;
     }
@@ -218,13 +245,14 @@ static err_t send_request(struct person *p)
     cancel.job = status.job = job;
     drain.name = p->node;
     drain.reason = !p->drains ? NULL : versions_are_mixed() && p->number % 2 ? VERSIONS_REASON : "the simulation";
+    drain.has_evict = drain.evict = p->kind == EVICT;
+    const Dtd__Empty empty = DTD__EMPTY__INIT;
     const struct {
         uint16_t method;
         const ProtobufCMessage *message;
-    } calls[] = {[SUBMIT] = {CLIENT_SUBMIT, &submit.base},
-                 [CANCEL] = {CLIENT_CANCEL, &cancel.base},
-                 [STATUS] = {CLIENT_STATUS, &status.base},
-                 [DRAIN] = {CLIENT_NODE_DRAIN, &drain.base}};
+    } calls[] = {[SUBMIT] = {CLIENT_SUBMIT, &submit.base},        [CANCEL] = {CLIENT_CANCEL, &cancel.base},
+                 [STATUS] = {CLIENT_STATUS, &status.base},        [DRAIN] = {CLIENT_NODE_DRAIN, &drain.base},
+                 [ROTATE] = {CLIENT_CLUSTER_ROTATE, &empty.base}, [EVICT] = {CLIENT_CLUSTER_REMOVE, &drain.base}};
     return rpc_send(p->conn, calls[p->kind].method, calls[p->kind].message, CALL_MS, answered, p, NULL);
 }
 
@@ -284,6 +312,26 @@ void people_start(int n, bool commands)
 void people_finish(void)
 {
     all.is_finishing = true;
+}
+
+void people_rotate(void)
+{
+    all.rotates = true;
+}
+
+void people_submit_wide(void)
+{
+    all.is_wide_due = true;
+}
+
+void people_evict(int id)
+{
+    all.evicts = id;
+}
+
+bool people_have_evicted(void)
+{
+    return all.has_evicted;
 }
 
 bool people_are_done(void)

@@ -9,6 +9,13 @@
 void people_start(int n, bool commands);
 /* Sends only requests that are still unanswered, then undrains all nodes, then submits a job that needs all slots. */
 void people_finish(void);
+/* One of them submits a job for all slots, which may run with fewer. */
+void people_submit_wide(void);
+/* Keys are rotated, too. */
+void people_rotate(void);
+/* One of them removes this node, although it is up. */
+void people_evict(int id);
+bool people_have_evicted(void);
 bool people_are_done(void);
 uint64_t people_answered(void);
 

@@ -790,6 +790,17 @@ void process_fail_one(const struct machine *m)
         world_after(p->host, 0, fail_process, p);
 }
 
+int process_count_on(const struct machine *m)
+{
+    const struct process *p;
+    int n = 0;
+    LIST_FOREACH(p, &living, link)
+    {
+        n += p->machine == m;
+    }
+    return n;
+}
+
 int process_count(uint64_t job)
 {
     const struct process *p;

@@ -25,5 +25,6 @@ void process_hang_one(const struct machine *m);
 void process_fail_one(const struct machine *m);
 /* Number of running processes of this job on all computers; 0: of all jobs. */
 int process_count(uint64_t job);
+int process_count_on(const struct machine *m);
 
 #endif

@@ -138,7 +138,7 @@ struct bounds {
 static void check_bounds(const char *phase, const struct figures *f)
 {
     static const struct bounds bounds[] = {
-        {"join", 4, 30, 30000, 8},      {"idle", 11, 13, 550, 0.5},      {"rack lost", 3, 13, 800, 0.5},
+        {"join", 4, 30, 48000, 8},      {"idle", 11, 13, 550, 0.5},      {"rack lost", 3, 13, 800, 0.5},
         {"leader lost", 8, 13, 800, 1}, {"half lost", 1.9, 13, 1000, 1},
     };
     for (size_t i = 0; o.has_bounds && i < sizeof(bounds) / sizeof(bounds[0]); i++) {

@@ -1,8 +1,9 @@
 /* Replaces common/tunnel: a tunnel is a stream between two computers, open after a handshake of three delays. The keys
- * are compared, but nothing is encrypted; tests/common/tunnel tests the real tunnel. A tunnel host ends with its
- * process. */
+ * are compared, and each side asks its owner about the other's identity, but nothing is encrypted or signed;
+ * tests/common/tunnel tests the real tunnel. A tunnel host ends with its process. */
 #include "common/tunnel/tunnel.h"
 
+#include "tests/sim/bugs.h"
 #include "tests/sim/control/machine.h"
 #include "tests/sim/net.h"
 #include "tests/sim/stream.h"
@@ -11,14 +12,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/queue.h>
 #include <unistd.h>
+
+/* glibc's queue.h lacks it. */
+#define SLIST_FOREACH_SAFE(at, head, field, next) \
+    for ((at) = SLIST_FIRST(head); (at) && ((next) = SLIST_NEXT(at, field), 1); (at) = (next))
 
 struct tunnel_host {
     struct host *process;
     char name[TUNNEL_NAME_MAX + 1];
     struct tunnel_keys keys;
+    struct tunnel_identity identity;
     tunnel_accept_cb accept; /* NULL: does not listen */
     void *owner;
+    SLIST_HEAD(, tunnel_end) ends;
     bool is_closed;
     void (*closed)(void *owner);
     void *closed_owner;
@@ -34,15 +42,24 @@ struct tunnel_request {
     unsigned from_life;
     struct tunnel_key_id key;
     struct tunnel_secret secret;
-    char expected[TUNNEL_NAME_MAX + 1], answered[TUNNEL_NAME_MAX + 1];
+    char expected[TUNNEL_NAME_MAX + 1];
     enum tunnel_purpose purpose;
     char argument[TUNNEL_ARGUMENT_MAX + 1];
     tunnel_connect_cb cb;
     void *owner;
+    struct tunnel_peer peer; /* the node that answered */
     err_t err;
     const char *why;
     int fd, other_fd;
     bool is_over;
+};
+
+/* One end of an open tunnel, for tunnel_host_recheck. Descriptors are never reused. */
+struct tunnel_end {
+    SLIST_ENTRY(tunnel_end) link;
+    struct tunnel_peer peer;
+    bool accepts;
+    int fd;
 };
 
 static struct tunnel_host *listening[MAX_HOSTS + 1];
@@ -62,6 +79,7 @@ err_t tunnel_host_open(const struct tunnel_host_config *config, struct tunnel_ho
     assert(h);
     h->process = world.current;
     h->keys = config->keys;
+    h->identity = config->identity;
     snprintf(h->name, sizeof(h->name), "%s", config->name);
     *ret = h;
     return OK;
@@ -84,10 +102,51 @@ void tunnel_host_close(struct tunnel_host *h, void (*cb)(void *owner), void *own
     world_after(h->process, 100, host_is_closed, h);
 }
 
-/* Keys are not rotated in the simulation. */
+static enum tunnel_verdict verdict_of(const struct tunnel_host *h, const struct tunnel_peer *peer, bool accepts)
+{
+    bool asks = h->identity.admit && !bug(BUG_ANY_IDENTITY);
+    return asks ? h->identity.admit(h->identity.owner, peer, accepts) : TUNNEL_ADMIT;
+}
+
+static bool is_admitted(const struct tunnel_host *h, const struct tunnel_peer *peer, bool accepts)
+{
+    return verdict_of(h, peer, accepts) == TUNNEL_ADMIT;
+}
+
 void tunnel_host_recheck(struct tunnel_host *h)
 {
-    (void)h;
+    struct tunnel_end *e, *next;
+    SLIST_FOREACH_SAFE(e, &h->ends, link, next)
+    {
+        struct tunnel_secret secret;
+        if (h->keys.find(h->keys.owner, e->peer.key, &secret) == OK && is_admitted(h, &e->peer, e->accepts))
+            continue;
+        trace("%s closes its tunnel with %s", h->name, e->peer.name);
+        stream_reset(e->fd);
+        SLIST_REMOVE(&h->ends, e, tunnel_end, link);
+        free(e);
+    }
+}
+
+static void add_end(struct tunnel_host *h, const struct tunnel_peer *peer, bool accepts, int fd)
+{
+    struct tunnel_end *e = calloc(1, sizeof(*e));
+    assert(e);
+    *e = (struct tunnel_end){.peer = *peer, .accepts = accepts, .fd = fd};
+    SLIST_INSERT_HEAD(&h->ends, e, link);
+}
+
+/* How `to` sees `from`. */
+static struct tunnel_peer peer_of(const struct tunnel_host *from, const struct tunnel_host *to,
+                                  const struct tunnel_request *r)
+{
+    struct tunnel_peer peer = {.key = r->key, .purpose = r->purpose};
+    snprintf(peer.name, sizeof(peer.name), "%s", from->name);
+    snprintf(peer.argument, sizeof(peer.argument), "%s", r->argument);
+    peer.is_proven = from->identity.own && to->identity.own;
+    if (peer.is_proven)
+        memcpy(peer.public_key, from->identity.own->public_key, IDENTITY_BYTES);
+    return peer;
 }
 
 err_t tunnel_bind(const char *address, int *ret_fd, struct why *why)
@@ -120,17 +179,21 @@ static int64_t draw_delay(void)
 /* Called by the result of the handshake or by the deadline, whichever comes first. */
 static void finish_request(struct tunnel_request *r, err_t err, const char *why)
 {
-    struct tunnel_peer peer = {.key = r->key, .purpose = r->purpose};
-    snprintf(peer.name, sizeof(peer.name), "%s", r->answered);
-    snprintf(peer.argument, sizeof(peer.argument), "%s", r->argument);
     if (r->is_over || r->from->is_closed)
         err = ERR_CANCELED;
+    if (!err && !is_admitted(r->from, &r->peer, false))
+        err = ERR_DENIED;
+    /* A node that is not admitted itself cannot report that this one was removed. */
+    if (err == ERR_STALE && !is_admitted(r->from, &r->peer, false))
+        err = ERR_DENIED;
     if (err && r->fd >= 0)
         close(r->fd);
     if (r->is_over)
         return;
     r->is_over = true;
-    r->cb(r->owner, err, why, err ? NULL : &peer, err ? -1 : r->fd);
+    if (!err)
+        add_end(r->from, &r->peer, false, r->fd);
+    r->cb(r->owner, err, why, err ? NULL : &r->peer, err ? -1 : r->fd);
 }
 
 static void handshake_answered(void *arg)
@@ -167,25 +230,27 @@ static void arrived(void *arg)
     struct tunnel_secret secret = {.len = 0};
     if (!h || h->is_closed)
         return end_request(r, ERR_IO, "connection refused");
-    snprintf(r->answered, sizeof(r->answered), "%s", h->name);
+    r->peer = peer_of(h, r->from, r);
     bool is_known = h->keys.find(h->keys.owner, r->key, &secret) == OK && secret.len == r->secret.len &&
                     memcmp(secret.bytes, r->secret.bytes, secret.len) == 0;
     if (!is_known || (r->expected[0] && strcmp(r->expected, h->name) != 0) || strcmp(r->from->name, h->name) == 0)
         return end_request(r, ERR_DENIED, "the keys do not fit, or it is another node");
     if (!is_alive(r) || r->is_over)
         return;
-    struct tunnel_peer peer = {.key = r->key, .purpose = r->purpose};
-    snprintf(peer.name, sizeof(peer.name), "%s", r->from->name);
-    snprintf(peer.argument, sizeof(peer.argument), "%s", r->argument);
+    const struct tunnel_peer caller = peer_of(r->from, h, r);
+    enum tunnel_verdict verdict = verdict_of(h, &caller, true);
+    if (verdict != TUNNEL_ADMIT)
+        return end_request(r, verdict == TUNNEL_REMOVED ? ERR_STALE : ERR_DENIED, "its identity is not admitted");
     stream_pair(r->from->process, world.current, &r->fd, &r->other_fd);
-    h->accept(h->owner, &peer, r->other_fd);
+    add_end(h, &caller, true, r->other_fd);
+    h->accept(h->owner, &caller, r->other_fd);
     end_request(r, OK, "");
 }
 
 static void on_the_way(void *arg)
 {
     struct tunnel_request *r = arg;
-    const struct host *from = r->from->process;
+    const struct host *from = r->from->process->on;
     if (!is_alive(r) || r->is_over)
         return;
     if (net.is_cut[from->id][r->to->id] || net.is_cut[r->to->id][from->id] || !machine_has_power(r->to->id))

@@ -115,6 +115,7 @@ static err_t connect_nodes(struct hier_comm *h, const struct comm_config *config
                                      .secret = config->secret,
                                      .secret_bytes = config->secret_bytes,
                                      .address = config->address,
+                                     .ports = config->ports,
                                      .store = config->store,
                                      .timeout_ms = config->timeout_ms,
                                      .cancel = config->cancel};

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MAGIC 0x31577444u /* "DtW1" */
 
@@ -26,6 +27,15 @@ err_t wire_address_make(const char *text, uint16_t port, union wire_address *ret
     return OK;
 }
 
+static bool is_own(const struct addrinfo *a)
+{
+    int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool ret = fd >= 0 && bind(fd, a->ai_addr, a->ai_addrlen) == 0;
+    if (fd >= 0)
+        close(fd);
+    return ret;
+}
+
 err_t wire_address_find(const char *text, uint16_t port, union wire_address *ret)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
@@ -34,7 +44,11 @@ err_t wire_address_find(const char *text, uint16_t port, union wire_address *ret
     err_t err = wire_address_make(text, port, ret);
     if (!err || !text[0] || getaddrinfo(text, NULL, &hints, &list) || !list)
         return err;
-    if (getnameinfo(list->ai_addr, list->ai_addrlen, number, sizeof(number), NULL, 0, NI_NUMERICHOST) == 0)
+    const struct addrinfo *a = list;
+    while (a && !is_own(a))
+        a = a->ai_next;
+    a = a ? a : list;
+    if (getnameinfo(a->ai_addr, a->ai_addrlen, number, sizeof(number), NULL, 0, NI_NUMERICHOST) == 0)
         err = wire_address_make(number, port, ret);
     freeaddrinfo(list);
     return err;

@@ -30,7 +30,8 @@ union wire_address {
 
 /* `text` is a numeric IPv4 or IPv6 address. */
 NODISCARD err_t wire_address_make(const char *text, uint16_t port, union wire_address *ret);
-/* The same, and also accepts a host name: uses its first address. May block as long as the resolver does. */
+/* The same, and also accepts a host name: of its addresses, the first that this machine has, else the first. May block
+ * as long as the resolver does. */
 NODISCARD err_t wire_address_find(const char *text, uint16_t port, union wire_address *ret);
 NODISCARD err_t wire_address_parse(const char *value, size_t bytes, union wire_address *ret);
 /* Writes "ADDRESS PORT" to ret[WIRE_ADDRESS_MAX]. */

@@ -2,6 +2,7 @@
 #include "worker/comm/wire/wire.h"
 
 #include "common/base/clock.h"
+#include "common/base/ports.h"
 #include "worker/comm/wire/codec.h"
 
 #include <inttypes.h>
@@ -66,6 +67,39 @@ err_t wire_publish_address(const struct wire_config *config, const char *kind, c
     name_key(key, sizeof(key), kind, config->rank);
     wire_address_print(at, value);
     return config->store->put(config->store->arg, key, value, strlen(value), why);
+}
+
+static void set_port(union wire_address *at, uint16_t port)
+{
+    if (at->any.sa_family == AF_INET6)
+        at->v6.sin6_port = htons(port);
+    else
+        at->v4.sin_port = htons(port);
+}
+
+/* Ranks of a node begin at different ports, so that they do not all try the same ones. */
+err_t wire_listen(const struct wire_config *config, wire_listen_fn listens, void *arg, struct why *why)
+{
+    union wire_address at;
+    struct ports p;
+    const char *text = config->address;
+    if (!text || wire_address_find(text, 0, &at))
+        return why_set(why, ERR_INVALID, "\"%s\" is not an address at which other nodes can reach this node",
+                       text ? text : "");
+    if (!ports_parse(config->ports, &p))
+        return why_set(why, ERR_INVALID, "\"%s\" is no range of ports: write " PORTS_NEED, config->ports);
+    const int n = ports_count(&p);
+    err_t err = ERR_EXISTS;
+    for (int i = 0; i < n && err == ERR_EXISTS; i++) {
+        set_port(&at, (uint16_t)(p.first + (config->rank + i) % n));
+        err = listens(arg, &at, why);
+    }
+    if (n && err == ERR_EXISTS)
+        return why_set(why, ERR_LIMIT,
+                       "none of the ports %s is free at %s: make run.ports of the job file, or cluster.ports of dtd's "
+                       "configuration, larger",
+                       config->ports, text);
+    return n ? err : listens(arg, &at, why);
 }
 
 err_t wire_check_canceled(const struct wire_config *config, struct why *why)

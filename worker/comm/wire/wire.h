@@ -37,6 +37,7 @@ struct wire_config {
     const void *secret; /* the epoch's secret; a peer without it is refused */
     size_t secret_bytes;
     const char *address; /* of this node, an IP address or a name: this rank listens there, and others connect to it */
+    const char *ports;   /* on which this rank listens (common/base/ports.h); NULL: any */
     const struct comm_store *store;
     int64_t timeout_ms; /* limit for all connections to be established */
     const _Atomic int *cancel;
@@ -85,6 +86,10 @@ NODISCARD err_t wire_publish_address(const struct wire_config *config, const cha
                                      struct why *why);
 NODISCARD err_t wire_lookup_address(const struct wire_config *config, const char *kind, int rank, int64_t deadline_ms,
                                     union wire_address *ret, struct why *why);
+/* Calls `listens` with this rank's address at one port of config->ports after another, or at port 0, until it does not
+ * return ERR_EXISTS, which means that the port is in use. ERR_LIMIT: all are. */
+typedef err_t (*wire_listen_fn)(void *arg, const union wire_address *at, struct why *why);
+NODISCARD err_t wire_listen(const struct wire_config *config, wire_listen_fn listens, void *arg, struct why *why);
 /* ERR_CANCELED, with a message, when the epoch has ended. */
 NODISCARD err_t wire_check_canceled(const struct wire_config *config, struct why *why);
 

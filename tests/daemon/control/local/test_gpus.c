@@ -54,6 +54,31 @@ TEST(the_numa_node_of_a_gpu)
     assert_int_equal(-1, gpus_numa_node(&g, 1));
 }
 
+TEST(minor_numbers_are_known_for_all_gpus_or_for_none)
+{
+    struct why why;
+    uint64_t minors = 9;
+    assert_ok(read_words("{\"gpus\": [{\"index\": 0, \"minor\": 2}, {\"index\": 1, \"minor\": 0}, "
+                         "{\"index\": 2, \"minor\": 63}]}",
+                         &why));
+    assert_true(gpus_minors(&g, 0, &minors) && minors == 0);
+    assert_true(gpus_minors(&g, 1, &minors) && minors == UINT64_C(1) << 2);
+    assert_true(gpus_minors(&g, 6, &minors) && minors == (UINT64_C(1) | UINT64_C(1) << 63));
+    assert_true(gpus_minors(&g, 8, &minors) && minors == 0); /* the node has no GPU 3 */
+    static const char *const words[] = {"null", "-1", "64", "1.5", "\"1\""};
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        char text[128];
+        snprintf(text, sizeof(text), "{\"gpus\": [{\"index\": 0, \"minor\": 0}, {\"index\": 1, \"minor\": %s}]}",
+                 words[i]);
+        assert_ok(read_words(text, &why));
+        assert_false(gpus_minors(&g, 1, &minors));
+    }
+    gpus_set(&g, 2);
+    assert_false(gpus_minors(&g, 1, &minors));
+    gpus_set(&g, 0);
+    assert_false(gpus_minors(&g, 0, &minors));
+}
+
 TEST(broken_gpu_is_not_assigned)
 {
     int device[2] = {-1, -1};

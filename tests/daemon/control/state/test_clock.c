@@ -2,6 +2,8 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "daemon/control/state/clock.h"
+#include "daemon/control/state/features.h"
+#include "daemon/control/state/replica.h"
 #include "tests/lib/test.h"
 
 #include <unistd.h>
@@ -71,4 +73,40 @@ TEST(a_file_of_another_boot_or_without_sense_is_ignored)
         state_clock_open(&c, test_tmpdir());
         assert_about(1, state_clock_ms(&c));
     }
+}
+
+static int64_t stamped(struct state *s)
+{
+    struct state_clock c;
+    struct buf bytes = {0};
+    struct record back, r = {.kind = RECORD_DESIRED, .wall_ms = 5, .job = 1, .desired = {.desired = DESIRED_CANCELED}};
+    const struct replica replica = {.state = s, .clock = &c};
+    state_clock_open(&c, test_tmpdir());
+    state_clock_seen(&c, HOUR_MS);
+    assert_ok(replica_encode(&replica, &r, &bytes));
+    assert_ok(record_decode(bytes.data, bytes.len, &back));
+    int64_t ret = back.clock_ms;
+    record_fini(&back);
+    buf_fini(&bytes);
+    return ret;
+}
+
+/* A voter of the version before would go by dates, and its state would differ. */
+TEST(records_have_it_when_all_nodes_understand_it)
+{
+    struct state *s;
+    struct state_result result;
+    struct record r = {.kind = RECORD_NODE, .wall_ms = 5, .node = {.name = "a", .address = "a:1", .domain = ""}};
+    struct record rises = {.kind = RECORD_CLUSTER_VERSION,
+                           .cluster_version = {.version = FEATURE_CLOCK, .next_node = 2}};
+    memset(r.node.instance, 7, sizeof(r.node.instance));
+    assert_ok(state_new(&s));
+    assert_about(HOUR_MS, stamped(s));
+    assert_ok(state_apply(s, &r, &result));
+    assert_int_equal(1, state_version(s));
+    assert_int_equal(0, stamped(s));
+    assert_ok(state_apply(s, &rises, &result));
+    assert_err(OK, result.err);
+    assert_about(HOUR_MS, stamped(s));
+    state_free(s);
 }

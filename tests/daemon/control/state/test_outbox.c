@@ -56,6 +56,7 @@ static void begin(struct outbox *o)
         assert_ok(state_new(&replica.state));
     memset(&fake, 0, sizeof(fake));
     n_done = 0;
+    assert_ok(state_new(&replica.state));
     outbox_init(o, &replica, NULL);
 }
 

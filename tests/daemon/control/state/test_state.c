@@ -713,6 +713,40 @@ TEST(a_known_node_may_move)
     state_free(s);
 }
 
+/* The first key that a node shows is its key: it cannot be taken away or replaced, also not after a restart. */
+TEST(a_key_of_a_node_is_recorded_once)
+{
+    static const uint8_t none[NODE_KEY_BYTES];
+    uint8_t first[NODE_KEY_BYTES];
+    struct state *s = fresh(), *copy = fresh();
+    struct buf bytes = {0};
+    struct record r = node("a", 1, 0, 5);
+    memset(first, 0x11, sizeof(first));
+    put(s, r); /* by a version without keys */
+    assert_memory_equal(none, state_node_find(s, "a")->public_key, NODE_KEY_BYTES);
+    memcpy(r.node.public_key, first, sizeof(first));
+    assert_err(OK, put(s, r).err);
+    r.node.public_key[31] ^= 1;
+    r.node.address = "10.0.0.2:7811";
+    assert_err(ERR_EXISTS, put(s, r).err);
+    assert_string_equal("10.0.0.1:7811", state_node_find(s, "a")->address);
+    r = node("a", 1, 0, 6);
+    r.node.address = "10.0.0.2:7811";
+    assert_err(OK, put(s, r).err); /* moves, and keeps its key */
+    assert_memory_equal(first, state_node_find(s, "a")->public_key, NODE_KEY_BYTES);
+    assert_ok(state_snapshot(s, &bytes));
+    assert_ok(state_restore(copy, bytes.data, bytes.len));
+    assert_memory_equal(first, state_node_find(copy, "a")->public_key, NODE_KEY_BYTES);
+    put(s, (struct record){.kind = RECORD_NODE_LEFT, .node_left = {"a"}});
+    r = node("a", 2, 0, 7);
+    memset(r.node.public_key, 0x22, NODE_KEY_BYTES);
+    assert_err(OK, put(s, r).err); /* removed and joined anew */
+    assert_memory_equal(r.node.public_key, state_node_find(s, "a")->public_key, NODE_KEY_BYTES);
+    buf_fini(&bytes);
+    state_free(copy);
+    state_free(s);
+}
+
 TEST(a_token_admits_as_many_nodes_as_it_has_uses)
 {
     struct state *s = fresh();

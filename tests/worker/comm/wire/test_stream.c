@@ -462,3 +462,120 @@ TEST(keys_are_renewed)
     free(out);
     free(in);
 }
+
+/* ---- ports ---- */
+
+static const char six[] = "::1";
+
+static uint16_t port_of(const union wire_address *at)
+{
+    return ntohs(at->any.sa_family == AF_INET6 ? at->v6.sin6_port : at->v4.sin_port);
+}
+
+/* A listener at a free port of the kernel's choice: nobody else may use it. */
+static int occupy(const char *address, uint16_t *ret)
+{
+    union wire_address at;
+    socklen_t room = sizeof(at);
+    assert_ok(wire_address_make(address, *ret, &at));
+    int fd = socket(at.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    if (bind(fd, &at.any, wire_address_bytes(&at)) || listen(fd, 1)) {
+        close(fd);
+        return -1;
+    }
+    assert_int_equal(getsockname(fd, &at.any, &room), 0);
+    *ret = port_of(&at);
+    return fd;
+}
+
+/* Three adjacent ports, of which the first is in use. */
+static int occupy_first_of_three(uint16_t *ret)
+{
+    for (int i = 0; i < 100; i++) {
+        uint16_t first = 0;
+        int fd = occupy("127.0.0.1", &first), more[2] = {-1, -1};
+        uint16_t next[2] = {(uint16_t)(first + 1), (uint16_t)(first + 2)};
+        for (int k = 0; k < 2 && first < UINT16_MAX - 2; k++)
+            more[k] = occupy("127.0.0.1", &next[k]);
+        for (int k = 0; k < 2; k++)
+            if (more[k] >= 0)
+                close(more[k]);
+        *ret = first;
+        if (more[0] >= 0 && more[1] >= 0)
+            return fd;
+        close(fd);
+    }
+    fail_msg("no three free ports");
+    return -1;
+}
+
+TEST(ranks_listen_on_the_ports_of_the_range)
+{
+    struct memory_store *store = memory_store_new();
+    struct side s[2];
+    union wire_address at;
+    struct why why;
+    char range[32];
+    uint16_t first;
+    int used = occupy_first_of_three(&first);
+    snprintf(range, sizeof(range), "%u-%u", first, first + 2);
+    for (int r = 0; r < 2; r++) {
+        side_start(&s[r], store, 1, r);
+        s[r].config.ports = range;
+        side_go(&s[r]);
+    }
+    for (int r = 0; r < 2; r++) {
+        side_join(&s[r]);
+        if (s[r].err)
+            fail_msg("rank %d: %s", r, s[r].why.text);
+        assert_ok(wire_lookup_address(&s[0].config, "stream", r, clock_mono_ms() + 1000, &at, &why));
+        assert_in_range(port_of(&at), first + 1, first + 2);
+    }
+    talk(s);
+    close_both(s);
+    close(used);
+}
+
+/* The sentence names the range and both keys. */
+TEST(a_range_without_a_free_port)
+{
+    struct memory_store *store = memory_store_new();
+    struct side s;
+    char range[32];
+    uint16_t only = 0;
+    int used = occupy("127.0.0.1", &only);
+    snprintf(range, sizeof(range), "%u-%u", only, only);
+    side_start(&s, store, 1, 0);
+    s.config.ports = range;
+    side_go(&s);
+    side_join(&s);
+    assert_err(ERR_LIMIT, s.err);
+    assert_non_null(strstr(s.why.text, range));
+    assert_non_null(strstr(s.why.text, "run.ports"));
+    assert_non_null(strstr(s.why.text, "cluster.ports"));
+    close(used);
+}
+
+TEST(ranks_connect_over_ipv6)
+{
+    struct memory_store *store = memory_store_new();
+    struct side s[2];
+    uint16_t any = 0;
+    int has_six = occupy(six, &any);
+    if (has_six < 0)
+        TEST_SKIP("this machine has no IPv6 at its loopback interface");
+    close(has_six);
+    for (int r = 0; r < 2; r++) {
+        side_start(&s[r], store, 1, r);
+        s[r].config.address = six;
+        side_go(&s[r]);
+    }
+    for (int r = 0; r < 2; r++) {
+        side_join(&s[r]);
+        if (s[r].err)
+            fail_msg("rank %d: %s", r, s[r].why.text);
+    }
+    talk(s);
+    close_both(s);
+}

@@ -42,21 +42,32 @@ struct stream_connecting {
 
 /* ---- the listener and the store ---- */
 
+/* Connections of an earlier epoch keep the port of their listener. SO_REUSEADDR allows another listener there. */
+static err_t listen_at(void *arg, const union wire_address *at, struct why *why)
+{
+    struct stream_connecting *m = arg;
+    int on = 1;
+    m->listener = socket(at->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (m->listener >= 0 && setsockopt(m->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
+        bind(m->listener, &at->any, wire_address_bytes(at)) == 0 && listen(m->listener, SOMAXCONN) == 0)
+        return OK;
+    err_t err = errno == EADDRINUSE ? ERR_EXISTS : ERR_IO;
+    why_set(why, err, "cannot listen on %s for the workers of other nodes: %s", m->config->address, strerror(errno));
+    if (m->listener >= 0)
+        close(m->listener);
+    m->listener = -1;
+    return err;
+}
+
 static err_t listen_here(struct stream_connecting *m)
 {
     union wire_address at;
-    const char *text = m->config->address;
-    socklen_t bytes;
-    if (!text || wire_address_find(text, 0, &at))
-        return why_set(m->why, ERR_INVALID, "\"%s\" is not an address at which other nodes can reach this node",
-                       text ? text : "");
-    m->listener = socket(at.any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (m->listener < 0 || bind(m->listener, &at.any, wire_address_bytes(&at)) < 0 ||
-        listen(m->listener, SOMAXCONN) < 0)
-        return why_set(m->why, ERR_IO, "cannot listen on %s for the workers of other nodes: %s", text, strerror(errno));
-    bytes = sizeof(at);
+    socklen_t bytes = sizeof(at);
+    err_t err = wire_listen(m->config, listen_at, m, m->why);
+    if (err)
+        return err;
     if (getsockname(m->listener, &at.any, &bytes) < 0)
-        return why_set(m->why, ERR_IO, "cannot listen on %s: %s", text, strerror(errno));
+        return why_set(m->why, ERR_IO, "cannot listen on %s: %s", m->config->address, strerror(errno));
     return wire_publish_address(m->config, wire_stream.name, &at, m->why);
 }
 

@@ -10,12 +10,15 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 struct ucx_connecting {
     struct ucx_wire *u;
@@ -148,24 +151,43 @@ static void on_request(ucp_conn_request_h request, void *arg)
     send_hello(p);
 }
 
-static err_t listen_here(struct ucx_connecting *m)
+/* UCX logs a port that is in use as an error, so this asks the kernel first. */
+static bool is_used(const union wire_address *at)
 {
-    struct ucx_wire *u = m->u;
-    union wire_address at;
-    const char *text = m->config->address;
-    if (!text || wire_address_find(text, 0, &at))
-        return why_set(m->why, ERR_INVALID, "\"%s\" is not an address at which other nodes can reach this node",
-                       text ? text : "");
+    int fd = socket(at->any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool ret = fd >= 0 && bind(fd, &at->any, wire_address_bytes(at)) < 0 && errno == EADDRINUSE;
+    if (fd >= 0)
+        close(fd);
+    return ret;
+}
+
+static err_t listen_at(void *arg, const union wire_address *at, struct why *why)
+{
+    struct ucx_connecting *m = arg;
     const ucp_listener_params_t params = {.field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR |
                                                         UCP_LISTENER_PARAM_FIELD_CONN_HANDLER,
-                                          .sockaddr = {&at.any, wire_address_bytes(&at)},
-                                          .conn_handler = {on_request, u}};
-    ucp_listener_attr_t attr = {.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR};
-    ucs_status_t status = ucp_listener_create(u->worker, &params, &u->listener);
+                                          .sockaddr = {&at->any, wire_address_bytes(at)},
+                                          .conn_handler = {on_request, m->u}};
+    if (is_used(at))
+        return ERR_EXISTS;
+    ucs_status_t status = ucp_listener_create(m->u->worker, &params, &m->u->listener);
     if (status == UCS_OK)
-        status = ucp_listener_query(u->listener, &attr);
+        return OK;
+    m->u->listener = NULL;
+    return why_set(why, status == UCS_ERR_BUSY ? ERR_EXISTS : ERR_IO, "UCX cannot listen on %s: %s", m->config->address,
+                   ucs_status_string(status));
+}
+
+static err_t listen_here(struct ucx_connecting *m)
+{
+    union wire_address at;
+    ucp_listener_attr_t attr = {.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR};
+    err_t err = wire_listen(m->config, listen_at, m, m->why);
+    if (err)
+        return err;
+    ucs_status_t status = ucp_listener_query(m->u->listener, &attr);
     if (status != UCS_OK)
-        return why_set(m->why, ERR_IO, "UCX cannot listen on %s: %s", text, ucs_status_string(status));
+        return why_set(m->why, ERR_IO, "UCX cannot listen on %s: %s", m->config->address, ucs_status_string(status));
     memcpy(&at, &attr.sockaddr, sizeof(at));
     return wire_publish_address(m->config, "ucx", &at, m->why);
 }

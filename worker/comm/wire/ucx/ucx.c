@@ -60,6 +60,8 @@ static ucs_status_t configure(ucp_config_t *settings, const struct wire_config *
 {
     const char *tls = getenv("DTD_UCX_TLS");
     char device[IF_NAMESIZE + 1];
+    if (config->ports && config->ports[0]) /* each transport over TCP listens, too; a user's own setting stays */
+        setenv("UCX_TCP_PORT_RANGE", config->ports, 0);
     find_device(config->address, device, sizeof(device));
     ucs_status_t status = ucp_config_modify(settings, "TLS", tls ? tls : has_rdma() ? "rc,tcp,self" : "tcp,self");
     if (status == UCS_OK)
