@@ -338,8 +338,8 @@ static int cluster_status(struct global *g, int argc, char **argv)
     static const struct argp argp = {.options = options,
                                      .parser = parse,
                                      .children = global_children,
-                                     .doc = "Shows the nodes, voters and leader of the cluster, and whether the quorum "
-                                            "is missing."
+                                     .doc = "Shows the nodes, voters, leader and version of the cluster, which nodes "
+                                            "hold the next version back, and whether the quorum is missing."
                                             "\vExamples:\n  dtctl cluster status -o json\n"
                                             "  dtctl cluster status --wait 3"};
     struct cluster_args args = {.global = g};

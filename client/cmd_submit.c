@@ -209,7 +209,27 @@ static void raise_files(struct caller *c)
     c->limit[RLIMIT_NOFILE].rlim_cur = c->limit[RLIMIT_NOFILE].rlim_max;
 }
 
-static err_t keep_limits(struct job_spec *job)
+static err_t cluster_call(struct client *c, void *arg, struct why *why)
+{
+    return client_cluster_status(c, arg, why);
+}
+
+/* While a cluster is upgraded, a key that nobody has asked for must not make it refuse the job. */
+static bool have_all_limits(struct global *g)
+{
+    struct client_cluster s;
+    struct why why = {""};
+    if (follow_call(g, cluster_call, &s, &why))
+        return false;
+    bool have = s.version >= RUN_LIMITS_SINCE;
+    client_cluster_fini(&s);
+    if (!have)
+        fprintf(stderr, "dtctl: the resource limits of this shell do not hold for the job until dtd is upgraded on all "
+                        "nodes: dtctl cluster status\n");
+    return have;
+}
+
+static err_t keep_limits(struct global *g, bool dry_run, struct job_spec *job)
 {
     struct buf usual = {0}, text = {0};
     struct caller c;
@@ -222,7 +242,7 @@ static err_t keep_limits(struct job_spec *job)
         caller_keep_lower(&c, (const char *)usual.data);
     err = err ? err : caller_print_limits(&c, &text);
     err = err ? err : buf_append(&text, "", 1);
-    if (!err) {
+    if (!err && text.len > 1 && (dry_run || have_all_limits(g))) {
         free(job->run.limits);
         job->run.limits = (char *)text.data;
     } else {
@@ -251,7 +271,7 @@ static int submit_job(struct global *g, const struct submit_args *args, struct j
     if (err)
         return command_fail(err, &why);
     err = keep_umask(job);
-    err = err ? err : keep_limits(job);
+    err = err ? err : keep_limits(g, args->dry_run, job);
     err = err ? err : submit_check(job, args, &facts, &step, &why);
     if (err)
         return command_refuse(err, &why);

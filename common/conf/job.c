@@ -928,7 +928,8 @@ static const struct schema_row rows[] = {
     {TEXT(run.limits, check_limits, "\"\"", FREE,
           "Resource limits and niceness of the workers, such as \"nproc=500:500 niceness=5\", with the names of "
           "prlimit(1). `dtctl submit` sets it to the limits of its caller that are lower than those of process 1, and "
-          "to its niceness. A limit that is left out, or higher than dtd's, is dtd's.")},
+          "to its niceness. A limit that is left out, or higher than dtd's, is dtd's."),
+     .since = RUN_LIMITS_SINCE},
 
     {TEXT(forecast.machine, check_machine, "\"\"", FREE,
           "Machine for the forecast of a step, as --machine of `dtctl plan`: a machine file or its name. \"\": this "

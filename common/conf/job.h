@@ -11,6 +11,8 @@
 
 struct schema;
 
+#define RUN_LIMITS_SINCE 2 /* the cluster version that has run.limits, which dtctl sets by itself */
+
 #define JOB_MAX_WORKERS 1048576
 #define JOB_MAX_GRACE_SECONDS 86400 /* a day: longer than any save; a wait beyond it is a forgotten job */
 #define JOB_STOP_SIGNALS "TERM, INT, HUP, QUIT, USR1, USR2 or ALRM" /* run.stop_signal, for messages */
@@ -272,7 +274,7 @@ struct job_run {
     char *report;              /* file, or a folder, for the report at the end of the job; as tensorboard */
     char *umask;               /* octal; "": 0022 */
     char *limits; /* words of common/base/caller.h; "": those of the daemon; NULL in a job with a command */
-    char *ports;               /* that its workers listen on; "": those of the node */
+    char *ports;  /* that its workers listen on; "": those of the node */
 };
 
 /* What `dtctl submit` expects of a step, with the rates of a machine, so that every later reader compares the job with

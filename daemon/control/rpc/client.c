@@ -6,6 +6,7 @@
 #include "daemon/control/rpc/adapters.h"
 #include "daemon/control/rpc/caller.h"
 #include "daemon/control/rpc/status.h"
+#include "daemon/control/state/features.h"
 
 #include "common/base/caller.h"
 #include "common/base/clock.h"
@@ -399,7 +400,9 @@ static void submit(struct rpc_server *server, struct rpc_call *call, const Dtd__
     }
     err_t err = job_parse("job", m->spec_yaml, strlen(m->spec_yaml), NULL, 0, &spec, &why);
     if (err) {
-        rpc_fail(call, err, "%s", why.text);
+        bool is_old = cluster_newest(server->cluster) > features_newest();
+        rpc_fail(call, err, "%s%s%s%s", why.text, is_old ? "; dtd on " : "", is_old ? server->local->name : "",
+                 is_old ? ", which leads, is older than that of other nodes: upgrade it" : "");
         return;
     }
     err = check_keys(server, &spec, &why);
