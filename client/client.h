@@ -92,6 +92,9 @@ struct client_cluster {
     int n_node; /* 0: the node is not part of a cluster */
     uint64_t log_index, log_term;
     uint32_t key, keys;
+    uint64_t id, generation; /* 0: it has no id yet */
+    int64_t recovered_ms;
+    char *recovered_by;             /* "": it was not recovered; never NULL */
     uint32_t version, next_version; /* the cluster version, 0: unknown; the one that some nodes have already, 0: none */
     char **held_back;               /* n_held_back names of nodes for which next_version waits */
     int n_held_back;

@@ -106,5 +106,6 @@ void client_cluster_fini(struct client_cluster *c)
     free(c->self);
     free(c->leader);
     free(c->note);
+    free(c->recovered_by);
     *c = (struct client_cluster){0};
 }

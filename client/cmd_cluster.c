@@ -1,4 +1,5 @@
 /* dtctl cluster: creates and changes a cluster of nodes. Every command prints the complete next command to copy. */
+#include "client/backup.h"
 #include "client/client.h"
 #include "client/commands.h"
 #include "client/follow.h"
@@ -22,6 +23,7 @@ struct cluster_args {
     struct global *global;
     const char *name, *listen, *advertise, *domain; /* of init and join; NULL: as this node is configured */
     const char *argument;                           /* the name of a node */
+    const char *state;                              /* of backup and restore: the state directory; NULL: the default */
     const char *token_file;                         /* of init and token: to write it to; of join: to read it from */
     unsigned uses, hours, nodes;
     bool yes, evict;
@@ -39,7 +41,8 @@ enum {
     KEY_YES,
     KEY_WAIT,
     KEY_TOKEN_FILE,
-    KEY_EVICT
+    KEY_EVICT,
+    KEY_STATE
 };
 
 static unsigned count_of(struct argp_state *state, const char *option, const char *text)
@@ -78,6 +81,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_TOKEN_FILE:
         a->token_file = arg;
+        return 0;
+    case KEY_STATE:
+        a->state = arg;
         return 0;
     case KEY_WAIT:
         a->nodes = count_of(state, "--wait", arg);
@@ -283,6 +289,11 @@ static void status_print(const struct client_cluster *s)
         printf("leader %s  term %llu  index %llu  key k%u%s\n", s->leader[0] ? s->leader : "none",
                (unsigned long long)s->log_term, (unsigned long long)s->log_index, s->key,
                s->keys > 1 ? " (a new key is being distributed)" : "");
+    char when[OUT_NUMBER];
+    if (s->generation > 1)
+        printf("cluster %016llx  generation %llu  recovered on %s at %s\n", (unsigned long long)s->id,
+               (unsigned long long)s->generation, s->recovered_by[0] ? s->recovered_by : "?",
+               out_time(s->recovered_ms, when));
     if (s->n_node)
         versions_print(s);
     if (s->note[0])
@@ -511,16 +522,18 @@ static int cluster_recover(struct global *g, int argc, char **argv)
         .options = options,
         .parser = parse,
         .children = global_children,
-        .doc = "Continues with this node's copy of the log alone, when the majority of the voters is permanently lost. "
-               "Records that only the other voters had are lost. If those voters start again, they form another "
-               "cluster: stop them first.\vExample:\n  dtctl cluster recover --yes"};
+        .doc =
+            "Continues with this node's copy of the log alone, when the majority of the voters is permanently lost. "
+            "Records that only the other voters had are lost. The cluster gets a new generation and a new key; nodes "
+            "that had copies of the log are no part of it, and must join again.\vExample:\n  dtctl cluster recover "
+            "--yes"};
     struct cluster_args args = {.global = g};
     struct why why = {0};
     command_parse(&argp, argc, argv, &args);
     if (!args.yes) {
         why_set(&why, ERR_INVALID,
-                "records that only the other voters have will be lost. Make sure that these nodes never start again, "
-                "then add --yes");
+                "records that only the other voters have will be lost, and these nodes have to join again. If one of "
+                "them can be repaired, start it instead. Otherwise add --yes");
         return command_fail(ERR_INVALID, &why);
     }
     err_t err = follow_call(g, recover_call, &args, &why);
@@ -528,7 +541,101 @@ static int cluster_recover(struct global *g, int argc, char **argv)
         err = wait_until(g, true, &why);
     if (err)
         return command_fail(err, &why);
-    printf("this node is the leader. Remove the lost nodes: dtctl cluster status\n");
+    printf(
+        "this node is the leader. The nodes that had copies of the log were removed; to take one in: dtctl cluster "
+        "leave on it, then dtctl cluster join. The next job's number is 1000 higher, because they may have given the "
+        "numbers between\n");
+    return EXIT_DONE;
+}
+
+#define STATE_OPTION                                                                                                   \
+    {                                                                                                                  \
+        "state", KEY_STATE, "FOLDER", 0,                                                                               \
+            "State directory (default: of the dtd that answers, else of the private dtd; system-wide /var/lib/dtd)", 0 \
+    }
+
+static err_t node_call(struct client *c, void *arg, struct why *why)
+{
+    return client_node_get(c, arg, why);
+}
+
+/* A dtd that runs knows its state directory; it need not run. */
+static void find_state(struct global *g, struct cluster_args *a, char ret[PATH_MAX])
+{
+    struct client_node node;
+    struct why why = {0};
+    struct client *c;
+    snprintf(ret, PATH_MAX, "%s", a->state ? a->state : g->private_dir);
+    if (a->state || client_open(g->state_dir, &c, &why))
+        return;
+    if (node_call(c, &node, &why) == OK) {
+        snprintf(ret, PATH_MAX, "%s", node.state_dir);
+        client_node_fini(&node);
+    }
+    client_close(c);
+}
+
+static int cluster_backup(struct global *g, int argc, char **argv)
+{
+    static const struct argp_option options[] = {STATE_OPTION, {0}};
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse_with_argument,
+        .children = global_children,
+        .args_doc = "FOLDER",
+        .doc =
+            "Copies the state of this node (jobs, catalog, nodes, keys) into a new folder, also while dtd runs. On a "
+            "cluster, make it on a voter.\vExample:\n  dtctl cluster backup /backup/dtd-today"};
+    struct cluster_args args = {.global = g};
+    struct why why = {0};
+    char state[PATH_MAX];
+    uint64_t bytes = 0;
+    command_parse(&argp, argc, argv, &args);
+    find_state(g, &args, state);
+    err_t err = backup_make(state, args.argument, &bytes, &why);
+    if (err)
+        return command_fail(err, &why);
+    if (g->format != OUT_TEXT)
+        return command_json(
+            g, json_pack("{s:s, s:s, s:I}", "folder", args.argument, "state", state, "bytes", (json_int_t)bytes));
+    printf("copied %s to %s (%llu bytes). It has the keys of the cluster: keep it as safe as a password\n", state,
+           args.argument, (unsigned long long)bytes);
+    return EXIT_DONE;
+}
+
+static int cluster_restore(struct global *g, int argc, char **argv)
+{
+    static const struct argp_option options[] = {
+        STATE_OPTION,
+        {"listen", KEY_LISTEN, "ADDRESS:PORT", 0, "New listen address (default: as before)", 0},
+        {"advertise", KEY_ADVERTISE, "HOST:PORT", 0, "New address for other nodes (default: as before)", 0},
+        {"yes", KEY_YES, NULL, 0, "Confirm that all other voters are permanently lost", 0},
+        {0}};
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse_with_argument,
+        .children = global_children,
+        .args_doc = "FOLDER",
+        .doc =
+            "Copies a backup into an empty state directory, for which no dtd runs. When dtd is started, it continues "
+            "alone, as after dtctl cluster recover: other nodes that had copies of the log must join again."
+            "\vExample:\n  dtctl cluster restore /backup/dtd-today --yes"};
+    struct cluster_args args = {.global = g};
+    struct why why = {0};
+    char state[PATH_MAX];
+    command_parse(&argp, argc, argv, &args);
+    if (!args.yes) {
+        why_set(&why, ERR_INVALID,
+                "what was recorded after the backup will be lost, and other nodes have to join again. While a voter of "
+                "the cluster is left, start it, or see dtctl cluster recover. Otherwise add --yes");
+        return command_fail(ERR_INVALID, &why);
+    }
+    find_state(g, &args, state);
+    const struct backup_restore with = {.listen = args.listen, .advertise = args.advertise};
+    err_t err = backup_restore(args.argument, state, &with, &why);
+    if (err)
+        return command_fail(err, &why);
+    printf("restored %s. Start dtd: dtctl up, or systemctl start dtd\n", state);
     return EXIT_DONE;
 }
 
@@ -555,6 +662,8 @@ static const struct command subs[] = {
     {"leave", "remove this node from its cluster", cluster_leave},
     {"remove", "remove a dead node from the cluster", cluster_remove},
     {"rotate", "replace the key of the cluster", cluster_rotate},
+    {"backup", "copy the state of this node into a folder", cluster_backup},
+    {"restore", "copy a backup into an empty state directory", cluster_restore},
     {"recover", "continue alone when the majority is permanently lost", cluster_recover},
 };
 

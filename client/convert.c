@@ -321,10 +321,14 @@ err_t convert_cluster(const Dtd__ClusterReport *m, struct client_cluster *ret)
                                .log_term = m->log_term,
                                .key = m->key,
                                .keys = m->keys,
+                               .id = m->id,
+                               .generation = m->generation,
+                               .recovered_ms = m->recovered_ms,
+                               .recovered_by = text_copy(m->recovered_by),
                                .version = m->cluster_version,
                                .next_version = m->next_version,
                                .held_back = calloc(m->n_held_back + 1, sizeof(char *))};
-    err_t err = c.self && c.leader && c.note && c.node && c.held_back ? OK : ERR_NOMEM;
+    err_t err = c.self && c.leader && c.note && c.node && c.held_back && c.recovered_by ? OK : ERR_NOMEM;
     for (size_t i = 0; !err && i < m->n_held_back; i++) {
         c.held_back[i] = text_copy(m->held_back[i]);
         err = c.held_back[i] ? OK : ERR_NOMEM;

@@ -6,6 +6,7 @@
 #include "client/field_text.h"
 #include "client/out.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -375,5 +376,15 @@ json_t *json_of_cluster(const struct client_cluster *c)
         json_object_set_new(o, "next_version", json_integer((json_int_t)c->next_version));
     if (o && c->next_version)
         json_object_set_new(o, "held_back", json_of_names(c->held_back, c->n_held_back));
+    char id[17];
+    snprintf(id, sizeof(id), "%016" PRIx64, c->id);
+    if (o && c->id)
+        json_object_set_new(o, "id", json_string(id));
+    if (o && c->generation)
+        json_object_set_new(o, "generation", json_integer((json_int_t)c->generation));
+    if (o && c->recovered_by[0]) {
+        json_object_set_new(o, "recovered_ms", json_integer(c->recovered_ms));
+        json_object_set_new(o, "recovered_by", json_string(c->recovered_by));
+    }
     return o;
 }

@@ -28,6 +28,7 @@
 
 #define NAME_BYTES 48
 #define FLAG_RELEASED 1u
+#define FLAG_GENERATION 2u /* the cluster was recovered: its generation is at the end */
 /* Bounds of a renew_ms that is read from a file: a forged one must neither end a lease at once nor hold it for ever. */
 #define LEAST_RENEW_MS 20
 #define MOST_RENEW_MS 5000
@@ -41,15 +42,16 @@
 err_t ckpt_lease_encode(const struct ckpt_lease_info *l, struct buf *ret)
 {
     const uint64_t large[] = {l->renewals, (uint64_t)l->held_ms};
-    const uint32_t small[] = {l->renew_ms, l->pid, l->released ? FLAG_RELEASED : 0, (uint32_t)strlen(l->host),
-                              (uint32_t)strlen(l->dtd_dir)};
+    uint32_t flags = (l->released ? FLAG_RELEASED : 0) | (l->by.generation > 1 ? FLAG_GENERATION : 0);
+    const uint32_t small[] = {l->renew_ms, l->pid, flags, (uint32_t)strlen(l->host), (uint32_t)strlen(l->dtd_dir)};
     err_t err = OK;
     for (size_t i = 0; i < sizeof(large) / sizeof(large[0]) && !err; i++)
         err = le_put_u64(ret, large[i]);
     for (size_t i = 0; i < sizeof(small) / sizeof(small[0]) && !err; i++)
         err = le_put_u32(ret, small[i]);
     err = err ? err : buf_append(ret, l->host, strlen(l->host));
-    return err ? err : buf_append(ret, l->dtd_dir, strlen(l->dtd_dir));
+    err = err ? err : buf_append(ret, l->dtd_dir, strlen(l->dtd_dir));
+    return err || l->by.generation <= 1 ? err : le_put_u64(ret, l->by.generation);
 }
 
 static bool text_take(struct le_reader *r, uint32_t len, char *ret, size_t size)
@@ -71,8 +73,12 @@ err_t ckpt_lease_decode(const void *data, size_t len, struct ckpt_lease_info *re
     l.renew_ms = le_u32(&r);
     l.pid = le_u32(&r);
     uint32_t flags = le_u32(&r), host = le_u32(&r), dir = le_u32(&r);
-    if (r.bad || l.held_ms < 0 || flags > FLAG_RELEASED || !text_take(&r, host, l.host, sizeof(l.host)) ||
-        !text_take(&r, dir, l.dtd_dir, sizeof(l.dtd_dir)) || le_left(&r))
+    if (r.bad || l.held_ms < 0 || flags > (FLAG_RELEASED | FLAG_GENERATION) ||
+        !text_take(&r, host, l.host, sizeof(l.host)) || !text_take(&r, dir, l.dtd_dir, sizeof(l.dtd_dir)))
+        return ERR_CORRUPT;
+    if (flags & FLAG_GENERATION)
+        l.by.generation = le_u64(&r);
+    if (r.bad || le_left(&r))
         return ERR_CORRUPT;
     l.released = flags & FLAG_RELEASED;
     *ret = l;
@@ -142,8 +148,10 @@ static err_t newest_read(const char *root, struct buf *bytes, struct ckpt_lease_
             return err;
         if (err || m.kind != MARKER_LEASE || ckpt_lease_decode(m.body, m.body_bytes, ret))
             *ret = (struct ckpt_lease_info){0};
-        else
+        uint64_t of_cluster = ret->by.generation;
+        if (ret->known)
             ret->by = m.by;
+        ret->by.generation = of_cluster;
         ret->generation = generation;
         return OK;
     }
@@ -153,6 +161,13 @@ static err_t newest_read(const char *root, struct buf *bytes, struct ckpt_lease_
 static bool of_job(const struct ckpt_lease_info *l, const struct ckpt_writer_id *me)
 {
     return l->known && me && l->by.submitted_ms == me->submitted_ms && strcmp(l->by.job, me->job) == 0;
+}
+
+/* Of this job, which a recovered cluster continues: this process is of the cluster before. An epoch that continues in
+ * the recovered cluster is the same one, and its processes learn of the recovery one after another. */
+static bool of_later_cluster(const struct ckpt_lease_info *l, const struct ckpt_writer_id *me)
+{
+    return of_job(l, me) && l->by.generation > me->generation && l->by.epoch != me->epoch;
 }
 
 static void duration_print(int64_t ms, char *ret, size_t size)
@@ -171,7 +186,8 @@ void ckpt_lease_describe(const struct ckpt_lease_info *l, char *ret, size_t size
     char age[32];
     duration_print(l->held_ms, age, sizeof(age));
     if (l->known)
-        snprintf(ret, size, "job %s on host %s (pid %u%s%s), which has held it for %s", l->by.job, l->host, l->pid,
+        snprintf(ret, size, "job %s%s on host %s (pid %u%s%s), which has held it for %s", l->by.job,
+                 l->by.generation > 1 ? " of the recovered cluster" : "", l->host, l->pid,
                  l->dtd_dir[0] ? ", DTD_DIR " : "", l->dtd_dir, age);
     else
         snprintf(ret, size, "a job whose file " CKPT_LEASE_PREFIX "%" PRIu64 " is incomplete", l->generation);
@@ -216,7 +232,10 @@ err_t ckpt_lease_look(const char *root, const struct ckpt_writer_id *me, uint64_
     if (!err) {
         enum ckpt_lease_state compared = watch_compare(watch, &l, &bytes);
         bool named = l.known && take_over && ckpt_incarnation(&l.by) == take_over;
-        *ret = !l.generation || l.released || named ? CKPT_LEASE_FREE : of_job(&l, me) ? CKPT_LEASE_OWN_JOB : compared;
+        *ret = of_later_cluster(&l, me)               ? CKPT_LEASE_LIVING
+               : !l.generation || l.released || named ? CKPT_LEASE_FREE
+               : of_job(&l, me)                       ? CKPT_LEASE_OWN_JOB
+                                                      : compared;
         *ret_info = l;
     }
     buf_fini(&bytes);
@@ -317,7 +336,7 @@ err_t ckpt_lease_take(const char *root, const struct ckpt_lease_info *mine, uint
 static err_t lost(const char *root, const struct ckpt_writer_id *me, const struct ckpt_lease_info *by, struct why *why)
 {
     char owner[400];
-    if (of_job(by, me))
+    if (of_job(by, me) && !of_later_cluster(by, me))
         return why_set(why, ERR_STALE, "epoch %" PRIu64 " of this job now writes into %.300s", by->by.epoch, root);
     ckpt_lease_describe(by, owner, sizeof(owner));
     return why_set(why, ERR_OWNED,
@@ -372,7 +391,7 @@ err_t ckpt_lease_check(const char *root, const struct ckpt_writer_id *me, struct
         struct buf bytes = {0};
         err_t err = newest_read(root, &bytes, &newest, why);
         buf_fini(&bytes);
-        if (err || !newest.generation || of_job(&newest, me))
+        if (err || !newest.generation || (of_job(&newest, me) && !of_later_cluster(&newest, me)))
             return err;
         if (newest.known)
             return lost(root, me, &newest, why);

@@ -49,7 +49,7 @@ enum ckpt_lease_state {
     CKPT_LEASE_FREE,    /* none, released, stale, or of the job that is to be replaced: it may be taken */
     CKPT_LEASE_OWN_JOB, /* of the same job: a later epoch of it may take the lease at once */
     CKPT_LEASE_WAIT,    /* of another job; it has not changed so far: look again, every renew_ms / 2 or more often */
-    CKPT_LEASE_LIVING,  /* of another job; it has changed while it was observed */
+    CKPT_LEASE_LIVING,  /* of another job that has changed it while it was observed, or of the recovered cluster */
 };
 
 /* What earlier looks have found. Zero at the beginning. */

@@ -22,6 +22,9 @@ struct ckpt_writer_id {
     int64_t submitted_ms; /* 0: unknown; then epochs of different submissions are not compared */
     uint64_t epoch;
     uint64_t writer; /* random, one per process */
+    /* Of the cluster; a recovery makes a new one. Only leases have it: the same job of an earlier generation is another
+     * owner. 0: the first, or unknown. */
+    uint64_t generation;
 };
 
 /* A number of the job's submission, part of the names of its open saves. Two jobs that write into one directory have

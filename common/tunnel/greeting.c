@@ -86,5 +86,5 @@ const char *greeting_status_text(uint8_t status)
         GREETING_STATUS_LIST(X)
 #undef X
     };
-    return status < sizeof(texts) / sizeof(*texts) ? texts[status] : "for an unknown reason";
+    return status < sizeof(texts) / sizeof(*texts) && texts[status] ? texts[status] : "for an unknown reason";
 }

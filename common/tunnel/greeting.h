@@ -32,7 +32,10 @@
     X(GREETING_STRANGER, 7, "it knows no node of this name")                              \
     X(GREETING_OTHER, 8, "the node of this name has another identity")                    \
     X(GREETING_REMOVED, 9, "the node was removed from the cluster")                       \
-    X(GREETING_NEEDS_TOKEN, 10, "joining the cluster needs a token: dtctl cluster token")
+    X(GREETING_NEEDS_TOKEN, 10, "joining the cluster needs a token: dtctl cluster token") \
+    X(GREETING_FOREIGN, 16, "it is of another cluster, or of another generation of it")   \
+    X(GREETING_SUPERSEDED, 17, "its cluster was recovered without this node")             \
+    X(GREETING_FORGETFUL, 18, "this node has lost records that it has acknowledged")
 #define X(name, value, text) name = (value),
 enum greeting_status { GREETING_STATUS_LIST(X) };
 #undef X

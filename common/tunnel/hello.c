@@ -6,6 +6,7 @@
  * Each side verifies the other's signature, and asks the owner of its host about the identity, before it opens the
  * tunnel. A peer that is refused gets no byte but the answer. */
 #include "common/tunnel/internal.h"
+#include "common/tunnel/lineage.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -52,6 +53,35 @@ static err_t sign_greeting(const struct tunnel *t, struct greeting *g)
     return err ? err : identity_sign(own, input, sizeof(input), g->proof);
 }
 
+static void append_lineage(const struct tunnel *t, char argument[TUNNEL_ARGUMENT_MAX + 1])
+{
+    const struct tunnel_host_config *c = &t->host->config;
+    struct tunnel_lineage own = {.id = 0};
+    if (c->kin.own)
+        c->kin.own(c->keys.owner, &own);
+    lineage_append(&own, argument);
+}
+
+static const uint8_t verdict_statuses[] = {[TUNNEL_OF_KIN] = GREETING_OK,
+                                           [TUNNEL_FOREIGN] = GREETING_FOREIGN,
+                                           [TUNNEL_SUPERSEDED] = GREETING_SUPERSEDED,
+                                           [TUNNEL_FORGETFUL] = GREETING_FORGETFUL};
+
+/* The status for a peer of this lineage. */
+static uint8_t judge_lineage(const struct tunnel *t, bool answers)
+{
+    const struct tunnel_host_config *c = &t->host->config;
+    return c->kin.judge ? verdict_statuses[c->kin.judge(c->keys.owner, &t->peer, answers)] : GREETING_OK;
+}
+
+static void tell_refused(const struct tunnel *t, const struct greeting *g, const struct tunnel_lineage *its)
+{
+    const struct tunnel_host_config *c = &t->host->config;
+    for (enum tunnel_kinship v = TUNNEL_FOREIGN; c->kin.refused && v <= TUNNEL_FORGETFUL; v++)
+        if (g->status == verdict_statuses[v])
+            c->kin.refused(c->keys.owner, g->name, v, its);
+}
+
 static bool send_greeting(struct tunnel *t, uint8_t status, enum tunnel_purpose purpose, const char *argument)
 {
     struct greeting g = {.version = tls_greeting_version(t), .status = status, .purpose = purpose};
@@ -59,6 +89,7 @@ static bool send_greeting(struct tunnel *t, uint8_t status, enum tunnel_purpose 
     size_t n;
     strcpy(g.name, t->host->name);
     strcpy(g.argument, argument);
+    append_lineage(t, g.argument);
     if (g.version == 2 && sign_greeting(t, &g))
         return false;
     ERR_clear_error();
@@ -149,18 +180,24 @@ static void refuse_greeting(struct tunnel *t, const struct greeting *g, uint8_t 
         tunnel_cut(t);
 }
 
-static void greeting_received(struct tunnel *t, const struct greeting *g)
+static void greeting_received(struct tunnel *t, struct greeting *g)
 {
     struct tunnel_listener *l = t->listener;
-    uint8_t status = verify_greeting(t, g);
+    uint8_t status = verify_greeting(t, g), kin = GREETING_OK;
     int fd = -1;
+    strcpy(t->peer.name, g->name);
+    lineage_take(g->argument, &t->peer.lineage);
+    strcpy(t->peer.argument, g->argument);
+    t->peer.purpose = g->purpose;
+    if (status == GREETING_OK || status == GREETING_STRANGER || status == GREETING_REMOVED)
+        kin = judge_lineage(t, false); /* a node that was lost in a recovery learns that, too */
+    status = kin ? kin : status;
     if (status == GREETING_OK && make_pair(t, &fd))
         status = GREETING_FULL;
     if (status != GREETING_OK) {
         refuse_greeting(t, g, status);
         return;
     }
-    strcpy(t->peer.argument, g->argument);
     if (!send_greeting(t, GREETING_OK, g->purpose, "")) {
         close(fd);
         tunnel_fail(t, ERR_INTERNAL, "the answer to the greeting could not be sent");
@@ -176,6 +213,8 @@ static err_t answer_error(struct tunnel *t, const struct greeting *g, struct why
     const struct tunnel_request *r = t->request;
     bool is_of_version = g->version == tls_greeting_version(t);
     uint8_t status = is_of_version ? check_identity(t, g) : GREETING_VERSION_UNKNOWN;
+    if (status == GREETING_OK)
+        tell_refused(t, g, &t->peer.lineage);
     if (g->status == GREETING_REMOVED && status == GREETING_OK)
         return why_set(why, ERR_STALE, "node %s at %s: %s", g->name, r->address_text, greeting_status_text(g->status));
     if (g->status != GREETING_OK || !is_of_version)
@@ -196,14 +235,23 @@ static err_t answer_error(struct tunnel *t, const struct greeting *g, struct why
     return ERR_DENIED;
 }
 
-static void answer_received(struct tunnel *t, const struct greeting *g)
+static void answer_received(struct tunnel *t, struct greeting *g)
 {
     struct tunnel_request *r = t->request;
     struct why why;
     int fd = -1;
+    lineage_take(g->argument, &t->peer.lineage);
     err_t err = answer_error(t, g, &why);
     if (err) {
         tunnel_fail(t, err, "%s", why.text);
+        return;
+    }
+    strcpy(t->peer.name, g->name);
+    strcpy(t->peer.argument, r->argument);
+    t->peer.purpose = r->purpose;
+    if (judge_lineage(t, true) != GREETING_OK) {
+        tunnel_fail(t, ERR_DENIED, "node %s at %s is of an earlier generation of this cluster, or of another cluster",
+                    g->name, r->address_text);
         return;
     }
     err = make_pair(t, &fd);
@@ -211,7 +259,6 @@ static void answer_received(struct tunnel *t, const struct greeting *g)
         tunnel_fail(t, err, "no socket pair: %s", err_text(err));
         return;
     }
-    strcpy(t->peer.argument, r->argument);
     opened(t);
     t->request = NULL;
     request_finish(r, OK, "", &t->peer, fd);

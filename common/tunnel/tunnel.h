@@ -72,6 +72,32 @@ struct tunnel_keys {
     err_t (*find)(void *owner, struct tunnel_key_id id, struct tunnel_secret *ret);
 };
 
+/* ---- which cluster ---- */
+
+#define TUNNEL_BY_MAX 64
+/* The cluster of a node and its generation: `dtctl cluster recover` makes a new one. */
+struct tunnel_lineage {
+    uint64_t id, generation;    /* id 0: none, or the node's version does not know it */
+    int64_t at_ms;              /* when the generation began */
+    char by[TUNNEL_BY_MAX + 1]; /* node on which it was made; "": unknown; a longer name is cut */
+};
+
+struct tunnel_peer;
+enum tunnel_kinship {
+    TUNNEL_OF_KIN,
+    TUNNEL_FOREIGN,    /* of another cluster, or of another generation */
+    TUNNEL_SUPERSEDED, /* its cluster was recovered without it */
+    TUNNEL_FORGETFUL,  /* its log is an old copy */
+};
+/* Asked in every greeting, at both ends. All NULL: lineages are not compared. */
+struct tunnel_kin {
+    void (*own)(void *owner, struct tunnel_lineage *ret);
+    /* `peer` is authenticated; its lineage, purpose and argument are set. `answers`: it has admitted us. */
+    enum tunnel_kinship (*judge)(void *owner, const struct tunnel_peer *peer, bool answers);
+    /* The node `name` has refused us with this verdict. */
+    void (*refused)(void *owner, const char *name, enum tunnel_kinship verdict, const struct tunnel_lineage *its);
+};
+
 /* ---- identities ---- */
 
 struct tunnel_peer;
@@ -100,6 +126,7 @@ struct tunnel_host_config {
     uv_loop_t *loop;
     const char *name; /* of this node; copied */
     struct tunnel_keys keys;
+    struct tunnel_kin kin;           /* its functions get keys.owner */
     struct tunnel_identity identity; /* `own` outlives the host */
 };
 
@@ -127,7 +154,8 @@ struct tunnel_peer {
     enum tunnel_purpose purpose;
     char argument[TUNNEL_ARGUMENT_MAX + 1]; /* chosen by the connecting side */
     char address[TUNNEL_ADDRESS_MAX + 1];   /* remote address of the connection */
-    bool is_proven;                         /* it has signed with `public_key`; else it is of an older version */
+    struct tunnel_lineage lineage;
+    bool is_proven; /* it has signed with `public_key`; else it is of an older version */
     uint8_t public_key[IDENTITY_BYTES];
 };
 

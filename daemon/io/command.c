@@ -67,6 +67,7 @@ static bool op_start(struct io *io, const struct io_command *c, void (*run)(stru
         if (c->kind == IO_CMD_SCAN) { /* there may have been no EPOCH */
             snprintf(op->me.job, sizeof(op->me.job), "%s", io->job);
             op->me.submitted_ms = c->submitted_ms;
+            op->me.generation = c->generation;
         }
         op->work.run = run;
         op->work.done = done;
@@ -148,8 +149,11 @@ static void epoch_start(struct io *io, const struct io_command *c)
         io_report(io, IO_SAVE_FAILED, c->epoch, NULL, NULL, why.text);
         return;
     }
-    if (io->epoch_known && c->epoch <= io->epoch)
-        return; /* repeated */
+    if (io->epoch_known && c->epoch <= io->epoch) {
+        if (c->generation > io->share.me.generation)
+            io->share.me.generation = c->generation; /* the epoch continues in a recovered cluster */
+        return;                                      /* repeated */
+    }
     err_t err = io_share_take(io, c);
     if (err) {
         log_error("epoch not understood epoch=%" PRIu64 " ranks=%zu error=%s", c->epoch, c->n_ranks, err_name(err));

@@ -292,6 +292,7 @@ struct io_command {
     size_t n_ranks;
     int n_ios;
     int64_t submitted_ms; /* also of SCAN */
+    uint64_t generation;  /* of the cluster; also of SCAN */
     const char *node, *committer_node;
 };
 void io_command(struct io *io, const struct io_command *c);

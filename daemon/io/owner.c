@@ -4,8 +4,10 @@
  *   SCAN    the lease is free: take it
  *           it is of this job: leave it, because only an epoch that is in the log replaces an earlier one
  *           it is of another job and has not changed yet: the command waits, and looks again every LOOK_MS
- *           it is of another job that renews it: the answer is the refusal, and control fails the job before it starts
- *   EPOCH   the same, except that a lease of an earlier process of this job is replaced at once
+ *           it is of this job in the cluster before a recovery: take it
+ *           it is of another job that renews it, or of this job in a recovered cluster: the answer is the refusal, and
+ * control fails the job before it starts EPOCH   the same, except that a lease of an earlier process of this job is
+ * replaced at once
  *
  * Dirwork takes and releases the lease. The renewal runs beside dirwork, where a commit may take minutes. Both use
  * io_owner under its lock; everything else here runs on the loop. */
@@ -71,9 +73,10 @@ static err_t lease_seek(struct io_owner *o, const char *root, const struct ckpt_
         return ckpt_lease_refuse(root, &l, true, why);
     if (state == CKPT_LEASE_WAIT)
         return lease_wait(o, root, &l, why);
-    if (state == CKPT_LEASE_OWN_JOB && scan)
+    bool is_ours = state == CKPT_LEASE_OWN_JOB && l.by.generation == me->generation;
+    if (is_ours && scan)
         return OK;
-    if (state == CKPT_LEASE_OWN_JOB && l.by.epoch > me->epoch && me->submitted_ms)
+    if (is_ours && l.by.epoch > me->epoch && me->submitted_ms)
         return why_set(why, ERR_STALE, "epoch %" PRIu64 " has ended: %s belongs to epoch %" PRIu64, me->epoch, root,
                        l.by.epoch);
     return lease_begin(o, root, me, why);
@@ -87,6 +90,7 @@ err_t io_owner_take(struct io_owner *o, const char *root, const struct ckpt_writ
     if (o->lease.info.generation) {
         if (!scan)
             o->lease.info.by = *me;
+        o->lease.info.by.generation = me->generation;
         err = ckpt_lease_renew(root, &o->lease, why);
         if (err == ERR_OWNED || err == ERR_STALE)
             ckpt_lease_drop(&o->lease);

@@ -48,6 +48,7 @@ bool rpc_control_command(const ProtobufCMessage *message, struct io_command *ret
                                        .n_ranks = m->n_rank,
                                        .n_ios = m->n_ios,
                                        .submitted_ms = m->submitted_ms,
+                                       .generation = m->generation,
                                        .node = m->node ? m->node : "",
                                        .committer_node = m->committer_node ? m->committer_node : ""};
             return true;

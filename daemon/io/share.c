@@ -109,7 +109,8 @@ err_t io_share_take(struct io *io, const struct io_command *c)
         return err;
     next.on = c->n_ios > 1 && next.n_ranks > 0;
     next.committer = c->committer;
-    next.me = (struct ckpt_writer_id){.submitted_ms = c->submitted_ms, .epoch = c->epoch, .writer = s->me.writer};
+    next.me = (struct ckpt_writer_id){
+        .submitted_ms = c->submitted_ms, .epoch = c->epoch, .writer = s->me.writer, .generation = c->generation};
     snprintf(next.me.job, sizeof(next.me.job), "%s", io->job);
     snprintf(next.committer_node, sizeof(next.committer_node), "%s", c->committer_node);
     snprintf(next.node, sizeof(next.node), "%s", c->node);

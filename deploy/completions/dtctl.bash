@@ -57,7 +57,7 @@ _dtctl() {
   generate) options="--prompt --file --chat --template --system --tokens --temperature --top-k --top-p --min-p --repetition-penalty --stop --ignore-eos --prompts --batch --seed --dtype --tp --pp" ;;
   ckpt) sub="ls inspect verify export import upcycle" options="--no-hash --format --dtype --shard-bytes --experts --experts-per-token --set" ;;
   node) sub="drain undrain" options="--reason" ;;
-  cluster) sub="init token join status leave remove rotate recover" options="--name --listen --advertise --domain --uses --hours --token-file --yes --evict --wait" ;;
+  cluster) sub="init token join status leave remove rotate backup restore recover" options="--name --listen --advertise --domain --uses --hours --token-file --yes --evict --wait --state" ;;
   store) sub="open ls close" options="--name" ;;
   web) options="--open --port" ;;
   data) sub="prepare info show tokenize" options="--tokenizer --tokenizer-file --lowercase --raw --format --field --label --bos --eos --vocab-from --cache --samples --special" ;;

@@ -143,7 +143,8 @@ static struct tunnel_host *open_host(uv_loop_t *loop, const char *name)
 {
     static struct identity identity; /* of this process: each end has its own */
     struct tunnel_host *host = NULL;
-    const struct tunnel_host_config config = {loop, name, {NULL, find_key}, {.own = &identity}};
+    const struct tunnel_host_config config = {
+        .loop = loop, .name = name, .keys = {NULL, find_key}, .identity = {.own = &identity}};
     if (identity_make(&identity, NULL) || uv_loop_init(loop) || tunnel_host_open(&config, &host, NULL))
         exit_with_error("cannot open the tunnel host");
     return host;

@@ -114,4 +114,15 @@ wait_for 30 "all nodes" all_up "$keeper" 4
 [ "$(cluster "$keeper" | jq -r ".node[] | select(.name == \"$victim\") | .identity")" != "$(jq -r ".[] | select(.[0] == \"$victim\")[1]" <<<"$before")" ] ||
   fail "the node has its old identity"
 on "$keeper" cancel "$job" >/dev/null
+
+# Without a voter that is up, the others would be no majority: dtctl waits until the dead one is replaced.
+wait_for 30 "three voters" voters "$keeper" 3
+leader=$(cluster "$keeper" | jq -er .leader)
+read -r dead needed <<<"$(cluster "$leader" | jq -r '[.node[] | select(.role == "voter") | .name] | join(" ")')"
+kill_node "$dead"
+wait_for 5 "its loss to be noticed" cluster_has "$leader" "any(.node[]; .name == \"$dead\" and .state != \"up\")"
+on "$leader" cluster remove "$needed" --evict 2>"$tmp/err" || fail "a voter is not evicted when another has replaced the dead one: $(cat "$tmp/err")"
+grep -q "without $needed the voters that are up are no majority" "$tmp/err" || fail "the cluster evicts its majority: $(cat "$tmp/err")"
+on "$leader" cluster remove "$dead" --evict
+wait_for 20 "two nodes" cluster_has "$leader" ".leader == \"$leader\" and (.node | length == 2)"
 end_nodes

@@ -4,6 +4,7 @@
 #include "tests/sim/client.h"
 #include "tests/sim/disk.h"
 #include "tests/sim/faults.h"
+#include "tests/sim/image.h"
 #include "tests/sim/model.h"
 #include "tests/sim/net.h"
 #include "tests/sim/operator.h"
@@ -19,7 +20,7 @@
 static bool is_level(void)
 {
     for (int id = 1; id <= world.n_hosts; id++)
-        if (!voter_is_open(&voters[id]) || voters[id].applied != check_records())
+        if (!image_is_lost(id) && (!voter_is_open(&voters[id]) || voters[id].applied != check_records()))
             return false;
     return true;
 }
@@ -42,23 +43,33 @@ static void on_record(uint64_t index, const struct record *record, const struct 
     client_applied(index, record, result);
 }
 
+static void run_faults(bool fail)
+{
+    faults_start(fail);
+    world_run(world_between(FROM_FAULTS, 10, 40) * US_PER_S, NULL);
+    faults_end();
+}
+
 static void run_seed(uint64_t seed, const struct shape *shape, struct summary *ret)
 {
-    world_init(seed, shape->nodes ? shape->nodes : 3 + (int)(seed % 5));
+    world_init(seed, shape->images ? IMAGE_HOSTS : shape->nodes ? shape->nodes : 3 + (int)(seed % 5));
     net_init();
     stream_init();
     check_init(on_record);
     model_init();
     world.after_event = check_event;
+    if (shape->images)
+        image_init(shape->blind);
     for (int id = 1; id <= world.n_hosts; id++) {
         disk_init(&disks[id], &world.hosts[id]);
         voter_start(&world.hosts[id]);
     }
     operator_start();
     clients_start((int)world_between(FROM_CLIENTS, 1, 6));
-    faults_start(shape->disks);
-    world_run(world_between(FROM_FAULTS, 10, 40) * US_PER_S, NULL);
-    faults_end();
+    if (shape->images)
+        image_run();
+    else
+        run_faults(shape->disks);
     world_run(world.now_us + 3 * US_PER_S, NULL);
     clients_finish();
     runner_settle(QUIET_US, is_well, print_why_not_well, ret);

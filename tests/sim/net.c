@@ -16,6 +16,7 @@ struct packet {
 };
 
 struct net net;
+bool (*net_admits)(int from, int to);
 
 void net_init(void)
 {
@@ -117,6 +118,10 @@ static void received(void *arg)
     struct packet *p = arg;
     struct raft_message m;
     char address[32];
+    if (net_admits && !net_admits(p->from, p->to)) {
+        drop(p);
+        return;
+    }
     copy_message(&p->message, &m);
     snprintf(address, sizeof(address), "%s-%d", p->from == 1 ? "node" : "voter", p->from);
     m.server_id = (raft_id)p->from;

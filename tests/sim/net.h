@@ -18,6 +18,8 @@ extern struct net net;
 void net_init(void);
 void net_heal(void); /* restores all links and the default delays and probabilities */
 void net_cut(int from, int to);
+/* May a message of that host be delivered? NULL: always. */
+extern bool (*net_admits)(int from, int to);
 /* Copies the message. Returns 0, or RAFT_NOCONNECTION if the link is cut. */
 int net_send(int from, const struct raft_message *message);
 /* In libraft.c: delivers the message to the host; libraft frees its memory. */

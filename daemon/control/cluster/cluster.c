@@ -32,7 +32,7 @@ const struct state_node *cluster_node_by_id(const struct cluster *c, uint64_t id
     return state_node_by_id(c->leads ? c->replica->state : c->view, id);
 }
 
-static void save_self(struct cluster *c)
+void cluster_self_save(struct cluster *c)
 {
     struct why why = {""};
     err_t err = cluster_file_write(c->self_path, &c->self, &why);
@@ -48,7 +48,7 @@ static void save_again(struct cluster *c, int64_t now)
     c->save_ms = now + SAVE_MS;
     cluster_view_save_again(c);
     if (c->self_due)
-        save_self(c);
+        cluster_self_save(c);
 }
 
 /* ---- keys ---- */
@@ -66,6 +66,12 @@ static err_t find_cluster_key(const struct cluster *c, struct tunnel_key_id id, 
     for (int i = 0; i < k->n_keys; i++)
         if (k->keys[i].version == id.number) {
             memcpy(ret->bytes, k->keys[i].secret, KEY_SECRET_LENGTH);
+            ret->len = KEY_SECRET_LENGTH;
+            return OK;
+        }
+    for (int i = 0; i < k->n_retired && !c->rechecks; i++)
+        if (k->retired[i].version == id.number) {
+            memcpy(ret->bytes, k->retired[i].secret, KEY_SECRET_LENGTH);
             ret->len = KEY_SECRET_LENGTH;
             return OK;
         }
@@ -91,6 +97,14 @@ static err_t find_token(const struct cluster *c, struct tunnel_key_id id, struct
 static err_t find_key(void *owner, struct tunnel_key_id id, struct tunnel_secret *ret)
 {
     return id.kind == TUNNEL_KEY_JOIN ? find_token(owner, id, ret) : find_cluster_key(owner, id, ret);
+}
+
+void cluster_recheck(struct cluster *c)
+{
+    c->rechecks = true;
+    if (c->host)
+        tunnel_host_recheck(c->host);
+    c->rechecks = false;
 }
 
 /* ---- incoming connections ---- */
@@ -143,7 +157,8 @@ static void accept_raft(struct cluster *c, const struct tunnel_peer *peer, int f
     int read = sscanf(peer->argument, "%" SCNu64 " %" SCNu64 " %" SCNu32 " %" SCNu32, &from, &to, &newest, &version);
     /* The older of the two could not apply what the other one records. */
     bool too_old = newest < cluster_version(c) || version > features_newest();
-    if (read < 2 || too_old || !cluster_is_node(c, from, peer->name) || log_accept(c->replica->log, from, to, fd)) {
+    if (read < 2 || too_old || cluster_log_is_old(c) || cluster_old_copy(c) || !cluster_is_node(c, from, peer->name) ||
+        log_accept(c->replica->log, from, to, fd)) {
         log_debug("stream of a voter refused node=%s argument=\"%s\"", peer->name, peer->argument);
         close(fd);
     }
@@ -218,11 +233,13 @@ static err_t connect_raft(void *arg, struct log_connect *request, uint64_t id)
     const struct state_node *x = cluster_node_by_id(c, id);
     struct tunnel_request *ignored;
     struct why why = {""};
-    char argument[64];
+    char argument[TUNNEL_ARGUMENT_MAX + 1];
+    const struct log_mark own = log_opened(c->replica->log);
     if (!x || !c->host || c->closing)
         return ERR_NOTFOUND;
-    snprintf(argument, sizeof(argument), "%" PRIu64 " %" PRIu64 " %" PRIu32 " %" PRIu32, c->self.id, id,
-             features_newest(), cluster_version(c));
+    snprintf(argument, sizeof(argument),
+             "%" PRIu64 " %" PRIu64 " %" PRIu32 " %" PRIu32 " %" PRIu64 " %" PRIu64 " %" PRIu64, c->self.id, id,
+             features_newest(), cluster_version(c), own.process, own.term, own.stored);
     const struct tunnel_connect_config config = {.address = x->address,
                                                  .key = cluster_key(c),
                                                  .expected = x->name,
@@ -241,6 +258,7 @@ err_t cluster_host_open(struct cluster *c, struct why *why)
     const struct tunnel_host_config config = {.loop = c->loop,
                                               .name = c->self.name,
                                               .keys = {.owner = c, .find = find_key},
+                                              .kin = cluster_kin,
                                               .identity = {.own = &c->identity, .owner = c, .admit = cluster_admit}};
     return tunnel_host_open(&config, &c->host, why);
 }
@@ -267,6 +285,8 @@ static err_t rename_old_log(struct cluster *c, struct why *why)
     snprintf(folder, sizeof(folder), "%s/raft", c->dir);
     if (rename(from, to) && errno != ENOENT)
         return why_set(why, err_from_errno(errno), "%s: %s", from, strerror(errno));
+    snprintf(from, sizeof(from), "%s/raft/witness", c->dir); /* what it knows of the voters of another log */
+    unlink(from);
     err_t err = access(folder, F_OK) ? OK : file_sync_dir(folder); /* before the note that it is done */
     if (err)
         return why_set(why, err, "%s: %s", folder, err_text(err));
@@ -279,11 +299,17 @@ static err_t read_self(struct cluster *c, struct why *why)
 {
     err_t err = cluster_file_read(c->self_path, &c->self, why);
     if (err == ERR_NOTFOUND)
-        return OK;
+        return cluster_lineage_load(c, why);
     if (!err)
         err = cluster_identity_load(c, why);
     if (!err)
         err = cluster_view_load(c, why);
+    if (!err)
+        err = cluster_lineage_load(c, why);
+    if (!err && cluster_log_is_old(c)) {
+        c->self.generation = cluster_known(c)->lineage.generation;
+        c->self.joins = c->self.fresh = true;
+    }
     if (!err && c->self.fresh)
         err = rename_old_log(c, why);
     if (!err && c->conf->cluster.key_file[0])
@@ -302,13 +328,15 @@ static void on_tick(uv_timer_t *timer)
     if (c->closing)
         return;
     if (c->recheck_due)
-        tunnel_host_recheck(c->host);
+        cluster_recheck(c);
     c->recheck_due = false;
     if (c->is_member && c->leads)
         cluster_lead_tick(c, now, gap > TICK_MS ? gap : 0);
     else if (c->is_member)
         cluster_follow_tick(c, now, gap > TICK_MS ? gap : 0);
     cluster_join_tick(c, now);
+    if (c->recovers && c->replica->log)
+        cluster_role(c); /* the record may be applied by now */
     save_again(c, now);
 }
 
@@ -337,7 +365,7 @@ err_t cluster_start(const struct cluster_config *config, struct cluster **ret, s
         err = read_self(c, why);
     if (!err && !c->is_member && c->conf->cluster.key_file[0])
         err = cluster_static(c, why);
-    if (!err && c->is_member)
+    if (!err && c->is_member && !cluster_superseded(c))
         err = listen_on(c, why);
     if (err)
         return err;
@@ -353,19 +381,20 @@ void cluster_log_config(struct cluster *c, struct log_config *ret)
         return;
     ret->id = c->self.id;
     ret->joins = c->self.joins;
-    ret->recovers = c->self.recover;
-    ret->peers = (struct log_peers){c, connect_raft};
+    ret->recovers = c->self.recover || c->recovers;
+    if (!cluster_superseded(c) && !cluster_old_copy(c))
+        ret->peers = (struct log_peers){c, connect_raft};
 }
 
 void cluster_role(struct cluster *c)
 {
-    bool leads = log_leads(c->replica->log);
+    bool leads = log_leads(c->replica->log) && cluster_may_lead(c);
     if (leads == c->leads)
         return;
     c->leads = leads;
     if (leads && c->self.recover) {
         c->self.recover = false;
-        save_self(c);
+        cluster_self_save(c);
     }
     if (leads) {
         cluster_follow_end(c);

@@ -18,6 +18,7 @@
 #include "common/base/buf.h"
 #include "common/base/err.h"
 #include "common/rpc/rpc.h"
+#include "daemon/control/log/log.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -192,7 +193,12 @@ NODISCARD err_t cluster_leave(struct cluster *c, cluster_done_cb cb, void *arg, 
 /* Leader: hands over to another voter, because this node is to be removed. ERR_AGAIN: it is under way. */
 NODISCARD err_t cluster_hand_over(struct cluster *c, struct why *why);
 /* For a permanently lost majority: the log continues with this node as its only voter. */
-NODISCARD err_t cluster_recover(struct cluster *c, struct why *why);
+NODISCARD err_t cluster_recover(struct cluster *c, uint32_t uid, struct why *why);
+/* The recovery that this node was no part of; NULL: none. */
+struct lineage_file;
+const struct lineage_file *cluster_superseded(const struct cluster *c);
+/* The node that has found this node's log to be an old copy of what it has acknowledged, and when; NULL: none. */
+const struct lineage_file *cluster_old_copy(const struct cluster *c);
 
 /* ---- streams to another node's stores ---- */
 
@@ -209,6 +215,7 @@ struct cluster_greeting {
     const char *name, *version;
     const uint8_t *instance;
     const struct features_range *has; /* the cluster versions of its dtd */
+    bool old_copy;                    /* its log is an old copy: it cannot vote */
 };
 /* ERR_AGAIN: this node is not the leader. Other errors set `why`. */
 NODISCARD err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const struct cluster_greeting *from,
@@ -227,6 +234,7 @@ struct cluster_beat {
     bool changes;
 };
 #define CLUSTER_STEPS 64 /* changes of the view that the leader keeps: those of 6 s, if all ticks have some */
+#define CLUSTER_MARKS 8  /* more than the voters of the largest cluster, and those that replace them */
 /* What the leader answers; at most one of `view` and `changes` is set. */
 struct cluster_news {
     const struct buf *view;                   /* the whole view; NULL: the sender has it, or gets changes */
@@ -236,6 +244,8 @@ struct cluster_news {
     bool needed;            /* without the sender, the connected voters are no majority */
     const uint64_t *voters; /* ids, if they have changed since the last heartbeat; NULL: they have not */
     int n_voters;
+    struct log_mark marks[CLUSTER_MARKS]; /* to a voter: what is known of all voters */
+    int n_marks;
 };
 NODISCARD err_t cluster_heartbeat(struct cluster *c, struct rpc_conn *conn, const struct cluster_beat *beat,
                                   struct cluster_news *ret);

@@ -134,7 +134,7 @@ static void connected(void *owner, err_t err, const char *why, const struct tunn
         return;
     }
     rpc_conn_set_data(c->leader, c);
-    if (rpc_cluster_hello(c->leader, c->self.name, c->self.instance, CALL_MS, on_hello, c))
+    if (rpc_cluster_hello(c->leader, c->self.name, c->self.instance, cluster_old_copy(c) != NULL, CALL_MS, on_hello, c))
         lose_leader(c, "");
 }
 
@@ -231,6 +231,7 @@ static void on_heartbeat(void *arg, err_t err, const struct rpc_beat_reply *repl
         cluster_view_set(c, reply->view.data, reply->view.len);
     else if (reply->n_changes)
         cluster_view_change(c, reply->changes, reply->n_changes, reply->hash);
+    log_learn(c->replica->log, reply->marks, reply->n_marks);
     if (!reply->n_voters)
         return;
     memcpy(c->voters, reply->voters, (size_t)reply->n_voters * sizeof(c->voters[0]));
@@ -240,6 +241,14 @@ static void on_heartbeat(void *arg, err_t err, const struct rpc_beat_reply *repl
 void cluster_follow_tick(struct cluster *c, int64_t now, int64_t gap_ms)
 {
     c->leader_reply_ms += gap_ms;
+    if (cluster_superseded(c))
+        return;
+    if (cluster_log_is_old(c) && !c->view_saving && c->view_saved == c->view_hash) {
+        log_warn("the cluster was recovered: this node starts again, with an empty log generation=%" PRIu64,
+                 cluster_known(c)->lineage.generation);
+        cluster_restart(c);
+        return;
+    }
     if (!c->leader && !c->request && now >= c->try_ms)
         try_next_node(c, now);
     if (!c->leader_up)

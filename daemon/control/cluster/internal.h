@@ -10,6 +10,7 @@
 #include "common/tunnel/key.h"
 #include "common/tunnel/token.h"
 #include "daemon/control/cluster/cluster.h"
+#include "daemon/control/cluster/lineage_file.h"
 #include "daemon/control/cluster/self_file.h"
 #include "daemon/control/local/pool.h"
 #include "daemon/control/state/features.h"
@@ -40,6 +41,7 @@ struct cluster_peer {
     struct cluster_inbound *in; /* NULL: not connected */
     bool lost;                  /* member_lost was called */
     bool changes;               /* it understands changes of the view */
+    bool old_copy;              /* its log is an old copy */
     int64_t heartbeat_ms;       /* when its last heartbeat arrived */
     uint64_t view, index;       /* hash of its view and its log index, from that heartbeat */
     uint64_t voters;            /* `voters_version` that was sent to it; 0: none */
@@ -128,6 +130,11 @@ struct cluster {
     bool released;  /* the leader reports that there is a majority without this node */
     int turn;       /* which address is tried next */
 
+    /* lineage.c */
+    struct lineage_file recovery, superseded, old_copy; /* generation 0: none */
+    bool recovers, lineage_proposed; /* the file `recovery` exists; a record of the lineage is under way */
+    bool rechecks;                   /* keys of open tunnels are compared, for which retired ones do not count */
+
     /* joining */
     struct token token; /* id 0: none */
     struct cluster_joining *join;
@@ -152,6 +159,25 @@ void cluster_view_make(struct cluster *c);
 /* Leader: what a follower needs that has the view with the hash `has`. Fills in all but `needed` and `voters`. */
 void cluster_view_news(const struct cluster *c, uint64_t has, bool understands, struct cluster_news *ret);
 void cluster_view_answer(struct cluster *c); /* calls the viewers */
+
+/* lineage.c. What every tunnel compares; its functions get the cluster. */
+extern const struct tunnel_kin cluster_kin;
+/* Reads the files, after the view. */
+NODISCARD err_t cluster_lineage_load(struct cluster *c, struct why *why);
+/* Our folder has a log of an earlier generation than the view: it is renamed at the next start. */
+bool cluster_log_is_old(const struct cluster *c);
+/* Writes the file `recovery`, with the members of the log. */
+NODISCARD err_t cluster_lineage_request(const struct cluster *c, uint32_t uid, struct why *why);
+/* The node has left the cluster: removes the files. */
+void cluster_lineage_forget(const struct cluster *c);
+/* This node leads the log: may it lead the cluster? False until the record of a recovery, which it proposes, is
+ * applied; to be asked again then. */
+bool cluster_may_lead(struct cluster *c);
+/* Leader: proposes the cluster's id if it has none. Returns whether it has. */
+bool cluster_lineage_propose(struct cluster *c);
+void cluster_self_save(struct cluster *c);
+/* Closes the tunnels whose key is no longer valid. */
+void cluster_recheck(struct cluster *c);
 
 /* ---- identity.c ---- */
 

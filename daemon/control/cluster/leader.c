@@ -191,6 +191,7 @@ err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const struct clust
     in->peer = m;
     m->lost = false;
     m->voters = 0;
+    m->old_copy = from->old_copy;
     m->heartbeat_ms = clock_mono_ms();
     log_info("node connected node=%s", m->name);
     c->events->member_up(c->owner, m->name, conn);
@@ -216,6 +217,15 @@ static bool is_needed(const struct cluster *c, const struct cluster_peer *x)
     return votes && others <= voters / 2;
 }
 
+/* So a voter recognizes an old copy of another one's log also when the leader is down (log/witness.h). */
+static void take_marks(const struct cluster *c, struct cluster_news *ret)
+{
+    struct log_mark marks[LOG_MAX_MEMBERS];
+    int n = log_marks(c->replica->log, marks);
+    ret->n_marks = n < CLUSTER_MARKS ? n : CLUSTER_MARKS;
+    memcpy(ret->marks, marks, (size_t)ret->n_marks * sizeof(marks[0]));
+}
+
 bool cluster_needs_vote(const struct cluster *c, const struct state_node *x)
 {
     const struct cluster_peer *m = find_peer(c, x->name);
@@ -235,6 +245,8 @@ err_t cluster_heartbeat(struct cluster *c, struct rpc_conn *conn, const struct c
     m->view = beat->view;
     m->index = beat->index;
     cluster_view_news(c, beat->view, beat->changes, ret);
+    if (cluster_votes(c, m->id))
+        take_marks(c, ret);
     if (m->voters == c->voters_version)
         return OK;
     m->voters = c->voters_version;
@@ -259,7 +271,7 @@ static void describe_node(const struct cluster *c, const struct state_node *x, s
                                 .listed = true,
                                 .self = self,
                                 .up = self || (m && m->in),
-                                .drained = x->drained != NULL || is_shutting_down(c, x),
+                                .drained = x->drained != NULL || is_shutting_down(c, x) || (m && m->old_copy),
                                 .away_ms = self || !m ? 0
                                            : m->in    ? 0
                                                       : now - m->heartbeat_ms,
@@ -408,6 +420,8 @@ static bool propose_missing_records(struct cluster *c)
     }
     /* Before the first node: what was recorded while this node was alone may need its version. */
     if (cluster_version_raise(c))
+        return true;
+    if (cluster_lineage_propose(c))
         return true;
     bool has_keys = cluster_version(c) >= FEATURE_IDENTITY;
     bool lacks_key = own && has_keys && !record_has_key(own->public_key);

@@ -164,6 +164,19 @@ static void try_next_address(struct cluster *c, err_t err)
         finish_join(c, err);
 }
 
+/* Of the view that the leader has sent; 0: the first. */
+static uint64_t view_generation(const void *view, size_t len)
+{
+    struct state *s;
+    uint64_t ret = 0;
+    if (state_new(&s))
+        return 0;
+    if (state_restore(s, view, len) == OK && state_cluster(s)->lineage.generation > 1)
+        ret = state_cluster(s)->lineage.generation;
+    state_free(s);
+    return ret;
+}
+
 static void on_join_reply(void *arg, err_t err, const char *text, uint64_t id, const void *view, size_t len)
 {
     struct cluster *c = arg;
@@ -177,6 +190,7 @@ static void on_join_reply(void *arg, err_t err, const char *text, uint64_t id, c
     }
     j->self.id = id;
     j->self.joins = j->self.fresh = true;
+    j->self.generation = view_generation(view, len);
     struct why why = {""};
     char dir[PATH_MAX];
     snprintf(dir, sizeof(dir), "%s/cluster", c->dir);
@@ -342,6 +356,7 @@ static void exit_after_leaving(void *arg)
     char from[PATH_MAX], to[PATH_MAX];
     snprintf(from, sizeof(from), "%s/raft/log", c->dir);
     snprintf(to, sizeof(to), "%s/raft/log.left-%" PRId64, c->dir, clock_wall_ms() / 1000);
+    cluster_lineage_forget(c);
     bool is_done = (rename(from, to) == 0 || errno == ENOENT) && unlink(c->self_path) == 0 &&
                    unlink(c->view_path) == 0 && unlink(c->identity_path) == 0;
     if (!is_done)
@@ -397,6 +412,11 @@ err_t cluster_leave(struct cluster *c, cluster_done_cb cb, void *arg, struct why
 {
     if (!c->is_member)
         return why_set(why, ERR_NOTFOUND, "this node is in no cluster");
+    if (cluster_superseded(c)) { /* nobody has to agree: the cluster does not list it */
+        cb(arg, OK, "");
+        begin_leaving(c);
+        return OK;
+    }
     if (c->leads && cluster_known(c)->n_nodes < 2)
         return why_set(why, ERR_INVALID, "this is the cluster's only node and cannot leave it");
     if (c->leads)
@@ -422,11 +442,19 @@ err_t cluster_leave(struct cluster *c, cluster_done_cb cb, void *arg, struct why
 
 /* ---- a permanently lost majority ---- */
 
-err_t cluster_recover(struct cluster *c, struct why *why)
+err_t cluster_recover(struct cluster *c, uint32_t uid, struct why *why)
 {
     struct cluster_self self = c->self;
     if (!c->is_member)
         return why_set(why, ERR_NOTFOUND, "this node is in no cluster");
+    if (cluster_superseded(c))
+        return why_set(
+            why, ERR_INVALID,
+            "the cluster was recovered on %s, without this node: dtctl cluster leave, then dtctl cluster join",
+            cluster_superseded(c)->by);
+    if (cluster_old_copy(c))
+        return why_set(why, ERR_INVALID,
+                       "the log of this node is an old copy (see dtctl cluster status): recover another voter");
     if (cluster_leader(c))
         return why_set(why, ERR_INVALID,
                        "%s leads, so there is a majority and nothing to recover. To remove a dead node: "
@@ -436,7 +464,9 @@ err_t cluster_recover(struct cluster *c, struct why *why)
         return why_set(why, ERR_INVALID,
                        "this node has no copy of the log; run the command on a node that was a voter");
     self.recover = true;
-    err_t err = write_self(c, &self, why);
+    err_t err = cluster_lineage_request(c, uid, why);
+    if (!err)
+        err = write_self(c, &self, why);
     if (!err)
         cluster_restart(c);
     return err;

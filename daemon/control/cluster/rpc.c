@@ -35,6 +35,9 @@ static struct rpc_beat_reply beat_reply_of(const Dtd__PeerBeatReply *b)
     ret.needed = b->has_needed && b->needed;
     ret.voters = b->voter;
     ret.n_voters = b->n_voter <= LOG_MAX_MEMBERS ? (int)b->n_voter : 0;
+    for (size_t i = 0; i < b->n_mark && i < CLUSTER_MARKS; i++)
+        ret.marks[ret.n_marks++] =
+            (struct log_mark){b->mark[i]->id, b->mark[i]->process, b->mark[i]->term, b->mark[i]->stored};
     return ret;
 }
 
@@ -99,11 +102,12 @@ static err_t send_call(struct rpc_conn *conn, uint16_t method, const ProtobufCMe
     return err;
 }
 
-static Dtd__PeerHello hello_of(const char *name, const uint8_t *instance)
+static Dtd__PeerHello hello_of(const char *name, const uint8_t *instance, bool old_copy)
 {
     Dtd__PeerHello m = DTD__PEER_HELLO__INIT;
     m.node = (char *)name;
     m.version = (char *)DTD_VERSION;
+    m.has_old_copy = m.old_copy = old_copy;
     m.has_instance = true;
     m.instance = (ProtobufCBinaryData){NODE_INSTANCE_BYTES, (uint8_t *)instance};
     m.has_oldest = m.has_newest = true;
@@ -112,10 +116,10 @@ static Dtd__PeerHello hello_of(const char *name, const uint8_t *instance)
     return m;
 }
 
-err_t rpc_cluster_hello(struct rpc_conn *conn, const char *name, const uint8_t *instance, uint32_t ms, rpc_hello_cb cb,
-                        void *arg)
+err_t rpc_cluster_hello(struct rpc_conn *conn, const char *name, const uint8_t *instance, bool old_copy, uint32_t ms,
+                        rpc_hello_cb cb, void *arg)
 {
-    const Dtd__PeerHello m = hello_of(name, instance);
+    const Dtd__PeerHello m = hello_of(name, instance, old_copy);
     return send_call(conn, PEER_HELLO, &m.base, ms, (struct cluster_call){.hello = cb, .arg = arg});
 }
 
@@ -152,7 +156,7 @@ err_t rpc_cluster_join(struct rpc_conn *conn, const struct cluster_self *self, c
 err_t rpc_cluster_leave(struct rpc_conn *conn, const struct cluster_self *self, uint32_t ms,
                         void (*cb)(void *arg, err_t err, const char *text), void *arg)
 {
-    const Dtd__PeerHello m = hello_of(self->name, self->instance);
+    const Dtd__PeerHello m = hello_of(self->name, self->instance, false);
     return send_call(conn, PEER_LEAVE, &m.base, ms, (struct cluster_call){.leave = cb, .arg = arg});
 }
 
@@ -165,7 +169,7 @@ static void on_dismissed(void *arg, err_t err, const char *text)
 void rpc_cluster_dismiss(struct rpc_conn *conn, const char *name)
 {
     static const uint8_t none[NODE_INSTANCE_BYTES];
-    const Dtd__PeerHello m = hello_of(name, none);
+    const Dtd__PeerHello m = hello_of(name, none, false);
     err_t err = send_call(conn, PEER_LEAVE, &m.base, 0, (struct cluster_call){.leave = on_dismissed});
     if (err)
         log_warn("the removal of a node is not reported to it node=%s error=%s", name, err_text(err));

@@ -15,8 +15,8 @@ struct rpc_hello_reply {
     struct cluster_introductions introductions;
 };
 typedef void (*rpc_hello_cb)(void *arg, err_t err, const char *text, const struct rpc_hello_reply *reply);
-NODISCARD err_t rpc_cluster_hello(struct rpc_conn *conn, const char *name, const uint8_t *instance, uint32_t ms,
-                                  rpc_hello_cb cb, void *arg);
+NODISCARD err_t rpc_cluster_hello(struct rpc_conn *conn, const char *name, const uint8_t *instance, bool old_copy,
+                                  uint32_t ms, rpc_hello_cb cb, void *arg);
 /* The leader's answer. Without a view and changes the follower's view is current. `needed`: without this node the
  * voters would be no majority; false, too, if the leader is of a version without this field. */
 struct rpc_beat_reply {
@@ -27,6 +27,8 @@ struct rpc_beat_reply {
     bool needed;
     const uint64_t *voters;
     int n_voters; /* 0: they have not changed */
+    struct log_mark marks[CLUSTER_MARKS];
+    int n_marks;
 };
 typedef void (*rpc_heartbeat_cb)(void *arg, err_t err, const struct rpc_beat_reply *reply);
 NODISCARD err_t rpc_cluster_heartbeat(struct rpc_conn *conn, const struct cluster_beat *beat, uint32_t ms,

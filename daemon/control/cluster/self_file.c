@@ -1,5 +1,5 @@
-/* Every key occurs exactly once. An unknown key, written by a newer dtd, is an error that stops the start, since its
- * meaning may matter. */
+/* Every key occurs exactly once; the last one may be missing. An unknown key, written by a newer dtd, is an error that
+ * stops the start, since its meaning may matter. */
 #include "daemon/control/cluster/self_file.h"
 
 #include "common/base/file.h"
@@ -18,11 +18,14 @@ static const struct {
     enum kind kind;
     size_t offset, size;
 } keys[] = {
-    {"name", TEXT, AT(name)},     {"id", NUMBER, AT(id)},         {"instance", BYTES, AT(instance)},
-    {"listen", TEXT, AT(listen)}, {"address", TEXT, AT(address)}, {"domain", TEXT, AT(domain)},
-    {"joins", FLAG, AT(joins)},   {"fresh", FLAG, AT(fresh)},     {"recover", FLAG, AT(recover)},
+    {"name", TEXT, AT(name)},          {"id", NUMBER, AT(id)},
+    {"instance", BYTES, AT(instance)}, {"listen", TEXT, AT(listen)},
+    {"address", TEXT, AT(address)},    {"domain", TEXT, AT(domain)},
+    {"joins", FLAG, AT(joins)},        {"fresh", FLAG, AT(fresh)},
+    {"recover", FLAG, AT(recover)},    {"generation", NUMBER, AT(generation)},
 };
 #define N_KEYS (sizeof(keys) / sizeof(keys[0]))
+#define N_REQUIRED (N_KEYS - 1) /* the last one was added later, and is written only after a recovery */
 
 static bool read_hex(const char *text, uint8_t *ret, size_t n)
 {
@@ -109,7 +112,8 @@ err_t cluster_file_parse(const char *path, const char *text, size_t len, struct 
     copy[len] = '\0';
     for (int number = 1; !err && (line = strsep(&rest, "\n")) && (rest || *line); number++)
         err = read_line(path, number, line, &seen, &self, why);
-    if (!err && (seen != (1u << N_KEYS) - 1 || !self.name[0] || !self.id || !self.address[0]))
+    if (!err &&
+        ((seen & ((1u << N_REQUIRED) - 1)) != (1u << N_REQUIRED) - 1 || !self.name[0] || !self.id || !self.address[0]))
         err = why_set(why, ERR_CORRUPT, "%s: lines are missing", path);
     if (!err)
         *ret = self;
@@ -125,6 +129,8 @@ size_t cluster_file_print(const struct cluster_self *s, char ret[CLUSTER_FILE_MA
                      "name=%s\nid=%" PRIu64 "\ninstance=%s\nlisten=%s\naddress=%s\ndomain=%s\njoins=%d\nfresh=%d\n"
                      "recover=%d\n",
                      s->name, s->id, hex, s->listen, s->address, s->domain, s->joins, s->fresh, s->recover);
+    if (s->generation)
+        n += snprintf(ret + n, CLUSTER_FILE_MAX - (size_t)n, "generation=%" PRIu64 "\n", s->generation);
     print_sum(ret, (size_t)n, ret + n);
     return (size_t)n + SUM_BYTES;
 }

@@ -15,9 +15,10 @@ struct cluster_self {
     uint8_t instance[NODE_INSTANCE_BYTES];
     char listen[NODE_TEXT_MAX + 1], address[NODE_TEXT_MAX + 1]; /* address to listen on; address for other nodes */
     char domain[NODE_TEXT_MAX + 1];                             /* "": none */
-    bool joins;   /* a new log waits to be added, instead of starting with one voter */
-    bool fresh;   /* the next start renames an older log */
-    bool recover; /* the next start makes this node the log's only voter */
+    bool joins;          /* a new log waits to be added, instead of starting with one voter */
+    bool fresh;          /* the next start renames an older log */
+    bool recover;        /* the next start makes this node the log's only voter */
+    uint64_t generation; /* of the cluster, to which the log belongs; 0: the first. Not in the file then */
 };
 
 /* ERR_NOTFOUND: in no cluster. */

@@ -252,8 +252,7 @@ static void take_view(struct cluster *c, const struct state_cluster *before, con
     c->view_hash = hash_of(bytes);
     c->view_changes = 0;
     cluster_view_save(c);
-    if (c->host)
-        tunnel_host_recheck(c->host);
+    cluster_recheck(c);
 }
 
 void cluster_view_set(struct cluster *c, const void *data, size_t len)

@@ -121,6 +121,7 @@ static void send_epoch(struct job *j, struct job_io *io)
     struct io_epoch e = {.epoch = j->epoch,
                          .resume_step = job_io_step(j),
                          .submitted_ms = j->submitted_ms,
+                         .generation = jobs_generation(j->jobs),
                          .yaml = j->yaml,
                          .committer = io == committer,
                          .n_ios = j->n_ios,
@@ -140,7 +141,7 @@ static void command_committer(struct job *j, struct job_io *io)
     struct rpc_call *call = io->p.attend;
     bool in_epoch = job_in_epoch(j);
     if (io->scan == SCAN_DUE && (j->phase.state == PHASE_SCANNING || in_epoch) &&
-        j->jobs->out->io_scan(call, j->yaml, j->submitted_ms) == OK) {
+        j->jobs->out->io_scan(call, j->yaml, j->submitted_ms, jobs_generation(j->jobs)) == OK) {
         io->scan = SCAN_ASKED;
         job_scan_forget(j);
     }

@@ -25,6 +25,17 @@
 #define BACKOFF_FIRST_MS 1000
 #define BACKOFF_MAX_MS 60000
 
+/* Before a recovery, epochs may have begun that this node's copy of the log does not have, and whose files are in the
+ * checkpoint directory. So the next epoch of a job from before gets a number above theirs. */
+#define EPOCHS_PER_GENERATION 1000
+
+static uint64_t next_epoch_of(const struct job *j)
+{
+    uint64_t generation = jobs_generation(j->jobs);
+    uint64_t before = j->epoch && generation > 1 ? (generation - 1) * EPOCHS_PER_GENERATION : 0;
+    return (j->epoch > before ? j->epoch : before) + 1;
+}
+
 /* ---- losing an epoch ---- */
 
 /* A proposal cannot be withdrawn: its epoch will be in the log with these members, although no worker was in it. */
@@ -37,7 +48,7 @@ static void epoch_given_up(struct job *j)
 static void begin_ending(struct job *j, const char *seen)
 {
     j->incident.ends = true;
-    job_incident_decided(j, "new epoch %" PRIu64, j->epoch + 1);
+    job_incident_decided(j, "new epoch %" PRIu64, next_epoch_of(j));
     job_move(j, PHASE_ENDING, seen);
 }
 
@@ -333,7 +344,7 @@ void job_epoch_propose(struct job *j)
     if (!err) {
         for (int k = 0; k < j->n_workers; k++)
             members[k] = (struct state_member){.node = j->workers[k].p.node->name, .slot = j->workers[k].p.slot};
-        j->next_epoch = j->epoch + 1;
+        j->next_epoch = next_epoch_of(j);
         j->epoch_committed = false;
         const struct record r = {.kind = RECORD_EPOCH,
                                  .wall_ms = clock_wall_ms(),

@@ -14,6 +14,11 @@ void jobs_init(struct jobs *jobs, const char *name, int slots)
     outbox_init(&jobs->outbox, jobs->replica, jobs);
 }
 
+uint64_t jobs_generation(const struct jobs *jobs)
+{
+    return state_cluster(jobs->replica->state)->lineage.generation;
+}
+
 struct job *jobs_find(struct jobs *jobs, uint64_t id)
 {
     for (struct job *j = jobs->head; j; j = j->next)

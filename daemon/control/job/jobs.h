@@ -38,6 +38,8 @@ struct jobs {
 
 /* The fields up to `dir` have been set. `slots`: 0: as many as the node has cores for. */
 void jobs_init(struct jobs *jobs, const char *name, int slots);
+/* Of the cluster, from the state; above 1: it was recovered. */
+uint64_t jobs_generation(const struct jobs *jobs);
 /* NULL: no job has this id. */
 struct job *jobs_find(struct jobs *jobs, uint64_t id);
 /* Appends a job of the log to the list. */

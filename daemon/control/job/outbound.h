@@ -32,6 +32,7 @@ struct worker_start {
 struct io_epoch {
     uint64_t epoch;
     int64_t resume_step, submitted_ms;
+    uint64_t generation; /* of the cluster */
     const char *yaml;
     bool committer;
     int32_t *ranks; /* of its node; none: all */
@@ -46,7 +47,7 @@ struct job_outbound {
     err_t (*worker_profile)(struct rpc_call *commands, uint64_t epoch, uint64_t id, int steps);
     err_t (*worker_quit)(struct rpc_call *commands);
 
-    err_t (*io_scan)(struct rpc_call *commands, const char *yaml, int64_t submitted_ms);
+    err_t (*io_scan)(struct rpc_call *commands, const char *yaml, int64_t submitted_ms, uint64_t generation);
     err_t (*io_epoch)(struct rpc_call *commands, const struct io_epoch *e);
     err_t (*io_remove)(struct rpc_call *commands, int64_t step);
     err_t (*io_metrics)(struct rpc_call *commands, const char *lines, size_t len);

@@ -11,6 +11,7 @@
 #include "daemon/control/log/log.h"
 #include "daemon/control/log/snapshot.h"
 #include "daemon/control/log/transport.h"
+#include "daemon/control/log/witness.h"
 
 #include <raft.h>
 #include <raft/uv.h>
@@ -62,6 +63,8 @@ struct log {
     bool leads;      /* as last reported to the owner */
     uint64_t leader; /* the same; 0: none */
     struct log_change change;
+    struct log_witness witness;
+    struct log_mark opened;
     char warning[512];
     err_t refusal;   /* of proposals while libraft is closed for a time; OK: it is not */
     bool is_probing; /* the disk is asked whether it works */

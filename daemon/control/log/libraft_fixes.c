@@ -331,10 +331,24 @@ static void receive_current(struct raft_io *io, struct raft_message *message)
         fixes_of(io)->receive(io, message);
 }
 
+/* A voter that has acknowledged entries to us, the leader, has them on its disk. */
+static void witness_reply(struct raft_io *io, const struct raft_message *message)
+{
+    struct log *log = (struct log *)((char *)io - offsetof(struct log, io));
+    const struct raft_append_entries_result *result = &message->append_entries_result;
+    const struct log_mark *known = witness_find(&log->witness, message->server_id);
+    if (message->type != RAFT_APPEND_ENTRIES_RESULT || result->rejected || !known ||
+        result->term != log->raft.current_term || raft_state(&log->raft) != RAFT_LEADER)
+        return;
+    const struct log_mark mark = {message->server_id, known->process, result->term, result->last_log_index};
+    witness_note(&log->witness, &mark);
+}
+
 static void receive(struct raft_io *io, struct raft_message *message)
 {
     if (message->type == RAFT_APPEND_ENTRIES_RESULT && !message->append_entries_result.rejected)
         forget_sent(fixes_of(io), message->server_id, message->append_entries_result.last_log_index);
+    witness_reply(io, message);
     fixes_of(io)->is_stale = is_stale(io, message);
     receive_current(io, message);
     fixes_of(io)->is_stale = false;

@@ -48,6 +48,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <time.h>
 
 #define DEFAULT_SEGMENT_BYTES (4u << 20) /* more than the largest record */
@@ -358,6 +359,14 @@ static void create_log(struct log *log)
         schedule_tick(log, 0);
 }
 
+static void note_opened(struct log *log)
+{
+    log->opened =
+        (struct log_mark){.id = log->config.id, .term = log->raft.current_term, .stored = raft_last_index(&log->raft)};
+    if (getrandom(&log->opened.process, sizeof(log->opened.process), 0) != sizeof(log->opened.process))
+        log->opened.process = 0; /* not compared */
+}
+
 static void open_log(struct log *log)
 {
     log->has_reserve = log_disk_reserve(&log->disk);
@@ -369,6 +378,7 @@ static void open_log(struct log *log)
         return;
     }
     if (log->config.recovers) {
+        log->witness = (struct log_witness){.is_dirty = true}; /* the others will have other logs under these ids */
         status = append_recovery_configuration(log);
         log->config.recovers = false;
         if (status) {
@@ -387,6 +397,7 @@ static void open_log(struct log *log)
         return;
     }
     log->warned_slow = false;
+    note_opened(log);
     move(log, L_OPENING, "loaded");
     schedule_tick(log, OPENING_TICK_MS);
 }
@@ -782,6 +793,8 @@ static void tick(uv_timer_t *timer)
     };
     struct log *log = timer->data;
     log->ticked_ms = clock_mono_ms();
+    if (log->fsm.state == L_READY)
+        witness_save(&log->witness, log->dir);
     ticks[log->fsm.state](log);
 }
 
@@ -872,6 +885,7 @@ err_t log_start(const struct log_config *config, struct log **ret)
         log->config.snapshot_part = SNAPSHOT_PART;
     TAILQ_INIT(&log->proposals);
     TAILQ_INIT(&log->waiting);
+    witness_load(&log->witness, log->dir);
     uv_timer_init(config->loop, &log->timer);
     log->timer.data = log;
     uv_check_init(config->loop, &log->after_turn);

@@ -134,6 +134,24 @@ NODISCARD err_t log_remove(struct log *log, uint64_t id, log_change_callback cb,
 /* Hands the leadership over to voter `id`; 0: to any. ERR_TIMEOUT: that voter has not become the leader. */
 NODISCARD err_t log_transfer(struct log *log, uint64_t id, log_change_callback cb, void *arg);
 
+/* ---- old copies of a voter (witness.h) ---- */
+
+/* A voter's process, by a random number, and what it has on its disk: its term, and its last index. */
+struct log_mark {
+    uint64_t id, process, term, stored;
+};
+/* What this process had when its log was opened; process 0: it is not open. */
+struct log_mark log_opened(const struct log *log);
+/* What another one shows that opens a stream to this voter. False: it has acknowledged more before; its folder is an
+ * old copy, and it must get no stream. */
+bool log_judge(struct log *log, const struct log_mark *shown);
+/* Whether that voter has shown an old copy. */
+bool log_is_old_copy(const struct log *log, uint64_t id);
+/* Leader: what is known of all voters, this one among them; returns the number. */
+int log_marks(const struct log *log, struct log_mark ret[LOG_MAX_MEMBERS]);
+/* Follower: what the leader knows. */
+void log_learn(struct log *log, const struct log_mark *marks, int n);
+
 const char *log_state(const struct log *log); /* "leader", "follower", "candidate", "unavailable" */
 uint64_t log_term(const struct log *log);
 uint64_t log_index(const struct log *log); /* of the last applied entry */

@@ -138,3 +138,42 @@ err_t log_transfer(struct log *log, uint64_t id, log_change_callback cb, void *a
     return change_begun(log, raft_transfer(&log->raft, &log->change.transfer, id, handle_transferred),
                         "leadership transfer", id);
 }
+
+/* ---- old copies ---- */
+
+struct log_mark log_opened(const struct log *log)
+{
+    return log_has_raft(log) ? log->opened : (struct log_mark){0};
+}
+
+bool log_judge(struct log *log, const struct log_mark *shown)
+{
+    return witness_judge(&log->witness, shown);
+}
+
+bool log_is_old_copy(const struct log *log, uint64_t id)
+{
+    return witness_is_old(&log->witness, id);
+}
+
+int log_marks(const struct log *log, struct log_mark ret[LOG_MAX_MEMBERS])
+{
+    const struct raft_configuration *conf = &log->raft.configuration;
+    int n = 0;
+    for (unsigned i = 0; log_has_raft(log) && i < conf->n && n < LOG_MAX_MEMBERS; i++) {
+        const struct log_mark *m = witness_find(&log->witness, conf->servers[i].id);
+        if (conf->servers[i].id == log->config.id && log->opened.process)
+            ret[n++] =
+                (struct log_mark){log->config.id, log->opened.process, log->raft.current_term, log->raft.last_stored};
+        else if (m && m->process)
+            ret[n++] = *m;
+    }
+    return n;
+}
+
+void log_learn(struct log *log, const struct log_mark *marks, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (marks[i].id != log->config.id)
+            witness_note(&log->witness, &marks[i]);
+}

@@ -50,7 +50,7 @@ NODISCARD err_t rpc_worker_end(struct rpc_call *attend, uint64_t epoch);
 NODISCARD err_t rpc_worker_stop(struct rpc_call *attend, uint64_t epoch, bool save);
 NODISCARD err_t rpc_worker_profile(struct rpc_call *attend, uint64_t epoch, uint64_t id, int steps);
 NODISCARD err_t rpc_worker_quit(struct rpc_call *attend);
-NODISCARD err_t rpc_io_scan(struct rpc_call *attend, const char *yaml, int64_t submitted_ms);
+NODISCARD err_t rpc_io_scan(struct rpc_call *attend, const char *yaml, int64_t submitted_ms, uint64_t generation);
 NODISCARD err_t rpc_io_epoch(struct rpc_call *attend, const struct io_epoch *e);
 NODISCARD err_t rpc_io_remove(struct rpc_call *attend, int64_t step);
 NODISCARD err_t rpc_io_metrics(struct rpc_call *attend, const char *lines, size_t len);

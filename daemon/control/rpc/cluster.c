@@ -7,6 +7,7 @@
 #include "common/tunnel/address.h"
 #include "common/tunnel/key.h"
 #include "common/tunnel/token.h"
+#include "daemon/control/cluster/lineage_file.h"
 #include "daemon/control/cluster/rpc.h"
 #include "daemon/control/rpc/adapters.h"
 #include "daemon/control/rpc/caller.h"
@@ -184,8 +185,11 @@ static void handle_hello(void *owner, struct rpc_call *call, const ProtobufCMess
     Dtd__PeerStatus s = DTD__PEER_STATUS__INIT;
     bool whole = h->has_instance && h->instance.len == NODE_INSTANCE_BYTES;
     const struct features_range has = range_of(h->has_oldest, h->oldest, h->has_newest, h->newest);
-    const struct cluster_greeting from = {
-        .name = h->node, .version = h->version, .instance = whole ? h->instance.data : none, .has = &has};
+    const struct cluster_greeting from = {.name = h->node,
+                                          .version = h->version,
+                                          .instance = whole ? h->instance.data : none,
+                                          .has = &has,
+                                          .old_copy = h->has_old_copy && h->old_copy};
     err_t err = cluster_hello(c, rpc_call_conn(call), &from, &why);
     if (err && err != ERR_AGAIN) {
         log_warn("node refused node=%s why=\"%s\"", h->node, why.text);
@@ -217,6 +221,7 @@ static void handle_heartbeat(void *owner, struct rpc_call *call, const ProtobufC
     struct cluster_news news = {.n_changes = 0};
     Dtd__PeerBeatReply m = DTD__PEER_BEAT_REPLY__INIT;
     ProtobufCBinaryData changes[CLUSTER_STEPS];
+    Dtd__PeerMark marks[CLUSTER_MARKS], *mark[CLUSTER_MARKS];
     struct rpc_conn *conn = rpc_call_conn(call);
     err_t err = conn ? cluster_heartbeat(server->cluster, conn, &beat, &news) : ERR_AGAIN;
     if (err) {
@@ -236,6 +241,16 @@ static void handle_heartbeat(void *owner, struct rpc_call *call, const ProtobufC
     m.hash = news.hash;
     m.voter = (uint64_t *)news.voters;
     m.n_voter = (size_t)news.n_voters;
+    for (int i = 0; i < news.n_marks; i++) {
+        dtd__peer_mark__init(&marks[i]);
+        marks[i].id = news.marks[i].id;
+        marks[i].process = news.marks[i].process;
+        marks[i].term = news.marks[i].term;
+        marks[i].stored = news.marks[i].stored;
+        mark[i] = &marks[i];
+    }
+    m.mark = mark;
+    m.n_mark = (size_t)news.n_marks;
     rpc_reply(call, &m.base);
 }
 
@@ -423,7 +438,7 @@ static void handle_recover(void *owner, struct rpc_call *call, const ProtobufCMe
     struct why why = {""};
     (void)request;
     if (rpc_caller_is_admin(call, "recover the log of the dtd"))
-        reply_empty(call, cluster_recover(server->cluster, &why), why.text);
+        reply_empty(call, cluster_recover(server->cluster, rpc_caller_uid(call), &why), why.text);
 }
 
 /* Leader: is there a cluster, and may the caller change it? Answers the call if not. */
@@ -666,6 +681,40 @@ static void fill_use(struct rpc_server *server, struct node_use_message *use, Dt
     m->use = &use->m;
 }
 
+static void write_superseded(const struct lineage_file *by, struct status_reply *s)
+{
+    char when[32];
+    time_t seconds = (time_t)(by->at_ms / 1000);
+    struct tm tm;
+    strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&seconds, &tm));
+    snprintf(
+        s->note, sizeof(s->note),
+        "this cluster was recovered on node %.64s at %s without this node, which neither leads nor votes any more. "
+        "Its jobs belong to the recovered cluster. Take this node in anew: dtctl cluster leave, then dtctl cluster "
+        "join with a token of %.64s",
+        by->by, when, by->by);
+}
+
+static void write_old_copy(const struct lineage_file *by, struct status_reply *s)
+{
+    snprintf(
+        s->note, sizeof(s->note),
+        "node %.64s reports that the log of this node is an old copy: it lacks records that this node has "
+        "acknowledged, so it does not vote any more. Take this node in anew: dtctl cluster leave, then dtctl cluster "
+        "join with a token of %.64s",
+        by->by, by->by);
+}
+
+static void write_lineage(const struct state_lineage *l, Dtd__ClusterReport *m)
+{
+    m->has_id = m->has_generation = l->id != 0;
+    m->id = l->id;
+    m->generation = l->generation;
+    m->has_recovered_ms = l->by[0] != '\0';
+    m->recovered_ms = l->at_ms;
+    m->recovered_by = l->by[0] ? (char *)l->by : NULL;
+}
+
 static void fill_versions(const struct cluster *c, struct status_reply *s)
 {
     const uint32_t next = cluster_leads(c) ? cluster_newest(c) : 0;
@@ -693,7 +742,11 @@ static void write_note(const struct cluster *c, struct status_reply *s)
 {
     int n = cluster_known(c)->n_nodes;
     const char *leader = cluster_leader(c);
-    if (!cluster_named(c))
+    if (cluster_superseded(c))
+        write_superseded(cluster_superseded(c), s);
+    else if (cluster_old_copy(c))
+        write_old_copy(cluster_old_copy(c), s);
+    else if (!cluster_named(c))
         snprintf(s->note, sizeof(s->note),
                  "this node is in no cluster: dtctl cluster init, or dtctl cluster join TOKEN");
     else if (!leader && cluster_refused(c)[0])
@@ -758,6 +811,7 @@ static void handle_status(void *owner, struct rpc_call *call, const ProtobufCMes
         s.msg.log_term = log_term(server->replica->log);
         s.msg.key = k->key_used;
         s.msg.keys = (uint32_t)k->n_keys;
+        write_lineage(&k->lineage, &s.msg);
         fill_versions(c, &s);
         write_note(c, &s);
         rpc_reply(call, &s.msg.base);

@@ -21,13 +21,15 @@ static err_t send_command(struct rpc_call *attend, Dtd__IoCommand__Kind kind, in
     return rpc_item(attend, &c.base);
 }
 
-err_t rpc_io_scan(struct rpc_call *attend, const char *yaml, int64_t submitted_ms)
+err_t rpc_io_scan(struct rpc_call *attend, const char *yaml, int64_t submitted_ms, uint64_t generation)
 {
     Dtd__IoCommand c = DTD__IO_COMMAND__INIT;
     c.kind = DTD__IO_COMMAND__KIND__SCAN;
     c.text = (char *)(uintptr_t)yaml;
     c.has_submitted_ms = true;
     c.submitted_ms = submitted_ms;
+    c.has_generation = generation > 1;
+    c.generation = generation;
     return rpc_item(attend, &c.base);
 }
 
@@ -45,6 +47,8 @@ err_t rpc_io_epoch(struct rpc_call *attend, const struct io_epoch *e)
     c.n_rank = (size_t)e->n_ranks;
     c.n_ios = e->n_ios;
     c.submitted_ms = e->submitted_ms;
+    c.has_generation = e->generation > 1;
+    c.generation = e->generation;
     c.node = (char *)(uintptr_t)e->node;
     c.committer_node = (char *)(uintptr_t)e->committer_node;
     return rpc_item(attend, &c.base);

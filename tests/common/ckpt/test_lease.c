@@ -386,3 +386,48 @@ TEST(nothing_is_written_without_the_lease)
     ckpt_lease_drop(&a);
     ckpt_lease_drop(&b);
 }
+
+/* Both sides of a recovery continue the same job, with the same number and the same time of its submission. The epochs
+ * of the lost voters' side may be higher. */
+TEST(the_recovered_cluster_owns_its_job)
+{
+    const struct ckpt_writer_id before = {.job = "1", .submitted_ms = 1000, .epoch = 7, .writer = 11};
+    const struct ckpt_writer_id after = {.job = "1", .submitted_ms = 1000, .epoch = 2, .writer = 33, .generation = 2};
+    struct ckpt_lease_watch w = {0};
+    struct why why = {""};
+    root_make();
+    struct ckpt_lease old = take(&before, 0);
+    assert_int_equal(CKPT_LEASE_OWN_JOB, look(&after, 0, &w)); /* without a wait */
+    struct ckpt_lease new = take(&after, w.generation);
+    assert_err(ERR_OWNED, ckpt_lease_renew(root, &old, &why));
+    assert_non_null(strstr(why.text, "was taken over by job 1 of the recovered cluster on host n7"));
+    assert_err(ERR_OWNED, ckpt_lease_check(root, &before, &why));
+    assert_ok(ckpt_lease_check(root, &after, &why));
+    assert_int_equal(CKPT_LEASE_LIVING, look(&before, 0, &w));
+    assert_int_equal(CKPT_LEASE_OWN_JOB, look(&after, 0, &w));
+    ckpt_lease_drop(&old);
+    /* Also while nothing of the recovered cluster runs. */
+    assert_ok(ckpt_lease_release(&new, &why));
+    assert_int_equal(CKPT_LEASE_LIVING, look(&before, 0, &w));
+    assert_err(ERR_OWNED, ckpt_prepare(root, &before, 0, &why));
+    assert_ok(ckpt_prepare(root, &after, 0, &why));
+}
+
+/* A running epoch continues in a recovered cluster: its lease gets the generation when it is renewed. */
+TEST(a_renewal_carries_the_generation)
+{
+    struct ckpt_writer_id after = job_a;
+    struct ckpt_lease_watch w = {0};
+    struct why why = {""};
+    root_make();
+    struct ckpt_lease l = take(&job_a, 0);
+    after.generation = l.info.by.generation = 3;
+    assert_ok(ckpt_lease_renew(root, &l, &why));
+    struct ckpt_writer_id next = job_a;
+    next.epoch = 2; /* of the lost voters */
+    assert_int_equal(CKPT_LEASE_LIVING, look(&next, 0, &w));
+    assert_int_equal(CKPT_LEASE_OWN_JOB, look(&after, 0, &w));
+    assert_int_equal(CKPT_LEASE_OWN_JOB, look(&job_a, 0, &w)); /* of this epoch, and has not received it yet */
+    assert_ok(ckpt_lease_check(root, &job_a, &why));
+    ckpt_lease_drop(&l);
+}

@@ -267,7 +267,7 @@ static void connected(void *owner, err_t err, const char *why, const struct tunn
         return;
     }
     rpc_conn_set_data(n->conn, n);
-    err = n->self.id ? rpc_cluster_hello(n->conn, n->self.name, n->self.instance, CALL_MS, on_hello, n)
+    err = n->self.id ? rpc_cluster_hello(n->conn, n->self.name, n->self.instance, false, CALL_MS, on_hello, n)
                      : rpc_cluster_join(n->conn, &n->self, &has, 0, n->is_old ? NULL : n->identity.public_key, JOIN_MS,
                                         on_joined, n);
     if (err)

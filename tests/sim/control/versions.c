@@ -53,7 +53,7 @@ uint32_t versions_next(void)
 
 bool versions_have_clock(void)
 {
-    return all.old >= FEATURE_RECORD_CLOCK;
+    return all.old >= FEATURE_CLOCK;
 }
 
 bool versions_can_read(const struct machine *m)

@@ -23,7 +23,7 @@ static void submit(struct state *s, int i)
     memset(spec, '#', sizeof(spec));
     memcpy(spec, "name: x\n", 8);
     spec[(i % 3 ? SPEC_BYTES : 100) - 1] = '\0'; /* some are copied */
-    struct record r = {.kind = RECORD_SUBMITTED, .wall_ms = i, .has_request = true};
+    struct record r = {.kind = RECORD_SUBMITTED, .wall_ms = i, .clock_ms = i + 1, .has_request = true};
     memcpy(r.request_id, &i, sizeof(i));
     r.submitted.spec = spec;
     r.submitted.uid = 1000;
@@ -55,6 +55,7 @@ static void change(struct state *s, uint32_t x, int i)
     r[5].incident.seen = r[5].incident.decided = r[6].incident.seen = r[6].incident.decided = path;
     r[6].incident.is_start = true;
     one->wall_ms = i;
+    one->clock_ms = i + 1;
     one->job = one->kind < RECORD_NODE || one->kind == RECORD_JOB_REMOVED ? job : 0;
     put(s, one);
 }
