@@ -131,7 +131,7 @@ static int child_of(int parent, const char *name)
     return found;
 }
 
-/* Returns when a new control has answered, so that its start is no pause. */
+/* Returns when a new control has answered, so that its start is no pause; NULL: it is over. */
 static struct client *open_again(void)
 {
     struct client *c = NULL;
@@ -140,6 +140,8 @@ static struct client *open_again(void)
     while (client_open(b.dir, &c, &why) || client_node_get(c, &node, &why)) {
         client_close(c);
         c = NULL;
+        if (atomic_load(&b.is_over))
+            return NULL;
         nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
     }
     client_node_fini(&node);

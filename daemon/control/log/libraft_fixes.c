@@ -346,9 +346,9 @@ static void witness_reply(struct raft_io *io, const struct raft_message *message
 
 static void receive(struct raft_io *io, struct raft_message *message)
 {
-    witness_reply(io, message);
     if (message->type == RAFT_APPEND_ENTRIES_RESULT && !message->append_entries_result.rejected)
         forget_sent(fixes_of(io), message->server_id, message->append_entries_result.last_log_index);
+    witness_reply(io, message);
     fixes_of(io)->is_stale = is_stale(io, message);
     receive_current(io, message);
     fixes_of(io)->is_stale = false;
