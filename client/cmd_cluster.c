@@ -249,7 +249,7 @@ static err_t wait_until(struct global *g, bool in, struct why *why)
 /* A dtd without a cluster version has version 1. */
 static void versions_print(const struct client_cluster *s)
 {
-    printf("version %u", s->version ? s->version : 1);
+    printf("cluster version %u", s->version ? s->version : 1);
     if (s->n_held_back)
         printf("  %u waits until dtd is upgraded on", s->next_version);
     for (int i = 0; i < s->n_held_back; i++)
