@@ -381,6 +381,8 @@ err_t control_start(struct control *n, struct why *why)
     if (!rc)
         rc = uv_timer_init(&n->loop, &n->timer);
     if (!rc)
+        rc = uv_timer_init(&n->loop, &n->lead_timer);
+    if (!rc)
         rc = uv_signal_init(&n->loop, &n->sigterm);
     if (!rc)
         rc = uv_signal_start(&n->sigterm, on_sigterm, SIGTERM);
@@ -394,7 +396,7 @@ err_t control_start(struct control *n, struct why *why)
             "cannot start %d threads: %s. Raise the limit of processes and threads of this user (ulimit -u), "
             "or end some of them",
             THREADS_AT_START, err_text(err));
-    n->timer.data = n;
+    n->timer.data = n->lead_timer.data = n;
     rc = uv_timer_start(&n->timer, on_timer, CONTROL_TICK_MS, CONTROL_TICK_MS);
     if (rc)
         return why_set(why, err_from_errno(-rc), "timer: %s", uv_strerror(rc));

@@ -16,6 +16,9 @@
 /* How long a new leader waits for the nodes' process lists. A live node connects at once; one that does not is declared
  * lost before this time is over. */
 #define LISTS_MS (4 * CLUSTER_LOST_MS)
+#define SLICE_MS 10 /* of the loop, for jobs of the log that are made */
+
+static void make_more_jobs(uv_timer_t *timer);
 
 /* ---- this node's processes ---- */
 
@@ -98,35 +101,51 @@ void leadership_leave(struct control *n)
 
 /* ---- leading ---- */
 
-/* Creates the jobs of the log. They are not acted on until every node has listed its live processes. */
-static void create_jobs(struct control *n)
+/* The jobs are not acted on until every node has listed its live processes. */
+static void adopt_jobs(struct control *n)
 {
-    const struct state_job *const *jobs;
-    int count = state_jobs(n->replica.state, &jobs);
-    for (int i = 0; i < count; i++) {
-        err_t err = jobs_add(&n->jobs, jobs[i]);
-        if (!err)
-            err = job_adopt_begin(jobs_find(&n->jobs, jobs[i]->id));
+    jobs_take_made(&n->jobs);
+    for (struct job *j = n->jobs.head; j; j = job_next(j)) {
+        err_t err = job_adopt_begin(j);
         if (err)
-            log_error("job not created id=%" PRIu64 " error=%s", jobs[i]->id, err_text(err));
+            log_error("job not adopted id=%" PRIu64 " error=%s", job_view_of(j).id, err_text(err));
     }
+}
+
+/* Reading the job files of thousands of jobs takes a second. Heartbeats must go out meanwhile, or another node would be
+ * elected. So the jobs are made in slices, and until the last one this node answers as one that does not lead. */
+static void make_jobs(struct control *n)
+{
+    if (!jobs_make(&n->jobs, clock_mono_ms() + SLICE_MS)) {
+        uv_timer_start(&n->lead_timer, make_more_jobs, 1, 0);
+        return;
+    }
+    log_info("this node leads");
+    n->begins = false;
+    n->jobs.leads = true;
+    n->jobs.lists_due_ms = clock_mono_ms() + LISTS_MS;
+    jobs_take_nodes(&n->jobs);
+    drop_processes(n);
+    adopt_jobs(n);
+    if (n->listed)
+        report_own_processes(n);
+    jobs_tick(&n->jobs);
+}
+
+static void make_more_jobs(uv_timer_t *timer)
+{
+    make_jobs(timer->data);
 }
 
 static void on_lead(void *owner)
 {
     struct control *n = owner;
-    log_info("this node leads");
-    n->jobs.leads = true;
-    n->jobs.lists_due_ms = clock_mono_ms() + LISTS_MS;
+    n->begins = true;
     node_views_begin(&n->jobs);
     c10d_owners_end(&n->c10d_owners);
     c10d_owners_begin(&n->c10d_owners);
     jobs_take_nodes(&n->jobs);
-    drop_processes(n);
-    create_jobs(n);
-    if (n->listed)
-        report_own_processes(n);
-    jobs_tick(&n->jobs);
+    make_jobs(n);
 }
 
 static void forget_watches(struct job *j)
@@ -138,9 +157,11 @@ static void forget_watches(struct job *j)
 static void on_follow(void *owner)
 {
     struct control *n = owner;
-    if (!n->jobs.leads)
+    if (!n->jobs.leads && !n->begins)
         return;
     log_info("this node no longer leads");
+    uv_timer_stop(&n->lead_timer);
+    n->begins = false;
     n->jobs.leads = false;
     n->jobs.lists_due_ms = 0;
     rpc_client_forget(&n->rpc);

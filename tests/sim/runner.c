@@ -80,14 +80,14 @@ static bool run_one(uint64_t seed, const struct options *o)
     }
     if (!is_good)
         printf("seed %" PRIu64 " is broken; again: %stests/sim/%s --seeds 1 --from %" PRIu64
-               " --nodes %d%s%s%s%s --trace\n",
+               " --nodes %d%s%s%s%s%s --trace\n",
                seed, bug_planted ? "DTD_SIM_BUG=... " : "", simulation->name, seed, o->shape.nodes,
                o->shape.images && o->shape.blind ? " --images --blind"
                : o->shape.images                 ? " --images"
                : o->shape.commands               ? " --commands"
                                                  : "",
                o->shape.mixed ? " --mixed" : "", o->shape.disks ? " --disks" : "",
-               o->shape.identity ? " --identity" : "");
+               o->shape.identity ? " --identity" : "", o->shape.slices ? " --slices" : "");
     return is_good;
 }
 
@@ -142,15 +142,38 @@ static void list_bugs(void)
 
 static void parse(int argc, char **argv, struct options *o)
 {
-    enum { SEEDS = 1, FROM, NODES, COMMANDS, IMAGES, BLIND, MIXED, DISKS, IDENTITY, TRACE, TWICE, EXPECT_BROKEN, BUGS };
+    enum {
+        SEEDS = 1,
+        FROM,
+        NODES,
+        COMMANDS,
+        IMAGES,
+        BLIND,
+        MIXED,
+        DISKS,
+        IDENTITY,
+        SLICES,
+        TRACE,
+        TWICE,
+        EXPECT_BROKEN,
+        BUGS
+    };
     static const struct option options[] = {
-        {"seeds", 1, NULL, SEEDS},       {"from", 1, NULL, FROM},
-        {"nodes", 1, NULL, NODES},       {"commands", 0, NULL, COMMANDS},
-        {"images", 0, NULL, IMAGES},     {"blind", 0, NULL, BLIND},
-        {"mixed", 0, NULL, MIXED},       {"disks", 0, NULL, DISKS},
-        {"identity", 0, NULL, IDENTITY}, {"trace", 0, NULL, TRACE},
-        {"twice", 0, NULL, TWICE},       {"expect-broken", 0, NULL, EXPECT_BROKEN},
-        {"bugs", 0, NULL, BUGS},         {0},
+        {"seeds", 1, NULL, SEEDS},
+        {"from", 1, NULL, FROM},
+        {"nodes", 1, NULL, NODES},
+        {"commands", 0, NULL, COMMANDS},
+        {"images", 0, NULL, IMAGES},
+        {"blind", 0, NULL, BLIND},
+        {"mixed", 0, NULL, MIXED},
+        {"disks", 0, NULL, DISKS},
+        {"identity", 0, NULL, IDENTITY},
+        {"slices", 0, NULL, SLICES},
+        {"trace", 0, NULL, TRACE},
+        {"twice", 0, NULL, TWICE},
+        {"expect-broken", 0, NULL, EXPECT_BROKEN},
+        {"bugs", 0, NULL, BUGS},
+        {0},
     };
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (c) {
@@ -177,6 +200,9 @@ static void parse(int argc, char **argv, struct options *o)
             break;
         case DISKS:
             o->shape.disks = true;
+            break;
+        case SLICES:
+            o->shape.slices = true;
             break;
         case IDENTITY:
             o->shape.identity = true;

@@ -1,15 +1,14 @@
 /* Runs seeds. Each seed is a process of its own, so that a crash, a hang or a leak affects only that seed.
  *
- * NAME --seeds N [--from S] [--nodes K] [--commands] [--mixed] [--images [--blind]] [--disks] [--identity] [--trace]
- * [--twice]
- * [--expect-broken]
+ * NAME --seeds N [--from S] [--nodes K] [--commands] [--mixed] [--images [--blind]] [--disks] [--identity] [--slices]
+ * [--trace] [--twice] [--expect-broken]
  *
  * --from 0 (the default) starts at a seed derived from the time. --nodes 0 (the default) draws the number. --commands
  * makes some jobs of sim-control commands; --mixed gives its computers dtds of two versions; with --identity keys are
- * rotated, somebody uses stolen keys, and a node is evicted; with --disks the disks of sim fail.
- * --images: an old copy of a voter's disk comes back (sim; image.h). --twice runs each seed
- * twice and compares the runs. --expect-broken succeeds if one of the seeds fails (planted bugs). DTD_SIM_BUG=NAME
- * plants a bug; --bugs lists them. */
+ * rotated, somebody uses stolen keys, and a node is evicted; with --slices a node that begins to lead makes one job at
+ * a time; with --disks disks fail; with --images an old copy of a voter's disk comes back (sim; image.h). --twice runs
+ * each seed twice and compares the runs. --expect-broken succeeds if one of the seeds fails (planted bugs).
+ * DTD_SIM_BUG=NAME plants a bug; --bugs lists them. */
 #ifndef DTD_TESTS_SIM_RUNNER_H
 #define DTD_TESTS_SIM_RUNNER_H
 
@@ -28,6 +27,7 @@ struct shape {
     bool images, blind; /* of sim: image.h */
     bool mixed;         /* dtds of two versions */
     bool disks;         /* disks fail */
+    bool slices;        /* a node that begins to lead makes one job at a time */
     bool identity;      /* keys are rotated and stolen, and a node is evicted */
 };
 

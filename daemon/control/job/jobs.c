@@ -38,12 +38,44 @@ uint64_t jobs_unread(const struct jobs *jobs)
     return jobs->unread && jobs_is_unread(jobs, jobs->unread) ? jobs->unread : 0;
 }
 
+static err_t new_job(struct jobs *jobs, const struct state_job *s, struct job **ret)
+{
+    err_t err = job_new(jobs, s, ret);
+    if (err && err != ERR_NOMEM && s->end == END_NONE)
+        jobs->unread = s->id;
+    return err;
+}
+
+bool jobs_make(struct jobs *jobs, int64_t until_ms)
+{
+    const struct state_job *const *all;
+    int count = state_jobs(jobs->replica->state, &all);
+    if (!jobs->made)
+        jobs->made_end = &jobs->made;
+    while (jobs->n_made < count) {
+        const struct state_job *s = all[jobs->n_made++];
+        err_t err = new_job(jobs, s, jobs->made_end);
+        if (err)
+            log_error("job not created id=%" PRIu64 " error=%s", s->id, err_text(err));
+        else
+            jobs->made_end = &(*jobs->made_end)->next;
+        if (clock_mono_ms() >= until_ms)
+            break;
+    }
+    return jobs->n_made >= count;
+}
+
+void jobs_take_made(struct jobs *jobs)
+{
+    jobs->head = jobs->made;
+    jobs->made = NULL;
+    jobs->n_made = 0;
+}
+
 err_t jobs_add(struct jobs *jobs, const struct state_job *s)
 {
     struct job *j = NULL, **at = &jobs->head;
-    err_t err = job_new(jobs, s, &j);
-    if (err && err != ERR_NOMEM && s->end == END_NONE)
-        jobs->unread = s->id;
+    err_t err = new_job(jobs, s, &j);
     if (err)
         return err;
     while (*at)
@@ -56,6 +88,9 @@ void jobs_clear(struct jobs *jobs, void (*each)(struct job *j))
 {
     jobs_queue_drop(jobs);
     jobs->unread = 0;
+    if (jobs->made)
+        jobs_take_made(jobs);
+    jobs->n_made = 0;
     while (jobs->head) {
         struct job *j = jobs->head;
         jobs->head = j->next;

@@ -23,6 +23,8 @@ struct jobs {
     struct node_view self, *nodes; /* nodes, ours among them; ascending by name */
     struct node_index index;       /* of the others */
     struct job *head;              /* ascending by id */
+    struct job *made, **made_end;  /* a node that begins to lead: jobs that are not in the list yet (jobs_make) */
+    int n_made;                    /* so many jobs of the log have been looked at */
     struct queue_job *queue;       /* jobs that wait, in their order (waiting.c); NULL: none */
     int n_queue, queue_first;      /* queue_first: those before it have slots */
     uint64_t queue_seen;           /* a hash of what the order was computed from */
@@ -42,6 +44,12 @@ void jobs_init(struct jobs *jobs, const char *name, int slots);
 uint64_t jobs_generation(const struct jobs *jobs);
 /* NULL: no job has this id. */
 struct job *jobs_find(struct jobs *jobs, uint64_t id);
+/* Makes jobs of the log beside the list, for a node that begins to lead: reading their job files may take a second. It
+ * returns after `until_ms` of the monotonic clock, false if some are left for the next call. No job may be added to the
+ * log meanwhile. */
+bool jobs_make(struct jobs *jobs, int64_t until_ms);
+/* Puts the jobs that were made into the empty list. */
+void jobs_take_made(struct jobs *jobs);
 /* Appends a job of the log to the list. */
 NODISCARD err_t jobs_add(struct jobs *jobs, const struct state_job *s);
 /* Whether the log has a job of this id that has not ended and is not in the list, because a newer dtd wrote its spec.
@@ -49,7 +57,8 @@ NODISCARD err_t jobs_add(struct jobs *jobs, const struct state_job *s);
 bool jobs_is_unread(const struct jobs *jobs, uint64_t id);
 /* Such a job; 0: there is none. Its processes may have any slot, so that no job may be given slots. */
 uint64_t jobs_unread(const struct jobs *jobs);
-/* Frees all jobs, because this node stepped down. `each` is called before a job is freed. */
+/* Frees all jobs, also those that were only made, because this node stepped down. `each` is called before a job is
+ * freed. */
 void jobs_clear(struct jobs *jobs, void (*each)(struct job *j));
 /* A user has removed an ended job: all nodes that can be reached remove its logs. */
 void jobs_remove(struct jobs *jobs, uint64_t id);

@@ -413,6 +413,17 @@ static void checked_drop(void *fresh)
     free(m);
 }
 
+bool machines_make_slices;
+bool __real_jobs_make(struct jobs *jobs, int64_t until_ms);
+bool __wrap_jobs_make(struct jobs *jobs, int64_t until_ms);
+
+bool __wrap_jobs_make(struct jobs *jobs, int64_t until_ms)
+{
+    if (machines_make_slices && !world_chance(FROM_WORLD, 0.01))
+        return false;
+    return __real_jobs_make(jobs, machines_make_slices ? 0 : until_ms);
+}
+
 err_t __wrap_log_start(const struct log_config *config, struct log **ret)
 {
     struct voter *v = &voters[world.current->id];

@@ -224,6 +224,7 @@ static void run_seed(uint64_t seed, const struct shape *shape, struct summary *r
         disk_init(&disks[id], &world.hosts[id]);
         machine_init(id, (int)world_between(FROM_CLIENTS, 1, 4));
     }
+    machines_make_slices = shape->slices;
     form_cluster();
     people_start((int)world_between(FROM_CLIENTS, 1, 3), shape->commands);
     if (shape->identity) {

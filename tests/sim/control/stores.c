@@ -50,9 +50,9 @@ err_t store_server_adopt(struct store_server *server, int fd)
 
 void store_server_close(struct store_server *server, void (*cb)(void *arg), void *arg)
 {
-    assert(!cb);
-    (void)arg;
     free(server);
+    if (cb)
+        world_after(world.current, 0, cb, arg);
 }
 
 err_t relay_open(const struct relay_config *config, struct relay **ret, struct why *why)
