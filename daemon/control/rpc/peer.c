@@ -370,7 +370,9 @@ static void command_came(void *arg, const struct rpc_result *result)
     if (!c) {
         if (result->last && server->leader && result->err != ERR_CLOSED)
             server->attend_ms = clock_mono_ms() + ATTEND_MS; /* the node has not finished becoming the leader yet */
-        if (result->err && result->err != ERR_CLOSED)
+        if (result->err == ERR_AGAIN)
+            log_info("the leader cannot take this node's stream yet text=%s", result->text);
+        else if (result->err && result->err != ERR_CLOSED)
             log_warn("no commands from the leader error=%s text=%s", err_text(result->err), result->text);
         return;
     }
@@ -445,7 +447,7 @@ static void report_answered(void *arg, const struct rpc_result *result)
 {
     struct rpc_server *server = arg;
     server->reports--;
-    if (result->err && result->err != ERR_CLOSED)
+    if (result->err && result->err != ERR_CLOSED && result->err != ERR_AGAIN) /* AGAIN: see command_came */
         log_warn("the leader refused a report error=%s text=%s", err_text(result->err), result->text);
     if (result->err != ERR_CLOSED && server->list_due && server->reports == 0)
         rpc_node_list(server);
