@@ -116,11 +116,13 @@ nodes="a b c d"
 spare=$(cluster a | jq -er 'first(.node[] | select(.role == null)).name')
 rest=$(cluster a | jq -er .leader)
 put_back() { on "$spare" down >/dev/null; unset "upgraded[$spare]"; }
+has_new_view() { ! cmp -s "$tmp/views/$spare" "$tmp/$spare/cluster/view"; }
 put_forth() {
   on "$spare" down >/dev/null 2>&1 || true
   newer "$spare" up >/dev/null
   upgraded[$spare]=yes
   wait_for 60 "$spare after its return" all_up "$rest"
+  wait_for 10 "the new view in a file of $spare" has_new_view
 }
 put_back
 cp "$tmp/views/$spare" "$tmp/$spare/cluster/view"

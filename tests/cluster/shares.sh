@@ -6,7 +6,7 @@ up
 long=$(submit --set parallel.workers=1 --set train.steps=100000 --set name=long --set checkpoint.dir=long --set train.numerics=fast)
 wait_for 30 "step 5" reached "$long" 5
 ! grep -q "workers_on_node" "$DTD_DIR/jobs/$long/rank-0.log" || fail "a job that runs alone does not use all cores"
-short=$(submit --set parallel.workers=1 --set train.steps=100 --set name=short --set checkpoint.dir=short --set train.numerics=fast)
+short=$(submit --set parallel.workers=1 --set train.steps=400 --set name=short --set checkpoint.dir=short --set train.numerics=fast)
 wait_done "$short" 120
 for job in "$long" "$short"; do
   grep -q "threads=.* of=$(nproc) workers_on_node=2" "$DTD_DIR/jobs/$job/rank-0.log" || fail "job $job did not share the cores"
