@@ -83,7 +83,7 @@ err_t identity_parse(const void *data, size_t len, struct identity *ret)
     for (size_t i = 0; !err && i < IDENTITY_BYTES; i++) {
         int high = digit_of(text[PREFIX_LEN + 2 * i]), low = digit_of(text[PREFIX_LEN + 2 * i + 1]);
         err = high < 0 || low < 0 ? ERR_CORRUPT : OK;
-        x.private_key[i] = (uint8_t)(high << 4 | low);
+        x.private_key[i] = (uint8_t)(16 * high + low);
     }
     err = err ? err : complete(&x);
     if (!err)

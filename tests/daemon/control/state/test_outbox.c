@@ -52,11 +52,10 @@ static struct replica replica = {.log = (struct log *)nothing,
 
 static void begin(struct outbox *o)
 {
-    if (!replica.state)
-        assert_ok(state_new(&replica.state));
     memset(&fake, 0, sizeof(fake));
     n_done = 0;
-    assert_ok(state_new(&replica.state));
+    if (!replica.state) /* empty, and the tests do not change it */
+        assert_ok(state_new(&replica.state));
     outbox_init(o, &replica, NULL);
 }
 
