@@ -239,9 +239,9 @@ static void on_timer(uv_timer_t *timer)
         outbox_retry(&n->jobs.outbox);
         jobs_flush_metrics(&n->jobs);
         rpc_curves_tick(&n->rpc);
-        state_clock_save(&n->clock);
         jobs_forget(&n->jobs);
     }
+    state_clock_save(&n->clock);
     probe_tick(&n->local);
     rpc_client_tick(&n->rpc);
     rpc_turn_tick(&n->rpc);

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define WRONG_MS 1000 /* of the file; the rates of two clocks differ by this much in a few hours */
+#define WRONG_MS 100 /* of the file; the rates of two clocks differ by this much in an hour */
 #define TEXT_MAX 80
 
 static void read_text(const char *path, char *ret, size_t size)

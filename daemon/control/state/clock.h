@@ -26,8 +26,8 @@ void state_clock_open(struct state_clock *c, const char *dir);
 int64_t state_clock_ms(struct state_clock *c);
 /* A record with this reading has been applied. The clock never goes back. */
 void state_clock_seen(struct state_clock *c, int64_t clock_ms);
-/* Writes the file if it is missing or wrong by more than a second: at the start, and seldom later. A failure is not an
- * error, as the file only serves the next start. */
+/* Called at each tick. Writes the file if it is missing or wrong by more than 0.1 s: at the start, and seldom later. A
+ * failure is not an error, as the file only serves the next start. */
 void state_clock_save(struct state_clock *c);
 
 #endif

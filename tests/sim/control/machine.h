@@ -37,8 +37,8 @@ extern struct machine machines[MAX_HOSTS + 1];
 
 /* For sim-scale, which measures: without the checks of the log, and with the default distance between snapshots. */
 extern bool machine_is_measured;
-/* A node that begins to lead takes 100 ms or so for each job. No time passes in the simulation while a function runs, so
- * it would make them all at once. */
+/* A node that begins to lead takes 100 ms or so for each job. No time passes in the simulation while a function runs,
+ * so it would make them all at once. */
 extern bool machines_make_slices;
 
 void machine_init(int id, int slots);
